@@ -1,10 +1,17 @@
 # Flags that every target of the project shares.
 add_library(tessera_flags INTERFACE)
-target_compile_options(tessera_flags INTERFACE -Wall -Wextra -Werror -fno-math-errno -ffp-contract=off)
+target_compile_options(tessera_flags INTERFACE -Wall -Wextra -fno-math-errno -ffp-contract=off)
+if(TESSERA_WERROR)
+  target_compile_options(tessera_flags INTERFACE -Werror)
+endif()
 if(TESSERA_SANITIZE)
   list(JOIN TESSERA_SANITIZE "," sanitizers)
   target_compile_options(tessera_flags INTERFACE -fsanitize=${sanitizers} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(tessera_flags INTERFACE -fsanitize=${sanitizers})
+endif()
+if(TESSERA_FUZZ)  # coverage for every object; only fuzz targets link libFuzzer's main
+  target_compile_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # Instruction sets for which CPU kernels are compiled; the best one is chosen at run time.
@@ -16,3 +23,21 @@ set(TESSERA_ISA_FLAGS_baseline "")
 set(TESSERA_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2 -mprefer-vector-width=256)
 set(TESSERA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mbmi -mbmi2
     -mprefer-vector-width=512)
+
+# Those of them that this machine can execute: tests of the others are built and reported as skipped.
+set(TESSERA_HOST_ISAS baseline)
+if(NOT CMAKE_CROSSCOMPILING)
+  include(CheckCXXSourceRuns)
+  set(TESSERA_ISA_FEATURES_avx2 avx2 fma)
+  set(TESSERA_ISA_FEATURES_avx512 avx512f avx512bw avx512dq avx512vl)
+  foreach(isa avx2 avx512)
+    if(isa IN_LIST TESSERA_CPU_ISAS)
+      list(TRANSFORM TESSERA_ISA_FEATURES_${isa} REPLACE "(.+)" "__builtin_cpu_supports(\"\\1\")" OUTPUT_VARIABLE checks)
+      list(JOIN checks " && " condition)
+      check_cxx_source_runs("int main() { return ${condition} ? 0 : 1; }" TESSERA_HOST_HAS_${isa})
+      if(TESSERA_HOST_HAS_${isa})
+        list(APPEND TESSERA_HOST_ISAS ${isa})
+      endif()
+    endif()
+  endforeach()
+endif()

@@ -1,15 +1,26 @@
-# The library, one object target per layer so that each layer sees only the includes below it.
+# The libraries: tessera_core for users of the tile operators, tessera for everything.
 find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)
+configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.h @ONLY)
 
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
 file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp)
-add_library(tessera_core STATIC ${core_sources})
-target_include_directories(tessera_core PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> PRIVATE src)
-target_link_libraries(tessera_core PRIVATE tessera_flags fmt::fmt-header-only PUBLIC Threads::Threads)
+if(core_sources)
+  add_library(tessera_core ${core_sources})
+  target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>
+                        PUBLIC Threads::Threads)
+  set(scope PUBLIC)
+else()
+  add_library(tessera_core INTERFACE)
+  set(scope INTERFACE)
+endif()
+target_compile_features(tessera_core ${scope} cxx_std_20)
+target_include_directories(tessera_core ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+  $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+add_library(tessera::tile ALIAS tessera_core)
 
 # src/kernels/cpu/isa/*.cpp is compiled once per instruction set; everything else once.
-if(EXISTS ${CMAKE_SOURCE_DIR}/src/kernels)
+if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   file(GLOB isa_sources CONFIGURE_DEPENDS src/kernels/cpu/isa/*.cpp)
   foreach(isa ${TESSERA_CPU_ISAS})
     if(isa_sources)
@@ -27,9 +38,10 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/src/kernels)
   list(FILTER library_sources EXCLUDE REGEX "/isa/")
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
-    add_library(tessera STATIC ${library_sources} ${isa_objects})
-    target_include_directories(tessera PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> PRIVATE src)
-    target_link_libraries(tessera PUBLIC tessera_core PRIVATE tessera_flags fmt::fmt-header-only
-                          nlohmann_json::nlohmann_json)
+    add_library(tessera ${library_sources} ${isa_objects})
+    target_include_directories(tessera PRIVATE src)
+    target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags>
+                          $<BUILD_INTERFACE:fmt::fmt-header-only> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+    add_library(tessera::tessera ALIAS tessera)
   endif()
 endif()
