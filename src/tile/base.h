@@ -2,9 +2,12 @@
 // except in arch/cpu, which may use <immintrin.h>.
 #pragma once
 
-#if defined(__CUDACC__) || defined(__HIPCC__) || defined(__CUDACC_RTC__)
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define TESSERA_GPU_COMPILER 1
 #define TESSERA_HD __host__ __device__ __forceinline__
+#elif defined(__HIP__)
+#define TESSERA_GPU_COMPILER 1
+#define TESSERA_HD __host__ __device__ inline __attribute__((always_inline))
 #else
 #define TESSERA_GPU_COMPILER 0
 #define TESSERA_HD inline __attribute__((always_inline))
