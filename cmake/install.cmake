@@ -7,10 +7,12 @@ configure_file(cmake/note_directories.cmake.in ${PROJECT_BINARY_DIR}/note_direct
 install(SCRIPT ${PROJECT_BINARY_DIR}/note_directories.cmake)
 
 set_target_properties(tessera_core PROPERTIES EXPORT_NAME tile)
-install(TARGETS tessera_core EXPORT tessera)
-foreach(target tessera tessera_cli)
+foreach(target tessera_core tessera tessera_cli)
   if(TARGET ${target})
     install(TARGETS ${target} EXPORT tessera)
+    set_target_properties(${target} PROPERTIES
+      VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+      INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   endif()
 endforeach()
 
