@@ -1,0 +1,78 @@
+// Reverse-mode differentiation: what is recorded, and how it is walked back.
+#pragma once
+#include <vector>
+
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+/// Whether operations are recorded on this thread.
+bool grad_enabled();
+/// Sets recording for a scope: `NoGrad guard;`
+class GradMode {
+ public:
+  explicit GradMode(bool enabled);
+  ~GradMode();
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
+
+ private:
+  bool previous_;
+};
+class NoGrad : public GradMode {
+ public:
+  NoGrad() : GradMode(false) {}
+};
+
+struct Node;
+/// Where a gradient flows: output `index` of `node`, or a leaf that accumulates it.
+struct Edge {
+  Ref<Node> node;
+  Ref<TensorImpl> leaf;
+  int32_t index = 0;
+  explicit operator bool() const { return node || leaf; }
+};
+
+/// One recorded operation. Its gradients flow along `next`, one edge per input.
+struct Node : RefCounted {
+  uint64_t sequence = 0;  ///< order of recording: a node's consumers have higher numbers
+  SmallVector<Edge, 3> next;
+  SmallVector<TensorMeta, 1> outputs;  ///< of what was produced, to make zeros for unused outputs
+  std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
+  Node();
+  virtual ~Node() = default;
+  virtual std::string_view name() const = 0;
+  /// Gradients of the inputs from those of the outputs (undefined means zero).
+  virtual Tensors backward(const Tensors& grads) = 0;
+  /// Frees what was saved; a second backward then throws.
+  virtual void release() = 0;
+};
+
+struct AutogradMeta {
+  bool requires_grad = false;
+  Tensor grad;
+  Ref<Node> node;  ///< the operation that made the tensor; null for leaves
+  int32_t index = 0;
+  bool is_view = false;
+  std::vector<GradHook> hooks;  ///< of a leaf, before accumulation
+  std::vector<std::function<void(const Tensor&)>> ready;  ///< of a leaf, after its gradient is complete
+};
+
+/// The edge along which the gradient of `tensor` flows; empty if it needs none.
+Edge gradient_edge(const Tensor& tensor);
+
+/// Called with a leaf once its gradient of this backward is complete (for overlapped reduction).
+void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> callback);
+
+/// Gradients of `outputs` with respect to `inputs`, without touching any .grad().
+/// `grad_outputs` may be empty where every output has one element. With `create_graph` the result can be differentiated again.
+/// Throws Error if an input is not reached, unless `allow_unused` (its gradient is then undefined).
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_outputs = {}, bool retain_graph = false,
+             bool create_graph = false, bool allow_unused = false);
+
+/// An operation with its own backward: `forward` runs unrecorded, `backward` maps output gradients to input gradients.
+using CustomForward = std::function<Tensors(const Tensors&)>;
+using CustomBackward = std::function<Tensors(const Tensors& inputs, const Tensors& outputs, const Tensors& grads)>;
+Tensors custom_function(const char* name, const Tensors& inputs, CustomForward forward, CustomBackward backward);
+
+}  // namespace tessera

@@ -1,0 +1,74 @@
+// Dims that are integers or symbols, shapes and strides.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tessera/small_vector.h"
+
+namespace tessera {
+
+/// One dimension: an integer, or an expression over symbols such as `batch` or `2*(tokens+1)`. Expressions are kept
+/// in a canonical form, so that equal handles mean provably equal dims. Integers cost what an int64_t costs.
+class Dim {
+ public:
+  constexpr Dim(int64_t value = 0) : value_(value) {}
+  /// The symbol of that name; the same name is the same symbol everywhere in the process.
+  static Dim symbol(std::string_view name);
+
+  constexpr bool is_symbolic() const { return value_ < kSymbolic; }
+  /// The integer. Throws Error if symbolic.
+  int64_t value() const { return is_symbolic() ? throw_symbolic() : value_; }
+  std::string to_string() const;
+
+  /// True only if provably equal: a symbol equals no integer.
+  friend constexpr bool operator==(Dim a, Dim b) { return a.value_ == b.value_; }
+  friend Dim operator+(Dim a, Dim b) { return both(a, b) ? Dim(a.value_ + b.value_) : add(a, b); }
+  friend Dim operator-(Dim a, Dim b) { return both(a, b) ? Dim(a.value_ - b.value_) : add(a, multiply(-1, b)); }
+  friend Dim operator*(Dim a, Dim b) { return both(a, b) ? Dim(a.value_ * b.value_) : multiply(a, b); }
+  /// Floor division. Throws Error on a zero divisor.
+  friend Dim operator/(Dim a, Dim b) { return divide(a, b); }
+
+  /// Replaces the symbol `name` by `value` wherever it occurs.
+  Dim substitute(std::string_view name, int64_t value) const;
+
+ private:
+  friend struct DimTable;
+  static constexpr int64_t kSymbolic = -(int64_t(1) << 62);
+  static constexpr bool both(Dim a, Dim b) { return !a.is_symbolic() && !b.is_symbolic(); }
+  static Dim add(Dim a, Dim b);
+  static Dim multiply(Dim a, Dim b);
+  static Dim divide(Dim a, Dim b);
+  [[noreturn]] int64_t throw_symbolic() const;
+  int64_t value_;  // below kSymbolic: an index into the table of expressions
+};
+
+/// Sizes of a tensor, outermost first.
+class Shape : public SmallVector<Dim, 6> {
+ public:
+  using SmallVector::SmallVector;
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> sizes) { append(sizes.begin(), sizes.end()); }
+  Shape(std::initializer_list<Dim> sizes) { append(sizes.begin(), sizes.end()); }
+  explicit Shape(std::span<const int64_t> sizes) { append(sizes.begin(), sizes.end()); }
+
+  int64_t rank() const { return static_cast<int64_t>(size()); }
+  bool is_symbolic() const;
+  /// Number of elements. Throws Error on overflow of 64 bits.
+  Dim numel() const;
+};
+
+using Strides = SmallVector<int64_t, 6>;
+
+/// "[4, 3]", "[batch, 3]"
+std::string to_string(const Shape& shape);
+/// Row-major strides in elements; symbolic shapes have none (Error).
+Strides contiguous_strides(const Shape& shape);
+/// The common shape by NumPy's rule. Throws Error `<op>: shapes do not broadcast: [2, 3] and [4]`.
+Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
+/// Maps -rank..rank-1 to 0..rank-1. Throws Error `<op>: dim 3 is out of range for [2, 3]`.
+int64_t normalize_dim(std::string_view op, int64_t dim, const Shape& shape);
+
+}  // namespace tessera

@@ -1,0 +1,134 @@
+// A vector with room for N elements inside the object: shapes, strides and argument lists never touch the heap.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace tessera {
+
+template <class T, int N>
+class SmallVector {
+ public:
+  using value_type = T;
+  using iterator = T*;
+  using const_iterator = const T*;
+
+  SmallVector() noexcept {}
+  explicit SmallVector(size_t n, const T& value = T()) { resize(n, value); }
+  SmallVector(std::initializer_list<T> items) { append(items.begin(), items.end()); }
+  template <std::input_iterator It>
+  SmallVector(It first, It last) { append(first, last); }
+  SmallVector(const SmallVector& o) { append(o.begin(), o.end()); }
+  SmallVector(SmallVector&& o) noexcept { steal(o); }
+  ~SmallVector() { release(); }
+
+  SmallVector& operator=(const SmallVector& o) {
+    if (this != &o) {
+      clear();
+      append(o.begin(), o.end());
+    }
+    return *this;
+  }
+  SmallVector& operator=(SmallVector&& o) noexcept {
+    if (this != &o) {
+      release();
+      steal(o);
+    }
+    return *this;
+  }
+
+  T* begin() noexcept { return data_; }
+  T* end() noexcept { return data_ + size_; }
+  const T* begin() const noexcept { return data_; }
+  const T* end() const noexcept { return data_ + size_; }
+  T* data() noexcept { return data_; }
+  const T* data() const noexcept { return data_; }
+  size_t size() const noexcept { return size_; }
+  bool empty() const noexcept { return size_ == 0; }
+  T& operator[](size_t i) noexcept { return data_[i]; }
+  const T& operator[](size_t i) const noexcept { return data_[i]; }
+  T& front() noexcept { return data_[0]; }
+  const T& front() const noexcept { return data_[0]; }
+  T& back() noexcept { return data_[size_ - 1]; }
+  const T& back() const noexcept { return data_[size_ - 1]; }
+
+  void push_back(T value) { emplace_back(std::move(value)); }
+  template <class... A>
+  T& emplace_back(A&&... args) {
+    if (size_ == capacity_) grow(size_ + 1);
+    return *std::construct_at(data_ + size_++, std::forward<A>(args)...);
+  }
+  void pop_back() { std::destroy_at(data_ + --size_); }
+  void clear() noexcept {
+    std::destroy_n(data_, size_);
+    size_ = 0;
+  }
+  void reserve(size_t n) {
+    if (n > capacity_) grow(n);
+  }
+  void resize(size_t n, const T& value = T()) {
+    reserve(n);
+    while (size_ > n) pop_back();
+    while (size_ < n) emplace_back(value);
+  }
+  template <class It>
+  void append(It first, It last) {
+    for (; first != last; ++first) emplace_back(*first);
+  }
+  T* insert(const T* position, T value) {
+    size_t i = position - data_;
+    push_back(std::move(value));
+    std::rotate(data_ + i, data_ + size_ - 1, data_ + size_);
+    return data_ + i;
+  }
+  T* erase(const T* position) {
+    T* p = data_ + (position - data_);
+    std::move(p + 1, end(), p);
+    pop_back();
+    return p;
+  }
+
+  friend bool operator==(const SmallVector& a, const SmallVector& b) {
+    return a.size_ == b.size_ && std::equal(a.begin(), a.end(), b.begin());
+  }
+
+ private:
+  T* inline_data() noexcept { return reinterpret_cast<T*>(inline_); }
+  void grow(size_t at_least) {
+    size_t capacity = std::max<size_t>(at_least, 2 * capacity_);
+    T* fresh = std::allocator<T>().allocate(capacity);
+    std::uninitialized_move_n(data_, size_, fresh);
+    std::destroy_n(data_, size_);
+    if (data_ != inline_data()) std::allocator<T>().deallocate(data_, capacity_);
+    data_ = fresh;
+    capacity_ = capacity;
+  }
+  void release() noexcept {
+    std::destroy_n(data_, size_);
+    if (data_ != inline_data()) std::allocator<T>().deallocate(data_, capacity_);
+    data_ = inline_data();
+    size_ = 0;
+    capacity_ = N;
+  }
+  void steal(SmallVector& o) noexcept {
+    if (o.data_ != o.inline_data()) {
+      data_ = std::exchange(o.data_, o.inline_data());
+      size_ = std::exchange(o.size_, 0);
+      capacity_ = std::exchange(o.capacity_, N);
+    } else {
+      std::uninitialized_move_n(o.data_, o.size_, data_);
+      size_ = o.size_;
+      o.clear();
+    }
+  }
+
+  alignas(T) std::byte inline_[N * sizeof(T)];
+  T* data_ = inline_data();
+  size_t size_ = 0;
+  size_t capacity_ = N;
+};
+
+}  // namespace tessera

@@ -1,0 +1,206 @@
+// Tensor: a strided, typed view of a storage, with an optional place in an autograd graph.
+#pragma once
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tessera/device.h"
+#include "tessera/dtype.h"
+#include "tessera/error.h"
+#include "tessera/intrusive.h"
+#include "tessera/shape.h"
+
+namespace tessera {
+
+/// A block of memory on a device. Several tensors may view one storage.
+struct Storage : RefCounted {
+  void* data = nullptr;
+  size_t bytes = 0;
+  Device device;
+  std::atomic<uint32_t> version{0};            ///< bumped by every in-place write; backward checks it
+  void (*release)(Storage&) = nullptr;         ///< gives the memory back
+  void* owner = nullptr;                       ///< for `release`
+  ~Storage() {
+    if (release) release(*this);
+  }
+};
+
+/// Memory from the device's caching allocator. Throws OutOfMemoryError.
+Ref<Storage> allocate(size_t bytes, Device device);
+
+/// Bytes of tensor memory of a device, as requested (not rounded up).
+struct MemoryStats {
+  int64_t allocated = 0, peak_allocated = 0;  ///< held by tensors now; most ever since the last reset
+  int64_t reserved = 0, peak_reserved = 0;    ///< the same with what the allocator keeps for reuse
+};
+MemoryStats memory_stats(Device device = cpu());
+void reset_peak_memory(Device device = cpu());
+/// Returns cached memory to the system.
+void empty_cache(Device device = cpu());
+
+class Tensor;
+struct AutogradMeta;
+
+/// Shape, type and place of a tensor that may not exist yet.
+struct TensorMeta {
+  Shape shape;
+  DType dtype = Float32;
+  Device device;
+};
+
+struct TensorImpl : RefCounted {
+  Ref<Storage> storage;
+  int64_t offset = 0;  // elements
+  int64_t numel = 0;
+  Shape shape;
+  Strides strides;     // elements
+  DType dtype = Float32;
+  bool contiguous = true;
+  std::unique_ptr<AutogradMeta> autograd;
+  TensorImpl();
+  ~TensorImpl();
+};
+
+using GradHook = std::function<Tensor(const Tensor&)>;
+
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  explicit operator bool() const = delete;  // say defined() or item()
+
+  // What it is.
+  const Shape& shape() const { return impl().shape; }
+  const Strides& strides() const { return impl().strides; }
+  int64_t dim() const { return impl().shape.rank(); }
+  /// Size along `dim`; negative counts from the end. Throws Error if out of range.
+  int64_t size(int64_t dim) const;
+  int64_t stride(int64_t dim) const;
+  int64_t numel() const { return impl().numel; }
+  int64_t offset() const { return impl().offset; }
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return impl().storage->device; }
+  bool is_contiguous() const { return impl().contiguous; }
+  TensorMeta meta() const { return {shape(), dtype(), device()}; }
+  const Ref<Storage>& storage() const { return impl().storage; }
+
+  // Its elements. `data` addresses the first element; rows may be pitched, so honour strides.
+  void* data_ptr() const {
+    return static_cast<std::byte*>(impl().storage->data) + impl().offset * size_of(impl().dtype);
+  }
+  /// Throws Error unless T is the tensor's dtype and the tensor is on the CPU.
+  template <class T>
+  T* data() const {
+    check_access(dtype_of<T>);
+    return static_cast<T*>(data_ptr());
+  }
+  /// The value of a one-element tensor.
+  template <class T = double>
+  T item() const {
+    if constexpr (std::is_same_v<T, int64_t>) return item_int();
+    else return static_cast<T>(item_double());
+  }
+  /// All elements in row-major order, converted to T.
+  template <class T>
+  std::vector<T> to_vector() const {
+    Tensor t = prepared(dtype_of<T>);
+    const T* p = t.data<T>();
+    return std::vector<T>(p, p + t.numel());
+  }
+
+  // Gradients.
+  bool requires_grad() const;
+  /// Throws Error for integer tensors and for results of recorded operations.
+  Tensor& set_requires_grad(bool on = true);
+  bool is_leaf() const;
+  /// Accumulated gradient; undefined before the first backward.
+  Tensor grad() const;
+  void set_grad(Tensor grad) const;
+  /// Runs reverse-mode differentiation from here. `gradient` defaults to one for a single element.
+  void backward(Tensor gradient = {}, bool retain_graph = false, bool create_graph = false) const;
+  /// The same elements outside of the graph.
+  Tensor detach() const;
+  /// Called with the gradient of this tensor during backward; an undefined result keeps the gradient.
+  void register_hook(GradHook hook) const;
+
+  // Views and copies (declared with the other operators in ops.h, here for chaining).
+  Tensor reshape(Shape shape) const;
+  Tensor transpose(int64_t a, int64_t b) const;
+  Tensor permute(std::initializer_list<int64_t> dims) const;
+  Tensor expand(Shape shape) const;
+  Tensor slice(int64_t dim, int64_t start, int64_t end, int64_t step = 1) const;
+  Tensor select(int64_t dim, int64_t index) const;
+  Tensor unsqueeze(int64_t dim) const;
+  Tensor squeeze(int64_t dim) const;
+  Tensor contiguous() const;
+  Tensor clone() const;
+  Tensor to(DType dtype) const;
+  Tensor to(Device device) const;
+  Tensor sum() const;
+  Tensor mean() const;
+
+  // In place. Bumps the storage's version; throws Error where autograd could not follow.
+  Tensor& copy_(const Tensor& source);
+  Tensor& fill_(double value);
+  Tensor& zero_() { return fill_(0); }
+  Tensor& add_(const Tensor& other, double alpha = 1);
+  Tensor& mul_(const Tensor& other);
+  Tensor& mul_(double factor);
+
+  const Ref<TensorImpl>& ref() const { return impl_; }
+  TensorImpl& impl() const {
+    if (!impl_) throw_undefined();
+    return *impl_;
+  }
+  friend bool same(const Tensor& a, const Tensor& b) { return a.impl_ == b.impl_; }
+
+ private:
+  [[noreturn]] static void throw_undefined();
+  void check_access(DType wanted) const;
+  double item_double() const;
+  int64_t item_int() const;
+  Tensor prepared(DType dtype) const;  // contiguous, on the CPU, of that dtype
+  Ref<TensorImpl> impl_;
+};
+
+using Tensors = SmallVector<Tensor, 4>;
+
+// Creation. Every function throws OutOfMemoryError where memory does not suffice.
+Tensor empty(const Shape& shape, DType dtype = Float32, Device device = cpu());
+/// Rows whose leading dimension is `pitch` elements (>= the last size): the rest of each row is padding.
+Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype = Float32, Device device = cpu());
+Tensor full(const Shape& shape, double value, DType dtype = Float32, Device device = cpu());
+Tensor zeros(const Shape& shape, DType dtype = Float32, Device device = cpu());
+Tensor ones(const Shape& shape, DType dtype = Float32, Device device = cpu());
+/// start, start + step, ... below end.
+Tensor arange(double start, double end, double step = 1, DType dtype = Int64, Device device = cpu());
+/// A copy of `values`, whose count must be the shape's. Throws Error otherwise.
+template <class T>
+Tensor tensor(const std::vector<T>& values, const Shape& shape);
+/// Views memory that `owner` keeps alive, such as a mapped file. Row-major.
+Tensor from_memory(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner);
+/// A view on `storage`: the one place where strides are checked against the storage's bounds. Throws Error outside.
+Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, int64_t offset, DType dtype);
+
+/// "f32[4, 3] on cpu"
+std::string describe(const Tensor& tensor);
+std::string describe(const TensorMeta& meta);
+/// Elements in nested brackets, long dimensions shortened.
+std::string to_string(const Tensor& tensor);
+
+template <class T>
+Tensor tensor(const std::vector<T>& values, const Shape& shape) {
+  Tensor out = empty(shape, dtype_of<T>);
+  if (out.numel() != static_cast<int64_t>(values.size()))
+    throw Error("tensor: " + std::to_string(values.size()) + " values for shape " + to_string(shape));
+  if constexpr (std::is_same_v<T, bool>) std::copy(values.begin(), values.end(), out.data<bool>());
+  else if (!values.empty()) std::memcpy(out.data_ptr(), values.data(), values.size() * sizeof(T));
+  return out;
+}
+
+}  // namespace tessera

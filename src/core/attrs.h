@@ -1,0 +1,250 @@
+// Parameters of operators: plain structs, one per op family, carried by value in an `Attrs`.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "tessera/dtype.h"
+#include "tessera/error.h"
+#include "tessera/shape.h"
+
+namespace tessera {
+
+/// At most eight numbers: dims of a reduction, a permutation, strides of a window.
+struct IntList {
+  int64_t count = 0;
+  int64_t values[8] = {};
+  IntList() = default;
+  IntList(std::initializer_list<int64_t> list) { assign(list.begin(), list.size()); }
+  explicit IntList(std::span<const int64_t> list) { assign(list.data(), list.size()); }
+  void push_back(int64_t v) {
+    check(count + 1);
+    values[count++] = v;
+  }
+  size_t size() const { return static_cast<size_t>(count); }
+  bool empty() const { return count == 0; }
+  int64_t operator[](size_t i) const { return values[i]; }
+  int64_t& operator[](size_t i) { return values[i]; }
+  const int64_t* begin() const { return values; }
+  const int64_t* end() const { return values + count; }
+
+ private:
+  static void check(size_t n) {
+    if (n > 8) throw Error("a list of " + std::to_string(n) + " dims: at most 8 are supported");
+  }
+  void assign(const int64_t* v, size_t n) {
+    check(n);
+    count = static_cast<int64_t>(n);
+    std::copy(v, v + n, values);
+  }
+};
+
+/// A shape as a parameter; dims may be symbols.
+struct DimList {
+  int64_t count = 0;
+  Dim values[8];
+  DimList() = default;
+  explicit DimList(const Shape& shape) : count(shape.rank()) {
+    if (count > 8) throw Error("a shape of rank " + std::to_string(count) + ": at most 8 dims are supported");
+    std::copy(shape.begin(), shape.end(), values);
+  }
+  Shape shape() const { return Shape(values, values + count); }
+};
+
+// Each struct lists its members in `visit`, from which printing and comparing are made.
+#define TESSERA_ATTRS(...) \
+  template <class V>       \
+  void visit(V&& v) const { v.fields(#__VA_ARGS__, __VA_ARGS__); }
+
+struct NoAttrs {
+  template <class V>
+  void visit(V&&) const {}
+};
+/// full, add/mul/pow with a number
+struct ScalarAttrs {
+  double value = 0;
+  TESSERA_ATTRS(value)
+};
+struct ClampAttrs {
+  double low = 0, high = 0;
+  TESSERA_ATTRS(low, high)
+};
+struct CastAttrs {
+  DType dtype = Float32;
+  TESSERA_ATTRS(dtype)
+};
+struct ReduceAttrs {
+  IntList dims;  // empty: all
+  bool keepdim = false;
+  int64_t correction = 0;  // of the variance: divides by n - correction
+  TESSERA_ATTRS(dims, keepdim, correction)
+};
+/// softmax, gather, concat, argmax, cumsum, ...
+struct DimAttrs {
+  int64_t dim = 0;
+  bool keepdim = false;
+  TESSERA_ATTRS(dim, keepdim)
+};
+struct TopkAttrs {
+  int64_t dim = -1, k = 1;
+  bool largest = true;
+  TESSERA_ATTRS(dim, k, largest)
+};
+/// reshape, expand
+struct ShapeAttrs {
+  DimList shape;
+  TESSERA_ATTRS(shape)
+};
+/// zeros/full (a = value), arange (a = start, b = step), uniform (a = low, b = high), normal (a = mean, b = std)
+struct CreateAttrs {
+  DimList shape;
+  DType dtype = Float32;
+  double a = 0, b = 0;
+  TESSERA_ATTRS(shape, dtype, a, b)
+};
+struct PermuteAttrs {
+  IntList dims;
+  TESSERA_ATTRS(dims)
+};
+struct SliceAttrs {
+  int64_t dim = 0, start = 0, end = 0, step = 1;
+  TESSERA_ATTRS(dim, start, end, step)
+};
+/// Of the backward of a slice or an index: the size of `dim` in the gradient that is made.
+struct ScatterAttrs {
+  int64_t dim = 0, size = 0, start = 0, step = 1;
+  TESSERA_ATTRS(dim, size, start, step)
+};
+struct PadAttrs {
+  int64_t low[6] = {}, high[6] = {};
+  double value = 0;
+  TESSERA_ATTRS(low, high, value)
+};
+struct ConvAttrs {
+  int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
+  int64_t size[2] = {0, 0};  // of the backward: spatial size of the gradient that is made
+  TESSERA_ATTRS(stride, padding, dilation, groups, size)
+};
+struct PoolAttrs {
+  int64_t window[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+  int64_t size[2] = {0, 0};
+  bool count_include_pad = true;
+  TESSERA_ATTRS(window, stride, padding, dilation, size, count_include_pad)
+};
+struct NormAttrs {
+  double eps = 1e-5;
+  int64_t groups = 0;     // group norm
+  double momentum = 0.1;  // batch norm
+  bool training = false;  // batch norm
+  TESSERA_ATTRS(eps, groups, momentum, training)
+};
+enum class Reduction : int64_t { None, Mean, Sum };
+struct LossAttrs {
+  int64_t ignore_index = -100;
+  double label_smoothing = 0;
+  Reduction reduction = Reduction::Mean;
+  TESSERA_ATTRS(ignore_index, label_smoothing, reduction)
+};
+struct AttentionAttrs {
+  double scale = 0;  // of q·k; 0 means 1/sqrt(head dim)
+  bool causal = false;
+  TESSERA_ATTRS(scale, causal)
+};
+struct DropoutAttrs {
+  double p = 0;
+  TESSERA_ATTRS(p)
+};
+enum class Activation : int64_t { None, Relu, GeluTanh, GeluErf, Silu, Tanh };
+struct MatmulAttrs {
+  bool transpose_a = false, transpose_b = false;
+  TESSERA_ATTRS(transpose_a, transpose_b)
+};
+struct LinearAttrs {
+  Activation activation = Activation::None;
+  TESSERA_ATTRS(activation)
+};
+struct MultinomialAttrs {
+  int64_t samples = 1;
+  bool replacement = false;
+  TESSERA_ATTRS(samples, replacement)
+};
+/// Step and learning rate are device scalars among the inputs.
+struct OptimAttrs {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum = 0, dampening = 0;
+  bool decoupled = true, nesterov = false;
+  TESSERA_ATTRS(beta1, beta2, eps, weight_decay, momentum, dampening, decoupled, nesterov)
+};
+#undef TESSERA_ATTRS
+
+/// Any one of the structs above, by value and without allocation.
+class Attrs {
+ public:
+  Attrs() : Attrs(NoAttrs{}) {}
+  template <class T>
+    requires(!std::is_same_v<T, Attrs>)
+  Attrs(const T& value) : type_(&type_of<T>) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(data_));
+    std::memcpy(static_cast<void*>(data_), &value, sizeof(T));
+  }
+  template <class T>
+  const T& as() const {
+    if (type_ != &type_of<T>) throw Error("operator got the parameters of another operator");
+    return *reinterpret_cast<const T*>(data_);
+  }
+  /// "dim=1, keepdim=true"
+  std::string describe() const { return type_->describe(data_); }
+  friend bool operator==(const Attrs& a, const Attrs& b) {
+    return a.type_ == b.type_ && a.describe() == b.describe();
+  }
+
+ private:
+  struct Type {
+    std::string (*describe)(const void*);
+  };
+  template <class T>
+  static std::string describe_as(const void* p);
+  template <class T>
+  static constexpr Type type_of{&describe_as<T>};
+  const Type* type_;
+  alignas(8) std::byte data_[152];
+};
+
+/// Collects "name=value" for each member of an attrs struct.
+class AttrsPrinter {
+ public:
+  template <class... T>
+  void fields(std::string_view names, const T&... values) { (add(names, values), ...); }
+  std::string text;
+
+ private:
+  template <class T>
+  void add(std::string_view& names, const T& value) {
+    auto comma = names.find(',');
+    text += (text.empty() ? "" : ", ") + std::string(names.substr(0, comma)) + "=" + print(value);
+    names.remove_prefix(comma == names.npos ? names.size() : comma + 2);
+  }
+  static std::string print(bool v) { return v ? "true" : "false"; }
+  static std::string print(int64_t v) { return std::to_string(v); }
+  static std::string print(double v);
+  static std::string print(DType v) { return std::string(name(v)); }
+  static std::string print(Activation v);
+  static std::string print(Reduction v);
+  static std::string print(std::span<const int64_t> v);
+  static std::string print(const IntList& v) { return print(std::span(v.values, v.size())); }
+  static std::string print(const DimList& v) { return to_string(v.shape()); }
+  template <size_t N>
+  static std::string print(const int64_t (&v)[N]) { return print(std::span<const int64_t>(v)); }
+};
+
+template <class T>
+std::string Attrs::describe_as(const void* p) {
+  AttrsPrinter printer;
+  static_cast<const T*>(p)->visit(printer);
+  return std::move(printer.text);
+}
+
+}  // namespace tessera

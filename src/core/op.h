@@ -1,0 +1,129 @@
+// An operator, defined once; and the ordered list of kernels that can run it on a device.
+#pragma once
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "core/attrs.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+using Metas = SmallVector<TensorMeta, 2>;
+
+/// What autocast does with the inputs of an op.
+enum class Autocast : uint8_t { None, Lower, Float32, Promote };
+
+/// Bit masks over inputs and outputs of what backward needs.
+struct Saves {
+  uint32_t inputs = 0, outputs = 0;
+  uint32_t metas = 0;  ///< inputs of which only shape and dtype are needed
+};
+inline constexpr uint32_t kAll = ~0u;
+
+/// What a vjp sees of a recorded call.
+struct Saved {
+  const Attrs& attrs;
+  std::span<const Tensor> inputs, outputs;  ///< undefined where `Saves` does not name them
+  std::span<const TensorMeta> metas;        ///< of the inputs, where `Saves::metas` names them
+  uint32_t needs = 0;                       ///< bit i: the gradient of input i is wanted (inputs past 31 always)
+  bool needs_input(int i) const { return i > 31 || (needs >> i & 1); }
+};
+
+/// How a view op lays its output over its first input's storage.
+struct ViewLayout {
+  Shape shape;
+  Strides strides;
+  int64_t offset = 0;  // elements, from the start of the storage
+};
+
+struct Kernel;
+using KernelList = std::span<const Kernel>;
+
+/// One operator. `infer` is the only shape and dtype check; everything else may rely on it.
+struct Op {
+  std::string_view name;
+  /// Output metas, hidden outputs last. Inputs may have symbolic dims; an absent optional input has Float32 and the
+  /// shape [-1]. Throws Error naming the op, the shapes and the rule.
+  Metas (*infer)(std::span<const TensorMeta> in, const Attrs& attrs) = nullptr;
+  /// Input gradients (one per input) from output gradients (undefined means zero), written in ops: it is captured and
+  /// can itself be differentiated. Null for ops without gradient.
+  Tensors (*vjp)(const Saved& saved, const Tensors& grads) = nullptr;
+  /// The same through a fused kernel, used unless the backward itself is differentiated; `vjp` is its oracle.
+  Tensors (*fused_vjp)(const Saved& saved, const Tensors& grads) = nullptr;
+  /// A plain implementation on float64 (and integer) CPU tensors, the oracle of the tests. Visible outputs only.
+  Tensors (*reference)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
+  Saves saves = {};
+  Autocast autocast = Autocast::None;
+  int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
+  bool in_place = false;   ///< output i is input i, overwritten
+  /// The output aliases input 0 and no kernel runs.
+  ViewLayout (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
+  mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
+};
+
+/// True for the meta that stands for an absent optional input.
+inline bool is_absent(const TensorMeta& meta) { return meta.shape.size() == 1 && meta.shape[0] == Dim(-1); }
+
+/// Why a kernel passes a call over.
+enum class Reason : uint8_t {
+  Ok,
+  DType,
+  Layout,
+  Shape,
+  HeadDim,
+  Mask,
+  InstructionSet,
+  TooSmall,
+  TooLarge,
+  Alignment,
+  NeedsGrad,
+  LibraryMissing,
+  NotForced,
+};
+std::string_view sentence(Reason reason);
+
+/// One execution: outputs and workspace come from the caller, kernels never allocate tensors.
+struct Call {
+  const Op& op;
+  std::span<const Tensor> in;  ///< absent optional inputs are undefined
+  const Attrs& attrs;
+  std::span<const Tensor> out;  ///< hidden outputs are undefined where nothing will need them
+  void* workspace = nullptr;
+};
+
+struct Kernel {
+  const char* name;
+  Reason (*supports)(const Call&) = nullptr;         ///< null: every call
+  size_t (*workspace_bytes)(const Call&) = nullptr;  ///< null: none
+  void (*run)(const Call&) = nullptr;
+  double (*cost)(const Call&) = nullptr;  ///< estimated seconds, to rank before anything is measured
+};
+
+/// A device's table: op name and its ordered kernels, the last of which supports every call.
+struct KernelTableEntry {
+  std::string_view op;
+  KernelList kernels;
+};
+std::span<const KernelTableEntry> cpu_kernel_table();
+
+/// The list of an op on a device. Throws Error if the device has none.
+KernelList kernels_for(const Op& op, DeviceType device);
+
+/// Forces the named kernel for an op on this thread while alive; a call it does not support throws with the reason.
+class ForceKernel {
+ public:
+  /// Throws Error if no device has such a kernel for the op.
+  ForceKernel(std::string_view op, std::string kernel);
+  ~ForceKernel();
+  ForceKernel(const ForceKernel&) = delete;
+  ForceKernel& operator=(const ForceKernel&) = delete;
+};
+
+/// The first kernel of the list that supports the call, or the forced one.
+const Kernel& pick_kernel(const Call& call);
+
+/// A line per entry of the list: chosen, or why it was passed over.
+std::string explain(const Call& call);
+
+}  // namespace tessera

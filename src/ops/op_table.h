@@ -1,0 +1,33 @@
+// All operators, and the one way down from a call to its kernel.
+#pragma once
+#include <span>
+
+#include "core/op.h"
+
+namespace tessera {
+
+/// Every op of the library; tests, documentation and tools walk it.
+std::span<const Op* const> op_table();
+/// Throws Error on an unknown name.
+const Op& find_op(std::string_view name);
+
+/// Runs an op: infer, allocate or alias, pick a kernel, run, record for backward. Returns the visible outputs.
+Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs = {});
+/// The first output.
+Tensor dispatch_one(const Op& op, Tensors in, const Attrs& attrs = {});
+
+// Each family lists its ops in its own file.
+std::span<const Op* const> creation_ops();
+std::span<const Op* const> elementwise_ops();
+std::span<const Op* const> reduction_ops();
+std::span<const Op* const> shape_ops();
+std::span<const Op* const> indexing_ops();
+std::span<const Op* const> matmul_ops();
+std::span<const Op* const> conv_ops();
+std::span<const Op* const> norm_ops();
+std::span<const Op* const> loss_ops();
+std::span<const Op* const> attention_ops();
+std::span<const Op* const> random_ops();
+std::span<const Op* const> optim_ops();
+
+}  // namespace tessera
