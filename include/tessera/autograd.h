@@ -1,5 +1,7 @@
 // Reverse-mode differentiation: what is recorded, and how it is walked back.
 #pragma once
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "tessera/tensor.h"
@@ -40,7 +42,7 @@ struct Node : RefCounted {
   SmallVector<TensorMeta, 1> outputs;  ///< of what was produced, to make zeros for unused outputs
   std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
   Node();
-  virtual ~Node() = default;
+  virtual ~Node();
   virtual std::string_view name() const = 0;
   /// Gradients of the inputs from those of the outputs (undefined means zero).
   virtual Tensors backward(const Tensors& grads) = 0;
@@ -56,6 +58,7 @@ struct AutogradMeta {
   bool is_view = false;
   std::vector<GradHook> hooks;  ///< of a leaf, before accumulation
   std::vector<std::function<void(const Tensor&)>> ready;  ///< of a leaf, after its gradient is complete
+  ~AutogradMeta();
 };
 
 /// The edge along which the gradient of `tensor` flows; empty if it needs none.
