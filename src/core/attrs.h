@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "tessera/dtype.h"
+#include "tessera/enums.h"
 #include "tessera/error.h"
 #include "tessera/shape.h"
 
@@ -142,7 +143,6 @@ struct NormAttrs {
   bool training = false;  // batch norm
   TESSERA_ATTRS(eps, groups, momentum, training)
 };
-enum class Reduction : int64_t { None, Mean, Sum };
 struct LossAttrs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
@@ -158,7 +158,6 @@ struct DropoutAttrs {
   double p = 0;
   TESSERA_ATTRS(p)
 };
-enum class Activation : int64_t { None, Relu, GeluTanh, GeluErf, Silu, Tanh };
 struct MatmulAttrs {
   bool transpose_a = false, transpose_b = false;
   TESSERA_ATTRS(transpose_a, transpose_b)

@@ -1,0 +1,212 @@
+// The operators, by family. Shapes broadcast by NumPy's rule; dims may be negative; every function throws Error naming
+// itself, the shapes and the rule broken.
+#pragma once
+#include <optional>
+#include <utility>
+
+#include "tessera/enums.h"
+#include "tessera/random.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+// ---- elementwise: src/ops/elementwise.cpp --------------------------------------------------------------------------
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+/// True division: integers become f32.
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor floor_div(const Tensor& a, const Tensor& b);
+/// Sign of the divisor, as in Python.
+Tensor remainder(const Tensor& a, const Tensor& b);
+Tensor pow(const Tensor& a, const Tensor& b);
+Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor add(const Tensor& a, double b);
+Tensor mul(const Tensor& a, double b);
+Tensor pow(const Tensor& a, double exponent);
+
+Tensor neg(const Tensor& x);
+Tensor abs(const Tensor& x);
+Tensor sign(const Tensor& x);
+Tensor exp(const Tensor& x);
+Tensor expm1(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor log1p(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor rsqrt(const Tensor& x);
+Tensor square(const Tensor& x);
+Tensor reciprocal(const Tensor& x);
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor sigmoid(const Tensor& x);
+Tensor erf(const Tensor& x);
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+/// Half to even.
+Tensor round(const Tensor& x);
+Tensor trunc(const Tensor& x);
+Tensor clamp(const Tensor& x, double low, double high);
+Tensor relu(const Tensor& x);
+/// x * Phi(x).
+Tensor gelu(const Tensor& x);
+/// 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x^3))), Hendrycks & Gimpel 2016.
+Tensor gelu_tanh(const Tensor& x);
+Tensor silu(const Tensor& x);
+Tensor softplus(const Tensor& x);
+
+Tensor eq(const Tensor& a, const Tensor& b);
+Tensor ne(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, const Tensor& b);
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_xor(const Tensor& a, const Tensor& b);
+Tensor logical_not(const Tensor& x);
+Tensor isnan(const Tensor& x);
+Tensor isinf(const Tensor& x);
+Tensor isfinite(const Tensor& x);
+/// a where condition (bool) is true, b elsewhere.
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+Tensor cast(const Tensor& x, DType dtype);
+
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+inline Tensor operator+(const Tensor& a, double b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, double b) { return add(a, -b); }
+inline Tensor operator*(const Tensor& a, double b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, double b) { return mul(a, 1 / b); }
+inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
+inline Tensor operator+(double a, const Tensor& b) { return add(b, a); }
+inline Tensor operator-(double a, const Tensor& b) { return add(neg(b), a); }
+inline Tensor operator-(const Tensor& x) { return neg(x); }
+
+// ---- reductions: src/ops/reduction.cpp (empty `dims` means all) -----------------------------------------------------
+using Dims = std::initializer_list<int64_t>;
+Tensor sum(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor mean(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor prod(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor amax(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor amin(const Tensor& x, Dims dims = {}, bool keepdim = false);
+/// Divides by n - correction.
+Tensor var(const Tensor& x, Dims dims = {}, int64_t correction = 1, bool keepdim = false);
+Tensor std_dev(const Tensor& x, Dims dims = {}, int64_t correction = 1, bool keepdim = false);
+/// sqrt(sum of squares).
+Tensor norm(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim = false);
+Tensor any(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor all(const Tensor& x, Dims dims = {}, bool keepdim = false);
+/// Index (i64) of the first largest / smallest element.
+Tensor argmax(const Tensor& x, int64_t dim, bool keepdim = false);
+Tensor argmin(const Tensor& x, int64_t dim, bool keepdim = false);
+Tensor cumsum(const Tensor& x, int64_t dim);
+/// Values and indices (i64) of the k largest (or smallest), sorted.
+std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int64_t dim = -1, bool largest = true);
+/// Sums `x` down to `shape`, the reverse of broadcasting.
+Tensor sum_to(const Tensor& x, const Shape& shape);
+
+// ---- shape: src/ops/shape_ops.cpp (views where strides allow) ---------------------------------------------------------
+/// One size may be -1 and is inferred.
+Tensor reshape(const Tensor& x, const Shape& shape);
+Tensor transpose(const Tensor& x, int64_t a, int64_t b);
+Tensor permute(const Tensor& x, Dims dims);
+Tensor expand(const Tensor& x, const Shape& shape);
+Tensor squeeze(const Tensor& x, int64_t dim);
+Tensor unsqueeze(const Tensor& x, int64_t dim);
+Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
+/// Elements start, start + step, ... below end (negative counts from the end; both are clamped). step > 0.
+Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
+Tensor select(const Tensor& x, int64_t dim, int64_t index);
+Tensor contiguous(const Tensor& x);
+Tensor clone(const Tensor& x);
+Tensor concat(const Tensors& parts, int64_t dim);
+Tensor stack(const Tensors& parts, int64_t dim);
+/// Views of `size` elements along `dim`; the last may be shorter.
+Tensors split(const Tensor& x, int64_t size, int64_t dim);
+Tensors chunk(const Tensor& x, int64_t count, int64_t dim);
+/// `low` and `high` elements of `value` before and after the last dims, outermost first.
+Tensor pad(const Tensor& x, Dims low, Dims high, double value = 0);
+Tensor flip(const Tensor& x, Dims dims);
+/// Zero above (below) diagonal `diagonal` of the last two dims.
+Tensor tril(const Tensor& x, int64_t diagonal = 0);
+Tensor triu(const Tensor& x, int64_t diagonal = 0);
+
+// ---- indexing: src/ops/indexing.cpp (indices i64 or i32; out of range throws) --------------------------------------------
+/// out[i][j] = x[index[i][j]][j] for dim 0.
+Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
+/// Adds source to a copy of x at the places gather would read. Deterministic.
+Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
+/// Rows of `x` along `dim` named by the 1-d `index`.
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
+/// weight[index]: index [...], weight [rows, width] -> [..., width]. Its backward is deterministic.
+Tensor embedding(const Tensor& index, const Tensor& weight);
+Tensor one_hot(const Tensor& index, int64_t classes);
+
+// ---- matmul: src/ops/matmul.cpp -----------------------------------------------------------------------------------------
+/// [..., m, k] x [..., k, n]; leading dims broadcast; 1-d operands as in NumPy. Transposed views are not copied.
+Tensor matmul(const Tensor& a, const Tensor& b);
+/// act(x wᵀ + bias) + residual in one pass: x [..., in], weight [out, in], bias [out], residual [..., out]; the last two may
+/// be undefined.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation, const Tensor& residual = {});
+
+// ---- convolution and pooling: src/ops/conv.cpp (N, C, H, W) ---------------------------------------------------------------
+struct Conv2dOptions {
+  int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
+};
+/// x [n, c, h, w], weight [out, c / groups, r, s], bias [out] or undefined.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
+struct Pool2dOptions {
+  int64_t window[2] = {2, 2}, stride[2] = {0, 0}, padding[2] = {0, 0}, dilation[2] = {1, 1};  // stride 0: the window
+  bool count_include_pad = true;
+};
+Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options = {});
+Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options = {});
+
+// ---- norms and softmax: src/ops/norm.cpp ------------------------------------------------------------------------------------
+/// Over the last dims, as many as `weight` has. weight and bias may be undefined (then over the last dim). Ba et al. 2016.
+Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+/// x / sqrt(mean(x²) + eps) * weight over the last dim. Zhang & Sennrich 2019.
+Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
+/// x [n, c, ...] in `groups` groups of channels. Wu & He 2018.
+Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+/// x [n, c, ...]. Training uses the batch's statistics and updates running_mean and running_var in place. Ioffe & Szegedy 2015.
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
+                  bool training, double momentum = 0.1, double eps = 1e-5);
+Tensor softmax(const Tensor& x, int64_t dim);
+Tensor log_softmax(const Tensor& x, int64_t dim);
+
+// ---- losses: src/ops/loss.cpp ----------------------------------------------------------------------------------------------
+/// logits [..., classes], target [...] (i64); mean over the targets that are not `ignore_index`.
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_index = -100, double label_smoothing = 0);
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduction, int64_t ignore_index = -100,
+                     double label_smoothing = 0);
+Tensor mse_loss(const Tensor& x, const Tensor& target);
+
+// ---- attention: src/ops/attention.cpp ---------------------------------------------------------------------------------------
+struct AttentionOptions {
+  Tensor mask;         ///< broadcasts to [batch, heads, queries, keys]: bool (true attends) or floating (added)
+  bool causal = false;  ///< query i attends keys 0..i, as in PyTorch
+  double scale = 0;    ///< 0 means 1/sqrt(head dim)
+};
+/// softmax(scale q kᵀ + mask) v: q [batch, heads, queries, d], k and v [batch, kv_heads, keys, d]; heads is a multiple of
+/// kv_heads. Dao et al. 2022 for the tiled kernel.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {});
+
+// ---- random: src/ops/random.cpp ---------------------------------------------------------------------------------------------
+Tensor rand(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);   ///< uniform in [0, 1)
+Tensor randn(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);
+/// Integers in [low, high), i64.
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator = default_generator());
+/// Zeroes with probability p and scales the rest by 1/(1-p).
+Tensor dropout(const Tensor& x, double p, bool training = true, Generator& generator = default_generator());
+/// Draws column indices (i64) by the weights in each row of probabilities [rows, n] or [n].
+Tensor multinomial(const Tensor& probabilities, int64_t samples, bool replacement = false,
+                   Generator& generator = default_generator());
+
+}  // namespace tessera

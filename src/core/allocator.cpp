@@ -1,0 +1,177 @@
+// The CPU's caching allocator: blocks come back to lists by size, so that a training step touches no fresh pages.
+#include <sys/mman.h>
+
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <vector>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "tessera/tensor.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define TESSERA_CACHE_BLOCKS 0  // reuse would hide use-after-free from the sanitizer
+#else
+#define TESSERA_CACHE_BLOCKS 1
+#endif
+
+namespace tessera {
+namespace {
+
+constexpr size_t kAlignment = 64, kHugePage = size_t(2) << 20;
+
+// Size classes: eight per power of two, so that rounding wastes at most an eighth.
+struct SizeClass {
+  int index;
+  size_t bytes;
+};
+SizeClass size_class(size_t bytes) {
+  bytes = std::max<size_t>(bytes, kAlignment);
+  int log = std::bit_width(bytes - 1);  // bytes <= 2^log
+  size_t step = std::max<size_t>(size_t(1) << log >> 4, kAlignment);
+  size_t rounded = (bytes + step - 1) / step * step;
+  int eighth = static_cast<int>((rounded - (size_t(1) << log >> 1)) / step);
+  return {log * 9 + eighth, rounded};
+}
+
+// What the machine could still give: free memory, within the container's limit.
+size_t available_memory() {
+  size_t available = SIZE_MAX;
+  std::ifstream info("/proc/meminfo");
+  for (std::string key, rest; info >> key && std::getline(info, rest);)
+    if (key == "MemAvailable:") available = std::strtoull(rest.c_str(), nullptr, 10) << 10;
+  std::ifstream limit("/sys/fs/cgroup/memory.max"), used("/sys/fs/cgroup/memory.current");
+  size_t most, now;
+  if (limit >> most && used >> now) available = std::min(available, most > now ? most - now : 0);
+  return available;
+}
+
+class CachingAllocator {
+ public:
+  static CachingAllocator& get() {
+    static auto* allocator = new CachingAllocator;  // never destroyed: tensors may outlive static destructors
+    return *allocator;
+  }
+
+  void* allocate(size_t bytes) {
+    if (bytes > size_t(1) << 62) throw OutOfMemoryError(fmt::format("out of memory: {} bytes asked for", bytes));
+    SizeClass c = size_class(bytes);
+    std::lock_guard lock(mutex_);
+    auto& free = free_[c.index];
+    void* p = nullptr;
+    if (!free.empty()) {
+      p = free.back();
+      free.pop_back();
+    } else {
+      p = fresh(bytes, c.bytes);
+      stats_.reserved += c.bytes;
+      stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.reserved);
+    }
+    stats_.allocated += bytes;
+    stats_.peak_allocated = std::max(stats_.peak_allocated, stats_.allocated);
+    return p;
+  }
+
+  void release(void* p, size_t bytes) noexcept {
+    SizeClass c = size_class(bytes);
+    std::lock_guard lock(mutex_);
+    stats_.allocated -= bytes;
+    if (TESSERA_CACHE_BLOCKS) {
+      free_[c.index].push_back(p);
+    } else {
+      std::free(p);
+      stats_.reserved -= c.bytes;
+    }
+  }
+
+  void empty_cache() {
+    std::lock_guard lock(mutex_);
+    trim();
+  }
+  MemoryStats stats() {
+    std::lock_guard lock(mutex_);
+    return stats_;
+  }
+  void reset_peak() {
+    std::lock_guard lock(mutex_);
+    stats_.peak_allocated = stats_.allocated;
+    stats_.peak_reserved = stats_.reserved;
+  }
+
+ private:
+  CachingAllocator() {
+    // A child of fork must find the lock free and the lists whole.
+    pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); }, [] { get().mutex_.unlock(); });
+  }
+
+  void* fresh(size_t bytes, size_t rounded) {
+    // Linux grants more than it has and kills later: ask before large requests.
+    constexpr size_t kLarge = size_t(256) << 20;
+    if (rounded >= kLarge && rounded > available_memory()) trim();
+    void* p = nullptr;
+    size_t available = rounded >= kLarge ? available_memory() : SIZE_MAX;
+    if (rounded <= available) {
+      p = std::aligned_alloc(rounded >= kHugePage ? kHugePage : kAlignment,
+                             rounded >= kHugePage ? (rounded + kHugePage - 1) / kHugePage * kHugePage : rounded);
+      if (!p) {
+        trim();
+        p = std::aligned_alloc(kAlignment, rounded);
+      }
+    }
+    if (!p)
+      throw OutOfMemoryError(fmt::format("out of memory on cpu: {} bytes asked for, {} held by tensors, {} available",
+                                         bytes, stats_.allocated, available == SIZE_MAX ? available_memory() : available));
+    if (rounded >= kHugePage) madvise(p, rounded, MADV_HUGEPAGE);
+    return p;
+  }
+  void trim() {
+    for (size_t i = 0; i < free_.size(); ++i) {
+      for (void* p : free_[i]) std::free(p);
+      stats_.reserved -= static_cast<int64_t>(free_[i].size() * bytes_of(i));
+      free_[i].clear();
+    }
+  }
+  static size_t bytes_of(size_t index) {
+    size_t log = index / 9, step = std::max<size_t>(size_t(1) << log >> 4, kAlignment);
+    return (size_t(1) << log >> 1) + index % 9 * step;
+  }
+
+  std::mutex mutex_;
+  std::array<std::vector<void*>, 64 * 9> free_;
+  MemoryStats stats_;
+};
+
+void require_cpu(Device device) {
+  if (device.type != DeviceType::CPU) throw Error("device " + to_string(device) + " is not available: this build has only the cpu");
+}
+
+}  // namespace
+
+Ref<Storage> allocate(size_t bytes, Device device) {
+  require_cpu(device);
+  auto storage = make_ref<Storage>();
+  storage->data = CachingAllocator::get().allocate(bytes);
+  storage->bytes = bytes;
+  storage->device = device;
+  storage->release = [](Storage& s) { CachingAllocator::get().release(s.data, s.bytes); };
+  return storage;
+}
+
+MemoryStats memory_stats(Device device) {
+  require_cpu(device);
+  return CachingAllocator::get().stats();
+}
+void reset_peak_memory(Device device) {
+  require_cpu(device);
+  CachingAllocator::get().reset_peak();
+}
+void empty_cache(Device device) {
+  require_cpu(device);
+  CachingAllocator::get().empty_cache();
+}
+
+}  // namespace tessera

@@ -1,0 +1,214 @@
+#include "tessera/shape.h"
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "tessera/error.h"
+
+namespace tessera {
+
+// A symbolic dim is a polynomial over atoms; an atom is a named symbol or a floor division that does not come out even.
+struct DimTable {
+  using Monomial = std::map<int, int>;               // atom -> exponent
+  using Polynomial = std::map<Monomial, int64_t>;    // without zero coefficients
+  struct Atom {
+    std::string name;
+    Dim numerator, denominator;  // of a floor division
+  };
+
+  std::mutex mutex;
+  std::vector<Polynomial> polynomials;
+  std::map<Polynomial, int64_t> index;
+  std::vector<Atom> atoms;
+  std::map<std::string, int> atom_index;
+
+  static DimTable& get() {
+    static auto* table = new DimTable;  // never destroyed: dims may outlive static destructors
+    return *table;
+  }
+
+  Polynomial polynomial(Dim d) const {
+    if (d.is_symbolic()) return polynomials[Dim::kSymbolic - 1 - d.value_];
+    if (d.value_ == 0) return {};
+    return {{Monomial{}, d.value_}};
+  }
+  Dim intern(const Polynomial& p) {
+    if (p.empty()) return 0;
+    if (p.size() == 1 && p.begin()->first.empty()) return p.begin()->second;
+    auto [it, fresh] = index.emplace(p, static_cast<int64_t>(polynomials.size()));
+    if (fresh) polynomials.push_back(p);
+    return Dim(Dim::kSymbolic - 1 - it->second);
+  }
+  Dim atom(Atom a) {
+    auto [it, fresh] = atom_index.emplace(a.name, static_cast<int>(atoms.size()));
+    if (fresh) atoms.push_back(std::move(a));
+    return intern({{Monomial{{it->second, 1}}, 1}});
+  }
+  static Polynomial multiply(const Polynomial& a, const Polynomial& b) {
+    Polynomial out;
+    for (auto& [ma, ca] : a)
+      for (auto& [mb, cb] : b) {
+        Monomial m = ma;
+        for (auto& [v, e] : mb) m[v] += e;
+        if ((out[m] += ca * cb) == 0) out.erase(m);
+      }
+    return out;
+  }
+  // a / b where b is one term that divides every term of a.
+  static bool divide_exactly(const Polynomial& a, const Polynomial& b, Polynomial& out) {
+    if (b.size() != 1) return false;
+    auto& [mb, cb] = *b.begin();
+    for (auto& [ma, ca] : a) {
+      if (ca % cb != 0) return false;
+      Monomial m = ma;
+      for (auto& [v, e] : mb) {
+        auto it = m.find(v);
+        if (it == m.end() || it->second < e) return false;
+        if ((it->second -= e) == 0) m.erase(it);
+      }
+      out[m] = ca / cb;
+    }
+    return true;
+  }
+  std::string print(const Polynomial& p) const {
+    std::string text;
+    for (auto& [m, c] : p) {
+      std::string term;
+      for (auto& [v, e] : m)
+        for (int i = 0; i < e; ++i) term += (term.empty() ? "" : "*") + atoms[v].name;
+      if (term.empty()) term = std::to_string(c);
+      else if (c != 1) term = std::to_string(c) + "*" + term;
+      text += (text.empty() ? "" : " + ") + term;
+    }
+    return text;
+  }
+};
+
+Dim Dim::symbol(std::string_view name) {
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  return table.atom({std::string(name), 0, 0});
+}
+
+std::string Dim::to_string() const {
+  if (!is_symbolic()) return std::to_string(value_);
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  return table.print(table.polynomial(*this));
+}
+
+int64_t Dim::throw_symbolic() const { throw Error("dim " + to_string() + " is symbolic: it has no value yet"); }
+
+Dim Dim::add(Dim a, Dim b) {
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  auto sum = table.polynomial(a);
+  for (auto& [m, c] : table.polynomial(b))
+    if ((sum[m] += c) == 0) sum.erase(m);
+  return table.intern(sum);
+}
+
+Dim Dim::multiply(Dim a, Dim b) {
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  return table.intern(DimTable::multiply(table.polynomial(a), table.polynomial(b)));
+}
+
+Dim Dim::divide(Dim a, Dim b) {
+  if (b == Dim(0)) throw Error("division of dim " + a.to_string() + " by zero");
+  if (both(a, b)) {
+    int64_t q = a.value_ / b.value_;
+    return q - (a.value_ % b.value_ != 0 && (a.value_ < 0) != (b.value_ < 0));
+  }
+  if (a == b) return 1;
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  DimTable::Polynomial quotient;
+  auto pa = table.polynomial(a), pb = table.polynomial(b);
+  if (DimTable::divide_exactly(pa, pb, quotient)) return table.intern(quotient);
+  return table.atom({"floor((" + table.print(pa) + ")/(" + table.print(pb) + "))", a, b});
+}
+
+Dim Dim::substitute(std::string_view name, int64_t value) const {
+  if (!is_symbolic()) return *this;
+  auto& table = DimTable::get();
+  DimTable::Polynomial p;
+  std::vector<DimTable::Atom> atoms;
+  {
+    std::lock_guard lock(table.mutex);
+    p = table.polynomial(*this);
+    atoms = table.atoms;
+  }
+  Dim sum = 0;
+  for (auto& [m, c] : p) {
+    Dim term = c;
+    for (auto& [v, e] : m) {
+      auto& a = atoms[v];
+      Dim factor = a.denominator == Dim(0) ? (a.name == name ? Dim(value) : Dim::symbol(a.name))
+                                           : a.numerator.substitute(name, value) / a.denominator.substitute(name, value);
+      for (int i = 0; i < e; ++i) term = term * factor;
+    }
+    sum = sum + term;
+  }
+  return sum;
+}
+
+bool Shape::is_symbolic() const {
+  return std::any_of(begin(), end(), [](Dim d) { return d.is_symbolic(); });
+}
+
+Dim Shape::numel() const {
+  Dim n = 1;
+  for (Dim d : *this) {
+    int64_t product;
+    if (!n.is_symbolic() && !d.is_symbolic()) {
+      if (__builtin_mul_overflow(n.value(), d.value(), &product))
+        throw Error("shape " + tessera::to_string(*this) + " has more than 2^63 elements");
+      n = product;
+    } else {
+      n = n * d;
+    }
+  }
+  return n;
+}
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + shape[i].to_string();
+  return text + "]";
+}
+
+Strides contiguous_strides(const Shape& shape) {
+  Strides strides(shape.size());
+  int64_t step = 1;
+  for (int64_t i = shape.rank() - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= std::max<int64_t>(shape[i].value(), 1);
+  }
+  return strides;
+}
+
+Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b) {
+  const Shape& longer = a.size() >= b.size() ? a : b;
+  const Shape& shorter = a.size() >= b.size() ? b : a;
+  Shape out = longer;
+  size_t shift = longer.size() - shorter.size();
+  for (size_t i = 0; i < shorter.size(); ++i) {
+    Dim x = longer[shift + i], y = shorter[i];
+    if (x == y || y == Dim(1)) continue;
+    if (x != Dim(1))
+      throw Error(std::string(op) + ": shapes do not broadcast: " + to_string(a) + " and " + to_string(b));
+    out[shift + i] = y;
+  }
+  return out;
+}
+
+int64_t normalize_dim(std::string_view op, int64_t dim, const Shape& shape) {
+  int64_t rank = shape.rank();
+  if (dim < -rank || dim >= rank)
+    throw Error(std::string(op) + ": dim " + std::to_string(dim) + " is out of range for " + to_string(shape));
+  return dim < 0 ? dim + rank : dim;
+}
+
+}  // namespace tessera

@@ -1,0 +1,115 @@
+#include "tessera/tensor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/autograd.h"
+
+namespace tessera {
+namespace {
+
+bool is_row_major(const Shape& shape, const Strides& strides) {
+  int64_t step = 1;
+  for (int64_t i = shape.rank() - 1; i >= 0; --i) {
+    int64_t n = shape[i].value();
+    if (n == 0) return true;
+    if (n != 1 && strides[i] != step) return false;
+    step *= n;
+  }
+  return true;
+}
+
+Tensor make(Ref<Storage> storage, const Shape& shape, Strides strides, int64_t offset, DType dtype) {
+  auto impl = make_ref<TensorImpl>();
+  impl->storage = std::move(storage);
+  impl->offset = offset;
+  impl->shape = shape;
+  impl->numel = shape.numel().value();
+  impl->contiguous = is_row_major(shape, strides);
+  impl->strides = std::move(strides);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+size_t checked_bytes(const Shape& shape, DType dtype) {
+  for (Dim d : shape)
+    if (d.value() < 0) throw Error("empty: negative size in " + to_string(shape));
+  size_t bytes;
+  if (__builtin_mul_overflow(static_cast<size_t>(shape.numel().value()), size_of(dtype), &bytes))
+    throw OutOfMemoryError("out of memory: " + to_string(shape) + " of " + std::string(name(dtype)));
+  return bytes;
+}
+
+}  // namespace
+
+TensorImpl::TensorImpl() = default;
+TensorImpl::~TensorImpl() = default;
+
+void Tensor::throw_undefined() { throw Error("the tensor is undefined"); }
+
+int64_t Tensor::size(int64_t dim) const { return shape()[normalize_dim("size", dim, shape())].value(); }
+int64_t Tensor::stride(int64_t dim) const { return strides()[normalize_dim("stride", dim, shape())]; }
+
+void Tensor::check_access(DType wanted) const {
+  if (dtype() != wanted) throw Error(fmt::format("data: {} read as {}", describe(*this), name(wanted)));
+  if (device().type != DeviceType::CPU) throw Error("data: " + describe(*this) + " is not in host memory");
+}
+
+double Tensor::item_double() const {
+  if (numel() != 1) throw Error("item: " + describe(*this) + " has not exactly one element");
+  if (dtype() == Int64) return static_cast<double>(item_int());
+  return *prepared(Float64).data<double>();
+}
+int64_t Tensor::item_int() const {
+  if (numel() != 1) throw Error("item: " + describe(*this) + " has not exactly one element");
+  return *prepared(Int64).data<int64_t>();
+}
+
+Tensor empty(const Shape& shape, DType dtype, Device device) {
+  return make(allocate(checked_bytes(shape, dtype), device), shape, contiguous_strides(shape), 0, dtype);
+}
+
+Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype, Device device) {
+  if (shape.empty() || pitch < shape.back().value())
+    throw Error(fmt::format("empty_pitched: pitch {} is less than the rows of {}", pitch, to_string(shape)));
+  Shape padded = shape;
+  padded.back() = pitch;
+  return make(allocate(checked_bytes(padded, dtype), device), shape, contiguous_strides(padded), 0, dtype);
+}
+
+Tensor from_memory(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner) {
+  auto storage = make_ref<Storage>();
+  storage->data = data;
+  storage->bytes = checked_bytes(shape, dtype);
+  storage->owner = new std::shared_ptr<void>(std::move(owner));
+  storage->release = [](Storage& s) { delete static_cast<std::shared_ptr<void>*>(s.owner); };
+  return make(std::move(storage), shape, contiguous_strides(shape), 0, dtype);
+}
+
+Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, int64_t offset, DType dtype) {
+  int64_t low = offset, high = offset;
+  bool overflow = false, none = false;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    int64_t extent = 0, n = shape[i].value();
+    none |= n == 0;
+    overflow |= n < 0 || __builtin_mul_overflow(std::max<int64_t>(n - 1, 0), strides[i], &extent);
+    int64_t& end = extent < 0 ? low : high;
+    overflow |= __builtin_add_overflow(end, extent, &end);
+  }
+  if (overflow || low < 0 || (!none && static_cast<size_t>(high) >= storage->bytes / size_of(dtype)))
+    throw Error(fmt::format("as_strided: shape {} with strides [{}] at {} leaves a storage of {} bytes", to_string(shape),
+                            fmt::join(strides, ", "), offset, storage->bytes));
+  return make(storage, shape, strides, offset, dtype);
+}
+
+Tensor Tensor::detach() const {
+  Tensor out = make(storage(), shape(), strides(), offset(), dtype());
+  return out;
+}
+
+std::string describe(const TensorMeta& meta) {
+  return fmt::format("{}{} on {}", name(meta.dtype), to_string(meta.shape), to_string(meta.device));
+}
+std::string describe(const Tensor& tensor) { return tensor.defined() ? describe(tensor.meta()) : "undefined"; }
+
+}  // namespace tessera

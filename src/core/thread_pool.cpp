@@ -1,0 +1,211 @@
+// A small pool of our own: workers spin briefly before they sleep, because a training step of a small model launches
+// hundreds of parallel regions of a few microseconds each.
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <utility>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tessera/error.h"
+#include "tessera/parallel.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr size_t kPage = 4096;
+
+struct alignas(64) Scratch {
+  void* data = nullptr;
+  long long bytes = 0;
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { std::free(data); }
+  void* reserve(long long wanted) {
+    if (bytes >= wanted) return data;
+    std::free(data);
+    bytes = 0;
+    data = std::aligned_alloc(kPage, (wanted + kPage - 1) / kPage * kPage);
+    if (!data) throw OutOfMemoryError("out of memory: " + std::to_string(wanted) + " bytes of kernel scratch");
+    bytes = wanted;
+    return data;
+  }
+};
+
+// What a thread is doing: outside of any region, in a region it runs alone, or in one shared by the pool.
+enum class Region { None, Alone, Shared };
+struct ThreadState {
+  Region region = Region::None;
+  int thread = 0;
+  Scratch outside, alone;
+};
+thread_local ThreadState state;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Processors this process may use: its affinity mask, within the container's quota.
+int available_processors() {
+  cpu_set_t set;
+  int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota, period;
+  if (file >> quota >> period && period > 0) n = std::min(n, static_cast<int>(std::ceil(quota / period)));
+  return std::clamp(n, 1, kMaxThreads);
+}
+
+class ThreadPool final : public Executor {
+ public:
+  explicit ThreadPool(int threads) : scratch_(threads) {
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  }
+  ~ThreadPool() {
+    stop_.store(true, std::memory_order_relaxed);
+    generation_.fetch_add(1);
+    generation_.notify_all();
+    for (auto& w : workers_) w.join();
+  }
+
+  int threads() const override { return static_cast<int>(scratch_.size()); }
+
+  void* scratch(int thread, long long bytes) override {
+    if (state.region == Region::Shared) return scratch_[thread].reserve(bytes);
+    return (state.region == Region::Alone ? state.alone : state.outside).reserve(bytes);
+  }
+
+ protected:
+  void run(long long count, void (*fn)(void*, long long, int), void* arg) override {
+    if (count <= 0) return;
+    // Serial where there is nothing to share, inside a parallel region, or while another host thread has the pool.
+    if (count == 1 || workers_.empty() || state.region != Region::None) return run_serially(count, fn, arg);
+    std::unique_lock lock(busy_, std::try_to_lock);
+    if (!lock) return run_serially(count, fn, arg);
+    fn_ = fn;
+    arg_ = arg;
+    count_ = count;
+    next_.store(0, std::memory_order_relaxed);
+    running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_release);
+    if (sleepers_.load() > 0) generation_.notify_all();
+    drain(0);
+    while (running_.load(std::memory_order_acquire) != 0) relax();
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  static void run_serially(long long count, void (*fn)(void*, long long, int), void* arg) {
+    struct Restore {  // a nested region keeps its thread's number and scratch
+      Region saved = state.region;
+      Restore() {
+        if (saved == Region::None) state.region = Region::Alone;
+      }
+      ~Restore() { state.region = saved; }
+    } restore;
+    int thread = state.region == Region::Shared ? state.thread : 0;
+    for (long long i = 0; i < count; ++i) fn(arg, i, thread);
+  }
+
+  void drain(int thread) {
+    state.region = Region::Shared;
+    state.thread = thread;
+    try {
+      for (long long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) fn_(arg_, i, thread);
+    } catch (...) {
+      next_.store(count_, std::memory_order_relaxed);
+      std::lock_guard lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+    state.region = Region::None;
+  }
+
+  void work(int thread) {
+    for (unsigned seen = 0;;) {
+      unsigned now = wait_for_change(seen);
+      if (stop_.load(std::memory_order_relaxed)) return;
+      seen = now;
+      drain(thread);
+      running_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  unsigned wait_for_change(unsigned seen) {
+    constexpr int kSpins = 4000;  // about 50 us
+    unsigned now;
+    for (int i = 0; i < kSpins; ++i) {
+      if ((now = generation_.load(std::memory_order_acquire)) != seen) return now;
+      relax();
+    }
+    sleepers_.fetch_add(1);
+    while ((now = generation_.load()) == seen) generation_.wait(seen);
+    sleepers_.fetch_sub(1);
+    return now;
+  }
+
+  std::vector<std::thread> workers_;
+  std::vector<Scratch> scratch_;
+  std::mutex busy_, error_mutex_;
+  std::exception_ptr error_;
+  void (*fn_)(void*, long long, int) = nullptr;
+  void* arg_ = nullptr;
+  long long count_ = 0;
+  alignas(64) std::atomic<long long> next_{0};
+  alignas(64) std::atomic<int> running_{0};
+  alignas(64) std::atomic<unsigned> generation_{0};
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> stop_{false};
+};
+
+std::mutex pool_mutex;
+std::atomic<ThreadPool*> pool{nullptr};
+int wanted_threads = 0;
+
+// The threads of a forked process are gone: its first use makes a new pool, and the old one is left as it was.
+void install_fork_handler() {
+  static bool once = (pthread_atfork([] { pool_mutex.lock(); }, [] { pool_mutex.unlock(); },
+                                     [] {
+                                       state.region = Region::None;
+                                       pool.store(nullptr);
+                                       pool_mutex.unlock();
+                                     }),
+                      true);
+  (void)once;
+}
+
+}  // namespace
+
+Executor& executor() {
+  if (ThreadPool* p = pool.load(std::memory_order_acquire)) return *p;
+  std::lock_guard lock(pool_mutex);
+  install_fork_handler();
+  if (!pool.load()) {
+    if (!wanted_threads) wanted_threads = available_processors();
+    pool.store(new ThreadPool(wanted_threads), std::memory_order_release);
+  }
+  return *pool.load();
+}
+
+void set_num_threads(int n) {
+  if (n < 1 || n > kMaxThreads) throw Error("threads: " + std::to_string(n) + " is not between 1 and 1024");
+  if (state.region != Region::None) throw Error("the number of threads cannot change inside a parallel region");
+  std::lock_guard lock(pool_mutex);
+  wanted_threads = n;
+  delete pool.exchange(nullptr);
+}
+
+int num_threads() { return executor().threads(); }
+
+}  // namespace tessera

@@ -1,0 +1,188 @@
+// The one way down: infer, allocate or alias, pick, run, record.
+#include "tessera/autograd.h"
+
+#include <fmt/format.h>
+
+#include "ops/op_table.h"
+
+namespace tessera {
+namespace {
+
+// A recorded call of an op.
+struct OpNode final : Node {
+  // An output is saved without its node, which would own itself otherwise.
+  struct SavedTensor {
+    Tensor tensor;
+    uint32_t version = 0;
+  };
+
+  const Op* op;
+  Attrs attrs;
+  uint32_t needs = 0;
+  bool released = false;
+  SmallVector<SavedTensor, 3> inputs, outputs_saved;
+  SmallVector<TensorMeta, 2> input_metas;
+
+  OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {}
+  std::string_view name() const override { return op->name; }
+
+  Tensors backward(const Tensors& grads) override {
+    if (released)
+      throw Error(fmt::format("{}: backward runs a second time over a graph that was freed; use retain_graph", op->name));
+    Tensors in(inputs.size()), out(outputs_saved.size());
+    for (size_t i = 0; i < in.size(); ++i) in[i] = restore(inputs[i]);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] = restore(outputs_saved[i]);
+      if (out[i].defined() && grad_enabled()) out[i] = attach(out[i], static_cast<int32_t>(i));
+    }
+    Saved saved{attrs, in, out, input_metas, needs};
+    bool fused = op->fused_vjp && !grad_enabled();
+    return fused ? op->fused_vjp(saved, grads) : op->vjp(saved, grads);
+  }
+
+  void release() override {
+    released = true;
+    inputs.clear();
+    outputs_saved.clear();
+  }
+
+ private:
+  Tensor restore(const SavedTensor& s) const {
+    if (s.tensor.defined() && s.tensor.storage()->version.load(std::memory_order_relaxed) != s.version)
+      throw Error(fmt::format("{}: a tensor needed by backward ({}) was changed in place (version {}, saved at {})", op->name,
+                              describe(s.tensor), s.tensor.storage()->version.load(), s.version));
+    return s.tensor;
+  }
+  Tensor attach(const Tensor& plain, int32_t index) {
+    Tensor t = plain.detach();
+    auto meta = std::make_unique<AutogradMeta>();
+    meta->requires_grad = true;
+    meta->node = Ref<Node>(this);
+    meta->index = index;
+    t.impl().autograd = std::move(meta);
+    return t;
+  }
+};
+
+bool needs_grad(const Tensor& t) { return t.defined() && t.impl().autograd && t.impl().autograd->requires_grad; }
+
+Device common_device(const Op& op, const Tensors& in) {
+  const Tensor* first = nullptr;
+  for (const Tensor& t : in) {
+    if (!t.defined()) continue;
+    if (!first) first = &t;
+    else if (!(t.device() == first->device()))
+      throw Error(fmt::format("{}: inputs on different devices: {} and {}", op.name, describe(*first), describe(t)));
+  }
+  return first ? first->device() : cpu();
+}
+
+void check_in_place(const Op& op, const Tensors& in, size_t written) {
+  for (size_t i = 0; i < written; ++i) {
+    if (!in[i].defined() || !needs_grad(in[i])) continue;
+    if (in[i].is_leaf())
+      throw Error(fmt::format("{}: a leaf that requires a gradient cannot be changed in place; use NoGrad or detach()", op.name));
+    if (in[i].impl().autograd->is_view)
+      throw Error(fmt::format("{}: in-place change of a view that requires a gradient is not supported", op.name));
+  }
+}
+
+void save(OpNode& node, const Tensors& in, const Tensors& out) {
+  auto keep = [](const Tensor& t) {
+    return OpNode::SavedTensor{t, t.defined() ? t.storage()->version.load(std::memory_order_relaxed) : 0};
+  };
+  const Saves& saves = node.op->saves;
+  if (saves.inputs) {
+    node.inputs.resize(in.size());
+    for (size_t i = 0; i < in.size(); ++i)
+      if (i > 31 || saves.inputs >> i & 1) node.inputs[i] = keep(in[i]);
+  }
+  if (saves.outputs) {
+    node.outputs_saved.resize(out.size());
+    for (size_t i = 0; i < out.size(); ++i)
+      if (out[i].defined() && (saves.outputs >> i & 1)) node.outputs_saved[i] = keep(out[i].detach());
+  }
+  if (saves.metas)
+    for (const Tensor& t : in) node.input_metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, {}});
+}
+
+void record(const Op& op, const Tensors& in, const Tensors& out, const Attrs& attrs) {
+  auto node = make_ref<OpNode>(op, attrs);
+  node->next.resize(in.size());
+  for (size_t i = 0; i < in.size(); ++i)
+    if (needs_grad(in[i])) {
+      node->next[i] = gradient_edge(in[i]);
+      if (i < 32) node->needs |= 1u << i;
+    }
+  save(*node, in, out);
+  size_t visible = out.size() - op.hidden_outputs;
+  for (size_t i = 0; i < visible; ++i) {
+    node->outputs.push_back({});
+    if (!out[i].defined()) continue;
+    node->outputs[i] = out[i].meta();
+    if (!is_floating(out[i].dtype())) continue;
+    auto& meta = out[i].impl().autograd;
+    if (!meta) meta = std::make_unique<AutogradMeta>();
+    meta->requires_grad = true;
+    meta->node = Ref<Node>(node.get());
+    meta->index = static_cast<int32_t>(i);
+    meta->is_view = op.view != nullptr;
+  }
+}
+
+Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, bool keep_hidden) {
+  Tensors out;
+  size_t visible = metas.size() - op.hidden_outputs;
+  for (size_t i = 0; i < metas.size(); ++i) {
+    if (op.in_place && i < visible) out.push_back(in[i]);
+    else if (i >= visible && !keep_hidden) out.push_back({});
+    else out.push_back(empty(metas[i].shape, metas[i].dtype, metas[i].device));
+  }
+  return out;
+}
+
+void run(const Op& op, const Tensors& in, const Attrs& attrs, const Tensors& out) {
+  Call call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}};
+  const Kernel& kernel = pick_kernel(call);
+  Tensor workspace;
+  if (kernel.workspace_bytes)
+    if (size_t bytes = kernel.workspace_bytes(call)) {
+      workspace = empty({static_cast<int64_t>(bytes)}, UInt8, out[0].device());
+      call.workspace = workspace.data_ptr();
+    }
+  kernel.run(call);
+}
+
+}  // namespace
+
+Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
+  Device device = common_device(op, in);
+  bool recording = false;
+  if (op.vjp && grad_enabled())
+    for (const Tensor& t : in) recording |= needs_grad(t);
+
+  Tensors out;
+  if (op.view) {
+    ViewLayout layout = op.view(in[0].impl(), attrs);
+    out.push_back(as_strided(in[0].storage(), layout.shape, layout.strides, layout.offset, in[0].dtype()));
+  } else {
+    SmallVector<TensorMeta, 4> metas;
+    for (const Tensor& t : in) metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, device});
+    Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
+    if (op.in_place && grad_enabled()) check_in_place(op, in, inferred.size() - op.hidden_outputs);
+    out = make_outputs(op, in, inferred, recording);
+    run(op, in, attrs, out);
+    if (op.in_place)
+      for (size_t i = 0; i < inferred.size() - op.hidden_outputs; ++i)
+        out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (recording) record(op, in, out, attrs);
+  for (int i = 0; i < op.hidden_outputs; ++i) out.pop_back();
+  return out;
+}
+
+Tensor dispatch_one(const Op& op, Tensors in, const Attrs& attrs) {
+  return std::move(dispatch(op, std::move(in), attrs)[0]);
+}
+
+}  // namespace tessera

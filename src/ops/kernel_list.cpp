@@ -1,0 +1,118 @@
+#include <mutex>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "core/op.h"
+#include "ops/op_table.h"
+
+namespace tessera {
+namespace {
+
+struct Forced {
+  std::string_view op;
+  std::string kernel;
+};
+thread_local SmallVector<Forced, 2> forced;
+
+const std::string* forced_kernel(const Op& op) {
+  for (size_t i = forced.size(); i-- > 0;)
+    if (forced[i].op == op.name) return &forced[i].kernel;
+  return nullptr;
+}
+
+std::span<const KernelTableEntry> table_of(DeviceType device) {
+  if (device == DeviceType::CPU) return cpu_kernel_table();
+  return {};
+}
+
+// Joins ops with the tables of the backends, once.
+void link_tables() {
+  for (int d = 0; d < kDeviceTypeCount; ++d)
+    for (const KernelTableEntry& entry : table_of(static_cast<DeviceType>(d))) find_op(entry.op).kernels[d] = entry.kernels;
+}
+
+Reason support(const Kernel& kernel, const Call& call) {
+  if (const std::string* name = forced_kernel(call.op); name && *name != kernel.name) return Reason::NotForced;
+  return kernel.supports ? kernel.supports(call) : Reason::Ok;
+}
+
+std::string describe_inputs(const Call& call) {
+  std::string text;
+  for (const Tensor& t : call.in) text += (text.empty() ? "" : ", ") + describe(t);
+  return text;
+}
+
+DeviceType device_of(const Call& call) {
+  for (const Tensor& t : call.in)
+    if (t.defined()) return t.device().type;
+  return call.out.empty() ? DeviceType::CPU : call.out[0].device().type;
+}
+
+}  // namespace
+
+std::string_view sentence(Reason reason) {
+  switch (reason) {
+    case Reason::Ok: return "supported";
+    case Reason::DType: return "does not take this dtype";
+    case Reason::Layout: return "needs another memory layout";
+    case Reason::Shape: return "does not take these shapes";
+    case Reason::HeadDim: return "does not take this head dim";
+    case Reason::Mask: return "does not take this kind of mask";
+    case Reason::InstructionSet: return "needs instructions this processor lacks";
+    case Reason::TooSmall: return "does not pay at this small a size";
+    case Reason::TooLarge: return "would need too much memory";
+    case Reason::Alignment: return "needs sizes or addresses aligned";
+    case Reason::NeedsGrad: return "does not keep what backward needs";
+    case Reason::LibraryMissing: return "its library is not installed";
+    case Reason::NotForced: return "another kernel is forced";
+  }
+  return "unknown reason";
+}
+
+KernelList kernels_for(const Op& op, DeviceType device) {
+  static const bool linked = (link_tables(), true);
+  (void)linked;
+  KernelList list = op.kernels[static_cast<int>(device)];
+  if (list.empty()) throw Error(fmt::format("{}: no kernel on {}", op.name, to_string(Device{device, 0})));
+  return list;
+}
+
+const Kernel& pick_kernel(const Call& call) {
+  KernelList list = kernels_for(call.op, device_of(call));
+  if (forced.empty()) {
+    for (const Kernel& kernel : list)
+      if (!kernel.supports || kernel.supports(call) == Reason::Ok) return kernel;
+  } else {
+    for (const Kernel& kernel : list)
+      if (support(kernel, call) == Reason::Ok) return kernel;
+  }
+  throw Error(fmt::format("{}: no kernel takes {}\n{}", call.op.name, describe_inputs(call), explain(call)));
+}
+
+std::string explain(const Call& call) {
+  std::string text;
+  bool chosen = false;
+  for (const Kernel& kernel : kernels_for(call.op, device_of(call))) {
+    Reason reason = support(kernel, call);
+    bool first = reason == Reason::Ok && !chosen;
+    chosen |= first;
+    text += fmt::format("{} {:<16} {}\n", first ? "->" : "  ", kernel.name,
+                        first ? "chosen" : reason == Reason::Ok ? "supported, but listed after the chosen one" : sentence(reason));
+  }
+  return text;
+}
+
+ForceKernel::ForceKernel(std::string_view op, std::string kernel) {
+  const Op& found = find_op(op);
+  bool known = false;
+  for (int d = 0; d < kDeviceTypeCount; ++d)
+    for (const KernelTableEntry& entry : table_of(static_cast<DeviceType>(d)))
+      if (entry.op == op)
+        for (const Kernel& k : entry.kernels) known |= kernel == k.name;
+  if (!known) throw Error(fmt::format("{}: no device has a kernel named '{}'", op, kernel));
+  forced.push_back({found.name, std::move(kernel)});
+}
+ForceKernel::~ForceKernel() { forced.pop_back(); }
+
+}  // namespace tessera
