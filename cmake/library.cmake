@@ -9,6 +9,7 @@ if(core_sources)
   add_library(tessera_core ${core_sources})
   target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>
                         PUBLIC Threads::Threads)
+  target_include_directories(tessera_core PRIVATE src)
   set(scope PUBLIC)
 else()
   add_library(tessera_core INTERFACE)

@@ -1,7 +1,7 @@
 #include "kernels/cpu/tables.h"
 
-namespace tessera::cpu {
+namespace tessera::cpu_kernels {
 
 std::span<const KernelTableEntry> matmul_kernels() { return {}; }
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu_kernels

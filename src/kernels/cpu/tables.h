@@ -2,7 +2,7 @@
 #pragma once
 #include "core/op.h"
 
-namespace tessera::cpu {
+namespace tessera::cpu_kernels {
 
 std::span<const KernelTableEntry> creation_kernels();
 std::span<const KernelTableEntry> elementwise_kernels();
@@ -17,4 +17,4 @@ std::span<const KernelTableEntry> attention_kernels();
 std::span<const KernelTableEntry> random_kernels();
 std::span<const KernelTableEntry> optim_kernels();
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu_kernels
