@@ -1,0 +1,414 @@
+// Elementary functions, one source for a scalar or a Vec of any width. For float they are polynomials with an
+// error of a few units in the last place (tests/tile/test_math.cpp); double goes to the C library per lane.
+// The polynomials are minimax fits made for this file.
+#pragma once
+
+#include "vec.h"
+
+#if defined(__HIPCC__)
+extern "C" {
+__device__ double __ocml_exp_f64(double);
+__device__ double __ocml_log_f64(double);
+__device__ double __ocml_tanh_f64(double);
+__device__ double __ocml_erf_f64(double);
+__device__ double __ocml_erfc_f64(double);
+__device__ double __ocml_sin_f64(double);
+__device__ double __ocml_cos_f64(double);
+__device__ double __ocml_pow_f64(double, double);
+}
+#endif
+
+TESSERA_TILE_BEGIN
+
+namespace libm {
+
+#if defined(__HIPCC__)
+#define TESSERA_LIBM(name) \
+  TESSERA_HD double name(double x) { return __ocml_##name##_f64(x); }
+TESSERA_HD double pow(double x, double y) { return __ocml_pow_f64(x, y); }
+#elif TESSERA_GPU_COMPILER
+#define TESSERA_LIBM(name) \
+  TESSERA_HD double name(double x) { return ::name(x); }
+TESSERA_HD double pow(double x, double y) { return ::pow(x, y); }
+#else
+#define TESSERA_LIBM(name) \
+  TESSERA_HD double name(double x) { return __builtin_##name(x); }
+TESSERA_HD double pow(double x, double y) { return __builtin_pow(x, y); }
+#endif
+TESSERA_LIBM(exp)
+TESSERA_LIBM(log)
+TESSERA_LIBM(tanh)
+TESSERA_LIBM(erf)
+TESSERA_LIBM(erfc)
+TESSERA_LIBM(sin)
+TESSERA_LIBM(cos)
+#if !defined(__HIPCC__)
+TESSERA_LIBM(tan)
+TESSERA_LIBM(asin)
+TESSERA_LIBM(acos)
+TESSERA_LIBM(atan)
+TESSERA_LIBM(sinh)
+TESSERA_LIBM(cosh)
+TESSERA_LIBM(expm1)
+TESSERA_LIBM(log1p)
+#endif
+#undef TESSERA_LIBM
+
+}  // namespace libm
+
+namespace detail {
+
+template <class V>
+inline constexpr bool is_f64 = is_same_v<element_t<V>, double>;
+
+/// Every lane through a function of doubles.
+template <class V, class F>
+TESSERA_HD V via_f64(V x, F f) {
+  using T = element_t<V>;
+  return map_lanes(x, [&](T s) { return static_cast<T>(f(static_cast<double>(s))); });
+}
+
+template <class V>
+TESSERA_HD V horner(V, float c) { return V(c); }
+/// c0 + x (c1 + x (c2 + ...))
+template <class V, class... C>
+TESSERA_HD V horner(V x, float c0, C... c) {
+  return fma(x, horner(x, c...), V(c0));
+}
+
+template <class V>
+TESSERA_HD V pow2(rebind_t<V, i32> n) {  // for -126 <= n <= 127
+  using I = rebind_t<V, i32>;
+  return vec_bits<V>((n + I(127)) << I(23));
+}
+
+}  // namespace detail
+
+template <class V>
+TESSERA_HD V abs(V x) {
+  if constexpr (is_same_v<V, i32> || is_same_v<V, i64>) {
+    return x < 0 ? -x : x;
+  } else if constexpr (is_same_v<element_t<V>, float> || detail::is_f64<V>) {
+    using I = rebind_t<V, typename SignedOfSize<sizeof(element_t<V>)>::type>;
+    using E = element_t<I>;
+    return vec_bits<V>(vec_bits<I>(x) & ~(I(E(1)) << I(E(sizeof(E) * 8 - 1))));
+  } else {
+    return max(x, -x);
+  }
+}
+
+/// |x| with the sign of s.
+template <class V>
+TESSERA_HD V copysign(V x, V s) {
+  using I = rebind_t<V, typename SignedOfSize<sizeof(element_t<V>)>::type>;
+  using E = element_t<I>;
+  const I sign = I(E(1)) << I(E(sizeof(E) * 8 - 1));
+  return vec_bits<V>((vec_bits<I>(x) & ~sign) | (vec_bits<I>(s) & sign));
+}
+
+/// To the nearest integer, halves to even.
+template <class V>
+TESSERA_HD V round(V x) {
+  using T = element_t<V>;
+  const V big = V(is_same_v<T, float> ? T(0x1p23) : T(0x1p52));  // from here on every number is an integer
+  const V a = abs(x);
+  return select(a < big, copysign((a + big) - big, x), x);
+}
+template <class V>
+TESSERA_HD V floor(V x) {
+  const V r = round(x);
+  return select(r > x, r - V(element_t<V>(1)), r);
+}
+template <class V>
+TESSERA_HD V ceil(V x) {
+  return -floor(-x);
+}
+template <class V>
+TESSERA_HD V trunc(V x) {
+  return copysign(floor(abs(x)), x);
+}
+
+template <class V>
+TESSERA_HD V square(V x) {
+  return x * x;
+}
+template <class V>
+TESSERA_HD V rsqrt(V x) {
+  return V(element_t<V>(1)) / sqrt(x);
+}
+template <class V>
+TESSERA_HD V reciprocal(V x) {
+  return V(element_t<V>(1)) / x;
+}
+template <class V>
+TESSERA_HD V relu(V x) {
+  return max(x, V(element_t<V>(0)));
+}
+
+/// e^x. Overflows to infinity, keeps NaN; subnormal results are exact to their last bit or two.
+template <class V>
+TESSERA_HD V exp(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::exp(s); });
+  } else {
+    using I = rebind_t<V, i32>;
+    x = min(max(x, V(-104.0f)), V(89.0f));
+    const V shift = V(0x1.8p23f);  // adding it leaves round(x / ln 2) in the low bits
+    const V shifted = fma(x, V(1.44269504f), shift);
+    const V n = shifted - shift;
+    V r = fma(n, V(-0x1.62e4p-1f), x);  // ln 2 in two parts: the product with the first is exact
+    r = fma(n, V(-1.42860677e-6f), r);
+    const V p = detail::horner(r, 4.999999305e-01f, 1.666651479e-01f, 4.166845683e-02f, 8.369419044e-03f,
+                               1.381314237e-03f);
+    const V y = fma(r * r, p, r) + V(1.0f);
+    const I k = vec_bits<I>(shifted) - vec_bits<I>(shift);
+    const I half = k >> I(1);  // in two steps, so that 2^k may lie outside the normal range
+    return y * detail::pow2<V>(half) * detail::pow2<V>(k - half);
+  }
+}
+
+/// Natural logarithm; -infinity at 0, NaN below.
+template <class V>
+TESSERA_HD V log(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::log(s); });
+  } else {
+    using I = rebind_t<V, i32>;
+    const auto tiny = x < V(1.17549435e-38f);
+    const V scaled = select(tiny, x * V(0x1p23f), x);
+    const I bits = vec_bits<I>(scaled);
+    const I k = (bits - I(0x3f3504f3)) >> I(23);  // the significand then lies in [sqrt(1/2), sqrt(2))
+    const V f = vec_bits<V>(bits - (k << I(23))) - V(1.0f);
+    const V e = convert<float>(k) - select(tiny, V(23.0f), V(0.0f));
+    const V p = detail::horner(f, 3.333331241e-01f, -2.500000964e-01f, 2.000213366e-01f, -1.666800669e-01f,
+                               1.421922294e-01f, -1.240513808e-01f, 1.189033601e-01f, -1.167964302e-01f,
+                               6.746559441e-02f);
+    const V f2 = f * f;
+    V y = fma(f * f2, p, fma(e, V(1.42860677e-6f), V(-0.5f) * f2));
+    y = fma(e, V(0x1.62e4p-1f), y + f);
+    const V infinity = V(__builtin_inff());
+    y = select(x < infinity, y, x);  // infinity and NaN pass
+    y = select(x == V(0.0f), -infinity, y);
+    return select(x < V(0.0f), V(__builtin_nanf("")), y);
+  }
+}
+
+template <class V>
+TESSERA_HD V exp2(V x) {
+  using T = element_t<V>;
+  if constexpr (is_same_v<T, double>) {
+    return exp(x * V(0.693147180559945309417));
+  } else {
+    const V n = round(min(max(x, V(-160.0f)), V(160.0f)));
+    using I = rebind_t<V, i32>;
+    const I k = min(max(convert<i32>(n), I(-150)), I(129));
+    const I half = k >> I(1);
+    const V y = exp((x - n) * V(0.693147181f));
+    return y * detail::pow2<V>(half) * detail::pow2<V>(k - half);
+  }
+}
+template <class V>
+TESSERA_HD V log2(V x) {
+  return log(x) * V(static_cast<element_t<V>>(1.442695040888963407));
+}
+
+/// x^y with the C library's special cases.
+template <class V>
+TESSERA_HD V pow(V x, V y) {
+  using T = element_t<V>;
+  return map_lanes(x, y, [](T a, T b) {
+    return static_cast<T>(libm::pow(static_cast<double>(a), static_cast<double>(b)));
+  });
+}
+
+/// 1 / (1 + e^-x)
+template <class V>
+TESSERA_HD V sigmoid(V x) {
+  const V one = V(element_t<V>(1));
+  return one / (one + exp(-x));
+}
+/// x sigmoid(x), also called swish.
+template <class V>
+TESSERA_HD V silu(V x) {
+  return x / (V(element_t<V>(1)) + exp(-x));
+}
+
+template <class V>
+TESSERA_HD V tanh(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::tanh(s); });
+  } else {
+    const V a = abs(x), z = x * x;
+    const V p = detail::horner(z, -3.333328392e-01f, 1.333149125e-01f, -5.374349526e-02f, 2.065057899e-02f,
+                               -5.717036547e-03f);
+    const V large = V(1.0f) - V(2.0f) / (exp(a + a) + V(1.0f));
+    return copysign(select(a < V(0.625f), fma(a * z, p, a), large), x);
+  }
+}
+
+namespace detail {
+
+/// erf(x) for |x| <= 1.
+template <class V>
+TESSERA_HD V erf_small(V x) {
+  const V p = horner(x * x, 1.283791672e-01f, -3.761263843e-01f, 1.128378197e-01f, -2.686540003e-02f,
+                     5.220945412e-03f, -8.482828563e-04f, 1.125694599e-04f, -9.641510861e-06f);
+  return fma(x, p, x);
+}
+
+/// x * x - high, where high is x * x rounded.
+template <class V>
+TESSERA_HD V square_error(V x, V high) {
+#if defined(__FMA__) || TESSERA_GPU_COMPILER
+  return fma(x, x, -high);
+#else  // split by hand where no fused product exists
+  using I = rebind_t<V, i32>;
+  const V a = vec_bits<V>(vec_bits<I>(x) & I(~0xfff)), b = x - a;
+  return ((a * a - high) + (a * b + a * b)) + b * b;
+#endif
+}
+
+/// erfc(scale x) for scale x >= 0.92 and scale^2 a power of two or 1: e^-(scale x)^2, with the square in two
+/// parts, times a polynomial in 1 / (1 + scale x / 2).
+template <class V>
+TESSERA_HD V erfc_large(V x, float scale, float scale2) {
+  const V t = V(1.0f) / fma(x, V(0.5f * scale), V(1.0f));
+  const V p = horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f,
+                     1.546497344e-01f, 1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f,
+                     7.755938299e-02f);
+  x = min(x, V(15.0f));  // beyond, the result is zero
+  const V high = x * x;
+  const V low = square_error(x, high) * V(scale2);
+  return exp(high * V(-scale2)) * (p - low * p);
+}
+
+}  // namespace detail
+
+/// Error function.
+template <class V>
+TESSERA_HD V erf(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::erf(s); });
+  } else {
+    const V a = abs(x);
+    return select(a < V(1.0f), detail::erf_small(x), copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f), x));
+  }
+}
+
+/// Standard normal distribution function, accurate in the far tail too.
+template <class V>
+TESSERA_HD V normal_cdf(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return 0.5 * libm::erfc(-0.70710678118654752440 * s); });
+  } else {
+    const V half = V(0.5f), u = x * V(0.707106781f);
+    const V tail = half * detail::erfc_large(abs(x), 0.707106781f, 0.5f);
+    const V outer = select(x < V(0.0f), tail, V(1.0f) - tail);
+    return select(abs(u) < V(1.0f), fma(half, detail::erf_small(u), half), outer);
+  }
+}
+
+/// Gaussian error linear unit x Phi(x) (Hendrycks and Gimpel, arXiv:1606.08415).
+template <class V>
+TESSERA_HD V gelu_erf(V x) {
+  return x * normal_cdf(x);
+}
+/// Its derivative Phi(x) + x phi(x).
+template <class V>
+TESSERA_HD V gelu_erf_grad(V x) {
+  using T = element_t<V>;
+  const V density = exp(x * x * V(T(-0.5))) * V(T(0.39894228040143267794));
+  return fma(x, density, normal_cdf(x));
+}
+
+namespace detail {
+template <class V>
+TESSERA_HD V gelu_argument(V x) {  // sqrt(8 / pi) (x + 0.044715 x^3)
+  using T = element_t<V>;
+  return x * fma(x * x, V(T(1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
+}
+}  // namespace detail
+
+/// The tanh approximation of GELU ("FastGeLU"), 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), from the
+/// same paper; written as x sigmoid(2 u), which loses nothing for negative x.
+template <class V>
+TESSERA_HD V gelu_tanh(V x) {
+  return x * sigmoid(detail::gelu_argument(x));
+}
+template <class V>
+TESSERA_HD V gelu_tanh_grad(V x) {
+  using T = element_t<V>;
+  const V one = V(T(1)), s = sigmoid(detail::gelu_argument(x));
+  const V slope = fma(x * x, V(T(3 * 1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
+  return fma(x * slope, s * (one - s), s);
+}
+template <class V>
+TESSERA_HD V silu_grad(V x) {
+  const V one = V(element_t<V>(1)), s = sigmoid(x);
+  return s * fma(x, one - s, one);
+}
+
+namespace detail {
+
+#if defined(__FMA__) || TESSERA_GPU_COMPILER
+inline constexpr float reducible = 0x1p26f;
+#else
+inline constexpr float reducible = 0x1p12f;  // the products of the reduction are rounded
+#endif
+
+/// sin(x + quadrants * pi / 2).
+template <class V>
+TESSERA_HD V sin_shifted(V x, int quadrants) {
+  using T = element_t<V>;
+  if constexpr (is_same_v<T, double>) {
+    return via_f64(x, [=](double s) { return quadrants ? libm::cos(s) : libm::sin(s); });
+  } else {
+    using D = rebind_t<V, double>;
+    using I = rebind_t<V, i32>;
+    const D wide = convert<double>(x);  // reduced in double: exact enough up to the limit
+    const D n = round(wide * D(0.636619772367581343076));
+    const V r = convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide)));
+    const I q = convert<i32>(select(abs(wide) < D(reducible), n, D(0.0))) + I(quadrants);
+    const V z = r * r;
+    const V sine = fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f,
+                                     2.717939820e-06f), r);
+    const V cosine = fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f,
+                                       -2.720678725e-07f), fma(z, V(-0.5f), V(1.0f)));
+    const V y = select((q & I(1)) == I(0), sine, cosine);
+    const V folded = select((q & I(2)) == I(0), y, -y);
+    const auto ordinary = abs(x) < V(reducible);
+    if (all(ordinary)) return folded;
+    const V exact = via_f64(x, [=](double s) { return quadrants ? libm::cos(s) : libm::sin(s); });
+    return select(ordinary, folded, exact);
+  }
+}
+
+}  // namespace detail
+
+template <class V>
+TESSERA_HD V sin(V x) {
+  return detail::sin_shifted(x, 0);
+}
+template <class V>
+TESSERA_HD V cos(V x) {
+  return detail::sin_shifted(x, 1);
+}
+
+#if !defined(__HIPCC__)  // rare enough to go through the C library, one lane at a time
+#define TESSERA_BY_LANE(name)                                            \
+  template <class V>                                                     \
+  TESSERA_HD V name(V x) {                                               \
+    return detail::via_f64(x, [](double s) { return libm::name(s); });   \
+  }
+TESSERA_BY_LANE(tan)
+TESSERA_BY_LANE(asin)
+TESSERA_BY_LANE(acos)
+TESSERA_BY_LANE(atan)
+TESSERA_BY_LANE(sinh)
+TESSERA_BY_LANE(cosh)
+TESSERA_BY_LANE(expm1)
+TESSERA_BY_LANE(log1p)
+#undef TESSERA_BY_LANE
+#endif
+
+TESSERA_TILE_END
