@@ -1,6 +1,6 @@
 # Flags that every target of the project shares.
 add_library(tessera_flags INTERFACE)
-target_compile_options(tessera_flags INTERFACE -Wall -Wextra -fno-math-errno -ffp-contract=off)
+target_compile_options(tessera_flags INTERFACE -Wall -Wextra -Wno-psabi -fno-math-errno -ffp-contract=off)
 if(TESSERA_WERROR)
   target_compile_options(tessera_flags INTERFACE -Werror)
 endif()

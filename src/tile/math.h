@@ -69,7 +69,9 @@ TESSERA_HD V via_f64(V x, F f) {
 }
 
 template <class V>
-TESSERA_HD V horner(V, float c) { return V(c); }
+TESSERA_HD V horner(V, float c) {
+  return V(c);
+}
 /// c0 + x (c1 + x (c2 + ...))
 template <class V, class... C>
 TESSERA_HD V horner(V x, float c0, C... c) {
@@ -273,9 +275,9 @@ TESSERA_HD V square_error(V x, V high) {
 template <class V>
 TESSERA_HD V erfc_large(V x, float scale, float scale2) {
   const V t = V(1.0f) / fma(x, V(0.5f * scale), V(1.0f));
-  const V p = horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f,
-                     1.546497344e-01f, 1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f,
-                     7.755938299e-02f);
+  const V p =
+      horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f, 1.546497344e-01f,
+             1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f, 7.755938299e-02f);
   x = min(x, V(15.0f));  // beyond, the result is zero
   const V high = x * x;
   const V low = square_error(x, high) * V(scale2);
@@ -291,7 +293,8 @@ TESSERA_HD V erf(V x) {
     return detail::via_f64(x, [](double s) { return libm::erf(s); });
   } else {
     const V a = abs(x);
-    return select(a < V(1.0f), detail::erf_small(x), copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f), x));
+    return select(a < V(1.0f), detail::erf_small(x),
+                  copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f), x));
   }
 }
 
@@ -367,13 +370,15 @@ TESSERA_HD V sin_shifted(V x, int quadrants) {
     using I = rebind_t<V, i32>;
     const D wide = convert<double>(x);  // reduced in double: exact enough up to the limit
     const D n = round(wide * D(0.636619772367581343076));
-    const V r = convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide)));
+    const V r =
+        convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide)));
     const I q = convert<i32>(select(abs(wide) < D(reducible), n, D(0.0))) + I(quadrants);
     const V z = r * r;
-    const V sine = fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f,
-                                     2.717939820e-06f), r);
-    const V cosine = fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f,
-                                       -2.720678725e-07f), fma(z, V(-0.5f), V(1.0f)));
+    const V sine =
+        fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f, 2.717939820e-06f), r);
+    const V cosine =
+        fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f, -2.720678725e-07f),
+            fma(z, V(-0.5f), V(1.0f)));
     const V y = select((q & I(1)) == I(0), sine, cosine);
     const V folded = select((q & I(2)) == I(0), y, -y);
     const auto ordinary = abs(x) < V(reducible);
@@ -395,10 +400,10 @@ TESSERA_HD V cos(V x) {
 }
 
 #if !defined(__HIPCC__)  // rare enough to go through the C library, one lane at a time
-#define TESSERA_BY_LANE(name)                                            \
-  template <class V>                                                     \
-  TESSERA_HD V name(V x) {                                               \
-    return detail::via_f64(x, [](double s) { return libm::name(s); });   \
+#define TESSERA_BY_LANE(name)                                          \
+  template <class V>                                                   \
+  TESSERA_HD V name(V x) {                                             \
+    return detail::via_f64(x, [](double s) { return libm::name(s); }); \
   }
 TESSERA_BY_LANE(tan)
 TESSERA_BY_LANE(asin)

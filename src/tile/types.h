@@ -91,11 +91,17 @@ struct bf16 {
 
 /// The type in which a kernel computes on elements of type T.
 template <class T>
-struct ComputeType { using type = T; };
+struct ComputeType {
+  using type = T;
+};
 template <>
-struct ComputeType<f16> { using type = float; };
+struct ComputeType<f16> {
+  using type = float;
+};
 template <>
-struct ComputeType<bf16> { using type = float; };
+struct ComputeType<bf16> {
+  using type = float;
+};
 template <class T>
 using compute_t = typename ComputeType<remove_cvref_t<T>>::type;
 

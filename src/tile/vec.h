@@ -22,13 +22,21 @@ inline constexpr int native_bytes = 16;
 template <int Bytes>
 struct SignedOfSize;
 template <>
-struct SignedOfSize<1> { using type = i8; };
+struct SignedOfSize<1> {
+  using type = i8;
+};
 template <>
-struct SignedOfSize<2> { using type = i16; };
+struct SignedOfSize<2> {
+  using type = i16;
+};
 template <>
-struct SignedOfSize<4> { using type = i32; };
+struct SignedOfSize<4> {
+  using type = i32;
+};
 template <>
-struct SignedOfSize<8> { using type = i64; };
+struct SignedOfSize<8> {
+  using type = i64;
+};
 
 template <class T, int N>
 struct Vec;
@@ -73,16 +81,16 @@ struct Vec {
   TESSERA_HD void set(int i, T s) { v[i] = s; }
 
 #if TESSERA_GPU_COMPILER
-#define TESSERA_VEC_BINARY(op)                               \
-  friend TESSERA_HD Vec operator op(Vec a, Vec b) {          \
-    for (int i = 0; i < N; ++i) a.v[i] = a.v[i] op b.v[i];   \
-    return a;                                                \
+#define TESSERA_VEC_BINARY(op)                             \
+  friend TESSERA_HD Vec operator op(Vec a, Vec b) {        \
+    for (int i = 0; i < N; ++i) a.v[i] = a.v[i] op b.v[i]; \
+    return a;                                              \
   }
-#define TESSERA_VEC_COMPARE(op)                              \
-  friend TESSERA_HD MaskOf<T, N> operator op(Vec a, Vec b) { \
-    MaskOf<T, N> m;                                          \
+#define TESSERA_VEC_COMPARE(op)                                     \
+  friend TESSERA_HD MaskOf<T, N> operator op(Vec a, Vec b) {        \
+    MaskOf<T, N> m;                                                 \
     for (int i = 0; i < N; ++i) m.v[i] = a.v[i] op b.v[i] ? -1 : 0; \
-    return m;                                                \
+    return m;                                                       \
   }
   friend TESSERA_HD Vec operator-(Vec a) {
     for (int i = 0; i < N; ++i) a.v[i] = -a.v[i];
@@ -95,8 +103,8 @@ struct Vec {
 #else
 #define TESSERA_VEC_BINARY(op) \
   friend TESSERA_HD Vec operator op(Vec a, Vec b) { return Vec::of(a.v op b.v); }
-#define TESSERA_VEC_COMPARE(op)                              \
-  friend TESSERA_HD MaskOf<T, N> operator op(Vec a, Vec b) { \
+#define TESSERA_VEC_COMPARE(op)                                           \
+  friend TESSERA_HD MaskOf<T, N> operator op(Vec a, Vec b) {              \
     return MaskOf<T, N>::of((typename MaskOf<T, N>::Native)(a.v op b.v)); \
   }
   friend TESSERA_HD Vec operator-(Vec a) { return Vec::of(-a.v); }
@@ -261,8 +269,8 @@ TESSERA_HD bool all(Vec<M, N> mask) {
 #if TESSERA_X86
 template <class V>
 inline constexpr bool has_simd = sizeof(V) >= 16 && sizeof(V) <= native_bytes &&
-                                 (is_same_v<element_t<V>, float> || is_same_v<element_t<V>, double>) &&
-                                 !is_same_v<V, element_t<V>>;
+                                 (is_same_v<element_t<V>, float> ||
+                                  is_same_v<element_t<V>, double>)&&!is_same_v<V, element_t<V>>;
 template <class V>
 inline constexpr bool is_wide = sizeof(V) > native_bytes;
 #else
@@ -290,7 +298,8 @@ template <class T, int N>
 TESSERA_HD Vec<T, N> min(Vec<T, N> a, Vec<T, N> b) {
 #if TESSERA_X86
   if constexpr (has_simd<Vec<T, N>>) return Vec<T, N>::of(simd::min(b.v, a.v));
-  if constexpr (is_wide<Vec<T, N>>) return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return min(x, y); }, a, b);
+  if constexpr (is_wide<Vec<T, N>>)
+    return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return min(x, y); }, a, b);
 #endif
   return select(b < a, b, a);
 }
@@ -298,7 +307,8 @@ template <class T, int N>
 TESSERA_HD Vec<T, N> max(Vec<T, N> a, Vec<T, N> b) {
 #if TESSERA_X86
   if constexpr (has_simd<Vec<T, N>>) return Vec<T, N>::of(simd::max(b.v, a.v));
-  if constexpr (is_wide<Vec<T, N>>) return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return max(x, y); }, a, b);
+  if constexpr (is_wide<Vec<T, N>>)
+    return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return max(x, y); }, a, b);
 #endif
   return select(a < b, b, a);
 }
@@ -370,22 +380,34 @@ TESSERA_HD element_t<V> reduce(V v, Op op) {
 }
 struct Add {
   template <class V>
-  TESSERA_HD V operator()(V a, V b) const { return a + b; }
+  TESSERA_HD V operator()(V a, V b) const {
+    return a + b;
+  }
 };
 struct Max {
   template <class V>
-  TESSERA_HD V operator()(V a, V b) const { return max(a, b); }
+  TESSERA_HD V operator()(V a, V b) const {
+    return max(a, b);
+  }
 };
 struct Min {
   template <class V>
-  TESSERA_HD V operator()(V a, V b) const { return min(a, b); }
+  TESSERA_HD V operator()(V a, V b) const {
+    return min(a, b);
+  }
 };
 template <class V>
-TESSERA_HD element_t<V> reduce_sum(V v) { return reduce(v, Add{}); }
+TESSERA_HD element_t<V> reduce_sum(V v) {
+  return reduce(v, Add{});
+}
 template <class V>
-TESSERA_HD element_t<V> reduce_max(V v) { return reduce(v, Max{}); }
+TESSERA_HD element_t<V> reduce_max(V v) {
+  return reduce(v, Max{});
+}
 template <class V>
-TESSERA_HD element_t<V> reduce_min(V v) { return reduce(v, Min{}); }
+TESSERA_HD element_t<V> reduce_min(V v) {
+  return reduce(v, Min{});
+}
 
 // ---- memory ---------------------------------------------------------------------------------------------
 

@@ -55,8 +55,12 @@ TESSERA_HD __m256i first_lanes64(int n) {
   return reinterpret_cast<__m256i>(Long4{0, 1, 2, 3} < static_cast<i64>(n));
 }
 #if !defined(__AVX512VL__)
-TESSERA_HD __m256 load_first(const float* p, int n, Int<8>) { return _mm256_maskload_ps(p, first_lanes32(n)); }
-TESSERA_HD __m256d load_first(const double* p, int n, Int<4>) { return _mm256_maskload_pd(p, first_lanes64(n)); }
+TESSERA_HD __m256 load_first(const float* p, int n, Int<8>) {
+  return _mm256_maskload_ps(p, first_lanes32(n));
+}
+TESSERA_HD __m256d load_first(const double* p, int n, Int<4>) {
+  return _mm256_maskload_pd(p, first_lanes64(n));
+}
 TESSERA_HD void store_first(float* p, __m256 v, int n) { _mm256_maskstore_ps(p, first_lanes32(n), v); }
 TESSERA_HD void store_first(double* p, __m256d v, int n) { _mm256_maskstore_pd(p, first_lanes64(n), v); }
 #endif

@@ -1,0 +1,136 @@
+// Elementary functions against the C library in double, in units in the last place of float.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tile/math.h"
+
+namespace {
+namespace tile = tessera::tile;
+
+/// Worst error over fresh inputs in [low, high], in units of the last place of the exact result.
+template <class V, class F, class G>
+double worst_ulp(double low, double high, F function, G exact) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> uniform(low, high);
+  double worst = 0;
+  for (int trial = 0; trial < 4000; ++trial) {
+    V x{};
+    for (int i = 0; i < tile::lanes_v<V>; ++i)
+      tile::set(x, i, static_cast<tile::element_t<V>>(uniform(random)));
+    const V y = function(x);
+    for (int i = 0; i < tile::lanes_v<V>; ++i) {
+      const double expected = exact(static_cast<double>(tile::get(x, i)));
+      const double ulp = std::ldexp(1.0, std::max(std::ilogb(expected), -126) - 23);
+      const double error = std::fabs(tile::get(y, i) - expected) / ulp;
+      if (!(error <= worst)) worst = error;
+    }
+  }
+  return worst;
+}
+
+template <class V>
+class Math : public testing::Test {};
+using Widths =
+    testing::Types<float, double, tile::Vec<float, 4>, tile::NativeVec<float>, tile::NativeVec<double>>;
+TYPED_TEST_SUITE(Math, Widths);
+
+#define WORST(function, exact, low, high) \
+  worst_ulp<TypeParam>(                   \
+      low, high, [](TypeParam v) { return function; }, [](double x) -> double { return exact; })
+
+TYPED_TEST(Math, exponentials) {
+  EXPECT_LT(WORST(tile::exp(v), std::exp(x), -87, 88), 1.5);
+  EXPECT_LT(WORST(tile::exp(v), std::exp(x), -103, -87), 1.5);
+  EXPECT_LT(WORST(tile::exp2(v), std::exp2(x), -125, 127), 1.5);
+  EXPECT_LT(WORST(tile::log(v), std::log(x), 0.4, 3), 1.5);
+  EXPECT_LT(WORST(tile::log(v), std::log(x), 1e-40, 1e-37), 1.5);
+  EXPECT_LT(WORST(tile::log(v), std::log(x), 1, 1e38), 1.5);
+  EXPECT_LT(WORST(tile::log2(v), std::log2(x), 0.1, 1e3), 2.5);
+  EXPECT_LT(WORST(tile::expm1(v), std::expm1(x), -1, 1), 1);
+  EXPECT_LT(WORST(tile::log1p(v), std::log1p(x), -0.5, 1), 1);
+  EXPECT_LT(WORST(tile::pow(v, TypeParam(2.5f)), std::pow(x, 2.5), 0, 1e6), 1);
+}
+
+TYPED_TEST(Math, sigmoids) {
+  EXPECT_LT(WORST(tile::sigmoid(v), 1 / (1 + std::exp(-x)), -80, 80), 4);
+  EXPECT_LT(WORST(tile::tanh(v), std::tanh(x), -12, 12), 3);
+  EXPECT_LT(WORST(tile::tanh(v), std::tanh(x), -0.7, 0.7), 3);
+  EXPECT_LT(WORST(tile::silu(v), x / (1 + std::exp(-x)), -80, 80), 4);
+}
+
+TYPED_TEST(Math, error_function_and_gelu) {
+  EXPECT_LT(WORST(tile::erf(v), std::erf(x), -1.3, 1.3), 3);
+  EXPECT_LT(WORST(tile::erf(v), std::erf(x), -6, 6), 3);
+  EXPECT_LT(WORST(tile::gelu_erf(v), x / 2 * std::erfc(-x / std::sqrt(2.0)), -12, 8), 12);
+  // The argument of the sigmoid is rounded, which e^-u amplifies by u: at most 2^-19 where it matters.
+  const auto fast = [](double x) {
+    return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x)));
+  };
+  EXPECT_LT(worst_ulp<TypeParam>(
+                -1, 8, [](TypeParam v) { return tile::gelu_tanh(v); }, fast),
+            6);
+  EXPECT_LT(worst_ulp<TypeParam>(
+                -4, 0, [](TypeParam v) { return tile::gelu_tanh(v); }, fast),
+            32);
+}
+
+TYPED_TEST(Math, derivatives_match_differences) {
+  const auto check = [](auto function, auto derivative) {
+    for (double x = -4; x < 4; x += 0.171) {
+      const double numeric = (function(x + 1e-5) - function(x - 1e-5)) / 2e-5;
+      const TypeParam v(static_cast<tile::element_t<TypeParam>>(x));
+      EXPECT_NEAR(tile::get(derivative(v), 0), numeric, 1e-6) << x;
+    }
+  };
+  check([](double x) { return tile::gelu_tanh(x); }, [](auto v) { return tile::gelu_tanh_grad(v); });
+  check([](double x) { return tile::gelu_erf(x); }, [](auto v) { return tile::gelu_erf_grad(v); });
+  check([](double x) { return tile::silu(x); }, [](auto v) { return tile::silu_grad(v); });
+}
+
+TYPED_TEST(Math, circular) {
+  EXPECT_LT(WORST(tile::sin(v), std::sin(x), -10, 10), 3);
+  EXPECT_LT(WORST(tile::cos(v), std::cos(x), -10, 10), 3);
+  EXPECT_LT(WORST(tile::sin(v), std::sin(x), -1e5, 1e5), 3);
+  EXPECT_LT(WORST(tile::cos(v), std::cos(x), -1e9, 1e9), 3);
+}
+
+TYPED_TEST(Math, rounding) {
+  EXPECT_EQ(WORST(tile::round(v), std::nearbyint(x), -100, 100), 0);
+  EXPECT_EQ(WORST(tile::floor(v), std::floor(x), -100, 100), 0);
+  EXPECT_EQ(WORST(tile::ceil(v), std::ceil(x), -100, 100), 0);
+  EXPECT_EQ(WORST(tile::trunc(v), std::trunc(x), -100, 100), 0);
+  EXPECT_EQ(WORST(tile::abs(v), std::fabs(x), -100, 100), 0);
+  EXPECT_EQ(tile::get(tile::round(TypeParam(2.5f)), 0), 2);
+  EXPECT_EQ(tile::get(tile::floor(TypeParam(-1e30f)), 0), static_cast<double>(-1e30f));
+}
+
+TYPED_TEST(Math, special_values) {
+  using T = tile::element_t<TypeParam>;
+  const auto at = [](auto f, double x) {
+    return static_cast<double>(tile::get(f(TypeParam(static_cast<T>(x))), 0));
+  };
+  const auto exp = [](auto v) { return tile::exp(v); };
+  const auto log = [](auto v) { return tile::log(v); };
+  const auto tanh = [](auto v) { return tile::tanh(v); };
+  EXPECT_EQ(at(exp, INFINITY), INFINITY);
+  EXPECT_EQ(at(exp, -INFINITY), 0);
+  EXPECT_EQ(at(exp, 0), 1);
+  EXPECT_TRUE(std::isnan(at(exp, NAN)));
+  EXPECT_EQ(at(log, 0), -INFINITY);
+  EXPECT_EQ(at(log, 1), 0);
+  EXPECT_EQ(at(log, INFINITY), INFINITY);
+  EXPECT_TRUE(std::isnan(at(log, -1)));
+  EXPECT_TRUE(std::isnan(at(log, NAN)));
+  EXPECT_EQ(at(tanh, INFINITY), 1);
+  EXPECT_EQ(at(tanh, -INFINITY), -1);
+  EXPECT_TRUE(std::signbit(at(tanh, -0.0)));
+  EXPECT_TRUE(std::isnan(at(tanh, NAN)));
+  EXPECT_TRUE(std::isnan(at([](auto v) { return tile::erf(v); }, NAN)));
+  EXPECT_TRUE(std::isnan(at([](auto v) { return tile::gelu_tanh(v); }, NAN)));
+  EXPECT_TRUE(std::isnan(at([](auto v) { return tile::sin(v); }, INFINITY)));
+  EXPECT_TRUE(std::isnan(at([](auto v) { return tile::relu(v); }, NAN)));
+}
+
+}  // namespace
