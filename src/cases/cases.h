@@ -19,6 +19,8 @@ struct OpCase {
   uint32_t gradients = 0;
   /// Dtypes in which the floating inputs are tried; the result is compared with the reference on float64.
   std::vector<DType> dtypes = {Float32, Float64, Float16, BFloat16};
+  /// The shapes of the inputs may be symbols; false where the parameters fix sizes.
+  bool symbolic = true;
   /// Large enough to time; not run by the tests.
   bool benchmark = false;
   /// Bytes that must move and floating-point operations, for the benchmark's rates.

@@ -2,8 +2,10 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <vector>
@@ -11,6 +13,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include "core/debug.h"
 #include "tessera/tensor.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -73,6 +76,7 @@ class CachingAllocator {
     }
     stats_.allocated += bytes;
     stats_.peak_allocated = std::max(stats_.peak_allocated, stats_.allocated);
+    if (poison) std::memset(p, 0xff, bytes);
     return p;
   }
 
@@ -87,6 +91,8 @@ class CachingAllocator {
       stats_.reserved -= c.bytes;
     }
   }
+
+  std::atomic<bool> poison{false};
 
   void empty_cache() {
     std::lock_guard lock(mutex_);
@@ -150,6 +156,8 @@ void require_cpu(Device device) {
 }
 
 }  // namespace
+
+void poison_allocations(bool on) { CachingAllocator::get().poison = on; }
 
 Ref<Storage> allocate(size_t bytes, Device device) {
   require_cpu(device);

@@ -55,15 +55,29 @@ void Tensor::check_access(DType wanted) const {
   if (device().type != DeviceType::CPU) throw Error("data: " + describe(*this) + " is not in host memory");
 }
 
-double Tensor::item_double() const {
-  if (numel() != 1) throw Error("item: " + describe(*this) + " has not exactly one element");
-  if (dtype() == Int64) return static_cast<double>(item_int());
-  return *prepared(Float64).data<double>();
+namespace {
+template <class R>
+R only_element(const Tensor& t) {
+  if (t.numel() != 1) throw Error("item: " + describe(t) + " has not exactly one element");
+  if (t.device().type != DeviceType::CPU) throw Error("item: " + describe(t) + " is not in host memory");
+  const void* p = t.data_ptr();
+  switch (t.dtype()) {
+    case Bool: return static_cast<R>(*static_cast<const bool*>(p));
+    case UInt8: return static_cast<R>(*static_cast<const uint8_t*>(p));
+    case Int8: return static_cast<R>(*static_cast<const int8_t*>(p));
+    case Int32: return static_cast<R>(*static_cast<const int32_t*>(p));
+    case Int64: return static_cast<R>(*static_cast<const int64_t*>(p));
+    case Float16: return static_cast<R>(static_cast<float>(*static_cast<const f16*>(p)));
+    case BFloat16: return static_cast<R>(static_cast<float>(*static_cast<const bf16*>(p)));
+    case Float32: return static_cast<R>(*static_cast<const float*>(p));
+    case Float64: return static_cast<R>(*static_cast<const double*>(p));
+  }
+  throw Error("item: unknown dtype");
 }
-int64_t Tensor::item_int() const {
-  if (numel() != 1) throw Error("item: " + describe(*this) + " has not exactly one element");
-  return *prepared(Int64).data<int64_t>();
-}
+}  // namespace
+
+double Tensor::item_double() const { return only_element<double>(*this); }
+int64_t Tensor::item_int() const { return only_element<int64_t>(*this); }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
   return make(allocate(checked_bytes(shape, dtype), device), shape, contiguous_strides(shape), 0, dtype);
