@@ -1,0 +1,67 @@
+#include "elementwise.h"
+
+#include "strips.h"
+
+namespace tessera::cpu::TESSERA_ISA {
+namespace {
+
+using namespace tile;
+
+StripFn strip_of(MapOp op, Scalar compute) {
+  if (const StripFn strip = arithmetic_strip(op, compute)) return strip;
+  return math_strip(op, compute);
+}
+
+bool supports(MapOp op, Scalar compute) { return strip_of(op, compute) != nullptr; }
+
+/// Cost of an element in additions, roughly: decides how many elements are worth a thread.
+i64 cost_of(MapOp op, Scalar compute) {
+  if (!math_strip(op, compute)) return op == MapOp::pow || op == MapOp::floor_div || op == MapOp::remainder ? 64 : 2;
+  return compute == Scalar::f32 && op != MapOp::pow_scalar ? 8 : 64;
+}
+
+Scalar strip_type(const MapArgs& args, int k) {
+  if (k == 0 && args.op >= MapOp::logical_not) return Scalar::boolean;
+  if (k == 1 && args.op == MapOp::where) return Scalar::boolean;
+  return args.compute;
+}
+
+void set_strides(LoopNest& loops, int k, const TensorArg& tensor) {
+  for (int d = 0; d < loops.rank; ++d) loops.strides[k][d] = tensor.strides[d] * size_of(tensor.type);
+}
+
+void map(const MapArgs& args, const ExecutorTable& executor) {
+  MapPlan plan;
+  plan.loops.rank = args.rank;
+  plan.loops.operands = args.inputs + 1;
+  for (int d = 0; d < args.rank; ++d) plan.loops.lengths[d] = args.lengths[d];
+  for (int k = 0; k <= args.inputs; ++k) {
+    const TensorArg& t = args.tensor[k];
+    const Scalar inside = strip_type(args, k);
+    const bool same = t.type == inside;
+    plan.operand[k] = {t.data, size_of(t.type), size_of(inside), same,
+                       k == 0 ? converter(t.type, inside) : converter(inside, t.type)};
+    set_strides(plan.loops, k, t);
+  }
+  plan.strip = strip_of(args.op, args.compute);
+  plan.context = args.scalars;
+  plan.cost = cost_of(args.op, args.compute);
+  run_map(plan, ExecutorRef(executor));
+}
+
+void copy(const CopyArgs& args, const ExecutorTable& executor) {
+  LoopNest loops;
+  loops.rank = args.rank;
+  loops.operands = 2;
+  for (int d = 0; d < args.rank; ++d) loops.lengths[d] = args.lengths[d];
+  set_strides(loops, 0, args.to);
+  set_strides(loops, 1, args.from);
+  run_copy(loops, args.to.data, args.from.data, converter(args.to.type, args.from.type), ExecutorRef(executor));
+}
+
+}  // namespace
+
+extern const ElementwiseTable elementwise_table;
+const ElementwiseTable elementwise_table = {supports, map, copy};
+
+}  // namespace tessera::cpu::TESSERA_ISA
