@@ -5,8 +5,8 @@ namespace tessera::cpu {
 
 inline constexpr int max_rank = 8;
 
-/// Element types in memory.
-enum class Scalar : unsigned char { f64, f32, f16, bf16, i64, i32, i8, u8, boolean };
+/// Element types in memory, in the order of tessera::DType.
+enum class Scalar : unsigned char { boolean, u8, i8, i32, i64, f16, bf16, f32, f64 };
 inline constexpr int scalar_count = 9;
 
 /// A strided operand of a kernel; strides are in elements and may be zero (broadcast) or negative.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "args.h"
-#include "tile/executor.h"
+#include "tessera/parallel.h"
 
 namespace tessera::cpu {
 
@@ -50,9 +50,9 @@ struct CopyArgs {
 struct ElementwiseTable {
   /// Whether op exists in a compute type.
   bool (*supports)(MapOp op, Scalar compute);
-  void (*map)(const MapArgs& args, const tile::ExecutorTable& executor);
+  void (*map)(const MapArgs& args, Executor& executor);
   /// Converts where types differ; `from` may be broadcast (a fill is a copy of one element).
-  void (*copy)(const CopyArgs& args, const tile::ExecutorTable& executor);
+  void (*copy)(const CopyArgs& args, Executor& executor);
 };
 
 #define TESSERA_ELEMENTWISE_TABLE(isa) \

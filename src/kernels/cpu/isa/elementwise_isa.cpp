@@ -30,7 +30,7 @@ void set_strides(LoopNest& loops, int k, const TensorArg& tensor) {
   for (int d = 0; d < loops.rank; ++d) loops.strides[k][d] = tensor.strides[d] * size_of(tensor.type);
 }
 
-void map(const MapArgs& args, const ExecutorTable& executor) {
+void map(const MapArgs& args, Executor& executor) {
   MapPlan plan;
   plan.loops.rank = args.rank;
   plan.loops.operands = args.inputs + 1;
@@ -49,7 +49,7 @@ void map(const MapArgs& args, const ExecutorTable& executor) {
   run_map(plan, ExecutorRef(executor));
 }
 
-void copy(const CopyArgs& args, const ExecutorTable& executor) {
+void copy(const CopyArgs& args, Executor& executor) {
   LoopNest loops;
   loops.rank = args.rank;
   loops.operands = 2;

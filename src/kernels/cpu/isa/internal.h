@@ -9,7 +9,7 @@ namespace tessera::cpu::TESSERA_ISA {
 using tile::i32;
 using tile::i64;
 
-inline constexpr int scalar_size[scalar_count] = {8, 4, 2, 2, 8, 4, 1, 1, 1};
+inline constexpr int scalar_size[scalar_count] = {1, 1, 1, 4, 8, 2, 2, 4, 8};
 
 inline int size_of(Scalar type) { return scalar_size[static_cast<int>(type)]; }
 
