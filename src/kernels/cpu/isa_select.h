@@ -1,0 +1,17 @@
+// Which instruction set's kernels run, and their tables.
+#pragma once
+
+#include "kernels/cpu/isa/elementwise.h"
+
+namespace tessera::cpu {
+
+enum class Isa { Baseline, Avx2, Avx512 };
+
+/// The best instruction set of this processor, or what TESSERA_ISA (baseline, avx2 or avx512) asks for; read once.
+/// Throws Error when TESSERA_ISA names something else, or what the processor lacks.
+Isa isa();
+const char* isa_name();
+
+const ElementwiseTable& elementwise_table();
+
+}  // namespace tessera::cpu
