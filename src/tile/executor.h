@@ -12,12 +12,10 @@ TESSERA_TILE_BEGIN
 class ExecutorRef {
  public:
   template <class E>
-    requires(!is_same_v<remove_cvref_t<E>, ExecutorRef>)
-  explicit ExecutorRef(E& executor)
+  requires(!is_same_v<remove_cvref_t<E>, ExecutorRef>) explicit ExecutorRef(E& executor)
       : self_(const_cast<void*>(static_cast<const void*>(&executor))),
         parallel_([](void* self, i64 count, Body body, void* context) {
-          static_cast<E*>(self)->parallel(
-              count, [=](i64 index, int thread) { body(context, index, thread); });
+          static_cast<E*>(self)->parallel(count, [=](i64 index, int thread) { body(context, index, thread); });
         }),
         threads_([](void* self) { return static_cast<E*>(self)->threads(); }),
         scratch_([](void* self, int thread, i64 bytes) { return static_cast<E*>(self)->scratch(thread, bytes); }) {}
@@ -25,8 +23,7 @@ class ExecutorRef {
   template <class Fn>
   void parallel(i64 count, const Fn& fn) const {
     parallel_(
-        self_, count,
-        [](void* context, i64 index, int thread) { (*static_cast<const Fn*>(context))(index, thread); },
+        self_, count, [](void* context, i64 index, int thread) { (*static_cast<const Fn*>(context))(index, thread); },
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
   int threads() const { return threads_(self_); }

@@ -30,7 +30,9 @@ TYPED_TEST(ElementwiseTyped, UnaryOfEveryLength) {
 
 TYPED_TEST(ElementwiseTyped, BinaryWithStridesAndBroadcasts) {
   using T = TypeParam;
-  struct Shape { i64 a, b, c; };
+  struct Shape {
+    i64 a, b, c;
+  };
   for (const auto [a, b, c] : {Shape{1, 1, 1}, {3, 5, 7}, {2, 1, 300}, {5, 67, 3}, {13, 4, 64}, {2, 300, 65}}) {
     const auto x = converted<T>(random_values(a * b * c * 2, 2)), y = converted<T>(random_values(a * c, 3));
     std::vector<T> z(a * b * c);
@@ -70,7 +72,8 @@ TEST(Elementwise, LambdaWithState) {
   const auto x = converted<float>(random_values(n, 6));
   std::vector<float> y(n);
   const float scale = 3;
-  map(executor(), [scale](auto v) { return v * decltype(v)(scale); }, strided(y.data(), {n}, {1}),
+  map(
+      executor(), [scale](auto v) { return v * decltype(v)(scale); }, strided(y.data(), {n}, {1}),
       strided(x.data(), {n}, {1}));
   for (i64 i = 0; i < n; ++i) ASSERT_EQ(y[i], x[i] * 3);
 }
@@ -129,20 +132,34 @@ void check_unary(const char* name, F f, Want want, double low, double high, doub
 
 template <class T>
 void check_functions() {
-  check_unary<T>("log1p", op::Log1p{}, [](double x) { return std::log1p(x); }, -1e-4, 1e-4);
-  check_unary<T>("log1p", op::Log1p{}, [](double x) { return std::log1p(x); }, -0.9, 1e6);
-  check_unary<T>("expm1", op::Expm1{}, [](double x) { return std::expm1(x); }, -1e-4, 1e-4);
-  check_unary<T>("expm1", op::Expm1{}, [](double x) { return std::expm1(x); }, -20, 2);
-  check_unary<T>("softplus", op::Softplus{}, [](double x) { return std::log1p(std::exp(x)); }, -30, -10);
-  check_unary<T>("softplus", op::Softplus{}, [](double x) { return std::log1p(std::exp(x)); }, -10, 20);
-  check_unary<T>("floor", op::Floor{}, [](double x) { return std::floor(x); }, -9, 9);
-  check_unary<T>("ceil", op::Ceil{}, [](double x) { return std::ceil(x); }, -9, 9);
-  check_unary<T>("trunc", op::Trunc{}, [](double x) { return std::trunc(x); }, -9, 9);
-  check_unary<T>("round", op::Round{}, [](double x) { return std::nearbyint(x); }, -9, 9);
-  check_unary<T>("sign", op::Sign{}, [](double x) { return (x > 0) - (x < 0); }, -9, 9);
-  check_unary<T>("clamp", op::Clamp{-1, 2}, [](double x) { return std::fmin(std::fmax(x, -1), 2); }, -9, 9);
-  check_unary<T>("pow", op::PowScalar{2.5}, [](double x) { return std::pow(x, 2.5); }, 0, 9);
-  check_unary<T>("scale_shift", op::ScaleShift{0.5, 2}, [](double x) { return 0.5 * x + 2; }, -9, 9);
+  check_unary<T>(
+      "log1p", op::Log1p{}, [](double x) { return std::log1p(x); }, -1e-4, 1e-4);
+  check_unary<T>(
+      "log1p", op::Log1p{}, [](double x) { return std::log1p(x); }, -0.9, 1e6);
+  check_unary<T>(
+      "expm1", op::Expm1{}, [](double x) { return std::expm1(x); }, -1e-4, 1e-4);
+  check_unary<T>(
+      "expm1", op::Expm1{}, [](double x) { return std::expm1(x); }, -20, 2);
+  check_unary<T>(
+      "softplus", op::Softplus{}, [](double x) { return std::log1p(std::exp(x)); }, -30, -10);
+  check_unary<T>(
+      "softplus", op::Softplus{}, [](double x) { return std::log1p(std::exp(x)); }, -10, 20);
+  check_unary<T>(
+      "floor", op::Floor{}, [](double x) { return std::floor(x); }, -9, 9);
+  check_unary<T>(
+      "ceil", op::Ceil{}, [](double x) { return std::ceil(x); }, -9, 9);
+  check_unary<T>(
+      "trunc", op::Trunc{}, [](double x) { return std::trunc(x); }, -9, 9);
+  check_unary<T>(
+      "round", op::Round{}, [](double x) { return std::nearbyint(x); }, -9, 9);
+  check_unary<T>(
+      "sign", op::Sign{}, [](double x) { return (x > 0) - (x < 0); }, -9, 9);
+  check_unary<T>(
+      "clamp", op::Clamp{-1, 2}, [](double x) { return std::fmin(std::fmax(x, -1), 2); }, -9, 9);
+  check_unary<T>(
+      "pow", op::PowScalar{2.5}, [](double x) { return std::pow(x, 2.5); }, 0, 9);
+  check_unary<T>(
+      "scale_shift", op::ScaleShift{0.5, 2}, [](double x) { return 0.5 * x + 2; }, -9, 9);
 }
 
 TEST(Elementwise, FunctionsMatchFloat64) {
@@ -167,8 +184,7 @@ TEST(Elementwise, SpecialValues) {
   };
   same(apply(op::Log1p{}), {inf, NAN, NAN, 0, 0, -inf, std::log1p(200), NAN}, "log1p");
   same(apply(op::Expm1{}), {inf, -1, NAN, 0, 0, std::expm1(-1), inf, -1}, "expm1");
-  same(apply(op::Softplus{}), {inf, 0, NAN, std::log(2), std::log(2), std::log1p(std::exp(-1)), 200, 0},
-       "softplus");
+  same(apply(op::Softplus{}), {inf, 0, NAN, std::log(2), std::log(2), std::log1p(std::exp(-1)), 200, 0}, "softplus");
   same(apply(op::Relu{}), {inf, 0, NAN, 0, 0, 0, 200, 0}, "relu");
 }
 

@@ -49,13 +49,16 @@ Isa isa() {
 const char* isa_name() { return names[static_cast<int>(isa())].data(); }
 
 #if defined(__x86_64__)
-#define TESSERA_TABLE(Type, name)                  \
-  const Type& name() {                             \
-    switch (isa()) {                               \
-      case Isa::Avx512: return avx512::name;       \
-      case Isa::Avx2: return avx2::name;           \
-      default: return baseline::name;              \
-    }                                              \
+#define TESSERA_TABLE(Type, name) \
+  const Type& name() {            \
+    switch (isa()) {              \
+      case Isa::Avx512:           \
+        return avx512::name;      \
+      case Isa::Avx2:             \
+        return avx2::name;        \
+      default:                    \
+        return baseline::name;    \
+    }                             \
   }
 #else
 #define TESSERA_TABLE(Type, name) \

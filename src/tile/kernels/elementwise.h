@@ -97,7 +97,9 @@ inline void map_strip(const Strip& s) {
   if constexpr (__is_empty(F)) {
     detail::map_strip<F, Out, In...>(F{}, s, make_seq<sizeof...(In)>{});
   } else {
-    struct Copy { alignas(F) char bytes[sizeof(F)]; } copy;
+    struct Copy {
+      alignas(F) char bytes[sizeof(F)];
+    } copy;
     __builtin_memcpy(copy.bytes, s.context, sizeof(F));
     detail::map_strip<F, Out, In...>(bit_cast<F>(copy), s, make_seq<sizeof...(In)>{});
   }

@@ -122,9 +122,8 @@ inline void split_range(const ExecutorRef& executor, i64 total, i64 cost, i64 un
     return;
   }
   const i64 size = round_up(ceil_div(total, wanted), unit);
-  executor.parallel(ceil_div(total, size), [&](i64 part, int thread) {
-    fn(part * size, min(total, (part + 1) * size), thread);
-  });
+  executor.parallel(ceil_div(total, size),
+                    [&](i64 part, int thread) { fn(part * size, min(total, (part + 1) * size), thread); });
 }
 
 TESSERA_TILE_END

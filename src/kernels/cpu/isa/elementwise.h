@@ -10,22 +10,76 @@ namespace tessera::cpu {
 /// input or, where noted, the result.
 enum class MapOp : unsigned char {
   // one input, any type
-  neg, abs, square, sign, relu, clamp /* [low, high] */, scale_shift /* [scale, shift] */,
+  neg,
+  abs,
+  square,
+  sign,
+  relu,
+  clamp /* [low, high] */,
+  scale_shift /* [scale, shift] */,
   // one input, floating point
-  exp, log, log1p, expm1, sqrt, rsqrt, reciprocal, sin, cos, tanh, sigmoid, erf, gelu_erf, gelu_tanh, silu,
-  softplus, floor, ceil, round, trunc, pow_scalar /* [exponent] */,
+  exp,
+  log,
+  log1p,
+  expm1,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  sin,
+  cos,
+  tanh,
+  sigmoid,
+  erf,
+  gelu_erf,
+  gelu_tanh,
+  silu,
+  softplus,
+  floor,
+  ceil,
+  round,
+  trunc,
+  pow_scalar /* [exponent] */,
   // two inputs, any type
-  add, sub, mul, floor_div, remainder, pow, maximum, minimum, add_scaled /* a + [scale] b */,
+  add,
+  sub,
+  mul,
+  floor_div,
+  remainder,
+  pow,
+  maximum,
+  minimum,
+  add_scaled /* a + [scale] b */,
   // two inputs, floating point
-  div, gelu_erf_grad, gelu_tanh_grad, silu_grad, softplus_grad, relu_grad /* input or result */,
-  tanh_grad /* result */, sigmoid_grad /* result */, clamp_grad /* [low, high] */,
+  div,
+  gelu_erf_grad,
+  gelu_tanh_grad,
+  silu_grad,
+  softplus_grad,
+  relu_grad /* input or result */,
+  tanh_grad /* result */,
+  sigmoid_grad /* result */,
+  clamp_grad /* [low, high] */,
   // two inputs, integers
-  bit_and, bit_or, bit_xor,
+  bit_and,
+  bit_or,
+  bit_xor,
   // three inputs, any type
-  mul_add /* a * b + c */, where /* the first input is taken as bool */,
+  mul_add /* a * b + c */,
+  where /* the first input is taken as bool */,
   // to bool
-  logical_not, is_nan, is_inf, is_finite,
-  equal, not_equal, less, less_equal, greater, greater_equal, logical_and, logical_or, logical_xor,
+  logical_not,
+  is_nan,
+  is_inf,
+  is_finite,
+  equal,
+  not_equal,
+  less,
+  less_equal,
+  greater,
+  greater_equal,
+  logical_and,
+  logical_or,
+  logical_xor,
   count
 };
 
@@ -55,8 +109,10 @@ struct ElementwiseTable {
   void (*copy)(const CopyArgs& args, Executor& executor);
 };
 
-#define TESSERA_ELEMENTWISE_TABLE(isa) \
-  namespace isa { extern const ElementwiseTable elementwise_table; }
+#define TESSERA_ELEMENTWISE_TABLE(isa)             \
+  namespace isa {                                  \
+  extern const ElementwiseTable elementwise_table; \
+  }
 TESSERA_ELEMENTWISE_TABLE(baseline)
 TESSERA_ELEMENTWISE_TABLE(avx2)
 TESSERA_ELEMENTWISE_TABLE(avx512)
