@@ -19,7 +19,8 @@ inline constexpr int max_width = 64;
 // ---- the bottom
 
 /// offset = sum(coordinate * stride).
-template <class Lengths, class Strides> struct Strided {
+template <class Lengths, class Strides>
+struct Strided {
   static constexpr int rank = Lengths::size;
   static constexpr bool is_strided = true;
   using Index = conditional_t<(sizeof(typename NumberTraits<Lengths>::Index) > 4), i64, i32>;
@@ -27,8 +28,14 @@ template <class Lengths, class Strides> struct Strided {
   Lengths lengths;
   Strides strides;
 
-  template <int D> constexpr TESSERA_HD auto length() const { return get<D>(lengths); }
-  template <int D> constexpr TESSERA_HD auto stride() const { return get<D>(strides); }
+  template <int D>
+  constexpr TESSERA_HD auto length() const {
+    return get<D>(lengths);
+  }
+  template <int D>
+  constexpr TESSERA_HD auto stride() const {
+    return get<D>(strides);
+  }
   constexpr TESSERA_HD i64 stride(int d) const { return pick(strides, d); }
 
   constexpr TESSERA_HD i64 offset(const Coords& c) const {
@@ -40,7 +47,8 @@ template <class Lengths, class Strides> struct Strided {
 
   /// The greatest power of two up to which aligned vectors along D lie aligned in memory and inside the
   /// length.
-  template <int D> static constexpr TESSERA_HD int width() {
+  template <int D>
+  static constexpr TESSERA_HD int width() {
     if (!is_same_v<element<D, Strides>, Int<1>>) return 1;
     int common = gcd(max_width, divisor<element<D, Lengths>>);
     unroll<rank>([&](auto d) {
@@ -63,14 +71,16 @@ template <class Lengths, class Strides> struct Strided {
   }
   constexpr TESSERA_HD bool valid_state(const State&) const { return true; }
 };
-template <class L, class S> constexpr TESSERA_HD Strided<L, S> make_strided(L lengths, S strides) {
+template <class L, class S>
+constexpr TESSERA_HD Strided<L, S> make_strided(L lengths, S strides) {
   return {lengths, strides};
 }
 
 // ---- a stage of transforms
 
 /// A transform in its place: its first upper dimension, and its lower ones.
-template <class Op, int First, int... Low> struct Placed : Op {
+template <class Op, int First, int... Low>
+struct Placed : Op {
   static constexpr int first = First, upper_rank = Op::upper_rank, lower_rank = Op::lower_rank;
   using Op::lower, Op::update, Op::valid, Op::motion;
 
@@ -100,7 +110,8 @@ template <class Op, int First, int... Low> struct Placed : Op {
 };
 
 /// Transforms side by side over the dimensions of a lower descriptor.
-template <class Lower, class... Ops> struct Transformed {
+template <class Lower, class... Ops>
+struct Transformed {
   static constexpr int rank = (Ops::upper_rank + ... + 0);
   static constexpr bool is_strided = false;
   static constexpr bool is_linear = (Ops::is_linear && ...);
@@ -110,7 +121,8 @@ template <class Lower, class... Ops> struct Transformed {
   Lower below;
   Tuple<Ops...> ops;
 
-  template <int D> constexpr TESSERA_HD auto length() const {
+  template <int D>
+  constexpr TESSERA_HD auto length() const {
     constexpr int k = owner(D);
     using Op = element<k, Tuple<Ops...>>;
     return get<k>(ops).template length<D - Op::first>();
@@ -125,7 +137,8 @@ template <class Lower, class... Ops> struct Transformed {
     const LowerCoords low = lower(c);
     return valid_here(low) && below.valid(low);
   }
-  template <int D> static constexpr TESSERA_HD int width() {
+  template <int D>
+  static constexpr TESSERA_HD int width() {
     using Op = element<owner(D), Tuple<Ops...>>;
     return width_through<D, Op>(make_seq<Op::lower_rank>{});
   }
@@ -166,7 +179,8 @@ template <class Lower, class... Ops> struct Transformed {
   }
 
  private:
-  template <class F> constexpr TESSERA_HD void each(F&& f) const {
+  template <class F>
+  constexpr TESSERA_HD void each(F&& f) const {
     unroll<sizeof...(Ops)>([&](auto k) { f(get<k>(ops)); });
   }
   constexpr TESSERA_HD bool valid_here(const LowerCoords& low) const {
@@ -174,7 +188,8 @@ template <class Lower, class... Ops> struct Transformed {
     each([&](const auto& op) { all = all && op.valid(op.lower_part(low)); });
     return all;
   }
-  template <int D, class Op, int... K> static constexpr TESSERA_HD int width_through(Seq<K...>) {
+  template <int D, class Op, int... K>
+  static constexpr TESSERA_HD int width_through(Seq<K...>) {
     return Op::template width<D - Op::first>(
         Array<int, Op::lower_rank>{Lower::template width<Op::lower_dim(K)>()...});
   }
@@ -187,20 +202,24 @@ constexpr TESSERA_HD Transformed<L, P...> make_transformed(const L& lower, const
   return {lower, ops};
 }
 
-template <class T> struct RecipeDims;
-template <class F, int... D> struct RecipeDims<Recipe<F, D...>> {
+template <class T>
+struct RecipeDims;
+template <class F, int... D>
+struct RecipeDims<Recipe<F, D...>> {
   static constexpr int count = sizeof...(D);
   using type = Seq<D...>;
 };
 
 /// The named dimensions with `next` resolved: one above the dimension named before.
-template <int... D> consteval Array<int, sizeof...(D)> resolve(Seq<D...>) {
+template <int... D>
+consteval Array<int, sizeof...(D)> resolve(Seq<D...>) {
   Array<int, sizeof...(D)> dims{};
   int i = 0, previous = -1;
   ((dims[i++] = previous = D == next ? previous + 1 : D), ...);
   return dims;
 }
-template <int N> consteval bool is_permutation(const Array<int, N>& dims) {
+template <int N>
+consteval bool is_permutation(const Array<int, N>& dims) {
   for (int d = 0; d < N; ++d) {
     int uses = 0;
     for (int i = 0; i < N; ++i) uses += dims[i] == d;
@@ -208,19 +227,24 @@ template <int N> consteval bool is_permutation(const Array<int, N>& dims) {
   }
   return true;
 }
-template <class Named, int... I> constexpr TESSERA_HD auto resolved(Seq<I...>) {
+template <class Lower, class... R>
+concept UsesEachDimensionOnce =
+    (RecipeDims<R>::count + ... +
+     0) == Lower::rank&& is_permutation(resolve((Seq<>{} + ... + typename RecipeDims<R>::type{})));
+
+template <class Named, int... I>
+constexpr TESSERA_HD auto resolved(Seq<I...>) {
   constexpr auto dims = resolve(Named{});
-  static_assert(is_permutation(dims), "transform: every lower dimension must be used exactly once");
   return Seq<dims[I]...>{};
 }
 
 template <int FirstLow, class Dims, class Lower, class R, int... K>
 constexpr TESSERA_HD auto bind(const Lower& lower, const R& recipe, Dims, Seq<K...>) {
-  return recipe.make(lower.template length<at(Dims{}, FirstLow + K)>()...);
+  return recipe.make(lower.template length<entry(Dims{}, FirstLow + K)>()...);
 }
 template <int First, int FirstLow, class Op, class Dims, int... K>
 constexpr TESSERA_HD auto place(const Op& op, Dims, Seq<K...>) {
-  return Placed<Op, First, at(Dims{}, FirstLow + K)...>{op};
+  return Placed<Op, First, entry(Dims{}, FirstLow + K)...>{op};
 }
 
 template <class Dims, class Counts, class Ranks, class Lower, class... Op, int... K>
@@ -233,12 +257,10 @@ constexpr TESSERA_HD auto place_all(const Lower& lower, const Tuple<Op...>& ops,
 /// ones; the upper dimensions follow in the order of the transforms:
 ///   transform(nhwc, pass(), pad(1, 1), pad(1, 1), pass())
 template <class Lower, class... R>
-requires requires { Lower::is_strided; }
+requires UsesEachDimensionOnce<Lower, R...>
 constexpr TESSERA_HD auto transform(const Lower& lower, R... recipes) {
   using Named = decltype((Seq<>{} + ... + typename RecipeDims<R>::type{}));
   using Counts = Seq<RecipeDims<R>::count...>;
-  static_assert(sum_before(Counts{}, sizeof...(R)) == Lower::rank,
-                "transform: every lower dimension must be used exactly once");
   using Dims = decltype(resolved<Named>(make_seq<Lower::rank>{}));
   return [&]<int... K>(Seq<K...> all) {
     const auto ops =
@@ -250,7 +272,8 @@ constexpr TESSERA_HD auto transform(const Lower& lower, R... recipes) {
 }
 
 /// A linear stage over a strided descriptor as a strided one; its offsets lack d.offset({}).
-template <class Lower, class... Ops> constexpr TESSERA_HD auto collapse(const Transformed<Lower, Ops...>& d) {
+template <class Lower, class... Ops>
+constexpr TESSERA_HD auto collapse(const Transformed<Lower, Ops...>& d) {
   const auto stride = [&]<int U>(Int<U>) {
     constexpr int k = Transformed<Lower, Ops...>::owner(U);
     using Op = element<k, Tuple<Ops...>>;

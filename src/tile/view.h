@@ -12,7 +12,8 @@
 TESSERA_TILE_BEGIN
 
 /// Elements of type T laid out by a descriptor; T may be const. The memory is the caller's.
-template <class T, class Desc> struct View {
+template <class T, class Desc>
+struct View {
   using Element = T;
   using Descriptor = Desc;
   using Index = typename Desc::Index;
@@ -30,11 +31,17 @@ template <class T, class Desc> struct View {
     return n;
   }
   /// Length of dimension D with its static type.
-  template <int D> constexpr TESSERA_HD auto length() const { return desc.template length<D>(); }
+  template <int D>
+  constexpr TESSERA_HD auto length() const {
+    return desc.template length<D>();
+  }
   /// Distance in elements of neighbours along `d`.
   constexpr TESSERA_HD i64 stride(int d) const requires is_strided { return desc.stride(d); }
   /// Elements along D, aligned to their number, that are contiguous, aligned and of one validity for sure.
-  template <int D> static constexpr TESSERA_HD int width() { return Desc::template width<D>(); }
+  template <int D>
+  static constexpr TESSERA_HD int width() {
+    return Desc::template width<D>();
+  }
 
   /// Offset in elements of a coordinate inside the lengths; 0 <= c < length.
   template <Number... C>
@@ -77,12 +84,15 @@ template <class T, class Desc> struct View {
     return desc.walk(c, Motion<Index>{dim, 1, static_cast<Index>(limit)}, true);
   }
 };
-template <class T, class D> constexpr TESSERA_HD View<T, D> make_view(T* data, const D& desc) {
+template <class T, class D>
+constexpr TESSERA_HD View<T, D> make_view(T* data, const D& desc) {
   return {data, desc};
 }
 
-template <class X, class S> struct RepeatType;
-template <class X, int... I> struct RepeatType<X, Seq<I...>> {
+template <class X, class S>
+struct RepeatType;
+template <class X, int... I>
+struct RepeatType<X, Seq<I...>> {
   using type = Tuple<conditional_t<(I >= 0), X, void>...>;
 };
 
@@ -112,18 +122,21 @@ constexpr TESSERA_HD auto strided(T* data, Tuple<L...> lengths, Tuple<S...> stri
   return make_view(data, make_strided(lengths, strides));
 }
 /// Packed row-major memory.
-template <class T, int R> constexpr TESSERA_HD StridedView<T, R> packed(T* data, const i64 (&lengths)[R]) {
+template <class T, int R>
+constexpr TESSERA_HD StridedView<T, R> packed(T* data, const i64 (&lengths)[R]) {
   i64 strides[R]{};
   i64 stride = 1;
   for (int d = R - 1; d >= 0; stride *= lengths[d--]) strides[d] = stride;
   return strided<R>(data, &lengths[0], strides);
 }
-template <class T, class... L> constexpr TESSERA_HD auto packed(T* data, Tuple<L...> lengths) {
+template <class T, class... L>
+constexpr TESSERA_HD auto packed(T* data, Tuple<L...> lengths) {
   return make_view(data, make_strided(lengths, row_major_strides(lengths)));
 }
 
 /// The same memory seen through transforms side by side; see transform(descriptor, ...).
 template <class T, class D, class... R>
+requires UsesEachDimensionOnce<D, R...>
 constexpr TESSERA_HD auto transform(const View<T, D>& view, R... recipes) {
   const auto desc = transform(view.desc, recipes...);
   if constexpr (D::is_strided && decltype(desc)::is_linear)
@@ -133,7 +146,8 @@ constexpr TESSERA_HD auto transform(const View<T, D>& view, R... recipes) {
 
 /// A coordinate that moves: updated instead of evaluated, hence without divisions in the main loop of a
 /// kernel. The 64-bit offset of the start stays apart from the 32-bit distance from it.
-template <class Desc> class Cursor {
+template <class Desc>
+class Cursor {
  public:
   using Coords = typename Desc::Coords;
   constexpr TESSERA_HD Cursor(const Desc& desc, const Coords& start)

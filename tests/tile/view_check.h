@@ -11,10 +11,12 @@
 namespace tessera::tile {
 
 /// The offset that a coordinate should have, or -1 where the view should be invalid.
-template <class V> using Expected = std::function<i64(const typename V::Coords&)>;
+template <class V>
+using Expected = std::function<i64(const typename V::Coords&)>;
 
 /// All coordinates of the view, the last dimension running fastest.
-template <class V> std::vector<typename V::Coords> all_coords(const V& view) {
+template <class V>
+std::vector<typename V::Coords> all_coords(const V& view) {
   std::vector<typename V::Coords> all;
   i64 count = 1;
   for (int d = 0; d < V::rank; ++d) count *= view.length(d);
@@ -32,7 +34,8 @@ template <class V> std::vector<typename V::Coords> all_coords(const V& view) {
 
 /// Offsets, validity and, from every coordinate along every dimension, that run() tells the truth and stops
 /// only where it must.
-template <class V> void check_view(const V& view, const Expected<V>& expected) {
+template <class V>
+void check_view(const V& view, const Expected<V>& expected) {
   const auto position = [&](const auto& c) { return view.valid(c) ? view.offset(c) : -1; };
   for (const auto& c : all_coords(view)) {
     ASSERT_EQ(position(c), expected(c));
@@ -63,7 +66,8 @@ template <class V> void check_view(const V& view, const Expected<V>& expected) {
 }
 
 /// A cursor that jumps about at random always agrees with evaluation.
-template <class V> void check_cursor(const V& view, unsigned seed) {
+template <class V>
+void check_cursor(const V& view, unsigned seed) {
   std::mt19937 random(seed);
   const auto all = all_coords(view);
   const auto any = [&] { return all[random() % all.size()]; };

@@ -1,0 +1,87 @@
+// Operands of matrix instructions as distributions over one warp: A over (m, k), B over (n, k), C and D over
+// (m, n). Registers count elements; two 16-bit elements share a hardware register.
+#pragma once
+#include "distribution.h"
+
+TESSERA_TILE_BEGIN
+
+/// mma.sync m16n8k16, f16 and bf16 (PTX ISA, matrix fragments for mma.m16n8k16).
+struct MmaSync16x8x16 {
+  struct A {
+    static constexpr TESSERA_HD auto layout() {
+      return named("mk", repeat(1, 2) * repeat(2, 1) * lanes(8, 4) * vec(1, 2));
+    }
+  };
+  struct B {
+    static constexpr TESSERA_HD auto layout() { return named("nk", repeat(1, 2) * lanes(8, 4) * vec(1, 2)); }
+  };
+  struct C {
+    static constexpr TESSERA_HD auto layout() { return named("mn", repeat(2, 1) * lanes(8, 4) * vec(1, 2)); }
+  };
+};
+
+/// mma.sync m16n8k8, f16 and bf16.
+struct MmaSync16x8x8 {
+  struct A {
+    static constexpr TESSERA_HD auto layout() { return named("mk", repeat(2, 1) * lanes(8, 4) * vec(1, 2)); }
+  };
+  struct B {
+    static constexpr TESSERA_HD auto layout() { return named("nk", lanes(8, 4) * vec(1, 2)); }
+  };
+  using C = MmaSync16x8x16::C;
+};
+
+/// mma.sync m16n8k8, tf32.
+struct MmaSync16x8x8Tf32 {
+  struct A {
+    static constexpr TESSERA_HD auto layout() {
+      return named("mk", repeat(1, 2) * repeat(2, 1) * lanes(8, 4));
+    }
+  };
+  struct B {
+    static constexpr TESSERA_HD auto layout() { return named("nk", repeat(1, 2) * lanes(8, 4)); }
+  };
+  using C = MmaSync16x8x16::C;
+};
+
+/// The accumulator of wgmma m64nNk16, over the four warps of a warp group.
+template <int N>
+struct Wgmma64 {
+  struct C {
+    static constexpr TESSERA_HD auto layout() {
+      return named("mn", warps(4, 1) * repeat(1, N / 8) * repeat(2, 1) * lanes(8, 4) * vec(1, 2));
+    }
+  };
+};
+
+/// v_mfma_f32_32x32x8f16 (CDNA2 ISA, 7.1): 64 lanes.
+struct Mfma32x32x8 {
+  struct A {
+    static constexpr TESSERA_HD auto layout() { return named("mk", lanes(1, 2) * lanes(32, 1) * vec(1, 4)); }
+  };
+  struct B {
+    static constexpr TESSERA_HD auto layout() { return named("nk", lanes(1, 2) * lanes(32, 1) * vec(1, 4)); }
+  };
+  /// Row 8 * (r / 4) + 4 * (lane / 32) + r % 4, column lane % 32.
+  struct C {
+    static constexpr TESSERA_HD auto layout() {
+      return named("mn", repeat(4, 1) * lanes(2, 1) * lanes(1, 32) * vec(4, 1));
+    }
+  };
+};
+
+/// v_mfma_f32_16x16x16f16: 64 lanes.
+struct Mfma16x16x16 {
+  struct A {
+    static constexpr TESSERA_HD auto layout() { return named("mk", lanes(1, 4) * lanes(16, 1) * vec(1, 4)); }
+  };
+  struct B {
+    static constexpr TESSERA_HD auto layout() { return named("nk", lanes(1, 4) * lanes(16, 1) * vec(1, 4)); }
+  };
+  /// Row 4 * (lane / 16) + r, column lane % 16.
+  struct C {
+    static constexpr TESSERA_HD auto layout() { return named("mn", lanes(4, 1) * lanes(1, 16) * vec(4, 1)); }
+  };
+};
+
+TESSERA_TILE_END
