@@ -1,0 +1,91 @@
+#include "command.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tessera/device.h"
+#include "tessera/parallel.h"
+#include "tessera/random.h"
+
+namespace tessera::app {
+
+void CommonOptions::add_to(CLI::App& app, bool measures) {
+  app.add_option("--device", device, "cpu, cuda:N or hip:N")->capture_default_str();
+  app.add_option("--threads", threads, "threads of the CPU; 0 means all this process may use")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--seed", seed, "seed of every random draw")->capture_default_str();
+  if (measures) app.add_option("--json", json, "write the results to this file");
+}
+
+void CommonOptions::apply() const {
+  Device d;
+  try {
+    d = parse_device(device);
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+  if (d.type != DeviceType::CPU) throw UsageError("device " + device + " is not available: this build has only the cpu");
+  if (threads) set_num_threads(threads);
+  manual_seed(seed);
+}
+
+Results::Results(std::string command, const CommonOptions& options) : path_(options.json) {
+  object_ = {{"command", std::move(command)}, {"device", options.device}, {"threads", num_threads()}, {"results", nlohmann::json::array()}};
+}
+
+void Results::add(const std::string& name, double value, const std::string& unit, bool higher_is_better) {
+  object_["results"].push_back({{"name", name}, {"value", value}, {"unit", unit}, {"better", higher_is_better ? "higher" : "lower"}});
+}
+
+void Results::write() const {
+  if (path_.empty()) return;
+  std::string temporary = path_ + ".tmp";
+  {
+    std::ofstream file(temporary);
+    file << object_.dump(2) << "\n";
+    file.flush();
+    if (!file) throw Error("cannot write " + path_);
+  }
+  if (std::rename(temporary.c_str(), path_.c_str()) != 0) throw Error("cannot write " + path_);
+}
+
+Progress::Progress(int64_t total) : total_(total), terminal_(isatty(STDOUT_FILENO)), start_(Clock::now()), last_(start_) {}
+
+void Progress::update(int64_t done, const std::string& text) {
+  auto now = Clock::now();
+  if (first_ < 0) first_ = done - 1;  // a resumed run starts late
+  bool last = done == total_;
+  if (!last && drawn_ && now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000))) return;
+  last_ = now;
+  drawn_ = true;
+  double elapsed = std::chrono::duration<double>(now - start_).count();
+  double left = elapsed / static_cast<double>(std::max<int64_t>(done - first_, 1)) * static_cast<double>(total_ - done);
+  std::string line = fmt::format("step {}/{}  {}  {:d}:{:02d} left", done, total_, text, static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+  if (!terminal_) {
+    fmt::print("{}\n", line);
+  } else {
+    winsize window{};
+    ioctl(STDOUT_FILENO, TIOCGWINSZ, &window);
+    int room = std::clamp(static_cast<int>(window.ws_col) - static_cast<int>(line.size()) - 4, 0, 40);
+    int filled = static_cast<int>(room * done / std::max<int64_t>(total_, 1));
+    std::string bar = room < 5 ? "" : fmt::format("[{:#<{}}{: <{}}] ", "", filled, "", room - filled);
+    fmt::print("\r\033[K{}{}", bar, line);
+  }
+  std::fflush(stdout);
+}
+
+void Progress::note(const std::string& line) {
+  fmt::print("{}{}\n", terminal_ && drawn_ ? "\r\033[K" : "", line);
+  std::fflush(stdout);
+}
+
+void Progress::finish() {
+  if (terminal_ && drawn_) fmt::print("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,67 @@
+// What the subcommands share: common options, results for machines, progress for people.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tessera/error.h"
+
+namespace tessera::app {
+
+/// Bad usage: the command prints one line and exits 2.
+struct UsageError : Error {
+  using Error::Error;
+};
+
+/// --device, --threads, --seed and, where something is measured, --json.
+struct CommonOptions {
+  std::string device = "cpu", json;
+  int threads = 0;  // 0: all that this process may use
+  uint64_t seed = 1337;
+  void add_to(CLI::App& app, bool measures);
+  /// Checks the device and sets threads and seed. Throws UsageError.
+  void apply() const;
+};
+
+/// What was measured, for `--json FILE`: {command, device, threads, results: [{name, value, unit, better}]}.
+class Results {
+ public:
+  Results(std::string command, const CommonOptions& options);
+  void add(const std::string& name, double value, const std::string& unit, bool higher_is_better);
+  /// Further members of the object.
+  nlohmann::json& extra() { return object_; }
+  /// Writes the file atomically, if one was asked for. Throws Error.
+  void write() const;
+
+ private:
+  std::string path_;
+  nlohmann::json object_;
+};
+
+/// A bar with rate and time left on a terminal; a plain line now and then in a pipe.
+class Progress {
+ public:
+  explicit Progress(int64_t total);
+  /// `rate` and `loss` are shown as given, e.g. "loss 1.93  24.1k tokens/s".
+  void update(int64_t done, const std::string& text);
+  void finish();
+  /// A line of its own, above the bar.
+  void note(const std::string& line);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  int64_t total_, first_ = -1;
+  bool terminal_, drawn_ = false;
+  Clock::time_point start_, last_;
+};
+
+// One function per subcommand; each adds itself to the app and runs in its callback.
+void add_train(CLI::App& app);
+void add_sample(CLI::App& app);
+void add_bench(CLI::App& app);
+void add_explain(CLI::App& app);
+void add_devices(CLI::App& app);
+void add_cache(CLI::App& app);
+
+}  // namespace tessera::app

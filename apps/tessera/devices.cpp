@@ -1,0 +1,45 @@
+// tessera devices: what there is to compute on, and what is missing.
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "command.h"
+#include "kernels/cpu/isa_select.h"
+#include "tessera/parallel.h"
+#include "tessera/tensor.h"
+
+namespace tessera::app {
+namespace {
+
+std::string field_of(const char* file, const std::string& key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.compare(0, key.size(), key) == 0)
+      if (auto colon = line.find(':'); colon != line.npos) return line.substr(line.find_first_not_of(" \t", colon + 1));
+  return "unknown";
+}
+
+double memory_gib() { return std::strtod(field_of("/proc/meminfo", "MemTotal").c_str(), nullptr) / (1 << 20); }
+
+void show(const CommonOptions& options) {
+  options.apply();
+  fmt::print("cpu      {}\n         kernels for {}, {} threads, {:.1f} GiB memory\n", field_of("/proc/cpuinfo", "model name"),
+             cpu_isa_name(), num_threads(), memory_gib());
+  fmt::print("cuda     not in this build\nhip      not in this build\n");
+  Results results("devices", options);
+  results.add("cpu.threads", num_threads(), "threads", true);
+  results.add("cpu.memory", memory_gib(), "GiB", true);
+  results.extra()["devices"] = {{{"name", "cpu"}, {"model", field_of("/proc/cpuinfo", "model name")}, {"isa", cpu_isa_name()}}};
+  results.write();
+}
+
+}  // namespace
+
+void add_devices(CLI::App& app) {
+  auto* command = app.add_subcommand("devices", "List the devices, and what is missing for others.");
+  auto options = std::make_shared<CommonOptions>();
+  options->add_to(*command, true);
+  command->callback([options] { show(*options); });
+}
+
+}  // namespace tessera::app

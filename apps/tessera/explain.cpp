@@ -1,0 +1,99 @@
+// tessera explain OP [SHAPE...]: which kernel a call gets, and why each other one was passed over.
+#include <fmt/format.h>
+
+#include "cases/cases.h"
+#include "command.h"
+#include "ops/op_table.h"
+
+namespace tessera::app {
+namespace {
+
+struct ExplainOptions : CommonOptions {
+  std::string op, dtype = "f32";
+  std::vector<std::string> shapes;
+  bool causal = false;
+};
+
+std::string full_name(const std::string& op) {
+  if (op == "sdpa") return "scaled_dot_product_attention";
+  if (op == "gemm") return "matmul";
+  return op;
+}
+
+// "12x1024x64"
+Shape parse_shape(const std::string& text) {
+  Shape shape;
+  size_t at = 0;
+  while (at <= text.size()) {
+    size_t x = std::min(text.find('x', at), text.size());
+    std::string digits = text.substr(at, x - at);
+    if (digits.empty() || digits.size() > 12 || digits.find_first_not_of("0123456789") != digits.npos)
+      throw UsageError("bad shape '" + text + "': sizes joined by x, such as 12x1024x64");
+    shape.push_back(std::stoll(digits));
+    at = x + 1;
+  }
+  return shape;
+}
+
+void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, const std::string& label) {
+  SmallVector<TensorMeta, 4> metas;
+  std::string inputs;
+  for (const Tensor& t : in) {
+    metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, {}});
+    inputs += (inputs.empty() ? "" : ", ") + describe(t);
+  }
+  Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
+  std::string parameters = attrs.describe();
+  fmt::print("{}({}){}{}\n", op.name, inputs, parameters.empty() ? "" : " " + parameters, label.empty() ? "" : "  # " + label);
+  if (op.view) return fmt::print("-> a view: no kernel runs\n");
+  Tensors out;
+  for (const TensorMeta& meta : inferred) out.push_back(empty(meta.shape, meta.dtype, meta.device));
+  fmt::print("{}", explain(Call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}}));
+}
+
+void run(const ExplainOptions& options) {
+  options.apply();
+  const Op* op;
+  DType dtype;
+  try {
+    op = &find_op(full_name(options.op));
+    dtype = parse_dtype(options.dtype);
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+  const OpCase* first = nullptr;
+  auto cases = op_cases();
+  for (const OpCase& c : cases)
+    if (c.op == op->name && !first) first = &c;
+  Attrs attrs = first ? first->attrs : Attrs();
+  if (op->name == "scaled_dot_product_attention") attrs = AttentionAttrs{0, options.causal};
+  Tensors in;
+  if (options.shapes.empty()) {
+    if (!first) throw UsageError(options.op + ": give the shapes of the inputs");
+    Generator generator(options.seed);
+    for (Tensor& t : in = first->inputs(generator))
+      if (t.defined() && t.dtype() == Float64) t = t.to(dtype);
+  }
+  for (const std::string& text : options.shapes) in.push_back(text == "none" ? Tensor() : empty(parse_shape(text), dtype));
+  if (op->name == "scaled_dot_product_attention" && in.size() == 3) in.push_back({});
+  try {
+    explain_call(*op, in, attrs, options.shapes.empty() ? first->label : "");
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app) {
+  auto* command = app.add_subcommand("explain", "Say which kernel a call of an operator gets, and why not the others.");
+  auto options = std::make_shared<ExplainOptions>();
+  command->add_option("op", options->op, "an operator: matmul, sdpa, layer_norm, ...")->required();
+  command->add_option("shapes", options->shapes, "shapes of its inputs, such as 1x12x1024x64; 'none' for an absent one");
+  command->add_option("--dtype", options->dtype, "f32, f64, f16 or bf16")->capture_default_str();
+  command->add_flag("--causal", options->causal, "causal attention");
+  options->add_to(*command, false);
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,47 @@
+// tessera: the command. One line `error: ...` and exit code 2 for bad usage or input, 1 for a failure.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <new>
+
+#include "command.h"
+#include "tessera/version.h"
+
+namespace {
+
+int fail(int code, std::string message) {
+  for (char& c : message)
+    if (c == '\n') c = ' ';
+  fmt::print(stderr, "error: {}\n", message);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  CLI::App app{"Trains, samples and measures models on CPUs and GPUs."};
+  app.set_version_flag("--version", std::string("tessera ") + TESSERA_VERSION);
+  app.require_subcommand(1);
+  app::add_train(app);
+  app::add_sample(app);
+  app::add_bench(app);
+  app::add_explain(app);
+  app::add_devices(app);
+  app::add_cache(app);
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    return fail(2, e.what());
+  } catch (const app::UsageError& e) {
+    return fail(2, e.what());
+  } catch (const FileError& e) {
+    return fail(2, e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(1, "out of memory");
+  } catch (const std::exception& e) {
+    return fail(1, e.what());
+  }
+}
