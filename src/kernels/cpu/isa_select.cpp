@@ -7,7 +7,7 @@
 
 #include "tessera/error.h"
 
-namespace tessera::cpu {
+namespace tessera::cpu_kernels {
 namespace {
 
 bool processor_has(Isa isa) {
@@ -67,4 +67,4 @@ const char* isa_name() { return names[static_cast<int>(isa())].data(); }
 TESSERA_TABLE(ElementwiseTable, elementwise_table)
 #undef TESSERA_TABLE
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu_kernels

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/isa/elementwise.h"
 
-namespace tessera::cpu {
+namespace tessera::cpu_kernels {
 
 enum class Isa { Baseline, Avx2, Avx512 };
 
@@ -14,4 +14,4 @@ const char* isa_name();
 
 const ElementwiseTable& elementwise_table();
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu_kernels

@@ -1,7 +1,7 @@
 // What crosses from code compiled once into code compiled per instruction set: plain data without functions.
 #pragma once
 
-namespace tessera::cpu {
+namespace tessera::cpu_kernels {
 
 inline constexpr int max_rank = 8;
 
@@ -16,4 +16,4 @@ struct TensorArg {
   long long strides[max_rank];
 };
 
-}  // namespace tessera::cpu
+}  // namespace tessera::cpu_kernels

@@ -1,6 +1,6 @@
 #include "internal.h"
 
-namespace tessera::cpu::TESSERA_ISA {
+namespace tessera::cpu_kernels::TESSERA_ISA {
 namespace {
 
 using namespace tile;
@@ -56,4 +56,4 @@ ConvertFn converter(Scalar to, Scalar from) {
   return nullptr;
 }
 
-}  // namespace tessera::cpu::TESSERA_ISA
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -1,6 +1,6 @@
 #include "strips.h"
 
-namespace tessera::cpu::TESSERA_ISA {
+namespace tessera::cpu_kernels::TESSERA_ISA {
 namespace {
 
 using namespace tile;
@@ -190,4 +190,4 @@ StripFn arithmetic_strip(MapOp op, Scalar compute) {
   }
 }
 
-}  // namespace tessera::cpu::TESSERA_ISA
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -2,7 +2,7 @@
 
 #include "strips.h"
 
-namespace tessera::cpu::TESSERA_ISA {
+namespace tessera::cpu_kernels::TESSERA_ISA {
 namespace {
 
 using namespace tile;
@@ -64,4 +64,4 @@ void copy(const CopyArgs& args, Executor& executor) {
 extern const ElementwiseTable elementwise_table;
 const ElementwiseTable elementwise_table = {supports, map, copy};
 
-}  // namespace tessera::cpu::TESSERA_ISA
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -1,6 +1,6 @@
 #include "strips.h"
 
-namespace tessera::cpu::TESSERA_ISA {
+namespace tessera::cpu_kernels::TESSERA_ISA {
 
 tile::StripFn math_strip(MapOp op, Scalar compute) {
   namespace f = tile::op;
@@ -46,4 +46,4 @@ tile::StripFn math_strip(MapOp op, Scalar compute) {
   }
 }
 
-}  // namespace tessera::cpu::TESSERA_ISA
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tile/kernels/elementwise.h"
 
-namespace tessera::cpu::TESSERA_ISA {
+namespace tessera::cpu_kernels::TESSERA_ISA {
 
 using tile::i32;
 using tile::i64;
@@ -16,4 +16,4 @@ inline int size_of(Scalar type) { return scalar_size[static_cast<int>(type)]; }
 /// The conversion between two element types.
 tile::ConvertFn converter(Scalar to, Scalar from);
 
-}  // namespace tessera::cpu::TESSERA_ISA
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

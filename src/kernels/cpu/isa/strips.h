@@ -5,7 +5,7 @@
 #include "internal.h"
 #include "tile/kernels/functors.h"
 
-namespace tessera::cpu::TESSERA_ISA {
+namespace tessera::cpu_kernels::TESSERA_ISA {
 
 /// Null where the operation does not exist in that type, or is in the other list.
 tile::StripFn math_strip(MapOp op, Scalar compute);
@@ -25,4 +25,4 @@ tile::StripFn float_strip(Scalar compute) {
   return nullptr;
 }
 
-}  // namespace tessera::cpu::TESSERA_ISA
+}  // namespace tessera::cpu_kernels::TESSERA_ISA
