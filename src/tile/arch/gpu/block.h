@@ -1,0 +1,36 @@
+// What a thread of a block asks of any GPU: who it is, and to wait for the others. No run-time header is needed.
+#pragma once
+#include "../../base.h"
+
+#if !TESSERA_GPU_COMPILER
+#error "arch/gpu/block.h holds device code: compile it with nvcc, NVRTC or clang for HIP"
+#endif
+
+#define TESSERA_DEVICE __device__ inline __attribute__((always_inline))
+
+/// A kernel of at most `threads` threads a block: TESSERA_KERNEL(256) void name(...).
+#if defined(__HIP__)
+#define TESSERA_KERNEL(threads) __global__ __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#else
+#define TESSERA_KERNEL(threads) __global__ __launch_bounds__(threads)
+#endif
+
+TESSERA_TILE_BEGIN
+
+#if defined(__HIP__)
+TESSERA_DEVICE int thread_in_block() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+TESSERA_DEVICE i64 block_in_grid() { return __builtin_amdgcn_workgroup_id_x(); }
+/// Waits for every thread of the block; what they wrote to shared memory is then visible.
+TESSERA_DEVICE void sync_block() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+#else
+TESSERA_DEVICE int thread_in_block() { return static_cast<int>(threadIdx.x); }
+TESSERA_DEVICE i64 block_in_grid() { return blockIdx.x; }
+/// Waits for every thread of the block; what they wrote to shared memory is then visible.
+TESSERA_DEVICE void sync_block() { __syncthreads(); }
+#endif
+
+TESSERA_TILE_END
