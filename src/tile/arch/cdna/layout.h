@@ -1,21 +1,102 @@
-// Who holds what in v_mfma_f32_32x32x8 (Instinct MI200 instruction set architecture, "Matrix Arithmetic Instructions").
-// Compiles for the host too: tests check there that fetching, shared memory and fragments fit together.
+// Shared memory and matrix instructions of the cdna pipeline: who fetches and reads what. Compiles for the host too.
 #pragma once
-#include "../gpu/grid.h"
+#include "../../matrix_layout.h"
+#include "../gpu/operand.h"
 
 TESSERA_TILE_BEGIN
 namespace cdna {
 
 inline constexpr int wave_size = 64;
 
-/// Where in the 32x32 result element r (0 to 15) of a lane lies.
-constexpr TESSERA_HD int sum_row(int lane, int r) { return r / 4 * 8 + lane / 32 * 4 + r % 4; }
-constexpr TESSERA_HD int sum_column(int lane, int) { return lane % 32; }
+/// What a lane reads at once from shared memory, 32 rows x 16 k for a wave: operands of two matrix instructions, the first
+/// takes elements 0 to 3 and the second 4 to 7. That permutes k, for both operands alike, so the sum is the same.
+struct OperandPair {
+  static constexpr TESSERA_HD auto layout() { return named("rk", lanes(1, 2) * lanes(32, 1) * vec(1, 8)); }
+};
 
-/// The 8 elements along k, of 16, that a lane reads at once from shared memory for two instructions: the first takes
-/// elements 0 to 3, the second 4 to 7. Both operands leave the order of k alike, so the sum is the same.
-constexpr TESSERA_HD int operand_row(int lane) { return lane % 32; }
-constexpr TESSERA_HD int operand_k(int lane) { return lane / 32 * 8; }
+/// Whether reading the operands from this tile meets no bank twice.
+template <class Tile>
+constexpr TESSERA_HD bool reads_conflict_free() {
+  const auto offset = [](const auto& c) { return Tile::offset(c[0], c[1]); };
+  return bank_use(OperandPair::layout(), SharedMemory::amd_read, 2, offset).is_conflict_free();
+}
+
+/// Elements that one instruction loads.
+template <int Bytes>
+struct alignas(Bytes) Piece {
+  using Word = conditional_t<(Bytes >= 4), u32, u16>;
+  static constexpr int count = Bytes / static_cast<int>(sizeof(Word));
+  Word words[count];
+};
+
+/// Keeps the compiler from working on a loaded word before this point, where it would wait for it too early.
+template <class Word>
+TESSERA_HD void touch([[maybe_unused]] Word& word) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm volatile("" : "+v"(word));
+#endif
+}
+
+/// Fetches the tiles of an operand by way of registers. In shared memory they are contiguous along k, as the matrix
+/// instructions want them: what is contiguous along its rows in global memory is transposed in registers.
+template <class V, int Rows, int Depth, int Waves>
+class Prefetch {
+ public:
+  static constexpr bool transposes = contiguous_dim<V>() == 0;
+  using Source = Fetch<V, Rows, Depth, Waves, wave_size, transposes>;
+  using T = typename Source::T;
+  using Tile = SharedTile<T, Rows, Depth, 1>;
+
+  /// Starts at element (row, k) of the view; nothing at or beyond `end` along the depth is read.
+  TESSERA_HD Prefetch(const V& view, int row, int k, int end, int thread)
+      : source_(view, row, k, end, thread), anywhere_(view.data) {}
+
+  /// Starts loading a tile. Loads never branch, so that they are all under way at once: what is not valid reads the
+  /// first element instead, and is cleared later.
+  TESSERA_HD void load() {
+    unroll<count * pieces>([&](auto n) {
+      const T* from = source_.valid(n / pieces, n % pieces) ? source_.address(n / pieces, n % pieces) : anywhere_;
+      held_[n] = *reinterpret_cast<const Held*>(__builtin_assume_aligned(from, sizeof(Held)));
+    });
+  }
+
+  /// Puts the loaded tile into shared memory, and moves on to the next one.
+  TESSERA_HD void store(T* tile) {
+    unroll<count * pieces>([&](auto n) {
+      const bool valid = source_.valid(n / pieces, n % pieces);
+      unroll<Held::count>([&](auto w) {
+        touch(held_[n].words[w]);
+        held_[n].words[w] = valid ? held_[n].words[w] : 0;
+      });
+    });
+    T chunks[count][Tile::chunk];
+    __builtin_memcpy(chunks, held_, sizeof chunks);
+    if constexpr (transposes) {
+      static_assert(count <= Tile::chunk && Tile::chunk % count == 0, "tile GEMM: a thread cannot transpose that much");
+      unroll<Tile::chunk>([&](auto e) {
+        T line[count];
+        unroll<count>([&](auto i) { line[i] = chunks[i][e]; });
+        put<sizeof line>(tile + Tile::offset(source_.column() + e, source_.line()), line);
+      });
+    } else {
+      unroll<count>([&](auto i) { put<16>(tile + source_.offset(i), chunks[i]); });
+    }
+    source_.next();
+  }
+
+ private:
+  static constexpr int count = Source::count, pieces = Source::pieces;
+  using Held = Piece<Source::width * static_cast<int>(sizeof(T))>;
+
+  template <int Bytes>
+  static TESSERA_HD void put(T* to, const T* from) {
+    __builtin_memcpy(__builtin_assume_aligned(to, Bytes), from, Bytes);
+  }
+
+  Source source_;
+  const T* anywhere_;
+  Held held_[count * pieces];
+};
 
 }  // namespace cdna
 TESSERA_TILE_END

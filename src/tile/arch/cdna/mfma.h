@@ -16,7 +16,13 @@ using Accumulator = float __attribute__((ext_vector_type(16)));
 using Halves = _Float16 __attribute__((ext_vector_type(4)));
 using Shorts = short __attribute__((ext_vector_type(4)));
 
-/// a * b + c for a 32x8 a, an 8x32 b and a 32x32 c that the wave of 64 holds together; layout.h says who holds what.
+/// A value that is the same in all lanes of the wave, as a scalar.
+TESSERA_DEVICE int uniform(int value) { return __builtin_amdgcn_readfirstlane(value); }
+
+/// Instructions above stay above, those below stay below.
+TESSERA_DEVICE void keep_order() { __builtin_amdgcn_sched_barrier(0); }
+
+/// a * b + c for a 32x8 a, an 8x32 b and a 32x32 c that the wave of 64 holds together; see Mfma32x32x8.
 template <class T>
 TESSERA_DEVICE Accumulator multiply_add(const T* a, const T* b, Accumulator c) {
   static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "mfma: operands are f16 or bf16");

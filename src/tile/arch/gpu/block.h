@@ -17,8 +17,9 @@
 
 TESSERA_TILE_BEGIN
 
+// The mask tells the compiler that the index is not negative: divisions of it become shifts.
 #if defined(__HIP__)
-TESSERA_DEVICE int thread_in_block() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+TESSERA_DEVICE int thread_in_block() { return static_cast<int>(__builtin_amdgcn_workitem_id_x() & 1023u); }
 TESSERA_DEVICE i64 block_in_grid() { return __builtin_amdgcn_workgroup_id_x(); }
 /// Waits for every thread of the block; what they wrote to shared memory is then visible.
 TESSERA_DEVICE void sync_block() {
@@ -27,7 +28,7 @@ TESSERA_DEVICE void sync_block() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 #else
-TESSERA_DEVICE int thread_in_block() { return static_cast<int>(threadIdx.x); }
+TESSERA_DEVICE int thread_in_block() { return static_cast<int>(threadIdx.x & 1023u); }
 TESSERA_DEVICE i64 block_in_grid() { return blockIdx.x; }
 /// Waits for every thread of the block; what they wrote to shared memory is then visible.
 TESSERA_DEVICE void sync_block() { __syncthreads(); }

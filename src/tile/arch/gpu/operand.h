@@ -1,6 +1,8 @@
 // Operands of a tile GEMM on any GPU: which elements each thread fetches, and where they lie in shared memory.
 // An operand is a view (row, depth): rows of A, or columns of B, by the dimension that is summed over.
+// Compiles for the host too: tests check there that fetching, shared memory and fragments fit together.
 #pragma once
+#include "../../distribution.h"
 #include "../../types.h"
 #include "../../view.h"
 
@@ -13,68 +15,71 @@ constexpr TESSERA_HD int contiguous_dim() {
   if constexpr (w0 != w1) {
     return w0 > w1 ? 0 : 1;
   } else if constexpr (V::is_strided) {
-    return is_same_v<decltype(V{}.desc.template stride<0>()), Int<1>> ? 0 : 1;
+    return is_same_v<decltype(static_cast<V*>(nullptr)->desc.template stride<0>()), Int<1>> ? 0 : 1;
   } else {
     return 1;
   }
 }
 
-/// A tile of Rows x Depth elements in shared memory, contiguous along dimension Along (0: rows, 1: depth). Chunks of
-/// 16 bytes are permuted within a line so that eight threads that read one chunk column of neighbouring lines, or one
-/// line, touch every bank once.
+/// A tile of Rows x Depth elements in shared memory, in lines along dimension Along (0: rows, 1: depth). Chunks of 16 bytes
+/// are permuted within their line, so that neither reading along the lines nor across them meets a bank twice.
 template <class T, int Rows, int Depth, int Along>
 struct SharedTile {
+  static constexpr int along = Along;
   static constexpr int chunk = 16 / static_cast<int>(sizeof(T));
-  static constexpr int inner = Along == 0 ? Rows : Depth, outer = Along == 0 ? Depth : Rows;
+  static constexpr int line = Along == 0 ? Rows : Depth;  // elements of one
+  static constexpr int lines = Along == 0 ? Depth : Rows;
   static constexpr int size = Rows * Depth;
-  static constexpr bool inner_is_rows = Along == 0;
-  static constexpr int spread = min(8, inner / chunk);
-  static_assert(inner % (chunk * spread) == 0, "tile GEMM: a line of shared memory must hold whole groups of chunks");
+  static constexpr int spread = min(8, line / chunk);  // 8 chunks meet every bank
+  static_assert(line % (chunk * spread) == 0, "tile GEMM: a line of shared memory must be 32, 64 or n * 128 bytes");
 
   /// Where element (row, k) lies, in elements.
   static constexpr TESSERA_HD int offset(int row, int k) {
-    constexpr auto lines = make_strided(tuple(Int<outer>{}, Int<inner>{}), tuple(Int<inner>{}, Int<1>{}));
-    constexpr auto desc = transform(lines, swizzle<0, 1, chunk, spread, 8 / spread>());
-    return static_cast<int>(Along == 0 ? desc.offset({k, row}) : desc.offset({row, k}));
+    constexpr auto memory = make_strided(tuple(Int<lines>{}, Int<line>{}), tuple(Int<line>{}, Int<1>{}));
+    constexpr auto swizzled = transform(memory, swizzle<0, 1, chunk, spread, 8 / spread>());
+    return static_cast<int>(Along == 0 ? swizzled.offset({k, row}) : swizzled.offset({row, k}));
   }
 };
 
-/// Which chunks of a SharedTile a thread fetches. Chunk i lies in line line(i), chunk column column().
-/// Grouped: the lines of a thread are neighbours, so that it can transpose what it holds; otherwise the threads of a
-/// block sweep over the lines together.
-template <class Tile, int Threads, bool Grouped>
-struct FetchPlan {
-  static constexpr int columns = Tile::inner / Tile::chunk;
-  static constexpr int lines = Threads / columns;  // that the block fetches at a time
-  static constexpr int count = Tile::outer / lines;
-  static constexpr int step = Grouped ? 1 : lines;
-  static_assert(Threads % columns == 0 && Tile::outer % lines == 0,
+/// Which elements of a SharedTile a thread fetches, by (line, column): chunks that the block sweeps over the lines, or,
+/// when Transposed, chunks of neighbouring lines, so that the thread can transpose what it holds.
+template <class Tile, int Warps, int WarpSize, bool Transposed>
+struct FetchLayout {
+  static constexpr int columns = Tile::line / Tile::chunk;
+  static constexpr int count = Tile::lines * columns / (Warps * WarpSize);  // chunks per thread
+  static_assert(WarpSize % columns == 0 && count * Warps * WarpSize == Tile::lines * columns,
                 "tile GEMM: the tile cannot be shared out evenly to the threads of the block");
 
-  static constexpr TESSERA_HD int line(int thread) { return thread / columns * (Grouped ? count : 1); }
-  static constexpr TESSERA_HD int column(int thread) { return thread % columns * Tile::chunk; }
+  static constexpr TESSERA_HD auto layout() {
+    constexpr auto threads = warps(Warps, 1) * lanes(WarpSize / columns, columns);
+    if constexpr (Transposed) return named("lc", threads * repeat(count, 1) * vec(1, Tile::chunk));
+    else return named("lc", repeat(count, 1) * threads * vec(1, Tile::chunk));
+  }
+  /// From one chunk of a thread to its next, in lines.
+  static constexpr int step = count == 1 ? 0 : layout().coords(0, Tile::chunk * (count > 1))[0];
 };
 
 /// What one thread fetches of an operand: moves through the view along the depth, a tile at a time. Chunks are cut into
 /// pieces of `width` elements, the longest that the view's type promises to be contiguous, aligned and wholly valid
 /// or invalid.
-template <class V, int Rows, int Depth, int Threads, bool Grouped = false>
+template <class V, int Rows, int Depth, int Warps, int WarpSize, bool Transposed = false>
 class Fetch {
  public:
   using T = remove_cvref_t<typename V::Element>;
   static constexpr int along = contiguous_dim<V>();
   using Tile = SharedTile<T, Rows, Depth, along>;
-  using Plan = FetchPlan<Tile, Threads, Grouped>;
-  static constexpr int count = Plan::count;
+  using Layout = FetchLayout<Tile, Warps, WarpSize, Transposed>;
+  static constexpr int count = Layout::count;
   static constexpr int width = min(Tile::chunk, V::template width<along>());
   static constexpr int pieces = Tile::chunk / width;
 
   /// Starts at element (row, k) of the view; nothing at or beyond `end` along the depth is read.
   TESSERA_HD Fetch(const V& view, int row, int k, int end, int thread)
-      : view_(view), rows_(static_cast<int>(view.length(0))), end_(end), line_(Plan::line(thread)),
-        column_(Plan::column(thread)), row_(row + (along == 0 ? column_ : line_)),
+      : view_(view), rows_(static_cast<int>(view.length(0))), end_(end), line_(thread_coords<Layout>(thread)[0]),
+        column_(thread_coords<Layout>(thread)[1]), row_(row + (along == 0 ? column_ : line_)),
         k_(k + (along == 0 ? line_ : column_)), place_(start(make_seq<V::is_strided ? 0 : count * pieces>{})) {}
 
+  /// Whether piece `piece` of chunk `i` is to be read; it is zero otherwise.
   TESSERA_HD bool valid(int i, int piece) const {
     const bool inside = row_of(i, piece) < rows_ && k_of(i, piece) < end_;
     if constexpr (V::is_strided) return inside;
@@ -82,15 +87,15 @@ class Fetch {
   }
   TESSERA_HD const T* address(int i, int piece) const {
     if constexpr (V::is_strided)
-      return place_ + i * Plan::step * view_.stride(1 - along) + piece * width * view_.stride(along);
+      return place_ + i * Layout::step * view_.stride(1 - along) + piece * width * view_.stride(along);
     else return view_.data + place_[i * pieces + piece].offset();
   }
   /// Where chunk i goes in shared memory, in elements.
   TESSERA_HD int offset(int i) const {
-    const int line = line_ + i * Plan::step;
+    const int line = line_ + i * Layout::step;
     return along == 0 ? Tile::offset(column_, line) : Tile::offset(line, column_);
   }
-  /// The first line, and the chunk column, of this thread.
+  /// The first line of this thread, and where in it the chunk begins.
   TESSERA_HD int line() const { return line_; }
   TESSERA_HD int column() const { return column_; }
   /// Moves on by one tile.
@@ -103,8 +108,8 @@ class Fetch {
  private:
   using Place = conditional_t<V::is_strided, const T*, Array<Cursor<typename V::Descriptor>, count * pieces>>;
 
-  TESSERA_HD int row_of(int i, int piece) const { return row_ + (along == 0 ? piece * width : i * Plan::step); }
-  TESSERA_HD int k_of(int i, int piece) const { return k_ + (along == 0 ? i * Plan::step : piece * width); }
+  TESSERA_HD int row_of(int i, int piece) const { return row_ + (along == 0 ? piece * width : i * Layout::step); }
+  TESSERA_HD int k_of(int i, int piece) const { return k_ + (along == 0 ? i * Layout::step : piece * width); }
 
   template <int... N>
   TESSERA_HD Place start(Seq<N...>) const {
@@ -117,6 +122,34 @@ class Fetch {
   int line_, column_;
   int row_, k_;  // of the thread's first element
   Place place_;
+};
+
+// ---- the result
+
+/// How the M x N result of a block is shared out: equal parts for the warps, as square as possible so that operands are read
+/// least often, each a grid of matrix instructions with the result layout Atom.
+template <int M, int N, int Warps, class Atom>
+struct SumLayout {
+  static constexpr int atom_m = Atom::layout().length(0), atom_n = Atom::layout().length(1);
+
+  static consteval int most_square() {
+    int best = 0;
+    for (int down = 1; down <= Warps; ++down) {
+      const bool whole = Warps % down == 0 && M % (down * atom_m) == 0 && N % (Warps / down * atom_n) == 0;
+      if (whole && (best == 0 || M / down + N * down / Warps < M / best + N * best / Warps)) best = down;
+    }
+    return best;
+  }
+  static constexpr int down = most_square(), across = down > 0 ? Warps / down : 1;
+  static_assert(down > 0, "tile GEMM: the tile cannot be cut into equal parts for the warps of the block");
+  static constexpr int rows = M / max(down, 1), columns = N / across;  // of one warp
+  static constexpr int atoms_m = rows / atom_m, atoms_n = columns / atom_n;
+
+  static constexpr TESSERA_HD auto layout() {
+    return named("mn", warps(down, across) * repeat(atoms_m, atoms_n) * Atom::layout());
+  }
+  static constexpr TESSERA_HD int row(int warp) { return warp / across * rows; }
+  static constexpr TESSERA_HD int column(int warp) { return warp % across * columns; }
 };
 
 TESSERA_TILE_END

@@ -1,28 +1,34 @@
-// Who holds what in mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). Compiles for the host too: tests
-// check there that fetching, shared memory and fragments fit together.
+// Shared memory and matrix instructions of the sm80 pipeline: who reads what. Compiles for the host too.
 #pragma once
-#include "../gpu/grid.h"
+#include "../../matrix_layout.h"
+#include "../gpu/operand.h"
 
 TESSERA_TILE_BEGIN
 namespace sm80 {
 
-/// Where in the 16x8 result element r (0 to 3) of a lane lies.
-constexpr TESSERA_HD int sum_row(int lane, int r) { return lane / 4 + 8 * (r / 2); }
-constexpr TESSERA_HD int sum_column(int lane, int r) { return 2 * (lane % 4) + r % 2; }
+inline constexpr int warp_size = 32;
 
-/// Where lane `lane` points ldmatrix to fetch 16 rows x 16 k of a tile: four 8x8 matrices, in the order in which mma wants
-/// its registers. Left operand (Right = false): matrix 1 lies 8 rows down, matrix 2 at k + 8; right operand, two blocks
-/// of 8 columns: the other way round. A tile contiguous along its rows is transposed on the way.
-template <class Tile, bool Right>
-struct MatrixSource {
-  static constexpr bool transposed = Tile::inner_is_rows;
-  static constexpr TESSERA_HD int offset(int row, int k, int lane) {
-    const int first = lane / 8 % 2 * 8, second = lane / 16 * 8;
-    row += Right ? second : first;
-    k += Right ? first : second;
-    return transposed ? Tile::offset(row, k + lane % 8) : Tile::offset(row + lane % 8, k);
+/// Where the lanes point ldmatrix to fetch 16 rows x 16 k of a tile: the 8 elements of each lane are a line of one of
+/// four 8x8 matrices, which come in the order of mma's registers: for the left operand rows first, for the right one (two
+/// blocks of 8 columns) k first. Tiles with lines along the rows are transposed on the way.
+template <int Along, bool Right>
+struct MatrixLines {
+  static constexpr TESSERA_HD auto layout() {
+    constexpr auto matrices = Right ? lanes(2, 1) * lanes(1, 2) : lanes(1, 2) * lanes(2, 1);
+    constexpr auto lines = Along == 1 ? lanes(8, 1) * vec(1, 8) : lanes(1, 8) * vec(8, 1);
+    return named("rk", matrices * lines);
   }
 };
+
+/// Whether no access of the pipeline to this tile, filling it or reading it, meets a bank twice.
+template <class Fetch, bool Right>
+constexpr TESSERA_HD bool is_conflict_free() {
+  using Tile = typename Fetch::Tile;
+  const auto offset = [](const auto& c) { return Tile::offset(c[0], c[1]); };
+  const auto by_line = [](const auto& c) { return Tile::along == 0 ? Tile::offset(c[1], c[0]) : Tile::offset(c[0], c[1]); };
+  return bank_use(MatrixLines<Tile::along, Right>::layout(), SharedMemory::nvidia, 2, offset).is_conflict_free() &&
+         bank_use(Fetch::Layout::layout(), SharedMemory::nvidia, 2, by_line).is_conflict_free();
+}
 
 }  // namespace sm80
 TESSERA_TILE_END

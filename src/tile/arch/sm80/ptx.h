@@ -48,7 +48,7 @@ TESSERA_DEVICE void load_matrices(u32 (&r)[4], const void* row) {
   }
 }
 
-/// c += a * b for a 16x16 a, a 16x8 b and a 16x8 c that the warp holds together; layout.h says who holds what.
+/// c += a * b for a 16x16 a, a 16x8 b and a 16x8 c that the warp holds together; see MmaSync16x8x16.
 template <class T>
 TESSERA_DEVICE void multiply_add(float* c, const u32* a, const u32* b) {
   static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "mma.sync: operands are f16 or bf16");
