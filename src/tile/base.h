@@ -82,6 +82,15 @@ struct RemoveCvRef<T&&> { using type = typename RemoveCvRef<T>::type; };
 template <class T>
 using remove_cvref_t = typename RemoveCvRef<T>::type;
 
+/// memcpy, which NVRTC knows under this name only.
+TESSERA_HD void copy_bytes(void* to, const void* from, i64 count) {
+#if defined(__CUDACC_RTC__)
+  memcpy(to, from, count);
+#else
+  __builtin_memcpy(to, from, static_cast<decltype(sizeof 0)>(count));
+#endif
+}
+
 template <class T>
 constexpr TESSERA_HD T min(T a, T b) { return b < a ? b : a; }
 template <class T>

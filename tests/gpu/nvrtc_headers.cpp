@@ -45,11 +45,10 @@ int main(int argc, char** argv) {
   for (const auto& name : names) name_pointers.push_back(name.c_str());
   for (const auto& text : texts) text_pointers.push_back(text.c_str());
 
-  const std::string source =
-      "#include \"" + std::string(argv[2]) + "\"\nextern \"C\" __global__ void probe() {}\n";
+  const std::string source = "#include \"" + std::string(argv[2]) + "\"\nextern \"C\" __global__ void probe() {}\n";
   nvrtcProgram program;
-  if (nvrtcCreateProgram(&program, source.c_str(), "probe.cu", static_cast<int>(names.size()),
-                         text_pointers.data(), name_pointers.data()) != NVRTC_SUCCESS)
+  if (nvrtcCreateProgram(&program, source.c_str(), "probe.cu", static_cast<int>(names.size()), text_pointers.data(),
+                         name_pointers.data()) != NVRTC_SUCCESS)
     return std::fprintf(stderr, "NVRTC refused the program\n"), 1;
   // Functions for the host only (executors, dumps) are let through: a kernel that called one would not link.
   const char* options[] = {"--gpu-architecture=sm_90a", "--std=c++20", "--device-as-default-execution-space"};

@@ -1,5 +1,5 @@
-// Tile GEMM of one block on AMD's CDNA cards: while the matrix cores work on one of two swizzled buffers in shared memory,
-// the next tile travels from global memory to registers; one barrier per tile.
+// Tile GEMM of one block on AMD's CDNA cards: while the matrix cores work on one of two swizzled buffers in shared
+// memory, the next tile travels from global memory to registers; one barrier per tile.
 #pragma once
 #include "layout.h"
 #include "mfma.h"
@@ -7,7 +7,8 @@
 TESSERA_TILE_BEGIN
 namespace cdna {
 
-/// The sum over k of a(m, k) * b(n, k) for one tile of M x N, in float. A and B are views of f16 or bf16: (row, k), (column, k).
+/// The sum over k of a(m, k) * b(n, k) for one tile of M x N, in float. A and B are views of f16 or bf16: (row, k),
+/// (column, k).
 template <class A, class B, int M, int N, int K, int Waves>
 class Gemm {
  public:
@@ -48,7 +49,7 @@ class Gemm {
       load();
       keep_order();  // or the compiler moves the loads down to where their results are needed,
       multiply(shared + tile % 2 * stage_size);
-      keep_order();  // and waits for them up here
+      keep_order();     // and waits for them up here
       store(tile + 1);  // into the buffer that everybody left before the last barrier
       sync_block();
     }
@@ -74,7 +75,8 @@ class Gemm {
         read(a[i], stage + FetchA::Tile::offset(Sums::row(wave) + i * 32 + at[0], step * 16 + at[1]));
       });
       unroll<Sums::atoms_n>([&](auto j) {
-        read(b[j], stage + FetchA::Tile::size + FetchB::Tile::offset(Sums::column(wave) + j * 32 + at[0], step * 16 + at[1]));
+        read(b[j],
+             stage + FetchA::Tile::size + FetchB::Tile::offset(Sums::column(wave) + j * 32 + at[0], step * 16 + at[1]));
       });
       unroll<2>([&](auto half) {
         unroll<Sums::atoms_m>([&](auto i) {

@@ -8,8 +8,8 @@ namespace cdna {
 
 inline constexpr int wave_size = 64;
 
-/// What a lane reads at once from shared memory, 32 rows x 16 k for a wave: operands of two matrix instructions, the first
-/// takes elements 0 to 3 and the second 4 to 7. That permutes k, for both operands alike, so the sum is the same.
+/// What a lane reads at once from shared memory, 32 rows x 16 k for a wave: operands of two matrix instructions, the
+/// first takes elements 0 to 3 and the second 4 to 7. That permutes k, for both operands alike, so the sum is the same.
 struct OperandPair {
   static constexpr TESSERA_HD auto layout() { return named("rk", lanes(1, 2) * lanes(32, 1) * vec(1, 8)); }
 };
@@ -86,7 +86,7 @@ class Prefetch {
 
  private:
   static constexpr int count = Source::count, pieces = Source::pieces;
-  using Held = Piece<Source::width * static_cast<int>(sizeof(T))>;
+  using Held = Piece<Source::width* static_cast<int>(sizeof(T))>;
 
   template <int Bytes>
   static TESSERA_HD void put(T* to, const T* from) {

@@ -1,4 +1,5 @@
-// Matrix instructions of AMD's CDNA cards (Instinct MI200 instruction set architecture, "Matrix Arithmetic Instructions").
+// Matrix instructions of AMD's CDNA cards (Instinct MI200 instruction set architecture, "Matrix Arithmetic
+// Instructions").
 #pragma once
 #include "../../types.h"
 #include "../gpu/block.h"
@@ -26,7 +27,6 @@ TESSERA_DEVICE void keep_order() { __builtin_amdgcn_sched_barrier(0); }
 template <class T>
 TESSERA_DEVICE Accumulator multiply_add(const T* a, const T* b, Accumulator c) {
   static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "mfma: operands are f16 or bf16");
-#if defined(__HIP_DEVICE_COMPILE__)
   if constexpr (is_same_v<T, f16>) {
     Halves x, y;
     __builtin_memcpy(&x, a, sizeof x);
@@ -38,7 +38,6 @@ TESSERA_DEVICE Accumulator multiply_add(const T* a, const T* b, Accumulator c) {
     __builtin_memcpy(&y, b, sizeof y);
     return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(x, y, c, 0, 0, 0);
   }
-#endif
 }
 
 }  // namespace cdna

@@ -21,8 +21,8 @@ constexpr TESSERA_HD int contiguous_dim() {
   }
 }
 
-/// A tile of Rows x Depth elements in shared memory, in lines along dimension Along (0: rows, 1: depth). Chunks of 16 bytes
-/// are permuted within their line, so that neither reading along the lines nor across them meets a bank twice.
+/// A tile of Rows x Depth elements in shared memory, in lines along dimension Along (0: rows, 1: depth). Chunks of 16
+/// bytes are permuted within their line, so that neither reading along the lines nor across them meets a bank twice.
 template <class T, int Rows, int Depth, int Along>
 struct SharedTile {
   static constexpr int along = Along;
@@ -56,7 +56,7 @@ struct FetchLayout {
     else return named("lc", repeat(count, 1) * threads * vec(1, Tile::chunk));
   }
   /// From one chunk of a thread to its next, in lines.
-  static constexpr int step = count == 1 ? 0 : layout().coords(0, Tile::chunk * (count > 1))[0];
+  static constexpr int step = count == 1 ? 0 : layout().coords(0, Tile::chunk*(count > 1))[0];
 };
 
 /// What one thread fetches of an operand: moves through the view along the depth, a tile at a time. Chunks are cut into
@@ -75,9 +75,14 @@ class Fetch {
 
   /// Starts at element (row, k) of the view; nothing at or beyond `end` along the depth is read.
   TESSERA_HD Fetch(const V& view, int row, int k, int end, int thread)
-      : view_(view), rows_(static_cast<int>(view.length(0))), end_(end), line_(thread_coords<Layout>(thread)[0]),
-        column_(thread_coords<Layout>(thread)[1]), row_(row + (along == 0 ? column_ : line_)),
-        k_(k + (along == 0 ? line_ : column_)), place_(start(make_seq<V::is_strided ? 0 : count * pieces>{})) {}
+      : view_(view),
+        rows_(static_cast<int>(view.length(0))),
+        end_(end),
+        line_(thread_coords<Layout>(thread)[0]),
+        column_(thread_coords<Layout>(thread)[1]),
+        row_(row + (along == 0 ? column_ : line_)),
+        k_(k + (along == 0 ? line_ : column_)),
+        place_(start(make_seq < V::is_strided ? 0 : count * pieces > {})) {}
 
   /// Whether piece `piece` of chunk `i` is to be read; it is zero otherwise.
   TESSERA_HD bool valid(int i, int piece) const {
@@ -126,8 +131,8 @@ class Fetch {
 
 // ---- the result
 
-/// How the M x N result of a block is shared out: equal parts for the warps, as square as possible so that operands are read
-/// least often, each a grid of matrix instructions with the result layout Atom.
+/// How the M x N result of a block is shared out: equal parts for the warps, as square as possible so that operands are
+/// read least often, each a grid of matrix instructions with the result layout Atom.
 template <int M, int N, int Warps, class Atom>
 struct SumLayout {
   static constexpr int atom_m = Atom::layout().length(0), atom_n = Atom::layout().length(1);

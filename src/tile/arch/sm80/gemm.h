@@ -7,7 +7,8 @@
 TESSERA_TILE_BEGIN
 namespace sm80 {
 
-/// The sum over k of a(m, k) * b(n, k) for one tile of M x N, in float. A and B are views of f16 or bf16: (row, k), (column, k).
+/// The sum over k of a(m, k) * b(n, k) for one tile of M x N, in float. A and B are views of f16 or bf16: (row, k),
+/// (column, k).
 template <class A, class B, int M, int N, int K, int Warps, int Stages>
 class Gemm {
  public:
@@ -45,7 +46,9 @@ class Gemm {
       sync_block();
     };
     Fragments fragments[2];
-    const auto load = [&](int tile, auto step) { fragments[step % 2].load(shared + tile % Stages * stage_size, step * 16); };
+    const auto load = [&](int tile, auto step) {
+      fragments[step % 2].load(shared + tile % Stages * stage_size, step * 16);
+    };
 
     for (int i = 0; i < Stages - 1; ++i) fetch();
     wait();
@@ -81,9 +84,8 @@ class Gemm {
     TESSERA_DEVICE void load(const T* stage, int k) {
       const int warp = thread_in_block() / warp_size, row = Sums::row(warp), column = Sums::column(warp);
       unroll<Sums::atoms_m>([&](auto i) { read<typename FetchA::Tile, false>(a[i], stage, row + i * 16, k); });
-      unroll<Sums::atoms_n / 2>([&](auto j) {
-        read<typename FetchB::Tile, true>(b[j], stage + FetchA::Tile::size, column + j * 16, k);
-      });
+      unroll<Sums::atoms_n / 2>(
+          [&](auto j) { read<typename FetchB::Tile, true>(b[j], stage + FetchA::Tile::size, column + j * 16, k); });
     }
     template <class Tile, bool Right>
     static TESSERA_DEVICE void read(u32 (&r)[4], const T* tile, int row, int k) {
@@ -108,9 +110,8 @@ class Gemm {
 
   TESSERA_DEVICE void multiply(const Fragments& f) {
     unroll<Sums::atoms_m>([&](auto i) {
-      unroll<Sums::atoms_n>([&](auto j) {
-        multiply_add<T>(sums_ + (i * Sums::atoms_n + j) * 4, f.a[i], f.b[j / 2] + j % 2 * 2);
-      });
+      unroll<Sums::atoms_n>(
+          [&](auto j) { multiply_add<T>(sums_ + (i * Sums::atoms_n + j) * 4, f.a[i], f.b[j / 2] + j % 2 * 2); });
     });
   }
 

@@ -9,8 +9,8 @@ namespace sm80 {
 inline constexpr int warp_size = 32;
 
 /// Where the lanes point ldmatrix to fetch 16 rows x 16 k of a tile: the 8 elements of each lane are a line of one of
-/// four 8x8 matrices, which come in the order of mma's registers: for the left operand rows first, for the right one (two
-/// blocks of 8 columns) k first. Tiles with lines along the rows are transposed on the way.
+/// four 8x8 matrices, which come in the order of mma's registers: for the left operand rows first, for the right one
+/// (two blocks of 8 columns) k first. Tiles with lines along the rows are transposed on the way.
 template <int Along, bool Right>
 struct MatrixLines {
   static constexpr TESSERA_HD auto layout() {
@@ -25,7 +25,9 @@ template <class Fetch, bool Right>
 constexpr TESSERA_HD bool is_conflict_free() {
   using Tile = typename Fetch::Tile;
   const auto offset = [](const auto& c) { return Tile::offset(c[0], c[1]); };
-  const auto by_line = [](const auto& c) { return Tile::along == 0 ? Tile::offset(c[1], c[0]) : Tile::offset(c[0], c[1]); };
+  const auto by_line = [](const auto& c) {
+    return Tile::along == 0 ? Tile::offset(c[1], c[0]) : Tile::offset(c[0], c[1]);
+  };
   return bank_use(MatrixLines<Tile::along, Right>::layout(), SharedMemory::nvidia, 2, offset).is_conflict_free() &&
          bank_use(Fetch::Layout::layout(), SharedMemory::nvidia, 2, by_line).is_conflict_free();
 }

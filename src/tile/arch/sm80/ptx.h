@@ -32,19 +32,25 @@ TESSERA_DEVICE void copy_async(void* shared, const void* global, bool valid) {
 TESSERA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;"); }
 /// Waits until at most N groups of this thread are under way.
 template <int N>
-TESSERA_DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+TESSERA_DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 
-/// Four 8x8 matrices of 16-bit elements: lane l points at row l % 8 of matrix l / 8; afterwards r[i] of lane l holds the
-/// elements (l / 4, 2 * (l % 4)) and the next one of matrix i, or of its transpose.
+/// Four 8x8 matrices of 16-bit elements: lane l points at row l % 8 of matrix l / 8; afterwards r[i] of lane l holds
+/// the elements (l / 4, 2 * (l % 4)) and the next one of matrix i, or of its transpose.
 template <bool Transposed>
 TESSERA_DEVICE void load_matrices(u32 (&r)[4], const void* row) {
   const u32 from = shared_address(row);
   if constexpr (Transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
   }
 }
 
@@ -54,12 +60,14 @@ TESSERA_DEVICE void multiply_add(float* c, const u32* a, const u32* b) {
   static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "mma.sync: operands are f16 or bf16");
   if constexpr (is_same_v<T, f16>) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   } else {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
