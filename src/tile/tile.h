@@ -401,12 +401,13 @@ TESSERA_HD auto argmax_tile(const Tile<T, Layout>& tile, int thread = 0) {
   Tile<i32, Layout> index;
   const auto first = thread_coords<Layout>(thread);
   const auto everywhere = spread(best);
-  unroll<tile.vectors>([&](auto i) {
-    for (int k = 0; k < tile.lanes; ++k) {
+  using From = Tile<T, Layout>;
+  unroll<From::vectors>([&](auto i) {
+    for (int k = 0; k < From::lanes; ++k) {
       const T x = get(tile.part[i], k), b = get(everywhere.part[i], k);
       const bool is_best = x == b || (x != x && b != b);
       const int at =
-          first[Dim] + register_coords<Layout>(i * tile.lanes)[Dim] + (detail::vector_dim<Layout>() == Dim ? k : 0);
+          first[Dim] + register_coords<Layout>(i * From::lanes)[Dim] + (detail::vector_dim<Layout>() == Dim ? k : 0);
       set(index.part[i], k, is_best ? at : 0x7fffffff);
     }
   });
