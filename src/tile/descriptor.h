@@ -23,7 +23,7 @@ template <class Lengths, class Strides>
 struct Strided {
   static constexpr int rank = Lengths::size;
   static constexpr bool is_strided = true;
-  using Index = conditional_t<(sizeof(typename NumberTraits<Lengths>::Index) > 4), i64, i32>;
+  using Index = typename NumberTraits<Lengths>::Index;  // of coordinates; offsets are always 64-bit
   using Coords = Array<Index, rank>;
   Lengths lengths;
   Strides strides;
@@ -45,8 +45,7 @@ struct Strided {
   }
   constexpr TESSERA_HD bool valid(const Coords&) const { return true; }
 
-  /// The greatest power of two up to which aligned vectors along D lie aligned in memory and inside the
-  /// length.
+  /// The most elements, a power of two, of which aligned vectors along D lie aligned and inside the length.
   template <int D>
   static constexpr TESSERA_HD int width() {
     if (!is_same_v<element<D, Strides>, Int<1>>) return 1;
@@ -190,8 +189,7 @@ struct Transformed {
   }
   template <int D, class Op, int... K>
   static constexpr TESSERA_HD int width_through(Seq<K...>) {
-    return Op::template width<D - Op::first>(
-        Array<int, Op::lower_rank>{Lower::template width<Op::lower_dim(K)>()...});
+    return Op::template width<D - Op::first>(Array<int, Op::lower_rank>{Lower::template width<Op::lower_dim(K)>()...});
   }
 };
 
@@ -228,9 +226,13 @@ consteval bool is_permutation(const Array<int, N>& dims) {
   return true;
 }
 template <class Lower, class... R>
-concept UsesEachDimensionOnce =
-    (RecipeDims<R>::count + ... +
-     0) == Lower::rank&& is_permutation(resolve((Seq<>{} + ... + typename RecipeDims<R>::type{})));
+consteval bool uses_each_dimension_once() {
+  using Named = decltype((Seq<>{} + ... + typename RecipeDims<R>::type{}));
+  if constexpr ((RecipeDims<R>::count + ... + 0) != Lower::rank) return false;
+  else return is_permutation(resolve(Named{}));
+}
+template <class Lower, class... R>
+concept UsesEachDimensionOnce = uses_each_dimension_once<Lower, R...>();
 
 template <class Named, int... I>
 constexpr TESSERA_HD auto resolved(Seq<I...>) {
@@ -262,13 +264,11 @@ constexpr TESSERA_HD auto transform(const Lower& lower, R... recipes) {
   using Named = decltype((Seq<>{} + ... + typename RecipeDims<R>::type{}));
   using Counts = Seq<RecipeDims<R>::count...>;
   using Dims = decltype(resolved<Named>(make_seq<Lower::rank>{}));
-  return [&]<int... K>(Seq<K...> all) {
-    const auto ops =
-        tuple(bind<sum_before(Counts{}, K)>(lower, recipes, Dims{}, make_seq<RecipeDims<R>::count>{})...);
+  return with_indices<sizeof...(R)>([&]<int... K>(Seq<K...> all) {
+    const auto ops = tuple(bind<sum_before(Counts{}, K)>(lower, recipes, Dims{}, make_seq<RecipeDims<R>::count>{})...);
     using Ops = remove_cvref_t<decltype(ops)>;
     return place_all<Dims, Counts, Seq<element<K, Ops>::upper_rank...>>(lower, ops, all);
-  }
-  (make_seq<sizeof...(R)>{});
+  });
 }
 
 /// A linear stage over a strided descriptor as a strided one; its offsets lack d.offset({}).
@@ -278,13 +278,11 @@ constexpr TESSERA_HD auto collapse(const Transformed<Lower, Ops...>& d) {
     constexpr int k = Transformed<Lower, Ops...>::owner(U);
     using Op = element<k, Tuple<Ops...>>;
     if constexpr (Op::lower_rank == 0) return Int<0>{};
-    else
-      return mul(get<k>(d.ops).template coef<U - Op::first>(), d.below.template stride<Op::lower_dim(0)>());
+    else return mul(get<k>(d.ops).template coef<U - Op::first>(), d.below.template stride<Op::lower_dim(0)>());
   };
-  return [&]<int... U>(Seq<U...>) {
+  return with_indices<(Ops::upper_rank + ... + 0)>([&]<int... U>(Seq<U...>) {
     return make_strided(tuple(d.template length<U>()...), tuple(stride(Int<U>{})...));
-  }
-  (make_seq<(Ops::upper_rank + ... + 0)>{});
+  });
 }
 
 TESSERA_TILE_END

@@ -206,8 +206,7 @@ constexpr TESSERA_HD auto thread_coords(int thread) {
 template <class Layout, class Fn>
 constexpr TESSERA_HD void for_each_register(Fn&& fn) {
   unroll<Layout::layout().registers()>([&](auto r) {
-    [&]<int... D>(Seq<D...>) { fn(r, Int<register_coords<Layout>(r)[D]>{}...); }
-    (make_seq<Layout::layout().rank>{});
+    with_indices<Layout::layout().rank>([&]<int... D>(Seq<D...>) { fn(r, Int<register_coords<Layout>(r)[D]>{}...); });
   });
 }
 
@@ -217,8 +216,9 @@ constexpr void for_each_element(Fn&& fn) {
   for (int thread = 0; thread < Layout::layout().threads(); ++thread) {
     const auto base = thread_coords<Layout>(thread);
     unroll<Layout::layout().registers()>([&](auto r) {
-      [&]<int... D>(Seq<D...>) { fn(thread, r, (base[D] + register_coords<Layout>(r)[D])...); }
-      (make_seq<Layout::layout().rank>{});
+      with_indices<Layout::layout().rank>([&]<int... D>(Seq<D...>) {
+        fn(thread, r, (base[D] + register_coords<Layout>(r)[D])...);
+      });
     });
   }
 }
@@ -243,8 +243,7 @@ struct BankUse {
 constexpr TESSERA_HD int shared_cycle(SharedMemory memory, int lane, int bytes) {
   const int lanes_per_cycle = min(32, 128 / max(bytes, 4));
   if (memory != SharedMemory::amd_read || bytes != 16) return lane / lanes_per_cycle;
-  const int quad =
-      lane / 4 % 8;  // lanes 0-3 go with 20-23, 4-7 with 16-19, 8-11 with 28-31, 12-15 with 24-27
+  const int quad = lane / 4 % 8;  // lanes 0-3 go with 20-23, 4-7 with 16-19, 8-11 with 28-31, 12-15 with 24-27
   return lane / 32 * 4 + (quad < 4 ? quad : (quad ^ 1) & 3);
 }
 

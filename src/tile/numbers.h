@@ -1,5 +1,4 @@
-// Integers that are known at compile time, or only by a divisor, and the few containers the tile library
-// needs.
+// Integers that are known at compile time, or only by a divisor, and the few containers of the tile library.
 #pragma once
 #include "base.h"
 
@@ -43,6 +42,12 @@ constexpr TESSERA_HD void unroll_over(F& f, Seq<I...>) {
 template <int N, class F>
 constexpr TESSERA_HD void unroll(F&& f) {
   unroll_over(f, make_seq<N>{});
+}
+
+/// f(Seq<0, ..., N-1>{}): for what needs the whole pack at once.
+template <int N, class F>
+constexpr TESSERA_HD auto with_indices(F&& f) {
+  return f(make_seq<N>{});
 }
 
 template <int... A, int... B>
@@ -205,8 +210,9 @@ constexpr TESSERA_HD auto mul(A a, B b) {
   else if constexpr (is_same_v<B, Int<1>>) return a;
   else {
     using X = index_of<A, B>;
+    constexpr int known = divisor<A> * divisor<B>;
     const X product = static_cast<X>(a) * static_cast<X>(b);
-    if constexpr (divisor<A> * divisor < B >> 1) return Multiple<divisor<A> * divisor<B>, X>{product};
+    if constexpr (known > 1) return Multiple<known, X>{product};
     else return product;
   }
 }
@@ -219,16 +225,11 @@ constexpr TESSERA_HD auto add(A a, B b) {
   else if constexpr (is_same_v<B, Int<0>>) return a;
   else {
     using X = index_of<A, B>;
+    constexpr int known = gcd(divisor<A>, divisor<B>);
     const X sum = static_cast<X>(a) + static_cast<X>(b);
-    if constexpr (gcd(divisor<A>, divisor<B>) > 1) return Multiple<gcd(divisor<A>, divisor<B>), X>{sum};
+    if constexpr (known > 1) return Multiple<known, X>{sum};
     else return sum;
   }
-}
-
-/// -a.
-template <class A>
-constexpr TESSERA_HD auto negate(A a) {
-  return mul(Int<-1>{}, a);
 }
 
 template <class N>
@@ -244,15 +245,11 @@ constexpr TESSERA_HD auto product(A a, B b, N... more) {
 template <class... L>
 constexpr TESSERA_HD auto row_major_strides(const Tuple<L...>& lengths) {
   constexpr int rank = sizeof...(L);
-  const auto stride = [&]<int I, int... K>(Int<I>, Seq<K...>) {
-    return product(Int<1>{}, get<I + 1 + K>(lengths)...);
-  };
-  return [&]<int... I>(Seq<I...>) { return tuple(stride(Int<I>{}, make_seq<rank - 1 - I>{})...); }
-  (make_seq<rank>{});
+  const auto stride = [&]<int I, int... K>(Int<I>, Seq<K...>) { return product(Int<1>{}, get<I + 1 + K>(lengths)...); };
+  return with_indices<rank>([&]<int... I>(Seq<I...>) { return tuple(stride(Int<I>{}, make_seq<rank - 1 - I>{})...); });
 }
 
-/// The quotient of non-negative numbers; 64-bit division is slow on every processor, so the usual small
-/// operands take the 32-bit one.
+/// a / n; 64-bit division is slow on every processor, so the usual small operands take the 32-bit one.
 template <class X, class N>
 constexpr TESSERA_HD X quotient(X a, N n) {
   if constexpr (is_static<N> || sizeof(X) <= 4) return a / static_cast<X>(n);

@@ -17,7 +17,8 @@
 TESSERA_TILE_BEGIN
 
 /// A walk along one dimension: `dim` advances by `step` (0 and -1: nothing moves), regularly `limit` times.
-template <class X> struct Motion {
+template <class X>
+struct Motion {
   int dim;
   X step;
   X limit;
@@ -25,15 +26,22 @@ template <class X> struct Motion {
 };
 
 /// lower = start + sum(coefficient * upper): pass, affine, unmerge, slice and fix.
-template <class Start, class Lengths, class Coefs> struct Affine {
+template <class Start, class Lengths, class Coefs>
+struct Affine {
   static constexpr int lower_rank = 1, upper_rank = Lengths::size;
   static constexpr bool is_linear = true;
   Start start;
   Lengths lengths;
   Coefs coefs;
 
-  template <int I> constexpr TESSERA_HD auto length() const { return get<I>(lengths); }
-  template <int I> constexpr TESSERA_HD auto coef() const { return get<I>(coefs); }
+  template <int I>
+  constexpr TESSERA_HD auto length() const {
+    return get<I>(lengths);
+  }
+  template <int I>
+  constexpr TESSERA_HD auto coef() const {
+    return get<I>(coefs);
+  }
 
   template <class X>
   constexpr TESSERA_HD Array<X, 1> update(const Array<X, upper_rank>&, const Array<X, upper_rank>& du,
@@ -42,12 +50,17 @@ template <class Start, class Lengths, class Coefs> struct Affine {
     unroll<upper_rank>([&](auto i) { sum += du[i] * static_cast<X>(get<i>(coefs)); });
     return {sum};
   }
-  template <class X> constexpr TESSERA_HD Array<X, 1> lower(const Array<X, upper_rank>& u) const {
+  template <class X>
+  constexpr TESSERA_HD Array<X, 1> lower(const Array<X, upper_rank>& u) const {
     return {static_cast<X>(start) + update(u, u, {})[0]};
   }
-  template <class X> constexpr TESSERA_HD bool valid(const Array<X, 1>&) const { return true; }
+  template <class X>
+  constexpr TESSERA_HD bool valid(const Array<X, 1>&) const {
+    return true;
+  }
 
-  template <int I> static constexpr TESSERA_HD int width(const Array<int, 1>& w) {
+  template <int I>
+  static constexpr TESSERA_HD int width(const Array<int, 1>& w) {
     if (!is_same_v<decltype(get<I>(Coefs{})), Int<1>>) return 1;
     int common = gcd(w[0], divisor<Start>, divisor<decltype(get<I>(Lengths{}))>);
     unroll<upper_rank>([&](auto i) {
@@ -56,8 +69,7 @@ template <class Start, class Lengths, class Coefs> struct Affine {
     return common;
   }
   template <class X>
-  constexpr TESSERA_HD void motion(const Array<X, upper_rank>&, const Array<X, 1>&, int i,
-                                   Motion<X>& m) const {
+  constexpr TESSERA_HD void motion(const Array<X, upper_rank>&, const Array<X, 1>&, int i, Motion<X>& m) const {
     X coef = 0;
     unroll<upper_rank>([&](auto k) { coef = k == i ? static_cast<X>(get<k>(coefs)) : coef; });
     m.dim = 0;
@@ -71,26 +83,32 @@ constexpr TESSERA_HD Affine<S, L, C> make_affine(S start, L lengths, C coefs) {
 }
 
 /// The identity with `low` invalid coordinates before the lower dimension and `high` after it.
-template <class Low, class Length, class High> struct Pad {
+template <class Low, class Length, class High>
+struct Pad {
   static constexpr int lower_rank = 1, upper_rank = 1;
   static constexpr bool is_linear = false;
   Low low;
   Length inner;
   High high;
 
-  template <int I> constexpr TESSERA_HD auto length() const { return add(add(low, inner), high); }
-  template <class X> constexpr TESSERA_HD Array<X, 1> lower(const Array<X, 1>& u) const {
+  template <int I>
+  constexpr TESSERA_HD auto length() const {
+    return add(add(low, inner), high);
+  }
+  template <class X>
+  constexpr TESSERA_HD Array<X, 1> lower(const Array<X, 1>& u) const {
     return {u[0] - static_cast<X>(low)};
   }
   template <class X>
-  constexpr TESSERA_HD Array<X, 1> update(const Array<X, 1>&, const Array<X, 1>& du,
-                                          const Array<X, 1>&) const {
+  constexpr TESSERA_HD Array<X, 1> update(const Array<X, 1>&, const Array<X, 1>& du, const Array<X, 1>&) const {
     return du;
   }
-  template <class X> constexpr TESSERA_HD bool valid(const Array<X, 1>& l) const {
+  template <class X>
+  constexpr TESSERA_HD bool valid(const Array<X, 1>& l) const {
     return l[0] >= 0 && l[0] < static_cast<X>(inner);
   }
-  template <int I> static constexpr TESSERA_HD int width(const Array<int, 1>& w) {
+  template <int I>
+  static constexpr TESSERA_HD int width(const Array<int, 1>& w) {
     return gcd(w[0], divisor<Low>, divisor<High>);
   }
   template <class X>
@@ -105,13 +123,18 @@ template <class Low, class Length, class High> struct Pad {
 };
 
 /// Several lower dimensions as one; the last one runs fastest.
-template <class Lengths> struct Merge {
+template <class Lengths>
+struct Merge {
   static constexpr int lower_rank = Lengths::size, upper_rank = 1;
   static constexpr bool is_linear = false;
   Lengths lengths;
 
-  template <int I> constexpr TESSERA_HD auto length() const { return product_of(make_seq<lower_rank>{}); }
-  template <class X> constexpr TESSERA_HD Array<X, lower_rank> lower(const Array<X, 1>& u) const {
+  template <int I>
+  constexpr TESSERA_HD auto length() const {
+    return product_of(make_seq<lower_rank>{});
+  }
+  template <class X>
+  constexpr TESSERA_HD Array<X, lower_rank> lower(const Array<X, 1>& u) const {
     Array<X, lower_rank> l{};
     X rest = u[0];
     unroll<lower_rank - 1>([&](auto k) {
@@ -142,13 +165,16 @@ template <class Lengths> struct Merge {
     dl[0] = carry;
     return dl;
   }
-  template <class X> constexpr TESSERA_HD bool valid(const Array<X, lower_rank>&) const { return true; }
-  template <int I> static constexpr TESSERA_HD int width(const Array<int, lower_rank>& w) {
+  template <class X>
+  constexpr TESSERA_HD bool valid(const Array<X, lower_rank>&) const {
+    return true;
+  }
+  template <int I>
+  static constexpr TESSERA_HD int width(const Array<int, lower_rank>& w) {
     return w[lower_rank - 1];
   }
   template <class X>
-  constexpr TESSERA_HD void motion(const Array<X, 1>&, const Array<X, lower_rank>& l, int,
-                                   Motion<X>& m) const {
+  constexpr TESSERA_HD void motion(const Array<X, 1>&, const Array<X, lower_rank>& l, int, Motion<X>& m) const {
     constexpr int last = lower_rank - 1;
     const X n = static_cast<X>(get<last>(lengths));
     m.dim = last;
@@ -157,26 +183,43 @@ template <class Lengths> struct Merge {
   }
 
  private:
-  template <int... I> constexpr TESSERA_HD auto product_of(Seq<I...>) const {
+  template <int... I>
+  constexpr TESSERA_HD auto product_of(Seq<I...>) const {
     return product(get<I>(lengths)...);
   }
 };
 
 /// An upper dimension along which nothing moves.
-template <class Length> struct Broadcast {
+template <class Length>
+struct Broadcast {
   static constexpr int lower_rank = 0, upper_rank = 1;
   static constexpr bool is_linear = true;
   Length count;
 
-  template <int I> constexpr TESSERA_HD auto length() const { return count; }
-  template <int I> constexpr TESSERA_HD Int<0> coef() const { return {}; }
-  template <class X> constexpr TESSERA_HD Array<X, 0> lower(const Array<X, 1>&) const { return {}; }
+  template <int I>
+  constexpr TESSERA_HD auto length() const {
+    return count;
+  }
+  template <int I>
+  constexpr TESSERA_HD Int<0> coef() const {
+    return {};
+  }
+  template <class X>
+  constexpr TESSERA_HD Array<X, 0> lower(const Array<X, 1>&) const {
+    return {};
+  }
   template <class X>
   constexpr TESSERA_HD Array<X, 0> update(const Array<X, 1>&, const Array<X, 1>&, const Array<X, 0>&) const {
     return {};
   }
-  template <class X> constexpr TESSERA_HD bool valid(const Array<X, 0>&) const { return true; }
-  template <int I> static constexpr TESSERA_HD int width(const Array<int, 0>&) { return 1; }
+  template <class X>
+  constexpr TESSERA_HD bool valid(const Array<X, 0>&) const {
+    return true;
+  }
+  template <int I>
+  static constexpr TESSERA_HD int width(const Array<int, 0>&) {
+    return 1;
+  }
   template <class X>
   constexpr TESSERA_HD void motion(const Array<X, 1>&, const Array<X, 0>&, int, Motion<X>& m) const {
     m.dim = -1;
@@ -187,7 +230,8 @@ template <class Length> struct Broadcast {
 /// (row, column) -> (row, column ^ unit * (row / period % count)): spreads the rows of a column over the
 /// banks of shared memory. `unit` and `count` are powers of two, and the column length a multiple of unit *
 /// count.
-template <class Rows, class Columns, int Unit, int Count, int Period> struct Swizzle {
+template <class Rows, class Columns, int Unit, int Count, int Period>
+struct Swizzle {
   static_assert(Unit > 0 && (Unit & (Unit - 1)) == 0, "swizzle: unit must be a power of two");
   static_assert(Count > 0 && (Count & (Count - 1)) == 0, "swizzle: count must be a power of two");
   static constexpr int lower_rank = 2, upper_rank = 2;
@@ -195,21 +239,26 @@ template <class Rows, class Columns, int Unit, int Count, int Period> struct Swi
   Rows rows;
   Columns columns;
 
-  template <int I> constexpr TESSERA_HD auto length() const {
+  template <int I>
+  constexpr TESSERA_HD auto length() const {
     if constexpr (I == 0) return rows;
     else return columns;
   }
-  template <class X> constexpr TESSERA_HD Array<X, 2> lower(const Array<X, 2>& u) const {
+  template <class X>
+  constexpr TESSERA_HD Array<X, 2> lower(const Array<X, 2>& u) const {
     return {u[0], u[1] ^ (u[0] / Period % Count * Unit)};
   }
   template <class X>
-  constexpr TESSERA_HD Array<X, 2> update(const Array<X, 2>& u, const Array<X, 2>&,
-                                          const Array<X, 2>& l) const {
+  constexpr TESSERA_HD Array<X, 2> update(const Array<X, 2>& u, const Array<X, 2>&, const Array<X, 2>& l) const {
     const auto to = lower(u);
     return {to[0] - l[0], to[1] - l[1]};
   }
-  template <class X> constexpr TESSERA_HD bool valid(const Array<X, 2>&) const { return true; }
-  template <int I> static constexpr TESSERA_HD int width(const Array<int, 2>& w) {
+  template <class X>
+  constexpr TESSERA_HD bool valid(const Array<X, 2>&) const {
+    return true;
+  }
+  template <int I>
+  static constexpr TESSERA_HD int width(const Array<int, 2>& w) {
     return I == 1 ? gcd(w[1], Unit) : 1;
   }
   template <class X>
@@ -222,15 +271,20 @@ template <class Rows, class Columns, int Unit, int Count, int Period> struct Swi
 };
 
 /// lower = table[upper...]: a page table, or the rows of an embedding. A negative entry is invalid.
-template <class Entry, class Lengths, class Strides> struct Gather {
+template <class Entry, class Lengths, class Strides>
+struct Gather {
   static constexpr int lower_rank = 1, upper_rank = Lengths::size;
   static constexpr bool is_linear = false;
   const Entry* table;
   Lengths lengths;
   Strides strides;
 
-  template <int I> constexpr TESSERA_HD auto length() const { return get<I>(lengths); }
-  template <class X> constexpr TESSERA_HD Array<X, 1> lower(const Array<X, upper_rank>& u) const {
+  template <int I>
+  constexpr TESSERA_HD auto length() const {
+    return get<I>(lengths);
+  }
+  template <class X>
+  constexpr TESSERA_HD Array<X, 1> lower(const Array<X, upper_rank>& u) const {
     bool inside = true;  // the table must not be read where a pad above has left its range
     i64 at = 0;
     unroll<upper_rank>([&](auto i) {
@@ -244,8 +298,14 @@ template <class Entry, class Lengths, class Strides> struct Gather {
                                           const Array<X, 1>& l) const {
     return {lower(u)[0] - l[0]};
   }
-  template <class X> constexpr TESSERA_HD bool valid(const Array<X, 1>& l) const { return l[0] >= 0; }
-  template <int I> static constexpr TESSERA_HD int width(const Array<int, 1>&) { return 1; }
+  template <class X>
+  constexpr TESSERA_HD bool valid(const Array<X, 1>& l) const {
+    return l[0] >= 0;
+  }
+  template <int I>
+  static constexpr TESSERA_HD int width(const Array<int, 1>&) {
+    return 1;
+  }
   template <class X>
   constexpr TESSERA_HD void motion(const Array<X, upper_rank>&, const Array<X, 1>&, int, Motion<X>& m) const {
     m.dim = 0;
@@ -259,17 +319,25 @@ template <class Entry, class Lengths, class Strides> struct Gather {
 inline constexpr int next = -1;
 
 /// A transform waiting for the lengths of its lower dimensions D...
-template <class F, int... D> struct Recipe { F make; };
-template <int... D, class F> constexpr TESSERA_HD Recipe<F, D...> recipe(F make) { return {make}; }
+template <class F, int... D>
+struct Recipe {
+  F make;
+};
+template <int... D, class F>
+constexpr TESSERA_HD Recipe<F, D...> recipe(F make) {
+  return {make};
+}
 
 /// The dimension as it is. Every maker takes the lower dimension as template argument; without it, the next
 /// one: transform(x, pass<1>(), pass<0>()) transposes a matrix.
-template <int D = next> constexpr TESSERA_HD auto pass() {
+template <int D = next>
+constexpr TESSERA_HD auto pass() {
   return recipe<D>([](auto n) { return make_affine(Int<0>{}, tuple(n), tuple(Int<1>{})); });
 }
 
 /// `low` coordinates before and `high` after the dimension, which are invalid and read as zero.
-template <int D = next, class Low, class High> constexpr TESSERA_HD auto pad(Low low, High high) {
+template <int D = next, class Low, class High>
+constexpr TESSERA_HD auto pad(Low low, High high) {
   return recipe<D>([=](auto n) { return Pad<Low, decltype(n), High>{low, n, high}; });
 }
 
@@ -283,23 +351,24 @@ constexpr TESSERA_HD auto affine(Tuple<L...> lengths, Tuple<S...> strides, Start
 /// affine() with run-time lengths: embed({filter, output}, {dilation, stride}).
 template <int D = next, int R>
 constexpr TESSERA_HD auto embed(const i64 (&lengths)[R], const i64 (&strides)[R]) {
-  return [&]<int... I>(Seq<I...>) { return affine<D>(tuple(lengths[I]...), tuple(strides[I]...)); }
-  (make_seq<R>{});
+  return with_indices<R>([&]<int... I>(Seq<I...>) { return affine<D>(tuple(lengths[I]...), tuple(strides[I]...)); });
 }
 
 /// Dimensions D... as one, the last running fastest.
-template <int... D> constexpr TESSERA_HD auto merge() {
+template <int... D>
+constexpr TESSERA_HD auto merge() {
   static_assert(sizeof...(D) > 0, "merge: name the dimensions, as in merge<0, 2>()");
   return recipe<D...>([](auto... n) { return Merge<Tuple<decltype(n)...>>{tuple(n...)}; });
 }
 
 /// One dimension as several; the caller's lengths multiply to its length.
-template <int D = next, class... L> constexpr TESSERA_HD auto unmerge(Tuple<L...> lengths) {
+template <int D = next, class... L>
+constexpr TESSERA_HD auto unmerge(Tuple<L...> lengths) {
   return recipe<D>([=](auto) { return make_affine(Int<0>{}, lengths, row_major_strides(lengths)); });
 }
-template <int D = next, int R> constexpr TESSERA_HD auto unmerge(const i64 (&lengths)[R]) {
-  return [&]<int... I>(Seq<I...>) { return unmerge<D>(tuple(lengths[I]...)); }
-  (make_seq<R>{});
+template <int D = next, int R>
+constexpr TESSERA_HD auto unmerge(const i64 (&lengths)[R]) {
+  return with_indices<R>([&]<int... I>(Seq<I...>) { return unmerge<D>(tuple(lengths[I]...)); });
 }
 
 /// `count` coordinates from `start`, `step` apart.
@@ -309,17 +378,20 @@ constexpr TESSERA_HD auto slice(Start start, Count count, Step step = {}) {
 }
 
 /// The dimension at one coordinate: it vanishes from above.
-template <int D = next, class At> constexpr TESSERA_HD auto fix(At at) {
+template <int D = next, class At>
+constexpr TESSERA_HD auto fix(At at) {
   return recipe<D>([=](auto) { return make_affine(at, Tuple<>{}, Tuple<>{}); });
 }
 
 /// A new dimension of `length` equal entries; it has no lower dimension.
-template <class Length> constexpr TESSERA_HD auto broadcast(Length length) {
+template <class Length>
+constexpr TESSERA_HD auto broadcast(Length length) {
   return recipe<>([=]() { return Broadcast<Length>{length}; });
 }
 
 /// See Swizzle; Row and Column are the lower dimensions.
-template <int Row, int Column, int Unit, int Count, int Period = 1> constexpr TESSERA_HD auto swizzle() {
+template <int Row, int Column, int Unit, int Count, int Period = 1>
+constexpr TESSERA_HD auto swizzle() {
   return recipe<Row, Column>([](auto rows, auto columns) {
     return Swizzle<decltype(rows), decltype(columns), Unit, Count, Period>{rows, columns};
   });

@@ -45,20 +45,22 @@ struct View {
 
   /// Offset in elements of a coordinate inside the lengths; 0 <= c < length.
   template <Number... C>
-  requires(sizeof...(C) == Desc::rank) constexpr TESSERA_HD i64 offset(C... c) const {
-    return desc.offset(Coords{{static_cast<Index>(c)...}});
+  constexpr TESSERA_HD i64 offset(C... c) const {
+    return desc.offset(coords(c...));
   }
   constexpr TESSERA_HD i64 offset(const Coords& c) const { return desc.offset(c); }
 
   /// Whether the element exists; padding is not to be read or written.
   template <Number... C>
-  requires(sizeof...(C) == Desc::rank) constexpr TESSERA_HD bool valid(C... c) const {
-    return desc.valid(Coords{{static_cast<Index>(c)...}});
+  constexpr TESSERA_HD bool valid(C... c) const {
+    return desc.valid(coords(c...));
   }
   constexpr TESSERA_HD bool valid(const Coords& c) const { return desc.valid(c); }
 
   template <Number... C>
-  requires(sizeof...(C) == Desc::rank) constexpr TESSERA_HD T& at(C... c) const { return data[offset(c...)]; }
+  constexpr TESSERA_HD T& at(C... c) const {
+    return data[desc.offset(coords(c...))];
+  }
   constexpr TESSERA_HD T& at(const Coords& c) const { return data[offset(c)]; }
 
   /// The longest stretch from `c` along `dim`, at most `limit` elements, at one stride and of one validity.
@@ -80,6 +82,11 @@ struct View {
   }
 
  private:
+  template <class... C>
+  static constexpr TESSERA_HD Coords coords(C... c) {
+    static_assert(sizeof...(C) == rank, "view: one coordinate per dimension");
+    return {{static_cast<Index>(c)...}};
+  }
   constexpr TESSERA_HD Run segment(const Coords& c, int dim, i64 limit) const {
     return desc.walk(c, Motion<Index>{dim, 1, static_cast<Index>(limit)}, true);
   }
@@ -89,33 +96,32 @@ constexpr TESSERA_HD View<T, D> make_view(T* data, const D& desc) {
   return {data, desc};
 }
 
-template <class X, class S>
-struct RepeatType;
-template <class X, int... I>
-struct RepeatType<X, Seq<I...>> {
-  using type = Tuple<conditional_t<(I >= 0), X, void>...>;
+template <class S>
+struct RunTimeNumbers;
+template <int... I>
+struct RunTimeNumbers<Seq<I...>> {
+  using type = Tuple<conditional_t<(I >= 0), i64, void>...>;
 };
+template <int R>
+using run_time_numbers = typename RunTimeNumbers<make_seq<R>>::type;
 
 /// The plain case: run-time lengths and strides in elements.
 template <class T, int R>
-using StridedView =
-    View<T,
-         Strided<typename RepeatType<i64, make_seq<R>>::type, typename RepeatType<i64, make_seq<R>>::type>>;
+using StridedView = View<T, Strided<run_time_numbers<R>, run_time_numbers<R>>>;
 
 template <int R, class T>
 constexpr TESSERA_HD StridedView<T, R> strided(T* data, const i64* lengths, const i64* strides) {
-  return [&]<int... I>(Seq<I...>) {
+  return with_indices<R>([&]<int... I>(Seq<I...>) {
     return StridedView<T, R>{data, {tuple(lengths[I]...), tuple(strides[I]...)}};
-  }
-  (make_seq<R>{});
+  });
 }
 /// strided(ptr, {rows, columns}, {pitch, 1}).
 template <class T, int R>
 constexpr TESSERA_HD StridedView<T, R> strided(T* data, const i64 (&lengths)[R], const i64 (&strides)[R]) {
   return strided<R>(data, &lengths[0], &strides[0]);
 }
-/// Lengths and strides of which some are static: strided(ptr, tuple(m, Int<64>{}),
-/// tuple(multiple_of<8>(pitch), Int<1>{})).
+/// Lengths and strides of which some are static or known by a divisor:
+/// strided(ptr, tuple(m, Int<64>{}), tuple(multiple_of<8>(pitch), Int<1>{})).
 template <class T, class... L, class... S>
 constexpr TESSERA_HD auto strided(T* data, Tuple<L...> lengths, Tuple<S...> strides) {
   static_assert(sizeof...(L) == sizeof...(S), "strided: lengths and strides differ in number");
