@@ -1,0 +1,43 @@
+// Reading, mapping and atomically writing files.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// `text` in quotes for a message of one line: control characters escaped, long text shortened.
+std::string in_quotes(std::string_view text);
+
+/// A private mapping of a whole file: writes to it do not reach the file.
+struct MappedFile {
+  char* data = nullptr;
+  size_t size = 0;
+  MappedFile() = default;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+};
+/// Throws FileError if `path` is no readable regular file.
+std::shared_ptr<MappedFile> map_file(const std::string& path);
+
+/// Becomes `path` on commit(); until then it is `path`.tmp, which the destructor removes.
+class AtomicFile {
+ public:
+  /// Throws FileError if it cannot be created or another process is writing it.
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  /// Throws FileError, for example when the disk is full.
+  void write(const void* data, size_t bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(int error) const;
+  std::string path_, temporary_;
+  int fd_ = -1;
+};
+
+}  // namespace tessera
