@@ -34,11 +34,39 @@ TEST(View, StridesAreFoldedWhereNothingElseChanges) {
   check_view(u, [](const auto& c) { return c[0] * 4 + c[1]; });
 }
 
+TEST(View, AFlipIsANegativeStride) {
+  const auto v = packed(memory, {3, 7});
+  const auto flipped = transform(v, pass(), slice(6, 7, -1));
+  static_assert(decltype(flipped)::is_strided);
+  EXPECT_EQ(flipped.data - v.data, 6);
+  check_view(flipped, [](const auto& c) { return c[0] * 7 - c[1]; });
+  const auto padded = transform(transform(v, pass(), pad(2, 1)), pass(), slice(9, 10, -1));
+  check_view(padded, [](const auto& c) -> i64 { return c[1] < 1 || c[1] > 7 ? -1 : c[0] * 7 + 7 - c[1]; });
+  check_cursor(padded, 11);
+}
+
+TEST(View, OffsetsAndMergedCoordinatesAre64Bit) {
+  const i64 rows = 65536, columns = 50257;  // the logits of a GPT-2 batch: 3.3 billion elements
+  const auto logits = packed(memory, {rows, columns});
+  EXPECT_EQ(logits.offset(rows - 1, columns - 1), rows * columns - 1);
+  const auto flat = transform(logits, merge<0, 1>());
+  EXPECT_EQ(flat.length(0), rows * columns);
+  EXPECT_EQ(flat.offset(i64{3'200'000'000}), 3'200'000'000);
+  const auto pitched = transform(strided(memory, {rows, columns}, {50304, 1}), merge<0, 1>());
+  EXPECT_EQ(pitched.offset(rows * columns - 1), (rows - 1) * 50304 + columns - 1);
+  EXPECT_EQ(pitched.run({rows * columns - 3}, 0).length, 3);
+}
+
+TEST(View, EmptyDimensions) {
+  const auto v = packed(memory, {3, 0});
+  EXPECT_EQ(transform(v, merge<0, 1>()).length(0), 0);
+  const auto padded = transform(v, pass(), pad(2, 1));  // nothing but padding
+  check_view(padded, [](const auto&) { return -1; });
+}
+
 struct Conv {
   i64 n, h, w, c, r, s, stride, dilation, pad;
-  i64 out(i64 length, i64 filter) const {
-    return (length + 2 * pad - dilation * (filter - 1) - 1) / stride + 1;
-  }
+  i64 out(i64 length, i64 filter) const { return (length + 2 * pad - dilation * (filter - 1) - 1) / stride + 1; }
   i64 ho() const { return out(h, r); }
   i64 wo() const { return out(w, s); }
 };
@@ -122,8 +150,7 @@ std::vector<double> naive_backward(const Conv& p, i64 k, const Whole& dy, const 
 }
 
 TEST(View, ConvolutionBackwardDataIsOneProductPerResidue) {
-  const Conv more[] = {
-      {1, 12, 9, 2, 3, 4, 2, 2, 1}, {2, 13, 10, 1, 3, 2, 4, 6, 3}, {1, 8, 8, 2, 1, 1, 3, 1, 0}};
+  const Conv more[] = {{1, 12, 9, 2, 3, 4, 2, 2, 1}, {2, 13, 10, 1, 3, 2, 4, 6, 3}, {1, 8, 8, 2, 1, 1, 3, 1, 0}};
   std::vector<Conv> all(std::begin(convs), std::end(convs));
   all.insert(all.end(), std::begin(more), std::end(more));
   for (const Conv& p : all) {
@@ -133,8 +160,7 @@ TEST(View, ConvolutionBackwardDataIsOneProductPerResidue) {
     const auto grad_out = packed(dy.data.data(), {p.n, p.ho(), p.wo(), k});
     const auto filter = packed(weights.data.data(), {k, p.r, p.s, p.c});
     const auto grad_in = packed(dx.data(), {p.n, p.h, p.w, p.c});
-    const Window wh{p.h, p.r, p.stride, p.dilation, p.pad, p.pad},
-        ww{p.w, p.s, p.stride, p.dilation, p.pad, p.pad};
+    const Window wh{p.h, p.r, p.stride, p.dilation, p.pad, p.pad}, ww{p.w, p.s, p.stride, p.dilation, p.pad, p.pad};
     ASSERT_EQ(wh.output(), p.ho());
     for (i64 fh = 0; fh < p.stride; ++fh) {
       for (i64 fw = 0; fw < p.stride; ++fw) {
@@ -159,14 +185,12 @@ TEST(View, ConvolutionBackwardDataIsOneProductPerResidue) {
 TEST(View, ConvolutionBackwardTapsRunAndMove) {
   const Conv p{2, 9, 7, 1, 3, 3, 2, 1, 1};
   const auto grad_out = packed(memory, {p.n, p.ho(), p.wo(), 3});
-  const Window wh{p.h, p.r, p.stride, p.dilation, p.pad, p.pad},
-      ww{p.w, p.s, p.stride, p.dilation, p.pad, p.pad};
+  const Window wh{p.h, p.r, p.stride, p.dilation, p.pad, p.pad}, ww{p.w, p.s, p.stride, p.dilation, p.pad, p.pad};
   const auto rh = residue(wh, 0), rw = residue(ww, 1);
   const auto a = transform(backward_taps(grad_out, rh, rw), merge<0, 2, 4>(), merge<1, 3, 5>());
   check_cursor(a, 7);
   check_view(a, [&](const auto& at) -> i64 {
-    const i64 n = at[0] / (rh.count * rw.count), h = at[0] / rw.count % rh.count * 2,
-              w = at[0] % rw.count * 2 + 1;
+    const i64 n = at[0] / (rh.count * rw.count), h = at[0] / rw.count % rh.count * 2, w = at[0] % rw.count * 2 + 1;
     const i64 r = at[1] / 3 / rw.taps * 2 + rh.tap, s = at[1] / 3 % rw.taps * 2 + rw.tap;
     if ((h + p.pad - r) % 2 != 0 || (w + p.pad - s) % 2 != 0) return -2;
     const i64 y = (h + p.pad - r) / 2, x = (w + p.pad - s) / 2;
@@ -219,8 +243,7 @@ TEST(View, PagedAttentionIsAGather) {
     return slot < 0 ? -1 : ((slot * page + at[0] % page) * heads + 1) * width + at[1];
   });
   check_cursor(keys, 10);
-  const auto second =
-      transform(transform(logical, fix(1), merge<1, 2>(), fix<3>(0), pass()), slice(1, 10), pass());
+  const auto second = transform(transform(logical, fix(1), merge<1, 2>(), fix<3>(0), pass()), slice(1, 10), pass());
   check_view(second, [&](const auto& at) -> i64 {
     const i64 slot = table[4 + (at[0] + 1) / page];
     return ((slot * page + (at[0] + 1) % page) * heads) * width + at[1];
