@@ -366,14 +366,14 @@ TESSERA_HD Tile<T, Layout> spread(const Tile<T, Reduced<Layout, Dim>>& reduced) 
 template <class T>
 struct Moments {
   T mean, squares, count;
-
-  friend TESSERA_HD Moments merge(const Moments& a, const Moments& b) {
-    const T n = a.count + b.count;
-    const T share = n > T(0) ? b.count / n : T(0);
-    const T delta = b.mean - a.mean;
-    return {a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share, n};
-  }
 };
+template <class T>
+TESSERA_HD Moments<T> merge(const Moments<T>& a, const Moments<T>& b) {
+  const T n = a.count + b.count;
+  const T share = n > T(0) ? b.count / n : T(0);
+  const T delta = b.mean - a.mean;
+  return {a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share, n};
+}
 
 /// Mean and sum of squared deviations along Dim, in two passes over the registers.
 template <int Dim, class T, class Layout>

@@ -65,6 +65,7 @@ const char* isa_name() { return names[static_cast<int>(isa())].data(); }
   const Type& name() { return baseline::name; }
 #endif
 TESSERA_TABLE(ElementwiseTable, elementwise_table)
+TESSERA_TABLE(ReduceTable, reduce_table)
 #undef TESSERA_TABLE
 
 }  // namespace tessera::cpu_kernels

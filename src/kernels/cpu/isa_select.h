@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/isa/elementwise.h"
+#include "kernels/cpu/isa/reduce.h"
 
 namespace tessera::cpu_kernels {
 
@@ -13,5 +14,6 @@ Isa isa();
 const char* isa_name();
 
 const ElementwiseTable& elementwise_table();
+const ReduceTable& reduce_table();
 
 }  // namespace tessera::cpu_kernels
