@@ -1,6 +1,9 @@
 # Flags that every target of the project shares.
 add_library(tessera_flags INTERFACE)
 target_compile_options(tessera_flags INTERFACE -Wall -Wextra -Wno-psabi -fno-math-errno -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)  # libstdc++ 12 uses what it deprecates, in std::stable_sort
+  target_compile_options(tessera_flags INTERFACE -Wno-deprecated-declarations)
+endif()
 if(TESSERA_WERROR)
   target_compile_options(tessera_flags INTERFACE -Werror)
 endif()
