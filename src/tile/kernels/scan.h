@@ -29,7 +29,7 @@ inline void for_each_line(const LinePlan& plan, i64 cost, const ExecutorRef& exe
   split_range(executor, lines.total(), plan.length * cost, 1, [&](i64 begin, i64 end, int thread) {
     LoopWalk walk(lines, begin);
     for (i64 i = begin; i < end; ++i, walk.advance(lines, 1)) {
-      char* at[max_operands];
+      char* at[max_operands] = {};
       for (int k = 0; k < lines.operands; ++k) at[k] = static_cast<char*>(plan.data[k]) + walk.offset[k];
       fn(at, thread);
     }
