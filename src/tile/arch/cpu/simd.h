@@ -4,6 +4,14 @@
 
 #include "../../types.h"
 
+#if defined(__clang__)
+#define TESSERA_UNROLL _Pragma("clang loop unroll(full)")
+#define TESSERA_UNROLL4 _Pragma("clang loop unroll_count(4)")
+#else
+#define TESSERA_UNROLL _Pragma("GCC unroll 32")
+#define TESSERA_UNROLL4 _Pragma("GCC unroll 4")
+#endif
+
 #if defined(__x86_64__) && !TESSERA_GPU_COMPILER
 #define TESSERA_X86 1
 #else
