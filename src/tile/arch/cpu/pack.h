@@ -117,7 +117,8 @@ void copy_line(const View& view, typename View::Coords at, int dim, i64 length, 
     } else if (run.stride == 1) {
       i64 i = 0;
       for (; i + V::lanes <= run.length; i += V::lanes) store(to + i, load<V>(from + i));
-      if (i < run.length) store(to + i, load<V>(from + i, static_cast<int>(run.length - i)), static_cast<int>(run.length - i));
+      if (i < run.length)
+        store(to + i, load<V>(from + i, static_cast<int>(run.length - i)), static_cast<int>(run.length - i));
     } else {
       for (i64 i = 0; i < run.length; ++i) to[i] = convert_element<T>(from[i * run.stride]);
     }

@@ -179,9 +179,12 @@ class BlockedTask {
       for (i64 i = 0; i < panels; ++i) {
         const Span r = part(m.size(), panels, i);
         const T* a = packed_a_ + r.begin * k.size();
-        finish({m.begin + r.begin, m.begin + r.end}, j, columns, part_k, [&](T* c, i64 pitch, int lanes, bool add) {
-          kernel(static_cast<int>(r.size()), vectors)(k.size(), a, b, width, c, pitch, lanes, add);
-        }, last);
+        finish(
+            {m.begin + r.begin, m.begin + r.end}, j, columns, part_k,
+            [&](T* c, i64 pitch, int lanes, bool add) {
+              kernel(static_cast<int>(r.size()), vectors)(k.size(), a, b, width, c, pitch, lanes, add);
+            },
+            last);
       }
     }
   }
@@ -217,7 +220,7 @@ class BlockedTask {
   T *packed_a_ = nullptr, *packed_b_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
 };
 
-/// `count` products of one extent; get(i) returns the i-th Product.
+/// `count` products of one extent; get(i, f) calls f with the i-th Product.
 template <class T, class Get>
 void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const Get& get) {
   if (e.m <= 0 || e.n <= 0 || count <= 0) return;
@@ -229,10 +232,11 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
   const i64 tasks = count * grid.m * grid.n;
   const auto run = [&](i64 index, int thread) {
     const i64 cell = index % (grid.m * grid.n);
-    const auto product = get(index / (grid.m * grid.n));
-    BlockedTask<T> task(product, part(e.m, grid.m, cell / grid.n),
-                        part(e.n, grid.n, cell % grid.n, block_columns<T>), blocks);
-    task.run(executor.scratch(thread, task.scratch_bytes()));
+    get(index / (grid.m * grid.n), [&](const Product<T>& product) {
+      BlockedTask<T> task(product, part(e.m, grid.m, cell / grid.n), part(e.n, grid.n, cell % grid.n, block_columns<T>),
+                          blocks);
+      task.run(executor.scratch(thread, task.scratch_bytes()));
+    });
   };
   if (threads == 1) {
     for (i64 i = 0; i < tasks; ++i) run(i, 0);
