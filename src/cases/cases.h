@@ -11,10 +11,11 @@ namespace tessera {
 
 struct OpCase {
   std::string_view op;
-  std::string label;  ///< what is special about it: "broadcast", "prime sizes", "768x3072x768"
-  Attrs attrs;
-  /// Fresh inputs, floating ones in float64 with values for which the op is smooth; undefined where optional and absent.
-  std::function<Tensors(Generator&)> inputs;
+  std::string label = {};  ///< what is special about it: "broadcast", "prime sizes", "768x3072x768"
+  Attrs attrs = {};
+  /// Fresh inputs, floating ones in float64 with values for which the op is smooth; undefined where optional and
+  /// absent.
+  std::function<Tensors(Generator&)> inputs = {};
   /// Bit i: the gradient of input i is checked against finite differences.
   uint32_t gradients = 0;
   /// Dtypes in which the floating inputs are tried; the result is compared with the reference on float64.

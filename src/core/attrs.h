@@ -57,9 +57,11 @@ struct DimList {
 };
 
 // Each struct lists its members in `visit`, from which printing and comparing are made.
-#define TESSERA_ATTRS(...) \
-  template <class V>       \
-  void visit(V&& v) const { v.fields(#__VA_ARGS__, __VA_ARGS__); }
+#define TESSERA_ATTRS(...)               \
+  template <class V>                     \
+  void visit(V&& v) const {              \
+    v.fields(#__VA_ARGS__, __VA_ARGS__); \
+  }
 
 struct NoAttrs {
   template <class V>
@@ -100,7 +102,7 @@ struct ShapeAttrs {
   DimList shape;
   TESSERA_ATTRS(shape)
 };
-/// zeros/full (a = value), arange (a = start, b = step), uniform (a = low, b = high), normal (a = mean, b = std)
+/// full (a = value), arange (a = start, b = step), uniform (a = low, b = high), normal (a = mean, b = std)
 struct CreateAttrs {
   DimList shape;
   DType dtype = Float32;
@@ -112,14 +114,29 @@ struct PermuteAttrs {
   TESSERA_ATTRS(dims)
 };
 struct SliceAttrs {
-  int64_t dim = 0, start = 0, end = 0, step = 1;
+  int64_t dim = 0;
+  Dim start, end;
+  int64_t step = 1;
   TESSERA_ATTRS(dim, start, end, step)
+};
+struct SelectAttrs {
+  int64_t dim = 0;
+  Dim index;
+  TESSERA_ATTRS(dim, index)
 };
 /// Of the backward of a slice or an index: the size of `dim` in the gradient that is made.
 struct ScatterAttrs {
-  int64_t dim = 0, size = 0, start = 0, step = 1;
+  int64_t dim = 0;
+  Dim size, start;
+  int64_t step = 1;
   TESSERA_ATTRS(dim, size, start, step)
 };
+/// tril, triu
+struct DiagonalAttrs {
+  int64_t diagonal = 0;
+  TESSERA_ATTRS(diagonal)
+};
+/// Of the last six dims, outermost first.
 struct PadAttrs {
   int64_t low[6] = {}, high[6] = {};
   double value = 0;
@@ -154,6 +171,10 @@ struct AttentionAttrs {
   bool causal = false;
   TESSERA_ATTRS(scale, causal)
 };
+struct OneHotAttrs {
+  int64_t classes = 0;
+  TESSERA_ATTRS(classes)
+};
 struct DropoutAttrs {
   double p = 0;
   TESSERA_ATTRS(p)
@@ -184,8 +205,7 @@ class Attrs {
  public:
   Attrs() : Attrs(NoAttrs{}) {}
   template <class T>
-    requires(!std::is_same_v<T, Attrs>)
-  Attrs(const T& value) : type_(&type_of<T>) {
+  requires(!std::is_same_v<T, Attrs>) Attrs(const T& value) : type_(&type_of<T>) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(data_));
     std::memcpy(static_cast<void*>(data_), &value, sizeof(T));
   }
@@ -196,9 +216,7 @@ class Attrs {
   }
   /// "dim=1, keepdim=true"
   std::string describe() const { return type_->describe(data_); }
-  friend bool operator==(const Attrs& a, const Attrs& b) {
-    return a.type_ == b.type_ && a.describe() == b.describe();
-  }
+  friend bool operator==(const Attrs& a, const Attrs& b) { return a.type_ == b.type_ && a.describe() == b.describe(); }
 
  private:
   struct Type {
@@ -216,7 +234,9 @@ class Attrs {
 class AttrsPrinter {
  public:
   template <class... T>
-  void fields(std::string_view names, const T&... values) { (add(names, values), ...); }
+  void fields(std::string_view names, const T&... values) {
+    (add(names, values), ...);
+  }
   std::string text;
 
  private:
@@ -228,6 +248,7 @@ class AttrsPrinter {
   }
   static std::string print(bool v) { return v ? "true" : "false"; }
   static std::string print(int64_t v) { return std::to_string(v); }
+  static std::string print(Dim v) { return v.to_string(); }
   static std::string print(double v);
   static std::string print(DType v) { return std::string(name(v)); }
   static std::string print(Activation v);
@@ -236,7 +257,9 @@ class AttrsPrinter {
   static std::string print(const IntList& v) { return print(std::span(v.values, v.size())); }
   static std::string print(const DimList& v) { return to_string(v.shape()); }
   template <size_t N>
-  static std::string print(const int64_t (&v)[N]) { return print(std::span<const int64_t>(v)); }
+  static std::string print(const int64_t (&v)[N]) {
+    return print(std::span<const int64_t>(v));
+  }
 };
 
 template <class T>

@@ -1,6 +1,7 @@
 // An operator, defined once; and the ordered list of kernels that can run it on a device.
 #pragma once
 #include <array>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -57,8 +58,8 @@ struct Op {
   Autocast autocast = Autocast::None;
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
-  /// The output aliases input 0 and no kernel runs.
-  ViewLayout (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
+  /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
+  std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };
 

@@ -1,7 +1,57 @@
+// Tensors made from numbers.
+#include <cmath>
+
+#include <fmt/format.h>
+
 #include "ops/op_table.h"
+#include "ops/reference.h"
 
 namespace tessera {
+namespace {
 
-std::span<const Op* const> creation_ops() { return {}; }
+Metas infer_create(std::span<const TensorMeta>, const Attrs& attrs) {
+  const auto& a = attrs.as<CreateAttrs>();
+  return {{a.shape.shape(), a.dtype, cpu()}};
+}
+
+Tensors full_reference(std::span<const Tensor>, const Attrs& attrs) {
+  const auto& a = attrs.as<CreateAttrs>();
+  return {reference::generate(a.shape.shape(), a.dtype, [&](auto&) { return a.a; })};
+}
+
+Tensors arange_reference(std::span<const Tensor>, const Attrs& attrs) {
+  const auto& a = attrs.as<CreateAttrs>();
+  return {
+      reference::generate(a.shape.shape(), a.dtype, [&](auto& i) { return a.a + static_cast<double>(i[0]) * a.b; })};
+}
+
+const Op full_op = {.name = "full", .infer = infer_create, .reference = full_reference};
+const Op arange_op = {.name = "arange", .infer = infer_create, .reference = arange_reference};
+
+Tensor create(const Op& op, const Shape& shape, DType dtype, Device device, double a, double b = 0) {
+  if (device.type != DeviceType::CPU)
+    throw Error(fmt::format("{}: device {} is not available: this build has only the cpu", op.name, to_string(device)));
+  return dispatch_one(op, {}, CreateAttrs{DimList(shape), dtype, a, b});
+}
+
+}  // namespace
+
+std::span<const Op* const> creation_ops() {
+  static constexpr const Op* ops[] = {&full_op, &arange_op};
+  return ops;
+}
+
+Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+  return create(full_op, shape, dtype, device, value);
+}
+Tensor zeros(const Shape& shape, DType dtype, Device device) { return full(shape, 0, dtype, device); }
+Tensor ones(const Shape& shape, DType dtype, Device device) { return full(shape, 1, dtype, device); }
+
+Tensor arange(double start, double end, double step, DType dtype, Device device) {
+  double count = std::max(0.0, std::ceil((end - start) / step));
+  if (!(count < 0x1p62))  // also NaN
+    throw Error(fmt::format("arange: no finite number of steps of {} from {} to {}", step, start, end));
+  return create(arange_op, {static_cast<int64_t>(count)}, dtype, device, start, step);
+}
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 // The one way down: infer, allocate or alias, pick, run, record.
 #include "tessera/autograd.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "ops/op_table.h"
@@ -27,8 +29,11 @@ struct OpNode final : Node {
   std::string_view name() const override { return op->name; }
 
   Tensors backward(const Tensors& grads) override {
+    if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))
+      return Tensors(next.size());
     if (released)
-      throw Error(fmt::format("{}: backward runs a second time over a graph that was freed; use retain_graph", op->name));
+      throw Error(
+          fmt::format("{}: backward runs a second time over a graph that was freed; use retain_graph", op->name));
     Tensors in(inputs.size()), out(outputs_saved.size());
     for (size_t i = 0; i < in.size(); ++i) in[i] = restore(inputs[i]);
     for (size_t i = 0; i < out.size(); ++i) {
@@ -49,8 +54,8 @@ struct OpNode final : Node {
  private:
   Tensor restore(const SavedTensor& s) const {
     if (s.tensor.defined() && s.tensor.storage()->version.load(std::memory_order_relaxed) != s.version)
-      throw Error(fmt::format("{}: a tensor needed by backward ({}) was changed in place (version {}, saved at {})", op->name,
-                              describe(s.tensor), s.tensor.storage()->version.load(), s.version));
+      throw Error(fmt::format("{}: a tensor needed by backward ({}) was changed in place (version {}, saved at {})",
+                              op->name, describe(s.tensor), s.tensor.storage()->version.load(), s.version));
     return s.tensor;
   }
   Tensor attach(const Tensor& plain, int32_t index) {
@@ -81,7 +86,8 @@ void check_in_place(const Op& op, const Tensors& in, size_t written) {
   for (size_t i = 0; i < written; ++i) {
     if (!in[i].defined() || !needs_grad(in[i])) continue;
     if (in[i].is_leaf())
-      throw Error(fmt::format("{}: a leaf that requires a gradient cannot be changed in place; use NoGrad or detach()", op.name));
+      throw Error(fmt::format("{}: a leaf that requires a gradient cannot be changed in place; use NoGrad or detach()",
+                              op.name));
     if (in[i].impl().autograd->is_view)
       throw Error(fmt::format("{}: in-place change of a view that requires a gradient is not supported", op.name));
   }
@@ -126,8 +132,15 @@ void record(const Op& op, const Tensors& in, const Tensors& out, const Attrs& at
     meta->requires_grad = true;
     meta->node = Ref<Node>(node.get());
     meta->index = static_cast<int32_t>(i);
-    meta->is_view = op.view != nullptr;
+    meta->is_view = op.view && out[i].storage() == in[0].storage();
   }
+}
+
+// The output of a view op, if strides allow one.
+bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
+  auto layout = op.view(in.impl(), attrs);
+  if (layout) out.push_back(as_strided(in.storage(), layout->shape, layout->strides, layout->offset, in.dtype()));
+  return layout.has_value();
 }
 
 Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, bool keep_hidden) {
@@ -162,10 +175,7 @@ Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
     for (const Tensor& t : in) recording |= needs_grad(t);
 
   Tensors out;
-  if (op.view) {
-    ViewLayout layout = op.view(in[0].impl(), attrs);
-    out.push_back(as_strided(in[0].storage(), layout.shape, layout.strides, layout.offset, in[0].dtype()));
-  } else {
+  if (!op.view || !alias(op, in[0], attrs, out)) {
     SmallVector<TensorMeta, 4> metas;
     for (const Tensor& t : in) metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, device});
     Metas inferred = op.infer({metas.data(), metas.size()}, attrs);

@@ -1,7 +1,527 @@
+// Elementwise operators: makers of ops, then tables with a line or two per op.
+#include <cmath>
+#include <numbers>
+
+#include <fmt/format.h>
+
+#include "ops/gradient.h"
+#include "ops/op_name.h"
 #include "ops/op_table.h"
+#include "ops/reference.h"
 
 namespace tessera {
+namespace {
 
-std::span<const Op* const> elementwise_ops() { return {}; }
+// ---- dtypes and shapes
+
+enum class Result { Like, Real, Truth };  // the promoted dtype; the same but integers become f32; bool
+using enum Result;
+
+constexpr int kind(DType t) { return is_floating(t) ? 2 : t == Bool ? 0 : 1; }
+
+// As in PyTorch, a 0-d tensor does not widen a tensor of the same kind: f16[3] + f32[] is f16.
+DType result_type(const TensorMeta& a, const TensorMeta& b) {
+  bool number_a = a.shape.empty(), number_b = b.shape.empty();
+  if (number_a && !number_b && kind(a.dtype) <= kind(b.dtype)) return b.dtype;
+  if (number_b && !number_a && kind(b.dtype) <= kind(a.dtype)) return a.dtype;
+  return promote(a.dtype, b.dtype);
+}
+
+constexpr DType result_dtype(Result result, DType promoted) {
+  if (result == Truth) return Bool;
+  return result == Real && !is_floating(promoted) ? Float32 : promoted;
+}
+
+template <Result result>
+Metas infer_unary(std::span<const TensorMeta> in, const Attrs&) {
+  return {{in[0].shape, result_dtype(result, in[0].dtype), in[0].device}};
+}
+
+template <OpName op, Result result>
+Metas infer_binary(std::span<const TensorMeta> in, const Attrs&) {
+  Shape shape = in[0].shape == in[1].shape ? in[0].shape : broadcast_shapes(op.view(), in[0].shape, in[1].shape);
+  return {{std::move(shape), result_dtype(result, result_type(in[0], in[1])), in[0].device}};
+}
+
+// A whole number keeps integers integers.
+Metas infer_scalar(std::span<const TensorMeta> in, const Attrs& attrs) {
+  double value = attrs.as<ScalarAttrs>().value;
+  DType dtype = in[0].dtype;
+  if (!is_floating(dtype)) dtype = value != std::floor(value) ? Float32 : dtype == Bool ? Int64 : dtype;
+  return {{in[0].shape, dtype, in[0].device}};
+}
+
+Metas infer_cast(std::span<const TensorMeta> in, const Attrs& attrs) {
+  return {{in[0].shape, attrs.as<CastAttrs>().dtype, in[0].device}};
+}
+
+Metas infer_where(std::span<const TensorMeta> in, const Attrs&) {
+  if (in[0].dtype != Bool) throw Error(fmt::format("where: the condition is {}, not bool", name(in[0].dtype)));
+  Shape shape = broadcast_shapes("where", broadcast_shapes("where", in[0].shape, in[1].shape), in[2].shape);
+  return {{std::move(shape), result_type(in[1], in[2]), in[0].device}};
+}
+
+// In place: computed in the promoted dtype, stored in that of the first input.
+template <OpName op>
+Metas infer_update(std::span<const TensorMeta> in, const Attrs&) {
+  const TensorMeta& self = in[0];
+  if (in.size() > 1) {
+    if (!(self.shape == in[1].shape || broadcast_shapes(op.view(), self.shape, in[1].shape) == self.shape))
+      throw Error(
+          fmt::format("{}: {} does not broadcast to {}", op.view(), to_string(in[1].shape), to_string(self.shape)));
+    if (op.view() != "copy_" && kind(in[1].dtype) > kind(self.dtype))
+      throw Error(
+          fmt::format("{}: a result of {} cannot be stored in {}", op.view(), name(in[1].dtype), name(self.dtype)));
+  }
+  return {self};
+}
+
+// ---- references
+
+template <auto value>
+Tensors unary_reference(std::span<const Tensor> in, const Attrs&) {
+  DType dtype = std::is_same_v<decltype(value(0.0)), bool> ? Bool : in[0].dtype();
+  return {reference::generate(in[0].shape(), dtype, [&](auto& i) { return value(reference::get(in[0], i)); })};
+}
+
+template <auto value>
+Tensors binary_reference(std::span<const Tensor> in, const Attrs&) {
+  constexpr bool truth = std::is_same_v<decltype(value(0.0, 0.0)), bool>;
+  return {reference::generate(broadcast_shapes("", in[0].shape(), in[1].shape()), truth ? Bool : in[0].dtype(),
+                              [&](auto& i) { return value(reference::get(in[0], i), reference::get(in[1], i)); })};
+}
+
+// value(x, number)
+template <auto value>
+Tensors scalar_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  double number = attrs.as<ScalarAttrs>().value;
+  return {reference::generate(in[0].shape(), in[0].dtype(),
+                              [&](auto& i) { return value(reference::get(in[0], i), number); })};
+}
+
+// value(self, other, number)
+template <auto value>
+Tensors update_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  double number = attrs.as<ScalarAttrs>().value;
+  return {reference::generate(in[0].shape(), in[0].dtype(), [&](auto& i) {
+    return value(reference::get(in[0], i), reference::get(in[1], i), number);
+  })};
+}
+
+Tensors cast_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  DType dtype = attrs.as<CastAttrs>().dtype;
+  return {reference::generate(in[0].shape(), dtype, [&](auto& i) { return reference::get(in[0], i); })};
+}
+
+Tensors clamp_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  auto [low, high] = attrs.as<ClampAttrs>();
+  return {reference::generate(in[0].shape(), in[0].dtype(),
+                              [&](auto& i) { return std::min(std::max(reference::get(in[0], i), low), high); })};
+}
+
+Tensors clamp_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  auto [low, high] = attrs.as<ClampAttrs>();
+  return {reference::generate(in[0].shape(), in[0].dtype(), [&](auto& i) {
+    double x = reference::get(in[1], i);
+    return x >= low && x <= high ? reference::get(in[0], i) : 0;
+  })};
+}
+
+Tensors where_reference(std::span<const Tensor> in, const Attrs&) {
+  Shape shape = broadcast_shapes("", broadcast_shapes("", in[0].shape(), in[1].shape()), in[2].shape());
+  return {reference::generate(shape, in[1].dtype(), [&](auto& i) {
+    return reference::get(in[0], i) != 0 ? reference::get(in[1], i) : reference::get(in[2], i);
+  })};
+}
+
+Tensors copy_reference(std::span<const Tensor> in, const Attrs&) {
+  return {reference::generate(in[0].shape(), in[0].dtype(), [&](auto& i) { return reference::get(in[1], i); })};
+}
+
+double normal_cdf(double x) { return 0.5 * std::erfc(-x * std::numbers::sqrt2 / 2); }
+double normal_pdf(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
+double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+double gelu_tanh_of(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double gelu_tanh_slope(double x) {
+  double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+double silu_slope(double x) { return sigmoid_of(x) * (1 + x * (1 - sigmoid_of(x))); }
+double softplus_of(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+double remainder_of(double a, double b) { return a - std::floor(a / b) * b; }
+
+// ---- makers of ops
+
+using Vjp = Tensors (*)(const Saved&, const Tensors&);
+using T = const Tensor&;
+enum class From { Input, Output };  // what a gradient is computed from
+using enum From;
+
+template <From from>
+const Tensor& kept(const Saved& s) {
+  return from == Input ? s.inputs[0] : s.outputs[0];
+}
+
+template <From from, auto gradient>
+Tensors unary_vjp(const Saved& s, const Tensors& grads) {
+  return {gradient(grads[0], kept<from>(s))};
+}
+
+// Through an op that makes the gradient in one pass.
+template <const Op& backward, From from>
+Tensors fused_vjp(const Saved& s, const Tensors& grads) {
+  return {dispatch_one(backward, {grads[0], kept<from>(s)}, s.attrs)};
+}
+
+template <OpName op, Result result, auto value, From from, auto gradient>
+constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
+  return {.name = op.text,
+          .infer = infer_unary<result>,
+          .vjp = unary_vjp<from, gradient>,
+          .fused_vjp = fused,
+          .reference = unary_reference<value>,
+          .saves = from == Input ? Saves{.inputs = 1} : Saves{.outputs = 1},
+          .autocast = autocast};
+}
+
+template <OpName op, auto value>
+constexpr Op predicate() {
+  return {.name = op.text, .infer = infer_unary<Truth>, .reference = unary_reference<value>};
+}
+
+// The gradient of a step is zero wherever there is one.
+Tensors zero_vjp(const Saved& s, const Tensors&) { return {zeros_like(s.metas[0])}; }
+
+template <OpName op, auto value>
+constexpr Op step() {
+  return {.name = op.text,
+          .infer = infer_unary<Like>,
+          .vjp = zero_vjp,
+          .reference = unary_reference<value>,
+          .saves = {.metas = 1}};
+}
+
+// Dims that were broadcast are summed; gradients that nobody wants are not computed.
+template <auto to_a, auto to_b>
+Tensors binary_vjp(const Saved& s, const Tensors& grads) {
+  Tensors out(2);
+  if (s.needs_input(0)) out[0] = gradient_for(to_a(grads[0], s), s.metas[0]);
+  if (s.needs_input(1)) out[1] = gradient_for(to_b(grads[0], s), s.metas[1]);
+  return out;
+}
+
+template <OpName op, Result result, auto value>
+constexpr Op binary(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = Autocast::None) {
+  return {.name = op.text,
+          .infer = infer_binary<op, result>,
+          .vjp = vjp,
+          .reference = binary_reference<value>,
+          .saves = saves,
+          .autocast = autocast};
+}
+
+constexpr Saves kShapes{.metas = 3}, kInputs{.inputs = 3, .metas = 3},
+    kEverything{.inputs = 3, .outputs = 1, .metas = 3};
+constexpr auto kNone = Autocast::None, kFloat32 = Autocast::Float32;
+
+// Not a product with the condition: inf and NaN must not leak through zeros.
+Tensor keep_where(T condition, T g) { return where(condition, g, number_like(g, 0)); }
+
+Tensor gelu_gradient(T x) {
+  Tensor density = exp(square(x) * -0.5) * (0.5 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
+  return (erf(x * (0.5 * std::numbers::sqrt2)) + 1.0) * 0.5 + x * density;
+}
+Tensor gelu_tanh_gradient(T x) {
+  const double c = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+  Tensor x2 = square(x), t = tanh(x * (x2 * (c * 0.044715) + c));
+  return (t + 1.0) * 0.5 + x * (1.0 - square(t)) * (x2 * (1.5 * c * 0.044715) + 0.5 * c);
+}
+Tensor silu_gradient(T x) {
+  Tensor s = sigmoid(x);
+  return s * (x * (1.0 - s) + 1.0);
+}
+
+// ---- the tables
+// clang-format off
+
+// Gradients in one pass: of the result, and the input or the result.
+const Op relu_backward = binary<"relu_backward", Like, [](double g, double y) { return 0 < y ? g : 0; }>();
+const Op tanh_backward = binary<"tanh_backward", Like, [](double g, double y) { return g * (1 - y * y); }>();
+const Op sigmoid_backward = binary<"sigmoid_backward", Like, [](double g, double y) { return g * y * (1 - y); }>();
+const Op gelu_backward = binary<"gelu_backward", Like, [](double g, double x) { return g * (normal_cdf(x) + x * normal_pdf(x)); }>();
+const Op gelu_tanh_backward = binary<"gelu_tanh_backward", Like, [](double g, double x) { return g * gelu_tanh_slope(x); }>();
+const Op silu_backward = binary<"silu_backward", Like, [](double g, double x) { return g * silu_slope(x); }>();
+const Op softplus_backward = binary<"softplus_backward", Like, [](double g, double x) { return g * sigmoid_of(x); }>();
+const Op clamp_backward = {.name = "clamp_backward", .infer = infer_binary<"clamp_backward", Like>, .reference = clamp_backward_reference};
+
+// One input: name, dtype of the result, value; gradient from g and x (the input) or y (the result).
+const Op neg_op = unary<"neg", Like, [](double x) { return -x; }, Output, [](T g, T) { return -g; }>();
+const Op abs_op = unary<"abs", Like, [](double x) { return std::abs(x); }, Input, [](T g, T x) { return g * sign(x); }>();
+const Op square_op = unary<"square", Like, [](double x) { return x * x; }, Input, [](T g, T x) { return g * x * 2.0; }>();
+const Op exp_op = unary<"exp", Real, [](double x) { return std::exp(x); }, Output, [](T g, T y) { return g * y; }>(kFloat32);
+const Op expm1_op = unary<"expm1", Real, [](double x) { return std::expm1(x); }, Output, [](T g, T y) { return g * (y + 1.0); }>(kFloat32);
+const Op log_op = unary<"log", Real, [](double x) { return std::log(x); }, Input, [](T g, T x) { return g / x; }>(kFloat32);
+const Op log1p_op = unary<"log1p", Real, [](double x) { return std::log1p(x); }, Input, [](T g, T x) { return g / (x + 1.0); }>(kFloat32);
+const Op sqrt_op = unary<"sqrt", Real, [](double x) { return std::sqrt(x); }, Output, [](T g, T y) { return g * 0.5 / y; }>();
+const Op rsqrt_op = unary<"rsqrt", Real, [](double x) { return 1 / std::sqrt(x); }, Output, [](T g, T y) { return g * (y * y * y) * -0.5; }>(kFloat32);
+const Op reciprocal_op = unary<"reciprocal", Real, [](double x) { return 1 / x; }, Output, [](T g, T y) { return -(g * y * y); }>(kFloat32);
+const Op sin_op = unary<"sin", Real, [](double x) { return std::sin(x); }, Input, [](T g, T x) { return g * cos(x); }>();
+const Op cos_op = unary<"cos", Real, [](double x) { return std::cos(x); }, Input, [](T g, T x) { return -(g * sin(x)); }>();
+const Op erf_op = unary<"erf", Real, [](double x) { return std::erf(x); }, Input, [](T g, T x) { return g * exp(-square(x)) * (2 * std::numbers::inv_sqrtpi); }>();
+const Op tanh_op = unary<"tanh", Real, [](double x) { return std::tanh(x); }, Output, [](T g, T y) { return g * (1.0 - square(y)); }>(kNone, fused_vjp<tanh_backward, Output>);
+const Op sigmoid_op = unary<"sigmoid", Real, sigmoid_of, Output, [](T g, T y) { return g * (y * (1.0 - y)); }>(kNone, fused_vjp<sigmoid_backward, Output>);
+const Op relu_op = unary<"relu", Like, [](double x) { return 0 < x ? x : 0; }, Output, [](T g, T y) { return keep_where(gt(y, number_like(y, 0)), g); }>(kNone, fused_vjp<relu_backward, Output>);
+const Op gelu_op = unary<"gelu", Real, [](double x) { return x * normal_cdf(x); }, Input, [](T g, T x) { return g * gelu_gradient(x); }>(kNone, fused_vjp<gelu_backward, Input>);
+const Op gelu_tanh_op = unary<"gelu_tanh", Real, gelu_tanh_of, Input, [](T g, T x) { return g * gelu_tanh_gradient(x); }>(kNone, fused_vjp<gelu_tanh_backward, Input>);
+const Op silu_op = unary<"silu", Real, [](double x) { return x * sigmoid_of(x); }, Input, [](T g, T x) { return g * silu_gradient(x); }>(kNone, fused_vjp<silu_backward, Input>);
+const Op softplus_op = unary<"softplus", Real, softplus_of, Input, [](T g, T x) { return g * sigmoid(x); }>(kFloat32, fused_vjp<softplus_backward, Input>);
+
+const Op sign_op = step<"sign", [](double x) { return static_cast<double>((0 < x) - (x < 0)); }>();
+const Op floor_op = step<"floor", [](double x) { return std::floor(x); }>();
+const Op ceil_op = step<"ceil", [](double x) { return std::ceil(x); }>();
+const Op round_op = step<"round", [](double x) { return std::nearbyint(x); }>();
+const Op trunc_op = step<"trunc", [](double x) { return std::trunc(x); }>();
+
+const Op isnan_op = predicate<"isnan", [](double x) { return std::isnan(x); }>();
+const Op isinf_op = predicate<"isinf", [](double x) { return std::isinf(x); }>();
+const Op isfinite_op = predicate<"isfinite", [](double x) { return std::isfinite(x); }>();
+const Op logical_not_op = predicate<"logical_not", [](double x) { return x == 0; }>();
+
+// Two inputs a and b: name, dtype, value; gradients from g and what is kept.
+using S = const Saved&;
+constexpr auto whole = [](T g, S) { return g; };
+constexpr auto a_of = [](S s) -> T { return s.inputs[0]; };
+constexpr auto b_of = [](S s) -> T { return s.inputs[1]; };
+Tensor share_of(T g, T winner, T loser) { return where(eq(winner, loser), g * 0.5, keep_where(gt(winner, loser), g)); }
+Tensor pow_gradient_of_base(T g, S s) { return keep_where(ne(b_of(s), number_like(b_of(s), 0)), g * b_of(s) * pow(a_of(s), b_of(s) + -1.0)); }
+Tensor pow_gradient_of_exponent(T g, S s) { return keep_where(ne(a_of(s), number_like(a_of(s), 0)), g * s.outputs[0] * log(a_of(s))); }
+
+const Op add_op = binary<"add", Like, [](double a, double b) { return a + b; }>(binary_vjp<whole, whole>, kShapes);
+const Op sub_op = binary<"sub", Like, [](double a, double b) { return a - b; }>(binary_vjp<whole, [](T g, S) { return -g; }>, kShapes);
+const Op mul_op = binary<"mul", Like, [](double a, double b) { return a * b; }>(
+    binary_vjp<[](T g, S s) { return g * b_of(s); }, [](T g, S s) { return g * a_of(s); }>, kInputs);
+const Op div_op = binary<"div", Real, [](double a, double b) { return a / b; }>(
+    binary_vjp<[](T g, S s) { return g / b_of(s); }, [](T g, S s) { return -(g * a_of(s) / square(b_of(s))); }>, kInputs);
+const Op floor_div_op = binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>();
+const Op remainder_op = binary<"remainder", Like, remainder_of>(
+    binary_vjp<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs);
+const Op pow_op = binary<"pow", Like, [](double a, double b) { return std::pow(a, b); }>(
+    binary_vjp<pow_gradient_of_base, pow_gradient_of_exponent>, kEverything, kFloat32);
+const Op maximum_op = binary<"maximum", Like, [](double a, double b) { return b < a || a != a ? a : b; }>(
+    binary_vjp<[](T g, S s) { return share_of(g, a_of(s), b_of(s)); }, [](T g, S s) { return share_of(g, b_of(s), a_of(s)); }>, kInputs);
+const Op minimum_op = binary<"minimum", Like, [](double a, double b) { return a < b || a != a ? a : b; }>(
+    binary_vjp<[](T g, S s) { return share_of(g, -a_of(s), -b_of(s)); }, [](T g, S s) { return share_of(g, -b_of(s), -a_of(s)); }>, kInputs);
+
+const Op eq_op = binary<"eq", Truth, [](double a, double b) { return a == b; }>();
+const Op ne_op = binary<"ne", Truth, [](double a, double b) { return a != b; }>();
+const Op lt_op = binary<"lt", Truth, [](double a, double b) { return a < b; }>();
+const Op le_op = binary<"le", Truth, [](double a, double b) { return a <= b; }>();
+const Op gt_op = binary<"gt", Truth, [](double a, double b) { return b < a; }>();
+const Op ge_op = binary<"ge", Truth, [](double a, double b) { return b <= a; }>();
+const Op logical_and_op = binary<"logical_and", Truth, [](double a, double b) { return a != 0 && b != 0; }>();
+const Op logical_or_op = binary<"logical_or", Truth, [](double a, double b) { return a != 0 || b != 0; }>();
+const Op logical_xor_op = binary<"logical_xor", Truth, [](double a, double b) { return (a != 0) != (b != 0); }>();
+// clang-format on
+
+// ---- with parameters
+
+Tensors add_scalar_vjp(const Saved&, const Tensors& grads) { return {grads[0]}; }
+Tensors mul_scalar_vjp(const Saved& s, const Tensors& grads) { return {grads[0] * s.attrs.as<ScalarAttrs>().value}; }
+Tensors pow_scalar_vjp(const Saved& s, const Tensors& grads) {
+  double e = s.attrs.as<ScalarAttrs>().value;
+  return {e == 0 ? zeros_like(grads[0]) : grads[0] * (pow(s.inputs[0], e - 1) * e)};
+}
+Tensors clamp_vjp(const Saved& s, const Tensors& grads) {
+  auto [low, high] = s.attrs.as<ClampAttrs>();
+  const Tensor& x = s.inputs[0];
+  return {keep_where(logical_and(ge(x, number_like(x, low)), le(x, number_like(x, high))), grads[0])};
+}
+Tensors cast_vjp(const Saved& s, const Tensors& grads) { return {cast(grads[0], s.metas[0].dtype)}; }
+Tensors where_vjp(const Saved& s, const Tensors& grads) {
+  Tensors out(3);
+  Tensor zero = number_like(grads[0], 0);
+  if (s.needs_input(1)) out[1] = gradient_for(where(s.inputs[0], grads[0], zero), s.metas[1]);
+  if (s.needs_input(2)) out[2] = gradient_for(where(s.inputs[0], zero, grads[0]), s.metas[2]);
+  return out;
+}
+
+const Op add_scalar_op = {.name = "add_scalar",
+                          .infer = infer_scalar,
+                          .vjp = add_scalar_vjp,
+                          .reference = scalar_reference<[](double x, double b) { return x + b; }>};
+const Op mul_scalar_op = {.name = "mul_scalar",
+                          .infer = infer_scalar,
+                          .vjp = mul_scalar_vjp,
+                          .reference = scalar_reference<[](double x, double b) { return x * b; }>};
+const Op pow_scalar_op = {.name = "pow_scalar",
+                          .infer = infer_scalar,
+                          .vjp = pow_scalar_vjp,
+                          .reference = scalar_reference<[](double x, double b) { return std::pow(x, b); }>,
+                          .saves = {.inputs = 1},
+                          .autocast = Autocast::Float32};
+const Op clamp_op = {.name = "clamp",
+                     .infer = infer_unary<Like>,
+                     .vjp = clamp_vjp,
+                     .fused_vjp = fused_vjp<clamp_backward, Input>,
+                     .reference = clamp_reference,
+                     .saves = {.inputs = 1}};
+const Op cast_op = {
+    .name = "cast", .infer = infer_cast, .vjp = cast_vjp, .reference = cast_reference, .saves = {.metas = 1}};
+const Op where_op = {.name = "where",
+                     .infer = infer_where,
+                     .vjp = where_vjp,
+                     .reference = where_reference,
+                     .saves = {.inputs = 1, .metas = 7}};
+
+// ---- in place
+
+Tensors add_update_vjp(const Saved& s, const Tensors& grads) {
+  Tensors out = {grads[0], {}};
+  if (s.needs_input(1)) out[1] = gradient_for(grads[0] * s.attrs.as<ScalarAttrs>().value, s.metas[1]);
+  return out;
+}
+Tensors mul_update_vjp(const Saved& s, const Tensors& grads) {
+  if (s.needs_input(1)) throw Error("mul_: the factor's gradient needs what was overwritten; use mul");
+  return {grads[0] * s.inputs[1], {}};
+}
+Tensors copy_update_vjp(const Saved& s, const Tensors& grads) {
+  Tensors out(2);
+  if (s.needs_input(0)) out[0] = zeros_like(grads[0]);
+  if (s.needs_input(1)) out[1] = gradient_for(grads[0], s.metas[1]);
+  return out;
+}
+
+const Op add_update_op = {.name = "add_",
+                          .infer = infer_update<"add_">,
+                          .vjp = add_update_vjp,
+                          .reference = update_reference<[](double a, double b, double alpha) { return a + alpha * b; }>,
+                          .saves = {.metas = 2},
+                          .in_place = true};
+const Op mul_update_op = {.name = "mul_",
+                          .infer = infer_update<"mul_">,
+                          .vjp = mul_update_vjp,
+                          .reference = binary_reference<[](double a, double b) { return a * b; }>,
+                          .saves = {.inputs = 2},
+                          .in_place = true};
+const Op mul_scalar_update_op = {.name = "mul_scalar_",
+                                 .infer = infer_update<"mul_scalar_">,
+                                 .vjp = mul_scalar_vjp,
+                                 .reference = scalar_reference<[](double x, double b) { return x * b; }>,
+                                 .in_place = true};
+const Op fill_update_op = {.name = "fill_",
+                           .infer = infer_update<"fill_">,
+                           .vjp = zero_vjp,
+                           .reference = scalar_reference<[](double, double b) { return b; }>,
+                           .saves = {.metas = 1},
+                           .in_place = true};
+const Op copy_update_op = {.name = "copy_",
+                           .infer = infer_update<"copy_">,
+                           .vjp = copy_update_vjp,
+                           .reference = copy_reference,
+                           .saves = {.metas = 2},
+                           .in_place = true};
+
+}  // namespace
+
+std::span<const Op* const> elementwise_ops() {
+  static constexpr const Op* ops[] = {&neg_op,         &abs_op,
+                                      &square_op,      &exp_op,
+                                      &expm1_op,       &log_op,
+                                      &log1p_op,       &sqrt_op,
+                                      &rsqrt_op,       &reciprocal_op,
+                                      &sin_op,         &cos_op,
+                                      &erf_op,         &tanh_op,
+                                      &sigmoid_op,     &relu_op,
+                                      &gelu_op,        &gelu_tanh_op,
+                                      &silu_op,        &softplus_op,
+                                      &sign_op,        &floor_op,
+                                      &ceil_op,        &round_op,
+                                      &trunc_op,       &isnan_op,
+                                      &isinf_op,       &isfinite_op,
+                                      &logical_not_op, &add_op,
+                                      &sub_op,         &mul_op,
+                                      &div_op,         &floor_div_op,
+                                      &remainder_op,   &pow_op,
+                                      &maximum_op,     &minimum_op,
+                                      &eq_op,          &ne_op,
+                                      &lt_op,          &le_op,
+                                      &gt_op,          &ge_op,
+                                      &logical_and_op, &logical_or_op,
+                                      &logical_xor_op, &add_scalar_op,
+                                      &mul_scalar_op,  &pow_scalar_op,
+                                      &clamp_op,       &cast_op,
+                                      &where_op,       &relu_backward,
+                                      &tanh_backward,  &sigmoid_backward,
+                                      &gelu_backward,  &gelu_tanh_backward,
+                                      &silu_backward,  &softplus_backward,
+                                      &clamp_backward, &add_update_op,
+                                      &mul_update_op,  &mul_scalar_update_op,
+                                      &fill_update_op, &copy_update_op};
+  return ops;
+}
+
+// ---- public functions
+
+Tensor neg(const Tensor& x) { return dispatch_one(neg_op, {x}); }
+Tensor abs(const Tensor& x) { return dispatch_one(abs_op, {x}); }
+Tensor sign(const Tensor& x) { return dispatch_one(sign_op, {x}); }
+Tensor exp(const Tensor& x) { return dispatch_one(exp_op, {x}); }
+Tensor expm1(const Tensor& x) { return dispatch_one(expm1_op, {x}); }
+Tensor log(const Tensor& x) { return dispatch_one(log_op, {x}); }
+Tensor log1p(const Tensor& x) { return dispatch_one(log1p_op, {x}); }
+Tensor sqrt(const Tensor& x) { return dispatch_one(sqrt_op, {x}); }
+Tensor rsqrt(const Tensor& x) { return dispatch_one(rsqrt_op, {x}); }
+Tensor square(const Tensor& x) { return dispatch_one(square_op, {x}); }
+Tensor reciprocal(const Tensor& x) { return dispatch_one(reciprocal_op, {x}); }
+Tensor sin(const Tensor& x) { return dispatch_one(sin_op, {x}); }
+Tensor cos(const Tensor& x) { return dispatch_one(cos_op, {x}); }
+Tensor tanh(const Tensor& x) { return dispatch_one(tanh_op, {x}); }
+Tensor sigmoid(const Tensor& x) { return dispatch_one(sigmoid_op, {x}); }
+Tensor erf(const Tensor& x) { return dispatch_one(erf_op, {x}); }
+Tensor floor(const Tensor& x) { return dispatch_one(floor_op, {x}); }
+Tensor ceil(const Tensor& x) { return dispatch_one(ceil_op, {x}); }
+Tensor round(const Tensor& x) { return dispatch_one(round_op, {x}); }
+Tensor trunc(const Tensor& x) { return dispatch_one(trunc_op, {x}); }
+Tensor relu(const Tensor& x) { return dispatch_one(relu_op, {x}); }
+Tensor gelu(const Tensor& x) { return dispatch_one(gelu_op, {x}); }
+Tensor gelu_tanh(const Tensor& x) { return dispatch_one(gelu_tanh_op, {x}); }
+Tensor silu(const Tensor& x) { return dispatch_one(silu_op, {x}); }
+Tensor softplus(const Tensor& x) { return dispatch_one(softplus_op, {x}); }
+Tensor isnan(const Tensor& x) { return dispatch_one(isnan_op, {x}); }
+Tensor isinf(const Tensor& x) { return dispatch_one(isinf_op, {x}); }
+Tensor isfinite(const Tensor& x) { return dispatch_one(isfinite_op, {x}); }
+Tensor logical_not(const Tensor& x) { return dispatch_one(logical_not_op, {x}); }
+
+Tensor add(const Tensor& a, const Tensor& b) { return dispatch_one(add_op, {a, b}); }
+Tensor sub(const Tensor& a, const Tensor& b) { return dispatch_one(sub_op, {a, b}); }
+Tensor mul(const Tensor& a, const Tensor& b) { return dispatch_one(mul_op, {a, b}); }
+Tensor div(const Tensor& a, const Tensor& b) { return dispatch_one(div_op, {a, b}); }
+Tensor floor_div(const Tensor& a, const Tensor& b) { return dispatch_one(floor_div_op, {a, b}); }
+Tensor remainder(const Tensor& a, const Tensor& b) { return dispatch_one(remainder_op, {a, b}); }
+Tensor pow(const Tensor& a, const Tensor& b) { return dispatch_one(pow_op, {a, b}); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return dispatch_one(maximum_op, {a, b}); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return dispatch_one(minimum_op, {a, b}); }
+Tensor eq(const Tensor& a, const Tensor& b) { return dispatch_one(eq_op, {a, b}); }
+Tensor ne(const Tensor& a, const Tensor& b) { return dispatch_one(ne_op, {a, b}); }
+Tensor lt(const Tensor& a, const Tensor& b) { return dispatch_one(lt_op, {a, b}); }
+Tensor le(const Tensor& a, const Tensor& b) { return dispatch_one(le_op, {a, b}); }
+Tensor gt(const Tensor& a, const Tensor& b) { return dispatch_one(gt_op, {a, b}); }
+Tensor ge(const Tensor& a, const Tensor& b) { return dispatch_one(ge_op, {a, b}); }
+Tensor logical_and(const Tensor& a, const Tensor& b) { return dispatch_one(logical_and_op, {a, b}); }
+Tensor logical_or(const Tensor& a, const Tensor& b) { return dispatch_one(logical_or_op, {a, b}); }
+Tensor logical_xor(const Tensor& a, const Tensor& b) { return dispatch_one(logical_xor_op, {a, b}); }
+
+Tensor add(const Tensor& a, double b) { return dispatch_one(add_scalar_op, {a}, ScalarAttrs{b}); }
+Tensor mul(const Tensor& a, double b) { return dispatch_one(mul_scalar_op, {a}, ScalarAttrs{b}); }
+Tensor pow(const Tensor& a, double e) { return e == 2 ? square(a) : dispatch_one(pow_scalar_op, {a}, ScalarAttrs{e}); }
+Tensor clamp(const Tensor& x, double low, double high) { return dispatch_one(clamp_op, {x}, ClampAttrs{low, high}); }
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  return dispatch_one(where_op, {condition, a, b});
+}
+Tensor cast(const Tensor& x, DType dtype) {
+  return x.dtype() == dtype ? x : dispatch_one(cast_op, {x}, CastAttrs{dtype});
+}
 
 }  // namespace tessera

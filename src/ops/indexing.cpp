@@ -1,7 +1,209 @@
+// Reading and adding at computed places. Kernels check every index: infer sees shapes only.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "ops/gradient.h"
 #include "ops/op_table.h"
+#include "ops/reference.h"
 
 namespace tessera {
+namespace {
 
-std::span<const Op* const> indexing_ops() { return {}; }
+void check_index(std::string_view op, const TensorMeta& index) {
+  if (index.dtype != Int64 && index.dtype != Int32)
+    throw Error(fmt::format("{}: the index is {}, not i64 or i32", op, name(index.dtype)));
+}
+
+// ---- gather, scatter_add
+
+int64_t check_places(std::string_view op, const Shape& x, const TensorMeta& index, int64_t dim) {
+  check_index(op, index);
+  dim = normalize_dim(op, dim, x);
+  bool fits = index.shape.size() == x.size();
+  for (int64_t d = 0; fits && d < x.rank(); ++d)
+    fits = d == dim || index.shape[d] == x[d] ||
+           (!x[d].is_symbolic() && !index.shape[d].is_symbolic() && index.shape[d].value() <= x[d].value());
+  if (!fits)
+    throw Error(fmt::format("{}: the index {} does not fit {} outside of dim {}", op, to_string(index.shape),
+                            to_string(x), dim));
+  return dim;
+}
+
+Metas infer_gather(std::span<const TensorMeta> in, const Attrs& attrs) {
+  check_places("gather", in[0].shape, in[1], attrs.as<DimAttrs>().dim);
+  return {{in[1].shape, in[0].dtype, in[0].device}};
+}
+Tensors gather_vjp(const Saved& s, const Tensors& grads) {
+  return {scatter_add(zeros_like(s.metas[0]), s.attrs.as<DimAttrs>().dim, s.inputs[1], grads[0]), {}};
+}
+
+// The place that `index` names for its element i.
+reference::Index place(const Tensor& x, const Tensor& index, const Attrs& attrs, const reference::Index& i) {
+  reference::Index at = i;
+  at[normalize_dim("", attrs.as<DimAttrs>().dim, x.shape())] = static_cast<int64_t>(reference::get(index, i));
+  return at;
+}
+Tensors gather_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  return {reference::generate(in[1].shape(), in[0].dtype(),
+                              [&](auto& i) { return reference::get(in[0], place(in[0], in[1], attrs, i)); })};
+}
+
+Metas infer_scatter_add(std::span<const TensorMeta> in, const Attrs& attrs) {
+  check_places("scatter_add", in[0].shape, in[1], attrs.as<DimAttrs>().dim);
+  if (!(in[1].shape == in[2].shape) || in[2].dtype != in[0].dtype)
+    throw Error(fmt::format("scatter_add: the source must be like the index {} and of dtype {}, not {}",
+                            to_string(in[1].shape), name(in[0].dtype), describe(in[2])));
+  return {in[0]};
+}
+Tensors scatter_add_vjp(const Saved& s, const Tensors& grads) {
+  Tensors out = {grads[0], {}, {}};
+  if (s.needs_input(2)) out[2] = gather(grads[0], s.attrs.as<DimAttrs>().dim, s.inputs[1]);
+  return out;
+}
+Tensors scatter_add_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Tensor out = in[0].clone();
+  reference::each_index(in[1].shape(), [&](auto& i) {
+    auto at = place(in[0], in[1], attrs, i);
+    reference::set(out, at, reference::get(out, at) + reference::get(in[2], i));
+  });
+  return {out};
+}
+
+// ---- index_select, embedding
+
+Metas infer_index_select(std::span<const TensorMeta> in, const Attrs& attrs) {
+  check_index("index_select", in[1]);
+  if (in[1].shape.size() != 1)
+    throw Error(fmt::format("index_select: the index {} is not 1-d", to_string(in[1].shape)));
+  Shape shape = in[0].shape;
+  shape[normalize_dim("index_select", attrs.as<DimAttrs>().dim, shape)] = in[1].shape[0];
+  return {{shape, in[0].dtype, in[0].device}};
+}
+Tensors index_select_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor& g = grads[0];
+  int64_t dim = normalize_dim("index_select", s.attrs.as<DimAttrs>().dim, g.shape());
+  Shape column(static_cast<size_t>(g.dim()), Dim(1));
+  column[dim] = s.inputs[1].shape()[0];
+  return {scatter_add(zeros_like(s.metas[0]), dim, expand(reshape(s.inputs[1], column), g.shape()), g), {}};
+}
+Tensors index_select_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  int64_t dim = normalize_dim("", attrs.as<DimAttrs>().dim, in[0].shape());
+  Shape shape = in[0].shape();
+  shape[dim] = in[1].shape()[0];
+  return {reference::generate(shape, in[0].dtype(), [&](auto& i) {
+    reference::Index from = i, which = {i[dim]};
+    from[dim] = static_cast<int64_t>(reference::get(in[1], which));
+    return reference::get(in[0], from);
+  })};
+}
+
+extern const Op embedding_backward_op;
+
+Metas infer_embedding(std::span<const TensorMeta> in, const Attrs&) {
+  check_index("embedding", in[0]);
+  if (in[1].shape.size() != 2)
+    throw Error(fmt::format("embedding: the weight {} is not [rows, width]", to_string(in[1].shape)));
+  Shape shape = in[0].shape;
+  shape.push_back(in[1].shape[1]);
+  return {{shape, in[1].dtype, in[1].device}};
+}
+Tensors embedding_vjp(const Saved& s, const Tensors& grads) {
+  return {{}, dispatch_one(embedding_backward_op, {s.inputs[0], grads[0]}, ScatterAttrs{0, s.metas[1].shape[0], 0, 1})};
+}
+reference::Index without_last(reference::Index i) {
+  i.pop_back();
+  return i;
+}
+Tensors embedding_reference(std::span<const Tensor> in, const Attrs&) {
+  Shape shape = in[0].shape();
+  shape.push_back(in[1].shape()[1]);
+  return {reference::generate(shape, in[1].dtype(), [&](auto& i) {
+    reference::Index at = {static_cast<int64_t>(reference::get(in[0], without_last(i))), i.back()};
+    return reference::get(in[1], at);
+  })};
+}
+
+// Adds each row of the gradient to the row of the weight's that its index names, in the order of the indices.
+Metas infer_embedding_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
+  check_index("embedding_backward", in[0]);
+  return {{{attrs.as<ScatterAttrs>().size, in[1].shape.back()}, in[1].dtype, in[1].device}};
+}
+Tensors embedding_backward_vjp(const Saved& s, const Tensors& grads) { return {{}, embedding(s.inputs[0], grads[0])}; }
+Tensors embedding_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Shape shape = {attrs.as<ScatterAttrs>().size, in[1].shape().back()};
+  Tensor out = reference::generate(shape, in[1].dtype(), [](auto&) { return 0.0; });
+  reference::each_index(in[1].shape(), [&](auto& i) {
+    reference::Index at = {static_cast<int64_t>(reference::get(in[0], without_last(i))), i.back()};
+    reference::set(out, at, reference::get(out, at) + reference::get(in[1], i));
+  });
+  return {out};
+}
+
+Metas infer_one_hot(std::span<const TensorMeta> in, const Attrs& attrs) {
+  check_index("one_hot", in[0]);
+  Shape shape = in[0].shape;
+  shape.push_back(attrs.as<OneHotAttrs>().classes);
+  return {{shape, Int64, in[0].device}};
+}
+Tensors one_hot_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Shape shape = in[0].shape();
+  shape.push_back(attrs.as<OneHotAttrs>().classes);
+  return {reference::generate(shape, Int64, [&](auto& i) {
+    return reference::get(in[0], without_last(i)) == static_cast<double>(i.back()) ? 1.0 : 0.0;
+  })};
+}
+
+// ---- the ops
+
+const Op gather_op = {.name = "gather",
+                      .infer = infer_gather,
+                      .vjp = gather_vjp,
+                      .reference = gather_reference,
+                      .saves = {.inputs = 2, .metas = 1}};
+const Op scatter_add_op = {.name = "scatter_add",
+                           .infer = infer_scatter_add,
+                           .vjp = scatter_add_vjp,
+                           .reference = scatter_add_reference,
+                           .saves = {.inputs = 2}};
+const Op index_select_op = {.name = "index_select",
+                            .infer = infer_index_select,
+                            .vjp = index_select_vjp,
+                            .reference = index_select_reference,
+                            .saves = {.inputs = 2, .metas = 1}};
+const Op embedding_op = {.name = "embedding",
+                         .infer = infer_embedding,
+                         .vjp = embedding_vjp,
+                         .reference = embedding_reference,
+                         .saves = {.inputs = 1, .metas = 2}};
+const Op embedding_backward_op = {.name = "embedding_backward",
+                                  .infer = infer_embedding_backward,
+                                  .vjp = embedding_backward_vjp,
+                                  .reference = embedding_backward_reference,
+                                  .saves = {.inputs = 1}};
+const Op one_hot_op = {.name = "one_hot", .infer = infer_one_hot, .reference = one_hot_reference};
+
+}  // namespace
+
+std::span<const Op* const> indexing_ops() {
+  static constexpr const Op* ops[] = {&gather_op,    &scatter_add_op,        &index_select_op,
+                                      &embedding_op, &embedding_backward_op, &one_hot_op};
+  return ops;
+}
+
+Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
+  return dispatch_one(gather_op, {x, index}, DimAttrs{dim});
+}
+Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  return dispatch_one(scatter_add_op, {x, index, source}, DimAttrs{dim});
+}
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
+  return dispatch_one(index_select_op, {x, index}, DimAttrs{dim});
+}
+Tensor embedding(const Tensor& index, const Tensor& weight) { return dispatch_one(embedding_op, {index, weight}); }
+Tensor one_hot(const Tensor& index, int64_t classes) {
+  if (classes < 1) throw Error(fmt::format("one_hot: {} classes", classes));
+  return dispatch_one(one_hot_op, {index}, OneHotAttrs{classes});
+}
 
 }  // namespace tessera

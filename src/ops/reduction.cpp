@@ -1,7 +1,357 @@
+// Reductions over any set of dims, and what scans or selects along one.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "ops/gradient.h"
+#include "ops/op_name.h"
 #include "ops/op_table.h"
+#include "ops/reference.h"
 
 namespace tessera {
+namespace {
 
-std::span<const Op* const> reduction_ops() { return {}; }
+// ---- dtypes and shapes
+
+enum class Result { Like, Real, Wide, Truth, Index };  // the input's dtype; integers become f32; i64; bool; i64
+using enum Result;
+
+constexpr DType result_dtype(Result result, DType in) {
+  switch (result) {
+    case Real:
+      return is_floating(in) ? in : Float32;
+    case Wide:
+      return is_floating(in) ? in : Int64;
+    case Truth:
+      return Bool;
+    case Index:
+      return Int64;
+    default:
+      return in;
+  }
+}
+
+// Bit d: dim d is reduced.
+uint32_t reduced_dims(std::string_view op, const Shape& shape, const IntList& dims) {
+  if (dims.empty()) return (1u << shape.size()) - 1;
+  uint32_t mask = 0;
+  for (int64_t d : dims) {
+    if (shape.empty() && (d == 0 || d == -1)) continue;
+    uint32_t bit = 1u << normalize_dim(op, d, shape);
+    if (mask & bit) throw Error(fmt::format("{}: dim {} of {} is named twice", op, d, to_string(shape)));
+    mask |= bit;
+  }
+  return mask;
+}
+
+Shape reduced_shape(const Shape& in, uint32_t mask, bool keepdim) {
+  Shape shape;
+  for (int64_t d = 0; d < in.rank(); ++d) {
+    if (!(mask >> d & 1)) shape.push_back(in[d]);
+    else if (keepdim) shape.push_back(1);
+  }
+  return shape;
+}
+
+Dim reduced_count(const Shape& in, uint32_t mask) {
+  Dim n = 1;
+  for (int64_t d = 0; d < in.rank(); ++d)
+    if (mask >> d & 1) n = n * in[d];
+  return n;
+}
+
+template <OpName op, Result result, bool may_be_empty = true>
+Metas infer_reduce(std::span<const TensorMeta> in, const Attrs& attrs) {
+  const auto& a = attrs.as<ReduceAttrs>();
+  uint32_t mask = reduced_dims(op.view(), in[0].shape, a.dims);
+  if (!may_be_empty && reduced_count(in[0].shape, mask) == Dim(0))
+    throw Error(fmt::format("{}: no elements to choose from in {}", op.view(), to_string(in[0].shape)));
+  return {{reduced_shape(in[0].shape, mask, a.keepdim), result_dtype(result, in[0].dtype), in[0].device}};
+}
+
+template <OpName op>
+Metas infer_cumsum(std::span<const TensorMeta> in, const Attrs& attrs) {
+  if (!in[0].shape.empty()) normalize_dim(op.view(), attrs.as<DimAttrs>().dim, in[0].shape);
+  return {{in[0].shape, result_dtype(Wide, in[0].dtype), in[0].device}};
+}
+
+Metas infer_topk(std::span<const TensorMeta> in, const Attrs& attrs) {
+  const auto& a = attrs.as<TopkAttrs>();
+  Shape shape = in[0].shape;
+  int64_t dim = normalize_dim("topk", a.dim, shape);
+  if (a.k < 0 || (!shape[dim].is_symbolic() && a.k > shape[dim].value()))
+    throw Error(fmt::format("topk: {} of dim {} of {}", a.k, dim, to_string(shape)));
+  shape[dim] = a.k;
+  return {{shape, in[0].dtype, in[0].device}, {shape, Int64, in[0].device}};
+}
+
+// ---- references
+
+// value(elements along the reduced dims, in order; parameters)
+template <auto value>
+Tensors reduce_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<ReduceAttrs>();
+  const Shape& shape = in[0].shape();
+  uint32_t mask = reduced_dims("", shape, a.dims);
+  Shape kept = reduced_shape(shape, mask, true), inner = shape;
+  for (int64_t d = 0; d < shape.rank(); ++d)
+    if (!(mask >> d & 1)) inner[d] = 1;
+  using Value = decltype(value(std::vector<double>(), a));
+  DType dtype = std::is_same_v<Value, bool> ? Bool : std::is_same_v<Value, int64_t> ? Int64 : in[0].dtype();
+  std::vector<double> results;
+  reference::each_index(kept, [&](auto& base) {
+    std::vector<double> elements;
+    reference::each_index(inner, [&](auto& step) {
+      reference::Index i = base;
+      for (size_t d = 0; d < i.size(); ++d) i[d] += step[d];
+      elements.push_back(reference::get(in[0], i));
+    });
+    results.push_back(static_cast<double>(value(elements, a)));
+  });
+  size_t n = 0;
+  return {reference::generate(reduced_shape(shape, mask, a.keepdim), dtype, [&](auto&) { return results[n++]; })};
+}
+
+using Elements = const std::vector<double>&;
+using A = const ReduceAttrs&;
+
+double sum_of(Elements v, A) { return std::accumulate(v.begin(), v.end(), 0.0); }
+double mean_of(Elements v, A a) { return sum_of(v, a) / static_cast<double>(v.size()); }
+double variance_of(Elements v, A a) {
+  double mean = mean_of(v, a), squares = 0;
+  for (double x : v) squares += (x - mean) * (x - mean);
+  return squares / static_cast<double>(static_cast<int64_t>(v.size()) - a.correction);
+}
+double logsumexp_of(Elements v, A) {
+  double largest = *std::max_element(v.begin(), v.end()), sum = 0;
+  for (double x : v) sum += std::exp(x - largest);
+  return largest + std::log(sum);
+}
+
+Tensors cumsum_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  if (in[0].dim() == 0) return {in[0].clone()};
+  int64_t dim = normalize_dim("", attrs.as<DimAttrs>().dim, in[0].shape());
+  Tensor out = empty(in[0].shape(), in[0].dtype());
+  reference::each_index(in[0].shape(), [&](auto& i) {
+    double before = 0;
+    if (i[dim] > 0) {
+      reference::Index previous = i;
+      --previous[dim];
+      before = reference::get(out, previous);
+    }
+    reference::set(out, i, before + reference::get(in[0], i));
+  });
+  return {out};
+}
+
+Tensors topk_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const auto& a = attrs.as<TopkAttrs>();
+  int64_t dim = normalize_dim("", a.dim, in[0].shape());
+  Shape shape = in[0].shape();
+  shape[dim] = a.k;
+  Tensor values = empty(shape, in[0].dtype()), indices = empty(shape, Int64);
+  shape[dim] = 1;
+  reference::each_index(shape, [&](auto& base) {
+    auto at = [&](int64_t n) {
+      reference::Index i = base;
+      i[dim] = n;
+      return i;
+    };
+    std::vector<int64_t> order(in[0].size(dim));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
+      double u = reference::get(in[0], at(x)), v = reference::get(in[0], at(y));
+      return a.largest ? u > v : u < v;
+    });
+    for (int64_t n = 0; n < a.k; ++n) {
+      reference::set(values, at(n), reference::get(in[0], at(order[n])));
+      reference::set(indices, at(n), static_cast<double>(order[n]));
+    }
+  });
+  return {values, indices};
+}
+
+// ---- gradients
+
+// What a vjp needs to know of the reduction it reverses.
+struct Reversal {
+  const ReduceAttrs& attrs;
+  const Shape& shape;
+  uint32_t mask;
+  Reversal(const Saved& s, const Shape& input)
+      : attrs(s.attrs.as<ReduceAttrs>()), shape(input), mask(reduced_dims("backward", input, attrs.dims)) {}
+  /// A result, or its gradient, with the reduced dims as 1.
+  Tensor kept(const Tensor& t) const { return reshape(t, reduced_shape(shape, mask, true)); }
+  double count() const { return static_cast<double>(reduced_count(shape, mask).value()); }
+};
+
+Tensor reduce(const Op& op, const Tensor& x, ReduceAttrs attrs) { return dispatch_one(op, {x}, attrs); }
+Tensor keep_where(const Tensor& condition, const Tensor& g) { return where(condition, g, number_like(g, 0)); }
+
+extern const Op sum_op, mean_op, prod_op;
+
+Tensors sum_vjp(const Saved& s, const Tensors& grads) {
+  Reversal r(s, s.metas[0].shape);
+  return {expand(r.kept(grads[0]), r.shape)};
+}
+Tensors mean_vjp(const Saved& s, const Tensors& grads) {
+  Reversal r(s, s.metas[0].shape);
+  return {expand(r.kept(grads[0]) * (1 / r.count()), r.shape)};
+}
+// The product of the others: of all where none is zero, at the zero where there is one, and zero elsewhere.
+Tensors prod_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor& x = s.inputs[0];
+  Reversal r(s, x.shape());
+  Tensor zero = eq(x, number_like(x, 0)), factors = where(zero, number_like(x, 1), x);
+  Tensor product = reduce(prod_op, factors, {r.attrs.dims, true});
+  Tensor zeros = reduce(sum_op, cast(zero, x.dtype()), {r.attrs.dims, true});
+  Tensor others = where(zero, keep_where(eq(zeros, number_like(x, 1)), product),
+                        keep_where(eq(zeros, number_like(x, 0)), product / factors));
+  return {r.kept(grads[0]) * others};
+}
+// Equal extremes share the gradient.
+Tensors extreme_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor& x = s.inputs[0];
+  Reversal r(s, x.shape());
+  Tensor chosen = eq(x, r.kept(s.outputs[0]));
+  Tensor count = reduce(sum_op, cast(chosen, x.dtype()), {r.attrs.dims, true});
+  return {keep_where(chosen, r.kept(grads[0]) / count)};
+}
+Tensor deviations(const Tensor& x, const Reversal& r) { return x - reduce(mean_op, x, {r.attrs.dims, true}); }
+Tensors var_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor& x = s.inputs[0];
+  Reversal r(s, x.shape());
+  return {r.kept(grads[0]) * deviations(x, r) * (2 / (r.count() - static_cast<double>(r.attrs.correction)))};
+}
+Tensors std_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor& x = s.inputs[0];
+  Reversal r(s, x.shape());
+  return {r.kept(grads[0] / s.outputs[0]) * deviations(x, r) *
+          (1 / (r.count() - static_cast<double>(r.attrs.correction)))};
+}
+Tensors norm_vjp(const Saved& s, const Tensors& grads) {
+  Reversal r(s, s.inputs[0].shape());
+  const Tensor& y = s.outputs[0];
+  return {r.kept(keep_where(ne(y, number_like(y, 0)), grads[0] / y)) * s.inputs[0]};
+}
+Tensors logsumexp_vjp(const Saved& s, const Tensors& grads) {
+  Reversal r(s, s.inputs[0].shape());
+  return {r.kept(grads[0]) * exp(s.inputs[0] - r.kept(s.outputs[0]))};
+}
+Tensors cumsum_vjp(const Saved& s, const Tensors& grads) {
+  if (grads[0].dim() == 0) return {grads[0]};
+  int64_t dim = s.attrs.as<DimAttrs>().dim;
+  return {flip(cumsum(flip(grads[0], {dim}), dim), {dim})};
+}
+Tensors topk_vjp(const Saved& s, const Tensors& grads) {
+  if (!grads[0].defined()) return Tensors(1);
+  return {scatter_add(zeros_like(s.metas[0]), s.attrs.as<TopkAttrs>().dim, s.outputs[1], grads[0])};
+}
+
+// ---- the ops
+
+using Vjp = Tensors (*)(const Saved&, const Tensors&);
+constexpr Saves kShape{.metas = 1}, kInput{.inputs = 1}, kBoth{.inputs = 1, .outputs = 1};
+constexpr auto kNone = Autocast::None, kFloat32 = Autocast::Float32;
+
+template <OpName op, Result result, auto value, bool may_be_empty = true>
+constexpr Op reduction(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = kNone) {
+  return {.name = op.text,
+          .infer = infer_reduce<op, result, may_be_empty>,
+          .vjp = vjp,
+          .reference = reduce_reference<value>,
+          .saves = saves,
+          .autocast = autocast};
+}
+
+double product_of(Elements v, A) { return std::accumulate(v.begin(), v.end(), 1.0, std::multiplies<>()); }
+double largest_of(Elements v, A) { return *std::max_element(v.begin(), v.end()); }
+double smallest_of(Elements v, A) { return *std::min_element(v.begin(), v.end()); }
+double deviation_of(Elements v, A a) { return std::sqrt(variance_of(v, a)); }
+double norm_of(Elements v, A) { return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0)); }
+bool any_of(Elements v, A) {
+  return std::any_of(v.begin(), v.end(), [](double x) { return x != 0; });
+}
+bool all_of(Elements v, A) {
+  return std::all_of(v.begin(), v.end(), [](double x) { return x != 0; });
+}
+int64_t argmax_of(Elements v, A) { return std::max_element(v.begin(), v.end()) - v.begin(); }
+int64_t argmin_of(Elements v, A) { return std::min_element(v.begin(), v.end()) - v.begin(); }
+
+const Op sum_op = reduction<"sum", Wide, sum_of>(sum_vjp, kShape, kFloat32);
+const Op mean_op = reduction<"mean", Real, mean_of>(mean_vjp, kShape);
+const Op prod_op = reduction<"prod", Wide, product_of>(prod_vjp, kInput, kFloat32);
+const Op amax_op = reduction<"amax", Like, largest_of, false>(extreme_vjp, kBoth);
+const Op amin_op = reduction<"amin", Like, smallest_of, false>(extreme_vjp, kBoth);
+const Op var_op = reduction<"var", Real, variance_of>(var_vjp, kInput);
+const Op std_op = reduction<"std_dev", Real, deviation_of>(std_vjp, kBoth);
+const Op norm_op = reduction<"norm", Real, norm_of>(norm_vjp, kBoth, kFloat32);
+const Op logsumexp_op = reduction<"logsumexp", Real, logsumexp_of>(logsumexp_vjp, kBoth, kFloat32);
+const Op any_op = reduction<"any", Truth, any_of>();
+const Op all_op = reduction<"all", Truth, all_of>();
+const Op argmax_op = reduction<"argmax", Index, argmax_of, false>();
+const Op argmin_op = reduction<"argmin", Index, argmin_of, false>();
+
+const Op cumsum_op = {.name = "cumsum",
+                      .infer = infer_cumsum<"cumsum">,
+                      .vjp = cumsum_vjp,
+                      .reference = cumsum_reference,
+                      .autocast = kFloat32};
+const Op topk_op = {.name = "topk",
+                    .infer = infer_topk,
+                    .vjp = topk_vjp,
+                    .reference = topk_reference,
+                    .saves = {.outputs = 2, .metas = 1}};
+
+}  // namespace
+
+std::span<const Op* const> reduction_ops() {
+  static constexpr const Op* ops[] = {&sum_op, &mean_op,   &prod_op,   &amax_op,      &amin_op,
+                                      &var_op, &std_op,    &norm_op,   &logsumexp_op, &any_op,
+                                      &all_op, &argmax_op, &argmin_op, &cumsum_op,    &topk_op};
+  return ops;
+}
+
+// ---- public functions
+
+Tensor sum(const Tensor& x, Dims dims, bool keepdim) { return reduce(sum_op, x, {dims, keepdim}); }
+Tensor mean(const Tensor& x, Dims dims, bool keepdim) { return reduce(mean_op, x, {dims, keepdim}); }
+Tensor prod(const Tensor& x, Dims dims, bool keepdim) { return reduce(prod_op, x, {dims, keepdim}); }
+Tensor amax(const Tensor& x, Dims dims, bool keepdim) { return reduce(amax_op, x, {dims, keepdim}); }
+Tensor amin(const Tensor& x, Dims dims, bool keepdim) { return reduce(amin_op, x, {dims, keepdim}); }
+Tensor var(const Tensor& x, Dims dims, int64_t correction, bool keepdim) {
+  return reduce(var_op, x, {dims, keepdim, correction});
+}
+Tensor std_dev(const Tensor& x, Dims dims, int64_t correction, bool keepdim) {
+  return reduce(std_op, x, {dims, keepdim, correction});
+}
+Tensor norm(const Tensor& x, Dims dims, bool keepdim) { return reduce(norm_op, x, {dims, keepdim}); }
+Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim) { return reduce(logsumexp_op, x, {dims, keepdim}); }
+Tensor any(const Tensor& x, Dims dims, bool keepdim) { return reduce(any_op, x, {dims, keepdim}); }
+Tensor all(const Tensor& x, Dims dims, bool keepdim) { return reduce(all_op, x, {dims, keepdim}); }
+Tensor argmax(const Tensor& x, int64_t dim, bool keepdim) { return reduce(argmax_op, x, {{dim}, keepdim}); }
+Tensor argmin(const Tensor& x, int64_t dim, bool keepdim) { return reduce(argmin_op, x, {{dim}, keepdim}); }
+Tensor cumsum(const Tensor& x, int64_t dim) { return dispatch_one(cumsum_op, {x}, DimAttrs{dim}); }
+
+std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int64_t dim, bool largest) {
+  Tensors out = dispatch(topk_op, {x}, TopkAttrs{dim, k, largest});
+  return {out[0], out[1]};
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  IntList dims;
+  int64_t shift = x.dim() - shape.rank();
+  bool fits = shift >= 0;
+  for (int64_t d = 0; fits && d < x.dim(); ++d) {
+    bool same = d >= shift && shape[d - shift] == x.shape()[d];
+    fits = d < shift || same || shape[d - shift] == Dim(1);
+    if (!same) dims.push_back(d);
+  }
+  if (!fits) throw Error(fmt::format("sum_to: {} does not broadcast to {}", to_string(shape), to_string(x.shape())));
+  return reshape(reduce(sum_op, x, {dims, true}), shape);
+}
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/cpu/isa/elementwise.h"
-#include "kernels/cpu/isa/gemm.h"
 #include "kernels/cpu/isa/reduce.h"
 
 namespace tessera::cpu_kernels {
@@ -16,6 +15,5 @@ const char* isa_name();
 
 const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
-const GemmTable& gemm_table();
 
 }  // namespace tessera::cpu_kernels

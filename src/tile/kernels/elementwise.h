@@ -53,6 +53,11 @@ inline void convert_run(void* to, i64 to_stride, const void* from, i64 from_stri
     }
     return;
   }
+  if (to_stride == sizeof(To) && from_stride == 0 && n > 0) {  // a fill
+    const To value = convert_element<To>(*static_cast<const From*>(from));
+    for (i64 i = 0; i < n; ++i) static_cast<To*>(to)[i] = value;
+    return;
+  }
   auto* t = static_cast<char*>(to);
   auto* f = static_cast<const char*>(from);
   for (i64 i = 0; i < n; ++i, t += to_stride, f += from_stride) {

@@ -1,0 +1,50 @@
+// From tensors to the plain structs that kernels take.
+#pragma once
+#include "core/op.h"
+#include "kernels/cpu/isa_select.h"
+
+namespace tessera::cpu_kernels {
+
+inline Scalar scalar_of(DType dtype) { return static_cast<Scalar>(dtype); }
+
+/// Throws Error past the eight dims that kernels take.
+inline int checked_rank(const Call& call, const Tensor& t) {
+  if (t.dim() > max_rank)
+    throw Error(std::string(call.op.name) + ": " + describe(t) + " has more than " + std::to_string(max_rank) +
+                " dims");
+  return static_cast<int>(t.dim());
+}
+
+inline void set_lengths(long long* lengths, const Tensor& t) {
+  for (int d = 0; d < static_cast<int>(t.dim()); ++d) lengths[d] = t.shape()[d].value();
+}
+
+/// `t` as an operand of a loop nest of `rank` dims, aligned at the last one; dims of size 1 repeat.
+inline TensorArg operand(const Tensor& t, int rank) {
+  TensorArg arg{t.data_ptr(), scalar_of(t.dtype()), {}};
+  int shift = rank - static_cast<int>(t.dim());
+  for (int d = shift; d < rank; ++d) arg.strides[d] = t.shape()[d - shift] == Dim(1) ? 0 : t.strides()[d - shift];
+  return arg;
+}
+
+/// to = from over the dims of `to`; `from` is broadcast and converted.
+inline void copy(const Call& call, const Tensor& to, const Tensor& from) {
+  CopyArgs args;
+  args.rank = checked_rank(call, to);
+  set_lengths(args.lengths, to);
+  args.to = operand(to, args.rank);
+  args.from = operand(from, args.rank);
+  elementwise_table().copy(args, executor());
+}
+
+/// Every element of `to` becomes `value`.
+inline void fill(const Call& call, const Tensor& to, double value) {
+  CopyArgs args;
+  args.rank = checked_rank(call, to);
+  set_lengths(args.lengths, to);
+  args.to = operand(to, args.rank);
+  args.from = {&value, Scalar::f64, {}};
+  elementwise_table().copy(args, executor());
+}
+
+}  // namespace tessera::cpu_kernels

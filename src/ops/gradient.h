@@ -1,0 +1,24 @@
+// What vjps are written with.
+#pragma once
+#include "tessera/ops.h"
+
+namespace tessera {
+
+/// A gradient brought to the shape and dtype of the input it belongs to: broadcast dims are summed.
+inline Tensor gradient_for(const Tensor& gradient, const Shape& shape, DType dtype) {
+  Tensor g = gradient.shape() == shape ? gradient : sum_to(gradient, shape);
+  return g.dtype() == dtype ? g : cast(g, dtype);
+}
+inline Tensor gradient_for(const Tensor& gradient, const TensorMeta& input) {
+  return gradient_for(gradient, input.shape, input.dtype);
+}
+inline Tensor gradient_for(const Tensor& gradient, const Tensor& input) {
+  return gradient_for(gradient, input.shape(), input.dtype());
+}
+
+inline Tensor zeros_like(const TensorMeta& meta) { return zeros(meta.shape, meta.dtype, meta.device); }
+inline Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
+/// A 0-d tensor, for operators that take tensors only.
+inline Tensor number_like(const Tensor& x, double value) { return full({}, value, x.dtype(), x.device()); }
+
+}  // namespace tessera
