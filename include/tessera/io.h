@@ -54,14 +54,14 @@ class SafeTensors {
 
 /// All tensors of the file; see SafeTensors.
 StateDict load_safetensors(const std::string& path);
-/// Writes atomically; tensors of any device and strides. Throws FileError, or Error for names that are not UTF-8.
+/// Writes atomically; tensors of any device and strides. Throws Error, also for names that are not UTF-8.
 void save_safetensors(const std::string& path, const StateDict& tensors, const Metadata& metadata = {});
 
 /// Reads an array of NumPy: little-endian, C order, bool u8 i8 i32 i64 f16 f32 f64. Throws FileError.
 Tensor load_npy(const std::string& path);
 /// The same from bytes in memory.
 Tensor parse_npy(std::string_view bytes, const std::string& name = "npy");
-/// Writes atomically. Throws FileError, or Error for bf16, which NumPy lacks.
+/// Writes atomically. Throws Error, also for bf16, which NumPy lacks.
 void save_npy(const std::string& path, const Tensor& tensor);
 
 /// What training needs to go on after it was stopped: a safetensors file with a format version and a checksum.
@@ -71,7 +71,7 @@ struct Checkpoint {
 };
 /// The format that this library writes; it reads all up to this one.
 inline constexpr int kCheckpointVersion = 1;
-/// Writes atomically: whatever happens, `path` holds the old checkpoint or the new one. Throws FileError.
+/// Writes atomically: whatever happens, `path` holds the old checkpoint or the new one. Throws Error.
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
 /// Throws FileError if the file is damaged, no checkpoint, or from a newer format. The tensors view the mapped file.
 Checkpoint load_checkpoint(const std::string& path);

@@ -197,6 +197,9 @@ struct AttentionOptions {
 /// softmax(scale q kᵀ + mask) v: q [batch, heads, queries, d], k and v [batch, kv_heads, keys, d]; heads is a multiple of
 /// kv_heads. Dao et al. 2022 for the tiled kernel.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {});
+/// The same on the packed rows of one projection: qkv [batch, tokens, 3 * heads * d] holds all queries, then keys, then
+/// values; the result is [batch, tokens, heads * d]. Nothing is split or transposed in memory, forward or backward.
+Tensor attention_qkv(const Tensor& qkv, int64_t heads, const AttentionOptions& options = {});
 
 // ---- random: src/ops/random.cpp ---------------------------------------------------------------------------------------------
 Tensor rand(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);   ///< uniform in [0, 1)

@@ -16,8 +16,11 @@
 namespace tessera {
 namespace {
 
+std::string failure(std::string_view what, const std::string& path, int error) {
+  return fmt::format("cannot {} {}: {}", what, in_quotes(path), std::strerror(error));
+}
 [[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
-  throw FileError(fmt::format("cannot {} {}: {}", what, in_quotes(path), std::strerror(error)));
+  throw FileError(failure(what, path, error));
 }
 
 struct Fd {
@@ -98,7 +101,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(pa
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       ::close(fd_);
       fd_ = -1;
-      throw FileError(in_quotes(path_) + " is being written by another process");
+      throw Error(in_quotes(path_) + " is being written by another process");
     }
     // Between open and lock the former owner may have renamed the file: then it is no longer ours to empty.
     struct stat mine, current;
@@ -116,7 +119,7 @@ AtomicFile::~AtomicFile() {
   ::close(fd_);
 }
 
-void AtomicFile::fail(int error) const { tessera::fail("write", path_, error); }
+void AtomicFile::fail(int error) const { throw Error(failure("write", path_, error)); }
 
 void AtomicFile::write(const void* data, size_t bytes) {
   const char* p = static_cast<const char*>(data);

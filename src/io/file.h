@@ -25,12 +25,12 @@ std::shared_ptr<MappedFile> map_file(const std::string& path);
 /// Becomes `path` on commit(); until then it is `path`.tmp, which the destructor removes.
 class AtomicFile {
  public:
-  /// Throws FileError if it cannot be created or another process is writing it.
+  /// Throws Error if it cannot be created or another process is writing it.
   explicit AtomicFile(std::string path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
-  /// Throws FileError, for example when the disk is full.
+  /// Throws Error, for example when the disk is full.
   void write(const void* data, size_t bytes);
   void commit();
 

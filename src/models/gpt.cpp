@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tessera/autograd.h"
+#include "tessera/models.h"
+
+namespace tessera::models {
+namespace {
+
+const GPTConfig& checked(const GPTConfig& c) {
+  if (c.layers < 1 || c.heads < 1 || c.width < 1 || c.block < 1 || c.vocab < 1 || c.width % c.heads != 0)
+    throw Error(fmt::format("GPT: {} layers, {} heads, width {}, block {}, vocabulary {} make no model", c.layers,
+                            c.heads, c.width, c.block, c.vocab));
+  return c;
+}
+
+}  // namespace
+
+GPT::GPT(const GPTConfig& c, Generator& generator)
+    : config(checked(c)),
+      wte(add("wte", nn::Embedding(c.vocab, c.width, generator))),
+      wpe(add("wpe", nn::Embedding(c.block, c.width, generator))),
+      drop(add("drop", nn::Dropout(c.dropout))),
+      norm(c.width, c.bias) {
+  const nn::TransformerConfig block{c.width, c.heads, 0, c.bias, /*causal=*/true, c.dropout, c.activation};
+  for (int64_t i = 0; i < c.layers; ++i)
+    blocks.push_back(add(fmt::format("h.{}", i), nn::TransformerBlock(block, generator)));
+  add("norm", norm);
+  head = add_parameter("head.weight", c.tied_head ? wte.weight : empty({c.vocab, c.width}));
+
+  for (auto& [name, t] : named_parameters()) {
+    const bool residual = name.ends_with("attention.out.weight") || name.ends_with("down.weight");
+    if (t.dim() > 1)
+      nn::init::normal_(t, 0, residual ? 0.02 / std::sqrt(2.0 * static_cast<double>(c.layers)) : 0.02, generator);
+    else if (name.ends_with("bias")) nn::init::constant_(t, 0);
+  }
+}
+
+Tensor GPT::hidden(const Tensor& tokens) const {
+  const int64_t n = tokens.size(-1);
+  if (tokens.dim() != 2 || n > config.block)
+    throw Error(fmt::format("GPT: takes [batch, at most {}] tokens, not {}", config.block, to_string(tokens.shape())));
+  Tensor x = drop(wte(tokens) + wpe.weight.slice(0, 0, n));
+  for (const nn::TransformerBlock& block : blocks) x = block(x);
+  return norm(x);
+}
+
+Tensor GPT::operator()(const Tensor& tokens) const { return linear(hidden(tokens), head); }
+
+Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const { return cross_entropy((*this)(tokens), targets); }
+
+namespace {
+
+int32_t draw(const Tensor& logits, const SampleOptions& options, Generator& generator) {
+  if (options.temperature == 0) return static_cast<int32_t>(argmax(logits, -1).item<int64_t>());
+  const Tensor scaled = logits * (1 / options.temperature);
+  if (options.top_k == 0 || options.top_k >= logits.numel())
+    return static_cast<int32_t>(multinomial(softmax(scaled, -1), 1, false, generator).item<int64_t>());
+  const auto [values, indices] = topk(scaled, options.top_k);
+  const int64_t chosen = multinomial(softmax(values, -1), 1, false, generator).item<int64_t>();
+  return static_cast<int32_t>(indices.select(0, chosen).item<int64_t>());
+}
+
+}  // namespace
+
+std::vector<int32_t> generate(const GPT& model, const std::vector<int32_t>& prompt, int64_t count,
+                              const SampleOptions& options, const std::function<bool(int32_t)>& on_token) {
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature)) || options.top_k < 0 || count < 0)
+    throw Error(fmt::format("generate: temperature {}, top_k {} and count {} must not be negative", options.temperature,
+                            options.top_k, count));
+  NoGrad no_grad;
+  nn::EvalMode eval(model);
+  Generator generator(options.seed);
+  std::vector<int64_t> all(prompt.begin(), prompt.end());
+  if (all.empty()) all.push_back(0);
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto n = std::min(static_cast<int64_t>(all.size()), model.config.block);
+    const Tensor context = tensor(std::vector<int64_t>(all.end() - n, all.end()), {1, n});
+    const Tensor last = model.hidden(context.to(model.head.device())).select(0, 0).select(0, n - 1);
+    const int32_t token = draw(linear(last, model.head), options, generator);
+    all.push_back(token);
+    out.push_back(token);
+    if (on_token && !on_token(token)) break;
+  }
+  return out;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,338 @@
+#include "models/train_gpt.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "models/train_config.h"
+#include "tessera/autograd.h"
+#include "tessera/io.h"
+#include "tessera/optim.h"
+
+namespace tessera::models {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Streams of random numbers that belong to one seed.
+enum Stream : uint64_t { kWeights, kBatches, kDropout, kStreams };
+uint64_t seed_of(uint64_t seed, Stream stream) { return seed * kStreams + stream; }
+
+void check(const TrainOptions& o) {
+  auto require = [](bool ok, const char* what, auto value) {
+    if (!ok) throw Error(fmt::format("train: {} = {} is out of range", what, value));
+  };
+  require(o.steps >= 1, "steps", o.steps);
+  require(o.batch >= 1, "batch", o.batch);
+  require(o.accumulate >= 1, "accumulate", o.accumulate);
+  require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
+  require(o.min_lr >= 0 && o.min_lr <= o.lr, "min_lr", o.min_lr);
+  require(o.warmup >= 0, "warmup", o.warmup);
+  require(o.clip >= 0 && std::isfinite(o.clip), "clip", o.clip);
+  require(o.eval_interval >= 0, "eval_interval", o.eval_interval);
+  require(o.checkpoint_interval >= 0, "checkpoint_interval", o.checkpoint_interval);
+  require(o.model.vocab >= 0, "vocab", o.model.vocab);
+  require(o.model.block >= 1, "block", o.model.block);
+  if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
+}
+
+std::unique_ptr<optim::AdamW> make_optimizer(const GPT& model, const TrainOptions& o) {
+  optim::AdamWOptions options{o.lr, o.beta1, o.beta2, 1e-8, o.weight_decay};
+  std::vector<Tensor> matrices, others;
+  for (const Tensor& p : model.parameters()) (p.dim() > 1 ? matrices : others).push_back(p);
+  optim::AdamWOptions undecayed = options;
+  undecayed.weight_decay = 0;
+  using Groups = std::vector<optim::ParamGroup<optim::AdamWOptions>>;
+  return std::make_unique<optim::AdamW>(Groups{{matrices, options}, {others, undecayed}});
+}
+
+// Mean loss over all tokens but the first, in consecutive blocks. Absent if stopped.
+std::optional<double> evaluate(const GPT& model, const std::vector<int32_t>& tokens, int64_t batch,
+                               const std::atomic<bool>* stop) {
+  NoGrad no_grad;
+  nn::EvalMode eval(model);
+  const auto total = static_cast<int64_t>(tokens.size()) - 1;
+  double sum = 0;
+  for (int64_t at = 0; at < total;) {
+    if (stop && *stop) return std::nullopt;
+    const int64_t length = std::min(model.config.block, total - at), rows = std::min(batch, (total - at) / length);
+    const auto from = tokens.begin() + at;
+    const Shape shape{rows, length};
+    const Tensor x = tensor(std::vector<int64_t>(from, from + rows * length), shape);
+    const Tensor y = tensor(std::vector<int64_t>(from + 1, from + rows * length + 1), shape);
+    sum += model.loss(x, y).item() * static_cast<double>(rows * length);
+    at += rows * length;
+  }
+  return sum / static_cast<double>(total);
+}
+
+Tensor columns(const std::vector<std::vector<double>>& rows, int64_t width) {
+  std::vector<double> all;
+  for (const auto& row : rows) all.insert(all.end(), row.begin(), row.end());
+  return tensor(all, {static_cast<int64_t>(rows.size()), width});
+}
+
+// A run: everything that a checkpoint holds.
+class Run {
+ public:
+  Run(const TrainOptions& options, const TrainCallbacks& callbacks)
+      : options_(options),
+        callbacks_(callbacks),
+        initial_(options.init.empty() ? StateDict() : load_safetensors(options.init)),
+        data_(make_text_data(options.text, CharTokenizer(options.text), options.model.block)),
+        model_(make_model()),
+        optimizer_(make_optimizer(model_, options_)),
+        schedule_(optim::warmup_cosine(options.warmup, std::max(options.steps, options.warmup),
+                                       options.lr > 0 ? options.min_lr / options.lr : 0)),
+        loader_(random_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches))) {
+    initial_.clear();
+    default_generator().seed(seed_of(options.seed, kDropout));
+    if (options.resume) restore();
+  }
+
+  TrainResult train() {
+    reset_peak_memory();
+    if (callbacks_.on_start)
+      callbacks_.on_start(model_.parameter_count(), options_.batch * options_.accumulate * options_.model.block, step_);
+    const auto due = [&](int64_t interval) { return interval > 0 && step_ % interval == 0 && step_ < options_.steps; };
+    while (step_ < options_.steps && !stopped()) {
+      step();
+      if (due(options_.eval_interval)) validate();
+      if (due(options_.checkpoint_interval)) save();
+    }
+    if (!stopped()) result_.val_loss = validate();
+    result_.stopped = stopped() && step_ < options_.steps;
+    save();
+    result_.peak_memory_bytes = memory_stats().peak_allocated;
+    return std::move(result_);
+  }
+
+ private:
+  bool stopped() const { return callbacks_.stop && *callbacks_.stop; }
+
+  GPT make_model() {
+    GPTConfig& config = options_.model;
+    if (!initial_.empty()) config.vocab = gpt2_config(initial_).vocab;
+    else if (config.vocab == 0) config.vocab = data_.tokenizer.size();
+    if (config.vocab < data_.tokenizer.size())
+      throw Error(fmt::format("train: the text has {} characters, the model's vocabulary {}", data_.tokenizer.size(),
+                              config.vocab));
+    Generator generator(seed_of(options_.seed, kWeights));
+    GPT model(config, generator);
+    if (!initial_.empty()) model.load_state_dict(convert_gpt2(initial_, config.block));
+    return model;
+  }
+
+  void step() {
+    const auto start = Clock::now();
+    StepInfo info;
+    optimizer_->scale_lr(schedule_(step_));
+    optimizer_->zero_grad();
+    for (int64_t i = 0; i < options_.accumulate; ++i) {
+      const Tensors batch = loader_.next();
+      Tensor loss = model_.loss(batch[0], batch[1]);
+      if (options_.accumulate > 1) loss = loss * (1.0 / static_cast<double>(options_.accumulate));
+      info.loss += loss.item();
+      loss.backward();
+    }
+    const Tensor norm = optim::grad_norm(model_.parameters());
+    info.step = ++step_;
+    info.lr = optimizer_->lr();
+    info.grad_norm = norm.item();
+    info.skipped = !std::isfinite(info.loss) || !std::isfinite(info.grad_norm);
+    if (!info.skipped) {
+      optimizer_->step({.grad_scale = options_.clip > 0 ? optim::clip_coefficient(norm, options_.clip) : Tensor()});
+    } else if (options_.on_nan == OnNan::Stop) {
+      throw Error(
+          fmt::format("train: loss {} with a gradient of norm {} at step {}", info.loss, info.grad_norm, step_));
+    } else {
+      ++result_.skipped;
+    }
+    info.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    result_.steps.push_back(info);
+    if (callbacks_.on_step) callbacks_.on_step(info);
+  }
+
+  std::optional<double> validate() {
+    if (!result_.evals.empty() && result_.evals.back().step == step_) return result_.evals.back().loss;
+    optimizer_->zero_grad();
+    const std::optional<double> loss = evaluate(model_, *data_.validation, options_.batch, callbacks_.stop);
+    if (!loss) return loss;
+    result_.evals.push_back({step_, *loss});
+    if (callbacks_.on_eval) callbacks_.on_eval(result_.evals.back());
+    return loss;
+  }
+
+  void save() {
+    if (options_.checkpoint.empty()) return;
+    Checkpoint out;
+    for (const auto& [name, t] : model_.state_dict()) out.tensors.emplace("model." + name, t);
+    for (const auto& [name, t] : optimizer_->state_dict()) out.tensors.emplace("optimizer." + name, t);
+    std::vector<std::vector<double>> steps, evals;
+    for (const StepInfo& s : result_.steps) steps.push_back({s.loss, s.ms, s.lr, s.grad_norm, s.skipped ? 1.0 : 0.0});
+    for (const EvalInfo& e : result_.evals) evals.push_back({static_cast<double>(e.step), e.loss});
+    out.tensors.emplace("history.steps", columns(steps, 5));
+    out.tensors.emplace("history.evals", columns(evals, 2));
+    const nlohmann::json state{{"step", step_},
+                               {"position", loader_.position()},
+                               {"generator", {default_generator().seed(), default_generator().offset()}}};
+    out.metadata = {{"kind", "gpt"},
+                    {"config", config_to_json(options_).dump()},
+                    {"state", state.dump()},
+                    {"vocabulary", data_.tokenizer.vocabulary()}};
+    save_checkpoint(options_.checkpoint, out);
+    if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(step_);
+  }
+
+  void restore();
+  void restore_history(const Checkpoint& from);
+
+  TrainOptions options_;
+  const TrainCallbacks& callbacks_;
+  StateDict initial_;
+  TextData data_;
+  GPT model_;
+  std::unique_ptr<optim::AdamW> optimizer_;
+  optim::Schedule schedule_;
+  DataLoader loader_;
+  int64_t step_ = 0;
+  TrainResult result_;
+};
+
+const std::string& metadata(const Checkpoint& checkpoint, const std::string& file, std::string_view key) {
+  auto it = checkpoint.metadata.find(key);
+  if (it == checkpoint.metadata.end()) throw FileError(fmt::format("{}: damaged checkpoint: no {}", file, key));
+  return it->second;
+}
+
+Checkpoint load_gpt_checkpoint(const std::string& file) {
+  Checkpoint checkpoint = load_checkpoint(file);
+  if (metadata(checkpoint, file, "kind") != "gpt") throw FileError(file + ": not a checkpoint of a GPT");
+  return checkpoint;
+}
+
+// The tensors below "prefix.", under the rest of their names.
+StateDict part(const Checkpoint& checkpoint, std::string_view prefix) {
+  StateDict out;
+  for (const auto& [name, t] : checkpoint.tensors)
+    if (name.starts_with(prefix)) out.emplace(name.substr(prefix.size()), t);
+  return out;
+}
+
+// Whatever does not fit together in a file is the file's fault.
+template <class Fn>
+void blame(const std::string& file, const Fn& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    throw FileError(fmt::format("{}: {}", file, e.what()));
+  }
+}
+
+void Run::restore() {
+  const std::string& file = options_.checkpoint;
+  const Checkpoint from = load_gpt_checkpoint(file);
+  nlohmann::json there = parse_object(metadata(from, file, "config"), file), here = config_to_json(options_);
+  there["steps"] = here["steps"];  // a run may be made longer or shorter
+  if (const std::string difference = first_difference(there, here); !difference.empty())
+    throw FileError(fmt::format("{}: of another configuration: {}", file, difference));
+  blame(file, [&] {
+    model_.load_state_dict(part(from, "model."));
+    optimizer_->load_state_dict(part(from, "optimizer."));
+  });
+  const nlohmann::json state = parse_object(metadata(from, file, "state"), file);
+  auto count = [&](const nlohmann::json& json) {
+    if (!json.is_number_unsigned()) throw FileError(file + ": damaged checkpoint: bad state");
+    return json.get<uint64_t>();
+  };
+  const nlohmann::json none, &generator = state.contains("generator") ? state["generator"] : none;
+  if (!generator.is_array() || generator.size() != 2) throw FileError(file + ": damaged checkpoint: bad state");
+  default_generator().set_state(count(generator[0]), count(generator[1]));
+  const uint64_t step = count(state.value("step", none)), position = count(state.value("position", none));
+  if (position > INT64_MAX / 2 || step > position) throw FileError(file + ": damaged checkpoint: bad state");
+  step_ = static_cast<int64_t>(step);
+  loader_.seek(static_cast<int64_t>(position));
+  restore_history(from);
+}
+
+void Run::restore_history(const Checkpoint& from) {
+  auto rows = [&](const char* name, int64_t width) {
+    auto it = from.tensors.find(name);
+    if (it == from.tensors.end() || it->second.dim() != 2 || it->second.size(1) != width ||
+        it->second.dtype() != Float64)
+      throw FileError(fmt::format("{}: damaged checkpoint: bad {}", options_.checkpoint, name));
+    return it->second;
+  };
+  const Tensor steps = rows("history.steps", 5), evals = rows("history.evals", 2);
+  if (steps.size(0) != step_) throw FileError(options_.checkpoint + ": damaged checkpoint: bad history.steps");
+  for (int64_t i = 0; i < step_; ++i) {
+    const double* r = steps.data<double>() + 5 * i;
+    result_.steps.push_back({i + 1, r[0], r[1], r[2], r[3], r[4] != 0});
+    result_.skipped += r[4] != 0;
+  }
+  for (int64_t i = 0; i < evals.size(0); ++i) {
+    const double* r = evals.data<double>() + 2 * i;
+    if (!(r[0] >= 0 && r[0] <= static_cast<double>(step_)))
+      throw FileError(options_.checkpoint + ": damaged checkpoint: bad history.evals");
+    result_.evals.push_back({static_cast<int64_t>(r[0]), r[1]});
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> train_presets() { return {"shakespeare-char-cpu", "gpt2-124m"}; }
+
+TrainOptions train_preset(const std::string& name) {
+  TrainOptions o;
+  if (name == "shakespeare-char-cpu") {  // nanoGPT's configuration for a MacBook
+    o.model = {.layers = 4,
+               .heads = 4,
+               .width = 128,
+               .block = 64,
+               .vocab = 0,
+               .bias = false,
+               .activation = Activation::GeluErf};
+  } else if (name == "gpt2-124m") {  // GPT-2's sizes, nanoGPT's training
+    o.steps = 600000;
+    o.accumulate = 40;
+    o.lr = 6e-4;
+    o.min_lr = 6e-5;
+    o.warmup = 2000;
+    o.beta2 = 0.95;
+    o.eval_interval = o.checkpoint_interval = 1000;
+  } else {
+    throw Error(fmt::format("unknown preset \"{}\": there are {}", name, fmt::join(train_presets(), ", ")));
+  }
+  return o;
+}
+
+TrainOptions train_options_of(const std::string& checkpoint) {
+  return config_from_json(metadata(load_gpt_checkpoint(checkpoint), checkpoint, "config"), checkpoint);
+}
+
+TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks) {
+  check(options);
+  TrainOptions o = options;
+  if (o.resume) {  // the weights are in the checkpoint, and so is the vocabulary of the file they once came from
+    o.init.clear();
+    if (o.model.vocab == 0) o.model.vocab = train_options_of(o.checkpoint).model.vocab;
+  }
+  return Run(o, callbacks).train();
+}
+
+TrainedGPT load_trained_gpt(const std::string& file) {
+  const Checkpoint from = load_gpt_checkpoint(file);
+  const TrainOptions options = config_from_json(metadata(from, file, "config"), file);
+  std::optional<TrainedGPT> out;
+  blame(file, [&] {
+    CharTokenizer tokenizer(metadata(from, file, "vocabulary"));
+    out.emplace(GPT(options.model), tokenizer);
+    out->model.load_state_dict(part(from, "model."));
+  });
+  out->model.eval();
+  return *out;
+}
+
+}  // namespace tessera::models

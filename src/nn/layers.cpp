@@ -1,0 +1,67 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tessera/nn.h"
+
+namespace tessera::nn {
+namespace {
+
+Tensor uniform_weight(const Shape& shape, int64_t fan_in, Generator& generator) {
+  Tensor t = empty(shape);
+  const double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(fan_in, 1)));
+  init::uniform_(t, -bound, bound, generator);
+  return t;
+}
+
+void check(bool ok, const std::string& message) {
+  if (!ok) throw Error(message);
+}
+
+}  // namespace
+
+Linear::Linear(int64_t in, int64_t out, bool bias, Generator& generator) {
+  check(in > 0 && out > 0, fmt::format("Linear: {} to {} features", in, out));
+  weight = add_parameter("weight", uniform_weight({out, in}, in, generator));
+  if (bias) this->bias = add_parameter("bias", uniform_weight({out}, in, generator));
+}
+
+Embedding::Embedding(int64_t count, int64_t width, Generator& generator) {
+  check(count > 0 && width > 0, fmt::format("Embedding: {} rows of {}", count, width));
+  weight = empty({count, width});
+  init::normal_(weight, 0, 1, generator);
+  add_parameter("weight", weight);
+}
+
+Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options, bool bias, Generator& generator)
+    : options(options) {
+  check(in > 0 && out > 0 && kernel > 0 && options.groups > 0 && in % options.groups == 0 && out % options.groups == 0,
+        fmt::format("Conv2d: {} to {} channels in {} groups, kernel {}", in, out, options.groups, kernel));
+  const int64_t channels = in / options.groups, fan_in = channels * kernel * kernel;
+  weight = add_parameter("weight", uniform_weight({out, channels, kernel, kernel}, fan_in, generator));
+  if (bias) this->bias = add_parameter("bias", uniform_weight({out}, fan_in, generator));
+}
+
+LayerNorm::LayerNorm(int64_t width, bool bias, double eps) : eps(eps) {
+  weight = add_parameter("weight", ones({width}));
+  if (bias) this->bias = add_parameter("bias", zeros({width}));
+}
+
+RMSNorm::RMSNorm(int64_t width, double eps) : eps(eps) { weight = add_parameter("weight", ones({width})); }
+
+BatchNorm2d::BatchNorm2d(int64_t channels, double momentum, double eps) : momentum(momentum), eps(eps) {
+  weight = add_parameter("weight", ones({channels}));
+  bias = add_parameter("bias", zeros({channels}));
+  running_mean = add_buffer("running_mean", zeros({channels}));
+  running_var = add_buffer("running_var", ones({channels}));
+}
+
+GroupNorm::GroupNorm(int64_t groups, int64_t channels, double eps) : groups(groups), eps(eps) {
+  check(groups > 0 && channels % groups == 0, fmt::format("GroupNorm: {} channels in {} groups", channels, groups));
+  weight = add_parameter("weight", ones({channels}));
+  bias = add_parameter("bias", zeros({channels}));
+}
+
+Dropout::Dropout(double p) : p(p) { check(p >= 0 && p < 1, fmt::format("Dropout: p = {} is not in [0, 1)", p)); }
+
+}  // namespace tessera::nn

@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <set>
+#include <unordered_set>
+
+#include "tessera/autograd.h"
+#include "tessera/nn.h"
+
+namespace tessera::nn {
+
+struct Module::State {
+  NamedTensors parameters, buffers;
+  std::vector<std::pair<std::string, std::shared_ptr<State>>> children;
+  bool training = true;
+
+  // Calls fn(full name, tensor) for the tensors that `list` selects, here and below.
+  template <class Fn>
+  void each(NamedTensors State::*list, const std::string& prefix, const Fn& fn) const {
+    for (const auto& [name, t] : this->*list) fn(prefix + name, t);
+    for (const auto& [name, child] : children) child->each(list, prefix + name + ".", fn);
+  }
+  // The same without repeating a tensor that has several names.
+  NamedTensors unique(NamedTensors State::*list) const {
+    NamedTensors out;
+    std::unordered_set<const TensorImpl*> seen;
+    each(list, "", [&](const std::string& name, const Tensor& t) {
+      if (seen.insert(t.ref().get()).second) out.emplace_back(name, t);
+    });
+    return out;
+  }
+  void set_training(bool on) {
+    training = on;
+    for (auto& [name, child] : children) child->set_training(on);
+  }
+};
+
+Module::Module() : state_(std::make_shared<State>()) {}
+
+std::vector<Tensor> Module::parameters() const {
+  std::vector<Tensor> out;
+  for (auto& [name, t] : named_parameters()) out.push_back(t);
+  return out;
+}
+NamedTensors Module::named_parameters() const { return state_->unique(&State::parameters); }
+NamedTensors Module::named_buffers() const { return state_->unique(&State::buffers); }
+
+int64_t Module::parameter_count() const {
+  int64_t count = 0;
+  for (const Tensor& t : parameters()) count += t.numel();
+  return count;
+}
+
+void Module::train(bool on) { state_->set_training(on); }
+bool Module::training() const { return state_->training; }
+
+void Module::zero_grad() {
+  for (const Tensor& t : parameters()) t.set_grad({});
+}
+
+namespace {
+
+// Replaces a tensor's elements for every handle on it.
+void move_to(const Tensor& t, const Tensor& with) {
+  if (same(t, with)) return;
+  TensorImpl& to = t.impl();
+  const TensorImpl& from = with.impl();
+  to.storage = from.storage;
+  to.offset = from.offset;
+  to.strides = from.strides;
+  to.dtype = from.dtype;
+  to.contiguous = from.contiguous;
+  if (t.requires_grad()) t.set_grad({});
+}
+
+}  // namespace
+
+void Module::to(DType dtype) {
+  if (!is_floating(dtype)) throw Error("Module::to: " + std::string(name(dtype)) + " is not a floating dtype");
+  NoGrad guard;
+  for (auto& list : {named_parameters(), named_buffers()})
+    for (auto& [name, t] : list)
+      if (is_floating(t.dtype())) move_to(t, t.to(dtype));
+}
+void Module::to(Device device) {
+  NoGrad guard;
+  for (auto& list : {named_parameters(), named_buffers()})
+    for (auto& [name, t] : list) move_to(t, t.to(device));
+}
+
+StateDict Module::state_dict() const {
+  StateDict out;
+  for (auto& list : {named_parameters(), named_buffers()})
+    for (auto& [name, t] : list) out.emplace(name, t.detach());
+  return out;
+}
+
+namespace {
+
+bool equal_bytes(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  const Tensor x = a.contiguous(), y = b.contiguous();
+  return std::memcmp(x.data_ptr(), y.data_ptr(), static_cast<size_t>(x.numel()) * size_of(x.dtype())) == 0;
+}
+
+}  // namespace
+
+void Module::load_state_dict(const StateDict& dict, bool strict) {
+  struct Target {
+    std::string name;
+    Tensor tensor, source;
+  };
+  std::vector<Target> targets;
+  std::map<const TensorImpl*, size_t> index;
+  std::vector<std::string> missing, unexpected, mismatched;
+  std::set<std::string, std::less<>> known;
+  auto visit = [&](const std::string& name, const Tensor& t) {
+    known.insert(name);
+    auto [at, fresh] = index.emplace(t.ref().get(), targets.size());
+    if (fresh) targets.push_back({name, t, {}});
+    auto found = dict.find(name);
+    if (found == dict.end()) return;
+    const Tensor& source = found->second;
+    Target& target = targets[at->second];
+    if (source.shape() != t.shape() ||
+        (source.dtype() != t.dtype() && !(is_floating(source.dtype()) && is_floating(t.dtype()))))
+      mismatched.push_back(fmt::format("{} is {} here and {} there", name, describe(t), describe(source)));
+    else if (!target.source.defined()) target.source = source;
+    else if (!equal_bytes(target.source, source))
+      mismatched.push_back(fmt::format("{} and {} are tied here and differ there", target.name, name));
+  };
+  state_->each(&State::parameters, "", visit);
+  state_->each(&State::buffers, "", visit);
+  if (strict) {
+    for (const Target& t : targets)
+      if (!t.source.defined() && !dict.contains(t.name)) missing.push_back(t.name);
+    for (const auto& [name, t] : dict)
+      if (!known.contains(name)) unexpected.push_back(name);
+  }
+  std::vector<std::string> parts;
+  auto list = [&](const char* what, const std::vector<std::string>& names) {
+    if (!names.empty()) parts.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+  };
+  list("missing", missing);
+  list("unexpected", unexpected);
+  list("mismatched", mismatched);
+  if (!parts.empty()) throw Error(fmt::format("load_state_dict: {}", fmt::join(parts, "; ")));
+
+  NoGrad guard;
+  for (Target& t : targets)
+    if (t.source.defined()) t.tensor.copy_(t.source);
+}
+
+void Module::check_new(const std::string& name) const {
+  auto taken = [&](const auto& list) {
+    for (const auto& entry : list)
+      if (entry.first == name) return true;
+    return false;
+  };
+  if (name.empty() || taken(state_->parameters) || taken(state_->buffers) || taken(state_->children))
+    throw Error("Module: the name \"" + name + "\" is empty or taken");
+}
+
+void Module::add_child(const std::string& name, const Module& module) {
+  check_new(name);
+  state_->children.emplace_back(name, module.state_);
+}
+Tensor Module::add_parameter(const std::string& name, Tensor value) {
+  check_new(name);
+  if (!value.requires_grad()) value.set_requires_grad();
+  state_->parameters.emplace_back(name, value);
+  return value;
+}
+Tensor Module::add_buffer(const std::string& name, Tensor value) {
+  check_new(name);
+  state_->buffers.emplace_back(name, value);
+  return value;
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/nn.h"
+
+namespace tessera::nn {
+
+MultiheadAttention::MultiheadAttention(const AttentionConfig& config, Generator& generator)
+    : config(config),
+      qkv(add("qkv", Linear(config.width, 3 * config.width, config.bias, generator))),
+      out(add("out", Linear(config.width, config.width, config.bias, generator))) {
+  if (config.heads < 1 || config.width % config.heads != 0)
+    throw Error(fmt::format("MultiheadAttention: width {} does not divide into {} heads", config.width, config.heads));
+  if (!(config.dropout >= 0 && config.dropout < 1))
+    throw Error(fmt::format("MultiheadAttention: dropout = {} is not in [0, 1)", config.dropout));
+}
+
+Tensor MultiheadAttention::operator()(const Tensor& x, const Tensor& mask, const Tensor& residual) const {
+  const Tensor packed = qkv(x);
+  if (!drops()) return out(attention_qkv(packed, config.heads, {mask, config.causal}), Activation::None, residual);
+  const int64_t c = config.width;
+  const Tensor y =
+      dropout(out(attend(packed.slice(2, 0, c), packed.slice(2, c, 2 * c), packed.slice(2, 2 * c, 3 * c), mask)),
+              config.dropout);
+  return residual.defined() ? residual + y : y;
+}
+
+Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Tensor& mask) const {
+  const int64_t c = config.width;
+  auto part = [&](const Tensor& source, int64_t first, int64_t last) {
+    const Tensor bias = qkv.bias.defined() ? qkv.bias.slice(0, first * c, last * c) : Tensor();
+    return linear(source, qkv.weight.slice(0, first * c, last * c), bias);
+  };
+  const Tensor kv = part(memory, 1, 3);
+  const Tensor y = out(attend(part(x, 0, 1), kv.slice(2, 0, c), kv.slice(2, c, 2 * c), mask));
+  return drops() ? dropout(y, config.dropout) : y;
+}
+
+// q, k, v [batch, tokens, width] -> [batch, queries, width].
+Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const {
+  const int64_t batch = q.size(0), d = config.width / config.heads;
+  auto heads = [&](const Tensor& t) { return t.reshape({batch, t.size(1), config.heads, d}).transpose(1, 2); };
+  const Tensor y = drops() ? attend_with_dropout(heads(q), heads(k), heads(v), mask)
+                           : scaled_dot_product_attention(heads(q), heads(k), heads(v), {mask, config.causal});
+  return y.transpose(1, 2).reshape({batch, q.size(1), config.width});
+}
+
+// Dropout of the attention weights needs them as a tensor.
+Tensor MultiheadAttention::attend_with_dropout(const Tensor& q, const Tensor& k, const Tensor& v,
+                                               const Tensor& mask) const {
+  Tensor scores = matmul(q, k.transpose(2, 3)) * (1 / std::sqrt(static_cast<double>(q.size(3))));
+  const Tensor never = full({1}, -std::numeric_limits<double>::infinity(), scores.dtype(), scores.device());
+  if (config.causal) scores = where(tril(ones({q.size(2), k.size(2)}, Bool, scores.device())), scores, never);
+  if (mask.defined()) scores = mask.dtype() == Bool ? where(mask, scores, never) : scores + mask;
+  return matmul(dropout(softmax(scores, -1), config.dropout), v);
+}
+
+TransformerBlock::TransformerBlock(const TransformerConfig& c, Generator& generator)
+    : config(c),
+      norm1(add("norm1", LayerNorm(c.width, c.bias))),
+      attention(add("attention", MultiheadAttention({c.width, c.heads, c.bias, c.causal, c.dropout}, generator))),
+      norm2(add("norm2", LayerNorm(c.width, c.bias))),
+      up(add("up", Linear(c.width, c.hidden ? c.hidden : 4 * c.width, c.bias, generator))),
+      down(add("down", Linear(c.hidden ? c.hidden : 4 * c.width, c.width, c.bias, generator))) {}
+
+Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask) const {
+  const Tensor y = attention(norm1(x), mask, x);
+  const Tensor hidden = up(norm2(y), config.activation);
+  if (config.dropout == 0 || !training()) return down(hidden, Activation::None, y);
+  return y + dropout(down(hidden), config.dropout);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,28 @@
+// Optimizer steps over many tensors at once. All state, step count and learning rate included, lives on the device, so
+// that a captured step can be replayed.
+#pragma once
+#include "core/attrs.h"
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+/// What a step reads besides the gradients; 0-d f32 tensors.
+struct StepInputs {
+  Tensor lr;
+  Tensor grad_scale;  ///< gradients are multiplied by it (clipping, loss scaling); may be undefined
+  Tensor found_inf;   ///< bool: nothing changes where true; may be undefined
+};
+
+/// Adam (Kingma & Ba 2015), and AdamW (Loshchilov & Hutter 2019) where `attrs.decoupled`. Updates parameters, moments
+/// and `step` (0-d f32, completed steps). Moments have the shapes of their parameters, in f32 (f64 for f64).
+void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step, const Tensors& grads,
+           const StepInputs& inputs, const OptimAttrs& attrs);
+
+/// Stochastic gradient descent; with `attrs.momentum` the buffers hold the velocity, otherwise they are empty.
+void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step, const Tensors& grads, const StepInputs& inputs,
+          const OptimAttrs& attrs);
+
+/// sqrt of the sum of squares over all tensors: 0-d f32 (f64 for f64).
+Tensor global_norm(const Tensors& tensors);
+
+}  // namespace tessera
