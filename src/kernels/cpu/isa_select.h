@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/isa/elementwise.h"
+#include "kernels/cpu/isa/gemm.h"
 #include "kernels/cpu/isa/reduce.h"
 
 namespace tessera::cpu_kernels {
@@ -15,5 +16,6 @@ const char* isa_name();
 
 const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
+const GemmTable& gemm_table();
 
 }  // namespace tessera::cpu_kernels

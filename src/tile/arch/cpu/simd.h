@@ -4,6 +4,14 @@
 
 #include "../../types.h"
 
+#if defined(__clang__)
+#define TESSERA_UNROLL _Pragma("clang loop unroll(full)")
+#define TESSERA_UNROLL4 _Pragma("clang loop unroll_count(4)")
+#else
+#define TESSERA_UNROLL _Pragma("GCC unroll 32")
+#define TESSERA_UNROLL4 _Pragma("GCC unroll 4")
+#endif
+
 #if defined(__x86_64__) && !TESSERA_GPU_COMPILER
 #define TESSERA_X86 1
 #else
@@ -48,19 +56,11 @@ TESSERA_HD __m256d min(__m256d a, __m256d b) { return _mm256_min_pd(a, b); }
 TESSERA_HD __m256 max(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
 TESSERA_HD __m256d max(__m256d a, __m256d b) { return _mm256_max_pd(a, b); }
 
-TESSERA_HD __m256i first_lanes32(int n) {
-  return reinterpret_cast<__m256i>(Int8{0, 1, 2, 3, 4, 5, 6, 7} < n);
-}
-TESSERA_HD __m256i first_lanes64(int n) {
-  return reinterpret_cast<__m256i>(Long4{0, 1, 2, 3} < static_cast<i64>(n));
-}
+TESSERA_HD __m256i first_lanes32(int n) { return reinterpret_cast<__m256i>(Int8{0, 1, 2, 3, 4, 5, 6, 7} < n); }
+TESSERA_HD __m256i first_lanes64(int n) { return reinterpret_cast<__m256i>(Long4{0, 1, 2, 3} < static_cast<i64>(n)); }
 #if !defined(__AVX512VL__)
-TESSERA_HD __m256 load_first(const float* p, int n, Int<8>) {
-  return _mm256_maskload_ps(p, first_lanes32(n));
-}
-TESSERA_HD __m256d load_first(const double* p, int n, Int<4>) {
-  return _mm256_maskload_pd(p, first_lanes64(n));
-}
+TESSERA_HD __m256 load_first(const float* p, int n, Int<8>) { return _mm256_maskload_ps(p, first_lanes32(n)); }
+TESSERA_HD __m256d load_first(const double* p, int n, Int<4>) { return _mm256_maskload_pd(p, first_lanes64(n)); }
 TESSERA_HD void store_first(float* p, __m256 v, int n) { _mm256_maskstore_ps(p, first_lanes32(n), v); }
 TESSERA_HD void store_first(double* p, __m256d v, int n) { _mm256_maskstore_pd(p, first_lanes64(n), v); }
 #endif

@@ -1,0 +1,80 @@
+// Models: GPT, as in GPT-2 and nanoGPT, and ResNet-20 for CIFAR-10.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/nn.h"
+
+namespace tessera::models {
+
+struct GPTConfig {
+  int64_t layers = 12, heads = 12, width = 768;
+  int64_t block = 1024;  ///< the longest context
+  int64_t vocab = 50257;
+  double dropout = 0;
+  bool bias = true;       ///< in linear layers and layer norms
+  bool tied_head = true;  ///< the output projection is the token embedding
+  Activation activation = Activation::GeluTanh;
+  friend bool operator==(const GPTConfig&, const GPTConfig&) = default;
+};
+
+/// Decoder-only transformer with learned positions, Radford et al. 2019. Matrices start normal with std 0.02, those
+/// that write to the residual stream with 0.02 / sqrt(2 * layers).
+struct GPT : nn::Module {
+  /// Throws Error on sizes that make no model.
+  explicit GPT(const GPTConfig& config, Generator& generator = default_generator());
+  /// tokens [batch, n], n <= block -> logits [batch, n, vocab].
+  Tensor operator()(const Tensor& tokens) const;
+  /// Mean cross entropy of `targets` [batch, n].
+  Tensor loss(const Tensor& tokens, const Tensor& targets) const;
+  /// Hidden states after the last norm, [batch, n, width].
+  Tensor hidden(const Tensor& tokens) const;
+
+  GPTConfig config;
+  nn::Embedding wte, wpe;
+  nn::Dropout drop;
+  std::vector<nn::TransformerBlock> blocks;
+  nn::LayerNorm norm;
+  Tensor head;  ///< [vocab, width]
+};
+
+struct SampleOptions {
+  double temperature = 1;  ///< 0 takes the most probable token
+  int64_t top_k = 0;       ///< draw among the k most probable; 0 means all
+  uint64_t seed = 0;
+};
+/// Appends `count` tokens to `prompt` (which may be empty: then token 0 starts) and returns those appended. `on_token`,
+/// if given, sees each as it is drawn and ends the sampling by returning false.
+std::vector<int32_t> generate(const GPT& model, const std::vector<int32_t>& prompt, int64_t count,
+                              const SampleOptions& options = {}, const std::function<bool(int32_t)>& on_token = {});
+
+/// The configuration of a GPT-2 file in Hugging Face's names; `heads` is width / 64. Throws Error if it is no such
+/// file.
+GPTConfig gpt2_config(const StateDict& file);
+/// Renames and transposes weights in Hugging Face's names ("h.0.attn.c_attn.weight", with or without "transformer.")
+/// for GPT::load_state_dict; position embeddings are cut to `block`.
+StateDict convert_gpt2(const StateDict& file, int64_t block);
+
+/// ResNet-20 for CIFAR-10 with parameter-free shortcuts (option A), He et al. 2016. x [n, 3, 32, 32] -> logits [n, 10].
+struct ResNet20 : nn::Module {
+  explicit ResNet20(Generator& generator = default_generator());
+  Tensor operator()(const Tensor& x) const;
+
+  struct Block : nn::Module {
+    Block(int64_t in, int64_t out, int64_t stride, Generator& generator);
+    Tensor operator()(const Tensor& x) const;
+    int64_t in, out, stride;
+    nn::Conv2d conv1;
+    nn::BatchNorm2d bn1;
+    nn::Conv2d conv2;
+    nn::BatchNorm2d bn2;
+  };
+  nn::Conv2d conv1;
+  nn::BatchNorm2d bn1;
+  nn::Sequential layer1, layer2, layer3;
+  nn::Linear linear;
+};
+
+}  // namespace tessera::models

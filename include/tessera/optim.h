@@ -1,0 +1,105 @@
+// Optimizers and learning-rate schedules.
+//
+//   optim::AdamW optimizer(model.parameters(), {.lr = 3e-4});
+//   optimizer.zero_grad(); loss.backward(); clip_grad_norm_(model.parameters(), 1.0); optimizer.step();
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tessera/state_dict.h"
+
+namespace tessera::optim {
+
+struct SGDOptions {
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+};
+struct AdamOptions {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+};
+struct AdamWOptions {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+};
+
+/// Parameters that share options.
+template <class Options>
+struct ParamGroup {
+  std::vector<Tensor> parameters;
+  Options options;
+};
+
+/// What a step may read besides the gradients: 0-d tensors on the parameters' device, so that nothing waits for them.
+struct StepOptions {
+  Tensor grad_scale = {};  ///< f32: gradients are multiplied by it (clipping, loss scaling)
+  Tensor found_inf = {};   ///< bool: where true the step changes nothing
+};
+
+/// Updates parameters from their gradients. All state lives on the parameters' device and exists from the start. A
+/// parameter listed twice in a group counts once; one in two groups throws Error.
+class Optimizer {
+ public:
+  virtual ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Parameters without a gradient stay as they are.
+  void step(const StepOptions& options = {});
+  /// Drops all gradients.
+  void zero_grad();
+  int groups() const;
+  double lr(int group = 0) const;
+  /// Sets the rate of every group to `factor` times the rate in its options; see Schedule.
+  void scale_lr(double factor);
+
+  /// Steps done and moments, as "group.0.step" and "param.3.exp_avg", counted over all groups.
+  StateDict state_dict() const;
+  /// Copies values in. Throws Error that lists what is missing, unexpected or mismatched; then nothing has been
+  /// changed.
+  void load_state_dict(const StateDict& dict);
+
+ protected:
+  struct State;
+  explicit Optimizer(std::unique_ptr<State> state);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// Stochastic gradient descent with (Nesterov) momentum, Sutskever et al. 2013.
+class SGD : public Optimizer {
+ public:
+  explicit SGD(std::vector<Tensor> parameters, const SGDOptions& options = {});
+  explicit SGD(const std::vector<ParamGroup<SGDOptions>>& groups);
+};
+
+/// Kingma & Ba 2015; weight decay is added to the gradient.
+class Adam : public Optimizer {
+ public:
+  explicit Adam(std::vector<Tensor> parameters, const AdamOptions& options = {});
+  explicit Adam(const std::vector<ParamGroup<AdamOptions>>& groups);
+};
+
+/// Adam with decoupled weight decay, Loshchilov & Hutter 2019.
+class AdamW : public Optimizer {
+ public:
+  explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
+  explicit AdamW(const std::vector<ParamGroup<AdamWOptions>>& groups);
+};
+
+/// The factor of the learning rate at a step, counted from 0.
+using Schedule = std::function<double(int64_t step)>;
+Schedule constant();
+/// Rises linearly over `warmup` steps, falls along half a cosine to `final_factor` at `total`, and stays there.
+Schedule warmup_cosine(int64_t warmup, int64_t total, double final_factor = 0);
+/// Multiplies by `factor` after every `every` steps.
+Schedule step_decay(int64_t every, double factor = 0.1);
+
+/// The L2 norm of all gradients together, a 0-d tensor; zero without any.
+Tensor grad_norm(const std::vector<Tensor>& parameters);
+/// min(1, max_norm / norm), for StepOptions::grad_scale: clips without a pass over the gradients.
+Tensor clip_coefficient(const Tensor& norm, double max_norm);
+/// Scales gradients so that their common norm is at most `max_norm`, Pascanu et al. 2013. Returns the norm before.
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm);
+
+}  // namespace tessera::optim

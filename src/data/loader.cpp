@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "tessera/data.h"
+
+namespace tessera {
+namespace {
+
+// SplitMix64 (Steele, Lea & Flood 2014) as a function of seed and index: any number of a stream without the ones
+// before.
+uint64_t random_number(uint64_t seed, uint64_t index) {
+  auto mix = [](uint64_t z) {
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  };
+  return mix(mix(seed + 0x9e3779b97f4a7c15u) + (index + 1) * 0x9e3779b97f4a7c15u);
+}
+
+// Below `n`, by the high half of a product (Lemire 2019); the bias is below n / 2^64.
+uint64_t random_below(uint64_t n, uint64_t seed, uint64_t index) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(random_number(seed, index)) * n >> 64);
+}
+
+}  // namespace
+
+BatchSource random_windows(Tokens tokens, int64_t block, int64_t batch, uint64_t seed) {
+  if (block < 1 || batch < 1) throw Error("random_windows: block and batch must be at least 1");
+  const auto size = static_cast<int64_t>(tokens->size());
+  if (size <= block) throw Error(fmt::format("random_windows: {} tokens are too few for blocks of {}", size, block));
+  return [=](int64_t index) {
+    Tensor x = empty({batch, block}, Int64), y = empty({batch, block}, Int64);
+    for (int64_t row = 0; row < batch; ++row) {
+      const auto counter = static_cast<uint64_t>(index) * static_cast<uint64_t>(batch) + static_cast<uint64_t>(row);
+      const int32_t* from = tokens->data() + random_below(static_cast<uint64_t>(size - block), seed, counter);
+      std::copy_n(from, block, x.data<int64_t>() + row * block);
+      std::copy_n(from + 1, block, y.data<int64_t>() + row * block);
+    }
+    return Tensors{x, y};
+  };
+}
+
+BatchSource shuffled_rows(std::vector<Tensor> columns, int64_t batch, uint64_t seed) {
+  if (columns.empty() || batch < 1) throw Error("shuffled_rows: needs columns and a batch of at least 1");
+  for (Tensor& t : columns) {
+    if (t.dim() < 1 || t.size(0) != columns[0].size(0) || t.device() != cpu())
+      throw Error(fmt::format("shuffled_rows: columns do not match: {} and {}", describe(columns[0]), describe(t)));
+    t = t.contiguous();
+  }
+  const int64_t rows = columns[0].size(0), batches = rows / batch;
+  if (batches == 0) throw Error(fmt::format("shuffled_rows: {} rows are too few for batches of {}", rows, batch));
+  // The permutation of the last epoch asked for is kept; each copy of the source has its own.
+  return [=, order = std::vector<int64_t>(), epoch_of_order = int64_t{-1}](int64_t index) mutable {
+    const int64_t epoch = index / batches;
+    if (epoch_of_order != epoch) {
+      order.resize(static_cast<size_t>(rows));
+      std::iota(order.begin(), order.end(), int64_t{0});
+      for (auto i = static_cast<uint64_t>(rows) - 1; i > 0; --i)
+        std::swap(order[i], order[random_below(i + 1, seed, static_cast<uint64_t>(epoch * rows) + i)]);
+      epoch_of_order = epoch;
+    }
+    const int64_t* chosen = order.data() + index % batches * batch;
+    Tensors out;
+    for (const Tensor& t : columns) {
+      Shape shape = t.shape();
+      shape[0] = batch;
+      Tensor part = empty(shape, t.dtype());
+      const size_t bytes = static_cast<size_t>(t.numel() / rows) * size_of(t.dtype());
+      for (int64_t i = 0; i < batch; ++i)
+        std::memcpy(static_cast<char*>(part.data_ptr()) + static_cast<size_t>(i) * bytes,
+                    static_cast<const char*>(t.data_ptr()) + static_cast<size_t>(chosen[i]) * bytes, bytes);
+      out.push_back(std::move(part));
+    }
+    return out;
+  };
+}
+
+struct DataLoader::State {
+  struct Item {
+    Tensors batch;
+    std::exception_ptr error;
+  };
+
+  BatchSource source;
+  size_t prefetch;
+  pid_t owner = getpid();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Item> ready;  // batches position, position + 1, ...
+  int64_t position = 0;
+  uint64_t seeks = 0;
+  bool stop = false;
+  std::thread thread;
+
+  void work() {
+    std::unique_lock lock(mutex);
+    while (!stop) {
+      if (ready.size() >= prefetch) {
+        changed.wait(lock);
+        continue;
+      }
+      const int64_t index = position + static_cast<int64_t>(ready.size());
+      const uint64_t epoch = seeks;
+      lock.unlock();
+      Item item;
+      try {
+        item.batch = source(index);
+      } catch (...) {
+        item.error = std::current_exception();
+      }
+      lock.lock();
+      if (epoch != seeks) continue;  // made for a position that was left
+      ready.push_back(std::move(item));
+      changed.notify_all();
+    }
+  }
+};
+
+DataLoader::DataLoader(BatchSource source, int prefetch) : state_(std::make_unique<State>()) {
+  if (prefetch < 1) throw Error("DataLoader: prefetch must be at least 1");
+  state_->source = std::move(source);
+  state_->prefetch = static_cast<size_t>(prefetch);
+  state_->thread = std::thread([s = state_.get()] { s->work(); });
+}
+
+DataLoader::~DataLoader() {
+  if (state_->owner != getpid()) {  // in a fork there is no thread to join, and its locks may be held for ever
+    static_cast<void>(state_.release());
+    return;
+  }
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->changed.notify_all();
+  state_->thread.join();
+}
+
+Tensors DataLoader::next() {
+  State& s = *state_;
+  if (s.owner != getpid()) throw Error("DataLoader: used in a forked process; make one there");
+  std::unique_lock lock(s.mutex);
+  s.changed.wait(lock, [&] { return !s.ready.empty(); });
+  if (s.ready.front().error) std::rethrow_exception(s.ready.front().error);
+  Tensors out = std::move(s.ready.front().batch);
+  s.ready.pop_front();
+  ++s.position;
+  s.changed.notify_all();
+  return out;
+}
+
+int64_t DataLoader::position() const {
+  if (state_->owner != getpid()) throw Error("DataLoader: used in a forked process; make one there");
+  std::lock_guard lock(state_->mutex);
+  return state_->position;
+}
+
+void DataLoader::seek(int64_t position) {
+  if (position < 0) throw Error(fmt::format("DataLoader: position {} is negative", position));
+  if (state_->owner != getpid()) throw Error("DataLoader: used in a forked process; make one there");
+  std::lock_guard lock(state_->mutex);
+  state_->position = position;
+  state_->ready.clear();
+  ++state_->seeks;
+  state_->changed.notify_all();
+}
+
+}  // namespace tessera

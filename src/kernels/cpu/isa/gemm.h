@@ -1,0 +1,51 @@
+// Matrix products per instruction set.
+#pragma once
+
+#include "args.h"
+#include "tessera/parallel.h"
+
+namespace tessera::cpu_kernels {
+
+inline constexpr int max_batch_rank = 4;
+
+enum class Activation : unsigned char { none, relu, gelu_tanh, gelu_erf, silu, tanh };
+
+/// A batch of matrices. Strides are in elements and may be zero (broadcast) or negative; element [b..., i, j] lies at
+/// sum(b * batch) + i * row + j * column. A null `data` stands for no matrix.
+struct MatrixArg {
+  void* data;
+  Scalar type;
+  long long row, column;
+  long long batch[max_batch_rank];
+};
+
+/// For every batch index: t = alpha * a b + beta * addend + bias; pre = t; c = activation(t), where a is [m, k],
+/// b is [k, n] and the others are [m, n] (a bias has a row or column stride of 0). addend, bias and pre may be
+/// missing; addend may be c itself, so that beta = 1 accumulates. Elements are f64 throughout, or each matrix is
+/// one of f32, f16 and bf16 and the sums are f32.
+struct GemmArgs {
+  long long m, n, k;
+  int batch_rank;
+  long long batch[max_batch_rank];
+  MatrixArg a, b, c;
+  MatrixArg addend, bias, pre;
+  double alpha, beta;
+  Activation activation;
+};
+
+struct GemmTable {
+  /// Whether the element types fit together.
+  bool (*supports)(const GemmArgs& args);
+  void (*run)(const GemmArgs& args, Executor& executor);
+};
+
+#define TESSERA_GEMM_TABLE(isa)      \
+  namespace isa {                    \
+  extern const GemmTable gemm_table; \
+  }
+TESSERA_GEMM_TABLE(baseline)
+TESSERA_GEMM_TABLE(avx2)
+TESSERA_GEMM_TABLE(avx512)
+#undef TESSERA_GEMM_TABLE
+
+}  // namespace tessera::cpu_kernels

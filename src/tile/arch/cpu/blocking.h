@@ -1,0 +1,68 @@
+// How a product is cut: over threads first, then for the caches.
+#pragma once
+
+#include "microkernel.h"
+
+TESSERA_TILE_BEGIN
+namespace cpu {
+
+struct Extent {
+  i64 m, n, k;
+};
+
+/// A half-open range.
+struct Span {
+  i64 begin, end;
+  TESSERA_HD i64 size() const { return end - begin; }
+};
+
+/// The index-th of `parts` spans of [0, length), in whole units, as equal as can be.
+TESSERA_HD Span part(i64 length, i64 parts, i64 index, i64 unit = 1) {
+  const i64 units = ceil_div(length, unit);
+  const i64 base = units / parts, extra = units % parts;
+  const i64 begin = index * base + min(index, extra);
+  const i64 end = begin + base + (index < extra ? 1 : 0);
+  return {min(length, begin * unit), min(length, end * unit)};
+}
+
+/// Cache blocks: mc x kc of A stays in the second level, a kc-deep panel of B in the first, and kc x nc of B
+/// in the third. The number of bytes, not of elements, is what fits.
+struct CacheBlocks {
+  i64 mc, nc, kc;
+};
+template <class T>
+TESSERA_HD CacheBlocks default_blocks() {
+  constexpr i64 scale = 4 * 4 / sizeof(T);  // in quarters of a float
+#if defined(__AVX512F__)
+  return {196, 2048 * scale / 4, 384 * scale / 4};
+#else
+  return {144, 2048 * scale / 4, 320 * scale / 4};
+#endif
+}
+
+struct Grid {
+  i64 m, n;
+};
+
+/// The grid of at most `threads` parts whose slowest part costs least, packing included.
+template <class T>
+TESSERA_HD Grid choose_grid(const Extent& e, i64 threads) {
+  constexpr i64 nr = block_columns<T>;
+  Grid best{1, 1};
+  double least = 0;
+  for (i64 gm = 1; gm <= threads; ++gm) {
+    const i64 gn = threads / gm;
+    const double rows = static_cast<double>(ceil_div(e.m, gm));
+    const double columns = static_cast<double>(min(e.n, ceil_div(ceil_div(e.n, nr), gn) * nr));
+    // In cycles per step of k: block_rows * nr products, then about a cycle per packed element.
+    const double cost = rows * columns / (2 * NativeVec<T>::lanes) + (rows + columns) * 0.4;
+    if (gm == 1 || cost < least) {
+      least = cost;
+      best = {gm, gn};
+    }
+  }
+  return {min(best.m, e.m), min(best.n, ceil_div(e.n, nr))};
+}
+
+}  // namespace cpu
+TESSERA_TILE_END

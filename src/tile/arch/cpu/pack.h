@@ -1,0 +1,188 @@
+// Packing: panels of a matrix copied into the order in which a micro-kernel reads them, converted to the
+// compute type on the way. Every view can be packed; strided ones by vectors, with a transposition in
+// registers where k is the contiguous dimension.
+#pragma once
+
+#include "../../vec.h"
+#include "../../view.h"
+
+TESSERA_TILE_BEGIN
+namespace cpu {
+
+/// A stretch of one matrix: `count` rows (or columns) from `outer` on, `depth` steps of k from `k` on.
+struct PanelRange {
+  i64 outer, count, k, depth;
+};
+
+namespace detail {
+
+#if defined(__x86_64__)
+/// One step of the transposition: swaps the off-diagonal blocks of S x S in every 2S x 2S block.
+template <class V, int S, int... J>
+TESSERA_HD void swap_blocks(V& a, V& b, Seq<J...>) {
+  constexpr int n = lanes_v<V>;
+  const V low = V::of(__builtin_shufflevector(a.v, b.v, ((J & S) == 0 ? J : n + J - S)...));
+  b = V::of(__builtin_shufflevector(a.v, b.v, ((J & S) == 0 ? J + S : n + J)...));
+  a = low;
+}
+template <class V, int S = lanes_v<V> / 2>
+TESSERA_HD void transpose(V (&row)[lanes_v<V>]) {
+  constexpr int n = lanes_v<V>;
+  if constexpr (S >= 1) {
+    unroll<n>([&](auto i) {
+      if constexpr ((decltype(i)::value & S) == 0) {
+        swap_blocks<V, S>(row[decltype(i)::value], row[decltype(i)::value + S], make_seq<n>{});
+      }
+    });
+    transpose<V, S / 2>(row);
+  }
+}
+#else
+template <class V>
+TESSERA_HD void transpose(V (&row)[lanes_v<V>]) {
+  for (int i = 0; i < lanes_v<V>; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const auto t = row[i][j];
+      row[i].set(j, row[j][i]);
+      row[j].set(i, t);
+    }
+  }
+}
+#endif
+
+/// to[k * width + i] from rows that are contiguous along i.
+template <class T, class S>
+void pack_along_outer(const S* from, i64 k_stride, int count, int width, i64 depth, T* to) {
+  using V = NativeVec<T>;
+  if (count == width && width % V::lanes == 0) {
+    for (i64 k = 0; k < depth; ++k, from += k_stride, to += width) {
+      for (int i = 0; i < width; i += V::lanes) store(to + i, load<V>(from + i));
+    }
+    return;
+  }
+  for (i64 k = 0; k < depth; ++k, from += k_stride, to += width) {
+    for (int i = 0; i < width; i += V::lanes) store(to + i, load<V>(from + i, count - i));
+  }
+}
+
+/// to[k * width + i] from rows that are contiguous along k.
+template <class T, class S>
+void pack_along_k(const S* from, i64 outer_stride, int count, int width, i64 depth, T* to) {
+  using V = NativeVec<T>;
+  constexpr int n = V::lanes;
+  for (int i0 = 0; i0 < width; i0 += n) {
+    const int rows = min(count - i0, n), columns = min(width - i0, n);
+    const S* source = from + i0 * outer_stride;
+    const auto block = [&](i64 k, int steps, auto fetch) __attribute__((always_inline)) {
+      V row[n];
+      TESSERA_UNROLL
+      for (int i = 0; i < n; ++i) row[i] = i < rows ? fetch(source + i * outer_stride + k) : V(T(0));
+      transpose(row);
+      T* target = to + k * width + i0;
+      // Whole vectors where they fit, or where what spills over belongs to the next step of k, written later.
+      if (steps == n && (columns == n || i0 == 0)) {
+        TESSERA_UNROLL
+        for (int i = 0; i < n; ++i) store(target + i * width, row[i]);
+      } else {
+        for (int i = 0; i < steps; ++i) store(target + i * width, row[i], columns);
+      }
+    };
+    i64 k = 0;
+    for (; k + n <= depth; k += n) block(k, n, [](const S* p) { return load<V>(p); });
+    if (k < depth) {
+      const int rest = static_cast<int>(depth - k);
+      block(k, rest, [=](const S* p) { return load<V>(p, rest); });
+    }
+  }
+}
+
+template <class T, class S>
+void pack_strided(const S* from, i64 outer_stride, i64 k_stride, int count, int width, i64 depth, T* to) {
+  if (outer_stride == 1) return pack_along_outer(from, k_stride, count, width, depth, to);
+  if (k_stride == 1) return pack_along_k(from, outer_stride, count, width, depth, to);
+  for (i64 k = 0; k < depth; ++k, from += k_stride, to += width) {
+    for (int i = 0; i < width; ++i) to[i] = i < count ? convert_element<T>(from[i * outer_stride]) : T(0);
+  }
+}
+
+/// One line of a view along `dim`, run by run, padding as zero.
+template <class T, class View>
+void copy_line(const View& view, typename View::Coords at, int dim, i64 length, T* to) {
+  using V = NativeVec<T>;
+  while (length > 0) {
+    const Run run = view.run(at, dim, length);
+    const auto* from = view.data + run.offset;
+    if (!run.valid) {
+      for (i64 i = 0; i < run.length; ++i) to[i] = T(0);
+    } else if (run.stride == 1) {
+      i64 i = 0;
+      for (; i + V::lanes <= run.length; i += V::lanes) store(to + i, load<V>(from + i));
+      if (i < run.length)
+        store(to + i, load<V>(from + i, static_cast<int>(run.length - i)), static_cast<int>(run.length - i));
+    } else {
+      for (i64 i = 0; i < run.length; ++i) to[i] = convert_element<T>(from[i * run.stride]);
+    }
+    to += run.length;
+    length -= run.length;
+    at[dim] += static_cast<typename View::Index>(run.length);
+  }
+}
+
+}  // namespace detail
+
+/// Elements that pack() may write past the end of a panel.
+template <class T>
+inline constexpr int pack_slack = 2 * NativeVec<T>::lanes;
+
+/// to[k * width + i] = view(outer + i, k) with the outer dimension first (Outer = 0) or second; zero for
+/// count <= i < width. Up to pack_slack elements behind the panel are overwritten; panels are packed in
+/// ascending order.
+template <int Outer, class T, class View>
+__attribute__((noinline)) void pack_panel(const void* untyped, const PanelRange& range, int width, T* to) {
+  const View& view = *static_cast<const View*>(untyped);
+  constexpr int inner = 1 - Outer;
+  const int count = static_cast<int>(range.count);
+  if constexpr (View::is_strided) {
+    const i64 outer_stride = view.stride(Outer), k_stride = view.stride(inner);
+    const auto* from = view.data + range.outer * outer_stride + range.k * k_stride;
+    detail::pack_strided(from, outer_stride, k_stride, count, width, range.depth, to);
+  } else {
+    // Lines along k are gathered a stretch at a time, then transposed like a strided matrix.
+    constexpr i64 stretch = 64;
+    constexpr int most = 64;
+    T line[most * stretch];
+    for (i64 k = 0; k < range.depth; k += stretch) {
+      const i64 depth = min(stretch, range.depth - k);
+      for (int i = 0; i < count; ++i) {
+        typename View::Coords at{};
+        at[Outer] = static_cast<typename View::Index>(range.outer + i);
+        at[inner] = static_cast<typename View::Index>(range.k + k);
+        detail::copy_line(view, at, inner, depth, line + i * stretch);
+      }
+      detail::pack_strided(static_cast<const T*>(line), stretch, i64{1}, count, width, depth, to + k * width);
+    }
+  }
+}
+
+/// One factor of the product as the driver sees it: how to pack it, and where it may be read in place.
+template <class T>
+struct Operand {
+  const void* view;
+  void (*pack)(const void* view, const PanelRange& range, int width, T* to);
+  const T* data;  // null unless the elements are of type T and strided
+  i64 outer_stride, k_stride;
+};
+
+template <int Outer, class T, class View>
+Operand<T> operand(const View& view) {
+  Operand<T> r{&view, pack_panel<Outer, T, View>, nullptr, 0, 0};
+  if constexpr (View::is_strided && is_same_v<remove_cvref_t<typename View::Element>, T>) {
+    r.data = view.data;
+    r.outer_stride = view.stride(Outer);
+    r.k_stride = view.stride(1 - Outer);
+  }
+  return r;
+}
+
+}  // namespace cpu
+TESSERA_TILE_END

@@ -1,0 +1,223 @@
+// The GEMM that ops call, on every instruction set of this processor: types, batches, strides, epilogues.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/isa/gemm.h"
+#include "tile/types.h"
+
+namespace {
+using namespace tessera::cpu_kernels;
+namespace tile = tessera::tile;
+using i64 = long long;
+
+struct Set {
+  const char* name;
+  const GemmTable* table;
+};
+std::vector<Set> sets() {
+  std::vector<Set> r{{"baseline", &baseline::gemm_table}};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) r.push_back({"avx2", &avx2::gemm_table});
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    r.push_back({"avx512", &avx512::gemm_table});
+  }
+  return r;
+}
+
+int size_of(Scalar type) { return type == Scalar::f64 ? 8 : type == Scalar::f32 ? 4 : 2; }
+
+/// A batch of matrices of any floating type with memory of its own, filled with fresh numbers.
+struct Data {
+  MatrixArg arg{};
+  std::vector<char> memory;
+
+  static inline std::mt19937 random{17};
+
+  Data() = default;
+  Data(Scalar type, i64 batch, i64 rows, i64 columns, bool transposed = false, i64 pitch_extra = 0) {
+    const i64 pitch = (transposed ? rows : columns) + pitch_extra, lines = transposed ? columns : rows;
+    memory.resize(batch * lines * pitch * size_of(type) + 1);
+    arg = {memory.data(), type, transposed ? 1 : pitch, transposed ? pitch : 1, {lines * pitch}};
+    std::uniform_real_distribution<double> uniform(-1, 1);
+    for (i64 i = 0; i < batch * lines * pitch; ++i) put(i, uniform(random));
+  }
+  void put(i64 offset, double value) {
+    char* p = memory.data() + offset * size_of(arg.type);
+    const auto write = [&](auto x) { std::memcpy(p, &x, sizeof x); };
+    if (arg.type == Scalar::f64) return write(value);
+    if (arg.type == Scalar::f32) return write(static_cast<float>(value));
+    if (arg.type == Scalar::f16) return write(tile::f16(static_cast<float>(value)));
+    write(tile::bf16(static_cast<float>(value)));
+  }
+  double at(i64 b, i64 i, i64 j) const {
+    const char* p = memory.data() + (b * arg.batch[0] + i * arg.row + j * arg.column) * size_of(arg.type);
+    const auto read = [&](auto x) {
+      std::memcpy(&x, p, sizeof x);
+      return tile::convert_element<double>(x);
+    };
+    if (arg.type == Scalar::f64) return read(double{});
+    if (arg.type == Scalar::f32) return read(float{});
+    if (arg.type == Scalar::f16) return read(tile::f16{});
+    return read(tile::bf16{});
+  }
+};
+
+double activate(Activation kind, double x) {
+  switch (kind) {
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::gelu_tanh:
+      return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::gelu_erf:
+      return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
+    case Activation::tanh:
+      return std::tanh(x);
+    default:
+      return x;
+  }
+}
+
+double tolerance(Scalar type) {
+  return type == Scalar::f64 ? 1e-14 : type == Scalar::f32 ? 2e-6 : type == Scalar::f16 ? 1e-3 : 8e-3;
+}
+
+struct Shape {
+  i64 batch, m, n, k;
+};
+
+struct Extras {
+  bool addend = false, bias = false, pre = false;
+  double alpha = 1, beta = 0;
+  Activation activation = Activation::none;
+  bool in_place = false;
+};
+
+/// Runs one call on one instruction set and compares with sums in double.
+void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras) {
+  Data addend = extras.addend ? Data(c.arg.type, s.batch, s.m, s.n) : Data();
+  Data bias = extras.bias ? Data(c.arg.type, 1, 1, s.n) : Data();
+  Data pre = extras.pre ? Data(c.arg.type, s.batch, s.m, s.n) : Data();
+  bias.arg.row = bias.arg.batch[0] = 0;
+  if (extras.in_place) addend = c;
+  const Data before = addend;
+  GemmArgs args{s.m,   s.n,        s.k,      1,       {s.batch},    a.arg,       b.arg,
+                c.arg, addend.arg, bias.arg, pre.arg, extras.alpha, extras.beta, extras.activation};
+  args.a.data = a.memory.data();
+  args.b.data = b.memory.data();
+  args.c.data = c.memory.data();
+  args.addend.data = extras.in_place ? c.memory.data() : extras.addend ? addend.memory.data() : nullptr;
+  args.bias.data = extras.bias ? bias.memory.data() : nullptr;
+  args.pre.data = extras.pre ? pre.memory.data() : nullptr;
+  ASSERT_TRUE(set.table->supports(args));
+  set.table->run(args, tessera::executor());
+  double error = 0, norm = 0;
+  for (i64 q = 0; q < s.batch; ++q) {
+    for (i64 i = 0; i < s.m; ++i) {
+      for (i64 j = 0; j < s.n; ++j) {
+        double sum = 0, size = 0;
+        for (i64 k = 0; k < s.k; ++k) {
+          sum += a.at(q, i, k) * b.at(q, k, j);
+          size += std::fabs(a.at(q, i, k) * b.at(q, k, j));
+        }
+        sum *= extras.alpha;
+        if (args.addend.data) sum += extras.beta * before.at(q, i, j);
+        if (extras.bias) sum += bias.at(0, 0, j);
+        const double difference = activate(extras.activation, sum) - c.at(q, i, j);
+        error += difference * difference;
+        norm += 1e-2 * size * size + sum * sum + 1e-30;
+        if (extras.pre) error += std::pow(sum - pre.at(q, i, j), 2);
+      }
+    }
+  }
+  c.arg.data = nullptr;
+  EXPECT_LE(std::sqrt(error / norm), tolerance(c.arg.type))
+      << set.name << " batch " << s.batch << " [" << s.m << ", " << s.k << "] x [" << s.k << ", " << s.n << "]";
+}
+
+const Shape shapes[] = {{1, 1, 1, 1},   {1, 1, 37, 19},   {1, 37, 1, 19},   {2, 7, 33, 64},    {1, 64, 7, 130},
+                        {3, 13, 17, 5}, {1, 29, 50, 700}, {1, 101, 67, 31}, {1, 200, 70, 401}, {5, 15, 16, 0}};
+
+TEST(gemm_table, every_orientation_and_type) {
+  for (const Set& set : sets()) {
+    for (Scalar type : {Scalar::f32, Scalar::f64, Scalar::f16, Scalar::bf16}) {
+      for (const Shape& s : shapes) {
+        for (int form = 0; form < 8; ++form) {
+          check(set, s, Data(type, s.batch, s.m, s.k, form & 1, 3), Data(type, s.batch, s.k, s.n, form & 2),
+                Data(type, s.batch, s.m, s.n, form & 4, 1), {});
+        }
+      }
+    }
+  }
+}
+
+TEST(gemm_table, epilogues) {
+  for (const Set& set : sets()) {
+    for (Scalar type : {Scalar::f32, Scalar::f64, Scalar::bf16}) {
+      for (const Shape& s : shapes) {
+        for (int form = 0; form < 8; ++form) {
+          Extras extras{(form & 1) != 0, (form & 2) != 0, (form & 4) != 0, 0.5, -2, static_cast<Activation>(form % 6)};
+          check(set, s, Data(type, s.batch, s.m, s.k), Data(type, s.batch, s.k, s.n), Data(type, s.batch, s.m, s.n),
+                extras);
+        }
+      }
+    }
+  }
+}
+
+TEST(gemm_table, accumulates_in_place) {
+  for (const Set& set : sets()) {
+    for (const Shape& s : shapes) {
+      Extras extras;
+      extras.in_place = true;
+      for (double beta : {1.0, 0.25}) {
+        extras.beta = beta;
+        check(set, s, Data(Scalar::f32, s.batch, s.m, s.k), Data(Scalar::f32, s.batch, s.k, s.n),
+              Data(Scalar::f32, s.batch, s.m, s.n), extras);
+      }
+    }
+  }
+}
+
+TEST(gemm_table, halves_into_float_and_broadcast_batches) {
+  for (const Set& set : sets()) {
+    const Shape s{4, 19, 23, 41};
+    Data a(Scalar::bf16, 1, s.m, s.k);
+    a.arg.batch[0] = 0;  // one left matrix for the whole batch
+    check(set, s, a, Data(Scalar::f16, s.batch, s.k, s.n), Data(Scalar::f32, s.batch, s.m, s.n), {});
+  }
+}
+
+TEST(gemm_table, refuses_types_that_do_not_fit) {
+  Data a(Scalar::f64, 1, 2, 2), b(Scalar::f32, 1, 2, 2);
+  GemmArgs args{2, 2, 2, 1, {1}, a.arg, b.arg, a.arg, {}, {}, {}, 1, 0, Activation::none};
+  for (const Set& set : sets()) {
+    EXPECT_FALSE(set.table->supports(args));
+    args.b = a.arg;
+    EXPECT_TRUE(set.table->supports(args));
+    args.b = b.arg;
+  }
+}
+
+TEST(gemm_table, result_does_not_depend_on_the_schedule) {
+  const Shape s{1, 96, 80, 1000};
+  Data a(Scalar::f32, 1, s.m, s.k), b(Scalar::f32, 1, s.k, s.n), first(Scalar::f32, 1, s.m, s.n), c = first;
+  for (const Set& set : sets()) {
+    for (int trial = 0; trial < 5; ++trial) {
+      GemmArgs args{s.m, s.n, s.k, 1, {1}, a.arg, b.arg, c.arg, {}, {}, {}, 1, 0, Activation::none};
+      args.a.data = a.memory.data();
+      args.b.data = b.memory.data();
+      args.c.data = (trial == 0 ? first : c).memory.data();
+      set.table->run(args, tessera::executor());
+      if (trial > 0) {
+        EXPECT_EQ(first.memory, c.memory);
+      }
+    }
+  }
+}
+
+}  // namespace
