@@ -110,7 +110,8 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int64_t dim = -1, boo
 /// Sums `x` down to `shape`, the reverse of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 
-// ---- shape: src/ops/shape_ops.cpp (views where strides allow) ---------------------------------------------------------
+// ---- shape: src/ops/shape_ops.cpp (views where strides allow)
+// ---------------------------------------------------------
 /// One size may be -1 and is inferred.
 Tensor reshape(const Tensor& x, const Shape& shape);
 Tensor transpose(const Tensor& x, int64_t a, int64_t b);
@@ -136,7 +137,8 @@ Tensor flip(const Tensor& x, Dims dims);
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
 
-// ---- indexing: src/ops/indexing.cpp (indices i64 or i32; out of range throws) --------------------------------------------
+// ---- indexing: src/ops/indexing.cpp (indices i64 or i32; out of range throws)
+// --------------------------------------------
 /// out[i][j] = x[index[i][j]][j] for dim 0.
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 /// Adds source to a copy of x at the places gather would read. Deterministic.
@@ -147,15 +149,18 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor embedding(const Tensor& index, const Tensor& weight);
 Tensor one_hot(const Tensor& index, int64_t classes);
 
-// ---- matmul: src/ops/matmul.cpp -----------------------------------------------------------------------------------------
+// ---- matmul: src/ops/matmul.cpp
+// -----------------------------------------------------------------------------------------
 /// [..., m, k] x [..., k, n]; leading dims broadcast; 1-d operands as in NumPy. Transposed views are not copied.
 Tensor matmul(const Tensor& a, const Tensor& b);
-/// act(x wᵀ + bias) + residual in one pass: x [..., in], weight [out, in], bias [out], residual [..., out]; the last two may
-/// be undefined.
+/// act(x wᵀ + bias) + residual in one pass: x [..., in], weight [out, in], bias [out], residual [..., out]; the last
+/// two may be undefined.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
-Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation, const Tensor& residual = {});
+Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
+                  const Tensor& residual = {});
 
-// ---- convolution and pooling: src/ops/conv.cpp (N, C, H, W) ---------------------------------------------------------------
+// ---- convolution and pooling: src/ops/conv.cpp (N, C, H, W)
+// ---------------------------------------------------------------
 struct Conv2dOptions {
   int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
 };
@@ -168,41 +173,51 @@ struct Pool2dOptions {
 Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options = {});
 Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options = {});
 
-// ---- norms and softmax: src/ops/norm.cpp ------------------------------------------------------------------------------------
-/// Over the last dims, as many as `weight` has. weight and bias may be undefined (then over the last dim). Ba et al. 2016.
+// ---- norms and softmax: src/ops/norm.cpp
+// ------------------------------------------------------------------------------------
+/// Over the last dims, as many as `weight` has. weight and bias may be undefined (then over the last dim). Ba et al.
+/// 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// x / sqrt(mean(x²) + eps) * weight over the last dim. Zhang & Sennrich 2019.
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 /// x [n, c, ...] in `groups` groups of channels. Wu & He 2018.
-Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
-/// x [n, c, ...]. Training uses the batch's statistics and updates running_mean and running_var in place. Ioffe & Szegedy 2015.
+Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {}, const Tensor& bias = {},
+                  double eps = 1e-5);
+/// x [n, c, ...]. Training uses the batch's statistics and updates running_mean and running_var in place. Ioffe &
+/// Szegedy 2015.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
                   bool training, double momentum = 0.1, double eps = 1e-5);
 Tensor softmax(const Tensor& x, int64_t dim);
 Tensor log_softmax(const Tensor& x, int64_t dim);
 
-// ---- losses: src/ops/loss.cpp ----------------------------------------------------------------------------------------------
+// ---- losses: src/ops/loss.cpp
+// ----------------------------------------------------------------------------------------------
 /// logits [..., classes], target [...] (i64); mean over the targets that are not `ignore_index`.
-Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_index = -100, double label_smoothing = 0);
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_index = -100,
+                     double label_smoothing = 0);
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduction, int64_t ignore_index = -100,
                      double label_smoothing = 0);
 Tensor mse_loss(const Tensor& x, const Tensor& target);
 
-// ---- attention: src/ops/attention.cpp ---------------------------------------------------------------------------------------
+// ---- attention: src/ops/attention.cpp
+// ---------------------------------------------------------------------------------------
 struct AttentionOptions {
-  Tensor mask;         ///< broadcasts to [batch, heads, queries, keys]: bool (true attends) or floating (added)
+  Tensor mask = {};     ///< broadcasts to [batch, heads, queries, keys]: bool (true attends) or floating (added)
   bool causal = false;  ///< query i attends keys 0..i, as in PyTorch
-  double scale = 0;    ///< 0 means 1/sqrt(head dim)
+  double scale = 0;     ///< 0 means 1/sqrt(head dim)
 };
-/// softmax(scale q kᵀ + mask) v: q [batch, heads, queries, d], k and v [batch, kv_heads, keys, d]; heads is a multiple of
-/// kv_heads. Dao et al. 2022 for the tiled kernel.
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {});
+/// softmax(scale q kᵀ + mask) v: q [batch, heads, queries, d], k and v [batch, kv_heads, keys, d]; heads is a multiple
+/// of kv_heads. Dao et al. 2022 for the tiled kernel.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options = {});
 /// The same on the packed rows of one projection: qkv [batch, tokens, 3 * heads * d] holds all queries, then keys, then
 /// values; the result is [batch, tokens, heads * d]. Nothing is split or transposed in memory, forward or backward.
 Tensor attention_qkv(const Tensor& qkv, int64_t heads, const AttentionOptions& options = {});
 
-// ---- random: src/ops/random.cpp ---------------------------------------------------------------------------------------------
-Tensor rand(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);   ///< uniform in [0, 1)
+// ---- random: src/ops/random.cpp
+// ---------------------------------------------------------------------------------------------
+Tensor rand(const Shape& shape, Generator& generator = default_generator(),
+            DType dtype = Float32);  ///< uniform in [0, 1)
 Tensor randn(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);
 /// Integers in [low, high), i64.
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator = default_generator());

@@ -1,7 +1,155 @@
 #include "cases/cases.h"
 
-namespace tessera {
+#include "tessera/ops.h"
 
-std::vector<OpCase> conv_cases() { return {}; }
+namespace tessera {
+namespace {
+
+struct Geometry {
+  std::string label;
+  Shape x, weight;
+  ConvAttrs attrs;
+  bool bias = true;
+};
+
+std::vector<Geometry> geometries() {
+  return {
+      {"one element", {1, 1, 1, 1}, {1, 1, 1, 1}, {}},
+      {"1x1", {2, 5, 3, 7}, {4, 5, 1, 1}, {}},
+      {"3x3 padded", {2, 3, 7, 5}, {5, 3, 3, 3}, {.padding = {1, 1}}},
+      {"without bias", {1, 3, 6, 6}, {2, 3, 3, 3}, {}, false},
+      {"stride 2", {2, 3, 9, 11}, {4, 3, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}}},
+      {"stride leaves a rest", {1, 2, 8, 9}, {3, 2, 3, 2}, {.stride = {3, 2}}},
+      {"window of 2x5", {1, 3, 11, 13}, {3, 3, 2, 5}, {.stride = {1, 2}, .padding = {0, 2}}},
+      {"dilated", {1, 2, 11, 9}, {3, 2, 3, 3}, {.padding = {2, 1}, .dilation = {2, 3}}},
+      {"strided and dilated", {2, 2, 13, 12}, {3, 2, 3, 2}, {.stride = {2, 3}, .padding = {1, 1}, .dilation = {3, 2}}},
+      {"two groups", {2, 6, 5, 7}, {4, 3, 3, 3}, {.padding = {1, 1}, .groups = 2}},
+      {"depthwise", {1, 5, 7, 6}, {5, 1, 3, 3}, {.padding = {1, 1}, .groups = 5}},
+      {"off the tile", {1, 19, 13, 17}, {37, 19, 3, 3}, {.padding = {1, 1}}},
+  };
+}
+
+// Shapes of y by the rule in infer, which the cases of conv2d check against the reference.
+Shape result(const Geometry& c) {
+  Shape y{c.x[0], c.weight[0], Dim(0), Dim(0)};
+  for (int d = 0; d < 2; ++d)
+    y[2 + d] =
+        (c.x[2 + d] + 2 * c.attrs.padding[d] - (c.weight[2 + d] - 1) * c.attrs.dilation[d] - 1) / c.attrs.stride[d] + 1;
+  return y;
+}
+ConvAttrs sized(ConvAttrs attrs, const Shape& like) {
+  for (int d = 0; d < 2; ++d) attrs.size[d] = like[2 + d].value();
+  return attrs;
+}
+
+void add_convolutions(std::vector<OpCase>& cases) {
+  for (const Geometry& c : geometries()) {
+    cases.push_back({.op = "conv2d",
+                     .label = c.label,
+                     .attrs = c.attrs,
+                     .inputs = [=](Generator& g) -> Tensors {
+                       return {normal64(c.x, g), normal64(c.weight, g), c.bias ? normal64({c.weight[0]}, g) : Tensor()};
+                     },
+                     .gradients = 0b011u | c.bias << 2,
+                     .symbolic = c.attrs.groups == 1});
+    cases.push_back({.op = "conv2d_input_grad",
+                     .label = c.label,
+                     .attrs = sized(c.attrs, c.x),
+                     .inputs = [=](Generator& g) -> Tensors {
+                       return {normal64(result(c), g), normal64(c.weight, g)};
+                     },
+                     .gradients = 0b11,
+                     .symbolic = false});
+    cases.push_back({.op = "conv2d_weight_grad",
+                     .label = c.label,
+                     .attrs = sized(c.attrs, c.weight),
+                     .inputs = [=](Generator& g) -> Tensors {
+                       return {normal64(c.x, g), normal64(result(c), g)};
+                     },
+                     .gradients = 0b11,
+                     .symbolic = false});
+  }
+  cases.push_back({.op = "conv2d",
+                   .label = "8x64x56x56, 64 3x3",
+                   .attrs = ConvAttrs{.padding = {1, 1}},
+                   .inputs = [](Generator& g) -> Tensors {
+                     return {normal64({8, 64, 56, 56}, g), normal64({64, 64, 3, 3}, g), {}};
+                   },
+                   .benchmark = true,
+                   .flops = 2.0 * 8 * 64 * 56 * 56 * 64 * 9});
+}
+
+struct Pooling {
+  std::string label;
+  Shape x;
+  PoolAttrs attrs;
+};
+
+PoolAttrs pooling(int64_t r, int64_t s, int64_t stride, int64_t padding, int64_t dilation = 1, bool count_pad = true) {
+  return {.window = {r, s},
+          .stride = {stride, stride},
+          .padding = {padding, padding},
+          .dilation = {dilation, dilation},
+          .count_include_pad = count_pad};
+}
+Shape result(const Pooling& c) {
+  Shape y = c.x;
+  for (int d = 0; d < 2; ++d)
+    y[2 + d] =
+        (c.x[2 + d] + 2 * c.attrs.padding[d] - (c.attrs.window[d] - 1) * c.attrs.dilation[d] - 1) / c.attrs.stride[d] +
+        1;
+  return y;
+}
+PoolAttrs sized(PoolAttrs attrs, const Shape& like) {
+  for (int d = 0; d < 2; ++d) attrs.size[d] = like[2 + d].value();
+  return attrs;
+}
+
+// Distinct values far apart, so that a small step changes no maximum.
+Tensor shuffled(const Shape& shape, Generator& g) {
+  Tensor x = uniform64(shape, g, 0, 1e-3);
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<double>()[i] += static_cast<double>(i * 7919 % 1009) / 100;
+  return x;
+}
+
+void add_poolings(std::vector<OpCase>& cases, bool max) {
+  std::vector<Pooling> list = {
+      {"one element", {1, 1, 1, 1}, pooling(1, 1, 1, 0)},
+      {"2x2", {2, 3, 6, 8}, pooling(2, 2, 2, 0)},
+      {"prime sizes", {2, 3, 11, 13}, pooling(3, 3, 2, 1)},
+      {"overlapping 2x3", {1, 2, 7, 5}, pooling(2, 3, 1, 1)},
+      {"a rest is left out", {1, 2, 8, 10}, pooling(3, 3, 3, 0)},
+      {"global", {2, 5, 7, 7}, pooling(7, 7, 7, 0)},
+  };
+  if (max) list.push_back({"dilated", {1, 3, 11, 9}, pooling(3, 2, 2, 1, 2)});
+  else list.push_back({"padding not counted", {1, 3, 11, 9}, pooling(3, 3, 2, 1, 1, false)});
+  for (const Pooling& c : list) {
+    cases.push_back({.op = max ? "max_pool2d" : "avg_pool2d",
+                     .label = c.label,
+                     .attrs = c.attrs,
+                     .inputs = [=](Generator& g) -> Tensors { return {max ? shuffled(c.x, g) : normal64(c.x, g)}; },
+                     .gradients = 1});
+    cases.push_back({.op = max ? "max_pool2d_backward" : "avg_pool2d_backward",
+                     .label = c.label,
+                     .attrs = sized(c.attrs, c.x),
+                     .inputs = [=](Generator& g) -> Tensors {
+                       Tensors in = {normal64(result(c), g)};
+                       if (max) in.push_back(indices(result(c), c.x[2].value() * c.x[3].value(), g));
+                       return in;
+                     },
+                     .gradients = 1,
+                     .symbolic = false});
+  }
+}
+
+}  // namespace
+
+std::vector<OpCase> conv_cases() {
+  std::vector<OpCase> cases;
+  add_convolutions(cases);
+  add_poolings(cases, true);
+  add_poolings(cases, false);
+  return cases;
+}
 
 }  // namespace tessera

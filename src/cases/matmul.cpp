@@ -1,7 +1,88 @@
 #include "cases/cases.h"
 
-namespace tessera {
+#include "tessera/ops.h"
 
-std::vector<OpCase> matmul_cases() { return {}; }
+namespace tessera {
+namespace {
+
+OpCase matmul_case(std::string label, Shape a, Shape b) {
+  return {.op = "matmul",
+          .label = std::move(label),
+          .attrs = {},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {normal64(a, g), normal64(b, g)};
+          },
+          .gradients = 0b11};
+}
+
+// Operands as transposed views: the kernel gets their strides.
+OpCase transposed_case(std::string label, Shape a, Shape b) {
+  OpCase c = matmul_case(std::move(label), a, b);
+  c.inputs = [=](Generator& g) -> Tensors {
+    return {transpose(normal64(a, g), -2, -1), transpose(normal64(b, g), -2, -1)};
+  };
+  c.gradients = 0;
+  return c;
+}
+
+OpCase linear_case(std::string label, Shape x, int64_t out, Activation activation, bool bias, bool residual) {
+  return {.op = "linear",
+          .label = std::move(label),
+          .attrs = LinearAttrs{activation},
+          .inputs = [=](Generator& g) -> Tensors {
+            Shape y = x;
+            y.back() = out;
+            return {normal64(x, g), normal64({Dim(out), x.back()}, g), bias ? normal64({out}, g) : Tensor(),
+                    residual ? normal64(y, g) : Tensor()};
+          },
+          .gradients = 0b11u | bias << 2 | residual << 3};
+}
+
+OpCase timed(OpCase c, double m, double n, double k) {
+  c.benchmark = true;
+  c.gradients = 0;
+  c.flops = 2 * m * n * k;
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> matmul_cases() {
+  using enum Activation;
+  std::vector<OpCase> cases = {
+      matmul_case("one element", {1, 1}, {1, 1}),
+      matmul_case("row by column", {1, 37}, {37, 1}),
+      matmul_case("column by row", {17, 1}, {1, 19}),
+      matmul_case("row by matrix", {1, 23}, {23, 53}),
+      matmul_case("matrix by column", {53, 23}, {23, 1}),
+      matmul_case("prime sizes", {31, 29}, {29, 41}),
+      matmul_case("off the tile", {97, 65}, {65, 113}),
+      matmul_case("deep", {13, 523}, {523, 17}),
+      matmul_case("batched", {5, 7, 11}, {5, 11, 3}),
+      matmul_case("a matrix for all of a batch", {2, 3, 7, 5}, {5, 9}),
+      matmul_case("broadcast left", {7, 5}, {3, 5, 2}),
+      matmul_case("broadcast both", {2, 1, 3, 5}, {7, 5, 4}),
+      matmul_case("no rows", {0, 5}, {5, 3}),
+      matmul_case("nothing to sum", {3, 0}, {0, 5}),
+      transposed_case("transposed", {29, 31}, {41, 29}),
+      transposed_case("transposed batch", {3, 11, 7}, {3, 5, 11}),
+      linear_case("plain", {7, 5}, 11, None, false, false),
+      linear_case("bias", {3, 7, 13}, 17, None, true, false),
+      linear_case("one element", {1, 1}, 1, None, false, false),
+      linear_case("vector", {19}, 23, GeluTanh, true, false),
+      linear_case("residual", {5, 31}, 37, None, true, true),
+      linear_case("relu", {5, 3}, 4, Relu, true, false),
+      linear_case("gelu_tanh", {2, 3, 7}, 5, GeluTanh, true, true),
+      linear_case("gelu without bias", {9, 7}, 5, GeluErf, false, true),
+      linear_case("silu", {9, 7}, 5, Silu, true, false),
+      linear_case("tanh off the tile", {67, 33}, 101, Tanh, true, true),
+      timed(matmul_case("1024x1024x1024", {1024, 1024}, {1024, 1024}), 1024, 1024, 1024),
+      timed(matmul_case("768x3072x768", {768, 768}, {768, 3072}), 768, 3072, 768),
+      timed(linear_case("768x3072x768 gelu_tanh", {768, 768}, 3072, GeluTanh, true, true), 768, 3072, 768),
+  };
+  for (OpCase& c : cases)
+    if (c.label == "no rows" || c.label == "nothing to sum") c.gradients = 0;
+  return cases;
+}
 
 }  // namespace tessera

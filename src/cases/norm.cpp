@@ -1,7 +1,173 @@
 #include "cases/cases.h"
 
 namespace tessera {
+namespace {
 
-std::vector<OpCase> norm_cases() { return {}; }
+const std::vector<DType> kExact = {Float32, Float64};  // statistics are f32 beside half inputs, which a case cannot say
+
+Shape outer(const Shape& x, size_t dims) { return Shape(x.begin(), x.end() - dims); }
+Shape inner(const Shape& x, size_t dims) { return Shape(x.end() - dims, x.end()); }
+
+OpCase layer_norm_case(std::string label, Shape x, size_t dims, bool weight, bool bias) {
+  return {.op = "layer_norm",
+          .label = std::move(label),
+          .attrs = NormAttrs{},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {uniform64(x, g, -2, 3), weight ? normal64(inner(x, dims), g) : Tensor(),
+                    bias ? normal64(inner(x, dims), g) : Tensor()};
+          },
+          .gradients = 1u | weight << 1 | bias << 2};
+}
+OpCase rms_norm_case(std::string label, Shape x, bool weight) {
+  return {.op = "rms_norm",
+          .label = std::move(label),
+          .attrs = NormAttrs{},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {uniform64(x, g, -2, 3), weight ? normal64(inner(x, 1), g) : Tensor()};
+          },
+          .gradients = 1u | weight << 1};
+}
+OpCase layer_norm_backward_case(std::string label, Shape x, size_t dims, bool weight) {
+  return {.op = "layer_norm_backward",
+          .label = std::move(label),
+          .attrs = NormAttrs{},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {normal64(x, g), normal64(x, g), weight ? normal64(inner(x, dims), g) : Tensor(),
+                    normal64(outer(x, dims), g), uniform64(outer(x, dims), g, 0.5, 2)};
+          },
+          .dtypes = kExact};
+}
+OpCase rms_norm_backward_case(std::string label, Shape x, bool weight) {
+  return {.op = "rms_norm_backward",
+          .label = std::move(label),
+          .attrs = NormAttrs{},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {normal64(x, g), normal64(x, g), weight ? normal64(inner(x, 1), g) : Tensor(),
+                    uniform64(outer(x, 1), g, 0.5, 2)};
+          },
+          .dtypes = kExact};
+}
+
+OpCase group_norm_case(std::string label, Shape x, int64_t groups, bool weight, bool bias) {
+  return {
+      .op = "group_norm",
+      .label = std::move(label),
+      .attrs = NormAttrs{.groups = groups},
+      .inputs = [=](Generator& g) -> Tensors {
+        return {uniform64(x, g, -2, 3), weight ? normal64({x[1]}, g) : Tensor(), bias ? normal64({x[1]}, g) : Tensor()};
+      },
+      .gradients = 1u | weight << 1 | bias << 2};
+}
+OpCase group_norm_backward_case(std::string label, Shape x, int64_t groups, bool weight) {
+  return {.op = "group_norm_backward",
+          .label = std::move(label),
+          .attrs = NormAttrs{.groups = groups},
+          .inputs = [=](Generator& g) -> Tensors {
+            Shape statistics{x[0], Dim(groups)};
+            return {normal64(x, g), normal64(x, g), weight ? normal64({x[1]}, g) : Tensor(), normal64(statistics, g),
+                    uniform64(statistics, g, 0.5, 2)};
+          },
+          .dtypes = kExact};
+}
+
+OpCase batch_norm_case(std::string label, Shape x, bool weight, bool bias) {
+  return {
+      .op = "batch_norm",
+      .label = std::move(label),
+      .attrs = NormAttrs{.training = true},
+      .inputs = [=](Generator& g) -> Tensors {
+        return {uniform64(x, g, -2, 3), weight ? normal64({x[1]}, g) : Tensor(), bias ? normal64({x[1]}, g) : Tensor()};
+      },
+      .gradients = 1u | weight << 1 | bias << 2};
+}
+OpCase batch_norm_backward_case(std::string label, Shape x, bool weight) {
+  return {.op = "batch_norm_backward",
+          .label = std::move(label),
+          .attrs = NormAttrs{.training = true},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {normal64(x, g), normal64(x, g), weight ? normal64({x[1]}, g) : Tensor(), normal64({x[1]}, g),
+                    uniform64({x[1]}, g, 0.5, 2)};
+          },
+          .dtypes = kExact};
+}
+
+OpCase softmax_case(std::string_view op, std::string label, Shape x, int64_t dim) {
+  return {.op = op,
+          .label = std::move(label),
+          .attrs = DimAttrs{dim},
+          .inputs = [=](Generator& g) -> Tensors { return {uniform64(x, g, -5, 5)}; },
+          .gradients = 1};
+}
+OpCase softmax_backward_case(std::string_view op, std::string label, Shape x, int64_t dim) {
+  return {.op = op, .label = std::move(label), .attrs = DimAttrs{dim}, .inputs = [=](Generator& g) -> Tensors {
+            return {normal64(x, g), uniform64(x, g, -1, 1)};
+          }};
+}
+
+OpCase timed(OpCase c, double bytes) {
+  c.benchmark = true;
+  c.gradients = 0;
+  c.bytes = bytes;
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> norm_cases() {
+  constexpr double kBytes = 2.0 * 4096 * 768 * 4;  // read once, written once
+  std::vector<OpCase> cases = {
+      layer_norm_case("two columns", {3, 2}, 1, true, true),
+      layer_norm_case("one row", {37}, 1, true, true),
+      layer_norm_case("prime sizes", {7, 5, 53}, 1, true, true),
+      layer_norm_case("without bias", {11, 129}, 1, true, false),
+      layer_norm_case("without weight", {5, 31}, 1, false, false),
+      layer_norm_case("over two dims", {3, 5, 7}, 2, true, true),
+      layer_norm_case("wide", {2, 1031}, 1, true, true),
+      layer_norm_case("no rows", {0, 5}, 1, true, true),
+      layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true),
+      layer_norm_backward_case("without weight", {5, 31}, 1, false),
+      layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true),
+      layer_norm_backward_case("wide", {3, 1031}, 1, true),
+      rms_norm_case("one column", {3, 1}, true),
+      rms_norm_case("prime sizes", {7, 5, 53}, true),
+      rms_norm_case("without weight", {5, 129}, false),
+      rms_norm_backward_case("prime sizes", {71, 53}, true),
+      rms_norm_backward_case("without weight", {5, 31}, false),
+      group_norm_case("a group per channel", {2, 3, 5}, 3, true, true),
+      group_norm_case("one group", {2, 5, 3, 7}, 1, true, true),
+      group_norm_case("two groups", {3, 6, 5, 5}, 2, true, true),
+      group_norm_case("without weight", {2, 4, 11}, 2, false, false),
+      group_norm_case("no spatial dims", {5, 6}, 2, true, false),
+      group_norm_backward_case("two groups", {3, 6, 5, 5}, 2, true),
+      group_norm_backward_case("without weight", {2, 4, 11}, 2, false),
+      group_norm_backward_case("no spatial dims", {5, 6}, 2, true),
+      batch_norm_case("prime sizes", {3, 5, 7, 11}, true, true),
+      batch_norm_case("no spatial dims", {13, 5}, true, true),
+      batch_norm_case("without weight", {3, 2, 7}, false, false),
+      batch_norm_backward_case("prime sizes", {3, 5, 7, 11}, true),
+      batch_norm_backward_case("no spatial dims", {13, 5}, true),
+      batch_norm_backward_case("without weight", {3, 2, 7}, false),
+      timed(layer_norm_case("4096x768", {4096, 768}, 1, true, true), kBytes),
+      timed(softmax_case("softmax", "4096x768", {4096, 768}, -1), kBytes),
+  };
+  for (std::string_view op : {"softmax", "log_softmax"}) {
+    cases.push_back(softmax_case(op, "one element", {1}, 0));
+    cases.push_back(softmax_case(op, "last dim", {7, 53}, -1));
+    cases.push_back(softmax_case(op, "wide", {3, 1031}, 1));
+    cases.push_back(softmax_case(op, "first dim", {31, 5}, 0));
+    cases.push_back(softmax_case(op, "middle dim", {3, 17, 5}, 1));
+    cases.push_back(softmax_case(op, "no rows", {0, 5}, 1));
+  }
+  for (std::string_view op : {"softmax_backward", "log_softmax_backward"}) {
+    cases.push_back(softmax_backward_case(op, "one element", {1}, 0));
+    cases.push_back(softmax_backward_case(op, "last dim", {7, 53}, -1));
+    cases.push_back(softmax_backward_case(op, "wide", {3, 1031}, 1));
+    cases.push_back(softmax_backward_case(op, "first dim", {31, 5}, 0));
+    cases.push_back(softmax_backward_case(op, "middle dim", {3, 17, 5}, 1));
+  }
+  for (OpCase& c : cases)
+    if (c.label == "no rows") c.gradients = 0;
+  return cases;
+}
 
 }  // namespace tessera

@@ -1,7 +1,80 @@
 #include "cases/cases.h"
 
-namespace tessera {
+#include "tessera/ops.h"
 
-std::vector<OpCase> optim_cases() { return {}; }
+namespace tessera {
+namespace {
+
+struct Options {
+  double step = 3, grad_scale = 0;  // a scale of 0: none given
+  int found_inf = -1;               // -1: none given
+};
+
+// The inputs of a step over parameters of these shapes with `states` moments each.
+Tensors step_inputs(const std::vector<Shape>& shapes, int states, Options o, Generator& g) {
+  Tensors in;
+  for (const Shape& s : shapes) in.push_back(normal64(s, g));
+  for (int i = 0; i < states; ++i)
+    for (const Shape& s : shapes) in.push_back(i == 0 ? normal64(s, g) : uniform64(s, g, 0.01, 1));
+  in.push_back(full({}, o.step, Float64));
+  for (const Shape& s : shapes) in.push_back(normal64(s, g));
+  in.push_back(full({}, 0.05, Float64));
+  in.push_back(o.grad_scale != 0 ? full({}, o.grad_scale, Float64) : Tensor());
+  in.push_back(o.found_inf >= 0 ? full({}, o.found_inf, Bool) : Tensor());
+  return in;
+}
+
+OpCase step_case(std::string_view op, std::string label, std::vector<Shape> shapes, OptimAttrs attrs,
+                 Options options = {}) {
+  int states = op == "adam_" ? 2 : attrs.momentum != 0 ? 1 : 0;
+  return {.op = op,
+          .label = std::move(label),
+          .attrs = attrs,
+          .inputs = [=](Generator& g) { return step_inputs(shapes, states, options, g); },
+          .dtypes = {Float32, Float64}};
+}
+
+OpCase norm_case(std::string label, std::vector<Shape> shapes) {
+  return {.op = "global_norm",
+          .label = std::move(label),
+          .attrs = {},
+          .inputs =
+              [=](Generator& g) {
+                Tensors in;
+                for (const Shape& s : shapes) in.push_back(normal64(s, g));
+                return in;
+              },
+          .dtypes = {Float32, Float64}};
+}
+
+}  // namespace
+
+std::vector<OpCase> optim_cases() {
+  const std::vector<Shape> several = {{7, 53}, {1}, {131}, {}, {3, 5, 2}, {0}};
+  const std::vector<Shape> big = {{768, 768}, {3072, 768}, {768, 3072}, {768}};
+  std::vector<OpCase> cases = {
+      step_case("adam_", "adamw", several, {.weight_decay = 0.1}),
+      step_case("adam_", "adam", several, {.weight_decay = 0.1, .decoupled = false}),
+      step_case("adam_", "first step", {{37}}, {}, {.step = 0}),
+      step_case("adam_", "scaled gradients", several, {.beta1 = 0.8, .beta2 = 0.95}, {.grad_scale = 0.125}),
+      step_case("adam_", "skipped", several, {}, {.grad_scale = 0.5, .found_inf = 1}),
+      step_case("adam_", "not skipped", several, {}, {.found_inf = 0}),
+      step_case("adam_", "one large tensor", {{100003}}, {.weight_decay = 0.01}),
+      step_case("sgd_", "plain", several, {}),
+      step_case("sgd_", "weight decay", several, {.weight_decay = 0.1}, {.grad_scale = 0.5}),
+      step_case("sgd_", "momentum", several, {.weight_decay = 0.1, .momentum = 0.9}),
+      step_case("sgd_", "first step", several, {.momentum = 0.9, .dampening = 0.1}, {.step = 0}),
+      step_case("sgd_", "dampening", several, {.momentum = 0.9, .dampening = 0.1}),
+      step_case("sgd_", "nesterov", several, {.momentum = 0.9, .nesterov = true}),
+      step_case("sgd_", "skipped", several, {.momentum = 0.9}, {.found_inf = 1}),
+      norm_case("one element", {{}}),
+      norm_case("several", several),
+      norm_case("large", {{100003}, {7}}),
+      step_case("adam_", "adamw of 5.3 million", big, {.weight_decay = 0.1}),
+  };
+  cases.back().benchmark = true;
+  cases.back().bytes = 4.0 * 7 * (768.0 * 768 + 2 * 3072.0 * 768 + 768);  // four read, three written
+  return cases;
+}
 
 }  // namespace tessera

@@ -169,7 +169,8 @@ struct LossAttrs {
 struct AttentionAttrs {
   double scale = 0;  // of q·k; 0 means 1/sqrt(head dim)
   bool causal = false;
-  TESSERA_ATTRS(scale, causal)
+  int64_t heads = 0;  // of the packed form
+  TESSERA_ATTRS(scale, causal, heads)
 };
 struct OneHotAttrs {
   int64_t classes = 0;
@@ -178,10 +179,6 @@ struct OneHotAttrs {
 struct DropoutAttrs {
   double p = 0;
   TESSERA_ATTRS(p)
-};
-struct MatmulAttrs {
-  bool transpose_a = false, transpose_b = false;
-  TESSERA_ATTRS(transpose_a, transpose_b)
 };
 struct LinearAttrs {
   Activation activation = Activation::None;

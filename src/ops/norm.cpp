@@ -1,7 +1,458 @@
+// Normalisation over rows, groups of channels or the batch; one formula, three ways to look at x.
+#include "ops/check.h"
+#include "ops/gradient.h"
+#include "ops/op_name.h"
 #include "ops/op_table.h"
+#include "tessera/autograd.h"
 
 namespace tessera {
+namespace {
 
-std::span<const Op* const> norm_ops() { return {}; }
+// ---- the formula in plain operators: the vjps, and the oracle of the kernels
+
+enum class Kind { Rows, Groups, Batch };
+
+// x seen so that the reduced dims are fixed: [rows, width] over 1, [n, groups, c / groups, rest] over 2 and 3, or
+// [n, c, rest] over 0 and 2; with the shapes of weights and statistics that broadcast to it.
+struct Seen {
+  Kind kind;
+  Shape x, weight, statistics;
+
+  Tensor average(const Tensor& t) const {
+    switch (kind) {
+      case Kind::Rows:
+        return mean(t, {1}, true);
+      case Kind::Groups:
+        return mean(t, {2, 3}, true);
+      case Kind::Batch:
+        break;
+    }
+    return mean(t, {0, 2}, true);
+  }
+};
+
+Dim product(const Dim* first, const Dim* last) { return Shape(first, last).numel(); }
+
+Seen rows_of(const Shape& x, int64_t normalized_dims) {
+  const Dim* split = x.end() - normalized_dims;
+  Dim rows = product(x.begin(), split), width = product(split, x.end());
+  return {Kind::Rows, {rows, width}, {width}, {rows, Dim(1)}};
+}
+Seen groups_of(const Shape& x, int64_t groups) {
+  Dim rest = product(x.begin() + 2, x.end()), channels = x[1] / groups;
+  return {Kind::Groups,
+          {x[0], Dim(groups), channels, rest},
+          {Dim(1), Dim(groups), channels, Dim(1)},
+          {x[0], Dim(groups), Dim(1), Dim(1)}};
+}
+Seen channels_of(const Shape& x) {
+  Dim rest = product(x.begin() + 2, x.end());
+  return {Kind::Batch, {x[0], x[1], rest}, {Dim(1), x[1], Dim(1)}, {Dim(1), x[1], Dim(1)}};
+}
+
+struct Moments {
+  Tensor mean, rstd;  // mean is undefined where it is not subtracted
+};
+Moments moments(const Seen& seen, const Tensor& x, bool centered, double eps) {
+  Tensor t = reshape(x, seen.x), mean = centered ? seen.average(t) : Tensor();
+  return {mean, rsqrt(seen.average(square(centered ? t - mean : t)) + eps)};
+}
+
+Tensor normalized(const Seen& seen, const Tensor& x, const Moments& m) {
+  Tensor t = reshape(x, seen.x);
+  if (m.mean.defined()) t = t - reshape(m.mean, seen.statistics);
+  return t * reshape(m.rstd, seen.statistics);
+}
+
+Tensor scale_and_shift(const Seen& seen, Tensor y, const Tensor& weight, const Tensor& bias, const Shape& shape) {
+  if (weight.defined()) y = y * reshape(weight, seen.weight);
+  if (bias.defined()) y = y + reshape(bias, seen.weight);
+  return reshape(y, shape);
+}
+
+// dx, dweight, dbias. Without weight the last two are empty, as the fused kernels give them.
+Tensors gradients(const Seen& seen, const Tensor& g, const Tensor& x, const Tensor& weight, const Moments& m) {
+  Tensor dy = reshape(g, seen.x), xhat = normalized(seen, x, m);
+  Tensor dxhat = weight.defined() ? dy * reshape(weight, seen.weight) : dy;
+  Tensor dx = dxhat - xhat * seen.average(dxhat * xhat);
+  if (m.mean.defined()) dx = dx - seen.average(dxhat);
+  dx = reshape(dx * reshape(m.rstd, seen.statistics), x.shape());
+  if (!weight.defined()) return {dx, empty({0}, x.dtype(), x.device()), empty({0}, x.dtype(), x.device())};
+  return {dx, reshape(sum_to(dy * xhat, seen.weight), weight.shape()),
+          reshape(sum_to(dy, seen.weight), weight.shape())};
+}
+
+Tensors wanted(const Saved& s, Tensors grads, size_t count) {
+  grads.resize(count);
+  for (size_t i = 0; i < count; ++i)
+    if (!s.needs_input(static_cast<int>(i))) grads[i] = {};
+  return grads;
+}
+
+TensorMeta like(const TensorMeta& x, const Shape& shape) { return {shape, x.dtype, x.device}; }
+TensorMeta statistics_like(const TensorMeta& x, const Shape& shape) {
+  return {shape, statistics_dtype(x.dtype), x.device};
+}
+TensorMeta gradient_like(const TensorMeta& x, const TensorMeta& weight) {
+  return like(x, is_absent(weight) ? Shape{0} : weight.shape);
+}
+
+void require_bias_like_weight(std::string_view op, const TensorMeta& weight, const TensorMeta& bias) {
+  if (is_absent(bias)) return;
+  if (is_absent(weight)) fail(op, "a bias without a weight is not supported");
+  require_shape(op, "bias", bias, weight.shape);
+}
+
+// ---- layer_norm: x, weight?, bias? -> y, mean, rstd; rms_norm: x, weight? -> y, rstd
+
+int64_t normalized_dims(const Tensor& weight) { return weight.defined() ? weight.dim() : 1; }
+
+// Checks the weight against the last dims of x and gives the shape of the statistics.
+template <OpName op>
+Shape statistics_shape(const TensorMeta& x, const TensorMeta& weight) {
+  int64_t dims = is_absent(weight) ? 1 : weight.shape.rank();
+  if (x.shape.rank() < dims || dims < 1)
+    fail(op.view(), "weight {} does not fit x {}", to_string(weight.shape), to_string(x.shape));
+  Shape last(x.shape.end() - dims, x.shape.end());
+  require_shape(op.view(), "weight", weight, last);
+  if (product(last.begin(), last.end()) == Dim(0))
+    fail(op.view(), "nothing to normalise over in {}", to_string(x.shape));
+  return Shape(x.shape.begin(), x.shape.end() - dims);
+}
+
+Metas infer_layer_norm(std::span<const TensorMeta> in, const Attrs&) {
+  require_one_floating_dtype("layer_norm", in, 3);
+  Shape statistics = statistics_shape<"layer_norm">(in[0], in[1]);
+  require_bias_like_weight("layer_norm", in[1], in[2]);
+  return {in[0], statistics_like(in[0], statistics), statistics_like(in[0], statistics)};
+}
+
+Metas infer_rms_norm(std::span<const TensorMeta> in, const Attrs&) {
+  require_one_floating_dtype("rms_norm", in, 2);
+  if (!is_absent(in[1])) require_rank("rms_norm", "weight", in[1], 1);
+  return {in[0], statistics_like(in[0], statistics_shape<"rms_norm">(in[0], in[1]))};
+}
+
+template <bool centered>
+Tensors row_norm_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor &x = s.inputs[0], &weight = s.inputs[1];
+  Seen seen = rows_of(x.shape(), normalized_dims(weight));
+  return wanted(s, gradients(seen, grads[0], x, weight, moments(seen, x, centered, s.attrs.as<NormAttrs>().eps)),
+                centered ? 3 : 2);
+}
+
+template <bool centered>
+Tensors row_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor &x = in[0], &weight = in[1], bias = centered ? in[2] : Tensor();
+  Seen seen = rows_of(x.shape(), normalized_dims(weight));
+  Tensor y = normalized(seen, x, moments(seen, x, centered, attrs.as<NormAttrs>().eps));
+  return {scale_and_shift(seen, y, weight, bias, x.shape())};
+}
+
+// ---- layer_norm_backward: dy, x, weight?, mean, rstd -> dx, dweight, dbias; rms_norm_backward: without mean and dbias
+
+Metas infer_layer_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
+  require_one_floating_dtype("layer_norm_backward", in, 3);
+  require_shape("layer_norm_backward", "gradient", in[0], in[1].shape);
+  Shape statistics = statistics_shape<"layer_norm_backward">(in[1], in[2]);
+  require_shape("layer_norm_backward", "mean", in[3], statistics);
+  require_shape("layer_norm_backward", "rstd", in[4], statistics);
+  return {in[1], gradient_like(in[1], in[2]), gradient_like(in[1], in[2])};
+}
+
+Metas infer_rms_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
+  require_one_floating_dtype("rms_norm_backward", in, 3);
+  require_shape("rms_norm_backward", "gradient", in[0], in[1].shape);
+  require_shape("rms_norm_backward", "rstd", in[3], statistics_shape<"rms_norm_backward">(in[1], in[2]));
+  return {in[1], gradient_like(in[1], in[2])};
+}
+
+Tensors layer_norm_backward_reference(std::span<const Tensor> in, const Attrs&) {
+  return gradients(rows_of(in[1].shape(), normalized_dims(in[2])), in[0], in[1], in[2], {in[3], in[4]});
+}
+Tensors rms_norm_backward_reference(std::span<const Tensor> in, const Attrs&) {
+  Tensors out = gradients(rows_of(in[1].shape(), normalized_dims(in[2])), in[0], in[1], in[2], {{}, in[3]});
+  out.pop_back();
+  return out;
+}
+
+const Op layer_norm_backward = {
+    .name = "layer_norm_backward", .infer = infer_layer_norm_backward, .reference = layer_norm_backward_reference};
+const Op rms_norm_backward = {
+    .name = "rms_norm_backward", .infer = infer_rms_norm_backward, .reference = rms_norm_backward_reference};
+
+Tensors layer_norm_fused_vjp(const Saved& s, const Tensors& grads) {
+  return wanted(
+      s, dispatch(layer_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[2]}, s.attrs), 3);
+}
+Tensors rms_norm_fused_vjp(const Saved& s, const Tensors& grads) {
+  return wanted(s, dispatch(rms_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1]}, s.attrs), 2);
+}
+
+const Op layer_norm_op = {.name = "layer_norm",
+                          .infer = infer_layer_norm,
+                          .vjp = row_norm_vjp<true>,
+                          .fused_vjp = layer_norm_fused_vjp,
+                          .reference = row_norm_reference<true>,
+                          .saves = {.inputs = 0b011, .outputs = 0b110},
+                          .autocast = Autocast::Float32,
+                          .hidden_outputs = 2};
+const Op rms_norm_op = {.name = "rms_norm",
+                        .infer = infer_rms_norm,
+                        .vjp = row_norm_vjp<false>,
+                        .fused_vjp = rms_norm_fused_vjp,
+                        .reference = row_norm_reference<false>,
+                        .saves = {.inputs = 0b11, .outputs = 0b10},
+                        .autocast = Autocast::Float32,
+                        .hidden_outputs = 1};
+
+// ---- group_norm: x [n, c, ...], weight? [c], bias? [c] -> y, mean [n, groups], rstd [n, groups]
+
+// Checks x and weight and gives the shape of the statistics.
+template <OpName op>
+Shape group_statistics(const TensorMeta& x, const TensorMeta& weight, int64_t groups) {
+  if (x.shape.rank() < 2) fail(op.view(), "x needs a batch and a channel dim: {}", to_string(x.shape));
+  Dim channels = x.shape[1];
+  if (groups < 1 || provably_different(channels / groups * groups, channels))
+    fail(op.view(), "{} channels do not split into {} groups", channels.to_string(), groups);
+  require_shape(op.view(), "weight", weight, {channels});
+  return {x.shape[0], Dim(groups)};
+}
+
+Metas infer_group_norm(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_one_floating_dtype("group_norm", in, 3);
+  Shape statistics = group_statistics<"group_norm">(in[0], in[1], attrs.as<NormAttrs>().groups);
+  require_bias_like_weight("group_norm", in[1], in[2]);
+  return {in[0], statistics_like(in[0], statistics), statistics_like(in[0], statistics)};
+}
+
+Metas infer_group_norm_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_one_floating_dtype("group_norm_backward", in, 3);
+  require_shape("group_norm_backward", "gradient", in[0], in[1].shape);
+  Shape statistics = group_statistics<"group_norm_backward">(in[1], in[2], attrs.as<NormAttrs>().groups);
+  require_shape("group_norm_backward", "mean", in[3], statistics);
+  require_shape("group_norm_backward", "rstd", in[4], statistics);
+  return {in[1], gradient_like(in[1], in[2]), gradient_like(in[1], in[2])};
+}
+
+Tensors group_norm_vjp(const Saved& s, const Tensors& grads) {
+  auto& attrs = s.attrs.as<NormAttrs>();
+  Seen seen = groups_of(s.inputs[0].shape(), attrs.groups);
+  return wanted(s, gradients(seen, grads[0], s.inputs[0], s.inputs[1], moments(seen, s.inputs[0], true, attrs.eps)), 3);
+}
+Tensors group_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Seen seen = groups_of(in[0].shape(), attrs.as<NormAttrs>().groups);
+  Tensor y = normalized(seen, in[0], moments(seen, in[0], true, attrs.as<NormAttrs>().eps));
+  return {scale_and_shift(seen, y, in[1], in[2], in[0].shape())};
+}
+Tensors group_norm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  return gradients(groups_of(in[1].shape(), attrs.as<NormAttrs>().groups), in[0], in[1], in[2], {in[3], in[4]});
+}
+
+const Op group_norm_backward = {
+    .name = "group_norm_backward", .infer = infer_group_norm_backward, .reference = group_norm_backward_reference};
+
+Tensors group_norm_fused_vjp(const Saved& s, const Tensors& grads) {
+  return wanted(
+      s, dispatch(group_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[2]}, s.attrs), 3);
+}
+
+const Op group_norm_op = {.name = "group_norm",
+                          .infer = infer_group_norm,
+                          .vjp = group_norm_vjp,
+                          .fused_vjp = group_norm_fused_vjp,
+                          .reference = group_norm_reference,
+                          .saves = {.inputs = 0b011, .outputs = 0b110},
+                          .autocast = Autocast::Float32,
+                          .hidden_outputs = 2};
+
+// ---- batch_norm in training: x [n, c, ...], weight? [c], bias? [c] -> y, mean [c], var [c] of the batch (biased)
+
+template <OpName op>
+void require_channels(const TensorMeta& x, const TensorMeta& weight) {
+  if (x.shape.rank() < 2) fail(op.view(), "x needs a batch and a channel dim: {}", to_string(x.shape));
+  require_shape(op.view(), "weight", weight, {x.shape[1]});
+}
+
+Metas infer_batch_norm(std::span<const TensorMeta> in, const Attrs&) {
+  require_one_floating_dtype("batch_norm", in, 3);
+  require_channels<"batch_norm">(in[0], in[1]);
+  require_bias_like_weight("batch_norm", in[1], in[2]);
+  if (in[0].shape.numel() == in[0].shape[1])
+    fail("batch_norm", "training needs more than one value per channel: {}", to_string(in[0].shape));
+  return {in[0], statistics_like(in[0], {in[0].shape[1]}), statistics_like(in[0], {in[0].shape[1]})};
+}
+
+Tensors batch_norm_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor &x = s.inputs[0], &weight = s.inputs[1];
+  Seen seen = channels_of(x.shape());
+  Moments m = moments(seen, x, true, s.attrs.as<NormAttrs>().eps);
+  Tensors out = grads[0].defined() ? gradients(seen, grads[0], x, weight, m) : Tensors(3);
+  auto add_to_dx = [&](const Tensor& term) {
+    Tensor dx = reshape(term, x.shape());
+    out[0] = out[0].defined() ? out[0] + dx : dx;
+  };
+  double count = static_cast<double>((x.shape().numel() / x.shape()[1]).value());
+  auto channelwise = [&](const Tensor& g) { return expand(reshape(cast(g, x.dtype()), seen.statistics), seen.x); };
+  if (grads[1].defined()) add_to_dx(channelwise(grads[1]) * (1 / count));
+  if (grads[2].defined()) add_to_dx(channelwise(grads[2]) * (reshape(x, seen.x) - m.mean) * (2 / count));
+  return wanted(s, std::move(out), 3);
+}
+
+Tensors batch_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Seen seen = channels_of(in[0].shape());
+  Moments m = moments(seen, in[0], true, attrs.as<NormAttrs>().eps);
+  Tensor var = seen.average(square(reshape(in[0], seen.x) - m.mean));
+  Shape channel{in[0].shape()[1]};
+  return {scale_and_shift(seen, normalized(seen, in[0], m), in[1], in[2], in[0].shape()), reshape(m.mean, channel),
+          reshape(var, channel)};
+}
+
+// dy, x, weight?, mean, var -> dx, dweight, dbias
+Metas infer_batch_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
+  require_one_floating_dtype("batch_norm_backward", in, 3);
+  require_shape("batch_norm_backward", "gradient", in[0], in[1].shape);
+  require_channels<"batch_norm_backward">(in[1], in[2]);
+  require_shape("batch_norm_backward", "mean", in[3], {in[1].shape[1]});
+  require_shape("batch_norm_backward", "var", in[4], {in[1].shape[1]});
+  return {in[1], gradient_like(in[1], in[2]), gradient_like(in[1], in[2])};
+}
+Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Moments m{in[3], rsqrt(in[4] + attrs.as<NormAttrs>().eps)};
+  return gradients(channels_of(in[1].shape()), in[0], in[1], in[2], m);
+}
+
+const Op batch_norm_backward = {
+    .name = "batch_norm_backward", .infer = infer_batch_norm_backward, .reference = batch_norm_backward_reference};
+
+Tensors batch_norm_fused_vjp(const Saved& s, const Tensors& grads) {
+  if (!grads[0].defined() || grads[1].defined() || grads[2].defined()) return batch_norm_vjp(s, grads);
+  return wanted(
+      s, dispatch(batch_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[2]}, s.attrs), 3);
+}
+
+const Op batch_norm_op = {.name = "batch_norm",
+                          .infer = infer_batch_norm,
+                          .vjp = batch_norm_vjp,
+                          .fused_vjp = batch_norm_fused_vjp,
+                          .reference = batch_norm_reference,
+                          .saves = {.inputs = 0b011, .outputs = 0b110},
+                          .autocast = Autocast::Float32};
+
+// With given statistics batch norm is a product and a sum per channel.
+Tensor normalize_by_running(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
+                            const Tensor& var, double eps) {
+  Shape channel(x.dim() - 1, Dim(1));
+  channel[0] = x.shape()[1];
+  Tensor scale = rsqrt(var + eps);
+  if (weight.defined()) scale = scale * weight;
+  Tensor shift = bias.defined() ? bias - mean * scale : neg(mean * scale);
+  return x * reshape(cast(scale, x.dtype()), channel) + reshape(cast(shift, x.dtype()), channel);
+}
+
+// ---- softmax and log_softmax over one dim; their backward ops take dy and y
+
+template <OpName op>
+Metas infer_softmax(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_one_floating_dtype(op.view(), in, 1);
+  normalize_dim(op.view(), attrs.as<DimAttrs>().dim, in[0].shape);
+  return {in[0]};
+}
+template <OpName op>
+Metas infer_softmax_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_one_floating_dtype(op.view(), in, 2);
+  require_shape(op.view(), "gradient", in[0], in[1].shape);
+  normalize_dim(op.view(), attrs.as<DimAttrs>().dim, in[1].shape);
+  return {in[1]};
+}
+
+// Gradients in plain operators, from dy and y.
+Tensor softmax_gradient(const Tensor& g, const Tensor& y, int64_t dim) { return y * (g - sum(g * y, {dim}, true)); }
+Tensor log_softmax_gradient(const Tensor& g, const Tensor& y, int64_t dim) { return g - exp(y) * sum(g, {dim}, true); }
+
+Tensor exact_softmax(const Tensor& x, int64_t dim) {
+  Tensor e = exp(x - amax(x, {dim}, true));
+  return e / sum(e, {dim}, true);
+}
+Tensor exact_log_softmax(const Tensor& x, int64_t dim) {
+  Tensor shifted = x - amax(x, {dim}, true);
+  return shifted - log(sum(exp(shifted), {dim}, true));
+}
+
+template <auto value>
+Tensors softmax_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  return {value(in[0], attrs.as<DimAttrs>().dim)};
+}
+template <auto gradient>
+Tensors softmax_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  return {gradient(in[0], in[1], attrs.as<DimAttrs>().dim)};
+}
+template <auto gradient>
+Tensors softmax_vjp(const Saved& s, const Tensors& grads) {
+  return {gradient(grads[0], s.outputs[0], s.attrs.as<DimAttrs>().dim)};
+}
+template <const Op& backward>
+Tensors softmax_fused_vjp(const Saved& s, const Tensors& grads) {
+  return {dispatch_one(backward, {grads[0], s.outputs[0]}, s.attrs)};
+}
+
+const Op softmax_backward = {.name = "softmax_backward",
+                             .infer = infer_softmax_backward<"softmax_backward">,
+                             .reference = softmax_backward_reference<softmax_gradient>};
+const Op log_softmax_backward = {.name = "log_softmax_backward",
+                                 .infer = infer_softmax_backward<"log_softmax_backward">,
+                                 .reference = softmax_backward_reference<log_softmax_gradient>};
+const Op softmax_op = {.name = "softmax",
+                       .infer = infer_softmax<"softmax">,
+                       .vjp = softmax_vjp<softmax_gradient>,
+                       .fused_vjp = softmax_fused_vjp<softmax_backward>,
+                       .reference = softmax_reference<exact_softmax>,
+                       .saves = {.outputs = 1},
+                       .autocast = Autocast::Float32};
+const Op log_softmax_op = {.name = "log_softmax",
+                           .infer = infer_softmax<"log_softmax">,
+                           .vjp = softmax_vjp<log_softmax_gradient>,
+                           .fused_vjp = softmax_fused_vjp<log_softmax_backward>,
+                           .reference = softmax_reference<exact_log_softmax>,
+                           .saves = {.outputs = 1},
+                           .autocast = Autocast::Float32};
+
+constexpr const Op* ops[] = {&layer_norm_op, &layer_norm_backward, &rms_norm_op,    &rms_norm_backward,
+                             &group_norm_op, &group_norm_backward, &batch_norm_op,  &batch_norm_backward,
+                             &softmax_op,    &softmax_backward,    &log_softmax_op, &log_softmax_backward};
+
+}  // namespace
+
+std::span<const Op* const> norm_ops() { return {}; }  // until their kernels are here
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return dispatch_one(layer_norm_op, {x, weight, bias}, NormAttrs{.eps = eps});
+}
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return dispatch_one(rms_norm_op, {x, weight}, NormAttrs{.eps = eps});
+}
+Tensor softmax(const Tensor& x, int64_t dim) { return dispatch_one(softmax_op, {x}, DimAttrs{dim}); }
+Tensor log_softmax(const Tensor& x, int64_t dim) { return dispatch_one(log_softmax_op, {x}, DimAttrs{dim}); }
+Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias, double eps) {
+  return dispatch_one(group_norm_op, {x, weight, bias}, NormAttrs{.eps = eps, .groups = groups});
+}
+
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
+                  bool training, double momentum, double eps) {
+  for (const Tensor* running : {&running_mean, &running_var})
+    if (running->defined() && x.dim() >= 2 && running->shape() != Shape{x.shape()[1]})
+      fail("batch_norm", "running statistics of shape {} for x {}", to_string(running->shape()), to_string(x.shape()));
+  if (!training) {
+    if (!running_mean.defined() || !running_var.defined()) fail("batch_norm", "inference needs running statistics");
+    if (x.dim() < 2) fail("batch_norm", "x needs a batch and a channel dim: {}", to_string(x.shape()));
+    return normalize_by_running(x, weight, bias, running_mean, running_var, eps);
+  }
+  Tensors out = dispatch(batch_norm_op, {x, weight, bias}, NormAttrs{.eps = eps, .training = true});
+  NoGrad guard;
+  double count = static_cast<double>((x.shape().numel() / x.shape()[1]).value());
+  if (running_mean.defined()) running_mean.mul_(1 - momentum).add_(out[1].detach(), momentum);
+  if (running_var.defined()) running_var.mul_(1 - momentum).add_(out[2].detach(), momentum * count / (count - 1));
+  return out[0];
+}
 
 }  // namespace tessera

@@ -1,7 +1,165 @@
+// Optimizer steps. In-place ops come first among the inputs: what they write, then what they read.
+#include "ops/optim.h"
+
+#include <cmath>
+
+#include "ops/check.h"
+#include "ops/op_name.h"
 #include "ops/op_table.h"
+#include "ops/reference.h"
 
 namespace tessera {
+namespace {
 
-std::span<const Op* const> optim_ops() { return {}; }
+// ---- inputs: n params, `states` tensors for each, step | n grads, lr, grad_scale?, found_inf?
+
+struct Layout {
+  size_t n, states, step;
+  size_t param(size_t i) const { return i; }
+  size_t state(size_t s, size_t i) const { return (1 + s) * n + i; }
+  size_t grad(size_t i) const { return step + 1 + i; }
+  size_t lr() const { return step + 1 + n; }
+  size_t grad_scale() const { return lr() + 1; }
+  size_t found_inf() const { return lr() + 2; }
+};
+
+Layout layout(size_t inputs, size_t states) {
+  size_t n = (inputs - 4) / (2 + states);
+  return {n, states, (1 + states) * n};
+}
+size_t adam_states(const Attrs&) { return 2; }
+size_t sgd_states(const Attrs& attrs) { return attrs.as<OptimAttrs>().momentum != 0 ? 1 : 0; }
+
+void require_scalar(std::string_view op, std::string_view what, const TensorMeta& meta, bool flag = false) {
+  if (is_absent(meta)) return;
+  if (!meta.shape.empty() || (flag ? meta.dtype != Bool : meta.dtype != Float32 && meta.dtype != Float64))
+    fail(op, "{} must be a 0-d {} tensor, not {}", what, flag ? "bool" : "f32 or f64", describe(meta));
+}
+
+template <OpName op, auto states_of>
+Metas infer_step(std::span<const TensorMeta> in, const Attrs& attrs) {
+  size_t states = states_of(attrs);
+  if (in.size() < 4 || (in.size() - 4) % (2 + states) != 0) fail(op.view(), "{} inputs do not make a step", in.size());
+  Layout at = layout(in.size(), states);
+  for (size_t i = 0; i < at.n; ++i) {
+    const TensorMeta &param = in[at.param(i)], &grad = in[at.grad(i)];
+    if (!is_floating(param.dtype)) fail(op.view(), "parameter {} is {}", i, describe(param));
+    if (!(grad.shape == param.shape) || !is_floating(grad.dtype))
+      fail(op.view(), "gradient {} of parameter {}: {}", i, describe(param), describe(grad));
+    for (size_t s = 0; s < states; ++s) {
+      const TensorMeta& state = in[at.state(s, i)];
+      if (!(state.shape == param.shape) || state.dtype != statistics_dtype(param.dtype))
+        fail(op.view(), "state {} of parameter {}: {}", s, describe(param), describe(state));
+    }
+  }
+  require_scalar(op.view(), "step", in[at.step]);
+  require_scalar(op.view(), "lr", in[at.lr()]);
+  require_scalar(op.view(), "grad_scale", in[at.grad_scale()]);
+  require_scalar(op.view(), "found_inf", in[at.found_inf()], true);
+  return Metas(in.begin(), in.begin() + at.step + 1);
+}
+
+// ---- references: new values of everything that is written
+
+// Calls update(i, index, value) for each element of each parameter, where value(input) reads an input there.
+template <auto states_of, class F>
+Tensors stepped(std::span<const Tensor> in, const Attrs& attrs, F update) {
+  Layout at = layout(in.size(), states_of(attrs));
+  Tensors out;
+  for (size_t i = 0; i <= at.step; ++i) out.push_back(in[i].clone());
+  if (in[at.found_inf()].defined() && in[at.found_inf()].item() != 0) return out;
+  double scale = in[at.grad_scale()].defined() ? in[at.grad_scale()].item() : 1;
+  for (size_t i = 0; i < at.n; ++i)
+    reference::each_index(in[at.param(i)].shape(), [&](const reference::Index& index) {
+      double p = reference::get(out[i], index), g = reference::get(in[at.grad(i)], index) * scale, state[2] = {};
+      for (size_t s = 0; s < at.states; ++s) state[s] = reference::get(out[at.state(s, i)], index);
+      update(p, g, state, in[at.step].item(), in[at.lr()].item());
+      reference::set(out[i], index, p);
+      for (size_t s = 0; s < at.states; ++s) reference::set(out[at.state(s, i)], index, state[s]);
+    });
+  out[at.step].fill_(in[at.step].item() + 1);
+  return out;
+}
+
+Tensors adam_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const OptimAttrs& o = attrs.as<OptimAttrs>();
+  return stepped<adam_states>(in, attrs, [&](double& p, double g, double(&m)[2], double step, double lr) {
+    if (o.decoupled) p -= lr * o.weight_decay * p;
+    else g += o.weight_decay * p;
+    m[0] = o.beta1 * m[0] + (1 - o.beta1) * g;
+    m[1] = o.beta2 * m[1] + (1 - o.beta2) * g * g;
+    double mean = m[0] / (1 - std::pow(o.beta1, step + 1)), square = m[1] / (1 - std::pow(o.beta2, step + 1));
+    p -= lr * mean / (std::sqrt(square) + o.eps);
+  });
+}
+
+Tensors sgd_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const OptimAttrs& o = attrs.as<OptimAttrs>();
+  return stepped<sgd_states>(in, attrs, [&](double& p, double g, double(&m)[2], double step, double lr) {
+    g += o.weight_decay * p;
+    if (o.momentum != 0) {
+      m[0] = step == 0 ? g : o.momentum * m[0] + (1 - o.dampening) * g;
+      g = o.nesterov ? g + o.momentum * m[0] : m[0];
+    }
+    p -= lr * g;
+  });
+}
+
+const Op adam_op = {
+    .name = "adam_", .infer = infer_step<"adam_", adam_states>, .reference = adam_reference, .in_place = true};
+const Op sgd_op = {
+    .name = "sgd_", .infer = infer_step<"sgd_", sgd_states>, .reference = sgd_reference, .in_place = true};
+
+// ---- global_norm: any number of tensors -> sqrt of the sum of all squares
+
+Metas infer_global_norm(std::span<const TensorMeta> in, const Attrs&) {
+  if (in.empty()) fail("global_norm", "no tensors");
+  DType dtype = Float32;
+  for (const TensorMeta& t : in) {
+    if (!is_floating(t.dtype)) fail("global_norm", "takes floating-point tensors, not {}", describe(t));
+    if (t.dtype == Float64) dtype = Float64;
+  }
+  return {{Shape(), dtype, in[0].device}};
+}
+
+Tensors global_norm_reference(std::span<const Tensor> in, const Attrs&) {
+  double total = 0;
+  for (const Tensor& t : in)
+    reference::each_index(t.shape(), [&](const reference::Index& i) { total += std::pow(reference::get(t, i), 2); });
+  return {full({}, std::sqrt(total), in[0].dtype())};
+}
+
+const Op global_norm_op = {.name = "global_norm", .infer = infer_global_norm, .reference = global_norm_reference};
+
+constexpr const Op* ops[] = {&adam_op, &sgd_op, &global_norm_op};
+
+void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tensor& step, const Tensors& grads,
+          const StepInputs& inputs, const OptimAttrs& attrs) {
+  Tensors in;
+  in.reserve((groups.size() + 1) * grads.size() + 4);
+  for (const Tensors* group : groups) in.append(group->begin(), group->end());
+  in.push_back(step);
+  in.append(grads.begin(), grads.end());
+  for (const Tensor& t : {inputs.lr, inputs.grad_scale, inputs.found_inf}) in.push_back(t);
+  for (const Tensors* group : groups)
+    if (group->size() != grads.size()) fail(op.name, "{} gradients for {} tensors", grads.size(), group->size());
+  dispatch(op, std::move(in), attrs);
+}
+
+}  // namespace
+
+std::span<const Op* const> optim_ops() { return {}; }  // until their kernels are here
+
+void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step_count,
+           const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs) {
+  step(adam_op, {&params, &exp_avg, &exp_avg_sq}, step_count, grads, inputs, attrs);
+}
+void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step_count, const Tensors& grads,
+          const StepInputs& inputs, const OptimAttrs& attrs) {
+  if (attrs.momentum != 0) step(sgd_op, {&params, &momentum}, step_count, grads, inputs, attrs);
+  else step(sgd_op, {&params}, step_count, grads, inputs, attrs);
+}
+
+Tensor global_norm(const Tensors& tensors) { return dispatch_one(global_norm_op, tensors); }
 
 }  // namespace tessera

@@ -1,7 +1,82 @@
+// Matrix products: tensors' strides go straight to the GEMM kernel.
+#include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
 
 namespace tessera::cpu_kernels {
+namespace {
 
-std::span<const KernelTableEntry> matmul_kernels() { return {}; }
+void set_matrix(Products& p, Products::Operand which, const Tensor& t) {
+  int rank = static_cast<int>(t.dim());
+  p.set(which, t, t.strides()[rank - 2], t.strides()[rank - 1], rank - 2);
+}
+
+void run_matmul(const Call& call) {
+  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  Products p(a.size(-2), b.size(-1), a.size(-1));
+  set_matrix(p, Products::A, a);
+  set_matrix(p, Products::B, b);
+  set_matrix(p, Products::C, c);
+  p.run();
+}
+
+Activation activation_of(tessera::Activation activation) {
+  switch (activation) {
+    case tessera::Activation::Relu:
+      return Activation::relu;
+    case tessera::Activation::GeluTanh:
+      return Activation::gelu_tanh;
+    case tessera::Activation::GeluErf:
+      return Activation::gelu_erf;
+    case tessera::Activation::Silu:
+      return Activation::silu;
+    case tessera::Activation::Tanh:
+      return Activation::tanh;
+    case tessera::Activation::None:
+      break;
+  }
+  return Activation::none;
+}
+
+// Every row of x is a batch of one row; the batch folds into as few products as strides allow, mostly one.
+void set_rows(Products& p, Products::Operand which, const Tensor& t) {
+  if (t.defined()) p.set(which, t, 0, t.strides().back(), static_cast<int>(t.dim()) - 1);
+}
+
+// c += addend, over any strides.
+void add_to(const Call& call, const Tensor& c, const Tensor& addend) {
+  MapArgs args{};
+  args.op = MapOp::add;
+  args.compute = c.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
+  args.rank = checked_rank(call, c);
+  args.inputs = 2;
+  set_lengths(args.lengths, c);
+  args.tensor[0] = args.tensor[1] = operand(c, args.rank);
+  args.tensor[2] = operand(addend, args.rank);
+  elementwise_table().map(args, executor());
+}
+
+void run_linear(const Call& call) {
+  const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2], &residual = call.in[3];
+  Activation activation = activation_of(call.attrs.as<LinearAttrs>().activation);
+  bool activated = activation != Activation::none;
+  Products p(1, weight.size(0), weight.size(1));
+  set_rows(p, Products::A, x);
+  p.set(Products::B, weight, weight.strides()[1], weight.strides()[0], 0);
+  set_rows(p, Products::C, call.out[0]);
+  if (bias.defined()) p.set(Products::Bias, bias, 0, bias.strides()[0], 0);
+  if (activated) set_rows(p, Products::Pre, call.out[1]);
+  else set_rows(p, Products::Addend, residual);
+  p.args().activation = activation;
+  p.run();
+  if (activated && residual.defined()) add_to(call, call.out[0], residual);
+}
+
+constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_matmul}};
+constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_linear}};
+constexpr KernelTableEntry entries[] = {{"matmul", matmul_list}, {"linear", linear_list}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> matmul_kernels() { return entries; }
 
 }  // namespace tessera::cpu_kernels
