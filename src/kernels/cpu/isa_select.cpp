@@ -67,6 +67,7 @@ const char* isa_name() { return names[static_cast<int>(isa())].data(); }
 TESSERA_TABLE(ElementwiseTable, elementwise_table)
 TESSERA_TABLE(ReduceTable, reduce_table)
 TESSERA_TABLE(GemmTable, gemm_table)
+TESSERA_TABLE(ConvTable, conv_table)
 #undef TESSERA_TABLE
 
 }  // namespace tessera::cpu_kernels

@@ -1,6 +1,7 @@
 // Which instruction set's kernels run, and their tables.
 #pragma once
 
+#include "kernels/cpu/isa/conv.h"
 #include "kernels/cpu/isa/elementwise.h"
 #include "kernels/cpu/isa/gemm.h"
 #include "kernels/cpu/isa/reduce.h"
@@ -17,5 +18,6 @@ const char* isa_name();
 const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
 const GemmTable& gemm_table();
+const ConvTable& conv_table();
 
 }  // namespace tessera::cpu_kernels

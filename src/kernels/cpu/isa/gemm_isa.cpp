@@ -1,5 +1,6 @@
 #include "gemm.h"
 
+#include "epilogue.h"
 #include "tile/kernels/gemm.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
@@ -170,36 +171,6 @@ void run_epilogue(const GemmArgs& args, Executor& executor, F f) {
     return OptionalStore<E, remove_cvref_t<decltype(result)>>{{p.at(args.c), args.m, args.n}, result};
   });
 }
-
-/// An activation known at run time.
-struct AnyActivation {
-  Activation kind;
-  template <class V>
-  TESSERA_HD V operator()(V x) const {
-    switch (kind) {
-      case Activation::none:
-        break;
-      case Activation::relu:
-        return relu(x);
-      case Activation::gelu_tanh:
-        return gelu_tanh(x);
-      case Activation::gelu_erf:
-        return gelu_erf(x);
-      case Activation::silu:
-        return silu(x);
-      case Activation::tanh:
-        return tanh(x);
-    }
-    return x;
-  }
-};
-template <Activation kind>
-struct FixedActivation {
-  template <class V>
-  TESSERA_HD V operator()(V x) const {
-    return AnyActivation{kind}(x);
-  }
-};
 
 /// The common case, f32 throughout, has a loop of its own per activation; the others decide for every vector.
 void run_f32(const GemmArgs& args, Executor& executor) {

@@ -65,18 +65,25 @@ void pack_along_outer(const S* from, i64 k_stride, int count, int width, i64 dep
   }
 }
 
-/// to[k * width + i] from rows that are contiguous along k.
+/// The first elements of the lines of a panel.
+template <class S>
+struct Lines {
+  static constexpr int most = 64;
+  const S* first[most];
+};
+
+/// to[k * width + i] from lines that are contiguous along k.
 template <class T, class S>
-void pack_along_k(const S* from, i64 outer_stride, int count, int width, i64 depth, T* to) {
+void pack_along_k(const Lines<S>& lines, i64 offset, int count, int width, i64 depth, T* to) {
   using V = NativeVec<T>;
   constexpr int n = V::lanes;
   for (int i0 = 0; i0 < width; i0 += n) {
     const int rows = min(count - i0, n), columns = min(width - i0, n);
-    const S* source = from + i0 * outer_stride;
+    const S* const* source = lines.first + i0;
     const auto block = [&](i64 k, int steps, auto fetch) __attribute__((always_inline)) {
       V row[n];
       TESSERA_UNROLL
-      for (int i = 0; i < n; ++i) row[i] = i < rows ? fetch(source + i * outer_stride + k) : V(T(0));
+      for (int i = 0; i < n; ++i) row[i] = i < rows ? fetch(source[i] + offset + k) : V(T(0));
       transpose(row);
       T* target = to + k * width + i0;
       // Whole vectors where they fit, or where what spills over belongs to the next step of k, written later.
@@ -99,7 +106,11 @@ void pack_along_k(const S* from, i64 outer_stride, int count, int width, i64 dep
 template <class T, class S>
 void pack_strided(const S* from, i64 outer_stride, i64 k_stride, int count, int width, i64 depth, T* to) {
   if (outer_stride == 1) return pack_along_outer(from, k_stride, count, width, depth, to);
-  if (k_stride == 1) return pack_along_k(from, outer_stride, count, width, depth, to);
+  if (k_stride == 1) {
+    Lines<S> lines;
+    for (int i = 0; i < count; ++i) lines.first[i] = from + i * outer_stride;
+    return pack_along_k(lines, 0, count, width, depth, to);
+  }
   for (i64 k = 0; k < depth; ++k, from += k_stride, to += width) {
     for (int i = 0; i < width; ++i) to[i] = i < count ? convert_element<T>(from[i * outer_stride]) : T(0);
   }
@@ -147,20 +158,100 @@ __attribute__((noinline)) void pack_panel(const void* untyped, const PanelRange&
     const auto* from = view.data + range.outer * outer_stride + range.k * k_stride;
     detail::pack_strided(from, outer_stride, k_stride, count, width, range.depth, to);
   } else {
+    using Index = typename View::Index;
+    typename View::Coords at{};
+    at[Outer] = static_cast<Index>(range.outer);
+    at[inner] = static_cast<Index>(range.k);
+    if (view.run(at, Outer, count).length > view.run(at, inner, count).length) {
+      for (i64 k = 0; k < range.depth; ++k, ++at[inner], to += width) {
+        detail::copy_line(view, at, Outer, count, to);
+        for (int i = count; i < width; ++i) to[i] = T(0);
+      }
+      return;
+    }
     // Lines along k are gathered a stretch at a time, then transposed like a strided matrix.
     constexpr i64 stretch = 64;
-    constexpr int most = 64;
-    T line[most * stretch];
+    T line[detail::Lines<T>::most * stretch];
     for (i64 k = 0; k < range.depth; k += stretch) {
       const i64 depth = min(stretch, range.depth - k);
       for (int i = 0; i < count; ++i) {
-        typename View::Coords at{};
-        at[Outer] = static_cast<typename View::Index>(range.outer + i);
-        at[inner] = static_cast<typename View::Index>(range.k + k);
+        at[Outer] = static_cast<Index>(range.outer + i);
+        at[inner] = static_cast<Index>(range.k + k);
         detail::copy_line(view, at, inner, depth, line + i * stretch);
       }
       detail::pack_strided(static_cast<const T*>(line), stretch, i64{1}, count, width, depth, to + k * width);
     }
+  }
+}
+
+/// The promise that offset(i, k) = offset(i, 0) + offset(0, k) - offset(0, 0) and that every element is valid:
+/// true of strided matrices, and of merged dimensions below which nothing mixes the two coordinates, such as
+/// the windows of a convolution over an image that has its padding in memory.
+template <class View>
+struct Separable {
+  using Element = typename View::Element;
+  static constexpr int rank = 2;
+  View view;
+  i64 length(int d) const { return view.length(d); }
+};
+
+template <int Outer, class T, class View>
+__attribute__((noinline)) void pack_separable(const void* untyped, const PanelRange& range, int width, T* to) {
+  using V = NativeVec<T>;
+  using Coords = typename View::Coords;
+  using S = remove_cvref_t<typename View::Element>;
+  const View& view = static_cast<const Separable<View>*>(untyped)->view;
+  constexpr int inner = 1 - Outer;
+  const int count = static_cast<int>(range.count);
+  Coords at{};
+  at[Outer] = static_cast<typename View::Index>(range.outer);
+  at[inner] = static_cast<typename View::Index>(range.k);
+
+  struct Piece {
+    int begin, length;
+  };
+  detail::Lines<S> lines;
+  Piece pieces[detail::Lines<S>::most];
+  int piece_count = 0;
+  bool contiguous = true;
+  for (int i = 0; i < count;) {
+    Coords c = at;
+    c[Outer] += i;
+    const Run run = view.run(c, Outer, count - i);
+    for (i64 j = 0; j < run.length; ++j) lines.first[i + j] = view.data + run.offset + j * run.stride;
+    contiguous = contiguous && (run.stride == 1 || run.length == 1);
+    pieces[piece_count++] = {i, static_cast<int>(run.length)};
+    i += static_cast<int>(run.length);
+  }
+  const i64 origin = lines.first[0] - view.data;
+  for (i64 k = 0; k < range.depth;) {
+    Coords c = at;
+    c[inner] += static_cast<typename View::Index>(k);
+    const Run run = view.run(c, inner, range.depth - k);
+    const i64 offset = run.offset - origin;
+    T* target = to + k * width;
+    if (run.stride == 1 && run.length > 1) {
+      detail::pack_along_k(lines, offset, count, width, run.length, target);
+    } else if (contiguous && piece_count == 1) {
+      detail::pack_along_outer(lines.first[0] + offset, run.stride, count, width, run.length, target);
+    } else if (contiguous && 2 * piece_count <= count && width >= V::lanes) {
+      for (i64 step = 0; step < run.length; ++step, target += width) {
+        const i64 distance = offset + step * run.stride;
+        for (int p = 0; p < piece_count; ++p) {
+          const S* from = lines.first[pieces[p].begin] + distance;
+          for (int i = 0; i < pieces[p].length; i += V::lanes) {  // what spills over is overwritten
+            store(target + pieces[p].begin + i, load<V>(from + i, pieces[p].length - i));
+          }
+        }
+        for (int i = count; i < width; ++i) target[i] = T(0);
+      }
+    } else {
+      for (i64 step = 0; step < run.length; ++step, target += width) {
+        const i64 distance = offset + step * run.stride;
+        for (int i = 0; i < width; ++i) target[i] = i < count ? convert_element<T>(lines.first[i][distance]) : T(0);
+      }
+    }
+    k += run.length;
   }
 }
 
@@ -173,6 +264,10 @@ struct Operand {
   i64 outer_stride, k_stride;
 };
 
+template <int Outer, class T, class View>
+Operand<T> operand(const Separable<View>& view) {
+  return {&view, pack_separable<Outer, T, View>, nullptr, 0, 0};
+}
 template <int Outer, class T, class View>
 Operand<T> operand(const View& view) {
   Operand<T> r{&view, pack_panel<Outer, T, View>, nullptr, 0, 0};

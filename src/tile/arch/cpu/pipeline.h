@@ -161,11 +161,20 @@ class BlockedTask {
 
   void multiply(Span m, Span n, i64 part_k) {
     const Span k = part(p_.extent.k, k_parts_, part_k);
-    const i64 panels = ceil_div(m.size(), i64{block_rows});
-    for (i64 i = 0; i < panels; ++i) {
-      const Span r = part(m.size(), panels, i);
-      p_.a.pack(p_.a.view, {m.begin + r.begin, r.size(), k.begin, k.size()}, static_cast<int>(r.size()),
-                packed_a_ + r.begin * k.size());
+    // Panels of nearly equal height: a short last one would waste the registers.
+    const i64 panels = ceil_div(m.size(), i64{block_rows}), height = m.size() / panels, taller = m.size() % panels;
+    const auto each_panel = [&](auto f) __attribute__((always_inline)) {
+      for (i64 i = 0, row = 0; i < panels; ++i) {
+        const i64 rows = height + (i < taller ? 1 : 0);
+        f(row, rows);
+        row += rows;
+      }
+    };
+    if (k.size() > 0) {
+      each_panel([&](i64 row, i64 rows) {
+        p_.a.pack(p_.a.view, {m.begin + row, rows, k.begin, k.size()}, static_cast<int>(rows),
+                  packed_a_ + row * k.size());
+      });
     }
     const bool first_rows = m.begin == rows_.begin;
     for (i64 j = n.begin; j < n.end; j += nr) {
@@ -174,18 +183,17 @@ class BlockedTask {
       const i64 width = vectors * V::lanes;
       T* b = packed_b_ + (m_parts_ > 1 ? (j - n.begin) * k.size() : 0);
       // Packed just before its first use, the panel is still in the first-level cache then.
-      if (first_rows) p_.b.pack(p_.b.view, {j, columns, k.begin, k.size()}, static_cast<int>(width), b);
-      const int last = static_cast<int>(columns - (vectors - 1) * V::lanes);
-      for (i64 i = 0; i < panels; ++i) {
-        const Span r = part(m.size(), panels, i);
-        const T* a = packed_a_ + r.begin * k.size();
-        finish(
-            {m.begin + r.begin, m.begin + r.end}, j, columns, part_k,
-            [&](T* c, i64 pitch, int lanes, bool add) {
-              kernel(static_cast<int>(r.size()), vectors)(k.size(), a, b, width, c, pitch, lanes, add);
-            },
-            last);
+      if (first_rows && k.size() > 0) {
+        p_.b.pack(p_.b.view, {j, columns, k.begin, k.size()}, static_cast<int>(width), b);
       }
+      const int last = static_cast<int>(columns - (vectors - 1) * V::lanes);
+      each_panel([&](i64 row, i64 rows) {
+        const T* a = packed_a_ + row * k.size();
+        const OuterKernel<T> run = kernel(static_cast<int>(rows), vectors);
+        finish(
+            {m.begin + row, m.begin + row + rows}, j, columns, part_k,
+            [&](T* c, i64 pitch, int lanes, bool add) { run(k.size(), a, b, width, c, pitch, lanes, add); }, last);
+      });
     }
   }
 

@@ -1,0 +1,158 @@
+// Convolutions as matrix products over views of the images: no column matrix is ever written. An image that has its
+// padding in memory makes the windows separable (see arch/cpu/pack.h), so pad_images copies it once, which
+// costs less than one of the filter's taps.
+#pragma once
+
+#include "../convolution.h"
+#include "gemm.h"
+
+TESSERA_TILE_BEGIN
+
+/// A 2-d convolution of images (n, h, w, channels) with filters (filters, r, s, channels / groups).
+struct ConvShape {
+  i64 images, channels, filters, groups;
+  Window h, w;
+  i64 group_channels() const { return channels / groups; }
+  i64 group_filters() const { return filters / groups; }
+};
+
+/// Elements of a padded copy of images of this size, 0 if there is nothing to pad.
+inline i64 padded_size(i64 images, i64 channels, const Window& h, const Window& w) {
+  if (h.pad_low + h.pad_high + w.pad_low + w.pad_high == 0) return 0;
+  return images * channels * (h.length + h.pad_low + h.pad_high) * (w.length + w.pad_low + w.pad_high);
+}
+
+/// The images (n, h, w, c) with zeros round them: a copy in `memory`, of padded_size elements, packed as
+/// (n, c, h, w); or the images themselves where there is no padding.
+template <class T>
+StridedView<const T, 4> pad_images(const ExecutorRef& executor, const StridedView<const T, 4>& x, const Window& h,
+                                   const Window& w, T* memory) {
+  const i64 images = x.length(0), channels = x.length(3);
+  if (padded_size(images, channels, h, w) == 0) return x;
+  const i64 rows = x.length(1) + h.pad_low + h.pad_high, pitch = x.length(2) + w.pad_low + w.pad_high;
+  executor.parallel(images * channels, [&](i64 index, int) {
+    const auto* from = x.data + index / channels * x.stride(0) + index % channels * x.stride(3);
+    T* to = memory + index * rows * pitch;
+    const auto zero = [&](i64 count) {
+      for (i64 i = 0; i < count; ++i) *to++ = T(0);
+    };
+    zero(h.pad_low * pitch);
+    for (i64 i = 0; i < x.length(1); ++i, from += x.stride(1)) {
+      zero(w.pad_low);
+      if (x.stride(2) == 1) {
+        __builtin_memcpy(to, from, static_cast<unsigned long>(x.length(2)) * sizeof(T));
+      } else {
+        for (i64 j = 0; j < x.length(2); ++j) to[j] = from[j * x.stride(2)];
+      }
+      to += x.length(2);
+      zero(w.pad_high);
+    }
+    zero(h.pad_high * pitch);
+  });
+  return strided(static_cast<const T*>(memory), {images, rows, pitch, channels},
+                 {channels * rows * pitch, pitch, 1, rows * pitch});
+}
+
+namespace detail {
+
+/// One image and one group of channels out of (n, h, w, c).
+template <class T>
+StridedView<T, 4> one_group(const StridedView<T, 4>& x, i64 image, i64 group, i64 channels) {
+  return strided(x.data + image * x.stride(0) + group * channels * x.stride(3), {1, x.length(1), x.length(2), channels},
+                 {x.stride(0), x.stride(1), x.stride(2), x.stride(3)});
+}
+/// The filters of one group out of (k, r, s, c).
+template <class T>
+StridedView<T, 4> group_filters(const StridedView<T, 4>& w, i64 group, i64 filters) {
+  return strided(w.data + group * filters * w.stride(0), {filters, w.length(1), w.length(2), w.length(3)},
+                 {w.stride(0), w.stride(1), w.stride(2), w.stride(3)});
+}
+/// The window once its padding lies in memory.
+inline Window in_memory(const Window& x) {
+  return {x.length + x.pad_low + x.pad_high, x.filter, x.stride, x.dilation, 0, 0};
+}
+template <class View>
+cpu::Separable<View> separable(const View& view) {
+  return {view};
+}
+
+}  // namespace detail
+
+/// y = convolution of x (n, h, w, c) with the filters (k, r, s, c / groups). x carries its padding in memory
+/// (pad_images). sink(image, group) is the epilogue over [filters of the group, output positions].
+template <class T, class MakeSink>
+void conv2d_forward(const ExecutorRef& executor, const ConvShape& shape, const StridedView<const T, 4>& x,
+                    const StridedView<const T, 4>& filters, const MakeSink& sink) {
+  const Window h = detail::in_memory(shape.h), w = detail::in_memory(shape.w);
+  batched_gemm(executor, shape.images * shape.groups, [&](i64 index) {
+    const i64 image = index / shape.groups, group = index % shape.groups;
+    const auto a = detail::separable(
+        transform(detail::group_filters(filters, group, shape.group_filters()), pass(), merge<1, 2, 3>()));
+    const auto taps = convolution_taps(detail::one_group(x, image, group, shape.group_channels()), h, w);
+    const auto b = detail::separable(transform(taps, merge<1, 3, 5>(), merge<0, 2, 4>()));
+    const auto epilogue = sink(image, group);
+    return GemmProblem<decltype(a), decltype(b), decltype(epilogue)>{a, b, epilogue};
+  });
+}
+
+/// The gradient of the filters, handed to sink(group) as [filters of the group, (c, r, s)].
+template <class T, class MakeSink>
+void conv2d_backward_filters(const ExecutorRef& executor, const ConvShape& shape, const StridedView<const T, 4>& x,
+                             const StridedView<const T, 4>& grad_output, const MakeSink& sink) {
+  const Window h = detail::in_memory(shape.h), w = detail::in_memory(shape.w);
+  const auto part = [&](const StridedView<const T, 4>& v, i64 group, i64 channels) {
+    return strided(v.data + group * channels * v.stride(3), {v.length(0), v.length(1), v.length(2), channels},
+                   {v.stride(0), v.stride(1), v.stride(2), v.stride(3)});
+  };
+  batched_gemm(executor, shape.groups, [&](i64 group) {
+    const auto a =
+        detail::separable(transform(part(grad_output, group, shape.group_filters()), merge<3>(), merge<0, 1, 2>()));
+    const auto taps = convolution_taps(part(x, group, shape.group_channels()), h, w);
+    const auto b = detail::separable(transform(taps, merge<0, 2, 4>(), merge<5, 1, 3>()));
+    const auto epilogue = sink(group);
+    return GemmProblem<decltype(a), decltype(b), decltype(epilogue)>{a, b, epilogue};
+  });
+}
+
+/// Zeros that backward-data needs round the output's gradient so that every window lies inside, in one dimension.
+inline Window backward_padding(const Window& window) {
+  Window p{window.output(), 1, 1, 1, 0, 0};
+  for (i64 first = 0; first < window.stride; ++first) {
+    const Residue r = residue(window, first);
+    if (r.taps == 0 || r.count == 0) continue;
+    p.pad_low = max(p.pad_low, r.output_step * (r.taps - 1) - r.output);
+    p.pad_high = max(p.pad_high, r.output + r.count - r.outputs);
+  }
+  return p;
+}
+
+/// The gradient of the images, one product per residue of the strides. grad_output (n, ho, wo, k) carries the
+/// zeros of backward_padding in memory. sink(image, group, rows, columns) is the epilogue over [channels of the
+/// group, positions (th, tw) of the two residues]; a residue that meets no tap has products over an empty sum.
+template <class T, class MakeSink>
+void conv2d_backward_images(const ExecutorRef& executor, const ConvShape& shape,
+                            const StridedView<const T, 4>& grad_output, const StridedView<const T, 4>& filters,
+                            const MakeSink& sink) {
+  const auto window = [](const Residue& r, i64 pad) {
+    return affine(tuple(r.taps, r.count), tuple(-r.output_step, Int<1>{}), r.taps > 0 ? r.output + pad : 0);
+  };
+  const i64 pad_h = backward_padding(shape.h).pad_low, pad_w = backward_padding(shape.w).pad_low;
+  for (i64 first_h = 0; first_h < shape.h.stride; ++first_h) {
+    for (i64 first_w = 0; first_w < shape.w.stride; ++first_w) {
+      const Residue h = residue(shape.h, first_h), w = residue(shape.w, first_w);
+      if (h.count == 0 || w.count == 0) continue;
+      batched_gemm(executor, shape.images * shape.groups, [&](i64 index) {
+        const i64 image = index / shape.groups, group = index % shape.groups;
+        const auto met = residue_weights(detail::group_filters(filters, group, shape.group_filters()), h, w);
+        const auto a = detail::separable(transform(met, merge<3>(), merge<1, 2, 0>()));
+        const auto taps = transform(detail::one_group(grad_output, image, group, shape.group_filters()), pass(),
+                                    window(h, pad_h), window(w, pad_w), pass());
+        const auto b = detail::separable(transform(taps, merge<1, 3, 5>(), merge<0, 2, 4>()));
+        const auto epilogue = sink(image, group, h, w);
+        return GemmProblem<decltype(a), decltype(b), decltype(epilogue)>{a, b, epilogue};
+      });
+    }
+  }
+}
+
+TESSERA_TILE_END

@@ -1,0 +1,186 @@
+// Convolutions that ops call, on every instruction set of this processor, against sums in double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/isa/conv.h"
+
+namespace {
+using namespace tessera::cpu_kernels;
+using i64 = long long;
+
+struct Set {
+  const char* name;
+  const ConvTable* table;
+};
+std::vector<Set> sets() {
+  std::vector<Set> r{{"baseline", &baseline::conv_table}};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) r.push_back({"avx2", &avx2::conv_table});
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    r.push_back({"avx512", &avx512::conv_table});
+  }
+  return r;
+}
+
+struct Case {
+  i64 images, channels, filters, groups, size[2], filter[2], stride[2], dilation[2], padding[2];
+};
+const Case cases[] = {
+    {1, 1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},     {2, 3, 5, 1, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {1, 16, 17, 1, {14, 14}, {3, 3}, {2, 2}, {1, 1}, {1, 1}}, {2, 8, 6, 2, {11, 6}, {3, 2}, {2, 1}, {1, 2}, {2, 1}},
+    {1, 4, 4, 4, {9, 10}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},    {1, 3, 8, 1, {23, 21}, {7, 5}, {3, 2}, {1, 1}, {3, 2}},
+    {2, 5, 7, 1, {13, 13}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},   {1, 5, 7, 1, {12, 13}, {1, 1}, {2, 3}, {1, 1}, {0, 0}},
+    {1, 2, 3, 1, {17, 16}, {3, 3}, {2, 3}, {2, 3}, {2, 4}},   {2, 31, 19, 1, {20, 33}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+};
+
+template <class T>
+class Conv : public testing::Test {
+ public:
+  struct Tensor {
+    std::vector<T> data;
+    i64 stride[4];
+    T& at(i64 a, i64 b, i64 c, i64 d) { return data[a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3]]; }
+    ConvTensor arg() { return {data.data(), {stride[0], stride[1], stride[2], stride[3]}}; }
+  };
+  std::mt19937 random{23};
+  Case c;
+  i64 out[2], group_channels, group_filters;
+  Tensor x, w, y;
+  std::vector<T> bias;
+
+  Tensor fresh(i64 n, i64 ch, i64 h, i64 wd, bool channels_last) {
+    Tensor t;
+    std::uniform_real_distribution<double> uniform(-1, 1);
+    t.data.resize(n * ch * h * wd);
+    for (T& v : t.data) v = static_cast<T>(uniform(random));
+    const i64 planar[] = {ch * h * wd, h * wd, wd, 1}, last[] = {h * wd * ch, 1, wd * ch, ch};
+    for (int d = 0; d < 4; ++d) t.stride[d] = channels_last ? last[d] : planar[d];
+    return t;
+  }
+  void prepare(const Case& shape, bool channels_last) {
+    c = shape;
+    for (int d = 0; d < 2; ++d) {
+      out[d] = (c.size[d] + 2 * c.padding[d] - c.dilation[d] * (c.filter[d] - 1) - 1) / c.stride[d] + 1;
+    }
+    group_channels = c.channels / c.groups;
+    group_filters = c.filters / c.groups;
+    x = fresh(c.images, c.channels, c.size[0], c.size[1], channels_last);
+    w = fresh(c.filters, group_channels, c.filter[0], c.filter[1], channels_last);
+    y = fresh(c.images, c.filters, out[0], out[1], channels_last);
+    bias.resize(c.filters);
+    for (T& b : bias) b = static_cast<T>(random() % 7) - 3;
+  }
+  ConvArgs args(Activation activation = Activation::none) {
+    ConvArgs a{};
+    a.type = sizeof(T) == 8 ? Scalar::f64 : Scalar::f32;
+    a.images = c.images, a.channels = c.channels, a.filters = c.filters, a.groups = c.groups;
+    for (int d = 0; d < 2; ++d) {
+      a.size[d] = c.size[d], a.filter[d] = c.filter[d], a.stride[d] = c.stride[d];
+      a.dilation[d] = c.dilation[d], a.padding[d] = c.padding[d];
+    }
+    a.x = x.arg(), a.w = w.arg(), a.y = y.arg();
+    a.bias = bias.data();
+    a.activation = activation;
+    return a;
+  }
+  void run(ConvArgs a, i64 (*workspace)(const ConvArgs&), void (*kernel)(const ConvArgs&, tessera::Executor&)) {
+    std::vector<char> memory(workspace(a) + 64);
+    a.workspace = memory.data();
+    kernel(a, tessera::executor());
+  }
+  /// f(x index..., w index..., y index...) for every product of the convolution.
+  template <class F>
+  void each(F f) {
+    for (i64 n = 0; n < c.images; ++n)
+      for (i64 k = 0; k < c.filters; ++k)
+        for (i64 i = 0; i < out[0]; ++i)
+          for (i64 j = 0; j < out[1]; ++j)
+            for (i64 ch = 0; ch < group_channels; ++ch)
+              for (i64 r = 0; r < c.filter[0]; ++r)
+                for (i64 s = 0; s < c.filter[1]; ++s) {
+                  const i64 h = i * c.stride[0] + r * c.dilation[0] - c.padding[0];
+                  const i64 v = j * c.stride[1] + s * c.dilation[1] - c.padding[1];
+                  if (h < 0 || h >= c.size[0] || v < 0 || v >= c.size[1]) continue;
+                  f(n, k / group_filters * group_channels + ch, h, v, k, ch, r, s, i, j);
+                }
+  }
+  static double error(const std::vector<T>& got, const std::vector<double>& expected) {
+    double difference = 0, norm = 1e-30;
+    for (size_t i = 0; i < got.size(); ++i) {
+      difference += (got[i] - expected[i]) * (got[i] - expected[i]);
+      norm += expected[i] * expected[i];
+    }
+    return std::sqrt(difference / norm);
+  }
+  static constexpr double tolerance = sizeof(T) == 8 ? 1e-14 : 2e-6;
+};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(Conv, Types);
+
+TYPED_TEST(Conv, forward) {
+  for (const Set& set : sets()) {
+    for (const Case& shape : cases) {
+      for (bool last : {false, true}) {
+        this->prepare(shape, last);
+        std::vector<double> sum(this->y.data.size());
+        const auto place = [&](i64 n, i64 k, i64 i, i64 j) { return &this->y.at(n, k, i, j) - this->y.data.data(); };
+        this->each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
+          sum[place(n, k, i, j)] += double(this->x.at(n, ch, h, v)) * this->w.at(k, wc, r, s);
+        });
+        for (i64 n = 0; n < shape.images; ++n)
+          for (i64 k = 0; k < shape.filters; ++k)
+            for (i64 i = 0; i < this->out[0]; ++i)
+              for (i64 j = 0; j < this->out[1]; ++j) {
+                double& t = sum[place(n, k, i, j)];
+                t = std::max(0.0, t + this->bias[k]);
+              }
+        this->run(this->args(Activation::relu), set.table->forward_workspace, set.table->forward);
+        EXPECT_LE(this->error(this->y.data, sum), this->tolerance) << set.name << " case " << &shape - cases << last;
+      }
+    }
+  }
+}
+
+TYPED_TEST(Conv, backward_images) {
+  for (const Set& set : sets()) {
+    for (const Case& shape : cases) {
+      for (bool last : {false, true}) {
+        this->prepare(shape, last);
+        std::vector<double> sum(this->x.data.size());
+        this->each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
+          sum[&this->x.at(n, ch, h, v) - this->x.data.data()] +=
+              double(this->y.at(n, k, i, j)) * this->w.at(k, wc, r, s);
+        });
+        this->run(this->args(), set.table->backward_images_workspace, set.table->backward_images);
+        EXPECT_LE(this->error(this->x.data, sum), this->tolerance) << set.name << " case " << &shape - cases << last;
+      }
+    }
+  }
+}
+
+TYPED_TEST(Conv, backward_filters) {
+  for (const Set& set : sets()) {
+    for (const Case& shape : cases) {
+      for (bool last : {false, true}) {
+        this->prepare(shape, last);
+        std::vector<double> sum(this->w.data.size());
+        this->each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
+          sum[&this->w.at(k, wc, r, s) - this->w.data.data()] +=
+              double(this->y.at(n, k, i, j)) * this->x.at(n, ch, h, v);
+        });
+        this->run(this->args(), set.table->backward_filters_workspace, set.table->backward_filters);
+        EXPECT_LE(this->error(this->w.data, sum), this->tolerance) << set.name << " case " << &shape - cases << last;
+      }
+    }
+  }
+}
+
+TEST(conv_table, halves_are_left_to_casts) {
+  ConvArgs args{};
+  args.type = Scalar::bf16;
+  for (const Set& set : sets()) EXPECT_FALSE(set.table->supports(args));
+}
+
+}  // namespace
