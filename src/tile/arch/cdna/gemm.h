@@ -12,7 +12,7 @@ namespace cdna {
 template <class A, class B, int M, int N, int K, int Waves>
 class Gemm {
  public:
-  static constexpr int threads = Waves * wave_size;
+  static constexpr int tile_m = M, tile_n = N, threads = Waves * wave_size;
   using FetchA = Prefetch<A, M, K, Waves>;
   using FetchB = Prefetch<B, N, K, Waves>;
   using T = typename FetchA::T;

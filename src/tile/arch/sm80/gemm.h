@@ -12,7 +12,7 @@ namespace sm80 {
 template <class A, class B, int M, int N, int K, int Warps, int Stages>
 class Gemm {
  public:
-  static constexpr int threads = Warps * warp_size;
+  static constexpr int tile_m = M, tile_n = N, threads = Warps * warp_size;
   using FetchA = Fetch<A, M, K, Warps, warp_size>;
   using FetchB = Fetch<B, N, K, Warps, warp_size>;
   using T = typename FetchA::T;

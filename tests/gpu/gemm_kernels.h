@@ -1,0 +1,40 @@
+// The kernels that are disassembled and executed: a plain tile GEMM, and GEMM + Add + Add + GELU, in every transposition.
+// One source for nvcc and clang; the including file says what Pipeline is and declares the kernel.
+#pragma once
+#include "../../src/tile/arch/gpu/gemm.h"
+
+namespace tessera::tile {
+
+/// What the host passes: row-major d = a * b with a(m, k) and b(k, n), in elements.
+struct GemmArgs {
+  const void* a;
+  const void* b;
+  const void* d0;    // a matrix to add, shaped like the result
+  const void* bias;  // a row to add
+  void* d;
+  int m, n, k, lda, ldb, ldd;
+};
+
+/// A row-major matrix of which `Width` divides rows and row pitch, or (Transposed) the transpose of one.
+template <class T, int Width, bool Transposed>
+TESSERA_HD auto matrix(const void* data, int rows, int columns, int pitch) {
+  const T* elements = static_cast<const T*>(data);
+  if constexpr (Transposed)
+    return strided(elements, tuple(multiple_of<Width>(rows), columns), tuple(Int<1>{}, multiple_of<Width>(pitch)));
+  else return strided(elements, tuple(rows, multiple_of<Width>(columns)), tuple(multiple_of<Width>(pitch), Int<1>{}));
+}
+
+template <class T>
+TESSERA_HD auto plain(const GemmArgs& args) {
+  T* d = static_cast<T*>(args.d);
+  return store(strided(d, tuple(args.m, args.n), tuple(args.ldd, Int<1>{})), acc);
+}
+template <class T>
+TESSERA_HD auto add_add_gelu(const GemmArgs& args) {
+  T* d = static_cast<T*>(args.d);
+  const auto d0 = strided(static_cast<const T*>(args.d0), tuple(args.m, args.n), tuple(args.ldd, Int<1>{}));
+  const auto d1 = strided(static_cast<const T*>(args.bias), tuple(args.m, args.n), tuple(Int<0>{}, Int<1>{}));
+  return store(strided(d, tuple(args.m, args.n), tuple(args.ldd, Int<1>{})), gelu_tanh(acc + load(d0) + load(d1)));
+}
+
+}  // namespace tessera::tile
