@@ -1,5 +1,5 @@
-// The kernels that are disassembled and executed: a plain tile GEMM, and GEMM + Add + Add + GELU, in every transposition.
-// One source for nvcc and clang; the including file says what Pipeline is and declares the kernel.
+// The kernels that are disassembled and executed: a plain tile GEMM, and GEMM + Add + Add + GELU, in every
+// transposition. One source for nvcc and clang; the including file says what Pipeline is and declares the kernel.
 #pragma once
 #include "../../src/tile/arch/gpu/gemm.h"
 

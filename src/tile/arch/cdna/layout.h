@@ -29,14 +29,6 @@ struct alignas(Bytes) Piece {
   Word words[count];
 };
 
-/// Keeps the compiler from working on a loaded word before this point, where it would wait for it too early.
-template <class Word>
-TESSERA_HD void touch([[maybe_unused]] Word& word) {
-#if defined(__HIP_DEVICE_COMPILE__)
-  asm volatile("" : "+v"(word));
-#endif
-}
-
 /// Fetches the tiles of an operand by way of registers. In shared memory they are contiguous along k, as the matrix
 /// instructions want them: what is contiguous along its rows in global memory is transposed in registers.
 template <class V, int Rows, int Depth, int Waves>
@@ -55,7 +47,9 @@ class Prefetch {
   /// first element instead, and is cleared later.
   TESSERA_HD void load() {
     unroll<count * pieces>([&](auto n) {
-      const T* from = source_.valid(n / pieces, n % pieces) ? source_.address(n / pieces, n % pieces) : anywhere_;
+      const T* from = source_.address(n / pieces, n % pieces);
+      const T* anywhere = anywhere_;  // two values to choose from; two members would keep this object in memory
+      from = source_.valid(n / pieces, n % pieces) ? from : anywhere;
       held_[n] = *reinterpret_cast<const Held*>(__builtin_assume_aligned(from, sizeof(Held)));
     });
   }

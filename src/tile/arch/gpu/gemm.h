@@ -1,7 +1,10 @@
-// What a block of any GPU does in a GEMM: finds its tile of the result, sums it up, and hands every element to the epilogue.
+// What a block of any GPU does in a GEMM: finds its tile of the result, sums it up, and hands every element to the
+// epilogue.
 #pragma once
+#include "../../distribution.h"
 #include "../../expr.h"
 #include "block.h"
+#include "operand.h"
 
 TESSERA_TILE_BEGIN
 
@@ -25,19 +28,52 @@ TESSERA_HD auto by_column(const View<T, D>& b) {
 template <class B>
 using ByColumn = decltype(by_column(static_cast<const B*>(nullptr)[0]));
 
+/// Hands the sums of a block to the epilogue, which is evaluated at (row + i, column + j) wherever that lies inside m x
+/// n. The sums go through shared memory, some rows at a time, so that neighbouring threads work on neighbouring
+/// columns. Called by all threads of the block; `slab` holds Pipeline::shared_bytes that nobody uses any more.
+template <class Pipeline, Expression E>
+TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int row, int column, int m, int n,
+                               float* slab) {
+  using Sums = typename Pipeline::Sums;
+  constexpr int width = Pipeline::tile_n, height = Sums::down * Sums::atom_m;  // of what fits into shared memory
+  constexpr int held = Sums::layout().registers() / Sums::atoms_m;             // sums of a thread in it
+  static_assert(width * height * 4 <= Pipeline::shared_bytes, "tile GEMM: too little shared memory for the epilogue");
+  static_assert(width % 32 == 0, "tile GEMM: tile_n must be a multiple of 32");
+  const auto place = [](int i, int j) { return i * width + (j ^ i % 4 * 8); };  // four rows meet all banks
+
+  const auto at = thread_coords<Sums>(thread_in_block());
+  const int part = at[0] / Sums::rows, inner = at[0] % Sums::rows;
+  unroll<Sums::atoms_m>([&](auto atom) {
+    unroll<held>([&](auto r) {
+      constexpr auto c = register_coords<Sums>(atom * held + r);
+      slab[place(part * Sums::atom_m + inner + c[0] - atom * Sums::atom_m, at[1] + c[1])] =
+          pipeline.sum(atom * held + r);
+    });
+    sync_block();
+#pragma unroll 4
+    for (int e = thread_in_block(); e < width * height; e += Pipeline::threads) {
+      const int i = e / width, j = e % width;
+      const int to_row = row + i / Sums::atom_m * Sums::rows + atom * Sums::atom_m + i % Sums::atom_m;
+      float sum = slab[place(i, j)];
+      touch(sum);  // read by all lanes: the emulator does not mask addresses in shared memory
+      if (to_row < m && column + j < n) evaluate(epilogue, sum, to_row, column + j);
+    }
+    sync_block();
+  });
+}
+
 /// One block's part of an M x N result: epilogue, an expression over the sums, is evaluated for each of its elements.
-/// Pipeline is sm80::Gemm or cdna::Gemm for the views a(m, k) and by_column(b(k, n)); the grid has one block for each tile.
+/// Pipeline is sm80::Gemm or cdna::Gemm for the views a(m, k) and by_column(b(k, n)); the grid has one block for each
+/// tile.
 template <class Pipeline, class A, class B, Expression E>
 TESSERA_DEVICE void gemm_block(const A& a, const B& b, const E& epilogue, typename Pipeline::T* shared) {
   const int m = static_cast<int>(a.length(0)), n = static_cast<int>(b.length(1)), k = static_cast<int>(a.length(1));
-  const TilePlace tile = grouped_tile(static_cast<int>(block_in_grid()), ceil_div(m, Pipeline::tile_m),
-                                      ceil_div(n, Pipeline::tile_n), 8);
+  const TilePlace tile =
+      grouped_tile(static_cast<int>(block_in_grid()), ceil_div(m, Pipeline::tile_m), ceil_div(n, Pipeline::tile_n), 8);
   const int row = tile.row * Pipeline::tile_m, column = tile.column * Pipeline::tile_n;
   Pipeline pipeline;
   pipeline.run(a, by_column(b), row, column, 0, k, shared);
-  pipeline.each([&](int i, int j, float sum) {
-    if (row + i < m && column + j < n) evaluate(epilogue, sum, row + i, column + j);
-  });
+  store_sums(pipeline, epilogue, row, column, m, n, reinterpret_cast<float*>(shared));
 }
 
 TESSERA_TILE_END

@@ -67,6 +67,7 @@ class Fetch {
  public:
   using T = remove_cvref_t<typename V::Element>;
   static constexpr int along = contiguous_dim<V>();
+  static constexpr bool is_strided = V::is_strided;
   using Tile = SharedTile<T, Rows, Depth, along>;
   using Layout = FetchLayout<Tile, Warps, WarpSize, Transposed>;
   static constexpr int count = Layout::count;
@@ -128,6 +129,16 @@ class Fetch {
   int row_, k_;  // of the thread's first element
   Place place_;
 };
+
+/// On AMD's cards, has the compiler put `word` into an ordinary vector register here, in all lanes: it neither works on
+/// a loaded word before this point, where it would wait for it too early, nor leaves it among the accumulators or for
+/// later.
+template <class Word>
+TESSERA_HD void touch([[maybe_unused]] Word& word) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  asm volatile("" : "+v"(word));
+#endif
+}
 
 // ---- the result
 

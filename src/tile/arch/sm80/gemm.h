@@ -69,12 +69,8 @@ class Gemm {
     sync_block();
   }
 
-  /// f(row, column, sum) for every element that this thread holds.
-  template <class F>
-  TESSERA_DEVICE void each(F f) const {
-    const auto at = thread_coords<Sums>(thread_in_block());
-    for_each_register<Sums>([&](auto r, auto m, auto n) { f(at[0] + m, at[1] + n, sums_[r]); });
-  }
+  /// What this thread holds of the result, register by register of Sums; r is a constant, or the sums end up in memory.
+  TESSERA_DEVICE float sum(int r) const { return sums_[r]; }
 
  private:
   struct Fragments {
@@ -97,14 +93,23 @@ class Gemm {
   template <class F>
   static TESSERA_DEVICE void copy(F& fetch, T* tile) {
     constexpr int bytes = F::width * static_cast<int>(sizeof(T));
-    unroll<F::count>([&](auto i) {
-      T* chunk = tile + fetch.offset(i);
-      unroll<F::pieces>([&](auto p) {
-        T* to = chunk + p * F::width;
-        if constexpr (bytes >= 4) copy_async<bytes>(to, fetch.address(i, p), fetch.valid(i, p));
-        else *to = fetch.valid(i, p) ? *fetch.address(i, p) : T{};
-      });
-    });
+    const auto copy_chunk = [&](auto i) {
+      T* to = tile + fetch.offset(i);
+      if constexpr (bytes >= 4) {
+        unroll<F::pieces>(
+            [&](auto p) { copy_async<bytes>(to + p * F::width, fetch.address(i, p), fetch.valid(i, p)); });
+      } else {  // too small for cp.async
+        alignas(16) T chunk[F::pieces];
+        unroll<F::pieces>([&](auto p) { chunk[p] = fetch.valid(i, p) ? *fetch.address(i, p) : T{}; });
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(chunk);
+      }
+    };
+    if constexpr (bytes >= 4 || !F::is_strided) {
+      unroll<F::count>(copy_chunk);
+    } else {
+#pragma unroll 1  // all chunks at once would take too many registers
+      for (int i = 0; i < F::count; ++i) copy_chunk(i);
+    }
     fetch.next();
   }
 
