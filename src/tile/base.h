@@ -13,6 +13,11 @@
 #define TESSERA_HD inline __attribute__((always_inline))
 #endif
 
+#if defined(__CUDACC_RTC__)  // knows them by their plain names only
+#define __builtin_memcpy memcpy
+#define __builtin_memset memset
+#endif
+
 // Each instruction set has a namespace of its own: the linker may otherwise keep one copy of an inline
 // function, compiled for the newest processor, and an older one dies on it.
 #if defined(__HIP_DEVICE_COMPILE__)
@@ -81,15 +86,6 @@ template <class T>
 struct RemoveCvRef<T&&> { using type = typename RemoveCvRef<T>::type; };
 template <class T>
 using remove_cvref_t = typename RemoveCvRef<T>::type;
-
-/// memcpy, which NVRTC knows under this name only.
-TESSERA_HD void copy_bytes(void* to, const void* from, i64 count) {
-#if defined(__CUDACC_RTC__)
-  memcpy(to, from, count);
-#else
-  __builtin_memcpy(to, from, static_cast<decltype(sizeof 0)>(count));
-#endif
-}
 
 template <class T>
 constexpr TESSERA_HD T min(T a, T b) { return b < a ? b : a; }

@@ -47,7 +47,7 @@ template <class To, class From>
 inline void convert_run(void* to, i64 to_stride, const void* from, i64 from_stride, i64 n) {
   if (to_stride == sizeof(To) && from_stride == sizeof(From)) {
     if constexpr (is_same_v<To, From>) {
-      copy_bytes(to, from, n * sizeof(To));
+      __builtin_memcpy(to, from, n * sizeof(To));
     } else {
       detail::convert_contiguous(static_cast<To*>(to), static_cast<const From*>(from), n);
     }
@@ -105,7 +105,7 @@ inline void map_strip(const Strip& s) {
     struct Copy {
       alignas(F) char bytes[sizeof(F)];
     } copy;
-    copy_bytes(copy.bytes, s.context, sizeof(F));
+    __builtin_memcpy(copy.bytes, s.context, sizeof(F));
     detail::map_strip<F, Out, In...>(bit_cast<F>(copy), s, make_seq<sizeof...(In)>{});
   }
 }
@@ -224,11 +224,11 @@ class MapRunner {
       if (p >= buffer_[k] && p < buffer_[k] + sizeof buffer_[k]) continue;
       s.data[k] = end_[k];
       if (k == 0) end = p;
-      else copy_bytes(end_[k], p, rest * size);
+      else __builtin_memcpy(end_[k], p, rest * size);
     }
     s.count = strip_unit;
     plan_.strip(s);
-    if (end) copy_bytes(end, end_[0], rest * plan_.operand[0].strip_size);
+    if (end) __builtin_memcpy(end, end_[0], rest * plan_.operand[0].strip_size);
   }
 
   const MapPlan& plan_;

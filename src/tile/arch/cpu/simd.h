@@ -4,7 +4,10 @@
 
 #include "../../types.h"
 
-#if defined(__clang__)
+#if defined(__CUDACC__)  // reads this, but runs none of it
+#define TESSERA_UNROLL
+#define TESSERA_UNROLL4
+#elif defined(__clang__)
 #define TESSERA_UNROLL _Pragma("clang loop unroll(full)")
 #define TESSERA_UNROLL4 _Pragma("clang loop unroll_count(4)")
 #else

@@ -37,6 +37,8 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
   using Sums = typename Pipeline::Sums;
   constexpr int width = Pipeline::tile_n, height = Sums::down * Sums::atom_m;  // of what fits into shared memory
   constexpr int held = Sums::layout().registers() / Sums::atoms_m;             // sums of a thread in it
+  constexpr int batch = 4;                                                     // elements of a thread under way
+  static_assert(width * height % (batch * Pipeline::threads) == 0, "tile GEMM: uneven epilogue");
   static_assert(width * height * 4 <= Pipeline::shared_bytes, "tile GEMM: too little shared memory for the epilogue");
   static_assert(width % 32 == 0, "tile GEMM: tile_n must be a multiple of 32");
   const auto place = [](int i, int j) { return i * width + (j ^ i % 4 * 8); };  // four rows meet all banks
@@ -50,13 +52,19 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
           pipeline.sum(atom * held + r);
     });
     sync_block();
-#pragma unroll 4
-    for (int e = thread_in_block(); e < width * height; e += Pipeline::threads) {
-      const int i = e / width, j = e % width;
-      const int to_row = row + i / Sums::atom_m * Sums::rows + atom * Sums::atom_m + i % Sums::atom_m;
-      float sum = slab[place(i, j)];
-      touch(sum);  // read by all lanes: the emulator does not mask addresses in shared memory
-      if (to_row < m && column + j < n) evaluate(epilogue, sum, to_row, column + j);
+#pragma unroll 1  // further than this, code grows and nothing is gained
+    for (int first = thread_in_block(); first < width * height; first += batch * Pipeline::threads) {
+      float sums[batch];
+      unroll<batch>([&](auto b) {
+        const int e = first + b * Pipeline::threads;
+        sums[b] = slab[place(e / width, e % width)];
+        touch(sums[b]);  // read by all lanes: the emulator does not mask addresses in shared memory
+      });
+      unroll<batch>([&](auto b) {
+        const int e = first + b * Pipeline::threads, i = e / width, j = e % width;
+        const int to_row = row + i / Sums::atom_m * Sums::rows + atom * Sums::atom_m + i % Sums::atom_m;
+        if (to_row < m && column + j < n) evaluate(epilogue, sums[b], to_row, column + j);
+      });
     }
     sync_block();
   });
