@@ -16,4 +16,21 @@ inline int size_of(Scalar type) { return scalar_size[static_cast<int>(type)]; }
 /// The conversion between two element types.
 tile::ConvertFn converter(Scalar to, Scalar from);
 
+template <class T>
+struct Type {
+  using type = T;
+};
+
+/// fn(Type<T>) for a floating-point type.
+template <class Fn>
+inline void with_float(Scalar type, const Fn& fn) {
+  switch (type) {
+    case Scalar::f32: return fn(Type<float>{});
+    case Scalar::f64: return fn(Type<double>{});
+    case Scalar::f16: return fn(Type<tile::f16>{});
+    case Scalar::bf16: return fn(Type<tile::bf16>{});
+    default: return;
+  }
+}
+
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

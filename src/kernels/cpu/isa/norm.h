@@ -1,0 +1,108 @@
+// Normalisations per instruction set. Every tensor of a call but the statistics has one type: f32, f64, f16 or bf16;
+// statistics are f32 (f64 with f64). Null pointers leave out what a comment calls optional.
+#pragma once
+
+#include "args.h"
+#include "tessera/parallel.h"
+
+namespace tessera::cpu_kernels {
+
+/// Contiguous rows of n elements, `pitch` elements apart.
+struct RowArg {
+  void* data;
+  long long pitch;
+};
+
+/// Layer norm, or RMS norm where `rms` is set: then there are neither bias nor mean.
+struct LayerNormArgs {
+  Scalar type;
+  bool rms;
+  long long rows, n;
+  RowArg y, x;
+  const void *weight, *bias;  // [n], optional
+  void *mean, *rstd;          // [rows]
+  double eps;
+};
+
+struct LayerNormBackwardArgs {
+  Scalar type;
+  bool rms;
+  long long rows, n;
+  RowArg dx, dy, x;       // dx may be dy; its data is optional
+  const void* weight;     // optional
+  void *dweight, *dbias;  // optional
+  const void *mean, *rstd;
+  void* workspace;  // layer_norm_backward_workspace() bytes
+};
+
+/// [batch, channels, size] whose planes of `size` elements are contiguous; strides in elements.
+struct PlanesArg {
+  void* data;
+  long long batch_stride, channel_stride;
+};
+
+struct GroupNormArgs {
+  Scalar type;
+  long long batch, channels, size, groups;
+  PlanesArg y, x;
+  const void *weight, *bias;  // [channels], optional
+  void *mean, *rstd;          // [batch, groups]
+  double eps;
+};
+
+struct GroupNormBackwardArgs {
+  Scalar type;
+  long long batch, channels, size, groups;
+  PlanesArg dx, dy, x;    // dx.data is optional
+  const void* weight;     // optional
+  void *dweight, *dbias;  // optional
+  const void *mean, *rstd;
+  void* workspace;  // group_norm_backward_workspace() bytes
+};
+
+/// Training: mean and rstd [channels] are results, running estimates move by `momentum` and are optional.
+/// Otherwise the running estimates are used, and mean and rstd are ignored.
+struct BatchNormArgs {
+  Scalar type;
+  bool training;
+  long long batch, channels, size;
+  PlanesArg y, x;
+  const void *weight, *bias;  // [channels], optional
+  void *running_mean, *running_variance;
+  double momentum;
+  void *mean, *rstd;
+  double eps;
+};
+
+/// Without training, mean and rstd are those of the running estimates and count as constants.
+struct BatchNormBackwardArgs {
+  Scalar type;
+  bool training;
+  long long batch, channels, size;
+  PlanesArg dx, dy, x;    // dx.data is optional
+  const void* weight;     // optional
+  void *dweight, *dbias;  // optional
+  const void *mean, *rstd;
+};
+
+struct NormTable {
+  void (*layer_norm)(const LayerNormArgs& args, Executor& executor);
+  void (*layer_norm_backward)(const LayerNormBackwardArgs& args, Executor& executor);
+  long long (*layer_norm_backward_workspace)(Scalar type, long long rows, long long n);
+  void (*group_norm)(const GroupNormArgs& args, Executor& executor);
+  void (*group_norm_backward)(const GroupNormBackwardArgs& args, Executor& executor);
+  long long (*group_norm_backward_workspace)(long long batch, long long channels);
+  void (*batch_norm)(const BatchNormArgs& args, Executor& executor);
+  void (*batch_norm_backward)(const BatchNormBackwardArgs& args, Executor& executor);
+};
+
+#define TESSERA_NORM_TABLE(isa)      \
+  namespace isa {                    \
+  extern const NormTable norm_table; \
+  }
+TESSERA_NORM_TABLE(baseline)
+TESSERA_NORM_TABLE(avx2)
+TESSERA_NORM_TABLE(avx512)
+#undef TESSERA_NORM_TABLE
+
+}  // namespace tessera::cpu_kernels

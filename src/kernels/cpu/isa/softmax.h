@@ -1,0 +1,60 @@
+// Softmax and cross-entropy per instruction set, over contiguous rows of f32, f64, f16 or bf16. Losses, log-sum-exps
+// and scales are f32 (f64 with f64).
+#pragma once
+
+#include "norm.h"
+
+namespace tessera::cpu_kernels {
+
+struct SoftmaxArgs {
+  Scalar type;
+  bool log;  // log-softmax
+  long long rows, n;
+  RowArg y, x;  // y may be x
+};
+
+struct SoftmaxBackwardArgs {
+  Scalar type;
+  bool log;
+  long long rows, n;
+  RowArg dx, dy, y;  // dx may be dy
+};
+
+struct CrossEntropyArgs {
+  Scalar type;
+  long long rows, classes, ignore_index;
+  double label_smoothing;
+  RowArg logits;
+  const long long* targets;
+  void *losses, *lse;  // [rows]
+};
+
+/// dlogits = scale[r * scale_step] * d loss[r] / d logits; dlogits may be logits.
+struct CrossEntropyBackwardArgs {
+  Scalar type;
+  long long rows, classes, ignore_index;
+  double label_smoothing;
+  RowArg dlogits, logits;
+  const long long* targets;
+  const void *lse, *scale;
+  long long scale_step;  // 1, or 0 for one scale
+};
+
+struct SoftmaxTable {
+  void (*softmax)(const SoftmaxArgs& args, Executor& executor);
+  void (*softmax_backward)(const SoftmaxBackwardArgs& args, Executor& executor);
+  /// Returns the first row whose target is neither a class nor ignored, and then computes nothing; otherwise -1.
+  long long (*cross_entropy)(const CrossEntropyArgs& args, Executor& executor);
+  void (*cross_entropy_backward)(const CrossEntropyBackwardArgs& args, Executor& executor);
+};
+
+#define TESSERA_SOFTMAX_TABLE(isa)         \
+  namespace isa {                          \
+  extern const SoftmaxTable softmax_table; \
+  }
+TESSERA_SOFTMAX_TABLE(baseline)
+TESSERA_SOFTMAX_TABLE(avx2)
+TESSERA_SOFTMAX_TABLE(avx512)
+#undef TESSERA_SOFTMAX_TABLE
+
+}  // namespace tessera::cpu_kernels

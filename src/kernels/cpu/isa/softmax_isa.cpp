@@ -1,0 +1,68 @@
+#include "softmax.h"
+
+#include "internal.h"
+#include "tile/kernels/softmax.h"
+
+namespace tessera::cpu_kernels::TESSERA_ISA {
+namespace {
+
+using namespace tile;
+
+template <class T>
+Rows<T> rows_of(const RowArg& arg) {
+  return {static_cast<T*>(arg.data), arg.pitch};
+}
+
+void softmax(const SoftmaxArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto y = rows_of<T>(a.y);
+    const auto x = rows_of<const T>(a.x);
+    if (a.log) tile::log_softmax<T>(executor, a.rows, a.n, y, x);
+    else tile::softmax<T>(executor, a.rows, a.n, y, x);
+  });
+}
+
+void softmax_backward(const SoftmaxBackwardArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto dx = rows_of<T>(a.dx);
+    const auto dy = rows_of<const T>(a.dy), y = rows_of<const T>(a.y);
+    if (a.log) tile::log_softmax_backward<T>(executor, a.rows, a.n, dx, dy, y);
+    else tile::softmax_backward<T>(executor, a.rows, a.n, dx, dy, y);
+  });
+}
+
+long long cross_entropy(const CrossEntropyArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  const CrossEntropyProblem problem{a.rows, a.classes, a.ignore_index, a.label_smoothing};
+  const i64 invalid = invalid_target(problem, a.targets);
+  if (invalid >= 0) return invalid;
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    tile::cross_entropy<T>(executor, problem, rows_of<const T>(a.logits), a.targets, static_cast<C*>(a.losses),
+                           static_cast<C*>(a.lse));
+  });
+  return -1;
+}
+
+void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  const CrossEntropyProblem problem{a.rows, a.classes, a.ignore_index, a.label_smoothing};
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    tile::cross_entropy_backward<T>(executor, problem, rows_of<T>(a.dlogits), rows_of<const T>(a.logits), a.targets,
+                                    static_cast<const C*>(a.lse), static_cast<const C*>(a.scale), a.scale_step);
+  });
+}
+
+}  // namespace
+
+extern const SoftmaxTable softmax_table;
+const SoftmaxTable softmax_table = {softmax, softmax_backward, cross_entropy, cross_entropy_backward};
+
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

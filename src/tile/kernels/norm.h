@@ -1,0 +1,354 @@
+// Layer, RMS, group and batch normalisation with their gradients.
+//
+// All of them are moments of a set of contiguous runs, and a linear map of those runs. In layer and RMS norm the set
+// is one row and the weight runs along it; in group and batch norm the set is several runs of one channel each, and
+// the weight is a number per run.
+#pragma once
+
+#include "softmax.h"
+
+TESSERA_TILE_BEGIN
+
+namespace detail {
+
+/// Longest stretch that is summed in the compute type.
+inline constexpr i64 norm_block = 4096;
+
+/// Mean and squared deviations of n contiguous elements: two passes over blocks that stay in the first cache.
+template <class C, class T>
+TESSERA_HD Moments<double> run_moments(i64 n, const T* x) {
+  using V = typename StripTile<C>::V;
+  Moments<double> all{0, 0, 0};
+  for (i64 i = 0; i < n; i += norm_block) {
+    const i64 m = min(norm_block, n - i);
+    const C mean = sum_row<C>(
+                       m, C(0), [](auto v) { return v; }, x + i) /
+                   static_cast<C>(m);
+    const C squares = sum_row<C>(
+        m, mean, [=](auto v) { return (v - V(mean)) * (v - V(mean)); }, x + i);
+    all = merge(all, {static_cast<double>(mean), static_cast<double>(squares), static_cast<double>(m)});
+  }
+  return all;
+}
+
+/// Sums of dy and of dy * x over n contiguous elements, x counted from `centre`.
+template <class C, class T>
+TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre) {
+  using V = typename StripTile<C>::V;
+  Pair<double> all{0, 0};
+  for (i64 i = 0; i < n; i += norm_block) {
+    const auto s = sum_row_pair<C>(
+        min(norm_block, n - i),
+        [=](V g, V v) {
+          return Pair<V>{g, g * (v - V(centre))};
+        },
+        dy + i, x + i);
+    all.first += static_cast<double>(s.first);
+    all.second += static_cast<double>(s.second);
+  }
+  return all;
+}
+
+/// y = scale * x + shift
+template <class C, class T>
+TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift) {
+  using V = typename StripTile<C>::V;
+  map_row<C>(
+      n, y, [=](V v) { return fma(v, V(scale), V(shift)); }, x);
+}
+
+/// dx = a * dy + b * x + c
+template <class C, class T>
+TESSERA_HD void run_linear2(i64 n, T* dx, const T* dy, const T* x, C a, C b, C c) {
+  using V = typename StripTile<C>::V;
+  map_row<C>(
+      n, dx, [=](V g, V v) { return fma(g, V(a), fma(v, V(b), V(c))); }, dy, x);
+}
+
+/// total += part, over n elements.
+template <class C>
+TESSERA_HD void add_row(i64 n, C* total, const C* part) {
+  map_row<C>(
+      n, total, [](auto a, auto b) { return a + b; }, static_cast<const C*>(total), part);
+}
+
+}  // namespace detail
+
+// ---- layer and RMS norm ---------------------------------------------------------------------------------
+
+/// y = (x - mean) rstd weight + bias along rows (Ba, Kiros and Hinton, arXiv:1607.06450), rstd being
+/// 1 / sqrt(variance + eps). weight and bias may be null; mean and rstd, one number per row, are kept for backward.
+template <class T, class Executor>
+void layer_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x, const T* weight, const T* bias,
+                compute_t<T>* mean, compute_t<T>* rstd, double eps) {
+  using C = compute_t<T>;
+  using V = typename StripTile<C>::V;
+  for_rows(ExecutorRef(executor), rows, n * 2, [&](i64 r, int) {
+    const auto moments = detail::run_moments<C>(n, x[r]);
+    const C centre = static_cast<C>(moments.mean);
+    const C scale = static_cast<C>(1 / sqrt(moments.squares / static_cast<double>(n) + eps));
+    mean[r] = centre;
+    rstd[r] = scale;
+    const auto normal = [=](V v) { return (v - V(centre)) * V(scale); };
+    if (weight && bias) {
+      map_row<C>(
+          n, y[r], [=](V v, V w, V b) { return fma(normal(v), w, b); }, x[r], weight, bias);
+    } else if (weight) {
+      map_row<C>(
+          n, y[r], [=](V v, V w) { return normal(v) * w; }, x[r], weight);
+    } else if (bias) {
+      map_row<C>(
+          n, y[r], [=](V v, V b) { return normal(v) + b; }, x[r], bias);
+    } else {
+      map_row<C>(n, y[r], normal, x[r]);
+    }
+  });
+}
+
+/// y = x rstd weight with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang and Sennrich, arXiv:1910.07467).
+template <class T, class Executor>
+void rms_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x, const T* weight, compute_t<T>* rstd,
+              double eps) {
+  using C = compute_t<T>;
+  using V = typename StripTile<C>::V;
+  for_rows(ExecutorRef(executor), rows, n * 2, [&](i64 r, int) {
+    double squares = 0;
+    for (i64 i = 0; i < n; i += detail::norm_block) {
+      squares += static_cast<double>(sum_row<C>(
+          min(detail::norm_block, n - i), C(0), [](auto v) { return v * v; }, x[r] + i));
+    }
+    const C scale = static_cast<C>(1 / sqrt(squares / static_cast<double>(n) + eps));
+    rstd[r] = scale;
+    if (weight)
+      map_row<C>(
+          n, y[r], [=](V v, V w) { return v * V(scale) * w; }, x[r], weight);
+    else
+      map_row<C>(
+          n, y[r], [=](V v) { return v * V(scale); }, x[r]);
+  });
+}
+
+namespace detail {
+
+/// One row of the backward of layer norm (Centred) or RMS norm: this row's part of dweight and dbias and the two
+/// sums in one walk, then dx in a second.
+template <bool Centred, class C, class T>
+TESSERA_HD void norm_backward_row(i64 n, T* dx, const T* dy, const T* x, const T* weight, C mean, C rstd, C* dweight,
+                                  C* dbias) {
+  using L = Strip4<C>;
+  using V = typename StripTile<C>::V;
+  const V centre(mean), scale(rstd);
+  const auto normal = [=](V v) { return Centred ? (v - centre) * scale : v * scale; };
+  const auto add = [](auto a, auto b) { return a + b; };
+  const auto multiply_add = [](V a, V b, V c) { return fma(a, b, c); };
+  auto sum = fill_tile<C, L>(C(0)), sum_normal = sum;
+  for (i64 i = 0; i < n; i += L::layout().length(0)) {
+    const auto load = [&](const auto* row) { return load_tile<L, C>(row_view(row, n), {i}, 0, C(0)); };
+    auto g = load(dy);
+    const auto xn = map_tile(normal, load(x));
+    if (dweight) store_tile(row_view(dweight, n), {i}, map_tile(multiply_add, g, xn, load(dweight)));
+    if (dbias) store_tile(row_view(dbias, n), {i}, map_tile(add, g, load(dbias)));
+    if (weight) g = map_tile([](V a, V b) { return a * b; }, g, load(weight));
+    sum = map_tile(add, sum, g);
+    sum_normal = map_tile(multiply_add, g, xn, sum_normal);
+  }
+  if (!dx) return;
+  const V a(Centred ? reduce_tile<0>(sum, add).part[0] / static_cast<C>(n) : C(0));
+  const V b(reduce_tile<0>(sum_normal, add).part[0] / static_cast<C>(n));
+  const auto gradient = [=](V g, V v) { return (g - a - normal(v) * b) * scale; };
+  if (weight)
+    map_row<C>(
+        n, dx, [=](V g, V v, V w) { return gradient(g * w, v); }, dy, x, weight);
+  else map_row<C>(n, dx, gradient, dy, x);
+}
+
+}  // namespace detail
+
+/// Bytes of workspace of layer_norm_backward and rms_norm_backward.
+template <class T>
+i64 norm_backward_workspace(i64 rows, i64 n) {
+  return Slices(rows).count * 2 * n * static_cast<i64>(sizeof(compute_t<T>));
+}
+
+/// Gradients of layer_norm (Centred) or rms_norm. dx may be dy; dx, dweight, dbias and weight may be null. The rows
+/// are summed in slices that depend on the shape alone.
+template <bool Centred, class T, class Executor>
+void norm_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, T* dweight, T* dbias, Rows<const T> dy,
+                   Rows<const T> x, const T* weight, const compute_t<T>* mean, const compute_t<T>* rstd,
+                   void* workspace) {
+  using C = compute_t<T>;
+  const Slices slices(rows);
+  auto* partial = static_cast<C*>(workspace);  // [slices][weight, bias][n]
+  ExecutorRef(executor).parallel(slices.count, [&](i64 slice, int) {
+    C* w = dweight ? partial + slice * 2 * n : nullptr;
+    C* b = dbias ? partial + (slice * 2 + 1) * n : nullptr;
+    if (w) __builtin_memset(w, 0, n * sizeof(C));
+    if (b) __builtin_memset(b, 0, n * sizeof(C));
+    for (i64 r = slice * slices.length; r < min(rows, (slice + 1) * slices.length); ++r) {
+      detail::norm_backward_row<Centred, C>(n, dx.data ? dx[r] : nullptr, dy[r], x[r], weight, Centred ? mean[r] : C(0),
+                                            rstd[r], w, b);
+    }
+  });
+  for (int k = 0; k < 2; ++k) {
+    T* out = k == 0 ? dweight : dbias;
+    if (!out) continue;
+    for (i64 slice = 1; slice < slices.count; ++slice) {
+      detail::add_row(n, partial + k * n, static_cast<const C*>(partial + (slice * 2 + k) * n));
+    }
+    map_row<C>(
+        n, out, [](auto v) { return v; }, static_cast<const C*>(partial + k * n));
+  }
+}
+
+// ---- group and batch norm ---------------------------------------------------------------------------------
+
+/// Images [batch, channels, size] whose planes of `size` elements are contiguous.
+template <class T>
+struct Planes {
+  T* data;
+  i64 batch_stride, channel_stride;
+  TESSERA_HD T* at(i64 b, i64 c) const { return data + b * batch_stride + c * channel_stride; }
+};
+struct PlaneShape {
+  i64 batch, channels, size;
+};
+
+namespace detail {
+/// Entry c of a weight that may be missing.
+template <class C, class T>
+TESSERA_HD C entry(const T* values, i64 c, C otherwise) {
+  return values ? convert_element<C>(values[c]) : otherwise;
+}
+}  // namespace detail
+
+/// Normalises groups of channels of each image (Wu and He, arXiv:1803.08494). mean and rstd: [batch, groups].
+template <class T, class Executor>
+void group_norm(Executor& executor, const PlaneShape& s, i64 groups, Planes<T> y, Planes<const T> x, const T* weight,
+                const T* bias, compute_t<T>* mean, compute_t<T>* rstd, double eps) {
+  using C = compute_t<T>;
+  const i64 width = s.channels / groups;
+  for_rows(ExecutorRef(executor), s.batch * groups, width * s.size * 2, [&](i64 i, int) {
+    const i64 b = i / groups, first = i % groups * width;
+    Moments<double> all{0, 0, 0};
+    for (i64 c = first; c < first + width; ++c) all = merge(all, detail::run_moments<C>(s.size, x.at(b, c)));
+    mean[i] = static_cast<C>(all.mean);
+    rstd[i] = static_cast<C>(1 / sqrt(all.squares / all.count + eps));
+    for (i64 c = first; c < first + width; ++c) {
+      const C scale = rstd[i] * detail::entry(weight, c, C(1));
+      detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, detail::entry(bias, c, C(0)) - mean[i] * scale);
+    }
+  });
+}
+
+/// Bytes of workspace of group_norm_backward and batch_norm_backward.
+inline i64 plane_norm_workspace(const PlaneShape& s) {
+  return s.batch * s.channels * static_cast<i64>(sizeof(Pair<double>));
+}
+
+/// dx, dweight and dbias (each may be null) of group_norm.
+template <class T, class Executor>
+void group_norm_backward(Executor& executor, const PlaneShape& s, i64 groups, Planes<T> dx, T* dweight, T* dbias,
+                         Planes<const T> dy, Planes<const T> x, const T* weight, const compute_t<T>* mean,
+                         const compute_t<T>* rstd, void* workspace) {
+  using C = compute_t<T>;
+  const i64 width = s.channels / groups;
+  auto* sums = static_cast<Pair<double>*>(workspace);  // [batch, channels]: of dy, and of dy (x - mean)
+  for_rows(ExecutorRef(executor), s.batch * groups, width * s.size * 4, [&](i64 i, int) {
+    const i64 b = i / groups, first = i % groups * width;
+    const double scale = static_cast<double>(rstd[i]), count = static_cast<double>(width * s.size);
+    Pair<double> weighted{0, 0};
+    for (i64 c = first; c < first + width; ++c) {
+      const auto sum = sums[b * s.channels + c] = detail::run_sums<C>(s.size, dy.at(b, c), x.at(b, c), mean[i]);
+      const double w = static_cast<double>(detail::entry(weight, c, C(1)));
+      weighted.first += w * sum.first;
+      weighted.second += w * sum.second;
+    }
+    if (!dx.data) return;
+    const double slope = -scale * scale * scale * weighted.second / count;
+    const double shift = -scale * weighted.first / count - slope * static_cast<double>(mean[i]);
+    for (i64 c = first; c < first + width; ++c) {
+      detail::run_linear2(s.size, dx.at(b, c), dy.at(b, c), x.at(b, c), rstd[i] * detail::entry(weight, c, C(1)),
+                          static_cast<C>(slope), static_cast<C>(shift));
+    }
+  });
+  for (i64 c = 0; c < s.channels; ++c) {
+    Pair<double> sum{0, 0};
+    for (i64 b = 0; b < s.batch; ++b) {
+      sum.first += sums[b * s.channels + c].first;
+      sum.second += sums[b * s.channels + c].second * static_cast<double>(rstd[b * groups + c / width]);
+    }
+    if (dweight) dweight[c] = convert_element<T>(sum.second);
+    if (dbias) dbias[c] = convert_element<T>(sum.first);
+  }
+}
+
+/// Running estimates of batch norm; null where none are kept.
+template <class C>
+struct RunningStats {
+  C* mean;
+  C* variance;
+  double momentum;  // share of the new batch
+};
+
+/// Normalises each channel over the batch (Ioffe and Szegedy, arXiv:1502.03167). In training mean and rstd, one per
+/// channel, are those of the batch and the running estimates move towards them (the variance unbiased).
+template <class T, class Executor>
+void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
+                         const T* bias, RunningStats<compute_t<T>> running, compute_t<T>* mean, compute_t<T>* rstd,
+                         double eps) {
+  using C = compute_t<T>;
+  for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 2, [&](i64 c, int) {
+    Moments<double> all{0, 0, 0};
+    for (i64 b = 0; b < s.batch; ++b) all = merge(all, detail::run_moments<C>(s.size, x.at(b, c)));
+    mean[c] = static_cast<C>(all.mean);
+    rstd[c] = static_cast<C>(1 / sqrt(all.squares / all.count + eps));
+    const auto move = [&](C& estimate, double value) {
+      estimate = static_cast<C>((1 - running.momentum) * static_cast<double>(estimate) + running.momentum * value);
+    };
+    if (running.mean) move(running.mean[c], all.mean);
+    if (running.variance) move(running.variance[c], all.squares / max(1.0, all.count - 1));
+    const C scale = rstd[c] * detail::entry(weight, c, C(1)), shift = detail::entry(bias, c, C(0)) - mean[c] * scale;
+    for (i64 b = 0; b < s.batch; ++b) detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, shift);
+  });
+}
+
+/// The same with given statistics.
+template <class T, class Executor>
+void batch_norm_inference(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
+                          const T* bias, const compute_t<T>* mean, const compute_t<T>* variance, double eps) {
+  using C = compute_t<T>;
+  for_rows(ExecutorRef(executor), s.batch * s.channels, s.size, [&](i64 i, int) {
+    const i64 b = i / s.channels, c = i % s.channels;
+    const C scale = static_cast<C>(1 / sqrt(static_cast<double>(variance[c]) + eps)) * detail::entry(weight, c, C(1));
+    detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, detail::entry(bias, c, C(0)) - mean[c] * scale);
+  });
+}
+
+/// Gradients of batch norm; with fixed statistics where training is false. dx, dweight and dbias may be null.
+template <class T, class Executor>
+void batch_norm_backward(Executor& executor, const PlaneShape& s, bool training, Planes<T> dx, T* dweight, T* dbias,
+                         Planes<const T> dy, Planes<const T> x, const T* weight, const compute_t<T>* mean,
+                         const compute_t<T>* rstd) {
+  using C = compute_t<T>;
+  for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 4, [&](i64 c, int) {
+    Pair<double> sum{0, 0};
+    for (i64 b = 0; b < s.batch; ++b) {
+      const auto part = detail::run_sums<C>(s.size, dy.at(b, c), x.at(b, c), mean[c]);
+      sum.first += part.first;
+      sum.second += part.second;
+    }
+    const double scale = static_cast<double>(rstd[c]), count = static_cast<double>(s.batch * s.size);
+    if (dweight) dweight[c] = convert_element<T>(sum.second * scale);
+    if (dbias) dbias[c] = convert_element<T>(sum.first);
+    if (!dx.data) return;
+    const double gain = scale * static_cast<double>(detail::entry(weight, c, C(1)));
+    const double slope = training ? -gain * scale * scale * sum.second / count : 0;
+    const double shift = training ? -gain * sum.first / count - slope * static_cast<double>(mean[c]) : 0;
+    for (i64 b = 0; b < s.batch; ++b) {
+      detail::run_linear2(s.size, dx.at(b, c), dy.at(b, c), x.at(b, c), static_cast<C>(gain), static_cast<C>(slope),
+                          static_cast<C>(shift));
+    }
+  });
+}
+
+TESSERA_TILE_END
