@@ -4,7 +4,9 @@
 #include "kernels/cpu/isa/conv.h"
 #include "kernels/cpu/isa/elementwise.h"
 #include "kernels/cpu/isa/gemm.h"
+#include "kernels/cpu/isa/norm.h"
 #include "kernels/cpu/isa/reduce.h"
+#include "kernels/cpu/isa/softmax.h"
 
 namespace tessera::cpu_kernels {
 
@@ -19,5 +21,7 @@ const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
 const GemmTable& gemm_table();
 const ConvTable& conv_table();
+const NormTable& norm_table();
+const SoftmaxTable& softmax_table();
 
 }  // namespace tessera::cpu_kernels
