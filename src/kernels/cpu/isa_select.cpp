@@ -68,6 +68,7 @@ TESSERA_TABLE(ElementwiseTable, elementwise_table)
 TESSERA_TABLE(ReduceTable, reduce_table)
 TESSERA_TABLE(GemmTable, gemm_table)
 TESSERA_TABLE(ConvTable, conv_table)
+TESSERA_TABLE(AttentionTable, attention_table)
 TESSERA_TABLE(NormTable, norm_table)
 TESSERA_TABLE(SoftmaxTable, softmax_table)
 #undef TESSERA_TABLE

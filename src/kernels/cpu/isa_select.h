@@ -1,6 +1,7 @@
 // Which instruction set's kernels run, and their tables.
 #pragma once
 
+#include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/conv.h"
 #include "kernels/cpu/isa/elementwise.h"
 #include "kernels/cpu/isa/gemm.h"
@@ -21,6 +22,7 @@ const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
 const GemmTable& gemm_table();
 const ConvTable& conv_table();
+const AttentionTable& attention_table();
 const NormTable& norm_table();
 const SoftmaxTable& softmax_table();
 

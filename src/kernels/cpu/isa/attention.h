@@ -1,0 +1,55 @@
+// Attention per instruction set.
+#pragma once
+
+#include "args.h"
+#include "tessera/parallel.h"
+
+namespace tessera::cpu_kernels {
+
+/// [batch, heads, rows, width]; strides in elements.
+struct HeadsArg {
+  void* data;
+  long long strides[4];
+};
+
+struct AttentionShape {
+  Scalar type;  // f32, f64, f16 or bf16, of every tensor but lse and a boolean mask
+  long long batch, heads, kv_heads, queries, keys;
+  long long width, value_width;  // at most 256
+  double scale;
+  bool causal;  // query i sees keys 0 to i
+  enum class Mask : unsigned char { none, allowed /* bool: which keys are seen */, added } mask_kind;
+  const void* mask;           // of bool or of `type`
+  long long mask_strides[4];  // batch, head, query, key, in elements; 0 broadcasts
+};
+
+/// lse, [batch, heads, queries] of f32 (f64 with f64), is what the backward needs; it may be null. A query that sees
+/// nothing gives zeros and an lse of -inf.
+struct AttentionArgs {
+  AttentionShape shape;
+  HeadsArg y, q, k, v;
+  void* lse;
+};
+
+/// dq, dk, dv may not overlap the inputs.
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  HeadsArg dq, dk, dv, dy, q, k, v, y;
+  const void* lse;
+};
+
+struct AttentionTable {
+  void (*attention)(const AttentionArgs& args, Executor& executor);
+  void (*attention_backward)(const AttentionBackwardArgs& args, Executor& executor);
+};
+
+#define TESSERA_ATTENTION_TABLE(isa)           \
+  namespace isa {                              \
+  extern const AttentionTable attention_table; \
+  }
+TESSERA_ATTENTION_TABLE(baseline)
+TESSERA_ATTENTION_TABLE(avx2)
+TESSERA_ATTENTION_TABLE(avx512)
+#undef TESSERA_ATTENTION_TABLE
+
+}  // namespace tessera::cpu_kernels
