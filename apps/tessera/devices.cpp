@@ -24,12 +24,14 @@ double memory_gib() { return std::strtod(field_of("/proc/meminfo", "MemTotal").c
 void show(const CommonOptions& options) {
   options.apply();
   fmt::print("cpu      {}\n         kernels for {}, {} threads, {:.1f} GiB memory\n", field_of("/proc/cpuinfo", "model name"),
-             cpu_isa_name(), num_threads(), memory_gib());
+             cpu_kernels::isa_name(), num_threads(), memory_gib());
   fmt::print("cuda     not in this build\nhip      not in this build\n");
   Results results("devices", options);
   results.add("cpu.threads", num_threads(), "threads", true);
   results.add("cpu.memory", memory_gib(), "GiB", true);
-  results.extra()["devices"] = {{{"name", "cpu"}, {"model", field_of("/proc/cpuinfo", "model name")}, {"isa", cpu_isa_name()}}};
+  results.extra()["devices"] = nlohmann::json::array();
+  results.extra()["devices"].push_back(
+      {{"name", "cpu"}, {"model", field_of("/proc/cpuinfo", "model name")}, {"isa", cpu_kernels::isa_name()}});
   results.write();
 }
 

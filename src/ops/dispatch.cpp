@@ -94,14 +94,16 @@ void check_in_place(const Op& op, const Tensors& in, size_t written) {
 }
 
 void save(OpNode& node, const Tensors& in, const Tensors& out) {
-  auto keep = [](const Tensor& t) {
-    return OpNode::SavedTensor{t, t.defined() ? t.storage()->version.load(std::memory_order_relaxed) : 0};
+  auto keep = [](const Tensor& t, bool overwritten = false) {
+    // A saved input that this very call overwrote is lost: its version is the one before.
+    return OpNode::SavedTensor{t, t.defined() ? t.storage()->version.load(std::memory_order_relaxed) - overwritten : 0};
   };
   const Saves& saves = node.op->saves;
+  size_t overwritten = node.op->in_place ? out.size() - node.op->hidden_outputs : 0;
   if (saves.inputs) {
     node.inputs.resize(in.size());
     for (size_t i = 0; i < in.size(); ++i)
-      if (i > 31 || saves.inputs >> i & 1) node.inputs[i] = keep(in[i]);
+      if (i > 31 || saves.inputs >> i & 1) node.inputs[i] = keep(in[i], i < overwritten);
   }
   if (saves.outputs) {
     node.outputs_saved.resize(out.size());

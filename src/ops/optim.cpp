@@ -148,7 +148,7 @@ void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tens
 
 }  // namespace
 
-std::span<const Op* const> optim_ops() { return {}; }  // until their kernels are here
+std::span<const Op* const> optim_ops() { return ops; }
 
 void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step_count,
            const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs) {

@@ -71,6 +71,8 @@ TESSERA_TABLE(ConvTable, conv_table)
 TESSERA_TABLE(AttentionTable, attention_table)
 TESSERA_TABLE(NormTable, norm_table)
 TESSERA_TABLE(SoftmaxTable, softmax_table)
+TESSERA_TABLE(PeakTable, peak_table)
+TESSERA_TABLE(OptimTable, optim_table)
 #undef TESSERA_TABLE
 
 }  // namespace tessera::cpu_kernels

@@ -6,6 +6,8 @@
 #include "kernels/cpu/isa/elementwise.h"
 #include "kernels/cpu/isa/gemm.h"
 #include "kernels/cpu/isa/norm.h"
+#include "kernels/cpu/isa/optim.h"
+#include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/isa/reduce.h"
 #include "kernels/cpu/isa/softmax.h"
 
@@ -25,5 +27,7 @@ const ConvTable& conv_table();
 const AttentionTable& attention_table();
 const NormTable& norm_table();
 const SoftmaxTable& softmax_table();
+const PeakTable& peak_table();
+const OptimTable& optim_table();
 
 }  // namespace tessera::cpu_kernels

@@ -1,0 +1,193 @@
+// tessera bench op NAME: times an operator beside the peers that are installed, interleaved in one run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+
+#include "cases/cases.h"
+#include "command.h"
+#include "kernels/cpu/isa_select.h"
+#include "kernels/cpu/peak.h"
+#include "ops/op_table.h"
+#include "peers.h"
+#include "tessera/autograd.h"
+#include "tessera/ops.h"
+#include "tessera/parallel.h"
+
+namespace tessera::app {
+namespace {
+
+struct BenchOptions : CommonOptions {
+  std::string op, dtype = "f32", epilogue = "none";
+  int m = 1024, n = 1024, k = 1024;
+  double seconds = 2;
+};
+
+struct Candidate {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> times = {};
+  double median() {
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    return times[times.size() / 2];
+  }
+};
+
+double seconds_of(const std::function<void()>& run) {
+  auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Rounds over all candidates until the time is used: drift of the machine meets all alike.
+void time_interleaved(std::vector<Candidate>& candidates, double seconds) {
+  for (Candidate& c : candidates)
+    for (int warm = 0; warm < 3; ++warm) c.run();
+  auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds) || candidates[0].times.size() < 5)
+    for (Candidate& c : candidates) c.times.push_back(seconds_of(c.run));
+}
+
+DType dtype_option(const std::string& name) {
+  try {
+    DType dtype = parse_dtype(name);
+    if (is_floating(dtype)) return dtype;
+  } catch (const Error&) {
+  }
+  throw UsageError("dtype '" + name + "': one of f32, f64, f16, bf16");
+}
+
+cpu_kernels::MatrixArg matrix(const Tensor& t) {
+  if (!t.defined()) return {};
+  long long row = t.dim() == 1 ? 0 : t.stride(0);  // a bias is the same in each row
+  return {t.data_ptr(), static_cast<cpu_kernels::Scalar>(t.dtype()), row, t.stride(-1), {}};
+}
+
+// c = a b, or gelu_tanh(a b + d0 + d1) where d0 and d1 are given.
+void run_gemm(const Tensor& a, const Tensor& b, const Tensor& d0, const Tensor& d1, const Tensor& c) {
+  cpu_kernels::GemmArgs args{};
+  args.m = a.size(0);
+  args.n = b.size(1);
+  args.k = a.size(1);
+  args.a = matrix(a);
+  args.b = matrix(b);
+  args.c = matrix(c);
+  args.addend = matrix(d0);
+  args.bias = matrix(d1);
+  args.alpha = args.beta = 1;
+  if (d0.defined()) args.activation = cpu_kernels::Activation::gelu_tanh;
+  cpu_kernels::gemm_table().run(args, executor());
+}
+
+void bench_gemm(const BenchOptions& options) {
+  DType dtype = dtype_option(options.dtype);
+  bool fused = options.epilogue == "add_add_gelu";
+  NoGrad guard;
+  Generator generator(options.seed);
+  int64_t m = options.m, n = options.n, k = options.k;
+  Tensor a = randn({m, k}, generator).to(dtype), b = randn({k, n}, generator).to(dtype);
+  Tensor d0 = randn({m, n}, generator).to(dtype), d1 = randn({n}, generator).to(dtype), c = empty({m, n}, dtype);
+  std::vector<Candidate> candidates{{"tessera", [&] { run_gemm(a, b, {}, {}, c); }}};
+  if (fused) candidates.push_back({"tessera add_add_gelu", [&] { run_gemm(a, b, d0, d1, c); }});
+  if (dtype == Float32)
+    for (GemmPeer& peer : gemm_peers(num_threads()))
+      candidates.push_back({peer.name, [&, run = peer.run] {
+                              run(options.m, options.n, options.k, a.data<float>(), b.data<float>(), c.data<float>());
+                            }});
+  double peak = cpu_kernels::measure_fma_peak(num_threads());
+  time_interleaved(candidates, options.seconds);
+
+  Results results("bench op gemm", options);
+  double flops = 2.0 * m * n * k;
+  fmt::print("gemm {}x{}x{} {} epilogue {}, {} threads\n", m, n, k, options.dtype, options.epilogue, num_threads());
+  fmt::print("{:<24} {:>10.1f} GFLOP/s\n", "measured FMA peak (f32)", peak);
+  results.add("fma_peak", peak, "GFLOP/s", true);
+  double best_peer = 0, plain = candidates[0].median();
+  for (Candidate& candidate : candidates) {
+    double time = candidate.median(), rate = flops / time * 1e-9;
+    bool ours = candidate.name.starts_with("tessera");
+    if (!ours) best_peer = std::max(best_peer, rate);
+    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.3f} ms   {:.1f} % of peak\n", candidate.name, rate, time * 1e3, 100 * rate / peak);
+    results.add(candidate.name, rate, "GFLOP/s", true);
+  }
+  if (fused) {
+    double ratio = candidates[1].median() / plain;
+    fmt::print("time of add_add_gelu over plain: {:.3f}\n", ratio);
+    results.add("add_add_gelu_over_plain", ratio, "ratio", false);
+  }
+  if (best_peer > 0) {
+    double ratio = flops / plain * 1e-9 / best_peer;
+    fmt::print("tessera over the best peer: {:.3f}\n", ratio);
+    results.add("over_best_peer", ratio, "ratio", true);
+  } else {
+    fmt::print("no peer is installed (libopenblas, libdnnl) or none takes {}\n", options.dtype);
+  }
+  results.write();
+}
+
+// Bandwidth of a plain copy, the ceiling of operators that only move data.
+double copy_bandwidth() {
+  Tensor from = zeros({1 << 23}), to = empty({1 << 23});
+  std::vector<Candidate> candidates{{"copy", [&] { to.copy_(from); }}};
+  time_interleaved(candidates, 0.3);
+  return 2.0 * static_cast<double>(from.numel()) * 4 / candidates[0].median();
+}
+
+void bench_case(const OpCase& c, const BenchOptions& options, double bandwidth, Results& results) {
+  NoGrad guard;
+  Generator generator(options.seed);
+  DType dtype = dtype_option(options.dtype);
+  Tensors in = c.inputs(generator);
+  for (Tensor& t : in)
+    if (t.defined() && t.dtype() == Float64) t = t.to(dtype);
+  const Op& op = find_op(c.op);
+  std::vector<Candidate> candidates{{std::string(c.op), [&] { dispatch(op, in, c.attrs); }}};
+  time_interleaved(candidates, options.seconds);
+  double time = candidates[0].median();
+  std::string line = fmt::format("{} {:<32} {:>10.3f} ms", c.op, c.label, time * 1e3);
+  results.add(fmt::format("{} {}", c.op, c.label), time * 1e3, "ms", false);
+  if (c.flops > 0) line += fmt::format(" {:>9.1f} GFLOP/s", c.flops / time * 1e-9);
+  if (c.bytes > 0) line += fmt::format(" {:>7.1f} GB/s, {:.0f} % of a copy's", c.bytes / time * 1e-9, 100 * c.bytes / time / bandwidth);
+  fmt::print("{}\n", line);
+}
+
+void run(const BenchOptions& options) {
+  options.apply();
+  if (options.op == "gemm") return bench_gemm(options);
+  std::vector<OpCase> chosen;
+  std::string known;
+  for (OpCase& c : op_cases()) {
+    if (!c.benchmark) continue;
+    if (known.find(std::string(c.op)) == known.npos) known += " " + std::string(c.op);
+    if (c.op == options.op || options.op == "all") chosen.push_back(std::move(c));
+  }
+  if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm all" + known);
+  Results results("bench op " + options.op, options);
+  double bandwidth = copy_bandwidth();
+  fmt::print("{} threads, copy {:.1f} GB/s\n", num_threads(), bandwidth * 1e-9);
+  for (const OpCase& c : chosen) bench_case(c, options, bandwidth, results);
+  results.write();
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto* command = app.add_subcommand("bench", "Measure.");
+  command->require_subcommand(1);
+  auto* op = command->add_subcommand("op", "Time an operator beside the peers that are installed.");
+  auto options = std::make_shared<BenchOptions>();
+  op->add_option("op", options->op, "gemm, or an operator with a benchmark case, or all")->required();
+  op->add_option("--m", options->m, "rows of the product")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  op->add_option("--n", options->n, "columns of the product")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  op->add_option("--k", options->k, "length of the sums")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  op->add_option("--dtype", options->dtype, "f32, f64, f16 or bf16")->capture_default_str();
+  op->add_option("--epilogue", options->epilogue, "none or add_add_gelu")
+      ->check(CLI::IsMember({"none", "add_add_gelu"}))
+      ->capture_default_str();
+  op->add_option("--seconds", options->seconds, "time to measure")->check(CLI::Range(0.01, 600.0))->capture_default_str();
+  options->add_to(*op, true);
+  op->callback([options] { run(*options); });
+}
+
+}  // namespace tessera::app

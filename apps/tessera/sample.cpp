@@ -1,0 +1,54 @@
+// tessera sample: text from a trained model.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "command.h"
+#include "models/train_gpt.h"
+
+namespace tessera::app {
+namespace {
+
+struct SampleCommand : CommonOptions {
+  std::string checkpoint, prompt;
+  int64_t count = 500;
+  models::SampleOptions options;
+};
+
+void run(SampleCommand& c) {
+  c.apply();
+  if (std::filesystem::is_directory(c.checkpoint)) c.checkpoint += "/checkpoint.safetensors";
+  models::TrainedGPT trained = models::load_trained_gpt(c.checkpoint);
+  std::vector<int32_t> prompt;
+  try {
+    prompt = trained.tokenizer.encode(c.prompt);
+  } catch (const Error& e) {
+    throw UsageError(std::string("prompt: ") + e.what());
+  }
+  fmt::print("{}", c.prompt);
+  c.options.seed = c.seed;
+  models::generate(trained.model, prompt, c.count, c.options, [&](int32_t token) {
+    fmt::print("{}", trained.tokenizer.decode({token}));
+    std::fflush(stdout);
+    return true;
+  });
+  fmt::print("\n");
+}
+
+}  // namespace
+
+void add_sample(CLI::App& app) {
+  auto* command = app.add_subcommand("sample", "Write text with a trained model.");
+  auto c = std::make_shared<SampleCommand>();
+  command->add_option("--checkpoint", c->checkpoint, "a checkpoint, or the folder that holds it")->required();
+  command->add_option("--prompt", c->prompt, "text to continue");
+  command->add_option("--tokens", c->count, "tokens to write")->check(CLI::Range(1, 1000000))->capture_default_str();
+  command->add_option("--temperature", c->options.temperature, "below 1 plays safe, 0 always takes the likeliest")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command->add_option("--top-k", c->options.top_k, "draw among the k likeliest; 0: among all")->check(CLI::Range(0, 1 << 24))->capture_default_str();
+  c->add_to(*command, false);
+  command->callback([c] { run(*c); });
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,200 @@
+// tessera train gpt: trains a GPT on a text, with a checkpoint and a picture of the loss to show for it.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "command.h"
+#include "models/train_gpt.h"
+#include "plot.h"
+#include "tessera/data.h"
+#include "tessera/io.h"
+#include "tessera/parallel.h"
+
+namespace tessera::app {
+namespace {
+
+using models::TrainOptions;
+
+std::atomic<int> stop_signal{0};
+std::atomic<bool> stop{false};
+static_assert(std::atomic<int>::is_always_lock_free, "signal handlers may only touch lock-free atomics");
+
+// The first signal asks training to save and end; a second one kills.
+struct CatchSignals {
+  CatchSignals() {
+    struct sigaction action {};
+    action.sa_handler = [](int number) {
+      stop_signal = number;
+      stop = true;
+    };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+};
+
+struct TrainCommand : CommonOptions {
+  std::string preset = "shakespeare-char-cpu", on_nan = "stop", text, out, init;
+  bool resume = false;
+  int64_t stop_after = 0;
+  TrainOptions options;
+  // Hyperparameters that were given on the command line, to be laid over the preset.
+  std::vector<std::function<void(TrainOptions&)>> given;
+
+  template <class T, class Member>
+  void hyperparameter(CLI::App& app, const std::string& flag, const std::string& text, Member member) {
+    app.add_option_function<T>(flag, [this, member](const T& value) { given.push_back([=](TrainOptions& o) { member(o) = value; }); }, text);
+  }
+};
+
+void add_hyperparameters(CLI::App& app, TrainCommand& c) {
+  using O = TrainOptions;
+  auto integer = [&](const char* flag, const char* text, auto member) { c.hyperparameter<int64_t>(app, flag, text, member); };
+  auto real = [&](const char* flag, const char* text, auto member) { c.hyperparameter<double>(app, flag, text, member); };
+  integer("--steps", "optimizer steps", [](O& o) -> auto& { return o.steps; });
+  integer("--layers", "transformer blocks", [](O& o) -> auto& { return o.model.layers; });
+  integer("--heads", "attention heads", [](O& o) -> auto& { return o.model.heads; });
+  integer("--width", "width of the residual stream", [](O& o) -> auto& { return o.model.width; });
+  integer("--block", "longest context, in tokens", [](O& o) -> auto& { return o.model.block; });
+  integer("--batch", "sequences per batch", [](O& o) -> auto& { return o.batch; });
+  integer("--accumulation", "batches per step", [](O& o) -> auto& { return o.accumulate; });
+  real("--dropout", "probability of dropout", [](O& o) -> auto& { return o.model.dropout; });
+  c.hyperparameter<bool>(app, "--bias", "true: biases in linear layers and norms", [](O& o) -> auto& { return o.model.bias; });
+  real("--lr", "highest learning rate", [](O& o) -> auto& { return o.lr; });
+  real("--min-lr", "learning rate at the end of the cosine", [](O& o) -> auto& { return o.min_lr; });
+  integer("--warmup", "steps of linear warm-up", [](O& o) -> auto& { return o.warmup; });
+  real("--beta1", "AdamW's first decay", [](O& o) -> auto& { return o.beta1; });
+  real("--beta2", "AdamW's second decay", [](O& o) -> auto& { return o.beta2; });
+  real("--weight-decay", "decay of matrices", [](O& o) -> auto& { return o.weight_decay; });
+  real("--clip", "largest gradient norm; 0 does not clip", [](O& o) -> auto& { return o.clip; });
+  integer("--eval-interval", "steps between evaluations on the whole validation split; 0: only at the end",
+          [](O& o) -> auto& { return o.eval_interval; });
+  integer("--checkpoint-interval", "steps between checkpoints; 0: only at the end", [](O& o) -> auto& { return o.checkpoint_interval; });
+}
+
+std::string loss_curve(const models::TrainResult& result) {
+  Series raw{"training", {}, true}, smooth{"training, smoothed", {}}, validation{"validation", {}};
+  double mean = 0, weight = 0;
+  for (const auto& s : result.steps) {
+    raw.points.emplace_back(s.step, s.loss);
+    if (!std::isfinite(s.loss)) continue;
+    mean = 0.98 * mean + 0.02 * s.loss;
+    weight = 0.98 * weight + 0.02;
+    smooth.points.emplace_back(s.step, mean / weight);
+  }
+  for (const auto& e : result.evals) validation.points.emplace_back(e.step, e.loss);
+  return to_svg({fmt::format("loss over {} steps", result.steps.size()), "step", "cross-entropy per token", {raw, smooth, validation}});
+}
+
+void write_results(const models::TrainResult& result, const TrainCommand& c, int64_t tokens_per_step) {
+  Results results("train gpt", c);
+  std::vector<double> ms;
+  auto& steps = results.extra()["steps"] = nlohmann::json::array();
+  for (const auto& s : result.steps) {
+    steps.push_back({{"step", s.step}, {"loss", s.loss}, {"ms", s.ms}});
+    ms.push_back(s.ms);
+  }
+  std::sort(ms.begin(), ms.end());
+  double median = ms.empty() ? 0 : ms[ms.size() / 2];
+  results.add("step", median, "ms", false);
+  results.add("throughput", static_cast<double>(tokens_per_step) / median * 1e3, "tokens/s", true);
+  if (result.val_loss) {
+    results.add("val_loss", *result.val_loss, "nats/token", false);
+    results.extra()["val_loss"] = *result.val_loss;
+  }
+  results.extra()["peak_memory_bytes"] = result.peak_memory_bytes;
+  results.extra()["skipped_steps"] = result.skipped;
+  results.write();
+}
+
+void summarize(const models::TrainResult& result, const TrainCommand& c) {
+  if (result.skipped) fmt::print("skipped {} steps whose loss or gradient was not finite\n", result.skipped);
+  if (result.val_loss) fmt::print("validation loss {:.4f}\n", *result.val_loss);
+  fmt::print("peak memory of tensors {:.1f} MiB\n", static_cast<double>(result.peak_memory_bytes) / (1 << 20));
+  fmt::print("wrote {0}/checkpoint.safetensors and {0}/loss.svg\n", c.out);
+  if (result.stopped) fmt::print("stopped at step {}; go on with the same command and --resume\n", result.steps.size());
+}
+
+// Lays the command line over the preset. Throws UsageError.
+void settle(TrainCommand& c) {
+  c.apply();
+  try {
+    c.options = models::train_preset(c.preset);
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+  for (auto& set : c.given) set(c.options);
+  c.options.seed = c.seed;
+  c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
+  c.options.init = c.init;
+  c.options.resume = c.resume;
+  c.options.text = read_text(c.text);
+  std::error_code code;
+  std::filesystem::create_directories(c.out, code);
+  if (code) throw UsageError("cannot make the folder " + c.out + ": " + code.message());
+  c.options.checkpoint = c.out + "/checkpoint.safetensors";
+}
+
+models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_per_step) {
+  double rate = 0;
+  models::TrainCallbacks callbacks;
+  callbacks.stop = &stop;
+  callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
+    tokens_per_step = tokens;
+    progress.note(fmt::format("{} parameters, {} tokens per step, {} threads{}", parameters, tokens, num_threads(),
+                              first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
+  };
+  callbacks.on_step = [&](const models::StepInfo& s) {
+    double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;
+    rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;
+    progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s", s.loss, rate / 1e3));
+    if (s.step == c.stop_after) stop = true;
+  };
+  callbacks.on_eval = [&](const models::EvalInfo& e) { progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss)); };
+  return models::train_gpt(c.options, callbacks);
+}
+
+void run(TrainCommand& c) {
+  settle(c);
+  CatchSignals signals;
+  Progress progress(c.options.steps);
+  int64_t tokens_per_step = 0;
+  models::TrainResult result;
+  try {
+    result = train(c, progress, tokens_per_step);
+  } catch (...) {
+    progress.finish();
+    throw;
+  }
+  progress.finish();
+  write_file(c.out + "/loss.svg", loss_curve(result));
+  summarize(result, c);
+  write_results(result, c, tokens_per_step);
+  if (int number = stop_signal) std::exit(128 + number);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto* command = app.add_subcommand("train", "Train a model.");
+  command->require_subcommand(1);
+  auto* gpt = command->add_subcommand("gpt", "Train a GPT on a text.");
+  auto c = std::make_shared<TrainCommand>();
+  gpt->add_option("--preset", c->preset, "shakespeare-char-cpu or gpt2-124m")->capture_default_str();
+  gpt->add_option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates")->required();
+  gpt->add_option("--out", c->out, "folder for the checkpoint and the loss curve")->required();
+  gpt->add_option("--init", c->init, "weights to start from: gpt2.safetensors in Hugging Face's names");
+  gpt->add_flag("--resume", c->resume, "go on from the checkpoint in --out");
+  gpt->add_option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
+      ->check(CLI::IsMember({"stop", "skip"}))
+      ->capture_default_str();
+  gpt->add_option("--stop-after", c->stop_after, "save and end after that many steps in all");
+  add_hyperparameters(*gpt, *c);
+  c->add_to(*gpt, true);
+  gpt->callback([c] { run(*c); });
+}
+
+}  // namespace tessera::app

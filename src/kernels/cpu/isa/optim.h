@@ -1,0 +1,47 @@
+// Optimizer steps per instruction set.
+#pragma once
+
+#include "args.h"
+#include "tessera/parallel.h"
+
+namespace tessera::cpu_kernels {
+
+struct StepTensor {
+  long long count;
+  void* param;       // contiguous, `param_type`
+  const void* grad;  // contiguous, `grad_type`
+  void* state[2];    // contiguous, f32 (f64 for f64 parameters)
+  Scalar param_type, grad_type;
+};
+
+struct StepArgs {
+  bool adam;  // otherwise SGD
+  int states;
+  long long tensors;
+  const StepTensor* tensor;
+  double lr, grad_scale, step;  // step: completed before this one
+  double beta1, beta2, eps, weight_decay, momentum, dampening;
+  bool decoupled, nesterov;
+};
+
+struct SquaresArgs {
+  long long tensors;
+  const StepTensor* tensor;  // grad, grad_type and count are read
+};
+
+struct OptimTable {
+  void (*step)(const StepArgs& args, Executor& executor);
+  /// The sum of squares over all tensors; the same for any number of threads.
+  double (*squares)(const SquaresArgs& args, Executor& executor);
+};
+
+#define TESSERA_OPTIM_TABLE(isa)       \
+  namespace isa {                      \
+  extern const OptimTable optim_table; \
+  }
+TESSERA_OPTIM_TABLE(baseline)
+TESSERA_OPTIM_TABLE(avx2)
+TESSERA_OPTIM_TABLE(avx512)
+#undef TESSERA_OPTIM_TABLE
+
+}  // namespace tessera::cpu_kernels

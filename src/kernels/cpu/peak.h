@@ -1,0 +1,10 @@
+// What the processor can do at most, to measure kernels against.
+#pragma once
+
+namespace tessera::cpu_kernels {
+
+/// f32 GFLOP/s of fused multiply-adds from registers on that many threads: the best of a few tenths of a second.
+/// Throws Error if the pool has fewer threads.
+double measure_fma_peak(int threads);
+
+}  // namespace tessera::cpu_kernels

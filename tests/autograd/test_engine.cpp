@@ -1,0 +1,186 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tessera/autograd.h"
+#include "tessera/ops.h"
+
+namespace tessera {
+namespace {
+
+Tensor leaf(std::vector<double> values, Shape shape) { return tensor(values, shape).set_requires_grad(); }
+
+std::string message_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Backward, AccumulatesOverUsesAndCalls) {
+  Tensor x = leaf({2, 3}, {2});
+  Tensor y = (x * x + x).sum();
+  y.backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{5, 7}));
+  (x * x).sum().backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{9, 13}));
+}
+
+TEST(Backward, SumsOverBroadcastDims) {
+  Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3}), b = leaf({1, 1, 1}, {3}), s = leaf({2}, {});
+  ((x + b) * s).sum().backward();
+  EXPECT_EQ(b.grad().to_vector<double>(), (std::vector<double>{4, 4, 4}));
+  EXPECT_EQ(s.grad().item(), 27);
+  EXPECT_EQ(s.grad().dim(), 0);
+}
+
+TEST(Backward, NeedsAScalarOrAGradient) {
+  Tensor x = leaf({1, 2}, {2});
+  EXPECT_NE(message_of([&] { (x * x).backward(); }).find("more than one element"), std::string::npos);
+  (x * x).backward(tensor<double>({1, 10}, {2}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{2, 40}));
+  EXPECT_THROW((x * x).backward(tensor<double>({1}, {1})), Error);
+  EXPECT_THROW(tensor<double>({1}, {1}).backward(), Error);
+}
+
+TEST(Backward, FreesTheGraphUnlessTold) {
+  Tensor x = leaf({3}, {1});
+  Tensor y = (x * x).sum();
+  y.backward({}, true);
+  y.backward();
+  EXPECT_EQ(x.grad().item(), 12);
+  EXPECT_NE(message_of([&] { y.backward(); }).find("second time"), std::string::npos);
+}
+
+TEST(Backward, DifferentiatesTwice) {
+  Tensor x = leaf({2}, {1});
+  Tensor y = (x * x * x).sum();
+  Tensor first = grad({y}, {x}, {}, false, true)[0];
+  EXPECT_EQ(first.item(), 12);
+  Tensor second = grad({first.sum()}, {x}, {}, false, true)[0];
+  EXPECT_EQ(second.item(), 12);
+  EXPECT_EQ(grad({second.sum()}, {x})[0].item(), 6);
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST(Backward, GivesGradientsOfInnerTensors) {
+  Tensor x = leaf({2}, {1}), z = leaf({5}, {1});
+  Tensor h = x * 3;
+  Tensor y = (h * h).sum();
+  Tensors g = grad({y}, {h, x}, {}, true);
+  EXPECT_EQ(g[0].item(), 12);
+  EXPECT_EQ(g[1].item(), 36);
+  EXPECT_THROW(grad({y}, {z}, {}, true), Error);
+  EXPECT_FALSE(grad({y}, {z}, {}, true, false, true)[0].defined());
+}
+
+TEST(Backward, NoGradRecordsNothing) {
+  Tensor x = leaf({2}, {1});
+  {
+    NoGrad guard;
+    EXPECT_FALSE((x * x).requires_grad());
+    EXPECT_FALSE(grad_enabled());
+  }
+  EXPECT_TRUE((x * x).requires_grad());
+  EXPECT_FALSE((x.detach() * 2).requires_grad());
+  EXPECT_THROW((x * 2).set_requires_grad(false), Error);
+  EXPECT_THROW(zeros({2}, Int64).set_requires_grad(), Error);
+}
+
+TEST(Backward, RunsHooks) {
+  Tensor x = leaf({2}, {1});
+  Tensor h = x * 3;
+  int calls = 0;
+  h.register_hook([&](const Tensor& g) {
+    ++calls;
+    return g * 10;
+  });
+  x.register_hook([&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  });
+  h.sum().backward();
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(x.grad().item(), 30);
+}
+
+TEST(Backward, SaysWhenAGradientIsComplete) {
+  Tensor x = leaf({2}, {1}), w = leaf({4}, {1});
+  std::vector<double> seen;
+  on_gradient_ready(x, [&](const Tensor& t) { seen.push_back(t.grad().item()); });
+  ((x * w) + x * x + x).sum().backward();
+  EXPECT_EQ(seen, (std::vector<double>{9}));  // once, with all three contributions
+}
+
+TEST(Backward, RefusesTensorsChangedSinceTheyWereSaved) {
+  Tensor x = leaf({2, 3}, {2});
+  Tensor h = x * 2;
+  Tensor y = (h * h).sum();
+  h.detach().add_(ones({2}, Float64));
+  EXPECT_NE(message_of([&] { y.backward(); }).find("changed in place"), std::string::npos);
+}
+
+TEST(InPlace, FollowsNonLeavesAndRefusesTheRest) {
+  Tensor x = leaf({2, 3}, {2});
+  Tensor h = x * 2;
+  h.add_(x);
+  h.sum().backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{3, 3}));
+  EXPECT_NE(message_of([&] { x.add_(x); }).find("leaf"), std::string::npos);
+  Tensor view = (x * 2).slice(0, 0, 1);
+  EXPECT_NE(message_of([&] { view.add_(ones({1}, Float64)); }).find("view"), std::string::npos);
+  Tensor product = x * 2;
+  product.mul_(x);  // its gradient needs what it overwrote
+  EXPECT_NE(message_of([&] { product.sum().backward(); }).find("changed in place"), std::string::npos);
+  NoGrad guard;
+  x.add_(ones({2}, Float64));
+  EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{3, 4}));
+}
+
+TEST(Backward, DeepGraphsDoNotOverflowTheStack) {
+  Tensor x = leaf({1}, {1});
+  Tensor y = x;
+  for (int i = 0; i < 100000; ++i) y = y + 1;
+  y.sum().backward();
+  EXPECT_EQ(x.grad().item(), 1);
+  Tensor unused = x;
+  for (int i = 0; i < 100000; ++i) unused = unused * unused.detach();
+}
+
+TEST(Backward, GradientsAreTheLeafsOwn) {
+  Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
+  (a + b).sum().backward();
+  NoGrad guard;
+  a.grad().add_(ones({2}, Float64));
+  EXPECT_EQ(b.grad().to_vector<double>(), (std::vector<double>{1, 1}));
+  EXPECT_TRUE(a.grad().is_contiguous());
+}
+
+TEST(CustomFunction, UsesItsOwnBackward) {
+  Tensor x = leaf({2}, {1});
+  auto straight_through = [](const Tensor& t) {
+    return custom_function(
+        "straight_through", {t}, [](const Tensors& in) { return Tensors{round(in[0])}; },
+        [](const Tensors&, const Tensors&, const Tensors& grads) { return grads; })[0];
+  };
+  Tensor y = straight_through(x * 1.3);
+  EXPECT_EQ(y.item(), 3);
+  y.sum().backward();
+  EXPECT_NEAR(x.grad().item(), 1.3, 1e-12);
+}
+
+TEST(Backward, ReleasesMemory) {
+  auto before = memory_stats().allocated;
+  {
+    Tensor x = zeros({1000}, Float64).set_requires_grad();
+    Tensor y = exp(x);  // saves its own output
+    y = y * y;
+    (void)y;
+  }
+  EXPECT_EQ(memory_stats().allocated, before);
+}
+
+}  // namespace
+}  // namespace tessera

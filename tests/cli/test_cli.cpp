@@ -1,0 +1,80 @@
+#include "command_line.h"
+
+namespace tessera::cli {
+namespace {
+
+TEST(Command, Introduces) {
+  EXPECT_EQ(run({"--version"}).out.rfind("tessera ", 0), 0u);
+  for (Words words : {Words{"--help"}, {"train", "gpt", "--help"}, {"sample", "--help"}, {"bench", "op", "--help"},
+                      {"explain", "--help"}, {"devices", "--help"}, {"cache", "clear", "--help"}}) {
+    Finished f = run(words);
+    EXPECT_EQ(f.code, 0) << words[0];
+    EXPECT_NE(f.out.find("Usage"), std::string::npos) << words[0];
+  }
+}
+
+TEST(Command, RefusesBadUsage) {
+  expect_error(run({}), 2, "subcommand");
+  expect_error(run({"fly"}), 2, "fly");
+  expect_error(run({"devices", "--wings"}), 2, "--wings");
+  expect_error(run({"devices", "--device", "tpu"}), 2, "tpu");
+  expect_error(run({"devices", "--device", "cuda:0"}), 2, "cuda:0");
+  expect_error(run({"devices", "--threads", "-1"}), 2, "threads");
+  expect_error(run({"bench", "op", "nothing"}), 2, "nothing");
+  expect_error(run({"bench", "op", "gemm", "--dtype", "i64"}), 2, "i64");
+  expect_error(run({"explain", "nothing"}), 2, "nothing");
+  expect_error(run({"explain", "matmul", "3x4", "5x6"}), 2, "[3, 4] x [5, 6]");
+  expect_error(run({"explain", "matmul", "3xx4"}), 2, "3xx4");
+}
+
+TEST(Command, ListsDevices) {
+  Folder folder;
+  Finished f = run({"devices", "--json", folder / "devices.json"});
+  EXPECT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("cpu"), std::string::npos);
+  EXPECT_NE(f.out.find("cuda"), std::string::npos);
+  auto json = nlohmann::json::parse(read_file(folder / "devices.json"));
+  EXPECT_EQ(json["command"], "devices");
+  EXPECT_GE(json["threads"], 1);
+}
+
+TEST(Command, BenchesAnOperator) {
+  Folder folder;
+  Finished f = run({"bench", "op", "gemm", "--m", "37", "--n", "65", "--k", "33", "--epilogue", "add_add_gelu", "--seconds", "0.02",
+                    "--json", folder / "gemm.json"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  auto json = nlohmann::json::parse(read_file(folder / "gemm.json"));
+  ASSERT_FALSE(json["results"].empty());
+  EXPECT_EQ(json["device"], "cpu");
+  for (auto& r : json["results"]) {
+    EXPECT_GT(r["value"], 0) << r;
+    EXPECT_TRUE(r["better"] == "lower" || r["better"] == "higher");
+  }
+  expect_error(run({"bench", "op", "gemm", "--seconds", "0.02", "--json", folder / "no/such/folder.json"}), 1, "cannot write");
+}
+
+TEST(Command, ExplainsEachKernel) {
+  Finished f = run({"explain", "sdpa", "2x4x33x16", "2x4x33x16", "2x4x33x16", "--causal"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("flash"), std::string::npos);
+  EXPECT_NE(f.out.find("math"), std::string::npos);
+  EXPECT_NE(f.out.find("-> "), std::string::npos);
+  EXPECT_EQ(run({"explain", "layer_norm"}).code, 0);
+}
+
+TEST(Command, ClearsOnlyItsOwnCache) {
+  Folder folder;
+  setenv("TESSERA_CACHE_DIR", (folder / "cache").c_str(), 1);
+  EXPECT_EQ(run({"cache", "clear"}).code, 0);
+  fs::create_directory(folder / "cache");
+  write_file(folder / "cache/precious", "data");
+  expect_error(run({"cache", "clear"}), 2, "not made by tessera");
+  EXPECT_TRUE(fs::exists(folder / "cache/precious"));
+  write_file(folder / "cache/tessera-cache", "");
+  EXPECT_EQ(run({"cache", "clear"}).code, 0);
+  EXPECT_FALSE(fs::exists(folder / "cache"));
+  unsetenv("TESSERA_CACHE_DIR");
+}
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,162 @@
+// Training through the command: what it writes, how it stops, and what it refuses.
+#include "command_line.h"
+
+namespace tessera::cli {
+namespace {
+
+const std::string kVerse = "Shall I compare thee to a summer's day? Thou art more lovely and more temperate.\n";
+
+struct Train : testing::Test {
+  Folder folder;
+  std::string text = folder / "text.txt", out = folder / "out";
+  void SetUp() override {
+    std::string many;
+    for (int i = 0; i < 60; ++i) many += kVerse;
+    write_file(text, many);
+  }
+  Words tiny(int steps) const {
+    return {"train", "gpt", "--preset", "shakespeare-char-cpu", "--text", text, "--out", out, "--layers", "1", "--heads", "2", "--width", "16",
+            "--block", "8", "--batch", "2", "--eval-interval", "0", "--steps", std::to_string(steps), "--threads", "2"};
+  }
+  nlohmann::json json(const std::string& name) const { return nlohmann::json::parse(read_file(folder / name)); }
+  std::vector<double> losses(const std::string& name) const {
+    std::vector<double> out;
+    for (auto& s : json(name)["steps"]) out.push_back(s["loss"]);
+    return out;
+  }
+  fs::path newest_checkpoint() const {
+    fs::path found;
+    for (auto& entry : fs::recursive_directory_iterator(out))
+      if (entry.is_regular_file() && entry.path().extension() == ".safetensors") found = entry.path();
+    return found;
+  }
+};
+
+TEST_F(Train, WritesCheckpointPictureAndResults) {
+  Finished f = run(tiny(30) + Words{"--json", folder / "a.json"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  auto result = json("a.json");
+  EXPECT_EQ(result["steps"].size(), 30u);
+  EXPECT_GT(result["val_loss"], 0);
+  EXPECT_GT(result["peak_memory_bytes"], 0);
+  EXPECT_LT(result["steps"][29]["loss"], result["steps"][0]["loss"]);
+  EXPECT_NE(read_file(out + "/loss.svg").find("<svg"), std::string::npos);
+  Finished s = run({"sample", "--checkpoint", out, "--tokens", "40", "--prompt", "Shall", "--top-k", "5", "--temperature", "0.8"});
+  ASSERT_EQ(s.code, 0) << s.err;
+  EXPECT_EQ(s.out.rfind("Shall", 0), 0u);
+  EXPECT_GE(s.out.size(), 45u);
+  EXPECT_EQ(run({"sample", "--checkpoint", out, "--tokens", "40", "--seed", "7"}).out,
+            run({"sample", "--checkpoint", out, "--tokens", "40", "--seed", "7"}).out);
+}
+
+TEST_F(Train, IsReproducible) {
+  ASSERT_EQ(run(tiny(12) + Words{"--json", folder / "a.json", "--dropout", "0.1"}).code, 0);
+  fs::remove_all(out);
+  ASSERT_EQ(run(tiny(12) + Words{"--json", folder / "b.json", "--dropout", "0.1"}).code, 0);
+  EXPECT_EQ(losses("a.json"), losses("b.json"));
+}
+
+TEST_F(Train, ResumesBitForBit) {
+  ASSERT_EQ(run(tiny(24) + Words{"--json", folder / "whole.json", "--dropout", "0.1"}).code, 0);
+  fs::remove_all(out);
+  Running first(tiny(24) + Words{"--dropout", "0.1", "--stop-after", "11"});
+  ASSERT_EQ(first.finish().code, 0);
+  Finished f = run(tiny(24) + Words{"--resume", "--json", folder / "resumed.json", "--dropout", "0.1"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  auto whole = losses("whole.json"), resumed = losses("resumed.json");
+  ASSERT_EQ(whole.size(), 24u);
+  EXPECT_EQ(whole, resumed);
+}
+
+TEST_F(Train, StopsOnSignalsWithAllSaved) {
+  for (int number : {SIGINT, SIGTERM}) {
+    fs::remove_all(out);
+    Running training(tiny(1000000));
+    ASSERT_TRUE(training.wait_for("step "));
+    training.signal_with(number);
+    Finished f = training.finish();
+    EXPECT_EQ(f.code, 128 + number) << f.err;
+    EXPECT_NE(f.out.find("--resume"), std::string::npos) << f.out;
+    EXPECT_EQ(run({"sample", "--checkpoint", out, "--tokens", "5"}).code, 0);
+  }
+}
+
+TEST_F(Train, SurvivesBeingKilled) {
+  for (int round = 0; round < 4; ++round) {
+    Words words = tiny(1000000) + Words{"--checkpoint-interval", "3"};
+    if (round) words.push_back("--resume");
+    Running training(words);
+    ASSERT_TRUE(training.wait_for("step ")) << training.finish().err;
+    usleep(100000 + 70000 * round);
+    training.signal_with(SIGKILL);
+    EXPECT_EQ(training.finish().code, 128 + SIGKILL);
+    Finished s = run({"sample", "--checkpoint", out, "--tokens", "5"});
+    EXPECT_EQ(s.code, 0) << s.err;
+  }
+}
+
+TEST_F(Train, KeepsTheLastCheckpointOnAFullDisk) {
+  ASSERT_EQ(run(tiny(5)).code, 0);
+  std::string before = read_file(newest_checkpoint());
+  ASSERT_FALSE(before.empty());
+  Finished f = Running(tiny(9) + Words{"--resume"}, before.size() / 2).finish();
+  expect_error(f, 1, "checkpoint");
+  EXPECT_EQ(read_file(newest_checkpoint()), before);
+  EXPECT_EQ(run(tiny(9) + Words{"--resume"}).code, 0);
+}
+
+TEST_F(Train, RefusesDamagedCheckpoints) {
+  ASSERT_EQ(run(tiny(3)).code, 0);
+  fs::path file = newest_checkpoint();
+  const std::string good = read_file(file);
+  Words resume = tiny(6) + Words{"--resume"};
+  write_file(file, good.substr(0, good.size() / 2));
+  expect_error(run(resume), 2, file.filename().string());
+  std::string flipped = good;
+  flipped[good.size() - 100] ^= 1;
+  write_file(file, flipped);
+  expect_error(run(resume), 2, file.filename().string());
+  write_file(file, "");
+  expect_error(run({"sample", "--checkpoint", out}), 2, file.filename().string());
+  write_file(file, good);
+  expect_error(run(resume + Words{"--width", "32"}), 2, "width");
+  EXPECT_EQ(read_file(file), good);
+  EXPECT_EQ(run(resume).code, 0);
+}
+
+TEST_F(Train, RefusesBadInput) {
+  auto with = [&](const std::string& flag, const std::string& value) {
+    Words words = tiny(3);
+    words.push_back(flag);
+    words.push_back(value);
+    return run(words);
+  };
+  expect_error(with("--text", folder / "nowhere.txt"), 2, "nowhere.txt");
+  write_file(folder / "empty.txt", "");
+  expect_error(with("--text", folder / "empty.txt"), 2, "empty");
+  write_file(folder / "binary.txt", std::string("a\0b\xff\xfe", 5) + std::string(5000, '\0'));
+  expect_error(with("--text", folder / "binary.txt"), 2, "binary");
+  write_file(folder / "short.txt", "abc");
+  expect_error(with("--text", folder / "short.txt"), 2, "block");
+  expect_error(with("--preset", "gpt9"), 2, "gpt9");
+  expect_error(with("--heads", "3"), 2, "heads");
+  expect_error(with("--width", "0"), 2, "width");
+  expect_error(with("--lr", "-1"), 2, "lr");
+  expect_error(with("--device", "cuda:0"), 2, "cuda:0");
+  expect_error(with("--init", folder / "nowhere.safetensors"), 2, "nowhere.safetensors");
+  expect_error(run(tiny(3) + Words{"--resume"}), 2, "resume");
+  expect_error(run({"sample", "--checkpoint", folder / "nowhere"}), 2, "nowhere");
+  expect_error(run(tiny(3) + Words{"--width", "1048576", "--layers", "96"}), 1, "out of memory");
+}
+
+TEST_F(Train, StopsOrSkipsWhenTheLossIsNotANumber) {
+  Finished f = run(tiny(60) + Words{"--lr", "1e30", "--warmup", "0", "--clip", "0"});
+  expect_error(f, 1, "loss");
+  fs::remove_all(out);
+  Finished skipped = run(tiny(60) + Words{"--lr", "1e30", "--warmup", "0", "--clip", "0", "--on-nan", "skip"});
+  EXPECT_EQ(skipped.code, 0) << skipped.err;
+  EXPECT_NE(skipped.out.find("skipped"), std::string::npos) << skipped.out;
+}
+
+}  // namespace
+}  // namespace tessera::cli
