@@ -67,7 +67,8 @@ OpCase group_norm_backward_case(std::string label, Shape x, int64_t groups, bool
             return {normal64(x, g), normal64(x, g), weight ? normal64({x[1]}, g) : Tensor(), normal64(statistics, g),
                     uniform64(statistics, g, 0.5, 2)};
           },
-          .dtypes = kExact};
+          .dtypes = kExact,
+          .symbolic = false};
 }
 
 OpCase batch_norm_case(std::string label, Shape x, bool weight, bool bias) {

@@ -217,7 +217,7 @@ constexpr const Op* ops[] = {&attention_op, &attention_backward, &attention_qkv_
 
 }  // namespace
 
-std::span<const Op* const> attention_ops() { return {}; }  // until their kernels are here
+std::span<const Op* const> attention_ops() { return ops; }
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {

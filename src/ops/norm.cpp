@@ -266,7 +266,8 @@ const Op group_norm_op = {.name = "group_norm",
                           .autocast = Autocast::Float32,
                           .hidden_outputs = 2};
 
-// ---- batch_norm in training: x [n, c, ...], weight? [c], bias? [c] -> y, mean [c], var [c] of the batch (biased)
+// ---- batch_norm in training: x [n, c, ...], weight? [c], bias? [c] -> y, mean [c], var [c] of the batch (divided by
+// n - 1, as running estimates want it), rstd [c] (hidden)
 
 template <OpName op>
 void require_channels(const TensorMeta& x, const TensorMeta& weight) {
@@ -280,8 +281,11 @@ Metas infer_batch_norm(std::span<const TensorMeta> in, const Attrs&) {
   require_bias_like_weight("batch_norm", in[1], in[2]);
   if (in[0].shape.numel() == in[0].shape[1])
     fail("batch_norm", "training needs more than one value per channel: {}", to_string(in[0].shape));
-  return {in[0], statistics_like(in[0], {in[0].shape[1]}), statistics_like(in[0], {in[0].shape[1]})};
+  TensorMeta statistics = statistics_like(in[0], {in[0].shape[1]});
+  return {in[0], statistics, statistics, statistics};
 }
+
+double values_per_channel(const Tensor& x) { return static_cast<double>((x.shape().numel() / x.shape()[1]).value()); }
 
 Tensors batch_norm_vjp(const Saved& s, const Tensors& grads) {
   const Tensor &x = s.inputs[0], &weight = s.inputs[1];
@@ -292,34 +296,34 @@ Tensors batch_norm_vjp(const Saved& s, const Tensors& grads) {
     Tensor dx = reshape(term, x.shape());
     out[0] = out[0].defined() ? out[0] + dx : dx;
   };
-  double count = static_cast<double>((x.shape().numel() / x.shape()[1]).value());
+  double count = values_per_channel(x);
   auto channelwise = [&](const Tensor& g) { return expand(reshape(cast(g, x.dtype()), seen.statistics), seen.x); };
   if (grads[1].defined()) add_to_dx(channelwise(grads[1]) * (1 / count));
-  if (grads[2].defined()) add_to_dx(channelwise(grads[2]) * (reshape(x, seen.x) - m.mean) * (2 / count));
+  if (grads[2].defined()) add_to_dx(channelwise(grads[2]) * (reshape(x, seen.x) - m.mean) * (2 / (count - 1)));
   return wanted(s, std::move(out), 3);
 }
 
 Tensors batch_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
   Seen seen = channels_of(in[0].shape());
   Moments m = moments(seen, in[0], true, attrs.as<NormAttrs>().eps);
-  Tensor var = seen.average(square(reshape(in[0], seen.x) - m.mean));
+  double count = values_per_channel(in[0]);
+  Tensor var = seen.average(square(reshape(in[0], seen.x) - m.mean)) * (count / (count - 1));
   Shape channel{in[0].shape()[1]};
   return {scale_and_shift(seen, normalized(seen, in[0], m), in[1], in[2], in[0].shape()), reshape(m.mean, channel),
           reshape(var, channel)};
 }
 
-// dy, x, weight?, mean, var -> dx, dweight, dbias
+// dy, x, weight?, mean, rstd -> dx, dweight, dbias
 Metas infer_batch_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
   require_one_floating_dtype("batch_norm_backward", in, 3);
   require_shape("batch_norm_backward", "gradient", in[0], in[1].shape);
   require_channels<"batch_norm_backward">(in[1], in[2]);
   require_shape("batch_norm_backward", "mean", in[3], {in[1].shape[1]});
-  require_shape("batch_norm_backward", "var", in[4], {in[1].shape[1]});
+  require_shape("batch_norm_backward", "rstd", in[4], {in[1].shape[1]});
   return {in[1], gradient_like(in[1], in[2]), gradient_like(in[1], in[2])};
 }
-Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  Moments m{in[3], rsqrt(in[4] + attrs.as<NormAttrs>().eps)};
-  return gradients(channels_of(in[1].shape()), in[0], in[1], in[2], m);
+Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs&) {
+  return gradients(channels_of(in[1].shape()), in[0], in[1], in[2], {in[3], in[4]});
 }
 
 const Op batch_norm_backward = {
@@ -328,7 +332,7 @@ const Op batch_norm_backward = {
 Tensors batch_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined() || grads[1].defined() || grads[2].defined()) return batch_norm_vjp(s, grads);
   return wanted(
-      s, dispatch(batch_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[2]}, s.attrs), 3);
+      s, dispatch(batch_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[3]}, s.attrs), 3);
 }
 
 const Op batch_norm_op = {.name = "batch_norm",
@@ -336,8 +340,9 @@ const Op batch_norm_op = {.name = "batch_norm",
                           .vjp = batch_norm_vjp,
                           .fused_vjp = batch_norm_fused_vjp,
                           .reference = batch_norm_reference,
-                          .saves = {.inputs = 0b011, .outputs = 0b110},
-                          .autocast = Autocast::Float32};
+                          .saves = {.inputs = 0b011, .outputs = 0b1010},
+                          .autocast = Autocast::Float32,
+                          .hidden_outputs = 1};
 
 // With given statistics batch norm is a product and a sum per channel.
 Tensor normalize_by_running(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
@@ -423,7 +428,7 @@ constexpr const Op* ops[] = {&layer_norm_op, &layer_norm_backward, &rms_norm_op,
 
 }  // namespace
 
-std::span<const Op* const> norm_ops() { return {}; }  // until their kernels are here
+std::span<const Op* const> norm_ops() { return ops; }
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   return dispatch_one(layer_norm_op, {x, weight, bias}, NormAttrs{.eps = eps});
@@ -449,9 +454,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Ten
   }
   Tensors out = dispatch(batch_norm_op, {x, weight, bias}, NormAttrs{.eps = eps, .training = true});
   NoGrad guard;
-  double count = static_cast<double>((x.shape().numel() / x.shape()[1]).value());
-  if (running_mean.defined()) running_mean.mul_(1 - momentum).add_(out[1].detach(), momentum);
-  if (running_var.defined()) running_var.mul_(1 - momentum).add_(out[2].detach(), momentum * count / (count - 1));
+  if (running_mean.defined()) running_mean.mul_(1 - momentum).add_(out[1], momentum);
+  if (running_var.defined()) running_var.mul_(1 - momentum).add_(out[2], momentum);
   return out[0];
 }
 

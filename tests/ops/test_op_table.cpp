@@ -32,15 +32,24 @@ std::vector<double> elements(const Tensor& t) {
   auto at = [&](int64_t offset) -> double {
     const auto* base = static_cast<const std::byte*>(t.storage()->data) + offset * size_of(t.dtype());
     switch (t.dtype()) {
-      case Bool: return *reinterpret_cast<const bool*>(base);
-      case UInt8: return *reinterpret_cast<const uint8_t*>(base);
-      case Int8: return *reinterpret_cast<const int8_t*>(base);
-      case Int32: return *reinterpret_cast<const int32_t*>(base);
-      case Int64: return static_cast<double>(*reinterpret_cast<const int64_t*>(base));
-      case Float16: return static_cast<float>(*reinterpret_cast<const f16*>(base));
-      case BFloat16: return static_cast<float>(*reinterpret_cast<const bf16*>(base));
-      case Float32: return *reinterpret_cast<const float*>(base);
-      default: return *reinterpret_cast<const double*>(base);
+      case Bool:
+        return *reinterpret_cast<const bool*>(base);
+      case UInt8:
+        return *reinterpret_cast<const uint8_t*>(base);
+      case Int8:
+        return *reinterpret_cast<const int8_t*>(base);
+      case Int32:
+        return *reinterpret_cast<const int32_t*>(base);
+      case Int64:
+        return static_cast<double>(*reinterpret_cast<const int64_t*>(base));
+      case Float16:
+        return static_cast<float>(*reinterpret_cast<const f16*>(base));
+      case BFloat16:
+        return static_cast<float>(*reinterpret_cast<const bf16*>(base));
+      case Float32:
+        return *reinterpret_cast<const float*>(base);
+      default:
+        return *reinterpret_cast<const double*>(base);
     }
   };
   for (int64_t n = 0; n < t.numel(); ++n) {
@@ -102,7 +111,9 @@ Prepared prepare(const OpCase& c, DType dtype, Form form) {
 
 std::string where(const OpCase& c, DType dtype, Form form) {
   return fmt::format("{} '{}' {} {}", c.op, c.label, name(dtype),
-                     form == Form::Contiguous ? "contiguous" : form == Form::Pitched ? "pitched" : "strided");
+                     form == Form::Contiguous ? "contiguous"
+                     : form == Form::Pitched  ? "pitched"
+                                              : "strided");
 }
 
 void compare_with_reference(const Op& op, const OpCase& c, DType dtype, Form form) {
@@ -133,8 +144,8 @@ double weighted_sum(const Tensors& out, const std::vector<std::vector<double>>& 
   return total;
 }
 
-Tensors analytic_gradients(const Op& op, const OpCase& c, const Tensors& in, const std::vector<std::vector<double>>& weights,
-                           DType dtype, bool composed) {
+Tensors analytic_gradients(const Op& op, const OpCase& c, const Tensors& in,
+                           const std::vector<std::vector<double>>& weights, DType dtype, bool composed) {
   Tensors leaves, wanted, outputs, seeds;
   for (size_t i = 0; i < in.size(); ++i) {
     leaves.push_back(in[i].defined() ? in[i].detach() : Tensor());

@@ -1,7 +1,101 @@
+// Cross-entropy: one pass over the rows of logits in each direction.
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include "kernels/cpu/tables.h"
+#include "kernels/cpu/workspace.h"
 
 namespace tessera::cpu_kernels {
+namespace {
 
-std::span<const KernelTableEntry> loss_kernels() { return {}; }
+DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
+
+template <class Args>
+Args cross_entropy_args(const Call& call, Workspace& workspace, const Tensor& logits, const Tensor& target) {
+  auto& attrs = call.attrs.as<LossAttrs>();
+  Args args{};
+  args.type = scalar_of(logits.dtype());
+  args.rows = target.numel();
+  args.classes = logits.size(-1);
+  args.ignore_index = attrs.ignore_index;
+  args.label_smoothing = attrs.label_smoothing;
+  args.logits = read_rows(workspace, logits, 1, logits.dtype());
+  args.targets = static_cast<const long long*>(read_contiguous(workspace, target, Int64));
+  return args;
+}
+
+template <class Args>
+double counted_rows(const Args& args) {
+  return static_cast<double>(args.rows - std::count(args.targets, args.targets + args.rows, args.ignore_index));
+}
+
+// to = factor * from, both contiguous and of `count` elements.
+void scale(long long count, double factor, const TensorArg& to, const TensorArg& from) {
+  MapArgs args{};
+  args.op = MapOp::scale_shift;
+  args.compute = from.type;
+  args.rank = args.inputs = 1;
+  args.lengths[0] = count;
+  args.tensor[0] = to;
+  args.tensor[1] = from;
+  args.scalars[0] = factor;
+  args.scalars[1] = -0.0;
+  elementwise_table().map(args, executor());
+}
+
+void cross_entropy(const Call& call, Workspace& workspace) {
+  const Tensor &logits = call.in[0], &target = call.in[1], &out = call.out[0], &lse = call.out[1];
+  DType dtype = statistics_dtype(logits);
+  auto args = cross_entropy_args<CrossEntropyArgs>(call, workspace, logits, target);
+  long long bytes = args.rows * static_cast<long long>(size_of(dtype));
+  args.losses = workspace.take(bytes);
+  args.lse = lse.defined() ? lse.data_ptr() : workspace.take(bytes);
+  void* total = workspace.take(static_cast<long long>(size_of(dtype)));
+  if (workspace.counting()) return;
+  if (long long row = softmax_table().cross_entropy(args, executor()); row >= 0)
+    throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
+
+  Reduction reduction = call.attrs.as<LossAttrs>().reduction;
+  TensorArg losses{args.losses, scalar_of(dtype), {1}}, result{out.data_ptr(), scalar_of(out.dtype()), {1}};
+  if (reduction == Reduction::None) return scale(args.rows, 1, result, losses);
+  ReduceArgs sum{};
+  sum.op = ReduceOp::sum;
+  sum.compute = scalar_of(dtype);
+  sum.rank = 1;
+  sum.lengths[0] = args.rows;
+  sum.reduced[0] = true;
+  sum.in = losses;
+  sum.out = {total, scalar_of(dtype), {}};
+  reduce_table().reduce(sum, executor());
+  scale(1, reduction == Reduction::Mean ? 1 / counted_rows(args) : 1, result, sum.out);
+}
+
+void cross_entropy_backward(const Call& call, Workspace& workspace) {
+  const Tensor &dloss = call.in[0], &logits = call.in[1], &target = call.in[2];
+  DType dtype = statistics_dtype(logits);
+  auto args = cross_entropy_args<CrossEntropyBackwardArgs>(call, workspace, logits, target);
+  args.dlogits = write_rows(workspace, call.out[0], 1, logits.dtype());
+  args.lse = read_contiguous(workspace, call.in[3], dtype);
+  void* gradient = read_contiguous(workspace, dloss, dtype);
+  void* shared = workspace.take(static_cast<long long>(size_of(dtype)));
+  if (workspace.counting()) return;
+  Reduction reduction = call.attrs.as<LossAttrs>().reduction;
+  args.scale = gradient;
+  args.scale_step = reduction == Reduction::None;
+  if (reduction == Reduction::Mean) {
+    scale(1, 1 / counted_rows(args), {shared, scalar_of(dtype), {}}, {gradient, scalar_of(dtype), {}});
+    args.scale = shared;
+  }
+  softmax_table().cross_entropy_backward(args, executor());
+}
+
+constexpr Kernel forward_list[] = {staged_kernel<cross_entropy>("rows")};
+constexpr Kernel backward_list[] = {staged_kernel<cross_entropy_backward>("rows")};
+constexpr KernelTableEntry entries[] = {{"cross_entropy", forward_list}, {"cross_entropy_backward", backward_list}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> loss_kernels() { return entries; }
 
 }  // namespace tessera::cpu_kernels

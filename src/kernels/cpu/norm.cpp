@@ -1,7 +1,224 @@
+// Normalisations and softmax. The kernels want contiguous rows or planes; other layouts are copied.
 #include "kernels/cpu/tables.h"
+#include "kernels/cpu/workspace.h"
 
 namespace tessera::cpu_kernels {
+namespace {
 
-std::span<const KernelTableEntry> norm_kernels() { return {}; }
+DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
+
+// A hidden statistic, in the workspace where no gradient will need it.
+void* statistic(Workspace& workspace, const Call& call, size_t output, long long count) {
+  const Tensor& t = call.out[output];
+  if (t.defined()) return t.data_ptr();
+  return workspace.take(count * static_cast<long long>(size_of(statistics_dtype(call.in[0]))));
+}
+
+// A gradient that is empty where its weight is absent.
+void* gradient(const Tensor& t, const Tensor& weight) { return weight.defined() ? t.data_ptr() : nullptr; }
+
+// ---- layer_norm, rms_norm
+
+int64_t normalized_dims(const Tensor& weight) { return weight.defined() ? weight.dim() : 1; }
+long long inner_size(const Tensor& x, int64_t dims) {
+  return Shape(x.shape().end() - dims, x.shape().end()).numel().value();
+}
+
+template <bool rms>
+void layer_norm(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &weight = call.in[1];
+  int64_t inner = normalized_dims(weight);
+  LayerNormArgs args{};
+  args.type = scalar_of(x.dtype());
+  args.rms = rms;
+  args.n = inner_size(x, inner);
+  args.rows = x.numel() / args.n;
+  args.x = read_rows(workspace, x, inner, x.dtype());
+  args.y = write_rows(workspace, call.out[0], inner, x.dtype());
+  args.weight = read_contiguous(workspace, weight, x.dtype());
+  if (!rms) {
+    args.bias = read_contiguous(workspace, call.in[2], x.dtype());
+    args.mean = statistic(workspace, call, 1, args.rows);
+  }
+  args.rstd = statistic(workspace, call, rms ? 1 : 2, args.rows);
+  args.eps = call.attrs.as<NormAttrs>().eps;
+  if (!workspace.counting()) norm_table().layer_norm(args, executor());
+}
+
+template <bool rms>
+void layer_norm_backward(const Call& call, Workspace& workspace) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2];
+  int64_t inner = normalized_dims(weight);
+  LayerNormBackwardArgs args{};
+  args.type = scalar_of(x.dtype());
+  args.rms = rms;
+  args.n = inner_size(x, inner);
+  args.rows = x.numel() / args.n;
+  args.dy = read_rows(workspace, dy, inner, x.dtype());
+  args.x = read_rows(workspace, x, inner, x.dtype());
+  args.dx = write_rows(workspace, call.out[0], inner, x.dtype());
+  args.weight = read_contiguous(workspace, weight, x.dtype());
+  args.dweight = gradient(call.out[1], weight);
+  if (!rms) {
+    args.dbias = gradient(call.out[2], weight);
+    args.mean = read_contiguous(workspace, call.in[3], statistics_dtype(x));
+  }
+  args.rstd = read_contiguous(workspace, call.in[rms ? 3 : 4], statistics_dtype(x));
+  args.workspace = workspace.take(norm_table().layer_norm_backward_workspace(args.type, args.rows, args.n));
+  if (!workspace.counting()) norm_table().layer_norm_backward(args, executor());
+}
+
+// ---- group_norm, batch_norm: [batch, channels, ...] as planes
+
+PlanesArg planes(const Tensor& t, const Staged& s) {
+  return {s.data, s.strides[0], t.shape()[1] == Dim(1) ? 0 : s.strides[1]};
+}
+bool has_planes(const Tensor& t) {
+  int64_t size = 1;
+  for (int64_t d = t.dim() - 1; d >= 2; --d) {
+    if (t.size(d) != 1 && t.strides()[d] != size) return false;
+    size *= t.size(d);
+  }
+  return true;
+}
+PlanesArg read_planes(Workspace& workspace, const Tensor& t) {
+  return planes(t, workspace.read(t, t.dtype(), has_planes(t)));
+}
+PlanesArg write_planes(Workspace& workspace, const Tensor& t) {
+  return planes(t, workspace.write(t, t.dtype(), has_planes(t)));
+}
+
+template <class Args>
+Args plane_args(const Tensor& x) {
+  Args args{};
+  args.type = scalar_of(x.dtype());
+  args.batch = x.size(0);
+  args.channels = x.size(1);
+  args.size = Shape(x.shape().begin() + 2, x.shape().end()).numel().value();
+  return args;
+}
+
+// dy, x, weight?, mean, rstd -> dx, dweight, dbias
+template <class Args>
+Args plane_backward_args(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[1], &weight = call.in[2];
+  Args args = plane_args<Args>(x);
+  args.dy = read_planes(workspace, call.in[0]);
+  args.x = read_planes(workspace, x);
+  args.dx = write_planes(workspace, call.out[0]);
+  args.weight = read_contiguous(workspace, weight, x.dtype());
+  args.dweight = gradient(call.out[1], weight);
+  args.dbias = gradient(call.out[2], weight);
+  args.mean = read_contiguous(workspace, call.in[3], statistics_dtype(x));
+  args.rstd = read_contiguous(workspace, call.in[4], statistics_dtype(x));
+  return args;
+}
+
+void group_norm(const Call& call, Workspace& workspace) {
+  const Tensor& x = call.in[0];
+  auto args = plane_args<GroupNormArgs>(x);
+  args.groups = call.attrs.as<NormAttrs>().groups;
+  args.x = read_planes(workspace, x);
+  args.y = write_planes(workspace, call.out[0]);
+  args.weight = read_contiguous(workspace, call.in[1], x.dtype());
+  args.bias = read_contiguous(workspace, call.in[2], x.dtype());
+  args.mean = statistic(workspace, call, 1, args.batch * args.groups);
+  args.rstd = statistic(workspace, call, 2, args.batch * args.groups);
+  args.eps = call.attrs.as<NormAttrs>().eps;
+  if (!workspace.counting()) norm_table().group_norm(args, executor());
+}
+
+void group_norm_backward(const Call& call, Workspace& workspace) {
+  auto args = plane_backward_args<GroupNormBackwardArgs>(call, workspace);
+  args.groups = call.attrs.as<NormAttrs>().groups;
+  args.workspace = workspace.take(norm_table().group_norm_backward_workspace(args.batch, args.channels));
+  if (!workspace.counting()) norm_table().group_norm_backward(args, executor());
+}
+
+// The batch's variance is a running estimate that starts from nothing and moves all the way.
+void batch_norm(const Call& call, Workspace& workspace) {
+  const Tensor& x = call.in[0];
+  auto args = plane_args<BatchNormArgs>(x);
+  args.training = true;
+  args.x = read_planes(workspace, x);
+  args.y = write_planes(workspace, call.out[0]);
+  args.weight = read_contiguous(workspace, call.in[1], x.dtype());
+  args.bias = read_contiguous(workspace, call.in[2], x.dtype());
+  args.mean = call.out[1].data_ptr();
+  args.running_variance = call.out[2].data_ptr();
+  args.momentum = 1;
+  args.rstd = statistic(workspace, call, 3, args.channels);
+  args.eps = call.attrs.as<NormAttrs>().eps;
+  if (workspace.counting()) return;
+  fill(call, call.out[2], 0);
+  norm_table().batch_norm(args, executor());
+}
+
+void batch_norm_backward(const Call& call, Workspace& workspace) {
+  auto args = plane_backward_args<BatchNormBackwardArgs>(call, workspace);
+  args.training = true;
+  if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
+}
+
+// ---- softmax over any dim: `dim` moved to the end
+
+Tensor with_last(const Tensor& t, int64_t dim) {
+  if (dim < 0) dim += t.dim();
+  if (dim == t.dim() - 1) return t;
+  Shape shape = t.shape();
+  Strides strides = t.strides();
+  std::rotate(shape.begin() + dim, shape.begin() + dim + 1, shape.end());
+  std::rotate(strides.begin() + dim, strides.begin() + dim + 1, strides.end());
+  return as_strided(t.storage(), shape, strides, t.offset(), t.dtype());
+}
+
+template <class Args>
+Args softmax_args(const Tensor& x, bool log) {
+  Args args{};
+  args.type = scalar_of(x.dtype());
+  args.log = log;
+  args.n = x.shape().back().value();
+  args.rows = args.n == 0 ? 0 : x.numel() / args.n;
+  return args;
+}
+
+template <bool log>
+void softmax(const Call& call, Workspace& workspace) {
+  int64_t dim = call.attrs.as<DimAttrs>().dim;
+  Tensor x = with_last(call.in[0], dim), y = with_last(call.out[0], dim);
+  auto args = softmax_args<SoftmaxArgs>(x, log);
+  args.x = read_rows(workspace, x, 1, x.dtype());
+  args.y = write_rows(workspace, y, 1, x.dtype());
+  if (!workspace.counting()) softmax_table().softmax(args, executor());
+}
+
+template <bool log>
+void softmax_backward(const Call& call, Workspace& workspace) {
+  int64_t dim = call.attrs.as<DimAttrs>().dim;
+  Tensor dy = with_last(call.in[0], dim), y = with_last(call.in[1], dim), dx = with_last(call.out[0], dim);
+  auto args = softmax_args<SoftmaxBackwardArgs>(y, log);
+  args.dy = read_rows(workspace, dy, 1, y.dtype());
+  args.y = read_rows(workspace, y, 1, y.dtype());
+  args.dx = write_rows(workspace, dx, 1, y.dtype());
+  if (!workspace.counting()) softmax_table().softmax_backward(args, executor());
+}
+
+template <auto body>
+constexpr Kernel list[] = {staged_kernel<body>("rows")};
+template <auto body>
+constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
+
+constexpr KernelTableEntry entries[] = {
+    {"layer_norm", list<layer_norm<false>>}, {"layer_norm_backward", list<layer_norm_backward<false>>},
+    {"rms_norm", list<layer_norm<true>>},    {"rms_norm_backward", list<layer_norm_backward<true>>},
+    {"group_norm", plane_list<group_norm>},  {"group_norm_backward", plane_list<group_norm_backward>},
+    {"batch_norm", plane_list<batch_norm>},  {"batch_norm_backward", plane_list<batch_norm_backward>},
+    {"softmax", list<softmax<false>>},       {"softmax_backward", list<softmax_backward<false>>},
+    {"log_softmax", list<softmax<true>>},    {"log_softmax_backward", list<softmax_backward<true>>},
+};
+
+}  // namespace
+
+std::span<const KernelTableEntry> norm_kernels() { return entries; }
 
 }  // namespace tessera::cpu_kernels

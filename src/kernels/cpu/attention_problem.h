@@ -1,0 +1,107 @@
+// What the attention kernels see: heads at any strides, of separate tensors or of one packed matrix.
+#pragma once
+#include <cmath>
+
+#include "kernels/cpu/workspace.h"
+
+namespace tessera::cpu_kernels {
+
+/// [batch, heads, tokens, width] at any strides.
+struct HeadsArg {
+  void* data = nullptr;
+  Scalar type = Scalar::f32;
+  long long strides[4] = {};
+};
+
+struct AttentionProblem {
+  long long batch, heads, kv_heads, queries, keys, width, value_width;
+  double scale;
+  bool causal;
+  DType dtype;  // of q, k and v
+  HeadsArg q, k, v;
+  HeadsArg y;                   // the result
+  HeadsArg dy, dq, dk, dv;      // of the backward
+  HeadsArg mask;                // broadcast dims have stride 0; data is null without one
+  const Tensor* lse = nullptr;  // [batch, heads, queries]; undefined where nobody needs it
+
+  DType compute() const { return dtype == Float64 ? Float64 : Float32; }
+};
+
+inline HeadsArg heads_arg(const Tensor& t) {
+  return {t.data_ptr(), scalar_of(t.dtype()), {t.strides()[0], t.strides()[1], t.strides()[2], t.strides()[3]}};
+}
+inline HeadsArg mask_arg(const Tensor& mask) {
+  if (!mask.defined()) return {};
+  TensorArg t = operand(mask, 4);
+  return {t.data, t.type, {t.strides[0], t.strides[1], t.strides[2], t.strides[3]}};
+}
+/// Part `index` of [batch, tokens, parts * heads * width].
+inline HeadsArg packed_arg(const Tensor& t, long long heads, long long parts, long long index) {
+  long long column = t.strides()[2], width = t.size(2) / (parts * heads);
+  auto* data = static_cast<std::byte*>(t.data_ptr()) +
+               index * heads * width * column * static_cast<long long>(size_of(t.dtype()));
+  return {data, scalar_of(t.dtype()), {t.strides()[0], width * column, t.strides()[1], column}};
+}
+
+inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Tensor> qkvm) {
+  auto& a = attrs.as<AttentionAttrs>();
+  const Tensor &q = qkvm[0], &k = qkvm[1], &v = qkvm[2];
+  AttentionProblem p{};
+  p.batch = q.size(0);
+  p.heads = q.size(1);
+  p.kv_heads = k.size(1);
+  p.queries = q.size(2);
+  p.keys = k.size(2);
+  p.width = q.size(3);
+  p.value_width = v.size(3);
+  p.scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(p.width));
+  p.causal = a.causal;
+  p.dtype = q.dtype();
+  p.q = heads_arg(q);
+  p.k = heads_arg(k);
+  p.v = heads_arg(v);
+  p.mask = mask_arg(qkvm[3]);
+  return p;
+}
+
+inline AttentionProblem packed_heads(const Attrs& attrs, const Tensor& qkv, const Tensor& mask) {
+  auto& a = attrs.as<AttentionAttrs>();
+  AttentionProblem p{};
+  p.batch = qkv.size(0);
+  p.heads = p.kv_heads = a.heads;
+  p.queries = p.keys = qkv.size(1);
+  p.width = p.value_width = qkv.size(2) / (3 * a.heads);
+  p.scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<double>(p.width));
+  p.causal = a.causal;
+  p.dtype = qkv.dtype();
+  p.q = packed_arg(qkv, a.heads, 3, 0);
+  p.k = packed_arg(qkv, a.heads, 3, 1);
+  p.v = packed_arg(qkv, a.heads, 3, 2);
+  p.mask = mask_arg(mask);
+  return p;
+}
+
+/// The four ops as problems: inputs and outputs as in ops/attention.cpp.
+inline AttentionProblem attention_problem(const Call& call) {
+  bool packed = call.op.name == "attention_qkv";
+  AttentionProblem p = packed ? packed_heads(call.attrs, call.in[0], call.in[1]) : separate_heads(call.attrs, call.in);
+  p.y = packed ? packed_arg(call.out[0], p.heads, 1, 0) : heads_arg(call.out[0]);
+  p.lse = &call.out[1];
+  return p;
+}
+inline AttentionProblem attention_backward_problem(const Call& call) {
+  bool packed = call.op.name == "attention_qkv_backward";
+  AttentionProblem p =
+      packed ? packed_heads(call.attrs, call.in[3], call.in[4]) : separate_heads(call.attrs, call.in.subspan(3));
+  auto whole = [&](const Tensor& t) { return packed ? packed_arg(t, p.heads, 1, 0) : heads_arg(t); };
+  auto part = [&](int i) { return packed ? packed_arg(call.out[0], p.heads, 3, i) : heads_arg(call.out[i]); };
+  p.dy = whole(call.in[0]);
+  p.y = whole(call.in[1]);
+  p.lse = &call.in[2];
+  p.dq = part(0);
+  p.dk = part(1);
+  p.dv = part(2);
+  return p;
+}
+
+}  // namespace tessera::cpu_kernels

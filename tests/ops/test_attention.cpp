@@ -1,0 +1,57 @@
+#include "check.h"
+
+#include "core/op.h"
+
+namespace tessera {
+namespace {
+
+TEST(Attention, NamesTheRuleThatIsBroken) {
+  Tensor q = zeros({2, 4, 5, 8}), k = zeros({2, 2, 7, 8});
+  auto attend = [](auto... t) { return error_of([=] { scaled_dot_product_attention(t...); }); };
+  const std::string op = "scaled_dot_product_attention: ";
+  EXPECT_EQ(attend(zeros({5, 8}), k, k), op + "q must have 4 dims, not shape [5, 8]");
+  EXPECT_EQ(attend(q, zeros({2, 2, 7, 9}), k),
+            op + "shapes do not match: q [2, 4, 5, 8], k [2, 2, 7, 9], v [2, 2, 7, 8]");
+  EXPECT_EQ(attend(q, zeros({2, 3, 7, 8}), zeros({2, 3, 7, 8})),
+            op + "4 heads of queries do not share 3 heads of keys");
+  EXPECT_EQ(attend(q, k, k, AttentionOptions{.mask = zeros({5, 6}, Bool)}),
+            op + "shapes do not broadcast: [5, 6] and [2, 4, 5, 7]");
+  EXPECT_EQ(attend(q, k, k, AttentionOptions{.mask = zeros({5, 7}, Int64)}),
+            op + "mask must be bool or f32, not i64[5, 7] on cpu");
+  EXPECT_EQ(error_of([] {
+              attention_qkv(zeros({2, 3, 16}), 2);
+            }),
+            "attention_qkv: 16 columns do not hold queries, keys and values of 2 heads");
+}
+
+TEST(Attention, PackedEqualsSplit) {
+  Generator g(2);
+  Tensor qkv = normal64({2, 37, 3 * 3 * 8}, g);
+  auto packed = [](const Tensors& in) { return attention_qkv(in[0], 3, {.causal = true}); };
+  auto apart = [](const Tensors& in) {
+    Tensors parts = chunk(in[0], 3, 2);
+    for (Tensor& t : parts) t = transpose(reshape(t, {2, 37, 3, 8}), 1, 2);
+    Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.causal = true});
+    return reshape(transpose(y, 1, 2), {2, 37, 24});
+  };
+  EXPECT_LE(relative_error(packed({qkv}), apart({qkv})), 1e-14);
+  EXPECT_LE(relative_error(gradients_of(packed, {qkv}, false)[0], gradients_of(apart, {qkv}, true)[0]), 1e-12);
+}
+
+TEST(Attention, IsCloseInHalfPrecision) {
+  Generator g(3);
+  Shape s{2, 2, 37, 16};
+  expect_half_precision_close(
+      [](const Tensors& in) { return scaled_dot_product_attention(in[0], in[1], in[2], {.causal = true}); },
+      {normal64(s, g), normal64(s, g), normal64(s, g)}, 2e-3);
+}
+
+TEST(Attention, LeavesRowsThatAttendNothingAtZero) {
+  Tensor x = ones({1, 1, 3, 4}),
+         mask = tensor<bool>({true, true, true, false, false, false, true, false, true}, {3, 3});
+  auto y = scaled_dot_product_attention(x, x, x, {.mask = mask}).to_vector<double>();
+  for (int i = 4; i < 8; ++i) EXPECT_EQ(y[i], 0);
+}
+
+}  // namespace
+}  // namespace tessera

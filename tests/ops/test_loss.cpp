@@ -1,0 +1,62 @@
+#include "check.h"
+
+namespace tessera {
+namespace {
+
+TEST(CrossEntropy, NamesTheRuleThatIsBroken) {
+  Tensor logits = zeros({3, 5});
+  auto target = [](std::vector<int64_t> v) { return tensor(v, {static_cast<int64_t>(v.size())}); };
+  EXPECT_EQ(error_of([&] { cross_entropy(logits, target({0, 1})); }), "cross_entropy: target has shape [2], not [3]");
+  EXPECT_EQ(error_of([&] { cross_entropy(logits, zeros({3})); }),
+            "cross_entropy: target must be i64 or i32, not f32[3] on cpu");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy(zeros({3, 0}), target({0, 1, 2}));
+            }),
+            "cross_entropy: no classes in logits [3, 0]");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy(logits, target({0, 1, 2}), -100, 1.5);
+            }),
+            "cross_entropy: label smoothing 1.5 is not between 0 and 1");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy(logits, target({0, 5, 2}));
+            }),
+            "cross_entropy: target 5 is not one of 5 classes");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy(logits, target({0, -1, 2}));
+            }),
+            "cross_entropy: target -1 is not one of 5 classes");
+}
+
+TEST(CrossEntropy, IgnoresAnyIndexAskedFor) {
+  Generator g(1);
+  Tensor logits = normal64({4, 7}, g);
+  Tensor with = tensor<int64_t>({3, -100, 6, -100}, {4}), kept = index_select(logits, 0, tensor<int64_t>({0, 2}, {2}));
+  EXPECT_LE(relative_error(cross_entropy(logits, with), cross_entropy(kept, tensor<int64_t>({3, 6}, {2}))), 1e-14);
+  EXPECT_TRUE(std::isnan(cross_entropy(logits, full({4}, -100, Int64)).item()));
+  Tensor leaf = logits.detach().set_requires_grad();
+  cross_entropy(leaf, with).backward();
+  auto gradient = leaf.grad().to_vector<double>();
+  for (int64_t c = 0; c < 7; ++c) EXPECT_EQ(gradient[7 + c], 0);
+}
+
+TEST(CrossEntropy, IsExactFarFromZero) {
+  Tensor logits = tensor<float>({1e4f, 1e4f - 1, 0}, {1, 3});
+  EXPECT_NEAR(cross_entropy(logits, tensor<int64_t>({1}, {1})).item(), 1 + std::log1p(std::exp(-1.0)), 1e-3);
+}
+
+TEST(CrossEntropy, IsCloseInHalfPrecision) {
+  Generator g(2);
+  Tensor target = indices({11}, 37, g);
+  expect_half_precision_close([&](const Tensors& in) { return cross_entropy(in[0], target); }, {normal64({11, 37}, g)},
+                              1e-3);
+}
+
+TEST(MseLoss, IsTheMeanOfSquares) {
+  Generator g(3);
+  Tensor x = normal64({3, 5}, g), y = normal64({3, 5}, g);
+  EXPECT_LE(relative_error(mse_loss(x, y), mean(square(x - y))), 1e-15);
+  EXPECT_EQ(error_of([&] { mse_loss(zeros({3}), zeros({1})); }), "mse_loss: shapes differ: [3] and [1]");
+}
+
+}  // namespace
+}  // namespace tessera
