@@ -24,6 +24,31 @@ TEST(Attention, NamesTheRuleThatIsBroken) {
             "attention_qkv: 16 columns do not hold queries, keys and values of 2 heads");
 }
 
+struct Use {
+  Shape q, k;
+  bool causal;
+};
+
+TEST(Attention, KernelsAgree) {
+  Generator g(1);
+  for (const Use& use : {Use{{2, 3, 67, 33}, {2, 3, 67, 33}, true}, Use{{1, 4, 129, 64}, {1, 2, 129, 64}, true},
+                         Use{{2, 2, 5, 16}, {2, 2, 300, 16}, false}}) {
+    Tensors in = {normal64(use.q, g).to(Float32), normal64(use.k, g).to(Float32), normal64(use.k, g).to(Float32)};
+    auto attend = [&](const Tensors& t) {
+      return scaled_dot_product_attention(t[0], t[1], t[2], {.causal = use.causal});
+    };
+    auto with = [&](const char* kernel) {
+      ForceKernel forward("scaled_dot_product_attention", kernel),
+          backward("scaled_dot_product_attention_backward", kernel);
+      Tensors out = gradients_of(attend, in, false);
+      out.push_back(attend(in));
+      return out;
+    };
+    Tensors flash = with("flash"), math = with("math");
+    for (size_t i = 0; i < flash.size(); ++i) EXPECT_LE(relative_error(flash[i], math[i]), 2e-6) << i;
+  }
+}
+
 TEST(Attention, PackedEqualsSplit) {
   Generator g(2);
   Tensor qkv = normal64({2, 37, 3 * 3 * 8}, g);
@@ -36,6 +61,17 @@ TEST(Attention, PackedEqualsSplit) {
   };
   EXPECT_LE(relative_error(packed({qkv}), apart({qkv})), 1e-14);
   EXPECT_LE(relative_error(gradients_of(packed, {qkv}, false)[0], gradients_of(apart, {qkv}, true)[0]), 1e-12);
+}
+
+TEST(Attention, ReadsStridedHeadsWithoutCopies) {
+  Tensor qkv = ones({2, 64, 3, 2, 32});
+  Tensor heads = permute(qkv, {2, 0, 3, 1, 4});
+  NoGrad guard;
+  ForceKernel flash("scaled_dot_product_attention", "flash");
+  reset_peak_memory();
+  int64_t before = memory_stats().allocated;
+  Tensor y = scaled_dot_product_attention(heads.select(0, 0), heads.select(0, 1), heads.select(0, 2));
+  EXPECT_EQ(memory_stats().peak_allocated - before, 2 * 64 * 2 * 32 * 4);
 }
 
 TEST(Attention, IsCloseInHalfPrecision) {

@@ -1,12 +1,69 @@
-// Attention's kernel lists.
+// Attention's kernel lists: tiled without the scores in memory, then through them.
 #include "kernels/cpu/attention_math.h"
 #include "kernels/cpu/tables.h"
 
 namespace tessera::cpu_kernels {
 namespace {
 
-constexpr Kernel forward_list[] = {staged_kernel<attention_math>("math")};
-constexpr Kernel backward_list[] = {staged_kernel<attention_math_backward>("math")};
+HeadsArg heads(const Heads& h) {
+  HeadsArg arg{h.data, {}};
+  std::copy(h.strides, h.strides + 4, arg.strides);
+  return arg;
+}
+
+AttentionShape shape_of(const AttentionProblem& p) {
+  using Mask = AttentionShape::Mask;
+  AttentionShape s{};
+  s.type = scalar_of(p.dtype);
+  s.batch = p.batch;
+  s.heads = p.heads;
+  s.kv_heads = p.kv_heads;
+  s.queries = p.queries;
+  s.keys = p.keys;
+  s.width = p.width;
+  s.value_width = p.value_width;
+  s.scale = p.scale;
+  s.causal = p.causal;
+  s.mask_kind = !p.mask.data ? Mask::none : p.mask.type == Scalar::boolean ? Mask::allowed : Mask::added;
+  s.mask = p.mask.data;
+  std::copy(p.mask.strides, p.mask.strides + 4, s.mask_strides);
+  return s;
+}
+
+Reason flash_takes(const AttentionProblem& p) {
+  constexpr long long kWidest = 256;
+  if (p.width > kWidest || p.value_width > kWidest) return Reason::HeadDim;
+  bool empty = p.batch == 0 || p.heads == 0 || p.queries == 0 || p.keys == 0 || p.value_width == 0;
+  return empty ? Reason::Shape : Reason::Ok;
+}
+
+Reason supports_flash(const Call& call) { return flash_takes(attention_problem(call)); }
+Reason supports_flash_backward(const Call& call) { return flash_takes(attention_backward_problem(call)); }
+
+void flash(const Call& call) {
+  AttentionProblem p = attention_problem(call);
+  void* lse = p.lse->defined() ? p.lse->data_ptr() : nullptr;
+  attention_table().attention({shape_of(p), heads(p.y), heads(p.q), heads(p.k), heads(p.v), lse}, executor());
+}
+
+void flash_backward(const Call& call, Workspace& workspace) {
+  AttentionProblem p = attention_backward_problem(call);
+  const void* lse = read_contiguous(workspace, *p.lse, p.compute());
+  if (workspace.counting()) return;
+  attention_table().attention_backward({shape_of(p), heads(p.dq), heads(p.dk), heads(p.dv), heads(p.dy), heads(p.q),
+                                        heads(p.k), heads(p.v), heads(p.y), lse},
+                                       executor());
+}
+
+constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
+  kernel.supports = supports;
+  return kernel;
+}
+
+constexpr Kernel forward_list[] = {{.name = "flash", .supports = supports_flash, .run = flash},
+                                   staged_kernel<attention_math>("math")};
+constexpr Kernel backward_list[] = {with_support(staged_kernel<flash_backward>("flash"), supports_flash_backward),
+                                    staged_kernel<attention_math_backward>("math")};
 constexpr KernelTableEntry entries[] = {
     {"scaled_dot_product_attention", forward_list},
     {"scaled_dot_product_attention_backward", backward_list},

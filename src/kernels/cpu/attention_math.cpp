@@ -9,7 +9,7 @@ namespace tessera::cpu_kernels {
 namespace {
 
 // A batch over [batch, kv heads, queries' heads that share one]; `shared` operands have kv heads.
-MatrixArg matrix(const HeadsArg& h, bool transposed, long long copies, bool shared) {
+MatrixArg matrix(const Heads& h, bool transposed, long long copies, bool shared) {
   MatrixArg m{h.data,
               h.type,
               h.strides[2],
@@ -30,13 +30,13 @@ class Math {
 
   long long scores() const { return p_.batch * p_.heads * p_.queries * p_.keys; }
 
-  HeadsArg score_buffer() {
+  Heads score_buffer() {
     long long plane = p_.queries * p_.keys;
     return {workspace_.take(scores() * static_cast<long long>(size_of(p_.compute()))),
             scalar_of(p_.compute()),
             {p_.heads * plane, plane, p_.keys, 1}};
   }
-  const HeadsArg& probabilities() const { return scores_; }
+  const Heads& probabilities() const { return scores_; }
 
   // scores_ = softmax(scale q kᵀ + mask); lse, if defined, the log of its denominators.
   void compute_probabilities(const Tensor* lse) {
@@ -63,7 +63,7 @@ class Math {
   }
 
   // c = alpha a b over all heads; `shared` says which operand has kv heads.
-  void multiply(const HeadsArg& a, const HeadsArg& b, bool transpose_b, bool shared_b, const HeadsArg& c, long long n,
+  void multiply(const Heads& a, const Heads& b, bool transpose_b, bool shared_b, const Heads& c, long long n,
                 long long k, double alpha) {
     GemmArgs args = product(p_.queries, n, k);
     args.a = matrix(a, false, copies_, false);
@@ -74,7 +74,7 @@ class Math {
   }
 
   // c [.., kv heads, keys, n] = alpha times the sum over the heads that share it of aᵀ b.
-  void multiply_shared(const HeadsArg& a, const HeadsArg& b, const HeadsArg& c, long long n, double alpha) {
+  void multiply_shared(const Heads& a, const Heads& b, const Heads& c, long long n, double alpha) {
     for (long long copy = 0; copy < copies_; ++copy) {
       GemmArgs args = product(p_.keys, n, p_.queries);
       args.batch_rank = 2;
@@ -105,13 +105,13 @@ class Math {
     for (int d = 0; d < args.batch_rank; ++d) any = any && args.batch[d] > 0;
     if (any) gemm_table().run(args, executor());
   }
-  static HeadsArg advanced(HeadsArg h, long long heads) {
+  static Heads advanced(Heads h, long long heads) {
     h.data = static_cast<std::byte*>(h.data) +
              heads * h.strides[1] * static_cast<long long>(size_of(static_cast<DType>(h.type)));
     return h;
   }
 
-  TensorArg tensor(const HeadsArg& h) const {
+  TensorArg tensor(const Heads& h) const {
     TensorArg t{h.data, h.type, {}};
     std::copy(h.strides, h.strides + 4, t.strides);
     return t;
@@ -171,7 +171,7 @@ class Math {
   const AttentionProblem& p_;
   Workspace& workspace_;
   long long copies_;
-  HeadsArg scores_, allowed_;
+  Heads scores_, allowed_;
 };
 
 }  // namespace
@@ -187,7 +187,7 @@ void attention_math(const Call& call, Workspace& workspace) {
 void attention_math_backward(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_backward_problem(call);
   Math math(p, workspace);
-  HeadsArg ds = math.score_buffer();
+  Heads ds = math.score_buffer();
   if (workspace.counting()) return;
   math.compute_probabilities(nullptr);
   math.multiply_shared(math.probabilities(), p.dy, p.dv, p.value_width, 1);

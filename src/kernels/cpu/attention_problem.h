@@ -7,7 +7,7 @@
 namespace tessera::cpu_kernels {
 
 /// [batch, heads, tokens, width] at any strides.
-struct HeadsArg {
+struct Heads {
   void* data = nullptr;
   Scalar type = Scalar::f32;
   long long strides[4] = {};
@@ -18,25 +18,25 @@ struct AttentionProblem {
   double scale;
   bool causal;
   DType dtype;  // of q, k and v
-  HeadsArg q, k, v;
-  HeadsArg y;                   // the result
-  HeadsArg dy, dq, dk, dv;      // of the backward
-  HeadsArg mask;                // broadcast dims have stride 0; data is null without one
+  Heads q, k, v;
+  Heads y;                      // the result
+  Heads dy, dq, dk, dv;         // of the backward
+  Heads mask;                   // broadcast dims have stride 0; data is null without one
   const Tensor* lse = nullptr;  // [batch, heads, queries]; undefined where nobody needs it
 
   DType compute() const { return dtype == Float64 ? Float64 : Float32; }
 };
 
-inline HeadsArg heads_arg(const Tensor& t) {
+inline Heads heads_arg(const Tensor& t) {
   return {t.data_ptr(), scalar_of(t.dtype()), {t.strides()[0], t.strides()[1], t.strides()[2], t.strides()[3]}};
 }
-inline HeadsArg mask_arg(const Tensor& mask) {
+inline Heads mask_arg(const Tensor& mask) {
   if (!mask.defined()) return {};
   TensorArg t = operand(mask, 4);
   return {t.data, t.type, {t.strides[0], t.strides[1], t.strides[2], t.strides[3]}};
 }
 /// Part `index` of [batch, tokens, parts * heads * width].
-inline HeadsArg packed_arg(const Tensor& t, long long heads, long long parts, long long index) {
+inline Heads packed_arg(const Tensor& t, long long heads, long long parts, long long index) {
   long long column = t.strides()[2], width = t.size(2) / (parts * heads);
   auto* data = static_cast<std::byte*>(t.data_ptr()) +
                index * heads * width * column * static_cast<long long>(size_of(t.dtype()));
