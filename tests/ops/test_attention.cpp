@@ -1,6 +1,6 @@
 #include "check.h"
 
-#include "core/op.h"
+#include "ops/op_table.h"
 
 namespace tessera {
 namespace {
@@ -22,6 +22,21 @@ TEST(Attention, NamesTheRuleThatIsBroken) {
               attention_qkv(zeros({2, 3, 16}), 2);
             }),
             "attention_qkv: 16 columns do not hold queries, keys and values of 2 heads");
+}
+
+// The table of operators is walked with the first kernel that takes a case; here the one that takes everything.
+TEST(Attention, MathMatchesTheReference) {
+  for (const OpCase& c : op_cases()) {
+    if (c.op.find("attention") == c.op.npos || c.benchmark) continue;
+    Generator g(4);
+    const Op& op = find_op(c.op);
+    Tensors in = c.inputs(g), want = op.reference({in.data(), in.size()}, c.attrs);
+    ForceKernel math(c.op, "math");
+    NoGrad guard;
+    Tensors got = dispatch(op, in, c.attrs);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_LE(relative_error(got[i], want[i]), 1e-12) << c.op << " " << c.label;
+  }
 }
 
 struct Use {
