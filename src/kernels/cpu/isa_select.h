@@ -8,6 +8,7 @@
 #include "kernels/cpu/isa/norm.h"
 #include "kernels/cpu/isa/optim.h"
 #include "kernels/cpu/isa/peak.h"
+#include "kernels/cpu/isa/random.h"
 #include "kernels/cpu/isa/reduce.h"
 #include "kernels/cpu/isa/softmax.h"
 
@@ -22,6 +23,7 @@ const char* isa_name();
 
 const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
+const RandomTable& random_table();
 const GemmTable& gemm_table();
 const ConvTable& conv_table();
 const AttentionTable& attention_table();
