@@ -65,6 +65,11 @@ struct Op {
 
 /// True for the meta that stands for an absent optional input.
 inline bool is_absent(const TensorMeta& meta) { return meta.shape.size() == 1 && meta.shape[0] == Dim(-1); }
+/// For ops without optional inputs. Throws Error `<op>: input 1 is undefined`.
+inline void require_inputs(std::string_view op, std::span<const TensorMeta> in) {
+  for (size_t i = 0; i < in.size(); ++i)
+    if (is_absent(in[i])) throw Error(std::string(op) + ": input " + std::to_string(i) + " is undefined");
+}
 
 /// Why a kernel passes a call over.
 enum class Reason : uint8_t {

@@ -32,19 +32,23 @@ constexpr DType result_dtype(Result result, DType promoted) {
   return result == Real && !is_floating(promoted) ? Float32 : promoted;
 }
 
-template <Result result>
+template <OpName op, Result result>
 Metas infer_unary(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs(op.view(), in);
   return {{in[0].shape, result_dtype(result, in[0].dtype), in[0].device}};
 }
 
 template <OpName op, Result result>
 Metas infer_binary(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs(op.view(), in);
   Shape shape = in[0].shape == in[1].shape ? in[0].shape : broadcast_shapes(op.view(), in[0].shape, in[1].shape);
   return {{std::move(shape), result_dtype(result, result_type(in[0], in[1])), in[0].device}};
 }
 
 // A whole number keeps integers integers.
+template <OpName op>
 Metas infer_scalar(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs(op.view(), in);
   double value = attrs.as<ScalarAttrs>().value;
   DType dtype = in[0].dtype;
   if (!is_floating(dtype)) dtype = value != std::floor(value) ? Float32 : dtype == Bool ? Int64 : dtype;
@@ -52,18 +56,21 @@ Metas infer_scalar(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 
 Metas infer_cast(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("cast", in);
   return {{in[0].shape, attrs.as<CastAttrs>().dtype, in[0].device}};
 }
 
 Metas infer_where(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs("where", in);
   if (in[0].dtype != Bool) throw Error(fmt::format("where: the condition is {}, not bool", name(in[0].dtype)));
   Shape shape = broadcast_shapes("where", broadcast_shapes("where", in[0].shape, in[1].shape), in[2].shape);
   return {{std::move(shape), result_type(in[1], in[2]), in[0].device}};
 }
 
 // In place: computed in the promoted dtype, stored in that of the first input.
-template <OpName op>
-Metas infer_update(std::span<const TensorMeta> in, const Attrs&) {
+template <OpName op, bool has_number = false>
+Metas infer_update(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs(op.view(), in);
   const TensorMeta& self = in[0];
   if (in.size() > 1) {
     if (!(self.shape == in[1].shape || broadcast_shapes(op.view(), self.shape, in[1].shape) == self.shape))
@@ -73,6 +80,9 @@ Metas infer_update(std::span<const TensorMeta> in, const Attrs&) {
       throw Error(
           fmt::format("{}: a result of {} cannot be stored in {}", op.view(), name(in[1].dtype), name(self.dtype)));
   }
+  if constexpr (has_number)
+    if (double v = attrs.as<ScalarAttrs>().value; !is_floating(self.dtype) && v != std::floor(v))
+      throw Error(fmt::format("{}: a product with {} cannot be stored in {}", op.view(), v, name(self.dtype)));
   return {self};
 }
 
@@ -178,7 +188,7 @@ Tensors fused_vjp(const Saved& s, const Tensors& grads) {
 template <OpName op, Result result, auto value, From from, auto gradient>
 constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
   return {.name = op.text,
-          .infer = infer_unary<result>,
+          .infer = infer_unary<op, result>,
           .vjp = unary_vjp<from, gradient>,
           .fused_vjp = fused,
           .reference = unary_reference<value>,
@@ -188,7 +198,7 @@ constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
 
 template <OpName op, auto value>
 constexpr Op predicate() {
-  return {.name = op.text, .infer = infer_unary<Truth>, .reference = unary_reference<value>};
+  return {.name = op.text, .infer = infer_unary<op, Truth>, .reference = unary_reference<value>};
 }
 
 // The gradient of a step is zero wherever there is one.
@@ -197,7 +207,7 @@ Tensors zero_vjp(const Saved& s, const Tensors&) { return {zeros_like(s.metas[0]
 template <OpName op, auto value>
 constexpr Op step() {
   return {.name = op.text,
-          .infer = infer_unary<Like>,
+          .infer = infer_unary<op, Like>,
           .vjp = zero_vjp,
           .reference = unary_reference<value>,
           .saves = {.metas = 1}};
@@ -348,21 +358,21 @@ Tensors where_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op add_scalar_op = {.name = "add_scalar",
-                          .infer = infer_scalar,
+                          .infer = infer_scalar<"add_scalar">,
                           .vjp = add_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return x + b; }>};
 const Op mul_scalar_op = {.name = "mul_scalar",
-                          .infer = infer_scalar,
+                          .infer = infer_scalar<"mul_scalar">,
                           .vjp = mul_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return x * b; }>};
 const Op pow_scalar_op = {.name = "pow_scalar",
-                          .infer = infer_scalar,
+                          .infer = infer_scalar<"pow_scalar">,
                           .vjp = pow_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return std::pow(x, b); }>,
                           .saves = {.inputs = 1},
                           .autocast = Autocast::Float32};
 const Op clamp_op = {.name = "clamp",
-                     .infer = infer_unary<Like>,
+                     .infer = infer_unary<"clamp", Like>,
                      .vjp = clamp_vjp,
                      .fused_vjp = fused_vjp<clamp_backward, Input>,
                      .reference = clamp_reference,
@@ -394,7 +404,7 @@ Tensors copy_update_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op add_update_op = {.name = "add_",
-                          .infer = infer_update<"add_">,
+                          .infer = infer_update<"add_", true>,
                           .vjp = add_update_vjp,
                           .reference = update_reference<[](double a, double b, double alpha) { return a + alpha * b; }>,
                           .saves = {.metas = 2},
@@ -406,7 +416,7 @@ const Op mul_update_op = {.name = "mul_",
                           .saves = {.inputs = 2},
                           .in_place = true};
 const Op mul_scalar_update_op = {.name = "mul_scalar_",
-                                 .infer = infer_update<"mul_scalar_">,
+                                 .infer = infer_update<"mul_scalar_", true>,
                                  .vjp = mul_scalar_vjp,
                                  .reference = scalar_reference<[](double x, double b) { return x * b; }>,
                                  .in_place = true};

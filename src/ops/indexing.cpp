@@ -31,6 +31,7 @@ int64_t check_places(std::string_view op, const Shape& x, const TensorMeta& inde
 }
 
 Metas infer_gather(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("gather", in);
   check_places("gather", in[0].shape, in[1], attrs.as<DimAttrs>().dim);
   return {{in[1].shape, in[0].dtype, in[0].device}};
 }
@@ -50,6 +51,7 @@ Tensors gather_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 Metas infer_scatter_add(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("scatter_add", in);
   check_places("scatter_add", in[0].shape, in[1], attrs.as<DimAttrs>().dim);
   if (!(in[1].shape == in[2].shape) || in[2].dtype != in[0].dtype)
     throw Error(fmt::format("scatter_add: the source must be like the index {} and of dtype {}, not {}",
@@ -73,6 +75,7 @@ Tensors scatter_add_reference(std::span<const Tensor> in, const Attrs& attrs) {
 // ---- index_select, embedding
 
 Metas infer_index_select(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("index_select", in);
   check_index("index_select", in[1]);
   if (in[1].shape.size() != 1)
     throw Error(fmt::format("index_select: the index {} is not 1-d", to_string(in[1].shape)));
@@ -101,6 +104,7 @@ Tensors index_select_reference(std::span<const Tensor> in, const Attrs& attrs) {
 extern const Op embedding_backward_op;
 
 Metas infer_embedding(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs("embedding", in);
   check_index("embedding", in[0]);
   if (in[1].shape.size() != 2)
     throw Error(fmt::format("embedding: the weight {} is not [rows, width]", to_string(in[1].shape)));
@@ -126,6 +130,7 @@ Tensors embedding_reference(std::span<const Tensor> in, const Attrs&) {
 
 // Adds each row of the gradient to the row of the weight's that its index names, in the order of the indices.
 Metas infer_embedding_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("embedding_backward", in);
   check_index("embedding_backward", in[0]);
   return {{{attrs.as<ScatterAttrs>().size, in[1].shape.back()}, in[1].dtype, in[1].device}};
 }
@@ -141,6 +146,7 @@ Tensors embedding_backward_reference(std::span<const Tensor> in, const Attrs& at
 }
 
 Metas infer_one_hot(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("one_hot", in);
   check_index("one_hot", in[0]);
   Shape shape = in[0].shape;
   shape.push_back(attrs.as<OneHotAttrs>().classes);

@@ -25,6 +25,7 @@ Metas infer_generate(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 
 Metas infer_dropout(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("dropout", in);
   check_state("dropout", in[1]);
   double p = attrs.as<DropoutAttrs>().p;
   if (!(p >= 0 && p <= 1)) throw Error(fmt::format("dropout: the probability is {}, not between 0 and 1", p));
@@ -34,6 +35,7 @@ Metas infer_dropout(std::span<const TensorMeta> in, const Attrs& attrs) {
 Tensors dropout_vjp(const Saved& s, const Tensors& grads);
 
 Metas infer_multinomial(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("multinomial", in);
   check_state("multinomial", in[1]);
   const auto& a = attrs.as<MultinomialAttrs>();
   Shape shape = in[0].shape;

@@ -64,6 +64,7 @@ Dim reduced_count(const Shape& in, uint32_t mask) {
 
 template <OpName op, Result result, bool may_be_empty = true>
 Metas infer_reduce(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs(op.view(), in);
   const auto& a = attrs.as<ReduceAttrs>();
   uint32_t mask = reduced_dims(op.view(), in[0].shape, a.dims);
   if (!may_be_empty && reduced_count(in[0].shape, mask) == Dim(0))
@@ -71,13 +72,14 @@ Metas infer_reduce(std::span<const TensorMeta> in, const Attrs& attrs) {
   return {{reduced_shape(in[0].shape, mask, a.keepdim), result_dtype(result, in[0].dtype), in[0].device}};
 }
 
-template <OpName op>
 Metas infer_cumsum(std::span<const TensorMeta> in, const Attrs& attrs) {
-  if (!in[0].shape.empty()) normalize_dim(op.view(), attrs.as<DimAttrs>().dim, in[0].shape);
+  require_inputs("cumsum", in);
+  if (!in[0].shape.empty()) normalize_dim("cumsum", attrs.as<DimAttrs>().dim, in[0].shape);
   return {{in[0].shape, result_dtype(Wide, in[0].dtype), in[0].device}};
 }
 
 Metas infer_topk(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("topk", in);
   const auto& a = attrs.as<TopkAttrs>();
   Shape shape = in[0].shape;
   int64_t dim = normalize_dim("topk", a.dim, shape);
@@ -294,11 +296,8 @@ const Op all_op = reduction<"all", Truth, all_of>();
 const Op argmax_op = reduction<"argmax", Index, argmax_of, false>();
 const Op argmin_op = reduction<"argmin", Index, argmin_of, false>();
 
-const Op cumsum_op = {.name = "cumsum",
-                      .infer = infer_cumsum<"cumsum">,
-                      .vjp = cumsum_vjp,
-                      .reference = cumsum_reference,
-                      .autocast = kFloat32};
+const Op cumsum_op = {
+    .name = "cumsum", .infer = infer_cumsum, .vjp = cumsum_vjp, .reference = cumsum_reference, .autocast = kFloat32};
 const Op topk_op = {.name = "topk",
                     .infer = infer_topk,
                     .vjp = topk_vjp,

@@ -283,13 +283,17 @@ Tensors select_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 // ---- clone, concat
 
-Metas infer_same(std::span<const TensorMeta> in, const Attrs&) { return {in[0]}; }
+Metas infer_clone(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs("clone", in);
+  return {in[0]};
+}
 Tensors clone_vjp(const Saved&, const Tensors& grads) { return {grads[0]}; }
 Tensors clone_reference(std::span<const Tensor> in, const Attrs&) {
   return {reference::generate(in[0].shape(), in[0].dtype(), [&](auto& i) { return reference::get(in[0], i); })};
 }
 
 Metas infer_concat(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("concat", in);
   if (in.empty()) throw Error("concat: no tensors");
   const Shape& first = in[0].shape;
   int64_t dim = normalize_dim("concat", attrs.as<DimAttrs>().dim, first);
@@ -341,6 +345,7 @@ int64_t low_of(const PadAttrs& a, int64_t d, int64_t rank) { return d < rank - 6
 int64_t high_of(const PadAttrs& a, int64_t d, int64_t rank) { return d < rank - 6 ? 0 : a.high[6 - rank + d]; }
 
 Metas infer_pad(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("pad", in);
   const auto& a = attrs.as<PadAttrs>();
   Shape shape = in[0].shape;
   int64_t rank = shape.rank();
@@ -376,6 +381,7 @@ Tensors pad_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 Metas infer_flip(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("flip", in);
   uint32_t seen = 0;
   for (int64_t d : attrs.as<PermuteAttrs>().dims) {
     uint32_t bit = 1u << normalize_dim("flip", d, in[0].shape);
@@ -398,6 +404,7 @@ Tensors flip_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 template <OpName op>
 Metas infer_triangle(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs(op.view(), in);
   if (in[0].shape.rank() < 2)
     throw Error(fmt::format("{}: {} has fewer than two dims", op.view(), to_string(in[0].shape)));
   return {in[0]};
@@ -451,7 +458,7 @@ const Op select_op = {.name = "select",
                       .reference = select_reference,
                       .saves = {.metas = 1},
                       .view = view_select};
-const Op clone_op = {.name = "clone", .infer = infer_same, .vjp = clone_vjp, .reference = clone_reference};
+const Op clone_op = {.name = "clone", .infer = infer_clone, .vjp = clone_vjp, .reference = clone_reference};
 const Op concat_op = {.name = "concat",
                       .infer = infer_concat,
                       .vjp = concat_vjp,

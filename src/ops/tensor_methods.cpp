@@ -77,7 +77,7 @@ Tensor& Tensor::add_(const Tensor& other, double alpha) {
 Tensor& Tensor::mul_(const Tensor& other) {
   static const Op& op = find_op("mul_");
   check_writable("mul_", *this);
-  if (grad_enabled() && other.requires_grad()) return copy_(mul(*this, other));  // the gradient needs the old value
+  if (grad_enabled() && other.requires_grad()) return copy_(mul(clone(), other));  // the gradient needs the old value
   dispatch(op, {*this, unaliased(*this, other)});
   return *this;
 }

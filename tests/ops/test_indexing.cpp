@@ -1,0 +1,83 @@
+#include "check.h"
+
+namespace tessera {
+namespace {
+
+Tensor index(std::vector<int64_t> values) {
+  auto n = static_cast<int64_t>(values.size());
+  return tensor(values, {n});
+}
+
+TEST(Indexing, ReadsAndAddsAtPlaces) {
+  Tensor x = arange(0, 12).reshape({3, 4});
+  EXPECT_EQ(gather(x, 1, tensor<int64_t>({3, 0, 1, 1, 2, 2}, {3, 2})).to_vector<int64_t>(),
+            (std::vector<int64_t>{3, 0, 5, 5, 10, 10}));
+  EXPECT_EQ(index_select(x, 1, index({3, 3})).to_vector<int64_t>(), (std::vector<int64_t>{3, 3, 7, 7, 11, 11}));
+  EXPECT_EQ(index_select(x.transpose(0, 1), 0, index({1})).to_vector<int64_t>(), (std::vector<int64_t>{1, 5, 9}));
+  EXPECT_EQ(scatter_add(zeros({3}, Int64), 0, index({2, 0, 2}), index({5, 6, 7})).to_vector<int64_t>(),
+            (std::vector<int64_t>{6, 0, 12}));
+  EXPECT_EQ(one_hot(index({1, 0}), 3).to_vector<int64_t>(), (std::vector<int64_t>{0, 1, 0, 1, 0, 0}));
+  EXPECT_EQ(embedding(tensor<int32_t>({2, 1}, {2}), x).to_vector<int64_t>(),
+            (std::vector<int64_t>{8, 9, 10, 11, 4, 5, 6, 7}));
+}
+
+TEST(Indexing, HandlesEmptyIndices) {
+  EXPECT_EQ(to_string(embedding(zeros({0}, Int64), ones({3, 4})).shape()), "[0, 4]");
+  EXPECT_EQ(to_string(gather(ones({3, 4}), 0, zeros({0, 4}, Int64)).shape()), "[0, 4]");
+  EXPECT_EQ(sum(scatter_add(ones({3}), 0, zeros({0}, Int64), zeros({0}))).item(), 3);
+  Tensor weight = ones({3, 4}).set_requires_grad();
+  sum(embedding(zeros({0}, Int64), weight)).backward();
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(12, 0));
+}
+
+TEST(Indexing, GradientsOfEmbeddingDoNotDependOnThreads) {
+  Generator g(7);
+  Tensor where = indices({5003}, 17, g), weight = normal64({17, 33}, g).to(Float32),
+         seed = normal64({5003, 33}, g).to(Float32);
+  int before = num_threads();
+  std::vector<std::vector<float>> results;
+  for (int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    Tensor w = weight.detach().set_requires_grad();
+    embedding(where, w).backward(seed);
+    results.push_back(w.grad().to_vector<float>());
+  }
+  set_num_threads(before);
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(Indexing, RefusesIndicesOutOfRange) {
+  Tensor x = ones({3, 4});
+  EXPECT_EQ(error_of([&] { gather(x, 0, full({3, 4}, 3, Int64)); }), "gather: index 3 is out of range for size 3");
+  EXPECT_EQ(error_of([&] { gather(x, 0, full({3, 4}, -1, Int64)); }), "gather: index -1 is out of range for size 3");
+  EXPECT_EQ(error_of([&] {
+              scatter_add(x, 1, full({3, 4}, 4, Int64), x);
+            }),
+            "scatter_add: index 4 is out of range for size 4");
+  EXPECT_EQ(error_of([&] { index_select(x, 0, index({0, 9})); }), "index_select: index 9 is out of range for size 3");
+  EXPECT_EQ(error_of([&] { embedding(index({int64_t{1} << 60}), x); }),
+            "embedding: index 1152921504606846976 is out of range for size 3");
+  EXPECT_EQ(error_of([&] { one_hot(index({2}), 2); }), "one_hot: index 2 is out of range for size 2");
+}
+
+TEST(Indexing, NamesTheRuleThatIsBroken) {
+  Tensor x = ones({3, 4});
+  EXPECT_EQ(error_of([&] { gather(x, 0, ones({3, 4})); }), "gather: the index is f32, not i64 or i32");
+  EXPECT_EQ(error_of([&] {
+              gather(x, 0, zeros({3, 5}, Int64));
+            }),
+            "gather: the index [3, 5] does not fit [3, 4] outside of dim 0");
+  EXPECT_EQ(error_of([&] { gather(x, 0, index({0})); }), "gather: the index [1] does not fit [3, 4] outside of dim 0");
+  EXPECT_EQ(error_of([&] {
+              scatter_add(x, 0, zeros({3, 4}, Int64), ones({2, 4}));
+            }),
+            "scatter_add: the source must be like the index [3, 4] and of dtype f32, not f32[2, 4] on cpu");
+  EXPECT_EQ(error_of([&] { index_select(x, 0, zeros({1, 1}, Int64)); }), "index_select: the index [1, 1] is not 1-d");
+  EXPECT_EQ(error_of([&] { embedding(index({0}), ones({3})); }), "embedding: the weight [3] is not [rows, width]");
+  EXPECT_EQ(error_of([&] { embedding(index({0}), {}); }), "embedding: input 1 is undefined");
+  EXPECT_EQ(error_of([&] { one_hot(index({0}), 0); }), "one_hot: 0 classes");
+}
+
+}  // namespace
+}  // namespace tessera
