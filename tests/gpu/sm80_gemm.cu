@@ -2,7 +2,7 @@
 #include "../../src/tile/arch/sm80/gemm.h"
 #include "gemm_kernels.h"
 
-using namespace tessera::tile;
+namespace tessera::tile {
 
 // 128 x 128 x 32 tiles, 4 warps, 4 stages. Name says the types of operands and result, then the transpositions of a and
 // b.
@@ -24,3 +24,5 @@ GEMM_KERNEL(f16_half_nt, f16, float, 4, false, true, plain)
 GEMM_KERNEL(bf16_nn, bf16, float, 8, false, false, plain)
 GEMM_KERNEL(f16_gelu_nn, f16, f16, 8, false, false, add_add_gelu)
 GEMM_KERNEL(bf16_gelu_nt, bf16, bf16, 8, false, true, add_add_gelu)
+
+}  // namespace tessera::tile

@@ -1,0 +1,17 @@
+// Everything a program needs: tensors, operators, differentiation, modules, optimizers, data and files.
+#pragma once
+#include "tessera/autograd.h"
+#include "tessera/data.h"
+#include "tessera/device.h"
+#include "tessera/dtype.h"
+#include "tessera/error.h"
+#include "tessera/io.h"
+#include "tessera/models.h"
+#include "tessera/nn.h"
+#include "tessera/ops.h"
+#include "tessera/optim.h"
+#include "tessera/parallel.h"
+#include "tessera/random.h"
+#include "tessera/shape.h"
+#include "tessera/tensor.h"
+#include "tessera/version.h"
