@@ -4,8 +4,9 @@
 //
 //   struct Strip { static constexpr TESSERA_HD auto layout() { return named("n", repeat(4) * vec(8)); } };
 //   auto x = load_tile<Strip>(view, {column}, thread);
-//   auto largest = reduce_tile<0>(x, [](auto a, auto b) { return max(a, b); });
-//   store_tile(view, {column}, map_tile([](auto v, auto m) { return exp(v - m); }, x, spread(largest)), thread);
+//   auto largest = reduce_tile<0>(x, [](auto a, auto b) TESSERA_LAMBDA { return max(a, b); });
+//   store_tile(view, {column}, map_tile([](auto v, auto m) TESSERA_LAMBDA { return exp(v - m); }, x, spread(largest)),
+//   thread);
 //
 // Coordinates beyond the lengths of a view are neither read nor written.
 #pragma once
@@ -13,6 +14,13 @@
 #include "distribution.h"
 #include "math.h"
 #include "view.h"
+
+/// Behind the parameters of a lambda in a tile operator: registers must not pass through memory to a call.
+#if TESSERA_GPU_COMPILER
+#define TESSERA_LAMBDA
+#else
+#define TESSERA_LAMBDA __attribute__((always_inline))
+#endif
 
 TESSERA_TILE_BEGIN
 
@@ -87,7 +95,7 @@ struct Tile {
 template <class T, class Layout>
 TESSERA_HD Tile<T, Layout> fill_tile(T value) {
   Tile<T, Layout> t;
-  unroll<t.vectors>([&](auto i) { t.part[i] = typename Tile<T, Layout>::V(value); });
+  unroll<t.vectors>([&](auto i) TESSERA_LAMBDA { t.part[i] = typename Tile<T, Layout>::V(value); });
   return t;
 }
 
@@ -103,15 +111,16 @@ TESSERA_HD void for_each_vector(const V& view, const typename V::Coords& origin,
   constexpr int along = vector_dim<Layout>();
   const auto first = first_coords<Layout>(thread);
   bool inside = true;
-  unroll<T::rank>([&](auto d) { inside &= origin[d] + Layout::layout().length(d) <= view.template length<d>(); });
-  const auto walk = [&](auto whole) {
-    unroll<T::vectors>([&](auto i) {
+  unroll<T::rank>(
+      [&](auto d) TESSERA_LAMBDA { inside &= origin[d] + Layout::layout().length(d) <= view.template length<d>(); });
+  const auto walk = [&](auto whole) TESSERA_LAMBDA {
+    unroll<T::vectors>([&](auto i) TESSERA_LAMBDA {
       constexpr auto offset = register_coords<Layout>(i * T::lanes);
       typename V::Coords c{};
-      unroll<T::rank>([&](auto d) { c[d] = origin[d] + first[d] + offset[d]; });
+      unroll<T::rank>([&](auto d) TESSERA_LAMBDA { c[d] = origin[d] + first[d] + offset[d]; });
       int count = T::lanes;
       if constexpr (!decltype(whole)::value) {
-        unroll<T::rank>([&](auto d) {
+        unroll<T::rank>([&](auto d) TESSERA_LAMBDA {
           const i64 left = static_cast<i64>(view.template length<d>()) - c[d];
           count = d == along ? static_cast<int>(max(i64(0), min<i64>(left, count))) : left <= 0 ? 0 : count;
         });
@@ -169,7 +178,7 @@ TESSERA_HD Tile<T, Layout> load_tile(const V& view, const typename V::Coords& or
   static_assert(V::rank == Tile<T, Layout>::rank, "load_tile: view and layout differ in rank");
   using R = Tile<T, Layout>;
   R t;
-  detail::for_each_vector<Layout>(view, origin, thread, [&](auto i, const auto& c, int count) {
+  detail::for_each_vector<Layout>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
     typename R::V v(outside);
     if (count > 0) {
       const auto inside = detail::load_vector<typename R::V, detail::vector_dim<Layout>()>(view, c, count);
@@ -196,7 +205,7 @@ TESSERA_HD void store_tile(const V& view, const typename V::Coords& origin, cons
                            int thread = 0) {
   static_assert(V::rank == Tile<T, Layout>::rank, "store_tile: view and layout differ in rank");
   if (!detail::is_writer<Layout>(thread)) return;
-  detail::for_each_vector<Layout>(view, origin, thread, [&](auto i, const auto& c, int count) {
+  detail::for_each_vector<Layout>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
     if (count > 0) detail::store_vector<detail::vector_dim<Layout>()>(view, c, tile.part[i], count);
   });
 }
@@ -225,9 +234,9 @@ TESSERA_HD void for_each_tile(const V& view, const Fn& fn) {
 /// memory to a cache-resident block, with conversion. The threads of the layout each call it.
 template <class Layout, class From, class To>
 TESSERA_HD void transfer(const From& from, const To& to, int thread = 0) {
-  for_each_tile<Layout>(to, [&](const auto& origin) {
+  for_each_tile<Layout>(to, [&](const auto& origin) TESSERA_LAMBDA {
     typename From::Coords c{};
-    unroll<From::rank>([&](auto d) { c[d] = origin[d]; });
+    unroll<From::rank>([&](auto d) TESSERA_LAMBDA { c[d] = origin[d]; });
     store_tile(to, origin, load_tile<Layout>(from, c, thread), thread);
   });
 }
@@ -240,7 +249,7 @@ TESSERA_HD auto map_tile(const F& f, const Tile<T, Layout>& first, const More&..
   static_assert((is_same_v<typename More::Layout, Layout> && ...), "map_tile: layouts differ; spread() reductions");
   using V = decltype(f(first.part[0], more.part[0]...));
   Tile<element_t<V>, Layout> r;
-  unroll<r.vectors>([&](auto i) { r.part[i] = f(first.part[i], more.part[i]...); });
+  unroll<r.vectors>([&](auto i) TESSERA_LAMBDA { r.part[i] = f(first.part[i], more.part[i]...); });
   return r;
 }
 
@@ -316,10 +325,10 @@ TESSERA_HD auto reduce_tile(const Tile<T, Layout>& tile, const Op& op) {
   constexpr bool along_vector = From::lanes > 1 && detail::vector_dim<Layout>() == Dim;
   To r;
   if constexpr (along_vector) {  // vectors first, then their lanes
-    unroll<To::registers>([&](auto target) {
+    unroll<To::registers>([&](auto target) TESSERA_LAMBDA {
       typename From::V sum;
       bool first = true;
-      unroll<From::vectors>([&](auto i) {
+      unroll<From::vectors>([&](auto i) TESSERA_LAMBDA {
         if constexpr (detail::reduced_register<Layout, Dim>(i * From::lanes) == target) {
           sum = first ? tile.part[i] : op(sum, tile.part[i]);
           first = false;
@@ -330,9 +339,9 @@ TESSERA_HD auto reduce_tile(const Tile<T, Layout>& tile, const Op& op) {
       else set(r.part[target / To::lanes], target % To::lanes, value);
     });
   } else {
-    unroll<To::vectors>([&](auto target) {
+    unroll<To::vectors>([&](auto target) TESSERA_LAMBDA {
       bool first = true;
-      unroll<From::vectors>([&](auto i) {
+      unroll<From::vectors>([&](auto i) TESSERA_LAMBDA {
         if constexpr (detail::reduced_register<Layout, Dim>(i * From::lanes) == target * To::lanes) {
           r.part[target] = first ? tile.part[i] : op(r.part[target], tile.part[i]);
           first = false;
@@ -340,9 +349,9 @@ TESSERA_HD auto reduce_tile(const Tile<T, Layout>& tile, const Op& op) {
       });
     });
   }
-  unroll<plan.mask_count>([&](auto m) {
+  unroll<plan.mask_count>([&](auto m) TESSERA_LAMBDA {
     constexpr int mask = Layout::layout().reduction(Dim).masks[m];
-    unroll<To::vectors>([&](auto i) { r.part[i] = detail::combine_lanes(op, r.part[i], mask); });
+    unroll<To::vectors>([&](auto i) TESSERA_LAMBDA { r.part[i] = detail::combine_lanes(op, r.part[i], mask); });
   });
   return r;
 }
@@ -353,7 +362,7 @@ TESSERA_HD Tile<T, Layout> spread(const Tile<T, Reduced<Layout, Dim>>& reduced) 
   using To = Tile<T, Layout>;
   using From = Tile<T, Reduced<Layout, Dim>>;
   To t;
-  unroll<To::vectors>([&](auto i) {
+  unroll<To::vectors>([&](auto i) TESSERA_LAMBDA {
     constexpr int source = detail::reduced_register<Layout, Dim>(i * To::lanes);
     if constexpr (To::lanes == From::lanes) t.part[i] = reduced.part[source / From::lanes];
     else t.part[i] = typename To::V(get(reduced.part[source / From::lanes], source % From::lanes));
@@ -381,10 +390,11 @@ TESSERA_HD auto moments_tile(const Tile<T, Layout>& tile) {
   struct Result {
     Tile<T, Reduced<Layout, Dim>> mean, squares;
   };
-  const auto add = [](auto a, auto b) { return a + b; };
+  const auto add = [](auto a, auto b) TESSERA_LAMBDA { return a + b; };
   const T share = T(1) / T(Layout::layout().length(Dim));
-  const auto mean = map_tile([=](auto s) { return s * decltype(s)(share); }, reduce_tile<Dim>(tile, add));
-  const auto deviation = [](auto x, auto m) { return (x - m) * (x - m); };
+  const auto mean =
+      map_tile([=](auto s) TESSERA_LAMBDA { return s * decltype(s)(share); }, reduce_tile<Dim>(tile, add));
+  const auto deviation = [](auto x, auto m) TESSERA_LAMBDA { return (x - m) * (x - m); };
   return Result{mean, reduce_tile<Dim>(map_tile(deviation, tile, spread(mean)), add)};
 }
 
@@ -396,13 +406,13 @@ TESSERA_HD auto argmax_tile(const Tile<T, Layout>& tile, int thread = 0) {
     Tile<T, R> value;
     Tile<i32, R> index;
   };
-  const auto larger = [](auto a, auto b) { return select(b == b, max(a, b), b); };
+  const auto larger = [](auto a, auto b) TESSERA_LAMBDA { return select(b == b, max(a, b), b); };
   const auto best = reduce_tile<Dim>(tile, larger);
   Tile<i32, Layout> index;
   const auto first = thread_coords<Layout>(thread);
   const auto everywhere = spread(best);
   using From = Tile<T, Layout>;
-  unroll<From::vectors>([&](auto i) {
+  unroll<From::vectors>([&](auto i) TESSERA_LAMBDA {
     for (int k = 0; k < From::lanes; ++k) {
       const T x = get(tile.part[i], k), b = get(everywhere.part[i], k);
       const bool is_best = x == b || (x != x && b != b);
@@ -411,7 +421,7 @@ TESSERA_HD auto argmax_tile(const Tile<T, Layout>& tile, int thread = 0) {
       set(index.part[i], k, is_best ? at : 0x7fffffff);
     }
   });
-  return Result{best, reduce_tile<Dim>(index, [](auto a, auto b) { return select(a < b, a, b); })};
+  return Result{best, reduce_tile<Dim>(index, [](auto a, auto b) TESSERA_LAMBDA { return select(a < b, a, b); })};
 }
 
 TESSERA_TILE_END

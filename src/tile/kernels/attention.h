@@ -292,14 +292,14 @@ class AttentionForward {
     const V top = max(best[0], best[1]);
     const V shift = select(abs(top) < V(static_cast<C>(__builtin_inf())), top, V(C(0)));
     if (later && any(top > largest)) {
-      const V factor = exp(largest - shift);
+      const V factor = exp_nonpositive(largest - shift);
       sum *= factor;
       for (i64 d = 0; d < p_.value_width; ++d) scale_out(d, column, factor);
     }
     largest = top;
     V total[2] = {V(C(0)), V(C(0))};
     const auto step = [&](i64 row, V& into) {
-      const V e = exp(load<V>(s + row * q_block) - shift);
+      const V e = exp_nonpositive(load<V>(s + row * q_block) - shift);
       into += e;
       store(s + row * q_block, e);
     };

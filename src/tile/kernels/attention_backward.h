@@ -123,7 +123,7 @@ class AttentionBackward {
         const V shift = load<V>(lse_ + i), delta = load<V>(delta_ + i);
         for (i64 j = 0; j < used; ++j) {
           C *prob = p_block_ + j * q_block + i, *ds = ds_block_ + j * q_block + i;
-          const V e = exp(load<V>(prob) - shift);
+          const V e = exp_nonpositive(load<V>(prob) - shift);
           store(prob, e);
           store(ds, e * (load<V>(ds) - delta));
         }

@@ -22,11 +22,12 @@ TESSERA_HD Moments<double> run_moments(i64 n, const T* x) {
   for (i64 i = 0; i < n; i += norm_block) {
     const i64 m = min(norm_block, n - i);
     const C mean = sum_row<C>(
-                       m, C(0), [](auto v) { return v; }, x + i) /
+                       m, C(0), [](auto v) TESSERA_LAMBDA { return v; }, x + i) /
                    static_cast<C>(m);
     const C squares = sum_row<C>(
-        m, mean, [=](auto v) { return (v - V(mean)) * (v - V(mean)); }, x + i);
-    all = merge(all, {static_cast<double>(mean), static_cast<double>(squares), static_cast<double>(m)});
+        m, mean, [=](auto v) TESSERA_LAMBDA { return (v - V(mean)) * (v - V(mean)); }, x + i);
+    const Moments<double> block{static_cast<double>(mean), static_cast<double>(squares), static_cast<double>(m)};
+    all = i == 0 ? block : merge(all, block);
   }
   return all;
 }
@@ -39,7 +40,7 @@ TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre) {
   for (i64 i = 0; i < n; i += norm_block) {
     const auto s = sum_row_pair<C>(
         min(norm_block, n - i),
-        [=](V g, V v) {
+        [=](V g, V v) TESSERA_LAMBDA {
           return Pair<V>{g, g * (v - V(centre))};
         },
         dy + i, x + i);
@@ -54,7 +55,7 @@ template <class C, class T>
 TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift) {
   using V = typename StripTile<C>::V;
   map_row<C>(
-      n, y, [=](V v) { return fma(v, V(scale), V(shift)); }, x);
+      n, y, [=](V v) TESSERA_LAMBDA { return fma(v, V(scale), V(shift)); }, x);
 }
 
 /// dx = a * dy + b * x + c
@@ -62,14 +63,14 @@ template <class C, class T>
 TESSERA_HD void run_linear2(i64 n, T* dx, const T* dy, const T* x, C a, C b, C c) {
   using V = typename StripTile<C>::V;
   map_row<C>(
-      n, dx, [=](V g, V v) { return fma(g, V(a), fma(v, V(b), V(c))); }, dy, x);
+      n, dx, [=](V g, V v) TESSERA_LAMBDA { return fma(g, V(a), fma(v, V(b), V(c))); }, dy, x);
 }
 
 /// total += part, over n elements.
 template <class C>
 TESSERA_HD void add_row(i64 n, C* total, const C* part) {
   map_row<C>(
-      n, total, [](auto a, auto b) { return a + b; }, static_cast<const C*>(total), part);
+      n, total, [](auto a, auto b) TESSERA_LAMBDA { return a + b; }, static_cast<const C*>(total), part);
 }
 
 }  // namespace detail
@@ -86,19 +87,19 @@ void layer_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x,
   for_rows(ExecutorRef(executor), rows, n * 2, [&](i64 r, int) {
     const auto moments = detail::run_moments<C>(n, x[r]);
     const C centre = static_cast<C>(moments.mean);
-    const C scale = static_cast<C>(1 / sqrt(moments.squares / static_cast<double>(n) + eps));
+    const C scale = C(1) / sqrt(static_cast<C>(moments.squares) / static_cast<C>(n) + static_cast<C>(eps));
     mean[r] = centre;
     rstd[r] = scale;
-    const auto normal = [=](V v) { return (v - V(centre)) * V(scale); };
+    const auto normal = [=](V v) TESSERA_LAMBDA { return (v - V(centre)) * V(scale); };
     if (weight && bias) {
       map_row<C>(
-          n, y[r], [=](V v, V w, V b) { return fma(normal(v), w, b); }, x[r], weight, bias);
+          n, y[r], [=](V v, V w, V b) TESSERA_LAMBDA { return fma(normal(v), w, b); }, x[r], weight, bias);
     } else if (weight) {
       map_row<C>(
-          n, y[r], [=](V v, V w) { return normal(v) * w; }, x[r], weight);
+          n, y[r], [=](V v, V w) TESSERA_LAMBDA { return normal(v) * w; }, x[r], weight);
     } else if (bias) {
       map_row<C>(
-          n, y[r], [=](V v, V b) { return normal(v) + b; }, x[r], bias);
+          n, y[r], [=](V v, V b) TESSERA_LAMBDA { return normal(v) + b; }, x[r], bias);
     } else {
       map_row<C>(n, y[r], normal, x[r]);
     }
@@ -115,16 +116,16 @@ void rms_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x, c
     double squares = 0;
     for (i64 i = 0; i < n; i += detail::norm_block) {
       squares += static_cast<double>(sum_row<C>(
-          min(detail::norm_block, n - i), C(0), [](auto v) { return v * v; }, x[r] + i));
+          min(detail::norm_block, n - i), C(0), [](auto v) TESSERA_LAMBDA { return v * v; }, x[r] + i));
     }
     const C scale = static_cast<C>(1 / sqrt(squares / static_cast<double>(n) + eps));
     rstd[r] = scale;
     if (weight)
       map_row<C>(
-          n, y[r], [=](V v, V w) { return v * V(scale) * w; }, x[r], weight);
+          n, y[r], [=](V v, V w) TESSERA_LAMBDA { return v * V(scale) * w; }, x[r], weight);
     else
       map_row<C>(
-          n, y[r], [=](V v) { return v * V(scale); }, x[r]);
+          n, y[r], [=](V v) TESSERA_LAMBDA { return v * V(scale); }, x[r]);
   });
 }
 
@@ -138,27 +139,27 @@ TESSERA_HD void norm_backward_row(i64 n, T* dx, const T* dy, const T* x, const T
   using L = Strip4<C>;
   using V = typename StripTile<C>::V;
   const V centre(mean), scale(rstd);
-  const auto normal = [=](V v) { return Centred ? (v - centre) * scale : v * scale; };
-  const auto add = [](auto a, auto b) { return a + b; };
-  const auto multiply_add = [](V a, V b, V c) { return fma(a, b, c); };
+  const auto normal = [=](V v) TESSERA_LAMBDA { return Centred ? (v - centre) * scale : v * scale; };
+  const auto add = [](auto a, auto b) TESSERA_LAMBDA { return a + b; };
+  const auto multiply_add = [](V a, V b, V c) TESSERA_LAMBDA { return fma(a, b, c); };
   auto sum = fill_tile<C, L>(C(0)), sum_normal = sum;
   for (i64 i = 0; i < n; i += L::layout().length(0)) {
-    const auto load = [&](const auto* row) { return load_tile<L, C>(row_view(row, n), {i}, 0, C(0)); };
+    const auto load = [&](const auto* row) TESSERA_LAMBDA { return load_tile<L, C>(row_view(row, n), {i}, 0, C(0)); };
     auto g = load(dy);
     const auto xn = map_tile(normal, load(x));
     if (dweight) store_tile(row_view(dweight, n), {i}, map_tile(multiply_add, g, xn, load(dweight)));
     if (dbias) store_tile(row_view(dbias, n), {i}, map_tile(add, g, load(dbias)));
-    if (weight) g = map_tile([](V a, V b) { return a * b; }, g, load(weight));
+    if (weight) g = map_tile([](V a, V b) TESSERA_LAMBDA { return a * b; }, g, load(weight));
     sum = map_tile(add, sum, g);
     sum_normal = map_tile(multiply_add, g, xn, sum_normal);
   }
   if (!dx) return;
   const V a(Centred ? reduce_tile<0>(sum, add).part[0] / static_cast<C>(n) : C(0));
   const V b(reduce_tile<0>(sum_normal, add).part[0] / static_cast<C>(n));
-  const auto gradient = [=](V g, V v) { return (g - a - normal(v) * b) * scale; };
+  const auto gradient = [=](V g, V v) TESSERA_LAMBDA { return (g - a - normal(v) * b) * scale; };
   if (weight)
     map_row<C>(
-        n, dx, [=](V g, V v, V w) { return gradient(g * w, v); }, dy, x, weight);
+        n, dx, [=](V g, V v, V w) TESSERA_LAMBDA { return gradient(g * w, v); }, dy, x, weight);
   else map_row<C>(n, dx, gradient, dy, x);
 }
 
@@ -196,7 +197,7 @@ void norm_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, T* dweight, 
       detail::add_row(n, partial + k * n, static_cast<const C*>(partial + (slice * 2 + k) * n));
     }
     map_row<C>(
-        n, out, [](auto v) { return v; }, static_cast<const C*>(partial + k * n));
+        n, out, [](auto v) TESSERA_LAMBDA { return v; }, static_cast<const C*>(partial + k * n));
   }
 }
 
@@ -302,7 +303,7 @@ void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, P
     for (i64 b = 0; b < s.batch; ++b) all = merge(all, detail::run_moments<C>(s.size, x.at(b, c)));
     mean[c] = static_cast<C>(all.mean);
     rstd[c] = static_cast<C>(1 / sqrt(all.squares / all.count + eps));
-    const auto move = [&](C& estimate, double value) {
+    const auto move = [&](C& estimate, double value) TESSERA_LAMBDA {
       estimate = static_cast<C>((1 - running.momentum) * static_cast<double>(estimate) + running.momentum * value);
     };
     if (running.mean) move(running.mean[c], all.mean);

@@ -31,7 +31,7 @@ template <class C, class T>
 TESSERA_HD RowExponents<C> row_exponents(i64 n, const T* x) {
   using V = typename StripTile<C>::V;
   const C shift = softmax_shift(max_row<C>(n, x));
-  const auto term = [=](auto v) { return exp(v - V(shift)); };
+  const auto term = [=](auto v) TESSERA_LAMBDA { return exp_nonpositive(v - V(shift)); };
   return {shift, sum_row<C>(n, -static_cast<C>(__builtin_inf()), term, x)};
 }
 
@@ -47,21 +47,21 @@ void softmax(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x) {
       const C shift = detail::softmax_shift(max_row<C>(n, x[r]));
       auto total = fill_tile<C, Strip4<C>>(C(0));
       constexpr i64 step = Strip4<C>::layout().length(0);
-      const auto add = [](auto a, auto b) { return a + b; };
+      const auto add = [](auto a, auto b) TESSERA_LAMBDA { return a + b; };
       for (i64 i = 0; i < n; i += step) {
         const auto t = load_tile<Strip4<C>, C>(row_view(x[r], n), {i}, 0, -static_cast<C>(__builtin_inf()));
-        const auto e = map_tile([=](auto v) { return exp(v - V(shift)); }, t);
+        const auto e = map_tile([=](auto v) TESSERA_LAMBDA { return exp_nonpositive(v - V(shift)); }, t);
         total = map_tile(add, total, e);
         store_tile(row_view(y[r], n), {i}, e);
       }
       const V scale(C(1) / reduce_tile<0>(total, add).part[0]);
       map_row<C>(
-          n, y[r], [=](auto v) { return v * scale; }, static_cast<const T*>(y[r]));
+          n, y[r], [=](auto v) TESSERA_LAMBDA { return v * scale; }, static_cast<const T*>(y[r]));
     } else {  // and are computed twice where T would round them
       const auto e = detail::row_exponents<C>(n, x[r]);
       const V shift(e.shift), scale(C(1) / e.sum);
       map_row<C>(
-          n, y[r], [=](auto v) { return exp(v - shift) * scale; }, x[r]);
+          n, y[r], [=](auto v) TESSERA_LAMBDA { return exp_nonpositive(v - shift) * scale; }, x[r]);
     }
   });
 }
@@ -75,7 +75,7 @@ void log_softmax(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x
     const auto e = detail::row_exponents<C>(n, x[r]);
     const V shift(e.shift + log(e.sum));
     map_row<C>(
-        n, y[r], [=](auto v) { return v - shift; }, x[r]);
+        n, y[r], [=](auto v) TESSERA_LAMBDA { return v - shift; }, x[r]);
   });
 }
 
@@ -86,9 +86,9 @@ void softmax_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, Rows<cons
   using V = typename StripTile<C>::V;
   for_rows(ExecutorRef(executor), rows, n * 4, [&](i64 r, int) {
     const V sum(sum_row<C>(
-        n, C(0), [](auto g, auto p) { return g * p; }, dy[r], y[r]));
+        n, C(0), [](auto g, auto p) TESSERA_LAMBDA { return g * p; }, dy[r], y[r]));
     map_row<C>(
-        n, dx[r], [=](auto g, auto p) { return p * (g - sum); }, dy[r], y[r]);
+        n, dx[r], [=](auto g, auto p) TESSERA_LAMBDA { return p * (g - sum); }, dy[r], y[r]);
   });
 }
 
@@ -99,9 +99,9 @@ void log_softmax_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, Rows<
   using V = typename StripTile<C>::V;
   for_rows(ExecutorRef(executor), rows, n * 8, [&](i64 r, int) {
     const V sum(sum_row<C>(
-        n, C(0), [](auto g) { return g; }, dy[r]));
+        n, C(0), [](auto g) TESSERA_LAMBDA { return g; }, dy[r]));
     map_row<C>(
-        n, dx[r], [=](auto g, auto l) { return g - exp(l) * sum; }, dy[r], y[r]);
+        n, dx[r], [=](auto g, auto l) TESSERA_LAMBDA { return g - exp_nonpositive(l) * sum; }, dy[r], y[r]);
   });
 }
 
@@ -141,7 +141,7 @@ void cross_entropy(Executor& executor, const CrossEntropyProblem& problem, Rows<
     losses[r] = (C(1) - smoothing) * (lse[r] - convert_element<C>(x[targets[r]]));
     if (smoothing > C(0)) {
       const C mean = sum_row<C>(
-                         n, C(0), [](auto v) { return v; }, x) /
+                         n, C(0), [](auto v) TESSERA_LAMBDA { return v; }, x) /
                      static_cast<C>(n);
       losses[r] += smoothing * (lse[r] - mean);
     }
@@ -163,12 +163,13 @@ void cross_entropy_backward(Executor& executor, const CrossEntropyProblem& probl
     const V shift(lse[r]), by(factor), everywhere(spread_share);
     if (factor == C(0)) {  // also where the logits are infinite
       map_row<C>(
-          n, dlogits[r], [](auto) { return V(C(0)); }, logits[r]);
+          n, dlogits[r], [](auto) TESSERA_LAMBDA { return V(C(0)); }, logits[r]);
       return;
     }
     const C at_target = exp(convert_element<C>(logits[r][targets[r]]) - lse[r]);
     map_row<C>(
-        n, dlogits[r], [=](auto v) { return (exp(v - shift) - everywhere) * by; }, logits[r]);
+        n, dlogits[r], [=](auto v) TESSERA_LAMBDA { return (exp_nonpositive(v - shift) - everywhere) * by; },
+        logits[r]);
     dlogits[r][targets[r]] = convert_element<T>((at_target - spread_share - (C(1) - smoothing)) * factor);
   });
 }
