@@ -5,13 +5,13 @@
 using namespace tessera::tile;
 
 // 128 x 128 x 32 tiles, 4 waves. Name says the types of operands and result, then the transpositions of a and b.
-#define GEMM_KERNEL(name, T, D, width, transposed_a, transposed_b, epilogue)          \
-  extern "C" TESSERA_KERNEL(256) void name(GemmArgs args) {                           \
-    const auto a = matrix<T, width, transposed_a>(args.a, args.m, args.k, args.lda);  \
-    const auto b = matrix<T, width, transposed_b>(args.b, args.k, args.n, args.ldb);  \
-    using Pipeline = cdna::Gemm<decltype(a), ByColumn<decltype(b)>, 128, 128, 32, 4>; \
-    alignas(16) __shared__ T shared[Pipeline::shared_bytes / sizeof(T)];              \
-    gemm_block<Pipeline>(a, b, epilogue<D>(args), shared);                            \
+#define GEMM_KERNEL(name, T, D, width, transposed_a, transposed_b, epilogue)                     \
+  extern "C" TESSERA_KERNEL(256) void name(GemmArgs args) {                                      \
+    const auto a = matrix<T, width, transposed_a>(args.a, args.m, args.k, args.lda);             \
+    const auto b = matrix<T, width, transposed_b>(args.b, args.k, args.n, args.ldb);             \
+    using Pipeline = cdna::Gemm<decltype(a), ByColumn<decltype(b)>, Config{128, 128, 32, 4, 2}>; \
+    alignas(16) __shared__ T shared[Pipeline::shared_bytes / sizeof(T)];                         \
+    gemm_block<Pipeline>(a, b, epilogue<D>(args), shared);                                       \
   }
 
 GEMM_KERNEL(f16_nn, f16, float, 8, false, false, plain)

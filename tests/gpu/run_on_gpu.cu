@@ -138,12 +138,12 @@ void compare_all() {
 
 // ---- times
 
-template <class T, int M, int N, int K, int Warps, int Stages, bool TransposedB>
-TESSERA_KERNEL(Warps * 32)
+template <class T, Config C, bool TransposedB>
+TESSERA_KERNEL(C.warps * 32)
 void timed(GemmArgs args) {
   const auto a = matrix<T, 8, false>(args.a, args.m, args.k, args.lda);
   const auto b = matrix<T, 8, TransposedB>(args.b, args.k, args.n, args.ldb);
-  using Pipeline = sm80::Gemm<decltype(a), ByColumn<decltype(b)>, M, N, K, Warps, Stages>;
+  using Pipeline = sm80::Gemm<decltype(a), ByColumn<decltype(b)>, C>;
   extern __shared__ __align__(128) char shared[];
   gemm_block<Pipeline>(a, b, plain<T>(args), reinterpret_cast<T*>(shared));
 }
@@ -184,19 +184,21 @@ void time_all(const char* type, cudaDataType cuda_type, int m, int n, int k, boo
   });
   cublasDestroy(handle);
   std::printf("%s %s %d x %d x %d: cuBLAS %.1f TFLOP/s", type, transposed_b ? "nt" : "nn", m, n, k, flops / peer / 1e9);
-  const auto time = [&]<int M, int N, int K, int Warps, int Stages>() {
+  const auto time = [&]<Config C>() {
     const auto run = [&](auto kernel) {
-      return milliseconds([&] { launch(kernel, args, M, N, Warps * 32, Stages * (M + N) * K * 2); });
+      return milliseconds([&] {
+        launch(kernel, args, C.tile_m, C.tile_n, C.warps * 32, C.stages * (C.tile_m + C.tile_n) * C.tile_k * 2);
+      });
     };
-    const double ms =
-        transposed_b ? run(timed<T, M, N, K, Warps, Stages, true>) : run(timed<T, M, N, K, Warps, Stages, false>);
-    std::printf(", %dx%dx%d/%d/%d %.1f (%.2f)", M, N, K, Warps, Stages, flops / ms / 1e9, peer / ms);
+    const double ms = transposed_b ? run(timed<T, C, true>) : run(timed<T, C, false>);
+    std::printf(", %dx%dx%d/%d/%d %.1f (%.2f)", C.tile_m, C.tile_n, C.tile_k, C.warps, C.stages, flops / ms / 1e9,
+                peer / ms);
   };
-  time.template operator()<128, 128, 32, 4, 4>();
-  time.template operator()<128, 128, 64, 4, 3>();
-  time.template operator()<128, 256, 32, 8, 4>();
-  time.template operator()<128, 256, 64, 8, 3>();
-  time.template operator()<256, 128, 64, 8, 3>();
+  time.template operator()<Config{128, 128, 32, 4, 4}>();
+  time.template operator()<Config{128, 128, 64, 4, 3}>();
+  time.template operator()<Config{128, 256, 32, 8, 4}>();
+  time.template operator()<Config{128, 256, 64, 8, 3}>();
+  time.template operator()<Config{256, 128, 64, 8, 3}>();
   std::printf("\n");
 }
 

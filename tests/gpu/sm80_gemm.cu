@@ -6,13 +6,13 @@ namespace tessera::tile {
 
 // 128 x 128 x 32 tiles, 4 warps, 4 stages. Name says the types of operands and result, then the transpositions of a and
 // b.
-#define GEMM_KERNEL(name, T, D, width, transposed_a, transposed_b, epilogue)             \
-  extern "C" TESSERA_KERNEL(128) void name(GemmArgs args) {                              \
-    const auto a = matrix<T, width, transposed_a>(args.a, args.m, args.k, args.lda);     \
-    const auto b = matrix<T, width, transposed_b>(args.b, args.k, args.n, args.ldb);     \
-    using Pipeline = sm80::Gemm<decltype(a), ByColumn<decltype(b)>, 128, 128, 32, 4, 4>; \
-    extern __shared__ __align__(128) char shared[];                                      \
-    gemm_block<Pipeline>(a, b, epilogue<D>(args), reinterpret_cast<T*>(shared));         \
+#define GEMM_KERNEL(name, T, D, width, transposed_a, transposed_b, epilogue)                     \
+  extern "C" TESSERA_KERNEL(128) void name(GemmArgs args) {                                      \
+    const auto a = matrix<T, width, transposed_a>(args.a, args.m, args.k, args.lda);             \
+    const auto b = matrix<T, width, transposed_b>(args.b, args.k, args.n, args.ldb);             \
+    using Pipeline = sm80::Gemm<decltype(a), ByColumn<decltype(b)>, Config{128, 128, 32, 4, 4}>; \
+    extern __shared__ __align__(128) char shared[];                                              \
+    gemm_block<Pipeline>(a, b, epilogue<D>(args), reinterpret_cast<T*>(shared));                 \
   }
 
 GEMM_KERNEL(f16_nn, f16, float, 8, false, false, plain)

@@ -12,11 +12,12 @@ struct TilePlace {
   int row, column;  // in tiles
 };
 
-/// The tile of block `block`: groups of `group` tile rows, walked column by column, so that blocks that run at the same
-/// time share operands in the second-level cache.
-constexpr TESSERA_HD TilePlace grouped_tile(int block, int tiles_down, int tiles_across, int group) {
-  const int first = block / (group * tiles_across) * group;
-  const int rows = min(group, tiles_down - first), within = block - first * tiles_across;
+/// The tile of block `block`. Grouped: eight tile rows at a time, walked column by column, so that blocks that run at
+/// the same time share operands in the second-level cache.
+constexpr TESSERA_HD TilePlace tile_of_block(Schedule schedule, int block, int tiles_down, int tiles_across) {
+  if (schedule == Schedule::linear) return {block / tiles_across, block % tiles_across};
+  const int first = block / (8 * tiles_across) * 8;
+  const int rows = min(8, tiles_down - first), within = block - first * tiles_across;
   return {first + within % rows, within / rows};
 }
 
@@ -35,13 +36,10 @@ template <class Pipeline, Expression E>
 TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int row, int column, int m, int n,
                                float* slab) {
   using Sums = typename Pipeline::Sums;
-  constexpr int width = Pipeline::tile_n, height = Sums::down * Sums::atom_m;  // of what fits into shared memory
-  constexpr int held = Sums::layout().registers() / Sums::atoms_m;             // sums of a thread in it
-  constexpr int batch = 4;                                                     // elements of a thread under way
-  static_assert(width * height % (batch * Pipeline::threads) == 0, "tile GEMM: uneven epilogue");
-  static_assert(width * height * 4 <= Pipeline::shared_bytes, "tile GEMM: too little shared memory for the epilogue");
-  static_assert(width % 32 == 0, "tile GEMM: tile_n must be a multiple of 32");
-  const auto place = [](int i, int j) { return i * width + (j ^ i % 4 * 8); };  // four rows meet all banks
+  constexpr int width = Pipeline::config.tile_n, height = Sums::down * Sums::atom_m;  // of what fits into shared memory
+  constexpr int held = Sums::layout().registers() / Sums::atoms_m;                    // sums of a thread in it
+  constexpr int batch = 4;                                                            // elements of a thread under way
+  const auto place = [](int i, int j) { return i * width + (j ^ i % 4 * 8); };        // four rows meet all banks
 
   const auto at = thread_coords<Sums>(thread_in_block());
   const int part = at[0] / Sums::rows, inner = at[0] % Sums::rows;
@@ -70,15 +68,16 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
   });
 }
 
-/// One block's part of an M x N result: epilogue, an expression over the sums, is evaluated for each of its elements.
+/// One block's part of the result: epilogue, an expression over the sums, is evaluated for each of its elements.
 /// Pipeline is sm80::Gemm or cdna::Gemm for the views a(m, k) and by_column(b(k, n)); the grid has one block for each
 /// tile.
 template <class Pipeline, class A, class B, Expression E>
 TESSERA_DEVICE void gemm_block(const A& a, const B& b, const E& epilogue, typename Pipeline::T* shared) {
   const int m = static_cast<int>(a.length(0)), n = static_cast<int>(b.length(1)), k = static_cast<int>(a.length(1));
-  const TilePlace tile =
-      grouped_tile(static_cast<int>(block_in_grid()), ceil_div(m, Pipeline::tile_m), ceil_div(n, Pipeline::tile_n), 8);
-  const int row = tile.row * Pipeline::tile_m, column = tile.column * Pipeline::tile_n;
+  constexpr Config config = Pipeline::config;
+  const TilePlace tile = tile_of_block(config.schedule, static_cast<int>(block_in_grid()), ceil_div(m, config.tile_m),
+                                       ceil_div(n, config.tile_n));
+  const int row = tile.row * config.tile_m, column = tile.column * config.tile_n;
   Pipeline pipeline;
   pipeline.run(a, by_column(b), row, column, 0, k, shared);
   store_sums(pipeline, epilogue, row, column, m, n, reinterpret_cast<float*>(shared));

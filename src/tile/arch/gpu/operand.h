@@ -2,6 +2,7 @@
 // An operand is a view (row, depth): rows of A, or columns of B, by the dimension that is summed over.
 // Compiles for the host too: tests check there that fetching, shared memory and fragments fit together.
 #pragma once
+#include "../../config.h"
 #include "../../distribution.h"
 #include "../../types.h"
 #include "../../view.h"
@@ -142,23 +143,14 @@ TESSERA_HD void touch([[maybe_unused]] Word& word) {
 
 // ---- the result
 
-/// How the M x N result of a block is shared out: equal parts for the warps, as square as possible so that operands are
-/// read least often, each a grid of matrix instructions with the result layout Atom.
-template <int M, int N, int Warps, class Atom>
+/// How the result of a block is shared out: equal parts for the warps, each a grid of matrix instructions with the
+/// result layout Atom.
+template <Config C, Arch Hardware, class Atom>
 struct SumLayout {
   static constexpr int atom_m = Atom::layout().length(0), atom_n = Atom::layout().length(1);
-
-  static consteval int most_square() {
-    int best = 0;
-    for (int down = 1; down <= Warps; ++down) {
-      const bool whole = Warps % down == 0 && M % (down * atom_m) == 0 && N % (Warps / down * atom_n) == 0;
-      if (whole && (best == 0 || M / down + N * down / Warps < M / best + N * best / Warps)) best = down;
-    }
-    return best;
-  }
-  static constexpr int down = most_square(), across = down > 0 ? Warps / down : 1;
-  static_assert(down > 0, "tile GEMM: the tile cannot be cut into equal parts for the warps of the block");
-  static constexpr int rows = M / max(down, 1), columns = N / across;  // of one warp
+  static constexpr int down = warps_down(C.tile_m, C.tile_n, C.warps, traits(Hardware).atom_m, traits(Hardware).atom_n);
+  static constexpr int across = C.warps / down;
+  static constexpr int rows = C.tile_m / down, columns = C.tile_n / across;  // of one warp
   static constexpr int atoms_m = rows / atom_m, atoms_n = columns / atom_n;
 
   static constexpr TESSERA_HD auto layout() {

@@ -1,0 +1,136 @@
+// The knobs of tile GEMMs on GPUs and which of them go together: one question, asked alike by the host, by a tuner and
+// when a kernel is compiled. (The CPU pipeline cuts its blocks by its caches and has no knobs.)
+#pragma once
+#include "base.h"
+
+TESSERA_TILE_BEGIN
+
+/// Pipelines, by the first hardware that runs them.
+enum class Arch : u8 { sm80, cdna };
+
+/// Order in which blocks take the tiles of the result: row by row, or in groups of rows that share operands in the
+/// cache.
+enum class Schedule : u8 { linear, grouped };
+
+/// How a product is cut. Of the result, a block computes tile_m x tile_n, summing up tile_k at a time.
+struct Config {
+  int tile_m, tile_n, tile_k;
+  int warps;        // per block; on AMD's cards waves
+  int stages;       // tiles of operands in shared memory
+  int cluster = 1;  // blocks that share operands
+  Schedule schedule = Schedule::grouped;
+  int split_k = 1;  // blocks that share the sums of a tile
+};
+
+/// c[m, n] = a[m, k] b[k, n], elements of the operands in bytes.
+struct Problem {
+  i64 m, n, k;
+  int element_bytes;
+};
+
+/// Why a config does not serve a problem; see sentence().
+enum class Reason : u8 {
+  ok,
+  shape,
+  elements,
+  tile,
+  warps,
+  fetch,
+  registers,
+  stages,
+  shared_memory,
+  epilogue,
+  cluster,
+  split_k
+};
+
+constexpr TESSERA_HD const char* sentence(Reason reason) {
+  switch (reason) {
+    case Reason::ok:
+      return "serves";
+    case Reason::shape:
+      return "lengths must lie between 0 and 2^31 - 1024, the number of tiles below 2^31";
+    case Reason::elements:
+      return "operands must have elements of 16 bits";
+    case Reason::tile:
+      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one from 32 to 128";
+    case Reason::warps:
+      return "1 to 16 warps that cut the tile into equal parts, whole in matrix instructions";
+    case Reason::fetch:
+      return "operand tiles must give every thread the same number of 16-byte chunks, 1 to 8 on AMD's cards";
+    case Reason::registers:
+      return "the sums need more registers than a thread has";
+    case Reason::stages:
+      return "sm80 needs 2 to 8 stages, cdna exactly 2";
+    case Reason::shared_memory:
+      return "the stages need more shared memory than a block has";
+    case Reason::epilogue:
+      return "the epilogue needs more shared memory than the stages, or uneven shares of it";
+    case Reason::cluster:
+      return "no pipeline shares operands between blocks";
+    case Reason::split_k:
+      return "no pipeline splits k over blocks";
+  }
+  return "";
+}
+
+/// What a pipeline is made for: its matrix instruction, and the limits of its hardware.
+struct ArchTraits {
+  int warp_size;
+  int atom_m, atom_n;  // result of one matrix instruction; columns in the units that are loaded together
+  int max_chunks;      // 16-byte chunks of an operand that a thread fetches
+  int max_sums;        // that a thread holds besides all else
+  int min_stages, max_stages;
+  int shared_bytes;  // of a block; cards of 8.6 and 8.9 have 99 KiB, which a launch finds out
+};
+constexpr TESSERA_HD ArchTraits traits(Arch arch) {
+  return arch == Arch::sm80 ? ArchTraits{32, 16, 16, 64, 128, 2, 8, 163 * 1024}
+                            : ArchTraits{64, 32, 32, 8, 256, 2, 2, 64 * 1024};
+}
+
+/// Into how many parts `warps` cut a tile from top to bottom: the parts are equal, whole in units, and as square as
+/// possible, so that operands are read least often. 0 when there is no such way.
+constexpr TESSERA_HD int warps_down(int tile_m, int tile_n, int warps, int unit_m, int unit_n) {
+  int best = 0;
+  for (int down = 1; down <= warps; ++down) {
+    const bool whole = warps % down == 0 && tile_m % (down * unit_m) == 0 && tile_n % (warps / down * unit_n) == 0;
+    const auto edges = [&](int d) { return tile_m / d + tile_n * d / warps; };
+    if (whole && (best == 0 || edges(down) < edges(best))) best = down;
+  }
+  return best;
+}
+
+/// Whether the pipeline of `arch` computes `problem` with `config`, or the first reason why not.
+constexpr TESSERA_HD Reason validate(const Config& config, const Problem& problem, Arch arch) {
+  const ArchTraits hardware = traits(arch);
+  const auto is_power = [](int x, int low, int high) { return x >= low && x <= high && (x & (x - 1)) == 0; };
+  const auto is_length = [](i64 x) { return x >= 0 && x < (i64{1} << 31) - 1024; };
+  if (!is_length(problem.m) || !is_length(problem.n) || !is_length(problem.k)) return Reason::shape;
+  if (problem.element_bytes != 2) return Reason::elements;
+
+  const int m = config.tile_m, n = config.tile_n, k = config.tile_k;
+  if (!is_power(m, 32, 256) || !is_power(n, 32, 256) || !is_power(k, 32, 128)) return Reason::tile;
+  if (ceil_div(problem.m, i64{m}) * ceil_div(problem.n, i64{n}) >= (i64{1} << 31)) return Reason::shape;
+
+  const int threads = config.warps * hardware.warp_size;
+  const int down = warps_down(m, n, config.warps, hardware.atom_m, hardware.atom_n);
+  if (config.warps < 1 || config.warps > 16 || down == 0) return Reason::warps;
+  const auto shares = [&](int rows) {
+    const int chunks = rows * k / 8;
+    return chunks % threads == 0 && chunks / threads <= hardware.max_chunks;
+  };
+  if (!shares(m) || !shares(n)) return Reason::fetch;
+  if (m * n / threads > hardware.max_sums) return Reason::registers;
+
+  if (config.stages < hardware.min_stages || config.stages > hardware.max_stages) return Reason::stages;
+  const int shared_bytes = config.stages * (m + n) * k * problem.element_bytes;
+  if (shared_bytes > hardware.shared_bytes) return Reason::shared_memory;
+  const int slab = down * hardware.atom_m * n;  // sums that pass through shared memory at a time
+  if (slab * 4 > shared_bytes || slab % (4 * threads) != 0) return Reason::epilogue;
+
+  if (config.cluster != 1) return Reason::cluster;
+  if (config.split_k != 1) return Reason::split_k;
+  return Reason::ok;
+}
+
+TESSERA_TILE_END

@@ -1,0 +1,69 @@
+#include "tile/config.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+using namespace tessera::tile;
+
+namespace {
+
+constexpr Problem square{1000, 1000, 1000, 2};
+constexpr Config good{128, 128, 32, 4, 4}, good_amd{128, 128, 32, 4, 2};
+
+Config with(Config config, int Config::*knob, int value) {
+  config.*knob = value;
+  return config;
+}
+
+TEST(Config, GoodOnesServe) {
+  static_assert(validate(good, square, Arch::sm80) == Reason::ok);
+  static_assert(validate(good_amd, square, Arch::cdna) == Reason::ok);
+  EXPECT_EQ(validate({128, 256, 64, 8, 3}, square, Arch::sm80), Reason::ok);
+  EXPECT_EQ(validate({256, 128, 64, 8, 3}, square, Arch::sm80), Reason::ok);
+  EXPECT_EQ(validate({64, 64, 32, 4, 2}, square, Arch::sm80), Reason::ok);
+  EXPECT_EQ(validate(good, {0, 0, 0, 2}, Arch::sm80), Reason::ok);
+}
+
+TEST(Config, EveryRefusalHasItsReason) {
+  EXPECT_EQ(validate(good, {-1, 1, 1, 2}, Arch::sm80), Reason::shape);
+  EXPECT_EQ(validate(good, {1, i64{1} << 31, 1, 2}, Arch::sm80), Reason::shape);
+  EXPECT_EQ(validate({32, 32, 32, 1, 4}, {2000000000, 2000000000, 1, 2}, Arch::sm80), Reason::shape);
+  EXPECT_EQ(validate(good, {1, 1, 1, 4}, Arch::sm80), Reason::elements);
+  for (int tile : {0, -128, 16, 96, 512}) {
+    EXPECT_EQ(validate(with(good, &Config::tile_m, tile), square, Arch::sm80), Reason::tile);
+    EXPECT_EQ(validate(with(good, &Config::tile_n, tile), square, Arch::cdna), Reason::tile);
+    EXPECT_EQ(validate(with(good, &Config::tile_k, tile), square, Arch::sm80), Reason::tile);
+  }
+  for (int warps : {0, -4, 3, 5, 32})
+    EXPECT_EQ(validate(with(good, &Config::warps, warps), square, Arch::sm80), Reason::warps);
+  EXPECT_EQ(validate({32, 32, 32, 2, 2}, square, Arch::cdna), Reason::warps);
+  EXPECT_EQ(validate({32, 256, 32, 8, 4}, square, Arch::sm80), Reason::fetch);
+  EXPECT_EQ(validate({256, 256, 64, 2, 2}, square, Arch::cdna), Reason::fetch);
+  EXPECT_EQ(validate({256, 256, 32, 8, 4}, square, Arch::sm80), Reason::registers);
+  for (int stages : {-1, 0, 1, 9})
+    EXPECT_EQ(validate(with(good, &Config::stages, stages), square, Arch::sm80), Reason::stages);
+  EXPECT_EQ(validate(good, square, Arch::cdna), Reason::stages);
+  EXPECT_EQ(validate({128, 256, 64, 8, 4}, square, Arch::sm80), Reason::shared_memory);
+  EXPECT_EQ(validate({256, 256, 64, 8, 2}, square, Arch::cdna), Reason::shared_memory);
+  EXPECT_EQ(validate({128, 256, 32, 8, 2}, square, Arch::cdna), Reason::epilogue);
+  EXPECT_EQ(validate(with(good, &Config::cluster, 2), square, Arch::sm80), Reason::cluster);
+  EXPECT_EQ(validate(with(good, &Config::split_k, 2), square, Arch::sm80), Reason::split_k);
+}
+
+TEST(Config, EveryReasonHasItsSentence) {
+  std::set<std::string> sentences;
+  for (int r = 0; r <= static_cast<int>(Reason::split_k); ++r) sentences.insert(sentence(static_cast<Reason>(r)));
+  EXPECT_EQ(sentences.size(), static_cast<std::size_t>(Reason::split_k) + 1);
+  EXPECT_FALSE(sentences.count(""));
+}
+
+TEST(Config, PartsOfATileAreEqualAndAsSquareAsPossible) {
+  EXPECT_EQ(warps_down(128, 128, 4, 16, 16), 2);
+  EXPECT_EQ(warps_down(256, 64, 4, 16, 16), 4);
+  EXPECT_EQ(warps_down(64, 256, 4, 16, 16), 1);
+  EXPECT_EQ(warps_down(32, 32, 4, 32, 32), 0);
+}
+
+}  // namespace
