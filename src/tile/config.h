@@ -22,6 +22,12 @@ struct Config {
   int split_k = 1;  // blocks that share the sums of a tile
 };
 
+/// A config as a type, which is what kernels take: nvcc cannot name a kernel after a struct.
+template <int TileM, int TileN, int TileK, int Warps, int Stages, Schedule Order = Schedule::grouped>
+struct Choice {
+  static constexpr Config config{TileM, TileN, TileK, Warps, Stages, 1, Order};
+};
+
 /// c[m, n] = a[m, k] b[k, n], elements of the operands in bytes.
 struct Problem {
   i64 m, n, k;

@@ -9,7 +9,7 @@ using namespace tessera::tile;
   extern "C" TESSERA_KERNEL(256) void name(GemmArgs args) {                                      \
     const auto a = matrix<T, width, transposed_a>(args.a, args.m, args.k, args.lda);             \
     const auto b = matrix<T, width, transposed_b>(args.b, args.k, args.n, args.ldb);             \
-    using Pipeline = cdna::Gemm<decltype(a), ByColumn<decltype(b)>, Config{128, 128, 32, 4, 2}>; \
+    using Pipeline = cdna::Gemm<decltype(a), ByColumn<decltype(b)>, Choice<128, 128, 32, 4, 2>>; \
     alignas(16) __shared__ T shared[Pipeline::shared_bytes / sizeof(T)];                         \
     gemm_block<Pipeline>(a, b, epilogue<D>(args), shared);                                       \
   }

@@ -138,8 +138,8 @@ void compare_all() {
 
 // ---- times
 
-template <class T, Config C, bool TransposedB>
-TESSERA_KERNEL(C.warps * 32)
+template <class T, class C, bool TransposedB>
+TESSERA_KERNEL(C::config.warps * 32)
 void timed(GemmArgs args) {
   const auto a = matrix<T, 8, false>(args.a, args.m, args.k, args.lda);
   const auto b = matrix<T, 8, TransposedB>(args.b, args.k, args.n, args.ldb);
@@ -184,21 +184,23 @@ void time_all(const char* type, cudaDataType cuda_type, int m, int n, int k, boo
   });
   cublasDestroy(handle);
   std::printf("%s %s %d x %d x %d: cuBLAS %.1f TFLOP/s", type, transposed_b ? "nt" : "nn", m, n, k, flops / peer / 1e9);
-  const auto time = [&]<Config C>() {
+  const auto time = [&]<class C>() {
+    constexpr Config config = C::config;
     const auto run = [&](auto kernel) {
       return milliseconds([&] {
-        launch(kernel, args, C.tile_m, C.tile_n, C.warps * 32, C.stages * (C.tile_m + C.tile_n) * C.tile_k * 2);
+        launch(kernel, args, config.tile_m, config.tile_n, config.warps * 32,
+               config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2);
       });
     };
     const double ms = transposed_b ? run(timed<T, C, true>) : run(timed<T, C, false>);
-    std::printf(", %dx%dx%d/%d/%d %.1f (%.2f)", C.tile_m, C.tile_n, C.tile_k, C.warps, C.stages, flops / ms / 1e9,
-                peer / ms);
+    std::printf(", %dx%dx%d/%d/%d %.1f (%.2f)", config.tile_m, config.tile_n, config.tile_k, config.warps,
+                config.stages, flops / ms / 1e9, peer / ms);
   };
-  time.template operator()<Config{128, 128, 32, 4, 4}>();
-  time.template operator()<Config{128, 128, 64, 4, 3}>();
-  time.template operator()<Config{128, 256, 32, 8, 4}>();
-  time.template operator()<Config{128, 256, 64, 8, 3}>();
-  time.template operator()<Config{256, 128, 64, 8, 3}>();
+  time.template operator()<Choice<128, 128, 32, 4, 4>>();
+  time.template operator()<Choice<128, 128, 64, 4, 3>>();
+  time.template operator()<Choice<128, 256, 32, 8, 4>>();
+  time.template operator()<Choice<128, 256, 64, 8, 3>>();
+  time.template operator()<Choice<256, 128, 64, 8, 3>>();
   std::printf("\n");
 }
 

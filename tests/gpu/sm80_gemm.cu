@@ -10,7 +10,7 @@ namespace tessera::tile {
   extern "C" TESSERA_KERNEL(128) void name(GemmArgs args) {                                      \
     const auto a = matrix<T, width, transposed_a>(args.a, args.m, args.k, args.lda);             \
     const auto b = matrix<T, width, transposed_b>(args.b, args.k, args.n, args.ldb);             \
-    using Pipeline = sm80::Gemm<decltype(a), ByColumn<decltype(b)>, Config{128, 128, 32, 4, 4}>; \
+    using Pipeline = sm80::Gemm<decltype(a), ByColumn<decltype(b)>, Choice<128, 128, 32, 4, 4>>; \
     extern __shared__ __align__(128) char shared[];                                              \
     gemm_block<Pipeline>(a, b, epilogue<D>(args), reinterpret_cast<T*>(shared));                 \
   }

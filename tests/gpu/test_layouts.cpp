@@ -66,13 +66,13 @@ Matrix placed(const std::vector<std::vector<float>>& held, int rows, int columns
   return result;
 }
 
-template <class A, class B, Config C>
+template <class A, class B, class C>
 struct Sm80Block {
-  static constexpr int M = C.tile_m, N = C.tile_n, K = C.tile_k, Warps = C.warps;
+  static constexpr int M = C::config.tile_m, N = C::config.tile_n, K = C::config.tile_k, Warps = C::config.warps;
   using FetchA = Fetch<A, M, K, Warps, 32>;
   using FetchB = Fetch<B, N, K, Warps, 32>;
   using Sums = SumLayout<C, Arch::sm80, MmaSync16x8x16::C>;
-  static_assert(validate(C, {0, 0, 0, 2}, Arch::sm80) == Reason::ok);
+  static_assert(validate(C::config, {0, 0, 0, 2}, Arch::sm80) == Reason::ok);
   static_assert(sm80::is_conflict_free<FetchA, false>() && sm80::is_conflict_free<FetchB, true>());
 
   template <class F>
@@ -129,10 +129,10 @@ struct Sm80Block {
   }
 };
 
-template <class A, class B, Config C>
+template <class A, class B, class C>
 struct CdnaBlock {
-  static constexpr int M = C.tile_m, N = C.tile_n, K = C.tile_k, Waves = C.warps;
-  static_assert(validate(C, {0, 0, 0, 2}, Arch::cdna) == Reason::ok);
+  static constexpr int M = C::config.tile_m, N = C::config.tile_n, K = C::config.tile_k, Waves = C::config.warps;
+  static_assert(validate(C::config, {0, 0, 0, 2}, Arch::cdna) == Reason::ok);
   using FetchA = cdna::Prefetch<A, M, K, Waves>;
   using FetchB = cdna::Prefetch<B, N, K, Waves>;
   using Sums = SumLayout<C, Arch::cdna, Mfma32x32x8::C>;
@@ -229,8 +229,8 @@ auto along_rows(const Elements& x, int rows, int depth, int pitch) {
 /// Both pipelines on the same operands.
 template <class A, class B>
 void expect_products(const A& a, const B& b, int m, int n) {
-  expect_product<Sm80Block<A, B, Config{64, 64, 32, 4, 4}>>(a, b, m, n, 64, 64);
-  expect_product<CdnaBlock<A, B, Config{128, 128, 32, 4, 2}>>(a, b, m, n, 128, 128);
+  expect_product<Sm80Block<A, B, Choice<64, 64, 32, 4, 4>>>(a, b, m, n, 64, 64);
+  expect_product<CdnaBlock<A, B, Choice<128, 128, 32, 4, 2>>>(a, b, m, n, 128, 128);
 }
 
 TEST(TileGemmLayouts, ContiguousAlongDepth) {
@@ -257,19 +257,19 @@ TEST(TileGemmLayouts, NarrowAccesses) {
   expect_products(along_depth<4>(x, 1, 4, 4), along_rows<4>(y, 4, 4, 4), 0, 0);
 }
 
-template <Config Nvidia, Config Amd, class A, class B>
+template <class Nvidia, class Amd, class A, class B>
 void expect_products_with(const A& a, const B& b) {
-  expect_product<Sm80Block<A, B, Nvidia>>(a, b, 0, 0, Nvidia.tile_m, Nvidia.tile_n);
-  expect_product<CdnaBlock<A, B, Amd>>(a, b, 0, 0, Amd.tile_m, Amd.tile_n);
+  expect_product<Sm80Block<A, B, Nvidia>>(a, b, 0, 0, Nvidia::config.tile_m, Nvidia::config.tile_n);
+  expect_product<CdnaBlock<A, B, Amd>>(a, b, 0, 0, Amd::config.tile_m, Amd::config.tile_n);
 }
 
 TEST(TileGemmLayouts, OtherTilesAndWarps) {
   const Elements x(80 * 136), y(136 * 72);
   const auto a = along_depth<8>(x, 77, 136, 136), b = along_depth<8>(y, 65, 136, 136);
   const auto c = along_rows<8>(x, 80, 131, 80), d = along_rows<8>(y, 72, 131, 72);
-  expect_products_with<Config{32, 32, 32, 1, 2}, Config{32, 32, 32, 1, 2}>(a, d);
-  expect_products_with<Config{32, 128, 128, 4, 2}, Config{64, 64, 64, 4, 2}>(c, b);
-  expect_products_with<Config{256, 64, 64, 8, 2}, Config{128, 128, 64, 4, 2}>(c, d);
+  expect_products_with<Choice<32, 32, 32, 1, 2>, Choice<32, 32, 32, 1, 2>>(a, d);
+  expect_products_with<Choice<32, 128, 128, 4, 2>, Choice<64, 64, 64, 4, 2>>(c, b);
+  expect_products_with<Choice<256, 64, 64, 8, 2>, Choice<128, 128, 64, 4, 2>>(c, d);
 }
 
 TEST(TileGemmLayouts, StridesOnlyKnownAtRunTime) {

@@ -9,19 +9,19 @@ namespace cdna {
 
 /// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float. A and B are views of f16 or bf16: (row,
 /// k), (column, k).
-template <class A, class B, Config C>
+template <class A, class B, class C>
 class Gemm {
  public:
-  static constexpr Config config = C;
-  static constexpr int threads = C.warps * wave_size;
-  using FetchA = Prefetch<A, C.tile_m, C.tile_k, C.warps>;
-  using FetchB = Prefetch<B, C.tile_n, C.tile_k, C.warps>;
+  static constexpr Config config = C::config;
+  static constexpr int threads = config.warps * wave_size;
+  using FetchA = Prefetch<A, config.tile_m, config.tile_k, config.warps>;
+  using FetchB = Prefetch<B, config.tile_n, config.tile_k, config.warps>;
   using T = typename FetchA::T;
   using Sums = SumLayout<C, Arch::cdna, Mfma32x32x8::C>;
   static constexpr int stage_size = FetchA::Tile::size + FetchB::Tile::size;
-  static constexpr int shared_bytes = C.stages * stage_size * static_cast<int>(sizeof(T));
+  static constexpr int shared_bytes = config.stages * stage_size * static_cast<int>(sizeof(T));
   static_assert(is_same_v<T, typename FetchB::T>, "tile GEMM: a and b differ in type");
-  static_assert(validate(C, {0, 0, 0, sizeof(T)}, Arch::cdna) == Reason::ok, "tile GEMM: see Reason");
+  static_assert(validate(config, {0, 0, 0, sizeof(T)}, Arch::cdna) == Reason::ok, "tile GEMM: see Reason");
   static_assert(reads_conflict_free<typename FetchA::Tile>() && reads_conflict_free<typename FetchB::Tile>(),
                 "tile GEMM: bank conflicts");
 
@@ -30,7 +30,7 @@ class Gemm {
   TESSERA_DEVICE void run(const A& a, const B& b, int m, int n, int begin, int end, T* shared) {
     FetchA fetch_a(a, m, begin, end, thread_in_block());
     FetchB fetch_b(b, n, begin, end, thread_in_block());
-    const int tiles = ceil_div(end - begin, C.tile_k);
+    const int tiles = ceil_div(end - begin, config.tile_k);
     if (tiles <= 0) return;
     const auto load = [&] {
       fetch_a.load();
@@ -69,7 +69,7 @@ class Gemm {
   TESSERA_DEVICE void multiply(const T* stage) {
     const int wave = uniform(thread_in_block() / wave_size);
     const auto at = thread_coords<OperandPair>(thread_in_block() % wave_size);
-    unroll<C.tile_k / 16>([&](auto step) {
+    unroll<config.tile_k / 16>([&](auto step) {
       T a[Sums::atoms_m][8], b[Sums::atoms_n][8];
       unroll<Sums::atoms_m>([&](auto i) {
         read(a[i], stage + FetchA::Tile::offset(Sums::row(wave) + i * 32 + at[0], step * 16 + at[1]));

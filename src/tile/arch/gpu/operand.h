@@ -145,12 +145,13 @@ TESSERA_HD void touch([[maybe_unused]] Word& word) {
 
 /// How the result of a block is shared out: equal parts for the warps, each a grid of matrix instructions with the
 /// result layout Atom.
-template <Config C, Arch Hardware, class Atom>
+template <class C, Arch Hardware, class Atom>
 struct SumLayout {
   static constexpr int atom_m = Atom::layout().length(0), atom_n = Atom::layout().length(1);
-  static constexpr int down = warps_down(C.tile_m, C.tile_n, C.warps, traits(Hardware).atom_m, traits(Hardware).atom_n);
-  static constexpr int across = C.warps / down;
-  static constexpr int rows = C.tile_m / down, columns = C.tile_n / across;  // of one warp
+  static constexpr int down =
+      warps_down(C::config.tile_m, C::config.tile_n, C::config.warps, traits(Hardware).atom_m, traits(Hardware).atom_n);
+  static constexpr int across = C::config.warps / down;
+  static constexpr int rows = C::config.tile_m / down, columns = C::config.tile_n / across;  // of one warp
   static constexpr int atoms_m = rows / atom_m, atoms_n = columns / atom_n;
 
   static constexpr TESSERA_HD auto layout() {

@@ -9,19 +9,19 @@ namespace sm80 {
 
 /// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float. A and B are views of f16 or bf16: (row,
 /// k), (column, k).
-template <class A, class B, Config C>
+template <class A, class B, class C>
 class Gemm {
  public:
-  static constexpr Config config = C;
-  static constexpr int threads = C.warps * warp_size;
-  using FetchA = Fetch<A, C.tile_m, C.tile_k, C.warps, warp_size>;
-  using FetchB = Fetch<B, C.tile_n, C.tile_k, C.warps, warp_size>;
+  static constexpr Config config = C::config;
+  static constexpr int threads = config.warps * warp_size;
+  using FetchA = Fetch<A, config.tile_m, config.tile_k, config.warps, warp_size>;
+  using FetchB = Fetch<B, config.tile_n, config.tile_k, config.warps, warp_size>;
   using T = typename FetchA::T;
   using Sums = SumLayout<C, Arch::sm80, MmaSync16x8x16::C>;
   static constexpr int stage_size = FetchA::Tile::size + FetchB::Tile::size;
-  static constexpr int shared_bytes = C.stages * stage_size * static_cast<int>(sizeof(T));
+  static constexpr int shared_bytes = config.stages * stage_size * static_cast<int>(sizeof(T));
   static_assert(is_same_v<T, typename FetchB::T>, "tile GEMM: a and b differ in type");
-  static_assert(validate(C, {0, 0, 0, sizeof(T)}, Arch::sm80) == Reason::ok, "tile GEMM: see Reason");
+  static_assert(validate(config, {0, 0, 0, sizeof(T)}, Arch::sm80) == Reason::ok, "tile GEMM: see Reason");
   static_assert(is_conflict_free<FetchA, false>() && is_conflict_free<FetchB, true>(), "tile GEMM: bank conflicts");
 
   /// Adds the products for k in [begin, end) of the tile at (m, n). Called by all threads of the block, with
@@ -29,11 +29,11 @@ class Gemm {
   TESSERA_DEVICE void run(const A& a, const B& b, int m, int n, int begin, int end, T* shared) {
     FetchA fetch_a(a, m, begin, end, thread_in_block());
     FetchB fetch_b(b, n, begin, end, thread_in_block());
-    const int tiles = ceil_div(end - begin, C.tile_k);
+    const int tiles = ceil_div(end - begin, config.tile_k);
     int fetched = 0;
     const auto fetch = [&] {
       if (fetched < tiles) {
-        T* stage = shared + fetched % C.stages * stage_size;
+        T* stage = shared + fetched % config.stages * stage_size;
         copy(fetch_a, stage);
         copy(fetch_b, stage + FetchA::Tile::size);
       }
@@ -41,20 +41,20 @@ class Gemm {
       commit_copies();  // an empty group too: waits count groups
     };
     const auto wait = [&] {  // until the oldest tile under way has arrived, and every warp is done with the one before
-      wait_copies<C.stages - 2>();
+      wait_copies<config.stages - 2>();
       sync_block();
     };
     Fragments fragments[2];
     const auto load = [&](int tile, auto step) {
-      fragments[step % 2].load(shared + tile % C.stages * stage_size, step * 16);
+      fragments[step % 2].load(shared + tile % config.stages * stage_size, step * 16);
     };
 
-    for (int i = 0; i < C.stages - 1; ++i) fetch();
+    for (int i = 0; i < config.stages - 1; ++i) fetch();
     wait();
     load(0, Int<0>{});
     for (int tile = 0; tile < tiles; ++tile) {
-      unroll<C.tile_k / 16>([&](auto step) {
-        if constexpr (step + 1 < C.tile_k / 16) {
+      unroll<config.tile_k / 16>([&](auto step) {
+        if constexpr (step + 1 < config.tile_k / 16) {
           load(tile, Int<step + 1>{});
         } else {
           wait();
