@@ -5,19 +5,11 @@ configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.
 
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
 file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp)
-if(core_sources)
-  add_library(tessera_core ${core_sources})
-  target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>
-                        PUBLIC Threads::Threads)
-  target_include_directories(tessera_core PRIVATE src)
-  set(scope PUBLIC)
-else()
-  add_library(tessera_core INTERFACE)
-  set(scope INTERFACE)
-endif()
-target_compile_features(tessera_core ${scope} cxx_std_20)
-target_include_directories(tessera_core ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+add_library(tessera_core ${core_sources})
+target_compile_features(tessera_core PUBLIC cxx_std_20)
+target_include_directories(tessera_core PRIVATE src PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt PUBLIC Threads::Threads)
 add_library(tessera::tile ALIAS tessera_core)
 
 # src/kernels/cpu/isa/*.cpp is compiled once per instruction set; everything else once.
@@ -41,8 +33,9 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     find_package(nlohmann_json REQUIRED)
     add_library(tessera ${library_sources} ${isa_objects})
     target_include_directories(tessera PRIVATE src)
-    target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags>
-                          $<BUILD_INTERFACE:fmt::fmt-header-only> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+    target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt
+                          $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+    target_compile_options(tessera PRIVATE $<$<CONFIG:Release>:-O2>)  # no loops here that -O3 would make faster
     add_library(tessera::tessera ALIAS tessera)
   endif()
 endif()

@@ -1,4 +1,5 @@
-// An application that uses the tile library alone.
+// An application that uses the tile library and the thread pool, without the rest.
+#include <tessera/parallel.h>
 #include <tessera/tile/base.h>
 #include <tessera/version.h>
 
