@@ -89,7 +89,8 @@ void add_explain(CLI::App& app) {
   auto* command = app.add_subcommand("explain", "Say which kernel a call of an operator gets, and why not the others.");
   auto options = std::make_shared<ExplainOptions>();
   command->add_option("op", options->op, "an operator: matmul, sdpa, layer_norm, ...")->required();
-  command->add_option("shapes", options->shapes, "shapes of its inputs, such as 1x12x1024x64; 'none' for an absent one");
+  command->add_option("shapes", options->shapes, "shapes of its inputs, such as 1x12x1024x64; 'none' for an absent one")
+      ->take_all();
   command->add_option("--dtype", options->dtype, "f32, f64, f16 or bf16")->capture_default_str();
   command->add_flag("--causal", options->causal, "causal attention");
   options->add_to(*command, false);

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Trains, samples and measures models on CPUs and GPUs."};
   app.set_version_flag("--version", std::string("tessera ") + TESSERA_VERSION);
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app::add_train(app);
   app::add_sample(app);
   app::add_bench(app);
@@ -30,6 +31,9 @@ int main(int argc, char** argv) {
   app::add_devices(app);
   app::add_cache(app);
   try {
+    auto known = app.get_subcommands([&](CLI::App* sub) { return argc > 1 && sub->get_name() == argv[1]; });
+    if (argc > 1 && argv[1][0] != '-' && known.empty())
+      throw app::UsageError(std::string("unknown command '") + argv[1] + "'");
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& e) {

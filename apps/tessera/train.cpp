@@ -123,10 +123,11 @@ void settle(TrainCommand& c) {
   c.apply();
   try {
     c.options = models::train_preset(c.preset);
+    for (auto& set : c.given) set(c.options);
+    models::validate(c.options);
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
-  for (auto& set : c.given) set(c.options);
   c.options.seed = c.seed;
   c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
   c.options.init = c.init;
@@ -136,6 +137,8 @@ void settle(TrainCommand& c) {
   std::filesystem::create_directories(c.out, code);
   if (code) throw UsageError("cannot make the folder " + c.out + ": " + code.message());
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
+  if (c.resume && !std::filesystem::exists(c.options.checkpoint, code))
+    throw UsageError("nothing to resume: there is no " + c.options.checkpoint);
 }
 
 models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_per_step) {

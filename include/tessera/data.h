@@ -41,7 +41,7 @@ struct TextData {
   CharTokenizer tokenizer;
   Tokens train, validation;
 };
-/// Throws Error if one of the splits has not more than `block` tokens.
+/// Throws FileError if one of the splits has not more than `block` tokens.
 TextData make_text_data(std::string_view text, const CharTokenizer& tokenizer, int64_t block,
                         double train_fraction = 0.9);
 

@@ -121,7 +121,7 @@ TextData make_text_data(std::string_view text, const CharTokenizer& tokenizer, i
                std::make_shared<std::vector<int32_t>>(cut, all.end())};
   for (const Tokens& split : {out.train, out.validation})
     if (static_cast<int64_t>(split->size()) <= block)
-      throw Error(fmt::format("the text is too short: its {} split has {} characters, a block needs {}",
+      throw FileError(fmt::format("the text is too short: its {} split has {} characters, a block needs {}",
                               split == out.train ? "training" : "validation", split->size(), block + 1));
   return out;
 }

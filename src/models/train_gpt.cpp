@@ -20,24 +20,6 @@ using Clock = std::chrono::steady_clock;
 enum Stream : uint64_t { kWeights, kBatches, kDropout, kStreams };
 uint64_t seed_of(uint64_t seed, Stream stream) { return seed * kStreams + stream; }
 
-void check(const TrainOptions& o) {
-  auto require = [](bool ok, const char* what, auto value) {
-    if (!ok) throw Error(fmt::format("train: {} = {} is out of range", what, value));
-  };
-  require(o.steps >= 1, "steps", o.steps);
-  require(o.batch >= 1, "batch", o.batch);
-  require(o.accumulate >= 1, "accumulate", o.accumulate);
-  require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
-  require(o.min_lr >= 0 && o.min_lr <= o.lr, "min_lr", o.min_lr);
-  require(o.warmup >= 0, "warmup", o.warmup);
-  require(o.clip >= 0 && std::isfinite(o.clip), "clip", o.clip);
-  require(o.eval_interval >= 0, "eval_interval", o.eval_interval);
-  require(o.checkpoint_interval >= 0, "checkpoint_interval", o.checkpoint_interval);
-  require(o.model.vocab >= 0, "vocab", o.model.vocab);
-  require(o.model.block >= 1, "block", o.model.block);
-  if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
-}
-
 std::unique_ptr<optim::AdamW> make_optimizer(const GPT& model, const TrainOptions& o) {
   optim::AdamWOptions options{o.lr, o.beta1, o.beta2, 1e-8, o.weight_decay};
   std::vector<Tensor> matrices, others;
@@ -312,8 +294,31 @@ TrainOptions train_options_of(const std::string& checkpoint) {
   return config_from_json(metadata(load_gpt_checkpoint(checkpoint), checkpoint, "config"), checkpoint);
 }
 
+void validate(const TrainOptions& o) {
+  auto require = [](bool ok, const char* what, auto value) {
+    if (!ok) throw Error(fmt::format("train: {} = {} is out of range", what, value));
+  };
+  require(o.steps >= 1, "steps", o.steps);
+  require(o.batch >= 1, "batch", o.batch);
+  require(o.accumulate >= 1, "accumulate", o.accumulate);
+  require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
+  require(o.min_lr >= 0 && o.min_lr <= o.lr, "min_lr", o.min_lr);
+  require(o.warmup >= 0, "warmup", o.warmup);
+  require(o.clip >= 0 && std::isfinite(o.clip), "clip", o.clip);
+  require(o.eval_interval >= 0, "eval_interval", o.eval_interval);
+  require(o.checkpoint_interval >= 0, "checkpoint_interval", o.checkpoint_interval);
+  require(o.model.vocab >= 0, "vocab", o.model.vocab);
+  for (auto [what, v] : {std::pair{"layers", o.model.layers}, {"heads", o.model.heads}, {"width", o.model.width}, {"block", o.model.block}})
+    require(v >= 1, what, v);
+  if (o.model.width % o.model.heads) throw Error(fmt::format("train: {} heads do not divide the width {}", o.model.heads, o.model.width));
+  for (auto [what, v] : {std::pair{"beta1", o.beta1}, {"beta2", o.beta2}, {"dropout", o.model.dropout}})
+    require(v >= 0 && v < 1, what, v);
+  require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay);
+  if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
+}
+
 TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks) {
-  check(options);
+  validate(options);
   TrainOptions o = options;
   if (o.resume) {  // the weights are in the checkpoint, and so is the vocabulary of the file they once came from
     o.init.clear();

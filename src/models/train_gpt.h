@@ -39,6 +39,9 @@ TrainOptions train_preset(const std::string& name);
 /// What a checkpoint was trained with, without text, init and checkpoint. Throws FileError.
 TrainOptions train_options_of(const std::string& checkpoint);
 
+/// Throws Error that names the first option that cannot be.
+void validate(const TrainOptions& options);
+
 struct StepInfo {
   int64_t step = 0;  ///< counted from 1
   double loss = 0, ms = 0;
