@@ -4,7 +4,7 @@
 //   gemm(executor, a, b, store(y, gelu_tanh(acc + load(residual) + load(bias))));
 #pragma once
 
-#include "../arch/cpu/pipeline.h"
+#include "../arch/cpu/multiply.h"
 
 TESSERA_TILE_BEGIN
 

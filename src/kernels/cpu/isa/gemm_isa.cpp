@@ -25,28 +25,36 @@ i64 batch_offset(const GemmArgs& args, const MatrixArg& m, i64 index) {
 
 // ---- leaves of the epilogue that may be missing, or of a type known at run time only
 
-/// A matrix of type T, or of any floating type where T is void.
+/// A matrix of type T, or of any floating type where T is void. Small, because it is copied for every row.
 template <class T>
 struct Place {
-  MatrixArg arg;  // data already points at this matrix of the batch
-  i64 m, n;
+  char* data;
+  i64 row, column;  // strides
+  Scalar type;
 
+  TESSERA_HD Place at_row(i64 m) const {
+    const i64 size = is_same_v<T, void> ? (type == Scalar::f32 ? 4 : 2) : static_cast<i64>(element_size);
+    return {data ? data + m * row * size : nullptr, row, column, type};
+  }
+  /// f(pointer to the row's first element)
   template <class F>
-  TESSERA_HD void view(const F& f) const {
+  TESSERA_HD void with_row(const F& f) const {
     if constexpr (!is_same_v<T, void>) {
-      f(matrix<T>(arg, m, n));
-    } else if (arg.type == Scalar::f32) {
-      f(matrix<float>(arg, m, n));
-    } else if (arg.type == Scalar::f16) {
-      f(matrix<f16>(arg, m, n));
+      f(reinterpret_cast<T*>(data));
+    } else if (type == Scalar::f32) {
+      f(reinterpret_cast<float*>(data));
+    } else if (type == Scalar::f16) {
+      f(reinterpret_cast<f16*>(data));
     } else {
-      f(matrix<bf16>(arg, m, n));
+      f(reinterpret_cast<bf16*>(data));
     }
   }
   template <class F>
   TESSERA_HD void views(const F& f) const {
-    if (arg.data) view(f);
+    if (data) with_row([&](auto* p) { f(strided(p, {1, 1}, {row, column})); });
   }
+
+  static constexpr int element_size = sizeof(conditional_t<is_same_v<T, void>, char, T>);
 };
 
 template <class T>
@@ -55,20 +63,24 @@ struct OptionalLoad : Place<T> {
   template <bool Unit>
   struct Row {
     Place<T> place;
-    i64 m;
     template <class V, class Lanes>
     TESSERA_HD V operator()(V, i64 n, Lanes lanes) const {
       V v(0);
-      if (!place.arg.data) return v;
-      place.view([&](const auto& view) {
-        v = tile::detail::MatrixRow<remove_cvref_t<decltype(view)>, Unit>{view, m}.template read<V>(n, lanes);
+      if (!place.data) return v;
+      place.with_row([&](const auto* p) {
+        using tile::detail::load_lanes, tile::detail::lane_count;
+        if (Unit || place.column == 1) {
+          v = load_lanes<V>(p + n, lanes);
+        } else {
+          v = load_strided<V>(p + n * place.column, place.column, lane_count<V>(lanes));
+        }
       });
       return v;
     }
   };
   template <bool Unit = false>
   TESSERA_HD Row<Unit> row(i64 m) const {
-    return {*this, m};
+    return {this->at_row(m)};
   }
 };
 
@@ -79,21 +91,25 @@ struct OptionalStore : Place<T> {
   template <class R, bool Unit>
   struct Row {
     Place<T> place;
-    i64 m;
     R value;
     template <class V, class Lanes>
     TESSERA_HD V operator()(V a, i64 n, Lanes lanes) const {
       const V v = value(a, n, lanes);
-      if (!place.arg.data) return v;
-      place.view([&](const auto& view) {
-        tile::detail::MatrixRow<remove_cvref_t<decltype(view)>, Unit>{view, m}.write(n, v, lanes);
+      if (!place.data) return v;
+      place.with_row([&](auto* p) {
+        using tile::detail::store_lanes, tile::detail::lane_count;
+        if (Unit || place.column == 1) {
+          store_lanes(p + n, v, lanes);
+        } else {
+          store_strided(p + n * place.column, place.column, v, lane_count<V>(lanes));
+        }
       });
       return v;
     }
   };
   template <bool Unit = false>
   TESSERA_HD auto row(i64 m) const {
-    return Row<decltype(value.template row<Unit>(m)), Unit>{*this, m, value.template row<Unit>(m)};
+    return Row<decltype(value.template row<Unit>(m)), Unit>{this->at_row(m), value.template row<Unit>(m)};
   }
   template <class F>
   TESSERA_HD void views(const F& f) const {
@@ -119,8 +135,12 @@ struct Problem {
     return matrix<T>(at(args.c), args.m, args.n);
   }
   template <class T>
+  Place<T> place(const MatrixArg& m) const {
+    return {static_cast<char*>(at(m).data), m.row, m.column, m.type};
+  }
+  template <class T>
   OptionalLoad<T> optional(const MatrixArg& m) const {
-    return {{at(m), args.m, args.n}};
+    return {place<T>(m)};
   }
 
   static int size_of(Scalar type) { return type == Scalar::f64 ? 8 : type == Scalar::f32 ? 4 : 2; }
@@ -166,9 +186,9 @@ void run_epilogue(const GemmArgs& args, Executor& executor, F f) {
   run_with<T>(args, executor, [&](const Problem& p) {
     const T alpha = static_cast<T>(args.alpha), beta = static_cast<T>(args.beta);
     const auto sum = acc * alpha + p.optional<E>(args.addend) * beta + p.optional<E>(args.bias);
-    const OptionalStore<E, remove_cvref_t<decltype(sum)>> pre{{p.at(args.pre), args.m, args.n}, sum};
+    const OptionalStore<E, remove_cvref_t<decltype(sum)>> pre{p.place<E>(args.pre), sum};
     const auto result = apply(f, pre);
-    return OptionalStore<E, remove_cvref_t<decltype(result)>>{{p.at(args.c), args.m, args.n}, result};
+    return OptionalStore<E, remove_cvref_t<decltype(result)>>{p.place<E>(args.c), result};
   });
 }
 

@@ -228,30 +228,5 @@ class BlockedTask {
   T *packed_a_ = nullptr, *packed_b_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
 };
 
-/// `count` products of one extent; get(i, f) calls f with the i-th Product.
-template <class T, class Get>
-void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const Get& get) {
-  if (e.m <= 0 || e.n <= 0 || count <= 0) return;
-  const CacheBlocks blocks = default_blocks<T>();
-  const double work = static_cast<double>(count) * static_cast<double>(e.m) * static_cast<double>(e.n) *
-                      static_cast<double>(max<i64>(e.k, 1));
-  const i64 threads = work < 4e5 ? 1 : executor.threads();
-  const Grid grid = choose_grid<T>(e, max<i64>(1, threads / count));
-  const i64 tasks = count * grid.m * grid.n;
-  const auto run = [&](i64 index, int thread) {
-    const i64 cell = index % (grid.m * grid.n);
-    get(index / (grid.m * grid.n), [&](const Product<T>& product) {
-      BlockedTask<T> task(product, part(e.m, grid.m, cell / grid.n), part(e.n, grid.n, cell % grid.n, block_columns<T>),
-                          blocks);
-      task.run(executor.scratch(thread, task.scratch_bytes()));
-    });
-  };
-  if (threads == 1) {
-    for (i64 i = 0; i < tasks; ++i) run(i, 0);
-  } else {
-    executor.parallel(tasks, run);
-  }
-}
-
 }  // namespace cpu
 TESSERA_TILE_END

@@ -1,0 +1,43 @@
+// Which pipeline a product takes, and its division among the threads.
+#pragma once
+
+#include "skinny.h"
+
+TESSERA_TILE_BEGIN
+namespace cpu {
+
+/// `count` products of one extent; get(i, f) calls f with the i-th Product.
+template <class T, class Get>
+void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const Get& get) {
+  if (e.m <= 0 || e.n <= 0 || count <= 0) return;
+  const double work = static_cast<double>(count) * static_cast<double>(e.m) * static_cast<double>(e.n) *
+                      static_cast<double>(max<i64>(e.k, 1));
+  const i64 threads = work < 4e5 ? 1 : executor.threads();
+  const i64 threads_each = max<i64>(1, threads / count);
+  bool skinny = false;  // the same for all: they differ in their data only
+  get(0, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
+  const Grid grid = choose_grid<T>(e, threads_each);
+  const i64 lines = max(e.m, e.n), line_unit = block_columns<T>;
+  const i64 parts = skinny ? min(threads_each, ceil_div(lines, line_unit)) : grid.m * grid.n;
+  const auto run = [&](i64 index, int thread) {
+    const i64 cell = index % parts;
+    get(index / parts, [&](const Product<T>& product) {
+      if (skinny) {
+        SkinnyTask<T> task(product, part(lines, parts, cell, line_unit));
+        task.run(executor.scratch(thread, task.scratch_bytes()));
+      } else {
+        BlockedTask<T> task(product, part(e.m, grid.m, cell / grid.n),
+                            part(e.n, grid.n, cell % grid.n, block_columns<T>), default_blocks<T>());
+        task.run(executor.scratch(thread, task.scratch_bytes()));
+      }
+    });
+  };
+  if (threads == 1) {
+    for (i64 i = 0; i < count * parts; ++i) run(i, 0);
+  } else {
+    executor.parallel(count * parts, run);
+  }
+}
+
+}  // namespace cpu
+TESSERA_TILE_END

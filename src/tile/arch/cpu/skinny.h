@@ -1,0 +1,199 @@
+// Products of which one side has only a few rows or columns: bound by reading the other matrix once, which is
+// therefore never packed. Where it is contiguous along k, by dot products; where it is contiguous along the
+// result, by adding up its rows.
+#pragma once
+
+#include "pipeline.h"
+
+TESSERA_TILE_BEGIN
+namespace cpu {
+
+/// Rows (or columns) up to which a product counts as skinny.
+inline constexpr i64 skinny_limit = 8;
+
+/// out[i * out_i + j * out_j] = sum over k of a[i * a_step + k] * b[j * b_step + k].
+template <class V, int R, int C>
+__attribute__((noinline)) void dot_kernel(i64 k, const element_t<V>* a, i64 a_step, const element_t<V>* b, i64 b_step,
+                                          element_t<V>* out, i64 out_i, i64 out_j) {
+  V sum[R][C];
+  TESSERA_UNROLL
+  for (int i = 0; i < R; ++i) {
+    TESSERA_UNROLL
+    for (int j = 0; j < C; ++j) sum[i][j] = V(0);
+  }
+  const auto step = [&](i64 at, auto fetch) __attribute__((always_inline)) {
+    V right[C];
+    TESSERA_UNROLL
+    for (int j = 0; j < C; ++j) right[j] = fetch(b + j * b_step + at);
+    TESSERA_UNROLL
+    for (int i = 0; i < R; ++i) {
+      const V left = fetch(a + i * a_step + at);
+      TESSERA_UNROLL
+      for (int j = 0; j < C; ++j) sum[i][j] = fma(left, right[j], sum[i][j]);
+    }
+  };
+  i64 at = 0;
+  for (; at + V::lanes <= k; at += V::lanes) step(at, [](auto* p) { return load<V>(p); });
+  const int rest = static_cast<int>(k - at);
+  if (rest > 0) step(at, [=](auto* p) { return load<V>(p, rest); });
+  TESSERA_UNROLL
+  for (int i = 0; i < R; ++i) {
+    TESSERA_UNROLL
+    for (int j = 0; j < C; ++j) out[i * out_i + j * out_j] = reduce_sum(sum[i][j]);
+  }
+}
+
+/// A skinny product seen from its small side: `small` has `count` lines, and `large` is read in place.
+template <class T>
+class SkinnyTask {
+  using V = NativeVec<T>;
+  static constexpr i64 chunk = 512;   // lines of the large side per call of the epilogue
+  static constexpr i64 k_block = 16;  // rows of the large side that are added up together
+  static constexpr int height = 4;    // lines of the small side per kernel
+
+ public:
+  /// Whether a product is skinny, and its large side can be read in place.
+  static bool fits(const Product<T>& p) {
+    const Extent& e = p.extent;
+    if (min(e.m, e.n) > skinny_limit || e.k < V::lanes) return false;
+    const Operand<T>& large = e.m <= e.n ? p.b : p.a;
+    return large.data != nullptr && (large.k_stride == 1 || large.outer_stride == 1);
+  }
+
+  SkinnyTask(const Product<T>& p, Span lines)
+      : p_(p),
+        few_rows_(p.extent.m <= p.extent.n),
+        large_(few_rows_ ? p.b : p.a),
+        small_(few_rows_ ? p.a : p.b),
+        count_(few_rows_ ? p.extent.m : p.extent.n),
+        k_(p.extent.k),
+        lines_(lines) {}
+
+  i64 scratch_bytes() const {
+    return Workspace<T>::bytes(small_size()) + Workspace<T>::bytes(tail_size()) + 2 * Workspace<T>::bytes(block_size());
+  }
+
+  void run(void* scratch) {
+    Workspace<T> memory(scratch);
+    small_lines_ = memory.take(small_size());
+    tail_ = memory.take(tail_size());
+    block_ = memory.take(block_size());
+    sums_ = memory.take(block_size());
+    const bool dots = large_.k_stride == 1;
+    pack_small(dots);
+    for (i64 line = lines_.begin; line < lines_.end; line += chunk) {
+      const i64 n = min(chunk, lines_.end - line);
+      const i64 pitch = round_up(few_rows_ ? n : count_, i64{V::lanes});
+      if (dots) {
+        few_rows_ ? dot_products(line, n, pitch, 1) : dot_products(line, n, 1, pitch);
+      } else {
+        add_rows(line, n, pitch);
+      }
+      const Epilogue<T>& e = p_.epilogue;
+      if (few_rows_) {
+        e.apply(e.sink, block_, pitch, 0, line, count_, n);
+      } else {
+        e.apply(e.sink, block_, pitch, line, 0, n, count_);
+      }
+    }
+  }
+
+ private:
+  i64 small_size() const { return count_ * k_ + pack_slack<T>; }
+  i64 tail_size() const { return k_ * V::lanes + pack_slack<T>; }
+  i64 block_size() const { return round_up(chunk, i64{V::lanes}) * round_up(skinny_limit, i64{V::lanes}); }
+
+  /// Calls f(first, lines, kernel rows) for the small side in groups of nearly equal height.
+  template <class F>
+  TESSERA_HD void each_group(const F& f) const {
+    const i64 groups = ceil_div(count_, i64{height});
+    for (i64 g = 0; g < groups; ++g) {
+      const Span s = part(count_, groups, g);
+      f(s.begin, static_cast<int>(s.size()));
+    }
+  }
+
+  /// For dot products line after line, each contiguous along k; otherwise as the outer-product kernel reads it.
+  void pack_small(bool dots) {
+    if (dots) {
+      for (i64 i = 0; i < count_; ++i) small_.pack(small_.view, {i, 1, 0, k_}, 1, small_lines_ + i * k_);
+    } else {
+      each_group([&](i64 first, int lines) {
+        small_.pack(small_.view, {first, lines, 0, k_}, lines, small_lines_ + first * k_);
+      });
+    }
+  }
+
+  template <int R, int C>
+  void dots(i64 first, i64 line, i64 n, i64 out_small, i64 out_large) {
+    i64 j = 0;
+    const T* a = small_lines_ + first * k_;
+    T* out = block_ + first * out_small;
+    const T* b = large_.data + line * large_.outer_stride;
+    for (; j + C <= n; j += C, b += C * large_.outer_stride, out += C * out_large) {
+      dot_kernel<V, R, C>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
+    }
+    for (; j < n; ++j, b += large_.outer_stride, out += out_large) {
+      dot_kernel<V, R, 1>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
+    }
+  }
+  void dot_products(i64 line, i64 n, i64 out_small, i64 out_large) {
+    constexpr i64 strip = 24;  // its lines stay in the cache for the next group
+    for (i64 j = 0; j < n; j += strip) {
+      const i64 lines = min(strip, n - j);
+      each_group([&](i64 first, int rows) {
+        T* const block = block_;
+        block_ += j * out_large;
+        if (rows == 1) dots<1, 8>(first, line + j, lines, out_small, out_large);
+        if (rows == 2) dots<2, 4>(first, line + j, lines, out_small, out_large);
+        if (rows == 3) dots<3, 4>(first, line + j, lines, out_small, out_large);
+        if (rows == 4) dots<4, 3>(first, line + j, lines, out_small, out_large);
+        block_ = block;
+      });
+    }
+  }
+
+  template <int R, int Vectors>
+  void rows(i64 first, i64 k, i64 depth, i64 line, i64 n) {
+    const T* a = small_lines_ + first * k_ + k * R;
+    const T* b = large_.data + k * large_.k_stride + line;
+    T* out = sums_ + first * chunk;
+    const bool add = k > 0;
+    i64 j = 0;
+    for (; j + Vectors * V::lanes <= n; j += Vectors * V::lanes) {
+      outer_kernel<V, R, Vectors>(depth, a, b + j, large_.k_stride, out + j, chunk, V::lanes, add);
+    }
+    for (; j + V::lanes <= n; j += V::lanes) {
+      outer_kernel<V, R, 1>(depth, a, b + j, large_.k_stride, out + j, chunk, V::lanes, add);
+    }
+    if (j < n) outer_kernel<V, R, 1>(depth, a, tail_ + k * V::lanes, V::lanes, out + j, chunk, V::lanes, add);
+  }
+  void add_rows(i64 line, i64 n, i64 pitch) {
+    if (n % V::lanes != 0) {  // columns that do not fill a vector are read from a copy
+      const i64 rest = n % V::lanes;
+      large_.pack(large_.view, {line + n - rest, rest, 0, k_}, V::lanes, tail_);
+    }
+    for (i64 k = 0; k < k_; k += k_block) {
+      const i64 depth = min(k_block, k_ - k);
+      each_group([&](i64 first, int lines) {
+        if (lines == 1) rows<1, 8>(first, k, depth, line, n);
+        if (lines == 2) rows<2, 4>(first, k, depth, line, n);
+        if (lines == 3) rows<3, 4>(first, k, depth, line, n);
+        if (lines == 4) rows<4, 2>(first, k, depth, line, n);
+      });
+    }
+    for (i64 i = 0; i < count_; ++i) {
+      for (i64 j = 0; j < n; ++j) (few_rows_ ? block_[i * pitch + j] : block_[j * pitch + i]) = sums_[i * chunk + j];
+    }
+  }
+
+  const Product<T>& p_;
+  bool few_rows_;
+  const Operand<T>&large_, &small_;
+  i64 count_, k_;
+  Span lines_;
+  T *small_lines_ = nullptr, *tail_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
+};
+
+}  // namespace cpu
+TESSERA_TILE_END
