@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -98,16 +99,14 @@ void products(const std::string& filter) {
     int m, n, k;
     const char* form;  // N or T for a and b, then + for an epilogue
   };
-  const Case cases[] = {{1024, 1024, 1024, "NN"}, {768, 3072, 768, "NN"},  {768, 3072, 768, "NN+"},
-                        {1, 1024, 1024, "NN"},    {7, 1024, 1024, "NN"},   {64, 1024, 1024, "NN"},
-                        {100, 1024, 1024, "NN"},  {1024, 1, 1024, "NN"},   {1024, 7, 1024, "NN"},
-                        {1024, 64, 1024, "NN"},   {1024, 100, 1024, "NN"}, {1, 1024, 1024, "NT"},
-                        {7, 1024, 1024, "NT"},    {1024, 7, 1024, "TN"},   {768, 128, 128, "NT"},
-                        {768, 384, 128, "NT"},    {768, 512, 128, "NT"},   {768, 512, 128, "NT+"},
-                        {768, 128, 512, "NT"},    {768, 128, 512, "NN"},   {512, 128, 768, "TN"},
-                        {128, 128, 768, "TN"},    {1024, 384, 1536, "NT"}, {1024, 1152, 384, "NT"},
-                        {1024, 1536, 384, "NT"},  {1536, 384, 1024, "TN"}, {64, 64, 64, "NN"},
-                        {256, 256, 64, "NT"}};
+  const Case cases[] = {
+      {1024, 1024, 1024, "NN"}, {768, 3072, 768, "NN"},  {768, 3072, 768, "NN+"}, {1, 1024, 1024, "NN"},
+      {7, 1024, 1024, "NN"},    {64, 1024, 1024, "NN"},  {100, 1024, 1024, "NN"}, {1024, 1, 1024, "NN"},
+      {1024, 7, 1024, "NN"},    {1024, 64, 1024, "NN"},  {1024, 100, 1024, "NN"}, {1, 1024, 1024, "NT"},
+      {7, 1024, 1024, "NT"},    {1024, 7, 1024, "TN"},   {768, 128, 128, "NT"},   {768, 384, 128, "NT"},
+      {768, 512, 128, "NT"},    {768, 512, 128, "NT+"},  {768, 128, 512, "NT"},   {768, 128, 512, "NN"},
+      {512, 128, 768, "TN"},    {128, 128, 768, "TN"},   {1024, 384, 1536, "NT"}, {1024, 1152, 384, "NT"},
+      {1024, 1536, 384, "NT"},  {1536, 384, 1024, "TN"}, {64, 64, 64, "NN"},      {256, 256, 64, "NT"}};
   for (const Case& c : cases) {
     const std::string name = fmt::format("{}x{}x{} {} t{}", c.m, c.n, c.k, c.form, tessera::num_threads());
     if (name.find(filter) == std::string::npos) continue;
@@ -154,12 +153,11 @@ Work onednn_conv(const ConvCase& c, int out) {
   static stream queue(cpu);
   const auto any = memory::format_tag::any;
   const auto f32 = memory::data_type::f32;
-  const convolution_forward::desc desc(prop_kind::forward_inference, algorithm::convolution_direct,
-                                       {{c.images, c.channels, c.size, c.size}, f32, any},
-                                       {{c.filters, c.channels, c.filter, c.filter}, f32, any},
-                                       {{c.filters}, f32, memory::format_tag::a},
-                                       {{c.images, c.filters, out, out}, f32, any}, {c.stride, c.stride},
-                                       {c.padding, c.padding}, {c.padding, c.padding});
+  const convolution_forward::desc desc(
+      prop_kind::forward_inference, algorithm::convolution_direct, {{c.images, c.channels, c.size, c.size}, f32, any},
+      {{c.filters, c.channels, c.filter, c.filter}, f32, any}, {{c.filters}, f32, memory::format_tag::a},
+      {{c.images, c.filters, out, out}, f32, any}, {c.stride, c.stride}, {c.padding, c.padding},
+      {c.padding, c.padding});
   const convolution_forward::primitive_desc pd(desc, cpu);
   const convolution_forward primitive(pd);
   const memory x(pd.src_desc(), cpu), w(pd.weights_desc(), cpu), b(pd.bias_desc(), cpu), y(pd.dst_desc(), cpu);
@@ -172,8 +170,8 @@ Work onednn_conv(const ConvCase& c, int out) {
 #endif
 
 void convolutions(const std::string& filter) {
-  const ConvCase cases[] = {{8, 64, 64, 56, 3, 1, 1},    {8, 128, 128, 28, 3, 1, 1}, {8, 256, 256, 14, 3, 1, 1},
-                            {8, 64, 128, 56, 3, 2, 1},   {8, 64, 256, 56, 1, 1, 0},  {4, 3, 64, 224, 7, 2, 3},
+  const ConvCase cases[] = {{8, 64, 64, 56, 3, 1, 1},  {8, 128, 128, 28, 3, 1, 1}, {8, 256, 256, 14, 3, 1, 1},
+                            {8, 64, 128, 56, 3, 2, 1}, {8, 64, 256, 56, 1, 1, 0},  {4, 3, 64, 224, 7, 2, 3},
                             {100, 16, 16, 32, 3, 1, 1}};
   for (const ConvCase& c : cases) {
     const int out = (c.size + 2 * c.padding - c.filter) / c.stride + 1;
@@ -225,8 +223,8 @@ int main(int argc, char** argv) {
   std::string filter;
   std::vector<int> threads;
   for (int i = 1; i < argc; ++i) {
-    const int n = std::atoi(argv[i]);
-    n > 0 ? threads.push_back(n) : void(filter = argv[i]);
+    const std::string word = argv[i];
+    word.size() < 4 && std::isdigit(word[0]) ? threads.push_back(std::stoi(word)) : void(filter = word);
   }
   if (threads.empty()) threads = {1, tessera::num_threads()};
   fmt::print("instruction set {}; (ratio) is a peer's time over ours\n", isa_name());

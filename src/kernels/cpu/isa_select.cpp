@@ -74,7 +74,6 @@ TESSERA_TABLE(NormTable, norm_table)
 TESSERA_TABLE(SoftmaxTable, softmax_table)
 TESSERA_TABLE(PeakTable, peak_table)
 TESSERA_TABLE(OptimTable, optim_table)
-TESSERA_TABLE(PeakTable, peak_table)
 #undef TESSERA_TABLE
 
 }  // namespace tessera::cpu_kernels

@@ -9,7 +9,6 @@
 #include "kernels/cpu/isa/optim.h"
 #include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/isa/random.h"
-#include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/isa/reduce.h"
 #include "kernels/cpu/isa/softmax.h"
 
@@ -32,6 +31,5 @@ const NormTable& norm_table();
 const SoftmaxTable& softmax_table();
 const PeakTable& peak_table();
 const OptimTable& optim_table();
-const PeakTable& peak_table();
 
 }  // namespace tessera::cpu_kernels
