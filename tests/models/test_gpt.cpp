@@ -1,0 +1,187 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "io/io_check.h"
+#include "nn/nn_check.h"
+#include "tessera/autograd.h"
+#include "tessera/io.h"
+#include "tessera/models.h"
+
+namespace tessera {
+namespace {
+
+using namespace models;
+
+GPTConfig tiny() {
+  GPTConfig c;
+  c.layers = 2;
+  c.heads = 2;
+  c.width = 12;
+  c.block = 7;
+  c.vocab = 11;
+  return c;
+}
+
+Tensor tokens(int64_t batch, int64_t n, int64_t vocab, Generator& g) { return randint(0, vocab, {batch, n}, g); }
+
+TEST(GPT, HasThePublishedNumberOfParameters) {
+  // nanoGPT prints "number of parameters: 0.80M" without the 64 * 128 positions.
+  GPTConfig c;
+  c.layers = c.heads = 4;
+  c.width = 128;
+  c.block = 64;
+  c.vocab = 65;
+  c.bias = false;
+  EXPECT_EQ(GPT(c).parameter_count(), 795904 + 64 * 128);
+  c.tied_head = false;
+  EXPECT_EQ(GPT(c).parameter_count(), 795904 + 64 * 128 + 65 * 128);
+}
+
+TEST(GPT, IsItsBlocksBetweenEmbeddings) {
+  Generator g(1);
+  for (const bool tied : {false, true}) {
+    GPTConfig c = tiny();
+    c.tied_head = tied;
+    GPT m(c, g);
+    m.to(Float64);
+    const Tensor x = tokens(3, 5, c.vocab, g);
+    Tensor h = m.wte(x) + m.wpe(arange(0, 5));
+    for (const auto& block : m.blocks) h = block(h);
+    EXPECT_LT(distance(m(x), matmul(m.norm(h), m.head.transpose(0, 1))), 1e-10);
+    EXPECT_EQ(same(m.head, m.wte.weight), tied);
+  }
+}
+
+TEST(GPT, SeesNoFuture) {
+  Generator g(2);
+  const GPT m(tiny(), g);
+  const Tensor a = tokens(1, 7, 11, g), b = a.clone();
+  b.data<int64_t>()[4] = (b.data<int64_t>()[4] + 1) % 11;
+  const Tensor x = m(a), y = m(b);
+  EXPECT_LT(distance(x.slice(1, 0, 4), y.slice(1, 0, 4)), 1e-6);
+  EXPECT_GT(distance(x.slice(1, 4, 7), y.slice(1, 4, 7)), 1e-3);
+}
+
+TEST(GPT, StartsAtTheLossOfAUniformGuess) {
+  Generator g(3);
+  const GPT m(tiny(), g);
+  const Tensor x = tokens(8, 7, 11, g), y = tokens(8, 7, 11, g);
+  EXPECT_NEAR(m.loss(x, y).item(), std::log(11.0), 0.1);
+}
+
+TEST(GPT, RefusesWhatMakesNoModel) {
+  GPTConfig c = tiny();
+  c.heads = 5;
+  EXPECT_EQ(error_of([&] { GPT{c}; }), "GPT: 2 layers, 5 heads, width 12, block 7, vocabulary 11 make no model");
+  Generator g(4);
+  const GPT m(tiny(), g);
+  EXPECT_EQ(error_of([&] { m(tokens(1, 8, 11, g)); }), "GPT: takes [batch, at most 7] tokens, not [1, 8]");
+  EXPECT_THROW(m(tensor<int64_t>({11}, {1, 1})), Error);
+}
+
+TEST(Generate, IsDecidedByItsSeed) {
+  Generator g(5);
+  const GPT m(tiny(), g);
+  EXPECT_EQ(generate(m, {1, 2}, 40, {.seed = 7}), generate(m, {1, 2}, 40, {.seed = 7}));
+  EXPECT_NE(generate(m, {1, 2}, 40, {.seed = 7}), generate(m, {1, 2}, 40, {.seed = 8}));
+  EXPECT_EQ(generate(m, {}, 10, {.temperature = 0}), generate(m, {0}, 10, {.top_k = 1, .seed = 3}));
+  EXPECT_EQ(generate(m, {1}, 0).size(), 0u);
+  const std::vector<int32_t> longer(20, 3), end(longer.end() - 7, longer.end());  // only the last block counts
+  EXPECT_EQ(generate(m, longer, 9, {.temperature = 0}), generate(m, end, 9, {.temperature = 0}));
+}
+
+TEST(Generate, DrawsAmongTheMostProbable) {
+  Generator g(6);
+  const GPT m(tiny(), g);
+  NoGrad guard;
+  const std::vector<int64_t> best = topk(m(tensor<int64_t>({3}, {1, 1})).reshape({11}), 3).second.to_vector<int64_t>();
+  std::set<int64_t> seen;
+  for (uint64_t seed = 0; seed < 60; ++seed) seen.insert(generate(m, {3}, 1, {.top_k = 3, .seed = seed})[0]);
+  EXPECT_EQ(seen, std::set<int64_t>(best.begin(), best.end()));
+}
+
+TEST(Generate, StopsWhenTold) {
+  Generator g(7);
+  GPT m(tiny(), g);
+  int calls = 0;
+  EXPECT_EQ(generate(m, {1}, 10, {}, [&](int32_t) { return ++calls < 3; }).size(), 3u);
+  EXPECT_TRUE(m.training());
+  EXPECT_THROW(generate(m, {1}, 10, {.temperature = -1}), Error);
+  EXPECT_THROW(generate(m, {1}, 10, {.top_k = -1}), Error);
+  EXPECT_THROW(generate(m, {11}, 1), Error);
+}
+
+// The model's weights in Hugging Face's names and layout.
+StateDict as_hugging_face(const GPT& m, const std::string& prefix) {
+  const std::pair<std::string, std::string> names[] = {{"norm1", "ln_1"},
+                                                       {"attention.qkv", "attn.c_attn"},
+                                                       {"attention.out", "attn.c_proj"},
+                                                       {"norm2", "ln_2"},
+                                                       {"up", "mlp.c_fc"},
+                                                       {"down", "mlp.c_proj"}};
+  StateDict out;
+  for (const auto& [name, t] : m.state_dict()) {
+    std::string to = name;
+    Tensor value = t;
+    if (to.starts_with("h.")) {
+      for (const auto& [ours, theirs] : names)
+        if (size_t at = to.find("." + ours + "."); at != std::string::npos) to.replace(at + 1, ours.size(), theirs);
+      if (t.dim() == 2) value = t.transpose(0, 1).clone();
+    } else if (to.starts_with("norm.")) {
+      to = "ln_f." + to.substr(5);
+    } else if (to == "head.weight") {
+      to = m.config.tied_head ? "wte.weight" : "lm_head.weight";
+    }
+    out[(to == "lm_head.weight" ? "" : prefix) + to] = value;
+  }
+  for (int64_t i = 0; i < m.config.layers; ++i)
+    out[prefix + "h." + std::to_string(i) + ".attn.bias"] = ones({1, 1, 7, 7});
+  return out;
+}
+
+TEST(GPT2, LoadsHuggingFaceNames) {
+  TemporaryFolder folder;
+  Generator g(8);
+  const GPT from(tiny(), g);
+  const Tensor x = tokens(2, 7, 11, g);
+  for (const char* prefix : {"", "transformer."}) {
+    StateDict file = as_hugging_face(from, prefix);
+    if (*prefix) file["lm_head.weight"] = from.head.detach();
+    save_safetensors(folder / "gpt2", file);
+    const StateDict loaded = load_safetensors(folder / "gpt2");
+    GPTConfig c = gpt2_config(loaded);
+    EXPECT_EQ(c.heads, 1);  // 64 wide each, by default
+    c.heads = 2;
+    EXPECT_EQ(c, tiny());
+    GPT to(c, g);
+    to.load_state_dict(convert_gpt2(loaded, c.block));
+    EXPECT_EQ(to(x).to_vector<float>(), from(x).to_vector<float>());
+    c.block = 4;
+    GPT cut(c, g);
+    cut.load_state_dict(convert_gpt2(loaded, c.block));
+    EXPECT_LT(distance(cut(x.slice(1, 0, 4)), from(x).slice(1, 0, 4)), 1e-6);
+  }
+}
+
+TEST(GPT2, NamesWhatDoesNotFit) {
+  Generator g(9);
+  GPT m(tiny(), g);
+  StateDict file = as_hugging_face(m, "");
+  EXPECT_EQ(error_of([&] {
+              gpt2_config({{"wte.weight", zeros({3, 2})}});
+            }),
+            "no GPT-2 weights in Hugging Face's names (wte.weight, wpe.weight, h.0...)");
+  file["h.0.attn.c_attn.weight"] = zeros({12, 35});
+  file["h.1.attn.rotary"] = zeros({1});
+  file.erase("ln_f.bias");
+  EXPECT_EQ(error_of([&] { m.load_state_dict(convert_gpt2(file, 7)); }),
+            "load_state_dict: missing: norm.bias; unexpected: h.1.attn.rotary; mismatched: h.0.attention.qkv.weight is "
+            "f32[36, 12] on cpu here and f32[35, 12] on cpu there");
+  file["lm_head.weight"] = zeros({11, 12});
+  EXPECT_NE(error_of([&] { m.load_state_dict(convert_gpt2(file, 7)); }).find("are tied here and differ there"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera

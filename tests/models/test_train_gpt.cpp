@@ -1,0 +1,329 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+#include "io/io_check.h"
+#include "models/train_gpt.h"
+#include "tessera/autograd.h"
+#include "tessera/io.h"
+
+namespace tessera {
+namespace {
+
+using namespace models;
+
+// Words in an order with some structure to learn.
+std::string some_text(size_t size) {
+  const char* words[] = {"to ", "be ", "or ", "not ", "that ", "is ", "the ", "question\n"};
+  std::mt19937 random(1);
+  std::string out;
+  for (unsigned at = 0; out.size() < size; at = (at + 1 + random() % 2) % 8) out += words[at];
+  return out;
+}
+
+TrainOptions tiny() {
+  TrainOptions o;
+  o.model = {.layers = 1, .heads = 2, .width = 16, .block = 8, .vocab = 0, .dropout = 0.1, .bias = false};
+  o.steps = 12;
+  o.batch = 3;
+  o.warmup = 3;
+  o.lr = 1e-2;
+  o.min_lr = 1e-3;
+  o.eval_interval = 5;
+  o.checkpoint_interval = 4;
+  o.text = some_text(1000);
+  return o;
+}
+
+std::vector<double> losses(const TrainResult& r) {
+  std::vector<double> out;
+  for (const StepInfo& s : r.steps) out.push_back(s.loss);
+  return out;
+}
+
+TEST(TrainGPT, LearnsAndReports) {
+  TrainOptions o = tiny();
+  o.steps = 60;
+  o.eval_interval = 20;
+  int steps = 0;
+  std::vector<int64_t> evals;
+  TrainCallbacks callbacks;
+  int64_t parameters = 0, tokens = 0;
+  callbacks.on_start = [&](int64_t p, int64_t t, int64_t first) {
+    parameters = p;
+    tokens = t;
+    EXPECT_EQ(first, 0);
+  };
+  callbacks.on_step = [&](const StepInfo& s) { EXPECT_EQ(s.step, ++steps); };
+  callbacks.on_eval = [&](const EvalInfo& e) { evals.push_back(e.step); };
+  const TrainResult r = train_gpt(o, callbacks);
+  EXPECT_EQ(steps, 60);
+  EXPECT_EQ(tokens, 24);
+  EXPECT_GT(parameters, 12 * 16 * 16);
+  EXPECT_EQ(evals, (std::vector<int64_t>{20, 40, 60}));
+  EXPECT_LT(*r.val_loss, r.steps[0].loss - 0.5);
+  EXPECT_EQ(*r.val_loss, r.evals.back().loss);
+  EXPECT_FALSE(r.stopped);
+  EXPECT_GT(r.peak_memory_bytes, 4 * 3 * parameters);
+  EXPECT_NEAR(r.steps[1].lr, 1e-2 * 2 / 4, 1e-7);
+  EXPECT_NEAR(r.steps[59].lr, 1e-3, 1e-4);
+}
+
+TEST(TrainGPT, IsDecidedByItsSeed) {
+  TrainOptions o = tiny();
+  const TrainResult a = train_gpt(o), b = train_gpt(o);
+  EXPECT_EQ(losses(a), losses(b));
+  EXPECT_EQ(*a.val_loss, *b.val_loss);
+  o.seed = 5;
+  EXPECT_NE(losses(train_gpt(o)), losses(a));
+}
+
+TEST(TrainGPT, AResumedRunIsTheSameBitForBit) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.accumulate = 2;
+  const TrainResult whole = train_gpt(o);
+  o.checkpoint = folder / "c";
+  for (const int64_t stop_at : {1, 5, 11}) {
+    std::atomic<bool> stop = false;
+    TrainCallbacks callbacks;
+    callbacks.stop = &stop;
+    callbacks.on_step = [&](const StepInfo& s) { stop = s.step == stop_at; };
+    o.resume = false;
+    const TrainResult first = train_gpt(o, callbacks);
+    EXPECT_TRUE(first.stopped);
+    EXPECT_FALSE(first.val_loss.has_value());
+    EXPECT_EQ(first.steps.size(), static_cast<size_t>(stop_at));
+    o.resume = true;
+    const TrainResult second = train_gpt(o);
+    EXPECT_EQ(losses(second), losses(whole)) << stop_at;
+    EXPECT_EQ(*second.val_loss, *whole.val_loss);
+  }
+  const TrainResult again = train_gpt(o);  // nothing is left to do
+  EXPECT_EQ(losses(again), losses(whole));
+  EXPECT_EQ(*again.val_loss, *whole.val_loss);
+  o.steps = 14;  // a finished run can be made longer
+  EXPECT_EQ(train_gpt(o).steps.size(), 14u);
+}
+
+TEST(TrainGPT, EvaluatesTheWholeValidationSplit) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.checkpoint = folder / "c";
+  const TrainResult r = train_gpt(o);
+  const TrainedGPT trained = load_trained_gpt(o.checkpoint);
+  const std::vector<int32_t> all = trained.tokenizer.encode(o.text);
+  const std::vector<int64_t> v(all.begin() + static_cast<int64_t>(0.9 * static_cast<double>(all.size())), all.end());
+  NoGrad guard;
+  double sum = 0;
+  for (size_t at = 0; at + 1 < v.size(); at += 8) {
+    const size_t n = std::min<size_t>(8, v.size() - 1 - at);
+    const Shape shape{1, static_cast<int64_t>(n)};
+    const auto from = v.begin() + static_cast<int64_t>(at), to = from + static_cast<int64_t>(n);
+    sum +=
+        trained.model
+            .loss(tensor(std::vector<int64_t>(from, to), shape), tensor(std::vector<int64_t>(from + 1, to + 1), shape))
+            .item() *
+        static_cast<double>(n);
+  }
+  EXPECT_NEAR(*r.val_loss, sum / static_cast<double>(v.size() - 1), 1e-5);
+  EXPECT_EQ(trained.tokenizer.decode(trained.tokenizer.encode("to be")), "to be");
+  EXPECT_FALSE(trained.model.training());
+}
+
+TEST(TrainGPT, RefusesToResumeWhatDoesNotFit) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  const std::string path = o.checkpoint = folder / "c";
+  o.resume = true;
+  EXPECT_EQ(file_error([&] { train_gpt(o); }), "cannot open \"" + path + "\": No such file or directory");
+  o.resume = false;
+  train_gpt(o);
+  o.resume = true;
+  const std::string good = read_file(path);
+
+  TrainOptions other = o;
+  other.model.layers = 2;
+  EXPECT_EQ(file_error([&] { train_gpt(other); }), path + ": of another configuration: layers is 1 there and 2 here");
+  other = o;
+  other.lr = 0.02;
+  EXPECT_EQ(file_error([&] { train_gpt(other); }), path + ": of another configuration: lr is 0.01 there and 0.02 here");
+  other = o;
+  other.text += "to be";
+  EXPECT_EQ(file_error([&] { train_gpt(other); }), path + ": of another configuration: it was trained on another text");
+  other = o;
+  other.checkpoint.clear();
+  EXPECT_EQ(error_of([&] { train_gpt(other); }), "train: resume needs a checkpoint to go on from");
+
+  const TrainOptions there = train_options_of(path);
+  EXPECT_EQ(there.model.vocab, 14);
+  EXPECT_EQ(there.lr, o.lr);
+  EXPECT_EQ(there.seed, o.seed);
+  EXPECT_EQ(there.model.dropout, 0.1);
+
+  write_file(path, good.substr(0, good.size() / 2));
+  EXPECT_NE(file_error([&] { train_gpt(o); }), "no error");
+  EXPECT_NE(file_error([&] { load_trained_gpt(path); }), "no error");
+  save_checkpoint(path, {{}, {{"kind", "resnet"}}});
+  EXPECT_EQ(file_error([&] { load_trained_gpt(path); }), path + ": not a checkpoint of a GPT");
+}
+
+TEST(TrainGPT, RefusesCheckpointsWhosePartsDoNotFitTogether) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  const std::string path = o.checkpoint = folder / "c";
+  train_gpt(o);
+  o.resume = true;
+  const Checkpoint good = load_checkpoint(path);
+  auto with = [&](const std::function<void(Checkpoint&)>& damage) {
+    Checkpoint bad = good;
+    damage(bad);
+    save_checkpoint(folder / "d", bad);
+    TrainOptions options = o;
+    options.checkpoint = folder / "d";
+    return file_error([&] { train_gpt(options); });
+  };
+  const std::string prefix = (folder / "d") + ": ";
+  EXPECT_EQ(with([](Checkpoint& c) { c.tensors.erase("model.norm.weight"); }),
+            prefix + "load_state_dict: missing: norm.weight");
+  EXPECT_EQ(with([](Checkpoint& c) { c.tensors.erase("optimizer.group.0.step"); }),
+            prefix + "AdamW::load_state_dict: missing group.0.step");
+  EXPECT_EQ(with([](Checkpoint& c) { c.metadata.erase("state"); }), prefix + "damaged checkpoint: no state");
+  EXPECT_EQ(with([](Checkpoint& c) { c.metadata["state"] = "[" + std::string(1000, '['); }),
+            prefix + "damaged checkpoint: JSON nested too deeply");
+  for (const char* state : {"{}", R"({"step":-1})", R"({"step":1,"position":1,"generator":[1]})",
+                            R"({"step":12,"position":3,"generator":[1,2]})",
+                            R"({"step":12,"position":18446744073709551615,"generator":[1,2]})"})
+    EXPECT_EQ(with([&](Checkpoint& c) { c.metadata["state"] = state; }), prefix + "damaged checkpoint: bad state")
+        << state;
+  EXPECT_EQ(with([](Checkpoint& c) { c.metadata["config"] = R"({"layers":"1"})"; }),
+            prefix + "damaged checkpoint: no value of layers");
+  EXPECT_EQ(with([](Checkpoint& c) {
+              c.tensors["history.steps"] = zeros({3, 5}, Float64);
+            }),
+            prefix + "damaged checkpoint: bad history.steps");
+  EXPECT_EQ(with([](Checkpoint& c) { c.tensors["history.evals"] = zeros({3}, Float64); }),
+            prefix + "damaged checkpoint: bad history.evals");
+}
+
+TEST(TrainGPT, NotANumber) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.lr = 1e38;
+  o.min_lr = 0;
+  o.warmup = 0;
+  o.clip = 0;
+  o.weight_decay = 0;
+  o.checkpoint = folder / "c";
+  EXPECT_NE(error_of([&] { train_gpt(o); }).find("train: loss "), std::string::npos);
+  o.on_nan = OnNan::Skip;
+  const TrainResult r = train_gpt(o);
+  EXPECT_GT(r.skipped, 0);
+  EXPECT_EQ(r.steps.size(), 12u);
+  int64_t skipped = 0;
+  for (const StepInfo& s : r.steps) skipped += s.skipped;
+  EXPECT_EQ(skipped, r.skipped);
+}
+
+TEST(TrainGPT, AFullDiskLeavesTheLastCheckpoint) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  const std::string path = o.checkpoint = folder / "c";
+  TrainCallbacks callbacks;
+  rlimit old;
+  getrlimit(RLIMIT_FSIZE, &old);
+  auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  callbacks.on_checkpoint = [&](int64_t) {  // from now on the disk is full
+    rlimit small = old;
+    small.rlim_cur = 1000;
+    setrlimit(RLIMIT_FSIZE, &small);
+  };
+  const std::string error = error_of([&] { train_gpt(o, callbacks); });
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(error, "cannot write \"" + path + "\": File too large");
+  o.resume = true;
+  o.steps = 4;
+  EXPECT_EQ(train_gpt(o).steps.size(), 4u);
+}
+
+TEST(TrainGPT, StartsFromGPT2Weights) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  Generator g(1);
+  GPTConfig c = o.model;
+  c.vocab = 30;
+  c.bias = true;
+  const GPT from(c, g);
+  StateDict file;
+  for (const auto& [name, t] : from.state_dict()) {
+    std::string to = name;
+    for (auto [ours, theirs] : {std::pair{"attention.qkv", "attn.c_attn"},
+                                {"attention.out", "attn.c_proj"},
+                                {"norm1", "ln_1"},
+                                {"norm2", "ln_2"},
+                                {"up", "mlp.c_fc"},
+                                {"down", "mlp.c_proj"}})
+      if (size_t at = to.find(ours); at != std::string::npos) to.replace(at, std::strlen(ours), theirs);
+    if (to.starts_with("norm.")) to = "ln_f." + to.substr(5);
+    if (to == "head.weight") to = "wte.weight";
+    file[to] = to.starts_with("h.") && t.dim() == 2 ? t.transpose(0, 1).clone() : t;
+  }
+  o.init = folder / "gpt2";
+  save_safetensors(o.init, file);
+  EXPECT_NE(error_of([&] { train_gpt(o); }).find("load_state_dict: unexpected:"), std::string::npos);  // no biases here
+  o.model.bias = true;
+  o.checkpoint = folder / "c";
+  o.steps = 1;
+  o.lr = o.min_lr = 0;
+  train_gpt(o);
+  const TrainedGPT trained = load_trained_gpt(o.checkpoint);
+  EXPECT_EQ(trained.model.config.vocab, 30);
+  EXPECT_EQ(trained.model.blocks[0].up.weight.to_vector<float>(), from.blocks[0].up.weight.to_vector<float>());
+  o.resume = true;
+  o.steps = 2;
+  EXPECT_EQ(train_gpt(o).steps.size(), 2u);
+}
+
+TEST(TrainGPT, RefusesBadOptions) {
+  auto error = [](const std::function<void(TrainOptions&)>& change) {
+    TrainOptions o = tiny();
+    change(o);
+    return error_of([&] { train_gpt(o); });
+  };
+  EXPECT_EQ(error([](TrainOptions& o) { o.steps = 0; }), "train: steps = 0 is out of range");
+  EXPECT_EQ(error([](TrainOptions& o) { o.batch = -1; }), "train: batch = -1 is out of range");
+  EXPECT_EQ(error([](TrainOptions& o) { o.lr = std::nan(""); }), "train: lr = nan is out of range");
+  EXPECT_EQ(error([](TrainOptions& o) { o.model.heads = 3; }),
+            "GPT: 1 layers, 3 heads, width 16, block 8, vocabulary 14 make no model");
+  EXPECT_EQ(error([](TrainOptions& o) { o.model.vocab = 5; }),
+            "train: the text has 14 characters, the model's vocabulary 5");
+  EXPECT_EQ(error([](TrainOptions& o) { o.text = "to be"; }),
+            "the text is too short: its training split has 4 characters, a block needs 9");
+  EXPECT_EQ(error([](TrainOptions& o) { o.init = "/none"; }), "cannot open \"/none\": No such file or directory");
+  EXPECT_EQ(error([](TrainOptions& o) { o.checkpoint = "/none/c"; }),
+            "cannot write \"/none/c\": No such file or directory");
+  EXPECT_EQ(error_of([] { train_preset("gpt3"); }),
+            "unknown preset \"gpt3\": there are shakespeare-char-cpu, gpt2-124m");
+}
+
+TEST(TrainGPT, PresetsAreThePublishedOnes) {
+  const TrainOptions s = train_preset("shakespeare-char-cpu");
+  EXPECT_EQ(s.model.layers, 4);
+  EXPECT_EQ(s.model.heads, 4);
+  EXPECT_EQ(s.model.width, 128);
+  EXPECT_EQ(s.model.block, 64);
+  EXPECT_FALSE(s.model.bias);
+  EXPECT_EQ(s.batch, 12);
+  EXPECT_EQ(s.steps, 2000);
+  const TrainOptions g = train_preset("gpt2-124m");
+  EXPECT_EQ(g.model, GPTConfig());
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include "io/io_check.h"
+#include "tessera/autograd.h"
+#include "tessera/io.h"
+#include "tessera/nn.h"
+
+namespace tessera {
+namespace {
+
+using namespace nn;
+
+struct Tied : Module {
+  explicit Tied(Generator& g) : in(add("in", Embedding(7, 3, g))), mid(add("mid", Linear(3, 3, true, g))) {
+    out = add_parameter("out.weight", in.weight);
+    counter = add_buffer("counter", zeros({2}, Int64));
+  }
+  Tensor operator()(const Tensor& x) const { return linear(mid(in(x)), out); }
+  Embedding in;
+  Linear mid;
+  Tensor out, counter;
+};
+
+using Names = std::vector<std::string>;
+Names names(const NamedTensors& list) {
+  Names out;
+  for (const auto& [name, t] : list) out.push_back(name);
+  return out;
+}
+
+TEST(Module, ListsParametersOnceInOrder) {
+  Generator g(1);
+  const Tied m(g);
+  EXPECT_EQ(names(m.named_parameters()), (Names{"out.weight", "mid.weight", "mid.bias"}));
+  EXPECT_EQ(names(m.named_buffers()), (Names{"counter"}));
+  EXPECT_EQ(m.parameter_count(), 21 + 9 + 3);
+  for (const Tensor& p : m.parameters()) EXPECT_TRUE(p.requires_grad());
+}
+
+TEST(Module, CopiesShareEverything) {
+  Generator g(1);
+  Tied a(g);
+  Tied b = a;
+  b.mid.bias.detach().fill_(5);
+  EXPECT_EQ(a.mid.bias.to_vector<float>(), (std::vector<float>{5, 5, 5}));
+  b.eval();
+  EXPECT_FALSE(a.training());
+  EXPECT_FALSE(a.mid.training());
+  {
+    EvalMode nested(a);
+    a.train();
+  }
+  EXPECT_FALSE(b.training());
+}
+
+TEST(Module, NamesAreUnique) {
+  struct Twice : Module {
+    Twice() {
+      add("a", ReLU());
+      add("a", ReLU());
+    }
+  };
+  EXPECT_EQ(error_of([] { Twice(); }), "Module: the name \"a\" is empty or taken");
+}
+
+TEST(Module, BackwardReachesTiedWeightsOnce) {
+  Generator g(2);
+  Tied m(g);
+  m(tensor<int64_t>({0, 3, 6}, {3})).sum().backward();
+  ASSERT_TRUE(m.in.weight.grad().defined());
+  EXPECT_TRUE(same(m.in.weight.grad(), m.out.grad()));
+  m.zero_grad();
+  EXPECT_FALSE(m.in.weight.grad().defined());
+}
+
+TEST(StateDict, RoundTripsThroughAFile) {
+  TemporaryFolder folder;
+  Generator g(3);
+  Tied a(g), b(g);
+  a.counter.copy_(tensor<int64_t>({4, 5}, {2}));
+  save_safetensors(folder / "m", a.state_dict());
+  b.load_state_dict(load_safetensors(folder / "m"));
+  EXPECT_EQ(a.in.weight.to_vector<float>(), b.in.weight.to_vector<float>());
+  EXPECT_EQ(a.mid.bias.to_vector<float>(), b.mid.bias.to_vector<float>());
+  EXPECT_EQ(b.counter.to_vector<int64_t>(), (std::vector<int64_t>{4, 5}));
+  EXPECT_TRUE(same(b.in.weight, b.out));  // still tied
+}
+
+TEST(StateDict, ATiedWeightMayHaveAnyOfItsNames) {
+  Generator g(4);
+  Tied m(g);
+  StateDict dict = m.state_dict();
+  const Tensor fresh = full({7, 3}, 2);
+  dict.erase("out.weight");
+  dict["in.weight"] = fresh;
+  m.load_state_dict(dict);
+  EXPECT_EQ(m.out.to_vector<float>(), fresh.to_vector<float>());
+  dict["out.weight"] = fresh;
+  m.load_state_dict(dict);
+  dict["out.weight"] = full({7, 3}, 3);
+  EXPECT_EQ(error_of([&] { m.load_state_dict(dict); }),
+            "load_state_dict: mismatched: out.weight and in.weight are tied here and differ there");
+}
+
+TEST(StateDict, StrictListsEveryDifferenceAndChangesNothing) {
+  Generator g(5);
+  Tied m(g);
+  const std::vector<float> before = m.mid.weight.to_vector<float>();
+  StateDict dict = m.state_dict();
+  dict["mid.weight"] = zeros({3, 3});
+  dict.erase("mid.bias");
+  dict.erase("out.weight");
+  dict["counter"] = zeros({3}, Int64);
+  dict["head"] = zeros({1});
+  EXPECT_EQ(
+      error_of([&] { m.load_state_dict(dict); }),
+      "load_state_dict: missing: out.weight, mid.bias; unexpected: head; mismatched: counter is i64[2] on cpu here and "
+      "i64[3] on cpu there");
+  EXPECT_EQ(m.mid.weight.to_vector<float>(), before);
+  dict.erase("counter");
+  m.load_state_dict(dict, /*strict=*/false);
+  EXPECT_EQ(m.mid.weight.to_vector<float>(), std::vector<float>(9, 0));
+  dict["counter"] = zeros({2});
+  EXPECT_EQ(error_of([&] { m.load_state_dict(dict, false); }),
+            "load_state_dict: mismatched: counter is i64[2] on cpu here and f32[2] on cpu there");
+}
+
+TEST(Module, ToConvertsInPlace) {
+  Generator g(6);
+  Tied m(g);
+  const std::vector<float> before = m.in.weight.to_vector<float>();
+  const Tensor handle = m.in.weight;
+  m.to(Float64);
+  EXPECT_EQ(handle.dtype(), Float64);
+  EXPECT_EQ(m.out.dtype(), Float64);
+  EXPECT_EQ(m.counter.dtype(), Int64);
+  EXPECT_EQ(handle.to_vector<float>(), before);
+  EXPECT_TRUE(handle.requires_grad());
+  const StateDict dict = m.state_dict();  // floating dtypes convert on loading
+  m.to(Float32);
+  m.load_state_dict(dict);
+  EXPECT_EQ(handle.dtype(), Float32);
+  EXPECT_EQ(handle.to_vector<float>(), before);
+  EXPECT_THROW(m.to(Int64), Error);
+}
+
+}  // namespace
+}  // namespace tessera
