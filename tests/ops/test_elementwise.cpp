@@ -91,7 +91,7 @@ TEST(Elementwise, NamesTheRuleThatIsBroken) {
   Tensor a = ones({2, 3}), b = ones({4});
   EXPECT_EQ(error_of([&] { add(a, b); }), "add: shapes do not broadcast: [2, 3] and [4]");
   EXPECT_EQ(error_of([&] { a* b; }), "mul: shapes do not broadcast: [2, 3] and [4]");
-  EXPECT_EQ(error_of([&] { add(a, {}); }), "add: input 1 is undefined");
+  EXPECT_EQ(error_of([&] { add(a, Tensor()); }), "add: input 1 is undefined");
   EXPECT_EQ(error_of([&] { exp(Tensor()); }), "exp: input 0 is undefined");
   EXPECT_EQ(error_of([&] { where(a, a, a); }), "where: the condition is f32, not bool");
   EXPECT_EQ(error_of([&] { b.add_(a); }), "add_: shapes do not broadcast: [4] and [2, 3]");

@@ -1,4 +1,5 @@
 #include "check.h"
+#include "tessera/parallel.h"
 
 namespace tessera {
 namespace {

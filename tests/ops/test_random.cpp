@@ -1,6 +1,7 @@
 #include <numeric>
 
 #include "check.h"
+#include "tessera/parallel.h"
 #include "tile/random.h"
 
 namespace tessera {

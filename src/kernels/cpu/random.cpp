@@ -17,7 +17,7 @@ struct Stream {
 };
 Stream stream(const Tensor& state) {
   const auto* s = state.data<int64_t>();
-  return {static_cast<unsigned long long>(s[0]), static_cast<unsigned long long>(s[1])};
+  return {static_cast<unsigned long long>(s[0]), static_cast<unsigned long long>(s[state.strides()[0]])};
 }
 
 template <RandomOp op>
