@@ -10,9 +10,13 @@ set_target_properties(tessera_core PROPERTIES EXPORT_NAME tile)
 foreach(target tessera_core tessera tessera_cli)
   if(TARGET ${target})
     install(TARGETS ${target} EXPORT tessera)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  endif()
+endforeach()
+foreach(target tessera_core tessera)
+  if(TARGET ${target})
     set_target_properties(${target} PROPERTIES
-      VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-      INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+      VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   endif()
 endforeach()
 
