@@ -364,8 +364,8 @@ const Op avg_pool2d_op = {.name = "avg_pool2d",
                           .reference = avg_pool_reference,
                           .saves = {.metas = 1}};
 
-constexpr const Op* ops[] = {&conv2d_op, &conv2d_input_grad_op,
-                             &conv2d_weight_grad_op};  // pooling waits for its kernel
+constexpr const Op* ops[] = {&conv2d_op,     &conv2d_input_grad_op, &conv2d_weight_grad_op, &max_pool2d_op,
+                             &avg_pool2d_op, &max_pool2d_backward,  &avg_pool2d_backward};
 
 PoolAttrs pool_attrs(const Pool2dOptions& o) {
   PoolAttrs a;

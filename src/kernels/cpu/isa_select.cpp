@@ -66,6 +66,7 @@ const char* isa_name() { return names[static_cast<int>(isa())].data(); }
 #endif
 TESSERA_TABLE(ElementwiseTable, elementwise_table)
 TESSERA_TABLE(ReduceTable, reduce_table)
+TESSERA_TABLE(PoolTable, pool_table)
 TESSERA_TABLE(RandomTable, random_table)
 TESSERA_TABLE(GemmTable, gemm_table)
 TESSERA_TABLE(ConvTable, conv_table)

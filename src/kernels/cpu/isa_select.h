@@ -9,6 +9,7 @@
 #include "kernels/cpu/isa/optim.h"
 #include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/isa/random.h"
+#include "kernels/cpu/isa/pool.h"
 #include "kernels/cpu/isa/reduce.h"
 #include "kernels/cpu/isa/softmax.h"
 
@@ -23,6 +24,7 @@ const char* isa_name();
 
 const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
+const PoolTable& pool_table();
 const RandomTable& random_table();
 const GemmTable& gemm_table();
 const ConvTable& conv_table();
