@@ -45,7 +45,8 @@ void time_interleaved(std::vector<Candidate>& candidates, double seconds) {
   for (Candidate& c : candidates)
     for (int warm = 0; warm < 3; ++warm) c.run();
   auto start = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds) || candidates[0].times.size() < 5)
+  while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds) ||
+         candidates[0].times.size() < 5)
     for (Candidate& c : candidates) c.times.push_back(seconds_of(c.run));
 }
 
@@ -108,7 +109,8 @@ void bench_gemm(const BenchOptions& options) {
     double time = candidate.median(), rate = flops / time * 1e-9;
     bool ours = candidate.name.starts_with("tessera");
     if (!ours) best_peer = std::max(best_peer, rate);
-    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.3f} ms   {:.1f} % of peak\n", candidate.name, rate, time * 1e3, 100 * rate / peak);
+    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.3f} ms   {:.1f} % of peak\n", candidate.name, rate, time * 1e3,
+               100 * rate / peak);
     results.add(candidate.name, rate, "GFLOP/s", true);
   }
   if (fused) {
@@ -148,7 +150,9 @@ void bench_case(const OpCase& c, const BenchOptions& options, double bandwidth, 
   std::string line = fmt::format("{} {:<32} {:>10.3f} ms", c.op, c.label, time * 1e3);
   results.add(fmt::format("{} {}", c.op, c.label), time * 1e3, "ms", false);
   if (c.flops > 0) line += fmt::format(" {:>9.1f} GFLOP/s", c.flops / time * 1e-9);
-  if (c.bytes > 0) line += fmt::format(" {:>7.1f} GB/s, {:.0f} % of a copy's", c.bytes / time * 1e-9, 100 * c.bytes / time / bandwidth);
+  if (c.bytes > 0)
+    line +=
+        fmt::format(" {:>7.1f} GB/s, {:.0f} % of a copy's", c.bytes / time * 1e-9, 100 * c.bytes / time / bandwidth);
   fmt::print("{}\n", line);
 }
 
@@ -185,7 +189,9 @@ void add_bench(CLI::App& app) {
   op->add_option("--epilogue", options->epilogue, "none or add_add_gelu")
       ->check(CLI::IsMember({"none", "add_add_gelu"}))
       ->capture_default_str();
-  op->add_option("--seconds", options->seconds, "time to measure")->check(CLI::Range(0.01, 600.0))->capture_default_str();
+  op->add_option("--seconds", options->seconds, "time to measure")
+      ->check(CLI::Range(0.01, 600.0))
+      ->capture_default_str();
   options->add_to(*op, true);
   op->callback([options] { run(*options); });
 }

@@ -28,17 +28,22 @@ void CommonOptions::apply() const {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
-  if (d.type != DeviceType::CPU) throw UsageError("device " + device + " is not available: this build has only the cpu");
+  if (d.type != DeviceType::CPU)
+    throw UsageError("device " + device + " is not available: this build has only the cpu");
   if (threads) set_num_threads(threads);
   manual_seed(seed);
 }
 
 Results::Results(std::string command, const CommonOptions& options) : path_(options.json) {
-  object_ = {{"command", std::move(command)}, {"device", options.device}, {"threads", num_threads()}, {"results", nlohmann::json::array()}};
+  object_ = {{"command", std::move(command)},
+             {"device", options.device},
+             {"threads", num_threads()},
+             {"results", nlohmann::json::array()}};
 }
 
 void Results::add(const std::string& name, double value, const std::string& unit, bool higher_is_better) {
-  object_["results"].push_back({{"name", name}, {"value", value}, {"unit", unit}, {"better", higher_is_better ? "higher" : "lower"}});
+  object_["results"].push_back(
+      {{"name", name}, {"value", value}, {"unit", unit}, {"better", higher_is_better ? "higher" : "lower"}});
 }
 
 void Results::write() const {
@@ -53,18 +58,21 @@ void Results::write() const {
   if (std::rename(temporary.c_str(), path_.c_str()) != 0) throw Error("cannot write " + path_);
 }
 
-Progress::Progress(int64_t total) : total_(total), terminal_(isatty(STDOUT_FILENO)), start_(Clock::now()), last_(start_) {}
+Progress::Progress(int64_t total)
+    : total_(total), terminal_(isatty(STDOUT_FILENO)), start_(Clock::now()), last_(start_) {}
 
 void Progress::update(int64_t done, const std::string& text) {
   auto now = Clock::now();
   if (first_ < 0) first_ = done - 1;  // a resumed run starts late
   bool last = done == total_;
-  if (!last && drawn_ && now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000))) return;
+  if (!last && drawn_ && now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000)))
+    return;
   last_ = now;
   drawn_ = true;
   double elapsed = std::chrono::duration<double>(now - start_).count();
   double left = elapsed / static_cast<double>(std::max<int64_t>(done - first_, 1)) * static_cast<double>(total_ - done);
-  std::string line = fmt::format("step {}/{}  {}  {:d}:{:02d} left", done, total_, text, static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+  std::string line = fmt::format("step {}/{}  {}  {:d}:{:02d} left", done, total_, text, static_cast<int>(left) / 60,
+                                 static_cast<int>(left) % 60);
   if (!terminal_) {
     fmt::print("{}\n", line);
   } else {

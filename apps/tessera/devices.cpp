@@ -23,8 +23,8 @@ double memory_gib() { return std::strtod(field_of("/proc/meminfo", "MemTotal").c
 
 void show(const CommonOptions& options) {
   options.apply();
-  fmt::print("cpu      {}\n         kernels for {}, {} threads, {:.1f} GiB memory\n", field_of("/proc/cpuinfo", "model name"),
-             cpu_kernels::isa_name(), num_threads(), memory_gib());
+  fmt::print("cpu      {}\n         kernels for {}, {} threads, {:.1f} GiB memory\n",
+             field_of("/proc/cpuinfo", "model name"), cpu_kernels::isa_name(), num_threads(), memory_gib());
   fmt::print("cuda     not in this build\nhip      not in this build\n");
   Results results("devices", options);
   results.add("cpu.threads", num_threads(), "threads", true);

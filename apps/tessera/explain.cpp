@@ -44,7 +44,8 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, const std
   }
   Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
   std::string parameters = attrs.describe();
-  fmt::print("{}({}){}{}\n", op.name, inputs, parameters.empty() ? "" : " " + parameters, label.empty() ? "" : "  # " + label);
+  fmt::print("{}({}){}{}\n", op.name, inputs, parameters.empty() ? "" : " " + parameters,
+             label.empty() ? "" : "  # " + label);
   if (op.view) return fmt::print("-> a view: no kernel runs\n");
   Tensors out;
   for (const TensorMeta& meta : inferred) out.push_back(empty(meta.shape, meta.dtype, meta.device));
@@ -74,7 +75,8 @@ void run(const ExplainOptions& options) {
     for (Tensor& t : in = first->inputs(generator))
       if (t.defined() && t.dtype() == Float64) t = t.to(dtype);
   }
-  for (const std::string& text : options.shapes) in.push_back(text == "none" ? Tensor() : empty(parse_shape(text), dtype));
+  for (const std::string& text : options.shapes)
+    in.push_back(text == "none" ? Tensor() : empty(parse_shape(text), dtype));
   if (op->name == "scaled_dot_product_attention" && in.size() == 3) in.push_back({});
   try {
     explain_call(*op, in, attrs, options.shapes.empty() ? first->label : "");

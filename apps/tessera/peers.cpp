@@ -14,7 +14,9 @@ void* open_first(std::initializer_list<const char*> names) {
 }
 
 template <class F>
-F* symbol(void* library, const char* name) { return library ? reinterpret_cast<F*>(dlsym(library, name)) : nullptr; }
+F* symbol(void* library, const char* name) {
+  return library ? reinterpret_cast<F*>(dlsym(library, name)) : nullptr;
+}
 
 }  // namespace
 
@@ -30,7 +32,8 @@ std::vector<GemmPeer> gemm_peers(int threads) {
                      }});
   }
   void* onednn = open_first({"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"});
-  using Dnnl = int(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t, float, float*, int64_t);
+  using Dnnl = int(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t, float,
+                   float*, int64_t);
   if (auto* sgemm = symbol<Dnnl>(onednn, "dnnl_sgemm")) {
     void* openmp = open_first({"libgomp.so.1"});
     if (auto* set = symbol<void(int)>(openmp, "omp_set_num_threads")) set(threads);

@@ -55,15 +55,20 @@ std::string frame(const Plot& plot, const Axis& x, const Axis& y) {
   std::string out;
   for (double t : x.ticks())
     out += fmt::format(
-        "<line x1='{0:.1f}' x2='{0:.1f}' y1='{1}' y2='{2}' stroke='#e5e7eb'/><text x='{0:.1f}' y='{3}' text-anchor='middle'>{4:g}</text>\n",
+        "<line x1='{0:.1f}' x2='{0:.1f}' y1='{1}' y2='{2}' stroke='#e5e7eb'/><text x='{0:.1f}' y='{3}' "
+        "text-anchor='middle'>{4:g}</text>\n",
         x.pixel(t), kTop, kHeight - kBottom, kHeight - kBottom + 18, t);
   for (double t : y.ticks())
     out += fmt::format(
-        "<line x1='{1}' x2='{2}' y1='{0:.1f}' y2='{0:.1f}' stroke='#e5e7eb'/><text x='{3}' y='{4:.1f}' text-anchor='end'>{5:g}</text>\n",
+        "<line x1='{1}' x2='{2}' y1='{0:.1f}' y2='{0:.1f}' stroke='#e5e7eb'/><text x='{3}' y='{4:.1f}' "
+        "text-anchor='end'>{5:g}</text>\n",
         y.pixel(t), kLeft, kWidth - kRight, kLeft - 8, y.pixel(t) + 4, t);
-  out += fmt::format("<text x='{}' y='26' text-anchor='middle' font-size='16'>{}</text>\n", kWidth / 2, escape(plot.title));
-  out += fmt::format("<text x='{}' y='{}' text-anchor='middle'>{}</text>\n", (kLeft + kWidth - kRight) / 2, kHeight - 12, escape(plot.x_label));
-  out += fmt::format("<text x='18' y='{0}' text-anchor='middle' transform='rotate(-90 18 {0})'>{1}</text>\n", kHeight / 2, escape(plot.y_label));
+  out += fmt::format("<text x='{}' y='26' text-anchor='middle' font-size='16'>{}</text>\n", kWidth / 2,
+                     escape(plot.title));
+  out += fmt::format("<text x='{}' y='{}' text-anchor='middle'>{}</text>\n", (kLeft + kWidth - kRight) / 2,
+                     kHeight - 12, escape(plot.x_label));
+  out += fmt::format("<text x='18' y='{0}' text-anchor='middle' transform='rotate(-90 18 {0})'>{1}</text>\n",
+                     kHeight / 2, escape(plot.y_label));
   return out;
 }
 
@@ -89,8 +94,8 @@ std::string to_svg(const Plot& plot) {
       if (x.shows(px) && y.shows(py)) points += fmt::format("{:.1f},{:.1f} ", x.pixel(px), y.pixel(py));
     out += fmt::format("<polyline fill='none' stroke='{}' stroke-width='{}' stroke-opacity='{}' points='{}'/>\n", color,
                        s.faint ? 1 : 2, s.faint ? 0.35 : 1.0, points);
-    out += fmt::format("<text x='{}' y='{}' text-anchor='end' fill='{}'>{}</text>\n", kWidth - kRight - 8, kTop + 16 + 16 * i, color,
-                       escape(s.label));
+    out += fmt::format("<text x='{}' y='{}' text-anchor='end' fill='{}'>{}</text>\n", kWidth - kRight - 8,
+                       kTop + 16 + 16 * i, color, escape(s.label));
   }
   return out + "</svg>\n";
 }

@@ -46,7 +46,9 @@ void add_sample(CLI::App& app) {
   command->add_option("--temperature", c->options.temperature, "below 1 plays safe, 0 always takes the likeliest")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  command->add_option("--top-k", c->options.top_k, "draw among the k likeliest; 0: among all")->check(CLI::Range(0, 1 << 24))->capture_default_str();
+  command->add_option("--top-k", c->options.top_k, "draw among the k likeliest; 0: among all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
   c->add_to(*command, false);
   command->callback([c] { run(*c); });
 }

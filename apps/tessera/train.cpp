@@ -46,33 +46,57 @@ struct TrainCommand : CommonOptions {
 
   template <class T, class Member>
   void hyperparameter(CLI::App& app, const std::string& flag, const std::string& text, Member member) {
-    app.add_option_function<T>(flag, [this, member](const T& value) { given.push_back([=](TrainOptions& o) { member(o) = value; }); }, text);
+    app.add_option_function<T>(
+        flag, [this, member](const T& value) { given.push_back([=](TrainOptions& o) { member(o) = value; }); }, text);
   }
 };
 
 void add_hyperparameters(CLI::App& app, TrainCommand& c) {
   using O = TrainOptions;
-  auto integer = [&](const char* flag, const char* text, auto member) { c.hyperparameter<int64_t>(app, flag, text, member); };
-  auto real = [&](const char* flag, const char* text, auto member) { c.hyperparameter<double>(app, flag, text, member); };
-  integer("--steps", "optimizer steps", [](O& o) -> auto& { return o.steps; });
-  integer("--layers", "transformer blocks", [](O& o) -> auto& { return o.model.layers; });
-  integer("--heads", "attention heads", [](O& o) -> auto& { return o.model.heads; });
-  integer("--width", "width of the residual stream", [](O& o) -> auto& { return o.model.width; });
-  integer("--block", "longest context, in tokens", [](O& o) -> auto& { return o.model.block; });
-  integer("--batch", "sequences per batch", [](O& o) -> auto& { return o.batch; });
-  integer("--accumulation", "batches per step", [](O& o) -> auto& { return o.accumulate; });
-  real("--dropout", "probability of dropout", [](O& o) -> auto& { return o.model.dropout; });
-  c.hyperparameter<bool>(app, "--bias", "true: biases in linear layers and norms", [](O& o) -> auto& { return o.model.bias; });
-  real("--lr", "highest learning rate", [](O& o) -> auto& { return o.lr; });
-  real("--min-lr", "learning rate at the end of the cosine", [](O& o) -> auto& { return o.min_lr; });
-  integer("--warmup", "steps of linear warm-up", [](O& o) -> auto& { return o.warmup; });
-  real("--beta1", "AdamW's first decay", [](O& o) -> auto& { return o.beta1; });
-  real("--beta2", "AdamW's second decay", [](O& o) -> auto& { return o.beta2; });
-  real("--weight-decay", "decay of matrices", [](O& o) -> auto& { return o.weight_decay; });
-  real("--clip", "largest gradient norm; 0 does not clip", [](O& o) -> auto& { return o.clip; });
-  integer("--eval-interval", "steps between evaluations on the whole validation split; 0: only at the end",
-          [](O& o) -> auto& { return o.eval_interval; });
-  integer("--checkpoint-interval", "steps between checkpoints; 0: only at the end", [](O& o) -> auto& { return o.checkpoint_interval; });
+  auto integer = [&](const char* flag, const char* text, auto member) {
+    c.hyperparameter<int64_t>(app, flag, text, member);
+  };
+  auto real = [&](const char* flag, const char* text, auto member) {
+    c.hyperparameter<double>(app, flag, text, member);
+  };
+  integer(
+      "--steps", "optimizer steps", [](O & o) -> auto& { return o.steps; });
+  integer(
+      "--layers", "transformer blocks", [](O & o) -> auto& { return o.model.layers; });
+  integer(
+      "--heads", "attention heads", [](O & o) -> auto& { return o.model.heads; });
+  integer(
+      "--width", "width of the residual stream", [](O & o) -> auto& { return o.model.width; });
+  integer(
+      "--block", "longest context, in tokens", [](O & o) -> auto& { return o.model.block; });
+  integer(
+      "--batch", "sequences per batch", [](O & o) -> auto& { return o.batch; });
+  integer(
+      "--accumulation", "batches per step", [](O & o) -> auto& { return o.accumulate; });
+  real(
+      "--dropout", "probability of dropout", [](O & o) -> auto& { return o.model.dropout; });
+  c.hyperparameter<bool>(
+      app, "--bias", "true: biases in linear layers and norms", [](O & o) -> auto& { return o.model.bias; });
+  real(
+      "--lr", "highest learning rate", [](O & o) -> auto& { return o.lr; });
+  real(
+      "--min-lr", "learning rate at the end of the cosine", [](O & o) -> auto& { return o.min_lr; });
+  integer(
+      "--warmup", "steps of linear warm-up", [](O & o) -> auto& { return o.warmup; });
+  real(
+      "--beta1", "AdamW's first decay", [](O & o) -> auto& { return o.beta1; });
+  real(
+      "--beta2", "AdamW's second decay", [](O & o) -> auto& { return o.beta2; });
+  real(
+      "--weight-decay", "decay of matrices", [](O & o) -> auto& { return o.weight_decay; });
+  real(
+      "--clip", "largest gradient norm; 0 does not clip", [](O & o) -> auto& { return o.clip; });
+  integer(
+      "--eval-interval", "steps between evaluations on the whole validation split; 0: only at the end",
+      [](O & o) -> auto& { return o.eval_interval; });
+  integer(
+      "--checkpoint-interval", "steps between checkpoints; 0: only at the end",
+      [](O & o) -> auto& { return o.checkpoint_interval; });
 }
 
 std::string loss_curve(const models::TrainResult& result) {
@@ -86,7 +110,10 @@ std::string loss_curve(const models::TrainResult& result) {
     smooth.points.emplace_back(s.step, mean / weight);
   }
   for (const auto& e : result.evals) validation.points.emplace_back(e.step, e.loss);
-  return to_svg({fmt::format("loss over {} steps", result.steps.size()), "step", "cross-entropy per token", {raw, smooth, validation}});
+  return to_svg({fmt::format("loss over {} steps", result.steps.size()),
+                 "step",
+                 "cross-entropy per token",
+                 {raw, smooth, validation}});
 }
 
 void write_results(const models::TrainResult& result, const TrainCommand& c, int64_t tokens_per_step) {
@@ -156,7 +183,9 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
     progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s", s.loss, rate / 1e3));
     if (s.step == c.stop_after) stop = true;
   };
-  callbacks.on_eval = [&](const models::EvalInfo& e) { progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss)); };
+  callbacks.on_eval = [&](const models::EvalInfo& e) {
+    progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss));
+  };
   return models::train_gpt(c.options, callbacks);
 }
 

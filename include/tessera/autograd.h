@@ -39,7 +39,7 @@ struct Edge {
 struct Node : RefCounted {
   uint64_t sequence = 0;  ///< order of recording: a node's consumers have higher numbers
   SmallVector<Edge, 3> next;
-  SmallVector<TensorMeta, 1> outputs;  ///< of what was produced, to make zeros for unused outputs
+  SmallVector<TensorMeta, 1> outputs;               ///< of what was produced, to make zeros for unused outputs
   std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
   Node();
   virtual ~Node();
@@ -56,7 +56,7 @@ struct AutogradMeta {
   Ref<Node> node;  ///< the operation that made the tensor; null for leaves
   int32_t index = 0;
   bool is_view = false;
-  std::vector<GradHook> hooks;  ///< of a leaf, before accumulation
+  std::vector<GradHook> hooks;                            ///< of a leaf, before accumulation
   std::vector<std::function<void(const Tensor&)>> ready;  ///< of a leaf, after its gradient is complete
   ~AutogradMeta();
 };
@@ -68,8 +68,8 @@ Edge gradient_edge(const Tensor& tensor);
 void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> callback);
 
 /// Gradients of `outputs` with respect to `inputs`, without touching any .grad().
-/// `grad_outputs` may be empty where every output has one element. With `create_graph` the result can be differentiated again.
-/// Throws Error if an input is not reached, unless `allow_unused` (its gradient is then undefined).
+/// `grad_outputs` may be empty where every output has one element. With `create_graph` the result can be differentiated
+/// again. Throws Error if an input is not reached, unless `allow_unused` (its gradient is then undefined).
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_outputs = {}, bool retain_graph = false,
              bool create_graph = false, bool allow_unused = false);
 

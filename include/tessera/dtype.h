@@ -48,14 +48,23 @@ inline constexpr DType dtype_of = [] {
   static_assert(sizeof(T) == 0, "not an element type of tessera");
   return DType::Bool;
 }();
-template <> inline constexpr DType dtype_of<bool> = DType::Bool;
-template <> inline constexpr DType dtype_of<uint8_t> = DType::UInt8;
-template <> inline constexpr DType dtype_of<int8_t> = DType::Int8;
-template <> inline constexpr DType dtype_of<int32_t> = DType::Int32;
-template <> inline constexpr DType dtype_of<int64_t> = DType::Int64;
-template <> inline constexpr DType dtype_of<f16> = DType::Float16;
-template <> inline constexpr DType dtype_of<bf16> = DType::BFloat16;
-template <> inline constexpr DType dtype_of<float> = DType::Float32;
-template <> inline constexpr DType dtype_of<double> = DType::Float64;
+template <>
+inline constexpr DType dtype_of<bool> = DType::Bool;
+template <>
+inline constexpr DType dtype_of<uint8_t> = DType::UInt8;
+template <>
+inline constexpr DType dtype_of<int8_t> = DType::Int8;
+template <>
+inline constexpr DType dtype_of<int32_t> = DType::Int32;
+template <>
+inline constexpr DType dtype_of<int64_t> = DType::Int64;
+template <>
+inline constexpr DType dtype_of<f16> = DType::Float16;
+template <>
+inline constexpr DType dtype_of<bf16> = DType::BFloat16;
+template <>
+inline constexpr DType dtype_of<float> = DType::Float32;
+template <>
+inline constexpr DType dtype_of<double> = DType::Float64;
 
 }  // namespace tessera

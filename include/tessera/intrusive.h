@@ -49,6 +49,8 @@ class Ref {
 };
 
 template <class T, class... A>
-Ref<T> make_ref(A&&... args) { return Ref<T>(new T(std::forward<A>(args)...)); }
+Ref<T> make_ref(A&&... args) {
+  return Ref<T>(new T(std::forward<A>(args)...));
+}
 
 }  // namespace tessera

@@ -5,8 +5,14 @@
 namespace tessera {
 
 namespace detail {
-template <class T> struct RemoveReference { using type = T; };
-template <class T> struct RemoveReference<T&> { using type = T; };
+template <class T>
+struct RemoveReference {
+  using type = T;
+};
+template <class T>
+struct RemoveReference<T&> {
+  using type = T;
+};
 }  // namespace detail
 
 /// Runs indexed work on a set of threads. What a kernel computes for an index must not depend on the thread.
@@ -17,7 +23,8 @@ class Executor {
   template <class Fn>
   __attribute__((always_inline)) void parallel(long long count, Fn&& fn) {
     using F = typename detail::RemoveReference<Fn>::type;
-    run(count, [](void* f, long long index, int thread) { (*static_cast<F*>(f))(index, thread); },
+    run(
+        count, [](void* f, long long index, int thread) { (*static_cast<F*>(f))(index, thread); },
         const_cast<void*>(static_cast<const volatile void*>(&fn)));
   }
   /// Threads that `parallel` spreads over, at least 1.

@@ -20,7 +20,9 @@ class SmallVector {
   explicit SmallVector(size_t n, const T& value = T()) { resize(n, value); }
   SmallVector(std::initializer_list<T> items) { append(items.begin(), items.end()); }
   template <std::input_iterator It>
-  SmallVector(It first, It last) { append(first, last); }
+  SmallVector(It first, It last) {
+    append(first, last);
+  }
   SmallVector(const SmallVector& o) { append(o.begin(), o.end()); }
   SmallVector(SmallVector&& o) noexcept { steal(o); }
   ~SmallVector() { release(); }

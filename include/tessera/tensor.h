@@ -20,9 +20,9 @@ struct Storage : RefCounted {
   void* data = nullptr;
   size_t bytes = 0;
   Device device;
-  std::atomic<uint32_t> version{0};            ///< bumped by every in-place write; backward checks it
-  void (*release)(Storage&) = nullptr;         ///< gives the memory back
-  void* owner = nullptr;                       ///< for `release`
+  std::atomic<uint32_t> version{0};     ///< bumped by every in-place write; backward checks it
+  void (*release)(Storage&) = nullptr;  ///< gives the memory back
+  void* owner = nullptr;                ///< for `release`
   ~Storage() {
     if (release) release(*this);
   }
@@ -56,7 +56,7 @@ struct TensorImpl : RefCounted {
   int64_t offset = 0;  // elements
   int64_t numel = 0;
   Shape shape;
-  Strides strides;     // elements
+  Strides strides;  // elements
   DType dtype = Float32;
   bool contiguous = true;
   std::unique_ptr<AutogradMeta> autograd;

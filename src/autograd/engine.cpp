@@ -24,7 +24,8 @@ void accumulate(Tensor& sum, Tensor term) {
 class Backward {
  public:
   /// With `targets`, only their gradients are computed and no leaf is touched.
-  Backward(const Tensors& outputs, const Tensors* targets, bool retain_graph) : targets_(targets), retain_(retain_graph) {
+  Backward(const Tensors& outputs, const Tensors* targets, bool retain_graph)
+      : targets_(targets), retain_(retain_graph) {
     if (targets) {
       captured_.resize(targets->size());
       for (size_t i = 0; i < targets->size(); ++i) {
@@ -104,7 +105,8 @@ class Backward {
     if (any) {
       Tensors in = node.backward(grads);
       if (in.size() != node.next.size())
-        throw Error(fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));
+        throw Error(
+            fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));
       grads.clear();
       for (size_t i = 0; i < in.size(); ++i) send(node.next[i], std::move(in[i]));
     }
@@ -122,14 +124,15 @@ class Backward {
     if (!gradient.defined()) return;
     const TensorMeta& expected = e.node->outputs[e.index];
     if (!(gradient.shape() == expected.shape))
-      throw Error(fmt::format("backward: gradient {} arrives at {}, whose output is {}", describe(gradient), e.node->name(),
-                              describe(expected)));
+      throw Error(fmt::format("backward: gradient {} arrives at {}, whose output is {}", describe(gradient),
+                              e.node->name(), describe(expected)));
     accumulate(it->second[e.index], std::move(gradient));
   }
 
   void arrive(TensorImpl& leaf, Tensor gradient) {
     if (gradient.defined() && !(gradient.shape() == leaf.shape))
-      throw Error(fmt::format("backward: gradient {} arrives at a leaf of shape {}", describe(gradient), to_string(leaf.shape)));
+      throw Error(fmt::format("backward: gradient {} arrives at a leaf of shape {}", describe(gradient),
+                              to_string(leaf.shape)));
     if (gradient.defined()) accumulate(leaf_sums_[&leaf], std::move(gradient));
     if (--leaf_pending_[&leaf] > 0) return;
     Tensor total = std::move(leaf_sums_[&leaf]);
@@ -186,8 +189,8 @@ void Tensor::backward(Tensor gradient, bool retain_graph, bool create_graph) con
   walk.run();
 }
 
-Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_outputs, bool retain_graph, bool create_graph,
-             bool allow_unused) {
+Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_outputs, bool retain_graph,
+             bool create_graph, bool allow_unused) {
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size())
     throw Error(fmt::format("grad: {} gradients for {} outputs", grad_outputs.size(), outputs.size()));
   GradMode mode(create_graph);
@@ -227,9 +230,8 @@ Tensors custom_function(const char* name, const Tensors& inputs, CustomForward f
     NoGrad guard;
     outputs = forward(inputs);
   }
-  bool recorded = grad_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) {
-    return t.defined() && t.requires_grad();
-  });
+  bool recorded = grad_enabled() && std::any_of(inputs.begin(), inputs.end(),
+                                                [](const Tensor& t) { return t.defined() && t.requires_grad(); });
   if (!recorded) return outputs;
   auto node = make_ref<CustomNode>();
   node->label = name;

@@ -17,7 +17,8 @@ std::mt19937_64 engine(Generator& generator, int64_t elements) {
 
 std::vector<OpCase> op_cases() {
   std::vector<OpCase> all;
-  for (auto family : {creation_cases, elementwise_cases, reduction_cases, shape_cases, indexing_cases, matmul_cases, conv_cases, norm_cases, loss_cases, attention_cases, random_cases, optim_cases}) {
+  for (auto family : {creation_cases, elementwise_cases, reduction_cases, shape_cases, indexing_cases, matmul_cases,
+                      conv_cases, norm_cases, loss_cases, attention_cases, random_cases, optim_cases}) {
     auto cases = family();
     all.insert(all.end(), std::make_move_iterator(cases.begin()), std::make_move_iterator(cases.end()));
   }
@@ -27,11 +28,16 @@ std::vector<OpCase> op_cases() {
 // Sums over k terms lose about sqrt(k) roundings; half types also round inputs, intermediate outputs and results.
 double tolerance(std::string_view, DType dtype) {
   switch (dtype) {
-    case Float64: return 1e-12;
-    case Float32: return 2e-6;
-    case Float16: return 2e-3;
-    case BFloat16: return 1.6e-2;
-    default: return 0;
+    case Float64:
+      return 1e-12;
+    case Float32:
+      return 2e-6;
+    case Float16:
+      return 2e-3;
+    case BFloat16:
+      return 1.6e-2;
+    default:
+      return 0;
   }
 }
 

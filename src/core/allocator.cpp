@@ -130,7 +130,8 @@ class CachingAllocator {
     }
     if (!p)
       throw OutOfMemoryError(fmt::format("out of memory on cpu: {} bytes asked for, {} held by tensors, {} available",
-                                         bytes, stats_.allocated, available == SIZE_MAX ? available_memory() : available));
+                                         bytes, stats_.allocated,
+                                         available == SIZE_MAX ? available_memory() : available));
     if (rounded >= kHugePage) madvise(p, rounded, MADV_HUGEPAGE);
     return p;
   }
@@ -152,7 +153,8 @@ class CachingAllocator {
 };
 
 void require_cpu(Device device) {
-  if (device.type != DeviceType::CPU) throw Error("device " + to_string(device) + " is not available: this build has only the cpu");
+  if (device.type != DeviceType::CPU)
+    throw Error("device " + to_string(device) + " is not available: this build has only the cpu");
 }
 
 }  // namespace

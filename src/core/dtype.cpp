@@ -63,15 +63,19 @@ Device parse_device(std::string_view text) {
   if (digits.empty() || digits.size() > 2 || digits.find_first_not_of("0123456789") != digits.npos)
     throw Error("bad device index in '" + std::string(text) + "'");
   device.index = static_cast<int8_t>(std::stoi(digits));
-  if (device.type == DeviceType::CPU && device.index != 0) throw Error("there is one cpu device, not '" + std::string(text) + "'");
+  if (device.type == DeviceType::CPU && device.index != 0)
+    throw Error("there is one cpu device, not '" + std::string(text) + "'");
   return device;
 }
 
 std::string to_string(Device device) {
   switch (device.type) {
-    case DeviceType::CPU: return "cpu";
-    case DeviceType::CUDA: return "cuda:" + std::to_string(device.index);
-    default: return "hip:" + std::to_string(device.index);
+    case DeviceType::CPU:
+      return "cpu";
+    case DeviceType::CUDA:
+      return "cuda:" + std::to_string(device.index);
+    default:
+      return "hip:" + std::to_string(device.index);
   }
 }
 

@@ -10,8 +10,8 @@ namespace tessera {
 
 // A symbolic dim is a polynomial over atoms; an atom is a named symbol or a floor division that does not come out even.
 struct DimTable {
-  using Monomial = std::map<int, int>;               // atom -> exponent
-  using Polynomial = std::map<Monomial, int64_t>;    // without zero coefficients
+  using Monomial = std::map<int, int>;             // atom -> exponent
+  using Polynomial = std::map<Monomial, int64_t>;  // without zero coefficients
   struct Atom {
     std::string name;
     Dim numerator, denominator;  // of a floor division
@@ -145,8 +145,9 @@ Dim Dim::substitute(std::string_view name, int64_t value) const {
     Dim term = c;
     for (auto& [v, e] : m) {
       auto& a = atoms[v];
-      Dim factor = a.denominator == Dim(0) ? (a.name == name ? Dim(value) : Dim::symbol(a.name))
-                                           : a.numerator.substitute(name, value) / a.denominator.substitute(name, value);
+      Dim factor = a.denominator == Dim(0)
+                       ? (a.name == name ? Dim(value) : Dim::symbol(a.name))
+                       : a.numerator.substitute(name, value) / a.denominator.substitute(name, value);
       for (int i = 0; i < e; ++i) term = term * factor;
     }
     sum = sum + term;

@@ -62,15 +62,24 @@ R only_element(const Tensor& t) {
   if (t.device().type != DeviceType::CPU) throw Error("item: " + describe(t) + " is not in host memory");
   const void* p = t.data_ptr();
   switch (t.dtype()) {
-    case Bool: return static_cast<R>(*static_cast<const bool*>(p));
-    case UInt8: return static_cast<R>(*static_cast<const uint8_t*>(p));
-    case Int8: return static_cast<R>(*static_cast<const int8_t*>(p));
-    case Int32: return static_cast<R>(*static_cast<const int32_t*>(p));
-    case Int64: return static_cast<R>(*static_cast<const int64_t*>(p));
-    case Float16: return static_cast<R>(static_cast<float>(*static_cast<const f16*>(p)));
-    case BFloat16: return static_cast<R>(static_cast<float>(*static_cast<const bf16*>(p)));
-    case Float32: return static_cast<R>(*static_cast<const float*>(p));
-    case Float64: return static_cast<R>(*static_cast<const double*>(p));
+    case Bool:
+      return static_cast<R>(*static_cast<const bool*>(p));
+    case UInt8:
+      return static_cast<R>(*static_cast<const uint8_t*>(p));
+    case Int8:
+      return static_cast<R>(*static_cast<const int8_t*>(p));
+    case Int32:
+      return static_cast<R>(*static_cast<const int32_t*>(p));
+    case Int64:
+      return static_cast<R>(*static_cast<const int64_t*>(p));
+    case Float16:
+      return static_cast<R>(static_cast<float>(*static_cast<const f16*>(p)));
+    case BFloat16:
+      return static_cast<R>(static_cast<float>(*static_cast<const bf16*>(p)));
+    case Float32:
+      return static_cast<R>(*static_cast<const float*>(p));
+    case Float64:
+      return static_cast<R>(*static_cast<const double*>(p));
   }
   throw Error("item: unknown dtype");
 }
@@ -100,7 +109,8 @@ Tensor from_memory(void* data, const Shape& shape, DType dtype, std::shared_ptr<
   return make(std::move(storage), shape, contiguous_strides(shape), 0, dtype);
 }
 
-Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, int64_t offset, DType dtype) {
+Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, int64_t offset,
+                  DType dtype) {
   int64_t low = offset, high = offset;
   bool overflow = false, none = false;
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -111,8 +121,8 @@ Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides
     overflow |= __builtin_add_overflow(end, extent, &end);
   }
   if (overflow || low < 0 || (!none && static_cast<size_t>(high) >= storage->bytes / size_of(dtype)))
-    throw Error(fmt::format("as_strided: shape {} with strides [{}] at {} leaves a storage of {} bytes", to_string(shape),
-                            fmt::join(strides, ", "), offset, storage->bytes));
+    throw Error(fmt::format("as_strided: shape {} with strides [{}] at {} leaves a storage of {} bytes",
+                            to_string(shape), fmt::join(strides, ", "), offset, storage->bytes));
   return make(storage, shape, strides, offset, dtype);
 }
 

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
-#include <string>
-#include <utility>
 #include <fstream>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tessera/error.h"

@@ -122,7 +122,7 @@ TextData make_text_data(std::string_view text, const CharTokenizer& tokenizer, i
   for (const Tokens& split : {out.train, out.validation})
     if (static_cast<int64_t>(split->size()) <= block)
       throw FileError(fmt::format("the text is too short: its {} split has {} characters, a block needs {}",
-                              split == out.train ? "training" : "validation", split->size(), block + 1));
+                                  split == out.train ? "training" : "validation", split->size(), block + 1));
   return out;
 }
 

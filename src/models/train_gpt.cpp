@@ -308,9 +308,13 @@ void validate(const TrainOptions& o) {
   require(o.eval_interval >= 0, "eval_interval", o.eval_interval);
   require(o.checkpoint_interval >= 0, "checkpoint_interval", o.checkpoint_interval);
   require(o.model.vocab >= 0, "vocab", o.model.vocab);
-  for (auto [what, v] : {std::pair{"layers", o.model.layers}, {"heads", o.model.heads}, {"width", o.model.width}, {"block", o.model.block}})
+  for (auto [what, v] : {std::pair{"layers", o.model.layers},
+                         {"heads", o.model.heads},
+                         {"width", o.model.width},
+                         {"block", o.model.block}})
     require(v >= 1, what, v);
-  if (o.model.width % o.model.heads) throw Error(fmt::format("train: {} heads do not divide the width {}", o.model.heads, o.model.width));
+  if (o.model.width % o.model.heads)
+    throw Error(fmt::format("train: {} heads do not divide the width {}", o.model.heads, o.model.width));
   for (auto [what, v] : {std::pair{"beta1", o.beta1}, {"beta2", o.beta2}, {"dropout", o.model.dropout}})
     require(v >= 0 && v < 1, what, v);
   require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay);

@@ -29,7 +29,8 @@ std::span<const KernelTableEntry> table_of(DeviceType device) {
 // Joins ops with the tables of the backends, once.
 void link_tables() {
   for (int d = 0; d < kDeviceTypeCount; ++d)
-    for (const KernelTableEntry& entry : table_of(static_cast<DeviceType>(d))) find_op(entry.op).kernels[d] = entry.kernels;
+    for (const KernelTableEntry& entry : table_of(static_cast<DeviceType>(d)))
+      find_op(entry.op).kernels[d] = entry.kernels;
 }
 
 Reason support(const Kernel& kernel, const Call& call) {
@@ -53,19 +54,32 @@ DeviceType device_of(const Call& call) {
 
 std::string_view sentence(Reason reason) {
   switch (reason) {
-    case Reason::Ok: return "supported";
-    case Reason::DType: return "does not take this dtype";
-    case Reason::Layout: return "needs another memory layout";
-    case Reason::Shape: return "does not take these shapes";
-    case Reason::HeadDim: return "does not take this head dim";
-    case Reason::Mask: return "does not take this kind of mask";
-    case Reason::InstructionSet: return "needs instructions this processor lacks";
-    case Reason::TooSmall: return "does not pay at this small a size";
-    case Reason::TooLarge: return "would need too much memory";
-    case Reason::Alignment: return "needs sizes or addresses aligned";
-    case Reason::NeedsGrad: return "does not keep what backward needs";
-    case Reason::LibraryMissing: return "its library is not installed";
-    case Reason::NotForced: return "another kernel is forced";
+    case Reason::Ok:
+      return "supported";
+    case Reason::DType:
+      return "does not take this dtype";
+    case Reason::Layout:
+      return "needs another memory layout";
+    case Reason::Shape:
+      return "does not take these shapes";
+    case Reason::HeadDim:
+      return "does not take this head dim";
+    case Reason::Mask:
+      return "does not take this kind of mask";
+    case Reason::InstructionSet:
+      return "needs instructions this processor lacks";
+    case Reason::TooSmall:
+      return "does not pay at this small a size";
+    case Reason::TooLarge:
+      return "would need too much memory";
+    case Reason::Alignment:
+      return "needs sizes or addresses aligned";
+    case Reason::NeedsGrad:
+      return "does not keep what backward needs";
+    case Reason::LibraryMissing:
+      return "its library is not installed";
+    case Reason::NotForced:
+      return "another kernel is forced";
   }
   return "unknown reason";
 }
@@ -98,7 +112,9 @@ std::string explain(const Call& call) {
     bool first = reason == Reason::Ok && !chosen;
     chosen |= first;
     text += fmt::format("{} {:<16} {}\n", first ? "->" : "  ", kernel.name,
-                        first ? "chosen" : reason == Reason::Ok ? "supported, but listed after the chosen one" : sentence(reason));
+                        first                  ? "chosen"
+                        : reason == Reason::Ok ? "supported, but listed after the chosen one"
+                                               : sentence(reason));
   }
   return text;
 }

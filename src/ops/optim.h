@@ -15,12 +15,12 @@ struct StepInputs {
 
 /// Adam (Kingma & Ba 2015), and AdamW (Loshchilov & Hutter 2019) where `attrs.decoupled`. Updates parameters, moments
 /// and `step` (0-d f32, completed steps). Moments have the shapes of their parameters, in f32 (f64 for f64).
-void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step, const Tensors& grads,
-           const StepInputs& inputs, const OptimAttrs& attrs);
+void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step,
+           const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs);
 
 /// Stochastic gradient descent; with `attrs.momentum` the buffers hold the velocity, otherwise they are empty.
-void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step, const Tensors& grads, const StepInputs& inputs,
-          const OptimAttrs& attrs);
+void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step, const Tensors& grads,
+          const StepInputs& inputs, const OptimAttrs& attrs);
 
 /// sqrt of the sum of squares over all tensors: 0-d f32 (f64 for f64).
 Tensor global_norm(const Tensors& tensors);

@@ -39,11 +39,11 @@
 #define TESSERA_ISA gpu
 #endif
 
-#define TESSERA_TILE_BEGIN \
+#define TESSERA_TILE_BEGIN  \
   namespace tessera::tile { \
   inline namespace TESSERA_ISA {
 #define TESSERA_TILE_END \
-  } \
+  }                      \
   }
 
 TESSERA_TILE_BEGIN
@@ -65,9 +65,13 @@ struct Int {
 };
 
 template <bool C, class T, class F>
-struct Conditional { using type = T; };
+struct Conditional {
+  using type = T;
+};
 template <class T, class F>
-struct Conditional<false, T, F> { using type = F; };
+struct Conditional<false, T, F> {
+  using type = F;
+};
 template <bool C, class T, class F>
 using conditional_t = typename Conditional<C, T, F>::type;
 
@@ -77,23 +81,39 @@ template <class A>
 inline constexpr bool is_same_v<A, A> = true;
 
 template <class T>
-struct RemoveCvRef { using type = T; };
+struct RemoveCvRef {
+  using type = T;
+};
 template <class T>
-struct RemoveCvRef<const T> { using type = T; };
+struct RemoveCvRef<const T> {
+  using type = T;
+};
 template <class T>
-struct RemoveCvRef<T&> { using type = typename RemoveCvRef<T>::type; };
+struct RemoveCvRef<T&> {
+  using type = typename RemoveCvRef<T>::type;
+};
 template <class T>
-struct RemoveCvRef<T&&> { using type = typename RemoveCvRef<T>::type; };
+struct RemoveCvRef<T&&> {
+  using type = typename RemoveCvRef<T>::type;
+};
 template <class T>
 using remove_cvref_t = typename RemoveCvRef<T>::type;
 
 template <class T>
-constexpr TESSERA_HD T min(T a, T b) { return b < a ? b : a; }
+constexpr TESSERA_HD T min(T a, T b) {
+  return b < a ? b : a;
+}
 template <class T>
-constexpr TESSERA_HD T max(T a, T b) { return a < b ? b : a; }
+constexpr TESSERA_HD T max(T a, T b) {
+  return a < b ? b : a;
+}
 template <class T>
-constexpr TESSERA_HD T ceil_div(T a, T b) { return (a + b - 1) / b; }
+constexpr TESSERA_HD T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
 template <class T>
-constexpr TESSERA_HD T round_up(T a, T b) { return ceil_div(a, b) * b; }
+constexpr TESSERA_HD T round_up(T a, T b) {
+  return ceil_div(a, b) * b;
+}
 
 TESSERA_TILE_END

@@ -18,8 +18,7 @@ struct Window {
 /// 3>() for NCHW. Swapped, it is the operand of the gradient of the weights.
 template <class T, class D>
 constexpr TESSERA_HD auto convolution_taps(const View<T, D>& input, const Window& h, const Window& w) {
-  const auto padded =
-      transform(input, pass(), pad(h.pad_low, h.pad_high), pad(w.pad_low, w.pad_high), pass());
+  const auto padded = transform(input, pass(), pad(h.pad_low, h.pad_high), pad(w.pad_low, w.pad_high), pass());
   return transform(padded, pass(), embed({h.filter, h.output()}, {h.dilation, h.stride}),
                    embed({w.filter, w.output()}, {w.dilation, w.stride}), pass());
 }
@@ -67,16 +66,13 @@ constexpr TESSERA_HD auto backward_taps(const View<T, D>& grad_output, const Res
 }
 /// The input positions (n, th, tw, c) of two residues.
 template <class T, class D>
-constexpr TESSERA_HD auto residue_positions(const View<T, D>& grad_input, const Residue& h,
-                                            const Residue& w) {
-  return transform(grad_input, pass(), slice(h.first, h.count, h.stride), slice(w.first, w.count, w.stride),
-                   pass());
+constexpr TESSERA_HD auto residue_positions(const View<T, D>& grad_input, const Residue& h, const Residue& w) {
+  return transform(grad_input, pass(), slice(h.first, h.count, h.stride), slice(w.first, w.count, w.stride), pass());
 }
 /// The weights (k, jh, jw, c) that two residues meet, of (k, r, s, c).
 template <class T, class D>
 constexpr TESSERA_HD auto residue_weights(const View<T, D>& weights, const Residue& h, const Residue& w) {
-  return transform(weights, pass(), slice(h.tap, h.taps, h.tap_step), slice(w.tap, w.taps, w.tap_step),
-                   pass());
+  return transform(weights, pass(), slice(h.tap, h.taps, h.tap_step), slice(w.tap, w.taps, w.tap_step), pass());
 }
 
 TESSERA_TILE_END

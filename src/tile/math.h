@@ -160,8 +160,8 @@ TESSERA_HD V exp(V x) {
     const V n = shifted - shift;
     V r = fma(n, V(-0x1.62e4p-1f), x);  // ln 2 in two parts: the product with the first is exact
     r = fma(n, V(-1.42860677e-6f), r);
-    const V p = detail::horner(r, 4.999999305e-01f, 1.666651479e-01f, 4.166845683e-02f, 8.369419044e-03f,
-                               1.381314237e-03f);
+    const V p =
+        detail::horner(r, 4.999999305e-01f, 1.666651479e-01f, 4.166845683e-02f, 8.369419044e-03f, 1.381314237e-03f);
     const V y = fma(r * r, p, r) + V(1.0f);
     const I k = vec_bits<I>(shifted) - vec_bits<I>(shift);
     const I half = k >> I(1);  // in two steps, so that 2^k may lie outside the normal range
@@ -182,9 +182,9 @@ TESSERA_HD V log(V x) {
     const I k = (bits - I(0x3f3504f3)) >> I(23);  // the significand then lies in [sqrt(1/2), sqrt(2))
     const V f = vec_bits<V>(bits - (k << I(23))) - V(1.0f);
     const V e = convert<float>(k) - select(tiny, V(23.0f), V(0.0f));
-    const V p = detail::horner(f, 3.333331241e-01f, -2.500000964e-01f, 2.000213366e-01f, -1.666800669e-01f,
-                               1.421922294e-01f, -1.240513808e-01f, 1.189033601e-01f, -1.167964302e-01f,
-                               6.746559441e-02f);
+    const V p =
+        detail::horner(f, 3.333331241e-01f, -2.500000964e-01f, 2.000213366e-01f, -1.666800669e-01f, 1.421922294e-01f,
+                       -1.240513808e-01f, 1.189033601e-01f, -1.167964302e-01f, 6.746559441e-02f);
     const V f2 = f * f;
     V y = fma(f * f2, p, fma(e, V(1.42860677e-6f), V(-0.5f) * f2));
     y = fma(e, V(0x1.62e4p-1f), y + f);
@@ -218,9 +218,8 @@ TESSERA_HD V log2(V x) {
 template <class V>
 TESSERA_HD V pow(V x, V y) {
   using T = element_t<V>;
-  return map_lanes(x, y, [](T a, T b) {
-    return static_cast<T>(libm::pow(static_cast<double>(a), static_cast<double>(b)));
-  });
+  return map_lanes(x, y,
+                   [](T a, T b) { return static_cast<T>(libm::pow(static_cast<double>(a), static_cast<double>(b))); });
 }
 
 /// 1 / (1 + e^-x)
@@ -241,8 +240,8 @@ TESSERA_HD V tanh(V x) {
     return detail::via_f64(x, [](double s) { return libm::tanh(s); });
   } else {
     const V a = abs(x), z = x * x;
-    const V p = detail::horner(z, -3.333328392e-01f, 1.333149125e-01f, -5.374349526e-02f, 2.065057899e-02f,
-                               -5.717036547e-03f);
+    const V p =
+        detail::horner(z, -3.333328392e-01f, 1.333149125e-01f, -5.374349526e-02f, 2.065057899e-02f, -5.717036547e-03f);
     const V large = V(1.0f) - V(2.0f) / (exp(a + a) + V(1.0f));
     return copysign(select(a < V(0.625f), fma(a * z, p, a), large), x);
   }
@@ -253,8 +252,8 @@ namespace detail {
 /// erf(x) for |x| <= 1.
 template <class V>
 TESSERA_HD V erf_small(V x) {
-  const V p = horner(x * x, 1.283791672e-01f, -3.761263843e-01f, 1.128378197e-01f, -2.686540003e-02f,
-                     5.220945412e-03f, -8.482828563e-04f, 1.125694599e-04f, -9.641510861e-06f);
+  const V p = horner(x * x, 1.283791672e-01f, -3.761263843e-01f, 1.128378197e-01f, -2.686540003e-02f, 5.220945412e-03f,
+                     -8.482828563e-04f, 1.125694599e-04f, -9.641510861e-06f);
   return fma(x, p, x);
 }
 
@@ -275,9 +274,8 @@ TESSERA_HD V square_error(V x, V high) {
 template <class V>
 TESSERA_HD V erfc_large(V x, float scale, float scale2) {
   const V t = V(1.0f) / fma(x, V(0.5f * scale), V(1.0f));
-  const V p =
-      horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f, 1.546497344e-01f,
-             1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f, 7.755938299e-02f);
+  const V p = horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f, 1.546497344e-01f,
+                     1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f, 7.755938299e-02f);
   x = min(x, V(15.0f));  // beyond, the result is zero
   const V high = x * x;
   const V low = square_error(x, high) * V(scale2);
@@ -293,8 +291,7 @@ TESSERA_HD V erf(V x) {
     return detail::via_f64(x, [](double s) { return libm::erf(s); });
   } else {
     const V a = abs(x);
-    return select(a < V(1.0f), detail::erf_small(x),
-                  copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f), x));
+    return select(a < V(1.0f), detail::erf_small(x), copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f), x));
   }
 }
 
@@ -370,15 +367,12 @@ TESSERA_HD V sin_shifted(V x, int quadrants) {
     using I = rebind_t<V, i32>;
     const D wide = convert<double>(x);  // reduced in double: exact enough up to the limit
     const D n = round(wide * D(0.636619772367581343076));
-    const V r =
-        convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide)));
+    const V r = convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide)));
     const I q = convert<i32>(select(abs(wide) < D(reducible), n, D(0.0))) + I(quadrants);
     const V z = r * r;
-    const V sine =
-        fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f, 2.717939820e-06f), r);
-    const V cosine =
-        fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f, -2.720678725e-07f),
-            fma(z, V(-0.5f), V(1.0f)));
+    const V sine = fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f, 2.717939820e-06f), r);
+    const V cosine = fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f, -2.720678725e-07f),
+                         fma(z, V(-0.5f), V(1.0f)));
     const V y = select((q & I(1)) == I(0), sine, cosine);
     const V folded = select((q & I(2)) == I(0), y, -y);
     const auto ordinary = abs(x) < V(reducible);

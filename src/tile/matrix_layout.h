@@ -34,9 +34,7 @@ struct MmaSync16x8x8 {
 /// mma.sync m16n8k8, tf32.
 struct MmaSync16x8x8Tf32 {
   struct A {
-    static constexpr TESSERA_HD auto layout() {
-      return named("mk", repeat(1, 2) * repeat(2, 1) * lanes(8, 4));
-    }
+    static constexpr TESSERA_HD auto layout() { return named("mk", repeat(1, 2) * repeat(2, 1) * lanes(8, 4)); }
   };
   struct B {
     static constexpr TESSERA_HD auto layout() { return named("nk", repeat(1, 2) * lanes(8, 4)); }

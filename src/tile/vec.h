@@ -298,8 +298,7 @@ template <class T, int N>
 TESSERA_HD Vec<T, N> min(Vec<T, N> a, Vec<T, N> b) {
 #if TESSERA_X86
   if constexpr (has_simd<Vec<T, N>>) return Vec<T, N>::of(simd::min(b.v, a.v));
-  if constexpr (is_wide<Vec<T, N>>)
-    return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return min(x, y); }, a, b);
+  if constexpr (is_wide<Vec<T, N>>) return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return min(x, y); }, a, b);
 #endif
   return select(b < a, b, a);
 }
@@ -307,8 +306,7 @@ template <class T, int N>
 TESSERA_HD Vec<T, N> max(Vec<T, N> a, Vec<T, N> b) {
 #if TESSERA_X86
   if constexpr (has_simd<Vec<T, N>>) return Vec<T, N>::of(simd::max(b.v, a.v));
-  if constexpr (is_wide<Vec<T, N>>)
-    return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return max(x, y); }, a, b);
+  if constexpr (is_wide<Vec<T, N>>) return detail::by_halves<Vec<T, N>>([](auto x, auto y) { return max(x, y); }, a, b);
 #endif
   return select(a < b, b, a);
 }

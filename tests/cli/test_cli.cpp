@@ -5,8 +5,13 @@ namespace {
 
 TEST(Command, Introduces) {
   EXPECT_EQ(run({"--version"}).out.rfind("tessera ", 0), 0u);
-  for (Words words : {Words{"--help"}, {"train", "gpt", "--help"}, {"sample", "--help"}, {"bench", "op", "--help"},
-                      {"explain", "--help"}, {"devices", "--help"}, {"cache", "clear", "--help"}}) {
+  for (Words words : {Words{"--help"},
+                      {"train", "gpt", "--help"},
+                      {"sample", "--help"},
+                      {"bench", "op", "--help"},
+                      {"explain", "--help"},
+                      {"devices", "--help"},
+                      {"cache", "clear", "--help"}}) {
     Finished f = run(words);
     EXPECT_EQ(f.code, 0) << words[0];
     EXPECT_NE(f.out.find("Usage"), std::string::npos) << words[0];
@@ -40,8 +45,8 @@ TEST(Command, ListsDevices) {
 
 TEST(Command, BenchesAnOperator) {
   Folder folder;
-  Finished f = run({"bench", "op", "gemm", "--m", "37", "--n", "65", "--k", "33", "--epilogue", "add_add_gelu", "--seconds", "0.02",
-                    "--json", folder / "gemm.json"});
+  Finished f = run({"bench", "op", "gemm", "--m", "37", "--n", "65", "--k", "33", "--epilogue", "add_add_gelu",
+                    "--seconds", "0.02", "--json", folder / "gemm.json"});
   ASSERT_EQ(f.code, 0) << f.err;
   auto json = nlohmann::json::parse(read_file(folder / "gemm.json"));
   ASSERT_FALSE(json["results"].empty());
@@ -50,7 +55,8 @@ TEST(Command, BenchesAnOperator) {
     EXPECT_GT(r["value"], 0) << r;
     EXPECT_TRUE(r["better"] == "lower" || r["better"] == "higher");
   }
-  expect_error(run({"bench", "op", "gemm", "--seconds", "0.02", "--json", folder / "no/such/folder.json"}), 1, "cannot write");
+  expect_error(run({"bench", "op", "gemm", "--seconds", "0.02", "--json", folder / "no/such/folder.json"}), 1,
+               "cannot write");
 }
 
 TEST(Command, ExplainsEachKernel) {

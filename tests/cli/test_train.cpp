@@ -15,8 +15,18 @@ struct Train : testing::Test {
     write_file(text, many);
   }
   Words tiny(int steps) const {
-    return {"train", "gpt", "--preset", "shakespeare-char-cpu", "--text", text, "--out", out, "--layers", "1", "--heads", "2", "--width", "16",
-            "--block", "8", "--batch", "2", "--eval-interval", "0", "--steps", std::to_string(steps), "--threads", "2"};
+    return {"train",           "gpt",
+            "--preset",        "shakespeare-char-cpu",
+            "--text",          text,
+            "--out",           out,
+            "--layers",        "1",
+            "--heads",         "2",
+            "--width",         "16",
+            "--block",         "8",
+            "--batch",         "2",
+            "--eval-interval", "0",
+            "--steps",         std::to_string(steps),
+            "--threads",       "2"};
   }
   nlohmann::json json(const std::string& name) const { return nlohmann::json::parse(read_file(folder / name)); }
   std::vector<double> losses(const std::string& name) const {
@@ -42,7 +52,8 @@ TEST_F(Train, WritesCheckpointPictureAndResults) {
   EXPECT_GT(result["peak_memory_bytes"], 0);
   EXPECT_LT(result["steps"][299]["loss"], 0.9 * result["steps"][0]["loss"].get<double>());
   EXPECT_NE(read_file(out + "/loss.svg").find("<svg"), std::string::npos);
-  Finished s = run({"sample", "--checkpoint", out, "--tokens", "40", "--prompt", "Shall", "--top-k", "5", "--temperature", "0.8"});
+  Finished s = run(
+      {"sample", "--checkpoint", out, "--tokens", "40", "--prompt", "Shall", "--top-k", "5", "--temperature", "0.8"});
   ASSERT_EQ(s.code, 0) << s.err;
   EXPECT_EQ(s.out.rfind("Shall", 0), 0u);
   EXPECT_GE(s.out.size(), 45u);

@@ -20,9 +20,9 @@ TEST(DType, HalfRoundsToNearestEven) {
   }
   EXPECT_EQ(f16(65519.f).bits, 0x7bff);
   EXPECT_EQ(f16(65520.f).bits, 0x7c00);
-  EXPECT_EQ(f16(1 + 0x1p-11f).bits, 0x3c00);           // tie to even
+  EXPECT_EQ(f16(1 + 0x1p-11f).bits, 0x3c00);  // tie to even
   EXPECT_EQ(f16(1 + 0x1p-11f + 0x1p-20f).bits, 0x3c01);
-  EXPECT_EQ(f16(0x1p-25f).bits, 0);                    // tie below the smallest subnormal
+  EXPECT_EQ(f16(0x1p-25f).bits, 0);  // tie below the smallest subnormal
   EXPECT_EQ(f16(-0x1.8p-25f).bits, 0x8001);
 }
 

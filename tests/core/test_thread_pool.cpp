@@ -36,7 +36,11 @@ TEST(ThreadPool, RunsEachIndexOnce) {
 TEST(ThreadPool, RethrowsAndStaysUsable) {
   Threads scope(3);
   for (int round = 0; round < 50; ++round) {
-    EXPECT_THROW(executor().parallel(100, [](long long i, int) { if (i == 37) throw Error("boom"); }), Error);
+    EXPECT_THROW(executor().parallel(100,
+                                     [](long long i, int) {
+                                       if (i == 37) throw Error("boom");
+                                     }),
+                 Error);
     std::atomic<long long> sum{0};
     executor().parallel(100, [&](long long i, int) { sum += i; });
     EXPECT_EQ(sum, 4950);

@@ -17,8 +17,7 @@ TEST(Descriptor, LengthsKeepTheirStaticTypes) {
   static_assert(is_same_v<decltype(d.length<1>()), Int<36>>);
   constexpr auto u = transform(d, merge<0>(), unmerge(tuple(Int<4>{}, Int<9>{})));
   static_assert(u.rank == 3 && is_same_v<decltype(u.length<2>()), Int<9>>);
-  static_assert(sizeof(transform(matrix, pass(), pad(Int<1>{}, Int<3>{}))) <= 64,
-                "constants take little space");
+  static_assert(sizeof(transform(matrix, pass(), pad(Int<1>{}, Int<3>{}))) <= 64, "constants take little space");
 }
 
 TEST(Descriptor, IndicesAreAsWideAsTheLengths) {

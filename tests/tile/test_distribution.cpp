@@ -16,9 +16,7 @@ namespace tessera::tile {
 namespace {
 
 struct Block {
-  static constexpr auto layout() {
-    return named("mn", repeat(4, 1) * warps(2, 2) * lanes(16, 4) * vec(1, 8));
-  }
+  static constexpr auto layout() { return named("mn", repeat(4, 1) * warps(2, 2) * lanes(16, 4) * vec(1, 8)); }
 };
 constexpr auto block = Block::layout();
 
@@ -27,8 +25,7 @@ TEST(Distribution, CountsFollowFromTheFactors) {
   static_assert(block.lanes() == 64 && block.warps() == 4 && block.threads() == 256);
   static_assert(block.length(0) == 128 && block.length(1) == 64);
   static_assert(block.dim('m') == 0 && block.dim('n') == 1 && block.dim('k') == -1);
-  static_assert(lanes(8, 4).vector() == 1 && (vec(1, 4) * lanes(8, 4)).vector() == 1,
-                "only a vec at the end");
+  static_assert(lanes(8, 4).vector() == 1 && (vec(1, 4) * lanes(8, 4)).vector() == 1, "only a vec at the end");
 }
 
 TEST(Distribution, CoordinatesOfAThreadsRegister) {
@@ -61,8 +58,7 @@ void check_bijection(const Distribution<Rank>& d) {
 
 TEST(Distribution, EveryElementHasOneOwner) {
   check_bijection(block);
-  check_bijection(repeat(3, 1, 2) * lanes(1, 5, 7) * warps(2, 1, 1) *
-                  vec(1, 1, 3));  // odd sizes, three dimensions
+  check_bijection(repeat(3, 1, 2) * lanes(1, 5, 7) * warps(2, 1, 1) * vec(1, 1, 3));  // odd sizes, three dimensions
   check_bijection(lanes(1, 2) * lanes(16, 1) * repeat(2, 2) * vec(1, 4));
   check_bijection(vec(1, 1));
   check_bijection(MmaSync16x8x16::A::layout());
@@ -99,17 +95,15 @@ TEST(MatrixLayout, MmaSync16x8x16) {
       32, 8, [](int t, int i) { return t / 4 + (i < 2 || (i >= 4 && i < 6) ? 0 : 8); },
       [](int t, int i) { return t % 4 * 2 + (i & 1) + (i < 4 ? 0 : 8); });
   check_operand<MmaSync16x8x16::B>(
-      32, 4, [](int t, int i) { return t % 4 * 2 + (i & 1) + (i < 2 ? 0 : 8); },
-      [](int t, int) { return t / 4; }, true);
+      32, 4, [](int t, int i) { return t % 4 * 2 + (i & 1) + (i < 2 ? 0 : 8); }, [](int t, int) { return t / 4; },
+      true);
   check_operand<MmaSync16x8x16::C>(
-      32, 4, [](int t, int i) { return t / 4 + (i < 2 ? 0 : 8); },
-      [](int t, int i) { return t % 4 * 2 + (i & 1); });
+      32, 4, [](int t, int i) { return t / 4 + (i < 2 ? 0 : 8); }, [](int t, int i) { return t % 4 * 2 + (i & 1); });
 }
 
 TEST(MatrixLayout, MmaSync16x8x8) {
   check_operand<MmaSync16x8x8::A>(
-      32, 4, [](int t, int i) { return t / 4 + (i < 2 ? 0 : 8); },
-      [](int t, int i) { return t % 4 * 2 + (i & 1); });
+      32, 4, [](int t, int i) { return t / 4 + (i < 2 ? 0 : 8); }, [](int t, int i) { return t % 4 * 2 + (i & 1); });
   check_operand<MmaSync16x8x8::B>(
       32, 2, [](int t, int i) { return t % 4 * 2 + i; }, [](int t, int) { return t / 4; }, true);
   check_operand<MmaSync16x8x8Tf32::A>(
@@ -125,8 +119,7 @@ TEST(MatrixLayout, Mfma) {
   check_operand<Mfma32x32x8::B>(
       64, 4, [](int t, int i) { return t / 32 * 4 + i; }, [](int t, int) { return t % 32; }, true);
   check_operand<Mfma32x32x8::C>(
-      64, 16, [](int t, int i) { return 8 * (i / 4) + 4 * (t / 32) + i % 4; },
-      [](int t, int) { return t % 32; });
+      64, 16, [](int t, int i) { return 8 * (i / 4) + 4 * (t / 32) + i % 4; }, [](int t, int) { return t % 32; });
   check_operand<Mfma16x16x16::A>(
       64, 4, [](int t, int) { return t % 16; }, [](int t, int i) { return t / 16 * 4 + i; });
   check_operand<Mfma16x16x16::B>(
@@ -176,8 +169,7 @@ TEST(Distribution, ReductionOverADimension) {
   constexpr auto rows = MmaSync16x8x16::C::layout().reduction(1);  // over n: the four lanes of a row
   static_assert(rows.registers == 2 && rows.mask_count == 2 && rows.masks[0] == 1 && rows.masks[1] == 2);
   constexpr auto columns = MmaSync16x8x16::C::layout().reduction(0);
-  static_assert(columns.registers == 2 && columns.mask_count == 3 && columns.masks[2] == 16 &&
-                columns.warps == 1);
+  static_assert(columns.registers == 2 && columns.mask_count == 3 && columns.masks[2] == 16 && columns.warps == 1);
   static_assert(block.reduction(1).warps == 2 && block.reduction(0).registers == 4);
 
   // Following the plan sums exactly the elements that share the other coordinate.
@@ -198,15 +190,12 @@ TEST(Distribution, ReductionOverADimension) {
 }
 
 TEST(Distribution, BankConflicts) {
-  const auto row_major = [](int pitch) {
-    return [=](const auto& c) { return static_cast<i64>(c[0]) * pitch + c[1]; };
-  };
+  const auto row_major = [](int pitch) { return [=](const auto& c) { return static_cast<i64>(c[0]) * pitch + c[1]; }; };
   // 32 lanes read a column of floats: all in one bank, unless the rows are padded by one.
   constexpr auto column = lanes(32, 1) * vec(1, 1);
   static_assert(bank_use(column, SharedMemory::nvidia, 4, row_major(32)).cycles == 32);
   static_assert(bank_use(column, SharedMemory::nvidia, 4, row_major(33)).is_conflict_free());
-  static_assert(bank_use(column, SharedMemory::nvidia, 4, row_major(0)).is_conflict_free(),
-                "one word is broadcast");
+  static_assert(bank_use(column, SharedMemory::nvidia, 4, row_major(0)).is_conflict_free(), "one word is broadcast");
   static_assert(bank_use(column, SharedMemory::nvidia, 2, row_major(64)).cycles == 32);
   // 16-byte rows of halves, eight lanes per cycle: a swizzle of 16-byte units frees it.
   constexpr auto wide = lanes(32, 1) * vec(1, 8);
@@ -226,10 +215,8 @@ TEST(Distribution, BankConflictsOf64Lanes) {
   static_assert(bank_use(rows, SharedMemory::amd_write, 4, offset).is_conflict_free());
   // A read serves lanes 0-3 with 20-23: of the third row those are the upper half, so they still fit
   // together.
-  static_assert(shared_cycle(SharedMemory::amd_read, 21, 16) == 0 &&
-                shared_cycle(SharedMemory::amd_read, 17, 16) == 1);
-  static_assert(shared_cycle(SharedMemory::amd_read, 63, 16) == 6 &&
-                shared_cycle(SharedMemory::amd_read, 56, 16) == 7);
+  static_assert(shared_cycle(SharedMemory::amd_read, 21, 16) == 0 && shared_cycle(SharedMemory::amd_read, 17, 16) == 1);
+  static_assert(shared_cycle(SharedMemory::amd_read, 63, 16) == 6 && shared_cycle(SharedMemory::amd_read, 56, 16) == 7);
   static_assert(bank_use(rows, SharedMemory::amd_read, 4, offset).is_conflict_free());
   // Four lanes per row of 16 floats: consecutive lanes fit, the pairs of a read do not.
   const auto narrow = [](const auto& c) { return static_cast<i64>(c[0] % 2) * 16 + c[0] / 2 * 32 + c[1]; };
@@ -237,12 +224,10 @@ TEST(Distribution, BankConflictsOf64Lanes) {
   static_assert(bank_use(four, SharedMemory::amd_write, 4, narrow).is_conflict_free());
   for (int cycle = 0; cycle < 8; ++cycle) {
     int lanes_served = 0;
-    for (int lane = 0; lane < 64; ++lane)
-      lanes_served += shared_cycle(SharedMemory::amd_read, lane, 16) == cycle;
+    for (int lane = 0; lane < 64; ++lane) lanes_served += shared_cycle(SharedMemory::amd_read, lane, 16) == cycle;
     EXPECT_EQ(lanes_served, 8);
   }
-  EXPECT_EQ(shared_cycle(SharedMemory::amd_read, 40, 4), 1)
-      << "narrow accesses are served half a wave at a time";
+  EXPECT_EQ(shared_cycle(SharedMemory::amd_read, 40, 4), 1) << "narrow accesses are served half a wave at a time";
 }
 
 TEST(Ascii, DrawsAnOperand) {

@@ -17,8 +17,7 @@ double worst_ulp(double low, double high, F function, G exact) {
   double worst = 0;
   for (int trial = 0; trial < 4000; ++trial) {
     V x{};
-    for (int i = 0; i < tile::lanes_v<V>; ++i)
-      tile::set(x, i, static_cast<tile::element_t<V>>(uniform(random)));
+    for (int i = 0; i < tile::lanes_v<V>; ++i) tile::set(x, i, static_cast<tile::element_t<V>>(uniform(random)));
     const V y = function(x);
     for (int i = 0; i < tile::lanes_v<V>; ++i) {
       const double expected = exact(static_cast<double>(tile::get(x, i)));
@@ -32,8 +31,7 @@ double worst_ulp(double low, double high, F function, G exact) {
 
 template <class V>
 class Math : public testing::Test {};
-using Widths =
-    testing::Types<float, double, tile::Vec<float, 4>, tile::NativeVec<float>, tile::NativeVec<double>>;
+using Widths = testing::Types<float, double, tile::Vec<float, 4>, tile::NativeVec<float>, tile::NativeVec<double>>;
 TYPED_TEST_SUITE(Math, Widths);
 
 #define WORST(function, exact, low, high) \
@@ -65,9 +63,7 @@ TYPED_TEST(Math, error_function_and_gelu) {
   EXPECT_LT(WORST(tile::erf(v), std::erf(x), -6, 6), 3);
   EXPECT_LT(WORST(tile::gelu_erf(v), x / 2 * std::erfc(-x / std::sqrt(2.0)), -12, 8), 12);
   // The argument of the sigmoid is rounded, which e^-u amplifies by u: at most 2^-19 where it matters.
-  const auto fast = [](double x) {
-    return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x)));
-  };
+  const auto fast = [](double x) { return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x))); };
   EXPECT_LT(worst_ulp<TypeParam>(
                 -1, 8, [](TypeParam v) { return tile::gelu_tanh(v); }, fast),
             6);
@@ -108,9 +104,7 @@ TYPED_TEST(Math, rounding) {
 
 TYPED_TEST(Math, special_values) {
   using T = tile::element_t<TypeParam>;
-  const auto at = [](auto f, double x) {
-    return static_cast<double>(tile::get(f(TypeParam(static_cast<T>(x))), 0));
-  };
+  const auto at = [](auto f, double x) { return static_cast<double>(tile::get(f(TypeParam(static_cast<T>(x))), 0)); };
   const auto exp = [](auto v) { return tile::exp(v); };
   const auto log = [](auto v) { return tile::log(v); };
   const auto tanh = [](auto v) { return tile::tanh(v); };

@@ -26,8 +26,7 @@ constexpr auto over(R recipe, L... lengths) {
 }
 
 template <class Op, int U, int L>
-constexpr Motion<i64> motion(const Op& op, const Index<U>& u, const Index<L>& l, int dim, i64 step,
-                             i64 limit = 1000) {
+constexpr Motion<i64> motion(const Op& op, const Index<U>& u, const Index<L>& l, int dim, i64 step, i64 limit = 1000) {
   Motion<i64> m{dim, step, limit};
   op.motion(u, l, dim, m);
   return m;
@@ -52,8 +51,7 @@ TEST(Transform, Pad) {
   static_assert(!op.is_linear && op.length<0>() == 12);
   static_assert(same(op.lower(Index<1>{1}), {-1}) && same(op.lower(Index<1>{9}), {7}));
   static_assert(same(op.update(Index<1>{5}, Index<1>{4}, Index<1>{-1}), {4}));
-  static_assert(!op.valid(Index<1>{-1}) && op.valid(Index<1>{0}) && op.valid(Index<1>{6}) &&
-                !op.valid(Index<1>{7}));
+  static_assert(!op.valid(Index<1>{-1}) && op.valid(Index<1>{0}) && op.valid(Index<1>{6}) && !op.valid(Index<1>{7}));
   static_assert(over(pad(Int<8>{}, Int<4>{}), i64{7}).width<0>({16}) == 4);
   static_assert(op.width<0>({16}) == 1);
   static_assert(moves(motion(op, Index<1>{0}, Index<1>{-2}, 0, 1), 0, 1, 2), "invalid until it enters");
@@ -134,8 +132,7 @@ TEST(Transform, Broadcast) {
 TEST(Transform, Swizzle) {
   constexpr auto op = over(swizzle<0, 1, 4, 8>(), i64{16}, i64{32});
   static_assert(same(op.lower(Index<2>{3, 5}), {3, 5 ^ 12}) && same(op.lower(Index<2>{11, 5}), {11, 5 ^ 12}));
-  static_assert(
-      same(op.update(Index<2>{3, 5}, Index<2>{1, 1}, op.lower(Index<2>{2, 4})), {1, (5 ^ 12) - (4 ^ 8)}));
+  static_assert(same(op.update(Index<2>{3, 5}, Index<2>{1, 1}, op.lower(Index<2>{2, 4})), {1, (5 ^ 12) - (4 ^ 8)}));
   static_assert(op.width<1>({64, 64}) == 4 && op.width<0>({64, 64}) == 1);
   static_assert(moves(motion(op, Index<2>{3, 5}, Index<2>{}, 1, 1), 1, 1, 3));
   static_assert(moves(motion(op, Index<2>{3, 5}, Index<2>{}, 0, 1), 0, 1, 1));
@@ -152,8 +149,7 @@ TEST(Transform, Gather) {
   static_assert(!op.is_linear && op.length<0>() == 4);
   static_assert(same(op.lower(Index<1>{0}), {4}) && same(op.lower(Index<1>{3}), {2}));
   static_assert(op.valid(Index<1>{2}) && !op.valid(op.lower(Index<1>{2})), "a negative entry is invalid");
-  static_assert(!op.valid(op.lower(Index<1>{-1})) && !op.valid(op.lower(Index<1>{4})),
-                "never reads outside the table");
+  static_assert(!op.valid(op.lower(Index<1>{-1})) && !op.valid(op.lower(Index<1>{4})), "never reads outside the table");
   static_assert(same(op.update(Index<1>{3}, Index<1>{2}, Index<1>{0}), {2}));
   static_assert(op.width<0>({16}) == 1);
   static_assert(moves(motion(op, Index<1>{0}, Index<1>{4}, 0, 1), 0, 1, 1));

@@ -48,8 +48,7 @@ TEST(types, narrowing_rounds_to_nearest_even) {
   EXPECT_EQ(f16(65520.f).bits, 0x7c00);
   EXPECT_EQ(f16(-INFINITY).bits, 0xfc00);
   for (unsigned bits = 0; bits < 0x7f7f; ++bits) {
-    const float low = tile::bit_cast<float>(bits << 16),
-                middle = tile::bit_cast<float>((bits << 16) + 0x8000u);
+    const float low = tile::bit_cast<float>(bits << 16), middle = tile::bit_cast<float>((bits << 16) + 0x8000u);
     ASSERT_EQ(bf16(low).bits, bits);
     ASSERT_EQ(bf16(middle).bits, bits % 2 ? bits + 1 : bits);
   }
@@ -59,9 +58,8 @@ TEST(types, narrowing_rounds_to_nearest_even) {
 
 template <class V>
 class VecTest : public testing::Test {};
-using Vectors =
-    testing::Types<float, double, Vec<float, 4>, Vec<float, 8>, Vec<float, 16>, Vec<float, 32>,
-                   Vec<double, 2>, Vec<double, 8>, tile::NativeVec<float>, tile::NativeVec<double>>;
+using Vectors = testing::Types<float, double, Vec<float, 4>, Vec<float, 8>, Vec<float, 16>, Vec<float, 32>,
+                               Vec<double, 2>, Vec<double, 8>, tile::NativeVec<float>, tile::NativeVec<double>>;
 TYPED_TEST_SUITE(VecTest, Vectors);
 
 template <class T>

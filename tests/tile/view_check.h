@@ -45,8 +45,7 @@ void check_view(const V& view, const Expected<V>& expected) {
       ASSERT_LE(c[dim] + run.length, view.length(dim));
       auto at = c;
       for (i64 i = 0; i < run.length; ++i, ++at[dim]) {
-        ASSERT_EQ(run.valid ? run.offset + i * run.stride : -1, expected(at))
-            << "along " << dim << " at " << i;
+        ASSERT_EQ(run.valid ? run.offset + i * run.stride : -1, expected(at)) << "along " << dim << " at " << i;
       }
       if (at[dim] == view.length(dim)) continue;
       if (run.valid && run.length > 1) {

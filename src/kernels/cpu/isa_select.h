@@ -8,8 +8,8 @@
 #include "kernels/cpu/isa/norm.h"
 #include "kernels/cpu/isa/optim.h"
 #include "kernels/cpu/isa/peak.h"
-#include "kernels/cpu/isa/random.h"
 #include "kernels/cpu/isa/pool.h"
+#include "kernels/cpu/isa/random.h"
 #include "kernels/cpu/isa/reduce.h"
 #include "kernels/cpu/isa/softmax.h"
 

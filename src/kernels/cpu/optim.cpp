@@ -60,7 +60,8 @@ void gather(const Call& call, const StepInputs& at, Staging& staging) {
   tensors.clear();
   for (size_t i = 0; i < at.n; ++i) {
     const Tensor &param = call.in[i], &grad = call.in[at.first_grad + i];
-    StepTensor t{param.numel(), staging.take(param), staging.take(grad), {}, scalar_of(param.dtype()), scalar_of(grad.dtype())};
+    StepTensor t{param.numel(),          staging.take(param), staging.take(grad), {}, scalar_of(param.dtype()),
+                 scalar_of(grad.dtype())};
     for (size_t s = 0; s < at.states; ++s) t.state[s] = staging.take(call.in[at.state(s, i)]);
     tensors.push_back(t);
   }

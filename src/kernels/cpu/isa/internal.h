@@ -25,11 +25,16 @@ struct Type {
 template <class Fn>
 inline void with_float(Scalar type, const Fn& fn) {
   switch (type) {
-    case Scalar::f32: return fn(Type<float>{});
-    case Scalar::f64: return fn(Type<double>{});
-    case Scalar::f16: return fn(Type<tile::f16>{});
-    case Scalar::bf16: return fn(Type<tile::bf16>{});
-    default: return;
+    case Scalar::f32:
+      return fn(Type<float>{});
+    case Scalar::f64:
+      return fn(Type<double>{});
+    case Scalar::f16:
+      return fn(Type<tile::f16>{});
+    case Scalar::bf16:
+      return fn(Type<tile::bf16>{});
+    default:
+      return;
   }
 }
 

@@ -35,11 +35,12 @@ void for_each_chunk(long long tensors, const StepTensor* tensor, const ExecutorR
 
 template <class C, int States, class P, class G>
 void step_typed(const StepArgs& a, const StepTensor& t, i64 begin, i64 end) {
-  tile::StepTensors<P, G, C> tensors{
-      static_cast<P*>(t.param), static_cast<const G*>(t.grad), {static_cast<C*>(t.state[0]), static_cast<C*>(t.state[1])}};
+  tile::StepTensors<P, G, C> tensors{static_cast<P*>(t.param),
+                                     static_cast<const G*>(t.grad),
+                                     {static_cast<C*>(t.state[0]), static_cast<C*>(t.state[1])}};
   if constexpr (States == 2) {
     const double bias1 = 1 - __builtin_pow(a.beta1, a.step + 1), bias2 = 1 - __builtin_pow(a.beta2, a.step + 1);
-    const tile::AdamStep<C> step{C(a.grad_scale), C(a.beta1),        C(a.beta2),     C(a.eps), C(a.weight_decay),
+    const tile::AdamStep<C> step{C(a.grad_scale), C(a.beta1),      C(a.beta2),   C(a.eps),   C(a.weight_decay),
                                  C(a.lr),         C(a.lr / bias1), C(1 / bias2), a.decoupled};
     tile::optimizer_step<C, 2>(tensors, begin, end, step);
   } else {
@@ -59,29 +60,40 @@ void step_states(const StepArgs& a, const StepTensor& t, i64 begin, i64 end) {
 template <class P>
 void step_grads(const StepArgs& a, const StepTensor& t, i64 begin, i64 end) {
   switch (t.grad_type) {
-    case Scalar::f16: return step_states<float, P, f16>(a, t, begin, end);
-    case Scalar::bf16: return step_states<float, P, bf16>(a, t, begin, end);
-    default: return step_states<float, P, float>(a, t, begin, end);
+    case Scalar::f16:
+      return step_states<float, P, f16>(a, t, begin, end);
+    case Scalar::bf16:
+      return step_states<float, P, bf16>(a, t, begin, end);
+    default:
+      return step_states<float, P, float>(a, t, begin, end);
   }
 }
 
 void step(const StepArgs& args, Executor& executor) {
   for_each_chunk(args.tensors, args.tensor, ExecutorRef(executor), [&](const StepTensor& t, i64 begin, i64 end, i64) {
     switch (t.param_type) {
-      case Scalar::f64: return step_states<double, double, double>(args, t, begin, end);
-      case Scalar::f16: return step_grads<f16>(args, t, begin, end);
-      case Scalar::bf16: return step_grads<bf16>(args, t, begin, end);
-      default: return step_grads<float>(args, t, begin, end);
+      case Scalar::f64:
+        return step_states<double, double, double>(args, t, begin, end);
+      case Scalar::f16:
+        return step_grads<f16>(args, t, begin, end);
+      case Scalar::bf16:
+        return step_grads<bf16>(args, t, begin, end);
+      default:
+        return step_grads<float>(args, t, begin, end);
     }
   });
 }
 
 double squares_of(const StepTensor& t, i64 begin, i64 end) {
   switch (t.grad_type) {
-    case Scalar::f64: return tile::sum_of_squares<double>(static_cast<const double*>(t.grad) + begin, end - begin);
-    case Scalar::f16: return tile::sum_of_squares<float>(static_cast<const f16*>(t.grad) + begin, end - begin);
-    case Scalar::bf16: return tile::sum_of_squares<float>(static_cast<const bf16*>(t.grad) + begin, end - begin);
-    default: return tile::sum_of_squares<float>(static_cast<const float*>(t.grad) + begin, end - begin);
+    case Scalar::f64:
+      return tile::sum_of_squares<double>(static_cast<const double*>(t.grad) + begin, end - begin);
+    case Scalar::f16:
+      return tile::sum_of_squares<float>(static_cast<const f16*>(t.grad) + begin, end - begin);
+    case Scalar::bf16:
+      return tile::sum_of_squares<float>(static_cast<const bf16*>(t.grad) + begin, end - begin);
+    default:
+      return tile::sum_of_squares<float>(static_cast<const float*>(t.grad) + begin, end - begin);
   }
 }
 
