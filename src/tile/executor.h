@@ -12,7 +12,7 @@ TESSERA_TILE_BEGIN
 class ExecutorRef {
  public:
   template <class E>
-  requires(!is_same_v<remove_cvref_t<E>, ExecutorRef>) explicit ExecutorRef(E& executor)
+  requires(!is_same_v<remove_cvref_t<E>, ExecutorRef>) ExecutorRef(E& executor)
       : self_(const_cast<void*>(static_cast<const void*>(&executor))),
         parallel_([](void* self, i64 count, Body body, void* context) {
           static_cast<E*>(self)->parallel(count, [=](i64 index, int thread) { body(context, index, thread); });
@@ -35,6 +35,24 @@ class ExecutorRef {
   void (*parallel_)(void* self, i64 count, Body body, void* context);
   int (*threads_)(void* self);
   void* (*scratch_)(void* self, int thread, i64 bytes);
+};
+
+/// One thread of an executor as an executor of its own: what a kernel passes on when it runs an operator, a product
+/// for instance, on the block that this thread works on.
+class OneThread {
+ public:
+  OneThread(const ExecutorRef& executor, int thread) : executor_(executor), thread_(thread) {}
+
+  template <class Fn>
+  void parallel(i64 count, const Fn& fn) const {
+    for (i64 i = 0; i < count; ++i) fn(i, 0);
+  }
+  int threads() const { return 1; }
+  void* scratch(int, i64 bytes) const { return executor_.scratch(thread_, bytes); }
+
+ private:
+  ExecutorRef executor_;
+  int thread_;
 };
 
 TESSERA_TILE_END

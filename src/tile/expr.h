@@ -48,12 +48,52 @@ TESSERA_HD bool has_unit_columns(const View& view) {
   return false;
 }
 
+/// The stretch of a row of a view that was used last: finding it costs divisions, using it again does not.
+struct LastStretch {
+  Run run{0, 0, 0, false};
+  i64 begin = 0;
+  i64 wanted = 64;  // grows with the row that is walked
+
+  /// The rest of it from column n on, at least one element and at most `limit`.
+  template <class View>
+  TESSERA_HD Run from(const View& view, i64 m, i64 n, i64 limit) {
+    if (n < begin || n >= begin + run.length) {
+      run = find(view, m, n, wanted);
+      begin = n;
+      wanted *= 2;
+    }
+    const i64 passed = n - begin;
+    return {run.offset + passed * run.stride, run.stride, min(run.length - passed, limit), run.valid};
+  }
+
+ private:
+#if TESSERA_GPU_COMPILER
+#define TESSERA_ONE_COPY TESSERA_HD
+#else
+#define TESSERA_ONE_COPY __attribute__((noinline, flatten))
+#endif
+  template <class View>
+  static TESSERA_ONE_COPY Run find(const View& view, i64 m, i64 n, i64 limit) {
+    using Index = typename View::Index;
+    return view.run({{static_cast<Index>(m), static_cast<Index>(n)}}, 1, limit);
+  }
+#undef TESSERA_ONE_COPY
+};
+struct NoStretch {};
+
+/// An entry of a tuple, not a copy of it.
+template <int I, class T>
+TESSERA_HD const T& in_place(const Slot<I, T>& slot) {
+  return slot.value;
+}
+
 /// One row of a matrix view, read and written in whichever way its layout allows; Unit: the caller has
 /// checked that its elements are contiguous.
 template <class View, bool Unit>
 struct MatrixRow {
   View view;
   i64 m;
+  mutable conditional_t<View::is_strided, NoStretch, LastStretch> last{};
 
   template <class V, class Lanes>
   TESSERA_HD V read(i64 n, Lanes lanes) const {
@@ -63,23 +103,55 @@ struct MatrixRow {
       if (Unit || view.stride(1) == 1) return load_lanes<V>(p, lanes);
       if (view.stride(1) == 0) return V(convert_element<T>(*p));
       return load_strided<V>(p, view.stride(1), lane_count<V>(lanes));
+    } else if constexpr (lanes_v<V> == 1) {
+      return view.valid(m, n) ? V(convert_element<T>(view.at(m, n))) : V(T(0));
     } else {
-      V v(T(0));
-      for (int i = 0; i < lane_count<V>(lanes); ++i)
-        if (view.valid(m, n + i)) set(v, i, convert_element<T>(view.at(m, n + i)));
-      return v;
+      const i64 count = lane_count<V>(lanes);
+      const Run whole = last.from(view, m, n, count);
+      if (whole.valid && whole.length == count && whole.stride <= 1 && whole.stride >= 0) {
+        const auto* p = view.data + whole.offset;
+        return whole.stride == 1 ? load_lanes<V>(p, lanes) : V(convert_element<T>(*p));
+      }
+      T lane[lanes_v<V>] = {};
+      for_runs(n, count, [&](i64 i, const Run& run) {
+        const auto* p = view.data + run.offset;
+        for (i64 j = 0; j < run.length; ++j) lane[i + j] = convert_element<T>(p[j * run.stride]);
+      });
+      return load<V>(static_cast<const T*>(lane));
     }
   }
   template <class V, class Lanes>
   TESSERA_HD void write(i64 n, V v, Lanes lanes) const {
+    using S = remove_cvref_t<typename View::Element>;
     if constexpr (View::is_strided) {
       auto* p = view.data + m * view.stride(0) + n * view.stride(1);
       if (Unit || view.stride(1) == 1) return store_lanes(p, v, lanes);
       store_strided(p, view.stride(1), v, lane_count<V>(lanes));
+    } else if constexpr (lanes_v<V> == 1) {
+      if (view.valid(m, n)) view.at(m, n) = convert_element<S>(get(v, 0));
     } else {
-      using S = remove_cvref_t<typename View::Element>;
-      for (int i = 0; i < lane_count<V>(lanes); ++i)
-        if (view.valid(m, n + i)) view.at(m, n + i) = convert_element<S>(get(v, i));
+      const i64 count = lane_count<V>(lanes);
+      const Run whole = last.from(view, m, n, count);
+      if (whole.valid && whole.length == count && whole.stride == 1) {
+        return store_lanes(view.data + whole.offset, v, lanes);
+      }
+      element_t<V> lane[lanes_v<V>];
+      store(&lane[0], v);
+      for_runs(n, count, [&](i64 i, const Run& run) {
+        auto* p = view.data + run.offset;
+        for (i64 j = 0; j < run.length; ++j) p[j * run.stride] = convert_element<S>(lane[i + j]);
+      });
+    }
+  }
+
+ private:
+  /// fn(i, run) for the valid stretches of columns [n, n + count), the first column of a run being n + i.
+  template <class Fn>
+  TESSERA_HD void for_runs(i64 n, i64 count, const Fn& fn) const {
+    for (i64 i = 0; i < count;) {
+      const Run run = last.from(view, m, n + i, count - i);
+      if (run.valid) fn(i, run);
+      i += run.length;
     }
   }
 };
@@ -139,7 +211,7 @@ struct Load {
   };
   template <bool Unit = false>
   TESSERA_HD Row<Unit> row(i64 m) const {
-    return {{view, m}};
+    return {{view, m, {}}};
   }
   template <class F>
   TESSERA_HD void views(const F& f) const {
@@ -169,7 +241,7 @@ struct Apply {
     }
     template <class V, class Lanes, int... I>
     TESSERA_HD V call(V a, i64 n, Lanes lanes, Seq<I...>) const {
-      return f(get<I>(args)(a, n, lanes)...);
+      return f(detail::in_place<I>(args)(a, n, lanes)...);
     }
   };
   template <bool Unit = false>
@@ -216,7 +288,7 @@ struct Store {
   };
   template <bool Unit = false>
   TESSERA_HD auto row(i64 m) const {
-    return Row<decltype(value.template row<Unit>(m)), Unit>{{view, m}, value.template row<Unit>(m)};
+    return Row<decltype(value.template row<Unit>(m)), Unit>{{view, m, {}}, value.template row<Unit>(m)};
   }
   template <class F>
   TESSERA_HD void views(const F& f) const {
