@@ -258,23 +258,6 @@ inline void run_map(MapPlan& plan, const ExecutorRef& executor) {
   });
 }
 
-/// Copies with conversion: operand 1 of the loops to operand 0.
-inline void run_copy(LoopNest& loops, void* to, const void* from, ConvertFn convert, const ExecutorRef& executor) {
-  sort_loops(loops, 0, loops.rank);
-  join_loops(loops);
-  if (loops.rank == 0) return convert(to, 0, from, 0, 1);
-  split_range(executor, loops.total(), 1, strip_unit, [&](i64 begin, i64 end, int) {
-    const int last = loops.rank - 1;
-    LoopWalk walk(loops, begin);
-    for (i64 at = begin, n = 0; at < end; at += n) {
-      n = min(walk.run(loops), end - at);
-      convert(static_cast<char*>(to) + walk.offset[0], loops.strides[0][last],
-              static_cast<const char*>(from) + walk.offset[1], loops.strides[1][last], n);
-      walk.advance(loops, n);
-    }
-  });
-}
-
 namespace detail {
 
 template <class V>

@@ -1,6 +1,7 @@
 #include "elementwise.h"
 
 #include "strips.h"
+#include "tile/kernels/transpose.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 namespace {
@@ -56,7 +57,8 @@ void copy(const CopyArgs& args, Executor& executor) {
   for (int d = 0; d < args.rank; ++d) loops.lengths[d] = args.lengths[d];
   set_strides(loops, 0, args.to);
   set_strides(loops, 1, args.from);
-  run_copy(loops, args.to.data, args.from.data, converter(args.to.type, args.from.type), ExecutorRef(executor));
+  run_copy(loops, args.to.data, args.from.data, args.to.type == args.from.type ? size_of(args.to.type) : 0,
+           converter(args.to.type, args.from.type), ExecutorRef(executor));
 }
 
 }  // namespace
