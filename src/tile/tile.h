@@ -103,33 +103,62 @@ TESSERA_HD Tile<T, Layout> fill_tile(T value) {
 
 namespace detail {
 
+/// Whether all of the tile that starts at `origin` lies inside the view.
+template <class Layout, class V>
+TESSERA_HD bool lies_inside(const V& view, const typename V::Coords& origin) {
+  bool inside = true;
+  unroll<V::rank>(
+      [&](auto d) TESSERA_LAMBDA { inside &= origin[d] + Layout::layout().length(d) <= view.template length<d>(); });
+  return inside;
+}
+
 /// fn(Int<vector>, coordinates of its first element, count) for each vector of a tile that starts at `origin`;
 /// `count` of its elements, lanes or fewer or none, lie inside the view.
-template <class Layout, class V, class Fn>
+template <class Layout, bool Inside, class V, class Fn>
 TESSERA_HD void for_each_vector(const V& view, const typename V::Coords& origin, int thread, const Fn& fn) {
   using T = Tile<float, Layout>;
   constexpr int along = vector_dim<Layout>();
   const auto first = first_coords<Layout>(thread);
-  bool inside = true;
-  unroll<T::rank>(
-      [&](auto d) TESSERA_LAMBDA { inside &= origin[d] + Layout::layout().length(d) <= view.template length<d>(); });
-  const auto walk = [&](auto whole) TESSERA_LAMBDA {
-    unroll<T::vectors>([&](auto i) TESSERA_LAMBDA {
-      constexpr auto offset = register_coords<Layout>(i * T::lanes);
-      typename V::Coords c{};
-      unroll<T::rank>([&](auto d) TESSERA_LAMBDA { c[d] = origin[d] + first[d] + offset[d]; });
-      int count = T::lanes;
-      if constexpr (!decltype(whole)::value) {
-        unroll<T::rank>([&](auto d) TESSERA_LAMBDA {
-          const i64 left = static_cast<i64>(view.template length<d>()) - c[d];
-          count = d == along ? static_cast<int>(max(i64(0), min<i64>(left, count))) : left <= 0 ? 0 : count;
-        });
-      }
-      fn(i, c, count);
-    });
-  };
-  if (inside) walk(Int<1>{});
-  else walk(Int<0>{});
+  unroll<T::vectors>([&](auto i) TESSERA_LAMBDA {
+    constexpr auto offset = register_coords<Layout>(i * T::lanes);
+    typename V::Coords c{};
+    unroll<T::rank>([&](auto d) TESSERA_LAMBDA { c[d] = origin[d] + first[d] + offset[d]; });
+    int count = T::lanes;
+    if constexpr (!Inside) {
+      unroll<T::rank>([&](auto d) TESSERA_LAMBDA {
+        const i64 left = static_cast<i64>(view.template length<d>()) - c[d];
+        count = d == along ? static_cast<int>(max(i64(0), min<i64>(left, count))) : left <= 0 ? 0 : count;
+      });
+    }
+    fn(i, c, count);
+  });
+}
+
+/// Whether the processor loads and stores the first lanes of a vector by a mask, without conversion.
+template <class V, class S>
+inline constexpr bool has_masks = has_simd<V>&& native_bytes >= 32 && is_same_v<element_t<V>, S>;
+
+/// The first `count` lanes from contiguous elements. Where no mask does it they pass through a buffer: less code than
+/// lane by lane, and this is in every kernel several times.
+template <class V, class S>
+TESSERA_HD V load_first(const S* p, int count) {
+  if constexpr (has_masks<V, S> || TESSERA_GPU_COMPILER) {
+    return load<V>(p, count);
+  } else {
+    alignas(64) S buffer[lanes_v<V>] = {};
+    __builtin_memcpy(buffer, p, count * sizeof(S));
+    return load<V>(static_cast<const S*>(buffer));
+  }
+}
+template <class V, class S>
+TESSERA_HD void store_first(S* p, V v, int count) {
+  if constexpr (has_masks<V, S> || TESSERA_GPU_COMPILER) {
+    store(p, v, count);
+  } else {
+    alignas(64) S buffer[lanes_v<V>];
+    store(static_cast<S*>(buffer), v);
+    __builtin_memcpy(p, buffer, count * sizeof(S));
+  }
 }
 
 template <class V, int Along, class View>
@@ -138,11 +167,11 @@ TESSERA_HD V load_vector(const View& view, const typename View::Coords& c, int c
     const auto* p = view.data + view.offset(c);
     const i64 stride = view.stride(Along);
     if (stride != 1) return load_strided<V>(p, stride, count);
-    return count == lanes_v<V> ? load<V>(p) : load<V>(p, count);
+    return count == lanes_v<V> ? load<V>(p) : load_first<V>(p, count);
   } else {
     const Run run = view.run(c, Along, count);
     if (run.valid && run.length >= count && (run.stride == 1 || count == 1)) {
-      return count == lanes_v<V> ? load<V>(view.data + run.offset) : load<V>(view.data + run.offset, count);
+      return count == lanes_v<V> ? load<V>(view.data + run.offset) : load_first<V>(view.data + run.offset, count);
     }
     V v(element_t<V>(0));
     auto at = c;
@@ -160,7 +189,7 @@ TESSERA_HD void store_vector(const View& view, const typename View::Coords& c, V
     const i64 stride = view.stride(Along);
     if (stride != 1) store_strided(p, stride, v, count);
     else if (count == lanes_v<V>) store(p, v);
-    else store(p, v, count);
+    else store_first(p, v, count);
   } else {
     auto at = c;
     for (int i = 0; i < count; ++i, ++at[Along]) {
@@ -168,6 +197,41 @@ TESSERA_HD void store_vector(const View& view, const typename View::Coords& c, V
     }
   }
 }
+
+/// Ragged edges are rare and long: on a CPU they stay out of the loops.
+#if TESSERA_GPU_COMPILER
+#define TESSERA_EDGE TESSERA_HD
+#else
+#define TESSERA_EDGE __attribute__((noinline))
+#endif
+
+template <class Layout, class T, class V>
+TESSERA_EDGE Tile<T, Layout> load_edge(const V& view, const typename V::Coords& origin, int thread, T outside) {
+  using R = Tile<T, Layout>;
+  R t;
+  for_each_vector<Layout, false>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
+    typename R::V v(outside);
+    if (count > 0) {
+      const auto inside = load_vector<typename R::V, vector_dim<Layout>()>(view, c, count);
+      if constexpr (R::lanes == 1) {
+        v = inside;
+      } else {
+        using I = rebind_t<typename R::V, typename SignedOfSize<sizeof(T)>::type>;
+        v = count == R::lanes ? inside : select(iota<I>() < I(static_cast<element_t<I>>(count)), inside, v);
+      }
+    }
+    t.part[i] = v;
+  });
+  return t;
+}
+
+template <class V, class T, class Layout>
+TESSERA_EDGE void store_edge(const V& view, const typename V::Coords& origin, const Tile<T, Layout>& tile, int thread) {
+  for_each_vector<Layout, false>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
+    if (count > 0) store_vector<vector_dim<Layout>()>(view, c, tile.part[i], count);
+  });
+}
+#undef TESSERA_EDGE
 
 }  // namespace detail
 
@@ -177,19 +241,10 @@ template <class Layout, class T, class V>
 TESSERA_HD Tile<T, Layout> load_tile(const V& view, const typename V::Coords& origin, int thread, T outside) {
   static_assert(V::rank == Tile<T, Layout>::rank, "load_tile: view and layout differ in rank");
   using R = Tile<T, Layout>;
+  if (!detail::lies_inside<Layout>(view, origin)) return detail::load_edge<Layout, T>(view, origin, thread, outside);
   R t;
-  detail::for_each_vector<Layout>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
-    typename R::V v(outside);
-    if (count > 0) {
-      const auto inside = detail::load_vector<typename R::V, detail::vector_dim<Layout>()>(view, c, count);
-      if constexpr (R::lanes == 1) {
-        v = inside;
-      } else {
-        using I = rebind_t<typename R::V, typename SignedOfSize<sizeof(T)>::type>;
-        v = count == R::lanes ? inside : select(iota<I>() < I(static_cast<element_t<I>>(count)), inside, v);
-      }
-    }
-    t.part[i] = v;
+  detail::for_each_vector<Layout, true>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
+    t.part[i] = detail::load_vector<typename R::V, detail::vector_dim<Layout>()>(view, c, count);
   });
   return t;
 }
@@ -205,8 +260,12 @@ TESSERA_HD void store_tile(const V& view, const typename V::Coords& origin, cons
                            int thread = 0) {
   static_assert(V::rank == Tile<T, Layout>::rank, "store_tile: view and layout differ in rank");
   if (!detail::is_writer<Layout>(thread)) return;
-  detail::for_each_vector<Layout>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
-    if (count > 0) detail::store_vector<detail::vector_dim<Layout>()>(view, c, tile.part[i], count);
+  if (!detail::lies_inside<Layout>(view, origin)) {
+    const Tile<T, Layout> in_memory = tile;  // the tile itself stays in registers
+    return detail::store_edge(view, origin, in_memory, thread);
+  }
+  detail::for_each_vector<Layout, true>(view, origin, thread, [&](auto i, const auto& c, int count) TESSERA_LAMBDA {
+    detail::store_vector<detail::vector_dim<Layout>()>(view, c, tile.part[i], count);
   });
 }
 

@@ -1,0 +1,15 @@
+// Group and batch norm: a translation unit beside that of layer norm.
+#pragma once
+
+#include "norm.h"
+#include "tile/base.h"
+
+namespace tessera::cpu_kernels::TESSERA_ISA {
+
+void group_norm(const GroupNormArgs& a, Executor& e);
+void group_norm_backward(const GroupNormBackwardArgs& a, Executor& e);
+long long group_norm_backward_workspace(long long batch, long long channels);
+void batch_norm(const BatchNormArgs& a, Executor& e);
+void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& e);
+
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

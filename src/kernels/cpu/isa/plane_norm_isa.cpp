@@ -1,0 +1,76 @@
+#include "internal.h"
+#include "plane_norm.h"
+#include "tile/kernels/norm.h"
+
+namespace tessera::cpu_kernels::TESSERA_ISA {
+
+using namespace tile;
+
+namespace {
+
+template <class T>
+Planes<T> planes_of(const PlanesArg& arg) {
+  return {static_cast<T*>(arg.data), arg.batch_stride, arg.channel_stride};
+}
+
+}  // namespace
+
+void group_norm(const GroupNormArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    tile::group_norm<T>(executor, {a.batch, a.channels, a.size}, a.groups, planes_of<T>(a.y), planes_of<const T>(a.x),
+                        static_cast<const T*>(a.weight), static_cast<const T*>(a.bias), static_cast<C*>(a.mean),
+                        static_cast<C*>(a.rstd), a.eps);
+  });
+}
+
+void group_norm_backward(const GroupNormBackwardArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    tile::group_norm_backward<T>(executor, {a.batch, a.channels, a.size}, a.groups, planes_of<T>(a.dx),
+                                 static_cast<T*>(a.dweight), static_cast<T*>(a.dbias), planes_of<const T>(a.dy),
+                                 planes_of<const T>(a.x), static_cast<const T*>(a.weight),
+                                 static_cast<const C*>(a.mean), static_cast<const C*>(a.rstd), a.workspace);
+  });
+}
+
+long long group_norm_backward_workspace(long long batch, long long channels) {
+  return plane_norm_workspace({batch, channels, 1});
+}
+
+void batch_norm(const BatchNormArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    const PlaneShape shape{a.batch, a.channels, a.size};
+    const auto y = planes_of<T>(a.y);
+    const auto x = planes_of<const T>(a.x);
+    const auto *weight = static_cast<const T*>(a.weight), *bias = static_cast<const T*>(a.bias);
+    auto *mean = static_cast<C*>(a.running_mean), *variance = static_cast<C*>(a.running_variance);
+    if (a.training) {
+      tile::batch_norm_training<T>(executor, shape, y, x, weight, bias, {mean, variance, a.momentum},
+                                   static_cast<C*>(a.mean), static_cast<C*>(a.rstd), a.eps);
+    } else {
+      tile::batch_norm_inference<T>(executor, shape, y, x, weight, bias, mean, variance, a.eps);
+    }
+  });
+}
+
+void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& e) {
+  const ExecutorRef executor(e);
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    tile::batch_norm_backward<T>(executor, {a.batch, a.channels, a.size}, a.training, planes_of<T>(a.dx),
+                                 static_cast<T*>(a.dweight), static_cast<T*>(a.dbias), planes_of<const T>(a.dy),
+                                 planes_of<const T>(a.x), static_cast<const T*>(a.weight),
+                                 static_cast<const C*>(a.mean), static_cast<const C*>(a.rstd));
+  });
+}
+
+}  // namespace tessera::cpu_kernels::TESSERA_ISA
