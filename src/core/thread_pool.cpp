@@ -99,7 +99,7 @@ class ThreadPool final : public Executor {
     count_ = count;
     next_.store(0, std::memory_order_relaxed);
     running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
+    generation_.fetch_add(1);  // ordered before the look at sleepers_, or a worker could sleep through it
     if (sleepers_.load() > 0) generation_.notify_all();
     drain(0);
     while (running_.load(std::memory_order_acquire) != 0) relax();

@@ -299,8 +299,7 @@ TEST(TrainGPT, RefusesBadOptions) {
   EXPECT_EQ(error([](TrainOptions& o) { o.steps = 0; }), "train: steps = 0 is out of range");
   EXPECT_EQ(error([](TrainOptions& o) { o.batch = -1; }), "train: batch = -1 is out of range");
   EXPECT_EQ(error([](TrainOptions& o) { o.lr = std::nan(""); }), "train: lr = nan is out of range");
-  EXPECT_EQ(error([](TrainOptions& o) { o.model.heads = 3; }),
-            "GPT: 1 layers, 3 heads, width 16, block 8, vocabulary 14 make no model");
+  EXPECT_EQ(error([](TrainOptions& o) { o.model.heads = 3; }), "train: 3 heads do not divide the width 16");
   EXPECT_EQ(error([](TrainOptions& o) { o.model.vocab = 5; }),
             "train: the text has 14 characters, the model's vocabulary 5");
   EXPECT_EQ(error([](TrainOptions& o) { o.text = "to be"; }),
