@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 namespace tessera::app {
 namespace {
@@ -21,6 +22,9 @@ F* symbol(void* library, const char* name) {
 }  // namespace
 
 std::vector<GemmPeer> gemm_peers(int threads) {
+  // Threads that wait for work in a loop would take the processor from whoever is measured next.
+  setenv("OMP_WAIT_POLICY", "passive", 0);
+  setenv("OPENBLAS_THREAD_TIMEOUT", "4", 0);
   std::vector<GemmPeer> peers;
   void* openblas = open_first({"libopenblas.so.0", "libopenblas.so"});
   using Cblas = void(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
