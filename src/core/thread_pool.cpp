@@ -22,6 +22,7 @@ namespace tessera {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+constexpr int kSpins = 4000;  // about 50 us
 constexpr size_t kPage = 4096;
 
 struct alignas(64) Scratch {
@@ -102,7 +103,9 @@ class ThreadPool final : public Executor {
     generation_.fetch_add(1);  // ordered before the look at sleepers_, or a worker could sleep through it
     if (sleepers_.load() > 0) generation_.notify_all();
     drain(0);
-    while (running_.load(std::memory_order_acquire) != 0) relax();
+    // A worker that the system has put aside needs this processor more than the wait does.
+    for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins)
+      spins < kSpins ? relax() : std::this_thread::yield();
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
@@ -143,7 +146,6 @@ class ThreadPool final : public Executor {
   }
 
   unsigned wait_for_change(unsigned seen) {
-    constexpr int kSpins = 4000;  // about 50 us
     unsigned now;
     for (int i = 0; i < kSpins; ++i) {
       if ((now = generation_.load(std::memory_order_acquire)) != seen) return now;
