@@ -16,9 +16,11 @@ inline void transpose_block(U* to, i64 to_stride, const U* from, i64 from_stride
   if constexpr (sizeof(U) >= 4) {
     if (rows == n && columns == n) {
       V block[n];
-      unroll<static_cast<int>(n)>([&](auto i) { block[i] = load<V>(from + i * from_stride); });
+      TESSERA_UNROLL
+      for (int i = 0; i < V::lanes; ++i) block[i] = load<V>(from + i * from_stride);
       cpu::detail::transpose(block);
-      unroll<static_cast<int>(n)>([&](auto i) { store(to + i * to_stride, block[i]); });
+      TESSERA_UNROLL
+      for (int i = 0; i < V::lanes; ++i) store(to + i * to_stride, block[i]);
       return;
     }
   }

@@ -16,7 +16,7 @@ struct PanelRange {
 
 namespace detail {
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !TESSERA_GPU_COMPILER
 /// One step of the transposition: swaps the off-diagonal blocks of S x S in every 2S x 2S block.
 template <class V, int S, int... J>
 TESSERA_HD void swap_blocks(V& a, V& b, Seq<J...>) {
