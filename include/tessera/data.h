@@ -48,8 +48,9 @@ TextData make_text_data(std::string_view text, const CharTokenizer& tokenizer, i
 /// Produces batch `index`. Must depend on nothing but the index, and must be safe to call from another thread.
 using BatchSource = std::function<Tensors(int64_t index)>;
 
-/// Random windows of a text: inputs and targets, i64 [batch, block] each, the targets one token later.
-BatchSource random_windows(Tokens tokens, int64_t block, int64_t batch, uint64_t seed);
+/// Windows of a text: inputs and targets, i64 [batch, block] each, the targets one token later. In each epoch the text
+/// is cut at other places and its windows, which do not overlap, come in another order.
+BatchSource shuffled_windows(Tokens tokens, int64_t block, int64_t batch, uint64_t seed);
 /// Rows (dim 0) of all `columns`, shuffled anew in each epoch; a last, smaller batch is left out.
 BatchSource shuffled_rows(std::vector<Tensor> columns, int64_t batch, uint64_t seed);
 

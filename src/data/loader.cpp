@@ -29,17 +29,39 @@ uint64_t random_below(uint64_t n, uint64_t seed, uint64_t index) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(random_number(seed, index)) * n >> 64);
 }
 
+// The numbers below n in an order of its own for each epoch. The order of the last epoch asked for is kept.
+class Shuffle {
+ public:
+  Shuffle(int64_t n, uint64_t seed) : order_(static_cast<size_t>(n)), seed_(seed) {}
+  const std::vector<int64_t>& order(int64_t epoch) {
+    if (epoch == epoch_) return order_;
+    std::iota(order_.begin(), order_.end(), int64_t{0});
+    const uint64_t n = order_.size(), first = static_cast<uint64_t>(epoch) * n;
+    for (uint64_t i = n - 1; i > 0; --i) std::swap(order_[i], order_[random_below(i + 1, seed_, first + i)]);
+    epoch_ = epoch;
+    return order_;
+  }
+
+ private:
+  std::vector<int64_t> order_;
+  uint64_t seed_;
+  int64_t epoch_ = -1;
+};
+
 }  // namespace
 
-BatchSource random_windows(Tokens tokens, int64_t block, int64_t batch, uint64_t seed) {
-  if (block < 1 || batch < 1) throw Error("random_windows: block and batch must be at least 1");
+BatchSource shuffled_windows(Tokens tokens, int64_t block, int64_t batch, uint64_t seed) {
+  if (block < 1 || batch < 1) throw Error("shuffled_windows: block and batch must be at least 1");
   const auto size = static_cast<int64_t>(tokens->size());
-  if (size <= block) throw Error(fmt::format("random_windows: {} tokens are too few for blocks of {}", size, block));
-  return [=](int64_t index) {
+  if (size <= block) throw Error(fmt::format("shuffled_windows: {} tokens are too few for blocks of {}", size, block));
+  const int64_t windows = std::max<int64_t>(1, (size - block) / block), shifts = size - windows * block;
+  return [=, shuffle = Shuffle(windows, seed)](int64_t index) mutable {
     Tensor x = empty({batch, block}, Int64), y = empty({batch, block}, Int64);
     for (int64_t row = 0; row < batch; ++row) {
-      const auto counter = static_cast<uint64_t>(index) * static_cast<uint64_t>(batch) + static_cast<uint64_t>(row);
-      const int32_t* from = tokens->data() + random_below(static_cast<uint64_t>(size - block), seed, counter);
+      const int64_t count = index * batch + row, epoch = count / windows;
+      const auto shift = random_below(static_cast<uint64_t>(shifts), ~seed, static_cast<uint64_t>(epoch));
+      const int64_t window = shuffle.order(epoch)[static_cast<size_t>(count % windows)];
+      const int32_t* from = tokens->data() + static_cast<int64_t>(shift) + window * block;
       std::copy_n(from, block, x.data<int64_t>() + row * block);
       std::copy_n(from + 1, block, y.data<int64_t>() + row * block);
     }
@@ -56,17 +78,8 @@ BatchSource shuffled_rows(std::vector<Tensor> columns, int64_t batch, uint64_t s
   }
   const int64_t rows = columns[0].size(0), batches = rows / batch;
   if (batches == 0) throw Error(fmt::format("shuffled_rows: {} rows are too few for batches of {}", rows, batch));
-  // The permutation of the last epoch asked for is kept; each copy of the source has its own.
-  return [=, order = std::vector<int64_t>(), epoch_of_order = int64_t{-1}](int64_t index) mutable {
-    const int64_t epoch = index / batches;
-    if (epoch_of_order != epoch) {
-      order.resize(static_cast<size_t>(rows));
-      std::iota(order.begin(), order.end(), int64_t{0});
-      for (auto i = static_cast<uint64_t>(rows) - 1; i > 0; --i)
-        std::swap(order[i], order[random_below(i + 1, seed, static_cast<uint64_t>(epoch * rows) + i)]);
-      epoch_of_order = epoch;
-    }
-    const int64_t* chosen = order.data() + index % batches * batch;
+  return [=, shuffle = Shuffle(rows, seed)](int64_t index) mutable {
+    const int64_t* chosen = shuffle.order(index / batches).data() + index % batches * batch;
     Tensors out;
     for (const Tensor& t : columns) {
       Shape shape = t.shape();

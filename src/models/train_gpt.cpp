@@ -68,7 +68,7 @@ class Run {
         optimizer_(make_optimizer(model_, options_)),
         schedule_(optim::warmup_cosine(options.warmup, std::max(options.steps, options.warmup),
                                        options.lr > 0 ? options.min_lr / options.lr : 0)),
-        loader_(random_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches))) {
+        loader_(shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches))) {
     initial_.clear();
     default_generator().seed(seed_of(options.seed, kDropout));
     if (options.resume) restore();

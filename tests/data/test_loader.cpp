@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "tessera/data.h"
@@ -28,35 +29,52 @@ BatchSource index_source() {
   return [](int64_t index) { return Tensors{tensor<int64_t>({index}, {})}; };
 }
 
-TEST(RandomWindows, AreWindowsWithTheNextTokenAsTarget) {
-  const BatchSource source = random_windows(counting(101), 7, 3, 42);
-  std::vector<int> starts(101);
-  for (int64_t i = 0; i < 2000; ++i) {
-    const Tensors batch = source(i);
-    ASSERT_EQ(describe(batch[0]), "i64[3, 7] on cpu");
-    const auto x = values(batch[0]), y = values(batch[1]);
-    for (size_t j = 0; j < x.size(); ++j) {
-      ASSERT_EQ(y[j], x[j] + 1);
-      if (j % 7) {
-        ASSERT_EQ(x[j], x[j - 1] + 1);
+TEST(ShuffledWindows, CoverTheTextOnceAnEpochWithTheNextTokenAsTarget) {
+  // 101 tokens: 13 windows of 7 that start at one of 10 places.
+  const BatchSource source = shuffled_windows(counting(101), 7, 1, 42);
+  std::set<int> shifts;
+  std::vector<int> first_order, order;
+  for (int64_t epoch = 0; epoch < 200; ++epoch) {
+    order.clear();
+    for (int64_t i = 0; i < 13; ++i) {
+      const Tensors batch = source(epoch * 13 + i);
+      ASSERT_EQ(describe(batch[0]), "i64[1, 7] on cpu");
+      const auto x = values(batch[0]), y = values(batch[1]);
+      for (size_t j = 0; j < x.size(); ++j) {
+        ASSERT_EQ(x[j], x[0] + static_cast<int64_t>(j));
+        ASSERT_EQ(y[j], x[j] + 1);
       }
+      order.push_back(static_cast<int>(x[0]));
     }
-    for (size_t row = 0; row < 3; ++row) ++starts[static_cast<size_t>(x[7 * row])];
+    std::vector<int> sorted = order;
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 1; i < sorted.size(); ++i) ASSERT_EQ(sorted[i], sorted[i - 1] + 7);
+    shifts.insert(sorted[0]);
+    if (epoch == 0) first_order = order;
   }
-  // 6000 draws of 94 starts: 64 each, standard deviation 8.
-  for (int s = 0; s < 94; ++s) EXPECT_NEAR(starts[static_cast<size_t>(s)], 64, 40) << s;
-  for (int s = 94; s < 101; ++s) EXPECT_EQ(starts[static_cast<size_t>(s)], 0) << s;
+  EXPECT_EQ(shifts.size(), 10u);
+  EXPECT_EQ(*shifts.begin(), 0);
+  EXPECT_EQ(*shifts.rbegin(), 9);  // 9 + 13 * 7 = 100: the last target is the last token
+  EXPECT_NE(order, first_order);
 }
 
-TEST(RandomWindows, DependOnSeedAndIndexOnly) {
-  const BatchSource a = random_windows(counting(1000), 5, 2, 1), b = random_windows(counting(1000), 5, 2, 1),
-                    c = random_windows(counting(1000), 5, 2, 2);
+TEST(ShuffledWindows, GoOnWithinABatchWhereAnEpochEnds) {
+  const BatchSource one = shuffled_windows(counting(101), 7, 1, 5), five = shuffled_windows(counting(101), 7, 5, 5);
+  for (int64_t i = 0; i < 9; ++i) {
+    const auto x = values(five(i)[0]);
+    for (int64_t row = 0; row < 5; ++row) EXPECT_EQ(values(one(5 * i + row)[0])[0], x[static_cast<size_t>(7 * row)]);
+  }
+}
+
+TEST(ShuffledWindows, DependOnSeedAndIndexOnly) {
+  const BatchSource a = shuffled_windows(counting(1000), 5, 2, 1), b = shuffled_windows(counting(1000), 5, 2, 1),
+                    c = shuffled_windows(counting(1000), 5, 2, 2);
   EXPECT_EQ(values(a(17)[0]), values(b(17)[0]));
   EXPECT_NE(values(a(17)[0]), values(a(18)[0]));
   EXPECT_NE(values(a(17)[0]), values(c(17)[0]));
-  EXPECT_EQ(values(random_windows(counting(6), 5, 1, 1)(0)[0])[0], 0);  // the only window
-  EXPECT_THROW(random_windows(counting(5), 5, 1, 1), Error);
-  EXPECT_THROW(random_windows(counting(5), 0, 1, 1), Error);
+  EXPECT_EQ(values(shuffled_windows(counting(6), 5, 1, 1)(0)[0])[0], 0);  // the only window
+  EXPECT_THROW(shuffled_windows(counting(5), 5, 1, 1), Error);
+  EXPECT_THROW(shuffled_windows(counting(5), 0, 1, 1), Error);
 }
 
 TEST(ShuffledRows, VisitsEveryRowOnceAnEpoch) {
@@ -85,10 +103,10 @@ TEST(ShuffledRows, VisitsEveryRowOnceAnEpoch) {
 }
 
 TEST(DataLoader, ResumesExactlyWhereItWas) {
-  DataLoader a(random_windows(counting(500), 11, 4, 3));
+  DataLoader a(shuffled_windows(counting(500), 11, 4, 3));
   for (int i = 0; i < 25; ++i) a.next();
   EXPECT_EQ(a.position(), 25);
-  DataLoader b(random_windows(counting(500), 11, 4, 3), 5);
+  DataLoader b(shuffled_windows(counting(500), 11, 4, 3), 5);
   b.next();
   b.seek(a.position());
   for (int i = 0; i < 10; ++i) EXPECT_EQ(values(a.next()[0]), values(b.next()[0]));
