@@ -17,6 +17,12 @@ if(TESSERA_FUZZ)  # coverage for every object; only fuzz targets link libFuzzer'
   target_link_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# Kernels are one inlined function each; under sanitizers two checks would let GCC take minutes for one.
+set(TESSERA_ISA_LEVEL -O3)
+if(TESSERA_SANITIZE)
+  set(TESSERA_ISA_LEVEL -O1 -fno-sanitize-address-use-after-scope -fno-sanitize=object-size)
+endif()
+
 # Instruction sets for which CPU kernels are compiled; the best one is chosen at run time.
 set(TESSERA_CPU_ISAS baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
