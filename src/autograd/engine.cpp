@@ -6,18 +6,17 @@
 
 #include <fmt/format.h>
 
+#include "ops/gradient.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 
 namespace tessera {
 namespace {
 
-bool sole_owner(const Tensor& t) { return t.ref().unique() && t.storage().unique() && t.is_contiguous(); }
-
 // sum += term, in place where nobody else sees the sum.
 void accumulate(Tensor& sum, Tensor term) {
   if (!sum.defined()) sum = std::move(term);
-  else if (!grad_enabled() && sole_owner(sum) && sum.dtype() == term.dtype()) sum.add_(term);
+  else if (!grad_enabled() && is_sole_owner(sum) && sum.dtype() == term.dtype()) sum.add_(term);
   else sum = add(sum, term);
 }
 
@@ -152,7 +151,7 @@ class Backward {
   // The gradient becomes the leaf's own: a view or a tensor others hold is copied first.
   static void keep(AutogradMeta& meta, Tensor total) {
     if (meta.grad.defined()) accumulate(meta.grad, std::move(total));
-    else meta.grad = grad_enabled() || sole_owner(total) ? std::move(total) : total.clone();
+    else meta.grad = grad_enabled() || is_sole_owner(total) ? std::move(total) : total.clone();
   }
 
   const Tensors* targets_;

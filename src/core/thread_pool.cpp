@@ -69,9 +69,16 @@ int available_processors() {
   return std::clamp(n, 1, kMaxThreads);
 }
 
+// Indices that a thread takes before it helps the others. A region deals out contiguous shares, so that a thread meets
+// the rows again that it wrote in the region before, and that are in its cache.
+struct alignas(64) Share {
+  std::atomic<long long> next{0};
+  long long end = 0;
+};
+
 class ThreadPool final : public Executor {
  public:
-  explicit ThreadPool(int threads) : scratch_(threads) {
+  explicit ThreadPool(int threads) : scratch_(threads), shares_(threads) {
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
   }
   ~ThreadPool() {
@@ -97,8 +104,11 @@ class ThreadPool final : public Executor {
     if (!lock) return run_serially(count, fn, arg);
     fn_ = fn;
     arg_ = arg;
-    count_ = count;
-    next_.store(0, std::memory_order_relaxed);
+    const auto parts = static_cast<long long>(shares_.size());
+    for (long long t = 0; t < parts; ++t) {
+      shares_[t].next.store(count / parts * t + std::min(t, count % parts), std::memory_order_relaxed);
+      shares_[t].end = count / parts * (t + 1) + std::min(t + 1, count % parts);
+    }
     running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
     generation_.fetch_add(1);  // ordered before the look at sleepers_, or a worker could sleep through it
     if (sleepers_.load() > 0) generation_.notify_all();
@@ -126,9 +136,12 @@ class ThreadPool final : public Executor {
     state.region = Region::Shared;
     state.thread = thread;
     try {
-      for (long long i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) fn_(arg_, i, thread);
+      for (size_t k = 0; k < shares_.size(); ++k) {
+        Share& share = shares_[(thread + k) % shares_.size()];
+        for (long long i; (i = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) fn_(arg_, i, thread);
+      }
     } catch (...) {
-      next_.store(count_, std::memory_order_relaxed);
+      for (Share& share : shares_) share.next.store(share.end, std::memory_order_relaxed);
       std::lock_guard lock(error_mutex_);
       if (!error_) error_ = std::current_exception();
     }
@@ -159,12 +172,11 @@ class ThreadPool final : public Executor {
 
   std::vector<std::thread> workers_;
   std::vector<Scratch> scratch_;
+  std::vector<Share> shares_;
   std::mutex busy_, error_mutex_;
   std::exception_ptr error_;
   void (*fn_)(void*, long long, int) = nullptr;
   void* arg_ = nullptr;
-  long long count_ = 0;
-  alignas(64) std::atomic<long long> next_{0};
   alignas(64) std::atomic<int> running_{0};
   alignas(64) std::atomic<unsigned> generation_{0};
   std::atomic<int> sleepers_{0};

@@ -16,6 +16,9 @@ inline Tensor gradient_for(const Tensor& gradient, const Tensor& input) {
   return gradient_for(gradient, input.shape(), input.dtype());
 }
 
+/// Whether nobody else sees this gradient, so that it may be overwritten.
+inline bool is_sole_owner(const Tensor& g) { return g.ref().unique() && g.storage().unique() && g.is_contiguous(); }
+
 inline Tensor zeros_like(const TensorMeta& meta) { return zeros(meta.shape, meta.dtype, meta.device); }
 inline Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
 /// A 0-d tensor, for operators that take tensors only.

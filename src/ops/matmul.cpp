@@ -65,7 +65,7 @@ const Op matmul_op = {.name = "matmul",
                       .saves = {.inputs = 0b11},
                       .autocast = Autocast::Lower};
 
-// ---- linear: x, weight, bias?, residual? -> y, pre-activation (hidden)
+// ---- linear: x, weight, bias?, residual? -> y, slope of the activation (hidden)
 
 Metas infer_linear(std::span<const TensorMeta> in, const Attrs& attrs) {
   const Shape &x = in[0].shape, &weight = in[1].shape;
@@ -110,7 +110,7 @@ Tensor activation_gradient(Activation activation, const Tensor& g, const Tensor&
   return (op.fused_vjp && !grad_enabled() ? op.fused_vjp : op.vjp)(saved, {g})[0];
 }
 
-// From the gradients of y and of the pre-activation.
+// From the gradients of y and of what the activation is applied to.
 Tensors linear_gradients(const Saved& s, const Tensor& g, const Tensor& dh) {
   const Tensor &x = s.inputs[0], &weight = s.inputs[1];
   Tensors out(4);
@@ -130,8 +130,11 @@ Tensors linear_vjp(const Saved& s, const Tensors& grads) {
 }
 
 Tensors linear_fused_vjp(const Saved& s, const Tensors& grads) {
-  return linear_gradients(s, grads[0],
-                          activation_gradient(s.attrs.as<LinearAttrs>().activation, grads[0], s.outputs[1]));
+  const Tensor &g = grads[0], &slope = s.outputs[1];
+  if (s.attrs.as<LinearAttrs>().activation == Activation::None) return linear_gradients(s, g, g);
+  if (s.needs_input(3) || !is_sole_owner(g)) return linear_gradients(s, g, g * slope);
+  Tensor product = g;
+  return linear_gradients(s, g, product.mul_(slope));
 }
 
 double activate(Activation activation, double x) {

@@ -270,16 +270,21 @@ TESSERA_HD V square_error(V x, V high) {
 }
 
 /// erfc(scale x) for scale x >= 0.92 and scale^2 a power of two or 1: e^-(scale x)^2, with the square in two
-/// parts, times a polynomial in 1 / (1 + scale x / 2).
+/// parts, times a polynomial in 1 / (1 + scale x / 2). `bell` is that exponential, good for any x.
 template <class V>
-TESSERA_HD V erfc_large(V x, float scale, float scale2) {
+struct ErfcLarge {
+  V value, bell;
+};
+template <class V>
+TESSERA_HD ErfcLarge<V> erfc_large(V x, float scale, float scale2) {
   const V t = V(1.0f) / fma(x, V(0.5f * scale), V(1.0f));
   const V p = horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f, 1.546497344e-01f,
                      1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f, 7.755938299e-02f);
   x = min(x, V(15.0f));  // beyond, the result is zero
   const V high = x * x;
   const V low = square_error(x, high) * V(scale2);
-  return exp(high * V(-scale2)) * (p - low * p);
+  const V bell = exp(high * V(-scale2));
+  return {bell * (p - low * p), bell};
 }
 
 }  // namespace detail
@@ -291,34 +296,51 @@ TESSERA_HD V erf(V x) {
     return detail::via_f64(x, [](double s) { return libm::erf(s); });
   } else {
     const V a = abs(x);
-    return select(a < V(1.0f), detail::erf_small(x), copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f), x));
+    return select(a < V(1.0f), detail::erf_small(x), copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f).value, x));
   }
 }
 
-/// Standard normal distribution function, accurate in the far tail too.
+/// Standard normal distribution function, accurate in the far tail too, and its density.
 template <class V>
-TESSERA_HD V normal_cdf(V x) {
+struct Normal {
+  V cdf, density;
+};
+template <class V>
+TESSERA_HD Normal<V> normal(V x) {
+  using T = element_t<V>;
+  const V peak = V(T(0.39894228040143267794));
   if constexpr (detail::is_f64<V>) {
-    return detail::via_f64(x, [](double s) { return 0.5 * libm::erfc(-0.70710678118654752440 * s); });
+    const V cdf = detail::via_f64(x, [](double s) { return 0.5 * libm::erfc(-0.70710678118654752440 * s); });
+    return {cdf, exp(x * x * V(-0.5)) * peak};
   } else {
     const V half = V(0.5f), u = x * V(0.707106781f);
-    const V tail = half * detail::erfc_large(abs(x), 0.707106781f, 0.5f);
+    const auto large = detail::erfc_large(abs(x), 0.707106781f, 0.5f);
+    const V tail = half * large.value;
     const V outer = select(x < V(0.0f), tail, V(1.0f) - tail);
-    return select(abs(u) < V(1.0f), fma(half, detail::erf_small(u), half), outer);
+    return {select(abs(u) < V(1.0f), fma(half, detail::erf_small(u), half), outer), large.bell * peak};
   }
 }
 
-/// Gaussian error linear unit x Phi(x) (Hendrycks and Gimpel, arXiv:1606.08415).
+/// A function and its derivative at one place.
+template <class V>
+struct ValueAndSlope {
+  V value, slope;
+};
+
+/// Gaussian error linear unit x Phi(x) (Hendrycks and Gimpel, arXiv:1606.08415), its derivative Phi(x) + x phi(x), and
+/// both for little more than one of them.
+template <class V>
+TESSERA_HD ValueAndSlope<V> gelu_erf_both(V x) {
+  const auto n = normal(x);
+  return {x * n.cdf, fma(x, n.density, n.cdf)};
+}
 template <class V>
 TESSERA_HD V gelu_erf(V x) {
-  return x * normal_cdf(x);
+  return gelu_erf_both(x).value;
 }
-/// Its derivative Phi(x) + x phi(x).
 template <class V>
 TESSERA_HD V gelu_erf_grad(V x) {
-  using T = element_t<V>;
-  const V density = exp(x * x * V(T(-0.5))) * V(T(0.39894228040143267794));
-  return fma(x, density, normal_cdf(x));
+  return gelu_erf_both(x).slope;
 }
 
 namespace detail {
@@ -332,20 +354,29 @@ TESSERA_HD V gelu_argument(V x) {  // sqrt(8 / pi) (x + 0.044715 x^3)
 /// The tanh approximation of GELU ("FastGeLU"), 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), from the
 /// same paper; written as x sigmoid(2 u), which loses nothing for negative x.
 template <class V>
-TESSERA_HD V gelu_tanh(V x) {
-  return x * sigmoid(detail::gelu_argument(x));
-}
-template <class V>
-TESSERA_HD V gelu_tanh_grad(V x) {
+TESSERA_HD ValueAndSlope<V> gelu_tanh_both(V x) {
   using T = element_t<V>;
   const V one = V(T(1)), s = sigmoid(detail::gelu_argument(x));
   const V slope = fma(x * x, V(T(3 * 1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
-  return fma(x * slope, s * (one - s), s);
+  return {x * s, fma(x * slope, s * (one - s), s)};
+}
+template <class V>
+TESSERA_HD V gelu_tanh(V x) {
+  return gelu_tanh_both(x).value;
+}
+template <class V>
+TESSERA_HD V gelu_tanh_grad(V x) {
+  return gelu_tanh_both(x).slope;
+}
+/// x sigmoid(x)
+template <class V>
+TESSERA_HD ValueAndSlope<V> silu_both(V x) {
+  const V one = V(element_t<V>(1)), s = sigmoid(x);
+  return {x * s, s * fma(x, one - s, one)};
 }
 template <class V>
 TESSERA_HD V silu_grad(V x) {
-  const V one = V(element_t<V>(1)), s = sigmoid(x);
-  return s * fma(x, one - s, one);
+  return silu_both(x).slope;
 }
 
 namespace detail {

@@ -10,7 +10,7 @@ namespace tessera::cpu_kernels {
 /// c = epilogue(a b) for every index of the batch. Tensors must outlive the object.
 class Products {
  public:
-  enum Operand { A, B, C, Addend, Bias, Pre };
+  enum Operand { A, B, C, Addend, Bias, Slope };
 
   Products(long long m, long long n, long long k) {
     args_.m = m;
@@ -50,7 +50,7 @@ class Products {
   };
 
   MatrixArg& matrix(int i) {
-    MatrixArg* all[] = {&args_.a, &args_.b, &args_.c, &args_.addend, &args_.bias, &args_.pre};
+    MatrixArg* all[] = {&args_.a, &args_.b, &args_.c, &args_.addend, &args_.bias, &args_.slope};
     return *all[i];
   }
 

@@ -64,7 +64,7 @@ void run_linear(const Call& call) {
   p.set(Products::B, weight, weight.strides()[1], weight.strides()[0], 0);
   set_rows(p, Products::C, call.out[0]);
   if (bias.defined()) p.set(Products::Bias, bias, 0, bias.strides()[0], 0);
-  if (activated) set_rows(p, Products::Pre, call.out[1]);
+  if (activated) set_rows(p, Products::Slope, call.out[1]);
   else set_rows(p, Products::Addend, residual);
   p.args().activation = activation;
   p.run();

@@ -27,12 +27,40 @@ struct AnyActivation {
     }
     return x;
   }
+
+  /// The derivative, too.
+  template <class V>
+  TESSERA_HD tile::ValueAndSlope<V> both(V x) const {
+    using T = tile::element_t<V>;
+    const V zero(T(0)), one(T(1));
+    switch (kind) {
+      case Activation::none:
+        break;
+      case Activation::relu:
+        return {tile::relu(x), tile::select(x > zero, one, zero)};
+      case Activation::gelu_tanh:
+        return tile::gelu_tanh_both(x);
+      case Activation::gelu_erf:
+        return tile::gelu_erf_both(x);
+      case Activation::silu:
+        return tile::silu_both(x);
+      case Activation::tanh: {
+        const V y = tile::tanh(x);
+        return {y, one - y * y};
+      }
+    }
+    return {x, one};
+  }
 };
 template <Activation kind>
 struct FixedActivation {
   template <class V>
   TESSERA_HD V operator()(V x) const {
     return AnyActivation{kind}(x);
+  }
+  template <class V>
+  TESSERA_HD tile::ValueAndSlope<V> both(V x) const {
+    return AnyActivation{kind}.both(x);
   }
 };
 

@@ -19,16 +19,16 @@ struct MatrixArg {
   long long batch[max_batch_rank];
 };
 
-/// For every batch index: t = alpha * a b + beta * addend + bias; pre = t; c = activation(t), where a is [m, k],
-/// b is [k, n] and the others are [m, n] (a bias has a row or column stride of 0). addend, bias and pre may be
-/// missing; addend may be c itself, so that beta = 1 accumulates. Elements are f64 throughout, or each matrix is
-/// one of f32, f16 and bf16 and the sums are f32.
+/// For every batch index: t = alpha * a b + beta * addend + bias; c = activation(t); slope = activation'(t), where a is
+/// [m, k], b is [k, n] and the others are [m, n] (a bias has a row or column stride of 0). addend, bias and slope may
+/// be missing; addend may be c itself, so that beta = 1 accumulates. Elements are f64 throughout, or each matrix is one
+/// of f32, f16 and bf16 and the sums are f32.
 struct GemmArgs {
   long long m, n, k;
   int batch_rank;
   long long batch[max_batch_rank];
   MatrixArg a, b, c;
-  MatrixArg addend, bias, pre;
+  MatrixArg addend, bias, slope;
   double alpha, beta;
   Activation activation;
 };

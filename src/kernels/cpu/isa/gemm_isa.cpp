@@ -36,6 +36,18 @@ struct Place {
     const i64 size = is_same_v<T, void> ? (type == Scalar::f32 ? 4 : 2) : static_cast<i64>(element_size);
     return {data ? data + m * row * size : nullptr, row, column, type};
   }
+  /// Stores lanes from column n on.
+  template <bool Unit, class V, class Lanes>
+  TESSERA_HD void put(i64 n, V v, Lanes lanes) const {
+    with_row([&](auto* p) {
+      using tile::detail::store_lanes, tile::detail::lane_count;
+      if (Unit || column == 1) {
+        store_lanes(p + n, v, lanes);
+      } else {
+        store_strided(p + n * column, column, v, lane_count<V>(lanes));
+      }
+    });
+  }
   /// f(pointer to the row's first element)
   template <class F>
   TESSERA_HD void with_row(const F& f) const {
@@ -85,7 +97,7 @@ struct OptionalLoad : Place<T> {
 };
 
 template <class T, class E>
-struct OptionalStore : Place<T> {
+struct PlacedStore : Place<T> {
   using IsExpression = void;
   E value;
   template <class R, bool Unit>
@@ -95,15 +107,7 @@ struct OptionalStore : Place<T> {
     template <class V, class Lanes>
     TESSERA_HD V operator()(V a, i64 n, Lanes lanes) const {
       const V v = value(a, n, lanes);
-      if (!place.data) return v;
-      place.with_row([&](auto* p) {
-        using tile::detail::store_lanes, tile::detail::lane_count;
-        if (Unit || place.column == 1) {
-          store_lanes(p + n, v, lanes);
-        } else {
-          store_strided(p + n * place.column, place.column, v, lane_count<V>(lanes));
-        }
-      });
+      place.template put<Unit>(n, v, lanes);
       return v;
     }
   };
@@ -115,6 +119,37 @@ struct OptionalStore : Place<T> {
   TESSERA_HD void views(const F& f) const {
     Place<T>::views(f);
     value.views(f);
+  }
+};
+
+/// f of a value; its derivative goes to a place that may be missing.
+template <class T, class F, class E>
+struct Activated : Place<T> {
+  using IsExpression = void;
+  F f;
+  E value;
+  template <class R, bool Unit>
+  struct Row {
+    Place<T> place;
+    F f;
+    R value;
+    template <class V, class Lanes>
+    TESSERA_HD V operator()(V a, i64 n, Lanes lanes) const {
+      const V x = value(a, n, lanes);
+      if (!place.data) return f(x);
+      const auto y = f.both(x);
+      place.template put<Unit>(n, y.slope, lanes);
+      return y.value;
+    }
+  };
+  template <bool Unit = false>
+  TESSERA_HD auto row(i64 m) const {
+    return Row<decltype(value.template row<Unit>(m)), Unit>{this->at_row(m), f, value.template row<Unit>(m)};
+  }
+  template <class V>
+  TESSERA_HD void views(const V& visit) const {
+    Place<T>::views(visit);
+    value.views(visit);
   }
 };
 
@@ -186,9 +221,8 @@ void run_epilogue(const GemmArgs& args, Executor& executor, F f) {
   run_with<T>(args, executor, [&](const Problem& p) {
     const T alpha = static_cast<T>(args.alpha), beta = static_cast<T>(args.beta);
     const auto sum = acc * alpha + p.optional<E>(args.addend) * beta + p.optional<E>(args.bias);
-    const OptionalStore<E, remove_cvref_t<decltype(sum)>> pre{p.place<E>(args.pre), sum};
-    const auto result = apply(f, pre);
-    return OptionalStore<E, remove_cvref_t<decltype(result)>>{p.place<E>(args.c), result};
+    const Activated<E, F, remove_cvref_t<decltype(sum)>> result{p.place<E>(args.slope), f, sum};
+    return PlacedStore<E, remove_cvref_t<decltype(result)>>{p.place<E>(args.c), result};
   });
 }
 
@@ -216,7 +250,7 @@ bool same_place(const GemmArgs& args, const MatrixArg& x, const MatrixArg& y) {
 
 template <class T>
 void run_as(const GemmArgs& args, Executor& executor, Scalar type) {
-  const bool plain = args.activation == Activation::none && !args.bias.data && !args.pre.data && args.alpha == 1 &&
+  const bool plain = args.activation == Activation::none && !args.bias.data && !args.slope.data && args.alpha == 1 &&
                      args.c.type == type;
   if (plain && !args.addend.data) {
     return run_with<T>(args, executor, [](const Problem& p) { return store(p.c<T>(), acc); });
@@ -227,14 +261,14 @@ void run_as(const GemmArgs& args, Executor& executor, Scalar type) {
   const AnyActivation activation{args.activation};
   if constexpr (is_same_v<T, double>) return run_epilogue<double, double>(args, executor, activation);
   const auto is_f32 = [](const MatrixArg& m) { return !m.data || m.type == Scalar::f32; };
-  if (is_f32(args.c) && is_f32(args.addend) && is_f32(args.bias) && is_f32(args.pre)) return run_f32(args, executor);
+  if (is_f32(args.c) && is_f32(args.addend) && is_f32(args.bias) && is_f32(args.slope)) return run_f32(args, executor);
   run_epilogue<float, void>(args, executor, activation);
 }
 
 // ---- the table
 
 bool supports(const GemmArgs& args) {
-  const MatrixArg* const all[] = {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.pre};
+  const MatrixArg* const all[] = {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope};
   for (const MatrixArg* m : all) {
     if (!m->data) continue;
     const bool half = m->type == Scalar::f16 || m->type == Scalar::bf16;
@@ -260,7 +294,7 @@ GemmArgs transposed(const GemmArgs& args) {
   t.c = transposed(args.c);
   t.addend = transposed(args.addend);
   t.bias = transposed(args.bias);
-  t.pre = transposed(args.pre);
+  t.slope = transposed(args.slope);
   return t;
 }
 
