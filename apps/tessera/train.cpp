@@ -75,6 +75,9 @@ void add_hyperparameters(CLI::App& app, TrainCommand& c) {
       "--accumulation", "batches per step", [](O & o) -> auto& { return o.accumulate; });
   real(
       "--dropout", "probability of dropout", [](O & o) -> auto& { return o.model.dropout; });
+  real(
+      "--init-std", "standard deviation of initial matrices; 0: 0.02 sqrt(768 / width)",
+      [](O & o) -> auto& { return o.model.init_std; });
   c.hyperparameter<bool>(
       app, "--bias", "true: biases in linear layers and norms", [](O & o) -> auto& { return o.model.bias; });
   real(

@@ -14,14 +14,15 @@ struct GPTConfig {
   int64_t block = 1024;  ///< the longest context
   int64_t vocab = 50257;
   double dropout = 0;
+  double init_std = 0;    ///< of initial matrices; 0: 0.02 sqrt(768 / width), which is GPT-2's 0.02 at GPT-2's width
   bool bias = true;       ///< in linear layers and layer norms
   bool tied_head = true;  ///< the output projection is the token embedding
   Activation activation = Activation::GeluTanh;
   friend bool operator==(const GPTConfig&, const GPTConfig&) = default;
 };
 
-/// Decoder-only transformer with learned positions, Radford et al. 2019. Matrices start normal with std 0.02, those
-/// that write to the residual stream with 0.02 / sqrt(2 * layers).
+/// Decoder-only transformer with learned positions, Radford et al. 2019. Matrices start normal with
+/// std `init_std`, those that write to the residual stream with init_std / sqrt(2 * layers).
 struct GPT : nn::Module {
   /// Throws Error on sizes that make no model.
   explicit GPT(const GPTConfig& config, Generator& generator = default_generator());

@@ -12,6 +12,8 @@ const GPTConfig& checked(const GPTConfig& c) {
   if (c.layers < 1 || c.heads < 1 || c.width < 1 || c.block < 1 || c.vocab < 1 || c.width % c.heads != 0)
     throw Error(fmt::format("GPT: {} layers, {} heads, width {}, block {}, vocabulary {} make no model", c.layers,
                             c.heads, c.width, c.block, c.vocab));
+  if (!(c.init_std >= 0 && std::isfinite(c.init_std)))
+    throw Error(fmt::format("GPT: a standard deviation of {} makes no initial weights", c.init_std));
   return c;
 }
 
@@ -29,10 +31,11 @@ GPT::GPT(const GPTConfig& c, Generator& generator)
   add("norm", norm);
   head = add_parameter("head.weight", c.tied_head ? wte.weight : empty({c.vocab, c.width}));
 
+  const double std = c.init_std > 0 ? c.init_std : 0.02 * std::sqrt(768 / static_cast<double>(c.width));
   for (auto& [name, t] : named_parameters()) {
     const bool residual = name.ends_with("attention.out.weight") || name.ends_with("down.weight");
     if (t.dim() > 1)
-      nn::init::normal_(t, 0, residual ? 0.02 / std::sqrt(2.0 * static_cast<double>(c.layers)) : 0.02, generator);
+      nn::init::normal_(t, 0, residual ? std / std::sqrt(2.0 * static_cast<double>(c.layers)) : std, generator);
     else if (name.ends_with("bias")) nn::init::constant_(t, 0);
   }
 }

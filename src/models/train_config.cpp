@@ -28,6 +28,7 @@ void each_field(Options& o, const Fn& fn) {
   fn("block", o.model.block);
   fn("vocab", o.model.vocab);
   fn("dropout", o.model.dropout);
+  fn("init_std", o.model.init_std);
   fn("bias", o.model.bias);
   fn("tied_head", o.model.tied_head);
   fn("activation", o.model.activation);

@@ -317,6 +317,7 @@ void validate(const TrainOptions& o) {
     throw Error(fmt::format("train: {} heads do not divide the width {}", o.model.heads, o.model.width));
   for (auto [what, v] : {std::pair{"beta1", o.beta1}, {"beta2", o.beta2}, {"dropout", o.model.dropout}})
     require(v >= 0 && v < 1, what, v);
+  require(o.model.init_std >= 0 && std::isfinite(o.model.init_std), "init_std", o.model.init_std);
   require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay);
   if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
 }

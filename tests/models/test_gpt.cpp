@@ -65,7 +65,9 @@ TEST(GPT, SeesNoFuture) {
 
 TEST(GPT, StartsAtTheLossOfAUniformGuess) {
   Generator g(3);
-  const GPT m(tiny(), g);
+  GPTConfig c = tiny();
+  c.init_std = 0.02;
+  const GPT m(c, g);
   const Tensor x = tokens(8, 7, 11, g), y = tokens(8, 7, 11, g);
   EXPECT_NEAR(m.loss(x, y).item(), std::log(11.0), 0.1);
 }
@@ -181,6 +183,21 @@ TEST(GPT2, NamesWhatDoesNotFit) {
   file["lm_head.weight"] = zeros({11, 12});
   EXPECT_NE(error_of([&] { m.load_state_dict(convert_gpt2(file, 7)); }).find("are tied here and differ there"),
             std::string::npos);
+}
+
+TEST(GPT, StartsWithTheSpreadOfItsWidth) {
+  GPTConfig c{.layers = 2, .heads = 4, .width = 192, .block = 64, .vocab = 300};
+  auto spread = [](const Tensor& weight) {
+    const Tensor w = weight.detach().to(Float64);
+    return std::sqrt((w * w).mean().item());
+  };
+  const GPT by_width(c);
+  EXPECT_NEAR(spread(by_width.wte.weight), 0.04, 0.001);              // 0.02 sqrt(768 / 192)
+  EXPECT_NEAR(spread(by_width.blocks[1].down.weight), 0.02, 0.0005);  // the same / sqrt(2 * 2)
+  c.init_std = 0.3;
+  EXPECT_NEAR(spread(GPT(c).wte.weight), 0.3, 0.01);
+  c.init_std = -1;
+  EXPECT_EQ(error_of([&] { GPT m(c); }), "GPT: a standard deviation of -1 makes no initial weights");
 }
 
 }  // namespace
