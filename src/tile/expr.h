@@ -42,8 +42,19 @@ TESSERA_HD int lane_count(int n) {
   return n;
 }
 
+/// Whether all columns of a matrix are the same for sure.
+template <class View>
+constexpr bool is_one_column() {
+  if constexpr (View::is_strided) {
+    return is_same_v<decltype(View::Descriptor::strides), Tuple<i64, Int<0>>>;
+  } else {
+    return false;
+  }
+}
+
 template <class View>
 TESSERA_HD bool has_unit_columns(const View& view) {
+  if constexpr (is_one_column<View>()) return true;
   if constexpr (View::is_strided) return view.stride(1) == 1;
   return false;
 }
@@ -98,7 +109,9 @@ struct MatrixRow {
   template <class V, class Lanes>
   TESSERA_HD V read(i64 n, Lanes lanes) const {
     using T = element_t<V>;
-    if constexpr (View::is_strided) {
+    if constexpr (is_one_column<View>()) {
+      return V(convert_element<T>(view.data[m * view.stride(0)]));
+    } else if constexpr (View::is_strided) {
       const auto* p = view.data + m * view.stride(0) + n * view.stride(1);
       if (Unit || view.stride(1) == 1) return load_lanes<V>(p, lanes);
       if (view.stride(1) == 0) return V(convert_element<T>(*p));

@@ -51,53 +51,56 @@ bool is_dense(const StridedView<T, 4>& v) {
 
 template <class T>
 void forward_as(const ConvArgs& args, Executor& pool) {
-  const ExecutorRef executor(pool);
   const ConvShape s = shape_of(args);
-  const auto x = pad_images(executor, images<const T>(args), s.h, s.w, static_cast<T*>(args.workspace));
   const auto y = outputs<T>(args, s);
   const i64 k = s.group_filters();
   const T zero = 0;
-  const auto run = [&](auto result) {
-    conv2d_forward<T>(executor, s, x, filters<const T>(args), [&](i64 image, i64 group) {
-      const T* bias = args.bias ? static_cast<const T*>(args.bias) + group * k : &zero;
-      const auto column = strided(bias, {k, s.h.output() * s.w.output()}, {args.bias ? 1 : 0, 0});
-      return store(result(image, group), apply(AnyActivation{args.activation}, acc + load(column)));
-    });
+  const auto run = [&](auto result, auto activation) {
+    conv2d_forward<T>(ExecutorRef(pool), s, images<const T>(args), filters<const T>(args),
+                      static_cast<T*>(args.workspace), [&](i64 image, i64 group) {
+                        const T* bias = args.bias ? static_cast<const T*>(args.bias) + group * k : &zero;
+                        const i64 step = args.bias ? 1 : 0;
+                        const auto column = strided(bias, tuple(k, s.h.output() * s.w.output()), tuple(step, Int<0>{}));
+                        return store(result(image, group), apply(activation, acc + load(column)));
+                      });
   };
-  if (is_dense(y)) return run([&](i64 image, i64 group) { return strided_planes(y, image, group, k); });
-  run([&](i64 image, i64 group) { return planes(y, image, group, k); });
+  const AnyActivation any{args.activation};
+  const auto dense = [&](i64 image, i64 group) { return strided_planes(y, image, group, k); };
+  if (!is_dense(y)) return run([&](i64 image, i64 group) { return planes(y, image, group, k); }, any);
+  if (args.activation != Activation::none) return run(dense, any);
+  run(dense, FixedActivation<Activation::none>{});
 }
 
 template <class T>
 void backward_images_as(const ConvArgs& args, Executor& pool) {
   const ExecutorRef executor(pool);
   const ConvShape s = shape_of(args);
-  const auto gy = pad_images(executor, outputs<const T>(args, s), backward_padding(s.h), backward_padding(s.w),
-                             static_cast<T*>(args.workspace));
+  const auto gy = outputs<const T>(args, s);
+  const auto w = filters<const T>(args);
+  T* const memory = static_cast<T*>(args.workspace);
   const auto gx = images<T>(args);
   const i64 c = s.group_channels();
   if (s.h.stride == 1 && s.w.stride == 1 && is_dense(gx)) {
-    return conv2d_backward_images<T>(executor, s, gy, filters<const T>(args), [&](i64 image, i64 group, auto&, auto&) {
+    return conv2d_backward_images<T>(executor, s, gy, w, memory, [&](i64 image, i64 group, auto&, auto&) {
       return store(strided_planes(gx, image, group, c), acc);
     });
   }
-  conv2d_backward_images<T>(executor, s, gy, filters<const T>(args),
-                            [&](i64 image, i64 group, const Residue& h, const Residue& w) {
-                              const auto met = residue_positions(tile::detail::one_group(gx, image, group, c), h, w);
-                              return store(transform(met, merge<3>(), merge<0, 1, 2>()), acc);
-                            });
+  conv2d_backward_images<T>(executor, s, gy, w, memory, [&](i64 image, i64 group, const Residue& h, const Residue& w) {
+    const auto met = residue_positions(tile::detail::one_group(gx, image, group, c), h, w);
+    return store(transform(met, merge<3>(), merge<0, 1, 2>()), acc);
+  });
 }
 
 template <class T>
 void backward_filters_as(const ConvArgs& args, Executor& pool) {
-  const ExecutorRef executor(pool);
   const ConvShape s = shape_of(args);
-  const auto x = pad_images(executor, images<const T>(args), s.h, s.w, static_cast<T*>(args.workspace));
   const auto gw = filters<T>(args);
   const i64 k = s.group_filters();
-  conv2d_backward_filters<T>(executor, s, x, outputs<const T>(args, s), [&](i64 group) {
-    return store(transform(tile::detail::group_filters(gw, group, k), pass(), merge<3, 1, 2>()), acc);
-  });
+  conv2d_backward_filters<T>(ExecutorRef(pool), s, images<const T>(args), outputs<const T>(args, s),
+                             static_cast<T*>(args.workspace), [&](i64 group) {
+                               return store(
+                                   transform(tile::detail::group_filters(gw, group, k), pass(), merge<3, 1, 2>()), acc);
+                             });
 }
 
 // ---- the table

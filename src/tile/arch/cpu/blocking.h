@@ -25,19 +25,16 @@ TESSERA_HD Span part(i64 length, i64 parts, i64 index, i64 unit = 1) {
   return {min(length, begin * unit), min(length, end * unit)};
 }
 
-/// Cache blocks: mc x kc of A stays in the second level, a kc-deep panel of B in the first, and kc x nc of B
-/// in the third. The number of bytes, not of elements, is what fits.
+/// Cache blocks, in elements: `a` of the left matrix stay in the second level, a panel of B that is kc deep streams
+/// through the first, and kc x nc of B lie in the third.
 struct CacheBlocks {
-  i64 mc, nc, kc;
+  i64 a, nc, kc;
+  i64 kc_placed;  // where B is read in place, in lines of which a panel uses a part only
 };
 template <class T>
 TESSERA_HD CacheBlocks default_blocks() {
-  constexpr i64 scale = 4 * 4 / sizeof(T);  // in quarters of a float
-#if defined(__AVX512F__)
-  return {196, 2048 * scale / 4, 384 * scale / 4};
-#else
-  return {144, 2048 * scale / 4, 320 * scale / 4};
-#endif
+  constexpr i64 size = sizeof(T);
+  return {256 * 1024 / size, 4096 / size, 3072 / size, 768 / size};
 }
 
 struct Grid {

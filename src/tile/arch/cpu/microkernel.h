@@ -21,14 +21,12 @@ inline constexpr int block_vectors = 2;
 template <class T>
 inline constexpr int block_columns = block_vectors* NativeVec<T>::lanes;
 
-/// c[i * ldc + j] = (or +=) sum over k of a[k * R + i] * b[k * b_step + j], where i < R and j runs over
-/// `Vectors` vectors of which the last one has `last` columns that exist.
-template <class T>
-using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add);
+namespace detail {
 
-template <class V, int R, int Vectors>
-__attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const element_t<V>* b, i64 b_step,
-                                            element_t<V>* c, i64 ldc, int last, bool add) {
+/// c[i * ldc + j] = (or +=) sum over k steps of left[i * distance] * row[j], where left = next(row) moves on by one
+/// step, i < R, and j runs over `Vectors` vectors of which the last one has `last` columns that exist.
+template <class V, int R, int Vectors, class Distance, class Next>
+TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<V>* c, i64 ldc, int last, bool add) {
   constexpr int lanes = lanes_v<V>;
   V sum[R][Vectors];
   TESSERA_UNROLL
@@ -39,18 +37,15 @@ __attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const 
   TESSERA_UNROLL4
   for (i64 step = 0; step < k; ++step) {
     V row[Vectors];
-    TESSERA_UNROLL
-    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes);
+    const element_t<V>* a = next(row);
     TESSERA_UNROLL
     for (int i = 0; i < R; ++i) {
-      const V left(a[i]);
+      const V left(a[i * distance]);
       TESSERA_UNROLL
       for (int j = 0; j < Vectors; ++j) sum[i][j] = fma(left, row[j], sum[i][j]);
     }
-    a += R;
-    b += b_step;
   }
-  const auto write = [&](auto get_last, auto put_last) {
+  const auto write = [&](auto get_last, auto put_last) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int i = 0; i < R; ++i) {
       element_t<V>* to = c + i * ldc;
@@ -73,10 +68,78 @@ __attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const 
   }
 }
 
+}  // namespace detail
+
+/// Both factors packed, or B in rows b_step apart: a[k * R + i], b[k * b_step + j].
+template <class T>
+using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add);
+
+template <class V, int R, int Vectors>
+__attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const element_t<V>* b, i64 b_step,
+                                            element_t<V>* c, i64 ldc, int last, bool add) {
+  const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
+    TESSERA_UNROLL
+    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
+    const auto* left = a;
+    a += R;
+    b += b_step;
+    return left;
+  };
+  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, last, add);
+}
+
+/// The rows of A in place, each contiguous along k: a[i * a_row + k], b[k * b_step + j].
+template <class T>
+using RowsKernel = void (*)(i64 k, const T* a, i64 a_row, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add);
+
+template <class V, int R, int Vectors>
+__attribute__((noinline)) void rows_kernel(i64 k, const element_t<V>* a, i64 a_row, const element_t<V>* b, i64 b_step,
+                                           element_t<V>* c, i64 ldc, int last, bool add) {
+  const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
+    TESSERA_UNROLL
+    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
+    b += b_step;
+    return a++;
+  };
+  detail::sum_block<V, R, Vectors>(k, a_row, next, c, ldc, last, add);
+}
+
+/// A packed, B in place: vector j of step k at b[j] + steps[k], whole.
+template <class T>
+using PlacedKernel = void (*)(i64 k, const T* a, const T* const* b, const i64* steps, T* c, i64 ldc, bool add);
+
+template <class V, int R, int Vectors>
+__attribute__((noinline)) void placed_kernel(i64 k, const element_t<V>* a, const element_t<V>* const* b,
+                                             const i64* steps, element_t<V>* c, i64 ldc, bool add) {
+  const element_t<V>* first[Vectors];
+  for (int j = 0; j < Vectors; ++j) first[j] = b[j];
+  const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
+    const i64 distance = *steps++;
+    TESSERA_UNROLL
+    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(first[j] + distance);
+    const auto* left = a;
+    a += R;
+    return left;
+  };
+  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, lanes_v<V>, add);
+}
+
 template <class V, int Vectors, int... I>
 OuterKernel<element_t<V>> pick_outer(int rows, Seq<I...>) {
   static constexpr OuterKernel<element_t<V>> table[] = {outer_kernel<V, I + 1, Vectors>...};
   return table[rows - 1];
+}
+template <class V, int... I>
+RowsKernel<element_t<V>> pick_rows(int rows, int vectors, Seq<I...>) {
+  static constexpr RowsKernel<element_t<V>> one[] = {rows_kernel<V, I + 1, 1>...},
+                                            two[] = {rows_kernel<V, I + 1, 2>...};
+  return (vectors == 1 ? one : two)[rows - 1];
+}
+template <class V, int... I>
+PlacedKernel<element_t<V>> pick_placed(int rows, int vectors, Seq<I...>) {
+  static constexpr PlacedKernel<element_t<V>> one[] = {placed_kernel<V, I + 1, 1>...},
+                                              two[] = {placed_kernel<V, I + 1, 2>...};
+  return (vectors == 1 ? one : two)[rows - 1];
 }
 
 }  // namespace cpu

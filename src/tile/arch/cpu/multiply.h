@@ -6,6 +6,9 @@
 TESSERA_TILE_BEGIN
 namespace cpu {
 
+/// Whether each of `count` products is one thread's work.
+inline bool one_thread_each(const ExecutorRef& executor, i64 count) { return executor.threads() < 2 * count; }
+
 /// `count` products of one extent; get(i, f) calls f with the i-th Product.
 template <class T, class Get>
 void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const Get& get) {
@@ -15,7 +18,7 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
   const i64 threads = work < 4e5 ? 1 : executor.threads();
   const i64 threads_each = max<i64>(1, threads / count);
   bool skinny = false;  // the same for all: they differ in their data only
-  get(0, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
+  if (min(e.m, e.n) <= skinny_limit) get(0, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
   const Grid grid = choose_grid<T>(e, threads_each);
   const i64 lines = max(e.m, e.n), line_unit = block_columns<T>;
   const i64 parts = skinny ? min(threads_each, ceil_div(lines, line_unit)) : grid.m * grid.n;

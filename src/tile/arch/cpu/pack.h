@@ -3,8 +3,8 @@
 // registers where k is the contiguous dimension.
 #pragma once
 
-#include "../../vec.h"
 #include "../../view.h"
+#include "microkernel.h"
 
 TESSERA_TILE_BEGIN
 namespace cpu {
@@ -12,6 +12,7 @@ namespace cpu {
 /// A stretch of one matrix: `count` rows (or columns) from `outer` on, `depth` steps of k from `k` on.
 struct PanelRange {
   i64 outer, count, k, depth;
+  const i64* steps = nullptr;  // of a separable operand: the distances of these steps of k from the very first
 };
 
 namespace detail {
@@ -195,64 +196,93 @@ struct Separable {
   i64 length(int d) const { return view.length(d); }
 };
 
-template <int Outer, class T, class View>
-__attribute__((noinline)) void pack_separable(const void* untyped, const PanelRange& range, int width, T* to) {
-  using V = NativeVec<T>;
-  using Coords = typename View::Coords;
-  using S = remove_cvref_t<typename View::Element>;
-  const View& view = static_cast<const Separable<View>*>(untyped)->view;
-  constexpr int inner = 1 - Outer;
-  const int count = static_cast<int>(range.count);
-  Coords at{};
-  at[Outer] = static_cast<typename View::Index>(range.outer);
-  at[inner] = static_cast<typename View::Index>(range.k);
+namespace detail {
 
+/// Where the lines of a panel of a separable view begin, at step 0 of k, and the pieces in which they follow each
+/// other.
+template <class S>
+struct Panel {
   struct Piece {
     int begin, length;
   };
-  detail::Lines<S> lines;
-  Piece pieces[detail::Lines<S>::most];
+  Lines<S> lines;
+  Piece pieces[Lines<S>::most];
   int piece_count = 0;
-  bool contiguous = true;
-  for (int i = 0; i < count;) {
-    Coords c = at;
-    c[Outer] += i;
-    const Run run = view.run(c, Outer, count - i);
-    for (i64 j = 0; j < run.length; ++j) lines.first[i + j] = view.data + run.offset + j * run.stride;
-    contiguous = contiguous && (run.stride == 1 || run.length == 1);
-    pieces[piece_count++] = {i, static_cast<int>(run.length)};
-    i += static_cast<int>(run.length);
-  }
-  const i64 origin = lines.first[0] - view.data;
-  for (i64 k = 0; k < range.depth;) {
-    Coords c = at;
-    c[inner] += static_cast<typename View::Index>(k);
-    const Run run = view.run(c, inner, range.depth - k);
-    const i64 offset = run.offset - origin;
-    T* target = to + k * width;
-    if (run.stride == 1 && run.length > 1) {
-      detail::pack_along_k(lines, offset, count, width, run.length, target);
-    } else if (contiguous && piece_count == 1) {
-      detail::pack_along_outer(lines.first[0] + offset, run.stride, count, width, run.length, target);
-    } else if (contiguous && 2 * piece_count <= count && width >= V::lanes) {
-      for (i64 step = 0; step < run.length; ++step, target += width) {
-        const i64 distance = offset + step * run.stride;
-        for (int p = 0; p < piece_count; ++p) {
-          const S* from = lines.first[pieces[p].begin] + distance;
-          for (int i = 0; i < pieces[p].length; i += V::lanes) {  // what spills over is overwritten
-            store(target + pieces[p].begin + i, load<V>(from + i, pieces[p].length - i));
-          }
-        }
-        for (int i = count; i < width; ++i) target[i] = T(0);
-      }
-    } else {
-      for (i64 step = 0; step < run.length; ++step, target += width) {
-        const i64 distance = offset + step * run.stride;
-        for (int i = 0; i < width; ++i) target[i] = i < count ? convert_element<T>(lines.first[i][distance]) : T(0);
-      }
+  bool contiguous = true;  // within every piece
+
+  template <int Outer, class View>
+  TESSERA_HD void find(const View& view, i64 outer, int count) {
+    for (int i = 0; i < count;) {
+      typename View::Coords c{};
+      c[Outer] = static_cast<typename View::Index>(outer + i);
+      const Run run = view.run(c, Outer, count - i);
+      for (i64 j = 0; j < run.length; ++j) lines.first[i + j] = view.data + run.offset + j * run.stride;
+      contiguous = contiguous && (run.stride == 1 || run.length == 1);
+      pieces[piece_count++] = {i, static_cast<int>(run.length)};
+      i += static_cast<int>(run.length);
     }
-    k += run.length;
   }
+};
+
+}  // namespace detail
+
+template <int Outer, class T, class View>
+__attribute__((noinline)) void pack_separable(const void* untyped, const PanelRange& range, int width, T* to) {
+  using V = NativeVec<T>;
+  const View& view = static_cast<const Separable<View>*>(untyped)->view;
+  const int count = static_cast<int>(range.count);
+  detail::Panel<remove_cvref_t<typename View::Element>> panel;
+  panel.template find<Outer>(view, range.outer, count);
+  const bool in_pieces = panel.contiguous && 2 * panel.piece_count <= count && width >= V::lanes;
+  for (i64 k = 0; k < range.depth;) {
+    const i64 distance = range.steps[k];
+    i64 along = 1;
+    while (k + along < range.depth && range.steps[k + along] == distance + along) ++along;
+    T* target = to + k * width;
+    if (along >= V::lanes) {
+      detail::pack_along_k(panel.lines, distance, count, width, along, target);
+      k += along;
+      continue;
+    }
+    if (in_pieces) {
+      for (int p = 0; p < panel.piece_count; ++p) {
+        const auto [begin, length] = panel.pieces[p];
+        const auto* from = panel.lines.first[begin] + distance;
+        for (int i = 0; i < length; i += V::lanes) store(target + begin + i, load<V>(from + i, length - i));
+      }  // what spilled over was overwritten
+      for (int i = count; i < width; ++i) target[i] = T(0);
+    } else {
+      for (int i = 0; i < width; ++i) target[i] = i < count ? convert_element<T>(panel.lines.first[i][distance]) : T(0);
+    }
+    ++k;
+  }
+}
+
+/// The distances of steps [k, k + depth) of a separable view from step 0.
+template <int Outer, class View>
+__attribute__((noinline)) void separable_steps(const void* untyped, i64 k, i64 depth, i64* to) {
+  const View& view = static_cast<const Separable<View>*>(untyped)->view;
+  const i64 first = view.run({}, 1 - Outer, 1).offset;
+  for (i64 i = 0; i < depth;) {
+    typename View::Coords c{};
+    c[1 - Outer] = static_cast<typename View::Index>(k + i);
+    const Run run = view.run(c, 1 - Outer, depth - i);
+    for (i64 j = 0; j < run.length; ++j) to[i + j] = run.offset - first + j * run.stride;
+    i += run.length;
+  }
+}
+
+/// The first step of columns of a separable view by vectors, if each of them lies contiguous in memory.
+template <class T, class View>
+__attribute__((noinline)) bool place_vectors(const void* untyped, i64 column, int vectors, const T** to) {
+  const View& view = static_cast<const Separable<View>*>(untyped)->view;
+  constexpr int lanes = NativeVec<T>::lanes;
+  for (int j = 0; j < vectors; ++j, column += lanes) {
+    const Run run = view.run({{0, static_cast<typename View::Index>(column)}}, 1, lanes);
+    if (run.length < lanes || run.stride != 1) return false;
+    to[j] = view.data + run.offset;
+  }
+  return true;
 }
 
 /// One factor of the product as the driver sees it: how to pack it, and where it may be read in place.
@@ -260,17 +290,30 @@ template <class T>
 struct Operand {
   const void* view;
   void (*pack)(const void* view, const PanelRange& range, int width, T* to);
-  const T* data;  // null unless the elements are of type T and strided
-  i64 outer_stride, k_stride;
+  const T* data = nullptr;  // null unless the elements are of type T and strided
+  i64 outer_stride = 0, k_stride = 0;
+  // Separable operands: the distances of steps of k, for PanelRange; and on the right side how to read whole vectors in
+  // place.
+  void (*steps)(const void* view, i64 k, i64 depth, i64* to) = nullptr;
+  bool (*place)(const void* view, i64 column, int vectors, const T** to) = nullptr;
+  PlacedKernel<T> (*placed_kernel)(int rows, int vectors) = nullptr;
 };
 
 template <int Outer, class T, class View>
 Operand<T> operand(const Separable<View>& view) {
-  return {&view, pack_separable<Outer, T, View>, nullptr, 0, 0};
+  Operand<T> r{&view, pack_separable<Outer, T, View>};
+  r.steps = separable_steps<Outer, View>;
+  if constexpr (Outer == 1 && is_same_v<remove_cvref_t<typename View::Element>, T>) {
+    r.place = place_vectors<T, View>;
+    r.placed_kernel = [](int rows, int vectors) {
+      return pick_placed<NativeVec<T>>(rows, vectors, make_seq<block_rows>{});
+    };
+  }
+  return r;
 }
 template <int Outer, class T, class View>
 Operand<T> operand(const View& view) {
-  Operand<T> r{&view, pack_panel<Outer, T, View>, nullptr, 0, 0};
+  Operand<T> r{&view, pack_panel<Outer, T, View>};
   if constexpr (View::is_strided && is_same_v<remove_cvref_t<typename View::Element>, T>) {
     r.data = view.data;
     r.outer_stride = view.stride(Outer);

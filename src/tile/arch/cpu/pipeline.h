@@ -120,23 +120,29 @@ class Workspace {
 template <class T>
 class BlockedTask {
   using V = NativeVec<T>;
+  using Rows = make_seq<block_rows>;
   static constexpr i64 nr = block_columns<T>;
+  static constexpr i64 few_columns = 8 * nr;  // up to which packing the left side takes longer than it saves
 
  public:
   BlockedTask(const Product<T>& product, Span rows, Span columns, const CacheBlocks& blocks)
       : p_(product),
         rows_(rows),
         columns_(columns),
-        k_parts_(max<i64>(1, ceil_div(product.extent.k, blocks.kc))),
-        kc_(ceil_div(product.extent.k, k_parts_)),
-        m_parts_(ceil_div(rows.size(), blocks.mc)),
-        mc_(ceil_div(rows.size(), m_parts_)),
-        nc_(min(round_up(columns.size(), nr), round_up(blocks.nc, nr))),
+        k_parts_(max<i64>(1, ceil_div(product.extent.k, product.b.place ? blocks.kc_placed : blocks.kc))),
+        kc_(max<i64>(1, ceil_div(product.extent.k, k_parts_))),
+        m_parts_(ceil_div(rows.size(), max(blocks.a / kc_, i64{block_rows}))),
+        mc_(part(rows.size(), m_parts_, 0, block_rows).size()),
+        a_in_place_(product.a.data != nullptr && product.a.k_stride == 1 && columns.size() <= few_columns),
+        // With all of A at hand, k runs innermost: the sums of a panel never leave the first-level cache.
+        k_inside_(k_parts_ > 1 && m_parts_ == 1 && (a_in_place_ || mc_ * product.extent.k <= blocks.a)),
+        nc_(k_inside_ ? nr : min(round_up(columns.size(), nr), round_up(blocks.nc, nr))),
         keeps_sums_(k_parts_ > 1 && product.epilogue.direct == nullptr) {}
 
   i64 scratch_bytes() const {
     return Workspace<T>::bytes(packed_a_size()) + Workspace<T>::bytes(packed_b_size()) +
-           Workspace<T>::bytes(block_rows * nr) + (keeps_sums_ ? Workspace<T>::bytes(rows_.size() * nc_) : 0);
+           Workspace<T>::bytes(block_rows * nr) + Workspace<T>::bytes(sums_size()) +
+           Workspace<T>::bytes(steps_size(p_.a)) + Workspace<T>::bytes(steps_size(p_.b));
   }
 
   void run(void* scratch) {
@@ -144,23 +150,37 @@ class BlockedTask {
     packed_a_ = memory.take(packed_a_size());
     packed_b_ = memory.take(packed_b_size());
     block_ = memory.take(block_rows * nr);
-    sums_ = keeps_sums_ ? memory.take(rows_.size() * nc_) : nullptr;
+    sums_ = memory.take(sums_size());
+    steps_a_ = reinterpret_cast<i64*>(memory.take(steps_size(p_.a)));
+    steps_b_ = reinterpret_cast<i64*>(memory.take(steps_size(p_.b)));
     for (i64 n = columns_.begin; n < columns_.end; n += nc_) {
       for (i64 part_k = 0; part_k < k_parts_; ++part_k) {
+        const Span k = part(p_.extent.k, k_parts_, part_k);
+        if (!k_inside_ || n == columns_.begin) find_steps(k);
         for (i64 part_m = 0; part_m < m_parts_; ++part_m) {
-          const Span m = part(rows_.size(), m_parts_, part_m);
-          multiply({rows_.begin + m.begin, rows_.begin + m.end}, {n, min(n + nc_, columns_.end)}, part_k);
+          const Span m = part(rows_.size(), m_parts_, part_m, block_rows);
+          multiply({rows_.begin + m.begin, rows_.begin + m.end}, {n, min(n + nc_, columns_.end)}, k, part_k);
         }
       }
     }
   }
 
  private:
-  i64 packed_a_size() const { return mc_ * kc_ + pack_slack<T>; }
+  /// Steps of k of which the packed left side and the tables of steps are kept.
+  i64 kept_k() const { return k_inside_ ? p_.extent.k : kc_; }
+  i64 packed_a_size() const { return a_in_place_ ? 0 : mc_ * kept_k() + pack_slack<T>; }
   i64 packed_b_size() const { return kc_ * (m_parts_ > 1 ? nc_ : nr) + pack_slack<T>; }
+  i64 sums_size() const { return keeps_sums_ ? rows_.size() * nc_ : 0; }
+  i64 steps_size(const Operand<T>& x) const {
+    return x.steps ? kept_k() * static_cast<i64>(sizeof(i64) / sizeof(T)) : 0;
+  }
+  void find_steps(Span k) {
+    const i64 at = k_inside_ ? k.begin : 0;
+    if (p_.a.steps) p_.a.steps(p_.a.view, k.begin, k.size(), steps_a_ + at);
+    if (p_.b.steps) p_.b.steps(p_.b.view, k.begin, k.size(), steps_b_ + at);
+  }
 
-  void multiply(Span m, Span n, i64 part_k) {
-    const Span k = part(p_.extent.k, k_parts_, part_k);
+  void multiply(Span m, Span n, Span k, i64 part_k) {
     // Panels of nearly equal height: a short last one would waste the registers.
     const i64 panels = ceil_div(m.size(), i64{block_rows}), height = m.size() / panels, taller = m.size() % panels;
     const auto each_panel = [&](auto f) __attribute__((always_inline)) {
@@ -170,10 +190,13 @@ class BlockedTask {
         row += rows;
       }
     };
-    if (k.size() > 0) {
+    T* const packed_a = packed_a_ + (k_inside_ ? m.size() * k.begin : 0);
+    const i64 *const steps_a = steps_a_ + (k_inside_ ? k.begin : 0), *const steps_b =
+                                                                         steps_b_ + (k_inside_ ? k.begin : 0);
+    if (!a_in_place_ && k.size() > 0 && (!k_inside_ || n.begin == columns_.begin)) {
       each_panel([&](i64 row, i64 rows) {
-        p_.a.pack(p_.a.view, {m.begin + row, rows, k.begin, k.size()}, static_cast<int>(rows),
-                  packed_a_ + row * k.size());
+        p_.a.pack(p_.a.view, {m.begin + row, rows, k.begin, k.size(), steps_a}, static_cast<int>(rows),
+                  packed_a + row * k.size());
       });
     }
     const bool first_rows = m.begin == rows_.begin;
@@ -181,27 +204,51 @@ class BlockedTask {
       const i64 columns = min(nr, n.end - j);
       const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
       const i64 width = vectors * V::lanes;
+      const int last = static_cast<int>(columns - (vectors - 1) * V::lanes);
+      const auto each_block = [&](const auto& call) __attribute__((always_inline)) {
+        each_panel([&](i64 row, i64 rows) {
+          finish(
+              {m.begin + row, m.begin + row + rows}, j, columns, part_k, last,
+              [&](T* c, i64 pitch, int lanes, bool add) { call(row, static_cast<int>(rows), c, pitch, lanes, add); });
+        });
+      };
+      const T* place[block_vectors];
+      if (p_.b.place && columns == width && k.size() > 0 && p_.b.place(p_.b.view, j, vectors, place)) {
+        each_block([&](i64 row, int rows, T* c, i64 pitch, int, bool add) {
+          p_.b.placed_kernel(rows, vectors)(k.size(), packed_a + row * k.size(), place, steps_b, c, pitch, add);
+        });
+        continue;
+      }
       T* b = packed_b_ + (m_parts_ > 1 ? (j - n.begin) * k.size() : 0);
       // Packed just before its first use, the panel is still in the first-level cache then.
       if (first_rows && k.size() > 0) {
-        p_.b.pack(p_.b.view, {j, columns, k.begin, k.size()}, static_cast<int>(width), b);
+        p_.b.pack(p_.b.view, {j, columns, k.begin, k.size(), steps_b}, static_cast<int>(width), b);
       }
-      const int last = static_cast<int>(columns - (vectors - 1) * V::lanes);
-      each_panel([&](i64 row, i64 rows) {
-        const T* a = packed_a_ + row * k.size();
-        const OuterKernel<T> run = kernel(static_cast<int>(rows), vectors);
-        finish(
-            {m.begin + row, m.begin + row + rows}, j, columns, part_k,
-            [&](T* c, i64 pitch, int lanes, bool add) { run(k.size(), a, b, width, c, pitch, lanes, add); }, last);
-      });
+      if (a_in_place_) {
+        const T* a = p_.a.data + m.begin * p_.a.outer_stride + k.begin;
+        each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
+          const auto run = pick_rows<V>(rows, vectors, Rows{});
+          run(k.size(), a + row * p_.a.outer_stride, p_.a.outer_stride, b, width, c, pitch, lanes, add);
+        });
+      } else {
+        each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
+          const auto run = vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
+          run(k.size(), packed_a + row * k.size(), b, width, c, pitch, lanes, add);
+        });
+      }
     }
   }
 
   /// Gives the micro-kernel its place to write, and passes what is complete to the epilogue.
   template <class Kernel>
-  TESSERA_HD void finish(Span m, i64 n, i64 columns, i64 part_k, const Kernel& kernel, int last) {
+  TESSERA_HD void finish(Span m, i64 n, i64 columns, i64 part_k, int last, const Kernel& kernel) {
     const Epilogue<T>& e = p_.epilogue;
     if (e.direct != nullptr) {
+      for (i64 i = m.begin; i < m.end; ++i) {  // asked for while the block is still being computed
+        const T* row = e.direct + i * e.pitch + n;
+        __builtin_prefetch(row, 1);
+        __builtin_prefetch(row + columns - 1, 1);
+      }
       kernel(e.direct + m.begin * e.pitch + n, e.pitch, last, e.add || part_k > 0);
       return;
     }
@@ -216,16 +263,14 @@ class BlockedTask {
     if (part_k == k_parts_ - 1) e.apply(e.sink, block, pitch, m.begin, n, m.size(), columns);
   }
 
-  static OuterKernel<T> kernel(int rows, int vectors) {
-    using Rows = make_seq<block_rows>;
-    return vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
-  }
-
   const Product<T>& p_;
   Span rows_, columns_;
-  i64 k_parts_, kc_, m_parts_, mc_, nc_;
+  i64 k_parts_, kc_, m_parts_, mc_;
+  bool a_in_place_, k_inside_;
+  i64 nc_;
   bool keeps_sums_;
   T *packed_a_ = nullptr, *packed_b_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
+  i64 *steps_a_ = nullptr, *steps_b_ = nullptr;
 };
 
 }  // namespace cpu
