@@ -11,17 +11,20 @@ namespace cpu {
 /// Rows (or columns) up to which a product counts as skinny.
 inline constexpr i64 skinny_limit = 8;
 
-/// out[i * out_i + j * out_j] = sum over k of a[i * a_step + k] * b[j * b_step + k].
-template <class V, int R, int C>
+/// out[i * out_i + j * out_j] = sum over k of a[i * a_step + k] * b[j * b_step + k], in U chains per sum.
+template <class V, int R, int C, int U>
 __attribute__((noinline)) void dot_kernel(i64 k, const element_t<V>* a, i64 a_step, const element_t<V>* b, i64 b_step,
                                           element_t<V>* out, i64 out_i, i64 out_j) {
-  V sum[R][C];
+  V sum[U][R][C];
   TESSERA_UNROLL
-  for (int i = 0; i < R; ++i) {
+  for (int u = 0; u < U; ++u) {
     TESSERA_UNROLL
-    for (int j = 0; j < C; ++j) sum[i][j] = V(0);
+    for (int i = 0; i < R; ++i) {
+      TESSERA_UNROLL
+      for (int j = 0; j < C; ++j) sum[u][i][j] = V(0);
+    }
   }
-  const auto step = [&](i64 at, auto fetch) __attribute__((always_inline)) {
+  const auto step = [&](V(&to)[R][C], i64 at, auto fetch) __attribute__((always_inline)) {
     V right[C];
     TESSERA_UNROLL
     for (int j = 0; j < C; ++j) right[j] = fetch(b + j * b_step + at);
@@ -29,25 +32,60 @@ __attribute__((noinline)) void dot_kernel(i64 k, const element_t<V>* a, i64 a_st
     for (int i = 0; i < R; ++i) {
       const V left = fetch(a + i * a_step + at);
       TESSERA_UNROLL
-      for (int j = 0; j < C; ++j) sum[i][j] = fma(left, right[j], sum[i][j]);
+      for (int j = 0; j < C; ++j) to[i][j] = fma(left, right[j], to[i][j]);
     }
   };
+  const auto whole = [](auto* p) { return load<V>(p); };
   i64 at = 0;
-  for (; at + V::lanes <= k; at += V::lanes) step(at, [](auto* p) { return load<V>(p); });
+  for (; at + U * V::lanes <= k; at += U * V::lanes) {
+    TESSERA_UNROLL
+    for (int u = 0; u < U; ++u) step(sum[u], at + u * V::lanes, whole);
+  }
+  for (; at + V::lanes <= k; at += V::lanes) step(sum[0], at, whole);
   const int rest = static_cast<int>(k - at);
-  if (rest > 0) step(at, [=](auto* p) { return load<V>(p, rest); });
+  if (rest > 0) step(sum[0], at, [=](auto* p) { return load<V>(p, rest); });
   TESSERA_UNROLL
   for (int i = 0; i < R; ++i) {
     TESSERA_UNROLL
-    for (int j = 0; j < C; ++j) out[i * out_i + j * out_j] = reduce_sum(sum[i][j]);
+    for (int j = 0; j < C; ++j) {
+      TESSERA_UNROLL
+      for (int u = 1; u < U; ++u) sum[0][i][j] += sum[u][i][j];
+      out[i * out_i + j * out_j] = reduce_sum(sum[0][i][j]);
+    }
   }
+}
+
+/// out[j] = (or +=) sum over i < K of a[i] * b[i * b_step + j]; j runs over whole vectors up to n.
+template <class V, int K>
+__attribute__((noinline)) void add_rows_kernel(i64 n, const element_t<V>* a, const element_t<V>* b, i64 b_step,
+                                               element_t<V>* out, bool add) {
+  constexpr int lanes = lanes_v<V>;
+  V left[K];
+  TESSERA_UNROLL
+  for (int i = 0; i < K; ++i) left[i] = V(a[i]);
+  const auto columns = [&](i64 j, auto vectors) __attribute__((always_inline)) {
+    constexpr int count = decltype(vectors)::value;
+    V sum[count];
+    TESSERA_UNROLL
+    for (int v = 0; v < count; ++v) sum[v] = add ? load<V>(out + j + v * lanes) : V(0);
+    TESSERA_UNROLL
+    for (int i = 0; i < K; ++i) {
+      TESSERA_UNROLL
+      for (int v = 0; v < count; ++v) sum[v] = fma(left[i], load<V>(b + i * b_step + j + v * lanes), sum[v]);
+    }
+    TESSERA_UNROLL
+    for (int v = 0; v < count; ++v) store(out + j + v * lanes, sum[v]);
+  };
+  i64 j = 0;
+  for (; j + 4 * lanes <= n; j += 4 * lanes) columns(j, Int<4>{});
+  for (; j + lanes <= n; j += lanes) columns(j, Int<1>{});
 }
 
 /// A skinny product seen from its small side: `small` has `count` lines, and `large` is read in place.
 template <class T>
 class SkinnyTask {
   using V = NativeVec<T>;
-  static constexpr i64 chunk = 512;   // lines of the large side per call of the epilogue
+  static constexpr i64 most_lines = 1024;
   static constexpr i64 k_block = 16;  // rows of the large side that are added up together
   static constexpr int height = 4;    // lines of the small side per kernel
 
@@ -67,6 +105,7 @@ class SkinnyTask {
         small_(few_rows_ ? p.a : p.b),
         count_(few_rows_ ? p.extent.m : p.extent.n),
         k_(p.extent.k),
+        chunk_(count_ == 1 ? most_lines : most_lines / 2),
         lines_(lines) {}
 
   i64 scratch_bytes() const {
@@ -81,15 +120,20 @@ class SkinnyTask {
     sums_ = memory.take(block_size());
     const bool dots = large_.k_stride == 1;
     pack_small(dots);
-    for (i64 line = lines_.begin; line < lines_.end; line += chunk) {
-      const i64 n = min(chunk, lines_.end - line);
+    const Epilogue<T>& e = p_.epilogue;
+    if (dots && e.direct != nullptr && !e.add) {
+      const i64 step = few_rows_ ? 1 : e.pitch;
+      block_ = e.direct + lines_.begin * step;
+      return dot_products(lines_.begin, lines_.size(), few_rows_ ? e.pitch : 1, step);
+    }
+    for (i64 line = lines_.begin; line < lines_.end; line += chunk_) {
+      const i64 n = min(chunk_, lines_.end - line);
       const i64 pitch = round_up(few_rows_ ? n : count_, i64{V::lanes});
       if (dots) {
         few_rows_ ? dot_products(line, n, pitch, 1) : dot_products(line, n, 1, pitch);
       } else {
         add_rows(line, n, pitch);
       }
-      const Epilogue<T>& e = p_.epilogue;
       if (few_rows_) {
         e.apply(e.sink, block_, pitch, 0, line, count_, n);
       } else {
@@ -101,7 +145,7 @@ class SkinnyTask {
  private:
   i64 small_size() const { return count_ * k_ + pack_slack<T>; }
   i64 tail_size() const { return k_ * V::lanes + pack_slack<T>; }
-  i64 block_size() const { return round_up(chunk, i64{V::lanes}) * round_up(skinny_limit, i64{V::lanes}); }
+  i64 block_size() const { return round_up(chunk_, i64{V::lanes}) * round_up(skinny_limit, i64{V::lanes}); }
 
   /// Calls f(first, lines, kernel rows) for the small side in groups of nearly equal height.
   template <class F>
@@ -124,17 +168,17 @@ class SkinnyTask {
     }
   }
 
-  template <int R, int C>
+  template <int R, int C, int U = 1>
   void dots(i64 first, i64 line, i64 n, i64 out_small, i64 out_large) {
     i64 j = 0;
     const T* a = small_lines_ + first * k_;
     T* out = block_ + first * out_small;
     const T* b = large_.data + line * large_.outer_stride;
     for (; j + C <= n; j += C, b += C * large_.outer_stride, out += C * out_large) {
-      dot_kernel<V, R, C>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
+      dot_kernel<V, R, C, U>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
     }
     for (; j < n; ++j, b += large_.outer_stride, out += out_large) {
-      dot_kernel<V, R, 1>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
+      dot_kernel<V, R, 1, U>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
     }
   }
   void dot_products(i64 line, i64 n, i64 out_small, i64 out_large) {
@@ -144,7 +188,7 @@ class SkinnyTask {
       each_group([&](i64 first, int rows) {
         T* const block = block_;
         block_ += j * out_large;
-        if (rows == 1) dots<1, 8>(first, line + j, lines, out_small, out_large);
+        if (rows == 1) dots<1, 4, 2>(first, line + j, lines, out_small, out_large);
         if (rows == 2) dots<2, 4>(first, line + j, lines, out_small, out_large);
         if (rows == 3) dots<3, 4>(first, line + j, lines, out_small, out_large);
         if (rows == 4) dots<4, 3>(first, line + j, lines, out_small, out_large);
@@ -157,23 +201,39 @@ class SkinnyTask {
   void rows(i64 first, i64 k, i64 depth, i64 line, i64 n) {
     const T* a = small_lines_ + first * k_ + k * R;
     const T* b = large_.data + k * large_.k_stride + line;
-    T* out = sums_ + first * chunk;
+    T* out = sums_ + first * chunk_;
     const bool add = k > 0;
     i64 j = 0;
     for (; j + Vectors * V::lanes <= n; j += Vectors * V::lanes) {
-      outer_kernel<V, R, Vectors>(depth, a, b + j, large_.k_stride, out + j, chunk, V::lanes, add);
+      outer_kernel<V, R, Vectors>(depth, a, b + j, large_.k_stride, out + j, chunk_, V::lanes, add);
     }
     for (; j + V::lanes <= n; j += V::lanes) {
-      outer_kernel<V, R, 1>(depth, a, b + j, large_.k_stride, out + j, chunk, V::lanes, add);
+      outer_kernel<V, R, 1>(depth, a, b + j, large_.k_stride, out + j, chunk_, V::lanes, add);
     }
-    if (j < n) outer_kernel<V, R, 1>(depth, a, tail_ + k * V::lanes, V::lanes, out + j, chunk, V::lanes, add);
+    if (j < n) outer_kernel<V, R, 1>(depth, a, tail_ + k * V::lanes, V::lanes, out + j, chunk_, V::lanes, add);
+  }
+  /// One row: four of the large side at a time, along all columns, so that few streams run through memory.
+  void one_row(i64 line, i64 n) {
+    const i64 whole = n / V::lanes * V::lanes;
+    const T* b = large_.data + line;
+    i64 k = 0;
+    for (; k + 4 <= k_; k += 4) {
+      add_rows_kernel<V, 4>(whole, small_lines_ + k, b + k * large_.k_stride, large_.k_stride, sums_, k > 0);
+    }
+    for (; k < k_; ++k) {
+      add_rows_kernel<V, 1>(whole, small_lines_ + k, b + k * large_.k_stride, large_.k_stride, sums_, k > 0);
+    }
+    if (whole < n) {
+      outer_kernel<V, 1, 1>(k_, small_lines_, tail_, V::lanes, sums_ + whole, chunk_, V::lanes, false);
+    }
   }
   void add_rows(i64 line, i64 n, i64 pitch) {
     if (n % V::lanes != 0) {  // columns that do not fill a vector are read from a copy
       const i64 rest = n % V::lanes;
       large_.pack(large_.view, {line + n - rest, rest, 0, k_}, V::lanes, tail_);
     }
-    for (i64 k = 0; k < k_; k += k_block) {
+    if (count_ == 1) one_row(line, n);
+    for (i64 k = 0; k < k_ && count_ > 1; k += k_block) {
       const i64 depth = min(k_block, k_ - k);
       each_group([&](i64 first, int lines) {
         if (lines == 1) rows<1, 8>(first, k, depth, line, n);
@@ -183,7 +243,7 @@ class SkinnyTask {
       });
     }
     for (i64 i = 0; i < count_; ++i) {
-      for (i64 j = 0; j < n; ++j) (few_rows_ ? block_[i * pitch + j] : block_[j * pitch + i]) = sums_[i * chunk + j];
+      for (i64 j = 0; j < n; ++j) (few_rows_ ? block_[i * pitch + j] : block_[j * pitch + i]) = sums_[i * chunk_ + j];
     }
   }
 
@@ -191,6 +251,7 @@ class SkinnyTask {
   bool few_rows_;
   const Operand<T>&large_, &small_;
   i64 count_, k_;
+  i64 chunk_;  // lines of the large side per call of the epilogue
   Span lines_;
   T *small_lines_ = nullptr, *tail_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
 };
