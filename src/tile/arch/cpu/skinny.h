@@ -114,7 +114,7 @@ class SkinnyTask {
 
   void run(void* scratch) {
     Workspace<T> memory(scratch);
-    small_lines_ = memory.take(small_size());
+    packed_ = memory.take(small_size());
     tail_ = memory.take(tail_size());
     block_ = memory.take(block_size());
     sums_ = memory.take(block_size());
@@ -159,11 +159,16 @@ class SkinnyTask {
 
   /// For dot products line after line, each contiguous along k; otherwise as the outer-product kernel reads it.
   void pack_small(bool dots) {
-    if (dots) {
-      for (i64 i = 0; i < count_; ++i) small_.pack(small_.view, {i, 1, 0, k_}, 1, small_lines_ + i * k_);
+    small_lines_ = packed_;
+    small_step_ = k_;
+    if (small_.data != nullptr && small_.k_stride == 1 && (dots || count_ == 1)) {
+      small_lines_ = small_.data;
+      small_step_ = small_.outer_stride;
+    } else if (dots) {
+      for (i64 i = 0; i < count_; ++i) small_.pack(small_.view, {i, 1, 0, k_}, 1, packed_ + i * k_);
     } else {
       each_group([&](i64 first, int lines) {
-        small_.pack(small_.view, {first, lines, 0, k_}, lines, small_lines_ + first * k_);
+        small_.pack(small_.view, {first, lines, 0, k_}, lines, packed_ + first * k_);
       });
     }
   }
@@ -171,14 +176,14 @@ class SkinnyTask {
   template <int R, int C, int U = 1>
   void dots(i64 first, i64 line, i64 n, i64 out_small, i64 out_large) {
     i64 j = 0;
-    const T* a = small_lines_ + first * k_;
+    const T* a = small_lines_ + first * small_step_;
     T* out = block_ + first * out_small;
     const T* b = large_.data + line * large_.outer_stride;
     for (; j + C <= n; j += C, b += C * large_.outer_stride, out += C * out_large) {
-      dot_kernel<V, R, C, U>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
+      dot_kernel<V, R, C, U>(k_, a, small_step_, b, large_.outer_stride, out, out_small, out_large);
     }
     for (; j < n; ++j, b += large_.outer_stride, out += out_large) {
-      dot_kernel<V, R, 1, U>(k_, a, k_, b, large_.outer_stride, out, out_small, out_large);
+      dot_kernel<V, R, 1, U>(k_, a, small_step_, b, large_.outer_stride, out, out_small, out_large);
     }
   }
   void dot_products(i64 line, i64 n, i64 out_small, i64 out_large) {
@@ -253,7 +258,9 @@ class SkinnyTask {
   i64 count_, k_;
   i64 chunk_;  // lines of the large side per call of the epilogue
   Span lines_;
-  T *small_lines_ = nullptr, *tail_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
+  const T* small_lines_ = nullptr;
+  i64 small_step_ = 0;
+  T *packed_ = nullptr, *tail_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
 };
 
 }  // namespace cpu
