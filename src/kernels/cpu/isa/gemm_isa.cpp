@@ -226,6 +226,14 @@ void run_epilogue(const GemmArgs& args, Executor& executor, F f) {
   });
 }
 
+/// gelu_tanh(a b + addend + bias) in f32, whose leaves all exist.
+void run_add_add_gelu(const GemmArgs& args, Executor& executor) {
+  run_with<float>(args, executor, [&](const Problem& p) {
+    const auto read = [&](const MatrixArg& m) { return load(matrix<const float>(p.at(m), args.m, args.n)); };
+    return store(p.c<float>(), gelu_tanh(acc + read(args.addend) + read(args.bias)));
+  });
+}
+
 /// The common case, f32 throughout, has a loop of its own per activation; the others decide for every vector.
 void run_f32(const GemmArgs& args, Executor& executor) {
   switch (args.activation) {
@@ -234,6 +242,9 @@ void run_f32(const GemmArgs& args, Executor& executor) {
     case Activation::relu:
       return run_epilogue<float, float>(args, executor, FixedActivation<Activation::relu>{});
     case Activation::gelu_tanh:
+      if (args.addend.data && args.bias.data && !args.slope.data && args.alpha == 1 && args.beta == 1) {
+        return run_add_add_gelu(args, executor);
+      }
       return run_epilogue<float, float>(args, executor, FixedActivation<Activation::gelu_tanh>{});
     case Activation::gelu_erf:
       return run_epilogue<float, float>(args, executor, FixedActivation<Activation::gelu_erf>{});
