@@ -29,4 +29,12 @@ double measure_fma_peak(int threads) {
   return best;
 }
 
+void plain_copy(void* to, const void* from, long long bytes) {
+  constexpr long long kPart = 1 << 18;
+  executor().parallel((bytes + kPart - 1) / kPart, [&](long long i, int) {
+    long long begin = i * kPart, end = std::min(bytes, begin + kPart) / 64 * 64;
+    peak_table().copy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, end - begin);
+  });
+}
+
 }  // namespace tessera::cpu_kernels

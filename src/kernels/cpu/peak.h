@@ -7,4 +7,8 @@ namespace tessera::cpu_kernels {
 /// Throws Error if the pool has fewer threads.
 double measure_fma_peak(int threads);
 
+/// Copies on all threads by a plain loop over registers: ordinary stores, neither memcpy nor stores that pass by the
+/// caches. The last bytes % 64 are left out.
+void plain_copy(void* to, const void* from, long long bytes);
+
 }  // namespace tessera::cpu_kernels

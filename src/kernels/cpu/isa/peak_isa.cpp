@@ -24,9 +24,23 @@ double multiply_add(long long rounds, float* sink) {
   return 2.0 * V::lanes * kChains * kRepeat * static_cast<double>(rounds);
 }
 
+void copy(void* to, const void* from, long long bytes) {
+  using V = tile::NativeVec<float>;
+  auto* t = static_cast<float*>(to);
+  auto* f = static_cast<const float*>(from);
+  constexpr int kLine = 64 / sizeof(float);
+  for (long long i = 0; i < bytes / 4; i += kLine) {
+    V line[kLine / V::lanes];
+    TESSERA_UNROLL
+    for (int k = 0; k < kLine / V::lanes; ++k) line[k] = tile::load<V>(f + i + k * V::lanes);
+    TESSERA_UNROLL
+    for (int k = 0; k < kLine / V::lanes; ++k) tile::store(t + i + k * V::lanes, line[k]);
+  }
+}
+
 }  // namespace
 
 extern const PeakTable peak_table;
-const PeakTable peak_table{multiply_add};
+const PeakTable peak_table{multiply_add, copy};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA
