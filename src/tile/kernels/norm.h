@@ -14,18 +14,26 @@ namespace detail {
 /// Longest stretch that is summed in the compute type.
 inline constexpr i64 norm_block = 4096;
 
-/// Mean and squared deviations of n contiguous elements: two passes over blocks that stay in the first cache.
+/// Mean and squared deviations of n contiguous elements, over blocks that stay in the first cache. One walk gives the
+/// sums of elements and of squares; where the mean is so large that their difference cancels, a second is exact.
 template <class C, class T>
 TESSERA_HD Moments<double> run_moments(i64 n, const T* x) {
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   Moments<double> all{0, 0, 0};
   for (i64 i = 0; i < n; i += norm_block) {
     const i64 m = min(norm_block, n - i);
-    const C mean = sum_row<C>(
-                       m, C(0), [](auto v) TESSERA_LAMBDA { return v; }, x + i) /
-                   static_cast<C>(m);
-    const C squares = sum_row<C>(
-        m, mean, [=](auto v) TESSERA_LAMBDA { return (v - V(mean)) * (v - V(mean)); }, x + i);
+    const auto sums = sum_row_pair<C>(
+        m,
+        [](V v) TESSERA_LAMBDA {
+          return Pair<V>{v, v * v};
+        },
+        x + i);
+    const C mean = sums.first / static_cast<C>(m), of_mean = sums.first * mean;
+    C squares = sums.second - of_mean;
+    if (squares < of_mean) {
+      squares = sum_row<C>(
+          m, mean, [=](V v) TESSERA_LAMBDA { return (v - V(mean)) * (v - V(mean)); }, x + i);
+    }
     const Moments<double> block{static_cast<double>(mean), static_cast<double>(squares), static_cast<double>(m)};
     all = i == 0 ? block : merge(all, block);
   }
@@ -35,7 +43,7 @@ TESSERA_HD Moments<double> run_moments(i64 n, const T* x) {
 /// Sums of dy and of dy * x over n contiguous elements, x counted from `centre`.
 template <class C, class T>
 TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre) {
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   Pair<double> all{0, 0};
   for (i64 i = 0; i < n; i += norm_block) {
     const auto s = sum_row_pair<C>(
@@ -53,7 +61,7 @@ TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre) {
 /// y = scale * x + shift
 template <class C, class T>
 TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift) {
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   map_row<C>(
       n, y, [=](V v) TESSERA_LAMBDA { return fma(v, V(scale), V(shift)); }, x);
 }
@@ -61,7 +69,7 @@ TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift) {
 /// dx = a * dy + b * x + c
 template <class C, class T>
 TESSERA_HD void run_linear2(i64 n, T* dx, const T* dy, const T* x, C a, C b, C c) {
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   map_row<C>(
       n, dx, [=](V g, V v) TESSERA_LAMBDA { return fma(g, V(a), fma(v, V(b), V(c))); }, dy, x);
 }
@@ -83,7 +91,7 @@ template <class T, class Executor>
 void layer_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x, const T* weight, const T* bias,
                 compute_t<T>* mean, compute_t<T>* rstd, double eps) {
   using C = compute_t<T>;
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   for_rows(ExecutorRef(executor), rows, n * 2, [&](i64 r, int) {
     const auto moments = detail::run_moments<C>(n, x[r]);
     const C centre = static_cast<C>(moments.mean);
@@ -91,17 +99,18 @@ void layer_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x,
     mean[r] = centre;
     rstd[r] = scale;
     const auto normal = [=](V v) TESSERA_LAMBDA { return (v - V(centre)) * V(scale); };
+    const T* from = x[r];
     if (weight && bias) {
       map_row<C>(
-          n, y[r], [=](V v, V w, V b) TESSERA_LAMBDA { return fma(normal(v), w, b); }, x[r], weight, bias);
+          n, y[r], [=](V v, V w, V b) TESSERA_LAMBDA { return fma(normal(v), w, b); }, from, weight, bias);
     } else if (weight) {
       map_row<C>(
-          n, y[r], [=](V v, V w) TESSERA_LAMBDA { return normal(v) * w; }, x[r], weight);
+          n, y[r], [=](V v, V w) TESSERA_LAMBDA { return normal(v) * w; }, from, weight);
     } else if (bias) {
       map_row<C>(
-          n, y[r], [=](V v, V b) TESSERA_LAMBDA { return normal(v) + b; }, x[r], bias);
+          n, y[r], [=](V v, V b) TESSERA_LAMBDA { return normal(v) + b; }, from, bias);
     } else {
-      map_row<C>(n, y[r], normal, x[r]);
+      map_row<C>(n, y[r], normal, from);
     }
   });
 }
@@ -111,7 +120,7 @@ template <class T, class Executor>
 void rms_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x, const T* weight, compute_t<T>* rstd,
               double eps) {
   using C = compute_t<T>;
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   for_rows(ExecutorRef(executor), rows, n * 2, [&](i64 r, int) {
     double squares = 0;
     for (i64 i = 0; i < n; i += detail::norm_block) {
@@ -136,26 +145,24 @@ namespace detail {
 template <bool Centred, class C, class T>
 TESSERA_HD void norm_backward_row(i64 n, T* dx, const T* dy, const T* x, const T* weight, C mean, C rstd, C* dweight,
                                   C* dbias) {
-  using L = Strip4<C>;
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   const V centre(mean), scale(rstd);
   const auto normal = [=](V v) TESSERA_LAMBDA { return Centred ? (v - centre) * scale : v * scale; };
-  const auto add = [](auto a, auto b) TESSERA_LAMBDA { return a + b; };
+  const auto multiply = [](V a, V b) TESSERA_LAMBDA { return a * b; };
   const auto multiply_add = [](V a, V b, V c) TESSERA_LAMBDA { return fma(a, b, c); };
-  auto sum = fill_tile<C, L>(C(0)), sum_normal = sum;
-  for (i64 i = 0; i < n; i += L::layout().length(0)) {
-    const auto load = [&](const auto* row) TESSERA_LAMBDA { return load_tile<L, C>(row_view(row, n), {i}, 0, C(0)); };
-    auto g = load(dy);
-    const auto xn = map_tile(normal, load(x));
-    if (dweight) store_tile(row_view(dweight, n), {i}, map_tile(multiply_add, g, xn, load(dweight)));
-    if (dbias) store_tile(row_view(dbias, n), {i}, map_tile(add, g, load(dbias)));
-    if (weight) g = map_tile([](V a, V b) TESSERA_LAMBDA { return a * b; }, g, load(weight));
-    sum = map_tile(add, sum, g);
-    sum_normal = map_tile(multiply_add, g, xn, sum_normal);
-  }
+  auto sum = fill_row(C(0)), sum_normal = sum;
+  walk_row<C>(n, [&](auto part) TESSERA_LAMBDA {
+    auto g = part.load(dy);
+    const auto xn = map_tile(normal, part.load(x));
+    if (dweight) part.store(dweight, map_tile(multiply_add, g, xn, part.load(dweight)));
+    if (dbias) part.store(dbias, map_tile(Add{}, g, part.load(dbias)));
+    if (weight) g = map_tile(multiply, g, part.load(weight));
+    accumulate(sum, Add{}, g);
+    accumulate(sum_normal, Add{}, map_tile(multiply, g, xn));
+  });
   if (!dx) return;
-  const V a(Centred ? reduce_tile<0>(sum, add).part[0] / static_cast<C>(n) : C(0));
-  const V b(reduce_tile<0>(sum_normal, add).part[0] / static_cast<C>(n));
+  const V a(Centred ? reduce_row(sum, Add{}) / static_cast<C>(n) : C(0));
+  const V b(reduce_row(sum_normal, Add{}) / static_cast<C>(n));
   const auto gradient = [=](V g, V v) TESSERA_LAMBDA { return (g - a - normal(v) * b) * scale; };
   if (weight)
     map_row<C>(

@@ -1,108 +1,182 @@
 // Walks along contiguous rows in strips of registers: the loops of normalisation, softmax and losses.
 #pragma once
 
+#include "../arch/cpu/lookup.h"
 #include "../executor.h"
 #include "../tile.h"
 #include "loops.h"
 
 TESSERA_TILE_BEGIN
 
-/// Four vectors of the compute type of T.
-template <class T>
-struct Strip4 {
+/// The tile of `Vectors` neighbouring vectors of a row in compute type C.
+template <class C, int Vectors>
+struct RowLayout {
   static constexpr TESSERA_HD auto layout() {
-    return named("n", repeat(4) * vec(native_bytes / static_cast<int>(sizeof(compute_t<T>))));
+    return named("n", repeat(Vectors) * vec(native_bytes / static_cast<int>(sizeof(C))));
   }
 };
+template <class C, int Vectors = 4>
+using RowTile = Tile<C, RowLayout<C, Vectors>>;
 template <class C>
-using StripTile = Tile<C, Strip4<C>>;
+using RowVec = typename RowTile<C>::V;
 
-/// n contiguous elements as a view.
-template <class T>
-TESSERA_HD auto row_view(T* data, i64 n) {
-  return strided(data, tuple(n), tuple(Int<1>{}));
+namespace detail {
+
+/// The ends of rows are rare and long: on a CPU they stay out of the loops.
+#if TESSERA_GPU_COMPILER
+#define TESSERA_EDGE TESSERA_HD
+#else
+#define TESSERA_EDGE __attribute__((noinline))
+#endif
+
+template <class V, class T>
+TESSERA_EDGE V load_end(const T* p, int count, element_t<V> outside) {
+  using I = rebind_t<V, typename SignedOfSize<sizeof(element_t<V>)>::type>;
+  return select(iota<I>() < I(static_cast<element_t<I>>(count)), load_first<V>(p, count), V(outside));
+}
+template <class T, class V>
+TESSERA_EDGE void store_end(T* p, V v, int count) {
+  store_first(p, v, count);
+}
+#undef TESSERA_EDGE
+
+}  // namespace detail
+
+/// Where a walk along rows stands: `Vectors` whole vectors from element `at` on, or a last one of `count` elements.
+template <class C, int Vectors>
+struct RowPart {
+  using V = RowVec<C>;
+  static constexpr int vectors = Vectors;
+  i64 at;
+  int count = V::lanes;
+
+  /// The elements of a row, `outside` beyond its end.
+  template <class T>
+  TESSERA_HD RowTile<C, Vectors> load(const T* row, C outside = C(0)) const {
+    RowTile<C, Vectors> t;
+    if constexpr (Vectors == 1) {
+      t.part[0] = count == V::lanes ? tile::load<V>(row + at) : detail::load_end<V>(row + at, count, outside);
+    } else {
+      unroll<Vectors>([&](auto i) TESSERA_LAMBDA { t.part[i] = tile::load<V>(row + at + i * V::lanes); });
+    }
+    return t;
+  }
+  template <class T>
+  TESSERA_HD void store(T* row, const RowTile<C, Vectors>& t) const {
+    if constexpr (Vectors == 1) {
+      if (count == V::lanes) tile::store(row + at, t.part[0]);
+      else detail::store_end(row + at, t.part[0], count);
+    } else {
+      unroll<Vectors>([&](auto i) TESSERA_LAMBDA { tile::store(row + at + i * V::lanes, t.part[i]); });
+    }
+  }
+};
+
+/// Calls fn(RowPart) along rows of n elements: four vectors at a time, then one.
+template <class C, class Fn>
+TESSERA_HD void walk_row(i64 n, const Fn& fn) {
+  constexpr i64 lanes = RowVec<C>::lanes;
+  i64 i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) fn(RowPart<C, 4>{i});
+  for (; i < n; i += lanes) fn(RowPart<C, 1>{i, static_cast<int>(min(lanes, n - i))});
 }
 
-/// Folds rows of equal length strip by strip: state = f(state, strips...). Beyond the end rows read as `outside`.
-template <class C, class State, class F, class... T>
-TESSERA_HD void fold_row(i64 n, State& state, C outside, const F& f, const T*... rows) {
-  constexpr i64 step = Strip4<C>::layout().length(0);
-  for (i64 i = 0; i < n; i += step) f(state, load_tile<Strip4<C>, C>(row_view(rows, n), {i}, 0, outside)...);
+/// total = op(total, t), vector by vector; t may have fewer of them.
+template <class Op, class C, int Vectors>
+TESSERA_HD void accumulate(RowTile<C>& total, const Op& op, const Tile<C, RowLayout<C, Vectors>>& t) {
+  unroll<Vectors>([&](auto i) TESSERA_LAMBDA { total.part[i] = op(total.part[i], t.part[i]); });
+}
+/// op over the vectors of a tile, and over all its elements.
+template <class Op, class C, int Vectors>
+TESSERA_HD RowVec<C> join_vectors(const Tile<C, RowLayout<C, Vectors>>& t, const Op& op) {
+  if constexpr (Vectors == 1) return t.part[0];
+  else return op(op(t.part[0], t.part[1]), op(t.part[2], t.part[3]));
+}
+template <class Op, class C>
+TESSERA_HD C reduce_row(const RowTile<C>& total, const Op& op) {
+  return reduce(join_vectors(total, op), op);
+}
+template <class C>
+TESSERA_HD RowTile<C> fill_row(C value) {
+  return fill_tile<C, RowLayout<C, 4>>(value);
 }
 
-/// Stores f(strips...) to a row.
+/// Stores f(vectors...) to a row.
 template <class C, class Out, class F, class... T>
 TESSERA_HD void map_row(i64 n, Out* out, const F& f, const T*... rows) {
-  constexpr i64 step = Strip4<C>::layout().length(0);
-  for (i64 i = 0; i < n; i += step) {
-    store_tile(row_view(out, n), {i}, map_tile(f, load_tile<Strip4<C>, C>(row_view(rows, n), {i}, 0, C(0))...));
-  }
+  walk_row<C>(n, [&](auto part) TESSERA_LAMBDA { part.store(out, map_tile(f, part.load(rows)...)); });
 }
 
-/// The sum of f(strips...) over rows; f must give 0 where its inputs are `outside`. Strips are summed in C, so a row
-/// should not be longer than some thousands of elements where C is float.
+/// The sum of f(vectors...) over rows; f must give 0 where its inputs are `outside`. The sum is in C, so a row should
+/// not be longer than some thousands of elements where C is float.
 template <class C, class F, class... T>
 TESSERA_HD C sum_row(i64 n, C outside, const F& f, const T*... rows) {
-  auto total = fill_tile<C, Strip4<C>>(C(0));
-  const auto add = [](auto a, auto b) TESSERA_LAMBDA { return a + b; };
-  fold_row<C>(
-      n, total, outside, [&](auto& s, const auto&... x) TESSERA_LAMBDA { s = map_tile(add, s, map_tile(f, x...)); },
-      rows...);
-  return reduce_tile<0>(total, add).part[0];
+  auto total = fill_row(C(0));
+  walk_row<C>(n, [&](auto part) TESSERA_LAMBDA { accumulate(total, Add{}, map_tile(f, part.load(rows, outside)...)); });
+  return reduce_row(total, Add{});
 }
 
-/// Two sums in one walk: f(strips...) returns a pair of vectors {first, second}.
+/// Two sums in one walk: f(vectors...) returns a pair of vectors {first, second}.
 template <class V>
 struct Pair {
   V first, second;
 };
 template <class C, class F, class... T>
 TESSERA_HD Pair<C> sum_row_pair(i64 n, const F& f, const T*... rows) {
-  using S = StripTile<C>;
-  Pair<S> total{fill_tile<C, Strip4<C>>(C(0)), fill_tile<C, Strip4<C>>(C(0))};
-  fold_row<C>(
-      n, total, C(0),
-      [&](auto& s, const auto&... x) TESSERA_LAMBDA {
-        unroll<S::vectors>([&](auto i) TESSERA_LAMBDA {
-          const auto both = f(x.part[i]...);
-          s.first.part[i] += both.first;
-          s.second.part[i] += both.second;
-        });
-      },
-      rows...);
-  const auto add = [](auto a, auto b) TESSERA_LAMBDA { return a + b; };
-  return {reduce_tile<0>(total.first, add).part[0], reduce_tile<0>(total.second, add).part[0]};
+  auto first = fill_row(C(0)), second = first;
+  walk_row<C>(n, [&](auto part) TESSERA_LAMBDA {
+    const auto add = [&](const auto&... x) TESSERA_LAMBDA {
+      unroll<part.vectors>([&](auto i) TESSERA_LAMBDA {
+        const auto both = f(x.part[i]...);
+        first.part[i] += both.first;
+        second.part[i] += both.second;
+      });
+    };
+    add(part.load(rows)...);
+  });
+  return {reduce_row(first, Add{}), reduce_row(second, Add{})};
 }
 
-/// exp(x) for x <= 0, as softmax needs it: two thirds of the instructions of exp(). Below e^-87 it is 0.
+namespace detail {
+/// The bits of 2^(i / 8) as a float, less those of i and of the bias in the exponent: adding n << 20 for an n that is
+/// i more than a multiple of 8 gives 2^(n / 8 - 127).
+inline constexpr i32 eighths_of_2[8] = {0, -289342, -509968, -655657, -719629, -694486, -572163, -343865};
+}  // namespace detail
+
+/// exp(x) for x <= 0 (up to 88 it holds, too), as softmax needs it: half the instructions of exp(). Results below
+/// 2^-126 are 0. As 2^n 2^f, n in eighths where a register holds the eight powers between 1 and 2; the relative error
+/// of the polynomial in f is below 1e-7.
 template <class V>
 TESSERA_HD V exp_nonpositive(V x) {
   if constexpr (is_same_v<element_t<V>, float>) {
     using I = rebind_t<V, i32>;
-    const V bounded = max(x, V(-87.0f)), shift = V(0x1.8p23f);
-    const V shifted = fma(bounded, V(1.44269504f), shift);  // its low bits are round(x / ln 2)
-    const V n = shifted - shift;
-    const V r = fma(n, V(-1.42860677e-6f), fma(n, V(-0x1.62e4p-1f), bounded));
-    V p = fma(r, V(1.381314237e-03f), V(8.369419044e-03f));
-    p = fma(r, p, V(4.166845683e-02f));
-    p = fma(r, p, V(1.666651479e-01f));
-    p = fma(r, p, V(4.999999305e-01f));
-    const V y = fma(r * r, p, r) + V(1.0f);
-    const V scaled = vec_bits<V>(vec_bits<I>(y) + (vec_bits<I>(shifted) << I(23)));
-    return select(x < V(-87.0f), V(0.0f), scaled);
+    constexpr bool eighths = has_lookup8<lanes_v<V>>;
+    const V bounded = max(x, V(-88.0f)), per_ln2 = V(0x1.715476p0f);
+    const V shift = V(eighths ? 0x1.8p20f + 127 : 0x1.8p23f + 127);  // added, it leaves n + 127 in the low bits
+    const V shifted = fma(bounded, per_ln2, shift);
+    const V f = fma(bounded, per_ln2, shift - shifted);
+    const I n = vec_bits<I>(shifted);
+    if constexpr (eighths) {
+      const V p = detail::horner(f, 1.0f, 0x1.62e432p-1f, 0x1.ec0c32p-3f, 0x1.c6a004p-5f);
+      return p * vec_bits<V>(lookup8(detail::eighths_of_2, n) + (n << I(20)));
+    } else {
+      const V p =
+          detail::horner(f, 1.0f, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f);
+      return p * vec_bits<V>(n << I(23));
+    }
   } else {
     return exp(x);
   }
 }
 
+/// The largest element. A NaN may be passed over: what is computed from it later shows it.
 template <class C, class T>
 TESSERA_HD C max_row(i64 n, const T* row) {
   const C low = -static_cast<C>(__builtin_inf());
-  const auto larger = [](auto a, auto b) TESSERA_LAMBDA { return select(b == b, max(a, b), b); };  // NaN stays
-  auto best = fill_tile<C, Strip4<C>>(low);
-  fold_row<C>(
-      n, best, low, [&](auto& s, const auto& x) TESSERA_LAMBDA { s = map_tile(larger, s, x); }, row);
-  return reduce_tile<0>(best, larger).part[0];
+  auto best = fill_row(low);
+  const auto larger = [](auto so_far, auto v) TESSERA_LAMBDA { return max(v, so_far); };
+  walk_row<C>(n, [&](auto part) TESSERA_LAMBDA { accumulate(best, larger, part.load(row, low)); });
+  return reduce_row(best, Max{});
 }
 
 /// Rows shared among threads: fn(row, thread). `cost` is that of one row.

@@ -29,7 +29,7 @@ TESSERA_HD C softmax_shift(C largest) {
 
 template <class C, class T>
 TESSERA_HD RowExponents<C> row_exponents(i64 n, const T* x) {
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   const C shift = softmax_shift(max_row<C>(n, x));
   const auto term = [=](auto v) TESSERA_LAMBDA { return exp_nonpositive(v - V(shift)); };
   return {shift, sum_row<C>(n, -static_cast<C>(__builtin_inf()), term, x)};
@@ -41,27 +41,33 @@ TESSERA_HD RowExponents<C> row_exponents(i64 n, const T* x) {
 template <class T, class Executor>
 void softmax(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x) {
   using C = compute_t<T>;
-  using V = typename StripTile<C>::V;
-  for_rows(ExecutorRef(executor), rows, n * 8, [&](i64 r, int) {
+  using V = RowVec<C>;
+  split_range(ExecutorRef(executor), rows, n * 8, 1, [&](i64 begin, i64 end, int) {
     if constexpr (is_same_v<T, C>) {  // the exponentials wait in y for their sum
-      const C shift = detail::softmax_shift(max_row<C>(n, x[r]));
-      auto total = fill_tile<C, Strip4<C>>(C(0));
-      constexpr i64 step = Strip4<C>::layout().length(0);
-      const auto add = [](auto a, auto b) TESSERA_LAMBDA { return a + b; };
-      for (i64 i = 0; i < n; i += step) {
-        const auto t = load_tile<Strip4<C>, C>(row_view(x[r], n), {i}, 0, -static_cast<C>(__builtin_inf()));
-        const auto e = map_tile([=](auto v) TESSERA_LAMBDA { return exp_nonpositive(v - V(shift)); }, t);
-        total = map_tile(add, total, e);
-        store_tile(row_view(y[r], n), {i}, e);
+      C largest = max_row<C>(n, x[begin]);
+      for (i64 r = begin; r < end; ++r) {
+        const V shift(detail::softmax_shift(largest));
+        const T *from = x[r], *next = x[min(r + 1, end - 1)];
+        T* to = y[r];
+        V sum(C(0));
+        walk_row<C>(n, [&](auto part) TESSERA_LAMBDA {
+          const auto e = map_tile([=](V v) TESSERA_LAMBDA { return exp_nonpositive(v - shift); },
+                                  part.load(from, -static_cast<C>(__builtin_inf())));
+          sum += join_vectors(e, Add{});
+          part.store(to, e);
+        });
+        const V scale(C(1) / reduce_sum(sum));
+        largest = max_row<C>(n, next);  // while the division takes its time
+        map_row<C>(
+            n, to, [=](V v) TESSERA_LAMBDA { return v * scale; }, static_cast<const T*>(to));
       }
-      const V scale(C(1) / reduce_tile<0>(total, add).part[0]);
-      map_row<C>(
-          n, y[r], [=](auto v) TESSERA_LAMBDA { return v * scale; }, static_cast<const T*>(y[r]));
     } else {  // and are computed twice where T would round them
-      const auto e = detail::row_exponents<C>(n, x[r]);
-      const V shift(e.shift), scale(C(1) / e.sum);
-      map_row<C>(
-          n, y[r], [=](auto v) TESSERA_LAMBDA { return exp_nonpositive(v - shift) * scale; }, x[r]);
+      for (i64 r = begin; r < end; ++r) {
+        const auto e = detail::row_exponents<C>(n, x[r]);
+        const V shift(e.shift), scale(C(1) / e.sum);
+        map_row<C>(
+            n, y[r], [=](V v) TESSERA_LAMBDA { return exp_nonpositive(v - shift) * scale; }, x[r]);
+      }
     }
   });
 }
@@ -70,7 +76,7 @@ void softmax(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x) {
 template <class T, class Executor>
 void log_softmax(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x) {
   using C = compute_t<T>;
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   for_rows(ExecutorRef(executor), rows, n * 8, [&](i64 r, int) {
     const auto e = detail::row_exponents<C>(n, x[r]);
     const V shift(e.shift + log(e.sum));
@@ -83,7 +89,7 @@ void log_softmax(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x
 template <class T, class Executor>
 void softmax_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, Rows<const T> dy, Rows<const T> y) {
   using C = compute_t<T>;
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   for_rows(ExecutorRef(executor), rows, n * 4, [&](i64 r, int) {
     const V sum(sum_row<C>(
         n, C(0), [](auto g, auto p) TESSERA_LAMBDA { return g * p; }, dy[r], y[r]));
@@ -96,7 +102,7 @@ void softmax_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, Rows<cons
 template <class T, class Executor>
 void log_softmax_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, Rows<const T> dy, Rows<const T> y) {
   using C = compute_t<T>;
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   for_rows(ExecutorRef(executor), rows, n * 8, [&](i64 r, int) {
     const V sum(sum_row<C>(
         n, C(0), [](auto g) TESSERA_LAMBDA { return g; }, dy[r]));
@@ -155,7 +161,7 @@ void cross_entropy_backward(Executor& executor, const CrossEntropyProblem& probl
                             Rows<const T> logits, const i64* targets, const compute_t<T>* lse,
                             const compute_t<T>* scale, i64 scale_step) {
   using C = compute_t<T>;
-  using V = typename StripTile<C>::V;
+  using V = RowVec<C>;
   const i64 n = problem.classes;
   const C smoothing = static_cast<C>(problem.label_smoothing), spread_share = smoothing / static_cast<C>(n);
   for_rows(ExecutorRef(executor), problem.rows, n * 8, [&](i64 r, int) {
