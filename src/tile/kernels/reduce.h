@@ -28,6 +28,8 @@ struct Reducer {
   void (*start)(void* states, int count);
   /// Folds n contiguous elements, the first of which has index `index` along the reduction, into one state.
   void (*fold_run)(void* state, const void* elements, i64 n, i64 index);
+  /// The same for `count` results, whose elements begin `stride` bytes apart, into as many states.
+  void (*fold_runs)(void* states, const void* elements, i64 stride, int count, i64 n, i64 index);
   /// Folds `rows` rows of reduce_columns elements, `stride` bytes apart, into as many states.
   void (*fold_rows)(void* states, const void* elements, i64 stride, i64 rows, i64 index);
   void (*merge)(void* into, const void* from, int count);
@@ -36,6 +38,11 @@ struct Reducer {
 };
 
 namespace detail {
+
+template <class T>
+TESSERA_HD const T* advance(const T* p, i64 bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(p) + bytes);
+}
 
 /// Makes the functions of a Reducer from a struct R with
 ///   Element, Result, State
@@ -60,6 +67,11 @@ Reducer make_reducer() {
   r.fold_run = [](void* state, const void* elements, i64 n, i64 index) {
     R::run(*static_cast<State*>(state), static_cast<const Element*>(elements), n, index);
   };
+  r.fold_runs = [](void* states, const void* elements, i64 stride, int count, i64 n, i64 index) {
+    for (int i = 0; i < count; ++i) {
+      R::run(static_cast<State*>(states)[i], advance(static_cast<const Element*>(elements), i * stride), n, index);
+    }
+  };
   r.fold_rows = [](void* states, const void* elements, i64 stride, i64 rows, i64 index) {
     R::rows(static_cast<State*>(states), static_cast<const Element*>(elements), stride, rows, index);
   };
@@ -72,11 +84,6 @@ Reducer make_reducer() {
     }
   };
   return r;
-}
-
-template <class T>
-TESSERA_HD const T* advance(const T* p, i64 bytes) {
-  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(p) + bytes);
 }
 
 }  // namespace detail
@@ -119,12 +126,15 @@ struct FoldReducer {
   }
 
   static void rows(State* states, const T* p, i64 stride, i64 rows, i64) {
-    constexpr int ways = min(4, reduce_columns / lanes);
+    constexpr int ways = min(8, reduce_columns / lanes);
     for (int column = 0; column < reduce_columns; column += ways * lanes) {
       V sum[ways];
       for (V& s : sum) s = F::template first<V>();
       const T* q = p + column;
       for (i64 r = 0; r < rows; ++r, q = detail::advance(q, stride)) {
+        // What lies to the right is folded next, and strides hide it from the processor.
+        unroll<ways * lanes * sizeof(T) / 64>(
+            [&](auto k) { __builtin_prefetch(q + reduce_columns + k * 64 / sizeof(T)); });
         unroll<ways>([&](auto k) { sum[k] = F::fold(sum[k], load<V>(q + k * lanes)); });
       }
       T lane[ways * lanes];
@@ -406,6 +416,7 @@ class ReduceRunner {
     by_rows_ = columns_ >= 16 && result_step < element_step;
     groups_ = by_rows_ ? ceil_div(columns_, i64(reduce_columns)) : 1;
     elements_ = plan.elements.total();
+    in_runs_ = !by_rows_ && plan.same && plan.elements.rank == 1 && plan.elements.strides[0][0] == plan.in_size;
   }
 
   void operator()() {
@@ -414,7 +425,7 @@ class ReduceRunner {
     const i64 units = by_rows_ ? results / columns_ * groups_ : results;
     constexpr i64 room = 1 << 16, worth_a_slice = 1 << 16;
     i64 slices = 1;
-    if (units < 16) slices = min(results * elements_ / worth_a_slice, room / (results * reduce_state_bytes));
+    if (units < 16) slices = min(results * elements_ / worth_a_slice, room / (results * plan_.reducer.state_bytes));
     if (slices > 1) {
       alignas(64) char states[room];
       reduce_in_slices(states, units, min(slices, i64(64)));
@@ -443,7 +454,7 @@ class ReduceRunner {
     for (int k = 0; k < loops.operands; ++k) loops.strides[k][0] = 0;
   }
 
-  /// Results that are folded together: `count` of them from `first` on, a single one unless by rows.
+  /// Results that are folded together: `count` neighbours from `first` on.
   struct Segment {
     i64 first, count;
   };
@@ -454,7 +465,10 @@ class ReduceRunner {
   template <class Fn>
   void for_segments(i64 begin, i64 end, const Fn& fn) {
     if (!by_rows_) {
-      for (i64 i = begin; i < end; ++i) fn(Segment{i, 1});
+      for (i64 i = begin, n = 0; i < end; i += n) {
+        n = in_runs_ ? min(min(end - i, columns_ - i % columns_), max_groups * reduce_columns) : 1;
+        fn(Segment{i, n});
+      }
       return;
     }
     for (i64 i = begin; i < end;) {
@@ -497,6 +511,9 @@ class ReduceRunner {
     if (begin >= end) return;
     const char* base = input(LoopWalk(plan_.results, segment.first));
     if (by_rows_) fold_columns(base, segment.count, begin, end, states);
+    else if (in_runs_)
+      plan_.reducer.fold_runs(states, base + begin * plan_.in_size, plan_.results.strides[0][plan_.results.rank - 1],
+                              static_cast<int>(segment.count), end - begin, begin);
     else fold_one(base, begin, end, states);
   }
 
@@ -583,7 +600,8 @@ class ReduceRunner {
   ReducePlan& plan_;
   const ExecutorRef& executor_;
   i64 columns_, groups_, elements_;
-  bool by_rows_;
+  bool by_rows_;  // neighbouring results lie side by side
+  bool in_runs_;  // the elements of a result do
 };
 
 }  // namespace detail
