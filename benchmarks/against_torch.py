@@ -1,10 +1,13 @@
 """Tessera beside PyTorch on the CPU: the same work, on the same machine and threads, in turns.
 
-usage: against_torch.py [--threads N] [--rounds R] [--tessera build/tessera] [--only TEXT] [--markdown FILE]
-Needs PyTorch. Each round times every candidate once (a median of repeats); the table shows medians over rounds."""
+usage: against_torch.py [--threads N] [--rounds R] [--tessera build/tessera] [--text FILE] [--only TEXT] [--markdown FILE]
+Needs PyTorch. Each round times every candidate once (a median of repeats); the table shows medians over rounds. Rows of
+training steps also show the time their FLOPs would take at the FMA peak that the same rounds measured ("floor").
+TESSERA_ISA=avx2 holds PyTorch to AVX2, too."""
 
 import argparse
 import json
+import os
 import pathlib
 import platform
 import statistics
@@ -13,6 +16,9 @@ import tempfile
 import time
 import warnings
 import weakref
+
+if os.environ.get("TESSERA_ISA") == "avx2":
+    os.environ |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 import torch
 import torch.nn as nn
@@ -98,11 +104,11 @@ class GPT(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), target.flatten())
 
 
-def torch_training_step(vocab, layers, heads, width, block, batch, compiled):
+def torch_training_step(vocab, layers, heads, width, block, batch, compiled=False, **adamw):
     torch.manual_seed(0)
     model = GPT(vocab, layers, heads, width, block)
     run = torch.compile(model, dynamic=False) if compiled else model
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.99))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.99), **adamw)
     index, target = (torch.randint(0, vocab, (batch, block)) for _ in range(2))
 
     def step():
@@ -146,9 +152,16 @@ class Tessera:
     def train(self, text, steps, **shape):
         with tempfile.TemporaryDirectory() as folder:
             flags = [f for name, value in shape.items() for f in (f"--{name}", str(value))]
-            report = self.run("train", "gpt", "--preset", "shakespeare-char-cpu", "--text", text, "--out", folder,
-                              "--steps", str(steps), "--eval-interval", "0", *flags)
-        return statistics.median(s["ms"] for s in report["steps"][5:]), report["peak_memory_bytes"]
+            return self.run("train", "gpt", "--preset", "shakespeare-char-cpu", "--text", text, "--out", folder,
+                              "--steps", "1000", "--stop-after", str(steps), "--eval-interval", "0", *flags)
+
+    def step_ms(self, text, steps, **shape):
+        return statistics.median(s["ms"] for s in self.train(text, steps, **shape)["steps"][5:])
+
+    def floor_ms(self, text, **shape):
+        flops = next(r["value"] for r in self.train(text, 1, **shape)["results"] if r["name"] == "flops_per_step")
+        report = self.run("bench", "op", "gemm", "--m", "64", "--n", "64", "--k", "64", "--seconds", "0.01")
+        return flops / next(r["value"] for r in report["results"] if r["name"] == "fma_peak") * 1e-6
 
 
 def rows(tessera, text):
@@ -194,16 +207,18 @@ def rows(tessera, text):
             ("GPT step, shakespeare-char-cpu", 60, dict(layers=4, heads=4, width=128, block=64, batch=12)),
             ("GPT step, 6 layers, width 384, block 256, batch 4", 12, dict(layers=6, heads=6, width=384, block=256, batch=4)),
         ):
-            eager, eager_peak = torch_training_step(vocab, **shape, compiled=False)
-            compiled, _ = torch_training_step(vocab, **shape, compiled=True)
+            fused, peak = torch_training_step(vocab, **shape, fused=True)
+            foreach, _ = torch_training_step(vocab, **shape, foreach=True)
+            compiled, _ = torch_training_step(vocab, **shape, compiled=True, fused=True)
             yield name, {
-                "tessera": lambda: tessera.train(text, steps, **shape)[0],
-                "eager": lambda: median_ms(eager, 1),
+                "tessera": lambda: tessera.step_ms(text, steps, **shape),
+                "eager": lambda: min(median_ms(fused, 1), median_ms(foreach, 1)),
                 "compile": lambda: median_ms(compiled, 1),
+                "floor": lambda: tessera.floor_ms(text, **shape),
             }
             yield name + ": peak MiB of tensors", {
-                "tessera": lambda: tessera.train(text, 8, **shape)[1] / 2**20,
-                "eager": lambda: eager_peak() / 2**20,
+                "tessera": lambda: tessera.train(text, 8, **shape)["peak_memory_bytes"] / 2**20,
+                "eager": lambda: peak() / 2**20,
             }
 
 
@@ -218,7 +233,8 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    lines = ["| work | tessera | PyTorch eager | torch.compile | tessera / eager | tessera / compile |", "|---|---|---|---|---|---|"]
+    candidates_shown = ("tessera", "eager", "compile", "floor")
+    lines = ["| work | tessera | PyTorch eager | torch.compile | floor | / eager | / compile | / floor |", "|" + "---|" * 8]
     print(f"{platform.processor() or platform.machine()}, {options.threads} threads, torch {torch.__version__}, ms unless said")
     for name, candidates in rows(Tessera(options.tessera, options.threads), options.text):
         if options.only not in name:
@@ -229,10 +245,10 @@ def main():
             for _ in range(options.rounds):
                 for candidate, measure in candidates.items():
                     times[candidate].append(measure())
-        ours, eager, compiled = (statistics.median(times[c]) if c in times else None for c in ("tessera", "eager", "compile"))
+        ours, *others = (statistics.median(times[c]) if c in times else None for c in candidates_shown)
         cell = lambda v: "" if v is None else f"{v:.3f}" if v < 100 else f"{v:.1f}"
         ratio = lambda v: "" if v is None else f"{ours / v:.2f}"
-        lines.append(f"| {name} | {cell(ours)} | {cell(eager)} | {cell(compiled)} | {ratio(eager)} | {ratio(compiled)} |")
+        lines.append(f"| {name} | " + " | ".join([cell(v) for v in (ours, *others)] + [ratio(v) for v in others]) + " |")
         print(lines[-1], flush=True)
     if options.markdown:
         pathlib.Path(options.markdown).write_text("\n".join(lines) + "\n")

@@ -130,7 +130,8 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
   std::sort(ms.begin(), ms.end());
   double median = ms.empty() ? 0 : ms[ms.size() / 2];
   results.add("step", median, "ms", false);
-  results.add("throughput", static_cast<double>(tokens_per_step) / median * 1e3, "tokens/s", true);
+  results.add("flops_per_step", result.flops_per_step, "FLOP", false);
+  results.add("tokens_per_second", static_cast<double>(tokens_per_step) / median * 1e3, "tokens/s", true);
   if (result.val_loss) {
     results.add("val_loss", *result.val_loss, "nats/token", false);
     results.extra()["val_loss"] = *result.val_loss;

@@ -44,8 +44,9 @@ struct Node : RefCounted {
   Node();
   virtual ~Node();
   virtual std::string_view name() const = 0;
-  /// Gradients of the inputs from those of the outputs (undefined means zero).
-  virtual Tensors backward(const Tensors& grads) = 0;
+  /// Gradients of the inputs from those of the outputs (undefined means zero). `last`: the node will not run again, so
+  /// what it saved may be freed along the way.
+  virtual Tensors backward(const Tensors& grads, bool last) = 0;
   /// Frees what was saved; a second backward then throws.
   virtual void release() = 0;
 };

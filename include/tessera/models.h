@@ -32,6 +32,9 @@ struct GPT : nn::Module {
   Tensor loss(const Tensor& tokens, const Tensor& targets) const;
   /// Hidden states after the last norm, [batch, n, width].
   Tensor hidden(const Tensor& tokens) const;
+  /// Floating-point operations of a training step on that many tokens, in full blocks: 6 for each token and weight of a
+  /// matrix product, and the two products of causal attention, forward and backward.
+  double training_flops(int64_t tokens) const;
 
   GPTConfig config;
   nn::Embedding wte, wpe;

@@ -102,7 +102,7 @@ class Backward {
     bool any = false;
     for (const Edge& e : node.next) any |= wanted(e);
     if (any) {
-      Tensors in = node.backward(grads);
+      Tensors in = node.backward(grads, !retain_);
       if (in.size() != node.next.size())
         throw Error(
             fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));
@@ -210,7 +210,7 @@ struct CustomNode final : Node {
   CustomBackward function;
   Tensors inputs, results;
   std::string_view name() const override { return label; }
-  Tensors backward(const Tensors& grads) override {
+  Tensors backward(const Tensors& grads, bool) override {
     if (!function) throw Error(label + ": backward runs a second time over a graph that was freed; use retain_graph");
     return function(inputs, results, grads);
   }

@@ -25,9 +25,10 @@ inline constexpr uint32_t kAll = ~0u;
 /// What a vjp sees of a recorded call.
 struct Saved {
   const Attrs& attrs;
-  std::span<const Tensor> inputs, outputs;  ///< undefined where `Saves` does not name them
-  std::span<const TensorMeta> metas;        ///< of the inputs, where `Saves::metas` names them
-  uint32_t needs = 0;                       ///< bit i: the gradient of input i is wanted (inputs past 31 always)
+  std::span<Tensor> inputs,
+      outputs;  ///< undefined where `Saves` does not name them; a vjp may drop what it is done with
+  std::span<const TensorMeta> metas;  ///< of the inputs, where `Saves::metas` names them
+  uint32_t needs = 0;                 ///< bit i: the gradient of input i is wanted (inputs past 31 always)
   bool needs_input(int i) const { return i > 31 || (needs >> i & 1); }
 };
 

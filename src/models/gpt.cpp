@@ -53,6 +53,15 @@ Tensor GPT::operator()(const Tensor& tokens) const { return linear(hidden(tokens
 
 Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const { return cross_entropy((*this)(tokens), targets); }
 
+double GPT::training_flops(int64_t tokens) const {
+  double weights = 0;
+  for (const auto& [name, t] : named_parameters())
+    if (t.dim() > 1 && name != "wpe.weight" && (config.tied_head || name != "wte.weight"))
+      weights += static_cast<double>(t.numel());
+  const auto attended = static_cast<double>(config.layers * config.width * config.block);
+  return 6 * static_cast<double>(tokens) * (weights + attended);
+}
+
 namespace {
 
 int32_t draw(const Tensor& logits, const SampleOptions& options, Generator& generator) {

@@ -87,6 +87,7 @@ class Run {
     if (!stopped()) result_.val_loss = validate();
     result_.stopped = stopped() && step_ < options_.steps;
     save();
+    result_.flops_per_step = model_.training_flops(options_.batch * options_.accumulate * options_.model.block);
     result_.peak_memory_bytes = memory_stats().peak_allocated;
     return std::move(result_);
   }

@@ -67,6 +67,7 @@ struct TrainResult {
   std::vector<EvalInfo> evals;
   std::optional<double> val_loss;  ///< after the last step; absent if stopped
   int64_t skipped = 0;
+  double flops_per_step = 0;
   int64_t peak_memory_bytes = 0;  ///< of tensors, in this process's part
   bool stopped = false;
 };

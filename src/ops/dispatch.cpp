@@ -28,7 +28,7 @@ struct OpNode final : Node {
   OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {}
   std::string_view name() const override { return op->name; }
 
-  Tensors backward(const Tensors& grads) override {
+  Tensors backward(const Tensors& grads, bool last) override {
     if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))
       return Tensors(next.size());
     if (released)
@@ -40,6 +40,7 @@ struct OpNode final : Node {
       out[i] = restore(outputs_saved[i]);
       if (out[i].defined() && grad_enabled()) out[i] = attach(out[i], static_cast<int32_t>(i));
     }
+    if (last) release();
     Saved saved{attrs, in, out, input_metas, needs};
     bool fused = op->fused_vjp && !grad_enabled();
     return fused ? op->fused_vjp(saved, grads) : op->vjp(saved, grads);

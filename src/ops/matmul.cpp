@@ -101,7 +101,7 @@ const Op& activation_op(Activation activation) {
 }
 
 // The gradient of h from that of activation(h), in the way the activation's own op does it.
-Tensor activation_gradient(Activation activation, const Tensor& g, const Tensor& h) {
+Tensor activation_gradient(Activation activation, const Tensor& g, Tensor h) {
   if (activation == Activation::None) return g;
   static const Attrs none;
   const Op& op = activation_op(activation);
@@ -112,11 +112,12 @@ Tensor activation_gradient(Activation activation, const Tensor& g, const Tensor&
 
 // From the gradients of y and of what the activation is applied to.
 Tensors linear_gradients(const Saved& s, const Tensor& g, const Tensor& dh) {
-  const Tensor &x = s.inputs[0], &weight = s.inputs[1];
+  const Tensor& weight = s.inputs[1];
+  const Shape shape = s.inputs[0].shape();
   Tensors out(4);
-  if (s.needs_input(0)) out[0] = matmul(rows(dh), weight);
-  if (s.needs_input(0) && x.dim() != 2) out[0] = reshape(out[0], x.shape());
-  if (s.needs_input(1)) out[1] = matmul(transposed(rows(dh)), rows(x));
+  if (s.needs_input(1)) out[1] = matmul(transposed(rows(dh)), rows(s.inputs[0]));
+  s.inputs[0] = {};  // before its gradient takes as much memory
+  if (s.needs_input(0)) out[0] = reshape(matmul(rows(dh), weight), shape);
   if (s.needs_input(2)) out[2] = sum_to(dh, {weight.shape()[0]});
   if (s.needs_input(3)) out[3] = g;
   return out;
@@ -130,11 +131,15 @@ Tensors linear_vjp(const Saved& s, const Tensors& grads) {
 }
 
 Tensors linear_fused_vjp(const Saved& s, const Tensors& grads) {
-  const Tensor &g = grads[0], &slope = s.outputs[1];
+  const Tensor& g = grads[0];
   if (s.attrs.as<LinearAttrs>().activation == Activation::None) return linear_gradients(s, g, g);
-  if (s.needs_input(3) || !is_sole_owner(g)) return linear_gradients(s, g, g * slope);
-  Tensor product = g;
-  return linear_gradients(s, g, product.mul_(slope));
+  const bool in_place = is_sole_owner(g) && !s.needs_input(3);
+  Tensor& slope = s.outputs[1];
+  Tensor dh = g;
+  if (in_place) dh.mul_(slope);
+  else dh = g * slope;
+  slope = {};
+  return linear_gradients(s, g, dh);
 }
 
 double activate(Activation activation, double x) {

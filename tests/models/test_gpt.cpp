@@ -38,6 +38,15 @@ TEST(GPT, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(GPT(c).parameter_count(), 795904 + 64 * 128 + 65 * 128);
 }
 
+TEST(GPT, CountsTheWorkOfAStep) {
+  GPTConfig c{.layers = 4, .heads = 4, .width = 128, .block = 64, .vocab = 65, .bias = false};
+  // Weights of 4 blocks (12 * 128^2 each) and of the head; attention: 2 products of on average 32 keys, 3 times.
+  const double expected = 6.0 * 768 * (4 * 12 * 128 * 128 + 65 * 128) + 3 * 2 * 2.0 * 768 * 32 * 128 * 4;
+  EXPECT_EQ(GPT(c).training_flops(768), expected);
+  c.tied_head = false;
+  EXPECT_EQ(GPT(c).training_flops(768), expected);
+}
+
 TEST(GPT, IsItsBlocksBetweenEmbeddings) {
   Generator g(1);
   for (const bool tied : {false, true}) {
