@@ -1,4 +1,5 @@
-# Flags that every target of the project shares.
+# Flags that every target of the project shares. Nothing is contracted to fused multiply-adds by the compiler: kernels say
+# fma() where they mean it, so that results do not depend on what the optimiser happens to combine.
 add_library(tessera_flags INTERFACE)
 target_compile_options(tessera_flags INTERFACE -Wall -Wextra -Wno-psabi -fno-math-errno -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)  # libstdc++ 12 uses what it deprecates, in std::stable_sort

@@ -96,14 +96,18 @@ void bench_gemm(const BenchOptions& options) {
       candidates.push_back({peer.name, [&, run = peer.run] {
                               run(options.m, options.n, options.k, a.data<float>(), b.data<float>(), c.data<float>());
                             }});
-  double peak = cpu_kernels::measure_fma_peak(num_threads());
+  const cpu_kernels::FmaPeak ceiling = cpu_kernels::measure_fma_peak(num_threads());
+  const double peak = ceiling.gflops, share = ceiling.share(num_threads());
   time_interleaved(candidates, options.seconds);
 
   Results results("bench op gemm", options);
   double flops = 2.0 * m * n * k;
   fmt::print("gemm {}x{}x{} {} epilogue {}, {} threads\n", m, n, k, options.dtype, options.epilogue, num_threads());
-  fmt::print("{:<24} {:>10.1f} GFLOP/s\n", "measured FMA peak (f32)", peak);
+  fmt::print("{:<24} {:>10.1f} GFLOP/s, {:.1f} % of 32 per core and cycle at {:.2f} GHz\n", "measured FMA peak (f32)",
+             peak, 100 * share, ceiling.clock_ghz);
   results.add("fma_peak", peak, "GFLOP/s", true);
+  results.add("clock", ceiling.clock_ghz, "GHz", true);
+  results.add("fma_peak_share", share, "fraction", true);
   double best_peer = 0, plain = candidates[0].median();
   for (Candidate& candidate : candidates) {
     double time = candidate.median(), rate = flops / time * 1e-9;

@@ -1,18 +1,20 @@
-// The knobs of tile GEMMs on GPUs and which of them go together: one question, asked alike by the host, by a tuner and
-// when a kernel is compiled. (The CPU pipeline cuts its blocks by its caches and has no knobs.)
+// The knobs of tile GEMMs and which of them go together: one question, asked alike by the host, by a tuner and when a
+// kernel is compiled.
 #pragma once
 #include "base.h"
 
 TESSERA_TILE_BEGIN
 
 /// Pipelines, by the first hardware that runs them.
-enum class Arch : u8 { sm80, cdna };
+enum class Arch : u8 { sm80, cdna, cpu };
 
 /// Order in which blocks take the tiles of the result: row by row, or in groups of rows that share operands in the
 /// cache.
 enum class Schedule : u8 { linear, grouped };
 
-/// How a product is cut. Of the result, a block computes tile_m x tile_n, summing up tile_k at a time.
+/// How a product is cut. Of the result, a block computes tile_m x tile_n, summing up tile_k at a time. On a CPU a block
+/// is a thread, tile_m x tile_k of the left matrix are packed for the second-level cache and tile_k x tile_n of the
+/// right one for the third; the tiles of registers below are the instruction set's.
 struct Config {
   int tile_m, tile_n, tile_k;
   int warps;        // per block; on AMD's cards waves
@@ -47,7 +49,8 @@ enum class Reason : u8 {
   shared_memory,
   epilogue,
   cluster,
-  split_k
+  split_k,
+  schedule
 };
 
 constexpr TESSERA_HD const char* sentence(Reason reason) {
@@ -57,25 +60,27 @@ constexpr TESSERA_HD const char* sentence(Reason reason) {
     case Reason::shape:
       return "lengths must lie between 0 and 2^31 - 1024, the number of tiles below 2^31";
     case Reason::elements:
-      return "operands must have elements of 16 bits";
+      return "operands must have elements of 16 bits, on a CPU of 16, 32 or 64";
     case Reason::tile:
-      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one from 32 to 128";
+      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one from 32 to 128; on a CPU all positive";
     case Reason::warps:
-      return "1 to 16 warps that cut the tile into equal parts, whole in matrix instructions";
+      return "1 to 16 warps that cut the tile into equal parts, whole in matrix instructions; on a CPU 1";
     case Reason::fetch:
       return "operand tiles must give every thread the same number of 16-byte chunks, 1 to 8 on AMD's cards";
     case Reason::registers:
       return "the sums need more registers than a thread has";
     case Reason::stages:
-      return "sm80 needs 2 to 8 stages, cdna exactly 2";
+      return "sm80 needs 2 to 8 stages, cdna exactly 2, cpu exactly 1";
     case Reason::shared_memory:
-      return "the stages need more shared memory than a block has";
+      return "the stages need more shared memory than a block has, or the packed tiles more than 1 GiB";
     case Reason::epilogue:
       return "the epilogue needs more shared memory than the stages, or uneven shares of it";
     case Reason::cluster:
       return "no pipeline shares operands between blocks";
     case Reason::split_k:
       return "no pipeline splits k over blocks";
+    case Reason::schedule:
+      return "on a CPU tiles are computed in groups, which share the packed right matrix";
   }
   return "";
 }
@@ -106,8 +111,26 @@ constexpr TESSERA_HD int warps_down(int tile_m, int tile_n, int warps, int unit_
   return best;
 }
 
+/// validate() for Arch::cpu: edges may be ragged and elements are converted while they are packed, so little is
+/// refused.
+constexpr TESSERA_HD Reason validate_cpu(const Config& config, const Problem& problem) {
+  const auto is_length = [](i64 x) { return x >= 0 && x < i64{1} << 40; };
+  if (!is_length(problem.m) || !is_length(problem.n) || !is_length(problem.k)) return Reason::shape;
+  const int bytes = problem.element_bytes;
+  if (bytes != 2 && bytes != 4 && bytes != 8) return Reason::elements;
+  if (config.tile_m < 1 || config.tile_n < 1 || config.tile_k < 1) return Reason::tile;
+  if (config.warps != 1) return Reason::warps;
+  if (config.stages != 1) return Reason::stages;
+  const i64 packed = (i64{config.tile_m} + config.tile_n) * config.tile_k * max(bytes, 4);  // halves become f32
+  if (packed > i64{1} << 30) return Reason::shared_memory;
+  if (config.cluster != 1) return Reason::cluster;
+  if (config.split_k != 1) return Reason::split_k;
+  return config.schedule == Schedule::grouped ? Reason::ok : Reason::schedule;
+}
+
 /// Whether the pipeline of `arch` computes `problem` with `config`, or the first reason why not.
 constexpr TESSERA_HD Reason validate(const Config& config, const Problem& problem, Arch arch) {
+  if (arch == Arch::cpu) return validate_cpu(config, problem);
   const ArchTraits hardware = traits(arch);
   const auto is_power = [](int x, int low, int high) { return x >= low && x <= high && (x & (x - 1)) == 0; };
   const auto is_length = [](i64 x) { return x >= 0 && x < (i64{1} << 31) - 1024; };

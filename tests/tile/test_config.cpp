@@ -52,10 +52,32 @@ TEST(Config, EveryRefusalHasItsReason) {
   EXPECT_EQ(validate(with(good, &Config::split_k, 2), square, Arch::sm80), Reason::split_k);
 }
 
+TEST(Config, ProcessorsTakeAnyTileOnOneThread) {
+  constexpr Problem odd{7, 1, 1000, 4};
+  constexpr Config any{13, 24, 5, 1, 1};
+  static_assert(validate(any, odd, Arch::cpu) == Reason::ok);
+  for (int bytes : {2, 8}) EXPECT_EQ(validate(any, {7, 1, 1000, bytes}, Arch::cpu), Reason::ok);
+  EXPECT_EQ(validate(any, {0, 0, i64{1} << 35, 4}, Arch::cpu), Reason::ok);
+  EXPECT_EQ(validate(any, {1, -1, 1, 4}, Arch::cpu), Reason::shape);
+  EXPECT_EQ(validate(any, {1, 1, i64{1} << 40, 4}, Arch::cpu), Reason::shape);
+  EXPECT_EQ(validate(any, {1, 1, 1, 1}, Arch::cpu), Reason::elements);
+  for (int tile : {0, -1}) {
+    EXPECT_EQ(validate(with(any, &Config::tile_m, tile), odd, Arch::cpu), Reason::tile);
+    EXPECT_EQ(validate(with(any, &Config::tile_n, tile), odd, Arch::cpu), Reason::tile);
+    EXPECT_EQ(validate(with(any, &Config::tile_k, tile), odd, Arch::cpu), Reason::tile);
+  }
+  EXPECT_EQ(validate(with(any, &Config::warps, 4), odd, Arch::cpu), Reason::warps);
+  EXPECT_EQ(validate(with(any, &Config::stages, 2), odd, Arch::cpu), Reason::stages);
+  EXPECT_EQ(validate({1 << 20, 1 << 20, 1 << 20, 1, 1}, odd, Arch::cpu), Reason::shared_memory);
+  EXPECT_EQ(validate(with(any, &Config::cluster, 2), odd, Arch::cpu), Reason::cluster);
+  EXPECT_EQ(validate(with(any, &Config::split_k, 2), odd, Arch::cpu), Reason::split_k);
+  EXPECT_EQ(validate({13, 24, 5, 1, 1, 1, Schedule::linear}, odd, Arch::cpu), Reason::schedule);
+}
+
 TEST(Config, EveryReasonHasItsSentence) {
   std::set<std::string> sentences;
-  for (int r = 0; r <= static_cast<int>(Reason::split_k); ++r) sentences.insert(sentence(static_cast<Reason>(r)));
-  EXPECT_EQ(sentences.size(), static_cast<std::size_t>(Reason::split_k) + 1);
+  for (int r = 0; r <= static_cast<int>(Reason::schedule); ++r) sentences.insert(sentence(static_cast<Reason>(r)));
+  EXPECT_EQ(sentences.size(), static_cast<std::size_t>(Reason::schedule) + 1);
   EXPECT_FALSE(sentences.count(""));
 }
 

@@ -73,6 +73,38 @@ TEST(gemm, epilogue_of_two_additions_and_gelu) {
   EXPECT_LE(relative_l2(widened(y), expected), 2e-6);
 }
 
+TEST(gemm, any_valid_config_computes_the_same) {
+  const i64 m = 61, n = 83, k = 97;
+  const auto x = converted<float>(random_values(m * k, 1)), w = converted<float>(random_values(k * n, 2)),
+             d = converted<float>(random_values(m * n, 3));
+  const auto a = strided(x.data(), {m, k}, {k, 1}), b = strided(w.data(), {k, n}, {n, 1});
+  auto expected = product(a, b);
+  for (i64 i = 0; i < m * n; ++i) expected[i] += d[i];
+  for (const Config& config : {Config{1, 1, 1, 1, 1}, {13, 24, 5, 1, 1}, {64, 16, 96, 1, 1}, {60, 1000, 40, 1, 1}}) {
+    std::vector<float> y(m * n), plain(m * n);
+    const auto to = strided(y.data(), {m, n}, {n, 1});
+    EXPECT_EQ(gemm(ExecutorRef(executor()), a, b, store(to, acc + load(strided(d.data(), {m, n}, {n, 1}))), config),
+              Reason::ok);
+    EXPECT_LE(relative_l2(widened(y), expected), 2e-6) << config.tile_m;
+    const auto at = transform(a, pass<1>(), pass<0>());  // packed, not read in place
+    EXPECT_EQ(gemm(ExecutorRef(executor()), transform(b, pass<1>(), pass<0>()), at,
+                   store(strided(plain.data(), {n, m}, {1, n}), acc), config),
+              Reason::ok);
+    for (i64 i = 0; i < m * n; ++i) plain[i] += d[i];
+    EXPECT_LE(relative_l2(widened(plain), expected), 2e-6) << config.tile_m;
+  }
+  std::vector<float> y(m * n, 3.f);
+  const auto to = strided(y.data(), {m, n}, {n, 1});
+  EXPECT_EQ(gemm(ExecutorRef(executor()), a, b, store(to, acc), Config{64, 16, 96, 4, 1}), Reason::warps);
+  for (float v : y) EXPECT_EQ(v, 3.f);
+  for (i64 depth : {0, 1, 100, 577, 5000, 1000000}) {
+    for (bool in_place : {false, true}) {
+      const Config config = cpu::default_config<float>({1000, 1000, depth}, in_place);
+      EXPECT_EQ(validate(config, {1000, 1000, depth, 4}, Arch::cpu), Reason::ok) << depth;
+    }
+  }
+}
+
 TEST(gemm, accumulates_over_a_long_sum_in_place) {
   const i64 m = 19, n = 40, k = 3000;
   const auto x = converted<float>(random_values(m * k, 1)), w = converted<float>(random_values(k * n, 2));

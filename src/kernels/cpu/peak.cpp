@@ -9,22 +9,47 @@
 #include "tessera/parallel.h"
 
 namespace tessera::cpu_kernels {
+namespace {
 
-double measure_fma_peak(int threads) {
+// Giga-units per second of work(), which returns the units it did, on each of the threads at once.
+template <class Work>
+double rate(int threads, const Work& work) {
+  auto begin = std::chrono::steady_clock::now();
+  double units = 0;
+  executor().parallel(threads, [&](long long, int) {
+    double done = work();
+    std::atomic_ref(units).fetch_add(done);
+  });
+  return units / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() * 1e-9;
+}
+
+// Additions that wait for each other take a cycle each.
+double dependent_additions() {
+  constexpr int kRounds = 200000, kChain = 32;
+  unsigned long long sum = 1, term = 3;
+  for (int round = 0; round < kRounds; ++round) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kChain; ++i) {
+      sum += term;
+      asm volatile("" : "+r"(sum), "+r"(term));  // keeps the compiler from adding up
+    }
+  }
+  return static_cast<double>(kRounds) * kChain;
+}
+
+}  // namespace
+
+FmaPeak measure_fma_peak(int threads) {
   if (threads > executor().threads()) throw Error("measure_fma_peak: more threads than the pool has");
-  constexpr long long kRounds = 400000;  // about 10 ms
-  double best = 0;
+  constexpr long long kRounds = 100000;  // a few milliseconds
+  FmaPeak best{0, 0};
   auto start = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(300)) {
-    auto begin = std::chrono::steady_clock::now();
-    double flops = 0;
-    executor().parallel(threads, [&](long long, int) {
-      alignas(64) float sink[64] = {0.999f, 0.001f};
-      double done = peak_table().multiply_add(kRounds, sink);
-      std::atomic_ref(flops).fetch_add(done);
-    });
-    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    best = std::max(best, flops / seconds * 1e-9);
+  while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(400)) {
+    best.gflops = std::max(best.gflops, rate(threads, [] {
+                             alignas(64) float sink[64] = {0.999f, 0.001f};
+                             return peak_table().multiply_add(kRounds, sink);
+                           }));
+    best.clock_ghz = std::max(best.clock_ghz, rate(threads, dependent_additions) / threads);
   }
   return best;
 }

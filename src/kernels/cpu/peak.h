@@ -3,9 +3,16 @@
 
 namespace tessera::cpu_kernels {
 
-/// f32 GFLOP/s of fused multiply-adds from registers on that many threads: the best of a few tenths of a second.
-/// Throws Error if the pool has fewer threads.
-double measure_fma_peak(int threads);
+/// The arithmetic ceiling of some threads.
+struct FmaPeak {
+  double gflops;     // f32, fused multiply-adds from registers, all threads together
+  double clock_ghz;  // of one core, by a chain of dependent additions on the same threads, in turns
+  /// The part of 32 operations per core and cycle (two units of 8 lanes, as processors with AVX2 have them).
+  double share(int threads) const { return gflops / (32 * clock_ghz * threads); }
+};
+
+/// The best of a few tenths of a second. Throws Error if the pool has fewer threads.
+FmaPeak measure_fma_peak(int threads);
 
 /// Copies on all threads by a plain loop over registers: ordinary stores, neither memcpy nor stores that pass by the
 /// caches. The last bytes % 64 are left out.

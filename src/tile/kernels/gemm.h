@@ -16,9 +16,10 @@ struct GemmProblem {
   Sink sink;
 };
 
-/// `count` products of the same shape; problem(i) returns the i-th as a GemmProblem.
+/// `count` products of the same shape; problem(i) returns the i-th as a GemmProblem. They are cut as `config` says
+/// where it is given; it must serve them (validate).
 template <class Make>
-void batched_gemm(const ExecutorRef& executor, i64 count, const Make& problem) {
+void batched_gemm(const ExecutorRef& executor, i64 count, const Make& problem, const Config* config = nullptr) {
   if (count <= 0) return;
   using Problem = remove_cvref_t<decltype(problem(i64{0}))>;
   using T = compute_t<typename decltype(Problem::a)::Element>;
@@ -27,10 +28,11 @@ void batched_gemm(const ExecutorRef& executor, i64 count, const Make& problem) {
                 "gemm: operands are computed in different types");
   const Problem first = problem(i64{0});
   const cpu::Extent extent{first.a.length(0), first.b.length(1), first.a.length(1)};
-  cpu::multiply_all<T>(executor, extent, count, [&](i64 i, const auto& multiply) {
+  const auto get = [&](i64 i, const auto& multiply) {
     const Problem p = problem(i);
     multiply(cpu::Product<T>{extent, cpu::operand<0, T>(p.a), cpu::operand<1, T>(p.b), cpu::epilogue_of<T>(p.sink)});
-  });
+  };
+  cpu::multiply_all<T>(executor, extent, count, get, config);
 }
 
 /// C(m, n) = sum over k of a(m, k) b(k, n); each element of C goes through the epilogue, which also stores it.
@@ -39,6 +41,22 @@ void batched_gemm(const ExecutorRef& executor, i64 count, const Make& problem) {
 template <class A, class B, Expression Sink>
 void gemm(const ExecutorRef& executor, const A& a, const B& b, const Sink& sink) {
   batched_gemm(executor, 1, [&](i64) { return GemmProblem<A, B, Sink>{a, b, sink}; });
+}
+
+/// The same, cut as `config` says; computes nothing unless the answer is Reason::ok.
+template <class A, class B, Expression Sink>
+Reason gemm(const ExecutorRef& executor, const A& a, const B& b, const Sink& sink, const Config& config) {
+  const int bytes = static_cast<int>(max(sizeof(typename A::Element), sizeof(typename B::Element)));
+  const Reason reason = validate(config, {a.length(0), b.length(1), a.length(1), bytes}, Arch::cpu);
+  if (reason == Reason::ok) {
+    batched_gemm(
+        executor, 1,
+        [&](i64) {
+          return GemmProblem<A, B, Sink>{a, b, sink};
+        },
+        &config);
+  }
+  return reason;
 }
 
 TESSERA_TILE_END

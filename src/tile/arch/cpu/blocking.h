@@ -1,6 +1,7 @@
 // How a product is cut: over threads first, then for the caches.
 #pragma once
 
+#include "../../config.h"
 #include "microkernel.h"
 
 TESSERA_TILE_BEGIN
@@ -25,16 +26,17 @@ TESSERA_HD Span part(i64 length, i64 parts, i64 index, i64 unit = 1) {
   return {min(length, begin * unit), min(length, end * unit)};
 }
 
-/// Cache blocks, in elements: `a` of the left matrix stay in the second level, a panel of B that is kc deep streams
-/// through the first, and kc x nc of B lie in the third.
-struct CacheBlocks {
-  i64 a, nc, kc;
-  i64 kc_placed;  // where B is read in place, in lines of which a panel uses a part only
-};
+/// Elements of the left matrix that, packed, stay in the second-level cache.
 template <class T>
-TESSERA_HD CacheBlocks default_blocks() {
-  constexpr i64 size = sizeof(T);
-  return {256 * 1024 / size, 4096 / size, 3072 / size, 768 / size};
+inline constexpr i64 left_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
+
+/// How a product is cut where nobody says. A panel of B streams through the first-level cache, so that tile_k may be
+/// deep and the result is touched seldom; where B is read in place, a panel uses but a part of every line.
+template <class T>
+constexpr TESSERA_HD Config default_config(const Extent& e, bool in_place) {
+  const i64 deepest = (in_place ? 768 : 3072) / static_cast<i64>(sizeof(T));
+  const i64 k = max<i64>(1, ceil_div(e.k, max<i64>(1, ceil_div(e.k, deepest))));
+  return {static_cast<int>(left_elements<T> / k), 4096 / static_cast<int>(sizeof(T)), static_cast<int>(k), 1, 1};
 }
 
 struct Grid {

@@ -9,16 +9,18 @@ namespace cpu {
 /// Whether each of `count` products is one thread's work.
 inline bool one_thread_each(const ExecutorRef& executor, i64 count) { return executor.threads() < 2 * count; }
 
-/// `count` products of one extent; get(i, f) calls f with the i-th Product.
+/// `count` products of one extent; get(i, f) calls f with the i-th Product. A config, where given, is a valid one.
 template <class T, class Get>
-void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const Get& get) {
+void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const Get& get,
+                  const Config* config = nullptr) {
   if (e.m <= 0 || e.n <= 0 || count <= 0) return;
   const double work = static_cast<double>(count) * static_cast<double>(e.m) * static_cast<double>(e.n) *
                       static_cast<double>(max<i64>(e.k, 1));
   const i64 threads = work < 4e5 ? 1 : executor.threads();
   const i64 threads_each = max<i64>(1, threads / count);
   bool skinny = false;  // the same for all: they differ in their data only
-  if (min(e.m, e.n) <= skinny_limit) get(0, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
+  if (config == nullptr && min(e.m, e.n) <= skinny_limit)
+    get(0, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
   const Grid grid = choose_grid<T>(e, threads_each);
   const i64 lines = max(e.m, e.n), line_unit = block_columns<T>;
   const i64 parts = skinny ? min(threads_each, ceil_div(lines, line_unit)) : grid.m * grid.n;
@@ -30,7 +32,8 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
         task.run(executor.scratch(thread, task.scratch_bytes()));
       } else {
         BlockedTask<T> task(product, part(e.m, grid.m, cell / grid.n),
-                            part(e.n, grid.n, cell % grid.n, block_columns<T>), default_blocks<T>());
+                            part(e.n, grid.n, cell % grid.n, block_columns<T>),
+                            config ? *config : default_config<T>(e, product.b.place != nullptr));
         task.run(executor.scratch(thread, task.scratch_bytes()));
       }
     });

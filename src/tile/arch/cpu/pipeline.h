@@ -125,18 +125,18 @@ class BlockedTask {
   static constexpr i64 few_columns = 8 * nr;  // up to which packing the left side takes longer than it saves
 
  public:
-  BlockedTask(const Product<T>& product, Span rows, Span columns, const CacheBlocks& blocks)
+  BlockedTask(const Product<T>& product, Span rows, Span columns, const Config& config)
       : p_(product),
         rows_(rows),
         columns_(columns),
-        k_parts_(max<i64>(1, ceil_div(product.extent.k, product.b.place ? blocks.kc_placed : blocks.kc))),
+        k_parts_(max<i64>(1, ceil_div(product.extent.k, i64{config.tile_k}))),
         kc_(max<i64>(1, ceil_div(product.extent.k, k_parts_))),
-        m_parts_(ceil_div(rows.size(), max(blocks.a / kc_, i64{block_rows}))),
+        m_parts_(ceil_div(rows.size(), i64{max(config.tile_m, block_rows)})),
         mc_(part(rows.size(), m_parts_, 0, block_rows).size()),
         a_in_place_(product.a.data != nullptr && product.a.k_stride == 1 && columns.size() <= few_columns),
         // With all of A at hand, k runs innermost: the sums of a panel never leave the first-level cache.
-        k_inside_(k_parts_ > 1 && m_parts_ == 1 && (a_in_place_ || mc_ * product.extent.k <= blocks.a)),
-        nc_(k_inside_ ? nr : min(round_up(columns.size(), nr), round_up(blocks.nc, nr))),
+        k_inside_(k_parts_ > 1 && m_parts_ == 1 && (a_in_place_ || mc_ * product.extent.k <= left_elements<T>)),
+        nc_(k_inside_ ? nr : min(round_up(columns.size(), nr), round_up(i64{config.tile_n}, nr))),
         keeps_sums_(k_parts_ > 1 && product.epilogue.direct == nullptr) {}
 
   i64 scratch_bytes() const {
