@@ -222,16 +222,24 @@ TESSERA_HD V pow(V x, V y) {
                    [](T a, T b) { return static_cast<T>(libm::pow(static_cast<double>(a), static_cast<double>(b))); });
 }
 
+namespace detail {
+/// 1 + e^-x. The bound changes no bit of it and keeps e^-x from underflowing, which is slow.
+template <class V>
+TESSERA_HD V one_plus_exp(V x) {
+  using T = element_t<V>;
+  return V(T(1)) + exp(max(-x, V(T(-60))));
+}
+}  // namespace detail
+
 /// 1 / (1 + e^-x)
 template <class V>
 TESSERA_HD V sigmoid(V x) {
-  const V one = V(element_t<V>(1));
-  return one / (one + exp(-x));
+  return V(element_t<V>(1)) / detail::one_plus_exp(x);
 }
 /// x sigmoid(x), also called swish.
 template <class V>
 TESSERA_HD V silu(V x) {
-  return x / (V(element_t<V>(1)) + exp(-x));
+  return x / detail::one_plus_exp(x);
 }
 
 template <class V>

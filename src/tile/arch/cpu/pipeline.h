@@ -64,6 +64,7 @@ __attribute__((noinline)) void prefetch_sink(const void* untyped, i64 m, i64 n, 
       constexpr i64 line = 64 / sizeof *p;
       for (i64 i = 0; i < rows; ++i, p += view.stride(0)) {
         for (i64 j = 0; j < columns; j += line) __builtin_prefetch(p + j);
+        __builtin_prefetch(p + columns - 1);
       }
     }
   });
@@ -134,8 +135,9 @@ class BlockedTask {
         m_parts_(ceil_div(rows.size(), i64{max(config.tile_m, block_rows)})),
         mc_(part(rows.size(), m_parts_, 0, block_rows).size()),
         a_in_place_(product.a.data != nullptr && product.a.k_stride == 1 && columns.size() <= few_columns),
-        // With all of A at hand, k runs innermost: the sums of a panel never leave the first-level cache.
-        k_inside_(k_parts_ > 1 && m_parts_ == 1 && (a_in_place_ || mc_ * product.extent.k <= left_elements<T>)),
+        // With all of A at hand and nothing to pack, k runs innermost: the sums of a panel never leave the first level.
+        k_inside_(product.b.place != nullptr && k_parts_ > 1 && m_parts_ == 1 &&
+                  mc_ * product.extent.k <= left_elements<T>),
         nc_(k_inside_ ? nr : min(round_up(columns.size(), nr), round_up(i64{config.tile_n}, nr))),
         keeps_sums_(k_parts_ > 1 && product.epilogue.direct == nullptr) {}
 
