@@ -18,13 +18,13 @@ inline constexpr int reduce_columns = 64;
 inline constexpr int reduce_state_bytes = 24;
 /// Elements a fold takes at a time.
 inline constexpr i64 reduce_block = 1024;
-inline constexpr i64 reduce_rows = 64;
 
 /// A reducer in one compute type, as functions; states are packed arrays of `state_bytes` each.
 struct Reducer {
   int state_bytes;
   int size;      // bytes of an element of the compute type
   int out_size;  // bytes of a result
+  i64 rows;      // that fold_rows takes at a time: few, to walk memory in its order, where merging them is cheap
   void (*start)(void* states, int count);
   /// Folds n contiguous elements, the first of which has index `index` along the reduction, into one state.
   void (*fold_run)(void* state, const void* elements, i64 n, i64 index);
@@ -45,7 +45,7 @@ TESSERA_HD const T* advance(const T* p, i64 bytes) {
 }
 
 /// Makes the functions of a Reducer from a struct R with
-///   Element, Result, State
+///   Element, Result, State, rows_at_once
 ///   State start()
 ///   void run(State&, const Element*, i64 n, i64 index)
 ///   void rows(State*, const Element*, i64 stride in bytes, i64 rows, i64 index)
@@ -61,6 +61,7 @@ Reducer make_reducer() {
   r.state_bytes = sizeof(State);
   r.size = sizeof(Element);
   r.out_size = sizeof(Result);
+  r.rows = R::rows_at_once;
   r.start = [](void* states, int count) {
     for (int i = 0; i < count; ++i) static_cast<State*>(states)[i] = R::start();
   };
@@ -99,6 +100,7 @@ struct FoldReducer {
   using Result = T;
   using State = Wide;
   static constexpr int lanes = native_bytes / static_cast<int>(sizeof(T));
+  static constexpr i64 rows_at_once = 16;
   using V = Vec<T, lanes>;
 
   static State start() { return F::template first<State>(); }
@@ -226,6 +228,7 @@ struct VarianceReducer {
   using Result = T;
   using State = Moments<double>;
   static constexpr int lanes = native_bytes / static_cast<int>(sizeof(T));
+  static constexpr i64 rows_at_once = 64;
   using V = Vec<T, lanes>;
 
   static State start() { return {0, 0, 0}; }
@@ -291,6 +294,7 @@ struct ArgReducer {
   using Element = T;
   using Result = i64;
   static constexpr int lanes = native_bytes / static_cast<int>(sizeof(T));
+  static constexpr i64 rows_at_once = 64;
   using V = Vec<T, lanes>;
   using Fold = conditional_t<Largest, MaxFold, MinFold>;
 
@@ -338,6 +342,7 @@ struct LogSumExpReducer {
   using Element = T;
   using Result = T;
   static constexpr int lanes = native_bytes / static_cast<int>(sizeof(T));
+  static constexpr i64 rows_at_once = 64;
   using V = Vec<T, lanes>;
 
   static State start() { return {-__builtin_inf(), 0}; }
@@ -549,7 +554,7 @@ class ReduceRunner {
     for (i64 at = begin, n = 0; at < end; at += n) {
       const i64 run = min(walk.run(loops), end - at);
       const bool in_place = plan_.same && step == plan_.in_size && run >= min(end - at, gathered_rows);
-      n = in_place ? min(run, reduce_rows) : min(end - at, reduce_rows);
+      n = min(in_place ? run : end - at, plan_.reducer.rows);
       LoopWalk after = walk;
       for (i64 c = 0; c < columns; c += reduce_columns) {
         const i64 width = min(columns - c, i64(reduce_columns));
