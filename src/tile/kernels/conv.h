@@ -103,8 +103,8 @@ inline Window in_memory(const Window& x) {
   return {x.length + x.pad_low + x.pad_high, x.filter, x.stride, x.dilation, 0, 0};
 }
 template <class View>
-cpu::Separable<View> separable(const View& view) {
-  return {view};
+cpu::Separable<View> separable(const View& view, bool in_place = false) {
+  return {view, in_place};
 }
 
 }  // namespace detail
@@ -126,7 +126,7 @@ void conv2d_forward(const ExecutorRef& executor, const ConvShape& shape, const S
     const auto a = detail::separable(
         transform(detail::group_filters(filters, group, shape.group_filters()), pass(), merge<3, 1, 2>()));
     const auto taps = convolution_taps(detail::one_group(padded.view(), image, group, channels), h, w);
-    const auto b = detail::separable(transform(taps, merge<5, 1, 3>(), merge<0, 2, 4>()));
+    const auto b = detail::separable(transform(taps, merge<5, 1, 3>(), merge<0, 2, 4>()), h.filter * w.filter > 1);
     const auto epilogue = sink(image, group);
     return GemmProblem<decltype(a), decltype(b), decltype(epilogue)>{a, b, epilogue};
   });
@@ -192,7 +192,7 @@ void conv2d_backward_images(const ExecutorRef& executor, const ConvShape& shape,
         const auto a = detail::separable(transform(met, merge<3>(), merge<0, 1, 2>()));
         const auto taps = transform(detail::one_group(padded.view(), image, group, filters_each), pass(),
                                     window(h, pad_h.pad_low), window(w, pad_w.pad_low), pass());
-        const auto b = detail::separable(transform(taps, merge<5, 1, 3>(), merge<0, 2, 4>()));
+        const auto b = detail::separable(transform(taps, merge<5, 1, 3>(), merge<0, 2, 4>()), h.taps * w.taps > 1);
         const auto epilogue = sink(image, group, h, w);
         return GemmProblem<decltype(a), decltype(b), decltype(epilogue)>{a, b, epilogue};
       });

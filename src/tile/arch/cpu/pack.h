@@ -194,6 +194,7 @@ struct Separable {
   using Element = typename View::Element;
   static constexpr int rank = 2;
   View view;
+  bool in_place;  // whether kernels may read it without packing: worth it where steps of k share lines
   i64 length(int d) const { return view.length(d); }
 };
 
@@ -243,6 +244,14 @@ __attribute__((noinline)) void pack_separable(const void* untyped, const PanelRa
     if (along >= V::lanes) {
       detail::pack_along_k(panel.lines, distance, count, width, along, target);
       k += along;
+      continue;
+    }
+    if (panel.contiguous && panel.piece_count == 1) {
+      const i64 stride = k + 1 < range.depth ? range.steps[k + 1] - distance : 0;
+      i64 depth = 1;
+      while (k + depth < range.depth && range.steps[k + depth] == distance + depth * stride) ++depth;
+      detail::pack_along_outer(panel.lines.first[0] + distance, stride, count, width, depth, target);
+      k += depth;
       continue;
     }
     if (in_pieces) {
@@ -305,7 +314,7 @@ Operand<T> operand(const Separable<View>& view) {
   Operand<T> r{&view, pack_separable<Outer, T, View>};
   r.steps = separable_steps<Outer, View>;
   if constexpr (Outer == 1 && is_same_v<remove_cvref_t<typename View::Element>, T>) {
-    r.place = place_vectors<T, View>;
+    if (view.in_place) r.place = place_vectors<T, View>;
     r.placed_kernel = [](int rows, int vectors) {
       return pick_placed<NativeVec<T>>(rows, vectors, make_seq<block_rows>{});
     };

@@ -123,7 +123,9 @@ class BlockedTask {
   using V = NativeVec<T>;
   using Rows = make_seq<block_rows>;
   static constexpr i64 nr = block_columns<T>;
-  static constexpr i64 few_columns = 8 * nr;  // up to which packing the left side takes longer than it saves
+  // Up to which packing the left side costs more than it saves; a taller block has more rows than registers for
+  // pointers.
+  static constexpr i64 few_columns = block_rows <= 8 ? 8 * nr : 0;
 
  public:
   BlockedTask(const Product<T>& product, Span rows, Span columns, const Config& config)
