@@ -77,6 +77,19 @@ TYPED_TEST(NormTyped, LayerAndRmsForward) {
   }
 }
 
+// On either side of the mean from which on a second walk is needed, and far beyond. What is left is the rounding of the
+// mean itself.
+TEST(Norm, LayerNormOfElementsFarFromZero) {
+  for (const double middle : {0.0, 1.7, 1.8, 12.0, 300.0}) {
+    const i64 rows = 11, n = 771;
+    const auto x = converted<float>(random_values(rows * n, 5, middle - 3, middle + 3));
+    std::vector<float> y(rows * n), mean(rows), rstd(rows);
+    layer_norm<float>(executor(), rows, n, out(y, n), in(x, n), nullptr, nullptr, mean.data(), rstd.data(), 1e-5);
+    const Numbers want = layer_norm_reference(widened(x), n, Numbers(n, 1), Numbers(n, 0), 1e-5, true);
+    EXPECT_LT(relative_l2(widened(y), want), 1e-6 + middle * 1e-7) << middle;
+  }
+}
+
 template <bool Centred>
 void check_backward(i64 rows, i64 n) {
   const auto x = random_values(rows * n, 4), w = random_values(n, 5), b = random_values(n, 6),
