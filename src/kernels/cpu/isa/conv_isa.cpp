@@ -67,8 +67,10 @@ void forward_as(const ConvArgs& args, Executor& pool) {
   const AnyActivation any{args.activation};
   const auto dense = [&](i64 image, i64 group) { return strided_planes(y, image, group, k); };
   if (!is_dense(y)) return run([&](i64 image, i64 group) { return planes(y, image, group, k); }, any);
-  if (args.activation != Activation::none) return run(dense, any);
-  run(dense, FixedActivation<Activation::none>{});
+  if constexpr (is_same_v<T, float>) {
+    if (args.activation == Activation::none) return run(dense, FixedActivation<Activation::none>{});
+  }
+  run(dense, any);
 }
 
 template <class T>

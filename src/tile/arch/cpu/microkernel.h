@@ -136,10 +136,9 @@ RowsKernel<element_t<V>> pick_rows(int rows, int vectors, Seq<I...>) {
   return (vectors == 1 ? one : two)[rows - 1];
 }
 template <class V, int... I>
-PlacedKernel<element_t<V>> pick_placed(int rows, int vectors, Seq<I...>) {
-  static constexpr PlacedKernel<element_t<V>> one[] = {placed_kernel<V, I + 1, 1>...},
-                                              two[] = {placed_kernel<V, I + 1, 2>...};
-  return (vectors == 1 ? one : two)[rows - 1];
+PlacedKernel<element_t<V>> pick_placed(int rows, Seq<I...>) {
+  static constexpr PlacedKernel<element_t<V>> table[] = {placed_kernel<V, I + 1, block_vectors>...};
+  return table[rows - 1];
 }
 
 }  // namespace cpu

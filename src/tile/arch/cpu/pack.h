@@ -306,18 +306,17 @@ struct Operand {
   // place.
   void (*steps)(const void* view, i64 k, i64 depth, i64* to) = nullptr;
   bool (*place)(const void* view, i64 column, int vectors, const T** to) = nullptr;
-  PlacedKernel<T> (*placed_kernel)(int rows, int vectors) = nullptr;
+  PlacedKernel<T> (*placed_kernel)(int rows) = nullptr;  // block_vectors wide
 };
 
 template <int Outer, class T, class View>
 Operand<T> operand(const Separable<View>& view) {
   Operand<T> r{&view, pack_separable<Outer, T, View>};
   r.steps = separable_steps<Outer, View>;
-  if constexpr (Outer == 1 && is_same_v<remove_cvref_t<typename View::Element>, T>) {
+  // In float only: the kernels take a while to compile.
+  if constexpr (Outer == 1 && is_same_v<T, float> && is_same_v<remove_cvref_t<typename View::Element>, T>) {
     if (view.in_place) r.place = place_vectors<T, View>;
-    r.placed_kernel = [](int rows, int vectors) {
-      return pick_placed<NativeVec<T>>(rows, vectors, make_seq<block_rows>{});
-    };
+    r.placed_kernel = [](int rows) { return pick_placed<NativeVec<T>>(rows, make_seq<block_rows>{}); };
   }
   return r;
 }

@@ -217,9 +217,9 @@ class BlockedTask {
         });
       };
       const T* place[block_vectors];
-      if (p_.b.place && columns == width && k.size() > 0 && p_.b.place(p_.b.view, j, vectors, place)) {
+      if (p_.b.place && columns == nr && k.size() > 0 && p_.b.place(p_.b.view, j, vectors, place)) {
         each_block([&](i64 row, int rows, T* c, i64 pitch, int, bool add) {
-          p_.b.placed_kernel(rows, vectors)(k.size(), packed_a + row * k.size(), place, steps_b, c, pitch, add);
+          p_.b.placed_kernel(rows)(k.size(), packed_a + row * k.size(), place, steps_b, c, pitch, add);
         });
         continue;
       }
@@ -228,18 +228,20 @@ class BlockedTask {
       if (first_rows && k.size() > 0) {
         p_.b.pack(p_.b.view, {j, columns, k.begin, k.size(), steps_b}, static_cast<int>(width), b);
       }
-      if (a_in_place_) {
-        const T* a = p_.a.data + m.begin * p_.a.outer_stride + k.begin;
-        each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
-          const auto run = pick_rows<V>(rows, vectors, Rows{});
-          run(k.size(), a + row * p_.a.outer_stride, p_.a.outer_stride, b, width, c, pitch, lanes, add);
-        });
-      } else {
-        each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
-          const auto run = vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
-          run(k.size(), packed_a + row * k.size(), b, width, c, pitch, lanes, add);
-        });
+      if constexpr (few_columns > 0) {
+        if (a_in_place_) {
+          const T* a = p_.a.data + m.begin * p_.a.outer_stride + k.begin;
+          each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
+            const auto run = pick_rows<V>(rows, vectors, Rows{});
+            run(k.size(), a + row * p_.a.outer_stride, p_.a.outer_stride, b, width, c, pitch, lanes, add);
+          });
+          continue;
+        }
       }
+      each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
+        const auto run = vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
+        run(k.size(), packed_a + row * k.size(), b, width, c, pitch, lanes, add);
+      });
     }
   }
 
