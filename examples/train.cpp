@@ -15,7 +15,7 @@ int main() {
   Mlp model;
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
   double loss_now = 0;
-  for (int step = 1; step <= 400; ++step) {
+  for (int step = 1; step <= 800; ++step) {
     Tensor x = randn({256, 2});
     Tensor radius = norm(x, {1});
     Tensor inside = logical_and(gt(radius, full({}, 0.7)), lt(radius, full({}, 1.5))).to(Int64);
@@ -25,7 +25,7 @@ int main() {
     optim::clip_grad_norm_(model.parameters(), 1.0);
     optimizer.step();
     loss_now = loss.item();
-    if (step % 100 == 0) std::printf("step %d  loss %.4f\n", step, loss_now);
+    if (step % 200 == 0) std::printf("step %d  loss %.4f\n", step, loss_now);
   }
   return loss_now < 0.25 ? 0 : 1;
 }

@@ -4,9 +4,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <filesystem>
 
 #include "tessera/device.h"
+#include "tessera/io.h"
 #include "tessera/parallel.h"
 #include "tessera/random.h"
 
@@ -17,7 +18,7 @@ void CommonOptions::add_to(CLI::App& app, bool measures) {
   app.add_option("--threads", threads, "threads of the CPU; 0 means all this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--seed", seed, "seed of every random draw")->capture_default_str();
+  app.add_option("--seed", seed, "seed of every random draw")->check(CLI::NonNegativeNumber)->capture_default_str();
   if (measures) app.add_option("--json", json, "write the results to this file");
 }
 
@@ -30,6 +31,11 @@ void CommonOptions::apply() const {
   }
   if (d.type != DeviceType::CPU)
     throw UsageError("device " + device + " is not available: this build has only the cpu");
+  if (!json.empty()) {  // known before the work, not after it
+    const std::string folder = std::filesystem::path(json).parent_path().string();
+    if (std::filesystem::is_directory(json) || access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+      throw UsageError("cannot write " + json);
+  }
   if (threads) set_num_threads(threads);
   manual_seed(seed);
 }
@@ -48,14 +54,7 @@ void Results::add(const std::string& name, double value, const std::string& unit
 
 void Results::write() const {
   if (path_.empty()) return;
-  std::string temporary = path_ + ".tmp";
-  {
-    std::ofstream file(temporary);
-    file << object_.dump(2) << "\n";
-    file.flush();
-    if (!file) throw Error("cannot write " + path_);
-  }
-  if (std::rename(temporary.c_str(), path_.c_str()) != 0) throw Error("cannot write " + path_);
+  write_file(path_, object_.dump(2) + "\n");
 }
 
 Progress::Progress(int64_t total)

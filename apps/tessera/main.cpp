@@ -20,7 +20,7 @@ int fail(int code, std::string message) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  CLI::App app{"Trains, samples and measures models on CPUs and GPUs."};
+  CLI::App app{"Trains, samples and measures models on the CPU."};
   app.set_version_flag("--version", std::string("tessera ") + TESSERA_VERSION);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
     if (argc > 1 && argv[1][0] != '-' && known.empty())
       throw app::UsageError(std::string("unknown command '") + argv[1] + "'");
     app.parse(argc, argv);
-    return 0;
+    return std::fflush(stdout) == 0 ? 0 : fail(1, "cannot write to the standard output");
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
     return fail(2, e.what());

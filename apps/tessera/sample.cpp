@@ -27,6 +27,7 @@ void run(SampleCommand& c) {
   }
   fmt::print("{}", c.prompt);
   c.options.seed = c.seed;
+  c.options.vocab = trained.tokenizer.size();  // the model may know more tokens than the text had characters
   models::generate(trained.model, prompt, c.count, c.options, [&](int32_t token) {
     fmt::print("{}", trained.tokenizer.decode({token}));
     std::fflush(stdout);

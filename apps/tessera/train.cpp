@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 
 #include "command.h"
 #include "models/train_gpt.h"
@@ -134,8 +135,8 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
   results.add("tokens_per_second", static_cast<double>(tokens_per_step) / median * 1e3, "tokens/s", true);
   if (result.val_loss) {
     results.add("val_loss", *result.val_loss, "nats/token", false);
-    results.extra()["val_loss"] = *result.val_loss;
   }
+  results.extra()["val_loss"] = result.val_loss ? nlohmann::json(*result.val_loss) : nlohmann::json();  // null: stopped
   results.extra()["peak_memory_bytes"] = result.peak_memory_bytes;
   results.extra()["skipped_steps"] = result.skipped;
   results.write();
@@ -168,6 +169,9 @@ void settle(TrainCommand& c) {
   std::filesystem::create_directories(c.out, code);
   if (code) throw UsageError("cannot make the folder " + c.out + ": " + code.message());
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
+  if (!c.json.empty() &&
+      std::filesystem::weakly_canonical(c.json, code) == std::filesystem::weakly_canonical(c.options.checkpoint, code))
+    throw UsageError("--json would overwrite the checkpoint");
   if (c.resume && !std::filesystem::exists(c.options.checkpoint, code))
     throw UsageError("nothing to resume: there is no " + c.options.checkpoint);
 }
@@ -176,7 +180,9 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
   double rate = 0;
   models::TrainCallbacks callbacks;
   callbacks.stop = &stop;
+  std::optional<CatchSignals> signals;  // from the first step on: before that there is nothing to save
   callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
+    signals.emplace();
     tokens_per_step = tokens;
     progress.note(fmt::format("{} parameters, {} tokens per step, {} threads{}", parameters, tokens, num_threads(),
                               first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
@@ -185,7 +191,7 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
     double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;
     rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;
     progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s", s.loss, rate / 1e3));
-    if (s.step == c.stop_after) stop = true;
+    if (c.stop_after && s.step >= c.stop_after) stop = true;
   };
   callbacks.on_eval = [&](const models::EvalInfo& e) {
     progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss));
@@ -195,7 +201,6 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
 
 void run(TrainCommand& c) {
   settle(c);
-  CatchSignals signals;
   Progress progress(c.options.steps);
   int64_t tokens_per_step = 0;
   models::TrainResult result;
@@ -227,7 +232,8 @@ void add_train(CLI::App& app) {
   gpt->add_option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
       ->check(CLI::IsMember({"stop", "skip"}))
       ->capture_default_str();
-  gpt->add_option("--stop-after", c->stop_after, "save and end after that many steps in all");
+  gpt->add_option("--stop-after", c->stop_after, "save and end after that many steps in all")
+      ->check(CLI::PositiveNumber);
   add_hyperparameters(*gpt, *c);
   c->add_to(*gpt, true);
   gpt->callback([c] { run(*c); });

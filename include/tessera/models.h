@@ -45,8 +45,9 @@ struct GPT : nn::Module {
 };
 
 struct SampleOptions {
-  double temperature = 1;  ///< 0 takes the most probable token
+  double temperature = 1;  ///< below 1e-6 takes the most probable token
   int64_t top_k = 0;       ///< draw among the k most probable; 0 means all
+  int64_t vocab = 0;       ///< draw among the first so many tokens of the model's vocabulary; 0 means all
   uint64_t seed = 0;
 };
 /// Appends `count` tokens to `prompt` (which may be empty: then token 0 starts) and returns those appended. `on_token`,

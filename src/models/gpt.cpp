@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 
@@ -17,10 +18,22 @@ const GPTConfig& checked(const GPTConfig& c) {
   return c;
 }
 
+// The weights must fit into the machine: an error before the first is made, not after hours of making layers.
+const GPTConfig& fitting(const GPTConfig& c) {
+  const auto width = static_cast<double>(c.width);
+  const double parameters =
+      width * (12 * width * static_cast<double>(c.layers) + static_cast<double>(c.vocab + c.block));
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (4 * parameters > memory)
+    throw OutOfMemoryError(fmt::format("GPT: out of memory: {:.3g} parameters take {:.3g} GiB, this machine has {:.3g}",
+                                       parameters, 4 * parameters / 0x1p30, memory / 0x1p30));
+  return c;
+}
+
 }  // namespace
 
 GPT::GPT(const GPTConfig& c, Generator& generator)
-    : config(checked(c)),
+    : config(fitting(checked(c))),
       wte(add("wte", nn::Embedding(c.vocab, c.width, generator))),
       wpe(add("wpe", nn::Embedding(c.block, c.width, generator))),
       drop(add("drop", nn::Dropout(c.dropout))),
@@ -65,7 +78,7 @@ double GPT::training_flops(int64_t tokens) const {
 namespace {
 
 int32_t draw(const Tensor& logits, const SampleOptions& options, Generator& generator) {
-  if (options.temperature == 0) return static_cast<int32_t>(argmax(logits, -1).item<int64_t>());
+  if (options.temperature < 1e-6) return static_cast<int32_t>(argmax(logits, -1).item<int64_t>());
   const Tensor scaled = logits * (1 / options.temperature);
   if (options.top_k == 0 || options.top_k >= logits.numel())
     return static_cast<int32_t>(multinomial(softmax(scaled, -1), 1, false, generator).item<int64_t>());
@@ -81,6 +94,8 @@ std::vector<int32_t> generate(const GPT& model, const std::vector<int32_t>& prom
   if (!(options.temperature >= 0 && std::isfinite(options.temperature)) || options.top_k < 0 || count < 0)
     throw Error(fmt::format("generate: temperature {}, top_k {} and count {} must not be negative", options.temperature,
                             options.top_k, count));
+  if (options.vocab < 0 || options.vocab > model.config.vocab)
+    throw Error(fmt::format("generate: {} tokens are not in a vocabulary of {}", options.vocab, model.config.vocab));
   NoGrad no_grad;
   nn::EvalMode eval(model);
   Generator generator(options.seed);
@@ -91,7 +106,8 @@ std::vector<int32_t> generate(const GPT& model, const std::vector<int32_t>& prom
     const auto n = std::min(static_cast<int64_t>(all.size()), model.config.block);
     const Tensor context = tensor(std::vector<int64_t>(all.end() - n, all.end()), {1, n});
     const Tensor last = model.hidden(context.to(model.head.device())).select(0, 0).select(0, n - 1);
-    const int32_t token = draw(linear(last, model.head), options, generator);
+    const Tensor logits = linear(last, model.head);
+    const int32_t token = draw(options.vocab ? logits.slice(0, 0, options.vocab) : logits, options, generator);
     all.push_back(token);
     out.push_back(token);
     if (on_token && !on_token(token)) break;

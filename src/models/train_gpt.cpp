@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <utility>
 
 #include "models/train_config.h"
 #include "tessera/autograd.h"
@@ -15,6 +17,8 @@ namespace tessera::models {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLargestSize = int64_t{1} << 30;  // of anything that is counted in a model, so that products fit
 
 // Streams of random numbers that belong to one seed.
 enum Stream : uint64_t { kWeights, kBatches, kDropout, kStreams };
@@ -54,6 +58,16 @@ Tensor columns(const std::vector<std::vector<double>>& rows, int64_t width) {
   std::vector<double> all;
   for (const auto& row : rows) all.insert(all.end(), row.begin(), row.end());
   return tensor(all, {static_cast<int64_t>(rows.size()), width});
+}
+
+// Whatever does not fit together in a file is the file's fault.
+template <class Fn>
+void blame(const std::string& file, const Fn& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    throw FileError(fmt::format("{}: {}", file, e.what()));
+  }
 }
 
 // A run: everything that a checkpoint holds.
@@ -97,23 +111,31 @@ class Run {
 
   GPT make_model() {
     GPTConfig& config = options_.model;
-    if (!initial_.empty()) config.vocab = gpt2_config(initial_).vocab;
+    if (!options_.init.empty()) blame(options_.init, [&] { config.vocab = gpt2_config(initial_).vocab; });
     else if (config.vocab == 0) config.vocab = data_.tokenizer.size();
     if (config.vocab < data_.tokenizer.size())
       throw Error(fmt::format("train: the text has {} characters, the model's vocabulary {}", data_.tokenizer.size(),
                               config.vocab));
     Generator generator(seed_of(options_.seed, kWeights));
     GPT model(config, generator);
-    if (!initial_.empty()) model.load_state_dict(convert_gpt2(initial_, config.block));
+    if (!options_.init.empty())
+      blame(options_.init, [&] { model.load_state_dict(convert_gpt2(initial_, config.block)); });
     return model;
   }
 
   void step() {
     const auto start = Clock::now();
+    const int64_t position = loader_.position();
+    const Generator generator = default_generator();
     StepInfo info;
     optimizer_->scale_lr(schedule_(step_));
     optimizer_->zero_grad();
     for (int64_t i = 0; i < options_.accumulate; ++i) {
+      if (stopped()) {  // the step is taken anew when the run goes on
+        loader_.seek(position);
+        default_generator().set_state(generator.seed(), generator.offset());
+        return;
+      }
       const Tensors batch = loader_.next();
       Tensor loss = model_.loss(batch[0], batch[1]);
       if (options_.accumulate > 1) loss = loss * (1.0 / static_cast<double>(options_.accumulate));
@@ -165,8 +187,16 @@ class Run {
                     {"config", config_to_json(options_).dump()},
                     {"state", state.dump()},
                     {"vocabulary", data_.tokenizer.vocabulary()}};
+    keep_old();
     save_checkpoint(options_.checkpoint, out);
     if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(step_);
+  }
+
+  // A run from the start does not take away what another one left: that becomes FILE.old.
+  void keep_old() {
+    if (std::exchange(saved_, true) || options_.resume) return;
+    std::error_code none;
+    std::filesystem::rename(options_.checkpoint, options_.checkpoint + ".old", none);
   }
 
   void restore();
@@ -181,6 +211,7 @@ class Run {
   optim::Schedule schedule_;
   DataLoader loader_;
   int64_t step_ = 0;
+  bool saved_ = false;
   TrainResult result_;
 };
 
@@ -204,23 +235,24 @@ StateDict part(const Checkpoint& checkpoint, std::string_view prefix) {
   return out;
 }
 
-// Whatever does not fit together in a file is the file's fault.
-template <class Fn>
-void blame(const std::string& file, const Fn& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    throw FileError(fmt::format("{}: {}", file, e.what()));
-  }
+// The options of a run that goes on from a checkpoint, which must be of the same configuration. Its weights are there,
+// and so is the size of a vocabulary that came from a text or a file.
+TrainOptions resumed(TrainOptions o) {
+  const Checkpoint from = load_gpt_checkpoint(o.checkpoint);
+  const nlohmann::json there = parse_object(metadata(from, o.checkpoint, "config"), o.checkpoint);
+  if (o.model.vocab == 0 || !o.init.empty())
+    o.model.vocab = config_from_json(metadata(from, o.checkpoint, "config"), o.checkpoint).model.vocab;
+  o.init.clear();
+  nlohmann::json here = config_to_json(o);
+  here["steps"] = there.value("steps", here["steps"]);  // a run may be made longer or shorter
+  if (const std::string difference = first_difference(there, here); !difference.empty())
+    throw FileError(fmt::format("{}: of another configuration: {}", o.checkpoint, difference));
+  return o;
 }
 
 void Run::restore() {
   const std::string& file = options_.checkpoint;
   const Checkpoint from = load_gpt_checkpoint(file);
-  nlohmann::json there = parse_object(metadata(from, file, "config"), file), here = config_to_json(options_);
-  there["steps"] = here["steps"];  // a run may be made longer or shorter
-  if (const std::string difference = first_difference(there, here); !difference.empty())
-    throw FileError(fmt::format("{}: of another configuration: {}", file, difference));
   blame(file, [&] {
     model_.load_state_dict(part(from, "model."));
     optimizer_->load_state_dict(part(from, "optimizer."));
@@ -301,9 +333,10 @@ void validate(const TrainOptions& o) {
   };
   require(o.steps >= 1, "steps", o.steps);
   require(o.batch >= 1, "batch", o.batch);
-  require(o.accumulate >= 1, "accumulate", o.accumulate);
+  require(o.accumulate >= 1, "accumulation", o.accumulate);
   require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
-  require(o.min_lr >= 0 && o.min_lr <= o.lr, "min_lr", o.min_lr);
+  require(o.min_lr >= 0, "min_lr", o.min_lr);
+  if (!(o.min_lr <= o.lr)) throw Error(fmt::format("train: min_lr = {} exceeds lr = {}", o.min_lr, o.lr));
   require(o.warmup >= 0, "warmup", o.warmup);
   require(o.clip >= 0 && std::isfinite(o.clip), "clip", o.clip);
   require(o.eval_interval >= 0, "eval_interval", o.eval_interval);
@@ -313,7 +346,7 @@ void validate(const TrainOptions& o) {
                          {"heads", o.model.heads},
                          {"width", o.model.width},
                          {"block", o.model.block}})
-    require(v >= 1, what, v);
+    require(v >= 1 && v <= kLargestSize, what, v);
   if (o.model.width % o.model.heads)
     throw Error(fmt::format("train: {} heads do not divide the width {}", o.model.heads, o.model.width));
   for (auto [what, v] : {std::pair{"beta1", o.beta1}, {"beta2", o.beta2}, {"dropout", o.model.dropout}})
@@ -325,12 +358,7 @@ void validate(const TrainOptions& o) {
 
 TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks) {
   validate(options);
-  TrainOptions o = options;
-  if (o.resume) {  // the weights are in the checkpoint, and so is the vocabulary of the file they once came from
-    o.init.clear();
-    if (o.model.vocab == 0) o.model.vocab = train_options_of(o.checkpoint).model.vocab;
-  }
-  return Run(o, callbacks).train();
+  return Run(options.resume ? resumed(options) : options, callbacks).train();
 }
 
 TrainedGPT load_trained_gpt(const std::string& file) {

@@ -140,7 +140,11 @@ void Module::load_state_dict(const StateDict& dict, bool strict) {
   }
   std::vector<std::string> parts;
   auto list = [&](const char* what, const std::vector<std::string>& names) {
-    if (!names.empty()) parts.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+    if (names.empty()) return;
+    const size_t shown = std::min<size_t>(names.size(), 5);
+    parts.push_back(fmt::format("{}: {}{}", what,
+                                fmt::join(names.begin(), names.begin() + static_cast<long>(shown), ", "),
+                                names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : ""));
   };
   list("missing", missing);
   list("unexpected", unexpected);

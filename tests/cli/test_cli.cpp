@@ -55,7 +55,7 @@ TEST(Command, BenchesAnOperator) {
     EXPECT_GT(r["value"], 0) << r;
     EXPECT_TRUE(r["better"] == "lower" || r["better"] == "higher");
   }
-  expect_error(run({"bench", "op", "gemm", "--seconds", "0.02", "--json", folder / "no/such/folder.json"}), 1,
+  expect_error(run({"bench", "op", "gemm", "--seconds", "0.02", "--json", folder / "no/such/folder.json"}), 2,
                "cannot write");
 }
 

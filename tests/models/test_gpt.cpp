@@ -194,6 +194,19 @@ TEST(GPT2, NamesWhatDoesNotFit) {
             std::string::npos);
 }
 
+TEST(GPT, DrawsOnlyWhatTheTokenizerKnows) {
+  Generator g(4);
+  const GPT m(tiny(), g);
+  for (const int32_t token : generate(m, {}, 200, {.vocab = 3})) EXPECT_LT(token, 3);
+  EXPECT_EQ(error_of([&] { generate(m, {}, 1, {.vocab = 12}); }), "generate: 12 tokens are not in a vocabulary of 11");
+}
+
+TEST(GPT, RefusesWhatNoMachineHolds) {
+  GPTConfig c;
+  c.layers = 1000000000;
+  EXPECT_THROW(GPT m(c), OutOfMemoryError);
+}
+
 TEST(GPT, StartsWithTheSpreadOfItsWidth) {
   GPTConfig c{.layers = 2, .heads = 4, .width = 192, .block = 64, .vocab = 300};
   auto spread = [](const Tensor& weight) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <thread>
 
 #include "io/io_check.h"
 #include "models/train_gpt.h"
@@ -111,6 +112,54 @@ TEST(TrainGPT, AResumedRunIsTheSameBitForBit) {
   EXPECT_EQ(train_gpt(o).steps.size(), 14u);
 }
 
+TEST(TrainGPT, StopsWithinAStepAndTakesItAnew) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.steps = 4;
+  o.accumulate = 600;
+  o.eval_interval = 0;
+  const TrainResult whole = train_gpt(o);
+  o.checkpoint = folder / "c";
+  std::atomic<bool> stop = false;
+  std::thread stopper;
+  TrainCallbacks callbacks;
+  callbacks.stop = &stop;
+  callbacks.on_step = [&](const StepInfo& s) {
+    if (s.step == 2)
+      stopper = std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        stop = true;
+      });
+  };
+  const TrainResult first = train_gpt(o, callbacks);
+  stopper.join();
+  EXPECT_TRUE(first.stopped);
+  EXPECT_EQ(first.steps.size(), 2u);  // a step of 600 batches takes far longer than 20 ms
+  o.resume = true;
+  EXPECT_EQ(losses(train_gpt(o)), losses(whole));
+}
+
+TEST(TrainGPT, KeepsTheCheckpointOfAnotherRun) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.checkpoint = folder / "c";
+  train_gpt(o);
+  const std::string before = read_file(o.checkpoint);
+  o.seed = 2;
+  train_gpt(o);
+  EXPECT_NE(read_file(o.checkpoint), before);
+  EXPECT_EQ(read_file(o.checkpoint + ".old"), before);
+}
+
+TEST(TrainGPT, BlamesTheFileOfInitialWeights) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.init = folder / "init";
+  save_safetensors(o.init, {});
+  EXPECT_EQ(file_error([&] { train_gpt(o); }),
+            o.init + ": no GPT-2 weights in Hugging Face's names (wte.weight, wpe.weight, h.0...)");
+}
+
 TEST(TrainGPT, EvaluatesTheWholeValidationSplit) {
   TemporaryFolder folder;
   TrainOptions o = tiny();
@@ -155,6 +204,8 @@ TEST(TrainGPT, RefusesToResumeWhatDoesNotFit) {
   EXPECT_EQ(file_error([&] { train_gpt(other); }), path + ": of another configuration: lr is 0.01 there and 0.02 here");
   other = o;
   other.text += "to be";
+  EXPECT_EQ(file_error([&] { train_gpt(other); }), path + ": of another configuration: it was trained on another text");
+  other.text += " with $ and %";  // more characters than the model knows
   EXPECT_EQ(file_error([&] { train_gpt(other); }), path + ": of another configuration: it was trained on another text");
   other = o;
   other.checkpoint.clear();
@@ -297,6 +348,9 @@ TEST(TrainGPT, RefusesBadOptions) {
     return error_of([&] { train_gpt(o); });
   };
   EXPECT_EQ(error([](TrainOptions& o) { o.steps = 0; }), "train: steps = 0 is out of range");
+  EXPECT_EQ(error([](TrainOptions& o) { o.model.width = INT64_MAX - 1; }),
+            "train: width = 9223372036854775806 is out of range");
+  EXPECT_EQ(error([](TrainOptions& o) { o.lr = 1e-5; }), "train: min_lr = 0.001 exceeds lr = 1e-05");
   EXPECT_EQ(error([](TrainOptions& o) { o.batch = -1; }), "train: batch = -1 is out of range");
   EXPECT_EQ(error([](TrainOptions& o) { o.lr = std::nan(""); }), "train: lr = nan is out of range");
   EXPECT_EQ(error([](TrainOptions& o) { o.model.heads = 3; }), "train: 3 heads do not divide the width 16");
