@@ -184,7 +184,7 @@ def rows(tessera, text):
     x, w = torch.randn(8, 64, 56, 56), torch.randn(64, 64, 3, 3)
     blocked = x.to(memory_format=torch.channels_last)
     yield "conv 3×3 8×64×56×56", {
-        "tessera": lambda: tessera.op_ms("conv2d", "8x64x56x56 3x3"),
+        "tessera": lambda: tessera.op_ms("conv2d", "8x64x56x56, 64 3x3"),
         "eager": lambda: min(median_ms(lambda: F.conv2d(x, w, padding=1)), median_ms(lambda: F.conv2d(blocked, w, padding=1))),
     }
     x, w = torch.randn(4096, 768), torch.ones(768)
