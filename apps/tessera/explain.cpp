@@ -1,4 +1,6 @@
 // tessera explain OP [SHAPE...]: which kernel a call gets, and why each other one was passed over.
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "cases/cases.h"
@@ -35,6 +37,47 @@ Shape parse_shape(const std::string& text) {
   return shape;
 }
 
+// What a call of an op looks like, after its cases.
+struct Usage {
+  std::optional<OpCase> first;
+  Tensors example;                    // inputs of the first case
+  size_t least = SIZE_MAX, most = 0;  // inputs; those past the least may be absent
+  bool list = false;                  // takes any number of tensors
+};
+
+Usage usage_of(const Op& op, Generator& generator) {
+  Usage usage;
+  for (OpCase& c : op_cases()) {
+    if (c.op != op.name || c.benchmark) continue;
+    Tensors in = c.inputs(generator);
+    size_t defined = in.size();
+    while (defined > 0 && !in[defined - 1].defined()) --defined;
+    usage.least = std::min(usage.least, defined);
+    usage.most = std::max(usage.most, in.size());
+    usage.list |= usage.first && in.size() != usage.example.size();
+    if (usage.first) continue;
+    usage.first = std::move(c);
+    usage.example = std::move(in);
+  }
+  return usage;
+}
+
+// Tensors of the given shapes, absent ones filled in.
+Tensors inputs_of(const Op& op, const Usage& usage, const std::vector<std::string>& shapes, DType dtype) {
+  const std::string most = usage.most > usage.least ? fmt::format(" to {}", usage.most) : "";
+  if (!usage.list && (shapes.size() < usage.least || shapes.size() > usage.most))
+    throw UsageError(
+        fmt::format("{}: the number of inputs is {}{}, not {}", op.name, usage.least, most, shapes.size()));
+  Tensors in;
+  for (const std::string& text : shapes) {
+    const size_t i = std::min(in.size(), usage.example.size() - 1);
+    const bool integers = usage.example[i].defined() && !is_floating(usage.example[i].dtype());
+    in.push_back(text == "none" ? Tensor() : empty(parse_shape(text), integers ? usage.example[i].dtype() : dtype));
+  }
+  if (!usage.list) in.resize(usage.most);
+  return in;
+}
+
 void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, const std::string& label) {
   SmallVector<TensorMeta, 4> metas;
   std::string inputs;
@@ -62,24 +105,17 @@ void run(const ExplainOptions& options) {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
-  const OpCase* first = nullptr;
-  auto cases = op_cases();
-  for (const OpCase& c : cases)
-    if (c.op == op->name && !first) first = &c;
-  Attrs attrs = first ? first->attrs : Attrs();
+  Generator generator(options.seed);
+  Usage usage = usage_of(*op, generator);
+  if (!usage.first) throw UsageError(options.op + ": no example of a call is known");
+  Attrs attrs = usage.first->attrs;
   if (op->name == "scaled_dot_product_attention") attrs = AttentionAttrs{0, options.causal};
-  Tensors in;
-  if (options.shapes.empty()) {
-    if (!first) throw UsageError(options.op + ": give the shapes of the inputs");
-    Generator generator(options.seed);
-    for (Tensor& t : in = first->inputs(generator))
-      if (t.defined() && t.dtype() == Float64) t = t.to(dtype);
-  }
-  for (const std::string& text : options.shapes)
-    in.push_back(text == "none" ? Tensor() : empty(parse_shape(text), dtype));
-  if (op->name == "scaled_dot_product_attention" && in.size() == 3) in.push_back({});
   try {
-    explain_call(*op, in, attrs, options.shapes.empty() ? first->label : "");
+    Tensors in = usage.example;
+    for (Tensor& t : in)
+      if (t.defined() && t.dtype() == Float64) t = t.to(dtype);
+    if (!options.shapes.empty()) in = inputs_of(*op, usage, options.shapes, dtype);
+    explain_call(*op, in, attrs, options.shapes.empty() ? usage.first->label : "");
   } catch (const Error& e) {
     throw UsageError(e.what());
   }

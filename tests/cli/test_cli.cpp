@@ -29,7 +29,11 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"bench", "op", "gemm", "--dtype", "i64"}), 2, "i64");
   expect_error(run({"explain", "nothing"}), 2, "nothing");
   expect_error(run({"explain", "matmul", "3x4", "5x6"}), 2, "[3, 4] x [5, 6]");
-  expect_error(run({"explain", "matmul", "3xx4"}), 2, "3xx4");
+  expect_error(run({"explain", "matmul", "3xx4", "4x5"}), 2, "3xx4");
+  expect_error(run({"explain", "matmul", "3x4"}), 2, "matmul: the number of inputs is 2, not 1");
+  expect_error(run({"explain", "matmul", "3x4", "4x5", "5x6"}), 2, "matmul: the number of inputs is 2, not 3");
+  expect_error(run({"explain", "conv2d", "1x3x8x8"}), 2, "conv2d: the number of inputs is 2 to 3, not 1");
+  expect_error(run({"explain", "dropout", "3x4"}), 2, "dropout: the number of inputs is 2, not 1");
 }
 
 TEST(Command, ListsDevices) {
@@ -65,7 +69,14 @@ TEST(Command, ExplainsEachKernel) {
   EXPECT_NE(f.out.find("flash"), std::string::npos);
   EXPECT_NE(f.out.find("math"), std::string::npos);
   EXPECT_NE(f.out.find("-> "), std::string::npos);
-  EXPECT_EQ(run({"explain", "layer_norm"}).code, 0);
+  for (std::vector<std::string> call : {std::vector<std::string>{"layer_norm"},
+                                        {"layer_norm", "3x4"},
+                                        {"conv2d", "1x3x8x8", "4x3x3x3"},
+                                        {"cross_entropy", "5x7", "5"},
+                                        {"concat", "3x4", "3x4", "3x4", "3x4", "3x4", "3x4"}}) {
+    call.insert(call.begin(), "explain");
+    EXPECT_EQ(run(call).code, 0) << call[1];
+  }
 }
 
 TEST(Command, ClearsOnlyItsOwnCache) {
