@@ -14,7 +14,10 @@ namespace tessera {
 /// in a canonical form, so that equal handles mean provably equal dims. Integers cost what an int64_t costs.
 class Dim {
  public:
-  constexpr Dim(int64_t value = 0) : value_(value) {}
+  /// Throws Error below -2^62: the handles of expressions lie there.
+  constexpr Dim(int64_t value = 0) : value_(value) {
+    if (value < kSymbolic) throw_out_of_range(value);
+  }
   /// The symbol of that name; the same name is the same symbol everywhere in the process.
   static Dim symbol(std::string_view name);
 
@@ -25,9 +28,20 @@ class Dim {
 
   /// True only if provably equal: a symbol equals no integer.
   friend constexpr bool operator==(Dim a, Dim b) { return a.value_ == b.value_; }
-  friend Dim operator+(Dim a, Dim b) { return both(a, b) ? Dim(a.value_ + b.value_) : add(a, b); }
-  friend Dim operator-(Dim a, Dim b) { return both(a, b) ? Dim(a.value_ - b.value_) : add(a, multiply(-1, b)); }
-  friend Dim operator*(Dim a, Dim b) { return both(a, b) ? Dim(a.value_ * b.value_) : multiply(a, b); }
+  // Sums, differences and products of integers throw Error on overflow.
+  friend Dim operator+(Dim a, Dim b) {
+    int64_t sum;
+    return both(a, b) && !__builtin_add_overflow(a.value_, b.value_, &sum) ? Dim(sum) : add(a, b);
+  }
+  friend Dim operator-(Dim a, Dim b) {
+    int64_t difference;
+    return both(a, b) && !__builtin_sub_overflow(a.value_, b.value_, &difference) ? Dim(difference)
+                                                                                  : add(a, multiply(-1, b));
+  }
+  friend Dim operator*(Dim a, Dim b) {
+    int64_t product;
+    return both(a, b) && !__builtin_mul_overflow(a.value_, b.value_, &product) ? Dim(product) : multiply(a, b);
+  }
   /// Floor division. Throws Error on a zero divisor.
   friend Dim operator/(Dim a, Dim b) { return divide(a, b); }
 
@@ -42,6 +56,7 @@ class Dim {
   static Dim multiply(Dim a, Dim b);
   static Dim divide(Dim a, Dim b);
   [[noreturn]] int64_t throw_symbolic() const;
+  [[noreturn]] static void throw_out_of_range(int64_t value);
   int64_t value_;  // below kSymbolic: an index into the table of expressions
 };
 

@@ -38,12 +38,20 @@ struct DimTable {
     if (p.size() == 1 && p.begin()->first.empty()) return p.begin()->second;
     auto [it, fresh] = index.emplace(p, static_cast<int64_t>(polynomials.size()));
     if (fresh) polynomials.push_back(p);
-    return Dim(Dim::kSymbolic - 1 - it->second);
+    Dim handle;
+    handle.value_ = Dim::kSymbolic - 1 - it->second;
+    return handle;
   }
   Dim atom(Atom a) {
     auto [it, fresh] = atom_index.emplace(a.name, static_cast<int>(atoms.size()));
     if (fresh) atoms.push_back(std::move(a));
     return intern({{Monomial{{it->second, 1}}, 1}});
+  }
+  [[noreturn]] static void throw_overflow() { throw Error("arithmetic on dims overflows 64 bits"); }
+  static void add_term(Polynomial& p, const Monomial& m, int64_t coefficient) {
+    int64_t& sum = p[m];
+    if (__builtin_add_overflow(sum, coefficient, &sum)) throw_overflow();
+    if (sum == 0) p.erase(m);
   }
   static Polynomial multiply(const Polynomial& a, const Polynomial& b) {
     Polynomial out;
@@ -51,7 +59,9 @@ struct DimTable {
       for (auto& [mb, cb] : b) {
         Monomial m = ma;
         for (auto& [v, e] : mb) m[v] += e;
-        if ((out[m] += ca * cb) == 0) out.erase(m);
+        int64_t product;
+        if (__builtin_mul_overflow(ca, cb, &product)) throw_overflow();
+        add_term(out, m, product);
       }
     return out;
   }
@@ -100,12 +110,13 @@ std::string Dim::to_string() const {
 
 int64_t Dim::throw_symbolic() const { throw Error("dim " + to_string() + " is symbolic: it has no value yet"); }
 
+void Dim::throw_out_of_range(int64_t value) { throw Error("dim " + std::to_string(value) + " is out of range"); }
+
 Dim Dim::add(Dim a, Dim b) {
   auto& table = DimTable::get();
   std::lock_guard lock(table.mutex);
   auto sum = table.polynomial(a);
-  for (auto& [m, c] : table.polynomial(b))
-    if ((sum[m] += c) == 0) sum.erase(m);
+  for (auto& [m, c] : table.polynomial(b)) DimTable::add_term(sum, m, c);
   return table.intern(sum);
 }
 
@@ -185,7 +196,8 @@ Strides contiguous_strides(const Shape& shape) {
   int64_t step = 1;
   for (int64_t i = shape.rank() - 1; i >= 0; --i) {
     strides[i] = step;
-    step *= std::max<int64_t>(shape[i].value(), 1);
+    if (__builtin_mul_overflow(step, std::max<int64_t>(shape[i].value(), 1), &step))
+      throw Error("shape " + to_string(shape) + " has strides beyond 2^63");
   }
   return strides;
 }

@@ -153,7 +153,7 @@ std::pair<Shape, Shape> attended_packed(std::string_view op, const TensorMeta& q
   require_one_floating_dtype(op, {&qkv, 1}, 1);
   require_rank(op, "qkv", qkv, 3);
   const Shape& s = qkv.shape;
-  if (heads < 1 || s[2] == Dim(0) || provably_different(s[2] / (3 * heads) * (3 * heads), s[2]))
+  if (heads < 1 || s[2] == Dim(0) || provably_different(s[2] / 3 / heads * heads * 3, s[2]))
     fail(op, "{} columns do not hold queries, keys and values of {} heads", s[2].to_string(), heads);
   require_mask(op, mask, qkv.dtype, {s[0], Dim(heads), s[1], s[1]});
   return {{s[0], s[1], s[2] / 3}, {s[0], Dim(heads), s[1]}};

@@ -1,4 +1,5 @@
 // 2-d convolution, whose gradients are convolutions too, and pooling. Images are [n, c, h, w].
+#include <algorithm>
 #include <cmath>
 
 #include "ops/check.h"
@@ -21,12 +22,17 @@ Dim places(std::string_view op, Dim size, Dim window, int64_t stride, int64_t pa
   return room / stride + 1;
 }
 
+constexpr int64_t kMost = int64_t(1) << 31;  // of a window and its parameters: products of two do not overflow
+
 template <class A>
 void require_window(std::string_view op, const A& attrs) {
   for (int d = 0; d < 2; ++d)
     if (attrs.stride[d] < 1 || attrs.dilation[d] < 1 || attrs.padding[d] < 0)
       fail(op, "stride {} and dilation {} must be positive and padding {} not negative", attrs.stride[d],
            attrs.dilation[d], attrs.padding[d]);
+    else if (std::max({attrs.stride[d], attrs.dilation[d], attrs.padding[d]}) > kMost)
+      fail(op, "stride {}, dilation {} and padding {} must not exceed 2^31", attrs.stride[d], attrs.dilation[d],
+           attrs.padding[d]);
 }
 
 // ---- conv2d: x, weight [out, c / groups, r, s], bias? [out] -> y
@@ -211,6 +217,7 @@ Shape pooled(const TensorMeta& x, const PoolAttrs& a) {
   require_window(op.view(), a);
   for (int d = 0; d < 2; ++d) {
     if (a.window[d] < 1) fail(op.view(), "window must be positive, not {}", a.window[d]);
+    if (a.window[d] > kMost) fail(op.view(), "window {} must not exceed 2^31", a.window[d]);
     if (2 * a.padding[d] > a.window[d])
       fail(op.view(), "padding {} exceeds half the window {}", a.padding[d], a.window[d]);
   }

@@ -1,4 +1,5 @@
 // Operators that move elements: views where strides allow, copies elsewhere.
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -174,7 +175,7 @@ Range resolve_range(const Shape& in, const SliceAttrs& a) {
   if (a.step < 1) throw Error(fmt::format("slice: the step is {}, not positive", a.step));
   int64_t dim = normalize_dim("slice", a.dim, in);
   Dim start = resolve_bound(a.start, in[dim]), end = resolve_bound(a.end, in[dim]);
-  Dim length = (end - start + (a.step - 1)) / a.step;
+  Dim length = (end - start - 1) / a.step + 1;
   if (!length.is_symbolic() && length.value() < 0) length = 0;
   return {dim, start, length};
 }
@@ -344,12 +345,16 @@ Tensors concat_reference(std::span<const Tensor> in, const Attrs& attrs) {
 int64_t low_of(const PadAttrs& a, int64_t d, int64_t rank) { return d < rank - 6 ? 0 : a.low[6 - rank + d]; }
 int64_t high_of(const PadAttrs& a, int64_t d, int64_t rank) { return d < rank - 6 ? 0 : a.high[6 - rank + d]; }
 
+constexpr int64_t kMostPadding = int64_t(1) << 48;  // more than memory can hold; sums of it do not overflow
+
 Metas infer_pad(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_inputs("pad", in);
   const auto& a = attrs.as<PadAttrs>();
   Shape shape = in[0].shape;
   int64_t rank = shape.rank();
   for (int64_t d = 0; d < 6; ++d) {
+    if (std::max(a.low[d], a.high[d]) > kMostPadding)
+      throw Error(fmt::format("pad: padding of {} by {} and {} exceeds 2^48", to_string(shape), a.low[d], a.high[d]));
     if (a.low[d] < 0 || a.high[d] < 0) throw Error(fmt::format("pad: negative padding of {}", to_string(shape)));
     if (d < 6 - rank && (a.low[d] || a.high[d]))
       throw Error(fmt::format("pad: more paddings than dims of {}", to_string(shape)));
@@ -476,10 +481,6 @@ const Op triu_op = {.name = "triu",
                     .vjp = triangle_vjp<triu_op>,
                     .reference = triangle_reference<true>};
 
-Tensor slice_dims(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step) {
-  return dispatch_one(slice_op, {x}, SliceAttrs{dim, start, end, step});
-}
-
 }  // namespace
 
 std::span<const Op* const> shape_ops() {
@@ -544,7 +545,10 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
 }
 
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step) {
-  return slice_dims(x, dim, start, end, step);
+  // Beyond the size nothing changes any more; less far, nothing overflows.
+  const int64_t n = x.shape()[normalize_dim("slice", dim, x.shape())].value();
+  return dispatch_one(slice_op, {x},
+                      SliceAttrs{dim, std::max(start, -n), std::max(end, -n), std::min(step, std::max<int64_t>(n, 1))});
 }
 
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
@@ -578,7 +582,7 @@ Tensors split(const Tensor& x, int64_t size, int64_t dim) {
 
 Tensors chunk(const Tensor& x, int64_t count, int64_t dim) {
   if (count < 1) throw Error(fmt::format("chunk: {} parts", count));
-  return split(x, std::max<int64_t>(1, (x.size(dim) + count - 1) / count), dim);
+  return split(x, std::max<int64_t>(1, (x.size(dim) - 1) / count + 1), dim);
 }
 
 Tensor pad(const Tensor& x, Dims low, Dims high, double value) {
@@ -592,7 +596,11 @@ Tensor pad(const Tensor& x, Dims low, Dims high, double value) {
 }
 
 Tensor flip(const Tensor& x, Dims dims) { return dispatch_one(flip_op, {x}, PermuteAttrs{IntList(dims)}); }
-Tensor tril(const Tensor& x, int64_t diagonal) { return dispatch_one(tril_op, {x}, DiagonalAttrs{diagonal}); }
-Tensor triu(const Tensor& x, int64_t diagonal) { return dispatch_one(triu_op, {x}, DiagonalAttrs{diagonal}); }
+Tensor tril(const Tensor& x, int64_t diagonal) {
+  return dispatch_one(tril_op, {x}, DiagonalAttrs{std::clamp(diagonal, -kEnd / 2, kEnd / 2)});
+}
+Tensor triu(const Tensor& x, int64_t diagonal) {
+  return dispatch_one(triu_op, {x}, DiagonalAttrs{std::clamp(diagonal, -kEnd / 2, kEnd / 2)});
+}
 
 }  // namespace tessera

@@ -33,6 +33,18 @@ TEST(Dim, SubstitutesThroughFloorDivision) {
   EXPECT_EQ(out.substitute("other", 3), out);
 }
 
+TEST(Dim, RefusesWhatItCannotHold) {
+  const Dim most = INT64_MAX, least = -(int64_t(1) << 62), h = Dim::symbol("h");
+  EXPECT_EQ(least + most, Dim((int64_t(1) << 62) - 1));
+  EXPECT_THROW(Dim(least.value() - 1), Error);
+  EXPECT_THROW(Shape({INT64_MIN}), Error);
+  EXPECT_THROW(most + 1, Error);
+  EXPECT_THROW(least - 1, Error);
+  EXPECT_THROW(most * 2, Error);
+  EXPECT_THROW(h * most * 2, Error);
+  EXPECT_THROW(h * most + h, Error);
+}
+
 TEST(Shape, BroadcastsAsNumPyDoes) {
   EXPECT_EQ(to_string(broadcast_shapes("op", {4, 1, 3}, {5, 1})), "[4, 5, 3]");
   EXPECT_EQ(to_string(broadcast_shapes("op", {}, {2})), "[2]");
@@ -51,6 +63,7 @@ TEST(Shape, CountsOverflow) {
   EXPECT_EQ((Shape{3, 5}).numel(), Dim(15));
   EXPECT_EQ(Shape{}.numel(), Dim(1));
   EXPECT_THROW((Shape{int64_t(1) << 40, int64_t(1) << 40}).numel(), Error);
+  EXPECT_THROW(contiguous_strides({0, int64_t(1) << 40, int64_t(1) << 40}), Error);
 }
 
 TEST(Shape, NormalizesDims) {

@@ -34,6 +34,23 @@ TEST(Conv2d, NamesTheRuleThatIsBroken) {
   EXPECT_EQ(error_of([&] { avg_pool2d(x, {.dilation = {2, 2}}); }), "avg_pool2d: dilation is not supported");
 }
 
+TEST(Conv2d, TakesExtremeParameters) {
+  Tensor x = ones({1, 1, 5, 5}), w = ones({1, 1, 3, 3});
+  for (int64_t n : {INT64_MAX, INT64_MAX / 2, int64_t(1) << 61, (int64_t(1) << 31) + 1}) {
+    for (Conv2dOptions o : {Conv2dOptions{.stride = {1, n}}, {.padding = {n, 0}}, {.dilation = {1, n}}})
+      EXPECT_NE(error_of([&] { conv2d(x, w, {}, o); }).find("must not exceed 2^31"), std::string::npos) << n;
+    EXPECT_EQ(error_of([&] {
+                max_pool2d(x, {.window = {2, n}, .stride = {1, 1}});
+              }),
+              "max_pool2d: window " + std::to_string(n) + " must not exceed 2^31");
+    EXPECT_THROW(conv2d(x, w, {}, {.groups = n}), Error);
+  }
+  const int64_t most = int64_t(1) << 31;
+  EXPECT_EQ(conv2d(x, w, {}, {.stride = {most, most}}).to_vector<float>(), std::vector<float>{9});
+  EXPECT_EQ(conv2d(x, ones({1, 1, 1, 1}), {}, {.dilation = {most, most}}).sum().item(), 25);
+  EXPECT_EQ(max_pool2d(x, {.window = {most, most}, .padding = {most / 2, most / 2}}).sum().item(), 1);
+}
+
 TEST(Conv2d, CanBeDifferentiatedTwice) {
   Generator g(1);
   Tensor x = normal64({1, 2, 5, 5}, g).set_requires_grad(), w = normal64({3, 2, 3, 3}, g).set_requires_grad();

@@ -71,6 +71,34 @@ TEST(Shape, PadsTheLastDims) {
   EXPECT_EQ(to_string(pad(x, {1, 0}, {2, 3}).shape()), "[5, 5]");
 }
 
+TEST(Shape, TakesExtremeArguments) {
+  const int64_t far = INT64_MAX, low = INT64_MIN;
+  Tensor x = arange(0, 6, 1, Float64).reshape({3, 2}).clone().set_requires_grad();
+  for (int64_t bound : {low, low + 5, -far / 2}) {
+    EXPECT_EQ(slice(x, 0, bound, 5).size(0), 3);
+    EXPECT_EQ(slice(x, 0, 0, bound).size(0), 0);
+    EXPECT_THROW(reshape(x, {bound}), Error);
+    EXPECT_THROW(expand(x, {bound}), Error);
+    EXPECT_THROW(select(x, 0, bound), Error);
+    EXPECT_THROW(empty({bound}), Error);
+    EXPECT_THROW(empty({0, bound}), Error);
+  }
+  EXPECT_EQ(slice(x, 0, far, low).size(0), 0);
+  EXPECT_THROW(select(x, 0, far), Error);
+  Tensor step = slice(x, 0, 1, far, far);
+  EXPECT_EQ(step.to_vector<double>(), (std::vector<double>{2, 3}));
+  step.backward(ones({1, 2}, Float64));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{0, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(chunk(x, far, 0).size(), 3u);
+  EXPECT_EQ(split(x, far, 0).size(), 1u);
+  EXPECT_EQ(sum(tril(x, far)).item(), 15);
+  EXPECT_EQ(sum(triu(x, far)).item(), 0);
+  EXPECT_EQ(sum(tril(x, low)).item(), 0);
+  EXPECT_THROW(pad(x, {1 << 30}, {1 << 30}), OutOfMemoryError);
+  EXPECT_EQ(error_of([&] { pad(x, {far}, {far}); }),
+            "pad: padding of [3, 2] by 9223372036854775807 and 9223372036854775807 exceeds 2^48");
+}
+
 TEST(Shape, GradientsFlowThroughViews) {
   Tensor x = arange(0, 12, 1, Float64).reshape({3, 4}).clone().set_requires_grad();
   Tensor y = x.transpose(0, 1).slice(0, 1, 4, 2).select(1, 2) * 3.0;  // x[2][1], x[2][3]
