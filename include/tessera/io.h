@@ -1,5 +1,6 @@
-// Files: safetensors, npy and checkpoints. Nothing that a file says is trusted; every failure is a FileError of one
-// line that begins with the file's name. Writes are atomic: a reader sees the old file or the whole new one.
+// Files: safetensors, npy and checkpoints. Nothing that a file says is trusted: failing to read it is a FileError of
+// one line that begins with the file's name. Writes are atomic: a reader sees the old file or the whole new one;
+// failing to write is an Error.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,7 +12,7 @@ namespace tessera {
 
 /// The whole file. Throws FileError if it cannot be read.
 std::string read_file(const std::string& path);
-/// Replaces the file atomically: temporary file in the same folder, fsync, rename. Throws FileError, the old file
+/// Replaces the file atomically: temporary file in the same folder, fsync, rename. Throws Error, the old file
 /// intact.
 void write_file(const std::string& path, std::string_view contents);
 

@@ -25,13 +25,15 @@ bool find_dtype(const Json& value, DType& dtype) {
   return it != std::end(kDTypeNames);
 }
 
-// Parses without exceptions; refuses duplicate names and nesting deeper than the format has.
+// Parses without exceptions; refuses duplicate keys and nesting deeper than the format has.
 Json parse_header(const std::string& file, const char* text, size_t size) {
-  std::set<std::string, std::less<>> names;
+  constexpr int kDeepest = 4;
+  std::set<std::string> keys[kDeepest + 2];  // of the open object at each depth
   auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > 4) throw FileError(file + ": the header is nested too deeply");
-    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second)
-      throw FileError(file + ": two tensors are called " + in_quotes(value.get_ref<const std::string&>()));
+    if (depth > kDeepest) throw FileError(file + ": the header is nested too deeply");
+    if (event == Json::parse_event_t::object_start) keys[depth + 1].clear();
+    if (event == Json::parse_event_t::key && !keys[depth].insert(value.get<std::string>()).second)
+      throw FileError(file + ": the key " + in_quotes(value.get_ref<const std::string&>()) + " appears twice");
     return true;
   };
   Json header = Json::parse(text, text + size, watch, /*allow_exceptions=*/false);

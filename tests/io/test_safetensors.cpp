@@ -120,7 +120,9 @@ TEST(SafeTensors, RefusesEveryBadHeader) {
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[1,5]}})", 5, "a hole before tensor \"a\""},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 5, "1 bytes after the last tensor"},
       {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-       2, "two tensors are called \"a\""},
+       2, "the key \"a\" appears twice"},
+      {R"({"a":{"dtype":"F64","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4, "the key \"dtype\" appears twice"},
+      {R"({"__metadata__":{"k":"1","l":"2","k":"1"}})", 0, "the key \"k\" appears twice"},
       {R"({"__metadata__":[]})", 0, "__metadata__ is not an object"},
       {R"({"__metadata__":{"k":1}})", 0, "metadata \"k\" is not a string"},
   };
