@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 
 #include "cases/cases.h"
 #include "command.h"

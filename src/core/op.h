@@ -75,17 +75,9 @@ inline void require_inputs(std::string_view op, std::span<const TensorMeta> in) 
 /// Why a kernel passes a call over.
 enum class Reason : uint8_t {
   Ok,
-  DType,
   Layout,
   Shape,
   HeadDim,
-  Mask,
-  InstructionSet,
-  TooSmall,
-  TooLarge,
-  Alignment,
-  NeedsGrad,
-  LibraryMissing,
   NotForced,
 };
 std::string_view sentence(Reason reason);
@@ -104,7 +96,6 @@ struct Kernel {
   Reason (*supports)(const Call&) = nullptr;         ///< null: every call
   size_t (*workspace_bytes)(const Call&) = nullptr;  ///< null: none
   void (*run)(const Call&) = nullptr;
-  double (*cost)(const Call&) = nullptr;  ///< estimated seconds, to rank before anything is measured
 };
 
 /// A device's table: op name and its ordered kernels, the last of which supports every call.

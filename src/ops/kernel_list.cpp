@@ -56,28 +56,12 @@ std::string_view sentence(Reason reason) {
   switch (reason) {
     case Reason::Ok:
       return "supported";
-    case Reason::DType:
-      return "does not take this dtype";
     case Reason::Layout:
       return "needs another memory layout";
     case Reason::Shape:
       return "does not take these shapes";
     case Reason::HeadDim:
       return "does not take this head dim";
-    case Reason::Mask:
-      return "does not take this kind of mask";
-    case Reason::InstructionSet:
-      return "needs instructions this processor lacks";
-    case Reason::TooSmall:
-      return "does not pay at this small a size";
-    case Reason::TooLarge:
-      return "would need too much memory";
-    case Reason::Alignment:
-      return "needs sizes or addresses aligned";
-    case Reason::NeedsGrad:
-      return "does not keep what backward needs";
-    case Reason::LibraryMissing:
-      return "its library is not installed";
     case Reason::NotForced:
       return "another kernel is forced";
   }
