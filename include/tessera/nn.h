@@ -108,6 +108,7 @@ struct Conv2d : Module {
   Tensor weight, bias;
 };
 
+/// x [..., width] normalised over the last dim, then scaled by `weight` (ones) and shifted by `bias` (zeros).
 struct LayerNorm : Module {
   explicit LayerNorm(int64_t width, bool bias = true, double eps = 1e-5);
   Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
@@ -115,6 +116,7 @@ struct LayerNorm : Module {
   Tensor weight, bias;
 };
 
+/// x [..., width] divided by its root mean square over the last dim, then scaled by `weight` (ones).
 struct RMSNorm : Module {
   explicit RMSNorm(int64_t width, double eps = 1e-5);
   Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
@@ -122,7 +124,8 @@ struct RMSNorm : Module {
   Tensor weight;
 };
 
-/// Training uses the batch's statistics and updates the running ones; evaluation uses those.
+/// x [n, channels, h, w] normalised over each channel. Training uses the batch's statistics and updates the running
+/// ones; evaluation uses those.
 struct BatchNorm2d : Module {
   explicit BatchNorm2d(int64_t channels, double momentum = 0.1, double eps = 1e-5);
   Tensor operator()(const Tensor& x) const {
@@ -132,6 +135,8 @@ struct BatchNorm2d : Module {
   Tensor weight, bias, running_mean, running_var;
 };
 
+/// x [n, channels, ...] normalised over each of `groups` groups of channels, then scaled and shifted by channel. Throws
+/// Error unless groups divides channels.
 struct GroupNorm : Module {
   GroupNorm(int64_t groups, int64_t channels, double eps = 1e-5);
   Tensor operator()(const Tensor& x) const { return group_norm(x, groups, weight, bias, eps); }

@@ -1,5 +1,5 @@
-// The operators, by family. Shapes broadcast by NumPy's rule; dims may be negative; every function throws Error naming
-// itself, the shapes and the rule broken.
+// The operators, by family. Dims may be negative and then count from the end; an undefined tensor stands for an absent
+// optional one; every function throws Error naming itself, the shapes and the rule broken.
 #pragma once
 #include <optional>
 #include <utility>
@@ -10,12 +10,14 @@
 
 namespace tessera {
 
-// ---- elementwise: src/ops/elementwise.cpp --------------------------------------------------------------------------
+// ---- elementwise: src/ops/elementwise.cpp ---------------------------------------------------------------------------
+// Two operands broadcast by NumPy's rule and are promoted to a common dtype; comparisons and predicates give bool.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 /// True division: integers become f32.
 Tensor div(const Tensor& a, const Tensor& b);
+/// floor(a / b); integers stay integers.
 Tensor floor_div(const Tensor& a, const Tensor& b);
 /// Sign of the divisor, as in Python.
 Tensor remainder(const Tensor& a, const Tensor& b);
@@ -26,6 +28,7 @@ Tensor add(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor pow(const Tensor& a, double exponent);
 
+// Functions of one tensor keep its shape; roots, exponentials, logarithms and the like make f32 of integers.
 Tensor neg(const Tensor& x);
 Tensor abs(const Tensor& x);
 Tensor sign(const Tensor& x);
@@ -47,13 +50,16 @@ Tensor ceil(const Tensor& x);
 /// Half to even.
 Tensor round(const Tensor& x);
 Tensor trunc(const Tensor& x);
+/// min(max(x, low), high).
 Tensor clamp(const Tensor& x, double low, double high);
 Tensor relu(const Tensor& x);
 /// x * Phi(x).
 Tensor gelu(const Tensor& x);
 /// 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x^3))), Hendrycks & Gimpel 2016.
 Tensor gelu_tanh(const Tensor& x);
+/// x * sigmoid(x).
 Tensor silu(const Tensor& x);
+/// log(1 + exp(x)).
 Tensor softplus(const Tensor& x);
 
 Tensor eq(const Tensor& a, const Tensor& b);
@@ -71,6 +77,7 @@ Tensor isinf(const Tensor& x);
 Tensor isfinite(const Tensor& x);
 /// a where condition (bool) is true, b elsewhere.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+/// The elements converted to `dtype`; x itself if it has it.
 Tensor cast(const Tensor& x, DType dtype);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
@@ -87,6 +94,8 @@ inline Tensor operator-(double a, const Tensor& b) { return add(neg(b), a); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
 // ---- reductions: src/ops/reduction.cpp (empty `dims` means all) -----------------------------------------------------
+// The dims reduced vanish, or stay as 1 with `keepdim`. Of integers, sums and products are i64, means and norms f32.
+// Dims named twice and extrema of no elements throw.
 using Dims = std::initializer_list<int64_t>;
 Tensor sum(const Tensor& x, Dims dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, Dims dims = {}, bool keepdim = false);
@@ -98,47 +107,59 @@ Tensor var(const Tensor& x, Dims dims = {}, int64_t correction = 1, bool keepdim
 Tensor std_dev(const Tensor& x, Dims dims = {}, int64_t correction = 1, bool keepdim = false);
 /// sqrt(sum of squares).
 Tensor norm(const Tensor& x, Dims dims = {}, bool keepdim = false);
+/// log(sum(exp(x))), without overflow.
 Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim = false);
 Tensor any(const Tensor& x, Dims dims = {}, bool keepdim = false);
 Tensor all(const Tensor& x, Dims dims = {}, bool keepdim = false);
 /// Index (i64) of the first largest / smallest element.
 Tensor argmax(const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor argmin(const Tensor& x, int64_t dim, bool keepdim = false);
+/// Sums up to and with each element along `dim`; the shape of x.
 Tensor cumsum(const Tensor& x, int64_t dim);
 /// Values and indices (i64) of the k largest (or smallest), sorted.
 std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int64_t dim = -1, bool largest = true);
 /// Sums `x` down to `shape`, the reverse of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& shape);
 
-// ---- shape: src/ops/shape_ops.cpp (views where strides allow)
-// ---------------------------------------------------------
+// ---- shape: src/ops/shape_ops.cpp (views where strides allow) -------------------------------------------------------
 /// One size may be -1 and is inferred.
 Tensor reshape(const Tensor& x, const Shape& shape);
+/// Exchanges two dims.
 Tensor transpose(const Tensor& x, int64_t a, int64_t b);
+/// Dim i of the result is dim dims[i] of x; each is named once.
 Tensor permute(const Tensor& x, Dims dims);
+/// Repeats dims of 1, and new leading ones, to `shape` without copying; -1 keeps a size.
 Tensor expand(const Tensor& x, const Shape& shape);
+/// Drops `dim`, which must be 1.
 Tensor squeeze(const Tensor& x, int64_t dim);
+/// Puts a dim of 1 before `dim`; -1 appends it.
 Tensor unsqueeze(const Tensor& x, int64_t dim);
+/// Merges the dims `first` to `last`.
 Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 /// Elements start, start + step, ... below end (negative counts from the end; both are clamped). step > 0.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
+/// Element `index` along `dim`, which vanishes; a negative index counts from the end.
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
+/// x itself if it is row-major, otherwise a copy that is.
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);
+/// Joins along `dim`; the other sizes must agree.
 Tensor concat(const Tensors& parts, int64_t dim);
+/// Joins along a new `dim`; the shapes must agree.
 Tensor stack(const Tensors& parts, int64_t dim);
 /// Views of `size` elements along `dim`; the last may be shorter.
 Tensors split(const Tensor& x, int64_t size, int64_t dim);
+/// At most `count` views along `dim`, of equal size but for the last.
 Tensors chunk(const Tensor& x, int64_t count, int64_t dim);
 /// `low` and `high` elements of `value` before and after the last dims, outermost first.
 Tensor pad(const Tensor& x, Dims low, Dims high, double value = 0);
+/// Reverses the order along each of `dims`.
 Tensor flip(const Tensor& x, Dims dims);
 /// Zero above (below) diagonal `diagonal` of the last two dims.
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
 
-// ---- indexing: src/ops/indexing.cpp (indices i64 or i32; out of range throws)
-// --------------------------------------------
+// ---- indexing: src/ops/indexing.cpp (indices i64 or i32; out of range throws) ---------------------------------------
 /// out[i][j] = x[index[i][j]][j] for dim 0.
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 /// Adds source to a copy of x at the places gather would read. Deterministic.
@@ -147,10 +168,10 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 /// weight[index]: index [...], weight [rows, width] -> [..., width]. Its backward is deterministic.
 Tensor embedding(const Tensor& index, const Tensor& weight);
+/// index [...] -> [..., classes] (i64): one at the index, zero elsewhere.
 Tensor one_hot(const Tensor& index, int64_t classes);
 
-// ---- matmul: src/ops/matmul.cpp
-// -----------------------------------------------------------------------------------------
+// ---- matmul: src/ops/matmul.cpp -------------------------------------------------------------------------------------
 /// [..., m, k] x [..., k, n]; leading dims broadcast; 1-d operands as in NumPy. Transposed views are not copied.
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// act(x wᵀ + bias) + residual in one pass: x [..., in], weight [out, in], bias [out], residual [..., out]; the last
@@ -159,22 +180,24 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
                   const Tensor& residual = {});
 
-// ---- convolution and pooling: src/ops/conv.cpp (N, C, H, W)
-// ---------------------------------------------------------------
+// ---- convolution and pooling: src/ops/conv.cpp (N, C, H, W) ---------------------------------------------------------
+/// For rows and columns, each at most 2^31; padding is on both sides.
 struct Conv2dOptions {
   int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
 };
-/// x [n, c, h, w], weight [out, c / groups, r, s], bias [out] or undefined.
+/// x [n, c, h, w], weight [out, c / groups, r, s], bias [out] or undefined -> [n, out, h', w'] with
+/// h' = floor((h + 2 padding - dilation (r - 1) - 1) / stride) + 1.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
 struct Pool2dOptions {
   int64_t window[2] = {2, 2}, stride[2] = {0, 0}, padding[2] = {0, 0}, dilation[2] = {1, 1};  // stride 0: the window
   bool count_include_pad = true;
 };
+// x [n, c, h, w] -> [n, c, h', w'] as a convolution with `window`. Padding is at most half the window; it never is the
+// maximum. avg_pool2d takes no dilation; padding counts as zeros, or with `count_include_pad` off not at all.
 Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options = {});
 Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options = {});
 
-// ---- norms and softmax: src/ops/norm.cpp
-// ------------------------------------------------------------------------------------
+// ---- norms and softmax: src/ops/norm.cpp ----------------------------------------------------------------------------
 /// Over the last dims, as many as `weight` has. weight and bias may be undefined (then over the last dim). Ba et al.
 /// 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
@@ -187,20 +210,20 @@ Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {}, co
 /// Szegedy 2015.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
                   bool training, double momentum = 0.1, double eps = 1e-5);
+// exp(x) / sum(exp(x)) along `dim`, and its logarithm, without overflow.
 Tensor softmax(const Tensor& x, int64_t dim);
 Tensor log_softmax(const Tensor& x, int64_t dim);
 
-// ---- losses: src/ops/loss.cpp
-// ----------------------------------------------------------------------------------------------
+// ---- losses: src/ops/loss.cpp ---------------------------------------------------------------------------------------
 /// logits [..., classes], target [...] (i64); mean over the targets that are not `ignore_index`.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_index = -100,
                      double label_smoothing = 0);
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduction, int64_t ignore_index = -100,
                      double label_smoothing = 0);
+/// Mean of (x - target)², a scalar; the shapes must agree.
 Tensor mse_loss(const Tensor& x, const Tensor& target);
 
-// ---- attention: src/ops/attention.cpp
-// ---------------------------------------------------------------------------------------
+// ---- attention: src/ops/attention.cpp -------------------------------------------------------------------------------
 struct AttentionOptions {
   Tensor mask = {};     ///< broadcasts to [batch, heads, queries, keys]: bool (true attends) or floating (added)
   bool causal = false;  ///< query i attends keys 0..i, as in PyTorch
@@ -214,10 +237,10 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 /// values; the result is [batch, tokens, heads * d]. Nothing is split or transposed in memory, forward or backward.
 Tensor attention_qkv(const Tensor& qkv, int64_t heads, const AttentionOptions& options = {});
 
-// ---- random: src/ops/random.cpp
-// ---------------------------------------------------------------------------------------------
-Tensor rand(const Shape& shape, Generator& generator = default_generator(),
-            DType dtype = Float32);  ///< uniform in [0, 1)
+// ---- random: src/ops/random.cpp -------------------------------------------------------------------------------------
+/// Uniform in [0, 1).
+Tensor rand(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);
+/// Normal with mean 0 and variance 1.
 Tensor randn(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);
 /// Integers in [low, high), i64.
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator = default_generator());
