@@ -24,6 +24,9 @@ if(TESSERA_SANITIZE)
   set(TESSERA_ISA_LEVEL -O1 -fno-sanitize-address-use-after-scope -fno-sanitize=object-size)
 endif()
 
+# Integers wrap in kernels, as they do in PyTorch: in results, and in lanes that nobody asked for.
+list(APPEND TESSERA_ISA_LEVEL -fwrapv)
+
 # Instruction sets for which CPU kernels are compiled; the best one is chosen at run time.
 set(TESSERA_CPU_ISAS baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

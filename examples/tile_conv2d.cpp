@@ -27,11 +27,11 @@ void conv2d_relu(const Shape& c, const float* x, const float* weights, const flo
 }
 // ---- the end of the operator
 
-struct Problem {
+struct Example {
   Shape c;
   example::Floats x, weights, bias, result;
 
-  explicit Problem(const example::Sizes& s)
+  explicit Example(const example::Sizes& s)
       : c{s[0], s[3], s[4], window(s[1], s), window(s[2], s)},
         x(example::random_floats(c.batch * c.h.length * c.w.length * c.channels)),
         weights(example::random_floats(c.filters * c.h.filter * c.w.filter * c.channels)),
@@ -70,7 +70,7 @@ struct Problem {
 };
 
 int main(int argc, char** argv) {
-  return example::run<Problem>(argc, argv, "BATCH HEIGHT WIDTH CHANNELS FILTERS FILTER STRIDE DILATION",
+  return example::run<Example>(argc, argv, "BATCH HEIGHT WIDTH CHANNELS FILTERS FILTER STRIDE DILATION",
                                {{1, 1, 1, 1, 1, 1, 1, 1},
                                 {2, 11, 13, 3, 7, 3, 1, 1},
                                 {3, 17, 9, 5, 37, 5, 2, 1},

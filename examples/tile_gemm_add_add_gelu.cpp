@@ -16,11 +16,11 @@ void gemm_add_add_gelu(i64 m, i64 n, i64 k, const float* x, const float* w, cons
 }
 // ---- the end of the operator
 
-struct Problem {
+struct Example {
   i64 m, n, k;
   example::Floats x, w, residual, bias, result;
 
-  explicit Problem(const example::Sizes& s)
+  explicit Example(const example::Sizes& s)
       : m(s[0]),
         n(s[1]),
         k(s[2]),
@@ -47,6 +47,6 @@ struct Problem {
 };
 
 int main(int argc, char** argv) {
-  return example::run<Problem>(argc, argv, "M N K", {{1, 1, 1}, {7, 13, 29}, {37, 61, 53}, {131, 257, 401}},
+  return example::run<Example>(argc, argv, "M N K", {{1, 1, 1}, {7, 13, 29}, {37, 61, 53}, {131, 257, 401}},
                                {768, 3072, 768});
 }

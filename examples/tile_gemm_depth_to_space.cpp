@@ -19,11 +19,11 @@ void gemm_depth_to_space(i64 batch, i64 h, i64 w, i64 in, i64 out, i64 block, co
 }
 // ---- the end of the operator
 
-struct Problem {
+struct Example {
   i64 batch, h, w, in, out, block;
   example::Floats x, weights, result;
 
-  explicit Problem(const example::Sizes& s)
+  explicit Example(const example::Sizes& s)
       : batch(s[0]),
         h(s[1]),
         w(s[2]),
@@ -52,7 +52,7 @@ struct Problem {
 };
 
 int main(int argc, char** argv) {
-  return example::run<Problem>(argc, argv, "BATCH HEIGHT WIDTH IN OUT BLOCK",
+  return example::run<Example>(argc, argv, "BATCH HEIGHT WIDTH IN OUT BLOCK",
                                {{1, 1, 1, 1, 1, 1}, {2, 3, 5, 7, 3, 2}, {1, 7, 11, 29, 5, 3}, {3, 5, 13, 61, 17, 4}},
                                {8, 56, 56, 256, 64, 2});
 }

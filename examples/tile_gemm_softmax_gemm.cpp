@@ -31,12 +31,12 @@ void gemm_softmax_gemm(tessera::Executor& executor, const Q& q, const K& k, cons
 }
 // ---- the end of the operator
 
-struct Problem {
+struct Example {
   i64 batch, m, n, d, e;
   float scale;
   example::Floats q, k, v, result;
 
-  explicit Problem(const example::Sizes& s)
+  explicit Example(const example::Sizes& s)
       : batch(s[0]),
         m(s[1]),
         n(s[2]),
@@ -73,7 +73,7 @@ struct Problem {
 };
 
 int main(int argc, char** argv) {
-  return example::run<Problem>(argc, argv, "BATCH M N D E",
+  return example::run<Example>(argc, argv, "BATCH M N D E",
                                {{1, 1, 1, 1, 1}, {3, 7, 5, 11, 13}, {2, 131, 1, 17, 3}, {3, 67, 211, 37, 71}},
                                {12, 1024, 1024, 64, 64});
 }

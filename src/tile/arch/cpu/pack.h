@@ -231,6 +231,7 @@ struct Panel {
 template <int Outer, class T, class View>
 __attribute__((noinline)) void pack_separable(const void* untyped, const PanelRange& range, int width, T* to) {
   using V = NativeVec<T>;
+  if (range.depth == 0) return;
   const View& view = static_cast<const Separable<View>*>(untyped)->view;
   const int count = static_cast<int>(range.count);
   detail::Panel<remove_cvref_t<typename View::Element>> panel;
@@ -271,6 +272,7 @@ __attribute__((noinline)) void pack_separable(const void* untyped, const PanelRa
 /// The distances of steps [k, k + depth) of a separable view from step 0.
 template <int Outer, class View>
 __attribute__((noinline)) void separable_steps(const void* untyped, i64 k, i64 depth, i64* to) {
+  if (depth == 0) return;  // an empty sum has no first step
   const View& view = static_cast<const Separable<View>*>(untyped)->view;
   const i64 first = view.run({}, 1 - Outer, 1).offset;
   for (i64 i = 0; i < depth;) {
