@@ -44,7 +44,7 @@ TESSERA_HD int lane_count(int n) {
 
 /// Whether all columns of a matrix are the same for sure.
 template <class View>
-constexpr bool is_one_column() {
+constexpr TESSERA_HD bool is_one_column() {
   if constexpr (View::is_strided) {
     return is_same_v<decltype(View::Descriptor::strides), Tuple<i64, Int<0>>>;
   } else {
