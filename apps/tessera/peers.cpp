@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "kernels/cpu/isa_select.h"
+
 namespace tessera::app {
 namespace {
 
@@ -25,6 +27,11 @@ std::vector<GemmPeer> gemm_peers(int threads) {
   // Threads that wait for work in a loop would take the processor from whoever is measured next.
   setenv("OMP_WAIT_POLICY", "passive", 0);
   setenv("OPENBLAS_THREAD_TIMEOUT", "4", 0);
+  if (cpu_kernels::isa() == cpu_kernels::Isa::Avx2) {  // like with like, also where AVX-512 is there and not wanted
+    setenv("OPENBLAS_CORETYPE", "Haswell", 0);
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 0);
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 0);  // before oneDNN 3
+  }
   std::vector<GemmPeer> peers;
   void* openblas = open_first({"libopenblas.so.0", "libopenblas.so"});
   using Cblas = void(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
