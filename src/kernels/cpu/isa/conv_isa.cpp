@@ -1,111 +1,14 @@
-#include "conv.h"
-
-#include "epilogue.h"
-#include "tile/kernels/conv.h"
+#include "conv_typed.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
+
+namespace conv {
+TESSERA_CONV_OF(extern, double)
+}
+
 namespace {
 
-using namespace tile;
-
-ConvShape shape_of(const ConvArgs& a) {
-  const auto window = [&](int d) {
-    return Window{a.size[d], a.filter[d], a.stride[d], a.dilation[d], a.padding[d], a.padding[d]};
-  };
-  return {a.images, a.channels, a.filters, a.groups, window(0), window(1)};
-}
-
-/// (n, c, h, w) as (n, h, w, c).
-template <class T>
-StridedView<T, 4> channels_last(const ConvTensor& t, i64 n, i64 c, i64 h, i64 w) {
-  return strided(static_cast<T*>(t.data), {n, h, w, c}, {t.strides[0], t.strides[2], t.strides[3], t.strides[1]});
-}
-template <class T>
-StridedView<T, 4> images(const ConvArgs& a) {
-  return channels_last<T>(a.x, a.images, a.channels, a.size[0], a.size[1]);
-}
-template <class T>
-StridedView<T, 4> filters(const ConvArgs& a) {
-  return channels_last<T>(a.w, a.filters, a.channels / a.groups, a.filter[0], a.filter[1]);
-}
-template <class T>
-StridedView<T, 4> outputs(const ConvArgs& a, const ConvShape& s) {
-  return channels_last<T>(a.y, a.images, a.filters, s.h.output(), s.w.output());
-}
-
-/// One group of an image (n, h, w, c) as the matrix [channels, positions].
-template <class T>
-auto planes(const StridedView<T, 4>& v, i64 image, i64 group, i64 channels) {
-  return transform(tile::detail::one_group(v, image, group, channels), merge<3>(), merge<0, 1, 2>());
-}
-/// The same as a strided matrix; the rows of the image must follow each other.
-template <class T>
-StridedView<T, 2> strided_planes(const StridedView<T, 4>& v, i64 image, i64 group, i64 channels) {
-  return strided(v.data + image * v.stride(0) + group * channels * v.stride(3), {channels, v.length(1) * v.length(2)},
-                 {v.stride(3), v.stride(2)});
-}
-template <class T>
-bool is_dense(const StridedView<T, 4>& v) {
-  return v.length(1) == 1 || v.stride(1) == v.length(2) * v.stride(2);
-}
-
-template <class T>
-void forward_as(const ConvArgs& args, Executor& pool) {
-  const ConvShape s = shape_of(args);
-  const auto y = outputs<T>(args, s);
-  const i64 k = s.group_filters();
-  const T zero = 0;
-  const auto run = [&](auto result, auto activation) {
-    conv2d_forward<T>(ExecutorRef(pool), s, images<const T>(args), filters<const T>(args),
-                      static_cast<T*>(args.workspace), [&](i64 image, i64 group) {
-                        const T* bias = args.bias ? static_cast<const T*>(args.bias) + group * k : &zero;
-                        const i64 step = args.bias ? 1 : 0;
-                        const auto column = strided(bias, tuple(k, s.h.output() * s.w.output()), tuple(step, Int<0>{}));
-                        return store(result(image, group), apply(activation, acc + load(column)));
-                      });
-  };
-  const AnyActivation any{args.activation};
-  const auto dense = [&](i64 image, i64 group) { return strided_planes(y, image, group, k); };
-  if (!is_dense(y)) return run([&](i64 image, i64 group) { return planes(y, image, group, k); }, any);
-  if constexpr (is_same_v<T, float>) {
-    if (args.activation == Activation::none) return run(dense, FixedActivation<Activation::none>{});
-  }
-  run(dense, any);
-}
-
-template <class T>
-void backward_images_as(const ConvArgs& args, Executor& pool) {
-  const ExecutorRef executor(pool);
-  const ConvShape s = shape_of(args);
-  const auto gy = outputs<const T>(args, s);
-  const auto w = filters<const T>(args);
-  T* const memory = static_cast<T*>(args.workspace);
-  const auto gx = images<T>(args);
-  const i64 c = s.group_channels();
-  if (s.h.stride == 1 && s.w.stride == 1 && is_dense(gx)) {
-    return conv2d_backward_images<T>(executor, s, gy, w, memory, [&](i64 image, i64 group, auto&, auto&) {
-      return store(strided_planes(gx, image, group, c), acc);
-    });
-  }
-  conv2d_backward_images<T>(executor, s, gy, w, memory, [&](i64 image, i64 group, const Residue& h, const Residue& w) {
-    const auto met = residue_positions(tile::detail::one_group(gx, image, group, c), h, w);
-    return store(transform(met, merge<3>(), merge<0, 1, 2>()), acc);
-  });
-}
-
-template <class T>
-void backward_filters_as(const ConvArgs& args, Executor& pool) {
-  const ConvShape s = shape_of(args);
-  const auto gw = filters<T>(args);
-  const i64 k = s.group_filters();
-  conv2d_backward_filters<T>(ExecutorRef(pool), s, images<const T>(args), outputs<const T>(args, s),
-                             static_cast<T*>(args.workspace), [&](i64 group) {
-                               return store(
-                                   transform(tile::detail::group_filters(gw, group, k), pass(), merge<3, 1, 2>()), acc);
-                             });
-}
-
-// ---- the table
+using namespace conv;
 
 i64 bytes(const ConvArgs& args, i64 elements) { return elements * (args.type == Scalar::f64 ? 8 : 4); }
 

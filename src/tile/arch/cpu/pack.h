@@ -82,10 +82,7 @@ void pack_along_k(const Lines<S>& lines, i64 offset, int count, int width, i64 d
   for (int i0 = 0; i0 < width; i0 += n) {
     const int rows = min(count - i0, n), columns = min(width - i0, n);
     const S* const* source = lines.first + i0;
-    const auto block = [&](i64 k, int steps, auto fetch) __attribute__((always_inline)) {
-      V row[n];
-      TESSERA_UNROLL
-      for (int i = 0; i < n; ++i) row[i] = i < rows ? fetch(source[i] + offset + k) : V(T(0));
+    const auto put = [&](i64 k, int steps, V(&row)[n]) __attribute__((always_inline)) {
       transpose(row);
       T* target = to + k * width + i0;
       // Whole vectors where they fit, or where what spills over belongs to the next step of k, written later.
@@ -97,10 +94,17 @@ void pack_along_k(const Lines<S>& lines, i64 offset, int count, int width, i64 d
       }
     };
     i64 k = 0;
-    for (; k + n <= depth; k += n) block(k, n, [](const S* p) { return load<V>(p); });
-    if (k < depth) {
+    for (; k + n <= depth; k += n) {
+      V row[n];
+      TESSERA_UNROLL
+      for (int i = 0; i < n; ++i) row[i] = i < rows ? load<V>(source[i] + offset + k) : V(T(0));
+      put(k, n, row);
+    }
+    if (k < depth) {  // a loop in the binary, too: seldom run, and long where masks are branches
       const int rest = static_cast<int>(depth - k);
-      block(k, rest, [=](const S* p) { return load<V>(p, rest); });
+      V row[n];
+      for (int i = 0; i < n; ++i) row[i] = i < rows ? load<V>(source[i] + offset + k, rest) : V(T(0));
+      put(k, rest, row);
     }
   }
 }

@@ -1,0 +1,10 @@
+#include "gemm_leaves.h"
+
+namespace tessera::cpu_kernels::TESSERA_ISA {
+
+WithEpilogue<double> f64_epilogue(const GemmArgs& args) {
+  const auto plain = plain_epilogue<double>(args);
+  return plain ? plain : with_any<double, double>;
+}
+
+}  // namespace tessera::cpu_kernels::TESSERA_ISA
