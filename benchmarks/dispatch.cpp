@@ -1,6 +1,7 @@
 // What a call costs before its kernel has anything to do: operators on one element.
 #include <benchmark/benchmark.h>
 
+#include "tessera/amp.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 
@@ -36,6 +37,13 @@ void exp_with_grad(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(exp(a));
 }
 BENCHMARK(exp_with_grad);
+
+void add_under_autocast(benchmark::State& state) {
+  Tensor a = ones({1}), b = ones({1});
+  amp::Autocast guard(BFloat16);
+  for (auto _ : state) benchmark::DoNotOptimize(add(a, b));
+}
+BENCHMARK(add_under_autocast);
 
 void sum_without_grad(benchmark::State& state) {
   Tensor a = ones({1});

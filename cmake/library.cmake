@@ -26,7 +26,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   endforeach()
 
   file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS
-       src/kernels/cpu/*.cpp src/ops/*.cpp src/autograd/*.cpp src/nn/*.cpp src/optim/*.cpp src/data/*.cpp
+       src/kernels/cpu/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/nn/*.cpp src/optim/*.cpp src/data/*.cpp
        src/io/*.cpp src/models/*.cpp src/cases/*.cpp)
   list(FILTER library_sources EXCLUDE REGEX "/isa/")
   if(library_sources)

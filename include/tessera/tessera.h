@@ -1,5 +1,6 @@
 // Everything a program needs: tensors, operators, differentiation, modules, optimizers, data and files.
 #pragma once
+#include "tessera/amp.h"
 #include "tessera/autograd.h"
 #include "tessera/data.h"
 #include "tessera/device.h"

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ops/gradient.h"
+#include "tessera/amp.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 
@@ -183,6 +184,7 @@ void Tensor::backward(Tensor gradient, bool retain_graph, bool create_graph) con
   if (!requires_grad()) throw Error("backward: " + describe(*this) + " does not require a gradient");
   gradient = seed_gradient("backward", *this, gradient);
   GradMode mode(create_graph);
+  amp::NoAutocast plain;
   Backward walk({*this}, nullptr, retain_graph || create_graph);
   walk.seed(*this, std::move(gradient));
   walk.run();
@@ -193,6 +195,7 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_
   if (!grad_outputs.empty() && grad_outputs.size() != outputs.size())
     throw Error(fmt::format("grad: {} gradients for {} outputs", grad_outputs.size(), outputs.size()));
   GradMode mode(create_graph);
+  amp::NoAutocast plain;
   Backward walk(outputs, &inputs, retain_graph || create_graph);
   for (size_t i = 0; i < outputs.size(); ++i)
     walk.seed(outputs[i], seed_gradient("grad", outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]));

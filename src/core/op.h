@@ -12,8 +12,9 @@ namespace tessera {
 
 using Metas = SmallVector<TensorMeta, 2>;
 
-/// What autocast does with the inputs of an op.
-enum class Autocast : uint8_t { None, Lower, Float32, Promote };
+/// What autocast does with the floating inputs of an op: nothing; casts them to the region's lower dtype, to f32
+/// (norms: or only x to the lower dtype, where the region keeps residual streams there), or to the widest among them.
+enum class Autocast : uint8_t { None, Lower, Float32, Norm, Promote };
 
 /// Bit masks over inputs and outputs of what backward needs.
 struct Saves {

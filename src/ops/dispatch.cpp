@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/autocast.h"
 #include "ops/op_table.h"
 
 namespace tessera {
@@ -47,7 +48,7 @@ struct OpNode final : Node {
   }
 
   void release() override {
-    released = true;
+    released |= !inputs.empty() || !outputs_saved.empty();  // what saved nothing, such as a cast, can go on
     inputs.clear();
     outputs_saved.clear();
   }
@@ -172,6 +173,7 @@ void run(const Op& op, const Tensors& in, const Attrs& attrs, const Tensors& out
 }  // namespace
 
 Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
+  if (amp::autocast_state.devices) amp::autocast(op, in);
   Device device = common_device(op, in);
   bool recording = false;
   if (op.vjp && grad_enabled())

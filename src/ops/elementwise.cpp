@@ -269,7 +269,7 @@ const Op clamp_backward = {.name = "clamp_backward", .infer = infer_binary<"clam
 // One input: name, dtype of the result, value; gradient from g and x (the input) or y (the result).
 const Op neg_op = unary<"neg", Like, [](double x) { return -x; }, Output, [](T g, T) { return -g; }>();
 const Op abs_op = unary<"abs", Like, [](double x) { return std::abs(x); }, Input, [](T g, T x) { return g * sign(x); }>();
-const Op square_op = unary<"square", Like, [](double x) { return x * x; }, Input, [](T g, T x) { return g * x * 2.0; }>();
+const Op square_op = unary<"square", Like, [](double x) { return x * x; }, Input, [](T g, T x) { return g * x * 2.0; }>(kFloat32);
 const Op exp_op = unary<"exp", Real, [](double x) { return std::exp(x); }, Output, [](T g, T y) { return g * y; }>(kFloat32);
 const Op expm1_op = unary<"expm1", Real, [](double x) { return std::expm1(x); }, Output, [](T g, T y) { return g * (y + 1.0); }>(kFloat32);
 const Op log_op = unary<"log", Real, [](double x) { return std::log(x); }, Input, [](T g, T x) { return g / x; }>(kFloat32);

@@ -171,7 +171,8 @@ const Op scatter_add_op = {.name = "scatter_add",
                            .infer = infer_scatter_add,
                            .vjp = scatter_add_vjp,
                            .reference = scatter_add_reference,
-                           .saves = {.inputs = 2}};
+                           .saves = {.inputs = 2},
+                           .autocast = Autocast::Promote};
 const Op index_select_op = {.name = "index_select",
                             .infer = infer_index_select,
                             .vjp = index_select_vjp,

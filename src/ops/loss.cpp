@@ -1,6 +1,7 @@
 // Losses. cross_entropy is one pass over the logits that keeps the log-sum-exp of each row; its backward another.
 #include <cmath>
 
+#include "ops/autocast.h"
 #include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/op_table.h"
@@ -145,7 +146,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduc
 Tensor mse_loss(const Tensor& x, const Tensor& target) {
   if (!(x.shape() == target.shape()))
     fail("mse_loss", "shapes differ: {} and {}", to_string(x.shape()), to_string(target.shape()));
-  return mean(square(x - target));
+  return mean(square(amp::autocast_to_float32(x) - amp::autocast_to_float32(target)));
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "ops/autocast.h"
 #include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/op_table.h"
@@ -205,6 +206,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 }
 Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
                   const Tensor& residual) {
+  if (amp::is_wide_residual(residual)) return add(residual, linear_act(x, weight, bias, activation));
   return dispatch_one(linear_op, {x, weight, bias, residual}, LinearAttrs{activation});
 }
 

@@ -76,10 +76,12 @@ Tensors gradients(const Seen& seen, const Tensor& g, const Tensor& x, const Tens
   Tensor dxhat = weight.defined() ? dy * reshape(weight, seen.weight) : dy;
   Tensor dx = dxhat - xhat * seen.average(dxhat * xhat);
   if (m.mean.defined()) dx = dx - seen.average(dxhat);
-  dx = reshape(dx * reshape(m.rstd, seen.statistics), x.shape());
+  dx = cast(reshape(dx * reshape(m.rstd, seen.statistics), x.shape()), x.dtype());
   if (!weight.defined()) return {dx, empty({0}, x.dtype(), x.device()), empty({0}, x.dtype(), x.device())};
-  return {dx, reshape(sum_to(dy * xhat, seen.weight), weight.shape()),
-          reshape(sum_to(dy, seen.weight), weight.shape())};
+  auto weight_gradient = [&](const Tensor& t) {
+    return reshape(sum_to(cast(t, weight.dtype()), seen.weight), weight.shape());
+  };
+  return {dx, weight_gradient(dy * xhat), weight_gradient(dy)};
 }
 
 Tensors wanted(const Saved& s, Tensors grads, size_t count) {
@@ -94,13 +96,22 @@ TensorMeta statistics_like(const TensorMeta& x, const Shape& shape) {
   return {shape, statistics_dtype(x.dtype), x.device};
 }
 TensorMeta gradient_like(const TensorMeta& x, const TensorMeta& weight) {
-  return like(x, is_absent(weight) ? Shape{0} : weight.shape);
+  return is_absent(weight) ? like(x, {0}) : TensorMeta{weight.shape, weight.dtype, x.device};
+}
+
+// Weights have the dtype of x or, beside halves, that of the statistics.
+void require_norm_dtypes(std::string_view op, const TensorMeta& x, std::span<const TensorMeta> weights) {
+  require_one_floating_dtype(op, {&x, 1}, 1);
+  for (const TensorMeta& w : weights)
+    if (!is_absent(w) && w.dtype != x.dtype && w.dtype != statistics_dtype(x.dtype))
+      fail(op, "dtypes differ: {} and {}", describe(x), describe(w));
 }
 
 void require_bias_like_weight(std::string_view op, const TensorMeta& weight, const TensorMeta& bias) {
   if (is_absent(bias)) return;
   if (is_absent(weight)) fail(op, "a bias without a weight is not supported");
   require_shape(op, "bias", bias, weight.shape);
+  if (bias.dtype != weight.dtype) fail(op, "dtypes differ: weight {} and bias {}", describe(weight), describe(bias));
 }
 
 // ---- layer_norm: x, weight?, bias? -> y, mean, rstd; rms_norm: x, weight? -> y, rstd
@@ -121,14 +132,14 @@ Shape statistics_shape(const TensorMeta& x, const TensorMeta& weight) {
 }
 
 Metas infer_layer_norm(std::span<const TensorMeta> in, const Attrs&) {
-  require_one_floating_dtype("layer_norm", in, 3);
+  require_norm_dtypes("layer_norm", in[0], in.subspan(1));
   Shape statistics = statistics_shape<"layer_norm">(in[0], in[1]);
   require_bias_like_weight("layer_norm", in[1], in[2]);
   return {in[0], statistics_like(in[0], statistics), statistics_like(in[0], statistics)};
 }
 
 Metas infer_rms_norm(std::span<const TensorMeta> in, const Attrs&) {
-  require_one_floating_dtype("rms_norm", in, 2);
+  require_norm_dtypes("rms_norm", in[0], in.subspan(1));
   if (!is_absent(in[1])) require_rank("rms_norm", "weight", in[1], 1);
   return {in[0], statistics_like(in[0], statistics_shape<"rms_norm">(in[0], in[1]))};
 }
@@ -152,7 +163,8 @@ Tensors row_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
 // ---- layer_norm_backward: dy, x, weight?, mean, rstd -> dx, dweight, dbias; rms_norm_backward: without mean and dbias
 
 Metas infer_layer_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
-  require_one_floating_dtype("layer_norm_backward", in, 3);
+  require_one_floating_dtype("layer_norm_backward", in, 2);
+  require_norm_dtypes("layer_norm_backward", in[1], in.subspan(2, 1));
   require_shape("layer_norm_backward", "gradient", in[0], in[1].shape);
   Shape statistics = statistics_shape<"layer_norm_backward">(in[1], in[2]);
   require_shape("layer_norm_backward", "mean", in[3], statistics);
@@ -161,7 +173,8 @@ Metas infer_layer_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
 }
 
 Metas infer_rms_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
-  require_one_floating_dtype("rms_norm_backward", in, 3);
+  require_one_floating_dtype("rms_norm_backward", in, 2);
+  require_norm_dtypes("rms_norm_backward", in[1], in.subspan(2, 1));
   require_shape("rms_norm_backward", "gradient", in[0], in[1].shape);
   require_shape("rms_norm_backward", "rstd", in[3], statistics_shape<"rms_norm_backward">(in[1], in[2]));
   return {in[1], gradient_like(in[1], in[2])};
@@ -195,7 +208,7 @@ const Op layer_norm_op = {.name = "layer_norm",
                           .fused_vjp = layer_norm_fused_vjp,
                           .reference = row_norm_reference<true>,
                           .saves = {.inputs = 0b011, .outputs = 0b110},
-                          .autocast = Autocast::Float32,
+                          .autocast = Autocast::Norm,
                           .hidden_outputs = 2};
 const Op rms_norm_op = {.name = "rms_norm",
                         .infer = infer_rms_norm,
@@ -203,7 +216,7 @@ const Op rms_norm_op = {.name = "rms_norm",
                         .fused_vjp = rms_norm_fused_vjp,
                         .reference = row_norm_reference<false>,
                         .saves = {.inputs = 0b11, .outputs = 0b10},
-                        .autocast = Autocast::Float32,
+                        .autocast = Autocast::Norm,
                         .hidden_outputs = 1};
 
 // ---- group_norm: x [n, c, ...], weight? [c], bias? [c] -> y, mean [n, groups], rstd [n, groups]
@@ -220,14 +233,15 @@ Shape group_statistics(const TensorMeta& x, const TensorMeta& weight, int64_t gr
 }
 
 Metas infer_group_norm(std::span<const TensorMeta> in, const Attrs& attrs) {
-  require_one_floating_dtype("group_norm", in, 3);
+  require_norm_dtypes("group_norm", in[0], in.subspan(1));
   Shape statistics = group_statistics<"group_norm">(in[0], in[1], attrs.as<NormAttrs>().groups);
   require_bias_like_weight("group_norm", in[1], in[2]);
   return {in[0], statistics_like(in[0], statistics), statistics_like(in[0], statistics)};
 }
 
 Metas infer_group_norm_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
-  require_one_floating_dtype("group_norm_backward", in, 3);
+  require_one_floating_dtype("group_norm_backward", in, 2);
+  require_norm_dtypes("group_norm_backward", in[1], in.subspan(2, 1));
   require_shape("group_norm_backward", "gradient", in[0], in[1].shape);
   Shape statistics = group_statistics<"group_norm_backward">(in[1], in[2], attrs.as<NormAttrs>().groups);
   require_shape("group_norm_backward", "mean", in[3], statistics);
@@ -263,7 +277,7 @@ const Op group_norm_op = {.name = "group_norm",
                           .fused_vjp = group_norm_fused_vjp,
                           .reference = group_norm_reference,
                           .saves = {.inputs = 0b011, .outputs = 0b110},
-                          .autocast = Autocast::Float32,
+                          .autocast = Autocast::Norm,
                           .hidden_outputs = 2};
 
 // ---- batch_norm in training: x [n, c, ...], weight? [c], bias? [c] -> y, mean [c], var [c] of the batch (divided by
@@ -276,7 +290,7 @@ void require_channels(const TensorMeta& x, const TensorMeta& weight) {
 }
 
 Metas infer_batch_norm(std::span<const TensorMeta> in, const Attrs&) {
-  require_one_floating_dtype("batch_norm", in, 3);
+  require_norm_dtypes("batch_norm", in[0], in.subspan(1));
   require_channels<"batch_norm">(in[0], in[1]);
   require_bias_like_weight("batch_norm", in[1], in[2]);
   if (in[0].shape.numel() == in[0].shape[1])
@@ -315,7 +329,8 @@ Tensors batch_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 // dy, x, weight?, mean, rstd -> dx, dweight, dbias
 Metas infer_batch_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
-  require_one_floating_dtype("batch_norm_backward", in, 3);
+  require_one_floating_dtype("batch_norm_backward", in, 2);
+  require_norm_dtypes("batch_norm_backward", in[1], in.subspan(2, 1));
   require_shape("batch_norm_backward", "gradient", in[0], in[1].shape);
   require_channels<"batch_norm_backward">(in[1], in[2]);
   require_shape("batch_norm_backward", "mean", in[3], {in[1].shape[1]});
@@ -341,7 +356,6 @@ const Op batch_norm_op = {.name = "batch_norm",
                           .fused_vjp = batch_norm_fused_vjp,
                           .reference = batch_norm_reference,
                           .saves = {.inputs = 0b011, .outputs = 0b1010},
-                          .autocast = Autocast::Float32,
                           .hidden_outputs = 1};
 
 // With given statistics batch norm is a product and a sum per channel.

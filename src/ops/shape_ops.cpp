@@ -468,7 +468,8 @@ const Op concat_op = {.name = "concat",
                       .infer = infer_concat,
                       .vjp = concat_vjp,
                       .reference = concat_reference,
-                      .saves = {.metas = kAll}};
+                      .saves = {.metas = kAll},
+                      .autocast = Autocast::Promote};
 const Op pad_op = {
     .name = "pad", .infer = infer_pad, .vjp = pad_vjp, .reference = pad_reference, .saves = {.metas = 1}};
 const Op flip_op = {.name = "flip", .infer = infer_flip, .vjp = flip_vjp, .reference = flip_reference};

@@ -7,6 +7,9 @@ namespace {
 
 DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
 
+// What a kernel is given: x of a half type is widened beside f32 weights.
+DType common_dtype(const Tensor& x, const Tensor& weight) { return weight.defined() ? weight.dtype() : x.dtype(); }
+
 // A hidden statistic, in the workspace where no gradient will need it.
 void* statistic(Workspace& workspace, const Call& call, size_t output, long long count) {
   const Tensor& t = call.out[output];
@@ -27,17 +30,18 @@ long long inner_size(const Tensor& x, int64_t dims) {
 template <bool rms>
 void layer_norm(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &weight = call.in[1];
+  const DType dtype = common_dtype(x, weight);
   int64_t inner = normalized_dims(weight);
   LayerNormArgs args{};
-  args.type = scalar_of(x.dtype());
+  args.type = scalar_of(dtype);
   args.rms = rms;
   args.n = inner_size(x, inner);
   args.rows = x.numel() / args.n;
-  args.x = read_rows(workspace, x, inner, x.dtype());
-  args.y = write_rows(workspace, call.out[0], inner, x.dtype());
-  args.weight = read_contiguous(workspace, weight, x.dtype());
+  args.x = read_rows(workspace, x, inner, dtype);
+  args.y = write_rows(workspace, call.out[0], inner, dtype);
+  args.weight = read_contiguous(workspace, weight, dtype);
   if (!rms) {
-    args.bias = read_contiguous(workspace, call.in[2], x.dtype());
+    args.bias = read_contiguous(workspace, call.in[2], dtype);
     args.mean = statistic(workspace, call, 1, args.rows);
   }
   args.rstd = statistic(workspace, call, rms ? 1 : 2, args.rows);
@@ -48,16 +52,17 @@ void layer_norm(const Call& call, Workspace& workspace) {
 template <bool rms>
 void layer_norm_backward(const Call& call, Workspace& workspace) {
   const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2];
+  const DType dtype = common_dtype(x, weight);
   int64_t inner = normalized_dims(weight);
   LayerNormBackwardArgs args{};
-  args.type = scalar_of(x.dtype());
+  args.type = scalar_of(dtype);
   args.rms = rms;
   args.n = inner_size(x, inner);
   args.rows = x.numel() / args.n;
-  args.dy = read_rows(workspace, dy, inner, x.dtype());
-  args.x = read_rows(workspace, x, inner, x.dtype());
-  args.dx = write_rows(workspace, call.out[0], inner, x.dtype());
-  args.weight = read_contiguous(workspace, weight, x.dtype());
+  args.dy = read_rows(workspace, dy, inner, dtype);
+  args.x = read_rows(workspace, x, inner, dtype);
+  args.dx = write_rows(workspace, call.out[0], inner, dtype);
+  args.weight = read_contiguous(workspace, weight, dtype);
   args.dweight = gradient(call.out[1], weight);
   if (!rms) {
     args.dbias = gradient(call.out[2], weight);
@@ -81,17 +86,17 @@ bool has_planes(const Tensor& t) {
   }
   return true;
 }
-PlanesArg read_planes(Workspace& workspace, const Tensor& t) {
-  return planes(t, workspace.read(t, t.dtype(), has_planes(t)));
+PlanesArg read_planes(Workspace& workspace, const Tensor& t, DType dtype) {
+  return planes(t, workspace.read(t, dtype, has_planes(t)));
 }
-PlanesArg write_planes(Workspace& workspace, const Tensor& t) {
-  return planes(t, workspace.write(t, t.dtype(), has_planes(t)));
+PlanesArg write_planes(Workspace& workspace, const Tensor& t, DType dtype) {
+  return planes(t, workspace.write(t, dtype, has_planes(t)));
 }
 
 template <class Args>
-Args plane_args(const Tensor& x) {
+Args plane_args(const Tensor& x, DType dtype) {
   Args args{};
-  args.type = scalar_of(x.dtype());
+  args.type = scalar_of(dtype);
   args.batch = x.size(0);
   args.channels = x.size(1);
   args.size = Shape(x.shape().begin() + 2, x.shape().end()).numel().value();
@@ -102,11 +107,12 @@ Args plane_args(const Tensor& x) {
 template <class Args>
 Args plane_backward_args(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[1], &weight = call.in[2];
-  Args args = plane_args<Args>(x);
-  args.dy = read_planes(workspace, call.in[0]);
-  args.x = read_planes(workspace, x);
-  args.dx = write_planes(workspace, call.out[0]);
-  args.weight = read_contiguous(workspace, weight, x.dtype());
+  const DType dtype = common_dtype(x, weight);
+  Args args = plane_args<Args>(x, dtype);
+  args.dy = read_planes(workspace, call.in[0], dtype);
+  args.x = read_planes(workspace, x, dtype);
+  args.dx = write_planes(workspace, call.out[0], dtype);
+  args.weight = read_contiguous(workspace, weight, dtype);
   args.dweight = gradient(call.out[1], weight);
   args.dbias = gradient(call.out[2], weight);
   args.mean = read_contiguous(workspace, call.in[3], statistics_dtype(x));
@@ -116,12 +122,13 @@ Args plane_backward_args(const Call& call, Workspace& workspace) {
 
 void group_norm(const Call& call, Workspace& workspace) {
   const Tensor& x = call.in[0];
-  auto args = plane_args<GroupNormArgs>(x);
+  const DType dtype = common_dtype(x, call.in[1]);
+  auto args = plane_args<GroupNormArgs>(x, dtype);
   args.groups = call.attrs.as<NormAttrs>().groups;
-  args.x = read_planes(workspace, x);
-  args.y = write_planes(workspace, call.out[0]);
-  args.weight = read_contiguous(workspace, call.in[1], x.dtype());
-  args.bias = read_contiguous(workspace, call.in[2], x.dtype());
+  args.x = read_planes(workspace, x, dtype);
+  args.y = write_planes(workspace, call.out[0], dtype);
+  args.weight = read_contiguous(workspace, call.in[1], dtype);
+  args.bias = read_contiguous(workspace, call.in[2], dtype);
   args.mean = statistic(workspace, call, 1, args.batch * args.groups);
   args.rstd = statistic(workspace, call, 2, args.batch * args.groups);
   args.eps = call.attrs.as<NormAttrs>().eps;
@@ -138,12 +145,13 @@ void group_norm_backward(const Call& call, Workspace& workspace) {
 // The batch's variance is a running estimate that starts from nothing and moves all the way.
 void batch_norm(const Call& call, Workspace& workspace) {
   const Tensor& x = call.in[0];
-  auto args = plane_args<BatchNormArgs>(x);
+  const DType dtype = common_dtype(x, call.in[1]);
+  auto args = plane_args<BatchNormArgs>(x, dtype);
   args.training = true;
-  args.x = read_planes(workspace, x);
-  args.y = write_planes(workspace, call.out[0]);
-  args.weight = read_contiguous(workspace, call.in[1], x.dtype());
-  args.bias = read_contiguous(workspace, call.in[2], x.dtype());
+  args.x = read_planes(workspace, x, dtype);
+  args.y = write_planes(workspace, call.out[0], dtype);
+  args.weight = read_contiguous(workspace, call.in[1], dtype);
+  args.bias = read_contiguous(workspace, call.in[2], dtype);
   args.mean = call.out[1].data_ptr();
   args.running_variance = call.out[2].data_ptr();
   args.momentum = 1;

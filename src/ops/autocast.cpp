@@ -1,0 +1,107 @@
+#include "ops/autocast.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "tessera/autograd.h"
+#include "tessera/ops.h"
+
+namespace tessera::amp {
+
+constinit thread_local AutocastState autocast_state;
+
+namespace {
+
+// The lower copy of a parameter; valid while the parameter has this storage in this version.
+struct CachedCast {
+  Tensor source, lower;
+  Ref<Storage> storage;
+  uint32_t version;
+};
+
+thread_local int depth = 0;  // of regions, enabled or not
+thread_local std::unordered_map<const TensorImpl*, CachedCast> cached_casts;
+
+uint8_t bit(DeviceType device) { return static_cast<uint8_t>(1 << static_cast<int>(device)); }
+bool is_on(DeviceType device) { return autocast_state.devices & bit(device); }
+
+bool is_eligible(const Tensor& t) {
+  return t.defined() && is_floating(t.dtype()) && t.dtype() != Float64 && is_on(t.device().type);
+}
+
+// A parameter serves many calls of a forward pass; a copy made where nothing was recorded cannot serve one that is.
+Tensor cached_cast(const Tensor& t, DType dtype) {
+  const uint32_t version = t.storage()->version.load(std::memory_order_relaxed);
+  auto it = cached_casts.find(t.ref().get());
+  if (it != cached_casts.end()) {
+    const CachedCast& c = it->second;
+    if (c.lower.dtype() == dtype && c.storage == t.storage() && c.version == version &&
+        (c.lower.requires_grad() || !grad_enabled()))
+      return c.lower;
+  }
+  Tensor lower = cast(t, dtype);
+  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, t.storage(), version});
+  return lower;
+}
+
+Tensor cast_input(const Tensor& t, DType dtype) {
+  const bool weight = autocast_state.options.cache_weights && t.dtype() == Float32 && dtype != Float32 &&
+                      t.requires_grad() && t.is_leaf();
+  return weight ? cached_cast(t, dtype) : cast(t, dtype);
+}
+
+AutocastState enter(uint8_t devices, DType dtype, const AutocastOptions& options) {
+  if (dtype != Float16 && dtype != BFloat16)
+    throw Error(fmt::format("Autocast: {} is no lower precision: f16 or bf16", name(dtype)));
+  const AutocastState previous = autocast_state;
+  AutocastState& s = autocast_state;
+  s.devices = static_cast<uint8_t>(options.enabled ? s.devices | devices : s.devices & ~devices);
+  s.options = options;
+  for (int d = 0; d < kDeviceTypeCount; ++d)
+    if (devices >> d & 1) s.dtype[d] = dtype;
+  ++depth;
+  return previous;
+}
+
+constexpr uint8_t kAllDevices = (1 << kDeviceTypeCount) - 1;
+
+}  // namespace
+
+Autocast::Autocast(DType dtype, const AutocastOptions& options) : previous_(enter(kAllDevices, dtype, options)) {}
+Autocast::Autocast(DType dtype, DeviceType device, const AutocastOptions& options)
+    : previous_(enter(bit(device), dtype, options)) {}
+Autocast::~Autocast() {
+  autocast_state = previous_;
+  if (--depth == 0) cached_casts.clear();
+}
+
+bool autocast_enabled(DeviceType device) { return is_on(device); }
+DType autocast_dtype(DeviceType device) { return autocast_state.dtype[static_cast<int>(device)]; }
+
+void autocast(const Op& op, Tensors& in) {
+  using Policy = tessera::Autocast;
+  if (op.autocast == Policy::None) return;
+  const auto* first = std::find_if(in.begin(), in.end(), is_eligible);
+  if (first == in.end()) return;
+  const bool lower_norm = op.autocast == Policy::Norm && autocast_state.options.lower_residual;
+  DType dtype = Float32;
+  if (op.autocast == Policy::Lower || op.autocast == Policy::Promote || lower_norm)
+    dtype = autocast_dtype(first->device().type);
+  if (op.autocast == Policy::Promote)
+    for (const Tensor& t : in)
+      if (is_eligible(t)) dtype = promote(dtype, t.dtype());
+  for (Tensor& t : in) {
+    if (is_eligible(t) && t.dtype() != dtype) t = cast_input(t, dtype);
+    if (lower_norm) break;  // the kernels take x with f32 weights
+  }
+}
+
+Tensor autocast_to_float32(const Tensor& x) { return is_eligible(x) ? cast(x, Float32) : x; }
+
+bool is_wide_residual(const Tensor& x) {
+  return is_eligible(x) && x.dtype() != autocast_dtype(x.device().type) && !autocast_state.options.lower_residual;
+}
+
+}  // namespace tessera::amp
