@@ -1,7 +1,7 @@
 // What a call costs before its kernel has anything to do: operators on one element.
 #include <benchmark/benchmark.h>
 
-#include "tessera/amp.h"
+#include "tessera/autocast.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 

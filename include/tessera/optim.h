@@ -47,6 +47,8 @@ class Optimizer {
   void step(const StepOptions& options = {});
   /// Drops all gradients.
   void zero_grad();
+  /// Of all groups, each once.
+  Tensors parameters() const;
   int groups() const;
   double lr(int group = 0) const;
   /// Sets the rate of every group to `factor` times the rate in its options; see Schedule.

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "ops/gradient.h"
-#include "tessera/amp.h"
+#include "tessera/autocast.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 

@@ -1,5 +1,7 @@
 #include "cases/cases.h"
 
+#include <cmath>
+
 #include "tessera/ops.h"
 
 namespace tessera {
@@ -47,6 +49,36 @@ OpCase norm_case(std::string label, std::vector<Shape> shapes) {
           .dtypes = {Float32, Float64}};
 }
 
+// Gradients of these shapes; `bad` is put into the last one.
+OpCase unscale_case(std::string label, std::vector<Shape> shapes, double scale, bool found_before = false,
+                    double bad = 1) {
+  return {.op = "unscale_",
+          .label = std::move(label),
+          .attrs = {},
+          .inputs =
+              [=](Generator& g) {
+                Tensors in;
+                for (const Shape& s : shapes) in.push_back(normal64(s, g));
+                if (bad != 1) in.back().reshape({-1}).select(0, in.back().numel() / 2).fill_(bad);
+                in.push_back(full({}, found_before, Bool));
+                in.push_back(full({}, scale, Float64));
+                return in;
+              },
+          .dtypes = {Float32, Float64}};
+}
+
+OpCase scale_case(std::string label, double scale, int64_t tracker, bool found_inf) {
+  return {.op = "update_scale_",
+          .label = std::move(label),
+          .attrs = ScaleAttrs{.growth = 2, .backoff = 0.25, .interval = 20},
+          .inputs =
+              [=](Generator&) {
+                return Tensors{full({}, scale, Float64), full({}, static_cast<double>(tracker), Int32),
+                               full({}, found_inf, Bool)};
+              },
+          .dtypes = {Float32, Float64}};
+}
+
 }  // namespace
 
 std::vector<OpCase> optim_cases() {
@@ -70,6 +102,16 @@ std::vector<OpCase> optim_cases() {
       norm_case("one element", {{}}),
       norm_case("several", several),
       norm_case("large", {{100003}, {7}}),
+      unscale_case("several", several, 65536),
+      unscale_case("small scale", {{100003}, {7}}, 0.125),
+      unscale_case("found before", {{5}}, 3, true),
+      unscale_case("NaN", {{17}, {100003}}, 1024, false, NAN),
+      unscale_case("inf at the end", {{70000}, {3, 11}}, 1024, false, -INFINITY),
+      unscale_case("nothing", {{0}}, 1024),
+      scale_case("counts", 1024, 7, false),
+      scale_case("grows", 1024, 19, false),
+      scale_case("backs off", 1024, 19, true),
+      scale_case("does not overflow", 0x1p127, 19, false),
       step_case("adam_", "adamw of 5.3 million", big, {.weight_decay = 0.1}),
   };
   cases.back().benchmark = true;

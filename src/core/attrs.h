@@ -195,6 +195,12 @@ struct OptimAttrs {
   bool decoupled = true, nesterov = false;
   TESSERA_ATTRS(beta1, beta2, eps, weight_decay, momentum, dampening, decoupled, nesterov)
 };
+/// Of the factor that losses are scaled by.
+struct ScaleAttrs {
+  double growth = 2, backoff = 0.5;
+  int64_t interval = 2000;  // steps without inf or NaN before it grows
+  TESSERA_ATTRS(growth, backoff, interval)
+};
 #undef TESSERA_ATTRS
 
 /// Any one of the structs above, by value and without allocation.

@@ -1,7 +1,7 @@
 // What dispatch does to the inputs of a call under autocast.
 #pragma once
 #include "core/op.h"
-#include "tessera/amp.h"
+#include "tessera/autocast.h"
 
 namespace tessera::amp {
 

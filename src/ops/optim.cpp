@@ -2,6 +2,7 @@
 #include "ops/optim.h"
 
 #include <cmath>
+#include <limits>
 
 #include "ops/check.h"
 #include "ops/op_name.h"
@@ -131,7 +132,67 @@ Tensors global_norm_reference(std::span<const Tensor> in, const Attrs&) {
 
 const Op global_norm_op = {.name = "global_norm", .infer = infer_global_norm, .reference = global_norm_reference};
 
-constexpr const Op* ops[] = {&adam_op, &sgd_op, &global_norm_op};
+// ---- unscale_: n grads, found_inf | scale
+
+Metas infer_unscale(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs("unscale_", in);
+  if (in.size() < 2) fail("unscale_", "{} inputs are no gradients with found_inf and scale", in.size());
+  const size_t n = in.size() - 2;
+  for (const TensorMeta& t : in.first(n))
+    if (!is_floating(t.dtype)) fail("unscale_", "takes floating-point tensors, not {}", describe(t));
+  require_scalar("unscale_", "found_inf", in[n], true);
+  require_scalar("unscale_", "scale", in[n + 1]);
+  return Metas(in.begin(), in.begin() + n + 1);
+}
+
+Tensors unscale_reference(std::span<const Tensor> in, const Attrs&) {
+  const size_t n = in.size() - 2;
+  Tensors out;
+  bool found = in[n].item() != 0;
+  for (const Tensor& t : in.first(n))
+    out.push_back(reference::generate(t.shape(), t.dtype(), [&](auto& i) {
+      const double value = reference::get(t, i) / in[n + 1].item();
+      found |= !std::isfinite(value);
+      return value;
+    }));
+  out.push_back(full({}, found, Bool));
+  return out;
+}
+
+const Op unscale_op = {.name = "unscale_", .infer = infer_unscale, .reference = unscale_reference, .in_place = true};
+
+// ---- update_scale_: scale, growth_tracker | found_inf
+
+Metas infer_update_scale(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("update_scale_", in);
+  auto& a = attrs.as<ScaleAttrs>();
+  require_scalar("update_scale_", "scale", in[0]);
+  if (!in[1].shape.empty() || in[1].dtype != Int32)
+    fail("update_scale_", "growth_tracker must be a 0-d i32 tensor, not {}", describe(in[1]));
+  require_scalar("update_scale_", "found_inf", in[2], true);
+  if (!(a.growth > 0 && a.backoff > 0) || a.interval < 1)
+    fail("update_scale_", "growth {} and backoff {} must be positive, and the interval {}", a.growth, a.backoff,
+         a.interval);
+  return {in[0], in[1]};
+}
+
+Tensors update_scale_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  auto& a = attrs.as<ScaleAttrs>();
+  double scale = in[0].item(), count = in[1].item() + 1;
+  if (in[2].item() != 0) {
+    scale *= a.backoff;
+    count = 0;
+  } else if (count >= static_cast<double>(a.interval)) {
+    if (scale * a.growth <= std::numeric_limits<float>::max()) scale *= a.growth;
+    count = 0;
+  }
+  return {full({}, scale, in[0].dtype()), full({}, count, Int32)};
+}
+
+const Op update_scale_op = {
+    .name = "update_scale_", .infer = infer_update_scale, .reference = update_scale_reference, .in_place = true};
+
+constexpr const Op* ops[] = {&adam_op, &sgd_op, &global_norm_op, &unscale_op, &update_scale_op};
 
 void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tensor& step, const Tensors& grads,
           const StepInputs& inputs, const OptimAttrs& attrs) {
@@ -158,6 +219,17 @@ void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step_cou
           const StepInputs& inputs, const OptimAttrs& attrs) {
   if (attrs.momentum != 0) step(sgd_op, {&params, &momentum}, step_count, grads, inputs, attrs);
   else step(sgd_op, {&params}, step_count, grads, inputs, attrs);
+}
+
+void unscale_(const Tensors& grads, const Tensor& found_inf, const Tensor& scale) {
+  Tensors in = grads;
+  in.push_back(found_inf);
+  in.push_back(scale);
+  dispatch(unscale_op, std::move(in));
+}
+void update_scale_(const Tensor& scale, const Tensor& growth_tracker, const Tensor& found_inf,
+                   const ScaleAttrs& attrs) {
+  dispatch(update_scale_op, {scale, growth_tracker, found_inf}, attrs);
 }
 
 Tensor global_norm(const Tensors& tensors) { return dispatch_one(global_norm_op, tensors); }

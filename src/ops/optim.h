@@ -22,6 +22,13 @@ void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg
 void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step, const Tensors& grads,
           const StepInputs& inputs, const OptimAttrs& attrs);
 
+/// Divides gradients by `scale` (0-d f32), and sets `found_inf` (0-d bool) if a result is inf or NaN.
+void unscale_(const Tensors& grads, const Tensor& found_inf, const Tensor& scale);
+
+/// Multiplies `scale` by `attrs.backoff` where `found_inf`, otherwise by `attrs.growth` (unless that overflows) each
+/// time that `growth_tracker` (0-d i32), which counts the calls in between, reaches `attrs.interval`.
+void update_scale_(const Tensor& scale, const Tensor& growth_tracker, const Tensor& found_inf, const ScaleAttrs& attrs);
+
 /// sqrt of the sum of squares over all tensors: 0-d f32 (f64 for f64).
 Tensor global_norm(const Tensors& tensors);
 

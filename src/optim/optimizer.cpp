@@ -104,6 +104,11 @@ void Optimizer::zero_grad() {
     for (const Tensor& p : g.parameters) p.set_grad({});
 }
 
+Tensors Optimizer::parameters() const {
+  Tensors out;
+  for (const Group& g : state_->groups) out.append(g.parameters.begin(), g.parameters.end());
+  return out;
+}
 int Optimizer::groups() const { return static_cast<int>(state_->groups.size()); }
 double Optimizer::lr(int group) const { return state_->groups.at(static_cast<size_t>(group)).lr.item(); }
 void Optimizer::scale_lr(double factor) {

@@ -6,7 +6,7 @@
 
 #include "check.h"
 #include "ops/op_table.h"
-#include "tessera/amp.h"
+#include "tessera/autocast.h"
 
 namespace tessera {
 namespace {

@@ -118,11 +118,46 @@ void run_global_norm(const Call& call) {
   fill(call, call.out[0], std::sqrt(total));
 }
 
+// Inputs: n grads, found_inf | scale.
+void run_unscale(const Call& call) {
+  const size_t n = call.in.size() - 2;
+  Staging staging(call);
+  tensors.clear();
+  for (const Tensor& t : call.in.first(n)) {
+    StepTensor s{};
+    s.count = t.numel();
+    s.param = staging.take(t);
+    s.param_type = scalar_of(t.dtype());
+    tensors.push_back(s);
+  }
+  const bool found =
+      optim_table().unscale({static_cast<long long>(n), tensors.data(), 1 / call.in[n + 1].item()}, executor());
+  for (size_t i = 0; i < n; ++i) staging.put_back(call.in[i], tensors[i].param);
+  if (found) fill(call, call.in[n], 1);
+}
+
+// Inputs: scale, growth_tracker | found_inf.
+void run_update_scale(const Call& call) {
+  const ScaleAttrs& a = call.attrs.as<ScaleAttrs>();
+  double scale = call.in[0].item();
+  int count = static_cast<int>(call.in[1].item<int64_t>());
+  optim_table().update_scale(scale, count, call.in[2].item() != 0, a.growth, a.backoff, a.interval);
+  fill(call, call.in[0], scale);
+  fill(call, call.in[1], count);
+}
+
 constexpr Kernel adam[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_step<true>}};
 constexpr Kernel sgd[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_step<false>}};
 constexpr Kernel global_norm[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_global_norm}};
 
-const KernelTableEntry table[] = {{"adam_", adam}, {"sgd_", sgd}, {"global_norm", global_norm}};
+constexpr Kernel unscale[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_unscale}};
+constexpr Kernel update_scale[] = {{.name = "scalar", .run = run_update_scale}};
+
+const KernelTableEntry table[] = {{"adam_", adam},
+                                  {"sgd_", sgd},
+                                  {"global_norm", global_norm},
+                                  {"unscale_", unscale},
+                                  {"update_scale_", update_scale}};
 
 }  // namespace
 

@@ -67,6 +67,37 @@ void optimizer_step(const StepTensors<P, G, C>& t, i64 begin, i64 end, const Ste
   if (i < end) at(i, static_cast<int>(end - i));
 }
 
+/// Multiplies contiguous elements by a factor; whether a product is inf or NaN.
+template <class C, class T>
+bool scale_and_check(T* x, i64 n, C factor) {
+  using V = NativeVec<C>;
+  V poison(C(0));  // zero times what is finite stays zero
+  const auto at = [&](i64 i, auto lanes) {
+    const V v = detail::load_lanes<V>(x + i, lanes) * V(factor);
+    poison = poison + v * V(C(0));
+    detail::store_lanes(x + i, v, lanes);
+  };
+  i64 i = 0;
+  for (; i + V::lanes <= n; i += V::lanes) at(i, AllLanes{});
+  if (i < n) at(i, static_cast<int>(n - i));
+  bool found = false;
+  for (int k = 0; k < V::lanes; ++k) found |= !(poison[k] == C(0));
+  return found;
+}
+
+/// Adapts the factor that losses are scaled by: `count` steps were without inf or NaN since it changed.
+template <class C>
+TESSERA_HD void update_scale(C& scale, int& count, bool found_inf, C growth, C backoff, i64 interval) {
+  constexpr C largest = C(3.4028234663852886e38);
+  if (found_inf) {
+    scale = scale * backoff;
+    count = 0;
+  } else if (++count >= interval) {
+    if (scale * growth <= largest) scale = scale * growth;
+    count = 0;
+  }
+}
+
 /// Sum of squares of contiguous elements, in blocks, so that the error does not grow with the length.
 template <class C, class T>
 double sum_of_squares(const T* x, i64 n) {

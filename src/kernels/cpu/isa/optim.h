@@ -29,10 +29,19 @@ struct SquaresArgs {
   const StepTensor* tensor;  // grad, grad_type and count are read
 };
 
+struct UnscaleArgs {
+  long long tensors;
+  const StepTensor* tensor;  // param, param_type and count are read
+  double factor;
+};
+
 struct OptimTable {
   void (*step)(const StepArgs& args, Executor& executor);
   /// The sum of squares over all tensors; the same for any number of threads.
   double (*squares)(const SquaresArgs& args, Executor& executor);
+  /// Multiplies by the factor; whether a product is inf or NaN.
+  bool (*unscale)(const UnscaleArgs& args, Executor& executor);
+  void (*update_scale)(double& scale, int& count, bool found_inf, double growth, double backoff, long long interval);
 };
 
 #define TESSERA_OPTIM_TABLE(isa)       \

@@ -12,14 +12,18 @@ using tile::f16;
 
 constexpr i64 kChunk = 1 << 14;  // elements that one thread takes at a time
 
+i64 count_chunks(long long tensors, const StepTensor* tensor) {
+  i64 chunks = 0;
+  for (long long i = 0; i < tensors; ++i) chunks += tile::ceil_div<i64>(tensor[i].count, kChunk);
+  return chunks;
+}
+
 /// fn(tensor, begin, end, index of the chunk) over all tensors in chunks.
 template <class Fn>
 void for_each_chunk(long long tensors, const StepTensor* tensor, const ExecutorRef& executor, const Fn& fn) {
-  i64 chunks = 0, elements = 0;
-  for (long long i = 0; i < tensors; ++i) {
-    chunks += tile::ceil_div<i64>(tensor[i].count, kChunk);
-    elements += tensor[i].count;
-  }
+  const i64 chunks = count_chunks(tensors, tensor);
+  i64 elements = 0;
+  for (long long i = 0; i < tensors; ++i) elements += tensor[i].count;
   const auto run = [&](i64 chunk, int) {
     i64 rest = chunk;
     long long i = 0;
@@ -99,8 +103,7 @@ double squares_of(const StepTensor& t, i64 begin, i64 end) {
 
 double squares(const SquaresArgs& args, Executor& executor) {
   const ExecutorRef threads(executor);
-  i64 chunks = 0;
-  for (long long i = 0; i < args.tensors; ++i) chunks += tile::ceil_div<i64>(args.tensor[i].count, kChunk);
+  const i64 chunks = count_chunks(args.tensors, args.tensor);
   auto* sums = static_cast<double*>(threads.scratch(0, tile::max<i64>(chunks, 1) * static_cast<i64>(sizeof(double))));
   for_each_chunk(args.tensors, args.tensor, threads,
                  [&](const StepTensor& t, i64 begin, i64 end, i64 chunk) { sums[chunk] = squares_of(t, begin, end); });
@@ -109,9 +112,43 @@ double squares(const SquaresArgs& args, Executor& executor) {
   return total;
 }
 
+template <class C, class T>
+bool unscale_typed(const StepTensor& t, i64 begin, i64 end, double factor) {
+  return tile::scale_and_check<C>(static_cast<T*>(t.param) + begin, end - begin, C(factor));
+}
+
+bool unscale_chunk(const StepTensor& t, i64 begin, i64 end, double factor) {
+  switch (t.param_type) {
+    case Scalar::f64:
+      return unscale_typed<double, double>(t, begin, end, factor);
+    case Scalar::f16:
+      return unscale_typed<float, f16>(t, begin, end, factor);
+    case Scalar::bf16:
+      return unscale_typed<float, bf16>(t, begin, end, factor);
+    default:
+      return unscale_typed<float, float>(t, begin, end, factor);
+  }
+}
+
+bool unscale(const UnscaleArgs& args, Executor& executor) {
+  const ExecutorRef threads(executor);
+  const i64 chunks = count_chunks(args.tensors, args.tensor);
+  auto* found = static_cast<bool*>(threads.scratch(0, tile::max<i64>(chunks, 1)));
+  for_each_chunk(args.tensors, args.tensor, threads, [&](const StepTensor& t, i64 begin, i64 end, i64 chunk) {
+    found[chunk] = unscale_chunk(t, begin, end, args.factor);
+  });
+  bool any = false;
+  for (i64 c = 0; c < chunks; ++c) any |= found[c];
+  return any;
+}
+
+void update_scale(double& scale, int& count, bool found_inf, double growth, double backoff, long long interval) {
+  tile::update_scale(scale, count, found_inf, growth, backoff, interval);
+}
+
 }  // namespace
 
 extern const OptimTable optim_table;
-const OptimTable optim_table{step, squares};
+const OptimTable optim_table{step, squares, unscale, update_scale};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA
