@@ -3,6 +3,7 @@
 // The polynomials are minimax fits made for this file.
 #pragma once
 
+#include "arch/cpu/lookup.h"
 #include "vec.h"
 
 #if defined(__HIPCC__)
@@ -169,6 +170,46 @@ TESSERA_HD V exp(V x) {
   }
 }
 
+namespace detail {
+
+/// The bits of 2^(i / 8) as a float, less those of i and of the bias in the exponent: adding n << 20 for an n that is
+/// i more than a multiple of 8 gives 2^(n / 8 - 127).
+inline constexpr i32 eighths_of_2[8] = {0, -289342, -509968, -655657, -719629, -694486, -572163, -343865};
+
+/// 2^x is taken as 2^n 2^f, n in eighths where a register holds the eight powers between 1 and 2. Added to x, this
+/// leaves n + 127 in the low bits; f = x + (pow2_shift - sum).
+template <class V>
+inline constexpr float pow2_shift = has_lookup8<lanes_v<V>> ? 0x1.8p20f + 127 : 0x1.8p23f + 127;
+
+/// 2^n 2^f for -127 <= n <= 127, 0 for -127; the relative error of the polynomial in f is below 1e-7.
+template <class V>
+TESSERA_HD V pow2_parts(V shifted, V f) {
+  using I = rebind_t<V, i32>;
+  const I n = vec_bits<I>(shifted);
+  if constexpr (has_lookup8<lanes_v<V>>) {
+    const V p = horner(f, 1.0f, 0x1.62e432p-1f, 0x1.ec0c32p-3f, 0x1.c6a004p-5f);
+    return p * vec_bits<V>(lookup8(eighths_of_2, n) + (n << I(20)));
+  } else {
+    const V p = horner(f, 1.0f, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f);
+    return p * vec_bits<V>(n << I(23));
+  }
+}
+
+}  // namespace detail
+
+/// exp(x) for x <= 0 (up to 88 it holds, too), as softmax needs it: half the instructions of exp(). Results below
+/// 2^-126 are 0.
+template <class V>
+TESSERA_HD V exp_nonpositive(V x) {
+  if constexpr (is_same_v<element_t<V>, float>) {
+    const V bounded = max(x, V(-88.0f)), per_ln2 = V(0x1.715476p0f), shift = V(detail::pow2_shift<V>);
+    const V shifted = fma(bounded, per_ln2, shift);
+    return detail::pow2_parts(shifted, fma(bounded, per_ln2, shift - shifted));
+  } else {
+    return exp(x);
+  }
+}
+
 /// Natural logarithm; -infinity at 0, NaN below.
 template <class V>
 TESSERA_HD V log(V x) {
@@ -277,22 +318,15 @@ TESSERA_HD V square_error(V x, V high) {
 #endif
 }
 
-/// erfc(scale x) for scale x >= 0.92 and scale^2 a power of two or 1: e^-(scale x)^2, with the square in two
-/// parts, times a polynomial in 1 / (1 + scale x / 2). `bell` is that exponential, good for any x.
+/// erfc(x) for x >= 0.92: e^-x^2, with the square in two parts, times a polynomial in 1 / (1 + x / 2).
 template <class V>
-struct ErfcLarge {
-  V value, bell;
-};
-template <class V>
-TESSERA_HD ErfcLarge<V> erfc_large(V x, float scale, float scale2) {
-  const V t = V(1.0f) / fma(x, V(0.5f * scale), V(1.0f));
+TESSERA_HD V erfc_large(V x) {
+  const V t = V(1.0f) / fma(x, V(0.5f), V(1.0f));
   const V p = horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f, 1.546497344e-01f,
                      1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f, 7.755938299e-02f);
   x = min(x, V(15.0f));  // beyond, the result is zero
-  const V high = x * x;
-  const V low = square_error(x, high) * V(scale2);
-  const V bell = exp(high * V(-scale2));
-  return {bell * (p - low * p), bell};
+  const V high = x * x, low = square_error(x, high);
+  return exp(-high) * (p - low * p);
 }
 
 }  // namespace detail
@@ -304,28 +338,33 @@ TESSERA_HD V erf(V x) {
     return detail::via_f64(x, [](double s) { return libm::erf(s); });
   } else {
     const V a = abs(x);
-    return select(a < V(1.0f), detail::erf_small(x), copysign(V(1.0f) - detail::erfc_large(a, 1.0f, 1.0f).value, x));
+    return select(a < V(1.0f), detail::erf_small(x), copysign(V(1.0f) - detail::erfc_large(a), x));
   }
 }
 
-/// Standard normal distribution function, accurate in the far tail too, and its density.
+/// Standard normal distribution function, accurate in the far tail too, and e^(-x^2 / 2).
 template <class V>
 struct Normal {
-  V cdf, density;
+  V cdf, bell;
 };
 template <class V>
 TESSERA_HD Normal<V> normal(V x) {
   using T = element_t<V>;
-  const V peak = V(T(0.39894228040143267794));
   if constexpr (detail::is_f64<V>) {
     const V cdf = detail::via_f64(x, [](double s) { return 0.5 * libm::erfc(-0.70710678118654752440 * s); });
-    return {cdf, exp(x * x * V(-0.5)) * peak};
+    return {cdf, exp(x * x * V(T(-0.5)))};
   } else {
-    const V half = V(0.5f), u = x * V(0.707106781f);
-    const auto large = detail::erfc_large(abs(x), 0.707106781f, 0.5f);
-    const V tail = half * large.value;
-    const V outer = select(x < V(0.0f), tail, V(1.0f) - tail);
-    return {select(abs(u) < V(1.0f), fma(half, detail::erf_small(u), half), outer), large.bell * peak};
+    const V a = min(abs(x), V(13.2665f));  // from there on the bell is zero
+    const V high = a * a, shift = V(detail::pow2_shift<V>), per_ln2 = V(0x1.715476p0f);
+    const V shifted = fma(high, V(-0x1.715476p-1f), shift), n = shifted - shift;
+    const V rest =
+        fma(n, V(-1.42860677e-6f), fma(n, V(-0x1.62e4p-1f), high * V(-0.5f)));  // ln 2 in two parts, as in exp()
+    const V bell = detail::pow2_parts(shifted, fma(detail::square_error(a, high), V(-0x1.715476p-1f), rest * per_ln2));
+    const V t = V(1.0f) / fma(a, V(0.295f), V(1.0f));
+    const V tail = bell * detail::horner(t, 1.812968003e-05f, 1.172685847e-01f, 1.218604371e-01f, 8.405993134e-02f,
+                                         1.680370569e-01f, -1.198178157e-01f, 2.736164331e-01f, -1.847645491e-01f,
+                                         3.972181305e-02f);
+    return {select(x < V(0.0f), tail, V(1.0f) - tail), bell};
   }
 }
 
@@ -340,7 +379,7 @@ struct ValueAndSlope {
 template <class V>
 TESSERA_HD ValueAndSlope<V> gelu_erf_both(V x) {
   const auto n = normal(x);
-  return {x * n.cdf, fma(x, n.density, n.cdf)};
+  return {x * n.cdf, fma(x * n.bell, V(element_t<V>(0.39894228040143267794)), n.cdf)};
 }
 template <class V>
 TESSERA_HD V gelu_erf(V x) {

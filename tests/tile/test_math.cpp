@@ -123,6 +123,16 @@ TYPED_TEST(Math, special_values) {
   EXPECT_TRUE(std::isnan(at(tanh, NAN)));
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::erf(v); }, NAN)));
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::gelu_tanh(v); }, NAN)));
+  const auto gelu = [](auto v) { return tile::gelu_erf(v); };
+  const auto slope = [](auto v) { return tile::gelu_erf_grad(v); };
+  EXPECT_TRUE(std::isnan(at(gelu, NAN)));
+  EXPECT_TRUE(std::isnan(at(slope, NAN)));
+  for (double large : {13.3, 40.0, 1e30}) {
+    EXPECT_NEAR(at(gelu, -large), 0, 1e-30);
+    EXPECT_EQ(at(gelu, large), static_cast<double>(static_cast<T>(large)));
+    EXPECT_NEAR(at(slope, -large), 0, 1e-30);
+    EXPECT_EQ(at(slope, large), 1);
+  }
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::sin(v); }, INFINITY)));
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::relu(v); }, NAN)));
 }

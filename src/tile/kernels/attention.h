@@ -74,25 +74,40 @@ inline void pack_panels(const S* from, i64 row_stride, i64 k_stride, i64 rows, i
   });
 }
 
-/// c[rows][columns] = (or +=) A b: A packed by pack_panels with `depth` steps, of which the first `steps` count, and
-/// of whose rows at least the first `used` are computed; columns is a multiple of the lanes.
-template <class C>
-inline void multiply_panels(i64 rows, i64 used, i64 columns, i64 depth, i64 steps, const C* a, const C* b, i64 b_step,
-                            C* c, i64 c_step, bool add) {
-  using V = NativeVec<C>;
+/// Columns [begin, end) of c[rows][...] = (or +=) A b, by blocks of a micro-kernel: run(vectors, column) computes one.
+/// Both ends are multiples of the lanes.
+template <class C, class Run>
+TESSERA_HD void each_block(i64 begin, i64 end, const Run& run) {
   constexpr i64 nr = block_columns<C>;
-  Panels(rows).each([&](i64 row, i64 count) {
-    if (row >= used) return;
-    const auto wide = pick_outer<V, 2>(static_cast<int>(count), make_seq<block_rows>{});
-    i64 j = 0;
-    for (; j + nr <= columns; j += nr) {
-      wide(steps, a + row * depth, b + j, b_step, c + row * c_step + j, c_step, V::lanes, add);
-    }
-    if (j < columns) {
-      const auto narrow = pick_outer<V, 1>(static_cast<int>(count), make_seq<block_rows>{});
-      narrow(steps, a + row * depth, b + j, b_step, c + row * c_step + j, c_step, V::lanes, add);
-    }
+  for (; begin + nr <= end; begin += nr) run(Int<2>{}, begin);
+  if (begin < end) run(Int<1>{}, begin);
+}
+
+/// c[rows][begin, end) = (or +=) A b for one packed panel of A.
+template <class C>
+inline void multiply_panel(i64 rows, i64 begin, i64 end, i64 steps, const C* a, const C* b, i64 b_step, C* c,
+                           i64 c_step, bool add) {
+  using V = NativeVec<C>;
+  each_block<C>(begin, end, [&](auto vectors, i64 j) TESSERA_LAMBDA {
+    const auto kernel = pick_outer<V, vectors>(static_cast<int>(rows), make_seq<block_rows>{});
+    kernel(steps, a, b + j, b_step, c + j, c_step, V::lanes, add);
   });
+}
+
+/// c[rows][0, columns) = (or +=) A b for rows of A in place, contiguous along k; `packed` has room for them.
+template <class C>
+inline void multiply_rows(i64 rows, i64 columns, i64 steps, const C* a, i64 a_row, const C* b, i64 b_step, C* c,
+                          i64 c_step, bool add, C* packed) {
+  using V = NativeVec<C>;
+  if constexpr (block_rows > 8) {  // more rows than registers for pointers
+    pack_block(a, a_row, i64(1), rows, rows, steps, packed);
+    multiply_panel(rows, i64(0), columns, steps, static_cast<const C*>(packed), b, b_step, c, c_step, add);
+  } else {
+    each_block<C>(0, columns, [&](auto vectors, i64 j) TESSERA_LAMBDA {
+      const auto kernel = pick_rows<V>(static_cast<int>(rows), vectors, make_seq<block_rows>{});
+      kernel(steps, a, a_row, b + j, b_step, c + j, c_step, V::lanes, add);
+    });
+  }
 }
 
 /// to[j * row_stride + i * column_stride] = from[i * pitch + j] for i < rows, j < columns.
@@ -156,14 +171,28 @@ inline void mask_scores(const AttentionProblem& p, i64 b, i64 h, i64 q0, i64 que
   }
   if (p.causal && k0 + keys > q0 + 1) {
     for (i64 j = max(i64(0), q0 + 1 - k0); j < keys; ++j) {
-      const I first(static_cast<E>(min(k0 + j - q0, pitch)));  // the first query that sees this key
-      for (i64 i = 0; i < pitch; i += V::lanes) {
+      const i64 first = min(k0 + j - q0, pitch);  // the first query that sees this key
+      for (i64 i = 0; i < first; i += V::lanes) {
         const I query = iota<I>() + I(static_cast<E>(i));
-        store(s + j * pitch + i, select(query < first, V(low), load<V>(s + j * pitch + i)));
+        store(s + j * pitch + i, select(query < I(static_cast<E>(first)), V(low), load<V>(s + j * pitch + i)));
       }
     }
   }
 }
+
+/// What causality leaves of a block of keys from k0 on and queries from q0 on: the rest is neither computed nor read.
+template <class C>
+struct Visible {
+  static constexpr i64 nr = cpu::block_columns<C>;
+  i64 q0, k0, keys;
+  bool causal;
+  /// The first block of queries of which one sees the key.
+  TESSERA_HD i64 first_query(i64 key) const { return causal ? max(i64(0), k0 + key - q0) / nr * nr : 0; }
+  /// Keys that the queries of a block see.
+  TESSERA_HD i64 keys_of(i64 query) const {
+    return causal ? max(i64(0), min(keys, q0 + (query / nr + 1) * nr - k0)) : keys;
+  }
+};
 
 /// How a grid of heads is shared: a task is one head, or a range of its queries where there are few heads.
 struct AttentionTasks {
@@ -254,12 +283,16 @@ class AttentionForward {
     const i64 visible = p_.causal ? min(p_.keys, q0 + count) : p_.keys;
     for (i64 k0 = 0; k0 < visible; k0 += k_block) {
       const i64 n = min(k_block, p_.keys - k0), used = min(n, visible - k0);
-      cpu::multiply_panels(n, used, q_block, p_.width, p_.width, k_ + k0 * p_.width, q_, q_block, scores_, q_block,
-                           false);
+      const Visible<C> seen{q0, k0, used, p_.causal};
+      cpu::Panels(n).each([&](i64 key, i64 rows) {
+        if (key >= used) return;
+        cpu::multiply_panel(rows, seen.first_query(key), q_block, p_.width,
+                            static_cast<const C*>(k_ + (k0 + key) * p_.width), static_cast<const C*>(q_), q_block,
+                            scores_ + key * q_block, q_block, false);
+      });
       mask_scores<C, T>(p_, b, h, q0, count, k0, used, scores_, q_block);
-      for (int i = 0; i < columns; ++i) exponentials(i, used, k0 > 0, largest[i], sum[i]);
-      cpu::multiply_panels(p_.value_width, p_.value_width, q_block, n, used, v_ + k0 * p_.value_width, scores_, q_block,
-                           out_, q_block, k0 > 0);
+      for (int i = 0; i < columns; ++i) exponentials(i, seen.keys_of(i * V::lanes), k0 > 0, largest[i], sum[i]);
+      sum_values(seen, n, v_ + k0 * p_.value_width, k0 > 0);
     }
     if (visible == 0) __builtin_memset(out_, 0, p_.value_width * q_block * sizeof(C));
     for (int i = 0; i < columns; ++i) {
@@ -274,6 +307,16 @@ class AttentionForward {
   }
 
  private:
+  /// out_ = (or +=) v' P for a block of n keys.
+  void sum_values(const Visible<C>& seen, i64 n, const C* v, bool add) {
+    cpu::Panels(p_.value_width).each([&](i64 row, i64 rows) {
+      for (i64 j = 0; j < q_block; j += seen.nr) {
+        cpu::multiply_panel(rows, j, min(q_block, j + seen.nr), seen.keys_of(j), v + row * n,
+                            static_cast<const C*>(scores_), q_block, out_ + row * q_block, q_block, add);
+      }
+    });
+  }
+
   void scale_out(i64 d, int column, V factor) {
     C* p = out_ + d * q_block + column * V::lanes;
     store(p, load<V>(p) * factor);

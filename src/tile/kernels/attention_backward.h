@@ -64,7 +64,7 @@ class AttentionBackward {
                                      q_block * pitch(vw),
                                      k_block * q_block,
                                      k_block * q_block,
-                                     k_block * q_block,
+                                     cpu::block_rows * q_block,
                                      q_block,
                                      q_block};
     return sizes[i];
@@ -110,31 +110,56 @@ class AttentionBackward {
     copy_rows(dy.head(b, h) + q0 * dy.row(), dy.row(), dy.column(), count, vw, dy_rows_, pitch(vw));
   }
 
-  void queries(i64 b, i64 h, i64 q0, i64 count) {
-    using cpu::multiply_panels;
-    prepare(b, h, q0, count);
-    const i64 w = p_.width, vw = p_.value_width, visible = p_.causal ? min(p_.keys, q0 + count) : p_.keys;
-    for (i64 k0 = 0; k0 < visible; k0 += k_block) {
-      const i64 n = min(k_block, p_.keys - k0), used = min(n, visible - k0);
-      multiply_panels(n, used, q_block, w, w, k_by_key_ + k0 * w, q_columns_, q_block, p_block_, q_block, false);
-      mask_scores<C, T>(p_, b, h, q0, count, k0, used, p_block_, q_block);
-      multiply_panels(n, used, q_block, vw, vw, v_by_key_ + k0 * vw, dy_columns_, q_block, ds_block_, q_block, false);
-      for (i64 i = 0; i < q_block; i += V::lanes) {
-        const V shift = load<V>(lse_ + i), delta = load<V>(delta_ + i);
-        for (i64 j = 0; j < used; ++j) {
-          C *prob = p_block_ + j * q_block + i, *ds = ds_block_ + j * q_block + i;
-          const V e = exp_nonpositive(load<V>(prob) - shift);
-          store(prob, e);
-          store(ds, e * (load<V>(ds) - delta));
-        }
+  /// Probabilities and gradients of scores of one panel of keys.
+  void scores(i64 b, i64 h, i64 q0, i64 count, i64 k, i64 rows, i64 from, C* prob, C* ds) {
+    const i64 w = p_.width, vw = p_.value_width;
+    const C *const q = q_columns_, *const dy = dy_columns_;
+    cpu::multiply_panel(rows, from, q_block, w, static_cast<const C*>(k_by_key_ + k * w), q, q_block, prob, q_block,
+                        false);
+    mask_scores<C, T>(p_, b, h, q0, count, k, rows, prob, q_block);
+    cpu::multiply_panel(rows, from, q_block, vw, static_cast<const C*>(v_by_key_ + k * vw), dy, q_block, ds, q_block,
+                        false);
+    for (i64 i = from; i < q_block; i += V::lanes) {
+      const V shift = load<V>(lse_ + i), delta = load<V>(delta_ + i);
+      for (i64 at = i; at < rows * q_block; at += q_block) {
+        const V e = exp_nonpositive(load<V>(prob + at) - shift);
+        store(prob + at, e);
+        store(ds + at, e * (load<V>(ds + at) - delta));
       }
-      cpu::pack_panels(static_cast<const C*>(p_block_), q_block, i64(1), used, count, packed_);
-      multiply_panels(used, used, pitch(vw), count, count, packed_, dy_rows_, pitch(vw), dv_ + k0 * pitch(vw),
-                      pitch(vw), true);
-      cpu::pack_panels(static_cast<const C*>(ds_block_), q_block, i64(1), used, count, packed_);
-      multiply_panels(used, used, pitch(w), count, count, packed_, q_rows_, pitch(w), dk_ + k0 * pitch(w), pitch(w),
-                      true);
-      multiply_panels(w, w, q_block, n, used, k_by_width_ + k0 * w, ds_block_, q_block, columns_, q_block, k0 > 0);
+    }
+  }
+
+  /// What a block of queries and one of n keys, of which `used` are seen, add to the gradients.
+  void block(i64 b, i64 h, i64 q0, i64 count, i64 k0, i64 n, i64 used) {
+    const i64 w = p_.width, vw = p_.value_width;
+    const C *const q = q_rows_, *const dy = dy_rows_, *const ds = ds_block_;
+    const Visible<C> seen{q0, k0, used, p_.causal};
+    cpu::Panels(n).each([&](i64 key, i64 rows) {
+      if (key >= used) return;
+      C *const prob = p_block_ + key * q_block, *const dscores = ds_block_ + key * q_block;
+      scores(b, h, q0, count, k0 + key, rows, min(q_block, seen.first_query(key)), prob, dscores);
+      const i64 first = p_.causal ? max(i64(0), k0 + key - q0) : 0, steps = count - first;
+      if (steps <= 0) return;
+      cpu::multiply_rows(rows, pitch(vw), steps, static_cast<const C*>(prob + first), q_block, dy + first * pitch(vw),
+                         pitch(vw), dv_ + (k0 + key) * pitch(vw), pitch(vw), true, packed_);
+      cpu::multiply_rows(rows, pitch(w), steps, static_cast<const C*>(dscores + first), q_block, q + first * pitch(w),
+                         pitch(w), dk_ + (k0 + key) * pitch(w), pitch(w), true, packed_);
+    });
+    cpu::Panels(w).each([&](i64 row, i64 rows) {
+      for (i64 j = 0; j < q_block; j += seen.nr) {
+        cpu::multiply_panel(rows, j, j + seen.nr, seen.keys_of(j),
+                            static_cast<const C*>(k_by_width_ + k0 * w + row * n), ds, q_block,
+                            columns_ + row * q_block, q_block, k0 > 0);
+      }
+    });
+  }
+
+  void queries(i64 b, i64 h, i64 q0, i64 count) {
+    prepare(b, h, q0, count);
+    const i64 w = p_.width, visible = p_.causal ? min(p_.keys, q0 + count) : p_.keys;
+    for (i64 k0 = 0; k0 < visible; k0 += k_block) {
+      const i64 n = min(k_block, p_.keys - k0);
+      block(b, h, q0, count, k0, n, min(n, visible - k0));
     }
     if (visible == 0) __builtin_memset(columns_, 0, w * q_block * sizeof(C));
     const V scale(static_cast<C>(p_.scale));
@@ -161,7 +186,7 @@ class AttentionBackward {
   C *dk_, *dv_;                            // sums [keys][pitch]
   C *q_columns_, *dy_columns_, *columns_;  // [width][q_block]; the last is y, then dq
   C *q_rows_, *dy_rows_;                   // [q_block][pitch]
-  C *p_block_, *ds_block_, *packed_;       // [k_block][q_block]
+  C *p_block_, *ds_block_, *packed_;       // [k_block][q_block]; the last is one panel of them
   C *lse_, *delta_;
 };
 

@@ -1,7 +1,6 @@
 // Walks along contiguous rows in strips of registers: the loops of normalisation, softmax and losses.
 #pragma once
 
-#include "../arch/cpu/lookup.h"
 #include "../executor.h"
 #include "../tile.h"
 #include "loops.h"
@@ -135,38 +134,6 @@ TESSERA_HD Pair<C> sum_row_pair(i64 n, const F& f, const T*... rows) {
     add(part.load(rows)...);
   });
   return {reduce_row(first, Add{}), reduce_row(second, Add{})};
-}
-
-namespace detail {
-/// The bits of 2^(i / 8) as a float, less those of i and of the bias in the exponent: adding n << 20 for an n that is
-/// i more than a multiple of 8 gives 2^(n / 8 - 127).
-inline constexpr i32 eighths_of_2[8] = {0, -289342, -509968, -655657, -719629, -694486, -572163, -343865};
-}  // namespace detail
-
-/// exp(x) for x <= 0 (up to 88 it holds, too), as softmax needs it: half the instructions of exp(). Results below
-/// 2^-126 are 0. As 2^n 2^f, n in eighths where a register holds the eight powers between 1 and 2; the relative error
-/// of the polynomial in f is below 1e-7.
-template <class V>
-TESSERA_HD V exp_nonpositive(V x) {
-  if constexpr (is_same_v<element_t<V>, float>) {
-    using I = rebind_t<V, i32>;
-    constexpr bool eighths = has_lookup8<lanes_v<V>>;
-    const V bounded = max(x, V(-88.0f)), per_ln2 = V(0x1.715476p0f);
-    const V shift = V(eighths ? 0x1.8p20f + 127 : 0x1.8p23f + 127);  // added, it leaves n + 127 in the low bits
-    const V shifted = fma(bounded, per_ln2, shift);
-    const V f = fma(bounded, per_ln2, shift - shifted);
-    const I n = vec_bits<I>(shifted);
-    if constexpr (eighths) {
-      const V p = detail::horner(f, 1.0f, 0x1.62e432p-1f, 0x1.ec0c32p-3f, 0x1.c6a004p-5f);
-      return p * vec_bits<V>(lookup8(detail::eighths_of_2, n) + (n << I(20)));
-    } else {
-      const V p =
-          detail::horner(f, 1.0f, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f);
-      return p * vec_bits<V>(n << I(23));
-    }
-  } else {
-    return exp(x);
-  }
 }
 
 /// The largest element. A NaN may be passed over: what is computed from it later shows it.
