@@ -4,12 +4,14 @@ find_package(Threads REQUIRED)
 configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.h @ONLY)
 
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
-file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp)
+file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp src/core/gpu/*.cpp)
 add_library(tessera_core ${core_sources})
 target_compile_features(tessera_core PUBLIC cxx_std_20)
 target_include_directories(tessera_core PRIVATE src PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt PUBLIC Threads::Threads)
+target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt ${CMAKE_DL_LIBS}
+                      PUBLIC Threads::Threads)
+target_compile_definitions(tessera_core PRIVATE TESSERA_LIBDIR="${CMAKE_INSTALL_LIBDIR}")
 add_library(tessera::tile ALIAS tessera_core)
 
 # src/kernels/cpu/isa/*.cpp is compiled once per instruction set; everything else once.
@@ -25,13 +27,23 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     endif()
   endforeach()
 
+  # The lists of kernels that are the same for GPUs are compiled once more, with the GPUs' tables behind them.
+  set(gpu_families elementwise transfer)
+  list(TRANSFORM gpu_families PREPEND src/kernels/cpu/)
+  list(TRANSFORM gpu_families APPEND .cpp)
+  file(GLOB gpu_lists CONFIGURE_DEPENDS src/kernels/gpu/*.cpp)
+  add_library(tessera_gpu_lists OBJECT ${gpu_lists} ${gpu_families})
+  target_include_directories(tessera_gpu_lists PRIVATE src include ${PROJECT_BINARY_DIR}/include)
+  target_link_libraries(tessera_gpu_lists PRIVATE tessera_flags fmt::fmt)
+  target_compile_definitions(tessera_gpu_lists PRIVATE TESSERA_GPU_KERNELS)
+
   file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS
        src/kernels/cpu/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/nn/*.cpp src/optim/*.cpp src/data/*.cpp
        src/io/*.cpp src/models/*.cpp src/cases/*.cpp)
   list(FILTER library_sources EXCLUDE REGEX "/isa/")
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
-    add_library(tessera ${library_sources} ${isa_objects})
+    add_library(tessera ${library_sources} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists>)
     target_include_directories(tessera PRIVATE src)
     target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt
                           $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)

@@ -29,8 +29,8 @@ void CommonOptions::apply() const {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
-  if (d.type != DeviceType::CPU)
-    throw UsageError("device " + device + " is not available: this build has only the cpu");
+  if (const std::string reason = why_unavailable(d); !reason.empty())
+    throw UsageError("device " + device + " is not available: " + reason);
   if (!json.empty()) {  // known before the work, not after it
     const std::string folder = std::filesystem::path(json).parent_path().string();
     if (std::filesystem::is_directory(json) || access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)

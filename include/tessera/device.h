@@ -1,8 +1,9 @@
-// Where tensors live.
+// Where tensors live, and what there is to live on.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -12,13 +13,47 @@ inline constexpr int kDeviceTypeCount = 3;
 struct Device {
   DeviceType type = DeviceType::CPU;
   int8_t index = 0;
+  bool is_gpu() const { return type != DeviceType::CPU; }
   friend bool operator==(Device, Device) = default;
 };
 
 inline Device cpu() { return {}; }
+inline Device cuda(int index = 0) { return {DeviceType::CUDA, static_cast<int8_t>(index)}; }
+inline Device hip(int index = 0) { return {DeviceType::HIP, static_cast<int8_t>(index)}; }
 
 /// "cpu", "cuda:0", "hip:1". Throws Error on anything else.
 Device parse_device(std::string_view text);
 std::string to_string(Device device);
+
+struct DeviceProperties {
+  std::string name;          ///< as its maker calls it
+  std::string architecture;  ///< "sm_90", "gfx90a"
+  size_t memory = 0;         ///< bytes
+  int multiprocessors = 0;
+  int warp_size = 0;
+  size_t shared_memory = 0;  ///< bytes that one block can have at most
+};
+
+/// GPUs of a kind that can be used now; 0 without driver or plugin, which is no error.
+int device_count(DeviceType type);
+/// Why `device` cannot be used, or nothing if it can: "libtessera_cuda.so was not found beside the program", ...
+std::string why_unavailable(Device device);
+/// Throws Error unless it is a GPU that can be used.
+DeviceProperties properties(Device device);
+/// Waits for all that was queued on a GPU. Throws what its kernels found wrong.
+void synchronize(Device device);
+
+/// The device of tensors that are made without naming one: the CPU, or what the innermost DeviceGuard says.
+Device default_device();
+class DeviceGuard {
+ public:
+  /// Throws Error where the device cannot be used.
+  explicit DeviceGuard(Device device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+
+ private:
+  Device before_;
+};
 
 }  // namespace tessera

@@ -20,4 +20,10 @@ struct FileError : Error {
   using Error::Error;
 };
 
+/// A GPU that failed, or a call of its run-time library that did. After a fault in a kernel the device is lost for this
+/// process: every later call on it throws this, the CPU and other devices go on.
+struct DeviceError : Error {
+  using Error::Error;
+};
+
 }  // namespace tessera

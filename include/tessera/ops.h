@@ -239,11 +239,14 @@ Tensor attention_qkv(const Tensor& qkv, int64_t heads, const AttentionOptions& o
 
 // ---- random: src/ops/random.cpp -------------------------------------------------------------------------------------
 /// Uniform in [0, 1).
-Tensor rand(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);
+Tensor rand(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32,
+            Device device = default_device());
 /// Normal with mean 0 and variance 1.
-Tensor randn(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32);
+Tensor randn(const Shape& shape, Generator& generator = default_generator(), DType dtype = Float32,
+             Device device = default_device());
 /// Integers in [low, high), i64.
-Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator = default_generator());
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator = default_generator(),
+               Device device = default_device());
 /// Zeroes with probability p and scales the rest by 1/(1-p).
 Tensor dropout(const Tensor& x, double p, bool training = true, Generator& generator = default_generator());
 /// Draws column indices (i64) by the weights in each row of probabilities [rows, n] or [n].

@@ -171,14 +171,14 @@ class Tensor {
 using Tensors = SmallVector<Tensor, 4>;
 
 // Creation. Every function throws OutOfMemoryError where memory does not suffice.
-Tensor empty(const Shape& shape, DType dtype = Float32, Device device = cpu());
+Tensor empty(const Shape& shape, DType dtype = Float32, Device device = default_device());
 /// Rows whose leading dimension is `pitch` elements (>= the last size): the rest of each row is padding.
-Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype = Float32, Device device = cpu());
-Tensor full(const Shape& shape, double value, DType dtype = Float32, Device device = cpu());
-Tensor zeros(const Shape& shape, DType dtype = Float32, Device device = cpu());
-Tensor ones(const Shape& shape, DType dtype = Float32, Device device = cpu());
+Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype = Float32, Device device = default_device());
+Tensor full(const Shape& shape, double value, DType dtype = Float32, Device device = default_device());
+Tensor zeros(const Shape& shape, DType dtype = Float32, Device device = default_device());
+Tensor ones(const Shape& shape, DType dtype = Float32, Device device = default_device());
 /// start, start + step, ... below end.
-Tensor arange(double start, double end, double step = 1, DType dtype = Int64, Device device = cpu());
+Tensor arange(double start, double end, double step = 1, DType dtype = Int64, Device device = default_device());
 /// A copy of `values`, whose count must be the shape's. Throws Error otherwise.
 template <class T>
 Tensor tensor(const std::vector<T>& values, const Shape& shape);
@@ -195,12 +195,12 @@ std::string to_string(const Tensor& tensor);
 
 template <class T>
 Tensor tensor(const std::vector<T>& values, const Shape& shape) {
-  Tensor out = empty(shape, dtype_of<T>);
+  Tensor out = empty(shape, dtype_of<T>, cpu());
   if (out.numel() != static_cast<int64_t>(values.size()))
     throw Error("tensor: " + std::to_string(values.size()) + " values for shape " + to_string(shape));
   if constexpr (std::is_same_v<T, bool>) std::copy(values.begin(), values.end(), out.data<bool>());
   else if (!values.empty()) std::memcpy(out.data_ptr(), values.data(), values.size() * sizeof(T));
-  return out;
+  return out.to(default_device());
 }
 
 }  // namespace tessera

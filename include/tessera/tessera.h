@@ -14,5 +14,6 @@
 #include "tessera/parallel.h"
 #include "tessera/random.h"
 #include "tessera/shape.h"
+#include "tessera/stream.h"
 #include "tessera/tensor.h"
 #include "tessera/version.h"

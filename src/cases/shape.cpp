@@ -82,6 +82,11 @@ std::vector<OpCase> shape_cases() {
                  .attrs = DimAttrs{-1},
                  .inputs = inputs({{3, 5}, {3, 0}, {3, 2}}),
                  .gradients = 5});
+  all.push_back({.op = "to_device",
+                 .label = "to where it is",
+                 .attrs = DeviceAttrs{cpu()},
+                 .inputs = inputs({{3, 5}}),
+                 .gradients = 1});
   all.push_back({.op = "clone",
                  .label = "4096x768",
                  .inputs = inputs({{4096, 768}}),

@@ -1,4 +1,5 @@
-// The CPU's caching allocator: blocks come back to lists by size, so that a training step touches no fresh pages.
+// Memory of tensors: the GPUs' from their allocators (core/gpu); the CPU's from a caching allocator, where blocks come
+// back to lists by size, so that a training step touches no fresh pages.
 #include <sys/mman.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <pthread.h>
 
 #include "core/debug.h"
+#include "core/gpu/backend.h"
 #include "tessera/tensor.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -152,9 +154,23 @@ class CachingAllocator {
   MemoryStats stats_;
 };
 
-void require_cpu(Device device) {
-  if (device.type != DeviceType::CPU)
-    throw Error("device " + to_string(device) + " is not available: this build has only the cpu");
+Ref<Storage> allocate_on_gpu(size_t bytes, Device device) {
+  gpu::DeviceState& state = gpu::state(device);
+  gpu::enter(state);
+  const gpu::StreamHandle stream = gpu::stream_of(state).handle;
+  auto storage = make_ref<Storage>();
+  gpu::Block* block = state.allocator.allocate(bytes, stream);
+  storage->data = gpu::Allocator::data(block);
+  storage->bytes = bytes;
+  storage->device = device;
+  storage->owner = block;
+  storage->release = [](Storage& s) {
+    gpu::DeviceState& state = gpu::state(s.device);
+    gpu::enter(state);
+    state.allocator.release(static_cast<gpu::Block*>(s.owner));
+  };
+  if (CachingAllocator::get().poison) state.runtime.fill(storage->data, 0xff, bytes, stream);
+  return storage;
 }
 
 }  // namespace
@@ -162,7 +178,7 @@ void require_cpu(Device device) {
 void poison_allocations(bool on) { CachingAllocator::get().poison = on; }
 
 Ref<Storage> allocate(size_t bytes, Device device) {
-  require_cpu(device);
+  if (device.is_gpu()) return allocate_on_gpu(bytes, device);
   auto storage = make_ref<Storage>();
   storage->data = CachingAllocator::get().allocate(bytes);
   storage->bytes = bytes;
@@ -172,16 +188,17 @@ Ref<Storage> allocate(size_t bytes, Device device) {
 }
 
 MemoryStats memory_stats(Device device) {
-  require_cpu(device);
-  return CachingAllocator::get().stats();
+  return device.is_gpu() ? gpu::state(device).allocator.stats() : CachingAllocator::get().stats();
 }
 void reset_peak_memory(Device device) {
-  require_cpu(device);
-  CachingAllocator::get().reset_peak();
+  if (device.is_gpu()) gpu::state(device).allocator.reset_peak();
+  else CachingAllocator::get().reset_peak();
 }
 void empty_cache(Device device) {
-  require_cpu(device);
-  CachingAllocator::get().empty_cache();
+  if (!device.is_gpu()) return CachingAllocator::get().empty_cache();
+  gpu::DeviceState& state = gpu::state(device);
+  gpu::enter(state);
+  state.allocator.empty_cache();
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+#include "tessera/device.h"
 #include "tessera/dtype.h"
 #include "tessera/enums.h"
 #include "tessera/error.h"
@@ -107,7 +108,12 @@ struct CreateAttrs {
   DimList shape;
   DType dtype = Float32;
   double a = 0, b = 0;
-  TESSERA_ATTRS(shape, dtype, a, b)
+  Device device = {};
+  TESSERA_ATTRS(shape, dtype, a, b, device)
+};
+struct DeviceAttrs {
+  Device device = {};
+  TESSERA_ATTRS(device)
 };
 struct PermuteAttrs {
   IntList dims;
@@ -254,6 +260,7 @@ class AttrsPrinter {
   static std::string print(Dim v) { return v.to_string(); }
   static std::string print(double v);
   static std::string print(DType v) { return std::string(name(v)); }
+  static std::string print(Device v) { return to_string(v); }
   static std::string print(Activation v);
   static std::string print(Reduction v);
   static std::string print(std::span<const int64_t> v);

@@ -60,6 +60,7 @@ struct Op {
   Autocast autocast = Autocast::None;
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
+  bool transfers = false;  ///< the outputs lie where `infer` says, not where the inputs do
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
@@ -105,6 +106,11 @@ struct KernelTableEntry {
   KernelList kernels;
 };
 std::span<const KernelTableEntry> cpu_kernel_table();
+/// One table for every kind of GPU; its kernels ask the plugin of the call's device.
+std::span<const KernelTableEntry> gpu_kernel_table();
+
+/// Where a call's kernel runs: where its inputs lie, or its output if there are none.
+Device call_device(const Call& call);
 
 /// The list of an op on a device. Throws Error if the device has none.
 KernelList kernels_for(const Op& op, DeviceType device);

@@ -1,13 +1,21 @@
 #include "tessera/random.h"
 
+#include "core/gpu/backend.h"
+
 namespace tessera {
 
 Tensor Generator::reserve(int64_t elements, Device device) {
-  Tensor state = empty({2}, Int64);
+  if (device.is_gpu())
+    if (gpu::Capture* capture = gpu::capture_on(gpu::state(device)))
+      return gpu::capture_draw(*capture, *this, elements);
+  Tensor state = empty({2}, Int64, cpu());
   state.data<int64_t>()[0] = static_cast<int64_t>(seed_);
   state.data<int64_t>()[1] = static_cast<int64_t>(offset_);
   offset_ += static_cast<uint64_t>((elements + 3) / 4);  // a block of Philox 4x32-10 gives four numbers
-  return device == cpu() ? state : state.to(device);
+  if (!device.is_gpu()) return state;
+  Tensor there = empty({2}, Int64, device);
+  gpu::copy(there, state.data_ptr(), *state.storage());
+  return there;
 }
 
 Generator& default_generator() {

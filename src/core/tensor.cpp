@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/gpu/backend.h"
 #include "tessera/autograd.h"
 
 namespace tessera {
@@ -59,8 +60,9 @@ namespace {
 template <class R>
 R only_element(const Tensor& t) {
   if (t.numel() != 1) throw Error("item: " + describe(t) + " has not exactly one element");
-  if (t.device().type != DeviceType::CPU) throw Error("item: " + describe(t) + " is not in host memory");
-  const void* p = t.data_ptr();
+  alignas(8) std::byte copy[8];
+  if (t.device().is_gpu()) gpu::read(copy, t);
+  const void* p = t.device().is_gpu() ? copy : t.data_ptr();
   switch (t.dtype()) {
     case Bool:
       return static_cast<R>(*static_cast<const bool*>(p));

@@ -11,7 +11,7 @@ namespace {
 
 Metas infer_create(std::span<const TensorMeta>, const Attrs& attrs) {
   const auto& a = attrs.as<CreateAttrs>();
-  return {{a.shape.shape(), a.dtype, cpu()}};
+  return {{a.shape.shape(), a.dtype, a.device}};
 }
 
 Tensors full_reference(std::span<const Tensor>, const Attrs& attrs) {
@@ -29,9 +29,7 @@ const Op full_op = {.name = "full", .infer = infer_create, .reference = full_ref
 const Op arange_op = {.name = "arange", .infer = infer_create, .reference = arange_reference};
 
 Tensor create(const Op& op, const Shape& shape, DType dtype, Device device, double a, double b = 0) {
-  if (device.type != DeviceType::CPU)
-    throw Error(fmt::format("{}: device {} is not available: this build has only the cpu", op.name, to_string(device)));
-  return dispatch_one(op, {}, CreateAttrs{DimList(shape), dtype, a, b});
+  return dispatch_one(op, {}, CreateAttrs{DimList(shape), dtype, a, b, device});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/gpu/backend.h"
 #include "ops/autocast.h"
 #include "ops/op_table.h"
 
@@ -147,24 +148,25 @@ bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
   return layout.has_value();
 }
 
-Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, bool keep_hidden) {
+Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const Device* device, bool keep_hidden) {
   Tensors out;
   size_t visible = metas.size() - op.hidden_outputs;
   for (size_t i = 0; i < metas.size(); ++i) {
     if (op.in_place && i < visible) out.push_back(in[i]);
     else if (i >= visible && !keep_hidden) out.push_back({});
-    else out.push_back(empty(metas[i].shape, metas[i].dtype, metas[i].device));
+    else out.push_back(empty(metas[i].shape, metas[i].dtype, device ? *device : metas[i].device));
   }
   return out;
 }
 
 void run(const Op& op, const Tensors& in, const Attrs& attrs, const Tensors& out) {
   Call call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}};
+  if (Device device = call_device(call); device.is_gpu()) gpu::begin_call(device);
   const Kernel& kernel = pick_kernel(call);
   Tensor workspace;
   if (kernel.workspace_bytes)
     if (size_t bytes = kernel.workspace_bytes(call)) {
-      workspace = empty({static_cast<int64_t>(bytes)}, UInt8, out[0].device());
+      workspace = empty({static_cast<int64_t>(bytes)}, UInt8, call_device(call));
       call.workspace = workspace.data_ptr();
     }
   kernel.run(call);
@@ -185,7 +187,7 @@ Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
     for (const Tensor& t : in) metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, device});
     Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
     if (op.in_place && grad_enabled()) check_in_place(op, in, inferred.size() - op.hidden_outputs);
-    out = make_outputs(op, in, inferred, recording);
+    out = make_outputs(op, in, inferred, op.transfers || in.empty() ? nullptr : &device, recording);
     run(op, in, attrs, out);
     if (op.in_place)
       for (size_t i = 0; i < inferred.size() - op.hidden_outputs; ++i)

@@ -22,8 +22,7 @@ const std::string* forced_kernel(const Op& op) {
 }
 
 std::span<const KernelTableEntry> table_of(DeviceType device) {
-  if (device == DeviceType::CPU) return cpu_kernel_table();
-  return {};
+  return device == DeviceType::CPU ? cpu_kernel_table() : gpu_kernel_table();
 }
 
 // Joins ops with the tables of the backends, once.
@@ -44,13 +43,13 @@ std::string describe_inputs(const Call& call) {
   return text;
 }
 
-DeviceType device_of(const Call& call) {
-  for (const Tensor& t : call.in)
-    if (t.defined()) return t.device().type;
-  return call.out.empty() ? DeviceType::CPU : call.out[0].device().type;
-}
-
 }  // namespace
+
+Device call_device(const Call& call) {
+  for (const Tensor& t : call.in)
+    if (t.defined()) return t.device();
+  return call.out.empty() ? cpu() : call.out[0].device();
+}
 
 std::string_view sentence(Reason reason) {
   switch (reason) {
@@ -77,7 +76,7 @@ KernelList kernels_for(const Op& op, DeviceType device) {
 }
 
 const Kernel& pick_kernel(const Call& call) {
-  KernelList list = kernels_for(call.op, device_of(call));
+  KernelList list = kernels_for(call.op, call_device(call).type);
   if (forced.empty()) {
     for (const Kernel& kernel : list)
       if (!kernel.supports || kernel.supports(call) == Reason::Ok) return kernel;
@@ -91,7 +90,7 @@ const Kernel& pick_kernel(const Call& call) {
 std::string explain(const Call& call) {
   std::string text;
   bool chosen = false;
-  for (const Kernel& kernel : kernels_for(call.op, device_of(call))) {
+  for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
     Reason reason = support(kernel, call);
     bool first = reason == Reason::Ok && !chosen;
     chosen |= first;

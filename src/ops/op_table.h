@@ -29,5 +29,6 @@ std::span<const Op* const> loss_ops();
 std::span<const Op* const> attention_ops();
 std::span<const Op* const> random_ops();
 std::span<const Op* const> optim_ops();
+std::span<const Op* const> transfer_ops();
 
 }  // namespace tessera

@@ -124,9 +124,10 @@ Tensors dropout_vjp(const Saved& s, const Tensors& grads) {
 }
 
 // f64 and integers take two words per number.
-Tensor generate(const Op& op, const Shape& shape, DType dtype, double a, double b, Generator& generator) {
+Tensor generate(const Op& op, const Shape& shape, DType dtype, double a, double b, Generator& generator,
+                Device device) {
   int64_t words = shape.numel().value() * (dtype == Float64 || dtype == Int64 ? 2 : 1);
-  return dispatch_one(op, {generator.reserve(words)}, CreateAttrs{DimList(shape), dtype, a, b});
+  return dispatch_one(op, {generator.reserve(words, device)}, CreateAttrs{DimList(shape), dtype, a, b, device});
 }
 
 void check_floating(const char* op, DType dtype) {
@@ -140,32 +141,33 @@ std::span<const Op* const> random_ops() {
   return ops;
 }
 
-Tensor rand(const Shape& shape, Generator& generator, DType dtype) {
+Tensor rand(const Shape& shape, Generator& generator, DType dtype, Device device) {
   check_floating("rand", dtype);
-  return generate(uniform_op, shape, dtype, 0, 1, generator);
+  return generate(uniform_op, shape, dtype, 0, 1, generator, device);
 }
 
-Tensor randn(const Shape& shape, Generator& generator, DType dtype) {
+Tensor randn(const Shape& shape, Generator& generator, DType dtype, Device device) {
   check_floating("randn", dtype);
-  return generate(normal_op, shape, dtype, 0, 1, generator);
+  return generate(normal_op, shape, dtype, 0, 1, generator, device);
 }
 
-Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator) {
+Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generator, Device device) {
   constexpr int64_t most = int64_t{1} << 53;  // bounds are kept as doubles
   if (low >= high || low < -most || high > most)
     throw Error(fmt::format("randint: no integers in [{}, {}), or bounds past 2^53", low, high));
-  return generate(randint_op, shape, Int64, static_cast<double>(low), static_cast<double>(high), generator);
+  return generate(randint_op, shape, Int64, static_cast<double>(low), static_cast<double>(high), generator, device);
 }
 
 Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   if (!training || p == 0) return x;
-  return dispatch_one(dropout_op, {x, generator.reserve(x.numel())}, DropoutAttrs{p});
+  return dispatch_one(dropout_op, {x, generator.reserve(x.numel(), x.device())}, DropoutAttrs{p});
 }
 
 Tensor multinomial(const Tensor& probabilities, int64_t samples, bool replacement, Generator& generator) {
   if (probabilities.dim() == 0) throw Error("multinomial: the probabilities are a single number");
   int64_t n = probabilities.size(-1), rows = n ? probabilities.numel() / n : 0;
-  Tensor state = generator.reserve(2 * rows * (replacement ? std::max<int64_t>(samples, 0) : n));
+  Tensor state =
+      generator.reserve(2 * rows * (replacement ? std::max<int64_t>(samples, 0) : n), probabilities.device());
   return dispatch_one(multinomial_op, {probabilities, state}, MultinomialAttrs{samples, replacement});
 }
 

@@ -23,11 +23,6 @@ Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 Tensor Tensor::sum() const { return tessera::sum(*this); }
 Tensor Tensor::mean() const { return tessera::mean(*this); }
 
-Tensor Tensor::to(Device device) const {
-  if (device == this->device()) return *this;
-  throw Error(fmt::format("to: device {} is not available: this build has only the cpu", to_string(device)));
-}
-
 Tensor Tensor::prepared(DType dtype) const {
   NoGrad guard;
   return to(cpu()).to(dtype).contiguous();
@@ -56,7 +51,7 @@ Tensor unaliased(const Tensor& self, const Tensor& source) {
 Tensor& Tensor::copy_(const Tensor& source) {
   static const Op& op = find_op("copy_");
   check_writable("copy_", *this);
-  dispatch(op, {*this, unaliased(*this, source)});
+  dispatch(op, {*this, unaliased(*this, source.to(device()))});
   return *this;
 }
 

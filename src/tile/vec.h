@@ -330,10 +330,16 @@ TESSERA_HD double fma(double a, double b, double c) {
 #endif
 }
 /// a * b + c, rounded once where the processor can.
+TESSERA_HD i32 fma(i32 a, i32 b, i32 c) {
+  return static_cast<i32>(static_cast<u32>(a) * static_cast<u32>(b) + static_cast<u32>(c));
+}
+TESSERA_HD i64 fma(i64 a, i64 b, i64 c) {
+  return static_cast<i64>(static_cast<u64>(a) * static_cast<u64>(b) + static_cast<u64>(c));
+}
 template <class T, int N>
 TESSERA_HD Vec<T, N> fma(Vec<T, N> a, Vec<T, N> b, Vec<T, N> c) {
 #if TESSERA_GPU_COMPILER
-  for (int i = 0; i < N; ++i) a.v[i] = a.v[i] * b.v[i] + c.v[i];
+  for (int i = 0; i < N; ++i) a.v[i] = fma(a.v[i], b.v[i], c.v[i]);
   return a;
 #else
 #if defined(__FMA__) && defined(__AVX2__)

@@ -144,10 +144,7 @@ TEST(TensorMethods, MoveAndPrint) {
   Tensor x = tensor<float>({1, 2.5, -3, 1e9}, {2, 2});
   EXPECT_TRUE(same(x.to(cpu()), x));
   EXPECT_TRUE(same(x.to(Float32), x));
-  EXPECT_EQ(error_of([&] {
-              x.to(Device{DeviceType::CUDA, 0});
-            }),
-            "to: device cuda:0 is not available: this build has only the cpu");
+  EXPECT_EQ(error_of([&] { x.to(cuda(99)); }).substr(0, 33), "device cuda:99 is not available: ");
   EXPECT_EQ(to_string(x), "[[1, 2.5], [-3, 1e+09]]");
   EXPECT_EQ(to_string(arange(0, 100)), "[0, 1, 2, 3, ..., 96, 97, 98, 99]");
   EXPECT_EQ(to_string(ones({2}, Bool)), "[true, true]");
@@ -164,10 +161,7 @@ TEST(Creation, CountsAndRefuses) {
   EXPECT_EQ(arange(3, 0).numel(), 0);
   EXPECT_EQ(error_of([&] { arange(0, 3, 0); }), "arange: no finite number of steps of 0 from 0 to 3");
   EXPECT_EQ(error_of([&] { zeros({-1}); }), "empty: negative size in [-1]");
-  EXPECT_EQ(error_of([&] {
-              zeros({2}, Float32, Device{DeviceType::HIP, 1});
-            }),
-            "full: device hip:1 is not available: this build has only the cpu");
+  EXPECT_EQ(error_of([&] { zeros({2}, Float32, hip(99)); }).substr(0, 32), "device hip:99 is not available: ");
   EXPECT_THROW(zeros({int64_t{1} << 40}), OutOfMemoryError);
 }
 

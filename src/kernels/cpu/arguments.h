@@ -3,7 +3,7 @@
 #include "core/op.h"
 #include "kernels/cpu/isa_select.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 inline Scalar scalar_of(DType dtype) { return static_cast<Scalar>(dtype); }
 
@@ -43,8 +43,8 @@ inline void fill(const Call& call, const Tensor& to, double value) {
   args.rank = checked_rank(call, to);
   set_lengths(args.lengths, to);
   args.to = operand(to, args.rank);
-  args.from = {&value, Scalar::f64, {}};
+  args.from = {&value, Scalar::f64, {}, true};
   elementwise_table().copy(args, executor());
 }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -2,7 +2,7 @@
 #include "kernels/cpu/attention_math.h"
 #include "kernels/cpu/tables.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 HeadsArg heads(const Heads& h) {
@@ -75,4 +75,4 @@ constexpr KernelTableEntry entries[] = {
 
 std::span<const KernelTableEntry> attention_kernels() { return entries; }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

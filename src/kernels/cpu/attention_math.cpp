@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 // A batch over [batch, kv heads, queries' heads that share one]; `shared` operands have kv heads.
@@ -134,7 +134,7 @@ class Math {
       MapArgs args = map(additive ? MapOp::greater : MapOp::logical_and, additive ? Scalar::f64 : Scalar::i32, 2);
       args.tensor[0] = tensor(allowed_);
       args.tensor[1] = args.tensor[2] = tensor(p_.mask);
-      if (additive) args.tensor[2] = {&lowest, Scalar::f64, {}};
+      if (additive) args.tensor[2] = {&lowest, Scalar::f64, {}, true};
       elementwise_table().map(args, executor());
     }
     if (!p_.causal) return;
@@ -151,7 +151,7 @@ class Math {
     MapArgs args = map(MapOp::where, scores_.type, 3);
     args.tensor[0] = args.tensor[2] = tensor(scores_);
     args.tensor[1] = tensor(allowed_);
-    args.tensor[3] = {&otherwise, Scalar::f64, {}};
+    args.tensor[3] = {&otherwise, Scalar::f64, {}, true};
     elementwise_table().map(args, executor());
   }
 
@@ -203,4 +203,4 @@ void attention_math_backward(const Call& call, Workspace& workspace) {
   math.multiply_shared(ds, p.q, p.dk, p.width, p.scale);
 }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

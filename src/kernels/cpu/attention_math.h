@@ -2,9 +2,9 @@
 #pragma once
 #include "kernels/cpu/attention_problem.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 void attention_math(const Call& call, Workspace& workspace);
 void attention_math_backward(const Call& call, Workspace& workspace);
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

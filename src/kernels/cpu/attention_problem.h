@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/workspace.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// [batch, heads, tokens, width] at any strides.
 struct Heads {
@@ -104,4 +104,4 @@ inline AttentionProblem attention_backward_problem(const Call& call) {
   return p;
 }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

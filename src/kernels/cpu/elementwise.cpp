@@ -5,7 +5,7 @@
 #include "kernels/cpu/arguments.h"
 #include "kernels/cpu/tables.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 struct Numbers {
@@ -148,4 +148,4 @@ constexpr KernelTableEntry entries[] = {
 
 std::span<const KernelTableEntry> elementwise_kernels() { return entries; }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

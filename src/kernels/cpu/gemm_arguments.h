@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/arguments.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// c = epilogue(a b) for every index of the batch. Tensors must outlive the object.
 class Products {
@@ -114,4 +114,4 @@ class Products {
   SmallVector<BatchDim, 6> dims_;
 };
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -1,4 +1,4 @@
-// Which instruction set's kernels run, and their tables.
+// Which instruction set's kernels run, and their tables; for GPUs those of the plugin whose device a call is for.
 #pragma once
 
 #include "kernels/cpu/isa/attention.h"
@@ -13,14 +13,20 @@
 #include "kernels/cpu/isa/reduce.h"
 #include "kernels/cpu/isa/softmax.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
+#ifndef TESSERA_GPU_KERNELS
 enum class Isa { Baseline, Avx2, Avx512 };
 
 /// The best instruction set of this processor, or what TESSERA_ISA (baseline, avx2 or avx512) asks for; read once.
 /// Throws Error when TESSERA_ISA names something else, or what the processor lacks.
 Isa isa();
 const char* isa_name();
+const PeakTable& peak_table();
+#else
+/// The stream and device of the call that this thread is dispatching.
+Executor& executor();
+#endif
 
 const ElementwiseTable& elementwise_table();
 const ReduceTable& reduce_table();
@@ -31,7 +37,6 @@ const ConvTable& conv_table();
 const AttentionTable& attention_table();
 const NormTable& norm_table();
 const SoftmaxTable& softmax_table();
-const PeakTable& peak_table();
 const OptimTable& optim_table();
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -2,7 +2,7 @@
 #include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 void set_matrix(Products& p, Products::Operand which, const Tensor& t) {
@@ -79,4 +79,4 @@ constexpr KernelTableEntry entries[] = {{"matmul", matmul_list}, {"linear", line
 
 std::span<const KernelTableEntry> matmul_kernels() { return entries; }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -2,7 +2,7 @@
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
@@ -229,4 +229,4 @@ constexpr KernelTableEntry entries[] = {
 
 std::span<const KernelTableEntry> norm_kernels() { return entries; }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

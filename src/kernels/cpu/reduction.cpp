@@ -2,7 +2,7 @@
 #include "kernels/cpu/arguments.h"
 #include "kernels/cpu/tables.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 Scalar compute_type(DType dtype) {
@@ -88,4 +88,4 @@ constexpr KernelTableEntry entries[] = {
 
 std::span<const KernelTableEntry> reduction_kernels() { return entries; }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

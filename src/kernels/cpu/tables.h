@@ -1,8 +1,9 @@
-// The CPU's kernel lists, a table per op family.
+// A device's kernel lists, a table per op family.
 #pragma once
 #include "core/op.h"
+#include "kernels/cpu/isa/args.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 std::span<const KernelTableEntry> creation_kernels();
 std::span<const KernelTableEntry> elementwise_kernels();
@@ -16,5 +17,6 @@ std::span<const KernelTableEntry> loss_kernels();
 std::span<const KernelTableEntry> attention_kernels();
 std::span<const KernelTableEntry> random_kernels();
 std::span<const KernelTableEntry> optim_kernels();
+std::span<const KernelTableEntry> transfer_kernels();
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

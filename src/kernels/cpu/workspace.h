@@ -2,7 +2,7 @@
 #pragma once
 #include "kernels/cpu/arguments.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// Where an operand lies for a kernel, with its strides in elements.
 struct Staged {
@@ -128,4 +128,4 @@ constexpr Kernel staged_kernel(const char* name) {
               }};
 }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -1,7 +1,19 @@
 // What crosses from code compiled once into code compiled per instruction set: plain data without functions.
 #pragma once
 
-namespace tessera::cpu_kernels {
+// The code that hands tensors to kernels is compiled twice: for the CPU, and for GPUs with TESSERA_GPU_KERNELS. Each has
+// its namespace, its tables and its Executor: the thread pool there, a stream here.
+#ifdef TESSERA_GPU_KERNELS
+#define TESSERA_KERNELS gpu_kernels
+#else
+#define TESSERA_KERNELS cpu_kernels
+#endif
+
+namespace tessera::gpu {
+struct Fault;
+}
+
+namespace tessera::TESSERA_KERNELS {
 
 inline constexpr int max_rank = 8;
 
@@ -14,6 +26,16 @@ struct TensorArg {
   void* data;
   Scalar type;
   long long strides[max_rank];
+  bool constant = false;  ///< one value that lies in the host's memory, whatever the device; strides are zero
 };
 
-}  // namespace tessera::cpu_kernels
+#ifdef TESSERA_GPU_KERNELS
+/// Where a call's kernels go.
+struct Executor {
+  void* stream;  // of the vendor's run-time library
+  int multiprocessors;
+  gpu::Fault* fault;  // what is wrong with the data is written here, see core/gpu/runtime.h
+};
+#endif
+
+}  // namespace tessera::TESSERA_KERNELS

@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// [batch, heads, rows, width]; strides in elements.
 struct HeadsArg {
@@ -52,4 +52,4 @@ TESSERA_ATTENTION_TABLE(avx2)
 TESSERA_ATTENTION_TABLE(avx512)
 #undef TESSERA_ATTENTION_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

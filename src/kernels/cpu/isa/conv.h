@@ -5,7 +5,7 @@
 #include "gemm.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// A 4-d tensor in the order of its name: images (n, c, h, w), filters (k, c / groups, r, s), outputs
 /// (n, k, ho, wo). Strides are in elements.
@@ -47,4 +47,4 @@ TESSERA_CONV_TABLE(avx2)
 TESSERA_CONV_TABLE(avx512)
 #undef TESSERA_CONV_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

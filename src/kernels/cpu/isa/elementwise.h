@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// What a map computes. Scalars of MapArgs are named in brackets; a gradient takes (gradient, x) where x is the
 /// input or, where noted, the result.
@@ -118,4 +118,4 @@ TESSERA_ELEMENTWISE_TABLE(avx2)
 TESSERA_ELEMENTWISE_TABLE(avx512)
 #undef TESSERA_ELEMENTWISE_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

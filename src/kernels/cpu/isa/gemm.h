@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 inline constexpr int max_batch_rank = 4;
 
@@ -48,4 +48,4 @@ TESSERA_GEMM_TABLE(avx2)
 TESSERA_GEMM_TABLE(avx512)
 #undef TESSERA_GEMM_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -5,7 +5,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// Contiguous rows of n elements, `pitch` elements apart.
 struct RowArg {
@@ -105,4 +105,4 @@ TESSERA_NORM_TABLE(avx2)
 TESSERA_NORM_TABLE(avx512)
 #undef TESSERA_NORM_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 struct StepTensor {
   long long count;
@@ -53,4 +53,4 @@ TESSERA_OPTIM_TABLE(avx2)
 TESSERA_OPTIM_TABLE(avx512)
 #undef TESSERA_OPTIM_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

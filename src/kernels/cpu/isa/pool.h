@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// Tensors are (n, c, h, w) at any strides and of x's type: f32, f64, f16 or bf16; places are i64.
 struct PoolArgs {
@@ -31,4 +31,4 @@ TESSERA_POOL_TABLE(avx2)
 TESSERA_POOL_TABLE(avx512)
 #undef TESSERA_POOL_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

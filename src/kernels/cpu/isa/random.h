@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// One word of 32 bits per number, two where the type is f64 or an integer.
 enum class RandomOp : unsigned char {
@@ -47,4 +47,4 @@ TESSERA_RANDOM_TABLE(avx2)
 TESSERA_RANDOM_TABLE(avx512)
 #undef TESSERA_RANDOM_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -4,7 +4,7 @@
 #include "args.h"
 #include "tessera/parallel.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 /// Parameters in brackets. Results of argmax and argmin are indices (i64) into the reduced dimensions in row-major
 /// order; those of any and all are 0 or 1.
@@ -76,4 +76,4 @@ TESSERA_REDUCE_TABLE(avx2)
 TESSERA_REDUCE_TABLE(avx512)
 #undef TESSERA_REDUCE_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

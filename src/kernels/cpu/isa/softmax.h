@@ -4,7 +4,7 @@
 
 #include "norm.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 
 struct SoftmaxArgs {
   Scalar type;
@@ -57,4 +57,4 @@ TESSERA_SOFTMAX_TABLE(avx2)
 TESSERA_SOFTMAX_TABLE(avx512)
 #undef TESSERA_SOFTMAX_TABLE
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -1,0 +1,219 @@
+#include "core/gpu/allocator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace tessera::gpu {
+
+struct Block {
+  std::byte* data;
+  size_t bytes;
+  StreamHandle stream;
+  int pool;
+  bool small;
+  bool used = true;
+  size_t requested = 0;
+  Block *before = nullptr, *after = nullptr;  // neighbours in the segment
+  std::vector<StreamHandle> users = {};       // other streams
+  int waits = 0;                              // events that must happen before it is free
+};
+
+namespace {
+
+constexpr size_t kGrain = 512;              // sizes are multiples of it, and addresses
+constexpr size_t kSmall = size_t(1) << 20;  // up to here blocks share small segments
+constexpr size_t kSmallSegment = size_t(2) << 20;
+constexpr size_t kLargeSegment = size_t(20) << 20;  // for blocks up to half of it
+constexpr size_t kSegmentGrain = size_t(2) << 20;
+
+size_t rounded(size_t bytes, size_t grain) { return (bytes + grain - 1) / grain * grain; }
+size_t block_size(size_t bytes) { return std::max(kGrain, rounded(bytes, kGrain)); }
+size_t segment_size(size_t bytes) {
+  if (bytes <= kSmall) return kSmallSegment;
+  return bytes <= kLargeSegment / 2 ? kLargeSegment : rounded(bytes, kSegmentGrain);
+}
+
+}  // namespace
+
+bool Allocator::Order::operator()(const Block* a, const Block* b) const {
+  return std::tuple(a->stream, a->bytes, a->data) < std::tuple(b->stream, b->bytes, b->data);
+}
+
+Allocator::Allocator(Runtime& runtime, std::string name) : runtime_(runtime), name_(std::move(name)) {}
+Allocator::~Allocator() { trim(); }
+
+void* Allocator::data(const Block* block) { return block->data; }
+
+std::set<Block*, Allocator::Order>& Allocator::list_of(const Block* block) {
+  Pool& pool = pools_[block->pool];
+  return block->small ? pool.small : pool.large;
+}
+
+Block* Allocator::allocate(size_t bytes, StreamHandle stream) {
+  if (bytes > size_t(1) << 62) throw OutOfMemoryError(fmt::format("out of memory: {} bytes asked for", bytes));
+  std::lock_guard lock(mutex_);
+  const size_t size = block_size(bytes);
+  collect(false);
+  Block* block = take_cached(size, stream);
+  if (!block) block = take_segment(size, stream);
+  block->used = true;
+  block->requested = bytes;
+  split(block, size);
+  stats_.allocated += static_cast<int64_t>(bytes);
+  stats_.peak_allocated = std::max(stats_.peak_allocated, stats_.allocated);
+  return block;
+}
+
+// The smallest free block of the stream that is large enough.
+Block* Allocator::take_cached(size_t bytes, StreamHandle stream) {
+  Block wanted{nullptr, bytes, stream, pool_, bytes <= kSmall};
+  auto& list = list_of(&wanted);
+  auto found = list.lower_bound(&wanted);
+  if (found == list.end() || (*found)->stream != stream) return nullptr;
+  Block* block = *found;
+  list.erase(found);
+  return block;
+}
+
+Block* Allocator::take_segment(size_t bytes, StreamHandle stream) {
+  const size_t size = segment_size(bytes);
+  void* data = runtime_.allocate(size);
+  if (!data) {  // blocks that wait for other streams, and all that is cached
+    collect(true);
+    if (Block* block = take_cached(bytes, stream)) return block;
+    trim();
+    data = runtime_.allocate(size);
+  }
+  if (!data) {
+    const FreeMemory memory = runtime_.memory();
+    throw OutOfMemoryError(fmt::format("out of memory on {}: {} bytes asked for, {} held by tensors, {} free of {}",
+                                       name_, bytes, stats_.allocated, memory.free, memory.total));
+  }
+  stats_.reserved += static_cast<int64_t>(size);
+  stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.reserved);
+  return new Block{static_cast<std::byte*>(data), size, stream, pool_, bytes <= kSmall};
+}
+
+// Cuts off what a block has too much, if that is worth a block.
+void Allocator::split(Block* block, size_t bytes) {
+  const size_t rest = block->bytes - bytes;
+  if (rest < (block->small ? kGrain : kSmall)) return;
+  auto* tail = new Block{block->data + bytes, rest, block->stream, block->pool, block->small, false};
+  tail->before = block;
+  tail->after = block->after;
+  if (tail->after) tail->after->before = tail;
+  block->after = tail;
+  block->bytes = bytes;
+  list_of(tail).insert(tail);
+}
+
+void Allocator::use(Block* block, StreamHandle stream) {
+  std::lock_guard lock(mutex_);
+  if (stream == block->stream || std::count(block->users.begin(), block->users.end(), stream)) return;
+  block->users.push_back(stream);
+}
+
+void Allocator::release(Block* block) noexcept {
+  std::lock_guard lock(mutex_);
+  stats_.allocated -= static_cast<int64_t>(block->requested);
+  try {
+    for (StreamHandle user : block->users) {
+      EventHandle event = runtime_.create_event(false);
+      runtime_.record(event, user);
+      waiting_.push_back({event, block});
+      ++block->waits;
+    }
+  } catch (const Error&) {  // the device is lost, and with it whoever used the block
+  }
+  block->users.clear();
+  if (block->waits == 0) make_free(block);
+}
+
+void Allocator::make_free(Block* block) {
+  block->used = false;
+  auto absorb = [this](Block* into, Block* from) {
+    list_of(from).erase(from);
+    into->bytes += from->bytes;
+    into->data = std::min(into->data, from->data);
+    (from == into->before ? into->before : into->after) = from == into->before ? from->before : from->after;
+    if (into->before) into->before->after = into;
+    if (into->after) into->after->before = into;
+    delete from;
+  };
+  if (block->before && !block->before->used) absorb(block, block->before);
+  if (block->after && !block->after->used) absorb(block, block->after);
+  Pool& pool = pools_[block->pool];
+  if (pool.dropped && !block->before && !block->after) {
+    runtime_.release(block->data);
+    stats_.reserved -= static_cast<int64_t>(block->bytes);
+    delete block;
+    return;
+  }
+  list_of(block).insert(block);
+}
+
+// Frees the blocks whose other streams have got past them.
+void Allocator::collect(bool wait) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (wait) runtime_.synchronize_event(it->event);
+    if (!runtime_.has_happened(it->event)) {
+      ++it;
+      continue;
+    }
+    runtime_.destroy_event(it->event);
+    Block* block = it->block;
+    it = waiting_.erase(it);
+    if (--block->waits == 0) make_free(block);
+  }
+}
+
+// Gives back every segment that is one free block.
+void Allocator::trim() {
+  for (auto& [id, pool] : pools_) {
+    if (id != 0 && !pool.dropped) continue;  // a graph will use these addresses
+    for (auto* list : {&pool.small, &pool.large})
+      for (auto it = list->begin(); it != list->end();) {
+        Block* block = *it;
+        if (block->before || block->after) {
+          ++it;
+          continue;
+        }
+        it = list->erase(it);
+        runtime_.release(block->data);
+        stats_.reserved -= static_cast<int64_t>(block->bytes);
+        delete block;
+      }
+  }
+}
+
+void Allocator::empty_cache() {
+  std::lock_guard lock(mutex_);
+  collect(false);
+  trim();
+}
+
+MemoryStats Allocator::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void Allocator::reset_peak() {
+  std::lock_guard lock(mutex_);
+  stats_.peak_allocated = stats_.allocated;
+  stats_.peak_reserved = stats_.reserved;
+}
+
+void Allocator::set_pool(int pool) {
+  std::lock_guard lock(mutex_);
+  pool_ = pool;
+}
+
+void Allocator::drop_pool(int pool) {
+  std::lock_guard lock(mutex_);
+  pools_[pool].dropped = true;
+  trim();
+}
+
+}  // namespace tessera::gpu

@@ -1,0 +1,72 @@
+// A caching allocator for one GPU. Memory is ordered by streams: a block that is released is handed out again at once,
+// but only to work of the stream it belonged to, which runs later.
+#pragma once
+#include <list>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/gpu/runtime.h"
+#include "tessera/tensor.h"
+
+namespace tessera::gpu {
+
+/// Blocks are cut from segments of the runtime and joined again when neighbours are free.
+struct Block;
+
+class Allocator {
+ public:
+  /// `name` is what messages call the device; the runtime's current device must be it whenever a function is called.
+  Allocator(Runtime& runtime, std::string name);
+  ~Allocator();
+  Allocator(const Allocator&) = delete;
+
+  /// Throws OutOfMemoryError, after all cached memory was given back, with the sizes.
+  Block* allocate(size_t bytes, StreamHandle stream);
+  static void* data(const Block* block);
+  void release(Block* block) noexcept;
+  /// Work of `stream` uses the block, too: once released, it waits for what is queued there by then.
+  void use(Block* block, StreamHandle stream);
+
+  void empty_cache();
+  MemoryStats stats() const;
+  void reset_peak();
+
+  /// Until the next call, everything comes from a pool of its own, which nothing else is given memory of. 0 ends it.
+  void set_pool(int pool);
+  /// Gives a pool's memory back as soon as its blocks are released.
+  void drop_pool(int pool);
+
+ private:
+  struct Order {
+    bool operator()(const Block* a, const Block* b) const;
+  };
+  struct Pool {
+    std::set<Block*, Order> small, large;
+    bool dropped = false;
+  };
+  struct Waiting {
+    EventHandle event;
+    Block* block;
+  };
+
+  std::set<Block*, Order>& list_of(const Block* block);
+  Block* take_cached(size_t bytes, StreamHandle stream);
+  Block* take_segment(size_t bytes, StreamHandle stream);
+  void split(Block* block, size_t bytes);
+  void make_free(Block* block);
+  void collect(bool wait);
+  void trim();
+
+  Runtime& runtime_;
+  std::string name_;
+  mutable std::mutex mutex_;
+  std::map<int, Pool> pools_;
+  int pool_ = 0;
+  std::list<Waiting> waiting_;
+  MemoryStats stats_;
+};
+
+}  // namespace tessera::gpu

@@ -1,0 +1,201 @@
+#include "core/gpu/backend.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+
+namespace tessera {
+namespace gpu {
+namespace {
+
+constexpr int kMostDevices = 16;  // of a type
+
+struct Backend {
+  std::string why_not = "not looked for";
+  const Plugin* plugin = nullptr;
+  int devices = 0;
+  std::array<DeviceState*, kMostDevices>
+      states{};  // made at first use, never destroyed: tensors may outlive everything
+  std::mutex mutex;
+};
+
+const char* plugin_name(DeviceType type) {
+  return type == DeviceType::CUDA ? "libtessera_cuda.so" : "libtessera_hip.so";
+}
+
+// Where this library, or the program it is linked into, lies.
+std::filesystem::path own_folder() {
+  Dl_info info;
+  if (!dladdr(reinterpret_cast<const void*>(&own_folder), &info) || !info.dli_fname) return {};
+  std::error_code error;
+  auto path = std::filesystem::canonical(info.dli_fname, error);
+  return error ? std::filesystem::path() : path.parent_path();
+}
+
+std::vector<std::filesystem::path> candidates(const char* name) {
+  if (const char* folder = std::getenv("TESSERA_PLUGIN_DIR"); folder && *folder)
+    return {std::filesystem::path(folder) / name};
+  auto folder = own_folder();
+  return {folder / name, folder.parent_path() / "lib" / name, folder.parent_path() / TESSERA_LIBDIR / name};
+}
+
+const Plugin* load(DeviceType type, std::string& why_not) {
+  std::filesystem::path path;
+  std::error_code error;
+  for (const auto& candidate : candidates(plugin_name(type)))
+    if (std::filesystem::exists(candidate, error)) {
+      path = candidate;
+      break;
+    }
+  if (path.empty()) {
+    why_not = fmt::format("{} was not found beside the program or in TESSERA_PLUGIN_DIR", plugin_name(type));
+    return nullptr;
+  }
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    why_not = dlerror();
+    return nullptr;
+  }
+  auto entry = reinterpret_cast<const Plugin* (*)()>(dlsym(library, "tessera_plugin"));
+  const Plugin* plugin = entry ? entry() : nullptr;
+  if (!plugin || plugin->version != Plugin::current_version) {
+    why_not = path.string() + " belongs to another version of tessera";
+    return nullptr;
+  }
+  return plugin;
+}
+
+void connect(Backend& backend, const Plugin* plugin) {
+  backend.plugin = plugin;
+  try {
+    backend.devices = std::min(plugin->runtime->device_count(), kMostDevices);
+    backend.why_not = backend.devices ? "" : "no such card was found";
+  } catch (const Error& error) {
+    backend.devices = 0;
+    backend.why_not = error.what();
+  }
+}
+
+std::array<Backend, kDeviceTypeCount>& all() {
+  static auto* backends = new std::array<Backend, kDeviceTypeCount>;
+  return *backends;
+}
+
+Backend& backend_of(DeviceType type) {
+  Backend& backend = all()[static_cast<int>(type)];
+  std::lock_guard lock(backend.mutex);
+  if (!backend.plugin && backend.why_not == "not looked for")
+    if (const Plugin* plugin = load(type, backend.why_not)) connect(backend, plugin);
+  return backend;
+}
+
+thread_local const DeviceState* entered[kDeviceTypeCount] = {};
+thread_local Stream::State* current[kDeviceTypeCount][kMostDevices] = {};  // null: the device's own
+thread_local Device default_for_thread;
+thread_local DeviceState* called = nullptr;
+
+}  // namespace
+
+void install(DeviceType type, const Plugin* plugin) {
+  Backend& backend = all()[static_cast<int>(type)];
+  std::lock_guard lock(backend.mutex);
+  backend.states = {};
+  entered[static_cast<int>(type)] = nullptr;
+  connect(backend, plugin);
+}
+
+DeviceState::DeviceState(Device device, Runtime& runtime)
+    : device(device), runtime(runtime), allocator(runtime, to_string(device)) {
+  runtime.set_device(device.index);
+  properties = runtime.properties(device.index);
+  stream = std::make_shared<Stream::State>();
+  stream->on = this;
+  stream->handle = runtime.create_stream();
+  fault = static_cast<Fault*>(runtime.allocate_host(sizeof(Fault)));
+  if (!fault) throw OutOfMemoryError("out of page-locked memory");
+  *fault = {};
+}
+
+DeviceState& state(Device device) {
+  const int index = device.index;
+  if (!device.is_gpu()) throw Error("cpu has no streams or kernels of a GPU");
+  Backend& backend = backend_of(device.type);
+  if (index < 0 || index >= backend.devices)
+    throw Error(fmt::format("device {} is not available: {}", to_string(device), why_unavailable(device)));
+  std::lock_guard lock(backend.mutex);
+  DeviceState*& state = backend.states[index];
+  if (!state) {
+    state = new DeviceState(device, *backend.plugin->runtime);
+    entered[static_cast<int>(device.type)] = state;
+  }
+  return *state;
+}
+
+const void* kernel_tables(DeviceType type) { return backend_of(type).plugin->kernels; }
+
+void enter(const DeviceState& state) {
+  const DeviceState*& now = entered[static_cast<int>(state.device.type)];
+  if (now == &state) return;
+  state.runtime.set_device(state.device.index);
+  now = &state;
+}
+
+Stream::State& stream_of(DeviceState& state) {
+  Stream::State* chosen = current[static_cast<int>(state.device.type)][state.device.index];
+  return chosen ? *chosen : *state.stream;
+}
+
+DeviceState& calling() { return *called; }
+void begin_call(Device device) {
+  called = &state(device);
+  enter(*called);
+}
+
+void set_stream(DeviceState& state, Stream::State* stream) {
+  current[static_cast<int>(state.device.type)][state.device.index] = stream;
+}
+
+void synchronize(DeviceState& state, StreamHandle stream) {
+  enter(state);
+  if (capture_on(state)) throw Error("a graph is being captured: nothing has run that could be waited for or read");
+  state.runtime.synchronize(stream);
+  if (state.fault->raised) {
+    const Fault fault = *state.fault;
+    *state.fault = {};
+    throw Error(fmt::format("{}: index {} is out of range for size {}", fault.op, fault.index, fault.bound));
+  }
+}
+
+}  // namespace gpu
+
+int device_count(DeviceType type) { return type == DeviceType::CPU ? 1 : gpu::backend_of(type).devices; }
+
+std::string why_unavailable(Device device) {
+  if (!device.is_gpu()) return "";
+  gpu::Backend& backend = gpu::backend_of(device.type);
+  if (device.index >= 0 && device.index < backend.devices) return "";
+  if (!backend.why_not.empty()) return backend.why_not;
+  return fmt::format("there {} {} of its kind", backend.devices == 1 ? "is" : "are", backend.devices);
+}
+
+DeviceProperties properties(Device device) { return gpu::state(device).properties; }
+
+void synchronize(Device device) {
+  if (!device.is_gpu()) return;
+  gpu::DeviceState& state = gpu::state(device);
+  gpu::synchronize(state, gpu::stream_of(state).handle);
+  state.runtime.synchronize_device();
+}
+
+Device default_device() { return gpu::default_for_thread; }
+DeviceGuard::DeviceGuard(Device device) : before_(gpu::default_for_thread) {
+  if (device.is_gpu()) gpu::state(device);
+  gpu::default_for_thread = device;
+}
+DeviceGuard::~DeviceGuard() { gpu::default_for_thread = before_; }
+
+}  // namespace tessera

@@ -1,0 +1,72 @@
+// The GPUs of this process: plugins found at run time, and what the core keeps for each of their devices.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/gpu/allocator.h"
+#include "core/gpu/runtime.h"
+#include "tessera/stream.h"
+
+namespace tessera {
+class Generator;
+namespace gpu {
+struct DeviceState;
+}
+}  // namespace tessera
+
+namespace tessera {
+
+struct Stream::State {
+  gpu::DeviceState* on = nullptr;  // null: the CPU, where nothing is queued
+  gpu::StreamHandle handle = nullptr;
+  ~State();
+};
+
+namespace gpu {
+
+struct DeviceState {
+  Device device;
+  Runtime& runtime;
+  DeviceProperties properties;
+  Allocator allocator;
+  std::shared_ptr<Stream::State> stream;  // the one that calls go to unless a StreamGuard says otherwise
+  Fault* fault;
+
+  DeviceState(Device device, Runtime& runtime);
+};
+
+/// Throws Error with the reason where the device cannot be used. Initialises it at first use.
+DeviceState& state(Device device);
+/// The plugin's kernel tables; the device type must be available.
+const void* kernel_tables(DeviceType type);
+
+/// Makes the device the one that this thread's runtime calls are for.
+void enter(const DeviceState& state);
+/// The stream of this thread's calls.
+Stream::State& stream_of(DeviceState& state);
+
+/// Waits for the stream, then throws what kernels found wrong, once.
+void synchronize(DeviceState& state, StreamHandle stream);
+
+/// Fills `to` with bytes of another device, which may be the host, in the order of their streams. Returns when the
+/// source may be changed and, where the destination is the host, the copy is there.
+void copy(const Tensor& to, const void* from, const Storage& from_storage);
+
+/// Waits for a tensor of one element and brings it to the host.
+void read(void* to, const Tensor& from);
+
+/// The device of the call that this thread is dispatching.
+DeviceState& calling();
+void begin_call(Device device);
+
+/// While this thread captures on the device, the graph that does; otherwise null.
+struct Capture;
+Capture* capture_on(const DeviceState& state);
+/// The state of random numbers that every replay of the graph renews.
+Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements);
+
+/// For tests: `plugin` serves a device type from now on.
+void install(DeviceType type, const Plugin* plugin);
+
+}  // namespace gpu
+}  // namespace tessera

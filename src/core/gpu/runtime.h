@@ -1,0 +1,79 @@
+// What the core asks of a GPU backend: raw resources of one vendor's run-time library. Caching, ordering and ownership
+// are the core's (allocator.h, stream.cpp), so that they are written once and tested with a runtime that is made up.
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "tessera/device.h"
+
+namespace tessera::gpu {
+
+using StreamHandle = void*;
+using EventHandle = void*;
+using GraphHandle = void*;
+
+struct FreeMemory {
+  size_t free, total;  // bytes
+};
+
+/// Every function works on the device of the last `set_device` of its thread and throws DeviceError with the library's
+/// own words; functions that are noexcept stay silent, since destructors call them. After a fault that the library
+/// calls unrecoverable the device counts as lost, and everything but those throws.
+class Runtime {
+ public:
+  virtual int device_count() = 0;
+  virtual DeviceProperties properties(int device) = 0;
+  virtual void set_device(int device) = 0;
+
+  /// Null where there is not that much.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* memory) noexcept = 0;
+  /// Page-locked memory of the host that kernels can address, or null.
+  virtual void* allocate_host(size_t bytes) = 0;
+  virtual void release_host(void* memory) noexcept = 0;
+  virtual FreeMemory memory() = 0;
+  /// In either direction or within the device. Host memory that is not page-locked is read before this returns.
+  virtual void copy(void* to, const void* from, size_t bytes, StreamHandle stream) = 0;
+  virtual void fill(void* memory, int byte, size_t bytes, StreamHandle stream) = 0;
+
+  virtual StreamHandle create_stream() = 0;
+  virtual void destroy_stream(StreamHandle stream) noexcept = 0;
+  virtual void synchronize(StreamHandle stream) = 0;
+  virtual bool is_idle(StreamHandle stream) = 0;
+  /// What is queued on `stream` from now on waits for `event`.
+  virtual void wait(StreamHandle stream, EventHandle event) = 0;
+  virtual void synchronize_device() = 0;
+
+  virtual EventHandle create_event(bool timed) = 0;
+  virtual void destroy_event(EventHandle event) noexcept = 0;
+  virtual void record(EventHandle event, StreamHandle stream) = 0;
+  virtual bool has_happened(EventHandle event) = 0;
+  virtual void synchronize_event(EventHandle event) = 0;
+  virtual float milliseconds(EventHandle from, EventHandle to) = 0;
+
+  virtual void begin_capture(StreamHandle stream) = 0;
+  virtual GraphHandle end_capture(StreamHandle stream) = 0;
+  virtual void launch(GraphHandle graph, StreamHandle stream) = 0;
+  virtual void destroy_graph(GraphHandle graph) noexcept = 0;
+
+ protected:
+  ~Runtime() = default;
+};
+
+/// An error that a kernel found in the data, such as an index out of range. In page-locked memory: the first thread to
+/// find one writes it, the next synchronising call throws it.
+struct Fault {
+  int raised;
+  const char* op;  // a string of the host
+  long long index, bound;
+};
+
+/// What libtessera_cuda.so and libtessera_hip.so export: `extern "C" const Plugin* tessera_plugin()`.
+struct Plugin {
+  static constexpr int current_version = 1;
+  int version;
+  Runtime* runtime;
+  const void* kernels;  // gpu_kernels::Tables
+};
+
+}  // namespace tessera::gpu

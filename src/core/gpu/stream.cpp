@@ -1,0 +1,268 @@
+// Streams, events, copies and captured graphs: thin owners of what the runtime hands out.
+#include "tessera/stream.h"
+
+#include <fmt/format.h>
+
+#include "core/gpu/backend.h"
+#include "tessera/random.h"
+
+namespace tessera {
+
+// ---- streams
+
+Stream::State::~State() {
+  if (!on || !handle) return;
+  try {
+    gpu::enter(*on);
+    on->runtime.synchronize(handle);  // its blocks may go to a later stream that gets the same handle
+  } catch (const Error&) {
+  }
+  on->runtime.destroy_stream(handle);
+}
+
+Stream::Stream(Device device) : state_(std::make_shared<State>()) {
+  if (!device.is_gpu()) return;
+  auto& on = gpu::state(device);
+  gpu::enter(on);
+  state_->handle = on.runtime.create_stream();
+  state_->on = &on;
+}
+Device Stream::device() const { return state_->on ? state_->on->device : cpu(); }
+void Stream::synchronize() const {
+  if (state_->on) gpu::synchronize(*state_->on, state_->handle);
+}
+bool Stream::is_idle() const {
+  if (!state_->on) return true;
+  gpu::enter(*state_->on);
+  return state_->on->runtime.is_idle(state_->handle);
+}
+
+Stream current_stream(Device device) {
+  if (!device.is_gpu()) return Stream(device);
+  auto& on = gpu::state(device);
+  auto& chosen = gpu::stream_of(on);
+  // Whoever chose it keeps it alive; a handle that outlives the choice must not.
+  return Stream(std::shared_ptr<Stream::State>(on.stream, &chosen));
+}
+
+namespace gpu {
+void set_stream(DeviceState& state, Stream::State* stream);
+}
+
+StreamGuard::StreamGuard(const Stream& stream) : stream_(stream.state()) {
+  if (!stream.state()->on) return;
+  auto& on = *stream.state()->on;
+  before_ = current_stream(on.device).state();
+  gpu::set_stream(on, stream.state().get());
+}
+StreamGuard::~StreamGuard() {
+  if (before_) gpu::set_stream(*before_->on, before_.get());
+}
+
+// ---- events
+
+struct Event::State {
+  gpu::DeviceState* on = nullptr;
+  gpu::EventHandle handle = nullptr;
+  ~State() {
+    if (on) on->runtime.destroy_event(handle);
+  }
+};
+
+Event::Event(Device device, bool timed) : state_(std::make_shared<State>()) {
+  if (!device.is_gpu()) return;
+  auto& on = gpu::state(device);
+  gpu::enter(on);
+  state_->handle = on.runtime.create_event(timed);
+  state_->on = &on;
+}
+void Event::record(const Stream& stream) {
+  if (!state_->on) return;
+  if (stream.state()->on != state_->on) throw Error("event: recorded on a stream of another device");
+  gpu::enter(*state_->on);
+  state_->on->runtime.record(state_->handle, stream.state()->handle);
+}
+void Event::wait(const Stream& stream) const {
+  if (!state_->on || !stream.state()->on) return;
+  gpu::enter(*stream.state()->on);
+  stream.state()->on->runtime.wait(stream.state()->handle, state_->handle);
+}
+void Event::synchronize() const {
+  if (!state_->on) return;
+  gpu::enter(*state_->on);
+  state_->on->runtime.synchronize_event(state_->handle);
+}
+bool Event::has_happened() const {
+  if (!state_->on) return true;
+  gpu::enter(*state_->on);
+  return state_->on->runtime.has_happened(state_->handle);
+}
+float Event::milliseconds_since(const Event& start) const {
+  if (!state_->on || state_->on != start.state_->on) throw Error("event: no time between events of different devices");
+  gpu::enter(*state_->on);
+  return state_->on->runtime.milliseconds(start.state_->handle, state_->handle);
+}
+
+// ---- memory across devices
+
+namespace {
+
+// Page-locked memory: copies from it run while the host goes on, so that giving it back waits for the last of them.
+struct Pinned {
+  gpu::DeviceState* on;
+  gpu::EventHandle last_use;
+};
+void release_pinned(Storage& storage) {
+  auto* pinned = static_cast<Pinned*>(storage.owner);
+  try {
+    gpu::enter(*pinned->on);
+    pinned->on->runtime.synchronize_event(pinned->last_use);
+  } catch (const Error&) {
+  }
+  pinned->on->runtime.destroy_event(pinned->last_use);
+  pinned->on->runtime.release_host(storage.data);
+  delete pinned;
+}
+bool is_pinned(const Storage& storage) { return storage.release == release_pinned; }
+
+void refuse_capture(const gpu::DeviceState& state) {
+  if (gpu::capture_on(state)) throw Error("a graph is being captured: data cannot move between host and device");
+}
+
+}  // namespace
+
+Tensor empty_pinned(const Shape& shape, DType dtype, Device device) {
+  if (!device.is_gpu()) return empty(shape, dtype, cpu());
+  auto& on = gpu::state(device);
+  gpu::enter(on);
+  const Tensor like = empty({0}, dtype, cpu());
+  auto storage = make_ref<Storage>();
+  storage->bytes = static_cast<size_t>(shape.numel().value()) * size_of(dtype);
+  storage->data = on.runtime.allocate_host(std::max<size_t>(storage->bytes, 1));
+  if (!storage->data)
+    throw OutOfMemoryError(fmt::format("out of page-locked memory: {} bytes asked for", storage->bytes));
+  storage->owner = new Pinned{&on, on.runtime.create_event(false)};
+  storage->release = release_pinned;
+  return as_strided(storage, shape, contiguous_strides(shape), 0, dtype);
+}
+
+void record_stream(const Tensor& tensor, const Stream& stream) {
+  if (!tensor.device().is_gpu() || !stream.state()->on) return;
+  auto& on = gpu::state(tensor.device());
+  on.allocator.use(static_cast<gpu::Block*>(tensor.storage()->owner), stream.state()->handle);
+}
+
+namespace gpu {
+
+void copy(const Tensor& to, const void* from, const Storage& from_storage) {
+  const size_t bytes = static_cast<size_t>(to.numel()) * size_of(to.dtype());
+  const Device source = from_storage.device, target = to.device();
+  DeviceState& on = state(target.is_gpu() ? target : source);
+  const StreamHandle stream = stream_of(on).handle;
+  const bool between_cards = source.is_gpu() && target.is_gpu();
+  if (!between_cards) refuse_capture(on);
+  if (between_cards) {
+    Event ready(source);
+    ready.record(current_stream(source));
+    ready.wait(current_stream(target));
+  }
+  enter(on);
+  on.runtime.copy(to.data_ptr(), from, bytes, stream);
+  if (between_cards) {  // the source's memory must not be reused before
+    Event done(target);
+    done.record(current_stream(target));
+    done.wait(current_stream(source));
+  }
+  if (!target.is_gpu()) synchronize(on, stream);
+  if (is_pinned(from_storage)) on.runtime.record(static_cast<Pinned*>(from_storage.owner)->last_use, stream);
+}
+
+void read(void* to, const Tensor& from) {
+  DeviceState& on = state(from.device());
+  const StreamHandle stream = stream_of(on).handle;
+  refuse_capture(on);
+  enter(on);
+  on.runtime.copy(to, from.data_ptr(), size_of(from.dtype()), stream);
+  synchronize(on, stream);
+}
+
+// ---- graphs
+
+struct Capture {
+  DeviceState* on = nullptr;
+  int pool = 0;
+  GraphHandle handle = nullptr;
+  struct Draw {  // random numbers that each replay must renew
+    Generator* generator;
+    Tensor state;
+    int64_t elements;
+  };
+  std::vector<Draw> draws;
+  ~Capture() {
+    if (!on) return;
+    draws.clear();
+    if (handle) on->runtime.destroy_graph(handle);
+    on->allocator.drop_pool(pool);
+  }
+};
+
+namespace {
+thread_local Capture* capturing = nullptr;
+std::atomic<int> next_pool{1};
+}  // namespace
+
+Capture* capture_on(const DeviceState& state) { return capturing && capturing->on == &state ? capturing : nullptr; }
+
+Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements) {
+  Tensor state = empty({2}, Int64, capture.on->device);
+  capture.draws.push_back({&generator, state, elements});
+  return state;
+}
+
+}  // namespace gpu
+
+struct Graph::State : gpu::Capture {};
+
+Graph::Graph() = default;
+
+void Graph::capture(Device device, const std::function<void()>& fn) {
+  if (!device.is_gpu()) throw Error("graph: only a GPU's work can be captured, not the cpu's");
+  auto& on = gpu::state(device);
+  if (gpu::capturing) throw Error("graph: another graph is being captured");
+  auto state = std::make_shared<State>();
+  state->on = &on;
+  state->pool = gpu::next_pool++;
+  const gpu::StreamHandle stream = gpu::stream_of(on).handle;
+  gpu::synchronize(on, stream);
+  on.allocator.set_pool(state->pool);
+  on.runtime.begin_capture(stream);
+  gpu::capturing = state.get();
+  std::exception_ptr failure;
+  try {
+    fn();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  gpu::capturing = nullptr;
+  on.allocator.set_pool(0);
+  try {
+    state->handle = on.runtime.end_capture(stream);
+  } catch (...) {
+    if (!failure) throw;
+  }
+  if (failure) std::rethrow_exception(failure);
+  state_ = std::move(state);
+}
+
+void Graph::replay() {
+  if (!state_) throw Error("graph: nothing was captured");
+  gpu::enter(*state_->on);
+  const gpu::StreamHandle stream = gpu::stream_of(*state_->on).handle;
+  for (auto& draw : state_->draws) {
+    Tensor now = draw.generator->reserve(draw.elements, cpu());
+    state_->on->runtime.copy(draw.state.data_ptr(), now.data_ptr(), 16, stream);
+  }
+  state_->on->runtime.launch(state_->handle, stream);
+}
+
+}  // namespace tessera

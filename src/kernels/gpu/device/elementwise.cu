@@ -1,0 +1,120 @@
+// Maps are looked up in their lists; copies and fills.
+#include "map.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+MapLaunch find_map(MapOp op, Scalar compute, Scalar memory) {
+  if (MapLaunch found = arithmetic_map(op, compute, memory)) return found;
+  if (MapLaunch found = math_map(op, compute, memory)) return found;
+  return predicate_map(op, compute, memory);
+}
+
+bool supports(MapOp op, Scalar compute) { return find_map(op, compute, Scalar::boolean) != nullptr; }
+
+void map(const MapArgs& args, Executor& executor) {
+  Scalar memory = args.tensor[0].type;
+  for (int k = 1; k <= args.inputs; ++k)
+    if (!args.tensor[k].constant && args.tensor[k].type != memory) memory = Scalar::boolean;  // which no list names
+  find_map(args.op, args.compute, memory)(args, executor);
+}
+
+// ---- copies
+
+struct CopyWork {
+  Nest<2> nest;
+  void* data[2];
+  bool vectors;
+};
+
+template <class To, class From>
+TESSERA_KERNEL(256)
+void copy_kernel(const CopyWork work) {
+  constexpr int width = 16 / (sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
+  To* to = static_cast<To*>(work.data[0]);
+  const From* from = static_cast<const From*>(work.data[1]);
+  if (work.vectors) {
+    for (i64 i = first_index(); i < work.nest.total / width; i += index_step()) {
+      i64 at[2];
+      work.nest.locate(i, width, at);
+      const auto in = *reinterpret_cast<const Pack<From, width>*>(from + at[1]);
+      Pack<To, width> out;
+      tile::unroll<width>([&](auto j) { out.lane[j] = tile::convert_element<To>(in.lane[j]); });
+      *reinterpret_cast<Pack<To, width>*>(to + at[0]) = out;
+    }
+    return;
+  }
+  for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
+    i64 at[2];
+    work.nest.locate(i, 1, at);
+    to[at[0]] = tile::convert_element<To>(from[at[1]]);
+  }
+}
+
+/// One value everywhere.
+template <class T>
+TESSERA_KERNEL(256)
+void fill_kernel(const Nest<1> nest, T* to, T value) {
+  for (i64 i = first_index(); i < nest.total; i += index_step()) {
+    i64 at[1];
+    nest.locate(i, 1, at);
+    to[at[0]] = value;
+  }
+}
+
+template <class To, class From>
+void launch_copy(const CopyArgs& args, Executor& executor) {
+  constexpr int width = 16 / (sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
+  CopyWork work{make_nest<2>(args.rank, args.lengths, {&args.to, &args.from}), {args.to.data, args.from.data}, false};
+  if (work.nest.rank > 0) {
+    const int last = work.nest.rank - 1;
+    const bool dense = work.nest.strides[0][last] == 1 && work.nest.strides[1][last] == 1;
+    work.vectors = dense && work.nest.takes_vectors(width, 16 / width, work.data);
+  }
+  const i64 items = work.vectors ? work.nest.total / width : work.nest.total;
+  launch("copy", copy_kernel<To, From>, grid_for(items, 256, executor), 256, 0, executor, work);
+}
+
+// Elements that only move are taken as integers of their size.
+void move(const CopyArgs& args, Executor& executor) {
+  switch (size_of(args.to.type)) {
+    case 1:
+      return launch_copy<u8, u8>(args, executor);
+    case 2:
+      return launch_copy<tile::u16, tile::u16>(args, executor);
+    case 4:
+      return launch_copy<u32, u32>(args, executor);
+    default:
+      return launch_copy<u64, u64>(args, executor);
+  }
+}
+
+void fill(const CopyArgs& args, Executor& executor) {
+  const auto nest = make_nest<1>(args.rank, args.lengths, {&args.to});
+  const double value = *static_cast<const double*>(args.from.data);
+  with_any(args.to.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T converted = tile::convert_element<T>(value);
+    launch("fill", fill_kernel<T>, grid_for(nest.total, 256, executor), 256, 0, executor, nest,
+           static_cast<T*>(args.to.data), converted);
+  });
+}
+
+void copy(const CopyArgs& args, Executor& executor) {
+  if (args.from.constant) return fill(args, executor);
+  if (args.to.type == args.from.type) return move(args, executor);
+  with_any(args.to.type, [&](auto to) {
+    with_any(args.from.type, [&](auto from) {
+      using To = typename decltype(to)::type;
+      using From = typename decltype(from)::type;
+      if constexpr (!tile::is_same_v<To, From>) launch_copy<To, From>(args, executor);
+    });
+  });
+}
+
+}  // namespace
+
+extern const ElementwiseTable elementwise_table;
+const ElementwiseTable elementwise_table = {supports, map, copy};
+
+}  // namespace tessera::gpu_kernels

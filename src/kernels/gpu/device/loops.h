@@ -1,0 +1,83 @@
+// Loop nests over operands with strides: dims that lie together in every operand are merged, so that most nests have
+// one or two; threads find their element by division.
+#pragma once
+#include "gpu.h"
+
+namespace tessera::gpu_kernels {
+
+template <int Operands>
+struct Nest {
+  static constexpr int operands = Operands;
+  i64 total = 1;
+  int rank = 0;
+  i64 lengths[max_rank];
+  i64 strides[Operands][max_rank];
+
+  /// Adds a dim inside those that are there; dims of one element vanish, neighbours merge.
+  void add(i64 length, const i64 (&step)[Operands]) {
+    total *= length;
+    if (length == 1) return;
+    bool merges = rank > 0;
+    for (int k = 0; k < Operands && merges; ++k) merges = strides[k][rank - 1] == step[k] * length;
+    if (!merges) ++rank;
+    lengths[rank - 1] = merges ? lengths[rank - 1] * length : length;
+    for (int k = 0; k < Operands; ++k) strides[k][rank - 1] = step[k];
+  }
+
+  /// Whether `width` neighbouring elements can be taken at once from every operand whose last stride is 1; the others
+  /// must repeat there. `bytes` is that of an element.
+  bool takes_vectors(int width, int bytes, void* const (&data)[Operands]) const {
+    if (rank == 0 || lengths[rank - 1] % width != 0) return false;
+    for (int k = 0; k < Operands; ++k) {
+      const i64 last = strides[k][rank - 1];
+      if (last == 0) continue;
+      if (last != 1 || reinterpret_cast<size_t>(data[k]) % (width * bytes) != 0) return false;
+      for (int d = 0; d + 1 < rank; ++d)
+        if (strides[k][d] % width != 0) return false;
+    }
+    return true;
+  }
+
+  /// Offsets of element `index`, counted in row-major order; dim `rank - 1` is counted in units of `width`.
+  TESSERA_DEVICE void locate(i64 index, int width, i64 (&offset)[Operands]) const {
+    for (int k = 0; k < Operands; ++k) offset[k] = 0;
+    if (rank == 1) {
+      for (int k = 0; k < Operands; ++k) offset[k] = index * width * strides[k][0];
+      return;
+    }
+    for (int d = rank - 1; d >= 0; --d) {
+      const i64 length = d == rank - 1 ? lengths[d] / width : lengths[d];
+      i64 at;
+      if (index <= 0xffffffffll && length <= 0xffffffffll) {
+        const u32 quotient = static_cast<u32>(index) / static_cast<u32>(length);
+        at = static_cast<u32>(index) - quotient * static_cast<u32>(length);
+        index = quotient;
+      } else {
+        at = index % length;
+        index /= length;
+      }
+      if (d == rank - 1) at *= width;
+      for (int k = 0; k < Operands; ++k) offset[k] += at * strides[k][d];
+    }
+  }
+};
+
+/// The nest of `rank` dims over operands with the strides of TensorArgs.
+template <int Operands, class Lengths>
+Nest<Operands> make_nest(int rank, const Lengths& lengths, const TensorArg* const (&operand)[Operands]) {
+  Nest<Operands> nest;
+  for (int d = 0; d < rank; ++d) {
+    i64 step[Operands];
+    for (int k = 0; k < Operands; ++k) step[k] = operand[k]->strides[d];
+    nest.add(lengths[d], step);
+  }
+  return nest;
+}
+
+/// `width` elements that are moved at once.
+template <class T, int width>
+struct alignas(width * sizeof(T)) Pack {
+  T lane[width];
+};
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,251 @@
+// The vendor's run-time library as the core's Runtime: each call checked, lost devices remembered.
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <string>
+
+#include "gpu.h"
+#include "tessera/error.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+using Status = TESSERA_RT(Error_t);
+constexpr Status success = TESSERA_RT(Success);
+
+/// What a device was lost to; empty while it works.
+std::array<std::atomic<const char*>, 16> lost{};
+
+int current_device() {
+  int device = 0;
+  return TESSERA_RT(GetDevice)(&device) == success && device >= 0 && device < 16 ? device : 0;
+}
+
+/// Faults after which the run-time library refuses everything on the device.
+bool is_fatal(Status status) {
+  switch (status) {
+    case TESSERA_RT(ErrorIllegalAddress):
+    case TESSERA_RT(ErrorLaunchFailure):
+    case TESSERA_RT(ErrorAssert):
+#if defined(__HIP__)
+    case hipErrorLaunchTimeOut:
+    case hipErrorECCNotCorrectable:
+#else
+    case cudaErrorLaunchTimeout:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorUnknown:
+#endif
+      return true;
+    default:
+      return false;
+  }
+}
+
+void check(Status status, const char* what) {
+  if (status == success) return;
+  const char* reason = TESSERA_RT(GetErrorString)(status);
+  if (is_fatal(status)) lost[current_device()] = reason;
+  throw DeviceError(std::string(what) + " failed: " + reason);
+}
+
+/// Before anything is asked of the current device.
+void check_alive() {
+  if (const char* reason = lost[current_device()]) throw DeviceError(std::string("the device was lost: ") + reason);
+}
+
+Queue queue(gpu::StreamHandle stream) { return static_cast<Queue>(stream); }
+TESSERA_RT(Event_t) event_of(gpu::EventHandle event) { return static_cast<TESSERA_RT(Event_t)>(event); }
+
+class VendorRuntime final : public gpu::Runtime {
+ public:
+  int device_count() override {
+    int count = 0;
+    const Status status = TESSERA_RT(GetDeviceCount)(&count);
+    if (status == TESSERA_RT(ErrorNoDevice)) return 0;
+    if (status == TESSERA_RT(ErrorInsufficientDriver))
+      throw DeviceError("there is no driver, or it is older than what this was built for");
+    check(status, "counting devices");
+    return count;
+  }
+
+  DeviceProperties properties(int device) override {
+#if defined(__HIP__)
+    hipDeviceProp_t p;
+#else
+    cudaDeviceProp p;
+#endif
+    check(TESSERA_RT(GetDeviceProperties)(&p, device), "asking for a device's properties");
+    DeviceProperties properties;
+    properties.name = p.name;
+    properties.memory = p.totalGlobalMem;
+    properties.multiprocessors = p.multiProcessorCount;
+    properties.warp_size = p.warpSize;
+#if defined(__HIP__)
+    properties.architecture = std::string(p.gcnArchName).substr(0, std::string(p.gcnArchName).find(':'));
+    properties.shared_memory = p.sharedMemPerBlock;
+    if (p.warpSize != 64) throw DeviceError(properties.name + " is not supported: its waves have not 64 lanes");
+#else
+    properties.architecture = "sm_" + std::to_string(p.major * 10 + p.minor);
+    properties.shared_memory = p.sharedMemPerBlockOptin;
+    if (p.major < 8)
+      throw DeviceError(properties.name + " (" + properties.architecture +
+                        ") is not supported: sm_80 is the oldest that is");
+#endif
+    return properties;
+  }
+
+  void set_device(int device) override { check(TESSERA_RT(SetDevice)(device), "choosing a device"); }
+
+  void* allocate(size_t bytes) override {
+    check_alive();
+    void* memory = nullptr;
+    const Status status = TESSERA_RT(Malloc)(&memory, bytes);
+    if (status == TESSERA_RT(ErrorMemoryAllocation)) {
+      (void)TESSERA_RT(GetLastError)();
+      return nullptr;
+    }
+    check(status, "allocating memory");
+    return memory;
+  }
+  void release(void* memory) noexcept override { (void)TESSERA_RT(Free)(memory); }
+
+  void* allocate_host(size_t bytes) override {
+    check_alive();
+    void* memory = nullptr;
+#if defined(__HIP__)
+    const Status status = hipHostMalloc(&memory, bytes, hipHostMallocDefault);
+#else
+    const Status status = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
+#endif
+    if (status == TESSERA_RT(ErrorMemoryAllocation)) {
+      (void)TESSERA_RT(GetLastError)();
+      return nullptr;
+    }
+    check(status, "allocating page-locked memory");
+    return memory;
+  }
+  void release_host(void* memory) noexcept override {
+#if defined(__HIP__)
+    (void)hipHostFree(memory);
+#else
+    (void)cudaFreeHost(memory);
+#endif
+  }
+
+  gpu::FreeMemory memory() override {
+    gpu::FreeMemory m{};
+    check(TESSERA_RT(MemGetInfo)(&m.free, &m.total), "asking for free memory");
+    return m;
+  }
+
+  void copy(void* to, const void* from, size_t bytes, gpu::StreamHandle stream) override {
+    check_alive();
+    check(TESSERA_RT(MemcpyAsync)(to, from, bytes, TESSERA_RT(MemcpyDefault), queue(stream)), "copying");
+  }
+  void fill(void* memory, int byte, size_t bytes, gpu::StreamHandle stream) override {
+    check_alive();
+    check(TESSERA_RT(MemsetAsync)(memory, byte, bytes, queue(stream)), "filling memory");
+  }
+
+  gpu::StreamHandle create_stream() override {
+    check_alive();
+    Queue stream;
+    check(TESSERA_RT(StreamCreateWithFlags)(&stream, TESSERA_RT(StreamNonBlocking)), "making a stream");
+    return stream;
+  }
+  void destroy_stream(gpu::StreamHandle stream) noexcept override { (void)TESSERA_RT(StreamDestroy)(queue(stream)); }
+  void synchronize(gpu::StreamHandle stream) override {
+    check_alive();
+    check(TESSERA_RT(StreamSynchronize)(queue(stream)), "waiting for the device");
+  }
+  bool is_idle(gpu::StreamHandle stream) override {
+    check_alive();
+    const Status status = TESSERA_RT(StreamQuery)(queue(stream));
+    if (status == TESSERA_RT(ErrorNotReady)) return false;
+    check(status, "asking for a stream's progress");
+    return true;
+  }
+  void wait(gpu::StreamHandle stream, gpu::EventHandle event) override {
+    check_alive();
+    check(TESSERA_RT(StreamWaitEvent)(queue(stream), event_of(event), 0), "waiting for an event");
+  }
+  void synchronize_device() override {
+    check_alive();
+    check(TESSERA_RT(DeviceSynchronize)(), "waiting for the device");
+  }
+
+  gpu::EventHandle create_event(bool timed) override {
+    check_alive();
+    TESSERA_RT(Event_t) event;
+    check(TESSERA_RT(EventCreateWithFlags)(&event, timed ? TESSERA_RT(EventDefault) : TESSERA_RT(EventDisableTiming)),
+          "making an event");
+    return event;
+  }
+  void destroy_event(gpu::EventHandle event) noexcept override { (void)TESSERA_RT(EventDestroy)(event_of(event)); }
+  void record(gpu::EventHandle event, gpu::StreamHandle stream) override {
+    check_alive();
+    check(TESSERA_RT(EventRecord)(event_of(event), queue(stream)), "recording an event");
+  }
+  bool has_happened(gpu::EventHandle event) override {
+    const Status status = TESSERA_RT(EventQuery)(event_of(event));
+    if (status == TESSERA_RT(ErrorNotReady)) return false;
+    check(status, "asking for an event");
+    return true;
+  }
+  void synchronize_event(gpu::EventHandle event) override {
+    check(TESSERA_RT(EventSynchronize)(event_of(event)), "waiting for an event");
+  }
+  float milliseconds(gpu::EventHandle from, gpu::EventHandle to) override {
+    float ms = 0;
+    check(TESSERA_RT(EventElapsedTime)(&ms, event_of(from), event_of(to)), "asking for the time between events");
+    return ms;
+  }
+
+  void begin_capture(gpu::StreamHandle stream) override {
+    check_alive();
+    check(TESSERA_RT(StreamBeginCapture)(queue(stream), TESSERA_RT(StreamCaptureModeRelaxed)), "capturing a graph");
+  }
+  gpu::GraphHandle end_capture(gpu::StreamHandle stream) override {
+    TESSERA_RT(Graph_t) graph = nullptr;
+    check(TESSERA_RT(StreamEndCapture)(queue(stream), &graph), "ending the capture of a graph");
+    TESSERA_RT(GraphExec_t) executable = nullptr;
+#if defined(__HIP__)
+    const Status status = hipGraphInstantiate(&executable, graph, nullptr, nullptr, 0);
+#else
+    const Status status = cudaGraphInstantiate(&executable, graph, 0);
+#endif
+    (void)TESSERA_RT(GraphDestroy)(graph);
+    check(status, "making a captured graph executable");
+    return executable;
+  }
+  void launch(gpu::GraphHandle graph, gpu::StreamHandle stream) override {
+    check_alive();
+    check(TESSERA_RT(GraphLaunch)(static_cast<TESSERA_RT(GraphExec_t)>(graph), queue(stream)), "replaying a graph");
+  }
+  void destroy_graph(gpu::GraphHandle graph) noexcept override {
+    (void)TESSERA_RT(GraphExecDestroy)(static_cast<TESSERA_RT(GraphExec_t)>(graph));
+  }
+};
+
+VendorRuntime runtime;
+
+}  // namespace
+
+void check_launch(const char* what) {
+  if (lost[current_device()]) check_alive();
+  const Status status = TESSERA_RT(GetLastError)();
+  if (status != success) check(status, what);
+}
+
+void throw_unsupported(const char* what) {
+  throw Error(std::string("this device's plugin has no such kernel: ") + what);
+}
+
+gpu::Runtime& vendor_runtime() { return runtime; }
+
+}  // namespace tessera::gpu_kernels

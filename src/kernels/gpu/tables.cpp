@@ -1,0 +1,49 @@
+// The tables of the plugin whose device a call is for, and the GPU's kernel lists. The files of kernels/cpu that hand
+// tensors to kernels are compiled for GPUs, too; the ones here are what differs.
+#include "kernels/gpu/tables.h"
+
+#include <vector>
+
+#include "core/gpu/backend.h"
+#include "kernels/cpu/isa_select.h"
+#include "kernels/cpu/tables.h"
+
+namespace tessera {
+namespace gpu_kernels {
+
+Executor& executor() {
+  static thread_local Executor executor;
+  gpu::DeviceState& on = gpu::calling();
+  executor = {gpu::stream_of(on).handle, on.properties.multiprocessors, on.fault};
+  return executor;
+}
+
+#define TESSERA_TABLE(Type, name)                                                             \
+  const Type& name##_table() {                                                                \
+    return *static_cast<const Tables*>(gpu::kernel_tables(gpu::calling().device.type))->name; \
+  }
+TESSERA_TABLE(ElementwiseTable, elementwise)
+TESSERA_TABLE(ReduceTable, reduce)
+TESSERA_TABLE(PoolTable, pool)
+TESSERA_TABLE(RandomTable, random)
+TESSERA_TABLE(GemmTable, gemm)
+TESSERA_TABLE(ConvTable, conv)
+TESSERA_TABLE(AttentionTable, attention)
+TESSERA_TABLE(NormTable, norm)
+TESSERA_TABLE(SoftmaxTable, softmax)
+TESSERA_TABLE(OptimTable, optim)
+#undef TESSERA_TABLE
+
+}  // namespace gpu_kernels
+
+std::span<const KernelTableEntry> gpu_kernel_table() {
+  using namespace gpu_kernels;
+  static const std::vector<KernelTableEntry> table = [] {
+    std::vector<KernelTableEntry> all;
+    for (auto family : {elementwise_kernels(), transfer_kernels()}) all.insert(all.end(), family.begin(), family.end());
+    return all;
+  }();
+  return table;
+}
+
+}  // namespace tessera

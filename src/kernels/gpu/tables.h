@@ -1,0 +1,33 @@
+// What a plugin's kernels look like from the core: a table of functions per family, as for the CPU's instruction sets.
+#pragma once
+#ifndef TESSERA_GPU_KERNELS
+#error "compile this with TESSERA_GPU_KERNELS"
+#endif
+#include "kernels/cpu/isa/attention.h"
+#include "kernels/cpu/isa/conv.h"
+#include "kernels/cpu/isa/elementwise.h"
+#include "kernels/cpu/isa/gemm.h"
+#include "kernels/cpu/isa/norm.h"
+#include "kernels/cpu/isa/optim.h"
+#include "kernels/cpu/isa/pool.h"
+#include "kernels/cpu/isa/random.h"
+#include "kernels/cpu/isa/reduce.h"
+#include "kernels/cpu/isa/softmax.h"
+
+namespace tessera::gpu_kernels {
+
+/// Null: the plugin has no such family.
+struct Tables {
+  const ElementwiseTable* elementwise = nullptr;
+  const ReduceTable* reduce = nullptr;
+  const PoolTable* pool = nullptr;
+  const RandomTable* random = nullptr;
+  const GemmTable* gemm = nullptr;
+  const ConvTable* conv = nullptr;
+  const AttentionTable* attention = nullptr;
+  const NormTable* norm = nullptr;
+  const SoftmaxTable* softmax = nullptr;
+  const OptimTable* optim = nullptr;
+};
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,34 @@
+// Tensors on their way from one device to another.
+#include "ops/op_table.h"
+#include "tessera/ops.h"
+
+namespace tessera {
+namespace {
+
+Metas infer_to_device(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("to_device", in);
+  return {{in[0].shape, in[0].dtype, attrs.as<DeviceAttrs>().device}};
+}
+Tensors to_device_vjp(const Saved& s, const Tensors& grads) { return {grads[0].to(s.metas[0].device)}; }
+Tensors to_device_reference(std::span<const Tensor> in, const Attrs&) { return {in[0].contiguous()}; }
+
+const Op to_device_op = {.name = "to_device",
+                         .infer = infer_to_device,
+                         .vjp = to_device_vjp,
+                         .reference = to_device_reference,
+                         .saves = {.metas = 1},
+                         .transfers = true};
+
+}  // namespace
+
+std::span<const Op* const> transfer_ops() {
+  static constexpr const Op* ops[] = {&to_device_op};
+  return ops;
+}
+
+Tensor Tensor::to(Device device) const {
+  if (device == this->device()) return *this;
+  return dispatch_one(to_device_op, {contiguous()}, DeviceAttrs{device});
+}
+
+}  // namespace tessera
