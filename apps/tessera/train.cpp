@@ -38,7 +38,7 @@ struct CatchSignals {
 };
 
 struct TrainCommand : CommonOptions {
-  std::string preset = "shakespeare-char-cpu", on_nan = "stop", text, out, init;
+  std::string preset = "shakespeare-char-cpu", on_nan = "stop", amp = "off", residual = "f32", text, out, init;
   bool resume = false;
   int64_t stop_after = 0;
   TrainOptions options;
@@ -139,6 +139,8 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
   results.extra()["val_loss"] = result.val_loss ? nlohmann::json(*result.val_loss) : nlohmann::json();  // null: stopped
   results.extra()["peak_memory_bytes"] = result.peak_memory_bytes;
   results.extra()["skipped_steps"] = result.skipped;
+  results.extra()["amp"] = c.amp;
+  results.extra()["residual"] = c.residual;
   results.write();
 }
 
@@ -160,6 +162,11 @@ void settle(TrainCommand& c) {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
+  for (models::Amp amp : {models::Amp::BFloat16, models::Amp::Float16})
+    if (c.amp == models::name(amp)) c.options.amp = amp;
+  c.options.lower_residual = c.residual != "f32";
+  if (c.options.lower_residual && c.residual != c.amp)
+    throw UsageError(fmt::format("--residual {0} needs --amp {0}", c.residual));
   c.options.seed = c.seed;
   c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
   c.options.init = c.init;
@@ -176,21 +183,34 @@ void settle(TrainCommand& c) {
     throw UsageError("nothing to resume: there is no " + c.options.checkpoint);
 }
 
+std::string precision(const TrainCommand& c) {
+  if (c.options.amp == models::Amp::Off) return "";
+  return fmt::format(", products in {}{}, residual stream and norms in {}", c.amp,
+                     c.options.amp == models::Amp::Float16 ? " with scaled losses" : "", c.residual);
+}
+
+std::string scaling(const TrainCommand& c, const models::StepInfo& s, int64_t skipped) {
+  std::string text = c.options.amp == models::Amp::Float16 ? fmt::format("  loss scale {:g}", s.loss_scale) : "";
+  return skipped ? fmt::format("{}  {} steps skipped", text, skipped) : text;
+}
+
 models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_per_step) {
   double rate = 0;
+  int64_t skipped = 0;
   models::TrainCallbacks callbacks;
   callbacks.stop = &stop;
   std::optional<CatchSignals> signals;  // from the first step on: before that there is nothing to save
   callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
     signals.emplace();
     tokens_per_step = tokens;
-    progress.note(fmt::format("{} parameters, {} tokens per step, {} threads{}", parameters, tokens, num_threads(),
-                              first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
+    progress.note(fmt::format("{} parameters, {} tokens per step, {} threads{}{}", parameters, tokens, num_threads(),
+                              precision(c), first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
   };
   callbacks.on_step = [&](const models::StepInfo& s) {
     double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;
     rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;
-    progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s", s.loss, rate / 1e3));
+    skipped += s.skipped;
+    progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s{}", s.loss, rate / 1e3, scaling(c, s, skipped)));
     if (c.stop_after && s.step >= c.stop_after) stop = true;
   };
   callbacks.on_eval = [&](const models::EvalInfo& e) {
@@ -231,6 +251,14 @@ void add_train(CLI::App& app) {
   gpt->add_flag("--resume", c->resume, "go on from the checkpoint in --out");
   gpt->add_option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
       ->check(CLI::IsMember({"stop", "skip"}))
+      ->capture_default_str();
+  gpt->add_option("--amp", c->amp, "mixed precision: off, bf16, or fp16, which also scales the loss")
+      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
+      ->capture_default_str();
+  gpt->add_option(
+         "--residual", c->residual,
+         "with --amp: residual stream and norms in f32, or in the dtype of the products (less memory, less exact)")
+      ->check(CLI::IsMember({"f32", "bf16", "fp16"}))
       ->capture_default_str();
   gpt->add_option("--stop-after", c->stop_after, "save and end after that many steps in all")
       ->check(CLI::PositiveNumber);

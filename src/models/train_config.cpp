@@ -43,6 +43,32 @@ void each_field(Options& o, const Fn& fn) {
   fn("weight_decay", o.weight_decay);
   fn("clip", o.clip);
   fn("seed", o.seed);
+  fn("amp", o.amp);
+  fn("lower_residual", o.lower_residual);
+}
+
+// What checkpoints of the first version lack: they were trained with the defaults.
+bool is_late(std::string_view name) { return name == "amp" || name == "lower_residual"; }
+
+template <class T>
+Json to_value(const T& value) {
+  if constexpr (std::is_same_v<T, Amp>) return name(value);
+  else return value;
+}
+
+// False if the JSON is of another kind.
+template <class T>
+bool from_value(const Json& json, T& value) {
+  using Stored = std::conditional_t<std::is_enum_v<T>, int64_t, T>;
+  if constexpr (std::is_same_v<T, Amp>) {
+    for (Amp amp : {Amp::Off, Amp::BFloat16, Amp::Float16})
+      if (json == name(amp)) return value = amp, true;
+    return false;
+  } else {
+    if (!kNumber<Stored>(json)) return false;
+    value = static_cast<T>(json.get<Stored>());
+    return true;
+  }
 }
 
 }  // namespace
@@ -59,7 +85,7 @@ Json parse_object(const std::string& text, const std::string& file) {
 
 Json config_to_json(const TrainOptions& options) {
   Json out;
-  each_field(options, [&](const char* name, const auto& value) { out[name] = value; });
+  each_field(options, [&](const char* name, const auto& value) { out[name] = to_value(value); });
   Hash hash;
   hash.update(options.text.data(), options.text.size());
   out["text"] = hash.value();
@@ -70,11 +96,9 @@ TrainOptions config_from_json(const std::string& text, const std::string& file) 
   const Json json = parse_object(text, file);
   TrainOptions options;
   each_field(options, [&]<class T>(const char* name, T& value) {
-    using Stored = std::conditional_t<std::is_enum_v<T>, int64_t, T>;
     auto it = json.find(name);
-    if (it == json.end() || !kNumber<Stored>(*it))
+    if (it == json.end() ? !is_late(name) : !from_value(*it, value))
       throw FileError(fmt::format("{}: damaged checkpoint: no value of {}", file, name));
-    value = static_cast<T>(it->template get<Stored>());
   });
   const auto activation = static_cast<int64_t>(options.model.activation);
   if (activation < 0 || activation > static_cast<int64_t>(Activation::Tanh))
@@ -83,11 +107,13 @@ TrainOptions config_from_json(const std::string& text, const std::string& file) 
 }
 
 std::string first_difference(const Json& there, const Json& here) {
+  const Json defaults = config_to_json({});
   for (const auto& [name, value] : here.items()) {
-    auto it = there.find(name);
-    if (it != there.end() && *it == value) continue;
+    const Json& from = is_late(name) && !there.contains(name) ? defaults : there;
+    auto it = from.find(name);
+    if (it != from.end() && *it == value) continue;
     if (name == "text") return "it was trained on another text";
-    return fmt::format("{} is {} there and {} here", name, it == there.end() ? "unknown" : it->dump(), value.dump());
+    return fmt::format("{} is {} there and {} here", name, it == from.end() ? "unknown" : it->dump(), value.dump());
   }
   return {};
 }

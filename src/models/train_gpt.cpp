@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "models/train_config.h"
+#include "tessera/amp.h"
 #include "tessera/autograd.h"
 #include "tessera/io.h"
 #include "tessera/optim.h"
@@ -18,6 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kSmallestLossScale = 0x1p-10;      // gradients that overflow below it are not finite
 constexpr int64_t kLargestSize = int64_t{1} << 30;  // of anything that is counted in a model, so that products fit
 
 // Streams of random numbers that belong to one seed.
@@ -32,6 +34,11 @@ std::unique_ptr<optim::AdamW> make_optimizer(const GPT& model, const TrainOption
   undecayed.weight_decay = 0;
   using Groups = std::vector<optim::ParamGroup<optim::AdamWOptions>>;
   return std::make_unique<optim::AdamW>(Groups{{matrices, options}, {others, undecayed}});
+}
+
+amp::Autocast autocast(const TrainOptions& o) {
+  return amp::Autocast(o.amp == Amp::Float16 ? Float16 : BFloat16,
+                       {.enabled = o.amp != Amp::Off, .lower_residual = o.lower_residual});
 }
 
 // Mean loss over all tokens but the first, in consecutive blocks. Absent if stopped.
@@ -80,6 +87,7 @@ class Run {
         data_(make_text_data(options.text, CharTokenizer(options.text), options.model.block)),
         model_(make_model()),
         optimizer_(make_optimizer(model_, options_)),
+        scaler_({.enabled = options.amp == Amp::Float16}),
         schedule_(optim::warmup_cosine(options.warmup, std::max(options.steps, options.warmup),
                                        options.lr > 0 ? options.min_lr / options.lr : 0)),
         loader_(shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches))) {
@@ -130,39 +138,56 @@ class Run {
     StepInfo info;
     optimizer_->scale_lr(schedule_(step_));
     optimizer_->zero_grad();
-    for (int64_t i = 0; i < options_.accumulate; ++i) {
-      if (stopped()) {  // the step is taken anew when the run goes on
-        loader_.seek(position);
-        default_generator().set_state(generator.seed(), generator.offset());
-        return;
-      }
-      const Tensors batch = loader_.next();
-      Tensor loss = model_.loss(batch[0], batch[1]);
-      if (options_.accumulate > 1) loss = loss * (1.0 / static_cast<double>(options_.accumulate));
-      info.loss += loss.item();
-      loss.backward();
+    if (!accumulate_gradients(info)) {  // the step is taken anew when the run goes on
+      loader_.seek(position);
+      default_generator().set_state(generator.seed(), generator.offset());
+      return;
     }
-    const Tensor norm = optim::grad_norm(model_.parameters());
     info.step = ++step_;
     info.lr = optimizer_->lr();
-    info.grad_norm = norm.item();
-    info.skipped = !std::isfinite(info.loss) || !std::isfinite(info.grad_norm);
-    if (!info.skipped) {
-      optimizer_->step({.grad_scale = options_.clip > 0 ? optim::clip_coefficient(norm, options_.clip) : Tensor()});
-    } else if (options_.on_nan == OnNan::Stop) {
-      throw Error(
-          fmt::format("train: loss {} with a gradient of norm {} at step {}", info.loss, info.grad_norm, step_));
-    } else {
-      ++result_.skipped;
-    }
+    update(info);
     info.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     result_.steps.push_back(info);
     if (callbacks_.on_step) callbacks_.on_step(info);
   }
 
+  // False if stopped.
+  bool accumulate_gradients(StepInfo& info) {
+    const amp::Autocast region = autocast(options_);  // around all batches: their weights are cast once
+    for (int64_t i = 0; i < options_.accumulate; ++i) {
+      if (stopped()) return false;
+      const Tensors batch = loader_.next();
+      Tensor loss = model_.loss(batch[0], batch[1]);
+      if (options_.accumulate > 1) loss = loss * (1.0 / static_cast<double>(options_.accumulate));
+      info.loss += loss.item();
+      scaler_.scale(loss).backward();
+    }
+    return true;
+  }
+
+  void update(StepInfo& info) {
+    scaler_.unscale_(*optimizer_);
+    const Tensor norm = optim::grad_norm(model_.parameters());
+    info.grad_norm = norm.item();
+    const bool finite = std::isfinite(info.loss) && std::isfinite(info.grad_norm);
+    const bool scale_too_large =
+        scaler_.enabled() && std::isfinite(info.loss) && scaler_.current_scale() > kSmallestLossScale;
+    if (!finite && !scale_too_large && options_.on_nan == OnNan::Stop)
+      throw Error(
+          fmt::format("train: loss {} with a gradient of norm {} at step {}", info.loss, info.grad_norm, step_));
+    const Tensor skipped =
+        scaler_.step(*optimizer_, {options_.clip > 0 ? optim::clip_coefficient(norm, options_.clip) : Tensor(),
+                                   full({}, !finite, Bool, norm.device())});
+    scaler_.update();
+    info.skipped = skipped.item<bool>();
+    info.loss_scale = scaler_.current_scale();
+    result_.skipped += info.skipped;
+  }
+
   std::optional<double> validate() {
     if (!result_.evals.empty() && result_.evals.back().step == step_) return result_.evals.back().loss;
     optimizer_->zero_grad();
+    const amp::Autocast region = autocast(options_);
     const std::optional<double> loss = evaluate(model_, *data_.validation, options_.batch, callbacks_.stop);
     if (!loss) return loss;
     result_.evals.push_back({step_, *loss});
@@ -175,6 +200,7 @@ class Run {
     Checkpoint out;
     for (const auto& [name, t] : model_.state_dict()) out.tensors.emplace("model." + name, t);
     for (const auto& [name, t] : optimizer_->state_dict()) out.tensors.emplace("optimizer." + name, t);
+    for (const auto& [name, t] : scaler_.state_dict()) out.tensors.emplace("scaler." + name, t);
     std::vector<std::vector<double>> steps, evals;
     for (const StepInfo& s : result_.steps) steps.push_back({s.loss, s.ms, s.lr, s.grad_norm, s.skipped ? 1.0 : 0.0});
     for (const EvalInfo& e : result_.evals) evals.push_back({static_cast<double>(e.step), e.loss});
@@ -208,6 +234,7 @@ class Run {
   TextData data_;
   GPT model_;
   std::unique_ptr<optim::AdamW> optimizer_;
+  amp::GradScaler scaler_;
   optim::Schedule schedule_;
   DataLoader loader_;
   int64_t step_ = 0;
@@ -256,6 +283,7 @@ void Run::restore() {
   blame(file, [&] {
     model_.load_state_dict(part(from, "model."));
     optimizer_->load_state_dict(part(from, "optimizer."));
+    scaler_.load_state_dict(part(from, "scaler."));
   });
   const nlohmann::json state = parse_object(metadata(from, file, "state"), file);
   auto count = [&](const nlohmann::json& json) {
@@ -284,7 +312,7 @@ void Run::restore_history(const Checkpoint& from) {
   if (steps.size(0) != step_) throw FileError(options_.checkpoint + ": damaged checkpoint: bad history.steps");
   for (int64_t i = 0; i < step_; ++i) {
     const double* r = steps.data<double>() + 5 * i;
-    result_.steps.push_back({i + 1, r[0], r[1], r[2], r[3], r[4] != 0});
+    result_.steps.push_back({i + 1, r[0], r[1], r[2], r[3], r[4] != 0, 1});
     result_.skipped += r[4] != 0;
   }
   for (int64_t i = 0; i < evals.size(0); ++i) {
@@ -296,6 +324,8 @@ void Run::restore_history(const Checkpoint& from) {
 }
 
 }  // namespace
+
+std::string name(Amp amp) { return amp == Amp::Off ? "off" : amp == Amp::BFloat16 ? "bf16" : "fp16"; }
 
 std::vector<std::string> train_presets() { return {"shakespeare-char-cpu", "gpt2-124m"}; }
 
@@ -353,6 +383,7 @@ void validate(const TrainOptions& o) {
     require(v >= 0 && v < 1, what, v);
   require(o.model.init_std >= 0 && std::isfinite(o.model.init_std), "init_std", o.model.init_std);
   require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay);
+  if (o.lower_residual && o.amp == Amp::Off) throw Error("train: a lower residual stream needs amp");
   if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
 }
 

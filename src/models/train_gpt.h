@@ -13,6 +13,10 @@
 namespace tessera::models {
 
 enum class OnNan { Stop, Skip };
+/// Whether and how products are made in a lower precision.
+enum class Amp { Off, BFloat16, Float16 };
+/// "off", "bf16", "fp16".
+std::string name(Amp amp);
 
 struct TrainOptions {
   GPTConfig model;  ///< vocab 0: as many as the text has characters
@@ -22,6 +26,8 @@ struct TrainOptions {
   double beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1;  ///< decay on matrices only
   double clip = 1;                                       ///< largest norm of the gradient; 0: any
   uint64_t seed = 1337;
+  Amp amp = Amp::Off;           ///< with Float16, losses are scaled
+  bool lower_residual = false;  ///< with amp: the residual stream and norms, too
   OnNan on_nan = OnNan::Stop;
   int64_t eval_interval = 250;        ///< steps between evaluations; 0: only at the end
   int64_t checkpoint_interval = 250;  ///< steps between checkpoints; 0: only at the end
@@ -46,7 +52,8 @@ struct StepInfo {
   int64_t step = 0;  ///< counted from 1
   double loss = 0, ms = 0;
   double lr = 0, grad_norm = 0;
-  bool skipped = false;  ///< loss or gradient were not finite
+  bool skipped = false;   ///< loss or gradient were not finite
+  double loss_scale = 1;  ///< after the step; of the steps before a resume unknown
 };
 struct EvalInfo {
   int64_t step = 0;
@@ -74,8 +81,8 @@ struct TrainResult {
 
 /// Trains and returns. The same options, threads and machine give bit-identical losses, whether or not the run was
 /// stopped and resumed in between. Throws Error or FileError: bad options, a text that is too short, a checkpoint that
-/// is missing, damaged or of another configuration, a full disk, or (OnNan::Stop) a loss that is not finite; the last
-/// checkpoint stays.
+/// is missing, damaged or of another configuration, a full disk, or (OnNan::Stop) a loss or gradient that is not
+/// finite; the last checkpoint stays. With Amp::Float16 gradients that overflow only lower the scale of the loss.
 TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks = {});
 
 /// A trained model and its tokenizer.

@@ -81,6 +81,31 @@ TEST_F(Train, ResumesBitForBit) {
   EXPECT_EQ(whole, resumed);
 }
 
+TEST_F(Train, TrainsInMixedPrecision) {
+  for (const Words& mode :
+       {Words{"--amp", "bf16"}, Words{"--amp", "bf16", "--residual", "bf16"}, Words{"--amp", "fp16"}}) {
+    fs::remove_all(out);
+    Finished f = run(tiny(6) + mode + Words{"--stop-after", "3", "--json", folder / "a.json"});
+    ASSERT_EQ(f.code, 0) << f.err;
+    const std::string log = f.out + f.err;
+    EXPECT_NE(log.find("products in " + mode[1]), std::string::npos) << log;
+    EXPECT_NE(log.find("norms in " + (mode.size() > 2 ? mode[3] : "f32")), std::string::npos) << log;
+    EXPECT_EQ(json("a.json")["amp"], mode[1]);
+    expect_error(run(tiny(6) + Words{"--resume"}), 2, "amp is");
+    EXPECT_EQ(run(tiny(6) + mode + Words{"--resume"}).code, 0);
+  }
+  expect_error(run(tiny(6) + Words{"--residual", "bf16"}), 2, "--residual bf16 needs --amp bf16");
+  expect_error(run(tiny(6) + Words{"--amp", "bf16", "--residual", "fp16"}), 2, "needs --amp fp16");
+  expect_error(run(tiny(6) + Words{"--amp", "i32"}), 2, "amp");
+}
+
+TEST_F(Train, SaysWhichStepsItSkipped) {
+  Finished f = run(tiny(30) + Words{"--amp", "fp16", "--init-std", "12", "--clip", "0"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE((f.out + f.err).find("steps skipped"), std::string::npos) << f.out << f.err;
+  EXPECT_NE(f.out.find("skipped "), std::string::npos) << f.out;
+}
+
 TEST_F(Train, StopsOnSignalsWithAllSaved) {
   for (int number : {SIGINT, SIGTERM}) {
     fs::remove_all(out);

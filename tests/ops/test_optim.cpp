@@ -46,5 +46,28 @@ TEST(OptimizerStep, KeepsHalfParametersWithExactMoments) {
   }
 }
 
+TEST(Unscale, TakesEveryDtypeAndLayoutAndFindsAnyElement) {
+  Generator gen(2);
+  for (DType dtype : {Float16, BFloat16, Float32, Float64})
+    for (double bad : {1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+      Tensor plain = normal64({7, 31}, gen).to(dtype), across = normal64({13, 5}, gen).to(dtype).transpose(0, 1);
+      const Tensor first = plain.to(Float64).clone(), second = across.to(Float64).clone();
+      plain.select(0, 6).select(0, 30).fill_(bad);
+      first.select(0, 6).select(0, 30).fill_(bad);
+      const Tensor found_inf = zeros({}, Bool);
+      unscale_({plain, across}, found_inf, scalar(3));
+      EXPECT_EQ(found_inf.item<bool>(), bad != 1) << name(dtype);
+      const double limit = dtype == Float16 ? 1e-3 : dtype == BFloat16 ? 8e-3 : 1e-6;
+      EXPECT_TRUE(bad != 1 || relative_error(plain, first / 3) <= limit) << name(dtype);
+      EXPECT_LE(relative_error(across, second / 3), limit) << name(dtype);
+    }
+  EXPECT_EQ(error_of([] { unscale_({zeros({2}, Int64)}, zeros({}, Bool), scalar(1)); }),
+            "unscale_: takes floating-point tensors, not i64[2] on cpu");
+  EXPECT_EQ(error_of([] { unscale_({zeros({2})}, scalar(0), scalar(1)); }),
+            "unscale_: found_inf must be a 0-d bool tensor, not f32[] on cpu");
+  EXPECT_EQ(error_of([] { update_scale_(scalar(1), scalar(0), zeros({}, Bool), {}); }),
+            "update_scale_: growth_tracker must be a 0-d i32 tensor, not f32[] on cpu");
+}
+
 }  // namespace
 }  // namespace tessera
