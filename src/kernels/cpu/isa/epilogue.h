@@ -4,7 +4,13 @@
 #include "gemm.h"
 #include "tile/expr.h"
 
-namespace tessera::cpu_kernels::TESSERA_ISA {
+#ifdef TESSERA_GPU_KERNELS
+#define TESSERA_EPILOGUES gpu_kernels
+#else
+#define TESSERA_EPILOGUES cpu_kernels::TESSERA_ISA
+#endif
+
+namespace tessera::TESSERA_EPILOGUES {
 
 /// An activation known at run time.
 struct AnyActivation {
@@ -64,4 +70,4 @@ struct FixedActivation {
   }
 };
 
-}  // namespace tessera::cpu_kernels::TESSERA_ISA
+}  // namespace tessera::TESSERA_EPILOGUES
