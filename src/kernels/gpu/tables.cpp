@@ -18,10 +18,18 @@ Executor& executor() {
   return executor;
 }
 
-#define TESSERA_TABLE(Type, name)                                                             \
-  const Type& name##_table() {                                                                \
-    return *static_cast<const Tables*>(gpu::kernel_tables(gpu::calling().device.type))->name; \
-  }
+namespace {
+template <class Table>
+const Table& of_plugin(const Table* Tables::*member) {
+  const Device device = gpu::calling().device;
+  const auto* tables = static_cast<const Tables*>(gpu::kernel_tables(device.type));
+  if (!tables || !(tables->*member)) throw Error(to_string(device) + ": the plugin has no kernels of this family");
+  return *(tables->*member);
+}
+}  // namespace
+
+#define TESSERA_TABLE(Type, name) \
+  const Type& name##_table() { return of_plugin(&Tables::name); }
 TESSERA_TABLE(ElementwiseTable, elementwise)
 TESSERA_TABLE(ReduceTable, reduce)
 TESSERA_TABLE(PoolTable, pool)

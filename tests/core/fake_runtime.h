@@ -1,0 +1,96 @@
+// A GPU that is made up: memory of the host with a limit, work done at once, every call recorded, any call made to
+// fail.
+#pragma once
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/gpu/runtime.h"
+#include "tessera/error.h"
+
+namespace tessera {
+
+class FakeRuntime : public gpu::Runtime {
+ public:
+  size_t limit = size_t(64) << 20;  // bytes of the device
+  size_t used = 0;
+  std::string failing;                // the call that fails from now on
+  bool events_happen = true;          // or wait for somebody to synchronise with them
+  std::vector<std::string> calls;     // in order
+  std::map<void*, size_t> allocated;  // by the device
+  std::set<void*> pinned;
+  int streams = 0, events = 0, graphs = 0;  // alive
+
+  int count(const std::string& call) const { return static_cast<int>(std::count(calls.begin(), calls.end(), call)); }
+
+  int device_count() override { return note("device_count"), 1; }
+  DeviceProperties properties(int) override {
+    note("properties");
+    return {"made up", "gfx90a", limit, 104, 64, 65536};
+  }
+  void set_device(int) override { note("set_device"); }
+  void* allocate(size_t bytes) override {
+    note("allocate");
+    if (used + bytes > limit) return nullptr;
+    void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+    allocated[memory] = bytes;
+    used += bytes;
+    return memory;
+  }
+  void release(void* memory) noexcept override {
+    calls.push_back("release");
+    used -= allocated.at(memory);
+    allocated.erase(memory);
+    std::free(memory);
+  }
+  void* allocate_host(size_t bytes) override {
+    note("allocate_host");
+    void* memory = std::calloc(1, bytes);
+    pinned.insert(memory);
+    return memory;
+  }
+  void release_host(void* memory) noexcept override {
+    pinned.erase(memory);
+    std::free(memory);
+  }
+  gpu::FreeMemory memory() override { return {limit - used, limit}; }
+  void copy(void* to, const void* from, size_t bytes, gpu::StreamHandle) override {
+    note("copy");
+    std::memcpy(to, from, bytes);
+  }
+  void fill(void* memory, int byte, size_t bytes, gpu::StreamHandle) override {
+    note("fill");
+    std::memset(memory, byte, bytes);
+  }
+  gpu::StreamHandle create_stream() override { return note("create_stream"), ++streams, handle(); }
+  void destroy_stream(gpu::StreamHandle) noexcept override { --streams; }
+  void synchronize(gpu::StreamHandle) override { note("synchronize"); }
+  bool is_idle(gpu::StreamHandle) override { return note("is_idle"), true; }
+  void wait(gpu::StreamHandle, gpu::EventHandle) override { note("wait"); }
+  void synchronize_device() override { note("synchronize_device"); }
+  gpu::EventHandle create_event(bool) override { return note("create_event"), ++events, handle(); }
+  void destroy_event(gpu::EventHandle) noexcept override { --events; }
+  void record(gpu::EventHandle, gpu::StreamHandle) override { note("record"); }
+  bool has_happened(gpu::EventHandle) override { return events_happen; }
+  void synchronize_event(gpu::EventHandle) override {
+    note("synchronize_event");
+    events_happen = true;
+  }
+  float milliseconds(gpu::EventHandle, gpu::EventHandle) override { return 1.5f; }
+  void begin_capture(gpu::StreamHandle) override { note("begin_capture"); }
+  gpu::GraphHandle end_capture(gpu::StreamHandle) override { return note("end_capture"), ++graphs, handle(); }
+  void launch(gpu::GraphHandle, gpu::StreamHandle) override { note("launch"); }
+  void destroy_graph(gpu::GraphHandle) noexcept override { --graphs; }
+
+ private:
+  void note(const char* call) {
+    calls.push_back(call);
+    if (call == failing) throw DeviceError(std::string(call) + " failed: as told");
+  }
+  void* handle() { return reinterpret_cast<void*>(++next_); }
+  uintptr_t next_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,209 @@
+// The host's side of a GPU: memory, streams, events, graphs and what happens when a call fails, on a made-up device.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "../ops/check.h"
+#include "core/gpu/backend.h"
+#include "fake_runtime.h"
+#include "tessera/ops.h"
+#include "tessera/random.h"
+#include "tessera/stream.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t MiB = size_t(1) << 20;
+
+class FakeGpu : public testing::Test {
+ protected:
+  // Runtimes stay: blocks and streams of a test may outlive it.
+  FakeGpu() : runtime(*new FakeRuntime) {
+    gpu::install(DeviceType::HIP, new gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
+  }
+  FakeRuntime& runtime;
+  Device device = hip(0);
+};
+
+TEST_F(FakeGpu, CopiesGoThereAndBack) {
+  Tensor x = tensor<float>({1, 2, 3, 4, 5, 6}, {2, 3});
+  Tensor there = x.to(device);
+  EXPECT_EQ(to_string(there.device()), "hip:0");
+  EXPECT_EQ(there.to(cpu()).to_vector<float>(), x.to_vector<float>());
+  EXPECT_EQ(x.transpose(0, 1).to(device).to(cpu()).to_vector<float>(), (std::vector<float>{1, 4, 2, 5, 3, 6}));
+  EXPECT_EQ(there.select(0, 1).select(0, 2).item(), 6);
+  EXPECT_THROW(there.data<float>(), Error);
+}
+
+TEST_F(FakeGpu, GradientsComeBackAcrossDevices) {
+  Tensor x = tensor<float>({1, 2}, {2}).set_requires_grad();
+  Tensor y = x.to(device).to(cpu());
+  y.backward(tensor<float>({3, 5}, {2}));
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{3, 5}));
+}
+
+TEST_F(FakeGpu, MemoryIsReusedCutAndJoined) {
+  { Tensor a = empty({1000}, Float32, device); }
+  const int allocations = runtime.count("allocate");
+  void* first = empty({1000}, Float32, device).data_ptr();
+  EXPECT_EQ(empty({500}, Float32, device).data_ptr(), first);  // the smallest that is large enough
+  EXPECT_EQ(runtime.count("allocate"), allocations);
+  {
+    Tensor a = empty({1000}, Float32, device), b = empty({1000}, Float32, device), c = empty({1000}, Float32, device);
+    EXPECT_EQ(memory_stats(device).allocated, 12000);
+    EXPECT_EQ(memory_stats(device).reserved, static_cast<int64_t>(2 * MiB));  // one segment holds all
+  }
+  EXPECT_EQ(memory_stats(device).allocated, 0);
+  EXPECT_EQ(empty({int64_t(2 * MiB)}, UInt8, device).numel(), int64_t(2 * MiB));
+  empty_cache(device);
+  EXPECT_EQ(memory_stats(device).reserved, 0);
+  EXPECT_TRUE(runtime.allocated.empty());
+  EXPECT_EQ(memory_stats(device).peak_allocated, static_cast<int64_t>(2 * MiB));
+  reset_peak_memory(device);
+  EXPECT_EQ(memory_stats(device).peak_allocated, 0);
+}
+
+TEST_F(FakeGpu, OutOfMemoryComesAfterTheCacheWasEmptied) {
+  { Tensor cached = empty({int64_t(40 * MiB)}, UInt8, device); }
+  Tensor held = empty({int64_t(50 * MiB)}, UInt8, device);  // fits once the cached 40 MiB are given back
+  EXPECT_EQ(error_of([&] { empty({int64_t(30 * MiB)}, UInt8, device); }),
+            "out of memory on hip:0: 31457280 bytes asked for, 52428800 held by tensors, 14680064 free of 67108864");
+  EXPECT_THROW(empty({int64_t(30 * MiB)}, UInt8, device), OutOfMemoryError);
+  EXPECT_THROW(empty({int64_t(1) << 61}, UInt8, device), OutOfMemoryError);
+  held = Tensor();
+  EXPECT_EQ(empty({int64_t(30 * MiB)}, UInt8, device).numel(), int64_t(30 * MiB));
+  EXPECT_EQ(ones({3}).sum().item(), 3);  // and the CPU goes on
+}
+
+TEST_F(FakeGpu, BlocksStayWithTheirStreamUntilOthersAreDone) {
+  Stream side(device);
+  void* mine = empty({1000}, Float32, device).data_ptr();
+  {
+    StreamGuard guard(side);
+    EXPECT_NE(empty({1000}, Float32, device).data_ptr(), mine);
+  }
+  runtime.events_happen = false;
+  {
+    Tensor shared = empty({1000}, Float32, device);
+    EXPECT_EQ(shared.data_ptr(), mine);
+    record_stream(shared, side);
+  }
+  EXPECT_NE(empty({1000}, Float32, device).data_ptr(), mine);  // `side` may still read it
+  runtime.events_happen = true;
+  EXPECT_EQ(empty({1000}, Float32, device).data_ptr(), mine);
+}
+
+TEST_F(FakeGpu, StreamsEventsAndPinnedMemoryGiveBackWhatTheyTook) {
+  synchronize(device);  // brings the device up
+  const int streams = runtime.streams, events = runtime.events;
+  const size_t pinned = runtime.pinned.size();
+  {
+    Stream stream(device);
+    EXPECT_TRUE(stream.is_idle());
+    Event start(device, true), end(device, true);
+    start.record(stream);
+    end.record(stream);
+    end.synchronize();
+    EXPECT_EQ(end.milliseconds_since(start), 1.5f);
+    EXPECT_THROW(end.milliseconds_since(Event(cpu())), Error);
+    Tensor host = empty_pinned({4}, Float32, device);
+    host.fill_(3);
+    EXPECT_EQ(host.to(device).to(cpu()).sum().item(), 12);
+    EXPECT_EQ(runtime.streams, streams + 1);
+    EXPECT_GT(runtime.pinned.size(), pinned);
+  }
+  EXPECT_EQ(runtime.streams, streams);
+  EXPECT_EQ(runtime.events, events);
+  EXPECT_EQ(runtime.pinned.size(), pinned);
+}
+
+TEST_F(FakeGpu, GraphsKeepTheirMemoryAndRefuseTheHost) {
+  Tensor x = ones({8}).to(device);
+  Graph graph;
+  EXPECT_THROW(graph.replay(), Error);
+  Tensor inside;
+  graph.capture(device, [&] { inside = empty({8}, Float32, device); });
+  void* place = inside.data_ptr();
+  inside = Tensor();
+  EXPECT_NE(empty({8}, Float32, device).data_ptr(), place);  // nobody else gets it
+  graph.replay();
+  EXPECT_EQ(runtime.count("launch"), 1);
+  EXPECT_EQ(error_of([&] { Graph().capture(device, [&] { x.to(cpu()); }); }),
+            "a graph is being captured: data cannot move between host and device");
+  EXPECT_EQ(x.to(cpu()).sum().item(), 8);  // after the refused capture everything works again
+  EXPECT_THROW(Graph().capture(cpu(), [] {}), Error);
+  graph = Graph();
+  EXPECT_EQ(runtime.graphs, 0);  // of the refused capture, too
+}
+
+TEST_F(FakeGpu, ReplaysDrawFreshNumbers) {
+  Generator generator(7);
+  Graph graph;
+  Tensor state;
+  graph.capture(device, [&] { state = generator.reserve(64, device); });
+  const uint64_t before = generator.offset();
+  graph.replay();
+  graph.replay();
+  EXPECT_EQ(generator.offset(), before + 2 * 16);
+  EXPECT_EQ(state.to(cpu()).to_vector<int64_t>(), (std::vector<int64_t>{7, static_cast<int64_t>(before + 16)}));
+}
+
+TEST_F(FakeGpu, EveryFailureIsAnErrorAndNothingMore) {
+  Tensor x = ones({4}).to(device);
+  for (const char* call : {"allocate", "copy", "synchronize"}) {
+    runtime.failing = call;
+    EXPECT_THROW(empty({int64_t(8 * MiB)}, Float32, device).to(cpu()), DeviceError) << call;
+    EXPECT_EQ(ones({3}).sum().item(), 3) << call;
+    runtime.failing.clear();
+  }
+  EXPECT_EQ(x.to(cpu()).sum().item(), 4);
+  runtime.failing = "create_event";
+  {
+    Stream side(device);
+    Tensor y = empty({4}, Float32, device);
+    record_stream(y, side);
+  }  // giving memory back never throws
+  runtime.failing.clear();
+}
+
+TEST_F(FakeGpu, KernelsSayWhatIsWrongWithTheDataOnce) {
+  Tensor x = ones({4}).to(device);
+  gpu::state(device).fault->raised = 1;
+  gpu::state(device).fault->op = "embedding";
+  gpu::state(device).fault->index = 70;
+  gpu::state(device).fault->bound = 65;
+  EXPECT_EQ(error_of([&] { x.to(cpu()); }), "embedding: index 70 is out of range for size 65");
+  EXPECT_EQ(x.to(cpu()).sum().item(), 4);
+}
+
+TEST_F(FakeGpu, DevicesThatAreNotThereSayWhy) {
+  EXPECT_EQ(device_count(DeviceType::HIP), 1);
+  EXPECT_EQ(why_unavailable(hip(0)), "");
+  EXPECT_EQ(why_unavailable(hip(3)), "there is 1 of its kind");
+  EXPECT_EQ(error_of([&] { empty({1}, Float32, hip(3)); }), "device hip:3 is not available: there is 1 of its kind");
+  runtime.failing = "device_count";
+  gpu::install(DeviceType::HIP, new gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
+  EXPECT_EQ(device_count(DeviceType::HIP), 0);
+  EXPECT_EQ(why_unavailable(hip(0)), "device_count failed: as told");
+}
+
+TEST_F(FakeGpu, GuardsAreOfTheirThread) {
+  EXPECT_EQ(default_device(), cpu());
+  {
+    DeviceGuard guard(device);
+    EXPECT_EQ(empty({2}).device(), device);
+    std::thread([&] { EXPECT_EQ(empty({2}).device(), cpu()); }).join();
+  }
+  EXPECT_EQ(empty({2}).device(), cpu());
+  EXPECT_THROW(DeviceGuard(hip(9)), Error);
+}
+
+TEST_F(FakeGpu, MixedDevicesAreAnError) {
+  Tensor here = ones({2}), there = ones({2}).to(device);
+  EXPECT_EQ(error_of([&] { add(here, there); }), "add: inputs on different devices: f32[2] on cpu and f32[2] on hip:0");
+  EXPECT_EQ(error_of([&] { add(there, there); }), "hip:0: the plugin has no kernels of this family");
+}
+
+}  // namespace
+}  // namespace tessera
