@@ -7,6 +7,13 @@ set(TESSERA_HIP_ARCHITECTURES "gfx90a" CACHE STRING "What libtessera_hip.so hold
 
 file(GLOB gpu_sources CONFIGURE_DEPENDS src/kernels/gpu/device/*.cu)
 
+# tessera_plugin(NAME SOURCES-OR-OBJECTS...): what both plugins share.
+function(tessera_plugin name)
+  add_library(${name} MODULE ${ARGN})
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  install(TARGETS ${name} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()
+
 if(TESSERA_CUDA STREQUAL AUTO)
   include(CheckLanguage)
   check_language(CUDA)
@@ -15,15 +22,44 @@ else()
   set(build_cuda ${TESSERA_CUDA})
 endif()
 if(build_cuda)
-  set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
+  set(CMAKE_CUDA_STANDARD_REQUIRED OFF)  # CMake 3.25 does not know that nvcc 13 has C++20
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  add_library(tessera_cuda MODULE ${gpu_sources})
-  set_target_properties(tessera_cuda PROPERTIES CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHITECTURES}" CUDA_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  tessera_plugin(tessera_cuda ${gpu_sources})
+  set_target_properties(tessera_cuda PROPERTIES CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHITECTURES}"
+                        CUDA_VISIBILITY_PRESET hidden)
   target_include_directories(tessera_cuda PRIVATE include src)
   target_compile_definitions(tessera_cuda PRIVATE TESSERA_GPU_KERNELS)
-  target_compile_options(tessera_cuda PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra,-Wno-psabi,-ffp-contract=off --fmad=false -Werror=all-warnings
-                         --expt-relaxed-constexpr)
+  target_compile_options(tessera_cuda PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra,-Wno-psabi,-ffp-contract=off
+                         --fmad=false -Werror=all-warnings)
   target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
-  install(TARGETS tessera_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
+# CMake's own support for HIP wants AMD's packages; Debian's clang needs none of it.
+find_program(CLANG_HIP clang++-19)
+file(GLOB hip_bitcode /usr/lib/*/amdgcn/bitcode)
+find_library(HIP_LIBRARY amdhip64)
+set(build_hip ${TESSERA_HIP})
+if(TESSERA_HIP AND NOT (CLANG_HIP AND hip_bitcode AND HIP_LIBRARY))
+  if(NOT TESSERA_HIP STREQUAL AUTO)
+    message(FATAL_ERROR "TESSERA_HIP needs clang-19, lld-19, libamdhip64-dev and rocm-device-libs")
+  endif()
+  set(build_hip OFF)
+endif()
+if(build_hip)
+  list(TRANSFORM TESSERA_HIP_ARCHITECTURES PREPEND --offload-arch= OUTPUT_VARIABLE hip_targets)
+  set(hip_flags -x hip ${hip_targets} --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -std=c++20 -O3 -DNDEBUG
+      -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off -DTESSERA_GPU_KERNELS
+      -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src)
+  foreach(source ${gpu_sources})
+    cmake_path(GET source STEM stem)
+    set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)
+    add_custom_command(OUTPUT ${object} DEPFILE ${object}.d DEPENDS ${source} VERBATIM
+      COMMAND ${CLANG_HIP} ${hip_flags} -MD -MF ${object}.d -c ${source} -o ${object} COMMENT "Building HIP object ${stem}.o")
+    list(APPEND hip_objects ${object})
+  endforeach()
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/hip)
+  tessera_plugin(tessera_hip ${hip_objects})
+  set_target_properties(tessera_hip PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(tessera_hip PRIVATE ${HIP_LIBRARY})
 endif()

@@ -114,7 +114,6 @@ void copy(const CopyArgs& args, Executor& executor) {
 
 }  // namespace
 
-extern const ElementwiseTable elementwise_table;
-const ElementwiseTable elementwise_table = {supports, map, copy};
+ElementwiseTable elementwise_table = {supports, map, copy};  // not const: clang would want it on the device, too
 
 }  // namespace tessera::gpu_kernels

@@ -5,7 +5,7 @@ namespace tessera::gpu_kernels {
 
 gpu::Runtime& vendor_runtime();
 
-extern const ElementwiseTable elementwise_table;
+extern ElementwiseTable elementwise_table;
 extern const GemmTable gemm_table;
 
 }  // namespace tessera::gpu_kernels
