@@ -194,7 +194,7 @@ struct ClampGrad {
   double low, high;
   template <class V>
   TESSERA_HD V operator()(V a, V b) const {
-    return select((b >= number<V>(low)) & (b <= number<V>(high)), a, V(0));
+    return select(b >= number<V>(low), select(b <= number<V>(high), a, V(0)), V(0));
   }
 };
 /// scale * x + shift
