@@ -41,12 +41,15 @@ struct Node : RefCounted {
   SmallVector<Edge, 3> next;
   SmallVector<TensorMeta, 1> outputs;               ///< of what was produced, to make zeros for unused outputs
   std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
+  Tensor so_far;                                    ///< see adds_up()
   Node();
   virtual ~Node();
   virtual std::string_view name() const = 0;
   /// Gradients of the inputs from those of the outputs (undefined means zero). `last`: the node will not run again, so
   /// what it saved may be freed along the way.
   virtual Tensors backward(const Tensors& grads, bool last) = 0;
+  /// Whether backward may add the gradient of the first input to `so_far`, and then takes it.
+  virtual bool adds_up() const { return false; }
   /// Frees what was saved; a second backward then throws.
   virtual void release() = 0;
 };

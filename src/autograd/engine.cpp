@@ -103,7 +103,9 @@ class Backward {
     bool any = false;
     for (const Edge& e : node.next) any |= wanted(e);
     if (any) {
+      if (node.adds_up() && !grad_enabled()) node.so_far = take_sum(node.next[0]);
       Tensors in = node.backward(grads, !retain_);
+      if (node.so_far.defined()) send(node.next[0], std::exchange(node.so_far, {}));
       if (in.size() != node.next.size())
         throw Error(
             fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));
@@ -111,6 +113,15 @@ class Backward {
       for (size_t i = 0; i < in.size(); ++i) send(node.next[i], std::move(in[i]));
     }
     if (!retain_) node.release();
+  }
+
+  // What has arrived at the end of an edge, for a node that adds to it itself.
+  Tensor take_sum(const Edge& e) {
+    auto it = e.node ? buffers_.find(e.node.get()) : buffers_.end();
+    if (it == buffers_.end()) return {};
+    Tensor& sum = it->second[e.index];
+    if (!sum.defined() || !is_sole_owner(sum) || sum.dtype() != e.node->outputs[e.index].dtype) return {};
+    return std::exchange(sum, {});
   }
 
   void send(const Edge& e, Tensor gradient) {

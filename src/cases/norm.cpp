@@ -27,13 +27,19 @@ OpCase rms_norm_case(std::string label, Shape x, bool weight) {
           },
           .gradients = 1u | weight << 1};
 }
-OpCase layer_norm_backward_case(std::string label, Shape x, size_t dims, bool weight) {
+OpCase layer_norm_backward_case(std::string label, Shape x, size_t dims, bool weight, bool dbias, bool addend) {
+  NormAttrs attrs;
+  attrs.dbias = dbias;
   return {.op = "layer_norm_backward",
           .label = std::move(label),
-          .attrs = NormAttrs{},
+          .attrs = attrs,
           .inputs = [=](Generator& g) -> Tensors {
-            return {normal64(x, g), normal64(x, g), weight ? normal64(inner(x, dims), g) : Tensor(),
-                    normal64(outer(x, dims), g), uniform64(outer(x, dims), g, 0.5, 2)};
+            return {normal64(x, g),
+                    normal64(x, g),
+                    weight ? normal64(inner(x, dims), g) : Tensor(),
+                    normal64(outer(x, dims), g),
+                    uniform64(outer(x, dims), g, 0.5, 2),
+                    addend ? normal64(x, g) : Tensor()};
           },
           .dtypes = kExact};
 }
@@ -125,10 +131,10 @@ std::vector<OpCase> norm_cases() {
       layer_norm_case("over two dims", {3, 5, 7}, 2, true, true),
       layer_norm_case("wide", {2, 1031}, 1, true, true),
       layer_norm_case("no rows", {0, 5}, 1, true, true),
-      layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true),
-      layer_norm_backward_case("without weight", {5, 31}, 1, false),
-      layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true),
-      layer_norm_backward_case("wide", {3, 1031}, 1, true),
+      layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true, true, true),
+      layer_norm_backward_case("without weight", {5, 31}, 1, false, true, false),
+      layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true, false, true),
+      layer_norm_backward_case("wide", {3, 1031}, 1, true, true, false),
       rms_norm_case("one column", {3, 1}, true),
       rms_norm_case("prime sizes", {7, 5, 53}, true),
       rms_norm_case("without weight", {5, 129}, false),

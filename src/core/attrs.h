@@ -164,7 +164,8 @@ struct NormAttrs {
   int64_t groups = 0;     // group norm
   double momentum = 0.1;  // batch norm
   bool training = false;  // batch norm
-  TESSERA_ATTRS(eps, groups, momentum, training)
+  bool dbias = true;      // layer_norm_backward: whether it is wanted
+  TESSERA_ATTRS(eps, groups, momentum, training, dbias)
 };
 struct LossAttrs {
   int64_t ignore_index = -100;

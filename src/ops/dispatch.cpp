@@ -29,6 +29,7 @@ struct OpNode final : Node {
 
   OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {}
   std::string_view name() const override { return op->name; }
+  bool adds_up() const override { return op->adds_up; }
 
   Tensors backward(const Tensors& grads, bool last) override {
     if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))
@@ -43,8 +44,8 @@ struct OpNode final : Node {
       if (out[i].defined() && grad_enabled()) out[i] = attach(out[i], static_cast<int32_t>(i));
     }
     if (last) release();
-    Saved saved{attrs, in, out, input_metas, needs};
     bool fused = op->fused_vjp && !grad_enabled();
+    Saved saved{attrs, in, out, input_metas, needs, fused ? std::move(so_far) : Tensor()};
     return fused ? op->fused_vjp(saved, grads) : op->vjp(saved, grads);
   }
 

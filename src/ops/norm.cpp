@@ -160,16 +160,20 @@ Tensors row_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
   return {scale_and_shift(seen, y, weight, bias, x.shape())};
 }
 
-// ---- layer_norm_backward: dy, x, weight?, mean, rstd -> dx, dweight, dbias; rms_norm_backward: without mean and dbias
+// ---- layer_norm_backward: dy, x, weight?, mean, rstd, addend? -> dx + addend, dweight, dbias (empty unless wanted);
+// rms_norm_backward: without mean, addend and dbias
 
-Metas infer_layer_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
+Metas infer_layer_norm_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_one_floating_dtype("layer_norm_backward", in, 2);
   require_norm_dtypes("layer_norm_backward", in[1], in.subspan(2, 1));
   require_shape("layer_norm_backward", "gradient", in[0], in[1].shape);
   Shape statistics = statistics_shape<"layer_norm_backward">(in[1], in[2]);
   require_shape("layer_norm_backward", "mean", in[3], statistics);
   require_shape("layer_norm_backward", "rstd", in[4], statistics);
-  return {in[1], gradient_like(in[1], in[2]), gradient_like(in[1], in[2])};
+  require_shape("layer_norm_backward", "addend", in[5], in[1].shape);
+  if (!is_absent(in[5])) require_one_floating_dtype("layer_norm_backward", in.subspan(5), 1);
+  const TensorMeta dweight = gradient_like(in[1], in[2]);
+  return {in[1], dweight, attrs.as<NormAttrs>().dbias ? dweight : like(dweight, Shape{0})};
 }
 
 Metas infer_rms_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
@@ -180,8 +184,11 @@ Metas infer_rms_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
   return {in[1], gradient_like(in[1], in[2])};
 }
 
-Tensors layer_norm_backward_reference(std::span<const Tensor> in, const Attrs&) {
-  return gradients(rows_of(in[1].shape(), normalized_dims(in[2])), in[0], in[1], in[2], {in[3], in[4]});
+Tensors layer_norm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Tensors out = gradients(rows_of(in[1].shape(), normalized_dims(in[2])), in[0], in[1], in[2], {in[3], in[4]});
+  if (in[5].defined()) out[0] = out[0] + in[5];
+  if (!attrs.as<NormAttrs>().dbias) out[2] = empty({0}, out[2].dtype(), out[2].device());
+  return out;
 }
 Tensors rms_norm_backward_reference(std::span<const Tensor> in, const Attrs&) {
   Tensors out = gradients(rows_of(in[1].shape(), normalized_dims(in[2])), in[0], in[1], in[2], {{}, in[3]});
@@ -195,8 +202,10 @@ const Op rms_norm_backward = {
     .name = "rms_norm_backward", .infer = infer_rms_norm_backward, .reference = rms_norm_backward_reference};
 
 Tensors layer_norm_fused_vjp(const Saved& s, const Tensors& grads) {
-  return wanted(
-      s, dispatch(layer_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[2]}, s.attrs), 3);
+  NormAttrs attrs = s.attrs.as<NormAttrs>();
+  attrs.dbias = s.needs_input(2);
+  Tensors in{grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[2], s.so_far};
+  return wanted(s, dispatch(layer_norm_backward, std::move(in), attrs), 3);
 }
 Tensors rms_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   return wanted(s, dispatch(rms_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1]}, s.attrs), 2);
@@ -209,7 +218,8 @@ const Op layer_norm_op = {.name = "layer_norm",
                           .reference = row_norm_reference<true>,
                           .saves = {.inputs = 0b011, .outputs = 0b110},
                           .autocast = Autocast::Norm,
-                          .hidden_outputs = 2};
+                          .hidden_outputs = 2,
+                          .adds_up = true};
 const Op rms_norm_op = {.name = "rms_norm",
                         .infer = infer_rms_norm,
                         .vjp = row_norm_vjp<false>,

@@ -28,6 +28,27 @@ TEST(Backward, AccumulatesOverUsesAndCalls) {
   EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{9, 13}));
 }
 
+// Layer norm adds its gradient to what a residual connection has brought, unless others see that.
+TEST(Backward, AddsUpBehindANorm) {
+  Generator generator(5);
+  const Tensor start = randn({7, 13}, generator, Float64), weight = randn({13}, generator, Float64);
+  auto gradients = [&](bool fused, bool watched) {
+    Tensor leaf = start.clone().set_requires_grad(), x = leaf * 2.0, seen;
+    if (watched) x.register_hook([&](const Tensor& g) { return seen = g; });
+    const Tensor y = x + tanh(layer_norm(x, weight)), z = y + layer_norm(y * 3.0, weight) + layer_norm(y, weight);
+    const Tensor g = grad({(z * z).sum()}, {leaf}, {}, false, !fused)[0];
+    if (watched) {
+      EXPECT_EQ((seen * 2.0).to_vector<double>(), g.to_vector<double>());
+    }
+    return g.to_vector<double>();
+  };
+  const auto expected = gradients(false, false);
+  for (bool watched : {false, true}) {
+    const auto got = gradients(true, watched);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-10 * (1 + std::fabs(expected[i])));
+  }
+}
+
 TEST(Backward, SumsOverBroadcastDims) {
   Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3}), b = leaf({1, 1, 1}, {3}), s = leaf({2}, {});
   ((x + b) * s).sum().backward();

@@ -65,8 +65,9 @@ void layer_norm_backward(const Call& call, Workspace& workspace) {
   args.weight = read_contiguous(workspace, weight, dtype);
   args.dweight = gradient(call.out[1], weight);
   if (!rms) {
-    args.dbias = gradient(call.out[2], weight);
+    if (call.attrs.as<NormAttrs>().dbias) args.dbias = gradient(call.out[2], weight);
     args.mean = read_contiguous(workspace, call.in[3], statistics_dtype(x));
+    if (call.in[5].defined()) args.addend = read_rows(workspace, call.in[5], inner, dtype);
   }
   args.rstd = read_contiguous(workspace, call.in[rms ? 3 : 4], statistics_dtype(x));
   args.workspace = workspace.take(norm_table().layer_norm_backward_workspace(args.type, args.rows, args.n));

@@ -178,12 +178,12 @@ i64 norm_backward_workspace(i64 rows, i64 n) {
   return Slices(rows).count * 2 * n * static_cast<i64>(sizeof(compute_t<T>));
 }
 
-/// Gradients of layer_norm (Centred) or rms_norm. dx may be dy; dx, dweight, dbias and weight may be null. The rows
-/// are summed in slices that depend on the shape alone.
+/// Gradients of layer_norm (Centred) or rms_norm. dx, which gets `addend` on top, may be dy; dx, dweight, dbias, weight
+/// and addend may be null. The rows are summed in slices that depend on the shape alone.
 template <bool Centred, class T, class Executor>
 void norm_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, T* dweight, T* dbias, Rows<const T> dy,
                    Rows<const T> x, const T* weight, const compute_t<T>* mean, const compute_t<T>* rstd,
-                   void* workspace) {
+                   void* workspace, Rows<const T> addend = {}) {
   using C = compute_t<T>;
   const Slices slices(rows);
   auto* partial = static_cast<C*>(workspace);  // [slices][weight, bias][n]
@@ -195,6 +195,10 @@ void norm_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, T* dweight, 
     for (i64 r = slice * slices.length; r < min(rows, (slice + 1) * slices.length); ++r) {
       detail::norm_backward_row<Centred, C>(n, dx.data ? dx[r] : nullptr, dy[r], x[r], weight, Centred ? mean[r] : C(0),
                                             rstd[r], w, b);
+      if (dx.data && addend.data) {
+        map_row<C>(
+            n, dx[r], [](auto g, auto v) TESSERA_LAMBDA { return g + v; }, static_cast<const T*>(dx[r]), addend[r]);
+      }
     }
   });
   for (int k = 0; k < 2; ++k) {

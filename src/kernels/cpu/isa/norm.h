@@ -29,6 +29,7 @@ struct LayerNormBackwardArgs {
   bool rms;
   long long rows, n;
   RowArg dx, dy, x;       // dx may be dy; its data is optional
+  RowArg addend;          // to dx; its data is optional
   const void* weight;     // optional
   void *dweight, *dbias;  // optional
   const void *mean, *rstd;

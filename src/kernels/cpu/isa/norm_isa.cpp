@@ -40,7 +40,7 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& e) {
         a.rms ? tile::norm_backward<false, T, const ExecutorRef> : tile::norm_backward<true, T, const ExecutorRef>;
     run(executor, a.rows, a.n, rows_of<T>(a.dx), static_cast<T*>(a.dweight), static_cast<T*>(a.dbias),
         rows_of<const T>(a.dy), rows_of<const T>(a.x), static_cast<const T*>(a.weight), static_cast<const C*>(a.mean),
-        static_cast<const C*>(a.rstd), a.workspace);
+        static_cast<const C*>(a.rstd), a.workspace, rows_of<const T>(a.addend));
   });
 }
 
