@@ -16,6 +16,16 @@
 
 namespace tessera::gpu_kernels {
 
+/// Bytes of workspace that a vendor's products may use.
+inline constexpr size_t vendor_workspace = size_t(32) << 20;
+
+/// The vendor's own products, where its library is installed.
+struct VendorGemmTable {
+  bool (*supports)(const GemmArgs& args);
+  void (*run)(const GemmArgs& args, void* workspace, Executor& executor);
+  size_t (*version)();
+};
+
 /// Null: the plugin has no such family.
 struct Tables {
   const ElementwiseTable* elementwise = nullptr;
@@ -24,6 +34,7 @@ struct Tables {
   const RandomTable* random = nullptr;
   const GemmTable* gemm = nullptr;
   const ConvTable* conv = nullptr;
+  const VendorGemmTable* vendor_gemm = nullptr;
   const AttentionTable* attention = nullptr;
   const NormTable* norm = nullptr;
   const SoftmaxTable* softmax = nullptr;

@@ -1,0 +1,272 @@
+// cuBLASLt behind the GEMM's arguments: opened at run time where it is installed, never needed. Its column-major result
+// is our row-major one transposed, so that the operands change places.
+#include "gpu.h"
+
+#if defined(__HIP__)
+
+namespace tessera::gpu_kernels {
+const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt is not in Debian
+}  // namespace tessera::gpu_kernels
+
+#else
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "tessera/error.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+/// The functions of the library that are used, under their own names.
+struct Library {
+#define TESSERA_LT_FUNCTIONS(X)                                                                                        \
+  X(cublasLtCreate)                                                                                                    \
+  X(cublasLtGetVersion)                                                                                                \
+  X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)                           \
+      X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute)                 \
+          X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) \
+              X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmul)
+#define TESSERA_LT_MEMBER(name) decltype(&::name) name = nullptr;
+  TESSERA_LT_FUNCTIONS(TESSERA_LT_MEMBER)
+#undef TESSERA_LT_MEMBER
+  bool complete = false;
+
+  Library() {
+    void* handle = nullptr;
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
+      if (!handle) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return;
+    complete = true;
+#define TESSERA_LT_LOAD(name) \
+  complete &= (this->name = reinterpret_cast<decltype(&::name)>(dlsym(handle, #name))) != nullptr;
+    TESSERA_LT_FUNCTIONS(TESSERA_LT_LOAD)
+#undef TESSERA_LT_LOAD
+  }
+};
+
+const Library& library() {
+  static const Library* loaded = new Library;
+  return *loaded;
+}
+
+void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceError(std::string("cublasLt: ") + what + " failed with status " + std::to_string(status));
+}
+
+cudaDataType_t data_type(Scalar type) {
+  switch (type) {
+    case Scalar::f16:
+      return CUDA_R_16F;
+    case Scalar::bf16:
+      return CUDA_R_16BF;
+    case Scalar::f64:
+      return CUDA_R_64F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+/// One operand of the library: column-major with a leading dimension, or the transpose of that.
+struct Operand {
+  bool transposed;
+  i64 rows, columns, pitch;
+};
+
+/// The transpose of our [rows, columns] matrix, as the library sees it; pitch 0: not expressible.
+Operand transposed_operand(const MatrixArg& m, i64 rows, i64 columns) {
+  if (m.column == 1 && (m.row >= columns || rows == 1)) return {false, columns, rows, tile::max(m.row, columns)};
+  if (m.row == 1 && (m.column >= rows || columns == 1)) return {true, rows, columns, tile::max(m.column, rows)};
+  return {false, 0, 0, 0};
+}
+
+bool is_row_major(const MatrixArg& m, i64 rows, i64 columns) {
+  return (m.column == 1 || columns == 1) && (m.row >= columns || rows == 1);
+}
+
+bool supports(const GemmArgs& args) {
+  if (!library().complete) return false;
+  const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
+  const bool types = args.a.type == args.b.type &&
+                     (args.c.type == args.a.type || (args.c.type == Scalar::f32 && args.a.type != Scalar::f64));
+  if (!types || m == 0 || n == 0 || k == 0 || args.batch_rank > 1 || args.slope.data) return false;
+  if (args.activation != Activation::none && args.activation != Activation::relu &&
+      !(args.activation == Activation::gelu_tanh && args.a.type != Scalar::f32 && args.a.type != Scalar::f64))
+    return false;
+  if (args.activation != Activation::none && args.addend.data) return false;
+  if (!transposed_operand(args.a, m, k).pitch || !transposed_operand(args.b, k, n).pitch || !is_row_major(args.c, m, n))
+    return false;
+  if (args.addend.data && (args.addend.type != args.c.type || !is_row_major(args.addend, m, n))) return false;
+  if (args.bias.data && (args.bias.type != args.c.type || args.bias.row != 0 || args.bias.column != 1 ||
+                         args.a.type == Scalar::f64 || (args.batch_rank && args.bias.batch[0] != 0)))
+    return false;
+  return true;
+}
+
+/// A problem that was asked before, with the algorithm the library chose for it.
+struct Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+/// What a plan depends on; alignments decide which algorithms are possible.
+std::string key_of(const GemmArgs& args, int device) {
+  GemmArgs key = args;
+  auto reduce = [](MatrixArg& m) {
+    m.data = reinterpret_cast<void*>(m.data ? (reinterpret_cast<size_t>(m.data) & 15) + 1 : 0);
+  };
+  for (MatrixArg* m : {&key.a, &key.b, &key.c, &key.addend, &key.bias}) reduce(*m);
+  std::string text(reinterpret_cast<const char*>(&key), sizeof key);
+  return text + static_cast<char>(device);
+}
+
+class Planner {
+ public:
+  std::mutex mutex;  // held by whoever uses a plan, whose bias changes from call to call
+
+  const Plan& plan(const GemmArgs& args) {
+    int device = 0;
+    (void)cudaGetDevice(&device);
+    auto [found, fresh] = plans_.try_emplace(key_of(args, device));
+    if (fresh) {
+      try {
+        found->second = make(args);
+      } catch (...) {
+        plans_.erase(found);
+        throw;
+      }
+    }
+    return found->second;
+  }
+  cublasLtHandle_t handle() {
+    int device = 0;
+    (void)cudaGetDevice(&device);
+    cublasLtHandle_t& handle = handles_[device];
+    if (!handle) check(library().cublasLtCreate(&handle), "starting");
+    return handle;
+  }
+
+ private:
+  static cublasLtMatrixLayout_t layout(Scalar type, const Operand& o, i64 batches, i64 step) {
+    cublasLtMatrixLayout_t made;
+    check(library().cublasLtMatrixLayoutCreate(&made, data_type(type), o.rows, o.columns, o.pitch),
+          "describing a matrix");
+    if (batches > 1) {
+      const int count = static_cast<int>(batches);
+      check(library().cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+            "batching");
+      check(library().cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                                                       sizeof step),
+            "batching");
+    }
+    return made;
+  }
+
+  template <class T>
+  static void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(library().cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describing a product");
+  }
+
+  Plan make(const GemmArgs& args) {
+    const i64 batches = args.batch_rank ? args.batch[0] : 1;
+    auto step = [&](const MatrixArg& m) { return static_cast<i64>(args.batch_rank ? m.batch[0] : 0); };
+    const Operand left = transposed_operand(args.b, args.k, args.n), right = transposed_operand(args.a, args.m, args.k);
+    const bool wide = args.a.type == Scalar::f64;
+    Plan plan;
+    check(library().cublasLtMatmulDescCreate(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                             wide ? CUDA_R_64F : CUDA_R_32F),
+          "describing a product");
+    set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(args));
+    if (args.bias.data) {
+      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
+      set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(args.bias.type));
+    }
+    plan.a = layout(args.b.type, left, batches, step(args.b));
+    plan.b = layout(args.a.type, right, batches, step(args.a));
+    auto result = [&](const MatrixArg& m) {
+      return layout(m.type, {false, args.n, args.m, tile::max<i64>(m.row, args.n)}, batches, step(m));
+    };
+    plan.d = result(args.c);
+    plan.c = result(args.addend.data ? args.addend : args.c);
+    choose(args, plan);
+    return plan;
+  }
+
+  static cublasLtEpilogue_t epilogue(const GemmArgs& args) {
+    const bool bias = args.bias.data != nullptr;
+    if (args.activation == Activation::relu) return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    if (args.activation == Activation::gelu_tanh) return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  }
+
+  void choose(const GemmArgs& args, Plan& plan) {
+    cublasLtMatmulPreference_t preference;
+    check(library().cublasLtMatmulPreferenceCreate(&preference), "asking for an algorithm");
+    const size_t workspace = vendor_workspace;
+    auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check(library().cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+            "asking for an algorithm");
+    };
+    auto alignment = [](const MatrixArg& m) {
+      uint32_t bytes = 16;
+      while (reinterpret_cast<size_t>(m.data) % bytes) bytes /= 2;
+      return bytes;
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(args.b));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(args.a));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(args.addend.data ? args.addend : args.c));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(args.c));
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(
+        handle(), plan.operation, plan.a, plan.b, plan.c, plan.d, preference, 1, &result, &found);
+    (void)library().cublasLtMatmulPreferenceDestroy(preference);
+    check(status, "asking for an algorithm");
+    if (!found) throw DeviceError("cublasLt: there is no algorithm for this product");
+    plan.algorithm = result.algo;
+  }
+
+  std::map<int, cublasLtHandle_t> handles_;
+  std::map<std::string, Plan> plans_;
+};
+
+void run(const GemmArgs& args, void* workspace, Executor& executor) {
+  static auto* planner = new Planner;
+  std::lock_guard lock(planner->mutex);
+  const Plan& plan = planner->plan(args);
+  if (args.bias.data)
+    check(library().cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &args.bias.data,
+                                                   sizeof(void*)),
+          "setting the bias");
+  const float alpha32 = static_cast<float>(args.alpha), beta32 = args.addend.data ? static_cast<float>(args.beta) : 0.f;
+  const double alpha64 = args.alpha, beta64 = args.addend.data ? args.beta : 0.;
+  const bool wide = args.a.type == Scalar::f64;
+  check(library().cublasLtMatmul(planner->handle(), plan.operation,
+                                 wide ? static_cast<const void*>(&alpha64) : &alpha32, args.b.data, plan.a, args.a.data,
+                                 plan.b, wide ? static_cast<const void*>(&beta64) : &beta32,
+                                 args.addend.data ? args.addend.data : args.c.data, plan.c, args.c.data, plan.d,
+                                 &plan.algorithm, workspace, vendor_workspace, static_cast<Queue>(executor.stream)),
+        "a product");
+}
+
+size_t version() { return library().complete ? library().cublasLtGetVersion() : 0; }
+
+}  // namespace
+
+const VendorGemmTable* vendor_gemm_table() {
+  static const VendorGemmTable table{supports, run, version};
+  return library().complete ? &table : nullptr;
+}
+
+}  // namespace tessera::gpu_kernels
+#endif
