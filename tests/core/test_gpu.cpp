@@ -22,6 +22,7 @@ class FakeGpu : public testing::Test {
   FakeGpu() : runtime(*new FakeRuntime) {
     gpu::install(DeviceType::HIP, new gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
   }
+  ~FakeGpu() override { gpu::install(DeviceType::HIP, nullptr); }
   FakeRuntime& runtime;
   Device device = hip(0);
 };

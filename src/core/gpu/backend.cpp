@@ -71,6 +71,11 @@ const Plugin* load(DeviceType type, std::string& why_not) {
 
 void connect(Backend& backend, const Plugin* plugin) {
   backend.plugin = plugin;
+  backend.devices = 0;
+  if (!plugin) {
+    backend.why_not = "it was taken away";
+    return;
+  }
   try {
     backend.devices = std::min(plugin->runtime->device_count(), kMostDevices);
     backend.why_not = backend.devices ? "" : "no such card was found";

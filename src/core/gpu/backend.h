@@ -65,7 +65,7 @@ Capture* capture_on(const DeviceState& state);
 /// The state of random numbers that every replay of the graph renews.
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements);
 
-/// For tests: `plugin` serves a device type from now on.
+/// For tests: `plugin` serves a device type from now on; null: nothing does.
 void install(DeviceType type, const Plugin* plugin);
 
 }  // namespace gpu

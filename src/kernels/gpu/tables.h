@@ -3,6 +3,8 @@
 #ifndef TESSERA_GPU_KERNELS
 #error "compile this with TESSERA_GPU_KERNELS"
 #endif
+#include <cstddef>
+
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/conv.h"
 #include "kernels/cpu/isa/elementwise.h"

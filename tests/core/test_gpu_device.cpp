@@ -1,0 +1,141 @@
+// The same host side on a real GPU, where there is one: order, graphs, memory, faults, and large tensors.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "../ops/check.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+Device gpu() {
+  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
+    if (device_count(type) > 0) return {type, 0};
+  return cpu();
+}
+
+class GpuDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
+  }
+  Generator generator{11};
+};
+
+TEST_F(GpuDevice, CopiesKeepEveryElement) {
+  Tensor x = randn({513, 1027}, generator);
+  EXPECT_EQ(x.to(gpu()).to(cpu()).to_vector<float>(), x.to_vector<float>());
+  EXPECT_EQ(x.to(gpu()).transpose(0, 1).to(cpu()).to_vector<float>(), x.transpose(0, 1).to_vector<float>());
+  Tensor pinned = empty_pinned({513, 1027}, Float32, gpu());
+  pinned.copy_(x);
+  EXPECT_EQ(pinned.to(gpu()).to(cpu()).to_vector<float>(), x.to_vector<float>());
+  Tensor there = zeros({513, 1027}, Float32, gpu());
+  there.copy_(x);
+  EXPECT_EQ(there.select(0, 512).select(0, 1026).item(), x.select(0, 512).select(0, 1026).item());
+}
+
+TEST_F(GpuDevice, StreamsWaitForEvents) {
+  Stream side(gpu());
+  Tensor x = full({1 << 24}, 1, Float32, gpu());
+  for (int i = 0; i < 20; ++i) x = x + 1;
+  Event ready(gpu());
+  ready.record(current_stream(gpu()));
+  Tensor y;
+  {
+    StreamGuard guard(side);
+    ready.wait(side);
+    y = x * 2;
+    record_stream(x, side);
+  }
+  side.synchronize();
+  EXPECT_TRUE(side.is_idle());
+  StreamGuard guard(side);
+  EXPECT_EQ(y.slice(0, (1 << 24) - 3, 1 << 24).to(cpu()).to_vector<float>(), (std::vector<float>{42, 42, 42}));
+}
+
+TEST_F(GpuDevice, GraphsReplayOnNewData) {
+  Tensor x = full({1000}, 1, Float32, gpu()), y;
+  Graph graph;
+  graph.capture(gpu(), [&] { y = exp(x * 2) + 1; });
+  for (double v : {0.5, -1.0, 2.0}) {
+    x.fill_(v);
+    graph.replay();
+    EXPECT_NEAR(y.select(0, 999).item(), std::exp(2 * v) + 1, 1e-4 * std::exp(2 * v));
+  }
+  EXPECT_THROW(Graph().capture(gpu(), [&] { y.item(); }), Error);
+  EXPECT_EQ((x + 1).select(0, 0).item(), 3);
+}
+
+TEST_F(GpuDevice, RunsOutOfMemoryAndGoesOn) {
+  const auto memory = static_cast<int64_t>(properties(gpu()).memory);
+  EXPECT_THROW(empty({4 * memory}, UInt8, gpu()), OutOfMemoryError);
+  {
+    Tensor most = empty({memory / 2}, UInt8, gpu());
+    EXPECT_THROW(empty({memory / 2}, UInt8, gpu()), OutOfMemoryError);
+  }
+  EXPECT_EQ(empty({memory / 2 + (memory >> 4)}, UInt8, gpu()).numel(),
+            memory / 2 + (memory >> 4));  // the cache is emptied
+  empty_cache(gpu());
+  EXPECT_EQ(full({3}, 2, Float32, gpu()).select(0, 1).item(), 2);
+}
+
+TEST_F(GpuDevice, BadIndicesAreReportedOnceWhereTheHostWaits) {
+  Tensor weight = randn({65, 8}, generator).to(gpu());
+  Tensor out = embedding(tensor<int64_t>({3, 70, 64}, {3}).to(gpu()), weight);
+  EXPECT_EQ(error_of([&] { out.to(cpu()); }), "embedding: index 70 is out of range for size 65");
+  EXPECT_EQ(out.select(0, 0).to(cpu()).to_vector<float>(), weight.select(0, 3).to(cpu()).to_vector<float>());
+}
+
+TEST_F(GpuDevice, TakesMoreThanTwoToThe31Elements) {
+  const int64_t n = (int64_t(1) << 31) + 4099;
+  Tensor x = full({n}, 3, Float16, gpu());
+  x.slice(0, n - 5, n).fill_(7);
+  Tensor y = x * 2 + 1;
+  EXPECT_EQ(y.slice(0, n - 6, n).to(cpu()).to(Float32).to_vector<float>(), (std::vector<float>{7, 15, 15, 15, 15, 15}));
+  EXPECT_EQ(y.slice(0, 0, 2).to(cpu()).to(Float32).to_vector<float>(), (std::vector<float>{7, 7}));
+  Tensor wide = x.slice(0, 0, int64_t(1) << 31).reshape({2, int64_t(1) << 30}).transpose(0, 1);
+  EXPECT_EQ((wide + wide).select(0, (1 << 30) - 1).to(cpu()).to(Float32).to_vector<float>(),
+            (std::vector<float>{6, 6}));
+}
+
+TEST_F(GpuDevice, MemoryIsCounted) {
+  empty_cache(gpu());
+  const MemoryStats before = memory_stats(gpu());
+  Tensor x = empty({1 << 20}, Float32, gpu());
+  EXPECT_EQ(memory_stats(gpu()).allocated - before.allocated, 4 << 20);
+  EXPECT_GE(memory_stats(gpu()).reserved, memory_stats(gpu()).allocated);
+}
+
+// A kernel that reads where nothing is: the device is lost for the process, and nothing else.
+void lose_the_device() {
+  Tensor kept = full({4}, 5, Float32, cpu());
+  auto storage = make_ref<Storage>();
+  storage->data = reinterpret_cast<void*>(uintptr_t{1} << 44);
+  storage->bytes = 1 << 20;
+  storage->device = gpu();
+  Tensor bad = as_strided(storage, {1 << 18}, {1}, 0, Float32);
+  int errors = 0;
+  for (int i = 0; i < 3; ++i) try {
+      (bad + 1).to(cpu());
+    } catch (const DeviceError&) {
+      ++errors;
+    }
+  try {
+    full({2}, 1, Float32, gpu());
+  } catch (const DeviceError& e) {
+    ++errors;
+    std::fprintf(stderr, "%s\n", e.what());
+  }
+  const bool cpu_works = (kept + 1).sum().item() == 24;
+  std::_Exit(errors == 4 && cpu_works ? 0 : 1);
+}
+
+TEST(GpuDeviceDeathTest, AFaultLosesTheDeviceAndNothingElse) {
+  if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(lose_the_device(), testing::ExitedWithCode(0), "the device was lost: ");
+}
+
+}  // namespace
+}  // namespace tessera
