@@ -146,7 +146,7 @@ struct ConvCase {
 };
 
 #if WITH_DNNL
-/// oneDNN's forward convolution in the layout it likes best.
+/// oneDNN's forward convolution in the layout and by the algorithm it likes best.
 Work onednn_conv(const ConvCase& c, int out) {
   using namespace dnnl;
   static engine cpu(engine::kind::cpu, 0);
@@ -154,7 +154,7 @@ Work onednn_conv(const ConvCase& c, int out) {
   const auto any = memory::format_tag::any;
   const auto f32 = memory::data_type::f32;
   const convolution_forward::desc desc(
-      prop_kind::forward_inference, algorithm::convolution_direct, {{c.images, c.channels, c.size, c.size}, f32, any},
+      prop_kind::forward_inference, algorithm::convolution_auto, {{c.images, c.channels, c.size, c.size}, f32, any},
       {{c.filters, c.channels, c.filter, c.filter}, f32, any}, {{c.filters}, f32, memory::format_tag::a},
       {{c.images, c.filters, out, out}, f32, any}, {c.stride, c.stride}, {c.padding, c.padding},
       {c.padding, c.padding});
@@ -194,12 +194,18 @@ void convolutions(const std::string& filter) {
     args.bias = bias.data();
     const ConvTable& table = conv_table();
     std::vector<char> workspace(std::max({table.forward_workspace(args), table.backward_images_workspace(args),
-                                          table.backward_filters_workspace(args)}));
+                                          table.backward_filters_workspace(args), table.winograd_workspace(args)}));
     args.workspace = workspace.data();
-    std::vector<Contender> contenders{{"forward", [&] { table.forward(args, tessera::executor()); }}};
+    std::vector<Contender> contenders;
+    const bool winograd = c.filter == 3 && c.stride == 1;
+    if (winograd) contenders.push_back({"winograd", [&] { table.winograd_forward(args, tessera::executor()); }});
+    contenders.push_back({"forward", [&] { table.forward(args, tessera::executor()); }});
 #if WITH_DNNL
     contenders.push_back({"onednn", onednn_conv(c, out)});
 #endif
+    if (winograd) {
+      contenders.push_back({"winograd d(images)", [&] { table.winograd_backward_images(args, tessera::executor()); }});
+    }
     contenders.push_back({"d(images)", [&] { table.backward_images(args, tessera::executor()); }});
     contenders.push_back({"d(filters)", [&] { table.backward_filters(args, tessera::executor()); }});
     report(name, 2.0 * c.images * c.filters * c.channels * taps * out_plane, contenders);

@@ -26,6 +26,7 @@ std::vector<Geometry> geometries() {
       {"two groups", {2, 6, 5, 7}, {4, 3, 3, 3}, {.padding = {1, 1}, .groups = 2}},
       {"depthwise", {1, 5, 7, 6}, {5, 1, 3, 3}, {.padding = {1, 1}, .groups = 5}},
       {"off the tile", {1, 7, 9, 10}, {17, 7, 3, 3}, {.padding = {1, 1}}},
+      {"tiles of 2x2", {2, 17, 11, 13}, {19, 17, 3, 3}, {.padding = {1, 2}}},
   };
 }
 

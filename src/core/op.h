@@ -82,6 +82,9 @@ enum class Reason : uint8_t {
   Layout,
   Shape,
   HeadDim,
+  DType,
+  Window,
+  Small,
   NotForced,
 };
 std::string_view sentence(Reason reason);

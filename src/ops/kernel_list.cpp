@@ -61,6 +61,12 @@ std::string_view sentence(Reason reason) {
       return "does not take these shapes";
     case Reason::HeadDim:
       return "does not take this head dim";
+    case Reason::DType:
+      return "does not compute in this dtype";
+    case Reason::Window:
+      return "needs 3x3 windows of stride 1 and dilation 1, in one group";
+    case Reason::Small:
+      return "needs more channels or positions to be faster";
     case Reason::NotForced:
       return "another kernel is forced";
   }

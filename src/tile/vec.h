@@ -3,6 +3,7 @@
 #pragma once
 
 #include "arch/cpu/simd.h"
+#include "numbers.h"
 
 #if defined(__GNUC__) && !TESSERA_GPU_COMPILER
 #pragma GCC diagnostic ignored "-Wpsabi"  // every function is inlined: no vector crosses a call
@@ -227,6 +228,47 @@ TESSERA_HD rebind_t<V, T> convert(V v) {
     return rebind_t<V, T>::of(__builtin_convertvector(v.v, typename rebind_t<V, T>::Native));
 #endif
   }
+}
+
+// ---- interleaving: a zip of vectors a and b is a[0], b[0], a[1], b[1], ... ---------------------------------
+
+template <class V>
+struct VecPair {
+  V first, second;
+};
+namespace detail {
+/// Lanes `from...` of a and, counted on from its last, of b.
+template <class V, int... From>
+TESSERA_HD V pick_lanes(V a, V b, Seq<From...>) {
+#if TESSERA_GPU_COMPILER
+  constexpr int from[] = {From...};
+  V r;
+  for (int i = 0; i < lanes_v<V>; ++i) r.set(i, from[i] < lanes_v<V> ? a[from[i]] : b[from[i] - lanes_v<V>]);
+  return r;
+#else
+  return V::of(__builtin_shufflevector(a.v, b.v, From...));
+#endif
+}
+template <class V, int... I>
+TESSERA_HD VecPair<V> zip(V a, V b, Seq<I...>) {
+  constexpr int n = lanes_v<V>;
+  return {pick_lanes(a, b, Seq<(I / 2 + I % 2 * n)...>{}), pick_lanes(a, b, Seq<(n / 2 + I / 2 + I % 2 * n)...>{})};
+}
+template <class V, int... I>
+TESSERA_HD VecPair<V> unzip(V a, V b, Seq<I...>) {
+  return {pick_lanes(a, b, Seq<2 * I...>{}), pick_lanes(a, b, Seq<(2 * I + 1)...>{})};
+}
+}  // namespace detail
+
+/// Both vectors of a zip.
+template <class T, int N>
+TESSERA_HD VecPair<Vec<T, N>> zip(Vec<T, N> a, Vec<T, N> b) {
+  return detail::zip(a, b, make_seq<N>{});
+}
+/// The vectors of which first and second are the zip: what has even places, and what has odd ones.
+template <class T, int N>
+TESSERA_HD VecPair<Vec<T, N>> unzip(Vec<T, N> first, Vec<T, N> second) {
+  return detail::unzip(first, second, make_seq<N>{});
 }
 
 // ---- choice, minimum, maximum, fused multiply-add -------------------------------------------------------

@@ -1,4 +1,5 @@
 #include "check.h"
+#include "ops/op_table.h"
 
 namespace tessera {
 namespace {
@@ -70,6 +71,60 @@ TEST(Conv2d, CanBeDifferentiatedTwice) {
     double numeric = (at(saved + h) - at(saved - h)) / (2 * h);
     p[i] = saved;
     EXPECT_NEAR(second.to_vector<double>()[i], numeric, 1e-4 * std::abs(numeric) + 1e-6);
+  }
+}
+
+std::string explained(const char* name, const Tensors& in, const ConvAttrs& a) {
+  const Op& op = find_op(name);
+  SmallVector<TensorMeta, 4> metas;
+  for (const Tensor& t : in) metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, {}});
+  const Attrs attrs(a);
+  Tensor out = empty(op.infer({metas.data(), metas.size()}, attrs)[0].shape, in[0].dtype());
+  return explain(Call{op, {in.data(), in.size()}, attrs, {&out, 1}});
+}
+
+TEST(Conv2d, NamesWhyWinogradIsPassedOver) {
+  auto conv = [](const Shape& x, const Shape& w, const ConvAttrs& a = {}, DType dtype = Float32) {
+    return explained("conv2d", {empty(x, dtype), empty(w, dtype), {}}, a);
+  };
+  const std::string window = "needs 3x3 windows of stride 1 and dilation 1, in one group",
+                    small = "needs more channels or positions to be faster";
+  auto expect = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const Shape x{2, 16, 16, 16}, w{16, 16, 3, 3};
+  expect(conv(x, w, {.padding = {1, 1}}), "-> winograd         chosen");
+  expect(conv(x, w, {.padding = {1, 1}}, BFloat16), "-> winograd         chosen");
+  expect(conv(x, w, {}, Float64), "does not compute in this dtype");
+  expect(conv(x, {16, 16, 3, 5}), window);
+  expect(conv(x, w, {.stride = {1, 2}}), window);
+  expect(conv(x, w, {.dilation = {2, 1}}), window);
+  expect(conv(x, {16, 8, 3, 3}, {.groups = 2}), window);
+  expect(conv({2, 15, 16, 16}, {16, 15, 3, 3}), small);
+  expect(conv(x, {15, 16, 3, 3}), small);
+  expect(conv({1, 16, 16, 16}, w), small);
+  auto gradient = [&](int64_t padding) {
+    return explained("conv2d_input_grad", {empty({2, 16, 14 + 2 * padding, 16}), empty(w)},
+                     {.padding = {padding, 1}, .size = {16, 16}});
+  };
+  expect(gradient(2), "-> winograd         chosen");
+  expect(gradient(3), "does not take these shapes");
+}
+
+TEST(Conv2d, KernelsAgree) {
+  Generator g(3);
+  for (int64_t padding : {0, 1, 2}) {
+    Tensors in = {normal64({3, 17, 15, 16}, g).to(Float32), normal64({19, 17, 3, 3}, g).to(Float32),
+                  normal64({19}, g).to(Float32)};
+    auto convolve = [&](const Tensors& t) { return conv2d(t[0], t[1], t[2], {.padding = {padding, padding}}); };
+    auto with = [&](const char* kernel) {
+      ForceKernel forward("conv2d", kernel), backward("conv2d_input_grad", kernel);
+      Tensors out = gradients_of(convolve, in, false);
+      out.push_back(convolve(in));
+      return out;
+    };
+    Tensors winograd = with("winograd"), direct = with("implicit_gemm");
+    for (size_t i = 0; i < direct.size(); ++i) EXPECT_LE(relative_error(winograd[i], direct[i]), 1e-6) << i;
   }
 }
 

@@ -177,4 +177,27 @@ TEST(vec, integer_lanes) {
   }
 }
 
+template <class T, int N>
+void check_zip() {
+  using P = Vec<T, N>;
+  const P a = tile::iota<P>(), b = a + P(T(100));
+  const auto zipped = tile::zip(a, b);
+  const auto back = tile::unzip(zipped.first, zipped.second);
+  for (int i = 0; i < 2 * N; ++i) {
+    EXPECT_EQ((i < N ? zipped.first : zipped.second)[i % N], (i % 2 == 0 ? a : b)[i / 2]) << i;
+  }
+  for (int i = 0; i < N; ++i) {
+    EXPECT_EQ(back.first[i], a[i]) << i;
+    EXPECT_EQ(back.second[i], b[i]) << i;
+  }
+}
+TEST(vec, zip_and_unzip) {
+  check_zip<float, 4>();
+  check_zip<float, 8>();
+  check_zip<float, 16>();
+  check_zip<double, 2>();
+  check_zip<double, 8>();
+  check_zip<int, 8>();
+}
+
 }  // namespace

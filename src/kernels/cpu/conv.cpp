@@ -32,7 +32,9 @@ ConvArgs sizes(const Call& call, const Tensor& x, const Tensor& weight) {
   return args;
 }
 
-void conv2d(const Call& call, Workspace& workspace) {
+using ConvRun = void(const ConvArgs&, Executor&);
+
+void conv2d(const Call& call, Workspace& workspace, long long (*bytes)(const ConvArgs&), ConvRun* run) {
   const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2];
   DType dtype = compute_dtype(x);
   ConvArgs args = sizes(call, x, weight);
@@ -40,19 +42,50 @@ void conv2d(const Call& call, Workspace& workspace) {
   args.w = conv_tensor(workspace.read(weight, dtype));
   args.y = conv_tensor(workspace.write(call.out[0], dtype));
   if (bias.defined()) args.bias = workspace.read(bias, dtype, bias.is_contiguous()).data;
-  args.workspace = workspace.take(conv_table().forward_workspace(args));
-  if (!workspace.counting() && call.out[0].numel() > 0) conv_table().forward(args, executor());
+  args.workspace = workspace.take(bytes(args));
+  if (!workspace.counting() && call.out[0].numel() > 0) run(args, executor());
+}
+void conv2d_gemm(const Call& call, Workspace& workspace) {
+  conv2d(call, workspace, conv_table().forward_workspace, conv_table().forward);
+}
+void conv2d_winograd(const Call& call, Workspace& workspace) {
+  conv2d(call, workspace, conv_table().winograd_workspace, conv_table().winograd_forward);
 }
 
-void conv2d_input_grad(const Call& call, Workspace& workspace) {
+void input_grad(const Call& call, Workspace& workspace, long long (*bytes)(const ConvArgs&), ConvRun* run) {
   const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
   DType dtype = compute_dtype(dy);
   ConvArgs args = sizes(call, dx, weight);
   args.x = conv_tensor(workspace.write(dx, dtype));
   args.w = conv_tensor(workspace.read(weight, dtype));
   args.y = conv_tensor(workspace.read(dy, dtype));
-  args.workspace = workspace.take(conv_table().backward_images_workspace(args));
-  if (!workspace.counting() && dx.numel() > 0) conv_table().backward_images(args, executor());
+  args.workspace = workspace.take(bytes(args));
+  if (!workspace.counting() && dx.numel() > 0) run(args, executor());
+}
+void input_grad_gemm(const Call& call, Workspace& workspace) {
+  input_grad(call, workspace, conv_table().backward_images_workspace, conv_table().backward_images);
+}
+void input_grad_winograd(const Call& call, Workspace& workspace) {
+  input_grad(call, workspace, conv_table().winograd_workspace, conv_table().winograd_backward_images);
+}
+
+// Winograd's algorithm trades multiplications, of which a tile of 2x2 outputs saves 20 for each channel and filter, for
+// transforms of tiles and filters.
+Reason takes_winograd(const Call& call) {
+  const Tensor &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  auto& a = call.attrs.as<ConvAttrs>();
+  for (int d = 0; d < 2; ++d)
+    if (weight.size(2 + d) != 3 || a.stride[d] != 1 || a.dilation[d] != 1) return Reason::Window;
+  if (a.groups != 1) return Reason::Window;
+  if (compute_dtype(from) != Float32) return Reason::DType;
+  const int64_t tiles = to.size(0) * ((to.size(2) + 1) / 2) * ((to.size(3) + 1) / 2);
+  return from.size(1) < 16 || to.size(1) < 16 || tiles < 64 ? Reason::Small : Reason::Ok;
+}
+Reason input_grad_takes_winograd(const Call& call) {
+  Reason reason = takes_winograd(call);
+  auto& a = call.attrs.as<ConvAttrs>();
+  // The gradient of the output is padded by what is missing to 2.
+  return reason == Reason::Ok && (a.padding[0] > 2 || a.padding[1] > 2) ? Reason::Shape : reason;
 }
 
 void conv2d_weight_grad(const Call& call, Workspace& workspace) {
@@ -101,8 +134,10 @@ void avg_pool2d_backward(const Call& call) {
   pool_table().average_backward(pool_args(call, call.out[0], call.in[0]), executor());
 }
 
-constexpr Kernel conv2d_list[] = {staged_kernel<conv2d>("implicit_gemm")};
-constexpr Kernel input_grad_list[] = {staged_kernel<conv2d_input_grad>("implicit_gemm")};
+constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
+                                  staged_kernel<conv2d_gemm>("implicit_gemm")};
+constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_winograd>("winograd", input_grad_takes_winograd),
+                                      staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {staged_kernel<conv2d_weight_grad>("implicit_gemm")};
 constexpr Kernel max_list[] = {{.name = "windows", .run = max_pool2d}};
 constexpr Kernel max_backward_list[] = {{.name = "windows", .run = max_pool2d_backward}};

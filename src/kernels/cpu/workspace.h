@@ -112,8 +112,9 @@ inline void* read_contiguous(Workspace& workspace, const Tensor& t, DType dtype)
 
 /// A kernel from a body `void body(const Call&, Workspace&)`, which returns early while counting.
 template <auto body>
-constexpr Kernel staged_kernel(const char* name) {
+constexpr Kernel staged_kernel(const char* name, Reason (*supports)(const Call&) = nullptr) {
   return {.name = name,
+          .supports = supports,
           .workspace_bytes =
               [](const Call& call) {
                 Workspace workspace(call, true);

@@ -36,6 +36,11 @@ struct ConvTable {
   void (*backward_images)(const ConvArgs& args, Executor& executor);
   /// w = gradient of the filters.
   void (*backward_filters)(const ConvArgs& args, Executor& executor);
+  /// The first two by Winograd's algorithm: f32, 3x3, stride and dilation 1, one group, and for the gradient a padding
+  /// of at most 2.
+  long long (*winograd_workspace)(const ConvArgs& args);
+  void (*winograd_forward)(const ConvArgs& args, Executor& executor);
+  void (*winograd_backward_images)(const ConvArgs& args, Executor& executor);
 };
 
 #define TESSERA_CONV_TABLE(isa)      \

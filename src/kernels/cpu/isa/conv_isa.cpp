@@ -35,7 +35,8 @@ void backward_filters(const ConvArgs& args, Executor& executor) {
 
 }  // namespace
 
-const ConvTable conv_table{supports, images_workspace, outputs_workspace, images_workspace,
-                           forward,  backward_images,  backward_filters};
+const ConvTable conv_table{supports,         images_workspace,        outputs_workspace, images_workspace,
+                           forward,          backward_images,         backward_filters,  winograd_workspace,
+                           winograd_forward, winograd_backward_images};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

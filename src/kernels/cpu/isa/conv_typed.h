@@ -106,6 +106,10 @@ void backward_filters_as(const ConvArgs& args, Executor& pool) {
                              });
 }
 
+i64 winograd_workspace(const ConvArgs& args);
+void winograd_forward(const ConvArgs& args, Executor& executor);
+void winograd_backward_images(const ConvArgs& args, Executor& executor);
+
 #define TESSERA_CONV_OF(prefix, T)                                        \
   prefix template void forward_as<T>(const ConvArgs&, Executor&);         \
   prefix template void backward_images_as<T>(const ConvArgs&, Executor&); \
