@@ -1,11 +1,15 @@
-// Convolution and pooling. The convolution kernels take any strides, in f32 or f64; half types are converted.
+// Convolution and pooling. The convolution kernels take any strides; the CPU's convert half types.
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
 
+#ifdef TESSERA_GPU_KERNELS
+DType compute_dtype(const Tensor& t) { return t.dtype(); }
+#else
 DType compute_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
+#endif
 
 ConvTensor conv_tensor(const Staged& s) {
   ConvTensor t{s.data, {}};

@@ -14,7 +14,8 @@ struct ConvTensor {
   long long strides[4];
 };
 
-/// Sizes of a 2-d convolution; index 0 is the height, 1 the width. All elements are f32 or f64 (`type`).
+/// Sizes of a 2-d convolution; index 0 is the height, 1 the width. All elements are f32 or f64 (`type`), on
+/// GPUs also f16 or bf16.
 struct ConvArgs {
   Scalar type;
   long long images, channels, filters, groups;

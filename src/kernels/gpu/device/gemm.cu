@@ -50,7 +50,6 @@ void run(const GemmArgs& given, Executor& executor) {
 
 }  // namespace
 
-extern const GemmTable gemm_table;
-const GemmTable gemm_table = {supports, run};
+GemmTable gemm_table = {supports, run};
 
 }  // namespace tessera::gpu_kernels

@@ -96,35 +96,24 @@ struct SimtSums {
   }
 };
 
-struct SimtGrid {
-  i64 across, tiles, total;  // tiles in a row, of a product, of the batch
-};
-
-/// Sums in T; TA and TB are the types of the operands in memory.
-template <class T, class TA, class TB, int Edge>
-TESSERA_KERNEL(simt_threads)
-void simt_kernel(const GemmArgs args, const SimtGrid grid) {
+/// What a block of ordinary cores needs to sum up a tile of Edge x Edge, and to hand it on.
+template <class T, int Edge>
+struct SimtBlock {
+  using Sums = SimtSums<T, Edge>;
   struct Tiles {
     SimtTile<T, Edge> a, b;
   };
-  __shared__ __attribute__((aligned(32))) char memory[2 * sizeof(Tiles)];
-  Tiles* tiles = reinterpret_cast<Tiles*>(memory);
-  T* slab = reinterpret_cast<T*>(memory);  // 16 rows of sums at a time
-  const int y = tile::thread_in_block() / 16, x = tile::thread_in_block() % 16;
+  static constexpr int shared_bytes = 2 * sizeof(Tiles);
 
-  for (i64 block = tile::block_in_grid(); block < grid.total; block += gridDim.x) {
-    const BatchPlace place(args, block / grid.tiles);
-    const i64 within = block % grid.tiles;
-    const i64 row = within / grid.across * Edge, column = within % grid.across * Edge;
-    SimtLoader<T, TA, Edge> a(args.a, place.offset(args.a), args.a.row, args.a.column, row, args.m, args.k);
-    SimtLoader<T, TB, Edge> b(args.b, place.offset(args.b), args.b.column, args.b.row, column, args.n, args.k);
-    SimtSums<T, Edge> sums;
-
+  /// Sums up what the loaders bring, `depth` along k. Called by all threads with shared memory that nobody uses.
+  template <class A, class B>
+  static TESSERA_DEVICE void multiply(A& a, B& b, i64 depth, Sums& sums, void* shared) {
+    Tiles* tiles = static_cast<Tiles*>(shared);
     const auto store = [&](i64 step) {
       a.store(tiles[step % 2].a);
       b.store(tiles[step % 2].b);
     };
-    const i64 steps = tile::ceil_div<i64>(args.k, simt_depth);
+    const i64 steps = tile::ceil_div<i64>(depth, simt_depth);
     a.load();
     b.load();
     store(0);
@@ -137,21 +126,49 @@ void simt_kernel(const GemmArgs args, const SimtGrid grid) {
       store(step + 1);
       tile::sync_block();
     }
+  }
 
-    const AnyEpilogue<T> epilogue(args, place);
+  /// use(sum, row, column) for every element of the tile, neighbouring threads taking neighbouring columns.
+  template <class Use>
+  static TESSERA_DEVICE void store(const Sums& sums, void* shared, const Use& use) {
+    T* slab = static_cast<T*>(shared);  // 16 rows of sums at a time
+    const int y = tile::thread_in_block() / 16, x = tile::thread_in_block() % 16;
 #pragma unroll 1
-    for (int i = 0; i < sums.each; ++i) {
-      tile::unroll<sums.each>([&](auto held) {
-        if (i == held) tile::unroll<sums.each>([&](auto j) { slab[y * Edge + sums.place(x, j)] = sums.at[held][j]; });
+    for (int i = 0; i < Sums::each; ++i) {
+      tile::unroll<Sums::each>([&](auto held) {
+        if (i == held) tile::unroll<Sums::each>([&](auto j) { slab[y * Edge + Sums::place(x, j)] = sums.at[held][j]; });
       });
       tile::sync_block();
 #pragma unroll 1
-      for (int e = tile::thread_in_block(); e < 16 * Edge; e += simt_threads) {
-        const i64 to_row = row + sums.place(e / Edge, i), to_column = column + e % Edge;
-        if (to_row < args.m && to_column < args.n) epilogue(slab[e], to_row, to_column);
-      }
+      for (int e = tile::thread_in_block(); e < 16 * Edge; e += simt_threads)
+        use(slab[e], Sums::place(e / Edge, i), e % Edge);
       tile::sync_block();
     }
+  }
+};
+
+struct SimtGrid {
+  i64 across, tiles, total;  // tiles in a row, of a product, of the batch
+};
+
+/// Sums in T; TA and TB are the types of the operands in memory.
+template <class T, class TA, class TB, int Edge>
+TESSERA_KERNEL(simt_threads)
+void simt_kernel(const GemmArgs args, const SimtGrid grid) {
+  using Block = SimtBlock<T, Edge>;
+  __shared__ __attribute__((aligned(32))) char shared[Block::shared_bytes];
+  for (i64 block = tile::block_in_grid(); block < grid.total; block += gridDim.x) {
+    const BatchPlace place(args, block / grid.tiles);
+    const i64 within = block % grid.tiles;
+    const i64 row = within / grid.across * Edge, column = within % grid.across * Edge;
+    SimtLoader<T, TA, Edge> a(args.a, place.offset(args.a), args.a.row, args.a.column, row, args.m, args.k);
+    SimtLoader<T, TB, Edge> b(args.b, place.offset(args.b), args.b.column, args.b.row, column, args.n, args.k);
+    typename Block::Sums sums;
+    Block::multiply(a, b, args.k, sums, shared);
+    const AnyEpilogue<T> epilogue(args, place);
+    Block::store(sums, shared, [&](T sum, int i, int j) {
+      if (row + i < args.m && column + j < args.n) epilogue(sum, row + i, column + j);
+    });
   }
 }
 

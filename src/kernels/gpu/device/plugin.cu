@@ -6,14 +6,18 @@ namespace tessera::gpu_kernels {
 gpu::Runtime& vendor_runtime();
 
 extern ElementwiseTable elementwise_table;
-extern const GemmTable gemm_table;
+extern PoolTable pool_table;
+extern GemmTable gemm_table;
+extern ConvTable conv_table;
 
 }  // namespace tessera::gpu_kernels
 
 extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* tessera_plugin() {
   using namespace tessera;
   static const gpu_kernels::Tables tables{.elementwise = &gpu_kernels::elementwise_table,
-                                          .gemm = &gpu_kernels::gemm_table};
+                                          .pool = &gpu_kernels::pool_table,
+                                          .gemm = &gpu_kernels::gemm_table,
+                                          .conv = &gpu_kernels::conv_table};
   static const gpu::Plugin plugin{gpu::Plugin::current_version, &gpu_kernels::vendor_runtime(), &tables};
   return &plugin;
 }

@@ -1,0 +1,80 @@
+// Convolutions as products of matrices that are never made: each dim of such a matrix runs over up to three dims of a
+// tensor, and its elements are found from those.
+#pragma once
+#include "gpu.h"
+#include "kernels/cpu/isa/epilogue.h"
+
+namespace tessera::gpu_kernels {
+
+/// Three numbers that count one dim of a matrix, the last one fastest. Each moves the place in memory by a stride, and
+/// in an image down and across.
+struct Digits {
+  i64 length[3] = {1, 1, 1};
+  i64 stride[3] = {};
+  int down[3] = {}, across[3] = {};
+
+  i64 count() const { return length[0] * length[1] * length[2]; }
+};
+
+/// The left or right matrix of a product, as [edge, depth] where depth is summed over. Elements outside the image, or
+/// at places in it that `divisor` does not divide, are zero.
+struct ImplicitMatrix {
+  const void* data;
+  Digits edge, depth;
+  i64 group_stride = 0;
+  int top = 0, left = 0;  // the first place in the image
+  i64 size[2] = {1, 1}, stride[2] = {};
+  int divisor[2] = {1, 1};
+  bool along_depth;  // neighbours along depth are closer in memory than along edge
+};
+
+/// c = a b for each group, c being [rows, columns] of a tensor. With `splits` > 1 the sum over depth is cut into parts,
+/// which are written to `partial` [splits, groups, rows, columns].
+struct ImplicitGemm {
+  ImplicitMatrix a, b;
+  void* c;
+  i64 c_group, c_row;
+  Digits c_column;
+  const void* bias;  // one for each row of each group
+  Activation activation;
+  i64 rows, columns, depth, groups;
+  i64 splits, split_depth;
+  void* partial;
+};
+
+/// Runs a product on ordinary cores: elements of `type`.
+void implicit_gemm_f32(const ImplicitGemm& problem, Executor& executor);
+void implicit_gemm_f64(const ImplicitGemm& problem, Executor& executor);
+void implicit_gemm_half(const ImplicitGemm& problem, Scalar type, Executor& executor);
+
+/// index = quotient * by + rest; small numbers are divided faster.
+struct Division {
+  i64 quotient, rest;
+};
+TESSERA_HD Division divide(i64 index, i64 by) {
+  if (((index | by) >> 32) == 0) {
+    const u32 quotient = static_cast<u32>(index) / static_cast<u32>(by);
+    return {quotient, static_cast<i64>(static_cast<u32>(index) - quotient * static_cast<u32>(by))};
+  }
+  return {index / by, index % by};
+}
+
+/// Where an element lies: its offset without that of the image, and its place in the image.
+struct ImagePlace {
+  i64 offset;
+  int row, column;
+};
+
+TESSERA_HD ImagePlace place_of(const Digits& d, i64 index) {
+  const Division last = divide(index, d.length[2]), middle = divide(last.quotient, d.length[1]);
+  const i64 at[3] = {middle.quotient, middle.rest, last.rest};
+  ImagePlace place{0, 0, 0};
+  tile::unroll<3>([&](auto i) {
+    place.offset += at[i] * d.stride[i];
+    place.row += static_cast<int>(at[i]) * d.down[i];
+    place.column += static_cast<int>(at[i]) * d.across[i];
+  });
+  return place;
+}
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,169 @@
+// Pooling. Gradients are gathered: each place of the input asks which windows saw it, so that no order is left to
+// chance.
+#include "tile/kernels/pool.h"
+
+#include "conv.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+using tile::PoolProblem;
+using tile::StridedView;
+using tile::Window;
+
+PoolProblem problem(const PoolArgs& a) {
+  const auto window = [&](int d) {
+    return Window{a.size[d], a.window[d], a.stride[d], a.dilation[d], a.padding[d], a.padding[d]};
+  };
+  return {a.images, a.channels, window(0), window(1), a.count_padding};
+}
+
+template <class T>
+StridedView<T, 4> view(const PoolArgs& a, const TensorArg& t, i64 height, i64 width) {
+  return tile::strided(static_cast<T*>(t.data), {i64{a.images}, i64{a.channels}, height, width},
+                       {i64{t.strides[0]}, i64{t.strides[1]}, i64{t.strides[2]}, i64{t.strides[3]}});
+}
+
+struct Place {
+  i64 n, c, h, w;
+};
+/// Element `index` of (n, c, h, w), which are counted in row-major order.
+TESSERA_DEVICE Place place_at(i64 index, i64 channels, i64 height, i64 width) {
+  const Division column = divide(index, width), row = divide(column.quotient, height);
+  const Division plane = divide(row.quotient, channels);
+  return {plane.quotient, plane.rest, row.rest, column.rest};
+}
+
+/// fn(output position) for the windows that see `at`, from the last one on.
+template <class F>
+TESSERA_DEVICE void each_seer(const Window& w, i64 at, const F& fn) {
+  const i64 outputs = w.output();
+  for (i64 tap = 0; tap < w.filter; ++tap) {
+    const i64 start = at + w.pad_low - tap * w.dilation;
+    if (start < 0) return;
+    const Division output = divide(start, w.stride);
+    if (output.rest == 0 && output.quotient < outputs) fn(output.quotient);
+  }
+}
+
+template <class T>
+TESSERA_KERNEL(256)
+void max_kernel(const PoolProblem p, StridedView<T, 4> y, StridedView<i64, 4> places, StridedView<const T, 4> x) {
+  using C = tile::compute_t<T>;
+  const i64 height = p.h.output(), width = p.w.output(), total = p.images * p.channels * height * width;
+  for (i64 index = first_index(); index < total; index += index_step()) {
+    const Place o = place_at(index, p.channels, height, width);
+    C best = -static_cast<C>(__builtin_inf());
+    i64 place = -1;
+    tile::detail::each_tap(p, tile::detail::taps_at(p.h, o.h), tile::detail::taps_at(p.w, o.w), [&](i64 h, i64 w) {
+      const C v = tile::convert_element<C>(x.at(o.n, o.c, h, w));
+      if (place >= 0 && !(v > best) && v == v) return;
+      best = v;
+      place = h * p.w.length + w;
+    });
+    y.at(o.n, o.c, o.h, o.w) = tile::convert_element<T>(best);
+    if (places.data) places.at(o.n, o.c, o.h, o.w) = place;
+  }
+}
+
+template <class T>
+TESSERA_KERNEL(256)
+void average_kernel(const PoolProblem p, StridedView<T, 4> y, StridedView<const T, 4> x) {
+  using C = tile::compute_t<T>;
+  const i64 height = p.h.output(), width = p.w.output(), total = p.images * p.channels * height * width;
+  for (i64 index = first_index(); index < total; index += index_step()) {
+    const Place o = place_at(index, p.channels, height, width);
+    const auto rows = tile::detail::taps_at(p.h, o.h), columns = tile::detail::taps_at(p.w, o.w);
+    C sum(0);
+    tile::detail::each_tap(p, rows, columns,
+                           [&](i64 h, i64 w) { sum += tile::convert_element<C>(x.at(o.n, o.c, h, w)); });
+    y.at(o.n, o.c, o.h, o.w) = tile::convert_element<T>(sum / static_cast<C>(tile::detail::divisor(p, rows, columns)));
+  }
+}
+
+/// dx = the sum of share(n, c, i, j, place in the plane) over the windows (i, j) that see the place.
+template <class T, class Share>
+TESSERA_DEVICE void gather(const PoolProblem& p, const StridedView<T, 4>& dx, const Share& share) {
+  using C = tile::compute_t<T>;
+  const i64 height = p.h.length, width = p.w.length, total = p.images * p.channels * height * width;
+  for (i64 index = first_index(); index < total; index += index_step()) {
+    const Place at = place_at(index, p.channels, height, width);
+    C sum(0);
+    each_seer(p.h, at.h, [&](i64 i) {
+      each_seer(p.w, at.w, [&](i64 j) { sum += share(at.n, at.c, i, j, at.h * width + at.w); });
+    });
+    dx.at(at.n, at.c, at.h, at.w) = tile::convert_element<T>(sum);
+  }
+}
+
+template <class T>
+TESSERA_KERNEL(256)
+void max_backward_kernel(const PoolProblem p, StridedView<T, 4> dx, StridedView<const T, 4> dy,
+                         StridedView<const i64, 4> places) {
+  using C = tile::compute_t<T>;
+  gather(p, dx, [&](i64 n, i64 c, i64 i, i64 j, i64 place) {
+    return places.at(n, c, i, j) == place ? tile::convert_element<C>(dy.at(n, c, i, j)) : C(0);
+  });
+}
+
+template <class T>
+TESSERA_KERNEL(256)
+void average_backward_kernel(const PoolProblem p, StridedView<T, 4> dx, StridedView<const T, 4> dy) {
+  using C = tile::compute_t<T>;
+  gather(p, dx, [&](i64 n, i64 c, i64 i, i64 j, i64) {
+    const auto rows = tile::detail::taps_at(p.h, i), columns = tile::detail::taps_at(p.w, j);
+    return tile::convert_element<C>(dy.at(n, c, i, j)) / static_cast<C>(tile::detail::divisor(p, rows, columns));
+  });
+}
+
+template <class T>
+StridedView<const T, 4> read_only(const StridedView<T, 4>& v) {
+  return {v.data, v.desc};
+}
+i64 inputs(const PoolProblem& p) { return p.images * p.channels * p.h.length * p.w.length; }
+i64 outputs(const PoolProblem& p) { return p.images * p.channels * p.h.output() * p.w.output(); }
+
+/// fn(Type<T>, problem, x, y)
+template <class Fn>
+void with_views(const PoolArgs& a, const Fn& fn) {
+  const PoolProblem p = problem(a);
+  with_float(a.x.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    fn(type, p, view<T>(a, a.x, a.size[0], a.size[1]), view<T>(a, a.y, p.h.output(), p.w.output()));
+  });
+}
+
+void max(const PoolArgs& a, Executor& executor) {
+  with_views(a, [&](auto type, const PoolProblem& p, const auto& x, const auto& y) {
+    using T = typename decltype(type)::type;
+    const auto places = view<i64>(a, a.places, p.h.output(), p.w.output());
+    launch("pooling", max_kernel<T>, grid_for(outputs(p), 256, executor), 256, 0, executor, p, y, places, read_only(x));
+  });
+}
+void max_backward(const PoolArgs& a, Executor& executor) {
+  with_views(a, [&](auto type, const PoolProblem& p, const auto& x, const auto& y) {
+    using T = typename decltype(type)::type;
+    const auto places = read_only(view<i64>(a, a.places, p.h.output(), p.w.output()));
+    launch("pooling", max_backward_kernel<T>, grid_for(inputs(p), 256, executor), 256, 0, executor, p, x, read_only(y),
+           places);
+  });
+}
+void average(const PoolArgs& a, Executor& executor) {
+  with_views(a, [&](auto type, const PoolProblem& p, const auto& x, const auto& y) {
+    using T = typename decltype(type)::type;
+    launch("pooling", average_kernel<T>, grid_for(outputs(p), 256, executor), 256, 0, executor, p, y, read_only(x));
+  });
+}
+void average_backward(const PoolArgs& a, Executor& executor) {
+  with_views(a, [&](auto type, const PoolProblem& p, const auto& x, const auto& y) {
+    using T = typename decltype(type)::type;
+    launch("pooling", average_backward_kernel<T>, grid_for(inputs(p), 256, executor), 256, 0, executor, p, x,
+           read_only(y));
+  });
+}
+
+}  // namespace
+
+PoolTable pool_table = {max, max_backward, average, average_backward};
+
+}  // namespace tessera::gpu_kernels
