@@ -85,6 +85,7 @@ enum class Reason : uint8_t {
   DType,
   Window,
   Small,
+  Hardware,
   NotForced,
 };
 std::string_view sentence(Reason reason);

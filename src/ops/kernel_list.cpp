@@ -67,6 +67,8 @@ std::string_view sentence(Reason reason) {
       return "needs 3x3 windows of stride 1 and dilation 1, in one group";
     case Reason::Small:
       return "needs more channels or positions to be faster";
+    case Reason::Hardware:
+      return "needs instructions that this device lacks";
     case Reason::NotForced:
       return "another kernel is forced";
   }

@@ -30,11 +30,34 @@ AttentionShape shape_of(const AttentionProblem& p) {
   return s;
 }
 
+#ifdef TESSERA_GPU_KERNELS
+constexpr long long kWidest = 128;
+
+bool has_whole_units(const Heads& h) {
+  if (!h.data) return true;
+  bool whole = h.strides[3] == 1 && reinterpret_cast<uintptr_t>(h.data) % 16 == 0;
+  for (int d = 0; d < 3; ++d) whole = whole && h.strides[d] % 8 == 0;
+  return whole;
+}
+
+Reason device_takes(const AttentionProblem& p) {
+  if (!attention_table().attention) return Reason::Hardware;
+  if (p.dtype != Float16 && p.dtype != BFloat16) return Reason::DType;
+  if (p.width % 8 != 0 || p.value_width % 8 != 0) return Reason::HeadDim;
+  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
+    if (!has_whole_units(h)) return Reason::Layout;
+  return Reason::Ok;
+}
+#else
+constexpr long long kWidest = 256;
+
+Reason device_takes(const AttentionProblem&) { return Reason::Ok; }
+#endif
+
 Reason flash_takes(const AttentionProblem& p) {
-  constexpr long long kWidest = 256;
   if (p.width > kWidest || p.value_width > kWidest) return Reason::HeadDim;
   bool empty = p.batch == 0 || p.heads == 0 || p.queries == 0 || p.keys == 0 || p.value_width == 0;
-  return empty ? Reason::Shape : Reason::Ok;
+  return empty ? Reason::Shape : device_takes(p);
 }
 
 Reason supports_flash(const Call& call) { return flash_takes(attention_problem(call)); }
@@ -49,9 +72,13 @@ void flash(const Call& call) {
 void flash_backward(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_backward_problem(call);
   const void* lse = read_contiguous(workspace, *p.lse, p.compute());
+  float* row_sums = nullptr;
+#ifdef TESSERA_GPU_KERNELS
+  row_sums = static_cast<float*>(workspace.take(p.batch * p.heads * p.queries * 4));
+#endif
   if (workspace.counting()) return;
   attention_table().attention_backward({shape_of(p), heads(p.dq), heads(p.dk), heads(p.dv), heads(p.dy), heads(p.q),
-                                        heads(p.k), heads(p.v), heads(p.y), lse},
+                                        heads(p.k), heads(p.v), heads(p.y), lse, row_sums},
                                        executor());
 }
 

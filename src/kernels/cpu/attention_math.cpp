@@ -2,7 +2,6 @@
 // measured against.
 #include "kernels/cpu/attention_math.h"
 
-#include <cstring>
 #include <limits>
 
 namespace tessera::TESSERA_KERNELS {
@@ -24,7 +23,9 @@ class Math {
   Math(const AttentionProblem& p, Workspace& workspace)
       : p_(p), workspace_(workspace), copies_(p.kv_heads ? p.heads / p.kv_heads : 1) {
     scores_ = score_buffer();
-    if (p.causal || p.mask.data) allowed_ = {workspace.take(scores()), Scalar::boolean, {}};
+    additive_ = p.mask.data && p.mask.type != Scalar::boolean;
+    if (!additive_) return;
+    allowed_ = {workspace.take(scores()), Scalar::boolean, {}};
     std::copy(scores_.strides, scores_.strides + 4, allowed_.strides);
   }
 
@@ -45,13 +46,10 @@ class Math {
     args.b = matrix(p_.k, true, copies_, true);
     args.c = matrix(scores_, false, copies_, false);
     args.alpha = p_.scale;
-    bool additive = p_.mask.data && p_.mask.type != Scalar::boolean;
-    if (additive) args.addend = matrix(p_.mask, false, copies_, false);
+    if (additive_) args.addend = matrix(p_.mask, false, copies_, false);
     run(args);
-    if (allowed_.data) {
-      find_allowed(additive);
-      choose(-std::numeric_limits<double>::infinity());
-    }
+    if (additive_) find_allowed();
+    forbid(-std::numeric_limits<double>::infinity());
     if (lse && lse->defined()) log_sum_exp(*lse);
     SoftmaxArgs rows{};
     rows.type = scores_.type;
@@ -59,7 +57,7 @@ class Math {
     rows.n = p_.keys;
     rows.x = rows.y = {scores_.data, p_.keys};
     softmax_table().softmax(rows, executor());
-    if (allowed_.data) choose(0);  // a row that attends nothing is NaN until here
+    forbid(0);  // a row that attends nothing is NaN until here
   }
 
   // c = alpha a b over all heads; `shared` says which operand has kv heads.
@@ -127,32 +125,33 @@ class Math {
     return args;
   }
 
-  // allowed_ = mask and key <= query, as asked for.
-  void find_allowed(bool additive) {
+  // allowed_ = where an additive mask does not exclude.
+  void find_allowed() {
+    double lowest = -std::numeric_limits<double>::infinity();
+    MapArgs args = map(MapOp::greater, Scalar::f64, 2);
+    args.tensor[0] = tensor(allowed_);
+    args.tensor[1] = tensor(p_.mask);
+    args.tensor[2] = {&lowest, Scalar::f64, {}, true};
+    elementwise_table().map(args, executor());
+  }
+
+  // scores_ = `otherwise` where masks or causality exclude.
+  void forbid(double otherwise) {
     if (p_.mask.data) {
-      double lowest = -std::numeric_limits<double>::infinity();
-      MapArgs args = map(additive ? MapOp::greater : MapOp::logical_and, additive ? Scalar::f64 : Scalar::i32, 2);
-      args.tensor[0] = tensor(allowed_);
-      args.tensor[1] = args.tensor[2] = tensor(p_.mask);
-      if (additive) args.tensor[2] = {&lowest, Scalar::f64, {}, true};
+      MapArgs args = map(MapOp::where, scores_.type, 3);
+      args.tensor[0] = args.tensor[2] = tensor(scores_);
+      args.tensor[1] = tensor(additive_ ? allowed_ : p_.mask);
+      args.tensor[3] = {&otherwise, Scalar::f64, {}, true};
       elementwise_table().map(args, executor());
     }
     if (!p_.causal) return;
-    auto* flags = static_cast<unsigned char*>(allowed_.data);
-    executor().parallel(p_.batch * p_.heads * p_.queries, [&](long long row, int) {
-      long long attended = std::min(row % p_.queries + 1, p_.keys);
-      if (!p_.mask.data) std::memset(flags + row * p_.keys, 1, attended);
-      std::memset(flags + row * p_.keys + attended, 0, p_.keys - attended);
-    });
-  }
-
-  // scores_ = `otherwise` where not allowed.
-  void choose(double otherwise) {
-    MapArgs args = map(MapOp::where, scores_.type, 3);
-    args.tensor[0] = args.tensor[2] = tensor(scores_);
-    args.tensor[1] = tensor(allowed_);
-    args.tensor[3] = {&otherwise, Scalar::f64, {}, true};
-    elementwise_table().map(args, executor());
+    TriangleArgs args{};
+    args.rank = 4;
+    long long lengths[] = {p_.batch, p_.heads, p_.queries, p_.keys};
+    std::copy(lengths, lengths + 4, args.lengths);
+    args.to = args.from = tensor(scores_);
+    args.otherwise = otherwise;
+    elementwise_table().triangle(args, executor());
   }
 
   void log_sum_exp(const Tensor& lse) {
@@ -171,6 +170,7 @@ class Math {
   const AttentionProblem& p_;
   Workspace& workspace_;
   long long copies_;
+  bool additive_;
   Heads scores_, allowed_;
 };
 

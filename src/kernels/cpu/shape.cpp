@@ -1,11 +1,10 @@
 // Copies between layouts; views need no kernel.
 #include <algorithm>
 
-#include "core/element.h"
 #include "kernels/cpu/arguments.h"
 #include "kernels/cpu/tables.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 // Moves an operand by `elements` elements.
@@ -83,28 +82,17 @@ void flip(const Call& call) {
   elementwise_table().copy(args, executor());
 }
 
-// Row by row: what lies on the kept side of the diagonal is copied, the rest is zero.
 template <bool upper>
 void triangle(const Call& call) {
   const Tensor &in = call.in[0], &out = call.out[0];
-  const int64_t diagonal = call.attrs.as<DiagonalAttrs>().diagonal, rank = in.dim();
-  const int64_t rows = in.size(-2), columns = in.size(-1);
-  if (in.numel() == 0) return;
-  with_element_type(in.dtype(), [&]<class T>(T*) {
-    const T* from = in.data<T>();
-    T* to = out.data<T>();
-    const int64_t stride = in.strides()[rank - 1];
-    executor().parallel(in.numel() / columns, [&](int64_t line, int) {
-      int64_t offset = 0, rest = line;
-      for (int64_t d = rank - 2; d >= 0; --d) {
-        offset += rest % in.size(d) * in.strides()[d];
-        rest /= in.size(d);
-      }
-      int64_t edge = std::clamp<int64_t>(line % rows + diagonal + !upper, 0, columns);
-      for (int64_t c = 0; c < columns; ++c)
-        to[line * columns + c] = (c >= edge) == upper ? from[offset + c * stride] : T();
-    });
-  });
+  TriangleArgs args{};
+  args.rank = checked_rank(call, out);
+  set_lengths(args.lengths, out);
+  args.to = operand(out, args.rank);
+  args.from = operand(in, args.rank);
+  args.diagonal = call.attrs.as<DiagonalAttrs>().diagonal;
+  args.upper = upper;
+  elementwise_table().triangle(args, executor());
 }
 
 constexpr Kernel clone_kernels[] = {{.name = "copy", .run = clone}};
@@ -125,4 +113,4 @@ constexpr KernelTableEntry entries[] = {{"clone", clone_kernels},   {"reshape", 
 
 std::span<const KernelTableEntry> shape_kernels() { return entries; }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

@@ -48,7 +48,8 @@ std::span<const KernelTableEntry> gpu_kernel_table() {
   using namespace gpu_kernels;
   static const std::vector<KernelTableEntry> table = [] {
     std::vector<KernelTableEntry> all;
-    for (auto family : {elementwise_kernels(), matmul_kernels(), conv_kernels(), transfer_kernels()})
+    for (auto family : {elementwise_kernels(), matmul_kernels(), conv_kernels(), shape_kernels(), attention_kernels(),
+                        transfer_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

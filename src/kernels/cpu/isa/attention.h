@@ -36,8 +36,11 @@ struct AttentionBackwardArgs {
   AttentionShape shape;
   HeadsArg dq, dk, dv, dy, q, k, v, y;
   const void* lse;
+  float* row_sums;  // GPUs: room for [batch, heads, queries]
 };
 
+/// Both null: the device has no such kernels. On GPUs, elements are f16 or bf16, widths multiples of 8 up to 128, and
+/// rows lie in memory as whole units of 16 bytes.
 struct AttentionTable {
   void (*attention)(const AttentionArgs& args, Executor& executor);
   void (*attention_backward)(const AttentionBackwardArgs& args, Executor& executor);

@@ -101,12 +101,23 @@ struct CopyArgs {
   TensorArg to, from;
 };
 
+/// Of every matrix in the last two dims, what lies on one side of a diagonal is copied and the rest is `otherwise`.
+struct TriangleArgs {
+  int rank;  // at least 2
+  long long lengths[max_rank];
+  TensorArg to, from;  // of one type; may be the same elements
+  long long diagonal;
+  bool upper;  // keeps row + diagonal <= column, or column <= row + diagonal
+  double otherwise;
+};
+
 struct ElementwiseTable {
   /// Whether op exists in a compute type.
   bool (*supports)(MapOp op, Scalar compute);
   void (*map)(const MapArgs& args, Executor& executor);
   /// Converts where types differ; `from` may be broadcast (a fill is a copy of one element).
   void (*copy)(const CopyArgs& args, Executor& executor);
+  void (*triangle)(const TriangleArgs& args, Executor& executor);
 };
 
 #define TESSERA_ELEMENTWISE_TABLE(isa)             \

@@ -112,8 +112,59 @@ void copy(const CopyArgs& args, Executor& executor) {
   });
 }
 
+// ---- triangles
+
+template <class T>
+struct TriangleWork {
+  Nest<2> nest;
+  T *to, *from;
+  i64 rows, columns, diagonal;
+  bool upper, in_place;
+  T otherwise;
+};
+
+template <class T>
+TESSERA_KERNEL(256)
+void triangle_kernel(const TriangleWork<T> work) {
+  for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
+    const i64 line = i / work.columns, edge = line % work.rows + work.diagonal, column = i - line * work.columns;
+    const bool keeps = work.upper ? edge <= column : column <= edge;
+    if (keeps && work.in_place) continue;
+    i64 at[2];
+    work.nest.locate(i, 1, at);
+    work.to[at[0]] = keeps ? work.from[at[1]] : work.otherwise;
+  }
+}
+
+// Elements only move, so that they are taken as integers of their size.
+template <class T>
+void launch_triangle(const TriangleArgs& args, T otherwise, Executor& executor) {
+  TriangleWork<T> work{make_nest<2>(args.rank, args.lengths, {&args.to, &args.from}),
+                       static_cast<T*>(args.to.data),
+                       static_cast<T*>(args.from.data),
+                       args.lengths[args.rank - 2],
+                       args.lengths[args.rank - 1],
+                       args.diagonal,
+                       args.upper,
+                       args.to.data == args.from.data,
+                       otherwise};
+  for (int d = 0; d < args.rank; ++d) work.in_place = work.in_place && args.to.strides[d] == args.from.strides[d];
+  launch("triangle", triangle_kernel<T>, grid_for(work.nest.total, 256, executor), 256, 0, executor, work);
+}
+
+void triangle(const TriangleArgs& args, Executor& executor) {
+  with_any(args.to.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T otherwise = tile::convert_element<T>(args.otherwise);
+    if constexpr (sizeof(T) == 1) launch_triangle(args, tile::bit_cast<u8>(otherwise), executor);
+    else if constexpr (sizeof(T) == 2) launch_triangle(args, tile::bit_cast<tile::u16>(otherwise), executor);
+    else if constexpr (sizeof(T) == 4) launch_triangle(args, tile::bit_cast<u32>(otherwise), executor);
+    else launch_triangle(args, tile::bit_cast<u64>(otherwise), executor);
+  });
+}
+
 }  // namespace
 
-ElementwiseTable elementwise_table = {supports, map, copy};  // not const: clang would want it on the device, too
+ElementwiseTable elementwise_table = {supports, map, copy, triangle};  // not const: clang wants it on the device
 
 }  // namespace tessera::gpu_kernels

@@ -9,6 +9,7 @@ extern ElementwiseTable elementwise_table;
 extern PoolTable pool_table;
 extern GemmTable gemm_table;
 extern ConvTable conv_table;
+extern AttentionTable attention_table;
 
 }  // namespace tessera::gpu_kernels
 
@@ -17,7 +18,8 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
   static const gpu_kernels::Tables tables{.elementwise = &gpu_kernels::elementwise_table,
                                           .pool = &gpu_kernels::pool_table,
                                           .gemm = &gpu_kernels::gemm_table,
-                                          .conv = &gpu_kernels::conv_table};
+                                          .conv = &gpu_kernels::conv_table,
+                                          .attention = &gpu_kernels::attention_table};
   static const gpu::Plugin plugin{gpu::Plugin::current_version, &gpu_kernels::vendor_runtime(), &tables};
   return &plugin;
 }
