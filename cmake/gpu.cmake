@@ -31,7 +31,10 @@ if(build_cuda)
   target_include_directories(tessera_cuda PRIVATE include src)
   target_compile_definitions(tessera_cuda PRIVATE TESSERA_GPU_KERNELS)
   target_compile_options(tessera_cuda PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra,-Wno-psabi,-ffp-contract=off
-                         --fmad=false -Werror=all-warnings)
+                         --fmad=false)
+  if(TESSERA_WERROR)
+    target_compile_options(tessera_cuda PRIVATE -Werror=all-warnings)
+  endif()
   target_link_libraries(tessera_cuda PRIVATE CUDA::cudart_static)
 endif()
 

@@ -52,9 +52,6 @@ void conv2d(const Call& call, Workspace& workspace, long long (*bytes)(const Con
 void conv2d_gemm(const Call& call, Workspace& workspace) {
   conv2d(call, workspace, conv_table().forward_workspace, conv_table().forward);
 }
-void conv2d_winograd(const Call& call, Workspace& workspace) {
-  conv2d(call, workspace, conv_table().winograd_workspace, conv_table().winograd_forward);
-}
 
 void input_grad(const Call& call, Workspace& workspace, long long (*bytes)(const ConvArgs&), ConvRun* run) {
   const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
@@ -68,6 +65,11 @@ void input_grad(const Call& call, Workspace& workspace, long long (*bytes)(const
 }
 void input_grad_gemm(const Call& call, Workspace& workspace) {
   input_grad(call, workspace, conv_table().backward_images_workspace, conv_table().backward_images);
+}
+
+#ifndef TESSERA_GPU_KERNELS
+void conv2d_winograd(const Call& call, Workspace& workspace) {
+  conv2d(call, workspace, conv_table().winograd_workspace, conv_table().winograd_forward);
 }
 void input_grad_winograd(const Call& call, Workspace& workspace) {
   input_grad(call, workspace, conv_table().winograd_workspace, conv_table().winograd_backward_images);
@@ -91,6 +93,7 @@ Reason input_grad_takes_winograd(const Call& call) {
   // The gradient of the output is padded by what is missing to 2.
   return reason == Reason::Ok && (a.padding[0] > 2 || a.padding[1] > 2) ? Reason::Shape : reason;
 }
+#endif
 
 void conv2d_weight_grad(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
@@ -138,10 +141,15 @@ void avg_pool2d_backward(const Call& call) {
   pool_table().average_backward(pool_args(call, call.out[0], call.in[0]), executor());
 }
 
+#ifdef TESSERA_GPU_KERNELS
+constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_gemm>("implicit_gemm")};
+constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_gemm>("implicit_gemm")};
+#else
 constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
                                   staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_winograd>("winograd", input_grad_takes_winograd),
                                       staged_kernel<input_grad_gemm>("implicit_gemm")};
+#endif
 constexpr Kernel weight_grad_list[] = {staged_kernel<conv2d_weight_grad>("implicit_gemm")};
 constexpr Kernel max_list[] = {{.name = "windows", .run = max_pool2d}};
 constexpr Kernel max_backward_list[] = {{.name = "windows", .run = max_pool2d_backward}};

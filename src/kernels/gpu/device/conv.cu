@@ -228,7 +228,8 @@ i64 no_workspace(const ConvArgs&) { return 0; }
 
 }  // namespace
 
-ConvTable conv_table = {supports, no_workspace,    no_workspace,    backward_filters_workspace,
-                        forward,  backward_images, backward_filters};
+ConvTable conv_table = {supports, no_workspace,    no_workspace,     backward_filters_workspace,
+                        forward,  backward_images, backward_filters, nullptr,
+                        nullptr,  nullptr};  // Winograd's algorithm is the CPU's alone
 
 }  // namespace tessera::gpu_kernels
