@@ -113,6 +113,25 @@ Tensor shuffled(const Shape& shape, Generator& g) {
   return x;
 }
 
+// For every position of the result, a place in its window and in the image, as a maximum has one.
+Tensor places_in_windows(const PoolAttrs& a, const Shape& x, const Shape& result, Generator& g) {
+  Tensor places = indices(result, 1 << 20, g);
+  const int64_t height = x[2].value(), width = x[3].value(), across = result[3].value();
+  int64_t* place = places.data<int64_t>();
+  for (int64_t n = 0; n < places.numel(); ++n) {
+    const int64_t row = n / across % result[2].value(), column = n % across;
+    std::vector<int64_t> inside;
+    for (int64_t r = 0; r < a.window[0]; ++r)
+      for (int64_t s = 0; s < a.window[1]; ++s) {
+        const int64_t y = row * a.stride[0] - a.padding[0] + r * a.dilation[0];
+        const int64_t z = column * a.stride[1] - a.padding[1] + s * a.dilation[1];
+        if (y >= 0 && y < height && z >= 0 && z < width) inside.push_back(y * width + z);
+      }
+    place[n] = inside[place[n] % inside.size()];
+  }
+  return places;
+}
+
 void add_poolings(std::vector<OpCase>& cases, bool max) {
   std::vector<Pooling> list = {
       {"one element", {1, 1, 1, 1}, pooling(1, 1, 1, 0)},
@@ -135,7 +154,7 @@ void add_poolings(std::vector<OpCase>& cases, bool max) {
                      .attrs = sized(c.attrs, c.x),
                      .inputs = [=](Generator& g) -> Tensors {
                        Tensors in = {normal64(result(c), g)};
-                       if (max) in.push_back(indices(result(c), c.x[2].value() * c.x[3].value(), g));
+                       if (max) in.push_back(places_in_windows(c.attrs.as<PoolAttrs>(), c.x, result(c), g));
                        return in;
                      },
                      .gradients = 1,

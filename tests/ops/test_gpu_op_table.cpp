@@ -70,12 +70,15 @@ void compare_gradients(const Op& op, const OpCase& c, DType dtype) {
     for (double& w : list) w = static_cast<float>(bf16(static_cast<float>(w)));
   Tensors want = analytic_gradients(op, c, p.exact, weights, Float64, true);
   Tensors got = analytic_gradients(op, c, moved(p.run, gpu()), weights, dtype, false);
+  Tensors here = analytic_gradients(op, c, p.run, weights, dtype, false);
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_TRUE(got[i].defined());
     EXPECT_EQ(got[i].device(), gpu());
-    EXPECT_LE(relative_error(elements(got[i].to(cpu())), elements(want[i])), gradient_tolerance(op, dtype))
-        << "gradient " << i;
+    // Where the gradient cancels, as 1 - tanh² does, the CPU's own error in this dtype is the measure.
+    const double limit =
+        std::max(gradient_tolerance(op, dtype), 1.5 * relative_error(elements(here[i]), elements(want[i])));
+    EXPECT_LE(relative_error(elements(got[i].to(cpu())), elements(want[i])), limit) << "gradient " << i;
   }
 }
 
