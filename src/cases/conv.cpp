@@ -154,7 +154,7 @@ void add_poolings(std::vector<OpCase>& cases, bool max) {
                      .attrs = sized(c.attrs, c.x),
                      .inputs = [=](Generator& g) -> Tensors {
                        Tensors in = {normal64(result(c), g)};
-                       if (max) in.push_back(places_in_windows(c.attrs.as<PoolAttrs>(), c.x, result(c), g));
+                       if (max) in.push_back(places_in_windows(c.attrs, c.x, result(c), g));
                        return in;
                      },
                      .gradients = 1,
