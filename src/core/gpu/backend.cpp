@@ -164,6 +164,25 @@ void set_stream(DeviceState& state, Stream::State* stream) {
   current[static_cast<int>(state.device.type)][state.device.index] = stream;
 }
 
+namespace {
+std::string describe(const Fault& fault) {
+  auto weights = [&](const char* what) {
+    return fmt::format("{}: the weights of row {} {}", fault.op, fault.index, what);
+  };
+  switch (fault.kind) {
+    case FaultKind::NegativeWeight:
+      return weights("are not all numbers of at least 0");
+    case FaultKind::WeightSum:
+      return weights("do not have a positive finite sum");
+    case FaultKind::FewWeights:
+      return weights("are positive in too few places to draw from without replacement");
+    case FaultKind::Index:
+      break;
+  }
+  return fmt::format("{}: index {} is out of range for size {}", fault.op, fault.index, fault.bound);
+}
+}  // namespace
+
 void synchronize(DeviceState& state, StreamHandle stream) {
   enter(state);
   if (capture_on(state)) throw Error("a graph is being captured: nothing has run that could be waited for or read");
@@ -171,7 +190,7 @@ void synchronize(DeviceState& state, StreamHandle stream) {
   if (state.fault->raised) {
     const Fault fault = *state.fault;
     *state.fault = {};
-    throw Error(fmt::format("{}: index {} is out of range for size {}", fault.op, fault.index, fault.bound));
+    throw Error(describe(fault));
   }
 }
 

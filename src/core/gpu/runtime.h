@@ -60,12 +60,16 @@ class Runtime {
   ~Runtime() = default;
 };
 
+/// What an error in the data is about: an index, or the weights of a row that numbers are drawn by.
+enum class FaultKind : int { Index, NegativeWeight, WeightSum, FewWeights };
+
 /// An error that a kernel found in the data, such as an index out of range. In page-locked memory: the first thread to
 /// find one writes it, the next synchronising call throws it.
 struct Fault {
   int raised;
-  const char* op;  // a string of the host
-  long long index, bound;
+  const char* op;          // a string of the host
+  long long index, bound;  // of weights: their row
+  FaultKind kind;
 };
 
 /// What libtessera_cuda.so and libtessera_hip.so export: `extern "C" const Plugin* tessera_plugin()`.

@@ -33,13 +33,15 @@ const Table& of_plugin(const Table* Tables::*member) {
 TESSERA_TABLE(ElementwiseTable, elementwise)
 TESSERA_TABLE(ReduceTable, reduce)
 TESSERA_TABLE(PoolTable, pool)
-TESSERA_TABLE(RandomTable, random)
 TESSERA_TABLE(GemmTable, gemm)
 TESSERA_TABLE(ConvTable, conv)
 TESSERA_TABLE(AttentionTable, attention)
 TESSERA_TABLE(NormTable, norm)
 TESSERA_TABLE(SoftmaxTable, softmax)
-TESSERA_TABLE(OptimTable, optim)
+TESSERA_TABLE(IndexTable, index)
+TESSERA_TABLE(CreationTable, creation)
+TESSERA_TABLE(DrawTable, draw)
+TESSERA_TABLE(StepTable, step)
 #undef TESSERA_TABLE
 
 }  // namespace gpu_kernels
@@ -48,8 +50,8 @@ std::span<const KernelTableEntry> gpu_kernel_table() {
   using namespace gpu_kernels;
   static const std::vector<KernelTableEntry> table = [] {
     std::vector<KernelTableEntry> all;
-    for (auto family : {elementwise_kernels(), matmul_kernels(), conv_kernels(), shape_kernels(), attention_kernels(),
-                        transfer_kernels()})
+    for (auto family : {creation_kernels(), elementwise_kernels(), matmul_kernels(), conv_kernels(), shape_kernels(),
+                        attention_kernels(), indexing_kernels(), random_kernels(), optim_kernels(), transfer_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

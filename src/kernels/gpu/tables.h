@@ -10,11 +10,12 @@
 #include "kernels/cpu/isa/elementwise.h"
 #include "kernels/cpu/isa/gemm.h"
 #include "kernels/cpu/isa/norm.h"
-#include "kernels/cpu/isa/optim.h"
 #include "kernels/cpu/isa/pool.h"
-#include "kernels/cpu/isa/random.h"
 #include "kernels/cpu/isa/reduce.h"
 #include "kernels/cpu/isa/softmax.h"
+#include "kernels/gpu/indexing.h"
+#include "kernels/gpu/optim.h"
+#include "kernels/gpu/random.h"
 
 namespace tessera::gpu_kernels {
 
@@ -33,14 +34,16 @@ struct Tables {
   const ElementwiseTable* elementwise = nullptr;
   const ReduceTable* reduce = nullptr;
   const PoolTable* pool = nullptr;
-  const RandomTable* random = nullptr;
   const GemmTable* gemm = nullptr;
   const ConvTable* conv = nullptr;
   const VendorGemmTable* vendor_gemm = nullptr;
   const AttentionTable* attention = nullptr;
   const NormTable* norm = nullptr;
   const SoftmaxTable* softmax = nullptr;
-  const OptimTable* optim = nullptr;
+  const IndexTable* index = nullptr;
+  const CreationTable* creation = nullptr;
+  const DrawTable* draw = nullptr;
+  const StepTable* step = nullptr;
 };
 
 }  // namespace tessera::gpu_kernels

@@ -10,6 +10,10 @@ extern PoolTable pool_table;
 extern GemmTable gemm_table;
 extern ConvTable conv_table;
 extern AttentionTable attention_table;
+const CreationTable* device_creation_table();
+const IndexTable* device_index_table();
+const DrawTable* device_draw_table();
+const StepTable* device_step_table();
 
 }  // namespace tessera::gpu_kernels
 
@@ -19,7 +23,11 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .pool = &gpu_kernels::pool_table,
                                           .gemm = &gpu_kernels::gemm_table,
                                           .conv = &gpu_kernels::conv_table,
-                                          .attention = &gpu_kernels::attention_table};
+                                          .attention = &gpu_kernels::attention_table,
+                                          .index = gpu_kernels::device_index_table(),
+                                          .creation = gpu_kernels::device_creation_table(),
+                                          .draw = gpu_kernels::device_draw_table(),
+                                          .step = gpu_kernels::device_step_table()};
   static const gpu::Plugin plugin{gpu::Plugin::current_version, &gpu_kernels::vendor_runtime(), &tables};
   return &plugin;
 }

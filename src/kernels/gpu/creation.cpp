@@ -1,0 +1,24 @@
+#include "kernels/cpu/arguments.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/gpu/indexing.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+void full(const Call& call) { fill(call, call.out[0], call.attrs.as<CreateAttrs>().a); }
+
+void arange(const Call& call) {
+  const auto& attrs = call.attrs.as<CreateAttrs>();
+  const Tensor& out = call.out[0];
+  creation_table().range({out.numel(), out.data_ptr(), scalar_of(out.dtype()), attrs.a, attrs.b}, executor());
+}
+
+constexpr Kernel full_kernels[] = {{.name = "fill", .run = full}};
+constexpr Kernel arange_kernels[] = {{.name = "loop", .run = arange}};
+constexpr KernelTableEntry entries[] = {{"full", full_kernels}, {"arange", arange_kernels}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> creation_kernels() { return entries; }
+
+}  // namespace tessera::gpu_kernels

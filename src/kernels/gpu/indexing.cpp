@@ -1,0 +1,143 @@
+// Reading and adding at computed places. Kernels check each index and leave out what it would have read or written.
+#include "kernels/gpu/indexing.h"
+
+#include "kernels/cpu/arguments.h"
+#include "kernels/cpu/tables.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+int64_t dim_of(const Call& call, const Tensor& x) {
+  checked_rank(call, x);
+  const int64_t dim = call.attrs.as<DimAttrs>().dim;
+  return dim < 0 ? dim + x.dim() : dim;
+}
+
+TensorArg repeated(const Tensor& t) { return {t.data_ptr(), scalar_of(t.dtype()), {}}; }
+
+TakeArgs take_args(const Call& call) {
+  const Tensor& out = call.out[0];
+  TakeArgs args{};
+  args.op = call.op.name.data();
+  args.rank = checked_rank(call, out);
+  set_lengths(args.lengths, out);
+  args.out = operand(out, args.rank);
+  return args;
+}
+
+void gather(const Call& call) {
+  const Tensor &x = call.in[0], &index = call.in[1];
+  TakeArgs args = take_args(call);
+  args.x = operand(x, args.rank);
+  args.index = operand(index, args.rank);
+  args.bound = 1;
+  if (args.rank > 0) {
+    const int64_t dim = dim_of(call, x);
+    args.x.strides[dim] = 0;
+    args.step = x.strides()[dim];
+    args.bound = x.size(dim);
+  }
+  index_table().take(args, executor());
+}
+
+void index_select(const Call& call) {
+  const Tensor &x = call.in[0], &index = call.in[1];
+  const int64_t dim = dim_of(call, x);
+  TakeArgs args = take_args(call);
+  args.x = operand(x, args.rank);
+  args.x.strides[dim] = 0;
+  args.index = repeated(index);
+  args.index.strides[dim] = index.strides()[0];
+  args.step = x.strides()[dim];
+  args.bound = x.size(dim);
+  index_table().take(args, executor());
+}
+
+void embedding(const Call& call) {
+  const Tensor &index = call.in[0], &weight = call.in[1];
+  TakeArgs args = take_args(call);
+  args.x = repeated(weight);
+  args.x.strides[args.rank - 1] = weight.strides()[1];
+  args.index = operand(index, args.rank - 1);
+  args.index.strides[args.rank - 1] = 0;
+  args.step = weight.strides()[0];
+  args.bound = weight.size(0);
+  index_table().take(args, executor());
+}
+
+void scatter_add(const Call& call) {
+  const Tensor &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
+  copy(call, out, x);
+  if (index.numel() == 0) return;
+  if (index.dim() == 0) throw Error("scatter_add: a tensor of no dims has no places to add at");
+  const int64_t dim = dim_of(call, x);
+  ScatterAddArgs args{};
+  args.op = call.op.name.data();
+  args.rank = static_cast<int>(index.dim());
+  set_lengths(args.lengths, index);
+  args.lengths[dim] = 1;
+  args.out = operand(out, args.rank);
+  args.index = operand(index, args.rank);
+  args.source = operand(source, args.rank);
+  args.length = index.size(dim);
+  args.out_step = out.strides()[dim];
+  args.index_step = index.strides()[dim];
+  args.source_step = source.strides()[dim];
+  args.bound = x.size(dim);
+  index_table().scatter_add(args, executor());
+}
+
+size_t sorting_bytes(const Call& call) {
+  return static_cast<size_t>(index_table().sum_rows_bytes(call.in[0].numel(), call.out[0].size(0)));
+}
+
+void embedding_backward(const Call& call) {
+  const Tensor &index = call.in[0], &grad = call.in[1], &out = call.out[0];
+  SumRowsArgs args{};
+  args.op = call.op.name.data();
+  args.rank = checked_rank(call, grad) - 1;
+  set_lengths(args.lengths, index);
+  args.index = operand(index, args.rank);
+  args.x = repeated(grad);
+  for (int d = 0; d < args.rank; ++d) args.x.strides[d] = grad.strides()[d];
+  args.count = index.numel();
+  args.rows = out.size(0);
+  args.width = out.size(1);
+  args.step = grad.strides().back();
+  args.out = out.data_ptr();
+  args.workspace = call.workspace;
+  index_table().sum_rows(args, executor());
+}
+
+void one_hot(const Call& call) {
+  const Tensor &index = call.in[0], &out = call.out[0];
+  OneHotArgs args{};
+  args.op = call.op.name.data();
+  args.rank = checked_rank(call, index);
+  set_lengths(args.lengths, index);
+  args.index = operand(index, args.rank);
+  args.classes = call.attrs.as<OneHotAttrs>().classes;
+  args.out = static_cast<long long*>(out.data_ptr());
+  index_table().one_hot(args, executor());
+}
+
+constexpr Kernel gather_kernels[] = {{.name = "loop", .run = gather}};
+constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .run = scatter_add}};
+constexpr Kernel index_select_kernels[] = {{.name = "loop", .run = index_select}};
+constexpr Kernel embedding_kernels[] = {{.name = "rows", .run = embedding}};
+constexpr Kernel embedding_backward_kernels[] = {
+    {.name = "sorted", .workspace_bytes = sorting_bytes, .run = embedding_backward}};
+constexpr Kernel one_hot_kernels[] = {{.name = "loop", .run = one_hot}};
+
+constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
+                                        {"scatter_add", scatter_add_kernels},
+                                        {"index_select", index_select_kernels},
+                                        {"embedding", embedding_kernels},
+                                        {"embedding_backward", embedding_backward_kernels},
+                                        {"one_hot", one_hot_kernels}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> indexing_kernels() { return entries; }
+
+}  // namespace tessera::gpu_kernels

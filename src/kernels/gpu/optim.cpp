@@ -1,0 +1,115 @@
+#include "kernels/gpu/optim.h"
+
+#include <vector>
+
+#include "kernels/cpu/tables.h"
+#include "kernels/cpu/workspace.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+// Kept from step to step: a step allocates nothing on the host after the first.
+thread_local std::vector<StepTensor> tensors;
+
+ScalarArg scalar(const Tensor& t) { return t.defined() ? ScalarArg{t.data_ptr(), scalar_of(t.dtype())} : ScalarArg{}; }
+
+// Steps walk contiguous memory: other layouts are staged in the workspace, and written back.
+void* place(Workspace& workspace, const Tensor& t, bool written) {
+  if (t.is_contiguous()) return t.data_ptr();
+  return (written ? workspace.write(t, t.dtype(), false, true) : workspace.read(t, t.dtype(), false)).data;
+}
+
+// Inputs: n params, `states` tensors for each, step | n grads, lr, grad_scale?, found_inf? (see ops/optim.cpp).
+template <bool adam>
+void run_step(const Call& call, Workspace& workspace) {
+  const OptimAttrs& o = call.attrs.as<OptimAttrs>();
+  const size_t states = adam ? 2 : o.momentum != 0 ? 1 : 0, n = (call.in.size() - 4) / (2 + states);
+  const size_t step = (1 + states) * n, lr = step + 1 + n;
+  tensors.clear();
+  for (size_t i = 0; i < n; ++i) {
+    const Tensor &param = call.in[i], &grad = call.in[step + 1 + i];
+    StepTensor t{param.numel(),
+                 place(workspace, param, true),
+                 place(workspace, grad, false),
+                 {},
+                 scalar_of(param.dtype()),
+                 scalar_of(grad.dtype())};
+    for (size_t s = 0; s < states; ++s) t.state[s] = place(workspace, call.in[(1 + s) * n + i], true);
+    tensors.push_back(t);
+  }
+  if (workspace.counting()) return;
+  DeviceStepArgs args{};
+  args.adam = adam;
+  args.states = static_cast<int>(states);
+  args.tensors = static_cast<long long>(n);
+  args.tensor = tensors.data();
+  args.step = scalar(call.in[step]);
+  args.lr = scalar(call.in[lr]);
+  args.grad_scale = scalar(call.in[lr + 1]);
+  args.found_inf = scalar(call.in[lr + 2]);
+  args.beta1 = o.beta1;
+  args.beta2 = o.beta2;
+  args.eps = o.eps;
+  args.weight_decay = o.weight_decay;
+  args.momentum = o.momentum;
+  args.dampening = o.dampening;
+  args.decoupled = o.decoupled;
+  args.nesterov = o.nesterov;
+  step_table().step(args, executor());
+}
+
+void run_global_norm(const Call& call, Workspace& workspace) {
+  tensors.clear();
+  for (const Tensor& t : call.in) {
+    StepTensor s{};
+    s.count = t.numel();
+    s.grad = place(workspace, t, false);
+    s.grad_type = scalar_of(t.dtype());
+    tensors.push_back(s);
+  }
+  const auto n = static_cast<long long>(tensors.size());
+  void* sums = workspace.take(step_table().norm_bytes(n, tensors.data()));
+  if (!workspace.counting()) step_table().norm({n, tensors.data(), scalar(call.out[0]), sums}, executor());
+}
+
+// Inputs: n grads, found_inf | scale.
+void run_unscale(const Call& call, Workspace& workspace) {
+  const size_t n = call.in.size() - 2;
+  tensors.clear();
+  for (const Tensor& t : call.in.first(n)) {
+    StepTensor s{};
+    s.count = t.numel();
+    s.param = place(workspace, t, true);
+    s.param_type = scalar_of(t.dtype());
+    tensors.push_back(s);
+  }
+  if (workspace.counting()) return;
+  step_table().unscale({static_cast<long long>(n), tensors.data(), scalar(call.in[n + 1]), scalar(call.in[n])},
+                       executor());
+}
+
+// Inputs: scale, growth_tracker | found_inf.
+void run_update_scale(const Call& call) {
+  const ScaleAttrs& a = call.attrs.as<ScaleAttrs>();
+  step_table().update_scale({scalar(call.in[0]), static_cast<int*>(call.in[1].data_ptr()),
+                             static_cast<const bool*>(call.in[2].data_ptr()), a.growth, a.backoff, a.interval},
+                            executor());
+}
+
+constexpr Kernel adam[] = {staged_kernel<run_step<true>>("multi_tensor")};
+constexpr Kernel sgd[] = {staged_kernel<run_step<false>>("multi_tensor")};
+constexpr Kernel global_norm[] = {staged_kernel<run_global_norm>("multi_tensor")};
+constexpr Kernel unscale[] = {staged_kernel<run_unscale>("multi_tensor")};
+constexpr Kernel update_scale[] = {{.name = "scalar", .run = run_update_scale}};
+
+const KernelTableEntry table[] = {{"adam_", adam},
+                                  {"sgd_", sgd},
+                                  {"global_norm", global_norm},
+                                  {"unscale_", unscale},
+                                  {"update_scale_", update_scale}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> optim_kernels() { return table; }
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,74 @@
+#include "kernels/gpu/random.h"
+
+#include "kernels/cpu/arguments.h"
+#include "kernels/cpu/tables.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+StreamArg stream(const Tensor& state) {
+  const auto* s = static_cast<const long long*>(state.data_ptr());
+  return {s, s + state.strides()[0]};
+}
+
+template <RandomOp op>
+void generate(const Call& call) {
+  const auto& a = call.attrs.as<CreateAttrs>();
+  const Tensor& out = call.out[0];
+  draw_table().draw({op, stream(call.in[0]), out.numel(), out.data_ptr(), scalar_of(out.dtype()), a.a, a.b},
+                    executor());
+}
+
+void drop(const Call& call, const void* in) {
+  const Tensor& out = call.out[0];
+  const double p = call.attrs.as<DropoutAttrs>().p;
+  draw_table().drop({stream(call.in[1]), out.numel(), in, out.data_ptr(), scalar_of(out.dtype()), p}, executor());
+}
+
+Reason dense(const Call& call) { return call.in[0].is_contiguous() ? Reason::Ok : Reason::Layout; }
+void dropout(const Call& call) { drop(call, call.in[0].data_ptr()); }
+
+// Other layouts are gathered in the output, which is then overwritten.
+void dropout_gathered(const Call& call) {
+  copy(call, call.out[0], call.in[0]);
+  drop(call, call.out[0].data_ptr());
+}
+
+size_t multinomial_bytes(const Call& call) { return static_cast<size_t>(call.in[0].numel()) * sizeof(double); }
+
+void multinomial(const Call& call) {
+  const auto& attrs = call.attrs.as<MultinomialAttrs>();
+  const Tensor& x = call.in[0];
+  MultinomialArgs args{};
+  args.op = call.op.name.data();
+  args.stream = stream(call.in[1]);
+  args.weights = x.data_ptr();
+  args.type = scalar_of(x.dtype());
+  args.n = x.size(-1);
+  args.rows = args.n ? x.numel() / args.n : 0;
+  args.row_step = x.dim() == 2 ? x.strides()[0] : 0;
+  args.step = x.strides().back();
+  args.samples = attrs.samples;
+  args.replacement = attrs.replacement;
+  args.workspace = static_cast<double*>(call.workspace);
+  args.out = static_cast<long long*>(call.out[0].data_ptr());
+  draw_table().multinomial(args, executor());
+}
+
+template <RandomOp op>
+constexpr Kernel generate_kernel[] = {{.name = "philox", .run = generate<op>}};
+constexpr Kernel dropout_kernels[] = {{.name = "philox", .supports = dense, .run = dropout},
+                                      {.name = "gather_philox", .run = dropout_gathered}};
+constexpr Kernel multinomial_kernels[] = {{.name = "rows", .workspace_bytes = multinomial_bytes, .run = multinomial}};
+
+constexpr KernelTableEntry entries[] = {{"uniform", generate_kernel<RandomOp::uniform>},
+                                        {"normal", generate_kernel<RandomOp::normal>},
+                                        {"randint", generate_kernel<RandomOp::integers>},
+                                        {"dropout", dropout_kernels},
+                                        {"multinomial", multinomial_kernels}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> random_kernels() { return entries; }
+
+}  // namespace tessera::gpu_kernels
