@@ -20,6 +20,21 @@ struct MatrixLines {
   }
 };
 
+/// Rows of Width elements in shared memory as operands that are summed over along the rows (Along 1) or across them
+/// (0): where a lane points ldmatrix for the 16 x 16 elements from (line, column) on, both multiples of 16. The tile's
+/// permutation is an exclusive or, and so is the way to a column.
+template <class T, int Lines, int Width, int Along, bool Right>
+struct RowFragments {
+  using Tile = conditional_t<Along == 1, SharedTile<T, Lines, Width, 1>, SharedTile<T, Width, Lines, 0>>;
+  static constexpr TESSERA_HD int of_lane(int lane) {
+    const auto at = thread_coords<MatrixLines<Along, Right>>(lane);
+    return Tile::offset(at[0], at[1]);
+  }
+  static constexpr TESSERA_HD int offset(int of_lane, int line, int column) {
+    return (of_lane ^ column) + line * Width;
+  }
+};
+
 /// Whether no access of the pipeline to this tile, filling it or reading it, meets a bank twice.
 template <class Fetch, bool Right>
 constexpr TESSERA_HD bool is_conflict_free() {

@@ -73,5 +73,30 @@ TESSERA_DEVICE void multiply_add(float* c, const u32* a, const u32* b) {
   }
 }
 
+/// Two elements of 16 bits, the first in the low half.
+template <class T>
+TESSERA_DEVICE u32 pack(float low, float high) {
+  static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "pack: f16 or bf16");
+  u32 both;
+  if constexpr (is_same_v<T, f16>) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+/// Powers and logarithms of two by the special function unit, within 2 units in the last place or 2^-22.
+TESSERA_DEVICE float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TESSERA_DEVICE float fast_log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// The value of lane `lane ^ mask`.
+TESSERA_DEVICE float from_lane_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+
 }  // namespace sm80
 TESSERA_TILE_END

@@ -1,0 +1,12 @@
+// Launches of attention in one type, each direction in a translation unit of its own.
+#pragma once
+#include "gpu.h"
+
+namespace tessera::gpu_kernels {
+
+template <class T>
+void launch_attention(const AttentionArgs& args, Executor& executor);
+template <class T>
+void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
+
+}  // namespace tessera::gpu_kernels

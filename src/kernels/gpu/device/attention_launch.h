@@ -1,0 +1,40 @@
+// What both directions of attention share: structs of the tile library from those of the table.
+#pragma once
+#include "attention.h"
+#include "tile/arch/sm80/attention.h"
+
+namespace tessera::gpu_kernels {
+
+template <class T>
+tile::HeadsView<T> heads_of(const HeadsArg& a) {
+  return {static_cast<T*>(a.data), {a.strides[0], a.strides[1], a.strides[2], a.strides[3]}};
+}
+
+inline tile::AttentionProblem problem_of(const AttentionShape& s) {
+  tile::AttentionProblem p{s.batch, s.heads,       s.kv_heads, s.queries, s.keys,
+                           s.width, s.value_width, s.scale,    s.causal,  {}};
+  p.mask.kind = static_cast<tile::AttentionMask::Kind>(s.mask_kind);
+  p.mask.data = s.mask;
+  for (int d = 0; d < 4; ++d) p.mask.strides[d] = s.mask_strides[d];
+  return p;
+}
+
+/// fn(Int<Width>{}) for the width that kernels are compiled for and both kinds of rows fit.
+template <class Fn>
+void with_width(const AttentionShape& s, const Fn& fn) {
+  const long long widest = tile::max(s.width, s.value_width);
+  if (widest <= 32) return fn(tile::Int<32>{});
+  if (widest <= 64) return fn(tile::Int<64>{});
+  if (widest <= 128) return fn(tile::Int<128>{});
+  throw_unsupported("attention with heads wider than 128");
+}
+
+/// launch, where a block may need more shared memory than kernels get unasked.
+template <class... P, class... A>
+void launch_attention_kernel(const char* what, void (*kernel)(P...), i64 blocks, int bytes, Executor& executor,
+                             const A&... args) {
+  TESSERA_RT(FuncSetAttribute)(kernel, TESSERA_RT(FuncAttributeMaxDynamicSharedMemorySize), bytes);
+  launch(what, kernel, blocks, tile::sm80::attention_threads, static_cast<size_t>(bytes), executor, args...);
+}
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,182 @@
+// Gradients of attention on NVIDIA cards from compute capability 8.0 on, without atomics: one kernel owns keys and sums
+// up dk and dv over the queries, another owns queries and sums up dq over the keys. Both make the probabilities anew
+// from the forward's log-sum-exp.
+#pragma once
+#include "attention.h"
+
+TESSERA_TILE_BEGIN
+namespace sm80 {
+
+/// Tensors of the backward. row_sums holds the sums of dy * y over each row, [batch, heads, queries] like lse.
+template <class T>
+struct AttentionGradients {
+  HeadsView<T> dq, dk, dv;
+  HeadsView<const T> dy, q, k, v;
+  const float *lse, *row_sums;
+};
+
+/// What the exponent of a probability is lowered by; a query that sees nothing has an lse of -inf.
+TESSERA_DEVICE float shift_of(float lse) { return lse == minus_infinity() ? 0 : lse * log2_of_e; }
+
+template <int Width>
+struct BackwardSizes {
+  static constexpr int own = attention_warps * 16;            // rows of a block: keys, or queries
+  static constexpr int step = Width <= 64 ? 64 : 32;          // rows it meets at a time
+  static constexpr int tiles = (2 * own + 4 * step) * Width;  // elements
+  static constexpr int shared_bytes = tiles * 2 + 4 * step * 4;
+  static constexpr TESSERA_HD i64 key_blocks(const AttentionProblem& p) {
+    return p.batch * p.kv_heads * ceil_div(p.keys, i64(own));
+  }
+  static constexpr TESSERA_HD i64 query_blocks(const AttentionProblem& p) {
+    return p.batch * p.heads * ceil_div(p.queries, i64(own));
+  }
+};
+
+/// dk and dv of one block of keys, summed over the queries of every head that shares them.
+template <class T, int Width>
+TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
+  using Sizes = BackwardSizes<Width>;
+  constexpr int keys = Sizes::own, queries = Sizes::step, tile = queries * Width;
+  const i64 blocks = ceil_div(p.keys, i64(keys)), index = block_in_grid() / blocks;
+  const i64 b = index / p.kv_heads, kv_head = index % p.kv_heads, copies = p.heads / p.kv_heads;
+  const i64 k0 = block_in_grid() % blocks * keys, first = p.causal ? k0 / queries : 0;
+  const int passes = static_cast<int>(max(i64(0), ceil_div(p.queries, i64(queries)) - first));
+  const int steps = passes * static_cast<int>(copies);
+
+  T *k_tile = shared, *v_tile = k_tile + keys * Width, *ring = v_tile + keys * Width;
+  float* rows = reinterpret_cast<float*>(shared + Sizes::tiles);  // lse, then row_sums, in two stages
+  const auto head_of = [&](int step) { return kv_head * copies + step / passes; };
+  const auto first_query = [&](int step) { return (first + step % passes) * queries; };
+  const auto fetch = [&](int step) {
+    const i64 h = head_of(step), q0 = first_query(step), row = (b * p.heads + h) * p.queries + q0;
+    T* to = ring + step % 2 * 2 * tile;
+    fetch_rows<queries, Width>(to, g.q.head(b, h) + q0 * g.q.row(), g.q.row(), p.queries - q0, p.width);
+    fetch_rows<queries, Width>(to + tile, g.dy.head(b, h) + q0 * g.dy.row(), g.dy.row(), p.queries - q0, p.value_width);
+    if (const int i = thread_in_block(); i < queries) {
+      const bool inside = q0 + i < p.queries;
+      float* at = rows + step % 2 * 2 * queries + i;
+      copy_async<4>(at, g.lse + (inside ? row + i : 0), inside);
+      copy_async<4>(at + queries, g.row_sums + (inside ? row + i : 0), inside);
+    }
+    commit_copies();
+  };
+  fetch_rows<keys, Width>(k_tile, g.k.head(b, kv_head) + k0 * g.k.row(), g.k.row(), p.keys - k0, p.width);
+  fetch_rows<keys, Width>(v_tile, g.v.head(b, kv_head) + k0 * g.v.row(), g.v.row(), p.keys - k0, p.value_width);
+  if (steps > 0) fetch(0);
+  else commit_copies();
+
+  const int own = thread_in_block() / warp_size * 16 * Width;
+  const OwnRows<T, keys, Width> k_own(k_tile + own), v_own(v_tile + own);
+  WarpSums<1, Width> dk, dv;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<0>();
+    sync_block();  // this step's rows have arrived, and every warp is done with those of the last
+    if (step + 1 < steps) fetch(step + 1);
+    const T* q_tile = ring + step % 2 * 2 * tile;
+    const T* dy_tile = q_tile + tile;
+    const float* lse = rows + step % 2 * 2 * queries;
+
+    WarpSums<1, queries> probabilities, gradients;  // [key][query]
+    probabilities.template add_product<T, Width>(k_own, Rows<T, queries, Width>(q_tile));
+    finish_scores<true, T>(probabilities, p, ScoreBlock(p, b, head_of(step), first_query(step), k0));
+    probabilities.each([&](float& x, int, int query) { x = fast_exp2(x - shift_of(lse[query])); });
+    dv.template add_product_of<T>(probabilities, SummedRows<T, queries, Width>(dy_tile));
+    gradients.template add_product<T, Width>(v_own, Rows<T, queries, Width>(dy_tile));
+    unroll<queries / 8>([&](auto j) {
+      unroll<4>([&](auto r) {
+        float& x = gradients.at[0][j][r];
+        x = probabilities.at[0][j][r] * (x - lse[queries + probabilities.column() + j * 8 + r % 2]);
+      });
+    });
+    dk.template add_product_of<T>(gradients, SummedRows<T, queries, Width>(q_tile));
+  }
+  wait_copies<0>();
+  const float scale = static_cast<float>(p.scale);
+  dk.each([&](float& x, int, int) { x *= scale; });
+  dk.store(k_tile, g.dk.head(b, kv_head) + k0 * g.dk.row(), g.dk.row(), p.keys - k0, p.width);
+  dv.store(v_tile, g.dv.head(b, kv_head) + k0 * g.dv.row(), g.dv.row(), p.keys - k0, p.value_width);
+}
+
+/// dq of one block of queries.
+template <class T, int Width>
+TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
+  using Sizes = BackwardSizes<Width>;
+  constexpr int queries = Sizes::own, keys = Sizes::step, tile = keys * Width;
+  const i64 blocks = ceil_div(p.queries, i64(queries)), index = block_in_grid() / blocks;
+  const i64 b = index / p.heads, h = index % p.heads, shared_head = h / (p.heads / p.kv_heads);
+  const i64 q0 = (blocks - 1 - block_in_grid() % blocks) * queries;  // what takes longest comes first
+  const i64 visible = p.causal ? min(p.keys, q0 + queries) : p.keys;
+  const int steps = static_cast<int>(ceil_div(visible, i64(keys)));
+
+  T *q_tile = shared, *dy_tile = q_tile + queries * Width, *ring = dy_tile + queries * Width;
+  const T *k_head = g.k.head(b, shared_head), *v_head = g.v.head(b, shared_head);
+  const auto fetch = [&](int step) {
+    const i64 k0 = static_cast<i64>(step) * keys;
+    T* to = ring + step % 2 * 2 * tile;
+    fetch_rows<keys, Width>(to, k_head + k0 * g.k.row(), g.k.row(), p.keys - k0, p.width);
+    fetch_rows<keys, Width>(to + tile, v_head + k0 * g.v.row(), g.v.row(), p.keys - k0, p.value_width);
+    commit_copies();
+  };
+  fetch_rows<queries, Width>(q_tile, g.q.head(b, h) + q0 * g.q.row(), g.q.row(), p.queries - q0, p.width);
+  fetch_rows<queries, Width>(dy_tile, g.dy.head(b, h) + q0 * g.dy.row(), g.dy.row(), p.queries - q0, p.value_width);
+  fetch(0);
+
+  const int own = thread_in_block() / warp_size * 16 * Width;
+  const OwnRows<T, queries, Width> q_own(q_tile + own), dy_own(dy_tile + own);
+  WarpSums<1, Width> dq;
+  float shift[2], row_sum[2];
+  unroll<2>([&](auto half) {
+    const i64 query = q0 + dq.row() + half * 8;
+    shift[half] = query < p.queries ? shift_of(g.lse[index * p.queries + query]) : 0;
+    row_sum[half] = query < p.queries ? g.row_sums[index * p.queries + query] : 0;
+  });
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<0>();
+    sync_block();  // as above
+    if (step + 1 < steps) fetch(step + 1);
+    const T* k_tile = ring + step % 2 * 2 * tile;
+    const T* v_tile = k_tile + tile;
+
+    WarpSums<1, keys> probabilities, gradients;  // [query][key]
+    probabilities.template add_product<T, Width>(q_own, Rows<T, keys, Width>(k_tile));
+    finish_scores<false, T>(probabilities, p, ScoreBlock(p, b, h, q0, static_cast<i64>(step) * keys));
+    gradients.template add_product<T, Width>(dy_own, Rows<T, keys, Width>(v_tile));
+    unroll<keys / 8>([&](auto j) {
+      unroll<4>([&](auto r) {
+        float& x = gradients.at[0][j][r];
+        x = fast_exp2(probabilities.at[0][j][r] - shift[r / 2]) * (x - row_sum[r / 2]);
+      });
+    });
+    dq.template add_product_of<T>(gradients, SummedRows<T, keys, Width>(k_tile));
+  }
+  const float scale = static_cast<float>(p.scale);
+  dq.each([&](float& x, int, int) { x *= scale; });
+  dq.store(q_tile, g.dq.head(b, h) + q0 * g.dq.row(), g.dq.row(), p.queries - q0, p.width);
+}
+
+/// Sums of dy * y over rows, 16 lanes a row; called by blocks of 256 threads.
+inline constexpr int rows_of_block = 16;
+template <class T>
+TESSERA_DEVICE void attention_row_sums(const AttentionProblem& p, const HeadsView<const T>& dy,
+                                       const HeadsView<const T>& y, float* sums) {
+  struct alignas(16) Chunk {
+    T lane[8];
+  };
+  const i64 row = block_in_grid() * rows_of_block + thread_in_block() / 16;
+  const i64 count = p.batch * p.heads * p.queries, at = min(row, count - 1);
+  const i64 query = at % p.queries, b = at / p.queries / p.heads, h = at / p.queries % p.heads;
+  const int column = thread_in_block() % 16 * 8;
+  float sum = 0;
+  if (column < p.value_width) {
+    const auto a = *reinterpret_cast<const Chunk*>(dy.head(b, h) + query * dy.row() + column);
+    const auto c = *reinterpret_cast<const Chunk*>(y.head(b, h) + query * y.row() + column);
+    unroll<8>([&](auto i) { sum = fma(static_cast<float>(a.lane[i]), static_cast<float>(c.lane[i]), sum); });
+  }
+  unroll<4>([&](auto i) { sum += from_lane_xor(sum, 8 >> i); });
+  if (row < count && column == 0) sums[row] = sum;
+}
+
+}  // namespace sm80
+TESSERA_TILE_END
