@@ -81,4 +81,23 @@ void simt_gemm_f32(const GemmArgs& args, Executor& executor);
 void simt_gemm_f64(const GemmArgs& args, Executor& executor);
 void simt_gemm_mixed(const GemmArgs& args, Executor& executor);
 
+/// The same on matrix cores, a and b both of one type. Named after the contiguous dim: n, columns of a row are; t, rows
+/// of a column. `aligned`: a chunk of 16 bytes of an operand is aligned, and wholly inside or outside.
+#define TESSERA_MMA_GEMM(name) void mma_gemm_##name(const GemmArgs& args, bool aligned, Executor& executor);
+TESSERA_MMA_GEMM(f16_nn)
+TESSERA_MMA_GEMM(f16_nt)
+TESSERA_MMA_GEMM(f16_tn)
+TESSERA_MMA_GEMM(f16_tt)
+TESSERA_MMA_GEMM(bf16_nn)
+TESSERA_MMA_GEMM(bf16_nt)
+TESSERA_MMA_GEMM(bf16_tn)
+TESSERA_MMA_GEMM(bf16_tt)
+#undef TESSERA_MMA_GEMM
+
+inline i64 batch_count(const GemmArgs& args) {
+  i64 batch = 1;
+  for (i64 length : args.batch) batch *= length;
+  return batch;
+}
+
 }  // namespace tessera::gpu_kernels

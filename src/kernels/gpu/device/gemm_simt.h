@@ -180,12 +180,6 @@ void launch_simt(const GemmArgs& args, i64 batch, Executor& executor) {
          grid);
 }
 
-inline i64 batch_count(const GemmArgs& args) {
-  i64 batch = 1;
-  for (i64 length : args.batch) batch *= length;
-  return batch;
-}
-
 /// Big tiles where there are enough of them for every multiprocessor.
 template <class T, class TA, class TB>
 void run_simt(const GemmArgs& args, Executor& executor) {

@@ -1,0 +1,9 @@
+#include "gemm_mma.h"
+
+namespace tessera::gpu_kernels {
+
+void mma_gemm_bf16_tn(const GemmArgs& args, bool aligned, Executor& executor) {
+  run_mma<bf16, true, false>(args, aligned, executor);
+}
+
+}  // namespace tessera::gpu_kernels
