@@ -2,6 +2,7 @@
 // hundreds of parallel regions of a few microseconds each.
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +24,7 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kSpins = 4000;  // about 50 us
-constexpr size_t kPage = 4096;
+constexpr long long kPage = 4096, kHugePage = 2 << 20;
 
 struct alignas(64) Scratch {
   void* data = nullptr;
@@ -35,8 +36,10 @@ struct alignas(64) Scratch {
     if (bytes >= wanted) return data;
     std::free(data);
     bytes = 0;
-    data = std::aligned_alloc(kPage, (wanted + kPage - 1) / kPage * kPage);
+    const long long page = wanted >= kHugePage ? kHugePage : kPage, size = (wanted + page - 1) / page * page;
+    data = std::aligned_alloc(page, size);
     if (!data) throw OutOfMemoryError("out of memory: " + std::to_string(wanted) + " bytes of kernel scratch");
+    if (page == kHugePage) madvise(data, size, MADV_HUGEPAGE);
     bytes = wanted;
     return data;
   }

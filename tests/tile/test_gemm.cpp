@@ -105,6 +105,16 @@ TEST(gemm, any_valid_config_computes_the_same) {
   }
 }
 
+TEST(gemm, keeps_the_packed_left_side_for_all_blocks_of_columns) {
+  const i64 m = 53, n = 601, k = 97;  // blocks of columns, of rows and of k for each of a few threads
+  const auto x = converted<float>(random_values(m * k, 4)), w = converted<float>(random_values(k * n, 5));
+  const auto a = strided(x.data(), {m, k}, {1, m}), b = strided(w.data(), {k, n}, {n, 1});
+  std::vector<float> y(m * n);
+  EXPECT_EQ(gemm(ExecutorRef(executor()), a, b, store(strided(y.data(), {m, n}, {n, 1}), acc), {17, 32, 31, 1, 1}),
+            Reason::ok);
+  EXPECT_LE(relative_l2(widened(y), product(a, b)), 2e-6);
+}
+
 TEST(gemm, accumulates_over_a_long_sum_in_place) {
   const i64 m = 19, n = 40, k = 3000;
   const auto x = converted<float>(random_values(m * k, 1)), w = converted<float>(random_values(k * n, 2));

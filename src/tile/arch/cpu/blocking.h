@@ -28,13 +28,13 @@ TESSERA_HD Span part(i64 length, i64 parts, i64 index, i64 unit = 1) {
 
 /// Elements of the left matrix that, packed, stay in the second-level cache.
 template <class T>
-inline constexpr i64 left_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
+inline constexpr i64 left_elements = 384 * 1024 / static_cast<i64>(sizeof(T));
 
 /// How a product is cut where nobody says. A panel of B streams through the first-level cache, so that tile_k may be
 /// deep and the result is touched seldom; where B is read in place, a panel uses but a part of every line.
 template <class T>
 constexpr TESSERA_HD Config default_config(const Extent& e, bool in_place) {
-  const i64 deepest = (in_place ? 768 : 3072) / static_cast<i64>(sizeof(T));
+  const i64 deepest = (in_place ? 768 : 4096) / static_cast<i64>(sizeof(T));
   const i64 k = max<i64>(1, ceil_div(e.k, max<i64>(1, ceil_div(e.k, deepest))));
   return {static_cast<int>(left_elements<T> / k), 4096 / static_cast<int>(sizeof(T)), static_cast<int>(k), 1, 1};
 }

@@ -34,17 +34,29 @@ TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) sum[i][j] = V(0);
   }
-  TESSERA_UNROLL4
-  for (i64 step = 0; step < k; ++step) {
-    V row[Vectors];
-    const element_t<V>* a = next(row);
-    TESSERA_UNROLL
-    for (int i = 0; i < R; ++i) {
-      const V left(a[i * distance]);
+  const auto run = [&](i64 steps) __attribute__((always_inline)) {
+    TESSERA_UNROLL4
+    for (i64 step = 0; step < steps; ++step) {
+      V row[Vectors];
+      const element_t<V>* a = next(row);
       TESSERA_UNROLL
-      for (int j = 0; j < Vectors; ++j) sum[i][j] = fma(left, row[j], sum[i][j]);
+      for (int i = 0; i < R; ++i) {
+        const V left(a[i * distance]);
+        TESSERA_UNROLL
+        for (int j = 0; j < Vectors; ++j) sum[i][j] = fma(left, row[j], sum[i][j]);
+      }
     }
+  };
+  // C is asked for shortly before it is needed: at the start, a deep block would push it out of the cache again.
+  constexpr i64 ahead = 64;  // steps
+  const i64 tail = min(k, ahead);
+  run(k - tail);
+  TESSERA_UNROLL
+  for (int i = 0; i < R; ++i) {
+    __builtin_prefetch(c + i * ldc, 1);
+    __builtin_prefetch(c + i * ldc + (Vectors - 1) * lanes + last - 1, 1);
   }
+  run(tail);
   const auto write = [&](auto get_last, auto put_last) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int i = 0; i < R; ++i) {

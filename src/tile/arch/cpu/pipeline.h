@@ -141,6 +141,8 @@ class BlockedTask {
         k_inside_(product.b.place != nullptr && k_parts_ > 1 && m_parts_ == 1 &&
                   mc_ * product.extent.k <= left_elements<T>),
         nc_(k_inside_ ? nr : min(round_up(columns.size(), nr), round_up(i64{config.tile_n}, nr))),
+        // Otherwise it is packed once for all columns as long as the third-level cache holds it.
+        keeps_a_(k_inside_ || (nc_ < columns.size() && rows.size() * product.extent.k <= 8 * left_elements<T>)),
         keeps_sums_(k_parts_ > 1 && product.epilogue.direct == nullptr) {}
 
   i64 scratch_bytes() const {
@@ -170,9 +172,11 @@ class BlockedTask {
   }
 
  private:
-  /// Steps of k of which the packed left side and the tables of steps are kept.
+  /// Steps of k of which the tables of steps are kept.
   i64 kept_k() const { return k_inside_ ? p_.extent.k : kc_; }
-  i64 packed_a_size() const { return a_in_place_ ? 0 : mc_ * kept_k() + pack_slack<T>; }
+  i64 packed_a_size() const {
+    return a_in_place_ ? 0 : (keeps_a_ ? rows_.size() * p_.extent.k : mc_ * kc_) + pack_slack<T>;
+  }
   i64 packed_b_size() const { return kc_ * (m_parts_ > 1 ? nc_ : nr) + pack_slack<T>; }
   i64 sums_size() const { return keeps_sums_ ? rows_.size() * nc_ : 0; }
   i64 steps_size(const Operand<T>& x) const {
@@ -194,10 +198,11 @@ class BlockedTask {
         row += rows;
       }
     };
-    T* const packed_a = packed_a_ + (k_inside_ ? m.size() * k.begin : 0);
+    // In the order of packing, because packing spills over.
+    T* const packed_a = packed_a_ + (keeps_a_ ? rows_.size() * k.begin + (m.begin - rows_.begin) * k.size() : 0);
     const i64 *const steps_a = steps_a_ + (k_inside_ ? k.begin : 0), *const steps_b =
                                                                          steps_b_ + (k_inside_ ? k.begin : 0);
-    if (!a_in_place_ && k.size() > 0 && (!k_inside_ || n.begin == columns_.begin)) {
+    if (!a_in_place_ && k.size() > 0 && (!keeps_a_ || n.begin == columns_.begin)) {
       each_panel([&](i64 row, i64 rows) {
         p_.a.pack(p_.a.view, {m.begin + row, rows, k.begin, k.size(), steps_a}, static_cast<int>(rows),
                   packed_a + row * k.size());
@@ -250,11 +255,6 @@ class BlockedTask {
   TESSERA_HD void finish(Span m, i64 n, i64 columns, i64 part_k, int last, const Kernel& kernel) {
     const Epilogue<T>& e = p_.epilogue;
     if (e.direct != nullptr) {
-      for (i64 i = m.begin; i < m.end; ++i) {  // asked for while the block is still being computed
-        const T* row = e.direct + i * e.pitch + n;
-        __builtin_prefetch(row, 1);
-        __builtin_prefetch(row + columns - 1, 1);
-      }
       kernel(e.direct + m.begin * e.pitch + n, e.pitch, last, e.add || part_k > 0);
       return;
     }
@@ -274,7 +274,7 @@ class BlockedTask {
   i64 k_parts_, kc_, m_parts_, mc_;
   bool a_in_place_, k_inside_;
   i64 nc_;
-  bool keeps_sums_;
+  bool keeps_a_, keeps_sums_;
   T *packed_a_ = nullptr, *packed_b_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
   i64 *steps_a_ = nullptr, *steps_b_ = nullptr;
 };
