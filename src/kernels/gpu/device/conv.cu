@@ -10,6 +10,9 @@ i64 output(const ConvArgs& args, int d) {
       .output();
 }
 
+/// Strides and dilations from there on leave room for one window, or are those of one tap, and then matter no more.
+int narrow(i64 x) { return static_cast<int>(tile::min<i64>(x, 0x7fffffff)); }
+
 Digits digits(const i64 (&length)[3], const i64 (&stride)[3]) {
   Digits d;
   for (int i = 0; i < 3; ++i) {
@@ -71,8 +74,8 @@ Digits positions(const ConvArgs& args, const ConvTensor* t) {
   const i64 length[3] = {args.images, output(args, 0), output(args, 1)};
   if (t) return digits(length, {t->strides[0], t->strides[2], t->strides[3]});
   Digits d = digits(length, {args.x.strides[0], 0, 0});
-  d.down[1] = static_cast<int>(args.stride[0]);
-  d.across[2] = static_cast<int>(args.stride[1]);
+  d.down[1] = narrow(args.stride[0]);
+  d.across[2] = narrow(args.stride[1]);
   return d;
 }
 
@@ -88,26 +91,28 @@ void set_image(ImplicitMatrix& m, const ConvTensor& t, i64 height, i64 width) {
 void set_windows(ImplicitMatrix& m, const ConvArgs& args, Digits& positions_of, Digits& taps_of, bool last) {
   set_image(m, args.x, args.size[0], args.size[1]);
   m.group_stride = args.channels / args.groups * args.x.strides[1];
-  m.top = -static_cast<int>(args.padding[0]);
-  m.left = -static_cast<int>(args.padding[1]);
+  m.top = -narrow(args.padding[0]);
+  m.left = -narrow(args.padding[1]);
   positions_of = positions(args, nullptr);
-  const Taps taps{args.channels / args.groups,
-                  args.filter[0],
-                  args.filter[1],
-                  args.x.strides[1],
-                  0,
-                  0,
-                  static_cast<int>(args.dilation[0]),
-                  static_cast<int>(args.dilation[1])};
+  const Taps taps{args.channels / args.groups, args.filter[0],          args.filter[1], args.x.strides[1], 0, 0,
+                  narrow(args.dilation[0]),    narrow(args.dilation[1])};
   taps_of = taps.digits(last);
 }
 
 ImplicitGemm problem(const ConvArgs& args) {
+  for (int d = 0; d < 2; ++d)
+    if (args.size[d] + 2 * args.padding[d] >= 0x7fffffff) throw_unsupported("a convolution padded to 2^31 and more");
   ImplicitGemm p{};
   p.groups = args.groups;
   p.splits = 1;
   p.activation = Activation::none;
   return p;
+}
+
+bool fits_matrix_cores(const ImplicitGemm& p) {
+  constexpr i64 most = (i64{1} << 31) - 1024;
+  if (p.rows > most || p.columns > most || p.depth > most) return false;
+  return tile::ceil_div<i64>(p.rows, 64) * tile::ceil_div<i64>(p.columns, 128) <= most / (p.groups * p.splits);
 }
 
 void run(ImplicitGemm p, Scalar type, Executor& executor) {
@@ -116,7 +121,9 @@ void run(ImplicitGemm p, Scalar type, Executor& executor) {
   p.b = ordered(p.b);
   if (type == Scalar::f64) implicit_gemm_f64(p, executor);
   else if (type == Scalar::f32) implicit_gemm_f32(p, executor);
-  else implicit_gemm_half(p, type, executor);
+  else if (!fits_matrix_cores(p)) implicit_gemm_half(p, type, executor);
+  else if (type == Scalar::f16) implicit_mma_f16(p, executor);
+  else implicit_mma_bf16(p, executor);
 }
 
 /// [filters, positions] = [filters, taps] [taps, positions]
@@ -156,10 +163,10 @@ void backward_images(const ConvArgs& args, Executor& executor) {
 
   set_image(p.b, args.y, output(args, 0), output(args, 1));
   p.b.group_stride = filters * args.y.strides[1];
-  p.b.top = static_cast<int>(args.padding[0]);
-  p.b.left = static_cast<int>(args.padding[1]);
-  p.b.divisor[0] = static_cast<int>(args.stride[0]);
-  p.b.divisor[1] = static_cast<int>(args.stride[1]);
+  p.b.top = narrow(args.padding[0]);
+  p.b.left = narrow(args.padding[1]);
+  p.b.divisor[0] = narrow(args.stride[0]);
+  p.b.divisor[1] = narrow(args.stride[1]);
   const i64 places[3] = {args.images, args.size[0], args.size[1]};
   p.b.edge = digits(places, {args.y.strides[0], 0, 0});
   p.b.edge.down[1] = p.b.edge.across[2] = 1;
@@ -169,8 +176,8 @@ void backward_images(const ConvArgs& args, Executor& executor) {
                    args.y.strides[1],
                    0,
                    0,
-                   -static_cast<int>(args.dilation[0]),
-                   -static_cast<int>(args.dilation[1])}
+                   -narrow(args.dilation[0]),
+                   -narrow(args.dilation[1])}
                   .digits(last);
 
   p.c = args.x.data;

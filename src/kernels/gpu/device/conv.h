@@ -46,6 +46,9 @@ struct ImplicitGemm {
 void implicit_gemm_f32(const ImplicitGemm& problem, Executor& executor);
 void implicit_gemm_f64(const ImplicitGemm& problem, Executor& executor);
 void implicit_gemm_half(const ImplicitGemm& problem, Scalar type, Executor& executor);
+/// The same on matrix cores, where rows, columns, depth and the number of tiles stay below 2^31.
+void implicit_mma_f16(const ImplicitGemm& problem, Executor& executor);
+void implicit_mma_bf16(const ImplicitGemm& problem, Executor& executor);
 
 /// index = quotient * by + rest; small numbers are divided faster.
 struct Division {
@@ -75,6 +78,27 @@ TESSERA_HD ImagePlace place_of(const Digits& d, i64 index) {
     place.column += static_cast<int>(at[i]) * d.across[i];
   });
   return place;
+}
+
+/// Adds up the parts of a split sum, in their order.
+template <class T, class Memory>
+TESSERA_KERNEL(256)
+void join_kernel(const ImplicitGemm p) {
+  const i64 elements = p.groups * p.rows * p.columns;
+  for (i64 i = first_index(); i < elements; i += index_step()) {
+    T sum(0);
+    for (i64 split = 0; split < p.splits; ++split) sum += static_cast<const T*>(p.partial)[split * elements + i];
+    const Division line = divide(i, p.columns), group = divide(line.quotient, p.rows);
+    Memory* c = static_cast<Memory*>(p.c) + group.quotient * p.c_group + group.rest * p.c_row;
+    c[place_of(p.c_column, line.rest).offset] = tile::convert_element<Memory>(sum);
+  }
+}
+
+template <class T, class Memory>
+void join_splits(const ImplicitGemm& p, Executor& executor) {
+  if (p.splits == 1) return;
+  launch("convolution", join_kernel<T, Memory>, grid_for(p.groups * p.rows * p.columns, 256, executor), 256, 0,
+         executor, p);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -103,20 +103,6 @@ void implicit_kernel(const ImplicitGemm p, const SimtGrid grid) {
   }
 }
 
-/// Adds up the parts of a split sum, in their order.
-template <class T, class Memory>
-TESSERA_KERNEL(256)
-void join_kernel(const ImplicitGemm p) {
-  const i64 elements = p.groups * p.rows * p.columns;
-  for (i64 i = first_index(); i < elements; i += index_step()) {
-    T sum(0);
-    for (i64 split = 0; split < p.splits; ++split) sum += static_cast<const T*>(p.partial)[split * elements + i];
-    const Division line = divide(i, p.columns), group = divide(line.quotient, p.rows);
-    Memory* c = static_cast<Memory*>(p.c) + group.quotient * p.c_group + group.rest * p.c_row;
-    c[place_of(p.c_column, line.rest).offset] = tile::convert_element<Memory>(sum);
-  }
-}
-
 template <class T, class Memory, int Edge>
 void launch_implicit(const ImplicitGemm& p, Executor& executor) {
   const i64 down = tile::ceil_div<i64>(p.rows, Edge), across = tile::ceil_div<i64>(p.columns, Edge);
@@ -134,9 +120,7 @@ void run_implicit(const ImplicitGemm& p, Executor& executor) {
     if (big) launch_implicit<T, Memory, 128>(p, executor);
   }
   if (!big) launch_implicit<T, Memory, 64>(p, executor);
-  if (p.splits > 1)
-    launch("convolution", join_kernel<T, Memory>, grid_for(p.groups * p.rows * p.columns, 256, executor), 256, 0,
-           executor, p);
+  join_splits<T, Memory>(p, executor);
 }
 
 }  // namespace tessera::gpu_kernels

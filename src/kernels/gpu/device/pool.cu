@@ -34,16 +34,14 @@ TESSERA_DEVICE Place place_at(i64 index, i64 channels, i64 height, i64 width) {
   return {plane.quotient, plane.rest, row.rest, column.rest};
 }
 
-/// fn(output position) for the windows that see `at`, from the last one on.
+/// fn(output position) for the windows that see `at`.
 template <class F>
 TESSERA_DEVICE void each_seer(const Window& w, i64 at, const F& fn) {
-  const i64 outputs = w.output();
-  for (i64 tap = 0; tap < w.filter; ++tap) {
-    const i64 start = at + w.pad_low - tap * w.dilation;
-    if (start < 0) return;
-    const Division output = divide(start, w.stride);
-    if (output.rest == 0 && output.quotient < outputs) fn(output.quotient);
-  }
+  const i64 end = at + w.pad_low, begin = end - w.dilation * (w.filter - 1);  // where such windows start, padded
+  const i64 first = begin > 0 ? tile::ceil_div(begin, w.stride) : 0;
+  const i64 last = tile::min(divide(end, w.stride).quotient, w.output() - 1);
+  for (i64 output = first; output <= last; ++output)
+    if (w.dilation == 1 || divide(end - output * w.stride, w.dilation).rest == 0) fn(output);
 }
 
 template <class T>

@@ -1,0 +1,7 @@
+#include "conv_mma.h"
+
+namespace tessera::gpu_kernels {
+
+void implicit_mma_bf16(const ImplicitGemm& problem, Executor& executor) { run_implicit_mma<bf16>(problem, executor); }
+
+}  // namespace tessera::gpu_kernels

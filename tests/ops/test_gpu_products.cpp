@@ -1,0 +1,175 @@
+// Products and convolutions on a GPU, if there is one, off and on the tiles of its kernels, against float64.
+#include "check.h"
+#include "tessera/device.h"
+
+namespace tessera {
+namespace {
+
+Device gpu() {
+  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
+    if (device_count(type) > 0) return {type, 0};
+  return cpu();
+}
+
+double limit(DType dtype) {
+  return dtype == Float64 ? 1e-13 : dtype == Float32 ? 2e-6 : dtype == Float16 ? 6e-4 : 5e-3;
+}
+
+constexpr DType float_types[] = {Float64, Float32, Float16, BFloat16};
+
+class GpuProducts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
+  }
+
+  /// Values that `dtype` holds exactly, in float64.
+  Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
+  static Tensor there(const Tensor& t, DType dtype) { return t.defined() ? t.to(dtype).to(gpu()) : t; }
+
+  /// The transpose of a matrix, in memory, seen as the matrix.
+  static Tensor column_major(const Tensor& t) { return t.transpose(-2, -1).contiguous().transpose(-2, -1); }
+
+  Generator generator{17};
+};
+
+struct Size {
+  int64_t m, n, k;
+};
+
+TEST_F(GpuProducts, MatmulInEveryOrientation) {
+  NoGrad guard;
+  for (Size s : {Size{1, 1, 1},
+                 {1, 8, 16},
+                 {33, 64, 40},
+                 {65, 127, 31},
+                 {128, 128, 64},
+                 {257, 129, 515},
+                 {1, 1000, 24},
+                 {1024, 1, 72},
+                 {640, 776, 8},
+                 {1031, 1033, 1}}) {
+    for (DType dtype : float_types) {
+      const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), want = matmul(a, b);
+      const Tensor left = there(a, dtype), right = there(b, dtype);
+      for (bool turn_a : {false, true})
+        for (bool turn_b : {false, true}) {
+          const Tensor got = matmul(turn_a ? column_major(left) : left, turn_b ? column_major(right) : right);
+          EXPECT_LE(relative_error(got.to(cpu()).to(Float64), want), limit(dtype))
+              << s.m << " x " << s.n << " x " << s.k << " " << name(dtype) << turn_a << turn_b;
+        }
+    }
+  }
+}
+
+TEST_F(GpuProducts, BatchesBroadcastAndStridesAreAny) {
+  NoGrad guard;
+  for (DType dtype : float_types) {
+    const Tensor a = values({3, 1, 37, 48}, dtype), b = values({5, 48, 72}, dtype);
+    const Tensor want = matmul(a, b);
+    EXPECT_LE(relative_error(matmul(there(a, dtype), there(b, dtype)).to(cpu()).to(Float64), want), limit(dtype));
+    // Heads out of [batch, time, heads, width], as attention takes them.
+    const Tensor q = values({2, 19, 3, 16}, dtype), q_there = there(q, dtype);
+    const auto scores = [](const Tensor& t) {
+      const Tensor heads = t.permute({0, 2, 1, 3});
+      return matmul(heads, heads.transpose(-2, -1));
+    };
+    EXPECT_LE(relative_error(scores(q_there).to(cpu()).to(Float64), scores(q)), limit(dtype)) << name(dtype);
+    const Tensor both = q.permute({1, 3, 0, 2}), both_there = q_there.permute({1, 3, 0, 2});  // no stride is 1
+    EXPECT_LE(relative_error(matmul(both_there, both_there.transpose(-2, -1)).to(cpu()).to(Float64),
+                             matmul(both, both.transpose(-2, -1))),
+              limit(dtype));
+  }
+}
+
+TEST_F(GpuProducts, LongSumsKeepTheirPrecision) {
+  NoGrad guard;
+  for (DType dtype : float_types) {
+    const Tensor x = values({20011, 48}, dtype), y = values({20011, 72}, dtype);
+    const Tensor got = matmul(there(x, dtype).transpose(0, 1), there(y, dtype));
+    EXPECT_LE(relative_error(got.to(cpu()).to(Float64), matmul(x.transpose(0, 1), y)), 4 * limit(dtype)) << name(dtype);
+  }
+}
+
+TEST_F(GpuProducts, LinearWithItsEpilogues) {
+  for (DType dtype : {Float32, Float16, BFloat16})
+    for (Size s : {Size{200, 264, 128}, {77, 51, 33}})
+      for (Activation activation : {Activation::None, Activation::Relu, Activation::GeluTanh, Activation::GeluErf,
+                                    Activation::Silu, Activation::Tanh}) {
+        const Tensors exact = {values({s.m, s.k}, dtype), values({s.n, s.k}, dtype) * 0.1, values({s.n}, dtype),
+                               values({s.m, s.n}, dtype)};
+        const auto f = [&](const Tensors& in) { return linear_act(in[0], in[1], in[2], activation, in[3]); };
+        Tensors wide, half;
+        for (const Tensor& t : exact) {
+          half.push_back(there(t, dtype));
+          wide.push_back(half.back().to(cpu()).to(Float64));
+        }
+        EXPECT_LE(relative_error(f(half).to(cpu()).to(Float64), f(wide)), 4 * limit(dtype));
+        for (Tensor* t : {&half[0], &half[1], &wide[0], &wide[1]}) *t = t->detach().set_requires_grad();
+        const Tensor weights = values({s.m, s.n}, dtype);
+        const Tensors got = grad({f(half)}, {half[0], half[1]}, {there(weights, dtype)});
+        const Tensors want = grad({f(wide)}, {wide[0], wide[1]}, {weights});
+        for (int i = 0; i < 2; ++i)
+          EXPECT_LE(relative_error(got[i].to(cpu()).to(Float64), want[i]), 8 * limit(dtype))
+              << name(dtype) << " activation " << static_cast<int>(activation) << " gradient " << i;
+      }
+}
+
+struct ConvCase {
+  Shape x, weight;
+  Conv2dOptions options;
+};
+
+TEST_F(GpuProducts, ConvolutionsAndTheirGradients) {
+  const int64_t most = int64_t(1) << 31;
+  const ConvCase cases[] = {
+      {{2, 37, 19, 23}, {70, 37, 3, 3}, {.padding = {1, 1}}},
+      {{3, 16, 33, 17}, {24, 16, 5, 3}, {.stride = {2, 3}, .padding = {2, 0}, .dilation = {1, 2}}},
+      {{2, 12, 9, 11}, {30, 4, 3, 3}, {.stride = {3, 2}, .padding = {3, 1}, .dilation = {2, 1}, .groups = 3}},
+      {{4, 130, 14, 14}, {132, 130, 1, 1}, {}},
+      {{1, 3, 224, 64}, {8, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}},
+      {{1, 8, 9, 9}, {8, 1, 3, 3}, {.padding = {1, 1}, .groups = 8}},
+      {{1, 2, 5, 5}, {3, 2, 3, 3}, {.stride = {most, most}}},
+  };
+  for (DType dtype : float_types)
+    for (bool channels_last : {false, true})
+      for (const ConvCase& c : cases) {
+        const Tensor bias = values({c.weight[0].value()}, dtype);
+        Tensors wide = {values(c.x, dtype), values(c.weight, dtype)}, near;
+        for (Tensor& t : wide) {
+          Tensor there = t.to(dtype).to(gpu());
+          if (channels_last) there = there.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+          near.push_back(there.detach().set_requires_grad());
+          t = t.detach().set_requires_grad();
+        }
+        const Tensor want = conv2d(wide[0], wide[1], bias, c.options);
+        const Tensor got = conv2d(near[0], near[1], there(bias, dtype), c.options);
+        EXPECT_LE(relative_error(got.detach().to(cpu()).to(Float64), want), 2 * limit(dtype)) << name(dtype);
+        const Tensor weights = values(want.shape(), dtype);
+        const Tensors got_grads = grad({got}, near, {there(weights, dtype)}),
+                      want_grads = grad({want}, wide, {weights});
+        for (int i = 0; i < 2; ++i)
+          EXPECT_LE(relative_error(got_grads[i].to(cpu()).to(Float64), want_grads[i]), 4 * limit(dtype))
+              << name(dtype) << (i ? " weight " : " x ") << to_string(c.x) << to_string(c.weight);
+      }
+}
+
+TEST_F(GpuProducts, PoolingGathersItsGradients) {
+  for (DType dtype : float_types)
+    for (Pool2dOptions o : {Pool2dOptions{.window = {3, 2}, .stride = {2, 1}, .padding = {1, 1}},
+                            {.window = {2, 3}, .stride = {1, 2}, .padding = {1, 0}, .count_include_pad = false}}) {
+      const Tensor x = values({2, 5, 13, 17}, dtype);
+      for (auto* pool : {max_pool2d, avg_pool2d}) {
+        const Tensor wide = x.detach().set_requires_grad(), near = there(x, dtype).set_requires_grad();
+        const Tensor want = pool(wide, o), got = pool(near, o);
+        EXPECT_LE(relative_error(got.detach().to(cpu()).to(Float64), want), 2 * limit(dtype));
+        const Tensor weights = values(want.shape(), dtype);
+        EXPECT_LE(relative_error(grad({got}, {near}, {there(weights, dtype)})[0].to(cpu()).to(Float64),
+                                 grad({want}, {wide}, {weights})[0]),
+                  2 * limit(dtype));
+      }
+    }
+}
+
+}  // namespace
+}  // namespace tessera
