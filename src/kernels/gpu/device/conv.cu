@@ -109,9 +109,19 @@ ImplicitGemm problem(const ConvArgs& args) {
   return p;
 }
 
+/// How far elements of a group can lie from its first one.
+i64 span(const ImplicitMatrix& m) {
+  const auto reach = [](i64 length, i64 stride) { return (length - 1) * (stride < 0 ? -stride : stride); };
+  i64 sum = reach(m.size[0], m.stride[0]) + reach(m.size[1], m.stride[1]);
+  for (const Digits* d : {&m.edge, &m.depth})
+    for (int i = 0; i < 3; ++i) sum += reach(d->length[i], d->stride[i]);
+  return sum;
+}
+
 bool fits_matrix_cores(const ImplicitGemm& p) {
   constexpr i64 most = (i64{1} << 31) - 1024;
-  if (p.rows > most || p.columns > most || p.depth > most) return false;
+  for (i64 number : {p.rows, p.columns, p.depth, span(p.a), span(p.b)})
+    if (number > most) return false;
   return tile::ceil_div<i64>(p.rows, 64) * tile::ceil_div<i64>(p.columns, 128) <= most / (p.groups * p.splits);
 }
 

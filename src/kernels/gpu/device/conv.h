@@ -46,7 +46,7 @@ struct ImplicitGemm {
 void implicit_gemm_f32(const ImplicitGemm& problem, Executor& executor);
 void implicit_gemm_f64(const ImplicitGemm& problem, Executor& executor);
 void implicit_gemm_half(const ImplicitGemm& problem, Scalar type, Executor& executor);
-/// The same on matrix cores, where rows, columns, depth and the number of tiles stay below 2^31.
+/// The same on matrix cores, where sizes, offsets within a group and the number of tiles stay below 2^31.
 void implicit_mma_f16(const ImplicitGemm& problem, Executor& executor);
 void implicit_mma_bf16(const ImplicitGemm& problem, Executor& executor);
 

@@ -20,15 +20,18 @@ struct ImplicitView {
   int edges;
 };
 
-/// place_of() where all numbers have 31 bits.
-TESSERA_HD ImagePlace near_place_of(const Digits& d, int index) {
+/// An ImagePlace where all numbers have 31 bits, which takes half the registers.
+struct NearPlace {
+  int offset, row, column;
+};
+TESSERA_HD NearPlace near_place_of(const Digits& d, int index) {
   const u32 last = static_cast<u32>(index) / static_cast<u32>(d.length[2]);
   const u32 first = last / static_cast<u32>(d.length[1]);
   const int at[3] = {static_cast<int>(first), static_cast<int>(last - first * static_cast<u32>(d.length[1])),
                      static_cast<int>(index - last * static_cast<u32>(d.length[2]))};
-  ImagePlace place{0, 0, 0};
+  NearPlace place{0, 0, 0};
   tile::unroll<3>([&](auto i) {
-    place.offset += at[i] * d.stride[i];
+    place.offset += at[i] * static_cast<int>(d.stride[i]);
     place.row += at[i] * d.down[i];
     place.column += at[i] * d.across[i];
   });
@@ -43,7 +46,7 @@ TESSERA_TILE_BEGIN
 template <class E, int Along, int Rows, int Depth, int Warps, int WarpSize, bool Transposed>
 class Fetch<gpu_kernels::ImplicitView<E, Along>, Rows, Depth, Warps, WarpSize, Transposed> {
   using View = gpu_kernels::ImplicitView<E, Along>;
-  using Place = gpu_kernels::ImagePlace;
+  using Place = gpu_kernels::NearPlace;
 
  public:
   using T = E;
@@ -75,8 +78,9 @@ class Fetch<gpu_kernels::ImplicitView<E, Along>, Rows, Depth, Warps, WarpSize, T
   }
   TESSERA_HD const T* address(int i, int piece) const {
     const Spot spot = on_image(i, piece);
-    return view_.data + edge_[along == 0 ? piece : i].offset + depth_[along == 0 ? i : piece].offset +
-           spot.row * view_.matrix.stride[0] + spot.column * view_.matrix.stride[1];
+    return view_.data + (edge_[along == 0 ? piece : i].offset + depth_[along == 0 ? i : piece].offset +
+                         spot.row * static_cast<int>(view_.matrix.stride[0]) +
+                         spot.column * static_cast<int>(view_.matrix.stride[1]));
   }
   /// Where chunk i goes in shared memory, in elements.
   TESSERA_HD int offset(int i) const {
@@ -158,8 +162,7 @@ struct ImplicitSink {
     }
     if (p.bias) sum += tile::convert_element<float>(static_cast<const T*>(p.bias)[group * p.rows + row]);
     T* c = static_cast<T*>(p.c) + group * p.c_group + row * p.c_row;
-    c[near_place_of(p.c_column, static_cast<int>(column)).offset] =
-        tile::convert_element<T>(AnyActivation{p.activation}(sum));
+    c[place_of(p.c_column, column).offset] = tile::convert_element<T>(AnyActivation{p.activation}(sum));
   }
 };
 
