@@ -1,12 +1,10 @@
 // Cross-entropy: one pass over the rows of logits in each direction.
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
 
-namespace tessera::cpu_kernels {
+namespace tessera::TESSERA_KERNELS {
 namespace {
 
 DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
@@ -25,23 +23,21 @@ Args cross_entropy_args(const Call& call, Workspace& workspace, const Tensor& lo
   return args;
 }
 
+// *to = *from / how many targets count, both in the type of losses.
 template <class Args>
-double counted_rows(const Args& args) {
-  return static_cast<double>(args.rows - std::count(args.targets, args.targets + args.rows, args.ignore_index));
+void divide_by_targets(const Args& args, DType dtype, void* to, const void* from) {
+  softmax_table().divide_by_targets({scalar_of(dtype), args.rows, args.ignore_index, args.targets, from, to},
+                                    executor());
 }
 
-// to = factor * from, both contiguous and of `count` elements.
-void scale(long long count, double factor, const TensorArg& to, const TensorArg& from) {
-  MapArgs args{};
-  args.op = MapOp::scale_shift;
-  args.compute = from.type;
-  args.rank = args.inputs = 1;
+// to = from, both contiguous and of `count` elements; types may differ.
+void convert(long long count, const TensorArg& to, const TensorArg& from) {
+  CopyArgs args{};
+  args.rank = 1;
   args.lengths[0] = count;
-  args.tensor[0] = to;
-  args.tensor[1] = from;
-  args.scalars[0] = factor;
-  args.scalars[1] = -0.0;
-  elementwise_table().map(args, executor());
+  args.to = to;
+  args.from = from;
+  elementwise_table().copy(args, executor());
 }
 
 void cross_entropy(const Call& call, Workspace& workspace) {
@@ -51,14 +47,10 @@ void cross_entropy(const Call& call, Workspace& workspace) {
   long long bytes = args.rows * static_cast<long long>(size_of(dtype));
   args.losses = workspace.take(bytes);
   args.lse = lse.defined() ? lse.data_ptr() : workspace.take(bytes);
-  void* total = workspace.take(static_cast<long long>(size_of(dtype)));
-  if (workspace.counting()) return;
-  if (long long row = softmax_table().cross_entropy(args, executor()); row >= 0)
-    throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
-
+  args.op = call.op.name.data();
   Reduction reduction = call.attrs.as<LossAttrs>().reduction;
+  void* total = workspace.take(static_cast<long long>(size_of(dtype)));
   TensorArg losses{args.losses, scalar_of(dtype), {1}}, result{out.data_ptr(), scalar_of(out.dtype()), {1}};
-  if (reduction == Reduction::None) return scale(args.rows, 1, result, losses);
   ReduceArgs sum{};
   sum.op = ReduceOp::sum;
   sum.compute = scalar_of(dtype);
@@ -67,8 +59,14 @@ void cross_entropy(const Call& call, Workspace& workspace) {
   sum.reduced[0] = true;
   sum.in = losses;
   sum.out = {total, scalar_of(dtype), {}};
+  sum.workspace = workspace.take(reduce_table().workspace(sum));
+  if (workspace.counting()) return;
+  if (long long row = softmax_table().cross_entropy(args, executor()); row >= 0)
+    throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
+  if (reduction == Reduction::None) return convert(args.rows, result, losses);
   reduce_table().reduce(sum, executor());
-  scale(1, reduction == Reduction::Mean ? 1 / counted_rows(args) : 1, result, sum.out);
+  if (reduction == Reduction::Mean) divide_by_targets(args, dtype, total, total);
+  convert(1, result, sum.out);
 }
 
 void cross_entropy_backward(const Call& call, Workspace& workspace) {
@@ -84,7 +82,7 @@ void cross_entropy_backward(const Call& call, Workspace& workspace) {
   args.scale = gradient;
   args.scale_step = reduction == Reduction::None;
   if (reduction == Reduction::Mean) {
-    scale(1, 1 / counted_rows(args), {shared, scalar_of(dtype), {}}, {gradient, scalar_of(dtype), {}});
+    divide_by_targets(args, dtype, shared, gradient);
     args.scale = shared;
   }
   softmax_table().cross_entropy_backward(args, executor());
@@ -98,4 +96,4 @@ constexpr KernelTableEntry entries[] = {{"cross_entropy", forward_list}, {"cross
 
 std::span<const KernelTableEntry> loss_kernels() { return entries; }
 
-}  // namespace tessera::cpu_kernels
+}  // namespace tessera::TESSERA_KERNELS

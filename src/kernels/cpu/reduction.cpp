@@ -1,6 +1,6 @@
 // Reductions: one kernel over marked dims, running sums and selections.
-#include "kernels/cpu/arguments.h"
 #include "kernels/cpu/tables.h"
+#include "kernels/cpu/workspace.h"
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
@@ -10,7 +10,7 @@ Scalar compute_type(DType dtype) {
 }
 
 template <ReduceOp op>
-void reduce(const Call& call) {
+void reduce(const Call& call, Workspace& workspace) {
   const auto& attrs = call.attrs.as<ReduceAttrs>();
   const Tensor &in = call.in[0], &out = call.out[0];
   const ReduceTable& table = reduce_table();
@@ -30,7 +30,8 @@ void reduce(const Call& call) {
     else args.out.strides[d] = out.strides()[kept++];
   }
   args.parameter = static_cast<double>(attrs.correction);
-  table.reduce(args, executor());
+  args.workspace = workspace.take(table.workspace(args));
+  if (!workspace.counting()) table.reduce(args, executor());
 }
 
 void cumsum(const Call& call) {
@@ -62,7 +63,7 @@ void topk(const Call& call) {
 }
 
 template <ReduceOp op>
-constexpr Kernel reduce_kernel[] = {{.name = "reduce", .run = reduce<op>}};
+constexpr Kernel reduce_kernel[] = {staged_kernel<reduce<op>>("reduce")};
 constexpr Kernel cumsum_kernel[] = {{.name = "scan", .run = cumsum}};
 constexpr Kernel topk_kernel[] = {{.name = "select", .run = topk}};
 

@@ -39,6 +39,7 @@ struct ReduceArgs {
   bool reduced[max_rank];
   TensorArg in, out;
   double parameter;
+  void* workspace = nullptr;  // reduce's workspace(); without it few results of many elements take longer
 };
 
 /// Running sums along dimension `dim`; computed in f64, or in i64 for integers.
@@ -63,6 +64,7 @@ struct TopkArgs {
 struct ReduceTable {
   bool (*supports)(ReduceOp op, Scalar compute);
   void (*reduce)(const ReduceArgs& args, Executor& executor);
+  long long (*workspace)(const ReduceArgs& args);  // bytes
   void (*cumsum)(const CumsumArgs& args, Executor& executor);
   void (*topk)(const TopkArgs& args, Executor& executor);
 };

@@ -97,6 +97,8 @@ void reduce(const ReduceArgs& args, Executor& executor) {
   run_reduce(plan, ExecutorRef(executor));
 }
 
+long long reduce_workspace(const ReduceArgs&) { return 0; }
+
 /// Lines along `dim` of up to three operands.
 LinePlan line_plan(int rank, int dim, const long long* lengths, const TensorArg* const* tensors, int count) {
   LinePlan plan;
@@ -143,6 +145,6 @@ void topk(const TopkArgs& args, Executor& executor) {
 }  // namespace
 
 extern const ReduceTable reduce_table;
-const ReduceTable reduce_table = {supports, reduce, cumsum, topk};
+const ReduceTable reduce_table = {supports, reduce, reduce_workspace, cumsum, topk};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

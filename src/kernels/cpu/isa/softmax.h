@@ -27,6 +27,7 @@ struct CrossEntropyArgs {
   RowArg logits;
   const long long* targets;
   void *losses, *lse;  // [rows]
+  const char* op;      // whose call this is, for errors that a device finds
 };
 
 /// dlogits = scale[r * scale_step] * d loss[r] / d logits; dlogits may be logits.
@@ -40,12 +41,23 @@ struct CrossEntropyBackwardArgs {
   long long scale_step;  // 1, or 0 for one scale
 };
 
+/// *to = *from / how many targets are not ignored; both f32, or f64 where that is the type.
+struct DivideByTargetsArgs {
+  Scalar type;
+  long long rows, ignore_index;
+  const long long* targets;
+  const void* from;
+  void* to;
+};
+
 struct SoftmaxTable {
   void (*softmax)(const SoftmaxArgs& args, Executor& executor);
   void (*softmax_backward)(const SoftmaxBackwardArgs& args, Executor& executor);
-  /// Returns the first row whose target is neither a class nor ignored, and then computes nothing; otherwise -1.
+  /// Returns the first row whose target is neither a class nor ignored, and then computes nothing; otherwise -1. A GPU
+  /// does not wait to know: it returns -1, and its Fault tells.
   long long (*cross_entropy)(const CrossEntropyArgs& args, Executor& executor);
   void (*cross_entropy_backward)(const CrossEntropyBackwardArgs& args, Executor& executor);
+  void (*divide_by_targets)(const DivideByTargetsArgs& args, Executor& executor);
 };
 
 #define TESSERA_SOFTMAX_TABLE(isa)         \

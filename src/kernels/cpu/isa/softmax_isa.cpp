@@ -60,9 +60,21 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& e) {
   });
 }
 
+void divide_by_targets(const DivideByTargetsArgs& a, Executor&) {
+  i64 counted = 0;
+  for (i64 r = 0; r < a.rows; ++r) counted += a.targets[r] != a.ignore_index;
+  const auto run = [&](auto* to) {
+    using C = remove_cvref_t<decltype(*to)>;
+    *to = static_cast<C>(static_cast<double>(*static_cast<const C*>(a.from)) / static_cast<double>(counted));
+  };
+  if (a.type == Scalar::f64) run(static_cast<double*>(a.to));
+  else run(static_cast<float*>(a.to));
+}
+
 }  // namespace
 
 extern const SoftmaxTable softmax_table;
-const SoftmaxTable softmax_table = {softmax, softmax_backward, cross_entropy, cross_entropy_backward};
+const SoftmaxTable softmax_table = {softmax, softmax_backward, cross_entropy, cross_entropy_backward,
+                                    divide_by_targets};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -1,0 +1,162 @@
+// Softmax cross-entropy: the loss of a row in one pass over its logits, their gradient in one more, in place or not.
+#include "rows.h"
+
+namespace tessera::gpu_kernels {
+
+using tile::compute_t;
+using tile::convert_element;
+
+namespace {
+
+template <class T>
+struct CrossEntropyWork {
+  i64 rows, classes, ignore_index;
+  double smoothing;
+  Rows<T> dlogits;
+  Rows<const T> logits;
+  const i64* targets;
+  compute_t<T>*losses, *lse;        // forward
+  const compute_t<T>*from, *scale;  // backward: log-sum-exps
+  i64 scale_step;
+  gpu::Fault* fault;
+  const char* op;
+};
+
+/// The first thread to come here reports its index.
+TESSERA_DEVICE void raise(gpu::Fault* fault, const char* op, i64 index, i64 bound) {
+  if (atomicCAS_system(&fault->raised, 0, 1) != 0) return;
+  fault->op = op;
+  fault->index = index;
+  fault->bound = bound;
+}
+
+template <class T, int width, class Team>
+TESSERA_KERNEL(Team::threads)
+void cross_entropy_kernel(const CrossEntropyWork<T> work) {
+  using C = compute_t<T>;
+  const i64 r = Team::row();
+  if (r >= work.rows) return;
+  const Span<const T, width> x(work.logits[r], work.classes);
+  const bool smooth = work.smoothing > 0;
+  auto e = Exponents<C>::start();
+  C total = C(0);
+  for_packs<Team, 0>(x.packs(), [&](i64 p, auto) {
+    const Lanes<C, T, width> v(x.load(p, convert_element<T>(-static_cast<C>(__builtin_inf()))));
+    e.add(v.x);
+    if (smooth)
+      tile::unroll<width>([&](auto j) {
+        if (x.inside(x.first(p) + j)) total += v[j];
+      });
+  });
+  e = Team::join(e, JoinExponents{});
+  if (smooth) total = Team::join(total, Plus{});
+  if (Team::rank() != 0) return;
+  const C lse = e.shift() + tile::log(e.sum);
+  const i64 target = work.targets[r];
+  C loss = C(0);
+  if (target >= 0 && target < work.classes && target != work.ignore_index) {
+    const C share = static_cast<C>(work.smoothing);
+    loss = (C(1) - share) * (lse - convert_element<C>(x.data[target]));
+    if (smooth) loss += share * (lse - total / static_cast<C>(work.classes));
+  } else if (target != work.ignore_index) {
+    raise(work.fault, work.op, target, work.classes);
+  }
+  work.lse[r] = lse;
+  work.losses[r] = loss;
+}
+
+template <class T, int width, class Team>
+TESSERA_KERNEL(Team::threads)
+void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
+  using C = compute_t<T>;
+  const i64 r = Team::row();
+  if (r >= work.rows) return;
+  const Span<const T, width> x(work.logits[r], work.classes);
+  const Span<T, width> dx(work.dlogits[r], work.classes);
+  const C share = static_cast<C>(work.smoothing), everywhere = share / static_cast<C>(work.classes);
+  const i64 target = work.targets[r];
+  const bool counts = target != work.ignore_index && target >= 0 && target < work.classes;
+  const C factor = counts ? work.scale[r * work.scale_step] : C(0), lse = work.from[r];
+  const bool zero = factor == C(0);  // also where the logits are infinite
+  for_packs<Team, 0>(x.packs(), [&](i64 p, auto) {
+    const i64 first = x.first(p);
+    const Lanes<C, T, width> v(x.load(p, convert_element<T>(0.0f)));
+    Pack<T, width> out;
+    tile::unroll<width>([&](auto j) {
+      C g = fast_exp(v[j] - lse) - everywhere;
+      if (first + j == target) g -= C(1) - share;
+      out.lane[j] = convert_element<T>(zero ? C(0) : g * factor);
+    });
+    dx.store(p, out);
+  });
+}
+
+template <class C>
+TESSERA_KERNEL(1024)
+void divide_kernel(C* to, const C* from, const i64* targets, i64 rows, i64 ignore_index) {
+  i64 count = 0;
+  for (i64 r = tile::thread_in_block(); r < rows; r += 1024) count += targets[r] != ignore_index;
+  count = join_block<1024>(count, Plus{});
+  if (tile::thread_in_block() == 0) *to = *from / static_cast<C>(count);
+}
+
+template <class T, class Args>
+CrossEntropyWork<T> work_of(const Args& a) {
+  CrossEntropyWork<T> work{};
+  work.rows = a.rows;
+  work.classes = a.classes;
+  work.ignore_index = a.ignore_index;
+  work.smoothing = a.label_smoothing;
+  work.logits = rows_of<const T>(a.logits);
+  work.targets = a.targets;
+  return work;
+}
+
+}  // namespace
+
+long long cross_entropy(const CrossEntropyArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    auto work = work_of<T>(a);
+    work.losses = static_cast<C*>(a.losses);
+    work.lse = static_cast<C*>(a.lse);
+    work.fault = executor.fault;
+    work.op = a.op;
+    with_team<T, false>(a.classes, RowLayout(sizeof(T), a.logits), [&](auto width, auto team, auto) {
+      using Team = decltype(team);
+      launch("cross_entropy", cross_entropy_kernel<T, width, Team>, Team::blocks(a.rows), Team::threads, 0, executor,
+             work);
+    });
+  });
+  return -1;  // the device reports invalid targets
+}
+
+void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    auto work = work_of<T>(a);
+    work.dlogits = rows_of<T>(a.dlogits);
+    work.from = static_cast<const C*>(a.lse);
+    work.scale = static_cast<const C*>(a.scale);
+    work.scale_step = a.scale_step;
+    with_team<T, false>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits), [&](auto width, auto team, auto) {
+      using Team = decltype(team);
+      launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team>, Team::blocks(a.rows),
+             Team::threads, 0, executor, work);
+    });
+  });
+}
+
+void divide_by_targets(const DivideByTargetsArgs& a, Executor& executor) {
+  const auto run = [&](auto type) {
+    using C = typename decltype(type)::type;
+    launch("divide_by_targets", divide_kernel<C>, 1, 1024, 0, executor, static_cast<C*>(a.to),
+           static_cast<const C*>(a.from), a.targets, static_cast<i64>(a.rows), static_cast<i64>(a.ignore_index));
+  };
+  if (a.type == Scalar::f64) run(Type<double>{});
+  else run(Type<float>{});
+}
+
+}  // namespace tessera::gpu_kernels

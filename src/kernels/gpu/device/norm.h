@@ -1,0 +1,22 @@
+// What the files of normalisations share.
+#pragma once
+#include "rows.h"
+
+namespace tessera::gpu_kernels {
+
+void layer_norm(const LayerNormArgs& args, Executor& executor);
+void layer_norm_backward(const LayerNormBackwardArgs& args, Executor& executor);
+long long layer_norm_backward_workspace(Scalar type, long long rows, long long n);
+void group_norm(const GroupNormArgs& args, Executor& executor);
+void group_norm_backward(const GroupNormBackwardArgs& args, Executor& executor);
+long long group_norm_backward_workspace(long long batch, long long channels);
+void batch_norm(const BatchNormArgs& args, Executor& executor);
+void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
+
+/// Element i, or `otherwise` of an array that is missing.
+template <class C, class T>
+TESSERA_DEVICE C entry(const T* values, i64 i, C otherwise) {
+  return values ? tile::convert_element<C>(values[i]) : otherwise;
+}
+
+}  // namespace tessera::gpu_kernels

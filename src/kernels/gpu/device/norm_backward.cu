@@ -1,0 +1,186 @@
+// Gradients of layer and RMS norm: dx by a team per row; those of the weights are sums down the columns, in slices of
+// rows and then over the slices.
+#include "norm.h"
+
+namespace tessera::gpu_kernels {
+
+using tile::compute_t;
+using tile::convert_element;
+
+namespace {
+
+template <class T>
+struct NormBackwardWork {
+  i64 rows, n;
+  Rows<T> dx;
+  Rows<const T> dy, x;
+  const T* weight;
+  const compute_t<T>*mean, *rstd;  // no mean: RMS norm
+};
+
+template <class T, int width, class Team, int held>
+TESSERA_KERNEL(Team::threads)
+void norm_backward_kernel(const NormBackwardWork<T> work) {
+  using C = compute_t<T>;
+  using Loaded = Lanes<C, T, width>;
+  const i64 r = Team::row();
+  if (r >= work.rows) return;
+  const T zero = convert_element<T>(0.0f);
+  const RowReader<T, width, Team, held> dy(work.dy[r], work.n, zero), x(work.x[r], work.n, zero);
+  const Span<const T, width> weight(work.weight, work.n);
+  const C mean = entry(work.mean, r, C(0)), rstd = work.rstd[r];
+  const auto gradient = [&](i64 p, auto k) {  // of the normal values
+    Loaded g(dy.get(p, k));
+    if (work.weight) {
+      const Loaded w(weight.load(p, zero));
+      tile::unroll<width>([&](auto j) { g.x[j] *= w[j]; });
+    }
+    return g;
+  };
+  Sums<C> sums{C(0), C(0)};
+  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
+    const Loaded v(x.get(p, k)), g = gradient(p, k);  // zero outside
+    tile::unroll<width>([&](auto j) {
+      sums.first += g[j];
+      sums.second = tile::fma(g[j], (v[j] - mean) * rstd, sums.second);
+    });
+  });
+  sums = Team::join(sums, Plus{});
+  const C a = work.mean ? sums.first / static_cast<C>(work.n) : C(0), b = sums.second / static_cast<C>(work.n);
+  const Span<T, width> dx(work.dx[r], work.n);
+  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
+    const Loaded v(x.get(p, k)), g = gradient(p, k);
+    Pack<T, width> out;
+    tile::unroll<width>(
+        [&](auto j) { out.lane[j] = convert_element<T>((g[j] - a - (v[j] - mean) * rstd * b) * rstd); });
+    dx.store(p, out);
+  });
+}
+
+// ---- weights
+
+/// Slices of rows that are summed apart, from the shape alone.
+struct RowSlices {
+  i64 count, length;
+  RowSlices(i64 rows, i64 n) {
+    const i64 columns = tile::ceil_div<i64>(n, 128);
+    count = tile::max<i64>(1, tile::min<i64>(tile::ceil_div<i64>(1024, columns), tile::ceil_div<i64>(rows, 32)));
+    length = tile::max<i64>(1, tile::ceil_div<i64>(rows, count));
+    count = tile::max<i64>(1, tile::ceil_div<i64>(rows, length));
+  }
+};
+
+inline constexpr int column_ways = 8;  // rows that a block takes at once, each by a team
+
+template <class T>
+struct WeightsWork {
+  i64 rows, n, slice_length, column_blocks;
+  Rows<const T> dy, x;
+  const compute_t<T>*mean, *rstd;
+  compute_t<T>* partial;  // [slices][2][n]
+};
+
+template <class T, int width>
+TESSERA_KERNEL(256)
+void weights_kernel(const WeightsWork<T> work) {
+  using C = compute_t<T>;
+  constexpr int columns = team_lanes * width;
+  __shared__ C room[column_ways][columns];
+  const i64 slice = tile::block_in_grid() / work.column_blocks;
+  const i64 begin = (tile::block_in_grid() - slice * work.column_blocks) * columns;
+  const int lane = tile::thread_in_block() % team_lanes, way = tile::thread_in_block() / team_lanes;
+  const i64 column = begin + lane * width, end = tile::min<i64>(work.rows, (slice + 1) * work.slice_length);
+  C sum[2][width];
+  tile::unroll<width>([&](auto j) { sum[0][j] = sum[1][j] = C(0); });
+  if (column < work.n) {
+    for (i64 r = slice * work.slice_length + way; r < end; r += column_ways) {
+      const C mean = entry(work.mean, r, C(0)), rstd = work.rstd[r];
+      const Lanes<C, T, width> g(*reinterpret_cast<const Pack<T, width>*>(work.dy[r] + column)),
+          v(*reinterpret_cast<const Pack<T, width>*>(work.x[r] + column));
+      tile::unroll<width>([&](auto j) {
+        sum[0][j] = tile::fma(g[j], (v[j] - mean) * rstd, sum[0][j]);
+        sum[1][j] += g[j];
+      });
+    }
+  }
+  for (int k = 0; k < 2; ++k) {
+    tile::unroll<width>([&](auto j) { room[way][lane * width + j] = k == 0 ? sum[0][j] : sum[1][j]; });
+    tile::sync_block();
+    for (int c = tile::thread_in_block(); c < columns; c += 256) {
+      C total = room[0][c];
+      for (int w = 1; w < column_ways; ++w) total += room[w][c];
+      if (begin + c < work.n) work.partial[(slice * 2 + k) * work.n + begin + c] = total;
+    }
+    tile::sync_block();
+  }
+}
+
+template <class T>
+TESSERA_KERNEL(256)
+void weights_sum_kernel(const compute_t<T>* partial, i64 slices, i64 n, T* dweight, T* dbias) {
+  using C = compute_t<T>;
+  const i64 i = first_index();
+  if (i >= 2 * n) return;
+  T* to = i < n ? dweight : dbias;
+  if (!to) return;
+  C sum = C(0);
+  for (i64 slice = 0; slice < slices; ++slice) sum += partial[slice * 2 * n + i];
+  to[i < n ? i : i - n] = convert_element<T>(sum);
+}
+
+template <class T>
+void weights_backward(const LayerNormBackwardArgs& a, Executor& executor) {
+  using C = compute_t<T>;
+  constexpr int width = 16 / sizeof(T);
+  const RowSlices slices(a.rows, a.n);
+  WeightsWork<T> work{a.rows,
+                      a.n,
+                      slices.length,
+                      1,
+                      rows_of<const T>(a.dy),
+                      rows_of<const T>(a.x),
+                      a.rms ? nullptr : static_cast<const C*>(a.mean),
+                      static_cast<const C*>(a.rstd),
+                      static_cast<C*>(a.workspace)};
+  const auto run = [&](auto wide, void (*kernel)(const WeightsWork<T>)) {
+    work.column_blocks = tile::ceil_div<i64>(a.n, team_lanes * wide);
+    launch("layer_norm_backward", kernel, work.column_blocks * slices.count, 256, 0, executor, work);
+  };
+  if (RowLayout(sizeof(T), a.dy, a.x).aligned && a.n % width == 0) run(tile::Int<width>{}, weights_kernel<T, width>);
+  else run(tile::Int<1>{}, weights_kernel<T, 1>);
+  launch("layer_norm_backward", weights_sum_kernel<T>, tile::ceil_div<i64>(2 * a.n, 256), 256, 0, executor,
+         static_cast<const C*>(work.partial), slices.count, static_cast<i64>(a.n), static_cast<T*>(a.dweight),
+         static_cast<T*>(a.dbias));
+}
+
+}  // namespace
+
+// The sums first: dx may be dy.
+void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    if (a.dweight || a.dbias) weights_backward<T>(a, executor);
+    if (!a.dx.data) return;
+    const NormBackwardWork<T> work{a.rows,
+                                   a.n,
+                                   rows_of<T>(a.dx),
+                                   rows_of<const T>(a.dy),
+                                   rows_of<const T>(a.x),
+                                   static_cast<const T*>(a.weight),
+                                   a.rms ? nullptr : static_cast<const C*>(a.mean),
+                                   static_cast<const C*>(a.rstd)};
+    const RowArg weight{const_cast<void*>(a.weight), 0};
+    with_team<T, true>(a.n, RowLayout(sizeof(T), a.x, a.dy, a.dx, weight), [&](auto width, auto team, auto held) {
+      using Team = decltype(team);
+      launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, 0,
+             executor, work);
+    });
+  });
+}
+
+long long layer_norm_backward_workspace(Scalar type, long long rows, long long n) {
+  return RowSlices(rows, n).count * 2 * n * (type == Scalar::f64 ? 8 : 4);
+}
+
+}  // namespace tessera::gpu_kernels
