@@ -1,0 +1,179 @@
+// The kernels of reductions, for memory of one type or any; see reduce.h.
+#pragma once
+#include "reduce.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+/// Memory whose type is known at run time.
+struct AnyType {};
+
+template <class C, class M>
+TESSERA_DEVICE C load_element(const ReducePlan& plan, i64 at) {
+  if constexpr (tile::is_same_v<M, AnyType>) return load_as<C>(plan.in, plan.in_type, at);
+  else return tile::convert_element<C>(static_cast<const M*>(plan.in)[at]);
+}
+
+/// What a thread folds, in `ways` lanes that do not wait for one another.
+template <class Fold, int ways>
+struct Folder {
+  typename Fold::Local local[ways];
+  typename Fold::State state[ways];
+  int pending = 0;
+
+  TESSERA_DEVICE Folder() {
+    tile::unroll<ways>([&](auto j) {
+      local[j] = Fold::start();
+      state[j] = Fold::begin();
+    });
+  }
+  TESSERA_DEVICE void fold(int j, typename Fold::Compute x, i64 index) { Fold::fold(local[j], x, index); }
+  /// After every round of fold()s.
+  TESSERA_DEVICE void next() {
+    if (++pending == 128) flush();
+  }
+  TESSERA_DEVICE void flush() {
+    tile::unroll<ways>([&](auto j) { Fold::flush(state[j], local[j]); });
+    pending = 0;
+  }
+};
+
+template <class Fold>
+struct Join {
+  using State = typename Fold::State;
+  TESSERA_DEVICE State operator()(const State& a, const State& b) const { return Fold::join(a, b); }
+};
+
+/// A team of plan.team threads, 32 or 256, for each slice of a result.
+template <class Fold, class M, int width>
+TESSERA_KERNEL(256)
+void reduce_rows(const ReducePlan plan) {
+  using C = typename Fold::Compute;
+  using State = typename Fold::State;
+  const int thread = tile::thread_in_block(), rank = thread % plan.team;
+  const i64 unit = tile::block_in_grid() * (256 / plan.team) + thread / plan.team;
+  const i64 result = tile::quotient(unit, plan.slices), slice = unit - result * plan.slices;
+  if (result >= plan.results.total) return;
+  i64 base[2];
+  plan.results.locate(result, 1, base);
+  const i64 begin = slice * plan.slice_length;
+  const i64 end = tile::min<i64>(plan.elements.total, begin + plan.slice_length);
+  Folder<Fold, width> folder;
+  if constexpr (width > 1) {
+    const Span<const M, width> row(static_cast<const M*>(plan.in) + base[0] + begin, end - begin);
+    for (i64 p = rank; p < row.packs(); p += plan.team) {
+      const i64 first = row.first(p);
+      if (row.whole(first)) {
+        const Lanes<C, M, width> v(row.load(p, M()));
+        tile::unroll<width>([&](auto j) { folder.fold(j, v[j], begin + first + j); });
+      } else {
+        tile::unroll<width>([&](auto j) {
+          if (row.inside(first + j)) folder.fold(j, tile::convert_element<C>(row.data[first + j]), begin + first + j);
+        });
+      }
+      folder.next();
+    }
+  } else {
+    for (i64 i = begin + rank; i < end; i += plan.team) {
+      i64 at[1];
+      plan.elements.locate(i, 1, at);
+      folder.fold(0, load_element<C, M>(plan, base[0] + at[0]), i);
+      folder.next();
+    }
+  }
+  folder.flush();
+  State state = folder.state[0];
+  for (int j = 1; j < width; ++j) state = Fold::join(state, folder.state[j]);
+  state = plan.team == team_lanes ? join_lanes(state, Join<Fold>{}) : join_block<256>(state, Join<Fold>{});
+  if (rank != 0) return;
+  if (plan.states) static_cast<State*>(plan.states)[unit] = state;
+  else store_result<Fold>(plan, base[1], state);
+}
+
+/// Threads next to each other take results next to each other, `width` each; plan.ways threads share them.
+template <class Fold, class M, int width>
+TESSERA_KERNEL(256)
+void reduce_columns(const ReducePlan plan) {
+  using C = typename Fold::Compute;
+  using State = typename Fold::State;
+  __shared__ State room[256];
+  const int thread = tile::thread_in_block(), lanes = 256 / plan.ways, lane = thread % lanes, way = thread / lanes;
+  const i64 group = tile::quotient(tile::block_in_grid(), plan.slices);
+  const i64 slice = tile::block_in_grid() - group * plan.slices, pack = group * lanes + lane;
+  const bool exists = pack < plan.results.total / width;
+  i64 base[2] = {0, 0};
+  Folder<Fold, width> folder;
+  if (exists) {
+    plan.results.locate(pack, width, base);
+    const i64 begin = slice * plan.slice_length;
+    const i64 end = tile::min<i64>(plan.elements.total, begin + plan.slice_length);
+    for (i64 i = begin + way; i < end; i += plan.ways) {
+      i64 at[1];
+      plan.elements.locate(i, 1, at);
+      if constexpr (width > 1) {
+        const auto* from = static_cast<const M*>(plan.in) + base[0] + at[0];
+        const Lanes<C, M, width> v(*reinterpret_cast<const Pack<M, width>*>(from));
+        tile::unroll<width>([&](auto j) { folder.fold(j, v[j], i); });
+      } else {
+        folder.fold(0, load_element<C, M>(plan, base[0] + at[0]), i);
+      }
+      folder.next();
+    }
+    folder.flush();
+  }
+  const i64 step = plan.results.rank > 0 ? plan.results.strides[1][plan.results.rank - 1] : 0;
+  tile::unroll<width>([&](auto j) {
+    State state = folder.state[j];
+    if (plan.ways > 1) {
+      room[thread] = state;
+      tile::sync_block();
+      for (int w = 1; way == 0 && w < plan.ways; ++w) state = Fold::join(state, room[w * lanes + lane]);
+      tile::sync_block();
+    }
+    if (exists && way == 0) {
+      if (plan.states) static_cast<State*>(plan.states)[(pack * width + j) * plan.slices + slice] = state;
+      else store_result<Fold>(plan, base[1] + j * step, state);
+    }
+  });
+}
+
+/// Whether `width` neighbouring results can be loaded at once from every place of their elements.
+template <class M>
+bool takes_packs(const ReducePlan& plan, int width) {
+  const auto& r = plan.results;
+  if (r.rank == 0 || r.strides[0][r.rank - 1] != 1 || r.lengths[r.rank - 1] % width != 0) return false;
+  if (reinterpret_cast<size_t>(plan.in) % 16 != 0) return false;
+  for (int d = 0; d + 1 < r.rank; ++d)
+    if (r.strides[0][d] % width != 0) return false;
+  for (int d = 0; d < plan.elements.rank; ++d)
+    if (plan.elements.strides[0][d] % width != 0) return false;
+  return true;
+}
+
+template <class Fold, class M>
+void launch_reduce(const ReducePlan& plan, Executor& executor) {
+  constexpr bool can_pack = Fold::takes_packs && !tile::is_same_v<M, AnyType>;
+  constexpr int width = can_pack ? 16 / sizeof(M) : 1;
+  const auto go = [&](void (*kernel)(const ReducePlan), i64 threads) {  // threads of a slice
+    launch("reduce", kernel, tile::ceil_div<i64>(threads, 256) * plan.slices, 256, 0, executor, plan);
+  };
+  if (plan.columns) {
+    if constexpr (can_pack)
+      if (takes_packs<M>(plan, width))
+        return go(reduce_columns<Fold, M, width>, plan.results.total / width * plan.ways);
+    return go(reduce_columns<Fold, M, 1>, plan.results.total * plan.ways);
+  }
+  const auto& e = plan.elements;
+  if constexpr (can_pack)
+    if (e.rank == 1 && e.strides[0][0] == 1 && e.total >= 64)
+      return go(reduce_rows<Fold, M, width>, plan.results.total * plan.team);
+  go(reduce_rows<Fold, M, 1>, plan.results.total * plan.team);
+}
+
+template <class C, class M>
+void run_reduce(const ReducePlan& plan, Executor& executor) {
+  with_fold<C>(plan.op, [&](auto fold) { launch_reduce<typename decltype(fold)::type, M>(plan, executor); });
+}
+
+}  // namespace
+}  // namespace tessera::gpu_kernels
