@@ -28,7 +28,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   endforeach()
 
   # The lists of kernels that are the same for GPUs are compiled once more, with the GPUs' tables behind them.
-  set(gpu_families attention attention_math elementwise matmul conv shape transfer)
+  set(gpu_families attention attention_math conv elementwise loss matmul norm reduction shape transfer)
   list(TRANSFORM gpu_families PREPEND src/kernels/cpu/)
   list(TRANSFORM gpu_families APPEND .cpp)
   file(GLOB gpu_lists CONFIGURE_DEPENDS src/kernels/gpu/*.cpp)

@@ -1,4 +1,5 @@
 // Softmax cross-entropy: the loss of a row in one pass over its logits, their gradient in one more, in place or not.
+#include "fault.h"
 #include "rows.h"
 
 namespace tessera::gpu_kernels {
@@ -21,14 +22,6 @@ struct CrossEntropyWork {
   gpu::Fault* fault;
   const char* op;
 };
-
-/// The first thread to come here reports its index.
-TESSERA_DEVICE void raise(gpu::Fault* fault, const char* op, i64 index, i64 bound) {
-  if (atomicCAS_system(&fault->raised, 0, 1) != 0) return;
-  fault->op = op;
-  fault->index = index;
-  fault->bound = bound;
-}
 
 template <class T, int width, class Team>
 TESSERA_KERNEL(Team::threads)

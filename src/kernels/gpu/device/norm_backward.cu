@@ -13,7 +13,7 @@ template <class T>
 struct NormBackwardWork {
   i64 rows, n;
   Rows<T> dx;
-  Rows<const T> dy, x;
+  Rows<const T> dy, x, addend;  // the last may be missing
   const T* weight;
   const compute_t<T>*mean, *rstd;  // no mean: RMS norm
 };
@@ -48,11 +48,17 @@ void norm_backward_kernel(const NormBackwardWork<T> work) {
   sums = Team::join(sums, Plus{});
   const C a = work.mean ? sums.first / static_cast<C>(work.n) : C(0), b = sums.second / static_cast<C>(work.n);
   const Span<T, width> dx(work.dx[r], work.n);
+  const Span<const T, width> addend(work.addend[r], work.n);
   for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
     const Loaded v(x.get(p, k)), g = gradient(p, k);
+    C to[width];
+    tile::unroll<width>([&](auto j) { to[j] = (g[j] - a - (v[j] - mean) * rstd * b) * rstd; });
+    if (work.addend.data) {
+      const Loaded more(addend.load(p, zero));
+      tile::unroll<width>([&](auto j) { to[j] += more[j]; });
+    }
     Pack<T, width> out;
-    tile::unroll<width>(
-        [&](auto j) { out.lane[j] = convert_element<T>((g[j] - a - (v[j] - mean) * rstd * b) * rstd); });
+    tile::unroll<width>([&](auto j) { out.lane[j] = convert_element<T>(to[j]); });
     dx.store(p, out);
   });
 }
@@ -167,15 +173,17 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
                                    rows_of<T>(a.dx),
                                    rows_of<const T>(a.dy),
                                    rows_of<const T>(a.x),
+                                   rows_of<const T>(a.addend),
                                    static_cast<const T*>(a.weight),
                                    a.rms ? nullptr : static_cast<const C*>(a.mean),
                                    static_cast<const C*>(a.rstd)};
     const RowArg weight{const_cast<void*>(a.weight), 0};
-    with_team<T, true>(a.n, RowLayout(sizeof(T), a.x, a.dy, a.dx, weight), [&](auto width, auto team, auto held) {
-      using Team = decltype(team);
-      launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, 0,
-             executor, work);
-    });
+    with_team<T, true>(a.n, RowLayout(sizeof(T), a.x, a.dy, a.dx, a.addend, weight),
+                       [&](auto width, auto team, auto held) {
+                         using Team = decltype(team);
+                         launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows),
+                                Team::threads, 0, executor, work);
+                       });
   });
 }
 

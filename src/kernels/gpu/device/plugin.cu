@@ -8,6 +8,9 @@ gpu::Runtime& vendor_runtime();
 extern ElementwiseTable elementwise_table;
 extern PoolTable pool_table;
 extern GemmTable gemm_table;
+extern NormTable norm_table;
+extern SoftmaxTable softmax_table;
+extern ReduceTable reduce_table;
 extern ConvTable conv_table;
 extern AttentionTable attention_table;
 const CreationTable* device_creation_table();
@@ -20,10 +23,13 @@ const StepTable* device_step_table();
 extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* tessera_plugin() {
   using namespace tessera;
   static const gpu_kernels::Tables tables{.elementwise = &gpu_kernels::elementwise_table,
+                                          .reduce = &gpu_kernels::reduce_table,
                                           .pool = &gpu_kernels::pool_table,
                                           .gemm = &gpu_kernels::gemm_table,
                                           .conv = &gpu_kernels::conv_table,
                                           .attention = &gpu_kernels::attention_table,
+                                          .norm = &gpu_kernels::norm_table,
+                                          .softmax = &gpu_kernels::softmax_table,
                                           .index = gpu_kernels::device_index_table(),
                                           .creation = gpu_kernels::device_creation_table(),
                                           .draw = gpu_kernels::device_draw_table(),
