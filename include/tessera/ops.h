@@ -215,7 +215,8 @@ Tensor softmax(const Tensor& x, int64_t dim);
 Tensor log_softmax(const Tensor& x, int64_t dim);
 
 // ---- losses: src/ops/loss.cpp ---------------------------------------------------------------------------------------
-/// logits [..., classes], target [...] (i64); mean over the targets that are not `ignore_index`.
+/// logits [..., classes], target [...] (i64); mean over the targets that are not `ignore_index`. Of f16
+/// and bf16 logits the loss is f32.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_index = -100,
                      double label_smoothing = 0);
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduction, int64_t ignore_index = -100,

@@ -11,7 +11,8 @@
 namespace tessera {
 namespace {
 
-// ---- cross_entropy: logits [..., classes], target [...] -> loss, log-sum-exp [...] (hidden)
+// ---- cross_entropy: logits [..., classes], target [...] -> loss, log-sum-exp [...] (hidden), both f32 for halves: so
+// autocast needs no f32 copy of the logits
 
 // Checks logits and target and gives the shape of the rows.
 Shape rows_of_logits(std::string_view op, const TensorMeta& logits, const TensorMeta& target, const LossAttrs& attrs) {
@@ -29,8 +30,8 @@ Shape rows_of_logits(std::string_view op, const TensorMeta& logits, const Tensor
 Metas infer_cross_entropy(std::span<const TensorMeta> in, const Attrs& attrs) {
   auto& loss = attrs.as<LossAttrs>();
   Shape rows = rows_of_logits("cross_entropy", in[0], in[1], loss);
-  return {{loss.reduction == Reduction::None ? rows : Shape(), in[0].dtype, in[0].device},
-          {rows, statistics_dtype(in[0].dtype), in[0].device}};
+  const DType dtype = statistics_dtype(in[0].dtype);
+  return {{loss.reduction == Reduction::None ? rows : Shape(), dtype, in[0].device}, {rows, dtype, in[0].device}};
 }
 
 // d loss / d logits = dloss (softmax - smoothed target), and zero in rows that are ignored.
@@ -39,12 +40,12 @@ Tensors cross_entropy_vjp(const Saved& s, const Tensors& grads) {
   auto& attrs = s.attrs.as<LossAttrs>();
   int64_t classes = logits.shape().back().value();
   Tensor ignored = full({}, static_cast<double>(attrs.ignore_index), target.dtype(), target.device());
-  Tensor counted = ne(target, ignored), weight = cast(counted, logits.dtype());
+  Tensor counted = ne(target, ignored), weight = cast(counted, grads[0].dtype());
   Tensor g = attrs.reduction == Reduction::Mean ? grads[0] / sum(weight) : grads[0];
   Tensor smoothed = one_hot(where(counted, target, zeros_like(ignored)), classes);
   smoothed = cast(smoothed, logits.dtype()) * (1 - attrs.label_smoothing) +
              attrs.label_smoothing / static_cast<double>(classes);
-  return {(softmax(logits, -1) - smoothed) * unsqueeze(weight * g, -1), {}};
+  return {cast((softmax(logits, -1) - smoothed) * unsqueeze(weight * g, -1), logits.dtype()), {}};
 }
 
 template <class F>
@@ -126,7 +127,6 @@ const Op cross_entropy_op = {.name = "cross_entropy",
                              .fused_vjp = cross_entropy_fused_vjp,
                              .reference = cross_entropy_reference,
                              .saves = {.inputs = 0b11, .outputs = 0b10},
-                             .autocast = Autocast::Float32,
                              .hidden_outputs = 1};
 
 constexpr const Op* ops[] = {&cross_entropy_op, &cross_entropy_backward};
