@@ -36,6 +36,10 @@ std::vector<Heads> attentions() {
       {"additive mask", 2, 3, 3, 7, 11, 5, 5, {}, Mask::Additive},
       {"additive mask per head", 2, 3, 3, 7, 11, 5, 5, {}, Mask::Head},
       {"additive mask, grouped, causal", 1, 4, 2, 19, 19, 8, 8, causal, Mask::Additive},
+      {"blocks, heads of 64, grouped, causal", 1, 2, 1, 131, 131, 64, 64, causal},
+      {"blocks, heads of 128", 1, 1, 1, 67, 130, 128, 128},
+      {"blocks, heads of 40 and 96, bool mask", 1, 2, 2, 67, 70, 40, 96, {}, Mask::Bool},
+      {"blocks, heads of 32, additive mask per head", 1, 2, 2, 33, 66, 32, 32, {}, Mask::Head},
   };
 }
 
@@ -129,7 +133,8 @@ void add_packed_heads(std::vector<OpCase>& cases) {
                                              {"causal", 2, 13, 2, 11, true},
                                              {"causal, off the tile", 1, 67, 2, 33, true},
                                              {"bool mask", 1, 11, 2, 4, false, Mask::Bool},
-                                             {"additive mask", 2, 5, 3, 4, true, Mask::Additive}}) {
+                                             {"additive mask", 2, 5, 3, 4, true, Mask::Additive},
+                                             {"blocks, heads of 64, causal", 1, 130, 2, 64, true}}) {
     AttentionAttrs attrs{.causal = c.causal, .heads = c.heads};
     cases.push_back({.op = "attention_qkv",
                      .label = c.label,

@@ -2,6 +2,10 @@
 #pragma once
 #include "../../base.h"
 
+#if defined(TESSERA_SIMULATED_GPU)
+#include TESSERA_SIMULATED_GPU  // a test's: what this header and ptx.h declare, on the host
+#else
+
 #if !TESSERA_GPU_COMPILER
 #error "arch/gpu/block.h holds device code: compile it with nvcc, NVRTC or clang for HIP"
 #endif
@@ -35,3 +39,5 @@ TESSERA_DEVICE void sync_block() { __syncthreads(); }
 #endif
 
 TESSERA_TILE_END
+
+#endif

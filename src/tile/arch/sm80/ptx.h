@@ -4,6 +4,7 @@
 #include "../../types.h"
 #include "../gpu/block.h"
 
+#if !defined(TESSERA_SIMULATED_GPU)
 #if !defined(__CUDACC__)
 #error "arch/sm80 is code for NVIDIA cards: compile it with nvcc or NVRTC"
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -100,3 +101,5 @@ TESSERA_DEVICE float from_lane_xor(float x, int mask) { return __shfl_xor_sync(~
 
 }  // namespace sm80
 TESSERA_TILE_END
+
+#endif

@@ -1,0 +1,227 @@
+// Blocks of an NVIDIA card on the host, for tests of device code: threads are coroutines that hand over to each other
+// at barriers and at instructions of a whole warp, which compute what the manual says ("PTX ISA": cp.async, ldmatrix,
+// mma). Copies take place no earlier than their wait, so that one that is missing shows.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tile/types.h"
+
+#define TESSERA_DEVICE inline
+
+struct uint4 {
+  unsigned x, y, z, w;
+};
+
+namespace simulated {
+
+inline void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "simulated GPU: %s\n", what);
+  std::abort();
+}
+inline bool is_aligned(const void* p, int bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+  bool valid;
+  void run() const { valid ? std::memcpy(to, from, bytes) : std::memset(to, 0, bytes); }
+};
+
+struct Thread {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  bool done = false;
+  std::vector<Copy> open;                // cp.async since the last commit
+  std::deque<std::vector<Copy>> groups;  // not waited for
+};
+
+/// The threads that meet at a barrier or an instruction.
+struct Meeting {
+  int arrived = 0, rounds = 0;
+  void* arguments[32];
+};
+
+struct Block {
+  long long index;
+  std::function<void()> body;
+  std::vector<Thread> threads;
+  std::vector<Meeting> warps;
+  Meeting barrier;
+  int current = 0;
+  ucontext_t caller;
+};
+inline Block* block;
+
+/// Goes on with the next thread that is not done; back to the caller after the last.
+inline void hand_over() {
+  Block& b = *block;
+  const int from = b.current, count = static_cast<int>(b.threads.size());
+  for (int i = 1; i <= count; ++i) {
+    const int next = (from + i) % count;
+    if (b.threads[next].done) continue;
+    require(next != from, "a thread waits and all others have ended");
+    b.current = next;
+    swapcontext(&b.threads[from].context, &b.threads[next].context);
+    return;
+  }
+  swapcontext(&b.threads[from].context, &b.caller);
+}
+
+inline void run_thread() {
+  block->body();
+  Thread& self = block->threads[block->current];
+  for (auto& group : self.groups)
+    for (const Copy& copy : group) copy.run();
+  for (const Copy& copy : self.open) copy.run();
+  self.done = true;
+  hand_over();
+}
+
+/// Runs `body` as every thread of a block.
+inline void run_block(long long index, int threads, const std::function<void()>& body) {
+  Block b{index, body, std::vector<Thread>(threads), std::vector<Meeting>(threads / 32), {}, 0, {}};
+  block = &b;
+  constexpr size_t stack_bytes = 256 << 10;
+  for (Thread& t : b.threads) {
+    t.stack.reset(new char[stack_bytes]);
+    getcontext(&t.context);
+    t.context.uc_stack.ss_sp = t.stack.get();
+    t.context.uc_stack.ss_size = stack_bytes;
+    makecontext(&t.context, run_thread, 0);
+  }
+  swapcontext(&b.caller, &b.threads[0].context);
+}
+
+/// Waits until `count` threads have come; the last one runs op.
+template <class Op>
+void meet(Meeting& meeting, int count, const Op& op) {
+  const int round = meeting.rounds;
+  if (++meeting.arrived == count) {
+    meeting.arrived = 0;
+    ++meeting.rounds;
+    op();
+  } else {
+    while (meeting.rounds == round) hand_over();
+  }
+}
+
+/// One instruction of this warp: op(arguments of its 32 lanes).
+template <class Argument, class Op>
+void warp_instruction(Argument& argument, const Op& op) {
+  Meeting& warp = block->warps[block->current / 32];
+  warp.arguments[block->current % 32] = &argument;
+  meet(warp, 32, [&] {
+    Argument* lanes[32];
+    for (int l = 0; l < 32; ++l) lanes[l] = static_cast<Argument*>(warp.arguments[l]);
+    op(lanes);
+  });
+}
+
+}  // namespace simulated
+
+TESSERA_TILE_BEGIN
+
+inline int thread_in_block() { return simulated::block->current; }
+inline i64 block_in_grid() { return simulated::block->index; }
+inline void sync_block() {
+  simulated::meet(simulated::block->barrier, static_cast<int>(simulated::block->threads.size()), [] {});
+}
+
+namespace sm80 {
+
+template <int Bytes>
+void copy_async(void* shared, const void* global, bool valid) {
+  simulated::require(simulated::is_aligned(shared, Bytes) && (!valid || simulated::is_aligned(global, Bytes)),
+                     "cp.async: address is not aligned");
+  simulated::block->threads[simulated::block->current].open.push_back({shared, global, Bytes, valid});
+}
+inline void commit_copies() {
+  simulated::Thread& self = simulated::block->threads[simulated::block->current];
+  self.groups.push_back(std::move(self.open));
+  self.open.clear();
+}
+template <int N>
+void wait_copies() {
+  auto& groups = simulated::block->threads[simulated::block->current].groups;
+  for (; static_cast<int>(groups.size()) > N; groups.pop_front())
+    for (const simulated::Copy& copy : groups.front()) copy.run();
+}
+
+template <bool Transposed>
+void load_matrices(u32 (&r)[4], const void* row) {
+  struct Lane {
+    u32* r;
+    const u16* row;
+  } self{r, static_cast<const u16*>(row)};
+  simulated::require(simulated::is_aligned(row, 16), "ldmatrix: address is not aligned");
+  simulated::warp_instruction(self, [](Lane** lanes) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      int banks = 0;  // of 16 bytes
+      for (int l = 0; l < 8; ++l) banks |= 1 << reinterpret_cast<std::uintptr_t>(lanes[matrix * 8 + l]->row) / 16 % 8;
+      simulated::require(banks == 255, "ldmatrix: rows meet in a bank");
+      for (int l = 0; l < 32; ++l) {
+        const auto element = [&](int i, int j) {
+          return static_cast<u32>(Transposed ? lanes[matrix * 8 + j]->row[i] : lanes[matrix * 8 + i]->row[j]);
+        };
+        lanes[l]->r[matrix] = element(l / 4, l % 4 * 2) | element(l / 4, l % 4 * 2 + 1) << 16;
+      }
+    }
+  });
+}
+
+template <class T>
+void multiply_add(float* c, const u32* a, const u32* b) {
+  struct Lane {
+    float* c;
+    const u32 *a, *b;
+  } self{c, a, b};
+  simulated::warp_instruction(self, [](Lane** lanes) {
+    const auto element = [](const u32* words, int e) {
+      T x;
+      x.bits = static_cast<u16>(words[e / 2] >> e % 2 * 16);
+      return static_cast<float>(x);
+    };
+    float left[16][16], right[16][8];
+    for (int l = 0; l < 32; ++l) {
+      for (int e = 0; e < 8; ++e)
+        left[l / 4 + 8 * (e / 2 % 2)][l % 4 * 2 + e % 2 + 8 * (e / 4)] = element(lanes[l]->a, e);
+      for (int e = 0; e < 4; ++e) right[l % 4 * 2 + e % 2 + 8 * (e / 2)][l / 4] = element(lanes[l]->b, e);
+    }
+    for (int l = 0; l < 32; ++l)
+      for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 16; ++k) lanes[l]->c[e] += left[l / 4 + 8 * (e / 2)][k] * right[k][l % 4 * 2 + e % 2];
+  });
+}
+
+template <class T>
+u32 pack(float low, float high) {
+  return static_cast<u32>(T(low).bits) | static_cast<u32>(T(high).bits) << 16;
+}
+inline float fast_exp2(float x) { return std::exp2(x); }
+inline float fast_log2(float x) { return std::log2(x); }
+
+inline float from_lane_xor(float x, int mask) {
+  struct Lane {
+    float given, taken;
+    int mask;
+  } self{x, 0, mask};
+  simulated::warp_instruction(self, [](Lane** lanes) {
+    for (int l = 0; l < 32; ++l) lanes[l]->taken = lanes[l ^ lanes[l]->mask]->given;
+  });
+  return self.taken;
+}
+
+}  // namespace sm80
+TESSERA_TILE_END
