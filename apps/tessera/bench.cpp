@@ -13,6 +13,7 @@
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 #include "tessera/parallel.h"
+#include "tessera/stream.h"
 
 namespace tessera::app {
 namespace {
@@ -39,14 +40,47 @@ double seconds_of(const std::function<void()>& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Times of a GPU, between two of its events: of a graph of so many runs that launching it does not count.
+std::function<double()> clock_of(const std::function<void()>& run, Device device) {
+  if (!device.is_gpu()) return [run] { return seconds_of(run); };
+  struct Clock {
+    Device device;
+    Graph graph = {};
+    Event begin{device, true}, end{device, true};
+    int runs = 0;
+    void capture(const std::function<void()>& run, int count) {
+      runs = count;
+      graph.capture(device, [&] {
+        for (int i = 0; i < count; ++i) run();
+      });
+      graph.replay();
+    }
+    double seconds() {
+      begin.record(current_stream(device));
+      graph.replay();
+      end.record(current_stream(device));
+      end.synchronize();
+      return end.milliseconds_since(begin) * 1e-3 / runs;
+    }
+  };
+  auto clock = std::make_shared<Clock>(Clock{device});
+  clock->capture(run, 10);
+  const double once = clock->seconds();
+  if (once < 1e-4) clock->capture(run, static_cast<int>(std::clamp(1e-3 / once, 10.0, 1000.0)));
+  return [clock] { return clock->seconds(); };
+}
+
 // Rounds over all candidates until the time is used: drift of the machine meets all alike.
-void time_interleaved(std::vector<Candidate>& candidates, double seconds) {
-  for (Candidate& c : candidates)
+void time_interleaved(std::vector<Candidate>& candidates, double seconds, Device device) {
+  std::vector<std::function<double()>> clocks;
+  for (Candidate& c : candidates) {
     for (int warm = 0; warm < 3; ++warm) c.run();
+    clocks.push_back(clock_of(c.run, device));
+  }
   auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds) ||
          candidates[0].times.size() < 5)
-    for (Candidate& c : candidates) c.times.push_back(seconds_of(c.run));
+    for (size_t i = 0; i < candidates.size(); ++i) candidates[i].times.push_back(clocks[i]());
 }
 
 DType dtype_option(const std::string& name) {
@@ -80,6 +114,28 @@ void run_gemm(const Tensor& a, const Tensor& b, const Tensor& d0, const Tensor& 
   cpu_kernels::gemm_table().run(args, executor());
 }
 
+void bench_gemm_on_gpu(const BenchOptions& options) {
+  if (options.epilogue != "none") throw UsageError("--epilogue " + options.epilogue + " is measured on the cpu only");
+  const DType dtype = dtype_option(options.dtype);
+  const Device device = options.target();
+  NoGrad guard;
+  Generator generator(options.seed);
+  const int64_t m = options.m, n = options.n, k = options.k;
+  const Tensor a = randn({m, k}, generator).to(dtype).to(device), b = randn({k, n}, generator).to(dtype).to(device);
+  Tensor c;
+  std::vector<Candidate> candidates{{"tessera", [&] {
+                                       c = Tensor();  // the next result lies where the last one lay
+                                       c = matmul(a, b);
+                                     }}};
+  time_interleaved(candidates, options.seconds, device);
+  const double time = candidates[0].median(), rate = 2.0 * options.m * options.n * options.k / time * 1e-9;
+  fmt::print("gemm {}x{}x{} {} on {}\n", m, n, k, options.dtype, properties(device).name);
+  fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", "tessera", rate, time * 1e3);
+  Results results("bench op gemm", options);
+  results.add("tessera", rate, "GFLOP/s", true);
+  results.write();
+}
+
 void bench_gemm(const BenchOptions& options) {
   DType dtype = dtype_option(options.dtype);
   bool fused = options.epilogue == "add_add_gelu";
@@ -97,7 +153,7 @@ void bench_gemm(const BenchOptions& options) {
                             }});
   const cpu_kernels::FmaPeak ceiling = cpu_kernels::measure_fma_peak(num_threads());
   const double peak = ceiling.gflops, share = ceiling.share(num_threads());
-  time_interleaved(candidates, options.seconds);
+  time_interleaved(candidates, options.seconds, cpu());
 
   Results results("bench op gemm", options);
   double flops = 2.0 * m * n * k;
@@ -131,10 +187,10 @@ void bench_gemm(const BenchOptions& options) {
   results.write();
 }
 
-Tensors inputs_of(const OpCase& c, DType dtype, Generator& generator) {
+Tensors inputs_of(const OpCase& c, DType dtype, Device device, Generator& generator) {
   Tensors in = c.inputs(generator);
   for (Tensor& t : in)
-    if (t.defined() && t.dtype() == Float64) t = t.to(dtype);
+    if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
   return in;
 }
 
@@ -164,9 +220,10 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
   NoGrad guard;
   Generator generator(options.seed);
   DType dtype = dtype_option(options.dtype);
+  const Device device = options.target();
   const Op& op = find_op(c.op);
   std::string name = fmt::format("{} {}", c.op, c.label);
-  std::vector<Tensors> inputs{inputs_of(c, dtype, generator)}, outputs(1);
+  std::vector<Tensors> inputs{inputs_of(c, dtype, device, generator)}, outputs(1);
   double bytes = c.bytes * static_cast<double>(size_of(dtype)) / 4;
   size_t slot = 0;
   auto next = [&] { return slot = (slot + 1) % inputs.size(); };
@@ -181,6 +238,10 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
                             size_t i = next();
                             const Tensor& from = largest(inputs[i]);
                             outputs[i].clear();
+                            if (device.is_gpu()) {
+                              outputs[i] = {clone(from)};
+                              return;
+                            }
                             outputs[i] = {empty(from.shape(), from.dtype())};
                             cpu_kernels::plain_copy(outputs[i][0].data_ptr(), from.data_ptr(),
                                                     static_cast<long long>(bytes_of(from)));
@@ -190,12 +251,12 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
     if (memory) {
       constexpr double kAll = 400e6;
       for (int more = static_cast<int>(std::clamp(kAll / bytes, 2.0, 64.0)) / 2 * 2; more > 0; --more)
-        inputs.push_back(inputs_of(c, dtype, generator));  // an odd number in all: both candidates meet each
+        inputs.push_back(inputs_of(c, dtype, device, generator));  // an odd number in all: both candidates meet each
       outputs.resize(inputs.size());
       for (size_t i = 0; i < inputs.size(); ++i) candidates[i % 2].run();
     }
     for (Candidate& candidate : candidates) candidate.times.clear();
-    time_interleaved(candidates, options.seconds);
+    time_interleaved(candidates, options.seconds, options.target());
     double copy = bytes > 0 ? 2 * bytes_of(largest(inputs[0])) / candidates[1].median() : 0;
     report_case(memory ? name + ", from memory" : name, candidates[0].median(), c.flops, bytes, copy, results);
   }
@@ -203,7 +264,7 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
 
 void run(const BenchOptions& options) {
   options.apply();
-  if (options.op == "gemm") return bench_gemm(options);
+  if (options.op == "gemm") return options.target().is_gpu() ? bench_gemm_on_gpu(options) : bench_gemm(options);
   std::vector<OpCase> chosen;
   std::string known;
   for (OpCase& c : op_cases()) {
@@ -213,7 +274,8 @@ void run(const BenchOptions& options) {
   }
   if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm all" + known);
   Results results("bench op " + options.op, options);
-  fmt::print("{} threads\n", num_threads());
+  fmt::print("{}\n",
+             options.target().is_gpu() ? properties(options.target()).name : fmt::format("{} threads", num_threads()));
   for (const OpCase& c : chosen) bench_case(c, options, results);
   results.write();
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tessera/device.h"
 #include "tessera/error.h"
 
 namespace tessera::app {
@@ -22,6 +23,8 @@ struct CommonOptions {
   void add_to(CLI::App& app, bool measures);
   /// Checks the device and sets threads and seed. Throws UsageError.
   void apply() const;
+  /// The device, which apply() has checked.
+  Device target() const { return parse_device(device); }
 };
 
 /// What was measured, for `--json FILE`: {command, device, threads, results: [{name, value, unit, better}]}.

@@ -21,17 +21,41 @@ std::string field_of(const char* file, const std::string& key) {
 
 double memory_gib() { return std::strtod(field_of("/proc/meminfo", "MemTotal").c_str(), nullptr) / (1 << 20); }
 
+// The GPUs of a kind, or why there is none.
+void show_gpus(DeviceType type, nlohmann::json& list) {
+  for (int i = 0; i < device_count(type); ++i) {
+    const Device device{type, static_cast<int8_t>(i)};
+    try {
+      const DeviceProperties p = properties(device);
+      const double gib = static_cast<double>(p.memory) / 0x1p30;
+      fmt::print("{:<8} {}, {}\n         {} multiprocessors, {:.1f} GiB memory\n", to_string(device), p.name,
+                 p.architecture, p.multiprocessors, gib);
+      list.push_back({{"name", to_string(device)},
+                      {"model", p.name},
+                      {"architecture", p.architecture},
+                      {"multiprocessors", p.multiprocessors},
+                      {"memory_bytes", p.memory}});
+    } catch (const Error& e) {
+      fmt::print("{:<8} {}\n", to_string(device), e.what());
+    }
+  }
+  if (device_count(type) > 0) return;
+  const Device first{type, 0};
+  const std::string name = to_string(first);
+  fmt::print("{:<8} none: {}\n", name.substr(0, name.find(':')), why_unavailable(first));
+}
+
 void show(const CommonOptions& options) {
   options.apply();
   fmt::print("cpu      {}\n         kernels for {}, {} threads, {:.1f} GiB memory\n",
              field_of("/proc/cpuinfo", "model name"), cpu_kernels::isa_name(), num_threads(), memory_gib());
-  fmt::print("cuda     not in this build\nhip      not in this build\n");
   Results results("devices", options);
   results.add("cpu.threads", num_threads(), "threads", true);
   results.add("cpu.memory", memory_gib(), "GiB", true);
   results.extra()["devices"] = nlohmann::json::array();
   results.extra()["devices"].push_back(
       {{"name", "cpu"}, {"model", field_of("/proc/cpuinfo", "model name")}, {"isa", cpu_kernels::isa_name()}});
+  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP}) show_gpus(type, results.extra()["devices"]);
   results.write();
 }
 

@@ -5,6 +5,7 @@
 
 #include "cases/cases.h"
 #include "command.h"
+#include "core/gpu/backend.h"
 #include "ops/op_table.h"
 
 namespace tessera::app {
@@ -63,7 +64,8 @@ Usage usage_of(const Op& op, Generator& generator) {
 }
 
 // Tensors of the given shapes, absent ones filled in.
-Tensors inputs_of(const Op& op, const Usage& usage, const std::vector<std::string>& shapes, DType dtype) {
+Tensors inputs_of(const Op& op, const Usage& usage, const std::vector<std::string>& shapes, DType dtype,
+                  Device device) {
   const std::string most = usage.most > usage.least ? fmt::format(" to {}", usage.most) : "";
   if (!usage.list && (shapes.size() < usage.least || shapes.size() > usage.most))
     throw UsageError(
@@ -72,13 +74,14 @@ Tensors inputs_of(const Op& op, const Usage& usage, const std::vector<std::strin
   for (const std::string& text : shapes) {
     const size_t i = std::min(in.size(), usage.example.size() - 1);
     const bool integers = usage.example[i].defined() && !is_floating(usage.example[i].dtype());
-    in.push_back(text == "none" ? Tensor() : empty(parse_shape(text), integers ? usage.example[i].dtype() : dtype));
+    in.push_back(text == "none" ? Tensor()
+                                : empty(parse_shape(text), integers ? usage.example[i].dtype() : dtype, device));
   }
   if (!usage.list) in.resize(usage.most);
   return in;
 }
 
-void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, const std::string& label) {
+void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device device, const std::string& label) {
   SmallVector<TensorMeta, 4> metas;
   std::string inputs;
   for (const Tensor& t : in) {
@@ -91,12 +94,16 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, const std
              label.empty() ? "" : "  # " + label);
   if (op.view) return fmt::print("-> a view: no kernel runs\n");
   Tensors out;
-  for (const TensorMeta& meta : inferred) out.push_back(empty(meta.shape, meta.dtype, meta.device));
-  fmt::print("{}", explain(Call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}}));
+  for (const TensorMeta& meta : inferred)
+    out.push_back(empty(meta.shape, meta.dtype, in.empty() || op.transfers ? meta.device : device));
+  const Call call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}};
+  if (call_device(call).is_gpu()) gpu::begin_call(call_device(call));
+  fmt::print("{}", explain(call));
 }
 
 void run(const ExplainOptions& options) {
   options.apply();
+  const Device device = options.target();
   const Op* op;
   DType dtype;
   try {
@@ -113,9 +120,9 @@ void run(const ExplainOptions& options) {
   try {
     Tensors in = usage.example;
     for (Tensor& t : in)
-      if (t.defined() && t.dtype() == Float64) t = t.to(dtype);
-    if (!options.shapes.empty()) in = inputs_of(*op, usage, options.shapes, dtype);
-    explain_call(*op, in, attrs, options.shapes.empty() ? usage.first->label : "");
+      if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
+    if (!options.shapes.empty()) in = inputs_of(*op, usage, options.shapes, dtype, device);
+    explain_call(*op, in, attrs, device, options.shapes.empty() ? usage.first->label : "");
   } catch (const Error& e) {
     throw UsageError(e.what());
   }

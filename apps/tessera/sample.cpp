@@ -19,6 +19,7 @@ void run(SampleCommand& c) {
   c.apply();
   if (std::filesystem::is_directory(c.checkpoint)) c.checkpoint += "/checkpoint.safetensors";
   models::TrainedGPT trained = models::load_trained_gpt(c.checkpoint);
+  trained.model.to(c.target());
   std::vector<int32_t> prompt;
   try {
     prompt = trained.tokenizer.encode(c.prompt);

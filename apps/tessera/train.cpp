@@ -167,6 +167,8 @@ void settle(TrainCommand& c) {
   c.options.lower_residual = c.residual != "f32";
   if (c.options.lower_residual && c.residual != c.amp)
     throw UsageError(fmt::format("--residual {0} needs --amp {0}", c.residual));
+  c.options.device = c.target();
+  c.options.report_interval = c.options.device.is_gpu() && !c.stop_after ? 10 : 1;
   c.options.seed = c.seed;
   c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
   c.options.init = c.init;
@@ -203,8 +205,10 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
   callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
     signals.emplace();
     tokens_per_step = tokens;
-    progress.note(fmt::format("{} parameters, {} tokens per step, {} threads{}{}", parameters, tokens, num_threads(),
-                              precision(c), first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
+    const std::string where =
+        c.options.device.is_gpu() ? properties(c.options.device).name : fmt::format("{} threads", num_threads());
+    progress.note(fmt::format("{} parameters, {} tokens per step, {}{}{}", parameters, tokens, where, precision(c),
+                              first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
   };
   callbacks.on_step = [&](const models::StepInfo& s) {
     double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;

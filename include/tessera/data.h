@@ -58,7 +58,8 @@ BatchSource shuffled_rows(std::vector<Tensor> columns, int64_t batch, uint64_t s
 /// its index, the position is the whole state of a loader.
 class DataLoader {
  public:
-  explicit DataLoader(BatchSource source, int prefetch = 2);
+  /// For a GPU, batches of the CPU come from page-locked memory, on the stream that is current in next().
+  explicit DataLoader(BatchSource source, int prefetch = 2, Device device = cpu());
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;

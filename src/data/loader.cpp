@@ -6,9 +6,11 @@
 #include <deque>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "tessera/data.h"
+#include "tessera/stream.h"
 
 namespace tessera {
 namespace {
@@ -99,10 +101,20 @@ struct DataLoader::State {
   struct Item {
     Tensors batch;
     std::exception_ptr error;
+    size_t place = 0;  // in `staged`
+  };
+
+  // Page-locked memory of a batch on its way to a GPU; the event says when it has arrived.
+  struct Staged {
+    Tensors batch;
+    std::optional<Event> sent;
   };
 
   BatchSource source;
+  Device device;
   size_t prefetch;
+  std::vector<Staged> staged;  // taken in turns: one more than batches can wait
+  size_t staged_next = 0;
   pid_t owner = getpid();
   std::mutex mutex;
   std::condition_variable changed;
@@ -111,6 +123,34 @@ struct DataLoader::State {
   uint64_t seeks = 0;
   bool stop = false;
   std::thread thread;
+
+  // Copies a batch to page-locked memory.
+  void stage(Item& item) {
+    item.place = staged_next++ % staged.size();
+    Staged& to = staged[item.place];
+    if (to.sent) to.sent->synchronize();
+    to.batch.resize(item.batch.size());
+    for (size_t i = 0; i < item.batch.size(); ++i) {
+      const Tensor from = item.batch[i].contiguous();
+      Tensor& pinned = to.batch[i];
+      if (!pinned.defined() || pinned.shape() != from.shape() || pinned.dtype() != from.dtype())
+        pinned = empty_pinned(from.shape(), from.dtype(), device);
+      std::memcpy(pinned.data_ptr(), from.data_ptr(), static_cast<size_t>(from.numel()) * size_of(from.dtype()));
+      item.batch[i] = pinned;
+    }
+  }
+
+  // The front batch, on the device.
+  Tensors send() {
+    Item& item = ready.front();
+    if (!device.is_gpu()) return std::move(item.batch);
+    Tensors out;
+    for (const Tensor& t : item.batch) out.push_back(t.to(device));
+    auto& sent = staged[item.place].sent;
+    if (!sent) sent.emplace(device);
+    sent->record(current_stream(device));
+    return out;
+  }
 
   void work() {
     std::unique_lock lock(mutex);
@@ -125,6 +165,7 @@ struct DataLoader::State {
       Item item;
       try {
         item.batch = source(index);
+        if (device.is_gpu()) stage(item);
       } catch (...) {
         item.error = std::current_exception();
       }
@@ -136,9 +177,11 @@ struct DataLoader::State {
   }
 };
 
-DataLoader::DataLoader(BatchSource source, int prefetch) : state_(std::make_unique<State>()) {
+DataLoader::DataLoader(BatchSource source, int prefetch, Device device) : state_(std::make_unique<State>()) {
   if (prefetch < 1) throw Error("DataLoader: prefetch must be at least 1");
   state_->source = std::move(source);
+  state_->device = device;
+  state_->staged.resize(static_cast<size_t>(prefetch) + 1);
   state_->prefetch = static_cast<size_t>(prefetch);
   state_->thread = std::thread([s = state_.get()] { s->work(); });
 }
@@ -162,7 +205,7 @@ Tensors DataLoader::next() {
   std::unique_lock lock(s.mutex);
   s.changed.wait(lock, [&] { return !s.ready.empty(); });
   if (s.ready.front().error) std::rethrow_exception(s.ready.front().error);
-  Tensors out = std::move(s.ready.front().batch);
+  Tensors out = s.send();
   s.ready.pop_front();
   ++s.position;
   s.changed.notify_all();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "models/train_config.h"
@@ -47,18 +48,19 @@ std::optional<double> evaluate(const GPT& model, const std::vector<int32_t>& tok
   NoGrad no_grad;
   nn::EvalMode eval(model);
   const auto total = static_cast<int64_t>(tokens.size()) - 1;
-  double sum = 0;
+  const Device device = model.head.device();
+  Tensor sum = zeros({}, Float64, device);
   for (int64_t at = 0; at < total;) {
     if (stop && *stop) return std::nullopt;
     const int64_t length = std::min(model.config.block, total - at), rows = std::min(batch, (total - at) / length);
     const auto from = tokens.begin() + at;
     const Shape shape{rows, length};
-    const Tensor x = tensor(std::vector<int64_t>(from, from + rows * length), shape);
-    const Tensor y = tensor(std::vector<int64_t>(from + 1, from + rows * length + 1), shape);
-    sum += model.loss(x, y).item() * static_cast<double>(rows * length);
+    const Tensor x = tensor(std::vector<int64_t>(from, from + rows * length), shape).to(device);
+    const Tensor y = tensor(std::vector<int64_t>(from + 1, from + rows * length + 1), shape).to(device);
+    sum = sum + cast(model.loss(x, y), Float64) * static_cast<double>(rows * length);
     at += rows * length;
   }
-  return sum / static_cast<double>(total);
+  return sum.item() / static_cast<double>(total);
 }
 
 Tensor columns(const std::vector<std::vector<double>>& rows, int64_t width) {
@@ -90,31 +92,42 @@ class Run {
         scaler_({.enabled = options.amp == Amp::Float16}),
         schedule_(optim::warmup_cosine(options.warmup, std::max(options.steps, options.warmup),
                                        options.lr > 0 ? options.min_lr / options.lr : 0)),
-        loader_(shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches))) {
+        loader_(shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches)), 2,
+                options.device) {
     initial_.clear();
     default_generator().seed(seed_of(options.seed, kDropout));
     if (options.resume) restore();
+    loss_scale_ = scaler_.current_scale();
   }
 
   TrainResult train() {
-    reset_peak_memory();
+    reset_peak_memory(options_.device);
     if (callbacks_.on_start)
       callbacks_.on_start(model_.parameter_count(), options_.batch * options_.accumulate * options_.model.block, step_);
     const auto due = [&](int64_t interval) { return interval > 0 && step_ % interval == 0 && step_ < options_.steps; };
     while (step_ < options_.steps && !stopped()) {
       step();
+      if (static_cast<int64_t>(pending_.size()) >= options_.report_interval) report();
       if (due(options_.eval_interval)) validate();
       if (due(options_.checkpoint_interval)) save();
     }
+    report();
     if (!stopped()) result_.val_loss = validate();
     result_.stopped = stopped() && step_ < options_.steps;
     save();
     result_.flops_per_step = model_.training_flops(options_.batch * options_.accumulate * options_.model.block);
-    result_.peak_memory_bytes = memory_stats().peak_allocated;
+    result_.peak_memory_bytes = memory_stats(options_.device).peak_allocated;
     return std::move(result_);
   }
 
  private:
+  // A step whose numbers may still be on their way.
+  struct Pending {
+    int64_t step = 0;
+    double lr = 0;
+    Tensor loss, norm, skipped, loss_scale;
+  };
+
   bool stopped() const { return callbacks_.stop && *callbacks_.stop; }
 
   GPT make_model() {
@@ -128,64 +141,86 @@ class Run {
     GPT model(config, generator);
     if (!options_.init.empty())
       blame(options_.init, [&] { model.load_state_dict(convert_gpt2(initial_, config.block)); });
+    model.to(options_.device);  // made on the CPU: the same weights everywhere
     return model;
   }
 
   void step() {
-    const auto start = Clock::now();
+    if (pending_.empty()) first_pending_ = Clock::now();
     const int64_t position = loader_.position();
     const Generator generator = default_generator();
-    StepInfo info;
+    Pending done;
     optimizer_->scale_lr(schedule_(step_));
     optimizer_->zero_grad();
-    if (!accumulate_gradients(info)) {  // the step is taken anew when the run goes on
+    if (!accumulate_gradients(done)) {  // the step is taken anew when the run goes on
       loader_.seek(position);
       default_generator().set_state(generator.seed(), generator.offset());
       return;
     }
-    info.step = ++step_;
-    info.lr = optimizer_->lr();
-    update(info);
-    info.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-    result_.steps.push_back(info);
-    if (callbacks_.on_step) callbacks_.on_step(info);
+    done.step = ++step_;
+    done.lr = optimizer_->lr();
+    update(done);
+    pending_.push_back(std::move(done));
   }
 
   // False if stopped.
-  bool accumulate_gradients(StepInfo& info) {
+  bool accumulate_gradients(Pending& done) {
     const amp::Autocast region = autocast(options_);  // around all batches: their weights are cast once
     for (int64_t i = 0; i < options_.accumulate; ++i) {
       if (stopped()) return false;
       const Tensors batch = loader_.next();
       Tensor loss = model_.loss(batch[0], batch[1]);
       if (options_.accumulate > 1) loss = loss * (1.0 / static_cast<double>(options_.accumulate));
-      info.loss += loss.item();
+      const Tensor part = cast(loss.detach(), Float64);
+      done.loss = done.loss.defined() ? done.loss + part : part;
       scaler_.scale(loss).backward();
     }
     return true;
   }
 
-  void update(StepInfo& info) {
+  // A step that must be skipped is skipped by the device, which nobody waits for.
+  void update(Pending& done) {
     scaler_.unscale_(*optimizer_);
-    const Tensor norm = optim::grad_norm(model_.parameters());
-    info.grad_norm = norm.item();
-    const bool finite = std::isfinite(info.loss) && std::isfinite(info.grad_norm);
-    const bool scale_too_large =
-        scaler_.enabled() && std::isfinite(info.loss) && scaler_.current_scale() > kSmallestLossScale;
-    if (!finite && !scale_too_large && options_.on_nan == OnNan::Stop)
-      throw Error(
-          fmt::format("train: loss {} with a gradient of norm {} at step {}", info.loss, info.grad_norm, step_));
-    const Tensor skipped =
-        scaler_.step(*optimizer_, {options_.clip > 0 ? optim::clip_coefficient(norm, options_.clip) : Tensor(),
-                                   full({}, !finite, Bool, norm.device())});
+    NoGrad no_grad;
+    done.norm = optim::grad_norm(model_.parameters());
+    const Tensor finite = logical_and(isfinite(done.loss), isfinite(done.norm));
+    done.skipped = scaler_.step(
+        *optimizer_,
+        {options_.clip > 0 ? optim::clip_coefficient(done.norm, options_.clip) : Tensor(), logical_not(finite)});
     scaler_.update();
-    info.skipped = skipped.item<bool>();
-    info.loss_scale = scaler_.current_scale();
-    result_.skipped += info.skipped;
+    if (scaler_.enabled()) done.loss_scale = scaler_.state_dict().at("scale").clone();
+  }
+
+  // Reads what the steps since the last time came to.
+  void report() {
+    const std::vector<Pending> all = std::exchange(pending_, {});
+    for (const Pending& p : all) {
+      StepInfo info;
+      info.step = p.step;
+      info.lr = p.lr;
+      info.loss = p.loss.item();
+      info.grad_norm = p.norm.item();
+      info.skipped = p.skipped.item<bool>();
+      const bool finite = std::isfinite(info.loss) && std::isfinite(info.grad_norm);
+      const bool scale_too_large = scaler_.enabled() && std::isfinite(info.loss) && loss_scale_ > kSmallestLossScale;
+      if (!finite && !scale_too_large && options_.on_nan == OnNan::Stop)
+        throw Error(
+            fmt::format("train: loss {} with a gradient of norm {} at step {}", info.loss, info.grad_norm, info.step));
+      if (p.loss_scale.defined()) loss_scale_ = p.loss_scale.item();
+      info.loss_scale = loss_scale_;
+      result_.skipped += info.skipped;
+      result_.steps.push_back(info);
+    }
+    const std::chrono::duration<double, std::milli> time = Clock::now() - first_pending_;
+    for (StepInfo& info : std::span(result_.steps).last(all.size())) {
+      info.ms = time.count() / static_cast<double>(all.size());
+      if (callbacks_.on_step) callbacks_.on_step(info);
+    }
   }
 
   std::optional<double> validate() {
     if (!result_.evals.empty() && result_.evals.back().step == step_) return result_.evals.back().loss;
+    report();
     optimizer_->zero_grad();
     const amp::Autocast region = autocast(options_);
     const std::optional<double> loss = evaluate(model_, *data_.validation, options_.batch, callbacks_.stop);
@@ -196,6 +231,7 @@ class Run {
   }
 
   void save() {
+    report();
     if (options_.checkpoint.empty()) return;
     Checkpoint out;
     for (const auto& [name, t] : model_.state_dict()) out.tensors.emplace("model." + name, t);
@@ -239,6 +275,9 @@ class Run {
   DataLoader loader_;
   int64_t step_ = 0;
   bool saved_ = false;
+  std::vector<Pending> pending_;
+  Clock::time_point first_pending_;
+  double loss_scale_ = 1;  // after the last step that was reported
   TrainResult result_;
 };
 
@@ -370,6 +409,7 @@ void validate(const TrainOptions& o) {
   require(o.warmup >= 0, "warmup", o.warmup);
   require(o.clip >= 0 && std::isfinite(o.clip), "clip", o.clip);
   require(o.eval_interval >= 0, "eval_interval", o.eval_interval);
+  require(o.report_interval >= 1, "report_interval", o.report_interval);
   require(o.checkpoint_interval >= 0, "checkpoint_interval", o.checkpoint_interval);
   require(o.model.vocab >= 0, "vocab", o.model.vocab);
   for (auto [what, v] : {std::pair{"layers", o.model.layers},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/data.h"
+#include "tessera/device.h"
 #include "tessera/models.h"
 
 namespace tessera::models {
@@ -31,6 +32,8 @@ struct TrainOptions {
   OnNan on_nan = OnNan::Stop;
   int64_t eval_interval = 250;        ///< steps between evaluations; 0: only at the end
   int64_t checkpoint_interval = 250;  ///< steps between checkpoints; 0: only at the end
+  Device device;
+  int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
 
   std::string text;        ///< the text itself
   std::string init;        ///< GPT-2 weights in Hugging Face's names to start from, or empty
@@ -63,7 +66,7 @@ struct EvalInfo {
 struct TrainCallbacks {
   /// Before the first step: parameters, tokens of each step, and the step that a resumed run goes on from.
   std::function<void(int64_t parameters, int64_t tokens_per_step, int64_t first_step)> on_start = {};
-  std::function<void(const StepInfo&)> on_step = {};
+  std::function<void(const StepInfo&)> on_step = {};  ///< of each step, once its loss has been read
   std::function<void(const EvalInfo&)> on_eval = {};
   std::function<void(int64_t step)> on_checkpoint = {};
   const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns

@@ -17,7 +17,7 @@ struct Group {
   Tensors parameters;
   std::vector<Tensors> moments;
   Tensor step, lr;
-  double base_lr = 0;
+  double base_lr = 0, current_lr = 0;  // the second as `lr` holds it, so that nobody needs to wait for a device
   OptimAttrs attrs;
 };
 
@@ -57,6 +57,7 @@ struct Optimizer::State {
       }
       group.attrs = to_attrs(from.options);
       group.base_lr = from.options.lr;
+      group.current_lr = static_cast<float>(group.base_lr);
       const bool has_moments = std::string_view(name) != "SGD" || group.attrs.momentum != 0;
       if (has_moments) group.moments.resize(state->moment_names.size());
       for (Tensors& list : group.moments)
@@ -110,9 +111,12 @@ Tensors Optimizer::parameters() const {
   return out;
 }
 int Optimizer::groups() const { return static_cast<int>(state_->groups.size()); }
-double Optimizer::lr(int group) const { return state_->groups.at(static_cast<size_t>(group)).lr.item(); }
+double Optimizer::lr(int group) const { return state_->groups.at(static_cast<size_t>(group)).current_lr; }
 void Optimizer::scale_lr(double factor) {
-  for (Group& g : state_->groups) g.lr.fill_(g.base_lr * factor);
+  for (Group& g : state_->groups) {
+    g.lr.fill_(g.base_lr * factor);
+    g.current_lr = static_cast<float>(g.base_lr * factor);
+  }
 }
 
 StateDict Optimizer::state_dict() const {

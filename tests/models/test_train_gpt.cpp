@@ -251,6 +251,30 @@ TEST(TrainGPT, NotANumber) {
   EXPECT_EQ(skipped, r.skipped);
 }
 
+TEST(TrainGPT, ReportsLaterWhatIsTheSame) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.accumulate = 3;
+  const TrainResult want = train_gpt(o);
+  o.report_interval = 3;  // neither divides the intervals of evaluations nor of checkpoints
+  o.checkpoint = folder / "c";
+  std::vector<int64_t> steps;
+  TrainCallbacks callbacks;
+  callbacks.on_step = [&](const StepInfo& s) { steps.push_back(s.step); };
+  callbacks.on_eval = [&](const EvalInfo& e) { EXPECT_EQ(steps.size(), static_cast<size_t>(e.step)); };
+  callbacks.on_checkpoint = [&](int64_t step) { EXPECT_EQ(steps.size(), static_cast<size_t>(step)); };
+  const TrainResult r = train_gpt(o, callbacks);
+  EXPECT_EQ(losses(r), losses(want));
+  EXPECT_EQ(r.steps[7].grad_norm, want.steps[7].grad_norm);
+  EXPECT_EQ(*r.val_loss, *want.val_loss);
+  EXPECT_EQ(steps.size(), 12u);
+  o.lr = 1e38;
+  o.min_lr = o.clip = o.weight_decay = 0;
+  o.warmup = 0;
+  o.checkpoint = folder / "d";
+  EXPECT_NE(error_of([&] { train_gpt(o); }).find("train: loss "), std::string::npos);
+}
+
 TEST(TrainGPT, AFullDiskLeavesTheLastCheckpoint) {
   TemporaryFolder folder;
   TrainOptions o = tiny();

@@ -160,6 +160,17 @@ TEST(Optimizers, RefuseBadOptions) {
   EXPECT_EQ(error_of([&] { Adam(Groups{{{p[1]}, {}}, {{p[1]}, {}}}); }), "Adam: f32[7] on cpu is in two groups");
 }
 
+TEST(Optimizers, SayTheRateThatStepsTake) {
+  Tensor p = ones({3}).set_requires_grad();
+  optim::SGD optimizer({p}, {.lr = 0.1});
+  EXPECT_EQ(optimizer.lr(), 0.1f);
+  optimizer.scale_lr(0.3);
+  EXPECT_EQ(optimizer.lr(), static_cast<float>(0.1 * 0.3));
+  p.set_grad(ones({3}));
+  optimizer.step();
+  EXPECT_FLOAT_EQ(p.detach().select(0, 0).item(), 0.97f);
+}
+
 TEST(Optimizers, FoundInfSkipsTheStepOnTheDevice) {
   Generator g(6);
   const std::vector<Tensor> p = make_parameters(g);
