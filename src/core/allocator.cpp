@@ -166,7 +166,10 @@ Ref<Storage> allocate_on_gpu(size_t bytes, Device device) {
   storage->owner = block;
   storage->release = [](Storage& s) {
     gpu::DeviceState& state = gpu::state(s.device);
-    gpu::enter(state);
+    try {
+      gpu::enter(state);
+    } catch (const Error&) {  // a lost device; its memory is lost with it
+    }
     state.allocator.release(static_cast<gpu::Block*>(s.owner));
   };
   if (CachingAllocator::get().poison) state.runtime.fill(storage->data, 0xff, bytes, stream);
