@@ -1,8 +1,8 @@
 // What crosses from code compiled once into code compiled per instruction set: plain data without functions.
 #pragma once
 
-// The code that hands tensors to kernels is compiled twice: for the CPU, and for GPUs with TESSERA_GPU_KERNELS. Each has
-// its namespace, its tables and its Executor: the thread pool there, a stream here.
+// The code that hands tensors to kernels is compiled twice: for the CPU, and for GPUs with TESSERA_GPU_KERNELS. Each
+// has its namespace, its tables and its Executor: the thread pool there, a stream here.
 #ifdef TESSERA_GPU_KERNELS
 #define TESSERA_KERNELS gpu_kernels
 #else
