@@ -71,6 +71,8 @@ void add_hyperparameters(CLI::App& app, TrainCommand& c) {
   integer(
       "--block", "longest context, in tokens", [](O & o) -> auto& { return o.model.block; });
   integer(
+      "--vocab", "rows of the vocabulary; 0: the characters of the text", [](O & o) -> auto& { return o.model.vocab; });
+  integer(
       "--batch", "sequences per batch", [](O & o) -> auto& { return o.batch; });
   integer(
       "--accumulation", "batches per step", [](O & o) -> auto& { return o.accumulate; });

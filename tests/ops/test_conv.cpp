@@ -142,5 +142,18 @@ TEST(Conv2d, IsCloseInHalfPrecision) {
       {normal64({2, 5, 7, 6}, g), normal64({4, 5, 3, 3}, g), normal64({4}, g)}, 1e-3);
 }
 
+TEST(Conv2d, StridesPastTheImageCostNothing) {
+  Generator generator(5);
+  Tensor x = uniform64({1, 2, 5, 4}, generator), w = uniform64({3, 2, 3, 3}, generator);
+  auto gradients = [&](int64_t stride) {
+    Tensor a = x.detach().set_requires_grad(), b = w.detach().set_requires_grad();
+    Tensor y = conv2d(a, b, {}, {.stride = {stride, stride}});
+    EXPECT_EQ(to_string(y.shape()), "[1, 3, 1, 1]");
+    return grad({y.sum()}, {a, b});
+  };
+  const Tensors want = gradients(5), got = gradients(int64_t(1) << 31);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(got[i].to_vector<double>(), want[i].to_vector<double>());
+}
+
 }  // namespace
 }  // namespace tessera

@@ -1,4 +1,6 @@
 // Convolution and pooling. The convolution kernels take any strides; the CPU's convert half types.
+#include <algorithm>
+
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
 
@@ -29,9 +31,11 @@ ConvArgs sizes(const Call& call, const Tensor& x, const Tensor& weight) {
   for (int d = 0; d < 2; ++d) {
     args.size[d] = x.size(2 + d);
     args.filter[d] = weight.size(2 + d);
-    args.stride[d] = a.stride[d];
     args.dilation[d] = a.dilation[d];
     args.padding[d] = a.padding[d];
+    // A stride longer than the places a window has gives one result all the same, and kernels walk a stride's residues.
+    const long long places = args.size[d] + 2 * args.padding[d] - args.dilation[d] * (args.filter[d] - 1);
+    args.stride[d] = std::clamp<long long>(a.stride[d], 1, std::max(places, 1ll));
   }
   return args;
 }
