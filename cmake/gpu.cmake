@@ -6,12 +6,14 @@ set(TESSERA_CUDA_ARCHITECTURES "90-real;80-virtual" CACHE STRING "What libtesser
 set(TESSERA_HIP_ARCHITECTURES "gfx90a" CACHE STRING "What libtessera_hip.so holds code for")
 
 file(GLOB gpu_sources CONFIGURE_DEPENDS src/kernels/gpu/device/*.cu)
+if(NOT gpu_sources)  # the tile library alone
+  return()
+endif()
 
 # tessera_plugin(NAME SOURCES-OR-OBJECTS...): what both plugins share.
 function(tessera_plugin name)
   add_library(${name} MODULE ${ARGN})
   set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  install(TARGETS ${name} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
 if(TESSERA_CUDA STREQUAL AUTO)

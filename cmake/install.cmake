@@ -20,6 +20,12 @@ foreach(target tessera_core tessera)
   endif()
 endforeach()
 
+foreach(plugin tessera_cuda tessera_hip)
+  if(TARGET ${plugin})
+    install(TARGETS ${plugin} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
+
 install(DIRECTORY include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} PATTERN tile EXCLUDE)
 install(DIRECTORY src/tile/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera/tile FILES_MATCHING PATTERN "*.h")
 install(FILES ${PROJECT_BINARY_DIR}/include/tessera/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera)
