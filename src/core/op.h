@@ -61,6 +61,7 @@ struct Op {
   Autocast autocast = Autocast::None;
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
+  bool pitched = false;    ///< on GPUs, rows of the outputs start at whole 16 bytes, as matrix cores read them best
   bool transfers = false;  ///< the outputs lie where `infer` says, not where the inputs do
   bool adds_up = false;    ///< fused_vjp adds what other uses of input 0 have given to its gradient
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).

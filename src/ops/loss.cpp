@@ -115,7 +115,8 @@ Tensors cross_entropy_backward_reference(std::span<const Tensor> in, const Attrs
 
 const Op cross_entropy_backward = {.name = "cross_entropy_backward",
                                    .infer = infer_cross_entropy_backward,
-                                   .reference = cross_entropy_backward_reference};
+                                   .reference = cross_entropy_backward_reference,
+                                   .pitched = true};
 
 Tensors cross_entropy_fused_vjp(const Saved& s, const Tensors& grads) {
   return {dispatch_one(cross_entropy_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1]}, s.attrs), {}};

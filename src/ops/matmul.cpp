@@ -64,7 +64,8 @@ const Op matmul_op = {.name = "matmul",
                       .vjp = matmul_vjp,
                       .reference = matmul_reference,
                       .saves = {.inputs = 0b11},
-                      .autocast = Autocast::Lower};
+                      .autocast = Autocast::Lower,
+                      .pitched = true};
 
 // ---- linear: x, weight, bias?, residual? -> y, slope of the activation (hidden)
 
@@ -184,7 +185,8 @@ const Op linear_op = {.name = "linear",
                       .reference = linear_reference,
                       .saves = {.inputs = 0b0111, .outputs = 0b10},
                       .autocast = Autocast::Lower,
-                      .hidden_outputs = 1};
+                      .hidden_outputs = 1,
+                      .pitched = true};
 
 constexpr const Op* ops[] = {&matmul_op, &linear_op};
 

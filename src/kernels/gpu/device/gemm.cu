@@ -42,7 +42,12 @@ struct Lie {
 };
 
 bool is_aligned(const GemmArgs& args, const MatrixArg& m, i64 contiguous, i64 pitch) {
-  bool all = contiguous % 8 == 0 && pitch % 8 == 0 && reinterpret_cast<size_t>(m.data) % 16 == 0;
+#if defined(__HIP__)
+  const bool whole = contiguous % 8 == 0;
+#else
+  const bool whole = contiguous >= 8;  // cp.async fills the end of a line with zeros
+#endif
+  bool all = whole && pitch % 8 == 0 && reinterpret_cast<size_t>(m.data) % 16 == 0;
   for (int d = 0; d < max_batch_rank; ++d) all = all && (args.batch[d] == 1 || m.batch[d] % 8 == 0);
   return all;
 }

@@ -92,6 +92,16 @@ class Fetch {
     if constexpr (V::is_strided) return inside;
     else return inside && place_[i * pieces + piece].valid();
   }
+  /// How many elements of it: fewer than `width` where a strided view ends within the piece.
+  TESSERA_HD int valid_count(int i, int piece) const {
+    if constexpr (V::is_strided) {
+      const int left = along == 0 ? rows_ - row_of(i, piece) : end_ - k_of(i, piece);
+      const bool inside = along == 0 ? k_of(i, piece) < end_ : row_of(i, piece) < rows_;
+      return inside ? max(0, min(left, width)) : 0;
+    } else {
+      return valid(i, piece) ? width : 0;
+    }
+  }
   TESSERA_HD const T* address(int i, int piece) const {
     if constexpr (V::is_strided)
       return place_ + i * Layout::step * view_.stride(1 - along) + piece * width * view_.stride(along);

@@ -95,8 +95,10 @@ class Gemm {
     const auto copy_chunk = [&](auto i) {
       T* to = tile + fetch.offset(i);
       if constexpr (bytes >= 4) {
-        unroll<F::pieces>(
-            [&](auto p) { copy_async<bytes>(to + p * F::width, fetch.address(i, p), fetch.valid(i, p)); });
+        unroll<F::pieces>([&](auto p) {
+          const int count = fetch.valid_count(i, p) * static_cast<int>(sizeof(T));
+          copy_async_part<bytes>(to + p * F::width, fetch.address(i, p), count);
+        });
       } else {  // too small for cp.async
         alignas(16) T chunk[F::pieces];
         unroll<F::pieces>([&](auto p) { chunk[p] = fetch.valid(i, p) ? *fetch.address(i, p) : T{}; });
