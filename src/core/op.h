@@ -86,6 +86,7 @@ enum class Reason : uint8_t {
   DType,
   Window,
   Small,
+  Library,
   Hardware,
   NotForced,
 };

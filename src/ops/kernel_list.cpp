@@ -69,6 +69,8 @@ std::string_view sentence(Reason reason) {
       return "needs more channels or positions to be faster";
     case Reason::Hardware:
       return "needs instructions that this device lacks";
+    case Reason::Library:
+      return "its library is not installed, or switched off by TESSERA_VENDOR=off";
     case Reason::NotForced:
       return "another kernel is forced";
   }

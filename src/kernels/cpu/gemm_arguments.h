@@ -34,12 +34,18 @@ class Products {
   }
 
   void run() {
+    each([](const GemmArgs& args) { gemm_table().run(args, executor()); });
+  }
+
+  /// fn(args) for every product that the kernels are asked for: mostly one.
+  template <class Fn>
+  void each(const Fn& fn) {
     if (args_.m == 0 || args_.n == 0) return;
     collect();
     if (std::any_of(dims_.begin(), dims_.end(), [](const BatchDim& d) { return d.length == 0; })) return;
     while (fold_into_rows()) {
     }
-    run_from(0);
+    each_from(0, fn);
   }
 
  private:
@@ -86,7 +92,8 @@ class Products {
   }
 
   // The table takes max_batch_rank dims; more of them, which is rare, are walked here.
-  void run_from(size_t first) {
+  template <class Fn>
+  void each_from(size_t first, const Fn& fn) {
     if (dims_.size() - first > max_batch_rank) {
       for (long long j = 0; j < dims_[first].length; ++j) {
         Products one = *this;
@@ -96,7 +103,7 @@ class Products {
           auto bytes = static_cast<long long>(size_of(static_cast<DType>(m.type)));
           m.data = static_cast<std::byte*>(m.data) + j * dims_[first].strides[i] * bytes;
         }
-        one.run_from(first + 1);
+        one.each_from(first + 1, fn);
       }
       return;
     }
@@ -105,7 +112,7 @@ class Products {
       args_.batch[d] = dims_[first + d].length;
       for (int i = 0; i < kOperands; ++i) matrix(i).batch[d] = dims_[first + d].strides[i];
     }
-    gemm_table().run(args_, executor());
+    fn(args_);
   }
 
   GemmArgs args_{};

@@ -1,6 +1,12 @@
 // Matrix products: tensors' strides go straight to the GEMM kernel.
 #include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
+#ifdef TESSERA_GPU_KERNELS
+#include <cstdlib>
+
+#include "core/gpu/backend.h"
+#include "kernels/gpu/tables.h"
+#endif
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
@@ -10,14 +16,15 @@ void set_matrix(Products& p, Products::Operand which, const Tensor& t) {
   p.set(which, t, t.strides()[rank - 2], t.strides()[rank - 1], rank - 2);
 }
 
-void run_matmul(const Call& call) {
+Products matmul_products(const Call& call) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   Products p(a.size(-2), b.size(-1), a.size(-1));
   set_matrix(p, Products::A, a);
   set_matrix(p, Products::B, b);
   set_matrix(p, Products::C, c);
-  p.run();
+  return p;
 }
+void run_matmul(const Call& call) { matmul_products(call).run(); }
 
 Activation activation_of(tessera::Activation activation) {
   switch (activation) {
@@ -55,7 +62,12 @@ void add_to(const Call& call, const Tensor& c, const Tensor& addend) {
   elementwise_table().map(args, executor());
 }
 
-void run_linear(const Call& call) {
+// An activation has no room for the residual, which is then added behind it.
+bool adds_behind(const Call& call) {
+  return call.attrs.as<LinearAttrs>().activation != tessera::Activation::None && call.in[3].defined();
+}
+
+Products linear_products(const Call& call) {
   const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2], &residual = call.in[3];
   Activation activation = activation_of(call.attrs.as<LinearAttrs>().activation);
   bool activated = activation != Activation::none;
@@ -67,12 +79,54 @@ void run_linear(const Call& call) {
   if (activated) set_rows(p, Products::Slope, call.out[1]);
   else set_rows(p, Products::Addend, residual);
   p.args().activation = activation;
-  p.run();
-  if (activated && residual.defined()) add_to(call, call.out[0], residual);
+  return p;
+}
+void run_linear(const Call& call) {
+  linear_products(call).run();
+  if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
 }
 
+#ifdef TESSERA_GPU_KERNELS
+// ---- the vendor's products, where its library is installed
+
+const VendorGemmTable* vendor_of(const Call& call) {
+  static const bool off = std::getenv("TESSERA_VENDOR") && std::string_view(std::getenv("TESSERA_VENDOR")) == "off";
+  return off ? nullptr : static_cast<const Tables*>(gpu::kernel_tables(call_device(call).type))->vendor_gemm;
+}
+
+template <Products (*products)(const Call&)>
+Reason vendor_takes(const Call& call) {
+  const VendorGemmTable* vendor = vendor_of(call);
+  if (!vendor) return Reason::Library;
+  bool all = true;
+  products(call).each([&](const GemmArgs& args) { all = all && vendor->supports(args); });
+  return all ? Reason::Ok : Reason::Shape;
+}
+
+template <Products (*products)(const Call&)>
+void run_vendor(const Call& call) {
+  products(call).each([&](const GemmArgs& args) { vendor_of(call)->run(args, call.workspace, executor()); });
+}
+void run_vendor_linear(const Call& call) {
+  run_vendor<linear_products>(call);
+  if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
+}
+size_t vendor_bytes(const Call&) { return vendor_workspace; }
+
+constexpr Kernel matmul_list[] = {{.name = "vendor",
+                                   .supports = vendor_takes<matmul_products>,
+                                   .workspace_bytes = vendor_bytes,
+                                   .run = run_vendor<matmul_products>},
+                                  {.name = "gemm", .run = run_matmul}};
+constexpr Kernel linear_list[] = {{.name = "vendor",
+                                   .supports = vendor_takes<linear_products>,
+                                   .workspace_bytes = vendor_bytes,
+                                   .run = run_vendor_linear},
+                                  {.name = "gemm", .run = run_linear}};
+#else
 constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_matmul}};
 constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_linear}};
+#endif
 constexpr KernelTableEntry entries[] = {{"matmul", matmul_list}, {"linear", linear_list}};
 
 }  // namespace
