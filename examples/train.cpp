@@ -1,4 +1,4 @@
-// A model and a training loop: learns whether a point lies inside a ring.
+// A model and a training loop: learns whether a point lies inside a ring. train [cpu|cuda:0|hip:0]: the device.
 #include <tessera/tessera.h>
 
 #include <cstdio>
@@ -10,7 +10,8 @@ struct Mlp : nn::Module {
   Tensor operator()(const Tensor& x) const { return out(hidden(x, Activation::GeluTanh)); }
 };
 
-int main() {
+int main(int argc, char** argv) {
+  DeviceGuard device(parse_device(argc > 1 ? argv[1] : "cpu"));
   manual_seed(1);
   Mlp model;
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
