@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <list>
 #include <thread>
 
 #include "../ops/check.h"
@@ -19,8 +20,10 @@ constexpr size_t MiB = size_t(1) << 20;
 class FakeGpu : public testing::Test {
  protected:
   // Runtimes stay: blocks and streams of a test may outlive it.
-  FakeGpu() : runtime(*new FakeRuntime) {
-    gpu::install(DeviceType::HIP, new gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
+  FakeGpu() : runtime(*new FakeRuntime) { gpu::install(DeviceType::HIP, plugin_of(runtime)); }
+  static const gpu::Plugin* plugin_of(FakeRuntime& runtime) {
+    static auto* plugins = new std::list<gpu::Plugin>;
+    return &plugins->emplace_back(gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
   }
   ~FakeGpu() override { gpu::install(DeviceType::HIP, nullptr); }
   FakeRuntime& runtime;
@@ -184,7 +187,7 @@ TEST_F(FakeGpu, DevicesThatAreNotThereSayWhy) {
   EXPECT_EQ(why_unavailable(hip(3)), "there is 1 of its kind");
   EXPECT_EQ(error_of([&] { empty({1}, Float32, hip(3)); }), "device hip:3 is not available: there is 1 of its kind");
   runtime.failing = "device_count";
-  gpu::install(DeviceType::HIP, new gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
+  gpu::install(DeviceType::HIP, plugin_of(runtime));
   EXPECT_EQ(device_count(DeviceType::HIP), 0);
   EXPECT_EQ(why_unavailable(hip(0)), "device_count failed: as told");
 }

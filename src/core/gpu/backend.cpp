@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <utility>
 
 namespace tessera {
 namespace gpu {
@@ -19,7 +20,8 @@ struct Backend {
   const Plugin* plugin = nullptr;
   int devices = 0;
   std::array<DeviceState*, kMostDevices>
-      states{};  // made at first use, never destroyed: tensors may outlive everything
+      states{};                       // made at first use, never destroyed: tensors may outlive everything
+  std::vector<DeviceState*> retired;  // of a plugin that was taken away
   std::mutex mutex;
 };
 
@@ -108,7 +110,8 @@ thread_local DeviceState* called = nullptr;
 void install(DeviceType type, const Plugin* plugin) {
   Backend& backend = all()[static_cast<int>(type)];
   std::lock_guard lock(backend.mutex);
-  backend.states = {};
+  for (DeviceState*& state : backend.states)
+    if (state) backend.retired.push_back(std::exchange(state, nullptr));
   entered[static_cast<int>(type)] = nullptr;
   connect(backend, plugin);
 }
