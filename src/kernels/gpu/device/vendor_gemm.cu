@@ -25,14 +25,22 @@ namespace {
 
 /// The functions of the library that are used, under their own names.
 struct Library {
-#define TESSERA_LT_FUNCTIONS(X)                                                                                        \
-  X(cublasLtCreate)                                                                                                    \
-  X(cublasLtGetVersion)                                                                                                \
-  X(cublasLtMatmulDescCreate)                                                                                          \
-  X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)                         \
-      X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate)             \
-          X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) \
-              X(cublasLtMatmul)
+// clang-format off
+#define TESSERA_LT_FUNCTIONS(X) \
+  X(cublasLtCreate) \
+  X(cublasLtGetVersion) \
+  X(cublasLtMatmulDescCreate) \
+  X(cublasLtMatmulDescDestroy) \
+  X(cublasLtMatmulDescSetAttribute) \
+  X(cublasLtMatrixLayoutCreate) \
+  X(cublasLtMatrixLayoutDestroy) \
+  X(cublasLtMatrixLayoutSetAttribute) \
+  X(cublasLtMatmulPreferenceCreate) \
+  X(cublasLtMatmulPreferenceDestroy) \
+  X(cublasLtMatmulPreferenceSetAttribute) \
+  X(cublasLtMatmulAlgoGetHeuristic) \
+  X(cublasLtMatmul)
+// clang-format on
 #define TESSERA_LT_MEMBER(name) decltype(&::name) name = nullptr;
   TESSERA_LT_FUNCTIONS(TESSERA_LT_MEMBER)
 #undef TESSERA_LT_MEMBER
