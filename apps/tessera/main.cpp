@@ -20,7 +20,7 @@ int fail(int code, std::string message) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  CLI::App app{"Trains, samples and measures models on the CPU."};
+  CLI::App app{"Trains, samples and measures models on CPUs and GPUs."};
   app.set_version_flag("--version", std::string("tessera ") + TESSERA_VERSION);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

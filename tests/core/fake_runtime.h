@@ -2,6 +2,7 @@
 // fail.
 #pragma once
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -16,10 +17,11 @@ class FakeRuntime : public gpu::Runtime {
  public:
   size_t limit = size_t(64) << 20;  // bytes of the device
   size_t used = 0;
-  std::string failing;                // the call that fails from now on
-  bool events_happen = true;          // or wait for somebody to synchronise with them
-  std::vector<std::string> calls;     // in order
-  std::map<void*, size_t> allocated;  // by the device
+  std::function<void()> while_waiting;  // what happens until the whole device is done
+  std::string failing;                  // the call that fails from now on
+  bool events_happen = true;            // or wait for somebody to synchronise with them
+  std::vector<std::string> calls;       // in order
+  std::map<void*, size_t> allocated;    // by the device
   std::set<void*> pinned;
   int streams = 0, events = 0, graphs = 0;  // alive
 
@@ -69,7 +71,10 @@ class FakeRuntime : public gpu::Runtime {
   void synchronize(gpu::StreamHandle) override { note("synchronize"); }
   bool is_idle(gpu::StreamHandle) override { return note("is_idle"), true; }
   void wait(gpu::StreamHandle, gpu::EventHandle) override { note("wait"); }
-  void synchronize_device() override { note("synchronize_device"); }
+  void synchronize_device() override {
+    note("synchronize_device");
+    if (while_waiting) while_waiting();
+  }
   gpu::EventHandle create_event(bool) override { return note("create_event"), ++events, handle(); }
   void destroy_event(gpu::EventHandle) noexcept override { --events; }
   void record(gpu::EventHandle, gpu::StreamHandle) override { note("record"); }

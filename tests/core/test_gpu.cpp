@@ -181,6 +181,14 @@ TEST_F(FakeGpu, KernelsSayWhatIsWrongWithTheDataOnce) {
   EXPECT_EQ(x.to(cpu()).sum().item(), 4);
 }
 
+TEST_F(FakeGpu, WaitingForTheDeviceSeesFaultsOfEveryStream) {
+  gpu::Fault* fault = gpu::state(device).fault;
+  runtime.while_waiting = [fault] { *fault = {1, "gather", 9, 3, {}}; };
+  EXPECT_EQ(error_of([&] { synchronize(device); }), "gather: index 9 is out of range for size 3");
+  runtime.while_waiting = nullptr;
+  synchronize(device);
+}
+
 TEST_F(FakeGpu, DevicesThatAreNotThereSayWhy) {
   EXPECT_EQ(device_count(DeviceType::HIP), 1);
   EXPECT_EQ(why_unavailable(hip(0)), "");

@@ -74,6 +74,8 @@ TEST(Indexing, NamesTheRuleThatIsBroken) {
               scatter_add(x, 0, zeros({3, 4}, Int64), ones({2, 4}));
             }),
             "scatter_add: the source must be like the index [3, 4] and of dtype f32, not f32[2, 4] on cpu");
+  EXPECT_EQ(error_of([&] { scatter_add(ones({}), 0, zeros({}, Int64), ones({})); }),
+            "scatter_add: dim 0 is out of range for []");
   EXPECT_EQ(error_of([&] { index_select(x, 0, zeros({1, 1}, Int64)); }), "index_select: the index [1, 1] is not 1-d");
   EXPECT_EQ(error_of([&] { embedding(index({0}), ones({3})); }), "embedding: the weight [3] is not [rows, width]");
   EXPECT_EQ(error_of([&] { embedding(index({0}), {}); }), "embedding: input 1 is undefined");

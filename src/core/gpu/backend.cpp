@@ -186,15 +186,29 @@ std::string describe(const Fault& fault) {
 }
 }  // namespace
 
-void synchronize(DeviceState& state, StreamHandle stream) {
+namespace {
+
+// Waits by `wait`, then throws what kernels found wrong.
+template <class Wait>
+void wait_for(DeviceState& state, const Wait& wait) {
   enter(state);
   if (capture_on(state)) throw Error("a graph is being captured: nothing has run that could be waited for or read");
-  state.runtime.synchronize(stream);
+  wait();
   if (state.fault->raised) {
     const Fault fault = *state.fault;
     *state.fault = {};
     throw Error(describe(fault));
   }
+}
+
+}  // namespace
+
+void synchronize(DeviceState& state, StreamHandle stream) {
+  wait_for(state, [&] { state.runtime.synchronize(stream); });
+}
+
+void synchronize(DeviceState& state) {
+  wait_for(state, [&] { state.runtime.synchronize_device(); });
 }
 
 }  // namespace gpu
@@ -212,10 +226,7 @@ std::string why_unavailable(Device device) {
 DeviceProperties properties(Device device) { return gpu::state(device).properties; }
 
 void synchronize(Device device) {
-  if (!device.is_gpu()) return;
-  gpu::DeviceState& state = gpu::state(device);
-  gpu::synchronize(state, gpu::stream_of(state).handle);
-  state.runtime.synchronize_device();
+  if (device.is_gpu()) gpu::synchronize(gpu::state(device));
 }
 
 Device default_device() { return gpu::default_for_thread; }

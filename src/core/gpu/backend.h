@@ -44,9 +44,13 @@ const void* kernel_tables(DeviceType type);
 void enter(const DeviceState& state);
 /// The stream of this thread's calls.
 Stream::State& stream_of(DeviceState& state);
+/// Null: the device's own.
+void set_stream(DeviceState& state, Stream::State* stream);
 
 /// Waits for the stream, then throws what kernels found wrong, once.
 void synchronize(DeviceState& state, StreamHandle stream);
+/// The same for all streams of the device.
+void synchronize(DeviceState& state);
 
 /// Fills `to` with bytes of another device, which may be the host, in the order of their streams. Returns when the
 /// source may be changed and, where the destination is the host, the copy is there.

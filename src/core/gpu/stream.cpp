@@ -45,10 +45,6 @@ Stream current_stream(Device device) {
   return Stream(std::shared_ptr<Stream::State>(on.stream, &chosen));
 }
 
-namespace gpu {
-void set_stream(DeviceState& state, Stream::State* stream);
-}
-
 StreamGuard::StreamGuard(const Stream& stream) : stream_(stream.state()) {
   if (!stream.state()->on) return;
   auto& on = *stream.state()->on;
@@ -135,7 +131,6 @@ Tensor empty_pinned(const Shape& shape, DType dtype, Device device) {
   if (!device.is_gpu()) return empty(shape, dtype, cpu());
   auto& on = gpu::state(device);
   gpu::enter(on);
-  const Tensor like = empty({0}, dtype, cpu());
   auto storage = make_ref<Storage>();
   storage->bytes = static_cast<size_t>(shape.numel().value()) * size_of(dtype);
   storage->data = on.runtime.allocate_host(std::max<size_t>(storage->bytes, 1));

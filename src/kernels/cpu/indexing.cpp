@@ -106,7 +106,6 @@ void scatter_add(const Call& call) {
   const Tensor &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
   copy(call, out, x);
   if (index.numel() == 0) return;
-  if (index.dim() == 0) throw Error("scatter_add: a tensor of no dims has no places to add at");
   const int64_t dim = dim_of(call, x), bound = x.size(dim), length = index.size(dim);
   const int64_t to_step = out.strides()[dim], index_step = index.strides()[dim], from_step = source.strides()[dim];
   Shape lines = index.shape();

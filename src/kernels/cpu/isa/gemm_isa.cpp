@@ -1,6 +1,7 @@
 #include "gemm.h"
 
 #include "gemm_epilogue.h"
+#include "gemm_transpose.h"
 #include "tile/arch/cpu/multiply.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
@@ -48,37 +49,6 @@ void run_with(const GemmArgs& args, Executor& executor, WithEpilogue<T> with_epi
   });
 }
 
-bool supports(const GemmArgs& args) {
-  const MatrixArg* const all[] = {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope};
-  for (const MatrixArg* m : all) {
-    if (!m->data) continue;
-    const bool half = m->type == Scalar::f16 || m->type == Scalar::bf16;
-    if (args.a.type == Scalar::f64 ? m->type != Scalar::f64 : m->type != Scalar::f32 && !half) return false;
-  }
-  return true;
-}
-
-MatrixArg transposed(MatrixArg m) {
-  const auto row = m.row;
-  m.row = m.column;
-  m.column = row;
-  return m;
-}
-
-/// c^T = b^T a^T: the same work, with rows and columns of every matrix exchanged.
-GemmArgs transposed(const GemmArgs& args) {
-  GemmArgs t = args;
-  t.m = args.n;
-  t.n = args.m;
-  t.a = transposed(args.b);
-  t.b = transposed(args.a);
-  t.c = transposed(args.c);
-  t.addend = transposed(args.addend);
-  t.bias = transposed(args.bias);
-  t.slope = transposed(args.slope);
-  return t;
-}
-
 void run(const GemmArgs& args, Executor& executor) {
   // The epilogue works along rows: a column-major result is computed as its transpose.
   if (args.c.column != 1 && args.c.row == 1 && args.n > 1) return run(transposed(args), executor);
@@ -90,6 +60,6 @@ void run(const GemmArgs& args, Executor& executor) {
 
 }  // namespace
 
-const GemmTable gemm_table{supports, run};
+const GemmTable gemm_table{types_fit, run};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -1,38 +1,9 @@
 // Which kernel computes a product.
 #include "gemm.h"
+#include "kernels/cpu/isa/gemm_transpose.h"
 
 namespace tessera::gpu_kernels {
 namespace {
-
-bool supports(const GemmArgs& args) {
-  for (const MatrixArg* m : {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope}) {
-    if (!m->data) continue;
-    const bool narrow = m->type == Scalar::f32 || m->type == Scalar::f16 || m->type == Scalar::bf16;
-    if (args.a.type == Scalar::f64 ? m->type != Scalar::f64 : !narrow) return false;
-  }
-  return true;
-}
-
-MatrixArg transposed(MatrixArg m) {
-  const auto row = m.row;
-  m.row = m.column;
-  m.column = row;
-  return m;
-}
-
-/// c^T = b^T a^T: the same work, with rows and columns of every matrix exchanged.
-GemmArgs transposed(const GemmArgs& args) {
-  GemmArgs t = args;
-  t.m = args.n;
-  t.n = args.m;
-  t.a = transposed(args.b);
-  t.b = transposed(args.a);
-  t.c = transposed(args.c);
-  t.addend = transposed(args.addend);
-  t.bias = transposed(args.bias);
-  t.slope = transposed(args.slope);
-  return t;
-}
 
 // ---- matrix cores
 
@@ -101,6 +72,6 @@ void run(const GemmArgs& given, Executor& executor) {
 
 }  // namespace
 
-GemmTable gemm_table = {supports, run};
+GemmTable gemm_table = {types_fit, run};
 
 }  // namespace tessera::gpu_kernels

@@ -30,10 +30,8 @@ struct Library {
   X(cublasLtCreate) \
   X(cublasLtGetVersion) \
   X(cublasLtMatmulDescCreate) \
-  X(cublasLtMatmulDescDestroy) \
   X(cublasLtMatmulDescSetAttribute) \
   X(cublasLtMatrixLayoutCreate) \
-  X(cublasLtMatrixLayoutDestroy) \
   X(cublasLtMatrixLayoutSetAttribute) \
   X(cublasLtMatmulPreferenceCreate) \
   X(cublasLtMatmulPreferenceDestroy) \
