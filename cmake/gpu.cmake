@@ -1,7 +1,7 @@
 # The GPU plugins, one source for both vendors: libtessera_cuda.so where nvcc is found, libtessera_hip.so where clang for HIP
 # and AMD's device libraries are. The core opens them at run time; nothing links against them.
 set(TESSERA_CUDA AUTO CACHE STRING "Build libtessera_cuda.so: ON, OFF, or AUTO where nvcc is found")
-set(TESSERA_HIP OFF CACHE STRING "Build libtessera_hip.so: ON, OFF, or AUTO where clang and AMD's device libraries are found")
+set(TESSERA_HIP AUTO CACHE STRING "Build libtessera_hip.so: ON, OFF, or AUTO where clang and AMD's device libraries are found")
 set(TESSERA_CUDA_ARCHITECTURES "90-real;80-virtual" CACHE STRING "What libtessera_cuda.so holds code for")
 set(TESSERA_HIP_ARCHITECTURES "gfx90a" CACHE STRING "What libtessera_hip.so holds code for")
 

@@ -1,25 +1,14 @@
 // The same host side on a real GPU, where there is one: order, graphs, memory, faults, and large tensors.
-#include <gtest/gtest.h>
-
 #include <cmath>
 
-#include "../ops/check.h"
-#include "tessera/tessera.h"
+#include "core/gpu_check.h"
+#include "ops/check.h"
 
 namespace tessera {
 namespace {
 
-Device gpu() {
-  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
-    if (device_count(type) > 0) return {type, 0};
-  return cpu();
-}
-
-class GpuDevice : public testing::Test {
+class GpuDevice : public GpuTest {
  protected:
-  void SetUp() override {
-    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
-  }
   Generator generator{11};
 };
 
@@ -110,11 +99,7 @@ TEST_F(GpuDevice, MemoryIsCounted) {
 // A kernel that reads where nothing is: the device is lost for the process, and nothing else.
 void lose_the_device() {
   Tensor kept = full({4}, 5, Float32, cpu());
-  auto storage = make_ref<Storage>();
-  storage->data = reinterpret_cast<void*>(uintptr_t{1} << 44);
-  storage->bytes = 1 << 20;
-  storage->device = gpu();
-  Tensor bad = as_strided(storage, {1 << 18}, {1}, 0, Float32);
+  Tensor bad = elements_of_nowhere();
   int errors = 0;
   for (int i = 0; i < 3; ++i) try {
       (bad + 1).to(cpu());

@@ -1,13 +1,11 @@
 // Training on a GPU, if there is one: the same numbers as on the CPU, and nothing read back within a step.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <numeric>
 
+#include "core/gpu_check.h"
 #include "io/io_check.h"
 #include "ops/op_table.h"
 #include "ops/optim.h"
-#include "tessera/tessera.h"
 #include "train_check.h"
 
 namespace tessera {
@@ -15,17 +13,8 @@ namespace {
 
 using namespace models;
 
-Device gpu() {
-  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
-    if (device_count(type) > 0) return {type, 0};
-  return cpu();
-}
-
-class GpuTraining : public testing::Test {
+class GpuTraining : public GpuTest {
  protected:
-  void SetUp() override {
-    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
-  }
   Generator generator{23};
 };
 
@@ -180,6 +169,35 @@ TEST_F(GpuTraining, BatchesArriveOnTheDevice) {
     EXPECT_EQ(batch.device(), gpu());
     EXPECT_EQ(batch.to(cpu()).to_vector<int64_t>(), std::vector<int64_t>(1000 + want % 2, want));
   }
+}
+
+// The process goes on without the device, and so does the training, from the checkpoint before the fault.
+void lose_the_device_while_training(const std::string& folder) {
+  TrainOptions o = tiny();
+  o.device = gpu();
+  o.checkpoint = folder + "/c";
+  TrainCallbacks callbacks;
+  callbacks.on_step = [](const StepInfo& s) {
+    if (s.step == 6) elements_of_nowhere() + 1;
+  };
+  std::string error;
+  try {
+    train_gpt(o, callbacks);
+  } catch (const DeviceError& e) {
+    error = e.what();
+  }
+  std::fprintf(stderr, "%s\n", error.c_str());
+  o.device = cpu();
+  o.resume = true;
+  const TrainResult resumed = train_gpt(o);
+  std::_Exit(!error.empty() && losses(resumed).size() == 12 && resumed.val_loss < resumed.steps.front().loss ? 0 : 1);
+}
+
+TEST(GpuTrainingDeathTest, AFaultLosesNothingButTheDevice) {
+  if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  TemporaryFolder folder;
+  EXPECT_EXIT(lose_the_device_while_training(folder / ""), testing::ExitedWithCode(0), "failed: |lost: ");
 }
 
 }  // namespace

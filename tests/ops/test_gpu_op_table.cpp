@@ -1,19 +1,13 @@
 // Walks the table of operators on a GPU, if there is one: each result against the reference on float64, in every dtype
 // and layout, and each gradient against the CPU's in float64, which test_op_table.cpp compares with finite differences.
 #include "core/debug.h"
+#include "core/gpu_check.h"
 #include "ops/op_table_checks.h"
-#include "tessera/device.h"
 
 namespace tessera {
 namespace {
 
 using namespace op_table_test;
-
-Device gpu() {
-  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
-    if (device_count(type) > 0) return {type, 0};
-  return cpu();
-}
 
 std::vector<const Op*> ops_of_gpu() {
   if (!gpu().is_gpu()) return {};

@@ -1,15 +1,9 @@
 // Products and convolutions on a GPU, if there is one, off and on the tiles of its kernels, against float64.
 #include "check.h"
-#include "tessera/device.h"
+#include "core/gpu_check.h"
 
 namespace tessera {
 namespace {
-
-Device gpu() {
-  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
-    if (device_count(type) > 0) return {type, 0};
-  return cpu();
-}
 
 double limit(DType dtype) {
   return dtype == Float64 ? 1e-13 : dtype == Float32 ? 2e-6 : dtype == Float16 ? 6e-4 : 5e-3;
@@ -17,12 +11,8 @@ double limit(DType dtype) {
 
 constexpr DType float_types[] = {Float64, Float32, Float16, BFloat16};
 
-class GpuProducts : public testing::Test {
+class GpuProducts : public GpuTest {
  protected:
-  void SetUp() override {
-    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
-  }
-
   /// Values that `dtype` holds exactly, in float64.
   Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
   static Tensor there(const Tensor& t, DType dtype) { return t.defined() ? t.to(dtype).to(gpu()) : t; }
