@@ -1,9 +1,10 @@
 """Tessera beside PyTorch on one GPU: the same work on the same card, in turns, in one run.
 
-usage: gpu_against_torch.py [--tessera build/tessera] [--text FILE] [--only NAME ...] [--rounds R] [--out DIR]
+usage: gpu_against_torch.py [--tessera build/tessera] [--text FILE] [--only PART ...] [--rounds R] [--out DIR]
 Needs PyTorch with CUDA. Parts:
-  loss   200 steps of GPT-2 124M in bf16 from the same weights on the same batches. PyTorch runs twice, with FlashAttention-2
-         and with cuDNN's attention: how far these two are apart is the measure for how far ours may be.
+  loss   200 steps of GPT-2 124M in bf16 from the same weights on the same batches. PyTorch runs in bf16 with FlashAttention-2
+         and with cuDNN's attention, which shows how far two runs of its own are apart, and in f32.
+  gradients  of the first of these steps, each parameter's, against PyTorch's in f32
   step   milliseconds and peak memory of a training step of GPT-2 124M, batch 12 x 1024, bf16
   gemm   TFLOP/s of square products
   convmodel  the mixed-precision experiment: training and inference
@@ -155,8 +156,8 @@ class Tessera:
 
     def train(self, text, steps, batch, *flags, vendor=True):
         with tempfile.TemporaryDirectory() as folder:
-            return self.run("train", "gpt", "--preset", "gpt2-124m", "--vocab", VOCAB, "--text", text, "--out", folder,
-                            "--steps", steps, "--batch", batch, "--accumulation", 1, "--eval-interval", 0, "--amp",
+            return self.run("train", "gpt", "--preset", "gpt2-124m", "--vocab", VOCAB, "--text", text,
+                            *([] if "--out" in flags else ["--out", folder]), "--steps", steps, "--batch", batch, "--accumulation", 1, "--eval-interval", 0, "--amp",
                             "bf16", *flags, vendor=vendor)
 
 
@@ -167,11 +168,11 @@ def adamw(model):
     return torch.optim.AdamW(groups, 6e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
 
 
-def train_step(model, optimizer, backend):
+def train_step(model, optimizer, backend, lower=True):
     def step(tokens, targets):
         with sdpa_kernel(backend):
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16, enabled=lower):
                 loss = model(tokens, targets)
             loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -189,7 +190,7 @@ def polyline(values, low, high, colour):
 def picture(losses, path):
     everything = [v for curve in losses.values() for v in curve]
     low, high = min(everything), max(everything)
-    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"]
+    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#7f7f7f"]
     lines = ['<svg xmlns="http://www.w3.org/2000/svg" width="660" height="360" font-family="sans-serif" font-size="12">',
              '<rect width="660" height="360" fill="white"/>', f'<text x="2" y="24">{high:.2f}</text><text x="2" y="342">{low:.2f}</text>']
     for i, (name, curve) in enumerate(losses.items()):
@@ -197,38 +198,96 @@ def picture(losses, path):
     pathlib.Path(path).write_text("\n".join(lines + ["</svg>"]) + "\n")
 
 
+SEED, BATCH = 7, 4  # of losses and gradients
+
+
+def initial_model():
+    torch.manual_seed(SEED)
+    return GPT().cuda()
+
+
+def windows(options):
+    return Windows(pathlib.Path(options.text).read_text(), SEED * 3 + 1)
+
+
+def copy_of(model):
+    copy = GPT().cuda()
+    copy.load_state_dict(model.state_dict())
+    return copy
+
+
 def loss(tessera, options, report):
-    """200 steps, batch 4 x 1024. The learning rate warms up for 20 steps and falls to a tenth."""
-    steps, batch, seed = 200, 4, 7
-    torch.manual_seed(seed)
-    initial = GPT().cuda()
+    """Batch 4 x 1024. The learning rate rises to 6e-4 over --warmup steps and would fall to a tenth by step 600000: the preset's schedule."""
+    initial, losses = initial_model(), {}
     with tempfile.TemporaryDirectory() as folder:
-        weights = f"{folder}/model.safetensors"
-        save_safetensors(initial, weights)
-        losses = {}
-        for name, flags in {"ours": {}, "own": {"vendor": False}}.items():
-            result = tessera.train(options.text, steps, batch, "--init", weights, "--warmup", 20, "--seed", seed, **flags)
+        save_safetensors(initial, f"{folder}/model.safetensors")
+        for name, vendor in (("ours", True), ("own", False)):
+            result = tessera.train(options.text, 600000, BATCH, "--stop-after", options.steps, "--init", f"{folder}/model.safetensors",
+                                   "--warmup", options.warmup, "--seed", SEED, vendor=vendor)
             losses[name] = [s["loss"] for s in result["steps"]]
-    for name, backend in {"flash": FLASH, "cudnn": CUDNN}.items():
-        model = GPT().cuda()
-        model.load_state_dict(initial.state_dict())
-        optimizer, windows = adamw(model), Windows(pathlib.Path(options.text).read_text(), seed * 3 + 1)
-        step, curve = train_step(model, optimizer, backend), []
-        for i in range(steps):
-            done = (i - 20) / (steps - 20)
-            rate = 6e-4 * ((i + 1) / 21 if i < 20 else 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done)))
+    for name, backend, lower in (("flash", FLASH, True), ("cudnn", CUDNN, True), ("f32", SDPBackend.EFFICIENT_ATTENTION, False)):
+        model, batches, curve = copy_of(initial), windows(options), []
+        optimizer = adamw(model)
+        step = train_step(model, optimizer, backend, lower)
+        for i in range(options.steps):
+            done = (i - options.warmup) / (600000 - options.warmup)
+            factor = (i + 1) / (options.warmup + 1) if done < 0 else 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done))
             for group in optimizer.param_groups:
-                group["lr"] = rate
-            curve.append(step(*windows.batch(i, batch)))
+                group["lr"] = 6e-4 * factor
+            curve.append(step(*batches.batch(i, BATCH)))
         losses[name] = [v.item() for v in curve]
     gap = lambda a, b: [abs(x - y) for x, y in zip(losses[a], losses[b])]
-    for a, b in (("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "cudnn")):
+    for a, b in (("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("cudnn", "f32")):
         g = gap(a, b)
-        print(f"loss {a} - {b}: mean {statistics.mean(g):.5f}, largest {max(g):.5f}, last 20 steps {statistics.mean(g[-20:]):.5f}", flush=True)
-    print("first losses:", {n: [round(v, 4) for v in c[:3]] for n, c in losses.items()}, "last:", {n: round(c[-1], 4) for n, c in losses.items()})
+        print(f"loss {a:5s} - {b:5s}: mean {statistics.mean(g):.6f}, largest {max(g):.5f}, last 20 steps {statistics.mean(g[-20:]):.6f}", flush=True)
+    print("first", {n: round(c[0], 5) for n, c in losses.items()}, "last", {n: round(c[-1], 5) for n, c in losses.items()}, flush=True)
     report["losses"] = losses
     if options.out:
         picture(losses, f"{options.out}/gpu_loss.svg")
+
+
+def load_moments(path):
+    """First moments of a checkpoint, in the order of the parameters: matrices, then vectors."""
+    data = pathlib.Path(path).read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header, moments = json.loads(data[8 : 8 + length]), []
+    while entry := header.get(f"optimizer.param.{len(moments)}.exp_avg"):
+        begin, end = entry["data_offsets"]
+        moments.append(torch.frombuffer(bytearray(data[8 + length + begin : 8 + length + end]), dtype=torch.float32).view(entry["shape"]))
+    return moments
+
+
+def gradients(tessera, options, report):
+    """Ours come from the first moments after one step, which are the gradient but for one factor; so all are scaled to length 1."""
+    initial = initial_model()
+    parts = [f"h.{i}.{part}" for i in range(LAYERS) for part in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
+    vectors = [f"h.{i}.{v}" for i in range(LAYERS) for part in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+               for v in ([f"{part}.weight"] if "ln" in part else []) + [f"{part}.bias"]]
+    names = ["wte.weight", "wpe.weight", *(f"{p}.weight" for p in parts), *vectors, "ln_f.weight", "ln_f.bias"]
+    all_of = {}
+    with tempfile.TemporaryDirectory() as folder:
+        save_safetensors(initial, f"{folder}/model.safetensors")
+        for name, vendor in (("ours", True), ("own", False)):
+            out = f"{folder}/{name}"
+            tessera.train(options.text, 100, BATCH, "--stop-after", 1, "--init", f"{folder}/model.safetensors", "--seed", SEED,
+                          "--out", out, vendor=vendor)
+            all_of[name] = dict(zip(names, load_moments(f"{out}/checkpoint.safetensors")))
+    for name, backend, lower in (("flash", FLASH, True), ("cudnn", CUDNN, True), ("f32", SDPBackend.EFFICIENT_ATTENTION, False)):
+        model = copy_of(initial)
+        train_step(model, torch.optim.SGD(model.parameters(), 0.0), backend, lower)(*windows(options).batch(0, BATCH))
+        all_of[name] = {n: p.grad.float().cpu() for n, p in model.named_parameters()}
+    for gradient in all_of.values():
+        length = math.sqrt(sum(g.double().square().sum().item() for g in gradient.values()))
+        for g in gradient.values():
+            g /= length
+    errors = {}
+    for name in ("ours", "own", "flash", "cudnn"):
+        errors[name] = {n: ((all_of[name][n] - g).norm() / g.norm()).item() for n, g in all_of["f32"].items()}
+    for kind in ("wte", "wpe", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias", "c_fc.weight", "c_fc.bias",
+                 "mlp.c_proj.weight", "mlp.c_proj.bias", "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias", "ln_f"):
+        figures = {n: statistics.median(v for k, v in e.items() if kind in k) for n, e in errors.items()}
+        print(f"gradient's error, {kind:20s}", "  ".join(f"{n} {v:.5f}" for n, v in figures.items()), flush=True)
+    report["gradient errors"] = errors
 
 
 def row(report, name, unit, figures, peers):
@@ -330,17 +389,19 @@ def convmodel(tessera, options, report):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tessera", default="build/tessera")
-    parser.add_argument("--text", help="a text to train on: needed by loss and step")
+    parser.add_argument("--text", help="a text to train on: needed by step, gradients and loss")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=200, help="of the losses")
+    parser.add_argument("--warmup", type=int, default=2000, help="of the losses' learning rate")
     parser.add_argument("--out")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "cuDNN", torch.backends.cudnn.version(), flush=True)
     report = {}
-    for part in (gemm, step, loss, convmodel):
-        if (part.__name__ in options.only) if options.only else (options.text or part not in (step, loss)):
+    for part in (gemm, step, gradients, loss, convmodel):
+        if (part.__name__ in options.only) if options.only else (options.text or part in (gemm, convmodel)):
             part(Tessera(options.tessera), options, report)
     if options.out:
         pathlib.Path(f"{options.out}/gpu_against_torch.json").write_text(json.dumps(report, indent=1) + "\n")
