@@ -19,8 +19,10 @@ TEST(Command, Introduces) {
 }
 
 TEST(Command, RefusesBadUsage) {
-  expect_error(run({}), 2, "subcommand");
-  expect_error(run({"fly"}), 2, "fly");
+  expect_error(run({}), 2, "tessera: give one of train, ");
+  expect_error(run({"fly"}), 2, "'fly'");
+  expect_error(run({"train"}), 2, "tessera train: give one of gpt");
+  expect_error(run({"bench", "fly"}), 2, "'fly': give one of op");
   expect_error(run({"devices", "--wings"}), 2, "--wings");
   expect_error(run({"devices", "--device", "tpu"}), 2, "tpu");
   expect_error(run({"devices", "--device", "cuda:0"}), 2, "cuda:0");
