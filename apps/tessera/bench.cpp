@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "cases/cases.h"
 #include "command.h"
@@ -19,7 +20,7 @@ namespace tessera::app {
 namespace {
 
 struct BenchOptions : CommonOptions {
-  std::string op, dtype = "f32", epilogue = "none";
+  std::string op, dtype = "f32", epilogue = "none", kernel;
   int m = 1024, n = 1024, k = 1024;
   double seconds = 2;
 };
@@ -119,6 +120,8 @@ void bench_gemm_on_gpu(const BenchOptions& options) {
   const DType dtype = dtype_option(options.dtype);
   const Device device = options.target();
   NoGrad guard;
+  std::optional<ForceKernel> forced;
+  if (!options.kernel.empty()) forced.emplace("matmul", options.kernel);
   Generator generator(options.seed);
   const int64_t m = options.m, n = options.n, k = options.k;
   const Tensor a = randn({m, k}, generator).to(dtype).to(device), b = randn({k, n}, generator).to(dtype).to(device);
@@ -139,6 +142,7 @@ void bench_gemm_on_gpu(const BenchOptions& options) {
 void bench_gemm(const BenchOptions& options) {
   DType dtype = dtype_option(options.dtype);
   bool fused = options.epilogue == "add_add_gelu";
+  if (!options.kernel.empty()) throw UsageError("--kernel: the cpu has one kernel for products");
   NoGrad guard;
   Generator generator(options.seed);
   int64_t m = options.m, n = options.n, k = options.k;
@@ -218,6 +222,8 @@ void report_case(const std::string& name, double time, double flops, double byte
 // again, which caches may hold, and through so many of them that each comes from memory.
 void bench_case(const OpCase& c, const BenchOptions& options, Results& results) {
   NoGrad guard;
+  std::optional<ForceKernel> forced;
+  if (!options.kernel.empty()) forced.emplace(c.op, options.kernel);
   Generator generator(options.seed);
   DType dtype = dtype_option(options.dtype);
   const Device device = options.target();
@@ -295,6 +301,7 @@ void add_bench(CLI::App& app) {
   op->add_option("--epilogue", options->epilogue, "none or add_add_gelu")
       ->check(CLI::IsMember({"none", "add_add_gelu"}))
       ->capture_default_str();
+  op->add_option("--kernel", options->kernel, "the kernel to measure; see tessera explain");
   op->add_option("--seconds", options->seconds, "time to measure")
       ->check(CLI::Range(0.01, 600.0))
       ->capture_default_str();

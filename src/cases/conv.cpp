@@ -70,14 +70,26 @@ void add_convolutions(std::vector<OpCase>& cases) {
                      .gradients = 0b11,
                      .symbolic = false});
   }
-  cases.push_back({.op = "conv2d",
-                   .label = "8x64x56x56, 64 3x3",
-                   .attrs = ConvAttrs{.padding = {1, 1}},
-                   .inputs = [](Generator& g) -> Tensors {
-                     return {normal64({8, 64, 56, 56}, g), normal64({64, 64, 3, 3}, g), {}};
-                   },
-                   .benchmark = true,
-                   .flops = 2.0 * 8 * 64 * 56 * 56 * 64 * 9});
+  for (const Geometry& c : {Geometry{"8x64x56x56, 64 3x3", {8, 64, 56, 56}, {64, 64, 3, 3}, {.padding = {1, 1}}},
+                            {"32x256x14x14, 256 3x3", {32, 256, 14, 14}, {256, 256, 3, 3}, {.padding = {1, 1}}}}) {
+    const auto add = [&, flops = 2.0 * static_cast<double>(result(c).numel().value() * c.weight.numel().value() /
+                                                           c.weight[0].value())](
+                         std::string_view op, const ConvAttrs& attrs, const Shape& a, const Shape& b) {
+      cases.push_back({.op = op,
+                       .label = c.label,
+                       .attrs = attrs,
+                       .inputs = [=](Generator& g) -> Tensors {
+                         Tensors in = {normal64(a, g), normal64(b, g)};
+                         if (op == "conv2d") in.push_back({});
+                         return in;
+                       },
+                       .benchmark = true,
+                       .flops = flops});
+    };
+    add("conv2d", c.attrs, c.x, c.weight);
+    add("conv2d_input_grad", sized(c.attrs, c.x), result(c), c.weight);
+    add("conv2d_weight_grad", sized(c.attrs, c.weight), c.x, result(c));
+  }
 }
 
 struct Pooling {

@@ -1,6 +1,9 @@
 // Products and convolutions on a GPU, if there is one, off and on the tiles of its kernels, against float64.
 #include "check.h"
+#include "core/debug.h"
 #include "core/gpu_check.h"
+#include "core/op.h"
+#include "tessera/stream.h"
 
 namespace tessera {
 namespace {
@@ -110,38 +113,99 @@ struct ConvCase {
   Conv2dOptions options;
 };
 
-TEST_F(GpuProducts, ConvolutionsAndTheirGradients) {
-  const int64_t most = int64_t(1) << 31;
-  const ConvCase cases[] = {
-      {{2, 37, 19, 23}, {70, 37, 3, 3}, {.padding = {1, 1}}},
-      {{3, 16, 33, 17}, {24, 16, 5, 3}, {.stride = {2, 3}, .padding = {2, 0}, .dilation = {1, 2}}},
-      {{2, 12, 9, 11}, {30, 4, 3, 3}, {.stride = {3, 2}, .padding = {3, 1}, .dilation = {2, 1}, .groups = 3}},
-      {{4, 130, 14, 14}, {132, 130, 1, 1}, {}},
-      {{1, 3, 224, 64}, {8, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}},
-      {{1, 8, 9, 9}, {8, 1, 3, 3}, {.padding = {1, 1}, .groups = 8}},
-      {{1, 2, 5, 5}, {3, 2, 3, 3}, {.stride = {most, most}}},
-  };
+class GpuConvolutions : public GpuProducts {
+ protected:
+  static std::vector<ConvCase> cases() {
+    const int64_t most = int64_t(1) << 31;
+    return {
+        {{2, 37, 19, 23}, {70, 37, 3, 3}, {.padding = {1, 1}}},
+        {{3, 16, 33, 17}, {24, 16, 5, 3}, {.stride = {2, 3}, .padding = {2, 0}, .dilation = {1, 2}}},
+        {{2, 12, 9, 11}, {30, 4, 3, 3}, {.stride = {3, 2}, .padding = {3, 1}, .dilation = {2, 1}, .groups = 3}},
+        {{4, 130, 14, 14}, {132, 130, 1, 1}, {}},
+        {{1, 3, 224, 64}, {8, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}},
+        {{1, 8, 9, 9}, {8, 1, 3, 3}, {.padding = {1, 1}, .groups = 8}},
+        {{1, 2, 5, 5}, {3, 2, 3, 3}, {.stride = {most, most}}},
+    };
+  }
+
+  void compare(const ConvCase& c, DType dtype, bool channels_last) {
+    const Tensor bias = values({c.weight[0].value()}, dtype);
+    Tensors wide = {values(c.x, dtype), values(c.weight, dtype)}, near;
+    for (Tensor& t : wide) {
+      Tensor there = t.to(dtype).to(gpu());
+      if (channels_last) there = there.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+      near.push_back(there.detach().set_requires_grad());
+      t = t.detach().set_requires_grad();
+    }
+    const Tensor want = conv2d(wide[0], wide[1], bias, c.options);
+    const Tensor got = conv2d(near[0], near[1], there(bias, dtype), c.options);
+    EXPECT_LE(relative_error(got.detach().to(cpu()).to(Float64), want), 2 * limit(dtype)) << name(dtype);
+    const Tensor weights = values(want.shape(), dtype);
+    const Tensors got_grads = grad({got}, near, {there(weights, dtype)}), want_grads = grad({want}, wide, {weights});
+    for (int i = 0; i < 2; ++i)
+      EXPECT_LE(relative_error(got_grads[i].to(cpu()).to(Float64), want_grads[i]), 4 * limit(dtype))
+          << name(dtype) << (i ? " weight " : " x ") << to_string(c.x) << to_string(c.weight);
+  }
+};
+
+TEST_F(GpuConvolutions, AndTheirGradients) {
   for (DType dtype : float_types)
     for (bool channels_last : {false, true})
-      for (const ConvCase& c : cases) {
-        const Tensor bias = values({c.weight[0].value()}, dtype);
-        Tensors wide = {values(c.x, dtype), values(c.weight, dtype)}, near;
-        for (Tensor& t : wide) {
-          Tensor there = t.to(dtype).to(gpu());
-          if (channels_last) there = there.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
-          near.push_back(there.detach().set_requires_grad());
-          t = t.detach().set_requires_grad();
-        }
-        const Tensor want = conv2d(wide[0], wide[1], bias, c.options);
-        const Tensor got = conv2d(near[0], near[1], there(bias, dtype), c.options);
-        EXPECT_LE(relative_error(got.detach().to(cpu()).to(Float64), want), 2 * limit(dtype)) << name(dtype);
-        const Tensor weights = values(want.shape(), dtype);
-        const Tensors got_grads = grad({got}, near, {there(weights, dtype)}),
-                      want_grads = grad({want}, wide, {weights});
-        for (int i = 0; i < 2; ++i)
-          EXPECT_LE(relative_error(got_grads[i].to(cpu()).to(Float64), want_grads[i]), 4 * limit(dtype))
-              << name(dtype) << (i ? " weight " : " x ") << to_string(c.x) << to_string(c.weight);
+      for (const ConvCase& c : cases()) compare(c, dtype, channels_last);
+}
+
+/// All three by the vendor's library.
+struct ByVendor {
+  ForceKernel forward{"conv2d", "vendor"}, images{"conv2d_input_grad", "vendor"},
+      filters{"conv2d_weight_grad", "vendor"};
+};
+
+class VendorConvolutions : public GpuConvolutions {
+ protected:
+  void SetUp() override {
+    GpuConvolutions::SetUp();
+    if (IsSkipped()) return;
+    NoGrad guard;
+    ByVendor forced;
+    try {
+      conv2d(there(values({1, 8, 8, 8}, Float16), Float16), there(values({8, 8, 3, 3}, Float16), Float16));
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+
+TEST_F(VendorConvolutions, AndTheirGradients) {
+  poison_allocations(true);
+  int refused = 0;
+  for (DType dtype : {Float32, Float16, BFloat16})
+    for (const ConvCase& c : cases()) try {
+        ByVendor forced;
+        compare(c, dtype, false);
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("does not take these shapes"), std::string::npos) << error.what();
+        ++refused;
       }
+  poison_allocations(false);
+  EXPECT_LE(refused, 3);
+}
+
+TEST_F(VendorConvolutions, AreTheSameEachTimeAndInGraphs) {
+  ByVendor forced;
+  const Tensor x = there(values({4, 48, 20, 20}, Float16), Float16).set_requires_grad();
+  const Tensor weight = there(values({64, 48, 3, 3}, Float16), Float16).set_requires_grad();
+  const Tensor weights = there(values({4, 64, 18, 18}, Float16), Float16);
+  const auto gradients = [&] { return grad({conv2d(x, weight)}, {x, weight}, {weights}); };
+  const Tensors first = gradients(), second = gradients();
+  Tensors captured;
+  Graph graph;
+  graph.capture(gpu(), [&] { captured = gradients(); });
+  graph.replay();
+  for (int i = 0; i < 2; ++i) {
+    const Tensor want = first[i].to(cpu()).to(Float64);
+    EXPECT_EQ(relative_error(second[i].to(cpu()).to(Float64), want), 0);
+    EXPECT_EQ(relative_error(captured[i].to(cpu()).to(Float64), want), 0);
+  }
 }
 
 TEST_F(GpuProducts, PoolingGathersItsGradients) {

@@ -1,8 +1,12 @@
 // Convolution and pooling. The convolution kernels take any strides; the CPU's convert half types.
 #include <algorithm>
+#include <array>
 
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
+#ifdef TESSERA_GPU_KERNELS
+#include "kernels/gpu/tables.h"
+#endif
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
@@ -40,9 +44,9 @@ ConvArgs sizes(const Call& call, const Tensor& x, const Tensor& weight) {
   return args;
 }
 
-using ConvRun = void(const ConvArgs&, Executor&);
+// ---- the arguments of a convolution and its gradients
 
-void conv2d(const Call& call, Workspace& workspace, long long (*bytes)(const ConvArgs&), ConvRun* run) {
+ConvArgs forward_args(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2];
   DType dtype = compute_dtype(x);
   ConvArgs args = sizes(call, x, weight);
@@ -50,33 +54,148 @@ void conv2d(const Call& call, Workspace& workspace, long long (*bytes)(const Con
   args.w = conv_tensor(workspace.read(weight, dtype));
   args.y = conv_tensor(workspace.write(call.out[0], dtype));
   if (bias.defined()) args.bias = workspace.read(bias, dtype, bias.is_contiguous()).data;
-  args.workspace = workspace.take(bytes(args));
-  if (!workspace.counting() && call.out[0].numel() > 0) run(args, executor());
+  return args;
 }
-void conv2d_gemm(const Call& call, Workspace& workspace) {
-  conv2d(call, workspace, conv_table().forward_workspace, conv_table().forward);
-}
-
-void input_grad(const Call& call, Workspace& workspace, long long (*bytes)(const ConvArgs&), ConvRun* run) {
+ConvArgs images_args(const Call& call, Workspace& workspace) {
   const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
   DType dtype = compute_dtype(dy);
   ConvArgs args = sizes(call, dx, weight);
   args.x = conv_tensor(workspace.write(dx, dtype));
   args.w = conv_tensor(workspace.read(weight, dtype));
   args.y = conv_tensor(workspace.read(dy, dtype));
-  args.workspace = workspace.take(bytes(args));
-  if (!workspace.counting() && dx.numel() > 0) run(args, executor());
+  return args;
 }
-void input_grad_gemm(const Call& call, Workspace& workspace) {
-  input_grad(call, workspace, conv_table().backward_images_workspace, conv_table().backward_images);
+ConvArgs filters_args(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  DType dtype = compute_dtype(x);
+  ConvArgs args = sizes(call, x, dw);
+  args.x = conv_tensor(workspace.read(x, dtype));
+  args.w = conv_tensor(workspace.write(dw, dtype));
+  args.y = conv_tensor(workspace.read(dy, dtype));
+  return args;
 }
 
+void convolve(const Call& call, Workspace& workspace, ConvArgs args, long long (*bytes)(const ConvArgs&),
+              void (*run)(const ConvArgs&, Executor&)) {
+  args.workspace = workspace.take(bytes(args));
+  if (!workspace.counting() && call.out[0].numel() > 0) run(args, executor());
+}
+
+// ---- as products of implicit matrices
+
+void conv2d_gemm(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, forward_args(call, workspace), conv_table().forward_workspace, conv_table().forward);
+}
+void input_grad_gemm(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, images_args(call, workspace), conv_table().backward_images_workspace,
+           conv_table().backward_images);
+}
+void weight_grad_gemm(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, filters_args(call, workspace), conv_table().backward_filters_workspace,
+           conv_table().backward_filters);
+}
+
+#ifdef TESSERA_GPU_KERNELS
+// ---- the vendor's, where its library is installed
+
+template <ConvPart part>
+ConvArgs args_of(const Call& call, Workspace& workspace) {
+  if constexpr (part == ConvPart::forward) return forward_args(call, workspace);
+  else if constexpr (part == ConvPart::images) return images_args(call, workspace);
+  else return filters_args(call, workspace);
+}
+
+// Whether the tensor is dense in this order of its dims; then its strides say so in dims of one element, too.
+bool straighten(ConvTensor& t, std::array<long long, 4> lengths, bool channels_last) {
+  constexpr int order[2][4] = {{3, 2, 1, 0}, {1, 3, 2, 0}};
+  long long stride = 1;
+  for (int d : order[channels_last]) {
+    if (lengths[d] != 1 && t.strides[d] != stride) return false;
+    t.strides[d] = stride;
+    stride *= lengths[d];
+  }
+  return true;
+}
+
+std::array<long long, 2> places(const ConvArgs& a) {
+  std::array<long long, 2> n;
+  for (int d = 0; d < 2; ++d)
+    n[d] = (a.size[d] + 2 * a.padding[d] - a.dilation[d] * (a.filter[d] - 1) - 1) / a.stride[d] + 1;
+  return n;
+}
+
+bool straighten(ConvArgs& args) {
+  const auto [height, width] = places(args);
+  for (bool last : {false, true}) {
+    ConvArgs straight = args;
+    if (straighten(straight.x, {args.images, args.channels, args.size[0], args.size[1]}, last) &&
+        straighten(straight.w, {args.filters, args.channels / args.groups, args.filter[0], args.filter[1]}, last) &&
+        straighten(straight.y, {args.images, args.filters, height, width}, last)) {
+      args = straight;
+      return true;
+    }
+  }
+  return false;
+}
+
+template <ConvPart part>
+Reason vendor_takes(const Call& call) {
+  const VendorConvTable* vendor = vendor_tables() ? tables().vendor_conv : nullptr;
+  if (!vendor) return Reason::Library;
+  Workspace nothing_is_copied(call, true);
+  ConvArgs args = args_of<part>(call, nothing_is_copied);
+  if (args.type == Scalar::f64) return Reason::DType;
+  if (!straighten(args)) return Reason::Layout;
+  return vendor->workspace(part, args) < 0 ? Reason::Shape : Reason::Ok;
+}
+
+template <ConvPart part>
+long long vendor_bytes(const ConvArgs& args) {
+  ConvArgs straight = args;
+  straighten(straight);
+  return tables().vendor_conv->workspace(part, straight);
+}
+
+template <ConvPart part>
+void run_vendor(const ConvArgs& args, Executor& executor) {
+  ConvArgs straight = args;
+  straighten(straight);
+  tables().vendor_conv->run(part, straight, executor);
+  if (part != ConvPart::forward || !args.bias) return;
+  MapArgs add{};
+  add.op = MapOp::add;
+  add.compute = Scalar::f32;
+  add.rank = 4;
+  add.inputs = 2;
+  const auto [height, width] = places(args);
+  const long long lengths[] = {args.images, args.filters, height, width};
+  std::copy(lengths, lengths + 4, add.lengths);
+  TensorArg y{args.y.data, args.type, {}};
+  std::copy(straight.y.strides, straight.y.strides + 4, y.strides);
+  add.tensor[0] = add.tensor[1] = y;
+  add.tensor[2] = {const_cast<void*>(args.bias), args.type, {0, 1, 0, 0}};
+  elementwise_table().map(add, executor);
+}
+
+template <ConvPart part>
+void vendor(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, args_of<part>(call, workspace), vendor_bytes<part>, run_vendor<part>);
+}
+
+template <ConvPart part>
+constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
+#endif
+
 #ifndef TESSERA_GPU_KERNELS
+// ---- by Winograd's algorithm
+
 void conv2d_winograd(const Call& call, Workspace& workspace) {
-  conv2d(call, workspace, conv_table().winograd_workspace, conv_table().winograd_forward);
+  convolve(call, workspace, forward_args(call, workspace), conv_table().winograd_workspace,
+           conv_table().winograd_forward);
 }
 void input_grad_winograd(const Call& call, Workspace& workspace) {
-  input_grad(call, workspace, conv_table().winograd_workspace, conv_table().winograd_backward_images);
+  convolve(call, workspace, images_args(call, workspace), conv_table().winograd_workspace,
+           conv_table().winograd_backward_images);
 }
 
 // Winograd's algorithm trades multiplications, of which a tile of 2x2 outputs saves 20 for each channel and filter, for
@@ -98,17 +217,6 @@ Reason input_grad_takes_winograd(const Call& call) {
   return reason == Reason::Ok && (a.padding[0] > 2 || a.padding[1] > 2) ? Reason::Shape : reason;
 }
 #endif
-
-void conv2d_weight_grad(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
-  DType dtype = compute_dtype(x);
-  ConvArgs args = sizes(call, x, dw);
-  args.x = conv_tensor(workspace.read(x, dtype));
-  args.w = conv_tensor(workspace.write(dw, dtype));
-  args.y = conv_tensor(workspace.read(dy, dtype));
-  args.workspace = workspace.take(conv_table().backward_filters_workspace(args));
-  if (!workspace.counting() && dw.numel() > 0) conv_table().backward_filters(args, executor());
-}
 
 // ---- pooling: kernels that take any strides and every floating type
 
@@ -146,15 +254,18 @@ void avg_pool2d_backward(const Call& call) {
 }
 
 #ifdef TESSERA_GPU_KERNELS
-constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_gemm>("implicit_gemm")};
-constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_gemm>("implicit_gemm")};
+// The vendor's are not faster by any measurement yet, and stand behind ours.
+constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_gemm>("implicit_gemm"), vendor_kernel<ConvPart::forward>};
+constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_gemm>("implicit_gemm"), vendor_kernel<ConvPart::images>};
+constexpr Kernel weight_grad_list[] = {staged_kernel<weight_grad_gemm>("implicit_gemm"),
+                                       vendor_kernel<ConvPart::filters>};
 #else
 constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
                                   staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_winograd>("winograd", input_grad_takes_winograd),
                                       staged_kernel<input_grad_gemm>("implicit_gemm")};
+constexpr Kernel weight_grad_list[] = {staged_kernel<weight_grad_gemm>("implicit_gemm")};
 #endif
-constexpr Kernel weight_grad_list[] = {staged_kernel<conv2d_weight_grad>("implicit_gemm")};
 constexpr Kernel max_list[] = {{.name = "windows", .run = max_pool2d}};
 constexpr Kernel max_backward_list[] = {{.name = "windows", .run = max_pool2d_backward}};
 constexpr Kernel average_list[] = {{.name = "windows", .run = avg_pool2d}};

@@ -2,9 +2,6 @@
 #include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
 #ifdef TESSERA_GPU_KERNELS
-#include <cstdlib>
-
-#include "core/gpu/backend.h"
 #include "kernels/gpu/tables.h"
 #endif
 
@@ -89,14 +86,9 @@ void run_linear(const Call& call) {
 #ifdef TESSERA_GPU_KERNELS
 // ---- the vendor's products, where its library is installed
 
-const VendorGemmTable* vendor_of(const Call& call) {
-  static const bool off = std::getenv("TESSERA_VENDOR") && std::string_view(std::getenv("TESSERA_VENDOR")) == "off";
-  return off ? nullptr : static_cast<const Tables*>(gpu::kernel_tables(call_device(call).type))->vendor_gemm;
-}
-
 template <Products (*products)(const Call&)>
 Reason vendor_takes(const Call& call) {
-  const VendorGemmTable* vendor = vendor_of(call);
+  const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
   if (!vendor) return Reason::Library;
   bool all = true;
   products(call).each([&](const GemmArgs& args) { all = all && vendor->supports(args); });
@@ -105,7 +97,7 @@ Reason vendor_takes(const Call& call) {
 
 template <Products (*products)(const Call&)>
 void run_vendor(const Call& call) {
-  products(call).each([&](const GemmArgs& args) { vendor_of(call)->run(args, call.workspace, executor()); });
+  products(call).each([&](const GemmArgs& args) { tables().vendor_gemm->run(args, call.workspace, executor()); });
 }
 void run_vendor_linear(const Call& call) {
   run_vendor<linear_products>(call);

@@ -2,6 +2,7 @@
 // tensors to kernels are compiled for GPUs, too; the ones here are what differs.
 #include "kernels/gpu/tables.h"
 
+#include <cstdlib>
 #include <vector>
 
 #include "core/gpu/backend.h"
@@ -18,13 +19,24 @@ Executor& executor() {
   return executor;
 }
 
+const Tables& tables() {
+  static const Tables none;
+  const auto* tables = static_cast<const Tables*>(gpu::kernel_tables(gpu::calling().device.type));
+  return tables ? *tables : none;
+}
+
+const Tables* vendor_tables() {
+  static const char* choice = std::getenv("TESSERA_VENDOR");
+  static const bool off = choice && std::string_view(choice) == "off";
+  return off ? nullptr : &tables();
+}
+
 namespace {
 template <class Table>
 const Table& of_plugin(const Table* Tables::*member) {
-  const Device device = gpu::calling().device;
-  const auto* tables = static_cast<const Tables*>(gpu::kernel_tables(device.type));
-  if (!tables || !(tables->*member)) throw Error(to_string(device) + ": the plugin has no kernels of this family");
-  return *(tables->*member);
+  const Table* table = tables().*member;
+  if (!table) throw Error(to_string(gpu::calling().device) + ": the plugin has no kernels of this family");
+  return *table;
 }
 }  // namespace
 

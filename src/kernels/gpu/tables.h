@@ -29,6 +29,18 @@ struct VendorGemmTable {
   size_t (*version)();
 };
 
+/// A convolution, or its gradient for the images or the filters.
+enum class ConvPart : unsigned char { forward, images, filters };
+
+/// The vendor's own convolutions, where its library is installed. Elements are f32, f16 or bf16, every tensor dense
+/// with channels before positions, or every one behind them; bias and activation are left out.
+struct VendorConvTable {
+  /// Bytes, or -1 where the library has no kernel that computes the same each time and in full precision.
+  long long (*workspace)(ConvPart part, const ConvArgs& args);
+  void (*run)(ConvPart part, const ConvArgs& args, Executor& executor);
+  size_t (*version)();
+};
+
 /// Null: the plugin has no such family.
 struct Tables {
   const ElementwiseTable* elementwise = nullptr;
@@ -37,6 +49,7 @@ struct Tables {
   const GemmTable* gemm = nullptr;
   const ConvTable* conv = nullptr;
   const VendorGemmTable* vendor_gemm = nullptr;
+  const VendorConvTable* vendor_conv = nullptr;
   const AttentionTable* attention = nullptr;
   const NormTable* norm = nullptr;
   const SoftmaxTable* softmax = nullptr;
@@ -45,5 +58,10 @@ struct Tables {
   const DrawTable* draw = nullptr;
   const StepTable* step = nullptr;
 };
+
+/// Those of the plugin whose device the call is for.
+const Tables& tables();
+/// The same, or null where TESSERA_VENDOR=off.
+const Tables* vendor_tables();
 
 }  // namespace tessera::gpu_kernels

@@ -14,6 +14,7 @@ extern ReduceTable reduce_table;
 extern ConvTable conv_table;
 extern AttentionTable attention_table;
 const VendorGemmTable* vendor_gemm_table();
+const VendorConvTable* vendor_conv_table();
 const CreationTable* device_creation_table();
 const IndexTable* device_index_table();
 const DrawTable* device_draw_table();
@@ -29,6 +30,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .gemm = &gpu_kernels::gemm_table,
                                           .conv = &gpu_kernels::conv_table,
                                           .vendor_gemm = gpu_kernels::vendor_gemm_table(),
+                                          .vendor_conv = gpu_kernels::vendor_conv_table(),
                                           .attention = &gpu_kernels::attention_table,
                                           .norm = &gpu_kernels::norm_table,
                                           .softmax = &gpu_kernels::softmax_table,

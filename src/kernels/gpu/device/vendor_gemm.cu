@@ -18,6 +18,7 @@ const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt is 
 #include <string>
 #include <tuple>
 
+#include "recent.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu_kernels {
@@ -30,8 +31,10 @@ struct Library {
   X(cublasLtCreate) \
   X(cublasLtGetVersion) \
   X(cublasLtMatmulDescCreate) \
+  X(cublasLtMatmulDescDestroy) \
   X(cublasLtMatmulDescSetAttribute) \
   X(cublasLtMatrixLayoutCreate) \
+  X(cublasLtMatrixLayoutDestroy) \
   X(cublasLtMatrixLayoutSetAttribute) \
   X(cublasLtMatmulPreferenceCreate) \
   X(cublasLtMatmulPreferenceDestroy) \
@@ -116,22 +119,37 @@ bool supports(const GemmArgs& args) {
   return true;
 }
 
-/// A problem that was asked before, with the algorithm the library chose for it.
+/// A problem that was asked before, with the algorithm the library chose for it. All of it is the host's: work in
+/// flight needs none of it.
 struct Plan {
+  static constexpr bool kept = false;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algorithm;
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  ~Plan() {
+    if (operation) (void)library().cublasLtMatmulDescDestroy(operation);
+    for (cublasLtMatrixLayout_t layout : {a, b, c, d})
+      if (layout) (void)library().cublasLtMatrixLayoutDestroy(layout);
+  }
 };
 
 /// What a plan depends on; alignments decide which algorithms are possible.
-std::string key_of(const GemmArgs& args, int device) {
-  GemmArgs key = args;
-  auto reduce = [](MatrixArg& m) {
-    m.data = reinterpret_cast<void*>(m.data ? (reinterpret_cast<size_t>(m.data) & 15) + 1 : 0);
-  };
-  for (MatrixArg* m : {&key.a, &key.b, &key.c, &key.addend, &key.bias}) reduce(*m);
-  std::string text(reinterpret_cast<const char*>(&key), sizeof key);
-  return text + static_cast<char>(device);
+struct GemmKey {
+  GemmArgs args;
+  int device;
+};
+
+GemmKey key_of(const GemmArgs& args, int device) {
+  GemmKey key;
+  std::memset(static_cast<void*>(&key), 0, sizeof key);
+  std::memcpy(static_cast<void*>(&key.args), &args, sizeof args);
+  for (MatrixArg* m : {&key.args.a, &key.args.b, &key.args.c, &key.args.addend, &key.args.bias})
+    m->data = alignment_key(m->data);
+  key.device = device;
+  return key;
 }
 
 class Planner {
@@ -141,16 +159,7 @@ class Planner {
   const Plan& plan(const GemmArgs& args) {
     int device = 0;
     (void)cudaGetDevice(&device);
-    auto [found, fresh] = plans_.try_emplace(key_of(args, device));
-    if (fresh) {
-      try {
-        found->second = make(args);
-      } catch (...) {
-        plans_.erase(found);
-        throw;
-      }
-    }
-    return found->second;
+    return plans_.at(bytes_of(key_of(args, device)), [&](Plan& plan) { make(args, plan); });
   }
   cublasLtHandle_t handle() {
     int device = 0;
@@ -181,12 +190,11 @@ class Planner {
     check(library().cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describing a product");
   }
 
-  Plan make(const GemmArgs& args) {
+  void make(const GemmArgs& args, Plan& plan) {
     const i64 batches = args.batch_rank ? args.batch[0] : 1;
     auto step = [&](const MatrixArg& m) { return static_cast<i64>(args.batch_rank ? m.batch[0] : 0); };
     const Operand left = transposed_operand(args.b, args.k, args.n), right = transposed_operand(args.a, args.m, args.k);
     const bool wide = args.a.type == Scalar::f64;
-    Plan plan;
     check(library().cublasLtMatmulDescCreate(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                              wide ? CUDA_R_64F : CUDA_R_32F),
           "describing a product");
@@ -205,7 +213,6 @@ class Planner {
     plan.d = result(args.c);
     plan.c = result(args.addend.data ? args.addend : args.c);
     choose(args, plan);
-    return plan;
   }
 
   static cublasLtEpilogue_t epilogue(const GemmArgs& args) {
@@ -223,11 +230,7 @@ class Planner {
       check(library().cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
             "asking for an algorithm");
     };
-    auto alignment = [](const MatrixArg& m) {
-      uint32_t bytes = 16;
-      while (reinterpret_cast<size_t>(m.data) % bytes) bytes /= 2;
-      return bytes;
-    };
+    auto alignment = [](const MatrixArg& m) { return uint32_t{alignment_of(m.data)}; };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(args.b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(args.a));
@@ -244,7 +247,7 @@ class Planner {
   }
 
   std::map<int, cublasLtHandle_t> handles_;
-  std::map<std::string, Plan> plans_;
+  Recent<Plan> plans_{256};
 };
 
 void run(const GemmArgs& args, void* workspace, Executor& executor) {

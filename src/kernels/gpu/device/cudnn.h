@@ -1,0 +1,309 @@
+// cuDNN's backend API as far as it is used, opened at run time: graphs of operations, and the plans that the library
+// makes of them. The values are part of its binary interface, so that no header of it is needed to build.
+#pragma once
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera::gpu_kernels::cudnn {
+
+using Handle = struct Context*;
+
+enum class DataType : int { f32 = 0, f64 = 1, f16 = 2, i32 = 4, bf16 = 9, i64 = 10, boolean = 11 };
+enum class ConvolutionMode : int { cross_correlation = 1 };
+enum class HeuristicMode : int { fallback = 2, best = 3 };
+/// What a result may suffer by an engine.
+enum class Note : int {
+  tensor_core = 0,
+  down_converts = 1,
+  reduces_in_lower_precision = 2,
+  fft = 3,
+  nondeterministic = 4,
+  winograd = 5,
+  winograd_4x4 = 6,
+  winograd_6x6 = 7,
+  winograd_13x13 = 8,
+};
+
+enum class Kind : int {
+  convolution = 1,
+  engine = 2,
+  engine_config = 3,
+  heuristic = 4,
+  plan = 5,
+  convolution_forward = 10,
+  convolution_backward_filters = 11,
+  convolution_backward_images = 12,
+  graph = 15,
+  variant_pack = 16,
+  tensor = 17,
+  device_properties = 38,
+};
+
+enum class Attribute : int {
+  convolution_type = 100,
+  convolution_mode = 101,
+  convolution_dilations = 102,
+  convolution_strides = 103,
+  convolution_post_paddings = 104,
+  convolution_pre_paddings = 105,
+  convolution_dims = 106,
+  heuristic_mode = 200,
+  heuristic_graph = 201,
+  heuristic_results = 202,
+  heuristic_device = 204,
+  config_engine = 300,
+  plan_handle = 400,
+  plan_config = 401,
+  plan_workspace = 402,
+  plan_device = 407,
+  forward_alpha = 700,  // and beta, convolution, w, x, y
+  backward_images_alpha = 706,
+  backward_filters_alpha = 712,
+  graph_handle = 800,
+  graph_operations = 801,
+  tensor_alignment = 900,
+  tensor_type = 901,
+  tensor_lengths = 902,
+  tensor_strides = 903,
+  tensor_id = 906,
+  pack_ids = 1000,
+  pack_pointers = 1001,
+  pack_workspace = 1003,
+  engine_notes = 1303,
+  device_json = 2702,
+};
+constexpr Attribute operator+(Attribute a, int n) { return static_cast<Attribute>(static_cast<int>(a) + n); }
+
+/// The library refused something, for example a graph that no engine runs.
+struct Refusal {
+  int status;
+};
+
+inline constexpr int type_descriptor = 15;
+template <class T>
+inline constexpr int type_of = -1;
+template <>
+inline constexpr int type_of<Handle> = 0;
+template <>
+inline constexpr int type_of<DataType> = 1;
+template <>
+inline constexpr int type_of<bool> = 2;
+template <>
+inline constexpr int type_of<int64_t> = 3;
+template <>
+inline constexpr int type_of<float> = 4;
+template <>
+inline constexpr int type_of<void*> = 6;
+template <>
+inline constexpr int type_of<ConvolutionMode> = 7;
+template <>
+inline constexpr int type_of<HeuristicMode> = 8;
+template <>
+inline constexpr int type_of<Note> = 11;
+template <>
+inline constexpr int type_of<char> = 24;
+
+/// Its functions, all null where it is not installed: libcudnn.so.9 of TESSERA_CUDNN, a file or its folder, or of the
+/// system. It opens the libraries that it consists of by itself, when they are needed.
+struct Library {
+  size_t (*version)();
+  int (*create)(Handle*);
+  int (*set_stream)(Handle, void*);
+  int (*make)(Kind, void**);
+  int (*destroy)(void*);
+  int (*finalize)(void*);
+  int (*set)(void*, Attribute, int type, int64_t count, const void* values);
+  int (*get)(const void*, Attribute, int type, int64_t room, int64_t* count, void* values);
+  int (*execute)(Handle, void* plan, void* pack);
+  bool complete = true;
+
+  Library() {
+    void* handle = open();
+    const auto load = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(handle ? dlsym(handle, name) : nullptr);
+      complete = complete && function;
+    };
+    load(version, "cudnnGetVersion");
+    load(create, "cudnnCreate");
+    load(set_stream, "cudnnSetStream");
+    load(make, "cudnnBackendCreateDescriptor");
+    load(destroy, "cudnnBackendDestroyDescriptor");
+    load(finalize, "cudnnBackendFinalize");
+    load(set, "cudnnBackendSetAttribute");
+    load(get, "cudnnBackendGetAttribute");
+    load(execute, "cudnnBackendExecute");
+  }
+
+ private:
+  static void* open() {
+    constexpr int mode = RTLD_NOW | RTLD_LOCAL;
+    const char* name = "libcudnn.so.9";
+    const char* path = std::getenv("TESSERA_CUDNN");
+    if (!path || !*path) return dlopen(name, mode);
+    void* file = dlopen(path, mode);
+    return file ? file : dlopen((std::string(path) + "/" + name).c_str(), mode);
+  }
+};
+
+inline const Library& library() {
+  static const Library* loaded = new Library;
+  return *loaded;
+}
+
+inline void check(int status) {
+  if (status != 0) throw Refusal{status};
+}
+
+/// One descriptor: attributes, then finish().
+class Object {
+ public:
+  explicit Object(Kind kind) { check(library().make(kind, &it_)); }
+  Object(Object&& other) noexcept : it_(std::exchange(other.it_, nullptr)) {}
+  Object& operator=(Object&& other) noexcept {
+    std::swap(it_, other.it_);
+    return *this;
+  }
+  ~Object() {
+    if (it_) (void)library().destroy(it_);
+  }
+  void* get() const { return it_; }
+
+  template <class T>
+  Object& set(Attribute name, const T& value) {
+    return put(name, type_of<T>, 1, &value);
+  }
+  template <class T>
+  Object& set(Attribute name, std::span<const T> values) {
+    return put(name, type_of<T>, values.size(), values.data());
+  }
+  Object& set(Attribute name, const Object& value) { return put(name, type_descriptor, 1, &value.it_); }
+  Object&& finish() {
+    check(library().finalize(it_));
+    return std::move(*this);
+  }
+
+  /// As many values as there are, at most `room`.
+  template <class T>
+  std::vector<T> get(Attribute name, int64_t room) const {
+    std::vector<T> values(static_cast<size_t>(room));
+    int64_t count = 0;
+    check(library().get(it_, name, type_of<T>, room, &count, values.data()));
+    values.resize(static_cast<size_t>(std::min(count, room)));
+    return values;
+  }
+  /// The same for descriptors, of one kind.
+  std::vector<Object> get(Attribute name, Kind kind, int64_t room) const {
+    std::vector<Object> values;
+    std::vector<void*> pointers;
+    for (int64_t i = 0; i < room; ++i) pointers.push_back(values.emplace_back(kind).it_);
+    int64_t count = 0;
+    check(library().get(it_, name, type_descriptor, room, &count, pointers.data()));
+    values.erase(values.begin() + std::min(count, room), values.end());
+    return values;
+  }
+
+ private:
+  Object& put(Attribute name, int type, size_t count, const void* values) {
+    check(library().set(it_, name, type, static_cast<int64_t>(count), values));
+    return *this;
+  }
+  void* it_ = nullptr;
+};
+
+/// A tensor in memory, which `id` names.
+inline Object tensor(int64_t id, DataType type, std::span<const int64_t> lengths, std::span<const int64_t> strides,
+                     int64_t alignment) {
+  Object t(Kind::tensor);
+  t.set(Attribute::tensor_id, id).set(Attribute::tensor_type, type).set(Attribute::tensor_alignment, alignment);
+  return t.set(Attribute::tensor_lengths, lengths).set(Attribute::tensor_strides, strides).finish();
+}
+
+/// What plans are made for: this process's device or, for tests without one, its properties.
+struct Target {
+  Handle handle = nullptr;
+  const Object* properties = nullptr;
+
+  void tell(Object& object, Attribute handle_name) const {
+    if (handle) object.set(handle_name, handle);
+  }
+  void tell_properties(Object& object, Attribute name) const {
+    if (!handle) object.set(name, *properties);
+  }
+};
+
+struct Plan {
+  std::vector<Object> parts;  // what the plan is made of
+  Object plan{Kind::plan};
+  int64_t workspace = 0;
+};
+
+/// Which notes an engine may not bear.
+class Rules {
+ public:
+  constexpr Rules(std::initializer_list<Note> forbidden) {
+    for (Note note : forbidden) forbidden_ |= 1u << static_cast<int>(note);
+  }
+  bool allow(const Object& config) const {
+    const std::vector<Object> engine = config.get(Attribute::config_engine, Kind::engine, 1);
+    for (Note note : engine.at(0).get<Note>(Attribute::engine_notes, 16))
+      if (forbidden_ >> static_cast<int>(note) & 1) return false;
+    return true;
+  }
+
+ private:
+  uint32_t forbidden_ = 0;
+};
+
+/// The plan that the library thinks fastest among those which the rules allow and which fit into the workspace. `parts`
+/// are the descriptors of a graph, its operations last.
+inline std::optional<Plan> find_plan(const Target& target, std::vector<Object> parts, size_t operations, Rules rules,
+                                     int64_t most_workspace) {
+  std::vector<void*> nodes;
+  for (size_t i = parts.size() - operations; i < parts.size(); ++i) nodes.push_back(parts[i].get());
+  Object graph(Kind::graph);
+  target.tell(graph, Attribute::graph_handle);
+  check(library().set(graph.get(), Attribute::graph_operations, type_descriptor, static_cast<int64_t>(nodes.size()),
+                      nodes.data()));
+  parts.push_back(graph.finish());
+  for (HeuristicMode mode : {HeuristicMode::best, HeuristicMode::fallback}) try {
+      Object heuristic(Kind::heuristic);
+      heuristic.set(Attribute::heuristic_graph, parts.back()).set(Attribute::heuristic_mode, mode);
+      target.tell_properties(heuristic, Attribute::heuristic_device);
+      const Object asked = heuristic.finish();
+      for (Object& config : asked.get(Attribute::heuristic_results, Kind::engine_config, 24)) try {
+          if (!rules.allow(config)) continue;
+          Plan found;
+          target.tell(found.plan, Attribute::plan_handle);
+          target.tell_properties(found.plan, Attribute::plan_device);
+          found.plan.set(Attribute::plan_config, config).finish();
+          found.workspace = found.plan.get<int64_t>(Attribute::plan_workspace, 1).at(0);
+          if (found.workspace > most_workspace) continue;
+          found.parts = std::move(parts);
+          found.parts.push_back(std::move(config));
+          return found;
+        } catch (const Refusal&) {  // proposed, but not able: the next one
+        }
+    } catch (const Refusal&) {  // nothing is proposed
+    }
+  return std::nullopt;
+}
+
+/// Queues a plan: `pointers` are the tensors named by `ids`.
+inline void execute(Handle handle, const Plan& plan, std::span<const int64_t> ids, std::span<void* const> pointers,
+                    void* workspace) {
+  Object pack(Kind::variant_pack);
+  pack.set(Attribute::pack_ids, ids).set(Attribute::pack_pointers, pointers);
+  pack.set(Attribute::pack_workspace, workspace).finish();
+  check(library().execute(handle, plan.plan.get(), pack.get()));
+}
+
+}  // namespace tessera::gpu_kernels::cudnn
