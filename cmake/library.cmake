@@ -5,7 +5,12 @@ configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.
 
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
 file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp src/core/gpu/*.cpp)
-add_library(tessera_core ${core_sources})
+file(GLOB_RECURSE tile_headers CONFIGURE_DEPENDS src/tile/*.h)
+set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
+add_custom_command(OUTPUT ${embedded} DEPENDS ${tile_headers} cmake/embed.cmake VERBATIM COMMENT "Embedding the tile headers"
+  COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/tile -D PREFIX=tessera/tile -D OUT=${embedded}
+          -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
+add_library(tessera_core ${core_sources} ${embedded})
 target_compile_features(tessera_core PUBLIC cxx_std_20)
 target_include_directories(tessera_core PRIVATE src PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

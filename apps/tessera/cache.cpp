@@ -1,35 +1,24 @@
 // tessera cache clear: removes what the library keeps on disk between runs.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "command.h"
+#include "core/disk_cache.h"
 
 namespace tessera::app {
 namespace {
 
 namespace fs = std::filesystem;
 
-// TESSERA_CACHE_DIR, or tessera/ in the user's cache folder.
-fs::path cache_folder() {
-  auto variable = [](const char* name) -> fs::path {
-    const char* value = std::getenv(name);
-    return value ? value : "";
-  };
-  if (auto own = variable("TESSERA_CACHE_DIR"); !own.empty()) return own;
-  if (auto xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg / "tessera";
-  if (auto home = variable("HOME"); !home.empty()) return home / ".cache" / "tessera";
-  throw UsageError("no cache folder: set TESSERA_CACHE_DIR or HOME");
-}
-
 // Only a folder that carries our mark is removed: the variable may point anywhere.
 void clear() {
-  fs::path folder = cache_folder();
+  const fs::path folder = cache_folder();
+  if (folder.empty()) throw UsageError("no cache folder: set TESSERA_CACHE_DIR or HOME");
   std::error_code code;
   if (!fs::exists(folder, code)) return fmt::print("the cache {} is empty\n", folder.string());
-  if (!fs::exists(folder / "tessera-cache", code))
-    throw UsageError(folder.string() + " was not made by tessera (it has no file tessera-cache): not removed");
+  if (!fs::exists(folder / cache_mark, code))
+    throw UsageError(folder.string() + " was not made by tessera (it has no file " + cache_mark + "): not removed");
   uintmax_t bytes = 0;
   for (auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied, code))
     if (entry.is_regular_file(code)) bytes += entry.file_size(code);

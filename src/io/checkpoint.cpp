@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "core/hash.h"
 #include "io/file.h"
-#include "io/hash.h"
 #include "io/safetensors.h"
 #include "tessera/io.h"
 

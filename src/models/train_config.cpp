@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "io/hash.h"
+#include "core/hash.h"
 
 namespace tessera::models {
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstring>
 #include <functional>
+#include <list>
 #include <map>
 #include <set>
 #include <string>
@@ -17,12 +18,14 @@ class FakeRuntime : public gpu::Runtime {
  public:
   size_t limit = size_t(64) << 20;  // bytes of the device
   size_t used = 0;
-  std::function<void()> while_waiting;  // what happens until the whole device is done
-  std::string failing;                  // the call that fails from now on
-  bool events_happen = true;            // or wait for somebody to synchronise with them
-  std::vector<std::string> calls;       // in order
-  std::map<void*, size_t> allocated;    // by the device
+  std::function<void()> while_waiting;                        // what happens until the whole device is done
+  std::function<void(const gpu::Grid&, void**)> kernel_body;  // of what is loaded
+  std::string failing;                                        // the call that fails from now on
+  bool events_happen = true;                                  // or wait for somebody to synchronise with them
+  std::vector<std::string> calls;                             // in order
+  std::map<void*, size_t> allocated;                          // by the device
   std::set<void*> pinned;
+  std::list<std::string> modules;           // loaded
   int streams = 0, events = 0, graphs = 0;  // alive
 
   int count(const std::string& call) const { return static_cast<int>(std::count(calls.begin(), calls.end(), call)); }
@@ -88,6 +91,19 @@ class FakeRuntime : public gpu::Runtime {
   gpu::GraphHandle end_capture(gpu::StreamHandle) override { return note("end_capture"), ++graphs, handle(); }
   void launch(gpu::GraphHandle, gpu::StreamHandle) override { note("launch"); }
   void destroy_graph(gpu::GraphHandle) noexcept override { --graphs; }
+  // A module's code holds the names of its kernels.
+  gpu::ModuleHandle load_module(const void* code) override {
+    note("load_module");
+    return &modules.emplace_back(static_cast<const char*>(code));
+  }
+  gpu::KernelHandle find_kernel(gpu::ModuleHandle module, const char* name) override {
+    note("find_kernel");
+    return static_cast<std::string*>(module)->find(name) == std::string::npos ? nullptr : module;
+  }
+  void launch(gpu::KernelHandle, const gpu::Grid& grid, void** arguments, gpu::StreamHandle) override {
+    note("launch_kernel");
+    if (kernel_body) kernel_body(grid, arguments);
+  }
 
  private:
   void note(const char* call) {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "io/hash.h"
+#include "core/hash.h"
 #include "models/train_config.h"
 #include "tessera/io.h"
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/hash.h"
 #include "io/file.h"
-#include "io/hash.h"
 #include "io/io_check.h"
 #include "tessera/io.h"
 

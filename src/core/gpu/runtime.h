@@ -2,6 +2,7 @@
 // are the core's (allocator.h, stream.cpp), so that they are written once and tested with a runtime that is made up.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "tessera/device.h"
@@ -11,6 +12,15 @@ namespace tessera::gpu {
 using StreamHandle = void*;
 using EventHandle = void*;
 using GraphHandle = void*;
+using ModuleHandle = void*;
+using KernelHandle = void*;
+
+/// How a kernel is launched.
+struct Grid {
+  int64_t blocks;
+  int threads;          // of a block
+  size_t shared_bytes;  // of a block, chosen at the launch
+};
 
 struct FreeMemory {
   size_t free, total;  // bytes
@@ -56,6 +66,13 @@ class Runtime {
   virtual void launch(GraphHandle graph, StreamHandle stream) = 0;
   virtual void destroy_graph(GraphHandle graph) noexcept = 0;
 
+  /// Machine code for the current device; the memory may go afterwards. There is no way back.
+  virtual ModuleHandle load_module(const void* code) = 0;
+  /// Null where the module has no kernel of that name.
+  virtual KernelHandle find_kernel(ModuleHandle module, const char* name) = 0;
+  /// `arguments` point to the values of the kernel's parameters.
+  virtual void launch(KernelHandle kernel, const Grid& grid, void** arguments, StreamHandle stream) = 0;
+
  protected:
   ~Runtime() = default;
 };
@@ -74,7 +91,7 @@ struct Fault {
 
 /// What libtessera_cuda.so and libtessera_hip.so export: `extern "C" const Plugin* tessera_plugin()`.
 struct Plugin {
-  static constexpr int current_version = 1;
+  static constexpr int current_version = 2;
   int version;
   Runtime* runtime;
   const void* kernels;  // gpu_kernels::Tables

@@ -230,6 +230,50 @@ class VendorRuntime final : public gpu::Runtime {
   void destroy_graph(gpu::GraphHandle graph) noexcept override {
     (void)TESSERA_RT(GraphExecDestroy)(static_cast<TESSERA_RT(GraphExec_t)>(graph));
   }
+
+  gpu::ModuleHandle load_module(const void* code) override {
+    check_alive();
+#if defined(__HIP__)
+    hipModule_t module = nullptr;
+    const Status status = hipModuleLoadData(&module, code);
+#else
+    cudaLibrary_t module = nullptr;
+    const Status status = cudaLibraryLoadData(&module, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
+#endif
+    check(status, "loading a compiled program");
+    return module;
+  }
+  gpu::KernelHandle find_kernel(gpu::ModuleHandle module, const char* name) override {
+    check_alive();
+#if defined(__HIP__)
+    hipFunction_t kernel = nullptr;
+    const Status status = hipModuleGetFunction(&kernel, static_cast<hipModule_t>(module), name);
+    const bool missing = status == hipErrorNotFound;
+#else
+    cudaKernel_t kernel = nullptr;
+    const Status status = cudaLibraryGetKernel(&kernel, static_cast<cudaLibrary_t>(module), name);
+    const bool missing = status == cudaErrorSymbolNotFound || status == cudaErrorInvalidDeviceFunction;
+#endif
+    if (missing) return (void)TESSERA_RT(GetLastError)(), nullptr;
+    check(status, "looking for a kernel");
+    return kernel;
+  }
+  void launch(gpu::KernelHandle kernel, const gpu::Grid& grid, void** arguments, gpu::StreamHandle stream) override {
+    check_alive();
+    const unsigned blocks = static_cast<unsigned>(grid.blocks), threads = static_cast<unsigned>(grid.threads);
+#if defined(__HIP__)
+    check(hipModuleLaunchKernel(static_cast<hipFunction_t>(kernel), blocks, 1, 1, threads, 1, 1,
+                                static_cast<unsigned>(grid.shared_bytes), queue(stream), arguments, nullptr),
+          "launching a compiled kernel");
+#else
+    if (grid.shared_bytes > 48 * 1024)
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(grid.shared_bytes)),
+            "reserving shared memory");
+    check(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, grid.shared_bytes, queue(stream)),
+          "launching a compiled kernel");
+#endif
+  }
 };
 
 VendorRuntime runtime;

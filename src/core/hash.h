@@ -1,4 +1,4 @@
-// The checksum of checkpoints.
+// The checksum of what is kept in files.
 #pragma once
 #include <cstddef>
 #include <cstdint>
