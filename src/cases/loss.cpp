@@ -19,15 +19,16 @@ OpCase cross_entropy_case(std::string label, Shape rows, int64_t classes, LossAt
           .gradients = 1};
 }
 
-OpCase cross_entropy_backward_case(std::string label, Shape rows, int64_t classes, LossAttrs attrs) {
-  return {.op = "cross_entropy_backward",
+OpCase cross_entropy_backward_case(std::string_view op, std::string label, Shape rows, int64_t classes,
+                                   LossAttrs attrs) {
+  return {.op = op,
           .label = std::move(label),
           .attrs = attrs,
           .inputs = [=](Generator& g) -> Tensors {
             Shape shape = rows;
             shape.push_back(classes);
             Tensor logits = uniform64(shape, g, -4, 4);
-            return {normal64(attrs.reduction == Reduction::None ? rows : Shape(), g), logits, indices(rows, classes, g),
+            return {logits, normal64(attrs.reduction == Reduction::None ? rows : Shape(), g), indices(rows, classes, g),
                     logsumexp(logits, {-1})};
           },
           .dtypes = {Float32, Float64}};
@@ -40,7 +41,12 @@ std::vector<OpCase> loss_cases() {
   std::vector<OpCase> cases;
   for (auto make :
        {+[](std::string l, Shape r, int64_t c, LossAttrs a) { return cross_entropy_case(std::move(l), r, c, a); },
-        +cross_entropy_backward_case}) {
+        +[](std::string l, Shape r, int64_t c, LossAttrs a) {
+          return cross_entropy_backward_case("cross_entropy_backward", std::move(l), r, c, a);
+        },
+        +[](std::string l, Shape r, int64_t c, LossAttrs a) {
+          return cross_entropy_backward_case("cross_entropy_backward_", std::move(l), r, c, a);
+        }}) {
     cases.push_back(make("one class", {3}, 1, {}));
     cases.push_back(make("a single row", {}, 7, {}));
     cases.push_back(make("prime sizes", {5, 7}, 53, {}));

@@ -1,5 +1,6 @@
 // Losses. cross_entropy is one pass over the logits that keeps the log-sum-exp of each row; its backward another.
 #include <cmath>
+#include <utility>
 
 #include "ops/autocast.h"
 #include "ops/check.h"
@@ -85,29 +86,30 @@ Tensors cross_entropy_reference(std::span<const Tensor> in, const Attrs& attrs) 
   return {full({}, loss.reduction == Reduction::Mean ? total / count : total, in[0].dtype())};
 }
 
-// ---- cross_entropy_backward: dloss, logits, target, log-sum-exp -> dlogits
+// ---- cross_entropy_backward: logits, dloss, target, log-sum-exp -> dlogits; cross_entropy_backward_ overwrites the
+// logits
 
 Metas infer_cross_entropy_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
   auto& loss = attrs.as<LossAttrs>();
-  Shape rows = rows_of_logits("cross_entropy_backward", in[1], in[2], loss);
-  require_shape("cross_entropy_backward", "gradient", in[0], loss.reduction == Reduction::None ? rows : Shape());
+  Shape rows = rows_of_logits("cross_entropy_backward", in[0], in[2], loss);
+  require_shape("cross_entropy_backward", "gradient", in[1], loss.reduction == Reduction::None ? rows : Shape());
   require_shape("cross_entropy_backward", "log-sum-exp", in[3], rows);
-  return {in[1]};
+  return {in[0]};
 }
 
 Tensors cross_entropy_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
   auto& loss = attrs.as<LossAttrs>();
-  double classes = static_cast<double>(in[1].size(-1)), count = 0;
-  each_row(in[1], in[2], loss, [&](auto&, int64_t, bool counted, double, auto) { count += counted; });
+  double classes = static_cast<double>(in[0].size(-1)), count = 0;
+  each_row(in[0], in[2], loss, [&](auto&, int64_t, bool counted, double, auto) { count += counted; });
   if (loss.reduction != Reduction::Mean) count = 1;
-  Tensor out = empty(in[1].shape(), in[1].dtype());
-  each_row(in[1], in[2], loss, [&](auto& row, int64_t label, bool counted, double lse, auto logit) {
+  Tensor out = empty(in[0].shape(), in[0].dtype());
+  each_row(in[0], in[2], loss, [&](auto& row, int64_t label, bool counted, double lse, auto logit) {
     reference::Index at = row;
     at.push_back(0);
-    for (int64_t c = 0; c < in[1].size(-1); ++c) {
+    for (int64_t c = 0; c < in[0].size(-1); ++c) {
       double wanted = loss.label_smoothing / classes + (c == label ? 1 - loss.label_smoothing : 0);
       at.back() = c;
-      reference::set(out, at, counted ? reference::get(in[0], row) / count * (std::exp(logit(c) - lse) - wanted) : 0);
+      reference::set(out, at, counted ? reference::get(in[1], row) / count * (std::exp(logit(c) - lse) - wanted) : 0);
     }
   });
   return {out};
@@ -117,9 +119,19 @@ const Op cross_entropy_backward = {.name = "cross_entropy_backward",
                                    .infer = infer_cross_entropy_backward,
                                    .reference = cross_entropy_backward_reference,
                                    .pitched = true};
+const Op cross_entropy_backward_ = {.name = "cross_entropy_backward_",
+                                    .infer = infer_cross_entropy_backward,
+                                    .reference = cross_entropy_backward_reference,
+                                    .in_place = true};
 
+// Logits that nobody else sees give their memory to their gradient: of a language model they are the largest tensor.
 Tensors cross_entropy_fused_vjp(const Saved& s, const Tensors& grads) {
-  return {dispatch_one(cross_entropy_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1]}, s.attrs), {}};
+  Tensor& logits = s.inputs[0];
+  const bool overwrite = logits.ref().unique() && logits.storage().unique();
+  const Tensor plain = std::exchange(logits, {}).detach();
+  return {dispatch_one(overwrite ? cross_entropy_backward_ : cross_entropy_backward,
+                       {plain, grads[0], s.inputs[1], s.outputs[1]}, s.attrs),
+          {}};
 }
 
 const Op cross_entropy_op = {.name = "cross_entropy",
@@ -130,7 +142,7 @@ const Op cross_entropy_op = {.name = "cross_entropy",
                              .saves = {.inputs = 0b11, .outputs = 0b10},
                              .hidden_outputs = 1};
 
-constexpr const Op* ops[] = {&cross_entropy_op, &cross_entropy_backward};
+constexpr const Op* ops[] = {&cross_entropy_op, &cross_entropy_backward, &cross_entropy_backward_};
 
 }  // namespace
 

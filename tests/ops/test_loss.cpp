@@ -39,6 +39,31 @@ TEST(CrossEntropy, IgnoresAnyIndexAskedFor) {
   for (int64_t c = 0; c < 7; ++c) EXPECT_EQ(gradient[7 + c], 0);
 }
 
+TEST(CrossEntropy, OverwritesOnlyLogitsThatNobodySees) {
+  Generator g(5);
+  const Tensor x = normal64({257, 1031}, g).to(Float32), target = randint(0, 1031, {257}, g);
+  const int64_t logits_bytes = x.numel() * 4;
+  auto run = [&](bool hold, bool retain) {
+    Tensor leaf = x.clone().set_requires_grad(true);
+    reset_peak_memory(cpu());
+    const int64_t before = memory_stats(cpu()).allocated;
+    Tensor logits = leaf * 2, held = hold ? logits : Tensor();
+    Tensor loss = cross_entropy(std::exchange(logits, {}), target);
+    loss.backward({}, retain);
+    if (hold) {
+      EXPECT_EQ(relative_error(held, x * 2), 0);
+    }
+    if (retain) loss.backward();
+    return std::pair{retain ? leaf.grad() * 0.5 : leaf.grad(), memory_stats(cpu()).peak_allocated - before};
+  };
+  const auto [want, with_both] = run(true, false);
+  const auto [got, peak] = run(false, false);
+  const auto [twice, more] = run(false, true);
+  EXPECT_EQ(relative_error(got, want), 0);
+  EXPECT_EQ(relative_error(twice, want), 0);
+  EXPECT_LE(peak, with_both - logits_bytes);
+}
+
 TEST(CrossEntropy, IsExactFarFromZero) {
   Tensor logits = tensor<float>({1e4f, 1e4f - 1, 0}, {1, 3});
   EXPECT_NEAR(cross_entropy(logits, tensor<int64_t>({1}, {1})).item(), 1 + std::log1p(std::exp(-1.0)), 1e-3);

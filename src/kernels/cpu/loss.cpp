@@ -70,7 +70,7 @@ void cross_entropy(const Call& call, Workspace& workspace) {
 }
 
 void cross_entropy_backward(const Call& call, Workspace& workspace) {
-  const Tensor &dloss = call.in[0], &logits = call.in[1], &target = call.in[2];
+  const Tensor &logits = call.in[0], &dloss = call.in[1], &target = call.in[2];
   DType dtype = statistics_dtype(logits);
   auto args = cross_entropy_args<CrossEntropyBackwardArgs>(call, workspace, logits, target);
   args.dlogits = write_rows(workspace, call.out[0], 1, logits.dtype());
@@ -90,7 +90,9 @@ void cross_entropy_backward(const Call& call, Workspace& workspace) {
 
 constexpr Kernel forward_list[] = {staged_kernel<cross_entropy>("rows")};
 constexpr Kernel backward_list[] = {staged_kernel<cross_entropy_backward>("rows")};
-constexpr KernelTableEntry entries[] = {{"cross_entropy", forward_list}, {"cross_entropy_backward", backward_list}};
+constexpr KernelTableEntry entries[] = {{"cross_entropy", forward_list},
+                                        {"cross_entropy_backward", backward_list},
+                                        {"cross_entropy_backward_", backward_list}};
 
 }  // namespace
 
