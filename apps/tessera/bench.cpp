@@ -12,6 +12,7 @@
 #include "ops/op_table.h"
 #include "peers.h"
 #include "tessera/autograd.h"
+#include "tessera/fused_gemm.h"
 #include "tessera/ops.h"
 #include "tessera/parallel.h"
 #include "tessera/stream.h"
@@ -22,6 +23,7 @@ namespace {
 struct BenchOptions : CommonOptions {
   std::string op, dtype = "f32", epilogue = "none", kernel;
   int m = 1024, n = 1024, k = 1024;
+  std::vector<int> config;
   double seconds = 2;
 };
 
@@ -115,8 +117,8 @@ void run_gemm(const Tensor& a, const Tensor& b, const Tensor& d0, const Tensor& 
   cpu_kernels::gemm_table().run(args, executor());
 }
 
+// The shipped kernel, and with an epilogue or a config those that are compiled at run time, as they are called.
 void bench_gemm_on_gpu(const BenchOptions& options) {
-  if (options.epilogue != "none") throw UsageError("--epilogue " + options.epilogue + " is measured on the cpu only");
   const DType dtype = dtype_option(options.dtype);
   const Device device = options.target();
   NoGrad guard;
@@ -124,18 +126,31 @@ void bench_gemm_on_gpu(const BenchOptions& options) {
   if (!options.kernel.empty()) forced.emplace("matmul", options.kernel);
   Generator generator(options.seed);
   const int64_t m = options.m, n = options.n, k = options.k;
-  const Tensor a = randn({m, k}, generator).to(dtype).to(device), b = randn({k, n}, generator).to(dtype).to(device);
+  const auto make = [&](const Shape& shape) { return randn(shape, generator).to(dtype).to(device); };
+  const Tensor a = make({m, k}), b = make({k, n}), d0 = make({m, n}), d1 = make({n});
+  std::optional<GemmConfig> config;
+  if (const auto& c = options.config; !c.empty()) config = GemmConfig{c[0], c[1], c[2], c[3], c[4]};
   Tensor c;
-  std::vector<Candidate> candidates{{"tessera", [&] {
-                                       c = Tensor();  // the next result lies where the last one lay
-                                       c = matmul(a, b);
-                                     }}};
+  std::vector<Candidate> candidates;
+  // The next result lies where the last one lay.
+  candidates.push_back({"tessera", [&] { c = Tensor(), c = matmul(a, b); }});
+  if (options.epilogue != "none" || config)
+    candidates.push_back({"compiled", [&] { c = Tensor(), c = fused_gemm(a, b, "acc", {}, config); }});
+  if (options.epilogue != "none")
+    candidates.push_back({"compiled add_add_gelu", [&] {
+                            c = Tensor();
+                            c = fused_gemm(a, b, "gelu_tanh(acc + load(d0) + load(d1))", {d0, d1}, config);
+                          }});
+  for (const Candidate& candidate : candidates)
+    fmt::print("first call of {}: {:.3f} s\n", candidate.name, seconds_of(candidate.run));
   time_interleaved(candidates, options.seconds, device);
-  const double time = candidates[0].median(), rate = 2.0 * options.m * options.n * options.k / time * 1e-9;
   fmt::print("gemm {}x{}x{} {} on {}\n", m, n, k, options.dtype, properties(device).name);
-  fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", "tessera", rate, time * 1e3);
   Results results("bench op gemm", options);
-  results.add("tessera", rate, "GFLOP/s", true);
+  for (Candidate& candidate : candidates) {
+    const double time = candidate.median(), rate = 2.0 * options.m * options.n * options.k / time * 1e-9;
+    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", candidate.name, rate, time * 1e3);
+    results.add(candidate.name, rate, "GFLOP/s", true);
+  }
   results.write();
 }
 
@@ -143,6 +158,7 @@ void bench_gemm(const BenchOptions& options) {
   DType dtype = dtype_option(options.dtype);
   bool fused = options.epilogue == "add_add_gelu";
   if (!options.kernel.empty()) throw UsageError("--kernel: the cpu has one kernel for products");
+  if (!options.config.empty()) throw UsageError("--config: kernels are compiled at run time on GPUs only");
   NoGrad guard;
   Generator generator(options.seed);
   int64_t m = options.m, n = options.n, k = options.k;
@@ -302,6 +318,10 @@ void add_bench(CLI::App& app) {
       ->check(CLI::IsMember({"none", "add_add_gelu"}))
       ->capture_default_str();
   op->add_option("--kernel", options->kernel, "the kernel to measure; see tessera explain");
+  op->add_option("--config", options->config,
+                 "on a GPU: tile m, n and k, warps, stages of a kernel compiled at run time")
+      ->delimiter(',')
+      ->expected(5);
   op->add_option("--seconds", options->seconds, "time to measure")
       ->check(CLI::Range(0.01, 600.0))
       ->capture_default_str();

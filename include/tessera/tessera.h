@@ -6,6 +6,7 @@
 #include "tessera/device.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
+#include "tessera/fused_gemm.h"
 #include "tessera/io.h"
 #include "tessera/models.h"
 #include "tessera/nn.h"

@@ -13,9 +13,9 @@
 #define TESSERA_HD inline __attribute__((always_inline))
 #endif
 
-#if defined(__CUDACC_RTC__)  // knows them by their plain names only
-#define __builtin_memcpy memcpy
-#define __builtin_memset memset
+#if defined(__CUDACC_RTC__)
+// Builtins of other compilers that it knows by other names.
+#include "arch/gpu/nvrtc.h"
 #endif
 
 // Each instruction set has a namespace of its own: the linker may otherwise keep one copy of an inline

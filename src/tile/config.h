@@ -5,8 +5,8 @@
 
 TESSERA_TILE_BEGIN
 
-/// Pipelines, by the first hardware that runs them.
-enum class Arch : u8 { sm80, cdna, cpu };
+/// Pipelines, by the first hardware that runs them; simt: the ordinary cores of any GPU.
+enum class Arch : u8 { sm80, cdna, cpu, simt };
 
 /// Order in which blocks take the tiles of the result: row by row, or in groups of rows that share operands in the
 /// cache.
@@ -60,17 +60,20 @@ constexpr TESSERA_HD const char* sentence(Reason reason) {
     case Reason::shape:
       return "lengths must lie between 0 and 2^31 - 1024, the number of tiles below 2^31";
     case Reason::elements:
-      return "operands must have elements of 16 bits, on a CPU of 16, 32 or 64";
+      return "operands must have elements of 16 bits, on ordinary cores of 32, on a CPU of 16, 32 or 64";
     case Reason::tile:
-      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one from 32 to 128; on a CPU all positive";
+      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one from 32 to 128; on ordinary cores 64 "
+             "or "
+             "128 squared, and 16; on a CPU all positive";
     case Reason::warps:
-      return "1 to 16 warps that cut the tile into equal parts, whole in matrix instructions; on a CPU 1";
+      return "1 to 16 warps that cut the tile into equal parts, whole in matrix instructions; on ordinary cores 8, on "
+             "a CPU 1";
     case Reason::fetch:
       return "operand tiles must give every thread the same number of 16-byte chunks, 1 to 8 on AMD's cards";
     case Reason::registers:
       return "the sums need more registers than a thread has";
     case Reason::stages:
-      return "sm80 needs 2 to 8 stages, cdna exactly 2, cpu exactly 1";
+      return "sm80 needs 2 to 8 stages, cdna and ordinary cores exactly 2, cpu exactly 1";
     case Reason::shared_memory:
       return "the stages need more shared memory than a block has, or the packed tiles more than 1 GiB";
     case Reason::epilogue:
@@ -128,9 +131,25 @@ constexpr TESSERA_HD Reason validate_cpu(const Config& config, const Problem& pr
   return config.schedule == Schedule::grouped ? Reason::ok : Reason::schedule;
 }
 
+/// validate() for Arch::simt, whose tiles are fixed but for their edge. Its 256 threads count as 8 warps on AMD's
+/// cards, too.
+constexpr TESSERA_HD Reason validate_simt(const Config& config, const Problem& problem) {
+  const auto is_length = [](i64 x) { return x >= 0 && x < (i64{1} << 31) - 1024; };
+  if (!is_length(problem.m) || !is_length(problem.n) || !is_length(problem.k)) return Reason::shape;
+  if (problem.element_bytes != 4) return Reason::elements;
+  const int edge = config.tile_m;
+  if ((edge != 64 && edge != 128) || config.tile_n != edge || config.tile_k != 16) return Reason::tile;
+  if (ceil_div(problem.m, i64{edge}) * ceil_div(problem.n, i64{edge}) >= (i64{1} << 31)) return Reason::shape;
+  if (config.warps != 8) return Reason::warps;
+  if (config.stages != 2) return Reason::stages;
+  if (config.cluster != 1) return Reason::cluster;
+  return config.split_k == 1 ? Reason::ok : Reason::split_k;
+}
+
 /// Whether the pipeline of `arch` computes `problem` with `config`, or the first reason why not.
 constexpr TESSERA_HD Reason validate(const Config& config, const Problem& problem, Arch arch) {
   if (arch == Arch::cpu) return validate_cpu(config, problem);
+  if (arch == Arch::simt) return validate_simt(config, problem);
   const ArchTraits hardware = traits(arch);
   const auto is_power = [](int x, int low, int high) { return x >= low && x <= high && (x & (x - 1)) == 0; };
   const auto is_length = [](i64 x) { return x >= 0 && x < (i64{1} << 31) - 1024; };
@@ -141,9 +160,10 @@ constexpr TESSERA_HD Reason validate(const Config& config, const Problem& proble
   if (!is_power(m, 32, 256) || !is_power(n, 32, 256) || !is_power(k, 32, 128)) return Reason::tile;
   if (ceil_div(problem.m, i64{m}) * ceil_div(problem.n, i64{n}) >= (i64{1} << 31)) return Reason::shape;
 
+  if (config.warps < 1 || config.warps > 16) return Reason::warps;
   const int threads = config.warps * hardware.warp_size;
   const int down = warps_down(m, n, config.warps, hardware.atom_m, hardware.atom_n);
-  if (config.warps < 1 || config.warps > 16 || down == 0) return Reason::warps;
+  if (down == 0) return Reason::warps;
   const auto shares = [&](int rows) {
     const int chunks = rows * k / 8;
     return chunks % threads == 0 && chunks / threads <= hardware.max_chunks;

@@ -29,6 +29,8 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"devices", "--threads", "-1"}), 2, "threads");
   expect_error(run({"bench", "op", "nothing"}), 2, "nothing");
   expect_error(run({"bench", "op", "gemm", "--dtype", "i64"}), 2, "i64");
+  expect_error(run({"bench", "op", "gemm", "--config", "64,64,16"}), 2, "config");
+  expect_error(run({"bench", "op", "gemm", "--config", "64,64,16,8,2"}), 2, "on GPUs only");
   expect_error(run({"explain", "nothing"}), 2, "nothing");
   expect_error(run({"explain", "matmul", "3x4", "5x6"}), 2, "[3, 4] x [5, 6]");
   expect_error(run({"explain", "matmul", "3xx4", "4x5"}), 2, "3xx4");

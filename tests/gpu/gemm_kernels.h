@@ -15,15 +15,6 @@ struct GemmArgs {
   int m, n, k, lda, ldb, ldd;
 };
 
-/// A row-major matrix of which `Width` divides rows and row pitch, or (Transposed) the transpose of one.
-template <class T, int Width, bool Transposed>
-TESSERA_HD auto matrix(const void* data, int rows, int columns, int pitch) {
-  const T* elements = static_cast<const T*>(data);
-  if constexpr (Transposed)
-    return strided(elements, tuple(multiple_of<Width>(rows), columns), tuple(Int<1>{}, multiple_of<Width>(pitch)));
-  else return strided(elements, tuple(rows, multiple_of<Width>(columns)), tuple(multiple_of<Width>(pitch), Int<1>{}));
-}
-
 template <class T>
 TESSERA_HD auto plain(const GemmArgs& args) {
   T* d = static_cast<T*>(args.d);

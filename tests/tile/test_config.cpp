@@ -36,7 +36,7 @@ TEST(Config, EveryRefusalHasItsReason) {
     EXPECT_EQ(validate(with(good, &Config::tile_n, tile), square, Arch::cdna), Reason::tile);
     EXPECT_EQ(validate(with(good, &Config::tile_k, tile), square, Arch::sm80), Reason::tile);
   }
-  for (int warps : {0, -4, 3, 5, 32})
+  for (int warps : {0, -4, 3, 5, 32, 1 << 30})
     EXPECT_EQ(validate(with(good, &Config::warps, warps), square, Arch::sm80), Reason::warps);
   EXPECT_EQ(validate({32, 32, 32, 2, 2}, square, Arch::cdna), Reason::warps);
   EXPECT_EQ(validate({32, 256, 32, 8, 4}, square, Arch::sm80), Reason::fetch);
@@ -72,6 +72,22 @@ TEST(Config, ProcessorsTakeAnyTileOnOneThread) {
   EXPECT_EQ(validate(with(any, &Config::cluster, 2), odd, Arch::cpu), Reason::cluster);
   EXPECT_EQ(validate(with(any, &Config::split_k, 2), odd, Arch::cpu), Reason::split_k);
   EXPECT_EQ(validate({13, 24, 5, 1, 1, 1, Schedule::linear}, odd, Arch::cpu), Reason::schedule);
+}
+
+TEST(Config, OrdinaryCoresTakeTwoTiles) {
+  constexpr Problem odd{7, 1, 1000, 4};
+  constexpr Config small{64, 64, 16, 8, 2};
+  static_assert(validate(small, odd, Arch::simt) == Reason::ok);
+  EXPECT_EQ(validate({128, 128, 16, 8, 2}, odd, Arch::simt), Reason::ok);
+  EXPECT_EQ(validate(small, {1, i64{1} << 31, 1, 4}, Arch::simt), Reason::shape);
+  EXPECT_EQ(validate(small, {2000000000, 2000000000, 1, 4}, Arch::simt), Reason::shape);
+  for (int bytes : {2, 8}) EXPECT_EQ(validate(small, {7, 1, 1000, bytes}, Arch::simt), Reason::elements);
+  for (auto knob : {&Config::tile_m, &Config::tile_n, &Config::tile_k})
+    for (int tile : {0, 32, 128}) EXPECT_EQ(validate(with(small, knob, tile), odd, Arch::simt), Reason::tile);
+  EXPECT_EQ(validate(with(small, &Config::warps, 4), odd, Arch::simt), Reason::warps);
+  EXPECT_EQ(validate(with(small, &Config::stages, 3), odd, Arch::simt), Reason::stages);
+  EXPECT_EQ(validate(with(small, &Config::cluster, 2), odd, Arch::simt), Reason::cluster);
+  EXPECT_EQ(validate(with(small, &Config::split_k, 2), odd, Arch::simt), Reason::split_k);
 }
 
 TEST(Config, EveryReasonHasItsSentence) {

@@ -5,7 +5,7 @@
 
 namespace tessera::gpu_kernels {
 
-/// As SimtLoader, for an ImplicitMatrix of elements of type Memory.
+/// As tile::SimtFetch, for an ImplicitMatrix of elements of type Memory.
 template <class T, class Memory, int Edge>
 class ImplicitLoader {
  public:

@@ -158,18 +158,10 @@ TESSERA_DEVICE void each_lanes(const Pipeline& pipeline, float* slab, const Use&
   }
 }
 
-/// A matrix whose rows, or if Transposed columns, are contiguous; Width divides their length and pitch.
 template <class T, int Width, bool Transposed>
 TESSERA_DEVICE auto mma_operand(const MatrixArg& m, i64 offset, i64 rows, i64 columns) {
-  const T* data = static_cast<const T*>(m.data) + offset;
-  const int down = static_cast<int>(rows), across = static_cast<int>(columns);
-  using tile::multiple_of;
-  if constexpr (Transposed)
-    return tile::strided(data, tile::tuple(multiple_of<Width>(down), across),
-                         tile::tuple(tile::Int<1>{}, multiple_of<Width>(i64{m.column})));
-  else
-    return tile::strided(data, tile::tuple(down, multiple_of<Width>(across)),
-                         tile::tuple(multiple_of<Width>(i64{m.row}), tile::Int<1>{}));
+  return tile::matrix<T, Width, Transposed>(static_cast<const T*>(m.data) + offset, rows, columns,
+                                            Transposed ? m.column : m.row);
 }
 
 template <class T, class C, int Width, bool TransposedA, bool TransposedB>

@@ -19,6 +19,7 @@ using tile::bf16;
 using tile::f16;
 using tile::i32;
 using tile::i64;
+using tile::Pack;
 using tile::u32;
 using tile::u64;
 using tile::u8;

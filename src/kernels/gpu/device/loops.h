@@ -74,10 +74,4 @@ Nest<Operands> make_nest(int rank, const Lengths& lengths, const TensorArg* cons
   return nest;
 }
 
-/// `width` elements that are moved at once.
-template <class T, int width>
-struct alignas(width * sizeof(T)) Pack {
-  T lane[width];
-};
-
 }  // namespace tessera::gpu_kernels

@@ -41,3 +41,13 @@ TESSERA_DEVICE void sync_block() { __syncthreads(); }
 TESSERA_TILE_END
 
 #endif
+
+TESSERA_TILE_BEGIN
+
+/// `width` elements that are moved at once.
+template <class T, int width>
+struct alignas(width * sizeof(T)) Pack {
+  T lane[width];
+};
+
+TESSERA_TILE_END

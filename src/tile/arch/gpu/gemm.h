@@ -45,7 +45,7 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
   const int part = at[0] / Sums::rows, inner = at[0] % Sums::rows;
   unroll<Sums::atoms_m>([&](auto atom) {
     unroll<held>([&](auto r) {
-      constexpr auto c = register_coords<Sums>(atom * held + r);
+      constexpr auto c = register_coords<Sums>(decltype(atom)::value * held + r);  // NVRTC takes no captured constant
       slab[place(part * Sums::atom_m + inner + c[0] - atom * Sums::atom_m, at[1] + c[1])] =
           pipeline.sum(atom * held + r);
     });

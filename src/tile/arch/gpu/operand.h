@@ -22,6 +22,17 @@ constexpr TESSERA_HD int contiguous_dim() {
   }
 }
 
+/// A matrix whose rows, or if Transposed columns, are contiguous. Width divides the pitch between them; they are read
+/// that many elements at a time, fewer at their end.
+template <class T, int Width, bool Transposed>
+TESSERA_HD auto matrix(const void* memory, i64 rows, i64 columns, i64 pitch) {
+  const T* data = static_cast<const T*>(memory);
+  const int down = static_cast<int>(rows), across = static_cast<int>(columns);
+  if constexpr (Transposed)
+    return strided(data, tuple(multiple_of<Width>(down), across), tuple(Int<1>{}, multiple_of<Width>(pitch)));
+  else return strided(data, tuple(down, multiple_of<Width>(across)), tuple(multiple_of<Width>(pitch), Int<1>{}));
+}
+
 /// A tile of Rows x Depth elements in shared memory, in lines along dimension Along (0: rows, 1: depth). Chunks of 16
 /// bytes are permuted within their line, so that neither reading along the lines nor across them meets a bank twice.
 template <class T, int Rows, int Depth, int Along>

@@ -1,0 +1,32 @@
+// Programs for products whose epilogue is text.
+#pragma once
+#include <string>
+
+#include "core/gpu/rtc.h"
+#include "tessera/fused_gemm.h"
+#include "tile/config.h"
+
+namespace tessera {
+
+/// What is known of a fused product when it is compiled.
+struct FusedGemm {
+  tile::Arch arch;
+  tile::Config config;
+  DType dtype;
+  /// An operand of 16-bit elements: contiguous along rows or, transposed, columns; so many elements are read at once.
+  struct Operand {
+    bool transposed = false;
+    int width = 1;
+  };
+  Operand a, b;
+  struct Addend {
+    DType dtype;
+    int strides[2];  // each 0, 1 or any_stride
+  };
+  SmallVector<Addend, 4> addends;
+  std::string_view epilogue;
+};
+
+gpu::Program program_of(const FusedGemm& gemm);
+
+}  // namespace tessera

@@ -1,0 +1,172 @@
+// Products of one block on the ordinary cores of any GPU: two tiles of each operand in shared memory, sums in
+// registers.
+#pragma once
+#include "../../expr.h"
+#include "../../view.h"
+#include "block.h"
+
+TESSERA_TILE_BEGIN
+
+inline constexpr int simt_threads = 256;  // 16 x 16 of them share a tile
+inline constexpr int simt_depth = 16;     // of a tile along k
+
+/// A tile of an operand in shared memory.
+template <class T, int Edge>
+struct SimtTile {
+  static constexpr int pitch = Edge + 4;
+  T at[simt_depth][pitch];
+};
+
+/// The sums of one thread: rows (columns) 4 y to 4 y + 3 of each 64 of the tile's.
+template <class T, int Edge>
+struct SimtSums {
+  static constexpr int each = Edge / 16;
+  T at[each][each] = {};
+
+  static TESSERA_DEVICE int place(int y, int i) { return i / 4 * 64 + y * 4 + i % 4; }
+
+  TESSERA_DEVICE void add(const SimtTile<T, Edge>& a, const SimtTile<T, Edge>& b) {
+    const int y = thread_in_block() / 16, x = thread_in_block() % 16;
+    unroll<simt_depth>([&](auto k) {
+      Pack<T, 4> left[each / 4], right[each / 4];
+      unroll<each / 4>([&](auto i) {
+        left[i] = *reinterpret_cast<const Pack<T, 4>*>(&a.at[k][i * 64 + y * 4]);
+        right[i] = *reinterpret_cast<const Pack<T, 4>*>(&b.at[k][i * 64 + x * 4]);
+      });
+      unroll<each>([&](auto i) {
+        unroll<each>([&](auto j) { at[i][j] = fma(left[i / 4].lane[i % 4], right[j / 4].lane[j % 4], at[i][j]); });
+      });
+    });
+  }
+};
+
+/// What a block of ordinary cores needs to sum up a tile of Edge x Edge, and to hand it on.
+template <class T, int Edge>
+struct SimtBlock {
+  using Sums = SimtSums<T, Edge>;
+  struct Tiles {
+    SimtTile<T, Edge> a, b;
+  };
+  static constexpr int shared_bytes = 2 * sizeof(Tiles);
+
+  /// Sums up what the loaders bring, `depth` along k. Called by all threads with shared memory that nobody uses.
+  template <class A, class B>
+  static TESSERA_DEVICE void multiply(A& a, B& b, i64 depth, Sums& sums, void* shared) {
+    Tiles* tiles = static_cast<Tiles*>(shared);
+    const auto keep = [&](i64 step) {
+      a.store(tiles[step % 2].a);
+      b.store(tiles[step % 2].b);
+    };
+    const i64 steps = ceil_div<i64>(depth, simt_depth);
+    a.load();
+    b.load();
+    keep(0);
+    sync_block();
+#pragma unroll 1
+    for (i64 step = 0; step < steps; ++step) {
+      a.load();  // past the end these are zeros
+      b.load();
+      sums.add(tiles[step % 2].a, tiles[step % 2].b);
+      keep(step + 1);
+      sync_block();
+    }
+  }
+
+  /// use(sum, row, column) for every element of the tile, neighbouring threads taking neighbouring columns.
+  template <class Use>
+  static TESSERA_DEVICE void store(const Sums& sums, void* shared, const Use& use) {
+    T* slab = static_cast<T*>(shared);  // 16 rows of sums at a time
+    const int y = thread_in_block() / 16, x = thread_in_block() % 16;
+#pragma unroll 1
+    for (int i = 0; i < Sums::each; ++i) {
+      unroll<Sums::each>([&](auto held) {
+        if (i == held) unroll<Sums::each>([&](auto j) { slab[y * Edge + Sums::place(x, j)] = sums.at[held][j]; });
+      });
+      sync_block();
+#pragma unroll 1
+      for (int e = thread_in_block(); e < 16 * Edge; e += simt_threads)
+        use(slab[e], Sums::place(e / Edge, i), e % Edge);
+      sync_block();
+    }
+  }
+};
+
+/// An operand of which SimtFetch takes tiles: a view (edge, depth). Other sources offer the same.
+template <class V>
+struct SimtView {
+  V view;
+  TESSERA_DEVICE i64 start() const { return 0; }  // the offset of its first element
+  TESSERA_DEVICE i64 edges() const { return view.length(0); }
+  TESSERA_DEVICE i64 depth() const { return view.length(1); }
+  TESSERA_DEVICE i64 edge_stride() const { return view.stride(0); }
+  TESSERA_DEVICE i64 depth_stride() const { return view.stride(1); }
+  template <class T>
+  TESSERA_DEVICE T element(i64 offset) const {
+    return convert_element<T>(view.data[offset]);
+  }
+};
+
+/// Takes tiles of Edge rows of a, or columns of b, from memory over registers to shared memory.
+template <class T, class Source, int Edge>
+class SimtFetch {
+ public:
+  /// Tiles begin at edge `first`.
+  TESSERA_DEVICE SimtFetch(const Source& source, i64 first)
+      : source_(source),
+        along_depth_(source.edge_stride() != 1),
+        edge_(along_depth_ ? thread_in_block() / simt_depth : thread_in_block() % Edge),
+        depth_(along_depth_ ? thread_in_block() % simt_depth : thread_in_block() / Edge),
+        edges_(static_cast<int>(min<i64>(source.edges() - first, Edge)) - edge_),
+        left_(source.depth() - depth_),
+        offset_(source.start() + (first + edge_) * source.edge_stride() + depth_ * source.depth_stride()),
+        step_(along_depth_ ? edge_step * source.edge_stride() : depth_step * source.depth_stride()),
+        stride_(simt_depth * source.depth_stride()) {}
+
+  /// The next tile along the depth into registers; zeros past the end.
+  TESSERA_DEVICE void load() {
+    unroll<count>([&](auto i) {
+      const bool inside = along_depth_ ? i * edge_step < edges_ && left_ > 0 : 0 < edges_ && i * depth_step < left_;
+      held_[i] = inside ? source_.template element<T>(offset_ + i * step_) : T(0);
+    });
+    offset_ += stride_;
+    left_ -= simt_depth;
+  }
+  TESSERA_DEVICE void store(SimtTile<T, Edge>& tile) const {
+    unroll<count>([&](auto i) {
+      if (along_depth_) tile.at[depth_][edge_ + i * edge_step] = held_[i];
+      else tile.at[depth_ + i * depth_step][edge_] = held_[i];
+    });
+  }
+
+ private:
+  static constexpr int count = Edge * simt_depth / simt_threads;
+  static constexpr int edge_step = simt_threads / simt_depth, depth_step = simt_threads / Edge;
+
+  Source source_;
+  bool along_depth_;  // neighbouring threads take neighbours along the depth
+  int edge_, depth_;  // of the first element of this thread in the tile
+  int edges_;         // from there on
+  i64 left_;          // along the depth
+  i64 offset_, step_, stride_;
+  T held_[count];
+};
+
+/// One block's part of the result, as gemm_block() on matrix cores: the epilogue is evaluated for each of its elements.
+/// The views are a(m, k) and b(k, n), strided; the grid has one block for each tile of Edge x Edge, row by row.
+template <class T, int Edge, class A, class B, Expression E>
+TESSERA_DEVICE void simt_gemm_block(const A& a, const B& b, const E& epilogue) {
+  using Block = SimtBlock<T, Edge>;
+  __shared__ __attribute__((aligned(32))) char shared[Block::shared_bytes];
+  const i64 m = a.length(0), n = b.length(1), across = ceil_div<i64>(n, Edge);
+  const i64 row = block_in_grid() / across * Edge, column = block_in_grid() % across * Edge;
+  const auto columns = transform(b, pass<1>(), pass<0>());
+  SimtFetch<T, SimtView<A>, Edge> fetch_a({a}, row);
+  SimtFetch<T, SimtView<remove_cvref_t<decltype(columns)>>, Edge> fetch_b({columns}, column);
+  typename Block::Sums sums;
+  Block::multiply(fetch_a, fetch_b, a.length(1), sums, shared);
+  Block::store(sums, shared, [&](T sum, int i, int j) {
+    if (row + i < m && column + j < n) evaluate(epilogue, sum, row + i, column + j);
+  });
+}
+
+TESSERA_TILE_END

@@ -1,0 +1,74 @@
+// Products whose epilogue is text on a real GPU, where there is one: results against float64.
+#include "../core/gpu_check.h"
+#include "check.h"
+
+namespace tessera {
+namespace {
+
+class FusedGemmDevice : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    const std::string error = error_of([&] { fused_gemm(make({1, 1}, Float16), make({1, 1}, Float16), "acc"); });
+    if (error.find("was not found") != error.npos) GTEST_SKIP() << error;
+  }
+  static Tensor wide(const Tensor& t) { return t.to(cpu()).to(Float64); }
+  Tensor make(const Shape& shape, DType dtype) { return randn(shape, generator).to(dtype).to(gpu()); }
+  /// Memory that comes next holds NaN.
+  void poison(const Shape& shape, DType dtype) { full(shape, NAN, dtype, gpu()); }
+  Generator generator{17};
+};
+
+TEST_F(FusedGemmDevice, AgreesWithFloat64) {
+  constexpr int64_t sizes[][3] = {{1, 1, 1}, {7, 13, 29}, {64, 64, 64}, {129, 257, 401}, {130, 72, 40}, {3, 200, 0}};
+  for (DType dtype : {Float16, BFloat16, Float32})
+    for (const auto& [m, n, k] : sizes)
+      for (int turned = 0; turned < 4; ++turned) {
+        Tensor a = turned & 1 ? make({k, m}, dtype).transpose(0, 1) : make({m, k}, dtype);
+        Tensor b = turned & 2 ? make({n, k}, dtype).transpose(0, 1) : make({k, n}, dtype);
+        Tensor d0 = make({m, n}, dtype), d1 = make({n}, Float32), d2 = make({m, 1}, BFloat16);
+        poison({m, n}, dtype);
+        Tensor y = fused_gemm(a, b, "gelu_tanh(acc + load(d0) + load(d1)) * load(d2)", {d0, d1, d2});
+        Tensor expected = gelu_tanh(matmul(wide(a), wide(b)) + wide(d0) + wide(d1)) * wide(d2);
+        EXPECT_LE(relative_error(y.to(cpu()), expected), dtype == Float32   ? 5e-6
+                                                         : dtype == Float16 ? 1e-3
+                                                                            : 5e-3)
+            << name(dtype) << ' ' << m << 'x' << n << 'x' << k << ' ' << turned;
+      }
+}
+
+TEST_F(FusedGemmDevice, TakesConfigsOutsideOfTheShippedSet) {
+  const int stages = gpu().type == DeviceType::HIP ? 2 : 3;
+  Tensor a = make({300, 520}, BFloat16), b = make({520, 264}, BFloat16);
+  Tensor expected = matmul(wide(a), wide(b));
+  for (GemmConfig config :
+       {GemmConfig{128, 64, 64, 4, stages}, GemmConfig{64, 128, 32, 4, stages}, GemmConfig{128, 128, 64, 8, stages}})
+    EXPECT_LE(relative_error(fused_gemm(a, b, "acc", {}, config).to(cpu()), expected), 5e-3);
+  Tensor wide_a = make({300, 520}, Float32), wide_b = make({520, 264}, Float32);
+  for (int edge : {64, 128})
+    EXPECT_LE(relative_error(fused_gemm(wide_a, wide_b, "acc", {}, GemmConfig{edge, edge, 16, 8, 2}).to(cpu()),
+                             matmul(wide(wide_a), wide(wide_b))),
+              2e-6);
+}
+
+TEST_F(FusedGemmDevice, TakesAnyStrides) {
+  for (DType dtype : {Float16, Float32}) {
+    Tensor a = make({70, 96}, dtype).slice(1, 1, 96, 3), b = make({64, 200}, dtype).slice(0, 0, 64, 2);
+    Tensor d = make({50}, dtype).slice(0, 0, 50, 5).unsqueeze(1).expand({10, 70}).transpose(0, 1);
+    Tensor y = fused_gemm(a, b.slice(1, 3, 13), "acc - load(d0)", {d});
+    EXPECT_LE(relative_error(y.to(cpu()), matmul(wide(a), wide(b.slice(1, 3, 13))) - wide(d)), 2e-3) << name(dtype);
+  }
+}
+
+TEST_F(FusedGemmDevice, RunsInAGraph) {
+  Tensor a = make({64, 64}, Float16), b = make({64, 64}, Float16), y;
+  fused_gemm(a, b, "relu(acc)");
+  Graph graph;
+  graph.capture(gpu(), [&] { y = fused_gemm(a, b, "relu(acc)"); });
+  graph.replay();
+  EXPECT_LE(relative_error(y.to(cpu()), relu(matmul(wide(a), wide(b)))), 1e-3);
+}
+
+}  // namespace
+}  // namespace tessera
