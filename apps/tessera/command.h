@@ -61,6 +61,7 @@ class Progress {
 
 // One function per subcommand; each adds itself to the app and runs in its callback.
 void add_train(CLI::App& app);
+void add_train_convmodel(CLI::App& train);
 void add_sample(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_explain(CLI::App& app);

@@ -1,46 +1,21 @@
 // tessera train gpt: trains a GPT on a text, with a checkpoint and a picture of the loss to show for it.
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cmath>
-#include <csignal>
-#include <filesystem>
-#include <optional>
 
-#include "command.h"
 #include "models/train_gpt.h"
 #include "plot.h"
 #include "tessera/data.h"
 #include "tessera/io.h"
-#include "tessera/parallel.h"
+#include "training.h"
 
 namespace tessera::app {
 namespace {
 
 using models::TrainOptions;
 
-std::atomic<int> stop_signal{0};
-std::atomic<bool> stop{false};
-static_assert(std::atomic<int>::is_always_lock_free, "signal handlers may only touch lock-free atomics");
-
-// The first signal asks training to save and end; a second one kills.
-struct CatchSignals {
-  CatchSignals() {
-    struct sigaction action {};
-    action.sa_handler = [](int number) {
-      stop_signal = number;
-      stop = true;
-    };
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
-  }
-};
-
-struct TrainCommand : CommonOptions {
-  std::string preset = "shakespeare-char-cpu", on_nan = "stop", amp = "off", residual = "f32", text, out, init;
-  bool resume = false;
-  int64_t stop_after = 0;
+struct TrainCommand : TrainingOptions {
+  std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
   TrainOptions options;
   // Hyperparameters that were given on the command line, to be laid over the preset.
   std::vector<std::function<void(TrainOptions&)>> given;
@@ -164,8 +139,7 @@ void settle(TrainCommand& c) {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
-  for (models::Amp amp : {models::Amp::BFloat16, models::Amp::Float16})
-    if (c.amp == models::name(amp)) c.options.amp = amp;
+  c.options.amp = c.precision();
   c.options.lower_residual = c.residual != "f32";
   if (c.options.lower_residual && c.residual != c.amp)
     throw UsageError(fmt::format("--residual {0} needs --amp {0}", c.residual));
@@ -176,15 +150,8 @@ void settle(TrainCommand& c) {
   c.options.init = c.init;
   c.options.resume = c.resume;
   c.options.text = read_text(c.text);
-  std::error_code code;
-  std::filesystem::create_directories(c.out, code);
-  if (code) throw UsageError("cannot make the folder " + c.out + ": " + code.message());
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
-  if (!c.json.empty() &&
-      std::filesystem::weakly_canonical(c.json, code) == std::filesystem::weakly_canonical(c.options.checkpoint, code))
-    throw UsageError("--json would overwrite the checkpoint");
-  if (c.resume && !std::filesystem::exists(c.options.checkpoint, code))
-    throw UsageError("nothing to resume: there is no " + c.options.checkpoint);
+  c.prepare({c.options.checkpoint});
 }
 
 std::string precision(const TrainCommand& c) {
@@ -202,14 +169,11 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
   double rate = 0;
   int64_t skipped = 0;
   models::TrainCallbacks callbacks;
-  callbacks.stop = &stop;
-  std::optional<CatchSignals> signals;  // from the first step on: before that there is nothing to save
+  callbacks.stop = &training_stop;
   callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
-    signals.emplace();
+    catch_signals();  // from the first step on: before that there is nothing to save
     tokens_per_step = tokens;
-    const std::string where =
-        c.options.device.is_gpu() ? properties(c.options.device).name : fmt::format("{} threads", num_threads());
-    progress.note(fmt::format("{} parameters, {} tokens per step, {}{}{}", parameters, tokens, where, precision(c),
+    progress.note(fmt::format("{} parameters, {} tokens per step, {}{}{}", parameters, tokens, c.place(), precision(c),
                               first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
   };
   callbacks.on_step = [&](const models::StepInfo& s) {
@@ -217,7 +181,7 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
     rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;
     skipped += s.skipped;
     progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s{}", s.loss, rate / 1e3, scaling(c, s, skipped)));
-    if (c.stop_after && s.step >= c.stop_after) stop = true;
+    if (c.stop_after && s.step >= c.stop_after) training_stop = true;
   };
   callbacks.on_eval = [&](const models::EvalInfo& e) {
     progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss));
@@ -240,7 +204,7 @@ void run(TrainCommand& c) {
   write_file(c.out + "/loss.svg", loss_curve(result));
   summarize(result, c);
   write_results(result, c, tokens_per_step);
-  if (int number = stop_signal) std::exit(128 + number);
+  exit_if_signalled();
 }
 
 }  // namespace
@@ -252,25 +216,19 @@ void add_train(CLI::App& app) {
   auto c = std::make_shared<TrainCommand>();
   gpt->add_option("--preset", c->preset, "shakespeare-char-cpu or gpt2-124m")->capture_default_str();
   gpt->add_option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates")->required();
-  gpt->add_option("--out", c->out, "folder for the checkpoint and the loss curve")->required();
   gpt->add_option("--init", c->init, "weights to start from: gpt2.safetensors in Hugging Face's names");
-  gpt->add_flag("--resume", c->resume, "go on from the checkpoint in --out");
   gpt->add_option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
       ->check(CLI::IsMember({"stop", "skip"}))
-      ->capture_default_str();
-  gpt->add_option("--amp", c->amp, "mixed precision: off, bf16, or fp16, which also scales the loss")
-      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
       ->capture_default_str();
   gpt->add_option(
          "--residual", c->residual,
          "with --amp: residual stream and norms in f32, or in the dtype of the products (less memory, less exact)")
       ->check(CLI::IsMember({"f32", "bf16", "fp16"}))
       ->capture_default_str();
-  gpt->add_option("--stop-after", c->stop_after, "save and end after that many steps in all")
-      ->check(CLI::PositiveNumber);
   add_hyperparameters(*gpt, *c);
-  c->add_to(*gpt, true);
+  c->add_to(*gpt, "the checkpoint and the loss curve");
   gpt->callback([c] { run(*c); });
+  add_train_convmodel(*command);
 }
 
 }  // namespace tessera::app

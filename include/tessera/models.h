@@ -1,4 +1,4 @@
-// Models: GPT, as in GPT-2 and nanoGPT, and ResNet-20 for CIFAR-10.
+// Models: GPT, as in GPT-2 and nanoGPT, ResNet-20 for CIFAR-10, and a network of 1x1 convolutions.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -80,6 +80,17 @@ struct ResNet20 : nn::Module {
   nn::BatchNorm2d bn1;
   nn::Sequential layer1, layer2, layer3;
   nn::Linear linear;
+};
+
+/// A function of position: `layers` times a 1x1 convolution to `width` channels, batch norm and ReLU, then a
+/// convolution to one channel. x [n, 2, h, w] -> [n, 1, h, w].
+struct ConvModel : nn::Module {
+  explicit ConvModel(int64_t layers = 3, int64_t width = 256, Generator& generator = default_generator());
+  Tensor operator()(const Tensor& x) const;
+
+  std::vector<nn::Conv2d> convs;
+  std::vector<nn::BatchNorm2d> norms;
+  nn::Conv2d out;
 };
 
 }  // namespace tessera::models

@@ -128,8 +128,10 @@ struct RMSNorm : Module {
 /// ones; evaluation uses those.
 struct BatchNorm2d : Module {
   explicit BatchNorm2d(int64_t channels, double momentum = 0.1, double eps = 1e-5);
-  Tensor operator()(const Tensor& x) const {
-    return batch_norm(x, weight, bias, running_mean, running_var, training(), momentum, eps);
+  Tensor operator()(const Tensor& x) const { return (*this)(x, Activation::None); }
+  /// The same followed by Relu, in one pass; other activations throw Error.
+  Tensor operator()(const Tensor& x, Activation activation) const {
+    return batch_norm(x, weight, bias, running_mean, running_var, training(), momentum, eps, activation);
   }
   double momentum, eps;
   Tensor weight, bias, running_mean, running_var;

@@ -207,9 +207,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {}, const Tensor& bias = {},
                   double eps = 1e-5);
 /// x [n, c, ...]. Training uses the batch's statistics and updates running_mean and running_var in place. Ioffe &
-/// Szegedy 2015.
+/// Szegedy 2015. With Relu as `activation` that follows in the same pass; others throw Error.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
-                  bool training, double momentum = 0.1, double eps = 1e-5);
+                  bool training, double momentum = 0.1, double eps = 1e-5, Activation activation = Activation::None);
 // exp(x) / sum(exp(x)) along `dim`, and its logarithm, without overflow.
 Tensor softmax(const Tensor& x, int64_t dim);
 Tensor log_softmax(const Tensor& x, int64_t dim);

@@ -77,23 +77,38 @@ OpCase group_norm_backward_case(std::string label, Shape x, int64_t groups, bool
           .symbolic = false};
 }
 
-OpCase batch_norm_case(std::string label, Shape x, bool weight, bool bias) {
+OpCase batch_norm_case(std::string label, Shape x, bool weight, bool bias, bool relu = false) {
   return {
       .op = "batch_norm",
       .label = std::move(label),
-      .attrs = NormAttrs{.training = true},
+      .attrs = NormAttrs{.training = true, .relu = relu},
       .inputs = [=](Generator& g) -> Tensors {
         return {uniform64(x, g, -2, 3), weight ? normal64({x[1]}, g) : Tensor(), bias ? normal64({x[1]}, g) : Tensor()};
       },
       .gradients = 1u | weight << 1 | bias << 2};
 }
-OpCase batch_norm_backward_case(std::string label, Shape x, bool weight) {
+OpCase batch_norm_inference_case(std::string label, Shape x, bool weight, bool bias, bool relu) {
+  return {.op = "batch_norm_inference",
+          .label = std::move(label),
+          .attrs = NormAttrs{.relu = relu},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {normal64(x, g), normal64({x[1]}, g), uniform64({x[1]}, g, 0.5, 2),
+                    weight ? normal64({x[1]}, g) : Tensor(), bias ? normal64({x[1]}, g) : Tensor()};
+          },
+          .gradients = 1u | weight << 3 | bias << 4,
+          .dtypes = kExact};
+}
+OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool relu = false, bool training = true) {
   return {.op = "batch_norm_backward",
           .label = std::move(label),
-          .attrs = NormAttrs{.training = true},
+          .attrs = NormAttrs{.training = training, .relu = relu},
           .inputs = [=](Generator& g) -> Tensors {
-            return {normal64(x, g), normal64(x, g), weight ? normal64({x[1]}, g) : Tensor(), normal64({x[1]}, g),
-                    uniform64({x[1]}, g, 0.5, 2)};
+            return {normal64(x, g),
+                    normal64(x, g),
+                    weight ? normal64({x[1]}, g) : Tensor(),
+                    normal64({x[1]}, g),
+                    uniform64({x[1]}, g, 0.5, 2),
+                    weight && relu ? normal64({x[1]}, g) : Tensor()};
           },
           .dtypes = kExact};
 }
@@ -151,9 +166,19 @@ std::vector<OpCase> norm_cases() {
       batch_norm_case("prime sizes", {3, 5, 7, 11}, true, true),
       batch_norm_case("no spatial dims", {13, 5}, true, true),
       batch_norm_case("without weight", {3, 2, 7}, false, false),
+      batch_norm_case("relu", {3, 5, 7, 11}, true, true, true),
+      batch_norm_case("relu without weight", {3, 2, 7}, false, false, true),
+      batch_norm_case("in parts", {1, 2, 83, 1009}, true, true),
       batch_norm_backward_case("prime sizes", {3, 5, 7, 11}, true),
       batch_norm_backward_case("no spatial dims", {13, 5}, true),
       batch_norm_backward_case("without weight", {3, 2, 7}, false),
+      batch_norm_backward_case("relu", {3, 5, 7, 11}, true, true),
+      batch_norm_backward_case("given statistics", {3, 5, 7, 11}, true, true, false),
+      batch_norm_inference_case("prime sizes", {3, 5, 7, 11}, true, true, false),
+      batch_norm_inference_case("relu", {2, 3, 4, 8}, true, true, true),
+      batch_norm_inference_case("without weight", {13, 5}, false, false, false),
+      batch_norm_backward_case("relu without weight", {3, 2, 7}, false, true),
+      batch_norm_backward_case("in parts", {1, 2, 83, 1009}, true),
       timed(layer_norm_case("4096x768", {4096, 768}, 1, true, true), kBytes),
       timed(softmax_case("softmax", "4096x768", {4096, 768}, -1), kBytes),
   };
@@ -173,7 +198,7 @@ std::vector<OpCase> norm_cases() {
     cases.push_back(softmax_backward_case(op, "middle dim", {3, 17, 5}, 1));
   }
   for (OpCase& c : cases)
-    if (c.label == "no rows") c.gradients = 0;
+    if (c.label == "no rows" || c.label == "in parts") c.gradients = 0;
   return cases;
 }
 

@@ -164,8 +164,9 @@ struct NormAttrs {
   int64_t groups = 0;     // group norm
   double momentum = 0.1;  // batch norm
   bool training = false;  // batch norm
+  bool relu = false;      // batch norm, followed by it
   bool dbias = true;      // layer_norm_backward: whether it is wanted
-  TESSERA_ATTRS(eps, groups, momentum, training, dbias)
+  TESSERA_ATTRS(eps, groups, momentum, training, relu, dbias)
 };
 struct LossAttrs {
   int64_t ignore_index = -100;

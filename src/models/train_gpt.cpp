@@ -37,11 +37,6 @@ std::unique_ptr<optim::AdamW> make_optimizer(const GPT& model, const TrainOption
   return std::make_unique<optim::AdamW>(Groups{{matrices, options}, {others, undecayed}});
 }
 
-amp::Autocast autocast(const TrainOptions& o) {
-  return amp::Autocast(o.amp == Amp::Float16 ? Float16 : BFloat16,
-                       {.enabled = o.amp != Amp::Off, .lower_residual = o.lower_residual});
-}
-
 // Mean loss over all tokens but the first, in consecutive blocks. Absent if stopped.
 std::optional<double> evaluate(const GPT& model, const std::vector<int32_t>& tokens, int64_t batch,
                                const std::atomic<bool>* stop) {
@@ -63,22 +58,6 @@ std::optional<double> evaluate(const GPT& model, const std::vector<int32_t>& tok
   return sum.item() / static_cast<double>(total);
 }
 
-Tensor columns(const std::vector<std::vector<double>>& rows, int64_t width) {
-  std::vector<double> all;
-  for (const auto& row : rows) all.insert(all.end(), row.begin(), row.end());
-  return tensor(all, {static_cast<int64_t>(rows.size()), width});
-}
-
-// Whatever does not fit together in a file is the file's fault.
-template <class Fn>
-void blame(const std::string& file, const Fn& fn) {
-  try {
-    fn();
-  } catch (const Error& e) {
-    throw FileError(fmt::format("{}: {}", file, e.what()));
-  }
-}
-
 // A run: everything that a checkpoint holds.
 class Run {
  public:
@@ -93,7 +72,8 @@ class Run {
         schedule_(optim::warmup_cosine(options.warmup, std::max(options.steps, options.warmup),
                                        options.lr > 0 ? options.min_lr / options.lr : 0)),
         loader_(shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches)), 2,
-                options.device) {
+                options.device),
+        file_(options.checkpoint, options.resume) {
     initial_.clear();
     default_generator().seed(seed_of(options.seed, kDropout));
     if (options.resume) restore();
@@ -165,7 +145,8 @@ class Run {
 
   // False if stopped.
   bool accumulate_gradients(Pending& done) {
-    const amp::Autocast region = autocast(options_);  // around all batches: their weights are cast once
+    const amp::Autocast region =
+        autocast(options_.amp, options_.lower_residual);  // around all batches: their weights are cast once
     for (int64_t i = 0; i < options_.accumulate; ++i) {
       if (stopped()) return false;
       const Tensors batch = loader_.next();
@@ -222,7 +203,7 @@ class Run {
     if (!result_.evals.empty() && result_.evals.back().step == step_) return result_.evals.back().loss;
     report();
     optimizer_->zero_grad();
-    const amp::Autocast region = autocast(options_);
+    const amp::Autocast region = autocast(options_.amp, options_.lower_residual);
     const std::optional<double> loss = evaluate(model_, *data_.validation, options_.batch, callbacks_.stop);
     if (!loss) return loss;
     result_.evals.push_back({step_, *loss});
@@ -232,16 +213,16 @@ class Run {
 
   void save() {
     report();
-    if (options_.checkpoint.empty()) return;
+    if (!file_.exists()) return;
     Checkpoint out;
-    for (const auto& [name, t] : model_.state_dict()) out.tensors.emplace("model." + name, t);
-    for (const auto& [name, t] : optimizer_->state_dict()) out.tensors.emplace("optimizer." + name, t);
-    for (const auto& [name, t] : scaler_.state_dict()) out.tensors.emplace("scaler." + name, t);
+    add_part(out, "model.", model_.state_dict());
+    add_part(out, "optimizer.", optimizer_->state_dict());
+    add_part(out, "scaler.", scaler_.state_dict());
     std::vector<std::vector<double>> steps, evals;
     for (const StepInfo& s : result_.steps) steps.push_back({s.loss, s.ms, s.lr, s.grad_norm, s.skipped ? 1.0 : 0.0});
     for (const EvalInfo& e : result_.evals) evals.push_back({static_cast<double>(e.step), e.loss});
-    out.tensors.emplace("history.steps", columns(steps, 5));
-    out.tensors.emplace("history.evals", columns(evals, 2));
+    out.tensors.emplace("history.steps", table(steps, 5));
+    out.tensors.emplace("history.evals", table(evals, 2));
     const nlohmann::json state{{"step", step_},
                                {"position", loader_.position()},
                                {"generator", {default_generator().seed(), default_generator().offset()}}};
@@ -249,16 +230,8 @@ class Run {
                     {"config", config_to_json(options_).dump()},
                     {"state", state.dump()},
                     {"vocabulary", data_.tokenizer.vocabulary()}};
-    keep_old();
-    save_checkpoint(options_.checkpoint, out);
+    file_.save(out);
     if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(step_);
-  }
-
-  // A run from the start does not take away what another one left: that becomes FILE.old.
-  void keep_old() {
-    if (std::exchange(saved_, true) || options_.resume) return;
-    std::error_code none;
-    std::filesystem::rename(options_.checkpoint, options_.checkpoint + ".old", none);
   }
 
   void restore();
@@ -273,33 +246,15 @@ class Run {
   amp::GradScaler scaler_;
   optim::Schedule schedule_;
   DataLoader loader_;
+  CheckpointFile file_;
   int64_t step_ = 0;
-  bool saved_ = false;
   std::vector<Pending> pending_;
   Clock::time_point first_pending_;
   double loss_scale_ = 1;  // after the last step that was reported
   TrainResult result_;
 };
 
-const std::string& metadata(const Checkpoint& checkpoint, const std::string& file, std::string_view key) {
-  auto it = checkpoint.metadata.find(key);
-  if (it == checkpoint.metadata.end()) throw FileError(fmt::format("{}: damaged checkpoint: no {}", file, key));
-  return it->second;
-}
-
-Checkpoint load_gpt_checkpoint(const std::string& file) {
-  Checkpoint checkpoint = load_checkpoint(file);
-  if (metadata(checkpoint, file, "kind") != "gpt") throw FileError(file + ": not a checkpoint of a GPT");
-  return checkpoint;
-}
-
-// The tensors below "prefix.", under the rest of their names.
-StateDict part(const Checkpoint& checkpoint, std::string_view prefix) {
-  StateDict out;
-  for (const auto& [name, t] : checkpoint.tensors)
-    if (name.starts_with(prefix)) out.emplace(name.substr(prefix.size()), t);
-  return out;
-}
+Checkpoint load_gpt_checkpoint(const std::string& file) { return load_checkpoint_of(file, "gpt", "a GPT"); }
 
 // The options of a run that goes on from a checkpoint, which must be of the same configuration. Its weights are there,
 // and so is the size of a vocabulary that came from a text or a file.
@@ -340,14 +295,8 @@ void Run::restore() {
 }
 
 void Run::restore_history(const Checkpoint& from) {
-  auto rows = [&](const char* name, int64_t width) {
-    auto it = from.tensors.find(name);
-    if (it == from.tensors.end() || it->second.dim() != 2 || it->second.size(1) != width ||
-        it->second.dtype() != Float64)
-      throw FileError(fmt::format("{}: damaged checkpoint: bad {}", options_.checkpoint, name));
-    return it->second;
-  };
-  const Tensor steps = rows("history.steps", 5), evals = rows("history.evals", 2);
+  const std::string& file = options_.checkpoint;
+  const Tensor steps = read_table(from, file, "history.steps", 5), evals = read_table(from, file, "history.evals", 2);
   if (steps.size(0) != step_) throw FileError(options_.checkpoint + ": damaged checkpoint: bad history.steps");
   for (int64_t i = 0; i < step_; ++i) {
     const double* r = steps.data<double>() + 5 * i;
@@ -363,8 +312,6 @@ void Run::restore_history(const Checkpoint& from) {
 }
 
 }  // namespace
-
-std::string name(Amp amp) { return amp == Amp::Off ? "off" : amp == Amp::BFloat16 ? "bf16" : "fp16"; }
 
 std::vector<std::string> train_presets() { return {"shakespeare-char-cpu", "gpt2-124m"}; }
 

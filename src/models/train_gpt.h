@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/training.h"
 #include "tessera/data.h"
 #include "tessera/device.h"
 #include "tessera/models.h"
@@ -14,10 +15,6 @@
 namespace tessera::models {
 
 enum class OnNan { Stop, Skip };
-/// Whether and how products are made in a lower precision.
-enum class Amp { Off, BFloat16, Float16 };
-/// "off", "bf16", "fp16".
-std::string name(Amp amp);
 
 struct TrainOptions {
   GPTConfig model;  ///< vocab 0: as many as the text has characters

@@ -170,10 +170,12 @@ Tensor weight_grad(const Tensor& x, const Tensor& dy, const Tensor& weight, cons
 }
 
 Tensors conv2d_vjp(const Saved& s, const Tensors& grads) {
-  const Tensor &x = s.inputs[0], &weight = s.inputs[1], &dy = grads[0];
+  const Tensor &weight = s.inputs[1], &dy = grads[0];
+  const ConvAttrs image = sized(s.attrs, s.inputs[0]);
   Tensors out(3);
-  if (s.needs_input(0)) out[0] = input_grad(dy, weight, x, s.attrs);
-  if (s.needs_input(1)) out[1] = weight_grad(x, dy, weight, s.attrs);
+  if (s.needs_input(1)) out[1] = weight_grad(s.inputs[0], dy, weight, s.attrs);
+  s.inputs[0] = {};  // before its gradient takes as much memory
+  if (s.needs_input(0)) out[0] = dispatch_one(conv2d_input_grad_op, {dy, weight}, image);
   if (s.needs_input(2)) out[2] = sum(dy, {0, 2, 3});
   return out;
 }

@@ -70,12 +70,14 @@ Tensor scale_and_shift(const Seen& seen, Tensor y, const Tensor& weight, const T
   return reshape(y, shape);
 }
 
-// dx, dweight, dbias. Without weight the last two are empty, as the fused kernels give them.
-Tensors gradients(const Seen& seen, const Tensor& g, const Tensor& x, const Tensor& weight, const Moments& m) {
+// dx, dweight, dbias. Without weight the last two are empty, as the fused kernels give them. `constant`: the moments
+// are given and do not depend on x.
+Tensors gradients(const Seen& seen, const Tensor& g, const Tensor& x, const Tensor& weight, const Moments& m,
+                  bool constant = false) {
   Tensor dy = reshape(g, seen.x), xhat = normalized(seen, x, m);
   Tensor dxhat = weight.defined() ? dy * reshape(weight, seen.weight) : dy;
-  Tensor dx = dxhat - xhat * seen.average(dxhat * xhat);
-  if (m.mean.defined()) dx = dx - seen.average(dxhat);
+  Tensor dx = constant ? dxhat : dxhat - xhat * seen.average(dxhat * xhat);
+  if (m.mean.defined() && !constant) dx = dx - seen.average(dxhat);
   dx = cast(reshape(dx * reshape(m.rstd, seen.statistics), x.shape()), x.dtype());
   if (!weight.defined()) return {dx, empty({0}, x.dtype(), x.device()), empty({0}, x.dtype(), x.device())};
   auto weight_gradient = [&](const Tensor& t) {
@@ -290,8 +292,8 @@ const Op group_norm_op = {.name = "group_norm",
                           .autocast = Autocast::Norm,
                           .hidden_outputs = 2};
 
-// ---- batch_norm in training: x [n, c, ...], weight? [c], bias? [c] -> y, mean [c], var [c] of the batch (divided by
-// n - 1, as running estimates want it), rstd [c] (hidden)
+// ---- batch_norm in training: x [n, c, ...], weight? [c], bias? [c] -> y (or relu(y)), mean [c], var [c] of the batch
+// (divided by n - 1, as running estimates want it), rstd [c] (hidden)
 
 template <OpName op>
 void require_channels(const TensorMeta& x, const TensorMeta& weight) {
@@ -311,11 +313,21 @@ Metas infer_batch_norm(std::span<const TensorMeta> in, const Attrs&) {
 
 double values_per_channel(const Tensor& x) { return static_cast<double>((x.shape().numel() / x.shape()[1]).value()); }
 
+// The gradient of y from that of relu(y).
+Tensor before_relu(const Seen& seen, const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                   const Moments& m) {
+  NoGrad flat;  // almost everywhere
+  const Tensor y = scale_and_shift(seen, normalized(seen, x, m), weight, bias, x.shape());
+  return where(gt(y, zeros({}, y.dtype(), y.device())), g, zeros({}, g.dtype(), g.device()));
+}
+
 Tensors batch_norm_vjp(const Saved& s, const Tensors& grads) {
   const Tensor &x = s.inputs[0], &weight = s.inputs[1];
   Seen seen = channels_of(x.shape());
   Moments m = moments(seen, x, true, s.attrs.as<NormAttrs>().eps);
-  Tensors out = grads[0].defined() ? gradients(seen, grads[0], x, weight, m) : Tensors(3);
+  Tensor g = grads[0];
+  if (g.defined() && s.attrs.as<NormAttrs>().relu) g = before_relu(seen, g, x, weight, s.inputs[2], m);
+  Tensors out = g.defined() ? gradients(seen, g, x, weight, m) : Tensors(3);
   auto add_to_dx = [&](const Tensor& term) {
     Tensor dx = reshape(term, x.shape());
     out[0] = out[0].defined() ? out[0] + dx : dx;
@@ -333,11 +345,11 @@ Tensors batch_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
   double count = values_per_channel(in[0]);
   Tensor var = seen.average(square(reshape(in[0], seen.x) - m.mean)) * (count / (count - 1));
   Shape channel{in[0].shape()[1]};
-  return {scale_and_shift(seen, normalized(seen, in[0], m), in[1], in[2], in[0].shape()), reshape(m.mean, channel),
-          reshape(var, channel)};
+  const Tensor y = scale_and_shift(seen, normalized(seen, in[0], m), in[1], in[2], in[0].shape());
+  return {attrs.as<NormAttrs>().relu ? relu(y) : y, reshape(m.mean, channel), reshape(var, channel)};
 }
 
-// dy, x, weight?, mean, rstd -> dx, dweight, dbias
+// dy, x, weight?, mean, rstd, bias? -> dx, dweight, dbias
 Metas infer_batch_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
   require_one_floating_dtype("batch_norm_backward", in, 2);
   require_norm_dtypes("batch_norm_backward", in[1], in.subspan(2, 1));
@@ -345,10 +357,15 @@ Metas infer_batch_norm_backward(std::span<const TensorMeta> in, const Attrs&) {
   require_channels<"batch_norm_backward">(in[1], in[2]);
   require_shape("batch_norm_backward", "mean", in[3], {in[1].shape[1]});
   require_shape("batch_norm_backward", "rstd", in[4], {in[1].shape[1]});
+  require_bias_like_weight("batch_norm_backward", in[2], in[5]);
   return {in[1], gradient_like(in[1], in[2]), gradient_like(in[1], in[2])};
 }
-Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs&) {
-  return gradients(channels_of(in[1].shape()), in[0], in[1], in[2], {in[3], in[4]});
+Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Seen seen = channels_of(in[1].shape());
+  const Moments m{in[3], in[4]};
+  Tensor g = in[0];
+  if (attrs.as<NormAttrs>().relu) g = before_relu(seen, g, in[1], in[2], in[5], m);
+  return gradients(seen, g, in[1], in[2], m, !attrs.as<NormAttrs>().training);
 }
 
 const Op batch_norm_backward = {
@@ -356,8 +373,10 @@ const Op batch_norm_backward = {
 
 Tensors batch_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined() || grads[1].defined() || grads[2].defined()) return batch_norm_vjp(s, grads);
-  return wanted(
-      s, dispatch(batch_norm_backward, {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[3]}, s.attrs), 3);
+  return wanted(s,
+                dispatch(batch_norm_backward,
+                         {grads[0], s.inputs[0], s.inputs[1], s.outputs[1], s.outputs[3], s.inputs[2]}, s.attrs),
+                3);
 }
 
 const Op batch_norm_op = {.name = "batch_norm",
@@ -365,19 +384,61 @@ const Op batch_norm_op = {.name = "batch_norm",
                           .vjp = batch_norm_vjp,
                           .fused_vjp = batch_norm_fused_vjp,
                           .reference = batch_norm_reference,
-                          .saves = {.inputs = 0b011, .outputs = 0b1010},
+                          .saves = {.inputs = 0b111, .outputs = 0b1010},
                           .hidden_outputs = 1};
 
-// With given statistics batch norm is a product and a sum per channel.
-Tensor normalize_by_running(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean,
-                            const Tensor& var, double eps) {
-  Shape channel(x.dim() - 1, Dim(1));
-  channel[0] = x.shape()[1];
-  Tensor scale = rsqrt(var + eps);
-  if (weight.defined()) scale = scale * weight;
-  Tensor shift = bias.defined() ? bias - mean * scale : neg(mean * scale);
-  return x * reshape(cast(scale, x.dtype()), channel) + reshape(cast(shift, x.dtype()), channel);
+// ---- batch_norm_inference: x [n, c, ...], mean [c], var [c], weight? [c], bias? [c] -> y (or relu(y))
+
+Metas infer_batch_norm_inference(std::span<const TensorMeta> in, const Attrs&) {
+  constexpr OpName op = "batch_norm_inference";
+  require_norm_dtypes(op.view(), in[0], in.subspan(3));
+  require_channels<op>(in[0], in[3]);
+  require_bias_like_weight(op.view(), in[3], in[4]);
+  for (const TensorMeta& statistic : in.subspan(1, 2)) {
+    require_shape(op.view(), "statistic", statistic, {in[0].shape[1]});
+    if (statistic.dtype != statistics_dtype(in[0].dtype))
+      fail(op.view(), "dtypes differ: {} and {}", describe(in[0]), describe(statistic));
+  }
+  return {in[0]};
 }
+
+Moments given_moments(const Tensor& mean, const Tensor& var, const Attrs& attrs) {
+  return {mean, rsqrt(var + attrs.as<NormAttrs>().eps)};
+}
+
+// From dx, dweight and dbias.
+Tensors inference_gradients(const Saved& s, const Tensors& grads) {
+  Tensors out(5);
+  for (int i : {0, 1, 2})
+    if (const int input = i ? i + 2 : 0; s.needs_input(input)) out[input] = grads[i];
+  return out;
+}
+Tensors batch_norm_inference_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor &x = s.inputs[0], &weight = s.inputs[3];
+  const Seen seen = channels_of(x.shape());
+  const Moments m = given_moments(s.inputs[1], s.inputs[2], s.attrs);
+  Tensor g = grads[0];
+  if (s.attrs.as<NormAttrs>().relu) g = before_relu(seen, g, x, weight, s.inputs[4], m);
+  return inference_gradients(s, gradients(seen, g, x, weight, m, true));
+}
+Tensors batch_norm_inference_fused_vjp(const Saved& s, const Tensors& grads) {
+  const Moments m = given_moments(s.inputs[1], s.inputs[2], s.attrs);
+  return inference_gradients(
+      s, dispatch(batch_norm_backward, {grads[0], s.inputs[0], s.inputs[3], m.mean, m.rstd, s.inputs[4]}, s.attrs));
+}
+Tensors batch_norm_inference_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Seen seen = channels_of(in[0].shape());
+  const Tensor y =
+      scale_and_shift(seen, normalized(seen, in[0], given_moments(in[1], in[2], attrs)), in[3], in[4], in[0].shape());
+  return {attrs.as<NormAttrs>().relu ? relu(y) : y};
+}
+
+const Op batch_norm_inference_op = {.name = "batch_norm_inference",
+                                    .infer = infer_batch_norm_inference,
+                                    .vjp = batch_norm_inference_vjp,
+                                    .fused_vjp = batch_norm_inference_fused_vjp,
+                                    .reference = batch_norm_inference_reference,
+                                    .saves = {.inputs = 0b11111}};
 
 // ---- softmax and log_softmax over one dim; their backward ops take dy and y
 
@@ -446,9 +507,11 @@ const Op log_softmax_op = {.name = "log_softmax",
                            .saves = {.outputs = 1},
                            .autocast = Autocast::Float32};
 
-constexpr const Op* ops[] = {&layer_norm_op, &layer_norm_backward, &rms_norm_op,    &rms_norm_backward,
-                             &group_norm_op, &group_norm_backward, &batch_norm_op,  &batch_norm_backward,
-                             &softmax_op,    &softmax_backward,    &log_softmax_op, &log_softmax_backward};
+constexpr const Op* ops[] = {&layer_norm_op,          &layer_norm_backward, &rms_norm_op,
+                             &rms_norm_backward,      &group_norm_op,       &group_norm_backward,
+                             &batch_norm_op,          &batch_norm_backward, &softmax_op,
+                             &softmax_backward,       &log_softmax_op,      &log_softmax_backward,
+                             &batch_norm_inference_op};
 
 }  // namespace
 
@@ -467,16 +530,20 @@ Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const T
 }
 
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor running_mean, Tensor running_var,
-                  bool training, double momentum, double eps) {
+                  bool training, double momentum, double eps, Activation activation) {
+  if (activation != Activation::None && activation != Activation::Relu)
+    fail("batch_norm", "an activation other than relu is not supported");
   for (const Tensor* running : {&running_mean, &running_var})
     if (running->defined() && x.dim() >= 2 && running->shape() != Shape{x.shape()[1]})
       fail("batch_norm", "running statistics of shape {} for x {}", to_string(running->shape()), to_string(x.shape()));
+  const NormAttrs attrs{.eps = eps, .training = training, .relu = activation == Activation::Relu};
   if (!training) {
     if (!running_mean.defined() || !running_var.defined()) fail("batch_norm", "inference needs running statistics");
-    if (x.dim() < 2) fail("batch_norm", "x needs a batch and a channel dim: {}", to_string(x.shape()));
-    return normalize_by_running(x, weight, bias, running_mean, running_var, eps);
+    const DType dtype = statistics_dtype(x.dtype());
+    return dispatch_one(batch_norm_inference_op, {x, cast(running_mean, dtype), cast(running_var, dtype), weight, bias},
+                        attrs);
   }
-  Tensors out = dispatch(batch_norm_op, {x, weight, bias}, NormAttrs{.eps = eps, .training = true});
+  Tensors out = dispatch(batch_norm_op, {x, weight, bias}, attrs);
   NoGrad guard;
   if (running_mean.defined()) running_mean.mul_(1 - momentum).add_(out[1], momentum);
   if (running_var.defined()) running_var.mul_(1 - momentum).add_(out[2], momentum);

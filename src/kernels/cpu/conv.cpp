@@ -5,6 +5,7 @@
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
 #ifdef TESSERA_GPU_KERNELS
+#include "kernels/gpu/pointwise.h"
 #include "kernels/gpu/tables.h"
 #endif
 
@@ -254,11 +255,19 @@ void avg_pool2d_backward(const Call& call) {
 }
 
 #ifdef TESSERA_GPU_KERNELS
-// The vendor's are not faster by any measurement yet, and stand behind ours.
-constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_gemm>("implicit_gemm"), vendor_kernel<ConvPart::forward>};
-constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_gemm>("implicit_gemm"), vendor_kernel<ConvPart::images>};
-constexpr Kernel weight_grad_list[] = {staged_kernel<weight_grad_gemm>("implicit_gemm"),
-                                       vendor_kernel<ConvPart::filters>};
+// The vendor's convolutions are not faster by any measurement yet, and stand behind ours.
+constexpr Kernel conv2d_list[] = {
+    staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
+    staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward), staged_kernel<conv2d_gemm>("implicit_gemm"),
+    vendor_kernel<ConvPart::forward>};
+constexpr Kernel input_grad_list[] = {
+    staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
+    staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
+    staged_kernel<input_grad_gemm>("implicit_gemm"), vendor_kernel<ConvPart::images>};
+constexpr Kernel weight_grad_list[] = {
+    staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
+    staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
+    staged_kernel<weight_grad_gemm>("implicit_gemm"), vendor_kernel<ConvPart::filters>};
 #else
 constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
                                   staged_kernel<conv2d_gemm>("implicit_gemm")};

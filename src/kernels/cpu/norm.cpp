@@ -94,13 +94,36 @@ PlanesArg write_planes(Workspace& workspace, const Tensor& t, DType dtype) {
   return planes(t, workspace.write(t, dtype, has_planes(t)));
 }
 
+// GPUs take halves beside f32 weights.
+DType planes_dtype(const Tensor& x, [[maybe_unused]] const Tensor& weight) {
+#ifdef TESSERA_GPU_KERNELS
+  return x.dtype();
+#else
+  return common_dtype(x, weight);
+#endif
+}
+
 template <class Args>
-Args plane_args(const Tensor& x, DType dtype) {
+Args plane_args(const Tensor& x, const Tensor& weight) {
   Args args{};
-  args.type = scalar_of(dtype);
+  args.type = scalar_of(planes_dtype(x, weight));
+  args.weight_type = scalar_of(common_dtype(x, weight));
   args.batch = x.size(0);
   args.channels = x.size(1);
   args.size = Shape(x.shape().begin() + 2, x.shape().end()).numel().value();
+  return args;
+}
+
+// x -> y and what differs; weight? and bias? are inputs from `first` on.
+template <class Args>
+Args plane_forward_args(const Call& call, Workspace& workspace, size_t first = 1) {
+  const Tensor &x = call.in[0], &weight = call.in[first];
+  Args args = plane_args<Args>(x, weight);
+  args.x = read_planes(workspace, x, planes_dtype(x, weight));
+  args.y = write_planes(workspace, call.out[0], planes_dtype(x, weight));
+  args.weight = read_contiguous(workspace, weight, common_dtype(x, weight));
+  args.bias = read_contiguous(workspace, call.in[first + 1], common_dtype(x, weight));
+  args.eps = call.attrs.as<NormAttrs>().eps;
   return args;
 }
 
@@ -108,12 +131,12 @@ Args plane_args(const Tensor& x, DType dtype) {
 template <class Args>
 Args plane_backward_args(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[1], &weight = call.in[2];
-  const DType dtype = common_dtype(x, weight);
-  Args args = plane_args<Args>(x, dtype);
+  const DType dtype = planes_dtype(x, weight);
+  Args args = plane_args<Args>(x, weight);
   args.dy = read_planes(workspace, call.in[0], dtype);
   args.x = read_planes(workspace, x, dtype);
   args.dx = write_planes(workspace, call.out[0], dtype);
-  args.weight = read_contiguous(workspace, weight, dtype);
+  args.weight = read_contiguous(workspace, weight, common_dtype(x, weight));
   args.dweight = gradient(call.out[1], weight);
   args.dbias = gradient(call.out[2], weight);
   args.mean = read_contiguous(workspace, call.in[3], statistics_dtype(x));
@@ -122,17 +145,12 @@ Args plane_backward_args(const Call& call, Workspace& workspace) {
 }
 
 void group_norm(const Call& call, Workspace& workspace) {
-  const Tensor& x = call.in[0];
-  const DType dtype = common_dtype(x, call.in[1]);
-  auto args = plane_args<GroupNormArgs>(x, dtype);
+  auto args = plane_forward_args<GroupNormArgs>(call, workspace);
   args.groups = call.attrs.as<NormAttrs>().groups;
-  args.x = read_planes(workspace, x, dtype);
-  args.y = write_planes(workspace, call.out[0], dtype);
-  args.weight = read_contiguous(workspace, call.in[1], dtype);
-  args.bias = read_contiguous(workspace, call.in[2], dtype);
   args.mean = statistic(workspace, call, 1, args.batch * args.groups);
   args.rstd = statistic(workspace, call, 2, args.batch * args.groups);
-  args.eps = call.attrs.as<NormAttrs>().eps;
+  args.workspace = workspace.take(
+      norm_table().plane_parts_workspace(args.batch * args.groups, args.channels / args.groups * args.size));
   if (!workspace.counting()) norm_table().group_norm(args, executor());
 }
 
@@ -145,27 +163,34 @@ void group_norm_backward(const Call& call, Workspace& workspace) {
 
 // The batch's variance is a running estimate that starts from nothing and moves all the way.
 void batch_norm(const Call& call, Workspace& workspace) {
-  const Tensor& x = call.in[0];
-  const DType dtype = common_dtype(x, call.in[1]);
-  auto args = plane_args<BatchNormArgs>(x, dtype);
+  auto args = plane_forward_args<BatchNormArgs>(call, workspace);
   args.training = true;
-  args.x = read_planes(workspace, x, dtype);
-  args.y = write_planes(workspace, call.out[0], dtype);
-  args.weight = read_contiguous(workspace, call.in[1], dtype);
-  args.bias = read_contiguous(workspace, call.in[2], dtype);
+  args.relu = call.attrs.as<NormAttrs>().relu;
   args.mean = call.out[1].data_ptr();
   args.running_variance = call.out[2].data_ptr();
   args.momentum = 1;
   args.rstd = statistic(workspace, call, 3, args.channels);
-  args.eps = call.attrs.as<NormAttrs>().eps;
+  args.workspace = workspace.take(norm_table().plane_parts_workspace(args.channels, args.batch * args.size));
   if (workspace.counting()) return;
   fill(call, call.out[2], 0);
   norm_table().batch_norm(args, executor());
 }
 
+// x, mean, variance, weight?, bias?
+void batch_norm_inference(const Call& call, Workspace& workspace) {
+  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3);
+  args.relu = call.attrs.as<NormAttrs>().relu;
+  args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
+  args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
+  if (!workspace.counting()) norm_table().batch_norm(args, executor());
+}
+
 void batch_norm_backward(const Call& call, Workspace& workspace) {
   auto args = plane_backward_args<BatchNormBackwardArgs>(call, workspace);
-  args.training = true;
+  args.training = call.attrs.as<NormAttrs>().training;
+  args.relu = call.attrs.as<NormAttrs>().relu;
+  if (args.relu) args.bias = read_contiguous(workspace, call.in[5], common_dtype(call.in[1], call.in[2]));
+  args.workspace = workspace.take(norm_table().plane_parts_workspace(args.channels, args.batch * args.size));
   if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
 }
 
@@ -218,12 +243,19 @@ template <auto body>
 constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
 
 constexpr KernelTableEntry entries[] = {
-    {"layer_norm", list<layer_norm<false>>}, {"layer_norm_backward", list<layer_norm_backward<false>>},
-    {"rms_norm", list<layer_norm<true>>},    {"rms_norm_backward", list<layer_norm_backward<true>>},
-    {"group_norm", plane_list<group_norm>},  {"group_norm_backward", plane_list<group_norm_backward>},
-    {"batch_norm", plane_list<batch_norm>},  {"batch_norm_backward", plane_list<batch_norm_backward>},
-    {"softmax", list<softmax<false>>},       {"softmax_backward", list<softmax_backward<false>>},
-    {"log_softmax", list<softmax<true>>},    {"log_softmax_backward", list<softmax_backward<true>>},
+    {"layer_norm", list<layer_norm<false>>},
+    {"layer_norm_backward", list<layer_norm_backward<false>>},
+    {"rms_norm", list<layer_norm<true>>},
+    {"rms_norm_backward", list<layer_norm_backward<true>>},
+    {"group_norm", plane_list<group_norm>},
+    {"group_norm_backward", plane_list<group_norm_backward>},
+    {"batch_norm", plane_list<batch_norm>},
+    {"batch_norm_backward", plane_list<batch_norm_backward>},
+    {"batch_norm_inference", plane_list<batch_norm_inference>},
+    {"softmax", list<softmax<false>>},
+    {"softmax_backward", list<softmax_backward<false>>},
+    {"log_softmax", list<softmax<true>>},
+    {"log_softmax_backward", list<softmax_backward<true>>},
 };
 
 }  // namespace

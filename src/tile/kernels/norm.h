@@ -40,15 +40,29 @@ TESSERA_HD Moments<double> run_moments(i64 n, const T* x) {
   return all;
 }
 
+/// The gradient of scale x + shift from that of what relu makes of it; without `relu` they are the same.
+template <class C>
+struct ReluGate {
+  bool relu;
+  C scale, shift;
+  template <class V>
+  TESSERA_HD V operator()(V g, V x) const {
+    return relu ? select(fma(x, V(scale), V(shift)) > V(C(0)), g, V(C(0))) : g;
+  }
+};
+template <class C>
+inline constexpr ReluGate<C> open_gate{false, C(0), C(0)};
+
 /// Sums of dy and of dy * x over n contiguous elements, x counted from `centre`.
 template <class C, class T>
-TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre) {
+TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre, ReluGate<C> gate = open_gate<C>) {
   using V = RowVec<C>;
   Pair<double> all{0, 0};
   for (i64 i = 0; i < n; i += norm_block) {
     const auto s = sum_row_pair<C>(
         min(norm_block, n - i),
         [=](V g, V v) TESSERA_LAMBDA {
+          g = gate(g, v);
           return Pair<V>{g, g * (v - V(centre))};
         },
         dy + i, x + i);
@@ -58,20 +72,25 @@ TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre) {
   return all;
 }
 
-/// y = scale * x + shift
+/// y = scale * x + shift, or what relu makes of that.
 template <class C, class T>
-TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift) {
+TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift, bool with_relu = false) {
   using V = RowVec<C>;
   map_row<C>(
-      n, y, [=](V v) TESSERA_LAMBDA { return fma(v, V(scale), V(shift)); }, x);
+      n, y,
+      [=](V v) TESSERA_LAMBDA {
+        const V line = fma(v, V(scale), V(shift));
+        return with_relu ? relu(line) : line;
+      },
+      x);
 }
 
 /// dx = a * dy + b * x + c
 template <class C, class T>
-TESSERA_HD void run_linear2(i64 n, T* dx, const T* dy, const T* x, C a, C b, C c) {
+TESSERA_HD void run_linear2(i64 n, T* dx, const T* dy, const T* x, C a, C b, C c, ReluGate<C> gate = open_gate<C>) {
   using V = RowVec<C>;
   map_row<C>(
-      n, dx, [=](V g, V v) TESSERA_LAMBDA { return fma(g, V(a), fma(v, V(b), V(c))); }, dy, x);
+      n, dx, [=](V g, V v) TESSERA_LAMBDA { return fma(gate(g, v), V(a), fma(v, V(b), V(c))); }, dy, x);
 }
 
 /// total += part, over n elements.
@@ -303,11 +322,12 @@ struct RunningStats {
 };
 
 /// Normalises each channel over the batch (Ioffe and Szegedy, arXiv:1502.03167). In training mean and rstd, one per
-/// channel, are those of the batch and the running estimates move towards them (the variance unbiased).
+/// channel, are those of the batch and the running estimates move towards them (the variance unbiased). With `relu`, y
+/// is what that makes of it.
 template <class T, class Executor>
 void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
                          const T* bias, RunningStats<compute_t<T>> running, compute_t<T>* mean, compute_t<T>* rstd,
-                         double eps) {
+                         double eps, bool relu = false) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 2, [&](i64 c, int) {
     Moments<double> all{0, 0, 0};
@@ -320,32 +340,36 @@ void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, P
     if (running.mean) move(running.mean[c], all.mean);
     if (running.variance) move(running.variance[c], all.squares / max(1.0, all.count - 1));
     const C scale = rstd[c] * detail::entry(weight, c, C(1)), shift = detail::entry(bias, c, C(0)) - mean[c] * scale;
-    for (i64 b = 0; b < s.batch; ++b) detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, shift);
+    for (i64 b = 0; b < s.batch; ++b) detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, shift, relu);
   });
 }
 
 /// The same with given statistics.
 template <class T, class Executor>
 void batch_norm_inference(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
-                          const T* bias, const compute_t<T>* mean, const compute_t<T>* variance, double eps) {
+                          const T* bias, const compute_t<T>* mean, const compute_t<T>* variance, double eps,
+                          bool relu = false) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.batch * s.channels, s.size, [&](i64 i, int) {
     const i64 b = i / s.channels, c = i % s.channels;
     const C scale = static_cast<C>(1 / sqrt(static_cast<double>(variance[c]) + eps)) * detail::entry(weight, c, C(1));
-    detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, detail::entry(bias, c, C(0)) - mean[c] * scale);
+    detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, detail::entry(bias, c, C(0)) - mean[c] * scale, relu);
   });
 }
 
-/// Gradients of batch norm; with fixed statistics where training is false. dx, dweight and dbias may be null.
+/// Gradients of batch norm; with fixed statistics where training is false, and from those of relu(y) with `relu`, which
+/// alone needs the bias. dx, dweight and dbias may be null.
 template <class T, class Executor>
 void batch_norm_backward(Executor& executor, const PlaneShape& s, bool training, Planes<T> dx, T* dweight, T* dbias,
                          Planes<const T> dy, Planes<const T> x, const T* weight, const compute_t<T>* mean,
-                         const compute_t<T>* rstd) {
+                         const compute_t<T>* rstd, bool relu = false, const T* bias = nullptr) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 4, [&](i64 c, int) {
+    const C line = rstd[c] * detail::entry(weight, c, C(1));  // as in the forward
+    const detail::ReluGate<C> gate{relu, line, detail::entry(bias, c, C(0)) - mean[c] * line};
     Pair<double> sum{0, 0};
     for (i64 b = 0; b < s.batch; ++b) {
-      const auto part = detail::run_sums<C>(s.size, dy.at(b, c), x.at(b, c), mean[c]);
+      const auto part = detail::run_sums<C>(s.size, dy.at(b, c), x.at(b, c), mean[c], gate);
       sum.first += part.first;
       sum.second += part.second;
     }
@@ -358,7 +382,7 @@ void batch_norm_backward(Executor& executor, const PlaneShape& s, bool training,
     const double shift = training ? -gain * sum.first / count - slope * static_cast<double>(mean[c]) : 0;
     for (i64 b = 0; b < s.batch; ++b) {
       detail::run_linear2(s.size, dx.at(b, c), dy.at(b, c), x.at(b, c), static_cast<C>(gain), static_cast<C>(slope),
-                          static_cast<C>(shift));
+                          static_cast<C>(shift), gate);
     }
   });
 }

@@ -1,5 +1,6 @@
 // Normalisations per instruction set. Every tensor of a call but the statistics has one type: f32, f64, f16 or bf16;
-// statistics are f32 (f64 with f64). Null pointers leave out what a comment calls optional.
+// statistics are f32 (f64 with f64). Null pointers leave out what a comment calls optional. On GPUs, weights and biases
+// of group and batch norm and their gradients have a type of their own, that of x or of the statistics.
 #pragma once
 
 #include "args.h"
@@ -43,16 +44,17 @@ struct PlanesArg {
 };
 
 struct GroupNormArgs {
-  Scalar type;
+  Scalar type, weight_type;
   long long batch, channels, size, groups;
   PlanesArg y, x;
   const void *weight, *bias;  // [channels], optional
   void *mean, *rstd;          // [batch, groups]
   double eps;
+  void* workspace;  // plane_parts_workspace(batch * groups, elements of each) bytes
 };
 
 struct GroupNormBackwardArgs {
-  Scalar type;
+  Scalar type, weight_type;
   long long batch, channels, size, groups;
   PlanesArg dx, dy, x;    // dx.data is optional
   const void* weight;     // optional
@@ -62,10 +64,10 @@ struct GroupNormBackwardArgs {
 };
 
 /// Training: mean and rstd [channels] are results, running estimates move by `momentum` and are optional.
-/// Otherwise the running estimates are used, and mean and rstd are ignored.
+/// Otherwise the running estimates are used, and mean and rstd are ignored. With `relu`, y is what that makes of it.
 struct BatchNormArgs {
-  Scalar type;
-  bool training;
+  Scalar type, weight_type;
+  bool training, relu;
   long long batch, channels, size;
   PlanesArg y, x;
   const void *weight, *bias;  // [channels], optional
@@ -73,17 +75,20 @@ struct BatchNormArgs {
   double momentum;
   void *mean, *rstd;
   double eps;
+  void* workspace;  // plane_parts_workspace(channels, elements of each) bytes
 };
 
-/// Without training, mean and rstd are those of the running estimates and count as constants.
+/// Without training, mean and rstd are those of the running estimates and count as constants. With `relu`, dy is the
+/// gradient of what that made of y.
 struct BatchNormBackwardArgs {
-  Scalar type;
-  bool training;
+  Scalar type, weight_type;
+  bool training, relu;
   long long batch, channels, size;
-  PlanesArg dx, dy, x;    // dx.data is optional
-  const void* weight;     // optional
-  void *dweight, *dbias;  // optional
+  PlanesArg dx, dy, x;        // dx.data is optional
+  const void *weight, *bias;  // optional; the bias counts with relu alone
+  void *dweight, *dbias;      // optional
   const void *mean, *rstd;
+  void* workspace;  // plane_parts_workspace(channels, elements of each) bytes
 };
 
 struct NormTable {
@@ -93,6 +98,7 @@ struct NormTable {
   void (*group_norm)(const GroupNormArgs& args, Executor& executor);
   void (*group_norm_backward)(const GroupNormBackwardArgs& args, Executor& executor);
   long long (*group_norm_backward_workspace)(long long batch, long long channels);
+  long long (*plane_parts_workspace)(long long sets, long long elements);
   void (*batch_norm)(const BatchNormArgs& args, Executor& executor);
   void (*batch_norm_backward)(const BatchNormBackwardArgs& args, Executor& executor);
 };

@@ -42,6 +42,8 @@ long long group_norm_backward_workspace(long long batch, long long channels) {
   return plane_norm_workspace({batch, channels, 1});
 }
 
+long long plane_parts_workspace(long long, long long) { return 0; }
+
 void batch_norm(const BatchNormArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.type, [&](auto type) {
@@ -54,9 +56,9 @@ void batch_norm(const BatchNormArgs& a, Executor& e) {
     auto *mean = static_cast<C*>(a.running_mean), *variance = static_cast<C*>(a.running_variance);
     if (a.training) {
       tile::batch_norm_training<T>(executor, shape, y, x, weight, bias, {mean, variance, a.momentum},
-                                   static_cast<C*>(a.mean), static_cast<C*>(a.rstd), a.eps);
+                                   static_cast<C*>(a.mean), static_cast<C*>(a.rstd), a.eps, a.relu);
     } else {
-      tile::batch_norm_inference<T>(executor, shape, y, x, weight, bias, mean, variance, a.eps);
+      tile::batch_norm_inference<T>(executor, shape, y, x, weight, bias, mean, variance, a.eps, a.relu);
     }
   });
 }
@@ -66,10 +68,10 @@ void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& e) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
-    tile::batch_norm_backward<T>(executor, {a.batch, a.channels, a.size}, a.training, planes_of<T>(a.dx),
-                                 static_cast<T*>(a.dweight), static_cast<T*>(a.dbias), planes_of<const T>(a.dy),
-                                 planes_of<const T>(a.x), static_cast<const T*>(a.weight),
-                                 static_cast<const C*>(a.mean), static_cast<const C*>(a.rstd));
+    tile::batch_norm_backward<T>(
+        executor, {a.batch, a.channels, a.size}, a.training, planes_of<T>(a.dx), static_cast<T*>(a.dweight),
+        static_cast<T*>(a.dbias), planes_of<const T>(a.dy), planes_of<const T>(a.x), static_cast<const T*>(a.weight),
+        static_cast<const C*>(a.mean), static_cast<const C*>(a.rstd), a.relu, static_cast<const T*>(a.bias));
   });
 }
 

@@ -10,6 +10,7 @@ long long layer_norm_backward_workspace(Scalar type, long long rows, long long n
 void group_norm(const GroupNormArgs& args, Executor& executor);
 void group_norm_backward(const GroupNormBackwardArgs& args, Executor& executor);
 long long group_norm_backward_workspace(long long batch, long long channels);
+long long plane_parts_workspace(long long sets, long long elements);
 void batch_norm(const BatchNormArgs& args, Executor& executor);
 void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
 

@@ -1,0 +1,32 @@
+// What the training commands share: signals, precision, the folder that a run writes to.
+#pragma once
+#include <atomic>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "models/training.h"
+
+namespace tessera::app {
+
+/// From here on, the first SIGINT or SIGTERM sets `training_stop`, and a second one kills.
+void catch_signals();
+extern std::atomic<bool> training_stop;
+/// Ends the process as the signal that was caught would have; returns if none was.
+void exit_if_signalled();
+
+struct TrainingOptions : CommonOptions {
+  std::string amp = "off", out;
+  bool resume = false;
+  int64_t stop_after = 0;  // 0: never
+
+  void add_to(CLI::App& app, const std::string& what_is_written);
+  models::Amp precision() const;
+  /// The name of the device, or how many threads.
+  std::string place() const;
+  /// Makes the folder and checks it for these checkpoints, of which a run that goes on needs one. Throws UsageError.
+  void prepare(std::initializer_list<std::string> checkpoints) const;
+};
+
+}  // namespace tessera::app

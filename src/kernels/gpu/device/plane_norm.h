@@ -1,0 +1,106 @@
+// Group and batch norm over sets of planes that share their statistics, those of a group in one image or those of a
+// channel in all images. A set is cut into parts, a block each, whose sums the blocks of the next kernel put together.
+#pragma once
+#include "norm.h"
+
+namespace tessera::gpu_kernels {
+
+using tile::compute_t;
+using tile::convert_element;
+
+inline constexpr int plane_threads = 512;
+
+/// Sets of planes: set i is number i / inner of the first kind and i % inner of the second.
+struct PlaneSets {
+  i64 sets, inner, planes, size;  // planes of each set, elements of each plane
+  i64 channels_of_set;            // by which a set's first channel lies behind that of the previous; its planes are
+  bool over_batch;                // those of images, or else of neighbouring channels
+  i64 parts;                      // of each set
+
+  TESSERA_DEVICE i64 image(i64 set) const { return over_batch ? 0 : set / inner; }
+  TESSERA_DEVICE i64 channel(i64 set) const { return (over_batch ? set : set % inner) * channels_of_set; }
+  TESSERA_DEVICE i64 channel(i64 set, i64 plane) const { return channel(set) + (over_batch ? 0 : plane); }
+  TESSERA_DEVICE double count() const { return static_cast<double>(planes) * static_cast<double>(size); }
+};
+
+template <class T>
+struct Planes {
+  T* data;
+  i64 batch_stride, channel_stride;
+  TESSERA_DEVICE T* at(const PlaneSets& s, i64 set, i64 plane) const {
+    return data + (s.image(set) + (s.over_batch ? plane : 0)) * batch_stride + s.channel(set, plane) * channel_stride;
+  }
+};
+template <class T>
+Planes<T> planes_of(const PlanesArg& arg) {
+  return {static_cast<T*>(arg.data), arg.batch_stride, arg.channel_stride};
+}
+
+/// A block's part of a set, in packs.
+struct PlanePart {
+  i64 set, index, begin, end;
+  TESSERA_DEVICE PlanePart(const PlaneSets& s, int width) {
+    const i64 block = tile::block_in_grid(), packs = s.planes * (s.size / width);
+    const i64 length = tile::ceil_div(packs, s.parts);
+    set = tile::quotient(block, s.parts);
+    index = block - set * s.parts;
+    begin = tile::min(packs, index * length);
+    end = tile::min(packs, begin + length);
+  }
+};
+
+/// fn(plane, first element) for this thread's packs of a part.
+template <int width, class Fn>
+TESSERA_DEVICE void for_plane_packs(const PlaneSets& s, const PlanePart& part, const Fn& fn) {
+  const i64 each = s.size / width;
+  for (i64 p = part.begin + tile::thread_in_block(); p < part.end; p += plane_threads) {
+    const i64 plane = s.planes == 1 ? 0 : tile::quotient(p, each);
+    fn(plane, (p - plane * each) * width);
+  }
+}
+template <class T, int width>
+TESSERA_DEVICE Lanes<compute_t<T>, T, width> load_pack(const T* p) {
+  return Lanes<compute_t<T>, T, width>(*reinterpret_cast<const Pack<T, width>*>(p));
+}
+
+/// Some 2048 blocks of 16384 elements or more: the same on every card, and so are the results.
+inline i64 parts_of(i64 sets, i64 elements) {
+  return tile::max<i64>(1, tile::min(2048 / tile::max<i64>(1, sets), elements / 16384));
+}
+inline PlaneSets groups_of(i64 batch, i64 channels, i64 size, i64 groups) {
+  const i64 width = channels / groups;
+  return {batch * groups, groups, width, size, width, false, parts_of(batch * groups, width * size)};
+}
+inline PlaneSets channels_of(i64 batch, i64 channels, i64 size) {
+  return {channels, channels, batch, size, 1, true, parts_of(channels, batch * size)};
+}
+
+/// A weight of each channel, of the type of x or that of statistics, or none.
+struct ChannelWeights {
+  const void* data;
+  Scalar type;
+  template <class C>
+  TESSERA_DEVICE C at(i64 channel, C otherwise) const {
+    return data ? load_as<C>(data, type, channel) : otherwise;
+  }
+};
+
+/// What normalisation comes to for a channel: y = scale x + shift.
+template <class C>
+struct ScaleShift {
+  C scale, shift;
+  TESSERA_DEVICE ScaleShift(C mean, C rstd, C weight, C bias) : scale(rstd * weight), shift(bias - mean * scale) {}
+  TESSERA_DEVICE C operator()(C x) const { return tile::fma(x, scale, shift); }
+};
+
+/// Whether packs of `width` elements lie within planes at multiples of their size.
+template <class... P>
+bool takes_packs(int width, int bytes, i64 size, const P&... planes) {
+  const auto fits = [&](const PlanesArg& p) {
+    return !p.data || (reinterpret_cast<size_t>(p.data) % (width * bytes) == 0 && p.batch_stride % width == 0 &&
+                       p.channel_stride % width == 0);
+  };
+  return size % width == 0 && (fits(planes) && ...);
+}
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,214 @@
+#include "kernels/gpu/pointwise.h"
+
+#include <optional>
+
+#include "kernels/cpu/gemm_arguments.h"
+#include "kernels/gpu/tables.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+// How far the pixels of a plane are apart, if they lie in one row.
+std::optional<long long> pixel_step(const Tensor& t) {
+  if (t.size(2) == 1) return t.strides()[3];
+  if (t.size(3) == 1) return t.strides()[2];
+  return t.strides()[2] == t.strides()[3] * t.size(3) ? std::optional<long long>(t.strides()[3]) : std::nullopt;
+}
+long long pixels(const Tensor& t) { return t.size(2) * t.size(3); }
+
+// [channels, pixels] of each image.
+void set_planes(Products& p, Products::Operand which, const Tensor& t) {
+  p.set(which, t, t.strides()[1], *pixel_step(t), 1);
+}
+
+Reason fits(const Call& call, const Tensor& image, const Tensor& weight, const Tensor& result) {
+  auto& a = call.attrs.as<ConvAttrs>();
+  for (int d = 0; d < 2; ++d)
+    if (weight.size(2 + d) != 1 || a.stride[d] != 1 || a.padding[d] != 0) return Reason::Window;
+  if (a.groups != 1) return Reason::Window;
+  if (image.numel() == 0 || weight.numel() == 0 || result.numel() == 0) return Reason::Small;
+  return pixel_step(image) && pixel_step(result) ? Reason::Ok : Reason::Layout;
+}
+
+// y = w x + bias
+Products forward_products(const Call& call) {
+  const Tensor &x = call.in[0], &weight = call.in[1], &y = call.out[0];
+  Products p(weight.size(0), pixels(x), weight.size(1));
+  p.set(Products::A, weight, weight.strides()[0], weight.strides()[1], 0);
+  set_planes(p, Products::B, x);
+  set_planes(p, Products::C, y);
+  return p;
+}
+// dx = w^T dy
+Products input_grad_products(const Call& call) {
+  const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
+  Products p(weight.size(1), pixels(dy), weight.size(0));
+  p.set(Products::A, weight, weight.strides()[1], weight.strides()[0], 0);
+  set_planes(p, Products::B, dy);
+  set_planes(p, Products::C, dx);
+  return p;
+}
+
+bool is_half(const Tensor& t) { return t.dtype() == Float16 || t.dtype() == BFloat16; }
+
+// `fits` unless our own kernel does not take the call either.
+Reason vendor_takes(const Call& call, Reason fits, Products (*products)(const Call&)) {
+  if (fits != Reason::Ok) return fits;
+  const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
+  if (!vendor) return Reason::Library;
+  bool all = true;
+  products(call).each([&](const GemmArgs& args) { all = all && vendor->supports(args); });
+  return all ? Reason::Ok : Reason::Shape;
+}
+void run_vendor(const Call& call, Workspace& workspace, Products (*products)(const Call&)) {
+  void* room = workspace.take(vendor_workspace);
+  if (workspace.counting()) return;
+  products(call).each([&](const GemmArgs& args) { tables().vendor_gemm->run(args, room, executor()); });
+}
+
+// y += bias
+void add_bias(const Tensor& y, const Tensor& bias) {
+  MapArgs args{};
+  args.op = MapOp::add;
+  args.compute = y.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
+  args.rank = 4;
+  args.inputs = 2;
+  set_lengths(args.lengths, y);
+  args.tensor[0] = args.tensor[1] = operand(y, 4);
+  args.tensor[2] = {bias.data_ptr(), scalar_of(bias.dtype()), {}};
+  args.tensor[2].strides[1] = bias.strides()[0];
+  elementwise_table().map(args, executor());
+}
+
+// ---- gradient of the weights: sums over the pixels of few products are cut into pieces, and those are added up
+
+// Pieces of an image, all of one length: the same on every card.
+long long pieces_of(const Tensor& x) {
+  constexpr long long most = 64, least_pixels = 512, images_enough = 16;
+  long long pieces = 1;
+  if (x.size(0) >= images_enough) return 1;
+  while (pieces < most && pixels(x) % (pieces * 16) == 0 && pixels(x) >= pieces * 2 * least_pixels) pieces *= 2;
+  return pieces;
+}
+
+struct WeightGrad {
+  explicit WeightGrad(const Call& call)
+      : x(call.in[0]),
+        dy(call.in[1]),
+        dw(call.out[0]),
+        pieces(pieces_of(x)),
+        parts(x.size(0) * pieces),
+        dtype(parts == 1 || dw.dtype() == Float64 ? dw.dtype() : Float32) {}
+
+  const Tensor &x, &dy, &dw;
+  long long pieces, parts;
+  DType dtype;  // of the sums of each part
+
+  // Those of all parts, into `sums` [images, pieces, filters, channels].
+  GemmArgs products(void* sums) const {
+    const long long length = pixels(x) / pieces;
+    GemmArgs args{};
+    args.m = dw.size(0);
+    args.n = dw.size(1);
+    args.k = length;
+    args.alpha = args.beta = 1;
+    args.a = {dy.data_ptr(), scalar_of(dy.dtype()), dy.strides()[1], *pixel_step(dy), {}};
+    args.b = {x.data_ptr(), scalar_of(x.dtype()), *pixel_step(x), x.strides()[1], {}};
+    args.c = {sums, scalar_of(dtype), dw.size(1), 1, {}};
+    add_batch(args, x.size(0), dy.strides()[0], x.strides()[0], pieces * dw.numel());
+    add_batch(args, pieces, length * args.a.column, length * args.b.row, dw.numel());
+    return args;
+  }
+
+  // dw = the sum of all parts
+  ReduceArgs join(void* sums) const {
+    ReduceArgs args{};
+    args.op = ReduceOp::sum;
+    args.compute = scalar_of(dtype);
+    args.rank = 2;
+    args.lengths[0] = parts;
+    args.lengths[1] = dw.numel();
+    args.reduced[0] = true;
+    args.in = {sums, scalar_of(dtype), {dw.numel(), 1}};
+    args.out = {dw.data_ptr(), scalar_of(dw.dtype()), {0, 1}};
+    return args;
+  }
+
+  template <class Run>
+  void run(Workspace& workspace, const Run& multiply) const {
+    if (parts == 1) {
+      if (!workspace.counting()) multiply(products(dw.data_ptr()));
+      return;
+    }
+    void* sums = workspace.take(parts * dw.numel() * static_cast<long long>(size_of(dtype)));
+    ReduceArgs reduce = join(sums);
+    reduce.workspace = workspace.take(reduce_table().workspace(reduce));
+    if (workspace.counting()) return;
+    multiply(products(sums));
+    reduce_table().reduce(reduce, executor());
+  }
+
+ private:
+  static void add_batch(GemmArgs& args, long long count, long long a, long long b, long long c) {
+    if (count == 1) return;
+    const int d = args.batch_rank++;
+    args.batch[d] = count;
+    args.a.batch[d] = a;
+    args.b.batch[d] = b;
+    args.c.batch[d] = c;
+  }
+};
+
+}  // namespace
+
+Reason takes_pointwise_forward(const Call& call) { return fits(call, call.in[0], call.in[1], call.out[0]); }
+Reason takes_pointwise_input_grad(const Call& call) { return fits(call, call.in[0], call.in[1], call.out[0]); }
+Reason takes_pointwise_weight_grad(const Call& call) {
+  const Reason reason = fits(call, call.in[0], call.out[0], call.in[1]);
+  return reason == Reason::Ok && !call.out[0].is_contiguous() ? Reason::Layout : reason;
+}
+
+void pointwise_forward(const Call& call, Workspace& workspace) {
+  const Tensor& bias = call.in[2];
+  if (workspace.counting()) return;
+  Products p = forward_products(call);
+  if (bias.defined()) p.set(Products::Bias, bias, bias.strides()[0], 0, 0);
+  p.run();
+}
+void pointwise_input_grad(const Call& call, Workspace& workspace) {
+  if (!workspace.counting()) input_grad_products(call).run();
+}
+void pointwise_weight_grad(const Call& call, Workspace& workspace) {
+  WeightGrad(call).run(workspace, [](const GemmArgs& args) { gemm_table().run(args, executor()); });
+}
+
+// The vendor has no bias for rows, so that a pass follows: worth it where its products are several times as fast, which
+// is on ordinary cores.
+Reason vendor_takes_pointwise_forward(const Call& call) {
+  const Reason reason = vendor_takes(call, takes_pointwise_forward(call), forward_products);
+  return reason == Reason::Ok && call.in[2].defined() && is_half(call.in[0]) ? Reason::DType : reason;
+}
+void vendor_pointwise_forward(const Call& call, Workspace& workspace) {
+  run_vendor(call, workspace, forward_products);
+  if (!workspace.counting() && call.in[2].defined()) add_bias(call.out[0], call.in[2]);
+}
+
+Reason vendor_takes_pointwise_input_grad(const Call& call) {
+  return vendor_takes(call, takes_pointwise_input_grad(call), input_grad_products);
+}
+void vendor_pointwise_input_grad(const Call& call, Workspace& workspace) {
+  run_vendor(call, workspace, input_grad_products);
+}
+
+Reason vendor_takes_pointwise_weight_grad(const Call& call) {
+  if (const Reason reason = takes_pointwise_weight_grad(call); reason != Reason::Ok) return reason;
+  const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
+  if (!vendor) return Reason::Library;
+  return vendor->supports(WeightGrad(call).products(call.out[0].data_ptr())) ? Reason::Ok : Reason::Shape;
+}
+void vendor_pointwise_weight_grad(const Call& call, Workspace& workspace) {
+  void* room = workspace.take(vendor_workspace);
+  WeightGrad(call).run(workspace, [&](const GemmArgs& args) { tables().vendor_gemm->run(args, room, executor()); });
+}
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,23 @@
+// Convolutions of 1x1 windows on GPUs: matrix products, one for each image, without an implicit matrix.
+#pragma once
+#include "kernels/cpu/workspace.h"
+
+namespace tessera::gpu_kernels {
+
+/// By our own kernels.
+void pointwise_forward(const Call& call, Workspace& workspace);
+void pointwise_input_grad(const Call& call, Workspace& workspace);
+void pointwise_weight_grad(const Call& call, Workspace& workspace);
+Reason takes_pointwise_forward(const Call& call);
+Reason takes_pointwise_input_grad(const Call& call);
+Reason takes_pointwise_weight_grad(const Call& call);
+
+/// By the vendor's library.
+void vendor_pointwise_forward(const Call& call, Workspace& workspace);
+void vendor_pointwise_input_grad(const Call& call, Workspace& workspace);
+void vendor_pointwise_weight_grad(const Call& call, Workspace& workspace);
+Reason vendor_takes_pointwise_forward(const Call& call);
+Reason vendor_takes_pointwise_input_grad(const Call& call);
+Reason vendor_takes_pointwise_weight_grad(const Call& call);
+
+}  // namespace tessera::gpu_kernels

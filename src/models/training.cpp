@@ -1,0 +1,63 @@
+#include "models/training.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "tessera/ops.h"
+
+namespace tessera::models {
+
+std::string name(Amp amp) { return amp == Amp::Off ? "off" : amp == Amp::BFloat16 ? "bf16" : "fp16"; }
+
+amp::Autocast autocast(Amp amp, bool lower_residual) {
+  return amp::Autocast(amp == Amp::Float16 ? Float16 : BFloat16,
+                       {.enabled = amp != Amp::Off, .lower_residual = lower_residual});
+}
+
+const std::string& metadata(const Checkpoint& checkpoint, const std::string& file, std::string_view key) {
+  auto it = checkpoint.metadata.find(key);
+  if (it == checkpoint.metadata.end()) throw FileError(fmt::format("{}: damaged checkpoint: no {}", file, key));
+  return it->second;
+}
+
+Checkpoint load_checkpoint_of(const std::string& file, std::string_view kind, const std::string& what) {
+  Checkpoint checkpoint = load_checkpoint(file);
+  if (metadata(checkpoint, file, "kind") != kind)
+    throw FileError(fmt::format("{}: not a checkpoint of {}", file, what));
+  return checkpoint;
+}
+
+StateDict part(const Checkpoint& checkpoint, std::string_view prefix) {
+  StateDict out;
+  for (const auto& [name, t] : checkpoint.tensors)
+    if (name.starts_with(prefix)) out.emplace(name.substr(prefix.size()), t);
+  return out;
+}
+
+void add_part(Checkpoint& checkpoint, const std::string& prefix, const StateDict& dict) {
+  for (const auto& [name, t] : dict) checkpoint.tensors.emplace(prefix + name, t);
+}
+
+Tensor table(const std::vector<std::vector<double>>& rows, int64_t width) {
+  std::vector<double> all;
+  for (const auto& row : rows) all.insert(all.end(), row.begin(), row.end());
+  return tensor(all, {static_cast<int64_t>(rows.size()), width});
+}
+
+Tensor read_table(const Checkpoint& checkpoint, const std::string& file, const std::string& name, int64_t width) {
+  auto it = checkpoint.tensors.find(name);
+  if (it == checkpoint.tensors.end() || it->second.dim() != 2 || it->second.size(1) != width ||
+      it->second.dtype() != Float64)
+    throw FileError(fmt::format("{}: damaged checkpoint: bad {}", file, name));
+  return it->second;
+}
+
+void CheckpointFile::save(const Checkpoint& checkpoint) {
+  std::error_code none;
+  if (std::exchange(keep_old_, false)) std::filesystem::rename(path_, path_ + ".old", none);
+  save_checkpoint(path_, checkpoint);
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,53 @@
+// What training runs share: precision, and the parts of their checkpoints.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/amp.h"
+#include "tessera/error.h"
+#include "tessera/io.h"
+
+namespace tessera::models {
+
+/// Whether and how products are made in a lower precision.
+enum class Amp { Off, BFloat16, Float16 };
+/// "off", "bf16", "fp16".
+std::string name(Amp amp);
+/// The region of a run; disabled with Amp::Off.
+amp::Autocast autocast(Amp amp, bool lower_residual = false);
+
+/// Whatever does not fit together in a file is the file's fault: an Error from `fn` becomes a FileError.
+template <class Fn>
+void blame(const std::string& file, const Fn& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    throw FileError(file + ": " + e.what());
+  }
+}
+
+/// Metadata `key`. Throws FileError if there is none.
+const std::string& metadata(const Checkpoint& checkpoint, const std::string& file, std::string_view key);
+/// The checkpoint in `file`, which must be of that kind: `what` it would be is for the error. Throws FileError.
+Checkpoint load_checkpoint_of(const std::string& file, std::string_view kind, const std::string& what);
+/// The tensors below "prefix.", under the rest of their names, and the reverse.
+StateDict part(const Checkpoint& checkpoint, std::string_view prefix);
+void add_part(Checkpoint& checkpoint, const std::string& prefix, const StateDict& dict);
+/// Rows of numbers as a tensor f64 [rows, width], and the tensor `name` of that width. Throws FileError.
+Tensor table(const std::vector<std::vector<double>>& rows, int64_t width);
+Tensor read_table(const Checkpoint& checkpoint, const std::string& file, const std::string& name, int64_t width);
+
+/// The file that a run saves to. What another run has left there becomes FILE.old, unless this run goes on from it.
+class CheckpointFile {
+ public:
+  CheckpointFile(std::string path, bool resumed) : path_(std::move(path)), keep_old_(!resumed) {}
+  bool exists() const { return !path_.empty(); }
+  void save(const Checkpoint& checkpoint);
+
+ private:
+  std::string path_;
+  bool keep_old_;
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,130 @@
+// 1x1 convolutions and batch norm on a GPU, if there is one, against float64: sizes that are cut into parts, layouts,
+// halves beside f32 weights.
+#include <fmt/format.h>
+
+#include "check.h"
+#include "core/op.h"
+#include "tessera/device.h"
+
+namespace tessera {
+namespace {
+
+Device gpu() {
+  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
+    if (device_count(type) > 0) return {type, 0};
+  return cpu();
+}
+
+double limit(DType dtype) {
+  return dtype == Float64 ? 1e-12 : dtype == Float32 ? 3e-6 : dtype == Float16 ? 1e-3 : 8e-3;
+}
+
+class GpuImages : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
+  }
+
+  /// Values that `dtype` holds exactly, in float64.
+  Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
+  static Tensor there(const Tensor& t, DType dtype, bool channels_last = false) {
+    Tensor moved = t.to(dtype).to(gpu());
+    if (channels_last) moved = moved.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+    return moved;
+  }
+  static double error(const Tensor& got, const Tensor& want) { return relative_error(got.to(cpu()).to(Float64), want); }
+
+  Generator generator{29};
+};
+
+/// fn(inputs): gradients of <fn(inputs), g> by each input.
+template <class Fn>
+Tensors gradients(const Fn& fn, Tensors inputs, const Tensor& g) {
+  for (Tensor& t : inputs) t = t.detach().set_requires_grad();
+  return grad({fn(inputs)}, inputs, {g});
+}
+
+struct Size {
+  int64_t images, channels, filters, height, width;
+};
+
+TEST_F(GpuImages, PointwiseConvolutions) {
+  for (Size s : {Size{1, 2, 64, 64, 64},
+                 {1, 64, 1, 32, 48},
+                 {2, 7, 5, 3, 7},
+                 {3, 16, 24, 40, 32},
+                 {17, 5, 8, 16, 8},
+                 {1, 1, 1, 1, 1},
+                 {1, 129, 130, 16, 64},
+                 {1, 3, 9, 1, 31}})
+    for (DType dtype : {Float64, Float32, Float16, BFloat16})
+      for (bool channels_last : {false, true}) {
+        const auto convolve = [](const Tensors& in) { return conv2d(in[0], in[1], in[2]); };
+        const Tensors in{values({s.images, s.channels, s.height, s.width}, dtype),
+                         values({s.filters, s.channels, 1, 1}, dtype), values({s.filters}, dtype)};
+        const Tensors on{there(in[0], dtype, channels_last), there(in[1], dtype), there(in[2], dtype)};
+        const std::string label = fmt::format("{}x{}x{}x{}x{} {} {}", s.images, s.channels, s.filters, s.height,
+                                              s.width, name(dtype), channels_last);
+        const Tensor want = convolve(in), g = values(want.shape(), dtype);
+        EXPECT_LE(error(convolve(on), want), limit(dtype)) << label;
+        const Tensors wanted = gradients(convolve, in, g), got = gradients(convolve, on, there(g, dtype));
+        for (size_t i = 0; i < 3; ++i) EXPECT_LE(error(got[i], wanted[i]), limit(dtype)) << label << " input " << i;
+      }
+}
+
+TEST_F(GpuImages, PointwiseKernelsAgree) {
+  for (DType dtype : {Float32, Float16, BFloat16}) {
+    const Tensor x = values({1, 24, 64, 32}, dtype), w = values({40, 24, 1, 1}, dtype), b = values({40}, dtype);
+    const Tensor want = conv2d(x, w, b);
+    for (const char* kernel : {"pointwise", "implicit_gemm"}) {
+      ForceKernel force("conv2d", kernel);
+      EXPECT_LE(error(conv2d(there(x, dtype), there(w, dtype), there(b, dtype)), want), limit(dtype)) << kernel;
+    }
+    const auto convolve = [](const Tensors& in) { return conv2d(in[0], in[1]); };
+    const Tensor g = values(want.shape(), dtype);
+    const Tensors wanted = gradients(convolve, {x, w}, g);
+    for (const char* kernel : {"pointwise", "implicit_gemm"}) {
+      ForceKernel images("conv2d_input_grad", kernel), weights("conv2d_weight_grad", kernel);
+      const Tensors got = gradients(convolve, {there(x, dtype), there(w, dtype)}, there(g, dtype));
+      for (size_t i = 0; i < 2; ++i) EXPECT_LE(error(got[i], wanted[i]), limit(dtype)) << kernel << " input " << i;
+    }
+  }
+}
+
+TEST_F(GpuImages, BatchNormTakesHalvesBesideF32Weights) {
+  for (Shape shape : {Shape{1, 3, 160, 512}, {2, 5, 83, 309}, {7, 300, 3, 5}, {64, 2, 40, 32}, {6, 3, 1, 1}})
+    for (DType dtype : {Float32, Float16, BFloat16})
+      for (Activation activation : {Activation::None, Activation::Relu}) {
+        const auto norm = [&](const Tensors& in) {
+          return batch_norm(in[0], in[1], in[2], {}, {}, true, 0.1, 1e-5, activation);
+        };
+        const std::string label =
+            fmt::format("{} {} {}", to_string(shape), name(dtype), activation != Activation::None);
+        const Shape channel{shape[1]};
+        const Tensors in{
+            (normal64(shape, generator) * 3.0 + (activation == Activation::None ? 50.0 : 1.0)).to(dtype).to(Float64),
+            values(channel, Float32), values(channel, Float32)};
+        const Tensors on{there(in[0], dtype), there(in[1], Float32), there(in[2], Float32)};
+        const Tensor want = norm(in), got = norm(on), g = values(shape, dtype);
+        EXPECT_EQ(got.dtype(), dtype);
+        EXPECT_LE(error(got, want), 10 * limit(dtype)) << label;
+        const Tensors wanted = gradients(norm, in, g), found = gradients(norm, on, there(g, dtype));
+        for (size_t i = 0; i < 3; ++i) {
+          EXPECT_EQ(found[i].dtype(), i ? Float32 : dtype);
+          EXPECT_LE(error(found[i], wanted[i]), 10 * limit(dtype)) << label << " input " << i;
+        }
+      }
+}
+
+TEST_F(GpuImages, BatchNormMovesRunningStatistics) {
+  const Tensor x = values({2, 3, 128, 300}, Float32) * 2.0 + 7.0, ones3 = ones({3}), zeros3 = zeros({3});
+  Tensor mean = zeros({3}), variance = ones({3});
+  batch_norm(x.to(Float32), ones3, zeros3, mean, variance, true);
+  Tensor mean_there = zeros({3}).to(gpu()), variance_there = ones({3}).to(gpu());
+  batch_norm(there(x, Float32), ones3.to(gpu()), zeros3.to(gpu()), mean_there, variance_there, true);
+  EXPECT_LE(error(mean_there, mean.to(Float64)), 1e-6);
+  EXPECT_LE(error(variance_there, variance.to(Float64)), 1e-6);
+}
+
+}  // namespace
+}  // namespace tessera
