@@ -3,7 +3,8 @@
 usage: gpu_against_torch.py [--tessera build/tessera] [--text FILE] [--only PART ...] [--rounds R] [--out DIR]
 Needs PyTorch with CUDA. Parts:
   loss   200 steps of GPT-2 124M in bf16 from the same weights on the same batches. PyTorch runs in bf16 with FlashAttention-2
-         and with cuDNN's attention, which shows how far two runs of its own are apart, and in f32.
+         and with cuDNN's attention, which shows how far two runs of its own are apart, with cuBLAS held to adding partial
+         sums of bf16 products in f32 ("exact"), and in f32.
   gradients  of the first of these steps, each parameter's, against PyTorch's in f32
   step   milliseconds and peak memory of a training step of GPT-2 124M, batch 12 x 1024, bf16
   gemm   TFLOP/s of square products
@@ -190,7 +191,7 @@ def polyline(values, low, high, colour):
 def picture(losses, path):
     everything = [v for curve in losses.values() for v in curve]
     low, high = min(everything), max(everything)
-    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#7f7f7f"]
+    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#7f7f7f"]
     lines = ['<svg xmlns="http://www.w3.org/2000/svg" width="660" height="360" font-family="sans-serif" font-size="12">',
              '<rect width="660" height="360" fill="white"/>', f'<text x="2" y="24">{high:.2f}</text><text x="2" y="342">{low:.2f}</text>']
     for i, (name, curve) in enumerate(losses.items()):
@@ -199,6 +200,7 @@ def picture(losses, path):
 
 
 SEED, BATCH = 7, 4  # of losses and gradients
+RUNS = (("flash", FLASH, True), ("cudnn", CUDNN, True), ("exact", FLASH, True), ("f32", SDPBackend.EFFICIENT_ATTENTION, False))
 
 
 def initial_model():
@@ -225,7 +227,8 @@ def loss(tessera, options, report):
             result = tessera.train(options.text, 600000, BATCH, "--stop-after", options.steps, "--init", f"{folder}/model.safetensors",
                                    "--warmup", options.warmup, "--seed", SEED, vendor=vendor)
             losses[name] = [s["loss"] for s in result["steps"]]
-    for name, backend, lower in (("flash", FLASH, True), ("cudnn", CUDNN, True), ("f32", SDPBackend.EFFICIENT_ATTENTION, False)):
+    for name, backend, lower in RUNS:
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = name != "exact"
         model, batches, curve = copy_of(initial), windows(options), []
         optimizer = adamw(model)
         step = train_step(model, optimizer, backend, lower)
@@ -237,7 +240,7 @@ def loss(tessera, options, report):
             curve.append(step(*batches.batch(i, BATCH)))
         losses[name] = [v.item() for v in curve]
     gap = lambda a, b: [abs(x - y) for x, y in zip(losses[a], losses[b])]
-    for a, b in (("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("cudnn", "f32")):
+    for a, b in (("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("exact", "f32"), ("own", "exact")):
         g = gap(a, b)
         print(f"loss {a:5s} - {b:5s}: mean {statistics.mean(g):.6f}, largest {max(g):.5f}, last 20 steps {statistics.mean(g[-20:]):.6f}", flush=True)
     print("first", {n: round(c[0], 5) for n, c in losses.items()}, "last", {n: round(c[-1], 5) for n, c in losses.items()}, flush=True)
@@ -272,7 +275,8 @@ def gradients(tessera, options, report):
             tessera.train(options.text, 100, BATCH, "--stop-after", 1, "--init", f"{folder}/model.safetensors", "--seed", SEED,
                           "--out", out, vendor=vendor)
             all_of[name] = dict(zip(names, load_moments(f"{out}/checkpoint.safetensors")))
-    for name, backend, lower in (("flash", FLASH, True), ("cudnn", CUDNN, True), ("f32", SDPBackend.EFFICIENT_ATTENTION, False)):
+    for name, backend, lower in RUNS:
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = name != "exact"
         model = copy_of(initial)
         train_step(model, torch.optim.SGD(model.parameters(), 0.0), backend, lower)(*windows(options).batch(0, BATCH))
         all_of[name] = {n: p.grad.float().cpu() for n, p in model.named_parameters()}
@@ -281,7 +285,7 @@ def gradients(tessera, options, report):
         for g in gradient.values():
             g /= length
     errors = {}
-    for name in ("ours", "own", "flash", "cudnn"):
+    for name in ("ours", "own", "flash", "cudnn", "exact"):
         errors[name] = {n: ((all_of[name][n] - g).norm() / g.norm()).item() for n, g in all_of["f32"].items()}
     for kind in ("wte", "wpe", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias", "c_fc.weight", "c_fc.bias",
                  "mlp.c_proj.weight", "mlp.c_proj.bias", "ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias", "ln_f"):
