@@ -26,8 +26,8 @@ std::string matrix_core_block(const FusedGemm& gemm) {
          fmt::format(
              "  using Pipeline = {}::Gemm<decltype(a), ByColumn<decltype(b)>, Choice<{}, {}, {}, {}, {}>>;\n"
              "  extern __shared__ __attribute__((aligned(128))) char shared[];\n"
-             "  gemm_block<Pipeline>(a, b, epilogue, reinterpret_cast<Element*>(shared));\n",
-             gemm.arch == Arch::sm80 ? "sm80" : "cdna", c.tile_m, c.tile_n, c.tile_k, c.warps, c.stages);
+             "  gemm_block<Pipeline, {}>(a, b, epilogue, reinterpret_cast<Element*>(shared));\n",
+             gemm.arch == Arch::sm80 ? "sm80" : "cdna", c.tile_m, c.tile_n, c.tile_k, c.warps, c.stages, gemm.lanes);
 }
 std::string ordinary_block(const FusedGemm& gemm) {
   constexpr const char* text =
@@ -63,6 +63,12 @@ std::optional<FusedGemm::Operand> operand_of(const Tensor& t, FusedGemmArgs::Mat
   const bool whole = device == DeviceType::HIP ? length % 8 == 0 : length >= 8;
   const bool aligned = whole && pitch % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
   return FusedGemm::Operand{transposed, aligned ? 8 : 1};
+}
+
+/// Whether four neighbours in a row, counted from the first column, can be read at once.
+bool takes_lanes(const FusedGemmArgs::Matrix& m, DType dtype) {
+  if (m.column == 0) return true;
+  return m.column == 1 && m.row % 4 == 0 && reinterpret_cast<uintptr_t>(m.data) % (4 * size_of(dtype)) == 0;
 }
 
 void check(bool holds, const std::string& what) {
@@ -132,14 +138,14 @@ gpu::Program program_of(const FusedGemm& gemm) {
       element, threads_of(gemm));
   for (size_t i = 0; i < gemm.addends.size(); ++i) {
     const FusedGemm::Addend& d = gemm.addends[i];
-    text += fmt::format("  const auto d{0} = result_matrix<const {1}, {2}, {3}>(args, args.d[{0}]);\n", i,
-                        element_name(d.dtype), d.strides[0], d.strides[1]);
+    text += fmt::format("  const auto d{0} = result_matrix<const {1}, {2}, {3}, {4}>(args, args.d[{0}]);\n", i,
+                        element_name(d.dtype), d.strides[0], d.strides[1], gemm.lanes);
   }
   // On a line of its own, and with its end under a name of its own in what the compiler says about it.
   text += fmt::format(
-      "  const auto epilogue = store(result_matrix<Element, any_stride, 1>(args, args.y), (\n"
+      "  const auto epilogue = store(result_matrix<Element, any_stride, 1, {}>(args, args.y), (\n"
       "#line 1 \"epilogue\"\n{}\n#line 1 \"epilogue\"\n  ));\n#line 1 \"kernel\"\n",
-      gemm.epilogue);
+      gemm.lanes, gemm.epilogue);
   text += ordinary ? ordinary_block(gemm) : matrix_core_block(gemm);
   return {text + "}\n", {"fused_gemm"}};
 }
@@ -177,13 +183,16 @@ Tensor fused_gemm(const Tensor& a, const Tensor& b, std::string_view epilogue, c
     choose(left, args.a, gemm.a);
     choose(right, args.b, gemm.b);
   }
+  Tensor y = empty({m, n}, a.dtype(), device);
+  args.y = {y.data_ptr(), n, 1};
+  bool lanes = gemm.arch != Arch::simt && takes_lanes(args.y, y.dtype());
   for (size_t i = 0; i < addends.size(); ++i) {
     const Tensor d = addends[i].expand({m, n});
     args.d[i] = matrix_of(d);
+    lanes = lanes && takes_lanes(args.d[i], d.dtype());
     gemm.addends.push_back({d.dtype(), {known_stride(d.stride(0)), known_stride(d.stride(1))}});
   }
-  Tensor y = empty({m, n}, a.dtype(), device);
-  args.y = {y.data_ptr(), n, 1};
+  gemm.lanes = lanes ? 4 : 1;
   args.m = static_cast<int>(m);
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);

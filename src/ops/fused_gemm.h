@@ -24,6 +24,7 @@ struct FusedGemm {
     int strides[2];  // each 0, 1 or any_stride
   };
   SmallVector<Addend, 4> addends;
+  int lanes = 1;  // columns that the epilogue takes at a time: 1 or 4
   std::string_view epilogue;
 };
 

@@ -34,9 +34,11 @@ inline bool is_aligned(const void* p, int bytes) { return reinterpret_cast<std::
 struct Copy {
   void* to;
   const void* from;
-  int bytes;
-  bool valid;
-  void run() const { valid ? std::memcpy(to, from, bytes) : std::memset(to, 0, bytes); }
+  int bytes, count;  // written, read
+  void run() const {
+    if (count) std::memcpy(to, from, count);
+    std::memset(static_cast<char*>(to) + count, 0, bytes - count);
+  }
 };
 
 struct Thread {
@@ -142,10 +144,14 @@ inline void sync_block() {
 namespace sm80 {
 
 template <int Bytes>
-void copy_async(void* shared, const void* global, bool valid) {
-  simulated::require(simulated::is_aligned(shared, Bytes) && (!valid || simulated::is_aligned(global, Bytes)),
+void copy_async_part(void* shared, const void* global, int count) {
+  simulated::require(simulated::is_aligned(shared, Bytes) && (count == 0 || simulated::is_aligned(global, Bytes)),
                      "cp.async: address is not aligned");
-  simulated::block->threads[simulated::block->current].open.push_back({shared, global, Bytes, valid});
+  simulated::block->threads[simulated::block->current].open.push_back({shared, global, Bytes, count});
+}
+template <int Bytes>
+void copy_async(void* shared, const void* global, bool valid) {
+  copy_async_part<Bytes>(shared, global, valid ? Bytes : 0);
 }
 inline void commit_copies() {
   simulated::Thread& self = simulated::block->threads[simulated::block->current];

@@ -95,8 +95,8 @@ TEST_F(FusedGemmHost, PassesWhereThingsLie) {
   Tensor y = fused_gemm(there[0], there[1], "acc * load(d0) + load(d1)", {there[2], there[3]});
   const auto wide = [&](int i) { return here[i].to(Float64); };
   EXPECT_LE(relative_error(y.to(cpu()), matmul(wide(0), wide(1)) * wide(2) + wide(3)), 1e-6);
-  EXPECT_NE(compiler.last.find("d0 = result_matrix<const float, 0, 1>"), std::string::npos) << compiler.last;
-  EXPECT_NE(compiler.last.find("d1 = result_matrix<const float, 1, 0>"), std::string::npos) << compiler.last;
+  EXPECT_NE(compiler.last.find("d0 = result_matrix<const float, 0, 1, 1>"), std::string::npos) << compiler.last;
+  EXPECT_NE(compiler.last.find("d1 = result_matrix<const float, 1, 0, 1>"), std::string::npos) << compiler.last;
 }
 
 TEST_F(FusedGemmHost, ChoosesWidthAndOrientation) {
@@ -172,6 +172,7 @@ class FusedGemmCompiled : public FusedGemmTest, public testing::WithParamInterfa
     gemm.dtype = dtype;
     gemm.a = gemm.b = {transposed, width};
     gemm.addends = {{Float32, {0, 1}}, {BFloat16, {tile::any_stride, 1}}};
+    gemm.lanes = dtype == Float32 || width == 1 ? 1 : 4;
     gemm.epilogue = epilogue;
     return gpu::machine_code(program_of(gemm), target.type, target.architecture);
   }
@@ -186,7 +187,7 @@ TEST_P(FusedGemmCompiled, EveryKindOfEpilogue) {
        {"relu(acc)", "gelu_tanh(acc + load(d0) + load(d1))", "silu(acc) * load(d1)", "gelu_erf(acc) - load(d0) / 3",
         "sigmoid(acc) + tanh(acc * 0.5) + exp(acc) + log(abs(acc) + 1)",
         "max(min(acc, load(d0)), -1.0f) * rsqrt(square(acc) + sqrt(load(d1)))",
-        "apply([](auto x, auto y) { return x > y ? x : y * y; }, acc, load(d0))  // of one's own"}) {
+        "apply([](auto x, auto y) { return select(x > y, x, y * y); }, acc, load(d0))  // of one's own"}) {
     EXPECT_GT(compile(epilogue).size(), 1000u) << epilogue;
     EXPECT_EQ(files(), ++kinds);
   }

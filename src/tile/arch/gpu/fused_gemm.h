@@ -24,11 +24,14 @@ TESSERA_HD auto stride_of([[maybe_unused]] i64 stride) {
   else return Int<Known>{};
 }
 
-/// A matrix with the shape of the result, of which the strides are known as far as Row and Column say.
-template <class T, int Row, int Column>
+/// A matrix with the shape of the result, of which the strides are known as far as Row and Column say. Lanes > 1: so
+/// many neighbours in a row, counted from the first column, are aligned to their size, as the compiler then knows.
+template <class T, int Row, int Column, int Lanes>
 TESSERA_HD auto result_matrix(const FusedGemmArgs& args, const FusedGemmArgs::Matrix& m) {
-  T* data = static_cast<T*>(const_cast<void*>(m.data));
-  return strided(data, tuple(i64{args.m}, i64{args.n}), tuple(stride_of<Row>(m.row), stride_of<Column>(m.column)));
+  void* memory = __builtin_assume_aligned(const_cast<void*>(m.data), Column == 1 ? Lanes * sizeof(T) : sizeof(T));
+  const i64 row = Column == 1 ? m.row / Lanes * Lanes : m.row;
+  return strided(static_cast<T*>(memory), tuple(i64{args.m}, i64{args.n}),
+                 tuple(stride_of<Row>(row), stride_of<Column>(m.column)));
 }
 
 TESSERA_TILE_END

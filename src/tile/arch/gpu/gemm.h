@@ -29,16 +29,34 @@ TESSERA_HD auto by_column(const View<T, D>& b) {
 template <class B>
 using ByColumn = decltype(by_column(static_cast<const B*>(nullptr)[0]));
 
+/// The epilogue at (row, column) and the lanes behind it, as far as they lie before column n.
+template <int Lanes, Expression E>
+TESSERA_DEVICE void evaluate_lanes(const E& epilogue, const Pack<float, Lanes>& sums, int row, int column, int n) {
+  if constexpr (Lanes > 1) {
+    if (column + Lanes <= n) {
+      Vec<float, Lanes> all;
+      unroll<Lanes>([&](auto l) { all.set(l, sums.lane[l]); });
+      epilogue.row(row)(all, column, AllLanes{});
+      return;
+    }
+  }
+  unroll<Lanes>([&](auto l) {
+    if (column + l < n) evaluate(epilogue, sums.lane[l], row, column + l);
+  });
+}
+
 /// Hands the sums of a block to the epilogue, which is evaluated at (row + i, column + j) wherever that lies inside m x
-/// n. The sums go through shared memory, some rows at a time, so that neighbouring threads work on neighbouring
-/// columns. Called by all threads of the block; `slab` holds Pipeline::shared_bytes that nobody uses any more.
-template <class Pipeline, Expression E>
+/// n, for Lanes (1 or 4) neighbouring columns at a time. The sums go through shared memory, some rows at a time, so
+/// that neighbouring threads work on neighbouring columns. Called by all threads of the block; `slab` holds
+/// Pipeline::shared_bytes that nobody uses any more.
+template <int Lanes = 1, class Pipeline, Expression E>
 TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int row, int column, int m, int n,
                                float* slab) {
   using Sums = typename Pipeline::Sums;
   constexpr int width = Pipeline::config.tile_n, height = Sums::down * Sums::atom_m;  // of what fits into shared memory
   constexpr int held = Sums::layout().registers() / Sums::atoms_m;                    // sums of a thread in it
-  constexpr int batch = 4;                                                            // elements of a thread under way
+  constexpr int batch = 4 / Lanes;                                                    // packs of a thread under way
+  constexpr int step = Lanes * Pipeline::threads;                                     // to the next of them
   const auto place = [](int i, int j) { return i * width + (j ^ i % 4 * 8); };        // four rows meet all banks
 
   const auto at = thread_coords<Sums>(thread_in_block());
@@ -51,17 +69,17 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
     });
     sync_block();
 #pragma unroll 1  // further than this, code grows and nothing is gained
-    for (int first = thread_in_block(); first < width * height; first += batch * Pipeline::threads) {
-      float sums[batch];
+    for (int first = thread_in_block() * Lanes; first < width * height; first += batch * step) {
+      Pack<float, Lanes> sums[batch];
       unroll<batch>([&](auto b) {
-        const int e = first + b * Pipeline::threads;
-        sums[b] = slab[place(e / width, e % width)];
-        touch(sums[b]);  // read by all lanes: the emulator does not mask addresses in shared memory
+        const int e = first + b * step;
+        sums[b] = *reinterpret_cast<const Pack<float, Lanes>*>(slab + place(e / width, e % width));
+        unroll<Lanes>([&](auto l) { touch(sums[b].lane[l]); });  // read by all lanes: the emulator does not mask reads
       });
       unroll<batch>([&](auto b) {
-        const int e = first + b * Pipeline::threads, i = e / width, j = e % width;
+        const int e = first + b * step, i = e / width, j = e % width;
         const int to_row = row + i / Sums::atom_m * Sums::rows + atom * Sums::atom_m + i % Sums::atom_m;
-        if (to_row < m && column + j < n) evaluate(epilogue, sums[b], to_row, column + j);
+        if (to_row < m) evaluate_lanes<Lanes>(epilogue, sums[b], to_row, column + j, n);
       });
     }
     sync_block();
@@ -71,7 +89,7 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
 /// One block's part of the result: epilogue, an expression over the sums, is evaluated for each of its elements.
 /// Pipeline is sm80::Gemm or cdna::Gemm for the views a(m, k) and by_column(b(k, n)); the grid has one block for each
 /// tile.
-template <class Pipeline, class A, class B, Expression E>
+template <class Pipeline, int Lanes = 1, class A, class B, Expression E>
 TESSERA_DEVICE void gemm_block(const A& a, const B& b, const E& epilogue, typename Pipeline::T* shared) {
   const int m = static_cast<int>(a.length(0)), n = static_cast<int>(b.length(1)), k = static_cast<int>(a.length(1));
   constexpr Config config = Pipeline::config;
@@ -80,7 +98,7 @@ TESSERA_DEVICE void gemm_block(const A& a, const B& b, const E& epilogue, typena
   const int row = tile.row * config.tile_m, column = tile.column * config.tile_n;
   Pipeline pipeline;
   pipeline.run(a, by_column(b), row, column, 0, k, shared);
-  store_sums(pipeline, epilogue, row, column, m, n, reinterpret_cast<float*>(shared));
+  store_sums<Lanes>(pipeline, epilogue, row, column, m, n, reinterpret_cast<float*>(shared));
 }
 
 TESSERA_TILE_END
