@@ -18,6 +18,7 @@ void CommonOptions::add_to(CLI::App& app, bool measures) {
   app.add_option("--threads", threads, "threads of the CPU; 0 means all this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_flag("--tf32", tf32, "products of f32 on NVIDIA's cards may round their operands to tf32");
   app.add_option("--seed", seed, "seed of every random draw")->check(CLI::NonNegativeNumber)->capture_default_str();
   if (measures) app.add_option("--json", json, "write the results to this file");
 }
@@ -37,6 +38,7 @@ void CommonOptions::apply() const {
       throw UsageError("cannot write " + json);
   }
   if (threads) set_num_threads(threads);
+  allow_tf32(tf32);
   manual_seed(seed);
 }
 

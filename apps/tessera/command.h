@@ -15,10 +15,11 @@ struct UsageError : Error {
   using Error::Error;
 };
 
-/// --device, --threads, --seed and, where something is measured, --json.
+/// --device, --threads, --seed, --tf32 and, where something is measured, --json.
 struct CommonOptions {
   std::string device = "cpu", json;
   int threads = 0;  // 0: all that this process may use
+  bool tf32 = false;
   uint64_t seed = 1337;
   void add_to(CLI::App& app, bool measures);
   /// Checks the device and sets threads and seed. Throws UsageError.

@@ -155,7 +155,7 @@ void settle(TrainCommand& c) {
 }
 
 std::string precision(const TrainCommand& c) {
-  if (c.options.amp == models::Amp::Off) return "";
+  if (c.options.amp == models::Amp::Off) return c.tf32 ? ", products in tf32" : "";
   return fmt::format(", products in {}{}, residual stream and norms in {}", c.amp,
                      c.options.amp == models::Amp::Float16 ? " with scaled losses" : "", c.residual);
 }

@@ -43,6 +43,11 @@ DeviceProperties properties(Device device);
 /// Waits for all that was queued on a GPU. Throws what its kernels found wrong.
 void synchronize(Device device);
 
+/// Lets products of f32 on NVIDIA's cards round their operands to tf32, which has 10 bits of fraction and runs several
+/// times as fast; sums stay in f32. Off at first, for all threads alike, and takes effect from the next operator on.
+void allow_tf32(bool allowed);
+bool tf32_allowed();
+
 /// The device of tensors that are made without naming one: the CPU, or what the innermost DeviceGuard says.
 Device default_device();
 class DeviceGuard {

@@ -84,6 +84,7 @@ enum class Reason : uint8_t {
   Shape,
   HeadDim,
   DType,
+  Precision,
   Window,
   Small,
   Library,

@@ -63,6 +63,8 @@ std::string_view sentence(Reason reason) {
       return "does not take this head dim";
     case Reason::DType:
       return "does not compute in this dtype";
+    case Reason::Precision:
+      return "rounds f32 operands to tf32, which allow_tf32(true) permits";
     case Reason::Window:
       return "needs 3x3 windows of stride 1 and dilation 1, in one group";
     case Reason::Small:

@@ -60,11 +60,12 @@ constexpr TESSERA_HD const char* sentence(Reason reason) {
     case Reason::shape:
       return "lengths must lie between 0 and 2^31 - 1024, the number of tiles below 2^31";
     case Reason::elements:
-      return "operands must have elements of 16 bits, on ordinary cores of 32, on a CPU of 16, 32 or 64";
+      return "operands must have elements of 16 bits, for sm80 of 16 or 32, on ordinary cores of 32, on a CPU of 16, "
+             "32 or "
+             "64";
     case Reason::tile:
-      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one from 32 to 128; on ordinary cores 64 "
-             "or "
-             "128 squared, and 16; on a CPU all positive";
+      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one of 64 to 256 bytes; on ordinary cores "
+             "64 or 128 squared, and 16; on a CPU all positive";
     case Reason::warps:
       return "1 to 16 warps that cut the tile into equal parts, whole in matrix instructions; on ordinary cores 8, on "
              "a CPU 1";
@@ -154,10 +155,11 @@ constexpr TESSERA_HD Reason validate(const Config& config, const Problem& proble
   const auto is_power = [](int x, int low, int high) { return x >= low && x <= high && (x & (x - 1)) == 0; };
   const auto is_length = [](i64 x) { return x >= 0 && x < (i64{1} << 31) - 1024; };
   if (!is_length(problem.m) || !is_length(problem.n) || !is_length(problem.k)) return Reason::shape;
-  if (problem.element_bytes != 2) return Reason::elements;
+  const int bytes = problem.element_bytes;
+  if (bytes != 2 && !(bytes == 4 && arch == Arch::sm80)) return Reason::elements;
 
   const int m = config.tile_m, n = config.tile_n, k = config.tile_k;
-  if (!is_power(m, 32, 256) || !is_power(n, 32, 256) || !is_power(k, 32, 128)) return Reason::tile;
+  if (!is_power(m, 32, 256) || !is_power(n, 32, 256) || !is_power(k, 64 / bytes, 256 / bytes)) return Reason::tile;
   if (ceil_div(problem.m, i64{m}) * ceil_div(problem.n, i64{n}) >= (i64{1} << 31)) return Reason::shape;
 
   if (config.warps < 1 || config.warps > 16) return Reason::warps;
@@ -165,14 +167,14 @@ constexpr TESSERA_HD Reason validate(const Config& config, const Problem& proble
   const int down = warps_down(m, n, config.warps, hardware.atom_m, hardware.atom_n);
   if (down == 0) return Reason::warps;
   const auto shares = [&](int rows) {
-    const int chunks = rows * k / 8;
+    const int chunks = rows * k * bytes / 16;
     return chunks % threads == 0 && chunks / threads <= hardware.max_chunks;
   };
   if (!shares(m) || !shares(n)) return Reason::fetch;
   if (m * n / threads > hardware.max_sums) return Reason::registers;
 
   if (config.stages < hardware.min_stages || config.stages > hardware.max_stages) return Reason::stages;
-  const int shared_bytes = config.stages * (m + n) * k * problem.element_bytes;
+  const int shared_bytes = config.stages * (m + n) * k * bytes;
   if (shared_bytes > hardware.shared_bytes) return Reason::shared_memory;
   const int slab = down * hardware.atom_m * n;  // sums that pass through shared memory at a time
   if (slab * 4 > shared_bytes || slab % (4 * threads) != 0) return Reason::epilogue;

@@ -211,6 +211,28 @@ void multiply_add(float* c, const u32* a, const u32* b) {
   });
 }
 
+inline void multiply_add_tf32(float* c, const u32* a, const u32* b) {
+  struct Lane {
+    float* c;
+    const u32 *a, *b;
+  } self{c, a, b};
+  simulated::warp_instruction(self, [](Lane** lanes) {
+    const auto element = [](u32 bits) {
+      simulated::require((bits & 0x1fff) == 0, "mma: an operand was not rounded to tf32");
+      return bit_cast<float>(bits);
+    };
+    float left[16][8], right[8][8];
+    for (int l = 0; l < 32; ++l) {
+      for (int e = 0; e < 4; ++e) left[l / 4 + 8 * (e % 2)][l % 4 + 4 * (e / 2)] = element(lanes[l]->a[e]);
+      for (int e = 0; e < 2; ++e) right[l % 4 + 4 * e][l / 4] = element(lanes[l]->b[e]);
+    }
+    for (int l = 0; l < 32; ++l)
+      for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 8; ++k) lanes[l]->c[e] += left[l / 4 + 8 * (e / 2)][k] * right[k][l % 4 * 2 + e % 2];
+  });
+}
+inline u32 round_tf32(u32 bits) { return (bits + 0x1000) & ~0x1fffu; }
+
 template <class T>
 u32 pack(float low, float high) {
   return static_cast<u32>(T(low).bits) | static_cast<u32>(T(high).bits) << 16;

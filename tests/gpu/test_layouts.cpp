@@ -73,7 +73,8 @@ struct Sm80Block {
   using FetchB = Fetch<B, N, K, Warps, 32>;
   using Sums = SumLayout<C, Arch::sm80, MmaSync16x8x16::C>;
   static_assert(validate(C::config, {0, 0, 0, 2}, Arch::sm80) == Reason::ok);
-  static_assert(sm80::is_conflict_free<FetchA, false>() && sm80::is_conflict_free<FetchB, true>());
+  static_assert(sm80::is_conflict_free<FetchA, sm80::MatrixLines<FetchA::along, false>>() &&
+                sm80::is_conflict_free<FetchB, sm80::MatrixLines<FetchB::along, true>>());
 
   template <class F>
   static void copy(F& fetch, std::vector<f16>& tile) {

@@ -1,4 +1,6 @@
 // Products and convolutions on a GPU, if there is one, off and on the tiles of its kernels, against float64.
+#include <optional>
+
 #include "check.h"
 #include "core/debug.h"
 #include "core/gpu_check.h"
@@ -82,6 +84,93 @@ TEST_F(GpuProducts, LongSumsKeepTheirPrecision) {
     const Tensor got = matmul(there(x, dtype).transpose(0, 1), there(y, dtype));
     EXPECT_LE(relative_error(got.to(cpu()).to(Float64), matmul(x.transpose(0, 1), y)), 4 * limit(dtype)) << name(dtype);
   }
+}
+
+/// Few results of long sums are summed up in parts, which are added before anything else is done with them.
+TEST_F(GpuProducts, LongSumsInParts) {
+  NoGrad guard;
+  for (DType dtype : {Float32, Float16, BFloat16})
+    for (Size s : {Size{96, 72, 8192}, {33, 51, 5003}, {256, 200, 4096}, {1, 7, 9001}}) {
+      const Tensor x = values({s.m, s.k}, dtype), weight = values({s.n, s.k}, dtype) * 0.02,
+                   bias = values({s.n}, dtype), residual = values({s.m, s.n}, dtype);
+      const Tensor weight_there = there(weight, dtype), exact = weight_there.to(cpu()).to(Float64);
+      const ForceKernel ours("linear", "gemm");
+      for (Activation activation : {Activation::None, Activation::GeluTanh}) {
+        const auto got =
+            linear_act(there(x, dtype), weight_there, there(bias, dtype), activation, there(residual, dtype));
+        const auto again =
+            linear_act(there(x, dtype), weight_there, there(bias, dtype), activation, there(residual, dtype));
+        EXPECT_LE(relative_error(got.to(cpu()).to(Float64), linear_act(x, exact, bias, activation, residual)),
+                  4 * limit(dtype))
+            << s.m << " x " << s.n << " x " << s.k << " " << name(dtype);
+        EXPECT_EQ(relative_error(again.to(cpu()).to(Float64), got.to(cpu()).to(Float64)), 0);
+      }
+    }
+  for (DType dtype : {Float32, BFloat16}) {  // a batch, and gradients of weights as they come
+    const ForceKernel ours("matmul", "gemm");
+    const Tensor x = values({3, 4099, 40}, dtype), y = values({3, 4099, 56}, dtype);
+    const Tensor got = matmul(there(x, dtype).transpose(-2, -1), there(y, dtype));
+    EXPECT_LE(relative_error(got.to(cpu()).to(Float64), matmul(x.transpose(-2, -1), y)), 4 * limit(dtype));
+  }
+}
+
+TEST_F(GpuProducts, Tf32IsUsedWhereItIsAllowed) {
+  if (gpu().type != DeviceType::CUDA) GTEST_SKIP() << "only NVIDIA's cards have tf32";
+  NoGrad guard;
+  for (Size s : {Size{65, 127, 31}, {128, 256, 512}, {257, 130, 515}, {96, 72, 8192}}) {
+    const Tensor a = values({s.m, s.k}, Float32), b = values({s.k, s.n}, Float32), want = matmul(a, b);
+    const Tensor left = there(a, Float32), right = there(b, Float32);
+    for (bool turn_a : {false, true})
+      for (bool turn_b : {false, true}) {
+        const Tensor x = turn_a ? column_major(left) : left, y = turn_b ? column_major(right) : right;
+        const auto error = [&] { return relative_error(matmul(x, y).to(cpu()).to(Float64), want); };
+        EXPECT_LE(error(), limit(Float32));
+        for (const char* kernel : {"", "tf32"}) {
+          std::optional<ForceKernel> ours;
+          if (*kernel) ours.emplace("matmul", kernel);
+          allow_tf32(true);
+          const double rounded = error();
+          allow_tf32(false);
+          EXPECT_LE(rounded, 1e-3) << s.m << " x " << s.n << " x " << s.k << turn_a << turn_b;
+          EXPECT_GE(rounded, 1e-5);
+        }
+      }
+  }
+  for (const char* kernel : {"", "implicit_gemm"}) {
+    std::optional<ForceKernel> ours;
+    if (*kernel) ours.emplace("conv2d", kernel);
+    const Tensor images = values({2, 19, 23, 17}, Float32), filters = values({37, 19, 3, 3}, Float32);
+    const Tensor want = conv2d(images, filters, {}, {.padding = {1, 1}});
+    allow_tf32(true);
+    const Tensor got = conv2d(there(images, Float32), there(filters, Float32), {}, {.padding = {1, 1}});
+    allow_tf32(false);
+    EXPECT_LE(relative_error(got.to(cpu()).to(Float64), want), 1e-3);
+  }
+  const ForceKernel forced("matmul", "tf32");
+  const Tensor x = there(values({8, 8}, Float32), Float32);
+  EXPECT_THROW(matmul(x, x), Error);  // not allowed any more
+}
+
+TEST_F(GpuProducts, SumsOfMixedTypes) {
+  NoGrad guard;
+  for (DType half : {Float16, BFloat16})
+    for (const Shape& shape : {Shape{64, 96}, Shape{7, 13}, Shape{3, 5, 40}}) {
+      const Tensor a = values(shape, Float32), b = values(shape, half), row = values({shape[shape.size() - 1]}, half),
+                   column = values({shape[shape.size() - 2], 1}, half);
+      const Tensor wide = there(a, Float32), low = there(b, half);
+      const auto check = [](const Tensor& got, const Tensor& want) {
+        EXPECT_EQ(got.dtype(), Float32);
+        EXPECT_LE(relative_error(got.to(cpu()).to(Float64), want), 1e-6);
+      };
+      check(wide + low, a + b);
+      check(low * wide, b * a);
+      check(wide + there(row, half), a + row);
+      check(there(column, half) + wide, column + a);
+      check(low.transpose(-2, -1) + wide.transpose(-2, -1), (a + b).transpose(-2, -1));
+      Tensor sum = low.clone();
+      sum.add_(wide);
+      EXPECT_LE(relative_error(sum.to(cpu()).to(Float64), a + b), limit(half));
+    }
 }
 
 TEST_F(GpuProducts, LinearWithItsEpilogues) {

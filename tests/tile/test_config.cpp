@@ -24,18 +24,22 @@ TEST(Config, GoodOnesServe) {
   EXPECT_EQ(validate({256, 128, 64, 8, 3}, square, Arch::sm80), Reason::ok);
   EXPECT_EQ(validate({64, 64, 32, 4, 2}, square, Arch::sm80), Reason::ok);
   EXPECT_EQ(validate(good, {0, 0, 0, 2}, Arch::sm80), Reason::ok);
+  EXPECT_EQ(validate(good, {0, 0, 0, 4}, Arch::sm80), Reason::ok);
+  EXPECT_EQ(validate({128, 128, 16, 8, 4}, {1, 1, 1, 4}, Arch::sm80), Reason::ok);
 }
 
 TEST(Config, EveryRefusalHasItsReason) {
   EXPECT_EQ(validate(good, {-1, 1, 1, 2}, Arch::sm80), Reason::shape);
   EXPECT_EQ(validate(good, {1, i64{1} << 31, 1, 2}, Arch::sm80), Reason::shape);
   EXPECT_EQ(validate({32, 32, 32, 1, 4}, {2000000000, 2000000000, 1, 2}, Arch::sm80), Reason::shape);
-  EXPECT_EQ(validate(good, {1, 1, 1, 4}, Arch::sm80), Reason::elements);
+  EXPECT_EQ(validate(good, {1, 1, 1, 8}, Arch::sm80), Reason::elements);
+  EXPECT_EQ(validate(good_amd, {1, 1, 1, 4}, Arch::cdna), Reason::elements);
   for (int tile : {0, -128, 16, 96, 512}) {
     EXPECT_EQ(validate(with(good, &Config::tile_m, tile), square, Arch::sm80), Reason::tile);
     EXPECT_EQ(validate(with(good, &Config::tile_n, tile), square, Arch::cdna), Reason::tile);
     EXPECT_EQ(validate(with(good, &Config::tile_k, tile), square, Arch::sm80), Reason::tile);
   }
+  EXPECT_EQ(validate(with(good, &Config::tile_k, 128), {1, 1, 1, 4}, Arch::sm80), Reason::tile);
   for (int warps : {0, -4, 3, 5, 32, 1 << 30})
     EXPECT_EQ(validate(with(good, &Config::warps, warps), square, Arch::sm80), Reason::warps);
   EXPECT_EQ(validate({32, 32, 32, 2, 2}, square, Arch::cdna), Reason::warps);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -228,6 +229,12 @@ DeviceProperties properties(Device device) { return gpu::state(device).propertie
 void synchronize(Device device) {
   if (device.is_gpu()) gpu::synchronize(gpu::state(device));
 }
+
+namespace {
+std::atomic<bool> tf32{false};
+}
+void allow_tf32(bool allowed) { tf32.store(allowed, std::memory_order_relaxed); }
+bool tf32_allowed() { return tf32.load(std::memory_order_relaxed); }
 
 Device default_device() { return gpu::default_for_thread; }
 DeviceGuard::DeviceGuard(Device device) : before_(gpu::default_for_thread) {

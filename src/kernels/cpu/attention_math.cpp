@@ -96,6 +96,7 @@ class Math {
     args.batch[1] = p_.kv_heads;
     args.batch[2] = copies_;
     args.alpha = args.beta = 1;
+    args.tf32 = tf32_allowed();
     return args;
   }
   static void run(const GemmArgs& args) {

@@ -29,6 +29,7 @@ ConvArgs sizes(const Call& call, const Tensor& x, const Tensor& weight) {
   auto& a = call.attrs.as<ConvAttrs>();
   ConvArgs args{};
   args.type = scalar_of(compute_dtype(x));
+  args.tf32 = tf32_allowed();
   args.images = x.size(0);
   args.channels = x.size(1);
   args.filters = weight.size(0);

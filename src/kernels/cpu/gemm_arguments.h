@@ -17,6 +17,7 @@ class Products {
     args_.n = n;
     args_.k = k;
     args_.alpha = args_.beta = 1;
+    args_.tf32 = tf32_allowed();
   }
 
   GemmArgs& args() { return args_; }

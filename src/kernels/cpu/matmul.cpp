@@ -21,7 +21,15 @@ Products matmul_products(const Call& call) {
   set_matrix(p, Products::C, c);
   return p;
 }
-void run_matmul(const Call& call) { matmul_products(call).run(); }
+
+/// With operands of f32 as they are, or rounded to tf32.
+template <Products (*products)(const Call&), bool tf32 = false>
+void run_gemm(const Call& call) {
+  Products p = products(call);
+  p.args().tf32 = tf32;
+  p.args().workspace = call.workspace;
+  p.run();
+}
 
 Activation activation_of(tessera::Activation activation) {
   switch (activation) {
@@ -78,12 +86,32 @@ Products linear_products(const Call& call) {
   p.args().activation = activation;
   return p;
 }
+template <bool tf32 = false>
 void run_linear(const Call& call) {
-  linear_products(call).run();
+  run_gemm<linear_products, tf32>(call);
   if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
 }
 
 #ifdef TESSERA_GPU_KERNELS
+template <Products (*products)(const Call&), bool tf32 = false>
+size_t gemm_bytes(const Call& call) {
+  Products p = products(call);
+  p.args().tf32 = tf32;
+  long long bytes = 0;
+  p.each([&](const GemmArgs& args) { bytes = std::max(bytes, gemm_table().workspace(args, executor())); });
+  return bytes;
+}
+
+template <Products (*products)(const Call&)>
+Reason tf32_takes(const Call& call) {
+  if (call.in[0].dtype() != Float32) return Reason::DType;
+  if (!tf32_allowed()) return Reason::Precision;
+  bool all = true;
+  products(call).each([&](const GemmArgs& args) { all = all && gemm_table().supports(args); });
+  if (all) return Reason::Ok;
+  return call_device(call).type == DeviceType::HIP ? Reason::Hardware : Reason::Layout;
+}
+
 // ---- the vendor's products, where its library is installed
 
 template <Products (*products)(const Call&)>
@@ -105,19 +133,29 @@ void run_vendor_linear(const Call& call) {
 }
 size_t vendor_bytes(const Call&) { return vendor_workspace; }
 
-constexpr Kernel matmul_list[] = {{.name = "vendor",
-                                   .supports = vendor_takes<matmul_products>,
-                                   .workspace_bytes = vendor_bytes,
-                                   .run = run_vendor<matmul_products>},
-                                  {.name = "gemm", .run = run_matmul}};
-constexpr Kernel linear_list[] = {{.name = "vendor",
-                                   .supports = vendor_takes<linear_products>,
-                                   .workspace_bytes = vendor_bytes,
-                                   .run = run_vendor_linear},
-                                  {.name = "gemm", .run = run_linear}};
+constexpr Kernel matmul_list[] = {
+    {.name = "vendor",
+     .supports = vendor_takes<matmul_products>,
+     .workspace_bytes = vendor_bytes,
+     .run = run_vendor<matmul_products>},
+    {.name = "tf32",
+     .supports = tf32_takes<matmul_products>,
+     .workspace_bytes = gemm_bytes<matmul_products, true>,
+     .run = run_gemm<matmul_products, true>},
+    {.name = "gemm", .workspace_bytes = gemm_bytes<matmul_products>, .run = run_gemm<matmul_products>}};
+constexpr Kernel linear_list[] = {
+    {.name = "vendor",
+     .supports = vendor_takes<linear_products>,
+     .workspace_bytes = vendor_bytes,
+     .run = run_vendor_linear},
+    {.name = "tf32",
+     .supports = tf32_takes<linear_products>,
+     .workspace_bytes = gemm_bytes<linear_products, true>,
+     .run = run_linear<true>},
+    {.name = "gemm", .workspace_bytes = gemm_bytes<linear_products>, .run = run_linear<>}};
 #else
-constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_matmul}};
-constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_linear}};
+constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_gemm<matmul_products>}};
+constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_linear<>}};
 #endif
 constexpr KernelTableEntry entries[] = {{"matmul", matmul_list}, {"linear", linear_list}};
 

@@ -112,6 +112,7 @@ struct WeightGrad {
     args.n = dw.size(1);
     args.k = length;
     args.alpha = args.beta = 1;
+    args.tf32 = tf32_allowed();
     args.a = {dy.data_ptr(), scalar_of(dy.dtype()), dy.strides()[1], *pixel_step(dy), {}};
     args.b = {x.data_ptr(), scalar_of(x.dtype()), *pixel_step(x), x.strides()[1], {}};
     args.c = {sums, scalar_of(dtype), dw.size(1), 1, {}};

@@ -2,11 +2,14 @@
 #pragma once
 
 // The code that hands tensors to kernels is compiled twice: for the CPU, and for GPUs with TESSERA_GPU_KERNELS. Each
-// has its namespace, its tables and its Executor: the thread pool there, a stream here.
+// has its namespace, its tables and its Executor: the thread pool there, a stream here. What is compiled with the
+// kernels themselves, and so once per instruction set, has a namespace for each.
 #ifdef TESSERA_GPU_KERNELS
 #define TESSERA_KERNELS gpu_kernels
+#define TESSERA_ISA_KERNELS gpu_kernels
 #else
 #define TESSERA_KERNELS cpu_kernels
+#define TESSERA_ISA_KERNELS cpu_kernels::TESSERA_ISA
 #endif
 
 namespace tessera::gpu {

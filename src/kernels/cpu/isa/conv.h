@@ -24,6 +24,7 @@ struct ConvArgs {
   const void* bias;    // forward: [filters], or null
   Activation activation;
   void* workspace;  // of workspace_bytes
+  bool tf32;        // GPUs may round operands of f32 to tf32
 };
 
 struct ConvTable {

@@ -4,13 +4,7 @@
 #include "gemm.h"
 #include "tile/expr.h"
 
-#ifdef TESSERA_GPU_KERNELS
-#define TESSERA_EPILOGUES gpu_kernels
-#else
-#define TESSERA_EPILOGUES cpu_kernels::TESSERA_ISA
-#endif
-
-namespace tessera::TESSERA_EPILOGUES {
+namespace tessera::TESSERA_ISA_KERNELS {
 
 /// An activation known at run time.
 struct AnyActivation {
@@ -70,4 +64,4 @@ struct FixedActivation {
   }
 };
 
-}  // namespace tessera::TESSERA_EPILOGUES
+}  // namespace tessera::TESSERA_ISA_KERNELS

@@ -31,12 +31,16 @@ struct GemmArgs {
   MatrixArg addend, bias, slope;
   double alpha, beta;
   Activation activation;
+  bool tf32;        // f32 operands are rounded to tf32
+  void* workspace;  // as many bytes as GemmTable::workspace says, or null
 };
 
 struct GemmTable {
-  /// Whether the element types fit together.
+  /// Whether the element types fit together, and with tf32 whether there is a kernel that rounds.
   bool (*supports)(const GemmArgs& args);
   void (*run)(const GemmArgs& args, Executor& executor);
+  /// Bytes with which few long sums are shared out to more of the processor; null: never any.
+  long long (*workspace)(const GemmArgs& args, const Executor& executor);
 };
 
 #define TESSERA_GEMM_TABLE(isa)      \

@@ -60,6 +60,6 @@ void run(const GemmArgs& args, Executor& executor) {
 
 }  // namespace
 
-const GemmTable gemm_table{types_fit, run};
+const GemmTable gemm_table{types_fit, run, nullptr};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -3,7 +3,7 @@
 
 #include "epilogue.h"
 
-namespace tessera::TESSERA_EPILOGUES {
+namespace tessera::TESSERA_ISA_KERNELS {
 
 /// Elements are f64 throughout, or each of f32, f16 and bf16.
 inline bool types_fit(const GemmArgs& args) {
@@ -37,4 +37,4 @@ inline GemmArgs transposed(const GemmArgs& args) {
   return t;
 }
 
-}  // namespace tessera::TESSERA_EPILOGUES
+}  // namespace tessera::TESSERA_ISA_KERNELS

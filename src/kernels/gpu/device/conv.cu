@@ -125,11 +125,12 @@ bool fits_matrix_cores(const ImplicitGemm& p) {
   return tile::ceil_div<i64>(p.rows, 64) * tile::ceil_div<i64>(p.columns, 128) <= most / (p.groups * p.splits);
 }
 
-void run(ImplicitGemm p, Scalar type, Executor& executor) {
+void run(ImplicitGemm p, Scalar type, bool tf32, Executor& executor) {
   if (p.splits == 1) p.split_depth = p.depth;
   p.a = ordered(p.a);
   p.b = ordered(p.b);
   if (type == Scalar::f64) implicit_gemm_f64(p, executor);
+  else if (type == Scalar::f32 && tf32 && fits_matrix_cores(p)) implicit_mma_tf32(p, executor);
   else if (type == Scalar::f32) implicit_gemm_f32(p, executor);
   else if (!fits_matrix_cores(p)) implicit_gemm_half(p, type, executor);
   else if (type == Scalar::f16) implicit_mma_f16(p, executor);
@@ -155,7 +156,7 @@ void forward(const ConvArgs& args, Executor& executor) {
   p.rows = filters;
   p.columns = p.b.edge.count();
   p.depth = p.b.depth.count();
-  run(p, args.type, executor);
+  run(p, args.type, args.tf32, executor);
 }
 
 /// [channels, places] = [channels, taps] [taps, places], where a tap of a place meets the output at the place less the
@@ -197,7 +198,7 @@ void backward_images(const ConvArgs& args, Executor& executor) {
   p.rows = channels;
   p.columns = p.b.edge.count();
   p.depth = p.b.depth.count();
-  run(p, args.type, executor);
+  run(p, args.type, args.tf32, executor);
 }
 
 /// Into how many parts the sum over positions is cut, so that some 256 blocks take part: the same on every card.
@@ -234,7 +235,7 @@ void backward_filters(const ConvArgs& args, Executor& executor) {
   p.splits = splits_of(args);
   p.split_depth = tile::ceil_div(p.depth, p.splits);
   p.partial = args.workspace;
-  run(p, args.type, executor);
+  run(p, args.type, args.tf32, executor);
 }
 
 bool supports(const ConvArgs& args) {

@@ -1,7 +1,7 @@
 // Convolutions on matrix cores: the pipelines of products, fed with implicit matrices.
 #pragma once
 #include "conv.h"
-#include "gemm_mma.h"
+#include "gemm_tiled.h"
 
 namespace tessera::gpu_kernels {
 
@@ -76,6 +76,7 @@ class Fetch<gpu_kernels::ImplicitView<E, Along>, Rows, Depth, Warps, WarpSize, T
     const int row = row_ + (along == 0 ? piece : i * Layout::step), k = k_ + (along == 0 ? i * Layout::step : piece);
     return row < view_.edges && k < end_ && on_image(i, piece).inside;
   }
+  TESSERA_HD int valid_count(int i, int piece) const { return valid(i, piece) ? 1 : 0; }
   TESSERA_HD const T* address(int i, int piece) const {
     const Spot spot = on_image(i, piece);
     return view_.data + (edge_[along == 0 ? piece : i].offset + depth_[along == 0 ? i : piece].offset +
@@ -169,11 +170,12 @@ struct ImplicitSink {
 using ImplicitChoice = tile::Choice<64, 128, 32, 4, 2>;
 
 /// AlongB: neighbours in memory of b lie along its depth (1) or its edge (0).
-template <class T, int AlongB>
-TESSERA_KERNEL(mma_threads<ImplicitChoice>)
-void implicit_mma_kernel(const ImplicitGemm p, const MmaGrid grid) {
+template <class Product, int AlongB>
+TESSERA_KERNEL(tile_threads<ImplicitChoice>)
+void implicit_mma_kernel(const ImplicitGemm p, const TileGrid grid) {
+  using T = typename Product::T;
   constexpr tile::Config config = ImplicitChoice::config;
-  using Pipeline = MmaPipeline<ImplicitView<T, 1>, ImplicitView<T, AlongB>, ImplicitChoice>;
+  using Pipeline = typename Product::template Pipeline<ImplicitView<T, 1>, ImplicitView<T, AlongB>, ImplicitChoice>;
   __shared__ __attribute__((aligned(128))) char shared[Pipeline::shared_bytes];
   const i64 block = tile::block_in_grid(), batch = block / grid.tiles;
   const i64 split = batch / p.groups, group = batch % p.groups;
@@ -192,14 +194,14 @@ void implicit_mma_kernel(const ImplicitGemm p, const MmaGrid grid) {
                    static_cast<int>(p.columns), reinterpret_cast<float*>(shared));
 }
 
-template <class T>
+template <class Product>
 void run_implicit_mma(const ImplicitGemm& p, Executor& executor) {
   const i64 down = tile::ceil_div<i64>(p.rows, ImplicitChoice::config.tile_m);
   const i64 across = tile::ceil_div<i64>(p.columns, ImplicitChoice::config.tile_n);
-  const MmaGrid grid{static_cast<int>(down), static_cast<int>(across), static_cast<int>(down * across)};
-  const auto kernel = p.b.along_depth ? implicit_mma_kernel<T, 1> : implicit_mma_kernel<T, 0>;
-  launch("convolution", kernel, grid.tiles * p.groups * p.splits, mma_threads<ImplicitChoice>, 0, executor, p, grid);
-  join_splits<float, T>(p, executor);
+  const TileGrid grid{static_cast<int>(down), static_cast<int>(across), static_cast<int>(down * across)};
+  const auto kernel = p.b.along_depth ? implicit_mma_kernel<Product, 1> : implicit_mma_kernel<Product, 0>;
+  launch("convolution", kernel, grid.tiles * p.groups * p.splits, tile_threads<ImplicitChoice>, 0, executor, p, grid);
+  join_splits<float, typename Product::T>(p, executor);
 }
 
 }  // namespace tessera::gpu_kernels

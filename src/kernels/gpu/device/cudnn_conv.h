@@ -6,7 +6,8 @@
 
 namespace tessera::gpu_kernels::cudnn {
 
-/// Sums in f32; f32 stays f32. Algorithms that trade precision for speed, or whose result varies, have no part.
+/// Sums in f32; f32 stays f32, or where tf32 is allowed is taken like a half. Algorithms that trade precision for
+/// speed, or whose result varies, have no part.
 inline constexpr Rules half_rules = {Note::nondeterministic,
                                      Note::reduces_in_lower_precision,
                                      Note::fft,
@@ -83,7 +84,8 @@ inline std::optional<Plan> plan_convolution(const Target& target, ConvPart part,
     operation.set(first, 1.f).set(first + 1, 0.f).set(first + 2, parts[3]);
     operation.set(first + 3, parts[1]).set(first + 4, parts[0]).set(first + 5, parts[2]);
     parts.push_back(operation.finish());
-    return find_plan(target, std::move(parts), 1, args.type == Scalar::f32 ? f32_rules : half_rules, most_workspace);
+    const bool exact = args.type == Scalar::f32 && !args.tf32;
+    return find_plan(target, std::move(parts), 1, exact ? f32_rules : half_rules, most_workspace);
   } catch (const Refusal&) {
     return {};
   }

@@ -1,25 +1,26 @@
-// Which kernel computes a product.
+// Which kernel computes a product, in which tiles, and in how many parts of its sums.
 #include "gemm.h"
 #include "kernels/cpu/isa/gemm_transpose.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
-// ---- matrix cores
+// ---- products in tiles
 
-/// How an operand of 16-bit elements lies: contiguous along its rows, or transposed along its columns.
+/// How an operand lies: contiguous along its rows, or transposed along its columns.
 struct Lie {
   bool fits = false, transposed = false, aligned = false;
 };
 
 bool is_aligned(const GemmArgs& args, const MatrixArg& m, i64 contiguous, i64 pitch) {
+  const i64 chunk = m.type == Scalar::f32 ? 4 : 8;  // elements in 16 bytes
 #if defined(__HIP__)
-  const bool whole = contiguous % 8 == 0;
+  const bool whole = contiguous % chunk == 0;
 #else
-  const bool whole = contiguous >= 8;  // cp.async fills the end of a line with zeros
+  const bool whole = contiguous >= chunk;  // cp.async fills the end of a line with zeros
 #endif
-  bool all = whole && pitch % 8 == 0 && reinterpret_cast<size_t>(m.data) % 16 == 0;
-  for (int d = 0; d < max_batch_rank; ++d) all = all && (args.batch[d] == 1 || m.batch[d] % 8 == 0);
+  bool all = whole && pitch % chunk == 0 && reinterpret_cast<size_t>(m.data) % 16 == 0;
+  for (int d = 0; d < max_batch_rank; ++d) all = all && (args.batch[d] == 1 || m.batch[d] % chunk == 0);
   return all;
 }
 
@@ -34,44 +35,165 @@ Lie lie_of(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
   return lie;
 }
 
-bool takes_matrix_cores(const GemmArgs& args) {
-  const bool halves = args.a.type == args.b.type && (args.a.type == Scalar::f16 || args.a.type == Scalar::bf16);
-  constexpr i64 most = (i64{1} << 31) - 1024;
-  if (!halves || args.m > most || args.n > most || args.k > most) return false;
-  return tile::ceil_div<i64>(args.m, 64) * tile::ceil_div<i64>(args.n, 64) <=
-         most / tile::max<i64>(batch_count(args), 1);
+using TiledGemm = void (*)(const GemmArgs& args, const GemmCut& cut, Executor& executor);
+/// `rate`: multiply-adds that a multiprocessor with enough blocks makes in a nanosecond.
+struct TiledKind {
+  TiledGemm gemm[2][2];  // [a is transposed][b is transposed]
+  double rate;
+};
+#define TESSERA_TILED(type)                                                                              \
+  {                                                                                                      \
+    {tiled_gemm_##type##_nn, tiled_gemm_##type##_nt}, { tiled_gemm_##type##_tn, tiled_gemm_##type##_tt } \
+  }
+
+/// Null: no such kernels.
+const TiledKind* kind_of(const GemmArgs& args) {
+  static const TiledKind f16 = {TESSERA_TILED(f16), 1500}, bf16 = {TESSERA_TILED(bf16), 1500};
+  if (args.a.type != args.b.type) return nullptr;
+  if (args.a.type == Scalar::f16) return &f16;
+  if (args.a.type == Scalar::bf16) return &bf16;
+#if !defined(__HIP__)
+  static const TiledKind f32 = {TESSERA_TILED(f32), 170}, tf32 = {TESSERA_TILED(tf32), 700};
+  if (args.a.type == Scalar::f32) return args.tf32 ? &tf32 : &f32;
+#endif
+  return nullptr;
+}
+#undef TESSERA_TILED
+
+/// Nanoseconds for `blocks` blocks of edge x edge x depth, of which 2 x 2 (big) or 4 (small) share a multiprocessor:
+/// a block alone cannot keep it busy. Only meant to compare ways to cut a product.
+double time_of(i64 edge, double blocks, double depth, double rate, int multiprocessors) {
+  const bool big = edge == 128;
+  const double together = big ? 2 : 4, alone = big ? 0.6 : 0.25, all = big ? 1 : 0.75;
+  const auto wave = [&](double each) {
+    const double steps = static_cast<double>(edge * edge) * depth / rate;
+    return tile::max(steps / alone, steps * each / all) + 1500;
+  };
+  const double waves = __builtin_floor(blocks / (together * multiprocessors));
+  const double rest = __builtin_ceil(blocks / multiprocessors - waves * together);
+  return waves * wave(together) + (rest > 0 ? wave(rest) : 0);
 }
 
-using MmaGemm = void (*)(const GemmArgs& args, bool aligned, Executor& executor);
-constexpr MmaGemm f16_gemms[2][2] = {{mma_gemm_f16_nn, mma_gemm_f16_nt}, {mma_gemm_f16_tn, mma_gemm_f16_tt}};
-constexpr MmaGemm bf16_gemms[2][2] = {{mma_gemm_bf16_nn, mma_gemm_bf16_nt}, {mma_gemm_bf16_tn, mma_gemm_bf16_tt}};
-
-/// Whether the matrix cores took it.
-bool run_on_matrix_cores(GemmArgs args, Executor& executor) {
-  if (!takes_matrix_cores(args)) return false;
-  const Lie a = lie_of(args, args.a, args.m, args.k), b = lie_of(args, args.b, args.k, args.n);
-  if (!a.fits || !b.fits) return false;
-  const auto& gemms = args.a.type == Scalar::f16 ? f16_gemms : bf16_gemms;
-  gemms[a.transposed][b.transposed](args, a.aligned && b.aligned, executor);
-  return true;
+/// A result of few tiles is summed up in parts of k, which are added afterwards: enough to fill every multiprocessor,
+/// as long as that is worth writing and reading the sums of the parts.
+GemmCut best_cut(const GemmArgs& args, bool aligned, bool may_split, double rate, int multiprocessors) {
+  const double results =
+      static_cast<double>(args.m) * static_cast<double>(args.n) * static_cast<double>(batch_count(args));
+  const i64 pitch = tile::ceil_div<i64>(args.n, 4) * 4;
+  GemmCut best{aligned, true, 1, args.k, 0};
+  double least = __builtin_inf();
+  for (const i64 edge : {128, 64}) {
+    if (edge == 64 && !aligned) break;
+    const i64 tiles = tile::ceil_div<i64>(args.m, edge) * tile::ceil_div<i64>(args.n, edge) * batch_count(args);
+    for (int each = 0; each <= (may_split ? 4 : 0); ++each) {  // blocks for each multiprocessor; 0: one part
+      const i64 parts = tile::min<i64>(each * multiprocessors / tile::max<i64>(tiles, 1), args.k / 256);
+      if (each > 0 && parts < 2) continue;
+      GemmCut cut{aligned, edge == 128, 1, args.k, 0};
+      double more = 0;
+      if (each > 0) {
+        cut.part_depth = tile::ceil_div<i64>(tile::ceil_div<i64>(args.k, parts), 64) * 64;
+        cut.parts = static_cast<int>(tile::ceil_div<i64>(args.k, cut.part_depth));
+        cut.part_stride = batch_count(args) * args.m * pitch;
+        more = 4000 + cut.parts * results * 8 / 2500;  // bytes in a nanosecond
+      }
+      const double time = more + time_of(edge, static_cast<double>(tiles * cut.parts),
+                                         static_cast<double>(cut.part_depth), rate, multiprocessors);
+      if (time < least) {
+        least = time;
+        best = cut;
+      }
+    }
+  }
+  return best;
 }
 
-void run(const GemmArgs& given, Executor& executor) {
+/// A product as the kernels take it; `gemm` is null where none of those in tiles does.
+struct Plan {
+  GemmArgs args;
+  TiledGemm gemm = nullptr;
+  GemmCut cut = {};
+};
+
+Plan plan_of(const GemmArgs& given, const Executor& executor, bool may_split) {
   // Neighbouring threads write neighbouring columns: a column-major result is computed as its transpose.
   const bool turn = given.c.column != 1 && given.c.row == 1 && given.n > 1;
-  GemmArgs args = turn ? transposed(given) : given;
+  Plan plan{turn ? transposed(given) : given};
+  GemmArgs& args = plan.args;
   for (int d = args.batch_rank; d < max_batch_rank; ++d) {
     args.batch[d] = 1;
     for (MatrixArg* m : {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope}) m->batch[d] = 0;
   }
   args.batch_rank = max_batch_rank;
-  if (args.a.type == Scalar::f64) return simt_gemm_f64(args, executor);
-  if (args.a.type == Scalar::f32 && args.b.type == Scalar::f32) return simt_gemm_f32(args, executor);
-  if (!run_on_matrix_cores(args, executor)) simt_gemm_mixed(args, executor);
+  const TiledKind* kind = kind_of(args);
+  constexpr i64 most = (i64{1} << 31) - 1024;
+  if (!kind || args.m > most || args.n > most || args.k > most) return plan;
+  if (tile::ceil_div<i64>(args.m, 64) * tile::ceil_div<i64>(args.n, 64) > most / tile::max<i64>(batch_count(args), 1))
+    return plan;
+  GemmArgs lain = args;
+  const Lie a = lie_of(lain, lain.a, args.m, args.k), b = lie_of(lain, lain.b, args.k, args.n);
+  if (!a.fits || !b.fits) return plan;
+  args = lain;
+  plan.gemm = kind->gemm[a.transposed][b.transposed];
+  plan.cut = best_cut(args, a.aligned && b.aligned, may_split, kind->rate, executor.multiprocessors);
+  return plan;
+}
+
+// ---- sums in parts
+
+/// Adds the parts of every result in their order, and does what is to be done with it once.
+TESSERA_KERNEL(256)
+void join_kernel(const GemmArgs args, const GemmCut cut, i64 pitch) {
+  const auto* sums = static_cast<const float*>(args.workspace);
+  for (i64 i = first_index(); i < cut.part_stride / 4; i += index_step()) {
+    const i64 line = i * 4 / pitch, column = i * 4 - line * pitch, row = line % args.m;
+    Lanes total(0.0f);
+#pragma unroll 4
+    for (int part = 0; part < cut.parts; ++part) {
+      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + part * cut.part_stride + i * 4);
+      for (int l = 0; l < 4; ++l) total.v[l] += four.lane[l];
+    }
+    const LaneEpilogue epilogue(args, BatchPlace(args, line / args.m));
+    epilogue(total, row, column, static_cast<int>(tile::min<i64>(args.n - column, 4)));
+  }
+}
+
+void run_parts(const Plan& plan, Executor& executor) {
+  const i64 pitch = tile::ceil_div<i64>(plan.args.n, 4) * 4;
+  GemmArgs sums = plan.args;
+  sums.c = {plan.args.workspace, Scalar::f32, pitch, 1, {}};
+  sums.addend = sums.bias = sums.slope = {};
+  sums.alpha = 1;
+  sums.activation = Activation::none;
+  i64 step = plan.args.m * pitch;
+  for (int d = max_batch_rank - 1; d >= 0; --d) {
+    sums.c.batch[d] = step;
+    step *= sums.batch[d];
+  }
+  plan.gemm(sums, plan.cut, executor);
+  launch("gemm", join_kernel, grid_for(plan.cut.part_stride / 4, 256, executor), 256, 0, executor, plan.args, plan.cut,
+         pitch);
+}
+
+void run(const GemmArgs& args, Executor& executor) {
+  const Plan plan = plan_of(args, executor, args.workspace != nullptr);
+  if (plan.cut.parts > 1) return run_parts(plan, executor);
+  if (plan.gemm) return plan.gemm(plan.args, plan.cut, executor);
+  if (args.a.type == Scalar::f64) return simt_gemm_f64(plan.args, executor);
+  if (args.a.type == Scalar::f32 && args.b.type == Scalar::f32) return simt_gemm_f32(plan.args, executor);
+  simt_gemm_mixed(plan.args, executor);
+}
+
+long long workspace(const GemmArgs& args, const Executor& executor) {
+  const GemmCut cut = plan_of(args, executor, true).cut;
+  return cut.parts > 1 ? cut.parts * cut.part_stride * static_cast<i64>(sizeof(float)) : 0;
+}
+
+bool supports(const GemmArgs& args) {
+  return types_fit(args) && (!args.tf32 || (args.a.type == Scalar::f32 && plan_of(args, {}, false).gemm));
 }
 
 }  // namespace
 
-GemmTable gemm_table = {types_fit, run};
+GemmTable gemm_table = {supports, run, workspace};
 
 }  // namespace tessera::gpu_kernels

@@ -1,7 +1,7 @@
 // What the matrix products share: batches, and what becomes of a sum.
 #pragma once
-#include "gpu.h"
 #include "kernels/cpu/isa/epilogue.h"
+#include "loops.h"
 
 namespace tessera::gpu_kernels {
 
@@ -75,24 +75,128 @@ class AnyEpilogue {
   AnyActivation activation_;
 };
 
+/// Four neighbours in a row.
+using Lanes = tile::Vec<float, 4>;
+
+/// A matrix of the batch, of f32, f16 or bf16, of which four neighbours are read or written at once.
+class LaneMatrix {
+ public:
+  /// `more` elements further on.
+  TESSERA_DEVICE LaneMatrix(const MatrixArg& m, const BatchPlace& place, i64 more = 0)
+      : data_(static_cast<char*>(m.data)), type_(m.type), row_(m.row), column_(m.column) {
+    const int bytes = type_ == Scalar::f32 ? 4 : 2;
+    if (data_) data_ += (place.offset(m) + more) * bytes;
+    vectors_ = column_ == 1 && reinterpret_cast<u64>(data_) % (4 * bytes) == 0 && row_ % 4 == 0;
+  }
+  TESSERA_DEVICE bool exists() const { return data_ != nullptr; }
+
+  /// Elements j to j + 3 of row i, of which `count` exist.
+  TESSERA_DEVICE Lanes load(i64 i, i64 j, int count) const {
+    if (type_ == Scalar::f32) return load_as<float>(i, j, count);
+    return type_ == Scalar::f16 ? load_as<f16>(i, j, count) : load_as<bf16>(i, j, count);
+  }
+  TESSERA_DEVICE void store(i64 i, i64 j, int count, const Lanes& value) const {
+    if (type_ == Scalar::f32) store_as<float>(i, j, count, value);
+    else if (type_ == Scalar::f16) store_as<f16>(i, j, count, value);
+    else store_as<bf16>(i, j, count, value);
+  }
+
+ private:
+  template <class T>
+  TESSERA_DEVICE T* at(i64 i, i64 j) const {
+    return reinterpret_cast<T*>(data_) + i * row_ + j * column_;
+  }
+  template <class T>
+  TESSERA_DEVICE Lanes load_as(i64 i, i64 j, int count) const {
+    const T* from = at<T>(i, j);
+    Lanes lanes(0.0f);
+    if (vectors_ && count == 4) {
+      const auto pack = *reinterpret_cast<const Pack<T, 4>*>(from);
+      tile::unroll<4>([&](auto l) { lanes.v[l] = tile::convert_element<float>(pack.lane[l]); });
+    } else {
+      tile::unroll<4>([&](auto l) {
+        if (l < count) lanes.v[l] = tile::convert_element<float>(from[l * column_]);
+      });
+    }
+    return lanes;
+  }
+  template <class T>
+  TESSERA_DEVICE void store_as(i64 i, i64 j, int count, const Lanes& value) const {
+    T* to = at<T>(i, j);
+    Pack<T, 4> pack;
+    tile::unroll<4>([&](auto l) { pack.lane[l] = tile::convert_element<T>(value.v[l]); });
+    if (vectors_ && count == 4) {
+      *reinterpret_cast<Pack<T, 4>*>(to) = pack;
+    } else {
+      tile::unroll<4>([&](auto l) {
+        if (l < count) to[l * column_] = pack.lane[l];
+      });
+    }
+  }
+
+  char* data_;
+  Scalar type_;
+  i64 row_, column_;
+  bool vectors_;
+};
+
+/// What becomes of four neighbouring sums.
+class LaneEpilogue {
+ public:
+  /// The result lies `more` elements further on.
+  TESSERA_DEVICE LaneEpilogue(const GemmArgs& args, const BatchPlace& place, i64 more = 0)
+      : c_(args.c, place, more),
+        addend_(args.addend, place),
+        bias_(args.bias, place),
+        slope_(args.slope, place),
+        alpha_(static_cast<float>(args.alpha)),
+        beta_(static_cast<float>(args.beta)),
+        activation_{args.activation} {}
+
+  TESSERA_DEVICE void operator()(Lanes t, i64 i, i64 j, int count) const {
+    t = t * Lanes(alpha_);
+    if (addend_.exists()) t = tile::fma(Lanes(beta_), addend_.load(i, j, count), t);
+    if (bias_.exists()) t = t + bias_.load(i, j, count);
+    if (activation_.kind != Activation::none || slope_.exists()) {
+      const auto both = activation_.both(t);
+      if (slope_.exists()) slope_.store(i, j, count, both.slope);
+      t = both.value;
+    }
+    c_.store(i, j, count, t);
+  }
+
+ private:
+  LaneMatrix c_, addend_, bias_, slope_;
+  float alpha_, beta_;
+  AnyActivation activation_;
+};
+
 /// Products of `args`, whose batch has max_batch_rank dims, on ordinary cores: any types and strides, the sums in f32
 /// or f64.
 void simt_gemm_f32(const GemmArgs& args, Executor& executor);
 void simt_gemm_f64(const GemmArgs& args, Executor& executor);
 void simt_gemm_mixed(const GemmArgs& args, Executor& executor);
 
-/// The same on matrix cores, a and b both of one type. Named after the contiguous dim: n, columns of a row are; t, rows
-/// of a column. `aligned`: a chunk of 16 bytes of an operand is aligned, and wholly inside or outside.
-#define TESSERA_MMA_GEMM(name) void mma_gemm_##name(const GemmArgs& args, bool aligned, Executor& executor);
-TESSERA_MMA_GEMM(f16_nn)
-TESSERA_MMA_GEMM(f16_nt)
-TESSERA_MMA_GEMM(f16_tn)
-TESSERA_MMA_GEMM(f16_tt)
-TESSERA_MMA_GEMM(bf16_nn)
-TESSERA_MMA_GEMM(bf16_nt)
-TESSERA_MMA_GEMM(bf16_tn)
-TESSERA_MMA_GEMM(bf16_tt)
-#undef TESSERA_MMA_GEMM
+/// How a product in tiles is cut.
+struct GemmCut {
+  bool aligned;  // a chunk of 16 bytes of an operand is aligned, and wholly inside or outside
+  bool big;      // tiles of 128 x 128, or 64 x 64
+  int parts;     // of the sums along k; more than one: their sums in f32 lie part_stride elements apart
+  i64 part_depth, part_stride;
+};
+
+/// The same in tiles, both operands of one type: of 16 bits on matrix cores, f32 as it is or rounded to tf32. Named
+/// after the contiguous dim: n, columns of a row are; t, rows of a column.
+#define TESSERA_TILED_GEMM(type)                                                             \
+  void tiled_gemm_##type##_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor); \
+  void tiled_gemm_##type##_nt(const GemmArgs& args, const GemmCut& cut, Executor& executor); \
+  void tiled_gemm_##type##_tn(const GemmArgs& args, const GemmCut& cut, Executor& executor); \
+  void tiled_gemm_##type##_tt(const GemmArgs& args, const GemmCut& cut, Executor& executor);
+TESSERA_TILED_GEMM(f16)
+TESSERA_TILED_GEMM(bf16)
+TESSERA_TILED_GEMM(f32)
+TESSERA_TILED_GEMM(tf32)
+#undef TESSERA_TILED_GEMM
 
 inline i64 batch_count(const GemmArgs& args) {
   i64 batch = 1;

@@ -1,9 +1,9 @@
-#include "gemm_mma.h"
+#include "gemm_tiled.h"
 
 namespace tessera::gpu_kernels {
 
-void mma_gemm_bf16_nn(const GemmArgs& args, bool aligned, Executor& executor) {
-  run_mma<bf16, false, false>(args, aligned, executor);
+void tiled_gemm_bf16_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
+  run_tiled<HalfProduct<bf16>, false, false>(args, cut, executor);
 }
 
 }  // namespace tessera::gpu_kernels

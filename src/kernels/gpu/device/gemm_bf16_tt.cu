@@ -1,9 +1,9 @@
-#include "gemm_mma.h"
+#include "gemm_tiled.h"
 
 namespace tessera::gpu_kernels {
 
-void mma_gemm_bf16_tt(const GemmArgs& args, bool aligned, Executor& executor) {
-  run_mma<bf16, true, true>(args, aligned, executor);
+void tiled_gemm_bf16_tt(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
+  run_tiled<HalfProduct<bf16>, true, true>(args, cut, executor);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -1,9 +1,9 @@
-#include "gemm_mma.h"
+#include "gemm_tiled.h"
 
 namespace tessera::gpu_kernels {
 
-void mma_gemm_f16_nt(const GemmArgs& args, bool aligned, Executor& executor) {
-  run_mma<f16, false, true>(args, aligned, executor);
+void tiled_gemm_f16_nt(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
+  run_tiled<HalfProduct<f16>, false, true>(args, cut, executor);
 }
 
 }  // namespace tessera::gpu_kernels

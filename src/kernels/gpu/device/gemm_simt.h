@@ -1,7 +1,6 @@
 // Matrix products on ordinary cores, for operands of any type and strides.
 #pragma once
 #include "gemm.h"
-#include "loops.h"
 #include "tile/arch/gpu/simt.h"
 
 namespace tessera::gpu_kernels {

@@ -1,7 +1,7 @@
 // The elementwise kernels: functors of tile/kernels/functors.h over operands of any type and strides.
 #pragma once
+#include "kernels/cpu/isa/map_ops.h"
 #include "loops.h"
-#include "tile/kernels/functors.h"
 
 namespace tessera::gpu_kernels {
 
@@ -50,12 +50,81 @@ template <class F, class C>
 TESSERA_DEVICE auto apply(const F& f, const C (&x)[3]) {
   return f(x[0], x[1], x[2]);
 }
+template <class C>
+TESSERA_DEVICE C apply(const tile::op::Where&, const C (&x)[3]) {
+  return x[0] != C(0) ? x[1] : x[2];  // the condition, too, has the compute type
+}
+
+/// Four neighbours of f32, f16 or bf16, as they lie in memory: converted when all operands are under way.
+class RawFloats {
+ public:
+  TESSERA_DEVICE void load(const void* p, Scalar type, i64 i) {
+    if (type == Scalar::f32) {
+      words_ = *reinterpret_cast<const Pack<u32, 4>*>(static_cast<const float*>(p) + i);
+    } else {
+      const auto halves = *reinterpret_cast<const Pack<u32, 2>*>(static_cast<const tile::u16*>(p) + i);
+      words_ = {halves.lane[0], halves.lane[1], 0, 0};
+    }
+  }
+  TESSERA_DEVICE float value(Scalar type, int i) const {
+    if (type == Scalar::f32) return tile::bit_cast<float>(words_.lane[i]);
+    const auto bits = static_cast<tile::u16>(words_.lane[i / 2] >> i % 2 * 16);
+    return type == Scalar::f16 ? static_cast<float>(tile::bit_cast<f16>(bits))
+                               : static_cast<float>(tile::bit_cast<bf16>(bits));
+  }
+
+ private:
+  Pack<u32, 4> words_;
+};
+
+template <class T>
+TESSERA_DEVICE void store_four(void* p, i64 i, const float (&x)[4]) {
+  Pack<T, 4> out;
+  tile::unroll<4>([&](auto j) { out.lane[j] = tile::convert_element<T>(x[j]); });
+  *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(p) + i) = out;
+}
+
+/// Operands of f32, f16 and bf16, each of its own type, four elements at once.
+template <class F, int N>
+TESSERA_DEVICE void map_mixed(const F& f, const MapWork<N>& work) {
+  const int last = work.nest.rank - 1;
+  for (i64 i = first_index(); i < work.nest.total / 4; i += index_step()) {
+    i64 at[N + 1];
+    work.nest.locate(i, 4, at);
+    RawFloats raw[N];
+    float in[N][4], out[4];
+    const auto repeats = [&](int k) { return work.constant[k] || work.nest.strides[k][last] == 0; };
+    tile::unroll<N>([&](auto k) {
+      if (!repeats(k + 1)) raw[k].load(work.data[k + 1], work.type[k + 1], at[k + 1]);
+    });
+    tile::unroll<N>([&](auto k) {
+      if (repeats(k + 1)) {
+        const float one = work.constant[k + 1] ? static_cast<float>(work.value[k + 1])
+                                               : load_as<float>(work.data[k + 1], work.type[k + 1], at[k + 1]);
+        tile::unroll<4>([&](auto j) { in[k][j] = one; });
+      } else {
+        tile::unroll<4>([&](auto j) { in[k][j] = raw[k].value(work.type[k + 1], j); });
+      }
+    });
+    tile::unroll<4>([&](auto j) {
+      float x[N];
+      tile::unroll<N>([&](auto k) { x[k] = in[k][j]; });
+      out[j] = apply(f, x);
+    });
+    if (work.type[0] == Scalar::f32) store_four<float>(work.data[0], at[0], out);
+    else if (work.type[0] == Scalar::f16) store_four<f16>(work.data[0], at[0], out);
+    else store_four<bf16>(work.data[0], at[0], out);
+  }
+}
 
 /// Any types in memory, computed in C.
-template <class F, class C, int N>
+template <class F, class C, int N, bool Mixed>
 TESSERA_KERNEL(256)
 void map_any(const MapWork<N> work) {
   const F f = functor_of<F>(work.scalars);
+  if constexpr (Mixed) {
+    if (work.vectors) return map_mixed(f, work);
+  }
   for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
     i64 at[N + 1];
     work.nest.locate(i, 1, at);
@@ -138,10 +207,17 @@ MapWork<N> map_work(const MapArgs& args, int width) {
   return work;
 }
 
-template <class F, class C, int N>
+/// Mixed: operands in f32, f16 and bf16 are taken four elements at once.
+template <class F, class C, int N, bool Mixed = false>
 void launch_any(const MapArgs& args, Executor& executor) {
-  const auto work = map_work<N>(args, 1);
-  launch("map", map_any<F, C, N>, grid_for(work.nest.total, 256, executor), 256, 0, executor, work);
+  auto work = map_work<N>(args, 4);
+  const auto is_mixed = [&](int k) {
+    const Scalar type = work.type[k];
+    return work.constant[k] || type == Scalar::f32 || type == Scalar::f16 || type == Scalar::bf16;
+  };
+  for (int k = 0; k <= N; ++k) work.vectors = Mixed && work.vectors && is_mixed(k);
+  const i64 items = work.vectors ? work.nest.total / 4 : work.nest.total;
+  launch("map", map_any<F, C, N, Mixed>, grid_for(items, 256, executor), 256, 0, executor, work);
 }
 template <class F, class T, int N>
 void launch_same(const MapArgs& args, Executor& executor) {
@@ -151,32 +227,29 @@ void launch_same(const MapArgs& args, Executor& executor) {
   launch("map", map_same<F, T, N>, grid_for(items, 256, executor), 256, 0, executor, work);
 }
 
-template <class F, int N>
-MapLaunch integer_map(Scalar compute, Scalar) {
-  if (compute == Scalar::i64) return launch_any<F, i64, N>;
-  if (compute == Scalar::i32) return launch_any<F, i32, N>;
-  return nullptr;
-}
-template <class F, int N>
-MapLaunch float_map(Scalar compute, Scalar memory) {
-  if (compute == Scalar::f64) return launch_any<F, double, N>;
-  if (compute != Scalar::f32) return nullptr;
-  if (memory == Scalar::f32) return launch_same<F, float, N>;
-  if (memory == Scalar::f16) return launch_same<F, f16, N>;
-  if (memory == Scalar::bf16) return launch_same<F, bf16, N>;
-  return launch_any<F, float, N>;
-}
-template <class F, int N>
-MapLaunch any_map(Scalar compute, Scalar memory) {
-  if (MapLaunch found = float_map<F, N>(compute, memory)) return found;
-  return integer_map<F, N>(compute, memory);
-}
-/// Results are bool, which map_any stores from the functor's.
-template <class F, int N>
-MapLaunch predicate(Scalar compute) {
-  if (compute == Scalar::f64) return launch_any<F, double, N>;
-  if (compute == Scalar::f32) return launch_any<F, float, N>;
-  return integer_map<F, N>(compute, compute);
+/// The launcher of an op that is in the list.
+template <class List>
+MapLaunch map_in(MapOp op, Scalar compute, Scalar memory) {
+  return List::find(op, [compute, memory](auto entry) -> MapLaunch {
+    using Entry = decltype(entry);
+    using F = typename Entry::Functor;
+    constexpr int inputs = Entry::inputs;
+    constexpr bool packs = Entry::floats && !Entry::to_bool && Entry::op != MapOp::where;
+    if constexpr (packs) {
+      if (compute == Scalar::f32 && memory == Scalar::f32) return launch_same<F, float, inputs>;
+      if (compute == Scalar::f32 && memory == Scalar::f16) return launch_same<F, f16, inputs>;
+      if (compute == Scalar::f32 && memory == Scalar::bf16) return launch_same<F, bf16, inputs>;
+    }
+    if constexpr (Entry::floats) {
+      if (compute == Scalar::f64) return launch_any<F, double, inputs>;
+      if (compute == Scalar::f32) return launch_any<F, float, inputs, packs>;
+    }
+    if constexpr (Entry::integers) {
+      if (compute == Scalar::i64) return launch_any<F, i64, inputs>;
+      if (compute == Scalar::i32) return launch_any<F, i32, inputs>;
+    }
+    return nullptr;
+  });
 }
 
 }  // namespace tessera::gpu_kernels

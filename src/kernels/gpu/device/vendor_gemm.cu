@@ -195,7 +195,8 @@ class Planner {
     auto step = [&](const MatrixArg& m) { return static_cast<i64>(args.batch_rank ? m.batch[0] : 0); };
     const Operand left = transposed_operand(args.b, args.k, args.n), right = transposed_operand(args.a, args.m, args.k);
     const bool wide = args.a.type == Scalar::f64;
-    check(library().cublasLtMatmulDescCreate(&plan.operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+    const auto narrow = args.tf32 && args.a.type == Scalar::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    check(library().cublasLtMatmulDescCreate(&plan.operation, wide ? CUBLAS_COMPUTE_64F : narrow,
                                              wide ? CUDA_R_64F : CUDA_R_32F),
           "describing a product");
     set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);

@@ -12,11 +12,12 @@
 
 #define TESSERA_DEVICE __device__ inline __attribute__((always_inline))
 
-/// A kernel of at most `threads` threads a block: TESSERA_KERNEL(256) void name(...).
+/// A kernel of at most that many threads a block: TESSERA_KERNEL(256) void name(...). On NVIDIA's cards registers are
+/// given out so that TESSERA_KERNEL(256, 2) leaves room for two blocks on a multiprocessor.
 #if defined(__HIP__)
-#define TESSERA_KERNEL(threads) __global__ __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#define TESSERA_KERNEL(threads, ...) __global__ __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #else
-#define TESSERA_KERNEL(threads) __global__ __launch_bounds__(threads)
+#define TESSERA_KERNEL(...) __global__ __launch_bounds__(__VA_ARGS__)
 #endif
 
 TESSERA_TILE_BEGIN

@@ -35,8 +35,10 @@ TESSERA_HD auto matrix(const void* memory, i64 rows, i64 columns, i64 pitch) {
 
 /// A tile of Rows x Depth elements in shared memory, in lines along dimension Along (0: rows, 1: depth). Chunks of 16
 /// bytes are permuted within their line, so that neither reading along the lines nor across them meets a bank twice.
+/// Across lines, 16-bit elements are read as 8 chunks of one column, words as 2 of 4 lines.
 template <class T, int Rows, int Depth, int Along>
 struct SharedTile {
+  using Element = T;
   static constexpr int along = Along;
   static constexpr int chunk = 16 / static_cast<int>(sizeof(T));
   static constexpr int line = Along == 0 ? Rows : Depth;  // elements of one
@@ -48,7 +50,11 @@ struct SharedTile {
   /// Where element (row, k) lies, in elements.
   static constexpr TESSERA_HD int offset(int row, int k) {
     constexpr auto memory = make_strided(tuple(Int<lines>{}, Int<line>{}), tuple(Int<line>{}, Int<1>{}));
-    constexpr auto swizzled = transform(memory, swizzle<0, 1, chunk, spread, 8 / spread>());
+    constexpr bool words = sizeof(T) == 4 && Along == 0;
+    constexpr auto swizzled = [&] {
+      if constexpr (words) return transform(memory, swizzle<0, 1, 2 * chunk, 4, 1>());
+      else return transform(memory, swizzle<0, 1, chunk, spread, 8 / spread>());
+    }();
     return static_cast<int>(Along == 0 ? swizzled.offset({k, row}) : swizzled.offset({row, k}));
   }
 };

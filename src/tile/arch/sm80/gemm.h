@@ -1,15 +1,14 @@
 // Tile GEMM of one block on NVIDIA cards from compute capability 8.0 on: cp.async fills a ring of stages in swizzled
-// shared memory, ldmatrix and mma.sync work on them, fragments are loaded one step ahead.
+// shared memory, cores work on them; what a core holds in fragments is loaded one step ahead.
 #pragma once
-#include "layout.h"
-#include "ptx.h"
+#include "cores.h"
 
 TESSERA_TILE_BEGIN
 namespace sm80 {
 
-/// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float. A and B are views of f16 or bf16: (row,
-/// k), (column, k).
-template <class A, class B, class C>
+/// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float. A and B are views of f16, bf16 or float:
+/// (row, k), (column, k).
+template <class A, class B, class C, Floats Precision = Floats::exact>
 class Gemm {
  public:
   static constexpr Config config = C::config;
@@ -17,12 +16,14 @@ class Gemm {
   using FetchA = Fetch<A, config.tile_m, config.tile_k, config.warps, warp_size>;
   using FetchB = Fetch<B, config.tile_n, config.tile_k, config.warps, warp_size>;
   using T = typename FetchA::T;
-  using Sums = SumLayout<C, Arch::sm80, MmaSync16x8x16::C>;
+  using Core = typename CoreOf<C, typename FetchA::Tile, typename FetchB::Tile, Precision>::type;
+  using Sums = typename Core::Sums;
   static constexpr int stage_size = FetchA::Tile::size + FetchB::Tile::size;
   static constexpr int shared_bytes = config.stages * stage_size * static_cast<int>(sizeof(T));
   static_assert(is_same_v<T, typename FetchB::T>, "tile GEMM: a and b differ in type");
   static_assert(validate(config, {0, 0, 0, sizeof(T)}, Arch::sm80) == Reason::ok, "tile GEMM: see Reason");
-  static_assert(is_conflict_free<FetchA, false>() && is_conflict_free<FetchB, true>(), "tile GEMM: bank conflicts");
+  static_assert(is_conflict_free<FetchA, typename Core::ReadA>() && is_conflict_free<FetchB, typename Core::ReadB>(),
+                "tile GEMM: bank conflicts");
 
   /// Adds the products for k in [begin, end) of the tile at (m, n). Called by all threads of the block, with
   /// `shared_bytes` of shared memory aligned to 128 that nobody uses any more.
@@ -44,26 +45,8 @@ class Gemm {
       wait_copies<config.stages - 2>();
       sync_block();
     };
-    Fragments fragments[2];
-    const auto load = [&](int tile, auto step) {
-      fragments[step % 2].load(shared + tile % config.stages * stage_size, step * 16);
-    };
-
     for (int i = 0; i < config.stages - 1; ++i) fetch();
-    wait();
-    load(0, Int<0>{});
-    for (int tile = 0; tile < tiles; ++tile) {
-      unroll<config.tile_k / 16>([&](auto step) {
-        if constexpr (step + 1 < config.tile_k / 16) {
-          load(tile, Int<step + 1>{});
-        } else {
-          wait();
-          load(tile + 1, Int<0>{});
-        }
-        if constexpr (step == 0) fetch();
-        multiply(fragments[step % 2]);
-      });
-    }
+    multiply(tiles, shared, fetch, wait);
     wait_copies<0>();
     sync_block();
   }
@@ -72,22 +55,42 @@ class Gemm {
   TESSERA_DEVICE float sum(int r) const { return sums_[r]; }
 
  private:
-  struct Fragments {
-    u32 a[Sums::atoms_m][4];
-    u32 b[Sums::atoms_n / 2][4];
+  static constexpr int steps = config.tile_k / Core::step;
 
-    TESSERA_DEVICE void load(const T* stage, int k) {
-      const int warp = thread_in_block() / warp_size, row = Sums::row(warp), column = Sums::column(warp);
-      unroll<Sums::atoms_m>([&](auto i) { read<typename FetchA::Tile, false>(a[i], stage, row + i * 16, k); });
-      unroll<Sums::atoms_n / 2>(
-          [&](auto j) { read<typename FetchB::Tile, true>(b[j], stage + FetchA::Tile::size, column + j * 16, k); });
+  /// All tiles, as they come.
+  template <class FetchNext, class Wait>
+  TESSERA_DEVICE void multiply(int tiles, const T* shared, const FetchNext& fetch, const Wait& wait) {
+    const int warp = thread_in_block() / warp_size, row = Sums::row(warp), column = Sums::column(warp);
+    const auto stage = [&](int tile) { return shared + tile % config.stages * stage_size; };
+    if constexpr (requires { typename Core::Fragments; }) {
+      typename Core::Fragments fragments[2];
+      const auto load = [&](int tile, auto step) {
+        fragments[step % 2].load(stage(tile), stage(tile) + FetchA::Tile::size, row, column, step * Core::step);
+      };
+      wait();
+      load(0, Int<0>{});
+      for (int tile = 0; tile < tiles; ++tile) {
+        unroll<steps>([&](auto step) {
+          if constexpr (step + 1 < steps) {
+            load(tile, Int<step + 1>{});
+          } else {
+            wait();
+            load(tile + 1, Int<0>{});
+          }
+          if constexpr (step == 0) fetch();
+          Core::multiply(fragments[step % 2], sums_);
+        });
+      }
+    } else {
+      for (int tile = 0; tile < tiles; ++tile) {
+        wait();
+        fetch();
+        unroll<steps>([&](auto step) {
+          Core::multiply(stage(tile), stage(tile) + FetchA::Tile::size, row, column, step * Core::step, sums_);
+        });
+      }
     }
-    template <class Tile, bool Right>
-    static TESSERA_DEVICE void read(u32 (&r)[4], const T* tile, int row, int k) {
-      const auto at = thread_coords<MatrixLines<Tile::along, Right>>(thread_in_block() % warp_size);
-      load_matrices<Tile::along == 0>(r, tile + Tile::offset(row + at[0], k + at[1]));
-    }
-  };
+  }
 
   template <class F>
   static TESSERA_DEVICE void copy(F& fetch, T* tile) {
@@ -112,13 +115,6 @@ class Gemm {
       for (int i = 0; i < F::count; ++i) copy_chunk(i);
     }
     fetch.next();
-  }
-
-  TESSERA_DEVICE void multiply(const Fragments& f) {
-    unroll<Sums::atoms_m>([&](auto i) {
-      unroll<Sums::atoms_n>(
-          [&](auto j) { multiply_add<T>(sums_ + (i * Sums::atoms_n + j) * 4, f.a[i], f.b[j / 2] + j % 2 * 2); });
-    });
   }
 
   float sums_[Sums::layout().registers()] = {};

@@ -10,12 +10,13 @@ inline constexpr int warp_size = 32;
 
 /// Where the lanes point ldmatrix to fetch 16 rows x 16 k of a tile: the 8 elements of each lane are a line of one of
 /// four 8x8 matrices, which come in the order of mma's registers: for the left operand rows first, for the right one
-/// (two blocks of 8 columns) k first. Tiles with lines along the rows are transposed on the way.
-template <int Along, bool Right>
+/// (two blocks of 8 columns) k first. Tiles with lines along the rows are transposed on the way. A line of a matrix
+/// holds Line elements: 4 words make 16 rows x 8 k.
+template <int Along, bool Right, int Line = 8>
 struct MatrixLines {
   static constexpr TESSERA_HD auto layout() {
     constexpr auto matrices = Right ? lanes(2, 1) * lanes(1, 2) : lanes(1, 2) * lanes(2, 1);
-    constexpr auto lines = Along == 1 ? lanes(8, 1) * vec(1, 8) : lanes(1, 8) * vec(8, 1);
+    constexpr auto lines = Along == 1 ? lanes(8, 1) * vec(1, Line) : lanes(1, 8) * vec(Line, 1);
     return named("rk", matrices * lines);
   }
 };
@@ -35,16 +36,29 @@ struct RowFragments {
   }
 };
 
-/// Whether no access of the pipeline to this tile, filling it or reading it, meets a bank twice.
-template <class Fetch, bool Right>
+/// Where the lanes find words of a tile that is not read by ldmatrix: the elements of an operand of mma, or (Quads)
+/// four neighbours along the lines for 8 lanes at a time.
+struct Words {
+  static constexpr TESSERA_HD auto layout() { return named("rk", lanes(8, 4)); }
+};
+template <int Along>
+struct Quads {
+  static constexpr TESSERA_HD auto layout() {
+    return named("rk", Along == 1 ? lanes(8, 1) * vec(1, 4) : lanes(8, 1) * vec(4, 1));
+  }
+};
+
+/// Whether no access to this tile, filling it or reading it as Layout says, meets a bank twice.
+template <class Fetch, class Layout>
 constexpr TESSERA_HD bool is_conflict_free() {
   using Tile = typename Fetch::Tile;
+  constexpr int bytes = sizeof(typename Tile::Element);
   const auto offset = [](const auto& c) { return Tile::offset(c[0], c[1]); };
   const auto by_line = [](const auto& c) {
     return Tile::along == 0 ? Tile::offset(c[1], c[0]) : Tile::offset(c[0], c[1]);
   };
-  return bank_use(MatrixLines<Tile::along, Right>::layout(), SharedMemory::nvidia, 2, offset).is_conflict_free() &&
-         bank_use(Fetch::Layout::layout(), SharedMemory::nvidia, 2, by_line).is_conflict_free();
+  return bank_use(Layout::layout(), SharedMemory::nvidia, bytes, offset).is_conflict_free() &&
+         bank_use(Fetch::Layout::layout(), SharedMemory::nvidia, bytes, by_line).is_conflict_free();
 }
 
 }  // namespace sm80

@@ -85,6 +85,21 @@ TESSERA_DEVICE void multiply_add(float* c, const u32* a, const u32* b) {
   }
 }
 
+/// The same for a 16x8 a and an 8x8 b in tf32; see MmaSync16x8x8Tf32.
+TESSERA_DEVICE void multiply_add_tf32(float* c, const u32* a, const u32* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/// A float rounded to the 10 bits of tf32's fraction, to nearest, ties away from zero.
+TESSERA_DEVICE u32 round_tf32(u32 bits) {
+  u32 rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "r"(bits));
+  return rounded;
+}
+
 /// Two elements of 16 bits, the first in the low half.
 template <class T>
 TESSERA_DEVICE u32 pack(float low, float high) {

@@ -1,0 +1,11 @@
+#include "gemm_tiled.h"
+
+#if !defined(__HIP__)  // whose floats take simt_gemm_f32
+namespace tessera::gpu_kernels {
+
+void tiled_gemm_f32_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
+  run_tiled<FloatProduct, false, false>(args, cut, executor);
+}
+
+}  // namespace tessera::gpu_kernels
+#endif
