@@ -5,8 +5,8 @@
 #include <cmath>
 #include <optional>
 
+#include "attention.h"
 #include "cases/cases.h"
-#include "command.h"
 #include "kernels/cpu/isa_select.h"
 #include "kernels/cpu/peak.h"
 #include "ops/op_table.h"
@@ -21,7 +21,9 @@ namespace tessera::app {
 namespace {
 
 struct BenchOptions : CommonOptions {
-  std::string op, dtype = "f32", epilogue = "none", kernel;
+  std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64";
+  bool causal = false;
+  AttentionChoice attention;
   int m = 1024, n = 1024, k = 1024;
   std::vector<int> config;
   double seconds = 2;
@@ -207,6 +209,44 @@ void bench_gemm(const BenchOptions& options) {
   results.write();
 }
 
+// Attention forward and backward, of heads of one shape.
+void bench_attention(const BenchOptions& options) {
+  const DType dtype = dtype_option(options.dtype);
+  const Device device = options.target();
+  const Shape shape = parse_shape(options.shape);
+  if (shape.rank() != 4) throw UsageError("--shape " + options.shape + ": batch, heads, tokens and width of a head");
+  Generator generator(options.seed);
+  const auto random = [&] { return randn(shape, generator).to(dtype).to(device); };
+  const Tensor dy = random();
+  Tensors in{random(), random(), random()};
+  for (Tensor& t : in) t.set_requires_grad();
+  Tensor y;
+  Tensors gradients;
+  std::vector<Candidate> candidates{{"forward", [&] {
+                                       y = Tensor();  // the next result lies where the last one lay
+                                       y = scaled_dot_product_attention(in[0], in[1], in[2],
+                                                                        {.causal = options.causal});
+                                     }}};
+  candidates.push_back({"backward", [&] {
+                          gradients.clear();
+                          gradients = grad({y}, in, {dy}, true);
+                        }});
+  time_interleaved(candidates, options.seconds, device);
+  Results results("bench op sdpa", options);
+  fmt::print("sdpa {} {}{}, attention {}, on {}\n", options.shape, options.dtype, options.causal ? " causal" : "",
+             options.attention.name(),
+             device.is_gpu() ? properties(device).name : fmt::format("{} threads", num_threads()));
+  const double tokens = static_cast<double>(shape[2].value());
+  double flops = 4 * static_cast<double>(in[0].numel()) * tokens * (options.causal ? 0.5 : 1);
+  for (Candidate& candidate : candidates) {
+    const double time = candidate.median(), rate = flops / time * 1e-9;
+    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", candidate.name, rate, time * 1e3);
+    results.add(candidate.name, rate, "GFLOP/s", true);
+    flops *= 2.5;  // five products instead of two
+  }
+  results.write();
+}
+
 Tensors inputs_of(const OpCase& c, DType dtype, Device device, Generator& generator) {
   Tensors in = c.inputs(generator);
   for (Tensor& t : in)
@@ -284,8 +324,10 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
   }
 }
 
-void run(const BenchOptions& options) {
+void run(BenchOptions& options) {
   options.apply();
+  options.attention.apply(options.target());
+  if (options.op == "sdpa") return bench_attention(options);
   if (options.op == "gemm") return options.target().is_gpu() ? bench_gemm_on_gpu(options) : bench_gemm(options);
   std::vector<OpCase> chosen;
   std::string known;
@@ -294,7 +336,7 @@ void run(const BenchOptions& options) {
     if (known.find(std::string(c.op)) == known.npos) known += " " + std::string(c.op);
     if (c.op == options.op || options.op == "all") chosen.push_back(std::move(c));
   }
-  if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm all" + known);
+  if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm sdpa all" + known);
   Results results("bench op " + options.op, options);
   fmt::print("{}\n",
              options.target().is_gpu() ? properties(options.target()).name : fmt::format("{} threads", num_threads()));
@@ -309,7 +351,7 @@ void add_bench(CLI::App& app) {
   command->require_subcommand(1);
   auto* op = command->add_subcommand("op", "Time an operator beside the peers that are installed.");
   auto options = std::make_shared<BenchOptions>();
-  op->add_option("op", options->op, "gemm, or an operator with a benchmark case, or all")->required();
+  op->add_option("op", options->op, "gemm, sdpa, or an operator with a benchmark case, or all")->required();
   op->add_option("--m", options->m, "rows of the product")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   op->add_option("--n", options->n, "columns of the product")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   op->add_option("--k", options->k, "length of the sums")->check(CLI::Range(1, 1 << 20))->capture_default_str();
@@ -322,6 +364,9 @@ void add_bench(CLI::App& app) {
                  "on a GPU: tile m, n and k, warps, stages of a kernel compiled at run time")
       ->delimiter(',')
       ->expected(5);
+  op->add_option("--shape", options->shape, "of sdpa's queries, keys and values")->capture_default_str();
+  op->add_flag("--causal", options->causal, "causal attention, in sdpa");
+  options->attention.add_to(*op);
   op->add_option("--seconds", options->seconds, "time to measure")
       ->check(CLI::Range(0.01, 600.0))
       ->capture_default_str();

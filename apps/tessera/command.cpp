@@ -42,6 +42,20 @@ void CommonOptions::apply() const {
   manual_seed(seed);
 }
 
+Shape parse_shape(const std::string& text) {
+  Shape shape;
+  size_t at = 0;
+  while (at <= text.size()) {
+    size_t x = std::min(text.find('x', at), text.size());
+    std::string digits = text.substr(at, x - at);
+    if (digits.empty() || digits.size() > 12 || digits.find_first_not_of("0123456789") != digits.npos)
+      throw UsageError("bad shape '" + text + "': sizes joined by x, such as 12x1024x64");
+    shape.push_back(std::stoll(digits));
+    at = x + 1;
+  }
+  return shape;
+}
+
 Results::Results(std::string command, const CommonOptions& options) : path_(options.json) {
   object_ = {{"command", std::move(command)},
              {"device", options.device},

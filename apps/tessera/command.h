@@ -7,6 +7,7 @@
 
 #include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/shape.h"
 
 namespace tessera::app {
 
@@ -27,6 +28,9 @@ struct CommonOptions {
   /// The device, which apply() has checked.
   Device target() const { return parse_device(device); }
 };
+
+/// The shape that "12x1024x64" names. Throws UsageError.
+Shape parse_shape(const std::string& text);
 
 /// What was measured, for `--json FILE`: {command, device, threads, results: [{name, value, unit, better}]}.
 class Results {

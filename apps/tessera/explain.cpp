@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "attention.h"
 #include "cases/cases.h"
-#include "command.h"
 #include "core/gpu/backend.h"
 #include "ops/op_table.h"
 
@@ -15,27 +15,13 @@ struct ExplainOptions : CommonOptions {
   std::string op, dtype = "f32";
   std::vector<std::string> shapes;
   bool causal = false;
+  AttentionChoice attention;
 };
 
 std::string full_name(const std::string& op) {
   if (op == "sdpa") return "scaled_dot_product_attention";
   if (op == "gemm") return "matmul";
   return op;
-}
-
-// "12x1024x64"
-Shape parse_shape(const std::string& text) {
-  Shape shape;
-  size_t at = 0;
-  while (at <= text.size()) {
-    size_t x = std::min(text.find('x', at), text.size());
-    std::string digits = text.substr(at, x - at);
-    if (digits.empty() || digits.size() > 12 || digits.find_first_not_of("0123456789") != digits.npos)
-      throw UsageError("bad shape '" + text + "': sizes joined by x, such as 12x1024x64");
-    shape.push_back(std::stoll(digits));
-    at = x + 1;
-  }
-  return shape;
 }
 
 // What a call of an op looks like, after its cases.
@@ -101,9 +87,20 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device de
   fmt::print("{}", explain(call));
 }
 
-void run(const ExplainOptions& options) {
+// Attention's backward for inputs q, k, v and mask.
+void explain_attention_backward(const Tensors& qkvm, const Attrs& attrs, Device device) {
+  const Tensor &q = qkvm[0], &v = qkvm[2];
+  const Shape& s = q.shape();
+  const Tensor y = empty({s[0], s[1], s[2], v.shape()[3]}, q.dtype(), device);
+  const Tensor lse = empty({s[0], s[1], s[2]}, q.dtype() == Float64 ? Float64 : Float32, device);
+  explain_call(find_op("scaled_dot_product_attention_backward"), {y, y, lse, q, qkvm[1], v, qkvm[3]}, attrs, device,
+               "");
+}
+
+void run(ExplainOptions& options) {
   options.apply();
   const Device device = options.target();
+  options.attention.apply(device);
   const Op* op;
   DType dtype;
   try {
@@ -123,6 +120,7 @@ void run(const ExplainOptions& options) {
       if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
     if (!options.shapes.empty()) in = inputs_of(*op, usage, options.shapes, dtype, device);
     explain_call(*op, in, attrs, device, options.shapes.empty() ? usage.first->label : "");
+    if (op->name == "scaled_dot_product_attention") explain_attention_backward(in, attrs, device);
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
@@ -138,6 +136,7 @@ void add_explain(CLI::App& app) {
       ->take_all();
   command->add_option("--dtype", options->dtype, "f32, f64, f16 or bf16")->capture_default_str();
   command->add_flag("--causal", options->causal, "causal attention");
+  options->attention.add_to(*command);
   options->add_to(*command, false);
   command->callback([options] { run(*options); });
 }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "attention.h"
 #include "models/train_gpt.h"
 #include "plot.h"
 #include "tessera/data.h"
@@ -16,6 +17,7 @@ using models::TrainOptions;
 
 struct TrainCommand : TrainingOptions {
   std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
+  AttentionChoice attention;
   TrainOptions options;
   // Hyperparameters that were given on the command line, to be laid over the preset.
   std::vector<std::function<void(TrainOptions&)>> given;
@@ -118,6 +120,7 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
   results.extra()["skipped_steps"] = result.skipped;
   results.extra()["amp"] = c.amp;
   results.extra()["residual"] = c.residual;
+  results.extra()["attention"] = c.attention.name();
   results.write();
 }
 
@@ -144,6 +147,7 @@ void settle(TrainCommand& c) {
   if (c.options.lower_residual && c.residual != c.amp)
     throw UsageError(fmt::format("--residual {0} needs --amp {0}", c.residual));
   c.options.device = c.target();
+  c.attention.apply(c.options.device);
   c.options.report_interval = c.options.device.is_gpu() && !c.stop_after ? 10 : 1;
   c.options.seed = c.seed;
   c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
@@ -225,6 +229,7 @@ void add_train(CLI::App& app) {
          "with --amp: residual stream and norms in f32, or in the dtype of the products (less memory, less exact)")
       ->check(CLI::IsMember({"f32", "bf16", "fp16"}))
       ->capture_default_str();
+  c->attention.add_to(*gpt);
   add_hyperparameters(*gpt, *c);
   c->add_to(*gpt, "the checkpoint and the loss curve");
   gpt->callback([c] { run(*c); });

@@ -87,6 +87,21 @@ KernelList kernels_for(const Op& op, DeviceType device) {
   return list;
 }
 
+// One line for a kernel that was forced, else all the reasons.
+[[noreturn]] static void refuse(const Call& call) {
+  const std::string* name = forced_kernel(call.op);
+  if (!name) throw Error(fmt::format("{}: no kernel takes {}\n{}", call.op.name, describe_inputs(call), explain(call)));
+  std::string there;
+  for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
+    if (*name == kernel.name)
+      throw Error(fmt::format("{}: kernel '{}', which is forced, {}: {}", call.op.name, *name,
+                              sentence(kernel.supports(call)), describe_inputs(call)));
+    there += (there.empty() ? "" : ", ") + std::string(kernel.name);
+  }
+  throw Error(fmt::format("{}: {} has no kernel '{}', which is forced, but {}", call.op.name,
+                          to_string(call_device(call)), *name, there));
+}
+
 const Kernel& pick_kernel(const Call& call) {
   KernelList list = kernels_for(call.op, call_device(call).type);
   if (forced.empty()) {
@@ -96,7 +111,7 @@ const Kernel& pick_kernel(const Call& call) {
     for (const Kernel& kernel : list)
       if (support(kernel, call) == Reason::Ok) return kernel;
   }
-  throw Error(fmt::format("{}: no kernel takes {}\n{}", call.op.name, describe_inputs(call), explain(call)));
+  refuse(call);
 }
 
 std::string explain(const Call& call) {

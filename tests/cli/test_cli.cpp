@@ -31,6 +31,9 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"bench", "op", "gemm", "--dtype", "i64"}), 2, "i64");
   expect_error(run({"bench", "op", "gemm", "--config", "64,64,16"}), 2, "config");
   expect_error(run({"bench", "op", "gemm", "--config", "64,64,16,8,2"}), 2, "on GPUs only");
+  expect_error(run({"bench", "op", "sdpa", "--shape", "12x64"}), 2, "12x64");
+  expect_error(run({"bench", "op", "sdpa", "--attention", "mem-efficient"}), 2, "cpu has flash and math");
+  expect_error(run({"explain", "sdpa", "--attention", "fast"}), 2, "fast");
   expect_error(run({"explain", "nothing"}), 2, "nothing");
   expect_error(run({"explain", "matmul", "3x4", "5x6"}), 2, "[3, 4] x [5, 6]");
   expect_error(run({"explain", "matmul", "3xx4", "4x5"}), 2, "3xx4");
@@ -67,12 +70,25 @@ TEST(Command, BenchesAnOperator) {
                "cannot write");
 }
 
+TEST(Command, BenchesAttention) {
+  Folder folder;
+  Finished f = run({"bench", "op", "sdpa", "--shape", "1x2x33x17", "--causal", "--attention", "math", "--seconds",
+                    "0.02", "--json", folder / "sdpa.json"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  auto json = nlohmann::json::parse(read_file(folder / "sdpa.json"));
+  ASSERT_EQ(json["results"].size(), 2u);
+  for (auto& r : json["results"]) EXPECT_GT(r["value"], 0) << r;
+}
+
 TEST(Command, ExplainsEachKernel) {
   Finished f = run({"explain", "sdpa", "2x4x33x16", "2x4x33x16", "2x4x33x16", "--causal"});
   ASSERT_EQ(f.code, 0) << f.err;
   EXPECT_NE(f.out.find("flash"), std::string::npos);
   EXPECT_NE(f.out.find("math"), std::string::npos);
   EXPECT_NE(f.out.find("-> "), std::string::npos);
+  EXPECT_NE(f.out.find("scaled_dot_product_attention_backward"), std::string::npos);
+  f = run({"explain", "sdpa", "--attention", "math"});
+  EXPECT_NE(f.out.find("another kernel is forced"), std::string::npos) << f.out;
   for (std::vector<std::string> call : {std::vector<std::string>{"layer_norm"},
                                         {"layer_norm", "3x4"},
                                         {"conv2d", "1x3x8x8", "4x3x3x3"},

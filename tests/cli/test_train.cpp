@@ -99,6 +99,18 @@ TEST_F(Train, TrainsInMixedPrecision) {
   expect_error(run(tiny(6) + Words{"--amp", "i32"}), 2, "amp");
 }
 
+TEST_F(Train, TakesTheNamedKernelOfAttention) {
+  for (const char* kernel : {"flash", "math"}) {
+    fs::remove_all(out);
+    Finished f = run(tiny(4) + Words{"--attention", kernel, "--json", folder / "a.json"});
+    ASSERT_EQ(f.code, 0) << f.err;
+    EXPECT_EQ(json("a.json")["attention"], kernel);
+  }
+  expect_error(run(tiny(4) + Words{"--attention", "mem-efficient"}), 2,
+               "--attention mem-efficient: cpu has flash and math");
+  expect_error(run(tiny(4) + Words{"--attention", "slow"}), 2, "slow");
+}
+
 TEST_F(Train, SaysWhichStepsItSkipped) {
   Finished f = run(tiny(30) + Words{"--amp", "fp16", "--init-std", "12", "--clip", "0"});
   ASSERT_EQ(f.code, 0) << f.err;

@@ -140,6 +140,25 @@ inline i64 block_in_grid() { return simulated::block->index; }
 inline void sync_block() {
   simulated::meet(simulated::block->barrier, static_cast<int>(simulated::block->threads.size()), [] {});
 }
+inline void sync_warp() {
+  int nothing = 0;
+  simulated::warp_instruction(nothing, [](int**) {});
+}
+
+inline float fast_exp2(float x) { return std::exp2(x); }
+inline float fast_log2(float x) { return std::log2(x); }
+
+template <class T>
+T from_lane_xor(T x, int mask) {
+  struct Lane {
+    T given, taken;
+    int mask;
+  } self{x, 0, mask};
+  simulated::warp_instruction(self, [](Lane** lanes) {
+    for (int l = 0; l < 32; ++l) lanes[l]->taken = lanes[l ^ lanes[l]->mask]->given;
+  });
+  return self.taken;
+}
 
 namespace sm80 {
 
@@ -236,19 +255,6 @@ inline u32 round_tf32(u32 bits) { return (bits + 0x1000) & ~0x1fffu; }
 template <class T>
 u32 pack(float low, float high) {
   return static_cast<u32>(T(low).bits) | static_cast<u32>(T(high).bits) << 16;
-}
-inline float fast_exp2(float x) { return std::exp2(x); }
-inline float fast_log2(float x) { return std::log2(x); }
-
-inline float from_lane_xor(float x, int mask) {
-  struct Lane {
-    float given, taken;
-    int mask;
-  } self{x, 0, mask};
-  simulated::warp_instruction(self, [](Lane** lanes) {
-    for (int l = 0; l < 32; ++l) lanes[l]->taken = lanes[l ^ lanes[l]->mask]->given;
-  });
-  return self.taken;
 }
 
 }  // namespace sm80

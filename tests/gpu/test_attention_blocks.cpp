@@ -1,11 +1,13 @@
-// The attention kernels of NVIDIA cards, run block by block on a simulated card and compared with float64: forward and
-// both kernels of the backward, odd lengths and widths, masks, shared heads, packed rows.
+// The attention kernels of GPUs, for matrix cores and for ordinary ones, run block by block on a simulated card and
+// compared with float64: forward and both kernels of the backward, odd lengths and widths, masks, shared heads,
+// layouts.
 #define TESSERA_SIMULATED_GPU "../../../../tests/gpu/simulated_sm80.h"
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
+#include "tile/arch/gpu/attention_simt_backward.h"
 #include "tile/arch/sm80/attention_backward.h"
 
 using namespace tessera::tile;
@@ -22,17 +24,23 @@ constexpr bool can_simulate = true;
 std::mt19937 random_numbers(2024);
 float normal() { return std::normal_distribution<float>()(random_numbers); }
 
-/// Heads in memory that nothing else may write to: separate, or side by side in rows as attention_qkv has them.
+/// Where heads lie: each for itself, side by side in rows as attention_qkv has them, or with their columns apart.
+enum class Lie { separate, packed, strided };
+
+/// Heads in memory that nothing else may write to; it is full of NaN but for them.
 template <class T>
 class HeadsInMemory {
  public:
-  HeadsInMemory(i64 batch, i64 heads, i64 rows, i64 width, bool packed, bool random)
-      : lengths_{batch, heads, rows, width}, memory_(batch * rows * (heads * width + 24) + 64) {
-    const i64 pitch = heads * width + 24;
-    const i64 separate[] = {heads * rows * width, rows * width, width, 1}, rowwise[] = {rows * pitch, width, pitch, 1};
-    view_.data = memory_.data() + (16 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 16) % 16 / 2 + 8;
-    std::copy(packed ? rowwise : separate, (packed ? rowwise : separate) + 4, view_.strides);
-    for (T& x : memory_) x.bits = 0x7fff;
+  HeadsInMemory(i64 batch, i64 heads, i64 rows, i64 width, Lie lie, bool random)
+      : lengths_{batch, heads, rows, width}, memory_(batch * rows * (heads * width * 2 + 24) + 64) {
+    const i64 pitch = heads * width + 24, step = rows * width * 2 + 1;
+    const i64 strides[][4] = {{heads * rows * width, rows * width, width, 1},
+                              {rows * pitch, width, pitch, 1},
+                              {heads * step, step, 2, 2 * rows}};
+    const i64 misaligned = (16 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 16) % 16;
+    view_.data = memory_.data() + misaligned / static_cast<i64>(sizeof(T)) + 8;
+    std::copy(strides[static_cast<int>(lie)], strides[static_cast<int>(lie)] + 4, view_.strides);
+    std::memset(static_cast<void*>(memory_.data()), 0xff, memory_.size() * sizeof(T));
     if (random) each([&](T& x) { x = T(normal()); });
   }
   const HeadsView<T>& view() const { return view_; }
@@ -40,13 +48,14 @@ class HeadsInMemory {
     return {view_.data, {view_.strides[0], view_.strides[1], view_.strides[2], view_.strides[3]}};
   }
   double at(i64 b, i64 h, i64 row, i64 column) const {
-    return static_cast<float>(view_.head(b, h)[row * view_.row() + column]);
+    return static_cast<float>(view_.head(b, h)[row * view_.row() + column * view_.column()]);
   }
   bool others_untouched() const {
     std::vector<T> rest = memory_;
     const i64 moved = rest.data() - memory_.data();
-    each([&](T& x) { (&x)[moved].bits = 0x7fff; });
-    return std::all_of(rest.begin(), rest.end(), [](T x) { return x.bits == 0x7fff; });
+    each([&](T& x) { std::memset(static_cast<void*>(&x + moved), 0xff, sizeof(T)); });
+    const auto* bytes = reinterpret_cast<const unsigned char*>(rest.data());
+    return std::all_of(bytes, bytes + rest.size() * sizeof(T), [](unsigned char x) { return x == 0xff; });
   }
 
  private:
@@ -55,7 +64,8 @@ class HeadsInMemory {
     for (i64 b = 0; b < lengths_[0]; ++b)
       for (i64 h = 0; h < lengths_[1]; ++h)
         for (i64 row = 0; row < lengths_[2]; ++row)
-          for (i64 column = 0; column < lengths_[3]; ++column) fn(view_.head(b, h)[row * view_.row() + column]);
+          for (i64 column = 0; column < lengths_[3]; ++column)
+            fn(view_.head(b, h)[row * view_.row() + column * view_.column()]);
   }
   i64 lengths_[4];
   std::vector<T> memory_;
@@ -78,22 +88,48 @@ struct Use {
   i64 batch, heads, kv_heads, queries, keys, width, value_width;
   bool causal = false;
   MaskOf mask = MaskOf::none;
-  bool packed = false;
+  Lie lie = Lie::separate;
   double scale = 0;
 };
 
-template <class T, int Width>
+/// The kernels under test, under one name each.
+template <class Type, int Width>
+struct MatrixCores {
+  using T = Type;
+  using Forward = sm80::ForwardSizes<Width>;
+  using Backward = sm80::BackwardSizes<Width>;
+  static constexpr int threads = sm80::attention_threads;
+  static T* tiles(void* shared) { return static_cast<T*>(shared); }
+  static constexpr auto forward = sm80::attention_forward<T, Width>;
+  static constexpr auto backward_keys = sm80::attention_backward_keys<T, Width>;
+  static constexpr auto backward_queries = sm80::attention_backward_queries<T, Width>;
+};
+template <class Type, int Width>
+struct OrdinaryCores {
+  using T = Type;
+  using Forward = simt::ForwardSizes<Width>;
+  using Backward = simt::BackwardSizes<Width>;
+  static constexpr int threads = simt::attention_threads;
+  static float* tiles(void* shared) { return static_cast<float*>(shared); }
+  static constexpr auto forward = simt::attention_forward<T, Width>;
+  static constexpr auto backward_keys = simt::attention_backward_keys<T, Width>;
+  static constexpr auto backward_queries = simt::attention_backward_queries<T, Width>;
+};
+
+template <class Kernels>
 class Attention {
+  using T = typename Kernels::T;
+
  public:
   explicit Attention(const Use& u)
-      : q(u.batch, u.heads, u.queries, u.width, u.packed, true),
-        k(u.batch, u.kv_heads, u.keys, u.width, u.packed, true),
-        v(u.batch, u.kv_heads, u.keys, u.value_width, u.packed, true),
-        dy(u.batch, u.heads, u.queries, u.value_width, u.packed, true),
-        y(u.batch, u.heads, u.queries, u.value_width, u.packed, false),
-        dq(u.batch, u.heads, u.queries, u.width, u.packed, false),
-        dk(u.batch, u.kv_heads, u.keys, u.width, u.packed, false),
-        dv(u.batch, u.kv_heads, u.keys, u.value_width, u.packed, false),
+      : q(u.batch, u.heads, u.queries, u.width, u.lie, true),
+        k(u.batch, u.kv_heads, u.keys, u.width, u.lie, true),
+        v(u.batch, u.kv_heads, u.keys, u.value_width, u.lie, true),
+        dy(u.batch, u.heads, u.queries, u.value_width, u.lie, true),
+        y(u.batch, u.heads, u.queries, u.value_width, u.lie, false),
+        dq(u.batch, u.heads, u.queries, u.width, u.lie, false),
+        dk(u.batch, u.kv_heads, u.keys, u.width, u.lie, false),
+        dv(u.batch, u.kv_heads, u.keys, u.value_width, u.lie, false),
         added(u.heads * u.keys),
         allowed(u.queries * u.keys),
         lse(u.batch * u.heads * u.queries, NAN),
@@ -108,20 +144,20 @@ class Attention {
   }
 
   void run() {
-    using Forward = sm80::ForwardSizes<Width>;
-    using Backward = sm80::BackwardSizes<Width>;
-    each_block(Forward::blocks(p), Forward::shared_bytes, [&](T* shared) {
-      sm80::attention_forward<T, Width>(p, y.view(), q.input(), k.input(), v.input(), lse.data(), shared);
+    using Forward = typename Kernels::Forward;
+    using Backward = typename Kernels::Backward;
+    each_block(Forward::blocks(p), Forward::shared_bytes, [&](void* shared) {
+      Kernels::forward(p, y.view(), q.input(), k.input(), v.input(), lse.data(), Kernels::tiles(shared));
     });
     const i64 rows = p.batch * p.heads * p.queries;
-    for (i64 i = 0; i < ceil_div(rows, i64(sm80::rows_of_block)); ++i)
-      simulated::run_block(i, 256, [&] { sm80::attention_row_sums<T>(p, dy.input(), y.input(), row_sums.data()); });
-    const sm80::AttentionGradients<T> g{dq.view(), dk.view(), dv.view(),  dy.input(),     q.input(),
-                                        k.input(), v.input(), lse.data(), row_sums.data()};
+    for (i64 i = 0; i < ceil_div(rows, i64(rows_of_block)); ++i)
+      simulated::run_block(i, 256, [&] { attention_row_sums<T>(p, dy.input(), y.input(), row_sums.data()); });
+    const AttentionGradients<T> g{dq.view(), dk.view(), dv.view(),  dy.input(),     q.input(),
+                                  k.input(), v.input(), lse.data(), row_sums.data()};
     each_block(Backward::key_blocks(p), Backward::shared_bytes,
-               [&](T* shared) { sm80::attention_backward_keys<T, Width>(p, g, shared); });
+               [&](void* shared) { Kernels::backward_keys(p, g, Kernels::tiles(shared)); });
     each_block(Backward::query_blocks(p), Backward::shared_bytes,
-               [&](T* shared) { sm80::attention_backward_queries<T, Width>(p, g, shared); });
+               [&](void* shared) { Kernels::backward_queries(p, g, Kernels::tiles(shared)); });
   }
 
   void compare(double limit) const {
@@ -191,7 +227,7 @@ class Attention {
     unsigned char* shared = memory.data() + (128 - reinterpret_cast<std::uintptr_t>(memory.data()) % 128) % 128;
     for (i64 i = 0; i < blocks; ++i) {
       std::fill(memory.begin(), memory.end(), 0xff);
-      simulated::run_block(i, sm80::attention_threads, [&] { fn(reinterpret_cast<T*>(shared)); });
+      simulated::run_block(i, Kernels::threads, [&] { fn(shared); });
       for (int at = 0; at < behind; ++at) ASSERT_EQ(shared[shared_bytes + at], 0xff) << "shared memory, byte " << at;
     }
   }
@@ -203,29 +239,74 @@ class Attention {
   AttentionProblem p;
 };
 
-template <class T, int Width>
+template <class Kernels>
 void expect_close(const Use& use) {
   if (!can_simulate) GTEST_SKIP();
-  Attention<T, Width> attention(use);
+  Attention<Kernels> attention(use);
   attention.run();
-  attention.compare(is_same_v<T, f16> ? 1e-3 : 8e-3);
+  using T = typename Kernels::T;
+  attention.compare(is_same_v<T, float> ? 2e-6 : is_same_v<T, f16> ? 1e-3 : 8e-3);
 }
 
-TEST(AttentionBlocks, OneElement) { expect_close<f16, 32>({1, 1, 1, 1, 1, 8, 8}); }
-TEST(AttentionBlocks, SmallerThanATile) { expect_close<f16, 32>({2, 2, 2, 7, 11, 16, 16}); }
-TEST(AttentionBlocks, PackedRows) { expect_close<f16, 64>({1, 2, 2, 200, 200, 64, 64, true, MaskOf::none, true}); }
-TEST(AttentionBlocks, WidthsBetweenTiles) { expect_close<bf16, 64>({1, 2, 1, 131, 131, 40, 56, true}); }
-TEST(AttentionBlocks, WideSharedHeads) {
-  expect_close<f16, 128>({1, 4, 2, 97, 97, 128, 128, true, MaskOf::none, true});
+TEST(AttentionBlocks, OneElement) { expect_close<MatrixCores<f16, 32>>({1, 1, 1, 1, 1, 8, 8}); }
+TEST(AttentionBlocks, SmallerThanATile) { expect_close<MatrixCores<f16, 32>>({2, 2, 2, 7, 11, 16, 16}); }
+TEST(AttentionBlocks, PackedRows) {
+  expect_close<MatrixCores<f16, 64>>({1, 2, 2, 200, 200, 64, 64, true, MaskOf::none, Lie::packed});
 }
-TEST(AttentionBlocks, CausalWithMoreKeys) { expect_close<f16, 128>({1, 1, 1, 70, 200, 96, 72, true}); }
-TEST(AttentionBlocks, CausalWithMoreQueries) { expect_close<f16, 32>({1, 2, 2, 300, 70, 8, 32, true}); }
-TEST(AttentionBlocks, BooleanMask) { expect_close<f16, 128>({1, 3, 3, 67, 130, 128, 8, false, MaskOf::allowed}); }
-TEST(AttentionBlocks, BooleanMaskCausal) { expect_close<f16, 64>({2, 3, 3, 67, 67, 64, 64, true, MaskOf::allowed}); }
-TEST(AttentionBlocks, AddedMask) { expect_close<f16, 32>({1, 2, 1, 67, 70, 32, 32, false, MaskOf::added}); }
-TEST(AttentionBlocks, AddedMaskCausal) { expect_close<f16, 64>({1, 2, 1, 67, 70, 48, 64, true, MaskOf::added}); }
+TEST(AttentionBlocks, WidthsBetweenTiles) { expect_close<MatrixCores<bf16, 64>>({1, 2, 1, 131, 131, 40, 56, true}); }
+TEST(AttentionBlocks, WideSharedHeads) {
+  expect_close<MatrixCores<f16, 128>>({1, 4, 2, 97, 97, 128, 128, true, MaskOf::none, Lie::packed});
+}
+TEST(AttentionBlocks, CausalWithMoreKeys) { expect_close<MatrixCores<f16, 128>>({1, 1, 1, 70, 200, 96, 72, true}); }
+TEST(AttentionBlocks, CausalWithMoreQueries) { expect_close<MatrixCores<f16, 32>>({1, 2, 2, 300, 70, 8, 32, true}); }
+TEST(AttentionBlocks, BooleanMask) {
+  expect_close<MatrixCores<f16, 128>>({1, 3, 3, 67, 130, 128, 8, false, MaskOf::allowed});
+}
+TEST(AttentionBlocks, BooleanMaskCausal) {
+  expect_close<MatrixCores<f16, 64>>({2, 3, 3, 67, 67, 64, 64, true, MaskOf::allowed});
+}
+TEST(AttentionBlocks, AddedMask) {
+  expect_close<MatrixCores<f16, 32>>({1, 2, 1, 67, 70, 32, 32, false, MaskOf::added});
+}
+TEST(AttentionBlocks, AddedMaskCausal) {
+  expect_close<MatrixCores<f16, 64>>({1, 2, 1, 67, 70, 48, 64, true, MaskOf::added});
+}
 TEST(AttentionBlocks, NegativeScale) {
-  expect_close<f16, 64>({1, 1, 1, 65, 65, 64, 64, false, MaskOf::none, false, -0.2});
+  expect_close<MatrixCores<f16, 64>>({1, 1, 1, 65, 65, 64, 64, false, MaskOf::none, Lie::separate, -0.2});
+}
+
+TEST(AttentionOnOrdinaryCores, OneElement) { expect_close<OrdinaryCores<float, 32>>({1, 1, 1, 1, 1, 1, 1}); }
+TEST(AttentionOnOrdinaryCores, SmallerThanATile) { expect_close<OrdinaryCores<f16, 32>>({2, 2, 2, 7, 11, 17, 5}); }
+TEST(AttentionOnOrdinaryCores, PackedRows) {
+  expect_close<OrdinaryCores<float, 64>>({1, 2, 2, 200, 200, 64, 64, true, MaskOf::none, Lie::packed});
+}
+TEST(AttentionOnOrdinaryCores, StridedColumns) {
+  expect_close<OrdinaryCores<float, 64>>({1, 2, 2, 67, 70, 64, 64, true, MaskOf::none, Lie::strided});
+}
+TEST(AttentionOnOrdinaryCores, OddWidths) { expect_close<OrdinaryCores<bf16, 64>>({1, 2, 1, 131, 131, 33, 47, true}); }
+TEST(AttentionOnOrdinaryCores, WideSharedHeads) {
+  expect_close<OrdinaryCores<float, 128>>({1, 4, 2, 97, 97, 128, 128, true, MaskOf::none, Lie::packed});
+}
+TEST(AttentionOnOrdinaryCores, CausalWithMoreKeys) {
+  expect_close<OrdinaryCores<f16, 128>>({1, 1, 1, 70, 200, 96, 72, true});
+}
+TEST(AttentionOnOrdinaryCores, CausalWithMoreQueries) {
+  expect_close<OrdinaryCores<float, 32>>({1, 2, 2, 300, 70, 8, 32, true});
+}
+TEST(AttentionOnOrdinaryCores, BooleanMask) {
+  expect_close<OrdinaryCores<float, 128>>({1, 3, 3, 67, 130, 80, 8, false, MaskOf::allowed});
+}
+TEST(AttentionOnOrdinaryCores, BooleanMaskCausal) {
+  expect_close<OrdinaryCores<float, 64>>({2, 3, 3, 67, 67, 64, 64, true, MaskOf::allowed});
+}
+TEST(AttentionOnOrdinaryCores, AddedMask) {
+  expect_close<OrdinaryCores<float, 32>>({1, 2, 1, 67, 70, 32, 32, false, MaskOf::added});
+}
+TEST(AttentionOnOrdinaryCores, AddedMaskCausal) {
+  expect_close<OrdinaryCores<bf16, 64>>({1, 2, 1, 67, 70, 48, 64, true, MaskOf::added});
+}
+TEST(AttentionOnOrdinaryCores, NegativeScale) {
+  expect_close<OrdinaryCores<float, 64>>({1, 1, 1, 65, 65, 64, 64, false, MaskOf::none, Lie::separate, -0.2});
 }
 
 }  // namespace

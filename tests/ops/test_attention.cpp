@@ -64,6 +64,19 @@ TEST(Attention, KernelsAgree) {
   }
 }
 
+TEST(Attention, SaysWhichKernelsThereAre) {
+  ForceKernel force("scaled_dot_product_attention", "mem-efficient");
+  const Tensor x = zeros({1, 1, 3, 8});
+  EXPECT_EQ(error_of([=] { scaled_dot_product_attention(x, x, x); }),
+            "scaled_dot_product_attention: cpu has no kernel 'mem-efficient', which is forced, but flash, math");
+  const Tensor wide = zeros({1, 1, 3, 257});
+  ForceKernel flash("scaled_dot_product_attention", "flash");
+  EXPECT_NE(error_of([=] {
+              scaled_dot_product_attention(wide, wide, wide);
+            }).find("kernel 'flash', which is forced, does not take this head dim: f32[1, 1, 3, 257]"),
+            std::string::npos);
+}
+
 TEST(Attention, PackedEqualsSplit) {
   Generator g(2);
   Tensor qkv = normal64({2, 37, 3 * 3 * 8}, g);

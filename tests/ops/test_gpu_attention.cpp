@@ -1,4 +1,4 @@
-// Attention's kernels on a GPU, where there is one: the fused one by name, against float64 on the CPU.
+// Attention's kernels on a GPU, where there is one: each by name, against float64 on the CPU.
 #include "check.h"
 #include "ops/op_table.h"
 #include "tessera/device.h"
@@ -15,16 +15,32 @@ class GpuAttention : public testing::Test {
   }
 };
 
+enum class Mask { None, Bool, Additive };
+
 struct Use {
   Shape q, k, v;
-  bool causal;
+  bool causal = false;
+  Mask mask = Mask::None;
 };
 
+// Additive masks are per head, and exclude some keys; of a boolean one, one query sees nothing.
+Tensor mask_of(const Use& use, Generator& g) {
+  const Dim queries = use.q[2], keys = use.k[2];
+  if (use.mask == Mask::None) return {};
+  if (use.mask == Mask::Additive) {
+    Tensor mask = normal64({use.q[1], Dim(1), keys}, g);
+    return where(gt(mask, full({}, 1.5, Float64)), full({}, -INFINITY, Float64), mask);
+  }
+  Tensor mask = indices({queries, keys}, 3, g).to(DType::Bool);
+  for (int64_t j = 0; j < keys.value(); ++j) mask.data<bool>()[queries.value() / 2 * keys.value() + j] = false;
+  return mask;
+}
+
 // y, dq, dk and dv for a random dy.
-Tensors results(const Tensors& qkv, bool causal) {
+Tensors results(const Tensors& qkv, const Tensor& mask, bool causal) {
   Tensors in = qkv;
   for (Tensor& t : in) t = t.detach().set_requires_grad();
-  Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], {.causal = causal});
+  Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], {.mask = mask, .causal = causal});
   Generator generator(99);
   Tensors out = grad({y}, in, {normal64(y.shape(), generator).to(BFloat16).to(y.dtype()).to(y.device())});
   out.push_back(y.detach());
@@ -32,26 +48,85 @@ Tensors results(const Tensors& qkv, bool causal) {
   return out;
 }
 
+// One kernel, forward and backward, against float64 on the CPU; twice, for it must be deterministic.
+void expect_close(const char* kernel, const Use& use, DType dtype, Generator& g) {
+  Tensors exact, there, whole{normal64(use.q, g), normal64(use.k, g), normal64(use.v, g), mask_of(use, g)};
+  for (const Tensor& t : whole) {
+    const bool floating = t.defined() && t.dtype() != DType::Bool;
+    Tensor narrow = floating ? t.to(dtype) : t;
+    exact.push_back(floating ? narrow.to(Float64) : t);
+    there.push_back(t.defined() ? narrow.to(cuda()) : t);
+  }
+  const Tensor mask = exact[3], mask_there = there[3];
+  exact.resize(3);
+  there.resize(3);
+  const Tensors want = results(exact, mask, use.causal);
+  ForceKernel forward(kForward, kernel), backward(kBackward, kernel);
+  const Tensors got = results(there, mask_there, use.causal), again = results(there, mask_there, use.causal);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const bool is_zero = use.k[2] == Dim(1) && i < 2;  // of one probability nothing can change
+    EXPECT_LE(is_zero ? 0 : relative_error(got[i], want[i]), 4 * tolerance(kForward, dtype))
+        << kernel << " " << name(dtype) << " " << to_string(use.q) << " " << to_string(use.v) << ", result " << i;
+    EXPECT_EQ(got[i].to_vector<float>(), again[i].to_vector<float>()) << kernel << " is not deterministic: " << i;
+  }
+}
+
 TEST_F(GpuAttention, FlashMatchesFloat64) {
   Generator g(5);
-  for (const Use& use : {Use{{2, 3, 257, 64}, {2, 3, 257, 64}, {2, 3, 257, 64}, true},
-                         Use{{1, 4, 129, 128}, {1, 2, 129, 128}, {1, 2, 129, 128}, true},
-                         Use{{2, 2, 5, 8}, {2, 2, 300, 8}, {2, 2, 300, 24}, false},
-                         Use{{1, 2, 300, 96}, {1, 1, 70, 96}, {1, 1, 70, 32}, true},
-                         Use{{1, 1, 1, 40}, {1, 1, 1, 40}, {1, 1, 1, 40}, false}}) {
-    for (DType dtype : {Float16, BFloat16}) {
-      Tensors half = {normal64(use.q, g).to(dtype), normal64(use.k, g).to(dtype), normal64(use.v, g).to(dtype)};
-      Tensors exact, there;
-      for (const Tensor& t : half) exact.push_back(t.to(Float64)), there.push_back(t.to(cuda()));
-      ForceKernel forward(kForward, "flash"), backward(kBackward, "flash");
-      Tensors got = results(there, use.causal), again = results(there, use.causal), want = results(exact, use.causal);
-      for (size_t i = 0; i < got.size(); ++i) {
-        const bool is_zero = use.k[2] == Dim(1) && i < 2;  // of one probability nothing can change
-        EXPECT_LE(is_zero ? 0 : relative_error(got[i], want[i]), 4 * tolerance(kForward, dtype)) << i;
-        EXPECT_EQ(got[i].to_vector<float>(), again[i].to_vector<float>()) << "not deterministic: " << i;
-      }
-    }
+  for (const Use& use :
+       {Use{{2, 3, 257, 64}, {2, 3, 257, 64}, {2, 3, 257, 64}, true},
+        Use{{1, 4, 129, 128}, {1, 2, 129, 128}, {1, 2, 129, 128}, true},
+        Use{{2, 2, 5, 8}, {2, 2, 300, 8}, {2, 2, 300, 24}}, Use{{1, 2, 300, 96}, {1, 1, 70, 96}, {1, 1, 70, 32}, true},
+        Use{{1, 4, 131, 64}, {1, 2, 90, 64}, {1, 2, 90, 64}, false, Mask::Bool},
+        Use{{1, 2, 65, 32}, {1, 2, 131, 32}, {1, 2, 131, 32}, true, Mask::Additive},
+        Use{{1, 1, 1, 40}, {1, 1, 1, 40}, {1, 1, 1, 40}}})
+    for (DType dtype : {Float16, BFloat16}) expect_close("flash", use, dtype, g);
+}
+
+TEST_F(GpuAttention, MemEfficientMatchesFloat64) {
+  Generator g(8);
+  for (const Use& use :
+       {Use{{2, 3, 257, 64}, {2, 3, 257, 64}, {2, 3, 257, 64}, true},
+        Use{{1, 4, 129, 128}, {1, 2, 129, 128}, {1, 2, 129, 128}, true},
+        Use{{2, 2, 5, 7}, {2, 2, 300, 7}, {2, 2, 300, 23}}, Use{{1, 2, 300, 96}, {1, 1, 70, 96}, {1, 1, 70, 33}, true},
+        Use{{1, 6, 131, 127}, {1, 2, 90, 127}, {1, 2, 90, 65}, false, Mask::Bool},
+        Use{{2, 2, 65, 32}, {2, 2, 131, 32}, {2, 2, 131, 32}, true, Mask::Additive},
+        Use{{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}}})
+    for (DType dtype : {Float32, Float16, BFloat16}) expect_close("mem-efficient", use, dtype, g);
+}
+
+TEST_F(GpuAttention, EveryKernelTakesHeadsOf32To128) {
+  Generator g(9);
+  for (int64_t width = 32; width <= 128; width += 8) {
+    const Use use{{1, 2, 70, width}, {1, 1, 67, width}, {1, 1, 67, width}, true};
+    for (const char* kernel : {"flash", "mem-efficient", "math"}) expect_close(kernel, use, Float16, g);
+    expect_close("mem-efficient", use, Float32, g);
   }
+}
+
+// Queries and keys column by column, values as a view with gaps: no copy is made, and none is needed.
+TEST_F(GpuAttention, MemEfficientReadsAnyStrides) {
+  Generator g(10);
+  const Tensor q = normal64({2, 3, 33, 70}, g), k = normal64({2, 3, 33, 90}, g), v = normal64({2, 90, 3, 80}, g);
+  const auto attend = [&](DType dtype, Device device) {
+    const Tensor value = slice(v.to(dtype).to(device).transpose(1, 2), 3, 1, 48);
+    return results({q.to(dtype).to(device).transpose(2, 3), k.to(dtype).to(device).transpose(2, 3), value}, {}, true);
+  };
+  const Tensors want = attend(Float64, cpu());
+  ForceKernel forward(kForward, "mem-efficient"), backward(kBackward, "mem-efficient");
+  const Tensors got = attend(Float32, cuda());
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_LE(relative_error(got[i], want[i]), 4 * tolerance(kForward, Float32)) << i;
+}
+
+TEST_F(GpuAttention, MemEfficientHoldsNoScores) {
+  const Tensor x = ones({1, 2, 2048, 32}, Float32, cuda()).set_requires_grad();
+  ForceKernel forward(kForward, "mem-efficient"), backward(kBackward, "mem-efficient");
+  reset_peak_memory(cuda());
+  const int64_t before = memory_stats(cuda()).allocated;
+  const Tensor y = scaled_dot_product_attention(x, x, x);
+  grad({y}, {x}, {ones(y.shape(), Float32, cuda())});
+  EXPECT_LT(memory_stats(cuda()).peak_allocated - before, 2 * 2048 * 2048 * 4 / 2);
 }
 
 // Scores of heads of 64 with elements of 60 times the usual size do not fit into fp16; no kernel holds them in it.
@@ -62,14 +137,14 @@ TEST_F(GpuAttention, LargeScoresStayFinite) {
   Tensor q = large(), k = large(), v = large();
   NoGrad guard;
   EXPECT_GT(sum(isinf(matmul(q, transpose(k, -2, -1))).to(Int64)).item(), 0);
-  for (const char* kernel : {"flash", "math"}) {
+  for (const char* kernel : {"flash", "mem-efficient", "math"}) {
     ForceKernel force(kForward, kernel);
     Tensor y = scaled_dot_product_attention(q, k, v);
     EXPECT_EQ(sum(logical_not(isfinite(y)).to(Int64)).item(), 0) << kernel;
   }
 }
 
-TEST_F(GpuAttention, FlashSaysWhatItDoesNotTake) {
+TEST_F(GpuAttention, KernelsSayWhatTheyDoNotTake) {
   ForceKernel flash(kForward, "flash");
   auto attend = [](const Tensor& x) { return error_of([=] { scaled_dot_product_attention(x, x, x); }); };
   EXPECT_NE(attend(zeros({1, 1, 3, 8}, Float32, cuda())).find("does not compute in this dtype"), std::string::npos);
@@ -77,6 +152,9 @@ TEST_F(GpuAttention, FlashSaysWhatItDoesNotTake) {
   EXPECT_NE(attend(zeros({1, 1, 3, 136}, Float16, cuda())).find("does not take this head dim"), std::string::npos);
   EXPECT_NE(attend(zeros({1, 1, 8, 3}, Float16, cuda()).transpose(2, 3)).find("needs another memory layout"),
             std::string::npos);
+  ForceKernel other(kForward, "mem-efficient");
+  EXPECT_NE(attend(zeros({1, 1, 3, 8}, Float64, cuda())).find("does not compute in this dtype"), std::string::npos);
+  EXPECT_NE(attend(zeros({1, 1, 3, 129}, Float32, cuda())).find("does not take this head dim"), std::string::npos);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Attention's kernel lists: tiled without the scores in memory, then through them.
+// Attention's kernel lists: tiled without the scores in memory (on GPUs by matrix cores, then on ordinary ones), then
+// through them.
 #include "kernels/cpu/attention_math.h"
 #include "kernels/cpu/tables.h"
 
@@ -30,6 +31,12 @@ AttentionShape shape_of(const AttentionProblem& p) {
   return s;
 }
 
+Reason tiles_take(const AttentionProblem& p, long long widest) {
+  if (p.width > widest || p.value_width > widest) return Reason::HeadDim;
+  bool empty = p.batch == 0 || p.heads == 0 || p.queries == 0 || p.keys == 0 || p.value_width == 0;
+  return empty ? Reason::Shape : Reason::Ok;
+}
+
 #ifdef TESSERA_GPU_KERNELS
 constexpr long long kWidest = 128;
 
@@ -40,36 +47,40 @@ bool has_whole_units(const Heads& h) {
   return whole;
 }
 
-Reason device_takes(const AttentionProblem& p) {
-  if (!attention_table().attention) return Reason::Hardware;
+Reason flash_takes(const AttentionProblem& p) {
+  if (!attention_table().flash) return Reason::Hardware;
   if (p.dtype != Float16 && p.dtype != BFloat16) return Reason::DType;
   if (p.width % 8 != 0 || p.value_width % 8 != 0) return Reason::HeadDim;
   for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
     if (!has_whole_units(h)) return Reason::Layout;
-  return Reason::Ok;
+  return tiles_take(p, kWidest);
+}
+
+Reason mem_efficient_takes(const AttentionProblem& p) {
+  return p.dtype == Float64 ? Reason::DType : tiles_take(p, kWidest);
 }
 #else
-constexpr long long kWidest = 256;
-
-Reason device_takes(const AttentionProblem&) { return Reason::Ok; }
+Reason flash_takes(const AttentionProblem& p) { return tiles_take(p, 256); }
 #endif
 
-Reason flash_takes(const AttentionProblem& p) {
-  if (p.width > kWidest || p.value_width > kWidest) return Reason::HeadDim;
-  bool empty = p.batch == 0 || p.heads == 0 || p.queries == 0 || p.keys == 0 || p.value_width == 0;
-  return empty ? Reason::Shape : device_takes(p);
+template <Reason (*takes)(const AttentionProblem&)>
+Reason supports(const Call& call) {
+  return takes(attention_problem(call));
+}
+template <Reason (*takes)(const AttentionProblem&)>
+Reason supports_backward(const Call& call) {
+  return takes(attention_backward_problem(call));
 }
 
-Reason supports_flash(const Call& call) { return flash_takes(attention_problem(call)); }
-Reason supports_flash_backward(const Call& call) { return flash_takes(attention_backward_problem(call)); }
-
-void flash(const Call& call) {
+template <auto kernel>
+void attention(const Call& call) {
   AttentionProblem p = attention_problem(call);
   void* lse = p.lse->defined() ? p.lse->data_ptr() : nullptr;
-  attention_table().attention({shape_of(p), heads(p.y), heads(p.q), heads(p.k), heads(p.v), lse}, executor());
+  (attention_table().*kernel)({shape_of(p), heads(p.y), heads(p.q), heads(p.k), heads(p.v), lse}, executor());
 }
 
-void flash_backward(const Call& call, Workspace& workspace) {
+template <auto kernel>
+void attention_backward(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_backward_problem(call);
   const void* lse = read_contiguous(workspace, *p.lse, p.compute());
   float* row_sums = nullptr;
@@ -77,9 +88,9 @@ void flash_backward(const Call& call, Workspace& workspace) {
   row_sums = static_cast<float*>(workspace.take(p.batch * p.heads * p.queries * 4));
 #endif
   if (workspace.counting()) return;
-  attention_table().attention_backward({shape_of(p), heads(p.dq), heads(p.dk), heads(p.dv), heads(p.dy), heads(p.q),
-                                        heads(p.k), heads(p.v), heads(p.y), lse, row_sums},
-                                       executor());
+  (attention_table().*kernel)({shape_of(p), heads(p.dq), heads(p.dk), heads(p.dv), heads(p.dy), heads(p.q), heads(p.k),
+                               heads(p.v), heads(p.y), lse, row_sums},
+                              executor());
 }
 
 constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
@@ -87,10 +98,20 @@ constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
   return kernel;
 }
 
-constexpr Kernel forward_list[] = {{.name = "flash", .supports = supports_flash, .run = flash},
-                                   staged_kernel<attention_math>("math")};
-constexpr Kernel backward_list[] = {with_support(staged_kernel<flash_backward>("flash"), supports_flash_backward),
-                                    staged_kernel<attention_math_backward>("math")};
+using Table = AttentionTable;
+constexpr Kernel forward_list[] = {
+    {.name = "flash", .supports = supports<flash_takes>, .run = attention<&Table::flash>},
+#ifdef TESSERA_GPU_KERNELS
+    {.name = "mem-efficient", .supports = supports<mem_efficient_takes>, .run = attention<&Table::mem_efficient>},
+#endif
+    staged_kernel<attention_math>("math")};
+constexpr Kernel backward_list[] = {
+    with_support(staged_kernel<attention_backward<&Table::flash_backward>>("flash"), supports_backward<flash_takes>),
+#ifdef TESSERA_GPU_KERNELS
+    with_support(staged_kernel<attention_backward<&Table::mem_efficient_backward>>("mem-efficient"),
+                 supports_backward<mem_efficient_takes>),
+#endif
+    staged_kernel<attention_math_backward>("math")};
 constexpr KernelTableEntry entries[] = {
     {"scaled_dot_product_attention", forward_list},
     {"scaled_dot_product_attention_backward", backward_list},

@@ -39,11 +39,14 @@ struct AttentionBackwardArgs {
   float* row_sums;  // GPUs: room for [batch, heads, queries]
 };
 
-/// Both null: the device has no such kernels. On GPUs, elements are f16 or bf16, widths multiples of 8 up to 128, and
-/// rows lie in memory as whole units of 16 bytes.
+/// Null: the device has no such kernel. On GPUs, flash takes f16 and bf16, widths that are multiples of 8 up to 128,
+/// and rows that lie in memory as whole units of 16 bytes; mem_efficient f32, too, any widths up to 128 and any
+/// strides.
 struct AttentionTable {
-  void (*attention)(const AttentionArgs& args, Executor& executor);
-  void (*attention_backward)(const AttentionBackwardArgs& args, Executor& executor);
+  void (*flash)(const AttentionArgs& args, Executor& executor);
+  void (*flash_backward)(const AttentionBackwardArgs& args, Executor& executor);
+  void (*mem_efficient)(const AttentionArgs& args, Executor& executor) = nullptr;
+  void (*mem_efficient_backward)(const AttentionBackwardArgs& args, Executor& executor) = nullptr;
 };
 
 #define TESSERA_ATTENTION_TABLE(isa)           \

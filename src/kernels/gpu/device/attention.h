@@ -1,4 +1,5 @@
-// Launches of attention in one type, each direction in a translation unit of its own.
+// Launches of attention in one type: by matrix cores, each direction in a translation unit of its own, and on ordinary
+// cores.
 #pragma once
 #include "gpu.h"
 
@@ -8,5 +9,10 @@ template <class T>
 void launch_attention(const AttentionArgs& args, Executor& executor);
 template <class T>
 void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
+
+template <class T>
+void launch_simt_attention(const AttentionArgs& args, Executor& executor);
+template <class T>
+void launch_simt_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
 
 }  // namespace tessera::gpu_kernels

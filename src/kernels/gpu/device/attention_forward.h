@@ -1,6 +1,7 @@
 // The forward kernel, instantiated per type.
 #pragma once
 #include "attention_launch.h"
+#include "tile/arch/sm80/attention.h"
 
 namespace tessera::gpu_kernels {
 
@@ -18,9 +19,10 @@ void launch_attention(const AttentionArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
   with_width(args.shape, [&](auto width) {
     using Sizes = tile::sm80::ForwardSizes<width>;
-    launch_attention_kernel("attention", attention_forward_kernel<T, width>, Sizes::blocks(p), Sizes::shared_bytes,
-                            executor, p, heads_of<T>(args.y), heads_of<const T>(args.q), heads_of<const T>(args.k),
-                            heads_of<const T>(args.v), static_cast<float*>(args.lse));
+    launch_attention_kernel("attention", attention_forward_kernel<T, width>, Sizes::blocks(p),
+                            tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, heads_of<T>(args.y),
+                            heads_of<const T>(args.q), heads_of<const T>(args.k), heads_of<const T>(args.v),
+                            static_cast<float*>(args.lse));
   });
 }
 

@@ -1,7 +1,7 @@
-// What both directions of attention share: structs of the tile library from those of the table.
+// What all kernels of attention share: structs of the tile library from those of the table.
 #pragma once
 #include "attention.h"
-#include "tile/arch/sm80/attention.h"
+#include "tile/arch/gpu/attention.h"
 
 namespace tessera::gpu_kernels {
 
@@ -31,10 +31,37 @@ void with_width(const AttentionShape& s, const Fn& fn) {
 
 /// launch, where a block may need more shared memory than kernels get unasked.
 template <class... P, class... A>
-void launch_attention_kernel(const char* what, void (*kernel)(P...), i64 blocks, int bytes, Executor& executor,
-                             const A&... args) {
-  TESSERA_RT(FuncSetAttribute)(kernel, TESSERA_RT(FuncAttributeMaxDynamicSharedMemorySize), bytes);
-  launch(what, kernel, blocks, tile::sm80::attention_threads, static_cast<size_t>(bytes), executor, args...);
+void launch_attention_kernel(const char* what, void (*kernel)(P...), i64 blocks, int threads, int bytes,
+                             Executor& executor, const A&... args) {
+  (void)TESSERA_RT(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
+                                     TESSERA_RT(FuncAttributeMaxDynamicSharedMemorySize), bytes);
+  launch(what, kernel, blocks, threads, static_cast<size_t>(bytes), executor, args...);
+}
+
+template <class T>
+TESSERA_KERNEL(256)
+void attention_row_sums_kernel(const tile::AttentionProblem p, const tile::HeadsView<const T> dy,
+                               const tile::HeadsView<const T> y, float* sums) {
+  tile::attention_row_sums<T>(p, dy, y, sums);
+}
+
+/// The tensors of the backward, whose row sums are on their way.
+template <class T>
+tile::AttentionGradients<T> start_backward(const tile::AttentionProblem& p, const AttentionBackwardArgs& args,
+                                           Executor& executor) {
+  const tile::AttentionGradients<T> g{heads_of<T>(args.dq),
+                                      heads_of<T>(args.dk),
+                                      heads_of<T>(args.dv),
+                                      heads_of<const T>(args.dy),
+                                      heads_of<const T>(args.q),
+                                      heads_of<const T>(args.k),
+                                      heads_of<const T>(args.v),
+                                      static_cast<const float*>(args.lse),
+                                      args.row_sums};
+  const i64 blocks = tile::ceil_div(p.batch * p.heads * p.queries, i64(tile::rows_of_block));
+  launch("attention_row_sums", attention_row_sums_kernel<T>, blocks, 256, 0, executor, p, g.dy,
+         heads_of<const T>(args.y), args.row_sums);
+  return g;
 }
 
 }  // namespace tessera::gpu_kernels

@@ -196,16 +196,7 @@ Rows<T> rows_of(const RowArg& arg) {
 
 /// e^x as the hardware has it, to 2^-22 for x in [-1, 0]; double by the library.
 TESSERA_DEVICE double fast_exp(double x) { return tile::exp(x); }
-TESSERA_DEVICE float fast_exp(float x) {
-  x *= 1.44269504f;
-#if defined(__HIP__)
-  return __builtin_amdgcn_exp2f(x);
-#else
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
+TESSERA_DEVICE float fast_exp(float x) { return tile::fast_exp2(x * 1.44269504f); }
 
 TESSERA_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }  // of NaN and a number, the number
 TESSERA_DEVICE double larger(double a, double b) { return ::fmax(a, b); }

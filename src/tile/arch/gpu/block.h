@@ -1,6 +1,7 @@
-// What a thread of a block asks of any GPU: who it is, and to wait for the others. No run-time header is needed.
+// What a thread of a block asks of any GPU: who it is, what its neighbours have, to wait for the others, and fast
+// powers of two. No run-time header is needed.
 #pragma once
-#include "../../base.h"
+#include "../../tile.h"
 
 #if defined(TESSERA_SIMULATED_GPU)
 #include TESSERA_SIMULATED_GPU  // a test's: what this header and ptx.h declare, on the host
@@ -32,12 +33,42 @@ TESSERA_DEVICE void sync_block() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+/// The same for the threads of a warp, of 32 neighbours at least.
+TESSERA_DEVICE void sync_warp() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
+/// Powers and logarithms of two by special hardware, within 2 units in the last place or 2^-22.
+TESSERA_DEVICE float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+TESSERA_DEVICE float fast_log2(float x) { return __builtin_amdgcn_logf(x); }
 #else
 TESSERA_DEVICE int thread_in_block() { return static_cast<int>(threadIdx.x & 1023u); }
 TESSERA_DEVICE i64 block_in_grid() { return blockIdx.x; }
 /// Waits for every thread of the block; what they wrote to shared memory is then visible.
 TESSERA_DEVICE void sync_block() { __syncthreads(); }
+/// The same for the threads of a warp, of 32 neighbours at least.
+TESSERA_DEVICE void sync_warp() { __syncwarp(); }
+
+/// Powers and logarithms of two by special hardware, within 2 units in the last place or 2^-22.
+TESSERA_DEVICE float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TESSERA_DEVICE float fast_log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 #endif
+
+/// The value of lane `lane ^ mask` of this warp.
+template <class T>
+TESSERA_DEVICE T from_lane_xor(T value, int mask) {
+  return detail::from_lane_xor(value, mask);
+}
 
 TESSERA_TILE_END
 

@@ -3,8 +3,7 @@
 // "FlashAttention-2", arXiv:2307.08691). Scores are float; what mma.sync leaves in registers is the left operand of the
 // next product.
 #pragma once
-#include "../../kernels/attention_problem.h"
-#include "../../vec.h"
+#include "../gpu/attention.h"
 #include "layout.h"
 #include "ptx.h"
 
@@ -12,8 +11,6 @@ TESSERA_TILE_BEGIN
 namespace sm80 {
 
 inline constexpr int attention_warps = 4, attention_threads = attention_warps * warp_size;
-inline constexpr float log2_of_e = 1.44269504f, log_of_2 = 0.693147181f;
-TESSERA_DEVICE float minus_infinity() { return bit_cast<float>(0xff800000u); }
 
 // ---- rows of a head: between memory and shared memory, and as operands
 
@@ -62,7 +59,7 @@ using SummedRows = RowOperand<T, Lines, Width, 0, true>;
 /// What a warp computes: 16 * Atoms rows of Columns columns, in the registers of mma.sync.
 template <int Atoms, int Columns>
 struct WarpSums {
-  static constexpr int atoms = Atoms, columns = Columns;
+  static constexpr int rows = attention_warps * 16 * Atoms, columns = Columns;  // of the block's
   float at[Atoms][Columns / 8][4] = {};
 
   /// This thread's first row and column; element r of atom (i, j) is 16 i + 8 (r / 2) rows and 8 j + r % 2 columns on.
@@ -141,52 +138,6 @@ struct WarpSums {
     });
   }
 };
-
-// ---- masks
-
-/// A block of scores: where it begins, and how many queries and keys there are from there on.
-struct ScoreBlock {
-  i64 batch, head, query, key;
-  int queries, keys, diagonal;  // query i of the block sees keys up to i + diagonal
-
-  TESSERA_DEVICE ScoreBlock(const AttentionProblem& p, i64 b, i64 h, i64 q, i64 k)
-      : batch(b),
-        head(h),
-        query(q),
-        key(k),
-        queries(static_cast<int>(min(p.queries - q, far))),
-        keys(static_cast<int>(min(p.keys - k, far))),
-        diagonal(static_cast<int>(p.causal ? max(-far, min(q - k, far)) : far)) {}
-
-  static constexpr i64 far = 1 << 20;
-};
-
-/// Makes products scores, in units of log 2; -inf where a mask, causality or the end of the keys excludes. Scores lie
-/// [query][key], or [key][query] where KeysDown.
-template <bool KeysDown, class T, int Atoms, int Columns>
-TESSERA_DEVICE void finish_scores(WarpSums<Atoms, Columns>& scores, const AttentionProblem& p,
-                                  const ScoreBlock& block) {
-  constexpr int block_keys = KeysDown ? attention_warps * 16 * Atoms : Columns;
-  const float scale = static_cast<float>(p.scale) * log2_of_e;
-  scores.each([&](float& x, int, int) { x *= scale; });
-  if (p.mask.kind != AttentionMask::Kind::none) {
-    const i64* stride = p.mask.strides;
-    const i64 base = block.batch * stride[0] + block.head * stride[1] + block.query * stride[2] + block.key * stride[3];
-    scores.each([&](float& x, int row, int column) {
-      const int query = KeysDown ? column : row, key = KeysDown ? row : column;
-      if (query >= block.queries || key >= block.keys) return;
-      const i64 at = base + query * stride[2] + key * stride[3];
-      if (p.mask.kind == AttentionMask::Kind::added)
-        x = fma(static_cast<float>(static_cast<const T*>(p.mask.data)[at]), log2_of_e, x);
-      else if (!static_cast<const bool*>(p.mask.data)[at]) x = minus_infinity();
-    });
-  }
-  if (block.keys >= block_keys && block.diagonal >= block_keys - 1) return;
-  scores.each([&](float& x, int row, int column) {
-    const int query = KeysDown ? column : row, key = KeysDown ? row : column;
-    if (key >= block.keys || key > query + block.diagonal) x = minus_infinity();
-  });
-}
 
 // ---- forward
 

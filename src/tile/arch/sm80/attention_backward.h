@@ -7,17 +7,6 @@
 TESSERA_TILE_BEGIN
 namespace sm80 {
 
-/// Tensors of the backward. row_sums holds the sums of dy * y over each row, [batch, heads, queries] like lse.
-template <class T>
-struct AttentionGradients {
-  HeadsView<T> dq, dk, dv;
-  HeadsView<const T> dy, q, k, v;
-  const float *lse, *row_sums;
-};
-
-/// What the exponent of a probability is lowered by; a query that sees nothing has an lse of -inf.
-TESSERA_DEVICE float shift_of(float lse) { return lse == minus_infinity() ? 0 : lse * log2_of_e; }
-
 template <int Width>
 struct BackwardSizes {
   static constexpr int own = attention_warps * 16;            // rows of a block: keys, or queries
@@ -154,28 +143,6 @@ TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const 
   const float scale = static_cast<float>(p.scale);
   dq.each([&](float& x, int, int) { x *= scale; });
   dq.store(q_tile, g.dq.head(b, h) + q0 * g.dq.row(), g.dq.row(), p.queries - q0, p.width);
-}
-
-/// Sums of dy * y over rows, 16 lanes a row; called by blocks of 256 threads.
-inline constexpr int rows_of_block = 16;
-template <class T>
-TESSERA_DEVICE void attention_row_sums(const AttentionProblem& p, const HeadsView<const T>& dy,
-                                       const HeadsView<const T>& y, float* sums) {
-  struct alignas(16) Chunk {
-    T lane[8];
-  };
-  const i64 row = block_in_grid() * rows_of_block + thread_in_block() / 16;
-  const i64 count = p.batch * p.heads * p.queries, at = min(row, count - 1);
-  const i64 query = at % p.queries, b = at / p.queries / p.heads, h = at / p.queries % p.heads;
-  const int column = thread_in_block() % 16 * 8;
-  float sum = 0;
-  if (column < p.value_width) {
-    const auto a = *reinterpret_cast<const Chunk*>(dy.head(b, h) + query * dy.row() + column);
-    const auto c = *reinterpret_cast<const Chunk*>(y.head(b, h) + query * y.row() + column);
-    unroll<8>([&](auto i) { sum = fma(static_cast<float>(a.lane[i]), static_cast<float>(c.lane[i]), sum); });
-  }
-  unroll<4>([&](auto i) { sum += from_lane_xor(sum, 8 >> i); });
-  if (row < count && column == 0) sums[row] = sum;
 }
 
 }  // namespace sm80

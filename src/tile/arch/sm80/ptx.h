@@ -110,21 +110,6 @@ TESSERA_DEVICE u32 pack(float low, float high) {
   return both;
 }
 
-/// Powers and logarithms of two by the special function unit, within 2 units in the last place or 2^-22.
-TESSERA_DEVICE float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-TESSERA_DEVICE float fast_log2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-/// The value of lane `lane ^ mask`.
-TESSERA_DEVICE float from_lane_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
-
 }  // namespace sm80
 TESSERA_TILE_END
 
