@@ -93,16 +93,16 @@ struct Use {
 };
 
 /// The kernels under test, under one name each.
-template <class Type, int Width>
+template <class Type, int Width, bool Whole = true>
 struct MatrixCores {
   using T = Type;
   using Forward = sm80::ForwardSizes<Width>;
   using Backward = sm80::BackwardSizes<Width>;
   static constexpr int threads = sm80::attention_threads;
   static T* tiles(void* shared) { return static_cast<T*>(shared); }
-  static constexpr auto forward = sm80::attention_forward<T, Width>;
-  static constexpr auto backward_keys = sm80::attention_backward_keys<T, Width>;
-  static constexpr auto backward_queries = sm80::attention_backward_queries<T, Width>;
+  static constexpr auto forward = sm80::attention_forward<T, Width, Whole>;
+  static constexpr auto backward_keys = sm80::attention_backward_keys<T, Width, Whole>;
+  static constexpr auto backward_queries = sm80::attention_backward_queries<T, Width, Whole>;
 };
 template <class Type, int Width>
 struct OrdinaryCores {
@@ -270,6 +270,10 @@ TEST(AttentionBlocks, AddedMask) {
 }
 TEST(AttentionBlocks, AddedMaskCausal) {
   expect_close<MatrixCores<f16, 64>>({1, 2, 1, 67, 70, 48, 64, true, MaskOf::added});
+}
+TEST(AttentionBlocks, OddWidths) { expect_close<MatrixCores<bf16, 64, false>>({1, 2, 1, 131, 131, 33, 47, true}); }
+TEST(AttentionBlocks, StridedColumns) {
+  expect_close<MatrixCores<f16, 32, false>>({2, 2, 2, 67, 70, 31, 1, true, MaskOf::allowed, Lie::strided});
 }
 TEST(AttentionBlocks, NegativeScale) {
   expect_close<MatrixCores<f16, 64>>({1, 1, 1, 65, 65, 64, 64, false, MaskOf::none, Lie::separate, -0.2});

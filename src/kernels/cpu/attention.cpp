@@ -12,6 +12,21 @@ HeadsArg heads(const Heads& h) {
   return arg;
 }
 
+#ifdef TESSERA_GPU_KERNELS
+// Whether all rows are of halves and lie in memory as whole units of 16 bytes; else why not.
+Reason lies_in_units(const AttentionProblem& p) {
+  if (p.dtype != Float16 && p.dtype != BFloat16) return Reason::DType;
+  if (p.width % 8 != 0 || p.value_width % 8 != 0) return Reason::HeadDim;
+  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv}) {
+    if (!h.data) continue;
+    bool whole = h.strides[3] == 1 && reinterpret_cast<uintptr_t>(h.data) % 16 == 0;
+    for (int d = 0; d < 3; ++d) whole = whole && h.strides[d] % 8 == 0;
+    if (!whole) return Reason::Layout;
+  }
+  return Reason::Ok;
+}
+#endif
+
 AttentionShape shape_of(const AttentionProblem& p) {
   using Mask = AttentionShape::Mask;
   AttentionShape s{};
@@ -28,6 +43,9 @@ AttentionShape shape_of(const AttentionProblem& p) {
   s.mask_kind = !p.mask.data ? Mask::none : p.mask.type == Scalar::boolean ? Mask::allowed : Mask::added;
   s.mask = p.mask.data;
   std::copy(p.mask.strides, p.mask.strides + 4, s.mask_strides);
+#ifdef TESSERA_GPU_KERNELS
+  s.whole_units = lies_in_units(p) == Reason::Ok;
+#endif
   return s;
 }
 
@@ -40,19 +58,9 @@ Reason tiles_take(const AttentionProblem& p, long long widest) {
 #ifdef TESSERA_GPU_KERNELS
 constexpr long long kWidest = 128;
 
-bool has_whole_units(const Heads& h) {
-  if (!h.data) return true;
-  bool whole = h.strides[3] == 1 && reinterpret_cast<uintptr_t>(h.data) % 16 == 0;
-  for (int d = 0; d < 3; ++d) whole = whole && h.strides[d] % 8 == 0;
-  return whole;
-}
-
 Reason flash_takes(const AttentionProblem& p) {
   if (!attention_table().flash) return Reason::Hardware;
-  if (p.dtype != Float16 && p.dtype != BFloat16) return Reason::DType;
-  if (p.width % 8 != 0 || p.value_width % 8 != 0) return Reason::HeadDim;
-  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
-    if (!has_whole_units(h)) return Reason::Layout;
+  if (Reason reason = lies_in_units(p); reason != Reason::Ok) return reason;
   return tiles_take(p, kWidest);
 }
 

@@ -21,6 +21,7 @@ struct AttentionShape {
   enum class Mask : unsigned char { none, allowed /* bool: which keys are seen */, added } mask_kind;
   const void* mask;           // of bool or of `type`
   long long mask_strides[4];  // batch, head, query, key, in elements; 0 broadcasts
+  bool whole_units;           // GPUs: halves whose rows all lie in memory as whole units of 16 bytes
 };
 
 /// lse, [batch, heads, queries] of f32 (f64 with f64), is what the backward needs; it may be null. A query that sees
@@ -39,9 +40,8 @@ struct AttentionBackwardArgs {
   float* row_sums;  // GPUs: room for [batch, heads, queries]
 };
 
-/// Null: the device has no such kernel. On GPUs, flash takes f16 and bf16, widths that are multiples of 8 up to 128,
-/// and rows that lie in memory as whole units of 16 bytes; mem_efficient f32, too, any widths up to 128 and any
-/// strides.
+/// Null: the device has no such kernel. On GPUs, flash takes whole_units; mem_efficient f32, f16 and bf16 at any
+/// strides; both widths up to 128.
 struct AttentionTable {
   void (*flash)(const AttentionArgs& args, Executor& executor);
   void (*flash_backward)(const AttentionBackwardArgs& args, Executor& executor);

@@ -1,36 +1,50 @@
-// Attention's table.
+// Attention's table. Halves go to matrix cores on NVIDIA's cards; where rows do not lie in whole units, through
+// registers.
 #include "attention.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
-#if !defined(__HIP__)  // needs mma.sync
+/// fn(Type<T>) for a type of 16 bits.
+template <class Fn>
+void with_half(Scalar type, const Fn& fn) {
+  if (type == Scalar::f16) return fn(Type<f16>{});
+  if (type == Scalar::bf16) return fn(Type<bf16>{});
+  throw_unsupported("attention in this type");
+}
+
+#if !defined(__HIP__)
 void flash(const AttentionArgs& args, Executor& executor) {
-  if (args.shape.type == Scalar::f16) return launch_attention<f16>(args, executor);
-  if (args.shape.type == Scalar::bf16) return launch_attention<bf16>(args, executor);
-  throw_unsupported("flash attention in other types than f16 and bf16");
+  with_half(args.shape.type, [&](auto type) { launch_attention<typename decltype(type)::type, true>(args, executor); });
 }
 void flash_backward(const AttentionBackwardArgs& args, Executor& executor) {
-  if (args.shape.type == Scalar::f16) return launch_attention_backward<f16>(args, executor);
-  if (args.shape.type == Scalar::bf16) return launch_attention_backward<bf16>(args, executor);
-  throw_unsupported("flash attention in other types than f16 and bf16");
+  with_half(args.shape.type,
+            [&](auto type) { launch_attention_backward<typename decltype(type)::type, true>(args, executor); });
 }
 #endif
 
-template <class Fn>
-void with_simt_type(Scalar type, const Fn& fn) {
-  if (type == Scalar::f32) return fn(Type<float>{});
-  if (type == Scalar::f16) return fn(Type<f16>{});
-  if (type == Scalar::bf16) return fn(Type<bf16>{});
-  throw_unsupported("attention on ordinary cores in other types than f32, f16 and bf16");
-}
 void mem_efficient(const AttentionArgs& args, Executor& executor) {
-  with_simt_type(args.shape.type,
-                 [&](auto type) { launch_simt_attention<typename decltype(type)::type>(args, executor); });
+  if (args.shape.type == Scalar::f32) return launch_simt_attention<float>(args, executor);
+  with_half(args.shape.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+#if defined(__HIP__)
+    launch_simt_attention<T>(args, executor);
+#else
+    args.shape.whole_units ? launch_attention<T, true>(args, executor) : launch_attention<T, false>(args, executor);
+#endif
+  });
 }
 void mem_efficient_backward(const AttentionBackwardArgs& args, Executor& executor) {
-  with_simt_type(args.shape.type,
-                 [&](auto type) { launch_simt_attention_backward<typename decltype(type)::type>(args, executor); });
+  if (args.shape.type == Scalar::f32) return launch_simt_attention_backward<float>(args, executor);
+  with_half(args.shape.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+#if defined(__HIP__)
+    launch_simt_attention_backward<T>(args, executor);
+#else
+    args.shape.whole_units ? launch_attention_backward<T, true>(args, executor)
+                           : launch_attention_backward<T, false>(args, executor);
+#endif
+  });
 }
 
 }  // namespace

@@ -5,9 +5,10 @@
 
 namespace tessera::gpu_kernels {
 
-template <class T>
+/// Whole: args.shape.whole_units.
+template <class T, bool Whole>
 void launch_attention(const AttentionArgs& args, Executor& executor);
-template <class T>
+template <class T, bool Whole>
 void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
 
 template <class T>

@@ -8,28 +8,28 @@ namespace tessera::gpu_kernels {
 template <class T>
 using Gradients = tile::AttentionGradients<T>;
 
-template <class T, int Width>
+template <class T, int Width, bool Whole>
 TESSERA_KERNEL(tile::sm80::attention_threads)
 void attention_keys_kernel(const tile::AttentionProblem p, const Gradients<T> gradients) {
   extern __shared__ __align__(128) char shared[];
-  tile::sm80::attention_backward_keys<T, Width>(p, gradients, reinterpret_cast<T*>(shared));
+  tile::sm80::attention_backward_keys<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
 }
-template <class T, int Width>
+template <class T, int Width, bool Whole>
 TESSERA_KERNEL(tile::sm80::attention_threads)
 void attention_queries_kernel(const tile::AttentionProblem p, const Gradients<T> gradients) {
   extern __shared__ __align__(128) char shared[];
-  tile::sm80::attention_backward_queries<T, Width>(p, gradients, reinterpret_cast<T*>(shared));
+  tile::sm80::attention_backward_queries<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
 }
-template <class T>
+template <class T, bool Whole>
 void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
   const Gradients<T> g = start_backward<T>(p, args, executor);
   with_width(args.shape, [&](auto width) {
     using Sizes = tile::sm80::BackwardSizes<width>;
-    launch_attention_kernel("attention_backward_keys", attention_keys_kernel<T, width>, Sizes::key_blocks(p),
+    launch_attention_kernel("attention_backward_keys", attention_keys_kernel<T, width, Whole>, Sizes::key_blocks(p),
                             tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, g);
-    launch_attention_kernel("attention_backward_queries", attention_queries_kernel<T, width>, Sizes::query_blocks(p),
-                            tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, g);
+    launch_attention_kernel("attention_backward_queries", attention_queries_kernel<T, width, Whole>,
+                            Sizes::query_blocks(p), tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, g);
   });
 }
 

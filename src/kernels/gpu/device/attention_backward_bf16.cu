@@ -3,7 +3,7 @@
 
 namespace tessera::gpu_kernels {
 
-template void launch_attention_backward<bf16>(const AttentionBackwardArgs&, Executor&);
+template void launch_attention_backward<bf16, true>(const AttentionBackwardArgs&, Executor&);
 
 }  // namespace tessera::gpu_kernels
 #endif

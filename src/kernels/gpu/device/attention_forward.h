@@ -5,21 +5,21 @@
 
 namespace tessera::gpu_kernels {
 
-template <class T, int Width>
+template <class T, int Width, bool Whole>
 TESSERA_KERNEL(tile::sm80::attention_threads)
 void attention_forward_kernel(const tile::AttentionProblem p, const tile::HeadsView<T> y,
                               const tile::HeadsView<const T> q, const tile::HeadsView<const T> k,
                               const tile::HeadsView<const T> v, float* lse) {
   extern __shared__ __align__(128) char shared[];
-  tile::sm80::attention_forward<T, Width>(p, y, q, k, v, lse, reinterpret_cast<T*>(shared));
+  tile::sm80::attention_forward<T, Width, Whole>(p, y, q, k, v, lse, reinterpret_cast<T*>(shared));
 }
 
-template <class T>
+template <class T, bool Whole>
 void launch_attention(const AttentionArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
   with_width(args.shape, [&](auto width) {
     using Sizes = tile::sm80::ForwardSizes<width>;
-    launch_attention_kernel("attention", attention_forward_kernel<T, width>, Sizes::blocks(p),
+    launch_attention_kernel("attention", attention_forward_kernel<T, width, Whole>, Sizes::blocks(p),
                             tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, heads_of<T>(args.y),
                             heads_of<const T>(args.q), heads_of<const T>(args.k), heads_of<const T>(args.v),
                             static_cast<float*>(args.lse));

@@ -1,3 +1,4 @@
+#if defined(__HIP__)  // NVIDIA's cards have matrix cores for this type
 #include "attention_simt.h"
 
 namespace tessera::gpu_kernels {
@@ -6,3 +7,4 @@ template void launch_simt_attention<bf16>(const AttentionArgs&, Executor&);
 template void launch_simt_attention_backward<bf16>(const AttentionBackwardArgs&, Executor&);
 
 }  // namespace tessera::gpu_kernels
+#endif
