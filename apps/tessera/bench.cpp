@@ -371,6 +371,7 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(0.01, 600.0))
       ->capture_default_str();
   options->add_to(*op, true);
+  options->add_picks_to(*op);
   op->callback([options] { run(*options); });
 }
 

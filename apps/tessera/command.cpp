@@ -9,6 +9,7 @@
 #include "tessera/device.h"
 #include "tessera/io.h"
 #include "tessera/parallel.h"
+#include "tessera/picks.h"
 #include "tessera/random.h"
 
 namespace tessera::app {
@@ -21,6 +22,12 @@ void CommonOptions::add_to(CLI::App& app, bool measures) {
   app.add_flag("--tf32", tf32, "products of f32 on NVIDIA's cards may round their operands to tf32");
   app.add_option("--seed", seed, "seed of every random draw")->check(CLI::NonNegativeNumber)->capture_default_str();
   if (measures) app.add_option("--json", json, "write the results to this file");
+}
+
+void CommonOptions::add_picks_to(CLI::App& app) {
+  auto* measured = app.add_flag("--tune", tune, "measure the kernels of each new call, and keep what was the fastest");
+  app.add_option("--picks", picks, "use the kernels that this file of --tune names; measure nothing")
+      ->excludes(measured);
 }
 
 void CommonOptions::apply() const {
@@ -40,6 +47,8 @@ void CommonOptions::apply() const {
   if (threads) set_num_threads(threads);
   allow_tf32(tf32);
   manual_seed(seed);
+  if (tune) measure_picks();
+  if (!picks.empty()) pin_picks(picks);
 }
 
 Shape parse_shape(const std::string& text) {

@@ -18,12 +18,15 @@ struct UsageError : Error {
 
 /// --device, --threads, --seed, --tf32 and, where something is measured, --json.
 struct CommonOptions {
-  std::string device = "cpu", json;
+  std::string device = "cpu", json, picks;
   int threads = 0;  // 0: all that this process may use
   bool tf32 = false;
   uint64_t seed = 1337;
+  bool tune = false;
   void add_to(CLI::App& app, bool measures);
-  /// Checks the device and sets threads and seed. Throws UsageError.
+  /// --tune and --picks, for commands that run operators.
+  void add_picks_to(CLI::App& app);
+  /// Checks the device and sets threads, seed and picks. Throws UsageError.
   void apply() const;
   /// The device, which apply() has checked.
   Device target() const { return parse_device(device); }

@@ -7,6 +7,7 @@
 #include "cases/cases.h"
 #include "core/gpu/backend.h"
 #include "ops/op_table.h"
+#include "tessera/ops.h"
 
 namespace tessera::app {
 namespace {
@@ -49,9 +50,10 @@ Usage usage_of(const Op& op, Generator& generator) {
   return usage;
 }
 
-// Tensors of the given shapes, absent ones filled in.
-Tensors inputs_of(const Op& op, const Usage& usage, const std::vector<std::string>& shapes, DType dtype,
-                  Device device) {
+// Tensors of the given shapes, absent ones filled in. Where kernels are measured, they have random elements.
+Tensors inputs_of(const Op& op, const Usage& usage, const ExplainOptions& options, DType dtype, Device device,
+                  Generator& generator) {
+  const std::vector<std::string>& shapes = options.shapes;
   const std::string most = usage.most > usage.least ? fmt::format(" to {}", usage.most) : "";
   if (!usage.list && (shapes.size() < usage.least || shapes.size() > usage.most))
     throw UsageError(
@@ -60,8 +62,10 @@ Tensors inputs_of(const Op& op, const Usage& usage, const std::vector<std::strin
   for (const std::string& text : shapes) {
     const size_t i = std::min(in.size(), usage.example.size() - 1);
     const bool integers = usage.example[i].defined() && !is_floating(usage.example[i].dtype());
-    in.push_back(text == "none" ? Tensor()
-                                : empty(parse_shape(text), integers ? usage.example[i].dtype() : dtype, device));
+    if (text == "none") in.push_back({});
+    else if (integers) in.push_back(zeros(parse_shape(text), usage.example[i].dtype(), device));
+    else if (options.tune) in.push_back(randn(parse_shape(text), generator).to(dtype).to(device));
+    else in.push_back(empty(parse_shape(text), dtype, device));
   }
   if (!usage.list) in.resize(usage.most);
   return in;
@@ -118,7 +122,7 @@ void run(ExplainOptions& options) {
     Tensors in = usage.example;
     for (Tensor& t : in)
       if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
-    if (!options.shapes.empty()) in = inputs_of(*op, usage, options.shapes, dtype, device);
+    if (!options.shapes.empty()) in = inputs_of(*op, usage, options, dtype, device, generator);
     explain_call(*op, in, attrs, device, options.shapes.empty() ? usage.first->label : "");
     if (op->name == "scaled_dot_product_attention") explain_attention_backward(in, attrs, device);
   } catch (const Error& e) {
@@ -138,6 +142,7 @@ void add_explain(CLI::App& app) {
   command->add_flag("--causal", options->causal, "causal attention");
   options->attention.add_to(*command);
   options->add_to(*command, false);
+  options->add_picks_to(*command);
   command->callback([options] { run(*options); });
 }
 

@@ -52,6 +52,7 @@ void add_sample(CLI::App& app) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   c->add_to(*command, false);
+  c->add_picks_to(*command);
   command->callback([c] { run(*c); });
 }
 

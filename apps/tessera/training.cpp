@@ -41,6 +41,7 @@ void TrainingOptions::add_to(CLI::App& app, const std::string& what_is_written) 
       ->capture_default_str();
   app.add_option("--stop-after", stop_after, "save and end after that many steps in all")->check(CLI::PositiveNumber);
   CommonOptions::add_to(app, true);
+  add_picks_to(app);
 }
 
 models::Amp TrainingOptions::precision() const {

@@ -13,6 +13,7 @@
 #include "tessera/ops.h"
 #include "tessera/optim.h"
 #include "tessera/parallel.h"
+#include "tessera/picks.h"
 #include "tessera/random.h"
 #include "tessera/shape.h"
 #include "tessera/stream.h"

@@ -117,6 +117,10 @@ struct KernelTableEntry {
 std::span<const KernelTableEntry> cpu_kernel_table();
 /// One table for every kind of GPU; its kernels ask the plugin of the call's device.
 std::span<const KernelTableEntry> gpu_kernel_table();
+/// What the CPU's kernels run on: "avx2, 2 threads, AMD EPYC 9654".
+std::string cpu_description();
+/// The vendor's libraries behind the kernels of the call's GPU, with their versions: "cublasLt 130100, cudnn 91900".
+std::string gpu_libraries();
 
 /// Where a call's kernel runs: where its inputs lie, or its output if there are none.
 Device call_device(const Call& call);
@@ -134,7 +138,8 @@ class ForceKernel {
   ForceKernel& operator=(const ForceKernel&) = delete;
 };
 
-/// The first kernel of the list that supports the call, or the forced one.
+/// The forced kernel; otherwise the measured one, where picks are used (ops/picks.h), or the first of the list that
+/// supports the call.
 const Kernel& pick_kernel(const Call& call);
 
 /// A line per entry of the list: chosen, or why it was passed over.

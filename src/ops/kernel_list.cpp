@@ -5,6 +5,7 @@
 
 #include "core/op.h"
 #include "ops/op_table.h"
+#include "ops/picks.h"
 
 namespace tessera {
 namespace {
@@ -104,28 +105,40 @@ KernelList kernels_for(const Op& op, DeviceType device) {
 
 const Kernel& pick_kernel(const Call& call) {
   KernelList list = kernels_for(call.op, call_device(call).type);
-  if (forced.empty()) {
-    for (const Kernel& kernel : list)
-      if (!kernel.supports || kernel.supports(call) == Reason::Ok) return kernel;
-  } else {
+  if (!forced.empty() && forced_kernel(call.op)) {
     for (const Kernel& kernel : list)
       if (support(kernel, call) == Reason::Ok) return kernel;
+  } else {
+    if (list.size() > 1 && picks_are_used())
+      if (const Kernel* kernel = picked_kernel(call, list)) return *kernel;
+    for (const Kernel& kernel : list)
+      if (!kernel.supports || kernel.supports(call) == Reason::Ok) return kernel;
   }
   refuse(call);
 }
 
 std::string explain(const Call& call) {
+  KernelList list = kernels_for(call.op, call_device(call).type);
+  Pick pick;
+  const Kernel* chosen = nullptr;
+  if (list.size() > 1 && picks_are_used() && !forced_kernel(call.op)) chosen = picked_kernel(call, list, &pick);
+  const bool by_pick = chosen;
   std::string text;
-  bool chosen = false;
-  for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
-    Reason reason = support(kernel, call);
-    bool first = reason == Reason::Ok && !chosen;
-    chosen |= first;
-    text += fmt::format("{} {:<16} {}\n", first ? "->" : "  ", kernel.name,
-                        first                  ? "chosen"
-                        : reason == Reason::Ok ? "supported, but listed after the chosen one"
-                                               : sentence(reason));
+  for (const Kernel& kernel : list) {
+    const Reason reason = support(kernel, call);
+    if (!chosen && reason == Reason::Ok) chosen = &kernel;
+    text += fmt::format("{} {:<16} {}", &kernel == chosen ? "->" : "  ", kernel.name,
+                        &kernel == chosen      ? (by_pick ? "chosen by measurement" : "chosen")
+                        : reason != Reason::Ok ? sentence(reason)
+                        : by_pick              ? "supported, but not what was picked"
+                                               : "supported, but listed after the chosen one");
+    for (const auto& [name, time] : pick.microseconds)
+      if (name == kernel.name) text += fmt::format(", {:.1f} us", time);
+    text += '\n';
   }
+  if (!pick.when.empty()) text += fmt::format("measured {}\n", pick.when);
+  if (!pick.kernel.empty() && !by_pick)
+    text += fmt::format("ignored: a pick of '{}', which cannot run this\n", pick.kernel);
   return text;
 }
 

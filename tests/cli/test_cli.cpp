@@ -99,6 +99,30 @@ TEST(Command, ExplainsEachKernel) {
   }
 }
 
+TEST(Command, MeasuresPicksAndPinsThem) {
+  Folder folder;
+  setenv("TESSERA_CACHE_DIR", (folder / "cache").c_str(), 1);
+  const Words call{"explain", "conv2d", "3x16x14x14", "16x16x3x3"};
+  const Finished first = run(call + Words{"--tune"}), second = run(call + Words{"--tune"});
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_NE(first.out.find("chosen by measurement, "), std::string::npos) << first.out;
+  EXPECT_EQ(first.out, second.out);  // read from the record, not measured again
+  fs::path record;
+  for (const auto& entry : fs::directory_iterator(folder / "cache/picks"))
+    if (entry.path().extension() == ".jsonl") record = entry.path();
+  const std::string text = read_file(record);
+  EXPECT_EQ(run(call + Words{"--picks", record.string()}).out, first.out);
+  EXPECT_EQ(run({"explain", "conv2d", "--picks", record.string()}).out.find("measurement"), std::string::npos);
+  EXPECT_EQ(read_file(record), text);
+  write_file(folder / "bad", text.substr(0, text.size() - 9));
+  expect_error(run(call + Words{"--picks", folder / "bad"}), 2, "line 2: not a JSON object");
+  expect_error(run(call + Words{"--picks", folder / "missing"}), 2, "missing");
+  expect_error(run(call + Words{"--tune", "--picks", record.string()}), 2, "--picks");
+  EXPECT_EQ(run({"cache", "clear"}).code, 0);
+  EXPECT_FALSE(fs::exists(record));
+  unsetenv("TESSERA_CACHE_DIR");
+}
+
 TEST(Command, ClearsOnlyItsOwnCache) {
   Folder folder;
   setenv("TESSERA_CACHE_DIR", (folder / "cache").c_str(), 1);

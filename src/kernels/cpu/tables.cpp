@@ -1,8 +1,20 @@
 #include "kernels/cpu/tables.h"
 
+#include <fstream>
 #include <vector>
 
+#include "kernels/cpu/isa_select.h"
+
 namespace tessera {
+
+std::string cpu_description() {
+  std::string text = cpu_kernels::isa_name() + (", " + std::to_string(num_threads())) + " threads", line;
+  std::ifstream processors("/proc/cpuinfo");
+  while (std::getline(processors, line))
+    if (line.starts_with("model name") && line.find(": ") != line.npos)
+      return text + ", " + line.substr(line.find(": ") + 2);
+  return text;
+}
 
 std::span<const KernelTableEntry> cpu_kernel_table() {
   using namespace cpu_kernels;

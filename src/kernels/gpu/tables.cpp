@@ -58,6 +58,15 @@ TESSERA_TABLE(StepTable, step)
 
 }  // namespace gpu_kernels
 
+std::string gpu_libraries() {
+  const gpu_kernels::Tables* vendor = gpu_kernels::vendor_tables();
+  std::string text;
+  if (vendor && vendor->vendor_gemm) text += "cublasLt " + std::to_string(vendor->vendor_gemm->version());
+  if (vendor && vendor->vendor_conv)
+    text += (text.empty() ? "cudnn " : ", cudnn ") + std::to_string(vendor->vendor_conv->version());
+  return text;
+}
+
 std::span<const KernelTableEntry> gpu_kernel_table() {
   using namespace gpu_kernels;
   static const std::vector<KernelTableEntry> table = [] {
