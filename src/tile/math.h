@@ -391,10 +391,20 @@ TESSERA_HD V gelu_erf_grad(V x) {
 }
 
 namespace detail {
+/// 1 + e^-u for u = sqrt(8 / pi) (x + 0.044715 x^3) and |x| <= 10, or 19 in double. A float's exponential is taken as a
+/// power of two from the start.
 template <class V>
-TESSERA_HD V gelu_argument(V x) {  // sqrt(8 / pi) (x + 0.044715 x^3)
+TESSERA_HD V one_plus_exp_gelu(V x) {
   using T = element_t<V>;
-  return x * fma(x * x, V(T(1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
+  constexpr bool base_2 = is_same_v<T, float>;
+  constexpr double linear = 1.59576912160573071176 * (base_2 ? 1.442695040888963407 : 1);
+  const V power = x * fma(x * x, V(T(-0.044715 * linear)), V(T(-linear)));
+  if constexpr (base_2) {
+    const V shift(pow2_shift<V>), shifted = power + shift;
+    return V(1.0f) + pow2_parts(shifted, power + (shift - shifted));
+  } else {
+    return V(T(1)) + exp(power);
+  }
 }
 }  // namespace detail
 
@@ -403,9 +413,11 @@ TESSERA_HD V gelu_argument(V x) {  // sqrt(8 / pi) (x + 0.044715 x^3)
 template <class V>
 TESSERA_HD ValueAndSlope<V> gelu_tanh_both(V x) {
   using T = element_t<V>;
-  const V one = V(T(1)), s = sigmoid(detail::gelu_argument(x));
-  const V slope = fma(x * x, V(T(3 * 1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
-  return {x * s, fma(x * slope, s * (one - s), s)};
+  // From here on the result is x, or nearer to 0 than 2e-37.
+  const V one(T(1)), bound(is_same_v<T, float> ? T(10) : T(19)), above = max(x, -bound), inside = min(above, bound);
+  const V s = one / detail::one_plus_exp_gelu(inside);
+  const V slope = fma(inside * inside, V(T(3 * 1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
+  return {above * s, fma(inside * slope, s * (one - s), s)};
 }
 template <class V>
 TESSERA_HD V gelu_tanh(V x) {

@@ -70,6 +70,9 @@ TYPED_TEST(Math, error_function_and_gelu) {
   EXPECT_LT(worst_ulp<TypeParam>(
                 -4, 0, [](TypeParam v) { return tile::gelu_tanh(v); }, fast),
             32);
+  EXPECT_LT(worst_ulp<TypeParam>(
+                -9.9, -4, [](TypeParam v) { return tile::gelu_tanh(v); }, fast),
+            192);
 }
 
 TYPED_TEST(Math, derivatives_match_differences) {
@@ -133,6 +136,15 @@ TYPED_TEST(Math, special_values) {
     EXPECT_NEAR(at(slope, -large), 0, 1e-30);
     EXPECT_EQ(at(slope, large), 1);
   }
+  const auto fast = [](auto v) { return tile::gelu_tanh(v); };
+  const auto fast_slope = [](auto v) { return tile::gelu_tanh_grad(v); };
+  for (double large : {10.0, 10.1, 19.5, 1e13, 1e30, static_cast<double>(INFINITY)}) {
+    EXPECT_NEAR(at(fast, -large), 0, 1e-36);
+    EXPECT_EQ(at(fast, large), static_cast<double>(static_cast<T>(large)));
+    EXPECT_NEAR(at(fast_slope, -large), 0, 1e-34);
+    EXPECT_EQ(at(fast_slope, large), 1);
+  }
+  EXPECT_TRUE(std::isnan(at(fast_slope, NAN)));
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::sin(v); }, INFINITY)));
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::relu(v); }, NAN)));
 }
