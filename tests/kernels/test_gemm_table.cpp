@@ -127,7 +127,8 @@ void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras
   if (extras.in_place) addend = c;
   const Data before = addend;
   GemmArgs args{s.m,   s.n,        s.k,      1,         {s.batch},    a.arg,       b.arg,
-                c.arg, addend.arg, bias.arg, slope.arg, extras.alpha, extras.beta, extras.activation};
+                c.arg, addend.arg, bias.arg, slope.arg, extras.alpha, extras.beta, extras.activation,
+                false, nullptr};
   args.a.data = a.memory.data();
   args.b.data = b.memory.data();
   args.c.data = c.memory.data();
@@ -221,7 +222,7 @@ TEST(gemm_table, halves_into_float_and_broadcast_batches) {
 
 TEST(gemm_table, refuses_types_that_do_not_fit) {
   Data a(Scalar::f64, 1, 2, 2), b(Scalar::f32, 1, 2, 2);
-  GemmArgs args{2, 2, 2, 1, {1}, a.arg, b.arg, a.arg, {}, {}, {}, 1, 0, Activation::none};
+  GemmArgs args{2, 2, 2, 1, {1}, a.arg, b.arg, a.arg, {}, {}, {}, 1, 0, Activation::none, false, nullptr};
   for (const Set& set : sets()) {
     EXPECT_FALSE(set.table->supports(args));
     args.b = a.arg;
@@ -235,7 +236,7 @@ TEST(gemm_table, result_does_not_depend_on_the_schedule) {
   Data a(Scalar::f32, 1, s.m, s.k), b(Scalar::f32, 1, s.k, s.n), first(Scalar::f32, 1, s.m, s.n), c = first;
   for (const Set& set : sets()) {
     for (int trial = 0; trial < 5; ++trial) {
-      GemmArgs args{s.m, s.n, s.k, 1, {1}, a.arg, b.arg, c.arg, {}, {}, {}, 1, 0, Activation::none};
+      GemmArgs args{s.m, s.n, s.k, 1, {1}, a.arg, b.arg, c.arg, {}, {}, {}, 1, 0, Activation::none, false, nullptr};
       args.a.data = a.memory.data();
       args.b.data = b.memory.data();
       args.c.data = (trial == 0 ? first : c).memory.data();
