@@ -13,7 +13,10 @@ ConvModel::ConvModel(int64_t layers, int64_t width, Generator& generator)
 
 Tensor ConvModel::operator()(const Tensor& x) const {
   Tensor h = x;
-  for (size_t i = 0; i < convs.size(); ++i) h = norms[i](convs[i](h), Activation::Relu);
+  for (size_t i = 0; i < convs.size(); ++i) {
+    h = convs[i](h);  // frees what it was
+    h = norms[i](h, Activation::Relu);
+  }
   return out(h);
 }
 

