@@ -43,7 +43,8 @@ std::vector<std::filesystem::path> candidates(const char* name) {
   if (const char* folder = std::getenv("TESSERA_PLUGIN_DIR"); folder && *folder)
     return {std::filesystem::path(folder) / name};
   auto folder = own_folder();
-  return {folder / name, folder.parent_path() / "lib" / name, folder.parent_path() / TESSERA_LIBDIR / name};
+  const auto above = folder.parent_path();  // of bin/ in an installation, of examples/ in a build
+  return {folder / name, above / name, above / "lib" / name, above / TESSERA_LIBDIR / name};
 }
 
 const Plugin* load(DeviceType type, std::string& why_not) {
