@@ -2,7 +2,6 @@
 #include <optional>
 
 #include "check.h"
-#include "core/debug.h"
 #include "core/gpu_check.h"
 #include "core/op.h"
 #include "tessera/stream.h"
@@ -217,7 +216,15 @@ class GpuConvolutions : public GpuProducts {
     };
   }
 
-  void compare(const ConvCase& c, DType dtype, bool channels_last) {
+  /// All three by the named kernel.
+  struct By {
+    ForceKernel forward, images, filters;
+    explicit By(const char* kernel)
+        : forward("conv2d", kernel), images("conv2d_input_grad", kernel), filters("conv2d_weight_grad", kernel) {}
+  };
+
+  /// By `kernel`, or by what the lists choose for null.
+  void compare(const ConvCase& c, DType dtype, bool channels_last, const char* kernel) {
     const Tensor bias = values({c.weight[0].value()}, dtype);
     Tensors wide = {values(c.x, dtype), values(c.weight, dtype)}, near;
     for (Tensor& t : wide) {
@@ -226,11 +233,13 @@ class GpuConvolutions : public GpuProducts {
       near.push_back(there.detach().set_requires_grad());
       t = t.detach().set_requires_grad();
     }
-    const Tensor want = conv2d(wide[0], wide[1], bias, c.options);
+    const Tensor want = conv2d(wide[0], wide[1], bias, c.options), weights = values(want.shape(), dtype);
+    const Tensors want_grads = grad({want}, wide, {weights});
+    std::optional<By> forced;
+    if (kernel) forced.emplace(kernel);
     const Tensor got = conv2d(near[0], near[1], there(bias, dtype), c.options);
     EXPECT_LE(relative_error(got.detach().to(cpu()).to(Float64), want), 2 * limit(dtype)) << name(dtype);
-    const Tensor weights = values(want.shape(), dtype);
-    const Tensors got_grads = grad({got}, near, {there(weights, dtype)}), want_grads = grad({want}, wide, {weights});
+    const Tensors got_grads = grad({got}, near, {there(weights, dtype)});
     for (int i = 0; i < 2; ++i)
       EXPECT_LE(relative_error(got_grads[i].to(cpu()).to(Float64), want_grads[i]), 4 * limit(dtype))
           << name(dtype) << (i ? " weight " : " x ") << to_string(c.x) << to_string(c.weight);
@@ -239,15 +248,10 @@ class GpuConvolutions : public GpuProducts {
 
 TEST_F(GpuConvolutions, AndTheirGradients) {
   for (DType dtype : float_types)
-    for (bool channels_last : {false, true})
-      for (const ConvCase& c : cases()) compare(c, dtype, channels_last);
+    for (const ConvCase& c : cases())
+      for (const char* kernel : {static_cast<const char*>(nullptr), "implicit_gemm"})
+        for (bool channels_last : {false, true}) compare(c, dtype, channels_last, kernel);
 }
-
-/// All three by the vendor's library.
-struct ByVendor {
-  ForceKernel forward{"conv2d", "vendor"}, images{"conv2d_input_grad", "vendor"},
-      filters{"conv2d_weight_grad", "vendor"};
-};
 
 class VendorConvolutions : public GpuConvolutions {
  protected:
@@ -255,7 +259,7 @@ class VendorConvolutions : public GpuConvolutions {
     GpuConvolutions::SetUp();
     if (IsSkipped()) return;
     NoGrad guard;
-    ByVendor forced;
+    const By vendor("vendor");
     try {
       conv2d(there(values({1, 8, 8, 8}, Float16), Float16), there(values({8, 8, 3, 3}, Float16), Float16));
     } catch (const Error& error) {
@@ -265,22 +269,19 @@ class VendorConvolutions : public GpuConvolutions {
 };
 
 TEST_F(VendorConvolutions, AndTheirGradients) {
-  poison_allocations(true);
   int refused = 0;
   for (DType dtype : {Float32, Float16, BFloat16})
     for (const ConvCase& c : cases()) try {
-        ByVendor forced;
-        compare(c, dtype, false);
+        compare(c, dtype, false, "vendor");
       } catch (const Error& error) {
         EXPECT_NE(std::string(error.what()).find("does not take these shapes"), std::string::npos) << error.what();
         ++refused;
       }
-  poison_allocations(false);
   EXPECT_LE(refused, 3);
 }
 
 TEST_F(VendorConvolutions, AreTheSameEachTimeAndInGraphs) {
-  ByVendor forced;
+  const By vendor("vendor");
   const Tensor x = there(values({4, 48, 20, 20}, Float16), Float16).set_requires_grad();
   const Tensor weight = there(values({64, 48, 3, 3}, Float16), Float16).set_requires_grad();
   const Tensor weights = there(values({4, 64, 18, 18}, Float16), Float16);

@@ -256,19 +256,20 @@ void avg_pool2d_backward(const Call& call) {
 }
 
 #ifdef TESSERA_GPU_KERNELS
-// The vendor's convolutions are not faster by any measurement yet, and stand behind ours.
+// On an H200, 64 -> 64 and 256 -> 256 channels and 3x3 windows, in each direction: the vendor's take 0.007 to 0.05 of
+// our implicit product's time in f16, 0.09 to 0.63 in f32.
 constexpr Kernel conv2d_list[] = {
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
-    staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward), staged_kernel<conv2d_gemm>("implicit_gemm"),
-    vendor_kernel<ConvPart::forward>};
+    staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward), vendor_kernel<ConvPart::forward>,
+    staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
-    staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
-    staged_kernel<input_grad_gemm>("implicit_gemm"), vendor_kernel<ConvPart::images>};
+    staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad), vendor_kernel<ConvPart::images>,
+    staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
-    staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
-    staged_kernel<weight_grad_gemm>("implicit_gemm"), vendor_kernel<ConvPart::filters>};
+    staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad), vendor_kernel<ConvPart::filters>,
+    staged_kernel<weight_grad_gemm>("implicit_gemm")};
 #else
 constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
                                   staged_kernel<conv2d_gemm>("implicit_gemm")};
