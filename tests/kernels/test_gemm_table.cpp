@@ -126,9 +126,8 @@ void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras
   bias.arg.row = bias.arg.batch[0] = 0;
   if (extras.in_place) addend = c;
   const Data before = addend;
-  GemmArgs args{s.m,   s.n,        s.k,      1,         {s.batch},    a.arg,       b.arg,
-                c.arg, addend.arg, bias.arg, slope.arg, extras.alpha, extras.beta, extras.activation,
-                false, nullptr};
+  GemmArgs args{s.m,      s.n,       s.k,          1,           {s.batch},         a.arg, b.arg,  c.arg, addend.arg,
+                bias.arg, slope.arg, extras.alpha, extras.beta, extras.activation, false, nullptr};
   args.a.data = a.memory.data();
   args.b.data = b.memory.data();
   args.c.data = c.memory.data();

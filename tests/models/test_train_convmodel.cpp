@@ -87,16 +87,14 @@ TEST(TrainConvModel, AGpuTrainsAsTheCpu) {
     for (int64_t size : {19, 64}) {
       ConvModelOptions o = small(amp);
       o.size = size;
-      o.steps = 10;  // further on, rounding has grown
+      o.steps = 10;  // further on, Adam has made whole steps of what is rounding in small gradients
       const auto want = losses(train_convmodel(o));
       o.device = gpu();
       o.report_interval = 5;
       const auto got = losses(train_convmodel(o));
       ASSERT_EQ(got.size(), want.size());
-      // Adam makes whole steps of what is rounding in small gradients, so that later losses drift apart.
-      for (size_t i = 0; i < 12; ++i)
+      for (size_t i = 0; i < want.size(); ++i)
         EXPECT_NEAR(got[i], want[i], (amp == Amp::Off ? 5e-3 : 5e-2) * want[i]) << name(amp) << " step " << i;
-      EXPECT_NEAR(got.back(), want.back(), 0.2 * want.back()) << name(amp);
     }
 }
 
