@@ -41,8 +41,13 @@ TESSERA_DEVICE void sync_warp() {
 }
 
 /// Powers and logarithms of two by special hardware, within 2 units in the last place or 2^-22.
+#if __has_builtin(__builtin_amdgcn_exp2f)
 TESSERA_DEVICE float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 TESSERA_DEVICE float fast_log2(float x) { return __builtin_amdgcn_logf(x); }
+#else  // clang before 17, as in hipRTC 5
+TESSERA_DEVICE float fast_exp2(float x) { return __builtin_exp2f(x); }
+TESSERA_DEVICE float fast_log2(float x) { return __builtin_log2f(x); }
+#endif
 #else
 TESSERA_DEVICE int thread_in_block() { return static_cast<int>(threadIdx.x & 1023u); }
 TESSERA_DEVICE i64 block_in_grid() { return blockIdx.x; }
