@@ -1,5 +1,5 @@
-// Order of work on GPUs: streams, events, captured graphs, page-locked memory. On the CPU all of them are empty: work
-// is done when a call returns.
+// Order of work on GPUs: streams, events, captured graphs, page-locked memory. On the CPU streams and events
+// are empty, since work is done when a call returns; there is nothing to capture or to time, which is an error.
 #pragma once
 #include <functional>
 #include <memory>
@@ -61,7 +61,8 @@ class Event {
 /// Says that work queued on `stream` uses `tensor`: its memory is not handed out again before that work is done.
 void record_stream(const Tensor& tensor, const Stream& stream);
 
-/// Page-locked host memory, from which copies to `device` and back run while the host goes on. On the CPU: `empty`.
+/// Page-locked host memory, from which copies to `device` run while the host goes on; a copy to the host waits. On the
+/// CPU: `empty`.
 Tensor empty_pinned(const Shape& shape, DType dtype, Device device);
 
 /// Work that was queued once and is replayed with one call: the same kernels on the same memory.
