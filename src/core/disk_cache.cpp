@@ -123,27 +123,25 @@ std::optional<std::string> DiskCache::find(const std::string& key) const {
   return std::string(*content);
 }
 
-// Makes the folders. A folder that others filled is not taken over: clearing the cache would empty it.
-bool DiskCache::open(std::string& why_not) const {
-  why_not = "set TESSERA_CACHE_DIR or HOME";
-  if (root_.empty()) return false;
+std::string open_cache_folder(const fs::path& root, const char* name) {
+  if (root.empty()) return "set TESSERA_CACHE_DIR or HOME";
   std::error_code error;
-  if (!fs::exists(root_ / cache_mark, error)) {
-    const bool fresh = fs::create_directories(root_, error);
-    why_not = root_.string() + ": " + (error ? error.message() : "holds files, but not of tessera");
-    if (error || (!fresh && !fs::is_empty(root_, error) && !fs::exists(root_ / cache_mark, error))) return false;
-    if (fresh) fs::permissions(root_, fs::perms::owner_all, error);
-    write_file(root_ / cache_mark, "");
+  if (!fs::exists(root / cache_mark, error)) {
+    const bool fresh = fs::create_directories(root, error);
+    if (error) return root.string() + ": " + error.message();
+    if (!fresh && !fs::is_empty(root, error) && !fs::exists(root / cache_mark, error))
+      return root.string() + ": holds files, but not of tessera";
+    if (fresh) fs::permissions(root, fs::perms::owner_all, error);
+    write_file(root / cache_mark, "");
   }
-  fs::create_directory(folder_, error);
-  why_not = folder_.string() + ": " + error.message();
-  return !error;
+  fs::create_directory(root / name, error);
+  return error ? (root / name).string() + ": " + error.message() : "";
 }
 
 void DiskCache::keep(const std::string& key, std::string_view content) const {
   if (content.size() + sizeof(Header) > limit_) return;
-  std::string why_not;
-  if (!open(why_not)) return say_once(why_not);
+  if (const std::string why_not = open_cache_folder(root_, folder_.filename().c_str()); !why_not.empty())
+    return say_once(why_not);
   static std::atomic<int> count{0};
   const fs::path temporary = folder_ / fmt::format("{}.{}.{}.tmp", key, getpid(), count++);
   std::error_code error;

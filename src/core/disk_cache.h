@@ -15,6 +15,10 @@ std::filesystem::path cache_folder();
 /// The file that marks a cache folder as ours: only then may what lies in it be removed.
 inline constexpr const char* cache_mark = "tessera-cache";
 
+/// Makes the folder `name` of a cache folder, and marks that as ours. Says why not, or nothing. A folder that others
+/// filled is not taken over: clearing the cache would empty it.
+std::string open_cache_folder(const std::filesystem::path& root, const char* name);
+
 /// 32 hex digits that depend on every byte of every part, and on where parts end.
 std::string cache_key(std::initializer_list<std::string_view> parts);
 
@@ -33,7 +37,6 @@ class DiskCache {
   void keep(const std::string& key, std::string_view content) const;
 
  private:
-  bool open(std::string& why_not) const;
   void trim() const;
 
   std::filesystem::path root_, folder_;

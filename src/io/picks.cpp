@@ -113,8 +113,8 @@ class Measured final : public PickBook {
   void keep(Device device, const std::string& call, const Pick& pick) override {
     try {
       const std::string path = picks_file(device);
-      fs::create_directories(fs::path(path).parent_path());
-      if (const fs::path mark = cache_folder() / cache_mark; !fs::exists(mark)) write_file(mark.string(), "");
+      if (const std::string why_not = open_cache_folder(cache_folder(), "picks"); !why_not.empty())
+        throw Error(why_not);
       const Lock lock(path + ".lock");
       PicksFile file = here(device);
       try {

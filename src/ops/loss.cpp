@@ -124,10 +124,22 @@ const Op cross_entropy_backward_ = {.name = "cross_entropy_backward_",
                                     .reference = cross_entropy_backward_reference,
                                     .in_place = true};
 
+// Whether elements lie in order and apart, as those of a dense tensor or of padded rows do, and expanded ones do not.
+bool is_free_of_overlap(const Tensor& t) {
+  int64_t end = 1;
+  for (int64_t d = t.dim(); d-- > 0;) {
+    if (t.size(d) == 1) continue;
+    const int64_t stride = t.strides()[static_cast<size_t>(d)];
+    if (stride < end) return false;
+    end = stride * t.size(d);
+  }
+  return true;
+}
+
 // Logits that nobody else sees give their memory to their gradient: of a language model they are the largest tensor.
 Tensors cross_entropy_fused_vjp(const Saved& s, const Tensors& grads) {
   Tensor& logits = s.inputs[0];
-  const bool overwrite = logits.ref().unique() && logits.storage().unique();
+  const bool overwrite = logits.ref().unique() && logits.storage().unique() && is_free_of_overlap(logits);
   const Tensor plain = std::exchange(logits, {}).detach();
   return {dispatch_one(overwrite ? cross_entropy_backward_ : cross_entropy_backward,
                        {plain, grads[0], s.inputs[1], s.outputs[1]}, s.attrs),

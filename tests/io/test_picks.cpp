@@ -135,6 +135,18 @@ TEST_F(PicksOnDisk, PinnedMeasureNothing) {
   fs::remove(path);
 }
 
+TEST_F(PicksOnDisk, TakeOverNoFolderOfOthers) {
+  fs::create_directories(folder);
+  write_file(folder + "/thesis.txt", "all of it");
+  measure_picks();
+  testing::internal::CaptureStderr();
+  convolve(2);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("holds files, but not of tessera"), std::string::npos) << said;
+  EXPECT_FALSE(fs::exists(folder + "/tessera-cache"));  // so that `cache clear` refuses it
+  EXPECT_TRUE(fs::exists(folder + "/thesis.txt"));
+}
+
 TEST_F(PicksOnDisk, ThatCannotBeKeptAreUsedAllTheSame) {
   setenv("TESSERA_CACHE_DIR", "/proc/none", 1);
   measure_picks();

@@ -64,6 +64,18 @@ TEST(CrossEntropy, OverwritesOnlyLogitsThatNobodySees) {
   EXPECT_LE(peak, with_both - logits_bytes);
 }
 
+TEST(CrossEntropy, GradientsOfOverlappingLogitsAreTheirOwn) {
+  Generator g(6);
+  const Tensor x = normal64({1, 37}, g), target = randint(0, 37, {29}, g);
+  auto gradient = [&](bool hold) {
+    Tensor leaf = x.clone().set_requires_grad(true);
+    Tensor logits = (leaf * 2).expand({29, 37}), held = hold ? logits : Tensor();
+    cross_entropy(std::exchange(logits, {}), target).backward();
+    return leaf.grad();
+  };
+  EXPECT_EQ(relative_error(gradient(false), gradient(true)), 0);
+}
+
 TEST(CrossEntropy, IsExactFarFromZero) {
   Tensor logits = tensor<float>({1e4f, 1e4f - 1, 0}, {1, 3});
   EXPECT_NEAR(cross_entropy(logits, tensor<int64_t>({1}, {1})).item(), 1 + std::log1p(std::exp(-1.0)), 1e-3);

@@ -65,6 +65,14 @@ TEST_F(PicksTest, EachKindOfCallIsMeasuredOnce) {
   EXPECT_EQ(book->kept.size(), 2u);
 }
 
+TEST_F(PicksTest, WithTf32CallsAreOthers) {
+  convolve();
+  allow_tf32(true);
+  convolve();
+  allow_tf32(false);
+  EXPECT_EQ(book->kept.size(), 2u);
+}
+
 TEST_F(PicksTest, WhatIsKnownIsUsedAndExplained) {
   book->known[call] = {"implicit_gemm", "2026-11-21T14:00:00Z", {{"winograd", 20}, {"implicit_gemm", 10.25}}};
   convolve();

@@ -24,8 +24,8 @@ void set_planes(Products& p, Products::Operand which, const Tensor& t) {
 Reason fits(const Call& call, const Tensor& image, const Tensor& weight, const Tensor& result) {
   auto& a = call.attrs.as<ConvAttrs>();
   for (int d = 0; d < 2; ++d)
-    if (weight.size(2 + d) != 1 || a.stride[d] != 1 || a.padding[d] != 0) return Reason::Window;
-  if (a.groups != 1) return Reason::Window;
+    if (weight.size(2 + d) != 1 || a.stride[d] != 1 || a.padding[d] != 0) return Reason::Shape;
+  if (a.groups != 1) return Reason::Shape;
   if (image.numel() == 0 || weight.numel() == 0 || result.numel() == 0) return Reason::Small;
   return pixel_step(image) && pixel_step(result) ? Reason::Ok : Reason::Layout;
 }
@@ -163,8 +163,13 @@ struct WeightGrad {
 Reason takes_pointwise_forward(const Call& call) { return fits(call, call.in[0], call.in[1], call.out[0]); }
 Reason takes_pointwise_input_grad(const Call& call) { return fits(call, call.in[0], call.in[1], call.out[0]); }
 Reason takes_pointwise_weight_grad(const Call& call) {
-  const Reason reason = fits(call, call.in[0], call.out[0], call.in[1]);
-  return reason == Reason::Ok && !call.out[0].is_contiguous() ? Reason::Layout : reason;
+  const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  if (const Reason reason = fits(call, x, dw, dy); reason != Reason::Ok) return reason;
+  if (!dw.is_contiguous()) return Reason::Layout;
+  // Many small images with many channels: their sums would take more memory than the images.
+  constexpr int64_t always = int64_t{1} << 24;
+  const int64_t sums = WeightGrad(call).parts * dw.numel();
+  return sums > always && sums > 2 * (x.numel() + dy.numel()) ? Reason::Shape : Reason::Ok;
 }
 
 void pointwise_forward(const Call& call, Workspace& workspace) {
