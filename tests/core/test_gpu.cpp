@@ -19,12 +19,7 @@ constexpr size_t MiB = size_t(1) << 20;
 
 class FakeGpu : public testing::Test {
  protected:
-  // Runtimes stay: blocks and streams of a test may outlive it.
   FakeGpu() : runtime(*new FakeRuntime) { gpu::install(DeviceType::HIP, plugin_of(runtime)); }
-  static const gpu::Plugin* plugin_of(FakeRuntime& runtime) {
-    static auto* plugins = new std::list<gpu::Plugin>;
-    return &plugins->emplace_back(gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
-  }
   ~FakeGpu() override { gpu::install(DeviceType::HIP, nullptr); }
   FakeRuntime& runtime;
   Device device = hip(0);

@@ -185,7 +185,7 @@ class RunTimeCompilation : public OwnFolder {
  protected:
   RunTimeCompilation() : runtime(*new FakeRuntime) {
     setenv("TESSERA_CACHE_DIR", (folder / "cache").c_str(), 1);
-    gpu::install(DeviceType::HIP, new gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
+    gpu::install(DeviceType::HIP, plugin_of(runtime));
     gpu::install(DeviceType::HIP, &compiler);
   }
   ~RunTimeCompilation() override {
