@@ -234,8 +234,7 @@ void bench_attention(const BenchOptions& options) {
   time_interleaved(candidates, options.seconds, device);
   Results results("bench op sdpa", options);
   fmt::print("sdpa {} {}{}, attention {}, on {}\n", options.shape, options.dtype, options.causal ? " causal" : "",
-             options.attention.name(),
-             device.is_gpu() ? properties(device).name : fmt::format("{} threads", num_threads()));
+             options.attention.name(), options.place());
   const double tokens = static_cast<double>(shape[2].value());
   double flops = 4 * static_cast<double>(in[0].numel()) * tokens * (options.causal ? 0.5 : 1);
   for (Candidate& candidate : candidates) {
@@ -338,8 +337,7 @@ void run(BenchOptions& options) {
   }
   if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm sdpa all" + known);
   Results results("bench op " + options.op, options);
-  fmt::print("{}\n",
-             options.target().is_gpu() ? properties(options.target()).name : fmt::format("{} threads", num_threads()));
+  fmt::print("{}\n", options.place());
   for (const OpCase& c : chosen) bench_case(c, options, results);
   results.write();
 }

@@ -24,6 +24,10 @@ void CommonOptions::add_to(CLI::App& app, bool measures) {
   if (measures) app.add_option("--json", json, "write the results to this file");
 }
 
+std::string CommonOptions::place() const {
+  return target().is_gpu() ? properties(target()).name : fmt::format("{} threads", num_threads());
+}
+
 void CommonOptions::add_picks_to(CLI::App& app) {
   auto* measured = app.add_flag("--tune", tune, "measure the kernels of each new call, and keep what was the fastest");
   app.add_option("--picks", picks, "use the kernels that this file of --tune names; measure nothing")

@@ -30,6 +30,8 @@ struct CommonOptions {
   void apply() const;
   /// The device, which apply() has checked.
   Device target() const { return parse_device(device); }
+  /// The name of the device, or how many threads.
+  std::string place() const;
 };
 
 /// The shape that "12x1024x64" names. Throws UsageError.

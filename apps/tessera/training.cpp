@@ -50,10 +50,6 @@ models::Amp TrainingOptions::precision() const {
   return models::Amp::Off;
 }
 
-std::string TrainingOptions::place() const {
-  return target().is_gpu() ? properties(target()).name : fmt::format("{} threads", num_threads());
-}
-
 void TrainingOptions::prepare(std::initializer_list<std::string> checkpoints) const {
   std::error_code code;
   std::filesystem::create_directories(out, code);

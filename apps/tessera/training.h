@@ -23,8 +23,6 @@ struct TrainingOptions : CommonOptions {
 
   void add_to(CLI::App& app, const std::string& what_is_written);
   models::Amp precision() const;
-  /// The name of the device, or how many threads.
-  std::string place() const;
   /// Makes the folder and checks it for these checkpoints, of which a run that goes on needs one. Throws UsageError.
   void prepare(std::initializer_list<std::string> checkpoints) const;
 };

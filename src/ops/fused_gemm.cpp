@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <climits>
+
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 #include "tile/arch/gpu/fused_gemm.h"
@@ -89,6 +92,8 @@ void check_operands(const Tensor& a, const Tensor& b, std::string_view epilogue,
   check(a.dim() == 2 && b.dim() == 2, fmt::format("operands are matrices, not {} and {}", describe(a), describe(b)));
   check(a.size(1) == b.size(0),
         fmt::format("inner dimensions differ: {} x {}", to_string(a.shape()), to_string(b.shape())));
+  check(std::max({a.size(0), a.size(1), b.size(1)}) <= INT_MAX,
+        fmt::format("{} x {} x {} is too large: sizes are below 2^31", a.size(0), a.size(1), b.size(1)));
   check(addends.size() <= FusedGemmArgs::max_addends, fmt::format("takes at most 16 addends, not {}", addends.size()));
   for (const Tensor& addend : addends) is_right(addend);
   check(epilogue.find_first_not_of(' ') != epilogue.npos, "the epilogue is empty");

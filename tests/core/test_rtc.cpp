@@ -14,6 +14,7 @@
 #include "core/disk_cache.h"
 #include "core/gpu/rtc.h"
 #include "fake_runtime.h"
+#include "io/temporary_folder.h"
 
 namespace tessera {
 namespace {
@@ -22,12 +23,8 @@ namespace fs = std::filesystem;
 
 class OwnFolder : public testing::Test {
  protected:
-  OwnFolder() {
-    char name[] = "/tmp/tessera-test-XXXXXX";
-    folder = mkdtemp(name);
-  }
-  ~OwnFolder() override { fs::remove_all(folder); }
-  fs::path folder;
+  TemporaryFolder own;
+  fs::path folder = own.path();
 };
 
 std::string random_bytes(std::mt19937& random, size_t count) {

@@ -14,13 +14,6 @@ using namespace tessera::tile;
 
 namespace {
 
-// Address sanitizers lose track of stacks that change hands.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool can_simulate = false;
-#else
-constexpr bool can_simulate = true;
-#endif
-
 std::mt19937 random_numbers(2024);
 float normal() { return std::normal_distribution<float>()(random_numbers); }
 

@@ -15,13 +15,6 @@ using namespace tessera::tile;
 
 namespace {
 
-// Address sanitizers lose track of stacks that change hands.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool can_simulate = false;
-#else
-constexpr bool can_simulate = true;
-#endif
-
 /// Random elements with a pitch, aligned to 16 bytes, among others that are no numbers.
 template <class T>
 struct Rows {

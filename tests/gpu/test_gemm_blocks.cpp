@@ -14,13 +14,6 @@ using sm80::Floats;
 
 namespace {
 
-// Address sanitizers lose track of stacks that change hands.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool can_simulate = false;
-#else
-constexpr bool can_simulate = true;
-#endif
-
 /// A matrix of random elements, contiguous along its rows or its columns; around it lies what would spoil every sum.
 template <class T, bool Turned>
 struct Matrix {

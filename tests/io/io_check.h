@@ -2,31 +2,12 @@
 #pragma once
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
+#include "io/temporary_folder.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
-
-/// A fresh folder, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tessera_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 /// The message of the E that `fn` throws; "no error" if it does not.
 template <class E = Error, class Fn>

@@ -8,6 +8,7 @@
 
 #include "../core/fake_runtime.h"
 #include "check.h"
+#include "io/temporary_folder.h"
 #include "ops/fused_gemm.h"
 #include "tile/arch/gpu/fused_gemm.h"
 
@@ -20,17 +21,10 @@ using tile::FusedGemmArgs;
 /// The test's own cache folder.
 class FusedGemmTest : public testing::Test {
  protected:
-  FusedGemmTest() {
-    char name[] = "/tmp/tessera-test-XXXXXX";
-    folder = mkdtemp(name);
-    setenv("TESSERA_CACHE_DIR", folder.c_str(), 1);
-    std::filesystem::remove(folder);
-  }
-  ~FusedGemmTest() override {
-    unsetenv("TESSERA_CACHE_DIR");
-    std::filesystem::remove_all(folder);
-  }
-  std::filesystem::path folder;
+  FusedGemmTest() { setenv("TESSERA_CACHE_DIR", folder.c_str(), 1); }
+  ~FusedGemmTest() override { unsetenv("TESSERA_CACHE_DIR"); }
+  TemporaryFolder own;
+  std::filesystem::path folder = own / "cache";
   Generator generator{17};
 };
 
@@ -131,6 +125,8 @@ TEST_F(FusedGemmHost, SaysWhatDoesNotFit) {
             "fused_gemm: takes f16, bf16 and f32, not i64[8] on hip:0");
   EXPECT_NE(error(a, b, "acc", Tensors{make({7})}).find("expand"), std::string::npos);
   EXPECT_EQ(error(a, b, "acc", Tensors(17, d)), "fused_gemm: takes at most 16 addends, not 17");
+  const Tensor tall = make({1, 16}).expand({int64_t{1} << 31, 16});
+  EXPECT_EQ(error(tall, b, "acc"), "fused_gemm: 2147483648 x 16 x 8 is too large: sizes are below 2^31");
   EXPECT_EQ(error(a, b, " "), "fused_gemm: the epilogue is empty");
   EXPECT_EQ(error(a, b, "acc\n#define x"), "fused_gemm: the epilogue must be one line");
   EXPECT_EQ(error(a, b, "nonsense"), "fused_gemm: epilogue nonsense: epilogue(1): unknown nonsense");

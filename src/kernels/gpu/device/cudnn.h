@@ -17,7 +17,7 @@ namespace tessera::gpu_kernels::cudnn {
 
 using Handle = struct Context*;
 
-enum class DataType : int { f32 = 0, f64 = 1, f16 = 2, i32 = 4, bf16 = 9, i64 = 10, boolean = 11 };
+enum class DataType : int { f32 = 0, f16 = 2, bf16 = 9 };
 enum class ConvolutionMode : int { cross_correlation = 1 };
 enum class HeuristicMode : int { fallback = 2, best = 3 };
 /// What a result may suffer by an engine.
@@ -95,8 +95,6 @@ template <>
 inline constexpr int type_of<Handle> = 0;
 template <>
 inline constexpr int type_of<DataType> = 1;
-template <>
-inline constexpr int type_of<bool> = 2;
 template <>
 inline constexpr int type_of<int64_t> = 3;
 template <>
