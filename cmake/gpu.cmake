@@ -2,7 +2,8 @@
 # and AMD's device libraries are. The core opens them at run time; nothing links against them.
 set(TESSERA_CUDA AUTO CACHE STRING "Build libtessera_cuda.so: ON, OFF, or AUTO where nvcc is found")
 set(TESSERA_HIP AUTO CACHE STRING "Build libtessera_hip.so: ON, OFF, or AUTO where clang and AMD's device libraries are found")
-set(TESSERA_CUDA_ARCHITECTURES "90-real;80-virtual" CACHE STRING "What libtessera_cuda.so holds code for")
+set(TESSERA_CUDA_ARCHITECTURES "90-real;80-virtual" CACHE STRING
+    "What libtessera_cuda.so holds: machine code (90-real), PTX for other cards (80-virtual), or both (80)")
 set(TESSERA_HIP_ARCHITECTURES "gfx90a" CACHE STRING "What libtessera_hip.so holds code for")
 
 file(GLOB gpu_sources CONFIGURE_DEPENDS src/kernels/gpu/device/*.cu)
@@ -14,6 +15,25 @@ endif()
 function(tessera_plugin name)
   add_library(${name} MODULE ${ARGN})
   set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+endfunction()
+
+# cuda_code(RESULT ARCHITECTURES...): nvcc's option for code of all these architectures from one pass of its front end, for the
+# oldest cards that the kernels run on: a pass for each architecture takes twice as long, and its code is the same.
+function(cuda_code result)
+  foreach(architecture ${ARGN})
+    if(NOT architecture MATCHES "^([0-9]+)(-real|-virtual)?$")
+      message(FATAL_ERROR "TESSERA_CUDA_ARCHITECTURES: ${architecture} is none of 90, 90-real and 90-virtual")
+    endif()
+    if(NOT CMAKE_MATCH_2 STREQUAL "-virtual")
+      list(APPEND codes sm_${CMAKE_MATCH_1})
+    endif()
+    if(NOT CMAKE_MATCH_2 STREQUAL "-real")
+      list(APPEND codes compute_80)
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES codes)
+  list(JOIN codes "," codes)
+  set(${result} "--generate-code=arch=compute_80,code=[${codes}]" PARENT_SCOPE)
 endfunction()
 
 if(TESSERA_CUDA STREQUAL AUTO)
@@ -28,8 +48,9 @@ if(build_cuda)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   tessera_plugin(tessera_cuda ${gpu_sources})
-  set_target_properties(tessera_cuda PROPERTIES CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHITECTURES}"
-                        CUDA_VISIBILITY_PRESET hidden)
+  cuda_code(code ${TESSERA_CUDA_ARCHITECTURES})
+  set_source_files_properties(${gpu_sources} PROPERTIES COMPILE_OPTIONS "${code}")
+  set_target_properties(tessera_cuda PROPERTIES CUDA_ARCHITECTURES OFF CUDA_VISIBILITY_PRESET hidden)
   target_include_directories(tessera_cuda PRIVATE include src)
   target_compile_definitions(tessera_cuda PRIVATE TESSERA_GPU_KERNELS)
   target_compile_options(tessera_cuda PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra,-Wno-psabi,-ffp-contract=off
