@@ -118,10 +118,25 @@ i64 span(const ImplicitMatrix& m) {
   return sum;
 }
 
+/// Whether places in the image are small enough to be divided by multiplying.
+bool divides_fast(const ImplicitMatrix& m) {
+  i64 down = 0, across = 0;  // the furthest
+  for (const Digits* d : {&m.edge, &m.depth})
+    for (int i = 0; i < 3; ++i) {
+      down += (d->length[i] - 1) * (d->down[i] < 0 ? 0 : d->down[i]);
+      across += (d->length[i] - 1) * (d->across[i] < 0 ? 0 : d->across[i]);
+    }
+  const auto fits = [](i64 place, i64 first, int divisor) {
+    return divisor == 1 || place + tile::max<i64>(first, 0) < (i64{1} << 32) / divisor;
+  };
+  return fits(down, m.top, m.divisor[0]) && fits(across, m.left, m.divisor[1]);
+}
+
 bool fits_matrix_cores(const ImplicitGemm& p) {
   constexpr i64 most = (i64{1} << 31) - 1024;
   for (i64 number : {p.rows, p.columns, p.depth, span(p.a), span(p.b)})
     if (number > most) return false;
+  if (!divides_fast(p.a) || !divides_fast(p.b)) return false;
   return tile::ceil_div<i64>(p.rows, 64) * tile::ceil_div<i64>(p.columns, 128) <= most / (p.groups * p.splits);
 }
 

@@ -6,7 +6,8 @@
 namespace tessera::gpu_kernels {
 
 /// An implicit matrix as an operand of a pipeline, taken in chunks of 8 elements along its edge (0) or depth (1).
-template <class T, int Along>
+/// Without an image, which left matrices do not have, every element is there.
+template <class T, int Along, bool Image>
 struct ImplicitView {
   using Element = const T;
   static constexpr bool is_strided = false;
@@ -43,9 +44,9 @@ TESSERA_HD NearPlace near_place_of(const Digits& d, int index) {
 TESSERA_TILE_BEGIN
 
 /// What a thread fetches of an implicit matrix, element by element: any of them may lie outside the image.
-template <class E, int Along, int Rows, int Depth, int Warps, int WarpSize, bool Transposed>
-class Fetch<gpu_kernels::ImplicitView<E, Along>, Rows, Depth, Warps, WarpSize, Transposed> {
-  using View = gpu_kernels::ImplicitView<E, Along>;
+template <class E, int Along, bool Image, int Rows, int Depth, int Warps, int WarpSize, bool Transposed>
+class Fetch<gpu_kernels::ImplicitView<E, Along, Image>, Rows, Depth, Warps, WarpSize, Transposed> {
+  using View = gpu_kernels::ImplicitView<E, Along, Image>;
   using Place = gpu_kernels::NearPlace;
 
  public:
@@ -62,7 +63,9 @@ class Fetch<gpu_kernels::ImplicitView<E, Along>, Rows, Depth, Warps, WarpSize, T
         line_(thread_coords<Layout>(thread)[0]),
         column_(thread_coords<Layout>(thread)[1]),
         row_(row + (along == 0 ? column_ : line_)),
-        k_(k + (along == 0 ? line_ : column_)) {
+        k_(k + (along == 0 ? line_ : column_)),
+        inverse_{~u32{0} / static_cast<u32>(view.matrix.divisor[0]) + 1,
+                 ~u32{0} / static_cast<u32>(view.matrix.divisor[1]) + 1} {
     unroll<edges>([&](auto n) {
       const int at = row_ + n * (along == 0 ? 1 : Layout::step);
       edge_[n] = at < view_.edges ? gpu_kernels::near_place_of(view_.matrix.edge, at) : Place{0, 0, 0};
@@ -108,13 +111,20 @@ class Fetch<gpu_kernels::ImplicitView<E, Along>, Rows, Depth, Warps, WarpSize, T
       depth_[n] = at < end_ ? gpu_kernels::near_place_of(view_.matrix.depth, at) : Place{0, 0, 0};
     });
   }
+  /// place / divisor for 0 <= place < 2^32 / divisor, from ceil(2^32 / divisor); a division would take twenty
+  /// instructions for each element that a thread fetches.
+  static TESSERA_HD int quotient(int place, u32 inverse) {
+    if (inverse == 0) return place;  // 2^32, of divisor 1
+    return static_cast<int>(static_cast<u64>(static_cast<u32>(place)) * inverse >> 32);
+  }
   TESSERA_HD Spot on_image(int i, int piece) const {
+    if constexpr (!Image) return {0, 0, true};
     const Place &edge = edge_[along == 0 ? piece : i], &depth = depth_[along == 0 ? i : piece];
     const gpu_kernels::ImplicitMatrix& m = view_.matrix;
     int row = edge.row + depth.row, column = edge.column + depth.column;
     bool inside = row >= 0 && column >= 0;
     if (m.divisor[0] != 1 || m.divisor[1] != 1) {
-      const int down = row / m.divisor[0], across = column / m.divisor[1];
+      const int down = quotient(row, inverse_[0]), across = quotient(column, inverse_[1]);
       inside = inside && down * m.divisor[0] == row && across * m.divisor[1] == column;
       row = down;
       column = across;
@@ -126,6 +136,7 @@ class Fetch<gpu_kernels::ImplicitView<E, Along>, Rows, Depth, Warps, WarpSize, T
   int end_;
   int line_, column_;
   int row_, k_;  // of the thread's first element
+  u32 inverse_[2];
   Place edge_[edges], depth_[depths];
 };
 
@@ -175,7 +186,8 @@ TESSERA_KERNEL(tile_threads<ImplicitChoice>)
 void implicit_mma_kernel(const ImplicitGemm p, const TileGrid grid) {
   using T = typename Product::T;
   constexpr tile::Config config = ImplicitChoice::config;
-  using Pipeline = typename Product::template Pipeline<ImplicitView<T, 1>, ImplicitView<T, AlongB>, ImplicitChoice>;
+  using Pipeline =
+      typename Product::template Pipeline<ImplicitView<T, 1, false>, ImplicitView<T, AlongB, true>, ImplicitChoice>;
   __shared__ __attribute__((aligned(128))) char shared[Pipeline::shared_bytes];
   const i64 block = tile::block_in_grid(), batch = block / grid.tiles;
   const i64 split = batch / p.groups, group = batch % p.groups;
@@ -184,9 +196,10 @@ void implicit_mma_kernel(const ImplicitGemm p, const TileGrid grid) {
   const int row = at.row * config.tile_m, column = at.column * config.tile_n;
   const i64 begin = split * p.split_depth, end = tile::min(begin + p.split_depth, p.depth);
 
-  const ImplicitView<T, 1> a{static_cast<const T*>(p.a.data) + group * p.a.group_stride, p.a, static_cast<int>(p.rows)};
-  const ImplicitView<T, AlongB> b{static_cast<const T*>(p.b.data) + group * p.b.group_stride, p.b,
-                                  static_cast<int>(p.columns)};
+  const ImplicitView<T, 1, false> a{static_cast<const T*>(p.a.data) + group * p.a.group_stride, p.a,
+                                    static_cast<int>(p.rows)};
+  const ImplicitView<T, AlongB, true> b{static_cast<const T*>(p.b.data) + group * p.b.group_stride, p.b,
+                                        static_cast<int>(p.columns)};
   Pipeline pipeline;
   pipeline.run(a, b, row, column, static_cast<int>(begin), static_cast<int>(tile::max(begin, end)),
                reinterpret_cast<T*>(shared));
