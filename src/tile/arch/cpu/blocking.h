@@ -26,17 +26,26 @@ TESSERA_HD Span part(i64 length, i64 parts, i64 index, i64 unit = 1) {
   return {min(length, begin * unit), min(length, end * unit)};
 }
 
-/// Elements of the left matrix that, packed, stay in the second-level cache.
+/// Elements of the left matrix that, packed, leave room in the second-level cache for the panels of B and the lines of C
+/// that stream past them. More rows would load B less often, but what they push out costs more.
 template <class T>
-inline constexpr i64 left_elements = 384 * 1024 / static_cast<i64>(sizeof(T));
+inline constexpr i64 left_elements = 144 * 1024 / static_cast<i64>(sizeof(T));
+/// Up to so many, all rows are taken at once: no panel of B is needed twice then.
+template <class T>
+inline constexpr i64 whole_elements = 512 * 1024 / static_cast<i64>(sizeof(T));
+/// Up to so many, the left matrix is packed once for all columns: the third-level cache holds them.
+template <class T>
+inline constexpr i64 kept_elements = 3 * 1024 * 1024 / static_cast<i64>(sizeof(T));
 
-/// How a product is cut where nobody says. A panel of B streams through the first-level cache, so that tile_k may be
-/// deep and the result is touched seldom; where B is read in place, a panel uses but a part of every line.
+/// How a thread's part of a product is cut where nobody says. A panel of B streams through the first-level cache, so
+/// that tile_k may be deep and the result is touched seldom; where B is read in place, a panel uses but a part of every
+/// line.
 template <class T>
 constexpr TESSERA_HD Config default_config(const Extent& e, bool in_place) {
   const i64 deepest = (in_place ? 768 : 4096) / static_cast<i64>(sizeof(T));
   const i64 k = max<i64>(1, ceil_div(e.k, max<i64>(1, ceil_div(e.k, deepest))));
-  return {static_cast<int>(left_elements<T> / k), 4096 / static_cast<int>(sizeof(T)), static_cast<int>(k), 1, 1};
+  const i64 m = e.m * k <= whole_elements<T> ? e.m : left_elements<T> / k;
+  return {static_cast<int>(m), 4096 / static_cast<int>(sizeof(T)), static_cast<int>(k), 1, 1};
 }
 
 struct Grid {

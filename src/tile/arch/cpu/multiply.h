@@ -31,9 +31,10 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
         SkinnyTask<T> task(product, part(lines, parts, cell, line_unit));
         task.run(executor.scratch(thread, task.scratch_bytes()));
       } else {
-        BlockedTask<T> task(product, part(e.m, grid.m, cell / grid.n),
-                            part(e.n, grid.n, cell % grid.n, block_columns<T>),
-                            config ? *config : default_config<T>(e, product.b.place != nullptr));
+        const Span rows = part(e.m, grid.m, cell / grid.n), columns = part(e.n, grid.n, cell % grid.n, line_unit);
+        BlockedTask<T> task(
+            product, rows, columns,
+            config ? *config : default_config<T>({rows.size(), columns.size(), e.k}, product.b.place != nullptr));
         task.run(executor.scratch(thread, task.scratch_bytes()));
       }
     });

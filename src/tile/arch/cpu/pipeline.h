@@ -139,10 +139,10 @@ class BlockedTask {
         a_in_place_(product.a.data != nullptr && product.a.k_stride == 1 && columns.size() <= few_columns),
         // With all of A at hand and nothing to pack, k runs innermost: the sums of a panel never leave the first level.
         k_inside_(product.b.place != nullptr && k_parts_ > 1 && m_parts_ == 1 &&
-                  mc_ * product.extent.k <= left_elements<T>),
+                  mc_ * product.extent.k <= whole_elements<T>),
         nc_(k_inside_ ? nr : min(round_up(columns.size(), nr), round_up(i64{config.tile_n}, nr))),
         // Otherwise it is packed once for all columns as long as the third-level cache holds it.
-        keeps_a_(k_inside_ || (nc_ < columns.size() && rows.size() * product.extent.k <= 8 * left_elements<T>)),
+        keeps_a_(k_inside_ || (nc_ < columns.size() && rows.size() * product.extent.k <= kept_elements<T>)),
         keeps_sums_(k_parts_ > 1 && product.epilogue.direct == nullptr) {}
 
   i64 scratch_bytes() const {
