@@ -85,6 +85,33 @@ TEST_F(GpuProducts, LongSumsKeepTheirPrecision) {
   }
 }
 
+/// Rows that are padded to whole 16 bytes, as a vocabulary of 50257 has them: large products of them, and their
+/// gradients.
+TEST_F(GpuProducts, LargeOnesOffTheMultiples) {
+  for (DType dtype : {Float16, BFloat16}) {
+    const int64_t m = 1100, n = 1033, k = 1000;
+    const Tensors exact = {values({m, k}, dtype), values({n, k}, dtype) * 0.05, values({n}, dtype)};
+    const Tensor targets = randint(0, n, {m}, generator);
+    const auto f = [&](const Tensors& in) {
+      const Tensor logits = linear_act(in[0], in[1], in[2], Activation::None, {});
+      return std::pair{logits.detach().to(cpu()).to(Float64).contiguous(),
+                       cross_entropy(logits, targets.to(logits.device())) * 1000.0};
+    };
+    Tensors half, wide;
+    for (const Tensor& t : exact) {
+      half.push_back(there(t, dtype).detach().set_requires_grad());
+      wide.push_back(half.back().detach().to(cpu()).to(Float64).set_requires_grad());
+    }
+    const auto [got, got_loss] = f(half);
+    const auto [want, want_loss] = f(wide);
+    EXPECT_LE(relative_error(got, want), 2 * limit(dtype)) << name(dtype);
+    const Tensors got_grads = grad({got_loss}, half), want_grads = grad({want_loss}, wide);
+    for (int i = 0; i < 3; ++i)
+      EXPECT_LE(relative_error(got_grads[i].to(cpu()).to(Float64), want_grads[i]), 8 * limit(dtype))
+          << name(dtype) << " gradient " << i;
+  }
+}
+
 /// Few results of long sums are summed up in parts, which are added before anything else is done with them.
 TEST_F(GpuProducts, LongSumsInParts) {
   NoGrad guard;

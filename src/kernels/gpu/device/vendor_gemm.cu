@@ -251,7 +251,7 @@ class Planner {
   Recent<Plan> plans_{256};
 };
 
-void run(const GemmArgs& args, void* workspace, Executor& executor) {
+void run_whole(const GemmArgs& args, void* workspace, Executor& executor) {
   static auto* planner = new Planner;
   std::lock_guard lock(planner->mutex);
   const Plan& plan = planner->plan(args);
@@ -268,6 +268,59 @@ void run(const GemmArgs& args, void* workspace, Executor& executor) {
                                  args.addend.data ? args.addend.data : args.c.data, plan.c, args.c.data, plan.d,
                                  &plan.algorithm, workspace, vendor_workspace, static_cast<Queue>(executor.stream)),
         "a product");
+}
+
+MatrixArg part_of(MatrixArg m, i64 row, i64 column) {
+  if (m.data) m.data = static_cast<char*>(m.data) + (row * m.row + column * m.column) * size_of(m.type);
+  return m;
+}
+GemmArgs rows_of(GemmArgs args, i64 first, i64 count) {
+  for (MatrixArg* x : {&args.a, &args.c, &args.addend, &args.bias}) *x = part_of(*x, first, 0);
+  args.m = count;
+  return args;
+}
+GemmArgs columns_of(GemmArgs args, i64 first, i64 count) {
+  for (MatrixArg* x : {&args.b, &args.c, &args.addend, &args.bias}) *x = part_of(*x, 0, first);
+  args.n = count;
+  return args;
+}
+GemmArgs steps_of(GemmArgs args, i64 first, i64 count) {
+  args.a = part_of(args.a, 0, first);
+  args.b = part_of(args.b, first, 0);
+  args.k = count;
+  return args;
+}
+
+/// Whether a large product of halves has rows that start at whole 16 bytes, wherever they end.
+bool has_padded_rows(const GemmArgs& args) {
+  const auto padded = [](const MatrixArg& m) {
+    return !m.data || (tile::max(m.row, m.column) % 8 == 0 && alignment_of(m.data) >= 16);
+  };
+  return size_of(args.a.type) == 2 && args.batch_rank == 0 && args.m * args.n * args.k >= (i64{1} << 30) &&
+         padded(args.a) && padded(args.b) && padded(args.c) && padded(args.addend);
+}
+
+/// The library's fast algorithms want rows that end at whole 16 bytes, too, though padding may follow; the others take
+/// seven times as long for a vocabulary of 50257. So the last few columns, rows or steps of k become a product of their
+/// own.
+void run(const GemmArgs& args, void* workspace, Executor& executor) {
+  const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
+  const auto both = [&](const GemmArgs& first, const GemmArgs& second) {
+    run(first, workspace, executor);
+    run(second, workspace, executor);
+  };
+  const bool split = has_padded_rows(args);
+  if (split && n % 8 != 0) return both(columns_of(args, 0, n / 8 * 8), columns_of(args, n / 8 * 8, n % 8));
+  if (split && m % 8 != 0 && args.a.row == 1) return both(rows_of(args, 0, m / 8 * 8), rows_of(args, m / 8 * 8, m % 8));
+  const bool along_k = args.a.column == 1 || args.b.row == 1;
+  if (split && k % 8 != 0 && along_k && !args.addend.data && args.activation == Activation::none) {
+    GemmArgs last = steps_of(args, k / 8 * 8, k % 8), others = steps_of(args, 0, k / 8 * 8);
+    last.bias.data = nullptr;
+    others.addend = args.c;  // what the last few gave
+    others.beta = 1;
+    return both(last, others);
+  }
+  run_whole(args, workspace, executor);
 }
 
 size_t version() { return library().complete ? library().cublasLtGetVersion() : 0; }
