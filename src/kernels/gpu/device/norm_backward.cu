@@ -1,5 +1,5 @@
 // Gradients of layer and RMS norm: dx by a team per row; those of the weights are sums down the columns, in slices of
-// rows and then over the slices.
+// rows and then over the slices. Where a team holds a row in registers, one pass gives all of them.
 #include "norm.h"
 
 namespace tessera::gpu_kernels {
@@ -18,19 +18,21 @@ struct NormBackwardWork {
   const compute_t<T>*mean, *rstd;  // no mean: RMS norm
 };
 
-template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads)
-void norm_backward_kernel(const NormBackwardWork<T> work) {
+/// dx of row r; visit(k, dy, normal) sees pack k of dy and of the normal values.
+template <int width, class Team, int held, class T, class Visit>
+TESSERA_DEVICE void backward_row(const NormBackwardWork<T>& work, i64 r, const Visit& visit) {
   using C = compute_t<T>;
   using Loaded = Lanes<C, T, width>;
-  const i64 r = Team::row();
-  if (r >= work.rows) return;
   const T zero = convert_element<T>(0.0f);
   const RowReader<T, width, Team, held> dy(work.dy[r], work.n, zero), x(work.x[r], work.n, zero);
   const Span<const T, width> weight(work.weight, work.n);
   const C mean = entry(work.mean, r, C(0)), rstd = work.rstd[r];
-  const auto gradient = [&](i64 p, auto k) {  // of the normal values
-    Loaded g(dy.get(p, k));
+  const auto normal = [&](i64 p, auto k) {
+    Loaded v(x.get(p, k));
+    tile::unroll<width>([&](auto j) { v.x[j] = (v[j] - mean) * rstd; });
+    return v;
+  };
+  const auto gradient = [&](i64 p, Loaded g) {  // of the normal values, from that of the row
     if (work.weight) {
       const Loaded w(weight.load(p, zero));
       tile::unroll<width>([&](auto j) { g.x[j] *= w[j]; });
@@ -39,10 +41,11 @@ void norm_backward_kernel(const NormBackwardWork<T> work) {
   };
   Sums<C> sums{C(0), C(0)};
   for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Loaded v(x.get(p, k)), g = gradient(p, k);  // zero outside
+    const Loaded d(dy.get(p, k)), v = normal(p, k), g = gradient(p, d);  // d is zero outside
+    visit(k, d, v);
     tile::unroll<width>([&](auto j) {
       sums.first += g[j];
-      sums.second = tile::fma(g[j], (v[j] - mean) * rstd, sums.second);
+      sums.second = tile::fma(g[j], v[j], sums.second);
     });
   });
   sums = Team::join(sums, Plus{});
@@ -50,9 +53,9 @@ void norm_backward_kernel(const NormBackwardWork<T> work) {
   const Span<T, width> dx(work.dx[r], work.n);
   const Span<const T, width> addend(work.addend[r], work.n);
   for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Loaded v(x.get(p, k)), g = gradient(p, k);
+    const Loaded v = normal(p, k), g = gradient(p, Loaded(dy.get(p, k)));
     C to[width];
-    tile::unroll<width>([&](auto j) { to[j] = (g[j] - a - (v[j] - mean) * rstd * b) * rstd; });
+    tile::unroll<width>([&](auto j) { to[j] = (g[j] - a - v[j] * b) * rstd; });
     if (work.addend.data) {
       const Loaded more(addend.load(p, zero));
       tile::unroll<width>([&](auto j) { to[j] += more[j]; });
@@ -61,6 +64,13 @@ void norm_backward_kernel(const NormBackwardWork<T> work) {
     tile::unroll<width>([&](auto j) { out.lane[j] = convert_element<T>(to[j]); });
     dx.store(p, out);
   });
+}
+
+template <class T, int width, class Team, int held>
+TESSERA_KERNEL(Team::threads)
+void norm_backward_kernel(const NormBackwardWork<T> work) {
+  const i64 r = Team::row();
+  if (r < work.rows) backward_row<width, Team, held>(work, r, [](auto...) {});
 }
 
 // ---- weights
@@ -121,17 +131,70 @@ void weights_kernel(const WeightsWork<T> work) {
   }
 }
 
+/// Blocks that take rows and weights at once, from the shape alone: about two for each multiprocessor of a large card.
+i64 whole_blocks(i64 rows) { return tile::max<i64>(1, tile::min<i64>(256, tile::ceil_div<i64>(rows, 32))); }
+
+/// Everything in one pass: each team goes through rows of its own, and adds up what they give the weights in registers.
+template <class T, int width, int held>
+TESSERA_KERNEL(256)
+void whole_backward_kernel(const NormBackwardWork<T> work, i64 blocks, compute_t<T>* partial) {
+  using C = compute_t<T>;
+  using Rows = Team<team_lanes>;
+  constexpr int columns = team_lanes * width;
+  __shared__ C room[column_ways][columns];
+  C sum[2][held][width];
+  tile::unroll<held>([&](auto k) { tile::unroll<width>([&](auto j) { sum[0][k][j] = sum[1][k][j] = C(0); }); });
+  for (i64 r = Rows::row(); r < work.rows; r += blocks * Rows::rows) {
+    backward_row<width, Rows, held>(work, r, [&](auto k, const auto& dy, const auto& normal) {
+      tile::unroll<width>([&](auto j) {
+        sum[0][k][j] = tile::fma(dy[j], normal[j], sum[0][k][j]);
+        sum[1][k][j] += dy[j];
+      });
+    });
+  }
+  const int lane = Rows::rank(), way = tile::thread_in_block() / team_lanes;
+  tile::unroll<2>([&](auto which) {
+    tile::unroll<held>([&](auto k) {
+      const i64 begin = k * columns;
+      if (begin >= work.n) return;
+      tile::unroll<width>([&](auto j) { room[way][lane * width + j] = sum[which][k][j]; });
+      tile::sync_block();
+      for (int c = tile::thread_in_block(); c < columns; c += 256) {
+        C total = room[0][c];
+        for (int w = 1; w < column_ways; ++w) total += room[w][c];
+        if (begin + c < work.n) partial[(tile::block_in_grid() * 2 + which) * work.n + begin + c] = total;
+      }
+      tile::sync_block();
+    });
+  });
+}
+
+/// Sums of all slices: eight ways to each of 32 columns.
 template <class T>
 TESSERA_KERNEL(256)
 void weights_sum_kernel(const compute_t<T>* partial, i64 slices, i64 n, T* dweight, T* dbias) {
   using C = compute_t<T>;
-  const i64 i = first_index();
-  if (i >= 2 * n) return;
-  T* to = i < n ? dweight : dbias;
-  if (!to) return;
+  __shared__ C room[column_ways][team_lanes];
+  const int lane = tile::thread_in_block() % team_lanes, way = tile::thread_in_block() / team_lanes;
+  const i64 i = tile::block_in_grid() * team_lanes + lane;
   C sum = C(0);
-  for (i64 slice = 0; slice < slices; ++slice) sum += partial[slice * 2 * n + i];
+  if (i < 2 * n) {
+#pragma unroll 4
+    for (i64 slice = way; slice < slices; slice += column_ways) sum += partial[slice * 2 * n + i];
+  }
+  room[way][lane] = sum;
+  tile::sync_block();
+  T* to = i < n ? dweight : dbias;
+  if (way > 0 || i >= 2 * n || !to) return;
+  for (int w = 1; w < column_ways; ++w) sum += room[w][lane];
   to[i < n ? i : i - n] = convert_element<T>(sum);
+}
+
+template <class T>
+void sum_weights(const LayerNormBackwardArgs& a, i64 slices, Executor& executor) {
+  launch("layer_norm_backward", weights_sum_kernel<T>, tile::ceil_div<i64>(2 * a.n, team_lanes), 256, 0, executor,
+         static_cast<const compute_t<T>*>(a.workspace), slices, static_cast<i64>(a.n), static_cast<T*>(a.dweight),
+         static_cast<T*>(a.dbias));
 }
 
 template <class T>
@@ -154,20 +217,15 @@ void weights_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   };
   if (RowLayout(sizeof(T), a.dy, a.x).aligned && a.n % width == 0) run(tile::Int<width>{}, weights_kernel<T, width>);
   else run(tile::Int<1>{}, weights_kernel<T, 1>);
-  launch("layer_norm_backward", weights_sum_kernel<T>, tile::ceil_div<i64>(2 * a.n, 256), 256, 0, executor,
-         static_cast<const C*>(work.partial), slices.count, static_cast<i64>(a.n), static_cast<T*>(a.dweight),
-         static_cast<T*>(a.dbias));
+  sum_weights<T>(a, slices.count, executor);
 }
 
 }  // namespace
 
-// The sums first: dx may be dy.
 void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
-    if (a.dweight || a.dbias) weights_backward<T>(a, executor);
-    if (!a.dx.data) return;
     const NormBackwardWork<T> work{a.rows,
                                    a.n,
                                    rows_of<T>(a.dx),
@@ -178,17 +236,28 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
                                    a.rms ? nullptr : static_cast<const C*>(a.mean),
                                    static_cast<const C*>(a.rstd)};
     const RowArg weight{const_cast<void*>(a.weight), 0};
-    with_team<T, true>(a.n, RowLayout(sizeof(T), a.x, a.dy, a.dx, a.addend, weight),
-                       [&](auto width, auto team, auto held) {
-                         using Team = decltype(team);
-                         launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows),
-                                Team::threads, 0, executor, work);
-                       });
+    const RowLayout layout(sizeof(T), a.x, a.dy, a.dx, a.addend, weight);
+    const bool weights = a.dweight || a.dbias;
+    with_team<T, true>(a.n, layout, [&](auto width, auto team, auto held) {
+      using Team = decltype(team);
+      if constexpr (Team::size == team_lanes && held > 0) {
+        if (weights && a.dx.data && layout.aligned) {
+          const i64 blocks = whole_blocks(a.rows);
+          launch("layer_norm_backward", whole_backward_kernel<T, width, held>, blocks, 256, 0, executor, work, blocks,
+                 static_cast<C*>(a.workspace));
+          return sum_weights<T>(a, blocks, executor);
+        }
+      }
+      if (weights) weights_backward<T>(a, executor);  // first, since dx may be dy
+      if (a.dx.data)
+        launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads,
+               0, executor, work);
+    });
   });
 }
 
 long long layer_norm_backward_workspace(Scalar type, long long rows, long long n) {
-  return RowSlices(rows, n).count * 2 * n * (type == Scalar::f64 ? 8 : 4);
+  return tile::max(RowSlices(rows, n).count, whole_blocks(rows)) * 2 * n * (type == Scalar::f64 ? 8 : 4);
 }
 
 }  // namespace tessera::gpu_kernels
