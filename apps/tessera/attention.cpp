@@ -11,8 +11,8 @@ namespace tessera::app {
 
 void AttentionChoice::add_to(CLI::App& app) {
   app.add_option("--attention", name_,
-                 "kernel of attention: auto, flash, mem-efficient, or math, which keeps the scores")
-      ->check(CLI::IsMember({"auto", "math", "flash", "mem-efficient"}))
+                 "kernel of attention: auto, flash, mem-efficient, cudnn, or math, which keeps the scores")
+      ->check(CLI::IsMember({"auto", "math", "flash", "mem-efficient", "cudnn"}))
       ->capture_default_str();
 }
 

@@ -59,7 +59,7 @@ std::string_view sentence(Reason reason) {
     case Reason::Layout:
       return "needs another memory layout";
     case Reason::Shape:
-      return "does not take these shapes";
+      return "does not take these shapes or kinds of inputs";
     case Reason::HeadDim:
       return "does not take this head dim";
     case Reason::DType:

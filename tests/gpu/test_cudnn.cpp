@@ -2,6 +2,7 @@
 // determinism. Skipped where the library is not installed.
 #include <gtest/gtest.h>
 
+#include "kernels/gpu/device/cudnn_attention.h"
 #include "kernels/gpu/device/cudnn_conv.h"
 
 namespace tessera::gpu_kernels {
@@ -97,6 +98,98 @@ TEST_F(Cudnn, KeepsWithinTheWorkspace) {
   }
 }
 
+// Heads of [batch, rows, heads, width], as a projection gives them.
+HeadsArg rows_of_heads(long long heads, long long rows, long long width) {
+  return {reinterpret_cast<void*>(4096), {rows * heads * width, width, heads * width, 1}};
+}
+
+AttentionArgs attention_of(const AttentionShape& s) {
+  return {s,
+          rows_of_heads(s.heads, s.queries, s.value_width),
+          rows_of_heads(s.heads, s.queries, s.width),
+          rows_of_heads(s.kv_heads, s.keys, s.width),
+          rows_of_heads(s.kv_heads, s.keys, s.value_width),
+          nullptr};
+}
+
+AttentionBackwardArgs backward_of(const AttentionShape& s) {
+  const AttentionArgs a = attention_of(s);
+  return {s, a.q, a.k, a.v, a.y, a.q, a.k, a.v, a.y, nullptr, nullptr};
+}
+
+// [batch, heads, queries or keys, width] of queries and keys; compiling a plan takes half a second.
+struct AttentionUse {
+  Scalar type;
+  long long heads, kv_heads, queries, keys, width;
+  bool causal;
+};
+constexpr AttentionUse attention_uses[] = {
+    {Scalar::bf16, 12, 12, 1024, 1024, 64, true}, {Scalar::f16, 8, 8, 4096, 4096, 128, true},
+    {Scalar::f16, 4, 2, 257, 128, 96, false},     {Scalar::bf16, 4, 1, 5, 300, 32, true},
+    {Scalar::bf16, 4, 2, 257, 257, 72, true},     {Scalar::f16, 3, 3, 1, 1, 128, false}};
+
+AttentionShape shape_of(const AttentionUse& use) {
+  AttentionShape s{};
+  s.type = use.type;
+  s.batch = 2;
+  s.heads = use.heads;
+  s.kv_heads = use.kv_heads;
+  s.queries = use.queries;
+  s.keys = use.keys;
+  s.width = s.value_width = use.width;
+  s.causal = use.causal;
+  return s;
+}
+
+class CudnnAttention : public Cudnn {
+ protected:
+  void SetUp() override {
+    Cudnn::SetUp();
+    if (!IsSkipped() && !dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL))
+      GTEST_SKIP() << "cuDNN compiles attention by the driver's library, which is not installed";
+  }
+};
+
+TEST_F(CudnnAttention, PlansBothDirections) {
+  float lse = 0;
+  for (const AttentionUse& use : attention_uses) {
+    const AttentionShape s = shape_of(use);
+    const std::string what = std::to_string(use.keys) + " keys, width " + std::to_string(use.width);
+    AttentionArgs args = attention_of(s);
+    EXPECT_TRUE(cudnn::plan_attention(target, args, int64_t(1) << 30)) << what;
+    args.lse = &lse;
+    EXPECT_TRUE(cudnn::plan_attention(target, args, int64_t(1) << 30)) << what << ", with log-sum-exp";
+    const auto backward = cudnn::plan_attention_backward(target, backward_of(s), int64_t(1) << 30);
+    EXPECT_TRUE(backward) << what;
+  }
+}
+
+TEST_F(CudnnAttention, RefusesWhatItCannotCount) {
+  AttentionShape s = shape_of(attention_uses[0]);
+  s.keys = 0;
+  EXPECT_FALSE(cudnn::plan_attention(target, attention_of(s), int64_t(1) << 30));
+  s.keys = 1 << 25;
+  EXPECT_FALSE(cudnn::plan_attention_backward(target, backward_of(s), int64_t(1) << 30));
+}
+
+TEST(CudnnOutcome, TriesAgainWhatMayPass) {
+  cudnn::Outcome outcome;
+  int tries = 0;
+  const auto fail_with = [&](int status) {
+    return [&tries, status]() -> std::optional<cudnn::Plan> {
+      ++tries;
+      throw cudnn::Refusal{status};
+    };
+  };
+  for (int call = 1; call <= 100; ++call) outcome.settle(fail_with(4003));    // memory of the host is short
+  EXPECT_EQ(tries, 7);                                                        // 1, 2, 4, ... 64
+  for (int call = 101; call <= 200; ++call) outcome.settle(fail_with(3000));  // not supported
+  EXPECT_EQ(tries, 8);
+  for (int call = 201; call <= 2000; ++call) outcome.settle(fail_with(3000));
+  EXPECT_EQ(tries, 8);
+  EXPECT_FALSE(outcome.plan());
+}
+
 TEST(Recent, ForgetsTheOldestButNotWhatIsKept) {
   struct Value {
     int number = 0;
@@ -116,6 +209,10 @@ TEST(Recent, ForgetsTheOldestButNotWhatIsKept) {
   EXPECT_EQ(made, 8);
   EXPECT_THROW(recent.at("new", [](Value&) { throw 1; }), int);
   EXPECT_EQ(at(1).number, 100);
+  for (int key : {4, 2, 1}) at(key).kept = false;
+  made = 0;
+  for (int key : {8, 9, 10, 1, 2, 4}) at(key);  // what was kept is forgotten now, too
+  EXPECT_EQ(made, 6);
 }
 
 }  // namespace

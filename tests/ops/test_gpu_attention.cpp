@@ -1,7 +1,10 @@
 // Attention's kernels on a GPU, where there is one: each by name, against float64 on the CPU.
+#include <list>
+
 #include "check.h"
 #include "ops/op_table.h"
 #include "tessera/device.h"
+#include "tessera/stream.h"
 
 namespace tessera {
 namespace {
@@ -48,8 +51,8 @@ Tensors results(const Tensors& qkv, const Tensor& mask, bool causal) {
   return out;
 }
 
-// One kernel, forward and backward, against float64 on the CPU; twice, for it must be deterministic.
-void expect_close(const char* kernel, const Use& use, DType dtype, Generator& g) {
+// One kernel, or another for the backward, against float64 on the CPU; twice, for it must be deterministic.
+void expect_close(const char* kernel, const Use& use, DType dtype, Generator& g, const char* other = nullptr) {
   Tensors exact, there, whole{normal64(use.q, g), normal64(use.k, g), normal64(use.v, g), mask_of(use, g)};
   for (const Tensor& t : whole) {
     const bool floating = t.defined() && t.dtype() != DType::Bool;
@@ -61,7 +64,7 @@ void expect_close(const char* kernel, const Use& use, DType dtype, Generator& g)
   exact.resize(3);
   there.resize(3);
   const Tensors want = results(exact, mask, use.causal);
-  ForceKernel forward(kForward, kernel), backward(kBackward, kernel);
+  ForceKernel forward(kForward, kernel), backward(kBackward, other ? other : kernel);
   const Tensors got = results(there, mask_there, use.causal), again = results(there, mask_there, use.causal);
   for (size_t i = 0; i < got.size(); ++i) {
     const bool is_zero = use.k[2] == Dim(1) && i < 2;  // of one probability nothing can change
@@ -93,6 +96,77 @@ TEST_F(GpuAttention, MemEfficientMatchesFloat64) {
         Use{{2, 2, 65, 32}, {2, 2, 131, 32}, {2, 2, 131, 32}, true, Mask::Additive},
         Use{{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}}})
     for (DType dtype : {Float32, Float16, BFloat16}) expect_close("mem-efficient", use, dtype, g);
+}
+
+class GpuAttentionByCudnn : public GpuAttention {
+ protected:
+  void SetUp() override {
+    GpuAttention::SetUp();
+    if (IsSkipped()) return;
+    ForceKernel force(kForward, "cudnn");
+    const Tensor x = zeros({1, 1, 8, 64}, Float16, cuda());
+    const std::string error = error_of([&] { scaled_dot_product_attention(x, x, x); });
+    if (!error.empty()) GTEST_SKIP() << error;
+  }
+};
+
+TEST_F(GpuAttentionByCudnn, MatchesFloat64) {
+  Generator g(11);
+  for (const Use& use :
+       {Use{{2, 3, 257, 64}, {2, 3, 257, 64}, {2, 3, 257, 64}, true},
+        Use{{1, 4, 129, 128}, {1, 2, 129, 128}, {1, 2, 129, 128}, true},
+        Use{{2, 2, 5, 32}, {2, 2, 300, 32}, {2, 2, 300, 32}},
+        Use{{1, 2, 300, 96}, {1, 1, 70, 96}, {1, 1, 70, 96}, true}, Use{{1, 1, 1, 40}, {1, 1, 1, 40}, {1, 1, 1, 40}}})
+    for (DType dtype : {Float16, BFloat16}) expect_close("cudnn", use, dtype, g);
+}
+
+TEST_F(GpuAttentionByCudnn, SharesItsLogSumExp) {
+  Generator g(12);
+  const Use use{{2, 4, 70, 64}, {2, 2, 131, 64}, {2, 2, 131, 64}, true};
+  expect_close("cudnn", use, BFloat16, g, "flash");
+  expect_close("flash", use, BFloat16, g, "cudnn");
+}
+
+TEST_F(GpuAttentionByCudnn, ReadsHeadsOfAPackedMatrixInGraphsAndOnStreams) {
+  Generator g(13);
+  const Tensor qkv = normal64({2, 130, 3 * 4 * 64}, g).to(BFloat16).to(cuda()).set_requires_grad();
+  const Tensor dy = normal64({2, 130, 4 * 64}, g).to(BFloat16).to(cuda());
+  std::list<ForceKernel> force;
+  const auto by = [&](const char* kernel) {
+    force.clear();
+    for (const char* op : {"attention_qkv", "attention_qkv_backward"}) force.emplace_back(op, kernel);
+  };
+  const auto gradient = [&] { return grad({attention_qkv(qkv, 4, {.causal = true})}, {qkv}, {dy})[0]; };
+  by("flash");
+  const Tensor want = gradient().to(cpu()).to(Float64);
+  by("cudnn");
+  const Tensor first = gradient().to(cpu());
+  EXPECT_LE(relative_error(first, want), 4 * tolerance(kForward, BFloat16));
+  Tensor captured;
+  {
+    Graph graph;
+    graph.capture(cuda(), [&] { captured = gradient(); });
+    graph.replay();
+    EXPECT_EQ(captured.to(cpu()).to_vector<float>(), first.to_vector<float>());
+  }
+  for (int i = 0; i < 3; ++i) {
+    Stream stream(cuda());
+    StreamGuard guard(stream);
+    EXPECT_EQ(gradient().to(cpu()).to_vector<float>(), first.to_vector<float>());
+  }
+}
+
+TEST_F(GpuAttentionByCudnn, SaysWhatItDoesNotTake) {
+  ForceKernel force(kForward, "cudnn");
+  const auto attend = [](const Tensor& x, const Tensor& mask = {}) {
+    return error_of([=] { scaled_dot_product_attention(x, x, x, {.mask = mask}); });
+  };
+  const Tensor x = zeros({1, 1, 3, 64}, Float16, cuda());
+  EXPECT_NE(attend(x, zeros({3, 3}, Float16, cuda())).find("does not take these shapes or kinds of inputs"),
+            std::string::npos);
+  EXPECT_NE(attend(x.to(Float32)).find("does not compute in this dtype"), std::string::npos);
+  EXPECT_NE(attend(zeros({1, 1, 3, 9}, Float16, cuda())).find("does not take this head dim"), std::string::npos);
+  EXPECT_NE(attend(x.expand({1, 2, 3, 64})).find("needs another memory layout"), std::string::npos);
 }
 
 TEST_F(GpuAttention, EveryKernelTakesHeadsOf32To128) {

@@ -1,7 +1,12 @@
-// Attention's kernel lists: tiled without the scores in memory (on GPUs by matrix cores, then on ordinary ones), then
-// through them.
+// Attention's kernel lists: tiled without the scores in memory (on GPUs by matrix cores, on ordinary ones, or by
+// cuDNN), then through them.
+#include <algorithm>
+
 #include "kernels/cpu/attention_math.h"
 #include "kernels/cpu/tables.h"
+#ifdef TESSERA_GPU_KERNELS
+#include "kernels/gpu/tables.h"
+#endif
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
@@ -71,6 +76,15 @@ Reason mem_efficient_takes(const AttentionProblem& p) {
 Reason flash_takes(const AttentionProblem& p) { return tiles_take(p, 256); }
 #endif
 
+AttentionArgs args_of(const AttentionProblem& p) {
+  void* lse = p.lse->defined() ? p.lse->data_ptr() : nullptr;
+  return {shape_of(p), heads(p.y), heads(p.q), heads(p.k), heads(p.v), lse};
+}
+AttentionBackwardArgs backward_args_of(const AttentionProblem& p, const void* lse, float* row_sums) {
+  return {shape_of(p), heads(p.dq), heads(p.dk), heads(p.dv), heads(p.dy), heads(p.q),
+          heads(p.k),  heads(p.v),  heads(p.y),  lse,         row_sums};
+}
+
 template <Reason (*takes)(const AttentionProblem&)>
 Reason supports(const Call& call) {
   return takes(attention_problem(call));
@@ -82,9 +96,7 @@ Reason supports_backward(const Call& call) {
 
 template <auto kernel>
 void attention(const Call& call) {
-  AttentionProblem p = attention_problem(call);
-  void* lse = p.lse->defined() ? p.lse->data_ptr() : nullptr;
-  (attention_table().*kernel)({shape_of(p), heads(p.y), heads(p.q), heads(p.k), heads(p.v), lse}, executor());
+  (attention_table().*kernel)(args_of(attention_problem(call)), executor());
 }
 
 template <auto kernel>
@@ -96,10 +108,46 @@ void attention_backward(const Call& call, Workspace& workspace) {
   row_sums = static_cast<float*>(workspace.take(p.batch * p.heads * p.queries * 4));
 #endif
   if (workspace.counting()) return;
-  (attention_table().*kernel)({shape_of(p), heads(p.dq), heads(p.dk), heads(p.dv), heads(p.dy), heads(p.q), heads(p.k),
-                               heads(p.v), heads(p.y), lse, row_sums},
-                              executor());
+  (attention_table().*kernel)(backward_args_of(p, lse, row_sums), executor());
 }
+
+#ifdef TESSERA_GPU_KERNELS
+// ---- cuDNN's, where it is installed
+
+Reason cudnn_takes(const AttentionProblem& p) {
+  if (!vendor_tables() || !tables().vendor_attention) return Reason::Library;
+  if (p.mask.data) return Reason::Shape;
+  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
+    if (h.data && std::count(h.strides, h.strides + 4, 0) > 0) return Reason::Layout;  // expanded
+  if (p.lse->defined() && reinterpret_cast<uintptr_t>(p.lse->data_ptr()) % 16 != 0) return Reason::Layout;
+  return flash_takes(p);
+}
+Reason cudnn_supports(const Call& call) {
+  AttentionProblem p = attention_problem(call);
+  if (Reason reason = cudnn_takes(p); reason != Reason::Ok) return reason;
+  return tables().vendor_attention->workspace(args_of(p)) < 0 ? Reason::Shape : Reason::Ok;
+}
+Reason cudnn_supports_backward(const Call& call) {
+  AttentionProblem p = attention_backward_problem(call);
+  if (Reason reason = cudnn_takes(p); reason != Reason::Ok) return reason;
+  const AttentionBackwardArgs args = backward_args_of(p, nullptr, nullptr);
+  return tables().vendor_attention->workspace_backward(args) < 0 ? Reason::Shape : Reason::Ok;
+}
+
+void cudnn_attention(const Call& call, Workspace& workspace) {
+  const AttentionArgs args = args_of(attention_problem(call));
+  void* room = workspace.take(tables().vendor_attention->workspace(args));
+  if (!workspace.counting()) tables().vendor_attention->run(args, room, executor());
+}
+void cudnn_attention_backward(const Call& call, Workspace& workspace) {
+  AttentionProblem p = attention_backward_problem(call);
+  AttentionBackwardArgs args = backward_args_of(p, nullptr, nullptr);
+  void* room = workspace.take(tables().vendor_attention->workspace_backward(args));
+  args.lse = read_contiguous(workspace, *p.lse, Float32);
+  args.row_sums = static_cast<float*>(workspace.take(p.batch * p.heads * p.queries * 4));
+  if (!workspace.counting()) tables().vendor_attention->run_backward(args, room, executor());
+}
+#endif
 
 constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
   kernel.supports = supports;
@@ -111,6 +159,7 @@ constexpr Kernel forward_list[] = {
     {.name = "flash", .supports = supports<flash_takes>, .run = attention<&Table::flash>},
 #ifdef TESSERA_GPU_KERNELS
     {.name = "mem-efficient", .supports = supports<mem_efficient_takes>, .run = attention<&Table::mem_efficient>},
+    staged_kernel<cudnn_attention>("cudnn", cudnn_supports),
 #endif
     staged_kernel<attention_math>("math")};
 constexpr Kernel backward_list[] = {
@@ -118,6 +167,7 @@ constexpr Kernel backward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
     with_support(staged_kernel<attention_backward<&Table::mem_efficient_backward>>("mem-efficient"),
                  supports_backward<mem_efficient_takes>),
+    staged_kernel<cudnn_attention_backward>("cudnn", cudnn_supports_backward),
 #endif
     staged_kernel<attention_math_backward>("math")};
 constexpr KernelTableEntry entries[] = {

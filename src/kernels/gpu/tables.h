@@ -41,6 +41,16 @@ struct VendorConvTable {
   size_t (*version)();
 };
 
+/// The vendor's own attention, where its library is installed: of halves in whole units, without a mask. Log-sum-exps
+/// are those of our kernels. Strides are not 0.
+struct VendorAttentionTable {
+  /// Bytes, or -1 where the library has no kernel that computes the same each time, or none with so little workspace.
+  long long (*workspace)(const AttentionArgs& args);
+  void (*run)(const AttentionArgs& args, void* workspace, Executor& executor);
+  long long (*workspace_backward)(const AttentionBackwardArgs& args);
+  void (*run_backward)(const AttentionBackwardArgs& args, void* workspace, Executor& executor);
+};
+
 /// Null: the plugin has no such family.
 struct Tables {
   const ElementwiseTable* elementwise = nullptr;
@@ -51,6 +61,7 @@ struct Tables {
   const VendorGemmTable* vendor_gemm = nullptr;
   const VendorConvTable* vendor_conv = nullptr;
   const AttentionTable* attention = nullptr;
+  const VendorAttentionTable* vendor_attention = nullptr;
   const NormTable* norm = nullptr;
   const SoftmaxTable* softmax = nullptr;
   const IndexTable* index = nullptr;

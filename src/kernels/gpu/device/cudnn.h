@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -17,8 +18,20 @@ namespace tessera::gpu_kernels::cudnn {
 
 using Handle = struct Context*;
 
-enum class DataType : int { f32 = 0, f16 = 2, bf16 = 9 };
+enum class DataType : int { f32 = 0, f16 = 2, i32 = 4, bf16 = 9, boolean = 11 };
 enum class ConvolutionMode : int { cross_correlation = 1 };
+enum class ReductionMode : int { sum = 0, largest = 3 };
+enum class PointwiseMode : int {
+  add = 0,
+  multiply = 1,
+  divide = 6,
+  subtract = 9,
+  exponential = 13,
+  logarithm = 15,
+  greater_or_equal = 303,
+  index_along_axis = 501,
+  select = 601,
+};
 enum class HeuristicMode : int { fallback = 2, best = 3 };
 /// What a result may suffer by an engine.
 enum class Note : int {
@@ -34,6 +47,7 @@ enum class Note : int {
 };
 
 enum class Kind : int {
+  pointwise = 0,
   convolution = 1,
   engine = 2,
   engine_config = 3,
@@ -42,13 +56,22 @@ enum class Kind : int {
   convolution_forward = 10,
   convolution_backward_filters = 11,
   convolution_backward_images = 12,
+  operation_pointwise = 13,
   graph = 15,
   variant_pack = 16,
   tensor = 17,
+  matmul = 18,
+  operation_matmul = 19,
+  reduction = 21,
+  operation_reduction = 22,
+  operation_reshape = 31,
   device_properties = 38,
 };
 
 enum class Attribute : int {
+  pointwise_mode = 0,
+  pointwise_type = 1,
+  pointwise_axis = 9,
   convolution_type = 100,
   convolution_mode = 101,
   convolution_dilations = 102,
@@ -68,6 +91,8 @@ enum class Attribute : int {
   forward_alpha = 700,  // and beta, convolution, w, x, y
   backward_images_alpha = 706,
   backward_filters_alpha = 712,
+  operation_pointwise = 750,  // and x, b, y
+  operation_pointwise_t = 758,
   graph_handle = 800,
   graph_operations = 801,
   tensor_alignment = 900,
@@ -75,10 +100,18 @@ enum class Attribute : int {
   tensor_lengths = 902,
   tensor_strides = 903,
   tensor_id = 906,
+  tensor_virtual = 907,
+  tensor_by_value = 908,
   pack_ids = 1000,
   pack_pointers = 1001,
   pack_workspace = 1003,
   engine_notes = 1303,
+  matmul_type = 1500,
+  operation_matmul_a = 1520,  // and b, c, the matmul
+  reduction_mode = 1600,
+  reduction_type = 1601,
+  operation_reduction_x = 1610,  // and y, the reduction
+  operation_reshape_x = 2200,    // and y
   device_json = 2702,
 };
 constexpr Attribute operator+(Attribute a, int n) { return static_cast<Attribute>(static_cast<int>(a) + n); }
@@ -86,6 +119,8 @@ constexpr Attribute operator+(Attribute a, int n) { return static_cast<Attribute
 /// The library refused something, for example a graph that no engine runs.
 struct Refusal {
   int status;
+  /// Not by what was asked but by the state of things: memory that is short, a driver that is busy.
+  bool may_pass() const { return status / 1000 != 2 && status / 1000 != 3; }
 };
 
 inline constexpr int type_descriptor = 15;
@@ -95,6 +130,8 @@ template <>
 inline constexpr int type_of<Handle> = 0;
 template <>
 inline constexpr int type_of<DataType> = 1;
+template <>
+inline constexpr int type_of<bool> = 2;
 template <>
 inline constexpr int type_of<int64_t> = 3;
 template <>
@@ -107,6 +144,10 @@ template <>
 inline constexpr int type_of<HeuristicMode> = 8;
 template <>
 inline constexpr int type_of<Note> = 11;
+template <>
+inline constexpr int type_of<PointwiseMode> = 14;
+template <>
+inline constexpr int type_of<ReductionMode> = 18;
 template <>
 inline constexpr int type_of<char> = 24;
 
@@ -161,6 +202,14 @@ inline void check(int status) {
   if (status != 0) throw Refusal{status};
 }
 
+/// A descriptor that someone else keeps.
+struct Ref {
+  void* it = nullptr;
+};
+template <>
+inline constexpr int type_of<Ref> = type_descriptor;
+static_assert(sizeof(Ref) == sizeof(void*));
+
 /// One descriptor: attributes, then finish().
 class Object {
  public:
@@ -173,7 +222,7 @@ class Object {
   ~Object() {
     if (it_) (void)library().destroy(it_);
   }
-  void* get() const { return it_; }
+  Ref ref() const { return {it_}; }
 
   template <class T>
   Object& set(Attribute name, const T& value) {
@@ -183,7 +232,7 @@ class Object {
   Object& set(Attribute name, std::span<const T> values) {
     return put(name, type_of<T>, values.size(), values.data());
   }
-  Object& set(Attribute name, const Object& value) { return put(name, type_descriptor, 1, &value.it_); }
+  Object& set(Attribute name, const Object& value) { return set(name, value.ref()); }
   Object&& finish() {
     check(library().finalize(it_));
     return std::move(*this);
@@ -217,13 +266,27 @@ class Object {
   void* it_ = nullptr;
 };
 
-/// A tensor in memory, which `id` names.
+/// A tensor, to which more can be said before it is finished.
 inline Object tensor(int64_t id, DataType type, std::span<const int64_t> lengths, std::span<const int64_t> strides,
                      int64_t alignment) {
   Object t(Kind::tensor);
   t.set(Attribute::tensor_id, id).set(Attribute::tensor_type, type).set(Attribute::tensor_alignment, alignment);
-  return t.set(Attribute::tensor_lengths, lengths).set(Attribute::tensor_strides, strides).finish();
+  t.set(Attribute::tensor_lengths, lengths).set(Attribute::tensor_strides, strides);
+  return t;
 }
+
+/// Operations, and all descriptors that they refer to.
+struct Graph {
+  std::vector<Object> parts;
+  std::vector<Ref> operations;
+
+  Ref keep(Object& part) {
+    parts.push_back(part.finish());
+    return parts.back().ref();
+  }
+  Ref keep(Object&& part) { return keep(part); }
+  void add(Object& operation) { operations.push_back(keep(operation)); }
+};
 
 /// What plans are made for: this process's device or, for tests without one, its properties.
 struct Target {
@@ -261,20 +324,20 @@ class Rules {
   uint32_t forbidden_ = 0;
 };
 
-/// The plan that the library thinks fastest among those which the rules allow and which fit into the workspace. `parts`
-/// are the descriptors of a graph, its operations last.
-inline std::optional<Plan> find_plan(const Target& target, std::vector<Object> parts, size_t operations, Rules rules,
-                                     int64_t most_workspace) {
-  std::vector<void*> nodes;
-  for (size_t i = parts.size() - operations; i < parts.size(); ++i) nodes.push_back(parts[i].get());
-  Object graph(Kind::graph);
-  target.tell(graph, Attribute::graph_handle);
-  check(library().set(graph.get(), Attribute::graph_operations, type_descriptor, static_cast<int64_t>(nodes.size()),
-                      nodes.data()));
-  parts.push_back(graph.finish());
+/// The plan that the library thinks fastest among those which the rules allow and which fit into the workspace. Throws
+/// Refusal where there is none now, but there may be one later.
+inline std::optional<Plan> find_plan(const Target& target, Graph&& graph, Rules rules, int64_t most_workspace) {
+  Object whole(Kind::graph);
+  target.tell(whole, Attribute::graph_handle);
+  whole.set(Attribute::graph_operations, std::span<const Ref>(graph.operations));
+  const Ref asked_for = graph.keep(whole);
+  std::optional<Refusal> for_now;
+  const auto note = [&](const Refusal& refusal) {
+    if (refusal.may_pass()) for_now = refusal;
+  };
   for (HeuristicMode mode : {HeuristicMode::best, HeuristicMode::fallback}) try {
       Object heuristic(Kind::heuristic);
-      heuristic.set(Attribute::heuristic_graph, parts.back()).set(Attribute::heuristic_mode, mode);
+      heuristic.set(Attribute::heuristic_graph, asked_for).set(Attribute::heuristic_mode, mode);
       target.tell_properties(heuristic, Attribute::heuristic_device);
       const Object asked = heuristic.finish();
       for (Object& config : asked.get(Attribute::heuristic_results, Kind::engine_config, 24)) try {
@@ -285,15 +348,41 @@ inline std::optional<Plan> find_plan(const Target& target, std::vector<Object> p
           found.plan.set(Attribute::plan_config, config).finish();
           found.workspace = found.plan.get<int64_t>(Attribute::plan_workspace, 1).at(0);
           if (found.workspace > most_workspace) continue;
-          found.parts = std::move(parts);
+          found.parts = std::move(graph.parts);
           found.parts.push_back(std::move(config));
           return found;
-        } catch (const Refusal&) {  // proposed, but not able: the next one
+        } catch (const Refusal& refusal) {  // proposed, but not able: the next one
+          note(refusal);
         }
-    } catch (const Refusal&) {  // nothing is proposed
+    } catch (const Refusal& refusal) {  // nothing is proposed
+      note(refusal);
     }
+  if (for_now) throw *for_now;
   return std::nullopt;
 }
+
+/// Whether a problem has a plan, and which. A failure that may pass is tried again at the 2nd, 4th, 8th, ... call, so
+/// that what always fails costs little.
+class Outcome {
+ public:
+  /// make() returns the plan, if there is one, or throws Refusal.
+  template <class Make>
+  void settle(const Make& make) {
+    if (settled_ || !std::has_single_bit(++asked_)) return;
+    try {
+      plan_ = make();
+      settled_ = true;
+    } catch (const Refusal& refusal) {
+      settled_ = !refusal.may_pass();
+    }
+  }
+  const std::optional<Plan>& plan() const { return plan_; }
+
+ private:
+  std::optional<Plan> plan_;
+  uint64_t asked_ = 0;
+  bool settled_ = false;
+};
 
 /// Queues a plan: `pointers` are the tensors named by `ids`.
 inline void execute(Handle handle, const Plan& plan, std::span<const int64_t> ids, std::span<void* const> pointers,
@@ -301,7 +390,7 @@ inline void execute(Handle handle, const Plan& plan, std::span<const int64_t> id
   Object pack(Kind::variant_pack);
   pack.set(Attribute::pack_ids, ids).set(Attribute::pack_pointers, pointers);
   pack.set(Attribute::pack_workspace, workspace).finish();
-  check(library().execute(handle, plan.plan.get(), pack.get()));
+  check(library().execute(handle, plan.plan.ref().it, pack.ref().it));
 }
 
 }  // namespace tessera::gpu_kernels::cudnn

@@ -1,8 +1,6 @@
 // Convolutions as graphs of cuDNN. Without a call of the run-time library, so that tests plan without a card.
 #pragma once
-#include "cudnn.h"
-#include "kernels/gpu/tables.h"
-#include "recent.h"
+#include "cudnn_operand.h"
 
 namespace tessera::gpu_kernels::cudnn {
 
@@ -26,21 +24,7 @@ inline constexpr Rules f32_rules = {Note::nondeterministic,
 
 inline constexpr int64_t id_x = 1, id_w = 2, id_y = 3;
 
-inline DataType data_type(Scalar type) {
-  return type == Scalar::f16 ? DataType::f16 : type == Scalar::bf16 ? DataType::bf16 : DataType::f32;
-}
-
-/// The library counts elements in 32 bits in places.
-inline bool is_countable(std::span<const int64_t> lengths, const long long (&strides)[4]) {
-  int64_t last = 0;
-  for (int d = 0; d < 4; ++d) {
-    if (lengths[d] < 1 || lengths[d] >= int64_t(1) << 31 || strides[d] >= int64_t(1) << 31) return false;
-    last += (lengths[d] - 1) * strides[d];
-  }
-  return last < (int64_t(1) << 31) - 1;
-}
-
-/// What of the arguments was computed from others; null where the library has no plan that fits.
+/// Null where the library has no plan that fits. Throws Refusal.
 inline std::optional<Plan> plan_convolution(const Target& target, ConvPart part, const ConvArgs& args,
                                             int64_t most_workspace) {
   int64_t pad[2], step[2], dilation[2], out[2];
@@ -56,39 +40,33 @@ inline std::optional<Plan> plan_convolution(const Target& target, ConvPart part,
   const int64_t y[4] = {args.images, args.filters, out[0], out[1]};
   if (!is_countable(x, args.x.strides) || !is_countable(w, args.w.strides) || !is_countable(y, args.y.strides))
     return {};
-  try {
-    std::vector<Object> parts;
-    const auto operand = [&](int64_t id, const int64_t(&lengths)[4], const ConvTensor& t) {
-      const int64_t strides[4] = {t.strides[0], t.strides[1], t.strides[2], t.strides[3]};
-      parts.push_back(tensor(id, data_type(args.type), lengths, strides, alignment_of(t.data)));
-    };
-    operand(id_x, x, args.x);
-    operand(id_w, w, args.w);
-    operand(id_y, y, args.y);
-    Object convolution(Kind::convolution);
-    using Span = std::span<const int64_t>;
-    convolution.set(Attribute::convolution_type, DataType::f32)
-        .set(Attribute::convolution_mode, ConvolutionMode::cross_correlation)
-        .set(Attribute::convolution_dims, int64_t(2))
-        .set(Attribute::convolution_dilations, Span(dilation))
-        .set(Attribute::convolution_strides, Span(step))
-        .set(Attribute::convolution_pre_paddings, Span(pad))
-        .set(Attribute::convolution_post_paddings, Span(pad));
-    parts.push_back(convolution.finish());
-    const auto [kind, first] =
-        part == ConvPart::forward  ? std::pair(Kind::convolution_forward, Attribute::forward_alpha)
-        : part == ConvPart::images ? std::pair(Kind::convolution_backward_images, Attribute::backward_images_alpha)
-                                   : std::pair(Kind::convolution_backward_filters, Attribute::backward_filters_alpha);
-    // The operands' order behind alpha, beta and the convolution: w x y, w dx dy, dw x dy.
-    Object operation(kind);
-    operation.set(first, 1.f).set(first + 1, 0.f).set(first + 2, parts[3]);
-    operation.set(first + 3, parts[1]).set(first + 4, parts[0]).set(first + 5, parts[2]);
-    parts.push_back(operation.finish());
-    const bool exact = args.type == Scalar::f32 && !args.tf32;
-    return find_plan(target, std::move(parts), 1, exact ? f32_rules : half_rules, most_workspace);
-  } catch (const Refusal&) {
-    return {};
-  }
+  Graph graph;
+  const auto operand = [&](int64_t id, const int64_t(&lengths)[4], const ConvTensor& t) {
+    const int64_t strides[4] = {t.strides[0], t.strides[1], t.strides[2], t.strides[3]};
+    return graph.keep(tensor(id, data_type(args.type), lengths, strides, alignment_of(t.data)));
+  };
+  const Ref images = operand(id_x, x, args.x), filters = operand(id_w, w, args.w),
+            out_images = operand(id_y, y, args.y);
+  Object convolution(Kind::convolution);
+  using Span = std::span<const int64_t>;
+  convolution.set(Attribute::convolution_type, DataType::f32)
+      .set(Attribute::convolution_mode, ConvolutionMode::cross_correlation)
+      .set(Attribute::convolution_dims, int64_t(2))
+      .set(Attribute::convolution_dilations, Span(dilation))
+      .set(Attribute::convolution_strides, Span(step))
+      .set(Attribute::convolution_pre_paddings, Span(pad))
+      .set(Attribute::convolution_post_paddings, Span(pad));
+  const auto [kind, first] = part == ConvPart::forward ? std::pair(Kind::convolution_forward, Attribute::forward_alpha)
+                             : part == ConvPart::images
+                                 ? std::pair(Kind::convolution_backward_images, Attribute::backward_images_alpha)
+                                 : std::pair(Kind::convolution_backward_filters, Attribute::backward_filters_alpha);
+  // The operands' order behind alpha, beta and the convolution: w x y, w dx dy, dw x dy.
+  Object operation(kind);
+  operation.set(first, 1.f).set(first + 1, 0.f).set(first + 2, graph.keep(convolution));
+  operation.set(first + 3, filters).set(first + 4, images).set(first + 5, out_images);
+  graph.add(operation);
+  const bool exact = args.type == Scalar::f32 && !args.tf32;
+  return find_plan(target, std::move(graph), exact ? f32_rules : half_rules, most_workspace);
 }
 
 }  // namespace tessera::gpu_kernels::cudnn

@@ -15,6 +15,7 @@ extern ConvTable conv_table;
 extern AttentionTable attention_table;
 const VendorGemmTable* vendor_gemm_table();
 const VendorConvTable* vendor_conv_table();
+const VendorAttentionTable* vendor_attention_table();
 const CreationTable* device_creation_table();
 const IndexTable* device_index_table();
 const DrawTable* device_draw_table();
@@ -32,6 +33,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .vendor_gemm = gpu_kernels::vendor_gemm_table(),
                                           .vendor_conv = gpu_kernels::vendor_conv_table(),
                                           .attention = &gpu_kernels::attention_table,
+                                          .vendor_attention = gpu_kernels::vendor_attention_table(),
                                           .norm = &gpu_kernels::norm_table,
                                           .softmax = &gpu_kernels::softmax_table,
                                           .index = gpu_kernels::device_index_table(),

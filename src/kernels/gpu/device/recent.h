@@ -27,7 +27,8 @@ inline unsigned alignment_of(const void* p) {
   return bytes;
 }
 
-/// Values by key, of which the least recently used goes when there are too many. A value with `kept` stays.
+/// Values by key, of which the least recently used goes when there are too many. A value with `kept` stays as long
+/// as it has it.
 template <class Value>
 class Recent {
  public:
@@ -48,7 +49,8 @@ class Recent {
       throw;
     }
     places_.emplace(items_.front().key, items_.begin());
-    if (places_.size() > most_) drop_oldest();
+    while (places_.size() > most_ && drop_oldest()) {
+    }
     return items_.front().value;
   }
 
@@ -59,13 +61,14 @@ class Recent {
     Value value{};
   };
 
-  void drop_oldest() {
+  bool drop_oldest() {
     for (auto item = std::prev(items_.end()); item != items_.begin(); --item) {
       if (item->value.kept) continue;
       places_.erase(item->key);
       items_.erase(item);
-      return;
+      return true;
     }
+    return false;
   }
 
   size_t most_;

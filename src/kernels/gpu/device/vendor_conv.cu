@@ -36,28 +36,22 @@ ConvKey key_of(ConvPart part, const ConvArgs& args) {
   return key;
 }
 
-cudnn::Planner& planner() {
-  static auto* planner = new cudnn::Planner;
-  return *planner;
-}
-
 cudnn::Entry& entry_of(ConvPart part, const ConvArgs& args) {
-  return planner().entry(bytes_of(key_of(part, args)), [&](const cudnn::Target& target) {
+  return cudnn::planner().entry(bytes_of(key_of(part, args)), [&](const cudnn::Target& target) {
     return cudnn::plan_convolution(target, part, args, most_workspace);
   });
 }
 
 long long workspace(ConvPart part, const ConvArgs& args) {
-  const std::lock_guard lock(planner().mutex);
-  const cudnn::Entry& entry = entry_of(part, args);
-  return entry.plan ? entry.plan->workspace : -1;
+  const std::lock_guard lock(cudnn::planner().mutex);
+  return cudnn::Planner::workspace(entry_of(part, args));
 }
 
 void run(ConvPart part, const ConvArgs& args, Executor& executor) {
-  const std::lock_guard lock(planner().mutex);
+  const std::lock_guard lock(cudnn::planner().mutex);
   const int64_t ids[] = {cudnn::id_x, cudnn::id_w, cudnn::id_y};
   void* const pointers[] = {args.x.data, args.w.data, args.y.data};
-  planner().run(entry_of(part, args), ids, pointers, args.workspace, executor, "a convolution");
+  cudnn::planner().run(entry_of(part, args), ids, pointers, args.workspace, executor, "a convolution");
 }
 
 }  // namespace
