@@ -9,7 +9,7 @@ namespace tessera {
 /// The first GPU there is, of whatever vendor; the CPU where there is none.
 inline Device gpu() {
   for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
-    if (device_count(type) > 0) return {type, 0};
+    if (why_unavailable({type, 0}).empty()) return {type, 0};
   return cpu();
 }
 

@@ -1,0 +1,221 @@
+// Training steps in every precision, on the CPU and on a GPU if there is one: bad numbers, captured steps, checkpoints
+// and tensors of other devices.
+#include <cmath>
+#include <map>
+
+#include "core/gpu_check.h"
+#include "io/io_check.h"
+#include "models/training.h"
+#include "train_check.h"
+
+namespace tessera {
+namespace {
+
+using namespace models;
+
+constexpr Amp kModes[] = {Amp::Off, Amp::BFloat16, Amp::Float16};
+
+std::vector<Device> devices() {
+  std::vector<Device> out{cpu()};
+  if (gpu().is_gpu()) out.push_back(gpu());
+  return out;
+}
+
+struct Net : nn::Module {
+  nn::Linear hidden = add("hidden", nn::Linear(5, 33)), out = add("out", nn::Linear(33, 3));
+};
+
+/// Everything that a step reads and changes.
+class Training {
+ public:
+  Training(Device device, Amp amp)
+      : amp_(amp),
+        net_(made_on(device)),
+        optimizer_(net_.parameters(), {.lr = 1e-2}),
+        scaler_({.enabled = amp == Amp::Float16}),
+        x_(empty({37, 5}, Float32, device)),
+        target_(empty({37, 3}, Float32, device)) {}
+
+  /// The data of the next step; one element of the inputs is `odd`, unless that is 0.
+  void feed(int64_t seed, double odd = 0) {
+    Generator generator(static_cast<uint64_t>(seed));
+    Tensor x = randn({37, 5}, generator);
+    if (odd != 0) x.select(0, 36).select(0, 3).fill_(odd);
+    x_.copy_(x);
+    target_.copy_(randn({37, 3}, generator));
+  }
+
+  // Reads nothing back.
+  void step() {
+    optimizer_.zero_grad();
+    {
+      const amp::Autocast region = autocast(amp_);
+      const Tensor hidden = net_.hidden(x_, Activation::GeluTanh);
+      loss_ = mse_loss(net_.out(dropout(hidden, 0.2, true, noise_)), target_);
+    }
+    scaler_.scale(loss_).backward();
+    scaler_.unscale_(optimizer_);
+    NoGrad guard;
+    const Tensor norm = optim::grad_norm(net_.parameters());
+    skipped_ = scaler_.step(optimizer_, {optim::clip_coefficient(norm, 1.0), logical_not(isfinite(norm))});
+    scaler_.update();
+  }
+
+  double loss() const { return loss_.item(); }
+  bool skipped() const { return skipped_.item<bool>(); }
+  double scale() const { return scaler_.current_scale(); }
+  /// Weights and moments.
+  std::map<std::string, std::vector<float>> state() const {
+    std::map<std::string, std::vector<float>> out;
+    for (const StateDict& dict : {net_.state_dict(), optimizer_.state_dict()})
+      for (const auto& [name, t] : dict) out[name] = t.detach().to(cpu()).to_vector<float>();
+    return out;
+  }
+
+ private:
+  static Net made_on(Device device) {
+    manual_seed(3);
+    Net net;
+    net.to(device);
+    return net;
+  }
+
+  Amp amp_;
+  Generator noise_{5};
+  Net net_;
+  optim::AdamW optimizer_;
+  amp::GradScaler scaler_;
+  Tensor x_, target_, loss_, skipped_;
+};
+
+TEST(Steps, BadNumbersSkipOneStepInEveryPrecision) {
+  for (const Device device : devices())
+    for (const Amp amp : kModes)
+      for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+        SCOPED_TRACE(to_string(device) + ' ' + name(amp) + ' ' + std::to_string(bad));
+        Training run(device, amp);
+        run.feed(1);
+        run.step();
+        EXPECT_FALSE(run.skipped());
+        const auto before = run.state();
+        run.feed(2, bad);
+        run.step();
+        EXPECT_FALSE(std::isfinite(run.loss()));
+        EXPECT_TRUE(run.skipped());
+        EXPECT_EQ(run.state(), before);
+        EXPECT_EQ(run.scale(), amp == Amp::Float16 ? 32768 : 1);
+        run.feed(3);
+        run.step();
+        EXPECT_TRUE(std::isfinite(run.loss()));
+        EXPECT_FALSE(run.skipped());
+        EXPECT_EQ(run.state().at("group.0.step"), std::vector<float>{2});
+        for (const auto& [name, values] : run.state())
+          for (float value : values) ASSERT_TRUE(std::isfinite(value)) << name;
+      }
+}
+
+TEST(Steps, WhatIsTooLargeForHalvesIsSkippedThereAlone) {
+  for (const Device device : devices())
+    for (const Amp amp : kModes) {
+      SCOPED_TRACE(to_string(device) + ' ' + name(amp));
+      Training run(device, amp);
+      run.feed(1, 1e6);  // f16 ends at 65504
+      run.step();
+      EXPECT_EQ(run.skipped(), amp == Amp::Float16);
+    }
+}
+
+class GpuSteps : public GpuTest {};
+
+// A capture throws where the host reads anything or waits.
+TEST_F(GpuSteps, CapturedOnesAreTheSameBitForBit) {
+  for (const Amp amp : kModes) {
+    SCOPED_TRACE(name(amp));
+    Training by_hand(gpu(), amp), captured(gpu(), amp);
+    for (Training* run : {&by_hand, &captured}) {  // the first step of a run finds memory and makes plans
+      run->feed(1);
+      run->step();
+    }
+    Graph graph;
+    graph.capture(gpu(), [&] { captured.step(); });
+    for (int i = 2; i < 8; ++i) {
+      const double odd = i == 4 ? HUGE_VAL : 0;
+      by_hand.feed(i, odd);
+      captured.feed(i, odd);
+      by_hand.step();
+      graph.replay();
+      EXPECT_EQ(captured.skipped(), i == 4);
+      EXPECT_EQ(by_hand.skipped(), i == 4);
+      if (i != 4) {
+        EXPECT_EQ(captured.loss(), by_hand.loss()) << i;
+      }
+      EXPECT_EQ(captured.state(), by_hand.state()) << i;
+    }
+    EXPECT_EQ(captured.scale(), amp == Amp::Float16 ? 32768 : 1);
+    EXPECT_EQ(captured.state().at("group.0.step"), std::vector<float>{6});
+  }
+}
+
+TEST_F(GpuSteps, NotANumberInEveryPrecision) {
+  for (const Amp amp : kModes) {
+    TrainOptions o = tiny();
+    o.amp = amp;
+    o.lr = 1e38;
+    o.min_lr = o.clip = o.weight_decay = 0;
+    o.warmup = 0;
+    o.device = gpu();
+    o.report_interval = 4;
+    try {
+      train_gpt(o);
+      ADD_FAILURE() << name(amp) << ": no error";
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()).find("train: loss "), 0u) << e.what();
+      EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
+    }
+    o.on_nan = OnNan::Skip;
+    EXPECT_GT(train_gpt(o).skipped, 0) << name(amp);
+  }
+}
+
+TEST_F(GpuSteps, CheckpointsGoOnOnOtherDevices) {
+  for (const Amp amp : kModes)
+    for (const bool from_gpu : {true, false}) {
+      SCOPED_TRACE(name(amp) + (from_gpu ? " from the GPU" : " from the CPU"));
+      TemporaryFolder folder;
+      TrainOptions o = tiny();
+      o.amp = amp;
+      o.model.dropout = 0;
+      o.checkpoint = folder / "c";
+      o.device = from_gpu ? gpu() : cpu();
+      const std::vector<double> there = losses(train_gpt(o));
+      o.resume = true;
+      o.steps += 4;
+      o.device = from_gpu ? cpu() : gpu();
+      const std::vector<double> on = losses(train_gpt(o));
+      ASSERT_EQ(on.size(), there.size() + 4);
+      EXPECT_EQ(std::vector<double>(on.begin(), on.end() - 4), there);
+      EXPECT_LT(on.back(), there.front());
+    }
+}
+
+TEST_F(GpuSteps, TensorsOfTwoDevicesInOneOperatorAreAnError) {
+  const Tensor here = ones({4, 4}), there = ones({4, 4}, Float32, gpu());
+  const std::string tail = ": inputs on different devices: f32[4, 4] on cpu and f32[4, 4] on " + to_string(gpu());
+  const auto message = [](const std::function<void()>& call) -> std::string {
+    try {
+      call();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message([&] { add(here, there); }), "add" + tail);
+  EXPECT_EQ(message([&] { matmul(here, there); }), "matmul" + tail);
+  EXPECT_EQ(message([&] { concat({here, there}, 0); }), "concat" + tail);
+  EXPECT_EQ(message([&] { layer_norm(here, ones({4}, Float32, gpu())); }),
+            "layer_norm: inputs on different devices: f32[4, 4] on cpu and f32[4] on " + to_string(gpu()));
+  EXPECT_EQ(sum(matmul(there, there)).item(), 64);  // and the device works
+}
+
+}  // namespace
+}  // namespace tessera
