@@ -95,7 +95,7 @@ OpCase batch_norm_inference_case(std::string label, Shape x, bool weight, bool b
             return {normal64(x, g), normal64({x[1]}, g), uniform64({x[1]}, g, 0.5, 2),
                     weight ? normal64({x[1]}, g) : Tensor(), bias ? normal64({x[1]}, g) : Tensor()};
           },
-          .gradients = 1u | weight << 3 | bias << 4,
+          .gradients = 0b111u | weight << 3 | bias << 4,
           .dtypes = kExact};
 }
 OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool relu = false, bool training = true) {

@@ -406,7 +406,7 @@ Moments given_moments(const Tensor& mean, const Tensor& var, const Attrs& attrs)
   return {mean, rsqrt(var + attrs.as<NormAttrs>().eps)};
 }
 
-// From dx, dweight and dbias.
+// From dx, dweight and dbias; those of the statistics stay empty.
 Tensors inference_gradients(const Saved& s, const Tensors& grads) {
   Tensors out(5);
   for (int i : {0, 1, 2})
@@ -419,9 +419,19 @@ Tensors batch_norm_inference_vjp(const Saved& s, const Tensors& grads) {
   const Moments m = given_moments(s.inputs[1], s.inputs[2], s.attrs);
   Tensor g = grads[0];
   if (s.attrs.as<NormAttrs>().relu) g = before_relu(seen, g, x, weight, s.inputs[4], m);
-  return inference_gradients(s, gradients(seen, g, x, weight, m, true));
+  Tensors out = inference_gradients(s, gradients(seen, g, x, weight, m, true));
+  if (!s.needs_input(1) && !s.needs_input(2)) return out;
+  Tensor dxhat = reshape(g, seen.x);
+  if (weight.defined()) dxhat = dxhat * reshape(weight, seen.weight);
+  auto per_channel = [&](const Tensor& t) {
+    return reshape(sum_to(cast(t, m.rstd.dtype()), seen.statistics), m.rstd.shape());
+  };
+  if (s.needs_input(1)) out[1] = neg(per_channel(dxhat) * m.rstd);
+  if (s.needs_input(2)) out[2] = per_channel(dxhat * normalized(seen, x, m)) * square(m.rstd) * -0.5;
+  return out;
 }
 Tensors batch_norm_inference_fused_vjp(const Saved& s, const Tensors& grads) {
+  if (s.needs_input(1) || s.needs_input(2)) return batch_norm_inference_vjp(s, grads);
   const Moments m = given_moments(s.inputs[1], s.inputs[2], s.attrs);
   return inference_gradients(
       s, dispatch(batch_norm_backward, {grads[0], s.inputs[0], s.inputs[3], m.mean, m.rstd, s.inputs[4]}, s.attrs));
@@ -539,8 +549,15 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Ten
   const NormAttrs attrs{.eps = eps, .training = training, .relu = activation == Activation::Relu};
   if (!training) {
     if (!running_mean.defined() || !running_var.defined()) fail("batch_norm", "inference needs running statistics");
-    const DType dtype = statistics_dtype(x.dtype());
-    return dispatch_one(batch_norm_inference_op, {x, cast(running_mean, dtype), cast(running_var, dtype), weight, bias},
+    // Backward may come after a step in training has moved the estimates, so that it gets copies.
+    bool recorded = false;
+    for (const Tensor* t : std::initializer_list<const Tensor*>{&x, &weight, &bias, &running_mean, &running_var})
+      recorded |= grad_enabled() && t->defined() && t->requires_grad();
+    auto estimate = [&](const Tensor& running) {
+      const DType dtype = statistics_dtype(x.dtype());
+      return recorded && running.dtype() == dtype ? clone(running) : cast(running, dtype);
+    };
+    return dispatch_one(batch_norm_inference_op, {x, estimate(running_mean), estimate(running_var), weight, bias},
                         attrs);
   }
   Tensors out = dispatch(batch_norm_op, {x, weight, bias}, attrs);

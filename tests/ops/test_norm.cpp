@@ -38,6 +38,33 @@ TEST(Norm, BatchNormKeepsRunningStatistics) {
   EXPECT_LE(relative_error(batch_norm(x, w, b, mean0, var0, false), want), 1e-13);
 }
 
+TEST(Norm, BatchNormInferenceIsDifferentiatedAfterItsEstimatesMoved) {
+  Generator g(3);
+  Tensor x = normal64({4, 3, 5}, g), w = normal64({3}, g), running_mean = normal64({3}, g),
+         running_var = ones({3}, Float64);
+  const auto gradient = [&](bool moves) {
+    Tensor leaf = x.detach().set_requires_grad(), mean = running_mean.clone(), var = running_var.clone();
+    Tensor y = sum(square(batch_norm(leaf, w, {}, mean, var, false)));
+    if (moves) batch_norm(x, w, {}, mean, var, true);
+    return grad({y}, {leaf})[0];
+  };
+  EXPECT_EQ(gradient(true).to_vector<double>(), gradient(false).to_vector<double>());
+}
+
+TEST(Norm, BatchNormInferenceGivesItsEstimatesGradients) {
+  Generator g(4);
+  Tensor x = normal64({4, 3, 5}, g), w = normal64({3}, g), b = normal64({3}, g);
+  Tensor mean = normal64({3}, g).set_requires_grad(), var = uniform64({3}, g, 0.5, 2).set_requires_grad();
+  const auto by_hand = [&] {
+    return relu((x - reshape(mean, {3, 1})) / sqrt(reshape(var, {3, 1}) + 1e-5) * reshape(w, {3, 1}) +
+                reshape(b, {3, 1}));
+  };
+  const Tensors want = grad({sum(square(by_hand()))}, {mean, var});
+  Tensor y = batch_norm(x, w, b, mean, var, false, 0.1, 1e-5, Activation::Relu);
+  const Tensors got = grad({sum(square(y))}, {mean, var});
+  for (int i : {0, 1}) EXPECT_LE(relative_error(got[i], want[i]), 1e-12);
+}
+
 TEST(Norm, IsCloseInHalfPrecision) {
   Generator g(2);
   Tensor x = uniform64({9, 6, 37}, g, -1, 3), w = normal64({37}, g), b = normal64({37}, g), c = normal64({6}, g);
