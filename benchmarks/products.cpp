@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/median.h"
 #include "kernels/cpu/isa_select.h"
 #include "tessera/parallel.h"
 #if __has_include(<dnnl.hpp>) && defined(TESSERA_HAS_DNNL)
@@ -55,10 +56,7 @@ std::vector<double> in_turns(const std::vector<Contender>& contenders, double bu
     }
   }
   std::vector<double> medians;
-  for (auto& t : times) {
-    std::nth_element(t.begin(), t.begin() + t.size() / 2, t.end());
-    medians.push_back(t[t.size() / 2]);
-  }
+  for (const auto& t : times) medians.push_back(tessera::median(t));
   return medians;
 }
 

@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "cases/cases.h"
+#include "core/median.h"
 #include "kernels/cpu/isa_select.h"
 #include "kernels/cpu/peak.h"
 #include "ops/op_table.h"
@@ -33,10 +34,7 @@ struct Candidate {
   std::string name;
   std::function<void()> run;
   std::vector<double> times = {};
-  double median() {
-    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-    return times[times.size() / 2];
-  }
+  double median() const { return tessera::median(times); }
 };
 
 double seconds_of(const std::function<void()>& run) {

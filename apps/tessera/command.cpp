@@ -52,7 +52,7 @@ void CommonOptions::apply() const {
   allow_tf32(tf32);
   manual_seed(seed);
   if (tune) measure_picks();
-  if (!picks.empty()) pin_picks(picks);
+  if (!picks.empty()) pin_picks(picks, d);
 }
 
 Shape parse_shape(const std::string& text) {

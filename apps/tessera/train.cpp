@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention.h"
+#include "core/median.h"
 #include "models/train_gpt.h"
 #include "plot.h"
 #include "tessera/data.h"
@@ -107,11 +108,10 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
     steps.push_back({{"step", s.step}, {"loss", s.loss}, {"ms", s.ms}});
     ms.push_back(s.ms);
   }
-  std::sort(ms.begin(), ms.end());
-  double median = ms.empty() ? 0 : ms[ms.size() / 2];
-  results.add("step", median, "ms", false);
+  const double step_ms = median(std::move(ms));
+  results.add("step", step_ms, "ms", false);
   results.add("flops_per_step", result.flops_per_step, "FLOP", false);
-  results.add("tokens_per_second", static_cast<double>(tokens_per_step) / median * 1e3, "tokens/s", true);
+  results.add("tokens_per_second", static_cast<double>(tokens_per_step) / step_ms * 1e3, "tokens/s", true);
   if (result.val_loss) {
     results.add("val_loss", *result.val_loss, "nats/token", false);
   }

@@ -1,6 +1,7 @@
 // Which kernel runs where several could. By default the order of an operator's list decides, the same on every machine;
 // `tessera explain` shows it. Measured picks are quicker and depend on the machine that they were measured on.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "tessera/device.h"
@@ -14,8 +15,9 @@ namespace tessera {
 void measure_picks();
 /// Uses the picks of a file that measure_picks() wrote, and measures nothing: calls that it does not name follow the
 /// lists' order. A pick that cannot run its call is ignored with a warning on stderr, as is, once, that the file is
-/// from another card or version. Throws FileError if it is no such file.
-void pin_picks(const std::string& file);
+/// from another card or version, or not for the GPU that computes. Throws FileError if it is no such file, or, with
+/// `device`, if it was measured on another kind of device.
+void pin_picks(const std::string& file, std::optional<Device> device = {});
 /// Back to the order of the lists.
 void static_picks();
 

@@ -134,12 +134,19 @@ class Measured final : public PickBook {
   bool warned_ = false;
 };
 
+std::string refusal(const std::string& path, const PicksFile& file, const std::string& device) {
+  return fmt::format("{} was measured on {}: nothing in it is for {}", path, file.device, device);
+}
+
 class Pinned final : public PickBook {
  public:
   Pinned(std::string path, PicksFile file) : path_(std::move(path)), file_(std::move(file)) {}
   Picks read(Device device) override {
     const PicksFile now = here(device);
-    if (file_.device != now.device) return {};
+    if (file_.device != now.device) {  // beside a GPU, the CPU does odd jobs
+      if (device.is_gpu()) warn(refusal(path_, file_, now.device));
+      return {};
+    }
     if (file_.card != now.card || file_.libraries != now.libraries)
       warn(fmt::format("{} was measured on {} with {}; this is {} with {}", path_, file_.card, file_.libraries,
                        now.card, now.libraries));
@@ -189,7 +196,9 @@ std::string picks_file(Device device) {
     if (std::isalnum(static_cast<unsigned char>(c)) || c == '.') name += c;
     else if (!name.ends_with('-')) name += '-';
   }
-  return (folder / "picks" / (name.substr(0, 200) + ".jsonl")).string();
+  constexpr size_t most = 200;  // file systems take 255
+  if (name.size() > most) name = name.substr(0, most - 33) + '-' + cache_key({name});
+  return (folder / "picks" / (name + ".jsonl")).string();
 }
 
 void measure_picks() {
@@ -197,8 +206,10 @@ void measure_picks() {
   use_picks(std::make_shared<Measured>());
 }
 
-void pin_picks(const std::string& file) {
-  use_picks(std::make_shared<Pinned>(file, parse_picks(read_file(file), in_quotes(file))));
+void pin_picks(const std::string& path, std::optional<Device> device) {
+  PicksFile file = parse_picks(read_file(path), in_quotes(path));
+  if (device && kind_of(*device) != file.device) throw FileError(refusal(in_quotes(path), file, kind_of(*device)));
+  use_picks(std::make_shared<Pinned>(path, std::move(file)));
 }
 
 void static_picks() { use_picks(nullptr); }

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "core/gpu/backend.h"
+#include "core/median.h"
 #include "tessera/stream.h"
 #include "tessera/version.h"
 
@@ -64,11 +65,7 @@ struct Candidate {
   const Kernel* kernel;
   double once = 0;  // seconds, warm
   std::vector<double> times = {};
-  double median() {
-    if (times.empty()) return once;
-    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-    return times[times.size() / 2];
-  }
+  double median() const { return times.empty() ? once : tessera::median(times); }
 };
 
 // Every run writes all of the call's outputs, and the one that counts comes last.
@@ -76,6 +73,7 @@ std::optional<Pick> measure(const Call& call, KernelList list) {
   const Device device = call_device(call);
   std::vector<Candidate> candidates;
   double least = 1e300;
+  std::string failures;
   for (const Kernel& kernel : list) {
     if (kernel.supports && kernel.supports(call) != Reason::Ok) continue;
     Candidate candidate{&kernel};
@@ -84,10 +82,14 @@ std::optional<Pick> measure(const Call& call, KernelList list) {
       candidate.once = time_runs(kernel, call, device, 1);
     } catch (const OutOfMemoryError&) {
       continue;
+    } catch (const Error& error) {
+      failures += fmt::format("warning: {} is not measured for {}: {}\n", kernel.name, call_text(call), error.what());
+      continue;
     }
     least = std::min(least, candidate.once);
     candidates.push_back(std::move(candidate));
   }
+  if (!candidates.empty()) fmt::print(stderr, "{}", failures);  // else the call itself will say why
   if (candidates.size() < 2) return std::nullopt;
   for (int round = 0; round < kRounds; ++round)
     for (Candidate& c : candidates) {

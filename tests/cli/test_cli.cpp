@@ -117,6 +117,8 @@ TEST(Command, MeasuresPicksAndPinsThem) {
   write_file(folder / "bad", text.substr(0, text.size() - 9));
   expect_error(run(call + Words{"--picks", folder / "bad"}), 2, "line 2: not a JSON object");
   expect_error(run(call + Words{"--picks", folder / "missing"}), 2, "missing");
+  write_file(folder / "cuda", R"({"tessera_picks":1,"device":"cuda","card":"a","libraries":"b"})");
+  expect_error(run(call + Words{"--picks", folder / "cuda"}), 2, "was measured on cuda: nothing in it is for cpu");
   expect_error(run(call + Words{"--tune", "--picks", record.string()}), 2, "--picks");
   EXPECT_EQ(run({"cache", "clear"}).code, 0);
   EXPECT_FALSE(fs::exists(record));

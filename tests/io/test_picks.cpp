@@ -135,6 +135,19 @@ TEST_F(PicksOnDisk, PinnedMeasureNothing) {
   fs::remove(path);
 }
 
+TEST_F(PicksOnDisk, OfAnotherKindOfDeviceAreRefused) {
+  const std::string path = folder + "-cuda";
+  write_file(path, R"({"tessera_picks":1,"device":"cuda","card":"a","libraries":"b"})");
+  pin_picks(path, cuda());
+  try {
+    pin_picks(path, cpu());
+    ADD_FAILURE() << "no error";
+  } catch (const FileError& error) {
+    EXPECT_EQ(error.what(), '"' + path + "\" was measured on cuda: nothing in it is for cpu");
+  }
+  fs::remove(path);
+}
+
 TEST_F(PicksOnDisk, TakeOverNoFolderOfOthers) {
   fs::create_directories(folder);
   write_file(folder + "/thesis.txt", "all of it");

@@ -124,6 +124,25 @@ TEST_F(PicksTest, ThreadsMeasureACallOnce) {
   EXPECT_EQ(book->kept.size(), 1u);
 }
 
+TEST_F(PicksTest, AKernelThatFailsIsPassedOverWithAReason) {
+  const auto works = [](const Call&) {};
+  const Kernel kernels[] = {{"first", nullptr, nullptr, works},
+                            {"broken", nullptr, nullptr, [](const Call&) { throw Error("no plan"); }},
+                            {"last", nullptr, nullptr, works}};
+  const Tensor ins[] = {x}, outs[] = {empty({1})};
+  const Call made_up{find_op("exp"), ins, Attrs(), outs};
+  testing::internal::CaptureStderr();
+  ASSERT_NE(picked_kernel(made_up, kernels), nullptr);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "warning: broken is not measured for exp f32[2,16,12,12] -> 1: no plan\n");
+  EXPECT_EQ(book->kept.begin()->second.microseconds.size(), 2u);
+  use_picks(book);
+  const std::span all_broken(kernels + 1, 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(picked_kernel({find_op("log"), ins, Attrs(), outs}, all_broken), nullptr);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // the call itself will fail and say why
+}
+
 TEST_F(PicksTest, TextNamesTheMachine) {
   EXPECT_NE(card_of(cpu()).find(" threads"), std::string::npos);
   EXPECT_EQ(libraries_of(cpu()), std::string("tessera ") + TESSERA_VERSION);
