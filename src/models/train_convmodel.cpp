@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "core/median.h"
 #include "models/train_config.h"
 #include "tessera/autograd.h"
 #include "tessera/models.h"
@@ -22,12 +23,6 @@ using Json = nlohmann::json;
 
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 // f32 [size, size] of fn(x, y).
@@ -200,6 +195,11 @@ class Run {
       const double* r = steps.data<double>() + 3 * i;
       result_.steps.push_back({i + 1, r[0], r[1], r[2] != 0});
     }
+    const int64_t made =
+        step_ - std::count_if(result_.steps.begin(), result_.steps.end(), [](auto& s) { return s.skipped; });
+    if (const double adams = from.tensors.at("optimizer.group.0.step").item(); adams != static_cast<double>(made))
+      throw FileError(fmt::format(
+          "{}: damaged checkpoint: a history of {} steps that were not skipped, and {} of Adam's", file, made, adams));
   }
 
   ConvModelOptions options_;

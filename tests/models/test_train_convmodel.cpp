@@ -81,6 +81,25 @@ TEST(TrainConvModel, AResumedRunIsTheSameBitForBit) {
     }
 }
 
+TEST(TrainConvModel, AHistoryThatDoesNotFitAdamsStepIsRefused) {
+  TemporaryFolder folder;
+  ConvModelOptions o = small(Amp::Off);
+  o.steps = 3;
+  o.checkpoint = folder / "c";
+  train_convmodel(o);
+  Checkpoint changed = load_checkpoint(o.checkpoint);
+  changed.tensors.at("history.steps") = changed.tensors.at("history.steps").slice(0, 0, 2).clone();
+  save_checkpoint(o.checkpoint, changed);
+  o.resume = true;
+  try {
+    train_convmodel(o);
+    ADD_FAILURE() << "no error";
+  } catch (const FileError& e) {
+    EXPECT_EQ(std::string(e.what()),
+              o.checkpoint + ": damaged checkpoint: a history of 2 steps that were not skipped, and 3 of Adam's");
+  }
+}
+
 TEST(TrainConvModel, AGpuTrainsAsTheCpu) {
   if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
   for (Amp amp : {Amp::Off, Amp::BFloat16, Amp::Float16})
