@@ -155,6 +155,11 @@ void DiskCache::keep(const std::string& key, std::string_view content) const {
   trim();
 }
 
+void DiskCache::drop(const std::string& key) const {
+  std::error_code ignored;
+  if (!root_.empty()) fs::remove(folder_ / key, ignored);
+}
+
 void DiskCache::trim() const {
   struct File {
     fs::path path;

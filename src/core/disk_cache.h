@@ -35,6 +35,8 @@ class DiskCache {
   std::optional<std::string> find(const std::string& key) const;
   /// Entries that were not used for longest leave if there are too many.
   void keep(const std::string& key, std::string_view content) const;
+  /// Whoever asks for it next finds nothing.
+  void drop(const std::string& key) const;
 
  private:
   void trim() const;

@@ -274,6 +274,26 @@ TEST_F(RunTimeCompilation, KernelsGetTheirArguments) {
   EXPECT_EQ(sum, 20);
 }
 
+TEST_F(RunTimeCompilation, AModuleWithoutItsKernelIsLoadedOnce) {
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(error_of([] {
+                gpu::load({"add", {"subtract"}}, hip(0));
+              }),
+              "the program has no kernel subtract: it must be extern \"C\"");
+  EXPECT_EQ(runtime.count("load_module"), 1);
+  gpu::load({"add", {"add"}}, hip(0));  // the same code, other kernels
+  EXPECT_EQ(runtime.count("load_module"), 2);
+}
+
+TEST_F(RunTimeCompilation, CodeThatTheDriverRefusesIsCompiledAgain) {
+  runtime.failing = "load_module";
+  EXPECT_THROW(gpu::load({"add", {"add"}}, hip(0)), DeviceError);
+  EXPECT_TRUE(fs::is_empty(folder / "cache/kernels"));
+  runtime.failing.clear();
+  gpu::load({"add", {"add"}}, hip(0));
+  EXPECT_EQ(compiler.compiled, 2);
+}
+
 TEST(Compilers, TheFirstErrorIsALine) {
   EXPECT_EQ(gpu::first_error("program(3): warning #177-D: variable \"x\"\n\nepilogue(1): error: identifier \"foo\" is "
                              "undefined\n  foo(acc)\n  ^\n\n1 error detected in the compilation of \"program\".\n"),

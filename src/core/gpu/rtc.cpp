@@ -38,9 +38,11 @@ std::string key_of(const Program& program, const std::string& compiler, const st
   return cache_key({program.source, headers_key(), options, compiler, architecture, TESSERA_VERSION});
 }
 
+DiskCache kernels_on_disk() { return DiskCache(cache_folder(), "kernels", most_on_disk); }
+
 std::string find_or_compile(const Program& program, Compiler& compiler, const std::string& architecture,
                             const std::string& key) {
-  const DiskCache cache(cache_folder(), "kernels", most_on_disk);
+  const DiskCache cache = kernels_on_disk();
   if (auto code = cache.find(key)) return std::move(*code);
   std::string code = compiler.compile(program.source, architecture, program.options);
   cache.keep(key, code);
@@ -93,29 +95,42 @@ void Module::launch(size_t kernel, const Grid& grid, void** arguments) const {
 }
 
 const Module& load(const Program& program, Device device) {
+  struct Loaded {
+    std::unique_ptr<Module> module;
+    std::string why_not;  // of code that was loaded and is of no use: there is no way to unload it
+  };
   static std::mutex mutex;
-  static auto* modules = new std::map<std::pair<DeviceState*, std::string>, std::unique_ptr<Module>>;
+  static auto* modules = new std::map<std::pair<DeviceState*, std::string>, Loaded>;
+  const auto checked = [](const Loaded& loaded) -> const Module& {
+    if (!loaded.module) throw Error(loaded.why_not);
+    return *loaded.module;
+  };
   DeviceState& on = state(device);
   std::string names;
   for (const std::string& kernel : program.kernels) names += kernel + '\n';
   const std::pair place{&on, key_of(program, names, on.properties.architecture)};
   {
     std::lock_guard lock(mutex);
-    if (auto found = modules->find(place); found != modules->end()) return *found->second;
+    if (auto found = modules->find(place); found != modules->end()) return checked(found->second);
   }
   const std::string code = machine_code(program, device.type, on.properties.architecture);
   std::lock_guard lock(mutex);
-  std::unique_ptr<Module>& module = (*modules)[place];
-  if (!module) {
-    enter(on);
-    try {
-      module = std::make_unique<Module>(on, on.runtime.load_module(code.data()), program.kernels);
-    } catch (...) {
-      modules->erase(place);
-      throw;
-    }
+  if (auto found = modules->find(place); found != modules->end()) return checked(found->second);
+  enter(on);
+  ModuleHandle handle;
+  try {
+    handle = on.runtime.load_module(code.data());
+  } catch (const DeviceError&) {  // by this driver, perhaps, which would refuse it every time
+    kernels_on_disk().drop(key_of(program, compiler_of(device.type).name(), on.properties.architecture));
+    throw;
   }
-  return *module;
+  Loaded& loaded = (*modules)[place];
+  try {
+    loaded.module = std::make_unique<Module>(on, handle, program.kernels);
+  } catch (const Error& error) {
+    loaded.why_not = error.what();
+  }
+  return checked(loaded);
 }
 
 }  // namespace tessera::gpu
