@@ -25,6 +25,10 @@ double memory_gib() { return std::strtod(field_of("/proc/meminfo", "MemTotal").c
 void show_gpus(DeviceType type, nlohmann::json& list) {
   for (int i = 0; i < device_count(type); ++i) {
     const Device device{type, static_cast<int8_t>(i)};
+    if (const std::string reason = why_unavailable(device); !reason.empty()) {
+      fmt::print("{:<8} cannot be used: {}\n", to_string(device), reason);
+      continue;
+    }
     try {
       const DeviceProperties p = properties(device);
       const double gib = static_cast<double>(p.memory) / 0x1p30;

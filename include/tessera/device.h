@@ -34,8 +34,8 @@ struct DeviceProperties {
   size_t shared_memory = 0;  ///< bytes that one block can have at most
 };
 
-/// GPUs of a kind that were found; 0 without driver or plugin, which is no error. A card that is not supported counts,
-/// and says so when it is first used.
+/// GPUs of a kind that were found; 0 without driver or plugin, which is no error. A card that is not supported counts:
+/// why_unavailable() names it.
 int device_count(DeviceType type);
 /// Why `device` cannot be used, or nothing if it can: "libtessera_cuda.so was not found beside the program", ...
 std::string why_unavailable(Device device);

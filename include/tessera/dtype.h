@@ -36,7 +36,8 @@ constexpr std::string_view name(DType t) {
   constexpr std::string_view names[] = {"bool", "u8", "i8", "i32", "i64", "f16", "bf16", "f32", "f64"};
   return names[static_cast<int>(t)];
 }
-/// The dtype with that short name. Throws Error on an unknown name.
+/// The dtype with that short name; fp16 and fp32, as mixed precision calls them, are f16 and f32. Throws Error on an
+/// unknown name.
 DType parse_dtype(std::string_view name);
 
 /// The smallest dtype that holds both: floating beats integer, f16 with bf16 gives f32, u8 with i8 gives i32.

@@ -39,6 +39,8 @@ bf16::operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16)
 DType parse_dtype(std::string_view text) {
   for (int i = 0; i < kDTypeCount; ++i)
     if (name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
+  if (text == "fp16") return Float16;
+  if (text == "fp32") return Float32;
   throw Error("unknown dtype '" + std::string(text) + "': one of bool u8 i8 i32 i64 f16 bf16 f32 f64");
 }
 

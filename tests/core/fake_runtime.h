@@ -21,6 +21,7 @@ class FakeRuntime : public gpu::Runtime {
   std::function<void()> while_waiting;                        // what happens until the whole device is done
   std::function<void(const gpu::Grid&, void**)> kernel_body;  // of what is loaded
   std::string failing;                                        // the call that fails from now on
+  std::string unsupported;                                    // why the card cannot be used
   bool events_happen = true;                                  // or wait for somebody to synchronise with them
   std::vector<std::string> calls;                             // in order
   std::map<void*, size_t> allocated;                          // by the device
@@ -33,6 +34,7 @@ class FakeRuntime : public gpu::Runtime {
   int device_count() override { return note("device_count"), 1; }
   DeviceProperties properties(int) override {
     note("properties");
+    if (!unsupported.empty()) throw DeviceError(unsupported);
     return {"made up", "gfx90a", limit, 104, 64, 65536};
   }
   void set_device(int) override { note("set_device"); }

@@ -195,6 +195,17 @@ TEST_F(FakeGpu, DevicesThatAreNotThereSayWhy) {
   EXPECT_EQ(why_unavailable(hip(0)), "device_count failed: as told");
 }
 
+TEST_F(FakeGpu, AnUnsupportedCardIsCountedAndSaysWhy) {
+  runtime.unsupported = "made up (sm_75) is not supported: sm_80 is the oldest that is";
+  gpu::install(DeviceType::HIP, plugin_of(runtime));
+  EXPECT_EQ(device_count(DeviceType::HIP), 1);
+  EXPECT_EQ(why_unavailable(hip(0)), runtime.unsupported);
+  const std::string want = "device hip:0 is not available: " + runtime.unsupported;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(error_of([&] { empty({1}, Float32, hip(0)); }), want);
+  EXPECT_EQ(error_of([&] { properties(hip(0)); }), want);
+  EXPECT_EQ(ones({3}).sum().item(), 3);
+}
+
 TEST_F(FakeGpu, GuardsAreOfTheirThread) {
   EXPECT_EQ(default_device(), cpu());
   {

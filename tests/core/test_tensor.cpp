@@ -39,6 +39,8 @@ TEST(DType, Promotes) {
   EXPECT_EQ(promote(UInt8, Int8), Int32);
   EXPECT_EQ(promote(Bool, Int8), Int8);
   EXPECT_EQ(parse_dtype("bf16"), BFloat16);
+  EXPECT_EQ(parse_dtype("fp16"), Float16);
+  EXPECT_EQ(parse_dtype("fp32"), Float32);
   EXPECT_THROW(parse_dtype("float"), Error);
 }
 

@@ -89,6 +89,17 @@ void connect(Backend& backend, const Plugin* plugin) {
   }
 }
 
+// Why a card that is there cannot be used, such as that it is too old; nothing where it can.
+std::string refusal(const Backend& backend, int index) {
+  if (backend.states[index]) return "";
+  try {
+    backend.plugin->runtime->properties(index);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 std::array<Backend, kDeviceTypeCount>& all() {
   static auto* backends = new std::array<Backend, kDeviceTypeCount>;
   return *backends;
@@ -139,6 +150,8 @@ DeviceState& state(Device device) {
   std::lock_guard lock(backend.mutex);
   DeviceState*& state = backend.states[index];
   if (!state) {
+    if (const std::string why_not = refusal(backend, index); !why_not.empty())
+      throw DeviceError(fmt::format("device {} is not available: {}", to_string(device), why_not));
     state = new DeviceState(device, *backend.plugin->runtime);
     entered[static_cast<int>(device.type)] = state;
   }
@@ -220,7 +233,10 @@ int device_count(DeviceType type) { return type == DeviceType::CPU ? 1 : gpu::ba
 std::string why_unavailable(Device device) {
   if (!device.is_gpu()) return "";
   gpu::Backend& backend = gpu::backend_of(device.type);
-  if (device.index >= 0 && device.index < backend.devices) return "";
+  if (device.index >= 0 && device.index < backend.devices) {
+    std::lock_guard lock(backend.mutex);
+    return gpu::refusal(backend, device.index);
+  }
   if (!backend.why_not.empty()) return backend.why_not;
   return fmt::format("there {} {} of its kind", backend.devices == 1 ? "is" : "are", backend.devices);
 }
