@@ -64,7 +64,7 @@ if(build_cuda)
   target_include_directories(tessera_cuda PRIVATE include src)
   target_compile_definitions(tessera_cuda PRIVATE TESSERA_GPU_KERNELS)
   target_compile_options(tessera_cuda PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra,-Wno-psabi,-ffp-contract=off
-                         --fmad=false)
+                         -Xcompiler=-O1 --fmad=false)  # on the host there are launches only
   if(TESSERA_WERROR)
     target_compile_options(tessera_cuda PRIVATE -Werror=all-warnings)
   endif()
@@ -85,7 +85,7 @@ endif()
 if(build_hip)
   list(TRANSFORM TESSERA_HIP_ARCHITECTURES PREPEND --offload-arch= OUTPUT_VARIABLE hip_targets)
   set(hip_flags -x hip ${hip_targets} --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -std=c++20 -O3 -DNDEBUG
-      -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off -DTESSERA_GPU_KERNELS
+      -Xarch_host -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off -DTESSERA_GPU_KERNELS
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src)
   foreach(source ${gpu_sources})
     cmake_path(GET source STEM stem)

@@ -178,16 +178,18 @@ struct ImplicitSink {
   }
 };
 
-using ImplicitChoice = tile::Choice<64, 128, 32, 4, 2>;
+template <class T>  // a thread fetches the same number of elements of any type
+using ImplicitChoice = tile::Choice<64, 128, sizeof(T) == 4 ? 16 : 32, 4, 2>;
 
 /// AlongB: neighbours in memory of b lie along its depth (1) or its edge (0).
 template <class Product, int AlongB>
-TESSERA_KERNEL(tile_threads<ImplicitChoice>)
+TESSERA_KERNEL(tile_threads<ImplicitChoice<typename Product::T>>)
 void implicit_mma_kernel(const ImplicitGemm p, const TileGrid grid) {
   using T = typename Product::T;
-  constexpr tile::Config config = ImplicitChoice::config;
+  using Choice = ImplicitChoice<T>;
+  constexpr tile::Config config = Choice::config;
   using Pipeline =
-      typename Product::template Pipeline<ImplicitView<T, 1, false>, ImplicitView<T, AlongB, true>, ImplicitChoice>;
+      typename Product::template Pipeline<ImplicitView<T, 1, false>, ImplicitView<T, AlongB, true>, Choice>;
   __shared__ __attribute__((aligned(128))) char shared[Pipeline::shared_bytes];
   const i64 block = tile::block_in_grid(), batch = block / grid.tiles;
   const i64 split = batch / p.groups, group = batch % p.groups;
@@ -209,11 +211,12 @@ void implicit_mma_kernel(const ImplicitGemm p, const TileGrid grid) {
 
 template <class Product>
 void run_implicit_mma(const ImplicitGemm& p, Executor& executor) {
-  const i64 down = tile::ceil_div<i64>(p.rows, ImplicitChoice::config.tile_m);
-  const i64 across = tile::ceil_div<i64>(p.columns, ImplicitChoice::config.tile_n);
+  using Choice = ImplicitChoice<typename Product::T>;
+  const i64 down = tile::ceil_div<i64>(p.rows, Choice::config.tile_m);
+  const i64 across = tile::ceil_div<i64>(p.columns, Choice::config.tile_n);
   const TileGrid grid{static_cast<int>(down), static_cast<int>(across), static_cast<int>(down * across)};
   const auto kernel = p.b.along_depth ? implicit_mma_kernel<Product, 1> : implicit_mma_kernel<Product, 0>;
-  launch("convolution", kernel, grid.tiles * p.groups * p.splits, tile_threads<ImplicitChoice>, 0, executor, p, grid);
+  launch("convolution", kernel, grid.tiles * p.groups * p.splits, tile_threads<Choice>, 0, executor, p, grid);
   join_splits<float, typename Product::T>(p, executor);
 }
 

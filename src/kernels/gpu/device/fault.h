@@ -1,5 +1,6 @@
 // Errors in the data that kernels work on: reported once, thrown by the next call that waits.
 #pragma once
+#include "core/gpu/runtime.h"
 #include "gpu.h"
 
 namespace tessera::gpu_kernels {

@@ -8,7 +8,6 @@
 #define TESSERA_RT(name) cuda##name
 #endif
 
-#include "core/gpu/runtime.h"
 #include "kernels/gpu/tables.h"
 #include "tile/arch/gpu/block.h"
 #include "tile/tile.h"

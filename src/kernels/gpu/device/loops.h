@@ -45,6 +45,7 @@ struct Nest {
       for (int k = 0; k < Operands; ++k) offset[k] = index * width * strides[k][0];
       return;
     }
+#pragma unroll 1  // divisions are long, and are not worth copies
     for (int d = rank - 1; d >= 0; --d) {
       const i64 length = d == rank - 1 ? lengths[d] / width : lengths[d];
       i64 at;

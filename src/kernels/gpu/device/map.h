@@ -245,8 +245,8 @@ MapLaunch map_in(MapOp op, Scalar compute, Scalar memory) {
       if (compute == Scalar::f32) return launch_any<F, float, inputs, packs>;
     }
     if constexpr (Entry::integers) {
-      if (compute == Scalar::i64) return launch_any<F, i64, inputs>;
-      if (compute == Scalar::i32) return launch_any<F, i32, inputs>;
+      // What i32 overflows to is what is left of the result in i64.
+      if (compute == Scalar::i64 || compute == Scalar::i32) return launch_any<F, i64, inputs>;
     }
     return nullptr;
   });

@@ -1,4 +1,5 @@
 // What the plugin exports.
+#include "core/gpu/runtime.h"
 #include "gpu.h"
 
 namespace tessera::gpu_kernels {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "core/gpu/runtime.h"
 #include "gpu.h"
 #include "tessera/error.h"
 
@@ -58,6 +59,15 @@ void check_alive() {
   if (const char* reason = lost[current_device()]) throw DeviceError(std::string("the device was lost: ") + reason);
 }
 
+std::string version_text(int version) {
+#if defined(__HIP__)
+  const int major = version / 10000000, minor = version / 100000 % 100;
+#else
+  const int major = version / 1000, minor = version % 1000 / 10;
+#endif
+  return std::to_string(major) + '.' + std::to_string(minor);
+}
+
 Queue queue(gpu::StreamHandle stream) { return static_cast<Queue>(stream); }
 TESSERA_RT(Event_t) event_of(gpu::EventHandle event) { return static_cast<TESSERA_RT(Event_t)>(event); }
 
@@ -67,8 +77,14 @@ class VendorRuntime final : public gpu::Runtime {
     int count = 0;
     const Status status = TESSERA_RT(GetDeviceCount)(&count);
     if (status == TESSERA_RT(ErrorNoDevice)) return 0;
-    if (status == TESSERA_RT(ErrorInsufficientDriver))
-      throw DeviceError("there is no driver, or it is older than what this was built for");
+    if (status == TESSERA_RT(ErrorInsufficientDriver)) {
+      int driver = 0, built = 0;
+      (void)TESSERA_RT(DriverGetVersion)(&driver);
+      (void)TESSERA_RT(RuntimeGetVersion)(&built);
+      throw DeviceError(driver == 0 ? "there is no driver"
+                                    : "the driver takes programs up to version " + version_text(driver) +
+                                          ", and this was built for " + version_text(built));
+    }
     check(status, "counting devices");
     return count;
   }
