@@ -131,37 +131,38 @@ void weights_kernel(const WeightsWork<T> work) {
   }
 }
 
-/// Blocks that take rows and weights at once, from the shape alone: about two for each multiprocessor of a large card.
-i64 whole_blocks(i64 rows) { return tile::max<i64>(1, tile::min<i64>(256, tile::ceil_div<i64>(rows, 32))); }
+inline constexpr int whole_ways = 4;  // three blocks of so many teams have registers at a time
+/// Blocks that take rows and weights at once, from the shape alone: about three for each multiprocessor of a large
+/// card.
+i64 whole_blocks(i64 rows) { return tile::max<i64>(1, tile::min<i64>(384, tile::ceil_div<i64>(rows, 4 * whole_ways))); }
 
 /// Everything in one pass: each team goes through rows of its own, and adds up what they give the weights in registers.
 template <class T, int width, int held>
-TESSERA_KERNEL(256)
+TESSERA_KERNEL(whole_ways* team_lanes, sizeof(T) == 4 ? 3 : 2)
 void whole_backward_kernel(const NormBackwardWork<T> work, i64 blocks, compute_t<T>* partial) {
   using C = compute_t<T>;
-  using Rows = Team<team_lanes>;
-  constexpr int columns = team_lanes * width;
-  __shared__ C room[column_ways][columns];
+  constexpr int columns = team_lanes * width, threads = whole_ways * team_lanes;
+  __shared__ C room[whole_ways][columns];
   C sum[2][held][width];
   tile::unroll<held>([&](auto k) { tile::unroll<width>([&](auto j) { sum[0][k][j] = sum[1][k][j] = C(0); }); });
-  for (i64 r = Rows::row(); r < work.rows; r += blocks * Rows::rows) {
-    backward_row<width, Rows, held>(work, r, [&](auto k, const auto& dy, const auto& normal) {
+  const int lane = tile::thread_in_block() % team_lanes, way = tile::thread_in_block() / team_lanes;
+  for (i64 r = tile::block_in_grid() * whole_ways + way; r < work.rows; r += blocks * whole_ways) {
+    backward_row<width, Team<team_lanes>, held>(work, r, [&](auto k, const auto& dy, const auto& normal) {
       tile::unroll<width>([&](auto j) {
         sum[0][k][j] = tile::fma(dy[j], normal[j], sum[0][k][j]);
         sum[1][k][j] += dy[j];
       });
     });
   }
-  const int lane = Rows::rank(), way = tile::thread_in_block() / team_lanes;
   tile::unroll<2>([&](auto which) {
     tile::unroll<held>([&](auto k) {
       const i64 begin = k * columns;
       if (begin >= work.n) return;
       tile::unroll<width>([&](auto j) { room[way][lane * width + j] = sum[which][k][j]; });
       tile::sync_block();
-      for (int c = tile::thread_in_block(); c < columns; c += 256) {
+      for (int c = tile::thread_in_block(); c < columns; c += threads) {
         C total = room[0][c];
-        for (int w = 1; w < column_ways; ++w) total += room[w][c];
+        for (int w = 1; w < whole_ways; ++w) total += room[w][c];
         if (begin + c < work.n) partial[(tile::block_in_grid() * 2 + which) * work.n + begin + c] = total;
       }
       tile::sync_block();
@@ -243,8 +244,8 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
       if constexpr (Team::size == team_lanes && held > 0) {
         if (weights && a.dx.data && layout.aligned) {
           const i64 blocks = whole_blocks(a.rows);
-          launch("layer_norm_backward", whole_backward_kernel<T, width, held>, blocks, 256, 0, executor, work, blocks,
-                 static_cast<C*>(a.workspace));
+          launch("layer_norm_backward", whole_backward_kernel<T, width, held>, blocks, whole_ways * team_lanes, 0,
+                 executor, work, blocks, static_cast<C*>(a.workspace));
           return sum_weights<T>(a, blocks, executor);
         }
       }

@@ -120,7 +120,7 @@ void plane_norm_kernel(const PlaneNormWork<T> work) {
       const C y = line(v[j]);
       out.lane[j] = convert_element<T>(work.relu ? tile::relu(y) : y);
     });
-    pack_at<T, width>(work.y.at(s, part.set, at.plane) + at.element) = out;
+    store_at_once(work.y.at(s, part.set, at.plane) + at.element, out);
   });
 }
 

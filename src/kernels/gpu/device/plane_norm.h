@@ -75,10 +75,6 @@ TESSERA_DEVICE void for_plane_packs(const PlaneSets& s, const PlanePart& part, c
 }
 
 template <class T, int width>
-TESSERA_DEVICE Pack<T, width>& pack_at(T* p) {
-  return *reinterpret_cast<Pack<T, width>*>(p);
-}
-template <class T, int width>
 TESSERA_DEVICE const Pack<T, width>& pack_at(const T* p) {
   return *reinterpret_cast<const Pack<T, width>*>(p);
 }

@@ -59,7 +59,7 @@ TESSERA_DEVICE void store_gradient(const PlaneBackwardWork<T>& work, const Plane
     work.each(packs, line, [&](auto j, C g, C v) {
       out.lane[j] = convert_element<T>(tile::fma(g, line.scale, tile::fma(v, b, c)));
     });
-    pack_at<T, width>(work.dx.at(s, set, at.plane) + at.element) = out;
+    store_at_once(work.dx.at(s, set, at.plane) + at.element, out);
   });
 }
 
