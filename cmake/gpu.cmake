@@ -7,6 +7,9 @@ set(TESSERA_CUDA_ARCHITECTURES "90-real;80-virtual" CACHE STRING
 set(TESSERA_HIP_ARCHITECTURES "gfx90a" CACHE STRING "What libtessera_hip.so holds code for")
 
 file(GLOB gpu_sources CONFIGURE_DEPENDS src/kernels/gpu/device/*.cu)
+set(sm90_sources ${gpu_sources})  # what needs instructions of NVIDIA's compute capability 9.0 alone
+list(FILTER sm90_sources INCLUDE REGEX "_sm90[a-z_]*\\.cu$")
+list(FILTER gpu_sources EXCLUDE REGEX "_sm90[a-z_]*\\.cu$")
 if(NOT gpu_sources)  # the tile library alone
   return()
 endif()
@@ -57,9 +60,10 @@ if(build_cuda)
 endif()
 if(build_cuda)
   find_package(CUDAToolkit REQUIRED)
-  tessera_plugin(tessera_cuda ${gpu_sources})
+  tessera_plugin(tessera_cuda ${gpu_sources} ${sm90_sources})
   cuda_code(code ${TESSERA_CUDA_ARCHITECTURES})
   set_source_files_properties(${gpu_sources} PROPERTIES COMPILE_OPTIONS "${code}")
+  set_source_files_properties(${sm90_sources} PROPERTIES COMPILE_OPTIONS "--generate-code=arch=compute_90a,code=[sm_90a]")
   set_target_properties(tessera_cuda PROPERTIES CUDA_ARCHITECTURES OFF CUDA_VISIBILITY_PRESET hidden)
   target_include_directories(tessera_cuda PRIVATE include src)
   target_compile_definitions(tessera_cuda PRIVATE TESSERA_GPU_KERNELS)

@@ -69,7 +69,7 @@ std::string_view sentence(Reason reason) {
     case Reason::Window:
       return "needs 3x3 windows of stride 1 and dilation 1, in one group";
     case Reason::Small:
-      return "needs more channels or positions to be faster";
+      return "is slower on something this small";
     case Reason::Hardware:
       return "needs instructions that this device lacks";
     case Reason::Library:

@@ -133,11 +133,65 @@ void run_vendor_linear(const Call& call) {
 }
 size_t vendor_bytes(const Call&) { return vendor_workspace; }
 
+// ---- halves by Hopper's own instructions
+
+Reason reason_of(Sm90Refusal refusal) {
+  switch (refusal) {
+    case Sm90Refusal::hardware:
+      return Reason::Hardware;
+    case Sm90Refusal::type:
+      return Reason::DType;
+    case Sm90Refusal::layout:
+      return Reason::Layout;
+    case Sm90Refusal::shape:
+      return Reason::Shape;
+    case Sm90Refusal::small:
+      return Reason::Small;
+    case Sm90Refusal::none:
+      break;
+  }
+  return Reason::Ok;
+}
+
+template <Products (*products)(const Call&)>
+Reason sm90_takes(const Call& call) {
+  const Sm90GemmTable* sm90 = tables().sm90_gemm;
+  if (!sm90) return Reason::Hardware;
+  Reason reason = Reason::Ok;
+  products(call).each([&](const GemmArgs& args) {
+    if (reason == Reason::Ok) reason = reason_of(sm90->refuses(args));
+  });
+  return reason;
+}
+
+template <Products (*products)(const Call&)>
+size_t sm90_bytes(const Call& call) {
+  long long bytes = 0;
+  products(call).each(
+      [&](const GemmArgs& args) { bytes = std::max(bytes, tables().sm90_gemm->workspace(args, executor())); });
+  return bytes;
+}
+
+template <Products (*products)(const Call&)>
+void run_sm90(const Call& call) {
+  Products p = products(call);
+  p.args().workspace = call.workspace;
+  p.each([&](const GemmArgs& args) { tables().sm90_gemm->run(args, executor()); });
+}
+void run_sm90_linear(const Call& call) {
+  run_sm90<linear_products>(call);
+  if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
+}
+
 constexpr Kernel matmul_list[] = {
     {.name = "vendor",
      .supports = vendor_takes<matmul_products>,
      .workspace_bytes = vendor_bytes,
      .run = run_vendor<matmul_products>},
+    {.name = "sm90",
+     .supports = sm90_takes<matmul_products>,
+     .workspace_bytes = sm90_bytes<matmul_products>,
+     .run = run_sm90<matmul_products>},
     {.name = "tf32",
      .supports = tf32_takes<matmul_products>,
      .workspace_bytes = gemm_bytes<matmul_products, true>,
@@ -148,6 +202,10 @@ constexpr Kernel linear_list[] = {
      .supports = vendor_takes<linear_products>,
      .workspace_bytes = vendor_bytes,
      .run = run_vendor_linear},
+    {.name = "sm90",
+     .supports = sm90_takes<linear_products>,
+     .workspace_bytes = sm90_bytes<linear_products>,
+     .run = run_sm90_linear},
     {.name = "tf32",
      .supports = tf32_takes<linear_products>,
      .workspace_bytes = gemm_bytes<linear_products, true>,

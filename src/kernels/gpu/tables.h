@@ -29,6 +29,17 @@ struct VendorGemmTable {
   size_t (*version)();
 };
 
+/// Why a product is not for Hopper's pipeline.
+enum class Sm90Refusal : unsigned char { none, hardware, type, layout, shape, small };
+
+/// Products of halves by Hopper's own instructions.
+struct Sm90GemmTable {
+  Sm90Refusal (*refuses)(const GemmArgs& args);
+  void (*run)(const GemmArgs& args, Executor& executor);
+  /// As GemmTable::workspace.
+  long long (*workspace)(const GemmArgs& args, const Executor& executor);
+};
+
 /// A convolution, or its gradient for the images or the filters.
 enum class ConvPart : unsigned char { forward, images, filters };
 
@@ -57,6 +68,7 @@ struct Tables {
   const ReduceTable* reduce = nullptr;
   const PoolTable* pool = nullptr;
   const GemmTable* gemm = nullptr;
+  const Sm90GemmTable* sm90_gemm = nullptr;
   const ConvTable* conv = nullptr;
   const VendorGemmTable* vendor_gemm = nullptr;
   const VendorConvTable* vendor_conv = nullptr;

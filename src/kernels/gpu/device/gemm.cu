@@ -140,16 +140,15 @@ Plan plan_of(const GemmArgs& given, const Executor& executor, bool may_split) {
 
 // ---- sums in parts
 
-/// Adds the parts of every result in their order, and does what is to be done with it once.
 TESSERA_KERNEL(256)
-void join_kernel(const GemmArgs args, const GemmCut cut, i64 pitch) {
+void join_kernel(const GemmArgs args, int parts, i64 part_stride, i64 pitch) {
   const auto* sums = static_cast<const float*>(args.workspace);
-  for (i64 i = first_index(); i < cut.part_stride / 4; i += index_step()) {
+  for (i64 i = first_index(); i < part_stride / 4; i += index_step()) {
     const i64 line = i * 4 / pitch, column = i * 4 - line * pitch, row = line % args.m;
     Lanes total(0.0f);
 #pragma unroll 4
-    for (int part = 0; part < cut.parts; ++part) {
-      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + part * cut.part_stride + i * 4);
+    for (int part = 0; part < parts; ++part) {
+      const auto four = *reinterpret_cast<const Pack<float, 4>*>(sums + part * part_stride + i * 4);
       for (int l = 0; l < 4; ++l) total.v[l] += four.lane[l];
     }
     const LaneEpilogue epilogue(args, BatchPlace(args, line / args.m));
@@ -170,8 +169,7 @@ void run_parts(const Plan& plan, Executor& executor) {
     step *= sums.batch[d];
   }
   plan.gemm(sums, plan.cut, executor);
-  launch("gemm", join_kernel, grid_for(plan.cut.part_stride / 4, 256, executor), 256, 0, executor, plan.args, plan.cut,
-         pitch);
+  join_parts(plan.args, plan.cut.parts, plan.cut.part_stride, executor);
 }
 
 void run(const GemmArgs& args, Executor& executor) {
@@ -193,6 +191,11 @@ bool supports(const GemmArgs& args) {
 }
 
 }  // namespace
+
+void join_parts(const GemmArgs& args, int parts, i64 part_stride, Executor& executor) {
+  launch("gemm", join_kernel, grid_for(part_stride / 4, 256, executor), 256, 0, executor, args, parts, part_stride,
+         tile::ceil_div<i64>(args.n, 4) * 4);
+}
 
 GemmTable gemm_table = {supports, run, workspace};
 

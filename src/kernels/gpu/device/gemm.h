@@ -198,6 +198,10 @@ TESSERA_TILED_GEMM(f32)
 TESSERA_TILED_GEMM(tf32)
 #undef TESSERA_TILED_GEMM
 
+/// Adds the parts of the sums, in f32 in the workspace, rows padded to fours, part_stride elements apart, in their
+/// order, and does what is to be done with them once.
+void join_parts(const GemmArgs& args, int parts, i64 part_stride, Executor& executor);
+
 inline i64 batch_count(const GemmArgs& args) {
   i64 batch = 1;
   for (i64 length : args.batch) batch *= length;

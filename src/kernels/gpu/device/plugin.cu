@@ -14,6 +14,11 @@ extern SoftmaxTable softmax_table;
 extern ReduceTable reduce_table;
 extern ConvTable conv_table;
 extern AttentionTable attention_table;
+#if defined(__HIP__)
+const Sm90GemmTable* sm90_gemm_table() { return nullptr; }
+#else
+const Sm90GemmTable* sm90_gemm_table();
+#endif
 const VendorGemmTable* vendor_gemm_table();
 const VendorConvTable* vendor_conv_table();
 const VendorAttentionTable* vendor_attention_table();
@@ -30,6 +35,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .reduce = &gpu_kernels::reduce_table,
                                           .pool = &gpu_kernels::pool_table,
                                           .gemm = &gpu_kernels::gemm_table,
+                                          .sm90_gemm = gpu_kernels::sm90_gemm_table(),
                                           .conv = &gpu_kernels::conv_table,
                                           .vendor_gemm = gpu_kernels::vendor_gemm_table(),
                                           .vendor_conv = gpu_kernels::vendor_conv_table(),

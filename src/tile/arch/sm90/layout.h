@@ -1,0 +1,35 @@
+// How operands lie in shared memory for wgmma: lines of 128 bytes, whose 16-byte chunks are swizzled by eights of
+// lines, as the copy engine writes them.
+#pragma once
+#include "../../base.h"
+
+TESSERA_TILE_BEGIN
+namespace sm90 {
+
+inline constexpr int line_bytes = 128, line_elements = 64;  // of 16 bits
+inline constexpr int atom_bytes = 8 * line_bytes;           // after which the swizzle repeats
+
+/// A tile of an operand, 64 deep: of Extent rows of a, or columns of b. A line holds what is 64 deep of one row or,
+/// transposed, 64 rows at one depth; transposed tiles are blocks of 64 rows, one behind the other.
+template <int Extent>
+struct SharedOperand {
+  static constexpr int depth = line_elements, bytes = Extent * line_bytes;
+  static constexpr int block_bytes = depth * line_bytes;  // of 64 rows, either way
+
+  /// What wgmma takes for a tile that starts at `address` of shared memory, a multiple of atom_bytes: address, distance
+  /// of blocks of rows if transposed, distance of eights of lines, and the swizzle of 128 bytes.
+  static constexpr TESSERA_HD u64 descriptor(u32 address) {
+    constexpr u64 blocks = block_bytes / 16, eights = atom_bytes / 16, swizzle = 1;
+    return swizzle << 62 | eights << 32 | blocks << 16 | (address & 0x3ffff) >> 4;
+  }
+  /// What to add to the descriptor to get 16 deeper.
+  static constexpr TESSERA_HD int step(bool transposed) { return (transposed ? 16 * line_bytes : 32) / 16; }
+};
+
+/// Where 16-byte chunk `chunk` of line `line` lies in a box that the copy engine reads or writes with this swizzle.
+constexpr TESSERA_HD u32 swizzled(int line, int chunk) {
+  return static_cast<u32>(line * line_bytes + (chunk ^ line % 8) * 16);
+}
+
+}  // namespace sm90
+TESSERA_TILE_END

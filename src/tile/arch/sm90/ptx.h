@@ -1,0 +1,216 @@
+// Bulk tensor copies, their barriers, and matrix multiplication by warpgroups on NVIDIA's Hopper cards (compute
+// capability 9.0; PTX ISA, chapters "mbarrier", "cp.async.bulk.tensor" and "wgmma").
+#pragma once
+#include "../../types.h"
+#include "../gpu/block.h"
+
+#if !defined(__CUDACC__)
+#error "arch/sm90 is code for NVIDIA cards: compile it with nvcc or NVRTC"
+#elif defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "arch/sm90 needs the target sm_90a"
+#endif
+
+TESSERA_TILE_BEGIN
+namespace sm90 {
+
+/// What cuTensorMapEncodeTiled fills in: where a matrix lies in memory and what box of it a copy moves.
+struct alignas(64) TensorMap {
+  u64 opaque[16];
+};
+
+TESSERA_DEVICE u32 shared_address(const void* shared) { return static_cast<u32>(__cvta_generic_to_shared(shared)); }
+
+// ---- barriers: 8 bytes of shared memory, named by their address. A phase ends when as many threads as it was made for
+// have arrived and all bytes that it was told to expect are there; phases have parities 0, 1, 0, ...
+
+TESSERA_DEVICE void make_barrier(u32 barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+/// After make_barrier: the copy engine and other blocks of the cluster may use them.
+TESSERA_DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// Arrives, and announces bytes that copies will bring.
+TESSERA_DEVICE void arrive_expecting(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+TESSERA_DEVICE void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives at the barrier of the same name in block `rank` of the cluster.
+TESSERA_DEVICE void arrive_at(u32 barrier, u32 rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+/// Whether the phase of this parity has ended; waits a while for it.
+TESSERA_DEVICE bool has_ended(u32 barrier, u32 parity) {
+  u32 ended;
+  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+               : "=r"(ended)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return ended != 0;
+}
+/// Waits for the end of the phase of this parity. TESSERA_BOUNDED_WAITS: a wait of two seconds is an error.
+TESSERA_DEVICE void wait_for(u32 barrier, u32 parity) {
+#if defined(TESSERA_BOUNDED_WAITS)
+  if (has_ended(barrier, parity)) return;
+  u64 begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  while (!has_ended(barrier, parity)) {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    if (now - begin > 2000000000) __trap();
+  }
+#else
+  while (!has_ended(barrier, parity)) {
+  }
+#endif
+}
+
+// ---- clusters
+
+TESSERA_DEVICE u32 rank_in_cluster() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// Waits for all threads of all blocks of the cluster.
+TESSERA_DEVICE void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// ---- bulk tensor copies, each started by one thread
+
+/// Starts copying the box at (x, y, z) to shared memory; its bytes count for `barrier`.
+TESSERA_DEVICE void load_box(u32 shared, const TensorMap& map, u32 barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+          "r"(shared),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+/// The same to every block of the cluster in `mask`, at the same place and for the barrier of the same name.
+TESSERA_DEVICE void load_box_to(u32 shared, const TensorMap& map, u32 barrier, int x, int y, int z, u32 mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4, %5}], [%2], %6;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<unsigned short>(mask))
+      : "memory");
+}
+/// Starts copying a box of shared memory to (x, y, z), as far as that exists.
+TESSERA_DEVICE void store_box(u32 shared, const TensorMap& map, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%1, {%2, %3, %4}], [%0];" ::"r"(shared),
+               "l"(&map), "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+TESSERA_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Waits until at most N groups of this thread's stores have not read their shared memory yet.
+template <int N>
+TESSERA_DEVICE void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+/// What this thread wrote to shared memory may be read by the copy engine, once a barrier is passed.
+TESSERA_DEVICE void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+TESSERA_DEVICE void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// ---- registers
+
+/// Gives registers of this warpgroup back, or takes more; all of its warps do.
+template <int Count>
+TESSERA_DEVICE void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+template <int Count>
+TESSERA_DEVICE void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+/// Stores four 8x8 matrices of 16-bit elements: lane l points at row l % 8 of matrix l / 8.
+TESSERA_DEVICE void store_matrices(u32 shared, u32 r0, u32 r1, u32 r2, u32 r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+
+/// Two or four floats to and from shared memory.
+TESSERA_DEVICE void store_pair(u32 shared, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(x), "f"(y) : "memory");
+}
+TESSERA_DEVICE void load_four(float (&r)[4], u32 shared) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3])
+               : "r"(shared)
+               : "memory");
+}
+
+// ---- multiplication by a warpgroup
+
+/// Before the first multiplication of a group: registers of the sums have their values.
+TESSERA_DEVICE void begin_multiply() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+TESSERA_DEVICE void commit_multiply() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Waits until at most N groups are under way.
+template <int N>
+TESSERA_DEVICE void wait_multiply() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// clang-format off
+#define TESSERA_SUMS_64 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
+  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
+  "%62, %63"
+#define TESSERA_SUMS_96 \
+  TESSERA_SUMS_64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
+  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TESSERA_SUMS_128 \
+  TESSERA_SUMS_96 ", " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
+  "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TESSERA_8(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define TESSERA_32(d, i) TESSERA_8(d, i), TESSERA_8(d, i + 8), TESSERA_8(d, i + 16), TESSERA_8(d, i + 24)
+#define TESSERA_WGMMA(columns, type, sums, first, second, third, fourth, fifth, ...)                                \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " third ", 0;\n"                                                \
+               "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums "}, " first ", " second \
+               ", p, 1, 1, " fourth ", " fifth ";\n}"                                                              \
+               : __VA_ARGS__                                                                                        \
+               : "l"(a), "l"(b), "r"(add), "n"(int{TransposedA}), "n"(int{TransposedB}))
+#define TESSERA_WGMMA_WIDTHS(type)                                                                                    \
+  if constexpr (Columns == 128)                                                                                       \
+    TESSERA_WGMMA("128", type, TESSERA_SUMS_64, "%64", "%65", "%66", "%67", "%68", TESSERA_32(d, 0), TESSERA_32(d, 32)); \
+  else if constexpr (Columns == 192)                                                                                  \
+    TESSERA_WGMMA("192", type, TESSERA_SUMS_96, "%96", "%97", "%98", "%99", "%100", TESSERA_32(d, 0), TESSERA_32(d, 32), \
+                  TESSERA_32(d, 64));                                                                                 \
+  else                                                                                                                \
+    TESSERA_WGMMA("256", type, TESSERA_SUMS_128, "%128", "%129", "%130", "%131", "%132", TESSERA_32(d, 0),            \
+                  TESSERA_32(d, 32), TESSERA_32(d, 64), TESSERA_32(d, 96))
+// clang-format on
+
+/// d (+)= a b for 64 rows of a, 16 deep, and Columns columns of b, both in shared memory, see SharedOperand;
+/// transposed: lines of shared memory run along rows of a, or columns of b. Register 4 j + 2 h + e of thread t holds
+/// row t / 32 * 16 + h * 8 + t % 32 / 4, column 8 j + t % 4 * 2 + e.
+template <class T, int Columns, bool TransposedA, bool TransposedB>
+TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], u64 a, u64 b, int add) {
+  static_assert(Columns == 128 || Columns == 192 || Columns == 256, "wgmma: 128, 192 or 256 columns");
+  static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "wgmma: operands are f16 or bf16");
+  if constexpr (is_same_v<T, f16>) {
+    TESSERA_WGMMA_WIDTHS("f16");
+  } else {
+    TESSERA_WGMMA_WIDTHS("bf16");
+  }
+}
+#undef TESSERA_WGMMA_WIDTHS
+#undef TESSERA_WGMMA
+#undef TESSERA_32
+#undef TESSERA_8
+#undef TESSERA_SUMS_128
+#undef TESSERA_SUMS_96
+#undef TESSERA_SUMS_64
+
+}  // namespace sm90
+TESSERA_TILE_END

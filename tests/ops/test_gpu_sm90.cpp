@@ -1,0 +1,163 @@
+// Products of halves by Hopper's own instructions, on a card that has them, against float64.
+#include "check.h"
+#include "core/gpu_check.h"
+#include "core/op.h"
+
+namespace tessera {
+namespace {
+
+class Sm90Products : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    const Tensor x = zeros({128, 128}, Float16, gpu());
+    try {
+      const ForceKernel forced("matmul", "sm90");
+      matmul(x, x);
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static double limit(DType dtype) { return dtype == Float16 ? 6e-4 : 5e-3; }
+  Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
+
+  /// On the card, the last dim padded to whole units of 16 bytes by what no kernel may read.
+  static Tensor there(const Tensor& t, DType dtype) {
+    const int64_t length = t.size(-1), units = (length + 7) / 8 * 8;
+    if (units == length) return t.to(dtype).to(gpu());
+    Shape rest = t.shape();
+    rest[rest.size() - 1] = units - length;
+    return concat({t.to(dtype).to(gpu()), full(rest, NAN, dtype, gpu())}, -1).slice(-1, 0, length);
+  }
+  /// The same, its columns in memory one after the other if `turned`.
+  static Tensor there(const Tensor& t, DType dtype, bool turned) {
+    return turned ? there(t.transpose(-2, -1), dtype).transpose(-2, -1) : there(t, dtype);
+  }
+  /// What f gives with this pipeline, which no CPU has.
+  template <class F>
+  static Tensor by_sm90(const F& f) {
+    const ForceKernel product("matmul", "sm90"), linear("linear", "sm90");
+    return f();
+  }
+  static Tensor product(const Tensor& a, const Tensor& b) {
+    return by_sm90([&] { return matmul(a, b); });
+  }
+  static Tensor back(const Tensor& t) { return t.to(cpu()).to(Float64); }
+
+  Generator generator{23};
+};
+
+struct Size {
+  int64_t m, n, k;
+};
+
+TEST_F(Sm90Products, InEveryOrientation) {
+  NoGrad guard;
+  for (Size s : {Size{128, 128, 64},
+                 {128, 256, 128},
+                 {129, 136, 65},
+                 {131, 1000, 72},
+                 {257, 191, 515},
+                 {384, 193, 200},
+                 {640, 776, 80},
+                 {1031, 1033, 128},
+                 {128, 2500, 96},
+                 {3000, 130, 64}})
+    for (DType dtype : {Float16, BFloat16}) {
+      const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), want = matmul(a, b);
+      for (bool turn_a : {false, true})
+        for (bool turn_b : {false, true}) {
+          const Tensor got = product(there(a, dtype, turn_a), there(b, dtype, turn_b));
+          EXPECT_LE(relative_error(back(got), want), limit(dtype))
+              << s.m << " x " << s.n << " x " << s.k << " " << name(dtype) << turn_a << turn_b;
+        }
+    }
+}
+
+TEST_F(Sm90Products, Batches) {
+  NoGrad guard;
+  for (DType dtype : {Float16, BFloat16}) {
+    const Tensor a = values({5, 200, 72}, dtype), b = values({5, 72, 136}, dtype), one = values({72, 136}, dtype),
+                 left = values({200, 72}, dtype);
+    EXPECT_LE(relative_error(back(product(there(a, dtype), there(b, dtype))), matmul(a, b)), limit(dtype));
+    EXPECT_LE(relative_error(back(product(there(a, dtype, true), there(b, dtype))), matmul(a, b)), limit(dtype));
+    EXPECT_LE(relative_error(back(product(there(a, dtype), there(one, dtype))), matmul(a, one)), limit(dtype));
+    EXPECT_LE(relative_error(back(product(there(left, dtype), there(b, dtype))), matmul(left, b)), limit(dtype));
+  }
+}
+
+/// Few results of long sums are summed up in parts, the same ones every time.
+TEST_F(Sm90Products, LongSumsInParts) {
+  NoGrad guard;
+  for (DType dtype : {Float16, BFloat16})
+    for (Size s : {Size{136, 200, 20011}, {256, 128, 8192}, {777, 133, 5003}}) {
+      const Tensor x = values({s.k, s.m}, dtype), y = values({s.k, s.n}, dtype);
+      const Tensor left = there(x, dtype).transpose(0, 1), right = there(y, dtype), got = product(left, right);
+      EXPECT_LE(relative_error(back(got), matmul(x.transpose(0, 1), y)), 4 * limit(dtype))
+          << s.m << " x " << s.n << " x " << s.k << " " << name(dtype);
+      EXPECT_EQ(relative_error(back(product(left, right)), back(got)), 0);
+      const Tensor weight = values({s.n, s.k}, dtype), bias = values({s.n}, dtype),
+                   residual = values({s.m, s.n}, dtype), rows = values({s.m, s.k}, dtype);
+      const Tensor sum = by_sm90([&] {
+        return linear_act(there(rows, dtype), there(weight, dtype), there(bias, dtype), Activation::None,
+                          there(residual, dtype));
+      });
+      EXPECT_LE(relative_error(back(sum), linear_act(rows, weight, bias, Activation::None, residual)),
+                4 * limit(dtype));
+    }
+}
+
+TEST_F(Sm90Products, LinearWithItsEpilogues) {
+  for (DType dtype : {Float16, BFloat16})
+    for (Size s : {Size{200, 264, 128}, {129, 131, 65}, {1000, 520, 96}})
+      for (Activation activation : {Activation::None, Activation::Relu, Activation::GeluTanh, Activation::GeluErf,
+                                    Activation::Silu, Activation::Tanh}) {
+        const Tensor x = values({s.m, s.k}, dtype), weight = (values({s.n, s.k}, dtype) * 0.1).to(dtype).to(Float64),
+                     bias = values({s.n}, dtype), residual = values({s.m, s.n}, dtype);
+        const auto compare = [&](const Tensor& with_bias, const Tensor& with_residual) {
+          const auto on_card = [&](const Tensor& t) { return t.defined() ? there(t, dtype) : t; };
+          const Tensor got = by_sm90([&] {
+            return linear_act(on_card(x), on_card(weight), on_card(with_bias), activation, on_card(with_residual));
+          });
+          EXPECT_LE(relative_error(back(got), linear_act(x, weight, with_bias, activation, with_residual)),
+                    4 * limit(dtype))
+              << s.m << " x " << s.n << " x " << s.k << " " << name(dtype) << static_cast<int>(activation);
+        };
+        compare({}, {});
+        compare(bias, {});
+        compare({}, residual);
+        compare(bias, residual);
+        // What backward needs of the activation is stored, too.
+        Tensors near = {there(x, dtype).detach().set_requires_grad()}, wide = {x.detach().set_requires_grad()};
+        const Tensor weights = values({s.m, s.n}, dtype);
+        const Tensor result =
+            by_sm90([&] { return linear_act(near[0], there(weight, dtype), there(bias, dtype), activation); });
+        const Tensors got = grad({result}, near, {there(weights, dtype)});
+        const Tensors want = grad({linear_act(wide[0], weight, bias, activation)}, wide, {weights});
+        EXPECT_LE(relative_error(back(got[0]), want[0]), 8 * limit(dtype)) << static_cast<int>(activation);
+      }
+}
+
+TEST_F(Sm90Products, RefusesWhatItDoesNotTake) {
+  NoGrad guard;
+  const ForceKernel forced("matmul", "sm90");
+  const auto refusal = [&](const Tensor& a, const Tensor& b) -> std::string {
+    try {
+      matmul(a, b);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const Tensor good = there(values({256, 256}, Float16), Float16);
+  const auto odd = [&](int64_t columns) { return values({256, columns}, Float16).to(Float16).to(gpu()); };
+  EXPECT_NE(refusal(odd(257).slice(-1, 0, 256), good).find("memory layout"), std::string::npos);
+  EXPECT_NE(refusal(odd(264).slice(-1, 1, 257), good).find("memory layout"), std::string::npos);
+  EXPECT_NE(refusal(good.slice(0, 0, 100), good).find("small"), std::string::npos);
+  EXPECT_NE(refusal(good.to(Float32), good.to(Float32)).find("dtype"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera
