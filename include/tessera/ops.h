@@ -174,11 +174,21 @@ Tensor one_hot(const Tensor& index, int64_t classes);
 // ---- matmul: src/ops/matmul.cpp -------------------------------------------------------------------------------------
 /// [..., m, k] x [..., k, n]; leading dims broadcast; 1-d operands as in NumPy. Transposed views are not copied.
 Tensor matmul(const Tensor& a, const Tensor& b);
+/// y = (a b) * factor in one pass, and with `row_sums` the sums of its rows [..., m], with `column_sums` those of its
+/// columns [..., n]: a gradient through an activation whose slope is the factor, and that of the bias before it. factor
+/// has the shape of y, or is undefined; at least two dims as in matmul. Gives y and the sums, in this order.
+Tensors matmul_mul_sum(const Tensor& a, const Tensor& b, const Tensor& factor, bool row_sums, bool column_sums);
 /// act(x wᵀ + bias) + residual in one pass: x [..., in], weight [out, in], bias [out], residual [..., out]; the last
 /// two may be undefined.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
                   const Tensor& residual = {});
+/// A multilayer perceptron of one hidden layer: act(x upᵀ + up_bias) downᵀ + down_bias + residual, with up [hidden, in]
+/// and down [out, hidden]; biases and residual may be undefined. As two calls of linear_act, but its backward
+/// multiplies by the activation's slope and makes the gradient of up_bias in the product that gives the hidden layer's
+/// gradient.
+Tensor mlp(const Tensor& x, const Tensor& up, const Tensor& up_bias, Activation activation, const Tensor& down,
+           const Tensor& down_bias = {}, const Tensor& residual = {});
 
 // ---- convolution and pooling: src/ops/conv.cpp (N, C, H, W) ---------------------------------------------------------
 /// For rows and columns, each at most 2^31; padding is on both sides.

@@ -38,6 +38,35 @@ OpCase linear_case(std::string label, Shape x, int64_t out, Activation activatio
           .gradients = 0b11u | bias << 2 | residual << 3};
 }
 
+OpCase mul_sum_case(std::string label, Shape a, Shape b, bool factor, bool rows, bool columns) {
+  return {.op = "matmul_mul_sum",
+          .label = std::move(label),
+          .attrs = LineSumAttrs{rows, columns},
+          .inputs = [=](Generator& g) -> Tensors {
+            const Tensor left = normal64(a, g), right = normal64(b, g);
+            return {left, right, factor ? normal64(matmul(left, right).shape(), g) : Tensor()};
+          },
+          .gradients = 0b11u | factor << 2};
+}
+
+OpCase mlp_case(std::string label, Shape x, int64_t hidden, int64_t out, Activation activation, bool biases,
+                bool residual) {
+  return {.op = "mlp",
+          .label = std::move(label),
+          .attrs = LinearAttrs{activation},
+          .inputs = [=](Generator& g) -> Tensors {
+            Shape y = x;
+            y.back() = out;
+            return {normal64(x, g),
+                    normal64({Dim(hidden), x.back()}, g),
+                    biases ? normal64({hidden}, g) : Tensor(),
+                    normal64({out, hidden}, g),
+                    biases ? normal64({out}, g) : Tensor(),
+                    residual ? normal64(y, g) : Tensor()};
+          },
+          .gradients = 0b1011u | biases << 2 | biases << 4 | residual << 5};
+}
+
 OpCase timed(OpCase c, double m, double n, double k) {
   c.benchmark = true;
   c.gradients = 0;
@@ -76,8 +105,26 @@ std::vector<OpCase> matmul_cases() {
       linear_case("gelu without bias", {9, 7}, 5, GeluErf, false, true),
       linear_case("silu", {9, 7}, 5, Silu, true, false),
       linear_case("tanh off the tile", {67, 33}, 101, Tanh, true, true),
+      mul_sum_case("product alone", {7, 5}, {5, 3}, false, false, false),
+      mul_sum_case("one element", {1, 1}, {1, 1}, true, true, true),
+      mul_sum_case("factor", {19, 31}, {31, 23}, true, false, false),
+      mul_sum_case("column sums off the tile", {131, 17}, {17, 67}, true, false, true),
+      mul_sum_case("row sums off the tile", {67, 17}, {17, 131}, true, true, false),
+      mul_sum_case("both of a batch", {3, 29, 13}, {3, 13, 37}, true, true, true),
+      mul_sum_case("rows of one for a batch", {5, 1, 13}, {13, 11}, false, true, true),
+      mul_sum_case("broadcast batch", {2, 1, 7, 5}, {3, 5, 9}, false, true, true),
+      mul_sum_case("no rows", {0, 5}, {5, 3}, false, true, true),
+      mul_sum_case("nothing to sum", {3, 0}, {0, 5}, false, true, true),
+      mlp_case("vector", {13}, 17, 11, GeluErf, true, false),
+      mlp_case("one element", {1, 1}, 1, 1, Tanh, true, true),
+      mlp_case("gelu_tanh", {2, 5, 7}, 29, 7, GeluTanh, true, true),
+      mlp_case("relu without biases", {11, 5}, 9, 3, Relu, false, false),
+      mlp_case("silu off the tile", {67, 33}, 131, 33, Silu, true, true),
+      mlp_case("no activation", {5, 3}, 7, 2, None, true, false),
       timed(matmul_case("1024x1024x1024", {1024, 1024}, {1024, 1024}), 1024, 1024, 1024),
       timed(matmul_case("768x3072x768", {768, 768}, {768, 3072}), 768, 3072, 768),
+      timed(mul_sum_case("3072x3072x768 factor, sums of columns", {3072, 768}, {768, 3072}, true, false, true), 3072,
+            3072, 768),
       timed(linear_case("768x3072x768 gelu_tanh", {768, 768}, 3072, GeluTanh, true, true), 768, 3072, 768),
   };
   for (OpCase& c : cases)

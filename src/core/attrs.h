@@ -192,6 +192,11 @@ struct LinearAttrs {
   Activation activation = Activation::None;
   TESSERA_ATTRS(activation)
 };
+/// Which sums of a product's lines are wanted beside it.
+struct LineSumAttrs {
+  bool rows = false, columns = false;
+  TESSERA_ATTRS(rows, columns)
+};
 struct MultinomialAttrs {
   int64_t samples = 1;
   bool replacement = false;

@@ -66,6 +66,7 @@ struct Op {
   bool adds_up = false;    ///< fused_vjp adds what other uses of input 0 have given to its gradient
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
+  const Op* made_of = nullptr;                                    ///< what its kernels run with run_op()
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };
 
@@ -141,6 +142,9 @@ class ForceKernel {
 /// The forced kernel; otherwise the measured one, where picks are used (ops/picks.h), or the first of the list that
 /// supports the call.
 const Kernel& pick_kernel(const Call& call);
+
+/// Runs the kernel that is picked on tensors that are there; hidden outputs may be undefined.
+void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out);
 
 /// A line per entry of the list: chosen, or why it was passed over.
 std::string explain(const Call& call);

@@ -67,9 +67,11 @@ TransformerBlock::TransformerBlock(const TransformerConfig& c, Generator& genera
 
 Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask) const {
   const Tensor y = attention(norm1(x), mask, x);
-  const Tensor hidden = up(norm2(y), config.activation);
-  if (config.dropout == 0 || !training()) return down(hidden, Activation::None, y);
-  return y + dropout(down(hidden), config.dropout);
+  const auto feed_forward = [&](const Tensor& residual) {
+    return mlp(norm2(y), up.weight, up.bias, config.activation, down.weight, down.bias, residual);
+  };
+  if (config.dropout == 0 || !training()) return feed_forward(y);
+  return y + dropout(feed_forward({}), config.dropout);
 }
 
 }  // namespace tessera::nn

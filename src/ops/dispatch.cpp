@@ -169,8 +169,10 @@ Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const 
   return out;
 }
 
-void run(const Op& op, const Tensors& in, const Attrs& attrs, const Tensors& out) {
-  Call call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}};
+}  // namespace
+
+void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out) {
+  Call call{op, in, attrs, out};
   if (Device device = call_device(call); device.is_gpu()) gpu::begin_call(device);
   const Kernel& kernel = pick_kernel(call);
   Tensor workspace;
@@ -181,8 +183,6 @@ void run(const Op& op, const Tensors& in, const Attrs& attrs, const Tensors& out
     }
   kernel.run(call);
 }
-
-}  // namespace
 
 Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
   if (amp::autocast_state.devices) amp::autocast(op, in);
@@ -198,7 +198,7 @@ Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
     Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
     if (op.in_place && grad_enabled()) check_in_place(op, in, inferred.size() - op.hidden_outputs);
     out = make_outputs(op, in, inferred, op.transfers || in.empty() ? nullptr : &device, recording);
-    run(op, in, attrs, out);
+    run_op(op, {in.data(), in.size()}, attrs, {out.data(), out.size()});
     if (op.in_place)
       for (size_t i = 0; i < inferred.size() - op.hidden_outputs; ++i)
         out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);

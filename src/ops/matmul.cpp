@@ -1,4 +1,5 @@
-// Matrix products: matmul, and linear with its fused epilogue act(x wᵀ + bias) + residual.
+// Matrix products: matmul, also times a factor and with sums of its lines, linear with its fused epilogue
+// act(x wᵀ + bias) + residual, and two of these, whose backward is fused, too.
 #include <cmath>
 #include <numbers>
 
@@ -24,25 +25,28 @@ Tensor rows(const Tensor& x) {
 
 // ---- matmul
 
-Metas infer_matmul(std::span<const TensorMeta> in, const Attrs&) {
+Metas infer_product(const char* op, std::span<const TensorMeta> in) {
   const Shape &a = in[0].shape, &b = in[1].shape;
-  require_one_floating_dtype("matmul", in, 2);
-  if (a.rank() < 2 || b.rank() < 2) fail("matmul", "operands need two dims: {} x {}", to_string(a), to_string(b));
-  if (a.back() != b[b.size() - 2]) fail("matmul", "inner dimensions differ: {} x {}", to_string(a), to_string(b));
-  Shape out = broadcast_shapes("matmul", Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
+  require_one_floating_dtype(op, in, in.size());
+  if (a.rank() < 2 || b.rank() < 2) fail(op, "operands need two dims: {} x {}", to_string(a), to_string(b));
+  if (a.back() != b[b.size() - 2]) fail(op, "inner dimensions differ: {} x {}", to_string(a), to_string(b));
+  Shape out = broadcast_shapes(op, Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
   out.push_back(a[a.size() - 2]);
   out.push_back(b.back());
   return {{out, in[0].dtype, in[0].device}};
 }
+Metas infer_matmul(std::span<const TensorMeta> in, const Attrs&) { return infer_product("matmul", in); }
 
-Tensors matmul_vjp(const Saved& s, const Tensors& grads) {
-  const Tensor &a = s.inputs[0], &b = s.inputs[1], &g = grads[0];
-  Tensors out(2);
+// From the gradient of a b; as many as there are inputs.
+Tensors product_gradients(const Saved& s, const Tensor& g) {
+  const Tensor &a = s.inputs[0], &b = s.inputs[1];
+  Tensors out(s.inputs.size());
   if (s.needs_input(0)) out[0] = gradient_for(matmul(g, transposed(b)), a);
   if (s.needs_input(1))  // a matrix shared by a batch: its gradient is one product, not a sum of many
     out[1] = b.dim() == 2 ? matmul(transposed(rows(a)), rows(g)) : gradient_for(matmul(transposed(a), g), b);
   return out;
 }
+Tensors matmul_vjp(const Saved& s, const Tensors& grads) { return product_gradients(s, grads[0]); }
 
 Tensors matmul_reference(std::span<const Tensor> in, const Attrs& attrs) {
   TensorMeta metas[] = {in[0].meta(), in[1].meta()};
@@ -66,6 +70,77 @@ const Op matmul_op = {.name = "matmul",
                       .saves = {.inputs = 0b11},
                       .autocast = Autocast::Lower,
                       .pitched = true};
+
+// ---- matmul_mul_sum: a, b, factor? -> y, sums of its rows?, sums of its columns?
+
+Shape without_dim(const Shape& shape, int from_end) {
+  Shape out(shape.begin(), shape.end() - from_end);
+  for (int d = from_end - 1; d > 0; --d) out.push_back(shape[shape.size() - d]);
+  return out;
+}
+
+Metas infer_matmul_mul_sum(std::span<const TensorMeta> in, const Attrs& attrs) {
+  Metas out = infer_product("matmul_mul_sum", in);
+  const TensorMeta y = out[0];
+  require_shape("matmul_mul_sum", "factor", in[2], y.shape);
+  const auto& wanted = attrs.as<LineSumAttrs>();
+  if (wanted.rows) out.push_back({without_dim(y.shape, 1), y.dtype, y.device});
+  if (wanted.columns) out.push_back({without_dim(y.shape, 2), y.dtype, y.device});
+  return out;
+}
+
+Tensors matmul_mul_sum_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor &a = s.inputs[0], &b = s.inputs[1], &factor = s.inputs[2];
+  const auto& wanted = s.attrs.as<LineSumAttrs>();
+  const TensorMeta metas[] = {a.meta(), b.meta()};
+  const Shape shape = infer_product("matmul_mul_sum", metas)[0].shape;
+  Tensor g = grads[0];
+  const auto add_sums = [&](const Tensor& sums, int64_t dim) {
+    if (!sums.defined()) return;
+    const Tensor wide = expand(unsqueeze(sums, dim), shape);
+    g = g.defined() ? g + wide : wide;
+  };
+  if (wanted.rows) add_sums(grads[1], -1);
+  if (wanted.columns) add_sums(grads.back(), -2);
+  Tensor dfactor;
+  if (s.needs_input(2)) dfactor = g * matmul(a, b);
+  Tensors out = product_gradients(s, factor.defined() ? g * factor : g);
+  out[2] = dfactor;
+  return out;
+}
+
+Tensors matmul_mul_sum_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor& factor = in[2];
+  const Tensor product = matmul_reference(in.first(2), {})[0];
+  const auto value = [&](const reference::Index& i) {
+    return reference::get(product, i) * (factor.defined() ? reference::get(factor, i) : 1);
+  };
+  Tensors out = {reference::generate(product.shape(), product.dtype(), value)};
+  const auto& wanted = attrs.as<LineSumAttrs>();
+  const auto add_sums = [&](int from_end) {
+    const auto at = static_cast<int64_t>(product.dim() - from_end);
+    out.push_back(reference::generate(without_dim(product.shape(), from_end), product.dtype(),
+                                      [&](const reference::Index& index) {
+                                        reference::Index i(index.begin(), index.begin() + at);
+                                        i.push_back(0);
+                                        if (from_end == 2) i.push_back(index.back());
+                                        double sum = 0;
+                                        for (i[at] = 0; i[at] < product.size(at); ++i[at]) sum += value(i);
+                                        return sum;
+                                      }));
+  };
+  if (wanted.rows) add_sums(1);
+  if (wanted.columns) add_sums(2);
+  return out;
+}
+
+const Op matmul_mul_sum_op = {.name = "matmul_mul_sum",
+                              .infer = infer_matmul_mul_sum,
+                              .vjp = matmul_mul_sum_vjp,
+                              .reference = matmul_mul_sum_reference,
+                              .saves = {.inputs = 0b111},
+                              .autocast = Autocast::Lower,
+                              .pitched = true};
 
 // ---- linear: x, weight, bias?, residual? -> y, slope of the activation (hidden)
 
@@ -112,16 +187,20 @@ Tensor activation_gradient(Activation activation, const Tensor& g, Tensor h) {
   return (op.fused_vjp && !grad_enabled() ? op.fused_vjp : op.vjp)(saved, {g})[0];
 }
 
-// From the gradients of y and of what the activation is applied to.
-Tensors linear_gradients(const Saved& s, const Tensor& g, const Tensor& dh) {
+// Of x, weight and bias, the first inputs, from the gradient of what the activation is applied to; `dbias` may be
+// there.
+Tensors linear_gradients(const Saved& s, const Tensor& dh, const Tensor& dbias = {}) {
   const Tensor& weight = s.inputs[1];
   const Shape shape = s.inputs[0].shape();
-  Tensors out(4);
+  Tensors out(s.inputs.size());
   if (s.needs_input(1)) out[1] = matmul(transposed(rows(dh)), rows(s.inputs[0]));
   s.inputs[0] = {};  // before its gradient takes as much memory
   if (s.needs_input(0)) out[0] = reshape(matmul(rows(dh), weight), shape);
-  if (s.needs_input(2)) out[2] = sum_to(dh, {weight.shape()[0]});
-  if (s.needs_input(3)) out[3] = g;
+  if (s.needs_input(2)) out[2] = dbias.defined() ? dbias : sum_to(dh, {weight.shape()[0]});
+  return out;
+}
+Tensors with_residual(Tensors out, const Tensor& g) {
+  out.back() = g;
   return out;
 }
 
@@ -129,19 +208,19 @@ Tensors linear_vjp(const Saved& s, const Tensors& grads) {
   Activation activation = s.attrs.as<LinearAttrs>().activation;
   Tensor h;
   if (activation != Activation::None) h = linear(s.inputs[0], s.inputs[1], s.inputs[2]);
-  return linear_gradients(s, grads[0], activation_gradient(activation, grads[0], h));
+  return with_residual(linear_gradients(s, activation_gradient(activation, grads[0], h)), grads[0]);
 }
 
 Tensors linear_fused_vjp(const Saved& s, const Tensors& grads) {
   const Tensor& g = grads[0];
-  if (s.attrs.as<LinearAttrs>().activation == Activation::None) return linear_gradients(s, g, g);
+  if (s.attrs.as<LinearAttrs>().activation == Activation::None) return with_residual(linear_gradients(s, g), g);
   const bool in_place = is_sole_owner(g) && !s.needs_input(3);
   Tensor& slope = s.outputs[1];
   Tensor dh = g;
   if (in_place) dh.mul_(slope);
   else dh = g * slope;
   slope = {};
-  return linear_gradients(s, g, dh);
+  return with_residual(linear_gradients(s, dh), g);
 }
 
 double activate(Activation activation, double x) {
@@ -188,7 +267,77 @@ const Op linear_op = {.name = "linear",
                       .hidden_outputs = 1,
                       .pitched = true};
 
-constexpr const Op* ops[] = {&matmul_op, &linear_op};
+// ---- mlp: x, up, up's bias?, down, down's bias?, residual? -> y, hidden layer and slope of its activation (both
+// hidden)
+
+Metas infer_mlp(std::span<const TensorMeta> in, const Attrs& attrs) {
+  const Shape &x = in[0].shape, &up = in[1].shape, &down = in[3].shape;
+  require_one_floating_dtype("mlp", in, 6);
+  require_rank("mlp", "up", in[1], 2);
+  require_rank("mlp", "down", in[3], 2);
+  if (x.empty() || x.back() != up[1])
+    fail("mlp", "the last dim of x is not that of up: {} and {}", to_string(x), to_string(up));
+  if (up[0] != down[1]) fail("mlp", "up gives what down does not take: {} and {}", to_string(up), to_string(down));
+  require_shape("mlp", "the bias of up", in[2], {up[0]});
+  require_shape("mlp", "the bias of down", in[4], {down[0]});
+  Shape hidden = x, out = x;
+  hidden.back() = up[0];
+  out.back() = down[0];
+  require_shape("mlp", "residual", in[5], out);
+  const bool activated = attrs.as<LinearAttrs>().activation != Activation::None;
+  const auto meta = [&](const Shape& shape) { return TensorMeta{shape, in[0].dtype, in[0].device}; };
+  return {meta(out), meta(hidden), meta(activated ? hidden : Shape{0})};
+}
+
+// Of down, its bias and the residual.
+void add_down_gradients(const Saved& s, const Tensor& g, const Tensor& hidden, Tensors& out) {
+  if (s.needs_input(3)) out[3] = matmul(transposed(rows(g)), rows(hidden));
+  if (s.needs_input(4)) out[4] = sum_to(g, {g.shape().back()});
+  out[5] = g;
+}
+
+Tensors mlp_vjp(const Saved& s, const Tensors& grads) {
+  const Activation activation = s.attrs.as<LinearAttrs>().activation;
+  const Tensor &g = grads[0], &down = s.inputs[3];
+  const Tensor h = linear(s.inputs[0], s.inputs[1], s.inputs[2]);
+  const Tensor hidden = activation == Activation::None ? h : dispatch_one(activation_op(activation), {h});
+  Tensors out = linear_gradients(s, activation_gradient(activation, matmul(g, down), h));
+  add_down_gradients(s, g, hidden, out);
+  return out;
+}
+
+Tensors mlp_fused_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor &g = grads[0], &down = s.inputs[3];
+  Tensor &hidden = s.outputs[1], &slope = s.outputs[2];
+  Tensors of_down(s.inputs.size());
+  add_down_gradients(s, g, hidden, of_down);
+  hidden = {};  // before its gradient takes as much memory
+  if (!(s.needs & 0b111)) return of_down;
+  const bool activated = s.attrs.as<LinearAttrs>().activation != Activation::None;
+  Tensors products = matmul_mul_sum(rows(g), down, activated ? rows(slope) : Tensor(), false, s.needs_input(2));
+  slope = {};
+  Tensors out = linear_gradients(s, products[0], s.needs_input(2) ? products[1] : Tensor());
+  std::move(of_down.begin() + 3, of_down.end(), out.begin() + 3);
+  return out;
+}
+
+Tensors mlp_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor hidden = linear_reference(std::array{in[0], in[1], in[2], Tensor()}, attrs)[0];
+  return linear_reference(std::array{hidden, in[3], in[4], in[5]}, LinearAttrs{});
+}
+
+const Op mlp_op = {.name = "mlp",
+                   .infer = infer_mlp,
+                   .vjp = mlp_vjp,
+                   .fused_vjp = mlp_fused_vjp,
+                   .reference = mlp_reference,
+                   .saves = {.inputs = 0b1111, .outputs = 0b110},
+                   .autocast = Autocast::Lower,
+                   .hidden_outputs = 2,
+                   .pitched = true,
+                   .made_of = &linear_op};
+
+constexpr const Op* ops[] = {&matmul_op, &matmul_mul_sum_op, &linear_op, &mlp_op};
 
 }  // namespace
 
@@ -203,6 +352,10 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return a.dim() == 1 ? squeeze(out, b.dim() == 1 ? -1 : -2) : out;
 }
 
+Tensors matmul_mul_sum(const Tensor& a, const Tensor& b, const Tensor& factor, bool row_sums, bool column_sums) {
+  return dispatch(matmul_mul_sum_op, {a, b, factor}, LineSumAttrs{row_sums, column_sums});
+}
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return linear_act(x, weight, bias, Activation::None);
 }
@@ -210,6 +363,11 @@ Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Act
                   const Tensor& residual) {
   if (amp::is_wide_residual(residual)) return add(residual, linear_act(x, weight, bias, activation));
   return dispatch_one(linear_op, {x, weight, bias, residual}, LinearAttrs{activation});
+}
+Tensor mlp(const Tensor& x, const Tensor& up, const Tensor& up_bias, Activation activation, const Tensor& down,
+           const Tensor& down_bias, const Tensor& residual) {
+  if (amp::is_wide_residual(residual)) return add(residual, mlp(x, up, up_bias, activation, down, down_bias));
+  return dispatch_one(mlp_op, {x, up, up_bias, down, down_bias, residual}, LinearAttrs{activation});
 }
 
 }  // namespace tessera

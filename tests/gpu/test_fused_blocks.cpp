@@ -1,5 +1,5 @@
 // The kernel of fused_gemm() on NVIDIA cards, run block by block on a simulated card and compared with float64: one and
-// four columns at a time, addends of every layout, odd sizes; nothing beside the result is written.
+// four columns at a time, addends of every layout, odd sizes, a permuted store; nothing beside the result is written.
 #define TESSERA_SIMULATED_GPU "../../../../tests/gpu/simulated_sm80.h"
 #include <gtest/gtest.h>
 
@@ -89,6 +89,33 @@ TEST(FusedBlocks, FourColumnsAtATime) {
   expect_result<4>(70, 129, 37);  // one column beyond a tile
   expect_result<4>(3, 190, 8);
   expect_result<4>(33, 12, 100);
+}
+
+/// Heads: rows of [batch * time, heads * width] go to [batch, heads, time, width], each place once.
+TEST(FusedBlocks, PermutedStore) {
+  if (!can_simulate) GTEST_SKIP() << "coroutines under a sanitizer";
+  constexpr int batch = 3, heads = 5, time = 29, width = 19, k = 24, m = batch * time, n = heads * width;
+  const Rows<f16> a(m, k, 32), b(k, n, 96);
+  Rows<f16> y(batch * heads * time, width, width, false);
+  const auto left = matrix<f16, 8, false>(a.start, m, k, a.pitch);
+  const auto right = matrix<f16, 8, false>(b.start, k, n, b.pitch);
+  const auto places =
+      strided(y.start, tuple(batch, heads, time, width), tuple(heads * time * width, time * width, width, 1));
+  const auto epilogue = store(transform(places, merge<0, 2>(), merge<1, 3>()), acc * 2);
+  using Pipeline = sm80::Gemm<decltype(left), ByColumn<decltype(right)>, Choice<64, 64, 32, 4, 2>>;
+  alignas(128) static char shared[Pipeline::shared_bytes];
+  for (int block = 0; block < ceil_div(m, 64) * ceil_div(n, 64); ++block)
+    simulated::run_block(block, Pipeline::threads,
+                         [&] { gemm_block<Pipeline>(left, right, epilogue, reinterpret_cast<f16*>(shared)); });
+  for (int i = 0; i < m; ++i)
+    for (int j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int p = 0; p < k; ++p) sum += a.at(i, p) * b.at(p, j);
+      const int row = (i / time * heads + j / width) * time + i % time;
+      EXPECT_NEAR(y.at(row, j % width), 2 * sum, 2e-2) << i << ", " << j;
+      y.start[row * width + j % width] = f16(NAN);
+    }
+  for (const f16 x : y.memory) EXPECT_TRUE(std::isnan(static_cast<float>(x)));
 }
 
 }  // namespace

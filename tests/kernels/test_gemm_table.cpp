@@ -116,7 +116,28 @@ struct Extras {
   double alpha = 1, beta = 0;
   Activation activation = Activation::none;
   bool in_place = false;
+  bool factor = false, row_sums = false, column_sums = false;
 };
+
+GemmArgs arguments(Shape s, const MatrixArg& a, const MatrixArg& b, const MatrixArg& c) {
+  GemmArgs args{};
+  args.m = s.m;
+  args.n = s.n;
+  args.k = s.k;
+  args.batch_rank = 1;
+  args.batch[0] = s.batch;
+  args.a = a;
+  args.b = b;
+  args.c = c;
+  args.alpha = 1;
+  return args;
+}
+
+void run(const Set& set, GemmArgs args) {
+  std::vector<double> workspace(set.table->workspace(args, tessera::executor()) / sizeof(double) + 1, NAN);
+  args.workspace = workspace.data();
+  set.table->run(args, tessera::executor());
+}
 
 /// Runs one call on one instruction set and compares with sums in double.
 void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras) {
@@ -124,10 +145,22 @@ void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras
   Data bias = extras.bias ? Data(c.arg.type, 1, 1, s.n) : Data();
   Data slope = extras.slope ? Data(c.arg.type, s.batch, s.m, s.n) : Data();
   bias.arg.row = bias.arg.batch[0] = 0;
+  Data factor = extras.factor ? Data(c.arg.type, s.batch, s.m, s.n, extras.column_sums) : Data();
+  Data row_sums = extras.row_sums ? Data(c.arg.type, s.batch, s.m, 1) : Data();
+  Data column_sums = extras.column_sums ? Data(c.arg.type, s.batch, 1, s.n) : Data();
+  row_sums.arg.column = column_sums.arg.row = 0;
   if (extras.in_place) addend = c;
   const Data before = addend;
-  GemmArgs args{s.m,      s.n,       s.k,          1,           {s.batch},         a.arg, b.arg,  c.arg, addend.arg,
-                bias.arg, slope.arg, extras.alpha, extras.beta, extras.activation, false, nullptr};
+  GemmArgs args = arguments(s, a.arg, b.arg, c.arg);
+  args.addend = addend.arg;
+  args.bias = bias.arg;
+  args.slope = slope.arg;
+  args.factor = factor.arg;
+  args.row_sums = row_sums.arg;
+  args.column_sums = column_sums.arg;
+  args.alpha = extras.alpha;
+  args.beta = extras.beta;
+  args.activation = extras.activation;
   args.a.data = a.memory.data();
   args.b.data = b.memory.data();
   args.c.data = c.memory.data();
@@ -135,8 +168,9 @@ void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras
   args.bias.data = extras.bias ? bias.memory.data() : nullptr;
   args.slope.data = extras.slope ? slope.memory.data() : nullptr;
   ASSERT_TRUE(set.table->supports(args));
-  set.table->run(args, tessera::executor());
+  run(set, args);
   double error = 0, norm = 0;
+  std::vector<double> rows(s.batch * s.m), columns(s.batch * s.n);
   for (i64 q = 0; q < s.batch; ++q) {
     for (i64 i = 0; i < s.m; ++i) {
       for (i64 j = 0; j < s.n; ++j) {
@@ -148,9 +182,11 @@ void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras
         sum *= extras.alpha;
         if (args.addend.data) sum += extras.beta * before.at(q, i, j);
         if (extras.bias) sum += bias.at(0, 0, j);
-        const double difference = activate(extras.activation, sum) - c.at(q, i, j);
-        error += difference * difference;
+        const double wanted = activate(extras.activation, sum) * (extras.factor ? factor.at(q, i, j) : 1);
+        error += std::pow(wanted - c.at(q, i, j), 2);
         norm += 1e-2 * size * size + sum * sum + 1e-30;
+        rows[q * s.m + i] += wanted;
+        columns[q * s.n + j] += wanted;
         if (extras.slope) {
           const double expected = slope_of(extras.activation, sum);
           error += std::pow(expected - slope.at(q, i, j), 2);
@@ -159,6 +195,15 @@ void check(const Set& set, Shape s, Data a, Data b, Data c, const Extras& extras
       }
     }
   }
+  const auto compare = [&](const Data& got, const std::vector<double>& wanted) {
+    const i64 length = static_cast<i64>(wanted.size()) / s.batch;
+    for (i64 i = 0; got.arg.data && i < s.batch * length; ++i) {
+      error += std::pow(got.at(i / length, i % length, i % length) - wanted[i], 2);
+      norm += wanted[i] * wanted[i];
+    }
+  };
+  compare(row_sums, rows);
+  compare(column_sums, columns);
   c.arg.data = nullptr;
   EXPECT_LE(std::sqrt(error / norm), tolerance(c.arg.type))
       << set.name << " batch " << s.batch << " [" << s.m << ", " << s.k << "] x [" << s.k << ", " << s.n << "]";
@@ -196,6 +241,26 @@ TEST(gemm_table, epilogues) {
   }
 }
 
+TEST(gemm_table, factor_and_sums) {
+  for (const Set& set : sets()) {
+    for (Scalar type : {Scalar::f32, Scalar::f64, Scalar::f16, Scalar::bf16}) {
+      int activation = 0;
+      for (const Shape& s : shapes) {
+        for (int form = 1; form < 16; ++form, activation = (activation + 5) % 6) {
+          Extras extras;
+          extras.factor = form & 1;
+          extras.row_sums = form & 2;
+          extras.column_sums = form & 4;
+          extras.bias = extras.slope = form & 8;
+          extras.activation = static_cast<Activation>(activation);
+          check(set, s, Data(type, s.batch, s.m, s.k), Data(type, s.batch, s.k, s.n),
+                Data(type, s.batch, s.m, s.n, form & 1), extras);
+        }
+      }
+    }
+  }
+}
+
 TEST(gemm_table, accumulates_in_place) {
   for (const Set& set : sets()) {
     for (const Shape& s : shapes) {
@@ -221,7 +286,7 @@ TEST(gemm_table, halves_into_float_and_broadcast_batches) {
 
 TEST(gemm_table, refuses_types_that_do_not_fit) {
   Data a(Scalar::f64, 1, 2, 2), b(Scalar::f32, 1, 2, 2);
-  GemmArgs args{2, 2, 2, 1, {1}, a.arg, b.arg, a.arg, {}, {}, {}, 1, 0, Activation::none, false, nullptr};
+  GemmArgs args = arguments({1, 2, 2, 2}, a.arg, b.arg, a.arg);
   for (const Set& set : sets()) {
     EXPECT_FALSE(set.table->supports(args));
     args.b = a.arg;
@@ -235,7 +300,7 @@ TEST(gemm_table, result_does_not_depend_on_the_schedule) {
   Data a(Scalar::f32, 1, s.m, s.k), b(Scalar::f32, 1, s.k, s.n), first(Scalar::f32, 1, s.m, s.n), c = first;
   for (const Set& set : sets()) {
     for (int trial = 0; trial < 5; ++trial) {
-      GemmArgs args{s.m, s.n, s.k, 1, {1}, a.arg, b.arg, c.arg, {}, {}, {}, 1, 0, Activation::none, false, nullptr};
+      GemmArgs args = arguments(s, a.arg, b.arg, c.arg);
       args.a.data = a.memory.data();
       args.b.data = b.memory.data();
       args.c.data = (trial == 0 ? first : c).memory.data();

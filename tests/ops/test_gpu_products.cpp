@@ -223,6 +223,75 @@ TEST_F(GpuProducts, LinearWithItsEpilogues) {
       }
 }
 
+/// By the vendor's product and a pass behind it, in the epilogue of our tiles, or behind a product on ordinary cores.
+TEST_F(GpuProducts, FactorAndSumsOfLines) {
+  NoGrad guard;
+  for (const char* kernel : {"vendor", "gemm"})
+    for (DType dtype : float_types)
+      for (Size s : {Size{1, 1, 1},
+                     {33, 64, 40},
+                     {65, 127, 31},
+                     {128, 128, 64},
+                     {257, 387, 72},
+                     {1000, 1, 8},
+                     {1, 1000, 8},
+                     {1200, 1300, 24},
+                     {77, 130, 4096}})
+        for (int form = 0; form < 8; ++form) {
+          const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), factor = values({s.m, s.n}, dtype);
+          const Tensor left = there(a, dtype), right = there(form & 1 ? column_major(b) : b, dtype);
+          const Tensor times = form & 2 ? there(factor, dtype) : Tensor();
+          const bool rows = form != 2, columns = form < 6;
+          const auto run = [&] {
+            try {
+              const ForceKernel forced("matmul_mul_sum", kernel);
+              return matmul_mul_sum(form & 4 ? column_major(left) : left, right, times, rows, columns);
+            } catch (const Error&) {  // not every product is one of the vendor's
+              if (kernel == std::string_view("gemm")) throw;
+              return Tensors();
+            }
+          };
+          const Tensors got = run(), again = run();
+          if (got.empty()) continue;
+          const Tensors want = matmul_mul_sum(a, b, form & 2 ? factor : Tensor(), rows, columns);
+          ASSERT_EQ(got.size(), want.size());
+          for (size_t i = 0; i < got.size(); ++i) {
+            EXPECT_LE(relative_error(got[i].to(cpu()).to(Float64), want[i]), 2 * limit(dtype))
+                << kernel << " " << s.m << " x " << s.n << " x " << s.k << " " << name(dtype) << " form " << form
+                << " output " << i;
+            EXPECT_EQ(relative_error(again[i].to(cpu()).to(Float64), got[i].to(cpu()).to(Float64)), 0);
+          }
+        }
+}
+
+TEST_F(GpuProducts, MlpAndItsGradients) {
+  for (DType dtype : {Float32, Float16, BFloat16})
+    for (Size s : {Size{200, 264, 128}, {77, 51, 33}}) {
+      const Tensors exact = {values({s.m, s.k}, dtype),  values({s.n, s.k}, dtype) * 0.1,
+                             values({s.n}, dtype) * 0.1, values({s.k, s.n}, dtype) * 0.1,
+                             values({s.k}, dtype),       values({s.m, s.k}, dtype)};
+      const auto f = [](const Tensors& in) {
+        return mlp(in[0], in[1], in[2], Activation::GeluTanh, in[3], in[4], in[5]);
+      };
+      Tensors wide, near;
+      for (const Tensor& t : exact) {
+        near.push_back(there(t, dtype));
+        wide.push_back(near.back().to(cpu()).to(Float64));
+      }
+      {
+        NoGrad guard;
+        EXPECT_LE(relative_error(f(near).to(cpu()).to(Float64), f(wide)), 4 * limit(dtype)) << name(dtype);
+      }
+      for (Tensors* all : {&near, &wide})
+        for (Tensor& t : *all) t = t.detach().set_requires_grad();
+      const Tensor weights = values({s.m, s.k}, dtype);
+      const Tensors got = grad({f(near)}, near, {there(weights, dtype)}), want = grad({f(wide)}, wide, {weights});
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_LE(relative_error(got[i].to(cpu()).to(Float64), want[i]), 8 * limit(dtype))
+            << name(dtype) << " gradient " << i;
+    }
+}
+
 struct ConvCase {
   Shape x, weight;
   Conv2dOptions options;

@@ -83,5 +83,79 @@ TEST(Linear, IsCloseInHalfPrecision) {
       {normal64({9, 31}, g), normal64({17, 31}, g), normal64({17}, g), normal64({9, 17}, g)}, 1e-3);
 }
 
+TEST(MatmulMulSum, NamesTheRuleThatIsBroken) {
+  const Tensor a = zeros({2, 3}), b = zeros({3, 5});
+  EXPECT_EQ(error_of([&] { matmul_mul_sum(a, b, zeros({5}), true, true); }),
+            "matmul_mul_sum: factor has shape [5], not [2, 5]");
+  EXPECT_EQ(error_of([&] { matmul_mul_sum(b, a, {}, true, true); }),
+            "matmul_mul_sum: inner dimensions differ: [3, 5] x [2, 3]");
+  EXPECT_EQ(error_of([&] {
+              matmul_mul_sum(a, b, zeros({2, 5}, Float64), true, true);
+            }),
+            "matmul_mul_sum: dtypes differ: f32[2, 3] on cpu and f64[2, 5] on cpu");
+}
+
+TEST(MatmulMulSum, SumsOfHalvesAreKeptInFloat) {
+  // 4096 ones: a sum in bf16 would stay at 256, one in f16 at 2048.
+  for (DType dtype : {Float16, BFloat16}) {
+    const Tensor a = ones({4096, 1}, dtype), b = ones({1, 3}, dtype);
+    const Tensors out = matmul_mul_sum(a, b, {}, true, true);
+    EXPECT_EQ(relative_error(out[1].to(Float64), full({4096}, 3, Float64)), 0);
+    EXPECT_EQ(relative_error(out[2].to(Float64), full({3}, 4096, Float64)), 0);
+  }
+}
+
+TEST(MatmulMulSum, IsTheSameEachTime) {
+  Generator g(3);
+  const Tensor a = normal64({301, 257}, g).to(Float32), b = normal64({257, 403}, g).to(Float32),
+               factor = normal64({301, 403}, g).to(Float32);
+  const Tensors first = matmul_mul_sum(a, b, factor, true, true);
+  for (int trial = 0; trial < 5; ++trial) {
+    const Tensors again = matmul_mul_sum(a, b, factor, true, true);
+    for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(relative_error(again[i], first[i]), 0);
+  }
+}
+
+TEST(Mlp, NamesTheRuleThatIsBroken) {
+  const Tensor x = zeros({2, 3}), up = zeros({7, 3}), down = zeros({5, 7});
+  const auto run = [&](const Tensor& x, const Tensor& up, const Tensor& up_bias, const Tensor& down,
+                       const Tensor& down_bias = {}, const Tensor& residual = {}) {
+    return error_of([&] { mlp(x, up, up_bias, Activation::Relu, down, down_bias, residual); });
+  };
+  EXPECT_EQ(run(zeros({2, 4}), up, {}, down), "mlp: the last dim of x is not that of up: [2, 4] and [7, 3]");
+  EXPECT_EQ(run(x, up, {}, zeros({5, 6})), "mlp: up gives what down does not take: [7, 3] and [5, 6]");
+  EXPECT_EQ(run(x, up, zeros({3}), down), "mlp: the bias of up has shape [3], not [7]");
+  EXPECT_EQ(run(x, up, {}, down, zeros({3})), "mlp: the bias of down has shape [3], not [5]");
+  EXPECT_EQ(run(x, up, {}, down, {}, x), "mlp: residual has shape [2, 3], not [2, 5]");
+  EXPECT_EQ(run(x, up, {}, zeros({5})), "mlp: down must have 2 dims, not shape [5]");
+}
+
+TEST(Mlp, IsTwoLinearLayers) {
+  Generator g(4);
+  const Tensors in = {normal64({3, 11, 13}, g), normal64({29, 13}, g), normal64({29}, g),
+                      normal64({7, 29}, g),     normal64({7}, g),      normal64({3, 11, 7}, g)};
+  const auto fused = [](const Tensors& t) { return mlp(t[0], t[1], t[2], Activation::Silu, t[3], t[4], t[5]); };
+  const auto apart = [](const Tensors& t) {
+    return linear_act(linear_act(t[0], t[1], t[2], Activation::Silu), t[3], t[4], Activation::None, t[5]);
+  };
+  EXPECT_EQ(relative_error(fused(in), apart(in)), 0);
+  Tensors leaves;
+  for (const Tensor& t : in) leaves.push_back(t.detach().set_requires_grad());
+  const Tensor weights = normal64({3, 11, 7}, g);
+  const Tensors got = grad({fused(leaves)}, leaves, {weights}), want = grad({apart(leaves)}, leaves, {weights});
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_LE(relative_error(got[i], want[i]), 1e-14) << i;
+  const Tensors some = grad({fused(leaves)}, {leaves[0]}, {weights});
+  EXPECT_LE(relative_error(some[0], want[0]), 1e-14);
+}
+
+TEST(Mlp, KeepsAWideResidual) {
+  Generator g(5);
+  const auto f32 = [&](const Shape& shape) { return normal64(shape, g).to(Float32); };
+  const Tensor x = f32({5, 8}), up = f32({16, 8}), down = f32({8, 16});
+  amp::Autocast guard(BFloat16);
+  EXPECT_EQ(mlp(x, up, {}, Activation::Relu, down, {}, x).dtype(), Float32);
+  EXPECT_EQ(mlp(x, up, {}, Activation::Relu, down).dtype(), BFloat16);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -10,7 +10,7 @@ namespace tessera::TESSERA_KERNELS {
 /// c = epilogue(a b) for every index of the batch. Tensors must outlive the object.
 class Products {
  public:
-  enum Operand { A, B, C, Addend, Bias, Slope };
+  enum Operand { A, B, C, Addend, Bias, Slope, Factor, RowSums, ColumnSums };
 
   Products(long long m, long long n, long long k) {
     args_.m = m;
@@ -41,7 +41,8 @@ class Products {
   /// fn(args) for every product that the kernels are asked for: mostly one.
   template <class Fn>
   void each(const Fn& fn) {
-    if (args_.m == 0 || args_.n == 0) return;
+    const bool sums = args_.row_sums.data || args_.column_sums.data;  // zeros where the product is empty
+    if ((args_.m == 0 || args_.n == 0) && !sums) return;
     collect();
     if (std::any_of(dims_.begin(), dims_.end(), [](const BatchDim& d) { return d.length == 0; })) return;
     while (fold_into_rows()) {
@@ -50,14 +51,15 @@ class Products {
   }
 
  private:
-  static constexpr int kOperands = 6;
+  static constexpr int kOperands = 9;
   struct BatchDim {
     long long length;
     std::array<long long, kOperands> strides;
   };
 
   MatrixArg& matrix(int i) {
-    MatrixArg* all[] = {&args_.a, &args_.b, &args_.c, &args_.addend, &args_.bias, &args_.slope};
+    MatrixArg* all[] = {&args_.a,     &args_.b,      &args_.c,        &args_.addend,     &args_.bias,
+                        &args_.slope, &args_.factor, &args_.row_sums, &args_.column_sums};
     return *all[i];
   }
 
@@ -84,7 +86,7 @@ class Products {
     if (dims_.empty() || dims_.back().strides[B] != 0) return false;
     const BatchDim& last = dims_.back();
     for (int i = 0; i < kOperands; ++i)
-      if (i != B && args_.m != 1 && last.strides[i] != args_.m * matrix(i).row) return false;
+      if (i != B && (args_.m != 1 || i == ColumnSums) && last.strides[i] != args_.m * matrix(i).row) return false;
     for (int i = 0; i < kOperands; ++i)
       if (i != B && args_.m == 1) matrix(i).row = last.strides[i];
     args_.m *= last.length;

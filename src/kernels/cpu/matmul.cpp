@@ -22,6 +22,21 @@ Products matmul_products(const Call& call) {
   return p;
 }
 
+Products matmul_mul_sum_products(const Call& call) {
+  Products p = matmul_products(call);
+  const auto& attrs = call.attrs.as<LineSumAttrs>();
+  if (call.in[2].defined()) set_matrix(p, Products::Factor, call.in[2]);
+  size_t next = 1;
+  const auto set_sums = [&](Products::Operand which, bool along_rows) {
+    const Tensor& t = call.out[next++];
+    const int64_t step = t.strides().back();
+    p.set(which, t, along_rows ? step : 0, along_rows ? 0 : step, static_cast<int>(t.dim()) - 1);
+  };
+  if (attrs.rows) set_sums(Products::RowSums, true);
+  if (attrs.columns) set_sums(Products::ColumnSums, false);
+  return p;
+}
+
 /// With operands of f32 as they are, or rounded to tf32.
 template <Products (*products)(const Call&), bool tf32 = false>
 void run_gemm(const Call& call) {
@@ -92,7 +107,6 @@ void run_linear(const Call& call) {
   if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
 }
 
-#ifdef TESSERA_GPU_KERNELS
 template <Products (*products)(const Call&), bool tf32 = false>
 size_t gemm_bytes(const Call& call) {
   Products p = products(call);
@@ -102,6 +116,7 @@ size_t gemm_bytes(const Call& call) {
   return bytes;
 }
 
+#ifdef TESSERA_GPU_KERNELS
 template <Products (*products)(const Call&)>
 Reason tf32_takes(const Call& call) {
   if (call.in[0].dtype() != Float32) return Reason::DType;
@@ -112,26 +127,45 @@ Reason tf32_takes(const Call& call) {
   return call_device(call).type == DeviceType::HIP ? Reason::Hardware : Reason::Layout;
 }
 
-// ---- the vendor's products, where its library is installed
+// ---- the vendor's products, where its library is installed; what it cannot do itself follows in a pass of its own
+
+GemmArgs without_finish(GemmArgs args) {
+  args.factor = args.row_sums = args.column_sums = {};
+  return args;
+}
+void finish(const GemmArgs& args) {
+  if (args.factor.data || args.row_sums.data || args.column_sums.data) gemm_table().finish(args, executor());
+}
 
 template <Products (*products)(const Call&)>
 Reason vendor_takes(const Call& call) {
   const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
   if (!vendor) return Reason::Library;
   bool all = true;
-  products(call).each([&](const GemmArgs& args) { all = all && vendor->supports(args); });
+  products(call).each([&](const GemmArgs& args) { all = all && vendor->supports(without_finish(args)); });
   return all ? Reason::Ok : Reason::Shape;
 }
 
 template <Products (*products)(const Call&)>
 void run_vendor(const Call& call) {
-  products(call).each([&](const GemmArgs& args) { tables().vendor_gemm->run(args, call.workspace, executor()); });
+  Products p = products(call);
+  p.args().workspace = call.workspace;
+  p.each([&](const GemmArgs& args) {
+    tables().vendor_gemm->run(without_finish(args), call.workspace, executor());
+    finish(args);
+  });
 }
 void run_vendor_linear(const Call& call) {
   run_vendor<linear_products>(call);
   if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
 }
 size_t vendor_bytes(const Call&) { return vendor_workspace; }
+size_t finished_vendor_bytes(const Call& call) {
+  size_t bytes = vendor_workspace;
+  matmul_mul_sum_products(call).each(
+      [&](const GemmArgs& args) { bytes = std::max<size_t>(bytes, gemm_table().finish_workspace(args)); });
+  return bytes;
+}
 
 // ---- halves by Hopper's own instructions
 
@@ -159,7 +193,7 @@ Reason sm90_takes(const Call& call) {
   if (!sm90) return Reason::Hardware;
   Reason reason = Reason::Ok;
   products(call).each([&](const GemmArgs& args) {
-    if (reason == Reason::Ok) reason = reason_of(sm90->refuses(args));
+    if (reason == Reason::Ok) reason = reason_of(sm90->refuses(without_finish(args)));
   });
   return reason;
 }
@@ -167,8 +201,10 @@ Reason sm90_takes(const Call& call) {
 template <Products (*products)(const Call&)>
 size_t sm90_bytes(const Call& call) {
   long long bytes = 0;
-  products(call).each(
-      [&](const GemmArgs& args) { bytes = std::max(bytes, tables().sm90_gemm->workspace(args, executor())); });
+  products(call).each([&](const GemmArgs& args) {
+    bytes = std::max(
+        {bytes, tables().sm90_gemm->workspace(without_finish(args), executor()), gemm_table().finish_workspace(args)});
+  });
   return bytes;
 }
 
@@ -176,27 +212,30 @@ template <Products (*products)(const Call&)>
 void run_sm90(const Call& call) {
   Products p = products(call);
   p.args().workspace = call.workspace;
-  p.each([&](const GemmArgs& args) { tables().sm90_gemm->run(args, executor()); });
+  p.each([&](const GemmArgs& args) {
+    tables().sm90_gemm->run(without_finish(args), executor());
+    finish(args);
+  });
 }
 void run_sm90_linear(const Call& call) {
   run_sm90<linear_products>(call);
   if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
 }
 
-constexpr Kernel matmul_list[] = {
-    {.name = "vendor",
-     .supports = vendor_takes<matmul_products>,
-     .workspace_bytes = vendor_bytes,
-     .run = run_vendor<matmul_products>},
+template <Products (*products)(const Call&), size_t (*bytes)(const Call&)>
+constexpr Kernel list_of[] = {
+    {.name = "vendor", .supports = vendor_takes<products>, .workspace_bytes = bytes, .run = run_vendor<products>},
     {.name = "sm90",
-     .supports = sm90_takes<matmul_products>,
-     .workspace_bytes = sm90_bytes<matmul_products>,
-     .run = run_sm90<matmul_products>},
+     .supports = sm90_takes<products>,
+     .workspace_bytes = sm90_bytes<products>,
+     .run = run_sm90<products>},
     {.name = "tf32",
-     .supports = tf32_takes<matmul_products>,
-     .workspace_bytes = gemm_bytes<matmul_products, true>,
-     .run = run_gemm<matmul_products, true>},
-    {.name = "gemm", .workspace_bytes = gemm_bytes<matmul_products>, .run = run_gemm<matmul_products>}};
+     .supports = tf32_takes<products>,
+     .workspace_bytes = gemm_bytes<products, true>,
+     .run = run_gemm<products, true>},
+    {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_gemm<products>}};
+constexpr auto& matmul_list = list_of<matmul_products, vendor_bytes>;
+constexpr auto& matmul_mul_sum_list = list_of<matmul_mul_sum_products, finished_vendor_bytes>;
 constexpr Kernel linear_list[] = {
     {.name = "vendor",
      .supports = vendor_takes<linear_products>,
@@ -213,9 +252,43 @@ constexpr Kernel linear_list[] = {
     {.name = "gemm", .workspace_bytes = gemm_bytes<linear_products>, .run = run_linear<>}};
 #else
 constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_gemm<matmul_products>}};
+constexpr Kernel matmul_mul_sum_list[] = {
+    {.name = "gemm", .workspace_bytes = gemm_bytes<matmul_mul_sum_products>, .run = run_gemm<matmul_mul_sum_products>}};
 constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_linear<>}};
 #endif
-constexpr KernelTableEntry entries[] = {{"matmul", matmul_list}, {"linear", linear_list}};
+
+// ---- two linear layers, each by the kernel that its own list picks
+
+Shape hidden_shape(const Call& call) {
+  Shape shape = call.in[0].shape();
+  shape.back() = call.in[1].shape()[0];
+  return shape;
+}
+size_t mlp_bytes(const Call& call) {
+  if (call.out[1].defined()) return 0;
+  return static_cast<size_t>(hidden_shape(call).numel().value()) * size_of(call.in[0].dtype());
+}
+
+void run_mlp(const Call& call) {
+  const Tensor &x = call.in[0], &up = call.in[1], &down = call.in[3];
+  Tensor hidden = call.out[1];
+  if (!hidden.defined()) {  // nothing will need it afterwards
+    const Shape shape = hidden_shape(call);
+    auto storage = make_ref<Storage>();
+    storage->data = call.workspace;
+    storage->bytes = mlp_bytes(call);
+    storage->device = x.device();
+    hidden = as_strided(storage, shape, contiguous_strides(shape), 0, x.dtype());
+  }
+  const Tensor first[] = {x, up, call.in[2], {}}, second[] = {hidden, down, call.in[4], call.in[5]};
+  const Tensor kept[] = {hidden, call.out[2]}, result[] = {call.out[0], {}};
+  run_op(*call.op.made_of, first, call.attrs, kept);
+  run_op(*call.op.made_of, second, LinearAttrs{}, result);
+}
+constexpr Kernel mlp_list[] = {{.name = "two_linear", .workspace_bytes = mlp_bytes, .run = run_mlp}};
+
+constexpr KernelTableEntry entries[] = {
+    {"matmul", matmul_list}, {"matmul_mul_sum", matmul_mul_sum_list}, {"linear", linear_list}, {"mlp", mlp_list}};
 
 }  // namespace
 

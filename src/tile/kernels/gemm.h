@@ -28,7 +28,7 @@ void batched_gemm(const ExecutorRef& executor, i64 count, const Make& problem, c
                 "gemm: operands are computed in different types");
   const Problem first = problem(i64{0});
   const cpu::Extent extent{first.a.length(0), first.b.length(1), first.a.length(1)};
-  const auto get = [&](i64 i, const auto& multiply) {
+  const auto get = [&](i64 i, cpu::Cell, const auto& multiply) {
     const Problem p = problem(i);
     multiply(cpu::Product<T>{extent, cpu::operand<0, T>(p.a), cpu::operand<1, T>(p.b), cpu::epilogue_of<T>(p.sink)});
   };

@@ -6,6 +6,9 @@
 
 namespace tessera::TESSERA_ISA_KERNELS {
 
+/// Whether sums of rows or columns are wanted.
+inline bool sums_lines(const GemmArgs& args) { return args.row_sums.data || args.column_sums.data; }
+
 /// An activation known at run time.
 struct AnyActivation {
   Activation kind;

@@ -2,16 +2,41 @@
 #pragma once
 
 #include "gemm.h"
-#include "tile/arch/cpu/pipeline.h"
+#include "tile/arch/cpu/multiply.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 
 using tile::i64;
 
-/// The matrices of one index of the batch.
+inline i64 batch_count(const GemmArgs& args) {
+  i64 count = 1;
+  for (int d = 0; d < args.batch_rank; ++d) count *= args.batch[d];
+  return count;
+}
+
+/// The sums of rows and columns as tasks leave them in the workspace, [batch][part][m or n]: those of a row of the
+/// grid of tasks add up columns, those of a column of it rows. Null: not wanted.
+template <class T>
+struct LineParts {
+  T *rows, *columns;
+  i64 parts;
+
+  LineParts(const GemmArgs& args, i64 parts) : rows(nullptr), columns(nullptr), parts(parts) {
+    T* memory = static_cast<T*>(args.workspace);
+    if (args.row_sums.data) rows = memory, memory += batch_count(args) * parts * args.m;
+    if (args.column_sums.data) columns = memory;
+  }
+  static i64 elements(const GemmArgs& args, i64 parts) {
+    return batch_count(args) * parts * ((args.row_sums.data ? args.m : 0) + (args.column_sums.data ? args.n : 0));
+  }
+};
+
+/// The matrices of one index of the batch, as one task sees them.
 struct GemmProblem {
   const GemmArgs& args;
   i64 index;
+  i64 parts = 1;                  // of the sums of rows and columns
+  tile::cpu::Cell cell = {0, 0};  // of the task
 
   MatrixArg at(const MatrixArg& m) const {
     MatrixArg r = m;
@@ -30,6 +55,18 @@ struct GemmProblem {
     return offset;
   }
 };
+
+/// Where the task adds to the sums of rows or columns; null where those are not wanted.
+template <class T>
+T* row_sums(const GemmProblem& p) {
+  T* rows = LineParts<T>(p.args, p.parts).rows;
+  return rows ? rows + (p.index * p.parts + p.cell.column) * p.args.m : nullptr;
+}
+template <class T>
+T* column_sums(const GemmProblem& p) {
+  T* columns = LineParts<T>(p.args, p.parts).columns;
+  return columns ? columns + (p.index * p.parts + p.cell.row) * p.args.n : nullptr;
+}
 
 /// A matrix as a view of elements of type T.
 template <class T>

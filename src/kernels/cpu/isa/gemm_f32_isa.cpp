@@ -8,6 +8,11 @@ void with_fixed(const GemmProblem& p, const EpilogueUser<float>& use) {
   with_general<float, float>(p, use, FixedActivation<kind>{});
 }
 
+/// What a backward needs.
+void with_finish(const GemmProblem& p, const EpilogueUser<float>& use) {
+  with_general<float, float, true>(p, use, FixedActivation<Activation::none>{});
+}
+
 /// gelu_tanh(a b + addend + bias), whose leaves all exist.
 void with_add_add_gelu(const GemmProblem& p, const EpilogueUser<float>& use) {
   const auto view = [&](const MatrixArg& m) { return matrix<float>(p.at(m), p.args.m, p.args.n); };
@@ -19,6 +24,7 @@ void with_add_add_gelu(const GemmProblem& p, const EpilogueUser<float>& use) {
 /// The common activations have a loop of their own; the others decide for every vector.
 WithEpilogue<float> f32_epilogue(const GemmArgs& args) {
   if (const auto plain = plain_epilogue<float>(args)) return plain;
+  if (is_finished(args)) return args.activation == Activation::none ? with_finish : with_any<float, float, true>;
   switch (args.activation) {
     case Activation::none:
       return with_fixed<Activation::none>;

@@ -4,7 +4,7 @@ namespace tessera::cpu_kernels::TESSERA_ISA {
 
 WithEpilogue<double> f64_epilogue(const GemmArgs& args) {
   const auto plain = plain_epilogue<double>(args);
-  return plain ? plain : with_any<double, double>;
+  return plain ? plain : any_epilogue<double, double>(args);
 }
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -1,6 +1,6 @@
 #include "gemm.h"
 
-#include "gemm_epilogue.h"
+#include "gemm_leaves.h"
 #include "gemm_transpose.h"
 #include "tile/arch/cpu/multiply.h"
 
@@ -34,19 +34,41 @@ class Factor {
   StridedView<const T, 2> own_;
 };
 
+/// Adds up what the tasks left of the sums of rows or columns, in the order of the tasks' places.
+template <class T>
+void add_parts(const GemmProblem& p, const MatrixArg& sums, const T* part, i64 length, i64 step) {
+  if (!part) return;
+  part += p.index * p.parts * length;
+  place<conditional_t<is_same_v<T, float>, void, T>>(p, sums).with_row([&](auto* to) {
+    for (i64 i = 0; i < length; ++i) {
+      T total = 0;
+      for (i64 j = 0; j < p.parts; ++j) total += part[j * length + i];
+      to[i * step] = convert_element<remove_cvref_t<decltype(*to)>>(total);
+    }
+  });
+}
+
 /// Runs the batch in compute type T.
 template <class T>
 void run_with(const GemmArgs& args, Executor& executor, WithEpilogue<T> with_epilogue) {
-  i64 count = 1;
-  for (int d = 0; d < args.batch_rank; ++d) count *= args.batch[d];
   const cpu::Extent extent{args.m, args.n, args.k};
-  cpu::multiply_all<T>(ExecutorRef(executor), extent, count, [&](i64 index, const auto& multiply) {
-    const GemmProblem problem{args, index};
-    const Factor<0, T> a(problem.at(args.a), args.m, args.k);
-    const Factor<1, T> b(problem.at(args.b), args.k, args.n);
-    const auto run = [&](const cpu::Epilogue<T>& e) { multiply(cpu::Product<T>{extent, a.operand(), b.operand(), e}); };
-    with_epilogue(problem, EpilogueUser<T>(run));
-  });
+  const i64 parts = executor.threads();
+  const LineParts<T> sums(args, parts);
+  if (sums_lines(args)) __builtin_memset(args.workspace, 0, sums.elements(args, parts) * sizeof(T));
+  cpu::multiply_all<T>(ExecutorRef(executor), extent, batch_count(args),
+                       [&](i64 i, cpu::Cell cell, const auto& multiply) {
+                         const GemmProblem problem{args, i, parts, cell};
+                         const Factor<0, T> a(problem.at(args.a), args.m, args.k);
+                         const Factor<1, T> b(problem.at(args.b), args.k, args.n);
+                         const auto run = [&](const cpu::Epilogue<T>& e) {
+                           multiply(cpu::Product<T>{extent, a.operand(), b.operand(), e});
+                         };
+                         with_epilogue(problem, EpilogueUser<T>(run));
+                       });
+  for (i64 i = 0; sums_lines(args) && i < batch_count(args); ++i) {
+    add_parts({args, i, parts}, args.row_sums, sums.rows, args.m, args.row_sums.row);
+    add_parts({args, i, parts}, args.column_sums, sums.columns, args.n, args.column_sums.column);
+  }
 }
 
 void run(const GemmArgs& args, Executor& executor) {
@@ -54,12 +76,18 @@ void run(const GemmArgs& args, Executor& executor) {
   if (args.c.column != 1 && args.c.row == 1 && args.n > 1) return run(transposed(args), executor);
   if (args.a.type == Scalar::f64) return run_with<double>(args, executor, f64_epilogue(args));
   const auto is_f32 = [](const MatrixArg& m) { return !m.data || m.type == Scalar::f32; };
-  const bool all = is_f32(args.c) && is_f32(args.addend) && is_f32(args.bias) && is_f32(args.slope);
+  const bool all =
+      is_f32(args.c) && is_f32(args.addend) && is_f32(args.bias) && is_f32(args.slope) && is_f32(args.factor);
   run_with<float>(args, executor, all ? f32_epilogue(args) : mixed_epilogue(args));
+}
+
+long long workspace(const GemmArgs& args, const Executor& executor) {
+  const i64 size = args.a.type == Scalar::f64 ? sizeof(double) : sizeof(float);
+  return LineParts<float>::elements(args, executor.threads()) * size;
 }
 
 }  // namespace
 
-const GemmTable gemm_table{types_fit, run, nullptr};
+const GemmTable gemm_table{types_fit, run, workspace, nullptr, nullptr};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -134,13 +134,60 @@ struct Activated : Place<T> {
   }
 };
 
+/// A value times a factor that may be missing; the sums of its row and its column may be wanted, in type C.
+template <class T, class C, class E>
+struct Finished : Place<T> {
+  using IsExpression = void;
+  C *rows, *columns;
+  E value;
+  template <class R, bool Unit>
+  struct Row {
+    typename OptionalLoad<T>::template Row<Unit> factor;
+    C *sum, *columns;
+    R value;
+    template <class V, class Lanes>
+    TESSERA_HD V operator()(V a, i64 n, Lanes lanes) const {
+      V v = value(a, n, lanes);
+      if (factor.place.data) v = v * factor(a, n, lanes);
+      if (columns) {
+        using tile::detail::load_lanes, tile::detail::store_lanes;
+        store_lanes(columns + n, load_lanes<V>(columns + n, lanes) + v, lanes);
+      }
+      if (sum) *sum += sum_of(v, lanes);
+      return v;
+    }
+    template <class V>
+    static TESSERA_HD C sum_of(V v, tile::AllLanes) {
+      return reduce_sum(v);
+    }
+    template <class V>
+    static TESSERA_HD C sum_of(V v, int n) {
+      C lane[tile::lanes_v<V>], sum = 0;
+      store(lane, v, n);
+      for (int i = 0; i < n; ++i) sum += lane[i];
+      return sum;
+    }
+  };
+  template <bool Unit = false>
+  TESSERA_HD auto row(i64 m) const {
+    return Row<decltype(value.template row<Unit>(m)), Unit>{
+        {this->at_row(m)}, rows ? rows + m : nullptr, columns, value.template row<Unit>(m)};
+  }
+  template <class F>
+  TESSERA_HD void views(const F& f) const {
+    Place<T>::views(f);
+    value.views(f);
+  }
+};
+
 template <class T>
 Place<T> place(const GemmProblem& p, const MatrixArg& m) {
   return {static_cast<char*>(p.at(m).data), m.row, m.column, m.type};
 }
 
-/// c = f(alpha acc + beta addend + bias), slope = f'(...), with matrices of type E (void: known at run time).
-template <class T, class E, class F>
+/// c = f(alpha acc + beta addend + bias), slope = f'(...), with matrices of type E (void: known at run time). With
+/// Finish c is multiplied by the factor, too, and its rows and columns are summed up.
+template <class T, class E, bool Finish = false, class F>
 void with_general(const GemmProblem& p, const EpilogueUser<T>& use, F f) {
   using namespace tile;
   const GemmArgs& args = p.args;
@@ -148,13 +195,28 @@ void with_general(const GemmProblem& p, const EpilogueUser<T>& use, F f) {
   const T alpha = static_cast<T>(args.alpha), beta = static_cast<T>(args.beta);
   const auto sum = acc * alpha + optional(args.addend) * beta + optional(args.bias);
   const Activated<E, F, remove_cvref_t<decltype(sum)>> result{place<E>(p, args.slope), f, sum};
-  use(PlacedStore<E, remove_cvref_t<decltype(result)>>{place<E>(p, args.c), result});
+  const auto keep = [&](const auto& value) {
+    use(PlacedStore<E, remove_cvref_t<decltype(value)>>{place<E>(p, args.c), value});
+  };
+  if constexpr (Finish) {
+    keep(Finished<E, T, remove_cvref_t<decltype(result)>>{place<E>(p, args.factor), row_sums<T>(p), column_sums<T>(p),
+                                                          result});
+  } else {
+    keep(result);
+  }
 }
 
+/// Whether there is more to do than f.
+inline bool is_finished(const GemmArgs& args) { return args.factor.data || sums_lines(args); }
+
 /// The same for an activation that is asked for at every vector.
-template <class T, class E>
+template <class T, class E, bool Finish = false>
 void with_any(const GemmProblem& p, const EpilogueUser<T>& use) {
-  with_general<T, E>(p, use, AnyActivation{p.args.activation});
+  with_general<T, E, Finish>(p, use, AnyActivation{p.args.activation});
+}
+template <class T, class E>
+WithEpilogue<T> any_epilogue(const GemmArgs& args) {
+  return is_finished(args) ? with_any<T, E, true> : with_any<T, E>;
 }
 
 /// c = acc or c += acc, if that is all that the arguments ask for; otherwise null.
@@ -162,6 +224,7 @@ template <class T>
 WithEpilogue<T> plain_epilogue(const GemmArgs& args) {
   const MatrixArg &c = args.c, &addend = args.addend;
   if (args.activation != Activation::none || args.bias.data || args.slope.data || args.alpha != 1) return nullptr;
+  if (is_finished(args)) return nullptr;
   if (!addend.data) {
     return [](const GemmProblem& p, const EpilogueUser<T>& use) {
       use(store(matrix<T>(p.at(p.args.c), p.args.m, p.args.n), tile::acc));

@@ -2,6 +2,6 @@
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 
-WithEpilogue<float> mixed_epilogue(const GemmArgs&) { return with_any<float, void>; }
+WithEpilogue<float> mixed_epilogue(const GemmArgs& args) { return any_epilogue<float, void>(args); }
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

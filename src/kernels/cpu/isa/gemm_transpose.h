@@ -7,7 +7,8 @@ namespace tessera::TESSERA_ISA_KERNELS {
 
 /// Elements are f64 throughout, or each of f32, f16 and bf16.
 inline bool types_fit(const GemmArgs& args) {
-  const MatrixArg* const all[] = {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope};
+  const MatrixArg* const all[] = {&args.a,     &args.b,      &args.c,        &args.addend,     &args.bias,
+                                  &args.slope, &args.factor, &args.row_sums, &args.column_sums};
   for (const MatrixArg* m : all) {
     if (!m->data) continue;
     const bool narrow = m->type == Scalar::f32 || m->type == Scalar::f16 || m->type == Scalar::bf16;
@@ -34,6 +35,9 @@ inline GemmArgs transposed(const GemmArgs& args) {
   t.addend = transposed(args.addend);
   t.bias = transposed(args.bias);
   t.slope = transposed(args.slope);
+  t.factor = transposed(args.factor);
+  t.row_sums = transposed(args.column_sums);
+  t.column_sums = transposed(args.row_sums);
   return t;
 }
 

@@ -80,7 +80,7 @@ GemmCut best_cut(const GemmArgs& args, bool aligned, bool may_split, double rate
   const double results =
       static_cast<double>(args.m) * static_cast<double>(args.n) * static_cast<double>(batch_count(args));
   const i64 pitch = tile::ceil_div<i64>(args.n, 4) * 4;
-  GemmCut best{aligned, true, 1, args.k, 0};
+  GemmCut best{aligned, true, 1, args.k, 0, {}};
   double least = __builtin_inf();
   for (const i64 edge : {128, 64}) {
     if (edge == 64 && !aligned) break;
@@ -88,7 +88,7 @@ GemmCut best_cut(const GemmArgs& args, bool aligned, bool may_split, double rate
     for (int each = 0; each <= (may_split ? 4 : 0); ++each) {  // blocks for each multiprocessor; 0: one part
       const i64 parts = tile::min<i64>(each * multiprocessors / tile::max<i64>(tiles, 1), args.k / 256);
       if (each > 0 && parts < 2) continue;
-      GemmCut cut{aligned, edge == 128, 1, args.k, 0};
+      GemmCut cut{aligned, edge == 128, 1, args.k, 0, {}};
       double more = 0;
       if (each > 0) {
         cut.part_depth = tile::ceil_div<i64>(tile::ceil_div<i64>(args.k, parts), 64) * 64;
@@ -114,16 +114,23 @@ struct Plan {
   GemmCut cut = {};
 };
 
+GemmArgs with_whole_batch(GemmArgs args) {
+  for (int d = args.batch_rank; d < max_batch_rank; ++d) {
+    args.batch[d] = 1;
+    for (MatrixArg* m : {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope, &args.factor, &args.row_sums,
+                         &args.column_sums})
+      m->batch[d] = 0;
+  }
+  args.batch_rank = max_batch_rank;
+  return args;
+}
+
+/// Sums of rows and columns are those of whole tiles: such a product is not split.
 Plan plan_of(const GemmArgs& given, const Executor& executor, bool may_split) {
   // Neighbouring threads write neighbouring columns: a column-major result is computed as its transpose.
   const bool turn = given.c.column != 1 && given.c.row == 1 && given.n > 1;
-  Plan plan{turn ? transposed(given) : given};
+  Plan plan{with_whole_batch(turn ? transposed(given) : given)};
   GemmArgs& args = plan.args;
-  for (int d = args.batch_rank; d < max_batch_rank; ++d) {
-    args.batch[d] = 1;
-    for (MatrixArg* m : {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope}) m->batch[d] = 0;
-  }
-  args.batch_rank = max_batch_rank;
   const TiledKind* kind = kind_of(args);
   constexpr i64 most = (i64{1} << 31) - 1024;
   if (!kind || args.m > most || args.n > most || args.k > most) return plan;
@@ -134,7 +141,8 @@ Plan plan_of(const GemmArgs& given, const Executor& executor, bool may_split) {
   if (!a.fits || !b.fits) return plan;
   args = lain;
   plan.gemm = kind->gemm[a.transposed][b.transposed];
-  plan.cut = best_cut(args, a.aligned && b.aligned, may_split, kind->rate, executor.multiprocessors);
+  plan.cut =
+      best_cut(args, a.aligned && b.aligned, may_split && !sums_lines(args), kind->rate, executor.multiprocessors);
   return plan;
 }
 
@@ -160,7 +168,7 @@ void run_parts(const Plan& plan, Executor& executor) {
   const i64 pitch = tile::ceil_div<i64>(plan.args.n, 4) * 4;
   GemmArgs sums = plan.args;
   sums.c = {plan.args.workspace, Scalar::f32, pitch, 1, {}};
-  sums.addend = sums.bias = sums.slope = {};
+  sums.addend = sums.bias = sums.slope = sums.factor = {};
   sums.alpha = 1;
   sums.activation = Activation::none;
   i64 step = plan.args.m * pitch;
@@ -172,18 +180,32 @@ void run_parts(const Plan& plan, Executor& executor) {
   join_parts(plan.args, plan.cut.parts, plan.cut.part_stride, executor);
 }
 
+void run_simt(const GemmArgs& args, Executor& executor) {
+  if (args.a.type == Scalar::f64) simt_gemm_f64(args, executor);
+  else if (args.a.type == Scalar::f32 && args.b.type == Scalar::f32) simt_gemm_f32(args, executor);
+  else simt_gemm_mixed(args, executor);
+  if (!sums_lines(args)) return;
+  GemmArgs rest = args;
+  rest.factor = {};
+  finish_lines(rest, executor);
+}
+
+i64 edge_of(const GemmCut& cut) { return cut.big ? 128 : 64; }
+
 void run(const GemmArgs& args, Executor& executor) {
-  const Plan plan = plan_of(args, executor, args.workspace != nullptr);
+  Plan plan = plan_of(args, executor, args.workspace != nullptr);
   if (plan.cut.parts > 1) return run_parts(plan, executor);
-  if (plan.gemm) return plan.gemm(plan.args, plan.cut, executor);
-  if (args.a.type == Scalar::f64) return simt_gemm_f64(plan.args, executor);
-  if (args.a.type == Scalar::f32 && args.b.type == Scalar::f32) return simt_gemm_f32(plan.args, executor);
-  simt_gemm_mixed(plan.args, executor);
+  if (!plan.gemm) return run_simt(plan.args, executor);
+  plan.cut.lines = line_parts(plan.args, edge_of(plan.cut), edge_of(plan.cut));
+  plan.gemm(plan.args, plan.cut, executor);
+  add_parts(plan.args, plan.cut.lines, executor);
 }
 
 long long workspace(const GemmArgs& args, const Executor& executor) {
-  const GemmCut cut = plan_of(args, executor, true).cut;
-  return cut.parts > 1 ? cut.parts * cut.part_stride * static_cast<i64>(sizeof(float)) : 0;
+  const Plan plan = plan_of(args, executor, true);
+  const GemmCut& cut = plan.cut;
+  if (cut.parts > 1) return cut.parts * cut.part_stride * static_cast<i64>(sizeof(float));
+  return plan.gemm ? line_bytes(plan.args, edge_of(cut), edge_of(cut)) : finish_bytes(plan.args);
 }
 
 bool supports(const GemmArgs& args) {
@@ -197,6 +219,9 @@ void join_parts(const GemmArgs& args, int parts, i64 part_stride, Executor& exec
          tile::ceil_div<i64>(args.n, 4) * 4);
 }
 
-GemmTable gemm_table = {supports, run, workspace};
+GemmTable gemm_table = {
+    supports, run, workspace,
+    [](const GemmArgs& args, Executor& executor) { finish_lines(with_whole_batch(args), executor); },
+    [](const GemmArgs& args) -> long long { return finish_bytes(with_whole_batch(args)); }};
 
 }  // namespace tessera::gpu_kernels

@@ -52,6 +52,7 @@ class AnyEpilogue {
         addend_(args.addend, place),
         bias_(args.bias, place),
         slope_(args.slope, place),
+        factor_(args.factor, place),
         alpha_(static_cast<T>(args.alpha)),
         beta_(static_cast<T>(args.beta)),
         activation_{args.activation} {}
@@ -62,15 +63,17 @@ class AnyEpilogue {
     if (bias_.exists()) t += bias_.template load<T>(i, j);
     if (slope_.exists()) {
       const auto both = activation_.both(t);
-      c_.store(i, j, both.value);
       slope_.store(i, j, both.slope);
+      t = both.value;
     } else {
-      c_.store(i, j, activation_(t));
+      t = activation_(t);
     }
+    if (factor_.exists()) t *= factor_.template load<T>(i, j);
+    c_.store(i, j, t);
   }
 
  private:
-  AnyMatrix c_, addend_, bias_, slope_;
+  AnyMatrix c_, addend_, bias_, slope_, factor_;
   T alpha_, beta_;
   AnyActivation activation_;
 };
@@ -149,11 +152,13 @@ class LaneEpilogue {
         addend_(args.addend, place),
         bias_(args.bias, place),
         slope_(args.slope, place),
+        factor_(args.factor, place),
         alpha_(static_cast<float>(args.alpha)),
         beta_(static_cast<float>(args.beta)),
         activation_{args.activation} {}
 
-  TESSERA_DEVICE void operator()(Lanes t, i64 i, i64 j, int count) const {
+  /// Gives what c gets.
+  TESSERA_DEVICE Lanes operator()(Lanes t, i64 i, i64 j, int count) const {
     t = t * Lanes(alpha_);
     if (addend_.exists()) t = tile::fma(Lanes(beta_), addend_.load(i, j, count), t);
     if (bias_.exists()) t = t + bias_.load(i, j, count);
@@ -162,14 +167,79 @@ class LaneEpilogue {
       if (slope_.exists()) slope_.store(i, j, count, both.slope);
       t = both.value;
     }
+    if (factor_.exists()) t = t * factor_.load(i, j, count);
     c_.store(i, j, count, t);
+    return t;
   }
 
  private:
-  LaneMatrix c_, addend_, bias_, slope_;
+  LaneMatrix c_, addend_, bias_, slope_, factor_;
   float alpha_, beta_;
   AnyActivation activation_;
 };
+
+/// The sums of rows and columns as blocks of a product leave them in the workspace, in f32 or f64: [batch][across][m]
+/// and [batch][down][n]. Null: not wanted.
+struct LineParts {
+  i64 down, across;  // blocks of a product
+  void *rows, *columns;
+};
+
+/// Sums up the rows and columns of a block's part of the result, in a fixed order. Each of its threads sees four
+/// neighbours at a time, always of the same columns; a row of it lies in neighbouring threads of a warp.
+template <class T, int Width, int Threads>
+class LineSums {
+  static_assert(Threads * 4 % Width == 0 && Width <= 128 && (Width & (Width - 1)) == 0);
+
+ public:
+  using Four = tile::Vec<T, 4>;
+
+  TESSERA_DEVICE LineSums(const GemmArgs& args, const LineParts& parts, i64 batch, i64 down, i64 across)
+      : args_(args), parts_(parts), row_(batch * parts.across + across), column_(batch * parts.down + down) {}
+
+  /// Called by all threads at once with elements of which `count` exist, in row `row` of the result.
+  TESSERA_DEVICE void add(Four value, i64 row, int count) {
+    tile::unroll<4>([&](auto l) {
+      if (l >= count) value.v[l] = T(0);
+    });
+    if (parts_.columns) sum_ = sum_ + value;
+    if (!parts_.rows) return;
+    T sum = (value.v[0] + value.v[1]) + (value.v[2] + value.v[3]);
+#pragma unroll
+    for (int mask = 1; mask < Width / 4; mask *= 2) sum += tile::from_lane_xor(sum, mask);
+    if (tile::thread_in_block() % (Width / 4) == 0 && count > 0)
+      static_cast<T*>(parts_.rows)[row_ * args_.m + row] = sum;
+  }
+
+  /// Called by all threads at the end, with room for four elements of each; the block's columns begin at `column`.
+  TESSERA_DEVICE void finish(T* slab, i64 column) const {
+    if (!parts_.columns) return;
+    const int thread = tile::thread_in_block();
+    tile::unroll<4>([&](auto l) { slab[thread * 4 + l] = sum_.v[l]; });
+    tile::sync_block();
+    for (int j = thread; j < Width && column + j < args_.n; j += Threads) {
+      T sum = slab[j];
+      for (int group = 1; group < Threads * 4 / Width; ++group) sum += slab[group * Width + j];
+      static_cast<T*>(parts_.columns)[column_ * args_.n + column + j] = sum;
+    }
+  }
+
+ private:
+  const GemmArgs& args_;
+  const LineParts& parts_;
+  i64 row_, column_;  // of sums among the parts
+  Four sum_ = Four(T(0));
+};
+
+/// The parts from blocks of height x width, in the workspace of `args`, and the bytes that they take.
+LineParts line_parts(const GemmArgs& args, i64 height, i64 width);
+i64 line_bytes(const GemmArgs& args, i64 height, i64 width);
+/// Adds up the parts, in their order.
+void add_parts(const GemmArgs& args, const LineParts& parts, Executor& executor);
+/// c times the factor and the sums of its rows and columns, in a pass of its own, with workspace for it. The batch has
+/// max_batch_rank dims.
+void finish_lines(const GemmArgs& args, Executor& executor);
+i64 finish_bytes(const GemmArgs& args);
 
 /// Products of `args`, whose batch has max_batch_rank dims, on ordinary cores: any types and strides, the sums in f32
 /// or f64.
@@ -183,6 +253,7 @@ struct GemmCut {
   bool big;      // tiles of 128 x 128, or 64 x 64
   int parts;     // of the sums along k; more than one: their sums in f32 lie part_stride elements apart
   i64 part_depth, part_stride;
+  LineParts lines;
 };
 
 /// The same in tiles, both operands of one type: of 16 bits on matrix cores, f32 as it is or rounded to tf32. Named

@@ -65,6 +65,7 @@ TESSERA_DEVICE void each_lanes(const Pipeline& pipeline, float* slab, const Use&
   constexpr int width = Pipeline::config.tile_n, height = Sums::down * Sums::atom_m;
   constexpr int held = Sums::layout().registers() / Sums::atoms_m;
   const auto place = [](int i, int j) { return i * width + (j ^ i % 4 * 8); };  // four rows meet all banks
+  static_assert(width * height % (Pipeline::threads * 4) == 0, "all threads take part in each turn");
   const auto at = tile::thread_coords<Sums>(tile::thread_in_block());
   const int part = at[0] / Sums::rows, inner = at[0] % Sums::rows;
 #pragma unroll 1
@@ -106,20 +107,28 @@ void tiled_kernel(const GemmArgs args, const TileGrid grid, const GemmCut cut) {
       tile::tile_of_block(C::config.schedule, static_cast<int>(block % grid.tiles), grid.down, grid.across);
   const int row = at.row * C::config.tile_m, column = at.column * C::config.tile_n;
   block /= grid.tiles;
-  const i64 part = block % cut.parts;
-  const BatchPlace place(args, block / cut.parts);
+  const i64 part = block % cut.parts, batch = block / cut.parts;
+  const BatchPlace place(args, batch);
   const i64 begin = part * cut.part_depth, end = tile::min<i64>(begin + cut.part_depth, args.k);
 
   const auto a = tile_operand<T, Width, TransposedA>(args.a, place.offset(args.a), args.m, args.k);
   const auto b = tile::by_column(tile_operand<T, Width, TransposedB>(args.b, place.offset(args.b), args.k, args.n));
-  typename Product::template Pipeline<tile::remove_cvref_t<decltype(a)>, tile::remove_cvref_t<decltype(b)>, C> pipeline;
+  using Pipeline =
+      typename Product::template Pipeline<tile::remove_cvref_t<decltype(a)>, tile::remove_cvref_t<decltype(b)>, C>;
+  Pipeline pipeline;
   pipeline.run(a, b, row, column, static_cast<int>(begin), static_cast<int>(end), reinterpret_cast<T*>(shared));
 
   const LaneEpilogue epilogue(args, place, part * cut.part_stride);
-  each_lanes(pipeline, reinterpret_cast<float*>(shared), [&](const Lanes& sums, int i, int j) {
+  LineSums<float, C::config.tile_n, Pipeline::threads> lines(args, cut.lines, batch, at.row, at.column);
+  float* const slab = reinterpret_cast<float*>(shared);
+  each_lanes(pipeline, slab, [&](const Lanes& sums, int i, int j) {
     const i64 left = args.n - column - j;
-    if (row + i < args.m && left > 0) epilogue(sums, row + i, column + j, static_cast<int>(tile::min<i64>(left, 4)));
+    const int count = row + i < args.m && left > 0 ? static_cast<int>(tile::min<i64>(left, 4)) : 0;
+    Lanes stored(0.0f);
+    if (count > 0) stored = epilogue(sums, row + i, column + j, count);
+    lines.add(stored, row + i, count);
   });
+  lines.finish(slab, column);
 }
 
 template <class Product, class C, int Width, bool TransposedA, bool TransposedB>

@@ -1,6 +1,7 @@
 // cuBLASLt behind the GEMM's arguments: opened at run time where it is installed, never needed. Its column-major result
 // is our row-major one transposed, so that the operands change places.
 #include "gpu.h"
+#include "kernels/cpu/isa/epilogue.h"
 
 #if defined(__HIP__)
 
@@ -106,6 +107,7 @@ bool supports(const GemmArgs& args) {
   const bool types = args.a.type == args.b.type &&
                      (args.c.type == args.a.type || (args.c.type == Scalar::f32 && args.a.type != Scalar::f64));
   if (!types || m == 0 || n == 0 || k == 0 || args.batch_rank > 1 || args.slope.data) return false;
+  if (args.factor.data || sums_lines(args)) return false;
   if (args.activation != Activation::none && args.activation != Activation::relu &&
       !(args.activation == Activation::gelu_tanh && args.a.type != Scalar::f32 && args.a.type != Scalar::f64))
     return false;

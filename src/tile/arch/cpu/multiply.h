@@ -9,7 +9,13 @@ namespace cpu {
 /// Whether each of `count` products is one thread's work.
 inline bool one_thread_each(const ExecutorRef& executor, i64 count) { return executor.threads() < 2 * count; }
 
-/// `count` products of one extent; get(i, f) calls f with the i-th Product. A config, where given, is a valid one.
+/// Which part of a product a task computes, in a grid of at most as many parts as there are threads.
+struct Cell {
+  i64 row, column;
+};
+
+/// `count` products of one extent; get(i, cell, f) calls f with the i-th Product, of which `cell` will be computed. A
+/// config, where given, is a valid one.
 template <class T, class Get>
 void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const Get& get,
                   const Config* config = nullptr) {
@@ -20,13 +26,14 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
   const i64 threads_each = max<i64>(1, threads / count);
   bool skinny = false;  // the same for all: they differ in their data only
   if (config == nullptr && min(e.m, e.n) <= skinny_limit)
-    get(0, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
+    get(0, Cell{0, 0}, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
   const Grid grid = choose_grid<T>(e, threads_each);
   const i64 lines = max(e.m, e.n), line_unit = block_columns<T>;
   const i64 parts = skinny ? min(threads_each, ceil_div(lines, line_unit)) : grid.m * grid.n;
   const auto run = [&](i64 index, int thread) {
     const i64 cell = index % parts;
-    get(index / parts, [&](const Product<T>& product) {
+    const i64 across = skinny ? (e.m <= e.n ? parts : 1) : grid.n;
+    get(index / parts, Cell{cell / across, cell % across}, [&](const Product<T>& product) {
       if (skinny) {
         SkinnyTask<T> task(product, part(lines, parts, cell, line_unit));
         task.run(executor.scratch(thread, task.scratch_bytes()));

@@ -1,0 +1,143 @@
+// Sums of the rows and columns of products: what blocks have left of them is added up; and a pass of its own for
+// results that were made without them.
+#include "gemm.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+constexpr int threads = 256;
+
+// ---- parts of sums
+
+constexpr int lanes = 32, groups = threads / lanes;  // each group takes every eighth part
+
+/// [batch][parts][length] added up, in which order does not depend on the threads; to (i, j) = (at * row, at * column).
+template <class T>
+TESSERA_KERNEL(threads)
+void add_kernel(const GemmArgs args, const MatrixArg to, bool of_rows, const T* from, i64 parts, i64 length,
+                i64 batches) {
+  __shared__ T sums[groups][lanes];
+  const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
+  const i64 strips = tile::ceil_div<i64>(length, lanes);
+  for (i64 block = tile::block_in_grid(); block < batches * strips; block += gridDim.x) {
+    const i64 batch = block / strips, at = (block - batch * strips) * lanes + lane;
+    T sum(0);
+    if (at < length) {
+#pragma unroll 4
+      for (i64 part = group; part < parts; part += groups) sum += from[(batch * parts + part) * length + at];
+    }
+    sums[group][lane] = sum;
+    tile::sync_block();
+    if (group == 0 && at < length) {
+      for (int g = 1; g < groups; ++g) sum += sums[g][lane];
+      AnyMatrix(to, BatchPlace(args, batch)).store(of_rows ? at : 0, of_rows ? 0 : at, sum);
+    }
+    tile::sync_block();
+  }
+}
+
+template <class T>
+void launch_add(const GemmArgs& args, const MatrixArg& to, bool of_rows, const void* from, i64 parts,
+                Executor& executor) {
+  if (!to.data) return;
+  const i64 length = of_rows ? args.m : args.n, batches = batch_count(args);
+  const i64 blocks = tile::min<i64>(batches * tile::ceil_div<i64>(length, lanes), 1 << 30);
+  launch("gemm", add_kernel<T>, blocks, threads, 0, executor, args, to, of_rows, static_cast<const T*>(from), parts,
+         length, batches);
+}
+
+// ---- the pass
+
+constexpr int pass_height = 64, pass_width = 128;
+
+/// Four neighbours of a matrix of doubles, as LaneMatrix has them of narrower types.
+class DoubleLanes {
+ public:
+  using Four = tile::Vec<double, 4>;
+  TESSERA_DEVICE DoubleLanes(const MatrixArg& m, const BatchPlace& place) : matrix_(m, place) {}
+  TESSERA_DEVICE bool exists() const { return matrix_.exists(); }
+  TESSERA_DEVICE Four load(i64 i, i64 j, int count) const {
+    Four four(0.0);
+    for (int l = 0; l < 4; ++l)
+      if (l < count) four.v[l] = matrix_.load<double>(i, j + l);
+    return four;
+  }
+  TESSERA_DEVICE void store(i64 i, i64 j, int count, const Four& value) const {
+    for (int l = 0; l < 4; ++l)
+      if (l < count) matrix_.store(i, j + l, value.v[l]);
+  }
+
+ private:
+  AnyMatrix matrix_;
+};
+
+template <class T, class Matrix>
+TESSERA_KERNEL(threads)
+void finish_kernel(const GemmArgs args, const LineParts parts) {
+  __shared__ T slab[threads * 4];
+  using Sums = LineSums<T, pass_width, threads>;
+  constexpr int quads = pass_width / 4;
+  const i64 blocks = parts.down * parts.across, batch = tile::block_in_grid() / blocks;
+  const i64 within = tile::block_in_grid() - batch * blocks, down = within / parts.across,
+            across = within - down * parts.across;
+  const i64 column = across * pass_width + tile::thread_in_block() % quads * 4;
+  const int columns = static_cast<int>(tile::max<i64>(tile::min<i64>(args.n - column, 4), 0));
+  const BatchPlace place(args, batch);
+  const Matrix c(args.c, place), factor(args.factor, place);
+  Sums sums(args, parts, batch, down, across);
+#pragma unroll 2
+  for (int i = tile::thread_in_block() / quads; i < pass_height; i += threads / quads) {
+    const i64 row = down * pass_height + i;
+    const int count = row < args.m ? columns : 0;
+    typename Sums::Four value(T(0));
+    if (count > 0) {
+      value = c.load(row, column, count);
+      if (factor.exists()) {
+        value = value * factor.load(row, column, count);
+        c.store(row, column, count, value);
+      }
+    }
+    sums.add(value, row, count);
+  }
+  sums.finish(slab, across * pass_width);
+}
+
+i64 element_bytes(const GemmArgs& args) { return args.a.type == Scalar::f64 ? 8 : 4; }
+i64 row_parts(const GemmArgs& args, i64 width) {
+  return args.row_sums.data ? batch_count(args) * args.m * tile::ceil_div<i64>(args.n, width) : 0;
+}
+i64 column_parts(const GemmArgs& args, i64 height) {
+  return args.column_sums.data ? batch_count(args) * args.n * tile::ceil_div<i64>(args.m, height) : 0;
+}
+
+}  // namespace
+
+i64 line_bytes(const GemmArgs& args, i64 height, i64 width) {
+  return (row_parts(args, width) + column_parts(args, height)) * element_bytes(args);
+}
+
+LineParts line_parts(const GemmArgs& args, i64 height, i64 width) {
+  LineParts parts{tile::ceil_div<i64>(args.m, height), tile::ceil_div<i64>(args.n, width), nullptr, nullptr};
+  char* const memory = static_cast<char*>(args.workspace);
+  if (args.row_sums.data) parts.rows = memory;
+  if (args.column_sums.data) parts.columns = memory + row_parts(args, width) * element_bytes(args);
+  return parts;
+}
+
+void add_parts(const GemmArgs& args, const LineParts& parts, Executor& executor) {
+  const auto add = args.a.type == Scalar::f64 ? launch_add<double> : launch_add<float>;
+  add(args, args.row_sums, true, parts.rows, parts.across, executor);
+  add(args, args.column_sums, false, parts.columns, parts.down, executor);
+}
+
+i64 finish_bytes(const GemmArgs& args) { return line_bytes(args, pass_height, pass_width); }
+
+void finish_lines(const GemmArgs& args, Executor& executor) {
+  const LineParts parts = line_parts(args, pass_height, pass_width);
+  const auto kernel =
+      args.a.type == Scalar::f64 ? finish_kernel<double, DoubleLanes> : finish_kernel<float, LaneMatrix>;
+  launch("gemm", kernel, batch_count(args) * parts.down * parts.across, threads, 0, executor, args, parts);
+  add_parts(args, parts, executor);
+}
+
+}  // namespace tessera::gpu_kernels
