@@ -1,4 +1,5 @@
 #include "check.h"
+#include "tessera/autocast.h"
 
 namespace tessera {
 namespace {
