@@ -156,6 +156,20 @@ TEST_F(GpuAttentionByCudnn, ReadsHeadsOfAPackedMatrixInGraphsAndOnStreams) {
   }
 }
 
+TEST_F(GpuAttentionByCudnn, IsTakenUnaskedWhereTrainingIsLong) {
+  Generator g(14);
+  for (int64_t tokens : {511, 512}) {
+    const Tensor x = normal64({1, 2, tokens, 64}, g).to(BFloat16).to(cuda());
+    const auto by = [&](const char* kernel) {
+      ForceKernel forward(kForward, kernel), backward(kBackward, kernel);
+      return results({x, x, x}, {}, true);
+    };
+    const Tensors unasked = results({x, x, x}, {}, true), want = by(tokens < 512 ? "flash" : "cudnn");
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_EQ(unasked[i].to_vector<float>(), want[i].to_vector<float>()) << tokens << " " << i;
+  }
+}
+
 TEST_F(GpuAttentionByCudnn, SaysWhatItDoesNotTake) {
   ForceKernel force(kForward, "cudnn");
   const auto attend = [](const Tensor& x, const Tensor& mask = {}) {
