@@ -102,6 +102,82 @@ void finish_kernel(const GemmArgs args, const LineParts parts) {
   sums.finish(slab, across * pass_width);
 }
 
+// ---- the same for rows of whole units of 16 bytes, without sums of rows
+
+constexpr int quick_height = 128;
+template <class T>
+constexpr int unit = 16 / static_cast<int>(sizeof(T));  // elements
+
+/// Each group of 32 threads takes every eighth row of the block, several of them under way.
+template <class T, bool Multiply>
+TESSERA_KERNEL(threads)
+void finish_columns_kernel(const GemmArgs args, const LineParts parts) {
+  constexpr int W = unit<T>, ahead = 4;
+  __shared__ float slab[groups][lanes * W];
+  const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
+  const i64 blocks = parts.down * parts.across, batch = tile::block_in_grid() / blocks;
+  const i64 within = tile::block_in_grid() - batch * blocks, down = within / parts.across,
+            begin = (within - down * parts.across) * lanes * W, column = begin + lane * W;
+  const BatchPlace place(args, batch);
+  T* const c = static_cast<T*>(args.c.data) + place.offset(args.c) + column;
+  const T* const factor = static_cast<const T*>(args.factor.data) + place.offset(args.factor) + column;
+  float sum[W] = {};
+  if (column < args.n) {
+    const i64 end = tile::min<i64>((down + 1) * quick_height, args.m);
+    for (i64 row = down * quick_height + group; row < end; row += ahead * groups) {
+      Pack<T, W> value[ahead], times[ahead];
+      tile::unroll<ahead>([&](auto u) {
+        const i64 r = row + u * groups;
+        if (r >= end) return;
+        value[u] = *reinterpret_cast<const Pack<T, W>*>(c + r * args.c.row);
+        if constexpr (Multiply) times[u] = *reinterpret_cast<const Pack<T, W>*>(factor + r * args.factor.row);
+      });
+      tile::unroll<ahead>([&](auto u) {
+        const i64 r = row + u * groups;
+        if (r >= end) return;
+        tile::unroll<W>([&](auto l) {
+          float v = tile::convert_element<float>(value[u].lane[l]);
+          if constexpr (Multiply) {
+            v *= tile::convert_element<float>(times[u].lane[l]);
+            value[u].lane[l] = tile::convert_element<T>(v);
+          }
+          sum[l] += v;
+        });
+        if constexpr (Multiply) store_at_once(c + r * args.c.row, value[u]);
+      });
+    }
+  }
+  if (!parts.columns) return;
+  tile::unroll<W>([&](auto l) { slab[group][lane * W + l] = sum[l]; });
+  tile::sync_block();
+  for (int j = tile::thread_in_block(); j < lanes * W && begin + j < args.n; j += threads) {
+    float total = slab[0][j];
+    for (int g = 1; g < groups; ++g) total += slab[g][j];
+    static_cast<float*>(parts.columns)[(batch * parts.down + down) * args.n + begin + j] = total;
+  }
+}
+
+/// Whether c and the factor, of one type, have rows of whole units.
+bool is_quick(const GemmArgs& args) {
+  if (args.row_sums.data || args.c.type == Scalar::f64) return false;
+  const i64 width = 16 / size_of(args.c.type);
+  const auto whole = [&](const MatrixArg& m) {
+    bool all = m.type == args.c.type && m.column == 1 && m.row % width == 0 && args.n % width == 0 &&
+               reinterpret_cast<size_t>(m.data) % 16 == 0;
+    for (i64 step : m.batch) all = all && step % width == 0;
+    return all;
+  };
+  return whole(args.c) && (!args.factor.data || whole(args.factor));
+}
+
+template <class T>
+void launch_quick(const GemmArgs& args, Executor& executor) {
+  const LineParts parts = line_parts(args, quick_height, lanes * unit<T>);
+  const auto kernel = args.factor.data ? finish_columns_kernel<T, true> : finish_columns_kernel<T, false>;
+  launch("gemm", kernel, batch_count(args) * parts.down * parts.across, threads, 0, executor, args, parts);
+  add_parts(args, parts, executor);
+}
+
 i64 element_bytes(const GemmArgs& args) { return args.a.type == Scalar::f64 ? 8 : 4; }
 i64 row_parts(const GemmArgs& args, i64 width) {
   return args.row_sums.data ? batch_count(args) * args.m * tile::ceil_div<i64>(args.n, width) : 0;
@@ -133,6 +209,10 @@ void add_parts(const GemmArgs& args, const LineParts& parts, Executor& executor)
 i64 finish_bytes(const GemmArgs& args) { return line_bytes(args, pass_height, pass_width); }
 
 void finish_lines(const GemmArgs& args, Executor& executor) {
+  if (is_quick(args)) {
+    if (args.c.type == Scalar::f32) return launch_quick<float>(args, executor);
+    return args.c.type == Scalar::f16 ? launch_quick<f16>(args, executor) : launch_quick<bf16>(args, executor);
+  }
   const LineParts parts = line_parts(args, pass_height, pass_width);
   const auto kernel =
       args.a.type == Scalar::f64 ? finish_kernel<double, DoubleLanes> : finish_kernel<float, LaneMatrix>;

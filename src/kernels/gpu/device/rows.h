@@ -75,21 +75,6 @@ struct Team {
   static i64 blocks(i64 count) { return tile::ceil_div<i64>(count, rows); }
 };
 
-/// Stores a pack of 16 bytes at once: nvcc merges such a store with the single ones of another path, element by element.
-template <class P>
-TESSERA_DEVICE void store_at_once(void* to, const P& pack) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(P) == 16) {
-    const auto w = tile::bit_cast<tile::Array<u32, 4>>(pack);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]),
-                 "r"(w[2]), "r"(w[3])
-                 : "memory");
-    return;
-  }
-#endif
-  *static_cast<P*>(to) = pack;
-}
-
 /// n contiguous elements as packs.
 template <class T, int width>
 struct Span {
