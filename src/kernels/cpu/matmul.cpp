@@ -133,8 +133,14 @@ GemmArgs without_finish(GemmArgs args) {
   args.factor = args.row_sums = args.column_sums = {};
   return args;
 }
+GemmArgs without_slope(GemmArgs args) {
+  if (args.slope.data) args.activation = Activation::none;
+  args.slope = {};
+  return args;
+}
 void finish(const GemmArgs& args) {
-  if (args.factor.data || args.row_sums.data || args.column_sums.data) gemm_table().finish(args, executor());
+  if (args.factor.data || args.row_sums.data || args.column_sums.data || args.slope.data)
+    gemm_table().finish(args, executor());
 }
 
 template <Products (*products)(const Call&)>
@@ -142,7 +148,8 @@ Reason vendor_takes(const Call& call) {
   const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
   if (!vendor) return Reason::Library;
   bool all = true;
-  products(call).each([&](const GemmArgs& args) { all = all && vendor->supports(without_finish(args)); });
+  products(call).each(
+      [&](const GemmArgs& args) { all = all && vendor->supports(without_slope(without_finish(args))); });
   return all ? Reason::Ok : Reason::Shape;
 }
 
@@ -151,7 +158,7 @@ void run_vendor(const Call& call) {
   Products p = products(call);
   p.args().workspace = call.workspace;
   p.each([&](const GemmArgs& args) {
-    tables().vendor_gemm->run(without_finish(args), call.workspace, executor());
+    tables().vendor_gemm->run(without_slope(without_finish(args)), call.workspace, executor());
     finish(args);
   });
 }
@@ -214,7 +221,7 @@ void run_sm90(const Call& call) {
   p.args().workspace = call.workspace;
   p.each([&](const GemmArgs& args) {
     tables().sm90_gemm->run(without_finish(args), executor());
-    finish(args);
+    finish(without_slope(args));
   });
 }
 void run_sm90_linear(const Call& call) {

@@ -236,8 +236,8 @@ LineParts line_parts(const GemmArgs& args, i64 height, i64 width);
 i64 line_bytes(const GemmArgs& args, i64 height, i64 width);
 /// Adds up the parts, in their order.
 void add_parts(const GemmArgs& args, const LineParts& parts, Executor& executor);
-/// c times the factor and the sums of its rows and columns, in a pass of its own, with workspace for it. The batch has
-/// max_batch_rank dims.
+/// The activation of c and its slope where that is asked for, else c times the factor and the sums of its rows and
+/// columns, in a pass of its own, with workspace for it. The batch has max_batch_rank dims.
 void finish_lines(const GemmArgs& args, Executor& executor);
 i64 finish_bytes(const GemmArgs& args);
 

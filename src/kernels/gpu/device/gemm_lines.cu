@@ -1,5 +1,5 @@
-// Sums of the rows and columns of products: what blocks have left of them is added up; and a pass of its own for
-// results that were made without them.
+// Sums of the rows and columns of products: what blocks have left of them is added up; and passes of their own for
+// results that were made without them, or without an activation and its slope.
 #include "gemm.h"
 
 namespace tessera::gpu_kernels {
@@ -157,7 +157,49 @@ void finish_columns_kernel(const GemmArgs args, const LineParts parts) {
   }
 }
 
-/// Whether c and the factor, of one type, have rows of whole units.
+/// c = activation(c) and its slope, in the same way.
+template <class T>
+TESSERA_KERNEL(threads)
+void activate_rows_kernel(const GemmArgs args, i64 parts_down, i64 parts_across) {
+  constexpr int W = unit<T>;
+  const AnyActivation activation{args.activation};
+  const i64 blocks = parts_down * parts_across, batch = tile::block_in_grid() / blocks;
+  const i64 within = tile::block_in_grid() - batch * blocks, down = within / parts_across,
+            column = ((within - down * parts_across) * lanes + tile::thread_in_block() % lanes) * W;
+  if (column >= args.n) return;
+  const BatchPlace place(args, batch);
+  T* const c = static_cast<T*>(args.c.data) + place.offset(args.c) + column;
+  T* const slope = static_cast<T*>(args.slope.data) + place.offset(args.slope) + column;
+  const i64 end = tile::min<i64>((down + 1) * quick_height, args.m);
+#pragma unroll 2
+  for (i64 row = down * quick_height + tile::thread_in_block() / lanes; row < end; row += groups) {
+    Pack<T, W> value = *reinterpret_cast<const Pack<T, W>*>(c + row * args.c.row), gradient;
+    tile::unroll<W>([&](auto l) {
+      const auto both = activation.both(tile::convert_element<float>(value.lane[l]));
+      value.lane[l] = tile::convert_element<T>(both.value);
+      gradient.lane[l] = tile::convert_element<T>(both.slope);
+    });
+    store_at_once(c + row * args.c.row, value);
+    store_at_once(slope + row * args.slope.row, gradient);
+  }
+}
+
+/// The same for any matrices, element by element.
+template <class T>
+TESSERA_KERNEL(threads)
+void activate_kernel(const GemmArgs args, i64 count) {
+  const AnyActivation activation{args.activation};
+  for (i64 i = first_index(); i < count; i += index_step()) {
+    const i64 line = i / args.n, column = i - line * args.n, batch = line / args.m, row = line - batch * args.m;
+    const BatchPlace place(args, batch);
+    const AnyMatrix c(args.c, place);
+    const auto both = activation.both(c.load<T>(row, column));
+    c.store(row, column, both.value);
+    AnyMatrix(args.slope, place).store(row, column, both.slope);
+  }
+}
+
+/// Whether c, the factor and the slope, of one type, have rows of whole units.
 bool is_quick(const GemmArgs& args) {
   if (args.row_sums.data || args.c.type == Scalar::f64) return false;
   const i64 width = 16 / size_of(args.c.type);
@@ -167,7 +209,7 @@ bool is_quick(const GemmArgs& args) {
     for (i64 step : m.batch) all = all && step % width == 0;
     return all;
   };
-  return whole(args.c) && (!args.factor.data || whole(args.factor));
+  return whole(args.c) && (!args.factor.data || whole(args.factor)) && (!args.slope.data || whole(args.slope));
 }
 
 template <class T>
@@ -176,6 +218,23 @@ void launch_quick(const GemmArgs& args, Executor& executor) {
   const auto kernel = args.factor.data ? finish_columns_kernel<T, true> : finish_columns_kernel<T, false>;
   launch("gemm", kernel, batch_count(args) * parts.down * parts.across, threads, 0, executor, args, parts);
   add_parts(args, parts, executor);
+}
+
+template <class T>
+void launch_activate_rows(const GemmArgs& args, Executor& executor) {
+  const i64 down = tile::ceil_div<i64>(args.m, quick_height), across = tile::ceil_div<i64>(args.n, lanes * unit<T>);
+  launch("gemm", activate_rows_kernel<T>, batch_count(args) * down * across, threads, 0, executor, args, down, across);
+}
+
+void activate(const GemmArgs& args, Executor& executor) {
+  if (is_quick(args)) {
+    if (args.c.type == Scalar::f32) return launch_activate_rows<float>(args, executor);
+    return args.c.type == Scalar::f16 ? launch_activate_rows<f16>(args, executor)
+                                      : launch_activate_rows<bf16>(args, executor);
+  }
+  const i64 count = batch_count(args) * args.m * args.n;
+  launch("gemm", args.a.type == Scalar::f64 ? activate_kernel<double> : activate_kernel<float>,
+         grid_for(count, threads, executor), threads, 0, executor, args, count);
 }
 
 i64 element_bytes(const GemmArgs& args) { return args.a.type == Scalar::f64 ? 8 : 4; }
@@ -209,6 +268,7 @@ void add_parts(const GemmArgs& args, const LineParts& parts, Executor& executor)
 i64 finish_bytes(const GemmArgs& args) { return line_bytes(args, pass_height, pass_width); }
 
 void finish_lines(const GemmArgs& args, Executor& executor) {
+  if (args.slope.data) return activate(args, executor);
   if (is_quick(args)) {
     if (args.c.type == Scalar::f32) return launch_quick<float>(args, executor);
     return args.c.type == Scalar::f16 ? launch_quick<f16>(args, executor) : launch_quick<bf16>(args, executor);
