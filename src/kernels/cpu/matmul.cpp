@@ -133,7 +133,9 @@ GemmArgs without_finish(GemmArgs args) {
   args.factor = args.row_sums = args.column_sums = {};
   return args;
 }
+/// A ReLU's slope jumps at 0, so that it is taken from sums before the library rounds them.
 GemmArgs without_slope(GemmArgs args) {
+  if (args.activation == Activation::relu) return args;
   if (args.slope.data) args.activation = Activation::none;
   args.slope = {};
   return args;
@@ -221,7 +223,9 @@ void run_sm90(const Call& call) {
   p.args().workspace = call.workspace;
   p.each([&](const GemmArgs& args) {
     tables().sm90_gemm->run(without_finish(args), executor());
-    finish(without_slope(args));
+    GemmArgs rest = args;
+    rest.slope = {};
+    finish(rest);
   });
 }
 void run_sm90_linear(const Call& call) {
