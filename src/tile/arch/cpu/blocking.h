@@ -26,8 +26,8 @@ TESSERA_HD Span part(i64 length, i64 parts, i64 index, i64 unit = 1) {
   return {min(length, begin * unit), min(length, end * unit)};
 }
 
-/// Elements of the left matrix that, packed, leave room in the second-level cache for the panels of B and the lines of C
-/// that stream past them. More rows would load B less often, but what they push out costs more.
+/// Elements of the left matrix that, packed, leave room in the second-level cache for the panels of B and the lines of
+/// C that stream past them. More rows would load B less often, but what they push out costs more.
 template <class T>
 inline constexpr i64 left_elements = 144 * 1024 / static_cast<i64>(sizeof(T));
 /// Up to so many, all rows are taken at once: no panel of B is needed twice then.

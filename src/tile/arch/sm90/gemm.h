@@ -154,11 +154,12 @@ class Gemm {
   TESSERA_DEVICE void multiply(const TileOrder& order, int warp, const Use& use) const {
     Turn turn;
     // Inlined whatever its size: multiplications may not be under way at a call.
-    each_tile(order, [&](const TileWork& work, int, int steps) __attribute__((always_inline)) {
-      Sums sums;
-      sum_up(order, turn, steps, warp, sums);
-      use(sums, slab_of(warp), work);
-    });
+    each_tile(
+        order, [&](const TileWork& work, int, int steps) __attribute__((always_inline)) {
+          Sums sums;
+          sum_up(order, turn, steps, warp, sums);
+          use(sums, slab_of(warp), work);
+        });
   }
 
   /// Eight loops in one kernel, since the epilogue is most of its code.
