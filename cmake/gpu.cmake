@@ -89,7 +89,7 @@ endif()
 if(build_hip)
   list(TRANSFORM TESSERA_HIP_ARCHITECTURES PREPEND --offload-arch= OUTPUT_VARIABLE hip_targets)
   set(hip_flags -x hip ${hip_targets} --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -std=c++20 -O3 -DNDEBUG
-      -Xarch_host -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off -DTESSERA_GPU_KERNELS
+      -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off -DTESSERA_GPU_KERNELS
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src)
   foreach(source ${gpu_sources})
     cmake_path(GET source STEM stem)

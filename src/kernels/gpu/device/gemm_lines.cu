@@ -85,7 +85,6 @@ void finish_kernel(const GemmArgs args, const LineParts parts) {
   const BatchPlace place(args, batch);
   const Matrix c(args.c, place), factor(args.factor, place);
   Sums sums(args, parts, batch, down, across);
-#pragma unroll 2
   for (int i = tile::thread_in_block() / quads; i < pass_height; i += threads / quads) {
     const i64 row = down * pass_height + i;
     const int count = row < args.m ? columns : 0;
