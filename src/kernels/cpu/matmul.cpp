@@ -133,13 +133,17 @@ GemmArgs without_finish(GemmArgs args) {
   args.factor = args.row_sums = args.column_sums = {};
   return args;
 }
-/// A ReLU's slope jumps at 0, so that it is taken from sums before the library rounds them.
+/// A ReLU's slope jumps at 0, so that it is taken from sums before the library rounds them; and in f16 a sum may become
+/// infinite, which only tanh and what is made of it can take.
 GemmArgs without_slope(GemmArgs args) {
-  if (args.activation == Activation::relu) return args;
+  const bool saturates = args.activation == Activation::gelu_tanh || args.activation == Activation::tanh;
+  if (args.activation == Activation::relu || (args.c.type == Scalar::f16 && !saturates)) return args;
   if (args.slope.data) args.activation = Activation::none;
   args.slope = {};
   return args;
 }
+/// A product in f16 may be infinite where the factor makes it small, or nothing.
+bool finishes_safely(const GemmArgs& args) { return !args.factor.data || args.c.type != Scalar::f16; }
 void finish(const GemmArgs& args) {
   if (args.factor.data || args.row_sums.data || args.column_sums.data || args.slope.data)
     gemm_table().finish(args, executor());
@@ -150,8 +154,9 @@ Reason vendor_takes(const Call& call) {
   const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
   if (!vendor) return Reason::Library;
   bool all = true;
-  products(call).each(
-      [&](const GemmArgs& args) { all = all && vendor->supports(without_slope(without_finish(args))); });
+  products(call).each([&](const GemmArgs& args) {
+    all = all && finishes_safely(args) && vendor->supports(without_slope(without_finish(args)));
+  });
   return all ? Reason::Ok : Reason::Shape;
 }
 
@@ -202,6 +207,7 @@ Reason sm90_takes(const Call& call) {
   if (!sm90) return Reason::Hardware;
   Reason reason = Reason::Ok;
   products(call).each([&](const GemmArgs& args) {
+    if (reason == Reason::Ok && !finishes_safely(args)) reason = Reason::DType;
     if (reason == Reason::Ok) reason = reason_of(sm90->refuses(without_finish(args)));
   });
   return reason;

@@ -65,8 +65,8 @@ bool fits(const Boxes& b) {
   constexpr i64 most_bytes = i64{1} << 40, most = (i64{1} << 31) - 1024;
   const i64 bytes = size_of(b.type);
   const auto is_step = [&](i64 step) { return step > 0 && step * bytes % 16 == 0 && step * bytes < most_bytes; };
-  return reinterpret_cast<size_t>(b.data) % 16 == 0 && is_step(b.pitch) && is_step(b.step) && b.length <= most &&
-         b.lines <= most && b.count <= most;
+  return reinterpret_cast<size_t>(b.data) % 16 == 0 && is_step(b.pitch) && is_step(b.step) && b.length <= b.pitch &&
+         b.length <= most && b.lines <= most && b.count <= most;
 }
 
 TensorMap map_of(const Boxes& b) {

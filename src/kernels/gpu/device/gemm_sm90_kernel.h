@@ -125,7 +125,9 @@ class Sm90Result {
       const u32 box = slab + now % 2 * box_bytes;
       PairValues values[halves];
       tile::unroll<16 * halves>([&](auto i) { values[i / 16][i % 16] = alpha * sums[now * 16 * halves + i]; });
-      if (lane() == 0) tile::sm90::wait_stores_read<1>();
+      // An odd number of boxes ends on the first one, which the next tile begins with.
+      constexpr int pending = now == 0 && Width / columns % 2 ? 0 : 1;
+      if (lane() == 0) tile::sm90::wait_stores_read<pending>();
       tile::sync_warp();
       tile::unroll<halves>([&](auto half) { put<T>(values[half], box, half); });
       tile::sm90::publish_shared();
@@ -221,7 +223,7 @@ class Sm90Result {
 
     const u32 box = state.slab + (has_slope ? 0 : now / halves % 2 * box_bytes);
     if (half == 0) {
-      if (lane() == 0 && has_slope) tile::sm90::wait_stores_read<0>();
+      if (lane() == 0 && (has_slope || now == 0)) tile::sm90::wait_stores_read<0>();
       else if (lane() == 0) tile::sm90::wait_stores_read<1>();
       tile::sync_warp();
     }

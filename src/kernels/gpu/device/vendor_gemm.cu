@@ -307,20 +307,24 @@ bool has_padded_rows(const GemmArgs& args) {
 /// own.
 void run(const GemmArgs& args, void* workspace, Executor& executor) {
   const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
-  const auto both = [&](const GemmArgs& first, const GemmArgs& second) {
-    run(first, workspace, executor);
-    run(second, workspace, executor);
-  };
+  const auto rest = [&](const GemmArgs& part) { run_whole(part, workspace, executor); };
   const bool split = has_padded_rows(args);
-  if (split && n % 8 != 0) return both(columns_of(args, 0, n / 8 * 8), columns_of(args, n / 8 * 8, n % 8));
-  if (split && m % 8 != 0 && args.a.row == 1) return both(rows_of(args, 0, m / 8 * 8), rows_of(args, m / 8 * 8, m % 8));
+  if (split && n % 8 != 0 && n > 8) {
+    run(columns_of(args, 0, n / 8 * 8), workspace, executor);
+    return rest(columns_of(args, n / 8 * 8, n % 8));
+  }
+  if (split && m % 8 != 0 && m > 8 && args.a.row == 1) {
+    run(rows_of(args, 0, m / 8 * 8), workspace, executor);
+    return rest(rows_of(args, m / 8 * 8, m % 8));
+  }
   const bool along_k = args.a.column == 1 || args.b.row == 1;
-  if (split && k % 8 != 0 && along_k && !args.addend.data && args.activation == Activation::none) {
+  if (split && k % 8 != 0 && k > 8 && along_k && !args.addend.data && args.activation == Activation::none) {
     GemmArgs last = steps_of(args, k / 8 * 8, k % 8), others = steps_of(args, 0, k / 8 * 8);
     last.bias.data = nullptr;
-    others.addend = args.c;  // what the last few gave
+    rest(last);
+    others.addend = args.c;  // what the last few gave, rounded once more
     others.beta = 1;
-    return both(last, others);
+    return run(others, workspace, executor);
   }
   run_whole(args, workspace, executor);
 }
