@@ -101,10 +101,11 @@ Products linear_products(const Call& call) {
   p.args().activation = activation;
   return p;
 }
-template <bool tf32 = false>
-void run_linear(const Call& call) {
-  run_gemm<linear_products, tf32>(call);
-  if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
+template <Products (*products)(const Call&), void (*run)(const Call&)>
+void run_all(const Call& call) {
+  run(call);
+  if constexpr (products == linear_products)
+    if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
 }
 
 template <Products (*products)(const Call&), bool tf32 = false>
@@ -169,10 +170,6 @@ void run_vendor(const Call& call) {
     finish(args);
   });
 }
-void run_vendor_linear(const Call& call) {
-  run_vendor<linear_products>(call);
-  if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
-}
 size_t vendor_bytes(const Call&) { return vendor_workspace; }
 size_t finished_vendor_bytes(const Call& call) {
   size_t bytes = vendor_workspace;
@@ -234,44 +231,30 @@ void run_sm90(const Call& call) {
     finish(rest);
   });
 }
-void run_sm90_linear(const Call& call) {
-  run_sm90<linear_products>(call);
-  if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
-}
 
-template <Products (*products)(const Call&), size_t (*bytes)(const Call&)>
+template <Products (*products)(const Call&), size_t (*bytes)(const Call&) = vendor_bytes>
 constexpr Kernel list_of[] = {
-    {.name = "vendor", .supports = vendor_takes<products>, .workspace_bytes = bytes, .run = run_vendor<products>},
+    {.name = "vendor",
+     .supports = vendor_takes<products>,
+     .workspace_bytes = bytes,
+     .run = run_all<products, run_vendor<products>>},
     {.name = "sm90",
      .supports = sm90_takes<products>,
      .workspace_bytes = sm90_bytes<products>,
-     .run = run_sm90<products>},
+     .run = run_all<products, run_sm90<products>>},
     {.name = "tf32",
      .supports = tf32_takes<products>,
      .workspace_bytes = gemm_bytes<products, true>,
-     .run = run_gemm<products, true>},
-    {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_gemm<products>}};
-constexpr auto& matmul_list = list_of<matmul_products, vendor_bytes>;
+     .run = run_all<products, run_gemm<products, true>>},
+    {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_all<products, run_gemm<products>>}};
+constexpr auto& matmul_list = list_of<matmul_products>;
 constexpr auto& matmul_mul_sum_list = list_of<matmul_mul_sum_products, finished_vendor_bytes>;
-constexpr Kernel linear_list[] = {
-    {.name = "vendor",
-     .supports = vendor_takes<linear_products>,
-     .workspace_bytes = vendor_bytes,
-     .run = run_vendor_linear},
-    {.name = "sm90",
-     .supports = sm90_takes<linear_products>,
-     .workspace_bytes = sm90_bytes<linear_products>,
-     .run = run_sm90_linear},
-    {.name = "tf32",
-     .supports = tf32_takes<linear_products>,
-     .workspace_bytes = gemm_bytes<linear_products, true>,
-     .run = run_linear<true>},
-    {.name = "gemm", .workspace_bytes = gemm_bytes<linear_products>, .run = run_linear<>}};
+constexpr auto& linear_list = list_of<linear_products>;
 #else
 constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_gemm<matmul_products>}};
 constexpr Kernel matmul_mul_sum_list[] = {
     {.name = "gemm", .workspace_bytes = gemm_bytes<matmul_mul_sum_products>, .run = run_gemm<matmul_mul_sum_products>}};
-constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_linear<>}};
+constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_all<linear_products, run_gemm<linear_products>>}};
 #endif
 
 // ---- two linear layers, each by the kernel that its own list picks

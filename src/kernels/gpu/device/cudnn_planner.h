@@ -49,8 +49,8 @@ class Entry {
   void note_use(cudaStream_t stream) {
     if (cudaGraph_t graph = captured_into(stream)) return keep_for(graph);
     cudaEvent_t& event = used_[stream];
-    if (!event) (void)cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    (void)cudaEventRecord(event, stream);
+    const bool made = event || cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess;
+    if (!made || cudaEventRecord(event, stream) != cudaSuccess) ++kept;  // nothing says when it may go
   }
 
  private:
