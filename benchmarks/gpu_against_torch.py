@@ -1,12 +1,12 @@
 """Tessera beside PyTorch on one GPU: the same work on the same card, in turns, in one run.
 
-usage: gpu_against_torch.py [--tessera build/tessera] [--text FILE] [--only PART ...] [--rounds R] [--out DIR]
+usage: gpu_against_torch.py [--tessera build/tessera] [--text FILE] [--only PART ...] [--rounds R] [--batches B ...] [--out DIR]
 Needs PyTorch with CUDA. Parts:
   loss   200 steps of GPT-2 124M in bf16 from the same weights on the same batches. PyTorch runs in bf16 with FlashAttention-2
-         and with cuDNN's attention, which shows how far two runs of its own are apart, with cuBLAS held to adding partial
-         sums of bf16 products in f32 ("exact"), and in f32.
+         and with cuDNN's attention, which shows how far two runs of its own are apart; both again with cuBLAS held to adding
+         partial sums of bf16 products in f32 ("exact"), as our kernels do; and in f32.
   gradients  of the first of these steps, each parameter's, against PyTorch's in f32
-  step   milliseconds and peak memory of a training step of GPT-2 124M, batch 12 x 1024, bf16
+  step   milliseconds and peak memory of a training step of GPT-2 124M, 12 x 1024 tokens or --batches, bf16
   gemm   TFLOP/s of square products
   convmodel  the mixed-precision experiment: training and inference
 Each figure is a median; `ours` uses cuBLASLt and cuDNN where they are faster, `own` runs with TESSERA_VENDOR=off.
@@ -191,7 +191,7 @@ def polyline(values, low, high, colour):
 def picture(losses, path):
     everything = [v for curve in losses.values() for v in curve]
     low, high = min(everything), max(everything)
-    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#7f7f7f"]
+    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#7f7f7f"]
     lines = ['<svg xmlns="http://www.w3.org/2000/svg" width="660" height="360" font-family="sans-serif" font-size="12">',
              '<rect width="660" height="360" fill="white"/>', f'<text x="2" y="24">{high:.2f}</text><text x="2" y="342">{low:.2f}</text>']
     for i, (name, curve) in enumerate(losses.items()):
@@ -200,7 +200,8 @@ def picture(losses, path):
 
 
 SEED, BATCH = 7, 4  # of losses and gradients
-RUNS = (("flash", FLASH, True), ("cudnn", CUDNN, True), ("exact", FLASH, True), ("f32", SDPBackend.EFFICIENT_ATTENTION, False))
+RUNS = (("flash", FLASH, True), ("cudnn", CUDNN, True), ("exact", FLASH, True), ("exact cudnn", CUDNN, True),
+        ("f32", SDPBackend.EFFICIENT_ATTENTION, False))
 
 
 def initial_model():
@@ -228,7 +229,7 @@ def loss(tessera, options, report):
                                    "--warmup", options.warmup, "--seed", SEED, vendor=vendor)
             losses[name] = [s["loss"] for s in result["steps"]]
     for name, backend, lower in RUNS:
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = name != "exact"
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = "exact" not in name
         model, batches, curve = copy_of(initial), windows(options), []
         optimizer = adamw(model)
         step = train_step(model, optimizer, backend, lower)
@@ -240,9 +241,10 @@ def loss(tessera, options, report):
             curve.append(step(*batches.batch(i, BATCH)))
         losses[name] = [v.item() for v in curve]
     gap = lambda a, b: [abs(x - y) for x, y in zip(losses[a], losses[b])]
-    for a, b in (("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("exact", "f32"), ("own", "exact")):
+    for a, b in (("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("exact", "exact cudnn"), ("ours", "exact"), ("own", "exact"),
+                 ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("exact", "f32")):
         g = gap(a, b)
-        print(f"loss {a:5s} - {b:5s}: mean {statistics.mean(g):.6f}, largest {max(g):.5f}, last 20 steps {statistics.mean(g[-20:]):.6f}", flush=True)
+        print(f"loss {a:5s} - {b:11s}: mean {statistics.mean(g):.6f}, largest {max(g):.5f}, last 20 steps {statistics.mean(g[-20:]):.6f}", flush=True)
     print("first", {n: round(c[0], 5) for n, c in losses.items()}, "last", {n: round(c[-1], 5) for n, c in losses.items()}, flush=True)
     report["losses"] = losses
     if options.out:
@@ -276,7 +278,7 @@ def gradients(tessera, options, report):
                           "--out", out, vendor=vendor)
             all_of[name] = dict(zip(names, load_moments(f"{out}/checkpoint.safetensors")))
     for name, backend, lower in RUNS:
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = name != "exact"
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = "exact" not in name
         model = copy_of(initial)
         train_step(model, torch.optim.SGD(model.parameters(), 0.0), backend, lower)(*windows(options).batch(0, BATCH))
         all_of[name] = {n: p.grad.float().cpu() for n, p in model.named_parameters()}
@@ -303,7 +305,12 @@ def row(report, name, unit, figures, peers):
 
 
 def step(tessera, options, report):
-    batch, times, memory = 12, {}, {}
+    for batch in options.batches:
+        step_of(batch, tessera, options, report)
+
+
+def step_of(batch, tessera, options, report):
+    times, memory = {}, {}
     for _ in range(options.rounds):
         for name, vendor in (("ours", True), ("own", False)):
             result = tessera.train(options.text, 50, batch, "--warmup", 10, vendor=vendor)
@@ -321,8 +328,8 @@ def step(tessera, options, report):
             memory[name] = torch.cuda.max_memory_allocated() / 2**30
             del model, run
     peers = [n for n in times if n not in ("ours", "own")]
-    row(report, "gpt2-124m step b12 bf16", "ms", {n: statistics.median(t) for n, t in times.items()}, peers)
-    row(report, "gpt2-124m peak memory", "GiB", memory, peers)
+    row(report, f"gpt2-124m step b{batch} bf16", "ms", {n: statistics.median(t) for n, t in times.items()}, peers)
+    row(report, f"gpt2-124m peak memory b{batch}", "GiB", memory, peers)
 
 
 def gemm(tessera, options, report):
@@ -395,6 +402,7 @@ def main():
     parser.add_argument("--tessera", default="build/tessera")
     parser.add_argument("--text", help="a text to train on: needed by step, gradients and loss")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--batches", nargs="*", type=int, default=[12], help="of step, in sequences of 1024")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=200, help="of the losses")
     parser.add_argument("--warmup", type=int, default=2000, help="of the losses' learning rate")

@@ -27,6 +27,7 @@ struct BenchOptions : CommonOptions {
   AttentionChoice attention;
   int m = 1024, n = 1024, k = 1024;
   std::vector<int> config;
+  std::vector<std::string> products;
   double seconds = 2;
 };
 
@@ -150,6 +151,52 @@ void bench_gemm_on_gpu(const BenchOptions& options) {
     const double time = candidate.median(), rate = 2.0 * options.m * options.n * options.k / time * 1e-9;
     fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", candidate.name, rate, time * 1e3);
     results.add(candidate.name, rate, "GFLOP/s", true);
+  }
+  results.write();
+}
+
+/// A product as it stands in the options: "12288x768x3072:nt" has m, n and k, and b transposed.
+struct Product {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b;
+};
+Product parse_product(const std::string& text) {
+  const size_t colon = text.find(':');
+  const std::string letters = colon == text.npos ? "nn" : text.substr(colon + 1);
+  const Shape shape = parse_shape(text.substr(0, colon));
+  if (shape.rank() != 3 || letters.size() != 2 || letters.find_first_not_of("nt") != letters.npos)
+    throw UsageError("--products " + text +
+                     ": rows, columns and length of the sums, and which factor is transposed, as in 64x32x16:nt");
+  return {shape[0].value(), shape[1].value(), shape[2].value(), letters[0] == 't', letters[1] == 't'};
+}
+
+// The kernel that each product gets, alone: a table of shapes in one process.
+void bench_products_on_gpu(const BenchOptions& options) {
+  const DType dtype = dtype_option(options.dtype);
+  const Device device = options.target();
+  std::vector<Product> products;
+  for (const std::string& text : options.products) products.push_back(parse_product(text));
+  if (options.op != "gemm" || !device.is_gpu()) throw UsageError("--products: of gemm, on a GPU");
+  NoGrad guard;
+  std::optional<ForceKernel> forced;
+  if (!options.kernel.empty()) forced.emplace("matmul", options.kernel);
+  Results results("bench op gemm", options);
+  fmt::print("{} on {}\n", options.dtype, properties(device).name);
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& p = products[i];
+    Generator generator(options.seed);
+    const auto make = [&](int64_t rows, int64_t columns, bool transpose) {
+      const Tensor t =
+          randn(transpose ? Shape{columns, rows} : Shape{rows, columns}, generator, Float32, device).to(dtype);
+      return transpose ? t.transpose(0, 1) : t;
+    };
+    const Tensor a = make(p.m, p.k, p.transpose_a), b = make(p.k, p.n, p.transpose_b);
+    Tensor c;
+    std::vector<Candidate> candidates{{options.products[i], [&] { c = Tensor(), c = matmul(a, b); }}};
+    time_interleaved(candidates, options.seconds, device);
+    const double time = candidates[0].median(), rate = 2.0 * p.m * p.n * p.k / time * 1e-9;
+    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", candidates[0].name, rate, time * 1e3);
+    results.add(candidates[0].name, time * 1e3, "ms", false);
   }
   results.write();
 }
@@ -325,6 +372,7 @@ void run(BenchOptions& options) {
   options.apply();
   options.attention.apply(options.target());
   if (options.op == "sdpa") return bench_attention(options);
+  if (!options.products.empty()) return bench_products_on_gpu(options);
   if (options.op == "gemm") return options.target().is_gpu() ? bench_gemm_on_gpu(options) : bench_gemm(options);
   std::vector<OpCase> chosen;
   std::string known;
@@ -360,6 +408,8 @@ void add_bench(CLI::App& app) {
                  "on a GPU: tile m, n and k, warps, stages of a kernel compiled at run time")
       ->delimiter(',')
       ->expected(5);
+  op->add_option("--products", options->products,
+                 "on a GPU: the products to measure, as in 12288x768x3072:nt (m, n, k; b is transposed)");
   op->add_option("--shape", options->shape, "of sdpa's queries, keys and values")->capture_default_str();
   op->add_flag("--causal", options->causal, "causal attention, in sdpa");
   options->attention.add_to(*op);

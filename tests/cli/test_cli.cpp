@@ -31,6 +31,9 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"bench", "op", "gemm", "--dtype", "i64"}), 2, "i64");
   expect_error(run({"bench", "op", "gemm", "--config", "64,64,16"}), 2, "config");
   expect_error(run({"bench", "op", "gemm", "--config", "64,64,16,8,2"}), 2, "on GPUs only");
+  expect_error(run({"bench", "op", "gemm", "--products", "64x32x16:nx"}), 2, "64x32x16:nx");
+  expect_error(run({"bench", "op", "gemm", "--products", "64x32:nt"}), 2, "64x32:nt");
+  expect_error(run({"bench", "op", "gemm", "--products", "64x32x16:nt"}), 2, "on a GPU");
   expect_error(run({"bench", "op", "sdpa", "--shape", "12x64"}), 2, "12x64");
   expect_error(run({"bench", "op", "sdpa", "--attention", "mem-efficient"}), 2, "cpu has flash and math");
   expect_error(run({"explain", "sdpa", "--attention", "fast"}), 2, "fast");
