@@ -137,6 +137,17 @@ struct BatchNorm2d : Module {
   Tensor weight, bias, running_mean, running_var;
 };
 
+/// Images on their way through convolutions and batch norms, with mean and variance (divided by n - 1) of each channel
+/// where the convolution that gave them has found these on its way.
+struct Images {
+  Tensor values, mean = {}, var = {};
+};
+/// conv(x).
+Images convolve(const Conv2d& conv, const Tensor& x, bool training);
+/// conv(norm(x, activation)), where a kernel can in one pass: what the norm gives is then never in memory, and backward
+/// finds it again. Training is the norm's.
+Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x);
+
 /// x [n, channels, ...] normalised over each of `groups` groups of channels, then scaled and shifted by channel. Throws
 /// Error unless groups divides channels.
 struct GroupNorm : Module {

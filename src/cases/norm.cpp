@@ -1,4 +1,5 @@
 #include "cases/cases.h"
+#include "tessera/ops.h"
 
 namespace tessera {
 namespace {
@@ -113,6 +114,45 @@ OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool re
           .dtypes = kExact};
 }
 
+// 1x1 convolutions of what batch norm gives; `form`: without a norm, with one whose weight is absent, or with all.
+enum class Form { Plain, Bare, Full };
+OpCase norm_conv_case(std::string label, Shape x, int64_t filters, Form form, bool bias, bool training, bool relu) {
+  const uint32_t norm = form == Form::Full ? 0b1100001u : 1u;
+  return {.op = "norm_conv1x1",
+          .label = std::move(label),
+          .attrs = NormAttrs{.training = training, .relu = relu},
+          .inputs = [=](Generator& g) -> Tensors {
+            const Shape channel{x[1]};
+            Tensors in{uniform64(x, g, -2, 3), normal64({Dim(filters), x[1], Dim(1), Dim(1)}, g),
+                       bias ? normal64({Dim(filters)}, g) : Tensor()};
+            in.resize(7);
+            if (form == Form::Plain) return in;
+            in[3] = training ? mean(in[0], {0, 2, 3}) : normal64(channel, g);
+            in[4] = training ? var(in[0], {0, 2, 3}) : uniform64(channel, g, 0.5, 2);
+            if (form == Form::Full) in[5] = normal64(channel, g), in[6] = normal64(channel, g);
+            return in;
+          },
+          .gradients = norm | 2u | bias << 2 | (form != Form::Plain && !training ? 0b11000u : 0u),
+          .dtypes = kExact,
+          .symbolic = false};
+}
+OpCase norm_conv_grad_case(std::string label, Shape x, int64_t filters, Form form, bool relu) {
+  return {.op = "norm_conv1x1_weight_grad",
+          .label = std::move(label),
+          .attrs = NormAttrs{.relu = relu},
+          .inputs = [=](Generator& g) -> Tensors {
+            const Shape channel{x[1]};
+            Tensors in{uniform64(x, g, -2, 3), normal64({x[0], Dim(filters), x[2], x[3]}, g)};
+            in.resize(6);
+            if (form == Form::Plain) return in;
+            in[2] = normal64(channel, g);
+            in[3] = uniform64(channel, g, 0.5, 2);
+            if (form == Form::Full) in[4] = normal64(channel, g), in[5] = normal64(channel, g);
+            return in;
+          },
+          .dtypes = kExact};
+}
+
 OpCase softmax_case(std::string_view op, std::string label, Shape x, int64_t dim) {
   return {.op = op,
           .label = std::move(label),
@@ -184,6 +224,15 @@ std::vector<OpCase> norm_cases() {
       batch_norm_inference_case("without weight", {13, 5}, false, false, false),
       batch_norm_backward_case("relu without weight", {3, 2, 7}, false, true),
       batch_norm_backward_case("in parts", {1, 2, 83, 1009}, true),
+      norm_conv_case("prime sizes", {3, 5, 7, 11}, 13, Form::Full, true, true, true),
+      norm_conv_case("without relu and bias", {2, 3, 4, 8}, 2, Form::Full, false, true, false),
+      norm_conv_case("without weight", {2, 3, 4, 8}, 1, Form::Bare, true, true, true),
+      norm_conv_case("without norm", {2, 2, 3, 5}, 7, Form::Plain, true, true, false),
+      norm_conv_case("given statistics", {2, 3, 4, 8}, 5, Form::Full, true, false, true),
+      norm_conv_case("given statistics, without weight", {1, 1, 3, 8}, 5, Form::Bare, false, false, false),
+      norm_conv_grad_case("prime sizes", {3, 5, 7, 11}, 13, Form::Full, true),
+      norm_conv_grad_case("without weight", {2, 3, 4, 8}, 1, Form::Bare, false),
+      norm_conv_grad_case("without norm", {2, 2, 3, 5}, 7, Form::Plain, false),
       timed(layer_norm_case("4096x768", {4096, 768}, 1, true, true), kBytes),
       timed(layer_norm_backward_case("12288x768", {12288, 768}, 1, true, true, true), kBytes),
       timed(softmax_case("softmax", "4096x768", {4096, 768}, -1), kBytes),

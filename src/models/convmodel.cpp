@@ -12,12 +12,11 @@ ConvModel::ConvModel(int64_t layers, int64_t width, Generator& generator)
 }
 
 Tensor ConvModel::operator()(const Tensor& x) const {
-  Tensor h = x;
-  for (size_t i = 0; i < convs.size(); ++i) {
-    h = convs[i](h);  // frees what it was
-    h = norms[i](h, Activation::Relu);
-  }
-  return out(h);
+  if (convs.empty()) return out(x);
+  nn::Images h = nn::convolve(convs[0], x, training());
+  for (size_t i = 0; i < convs.size(); ++i)
+    h = nn::norm_convolve(norms[i], Activation::Relu, i + 1 < convs.size() ? convs[i + 1] : out, std::move(h));
+  return h.values;
 }
 
 }  // namespace tessera::models

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/check.h"
+#include "ops/conv.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -150,8 +151,6 @@ Tensors weight_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 // The three are one trilinear form <dy, conv(x, w)>: each gradient of one is another of them.
-extern const Op conv2d_op, conv2d_input_grad_op, conv2d_weight_grad_op;
-
 ConvAttrs sized(const Attrs& attrs, const Tensor& like) {
   ConvAttrs a = attrs.as<ConvAttrs>();
   for (int d = 0; d < 2; ++d) a.size[d] = like.shape()[2 + d].value();
@@ -194,6 +193,8 @@ Tensors weight_grad_vjp(const Saved& s, const Tensors& grads) {
   return out;
 }
 
+}  // namespace
+
 const Op conv2d_op = {.name = "conv2d",
                       .infer = infer_conv2d,
                       .vjp = conv2d_vjp,
@@ -210,6 +211,8 @@ const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
                                   .vjp = weight_grad_vjp,
                                   .reference = weight_grad_reference,
                                   .saves = {.inputs = 0b11}};
+
+namespace {
 
 // ---- pooling: x -> y; max_pool2d also keeps the place h * width + w of each maximum (hidden, i64)
 

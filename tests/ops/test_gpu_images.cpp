@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include "check.h"
-#include "core/op.h"
+#include "ops/norm_conv.h"
+#include "ops/op_table.h"
+#include "tessera/autocast.h"
 #include "tessera/device.h"
+#include "tessera/nn.h"
 
 namespace tessera {
 namespace {
@@ -72,19 +75,34 @@ TEST_F(GpuImages, PointwiseConvolutions) {
       }
 }
 
+/// Whether Hopper's kernel takes convolutions of that type here.
+bool has_sm90(DType dtype) {
+  if (dtype != Float16 && dtype != BFloat16) return false;
+  try {
+    const ForceKernel force("conv2d", "sm90");
+    conv2d(zeros({1, 8, 8, 8}, dtype, gpu()), zeros({8, 8, 1, 1}, dtype, gpu()));
+    return true;
+  } catch (const Error& e) {
+    return std::string_view(e.what()).find("instructions") == std::string_view::npos;
+  }
+}
+
 TEST_F(GpuImages, PointwiseKernelsAgree) {
   for (DType dtype : {Float32, Float16, BFloat16}) {
     const Tensor x = values({1, 24, 64, 32}, dtype), w = values({40, 24, 1, 1}, dtype), b = values({40}, dtype);
     const Tensor want = conv2d(x, w, b);
-    for (const char* kernel : {"pointwise", "implicit_gemm"}) {
+    for (const char* kernel : {"sm90", "pointwise", "implicit_gemm"}) {
+      if (kernel == std::string_view("sm90") && !has_sm90(dtype)) continue;
       ForceKernel force("conv2d", kernel);
       EXPECT_LE(error(conv2d(there(x, dtype), there(w, dtype), there(b, dtype)), want), limit(dtype)) << kernel;
     }
     const auto convolve = [](const Tensors& in) { return conv2d(in[0], in[1]); };
     const Tensor g = values(want.shape(), dtype);
     const Tensors wanted = gradients(convolve, {x, w}, g);
-    for (const char* kernel : {"pointwise", "implicit_gemm"}) {
-      ForceKernel images("conv2d_input_grad", kernel), weights("conv2d_weight_grad", kernel);
+    for (const char* kernel : {"sm90", "pointwise", "implicit_gemm"}) {
+      const bool sm90 = kernel == std::string_view("sm90");
+      if (sm90 && !has_sm90(dtype)) continue;
+      ForceKernel images("conv2d_input_grad", kernel), weights("conv2d_weight_grad", sm90 ? "pointwise" : kernel);
       const Tensors got = gradients(convolve, {there(x, dtype), there(w, dtype)}, there(g, dtype));
       for (size_t i = 0; i < 2; ++i) EXPECT_LE(error(got[i], wanted[i]), limit(dtype)) << kernel << " input " << i;
     }
@@ -114,6 +132,97 @@ TEST_F(GpuImages, BatchNormTakesHalvesBesideF32Weights) {
           EXPECT_LE(error(found[i], wanted[i]), 10 * limit(dtype)) << label << " input " << i;
         }
       }
+}
+
+/// Hopper's kernel where the card has it, and one operator after the other.
+TEST_F(GpuImages, NormAndPointwiseConvolution) {
+  for (Size s : {Size{1, 2, 256, 32, 40},
+                 {2, 72, 40, 10, 20},
+                 {1, 256, 1, 8, 65},
+                 {1, 130, 200, 27, 152},
+                 {5, 64, 128, 16, 64},
+                 {3, 17, 33, 4, 26},
+                 {2, 1, 1, 2, 4},
+                 {2, 5, 7, 3, 5}})
+    for (DType dtype : {Float32, Float16, BFloat16})
+      for (int form = 0; form < 6; ++form) {
+        const bool has_norm = form > 0, training = form % 2 == 0, relu = form > 2;
+        const Tensor x = values({s.images, s.channels, s.height, s.width}, dtype) + (has_norm ? 3.0 : 0.0);
+        const Shape channel{s.channels};
+        Tensors exact{x.to(dtype).to(Float64), values({s.filters, s.channels, 1, 1}, dtype),
+                      values({s.filters}, dtype)};
+        exact.resize(7);
+        if (has_norm) {
+          exact[3] = mean(exact[0], {0, 2, 3}).to(Float32).to(Float64);
+          exact[4] = var(exact[0], {0, 2, 3}).to(Float32).to(Float64);
+        }
+        if (form > 1) exact[5] = values(channel, Float32), exact[6] = values(channel, Float32);
+        const NormAttrs attrs{.training = training, .relu = relu};
+        Tensors near(7);
+        for (size_t i = 0; i < 7; ++i)
+          if (exact[i].defined()) near[i] = there(exact[i], i < 3 ? dtype : Float32);
+        const auto run = [&](Tensors in, const Tensor& g) {
+          Tensors leaves;
+          for (size_t i : {0, 1, 2, 5, 6})
+            if (in[i].defined()) leaves.push_back(in[i] = in[i].detach().set_requires_grad());
+          Tensors out = dispatch(norm_conv1x1_op, in, attrs);
+          for (const Tensor& t : grad({out[0]}, leaves, {g})) out.push_back(t);
+          return out;
+        };
+        const Tensor g = values({s.images, s.filters, s.height, s.width}, dtype) + 0.3;
+        const Tensors want = run(exact, g);
+        for (const char* kernel : {"sm90", "composed"}) {
+          const ForceKernel forward("norm_conv1x1", kernel), backward("norm_conv1x1_weight_grad", kernel);
+          const std::string label = fmt::format("{}x{}x{}x{}x{} {} {} {}", s.images, s.channels, s.filters, s.height,
+                                                s.width, name(dtype), form, kernel);
+          Tensors got;
+          try {
+            got = run(near, there(g, dtype));
+          } catch (const Error& e) {
+            const bool takes = dtype != Float32 && s.height * s.width % 8 == 0;
+            const bool may = kernel == std::string_view("sm90") &&
+                             (!takes || std::string_view(e.what()).find("instructions") != std::string_view::npos);
+            if (!may) ADD_FAILURE() << label << ": " << e.what();
+            continue;
+          }
+          ASSERT_EQ(got.size(), want.size());
+          for (size_t i = 0; i < got.size(); ++i)
+            EXPECT_LE(error(got[i], want[i]), 12 * limit(dtype)) << label << " " << i;
+        }
+      }
+}
+
+TEST_F(GpuImages, NormAndConvolutionOfModules) {
+  Generator random(5);
+  nn::Conv2d first(3, 40, 1, {}, true, random), second(40, 24, 1, {}, true, random);
+  nn::BatchNorm2d norm(40);
+  const Tensor x = values({2, 3, 16, 20}, Float16);
+  const auto run = [&](const Tensor& in) {
+    nn::Images h = nn::convolve(first, in, norm.training());
+    return nn::norm_convolve(norm, Activation::Relu, second, std::move(h)).values;
+  };
+  const auto reset = [&](Device device, DType dtype) {
+    for (nn::Module* m : std::initializer_list<nn::Module*>{&first, &second, &norm}) {
+      m->to(device);
+      m->to(dtype);
+      m->train();
+    }
+  };
+  reset(cpu(), Float64);
+  const Tensor trained = run(x);
+  const Tensor mean = norm.running_mean.clone(), var = norm.running_var.clone();
+  const nn::EvalMode eval(norm);
+  const Tensor evaluated = run(x);
+  norm.running_mean.fill_(0);
+  norm.running_var.fill_(1);
+  reset(gpu(), Float32);
+  const amp::Autocast half(Float16);
+  const Tensor near = x.to(Float32).to(gpu());
+  EXPECT_LE(error(run(near), trained), 5e-3);
+  EXPECT_LE(error(norm.running_mean, mean), 5e-3);
+  EXPECT_LE(error(norm.running_var, var), 5e-3);
+  norm.eval();
+  EXPECT_LE(error(run(near), evaluated), 5e-3);
 }
 
 TEST_F(GpuImages, BatchNormMovesRunningStatistics) {

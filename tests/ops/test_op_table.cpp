@@ -130,6 +130,7 @@ using Names = std::set<std::string_view>;
 
 // Ops without a gradient. Some ops that end in _backward have none either: they serve where nothing is recorded.
 const Names kWithoutGradient = {"full",
+                                "norm_conv1x1_weight_grad",
                                 "arange",
                                 "uniform",
                                 "normal",
@@ -161,9 +162,9 @@ const Names kWithoutGradient = {"full",
                                 "update_scale_",
                                 "cross_entropy_backward_"};
 // Ops whose attributes fix sizes of their inputs.
-const Names kWithoutSymbols = {"conv2d_input_grad",     "conv2d_weight_grad",  "max_pool2d_backward",
-                               "avg_pool2d_backward",   "group_norm_backward", "attention_qkv",
-                               "attention_qkv_backward"};
+const Names kWithoutSymbols = {"conv2d_input_grad",      "conv2d_weight_grad",  "max_pool2d_backward",
+                               "avg_pool2d_backward",    "group_norm_backward", "attention_qkv",
+                               "attention_qkv_backward", "norm_conv1x1"};
 
 TEST_P(OpTable, GradientMatchesFiniteDifferences) {
   const Op& op = *GetParam();

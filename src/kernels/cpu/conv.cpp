@@ -259,10 +259,12 @@ void avg_pool2d_backward(const Call& call) {
 // On an H200, 64 -> 64 and 256 -> 256 channels and 3x3 windows, in each direction: the vendor's take 0.007 to 0.05 of
 // our implicit product's time in f16, 0.09 to 0.63 in f32.
 constexpr Kernel conv2d_list[] = {
+    staged_kernel<sm90_pointwise_forward>("sm90", sm90_takes_pointwise_forward),
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
     staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward), vendor_kernel<ConvPart::forward>,
     staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
+    staged_kernel<sm90_pointwise_input_grad>("sm90", sm90_takes_pointwise_input_grad),
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
     staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad), vendor_kernel<ConvPart::images>,
     staged_kernel<input_grad_gemm>("implicit_gemm")};

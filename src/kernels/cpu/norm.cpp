@@ -1,6 +1,9 @@
 // Normalisations and softmax. The kernels want contiguous rows or planes; other layouts are copied.
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
+#ifdef TESSERA_GPU_KERNELS
+#include "kernels/gpu/pointwise.h"
+#endif
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
@@ -194,6 +197,110 @@ void batch_norm_backward(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
 }
 
+// ---- 1x1 convolutions of what batch norm makes of x, one after the other
+
+Tensor scratch(Workspace& workspace, const Shape& shape, DType dtype, Device device) {
+  auto storage = make_ref<Storage>();
+  storage->bytes = static_cast<size_t>(shape.numel().value()) * size_of(dtype);
+  storage->data = workspace.take(static_cast<long long>(storage->bytes));
+  storage->device = device;
+  return as_strided(storage, shape, contiguous_strides(shape), 0, dtype);
+}
+
+// Another operator's kernel, which is done with its own workspace when it returns.
+template <auto body>
+void run_inner(Workspace& workspace, Call call) {
+  constexpr Kernel kernel = staged_kernel<body>("");
+  call.workspace = workspace.take(static_cast<long long>(kernel.workspace_bytes(call)));
+  if (!workspace.counting()) kernel.run(call);
+}
+
+// to = (from + addend) ^ exponent, of one dim
+void power(const Tensor& to, const Tensor& from, double exponent, double addend) {
+  MapArgs args{};
+  args.compute = scalar_of(to.dtype());
+  args.rank = args.inputs = 1;
+  set_lengths(args.lengths, to);
+  const TensorArg result = operand(to, 1);
+  args.op = MapOp::scale_shift;
+  args.scalars[0] = 1;
+  args.scalars[1] = addend;
+  args.tensor[0] = result;
+  args.tensor[1] = operand(from, 1);
+  elementwise_table().map(args, executor());
+  args.op = MapOp::pow_scalar;
+  args.scalars[0] = exponent;
+  args.tensor[1] = result;
+  elementwise_table().map(args, executor());
+}
+
+// db = the sums of dy over images and positions
+ReduceArgs sums_of_channels(const Tensor& dy, const Tensor& db) {
+  ReduceArgs args{};
+  args.op = ReduceOp::sum;
+  args.compute = dy.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
+  args.rank = 4;
+  set_lengths(args.lengths, dy);
+  for (int d : {0, 2, 3}) args.reduced[d] = true;
+  args.in = operand(dy, 4);
+  args.out = {db.data_ptr(), scalar_of(db.dtype()), {0, db.strides()[0], 0, 0}};
+  return args;
+}
+
+// Mean and variance of y's channels; what else batch norm gives is dropped.
+void moments(const Call& call, Workspace& workspace, const Tensor& y, const Tensor& mean, const Tensor& var) {
+  const Tensor in[] = {y, {}, {}}, out[] = {scratch(workspace, y.shape(), y.dtype(), y.device()), mean, var, {}};
+  run_inner<batch_norm>(workspace, {call.op, in, NormAttrs{.training = true}, out});
+}
+
+// x, filters, bias?, mean?, var?, weight?, bias? -> y, [mean, var,] rstd
+void norm_conv1x1(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &mean = call.in[3], &y = call.out[0];
+  const bool training = call.attrs.as<NormAttrs>().training;
+  Tensor a = x;
+  if (mean.defined()) {
+    a = scratch(workspace, x.shape(), x.dtype(), x.device());
+    const auto statistics = [&] { return scratch(workspace, mean.shape(), mean.dtype(), x.device()); };
+    if (training) {  // whose statistics are those of x
+      const Tensor in[] = {x, call.in[5], call.in[6]}, out[] = {a, statistics(), statistics(), call.out[3]};
+      run_inner<batch_norm>(workspace, {call.op, in, call.attrs, out});
+    } else {
+      const Tensor in[] = {x, mean, call.in[4], call.in[5], call.in[6]};
+      run_inner<batch_norm_inference>(workspace, {call.op, in, call.attrs, {&a, 1}});
+      if (call.out[1].defined() && !workspace.counting())
+        power(call.out[1], call.in[4], -0.5, call.attrs.as<NormAttrs>().eps);
+    }
+  }
+  if (!workspace.counting()) {
+    const Tensor in[] = {a, call.in[1], call.in[2]};
+    run_op(*call.op.made_of, in, ConvAttrs{}, {&y, 1});
+  }
+  if (training) moments(call, workspace, y, call.out[1], call.out[2]);
+}
+
+// x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
+void norm_conv1x1_weight_grad(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
+  Tensor a = x;
+  if (mean.defined()) {
+    a = scratch(workspace, x.shape(), x.dtype(), x.device());
+    const Tensor var = scratch(workspace, mean.shape(), mean.dtype(), x.device());
+    if (!workspace.counting()) power(var, call.in[3], -2, 0);
+    NormAttrs given = call.attrs.as<NormAttrs>();
+    given.eps = 0;
+    const Tensor in[] = {x, mean, var, call.in[4], call.in[5]};
+    run_inner<batch_norm_inference>(workspace, {call.op, in, given, {&a, 1}});
+  }
+  ReduceArgs sums = sums_of_channels(dy, call.out[1]);
+  sums.workspace = workspace.take(reduce_table().workspace(sums));
+  if (workspace.counting()) return;
+  const Tensor in[] = {a, dy};
+  ConvAttrs window;
+  window.size[0] = window.size[1] = 1;
+  run_op(*call.op.made_of, in, window, {&call.out[0], 1});
+  reduce_table().reduce(sums, executor());
+}
+
 // ---- softmax over any dim: `dim` moved to the end
 
 Tensor with_last(const Tensor& t, int64_t dim) {
@@ -242,7 +349,20 @@ constexpr Kernel list[] = {staged_kernel<body>("rows")};
 template <auto body>
 constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
 
+constexpr Kernel composed = staged_kernel<norm_conv1x1>("composed");
+constexpr Kernel composed_grad = staged_kernel<norm_conv1x1_weight_grad>("composed");
+#ifdef TESSERA_GPU_KERNELS
+constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_takes_norm_conv), composed};
+constexpr Kernel norm_conv_grad_list[] = {staged_kernel<sm90_norm_conv_grad>("sm90", sm90_takes_norm_conv_grad),
+                                          composed_grad};
+#else
+constexpr Kernel norm_conv_list[] = {composed};
+constexpr Kernel norm_conv_grad_list[] = {composed_grad};
+#endif
+
 constexpr KernelTableEntry entries[] = {
+    {"norm_conv1x1", norm_conv_list},
+    {"norm_conv1x1_weight_grad", norm_conv_grad_list},
     {"layer_norm", list<layer_norm<false>>},
     {"layer_norm_backward", list<layer_norm_backward<false>>},
     {"rms_norm", list<layer_norm<true>>},

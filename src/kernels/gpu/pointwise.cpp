@@ -213,4 +213,164 @@ void vendor_pointwise_weight_grad(const Call& call, Workspace& workspace) {
   WeightGrad(call).run(workspace, [&](const GemmArgs& args) { tables().vendor_gemm->run(args, room, executor()); });
 }
 
+// ---- by Hopper's own instructions
+
+namespace {
+
+bool pixels_are_neighbours(const Tensor& t) { return pixels(t) == 1 || pixel_step(t) == 1; }
+PlanesArg planes(const Tensor& t) { return {t.data_ptr(), t.strides()[0], t.strides()[1]}; }
+
+float* floats(const Tensor& t) { return static_cast<float*>(t.data_ptr()); }
+
+template <class Args>
+void set_sizes(Args& args, const Tensor& x, long long filters) {
+  args.type = scalar_of(x.dtype());
+  args.images = x.size(0);
+  args.channels = x.size(1);
+  args.filters = filters;
+  args.pixels = pixels(x);
+}
+
+// y = w x for the output y, which may not be there yet; `filters` is the dim of w that y's channels are.
+PointwiseArgs pointwise_args(const Tensor& x, const Tensor& w, int filters, const Tensor* y) {
+  PointwiseArgs args{};
+  set_sizes(args, x, w.size(filters));
+  args.x = planes(x);
+  if (y) args.y = planes(*y);
+  args.w = w.data_ptr();
+  const auto step = [&](int d) { return w.size(d) == 1 ? 1 : w.strides()[d]; };
+  args.w_filter = step(filters);
+  args.w_channel = step(1 - filters);
+  return args;
+}
+
+Reason reason_of(Sm90Refusal refusal) {
+  switch (refusal) {
+    case Sm90Refusal::none:
+      return Reason::Ok;
+    case Sm90Refusal::hardware:
+      return Reason::Hardware;
+    case Sm90Refusal::type:
+      return Reason::DType;
+    case Sm90Refusal::layout:
+      return Reason::Layout;
+    case Sm90Refusal::shape:
+      return Reason::Shape;
+    case Sm90Refusal::small:
+      break;
+  }
+  return Reason::Small;
+}
+
+bool all_contiguous(std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* t : tensors)
+    if (t->defined() && !t->is_contiguous()) return false;
+  return true;
+}
+
+Reason sm90_takes(const Call& call, int filters) {
+  if (!tables().sm90_pointwise) return Reason::Hardware;
+  const Tensor &x = call.in[0], &w = call.in[1], &y = call.out[0];
+  if (const Reason reason = fits(call, x, w, y); reason != Reason::Ok) return reason;
+  if (!pixels_are_neighbours(x) || !pixels_are_neighbours(y)) return Reason::Layout;
+  return reason_of(tables().sm90_pointwise->refuses(pointwise_args(x, w, filters, &y)));
+}
+
+// Statistics, weight and bias of a norm, each of one element a channel.
+PlanesNorm norm_of(const Tensor& mean, const Tensor& weight, const Tensor& bias, const NormAttrs& attrs) {
+  PlanesNorm norm{};
+  if (!mean.defined()) return norm;
+  norm.mean = floats(mean);
+  norm.correction = 1;
+  norm.eps = attrs.eps;
+  norm.relu = attrs.relu;
+  norm.weight_type = Scalar::f32;
+  if (weight.defined()) {
+    norm.weight = weight.data_ptr();
+    norm.weight_type = scalar_of(weight.dtype());
+  }
+  if (bias.defined()) norm.bias = bias.data_ptr();
+  return norm;
+}
+
+PointwiseArgs norm_conv_args(const Call& call, const Tensor* y) {
+  const Tensor &x = call.in[0], &bias = call.in[2], &mean = call.in[3], &var = call.in[4];
+  const auto& attrs = call.attrs.as<NormAttrs>();
+  PointwiseArgs args = pointwise_args(x, call.in[1], 0, y);
+  if (bias.defined()) args.bias = bias.data_ptr();
+  args.norm = norm_of(mean, call.in[5], call.in[6], attrs);
+  if (!mean.defined()) return args;
+  args.norm.variance = floats(var);
+  const double count = static_cast<double>(args.images) * static_cast<double>(args.pixels);
+  if (attrs.training) args.norm.correction = (count - 1) / count;
+  return args;
+}
+
+PointwiseGradArgs norm_conv_grad_args(const Call& call) {
+  const Tensor &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
+  PointwiseGradArgs args{};
+  set_sizes(args, x, dy.size(1));
+  args.x = planes(x);
+  args.dy = planes(dy);
+  args.norm = norm_of(mean, call.in[4], call.in[5], call.attrs.as<NormAttrs>());
+  if (mean.defined()) args.norm.rstd = floats(call.in[3]);
+  return args;
+}
+
+}  // namespace
+
+Reason sm90_takes_pointwise_forward(const Call& call) {
+  return all_contiguous({&call.in[2]}) ? sm90_takes(call, 0) : Reason::Layout;
+}
+void sm90_pointwise_forward(const Call& call, Workspace& workspace) {
+  if (workspace.counting()) return;
+  PointwiseArgs args = pointwise_args(call.in[0], call.in[1], 0, &call.out[0]);
+  if (call.in[2].defined()) args.bias = call.in[2].data_ptr();
+  tables().sm90_pointwise->run(args, executor());
+}
+Reason sm90_takes_pointwise_input_grad(const Call& call) { return sm90_takes(call, 1); }
+void sm90_pointwise_input_grad(const Call& call, Workspace& workspace) {
+  if (workspace.counting()) return;
+  tables().sm90_pointwise->run(pointwise_args(call.in[0], call.in[1], 1, &call.out[0]), executor());
+}
+
+Reason sm90_takes_norm_conv(const Call& call) {
+  if (!tables().sm90_pointwise) return Reason::Hardware;
+  const Tensor& x = call.in[0];
+  if (x.numel() == 0 || call.in[1].numel() == 0) return Reason::Small;
+  if (x.dtype() != Float16 && x.dtype() != BFloat16) return Reason::DType;
+  if (!pixels_are_neighbours(x) || !all_contiguous({&call.in[2], &call.in[3], &call.in[4], &call.in[5], &call.in[6]}))
+    return Reason::Layout;
+  return reason_of(tables().sm90_pointwise->refuses(norm_conv_args(call, nullptr)));
+}
+void sm90_norm_conv(const Call& call, Workspace& workspace) {
+  PointwiseArgs args = norm_conv_args(call, &call.out[0]);
+  const bool training = call.attrs.as<NormAttrs>().training;
+  if (const Tensor& rstd = call.out[training ? 3 : 1]; rstd.defined()) args.norm.rstd = floats(rstd);
+  if (training) {
+    args.mean = floats(call.out[1]);
+    args.variance = floats(call.out[2]);
+  }
+  args.workspace = workspace.take(tables().sm90_pointwise->workspace(args));
+  if (!workspace.counting()) tables().sm90_pointwise->run(args, executor());
+}
+
+Reason sm90_takes_norm_conv_grad(const Call& call) {
+  if (!tables().sm90_pointwise) return Reason::Hardware;
+  const Tensor &x = call.in[0], &dy = call.in[1];
+  if (x.numel() == 0 || dy.numel() == 0) return Reason::Small;
+  if (x.dtype() != Float16 && x.dtype() != BFloat16) return Reason::DType;
+  if (!pixels_are_neighbours(x) || !pixels_are_neighbours(dy) ||
+      !all_contiguous({&call.in[2], &call.in[3], &call.in[4], &call.in[5]}))
+    return Reason::Layout;
+  return reason_of(tables().sm90_pointwise->refuses_grad(norm_conv_grad_args(call)));
+}
+void sm90_norm_conv_grad(const Call& call, Workspace& workspace) {
+  PointwiseGradArgs args = norm_conv_grad_args(call);
+  args.dw = call.out[0].data_ptr();
+  args.db = call.out[1].data_ptr();
+  args.workspace = workspace.take(tables().sm90_pointwise->grad_workspace(args));
+  if (!workspace.counting()) tables().sm90_pointwise->run_grad(args, executor());
+}
+
 }  // namespace tessera::gpu_kernels

@@ -20,4 +20,16 @@ Reason vendor_takes_pointwise_forward(const Call& call);
 Reason vendor_takes_pointwise_input_grad(const Call& call);
 Reason vendor_takes_pointwise_weight_grad(const Call& call);
 
+/// By Hopper's own instructions; for halves of at most 256 channels and filters.
+void sm90_pointwise_forward(const Call& call, Workspace& workspace);
+void sm90_pointwise_input_grad(const Call& call, Workspace& workspace);
+Reason sm90_takes_pointwise_forward(const Call& call);
+Reason sm90_takes_pointwise_input_grad(const Call& call);
+
+/// norm_conv1x1 and its gradient for the filters in one pass over planes, by the same.
+void sm90_norm_conv(const Call& call, Workspace& workspace);
+void sm90_norm_conv_grad(const Call& call, Workspace& workspace);
+Reason sm90_takes_norm_conv(const Call& call);
+Reason sm90_takes_norm_conv_grad(const Call& call);
+
 }  // namespace tessera::gpu_kernels

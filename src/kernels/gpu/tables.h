@@ -15,6 +15,7 @@
 #include "kernels/cpu/isa/softmax.h"
 #include "kernels/gpu/indexing.h"
 #include "kernels/gpu/optim.h"
+#include "kernels/gpu/pointwise_args.h"
 #include "kernels/gpu/random.h"
 
 namespace tessera::gpu_kernels {
@@ -38,6 +39,16 @@ struct Sm90GemmTable {
   void (*run)(const GemmArgs& args, Executor& executor);
   /// As GemmTable::workspace.
   long long (*workspace)(const GemmArgs& args, const Executor& executor);
+};
+
+/// 1x1 convolutions of halves by Hopper's own instructions, of at most 256 channels and filters.
+struct Sm90PointwiseTable {
+  Sm90Refusal (*refuses)(const PointwiseArgs& args);
+  void (*run)(const PointwiseArgs& args, Executor& executor);
+  long long (*workspace)(const PointwiseArgs& args);
+  Sm90Refusal (*refuses_grad)(const PointwiseGradArgs& args);
+  void (*run_grad)(const PointwiseGradArgs& args, Executor& executor);
+  long long (*grad_workspace)(const PointwiseGradArgs& args);
 };
 
 /// A convolution, or its gradient for the images or the filters.
@@ -69,6 +80,7 @@ struct Tables {
   const PoolTable* pool = nullptr;
   const GemmTable* gemm = nullptr;
   const Sm90GemmTable* sm90_gemm = nullptr;
+  const Sm90PointwiseTable* sm90_pointwise = nullptr;
   const ConvTable* conv = nullptr;
   const VendorGemmTable* vendor_gemm = nullptr;
   const VendorConvTable* vendor_conv = nullptr;

@@ -1,55 +1,12 @@
 // Which products go to Hopper's pipeline, in what tiles and parts, and the maps by which the copy engine finds them.
-#include <cuda.h>
-
-#include <array>
-#include <atomic>
-#include <string>
-
 #include "gemm_sm90.h"
 #include "kernels/cpu/isa/gemm_transpose.h"
-#include "tessera/error.h"
+#include "tensor_map.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
-using tile::sm90::TensorMap;
-
-// ---- the card
-
-bool is_hopper() {
-  static std::array<std::atomic<signed char>, 16> known{};  // of each device: 0 not asked yet
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= 16) return false;
-  if (known[device] == 0) {
-    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    known[device] = major == 9 ? 1 : -1;
-  }
-  return known[device] > 0;
-}
-
-using Encode = decltype(&::cuTensorMapEncodeTiled);
-
-/// The driver's function; null where it is too old to have it.
-Encode encode_function() {
-  static const Encode function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const auto status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return status == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found) : nullptr;
-  }();
-  return function;
-}
-
-// ---- matrices as the copy engine sees them
-
-/// `count` matrices of `lines` lines of `length` contiguous elements, and the box of them that one copy moves.
-struct Boxes {
-  const void* data;
-  Scalar type;
-  i64 length, lines, pitch, count, step;
-  int box_length, box_lines;
-};
+// ---- operands in boxes
 
 /// A matrix whose contiguous dim is its columns or, transposed, its rows.
 Boxes boxes_of(const GemmArgs& args, const MatrixArg& m, i64 rows, i64 columns, bool transposed, int box_length,
@@ -60,35 +17,6 @@ Boxes boxes_of(const GemmArgs& args, const MatrixArg& m, i64 rows, i64 columns, 
   if (b.count == 1) b.step = b.pitch * b.lines;  // of no account
   return b;
 }
-
-bool fits(const Boxes& b) {
-  constexpr i64 most_bytes = i64{1} << 40, most = (i64{1} << 31) - 1024;
-  const i64 bytes = size_of(b.type);
-  const auto is_step = [&](i64 step) { return step > 0 && step * bytes % 16 == 0 && step * bytes < most_bytes; };
-  return reinterpret_cast<size_t>(b.data) % 16 == 0 && is_step(b.pitch) && is_step(b.step) && b.length <= b.pitch &&
-         b.length <= most && b.lines <= most && b.count <= most;
-}
-
-TensorMap map_of(const Boxes& b) {
-  TensorMap map;
-  const auto type = b.type == Scalar::f32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                    : b.type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const auto bytes = static_cast<cuuint64_t>(size_of(b.type));
-  const cuuint64_t lengths[] = {static_cast<cuuint64_t>(b.length), static_cast<cuuint64_t>(b.lines),
-                                static_cast<cuuint64_t>(b.count)};
-  const cuuint64_t steps[] = {static_cast<cuuint64_t>(b.pitch) * bytes, static_cast<cuuint64_t>(b.step) * bytes};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(b.box_length), static_cast<cuuint32_t>(b.box_lines), 1};
-  const cuuint32_t every[] = {1, 1, 1};
-  const CUresult status =
-      encode_function()(reinterpret_cast<CUtensorMap*>(&map), type, 3, const_cast<void*>(b.data), lengths, steps, box,
-                        every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS)
-    throw DeviceError("cuTensorMapEncodeTiled failed with status " + std::to_string(static_cast<int>(status)));
-  return map;
-}
-static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
 
 // ---- what is asked for
 

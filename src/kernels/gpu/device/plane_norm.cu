@@ -4,8 +4,6 @@
 namespace tessera::gpu_kernels {
 namespace {
 
-using PartMoments = tile::Moments<double>;
-
 template <class T>
 struct PlaneNormWork {
   PlaneSets sets;
@@ -60,20 +58,6 @@ void plane_moments_kernel(const PlaneNormWork<T> work) {
   const double offset = count > 0 ? sums.first / count : 0;
   const double rest = sums.second - sums.first * offset;
   work.moments[tile::block_in_grid()] = {static_cast<double>(centre) + offset, rest < 0 ? 0 : rest, count};
-}
-
-/// Those of a whole set; every team of the block comes to the same.
-TESSERA_DEVICE PartMoments join_moments(const PartMoments* parts, i64 count) {
-  const int lane = tile::thread_in_block() % team_lanes;
-  Sums<double> all{0, 0};
-  for (i64 i = lane; i < count; i += team_lanes)
-    all = all + Sums<double>{parts[i].count, parts[i].count * parts[i].mean};
-  all = join_lanes(all, Plus{});
-  const double mean = all.second / all.first;
-  double squares = 0;
-  for (i64 i = lane; i < count; i += team_lanes)
-    squares += parts[i].squares + parts[i].count * (parts[i].mean - mean) * (parts[i].mean - mean);
-  return {mean, join_lanes(squares, Plus{}), all.first};
 }
 
 /// Mean and reciprocal deviation of a set; one thread keeps them.

@@ -113,6 +113,22 @@ struct ScaleShift {
   TESSERA_DEVICE C operator()(C x) const { return tile::fma(x, scale, shift); }
 };
 
+using PartMoments = tile::Moments<double>;
+
+/// The moments of a set from those of its parts; every team of the block comes to the same.
+TESSERA_DEVICE PartMoments join_moments(const PartMoments* parts, i64 count) {
+  const int lane = tile::thread_in_block() % team_lanes;
+  Sums<double> all{0, 0};
+  for (i64 i = lane; i < count; i += team_lanes)
+    all = all + Sums<double>{parts[i].count, parts[i].count * parts[i].mean};
+  all = join_lanes(all, Plus{});
+  const double mean = all.second / all.first;
+  double squares = 0;
+  for (i64 i = lane; i < count; i += team_lanes)
+    squares += parts[i].squares + parts[i].count * (parts[i].mean - mean) * (parts[i].mean - mean);
+  return {mean, join_lanes(squares, Plus{}), all.first};
+}
+
 /// Whether packs of `width` elements lie within planes at multiples of their size.
 template <class... P>
 bool takes_packs(int width, int bytes, i64 size, const P&... planes) {

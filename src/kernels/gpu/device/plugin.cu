@@ -16,8 +16,10 @@ extern ConvTable conv_table;
 extern AttentionTable attention_table;
 #if defined(__HIP__)
 const Sm90GemmTable* sm90_gemm_table() { return nullptr; }
+const Sm90PointwiseTable* sm90_pointwise_table() { return nullptr; }
 #else
 const Sm90GemmTable* sm90_gemm_table();
+const Sm90PointwiseTable* sm90_pointwise_table();
 #endif
 const VendorGemmTable* vendor_gemm_table();
 const VendorConvTable* vendor_conv_table();
@@ -36,6 +38,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .pool = &gpu_kernels::pool_table,
                                           .gemm = &gpu_kernels::gemm_table,
                                           .sm90_gemm = gpu_kernels::sm90_gemm_table(),
+                                          .sm90_pointwise = gpu_kernels::sm90_pointwise_table(),
                                           .conv = &gpu_kernels::conv_table,
                                           .vendor_gemm = gpu_kernels::vendor_gemm_table(),
                                           .vendor_conv = gpu_kernels::vendor_conv_table(),

@@ -90,7 +90,15 @@ TESSERA_DEVICE void load_box(u32 shared, const TensorMap& map, u32 barrier, int 
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-/// The same to every block of the cluster in `mask`, at the same place and for the barrier of the same name.
+/// The same of a tensor of four dims.
+TESSERA_DEVICE void load_box(u32 shared, const TensorMap& map, u32 barrier, int x, int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+/// Of three dims, to every block of the cluster in `mask`, at the same place and for the barrier of the same name.
 TESSERA_DEVICE void load_box_to(u32 shared, const TensorMap& map, u32 barrier, int x, int y, int z, u32 mask) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
@@ -156,13 +164,20 @@ template <int N>
 TESSERA_DEVICE void wait_multiply() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+/// After the wait: what follows reads these sums no earlier.
+template <int N>
+TESSERA_DEVICE void settle(float (&sums)[N]) {
+  unroll<N>([&](auto i) { asm volatile("" : "+f"(sums[i])::"memory"); });
+}
 
 // clang-format off
-#define TESSERA_SUMS_64 \
+#define TESSERA_SUMS_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
-  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
-  "%62, %63"
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TESSERA_SUMS_64 \
+  TESSERA_SUMS_32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define TESSERA_SUMS_96 \
   TESSERA_SUMS_64 ", " \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
@@ -181,7 +196,9 @@ TESSERA_DEVICE void wait_multiply() {
                : __VA_ARGS__                                                                                        \
                : "l"(a), "l"(b), "r"(add), "n"(int{TransposedA}), "n"(int{TransposedB}))
 #define TESSERA_WGMMA_WIDTHS(type)                                                                                    \
-  if constexpr (Columns == 128)                                                                                       \
+  if constexpr (Columns == 64)                                                                                        \
+    TESSERA_WGMMA("64", type, TESSERA_SUMS_32, "%32", "%33", "%34", "%35", "%36", TESSERA_32(d, 0));                   \
+  else if constexpr (Columns == 128)                                                                                  \
     TESSERA_WGMMA("128", type, TESSERA_SUMS_64, "%64", "%65", "%66", "%67", "%68", TESSERA_32(d, 0), TESSERA_32(d, 32)); \
   else if constexpr (Columns == 192)                                                                                  \
     TESSERA_WGMMA("192", type, TESSERA_SUMS_96, "%96", "%97", "%98", "%99", "%100", TESSERA_32(d, 0), TESSERA_32(d, 32), \
@@ -189,6 +206,18 @@ TESSERA_DEVICE void wait_multiply() {
   else                                                                                                                \
     TESSERA_WGMMA("256", type, TESSERA_SUMS_128, "%128", "%129", "%130", "%131", "%132", TESSERA_32(d, 0),            \
                   TESSERA_32(d, 32), TESSERA_32(d, 64), TESSERA_32(d, 96))
+#define TESSERA_WGMMA_KEPT(columns, type, sums, first, second, third, fourth, fifth, sixth, seventh, ...)              \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " sixth ", 0;\n"                                                     \
+               "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums "}, {" first ", " second \
+               ", " third ", " fourth "}, " fifth ", p, 1, 1, " seventh ";\n}"                                         \
+               : __VA_ARGS__                                                                                          \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(int{TransposedB}))
+#define TESSERA_WGMMA_KEPT_WIDTHS(type)                                                                               \
+  if constexpr (Columns == 64)                                                                                        \
+    TESSERA_WGMMA_KEPT("64", type, TESSERA_SUMS_32, "%32", "%33", "%34", "%35", "%36", "%37", "%38", TESSERA_32(d, 0)); \
+  else                                                                                                                \
+    TESSERA_WGMMA_KEPT("128", type, TESSERA_SUMS_64, "%64", "%65", "%66", "%67", "%68", "%69", "%70", TESSERA_32(d, 0), \
+                       TESSERA_32(d, 32))
 // clang-format on
 
 /// d (+)= a b for 64 rows of a, 16 deep, and Columns columns of b, both in shared memory, see SharedOperand;
@@ -196,7 +225,8 @@ TESSERA_DEVICE void wait_multiply() {
 /// row t / 32 * 16 + h * 8 + t % 32 / 4, column 8 j + t % 4 * 2 + e.
 template <class T, int Columns, bool TransposedA, bool TransposedB>
 TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], u64 a, u64 b, int add) {
-  static_assert(Columns == 128 || Columns == 192 || Columns == 256, "wgmma: 128, 192 or 256 columns");
+  static_assert(Columns == 64 || Columns == 128 || Columns == 192 || Columns == 256,
+                "wgmma: 64, 128, 192 or 256 columns");
   static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "wgmma: operands are f16 or bf16");
   if constexpr (is_same_v<T, f16>) {
     TESSERA_WGMMA_WIDTHS("f16");
@@ -204,6 +234,21 @@ TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], u64 a, u64 b, int add)
     TESSERA_WGMMA_WIDTHS("bf16");
   }
 }
+
+/// The same with a in registers, pairs of neighbours along its depth: a[i] holds row t / 32 * 16 + i % 2 * 8 + t % 32 /
+/// 4, depths i / 2 * 8 + t % 4 * 2 and one more: rounded pairs of sums whose columns are the depth.
+template <class T, int Columns, bool TransposedB>
+TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], const u32 (&a)[4], u64 b, int add) {
+  static_assert(Columns == 64 || Columns == 128, "wgmma from registers: 64 or 128 columns");
+  static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "wgmma: operands are f16 or bf16");
+  if constexpr (is_same_v<T, f16>) {
+    TESSERA_WGMMA_KEPT_WIDTHS("f16");
+  } else {
+    TESSERA_WGMMA_KEPT_WIDTHS("bf16");
+  }
+}
+#undef TESSERA_WGMMA_KEPT_WIDTHS
+#undef TESSERA_WGMMA_KEPT
 #undef TESSERA_WGMMA_WIDTHS
 #undef TESSERA_WGMMA
 #undef TESSERA_32
@@ -211,6 +256,7 @@ TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], u64 a, u64 b, int add)
 #undef TESSERA_SUMS_128
 #undef TESSERA_SUMS_96
 #undef TESSERA_SUMS_64
+#undef TESSERA_SUMS_32
 
 }  // namespace sm90
 TESSERA_TILE_END

@@ -1,0 +1,89 @@
+// What the copy engine of Hopper's cards is told about tensors, and whether the card at hand has one.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "gpu.h"
+#include "tessera/error.h"
+#include "tile/arch/sm90/ptx.h"
+
+namespace tessera::gpu_kernels {
+
+inline bool is_hopper() {
+  static std::array<std::atomic<signed char>, 16> known{};  // of each device: 0 not asked yet
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= 16) return false;
+  if (known[device] == 0) {
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    known[device] = major == 9 ? 1 : -1;
+  }
+  return known[device] > 0;
+}
+
+using EncodeTensorMap = decltype(&::cuTensorMapEncodeTiled);
+
+/// The driver's function; null where it is too old to have it.
+inline EncodeTensorMap encode_function() {
+  static const EncodeTensorMap function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const auto status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    return status == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTensorMap>(found)
+                                                                          : nullptr;
+  }();
+  return function;
+}
+
+/// `count` matrices of `lines` lines of `length` contiguous elements, and the box of them that one copy moves.
+struct Boxes {
+  const void* data;
+  Scalar type;
+  i64 length, lines, pitch, count, step;
+  int box_length, box_lines;
+};
+
+inline bool fits(const Boxes& b) {
+  constexpr i64 most_bytes = i64{1} << 40, most = (i64{1} << 31) - 1024;
+  const i64 bytes = size_of(b.type);
+  const auto is_step = [&](i64 step) { return step > 0 && step * bytes % 16 == 0 && step * bytes < most_bytes; };
+  return reinterpret_cast<size_t>(b.data) % 16 == 0 && is_step(b.pitch) && is_step(b.step) && b.length <= b.pitch &&
+         b.length <= most && b.lines <= most && b.count <= most;
+}
+
+/// The map of a tensor of f32, f16 or bf16 and Rank dims, the first contiguous; steps, in elements, are those of the
+/// others.
+template <int Rank>
+tile::sm90::TensorMap encode_map(Scalar type, const void* data, const i64 (&lengths)[Rank],
+                                 const i64 (&steps)[Rank - 1], const int (&box)[Rank]) {
+  tile::sm90::TensorMap map;
+  static_assert(sizeof map == sizeof(CUtensorMap));
+  const auto element = type == Scalar::f32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                       : type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  cuuint64_t extents[Rank], pitches[Rank - 1];
+  cuuint32_t sides[Rank], every[Rank];
+  for (int d = 0; d < Rank; ++d) {
+    extents[d] = static_cast<cuuint64_t>(lengths[d]);
+    sides[d] = static_cast<cuuint32_t>(box[d]);
+    every[d] = 1;
+    if (d > 0) pitches[d - 1] = static_cast<cuuint64_t>(steps[d - 1]) * static_cast<cuuint64_t>(size_of(type));
+  }
+  const CUresult status =
+      encode_function()(reinterpret_cast<CUtensorMap*>(&map), element, Rank, const_cast<void*>(data), extents, pitches,
+                        sides, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS)
+    throw DeviceError("cuTensorMapEncodeTiled failed with status " + std::to_string(static_cast<int>(status)));
+  return map;
+}
+
+inline tile::sm90::TensorMap map_of(const Boxes& b) {
+  return encode_map<3>(b.type, b.data, {b.length, b.lines, b.count}, {b.pitch, b.step}, {b.box_length, b.box_lines, 1});
+}
+
+}  // namespace tessera::gpu_kernels

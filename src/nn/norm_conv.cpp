@@ -1,0 +1,76 @@
+// Convolutions of what batch norm gives.
+#include "ops/norm_conv.h"
+
+#include "ops/autocast.h"
+#include "ops/conv.h"
+#include "ops/op_table.h"
+#include "tessera/autograd.h"
+#include "tessera/nn.h"
+
+namespace tessera::nn {
+namespace {
+
+bool is_pointwise(const Conv2d& conv) {
+  const Conv2dOptions& o = conv.options;
+  for (int d = 0; d < 2; ++d)
+    if (conv.weight.size(2 + d) != 1 || o.stride[d] != 1 || o.padding[d] != 0) return false;
+  return o.groups == 1;
+}
+
+// x, filters and bias as autocast has them for a convolution.
+Tensors operands(const Conv2d& conv, const Tensor& x) {
+  Tensors in{x, conv.weight, conv.bias};
+  if (amp::autocast_state.devices) amp::autocast(conv2d_op, in);
+  return in;
+}
+
+Images one_pass(Tensors in, const Attrs& attrs) {
+  Tensors out = dispatch(norm_conv1x1_op, std::move(in), attrs);
+  if (out.size() == 1) return {out[0]};
+  return {out[0], out[1].detach(), out[2].detach()};
+}
+
+void move(Tensor estimate, const Tensor& to, double momentum) {
+  NoGrad guard;
+  estimate.mul_(1 - momentum).add_(to, momentum);
+}
+
+}  // namespace
+
+Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
+  if (training && is_pointwise(conv)) {
+    Tensors in = operands(conv, x);
+    in.resize(7);
+    const Attrs attrs = NormAttrs{.training = true};
+    if (takes_one_pass({in.data(), in.size()}, attrs)) return one_pass(std::move(in), attrs);
+  }
+  return {conv(x)};
+}
+
+Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x) {
+  const bool training = norm.training(), relu = activation == Activation::Relu;
+  const bool known = training ? x.mean.defined() : true;
+  if (known && is_pointwise(conv) && (relu || activation == Activation::None)) {
+    Tensors in = operands(conv, x.values);
+    // Backward may come after a step in training has moved the estimates.
+    const auto estimate = [](const Tensor& t) { return grad_enabled() ? clone(t) : t; };
+    in.push_back(training ? x.mean : estimate(norm.running_mean));
+    in.push_back(training ? x.var : estimate(norm.running_var));
+    in.push_back(norm.weight);
+    in.push_back(norm.bias);
+    const Attrs attrs = NormAttrs{.eps = norm.eps, .training = training, .relu = relu};
+    if (takes_one_pass({in.data(), in.size()}, attrs)) {
+      if (training) {
+        move(norm.running_mean, x.mean, norm.momentum);
+        move(norm.running_var, x.var, norm.momentum);
+      }
+      x = {};
+      return one_pass(std::move(in), attrs);
+    }
+  }
+  Tensor a = norm(x.values, activation);
+  x = {};
+  return convolve(conv, a, training);
+}
+
+}  // namespace tessera::nn

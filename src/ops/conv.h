@@ -1,0 +1,9 @@
+// The operators of convolutions, for those that are made of them.
+#pragma once
+#include "core/op.h"
+
+namespace tessera {
+
+extern const Op conv2d_op, conv2d_input_grad_op, conv2d_weight_grad_op;
+
+}  // namespace tessera

@@ -1,0 +1,214 @@
+#include "ops/norm_conv.h"
+
+#include "core/gpu/backend.h"
+#include "ops/check.h"
+#include "ops/conv.h"
+#include "ops/gradient.h"
+#include "ops/op_table.h"
+#include "tessera/autograd.h"
+
+namespace tessera {
+namespace {
+
+enum Input { X, Filters, Bias, Mean, Var, NormWeight, NormBias, InputCount };
+
+bool is_training(const Attrs& attrs) { return attrs.as<NormAttrs>().training; }
+
+void require_planes(std::string_view op, const TensorMeta& x, const TensorMeta& filters) {
+  require_rank(op, "x", x, 4);
+  require_rank(op, "filters", filters, 4);
+  require_shape(op, "filters", filters, {filters.shape[0], x.shape[1], 1, 1});
+}
+
+// Statistics, weight? and bias? of a norm of x, or none of them.
+void require_norm(std::string_view op, const TensorMeta& x, std::span<const TensorMeta> norm) {
+  if (is_absent(norm[0]) != is_absent(norm[1])) fail(op, "mean and deviation are given together, or neither is");
+  if (is_absent(norm[2]) && !is_absent(norm[3])) fail(op, "a bias without a weight is not supported");
+  for (const TensorMeta& t : norm) require_shape(op, "what belongs to channels", t, {x.shape[1]});
+  for (const TensorMeta& t : norm.first(2))
+    if (!is_absent(t) && t.dtype != statistics_dtype(x.dtype))
+      fail(op, "dtypes differ: {} and {}", describe(x), describe(t));
+  for (const TensorMeta& t : norm.subspan(2))
+    if (!is_absent(t) && (is_absent(norm[0]) || (t.dtype != x.dtype && t.dtype != statistics_dtype(x.dtype))))
+      fail(op, "a weight {} does not fit x {}", describe(t), describe(x));
+}
+
+// ---- the forward
+
+Metas infer_forward(std::span<const TensorMeta> in, const Attrs& attrs) {
+  constexpr auto op = "norm_conv1x1";
+  require_one_floating_dtype(op, in, 3);
+  require_planes(op, in[X], in[Filters]);
+  const Dim filters = in[Filters].shape[0];
+  require_shape(op, "bias", in[Bias], {filters});
+  require_norm(op, in[X], in.subspan(Mean, 4));
+  Shape shape = in[X].shape;
+  const TensorMeta rstd{{is_absent(in[Mean]) ? Dim(0) : shape[1]}, statistics_dtype(in[X].dtype), in[X].device};
+  shape[1] = filters;
+  const TensorMeta y{shape, in[X].dtype, in[X].device};
+  if (!is_training(attrs)) return {y, rstd};
+  const TensorMeta statistics{{filters}, rstd.dtype, y.device};
+  return {y, statistics, statistics, rstd};
+}
+
+// The norm's operator, and what it takes.
+struct NormCall {
+  const Op& op;
+  Tensors in;
+  Attrs attrs;
+};
+NormCall norm_call(std::span<const Tensor> in, const Attrs& attrs) {
+  if (is_training(attrs)) return {find_op("batch_norm"), {in[X], in[NormWeight], in[NormBias]}, attrs};
+  return {find_op("batch_norm_inference"), {in[X], in[Mean], in[Var], in[NormWeight], in[NormBias]}, attrs};
+}
+
+Tensors reference_of(const Op& op, const Tensors& in, const Attrs& attrs) {
+  return op.reference({in.data(), in.size()}, attrs);
+}
+
+Tensors forward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Tensor x = in[X];
+  if (in[Mean].defined()) {
+    const NormCall norm = norm_call(in, attrs);
+    x = reference_of(norm.op, norm.in, norm.attrs)[0];
+  }
+  const Tensor y = reference_of(conv2d_op, {x, in[Filters], in[Bias]}, ConvAttrs{})[0];
+  if (!is_training(attrs)) return {y};
+  const Tensors moments = reference_of(find_op("batch_norm"), {y, {}, {}}, NormAttrs{.training = true});
+  return {y, moments[1], moments[2]};
+}
+
+// The gradient of y, from that of it and of its moments; `y` may be without the bias.
+Tensor with_moments(const Tensors& grads, const Tensor& y) {
+  Tensor dy = grads[0].defined() ? grads[0] : zeros_like(y);
+  if (grads.size() < 3) return dy;
+  const double count = static_cast<double>((y.shape().numel() / y.shape()[1]).value());
+  const Shape channel{Dim(1), y.shape()[1], Dim(1), Dim(1)};
+  const auto each = [&](const Tensor& t) { return expand(reshape(cast(t, y.dtype()), channel), y.shape()); };
+  if (grads[1].defined()) dy = dy + each(grads[1]) * (1 / count);
+  if (grads[2].defined()) dy = dy + each(grads[2]) * (y - mean(y, {0, 2, 3}, true)) * (2 / (count - 1));
+  return dy;
+}
+
+// The gradients of x, weight and bias, and given statistics of the norm, from that of its result.
+void add_norm_gradients(const Saved& s, const Tensor& da, Tensors& out) {
+  const NormCall norm = norm_call(s.inputs, s.attrs);
+  Tensors in = norm.in;
+  const bool training = is_training(s.attrs);
+  Saved saved{norm.attrs, {in.data(), in.size()}, {}, {}, kAll};
+  Tensors found = norm.op.vjp(saved, training ? Tensors{da, {}, {}} : Tensors{da});
+  out[X] = found[0];
+  const size_t weight = training ? 1 : 3;
+  if (s.inputs[NormWeight].defined()) out[NormWeight] = found[weight];
+  if (s.inputs[NormBias].defined()) out[NormBias] = found[weight + 1];
+  if (!training) out[Mean] = found[1], out[Var] = found[2];
+}
+
+Tensors wanted(const Saved& s, Tensors out) {
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!s.needs_input(static_cast<int>(i))) out[i] = {};
+  return out;
+}
+
+Tensors forward_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor &x = s.inputs[X], &filters = s.inputs[Filters], &mean = s.inputs[Mean];
+  Tensor a = x;
+  if (mean.defined()) {
+    NormCall norm = norm_call(s.inputs, s.attrs);
+    a = dispatch_one(norm.op, std::move(norm.in), norm.attrs);
+  }
+  const Tensor dy = with_moments(grads, conv2d(a, filters));
+  ConvAttrs image, window;
+  for (int d = 0; d < 2; ++d) image.size[d] = x.size(2 + d), window.size[d] = 1;
+  Tensors out(InputCount);
+  out[Filters] = dispatch_one(conv2d_weight_grad_op, {a, dy}, window);
+  out[Bias] = sum(dy, {0, 2, 3});
+  const Tensor da = dispatch_one(conv2d_input_grad_op, {dy, filters}, image);
+  if (mean.defined()) add_norm_gradients(s, da, out);
+  else out[X] = da;
+  return wanted(s, std::move(out));
+}
+
+// ---- norm_conv1x1_weight_grad: x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
+
+Metas infer_weight_grad(std::span<const TensorMeta> in, const Attrs&) {
+  constexpr auto op = "norm_conv1x1_weight_grad";
+  require_one_floating_dtype(op, in, 2);
+  require_rank(op, "x", in[0], 4);
+  require_rank(op, "gradient", in[1], 4);
+  const Shape &x = in[0].shape, &dy = in[1].shape;
+  require_shape(op, "gradient", in[1], {x[0], dy[1], x[2], x[3]});
+  require_norm(op, in[0], in.subspan(2, 4));
+  return {{{dy[1], x[1], Dim(1), Dim(1)}, in[0].dtype, in[0].device}, {{dy[1]}, in[0].dtype, in[0].device}};
+}
+
+Tensors weight_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Tensor a = in[0];
+  if (in[2].defined()) {
+    NormAttrs given = attrs.as<NormAttrs>();
+    given.eps = 0;
+    given.training = false;
+    a = reference_of(find_op("batch_norm_inference"), {a, in[2], pow(in[3], -2.0), in[4], in[5]}, given)[0];
+  }
+  ConvAttrs window;
+  window.size[0] = window.size[1] = 1;
+  return {reference_of(conv2d_weight_grad_op, {a, in[1]}, window)[0], sum(in[1], {0, 2, 3})};
+}
+
+const Op weight_grad_op = {.name = "norm_conv1x1_weight_grad",
+                           .infer = infer_weight_grad,
+                           .reference = weight_grad_reference,
+                           .made_of = &conv2d_weight_grad_op};
+
+Tensors forward_fused_vjp(const Saved& s, const Tensors& grads) {
+  if (!grads[0].defined() || s.needs_input(Mean) || s.needs_input(Var)) return forward_vjp(s, grads);
+  for (size_t i = 1; i < grads.size(); ++i)
+    if (grads[i].defined()) return forward_vjp(s, grads);
+  const Tensor &x = s.inputs[X], &mean = s.inputs[Mean], &weight = s.inputs[NormWeight], &bias = s.inputs[NormBias];
+  const Tensor& dy = grads[0];
+  const Tensor rstd = mean.defined() ? s.outputs[s.outputs.size() - 1] : Tensor();
+  Tensors out(InputCount);
+  if (s.needs_input(Filters) || s.needs_input(Bias)) {
+    Tensors found = dispatch(weight_grad_op, {x, dy, mean, rstd, weight, bias}, s.attrs);
+    out[Filters] = found[0];
+    out[Bias] = found[1];
+  }
+  if (s.needs_input(X) || s.needs_input(NormWeight) || s.needs_input(NormBias)) {
+    ConvAttrs image;
+    for (int d = 0; d < 2; ++d) image.size[d] = x.size(2 + d);
+    out[X] = dispatch_one(conv2d_input_grad_op, {dy, s.inputs[Filters]}, image);
+    if (mean.defined()) {
+      Tensors found = dispatch(find_op("batch_norm_backward"), {out[X], x, weight, mean, rstd, bias}, s.attrs);
+      out[X] = found[0];
+      out[NormWeight] = found[1];
+      out[NormBias] = found[2];
+    }
+  }
+  return wanted(s, std::move(out));
+}
+
+constexpr const Op* ops[] = {&norm_conv1x1_op, &weight_grad_op};
+
+}  // namespace
+
+const Op norm_conv1x1_op = {.name = "norm_conv1x1",
+                            .infer = infer_forward,
+                            .vjp = forward_vjp,
+                            .fused_vjp = forward_fused_vjp,
+                            .reference = forward_reference,
+                            .saves = {.inputs = 0b1111011, .outputs = 0b1010},
+                            .hidden_outputs = 1,
+                            .made_of = &conv2d_op};
+
+bool takes_one_pass(std::span<const Tensor> in, const Attrs& attrs) {
+  const Call call{norm_conv1x1_op, in, attrs, {}};
+  const Device device = call_device(call);
+  if (!device.is_gpu()) return false;
+  gpu::begin_call(device);
+  const Kernel& first = kernels_for(norm_conv1x1_op, device.type).front();
+  return first.supports && first.supports(call) == Reason::Ok;
+}
+
+std::span<const Op* const> norm_conv_ops() { return ops; }
+
+}  // namespace tessera
