@@ -112,6 +112,25 @@ TEST_F(GpuProducts, LargeOnesOffTheMultiples) {
   }
 }
 
+/// Logits of more than 2^31 elements, and the gradients that they give as they lie there.
+TEST_F(GpuProducts, VocabularyOfMoreThanTwoToThe31Elements) {
+  if (properties(gpu()).memory < size_t{12} << 30) GTEST_SKIP() << "needs 12 GB";
+  NoGrad guard;
+  const int64_t m = 43008, n = 50257, k = 64;
+  const DType dtype = BFloat16;
+  const Tensor x = values({m, k}, dtype), w = values({n, k}, dtype) * 0.25;
+  const Tensor x_there = there(x, dtype), w_there = there(w, dtype);
+  const Tensor logits = linear_act(x_there, w_there, {}, Activation::None, {});
+  const auto here = [](const Tensor& t) { return t.contiguous().to(cpu()).to(Float64); };
+  const Tensor last_column = here(logits.slice(1, n - 1, n)), last_rows = here(logits.slice(0, m - 3, m));
+  EXPECT_LE(relative_error(last_column, matmul(x, w.slice(0, n - 1, n).transpose(0, 1))), limit(dtype));
+  EXPECT_LE(relative_error(last_rows, matmul(x.slice(0, m - 3, m), w.transpose(0, 1))), limit(dtype));
+  const Tensor dx = here(matmul(logits, w_there).slice(0, m - 3, m));
+  EXPECT_LE(relative_error(dx, matmul(last_rows, w)), 2 * limit(dtype));
+  const Tensor dw = here(matmul(logits.transpose(0, 1), x_there).slice(0, n - 1, n));
+  EXPECT_LE(relative_error(dw, matmul(last_column.transpose(0, 1), x)), 2 * limit(dtype));
+}
+
 /// Few results of long sums are summed up in parts, which are added before anything else is done with them.
 TEST_F(GpuProducts, LongSumsInParts) {
   NoGrad guard;

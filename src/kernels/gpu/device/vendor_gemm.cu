@@ -302,12 +302,36 @@ bool has_padded_rows(const GemmArgs& args) {
          padded(args.a) && padded(args.b) && padded(args.c) && padded(args.addend);
 }
 
+/// A product of few columns, rows or steps: the library's kernels for these count elements in 32 bits, so that operands
+/// of 2^31 elements are cut (an illegal access was seen at one column of 65536 rows, 50264 apart).
+void run_small(const GemmArgs& args, void* workspace, Executor& executor) {
+  constexpr i64 limit = i64{1} << 31;
+  const i64 row =
+      tile::max(args.c.row, tile::max(args.addend.data ? args.addend.row : 0, args.a.column == 1 ? args.a.row : 0));
+  if (args.m > 1 && args.m * row >= limit) {
+    const i64 half = (args.m / 2 + 7) / 8 * 8;
+    run_small(rows_of(args, 0, half), workspace, executor);
+    return run_small(rows_of(args, half, args.m - half), workspace, executor);
+  }
+  const bool plain = !args.addend.data && args.activation == Activation::none;
+  if (plain && args.a.column != 1 && args.k > 1 && args.k * args.a.column >= limit) {
+    const i64 half = (args.k / 2 + 7) / 8 * 8;
+    GemmArgs first = steps_of(args, 0, half), others = steps_of(args, half, args.k - half);
+    first.bias.data = nullptr;
+    run_small(first, workspace, executor);
+    others.addend = args.c;
+    others.beta = 1;
+    return run_small(others, workspace, executor);
+  }
+  run_whole(args, workspace, executor);
+}
+
 /// The library's fast algorithms want rows that end at whole 16 bytes, too, though padding may follow; the others take
 /// seven times as long for a vocabulary of 50257. So the last few columns, rows or steps of k become a product of their
 /// own.
 void run(const GemmArgs& args, void* workspace, Executor& executor) {
   const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
-  const auto rest = [&](const GemmArgs& part) { run_whole(part, workspace, executor); };
+  const auto rest = [&](const GemmArgs& part) { run_small(part, workspace, executor); };
   const bool split = has_padded_rows(args);
   if (split && n % 8 != 0 && n > 8) {
     run(columns_of(args, 0, n / 8 * 8), workspace, executor);
