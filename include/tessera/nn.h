@@ -216,6 +216,8 @@ struct MultiheadAttention : Module {
   explicit MultiheadAttention(const AttentionConfig& config, Generator& generator = default_generator());
   /// Self-attention; `mask` as in scaled_dot_product_attention. Returns `residual` (if defined) + result.
   Tensor operator()(const Tensor& x, const Tensor& mask = {}, const Tensor& residual = {}) const;
+  /// The same before `out`; without dropout.
+  Tensor heads(const Tensor& x, const Tensor& mask = {}) const;
   /// Queries from x, keys and values from memory [batch, keys, width].
   Tensor cross(const Tensor& x, const Tensor& memory, const Tensor& mask = {}) const;
   AttentionConfig config;
@@ -235,10 +237,21 @@ struct TransformerConfig {
   Activation activation = Activation::GeluErf;
 };
 
+/// A residual stream between the parts of a network. What was added last may still wait, so that one pass adds and
+/// normalises.
+struct Residual {
+  Tensor sum, branch = {}, bias = {};  ///< the last two: waiting; undefined where nothing is
+  Tensor value() const;
+  /// The norm of its value; nothing waits afterwards.
+  Tensor normalized(const LayerNorm& norm);
+};
+
 /// Pre-norm transformer block: x += attention(norm1(x)); x += down(act(up(norm2(x)))). x [batch, tokens, width].
 struct TransformerBlock : Module {
   explicit TransformerBlock(const TransformerConfig& config, Generator& generator = default_generator());
-  Tensor operator()(const Tensor& x, const Tensor& mask = {}) const;
+  Tensor operator()(const Tensor& x, const Tensor& mask = {}) const { return extend({x}, mask).value(); }
+  /// The same for one of several blocks in a row.
+  Residual extend(Residual x, const Tensor& mask = {}) const;
   TransformerConfig config;
   LayerNorm norm1;
   MultiheadAttention attention;

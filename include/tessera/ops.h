@@ -211,6 +211,10 @@ Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options = {});
 /// Over the last dims, as many as `weight` has. weight and bias may be undefined (then over the last dim). Ba et al.
 /// 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
+/// What joins two parts of a network with a residual stream, in one pass: sum = x + branch + branch_bias in the dtype
+/// of x, and layer_norm(sum, weight, bias) in that of branch. x and branch have one shape; the others may be undefined.
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& branch, const Tensor& branch_bias = {},
+                                         const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// x / sqrt(mean(x²) + eps) * weight over the last dim. Zhang & Sennrich 2019.
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5);
 /// x [n, c, ...] in `groups` groups of channels. Wu & He 2018.

@@ -44,6 +44,33 @@ OpCase layer_norm_backward_case(std::string label, Shape x, size_t dims, bool we
           },
           .dtypes = kExact};
 }
+OpCase add_layer_norm_case(std::string label, Shape x, size_t dims, bool branch_bias, bool weight, bool bias) {
+  return {.op = "add_layer_norm",
+          .label = std::move(label),
+          .attrs = NormAttrs{},
+          .inputs = [=](Generator& g) -> Tensors {
+            const Shape columns = inner(x, dims);
+            return {uniform64(x, g, -2, 3), normal64(x, g), branch_bias ? normal64(columns, g) : Tensor(),
+                    weight ? normal64(columns, g) : Tensor(), bias ? normal64(columns, g) : Tensor()};
+          },
+          .gradients = 3u | branch_bias << 2 | weight << 3 | bias << 4};
+}
+OpCase add_layer_norm_backward_case(std::string label, Shape x, size_t dims, bool weight, bool dsum, bool branch_bias) {
+  return {.op = "add_layer_norm_backward",
+          .label = std::move(label),
+          .attrs = NormAttrs{},
+          .inputs = [=](Generator& g) -> Tensors {
+            const Shape columns = inner(x, dims);
+            return {normal64(x, g),
+                    normal64(x, g),
+                    weight ? normal64(columns, g) : Tensor(),
+                    normal64(outer(x, dims), g),
+                    uniform64(outer(x, dims), g, 0.5, 2),
+                    dsum ? normal64(x, g) : Tensor(),
+                    branch_bias ? normal64(columns, g) : Tensor()};
+          },
+          .dtypes = kExact};
+}
 OpCase rms_norm_backward_case(std::string label, Shape x, bool weight) {
   return {.op = "rms_norm_backward",
           .label = std::move(label),
@@ -187,6 +214,16 @@ std::vector<OpCase> norm_cases() {
       layer_norm_case("wide", {2, 1031}, 1, true, true),
       layer_norm_case("no rows", {0, 5}, 1, true, true),
       layer_norm_case("whole packs", {70, 768}, 1, true, true),
+      add_layer_norm_case("prime sizes", {7, 5, 53}, 1, true, true, true),
+      add_layer_norm_case("only a sum and its norm", {11, 129}, 1, false, false, false),
+      add_layer_norm_case("over two dims", {3, 5, 7}, 2, true, true, false),
+      add_layer_norm_case("whole packs", {70, 768}, 1, true, true, true),
+      add_layer_norm_case("no rows", {0, 5}, 1, true, true, true),
+      add_layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true, true, true),
+      add_layer_norm_backward_case("without weight", {5, 31}, 1, false, false, true),
+      add_layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true, true, false),
+      add_layer_norm_backward_case("whole packs", {301, 768}, 1, true, true, true),
+      layer_norm_backward_case("2056 columns", {37, 2056}, 1, true, true, true),
       layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true, true, true),
       layer_norm_backward_case("without weight", {5, 31}, 1, false, true, false),
       layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true, false, true),

@@ -57,9 +57,9 @@ Tensor GPT::hidden(const Tensor& tokens) const {
   const int64_t n = tokens.size(-1);
   if (tokens.dim() != 2 || n > config.block)
     throw Error(fmt::format("GPT: takes [batch, at most {}] tokens, not {}", config.block, to_string(tokens.shape())));
-  Tensor x = drop(wte(tokens) + wpe.weight.slice(0, 0, n));
-  for (const nn::TransformerBlock& block : blocks) x = block(x);
-  return norm(x);
+  nn::Residual x{drop(wte(tokens) + wpe.weight.slice(0, 0, n))};
+  for (const nn::TransformerBlock& block : blocks) x = block.extend(std::move(x));
+  return x.normalized(norm);
 }
 
 Tensor GPT::operator()(const Tensor& tokens) const { return linear(hidden(tokens), head); }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/autocast.h"
 #include "tessera/nn.h"
 
 namespace tessera::nn {
@@ -18,13 +19,17 @@ MultiheadAttention::MultiheadAttention(const AttentionConfig& config, Generator&
 }
 
 Tensor MultiheadAttention::operator()(const Tensor& x, const Tensor& mask, const Tensor& residual) const {
+  if (!drops()) return out(heads(x, mask), Activation::None, residual);
   const Tensor packed = qkv(x);
-  if (!drops()) return out(attention_qkv(packed, config.heads, {mask, config.causal}), Activation::None, residual);
   const int64_t c = config.width;
   const Tensor y =
       dropout(out(attend(packed.slice(2, 0, c), packed.slice(2, c, 2 * c), packed.slice(2, 2 * c, 3 * c), mask)),
               config.dropout);
   return residual.defined() ? residual + y : y;
+}
+
+Tensor MultiheadAttention::heads(const Tensor& x, const Tensor& mask) const {
+  return attention_qkv(qkv(x), config.heads, {mask, config.causal});
 }
 
 Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Tensor& mask) const {
@@ -65,13 +70,32 @@ TransformerBlock::TransformerBlock(const TransformerConfig& c, Generator& genera
       up(add("up", Linear(c.width, c.hidden ? c.hidden : 4 * c.width, c.bias, generator))),
       down(add("down", Linear(c.hidden ? c.hidden : 4 * c.width, c.width, c.bias, generator))) {}
 
-Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask) const {
-  const Tensor y = attention(norm1(x), mask, x);
-  const auto feed_forward = [&](const Tensor& residual) {
-    return mlp(norm2(y), up.weight, up.bias, config.activation, down.weight, down.bias, residual);
+Tensor Residual::value() const {
+  if (!branch.defined()) return sum;
+  return bias.defined() ? sum + branch + bias : sum + branch;
+}
+
+Tensor Residual::normalized(const LayerNorm& norm) {
+  if (!branch.defined()) return norm(sum);
+  auto [all, y] = add_layer_norm(sum, branch, bias, norm.weight, norm.bias, norm.eps);
+  *this = {std::move(all)};
+  return y;
+}
+
+Residual TransformerBlock::extend(Residual x, const Tensor& mask) const {
+  const bool drops = config.dropout > 0 && training();
+  // A stream that is wider than the products has no place in their epilogues: the next norm adds them.
+  const bool waits = !drops && amp::is_wide_residual(x.sum);
+  Tensor y = x.normalized(norm1);
+  if (waits) x = {x.sum, linear(attention.heads(y, mask), attention.out.weight), attention.out.bias};
+  else x = {attention(y, mask, x.sum)};
+  y = x.normalized(norm2);
+  const auto feed_forward = [&](const Tensor& bias, const Tensor& residual) {
+    return mlp(y, up.weight, up.bias, config.activation, down.weight, bias, residual);
   };
-  if (config.dropout == 0 || !training()) return feed_forward(y);
-  return y + dropout(feed_forward({}), config.dropout);
+  if (waits) return {x.sum, feed_forward({}, {}), down.bias};
+  if (drops) return {x.sum + dropout(feed_forward(down.bias, {}), config.dropout)};
+  return {feed_forward(down.bias, x.sum)};
 }
 
 }  // namespace tessera::nn

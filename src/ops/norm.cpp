@@ -231,6 +231,100 @@ const Op rms_norm_op = {.name = "rms_norm",
                         .autocast = Autocast::Norm,
                         .hidden_outputs = 1};
 
+// ---- add_layer_norm: x, branch, branch_bias?, weight?, bias? -> sum = x + branch + branch_bias, y = layer_norm(sum),
+// mean, rstd; sum has the dtype of x, y that of branch: a wide residual stream between products of halves
+
+Metas infer_add_layer_norm(std::span<const TensorMeta> in, const Attrs&) {
+  constexpr OpName op = "add_layer_norm";
+  require_norm_dtypes(op.view(), in[0], in.subspan(3));
+  require_one_floating_dtype(op.view(), in.subspan(1), 1);
+  require_shape(op.view(), "branch", in[1], in[0].shape);
+  if (is_absent(in[1])) fail(op.view(), "there is no branch");
+  const Shape statistics = statistics_shape<op>(in[0], in[3]);
+  require_shape(op.view(), "the bias of the branch", in[2],
+                Shape(in[0].shape.begin() + statistics.rank(), in[0].shape.end()));
+  if (!is_absent(in[2])) require_one_floating_dtype(op.view(), in.subspan(2), 1);
+  require_bias_like_weight(op.view(), in[3], in[4]);
+  return {in[0],
+          {in[0].shape, in[1].dtype, in[0].device},
+          statistics_like(in[0], statistics),
+          statistics_like(in[0], statistics)};
+}
+
+// Gradients of all inputs from that of the sum, and those of weight and bias.
+Tensors add_layer_norm_gradients(const Saved& s, const Tensor& dsum, const Tensor& dweight, const Tensor& dbias) {
+  Tensors out{dsum, {}, {}, dweight, dbias};
+  if (s.needs_input(1)) out[1] = gradient_for(dsum, s.metas[1]);
+  if (s.needs_input(2)) out[2] = gradient_for(dsum, s.inputs[2]);
+  return wanted(s, std::move(out), 5);
+}
+
+Tensors add_layer_norm_vjp(const Saved& s, const Tensors& grads) {
+  if (!grads[1].defined()) return add_layer_norm_gradients(s, grads[0], {}, {});
+  const Tensor &sum = s.outputs[0], &weight = s.inputs[3];
+  const Seen seen = rows_of(sum.shape(), normalized_dims(weight));
+  const Tensors of_norm =
+      gradients(seen, cast(grads[1], sum.dtype()), sum, weight, moments(seen, sum, true, s.attrs.as<NormAttrs>().eps));
+  return add_layer_norm_gradients(s, grads[0].defined() ? of_norm[0] + grads[0] : of_norm[0], of_norm[1], of_norm[2]);
+}
+
+Tensors add_layer_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Tensor sum = in[0] + in[1];
+  if (in[2].defined()) sum = sum + in[2];
+  return {sum, row_norm_reference<true>(std::array{sum, in[3], in[4]}, attrs)[0]};
+}
+
+// dy, sum, weight?, mean, rstd, dsum?, branch_bias? -> dx (with dsum), dweight, dbias, dx in the dtype of dy (empty
+// where it is dx), and the gradient of branch_bias
+
+Metas infer_add_layer_norm_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
+  constexpr OpName op = "add_layer_norm_backward";
+  require_one_floating_dtype(op.view(), in, 1);
+  require_norm_dtypes(op.view(), in[1], in.subspan(2, 1));
+  require_shape(op.view(), "gradient", in[0], in[1].shape);
+  const Shape statistics = statistics_shape<op>(in[1], in[2]);
+  require_shape(op.view(), "mean", in[3], statistics);
+  require_shape(op.view(), "rstd", in[4], statistics);
+  require_shape(op.view(), "gradient of the sum", in[5], in[1].shape);
+  require_shape(op.view(), "the bias of the branch", in[6],
+                Shape(in[1].shape.begin() + statistics.rank(), in[1].shape.end()));
+  const TensorMeta dweight = gradient_like(in[1], in[2]), &bias = in[6];
+  const bool narrow = in[0].dtype != in[1].dtype;
+  return {in[1], dweight, attrs.as<NormAttrs>().dbias ? dweight : like(dweight, Shape{0}),
+          like(in[0], narrow ? in[1].shape : Shape{0}), is_absent(bias) ? like(in[1], Shape{0}) : bias};
+}
+
+Tensors add_layer_norm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Tensors out = layer_norm_backward_reference(in.first(6), attrs);
+  out.push_back(empty({0}, in[0].dtype()));
+  const Shape columns(in[1].shape().begin() + in[3].dim(), in[1].shape().end());
+  out.push_back(in[6].defined() ? sum_to(out[0], columns) : empty({0}, in[0].dtype()));
+  return out;
+}
+
+const Op add_layer_norm_backward = {.name = "add_layer_norm_backward",
+                                    .infer = infer_add_layer_norm_backward,
+                                    .reference = add_layer_norm_backward_reference};
+
+Tensors add_layer_norm_fused_vjp(const Saved& s, const Tensors& grads) {
+  if (!grads[1].defined()) return add_layer_norm_gradients(s, grads[0], {}, {});
+  NormAttrs attrs = s.attrs.as<NormAttrs>();
+  attrs.dbias = s.needs_input(4);
+  const Tensor branch_bias = s.needs_input(2) ? s.inputs[2] : Tensor();
+  const Tensors out =
+      dispatch(add_layer_norm_backward,
+               {grads[1], s.outputs[0], s.inputs[3], s.outputs[2], s.outputs[3], grads[0], branch_bias}, attrs);
+  return wanted(s, {out[0], grads[1].dtype() == out[0].dtype() ? out[0] : out[3], out[4], out[1], out[2]}, 5);
+}
+
+const Op add_layer_norm_op = {.name = "add_layer_norm",
+                              .infer = infer_add_layer_norm,
+                              .vjp = add_layer_norm_vjp,
+                              .fused_vjp = add_layer_norm_fused_vjp,
+                              .reference = add_layer_norm_reference,
+                              .saves = {.inputs = 0b01100, .outputs = 0b1101, .metas = 0b10},
+                              .hidden_outputs = 2};
+
 // ---- group_norm: x [n, c, ...], weight? [c], bias? [c] -> y, mean [n, groups], rstd [n, groups]
 
 // Checks x and weight and gives the shape of the statistics.
@@ -517,11 +611,11 @@ const Op log_softmax_op = {.name = "log_softmax",
                            .saves = {.outputs = 1},
                            .autocast = Autocast::Float32};
 
-constexpr const Op* ops[] = {&layer_norm_op,          &layer_norm_backward, &rms_norm_op,
-                             &rms_norm_backward,      &group_norm_op,       &group_norm_backward,
-                             &batch_norm_op,          &batch_norm_backward, &softmax_op,
-                             &softmax_backward,       &log_softmax_op,      &log_softmax_backward,
-                             &batch_norm_inference_op};
+constexpr const Op* ops[] = {&layer_norm_op,           &layer_norm_backward, &rms_norm_op,
+                             &rms_norm_backward,       &group_norm_op,       &group_norm_backward,
+                             &batch_norm_op,           &batch_norm_backward, &softmax_op,
+                             &softmax_backward,        &log_softmax_op,      &log_softmax_backward,
+                             &batch_norm_inference_op, &add_layer_norm_op,   &add_layer_norm_backward};
 
 }  // namespace
 
@@ -529,6 +623,11 @@ std::span<const Op* const> norm_ops() { return ops; }
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   return dispatch_one(layer_norm_op, {x, weight, bias}, NormAttrs{.eps = eps});
+}
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& branch, const Tensor& branch_bias,
+                                         const Tensor& weight, const Tensor& bias, double eps) {
+  Tensors out = dispatch(add_layer_norm_op, {x, branch, branch_bias, weight, bias}, NormAttrs{.eps = eps});
+  return {std::move(out[0]), std::move(out[1])};
 }
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return dispatch_one(rms_norm_op, {x, weight}, NormAttrs{.eps = eps});

@@ -30,42 +30,108 @@ long long inner_size(const Tensor& x, int64_t dims) {
   return Shape(x.shape().end() - dims, x.shape().end()).numel().value();
 }
 
-template <bool rms>
-void layer_norm(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &weight = call.in[1];
-  const DType dtype = common_dtype(x, weight);
-  int64_t inner = normalized_dims(weight);
+// Whether a GPU's kernels with types of their own take these as they lie: rows of `inner` dims that begin at whole 16
+// bytes, of halves or f32, and of weights f32 or halves.
+bool lie_in_columns([[maybe_unused]] int64_t inner, [[maybe_unused]] std::initializer_list<const Tensor*> rows) {
+#ifdef TESSERA_GPU_KERNELS
+  for (const Tensor* t : rows) {
+    long long pitch;
+    if (!t->defined()) continue;
+    if (!takes_columns(inner_size(*t, inner)) || t->dtype() == Float64 || !folds_to_rows(*t, inner, pitch) ||
+        pitch % 8 != 0 || reinterpret_cast<uintptr_t>(t->data_ptr()) % 16 != 0)
+      return false;
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+bool is_half(const Tensor& t) { return t.dtype() == Float16 || t.dtype() == BFloat16; }
+
+// y = the norm of the rows of x, with statistics as outputs from `first` on. `columns`: types stay as they are.
+LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const Tensor& x, const Tensor& y,
+                            const Tensor& weight, const Tensor& bias, size_t first, bool rms, bool columns) {
+  const DType dtype = columns ? x.dtype() : common_dtype(x, weight), y_dtype = columns ? y.dtype() : dtype;
+  const DType weight_dtype = columns && weight.defined() ? weight.dtype() : dtype;
+  const int64_t inner = normalized_dims(weight);
   LayerNormArgs args{};
   args.type = scalar_of(dtype);
+  args.y_type = scalar_of(y_dtype);
+  args.weight_type = scalar_of(weight_dtype);
   args.rms = rms;
   args.n = inner_size(x, inner);
   args.rows = x.numel() / args.n;
   args.x = read_rows(workspace, x, inner, dtype);
-  args.y = write_rows(workspace, call.out[0], inner, dtype);
-  args.weight = read_contiguous(workspace, weight, dtype);
-  if (!rms) {
-    args.bias = read_contiguous(workspace, call.in[2], dtype);
-    args.mean = statistic(workspace, call, 1, args.rows);
-  }
-  args.rstd = statistic(workspace, call, rms ? 1 : 2, args.rows);
+  args.y = write_rows(workspace, y, inner, y_dtype);
+  args.weight = read_contiguous(workspace, weight, weight_dtype);
+  args.bias = read_contiguous(workspace, bias, weight_dtype);
+  if (!rms) args.mean = statistic(workspace, call, first, args.rows);
+  args.rstd = statistic(workspace, call, rms ? first : first + 1, args.rows);
   args.eps = call.attrs.as<NormAttrs>().eps;
-  if (!workspace.counting()) norm_table().layer_norm(args, executor());
+  return args;
 }
 
 template <bool rms>
-void layer_norm_backward(const Call& call, Workspace& workspace) {
+void layer_norm(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &weight = call.in[1], bias = rms ? Tensor() : call.in[2];
+  const bool columns = weight.defined() && is_half(x) && weight.dtype() == Float32 &&
+                       lie_in_columns(weight.dim(), {&x, &call.out[0], &weight, &bias});
+  const auto args = row_norm_args(call, workspace, x, call.out[0], weight, bias, 1, rms, columns);
+  if (!workspace.counting()) norm_table().layer_norm(args, executor());
+}
+
+// to = a + b, of one shape or b over the last dims.
+void add(const Call& call, const Tensor& to, const Tensor& a, const Tensor& b) {
+  MapArgs args{};
+  args.op = MapOp::add;
+  args.compute = to.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
+  args.rank = checked_rank(call, to);
+  args.inputs = 2;
+  set_lengths(args.lengths, to);
+  args.tensor[0] = operand(to, args.rank);
+  args.tensor[1] = operand(a, args.rank);
+  args.tensor[2] = operand(b, args.rank);
+  elementwise_table().map(args, executor());
+}
+
+// x, branch, branch_bias?, weight?, bias? -> sum, y, mean, rstd
+void add_layer_norm(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &branch = call.in[1], &branch_bias = call.in[2], &weight = call.in[3],
+               &bias = call.in[4], &sum = call.out[0], &y = call.out[1];
+  const int64_t inner = normalized_dims(weight);
+  const bool fused = is_half(branch) && (x.dtype() == Float32 || x.dtype() == branch.dtype()) &&
+                     lie_in_columns(inner, {&x, &branch, &branch_bias, &weight, &bias, &sum, &y});
+  if (!fused && !workspace.counting()) {
+    add(call, sum, x, branch);
+    if (branch_bias.defined()) add(call, sum, sum, branch_bias);
+  }
+  auto args = row_norm_args(call, workspace, fused ? x : sum, y, weight, bias, 2, false, fused);
+  if (fused) {
+    args.sum = write_rows(workspace, sum, inner, sum.dtype());
+    args.branch = read_rows(workspace, branch, inner, branch.dtype());
+    args.branch_bias = branch_bias.defined() ? branch_bias.data_ptr() : nullptr;
+    args.branch_bias_type = branch_bias.defined() ? scalar_of(branch_bias.dtype()) : Scalar::f32;
+  }
+  if (!workspace.counting()) norm_table().layer_norm(args, executor());
+}
+
+// dy, x, weight?, mean?, rstd, addend? -> dx, dweight, dbias?
+LayerNormBackwardArgs row_norm_backward_args(const Call& call, Workspace& workspace, bool rms, bool columns) {
   const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2];
-  const DType dtype = common_dtype(x, weight);
-  int64_t inner = normalized_dims(weight);
+  const DType dtype = columns ? x.dtype() : common_dtype(x, weight), dy_dtype = columns ? dy.dtype() : dtype;
+  const DType weight_dtype = columns && weight.defined() ? weight.dtype() : dtype;
+  const int64_t inner = normalized_dims(weight);
   LayerNormBackwardArgs args{};
   args.type = scalar_of(dtype);
+  args.y_type = scalar_of(dy_dtype);
+  args.weight_type = scalar_of(weight_dtype);
   args.rms = rms;
   args.n = inner_size(x, inner);
   args.rows = x.numel() / args.n;
-  args.dy = read_rows(workspace, dy, inner, dtype);
+  args.dy = read_rows(workspace, dy, inner, dy_dtype);
   args.x = read_rows(workspace, x, inner, dtype);
   args.dx = write_rows(workspace, call.out[0], inner, dtype);
-  args.weight = read_contiguous(workspace, weight, dtype);
+  args.weight = read_contiguous(workspace, weight, weight_dtype);
   args.dweight = gradient(call.out[1], weight);
   if (!rms) {
     if (call.attrs.as<NormAttrs>().dbias) args.dbias = gradient(call.out[2], weight);
@@ -74,7 +140,59 @@ void layer_norm_backward(const Call& call, Workspace& workspace) {
   }
   args.rstd = read_contiguous(workspace, call.in[rms ? 3 : 4], statistics_dtype(x));
   args.workspace = workspace.take(norm_table().layer_norm_backward_workspace(args.type, args.rows, args.n));
+  return args;
+}
+
+template <bool rms>
+void layer_norm_backward(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[1], &weight = call.in[2], addend = rms ? Tensor() : call.in[5];
+  const bool columns = weight.defined() && is_half(x) && weight.dtype() == Float32 &&
+                       lie_in_columns(weight.dim(), {&call.in[0], &x, &call.out[0], &weight, &addend});
+  const auto args = row_norm_backward_args(call, workspace, rms, columns);
   if (!workspace.counting()) norm_table().layer_norm_backward(args, executor());
+}
+
+TensorArg matrix(const RowArg& rows, Scalar type) { return {rows.data, type, {rows.pitch, 1}}; }
+
+// The same with dx in the dtype of dy, and its sum over the rows, behind it.
+void add_layer_norm_backward(const Call& call, Workspace& workspace) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2], &branch_bias = call.in[6],
+               &narrow = call.out[3], &sums = call.out[4];
+  const int64_t inner = normalized_dims(weight);
+  const bool converts = dy.dtype() != x.dtype();
+  const bool fused = is_half(dy) && (x.dtype() == Float32 || !converts) &&
+                     lie_in_columns(inner, {&dy, &x, &weight, &call.in[5], &call.out[0]});
+  auto args = row_norm_backward_args(call, workspace, false, fused);
+  RowArg to{};
+  if (converts) to = write_rows(workspace, narrow, inner, narrow.dtype());
+  if (fused) {
+    args.dbranch = to;
+    args.dbranch_bias = branch_bias.defined() ? sums.data_ptr() : nullptr;
+    args.branch_bias_type = scalar_of(sums.dtype());
+  }
+  if (!workspace.counting()) norm_table().layer_norm_backward(args, executor());
+  if (fused) return;
+  if (converts && !workspace.counting()) {
+    CopyArgs copy{};
+    copy.rank = 2;
+    copy.lengths[0] = args.rows;
+    copy.lengths[1] = args.n;
+    copy.to = matrix(to, scalar_of(narrow.dtype()));
+    copy.from = matrix(args.dx, args.type);
+    elementwise_table().copy(copy, executor());
+  }
+  if (!branch_bias.defined()) return;
+  ReduceArgs reduce{};
+  reduce.op = ReduceOp::sum;
+  reduce.compute = args.type == Scalar::f64 ? Scalar::f64 : Scalar::f32;
+  reduce.rank = 2;
+  reduce.lengths[0] = args.rows;
+  reduce.lengths[1] = args.n;
+  reduce.reduced[0] = true;
+  reduce.in = matrix(args.dx, args.type);
+  reduce.out = {sums.data_ptr(), scalar_of(sums.dtype()), {0, 1}};
+  reduce.workspace = workspace.take(reduce_table().workspace(reduce));
+  if (!workspace.counting()) reduce_table().reduce(reduce, executor());
 }
 
 // ---- group_norm, batch_norm: [batch, channels, ...] as planes
@@ -365,6 +483,8 @@ constexpr KernelTableEntry entries[] = {
     {"norm_conv1x1_weight_grad", norm_conv_grad_list},
     {"layer_norm", list<layer_norm<false>>},
     {"layer_norm_backward", list<layer_norm_backward<false>>},
+    {"add_layer_norm", list<add_layer_norm>},
+    {"add_layer_norm_backward", list<add_layer_norm_backward>},
     {"rms_norm", list<layer_norm<true>>},
     {"rms_norm_backward", list<layer_norm_backward<true>>},
     {"group_norm", plane_list<group_norm>},

@@ -1,6 +1,6 @@
 // Normalisations per instruction set. Every tensor of a call but the statistics has one type: f32, f64, f16 or bf16;
 // statistics are f32 (f64 with f64). Null pointers leave out what a comment calls optional. On GPUs, weights and biases
-// of group and batch norm and their gradients have a type of their own, that of x or of the statistics.
+// and their gradients may have a type of their own, that of x or of the statistics.
 #pragma once
 
 #include "args.h"
@@ -23,6 +23,11 @@ struct LayerNormArgs {
   const void *weight, *bias;  // [n], optional
   void *mean, *rstd;          // [rows]
   double eps;
+  // GPUs alone, where takes_columns(): types of their own, and x + branch + branch_bias, kept in `sum`, instead of x
+  Scalar weight_type, y_type;  // of weight and bias; of y and branch
+  RowArg sum, branch;          // data is optional
+  const void* branch_bias;     // optional
+  Scalar branch_bias_type;
 };
 
 struct LayerNormBackwardArgs {
@@ -35,7 +40,15 @@ struct LayerNormBackwardArgs {
   void *dweight, *dbias;  // optional
   const void *mean, *rstd;
   void* workspace;  // layer_norm_backward_workspace() bytes
+  // GPUs alone, where takes_columns()
+  Scalar weight_type, y_type;  // of weight and its gradients; of dy and branch
+  RowArg dbranch;              // dx once more; data is optional
+  void* dbranch_bias;          // [n], the sum of dx over the rows, optional
+  Scalar branch_bias_type;
 };
+
+/// Whether a GPU's kernels with types of their own take rows of n elements; each must begin at whole 16 bytes.
+inline bool takes_columns(long long n) { return n % 8 == 0 && n <= 4096; }
 
 /// [batch, channels, size] whose planes of `size` elements are contiguous; strides in elements.
 struct PlanesArg {

@@ -33,8 +33,8 @@ void cross_entropy_kernel(const CrossEntropyWork<T> work) {
   const bool smooth = work.smoothing > 0;
   auto e = Exponents<C>::start();
   C total = C(0);
-  for_packs<Team, 0>(x.packs(), [&](i64 p, auto) {
-    const Lanes<C, T, width> v(x.load(p, convert_element<T>(-static_cast<C>(__builtin_inf()))));
+  stream_packs<Team>(x, convert_element<T>(-static_cast<C>(__builtin_inf())), [&](i64 p, const auto& pack) {
+    const Lanes<C, T, width> v(pack);
     e.add(v.x);
     if (smooth)
       tile::unroll<width>([&](auto j) {
@@ -71,13 +71,13 @@ void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
   const bool counts = target != work.ignore_index && target >= 0 && target < work.classes;
   const C factor = counts ? work.scale[r * work.scale_step] : C(0), lse = work.from[r];
   const bool zero = factor == C(0);  // also where the logits are infinite
-  for_packs<Team, 0>(x.packs(), [&](i64 p, auto) {
-    const i64 first = x.first(p);
-    const Lanes<C, T, width> v(x.load(p, convert_element<T>(0.0f)));
+  stream_packs<Team>(x, convert_element<T>(0.0f), [&](i64 p, const auto& pack) {
+    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target - x.first(p), width), -1));
+    const Lanes<C, T, width> v(pack);
     Pack<T, width> out;
     tile::unroll<width>([&](auto j) {
       C g = fast_exp(v[j] - lse) - everywhere;
-      if (first + j == target) g -= C(1) - share;
+      if (j == hit) g -= C(1) - share;
       out.lane[j] = convert_element<T>(zero ? C(0) : g * factor);
     });
     dx.store(p, out);

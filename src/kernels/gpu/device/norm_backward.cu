@@ -1,6 +1,6 @@
 // Gradients of layer and RMS norm: dx by a team per row; those of the weights are sums down the columns, in slices of
-// rows and then over the slices. Where a team holds a row in registers, one pass gives all of them.
-#include "norm.h"
+// rows and then over the slices. Where columns have owners, one pass gives all of them.
+#include "norm_columns.h"
 
 namespace tessera::gpu_kernels {
 
@@ -18,10 +18,13 @@ struct NormBackwardWork {
   const compute_t<T>*mean, *rstd;  // no mean: RMS norm
 };
 
-/// dx of row r; visit(k, dy, normal) sees pack k of dy and of the normal values.
-template <int width, class Team, int held, class T, class Visit>
-TESSERA_DEVICE void backward_row(const NormBackwardWork<T>& work, i64 r, const Visit& visit) {
+/// dx of a row by a team.
+template <class T, int width, class Team, int held>
+TESSERA_KERNEL(Team::threads)
+void norm_backward_kernel(const NormBackwardWork<T> work) {
   using C = compute_t<T>;
+  const i64 r = Team::row();
+  if (r >= work.rows) return;
   using Loaded = Lanes<C, T, width>;
   const T zero = convert_element<T>(0.0f);
   const RowReader<T, width, Team, held> dy(work.dy[r], work.n, zero), x(work.x[r], work.n, zero);
@@ -41,8 +44,7 @@ TESSERA_DEVICE void backward_row(const NormBackwardWork<T>& work, i64 r, const V
   };
   Sums<C> sums{C(0), C(0)};
   for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Loaded d(dy.get(p, k)), v = normal(p, k), g = gradient(p, d);  // d is zero outside
-    visit(k, d, v);
+    const Loaded v = normal(p, k), g = gradient(p, Loaded(dy.get(p, k)));  // zero outside
     tile::unroll<width>([&](auto j) {
       sums.first += g[j];
       sums.second = tile::fma(g[j], v[j], sums.second);
@@ -64,13 +66,6 @@ TESSERA_DEVICE void backward_row(const NormBackwardWork<T>& work, i64 r, const V
     tile::unroll<width>([&](auto j) { out.lane[j] = convert_element<T>(to[j]); });
     dx.store(p, out);
   });
-}
-
-template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads)
-void norm_backward_kernel(const NormBackwardWork<T> work) {
-  const i64 r = Team::row();
-  if (r < work.rows) backward_row<width, Team, held>(work, r, [](auto...) {});
 }
 
 // ---- weights
@@ -131,71 +126,178 @@ void weights_kernel(const WeightsWork<T> work) {
   }
 }
 
-inline constexpr int whole_ways = 4;  // three blocks of so many teams have registers at a time
-/// Blocks that take rows and weights at once, from the shape alone: about three for each multiprocessor of a large
-/// card.
-i64 whole_blocks(i64 rows) { return tile::max<i64>(1, tile::min<i64>(384, tile::ceil_div<i64>(rows, 4 * whole_ways))); }
+// ---- rows and weights at once, where columns have owners
 
-/// Everything in one pass: each team goes through rows of its own, and adds up what they give the weights in registers.
-template <class T, int width, int held>
-TESSERA_KERNEL(whole_ways* team_lanes, sizeof(T) == 4 ? 3 : 2)
-void whole_backward_kernel(const NormBackwardWork<T> work, i64 blocks, compute_t<T>* partial) {
-  using C = compute_t<T>;
-  constexpr int columns = team_lanes * width, threads = whole_ways * team_lanes;
-  __shared__ C room[whole_ways][columns];
-  C sum[2][held][width];
-  tile::unroll<held>([&](auto k) { tile::unroll<width>([&](auto j) { sum[0][k][j] = sum[1][k][j] = C(0); }); });
-  const int lane = tile::thread_in_block() % team_lanes, way = tile::thread_in_block() / team_lanes;
-  for (i64 r = tile::block_in_grid() * whole_ways + way; r < work.rows; r += blocks * whole_ways) {
-    backward_row<width, Team<team_lanes>, held>(work, r, [&](auto k, const auto& dy, const auto& normal) {
-      tile::unroll<width>([&](auto j) {
-        sum[0][k][j] = tile::fma(dy[j], normal[j], sum[0][k][j]);
-        sum[1][k][j] += dy[j];
+/// Blocks that take some rows after the others, from the shape alone: four for each multiprocessor of a large card.
+i64 owner_blocks(i64 rows) { return tile::max<i64>(1, tile::min<i64>(528, tile::ceil_div<i64>(rows, 4))); }
+
+template <class T, class Y>
+struct ColumnsWork {
+  i64 rows, n, blocks;
+  int sums;  // of columns that are wanted: none; of the weights; and of dx
+  Rows<T> dx;
+  Rows<Y> dbranch;
+  Rows<const Y> dy;
+  Rows<const T> x, addend;
+  const void* weight;
+  Scalar weight_type;
+  const float *mean, *rstd;
+  float* partial;  // [blocks][sums][n]
+};
+
+/// What a thread fetches of `height` rows.
+template <class T, class Y, int fours, int height>
+struct OwnedRows {
+  Quad<T> x[height][fours], more[height][fours];
+  Quad<Y> dy[height][fours];
+  float mean[height], rstd[height];
+
+  /// Rows and columns past the end are others once more; theirs count for nothing.
+  template <class Column>
+  TESSERA_DEVICE void fetch(const ColumnsWork<T, Y>& work, i64 first, const Column& column) {
+    tile::unroll<height>([&](auto r) {
+      const i64 row = tile::min<i64>(first + r, work.rows - 1);
+      mean[r] = work.mean ? work.mean[row] : 0.0f;
+      rstd[r] = work.rstd[row];
+      tile::unroll<fours>([&](auto q) {
+        const i64 c = tile::min<i64>(column(q), work.n - 4);
+        x[r][q] = *reinterpret_cast<const Quad<T>*>(work.x[row] + c);
+        dy[r][q] = *reinterpret_cast<const Quad<Y>*>(work.dy[row] + c);
+      });
+    });
+    if (!work.addend.data) return;
+    tile::unroll<height>([&](auto r) {
+      const i64 row = tile::min<i64>(first + r, work.rows - 1);
+      tile::unroll<fours>([&](auto q) {
+        more[r][q] = *reinterpret_cast<const Quad<T>*>(work.addend[row] + tile::min<i64>(column(q), work.n - 4));
       });
     });
   }
-  tile::unroll<2>([&](auto which) {
-    tile::unroll<held>([&](auto k) {
-      const i64 begin = k * columns;
-      if (begin >= work.n) return;
-      tile::unroll<width>([&](auto j) { room[way][lane * width + j] = sum[which][k][j]; });
-      tile::sync_block();
-      for (int c = tile::thread_in_block(); c < columns; c += threads) {
-        C total = room[0][c];
-        for (int w = 1; w < whole_ways; ++w) total += room[w][c];
-        if (begin + c < work.n) partial[(tile::block_in_grid() * 2 + which) * work.n + begin + c] = total;
-      }
-      tile::sync_block();
+};
+
+/// Each block takes `height` rows at a time, fetches the next ones meanwhile, and adds up in registers what they give
+/// the weights.
+template <class T, class Y, int fours, int height>
+TESSERA_KERNEL(most_owners, fours == 1 ? 3 : 1)
+void columns_backward_kernel(const ColumnsWork<T, Y> work) {
+  __shared__ float room[2][most_owners / team_lanes][2 * height];
+  const auto column = [&](int q) { return (q * static_cast<i64>(blockDim.x) + tile::thread_in_block()) * 4; };
+  const float share = 1.0f / static_cast<float>(work.n);
+  float weight[fours][4], sum[3][fours][4] = {};
+  tile::unroll<fours>(
+      [&](auto q) { load_any_quad(work.weight, work.weight_type, column(q), column(q) < work.n, 1.0f, weight[q]); });
+  OwnedRows<T, Y, fours, height> now, next;
+  i64 first = tile::block_in_grid() * height;
+  if (first < work.rows) next.fetch(work, first, column);
+  const i64 step = work.blocks * height;
+  for (int parity = 0; first < work.rows; first += step, parity ^= 1) {
+    now = next;
+    if (first + step < work.rows) next.fetch(work, first + step, column);
+    float total[2 * height] = {};
+    const auto normal = [&](auto r, auto q, auto j) {
+      return (tile::convert_element<float>(now.x[r][q].lane[j]) - now.mean[r]) * now.rstd[r];
+    };
+    const auto gradient = [&](auto r, auto q, auto j) { return tile::convert_element<float>(now.dy[r][q].lane[j]); };
+    const auto inside = [&](auto r, auto q) { return first + r < work.rows && column(q) < work.n; };
+    tile::unroll<height>([&](auto r) {
+      tile::unroll<fours>([&](auto q) {
+        if (!inside(r, q)) return;
+        tile::unroll<4>([&](auto j) {
+          const float v = normal(r, q, j), d = gradient(r, q, j), g = d * weight[q][j];
+          total[2 * r] += g;
+          total[2 * r + 1] = tile::fma(g, v, total[2 * r + 1]);
+          sum[0][q][j] = tile::fma(d, v, sum[0][q][j]);
+          sum[1][q][j] += d;
+        });
+      });
     });
-  });
+    sum_over_owners(total, room[parity]);
+    tile::unroll<height>([&](auto r) {
+      const float a = work.mean ? total[2 * r] * share : 0.0f, b = total[2 * r + 1] * share;
+      tile::unroll<fours>([&](auto q) {
+        if (!inside(r, q)) return;
+        float to[4];
+        tile::unroll<4>([&](auto j) {
+          to[j] = (gradient(r, q, j) * weight[q][j] - a - normal(r, q, j) * b) * now.rstd[r];
+          if (work.addend.data) to[j] += tile::convert_element<float>(now.more[r][q].lane[j]);
+          sum[2][q][j] += to[j];
+        });
+        if (work.dx.data) store_quad(work.dx[first + r], column(q), to);
+        if (work.dbranch.data) store_quad(work.dbranch[first + r], column(q), to);
+      });
+    });
+  }
+  for (int s = 0; s < work.sums; ++s) {
+    float* const to = work.partial + (tile::block_in_grid() * work.sums + s) * work.n;
+    tile::unroll<fours>([&](auto q) {
+      if (column(q) >= work.n) return;
+      if (s == 0) store_quad(to, column(q), sum[0][q]);
+      else store_quad(to, column(q), s == 1 ? sum[1][q] : sum[2][q]);
+    });
+  }
 }
 
-/// Sums of all slices: eight ways to each of 32 columns.
-template <class T>
-TESSERA_KERNEL(256)
-void weights_sum_kernel(const compute_t<T>* partial, i64 slices, i64 n, T* dweight, T* dbias) {
-  using C = compute_t<T>;
-  __shared__ C room[column_ways][team_lanes];
+/// Where the sums of columns go, and of which type they are; each may be missing.
+struct ColumnSums {
+  void* to[3];
+  Scalar type[3];
+};
+
+inline constexpr int sum_ways = 16;
+
+/// Sums over all slices: sixteen ways to each of 32 columns.
+template <class C>
+TESSERA_KERNEL(sum_ways* team_lanes)
+void weights_sum_kernel(const C* partial, i64 slices, i64 n, int sums, const ColumnSums out) {
+  __shared__ C room[sum_ways][team_lanes];
   const int lane = tile::thread_in_block() % team_lanes, way = tile::thread_in_block() / team_lanes;
   const i64 i = tile::block_in_grid() * team_lanes + lane;
   C sum = C(0);
-  if (i < 2 * n) {
-#pragma unroll 4
-    for (i64 slice = way; slice < slices; slice += column_ways) sum += partial[slice * 2 * n + i];
+  if (i < sums * n) {
+#pragma unroll 8
+    for (i64 slice = way; slice < slices; slice += sum_ways) sum += partial[slice * sums * n + i];
   }
   room[way][lane] = sum;
   tile::sync_block();
-  T* to = i < n ? dweight : dbias;
-  if (way > 0 || i >= 2 * n || !to) return;
-  for (int w = 1; w < column_ways; ++w) sum += room[w][lane];
-  to[i < n ? i : i - n] = convert_element<T>(sum);
+  const int s = static_cast<int>(i / n);
+  if (way > 0 || s >= sums) return;
+  for (int w = 1; w < sum_ways; ++w) sum += room[w][lane];
+  void* const to = s == 0 ? out.to[0] : s == 1 ? out.to[1] : out.to[2];
+  if (to) store_as<C>(to, s == 0 ? out.type[0] : s == 1 ? out.type[1] : out.type[2], i - s * n, sum);
 }
 
-template <class T>
-void sum_weights(const LayerNormBackwardArgs& a, i64 slices, Executor& executor) {
-  launch("layer_norm_backward", weights_sum_kernel<T>, tile::ceil_div<i64>(2 * a.n, team_lanes), 256, 0, executor,
-         static_cast<const compute_t<T>*>(a.workspace), slices, static_cast<i64>(a.n), static_cast<T*>(a.dweight),
-         static_cast<T*>(a.dbias));
+template <class C>
+void sum_weights(const LayerNormBackwardArgs& a, i64 slices, int sums, Executor& executor) {
+  const ColumnSums out{{a.dweight, a.dbias, a.dbranch_bias}, {a.weight_type, a.weight_type, a.branch_bias_type}};
+  launch("layer_norm_backward", weights_sum_kernel<C>, tile::ceil_div<i64>(sums * a.n, team_lanes),
+         sum_ways * team_lanes, 0, executor, static_cast<const C*>(a.workspace), slices, static_cast<i64>(a.n), sums,
+         out);
+}
+
+template <class T, class Y>
+void columns_backward(const LayerNormBackwardArgs& a, Executor& executor) {
+  ColumnsWork<T, Y> work{a.rows,
+                         a.n,
+                         owner_blocks(a.rows),
+                         a.dbranch_bias         ? 3
+                         : a.dweight || a.dbias ? 2
+                                                : 0,
+                         rows_of<T>(a.dx),
+                         rows_of<Y>(a.dbranch),
+                         rows_of<const Y>(a.dy),
+                         rows_of<const T>(a.x),
+                         rows_of<const T>(a.addend),
+                         a.weight,
+                         a.weight_type,
+                         a.rms ? nullptr : static_cast<const float*>(a.mean),
+                         static_cast<const float*>(a.rstd),
+                         static_cast<float*>(a.workspace)};
+  with_owners(a.n, [&](auto fours, int threads) {
+    constexpr int height = sizeof(T) == 2 && fours == 1 ? 2 : 1;
+    launch("layer_norm_backward", columns_backward_kernel<T, Y, fours, height>, work.blocks, threads, 0, executor,
+           work);
+  });
+  if (work.sums) sum_weights<float>(a, work.blocks, work.sums, executor);
 }
 
 template <class T>
@@ -218,12 +320,33 @@ void weights_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   };
   if (RowLayout(sizeof(T), a.dy, a.x).aligned && a.n % width == 0) run(tile::Int<width>{}, weights_kernel<T, width>);
   else run(tile::Int<1>{}, weights_kernel<T, 1>);
-  sum_weights<T>(a, slices.count, executor);
+  sum_weights<C>(a, slices.count, 2, executor);
+}
+
+}  // namespace
+
+namespace {
+
+/// Whether rows are whole fours and lie as the kernel with owners takes them.
+bool takes_owners(const LayerNormBackwardArgs& a) {
+  if (a.type == Scalar::f64 || !takes_columns(a.n) || reinterpret_cast<size_t>(a.weight) % 16 != 0) return false;
+  const auto whole = [](const RowArg& row, Scalar type) {
+    return !row.data || (reinterpret_cast<size_t>(row.data) % 16 == 0 && row.pitch * size_of(type) % 16 == 0);
+  };
+  return whole(a.x, a.type) && whole(a.dx, a.type) && whole(a.addend, a.type) && whole(a.dy, a.y_type) &&
+         whole(a.dbranch, a.y_type);
 }
 
 }  // namespace
 
 void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
+  if (takes_owners(a)) {
+    if (a.type == Scalar::f16) return columns_backward<f16, f16>(a, executor);
+    if (a.type == Scalar::bf16) return columns_backward<bf16, bf16>(a, executor);
+    if (a.y_type == Scalar::f32) return columns_backward<float, float>(a, executor);
+    return a.y_type == Scalar::f16 ? columns_backward<float, f16>(a, executor)
+                                   : columns_backward<float, bf16>(a, executor);
+  }
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
@@ -238,27 +361,18 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
                                    static_cast<const C*>(a.rstd)};
     const RowArg weight{const_cast<void*>(a.weight), 0};
     const RowLayout layout(sizeof(T), a.x, a.dy, a.dx, a.addend, weight);
-    const bool weights = a.dweight || a.dbias;
+    if (a.dweight || a.dbias) weights_backward<T>(a, executor);  // first, since dx may be dy
+    if (!a.dx.data) return;
     with_team<T, true>(a.n, layout, [&](auto width, auto team, auto held) {
       using Team = decltype(team);
-      if constexpr (Team::size == team_lanes && held > 0) {
-        if (weights && a.dx.data && layout.aligned) {
-          const i64 blocks = whole_blocks(a.rows);
-          launch("layer_norm_backward", whole_backward_kernel<T, width, held>, blocks, whole_ways * team_lanes, 0,
-                 executor, work, blocks, static_cast<C*>(a.workspace));
-          return sum_weights<T>(a, blocks, executor);
-        }
-      }
-      if (weights) weights_backward<T>(a, executor);  // first, since dx may be dy
-      if (a.dx.data)
-        launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads,
-               0, executor, work);
+      launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, 0,
+             executor, work);
     });
   });
 }
 
 long long layer_norm_backward_workspace(Scalar type, long long rows, long long n) {
-  return tile::max(RowSlices(rows, n).count, whole_blocks(rows)) * 2 * n * (type == Scalar::f64 ? 8 : 4);
+  return tile::max(RowSlices(rows, n).count * 2, owner_blocks(rows) * 3) * n * (type == Scalar::f64 ? 8 : 4);
 }
 
 }  // namespace tessera::gpu_kernels

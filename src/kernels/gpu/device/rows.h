@@ -125,6 +125,24 @@ TESSERA_DEVICE void for_packs(i64 packs, const Fn& fn) {
   }
 }
 
+/// use(pack, its elements) for this thread's packs of a row of any length, several of them under way; `outside` stands
+/// beyond the ends of the row.
+template <class Team, class T, int width, class Use>
+TESSERA_DEVICE void stream_packs(const Span<const T, width>& x, T outside, const Use& use) {
+  constexpr int ahead = 4;
+  const i64 begin = x.phase ? 1 : 0, end = (x.n + x.phase) / width;  // of the packs that are whole
+  const auto load = [&](i64 p) { return *reinterpret_cast<const Pack<T, width>*>(x.data + x.first(p)); };
+  i64 p = begin + Team::rank();
+  for (; p + (ahead - 1) * Team::size < end; p += ahead * Team::size) {
+    Pack<T, width> part[ahead];
+    tile::unroll<ahead>([&](auto u) { part[u] = load(p + u * Team::size); });
+    tile::unroll<ahead>([&](auto u) { use(p + u * Team::size, part[u]); });
+  }
+  for (; p < end; p += Team::size) use(p, load(p));
+  if (x.phase && Team::rank() == 0) use(i64{0}, x.load(0, outside));
+  if (end < x.packs() && (end > 0 || !x.phase) && Team::rank() == Team::size - 1) use(end, x.load(end, outside));
+}
+
 /// A row that is read: once where it is held in registers, else whenever it is asked for.
 template <class T, int width, class Team, int held>
 struct RowReader {
