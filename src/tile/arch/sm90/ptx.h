@@ -147,6 +147,9 @@ TESSERA_DEVICE void store_matrices(u32 shared, u32 r0, u32 r1, u32 r2, u32 r3) {
 TESSERA_DEVICE void store_pair(u32 shared, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(x), "f"(y) : "memory");
 }
+TESSERA_DEVICE void load_pair(float& x, float& y, u32 shared) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(shared) : "memory");
+}
 TESSERA_DEVICE void load_four(float (&r)[4], u32 shared) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3])
@@ -168,6 +171,11 @@ TESSERA_DEVICE void wait_multiply() {
 template <int N>
 TESSERA_DEVICE void settle(float (&sums)[N]) {
   unroll<N>([&](auto i) { asm volatile("" : "+f"(sums[i])::"memory"); });
+}
+/// After the wait: until here these left operands stay in their registers.
+template <int N>
+TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
+  unroll<N * 4>([&](auto i) { asm volatile("" : "+r"(words[i / 4][i % 4])::"memory"); });
 }
 
 // clang-format off
