@@ -27,11 +27,13 @@ using sm90::TileWork;
     }                                                                                  \
   } while (false)
 
-/// One version. Stays: a block takes one tile after the other. Boxes: results leave through the copy engine.
-template <int Width, int Stages, int Cluster, bool Stays, bool Boxes>
+/// One version. Stays: a block takes one tile after the other. Leaves: results leave through the copy engine.
+/// Alternates: groups of warps have tiles in turns.
+template <int Rows, int Width, int Warps, int Stages, int Cluster, bool Stays, bool Leaves, bool Alternates = false>
 struct Version {
-  static constexpr Config config{128, Width, 64, 12, Stages, Cluster};
-  static constexpr bool stays = Stays, boxes = Boxes;
+  static constexpr Config config{Rows, Width, 64, Warps, Stages, Cluster};
+  static constexpr bool stays = Stays, leaves = Leaves, alternates = Alternates;
+  static constexpr int boxes = 2;
 };
 
 struct Product {
@@ -39,43 +41,72 @@ struct Product {
   int m, n, k;
 };
 
+/// What a kernel gets besides the operands.
+struct Given {
+  TensorMap c;
+  Product product;
+};
+
 template <class V>
-__global__ __launch_bounds__(V::config.warps * 32, 1) void kernel(const __grid_constant__ TensorMap a,
-                                                                  const __grid_constant__ TensorMap b,
-                                                                  const __grid_constant__ TensorMap c,
-                                                                  const TileOrder order, const Product product) {
+class Result {
+ public:
+  using Gemm = sm90::Gemm<V>;
+  static constexpr int width = V::config.tile_n;
+  TESSERA_DEVICE Result(const Given& given, const typename Gemm::Slab& slab) : given_(given), slab_(slab) {}
+  TESSERA_DEVICE void prepare(const TileWork&) {}
+
+  TESSERA_DEVICE void store(const typename Gemm::Sums& sums, const TileWork& work) {
+    unroll<Gemm::strips>([&](auto strip) {
+      const int warp = thread_in_block() / 32, group = V::alternates ? 0 : warp / 4;
+      const int row = work.row + (group * Gemm::strips + strip) * 64 + warp % 4 * 16;
+      if constexpr (V::leaves) store_boxes(sums[strip], row, work.column);
+      else store_elements(sums[strip], row, work.column);
+    });
+  }
+  TESSERA_DEVICE void finish() const { sm90::wait_stores_read<0>(); }
+
+ private:
+  TESSERA_DEVICE void store_boxes(const float (&sums)[width / 2], int row, int column) const {
+    const int lane = thread_in_block() % 32;
+    unroll<width / 64>([&](auto box) {
+      const u32 from = slab_.box(box % 2);
+      constexpr int pending = box == 0 ? 0 : 1;
+      if (lane == 0) sm90::wait_stores_read<pending>();
+      sync_warp();
+      unroll<4>([&](auto j) {
+        const float* s = sums + box * 32 + j * 8;
+        using sm80::pack;
+        sm90::store_matrices(from + sm90::swizzled(lane % 16, j * 2 + lane / 16), pack<bf16>(s[0], s[1]),
+                             pack<bf16>(s[2], s[3]), pack<bf16>(s[4], s[5]), pack<bf16>(s[6], s[7]));
+      });
+      sm90::publish_shared();
+      sync_warp();
+      if (lane == 0) {
+        sm90::store_box(from, given_.c, column + box * 64, row, 0);
+        sm90::commit_stores();
+      }
+    });
+  }
+  TESSERA_DEVICE void store_elements(const float (&sums)[width / 2], int row, int column) const {
+    const int lane = thread_in_block() % 32;
+    const Product& product = given_.product;
+    unroll<width / 2>([&](auto i) {
+      const int down = row + lane / 4 + i / 2 % 2 * 8, across = column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (down < product.m && across < product.n)
+        product.c[static_cast<i64>(down) * product.n + across] = bf16(sums[i]);
+    });
+  }
+
+  const Given& given_;
+  typename Gemm::Slab slab_;
+};
+
+template <class V>
+__global__ __launch_bounds__(V::config.warps * 32,
+                             1) void kernel(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+                                            const TileOrder order, const __grid_constant__ Given given) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  constexpr int width = V::config.tile_n;
-  const int lane = thread_in_block() % 32;
-  sm90::Gemm<V>::run(a, b, order, shared, [&](const float(&sums)[width / 2], u32 slab, const TileWork& work) {
-    const int row = work.row + thread_in_block() / 32 * 16;
-    if constexpr (V::boxes) {
-      unroll<width / 64>([&](auto box) {
-        const u32 from = slab + box % 2 * 2048;
-        if (lane == 0) sm90::wait_stores_read<1>();
-        sync_warp();
-        unroll<4>([&](auto j) {
-          const float* s = sums + box * 32 + j * 8;
-          using sm80::pack;
-          sm90::store_matrices(from + sm90::swizzled(lane % 16, j * 2 + lane / 16), pack<bf16>(s[0], s[1]),
-                               pack<bf16>(s[2], s[3]), pack<bf16>(s[4], s[5]), pack<bf16>(s[6], s[7]));
-        });
-        sm90::publish_shared();
-        sync_warp();
-        if (lane == 0) {
-          sm90::store_box(from, c, work.column + box * 64, row, 0);
-          sm90::commit_stores();
-        }
-      });
-    } else {
-      unroll<width / 2>([&](auto i) {
-        const int down = row + lane / 4 + i / 2 % 2 * 8, across = work.column + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (down < product.m && across < product.n)
-          product.c[static_cast<i64>(down) * product.n + across] = bf16(sums[i]);
-      });
-    }
-  });
-  sm90::wait_stores_read<0>();
+  sm90::Gemm<V>::template run<Result<V>>(a, b, order, shared, given);
 }
 
 TensorMap map_of(const bf16* data, int length, int lines, int box_lines) {
@@ -100,7 +131,8 @@ template <class V>
 void run(const Product& p) {
   using Gemm = sm90::Gemm<V>;
   constexpr int cluster = V::config.cluster;
-  const int down = ceil_div(p.m, 128 * cluster), across = ceil_div(p.n, V::config.tile_n), steps = ceil_div(p.k, 64);
+  const int down = ceil_div(p.m, V::config.tile_m * cluster), across = ceil_div(p.n, V::config.tile_n),
+            steps = ceil_div(p.k, 64);
   const TileOrder order{.is_bf16 = true,
                         .transposed_a = false,
                         .transposed_b = false,
@@ -108,16 +140,16 @@ void run(const Product& p) {
                         .batch_b = false,
                         .down = down,
                         .across = across,
-                        .parts = 1,
                         .steps = steps,
-                        .total_steps = steps,
                         .group = 16 / cluster,
-                        .count = static_cast<i64>(down) * across};
+                        .count = down * across,
+                        .whole = down * across,
+                        .share = 0};
   int multiprocessors = 0;
   CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
   CHECK(cudaFuncSetAttribute(kernel<V>, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes));
   cudaLaunchConfig_t launch{};
-  const i64 clusters = V::stays ? min<i64>(multiprocessors / cluster, order.count) : order.count;
+  const i64 clusters = V::stays ? min(multiprocessors / cluster, order.count) : order.count;
   launch.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
   launch.blockDim = dim3(Gemm::threads);
   launch.dynamicSmemBytes = Gemm::shared_bytes;
@@ -127,8 +159,9 @@ void run(const Product& p) {
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   launch.attrs = &attribute;
   launch.numAttrs = 1;
-  CHECK(cudaLaunchKernelEx(&launch, kernel<V>, map_of(p.a, p.k, p.m, 128),
-                           map_of(p.b, p.k, p.n, V::config.tile_n / cluster), map_of(p.c, p.n, p.m, 16), order, p));
+  CHECK(cudaLaunchKernelEx(&launch, kernel<V>, map_of(p.a, p.k, p.m, V::config.tile_m),
+                           map_of(p.b, p.k, p.n, V::config.tile_n / cluster), order,
+                           Given{map_of(p.c, p.n, p.m, 16), p}));
 }
 
 __global__ void fill(bf16* data, i64 count, u64 seed) {
@@ -167,13 +200,16 @@ void cublas(const Product& p) {
 }
 constexpr Entry entries[] = {
     {"cuBLAS", cublas},
-    {"1: tiles of 128x128, 2 stages, a tile a block, stores of elements", run<Version<128, 2, 1, false, false>>},
-    {"2: 4 stages", run<Version<128, 4, 1, false, false>>},
-    {"3: tiles of 128x256", run<Version<256, 4, 1, false, false>>},
-    {"4: blocks stay", run<Version<256, 4, 1, true, false>>},
-    {"5: results through the copy engine", run<Version<256, 4, 1, true, true>>},
-    {"6: clusters of two share b", run<Version<256, 4, 2, true, true>>},
-    {"7: like 5, tiles of 128x192", run<Version<192, 4, 1, true, true>>},
+    {"1: tiles of 128x128, 2 stages, a tile a block, stores of elements",
+     run<Version<128, 128, 12, 2, 1, false, false>>},
+    {"2: 4 stages", run<Version<128, 128, 12, 4, 1, false, false>>},
+    {"3: tiles of 128x256", run<Version<128, 256, 12, 4, 1, false, false>>},
+    {"4: blocks stay", run<Version<128, 256, 12, 4, 1, true, false>>},
+    {"5: results through the copy engine", run<Version<128, 256, 12, 4, 1, true, true>>},
+    {"6: clusters of two share b", run<Version<128, 256, 12, 4, 2, true, true>>},
+    {"7: like 5, tiles of 128x192", run<Version<128, 192, 12, 4, 1, true, true>>},
+    {"8: like 7, groups of warps in turns", run<Version<128, 192, 12, 4, 1, true, true, true>>},
+    {"9: like 5, tiles of 192x192, 3 groups", run<Version<192, 192, 16, 3, 1, true, true>>},
 };
 
 /// Median of launches queued in groups, over several sets of matrices where they fit into the cache.

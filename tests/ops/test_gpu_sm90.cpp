@@ -74,6 +74,54 @@ TEST_F(Sm90Products, InEveryOrientation) {
     }
 }
 
+/// Blocks take a second tile and more, whole ones and pieces of others; memory that results get is NaN before.
+TEST_F(Sm90Products, SeveralTilesForEachBlock) {
+  NoGrad guard;
+  for (DType dtype : {Float16, BFloat16})
+    for (Size s : {Size{67584, 192, 64}, {67584, 384, 64}, {20000, 1160, 72}, {4000, 1416, 1100}}) {
+      const Tensor a = values({s.m, s.k}, dtype), b = values({s.n, s.k}, dtype), bias = values({s.n}, dtype),
+                   residual = values({s.m, s.n}, dtype);
+      const Tensor left = there(a, dtype), right = there(b, dtype), added = there(residual, dtype);
+      const auto run = [&](bool plain) {
+        (void)full({s.m, s.n}, NAN, dtype, gpu());
+        return plain ? product(left, right.transpose(0, 1))
+                     : by_sm90([&] { return linear_act(left, right, there(bias, dtype), Activation::None, added); });
+      };
+      for (bool plain : {true, false}) {
+        const Tensor want = plain ? matmul(a, b.transpose(0, 1)) : linear_act(a, b, bias, Activation::None, residual);
+        const Tensor got = run(plain);
+        EXPECT_LE(relative_error(back(got), want), limit(dtype)) << s.m << " x " << s.n << " x " << s.k << plain;
+        EXPECT_EQ(relative_error(back(run(plain)), back(got)), 0);
+      }
+    }
+}
+
+/// A factor, and the sums of columns, in the epilogue.
+TEST_F(Sm90Products, FactorAndSumsOfColumns) {
+  NoGrad guard;
+  const DType dtype = BFloat16;
+  for (Size s : {Size{128, 128, 64}, {1000, 520, 72}, {3001, 3080, 96}}) {
+    const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), factor = values({s.m, s.n}, dtype);
+    for (bool turn : {false, true})
+      for (bool multiply : {false, true}) {
+        const ForceKernel forced("matmul_mul_sum", "sm90");
+        const Tensor times = multiply ? factor : Tensor();
+        const Tensors want = matmul_mul_sum(a, b, times, false, true);
+        const auto run = [&] {
+          (void)full({s.m, s.n}, NAN, dtype, gpu());
+          return matmul_mul_sum(there(a, dtype, turn), there(b, dtype, turn),
+                                multiply ? there(factor, dtype) : Tensor(), false, true);
+        };
+        const Tensors got = run(), again = run();
+        for (size_t i = 0; i < want.size(); ++i) {
+          if (!want[i].defined()) continue;
+          EXPECT_LE(relative_error(back(got[i]), want[i]), 2 * limit(dtype)) << s.m << " x " << s.n << " " << i;
+          EXPECT_EQ(relative_error(back(again[i]), back(got[i])), 0);
+        }
+      }
+  }
+}
+
 TEST_F(Sm90Products, Batches) {
   NoGrad guard;
   for (DType dtype : {Float16, BFloat16}) {

@@ -204,8 +204,7 @@ Reason sm90_takes(const Call& call) {
   if (!sm90) return Reason::Hardware;
   Reason reason = Reason::Ok;
   products(call).each([&](const GemmArgs& args) {
-    if (reason == Reason::Ok && !finishes_safely(args)) reason = Reason::DType;
-    if (reason == Reason::Ok) reason = reason_of(sm90->refuses(without_finish(args)));
+    if (reason == Reason::Ok) reason = reason_of(sm90->refuses(args));
   });
   return reason;
 }
@@ -213,10 +212,8 @@ Reason sm90_takes(const Call& call) {
 template <Products (*products)(const Call&)>
 size_t sm90_bytes(const Call& call) {
   long long bytes = 0;
-  products(call).each([&](const GemmArgs& args) {
-    bytes = std::max(
-        {bytes, tables().sm90_gemm->workspace(without_finish(args), executor()), gemm_table().finish_workspace(args)});
-  });
+  products(call).each(
+      [&](const GemmArgs& args) { bytes = std::max(bytes, tables().sm90_gemm->workspace(args, executor())); });
   return bytes;
 }
 
@@ -224,12 +221,7 @@ template <Products (*products)(const Call&)>
 void run_sm90(const Call& call) {
   Products p = products(call);
   p.args().workspace = call.workspace;
-  p.each([&](const GemmArgs& args) {
-    tables().sm90_gemm->run(without_finish(args), executor());
-    GemmArgs rest = args;
-    rest.slope = {};
-    finish(rest);
-  });
+  p.each([&](const GemmArgs& args) { tables().sm90_gemm->run(args, executor()); });
 }
 
 template <Products (*products)(const Call&), size_t (*bytes)(const Call&) = vendor_bytes>

@@ -1,270 +1,369 @@
 // The kernel behind gemm_sm90.h.
 #pragma once
 #include "gemm_sm90.h"
+#include "gemm_sm90_activation.h"
 #include "tile/arch/sm80/ptx.h"
 
 namespace tessera::gpu_kernels {
 
 using tile::sm90::TileWork;
 
-/// What a lane of wgmma's sums has of 32 columns: pairs of columns 8 apart, each in 2 rows 8 apart, the rows side by
+/// What a lane of wgmma's sums has of 16 columns: pairs of columns 8 apart, each in 2 rows 8 apart, the rows side by
 /// side.
-using PairValues = float[16];
+using Unit = float[8];
 
-/// The same of a matrix of f32, f16 or bf16, whose rows differ (2) or not (1).
-template <int Rows>
-class Pairs {
- public:
-  TESSERA_DEVICE Pairs(const MatrixArg& m, const TileWork& work, int row)
-      : data_(static_cast<char*>(m.data)), type_(m.type), row_(m.row * bytes()), first_(row) {
-    if (data_) data_ += (m.batch[max_batch_rank - 1] * work.batch + row * m.row) * bytes();
-  }
-  TESSERA_DEVICE bool exists() const { return data_ != nullptr; }
+/// 16-bit elements of a unit as the lanes of a warp exchange them with a box.
+using PackedUnit = u32[4];
 
-  /// Asks for those from `column` on, as far as they lie within m x n.
-  TESSERA_DEVICE void fetch(int column, i64 m, i64 n) {
-    const char* from = data_ + static_cast<i64>(column) * bytes();
+TESSERA_DEVICE void pack_unit(bool is_bf16, const Unit& v, PackedUnit& packed) {
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-      const int row = i % Rows * 8, right = i / Rows * 8;
-      if (first_ + row >= m || column + right >= n) continue;
-      const char* at = from + (row ? 8 * row_ : 0) + right * bytes();
-      if (type_ == Scalar::f32) raw_[i] = *reinterpret_cast<const uint2*>(at);
-      else raw_[i].x = *reinterpret_cast<const u32*>(at);
+  for (int i = 0; i < 4; ++i) {
+    const float first = v[2 * i], second = v[2 * i + 1];
+    packed[i] = is_bf16 ? tile::sm80::pack<bf16>(first, second) : tile::sm80::pack<f16>(first, second);
+  }
+}
+TESSERA_DEVICE void unpack(Scalar type, u32 packed, float& first, float& second) {
+  if (type == Scalar::bf16) {
+    first = tile::bit_cast<float>(packed << 16);
+    second = tile::bit_cast<float>(packed & 0xffff0000u);
+  } else {
+    first = tile::detail::f16_to_f32(static_cast<tile::u16>(packed));
+    second = tile::detail::f16_to_f32(static_cast<tile::u16>(packed >> 16));
+  }
+}
+
+/// Boxes of 16 rows of 128 bytes: 32 columns of f32, or 64 of 16 bits.
+struct BoxFormat {
+  Scalar type;
+  int lane;
+  TESSERA_DEVICE bool is_f32() const { return type == Scalar::f32; }
+  TESSERA_DEVICE int log2_units() const { return is_f32() ? 1 : 2; }
+
+  TESSERA_DEVICE u32 pair_at(u32 box, int unit, int i) const {
+    return box + tile::sm90::swizzled(lane / 4 + i % 2 * 8, unit * 4 + i / 2 * 2 + lane % 4 / 2) + lane % 2 * 8;
+  }
+  TESSERA_DEVICE u32 matrices_at(u32 box, int unit) const {
+    return box + tile::sm90::swizzled(lane % 16, unit * 2 + lane / 16);
+  }
+  TESSERA_DEVICE void put(const Unit& v, u32 box, int unit) const {
+    if (is_f32()) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) tile::sm90::store_pair(pair_at(box, unit, i), v[2 * i], v[2 * i + 1]);
+    } else {
+      PackedUnit p;
+      pack_unit(type == Scalar::bf16, v, p);
+      tile::sm90::store_matrices(matrices_at(box, unit), p[0], p[1], p[2], p[3]);
     }
   }
-  /// What came.
-  TESSERA_DEVICE void read(PairValues& values) const {
+  TESSERA_DEVICE void get(Unit& v, u32 box, int unit) const {
+    if (is_f32()) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint2 raw = raw_[i * Rows / 2];
-      float &first = values[2 * i], &second = values[2 * i + 1];
-      if (type_ == Scalar::f32) {
-        first = tile::bit_cast<float>(raw.x);
-        second = tile::bit_cast<float>(raw.y);
-      } else if (type_ == Scalar::bf16) {
-        first = tile::bit_cast<float>(raw.x << 16);
-        second = tile::bit_cast<float>(raw.x & 0xffff0000u);
-      } else {
-        first = tile::detail::f16_to_f32(static_cast<tile::u16>(raw.x));
-        second = tile::detail::f16_to_f32(static_cast<tile::u16>(raw.x >> 16));
-      }
+      for (int i = 0; i < 4; ++i) tile::sm90::load_pair(v[2 * i], v[2 * i + 1], pair_at(box, unit, i));
+    } else {
+      PackedUnit p;
+      tile::sm90::load_matrices(p, matrices_at(box, unit));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) unpack(type, p[i], v[2 * i], v[2 * i + 1]);
     }
   }
-
- private:
-  static constexpr int count = 4 * Rows;
-  TESSERA_DEVICE int bytes() const { return type_ == Scalar::f32 ? 4 : 2; }
-  const char* data_;
-  Scalar type_;
-  i64 row_;
-  int first_;
-  uint2 raw_[count] = {};
 };
 
-/// How the sums of a warp, 16 rows of Width columns, get to memory.
+/// The bias of a tile's columns, which all rows share. Those of 16 bits are asked for at once, a pair a lane, 64
+/// columns a register, since each unit would wait for its own otherwise.
 template <int Width>
-class Sm90Result {
+class BiasPairs {
  public:
-  using Sums = float[Width / 2];
-  explicit TESSERA_DEVICE Sm90Result(const Sm90Product& product) : product_(product) {}
-
-  TESSERA_DEVICE void operator()(const Sums& sums, u32 slab, const TileWork& work) const {
-    if (work.row + warp() * 16 >= product_.args.m) return;
-    const GemmArgs& args = product_.args;
-    const bool plain = !args.addend.data && !args.bias.data && args.activation == Activation::none;
-    if (!product_.boxes) store_lanes(sums, slab, work);
-    else if (!plain) store_boxes(sums, slab, work);
-    else if (args.c.type == Scalar::f32) store_plain<float>(sums, slab, work);
-    else if (args.c.type == Scalar::bf16) store_plain<bf16>(sums, slab, work);
-    else store_plain<f16>(sums, slab, work);
+  TESSERA_DEVICE BiasPairs(const MatrixArg& m, const TileWork& work, i64 n, int lane)
+      : data_(static_cast<const char*>(m.data)), type_(m.type), lane_(lane), left_(static_cast<int>(n) - work.column) {
+    if (!data_) return;
+    data_ += (m.batch[max_batch_rank - 1] * work.batch + work.column) * (type_ == Scalar::f32 ? 4 : 2);
+    if (type_ == Scalar::f32) return;
+    tile::unroll<Width / 64>([&](auto r) {
+      const int column = r * 64 + lane * 2;
+      pairs_[r] = column < left_ ? __ldg(reinterpret_cast<const u32*>(data_ + column * 2)) : 0;
+    });
   }
-  /// Before the block ends: the copy engine has read the slabs.
-  static TESSERA_DEVICE void finish() { tile::sm90::wait_stores_read<0>(); }
+  /// v = alpha v + bias
+  TESSERA_DEVICE void add(float alpha, int unit, Unit& v) const {
+    tile::unroll<2>([&](auto i) {
+      float first = 0, second = 0;
+      if (data_) pair(unit, i, first, second);
+      tile::unroll<2>([&](auto row) {
+        float* const two = v + i * 4 + row * 2;
+        two[0] = tile::fma(alpha, two[0], first);
+        two[1] = tile::fma(alpha, two[1], second);
+      });
+    });
+  }
 
  private:
-  static constexpr int box_bytes = 16 * tile::sm90::line_bytes;
-
-  static TESSERA_DEVICE int lane() { return tile::thread_in_block() % 32; }
-  static TESSERA_DEVICE int warp() { return tile::thread_in_block() / 32; }
-
-  /// Half a box of 16-bit elements, or a box of f32, from the sums of 32 columns.
-  template <class T>
-  static TESSERA_DEVICE void put(const float* values, u32 box, int half) {
-    using tile::sm80::pack;
-    if constexpr (tile::is_same_v<T, float>) {
-      tile::unroll<8>([&](auto i) {
-        const int line = lane() / 4 + i % 2 * 8, chunk = i / 2 * 2 + lane() % 4 / 2;
-        tile::sm90::store_pair(box + tile::sm90::swizzled(line, chunk) + lane() % 2 * 8, values[2 * i],
-                               values[2 * i + 1]);
-      });
+  TESSERA_DEVICE void pair(int unit, int i, float& first, float& second) const {
+    if (type_ == Scalar::f32) {
+      const int column = unit * 16 + i * 8 + lane_ % 4 * 2;
+      if (column >= left_) return;
+      const auto both = __ldg(reinterpret_cast<const float2*>(data_ + column * 4));
+      first = both.x;
+      second = both.y;
     } else {
-      tile::unroll<2>([&](auto j) {
-        const float* v = values + j * 8;
-        tile::sm90::store_matrices(box + tile::sm90::swizzled(lane() % 16, half * 4 + j * 2 + lane() / 16),
-                                   pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]), pack<T>(v[6], v[7]));
+      u32 mine = pairs_[0];
+      tile::unroll<Width / 64>([&](auto r) {
+        if (unit / 4 == r) mine = pairs_[r];
       });
+      unpack(type_, __shfl_sync(~0u, mine, unit % 4 * 8 + i * 4 + lane_ % 4), first, second);
     }
   }
-  TESSERA_DEVICE void put(const PairValues& values, u32 box, int half) const {
-    if (product_.args.c.type == Scalar::f32) put<float>(values, box, half);
-    else if (product_.args.c.type == Scalar::bf16) put<bf16>(values, box, half);
-    else put<f16>(values, box, half);
+  const char* data_;
+  Scalar type_;
+  int lane_, left_;
+  u32 pairs_[Width / 64] = {};
+};
+
+/// How the sums of a warp, strips of 16 rows of Width columns, get to memory.
+template <class C>
+class Sm90Result {
+ public:
+  using Gemm = tile::sm90::Gemm<C>;
+  using Sums = typename Gemm::Sums;
+  static constexpr int width = C::config.tile_n, strips = Gemm::strips, boxes = C::boxes;
+  static constexpr int across = width / 16;  // units of a strip
+
+  TESSERA_DEVICE Sm90Result(const Sm90Product& product, const typename Gemm::Slab& slab)
+      : product_(product), slab_(slab) {}
+
+  /// Asks for what is added or multiplied, as far as there are boxes.
+  TESSERA_DEVICE void prepare(const TileWork& work) {
+    if (product_.ends != Sm90Ends::boxes || !product_.has_input || work.piece >= 0) return;
+    find_lane();
+    if (lane_ == 0) {
+      tile::sm90::wait_stores_read<0>();
+      for (int box = 0; box < boxes; ++box) load(box, work);
+    }
+    tile::sync_warp();
   }
 
-  TESSERA_DEVICE int matrix_of(const TileWork& work) const {
-    return work.part * static_cast<int>(product_.args.batch[max_batch_rank - 1]) + work.batch;
+  TESSERA_DEVICE void store(const Sums& sums, const TileWork& work) {
+    find_lane();
+    const GemmArgs& args = product_.args;
+    const auto alpha = static_cast<float>(args.alpha);
+    if (work.piece >= 0) {
+      store_plain<float>(sums, 1.0f, product_.pieces, {work.piece * C::config.tile_m, 0, 0, -1}, width);
+    } else if (product_.ends == Sm90Ends::lanes) {
+      store_lanes(sums, work);
+    } else if (product_.ends == Sm90Ends::boxes) {
+      store_boxes(sums, work);
+    } else if (args.c.type == Scalar::f32) {
+      store_plain<float>(sums, alpha, product_.c, work, product_.whole_n);
+    } else if (args.c.type == Scalar::bf16) {
+      store_plain<bf16>(sums, alpha, product_.c, work, product_.whole_n);
+    } else {
+      store_plain<f16>(sums, alpha, product_.c, work, product_.whole_n);
+    }
+    if (work.piece < 0 && product_.whole_n < args.n && work.column + width > product_.whole_n) store_rest(sums, work);
+  }
+  /// Before the block ends: the copy engine has read the slabs.
+  TESSERA_DEVICE void finish() const { tile::sm90::wait_stores_read<0>(); }
+
+ private:
+  /// Anew for each tile: what is computed from it would otherwise keep registers from one tile to the next.
+  TESSERA_DEVICE void find_lane() { asm volatile("mov.u32 %0, %laneid;" : "=r"(lane_)); }
+  /// Of the tile, where the warp's part of a strip begins.
+  static TESSERA_DEVICE int row_of(int strip) {
+    const int warp = tile::thread_in_block() / 32, group = Gemm::alternates ? 0 : warp / 4;
+    return (group * strips + strip) * 64 + warp % 4 * 16;
+  }
+  TESSERA_DEVICE BoxFormat format() const { return {product_.args.c.type, lane_}; }
+
+  /// Waits until at most Pending stores still read their boxes.
+  template <int Pending>
+  TESSERA_DEVICE void wait_for_boxes() const {
+    if (lane_ == 0) tile::sm90::wait_stores_read<Pending>();
+    tile::sync_warp();
   }
 
-  /// Sums times alpha, by the copy engine; two boxes take turns. What store_boxes does, without what costs it time.
+  /// Sums times alpha, unrolled: what store_boxes does, without what costs it time.
   template <class T>
-  TESSERA_DEVICE void store_plain(const Sums& sums, u32 slab, const TileWork& work) const {
-    constexpr int halves = 4 / sizeof(T), columns = 32 * halves;
-    const auto alpha = static_cast<float>(product_.args.alpha);
-    tile::unroll<Width / columns>([&](auto now) {
-      const u32 box = slab + now % 2 * box_bytes;
-      PairValues values[halves];
-      tile::unroll<16 * halves>([&](auto i) { values[i / 16][i % 16] = alpha * sums[now * 16 * halves + i]; });
-      // An odd number of boxes ends on the first one, which the next tile begins with.
-      constexpr int pending = now == 0 && Width / columns % 2 ? 0 : 1;
-      if (lane() == 0) tile::sm90::wait_stores_read<pending>();
-      tile::sync_warp();
-      tile::unroll<halves>([&](auto half) { put<T>(values[half], box, half); });
+  TESSERA_DEVICE void store_plain(const Sums& sums, float alpha, const tile::sm90::TensorMap& map, const TileWork& to,
+                                  i64 n) const {
+    constexpr int columns = 128 / sizeof(T), wide = width / columns, units = columns / 16;
+    constexpr Scalar type = tile::is_same_v<T, float>  ? Scalar::f32
+                            : tile::is_same_v<T, bf16> ? Scalar::bf16
+                                                       : Scalar::f16;
+    wait_for_boxes<0>();
+    tile::unroll<strips * wide>([&](auto now) {
+      constexpr int strip = now / wide, place = now % wide;
+      const u32 box = slab_.box(now % boxes);
+      if constexpr (now >= boxes) wait_for_boxes<boxes - 1>();
+      tile::unroll<units>([&](auto unit) {
+        Unit values;
+        tile::unroll<8>([&](auto i) { values[i] = alpha * sums[strip][(place * units + unit) * 8 + i]; });
+        BoxFormat{type, lane_}.put(values, box, unit);
+      });
       tile::sm90::publish_shared();
       tile::sync_warp();
-      if (lane() == 0) {
-        const int to = work.column + now * columns;
-        if (to < product_.args.n) tile::sm90::store_box(box, product_.c, to, work.row + warp() * 16, matrix_of(work));
+      if (lane_ == 0) {
+        const int column = to.column + place * columns;
+        if (column < n) tile::sm90::store_box(box, map, column, to.row + row_of(strip), to.batch);
         tile::sm90::commit_stores();
       }
     });
   }
 
-  /// values become activated, four at a time, each four going from the front to the back.
-  TESSERA_DEVICE void activate(PairValues& values, PairValues& slopes) const {
-    const AnyActivation activation{product_.args.activation};
-    constexpr int rest = 12;
-#pragma unroll 1
-    for (int turn = 0; turn < 4; ++turn) {
-      Lanes four;
-      tile::unroll<4>([&](auto i) { four.v[i] = values[i]; });
-      const auto both = activation.both(four);
-      tile::unroll<rest>([&](auto i) {
-        values[i] = values[i + 4];
-        slopes[i] = slopes[i + 4];
-      });
-      tile::unroll<4>([&](auto i) {
-        values[rest + i] = both.value.v[i];
-        slopes[rest + i] = both.slope.v[i];
-      });
-    }
-  }
-
-  /// What a warp's results in boxes need from one 32 columns to the next.
-  struct BoxState {
-    u32 slab;
-    const TileWork& work;
-    int row;  // the warp's first
-    Pairs<2> addend;
-    Pairs<1> bias;
-    TESSERA_DEVICE BoxState(const GemmArgs& args, u32 slab, const TileWork& work)
-        : slab(slab),
-          work(work),
-          row(work.row + warp() * 16),
-          addend(args.addend, work, row + lane() / 4),
-          bias(args.bias, work, row + lane() / 4) {}
-    TESSERA_DEVICE int column(int now) const { return work.column + now * 32 + lane() % 4 * 2; }
-    TESSERA_DEVICE void fetch(const GemmArgs& args, int now) {
-      if (addend.exists()) addend.fetch(column(now), args.m, args.n);
-    }
-  };
-
-  /// By the copy engine, 32 columns at a time. The loop is rolled up where an activation makes it long.
-  TESSERA_DEVICE void store_boxes(const Sums& sums, u32 slab, const TileWork& work) const {
-    BoxState state(product_.args, slab, work);
-    state.fetch(product_.args, 0);
-    PairValues values;
-    if (product_.args.activation == Activation::none) {
-      tile::unroll<Width / 32>([&](auto now) {
-        tile::unroll<16>([&](auto i) { values[i] = sums[now * 16 + i]; });
-        store_box<false>(values, state, now);
-      });
+  /// Unit `now` of a lane's sums, by halving, since registers have no index.
+  template <int Begin, int End>
+  static TESSERA_DEVICE void pick(const float* sums, int now, Unit& values) {
+    if constexpr (End - Begin == 1) {
+      tile::unroll<8>([&](auto i) { values[i] = sums[Begin * 8 + i]; });
     } else {
-#pragma unroll 1
-      for (int now = 0; now < Width / 32; ++now) {
-        tile::unroll<Width / 32>([&](auto unit) {
-          if (now == unit) tile::unroll<16>([&](auto i) { values[i] = sums[unit * 16 + i]; });
-        });
-        store_box<true>(values, state, now);
-      }
+      constexpr int middle = (Begin + End) / 2;
+      if (now < middle) pick<Begin, middle>(sums, now, values);
+      else pick<middle, End>(sums, now, values);
     }
   }
 
-  /// One 32 columns. Results alone have two boxes, which take turns; with slopes, each has one.
-  template <bool Activated>
-  TESSERA_DEVICE void store_box(PairValues& values, BoxState& state, int now) const {
+  /// The columns from whole_n on, which the copy engine cannot write.
+  TESSERA_DEVICE void store_rest(const Sums& sums, const TileWork& work) const {
     const GemmArgs& args = product_.args;
-    const int halves = args.c.type == Scalar::f32 ? 1 : 2, half = now % halves;
-    const bool has_slope = Activated && args.slope.data;
     const auto alpha = static_cast<float>(args.alpha);
-    PairValues more;
-    tile::unroll<16>([&](auto i) { values[i] *= alpha; });
-    if (state.addend.exists()) {
-      const auto beta = static_cast<float>(args.beta);
-      state.addend.read(more);
-      tile::unroll<16>([&](auto i) { values[i] = tile::fma(beta, more[i], values[i]); });
+    const i64 matrix = args.c.batch[max_batch_rank - 1] * work.batch;
+#pragma unroll 1
+    for (int now = 0; now < strips * across; ++now) {
+      const int strip = now / across, column = work.column + (now - strip * across) * 16 + lane_ % 4 * 2;
+      if (column + 16 <= product_.whole_n) continue;
+      Unit values;
+      pick<0, strips * across>(&sums[0][0], now, values);
+      const int row = work.row + row_of(strip) + lane_ / 4;
+      tile::unroll<8>([&](auto i) {
+        const int y = row + i / 2 % 2 * 8, x = column + i / 4 * 8 + i % 2;
+        if (y < args.m && x >= product_.whole_n && x < args.n)
+          store_as<float>(args.c.data, args.c.type, matrix + y * args.c.row + x, alpha * values[i]);
+      });
     }
-    if (state.bias.exists()) {
-      state.bias.fetch(state.column(now), args.m, args.n);
-      state.bias.read(more);
-      tile::unroll<16>([&](auto i) { values[i] += more[i]; });
-    }
-    if (now + 1 < Width / 32) state.fetch(args, now + 1);
+  }
 
-    const u32 box = state.slab + (has_slope ? 0 : now / halves % 2 * box_bytes);
-    if (half == 0) {
-      if (lane() == 0 && (has_slope || now == 0)) tile::sm90::wait_stores_read<0>();
-      else if (lane() == 0) tile::sm90::wait_stores_read<1>();
-      tile::sync_warp();
+  /// Starts loading the tile's box `box`, if there is one, of what is added or multiplied; by one lane.
+  TESSERA_DEVICE void load(int box, const TileWork& work) const {
+    const int unit = box << format().log2_units(), strip = unit / across, slot = box % boxes;
+    if (strip >= strips) return;
+    tile::sm90::arrive_expecting(slab_.barrier(slot), Gemm::box_bytes);
+    tile::sm90::load_box(slab_.box(slot), product_.input, slab_.barrier(slot),
+                         work.column + (unit - strip * across) * 16, work.row + row_of(strip),
+                         product_.input_batch ? work.batch : 0);
+  }
+
+  /// By the copy engine, 16 columns at a time in a loop that is rolled up. What is added or multiplied arrives in the
+  /// box that the result leaves from; a slope has every other box.
+  TESSERA_DEVICE void store_boxes(const Sums& sums, const TileWork& work) {
+    const GemmArgs& args = product_.args;
+    const BoxFormat format = this->format();
+    const int last = (1 << format.log2_units()) - 1;
+    const bool has_slope = args.slope.data != nullptr;
+    const BiasPairs<width> bias(args.bias, work, args.n, lane_);
+    const auto alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
+    if (!product_.has_input) wait_for_boxes<0>();
+    u32 box = 0;
+#pragma unroll 1
+    for (int now = 0; now < strips * across; ++now) {
+      const int strip = strips == 1 ? 0 : now / across, unit = now - strip * across, within = now & last;
+      const int number = now >> format.log2_units();
+      if (within == 0) box = open(number, has_slope);
+      Unit values, more;
+      pick<0, strips * across>(&sums[0][0], now, values);
+      bias.add(alpha, unit, values);
+      if (args.addend.data) {
+        format.get(more, box, within);
+        tile::unroll<8>([&](auto i) { values[i] = tile::fma(beta, more[i], values[i]); });
+      }
+      if (args.activation != Activation::none) {
+        quick::activate(args.activation, values, more);
+        if (has_slope) format.put(more, box + Gemm::box_bytes, within);
+      }
+      if (args.factor.data) {
+        format.get(more, box, within);
+        tile::unroll<8>([&](auto i) { values[i] *= more[i]; });
+      }
+      if (product_.column_parts) sum_columns(values, work, strip, unit);
+      format.put(values, box, within);
+      if (within == last)
+        close(number, box, has_slope, work, work.column + (unit - last) * 16, work.row + row_of(strip));
     }
-    if constexpr (Activated) {
-      activate(values, more);
-      if (has_slope) put(more, state.slab + box_bytes, half);
+  }
+
+  /// The address of the tile's box `number`, when it may be written to.
+  TESSERA_DEVICE u32 open(int number, bool has_slope) {
+    if (product_.has_input) {
+      const int slot = number % boxes;
+      tile::sm90::wait_for(slab_.barrier(slot), parities_ >> slot & 1);
+      parities_ ^= 1u << slot;
+      return slab_.box(slot);
     }
-    put(values, box, half);
-    if (half + 1 < halves) return;
+    if (has_slope) {
+      wait_for_boxes<boxes / 2 - 1>();
+      return slab_.box(number % (boxes / 2) * 2);
+    }
+    wait_for_boxes<boxes - 1>();
+    return slab_.box(number % boxes);
+  }
+
+  TESSERA_DEVICE void close(int number, u32 box, bool has_slope, const TileWork& work, int column, int row) const {
     tile::sm90::publish_shared();
     tile::sync_warp();
-    if (lane() == 0) {
-      const int to = state.work.column + (now + 1 - halves) * 32;
-      const int matrix = matrix_of(state.work);
-      if (to < args.n) tile::sm90::store_box(box, product_.c, to, state.row, matrix);
-      if (to < args.n && has_slope)
-        tile::sm90::store_box(state.slab + box_bytes, product_.slope, to, state.row, matrix);
-      tile::sm90::commit_stores();
+    if (lane_ != 0) return;
+    if (column < product_.args.n) {
+      tile::sm90::store_box(box, product_.c, column, row, work.batch);
+      if (has_slope) tile::sm90::store_box(box + Gemm::box_bytes, product_.slope, column, row, work.batch);
     }
+    tile::sm90::commit_stores();
+    if (!product_.has_input || number == 0) return;
+    tile::sm90::wait_stores_read<1>();
+    load(number - 1 + boxes, work);  // takes the place of the box before this one
+  }
+
+  /// The sums of a unit's columns over the warp's 16 rows, to the parts of the sums over all rows.
+  TESSERA_DEVICE void sum_columns(const Unit& values, const TileWork& work, int strip, int unit) const {
+    const GemmArgs& args = product_.args;
+    const int row = work.row + row_of(strip), mine = row + lane_ / 4;
+    float sums[4];
+    tile::unroll<4>([&](auto i) {
+      constexpr int first = i / 2 * 4 + i % 2;
+      sums[i] = (mine < args.m ? values[first] : 0.0f) + (mine + 8 < args.m ? values[first + 2] : 0.0f);
+#pragma unroll
+      for (int mask = 4; mask < 32; mask *= 2) sums[i] += tile::from_lane_xor(sums[i], mask);
+    });
+    if (lane_ >= 4 || row >= args.m) return;
+    const i64 line = work.batch * tile::ceil_div<i64>(args.m, 16) + row / 16;
+    float* const to = product_.column_parts + line * args.n;
+    tile::unroll<4>([&](auto i) {
+      const int column = work.column + unit * 16 + lane_ * 2 + i / 2 * 8 + i % 2;
+      if (column < args.n) to[column] = sums[i];
+    });
   }
 
   /// Through the slab, so that every lane has four neighbours, for whatever the arguments ask.
-  TESSERA_DEVICE void store_lanes(const Sums& sums, u32 slab, const TileWork& work) const {
+  TESSERA_DEVICE void store_lanes(const Sums& sums, const TileWork& work) const {
     const GemmArgs& args = product_.args;
-    const int row = work.row + warp() * 16;
-    const LaneEpilogue epilogue(args, BatchPlace(args, work.batch), work.part * product_.part_stride);
-    const auto place = [&](int i, int j) { return slab + (i * 64 + (j ^ i % 4 * 8)) * 4; };  // four rows meet all banks
+    const LaneEpilogue epilogue(args, BatchPlace(args, work.batch));
+    const auto place = [&](int i, int j) {  // four rows meet all banks
+      return slab_.boxes + (i * 64 + (j ^ i % 4 * 8)) * 4;
+    };
+    wait_for_boxes<0>();
 #pragma unroll 1
-    for (int now = 0; now < Width / 64; ++now) {
-      tile::unroll<Width / 64>([&](auto strip) {
-        if (now != strip) return;
-        tile::unroll<16>([&](auto i) {
-          const float* s = sums + strip * 32 + i * 2;
-          tile::sm90::store_pair(place(lane() / 4 + i % 2 * 8, i / 2 * 8 + lane() % 4 * 2), s[0], s[1]);
+    for (int now = 0; now < strips * across; now += 4) {
+      const int strip = strips == 1 ? 0 : now / across;
+#pragma unroll 1
+      for (int unit = 0; unit < 4; ++unit) {
+        Unit values;
+        pick<0, strips * across>(&sums[0][0], now + unit, values);
+        tile::unroll<4>([&](auto i) {
+          tile::sm90::store_pair(place(lane_ / 4 + i % 2 * 8, unit * 16 + i / 2 * 8 + lane_ % 4 * 2), values[2 * i],
+                                 values[2 * i + 1]);
         });
-      });
+      }
       tile::sync_warp();
-      const int j = lane() % 16 * 4, column = work.column + now * 64 + j;
+      const int row = work.row + row_of(strip), j = lane_ % 16 * 4;
+      const int column = work.column + (now - strip * across) * 16 + j;
       const int count = static_cast<int>(tile::min<i64>(args.n - column, 4));
 #pragma unroll 2
-      for (int i = lane() / 16; i < 16; i += 2) {
+      for (int i = lane_ / 16; i < 16; i += 2) {
         Lanes four;
         tile::sm90::load_four(four.v.lane, place(i, j));
         if (row + i < args.m && count > 0) epilogue(four, row + i, column, count);
@@ -274,24 +373,25 @@ class Sm90Result {
   }
 
   const Sm90Product& product_;
+  typename Gemm::Slab slab_;
+  int lane_ = 0;
+  u32 parities_ = 0;  // of the boxes' barriers
 };
 
-template <int Width>
-TESSERA_KERNEL(Sm90Choice<Width>::config.warps * 32, 1)
-__cluster_dims__(Sm90Choice<Width>::config.cluster, 1,
-                 1) void sm90_kernel(const __grid_constant__ Sm90Product product) {
+template <class C>
+TESSERA_KERNEL(C::config.warps * 32, 1)
+__cluster_dims__(C::config.cluster, 1, 1) void sm90_kernel(const __grid_constant__ Sm90Product product) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  using Result = Sm90Result<Width>;
-  tile::sm90::Gemm<Sm90Choice<Width>>::run(product.a, product.b, product.order, shared, Result(product));
-  Result::finish();
+  tile::sm90::Gemm<C>::template run<Sm90Result<C>>(product.a, product.b, product.order, shared, product);
 }
 
-template <int Width>
+template <class C>
 void launch_sm90(const Sm90Product& product, Executor& executor) {
-  using Gemm = tile::sm90::Gemm<Sm90Choice<Width>>;
-  constexpr auto kernel = sm90_kernel<Width>;
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes);
-  const i64 clusters = tile::min<i64>(executor.multiprocessors / Gemm::cluster, product.order.count);
+  using Gemm = tile::sm90::Gemm<C>;
+  constexpr auto kernel = sm90_kernel<C>;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes) != cudaSuccess)
+    check_launch("gemm");
+  const i64 clusters = sm90_clusters(product.order, Gemm::cluster, executor);
   launch("gemm", kernel, clusters * Gemm::cluster, Gemm::threads, Gemm::shared_bytes, executor, product);
 }
 

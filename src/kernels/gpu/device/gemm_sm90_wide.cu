@@ -2,6 +2,6 @@
 
 namespace tessera::gpu_kernels {
 
-void sm90_gemm_256(const Sm90Product& product, Executor& executor) { launch_sm90<256>(product, executor); }
+void sm90_gemm_wide(const Sm90Product& product, Executor& executor) { launch_sm90<Sm90Wide>(product, executor); }
 
 }  // namespace tessera::gpu_kernels

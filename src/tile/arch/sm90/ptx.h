@@ -142,6 +142,13 @@ TESSERA_DEVICE void store_matrices(u32 shared, u32 r0, u32 r1, u32 r2, u32 r3) {
                "r"(r2), "r"(r3)
                : "memory");
 }
+/// The same from shared memory.
+TESSERA_DEVICE void load_matrices(u32 (&r)[4], u32 shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
+}
 
 /// Two or four floats to and from shared memory.
 TESSERA_DEVICE void store_pair(u32 shared, float x, float y) {
@@ -155,6 +162,19 @@ TESSERA_DEVICE void load_four(float (&r)[4], u32 shared) {
                : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3])
                : "r"(shared)
                : "memory");
+}
+
+// ---- functions of the card's own, to about 1e-7 of the result; results below 2^-126 are 0
+
+TESSERA_DEVICE float quick_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TESSERA_DEVICE float quick_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // ---- multiplication by a warpgroup
@@ -171,11 +191,6 @@ TESSERA_DEVICE void wait_multiply() {
 template <int N>
 TESSERA_DEVICE void settle(float (&sums)[N]) {
   unroll<N>([&](auto i) { asm volatile("" : "+f"(sums[i])::"memory"); });
-}
-/// After the wait: until here these left operands stay in their registers.
-template <int N>
-TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
-  unroll<N * 4>([&](auto i) { asm volatile("" : "+r"(words[i / 4][i % 4])::"memory"); });
 }
 
 // clang-format off

@@ -1,0 +1,10 @@
+#if defined(__HIP__)  // NVIDIA's cards have matrix cores for this type
+#include "attention_simt.h"
+
+namespace tessera::gpu_kernels {
+
+template void launch_simt_attention<bf16>(const AttentionArgs&, Executor&);
+template void launch_simt_attention_backward<bf16>(const AttentionBackwardArgs&, Executor&);
+
+}  // namespace tessera::gpu_kernels
+#endif
