@@ -180,6 +180,24 @@ OpCase norm_conv_grad_case(std::string label, Shape x, int64_t filters, Form for
           .dtypes = kExact};
 }
 
+OpCase one_filter_backward_case(std::string label, Shape x, bool weight, bool training, bool relu) {
+  return {.op = "norm_conv1x1_one_filter_backward",
+          .label = std::move(label),
+          .attrs = NormAttrs{.training = training, .relu = relu},
+          .inputs = [=](Generator& g) -> Tensors {
+            const Shape channel{x[1]};
+            return {uniform64(x, g, -2, 3),
+                    normal64({x[0], Dim(1), x[2], x[3]}, g),
+                    normal64({Dim(1), x[1], Dim(1), Dim(1)}, g),
+                    normal64(channel, g),
+                    uniform64(channel, g, 0.5, 2),
+                    weight ? normal64(channel, g) : Tensor(),
+                    weight ? normal64(channel, g) : Tensor()};
+          },
+          .dtypes = kExact,
+          .symbolic = false};
+}
+
 OpCase softmax_case(std::string_view op, std::string label, Shape x, int64_t dim) {
   return {.op = op,
           .label = std::move(label),
@@ -269,6 +287,10 @@ std::vector<OpCase> norm_cases() {
       norm_conv_case("given statistics, without weight", {1, 1, 3, 8}, 5, Form::Bare, false, false, false),
       norm_conv_grad_case("prime sizes", {3, 5, 7, 11}, 13, Form::Full, true),
       norm_conv_grad_case("without weight", {2, 3, 4, 8}, 1, Form::Bare, false),
+      one_filter_backward_case("prime sizes", {3, 5, 7, 11}, true, true, true),
+      one_filter_backward_case("given statistics", {2, 3, 4, 8}, true, false, true),
+      one_filter_backward_case("without relu", {2, 3, 4, 8}, true, true, false),
+      one_filter_backward_case("without weight", {1, 2, 83, 1009}, false, true, true),
       norm_conv_grad_case("without norm", {2, 2, 3, 5}, 7, Form::Plain, false),
       timed(layer_norm_case("4096x768", {4096, 768}, 1, true, true), kBytes),
       timed(layer_norm_backward_case("12288x768", {12288, 768}, 1, true, true, true), kBytes),

@@ -160,6 +160,35 @@ const Op weight_grad_op = {.name = "norm_conv1x1_weight_grad",
                            .reference = weight_grad_reference,
                            .made_of = &conv2d_weight_grad_op};
 
+// ---- norm_conv1x1_one_filter_backward: x, dy, filters, mean, rstd, weight?, bias? -> dx, dweight, dbias, dfilters and
+// the filter's dbias
+
+Metas infer_one_filter(std::span<const TensorMeta> in, const Attrs& attrs) {
+  constexpr auto op = "norm_conv1x1_one_filter_backward";
+  require_planes(op, in[0], in[2]);
+  require_shape(op, "filters", in[2], {Dim(1), in[0].shape[1], Dim(1), Dim(1)});
+  require_one_floating_dtype(op, in, 3);
+  require_norm(op, in[0], in.subspan(3, 4));
+  if (is_absent(in[3])) fail(op, "mean and deviation are needed");
+  const TensorMeta none{{0}, in[0].dtype, in[0].device}, weight = is_absent(in[5]) ? none : in[5];
+  const TensorMeta factors[] = {in[0], in[1], in[3], in[4], in[5], in[6]};
+  const Metas sums = infer_weight_grad(factors, attrs);
+  return {in[0], weight, weight, sums[0], sums[1]};
+}
+
+Tensors one_filter_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor gradient = in[1] * in[2];
+  Tensors out = reference_of(find_op("batch_norm_backward"), {gradient, in[0], in[5], in[3], in[4], in[6]}, attrs);
+  const Tensors factors{in[0], in[1], in[3], in[4], in[5], in[6]};
+  for (const Tensor& t : reference_of(weight_grad_op, factors, attrs)) out.push_back(t);
+  return out;
+}
+
+const Op one_filter_op = {.name = "norm_conv1x1_one_filter_backward",
+                          .infer = infer_one_filter,
+                          .reference = one_filter_reference,
+                          .made_of = &weight_grad_op};
+
 Tensors forward_fused_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined() || s.needs_input(Mean) || s.needs_input(Var)) return forward_vjp(s, grads);
   for (size_t i = 1; i < grads.size(); ++i)
@@ -168,26 +197,32 @@ Tensors forward_fused_vjp(const Saved& s, const Tensors& grads) {
   const Tensor& dy = grads[0];
   const Tensor rstd = mean.defined() ? s.outputs[s.outputs.size() - 1] : Tensor();
   Tensors out(InputCount);
+  const bool before = s.needs_input(X) || s.needs_input(NormWeight) || s.needs_input(NormBias);
+  if (before && mean.defined() && dy.size(1) == 1) {
+    Tensors found = dispatch(one_filter_op, {x, dy, s.inputs[Filters], mean, rstd, weight, bias}, s.attrs);
+    constexpr Input of[] = {X, NormWeight, NormBias, Filters, Bias};
+    for (size_t i = 0; i < 5; ++i) out[of[i]] = found[i];
+    return wanted(s, std::move(out));
+  }
   if (s.needs_input(Filters) || s.needs_input(Bias)) {
     Tensors found = dispatch(weight_grad_op, {x, dy, mean, rstd, weight, bias}, s.attrs);
     out[Filters] = found[0];
     out[Bias] = found[1];
   }
-  if (s.needs_input(X) || s.needs_input(NormWeight) || s.needs_input(NormBias)) {
-    ConvAttrs image;
-    for (int d = 0; d < 2; ++d) image.size[d] = x.size(2 + d);
-    out[X] = dispatch_one(conv2d_input_grad_op, {dy, s.inputs[Filters]}, image);
-    if (mean.defined()) {
-      Tensors found = dispatch(find_op("batch_norm_backward"), {out[X], x, weight, mean, rstd, bias}, s.attrs);
-      out[X] = found[0];
-      out[NormWeight] = found[1];
-      out[NormBias] = found[2];
-    }
+  if (!before) return wanted(s, std::move(out));
+  ConvAttrs image;
+  for (int d = 0; d < 2; ++d) image.size[d] = x.size(2 + d);
+  out[X] = dispatch_one(conv2d_input_grad_op, {dy, s.inputs[Filters]}, image);
+  if (mean.defined()) {
+    Tensors found = dispatch(find_op("batch_norm_backward"), {out[X], x, weight, mean, rstd, bias}, s.attrs);
+    out[X] = found[0];
+    out[NormWeight] = found[1];
+    out[NormBias] = found[2];
   }
   return wanted(s, std::move(out));
 }
 
-constexpr const Op* ops[] = {&norm_conv1x1_op, &weight_grad_op};
+constexpr const Op* ops[] = {&norm_conv1x1_op, &weight_grad_op, &one_filter_op};
 
 }  // namespace
 

@@ -172,7 +172,7 @@ TEST_F(GpuImages, NormAndPointwiseConvolution) {
         const Tensor g = values({s.images, s.filters, s.height, s.width}, dtype) + 0.3;
         const Tensors want = run(exact, g);
         for (const char* kernel : {"sm90", "composed"}) {
-          const ForceKernel forward("norm_conv1x1", kernel), backward("norm_conv1x1_weight_grad", kernel);
+          const ForceKernel forward("norm_conv1x1", kernel), weights("norm_conv1x1_weight_grad", kernel);
           const std::string label = fmt::format("{}x{}x{}x{}x{} {} {} {}", s.images, s.channels, s.filters, s.height,
                                                 s.width, name(dtype), form, kernel);
           Tensors got;

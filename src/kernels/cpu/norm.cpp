@@ -306,12 +306,16 @@ void batch_norm_inference(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) norm_table().batch_norm(args, executor());
 }
 
-void batch_norm_backward(const Call& call, Workspace& workspace) {
+BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& workspace) {
   auto args = plane_backward_args<BatchNormBackwardArgs>(call, workspace);
   args.training = call.attrs.as<NormAttrs>().training;
   args.relu = call.attrs.as<NormAttrs>().relu;
   if (args.relu) args.bias = read_contiguous(workspace, call.in[5], common_dtype(call.in[1], call.in[2]));
   args.workspace = workspace.take(norm_table().plane_parts_workspace(args.channels, args.batch * args.size));
+  return args;
+}
+void batch_norm_backward(const Call& call, Workspace& workspace) {
+  const BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace);
   if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
 }
 
@@ -419,6 +423,52 @@ void norm_conv1x1_weight_grad(const Call& call, Workspace& workspace) {
   reduce_table().reduce(sums, executor());
 }
 
+// dy of one filter as the gradient of every channel, but for the filter's weights.
+Tensor of_channels(const Tensor& dy, const Tensor& x) {
+  const Strides& s = dy.strides();
+  return as_strided(dy.storage(), x.shape(), {s[0], 0, s[2], s[3]}, dy.offset(), dy.dtype());
+}
+
+// x, dy, filters, mean, rstd, weight?, bias? -> dx, dweight, dbias, dfilters, dbias of the filter
+void one_filter_backward(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &dy = call.in[1], &filters = call.in[2], &mean = call.in[3], &rstd = call.in[4];
+  const Tensor gradient = scratch(workspace, x.shape(), x.dtype(), x.device());
+  if (!workspace.counting()) {
+    MapArgs product{};
+    product.op = MapOp::mul;
+    product.compute = x.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
+    product.rank = 4;
+    product.inputs = 2;
+    set_lengths(product.lengths, x);
+    product.tensor[0] = operand(gradient, 4);
+    product.tensor[1] = operand(of_channels(dy, x), 4);
+    product.tensor[2] = operand(filters, 4);
+    elementwise_table().map(product, executor());
+  }
+  const Tensor in[] = {gradient, x, call.in[5], mean, rstd, call.in[6]};
+  run_inner<batch_norm_backward>(workspace, {call.op, in, call.attrs, call.out.first(3)});
+  const Tensor factors[] = {x, dy, mean, rstd, call.in[5], call.in[6]};
+  if (!workspace.counting()) run_op(*call.op.made_of, factors, call.attrs, call.out.subspan(3));
+}
+
+#ifdef TESSERA_GPU_KERNELS
+// The same without that product in memory, and with the filter's gradient from sums that the norm's needs anyway.
+void one_filter_backward_planes(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &dy = call.in[1];
+  const Tensor in[] = {of_channels(dy, x), x, call.in[5], call.in[3], call.in[4], call.in[6]};
+  const Call inner{call.op, in, call.attrs, call.out.first(3)};
+  BatchNormBackwardArgs args = batch_norm_backward_args(inner, workspace);
+  args.bias = read_contiguous(workspace, call.in[6], common_dtype(x, call.in[5]));
+  args.filter = read_contiguous(workspace, call.in[2], x.dtype());
+  args.dfilter = call.out[3].data_ptr();
+  ReduceArgs sums = sums_of_channels(dy, call.out[4]);
+  sums.workspace = workspace.take(reduce_table().workspace(sums));
+  if (workspace.counting()) return;
+  norm_table().batch_norm_backward(args, executor());
+  reduce_table().reduce(sums, executor());
+}
+#endif
+
 // ---- softmax over any dim: `dim` moved to the end
 
 Tensor with_last(const Tensor& t, int64_t dim) {
@@ -473,7 +523,10 @@ constexpr Kernel composed_grad = staged_kernel<norm_conv1x1_weight_grad>("compos
 constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_takes_norm_conv), composed};
 constexpr Kernel norm_conv_grad_list[] = {staged_kernel<sm90_norm_conv_grad>("sm90", sm90_takes_norm_conv_grad),
                                           composed_grad};
+constexpr Kernel one_filter_list[] = {staged_kernel<one_filter_backward_planes>("planes"),
+                                      staged_kernel<one_filter_backward>("composed")};
 #else
+constexpr Kernel one_filter_list[] = {staged_kernel<one_filter_backward>("composed")};
 constexpr Kernel norm_conv_list[] = {composed};
 constexpr Kernel norm_conv_grad_list[] = {composed_grad};
 #endif
@@ -481,6 +534,7 @@ constexpr Kernel norm_conv_grad_list[] = {composed_grad};
 constexpr KernelTableEntry entries[] = {
     {"norm_conv1x1", norm_conv_list},
     {"norm_conv1x1_weight_grad", norm_conv_grad_list},
+    {"norm_conv1x1_one_filter_backward", one_filter_list},
     {"layer_norm", list<layer_norm<false>>},
     {"layer_norm_backward", list<layer_norm_backward<false>>},
     {"add_layer_norm", list<add_layer_norm>},

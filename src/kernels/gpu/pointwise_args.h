@@ -27,7 +27,7 @@ struct PointwiseArgs {
   const void* bias;               // optional
   PlanesNorm norm;
   float *mean, *variance;  // of y's channels over all images (n - 1), optional
-  void* workspace;         // pointwise_workspace() bytes, for these
+  void* workspace;         // workspace() bytes, for these
 };
 
 /// dw = the sum over images of dy norm(x)^T, db = that of dy.

@@ -92,14 +92,17 @@ struct BatchNormArgs {
 };
 
 /// Without training, mean and rstd are those of the running estimates and count as constants. With `relu`, dy is the
-/// gradient of what that made of y.
+/// gradient of what that made of y. On GPUs, the gradient may be a plane of dy times the filter's weight of the
+/// channel, where one filter has followed; dfilter becomes the filter's own gradient.
 struct BatchNormBackwardArgs {
   Scalar type, weight_type;
   bool training, relu;
   long long batch, channels, size;
   PlanesArg dx, dy, x;        // dx.data is optional
-  const void *weight, *bias;  // optional; the bias counts with relu alone
+  const void *weight, *bias;  // optional; the bias counts with relu alone, or with a filter
   void *dweight, *dbias;      // optional
+  const void* filter;         // [channels] of `type`, optional
+  void* dfilter;
   const void *mean, *rstd;
   void* workspace;  // plane_parts_workspace(channels, elements of each) bytes
 };

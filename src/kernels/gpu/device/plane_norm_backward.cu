@@ -15,8 +15,10 @@ struct PlaneBackwardWork {
   const compute_t<T>*mean, *rstd;
   Sums<double>* sums;  // of dy and dy (x - mean): in each part, or of group norm in each plane
   i64 channels;
-  bool constant;  // mean and rstd
-  bool relu;      // followed: where y was not positive, dy counts as zero
+  bool constant;          // mean and rstd
+  bool relu;              // followed: where y was not positive, dy counts as zero
+  ChannelWeights filter;  // that dy counts times, or none
+  void* dfilter;
 
   template <int width>
   struct Packs {
@@ -51,13 +53,14 @@ TESSERA_DEVICE void store_gradient(const PlaneBackwardWork<T>& work, const Plane
   const C b = static_cast<C>(slope), c = static_cast<C>(shift);
   i64 last = -1;  // the plane that `line` is for
   ScaleShift<C> line(C(0), C(0), C(0), C(0));
+  const C filter = work.filter.at(set, C(1));
   const auto load = [&](const PackPlace& at) { return work.template load<width>(set, at); };
   for_plane_packs<width>(s, part, load, [&](const PackPlace& at, const auto& packs) {
     if (at.plane != last) line = work.line(set, s.channel(set, at.plane));
     last = at.plane;
     Pack<T, width> out;
     work.each(packs, line, [&](auto j, C g, C v) {
-      out.lane[j] = convert_element<T>(tile::fma(g, line.scale, tile::fma(v, b, c)));
+      out.lane[j] = convert_element<T>(tile::fma(g, filter * line.scale, tile::fma(v, b, c)));
     });
     store_at_once(work.dx.at(s, set, at.plane) + at.element, out);
   });
@@ -93,13 +96,17 @@ void batch_backward_kernel(const PlaneBackwardWork<T> work) {
   for (i64 i = tile::thread_in_block() % team_lanes; i < s.parts; i += team_lanes)
     sums = sums + work.sums[part.set * s.parts + i];
   sums = join_lanes(sums, Plus{});
+  const double filter = work.filter.at(part.set, 1.0);
   if (part.index == 0 && tile::thread_in_block() == 0) {
     const double rstd = static_cast<double>(work.rstd[part.set]);
-    if (work.dweight) store_as(work.dweight, work.weight_type, part.set, sums.second * rstd);
-    if (work.dbias) store_as(work.dbias, work.weight_type, part.set, sums.first);
+    if (work.dweight) store_as(work.dweight, work.weight_type, part.set, filter * sums.second * rstd);
+    if (work.dbias) store_as(work.dbias, work.weight_type, part.set, filter * sums.first);
+    if (work.dfilter)  // the sum of dy times what the norm gave
+      store_as(work.dfilter, work.filter.type, part.set,
+               work.weight.at(part.set, 1.0) * sums.second * rstd + work.bias.at(part.set, 0.0) * sums.first);
   }
   if (!work.dx.data) return;
-  const double w = static_cast<double>(work.weight.at(part.set, C(1)));
+  const double w = filter * static_cast<double>(work.weight.at(part.set, C(1)));
   store_gradient<T, width>(work, part, {w * sums.first, w * sums.second});
 }
 
@@ -219,6 +226,8 @@ void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& executor) {
     work.constant = !a.training;
     work.bias = {a.bias, a.weight_type};
     work.relu = a.relu;
+    work.filter = {a.filter, a.type};
+    work.dfilter = a.dfilter;
     if (takes_packs(width, sizeof(T), a.size, a.dx, a.dy, a.x)) batch_backward<T, width>(work, executor);
     else batch_backward<T, 1>(work, executor);
   });

@@ -32,9 +32,10 @@ Sm90Refusal refuses(Scalar type, i64 channels, i64 filters, i64 pixels) {
 
 // ---- y = w norm(x) + bias
 
-Boxes x_boxes(const PointwiseArgs& a) {
-  return boxes_of(a.x, a.type, a.images, a.channels, a.pixels, in_sixteens(a.channels));
-}
+/// Channels that are multiplied; zeros fill up.
+int depth_of(const PointwiseArgs& a) { return a.channels <= 16 ? 16 : a.channels <= 64 ? 64 : pointwise_most; }
+
+Boxes x_boxes(const PointwiseArgs& a) { return boxes_of(a.x, a.type, a.images, a.channels, a.pixels, depth_of(a)); }
 Boxes y_boxes(const PointwiseArgs& a) {
   return boxes_of(a.y, a.type, a.images, a.filters, a.pixels, in_sixteens(a.filters));
 }
@@ -42,11 +43,10 @@ Boxes y_boxes(const PointwiseArgs& a) {
 Sm90Refusal refuses_forward(const PointwiseArgs& a) {
   const Sm90Refusal refusal = refuses(a.type, a.channels, a.filters, a.pixels);
   if (refusal != Sm90Refusal::none) return refusal;
-  const bool weights = a.w_channel == 1 || a.w_filter == 1;
-  return weights && fits(x_boxes(a)) && (!a.y.data || fits(y_boxes(a))) ? Sm90Refusal::none : Sm90Refusal::layout;
+  return fits(x_boxes(a)) && (!a.y.data || fits(y_boxes(a))) ? Sm90Refusal::none : Sm90Refusal::layout;
 }
 
-i64 blocks_of(const PointwiseArgs& a) { return tile::min(tiles_of(a.images, a.pixels).count, most_blocks); }
+long long blocks_of(const PointwiseArgs& a) { return tile::min(tiles_of(a.images, a.pixels).count, most_blocks); }
 
 long long workspace(const PointwiseArgs& a) {
   return a.mean ? a.filters * blocks_of(a) * static_cast<i64>(sizeof(PartMoments)) : 0;
@@ -62,33 +62,38 @@ void moments_kernel(const PartMoments* parts, i64 count, float* mean, float* var
   variance[channel] = static_cast<float>(all.squares / tile::max(1.0, all.count - 1));
 }
 
-template <class T, bool Transposed>
+template <class Weights>
 void launch_pointwise(const PointwiseWork& work, i64 blocks, Executor& executor) {
-  constexpr auto kernel = pointwise_kernel<T, Transposed>;
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, pointwise_shared);
-  launch("pointwise", kernel, blocks, pointwise_threads, pointwise_shared, executor, work);
+  constexpr auto kernel = pointwise_kernel<Weights>;
+  constexpr int shared = PointwiseBlock<Weights>::shared_bytes;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  launch("pointwise", kernel, blocks, pointwise_threads, shared, executor, work);
+}
+
+template <class T>
+void run_pointwise(const PointwiseWork& work, int depth, i64 blocks, Executor& executor) {
+  if (depth == 16) launch_pointwise<RegisterWeights<T, 1>>(work, blocks, executor);
+  else if (depth == 64) launch_pointwise<RegisterWeights<T, 4>>(work, blocks, executor);
+  else if (work.w_channel == 1) launch_pointwise<SharedWeights<T, false>>(work, blocks, executor);
+  else launch_pointwise<SharedWeights<T, true>>(work, blocks, executor);
 }
 
 void run(const PointwiseArgs& a, Executor& executor) {
-  const bool transposed = a.w_channel != 1 && a.channels > 1;
   PointwiseWork work{};
   work.x = map_of(x_boxes(a));
   work.y = map_of(y_boxes(a));
   work.tiles = tiles_of(a.images, a.pixels);
   work.w = a.w;
-  work.w_line = transposed ? a.w_channel : a.w_filter;
+  work.w_filter = a.w_filter;
+  work.w_channel = a.w_channel;
   work.channels = static_cast<int>(a.channels);
   work.filters = static_cast<int>(a.filters);
   work.bias = a.bias;
   work.norm = a.norm;
   work.moments = a.mean ? static_cast<PartMoments*>(a.workspace) : nullptr;
-  work.depth = in_sixteens(a.channels);
   const i64 blocks = blocks_of(a);
-  if (a.type == Scalar::bf16) {
-    (transposed ? launch_pointwise<bf16, true> : launch_pointwise<bf16, false>)(work, blocks, executor);
-  } else {
-    (transposed ? launch_pointwise<f16, true> : launch_pointwise<f16, false>)(work, blocks, executor);
-  }
+  if (a.type == Scalar::bf16) run_pointwise<bf16>(work, depth_of(a), blocks, executor);
+  else run_pointwise<f16>(work, depth_of(a), blocks, executor);
   if (a.mean)
     launch("pointwise", moments_kernel, a.filters, team_lanes, 0, executor, work.moments, blocks, a.mean, a.variance);
 }
@@ -96,10 +101,10 @@ void run(const PointwiseArgs& a, Executor& executor) {
 // ---- dw = dy norm(x)^T
 
 Boxes x_boxes(const PointwiseGradArgs& a) {
-  return boxes_of(a.x, a.type, a.images, a.channels, a.pixels, in_sixteens(a.channels));
+  return boxes_of(a.x, a.type, a.images, a.channels, a.pixels, in_sixteens(a.channels, grad_channels));
 }
 Boxes dy_boxes(const PointwiseGradArgs& a) {
-  return boxes_of(a.dy, a.type, a.images, a.filters, a.pixels, in_sixteens(a.filters, grad_filters));
+  return boxes_of(a.dy, a.type, a.images, a.filters, a.pixels, in_sixteens(a.filters));
 }
 
 Sm90Refusal refuses_grad(const PointwiseGradArgs& a) {
@@ -108,9 +113,9 @@ Sm90Refusal refuses_grad(const PointwiseGradArgs& a) {
   return fits(x_boxes(a)) && fits(dy_boxes(a)) ? Sm90Refusal::none : Sm90Refusal::layout;
 }
 
-i64 halves_of(const PointwiseGradArgs& a) { return tile::ceil_div<i64>(a.filters, grad_filters); }
+i64 groups_of(const PointwiseGradArgs& a) { return tile::ceil_div<i64>(a.channels, grad_channels); }
 i64 parts_of(const PointwiseGradArgs& a) {
-  return tile::min(tiles_of(a.images, a.pixels).count, most_blocks / halves_of(a));
+  return tile::min(tiles_of(a.images, a.pixels).count, most_blocks / groups_of(a));
 }
 
 long long grad_workspace(const PointwiseGradArgs& a) {
@@ -136,7 +141,7 @@ template <class T>
 void launch_grad(const PointwiseGradArgs& a, const PointwiseGradWork& work, Executor& executor) {
   constexpr auto kernel = pointwise_grad_kernel<T>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GradRing::shared_bytes);
-  launch("pointwise", kernel, work.parts * halves_of(a), pointwise_threads, GradRing::shared_bytes, executor, work);
+  launch("pointwise", kernel, work.parts * groups_of(a), pointwise_threads, GradRing::shared_bytes, executor, work);
   const i64 elements = a.filters * (a.channels + (a.db ? 1 : 0));
   launch("pointwise", join_parts_kernel<T>, tile::ceil_div<i64>(elements, 256), 256, 0, executor, work,
          static_cast<T*>(a.dw), static_cast<T*>(a.db));
@@ -149,8 +154,8 @@ void run_grad(const PointwiseGradArgs& a, Executor& executor) {
   work.tiles = tiles_of(a.images, a.pixels);
   work.channels = static_cast<int>(a.channels);
   work.filters = static_cast<int>(a.filters);
-  work.depth = in_sixteens(a.channels);
-  work.lines = in_sixteens(a.filters, grad_filters);
+  work.depth = in_sixteens(a.channels, grad_channels);
+  work.lines = in_sixteens(a.filters);
   work.norm = a.norm;
   work.parts = static_cast<int>(parts_of(a));
   work.sums = static_cast<float*>(a.workspace);
