@@ -9,11 +9,11 @@
 
 namespace tessera::app {
 
-void AttentionChoice::add_to(CLI::App& app) {
-  app.add_option("--attention", name_,
-                 "kernel of attention: auto, flash, mem-efficient, cudnn, or math, which keeps the scores")
-      ->check(CLI::IsMember({"auto", "math", "flash", "mem-efficient", "cudnn"}))
-      ->capture_default_str();
+void AttentionChoice::add_to(Command app) {
+  app.option("--attention", name_,
+             "kernel of attention: auto, flash, mem-efficient, cudnn, or math, which keeps the scores")
+      .one_of({"auto", "math", "flash", "mem-efficient", "cudnn"})
+      .with_default();
 }
 
 void AttentionChoice::apply(Device device) {

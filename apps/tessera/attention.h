@@ -10,7 +10,7 @@ namespace tessera::app {
 /// Forces a kernel for attention, forward and backward, while it lives.
 class AttentionChoice {
  public:
-  void add_to(CLI::App& app);
+  void add_to(Command app);
   /// Begins to force. Throws UsageError if the device has no kernel of that name.
   void apply(Device device);
   const std::string& name() const { return name_; }

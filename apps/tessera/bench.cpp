@@ -390,35 +390,29 @@ void run(BenchOptions& options) {
 
 }  // namespace
 
-void add_bench(CLI::App& app) {
-  auto* command = app.add_subcommand("bench", "Measure.");
-  command->require_subcommand(1);
-  auto* op = command->add_subcommand("op", "Time an operator beside the peers that are installed.");
+void add_bench(Command app) {
+  const Command command = app.command("bench", "Measure.");
+  command.require_command();
+  const Command op = command.command("op", "Time an operator beside the peers that are installed.");
   auto options = std::make_shared<BenchOptions>();
-  op->add_option("op", options->op, "gemm, sdpa, or an operator with a benchmark case, or all")->required();
-  op->add_option("--m", options->m, "rows of the product")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  op->add_option("--n", options->n, "columns of the product")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  op->add_option("--k", options->k, "length of the sums")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  op->add_option("--dtype", options->dtype, "f32, f64, f16 or bf16")->capture_default_str();
-  op->add_option("--epilogue", options->epilogue, "none or add_add_gelu")
-      ->check(CLI::IsMember({"none", "add_add_gelu"}))
-      ->capture_default_str();
-  op->add_option("--kernel", options->kernel, "the kernel to measure; see tessera explain");
-  op->add_option("--config", options->config,
-                 "on a GPU: tile m, n and k, warps, stages of a kernel compiled at run time")
-      ->delimiter(',')
-      ->expected(5);
-  op->add_option("--products", options->products,
-                 "on a GPU: the products to measure, as in 12288x768x3072:nt (m, n, k; b is transposed)");
-  op->add_option("--shape", options->shape, "of sdpa's queries, keys and values")->capture_default_str();
-  op->add_flag("--causal", options->causal, "causal attention, in sdpa");
-  options->attention.add_to(*op);
-  op->add_option("--seconds", options->seconds, "time to measure")
-      ->check(CLI::Range(0.01, 600.0))
-      ->capture_default_str();
-  options->add_to(*op, true);
-  options->add_picks_to(*op);
-  op->callback([options] { run(*options); });
+  op.option("op", options->op, "gemm, sdpa, or an operator with a benchmark case, or all").required();
+  op.option("--m", options->m, "rows of the product").range(1, 1 << 20).with_default();
+  op.option("--n", options->n, "columns of the product").range(1, 1 << 20).with_default();
+  op.option("--k", options->k, "length of the sums").range(1, 1 << 20).with_default();
+  op.option("--dtype", options->dtype, "f32, f64, f16 or bf16").with_default();
+  op.option("--epilogue", options->epilogue, "none or add_add_gelu").one_of({"none", "add_add_gelu"}).with_default();
+  op.option("--kernel", options->kernel, "the kernel to measure; see tessera explain");
+  op.option("--config", options->config, "on a GPU: tile m, n and k, warps, stages of a kernel compiled at run time")
+      .between_commas(5);
+  op.option("--products", options->products,
+            "on a GPU: the products to measure, as in 12288x768x3072:nt (m, n, k; b is transposed)");
+  op.option("--shape", options->shape, "of sdpa's queries, keys and values").with_default();
+  op.flag("--causal", options->causal, "causal attention, in sdpa");
+  options->attention.add_to(op);
+  op.option("--seconds", options->seconds, "time to measure").range(0.01, 600.0).with_default();
+  options->add_to(op, true);
+  options->add_picks_to(op);
+  op.run([options] { run(*options); });
 }
 
 }  // namespace tessera::app

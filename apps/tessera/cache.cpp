@@ -29,13 +29,13 @@ void clear() {
 
 }  // namespace
 
-void add_cache(CLI::App& app) {
-  auto* command = app.add_subcommand("cache", "Look after what is kept on disk between runs.");
-  command->require_subcommand(1);
-  auto* sub = command->add_subcommand("clear", "Remove compiled kernels and measured picks.");
+void add_cache(Command app) {
+  const Command command = app.command("cache", "Look after what is kept on disk between runs.");
+  command.require_command();
+  const Command sub = command.command("clear", "Remove compiled kernels and measured picks.");
   auto options = std::make_shared<CommonOptions>();
-  options->add_to(*sub, false);
-  sub->callback([options] {
+  options->add_to(sub, false);
+  sub.run([options] {
     options->apply();
     clear();
   });

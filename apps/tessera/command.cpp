@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "tessera/device.h"
 #include "tessera/io.h"
@@ -14,24 +15,24 @@
 
 namespace tessera::app {
 
-void CommonOptions::add_to(CLI::App& app, bool measures) {
-  app.add_option("--device", device, "cpu, cuda:N or hip:N")->capture_default_str();
-  app.add_option("--threads", threads, "threads of the CPU; 0 means all this process may use")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app.add_flag("--tf32", tf32, "products of f32 on NVIDIA's cards may round their operands to tf32");
-  app.add_option("--seed", seed, "seed of every random draw")->check(CLI::NonNegativeNumber)->capture_default_str();
-  if (measures) app.add_option("--json", json, "write the results to this file");
+void CommonOptions::add_to(Command app, bool measures) {
+  app.option("--device", device, "cpu, cuda:N or hip:N").with_default();
+  app.option("--threads", threads, "threads of the CPU; 0 means all this process may use")
+      .range(0, 1024)
+      .with_default();
+  app.flag("--tf32", tf32, "products of f32 on NVIDIA's cards may round their operands to tf32");
+  app.option("--seed", seed, "seed of every random draw").not_negative().with_default();
+  if (measures) app.option("--json", json, "write the results to this file");
 }
 
 std::string CommonOptions::place() const {
   return target().is_gpu() ? properties(target()).name : fmt::format("{} threads", num_threads());
 }
 
-void CommonOptions::add_picks_to(CLI::App& app) {
-  auto* measured = app.add_flag("--tune", tune, "measure the kernels of each new call, and keep what was the fastest");
-  app.add_option("--picks", picks, "use the kernels that this file of --tune names; measure nothing")
-      ->excludes(measured);
+void CommonOptions::add_picks_to(Command app) {
+  const Option measured =
+      app.flag("--tune", tune, "measure the kernels of each new call, and keep what was the fastest");
+  app.option("--picks", picks, "use the kernels that this file of --tune names; measure nothing").excludes(measured);
 }
 
 void CommonOptions::apply() const {
@@ -69,21 +70,22 @@ Shape parse_shape(const std::string& text) {
   return shape;
 }
 
-Results::Results(std::string command, const CommonOptions& options) : path_(options.json) {
-  object_ = {{"command", std::move(command)},
-             {"device", options.device},
-             {"threads", num_threads()},
-             {"results", nlohmann::json::array()}};
+Results::Results(std::string command, const CommonOptions& options)
+    : path_(options.json), object_(std::make_shared<nlohmann::json>()) {
+  *object_ = {{"command", std::move(command)},
+              {"device", options.device},
+              {"threads", num_threads()},
+              {"results", nlohmann::json::array()}};
 }
 
 void Results::add(const std::string& name, double value, const std::string& unit, bool higher_is_better) {
-  object_["results"].push_back(
+  (*object_)["results"].push_back(
       {{"name", name}, {"value", value}, {"unit", unit}, {"better", higher_is_better ? "higher" : "lower"}});
 }
 
 void Results::write() const {
   if (path_.empty()) return;
-  write_file(path_, object_.dump(2) + "\n");
+  write_file(path_, object_->dump(2) + "\n");
 }
 
 Progress::Progress(int64_t total)

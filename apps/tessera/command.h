@@ -1,20 +1,15 @@
 // What the subcommands share: common options, results for machines, progress for people.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <chrono>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "command_line.h"
 #include "tessera/device.h"
-#include "tessera/error.h"
 #include "tessera/shape.h"
 
 namespace tessera::app {
-
-/// Bad usage: the command prints one line and exits 2.
-struct UsageError : Error {
-  using Error::Error;
-};
 
 /// --device, --threads, --seed, --tf32 and, where something is measured, --json.
 struct CommonOptions {
@@ -23,9 +18,9 @@ struct CommonOptions {
   bool tf32 = false;
   uint64_t seed = 1337;
   bool tune = false;
-  void add_to(CLI::App& app, bool measures);
+  void add_to(Command app, bool measures);
   /// --tune and --picks, for commands that run operators.
-  void add_picks_to(CLI::App& app);
+  void add_picks_to(Command app);
   /// Checks the device and sets threads, seed and picks. Throws UsageError.
   void apply() const;
   /// The device, which apply() has checked.
@@ -43,13 +38,13 @@ class Results {
   Results(std::string command, const CommonOptions& options);
   void add(const std::string& name, double value, const std::string& unit, bool higher_is_better);
   /// Further members of the object.
-  nlohmann::json& extra() { return object_; }
+  nlohmann::json& extra() { return *object_; }
   /// Writes the file atomically, if one was asked for. Throws Error.
   void write() const;
 
  private:
   std::string path_;
-  nlohmann::json object_;
+  std::shared_ptr<nlohmann::json> object_;
 };
 
 /// A bar with rate and time left on a terminal; a plain line now and then in a pipe.
@@ -70,12 +65,12 @@ class Progress {
 };
 
 // One function per subcommand; each adds itself to the app and runs in its callback.
-void add_train(CLI::App& app);
-void add_train_convmodel(CLI::App& train);
-void add_sample(CLI::App& app);
-void add_bench(CLI::App& app);
-void add_explain(CLI::App& app);
-void add_devices(CLI::App& app);
-void add_cache(CLI::App& app);
+void add_train(Command app);
+void add_train_convmodel(Command train);
+void add_sample(Command app);
+void add_bench(Command app);
+void add_explain(Command app);
+void add_devices(Command app);
+void add_cache(Command app);
 
 }  // namespace tessera::app

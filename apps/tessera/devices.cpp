@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "command.h"
 #include "kernels/cpu/isa_select.h"
@@ -65,11 +66,11 @@ void show(const CommonOptions& options) {
 
 }  // namespace
 
-void add_devices(CLI::App& app) {
-  auto* command = app.add_subcommand("devices", "List the devices, and what is missing for others.");
+void add_devices(Command app) {
+  const Command command = app.command("devices", "List the devices, and what is missing for others.");
   auto options = std::make_shared<CommonOptions>();
-  options->add_to(*command, true);
-  command->callback([options] { show(*options); });
+  options->add_to(command, true);
+  command.run([options] { show(*options); });
 }
 
 }  // namespace tessera::app

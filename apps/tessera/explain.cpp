@@ -132,18 +132,19 @@ void run(ExplainOptions& options) {
 
 }  // namespace
 
-void add_explain(CLI::App& app) {
-  auto* command = app.add_subcommand("explain", "Say which kernel a call of an operator gets, and why not the others.");
+void add_explain(Command app) {
+  const Command command =
+      app.command("explain", "Say which kernel a call of an operator gets, and why not the others.");
   auto options = std::make_shared<ExplainOptions>();
-  command->add_option("op", options->op, "an operator: matmul, sdpa, layer_norm, ...")->required();
-  command->add_option("shapes", options->shapes, "shapes of its inputs, such as 1x12x1024x64; 'none' for an absent one")
-      ->take_all();
-  command->add_option("--dtype", options->dtype, "f32, f64, f16 or bf16")->capture_default_str();
-  command->add_flag("--causal", options->causal, "causal attention");
-  options->attention.add_to(*command);
-  options->add_to(*command, false);
-  options->add_picks_to(*command);
-  command->callback([options] { run(*options); });
+  command.option("op", options->op, "an operator: matmul, sdpa, layer_norm, ...").required();
+  command.option("shapes", options->shapes, "shapes of its inputs, such as 1x12x1024x64; 'none' for an absent one")
+      .take_all();
+  command.option("--dtype", options->dtype, "f32, f64, f16 or bf16").with_default();
+  command.flag("--causal", options->causal, "causal attention");
+  options->attention.add_to(command);
+  options->add_to(command, false);
+  options->add_picks_to(command);
+  command.run([options] { run(*options); });
 }
 
 }  // namespace tessera::app

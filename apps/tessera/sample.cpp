@@ -39,21 +39,21 @@ void run(SampleCommand& c) {
 
 }  // namespace
 
-void add_sample(CLI::App& app) {
-  auto* command = app.add_subcommand("sample", "Write text with a trained model.");
+void add_sample(Command app) {
+  const Command command = app.command("sample", "Write text with a trained model.");
   auto c = std::make_shared<SampleCommand>();
-  command->add_option("--checkpoint", c->checkpoint, "a checkpoint, or the folder that holds it")->required();
-  command->add_option("--prompt", c->prompt, "text to continue");
-  command->add_option("--tokens", c->count, "tokens to write")->check(CLI::Range(1, 1000000))->capture_default_str();
-  command->add_option("--temperature", c->options.temperature, "below 1 plays safe, 0 always takes the likeliest")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-k", c->options.top_k, "draw among the k likeliest; 0: among all")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
-  c->add_to(*command, false);
-  c->add_picks_to(*command);
-  command->callback([c] { run(*c); });
+  command.option("--checkpoint", c->checkpoint, "a checkpoint, or the folder that holds it").required();
+  command.option("--prompt", c->prompt, "text to continue");
+  command.option("--tokens", c->count, "tokens to write").range(1, 1000000).with_default();
+  command.option("--temperature", c->options.temperature, "below 1 plays safe, 0 always takes the likeliest")
+      .range(0.0, 100.0)
+      .with_default();
+  command.option("--top-k", c->options.top_k, "draw among the k likeliest; 0: among all")
+      .range(0, 1 << 24)
+      .with_default();
+  c->add_to(command, false);
+  c->add_picks_to(command);
+  command.run([c] { run(*c); });
 }
 
 }  // namespace tessera::app

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "attention.h"
 #include "core/median.h"
@@ -24,13 +25,13 @@ struct TrainCommand : TrainingOptions {
   std::vector<std::function<void(TrainOptions&)>> given;
 
   template <class T, class Member>
-  void hyperparameter(CLI::App& app, const std::string& flag, const std::string& text, Member member) {
-    app.add_option_function<T>(
+  void hyperparameter(Command app, const std::string& flag, const std::string& text, Member member) {
+    app.option<T>(
         flag, [this, member](const T& value) { given.push_back([=](TrainOptions& o) { member(o) = value; }); }, text);
   }
 };
 
-void add_hyperparameters(CLI::App& app, TrainCommand& c) {
+void add_hyperparameters(Command app, TrainCommand& c) {
   using O = TrainOptions;
   auto integer = [&](const char* flag, const char* text, auto member) {
     c.hyperparameter<int64_t>(app, flag, text, member);
@@ -213,27 +214,26 @@ void run(TrainCommand& c) {
 
 }  // namespace
 
-void add_train(CLI::App& app) {
-  auto* command = app.add_subcommand("train", "Train a model.");
-  command->require_subcommand(1);
-  auto* gpt = command->add_subcommand("gpt", "Train a GPT on a text.");
+void add_train(Command app) {
+  const Command command = app.command("train", "Train a model.");
+  command.require_command();
+  const Command gpt = command.command("gpt", "Train a GPT on a text.");
   auto c = std::make_shared<TrainCommand>();
-  gpt->add_option("--preset", c->preset, "shakespeare-char-cpu or gpt2-124m")->capture_default_str();
-  gpt->add_option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates")->required();
-  gpt->add_option("--init", c->init, "weights to start from: gpt2.safetensors in Hugging Face's names");
-  gpt->add_option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
-      ->check(CLI::IsMember({"stop", "skip"}))
-      ->capture_default_str();
-  gpt->add_option(
-         "--residual", c->residual,
-         "with --amp: residual stream and norms in f32, or in the dtype of the products (less memory, less exact)")
-      ->check(CLI::IsMember({"f32", "bf16", "fp16"}))
-      ->capture_default_str();
-  c->attention.add_to(*gpt);
-  add_hyperparameters(*gpt, *c);
-  c->add_to(*gpt, "the checkpoint and the loss curve");
-  gpt->callback([c] { run(*c); });
-  add_train_convmodel(*command);
+  gpt.option("--preset", c->preset, "shakespeare-char-cpu or gpt2-124m").with_default();
+  gpt.option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates").required();
+  gpt.option("--init", c->init, "weights to start from: gpt2.safetensors in Hugging Face's names");
+  gpt.option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
+      .one_of({"stop", "skip"})
+      .with_default();
+  gpt.option("--residual", c->residual,
+             "with --amp: residual stream and norms in f32, or in the dtype of the products (less memory, less exact)")
+      .one_of({"f32", "bf16", "fp16"})
+      .with_default();
+  c->attention.add_to(gpt);
+  add_hyperparameters(gpt, *c);
+  c->add_to(gpt, "the checkpoint and the loss curve");
+  gpt.run([c] { run(*c); });
+  add_train_convmodel(command);
 }
 
 }  // namespace tessera::app

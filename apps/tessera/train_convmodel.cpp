@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "models/train_convmodel.h"
@@ -173,15 +174,15 @@ void run(ConvModelCommand& c) {
 
 }  // namespace
 
-void add_train_convmodel(CLI::App& train) {
-  auto* app = train.add_subcommand(
+void add_train_convmodel(Command train) {
+  const Command app = train.command(
       "convmodel", "Train 1x1 convolutions on a picture, in f32 and in mixed precision, and compare the two.");
   auto c = std::make_shared<ConvModelCommand>();
-  app->add_option("--steps", c->options.steps, "optimizer steps")->capture_default_str();
-  app->add_option("--size", c->options.size, "height and width of the picture, in pixels")->capture_default_str();
-  app->add_option("--lr", c->options.lr, "learning rate")->capture_default_str();
-  c->add_to(*app, "checkpoints, the pictures and the loss curves");
-  app->callback([c] { run(*c); });
+  app.option("--steps", c->options.steps, "optimizer steps").with_default();
+  app.option("--size", c->options.size, "height and width of the picture, in pixels").with_default();
+  app.option("--lr", c->options.lr, "learning rate").with_default();
+  c->add_to(app, "checkpoints, the pictures and the loss curves");
+  app.run([c] { run(*c); });
 }
 
 }  // namespace tessera::app

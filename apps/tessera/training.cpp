@@ -33,13 +33,13 @@ void exit_if_signalled() {
   if (int number = stop_signal) std::exit(128 + number);
 }
 
-void TrainingOptions::add_to(CLI::App& app, const std::string& what_is_written) {
-  app.add_option("--out", out, "folder for " + what_is_written)->required();
-  app.add_flag("--resume", resume, "go on from what is in --out");
-  app.add_option("--amp", amp, "mixed precision: off, bf16, or fp16, which also scales the loss")
-      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
-      ->capture_default_str();
-  app.add_option("--stop-after", stop_after, "save and end after that many steps in all")->check(CLI::PositiveNumber);
+void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
+  app.option("--out", out, "folder for " + what_is_written).required();
+  app.flag("--resume", resume, "go on from what is in --out");
+  app.option("--amp", amp, "mixed precision: off, bf16, or fp16, which also scales the loss")
+      .one_of({"off", "bf16", "fp16"})
+      .with_default();
+  app.option("--stop-after", stop_after, "save and end after that many steps in all").positive();
   CommonOptions::add_to(app, true);
   add_picks_to(app);
 }

@@ -21,7 +21,7 @@ struct TrainingOptions : CommonOptions {
   bool resume = false;
   int64_t stop_after = 0;  // 0: never
 
-  void add_to(CLI::App& app, const std::string& what_is_written);
+  void add_to(Command app, const std::string& what_is_written);
   models::Amp precision() const;
   /// Makes the folder and checks it for these checkpoints, of which a run that goes on needs one. Throws UsageError.
   void prepare(std::initializer_list<std::string> checkpoints) const;

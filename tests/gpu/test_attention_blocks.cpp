@@ -142,8 +142,7 @@ class Attention {
     each_block(Forward::blocks(p), Forward::shared_bytes, [&](void* shared) {
       Kernels::forward(p, y.view(), q.input(), k.input(), v.input(), lse.data(), Kernels::tiles(shared));
     });
-    const i64 rows = p.batch * p.heads * p.queries;
-    for (i64 i = 0; i < ceil_div(rows, i64(rows_of_block)); ++i)
+    for (i64 i = 0; i < row_sum_blocks(p); ++i)
       simulated::run_block(i, 256, [&] { attention_row_sums<T>(p, dy.input(), y.input(), row_sums.data()); });
     const AttentionGradients<T> g{dq.view(), dk.view(), dv.view(),  dy.input(),     q.input(),
                                   k.input(), v.input(), lse.data(), row_sums.data()};

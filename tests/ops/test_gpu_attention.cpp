@@ -86,6 +86,57 @@ TEST_F(GpuAttention, FlashMatchesFloat64) {
     for (DType dtype : {Float16, BFloat16}) expect_close("flash", use, dtype, g);
 }
 
+// Several blocks of queries and keys, the last ones not full; on Hopper by its own pipeline.
+TEST_F(GpuAttention, FlashMatchesFloat64OverManyBlocks) {
+  Generator g(15);
+  for (const Use& use : {Use{{1, 2, 611, 64}, {1, 2, 611, 64}, {1, 2, 611, 64}, true},
+                         Use{{2, 3, 193, 64}, {2, 3, 385, 64}, {2, 3, 385, 48}},
+                         Use{{1, 4, 449, 40}, {1, 2, 130, 40}, {1, 2, 130, 64}, true},
+                         Use{{1, 6, 70, 64}, {1, 2, 513, 64}, {1, 2, 513, 64}, true},
+                         Use{{1, 2, 611, 128}, {1, 2, 611, 128}, {1, 2, 611, 128}, true},
+                         Use{{1, 2, 129, 104}, {1, 2, 385, 104}, {1, 2, 385, 72}},
+                         Use{{1, 4, 449, 128}, {1, 1, 130, 128}, {1, 1, 130, 128}, true},
+                         Use{{1, 140, 65, 64}, {1, 70, 65, 64}, {1, 70, 65, 64}}})
+    for (DType dtype : {Float16, BFloat16}) expect_close("flash", use, dtype, g);
+}
+
+// Hopper's pipeline takes neither expanded tensors nor scales below zero; flash does.
+TEST_F(GpuAttention, FlashTakesExpandedTensorsAndNegativeScales) {
+  Generator g(16);
+  const Tensor q = normal64({2, 4, 130, 64}, g), k = normal64({2, 1, 130, 64}, g);
+  const auto attend = [&](DType dtype, Device device) {
+    const Tensor shared = k.to(dtype).to(device).expand({2, 4, 130, 64});
+    return scaled_dot_product_attention(q.to(dtype).to(device), shared, shared, {.causal = true, .scale = -0.1})
+        .to(cpu());
+  };
+  const Tensor want = attend(Float64, cpu());
+  ForceKernel force(kForward, "flash");
+  EXPECT_LE(relative_error(attend(BFloat16, cuda()), want), 4 * tolerance(kForward, BFloat16));
+}
+
+TEST_F(GpuAttention, FlashReadsHeadsOfAPackedMatrixInGraphs) {
+  Generator g(17);
+  for (int64_t width : {64, 128}) {
+    const Tensor qkv = normal64({2, 300, 3 * 4 * width}, g).to(BFloat16).to(cuda()).set_requires_grad();
+    const Tensor dy = normal64({2, 300, 4 * width}, g).to(BFloat16).to(cuda());
+    std::list<ForceKernel> force;
+    const auto gradient = [&](const char* kernel) {
+      force.clear();
+      for (const char* op : {"attention_qkv", "attention_qkv_backward"}) force.emplace_back(op, kernel);
+      return grad({attention_qkv(qkv, 4, {.causal = true})}, {qkv}, {dy})[0];
+    };
+    const Tensor want = gradient("mem-efficient").to(cpu()).to(Float64), first = gradient("flash").to(cpu());
+    EXPECT_LE(relative_error(first, want), 4 * tolerance(kForward, BFloat16)) << width;
+    Tensor captured;
+    Graph graph;
+    graph.capture(cuda(), [&] { captured = gradient("flash"); });
+    for (int i = 0; i < 2; ++i) {
+      graph.replay();
+      EXPECT_EQ(captured.to(cpu()).to_vector<float>(), first.to_vector<float>()) << width;
+    }
+  }
+}
+
 TEST_F(GpuAttention, MemEfficientMatchesFloat64) {
   Generator g(8);
   for (const Use& use :
@@ -161,11 +212,13 @@ TEST_F(GpuAttentionByCudnn, IsTakenUnaskedWhereTrainingIsLong) {
   Generator g(14);
   for (int64_t tokens : {511, 512}) {
     const Tensor x = normal64({1, 2, tokens, 64}, g).to(BFloat16).to(cuda());
-    const auto by = [&](const char* kernel) {
-      ForceKernel forward(kForward, kernel), backward(kBackward, kernel);
+    const auto by = [&](const char* kernel, const char* other) {
+      ForceKernel forward(kForward, kernel), backward(kBackward, other);
       return results({x, x, x}, {}, true);
     };
-    const Tensors unasked = results({x, x, x}, {}, true), want = by(tokens < 512 ? "flash" : "cudnn");
+    const bool is_short = tokens < 512, is_hopper = properties(cuda()).architecture == "sm_90";
+    const Tensors unasked = results({x, x, x}, {}, true);
+    const Tensors want = by(is_short ? "flash" : "cudnn", is_short || is_hopper ? "flash" : "cudnn");
     for (size_t i = 0; i < want.size(); ++i)
       EXPECT_EQ(unasked[i].to_vector<float>(), want[i].to_vector<float>()) << tokens << " " << i;
   }
@@ -244,6 +297,21 @@ TEST_F(GpuAttention, KernelsSayWhatTheyDoNotTake) {
   EXPECT_NE(attend(zeros({1, 1, 3, 136}, Float16, cuda())).find("does not take this head dim"), std::string::npos);
   EXPECT_NE(attend(zeros({1, 1, 8, 3}, Float16, cuda()).transpose(2, 3)).find("needs another memory layout"),
             std::string::npos);
+  {
+    ForceKernel own(kForward, "sm90");
+    const Tensor x = zeros({1, 1, 3, 64}, Float16, cuda());
+    const std::string taken = attend(x);
+    if (taken == "no error") {
+      EXPECT_NE(attend(zeros({1, 1, 3, 136}, Float16, cuda())).find("does not take this head dim"), std::string::npos);
+      EXPECT_NE(attend(x.expand({1, 2, 3, 64})).find("needs another memory layout"), std::string::npos);
+      EXPECT_NE(error_of([&] {
+                  scaled_dot_product_attention(x, x, x, {.mask = zeros({3, 3}, Float16, cuda())});
+                }).find("does not take these shapes or kinds of inputs"),
+                std::string::npos);
+    } else {
+      EXPECT_NE(taken.find("does not run on this"), std::string::npos);
+    }
+  }
   ForceKernel other(kForward, "mem-efficient");
   EXPECT_NE(attend(zeros({1, 1, 3, 8}, Float64, cuda())).find("does not compute in this dtype"), std::string::npos);
   EXPECT_NE(attend(zeros({1, 1, 3, 129}, Float32, cuda())).find("does not take this head dim"), std::string::npos);

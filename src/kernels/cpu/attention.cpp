@@ -5,6 +5,7 @@
 #include "kernels/cpu/attention_math.h"
 #include "kernels/cpu/tables.h"
 #ifdef TESSERA_GPU_KERNELS
+#include "core/gpu/backend.h"
 #include "kernels/gpu/tables.h"
 #endif
 
@@ -69,6 +70,24 @@ Reason flash_takes(const AttentionProblem& p) {
   return tiles_take(p, kWidest);
 }
 
+bool is_expanded(const AttentionProblem& p) {
+  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
+    if (h.data && std::count(h.strides, h.strides + 4, 0) > 0) return true;
+  return false;
+}
+
+// Where flash is Hopper's own pipeline, which the plugin decides in the same way.
+Reason sm90_takes(const AttentionProblem& p, Device device) {
+  if (gpu::state(device).properties.architecture != "sm_90") return Reason::Hardware;
+  if (Reason reason = flash_takes(p); reason != Reason::Ok) return reason;
+  if (p.mask.data || !(p.scale > 0) || p.width == 0) return Reason::Shape;
+  return is_expanded(p) ? Reason::Layout : Reason::Ok;
+}
+Reason sm90_supports(const Call& call) { return sm90_takes(attention_problem(call), call_device(call)); }
+Reason sm90_supports_backward(const Call& call) {
+  return sm90_takes(attention_backward_problem(call), call_device(call));
+}
+
 Reason mem_efficient_takes(const AttentionProblem& p) {
   return p.dtype == Float64 ? Reason::DType : tiles_take(p, kWidest);
 }
@@ -117,8 +136,7 @@ void attention_backward(const Call& call, Workspace& workspace) {
 Reason cudnn_takes(const AttentionProblem& p) {
   if (!vendor_tables() || !tables().vendor_attention) return Reason::Library;
   if (p.mask.data) return Reason::Shape;
-  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
-    if (h.data && std::count(h.strides, h.strides + 4, 0) > 0) return Reason::Layout;  // expanded
+  if (is_expanded(p)) return Reason::Layout;
   if (p.lse->defined() && reinterpret_cast<uintptr_t>(p.lse->data_ptr()) % 16 != 0) return Reason::Layout;
   return flash_takes(p);
 }
@@ -173,11 +191,12 @@ constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
 }
 
 using Table = AttentionTable;
-// On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.63, 0.61 and 0.43 of flash's
-// time forward, 0.79, 0.83 and 0.46 backward.
+// On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.92, 0.97 and 1.03 of sm90's time
+// forward, and of repeatable ones 1.2, 1.6 and 1.0 backward; of mma.sync's 0.63, 0.61 and 0.43, 0.79, 0.83 and 0.46.
 constexpr Kernel forward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
     staged_kernel<cudnn_attention>("cudnn-training", cudnn_pays),
+    {.name = "sm90", .supports = sm90_supports, .run = attention<&Table::flash>},
 #endif
     {.name = "flash", .supports = supports<flash_takes>, .run = attention<&Table::flash>},
 #ifdef TESSERA_GPU_KERNELS
@@ -187,6 +206,7 @@ constexpr Kernel forward_list[] = {
     staged_kernel<attention_math>("math")};
 constexpr Kernel backward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
+    with_support(staged_kernel<attention_backward<&Table::flash_backward>>("sm90"), sm90_supports_backward),
     staged_kernel<cudnn_attention_backward>("cudnn-training", cudnn_pays_backward),
 #endif
     with_support(staged_kernel<attention_backward<&Table::flash_backward>>("flash"), supports_backward<flash_takes>),

@@ -1,5 +1,5 @@
-// Attention's table. Halves go to matrix cores on NVIDIA's cards; where rows do not lie in whole units, through
-// registers.
+// Attention's table. Halves go to matrix cores on NVIDIA's cards: flash is Hopper's pipeline where that takes them,
+// else mma.sync; where rows do not lie in whole units, they pass through registers.
 #include "attention.h"
 
 namespace tessera::gpu_kernels {
@@ -15,11 +15,18 @@ void with_half(Scalar type, const Fn& fn) {
 
 #if !defined(__HIP__)
 void flash(const AttentionArgs& args, Executor& executor) {
-  with_half(args.shape.type, [&](auto type) { launch_attention<typename decltype(type)::type, true>(args, executor); });
+  with_half(args.shape.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    sm90_takes(args.shape, args.q, args.k, args.v, args.q) ? launch_sm90_attention<T>(args, executor)
+                                                           : launch_attention<T, true>(args, executor);
+  });
 }
 void flash_backward(const AttentionBackwardArgs& args, Executor& executor) {
-  with_half(args.shape.type,
-            [&](auto type) { launch_attention_backward<typename decltype(type)::type, true>(args, executor); });
+  with_half(args.shape.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    sm90_takes(args.shape, args.q, args.k, args.v, args.dy) ? launch_sm90_attention_backward<T>(args, executor)
+                                                            : launch_attention_backward<T, true>(args, executor);
+  });
 }
 #endif
 

@@ -11,6 +11,15 @@ void launch_attention(const AttentionArgs& args, Executor& executor);
 template <class T, bool Whole>
 void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
 
+/// Whether Hopper's pipeline takes them: no mask, a positive scale, nothing expanded. `like_queries` lies as its rows
+/// do: dy, or q once more.
+bool sm90_takes(const AttentionShape& shape, const HeadsArg& q, const HeadsArg& k, const HeadsArg& v,
+                const HeadsArg& like_queries);
+template <class T>
+void launch_sm90_attention(const AttentionArgs& args, Executor& executor);
+template <class T>
+void launch_sm90_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
+
 template <class T>
 void launch_simt_attention(const AttentionArgs& args, Executor& executor);
 template <class T>

@@ -58,8 +58,7 @@ tile::AttentionGradients<T> start_backward(const tile::AttentionProblem& p, cons
                                       heads_of<const T>(args.v),
                                       static_cast<const float*>(args.lse),
                                       args.row_sums};
-  const i64 blocks = tile::ceil_div(p.batch * p.heads * p.queries, i64(tile::rows_of_block));
-  launch("attention_row_sums", attention_row_sums_kernel<T>, blocks, 256, 0, executor, p, g.dy,
+  launch("attention_row_sums", attention_row_sums_kernel<T>, tile::row_sum_blocks(p), 256, 0, executor, p, g.dy,
          heads_of<const T>(args.y), args.row_sums);
   return g;
 }

@@ -170,16 +170,25 @@ void activate_rows_kernel(const GemmArgs args, i64 parts_down, i64 parts_across)
   T* const c = static_cast<T*>(args.c.data) + place.offset(args.c) + column;
   T* const slope = static_cast<T*>(args.slope.data) + place.offset(args.slope) + column;
   const i64 end = tile::min<i64>((down + 1) * quick_height, args.m);
-#pragma unroll 2
-  for (i64 row = down * quick_height + tile::thread_in_block() / lanes; row < end; row += groups) {
-    Pack<T, W> value = *reinterpret_cast<const Pack<T, W>*>(c + row * args.c.row), gradient;
-    tile::unroll<W>([&](auto l) {
-      const auto both = activation.both(tile::convert_element<float>(value.lane[l]));
-      value.lane[l] = tile::convert_element<T>(both.value);
-      gradient.lane[l] = tile::convert_element<T>(both.slope);
+  constexpr int ahead = 4;
+  for (i64 row = down * quick_height + tile::thread_in_block() / lanes; row < end; row += ahead * groups) {
+    Pack<T, W> value[ahead];
+    tile::unroll<ahead>([&](auto u) {
+      const i64 r = row + u * groups;
+      if (r < end) value[u] = *reinterpret_cast<const Pack<T, W>*>(c + r * args.c.row);
     });
-    store_at_once(c + row * args.c.row, value);
-    store_at_once(slope + row * args.slope.row, gradient);
+    tile::unroll<ahead>([&](auto u) {
+      const i64 r = row + u * groups;
+      if (r >= end) return;
+      Pack<T, W> gradient;
+      tile::unroll<W>([&](auto l) {
+        const auto both = activation.both(tile::convert_element<float>(value[u].lane[l]));
+        value[u].lane[l] = tile::convert_element<T>(both.value);
+        gradient.lane[l] = tile::convert_element<T>(both.slope);
+      });
+      store_at_once(c + r * args.c.row, value[u]);
+      store_at_once(slope + r * args.slope.row, gradient);
+    });
   }
 }
 

@@ -107,17 +107,31 @@ void reduce_columns(const ReducePlan plan) {
     plan.results.locate(pack, width, base);
     const i64 begin = slice * plan.slice_length;
     const i64 end = tile::min<i64>(plan.elements.total, begin + plan.slice_length);
-    for (i64 i = begin + way; i < end; i += plan.ways) {
-      i64 at[1];
+    i64 i = begin + way, at[1];
+    const auto fold = [&](i64 index, const auto& pack) {
+      const Lanes<C, M, width> v(pack);
+      tile::unroll<width>([&](auto j) { folder.fold(j, v[j], index); });
+      folder.next();
+    };
+    if constexpr (width > 1) {  // several packs under way
+      constexpr int ahead = 4;
+      for (; i + (ahead - 1) * plan.ways < end; i += ahead * plan.ways) {
+        Pack<M, width> part[ahead];
+        tile::unroll<ahead>([&](auto u) {
+          plan.elements.locate(i + u * plan.ways, 1, at);
+          part[u] = *reinterpret_cast<const Pack<M, width>*>(static_cast<const M*>(plan.in) + base[0] + at[0]);
+        });
+        tile::unroll<ahead>([&](auto u) { fold(i + u * plan.ways, part[u]); });
+      }
+    }
+    for (; i < end; i += plan.ways) {
       plan.elements.locate(i, 1, at);
       if constexpr (width > 1) {
-        const auto* from = static_cast<const M*>(plan.in) + base[0] + at[0];
-        const Lanes<C, M, width> v(*reinterpret_cast<const Pack<M, width>*>(from));
-        tile::unroll<width>([&](auto j) { folder.fold(j, v[j], i); });
+        fold(i, *reinterpret_cast<const Pack<M, width>*>(static_cast<const M*>(plan.in) + base[0] + at[0]));
       } else {
         folder.fold(0, load_element<C, M>(plan, base[0] + at[0]), i);
+        folder.next();
       }
-      folder.next();
     }
     folder.flush();
   }

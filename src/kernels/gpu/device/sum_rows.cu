@@ -126,59 +126,98 @@ struct SumWork {
   Nest<1> nest;  // of the rows that are added
   const void* x;
   void* out;
-  i64 step, rows, width;
+  i64 step, rows, width, count;
   const Entry* entries;
   const i64* starts;
 };
 
-constexpr int lanes = 32, groups = threads / lanes;  // each group takes every eighth entry of a row
+constexpr int lanes = 32, groups = threads / lanes;
+constexpr i64 chunk = 8;        // entries that are looked through together for those that are the first of a row
+constexpr i64 most_short = 32;  // a row of so many is a group's, a longer one a block's
 
-/// Columns in vectors of W, `lanes` of them a block.
+/// The sum of a row's entries, or of every `ways`-th from `first` on, in columns from `column` on.
+template <class T, int W, int ahead, class Sum>
+TESSERA_DEVICE void add_entries(const SumWork& work, i64 first, i64 end, int ways, i64 column, Sum (&sum)[W]) {
+  using C = tile::compute_t<T>;
+#pragma unroll ahead
+  for (i64 k = first; k < end; k += ways) {
+    i64 at[1];
+    work.nest.locate(work.entries[k].position, 1, at);
+    const auto in = *reinterpret_cast<const Pack<T, W>*>(static_cast<const T*>(work.x) + at[0] + column * work.step);
+    for (int j = 0; j < W; ++j) sum[j] += tile::convert_element<C>(in.lane[j]);
+  }
+}
+template <class T, int W, class Sum>
+TESSERA_DEVICE void store_sum(const SumWork& work, i64 row, i64 column, const Sum (&sum)[W]) {
+  Pack<T, W> out;
+  for (int j = 0; j < W; ++j) out.lane[j] = tile::convert_element<T>(static_cast<tile::compute_t<T>>(sum[j]));
+  *reinterpret_cast<Pack<T, W>*>(static_cast<T*>(work.out) + row * work.width + column) = out;
+}
+
 template <class T, int W>
 TESSERA_KERNEL(threads)
-void sum_entries(const SumWork work) {
+void clear_rows(const SumWork work) {
+  Pack<T, W> none;
+  for (int j = 0; j < W; ++j) none.lane[j] = tile::convert_element<T>(tile::compute_t<T>(0));
+  for (i64 i = first_index(); i < work.rows * work.width / W; i += index_step())
+    static_cast<Pack<T, W>*>(work.out)[i] = none;
+}
+
+/// Columns in vectors of W, `lanes` of them a group, which adds up the short rows that begin in a chunk.
+template <class T, int W>
+TESSERA_KERNEL(threads)
+void sum_short_rows(const SumWork work) {
+  using C = tile::compute_t<T>;
+  using Sum = tile::conditional_t<tile::is_same_v<C, bool>, i32, C>;
+  const i64 strips = tile::ceil_div<i64>(work.width, lanes * W);
+  const i64 item = tile::block_in_grid() * groups + tile::thread_in_block() / lanes, part = item / strips;
+  const i64 column = ((item - part * strips) * lanes + tile::thread_in_block() % lanes) * W;
+  if (column >= work.width) return;
+  for (i64 k = part * chunk; k < tile::min<i64>(work.count, (part + 1) * chunk); ++k) {
+    const i64 row = work.entries[k].row;
+    if (row >= work.rows || work.starts[row] != k) continue;
+    const i64 end = work.starts[row + 1];
+    if (end - k > most_short) continue;
+    Sum sum[W];
+    for (int j = 0; j < W; ++j) sum[j] = Sum(0);
+    add_entries<T, W, 4>(work, k, end, 1, column, sum);
+    store_sum<T, W>(work, row, column, sum);
+  }
+}
+
+/// The long row that begins in a chunk, if there is one: each group takes every eighth entry.
+template <class T, int W>
+TESSERA_KERNEL(threads)
+void sum_long_rows(const SumWork work) {
   using C = tile::compute_t<T>;
   using Sum = tile::conditional_t<tile::is_same_v<C, bool>, i32, C>;
   __shared__ Sum parts[groups][lanes * W];
   const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
-  const i64 strips = tile::ceil_div<i64>(work.width, lanes * W);
-  for (i64 item = tile::block_in_grid(); item < work.rows * strips; item += gridDim.x) {
-    const i64 row = item / strips, column = ((item - row * strips) * lanes + lane) * W;
-    const i64 begin = work.starts[row], end = work.starts[row + 1];
-    const bool inside = column < work.width;
-    Sum sum[W];
-    for (int j = 0; j < W; ++j) sum[j] = Sum(0);
-    if (inside) {
-#pragma unroll 4
-      for (i64 k = begin + group; k < end; k += groups) {
-        i64 at[1];
-        work.nest.locate(work.entries[k].position, 1, at);
-        const T* from = static_cast<const T*>(work.x) + at[0] + column * work.step;
-        const auto in = *reinterpret_cast<const Pack<T, W>*>(from);
-        for (int j = 0; j < W; ++j) sum[j] += tile::convert_element<C>(in.lane[j]);
-      }
-    }
-    if (end - begin > 1) {  // the same for the whole block
-      for (int j = 0; j < W; ++j) parts[group][lane * W + j] = sum[j];
-      tile::sync_block();
-      if (group == 0)
-        for (int g = 1; g < groups; ++g)
-          for (int j = 0; j < W; ++j) sum[j] += parts[g][lane * W + j];
-      tile::sync_block();
-    }
-    if (group == 0 && inside) {
-      Pack<T, W> out;
-      for (int j = 0; j < W; ++j) out.lane[j] = tile::convert_element<T>(static_cast<C>(sum[j]));
-      *reinterpret_cast<Pack<T, W>*>(static_cast<T*>(work.out) + row * work.width + column) = out;
-    }
-  }
+  const i64 strips = tile::ceil_div<i64>(work.width, lanes * W), part = tile::block_in_grid() / strips;
+  const i64 row = work.entries[tile::min<i64>(work.count, (part + 1) * chunk) - 1].row;
+  if (row >= work.rows) return;
+  const i64 begin = work.starts[row], end = work.starts[row + 1];
+  if (begin < part * chunk || end - begin <= most_short) return;
+  const i64 column = ((tile::block_in_grid() - part * strips) * lanes + lane) * W;
+  const bool inside = column < work.width;
+  Sum sum[W];
+  for (int j = 0; j < W; ++j) sum[j] = Sum(0);
+  if (inside) add_entries<T, W, 8>(work, begin + group, end, groups, column, sum);
+  for (int j = 0; j < W; ++j) parts[group][lane * W + j] = sum[j];
+  tile::sync_block();
+  if (group > 0 || !inside) return;
+  for (int g = 1; g < groups; ++g)
+    for (int j = 0; j < W; ++j) sum[j] += parts[g][lane * W + j];
+  store_sum<T, W>(work, row, column, sum);
 }
 
 template <class T, int W>
 void launch_sum(const SumWork& work, Executor& executor) {
-  const i64 items = work.rows * tile::ceil_div<i64>(work.width, lanes * W);
-  const i64 most = static_cast<i64>(executor.multiprocessors) * 8;
-  launch("embedding_backward", sum_entries<T, W>, tile::min(items, most), threads, 0, executor, work);
+  const i64 items = tile::ceil_div<i64>(work.count, chunk) * tile::ceil_div<i64>(work.width, lanes * W);
+  const char* const op = "embedding_backward";
+  launch(op, clear_rows<T, W>, grid_for(work.rows * work.width / W, threads, executor), threads, 0, executor, work);
+  launch(op, sum_short_rows<T, W>, tile::ceil_div<i64>(items, groups), threads, 0, executor, work);
+  launch(op, sum_long_rows<T, W>, items, threads, 0, executor, work);
 }
 
 /// Whether rows can be read and written four elements at a time.
@@ -226,6 +265,7 @@ void sum_rows(const SumRowsArgs& args, Executor& executor) {
                      args.step,
                      args.rows,
                      args.width,
+                     args.count,
                      sorted,
                      m.starts};
   with_any(args.x.type, [&](auto type) {

@@ -78,14 +78,20 @@ struct AttentionGradients {
 /// What the exponent of a probability is lowered by; a query that sees nothing has an lse of -inf.
 TESSERA_DEVICE float shift_of(float lse) { return lse == minus_infinity() ? 0 : lse * log2_of_e; }
 
-/// Sums of dy * y over rows, 16 lanes a row; called by blocks of 256 threads.
+/// Sums of dy * y over rows, 16 lanes a row, 16 rows of a head a block; called by row_sum_blocks of 256 threads.
 inline constexpr int rows_of_block = 16;
+constexpr TESSERA_HD i64 row_sum_blocks(const AttentionProblem& p) {
+  return p.batch * p.heads * ceil_div(p.queries, i64(rows_of_block));
+}
 template <class T>
 TESSERA_DEVICE void attention_row_sums(const AttentionProblem& p, const HeadsView<const T>& dy,
                                        const HeadsView<const T>& y, float* sums) {
-  const i64 row = block_in_grid() * rows_of_block + thread_in_block() / 16;
-  const i64 count = p.batch * p.heads * p.queries, at = min(row, count - 1);
-  const i64 query = at % p.queries, b = at / p.queries / p.heads, h = at / p.queries % p.heads;
+  // A grid has less than 2^31 blocks, and 64-bit divisions would take longer than all the rest.
+  const u32 tiles = static_cast<u32>(ceil_div(p.queries, i64(rows_of_block))),
+            block = static_cast<u32>(block_in_grid());
+  const u32 head = block / tiles, heads = static_cast<u32>(p.heads);
+  const i64 row = static_cast<i64>(block % tiles) * rows_of_block + thread_in_block() / 16;
+  const i64 query = min(row, p.queries - 1), b = head / heads, h = head % heads;
   const T *left = dy.head(b, h) + query * dy.row(), *right = y.head(b, h) + query * y.row();
   const bool fours = lies_in_fours(dy, left, p.value_width) && lies_in_fours(y, right, p.value_width);
   float sum = 0;
@@ -101,7 +107,7 @@ TESSERA_DEVICE void attention_row_sums(const AttentionProblem& p, const HeadsVie
     }
   }
   unroll<4>([&](auto i) { sum += from_lane_xor(sum, 8 >> i); });
-  if (row < count && thread_in_block() % 16 == 0) sums[row] = sum;
+  if (row < p.queries && thread_in_block() % 16 == 0) sums[head * p.queries + row] = sum;
 }
 
 TESSERA_TILE_END

@@ -9,12 +9,13 @@ namespace sm90 {
 inline constexpr int line_bytes = 128, line_elements = 64;  // of 16 bits
 inline constexpr int atom_bytes = 8 * line_bytes;           // after which the swizzle repeats
 
-/// A tile of an operand, 64 deep: of Extent rows of a, or columns of b. A line holds what is 64 deep of one row or,
-/// transposed, 64 rows at one depth; transposed tiles are blocks of 64 rows, one behind the other.
-template <int Extent>
+/// A tile of an operand, Depth deep: of Extent rows of a, or columns of b. A line holds what is 64 deep of one row or,
+/// transposed, 64 rows at one depth; transposed tiles are blocks of 64 rows, one behind the other. Tiles that are
+/// not transposed and deeper than 64 are such tiles one behind the other.
+template <int Extent, int Depth = line_elements>
 struct SharedOperand {
-  static constexpr int depth = line_elements, bytes = Extent * line_bytes;
-  static constexpr int block_bytes = depth * line_bytes;  // of 64 rows, either way
+  static constexpr int depth = Depth, bytes = Extent * Depth * 2;
+  static constexpr int block_bytes = depth * line_bytes;  // of 64 rows, if transposed or 64 deep
 
   /// What wgmma takes for a tile that starts at `address` of shared memory, a multiple of atom_bytes: address, distance
   /// of blocks of rows if transposed, distance of eights of lines, and the swizzle of 128 bytes.
@@ -24,6 +25,10 @@ struct SharedOperand {
   }
   /// What to add to the descriptor to get 16 deeper.
   static constexpr TESSERA_HD int step(bool transposed) { return (transposed ? 16 * line_bytes : 32) / 16; }
+  /// What to add to get to depth 16 * i.
+  static constexpr TESSERA_HD int at(int i, bool transposed) {
+    return transposed ? i * step(true) : i / 4 * (Extent * line_bytes / 16) + i % 4 * step(false);
+  }
 };
 
 /// Where 16-byte chunk `chunk` of line `line` lies in a box that the copy engine reads or writes with this swizzle.

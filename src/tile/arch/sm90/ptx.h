@@ -192,6 +192,11 @@ template <int N>
 TESSERA_DEVICE void settle(float (&sums)[N]) {
   unroll<N>([&](auto i) { asm volatile("" : "+f"(sums[i])::"memory"); });
 }
+/// After the wait: until here these left operands stay in their registers.
+template <int N>
+TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
+  unroll<N * 4>([&](auto i) { asm volatile("" : "+r"(words[i / 4][i % 4])::"memory"); });
+}
 
 // clang-format off
 #define TESSERA_SUMS_32 \

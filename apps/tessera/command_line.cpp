@@ -1,0 +1,96 @@
+#include "command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+namespace tessera::app {
+namespace {
+
+// CLI11 does not say which word it did not know, or which ones it knows.
+void check_commands(const CLI::App& top, int argc, char** argv) {
+  std::string path;
+  const CLI::App* app = &top;
+  for (int i = 1; app->get_require_subcommand_min() > 0; ++i) {
+    if (i < argc && argv[i][0] == '-') return;  // options of `app` itself, such as --help
+    std::string known;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
+      known += (known.empty() ? "" : ", ") + sub->get_name();
+      if (i < argc && sub->get_name() == argv[i]) next = sub;
+    }
+    if (i == argc) throw UsageError(fmt::format("tessera{}: give one of {}", path, known));
+    if (!next) throw UsageError(fmt::format("unknown command '{}': give one of {}", argv[i], known));
+    path += fmt::format(" {}", argv[i]);
+    app = next;
+  }
+}
+
+}  // namespace
+
+Option Option::required() const { return Option(option_->required()); }
+Option Option::with_default() const { return Option(option_->capture_default_str()); }
+Option Option::range(int low, int high) const { return Option(option_->check(CLI::Range(low, high))); }
+Option Option::range(double low, double high) const { return Option(option_->check(CLI::Range(low, high))); }
+Option Option::not_negative() const { return Option(option_->check(CLI::NonNegativeNumber)); }
+Option Option::positive() const { return Option(option_->check(CLI::PositiveNumber)); }
+Option Option::one_of(const std::vector<std::string>& values) const {
+  return Option(option_->check(CLI::IsMember(values)));
+}
+Option Option::take_all() const { return Option(option_->take_all()); }
+Option Option::between_commas(int count) const { return Option(option_->delimiter(',')->expected(count)); }
+Option Option::excludes(Option other) const { return Option(option_->excludes(other.option_)); }
+
+Command Command::command(const std::string& name, const std::string& text) const {
+  return Command(app_->add_subcommand(name, text));
+}
+void Command::require_command() const { app_->require_subcommand(1); }
+template <class T>
+Option Command::option(const std::string& name, T& value, const std::string& text) const {
+  return Option(app_->add_option(name, value, text));
+}
+template <class T>
+Option Command::option(const std::string& name, std::function<void(const T&)> use, const std::string& text) const {
+  return Option(app_->add_option_function<T>(name, std::move(use), text));
+}
+Option Command::flag(const std::string& name, bool& value, const std::string& text) const {
+  return Option(app_->add_flag(name, value, text));
+}
+void Command::run(std::function<void()> action) const { app_->callback(std::move(action)); }
+
+#define TESSERA_OPTION(...) \
+  template Option Command::option<__VA_ARGS__>(const std::string&, __VA_ARGS__&, const std::string&) const;
+TESSERA_OPTION(std::string)
+TESSERA_OPTION(int)
+TESSERA_OPTION(int64_t)
+TESSERA_OPTION(uint64_t)
+TESSERA_OPTION(double)
+TESSERA_OPTION(std::vector<std::string>)
+TESSERA_OPTION(std::vector<int>)
+#undef TESSERA_OPTION
+#define TESSERA_OPTION(T) \
+  template Option Command::option<T>(const std::string&, std::function<void(const T&)>, const std::string&) const;
+TESSERA_OPTION(int64_t)
+TESSERA_OPTION(double)
+TESSERA_OPTION(bool)
+#undef TESSERA_OPTION
+
+CommandLine::CommandLine(const std::string& text, const std::string& version)
+    : Command(nullptr), root_(std::make_unique<CLI::App>(text)) {
+  app_ = root_.get();
+  app_->set_version_flag("--version", version);
+  app_->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+CommandLine::~CommandLine() = default;
+
+void CommandLine::parse(int argc, char** argv) const {
+  check_commands(*app_, argc, argv);
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() != 0) throw UsageError(e.what());
+    app_->exit(e);  // --help, --version
+  }
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,27 @@
+// Attention of halves by Hopper's pipeline: what its kernels are launched with.
+#pragma once
+#include "attention_launch.h"
+#include "tensor_map.h"
+#include "tile/arch/sm90/attention.h"
+
+namespace tessera::gpu_kernels {
+
+using tile::sm90::TensorMap;
+
+/// Rows of heads as the copy engine sees them, in boxes of so many rows.
+inline TensorMap heads_map(const AttentionShape& s, const HeadsArg& a, i64 heads, i64 rows, i64 width, int box_rows) {
+  const i64 lengths[] = {width, rows, heads, s.batch};
+  i64 steps[3];
+  for (int d = 0; d < 3; ++d) steps[d] = lengths[d + 1] > 1 ? a.strides[2 - d] : 8;  // of one, of no account
+  return encode_map<4>(s.type, a.data, lengths, steps, {tile::sm90::line_elements, box_rows, 1, 1});
+}
+
+/// The order of the tiles of `rows` rows of all heads, each with `bytes` of operands that `sharing` heads share.
+inline tile::sm90::HeadTiles head_tiles(i64 heads, i64 rows, int tile_rows, i64 bytes, i64 sharing, bool last_first) {
+  constexpr i64 cache = 40 << 20;
+  const i64 rounds = tile::ceil_div(tile::max<i64>(heads / sharing * bytes, 1), cache);
+  return {static_cast<int>(tile::ceil_div<i64>(rows, tile_rows)), static_cast<int>(heads),
+          static_cast<int>(tile::ceil_div(heads, rounds)), last_first};
+}
+
+}  // namespace tessera::gpu_kernels

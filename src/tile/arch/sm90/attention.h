@@ -1,0 +1,407 @@
+// Attention on NVIDIA's Hopper cards: one warp keeps the copy engine filling rings of keys and values, two or three
+// warpgroups own 64 queries each. A warpgroup starts the next block's scores together with the present block's sums, so
+// that exponentials are computed while the tensor cores multiply (Shah et al., "FlashAttention-3", arXiv:2407.08608).
+#pragma once
+#include "../gpu/attention.h"
+#include "../sm80/ptx.h"
+#include "layout.h"
+#include "ptx.h"
+
+TESSERA_TILE_BEGIN
+namespace sm90 {
+
+// ---- work
+
+/// Tiles of rows of all heads in the order in which blocks take them: some heads together, whose operands fit into the
+/// cache; of these what takes longest first. Every other round goes backwards, so that blocks get equal shares.
+struct HeadTiles {
+  int tiles, heads, together;  // of a head; of all batches; walked together
+  bool last_first;             // the last rows of a head take longest
+
+  struct Place {
+    int head, tile;
+  };
+  TESSERA_DEVICE Place operator()(int index) const {
+    const int first = index / (together * tiles) * together, members = min(together, heads - first);
+    const int within = index - first * tiles, tile = within / members;
+    return {first + within % members, last_first ? tiles - 1 - tile : tile};
+  }
+  /// fn(place) for all of this block.
+  template <class Fn>
+  TESSERA_DEVICE void each(const Fn& fn) const {
+    const int count = tiles * heads, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+    for (int round = 0; round * blocks < count; ++round) {
+      const int index = round * blocks + (round % 2 ? blocks - 1 - block : block);
+      if (index < count) fn((*this)(index));
+    }
+  }
+};
+
+/// A place in a ring of Stages, and how often it has gone round.
+template <int Stages>
+struct RingTurn {
+  int stage = 0;
+  u32 parity = 0;
+  TESSERA_DEVICE void next() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Stages in shared memory, emptied by `Readers` warps and filled by the copy engine, of which one thread says so, and
+/// by other writers; each has two barriers.
+template <int Stages, int Bytes, int Readers, int Writers = 1>
+class Ring {
+ public:
+  static constexpr int bytes = Stages * Bytes, barrier_bytes = 16 * Stages;
+  using Turn = RingTurn<Stages>;
+  TESSERA_DEVICE Ring(u32 data, u32 barriers) : data_(data), barriers_(barriers) {}
+  TESSERA_DEVICE void make() const {
+    for (int stage = 0; stage < Stages; ++stage) {
+      make_barrier(filled(stage), Writers);
+      make_barrier(emptied(stage), Readers);
+    }
+  }
+  TESSERA_DEVICE u32 at(const Turn& turn) const { return data_ + turn.stage * Bytes; }
+  /// The barrier that copies of so many bytes to this stage count for, once it is free.
+  TESSERA_DEVICE u32 claim(const Turn& turn, u32 copied = Bytes) const {
+    wait_empty(turn);
+    arrive_expecting(filled(turn.stage), copied);
+    return filled(turn.stage);
+  }
+  TESSERA_DEVICE void wait_empty(const Turn& turn) const { wait_for(emptied(turn.stage), turn.parity ^ 1); }
+  /// A writer other than the copy engine is done.
+  TESSERA_DEVICE void fill(const Turn& turn) const { arrive(filled(turn.stage)); }
+  TESSERA_DEVICE void wait(const Turn& turn) const { wait_for(filled(turn.stage), turn.parity); }
+  TESSERA_DEVICE void release(const Turn& turn) const {
+    if (thread_in_block() % 32 == 0) arrive(emptied(turn.stage));
+  }
+
+ private:
+  TESSERA_DEVICE u32 filled(int stage) const { return barriers_ + stage * 16; }
+  TESSERA_DEVICE u32 emptied(int stage) const { return filled(stage) + 8; }
+  u32 data_, barriers_;
+};
+
+/// Copies rows of a head, [batch, head, row, column], to a tile of Lines lines and Width columns; zeros beyond its
+/// ends.
+template <int Lines, int Width>
+TESSERA_DEVICE void load_rows(u32 to, const TensorMap& map, u32 barrier, int row, int head, int batch) {
+  unroll<Width / 64>([&](auto i) { load_box(to + i * Lines * line_bytes, map, barrier, i * 64, row, head, batch); });
+}
+
+// ---- what a warpgroup computes
+
+/// Rows and columns of a thread's sums: register 4 j + 2 h + e is row() + 8 h, column() + 8 j + e of 64 rows.
+TESSERA_DEVICE int sums_row() { return thread_in_block() % 128 / 32 * 16 + thread_in_block() % 32 / 4; }
+TESSERA_DEVICE int sums_column() { return thread_in_block() % 4 * 2; }
+
+/// sums (+)= a b for 64 rows of a, Depth deep, and Columns columns of b, both from shared memory.
+template <class T, int Columns, class A, class B, bool TransposedB>
+TESSERA_DEVICE void start_product(float (&sums)[Columns / 2], u32 a, u32 b, bool add) {
+  const u64 left = A::descriptor(a), right = B::descriptor(b);
+  unroll<A::depth / 16>([&](auto i) {
+    multiply_add<T, Columns, false, TransposedB>(sums, left + A::at(i, false), right + B::at(i, TransposedB),
+                                                 i > 0 || add);
+  });
+}
+/// The same with a from registers.
+template <class T, int Columns, class B, bool TransposedB, int Words>
+TESSERA_DEVICE void start_product(float (&sums)[Columns / 2], const u32 (&a)[Words][4], u32 b, bool add) {
+  const u64 right = B::descriptor(b);
+  unroll<Words>(
+      [&](auto i) { multiply_add<T, Columns, TransposedB>(sums, a[i], right + B::at(i, TransposedB), i > 0 || add); });
+}
+
+/// Rounds sums to what the next product takes on its left.
+template <class T, int N>
+TESSERA_DEVICE void round_sums(u32 (&words)[N / 8][4], const float (&sums)[N]) {
+  unroll<N / 2>([&](auto i) { words[i / 4][i % 4] = sm80::pack<T>(sums[2 * i], sums[2 * i + 1]); });
+}
+
+/// Stores sums times factor[row's half], rounded: `to` is the first of 64 rows, of which `rows` are there. The four
+/// threads of a row swap words so that each has 8 neighbours.
+template <class T, int N>
+TESSERA_DEVICE void store_sums(const float (&sums)[N], const float (&factor)[2], T* to, i64 pitch, int rows,
+                               int width) {
+  const int lane = thread_in_block() % 4;
+  unroll<2>([&](auto half) {
+    const int row = sums_row() + half * 8;
+    unroll<N / 16>([&](auto group) {
+      u32 words[4];
+      unroll<4>([&](auto i) {
+        const float* pair = sums + (group * 4 + i) * 4 + half * 2;
+        words[i] = sm80::pack<T>(pair[0] * factor[half], pair[1] * factor[half]);
+      });
+      unroll<2>([&](auto level) {
+        constexpr int bit = 1 << level;
+        const bool upper = lane & bit;
+        unroll<2>([&](auto pair) {
+          constexpr int low = level == 0 ? pair * 2 : pair, high = low + bit;
+          const u32 got = from_lane_xor(upper ? words[low] : words[high], bit);
+          (upper ? words[low] : words[high]) = got;
+        });
+      });
+      const int column = (group * 4 + lane) * 8;
+      if (row < rows && column < width)
+        *reinterpret_cast<uint4*>(to + row * pitch + column) = uint4{words[0], words[1], words[2], words[3]};
+    });
+  });
+}
+
+/// Of 64 rows of queries from first_query on and N keys from first_key on: scores of keys that do not exist, or that
+/// causality hides from a query, become -inf.
+template <int N>
+TESSERA_DEVICE void hide(float (&scores)[N], const AttentionProblem& p, int first_query, int first_key) {
+  constexpr int columns = 2 * N;
+  const int all = static_cast<int>(p.keys);
+  if (first_key + columns <= (p.causal ? min(all, first_query + 1) : all)) return;
+  unroll<2>([&](auto half) {
+    const int query = first_query + sums_row() + half * 8;
+    const int seen = (p.causal ? min(all, query + 1) : all) - first_key - sums_column();
+    unroll<columns / 4>([&](auto i) {
+      constexpr int column = i / 2 * 8 + i % 2;
+      if (column >= seen) scores[i / 2 * 4 + 2 * half + i % 2] = minus_infinity();
+    });
+  });
+}
+
+// ---- forward
+
+/// Overlaps: a warpgroup makes weights while it multiplies. That takes registers which three warpgroups do not have;
+/// they keep the tensor cores busy for each other.
+template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Overlaps>
+struct ForwardSizes {
+  static constexpr bool overlaps = Overlaps;
+  static constexpr int width = Width, warpgroups = Warpgroups, queries = 64 * Warpgroups, keys = Keys;
+  static constexpr int threads = 128 * (Warpgroups + 1), readers = 4 * Warpgroups;
+  using QueryTile = SharedOperand<queries, Width>;
+  using KeyTile = SharedOperand<Keys, Width>;
+  using ValueTile = SharedOperand<Width, Keys>;  // transposed
+  using QueryRing = Ring<QueryStages, QueryTile::bytes, readers>;
+  using KeyRing = Ring<Stages, KeyTile::bytes, readers>;
+  static constexpr int shared_bytes =
+      QueryRing::bytes + 2 * KeyRing::bytes + QueryRing::barrier_bytes + 2 * KeyRing::barrier_bytes + atom_bytes;
+  static_assert(Width == 64 || Width == 128, "sm90 attention: heads of 64 or 128 columns");
+  static_assert((Warpgroups == 2 || Warpgroups == 3) && Keys % 16 == 0 && shared_bytes <= 227 * 1024,
+                "sm90 attention: 2 or 3 warpgroups, and what a block has");
+};
+
+/// Called by all threads of the block with Sizes::shared_bytes. Widths are at most Sizes::width and, like all steps
+/// from row to row, whole units of 16 bytes; there is no mask, and the scale is positive. The maps' boxes are
+/// Sizes::queries or keys rows of 64 columns. lse may be null.
+template <class T, class Sizes>
+class AttentionForward {
+ public:
+  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const TensorMap& q,
+                                 const TensorMap& k, const TensorMap& v, const HeadsView<T>& y, float* lse,
+                                 const char* shared) {
+    const AttentionForward block(p, (shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
+    const int warp = thread_in_block() / 32;
+    if (thread_in_block() == 0) {
+      block.queries_.make();
+      block.keys_.make();
+      block.values_.make();
+      publish_barriers();
+    }
+    sync_block();
+    if (warp >= 4 * warpgroups) {
+      shrink_registers<warpgroups == 2 ? 24 : 32>();
+      if (warp == 4 * warpgroups && thread_in_block() % 32 == 0) block.fetch(tiles, q, k, v);
+    } else {
+      grow_registers<warpgroups == 2 ? 240 : 160>();
+      block.attend(tiles, y, lse);
+    }
+  }
+
+ private:
+  static constexpr int warpgroups = Sizes::warpgroups, queries = Sizes::queries, keys = Sizes::keys;
+  static constexpr int width = Sizes::width;
+  using QueryRing = typename Sizes::QueryRing;
+  using KeyRing = typename Sizes::KeyRing;
+  using Scores = float[keys / 2];
+  using Weights = u32[keys / 16][4];
+  using Out = float[width / 2];
+
+  TESSERA_DEVICE AttentionForward(const AttentionProblem& p, u32 base)
+      : p_(p),
+        queries_(base, base + QueryRing::bytes + 2 * KeyRing::bytes),
+        keys_(base + QueryRing::bytes, base + QueryRing::bytes + 2 * KeyRing::bytes + QueryRing::barrier_bytes),
+        values_(base + QueryRing::bytes + KeyRing::bytes,
+                base + QueryRing::bytes + 2 * KeyRing::bytes + QueryRing::barrier_bytes + KeyRing::barrier_bytes) {}
+
+  TESSERA_DEVICE int steps_of(const HeadTiles::Place& place) const {
+    const int all = static_cast<int>(p_.keys);
+    return ceil_div(p_.causal ? min(all, (place.tile + 1) * queries) : all, keys);
+  }
+
+  TESSERA_DEVICE void fetch(const HeadTiles& tiles, const TensorMap& q, const TensorMap& k, const TensorMap& v) const {
+    prefetch_map(q);
+    prefetch_map(k);
+    prefetch_map(v);
+    typename QueryRing::Turn query_turn;
+    typename KeyRing::Turn key_turn, value_turn;
+    tiles.each([&](const HeadTiles::Place& place) {
+      const int heads = static_cast<int>(p_.heads), b = place.head / heads, h = place.head % heads;
+      const int kv_head = h / (heads / static_cast<int>(p_.kv_heads)), steps = steps_of(place);
+      const auto load_values = [&](int step) {
+        load_rows<keys, width>(values_.at(value_turn), v, values_.claim(value_turn), step * keys, kv_head, b);
+        value_turn.next();
+      };
+      load_rows<queries, width>(queries_.at(query_turn), q, queries_.claim(query_turn), place.tile * queries, h, b);
+      query_turn.next();
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step) {
+        load_rows<keys, width>(keys_.at(key_turn), k, keys_.claim(key_turn), step * keys, kv_head, b);
+        key_turn.next();
+        if (step > 0) load_values(step - 1);
+      }
+      load_values(steps - 1);
+    });
+  }
+
+  // ---- warpgroups
+
+  /// Two rows of each thread; `sum` is of its columns. Weights are powers of two of scores less `shift`, which stays
+  /// where it is while no score is more than 2^8 times as heavy.
+  struct Rows {
+    float largest[2] = {minus_infinity(), minus_infinity()}, sum[2] = {0, 0};
+    static constexpr float slack = 8;
+
+    /// Scores become weights; what was summed up before is to be multiplied by `factor`.
+    TESSERA_DEVICE void step(Scores& scores, float scale, float (&factor)[2]) {
+      unroll<2>([&](auto half) {
+        float top[2] = {scores[2 * half], scores[2 * half + 1]};
+        unroll<keys / 4 - 2>(
+            [&](auto i) { top[i % 2] = fmaxf(top[i % 2], scores[(i / 2 + 1) * 4 + 2 * half + i % 2]); });
+        float highest = fmaxf(top[0], top[1]);
+        highest = fmaxf(highest, from_lane_xor(highest, 1));
+        highest = fmaxf(highest, from_lane_xor(highest, 2));
+        const float last = largest[half];
+        const bool moves = (highest - last) * scale > slack;
+        factor[half] = moves ? fast_exp2((last - highest) * scale) : 1;
+        largest[half] = moves ? highest : last;
+        const float shift = largest[half] == minus_infinity() ? 0 : largest[half] * scale;
+        float total[2] = {0, 0};
+        unroll<keys / 4>([&](auto i) {
+          float& x = scores[i / 2 * 4 + 2 * half + i % 2];
+          x = fast_exp2(fma(x, scale, -shift));
+          total[i % 2] += x;
+        });
+        sum[half] = fma(sum[half], factor[half], total[0] + total[1]);
+      });
+    }
+  };
+
+  TESSERA_DEVICE void attend(const HeadTiles& tiles, const HeadsView<T>& y, float* lse) const {
+    const int group = thread_in_block() / 128;
+    typename QueryRing::Turn query_turn;
+    typename KeyRing::Turn key_turn, value_turn;
+    tiles.each([&](const HeadTiles::Place& place) __attribute__((always_inline)) {
+      Out out;
+      Rows rows;
+      sum_up(place, group, query_turn, key_turn, value_turn, out, rows);
+      finish(place, group, out, rows, y, lse);
+    });
+  }
+
+  TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, int group, typename QueryRing::Turn& query_turn,
+                             typename KeyRing::Turn& key_turn, typename KeyRing::Turn& value_turn, Out& out,
+                             Rows& rows) const {
+    const int steps = steps_of(place), first = place.tile * queries + group * 64;
+    const float scale = static_cast<float>(p_.scale) * log2_of_e;
+    const u32 own = queries_.at(query_turn) + group * 64 * line_bytes;
+    Scores scores;
+    Weights weights;
+    float factor[2];
+    queries_.wait(query_turn);
+    keys_.wait(key_turn);
+    begin_multiply();
+    start_scores(scores, own, key_turn);
+    commit_multiply();
+    wait_multiply<0>();
+    settle(scores);
+    keys_.release(key_turn);
+    key_turn.next();
+    hide(scores, p_, first, 0);
+    rows.step(scores, scale, factor);
+    round_sums<T>(weights, scores);
+    if (steps > 1) keys_.wait(key_turn);
+#pragma unroll 1
+    for (int step = 1; step < steps; ++step) {
+      begin_multiply();
+      start_scores(scores, own, key_turn);
+      commit_multiply();
+      values_.wait(value_turn);
+      begin_multiply();
+      start_out(out, weights, value_turn, step > 1);
+      commit_multiply();
+      wait_multiply<1>();
+      settle(scores);
+      keys_.release(key_turn);
+      key_turn.next();
+      const auto finish_out = [&]() __attribute__((always_inline)) {
+        wait_multiply<0>();
+        settle(out);
+        values_.release(value_turn);
+        value_turn.next();
+      };
+      if constexpr (!Sizes::overlaps) finish_out();
+      hide(scores, p_, first, step * keys);
+      rows.step(scores, scale, factor);
+      settle(scores);
+      if (step + 1 < steps) keys_.wait(key_turn);  // here, or ptxas computes weights after the next wait
+      if constexpr (Sizes::overlaps) finish_out();
+      if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1))
+        unroll<width / 2>([&](auto i) { out[i] *= factor[i / 2 % 2]; });
+      round_sums<T>(weights, scores);
+    }
+    queries_.release(query_turn);
+    query_turn.next();
+    values_.wait(value_turn);
+    begin_multiply();
+    start_out(out, weights, value_turn, steps > 1);
+    commit_multiply();
+    wait_multiply<0>();
+    settle(out);
+    values_.release(value_turn);
+    value_turn.next();
+  }
+
+  TESSERA_DEVICE void start_scores(Scores& scores, u32 own, const typename KeyRing::Turn& turn) const {
+    start_product<T, keys, typename Sizes::QueryTile, typename Sizes::KeyTile, false>(scores, own, keys_.at(turn),
+                                                                                      false);
+  }
+  TESSERA_DEVICE void start_out(Out& out, const Weights& weights, const typename KeyRing::Turn& turn, bool add) const {
+    start_product<T, width, typename Sizes::ValueTile, true>(out, weights, values_.at(turn), add);
+  }
+
+  TESSERA_DEVICE void finish(const HeadTiles::Place& place, int group, const Out& out, const Rows& rows,
+                             const HeadsView<T>& y, float* lse) const {
+    const int first = place.tile * queries + group * 64, left = static_cast<int>(p_.queries) - first;
+    const i64 heads = p_.heads, b = place.head / heads, h = place.head % heads;
+    float inverse[2];
+    unroll<2>([&](auto half) {
+      float sum = rows.sum[half];
+      sum += from_lane_xor(sum, 1);
+      sum += from_lane_xor(sum, 2);
+      inverse[half] = sum > 0 ? 1 / sum : sum == sum ? 0 : sum;  // a query that sees nothing has zeros
+      const int row = sums_row() + half * 8;
+      if (lse && thread_in_block() % 4 == 0 && row < left) {
+        const float scale = static_cast<float>(p_.scale);
+        lse[place.head * p_.queries + first + row] = fma(rows.largest[half], scale, fast_log2(sum) * log_of_2);
+      }
+    });
+    store_sums<T>(out, inverse, y.head(b, h) + first * y.row(), y.row(), left, static_cast<int>(p_.value_width));
+  }
+
+  const AttentionProblem& p_;
+  QueryRing queries_;
+  KeyRing keys_, values_;
+};
+
+}  // namespace sm90
+TESSERA_TILE_END
