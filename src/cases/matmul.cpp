@@ -15,6 +15,12 @@ OpCase matmul_case(std::string label, Shape a, Shape b) {
           .gradients = 0b11};
 }
 
+OpCase matmul_wide_case(std::string label, Shape a, Shape b) {
+  OpCase c = matmul_case(std::move(label), a, b);
+  c.op = "matmul_wide";
+  return c;
+}
+
 // Operands as transposed views: the kernel gets their strides.
 OpCase transposed_case(std::string label, Shape a, Shape b) {
   OpCase c = matmul_case(std::move(label), a, b);
@@ -87,6 +93,8 @@ std::vector<OpCase> matmul_cases() {
       matmul_case("prime sizes", {31, 29}, {29, 41}),
       matmul_case("off the tile", {97, 65}, {65, 113}),
       matmul_case("deep", {13, 523}, {523, 17}),
+      matmul_wide_case("f32 of halves", {31, 29}, {29, 41}),
+      matmul_wide_case("f32 of halves, on the tile", {128, 64}, {64, 256}),
       matmul_case("batched", {5, 7, 11}, {5, 11, 3}),
       matmul_case("a matrix for all of a batch", {2, 3, 7, 5}, {5, 9}),
       matmul_case("broadcast left", {7, 5}, {3, 5, 2}),

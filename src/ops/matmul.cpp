@@ -71,6 +71,37 @@ const Op matmul_op = {.name = "matmul",
                       .autocast = Autocast::Lower,
                       .pitched = true};
 
+// ---- matmul_wide: the same of halves with its sums in f32, as the gradient of a f32 weight is wanted under autocast
+
+Metas infer_matmul_wide(std::span<const TensorMeta> in, const Attrs&) {
+  Metas out = infer_product("matmul_wide", in);
+  out[0].dtype = statistics_dtype(out[0].dtype);
+  return out;
+}
+Tensors matmul_wide_vjp(const Saved& s, const Tensors& grads) {
+  return product_gradients(s, cast(grads[0], s.inputs[0].dtype()));
+}
+
+const Op matmul_wide_op = {.name = "matmul_wide",
+                           .infer = infer_matmul_wide,
+                           .vjp = matmul_wide_vjp,
+                           .reference = matmul_reference,
+                           .saves = {.inputs = 0b11}};
+
+// Whether this is what autocast made of a f32 parameter.
+bool is_lowered_parameter(const Tensor& weight) {
+  const AutogradMeta* meta = weight.impl().autograd.get();
+  if (!meta || !meta->node || meta->node->name() != "cast") return false;
+  const Edge& from = meta->node->next[0];
+  return from.leaf && from.leaf->dtype == Float32;
+}
+
+// Of a weight [out, in], from the gradient of what x became: not rounded to halves if f32 is what it ends in.
+Tensor weight_gradient(const Tensor& weight, const Tensor& g, const Tensor& x) {
+  const bool wide = !grad_enabled() && is_lowered_parameter(weight);
+  return dispatch_one(wide ? matmul_wide_op : matmul_op, {transposed(rows(g)), rows(x)});
+}
+
 // ---- matmul_mul_sum: a, b, factor? -> y, sums of its rows?, sums of its columns?
 
 Shape without_dim(const Shape& shape, int from_end) {
@@ -193,7 +224,7 @@ Tensors linear_gradients(const Saved& s, const Tensor& dh, const Tensor& dbias =
   const Tensor& weight = s.inputs[1];
   const Shape shape = s.inputs[0].shape();
   Tensors out(s.inputs.size());
-  if (s.needs_input(1)) out[1] = matmul(transposed(rows(dh)), rows(s.inputs[0]));
+  if (s.needs_input(1)) out[1] = weight_gradient(weight, dh, s.inputs[0]);
   s.inputs[0] = {};  // before its gradient takes as much memory
   if (s.needs_input(0)) out[0] = reshape(matmul(rows(dh), weight), shape);
   if (s.needs_input(2)) out[2] = dbias.defined() ? dbias : sum_to(dh, {weight.shape()[0]});
@@ -291,7 +322,7 @@ Metas infer_mlp(std::span<const TensorMeta> in, const Attrs& attrs) {
 
 // Of down, its bias and the residual.
 void add_down_gradients(const Saved& s, const Tensor& g, const Tensor& hidden, Tensors& out) {
-  if (s.needs_input(3)) out[3] = matmul(transposed(rows(g)), rows(hidden));
+  if (s.needs_input(3)) out[3] = weight_gradient(s.inputs[3], g, hidden);
   if (s.needs_input(4)) out[4] = sum_to(g, {g.shape().back()});
   out[5] = g;
 }
@@ -337,7 +368,7 @@ const Op mlp_op = {.name = "mlp",
                    .pitched = true,
                    .made_of = &linear_op};
 
-constexpr const Op* ops[] = {&matmul_op, &matmul_mul_sum_op, &linear_op, &mlp_op};
+constexpr const Op* ops[] = {&matmul_op, &matmul_wide_op, &matmul_mul_sum_op, &linear_op, &mlp_op};
 
 }  // namespace
 

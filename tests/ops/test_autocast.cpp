@@ -184,6 +184,27 @@ TEST(Autocast, GradientsHaveTheirInputsDtypes) {
   }
 }
 
+// Sums that end in a f32 gradient are not rounded on their way.
+TEST(Autocast, GradientsOfWeightsKeepTheirSums) {
+  Generator g(15);
+  for (DType low : kLower) {
+    const Tensor x = normal64({57, 24}, g).to(low), dy = normal64({57, 40}, g).to(low);
+    for (bool hidden : {false, true}) {
+      Tensor w = parameter({40, 24}, g), up = parameter({24, 24}, g);
+      {
+        amp::Autocast guard(low);
+        const Tensor y = hidden ? mlp(x, up, {}, Activation::None, w) : linear(x, w);
+        sum(cast(y * dy, Float32)).backward();
+      }
+      const Tensor seen = hidden ? linear(x, up.detach().to(low)) : x;
+      const Tensor want = matmul(transpose(dy.to(Float64), 0, 1), seen.to(Float64));
+      EXPECT_EQ(w.grad().dtype(), Float32);
+      EXPECT_TRUE(w.grad().is_contiguous());
+      EXPECT_LE(relative_error(w.grad(), want), 1e-6) << name(low) << hidden;
+    }
+  }
+}
+
 // A block of a transformer with a loss, as a function of everything that has a gradient.
 Tensor small_model(const Tensors& p) {
   const Tensor y = linear_act(attention_qkv(linear(layer_norm(p[0], p[1], p[2]), p[3]), 2, {.causal = true}), p[4], {},

@@ -279,8 +279,11 @@ void run_mlp(const Call& call) {
 }
 constexpr Kernel mlp_list[] = {{.name = "two_linear", .workspace_bytes = mlp_bytes, .run = run_mlp}};
 
-constexpr KernelTableEntry entries[] = {
-    {"matmul", matmul_list}, {"matmul_mul_sum", matmul_mul_sum_list}, {"linear", linear_list}, {"mlp", mlp_list}};
+constexpr KernelTableEntry entries[] = {{"matmul", matmul_list},
+                                        {"matmul_wide", matmul_list},
+                                        {"matmul_mul_sum", matmul_mul_sum_list},
+                                        {"linear", linear_list},
+                                        {"mlp", mlp_list}};
 
 }  // namespace
 
