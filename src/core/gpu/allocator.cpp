@@ -115,11 +115,22 @@ void Allocator::use(Block* block, StreamHandle stream) {
   block->users.push_back(stream);
 }
 
+void Allocator::end(StreamHandle stream) {
+  std::lock_guard lock(mutex_);
+  ended_.insert(stream);
+}
+
+void Allocator::begin(StreamHandle stream) {
+  std::lock_guard lock(mutex_);
+  ended_.erase(stream);
+}
+
 void Allocator::release(Block* block) noexcept {
   std::lock_guard lock(mutex_);
   stats_.allocated -= static_cast<int64_t>(block->requested);
   try {
     for (StreamHandle user : block->users) {
+      if (ended_.contains(user)) continue;
       EventHandle event = runtime_.create_event(false);
       runtime_.record(event, user);
       waiting_.push_back({event, block});

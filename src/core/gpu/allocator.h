@@ -29,6 +29,10 @@ class Allocator {
   void release(Block* block) noexcept;
   /// Work of `stream` uses the block, too: once released, it waits for what is queued there by then.
   void use(Block* block, StreamHandle stream);
+  /// The stream's work is done and it is no more: blocks that it used wait for it no longer.
+  void end(StreamHandle stream);
+  /// The handle is that of a new stream.
+  void begin(StreamHandle stream);
 
   void empty_cache();
   MemoryStats stats() const;
@@ -66,6 +70,7 @@ class Allocator {
   std::map<int, Pool> pools_;
   int pool_ = 0;
   std::list<Waiting> waiting_;
+  std::set<StreamHandle> ended_;
   MemoryStats stats_;
 };
 

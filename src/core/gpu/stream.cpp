@@ -17,6 +17,7 @@ Stream::State::~State() {
     on->runtime.synchronize(handle);  // its blocks may go to a later stream that gets the same handle
   } catch (const Error&) {
   }
+  on->allocator.end(handle);
   on->runtime.destroy_stream(handle);
 }
 
@@ -25,6 +26,7 @@ Stream::Stream(Device device) : state_(std::make_shared<State>()) {
   auto& on = gpu::state(device);
   gpu::enter(on);
   state_->handle = on.runtime.create_stream();
+  on.allocator.begin(state_->handle);
   state_->on = &on;
 }
 Device Stream::device() const { return state_->on ? state_->on->device : cpu(); }

@@ -49,6 +49,7 @@ bool is_fatal(Status status) {
 
 void check(Status status, const char* what) {
   if (status == success) return;
+  (void)TESSERA_RT(GetLastError)();  // or the next launch would find it
   const char* reason = TESSERA_RT(GetErrorString)(status);
   if (is_fatal(status)) lost[current_device()] = reason;
   throw DeviceError(std::string(what) + " failed: " + reason);
@@ -182,7 +183,7 @@ class VendorRuntime final : public gpu::Runtime {
   bool is_idle(gpu::StreamHandle stream) override {
     check_alive();
     const Status status = TESSERA_RT(StreamQuery)(queue(stream));
-    if (status == TESSERA_RT(ErrorNotReady)) return false;
+    if (status == TESSERA_RT(ErrorNotReady)) return (void)TESSERA_RT(GetLastError)(), false;
     check(status, "asking for a stream's progress");
     return true;
   }
@@ -209,7 +210,7 @@ class VendorRuntime final : public gpu::Runtime {
   }
   bool has_happened(gpu::EventHandle event) override {
     const Status status = TESSERA_RT(EventQuery)(event_of(event));
-    if (status == TESSERA_RT(ErrorNotReady)) return false;
+    if (status == TESSERA_RT(ErrorNotReady)) return (void)TESSERA_RT(GetLastError)(), false;
     check(status, "asking for an event");
     return true;
   }
