@@ -1,4 +1,4 @@
-// Kernels for gfx90a: compiled and disassembled in a test, executed in an emulator in another.
+// Kernels for gfx90a: compiled and disassembled in a test.
 #include "../../src/tile/arch/cdna/gemm.h"
 #include "gemm_kernels.h"
 

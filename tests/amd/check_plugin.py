@@ -1,0 +1,155 @@
+"""check_plugin.py PLUGIN TARGET RECORD [--record]: looks into the machine code of all kernels of libtessera_hip.so. Matrix kernels
+multiply by MFMA, no kernel but the listed ones has memory of its own in scratch, none has more than 64 KiB of LDS, and a
+compute unit has the registers for one block of each and for two waves on a SIMD of matrix kernels. Prints a line for each group
+of kernels, with llvm-mca's estimate for the longest innermost loop, and what differs from RECORD; --record writes it."""
+import collections
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+MATRIX = re.compile(r"HalfProduct<")
+SCRATCH = {  # kernels that may have memory of their own, and why
+    "multinomial_kernel": "a choice between two structures is compiled as one between their addresses",
+    "reduce_rows<ArgFold": "the same, of values with their places",
+    "reduce_columns<ArgFold": "the same",
+    "join_kernel<ArgFold": "the same",
+    "triangle_kernel": "sizes and strides, which its arguments hold, are indexed at run time",
+}
+Kernel = collections.namedtuple("Kernel", "threads registers scratch lds matrix cycles")
+
+
+def output(*command, **options):
+    return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
+
+
+def code_objects(path, target):
+    """The code for the target in each of clang's bundles."""
+    with open(path, "rb") as file:
+        plugin = file.read()
+    magic = b"__CLANG_OFFLOAD_BUNDLE__"
+    at = plugin.find(magic)
+    while at >= 0:
+        entry = at + len(magic) + 8
+        for _ in range(struct.unpack_from("<Q", plugin, at + len(magic))[0]):
+            offset, size, length = struct.unpack_from("<QQQ", plugin, entry)
+            if plugin[entry + 24:entry + 24 + length].decode().endswith("--" + target) and size:
+                yield plugin[at + offset:at + offset + size]
+            entry += 24 + length
+        at = plugin.find(magic, at + 1)
+
+
+def resources(path):
+    """{kernel: {name: number}} from the notes of a code object."""
+    found, kernels = {}, {}
+    for key, value in re.findall(r"\.(\w+): +(\S+)", output("llvm-readelf-19", "--notes", path)):
+        found[key] = value
+        if key == "wavefront_size":  # the last one of a kernel
+            kernels[found["symbol"].removesuffix(".kd")] = found
+            found = {}
+    return kernels
+
+
+def longest_inner_loop(code):
+    """Of (address, instruction, target of a branch): the instructions of the longest loop without a loop in it."""
+    loops = sorted({(target, at) for at, _, target in code if target is not None and target <= at})
+    inner = [loop for loop in loops if not any(o != loop and o[0] >= loop[0] and o[1] <= loop[1] for o in loops)]
+    bodies = [[i for at, i, _ in code if first <= at <= last and not re.match("s_c?branch", i)] for first, last in inner]
+    return max(bodies, key=len, default=[])
+
+
+def disassembled(path):
+    """{kernel: [(address, instruction, target of a branch)]}"""
+    kernels, code, start = {}, [], 0
+    line_of = re.compile(r"\s+(\S.*?)\s*// ([0-9A-F]{12}):(?: [0-9A-F]{8})+(?: <\S+\+0x([0-9a-f]+)>)?")
+    for line in output("llvm-objdump-19", "-d", path).splitlines():
+        if label := re.match(r"([0-9a-f]+) <(\w+)>:", line):
+            start, code = int(label[1], 16), kernels.setdefault(label[2], [])
+        elif found := line_of.match(line):
+            code.append((int(found[2], 16), found[1], start + int(found[3], 16) if found[3] else None))
+    return kernels
+
+
+def estimates(loops, target):
+    """Cycles of an iteration of each loop, by llvm-mca; 0 where there is no loop, or llvm-mca fails on it."""
+    text = "".join(f"# LLVM-MCA-BEGIN {i}\n" + "\n".join(loop) + "\n# LLVM-MCA-END\n" for i, loop in enumerate(loops) if loop)
+    command = ["llvm-mca-19", "-mtriple=amdgcn-amd-amdhsa", f"-mcpu={target}", "-iterations=10", "-instruction-info=0",
+               "-resource-pressure=0"]
+    result = subprocess.run(command, capture_output=True, text=True, input=text)
+    if result.returncode and len(loops) > 1:  # one by one
+        return [estimates([loop], target)[0] for loop in loops]
+    told = result.stdout
+    cycles = {int(i): int(n) / 10 for i, n in re.findall(r"Code Region - (\d+)\n.*?Total Cycles: +(\d+)", told, re.S)}
+    return [cycles.get(i, 0) for i in range(len(loops))]
+
+
+def all_kernels(plugin, target):
+    """{demangled name: Kernel}"""
+    names, kernels = [], []
+    for code in code_objects(plugin, target):
+        with tempfile.NamedTemporaryFile(suffix=".hsaco") as file:
+            file.write(code)
+            file.flush()
+            known, texts = resources(file.name), disassembled(file.name)
+        cycles = estimates([longest_inner_loop(texts[name]) for name in known], target)
+        for (name, note), estimate in zip(known.items(), cycles):
+            names.append(name)
+            kernels.append(Kernel(int(note["max_flat_workgroup_size"]), int(note["vgpr_count"]),
+                                  int(note["private_segment_fixed_size"]), int(note["group_segment_fixed_size"]),
+                                  any(i.startswith("v_mfma") for _, i, _ in texts[name]), estimate))
+    plain = output("c++filt", input="\n".join(names)).splitlines()
+    for noise in ("tessera::gpu_kernels::", "tessera::tile::", "gpu::", "(anonymous namespace)::", "void "):
+        plain = [name.replace(noise, "") for name in plain]
+    return [(name.split("(")[0], kernel) for name, kernel in zip(plain, kernels)]
+
+
+def waves(kernel):
+    """What a SIMD, with 512 registers for each lane in units of 8, has room for."""
+    return min(8, 512 // max(8, -(-kernel.registers // 8) * 8))
+
+
+def faults_of(name, kernel):
+    if MATRIX.search(name) and not kernel.matrix:
+        yield "no MFMA in it"
+    if kernel.scratch and not any(name.startswith(listed) for listed in SCRATCH):
+        yield f"{kernel.scratch} bytes of scratch"
+    if kernel.lds > 64 * 1024:
+        yield f"{kernel.lds} bytes of LDS"
+    needed = max(-(-kernel.threads // 256), 2 if kernel.matrix else 1)  # a block lies on four SIMDs
+    if waves(kernel) < needed:
+        yield f"{kernel.registers} registers: room for {waves(kernel)} waves on a SIMD, not {needed}"
+
+
+def summary(kernels):
+    """{group: line}, by the name without the types, which are many."""
+    groups = collections.defaultdict(list)
+    for name, kernel in kernels:
+        groups[name.split("<")[0] + (" (MFMA)" if kernel.matrix else "")].append(kernel)
+    return {group: f"{group}: {len(members)} kernels, {max(k.registers for k in members)} registers, "
+                   f"{min(waves(k) for k in members)} waves, {max(k.lds for k in members)} bytes of LDS, "
+                   f"{max(k.scratch for k in members)} of scratch, loop {max(k.cycles for k in members):.0f} cycles"
+            for group, members in sorted(groups.items())}
+
+
+def main():
+    plugin, target, record = sys.argv[1:4]
+    kernels = all_kernels(plugin, target)
+    lines = summary(kernels)
+    print(f"{len(kernels)} kernels for {target}; of each group the most registers (a lane's, of 512), LDS and scratch, the fewest "
+          "waves on a SIMD, and llvm-mca's estimate for the longest innermost loop, one wave alone:")
+    print("\n".join(lines.values()))
+    if "--record" in sys.argv:
+        with open(record, "w") as file:
+            file.write("\n".join(lines.values()) + "\n")
+    with open(record) as file:
+        before = {line.split(":")[0]: line.rstrip("\n") for line in file}
+    for group in sorted(before.keys() | lines.keys()):
+        if before.get(group) != lines.get(group):
+            print(f"differs from {record}:\n  then {before.get(group, 'none')}\n  now  {lines.get(group, 'none')}")
+    faults = [f"{name}: {fault}" for name, kernel in kernels for fault in faults_of(name, kernel)]
+    print("\n".join(f"BAD {fault}" for fault in faults) or "all as planned")
+    sys.exit(1 if faults or not kernels else 0)
+
+
+main()

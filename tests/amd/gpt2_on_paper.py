@@ -1,0 +1,112 @@
+"""gpt2_on_paper.py BUILD [DOCUMENT]: what one training step of GPT-2 124M (bf16, 12 x 1024 tokens) launches on gfx90a, and what that takes
+at best on one die of an MI250. The command trains on the stand-in for HIP's runtime, where nothing is computed, and the launches
+are counted; bytes and operations come from the model's sizes, cycles of products from llvm-mca (kernels.txt). Prints a table, or
+puts it between the marks of DOCUMENT."""
+import collections
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+UNITS, CLOCK, BANDWIDTH = 104, 1.7e9, 1.6e12  # of a die; bytes a second
+VECTOR = UNITS * 128 * CLOCK  # operations a second in f32 on ordinary cores
+T, C, LAYERS, V, SEQUENCE, HEADS, D, PARAMETERS = 12 * 1024, 768, 12, 50257, 1024, 12, 64, 124439808
+BLOCK_LOOP = 2 * 16 * 64  # cycles in which a SIMD makes the 16 MFMA of 64 cycles of two waves, one of each block on the unit
+
+
+def launches(build, text, steps):
+    """{kernel: launches} of a run of the command."""
+    folder = tempfile.mkdtemp()
+    log = os.path.join(folder, "launches")
+    environment = dict(os.environ, LD_LIBRARY_PATH=f"{build}/tests/amd/stand_in", TESSERA_PLUGIN_DIR=build, EMULATOR_HOME="",
+                       TESSERA_STAND_IN_LOG=log)
+    command = [f"{build}/tessera", "train", "gpt", "--preset", "gpt2-124m", "--device", "hip:0", "--amp", "bf16", "--steps", str(steps),
+               "--accumulation", "1", "--text", text, "--out", folder]
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    with open(log) as file:
+        names = [line.split()[2] for line in file]
+    plain = subprocess.run(["c++filt"], check=True, capture_output=True, text=True, input="\n".join(names)).stdout
+    for noise in ("tessera::gpu_kernels::", "tessera::tile::", "gpu::", "(anonymous namespace)::", "void "):
+        plain = plain.replace(noise, "")
+    return collections.Counter(line.split("(")[0] for line in plain.splitlines())
+
+
+def products():
+    """(m, n, k, parts of k) of each product in tiles."""
+    for n, k, parts in ((3 * C, C, 3), (C, C, 5), (4 * C, C, 2), (C, 4 * C, 2)):  # as launched on 104 units
+        for _ in range(LAYERS):
+            yield from ((T, n, k, 1), (T, k, n, 1), (k, n, T, parts))
+    yield from ((T, V, C, 1), (T, C, V, 1), (C, V, T, 1))
+
+
+def product_work(loop):
+    size = flops = cycles = 0
+    for m, n, k, parts in products():
+        blocks = -(-m // 128) * -(-n // 128) * parts
+        flops += 2 * m * n * k
+        size += 2 * (m * k + k * n) + (2 if parts == 1 else 4 * parts) * m * n
+        cycles += -(-blocks // (2 * UNITS)) * -(-k // (32 * parts)) * max(loop, BLOCK_LOOP)
+    return size, flops, cycles
+
+
+def rows(loop):
+    """(what, pattern of its kernels, bytes, operations, cycles, operations a second)"""
+    weights, act = 12 * C * C * LAYERS + V * C, T * C
+    scores = SEQUENCE * SEQUENCE // 2 * D * HEADS * (T // SEQUENCE) * LAYERS
+    joined = 4 * sum(m * n * parts for m, n, _, parts in products() if parts > 1)
+    size, flops, cycles = product_work(loop)
+    return [
+        ("products, MFMA", "tiled_kernel", size, flops, cycles, 1),
+        ("attention, ordinary cores: forward", "simt_attention_kernel", 8 * act * LAYERS, 4 * scores, 0, VECTOR),
+        ("attention, ordinary cores: backward", "simt_(keys|queries)_kernel|attention_row_sums", 24 * act * LAYERS, 14 * scores, 0, VECTOR),
+        ("sums of parts of products", "join_kernel$", joined + 2 * 12 * C * C * LAYERS, joined // 4, 0, VECTOR),
+        ("casts of weights, their gradients and activations", "copy_kernel", 6 * (2 * weights + 74 * act), 0, 0, VECTOR),
+        ("layer norm: forward", "layer_norm_kernel", 25 * 8 * act, 25 * 8 * act, 0, VECTOR),
+        ("layer norm: backward", "whole_backward_kernel|weights_sum", 25 * 12 * act, 25 * 16 * act, 0, VECTOR),
+        ("residual sums", "map_any<op::Add|map_same<op::Add", 26 * 12 * act, 26 * act, 0, VECTOR),
+        ("gradients of biases", "(reduce|join).*SumFold|add_kernel", 2 * 5 * act * LAYERS, 5 * act * LAYERS, 0, VECTOR),
+        ("cross-entropy", "cross_entropy", 3 * 2 * T * V, 10 * T * V, 0, VECTOR),
+        ("norm of the gradients", "squares_kernel|norm_kernel", 4 * PARAMETERS, 2 * PARAMETERS, 0, VECTOR),
+        ("AdamW", "step_kernel|count_step", 28 * PARAMETERS, 15 * PARAMETERS, 0, VECTOR),
+        ("embedding and its gradient", "take_kernel|entries|count_digits|sum_counts|list_rows|find_starts", 5 * 4 * act, act, 0, VECTOR),
+        ("scalars and the rest", "", 0, 0, 0, VECTOR),
+    ]
+
+
+def table(counts, loop):
+    lines = ["| work | launches | GB | GFLOP | cycles (estimate) | at best, ms | bound by |", "|---|---|---|---|---|---|---|"]
+    total = collections.Counter()
+    for what, pattern, size, flops, cycles, rate in rows(loop):
+        mine = [name for name in counts if re.match(pattern, name)]
+        number = sum(counts.pop(name) for name in mine)
+        times = {"memory": size / BANDWIDTH, "MFMA": cycles / CLOCK} if cycles else {"memory": size / BANDWIDTH, "ordinary cores": flops / rate}
+        bound = max(times, key=times.get)
+        total.update(launches=number, size=size, flops=flops, time=times[bound])
+        lines.append(f"| {what} | {number} | {size / 1e9:.2f} | {flops / 1e9:.0f} | {cycles or '':} | {times[bound] * 1e3:.2f} | "
+                     f"{bound if times[bound] else 'the launches'} |")
+    lines.append(f"| all | {total['launches']} | {total['size'] / 1e9:.1f} | {total['flops'] / 1e9:.0f} | | {total['time'] * 1e3:.1f} | |")
+    return "\n".join(lines)
+
+
+def main():
+    build = os.path.abspath(sys.argv[1])
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels.txt")) as file:
+        loop = int(re.search(r"^tiled_kernel .*loop (\d+) cycles", file.read(), re.M)[1])
+    text = os.path.join(tempfile.mkdtemp(), "text")
+    with open(text, "w") as file:
+        file.write("".join(f"{i} bottles of beer on the wall\n" for i in range(20000)))
+    counts = launches(build, text, 4)
+    counts.subtract(launches(build, text, 3))
+    lines = table(+counts, loop)
+    if len(sys.argv) < 3:
+        return print(lines)
+    with open(sys.argv[2]) as file:
+        document = file.read()
+    mark, end = "<!-- gpt2_on_paper.py -->\n", "<!-- end -->"
+    before, rest = document.split(mark)
+    with open(sys.argv[2], "w") as file:
+        file.write(before + mark + lines + "\n" + end + rest.split(end)[1])
+
+
+main()

@@ -1,0 +1,438 @@
+// A stand-in for libamdhip64.so.5: the part of HIP's runtime that libtessera_hip.so calls, on a made-up card. Calls are
+// counted and can be told to fail. Kernels are executed by an emulator where there is one (card.h), and done when the
+// call that launches them returns; a capture keeps what it is given for the replays.
+#define __HIP_PLATFORM_AMD__
+#include <hip/hip_runtime_api.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "card.h"
+#include "control.h"
+
+using stand_in::card;
+using stand_in::Card;
+using stand_in::Kernel;
+using stand_in::Shape;
+using Work = std::vector<std::function<hipError_t()>>;
+
+struct ihipStream_t {
+  std::shared_ptr<Work> capture;  // null: nothing is captured
+};
+struct ihipEvent_t {
+  bool recorded = false;
+  std::chrono::steady_clock::time_point time;
+  std::shared_ptr<Work> capture;  // that it was recorded in
+};
+struct ihipGraph {
+  Work work;
+};
+struct hipGraphExec {
+  Work work;
+};
+struct ihipModule_t {
+  std::map<std::string, Kernel> kernels;
+};
+struct ihipModuleSymbol_t {
+  Kernel kernel;
+};
+
+namespace {
+
+// ---- calls: counted, and failing where a test says so
+
+struct Function {
+  long calls = 0, fails_after = -1;  // -1: never
+  hipError_t status = hipSuccess;
+};
+std::mutex calls_mutex;
+std::map<std::string, Function>& functions() {
+  static auto* all = new std::map<std::string, Function>;
+  return *all;
+}
+thread_local hipError_t last_error = hipSuccess;
+
+hipError_t done(hipError_t status) {
+  if (status != hipSuccess) last_error = status;
+  return status;
+}
+
+hipError_t called(const char* name) {
+  std::lock_guard lock(calls_mutex);
+  Function& function = functions()[name];
+  ++function.calls;
+  if (function.fails_after > 0) --function.fails_after;
+  else if (function.fails_after == 0) return done(function.status);
+  return hipSuccess;
+}
+// Begins every function that can fail.
+#define STAND_IN_CALL                                                                  \
+  if (const hipError_t status = called(__func__); status != hipSuccess) return status; \
+  (void)0
+
+// ---- kernels of the program
+
+// A bundle of code objects that a compiled unit of the plugin registers; loaded when a kernel of it is first launched.
+struct Bundle {
+  const void* image;
+  std::map<std::string, Kernel> kernels;
+  bool loaded = false;
+};
+struct Registered {
+  Bundle* bundle;
+  std::string name;
+};
+std::mutex kernels_mutex;
+std::map<const void*, Registered>& registered() {
+  static auto* all = new std::map<const void*, Registered>;
+  return *all;
+}
+
+constexpr const char* target = "gfx90a";
+
+const Kernel* kernel_of(const void* function) {
+  std::lock_guard lock(kernels_mutex);
+  const auto found = registered().find(function);
+  if (found == registered().end()) return nullptr;
+  Bundle& bundle = *found->second.bundle;
+  if (!bundle.loaded) {
+    const std::byte* code = stand_in::find_code(bundle.image, target);
+    if (code) bundle.kernels = stand_in::load_code(code);
+    bundle.loaded = true;
+  }
+  const auto kernel = bundle.kernels.find(found->second.name);
+  return kernel == bundle.kernels.end() ? nullptr : &kernel->second;
+}
+
+// A kernel that the emulator cannot execute is a refused launch, so that a long run of tests goes on behind it.
+hipError_t execute(const Kernel& kernel, const Shape& shape, const std::vector<std::byte>& arguments) {
+  static std::FILE* const log = [] {
+    const char* name = std::getenv("TESSERA_STAND_IN_LOG");
+    return name ? std::fopen(name, "w") : nullptr;
+  }();
+  if (log) std::fprintf(log, "%u %u %s\n", shape.blocks[0], shape.threads[0], kernel.name.c_str());
+  if (!Card::executes()) return hipSuccess;
+  const std::string fault = card().run(kernel, shape, arguments);
+  if (fault.empty()) return hipSuccess;
+  std::fprintf(stderr, "%s: %s\n", kernel.name.c_str(), fault.c_str());
+  return hipErrorUnknown;
+}
+
+hipError_t queue(hipStream_t stream, std::function<hipError_t()> work) {
+  if (!stream || !stream->capture) return done(work());
+  stream->capture->push_back(std::move(work));
+  return hipSuccess;
+}
+
+hipError_t launch(const Kernel& kernel, const Shape& shape, void** values, hipStream_t stream) {
+  const uint64_t threads = uint64_t{shape.threads[0]} * shape.threads[1] * shape.threads[2];
+  const auto too_many = [&](int d) {
+    return uint64_t{shape.blocks[d]} * shape.threads[d] > 0xFFFFFFFF;
+  };  // as in AMD's
+  if (too_many(0) || too_many(1) || too_many(2) || threads == 0 || threads > kernel.most_threads ||
+      shape.blocks[0] == 0 || shape.blocks[1] == 0 || shape.blocks[2] == 0 ||
+      kernel.group_bytes + shape.shared_bytes > 64 * 1024)
+    return done(hipErrorInvalidConfiguration);
+  return queue(stream, [kernel, shape, arguments = stand_in::argument_bytes(kernel, shape, values)] {
+    return execute(kernel, shape, arguments);
+  });
+}
+
+struct Configuration {
+  dim3 blocks, threads;
+  size_t shared;
+  hipStream_t stream;
+};
+thread_local Configuration configuration;
+
+}  // namespace
+
+extern "C" {
+
+void stand_in_fail(const char* function, long skip, int status) {
+  std::lock_guard lock(calls_mutex);
+  if (function) {
+    functions()[function].fails_after = status ? skip : -1;
+    functions()[function].status = static_cast<hipError_t>(status);
+    return;
+  }
+  for (auto& [name, known] : functions()) known.fails_after = -1;
+}
+
+long stand_in_calls(const char* function) {
+  std::lock_guard lock(calls_mutex);
+  return functions()[function].calls;
+}
+
+// ---- what clang's code for the host calls
+
+void** __hipRegisterFatBinary(const void* data) {
+  struct Wrapper {
+    uint32_t magic, version;
+    const void* binary;
+  };
+  return reinterpret_cast<void**>(new Bundle{static_cast<const Wrapper*>(data)->binary, {}, false});
+}
+void __hipUnregisterFatBinary(void**) {}
+void __hipRegisterFunction(void** modules, const void* function, char*, const char* name, unsigned, void*, void*, void*,
+                           void*, int*) {
+  std::lock_guard lock(kernels_mutex);
+  registered()[function] = {reinterpret_cast<Bundle*>(modules), name};
+}
+hipError_t __hipPushCallConfiguration(dim3 blocks, dim3 threads, size_t shared, hipStream_t stream) {
+  configuration = {blocks, threads, shared, stream};
+  return hipSuccess;
+}
+hipError_t __hipPopCallConfiguration(dim3* blocks, dim3* threads, size_t* shared, hipStream_t* stream) {
+  *blocks = configuration.blocks;
+  *threads = configuration.threads;
+  *shared = configuration.shared;
+  *stream = configuration.stream;
+  return hipSuccess;
+}
+hipError_t hipLaunchKernel(const void* function, dim3 blocks, dim3 threads, void** values, size_t shared,
+                           hipStream_t stream) {
+  STAND_IN_CALL;
+  const Kernel* kernel = kernel_of(function);
+  if (!kernel) return done(hipErrorInvalidDeviceFunction);
+  return launch(*kernel,
+                {{blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}, static_cast<uint32_t>(shared)},
+                values, stream);
+}
+hipError_t hipFuncSetAttribute(const void* function, hipFuncAttribute, int bytes) {
+  STAND_IN_CALL;
+  return kernel_of(function) && bytes <= 64 * 1024 ? hipSuccess : done(hipErrorInvalidValue);
+}
+
+// ---- devices
+
+hipError_t hipGetDeviceCount(int* count) {
+  STAND_IN_CALL;
+  *count = 1;
+  return hipSuccess;
+}
+hipError_t hipDriverGetVersion(int* version) {
+  STAND_IN_CALL;
+  *version = HIP_VERSION;
+  return hipSuccess;
+}
+hipError_t hipRuntimeGetVersion(int* version) {
+  STAND_IN_CALL;
+  *version = HIP_VERSION;
+  return hipSuccess;
+}
+hipError_t hipGetDevice(int* device) {
+  STAND_IN_CALL;
+  *device = 0;
+  return hipSuccess;
+}
+hipError_t hipSetDevice(int device) {
+  STAND_IN_CALL;
+  return device == 0 ? hipSuccess : done(hipErrorInvalidDevice);
+}
+hipError_t hipGetDeviceProperties(hipDeviceProp_t* p, int device) {
+  STAND_IN_CALL;
+  if (device != 0) return done(hipErrorInvalidDevice);
+  *p = {};
+  std::strcpy(p->name, Card::executes() ? "emulated MI200" : "made-up MI200");
+  std::strcpy(p->gcnArchName, "gfx90a:sramecc+:xnack-");
+  p->totalGlobalMem = Card::memory_bytes;
+  p->multiProcessorCount = 104;
+  p->warpSize = 64;
+  p->sharedMemPerBlock = 64 * 1024;
+  p->maxThreadsPerBlock = 1024;
+  return hipSuccess;
+}
+hipError_t hipGetLastError() {
+  const hipError_t status = last_error;
+  last_error = hipSuccess;
+  return status;
+}
+const char* hipGetErrorString(hipError_t status) {
+  switch (status) {
+    case hipErrorOutOfMemory:
+      return "out of memory";
+    case hipErrorLaunchFailure:
+      return "unspecified launch failure";
+    case hipErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    case hipErrorECCNotCorrectable:
+      return "uncorrectable ECC error encountered";
+    case hipErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case hipErrorNoDevice:
+      return "no ROCm-capable device is detected";
+    default:
+      return "error of the stand-in";
+  }
+}
+
+// ---- memory
+
+hipError_t hipMalloc(void** memory, size_t bytes) {
+  STAND_IN_CALL;
+  *memory = card().allocate(bytes);
+  return *memory ? hipSuccess : done(hipErrorOutOfMemory);
+}
+hipError_t hipFree(void* memory) {
+  STAND_IN_CALL;
+  return !memory || card().release(memory) ? hipSuccess : done(hipErrorInvalidValue);
+}
+hipError_t hipHostMalloc(void** memory, size_t bytes, unsigned) {
+  STAND_IN_CALL;
+  *memory = card().allocate(bytes);
+  return *memory ? hipSuccess : done(hipErrorOutOfMemory);
+}
+hipError_t hipHostFree(void* memory) {
+  STAND_IN_CALL;
+  return !memory || card().release(memory) ? hipSuccess : done(hipErrorInvalidValue);
+}
+hipError_t hipMemGetInfo(size_t* free, size_t* total) {
+  STAND_IN_CALL;
+  *free = card().free_bytes();
+  *total = Card::memory_bytes;
+  return hipSuccess;
+}
+hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind, hipStream_t stream) {
+  STAND_IN_CALL;
+  return queue(stream, [=] { return std::memmove(to, from, bytes), hipSuccess; });
+}
+hipError_t hipMemsetAsync(void* memory, int byte, size_t bytes, hipStream_t stream) {
+  STAND_IN_CALL;
+  return queue(stream, [=] { return std::memset(memory, byte, bytes), hipSuccess; });
+}
+
+// ---- streams and events
+
+hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned) {
+  STAND_IN_CALL;
+  *stream = new ihipStream_t;
+  return hipSuccess;
+}
+hipError_t hipStreamDestroy(hipStream_t stream) {
+  STAND_IN_CALL;
+  delete stream;
+  return hipSuccess;
+}
+hipError_t hipStreamSynchronize(hipStream_t stream) {
+  STAND_IN_CALL;
+  if (stream && stream->capture) return done(hipErrorStreamCaptureUnsupported);
+  return hipSuccess;
+}
+hipError_t hipStreamQuery(hipStream_t) {
+  STAND_IN_CALL;
+  return hipSuccess;
+}
+hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned) {
+  STAND_IN_CALL;
+  if (event->capture && stream) stream->capture = event->capture;  // a fork, or a join
+  return hipSuccess;
+}
+hipError_t hipDeviceSynchronize() {
+  STAND_IN_CALL;
+  return hipSuccess;
+}
+hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned) {
+  STAND_IN_CALL;
+  *event = new ihipEvent_t;
+  return hipSuccess;
+}
+hipError_t hipEventDestroy(hipEvent_t event) {
+  STAND_IN_CALL;
+  delete event;
+  return hipSuccess;
+}
+hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
+  STAND_IN_CALL;
+  event->capture = stream ? stream->capture : nullptr;
+  event->recorded = true;
+  event->time = std::chrono::steady_clock::now();
+  return hipSuccess;
+}
+hipError_t hipEventQuery(hipEvent_t) {
+  STAND_IN_CALL;
+  return hipSuccess;
+}
+hipError_t hipEventSynchronize(hipEvent_t) {
+  STAND_IN_CALL;
+  return hipSuccess;
+}
+hipError_t hipEventElapsedTime(float* ms, hipEvent_t from, hipEvent_t to) {
+  STAND_IN_CALL;
+  if (!from->recorded || !to->recorded) return done(hipErrorInvalidHandle);
+  *ms = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+  return hipSuccess;
+}
+
+// ---- graphs
+
+hipError_t hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMode) {
+  STAND_IN_CALL;
+  if (!stream || stream->capture) return done(hipErrorStreamCaptureUnsupported);
+  stream->capture = std::make_shared<Work>();
+  return hipSuccess;
+}
+hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t* graph) {
+  const auto captured = std::exchange(stream->capture, nullptr);  // also where the call fails
+  STAND_IN_CALL;
+  if (!captured) return done(hipErrorStreamCaptureUnmatched);
+  *graph = new ihipGraph{std::move(*captured)};
+  return hipSuccess;
+}
+hipError_t hipGraphInstantiate(hipGraphExec_t* executable, hipGraph_t graph, hipGraphNode_t*, char*, size_t) {
+  STAND_IN_CALL;
+  *executable = new hipGraphExec{graph->work};
+  return hipSuccess;
+}
+hipError_t hipGraphLaunch(hipGraphExec_t graph, hipStream_t stream) {
+  STAND_IN_CALL;
+  for (const auto& work : graph->work)
+    if (const hipError_t status = queue(stream, work); status != hipSuccess) return status;
+  return hipSuccess;
+}
+hipError_t hipGraphDestroy(hipGraph_t graph) {
+  STAND_IN_CALL;
+  delete graph;
+  return hipSuccess;
+}
+hipError_t hipGraphExecDestroy(hipGraphExec_t graph) {
+  STAND_IN_CALL;
+  delete graph;
+  return hipSuccess;
+}
+
+// ---- code that is compiled at run time
+
+hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
+  STAND_IN_CALL;
+  const std::byte* code = stand_in::find_code(image, target);
+  if (!code) return done(hipErrorNoBinaryForGpu);
+  try {
+    *module = new ihipModule_t{stand_in::load_code(code)};
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return done(hipErrorInvalidImage);
+  }
+  return hipSuccess;
+}
+hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
+  STAND_IN_CALL;
+  const auto found = module->kernels.find(name);
+  if (found == module->kernels.end()) return done(hipErrorNotFound);
+  *function = new ihipModuleSymbol_t{found->second};  // as long as the module, which nobody unloads
+  return hipSuccess;
+}
+hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                                 unsigned threads_y, unsigned threads_z, unsigned shared, hipStream_t stream,
+                                 void** values, void**) {
+  STAND_IN_CALL;
+  return launch(function->kernel, {{x, y, z}, {threads_x, threads_y, threads_z}, shared}, values, stream);
+}
+
+}  // extern "C"

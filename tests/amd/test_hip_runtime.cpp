@@ -1,0 +1,216 @@
+// The host side of libtessera_hip.so, compiled against AMD's headers, on the stand-in for libamdhip64.so.5: what it
+// calls, and that every failure is an error that names what failed, after which the rest goes on. Kernels do not run
+// here.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <hip/hip_runtime_api.h>
+
+#include "ops/check.h"
+#include "stand_in/control.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+template <class F>
+F* in_stand_in(const char* name) {
+  void* library = dlopen("libamdhip64.so.5", RTLD_NOW | RTLD_NOLOAD);
+  return library ? reinterpret_cast<F*>(dlsym(library, name)) : nullptr;
+}
+void fail(const char* function, hipError_t status, long skip = 0) {
+  in_stand_in<StandInFail>(stand_in_fail_name)(function, skip, status);
+}
+long calls(const char* function) { return in_stand_in<StandInCalls>(stand_in_calls_name)(function); }
+
+class HipRuntime : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(why_unavailable(hip()), ""); }
+  void TearDown() override { fail(nullptr, hipSuccess); }
+};
+
+Tensor on_card(const Shape& shape) { return empty(shape, Float32, hip()); }
+
+TEST_F(HipRuntime, DescribesTheCard) {
+  EXPECT_EQ(device_count(DeviceType::HIP), 1);
+  const DeviceProperties p = properties(hip());
+  EXPECT_EQ(p.architecture, "gfx90a");
+  EXPECT_EQ(p.multiprocessors, 104);
+  EXPECT_EQ(p.warp_size, 64);
+  EXPECT_EQ(p.shared_memory, 64 * 1024u);
+  EXPECT_EQ(why_unavailable({DeviceType::HIP, 1}), "there is 1 of its kind");
+}
+
+TEST_F(HipRuntime, CallsBecomeLaunchesAndCopies) {
+  Tensor x = on_card({37, 5});
+  const long launches = calls("hipLaunchKernel"), copies = calls("hipMemcpyAsync"),
+             waits = calls("hipStreamSynchronize");
+  Tensor y = softmax(x, 1);
+  EXPECT_EQ(calls("hipLaunchKernel"), launches + 1);
+  EXPECT_EQ(calls("hipStreamSynchronize"), waits);
+  y.to(cpu());
+  EXPECT_EQ(calls("hipMemcpyAsync"), copies + 1);
+  EXPECT_EQ(calls("hipStreamSynchronize"), waits + 1);
+  EXPECT_EQ(on_card({0, 5}).numel() + softmax(on_card({0, 5}), 1).numel(), 0);
+}
+
+TEST_F(HipRuntime, MemoryComesBackAndIsReused) {
+  Tensor x = on_card({1 << 20});
+  const long allocations = calls("hipMalloc"), releases = calls("hipFree");
+  x = {};
+  x = on_card({1 << 20});
+  EXPECT_EQ(calls("hipMalloc"), allocations);
+  x = {};
+  empty_cache(hip());
+  EXPECT_GT(calls("hipFree"), releases);
+}
+
+TEST_F(HipRuntime, OutOfMemoryEmptiesTheCacheAndThenIsAnError) {
+  { Tensor kept = on_card({8 << 20}); }  // stays cached
+  const long releases = calls("hipFree");
+  fail("hipMalloc", hipErrorOutOfMemory);
+  const std::string message = error_of([] { on_card({32 << 20}); });
+  EXPECT_NE(message.find("out of memory on hip:0: 134217728 bytes asked for"), std::string::npos) << message;
+  EXPECT_GT(calls("hipFree"), releases);
+  EXPECT_THROW(on_card({32 << 20}), OutOfMemoryError);
+  fail("hipMalloc", hipSuccess);
+  EXPECT_EQ(on_card({32 << 20}).numel(), 32 << 20);
+}
+
+TEST_F(HipRuntime, ARefusedLaunchIsAnErrorAndNothingMore) {
+  Tensor x = on_card({7, 3});
+  fail("hipLaunchKernel", hipErrorInvalidConfiguration);
+  const std::string message = error_of([&] { softmax(x, 1); });
+  EXPECT_NE(message.find("softmax failed: invalid configuration argument"), std::string::npos) << message;
+  fail("hipLaunchKernel", hipSuccess);
+  EXPECT_EQ(softmax(x, 1).numel(), 21);
+}
+
+TEST_F(HipRuntime, ATensorOutlivesAStreamThatUsedIt) {
+  Tensor x = on_card({8});
+  {
+    Stream side(hip());
+    record_stream(x, side);
+  }
+  const long events = calls("hipEventRecord");
+  x = {};
+  EXPECT_EQ(calls("hipEventRecord"), events);
+}
+
+// HIP remembers it as an error, like any other status.
+TEST_F(HipRuntime, WhatIsNotDoneYetIsNoErrorOfTheNextLaunch) {
+  Tensor x = on_card({7, 3});
+  Stream side(hip());
+  Event event(hip());
+  event.record(side);
+  fail("hipStreamQuery", hipErrorNotReady);
+  fail("hipEventQuery", hipErrorNotReady);
+  EXPECT_FALSE(side.is_idle());
+  EXPECT_EQ(softmax(x, 1).numel(), 21);
+  EXPECT_FALSE(event.has_happened());
+  EXPECT_EQ(softmax(x, 1).numel(), 21);
+}
+
+// Each in a process of its own, since a lost device stays lost.
+void lose(const char* function, hipError_t status) {
+  Tensor x = on_card({7, 3}), kept = full({4}, 5, Float32, cpu());
+  Event event(hip());
+  fail(function, status);
+  int errors = 0;
+  for (int i = 0; i < 3; ++i) try {
+      softmax(x, 1).to(cpu());
+    } catch (const DeviceError& error) {
+      ++errors;
+      std::fprintf(stderr, "%s\n", error.what());
+    }
+  fail(function, hipSuccess);
+  try {
+    on_card({1 << 24});
+  } catch (const DeviceError&) {
+    ++errors;
+  }
+  const bool goes_on = (kept + 1).sum().item() == 24;
+  x = {};
+  std::_Exit(errors == 4 && goes_on ? 0 : 1);
+}
+
+TEST(HipRuntimeDeathTest, FaultsLoseTheDeviceAndNothingElse) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto ends = testing::ExitedWithCode(0);
+  EXPECT_EXIT(lose("hipStreamSynchronize", hipErrorLaunchFailure), ends,
+              "failed: unspecified launch failure\n.*the device was lost: unspecified launch failure");
+  EXPECT_EXIT(lose("hipLaunchKernel", hipErrorIllegalAddress), ends, "softmax failed: an illegal memory access");
+  EXPECT_EXIT(lose("hipMemcpyAsync", hipErrorECCNotCorrectable), ends, "copying failed: uncorrectable ECC error");
+}
+
+TEST_F(HipRuntime, GraphsAreCapturedAndReplayed) {
+  Tensor x = on_card({33, 5}), y;
+  Graph graph;
+  graph.capture(hip(), [&] { y = softmax(exp(x), 1); });
+  const long launches = calls("hipLaunchKernel");
+  for (int i = 0; i < 3; ++i) graph.replay();
+  EXPECT_EQ(calls("hipGraphLaunch"), 3);
+  EXPECT_EQ(calls("hipLaunchKernel"), launches);
+  EXPECT_THROW(Graph().capture(hip(), [&] { y.item(); }), Error);
+  EXPECT_EQ((x + 1).numel(), 165);
+}
+
+// What uses every function that can fail.
+void use_everything() {
+  empty_cache(hip());
+  Tensor x = on_card({33, 5}), pinned = empty_pinned({33, 5}, Float32, hip());
+  zeros({33, 5}, Float32, hip());
+  Stream side(hip());
+  Event from(hip(), true), to(hip(), true);
+  from.record(current_stream(hip()));
+  x.copy_(pinned);
+  {
+    StreamGuard guard(side);
+    from.wait(side);
+    softmax(x, 1);
+    record_stream(x, side);
+  }
+  side.is_idle();
+  to.record(side);
+  to.has_happened();
+  to.synchronize();
+  to.milliseconds_since(from);
+  synchronize(hip());
+  pinned.copy_(x);
+  x.to(cpu());
+  Graph graph;
+  graph.capture(hip(), [&] { softmax(x, 1); });
+  graph.replay();
+  x = {};
+  empty_cache(hip());
+  try {
+    on_card({int64_t{1} << 40});  // asks for the memory that is free, to say so
+  } catch (const OutOfMemoryError&) {
+  }
+}
+
+class EveryCall : public testing::TestWithParam<const char*> {};
+
+TEST_P(EveryCall, ThatFailsIsAnError) {
+  const char* function = GetParam();
+  use_everything();
+  const long before = calls(function);
+  use_everything();
+  ASSERT_GT(calls(function), before) << "nothing calls it";
+  fail(function, hipErrorInvalidHandle);
+  EXPECT_THROW(use_everything(), Error);
+  fail(nullptr, hipSuccess);
+  use_everything();
+}
+
+INSTANTIATE_TEST_SUITE_P(Hip, EveryCall,
+                         testing::Values("hipMalloc", "hipHostMalloc", "hipMemcpyAsync", "hipMemGetInfo",
+                                         "hipLaunchKernel", "hipStreamCreateWithFlags", "hipStreamSynchronize",
+                                         "hipStreamQuery", "hipStreamWaitEvent", "hipDeviceSynchronize",
+                                         "hipEventCreateWithFlags", "hipEventRecord", "hipEventQuery",
+                                         "hipEventSynchronize", "hipEventElapsedTime", "hipStreamBeginCapture",
+                                         "hipStreamEndCapture", "hipGraphInstantiate", "hipGraphLaunch"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace tessera
