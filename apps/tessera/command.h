@@ -72,5 +72,6 @@ void add_bench(Command app);
 void add_explain(Command app);
 void add_devices(Command app);
 void add_cache(Command app);
+void add_selftest(Command app);
 
 }  // namespace tessera::app

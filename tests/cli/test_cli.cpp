@@ -11,6 +11,7 @@ TEST(Command, Introduces) {
                       {"bench", "op", "--help"},
                       {"explain", "--help"},
                       {"devices", "--help"},
+                      {"selftest", "--help"},
                       {"cache", "clear", "--help"}}) {
     Finished f = run(words);
     EXPECT_EQ(f.code, 0) << words[0];
@@ -55,6 +56,14 @@ TEST(Command, ListsDevices) {
   auto json = nlohmann::json::parse(read_file(folder / "devices.json"));
   EXPECT_EQ(json["command"], "devices");
   EXPECT_GE(json["threads"], 1);
+}
+
+TEST(Command, TestsEveryOperatorOnTheDevice) {
+  const Finished f = run({"selftest", "--check-only"});
+  EXPECT_EQ(f.code, 0) << f.out << f.err;
+  EXPECT_NE(f.out.find(" operators passed, 0 failed"), std::string::npos) << f.out;
+  EXPECT_EQ(f.out.find("bandwidth"), std::string::npos);
+  expect_error(run({"selftest", "--device", "hip:9"}), 2, "hip:9");
 }
 
 TEST(Command, BenchesAnOperator) {

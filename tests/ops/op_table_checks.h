@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "cases/cases.h"
+#include "cases/compare.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
@@ -57,19 +58,6 @@ inline std::vector<double> elements(const Tensor& t) {
     for (int64_t d = t.dim() - 1; d >= 0 && ++index[d] == t.size(d); --d) index[d] = 0;
   }
   return out;
-}
-
-inline double relative_error(const std::vector<double>& got, const std::vector<double>& want) {
-  if (got.size() != want.size()) return INFINITY;
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    bool same = got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]));
-    if (same) difference += 0;
-    else if (!std::isfinite(got[i]) || !std::isfinite(want[i])) return INFINITY;
-    else difference += (got[i] - want[i]) * (got[i] - want[i]);
-    if (std::isfinite(want[i])) size += want[i] * want[i];
-  }
-  return std::sqrt(difference) / std::max(std::sqrt(size), 1e-30);
 }
 
 // The same elements laid out with gaps: pitched rows, or every other element.
