@@ -104,9 +104,9 @@ TEST_F(Sm90Products, FactorAndSumsOfColumns) {
     const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), factor = values({s.m, s.n}, dtype);
     for (bool turn : {false, true})
       for (bool multiply : {false, true}) {
-        const ForceKernel forced("matmul_mul_sum", "sm90");
         const Tensor times = multiply ? factor : Tensor();
         const Tensors want = matmul_mul_sum(a, b, times, false, true);
+        const ForceKernel forced("matmul_mul_sum", "sm90");
         const auto run = [&] {
           (void)full({s.m, s.n}, NAN, dtype, gpu());
           return matmul_mul_sum(there(a, dtype, turn), there(b, dtype, turn),
