@@ -62,7 +62,7 @@ template <class T>
 void launch_sm90_attention_backward(const AttentionBackwardArgs& args, Executor& executor) {
   const i64 widest = tile::max(args.shape.width, args.shape.value_width);
   if (widest <= 64) launch_backward<T, KeySizes<64, 64, 4, 2>, QuerySizes<64, 128, 3, 2>>(args, executor);
-  else launch_backward<T, KeySizes<128, 64, 3, 1>, QuerySizes<128, 64, 3, 1>>(args, executor);
+  else launch_backward<T, KeySizes<128, 64, 2, 2>, QuerySizes<128, 64, 3, 1>>(args, executor);
 }
 template void launch_sm90_attention_backward<f16>(const AttentionBackwardArgs&, Executor&);
 template void launch_sm90_attention_backward<bf16>(const AttentionBackwardArgs&, Executor&);
