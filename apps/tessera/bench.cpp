@@ -15,6 +15,7 @@
 #include "tessera/autograd.h"
 #include "tessera/fused_gemm.h"
 #include "tessera/ops.h"
+#include "tessera/optim.h"
 #include "tessera/parallel.h"
 #include "tessera/stream.h"
 
@@ -291,6 +292,62 @@ void bench_attention(const BenchOptions& options) {
   results.write();
 }
 
+/// An operator along rows, with the tensors of x's size that must be read and written forward and backward.
+struct RowOperator {
+  const char* name;
+  std::function<Tensor(const Tensors&)> run;  // of x and as many weights
+  int forward, backward, weights = 0;
+};
+
+// Operators on m rows of n, and a step of AdamW on as many elements, each in turns with a copy.
+void bench_rows(const BenchOptions& options) {
+  const DType dtype = dtype_option(options.dtype);
+  const Device device = options.target();
+  const Shape shape{options.m, options.n};
+  Generator generator(options.seed);
+  const auto random = [&](const Shape& of) { return randn(of, generator, Float32, device).to(dtype); };
+  const Tensor target = randint(0, options.n, {options.m}, generator).to(device);
+  const RowOperator operators[] = {
+      {"layer_norm", [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); }, 2, 3, 2},
+      {"rms_norm", [](const Tensors& in) { return rms_norm(in[0], in[1]); }, 2, 3, 1},
+      {"softmax", [](const Tensors& in) { return softmax(in[0], -1); }, 2, 3},
+      {"gelu_tanh", [](const Tensors& in) { return gelu_tanh(in[0]); }, 2, 3},
+      {"cross_entropy", [&](const Tensors& in) { return cross_entropy(in[0], target); }, 1, 2}};
+  Results results("bench op rows", options);
+  fmt::print("{} rows of {} in {} on {}\n", options.m, options.n, options.dtype, options.place());
+  const double bytes = static_cast<double>(options.m) * options.n * static_cast<double>(size_of(dtype));
+  const auto report = [&](const std::string& name, double moved, const Candidate& c, const Candidate& copy) {
+    const double rate = moved / c.median(), share = rate / (2 * bytes / copy.median());
+    fmt::print("{:<24} {:>9.4f} ms {:>8.1f} GB/s {:>6.1f} % of a copy\n", name, c.median() * 1e3, rate * 1e-9,
+               share * 100);
+    results.add(name, share, "ratio", true);
+  };
+  const Tensor source = random(shape);
+  Tensor copied;
+  const Candidate copy{"copy", [&] { copied = Tensor(), copied = clone(source); }};
+  for (const RowOperator& op : operators) {
+    Tensors in{random(shape)}, gradients;
+    for (int i = 0; i < op.weights; ++i) in.push_back(random({options.n}));
+    for (Tensor& t : in) t.set_requires_grad();
+    Tensor y = op.run(in);
+    const Tensor dy = randn(y.shape(), generator, Float32, device).to(y.dtype());
+    std::vector<Candidate> candidates{{op.name, [&] { y = Tensor(), y = op.run(in); }},
+                                      {"backward", [&] { gradients.clear(), gradients = grad({y}, in, {dy}, true); }},
+                                      copy};
+    time_interleaved(candidates, options.seconds, device);
+    report(op.name, op.forward * bytes, candidates[0], candidates[2]);
+    report(std::string(op.name) + " backward", op.backward * bytes, candidates[1], candidates[2]);
+  }
+  Tensor parameter = random(shape).set_requires_grad();
+  parameter.set_grad(source);
+  optim::AdamW optimizer({parameter}, {});
+  std::vector<Candidate> candidates{{"AdamW", [&] { optimizer.step(); }}, copy};
+  time_interleaved(candidates, options.seconds, device);
+  const double moments = 4 * static_cast<double>(parameter.numel()) * (dtype == Float64 ? 8 : 4);
+  report("AdamW", 3 * bytes + moments, candidates[0], candidates[1]);
+  results.write();
+}
+
 Tensors inputs_of(const OpCase& c, DType dtype, Device device, Generator& generator) {
   Tensors in = c.inputs(generator);
   for (Tensor& t : in)
@@ -372,6 +429,7 @@ void run(BenchOptions& options) {
   options.apply();
   options.attention.apply(options.target());
   if (options.op == "sdpa") return bench_attention(options);
+  if (options.op == "rows") return bench_rows(options);
   if (!options.products.empty()) return bench_products_on_gpu(options);
   if (options.op == "gemm") return options.target().is_gpu() ? bench_gemm_on_gpu(options) : bench_gemm(options);
   std::vector<OpCase> chosen;
@@ -381,7 +439,7 @@ void run(BenchOptions& options) {
     if (known.find(std::string(c.op)) == known.npos) known += " " + std::string(c.op);
     if (c.op == options.op || options.op == "all") chosen.push_back(std::move(c));
   }
-  if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm sdpa all" + known);
+  if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm sdpa rows all" + known);
   Results results("bench op " + options.op, options);
   fmt::print("{}\n", options.place());
   for (const OpCase& c : chosen) bench_case(c, options, results);
@@ -395,9 +453,12 @@ void add_bench(Command app) {
   command.require_command();
   const Command op = command.command("op", "Time an operator beside the peers that are installed.");
   auto options = std::make_shared<BenchOptions>();
-  op.option("op", options->op, "gemm, sdpa, or an operator with a benchmark case, or all").required();
-  op.option("--m", options->m, "rows of the product").range(1, 1 << 20).with_default();
-  op.option("--n", options->n, "columns of the product").range(1, 1 << 20).with_default();
+  op.option("op", options->op,
+            "gemm, sdpa, rows (norms, softmax, losses, GELU, AdamW beside a copy), or an operator with a benchmark "
+            "case, or all")
+      .required();
+  op.option("--m", options->m, "rows of the product, or of what rows measures").range(1, 1 << 20).with_default();
+  op.option("--n", options->n, "columns of the product, or of each row").range(1, 1 << 20).with_default();
   op.option("--k", options->k, "length of the sums").range(1, 1 << 20).with_default();
   op.option("--dtype", options->dtype, "f32, f64, f16 or bf16").with_default();
   op.option("--epilogue", options->epilogue, "none or add_add_gelu").one_of({"none", "add_add_gelu"}).with_default();

@@ -92,6 +92,15 @@ TEST(Command, BenchesAttention) {
   for (auto& r : json["results"]) EXPECT_GT(r["value"], 0) << r;
 }
 
+TEST(Command, BenchesRowsBesideACopy) {
+  Folder folder;
+  Finished f = run({"bench", "op", "rows", "--m", "37", "--n", "53", "--seconds", "0.02", "--json", folder / "r.json"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  auto json = nlohmann::json::parse(read_file(folder / "r.json"));
+  ASSERT_EQ(json["results"].size(), 11u);  // five operators forward and backward, and AdamW
+  for (auto& r : json["results"]) EXPECT_GT(r["value"], 0) << r;
+}
+
 TEST(Command, ExplainsEachKernel) {
   Finished f = run({"explain", "sdpa", "2x4x33x16", "2x4x33x16", "2x4x33x16", "--causal"});
   ASSERT_EQ(f.code, 0) << f.err;
