@@ -27,6 +27,12 @@ endif()
 # Integers wrap in kernels, as they do in PyTorch: in results, and in lanes that nobody asked for.
 list(APPEND TESSERA_ISA_LEVEL -fwrapv)
 
+# Headers that most files of a target include are parsed once for it. Not under ccache: it keeps such files only with options
+# of its own, and without them finds what it has.
+if("${CMAKE_CXX_COMPILER_LAUNCHER} ${CMAKE_CXX_COMPILER}" MATCHES "ccache")
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
+
 # Instruction sets for which CPU kernels are compiled; the best one is chosen at run time.
 set(TESSERA_CPU_ISAS baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -90,7 +90,8 @@ if(build_hip)
   list(TRANSFORM TESSERA_HIP_ARCHITECTURES PREPEND --offload-arch= OUTPUT_VARIABLE hip_targets)
   set(hip_flags -x hip ${hip_targets} --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -std=c++20 -O3 -DNDEBUG
       -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off -DTESSERA_GPU_KERNELS
-      -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src)
+      -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
+      -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
   foreach(source ${gpu_sources})
     cmake_path(GET source STEM stem)
     set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)

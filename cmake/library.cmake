@@ -41,6 +41,8 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   target_include_directories(tessera_gpu_lists PRIVATE src include ${PROJECT_BINARY_DIR}/include)
   target_link_libraries(tessera_gpu_lists PRIVATE tessera_flags fmt::fmt)
   target_compile_definitions(tessera_gpu_lists PRIVATE TESSERA_GPU_KERNELS)
+  target_compile_options(tessera_gpu_lists PRIVATE $<$<CONFIG:Release>:-O2>)
+  target_precompile_headers(tessera_gpu_lists PRIVATE <algorithm> <fmt/format.h> src/core/op.h)
 
   file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS
        src/kernels/cpu/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/nn/*.cpp src/optim/*.cpp src/data/*.cpp
@@ -53,6 +55,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt
                           $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
     target_compile_options(tessera PRIVATE $<$<CONFIG:Release>:-O2>)  # no loops here that -O3 would make faster
+    target_precompile_headers(tessera PRIVATE <algorithm> <cmath> <fmt/format.h> src/core/op.h)
     add_library(tessera::tessera ALIAS tessera)
   endif()
 endif()

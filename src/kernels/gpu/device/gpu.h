@@ -1,7 +1,11 @@
 // One source for CUDA and HIP: the run-time library under one name, launches, and what kernels here share.
 #pragma once
 #if defined(__HIP__)
+#if defined(__CLANG_HIP_RUNTIME_WRAPPER_INCLUDED__)
 #include <hip/hip_runtime.h>
+#else  // -nogpuinc
+#include "hip.h"
+#endif
 #define TESSERA_RT(name) hip##name
 #else
 #include <cuda_runtime.h>
