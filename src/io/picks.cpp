@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -182,7 +181,7 @@ std::string format_picks(const PicksFile& file) {
       dump({{"tessera_picks", kFormat}, {"device", file.device}, {"card", file.card}, {"libraries", file.libraries}});
   for (const auto& [call, pick] : file.picks) {
     Json times = Json::object();
-    for (const auto& [kernel, time] : pick.microseconds) times[kernel] = std::round(time * 100) / 100;
+    for (const auto& [kernel, time] : pick.microseconds) times[kernel] = time;
     text += dump({{"call", call}, {"kernel", pick.kernel}, {"microseconds", times}, {"when", pick.when}});
   }
   return text;
