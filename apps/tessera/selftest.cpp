@@ -116,8 +116,11 @@ void run(const SelftestOptions& options) {
   }
   Results results("selftest", options);
   const int failed = check_operators(device, results);
-  if (!options.check_only) measure(device, results);
-  results.write();
+  results.write();  // what follows may meet a device that a bad kernel has lost
+  if (!options.check_only) {
+    measure(device, results);
+    results.write();
+  }
   if (failed > 0) throw Error(fmt::format("selftest: {} cases failed", failed));
 }
 

@@ -2,6 +2,7 @@
 #include "ops/norm_conv.h"
 
 #include "ops/autocast.h"
+#include "ops/check.h"
 #include "ops/conv.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
@@ -35,6 +36,13 @@ void move(Tensor estimate, const Tensor& to, double momentum) {
   estimate.mul_(1 - momentum).add_(to, momentum);
 }
 
+// An estimate as the statistics of x are. Backward may come after a step in training has moved it.
+Tensor frozen(const Tensor& estimate, const Tensor& x) {
+  const DType dtype = statistics_dtype(x.dtype());
+  if (estimate.dtype() != dtype) return estimate.to(dtype);
+  return grad_enabled() ? clone(estimate) : estimate;
+}
+
 }  // namespace
 
 Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
@@ -49,23 +57,23 @@ Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
 
 Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x) {
   const bool training = norm.training(), relu = activation == Activation::Relu;
-  const bool known = training ? x.mean.defined() : true;
+  const bool known = training ? x.mean.defined() : norm.running_mean.defined() && norm.running_var.defined();
   if (known && is_pointwise(conv) && (relu || activation == Activation::None)) {
     Tensors in = operands(conv, x.values);
-    // Backward may come after a step in training has moved the estimates.
-    const auto estimate = [](const Tensor& t) { return grad_enabled() ? clone(t) : t; };
-    in.push_back(training ? x.mean : estimate(norm.running_mean));
-    in.push_back(training ? x.var : estimate(norm.running_var));
+    // A norm takes values as they are, and not as autocast would have them for a convolution.
+    const bool as_they_are = in[0].dtype() == x.values.dtype();
+    in.push_back(training ? x.mean : frozen(norm.running_mean, x.values));
+    in.push_back(training ? x.var : frozen(norm.running_var, x.values));
     in.push_back(norm.weight);
     in.push_back(norm.bias);
     const Attrs attrs = NormAttrs{.eps = norm.eps, .training = training, .relu = relu};
-    if (takes_one_pass({in.data(), in.size()}, attrs)) {
-      if (training) {
-        move(norm.running_mean, x.mean, norm.momentum);
-        move(norm.running_var, x.var, norm.momentum);
-      }
+    if (as_they_are && takes_one_pass({in.data(), in.size()}, attrs)) {
+      const Tensor mean = x.mean, var = x.var;
       x = {};
-      return one_pass(std::move(in), attrs);
+      Images y = one_pass(std::move(in), attrs);
+      if (training && norm.running_mean.defined()) move(norm.running_mean, mean, norm.momentum);
+      if (training && norm.running_var.defined()) move(norm.running_var, var, norm.momentum);
+      return y;
     }
   }
   Tensor a = norm(x.values, activation);

@@ -77,6 +77,11 @@ Tensor Residual::value() const {
 
 Tensor Residual::normalized(const LayerNorm& norm) {
   if (!branch.defined()) return norm(sum);
+  // What is not f32 throughout follows autocast's table, each operator by itself.
+  if (sum.dtype() != Float32 || (norm.weight.defined() && norm.weight.dtype() != Float32)) {
+    *this = {value()};
+    return norm(sum);
+  }
   auto [all, y] = add_layer_norm(sum, branch, bias, norm.weight, norm.bias, norm.eps);
   *this = {std::move(all)};
   return y;

@@ -24,6 +24,8 @@ void require_planes(std::string_view op, const TensorMeta& x, const TensorMeta& 
 void require_norm(std::string_view op, const TensorMeta& x, std::span<const TensorMeta> norm) {
   if (is_absent(norm[0]) != is_absent(norm[1])) fail(op, "mean and deviation are given together, or neither is");
   if (is_absent(norm[2]) && !is_absent(norm[3])) fail(op, "a bias without a weight is not supported");
+  if (!is_absent(norm[3]) && norm[2].dtype != norm[3].dtype)
+    fail(op, "dtypes differ: weight {} and bias {}", describe(norm[2]), describe(norm[3]));
   for (const TensorMeta& t : norm) require_shape(op, "what belongs to channels", t, {x.shape[1]});
   for (const TensorMeta& t : norm.first(2))
     if (!is_absent(t) && t.dtype != statistics_dtype(x.dtype))
@@ -236,6 +238,7 @@ const Op norm_conv1x1_op = {.name = "norm_conv1x1",
                             .made_of = &conv2d_op};
 
 bool takes_one_pass(std::span<const Tensor> in, const Attrs& attrs) {
+  if (!in[X].defined() || in[X].dim() != 4) return false;  // conv2d says what is wrong
   const Call call{norm_conv1x1_op, in, attrs, {}};
   const Device device = call_device(call);
   if (!device.is_gpu()) return false;

@@ -4,6 +4,7 @@
 
 #include "io/io_check.h"
 #include "nn/nn_check.h"
+#include "tessera/amp.h"
 #include "tessera/autograd.h"
 #include "tessera/nn.h"
 
@@ -218,6 +219,20 @@ TEST(TransformerBlock, GradientsMatchFiniteDifferences) {
     p.detach().add_(direction, h);
     EXPECT_NEAR((above - below) / (2 * h), expected, 1e-6 * std::max(1.0, std::abs(expected))) << name;
   }
+}
+
+// Parameters that are halves themselves, on a stream of f32.
+TEST(TransformerBlock, OfHalvesTakesAWideStreamUnderAutocast) {
+  Generator g(9);
+  TransformerBlock block({.width = 16, .heads = 2, .causal = true}, g);
+  const Tensor x = randn({2, 5, 16}, g);
+  const Tensor want = block(x).detach();
+  block.to(BFloat16);
+  const amp::Autocast guard(BFloat16);
+  const Tensor got = block(x);
+  EXPECT_EQ(got.dtype(), Float32);
+  const auto near = got.detach().to_vector<float>(), exact = want.to_vector<float>();
+  for (size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(near[i], exact[i], 0.05) << i;
 }
 
 }  // namespace

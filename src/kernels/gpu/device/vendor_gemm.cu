@@ -306,16 +306,19 @@ bool has_padded_rows(const GemmArgs& args) {
 /// of 2^31 elements are cut (an illegal access was seen at one column of 65536 rows, 50264 apart).
 void run_small(const GemmArgs& args, void* workspace, Executor& executor) {
   constexpr i64 limit = i64{1} << 31;
+  const auto half_of = [](i64 n) { return n > 16 ? (n / 2 + 7) / 8 * 8 : n / 2; };
   const i64 row =
       tile::max(args.c.row, tile::max(args.addend.data ? args.addend.row : 0, args.a.column == 1 ? args.a.row : 0));
   if (args.m > 1 && args.m * row >= limit) {
-    const i64 half = (args.m / 2 + 7) / 8 * 8;
+    const i64 half = half_of(args.m);
     run_small(rows_of(args, 0, half), workspace, executor);
     return run_small(rows_of(args, half, args.m - half), workspace, executor);
   }
   const bool plain = !args.addend.data && args.activation == Activation::none;
-  if (plain && args.a.column != 1 && args.k > 1 && args.k * args.a.column >= limit) {
-    const i64 half = (args.k / 2 + 7) / 8 * 8;
+  const i64 step =
+      tile::max(args.a.column == 1 ? i64{1} : i64{args.a.column}, args.b.row == 1 ? i64{1} : i64{args.b.row});
+  if (plain && args.k > 1 && args.k * step >= limit) {
+    const i64 half = half_of(args.k);
     GemmArgs first = steps_of(args, 0, half), others = steps_of(args, half, args.k - half);
     first.bias.data = nullptr;
     run_small(first, workspace, executor);
