@@ -37,6 +37,20 @@ inline void copy(const Call& call, const Tensor& to, const Tensor& from) {
   elementwise_table().copy(args, executor());
 }
 
+/// to = a op b over the dims of `to`; a and b are broadcast and converted.
+inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const Tensor& b) {
+  MapArgs args{};
+  args.op = op;
+  args.compute = to.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
+  args.rank = checked_rank(call, to);
+  args.inputs = 2;
+  set_lengths(args.lengths, to);
+  args.tensor[0] = operand(to, args.rank);
+  args.tensor[1] = operand(a, args.rank);
+  args.tensor[2] = operand(b, args.rank);
+  elementwise_table().map(args, executor());
+}
+
 /// Every element of `to` becomes `value`.
 inline void fill(const Call& call, const Tensor& to, double value) {
   CopyArgs args;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
 #ifdef TESSERA_GPU_KERNELS
+#include "kernels/gpu/sm90_reason.h"
 #include "kernels/gpu/tables.h"
 #endif
 
@@ -69,19 +70,6 @@ void set_rows(Products& p, Products::Operand which, const Tensor& t) {
   if (t.defined()) p.set(which, t, 0, t.strides().back(), static_cast<int>(t.dim()) - 1);
 }
 
-// c += addend, over any strides.
-void add_to(const Call& call, const Tensor& c, const Tensor& addend) {
-  MapArgs args{};
-  args.op = MapOp::add;
-  args.compute = c.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
-  args.rank = checked_rank(call, c);
-  args.inputs = 2;
-  set_lengths(args.lengths, c);
-  args.tensor[0] = args.tensor[1] = operand(c, args.rank);
-  args.tensor[2] = operand(addend, args.rank);
-  elementwise_table().map(args, executor());
-}
-
 // An activation has no room for the residual, which is then added behind it.
 bool adds_behind(const Call& call) {
   return call.attrs.as<LinearAttrs>().activation != tessera::Activation::None && call.in[3].defined();
@@ -105,7 +93,7 @@ template <Products (*products)(const Call&), void (*run)(const Call&)>
 void run_all(const Call& call) {
   run(call);
   if constexpr (products == linear_products)
-    if (adds_behind(call)) add_to(call, call.out[0], call.in[3]);
+    if (adds_behind(call)) combine(call, MapOp::add, call.out[0], call.out[0], call.in[3]);
 }
 
 template <Products (*products)(const Call&), bool tf32 = false>
@@ -179,24 +167,6 @@ size_t finished_vendor_bytes(const Call& call) {
 }
 
 // ---- halves by Hopper's own instructions
-
-Reason reason_of(Sm90Refusal refusal) {
-  switch (refusal) {
-    case Sm90Refusal::hardware:
-      return Reason::Hardware;
-    case Sm90Refusal::type:
-      return Reason::DType;
-    case Sm90Refusal::layout:
-      return Reason::Layout;
-    case Sm90Refusal::shape:
-      return Reason::Shape;
-    case Sm90Refusal::small:
-      return Reason::Small;
-    case Sm90Refusal::none:
-      break;
-  }
-  return Reason::Ok;
-}
 
 template <Products (*products)(const Call&)>
 Reason sm90_takes(const Call& call) {

@@ -80,20 +80,6 @@ void layer_norm(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) norm_table().layer_norm(args, executor());
 }
 
-// to = a + b, of one shape or b over the last dims.
-void add(const Call& call, const Tensor& to, const Tensor& a, const Tensor& b) {
-  MapArgs args{};
-  args.op = MapOp::add;
-  args.compute = to.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
-  args.rank = checked_rank(call, to);
-  args.inputs = 2;
-  set_lengths(args.lengths, to);
-  args.tensor[0] = operand(to, args.rank);
-  args.tensor[1] = operand(a, args.rank);
-  args.tensor[2] = operand(b, args.rank);
-  elementwise_table().map(args, executor());
-}
-
 // x, branch, branch_bias?, weight?, bias? -> sum, y, mean, rstd
 void add_layer_norm(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &branch = call.in[1], &branch_bias = call.in[2], &weight = call.in[3],
@@ -102,8 +88,8 @@ void add_layer_norm(const Call& call, Workspace& workspace) {
   const bool fused = is_half(branch) && (x.dtype() == Float32 || x.dtype() == branch.dtype()) &&
                      lie_in_columns(inner, {&x, &branch, &branch_bias, &weight, &bias, &sum, &y});
   if (!fused && !workspace.counting()) {
-    add(call, sum, x, branch);
-    if (branch_bias.defined()) add(call, sum, sum, branch_bias);
+    combine(call, MapOp::add, sum, x, branch);
+    if (branch_bias.defined()) combine(call, MapOp::add, sum, sum, branch_bias);
   }
   auto args = row_norm_args(call, workspace, fused ? x : sum, y, weight, bias, 2, false, fused);
   if (fused) {
@@ -433,18 +419,7 @@ Tensor of_channels(const Tensor& dy, const Tensor& x) {
 void one_filter_backward(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &dy = call.in[1], &filters = call.in[2], &mean = call.in[3], &rstd = call.in[4];
   const Tensor gradient = scratch(workspace, x.shape(), x.dtype(), x.device());
-  if (!workspace.counting()) {
-    MapArgs product{};
-    product.op = MapOp::mul;
-    product.compute = x.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
-    product.rank = 4;
-    product.inputs = 2;
-    set_lengths(product.lengths, x);
-    product.tensor[0] = operand(gradient, 4);
-    product.tensor[1] = operand(of_channels(dy, x), 4);
-    product.tensor[2] = operand(filters, 4);
-    elementwise_table().map(product, executor());
-  }
+  if (!workspace.counting()) combine(call, MapOp::mul, gradient, of_channels(dy, x), filters);
   const Tensor in[] = {gradient, x, call.in[5], mean, rstd, call.in[6]};
   run_inner<batch_norm_backward>(workspace, {call.op, in, call.attrs, call.out.first(3)});
   const Tensor factors[] = {x, dy, mean, rstd, call.in[5], call.in[6]};

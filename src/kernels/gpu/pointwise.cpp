@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "kernels/cpu/gemm_arguments.h"
+#include "kernels/gpu/sm90_reason.h"
 #include "kernels/gpu/tables.h"
 
 namespace tessera::gpu_kernels {
@@ -242,24 +243,6 @@ PointwiseArgs pointwise_args(const Tensor& x, const Tensor& w, int filters, cons
   args.w_filter = step(filters);
   args.w_channel = step(1 - filters);
   return args;
-}
-
-Reason reason_of(Sm90Refusal refusal) {
-  switch (refusal) {
-    case Sm90Refusal::none:
-      return Reason::Ok;
-    case Sm90Refusal::hardware:
-      return Reason::Hardware;
-    case Sm90Refusal::type:
-      return Reason::DType;
-    case Sm90Refusal::layout:
-      return Reason::Layout;
-    case Sm90Refusal::shape:
-      return Reason::Shape;
-    case Sm90Refusal::small:
-      break;
-  }
-  return Reason::Small;
 }
 
 bool all_contiguous(std::initializer_list<const Tensor*> tensors) {
