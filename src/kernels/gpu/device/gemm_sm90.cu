@@ -91,10 +91,10 @@ Sm90Ends ends_of(const GemmArgs& args) {
   if (!is_like_result(args, args.c) || both || (input && (slope || !is_like_result(args, *input))))
     return Sm90Ends::lanes;
   if (slope && (args.activation == Activation::none || !is_like_result(args, args.slope))) return Sm90Ends::lanes;
-  if (args.bias.data && !in_pairs(args.bias)) return Sm90Ends::lanes;
+  if (args.bias.data && (args.bias.type == Scalar::f32 || !in_pairs(args.bias))) return Sm90Ends::lanes;
   if (!input && !args.bias.data && args.activation == Activation::none && !args.column_sums.data)
     return Sm90Ends::plain;
-  return whole_columns(args) == args.n ? Sm90Ends::boxes : Sm90Ends::lanes;
+  return whole_columns(args) == args.n && args.c.type != Scalar::f32 ? Sm90Ends::boxes : Sm90Ends::lanes;
 }
 
 /// Whether the kernel sums up rows and columns as it should; otherwise a pass follows, which multiplies, too.
@@ -132,8 +132,8 @@ struct Kind {
   int cluster_rows() const { return config.tile_m * config.cluster; }
   int clusters(int multiprocessors) const { return tile::max(multiprocessors / config.cluster, 1); }
 };
-constexpr Kind kinds[] = {{Sm90Wide::config, Sm90Wide::alternates, sm90_gemm_wide, 705, 1800, 7000, 11000, 0},
-                          {Sm90Turns::config, Sm90Turns::alternates, sm90_gemm_turns, 515, 1100, 14000, 22000, 5500}};
+constexpr Kind kinds[] = {{Sm90Wide::config, Sm90Wide::alternates, sm90_gemm_wide, 712, 2300, 2000, 7000, 0},
+                          {Sm90Turns::config, Sm90Turns::alternates, sm90_gemm_turns, 515, 1100, 9000, 22000, 5500}};
 
 struct Cut {
   const Kind* kind;
@@ -196,7 +196,7 @@ Cut best_cut(const GemmArgs& args, bool may_share, int multiprocessors) {
     const double each = kind.alternates ? tile::max(sums, (sums + more) / 2) : sums + more;
     const double end = kind.end + (kind.alternates ? more : 0);
     consider(cut, static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters)) * each + end);
-    if (!may_share || !share_out(cut, multiprocessors)) continue;
+    if (!may_share || !kind.alternates || !share_out(cut, multiprocessors)) continue;
     const double pieces = static_cast<double>(clusters + cut.shared_tiles()) * kind.cluster_rows() * cut.width();
     consider(cut, kind.step * cut.order.share + kind.tile + kind.end + 5000 + pieces * 4 / 1500);
   }

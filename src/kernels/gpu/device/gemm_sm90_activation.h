@@ -17,13 +17,17 @@ TESSERA_DEVICE float sigmoid(float x) {
 /// x kept where results of activations do not change any more.
 TESSERA_DEVICE float bounded(float x, float bound) { return fminf(fmaxf(x, -bound), bound); }
 
-TESSERA_DEVICE Both gelu_tanh(float x) {
-  constexpr float linear = 1.59576912161f, cubic = 0.0713548162726f;  // of 2 u
-  const float inside = bounded(x, 12.0f), square = inside * inside;
-  const float s = sigmoid(inside * tile::fma(square, cubic, linear));
-  const float slope = inside * tile::fma(square, 3 * cubic, linear);
-  return {x * s, s * tile::fma(slope, 1.0f - s, 1.0f)};
-}
+/// x / (1 + e^-u) for u = linear x + cubic x^3, x within +-bound: silu, and gelu_tanh, whose u is twice that of its
+/// tanh.
+struct Sigmoidal {
+  float linear, cubic, bound;
+  TESSERA_DEVICE Both operator()(float x) const {
+    const float inside = bounded(x, bound), square = inside * inside;
+    const float s = sigmoid(inside * tile::fma(square, cubic, linear));
+    const float slope = inside * tile::fma(square, 3 * cubic, linear);
+    return {x * s, s * tile::fma(slope, 1.0f - s, 1.0f)};
+  }
+};
 
 /// By the error function of Abramowitz and Stegun, 7.1.26.
 TESSERA_DEVICE Both gelu_erf(float x) {
@@ -37,11 +41,6 @@ TESSERA_DEVICE Both gelu_erf(float x) {
   return {x * cdf, tile::fma(bounded(x, 14.0f) * bell, 0.398942280401f, cdf)};
 }
 
-TESSERA_DEVICE Both silu(float x) {
-  const float s = sigmoid(x);
-  return {x * s, s * tile::fma(bounded(x, 64.0f), 1.0f - s, 1.0f)};
-}
-
 TESSERA_DEVICE Both tanh(float x) {
   const float square = x * x;
   float p = tile::fma(square, -17.0f / 315, 2.0f / 15);
@@ -50,23 +49,28 @@ TESSERA_DEVICE Both tanh(float x) {
   return {y, tile::fma(-y, y, 1.0f)};
 }
 
-/// values become activated, slopes their derivatives; NaN stays NaN in values.
-template <int Count>
-TESSERA_DEVICE void activate(Activation kind, float (&values)[Count], float (&slopes)[Count]) {
+/// values become activated; use(unit, slopes) gets the derivatives, eight at a time. NaN stays NaN in values.
+template <int Count, class Use>
+TESSERA_DEVICE void activate(Activation kind, float (&values)[Count], const Use& use) {
   const auto all = [&](const auto& fn) {
-    tile::unroll<Count>([&](auto i) {
-      const Both both = fn(values[i]);
-      values[i] = both.value;
-      slopes[i] = both.slope;
+    tile::unroll<Count / 8>([&](auto unit) {
+      float slopes[8];
+      tile::unroll<8>([&](auto i) {
+        const Both both = fn(values[unit * 8 + i]);
+        values[unit * 8 + i] = both.value;
+        slopes[i] = both.slope;
+      });
+      use(unit, slopes);
     });
   };
   switch (kind) {
     case Activation::gelu_tanh:
-      return all(gelu_tanh);
+    case Activation::silu: {
+      const bool silu = kind == Activation::silu;
+      return all(Sigmoidal{silu ? 1.0f : 1.59576912161f, silu ? 0.0f : 0.0713548162726f, silu ? 64.0f : 12.0f});
+    }
     case Activation::gelu_erf:
       return all(gelu_erf);
-    case Activation::silu:
-      return all(silu);
     case Activation::tanh:
       return all(tanh);
     default:

@@ -36,58 +36,50 @@ TESSERA_DEVICE void unpack(Scalar type, u32 packed, float& first, float& second)
 struct BoxFormat {
   Scalar type;
   int lane;
-  TESSERA_DEVICE bool is_f32() const { return type == Scalar::f32; }
-  TESSERA_DEVICE int log2_units() const { return is_f32() ? 1 : 2; }
 
-  TESSERA_DEVICE u32 pair_at(u32 box, int unit, int i) const {
-    return box + tile::sm90::swizzled(lane / 4 + i % 2 * 8, unit * 4 + i / 2 * 2 + lane % 4 / 2) + lane % 2 * 8;
-  }
   TESSERA_DEVICE u32 matrices_at(u32 box, int unit) const {
     return box + tile::sm90::swizzled(lane % 16, unit * 2 + lane / 16);
   }
   TESSERA_DEVICE void put(const Unit& v, u32 box, int unit) const {
-    if (is_f32()) {
+    if (type == Scalar::f32) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) tile::sm90::store_pair(pair_at(box, unit, i), v[2 * i], v[2 * i + 1]);
+      for (int i = 0; i < 4; ++i) {
+        const int line = lane / 4 + i % 2 * 8, chunk = unit * 4 + i / 2 * 2 + lane % 4 / 2;
+        tile::sm90::store_pair(box + tile::sm90::swizzled(line, chunk) + lane % 2 * 8, v[2 * i], v[2 * i + 1]);
+      }
     } else {
       PackedUnit p;
       pack_unit(type == Scalar::bf16, v, p);
       tile::sm90::store_matrices(matrices_at(box, unit), p[0], p[1], p[2], p[3]);
     }
   }
+  /// Of 16 bits.
   TESSERA_DEVICE void get(Unit& v, u32 box, int unit) const {
-    if (is_f32()) {
+    PackedUnit p;
+    tile::sm90::load_matrices(p, matrices_at(box, unit));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) tile::sm90::load_pair(v[2 * i], v[2 * i + 1], pair_at(box, unit, i));
-    } else {
-      PackedUnit p;
-      tile::sm90::load_matrices(p, matrices_at(box, unit));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) unpack(type, p[i], v[2 * i], v[2 * i + 1]);
-    }
+    for (int i = 0; i < 4; ++i) unpack(type, p[i], v[2 * i], v[2 * i + 1]);
   }
 };
 
-/// The bias of a tile's columns, which all rows share. Those of 16 bits are asked for at once, a pair a lane, 64
-/// columns a register, since each unit would wait for its own otherwise.
-template <int Width>
+/// The bias of a tile's columns, of 16 bits, which all rows share: asked for at once, a pair a lane, 64 columns a
+/// register. Those of a box come first.
+template <int Boxes>
 class BiasPairs {
  public:
-  TESSERA_DEVICE BiasPairs(const MatrixArg& m, const TileWork& work, i64 n, int lane)
-      : data_(static_cast<const char*>(m.data)), type_(m.type), lane_(lane), left_(static_cast<int>(n) - work.column) {
-    if (!data_) return;
-    data_ += (m.batch[max_batch_rank - 1] * work.batch + work.column) * (type_ == Scalar::f32 ? 4 : 2);
-    if (type_ == Scalar::f32) return;
-    tile::unroll<Width / 64>([&](auto r) {
-      const int column = r * 64 + lane * 2;
-      pairs_[r] = column < left_ ? __ldg(reinterpret_cast<const u32*>(data_ + column * 2)) : 0;
+  TESSERA_DEVICE BiasPairs(const MatrixArg& m, const TileWork& work, i64 n, int lane) : type_(m.type), lane_(lane) {
+    if (!m.data) return;
+    const auto* const data = static_cast<const unsigned short*>(m.data) + m.batch[max_batch_rank - 1] * work.batch;
+    tile::unroll<Boxes>([&](auto box) {
+      const int column = work.column + box * 64 + lane * 2;
+      if (column < n) pairs_[box] = __ldg(reinterpret_cast<const u32*>(data + column));
     });
   }
   /// v = alpha v + bias
   TESSERA_DEVICE void add(float alpha, int unit, Unit& v) const {
     tile::unroll<2>([&](auto i) {
-      float first = 0, second = 0;
-      if (data_) pair(unit, i, first, second);
+      float first, second;
+      unpack(type_, __shfl_sync(~0u, pairs_[0], unit * 8 + i * 4 + lane_ % 4), first, second);
       tile::unroll<2>([&](auto row) {
         float* const two = v + i * 4 + row * 2;
         two[0] = tile::fma(alpha, two[0], first);
@@ -95,27 +87,17 @@ class BiasPairs {
       });
     });
   }
+  /// The next box; behind the last one the first.
+  TESSERA_DEVICE void next() {
+    const u32 first = pairs_[0];
+    tile::unroll<Boxes - 1>([&](auto box) { pairs_[box] = pairs_[box + 1]; });
+    pairs_[Boxes - 1] = first;
+  }
 
  private:
-  TESSERA_DEVICE void pair(int unit, int i, float& first, float& second) const {
-    if (type_ == Scalar::f32) {
-      const int column = unit * 16 + i * 8 + lane_ % 4 * 2;
-      if (column >= left_) return;
-      const auto both = __ldg(reinterpret_cast<const float2*>(data_ + column * 4));
-      first = both.x;
-      second = both.y;
-    } else {
-      u32 mine = pairs_[0];
-      tile::unroll<Width / 64>([&](auto r) {
-        if (unit / 4 == r) mine = pairs_[r];
-      });
-      unpack(type_, __shfl_sync(~0u, mine, unit % 4 * 8 + i * 4 + lane_ % 4), first, second);
-    }
-  }
-  const char* data_;
   Scalar type_;
-  int lane_, left_;
-  u32 pairs_[Width / 64] = {};
+  int lane_;
+  u32 pairs_[Boxes] = {};
 };
 
 /// How the sums of a warp, strips of 16 rows of Width columns, get to memory.
@@ -125,7 +107,7 @@ class Sm90Result {
   using Gemm = tile::sm90::Gemm<C>;
   using Sums = typename Gemm::Sums;
   static constexpr int width = C::config.tile_n, strips = Gemm::strips, boxes = C::boxes;
-  static constexpr int across = width / 16;  // units of a strip
+  static constexpr int across = width / 16, wide = width / 64;  // units, or boxes of 16 bits, of a strip
 
   TESSERA_DEVICE Sm90Result(const Sm90Product& product, const typename Gemm::Slab& slab)
       : product_(product), slab_(slab) {}
@@ -141,7 +123,7 @@ class Sm90Result {
     tile::sync_warp();
   }
 
-  TESSERA_DEVICE void store(const Sums& sums, const TileWork& work) {
+  TESSERA_DEVICE void store(Sums& sums, const TileWork& work) {
     find_lane();
     const GemmArgs& args = product_.args;
     const auto alpha = static_cast<float>(args.alpha);
@@ -184,13 +166,13 @@ class Sm90Result {
   template <class T>
   TESSERA_DEVICE void store_plain(const Sums& sums, float alpha, const tile::sm90::TensorMap& map, const TileWork& to,
                                   i64 n) const {
-    constexpr int columns = 128 / sizeof(T), wide = width / columns, units = columns / 16;
+    constexpr int columns = 128 / sizeof(T), places = width / columns, units = columns / 16;
     constexpr Scalar type = tile::is_same_v<T, float>  ? Scalar::f32
                             : tile::is_same_v<T, bf16> ? Scalar::bf16
                                                        : Scalar::f16;
     wait_for_boxes<0>();
-    tile::unroll<strips * wide>([&](auto now) {
-      constexpr int strip = now / wide, place = now % wide;
+    tile::unroll<strips * places>([&](auto now) {
+      constexpr int strip = now / places, place = now % places;
       const u32 box = slab_.box(now % boxes);
       if constexpr (now >= boxes) wait_for_boxes<boxes - 1>();
       tile::unroll<units>([&](auto unit) {
@@ -240,52 +222,71 @@ class Sm90Result {
     }
   }
 
-  /// Starts loading the tile's box `box`, if there is one, of what is added or multiplied; by one lane.
-  TESSERA_DEVICE void load(int box, const TileWork& work) const {
-    const int unit = box << format().log2_units(), strip = unit / across, slot = box % boxes;
+  /// Starts loading the tile's box `number`, if there is one, of what is added or multiplied; by one lane.
+  TESSERA_DEVICE void load(int number, const TileWork& work) const {
+    const int strip = number / wide, slot = number % boxes;
     if (strip >= strips) return;
     tile::sm90::arrive_expecting(slab_.barrier(slot), Gemm::box_bytes);
     tile::sm90::load_box(slab_.box(slot), product_.input, slab_.barrier(slot),
-                         work.column + (unit - strip * across) * 16, work.row + row_of(strip),
+                         work.column + (number - strip * wide) * 64, work.row + row_of(strip),
                          product_.input_batch ? work.batch : 0);
   }
 
-  /// By the copy engine, 16 columns at a time in a loop that is rolled up. What is added or multiplied arrives in the
-  /// box that the result leaves from; a slope has every other box.
-  TESSERA_DEVICE void store_boxes(const Sums& sums, const TileWork& work) {
+  /// By the copy engine, 64 columns of 16 bits at a time in a loop that is rolled up; what is left of the sums moves
+  /// up, since registers have no index. What is added or multiplied arrives in the box that the result leaves from; a
+  /// slope has every other box.
+  TESSERA_DEVICE void store_boxes(Sums& sums, const TileWork& work) {
+    const GemmArgs& args = product_.args;
+    BiasPairs<wide> bias(args.bias, work, args.n, lane_);
+    float* const all = &sums[0][0];
+    if (!product_.has_input) wait_for_boxes<0>();
+#pragma unroll 1
+    for (int number = 0; number < strips * wide; ++number) {
+      store_box(reinterpret_cast<float(&)[32]>(sums), bias, number, work);
+      tile::unroll<(strips * wide - 1) * 32>([&](auto i) { all[i] = all[i + 32]; });
+      bias.next();
+    }
+  }
+
+  TESSERA_DEVICE void store_box(float (&values)[32], const BiasPairs<wide>& bias, int number, const TileWork& work) {
     const GemmArgs& args = product_.args;
     const BoxFormat format = this->format();
-    const int last = (1 << format.log2_units()) - 1;
+    const int strip = number / wide, column = work.column + (number - strip * wide) * 64,
+              row = work.row + row_of(strip);
     const bool has_slope = args.slope.data != nullptr;
-    const BiasPairs<width> bias(args.bias, work, args.n, lane_);
+    const u32 box = open(number, has_slope);
+    const auto units = [&](const auto& fn) {
+      tile::unroll<4>([&](auto unit) {
+        Unit v;
+        tile::unroll<8>([&](auto i) { v[i] = values[unit * 8 + i]; });
+        fn(unit, v);
+        tile::unroll<8>([&](auto i) { values[unit * 8 + i] = v[i]; });
+      });
+    };
     const auto alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
-    if (!product_.has_input) wait_for_boxes<0>();
-    u32 box = 0;
-#pragma unroll 1
-    for (int now = 0; now < strips * across; ++now) {
-      const int strip = strips == 1 ? 0 : now / across, unit = now - strip * across, within = now & last;
-      const int number = now >> format.log2_units();
-      if (within == 0) box = open(number, has_slope);
-      Unit values, more;
-      pick<0, strips * across>(&sums[0][0], now, values);
-      bias.add(alpha, unit, values);
-      if (args.addend.data) {
-        format.get(more, box, within);
-        tile::unroll<8>([&](auto i) { values[i] = tile::fma(beta, more[i], values[i]); });
-      }
-      if (args.activation != Activation::none) {
-        quick::activate(args.activation, values, more);
-        if (has_slope) format.put(more, box + Gemm::box_bytes, within);
-      }
-      if (args.factor.data) {
-        format.get(more, box, within);
-        tile::unroll<8>([&](auto i) { values[i] *= more[i]; });
-      }
-      if (product_.column_parts) sum_columns(values, work, strip, unit);
-      format.put(values, box, within);
-      if (within == last)
-        close(number, box, has_slope, work, work.column + (unit - last) * 16, work.row + row_of(strip));
+    units([&](auto unit, Unit& v) { bias.add(alpha, unit, v); });
+    if (args.addend.data) {
+      units([&](auto unit, Unit& v) {
+        Unit more;
+        format.get(more, box, unit);
+        tile::unroll<8>([&](auto i) { v[i] = tile::fma(beta, more[i], v[i]); });
+      });
     }
+    if (args.activation != Activation::none) {
+      quick::activate(args.activation, values, [&](auto unit, const Unit& slopes) {
+        if (has_slope) format.put(slopes, box + Gemm::box_bytes, unit);
+      });
+    }
+    if (args.factor.data) {
+      units([&](auto unit, Unit& v) {
+        Unit more;
+        format.get(more, box, unit);
+        tile::unroll<8>([&](auto i) { v[i] *= more[i]; });
+      });
+    }
+    if (product_.column_parts) units([&](auto unit, Unit& v) { sum_columns(v, work, row, column + unit * 16); });
+    units([&](auto unit, Unit& v) { format.put(v, box, unit); });
+    close(number, box, has_slope, work, column, row);
   }
 
   /// The address of the tile's box `number`, when it may be written to.
@@ -319,9 +320,9 @@ class Sm90Result {
   }
 
   /// The sums of a unit's columns over the warp's 16 rows, to the parts of the sums over all rows.
-  TESSERA_DEVICE void sum_columns(const Unit& values, const TileWork& work, int strip, int unit) const {
+  TESSERA_DEVICE void sum_columns(const Unit& values, const TileWork& work, int row, int first_column) const {
     const GemmArgs& args = product_.args;
-    const int row = work.row + row_of(strip), mine = row + lane_ / 4;
+    const int mine = row + lane_ / 4;
     float sums[4];
     tile::unroll<4>([&](auto i) {
       constexpr int first = i / 2 * 4 + i % 2;
@@ -333,7 +334,7 @@ class Sm90Result {
     const i64 line = work.batch * tile::ceil_div<i64>(args.m, 16) + row / 16;
     float* const to = product_.column_parts + line * args.n;
     tile::unroll<4>([&](auto i) {
-      const int column = work.column + unit * 16 + lane_ * 2 + i / 2 * 8 + i % 2;
+      const int column = first_column + lane_ * 2 + i / 2 * 8 + i % 2;
       if (column < args.n) to[column] = sums[i];
     });
   }

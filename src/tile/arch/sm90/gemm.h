@@ -265,7 +265,11 @@ class Gemm {
         parity ^= 1;
       }
       Sums sums;
+      // Values of their own from here to there: results move among these registers afterwards, and multiplications
+      // would wait for each other if that reached into them.
+      unroll<strips>([&](auto strip) { unroll<tile_n / 2>([&](auto i) { sums[strip][i] = 0; }); });
       sum_up(order, turn, agenda.steps, warp, sums);
+      unroll<strips>([&](auto strip) { settle(sums[strip]); });
       result.store(sums, agenda.work);
     }
   }
