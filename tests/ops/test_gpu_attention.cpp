@@ -100,6 +100,18 @@ TEST_F(GpuAttention, FlashMatchesFloat64OverManyBlocks) {
     for (DType dtype : {Float16, BFloat16}) expect_close("flash", use, dtype, g);
 }
 
+// Where every score overflows to -inf, as where there is no key, a query has no weights and nothing has a gradient.
+TEST_F(GpuAttention, FlashGivesZerosWhereAllScoresAreMinusInfinity) {
+  for (int64_t width : {64, 128})
+    for (bool causal : {false, true}) {
+      const Tensor q = full({1, 2, 131, width}, 1e25, BFloat16, cuda()),
+                   v = full({1, 2, 131, width}, 3, BFloat16, cuda());
+      ForceKernel forward(kForward, "flash"), backward(kBackward, "flash");
+      for (const Tensor& t : results({q, neg(q), v}, {}, causal))
+        EXPECT_EQ(t.to_vector<float>(), std::vector<float>(static_cast<size_t>(t.numel()), 0)) << width << causal;
+    }
+}
+
 // Hopper's pipeline takes neither expanded tensors nor scales below zero; flash does.
 TEST_F(GpuAttention, FlashTakesExpandedTensorsAndNegativeScales) {
   Generator g(16);
@@ -221,6 +233,21 @@ TEST_F(GpuAttentionByCudnn, IsTakenUnaskedWhereTrainingIsLong) {
     const Tensors want = by(is_short ? "flash" : "cudnn", is_short || is_hopper ? "flash" : "cudnn");
     for (size_t i = 0; i < want.size(); ++i)
       EXPECT_EQ(unasked[i].to_vector<float>(), want[i].to_vector<float>()) << tokens << " " << i;
+  }
+}
+
+// Where Hopper's own pipeline is faster, its bits come unasked.
+TEST_F(GpuAttentionByCudnn, LeavesLongRowsToHopper) {
+  if (properties(cuda()).architecture != "sm_90") GTEST_SKIP() << "no Hopper card";
+  Generator g(17);
+  const Tensor x = normal64({1, 2, 4099, 64}, g).to(Float16).to(cuda()).set_requires_grad();
+  for (bool causal : {false, true}) {
+    const auto attend = [&] { return scaled_dot_product_attention(x, x, x, {.causal = causal}).to(cpu()); };
+    const auto by = [&](const char* kernel) {
+      ForceKernel forced(kForward, kernel);
+      return attend().to_vector<float>();
+    };
+    EXPECT_EQ(attend().to_vector<float>(), by("sm90")) << causal;
   }
 }
 

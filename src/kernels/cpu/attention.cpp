@@ -158,8 +158,16 @@ Reason pays_for_a_plan(const AttentionProblem& p) {
   constexpr long long enough = 512;
   return p.lse->defined() && p.queries >= enough && p.keys >= enough ? cudnn_takes(p) : Reason::Small;
 }
+// On an H100, 16384 tokens, f16: from 4096 keys on sm90 takes 0.89 to 0.99 of cuDNN's time, but 1.11 in causal heads of
+// 128 columns; at 512 and 1024 keys 1.01 to 1.32.
+bool sm90_is_faster(const AttentionProblem& p, Device device) {
+  const bool long_rows = p.keys >= 4096 && (!p.causal || std::max(p.width, p.value_width) <= 64);
+  return long_rows && sm90_takes(p, device) == Reason::Ok;
+}
 Reason cudnn_pays(const Call& call) {
-  const Reason reason = pays_for_a_plan(attention_problem(call));
+  const AttentionProblem p = attention_problem(call);
+  if (sm90_is_faster(p, call_device(call))) return Reason::Shape;
+  const Reason reason = pays_for_a_plan(p);
   return reason == Reason::Ok ? cudnn_supports(call) : reason;
 }
 Reason cudnn_pays_backward(const Call& call) {
@@ -191,8 +199,8 @@ constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
 }
 
 using Table = AttentionTable;
-// On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.92, 0.97 and 1.03 of sm90's time
-// forward, and of repeatable ones 1.2, 1.6 and 1.0 backward; of mma.sync's 0.63, 0.61 and 0.43, 0.79, 0.83 and 0.46.
+// On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.63, 0.61 and 0.43 of mma.sync's
+// time forward, and of repeatable ones 0.79, 0.83 and 0.46 backward; of sm90's backward 1.2, 1.6 and 1.0.
 constexpr Kernel forward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
     staged_kernel<cudnn_attention>("cudnn-training", cudnn_pays),

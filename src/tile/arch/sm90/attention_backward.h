@@ -25,6 +25,9 @@ struct BackwardSizes {
                 "sm90 attention: heads of 64 or 128 columns, 2 or 3 warpgroups, and what a block has");
 };
 
+/// What exponents of a query are lowered by; one that sees nothing has no weights.
+TESSERA_DEVICE float shift_or_hide(float lse) { return lse == minus_infinity() ? -lse : lse * log2_of_e; }
+
 struct BackwardMaps {
   TensorMap q, k, v, dy;
 };
@@ -158,7 +161,7 @@ class AttentionBackwardKeys {
           float shift[2], sum[2];
           unroll<2>([&](auto e) {
             const bool inside = query + at + e < queries;
-            shift[e] = inside ? g.lse[row + query + at + e] * log2_of_e : -minus_infinity();
+            shift[e] = shift_or_hide(inside ? g.lse[row + query + at + e] : minus_infinity());
             sum[e] = inside ? g.row_sums[row + query + at + e] : 0;
           });
           if (at < step) {
@@ -319,7 +322,7 @@ class AttentionBackwardQueries {
       float shift[2], row_sum[2];
       unroll<2>([&](auto half) {
         const i64 row = query + sums_row() + half * 8, at = place.head * p_.queries + row;
-        shift[half] = row < p_.queries ? g.lse[at] * log2_of_e : -minus_infinity();
+        shift[half] = shift_or_hide(row < p_.queries ? g.lse[at] : minus_infinity());
         row_sum[half] = row < p_.queries ? g.row_sums[at] : 0;
       });
       block.owned.wait(own_turn);
