@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "core/lower_copies.h"
+#include "ops/op_table.h"
+#include "ops/record.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 
@@ -41,7 +44,14 @@ Tensor cached_cast(const Tensor& t, DType dtype) {
         (c.lower.requires_grad() || !grad_enabled()))
       return c.lower;
   }
-  Tensor lower = cast(t, dtype);
+  Tensor lower = lower_copy(t, dtype);
+  if (lower.defined()) {
+    static const Op& op = find_op("cast");
+    record_call(op, {t}, {lower}, CastAttrs{dtype});
+  } else {
+    lower = cast(t, dtype);
+    keep_lower_copy(t, lower);
+  }
   cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, t.storage(), version});
   return lower;
 }

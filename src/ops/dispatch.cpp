@@ -8,6 +8,7 @@
 #include "core/gpu/backend.h"
 #include "ops/autocast.h"
 #include "ops/op_table.h"
+#include "ops/record.h"
 
 namespace tessera {
 namespace {
@@ -206,6 +207,10 @@ Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
   if (recording) record(op, in, out, attrs);
   for (int i = 0; i < op.hidden_outputs; ++i) out.pop_back();
   return out;
+}
+
+void record_call(const Op& op, const Tensors& in, const Tensors& out, const Attrs& attrs) {
+  if (grad_enabled() && std::any_of(in.begin(), in.end(), needs_grad)) record(op, in, out, attrs);
 }
 
 Tensor dispatch_one(const Op& op, Tensors in, const Attrs& attrs) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "core/lower_copies.h"
 #include "ops/optim.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
@@ -25,6 +26,12 @@ struct Optimizer::State {
   const char* name;
   std::vector<const char*> moment_names;
   std::vector<Group> groups;
+
+  Tensors copied;  // parameters that may have copies in halves
+
+  ~State() {
+    for (const Tensor& p : copied) drop_lower_copy(p);
+  }
 
   // Calls fn(name, tensor) for everything that is saved.
   template <class Fn>
@@ -69,6 +76,11 @@ struct Optimizer::State {
       state->groups.push_back(std::move(group));
     }
     if (all.empty()) throw Error(fmt::format("{}: no parameters", name));
+    for (const Group& group : state->groups)
+      for (const Tensor& p : group.parameters) {
+        allow_lower_copy(p);
+        state->copied.push_back(p);
+      }
     return state;
   }
 

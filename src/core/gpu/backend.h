@@ -69,6 +69,9 @@ Capture* capture_on(const DeviceState& state);
 /// The state of random numbers that every replay of the graph renews.
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements);
 
+/// How often graphs were replayed so far: what they write has no version.
+uint64_t replays();
+
 /// For tests: `plugin` serves a device type from now on; null: nothing does.
 void install(DeviceType type, const Plugin* plugin);
 

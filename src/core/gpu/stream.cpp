@@ -206,7 +206,10 @@ struct Capture {
 namespace {
 thread_local Capture* capturing = nullptr;
 std::atomic<int> next_pool{1};
+std::atomic<uint64_t> replay_count{0};
 }  // namespace
+
+uint64_t replays() { return replay_count.load(std::memory_order_relaxed); }
 
 Capture* capture_on(const DeviceState& state) { return capturing && capturing->on == &state ? capturing : nullptr; }
 
@@ -260,6 +263,7 @@ void Graph::replay() {
     state_->on->runtime.copy(draw.state.data_ptr(), now.data_ptr(), 16, stream);
   }
   state_->on->runtime.launch(state_->handle, stream);
+  ++gpu::replay_count;
 }
 
 }  // namespace tessera

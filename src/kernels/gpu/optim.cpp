@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/lower_copies.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
 
@@ -35,6 +36,10 @@ void run_step(const Call& call, Workspace& workspace) {
                  scalar_of(param.dtype()),
                  scalar_of(grad.dtype())};
     for (size_t s = 0; s < states; ++s) t.state[s] = place(workspace, call.in[(1 + s) * n + i], true);
+    if (const Tensor copy = lower_copy(param); copy.defined() && param.is_contiguous() && copy.is_contiguous()) {
+      t.lower = copy.data_ptr();
+      t.lower_type = scalar_of(copy.dtype());
+    }
     tensors.push_back(t);
   }
   if (workspace.counting()) return;
@@ -56,6 +61,8 @@ void run_step(const Call& call, Workspace& workspace) {
   args.decoupled = o.decoupled;
   args.nesterov = o.nesterov;
   step_table().step(args, executor());
+  for (size_t i = 0; i < n; ++i)
+    if (tensors[i].lower) wrote_lower_copy(call.in[i]);
 }
 
 void run_global_norm(const Call& call, Workspace& workspace) {

@@ -12,6 +12,8 @@ struct StepTensor {
   const void* grad;  // contiguous, `grad_type`
   void* state[2];    // contiguous, f32 (f64 for f64 parameters)
   Scalar param_type, grad_type;
+  Scalar lower_type = Scalar::bf16;
+  void* lower = nullptr;  // contiguous: gets what param becomes, on GPUs; null: nothing does
 };
 
 struct StepArgs {

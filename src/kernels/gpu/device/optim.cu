@@ -7,7 +7,7 @@
 namespace tessera::gpu_kernels {
 namespace {
 
-constexpr int threads = 256, most_tensors = 64;
+constexpr int threads = 256, most_tensors = 56;
 constexpr i64 per_block = 4096;  // elements
 
 /// A list of tensors that one launch works on, in blocks of one tensor each.
@@ -99,6 +99,14 @@ TESSERA_DEVICE void make_step(const StepNumbers& n, tile::SgdStep<C>& out) {
          true};
 }
 
+/// Four elements of the copy in halves.
+template <class T>
+TESSERA_DEVICE void store_lower(void* lower, i64 i, const Pack<float, 4>& p) {
+  Pack<T, 4> pack;
+  tile::unroll<4>([&](auto j) { pack.lane[j] = tile::convert_element<T>(p.lane[j]); });
+  store_at_once(static_cast<T*>(lower) + i, pack);
+}
+
 /// All in float, four elements at a time.
 template <int States, class Step>
 TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
@@ -113,6 +121,8 @@ TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
     if constexpr (States > 1) v = *reinterpret_cast<Packed*>(state[1] + i);
     tile::unroll<4>([&](auto j) { step(p.lane[j], g.lane[j], m.lane[j], v.lane[j]); });
     *reinterpret_cast<Packed*>(param + i) = p;
+    if (part.tensor.lower && part.tensor.lower_type == Scalar::f16) store_lower<f16>(part.tensor.lower, i, p);
+    else if (part.tensor.lower) store_lower<bf16>(part.tensor.lower, i, p);
     if constexpr (States > 0) *reinterpret_cast<Packed*>(state[0] + i) = m;
     if constexpr (States > 1) *reinterpret_cast<Packed*>(state[1] + i) = v;
   }
@@ -122,8 +132,8 @@ template <int States>
 TESSERA_DEVICE bool takes_vectors(const Part& part) {
   const StepTensor& t = part.tensor;
   if (t.param_type != Scalar::f32 || t.grad_type != Scalar::f32 || (part.end - part.begin) % 4 != 0) return false;
-  return is_aligned<float>(t.param) && is_aligned<float>(t.grad) && (States < 1 || is_aligned<float>(t.state[0])) &&
-         (States < 2 || is_aligned<float>(t.state[1]));
+  return is_aligned<float>(t.param) && is_aligned<float>(t.grad) && is_aligned<f16>(t.lower) &&
+         (States < 1 || is_aligned<float>(t.state[0])) && (States < 2 || is_aligned<float>(t.state[1]));
 }
 
 /// Any types in memory, computed in C, which states have.
@@ -138,6 +148,7 @@ TESSERA_DEVICE void step_elements(const Part& part, const Step& step) {
     if constexpr (States > 1) v = state[1][i];
     step(p, g, m, v);
     store_as<C>(t.param, t.param_type, i, p);
+    if (t.lower) store_as<C>(t.lower, t.lower_type, i, p);
     if constexpr (States > 0) state[0][i] = m;
     if constexpr (States > 1) state[1][i] = v;
   }

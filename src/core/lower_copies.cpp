@@ -1,0 +1,79 @@
+#include "core/lower_copies.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include "core/gpu/backend.h"
+
+namespace tessera {
+namespace {
+
+struct Entry {
+  int owners = 0;
+  Tensor copy;
+  Ref<Storage> storage;  // of the parameter
+  uint32_t version = 0;
+  uint64_t replays = 0;
+
+  bool is_fresh(const Tensor& parameter) const {
+    return copy.defined() && storage == parameter.storage() && version == parameter.storage()->version.load() &&
+           replays == gpu::replays();
+  }
+};
+
+struct Table {
+  std::mutex mutex;
+  std::unordered_map<const TensorImpl*, Entry> entries;
+  Entry* find(const Tensor& parameter) {
+    const auto found = entries.find(parameter.ref().get());
+    return found == entries.end() ? nullptr : &found->second;
+  }
+};
+Table& table() {
+  static auto* table = new Table;
+  return *table;
+}
+
+bool is_captured(const Tensor& t) { return t.device().is_gpu() && gpu::capture_on(gpu::state(t.device())); }
+
+}  // namespace
+
+void allow_lower_copy(const Tensor& parameter) {
+  const std::lock_guard lock(table().mutex);
+  ++table().entries[parameter.ref().get()].owners;
+}
+
+void drop_lower_copy(const Tensor& parameter) {
+  const std::lock_guard lock(table().mutex);
+  Entry* const entry = table().find(parameter);
+  if (entry && --entry->owners == 0) table().entries.erase(parameter.ref().get());
+}
+
+void keep_lower_copy(const Tensor& parameter, const Tensor& copy) {
+  if (!parameter.device().is_gpu() || is_captured(parameter)) return;
+  const std::lock_guard lock(table().mutex);
+  Entry* const entry = table().find(parameter);
+  if (!entry) return;
+  *entry = {entry->owners, copy.detach(), parameter.storage(), parameter.storage()->version.load(), gpu::replays()};
+}
+
+Tensor lower_copy(const Tensor& parameter) {
+  if (!parameter.device().is_gpu() || is_captured(parameter)) return {};
+  const std::lock_guard lock(table().mutex);
+  const Entry* const entry = table().find(parameter);
+  return entry && entry->is_fresh(parameter) ? entry->copy.detach() : Tensor();
+}
+Tensor lower_copy(const Tensor& parameter, DType dtype) {
+  const Tensor copy = lower_copy(parameter);
+  return copy.defined() && copy.dtype() == dtype ? copy : Tensor();
+}
+
+void wrote_lower_copy(const Tensor& parameter) {
+  const std::lock_guard lock(table().mutex);
+  Entry* const entry = table().find(parameter);
+  if (!entry || !entry->copy.defined()) return;
+  entry->version = parameter.storage()->version.load() + 1;  // as the call will leave it
+  entry->copy.storage()->version.fetch_add(1);
+}
+
+}  // namespace tessera
