@@ -30,6 +30,9 @@ struct GPT : nn::Module {
   Tensor operator()(const Tensor& tokens) const;
   /// Mean cross entropy of `targets` [batch, n].
   Tensor loss(const Tensor& tokens, const Tensor& targets) const;
+  /// The same, after `weight` times its gradients were added to those of the parameters: as (loss * weight).backward(),
+  /// but the gradient of the logits is made where they lie while the loss is. Returns the loss outside of the graph.
+  Tensor loss_and_backward(const Tensor& tokens, const Tensor& targets, double weight = 1) const;
   /// Hidden states after the last norm, [batch, n, width].
   Tensor hidden(const Tensor& tokens) const;
   /// Floating-point operations of a training step on that many tokens, in full blocks: 6 for each token and weight of a

@@ -34,6 +34,18 @@ OpCase cross_entropy_backward_case(std::string_view op, std::string label, Shape
           .dtypes = {Float32, Float64}};
 }
 
+OpCase both_case(std::string label, Shape rows, int64_t classes, LossAttrs attrs) {
+  return {.op = "cross_entropy_and_gradient_",
+          .label = std::move(label),
+          .attrs = attrs,
+          .inputs = [=](Generator& g) -> Tensors {
+            Shape shape = rows;
+            shape.push_back(classes);
+            return {uniform64(shape, g, -4, 4), normal64({}, g), indices(rows, classes, g), normal64({}, g)};
+          },
+          .dtypes = {Float32, Float64}};
+}
+
 }  // namespace
 
 std::vector<OpCase> loss_cases() {
@@ -58,6 +70,11 @@ std::vector<OpCase> loss_cases() {
     cases.push_back(make("smoothed and ignored", {29}, 5, {.ignore_index = kIgnored, .label_smoothing = 0.3}));
     cases.push_back(make("many classes", {3}, 5003, {}));
   }
+  cases.push_back(both_case("one class", {3}, 1, {}));
+  cases.push_back(both_case("a single row", {}, 7, {}));
+  cases.push_back(both_case("prime sizes", {5, 7}, 53, {}));
+  cases.push_back(both_case("ignored rows", {23}, 3, {.ignore_index = kIgnored}));
+  cases.push_back(both_case("smoothed and ignored", {29}, 5, {.ignore_index = kIgnored, .label_smoothing = 0.3}));
   cases.push_back(cross_entropy_case("i32 target", {5, 2}, 7, {}, Int32));
   OpCase timed = cross_entropy_case("1024 rows of 50257 classes", {1024}, 50257, {});
   timed.benchmark = true;

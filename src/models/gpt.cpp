@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "ops/loss.h"
 #include "tessera/autograd.h"
 #include "tessera/models.h"
 
@@ -65,6 +66,17 @@ Tensor GPT::hidden(const Tensor& tokens) const {
 Tensor GPT::operator()(const Tensor& tokens) const { return linear(hidden(tokens), head); }
 
 Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const { return cross_entropy((*this)(tokens), targets); }
+
+Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, double weight) const {
+  Tensor logits = (*this)(tokens);
+  // The graph's end without the memory, which is the gradient's.
+  Tensor end = expand(empty({}, logits.dtype(), logits.device()), logits.shape());
+  end.impl().autograd = std::move(logits.impl().autograd);
+  const DType wide = logits.dtype() == Float64 ? Float64 : Float32;
+  const Tensor loss = cross_entropy_and_gradient_(logits, targets, full({}, weight, wide, logits.device()));
+  end.backward(std::move(logits));
+  return loss;
+}
 
 double GPT::training_flops(int64_t tokens) const {
   double weights = 0;

@@ -143,6 +143,19 @@ class Run {
     pending_.push_back(std::move(done));
   }
 
+  // The share of a batch in the loss of its step.
+  Tensor add_gradients(const Tensor& tokens, const Tensor& targets) {
+    const double share = 1.0 / static_cast<double>(options_.accumulate);
+    if (!scaler_.enabled()) {
+      const Tensor loss = model_.loss_and_backward(tokens, targets, share);
+      return share == 1 ? loss : loss * share;
+    }
+    Tensor loss = model_.loss(tokens, targets);
+    if (share != 1) loss = loss * share;
+    scaler_.scale(loss).backward();
+    return loss.detach();
+  }
+
   // False if stopped.
   bool accumulate_gradients(Pending& done) {
     const amp::Autocast region =
@@ -150,11 +163,8 @@ class Run {
     for (int64_t i = 0; i < options_.accumulate; ++i) {
       if (stopped()) return false;
       const Tensors batch = loader_.next();
-      Tensor loss = model_.loss(batch[0], batch[1]);
-      if (options_.accumulate > 1) loss = loss * (1.0 / static_cast<double>(options_.accumulate));
-      const Tensor part = cast(loss.detach(), Float64);
+      const Tensor part = cast(add_gradients(batch[0], batch[1]), Float64);
       done.loss = done.loss.defined() ? done.loss + part : part;
-      scaler_.scale(loss).backward();
     }
     return true;
   }

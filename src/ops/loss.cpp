@@ -1,4 +1,6 @@
 // Losses. cross_entropy is one pass over the logits that keeps the log-sum-exp of each row; its backward another.
+#include "ops/loss.h"
+
 #include <cmath>
 #include <utility>
 
@@ -154,7 +156,37 @@ const Op cross_entropy_op = {.name = "cross_entropy",
                              .saves = {.inputs = 0b11, .outputs = 0b10},
                              .hidden_outputs = 1};
 
-constexpr const Op* ops[] = {&cross_entropy_op, &cross_entropy_backward, &cross_entropy_backward_};
+// ---- cross_entropy_and_gradient_: logits, loss | target, weight; both are overwritten, the first by weight times the
+// gradient
+
+Metas infer_cross_entropy_and_gradient(std::span<const TensorMeta> in, const Attrs& attrs) {
+  constexpr const char* op = "cross_entropy_and_gradient_";
+  rows_of_logits(op, in[0], in[2], attrs.as<LossAttrs>());
+  if (attrs.as<LossAttrs>().reduction != Reduction::Mean) fail(op, "gives the mean only");
+  for (size_t i : {size_t{1}, size_t{3}}) {
+    require_shape(op, i == 1 ? "loss" : "weight", in[i], {});
+    if (in[i].dtype != statistics_dtype(in[0].dtype))
+      fail(op, "{} is {} for logits of {}", i == 1 ? "loss" : "weight", name(in[i].dtype), name(in[0].dtype));
+  }
+  return {in[0], in[1]};
+}
+
+Tensors cross_entropy_and_gradient_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor loss = cross_entropy_reference(std::array{in[0], in[2]}, attrs)[0];
+  Tensor lse = empty(in[2].shape(), in[1].dtype());
+  each_row(in[0], in[2], attrs.as<LossAttrs>(),
+           [&](auto& row, int64_t, bool, double value, auto) { reference::set(lse, row, value); });
+  return {cross_entropy_backward_reference(std::array{in[0], in[3], in[2], lse}, attrs)[0],
+          full({}, loss.item(), in[1].dtype())};
+}
+
+const Op cross_entropy_and_gradient_op = {.name = "cross_entropy_and_gradient_",
+                                          .infer = infer_cross_entropy_and_gradient,
+                                          .reference = cross_entropy_and_gradient_reference,
+                                          .in_place = true};
+
+constexpr const Op* ops[] = {&cross_entropy_op, &cross_entropy_backward, &cross_entropy_backward_,
+                             &cross_entropy_and_gradient_op};
 
 }  // namespace
 
@@ -166,6 +198,13 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduction, int64_t ignore_index,
                      double label_smoothing) {
   return dispatch_one(cross_entropy_op, {logits, target}, LossAttrs{ignore_index, label_smoothing, reduction});
+}
+
+Tensor cross_entropy_and_gradient_(Tensor logits, const Tensor& target, const Tensor& weight) {
+  NoGrad guard;
+  const Tensor plain = logits.detach(), loss = empty({}, statistics_dtype(logits.dtype()), logits.device());
+  dispatch(cross_entropy_and_gradient_op, {plain, loss, target, weight}, LossAttrs{});
+  return loss;
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& target) {

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 
+#include "core/gpu_check.h"
 #include "io/io_check.h"
 #include "nn/nn_check.h"
 #include "tessera/autograd.h"
@@ -79,6 +81,50 @@ TEST(GPT, StartsAtTheLossOfAUniformGuess) {
   const GPT m(c, g);
   const Tensor x = tokens(8, 7, 11, g), y = tokens(8, 7, 11, g);
   EXPECT_NEAR(m.loss(x, y).item(), std::log(11.0), 0.1);
+}
+
+TEST(GPT, LossAndBackwardInOne) {
+  std::vector<std::pair<Device, DType>> all{{cpu(), Float32}};
+  if (gpu().is_gpu()) all.insert(all.end(), {{gpu(), Float32}, {gpu(), BFloat16}});
+  for (const auto& [device, dtype] : all) {
+    Generator g(6);
+    GPTConfig c = tiny();
+    c.vocab = device.is_gpu() ? 4099 : 11;  // long enough for one pass
+    GPT m(c, g);
+    m.to(device);
+    const Tensor x = tokens(8, 7, c.vocab, g).to(device), y = tokens(8, 7, c.vocab, g).to(device);
+    const auto gradients = [&](bool at_once, double weight) {
+      for (const Tensor& p : m.parameters()) p.set_grad({});
+      std::optional<amp::Autocast> region;
+      if (dtype != Float32) region.emplace(dtype);
+      double value;
+      if (at_once) {
+        const Tensor loss = m.loss_and_backward(x, y, weight);
+        EXPECT_FALSE(loss.requires_grad());
+        value = loss.item();
+      } else {
+        const Tensor loss = m.loss(x, y);
+        (loss * weight).backward();
+        value = loss.item();
+      }
+      std::vector<double> all{value};
+      for (const Tensor& p : m.parameters()) {
+        const auto v = p.grad().to(cpu()).to_vector<double>();
+        all.insert(all.end(), v.begin(), v.end());
+      }
+      return all;
+    };
+    for (const double weight : {1.0, 0.025}) {
+      const auto want = gradients(false, weight), got = gradients(true, weight);
+      double difference = 0, size = 0;
+      for (size_t i = 1; i < want.size(); ++i) {
+        difference += std::pow(got[i] - want[i], 2);
+        size += std::pow(want[i], 2);
+      }
+      EXPECT_NEAR(got[0], want[0], 1e-5);
+      EXPECT_LT(std::sqrt(difference / size), dtype == Float32 ? 1e-6 : 1e-2) << name(dtype);
+    }
+  }
 }
 
 TEST(GPT, RefusesWhatMakesNoModel) {

@@ -1,4 +1,6 @@
 #include "check.h"
+#include "core/gpu_check.h"
+#include "ops/loss.h"
 
 namespace tessera {
 namespace {
@@ -86,6 +88,66 @@ TEST(CrossEntropy, IsCloseInHalfPrecision) {
   Tensor target = indices({11}, 37, g);
   expect_half_precision_close([&](const Tensors& in) { return cross_entropy(in[0], target); }, {normal64({11, 37}, g)},
                               1e-3);
+}
+
+// Rows as they lie in memory, aligned and not, of lengths that one pass takes, and shorter and longer ones; f16 and f32
+// go in two passes anywhere.
+void check_overwritten_logits(Device device) {
+  Generator g(7);
+  for (const DType dtype : {Float32, Float16, BFloat16})
+    for (const auto& [rows, classes] : {std::pair<int64_t, int64_t>{37, 50257},
+                                        {3, 4096},
+                                        {133, 4097},
+                                        {1, 57344},
+                                        {3, 57345},
+                                        {19, 53},
+                                        {7, 1},
+                                        {0, 5000}})
+      for (const int64_t padding : {int64_t{0}, int64_t{7}, 8 - classes % 8}) {
+        const Tensor memory = (randn({rows, classes + padding}, g) * 3.0).to(dtype);
+        const Tensor logits = memory.to(device).slice(1, 0, classes);
+        Tensor target = randint(0, classes, {rows}, g);
+        if (rows > 5) {
+          target.data<int64_t>()[1] = -100;
+          target.data<int64_t>()[2] = classes - 1;
+        }
+        const Tensor exact = memory.slice(1, 0, classes).to(Float64).contiguous().detach().set_requires_grad();
+        const Tensor want = cross_entropy(exact, target);
+        const double weight = dtype == Float16 ? 100 : 0.3;
+        const Tensor there = target.to(device);
+        const Tensor got = cross_entropy_and_gradient_(logits, there, full({}, weight, Float32, device));
+        const std::string where = to_string(Shape{rows, classes, padding}) + " " + std::string(name(dtype));
+        if (rows == 0) {
+          EXPECT_TRUE(std::isnan(got.item())) << where;
+          continue;
+        }
+        EXPECT_NEAR(got.item(), want.item(), 2e-5 * std::max(1.0, want.item())) << where;
+        const Tensor gradient = grad({want * weight}, {exact})[0];
+        EXPECT_LE(relative_error(logits.contiguous().to(cpu()).to(Float64), gradient), dtype == Float32   ? 1e-5
+                                                                                       : dtype == Float16 ? 1e-2
+                                                                                                          : 4e-3)
+            << where;
+      }
+}
+
+TEST(CrossEntropy, MayOverwriteTheLogitsAtOnce) { check_overwritten_logits(cpu()); }
+class GpuCrossEntropy : public GpuTest {};
+TEST_F(GpuCrossEntropy, MayOverwriteTheLogitsAtOnce) { check_overwritten_logits(gpu()); }
+
+TEST(CrossEntropy, OverwritingChecksWhatItIsGiven) {
+  const Tensor target = tensor<int64_t>({0, 1, 2}, {3}), one = full({}, 1.0);
+  EXPECT_EQ(error_of([&] {
+              cross_entropy_and_gradient_(zeros({3, 5}), target, full({1}, 1.0));
+            }),
+            "cross_entropy_and_gradient_: weight has shape [1], not []");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy_and_gradient_(zeros({3, 5}, Float64), target, one);
+            }),
+            "cross_entropy_and_gradient_: weight is f32 for logits of f64");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy_and_gradient_(zeros({3, 2}), target, one);
+            }),
+            "cross_entropy: target 2 is not one of 2 classes");
 }
 
 TEST(MseLoss, IsTheMeanOfSquares) {

@@ -40,6 +40,24 @@ void convert(long long count, const TensorArg& to, const TensorArg& from) {
   elementwise_table().copy(args, executor());
 }
 
+// *to = the sum of `rows` losses.
+ReduceArgs sum_of(void* losses, void* to, long long rows, Scalar type) {
+  ReduceArgs sum{};
+  sum.op = ReduceOp::sum;
+  sum.compute = type;
+  sum.rank = 1;
+  sum.lengths[0] = rows;
+  sum.reduced[0] = true;
+  sum.in = {losses, type, {1}};
+  sum.out = {to, type, {}};
+  return sum;
+}
+
+template <class Args>
+[[noreturn]] void refuse_target(const Args& args, long long row) {
+  throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
+}
+
 void cross_entropy(const Call& call, Workspace& workspace) {
   const Tensor &logits = call.in[0], &target = call.in[1], &out = call.out[0], &lse = call.out[1];
   DType dtype = statistics_dtype(logits);
@@ -51,18 +69,10 @@ void cross_entropy(const Call& call, Workspace& workspace) {
   Reduction reduction = call.attrs.as<LossAttrs>().reduction;
   void* total = workspace.take(static_cast<long long>(size_of(dtype)));
   TensorArg losses{args.losses, scalar_of(dtype), {1}}, result{out.data_ptr(), scalar_of(out.dtype()), {1}};
-  ReduceArgs sum{};
-  sum.op = ReduceOp::sum;
-  sum.compute = scalar_of(dtype);
-  sum.rank = 1;
-  sum.lengths[0] = args.rows;
-  sum.reduced[0] = true;
-  sum.in = losses;
-  sum.out = {total, scalar_of(dtype), {}};
+  ReduceArgs sum = sum_of(args.losses, total, args.rows, scalar_of(dtype));
   sum.workspace = workspace.take(reduce_table().workspace(sum));
   if (workspace.counting()) return;
-  if (long long row = softmax_table().cross_entropy(args, executor()); row >= 0)
-    throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
+  if (long long row = softmax_table().cross_entropy(args, executor()); row >= 0) refuse_target(args, row);
   if (reduction == Reduction::None) return convert(args.rows, result, losses);
   reduce_table().reduce(sum, executor());
   if (reduction == Reduction::Mean) divide_by_targets(args, dtype, total, total);
@@ -88,11 +98,47 @@ void cross_entropy_backward(const Call& call, Workspace& workspace) {
   softmax_table().cross_entropy_backward(args, executor());
 }
 
+// In one pass where there is a kernel for it, else forward and backward.
+void cross_entropy_and_gradient(const Call& call, Workspace& workspace) {
+  const Tensor &logits = call.in[0], &loss = call.in[1], &target = call.in[2];
+  const DType dtype = loss.dtype();
+  const auto number = static_cast<long long>(size_of(dtype));
+  auto args = cross_entropy_args<CrossEntropyOverwriteArgs>(call, workspace, logits, target);
+  void* const weight = read_contiguous(workspace, call.in[3], dtype);
+  void* const scale = workspace.take(number);
+  args.losses = workspace.take(args.rows * number);
+  args.scale = scale;
+  args.op = call.op.name.data();
+  void* const lse = workspace.take(args.rows * number);
+  const RowArg dlogits = write_rows(workspace, call.out[0], 1, logits.dtype());
+  ReduceArgs sum = sum_of(args.losses, loss.data_ptr(), args.rows, scalar_of(dtype));
+  sum.workspace = workspace.take(reduce_table().workspace(sum));
+  if (workspace.counting()) return;
+  divide_by_targets(args, dtype, scale, weight);
+  const SoftmaxTable& table = softmax_table();
+  const bool in_place = dlogits.data == args.logits.data;
+  if (!in_place || !table.cross_entropy_overwrite || !table.cross_entropy_overwrite(args, executor())) {
+    if (long long row =
+            table.cross_entropy({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing,
+                                 args.logits, args.targets, args.losses, lse, args.op},
+                                executor());
+        row >= 0)
+      refuse_target(args, row);
+    table.cross_entropy_backward({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, dlogits,
+                                  args.logits, args.targets, lse, scale, 0},
+                                 executor());
+  }
+  reduce_table().reduce(sum, executor());
+  divide_by_targets(args, dtype, loss.data_ptr(), loss.data_ptr());
+}
+
 constexpr Kernel forward_list[] = {staged_kernel<cross_entropy>("rows")};
 constexpr Kernel backward_list[] = {staged_kernel<cross_entropy_backward>("rows")};
+constexpr Kernel both_list[] = {staged_kernel<cross_entropy_and_gradient>("rows")};
 constexpr KernelTableEntry entries[] = {{"cross_entropy", forward_list},
                                         {"cross_entropy_backward", backward_list},
-                                        {"cross_entropy_backward_", backward_list}};
+                                        {"cross_entropy_backward_", backward_list},
+                                        {"cross_entropy_and_gradient_", both_list}};
 
 }  // namespace
 

@@ -41,6 +41,18 @@ struct CrossEntropyBackwardArgs {
   long long scale_step;  // 1, or 0 for one scale
 };
 
+/// The losses, and over the logits their gradients times *scale.
+struct CrossEntropyOverwriteArgs {
+  Scalar type;
+  long long rows, classes, ignore_index;
+  double label_smoothing;
+  RowArg logits;
+  const long long* targets;
+  const void* scale;
+  void* losses;
+  const char* op;
+};
+
 /// *to = *from / how many targets are not ignored; both f32, or f64 where that is the type.
 struct DivideByTargetsArgs {
   Scalar type;
@@ -58,6 +70,8 @@ struct SoftmaxTable {
   long long (*cross_entropy)(const CrossEntropyArgs& args, Executor& executor);
   void (*cross_entropy_backward)(const CrossEntropyBackwardArgs& args, Executor& executor);
   void (*divide_by_targets)(const DivideByTargetsArgs& args, Executor& executor);
+  /// Both passes in one; false where that does not take the rows. Null on CPUs.
+  bool (*cross_entropy_overwrite)(const CrossEntropyOverwriteArgs& args, Executor& executor) = nullptr;
 };
 
 #define TESSERA_SOFTMAX_TABLE(isa)         \

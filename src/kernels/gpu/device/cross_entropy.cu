@@ -84,6 +84,82 @@ void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
   });
 }
 
+#if !defined(__HIP__)
+struct Larger {
+  TESSERA_DEVICE float operator()(float a, float b) const { return larger(a, b); }
+};
+
+/// Losses, and gradients in the logits' place: a row is read once and lies in shared memory meanwhile, where each
+/// thread looks at nothing but what it put there itself. No smoothing; rows are aligned.
+template <class T, int threads>
+TESSERA_KERNEL(threads)
+void cross_entropy_overwrite_kernel(const CrossEntropyWork<T> work) {
+  constexpr int width = 16 / sizeof(T), ahead = 4;
+  using Packed = Pack<T, width>;
+  extern __shared__ __attribute__((aligned(16))) char shared[];
+  Packed* const held = reinterpret_cast<Packed*>(shared);
+  T* const row = work.dlogits[tile::block_in_grid()];
+  const int n = static_cast<int>(work.classes), whole = n / width, thread = tile::thread_in_block();
+  const i64 target = work.targets[tile::block_in_grid()];
+  const bool valid = target >= 0 && target < n, counts = valid && target != work.ignore_index;
+  const float wanted = valid ? convert_element<float>(row[target]) : 0.0f;
+  const float factor = counts ? *work.scale : 0.0f;
+
+  float top = -__builtin_inff();
+  const auto take = [&](int p, const Packed& pack) {
+    held[p] = pack;
+    tile::unroll<width>([&](auto j) { top = larger(top, convert_element<float>(pack.lane[j])); });
+  };
+  const Packed* const packs = reinterpret_cast<const Packed*>(row);
+  int p = thread;
+  for (; p + (ahead - 1) * threads < whole; p += ahead * threads) {
+    Packed part[ahead];
+    tile::unroll<ahead>([&](auto u) { part[u] = packs[p + u * threads]; });
+    tile::unroll<ahead>([&](auto u) { take(p + u * threads, part[u]); });
+  }
+  for (; p < whole; p += threads) take(p, packs[p]);
+  const bool has_rest = n % width != 0 && thread == whole % threads;
+  if (has_rest) {
+    Packed rest;
+    tile::unroll<width>([&](auto j) {
+      rest.lane[j] = whole * width + j < n ? row[whole * width + j] : convert_element<T>(-__builtin_inff());
+    });
+    take(whole, rest);
+  }
+  top = join_block<threads>(top, Larger{});
+  const float shift = tile::abs(top) < __builtin_inff() ? top : 0.0f;  // infinite elements still meet a finite one
+
+  float sum = 0;
+  const int end = whole + has_rest;
+  for (p = thread; p < end; p += threads)
+    tile::unroll<width>([&](auto j) { sum += fast_exp(convert_element<float>(held[p].lane[j]) - shift); });
+  sum = join_block<threads>(sum, Plus{});
+  const float lse = shift + tile::log(sum);
+
+  const bool zero = factor == 0.0f;  // also where the logits are infinite
+  const auto gradient = [&](int p) {
+    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target - i64{p} * width, width), -1));
+    Packed pack = held[p];
+    tile::unroll<width>([&](auto j) {
+      float g = fast_exp(convert_element<float>(pack.lane[j]) - lse);
+      if (j == hit) g -= 1.0f;
+      pack.lane[j] = convert_element<T>(zero ? 0.0f : g * factor);
+    });
+    return pack;
+  };
+  for (p = thread; p < whole; p += threads) store_at_once(row + i64{p} * width, gradient(p));
+  if (has_rest) {
+    const Packed rest = gradient(whole);
+    tile::unroll<width>([&](auto j) {
+      if (whole * width + j < n) row[whole * width + j] = rest.lane[j];
+    });
+  }
+  if (thread != 0) return;
+  if (!valid && target != work.ignore_index) raise(work.fault, work.op, target, work.classes);
+  work.losses[tile::block_in_grid()] = counts ? lse - wanted : 0.0f;
+}
+#endif
+
 template <class C>
 TESSERA_KERNEL(1024)
 void divide_kernel(C* to, const C* from, const i64* targets, i64 rows, i64 ignore_index) {
@@ -140,6 +216,33 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& executo
              Team::threads, 0, executor, work);
     });
   });
+}
+
+/// Of bf16, whose gradients do not underflow, and of rows that leave room in shared memory for a second block.
+bool cross_entropy_overwrite(const CrossEntropyOverwriteArgs& a, Executor& executor) {
+#if !defined(__HIP__)
+  constexpr int threads = 512, most_bytes = 112 << 10, width = 8;
+  const i64 bytes = tile::ceil_div<i64>(a.classes, width) * 16;
+  if (a.type != Scalar::bf16 || a.label_smoothing > 0 || a.classes < 4096 || bytes > most_bytes ||
+      !RowLayout(2, a.logits).aligned)
+    return false;
+  auto work = work_of<bf16>(a);
+  work.dlogits = rows_of<bf16>(a.logits);
+  work.scale = static_cast<const float*>(a.scale);
+  work.losses = static_cast<float*>(a.losses);
+  work.fault = executor.fault;
+  work.op = a.op;
+  const auto kernel = cross_entropy_overwrite_kernel<bf16, threads>;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  launch("cross_entropy", kernel, a.rows, threads, static_cast<size_t>(bytes), executor, work);
+  return true;
+#else
+  (void)a, (void)executor;
+  return false;
+#endif
 }
 
 void divide_by_targets(const DivideByTargetsArgs& a, Executor& executor) {

@@ -89,8 +89,10 @@ void softmax_backward(const SoftmaxBackwardArgs& a, Executor& executor) {
 
 long long cross_entropy(const CrossEntropyArgs& args, Executor& executor);
 void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Executor& executor);
+bool cross_entropy_overwrite(const CrossEntropyOverwriteArgs& args, Executor& executor);
 void divide_by_targets(const DivideByTargetsArgs& args, Executor& executor);
 
-SoftmaxTable softmax_table = {softmax, softmax_backward, cross_entropy, cross_entropy_backward, divide_by_targets};
+SoftmaxTable softmax_table = {softmax,           softmax_backward,       cross_entropy, cross_entropy_backward,
+                              divide_by_targets, cross_entropy_overwrite};
 
 }  // namespace tessera::gpu_kernels
