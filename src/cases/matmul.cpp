@@ -55,6 +55,12 @@ OpCase mul_sum_case(std::string label, Shape a, Shape b, bool factor, bool rows,
           .gradients = 0b11u | factor << 2};
 }
 
+OpCase gelu_grad_case(std::string label, int64_t m, int64_t n, int64_t k) {
+  return {.op = "matmul_gelu_grad", .label = std::move(label), .attrs = {}, .inputs = [=](Generator& g) -> Tensors {
+            return {normal64({m, k}, g), normal64({k, n}, g), normal64({m, n}, g)};
+          }};
+}
+
 OpCase mlp_case(std::string label, Shape x, int64_t hidden, int64_t out, Activation activation, bool biases,
                 bool residual) {
   return {.op = "mlp",
@@ -123,6 +129,11 @@ std::vector<OpCase> matmul_cases() {
       mul_sum_case("broadcast batch", {2, 1, 7, 5}, {3, 5, 9}, false, true, true),
       mul_sum_case("no rows", {0, 5}, {5, 3}, false, true, true),
       mul_sum_case("nothing to sum", {3, 0}, {0, 5}, false, true, true),
+      gelu_grad_case("one element", 1, 1, 1),
+      gelu_grad_case("off the tile", 131, 67, 17),
+      gelu_grad_case("rows of whole units", 257, 136, 72),
+      gelu_grad_case("no rows", 0, 5, 3),
+      gelu_grad_case("nothing to sum", 3, 5, 0),
       mlp_case("vector", {13}, 17, 11, GeluErf, true, false),
       mlp_case("one element", {1, 1}, 1, 1, Tanh, true, true),
       mlp_case("gelu_tanh", {2, 5, 7}, 29, 7, GeluTanh, true, true),

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/kept_input.h"
 #include "ops/autocast.h"
 #include "ops/check.h"
 #include "ops/gradient.h"
@@ -173,7 +174,38 @@ const Op matmul_mul_sum_op = {.name = "matmul_mul_sum",
                               .autocast = Autocast::Lower,
                               .pitched = true};
 
-// ---- linear: x, weight, bias?, residual? -> y, slope of the activation (hidden)
+// ---- matmul_gelu_grad: a, b, h -> a b times the slope of gelu_tanh at h, sums of its columns; a backward's own
+
+Metas infer_matmul_gelu_grad(std::span<const TensorMeta> in, const Attrs&) {
+  Metas out = infer_product("matmul_gelu_grad", in);
+  if (out[0].shape.rank() != 2) fail("matmul_gelu_grad", "takes matrices, not {}", describe(in[0]));
+  require_shape("matmul_gelu_grad", "h", in[2], out[0].shape);
+  out.push_back({{out[0].shape.back()}, out[0].dtype, out[0].device});
+  return out;
+}
+
+Tensors matmul_gelu_grad_reference(std::span<const Tensor> in, const Attrs&) {
+  const Tensor product = matmul_reference(in.first(2), {})[0];
+  const auto value = [&](const reference::Index& i) {
+    const double h = reference::get(in[2], i), c = std::sqrt(2 / std::numbers::pi);
+    const double t = std::tanh(c * (h + 0.044715 * h * h * h));
+    return reference::get(product, i) * (0.5 * (1 + t) + 0.5 * h * (1 - t * t) * c * (1 + 3 * 0.044715 * h * h));
+  };
+  const auto sum_of_column = [&](const reference::Index& index) {
+    double sum = 0;
+    for (int64_t row = 0; row < product.size(0); ++row) sum += value({row, index[0]});
+    return sum;
+  };
+  return {reference::generate(product.shape(), product.dtype(), value),
+          reference::generate({product.shape()[1]}, product.dtype(), sum_of_column)};
+}
+
+const Op matmul_gelu_grad_op = {.name = "matmul_gelu_grad",
+                                .infer = infer_matmul_gelu_grad,
+                                .reference = matmul_gelu_grad_reference,
+                                .pitched = true};
+
+// ---- linear: x, weight, bias?, residual? -> y, slope of the activation or its input (hidden)
 
 Metas infer_linear(std::span<const TensorMeta> in, const Attrs& attrs) {
   const Shape &x = in[0].shape, &weight = in[1].shape;
@@ -244,9 +276,12 @@ Tensors linear_vjp(const Saved& s, const Tensors& grads) {
 
 Tensors linear_fused_vjp(const Saved& s, const Tensors& grads) {
   const Tensor& g = grads[0];
-  if (s.attrs.as<LinearAttrs>().activation == Activation::None) return with_residual(linear_gradients(s, g), g);
+  const Activation activation = s.attrs.as<LinearAttrs>().activation;
+  if (activation == Activation::None) return with_residual(linear_gradients(s, g), g);
   const bool in_place = is_sole_owner(g) && !s.needs_input(3);
   Tensor& slope = s.outputs[1];
+  if (keeps_activation_input(activation, g))
+    return with_residual(linear_gradients(s, activation_gradient(activation, g, std::exchange(slope, {}))), g);
   Tensor dh = g;
   if (in_place) dh.mul_(slope);
   else dh = g * slope;
@@ -298,8 +333,8 @@ const Op linear_op = {.name = "linear",
                       .hidden_outputs = 1,
                       .pitched = true};
 
-// ---- mlp: x, up, up's bias?, down, down's bias?, residual? -> y, hidden layer and slope of its activation (both
-// hidden)
+// ---- mlp: x, up, up's bias?, down, down's bias?, residual? -> y, hidden layer, slope of its activation or the
+// activation's input (both hidden)
 
 Metas infer_mlp(std::span<const TensorMeta> in, const Attrs& attrs) {
   const Shape &x = in[0].shape, &up = in[1].shape, &down = in[3].shape;
@@ -344,9 +379,12 @@ Tensors mlp_fused_vjp(const Saved& s, const Tensors& grads) {
   add_down_gradients(s, g, hidden, of_down);
   hidden = {};  // before its gradient takes as much memory
   if (!(s.needs & 0b111)) return of_down;
-  const bool activated = s.attrs.as<LinearAttrs>().activation != Activation::None;
-  Tensors products = matmul_mul_sum(rows(g), down, activated ? rows(slope) : Tensor(), false, s.needs_input(2));
-  slope = {};
+  const Activation activation = s.attrs.as<LinearAttrs>().activation;
+  Tensor factor = activation != Activation::None ? rows(std::exchange(slope, {})) : Tensor();
+  Tensors products = keeps_activation_input(activation, g)
+                         ? dispatch(matmul_gelu_grad_op, {rows(g), down, factor})
+                         : matmul_mul_sum(rows(g), down, factor, false, s.needs_input(2));
+  factor = {};
   Tensors out = linear_gradients(s, products[0], s.needs_input(2) ? products[1] : Tensor());
   std::move(of_down.begin() + 3, of_down.end(), out.begin() + 3);
   return out;
@@ -368,7 +406,8 @@ const Op mlp_op = {.name = "mlp",
                    .pitched = true,
                    .made_of = &linear_op};
 
-constexpr const Op* ops[] = {&matmul_op, &matmul_wide_op, &matmul_mul_sum_op, &linear_op, &mlp_op};
+constexpr const Op* ops[] = {&matmul_op,           &matmul_wide_op, &matmul_mul_sum_op,
+                             &matmul_gelu_grad_op, &linear_op,      &mlp_op};
 
 }  // namespace
 

@@ -248,7 +248,7 @@ double norm_of(const Tensor& t) { return std::sqrt(sum(t * t).item<double>()); }
 /// ordinary cores.
 TEST_F(GpuProducts, FactorAndSumsOfLines) {
   NoGrad guard;
-  for (const char* kernel : {"vendor", "sm90", "gemm"}) {
+  for (const char* kernel : {"vendor", "vendor.1", "vendor.7", "sm90", "gemm"}) {
     std::string refusal;
     int compared = 0;
     for (DType dtype : float_types)
@@ -323,6 +323,72 @@ TEST_F(GpuProducts, MlpAndItsGradients) {
         EXPECT_LE(relative_error(got[i].to(cpu()).to(Float64), want[i]), 8 * limit(dtype))
             << name(dtype) << " gradient " << i;
     }
+}
+
+/// GELU's input instead of its slope, beside the result or before it, by each kernel of both lists, on and off whole
+/// units and below the sizes that the vendor's epilogue takes; weights are padded views, so that rows are, too.
+TEST_F(GpuProducts, GeluKeepsItsInput) {
+  const DType dtype = BFloat16;
+  for (const char* kernel : {"vendor", "vendor.2", "vendor.7", "sm90", "gemm"})
+    for (Size s :
+         {Size{200, 264, 128}, {77, 51, 33}, {129, 136, 72}, {64, 64, 64}, {67, 133, 131}, {1, 8, 8}, {1, 1, 1}})
+      for (bool bias : {true, false}) {
+        Tensors near, wide;
+        for (const Tensor& t : {values({s.m, s.k}, dtype), values({s.n, s.k}, dtype) * 0.1, values({s.n}, dtype) * 0.1,
+                                values({s.k, s.n}, dtype) * 0.1}) {
+          near.push_back(there(t, dtype).detach().set_requires_grad());
+          wide.push_back(near.back().detach().to(cpu()).to(Float64).set_requires_grad());
+        }
+        const auto f = [&](const Tensors& in) {
+          return mlp(in[0], in[1], bias ? in[2] : Tensor(), Activation::GeluTanh, in[3]);
+        };
+        const auto single = [&](const Tensors& in) {
+          return linear_act(in[0], in[1], bias ? in[2] : Tensor(), Activation::GeluTanh);
+        };
+        const Tensor weights = values({s.m, s.k}, dtype), others = values({s.m, s.n}, dtype);
+        const auto compare = [&](const auto& fn, const Tensor& by, bool down) {
+          Tensors of_near = {near[0], near[1]}, of_wide = {wide[0], wide[1]};
+          for (size_t i : {size_t{2}, size_t{3}})
+            if (i == 2 ? bias : down) {
+              of_near.push_back(near[i]);
+              of_wide.push_back(wide[i]);
+            }
+          const Tensor got = fn(near), want = fn(wide);
+          EXPECT_LE(relative_error(got.detach().to(cpu()).to(Float64), want.detach()), 4 * limit(dtype));
+          const Tensors a = grad({got}, of_near, {there(by, dtype)}), b = grad({want}, of_wide, {by});
+          for (size_t i = 0; i < a.size(); ++i)
+            EXPECT_LE(relative_error(a[i].to(cpu()).to(Float64), b[i]), 8 * limit(dtype))
+                << kernel << " " << s.m << " x " << s.n << " x " << s.k << (bias ? " bias" : "") << " gradient " << i;
+        };
+        try {
+          const ForceKernel forward("linear", kernel), backward("matmul_gelu_grad", kernel);
+          compare(f, weights, true);
+          compare(single, others, false);
+        } catch (const Error& error) {  // small or narrow ones are not Hopper's
+          if (std::string(error.what()).find("which is forced") == std::string::npos) throw;
+        }
+      }
+}
+
+/// In a graph, and twice over one graph of operators.
+TEST_F(GpuProducts, GeluKeepsItsInputInGraphs) {
+  const DType dtype = BFloat16;
+  const Tensor x = there(values({192, 128}, dtype), dtype).set_requires_grad();
+  const Tensor up = there(values({256, 128}, dtype) * 0.1, dtype).set_requires_grad();
+  const Tensor bias = there(values({256}, dtype), dtype).set_requires_grad();
+  const Tensor down = there(values({128, 256}, dtype) * 0.1, dtype).set_requires_grad();
+  const Tensor weights = there(values({192, 128}, dtype), dtype);
+  const auto f = [&] { return mlp(x, up, bias, Activation::GeluTanh, down); };
+  const Tensors all = {x, up, bias, down}, want = grad({f()}, all, {weights});
+  const Tensor y = f();
+  const auto once = [&] { return grad({y}, all, {weights}, true); };
+  Tensors first = once(), second = once(), captured;
+  Graph graph;
+  graph.capture(gpu(), [&] { captured = grad({f()}, all, {weights}); });
+  graph.replay();
+  for (size_t i = 0; i < want.size(); ++i)
+    for (const Tensors* got : {&first, &second, &captured})
+      EXPECT_EQ(relative_error((*got)[i].to(cpu()).to(Float64), want[i].to(cpu()).to(Float64)), 0) << i;
 }
 
 struct ConvCase {

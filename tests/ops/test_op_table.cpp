@@ -130,6 +130,8 @@ using Names = std::set<std::string_view>;
 
 // Ops without a gradient. Some ops that end in _backward have none either: they serve where nothing is recorded.
 const Names kWithoutGradient = {"full",
+                                "matmul_gelu_grad",
+                                "cross_entropy_and_gradient_",
                                 "norm_conv1x1_weight_grad",
                                 "arange",
                                 "uniform",

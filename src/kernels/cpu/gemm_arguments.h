@@ -34,6 +34,12 @@ class Products {
     batch_dims_[which] = batch_dims;
   }
 
+  void unset(Operand which) {
+    matrix(which) = {};
+    tensors_[which] = nullptr;
+    batch_dims_[which] = 0;
+  }
+
   void run() {
     each([](const GemmArgs& args) { gemm_table().run(args, executor()); });
   }

@@ -1,4 +1,8 @@
 // Matrix products: tensors' strides go straight to the GEMM kernel.
+#include <array>
+#include <utility>
+
+#include "core/kept_input.h"
 #include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
 #ifdef TESSERA_GPU_KERNELS
@@ -8,6 +12,17 @@
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
+
+size_t bytes_of(const Shape& shape, DType dtype) { return static_cast<size_t>(shape.numel().value()) * size_of(dtype); }
+
+// A tensor in memory that belongs to somebody else, such as the workspace.
+Tensor tensor_at(void* data, const Shape& shape, DType dtype, Device device) {
+  auto storage = make_ref<Storage>();
+  storage->data = data;
+  storage->bytes = bytes_of(shape, dtype);
+  storage->device = device;
+  return as_strided(storage, shape, contiguous_strides(shape), 0, dtype);
+}
 
 void set_matrix(Products& p, Products::Operand which, const Tensor& t) {
   int rank = static_cast<int>(t.dim());
@@ -35,6 +50,16 @@ Products matmul_mul_sum_products(const Call& call) {
   };
   if (attrs.rows) set_sums(Products::RowSums, true);
   if (attrs.columns) set_sums(Products::ColumnSums, false);
+  return p;
+}
+
+Products gelu_grad_products(const Call& call) {
+  Products p = matmul_products(call);
+#ifdef TESSERA_GPU_KERNELS
+  p.args().activation = Activation::gelu_tanh;  // whose slope the factor stands for
+#endif
+  set_matrix(p, Products::Factor, call.in[2]);
+  p.set(Products::ColumnSums, call.out[1], 0, call.out[1].strides()[0], 0);
   return p;
 }
 
@@ -75,7 +100,8 @@ bool adds_behind(const Call& call) {
   return call.attrs.as<LinearAttrs>().activation != tessera::Activation::None && call.in[3].defined();
 }
 
-Products linear_products(const Call& call) {
+// With activation and slope; the slope's place is also that of the activation's input.
+Products activated_products(const Call& call) {
   const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2], &residual = call.in[3];
   Activation activation = activation_of(call.attrs.as<LinearAttrs>().activation);
   bool activated = activation != Activation::none;
@@ -89,11 +115,47 @@ Products linear_products(const Call& call) {
   p.args().activation = activation;
   return p;
 }
+
+// Whether the second output is what the activation is applied to.
+bool keeps_input(const Call& call) {
+  return call.out[1].defined() && keeps_activation_input(call.attrs.as<LinearAttrs>().activation, call.in[0]);
+}
+
+// What is kept of an activation's input comes first, and a map makes the result of it.
+Products linear_products(const Call& call) {
+  Products p = activated_products(call);
+  if (!keeps_input(call)) return p;
+  set_rows(p, Products::C, call.out[1]);
+  p.unset(Products::Slope);
+  p.args().activation = Activation::none;
+  return p;
+}
+
+// to = op(a, b?) element by element; every operand has the shape of `to`, and without `a` there is a 1.
+void map(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const Tensor& b = {}) {
+  static constexpr double one = 1;
+  MapArgs args{};
+  args.op = op;
+  args.compute = to.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
+  args.rank = checked_rank(call, to);
+  args.inputs = b.defined() ? 2 : 1;
+  set_lengths(args.lengths, to);
+  args.tensor[0] = operand(to, args.rank);
+  args.tensor[1] = a.defined() ? operand(a, args.rank) : TensorArg{const_cast<double*>(&one), Scalar::f64, {}, true};
+  if (b.defined()) args.tensor[2] = operand(b, args.rank);
+  elementwise_table().map(args, executor());
+}
+
+void add_behind(const Call& call) {
+  if (adds_behind(call)) combine(call, MapOp::add, call.out[0], call.out[0], call.in[3]);
+}
 template <Products (*products)(const Call&), void (*run)(const Call&)>
 void run_all(const Call& call) {
   run(call);
-  if constexpr (products == linear_products)
-    if (adds_behind(call)) combine(call, MapOp::add, call.out[0], call.out[0], call.in[3]);
+  if constexpr (products == linear_products) {
+    if (keeps_input(call)) map(call, MapOp::gelu_tanh, call.out[0], call.out[1]);
+    add_behind(call);
+  }
 }
 
 template <Products (*products)(const Call&), bool tf32 = false>
@@ -119,6 +181,7 @@ Reason tf32_takes(const Call& call) {
 // ---- the vendor's products, where its library is installed; what it cannot do itself follows in a pass of its own
 
 GemmArgs without_finish(GemmArgs args) {
+  if (args.factor.data) args.activation = Activation::none;  // whose slope it stands for
   args.factor = args.row_sums = args.column_sums = {};
   return args;
 }
@@ -149,19 +212,32 @@ Reason vendor_takes(const Call& call) {
   return all ? Reason::Ok : Reason::Shape;
 }
 
-template <Products (*products)(const Call&)>
+template <Products (*products)(const Call&), int choice = 0>
 void run_vendor(const Call& call) {
   Products p = products(call);
   p.args().workspace = call.workspace;
   p.each([&](const GemmArgs& args) {
-    tables().vendor_gemm->run(without_slope(without_finish(args)), call.workspace, executor());
+    tables().vendor_gemm->run(without_slope(without_finish(args)), choice, call.workspace, executor());
     finish(args);
   });
 }
+// The library stores what GELU is applied to beside its result.
+template <int choice = 0>
+void run_vendor_linear(const Call& call) {
+  Products p = activated_products(call);
+  bool stores = keeps_input(call);
+  if (stores) p.each([&](const GemmArgs& args) { stores = stores && tables().vendor_gemm->supports(args); });
+  if (!stores) return run_all<linear_products, run_vendor<linear_products, choice>>(call);
+  activated_products(call).each(
+      [&](const GemmArgs& args) { tables().vendor_gemm->run(args, choice, call.workspace, executor()); });
+  add_behind(call);
+}
+
 size_t vendor_bytes(const Call&) { return vendor_workspace; }
-size_t finished_vendor_bytes(const Call& call) {
-  size_t bytes = vendor_workspace;
-  matmul_mul_sum_products(call).each(
+template <Products (*products)(const Call&), size_t (*of_product)(const Call&)>
+size_t finished_bytes(const Call& call) {
+  size_t bytes = of_product(call);
+  products(call).each(
       [&](const GemmArgs& args) { bytes = std::max<size_t>(bytes, gemm_table().finish_workspace(args)); });
   return bytes;
 }
@@ -194,12 +270,78 @@ void run_sm90(const Call& call) {
   p.each([&](const GemmArgs& args) { tables().sm90_gemm->run(args, executor()); });
 }
 
-template <Products (*products)(const Call&), size_t (*bytes)(const Call&) = vendor_bytes>
-constexpr Kernel list_of[] = {
+// ---- a product times the slope of GELU: plain, and the pass that follows one of the vendor's
+
+template <void (*run)(const Call&)>
+void run_gelu_grad(const Call& call) {
+  run(call);
+  Products p = gelu_grad_products(call);
+  p.args().workspace = call.workspace;
+  p.each(finish);
+}
+// The library may multiply by the slope itself.
+template <int choice>
+void run_vendor_gelu_grad(const Call& call) {
+  Products p = gelu_grad_products(call);
+  p.args().workspace = call.workspace;
+  p.each([&](GemmArgs args) {
+    GemmArgs product = args;
+    product.column_sums = {};
+    if (tables().vendor_gemm->supports(product)) args.factor = {};
+    else product = without_finish(args);
+    tables().vendor_gemm->run(product, choice, call.workspace, executor());
+    finish(args);
+  });
+}
+// ---- lists; before the last of each are the vendor's other algorithms, which only a measurement picks
+
+template <Products (*products)(const Call&)>
+struct ByVendor {
+  template <int choice>
+  static constexpr void (*run)(const Call&) = run_vendor<products, choice>;
+};
+struct LinearByVendor {
+  template <int choice>
+  static constexpr void (*run)(const Call&) = run_vendor_linear<choice>;
+};
+struct GeluGradByVendor {
+  template <int choice>
+  static constexpr void (*run)(const Call&) = run_vendor_gelu_grad<choice>;
+};
+
+template <class By, size_t n>
+constexpr std::array<Kernel, n + 7> with_choices(const Kernel (&list)[n]) {
+  constexpr std::pair<const char*, void (*)(const Call&)> others[] = {
+      {"vendor.1", By::template run<1>}, {"vendor.2", By::template run<2>}, {"vendor.3", By::template run<3>},
+      {"vendor.4", By::template run<4>}, {"vendor.5", By::template run<5>}, {"vendor.6", By::template run<6>},
+      {"vendor.7", By::template run<7>}};
+  std::array<Kernel, n + 7> all{};
+  auto* at = std::copy(list, list + n - 1, all.data());
+  for (const auto& [name, run] : others) {
+    *at = list[0];
+    at->name = name;
+    (at++)->run = run;
+  }
+  *at = list[n - 1];
+  return all;
+}
+
+constexpr Kernel gelu_grad_kernels[] = {
     {.name = "vendor",
-     .supports = vendor_takes<products>,
-     .workspace_bytes = bytes,
-     .run = run_all<products, run_vendor<products>>},
+     .supports = vendor_takes<matmul_products>,
+     .workspace_bytes = finished_bytes<gelu_grad_products, vendor_bytes>,
+     .run = GeluGradByVendor::run<0>},
+    {.name = "sm90",
+     .supports = sm90_takes<matmul_products>,
+     .workspace_bytes = finished_bytes<gelu_grad_products, sm90_bytes<matmul_products>>,
+     .run = run_gelu_grad<run_sm90<matmul_products>>},
+    {.name = "gemm",
+     .workspace_bytes = finished_bytes<gelu_grad_products, gemm_bytes<matmul_products>>,
+     .run = run_gelu_grad<run_gemm<matmul_products>>}};
+
+template <Products (*products)(const Call&), class By = ByVendor<products>, size_t (*bytes)(const Call&) = vendor_bytes>
+constexpr Kernel kernels_of[] = {
+    {.name = "vendor", .supports = vendor_takes<products>, .workspace_bytes = bytes, .run = By::template run<0>},
     {.name = "sm90",
      .supports = sm90_takes<products>,
      .workspace_bytes = sm90_bytes<products>,
@@ -209,10 +351,27 @@ constexpr Kernel list_of[] = {
      .workspace_bytes = gemm_bytes<products, true>,
      .run = run_all<products, run_gemm<products, true>>},
     {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_all<products, run_gemm<products>>}};
-constexpr auto& matmul_list = list_of<matmul_products>;
-constexpr auto& matmul_mul_sum_list = list_of<matmul_mul_sum_products, finished_vendor_bytes>;
-constexpr auto& linear_list = list_of<linear_products>;
+constexpr auto gelu_grad_list = with_choices<GeluGradByVendor>(gelu_grad_kernels);
+constexpr auto matmul_list = with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>);
+constexpr auto matmul_mul_sum_list = with_choices<ByVendor<matmul_mul_sum_products>>(
+    kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
+               finished_bytes<matmul_mul_sum_products, vendor_bytes>>);
+constexpr auto linear_list = with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>);
 #else
+// The slope is a factor, behind the products' own workspace.
+size_t sums_bytes(const Call& call) { return (gemm_bytes<gelu_grad_products>(call) + 63) / 64 * 64; }
+size_t gelu_grad_bytes(const Call& call) { return sums_bytes(call) + bytes_of(call.in[2].shape(), call.in[2].dtype()); }
+void run_gelu_grad(const Call& call) {
+  const Tensor& input = call.in[2];
+  void* const place = static_cast<std::byte*>(call.workspace) + sums_bytes(call);
+  const Tensor slope = tensor_at(place, input.shape(), input.dtype(), input.device());
+  map(call, MapOp::gelu_tanh_grad, slope, {}, input);
+  Products p = gelu_grad_products(call);
+  set_matrix(p, Products::Factor, slope);
+  p.args().workspace = call.workspace;
+  p.run();
+}
+constexpr Kernel gelu_grad_list[] = {{.name = "gemm", .workspace_bytes = gelu_grad_bytes, .run = run_gelu_grad}};
 constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_gemm<matmul_products>}};
 constexpr Kernel matmul_mul_sum_list[] = {
     {.name = "gemm", .workspace_bytes = gemm_bytes<matmul_mul_sum_products>, .run = run_gemm<matmul_mul_sum_products>}};
@@ -228,20 +387,14 @@ Shape hidden_shape(const Call& call) {
 }
 size_t mlp_bytes(const Call& call) {
   if (call.out[1].defined()) return 0;
-  return static_cast<size_t>(hidden_shape(call).numel().value()) * size_of(call.in[0].dtype());
+  return bytes_of(hidden_shape(call), call.in[0].dtype());
 }
 
 void run_mlp(const Call& call) {
   const Tensor &x = call.in[0], &up = call.in[1], &down = call.in[3];
   Tensor hidden = call.out[1];
-  if (!hidden.defined()) {  // nothing will need it afterwards
-    const Shape shape = hidden_shape(call);
-    auto storage = make_ref<Storage>();
-    storage->data = call.workspace;
-    storage->bytes = mlp_bytes(call);
-    storage->device = x.device();
-    hidden = as_strided(storage, shape, contiguous_strides(shape), 0, x.dtype());
-  }
+  if (!hidden.defined())  // nothing will need it afterwards
+    hidden = tensor_at(call.workspace, hidden_shape(call), x.dtype(), x.device());
   const Tensor first[] = {x, up, call.in[2], {}}, second[] = {hidden, down, call.in[4], call.in[5]};
   const Tensor kept[] = {hidden, call.out[2]}, result[] = {call.out[0], {}};
   run_op(*call.op.made_of, first, call.attrs, kept);
@@ -252,6 +405,7 @@ constexpr Kernel mlp_list[] = {{.name = "two_linear", .workspace_bytes = mlp_byt
 constexpr KernelTableEntry entries[] = {{"matmul", matmul_list},
                                         {"matmul_wide", matmul_list},
                                         {"matmul_mul_sum", matmul_mul_sum_list},
+                                        {"matmul_gelu_grad", gelu_grad_list},
                                         {"linear", linear_list},
                                         {"mlp", mlp_list}};
 

@@ -62,7 +62,7 @@ Reason vendor_takes(const Call& call, Reason fits, Products (*products)(const Ca
 void run_vendor(const Call& call, Workspace& workspace, Products (*products)(const Call&)) {
   void* room = workspace.take(vendor_workspace);
   if (workspace.counting()) return;
-  products(call).each([&](const GemmArgs& args) { tables().vendor_gemm->run(args, room, executor()); });
+  products(call).each([&](const GemmArgs& args) { tables().vendor_gemm->run(args, 0, room, executor()); });
 }
 
 // y += bias
@@ -211,7 +211,7 @@ Reason vendor_takes_pointwise_weight_grad(const Call& call) {
 }
 void vendor_pointwise_weight_grad(const Call& call, Workspace& workspace) {
   void* room = workspace.take(vendor_workspace);
-  WeightGrad(call).run(workspace, [&](const GemmArgs& args) { tables().vendor_gemm->run(args, room, executor()); });
+  WeightGrad(call).run(workspace, [&](const GemmArgs& args) { tables().vendor_gemm->run(args, 0, room, executor()); });
 }
 
 // ---- by Hopper's own instructions

@@ -23,10 +23,12 @@ namespace tessera::gpu_kernels {
 /// Bytes of workspace that a vendor's products may use.
 inline constexpr size_t vendor_workspace = size_t(32) << 20;
 
-/// The vendor's own products, where its library is installed.
+/// The vendor's own products, where its library is installed. For GELU by tanh, `slope` gets and `factor` is what it is
+/// applied to, as the library has it.
 struct VendorGemmTable {
   bool (*supports)(const GemmArgs& args);
-  void (*run)(const GemmArgs& args, void* workspace, Executor& executor);
+  /// By the library's first algorithm, or its `choice`-th next, if it has so many.
+  void (*run)(const GemmArgs& args, int choice, void* workspace, Executor& executor);
   size_t (*version)();
 };
 

@@ -43,8 +43,8 @@ struct GemmTable {
   void (*run)(const GemmArgs& args, Executor& executor);
   /// Bytes with which few long sums are shared out to more of the processor, and for those of rows and columns.
   long long (*workspace)(const GemmArgs& args, const Executor& executor);
-  /// What is left to do where a vendor's library made c: the activation and its slope, or the factor and the sums of
-  /// rows and columns; null on CPUs.
+  /// What is left to do where a vendor's library made c: the activation and its slope, or the factor (with gelu_tanh,
+  /// its slope there) and the sums of rows and columns; null on CPUs.
   void (*finish)(const GemmArgs& args, Executor& executor);
   long long (*finish_workspace)(const GemmArgs& args);
 };

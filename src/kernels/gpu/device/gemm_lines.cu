@@ -71,6 +71,8 @@ class DoubleLanes {
   AnyMatrix matrix_;
 };
 
+using GeluTanh = FixedActivation<Activation::gelu_tanh>;
+
 template <class T, class Matrix>
 TESSERA_KERNEL(threads)
 void finish_kernel(const GemmArgs args, const LineParts parts) {
@@ -92,7 +94,8 @@ void finish_kernel(const GemmArgs args, const LineParts parts) {
     if (count > 0) {
       value = c.load(row, column, count);
       if (factor.exists()) {
-        value = value * factor.load(row, column, count);
+        const auto times = factor.load(row, column, count);
+        value = value * (args.activation == Activation::gelu_tanh ? GeluTanh{}.both(times).slope : times);
         c.store(row, column, count, value);
       }
     }
@@ -107,11 +110,15 @@ constexpr int quick_height = 128;
 template <class T>
 constexpr int unit = 16 / static_cast<int>(sizeof(T));  // elements
 
+/// What c is multiplied by.
+enum class Times { nothing, factor, gelu_slope };
+
 /// Each group of 32 threads takes every eighth row of the block, several of them under way.
-template <class T, bool Multiply>
+template <class T, Times kTimes>
 TESSERA_KERNEL(threads)
 void finish_columns_kernel(const GemmArgs args, const LineParts parts) {
   constexpr int W = unit<T>, ahead = 4;
+  constexpr bool Multiply = kTimes != Times::nothing;
   __shared__ float slab[groups][lanes * W];
   const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
   const i64 blocks = parts.down * parts.across, batch = tile::block_in_grid() / blocks;
@@ -137,7 +144,9 @@ void finish_columns_kernel(const GemmArgs args, const LineParts parts) {
         tile::unroll<W>([&](auto l) {
           float v = tile::convert_element<float>(value[u].lane[l]);
           if constexpr (Multiply) {
-            v *= tile::convert_element<float>(times[u].lane[l]);
+            float by = tile::convert_element<float>(times[u].lane[l]);
+            if constexpr (kTimes == Times::gelu_slope) by = GeluTanh{}.both(by).slope;
+            v *= by;
             value[u].lane[l] = tile::convert_element<T>(v);
           }
           sum[l] += v;
@@ -207,9 +216,12 @@ void activate_kernel(const GemmArgs args, i64 count) {
   }
 }
 
+bool times_gelu_slope(const GemmArgs& args) { return args.factor.data && args.activation == Activation::gelu_tanh; }
+
 /// Whether c, the factor and the slope, of one type, have rows of whole units.
 bool is_quick(const GemmArgs& args) {
   if (args.row_sums.data || args.c.type == Scalar::f64) return false;
+  if (times_gelu_slope(args) && args.c.type != Scalar::bf16) return false;
   const i64 width = 16 / size_of(args.c.type);
   const auto whole = [&](const MatrixArg& m) {
     bool all = m.type == args.c.type && m.column == 1 && m.row % width == 0 && args.n % width == 0 &&
@@ -223,7 +235,9 @@ bool is_quick(const GemmArgs& args) {
 template <class T>
 void launch_quick(const GemmArgs& args, Executor& executor) {
   const LineParts parts = line_parts(args, quick_height, lanes * unit<T>);
-  const auto kernel = args.factor.data ? finish_columns_kernel<T, true> : finish_columns_kernel<T, false>;
+  auto kernel = args.factor.data ? finish_columns_kernel<T, Times::factor> : finish_columns_kernel<T, Times::nothing>;
+  if constexpr (tile::is_same_v<T, bf16>)
+    if (times_gelu_slope(args)) kernel = finish_columns_kernel<T, Times::gelu_slope>;
   launch("gemm", kernel, batch_count(args) * parts.down * parts.across, threads, 0, executor, args, parts);
   add_parts(args, parts, executor);
 }

@@ -101,13 +101,26 @@ bool is_row_major(const MatrixArg& m, i64 rows, i64 columns) {
   return (m.column == 1 || columns == 1) && (m.row >= columns || rows == 1);
 }
 
+/// What GELU is applied to: stored beside its result, or read where its slope is the factor.
+const MatrixArg& input_of_gelu(const GemmArgs& args) { return args.slope.data ? args.slope : args.factor; }
+
+/// Whether the library takes that, in rows of whole 16 bytes; small products are not worth it.
+bool takes_input(const GemmArgs& args) {
+  const MatrixArg& input = input_of_gelu(args);
+  return args.activation == Activation::gelu_tanh && size_of(args.c.type) == 2 && input.type == args.c.type &&
+         args.c.type == args.a.type && args.batch_rank == 0 && args.m >= 64 && args.n >= 64 && args.k >= 64 &&
+         args.n % 8 == 0 && is_row_major(input, args.m, args.n) && input.row % 8 == 0 && args.c.row % 8 == 0 &&
+         alignment_of(input.data) == 16 && alignment_of(args.c.data) == 16;
+}
+
 bool supports(const GemmArgs& args) {
   if (!library().complete) return false;
   const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
   const bool types = args.a.type == args.b.type &&
                      (args.c.type == args.a.type || (args.c.type == Scalar::f32 && args.a.type != Scalar::f64));
-  if (!types || m == 0 || n == 0 || k == 0 || args.batch_rank > 1 || args.slope.data) return false;
-  if (args.factor.data || sums_lines(args)) return false;
+  if (!types || m == 0 || n == 0 || k == 0 || args.batch_rank > 1) return false;
+  if (sums_lines(args) || (args.factor.data && (args.slope.data || args.bias.data))) return false;
+  if (input_of_gelu(args).data && !takes_input(args)) return false;
   if (args.activation != Activation::none && args.activation != Activation::relu &&
       !(args.activation == Activation::gelu_tanh && args.a.type != Scalar::f32 && args.a.type != Scalar::f64))
     return false;
@@ -121,13 +134,16 @@ bool supports(const GemmArgs& args) {
   return true;
 }
 
-/// A problem that was asked before, with the algorithm the library chose for it. All of it is the host's: work in
-/// flight needs none of it.
+constexpr int most_choices = 8;
+
+/// A problem that was asked before, with the algorithms the library has for it, the one it takes for the fastest first.
+/// All of it is the host's: work in flight needs none of it.
 struct Plan {
   static constexpr bool kept = false;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
-  cublasLtMatmulAlgo_t algorithm;
+  cublasLtMatmulAlgo_t algorithm[most_choices];
+  int choices = 0;
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -148,7 +164,8 @@ GemmKey key_of(const GemmArgs& args, int device) {
   GemmKey key;
   std::memset(static_cast<void*>(&key), 0, sizeof key);
   std::memcpy(static_cast<void*>(&key.args), &args, sizeof args);
-  for (MatrixArg* m : {&key.args.a, &key.args.b, &key.args.c, &key.args.addend, &key.args.bias})
+  for (MatrixArg* m :
+       {&key.args.a, &key.args.b, &key.args.c, &key.args.addend, &key.args.bias, &key.args.slope, &key.args.factor})
     m->data = alignment_key(m->data);
   key.device = device;
   return key;
@@ -156,12 +173,16 @@ GemmKey key_of(const GemmArgs& args, int device) {
 
 class Planner {
  public:
-  std::mutex mutex;  // held by whoever uses a plan, whose bias changes from call to call
+  std::mutex mutex;  // held by whoever uses a plan, whose bias and input of GELU change from call to call
 
   const Plan& plan(const GemmArgs& args) {
     int device = 0;
     (void)cudaGetDevice(&device);
     return plans_.at(bytes_of(key_of(args, device)), [&](Plan& plan) { make(args, plan); });
+  }
+  template <class T>
+  static void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(library().cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describing a product");
   }
   cublasLtHandle_t handle() {
     int device = 0;
@@ -187,11 +208,6 @@ class Planner {
     return made;
   }
 
-  template <class T>
-  static void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check(library().cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describing a product");
-  }
-
   void make(const GemmArgs& args, Plan& plan) {
     const i64 batches = args.batch_rank ? args.batch[0] : 1;
     auto step = [&](const MatrixArg& m) { return static_cast<i64>(args.batch_rank ? m.batch[0] : 0); };
@@ -208,6 +224,10 @@ class Planner {
       set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
       set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(args.bias.type));
     }
+    if (const MatrixArg& input = input_of_gelu(args); input.data) {
+      set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, input.data);
+      set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{input.row});
+    }
     plan.a = layout(args.b.type, left, batches, step(args.b));
     plan.b = layout(args.a.type, right, batches, step(args.a));
     auto result = [&](const MatrixArg& m) {
@@ -221,6 +241,8 @@ class Planner {
   static cublasLtEpilogue_t epilogue(const GemmArgs& args) {
     const bool bias = args.bias.data != nullptr;
     if (args.activation == Activation::relu) return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    if (args.factor.data) return CUBLASLT_EPILOGUE_DGELU;
+    if (args.slope.data) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (args.activation == Activation::gelu_tanh) return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   }
@@ -239,28 +261,29 @@ class Planner {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(args.a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(args.addend.data ? args.addend : args.c));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(args.c));
-    cublasLtMatmulHeuristicResult_t result{};
+    cublasLtMatmulHeuristicResult_t result[most_choices];
     int found = 0;
     const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(
-        handle(), plan.operation, plan.a, plan.b, plan.c, plan.d, preference, 1, &result, &found);
+        handle(), plan.operation, plan.a, plan.b, plan.c, plan.d, preference, most_choices, result, &found);
     (void)library().cublasLtMatmulPreferenceDestroy(preference);
     check(status, "asking for an algorithm");
-    if (!found) throw DeviceError("cublasLt: there is no algorithm for this product");
-    plan.algorithm = result.algo;
+    if (found == 0 || result[0].state != CUBLAS_STATUS_SUCCESS)
+      throw DeviceError("cublasLt: there is no algorithm for this product");
+    for (int i = 0; i < found; ++i)
+      if (result[i].state == CUBLAS_STATUS_SUCCESS) plan.algorithm[plan.choices++] = result[i].algo;
   }
 
   std::map<int, cublasLtHandle_t> handles_;
   Recent<Plan> plans_{256};
 };
 
-void run_whole(const GemmArgs& args, void* workspace, Executor& executor) {
+void run_whole(const GemmArgs& args, int choice, void* workspace, Executor& executor) {
   static auto* planner = new Planner;
   std::lock_guard lock(planner->mutex);
   const Plan& plan = planner->plan(args);
-  if (args.bias.data)
-    check(library().cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &args.bias.data,
-                                                   sizeof(void*)),
-          "setting the bias");
+  if (args.bias.data) Planner::set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
+  if (void* const input = input_of_gelu(args).data)
+    Planner::set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, input);
   const float alpha32 = static_cast<float>(args.alpha), beta32 = args.addend.data ? static_cast<float>(args.beta) : 0.f;
   const double alpha64 = args.alpha, beta64 = args.addend.data ? args.beta : 0.;
   const bool wide = args.a.type == Scalar::f64;
@@ -268,7 +291,8 @@ void run_whole(const GemmArgs& args, void* workspace, Executor& executor) {
                                  wide ? static_cast<const void*>(&alpha64) : &alpha32, args.b.data, plan.a, args.a.data,
                                  plan.b, wide ? static_cast<const void*>(&beta64) : &beta32,
                                  args.addend.data ? args.addend.data : args.c.data, plan.c, args.c.data, plan.d,
-                                 &plan.algorithm, workspace, vendor_workspace, static_cast<Queue>(executor.stream)),
+                                 &plan.algorithm[tile::min(choice, plan.choices - 1)], workspace, vendor_workspace,
+                                 static_cast<Queue>(executor.stream)),
         "a product");
 }
 
@@ -277,12 +301,14 @@ MatrixArg part_of(MatrixArg m, i64 row, i64 column) {
   return m;
 }
 GemmArgs rows_of(GemmArgs args, i64 first, i64 count) {
-  for (MatrixArg* x : {&args.a, &args.c, &args.addend, &args.bias}) *x = part_of(*x, first, 0);
+  for (MatrixArg* x : {&args.a, &args.c, &args.addend, &args.bias, &args.slope, &args.factor})
+    *x = part_of(*x, first, 0);
   args.m = count;
   return args;
 }
 GemmArgs columns_of(GemmArgs args, i64 first, i64 count) {
-  for (MatrixArg* x : {&args.b, &args.c, &args.addend, &args.bias}) *x = part_of(*x, 0, first);
+  for (MatrixArg* x : {&args.b, &args.c, &args.addend, &args.bias, &args.slope, &args.factor})
+    *x = part_of(*x, 0, first);
   args.n = count;
   return args;
 }
@@ -326,22 +352,22 @@ void run_small(const GemmArgs& args, void* workspace, Executor& executor) {
     others.beta = 1;
     return run_small(others, workspace, executor);
   }
-  run_whole(args, workspace, executor);
+  run_whole(args, 0, workspace, executor);
 }
 
 /// The library's fast algorithms want rows that end at whole 16 bytes, too, though padding may follow; the others take
 /// seven times as long for a vocabulary of 50257. So the last few columns, rows or steps of k become a product of their
 /// own.
-void run(const GemmArgs& args, void* workspace, Executor& executor) {
+void run(const GemmArgs& args, int choice, void* workspace, Executor& executor) {
   const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
   const auto rest = [&](const GemmArgs& part) { run_small(part, workspace, executor); };
   const bool split = has_padded_rows(args);
   if (split && n % 8 != 0 && n > 8) {
-    run(columns_of(args, 0, n / 8 * 8), workspace, executor);
+    run(columns_of(args, 0, n / 8 * 8), choice, workspace, executor);
     return rest(columns_of(args, n / 8 * 8, n % 8));
   }
   if (split && m % 8 != 0 && m > 8 && args.a.row == 1) {
-    run(rows_of(args, 0, m / 8 * 8), workspace, executor);
+    run(rows_of(args, 0, m / 8 * 8), choice, workspace, executor);
     return rest(rows_of(args, m / 8 * 8, m % 8));
   }
   const bool along_k = args.a.column == 1 || args.b.row == 1;
@@ -351,9 +377,9 @@ void run(const GemmArgs& args, void* workspace, Executor& executor) {
     rest(last);
     others.addend = args.c;  // what the last few gave, rounded once more
     others.beta = 1;
-    return run(others, workspace, executor);
+    return run(others, choice, workspace, executor);
   }
-  run_whole(args, workspace, executor);
+  run_whole(args, choice, workspace, executor);
 }
 
 size_t version() { return library().complete ? library().cublasLtGetVersion() : 0; }
