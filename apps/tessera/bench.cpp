@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "cases/cases.h"
+#include "core/gpu/rtc.h"
 #include "core/median.h"
 #include "kernels/cpu/isa_select.h"
 #include "kernels/cpu/peak.h"
@@ -348,6 +349,57 @@ void bench_rows(const BenchOptions& options) {
   results.write();
 }
 
+// What a call costs the host: as many calls as a GPU's queue holds without making anybody wait, of operators on tensors
+// so small that their kernels take less time than that, beside launches of an empty kernel.
+void bench_host(const BenchOptions& options) {
+  const Device device = options.target();
+  if (!device.is_gpu()) throw UsageError("host: only of a GPU: --device");
+  const DType dtype = dtype_option(options.dtype);
+  Generator generator(options.seed);
+  const auto random = [&](const Shape& of) { return randn(of, generator, Float32, device).to(dtype); };
+  Tensor x = random({8, 16}), weight = random({16, 16}), bias = random({16});
+  for (Tensor* t : {&x, &weight, &bias}) t->set_requires_grad();
+  const Tensor other = random({8, 16}), dy = random({8, 16});
+  const gpu::Module& empty = gpu::load({"extern \"C\" __global__ void empty(int) {}", {"empty"}}, device);
+  const auto add = [&] { return x + other; };
+  Tensor y;
+  const auto call = [&](const char* name, bool records, std::function<Tensor()> fn) {
+    return Candidate{name, [&, records, fn = std::move(fn)] {
+                       const GradMode mode(records);
+                       y = Tensor(), y = fn();
+                     }};
+  };
+  std::vector<Candidate> candidates{
+      {"launch",
+       [&] {
+         empty.launch(0, {1, 32, 0}, 0);
+       }},
+      call("add", false, add),
+      call("add, recorded", true, add),
+      call("gelu_tanh, recorded", true, [&] { return gelu_tanh(x); }),
+      call("layer_norm, recorded", true, [&] { return layer_norm(x, bias, bias); }),
+      call("linear, recorded", true, [&] { return linear(x, weight, bias); }),
+      call("add, recorded, and its gradient", true, [&] { return grad({x + other}, {x}, {dy})[0]; })};
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(options.seconds) ||
+         candidates[0].times.size() < 5)
+    for (Candidate& c : candidates) {
+      synchronize(device);
+      c.times.push_back(seconds_of([&] {
+                          for (int i = 0; i < 100; ++i) c.run();
+                        }) /
+                        100);
+    }
+  Results results("bench op host", options);
+  fmt::print("host, {} on {}\n", options.dtype, options.place());
+  for (const Candidate& c : candidates) {
+    const double above = c.median() - candidates[0].median();
+    fmt::print("{:<36} {:>8.2f} us {:>8.2f} above a launch\n", c.name, c.median() * 1e6, above * 1e6);
+    results.add(c.name, c.median() * 1e6, "us", false);
+  }
+  results.write();
+}
+
 Tensors inputs_of(const OpCase& c, DType dtype, Device device, Generator& generator) {
   Tensors in = c.inputs(generator);
   for (Tensor& t : in)
@@ -430,6 +482,7 @@ void run(BenchOptions& options) {
   options.attention.apply(options.target());
   if (options.op == "sdpa") return bench_attention(options);
   if (options.op == "rows") return bench_rows(options);
+  if (options.op == "host") return bench_host(options);
   if (!options.products.empty()) return bench_products_on_gpu(options);
   if (options.op == "gemm") return options.target().is_gpu() ? bench_gemm_on_gpu(options) : bench_gemm(options);
   std::vector<OpCase> chosen;
@@ -439,7 +492,8 @@ void run(BenchOptions& options) {
     if (known.find(std::string(c.op)) == known.npos) known += " " + std::string(c.op);
     if (c.op == options.op || options.op == "all") chosen.push_back(std::move(c));
   }
-  if (chosen.empty()) throw UsageError("no benchmark for '" + options.op + "'; there are: gemm sdpa rows all" + known);
+  if (chosen.empty())
+    throw UsageError("no benchmark for '" + options.op + "'; there are: gemm sdpa rows host all" + known);
   Results results("bench op " + options.op, options);
   fmt::print("{}\n", options.place());
   for (const OpCase& c : chosen) bench_case(c, options, results);
@@ -454,8 +508,8 @@ void add_bench(Command app) {
   const Command op = command.command("op", "Time an operator beside the peers that are installed.");
   auto options = std::make_shared<BenchOptions>();
   op.option("op", options->op,
-            "gemm, sdpa, rows (norms, softmax, losses, GELU, AdamW beside a copy), or an operator with a benchmark "
-            "case, or all")
+            "gemm, sdpa, rows (norms, softmax, losses, GELU, AdamW beside a copy), host (what calls cost beside a "
+            "launch), or an operator with a benchmark case, or all")
       .required();
   op.option("--m", options->m, "rows of the product, or of what rows measures").range(1, 1 << 20).with_default();
   op.option("--n", options->n, "columns of the product, or of each row").range(1, 1 << 20).with_default();
