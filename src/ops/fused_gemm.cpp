@@ -127,7 +127,75 @@ size_t check_config(const tile::Config& c, const tile::Problem& problem, Arch ar
   return shared;
 }
 
+// ---- Hopper's pipeline
+
+/// Which addend arrives through boxes: the first whole matrix of halves, contiguous along rows.
+std::optional<size_t> boxed_addend(const Tensors& addends) {
+  for (size_t i = 0; i < addends.size(); ++i) {
+    const Tensor& d = addends[i];
+    if (d.dtype() != Float32 && d.stride(1) == 1 && d.stride(0) >= d.size(1)) return i;
+  }
+  return {};
+}
+
+HopperGemm::Way way_of(const Tensor& d) {
+  const bool in_pairs =
+      d.stride(0) == 0 && d.stride(1) == 1 && reinterpret_cast<uintptr_t>(d.data_ptr()) % (2 * size_of(d.dtype())) == 0;
+  return in_pairs ? HopperGemm::Way::PerColumn : HopperGemm::Way::Anywhere;
+}
+
+/// y by Hopper's pipeline; false: the product is not for it, or its epilogue asks for more than elements of y have.
+bool run_on_hopper(const Tensor& a, const Tensor& b, const Tensor& y, const Tensors& addends, std::string_view epilogue,
+                   const FusedGemmArgs& args) {
+  HopperGemm gemm{};
+  gemm.dtype = a.dtype();
+  gemm.epilogue = epilogue;
+  const std::optional<size_t> boxed = boxed_addend(addends);
+  for (size_t i = 0; i < addends.size(); ++i)
+    gemm.addends.push_back({addends[i].dtype(), i == boxed ? HopperGemm::Way::Boxed : way_of(addends[i])});
+  gpu::begin_call(a.device());
+  const auto plan = [&](const Tensor* input) { return gpu_kernels::plan_fused(a, b, y, input, args, gemm.plan); };
+  if (!plan(boxed ? &addends[*boxed] : nullptr)) {
+    if (!boxed || !plan(nullptr)) return false;
+    gemm.addends[*boxed].way = HopperGemm::Way::Anywhere;
+  }
+  try {
+    const gpu_kernels::Sm90FusedPlan& p = gemm.plan;
+    gpu::load(program_of(gemm), a.device()).launch(0, {p.blocks, p.threads, p.shared_bytes}, p.args);
+  } catch (const gpu::CompileError&) {
+    return false;  // the kernel for all cards takes it, or says why not
+  }
+  return true;
+}
+
 }  // namespace
+
+gpu::Program program_of(const HopperGemm& gemm) {
+  const gpu_kernels::Sm90FusedPlan& p = gemm.plan;
+  std::string inputs, names;
+  for (size_t i = 0; i < gemm.addends.size(); ++i) {
+    const HopperGemm::Addend& d = gemm.addends[i];
+    const char* way = d.way == HopperGemm::Way::Boxed       ? "Boxed"
+                      : d.way == HopperGemm::Way::PerColumn ? "PerColumn"
+                                                            : "Anywhere";
+    inputs += fmt::format(", sm90::{}<{}, {}>", way, element_name(d.dtype), p.width / 64);
+    names += fmt::format(", const auto& d{}", i);
+  }
+  return {fmt::format("#include <tessera/tile/arch/sm90/result.h>\n"
+                      "using namespace tessera::tile;\n"
+                      "using Cut = sm90::ProductTile<{}, {}, {}, {}, {}, {}>;\n"
+                      "extern \"C\" TESSERA_KERNEL({}, 1) __cluster_dims__({}, 1, 1) void fused_gemm(\n"
+                      "    const __grid_constant__ sm90::ProductArgs args) {{\n"
+                      "  extern __shared__ __attribute__((aligned(128))) char shared[];\n"
+                      "  auto epilogue = [](const auto& acc{}) {{ return sm90::quick::Value(\n"
+                      "#line 1 \"epilogue\"\n{}\n#line 1 \"epilogue\"\n  ); }};\n#line 1 \"kernel\"\n"
+                      "  using Result = sm90::ProductResult<Cut, {}, false, decltype(epilogue){}>;\n"
+                      "  sm90::product_block<Cut, {}, {}, {}, Result>(args, shared);\n}}\n",
+                      p.rows, p.width, p.stages, p.cluster, p.boxes, p.alternates, p.threads, p.cluster, names,
+                      gemm.epilogue, element_name(gemm.dtype), inputs, element_name(gemm.dtype), p.transposed_a,
+                      p.transposed_b),
+          {"fused_gemm"}};
+}
 
 gpu::Program program_of(const FusedGemm& gemm) {
   const bool ordinary = gemm.arch == Arch::simt;
@@ -190,9 +258,11 @@ Tensor fused_gemm(const Tensor& a, const Tensor& b, std::string_view epilogue, c
   }
   Tensor y = empty({m, n}, a.dtype(), device);
   args.y = {y.data_ptr(), n, 1};
+  Tensors expanded;
+  for (const Tensor& addend : addends) expanded.push_back(addend.expand({m, n}));
   bool lanes = gemm.arch != Arch::simt && takes_lanes(args.y, y.dtype());
   for (size_t i = 0; i < addends.size(); ++i) {
-    const Tensor d = addends[i].expand({m, n});
+    const Tensor& d = expanded[i];
     args.d[i] = matrix_of(d);
     lanes = lanes && takes_lanes(args.d[i], d.dtype());
     gemm.addends.push_back({d.dtype(), {known_stride(d.stride(0)), known_stride(d.stride(1))}});
@@ -201,6 +271,7 @@ Tensor fused_gemm(const Tensor& a, const Tensor& b, std::string_view epilogue, c
   args.m = static_cast<int>(m);
   args.n = static_cast<int>(n);
   args.k = static_cast<int>(k);
+  if (gemm.arch == Arch::sm80 && !config && run_on_hopper(left, right, y, expanded, epilogue, args)) return y;
   try {
     const int64_t blocks = tile::ceil_div<int64_t>(m, c.tile_m) * tile::ceil_div<int64_t>(n, c.tile_n);
     gpu::load(program_of(gemm), device).launch(0, {blocks, threads_of(gemm), shared}, args);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/gpu/rtc.h"
+#include "kernels/gpu/fused_gemm.h"
 #include "tessera/fused_gemm.h"
 #include "tile/config.h"
 
@@ -29,5 +30,21 @@ struct FusedGemm {
 };
 
 gpu::Program program_of(const FusedGemm& gemm);
+
+/// A fused product by Hopper's pipeline.
+struct HopperGemm {
+  gpu_kernels::Sm90FusedPlan plan;
+  DType dtype;
+  /// Through the pipeline's boxes, the same in all rows, or element by element.
+  enum class Way { Boxed, PerColumn, Anywhere };
+  struct Addend {
+    DType dtype;
+    Way way;
+  };
+  SmallVector<Addend, 4> addends;
+  std::string_view epilogue;
+};
+
+gpu::Program program_of(const HopperGemm& gemm);
 
 }  // namespace tessera

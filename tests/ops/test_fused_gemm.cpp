@@ -211,6 +211,46 @@ TEST_P(FusedGemmCompiled, ErrorsAreALineOfTheExpression) {
   EXPECT_NE(error("gelu_tnah(acc)").find("gelu_tnah"), std::string::npos);
 }
 
+// ---- Hopper's pipeline
+
+class FusedGemmOnHopper : public FusedGemmTest {
+ protected:
+  using Way = HopperGemm::Way;
+  void SetUp() override {
+    try {
+      gpu::vendor_compiler(DeviceType::CUDA);
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  std::string compile(std::string_view epilogue, bool transposed = false) {
+    HopperGemm gemm{};
+    gemm.plan.rows = 128, gemm.plan.width = 192, gemm.plan.stages = 4, gemm.plan.cluster = 2, gemm.plan.boxes = 4;
+    gemm.plan.alternates = true;
+    gemm.plan.transposed_a = transposed, gemm.plan.transposed_b = !transposed;
+    gemm.plan.threads = 384;
+    gemm.dtype = transposed ? BFloat16 : Float16;
+    gemm.addends = {{Float16, Way::Boxed}, {Float32, Way::PerColumn}, {BFloat16, Way::Anywhere}};
+    gemm.epilogue = epilogue;
+    return gpu::machine_code(program_of(gemm), DeviceType::CUDA, "sm_90");
+  }
+};
+
+TEST_F(FusedGemmOnHopper, EveryKindOfEpilogue) {
+  for (const char* epilogue :
+       {"gelu_tanh(acc + load(d0) + load(d1))", "silu(acc) * load(d2) + gelu_erf(acc) - load(d0) / 3 + relu(acc)",
+        "sigmoid(acc) + tanh(acc * 0.5) + exp(acc) + log(abs(acc) + 1)  // one's own",
+        "max(min(acc, load(d0)), -1.0f) * rsqrt(square(acc) + sqrt(load(d1)))"})
+    EXPECT_GT(compile(epilogue).size(), 1000u) << epilogue;
+  EXPECT_GT(compile("acc", true).size(), 1000u);
+}
+
+/// What only the kernel for all cards compiles.
+TEST_F(FusedGemmOnHopper, RefusesWhatIsNoFunctionOfElements) {
+  EXPECT_THROW(compile("apply([](auto x) { return x; }, acc)"), gpu::CompileError);
+  EXPECT_THROW(compile("nonsense(acc)"), gpu::CompileError);
+}
+
 // Not of products, but what fusions of elementwise maps are made of compiles at run time, too.
 TEST_P(FusedGemmCompiled, FunctorsOfMaps) {
   std::string body;

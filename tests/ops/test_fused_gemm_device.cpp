@@ -38,6 +38,36 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64) {
       }
 }
 
+/// Sizes that Hopper's pipeline takes: off its tiles, a second tile for each block, few tiles. Addends through its
+/// boxes and around them.
+TEST_F(FusedGemmDevice, AgreesWithFloat64OnLargeOnes) {
+  constexpr int64_t sizes[][3] = {{128, 128, 64},    {131, 136, 72},   {300, 1032, 520},
+                                  {20000, 1160, 72}, {67584, 384, 64}, {129, 257, 401}};
+  for (DType dtype : {Float16, BFloat16})
+    for (const auto& [m, n, k] : sizes)
+      for (int turned = 0; turned < (m > 2000 ? 1 : 4); ++turned) {
+        Tensor a = turned & 1 ? make({k, m}, dtype).transpose(0, 1) : make({m, k}, dtype);
+        Tensor b = turned & 2 ? make({n, k}, dtype).transpose(0, 1) : make({k, n}, dtype);
+        const DType other = dtype == Float16 ? BFloat16 : Float16;
+        Tensor whole = make({m, n}, other), row = make({n}, dtype), wide_row = make({n}, Float32),
+               column = make({m, 1}, Float32), crossed = make({n, m}, dtype).transpose(0, 1);
+        Tensor sum = matmul(wide(a), wide(b));
+        const auto check = [&](const char* epilogue, const Tensors& addends, const Tensor& expected) {
+          poison({m, n}, dtype);
+          EXPECT_LE(relative_error(fused_gemm(a, b, epilogue, addends).to(cpu()), expected),
+                    dtype == Float16 ? 1e-3 : 5e-3)
+              << epilogue << ' ' << name(dtype) << ' ' << m << 'x' << n << 'x' << k << ' ' << turned;
+        };
+        check("gelu_tanh(acc + load(d0) + load(d1))", {whole, row}, gelu_tanh(sum + wide(whole) + wide(row)));
+        if (turned == 3 || m > 2000) continue;
+        check("acc", {}, sum);
+        check("relu(acc * 0.5 + load(d0)) - load(d1)", {wide_row, column},
+              relu(sum * 0.5 + wide(wide_row)) - wide(column));
+        check("gelu_erf(acc) * load(d0) + load(d1)", {whole, crossed}, gelu(sum) * wide(whole) + wide(crossed));
+        check("apply([](auto x) { return x * x; }, acc)", {}, sum * sum);
+      }
+}
+
 TEST_F(FusedGemmDevice, TakesConfigsOutsideOfTheShippedSet) {
   const int stages = gpu().type == DeviceType::HIP ? 2 : 3;
   Tensor a = make({300, 520}, BFloat16), b = make({520, 264}, BFloat16);

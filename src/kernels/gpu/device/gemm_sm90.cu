@@ -1,12 +1,13 @@
 // Which products go to Hopper's pipeline, in what tiles and parts, and the maps by which the copy engine finds them.
-#include "gemm_sm90.h"
+#include "gemm_sm90_lanes.h"
 #include "kernels/cpu/isa/gemm_transpose.h"
+#include "kernels/gpu/fused_table.h"
 #include "tensor_map.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
-using tile::sm90::TileOrder;
+using tile::sm90::ProductArgs, tile::sm90::TileOrder;
 
 // ---- operands in boxes
 
@@ -75,30 +76,47 @@ bool is_like_result(const GemmArgs& args, const MatrixArg& m) {
   return m.column == 1 && m.type == args.c.type && fits(result_boxes(args, m));
 }
 
-/// What is added or multiplied; null: neither.
-const MatrixArg* input_of(const GemmArgs& args) {
-  if (args.addend.data) return &args.addend;
-  return args.factor.data ? &args.factor : nullptr;
+Sm90Ends ends_of_activation(const GemmArgs& args) {
+  const bool slope = args.slope.data;
+  switch (args.activation) {
+    case Activation::gelu_tanh:
+      return slope ? Sm90Ends::gelu_tanh_slope : Sm90Ends::gelu_tanh;
+    case Activation::gelu_erf:
+      return slope ? Sm90Ends::gelu_erf_slope : Sm90Ends::gelu_erf;
+    case Activation::relu:
+      return slope ? Sm90Ends::relu_slope : Sm90Ends::relu;
+    default:
+      return Sm90Ends::lanes;
+  }
 }
 
 Sm90Ends ends_of(const GemmArgs& args) {
-  const auto in_pairs = [&](const MatrixArg& m) {
-    return m.row == 0 && m.column == 1 && m.batch[max_batch_rank - 1] % 2 == 0 &&
-           reinterpret_cast<size_t>(m.data) % (2 * size_of(m.type)) == 0;
-  };
-  const MatrixArg* const input = input_of(args);
-  const bool both = args.addend.data && args.factor.data, slope = args.slope.data;
-  if (!is_like_result(args, args.c) || both || (input && (slope || !is_like_result(args, *input))))
-    return Sm90Ends::lanes;
-  if (slope && (args.activation == Activation::none || !is_like_result(args, args.slope))) return Sm90Ends::lanes;
-  if (args.bias.data && (args.bias.type == Scalar::f32 || !in_pairs(args.bias))) return Sm90Ends::lanes;
-  if (!input && !args.bias.data && args.activation == Activation::none && !args.column_sums.data)
-    return Sm90Ends::plain;
-  return whole_columns(args) == args.n && args.c.type != Scalar::f32 ? Sm90Ends::boxes : Sm90Ends::lanes;
+  const MatrixArg &bias = args.bias, &addend = args.addend, &factor = args.factor;
+  const bool activated = args.activation != Activation::none, columns = args.column_sums.data;
+  const bool nothing = !addend.data && !factor.data && !args.slope.data && !activated && !columns;
+  const bool as_they_are = args.alpha == 1 && args.c.type == args.a.type;
+  if (!is_like_result(args, args.c)) return Sm90Ends::lanes;
+  if (nothing && !bias.data) {
+    if (as_they_are) return Sm90Ends::sums;
+    const bool f32 = args.alpha == 1 && args.c.type == Scalar::f32 && args.a.column != 1 && args.b.column == 1;
+    return f32 ? Sm90Ends::sums_f32 : Sm90Ends::lanes;
+  }
+  const bool in_pairs = bias.row == 0 && bias.column == 1 && bias.batch[max_batch_rank - 1] == 0 &&
+                        bias.type == args.c.type && reinterpret_cast<size_t>(bias.data) % 4 == 0;
+  if (!as_they_are || whole_columns(args) != args.n || (bias.data && !in_pairs)) return Sm90Ends::lanes;
+  if (nothing) return Sm90Ends::sums;
+  const bool by_rows = args.a.column == 1, alone = !addend.data && !factor.data && !columns;
+  if (activated && alone && by_rows && args.b.column != 1 && (!args.slope.data || is_like_result(args, args.slope)))
+    return ends_of_activation(args);
+  if (activated || args.slope.data || !by_rows) return Sm90Ends::lanes;
+  if (addend.data && !factor.data && !columns && args.beta == 1 && is_like_result(args, addend)) return Sm90Ends::added;
+  if (factor.data && columns && !addend.data && !bias.data && args.b.column == 1 && is_like_result(args, factor))
+    return Sm90Ends::factor;
+  return Sm90Ends::lanes;
 }
 
 /// Whether the kernel sums up rows and columns as it should; otherwise a pass follows, which multiplies, too.
-bool sums_itself(const GemmArgs& args) { return !args.row_sums.data && ends_of(args) == Sm90Ends::boxes; }
+bool sums_itself(const GemmArgs& args) { return !args.row_sums.data && ends_of(args) == Sm90Ends::factor; }
 constexpr int rows_of_parts = 16;
 
 Sm90Refusal refuses(const GemmArgs& given) {
@@ -121,19 +139,30 @@ Sm90Refusal refuses(const GemmArgs& given) {
 
 // ---- how it is cut
 
-/// A kernel; and nanoseconds of a block: for a step, for a tile besides, for what else becomes of its sums, and at the
-/// end of all.
+/// Tiles; and nanoseconds of a block: for a step, for a tile besides, and at the end of all.
 struct Kind {
   tile::Config config;
   bool alternates;
-  void (*run)(const Sm90Product& product, Executor& executor);
-  double step, tile, boxes, activated, end;
+  double step, tile, end;
 
   int cluster_rows() const { return config.tile_m * config.cluster; }
   int clusters(int multiprocessors) const { return tile::max(multiprocessors / config.cluster, 1); }
 };
-constexpr Kind kinds[] = {{Sm90Wide::config, Sm90Wide::alternates, sm90_gemm_wide, 712, 2300, 2000, 7000, 0},
-                          {Sm90Turns::config, Sm90Turns::alternates, sm90_gemm_turns, 515, 1100, 9000, 22000, 5500}};
+constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 710, 1400, 3700},
+    turns{Sm90Turns::config, Sm90Turns::alternates, 511, 320, 7650};
+
+/// Nanoseconds from a tile's sums to memory, besides.
+double time_after(Sm90Ends ends) {
+  switch (ends) {
+    case Sm90Ends::sums:
+    case Sm90Ends::sums_f32:
+      return 0;
+    case Sm90Ends::lanes:
+      return 30000;
+    default:
+      return 12000;
+  }
+}
 
 struct Cut {
   const Kind* kind;
@@ -188,17 +217,16 @@ Cut best_cut(const GemmArgs& args, bool may_share, int multiprocessors) {
     least = time;
     best = cut;
   };
-  for (const Kind& kind : kinds) {
-    Cut cut = whole_cut(args, kind);
-    const i64 clusters = kind.clusters(multiprocessors);
-    const double more = ends == Sm90Ends::plain ? 0 : args.activation == Activation::none ? kind.boxes : kind.activated;
-    const double sums = kind.step * cut.order.steps + kind.tile;
-    const double each = kind.alternates ? tile::max(sums, (sums + more) / 2) : sums + more;
-    const double end = kind.end + (kind.alternates ? more : 0);
-    consider(cut, static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters)) * each + end);
-    if (!may_share || !kind.alternates || !share_out(cut, multiprocessors)) continue;
-    const double pieces = static_cast<double>(clusters + cut.shared_tiles()) * kind.cluster_rows() * cut.width();
-    consider(cut, kind.step * cut.order.share + kind.tile + kind.end + 5000 + pieces * 4 / 1500);
+  for (const Kind* kind : {&wide, &turns}) {
+    if (!kind->alternates && ends != Sm90Ends::sums) continue;
+    Cut cut = whole_cut(args, *kind);
+    const i64 clusters = kind->clusters(multiprocessors);
+    const double sums = kind->step * cut.order.steps + kind->tile, more = time_after(ends);
+    const double each = tile::max(sums, (sums + more) / 2);
+    consider(cut, static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters)) * each + kind->end + more);
+    if (!may_share || !kind->alternates || !share_out(cut, multiprocessors)) continue;
+    const double pieces = static_cast<double>(clusters + cut.shared_tiles()) * kind->cluster_rows() * cut.width();
+    consider(cut, kind->step * cut.order.share + kind->tile + kind->end + 5000 + pieces * 4 / 1500);
   }
   return best;
 }
@@ -262,37 +290,82 @@ long long workspace(const GemmArgs& given, const Executor& executor) {
   return bytes;
 }
 
-void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
-  const Operands operands = operands_of(args, cut.kind->config.tile_m, cut.width(), cut.kind->config.cluster);
-  Sm90Product product{};
+void run_lanes(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
+  const LanesProduct product{map_of(operands.a), map_of(operands.b), args, cut.order};
+  launch_sm90<tile::sm90::Gemm<Sm90Turns>>(lanes_kernel<Sm90Turns>, cut.order, product, executor);
+}
+
+/// For a kernel of its own, whose results leave through boxes.
+ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& operands, float* column_parts) {
+  const MatrixArg& input = args.addend.data ? args.addend : args.factor;
+  ProductArgs product{};
   product.a = map_of(operands.a);
   product.b = map_of(operands.b);
-  product.args = args;
+  product.y = map_of(result_boxes(args, args.c));
+  if (args.slope.data) product.slope = map_of(result_boxes(args, args.slope));
+  if (input.data) product.input = map_of(result_boxes(args, input));
+  product.input_batch = input.data && input.batch[max_batch_rank - 1] != 0;
   product.order = cut.order;
-  product.ends = ends_of(args);
-  product.whole_n = product.ends == Sm90Ends::plain ? whole_columns(args) : args.n;
-  const MatrixArg* const input = input_of(args);
-  if (product.ends != Sm90Ends::lanes) {
-    product.c = map_of(result_boxes(args, args.c));
-    if (args.slope.data) product.slope = map_of(result_boxes(args, args.slope));
-    if (input) product.input = map_of(result_boxes(args, *input));
-    product.has_input = input != nullptr;
-    product.input_batch = input && input->batch[max_batch_rank - 1] != 0;
-  }
-  if (cut.shared_tiles() > 0) {
-    const i64 rows = piece_rows(cut, executor.multiprocessors);
-    product.pieces =
-        map_of({args.workspace, Scalar::f32, cut.width(), rows, cut.width(), 1, rows * cut.width(), 32, 16});
-  }
+  product.d[0].data = args.bias.data;
+  product.column_parts = column_parts;
+  product.m = static_cast<int>(args.m);
+  product.n = static_cast<int>(args.n);
+  return product;
+}
+void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductArgs& product, Executor& executor) {
+  const auto run = args.a.type == Scalar::bf16 ? run_products_bf16 : run_products_f16;
+  run(!cut.kind->alternates, ends, product, executor);
+}
+
+/// Tiles of sums in pieces, and what is to be done with them when they are added up.
+void run_shared(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
+  const i64 lines = piece_rows(cut, executor.multiprocessors);
+  ProductArgs product{};
+  product.a = map_of(operands.a);
+  product.b = map_of(operands.b);
+  product.pieces =
+      map_of({args.workspace, Scalar::f32, cut.width(), lines, cut.width(), 1, lines * cut.width(), 32, 16});
+  product.order = cut.order;
+  run_own(args, cut, Sm90Ends::sums, product, executor);
+  const int rows = cut.kind->cluster_rows();
+  launch("gemm", join_kernel, grid_for(i64{cut.shared_tiles()} * rows * cut.width() / 4, 256, executor), 256, 0,
+         executor, args, cut.order, rows, cut.width());
+}
+
+/// Columns from `first` on.
+GemmArgs rest_of(GemmArgs args, i64 first) {
+  const auto move = [&](MatrixArg& m) {
+    m.data = static_cast<char*>(const_cast<void*>(m.data)) + first * m.column * size_of(m.type);
+  };
+  args.n -= first;
+  move(args.b);
+  move(args.c);
+  return args;
+}
+
+Operands operands_of(const GemmArgs& args, const Cut& cut) {
+  return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.kind->config.cluster);
+}
+
+void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
   const LineParts parts = line_parts(args, rows_of_parts, cut.width());
-  product.column_parts = static_cast<float*>(parts.columns);
-  cut.kind->run(product, executor);
-  add_parts(args, parts, executor);
-  if (cut.shared_tiles() > 0) {
-    const int rows = cut.kind->cluster_rows();
-    launch("gemm", join_kernel, grid_for(i64{cut.shared_tiles()} * rows * cut.width() / 4, 256, executor), 256, 0,
-           executor, args, cut.order, rows, cut.width());
+  const Sm90Ends ends = ends_of(args);
+  const Operands operands = operands_of(args, cut);
+  if (cut.shared_tiles() > 0) return run_shared(args, cut, operands, executor);
+  if (ends == Sm90Ends::lanes) {
+    run_lanes(args, cut, operands, executor);
+  } else {
+    const i64 columns = whole_columns(args);  // which the copy engine can write
+    GemmArgs whole = args;
+    whole.n = columns;
+    run_own(whole, cut, ends, own_args(whole, cut, operands, static_cast<float*>(parts.columns)), executor);
+    if (columns < args.n) {
+      const GemmArgs rest = rest_of(args, columns);
+      const Cut rest_cut = whole_cut(rest, turns);
+      run_lanes(rest, rest_cut, operands_of(rest, rest_cut), executor);
+    }
   }
+  add_parts(args, parts, executor);
 }
 
 void run(const GemmArgs& given, Executor& executor) {
@@ -306,10 +379,62 @@ void run(const GemmArgs& given, Executor& executor) {
   finish_lines(args, executor);
 }
 
+// ---- fused products, whose kernels are compiled while the program runs
+
+/// Small tiles, where large ones would leave most of the card idle.
+using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 1, 2, false>;
+constexpr Kind small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600};
+
+template <class Tile>
+void describe(Sm90FusedPlan& plan, const TileOrder& order, const Executor& executor) {
+  using Gemm = tile::sm90::Gemm<Tile>;
+  constexpr tile::Config c = Tile::config;
+  plan.rows = c.tile_m, plan.width = c.tile_n, plan.stages = c.stages, plan.cluster = c.cluster;
+  plan.boxes = Tile::boxes;
+  plan.alternates = Tile::alternates;
+  plan.transposed_a = order.transposed_a, plan.transposed_b = order.transposed_b;
+  plan.blocks = sm90_clusters(order, c.cluster, executor) * c.cluster;
+  plan.threads = Gemm::threads;
+  plan.shared_bytes = Gemm::shared_bytes;
+}
+
+Cut cut_of_fused(const GemmArgs& args, int multiprocessors) {
+  Cut best{};
+  double least = __builtin_inf();
+  for (const Kind* kind : {&turns, &wide, &small}) {
+    const Cut cut = whole_cut(args, *kind);
+    const double tiles = static_cast<double>(tile::ceil_div<i64>(cut.order.count, kind->clusters(multiprocessors)));
+    const double sums = kind->step * cut.order.steps + kind->tile;
+    const double after = kind->alternates ? time_after(Sm90Ends::added) : 20.0 * kind->config.tile_n;
+    const double each = kind->alternates ? tile::max(sums, (sums + after) / 2) : sums + after;
+    const double time = tiles * each + kind->end + (kind->alternates ? after : 0);
+    if (time < least) least = time, best = cut;
+  }
+  return best;
+}
+
+bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor& executor, Sm90FusedPlan& plan) {
+  GemmArgs product = args;
+  product.addend = {};
+  if (refuses(product) != Sm90Refusal::none || !arrange(product) || ends_of(product) != Sm90Ends::sums ||
+      whole_columns(product) != args.n || (args.addend.data && !fits(result_boxes(args, args.addend))))
+    return false;
+  const Cut cut = cut_of_fused(product, executor.multiprocessors);
+  if (cut.kind == &turns) describe<Sm90Turns>(plan, cut.order, executor);
+  else if (cut.kind == &wide) describe<Sm90Wide>(plan, cut.order, executor);
+  else describe<Sm90Small>(plan, cut.order, executor);
+  product.addend = args.addend;
+  static_assert(sizeof(ProductArgs) <= sizeof plan.args);
+  ProductArgs filled = own_args(product, cut, operands_of(product, cut), nullptr);
+  for (int i = 0; i < tile::FusedGemmArgs::max_addends; ++i) filled.d[i] = fused.d[i];
+  __builtin_memcpy(plan.args, &filled, sizeof filled);
+  return true;
+}
+
 }  // namespace
 
 const Sm90GemmTable* sm90_gemm_table() {
-  static const Sm90GemmTable table{refuses, run, workspace};
+  static const Sm90FusedTable table{{refuses, run, workspace}, plan};
   return &table;
 }
 

@@ -1,46 +1,48 @@
 // Matrix products of halves on Hopper's cards: operands come through the copy engine, and so go results.
 #pragma once
 #include "gemm.h"
-#include "tile/arch/sm90/gemm.h"
+#include "tile/arch/sm90/result.h"
 
 namespace tessera::gpu_kernels {
 
 /// The tiles that kernels are made for. Wide ones, shared by all warps, are best where sums are long; where they are
 /// short, or much happens to them, groups of warps take narrower ones in turns.
-struct Sm90Wide {
-  static constexpr tile::Config config{128, 256, 64, 12, 4, 1};
-  static constexpr bool alternates = false;
-  static constexpr int boxes = 2;
-};
-struct Sm90Turns {
-  static constexpr tile::Config config{128, 192, 64, 12, 4, 2};
-  static constexpr bool alternates = true;
-  static constexpr int boxes = 4;
-};
+using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 1, 2, false>;
+using Sm90Turns = tile::sm90::ProductTile<128, 192, 4, 2, 4, true>;
 
-/// How results leave: sums and nothing else, or with all that is asked, through the copy engine, or by the lanes.
-enum class Sm90Ends : u8 { plain, boxes, lanes };
-
-/// A product as the kernels take it. The batch is the last of max_batch_rank dims.
-struct Sm90Product {
-  tile::sm90::TensorMap a, b, c, slope;
-  tile::sm90::TensorMap input;   // what is added or multiplied, if anything
-  tile::sm90::TensorMap pieces;  // sums in f32 of tiles that several blocks share, one tile below the other
-  GemmArgs args;
-  tile::sm90::TileOrder order;
-  float* column_parts;  // [batch][16 rows each][n], or null
-  i64 whole_n;          // columns that the copy engine can write, which takes whole units of 16 bytes
-  Sm90Ends ends;
-  bool has_input, input_batch;  // whether each product has one of its own
+/// What becomes of sums. By a kernel of its own: of 16 bits, a bias or none; the same with an addend; activated, with
+/// slopes or without; times a factor, and summed up along columns; in f32 as they are. All else by one kernel, by its
+/// lanes.
+enum class Sm90Ends : u8 {
+  sums,
+  added,
+  relu,
+  gelu_tanh,
+  gelu_erf,
+  relu_slope,
+  gelu_tanh_slope,
+  gelu_erf_slope,
+  factor,
+  sums_f32,
+  lanes
 };
 
-void sm90_gemm_wide(const Sm90Product& product, Executor& executor);
-void sm90_gemm_turns(const Sm90Product& product, Executor& executor);
+/// Of one type of operands, by the kernel for `ends`; wide: sums alone.
+void run_products_bf16(bool wide, Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
+void run_products_f16(bool wide, Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
 
 /// Clusters of blocks that stay: all that the card has room for, if there is something for each.
 inline i64 sm90_clusters(const tile::sm90::TileOrder& order, int cluster, const Executor& executor) {
   const i64 clusters = executor.multiprocessors / cluster;
   return order.whole < order.count ? clusters : tile::min<i64>(clusters, order.count);
+}
+
+template <class Gemm, class Args>
+void launch_sm90(void (*kernel)(Args), const tile::sm90::TileOrder& order, const Args& args, Executor& executor) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes) != cudaSuccess)
+    check_launch("gemm");
+  const i64 clusters = sm90_clusters(order, Gemm::cluster, executor);
+  launch("gemm", kernel, clusters * Gemm::cluster, Gemm::threads, Gemm::shared_bytes, executor, args);
 }
 
 }  // namespace tessera::gpu_kernels
