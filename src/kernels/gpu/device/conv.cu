@@ -106,6 +106,7 @@ ImplicitGemm problem(const ConvArgs& args) {
   p.groups = args.groups;
   p.splits = 1;
   p.activation = Activation::none;
+  p.type = args.type;
   return p;
 }
 
@@ -140,14 +141,15 @@ bool fits_matrix_cores(const ImplicitGemm& p) {
   return tile::ceil_div<i64>(p.rows, 64) * tile::ceil_div<i64>(p.columns, 128) <= most / (p.groups * p.splits);
 }
 
-void run(ImplicitGemm p, Scalar type, bool tf32, Executor& executor) {
+void run(ImplicitGemm p, bool tf32, Executor& executor) {
   if (p.splits == 1) p.split_depth = p.depth;
   p.a = ordered(p.a);
   p.b = ordered(p.b);
+  const Scalar type = p.type;
   if (type == Scalar::f64) implicit_gemm_f64(p, executor);
   else if (type == Scalar::f32 && tf32 && fits_matrix_cores(p)) implicit_mma_tf32(p, executor);
   else if (type == Scalar::f32) implicit_gemm_f32(p, executor);
-  else if (!fits_matrix_cores(p)) implicit_gemm_half(p, type, executor);
+  else if (!fits_matrix_cores(p)) implicit_gemm_half(p, executor);
   else if (type == Scalar::f16) implicit_mma_f16(p, executor);
   else implicit_mma_bf16(p, executor);
 }
@@ -171,7 +173,7 @@ void forward(const ConvArgs& args, Executor& executor) {
   p.rows = filters;
   p.columns = p.b.edge.count();
   p.depth = p.b.depth.count();
-  run(p, args.type, args.tf32, executor);
+  run(p, args.tf32, executor);
 }
 
 /// [channels, places] = [channels, taps] [taps, places], where a tap of a place meets the output at the place less the
@@ -213,7 +215,7 @@ void backward_images(const ConvArgs& args, Executor& executor) {
   p.rows = channels;
   p.columns = p.b.edge.count();
   p.depth = p.b.depth.count();
-  run(p, args.type, args.tf32, executor);
+  run(p, args.tf32, executor);
 }
 
 /// Into how many parts the sum over positions is cut, so that some 256 blocks take part: the same on every card.
@@ -250,7 +252,7 @@ void backward_filters(const ConvArgs& args, Executor& executor) {
   p.splits = splits_of(args);
   p.split_depth = tile::ceil_div(p.depth, p.splits);
   p.partial = args.workspace;
-  run(p, args.type, args.tf32, executor);
+  run(p, args.tf32, executor);
 }
 
 bool supports(const ConvArgs& args) {

@@ -33,6 +33,7 @@ struct ImplicitMatrix {
 struct ImplicitGemm {
   ImplicitMatrix a, b;
   void* c;
+  Scalar type;  // of all in memory
   i64 c_group, c_row;
   Digits c_column;
   const void* bias;  // one for each row of each group
@@ -45,7 +46,7 @@ struct ImplicitGemm {
 /// Runs a product on ordinary cores: elements of `type`.
 void implicit_gemm_f32(const ImplicitGemm& problem, Executor& executor);
 void implicit_gemm_f64(const ImplicitGemm& problem, Executor& executor);
-void implicit_gemm_half(const ImplicitGemm& problem, Scalar type, Executor& executor);
+void implicit_gemm_half(const ImplicitGemm& problem, Executor& executor);
 /// The same on matrix cores, where sizes, offsets within a group and the number of tiles stay below 2^31.
 void implicit_mma_f16(const ImplicitGemm& problem, Executor& executor);
 void implicit_mma_bf16(const ImplicitGemm& problem, Executor& executor);

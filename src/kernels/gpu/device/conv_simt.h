@@ -5,14 +5,34 @@
 
 namespace tessera::gpu_kernels {
 
+/// Elements of type T in memory; of halves, of the type that a problem names.
+template <class T>
+struct InMemory {
+  using Word = T;
+  static TESSERA_DEVICE T get(T word, Scalar) { return word; }
+  static TESSERA_DEVICE T put(T x, Scalar) { return x; }
+};
+struct HalvesInMemory {
+  using Word = tile::u16;
+  static TESSERA_DEVICE float get(Word word, Scalar type) {
+    return type == Scalar::f16 ? static_cast<float>(tile::bit_cast<f16>(word))
+                               : static_cast<float>(tile::bit_cast<bf16>(word));
+  }
+  static TESSERA_DEVICE Word put(float x, Scalar type) {
+    return type == Scalar::f16 ? tile::bit_cast<Word>(f16(x)) : tile::bit_cast<Word>(bf16(x));
+  }
+};
+
 /// As tile::SimtFetch, for an ImplicitMatrix of elements of type Memory.
 template <class T, class Memory, int Edge>
 class ImplicitLoader {
  public:
   /// Tiles begin at edge `first` and depth `begin`; nothing at or beyond `end` along the depth is read.
-  TESSERA_DEVICE ImplicitLoader(const ImplicitMatrix& m, i64 group, i64 first, i64 edges, i64 begin, i64 end)
+  TESSERA_DEVICE ImplicitLoader(const ImplicitMatrix& m, Scalar type, i64 group, i64 first, i64 edges, i64 begin,
+                                i64 end)
       : m_(m),
-        data_(static_cast<const Memory*>(m.data) + group * m.group_stride),
+        type_(type),
+        data_(static_cast<const Word*>(m.data) + group * m.group_stride),
         edge_(m.along_depth ? tile::thread_in_block() / simt_depth : tile::thread_in_block() % Edge),
         depth_(m.along_depth ? tile::thread_in_block() % simt_depth : tile::thread_in_block() / Edge),
         edges_(static_cast<int>(tile::min<i64>(edges - first, Edge)) - edge_),
@@ -48,6 +68,7 @@ class ImplicitLoader {
   }
 
  private:
+  using Word = typename Memory::Word;
   static constexpr int count = Edge * simt_depth / simt_threads;
   static constexpr int edge_step = simt_threads / simt_depth, depth_step = simt_threads / Edge;
 
@@ -62,11 +83,12 @@ class ImplicitLoader {
     }
     valid = valid && row < m_.size[0] && column < m_.size[1];
     if (!valid) return T(0);
-    return tile::convert_element<T>(data_[edge.offset + depth.offset + row * m_.stride[0] + column * m_.stride[1]]);
+    return Memory::get(data_[edge.offset + depth.offset + row * m_.stride[0] + column * m_.stride[1]], type_);
   }
 
   const ImplicitMatrix& m_;
-  const Memory* data_;
+  Scalar type_;
+  const Word* data_;
   int edge_, depth_;  // of the first element of this thread in the tile
   int edges_;         // from there on
   i64 at_, end_;      // along the depth
@@ -79,6 +101,7 @@ template <class T, class Memory, int Edge>
 TESSERA_KERNEL(simt_threads)
 void implicit_kernel(const ImplicitGemm p, const SimtGrid grid) {
   using Block = SimtBlock<T, Edge>;
+  using Word = typename Memory::Word;
   __shared__ __attribute__((aligned(32))) char shared[Block::shared_bytes];
   const AnyActivation activation{p.activation};
   for (i64 block = tile::block_in_grid(); block < grid.total; block += gridDim.x) {
@@ -86,8 +109,8 @@ void implicit_kernel(const ImplicitGemm p, const SimtGrid grid) {
     const i64 split = batch / p.groups, group = batch % p.groups;
     const i64 row = within / grid.across * Edge, column = within % grid.across * Edge;
     const i64 begin = split * p.split_depth, end = tile::min(begin + p.split_depth, p.depth);
-    ImplicitLoader<T, Memory, Edge> a(p.a, group, row, p.rows, begin, end);
-    ImplicitLoader<T, Memory, Edge> b(p.b, group, column, p.columns, begin, end);
+    ImplicitLoader<T, Memory, Edge> a(p.a, p.type, group, row, p.rows, begin, end);
+    ImplicitLoader<T, Memory, Edge> b(p.b, p.type, group, column, p.columns, begin, end);
     typename Block::Sums sums;
     Block::multiply(a, b, tile::max<i64>(end - begin, 0), sums, shared);
     Block::store(sums, shared, [&](T sum, int i, int j) {
@@ -96,9 +119,9 @@ void implicit_kernel(const ImplicitGemm p, const SimtGrid grid) {
         static_cast<T*>(p.partial)[(batch * p.rows + row + i) * p.columns + column + j] = sum;
         return;
       }
-      if (p.bias) sum += tile::convert_element<T>(static_cast<const Memory*>(p.bias)[group * p.rows + row + i]);
-      Memory* c = static_cast<Memory*>(p.c) + group * p.c_group + (row + i) * p.c_row;
-      c[place_of(p.c_column, column + j).offset] = tile::convert_element<Memory>(activation(sum));
+      if (p.bias) sum += Memory::get(static_cast<const Word*>(p.bias)[group * p.rows + row + i], p.type);
+      Word* c = static_cast<Word*>(p.c) + group * p.c_group + (row + i) * p.c_row;
+      c[place_of(p.c_column, column + j).offset] = Memory::put(activation(sum), p.type);
     });
   }
 }
@@ -111,16 +134,16 @@ void launch_implicit(const ImplicitGemm& p, Executor& executor) {
          executor, p, grid);
 }
 
+/// Sums in T of elements in memory as Memory has them.
 template <class T, class Memory>
 void run_implicit(const ImplicitGemm& p, Executor& executor) {
   bool big = false;
-  if constexpr (sizeof(T) <= 4) {
+  if constexpr (tile::is_same_v<Memory, InMemory<float>>) {  // others are rare
     const i64 tiles = tile::ceil_div<i64>(p.rows, 128) * tile::ceil_div<i64>(p.columns, 128);
     big = p.rows > 64 && p.columns > 64 && tiles * p.groups * p.splits >= executor.multiprocessors;
     if (big) launch_implicit<T, Memory, 128>(p, executor);
   }
   if (!big) launch_implicit<T, Memory, 64>(p, executor);
-  join_splits<T, Memory>(p, executor);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -79,6 +79,19 @@ long long workspace(const ReduceArgs& args) {
   return plan.slices > 1 ? plan.results.total * plan.slices * state_bytes : 0;
 }
 
+bool reduce_packs(const ReducePlan& plan, Executor& executor) {
+  switch (plan.in_type) {
+    case Scalar::f32:
+      return reduce_packs_f32(plan, executor);
+    case Scalar::f16:
+      return reduce_packs_f16(plan, executor);
+    case Scalar::bf16:
+      return reduce_packs_bf16(plan, executor);
+    default:
+      return false;
+  }
+}
+
 void reduce(const ReduceArgs& args, Executor& executor) {
   ReducePlan plan = plan_of(args);
   if (plan.slices > 1) {
@@ -90,10 +103,7 @@ void reduce(const ReduceArgs& args, Executor& executor) {
   }
   if (plan.compute == Scalar::f64) reduce_f64(plan, executor);
   else if (plan.compute == Scalar::i64) reduce_i64(plan, executor);
-  else if (plan.in_type == Scalar::f32) reduce_f32(plan, executor);
-  else if (plan.in_type == Scalar::f16) reduce_f16(plan, executor);
-  else if (plan.in_type == Scalar::bf16) reduce_bf16(plan, executor);
-  else throw_unsupported("a reduction of integers in f32");
+  else if (!reduce_packs(plan, executor)) reduce_f32(plan, executor);
   if (plan.states) join_slices(plan, executor);
 }
 

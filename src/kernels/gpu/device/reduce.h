@@ -21,10 +21,12 @@ struct ReducePlan {
   void* states;  // [results][slices]; null: there is one slice
 };
 
-/// Folds in f32 from memory of each type, or in f64 and i64 from any.
+/// Folds in f32 from packs of one type; false where the op or the memory does not take them.
+bool reduce_packs_f32(const ReducePlan& plan, Executor& executor);
+bool reduce_packs_f16(const ReducePlan& plan, Executor& executor);
+bool reduce_packs_bf16(const ReducePlan& plan, Executor& executor);
+/// Folds element by element from memory of any type.
 void reduce_f32(const ReducePlan& plan, Executor& executor);
-void reduce_f16(const ReducePlan& plan, Executor& executor);
-void reduce_bf16(const ReducePlan& plan, Executor& executor);
 void reduce_f64(const ReducePlan& plan, Executor& executor);
 void reduce_i64(const ReducePlan& plan, Executor& executor);
 void join_slices(const ReducePlan& plan, Executor& executor);
@@ -65,7 +67,7 @@ enum class Term { plain, square, absolute };
 
 template <class C, Term term>
 struct SumFold : SimpleFold<C, wide_t<C>, SumFold<C, term>> {
-  static constexpr bool takes_packs = true;
+  static constexpr bool takes_packs = term != Term::absolute;
   using S = wide_t<C>;
   static TESSERA_DEVICE C start() { return C(0); }
   static TESSERA_DEVICE void fold(C& s, C x, i64) {
@@ -91,7 +93,7 @@ struct ProductFold : SimpleFold<C, wide_t<C>, ProductFold<C>> {
 /// NaN wins.
 template <class C, bool largest, Term term = Term::plain>
 struct ExtremeFold : SimpleFold<C, C, ExtremeFold<C, largest, term>> {
-  static constexpr bool takes_packs = true;
+  static constexpr bool takes_packs = term == Term::plain;
   static TESSERA_DEVICE C start() { return term == Term::absolute ? C(0) : largest ? lowest<C>() : highest<C>(); }
   static TESSERA_DEVICE C join(C a, C b) { return b != b || (largest ? a < b : b < a) ? b : a; }
   static TESSERA_DEVICE void fold(C& s, C x, i64) {

@@ -8,12 +8,6 @@ namespace {
 /// Memory whose type is known at run time.
 struct AnyType {};
 
-template <class C, class M>
-TESSERA_DEVICE C load_element(const ReducePlan& plan, i64 at) {
-  if constexpr (tile::is_same_v<M, AnyType>) return load_as<C>(plan.in, plan.in_type, at);
-  else return tile::convert_element<C>(static_cast<const M*>(plan.in)[at]);
-}
-
 /// What a thread folds, in `ways` lanes that do not wait for one another.
 template <class Fold, int ways>
 struct Folder {
@@ -77,7 +71,7 @@ void reduce_rows(const ReducePlan plan) {
     for (i64 i = begin + rank; i < end; i += plan.team) {
       i64 at[1];
       plan.elements.locate(i, 1, at);
-      folder.fold(0, load_element<C, M>(plan, base[0] + at[0]), i);
+      folder.fold(0, load_as<C>(plan.in, plan.in_type, base[0] + at[0]), i);
       folder.next();
     }
   }
@@ -129,7 +123,7 @@ void reduce_columns(const ReducePlan plan) {
       if constexpr (width > 1) {
         fold(i, *reinterpret_cast<const Pack<M, width>*>(static_cast<const M*>(plan.in) + base[0] + at[0]));
       } else {
-        folder.fold(0, load_element<C, M>(plan, base[0] + at[0]), i);
+        folder.fold(0, load_as<C>(plan.in, plan.in_type, base[0] + at[0]), i);
         folder.next();
       }
     }
@@ -164,29 +158,41 @@ bool takes_packs(const ReducePlan& plan, int width) {
   return true;
 }
 
-template <class Fold, class M>
-void launch_reduce(const ReducePlan& plan, Executor& executor) {
-  constexpr bool can_pack = Fold::takes_packs && !tile::is_same_v<M, AnyType>;
-  constexpr int width = can_pack ? 16 / sizeof(M) : 1;
-  const auto go = [&](void (*kernel)(const ReducePlan), i64 threads) {  // threads of a slice
+inline auto launcher(const ReducePlan& plan, Executor& executor) {
+  return [&](void (*kernel)(const ReducePlan), i64 threads) {  // threads of a slice
     launch("reduce", kernel, tile::ceil_div<i64>(threads, 256) * plan.slices, 256, 0, executor, plan);
   };
-  if (plan.columns) {
-    if constexpr (can_pack)
-      if (takes_packs<M>(plan, width))
-        return go(reduce_columns<Fold, M, width>, plan.results.total / width * plan.ways);
-    return go(reduce_columns<Fold, M, 1>, plan.results.total * plan.ways);
-  }
-  const auto& e = plan.elements;
-  if constexpr (can_pack)
-    if (e.rank == 1 && e.strides[0][0] == 1 && e.total >= 64)
-      return go(reduce_rows<Fold, M, width>, plan.results.total * plan.team);
-  go(reduce_rows<Fold, M, 1>, plan.results.total * plan.team);
 }
 
+/// From memory of type M, in packs; false where the fold or the memory does not take them.
 template <class C, class M>
+bool run_packed(const ReducePlan& plan, Executor& executor) {
+  const auto& e = plan.elements;
+  constexpr int width = 16 / sizeof(M);
+  const bool packs = plan.columns ? takes_packs<M>(plan, width) : e.rank == 1 && e.strides[0][0] == 1 && e.total >= 64;
+  bool done = false;
+  with_fold<C>(plan.op, [&](auto fold) {
+    using Fold = typename decltype(fold)::type;
+    if constexpr (Fold::takes_packs) {
+      if (!packs) return;
+      const auto go = launcher(plan, executor);
+      if (plan.columns) go(reduce_columns<Fold, M, width>, plan.results.total / width * plan.ways);
+      else go(reduce_rows<Fold, M, width>, plan.results.total * plan.team);
+      done = true;
+    }
+  });
+  return done;
+}
+
+/// From memory of any type, element by element.
+template <class C>
 void run_reduce(const ReducePlan& plan, Executor& executor) {
-  with_fold<C>(plan.op, [&](auto fold) { launch_reduce<typename decltype(fold)::type, M>(plan, executor); });
+  with_fold<C>(plan.op, [&](auto fold) {
+    using Fold = typename decltype(fold)::type;
+    const auto go = launcher(plan, executor);
+    if (plan.columns) go(reduce_columns<Fold, AnyType, 1>, plan.results.total * plan.ways);
+    else go(reduce_rows<Fold, AnyType, 1>, plan.results.total * plan.team);
+  });
 }
 
 }  // namespace

@@ -167,8 +167,7 @@ void clear_rows(const SumWork work) {
 template <class T, int W>
 TESSERA_KERNEL(threads)
 void sum_short_rows(const SumWork work) {
-  using C = tile::compute_t<T>;
-  using Sum = tile::conditional_t<tile::is_same_v<C, bool>, i32, C>;
+  using Sum = tile::compute_t<T>;
   const i64 strips = tile::ceil_div<i64>(work.width, lanes * W);
   const i64 item = tile::block_in_grid() * groups + tile::thread_in_block() / lanes, part = item / strips;
   const i64 column = ((item - part * strips) * lanes + tile::thread_in_block() % lanes) * W;
@@ -189,8 +188,7 @@ void sum_short_rows(const SumWork work) {
 template <class T, int W>
 TESSERA_KERNEL(threads)
 void sum_long_rows(const SumWork work) {
-  using C = tile::compute_t<T>;
-  using Sum = tile::conditional_t<tile::is_same_v<C, bool>, i32, C>;
+  using Sum = tile::compute_t<T>;
   __shared__ Sum parts[groups][lanes * W];
   const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
   const i64 strips = tile::ceil_div<i64>(work.width, lanes * W), part = tile::block_in_grid() / strips;
@@ -268,11 +266,9 @@ void sum_rows(const SumRowsArgs& args, Executor& executor) {
                      args.count,
                      sorted,
                      m.starts};
-  with_any(args.x.type, [&](auto type) {
+  with_float(args.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    if constexpr (sizeof(T) > 1) {
-      if (takes_vectors(work, sizeof(T))) return launch_sum<T, 4>(work, executor);
-    }
+    if (takes_vectors(work, sizeof(T))) return launch_sum<T, 4>(work, executor);
     launch_sum<T, 1>(work, executor);
   });
 }

@@ -1,8 +1,0 @@
-#include "reduce_kernels.h"
-
-namespace tessera::gpu_kernels {
-
-void reduce_f64(const ReducePlan& plan, Executor& executor) { run_reduce<double, AnyType>(plan, executor); }
-void reduce_i64(const ReducePlan& plan, Executor& executor) { run_reduce<i64, AnyType>(plan, executor); }
-
-}  // namespace tessera::gpu_kernels
