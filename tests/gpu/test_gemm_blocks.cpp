@@ -104,8 +104,9 @@ void expect_products() {
   expect_orientations<T, C, Precision, Wide>(tile_m - 5, tile_n - 9, 131, 0, 0, 64, 128);
   expect_orientations<T, C, Precision, Wide>(33, 40, 131, 0, 0, 128, 131);
   expect_orientations<T, C, Precision, Wide>(33, 40, 32, 0, 0, 32, 32);
-  expect_orientations<T, C, Precision, 1>(tile_m + 3, tile_n + 1, 37, tile_m, 0, 0, 37);
-  expect_orientations<T, C, Precision, 1>(1, 1, 1, 0, 0, 0, 1);
+  expect_tile<T, C, Precision, 1, false, false>(tile_m + 3, tile_n + 1, 37, tile_m, 0, 0, 37);
+  expect_tile<T, C, Precision, 1, true, true>(tile_m + 3, tile_n + 1, 37, tile_m, 0, 0, 37);
+  expect_tile<T, C, Precision, 1, true, true>(1, 1, 1, 0, 0, 0, 1);
 }
 
 TEST(ProductBlocks, Halves) {
