@@ -7,7 +7,7 @@
 #include "kernels/cpu/tables.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "kernels/gpu/sm90_reason.h"
-#include "kernels/gpu/tables.h"
+#include "kernels/gpu/vendor_workspace.h"
 #endif
 
 namespace tessera::TESSERA_KERNELS {
@@ -212,6 +212,13 @@ Reason vendor_takes(const Call& call) {
   return all ? Reason::Ok : Reason::Shape;
 }
 
+template <Products (*products)(const Call&)>
+size_t vendor_bytes(const Call& call) {
+  size_t bytes = 0;
+  products(call).each([&](const GemmArgs& args) { bytes = std::max(bytes, vendor_bytes(args)); });
+  return bytes;
+}
+
 template <Products (*products)(const Call&), int choice = 0>
 void run_vendor(const Call& call) {
   Products p = products(call);
@@ -233,7 +240,6 @@ void run_vendor_linear(const Call& call) {
   add_behind(call);
 }
 
-size_t vendor_bytes(const Call&) { return vendor_workspace; }
 template <Products (*products)(const Call&), size_t (*of_product)(const Call&)>
 size_t finished_bytes(const Call& call) {
   size_t bytes = of_product(call);
@@ -329,7 +335,7 @@ constexpr std::array<Kernel, n + 7> with_choices(const Kernel (&list)[n]) {
 constexpr Kernel gelu_grad_kernels[] = {
     {.name = "vendor",
      .supports = vendor_takes<matmul_products>,
-     .workspace_bytes = finished_bytes<gelu_grad_products, vendor_bytes>,
+     .workspace_bytes = finished_bytes<gelu_grad_products, vendor_bytes<gelu_grad_products>>,
      .run = GeluGradByVendor::run<0>},
     {.name = "sm90",
      .supports = sm90_takes<matmul_products>,
@@ -339,7 +345,8 @@ constexpr Kernel gelu_grad_kernels[] = {
      .workspace_bytes = finished_bytes<gelu_grad_products, gemm_bytes<matmul_products>>,
      .run = run_gelu_grad<run_gemm<matmul_products>>}};
 
-template <Products (*products)(const Call&), class By = ByVendor<products>, size_t (*bytes)(const Call&) = vendor_bytes>
+template <Products (*products)(const Call&), class By = ByVendor<products>,
+          size_t (*bytes)(const Call&) = vendor_bytes<products>>
 constexpr Kernel kernels_of[] = {
     {.name = "vendor", .supports = vendor_takes<products>, .workspace_bytes = bytes, .run = By::template run<0>},
     {.name = "sm90",
@@ -355,7 +362,7 @@ constexpr auto gelu_grad_list = with_choices<GeluGradByVendor>(gelu_grad_kernels
 constexpr auto matmul_list = with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>);
 constexpr auto matmul_mul_sum_list = with_choices<ByVendor<matmul_mul_sum_products>>(
     kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
-               finished_bytes<matmul_mul_sum_products, vendor_bytes>>);
+               finished_bytes<matmul_mul_sum_products, vendor_bytes<matmul_mul_sum_products>>>);
 constexpr auto linear_list = with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>);
 #else
 // The slope is a factor, behind the products' own workspace.

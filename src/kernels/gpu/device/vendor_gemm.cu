@@ -19,6 +19,7 @@ const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt is 
 #include <string>
 #include <tuple>
 
+#include "kernels/gpu/vendor_workspace.h"
 #include "recent.h"
 #include "tessera/error.h"
 
@@ -158,16 +159,19 @@ struct Plan {
 struct GemmKey {
   GemmArgs args;
   int device;
+  size_t workspace;  // bytes
 };
 
-GemmKey key_of(const GemmArgs& args, int device) {
+GemmKey key_of(const GemmArgs& args, int device, size_t workspace) {
   GemmKey key;
   std::memset(static_cast<void*>(&key), 0, sizeof key);
   std::memcpy(static_cast<void*>(&key.args), &args, sizeof args);
   for (MatrixArg* m :
        {&key.args.a, &key.args.b, &key.args.c, &key.args.addend, &key.args.bias, &key.args.slope, &key.args.factor})
     m->data = alignment_key(m->data);
+  key.args.workspace = nullptr;
   key.device = device;
+  key.workspace = workspace;
   return key;
 }
 
@@ -175,10 +179,11 @@ class Planner {
  public:
   std::mutex mutex;  // held by whoever uses a plan, whose bias and input of GELU change from call to call
 
-  const Plan& plan(const GemmArgs& args) {
+  const Plan& plan(const GemmArgs& args, size_t workspace) {
     int device = 0;
     (void)cudaGetDevice(&device);
-    return plans_.at(bytes_of(key_of(args, device)), [&](Plan& plan) { make(args, plan); });
+    const GemmKey key = key_of(args, device, workspace);
+    return plans_.at(bytes_of(key), [&](Plan& plan) { make(args, workspace, plan); });
   }
   template <class T>
   static void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
@@ -208,7 +213,7 @@ class Planner {
     return made;
   }
 
-  void make(const GemmArgs& args, Plan& plan) {
+  void make(const GemmArgs& args, size_t workspace, Plan& plan) {
     const i64 batches = args.batch_rank ? args.batch[0] : 1;
     auto step = [&](const MatrixArg& m) { return static_cast<i64>(args.batch_rank ? m.batch[0] : 0); };
     const Operand left = transposed_operand(args.b, args.k, args.n), right = transposed_operand(args.a, args.m, args.k);
@@ -235,7 +240,7 @@ class Planner {
     };
     plan.d = result(args.c);
     plan.c = result(args.addend.data ? args.addend : args.c);
-    choose(args, plan);
+    choose(args, workspace, plan);
   }
 
   static cublasLtEpilogue_t epilogue(const GemmArgs& args) {
@@ -247,10 +252,9 @@ class Planner {
     return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   }
 
-  void choose(const GemmArgs& args, Plan& plan) {
+  void choose(const GemmArgs& args, size_t workspace, Plan& plan) {
     cublasLtMatmulPreference_t preference;
     check(library().cublasLtMatmulPreferenceCreate(&preference), "asking for an algorithm");
-    const size_t workspace = vendor_workspace;
     auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       check(library().cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
             "asking for an algorithm");
@@ -277,10 +281,16 @@ class Planner {
   Recent<Plan> plans_{256};
 };
 
-void run_whole(const GemmArgs& args, int choice, void* workspace, Executor& executor) {
+/// A call's workspace.
+struct Room {
+  void* memory;
+  size_t bytes;
+};
+
+void run_whole(const GemmArgs& args, int choice, Room room, Executor& executor) {
   static auto* planner = new Planner;
   std::lock_guard lock(planner->mutex);
-  const Plan& plan = planner->plan(args);
+  const Plan& plan = planner->plan(args, room.bytes);
   if (args.bias.data) Planner::set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
   if (void* const input = input_of_gelu(args).data)
     Planner::set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, input);
@@ -291,7 +301,7 @@ void run_whole(const GemmArgs& args, int choice, void* workspace, Executor& exec
                                  wide ? static_cast<const void*>(&alpha64) : &alpha32, args.b.data, plan.a, args.a.data,
                                  plan.b, wide ? static_cast<const void*>(&beta64) : &beta32,
                                  args.addend.data ? args.addend.data : args.c.data, plan.c, args.c.data, plan.d,
-                                 &plan.algorithm[tile::min(choice, plan.choices - 1)], workspace, vendor_workspace,
+                                 &plan.algorithm[tile::min(choice, plan.choices - 1)], room.memory, room.bytes,
                                  static_cast<Queue>(executor.stream)),
         "a product");
 }
@@ -330,15 +340,15 @@ bool has_padded_rows(const GemmArgs& args) {
 
 /// A product of few columns, rows or steps: the library's kernels for these count elements in 32 bits, so that operands
 /// of 2^31 elements are cut (an illegal access was seen at one column of 65536 rows, 50264 apart).
-void run_small(const GemmArgs& args, void* workspace, Executor& executor) {
+void run_small(const GemmArgs& args, Room room, Executor& executor) {
   constexpr i64 limit = i64{1} << 31;
   const auto half_of = [](i64 n) { return n > 16 ? (n / 2 + 7) / 8 * 8 : n / 2; };
   const i64 row =
       tile::max(args.c.row, tile::max(args.addend.data ? args.addend.row : 0, args.a.column == 1 ? args.a.row : 0));
   if (args.m > 1 && args.m * row >= limit) {
     const i64 half = half_of(args.m);
-    run_small(rows_of(args, 0, half), workspace, executor);
-    return run_small(rows_of(args, half, args.m - half), workspace, executor);
+    run_small(rows_of(args, 0, half), room, executor);
+    return run_small(rows_of(args, half, args.m - half), room, executor);
   }
   const bool plain = !args.addend.data && args.activation == Activation::none;
   const i64 step =
@@ -347,27 +357,27 @@ void run_small(const GemmArgs& args, void* workspace, Executor& executor) {
     const i64 half = half_of(args.k);
     GemmArgs first = steps_of(args, 0, half), others = steps_of(args, half, args.k - half);
     first.bias.data = nullptr;
-    run_small(first, workspace, executor);
+    run_small(first, room, executor);
     others.addend = args.c;
     others.beta = 1;
-    return run_small(others, workspace, executor);
+    return run_small(others, room, executor);
   }
-  run_whole(args, 0, workspace, executor);
+  run_whole(args, 0, room, executor);
 }
 
 /// The library's fast algorithms want rows that end at whole 16 bytes, too, though padding may follow; the others take
 /// seven times as long for a vocabulary of 50257. So the last few columns, rows or steps of k become a product of their
 /// own.
-void run(const GemmArgs& args, int choice, void* workspace, Executor& executor) {
+void run(const GemmArgs& args, int choice, Room room, Executor& executor) {
   const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
-  const auto rest = [&](const GemmArgs& part) { run_small(part, workspace, executor); };
+  const auto rest = [&](const GemmArgs& part) { run_small(part, room, executor); };
   const bool split = has_padded_rows(args);
   if (split && n % 8 != 0 && n > 8) {
-    run(columns_of(args, 0, n / 8 * 8), choice, workspace, executor);
+    run(columns_of(args, 0, n / 8 * 8), choice, room, executor);
     return rest(columns_of(args, n / 8 * 8, n % 8));
   }
   if (split && m % 8 != 0 && m > 8 && args.a.row == 1) {
-    run(rows_of(args, 0, m / 8 * 8), choice, workspace, executor);
+    run(rows_of(args, 0, m / 8 * 8), choice, room, executor);
     return rest(rows_of(args, m / 8 * 8, m % 8));
   }
   const bool along_k = args.a.column == 1 || args.b.row == 1;
@@ -377,9 +387,13 @@ void run(const GemmArgs& args, int choice, void* workspace, Executor& executor) 
     rest(last);
     others.addend = args.c;  // what the last few gave, rounded once more
     others.beta = 1;
-    return run(others, choice, workspace, executor);
+    return run(others, choice, room, executor);
   }
-  run_whole(args, choice, workspace, executor);
+  run_whole(args, choice, room, executor);
+}
+
+void run_product(const GemmArgs& args, int choice, void* workspace, Executor& executor) {
+  run(args, choice, {workspace, vendor_bytes(args)}, executor);
 }
 
 size_t version() { return library().complete ? library().cublasLtGetVersion() : 0; }
@@ -387,7 +401,7 @@ size_t version() { return library().complete ? library().cublasLtGetVersion() : 
 }  // namespace
 
 const VendorGemmTable* vendor_gemm_table() {
-  static const VendorGemmTable table{supports, run, version};
+  static const VendorGemmTable table{supports, run_product, version};
   return library().complete ? &table : nullptr;
 }
 
