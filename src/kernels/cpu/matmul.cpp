@@ -6,6 +6,7 @@
 #include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
 #ifdef TESSERA_GPU_KERNELS
+#include "kernels/gpu/fused_table.h"
 #include "kernels/gpu/sm90_reason.h"
 #include "kernels/gpu/vendor_workspace.h"
 #endif
@@ -276,6 +277,22 @@ void run_sm90(const Call& call) {
   p.each([&](const GemmArgs& args) { tables().sm90_gemm->run(args, executor()); });
 }
 
+/// Whether all that is asked is done while it multiplies.
+template <Products (*products)(const Call&)>
+bool by_own_kernel(const Call& call) {
+  const auto* const table = static_cast<const Sm90FusedTable*>(tables().sm90_gemm);
+  bool all = call.in[0].dtype() == BFloat16;
+  products(call).each([&](const GemmArgs& args) { all = all && table->by_own_kernel(args); });
+  return all;
+}
+// What GELU is applied to is stored beside its result.
+void run_sm90_linear(const Call& call) {
+  if (!keeps_input(call) || !by_own_kernel<activated_products>(call))
+    return run_all<linear_products, run_sm90<linear_products>>(call);
+  run_sm90<activated_products>(call);
+  add_behind(call);
+}
+
 // ---- a product times the slope of GELU: plain, and the pass that follows one of the vendor's
 
 template <void (*run)(const Call&)>
@@ -299,6 +316,15 @@ void run_vendor_gelu_grad(const Call& call) {
     finish(args);
   });
 }
+void run_sm90_gelu_grad(const Call& call) {
+  if (by_own_kernel<gelu_grad_products>(call)) run_sm90<gelu_grad_products>(call);
+  else run_gelu_grad<run_sm90<matmul_products>>(call);
+}
+size_t sm90_gelu_grad_bytes(const Call& call) {
+  return std::max(finished_bytes<gelu_grad_products, sm90_bytes<matmul_products>>(call),
+                  sm90_bytes<gelu_grad_products>(call));
+}
+
 // ---- lists; before the last of each are the vendor's other algorithms, which only a measurement picks
 
 template <Products (*products)(const Call&)>
@@ -339,8 +365,8 @@ constexpr Kernel gelu_grad_kernels[] = {
      .run = GeluGradByVendor::run<0>},
     {.name = "sm90",
      .supports = sm90_takes<matmul_products>,
-     .workspace_bytes = finished_bytes<gelu_grad_products, sm90_bytes<matmul_products>>,
-     .run = run_gelu_grad<run_sm90<matmul_products>>},
+     .workspace_bytes = sm90_gelu_grad_bytes,
+     .run = run_sm90_gelu_grad},
     {.name = "gemm",
      .workspace_bytes = finished_bytes<gelu_grad_products, gemm_bytes<matmul_products>>,
      .run = run_gelu_grad<run_gemm<matmul_products>>}};
@@ -352,7 +378,7 @@ constexpr Kernel kernels_of[] = {
     {.name = "sm90",
      .supports = sm90_takes<products>,
      .workspace_bytes = sm90_bytes<products>,
-     .run = run_all<products, run_sm90<products>>},
+     .run = products == linear_products ? run_sm90_linear : run_all<products, run_sm90<products>>},
     {.name = "tf32",
      .supports = tf32_takes<products>,
      .workspace_bytes = gemm_bytes<products, true>,

@@ -76,6 +76,15 @@ bool is_like_result(const GemmArgs& args, const MatrixArg& m) {
   return m.column == 1 && m.type == args.c.type && fits(result_boxes(args, m));
 }
 
+/// Whether the factor is what GELU is applied to, whose slope there multiplies.
+bool times_gelu_slope(const GemmArgs& args) {
+  return args.factor.data && args.activation == Activation::gelu_tanh && args.c.type == Scalar::bf16;
+}
+/// Whether what GELU is applied to is kept, too.
+bool keeps_input(const GemmArgs& args) {
+  return args.slope.data && args.activation == Activation::gelu_tanh && args.c.type == Scalar::bf16;
+}
+
 Sm90Ends ends_of_activation(const GemmArgs& args) {
   const bool slope = args.slope.data;
   switch (args.activation) {
@@ -108,15 +117,18 @@ Sm90Ends ends_of(const GemmArgs& args) {
   const bool by_rows = args.a.column == 1, alone = !addend.data && !factor.data && !columns;
   if (activated && alone && by_rows && args.b.column != 1 && (!args.slope.data || is_like_result(args, args.slope)))
     return ends_of_activation(args);
-  if (activated || args.slope.data || !by_rows) return Sm90Ends::lanes;
+  if (args.slope.data || !by_rows || (activated && !times_gelu_slope(args))) return Sm90Ends::lanes;
   if (addend.data && !factor.data && !columns && args.beta == 1 && is_like_result(args, addend)) return Sm90Ends::added;
   if (factor.data && columns && !addend.data && !bias.data && args.b.column == 1 && is_like_result(args, factor))
-    return Sm90Ends::factor;
+    return activated ? Sm90Ends::gelu_factor : Sm90Ends::factor;
   return Sm90Ends::lanes;
 }
 
 /// Whether the kernel sums up rows and columns as it should; otherwise a pass follows, which multiplies, too.
-bool sums_itself(const GemmArgs& args) { return !args.row_sums.data && ends_of(args) == Sm90Ends::factor; }
+bool sums_itself(const GemmArgs& args) {
+  const Sm90Ends ends = ends_of(args);
+  return !args.row_sums.data && (ends == Sm90Ends::factor || ends == Sm90Ends::gelu_factor);
+}
 constexpr int rows_of_parts = 16;
 
 Sm90Refusal refuses(const GemmArgs& given) {
@@ -192,10 +204,10 @@ Cut whole_cut(const GemmArgs& args, const Kind& kind) {
            .tail = 0}};
 }
 
-/// Tiles that leave half of the card idle or more are shared out; false: they do not.
+/// Tiles that leave a part of the card idle are shared out; false: they do not.
 bool share_out(Cut& cut, int multiprocessors) {
   const i64 clusters = cut.kind->clusters(multiprocessors), rest = cut.order.count;
-  if (rest * 2 > clusters) return false;
+  if (rest >= clusters) return false;
   const i64 steps = cut.order.steps, share = tile::ceil_div(rest * steps, clusters);
   if (share < 4 || share == steps || share * clusters >= i64{1} << 30) return false;
   const i64 parts = tile::min(clusters / rest, tile::ceil_div(steps, share));
@@ -220,13 +232,18 @@ Cut best_cut(const GemmArgs& args, bool may_share, int multiprocessors) {
   for (const Kind* kind : {&wide, &turns}) {
     if (!kind->alternates && ends != Sm90Ends::sums) continue;
     Cut cut = whole_cut(args, *kind);
-    const i64 clusters = kind->clusters(multiprocessors);
-    const double sums = kind->step * cut.order.steps + kind->tile, more = time_after(ends);
-    const double each = tile::max(sums, (sums + more) / 2);
-    consider(cut, static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters)) * each + kind->end + more);
+    const i64 clusters = kind->clusters(multiprocessors), rounds = tile::ceil_div<i64>(cut.order.count, clusters);
+    // A card that is not full is faster.
+    const double used =
+        rounds > 1 ? 1 : 0.8 + 0.2 * static_cast<double>(cut.order.count) / static_cast<double>(clusters);
+    const double sums = kind->step * used * cut.order.steps + kind->tile, more = time_after(ends);
+    consider(cut, static_cast<double>(rounds) * tile::max(sums, (sums + more) / 2) + kind->end + more);
     if (!may_share || !kind->alternates || !share_out(cut, multiprocessors)) continue;
+    // Those that have tails meet no operands in the cache.
     const double pieces = static_cast<double>(clusters + cut.shared_tiles()) * kind->cluster_rows() * cut.width();
-    consider(cut, kind->step * cut.order.share + kind->tile + kind->end + 5000 + pieces * 4 / 1500);
+    const double alone = 1 - static_cast<double>(cut.order.first_of_tails()) / static_cast<double>(clusters);
+    const double steps = kind->step * cut.order.share * (1 + 1.5 * alone * alone);
+    consider(cut, steps + kind->tile + kind->end + 8000 + pieces * 4 / 1500);
   }
   return best;
 }
@@ -269,10 +286,11 @@ void join_kernel(const GemmArgs args, const TileOrder order, int cluster_rows, i
 
 /// Sums of columns come from whole tiles.
 Cut cut_of(const GemmArgs& args, bool may_share, const Executor& executor) {
-  return best_cut(args, may_share && !args.column_sums.data, executor.multiprocessors);
+  return best_cut(args, may_share && !args.column_sums.data && !keeps_input(args), executor.multiprocessors);
 }
 
 GemmArgs without_finish(GemmArgs args) {
+  if (args.factor.data) args.activation = Activation::none;
   args.factor = args.row_sums = args.column_sums = {};
   return args;
 }
@@ -379,6 +397,11 @@ void run(const GemmArgs& given, Executor& executor) {
   finish_lines(args, executor);
 }
 
+bool by_own_kernel(const GemmArgs& given) {
+  GemmArgs args = given;
+  return refuses(args) == Sm90Refusal::none && arrange(args) && ends_of(args) != Sm90Ends::lanes;
+}
+
 // ---- fused products, whose kernels are compiled while the program runs
 
 /// Small tiles, where large ones would leave most of the card idle.
@@ -434,7 +457,7 @@ bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor
 }  // namespace
 
 const Sm90GemmTable* sm90_gemm_table() {
-  static const Sm90FusedTable table{{refuses, run, workspace}, plan};
+  static const Sm90FusedTable table{{refuses, run, workspace}, plan, by_own_kernel};
   return &table;
 }
 

@@ -23,6 +23,7 @@ enum class Sm90Ends : u8 {
   gelu_tanh_slope,
   gelu_erf_slope,
   factor,
+  gelu_factor,  // in bf16
   sums_f32,
   lanes
 };

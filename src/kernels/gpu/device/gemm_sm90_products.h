@@ -33,6 +33,18 @@ template <Activation A>
 struct Activated {
   TESSERA_DEVICE Value operator()(Value acc, Given bias) const { return ActivatedAndSlope<A>{}(acc, bias).value; }
 };
+/// Both results: activated, and what the activation is applied to.
+struct GeluAndInput {
+  TESSERA_DEVICE Both operator()(Value acc, Given bias) const {
+    const float x = (acc + load(bias)).x;
+    return {Sigmoidal::gelu_tanh()(x).value, x};
+  }
+};
+struct TimesGeluSlope {
+  TESSERA_DEVICE Value operator()(Value acc, Given input) const {
+    return acc * Sigmoidal::gelu_tanh()(load(input).x).slope;
+  }
+};
 struct TimesFactor {
   TESSERA_DEVICE Value operator()(Value acc, Given factor) const { return acc * load(factor); }
 };
@@ -101,13 +113,18 @@ void run_products(bool wide, Sm90Ends ends, const ProductArgs& args, Executor& e
       return products.template run_activated<Activation::gelu_erf>();
     case Sm90Ends::relu_slope:
       return products.template run_slope<Activation::relu>();
-    case Sm90Ends::gelu_tanh_slope:
-      return products.template run_slope<Activation::gelu_tanh>();
+    case Sm90Ends::gelu_tanh_slope:  // in bf16 its input
+      if constexpr (tile::is_same_v<Operand, tile::bf16>)
+        return products.template run<false, false, typename P::template Result<Operand, false, GeluAndInput, Bias>>();
+      else return products.template run_slope<Activation::gelu_tanh>();
     case Sm90Ends::gelu_erf_slope:
       return products.template run_slope<Activation::gelu_erf>();
     case Sm90Ends::factor:
       return products
           .template run<false, true, typename P::template Result<Operand, true, TimesFactor, typename P::Input>>();
+    case Sm90Ends::gelu_factor:
+      return products
+          .template run<false, true, typename P::template Result<Operand, true, TimesGeluSlope, typename P::Input>>();
     case Sm90Ends::sums_f32:
       return products.template run<true, true, typename P::template Result<float, false, SumsOf>>();
     default:

@@ -162,6 +162,8 @@ class ProductResult {
   static constexpr bool has_input = (Inputs::in_boxes || ... || false), has_slope = is_same_v<Made, quick::Both>;
   static constexpr bool in_pieces = requires { typename Epilogue::InPieces; };
   static constexpr int apart = has_slope ? 2 : 1, slots = C::boxes / apart;  // boxes of 64 columns under way
+  /// Whether a box is asked for before the one before it leaves; of two, it comes into the other one's place.
+  static constexpr bool early = !has_input || slots > 2;
 
   TESSERA_DEVICE ProductResult(const ProductArgs& args, const typename Gemm::Slab& slab) : args_(args), slab_(slab) {}
 
@@ -192,9 +194,17 @@ class ProductResult {
       } else if constexpr (is_same_v<Element, float>) {
         store_sums(sums[0], args_.y, row + work.row, work.column, work.batch, args_.n);
       } else {
+        ask(strip * wide, row + work.row, work.column);
         unroll<wide>([&](auto place) {
-          store_box(sums[0] + place * 32, strip * wide + place, row + work.row, work.column + place * 64, work);
-          each([](auto, auto& input) { input.next(); });
+          const int number = strip * wide + place, column = work.column + place * 64;
+          const auto ask_next = [&] {
+            each([](auto, auto& input) { input.next(); });
+            if constexpr (decltype(place)::value + 1 < wide) ask(number + 1, row + work.row, column + 64);
+          };
+          make(sums[0] + place * 32, number, row + work.row, column, work);
+          if constexpr (early) ask_next();
+          close(number, row + work.row, column, work);
+          if constexpr (!early) ask_next();
         });
       }
       if constexpr (strips > 1) unroll<wide * 32>([&](auto i) { sums[0][i] = sums[1][i]; });
@@ -239,24 +249,34 @@ class ProductResult {
              work.row + row_of(strip), args_.input_batch ? work.batch : 0);
   }
 
-  TESSERA_DEVICE void store_box(float* sums, int number, int row, int column, const TileWork& work) {
-    const int slot = number % slots;
-    const u32 box = slab_.box(slot * apart);
+  TESSERA_DEVICE u32 box_of(int number) const { return slab_.box(number % slots * apart); }
+
+  /// Of a box: what the epilogue reads starts to come from shared memory.
+  TESSERA_DEVICE void ask(int number, int row, int column) {
     if constexpr (has_input) {
+      const int slot = number % slots;
       wait_for(slab_.barrier(slot), parities_ >> slot & 1);
       parities_ ^= 1u << slot;
-    } else {
-      wait_for_boxes<slots - 1>();
     }
-    each([&](auto, auto& input) { input.ask({row, column, box, 0, lane_}); });
+    each([&](auto, auto& input) { input.ask({row, column, box_of(number), 0, lane_}); });
+  }
+
+  /// Its elements are made, and put where they leave from.
+  TESSERA_DEVICE void make(float* sums, int number, int row, int column, const TileWork& work) {
+    if constexpr (!has_input) wait_for_boxes<slots - 1>();
     unroll<4>([&](auto unit) {
-      const UnitPlace at{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box, unit, lane_};
+      const UnitPlace at{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box_of(number), unit, lane_};
       evaluate(sums + unit * 8, at, make_seq<static_cast<int>(sizeof...(Inputs))>{});
     });
     if constexpr (Columns) sum_columns(sums, row, column, work.batch);
+  }
+
+  /// It leaves.
+  TESSERA_DEVICE void close(int number, int row, int column, const TileWork& work) const {
     publish_shared();
     sync_warp();
     if (lane_ != 0) return;
+    const u32 box = box_of(number);
     if (column < args_.n) {
       sm90::store_box(box, args_.y, column, row, work.batch);
       if constexpr (has_slope) sm90::store_box(box + Gemm::box_bytes, args_.slope, column, row, work.batch);
