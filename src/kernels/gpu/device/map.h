@@ -227,8 +227,8 @@ void launch_same(const MapArgs& args, Executor& executor) {
   launch("map", map_same<F, T, N>, grid_for(items, 256, executor), 256, 0, executor, work);
 }
 
-/// Ops of models' inner loops, which have kernels for each type of f32, f16 and bf16; the others take all three mixed, 16
-/// bytes of f32 or 8 of halves at a time, and a third of the time to compile.
+/// Ops of models' inner loops, which have kernels for each type of f32, f16 and bf16; the others take all three mixed,
+/// 16 bytes of f32 or 8 of halves at a time, and a third of the time to compile.
 constexpr bool is_frequent(MapOp op) {
   switch (op) {
     case MapOp::add:

@@ -268,14 +268,22 @@ class Gemm {
       // Values of their own from here to there: results move among these registers afterwards, and multiplications
       // would wait for each other if that reached into them.
       unroll<strips>([&](auto strip) { unroll<tile_n / 2>([&](auto i) { sums[strip][i] = 0; }); });
-      sum_up(order, turn, agenda.steps, warp, sums);
+      sum_up<Result>(order, turn, agenda.steps, warp, sums);
       unroll<strips>([&](auto strip) { settle(sums[strip]); });
       result.store(sums, agenda.work);
     }
   }
 
-  /// Eight loops in one kernel, since the epilogue is most of its code.
+  /// Eight loops in one kernel, unless Result says what the operands are: Operand, transposed_a, transposed_b.
+  template <class Result>
   TESSERA_DEVICE void sum_up(const TileOrder& order, Turn& turn, int steps, int warp, Sums& sums) const {
+    if constexpr (requires { typename Result::Operand; }) {
+      sum_up<typename Result::Operand, Result::transposed_a, Result::transposed_b>(turn, steps, warp, sums);
+    } else {
+      sum_up_any(order, turn, steps, warp, sums);
+    }
+  }
+  TESSERA_DEVICE void sum_up_any(const TileOrder& order, Turn& turn, int steps, int warp, Sums& sums) const {
     switch (order.is_bf16 * 4 + order.transposed_a * 2 + order.transposed_b) {
       case 0:
         return sum_up<f16, false, false>(turn, steps, warp, sums);

@@ -362,14 +362,21 @@ class ProductResult {
   u32 parities_ = 0;  // of the boxes' barriers
 };
 
+/// With operands of a type and orientation that are known, see Gemm.
+template <class Result, class T, bool TransposedA, bool TransposedB>
+struct KnownOperands : Result {
+  using Operand = T;
+  static constexpr bool transposed_a = TransposedA, transposed_b = TransposedB;
+  using Result::Result;
+};
+
 /// Called by all threads of a block of C::config.warps, with shared_bytes of shared memory.
 template <class C, class Operand, bool TransposedA, bool TransposedB, class Result>
 TESSERA_DEVICE void product_block(const ProductArgs& args, const char* shared) {
   TileOrder order = args.order;
-  order.is_bf16 = is_same_v<Operand, bf16>;
   order.transposed_a = TransposedA;
   order.transposed_b = TransposedB;
-  Gemm<C>::template run<Result>(args.a, args.b, order, shared, args);
+  Gemm<C>::template run<KnownOperands<Result, Operand, TransposedA, TransposedB>>(args.a, args.b, order, shared, args);
 }
 
 }  // namespace sm90
