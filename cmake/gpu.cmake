@@ -88,15 +88,23 @@ if(TESSERA_HIP AND NOT (CLANG_HIP AND hip_bitcode AND HIP_LIBRARY))
 endif()
 if(build_hip)
   list(TRANSFORM TESSERA_HIP_ARCHITECTURES PREPEND --offload-arch= OUTPUT_VARIABLE hip_targets)
-  set(hip_flags -x hip ${hip_targets} --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -std=c++20 -O3 -DNDEBUG
-      -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off -DTESSERA_GPU_KERNELS
+  list(JOIN TESSERA_HIP_ARCHITECTURES " " hip_target_names)
+  set(hip_definitions -DTESSERA_GPU_KERNELS "-DTESSERA_HIP_TARGETS=\"${hip_target_names}\"")
+  set(vector_targets ${TESSERA_HIP_ARCHITECTURES})
+  list(FILTER vector_targets EXCLUDE REGEX "^gfx(908|90a|94)")
+  if(vector_targets)  # cards without matrix cores need further kernels
+    list(APPEND hip_definitions -DTESSERA_VECTOR_TARGETS)
+  endif()
+  set(hip_flags -x hip --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -std=c++20 -O3 -DNDEBUG
+      -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off ${hip_definitions}
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
       -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
   foreach(source ${gpu_sources})
     cmake_path(GET source STEM stem)
     set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)
     add_custom_command(OUTPUT ${object} DEPFILE ${object}.d DEPENDS ${source} VERBATIM
-      COMMAND ${CLANG_HIP} ${hip_flags} -MD -MF ${object}.d -c ${source} -o ${object} COMMENT "Building HIP object ${stem}.o")
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CLANG_HIP} ${hip_flags} ${hip_targets} -MD -MF ${object}.d -c ${source} -o ${object}
+      COMMENT "Building HIP object ${stem}.o")
     list(APPEND hip_objects ${object})
   endforeach()
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/hip)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "core/gpu/architecture.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 #include "tile/arch/gpu/fused_gemm.h"
@@ -231,6 +232,8 @@ Tensor fused_gemm(const Tensor& a, const Tensor& b, std::string_view epilogue, c
   FusedGemmArgs args{};
   FusedGemm gemm{};
   gemm.arch = a.dtype() == Float32 ? Arch::simt : device.type == DeviceType::HIP ? Arch::cdna : Arch::sm80;
+  check(gemm.arch == Arch::simt || gpu::has_matrix_cores(card.architecture),
+        card.name + " (" + card.architecture + ") has no matrix cores: operands must be Float32");
   gemm.dtype = a.dtype();
   gemm.epilogue = epilogue;
 

@@ -60,9 +60,7 @@ constexpr TESSERA_HD const char* sentence(Reason reason) {
     case Reason::shape:
       return "lengths must lie between 0 and 2^31 - 1024, the number of tiles below 2^31";
     case Reason::elements:
-      return "operands must have elements of 16 bits, for sm80 of 16 or 32, on ordinary cores of 32, on a CPU of 16, "
-             "32 or "
-             "64";
+      return "operands must have elements of 16 or 32 bits, on ordinary cores of 32, on a CPU of 16, 32 or 64";
     case Reason::tile:
       return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one of 64 to 256 bytes; on ordinary cores "
              "64 or 128 squared, and 16; on a CPU all positive";
@@ -156,7 +154,7 @@ constexpr TESSERA_HD Reason validate(const Config& config, const Problem& proble
   const auto is_length = [](i64 x) { return x >= 0 && x < (i64{1} << 31) - 1024; };
   if (!is_length(problem.m) || !is_length(problem.n) || !is_length(problem.k)) return Reason::shape;
   const int bytes = problem.element_bytes;
-  if (bytes != 2 && !(bytes == 4 && arch == Arch::sm80)) return Reason::elements;
+  if (bytes != 2 && bytes != 4) return Reason::elements;
 
   const int m = config.tile_m, n = config.tile_n, k = config.tile_k;
   if (!is_power(m, 32, 256) || !is_power(n, 32, 256) || !is_power(k, 64 / bytes, 256 / bytes)) return Reason::tile;

@@ -52,34 +52,30 @@ struct Wgmma64 {
   };
 };
 
-/// v_mfma_f32_32x32x8f16 (CDNA2 ISA, 7.1): 64 lanes.
-struct Mfma32x32x8 {
+/// v_mfma of 64 lanes for Edge x Edge sums (CDNA2 ISA, 7.1), 32 or 16; a lane has Held neighbours along k of an
+/// operand: 4 of f16, bf16 or i8, 1 float.
+template <int Edge, int Held>
+struct Mfma {
   struct A {
-    static constexpr TESSERA_HD auto layout() { return named("mk", lanes(1, 2) * lanes(32, 1) * vec(1, 4)); }
+    static constexpr TESSERA_HD auto layout() {
+      return named("mk", lanes(1, 64 / Edge) * lanes(Edge, 1) * vec(1, Held));
+    }
   };
   struct B {
-    static constexpr TESSERA_HD auto layout() { return named("nk", lanes(1, 2) * lanes(32, 1) * vec(1, 4)); }
+    static constexpr TESSERA_HD auto layout() {
+      return named("nk", lanes(1, 64 / Edge) * lanes(Edge, 1) * vec(1, Held));
+    }
   };
-  /// Row 8 * (r / 4) + 4 * (lane / 32) + r % 4, column lane % 32.
+  /// Row 256 / Edge * (r / 4) + 4 * (lane / Edge) + r % 4, column lane % Edge.
   struct C {
     static constexpr TESSERA_HD auto layout() {
-      return named("mn", repeat(4, 1) * lanes(2, 1) * lanes(1, 32) * vec(4, 1));
+      return named("mn", repeat(Edge * Edge / 256, 1) * lanes(64 / Edge, 1) * lanes(1, Edge) * vec(4, 1));
     }
   };
 };
-
-/// v_mfma_f32_16x16x16f16: 64 lanes.
-struct Mfma16x16x16 {
-  struct A {
-    static constexpr TESSERA_HD auto layout() { return named("mk", lanes(1, 4) * lanes(16, 1) * vec(1, 4)); }
-  };
-  struct B {
-    static constexpr TESSERA_HD auto layout() { return named("nk", lanes(1, 4) * lanes(16, 1) * vec(1, 4)); }
-  };
-  /// Row 4 * (lane / 16) + r, column lane % 16.
-  struct C {
-    static constexpr TESSERA_HD auto layout() { return named("mn", lanes(4, 1) * lanes(1, 16) * vec(4, 1)); }
-  };
-};
+using Mfma32x32x8 = Mfma<32, 4>;
+using Mfma16x16x16 = Mfma<16, 4>;
+using Mfma32x32x2F32 = Mfma<32, 1>;
+using Mfma16x16x4F32 = Mfma<16, 1>;
 
 TESSERA_TILE_END

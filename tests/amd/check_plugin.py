@@ -1,7 +1,8 @@
-"""check_plugin.py PLUGIN TARGET RECORD [--record]: looks into the machine code of all kernels of libtessera_hip.so. Matrix kernels
-multiply by MFMA, no kernel but the listed ones has memory of its own in scratch, none has more than 64 KiB of LDS, and a
-compute unit has the registers for one block of each and for two waves on a SIMD of matrix kernels. Prints a line for each group
-of kernels, with llvm-mca's estimate for the longest innermost loop, and what differs from RECORD; --record writes it."""
+"""check_plugin.py PLUGIN TARGET [RECORD [--record]]: looks into the machine code of all kernels of libtessera_hip.so, or of a code
+object. Matrix kernels multiply by MFMA where the target has it, no kernel but the listed ones uses memory of its own in scratch,
+none has more than 64 KiB of LDS, and a compute unit (of gfx90a) has the registers for one block of each and for two waves on a SIMD
+of matrix kernels. Prints a line for each group of kernels, with llvm-mca's estimate for the longest innermost loop, and what differs
+from RECORD; --record writes it."""
 import collections
 import re
 import struct
@@ -9,13 +10,11 @@ import subprocess
 import sys
 import tempfile
 
-MATRIX = re.compile(r"HalfProduct<")
+MATRIX = re.compile(r"(Half|Float)Product|attention_(forward|keys|queries)_kernel")
+ONE_WAVE = re.compile(r"attention_keys_kernel<.*, 128, ")  # its tiles fill the LDS: one block, of a wave for each SIMD
+MATRIX_TARGETS = re.compile(r"gfx(908|90a|94)")
 SCRATCH = {  # kernels that may have memory of their own, and why
     "multinomial_kernel": "a choice between two structures is compiled as one between their addresses",
-    "reduce_rows<ArgFold": "the same, of values with their places",
-    "reduce_columns<ArgFold": "the same",
-    "join_kernel<ArgFold": "the same",
-    "triangle_kernel": "sizes and strides, which its arguments hold, are indexed at run time",
 }
 Kernel = collections.namedtuple("Kernel", "threads registers scratch lds matrix cycles")
 
@@ -28,6 +27,8 @@ def code_objects(path, target):
     """The code for the target in each of clang's bundles."""
     with open(path, "rb") as file:
         plugin = file.read()
+    if plugin[:4] == b"\x7fELF" and plugin[18] == 224:  # EM_AMDGPU
+        yield plugin
     magic = b"__CLANG_OFFLOAD_BUNDLE__"
     at = plugin.find(magic)
     while at >= 0:
@@ -94,10 +95,12 @@ def all_kernels(plugin, target):
             known, texts = resources(file.name), disassembled(file.name)
         cycles = estimates([longest_inner_loop(texts[name]) for name in known], target)
         for (name, note), estimate in zip(known.items(), cycles):
+            code = [i for _, i, _ in texts[name]]
+            uses_scratch = any(re.match("buffer_|scratch_|flat_", i) for i in code)  # else its slots are left over
             names.append(name)
             kernels.append(Kernel(int(note["max_flat_workgroup_size"]), int(note["vgpr_count"]),
-                                  int(note["private_segment_fixed_size"]), int(note["group_segment_fixed_size"]),
-                                  any(i.startswith("v_mfma") for _, i, _ in texts[name]), estimate))
+                                  uses_scratch * int(note["private_segment_fixed_size"]), int(note["group_segment_fixed_size"]),
+                                  any(i.startswith("v_mfma") for i in code), estimate))
     plain = output("c++filt", input="\n".join(names)).splitlines()
     for noise in ("tessera::gpu_kernels::", "tessera::tile::", "gpu::", "(anonymous namespace)::", "void "):
         plain = [name.replace(noise, "") for name in plain]
@@ -109,15 +112,15 @@ def waves(kernel):
     return min(8, 512 // max(8, -(-kernel.registers // 8) * 8))
 
 
-def faults_of(name, kernel):
-    if MATRIX.search(name) and not kernel.matrix:
-        yield "no MFMA in it"
+def faults_of(name, kernel, target):
+    if kernel.matrix != bool(MATRIX.search(name) and MATRIX_TARGETS.match(target)):
+        yield "MFMA in it" if kernel.matrix else "no MFMA in it"
     if kernel.scratch and not any(name.startswith(listed) for listed in SCRATCH):
         yield f"{kernel.scratch} bytes of scratch"
     if kernel.lds > 64 * 1024:
         yield f"{kernel.lds} bytes of LDS"
-    needed = max(-(-kernel.threads // 256), 2 if kernel.matrix else 1)  # a block lies on four SIMDs
-    if waves(kernel) < needed:
+    needed = max(-(-kernel.threads // 256), 2 if kernel.matrix and not ONE_WAVE.search(name) else 1)  # a block lies on four SIMDs
+    if target == "gfx90a" and waves(kernel) < needed:
         yield f"{kernel.registers} registers: room for {waves(kernel)} waves on a SIMD, not {needed}"
 
 
@@ -132,14 +135,8 @@ def summary(kernels):
             for group, members in sorted(groups.items())}
 
 
-def main():
-    plugin, target, record = sys.argv[1:4]
-    kernels = all_kernels(plugin, target)
-    lines = summary(kernels)
-    print(f"{len(kernels)} kernels for {target}; of each group the most registers (a lane's, of 512), LDS and scratch, the fewest "
-          "waves on a SIMD, and llvm-mca's estimate for the longest innermost loop, one wave alone:")
-    print("\n".join(lines.values()))
-    if "--record" in sys.argv:
+def compare(lines, record, write=""):
+    if write == "--record":
         with open(record, "w") as file:
             file.write("\n".join(lines.values()) + "\n")
     with open(record) as file:
@@ -147,7 +144,18 @@ def main():
     for group in sorted(before.keys() | lines.keys()):
         if before.get(group) != lines.get(group):
             print(f"differs from {record}:\n  then {before.get(group, 'none')}\n  now  {lines.get(group, 'none')}")
-    faults = [f"{name}: {fault}" for name, kernel in kernels for fault in faults_of(name, kernel)]
+
+
+def main():
+    plugin, target, *record = sys.argv[1:]
+    kernels = all_kernels(plugin, target)
+    lines = summary(kernels)
+    print(f"{len(kernels)} kernels for {target}; of each group the most registers (a lane's, of 512), LDS and scratch, the fewest "
+          "waves on a SIMD, and llvm-mca's estimate for the longest innermost loop, one wave alone:")
+    print("\n".join(lines.values()))
+    if record:
+        compare(lines, *record)
+    faults = [f"{name}: {fault}" for name, kernel in kernels for fault in faults_of(name, kernel, target)]
     print("\n".join(f"BAD {fault}" for fault in faults) or "all as planned")
     sys.exit(1 if faults or not kernels else 0)
 

@@ -1,7 +1,8 @@
 """emulator.py WAVE_LOOP BASE CODE_BYTES BYTES: executes kernels of gfx90a for the stand-in of HIP's runtime (stand_in/card.cpp),
 which asks in file 3, hears in file 4, and shares the card's memory in file 5. Instructions come from the emulator of CDNA in the
 repository tinygrad/tinygrad (test/mockgpu/amd/emu.py there), whose checkout EMULATOR_HOME names. With TESSERA_EMULATOR_LOG, the
-kernels that ran are appended to that file: launches, instructions of waves, name."""
+kernels that ran are appended to that file: launches, instructions of waves, cycles of shared memory and how many of them without a
+bank that is asked twice, name."""
 import ctypes
 import importlib.util
 import mmap
@@ -66,6 +67,7 @@ class Machine:
         library = ctypes.CDLL(loop)
         self.loop, self.native = library.tessera_run_wave, library.tessera_native
         self.native.restype = ctypes.c_void_p
+        self.count_banks, self.banks = library.tessera_bank_cycles, (ctypes.c_uint64 * 2)()
         self.table = mmap.mmap(-1, code_bytes // 4 * 8)  # a pointer to a Step for every four bytes of code
         self.steps = (ctypes.c_void_p * (code_bytes // 4)).from_buffer(self.table)
         self.known = {}  # what the instruction does -> Step
@@ -75,7 +77,7 @@ class Machine:
         self.first_scalars = self.initial_scalars()
         self.packet = (ctypes.c_char * 64)()  # what HSA's dispatch packet says
         self.budget = ctypes.c_int64()
-        self.ran = {}  # kernel -> [launches, instructions]
+        self.ran = {}  # kernel -> [launches, instructions, cycles of shared memory, of them ideal]
 
     def initial_scalars(self):
         """Inline constants, as the emulator lays them out behind the registers."""
@@ -168,6 +170,8 @@ class Machine:
         grid = [b * t for b, t in zip(blocks, threads)]
         struct.pack_into("<HHHHHHIIIIIQQ", self.packet, 0, 0, 3, *threads, 0, *grid, 0, shared, descriptor_at, arguments)
         self.budget.value = MOST_INSTRUCTIONS
+        self.count_banks(self.banks)
+        before = list(self.banks)
         for z in range(blocks[2]):
             for y in range(blocks[1]):
                 for x in range(blocks[0]):
@@ -175,9 +179,9 @@ class Machine:
                     for w, wave in enumerate(waves):
                         self.start(wave, w * WAVE, threads, descriptor, arguments, (x, y, z))
                     self.run_block(waves, buffers, control)
-        ran = self.ran.setdefault(name, [0, 0])
-        ran[0] += 1
-        ran[1] += MOST_INSTRUCTIONS - self.budget.value
+        self.count_banks(self.banks)
+        new = [1, MOST_INSTRUCTIONS - self.budget.value, *(now - then for now, then in zip(self.banks, before))]
+        self.ran[name] = [a + b for a, b in zip(self.ran.get(name, [0] * 4), new)]
 
 
 def share_memory(base, size):
@@ -207,7 +211,7 @@ def main():
         replies.write(struct.pack("<I", len(fault)) + fault)
     if log := os.environ.get("TESSERA_EMULATOR_LOG"):
         with open(log, "a") as file:
-            file.writelines(f"{launches} {instructions} {name}\n" for name, (launches, instructions) in machine.ran.items())
+            file.writelines(" ".join(map(str, numbers)) + f" {name}\n" for name, numbers in machine.ran.items())
 
 
 if __name__ == "__main__":

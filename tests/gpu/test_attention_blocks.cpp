@@ -1,12 +1,13 @@
 // The attention kernels of GPUs, for matrix cores and for ordinary ones, run block by block on a simulated card and
 // compared with float64: forward and both kernels of the backward, odd lengths and widths, masks, shared heads,
 // layouts.
-#define TESSERA_SIMULATED_GPU "../../../../tests/gpu/simulated_sm80.h"
+#define TESSERA_SIMULATED_GPU "../../../../tests/gpu/simulated_gpu.h"
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
+#include "tile/arch/cdna/attention_backward.h"
 #include "tile/arch/gpu/attention_simt_backward.h"
 #include "tile/arch/sm80/attention_backward.h"
 
@@ -96,6 +97,18 @@ struct MatrixCores {
   static constexpr auto forward = sm80::attention_forward<T, Width, Whole>;
   static constexpr auto backward_keys = sm80::attention_backward_keys<T, Width, Whole>;
   static constexpr auto backward_queries = sm80::attention_backward_queries<T, Width, Whole>;
+};
+/// The same on AMD's cards, whatever rows lie like.
+template <class Type, int Width>
+struct AmdCores {
+  using T = Type;
+  using Forward = cdna::ForwardSizes<Width>;
+  using Backward = cdna::BackwardSizes<Width>;
+  static constexpr int threads = cdna::attention_threads;
+  static T* tiles(void* shared) { return static_cast<T*>(shared); }
+  static constexpr auto forward = cdna::attention_forward<T, Width>;
+  static constexpr auto backward_keys = cdna::attention_backward_keys<T, Width>;
+  static constexpr auto backward_queries = cdna::attention_backward_queries<T, Width>;
 };
 template <class Type, int Width>
 struct OrdinaryCores {
@@ -269,6 +282,30 @@ TEST(AttentionBlocks, StridedColumns) {
 }
 TEST(AttentionBlocks, NegativeScale) {
   expect_close<MatrixCores<f16, 64>>({1, 1, 1, 65, 65, 64, 64, false, MaskOf::none, Lie::separate, -0.2});
+}
+
+TEST(AttentionOnAmdCores, OneElement) { expect_close<AmdCores<f16, 64>>({1, 1, 1, 1, 1, 1, 1}); }
+TEST(AttentionOnAmdCores, SmallerThanATile) { expect_close<AmdCores<bf16, 64>>({2, 2, 2, 7, 11, 17, 5}); }
+TEST(AttentionOnAmdCores, PackedRows) {
+  expect_close<AmdCores<f16, 64>>({1, 2, 2, 200, 200, 64, 64, true, MaskOf::none, Lie::packed});
+}
+TEST(AttentionOnAmdCores, WidthsBetweenTiles) { expect_close<AmdCores<bf16, 64>>({1, 2, 1, 131, 131, 40, 56, true}); }
+TEST(AttentionOnAmdCores, WideSharedHeads) {
+  expect_close<AmdCores<f16, 128>>({1, 4, 2, 97, 97, 128, 128, true, MaskOf::none, Lie::packed});
+}
+TEST(AttentionOnAmdCores, CausalWithMoreKeys) { expect_close<AmdCores<f16, 128>>({1, 1, 1, 70, 200, 96, 72, true}); }
+TEST(AttentionOnAmdCores, CausalWithMoreQueries) { expect_close<AmdCores<f16, 64>>({1, 2, 2, 300, 70, 8, 32, true}); }
+TEST(AttentionOnAmdCores, BooleanMask) {
+  expect_close<AmdCores<f16, 128>>({1, 3, 3, 67, 130, 128, 8, false, MaskOf::allowed});
+}
+TEST(AttentionOnAmdCores, AddedMaskCausal) {
+  expect_close<AmdCores<f16, 64>>({1, 2, 1, 67, 70, 48, 64, true, MaskOf::added});
+}
+TEST(AttentionOnAmdCores, StridedColumns) {
+  expect_close<AmdCores<f16, 64>>({2, 2, 2, 67, 70, 31, 1, true, MaskOf::allowed, Lie::strided});
+}
+TEST(AttentionOnAmdCores, NegativeScale) {
+  expect_close<AmdCores<f16, 64>>({1, 1, 1, 65, 65, 64, 64, false, MaskOf::none, Lie::separate, -0.2});
 }
 
 TEST(AttentionOnOrdinaryCores, OneElement) { expect_close<OrdinaryCores<float, 32>>({1, 1, 1, 1, 1, 1, 1}); }

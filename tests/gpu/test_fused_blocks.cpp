@@ -1,6 +1,6 @@
 // The kernel of fused_gemm() on NVIDIA cards, run block by block on a simulated card and compared with float64: one and
 // four columns at a time, addends of every layout, odd sizes, a permuted store; nothing beside the result is written.
-#define TESSERA_SIMULATED_GPU "../../../../tests/gpu/simulated_sm80.h"
+#define TESSERA_SIMULATED_GPU "../../../../tests/gpu/simulated_gpu.h"
 #include <gtest/gtest.h>
 
 #include <cmath>

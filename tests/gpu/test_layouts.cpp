@@ -144,7 +144,7 @@ struct CdnaBlock {
   static Registers read(const std::vector<f16>& tile, int row, int k, int half) {
     Registers held;
     for (int lane = 0; lane < 64; ++lane) {
-      const auto at = thread_coords<cdna::OperandPair>(lane);
+      const auto at = thread_coords<cdna::Operands<f16>>(lane);
       const f16* from = tile.data() + Tile::offset(row + at[0], k + at[1]) + half * 4;
       held.push_back({value(from[0]), value(from[1]), value(from[2]), value(from[3])});
     }

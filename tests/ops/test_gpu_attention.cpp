@@ -2,6 +2,7 @@
 #include <list>
 
 #include "check.h"
+#include "core/gpu_check.h"
 #include "ops/op_table.h"
 #include "tessera/device.h"
 #include "tessera/stream.h"
@@ -58,7 +59,7 @@ void expect_close(const char* kernel, const Use& use, DType dtype, Generator& g,
     const bool floating = t.defined() && t.dtype() != DType::Bool;
     Tensor narrow = floating ? t.to(dtype) : t;
     exact.push_back(floating ? narrow.to(Float64) : t);
-    there.push_back(t.defined() ? narrow.to(cuda()) : t);
+    there.push_back(t.defined() ? narrow.to(gpu()) : t);
   }
   const Tensor mask = exact[3], mask_there = there[3];
   exact.resize(3);
@@ -149,7 +150,9 @@ TEST_F(GpuAttention, FlashReadsHeadsOfAPackedMatrixInGraphs) {
   }
 }
 
-TEST_F(GpuAttention, MemEfficientMatchesFloat64) {
+using AttentionOnAnyGpu = GpuTest;
+
+TEST_F(AttentionOnAnyGpu, MemEfficientMatchesFloat64) {
   Generator g(8);
   for (const Use& use :
        {Use{{2, 3, 257, 64}, {2, 3, 257, 64}, {2, 3, 257, 64}, true},

@@ -33,7 +33,7 @@ TEST(Config, EveryRefusalHasItsReason) {
   EXPECT_EQ(validate(good, {1, i64{1} << 31, 1, 2}, Arch::sm80), Reason::shape);
   EXPECT_EQ(validate({32, 32, 32, 1, 4}, {2000000000, 2000000000, 1, 2}, Arch::sm80), Reason::shape);
   EXPECT_EQ(validate(good, {1, 1, 1, 8}, Arch::sm80), Reason::elements);
-  EXPECT_EQ(validate(good_amd, {1, 1, 1, 4}, Arch::cdna), Reason::elements);
+  EXPECT_EQ(validate(good_amd, {1, 1, 1, 8}, Arch::cdna), Reason::elements);
   for (int tile : {0, -128, 16, 96, 512}) {
     EXPECT_EQ(validate(with(good, &Config::tile_m, tile), square, Arch::sm80), Reason::tile);
     EXPECT_EQ(validate(with(good, &Config::tile_n, tile), square, Arch::cdna), Reason::tile);

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tile/distribution.h"
+
 namespace {
 
 constexpr int wave_size = 64, exec_low = 126, pc_low = 256, private_bytes = 259;  // of the emulator's scalar registers
@@ -209,6 +211,36 @@ SharedAccess shared_access_of(uint32_t op) {
 
 constexpr uint32_t shared_add = 0, backward_permute = 63;
 
+// Cycles that accesses to shared memory have taken, by the tile library's account of its banks: 32 of a word, each of
+// which serves one word in a cycle, to whoever wants it.
+uint64_t bank_cycles = 0, bank_cycles_ideal = 0;
+
+void count_banks(uint64_t active, const uint32_t* at, int bytes, bool stores) {
+  using tessera::tile::SharedMemory;
+  const SharedMemory memory = stores ? SharedMemory::amd_write : SharedMemory::amd_read;
+  uint32_t words[64][wave_size * 4 / 8];  // of each cycle
+  int counts[64] = {};
+  for (int lane = 0; lane < wave_size; ++lane) {
+    if (!(active >> lane & 1)) continue;
+    const int cycle = tessera::tile::shared_cycle(memory, lane, bytes);
+    for (uint32_t word = at[lane] / 4; word <= (at[lane] + bytes - 1) / 4; ++word) {
+      bool seen = false;
+      for (int i = 0; i < counts[cycle]; ++i) seen = seen || words[cycle][i] == word;
+      if (!seen && counts[cycle] < wave_size * 4 / 8) words[cycle][counts[cycle]++] = word;
+    }
+  }
+  for (int cycle = 0; cycle < 64; ++cycle) {
+    if (counts[cycle] == 0) continue;
+    int load[32] = {}, worst = 0;
+    for (int i = 0; i < counts[cycle]; ++i) {
+      int& of_bank = load[words[cycle][i] % 32];
+      worst = ++of_bank > worst ? of_bank : worst;
+    }
+    bank_cycles += worst;
+    ++bank_cycles_ideal;
+  }
+}
+
 void shared(BUFFERS) {
   WAVE;
   const uint32_t op = bits(wave.word[0], 17, 8), offset = bits(wave.word[0], 0, 16), address = bits(wave.word[1], 0, 8),
@@ -227,6 +259,12 @@ void shared(BUFFERS) {
   const int words = access.each.bytes / 4;
   uint32_t at[wave_size];  // an instruction may load to the register of its address
   wave.each_lane([&](int lane) { at[lane] = wave.v(address, lane); });
+  for (int piece = 0; piece < access.pieces && op != shared_add; ++piece) {
+    const uint32_t more = access.pieces == 1 ? offset : bits(offset, 8 * piece, 8) * access.unit;
+    uint32_t places[wave_size];
+    wave.each_lane([&](int lane) { places[lane] = at[lane] + more; });
+    count_banks(wave.active, places, access.each.bytes, access.each.stores);
+  }
   wave.each_lane([&](int lane) {
     if (op == shared_add) {
       uint32_t sum;
@@ -332,6 +370,13 @@ void mixed_multiply_add(BUFFERS) {
 }
 
 }  // namespace
+
+/// Cycles that accesses to shared memory have taken so far, and what they would have taken had no bank been asked
+/// twice.
+extern "C" void tessera_bank_cycles(uint64_t* cycles) {
+  cycles[0] = bank_cycles;
+  cycles[1] = bank_cycles_ideal;
+}
 
 /// The function for the instruction at `pc`, or null where the emulator's is to be used.
 extern "C" void* tessera_native(uint64_t pc) {

@@ -1,5 +1,5 @@
-// Attention's table. Halves go to matrix cores on NVIDIA's cards: flash is Hopper's pipeline where that takes them,
-// else mma.sync; where rows do not lie in whole units, they pass through registers.
+// Attention's table. Halves go to matrix cores: flash is Hopper's pipeline where that takes them, else mma.sync; where
+// rows do not lie in whole units, they pass through registers, and on AMD's cards always.
 #include "attention.h"
 
 namespace tessera::gpu_kernels {
@@ -30,28 +30,35 @@ void flash_backward(const AttentionBackwardArgs& args, Executor& executor) {
 }
 #endif
 
+// Matrix cores of AMD take rows as they lie.
+template <class T>
+void run(const AttentionArgs& args, Executor& executor) {
+#if defined(TESSERA_VECTOR_TARGETS)
+  if (!has_matrix_cores()) return launch_simt_attention<T>(args, executor);
+#endif
+#if !defined(__HIP__)
+  if (!args.shape.whole_units) return launch_attention<T, false>(args, executor);
+#endif
+  launch_attention<T, true>(args, executor);
+}
+template <class T>
+void run_backward(const AttentionBackwardArgs& args, Executor& executor) {
+#if defined(TESSERA_VECTOR_TARGETS)
+  if (!has_matrix_cores()) return launch_simt_attention_backward<T>(args, executor);
+#endif
+#if !defined(__HIP__)
+  if (!args.shape.whole_units) return launch_attention_backward<T, false>(args, executor);
+#endif
+  launch_attention_backward<T, true>(args, executor);
+}
+
 void mem_efficient(const AttentionArgs& args, Executor& executor) {
   if (args.shape.type == Scalar::f32) return launch_simt_attention<float>(args, executor);
-  with_half(args.shape.type, [&](auto type) {
-    using T = typename decltype(type)::type;
-#if defined(__HIP__)
-    launch_simt_attention<T>(args, executor);
-#else
-    args.shape.whole_units ? launch_attention<T, true>(args, executor) : launch_attention<T, false>(args, executor);
-#endif
-  });
+  with_half(args.shape.type, [&](auto type) { run<typename decltype(type)::type>(args, executor); });
 }
 void mem_efficient_backward(const AttentionBackwardArgs& args, Executor& executor) {
   if (args.shape.type == Scalar::f32) return launch_simt_attention_backward<float>(args, executor);
-  with_half(args.shape.type, [&](auto type) {
-    using T = typename decltype(type)::type;
-#if defined(__HIP__)
-    launch_simt_attention_backward<T>(args, executor);
-#else
-    args.shape.whole_units ? launch_attention_backward<T, true>(args, executor)
-                           : launch_attention_backward<T, false>(args, executor);
-#endif
-  });
+  with_half(args.shape.type, [&](auto type) { run_backward<typename decltype(type)::type>(args, executor); });
 }
 
 }  // namespace

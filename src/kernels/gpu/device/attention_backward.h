@@ -1,7 +1,7 @@
-// The backward kernels, instantiated per type.
+// The backward kernels on matrix cores, instantiated per type.
 #pragma once
+#include "attention_cores.h"
 #include "attention_launch.h"
-#include "tile/arch/sm80/attention_backward.h"
 
 namespace tessera::gpu_kernels {
 
@@ -9,27 +9,27 @@ template <class T>
 using Gradients = tile::AttentionGradients<T>;
 
 template <class T, int Width, bool Whole>
-TESSERA_KERNEL(tile::sm80::attention_threads)
+TESSERA_ATTENTION_KERNEL(cores::BackwardSizes<Width>::resident)
 void attention_keys_kernel(const tile::AttentionProblem p, const Gradients<T> gradients) {
-  extern __shared__ __align__(128) char shared[];
-  tile::sm80::attention_backward_keys<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
+  extern __shared__ __attribute__((aligned(128))) char shared[];
+  cores::attention_backward_keys<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
 }
 template <class T, int Width, bool Whole>
-TESSERA_KERNEL(tile::sm80::attention_threads)
+TESSERA_ATTENTION_KERNEL(2)
 void attention_queries_kernel(const tile::AttentionProblem p, const Gradients<T> gradients) {
-  extern __shared__ __align__(128) char shared[];
-  tile::sm80::attention_backward_queries<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
+  extern __shared__ __attribute__((aligned(128))) char shared[];
+  cores::attention_backward_queries<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
 }
 template <class T, bool Whole>
 void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
   const Gradients<T> g = start_backward<T>(p, args, executor);
-  with_width(args.shape, [&](auto width) {
-    using Sizes = tile::sm80::BackwardSizes<width>;
+  with_width<narrowest_heads>(args.shape, [&](auto width) {
+    using Sizes = cores::BackwardSizes<width>;
     launch_attention_kernel("attention_backward_keys", attention_keys_kernel<T, width, Whole>, Sizes::key_blocks(p),
-                            tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, g);
+                            cores::attention_threads, Sizes::shared_bytes, executor, p, g);
     launch_attention_kernel("attention_backward_queries", attention_queries_kernel<T, width, Whole>,
-                            Sizes::query_blocks(p), tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, g);
+                            Sizes::query_blocks(p), cores::attention_threads, Sizes::query_bytes, executor, p, g);
   });
 }
 

@@ -1,4 +1,3 @@
-#if !defined(__HIP__)  // needs mma.sync
 #include "attention_backward.h"
 
 namespace tessera::gpu_kernels {
@@ -6,4 +5,3 @@ namespace tessera::gpu_kernels {
 template void launch_attention_backward<f16, true>(const AttentionBackwardArgs&, Executor&);
 
 }  // namespace tessera::gpu_kernels
-#endif

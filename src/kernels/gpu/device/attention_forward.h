@@ -1,26 +1,26 @@
-// The forward kernel, instantiated per type.
+// The forward kernel on matrix cores, instantiated per type.
 #pragma once
+#include "attention_cores.h"
 #include "attention_launch.h"
-#include "tile/arch/sm80/attention.h"
 
 namespace tessera::gpu_kernels {
 
 template <class T, int Width, bool Whole>
-TESSERA_KERNEL(tile::sm80::attention_threads)
+TESSERA_ATTENTION_KERNEL(2)
 void attention_forward_kernel(const tile::AttentionProblem p, const tile::HeadsView<T> y,
                               const tile::HeadsView<const T> q, const tile::HeadsView<const T> k,
                               const tile::HeadsView<const T> v, float* lse) {
-  extern __shared__ __align__(128) char shared[];
-  tile::sm80::attention_forward<T, Width, Whole>(p, y, q, k, v, lse, reinterpret_cast<T*>(shared));
+  extern __shared__ __attribute__((aligned(128))) char shared[];
+  cores::attention_forward<T, Width, Whole>(p, y, q, k, v, lse, reinterpret_cast<T*>(shared));
 }
 
 template <class T, bool Whole>
 void launch_attention(const AttentionArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
-  with_width(args.shape, [&](auto width) {
-    using Sizes = tile::sm80::ForwardSizes<width>;
+  with_width<narrowest_heads>(args.shape, [&](auto width) {
+    using Sizes = cores::ForwardSizes<width>;
     launch_attention_kernel("attention", attention_forward_kernel<T, width, Whole>, Sizes::blocks(p),
-                            tile::sm80::attention_threads, Sizes::shared_bytes, executor, p, heads_of<T>(args.y),
+                            cores::attention_threads, Sizes::shared_bytes, executor, p, heads_of<T>(args.y),
                             heads_of<const T>(args.q), heads_of<const T>(args.k), heads_of<const T>(args.v),
                             static_cast<float*>(args.lse));
   });

@@ -1,4 +1,3 @@
-#if !defined(__HIP__)  // needs mma.sync
 #include "attention_forward.h"
 
 namespace tessera::gpu_kernels {
@@ -7,4 +6,3 @@ template void launch_attention<f16, true>(const AttentionArgs&, Executor&);
 template void launch_attention<bf16, true>(const AttentionArgs&, Executor&);
 
 }  // namespace tessera::gpu_kernels
-#endif

@@ -1,4 +1,4 @@
-#if defined(__HIP__)  // NVIDIA's cards have matrix cores for these types
+#if defined(TESSERA_VECTOR_TARGETS)  // other cards have matrix cores for these types
 #include "attention_simt.h"
 
 namespace tessera::gpu_kernels {

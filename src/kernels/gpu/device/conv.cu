@@ -134,6 +134,7 @@ bool divides_fast(const ImplicitMatrix& m) {
 }
 
 bool fits_matrix_cores(const ImplicitGemm& p) {
+  if (!has_matrix_cores()) return false;
   constexpr i64 most = (i64{1} << 31) - 1024;
   for (i64 number : {p.rows, p.columns, p.depth, span(p.a), span(p.b)})
     if (number > most) return false;
@@ -141,13 +142,19 @@ bool fits_matrix_cores(const ImplicitGemm& p) {
   return tile::ceil_div<i64>(p.rows, 64) * tile::ceil_div<i64>(p.columns, 128) <= most / (p.groups * p.splits);
 }
 
+#if defined(__HIP__)
+constexpr bool floats_as_they_are = true;  // on matrix cores
+#else
+constexpr bool floats_as_they_are = false;
+#endif
+
 void run(ImplicitGemm p, bool tf32, Executor& executor) {
   if (p.splits == 1) p.split_depth = p.depth;
   p.a = ordered(p.a);
   p.b = ordered(p.b);
   const Scalar type = p.type;
   if (type == Scalar::f64) implicit_gemm_f64(p, executor);
-  else if (type == Scalar::f32 && tf32 && fits_matrix_cores(p)) implicit_mma_tf32(p, executor);
+  else if (type == Scalar::f32 && (tf32 || floats_as_they_are) && fits_matrix_cores(p)) implicit_mma_f32(p, executor);
   else if (type == Scalar::f32) implicit_gemm_f32(p, executor);
   else if (!fits_matrix_cores(p)) implicit_gemm_half(p, executor);
   else if (type == Scalar::f16) implicit_mma_f16(p, executor);

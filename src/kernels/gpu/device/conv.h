@@ -50,7 +50,7 @@ void implicit_gemm_half(const ImplicitGemm& problem, Executor& executor);
 /// The same on matrix cores, where sizes, offsets within a group and the number of tiles stay below 2^31.
 void implicit_mma_f16(const ImplicitGemm& problem, Executor& executor);
 void implicit_mma_bf16(const ImplicitGemm& problem, Executor& executor);
-void implicit_mma_tf32(const ImplicitGemm& problem, Executor& executor);
+void implicit_mma_f32(const ImplicitGemm& problem, Executor& executor);
 
 /// index = quotient * by + rest; small numbers are divided faster.
 struct Division {

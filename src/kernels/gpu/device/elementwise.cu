@@ -116,7 +116,6 @@ void copy(const CopyArgs& args, Executor& executor) {
 
 template <class T>
 struct TriangleWork {
-  Nest<2> nest;
   T *to, *from;
   i64 rows, columns, diagonal;
   bool upper, in_place;
@@ -125,13 +124,13 @@ struct TriangleWork {
 
 template <class T>
 TESSERA_KERNEL(256)
-void triangle_kernel(const TriangleWork<T> work) {
-  for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
+void triangle_kernel(const Nest<2> nest, const TriangleWork<T> work) {
+  for (i64 i = first_index(); i < nest.total; i += index_step()) {
     const i64 line = i / work.columns, edge = line % work.rows + work.diagonal, column = i - line * work.columns;
     const bool keeps = work.upper ? edge <= column : column <= edge;
     if (keeps && work.in_place) continue;
     i64 at[2];
-    work.nest.locate(i, 1, at);
+    nest.locate(i, 1, at);
     work.to[at[0]] = keeps ? work.from[at[1]] : work.otherwise;
   }
 }
@@ -139,8 +138,8 @@ void triangle_kernel(const TriangleWork<T> work) {
 // Elements only move, so that they are taken as integers of their size.
 template <class T>
 void launch_triangle(const TriangleArgs& args, T otherwise, Executor& executor) {
-  TriangleWork<T> work{make_nest<2>(args.rank, args.lengths, {&args.to, &args.from}),
-                       static_cast<T*>(args.to.data),
+  const auto nest = make_nest<2>(args.rank, args.lengths, {&args.to, &args.from});
+  TriangleWork<T> work{static_cast<T*>(args.to.data),
                        static_cast<T*>(args.from.data),
                        args.lengths[args.rank - 2],
                        args.lengths[args.rank - 1],
@@ -149,7 +148,7 @@ void launch_triangle(const TriangleArgs& args, T otherwise, Executor& executor) 
                        args.to.data == args.from.data,
                        otherwise};
   for (int d = 0; d < args.rank; ++d) work.in_place = work.in_place && args.to.strides[d] == args.from.strides[d];
-  launch("triangle", triangle_kernel<T>, grid_for(work.nest.total, 256, executor), 256, 0, executor, work);
+  launch("triangle", triangle_kernel<T>, grid_for(nest.total, 256, executor), 256, 0, executor, nest, work);
 }
 
 void triangle(const TriangleArgs& args, Executor& executor) {

@@ -49,14 +49,17 @@ struct TiledKind {
 /// Null: no such kernels.
 const TiledKind* kind_of(const GemmArgs& args) {
   static const TiledKind f16 = {TESSERA_TILED(f16), 1500}, bf16 = {TESSERA_TILED(bf16), 1500};
-  if (args.a.type != args.b.type) return nullptr;
+  if (args.a.type != args.b.type || !has_matrix_cores()) return nullptr;
   if (args.a.type == Scalar::f16) return &f16;
   if (args.a.type == Scalar::bf16) return &bf16;
-#if !defined(__HIP__)
+#if defined(__HIP__)
+  static const TiledKind f32 = {TESSERA_TILED(f32), 220};
+  return args.a.type == Scalar::f32 && !args.tf32 ? &f32 : nullptr;
+#else
   static const TiledKind f32 = {TESSERA_TILED(f32), 170}, tf32 = {TESSERA_TILED(tf32), 700};
   if (args.a.type == Scalar::f32) return args.tf32 ? &tf32 : &f32;
-#endif
   return nullptr;
+#endif
 }
 #undef TESSERA_TILED
 

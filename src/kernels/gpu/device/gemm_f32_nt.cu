@@ -1,6 +1,5 @@
 #include "gemm_tiled.h"
 
-#if !defined(__HIP__)  // whose floats take simt_gemm_f32
 namespace tessera::gpu_kernels {
 
 void tiled_gemm_f32_nt(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
@@ -8,4 +7,3 @@ void tiled_gemm_f32_nt(const GemmArgs& args, const GemmCut& cut, Executor& execu
 }
 
 }  // namespace tessera::gpu_kernels
-#endif

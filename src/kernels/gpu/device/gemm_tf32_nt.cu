@@ -1,6 +1,6 @@
 #include "gemm_tiled.h"
 
-#if !defined(__HIP__)  // whose floats take simt_gemm_f32
+#if !defined(__HIP__)  // AMD's cards have no such type
 namespace tessera::gpu_kernels {
 
 void tiled_gemm_tf32_nt(const GemmArgs& args, const GemmCut& cut, Executor& executor) {

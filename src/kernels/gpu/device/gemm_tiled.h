@@ -21,6 +21,14 @@ struct HalfProduct {
   using Pipeline = tile::cdna::Gemm<A, B, C>;
   static constexpr int blocks = 1;
 };
+struct FloatProduct {
+  using T = float;
+  using Big = tile::Choice<128, 128, 16, 4, 2>;
+  using Small = tile::Choice<64, 64, 16, 4, 2>;
+  template <class A, class B, class C>
+  using Pipeline = tile::cdna::Gemm<A, B, C>;
+  static constexpr int blocks = 1;
+};
 inline constexpr int tile_warp_size = tile::cdna::wave_size;
 #else
 template <class Element>

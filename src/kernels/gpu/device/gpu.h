@@ -29,6 +29,12 @@ using tile::u8;
 
 using Queue = TESSERA_RT(Stream_t);
 
+/// Whether the current device has matrix cores, which kernels for them need.
+#if defined(TESSERA_VECTOR_TARGETS)
+bool has_matrix_cores();
+#else
+constexpr bool has_matrix_cores() { return true; }
+#endif
 /// Throws DeviceError if the launch just made was refused; `what` names it.
 void check_launch(const char* what);
 /// Throws Error: this family has no kernel for what `args` asked.

@@ -127,15 +127,25 @@ struct ArgFold {
     s = join(s, l);
     l = start();
   }
-  static TESSERA_DEVICE State join(const State& a, const State& b) {
-    if (b.index < 0) return a;
-    if (a.index < 0) return b;
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    if (a_nan != b_nan) return a_nan ? a : b;
-    if (a_nan || a.value == b.value) return b.index < a.index ? b : a;
-    return (largest ? b.value > a.value : b.value < a.value) ? b : a;
+  static TESSERA_DEVICE bool takes_second(C a, i64 a_index, C b, i64 b_index) {
+    const bool a_nan = a != a, b_nan = b != b, equal = (a_nan && b_nan) || a == b;
+    const bool beyond = a_nan == b_nan ? (largest ? b > a : b < a) : b_nan;
+    return b_index >= 0 && (a_index < 0 || (equal ? b_index < a_index : beyond));
   }
-  static TESSERA_DEVICE void fold(Local& s, C x, i64 index) { s = join(s, State{x, index}); }
+  /// Chooses between values, not between structures, which AMD's compiler would put into memory for that.
+  static TESSERA_DEVICE State join(const State& a, const State& b) {
+    const C value = a.value, other = b.value;
+    const i64 index = a.index, other_index = b.index;
+    const bool second = takes_second(value, index, other, other_index);
+    return {second ? other : value, second ? other_index : index};
+  }
+  static TESSERA_DEVICE void fold(Local& s, C x, i64 index) {
+    const C value = s.value;
+    const i64 before = s.index;
+    const bool second = takes_second(value, before, x, index);
+    s.value = second ? x : value;
+    s.index = second ? index : before;
+  }
   static TESSERA_DEVICE i64 finish(const State& s, i64, const ReducePlan&) { return s.index; }
 };
 

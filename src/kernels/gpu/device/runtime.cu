@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "core/gpu/architecture.h"
 #include "core/gpu/runtime.h"
 #include "gpu.h"
 #include "tessera/error.h"
@@ -16,6 +17,8 @@ constexpr Status success = TESSERA_RT(Success);
 
 /// What a device was lost to; empty while it works.
 std::array<std::atomic<const char*>, 16> lost{};
+/// Of devices that were asked for their properties, as all are before a kernel runs there.
+[[maybe_unused]] std::array<std::atomic<bool>, 16> without_matrix_cores{};
 
 int current_device() {
   int device = 0;
@@ -105,7 +108,10 @@ class VendorRuntime final : public gpu::Runtime {
 #if defined(__HIP__)
     properties.architecture = std::string(p.gcnArchName).substr(0, std::string(p.gcnArchName).find(':'));
     properties.shared_memory = p.sharedMemPerBlock;
-    if (p.warpSize != 64) throw DeviceError(properties.name + " is not supported: its waves have not 64 lanes");
+    if (std::string_view held = TESSERA_HIP_TARGETS; held.find(properties.architecture) == held.npos)
+      throw DeviceError(properties.name + " (" + properties.architecture +
+                        ") is not supported: this was built for " TESSERA_HIP_TARGETS);
+    if (device < 16) without_matrix_cores[device] = !gpu::has_matrix_cores(properties.architecture);
 #else
     properties.architecture = "sm_" + std::to_string(p.major * 10 + p.minor);
     properties.shared_memory = p.sharedMemPerBlockOptin;
@@ -296,6 +302,10 @@ class VendorRuntime final : public gpu::Runtime {
 VendorRuntime runtime;
 
 }  // namespace
+
+#if defined(TESSERA_VECTOR_TARGETS)
+bool has_matrix_cores() { return !without_matrix_cores[current_device()]; }
+#endif
 
 void check_launch(const char* what) {
   if (lost[current_device()]) check_alive();

@@ -7,8 +7,8 @@
 TESSERA_TILE_BEGIN
 namespace cdna {
 
-/// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float. A and B are views of f16 or bf16: (row,
-/// k), (column, k).
+/// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float. A and B are views of f16, bf16 or float:
+/// (row, k), (column, k).
 template <class A, class B, class C>
 class Gemm {
  public:
@@ -17,7 +17,8 @@ class Gemm {
   using FetchA = Prefetch<A, config.tile_m, config.tile_k, config.warps>;
   using FetchB = Prefetch<B, config.tile_n, config.tile_k, config.warps>;
   using T = typename FetchA::T;
-  using Sums = SumLayout<C, Arch::cdna, Mfma32x32x8::C>;
+  using Core = MatrixCore<T>;
+  using Sums = SumLayout<C, Arch::cdna, typename Core::Layout::C>;
   static constexpr int stage_size = FetchA::Tile::size + FetchB::Tile::size;
   static constexpr int shared_bytes = config.stages * stage_size * static_cast<int>(sizeof(T));
   static_assert(is_same_v<T, typename FetchB::T>, "tile GEMM: a and b differ in type");
@@ -68,31 +69,31 @@ class Gemm {
   /// One tile of k from shared memory.
   TESSERA_DEVICE void multiply(const T* stage) {
     const int wave = uniform(thread_in_block() / wave_size);
-    const auto at = thread_coords<OperandPair>(thread_in_block() % wave_size);
-    unroll<config.tile_k / 16>([&](auto step) {
-      T a[Sums::atoms_m][8], b[Sums::atoms_n][8];
-      unroll<Sums::atoms_m>([&](auto i) {
-        read(a[i], stage + FetchA::Tile::offset(Sums::row(wave) + i * 32 + at[0], step * 16 + at[1]));
-      });
-      unroll<Sums::atoms_n>([&](auto j) {
-        read(b[j],
-             stage + FetchA::Tile::size + FetchB::Tile::offset(Sums::column(wave) + j * 32 + at[0], step * 16 + at[1]));
-      });
-      unroll<2>([&](auto half) {
+    using Read = Operands<T>;
+    const auto at = thread_coords<Read>(thread_in_block() % wave_size);
+    unroll<config.tile_k / Read::depth>([&](auto step) {
+      T a[Sums::atoms_m][Read::held], b[Sums::atoms_n][Read::held];
+      const T* const stage_b = stage + FetchA::Tile::size;
+      const int k = step * Read::depth + at[1];
+      unroll<Sums::atoms_m>(
+          [&](auto i) { read(a[i], stage + FetchA::Tile::offset(Sums::row(wave) + i * 32 + at[0], k)); });
+      unroll<Sums::atoms_n>(
+          [&](auto j) { read(b[j], stage_b + FetchB::Tile::offset(Sums::column(wave) + j * 32 + at[0], k)); });
+      unroll<Read::held / Core::held>([&](auto part) {
         unroll<Sums::atoms_m>([&](auto i) {
           unroll<Sums::atoms_n>([&](auto j) {
-            Accumulator& sum = sums_[i * Sums::atoms_n + j];
-            sum = multiply_add(a[i] + half * 4, b[j] + half * 4, sum);
+            typename Core::Sums& sum = sums_[i * Sums::atoms_n + j];
+            sum = Core::multiply_add(a[i] + part * Core::held, b[j] + part * Core::held, sum);
           });
         });
       });
     });
   }
-  static TESSERA_DEVICE void read(T (&to)[8], const T* from) {
+  static TESSERA_DEVICE void read(T (&to)[Operands<T>::held], const T* from) {
     __builtin_memcpy(to, __builtin_assume_aligned(from, 16), 16);
   }
 
-  Accumulator sums_[Sums::atoms_m * Sums::atoms_n] = {};
+  typename Core::Sums sums_[Sums::atoms_m * Sums::atoms_n] = {};
 };
 
 }  // namespace cdna

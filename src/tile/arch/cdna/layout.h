@@ -8,17 +8,22 @@ namespace cdna {
 
 inline constexpr int wave_size = 64;
 
-/// What a lane reads at once from shared memory, 32 rows x 16 k for a wave: operands of two matrix instructions, the
-/// first takes elements 0 to 3 and the second 4 to 7. That permutes k, for both operands alike, so the sum is the same.
-struct OperandPair {
-  static constexpr TESSERA_HD auto layout() { return named("rk", lanes(1, 2) * lanes(32, 1) * vec(1, 8)); }
+/// What a lane reads at once from shared memory, 16 bytes of 32 rows for a wave: operands of two matrix instructions
+/// for halves, which take elements 0 to 3 and 4 to 7, and of four for floats. That permutes k, for both operands alike,
+/// so the sum is the same.
+template <class T>
+struct Operands {
+  static constexpr int held = 16 / static_cast<int>(sizeof(T));
+  static constexpr int depth = 2 * held;
+  static constexpr TESSERA_HD auto layout() { return named("rk", lanes(1, 2) * lanes(32, 1) * vec(1, held)); }
 };
 
 /// Whether reading the operands from this tile meets no bank twice.
 template <class Tile>
 constexpr TESSERA_HD bool reads_conflict_free() {
   const auto offset = [](const auto& c) { return Tile::offset(c[0], c[1]); };
-  return bank_use(OperandPair::layout(), SharedMemory::amd_read, 2, offset).is_conflict_free();
+  using T = typename Tile::Element;
+  return bank_use(Operands<T>::layout(), SharedMemory::amd_read, sizeof(T), offset).is_conflict_free();
 }
 
 /// Elements that one instruction loads.

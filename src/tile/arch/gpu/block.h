@@ -13,10 +13,12 @@
 
 #define TESSERA_DEVICE __device__ inline __attribute__((always_inline))
 
-/// A kernel of at most that many threads a block: TESSERA_KERNEL(256) void name(...). On NVIDIA's cards registers are
-/// given out so that TESSERA_KERNEL(256, 2) leaves room for two blocks on a multiprocessor.
+/// A kernel of at most that many threads a block: TESSERA_KERNEL(256) void name(...). Registers are given out so that
+/// TESSERA_KERNEL(256, 2) leaves room for two blocks on a multiprocessor, which is four SIMDs on AMD's cards.
 #if defined(__HIP__)
-#define TESSERA_KERNEL(threads, ...) __global__ __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#define TESSERA_KERNEL(threads, ...)                                  \
+  __global__ __attribute__((amdgpu_flat_work_group_size(1, threads))) \
+  __VA_OPT__(__attribute__((amdgpu_waves_per_eu(((__VA_ARGS__) * (threads) + 255) / 256))))
 #else
 #define TESSERA_KERNEL(...) __global__ __launch_bounds__(__VA_ARGS__)
 #endif

@@ -12,7 +12,7 @@ struct BackwardSizes {
   static constexpr int own = attention_warps * 16;            // rows of a block: keys, or queries
   static constexpr int step = Width <= 64 ? 64 : 32;          // rows it meets at a time
   static constexpr int tiles = (2 * own + 4 * step) * Width;  // elements
-  static constexpr int shared_bytes = tiles * 2 + 4 * step * 4;
+  static constexpr int shared_bytes = tiles * 2 + 4 * step * 4, query_bytes = shared_bytes;
   static constexpr TESSERA_HD i64 key_blocks(const AttentionProblem& p) {
     return p.batch * p.kv_heads * ceil_div(p.keys, i64(own));
   }

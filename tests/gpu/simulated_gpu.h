@@ -1,6 +1,7 @@
-// Blocks of an NVIDIA card on the host, for tests of device code: threads are coroutines that hand over to each other
-// at barriers and at instructions of a whole warp, which compute what the manual says ("PTX ISA": cp.async, ldmatrix,
-// mma). Copies take place no earlier than their wait, so that one that is missing shows.
+// Blocks of a card on the host, for tests of device code: threads are coroutines that hand over to each other at
+// barriers and at instructions of a whole warp or wave, which compute what the manuals say ("PTX ISA": cp.async,
+// ldmatrix, mma; "Instinct MI200 ISA": v_mfma). Copies take place no earlier than their wait, so that one that is
+// missing shows.
 #pragma once
 #include <ucontext.h>
 
@@ -14,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "tile/matrix_layout.h"
 #include "tile/types.h"
 
 #define TESSERA_DEVICE inline
@@ -59,14 +61,14 @@ struct Thread {
 /// The threads that meet at a barrier or an instruction.
 struct Meeting {
   int arrived = 0, rounds = 0;
-  void* arguments[32];
+  void* arguments[64];
 };
 
 struct Block {
   long long index;
   std::function<void()> body;
   std::vector<Thread> threads;
-  std::vector<Meeting> warps;
+  std::vector<Meeting> warps, waves;  // of 32 threads on NVIDIA's cards, of 64 on AMD's
   Meeting barrier;
   int current = 0;
   ucontext_t caller;
@@ -100,7 +102,14 @@ inline void run_thread() {
 
 /// Runs `body` as every thread of a block.
 inline void run_block(long long index, int threads, const std::function<void()>& body) {
-  Block b{index, body, std::vector<Thread>(threads), std::vector<Meeting>(threads / 32), {}, 0, {}};
+  Block b{index,
+          body,
+          std::vector<Thread>(threads),
+          std::vector<Meeting>(threads / 32),
+          std::vector<Meeting>(threads / 64),
+          {},
+          0,
+          {}};
   block = &b;
   constexpr size_t stack_bytes = 256 << 10;
   for (Thread& t : b.threads) {
@@ -126,14 +135,14 @@ void meet(Meeting& meeting, int count, const Op& op) {
   }
 }
 
-/// One instruction of this warp: op(arguments of its 32 lanes).
-template <class Argument, class Op>
+/// One instruction of this warp of Lanes: op(arguments of its lanes).
+template <int Lanes = 32, class Argument, class Op>
 void warp_instruction(Argument& argument, const Op& op) {
-  Meeting& warp = block->warps[block->current / 32];
-  warp.arguments[block->current % 32] = &argument;
-  meet(warp, 32, [&] {
-    Argument* lanes[32];
-    for (int l = 0; l < 32; ++l) lanes[l] = static_cast<Argument*>(warp.arguments[l]);
+  Meeting& warp = (Lanes == 64 ? block->waves : block->warps)[block->current / Lanes];
+  warp.arguments[block->current % Lanes] = &argument;
+  meet(warp, Lanes, [&] {
+    Argument* lanes[Lanes];
+    for (int l = 0; l < Lanes; ++l) lanes[l] = static_cast<Argument*>(warp.arguments[l]);
     op(lanes);
   });
 }
@@ -161,9 +170,11 @@ T from_lane_xor(T x, int mask) {
     T given, taken;
     int mask;
   } self{x, 0, mask};
-  simulated::warp_instruction(self, [](Lane** lanes) {
-    for (int l = 0; l < 32; ++l) lanes[l]->taken = lanes[l ^ lanes[l]->mask]->given;
-  });
+  const auto exchange = [](Lane** lanes, int count) {
+    for (int l = 0; l < count; ++l) lanes[l]->taken = lanes[l ^ lanes[l]->mask]->given;
+  };
+  if (mask < 32) simulated::warp_instruction(self, [&](Lane** lanes) { exchange(lanes, 32); });
+  else simulated::warp_instruction<64>(self, [&](Lane** lanes) { exchange(lanes, 64); });
   return self.taken;
 }
 
@@ -265,4 +276,41 @@ u32 pack(float low, float high) {
 }
 
 }  // namespace sm80
+
+namespace cdna {
+
+inline int uniform(int value) { return value; }
+inline int thread_anew() { return thread_in_block(); }
+inline void keep_order() {}
+
+/// Element e of a: row l % Edge, k held (l / Edge) + e; of b: column l % Edge, same k; of the result: row
+/// 256 / Edge (e / 4) + 4 (l / Edge) + e % 4, column l % Edge (Instinct MI200 ISA, 7.1.4).
+template <class T, int Edge = 32>
+struct MatrixCore {
+  static constexpr int held = sizeof(T) == 4 ? 1 : 4;
+  using Layout = Mfma<Edge, held>;
+  struct Sums {
+    float at[Edge * Edge / 64] = {};
+    float operator[](int i) const { return at[i]; }
+  };
+
+  static Sums multiply_add(const T* a, const T* b, Sums c) {
+    struct Lane {
+      const T *a, *b;
+      Sums* c;
+    } self{a, b, &c};
+    simulated::warp_instruction<64>(self, [](Lane** lanes) {
+      for (int l = 0; l < 64; ++l)
+        for (int e = 0; e < Edge * Edge / 64; ++e)
+          for (int k = 0; k < held * 64 / Edge; ++k) {
+            const int row = 256 / Edge * (e / 4) + 4 * (l / Edge) + e % 4, from = Edge * (k / held);
+            lanes[l]->c->at[e] += static_cast<float>(lanes[row + from]->a[k % held]) *
+                                  static_cast<float>(lanes[l % Edge + from]->b[k % held]);
+          }
+    });
+    return c;
+  }
+};
+
+}  // namespace cdna
 TESSERA_TILE_END

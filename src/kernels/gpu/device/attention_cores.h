@@ -1,0 +1,27 @@
+// The matrix cores that attention's kernels are made for. AMD's pipeline takes rows as they lie, and has the kernels of
+// Whole alone.
+#pragma once
+#if defined(__HIP__)
+#include "tile/arch/cdna/attention_backward.h"
+#else
+#include "tile/arch/sm80/attention_backward.h"
+#endif
+
+/// Blocks that a multiprocessor of AMD's must hold; nvcc gives out registers better by itself.
+#if defined(__HIP__)
+#define TESSERA_ATTENTION_KERNEL(blocks) TESSERA_KERNEL(cores::attention_threads, blocks)
+#else
+#define TESSERA_ATTENTION_KERNEL(blocks) TESSERA_KERNEL(cores::attention_threads)
+#endif
+
+namespace tessera::gpu_kernels {
+
+#if defined(__HIP__)
+namespace cores = tile::cdna;
+inline constexpr int narrowest_heads = 64;
+#else
+namespace cores = tile::sm80;
+inline constexpr int narrowest_heads = 32;
+#endif
+
+}  // namespace tessera::gpu_kernels
