@@ -26,6 +26,19 @@ struct HeadTile {
   }
 };
 
+/// A float as a T, to nearest even; for bf16 without the branch of its conversion, which would be taken for each lane.
+template <class T>
+TESSERA_DEVICE T rounded(float x) {
+  if constexpr (is_same_v<T, bf16>) {
+    const u32 bits = bit_cast<u32>(x), up = bits + 0x7fffu + (bits >> 16 & 1u);
+    bf16 y;
+    y.bits = static_cast<u16>((x == x ? up : 0x7fc00000u) >> 16);
+    return y;
+  } else {
+    return T(x);
+  }
+}
+
 /// Where the transpose of a tile has line `line`: the lines of each half of a wave's sums become chunks of 8.
 constexpr TESSERA_HD int transposed_line(int line) { return (line & ~12) | (line & 4) << 1 | (line & 8) >> 1; }
 
@@ -224,7 +237,7 @@ struct WaveSums {
   TESSERA_DEVICE void add_product_of(const WaveSums<Depth>& p, const Right& right) {
     unroll<Depth / 16>([&](auto k) {
       T mine[8];
-      unroll<8>([&](auto e) { mine[e] = T(p.at[k / 2][k % 2 * 8 + e]); });
+      unroll<8>([&](auto e) { mine[e] = rounded<T>(p.at[k / 2][k % 2 * 8 + e]); });
       add_step(mine, right, k * 16);
     });
   }
@@ -244,7 +257,7 @@ struct WaveSums {
     unroll<Columns / 8>([&](auto n) {
       const i64 first = n / 4 * 32 + column(n % 4 * 4);
       Four<T> four;
-      unroll<4>([&](auto e) { four.lane[e] = T(at[n / 4][n % 4 * 4 + e] * factor); });
+      unroll<4>([&](auto e) { four.lane[e] = rounded<T>(at[n / 4][n % 4 * 4 + e] * factor); });
       if (fours) {
         if (first < width) *reinterpret_cast<Four<T>*>(to + first) = four;
       } else {
