@@ -6,6 +6,7 @@
 #include "kernels/cpu/tables.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "core/gpu/backend.h"
+#include "kernels/gpu/attention_room.h"
 #include "kernels/gpu/tables.h"
 #endif
 
@@ -76,9 +77,11 @@ bool is_expanded(const AttentionProblem& p) {
   return false;
 }
 
+bool is_hopper(Device device) { return gpu::state(device).properties.architecture == "sm_90"; }
+
 // Where flash is Hopper's own pipeline, which the plugin decides in the same way.
 Reason sm90_takes(const AttentionProblem& p, Device device) {
-  if (gpu::state(device).properties.architecture != "sm_90") return Reason::Hardware;
+  if (!is_hopper(device)) return Reason::Hardware;
   if (Reason reason = flash_takes(p); reason != Reason::Ok) return reason;
   if (p.mask.data || !(p.scale > 0) || p.width == 0) return Reason::Shape;
   return is_expanded(p) ? Reason::Layout : Reason::Ok;
@@ -124,7 +127,9 @@ void attention_backward(const Call& call, Workspace& workspace) {
   const void* lse = read_contiguous(workspace, *p.lse, p.compute());
   float* row_sums = nullptr;
 #ifdef TESSERA_GPU_KERNELS
-  row_sums = static_cast<float*>(workspace.take(p.batch * p.heads * p.queries * 4));
+  const bool hopper = kernel == &AttentionTable::flash_backward && is_hopper(call_device(call));
+  const long long bytes = hopper ? AttentionRoom(shape_of(p)).bytes : p.batch * p.heads * p.queries * 4;
+  row_sums = static_cast<float*>(workspace.take(bytes));
 #endif
   if (workspace.counting()) return;
   (attention_table().*kernel)(backward_args_of(p, lse, row_sums), executor());

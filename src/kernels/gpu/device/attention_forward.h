@@ -17,7 +17,7 @@ void attention_forward_kernel(const tile::AttentionProblem p, const tile::HeadsV
 template <class T, bool Whole>
 void launch_attention(const AttentionArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
-  with_width<narrowest_heads>(args.shape, [&](auto width) {
+  with_width<Whole ? narrowest_heads : 64>(args.shape, [&](auto width) {  // rows in pieces are rare
     using Sizes = cores::ForwardSizes<width>;
     launch_attention_kernel("attention", attention_forward_kernel<T, width, Whole>, Sizes::blocks(p),
                             cores::attention_threads, Sizes::shared_bytes, executor, p, heads_of<T>(args.y),

@@ -41,14 +41,16 @@ void launch_attention_kernel(const char* what, void (*kernel)(P...), i64 blocks,
 template <class T>
 TESSERA_KERNEL(256)
 void attention_row_sums_kernel(const tile::AttentionProblem p, const tile::HeadsView<const T> dy,
-                               const tile::HeadsView<const T> y, float* sums) {
+                               const tile::HeadsView<const T> y, float* sums, int* counters, i64 count) {
+  const i64 i = tile::block_in_grid() * 256 + tile::thread_in_block();
+  if (i < count) counters[i] = 0;
   tile::attention_row_sums<T>(p, dy, y, sums);
 }
 
-/// The tensors of the backward, whose row sums are on their way.
+/// The tensors of the backward, whose row sums are on their way, as are zeros of up to 16 counters a row sum.
 template <class T>
 tile::AttentionGradients<T> start_backward(const tile::AttentionProblem& p, const AttentionBackwardArgs& args,
-                                           Executor& executor) {
+                                           Executor& executor, int* counters = nullptr, i64 count = 0) {
   const tile::AttentionGradients<T> g{heads_of<T>(args.dq),
                                       heads_of<T>(args.dk),
                                       heads_of<T>(args.dv),
@@ -59,7 +61,7 @@ tile::AttentionGradients<T> start_backward(const tile::AttentionProblem& p, cons
                                       static_cast<const float*>(args.lse),
                                       args.row_sums};
   launch("attention_row_sums", attention_row_sums_kernel<T>, tile::row_sum_blocks(p), 256, 0, executor, p, g.dy,
-         heads_of<const T>(args.y), args.row_sums);
+         heads_of<const T>(args.y), args.row_sums, counters, count);
   return g;
 }
 

@@ -1,81 +1,313 @@
-// Gradients of attention on NVIDIA's Hopper cards, without atomics: one kernel owns keys and sums up dk and dv over the
-// queries, another owns queries and sums up dq over the keys. Both make the weights anew from the forward's
-// log-sum-exp; weights and gradients of scores go from the registers of one product to those of the next.
+// Gradients of attention on NVIDIA's Hopper cards in one pass over the scores. A block owns keys and values, meets the
+// queries that see them, and sums up dk and dv in registers; weights and gradients of scores go from the registers of
+// one product to those of the next. Gradients of scores also pass through shared memory, for the block's share of dq,
+// which the copy engine adds up in memory: in the order of the keys, so that bits repeat.
 #pragma once
 #include "attention.h"
+#include "bulk.h"
 
 TESSERA_TILE_BEGIN
 namespace sm90 {
 
-/// How a block of either kernel is cut: Warpgroups own 64 rows each, and meet Step rows of the others at a time.
-template <int Width, int Warpgroups, int Step, int Stages, int OwnStages, bool OwnsKeys>
+/// How a block is cut: two warpgroups own 64 keys each, and meet Step queries at a time; of the sums of dq they have 64
+/// x 64 each. Stages of queries and of keys.
+template <int Width, int Step, int Stages, int OwnStages>
 struct BackwardSizes {
-  static constexpr int width = Width, warpgroups = Warpgroups, own = 64 * Warpgroups, step = Step;
-  static constexpr int threads = 128 * (Warpgroups + 1), readers = 4 * Warpgroups;
+  static constexpr int width = Width, own = 128, step = Step, warpgroups = 2, threads = 384;
+  static constexpr int sums = Width * Step, sum_bytes = 4 * sums;  // of dq, in a step
   using OwnTile = SharedOperand<own, Width>;
   using StepTile = SharedOperand<Step, Width>;
-  using SummedTile = SharedOperand<Width, Step>;             // the same, transposed
-  static constexpr int numbers = OwnsKeys ? atom_bytes : 0;  // room for two of each query
-  static_assert(2 * 4 * Step <= atom_bytes, "sm90 attention: too many queries at a time");
-  using OwnRing = Ring<OwnStages, 2 * OwnTile::bytes, readers>;
-  using StepRing = Ring<Stages, 2 * StepTile::bytes + numbers, readers, OwnsKeys ? 33 : 1>;
-  static constexpr int barriers = OwnRing::bytes + StepRing::bytes;  // where they are
-  static constexpr int shared_bytes = barriers + OwnRing::barrier_bytes + StepRing::barrier_bytes + atom_bytes;
-  static_assert((Width == 64 || Width == 128) && (Warpgroups == 2 || Warpgroups == 3) && shared_bytes <= 227 * 1024,
-                "sm90 attention: heads of 64 or 128 columns, 2 or 3 warpgroups, and what a block has");
+  using SummedTile = SharedOperand<Width, Step>;  // the same, transposed
+  using SquareTile = SharedOperand<64, own>;      // 64 columns of keys, or queries of gradients of scores, transposed
+  static constexpr int numbers = atom_bytes;      // room for two of each query
+  using OwnRing = Ring<OwnStages, 2 * OwnTile::bytes, 4 * warpgroups + 3>;
+  using StepRing = Ring<Stages, 2 * StepTile::bytes + numbers, 4 * warpgroups, 33>;
+  using ChangeRing = Ring<1, Step * own * 2, 4 * warpgroups, 4 * warpgroups>;
+  using SumRing = Ring<2, sum_bytes, 1, 4 * warpgroups>;  // a stage for each of two warps that add up
+  static constexpr int step_at = OwnRing::bytes, change_at = step_at + StepRing::bytes,
+                       sum_at = change_at + ChangeRing::bytes, own_barriers = sum_at + SumRing::bytes,
+                       step_barriers = own_barriers + OwnRing::barrier_bytes,
+                       change_barriers = step_barriers + StepRing::barrier_bytes,
+                       sum_barriers = change_barriers + ChangeRing::barrier_bytes,
+                       indices = sum_barriers + SumRing::barrier_bytes;
+  static constexpr int shared_bytes = indices + 4 * OwnStages;
+  static_assert(Width * Step == 8192 && (Width == 64 || Width == 128) && shared_bytes <= 227 * 1024,
+                "sm90 attention: heads of 64 or 128 columns, and what a block has");
 };
-
-/// What exponents of a query are lowered by; one that sees nothing has no weights.
-TESSERA_DEVICE float shift_or_hide(float lse) { return lse == minus_infinity() ? -lse : lse * log2_of_e; }
 
 struct BackwardMaps {
   TensorMap q, k, v, dy;
 };
 
-/// What both kernels share: the rows that a block owns, and rings of those and of the rows it meets.
-template <class T, class Sizes>
-class BackwardBlock {
- public:
-  static constexpr int width = Sizes::width, own = Sizes::own, step = Sizes::step;
-  using OwnRing = typename Sizes::OwnRing;
-  using StepRing = typename Sizes::StepRing;
-  using Scores = float[step / 2];
-  using Words = u32[step / 16][4];
-  using Sums = float[width / 2];
+/// Where dq is summed up: for each block of `step` queries of a head Sizes::sums floats, and how many blocks of keys
+/// have added theirs; zeros before, as is the number of tiles that were taken.
+struct QuerySums {
+  float* sums;
+  int *turns, *taken;
+};
 
-  /// Called by all threads: fetch by the thread that starts copies, number by a warp, sum_up by the warpgroups.
-  template <class Fetch, class Number, class SumUp>
-  static TESSERA_DEVICE void run(const char* shared, const Fetch& fetch, const Number& number, const SumUp& sum_up) {
-    const BackwardBlock block((shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
+/// Called by all threads of the block with Sizes::shared_bytes from a multiple of atom_bytes on. The maps' boxes are
+/// 128 (k, v) or Sizes::step (q, dy) rows of 64 columns; what else is asked is as in AttentionForward. Blocks take
+/// tiles as they come, so that the one whose turn it is has always begun.
+template <class T, class Sizes>
+class AttentionBackward {
+ public:
+  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const BackwardMaps& maps,
+                                 const AttentionGradients<T>& g, const QuerySums& dq, const char* shared) {
+    const AttentionBackward block(p, tiles, shared_address(shared));
     const int warp = thread_in_block() / 32 - 4 * Sizes::warpgroups;
     if (thread_in_block() == 0) {
-      block.owned.make();
-      block.met.make();
+      if (shared_address(shared) % atom_bytes != 0) __trap();
+      block.owned_.make();
+      block.met_.make();
+      block.changes_.make();
+      block.sums_.make();
       publish_barriers();
     }
     sync_block();
     if (warp >= 0) {
-      shrink_registers<Sizes::warpgroups == 2 ? 24 : 32>();
-      if (warp == 0 && thread_in_block() % 32 == 0) fetch(block);
-      if (warp == 1) number(block);
+      shrink_registers<24>();
+      if (warp == 0 && thread_in_block() % 32 == 0) block.fetch(maps, dq);
+      if (warp == 1) block.number(g);
+      if (warp >= 2 && thread_in_block() % 32 == 0) block.add_up(dq, warp - 2);
     } else {
-      grow_registers<Sizes::warpgroups == 2 ? 240 : 160>();
-      sum_up(block);
+      grow_registers<240>();
+      block.sum_up(g);
     }
   }
 
-  /// Two tiles of rows, one behind the other.
-  TESSERA_DEVICE void load_own(const typename OwnRing::Turn& turn, const TensorMap& a, const TensorMap& b, int row,
-                               int head, int batch) const {
-    const u32 full = owned.claim(turn);
-    load_rows<own, width>(owned.at(turn), a, full, row, head, batch);
-    load_rows<own, width>(owned.at(turn) + Sizes::OwnTile::bytes, b, full, row, head, batch);
+ private:
+  static constexpr int width = Sizes::width, own = Sizes::own, step = Sizes::step;
+  using OwnTurn = typename Sizes::OwnRing::Turn;
+  using StepTurn = typename Sizes::StepRing::Turn;
+  using ChangeTurn = typename Sizes::ChangeRing::Turn;
+  using SumTurn = typename Sizes::SumRing::Turn;
+  using Square = typename Sizes::SquareTile;
+  using Scores = float[step / 2];
+  using Words = u32[step / 16][4];
+  using Sums = float[width / 2];
+  using Share = float[32];
+
+  TESSERA_DEVICE AttentionBackward(const AttentionProblem& p, const HeadTiles& tiles, u32 base)
+      : p_(p),
+        tiles_(tiles),
+        kv_heads_(static_cast<int>(p.kv_heads)),
+        copies_(static_cast<int>(p.heads) / kv_heads_),
+        queries_(static_cast<int>(p.queries)),
+        owned_(base, base + Sizes::own_barriers),
+        met_(base + Sizes::step_at, base + Sizes::step_barriers),
+        changes_(base + Sizes::change_at, base + Sizes::change_barriers),
+        sums_(base + Sizes::sum_at, base + Sizes::sum_barriers),
+        indices_(base + Sizes::indices) {}
+
+  // ---- the order of the work
+
+  /// fn(place, turn) for the tiles that this block takes.
+  template <class Fn>
+  TESSERA_DEVICE void each_tile(const Fn& fn) const {
+#pragma unroll 1
+    for (OwnTurn turn;; turn.next()) {
+      owned_.wait(turn);
+      const int index = load_word(indices_ + 4 * turn.stage);
+      if (index < 0) return;
+      fn(tiles_(index), turn);
+    }
   }
-  TESSERA_DEVICE void load_step(const typename StepRing::Turn& turn, const TensorMap& a, const TensorMap& b, int row,
-                                int head, int batch) const {
-    const u32 full = met.claim(turn, 2 * Sizes::StepTile::bytes);
-    load_rows<step, width>(met.at(turn), a, full, row, head, batch);
-    load_rows<step, width>(met.at(turn) + Sizes::StepTile::bytes, b, full, row, head, batch);
+  /// The first query that may see a tile, and how many steps of queries do.
+  TESSERA_DEVICE int first_of(const HeadTiles::Place& place) const { return p_.causal ? place.tile * own : 0; }
+  TESSERA_DEVICE int steps_of(const HeadTiles::Place& place) const {
+    return max(0, ceil_div(queries_ - first_of(place), step));
+  }
+  /// fn(batch, head, first query) of the steps: the last queries come first, which the first keys, taken first, share
+  /// with all others.
+  template <class Fn>
+  TESSERA_DEVICE void each_step(const HeadTiles::Place& place, const Fn& fn) const {
+    const int b = place.head / kv_heads_, first_head = place.head % kv_heads_ * copies_;
+    const int first = first_of(place), steps = steps_of(place);
+#pragma unroll 1
+    for (int h = first_head; h < first_head + copies_; ++h) {
+#pragma unroll 1
+      for (int i = steps - 1; i >= 0; --i) fn(b, h, first + i * step);
+    }
+  }
+
+  // ---- warps beside the warpgroups
+
+  TESSERA_DEVICE void fetch(const BackwardMaps& maps, const QuerySums& dq) const {
+    StepTurn turn;
+#pragma unroll 1
+    for (OwnTurn own_turn;; own_turn.next()) {
+      const int index = take_ticket(dq.taken);
+      const bool all = index >= tiles_.tiles * tiles_.heads;
+      owned_.wait_empty(own_turn);
+      store_word(indices_ + 4 * own_turn.stage, all ? -1 : index);
+      if (all) return owned_.fill(own_turn);
+      const HeadTiles::Place place = tiles_(index);
+      const int kv_head = place.head % kv_heads_, b = place.head / kv_heads_;
+      const u32 full = owned_.claim(own_turn), keys = owned_.at(own_turn);
+      load_rows<own, width>(keys, maps.k, full, place.tile * own, kv_head, b);
+      load_rows<own, width>(keys + Sizes::OwnTile::bytes, maps.v, full, place.tile * own, kv_head, b);
+      each_step(place, [&](int, int h, int query) {
+        const u32 full = met_.claim(turn, 2 * Sizes::StepTile::bytes), rows = met_.at(turn);
+        load_rows<step, width>(rows, maps.q, full, query, h, b);
+        load_rows<step, width>(rows + Sizes::StepTile::bytes, maps.dy, full, query, h, b);
+        turn.next();
+      });
+    }
+  }
+
+  /// What exponents are lowered by, and row sums, of the queries of each step; a query that is not there, or sees
+  /// nothing, has no weights.
+  TESSERA_DEVICE void number(const AttentionGradients<T>& g) const {
+    StepTurn turn;
+    const int lane = thread_in_block() % 32;
+    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
+      sync_warp();
+      owned_.release(own_turn);
+      each_step(place, [&](int b, int h, int query) {
+        const i64 row = (b * p_.heads + h) * p_.queries;
+        const u32 to = numbers_at(turn);
+        met_.wait_empty(turn);
+#pragma unroll 1
+        for (int at = lane * 2; at < step; at += 64) {
+          float shift[2], sum[2];
+          unroll<2>([&](auto e) {
+            const bool inside = query + at + e < queries_;
+            const float lse = inside ? g.lse[row + query + at + e] : minus_infinity();
+            shift[e] = lse == minus_infinity() ? -lse : lse * log2_of_e;
+            sum[e] = inside ? g.row_sums[row + query + at + e] : 0;
+          });
+          store_pair(to + at * 4, shift[0], shift[1]);
+          store_pair(to + (step + at) * 4, sum[0], sum[1]);
+        }
+        met_.fill(turn);
+        turn.next();
+      });
+    });
+  }
+  TESSERA_DEVICE u32 numbers_at(const StepTurn& turn) const { return met_.at(turn) + 2 * Sizes::StepTile::bytes; }
+
+  /// Adds every other share of dq, those of one stage, to the sums, after those of all keys before: from the one before
+  /// to the next it is 3 us, longer than a step.
+  TESSERA_DEVICE void add_up(const QuerySums& dq, int stage) const {
+    SumTurn turn;
+    const int steps = ceil_div(queries_, step);
+    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
+      owned_.release(own_turn);
+      each_step(place, [&](int b, int h, int query) {
+        if (turn.stage == stage) add(dq, (b * p_.heads + h) * steps + query / step, place.tile, turn);
+        turn.next();
+      });
+    });
+  }
+  TESSERA_DEVICE void add(const QuerySums& dq, i64 at, int before, const SumTurn& turn) const {
+    float* to = dq.sums + at * Sizes::sums;
+    if (before > 0) wait_count(dq.turns + at, before);
+    sums_.wait(turn);
+    if (before == 0) store_bulk(to, sums_.at(turn), Sizes::sum_bytes);
+    else add_bulk(to, sums_.at(turn), Sizes::sum_bytes);
+    commit_stores();
+    wait_stores_read<0>();
+    sums_.release(turn);
+    wait_stores<0>();
+    count_up(dq.turns + at);
+  }
+
+  // ---- warpgroups
+
+  TESSERA_DEVICE void sum_up(const AttentionGradients<T>& g) const {
+    StepTurn turn;
+    ChangeTurn change_turn;
+    SumTurn sum_turn;
+    const int group = thread_in_block() / 128;
+    const float scale = static_cast<float>(p_.scale), once[2] = {1, 1}, scaled[2] = {scale, scale};
+    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) __attribute__((always_inline)) {
+      Sums dk, dv;
+      unroll<width / 2>([&](auto i) { dk[i] = dv[i] = 0; });
+      sum_up(place, owned_.at(own_turn), group, turn, change_turn, sum_turn, dk, dv);
+      sync_warp();
+      owned_.release(own_turn);
+      const i64 b = place.head / kv_heads_, h = place.head % kv_heads_, key = place.tile * own + group * 64;
+      const int left = static_cast<int>(p_.keys - key);
+      store_sums<T>(dk, scaled, g.dk.head(b, h) + key * g.dk.row(), g.dk.row(), left, static_cast<int>(p_.width));
+      store_sums<T>(dv, once, g.dv.head(b, h) + key * g.dv.row(), g.dv.row(), left, static_cast<int>(p_.value_width));
+    });
+  }
+
+  /// The next step's scores are under way while this step's share of dq is handed on.
+  TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, u32 keys, int group, StepTurn& turn,
+                             ChangeTurn& change_turn, SumTurn& sum_turn, Sums& dk, Sums& dv) const {
+    const u32 k = keys + group * 64 * line_bytes, v = k + Sizes::OwnTile::bytes;
+    const u32 columns = keys + (width == 128 ? group * Square::bytes : 0);
+    const float scale = static_cast<float>(p_.scale) * log2_of_e;
+    const int key = place.tile * own + group * 64, first = first_of(place), steps = steps_of(place);
+    int query = first + (steps - 1) * step;
+    Scores scores;
+    if (steps == 0) return;
+    met_.wait(turn);
+    begin_multiply();
+    start_scores(scores, k, met_.at(turn));
+    wait_multiply<0>();
+    settle(scores);
+    const auto meet = [&](auto more) __attribute__((always_inline)) {
+      Scores gradients;
+      Words weights, changes;
+      Share share;
+      const StepTurn now = turn;
+      const u32 q = met_.at(now), dy = q + Sizes::StepTile::bytes;
+      begin_multiply();
+      start_scores(gradients, v, dy);
+      weigh(scores, scale, numbers_at(now), query - key, key);
+      round_sums<T>(weights, scores);
+      start_sums(dv, weights, dy);
+      wait_multiply<1>();
+      settle(gradients);
+      differentiate(gradients, weights, numbers_at(now) + step * 4);
+      round_sums<T>(changes, gradients);
+      start_sums(dk, changes, q);
+      changes_.wait_empty(change_turn);
+      hand_on(changes, changes_.at(change_turn), group);
+      sync_warp();
+      if (thread_in_block() % 32 == 0) changes_.fill(change_turn);
+      wait_multiply<1>();
+      settle(weights);
+      changes_.wait(change_turn);
+      start_share(share, changes_.at(change_turn) + (step == 128 ? group * Square::bytes : 0), columns);
+      turn.next();
+      if constexpr (more) {
+        met_.wait(turn);
+        begin_multiply();
+        start_scores(scores, k, met_.at(turn));
+        wait_multiply<1>();
+      } else {
+        wait_multiply<0>();
+      }
+      settle(share);
+      settle(changes);
+      sync_warp();
+      met_.release(now);
+      changes_.release(change_turn);
+      change_turn.next();
+      sums_.wait_empty(sum_turn);
+      unroll<8>([&](auto i) {
+        store_four(sums_.at(sum_turn) + group * (Sizes::sum_bytes / 2) + (i * 128 + thread_in_block() % 128) * 16,
+                   share + 4 * i);
+      });
+      publish_shared();
+      sync_warp();
+      if (thread_in_block() % 32 == 0) sums_.fill(sum_turn);
+      sum_turn.next();
+      if constexpr (more) {
+        wait_multiply<0>();
+        settle(scores);
+      }
+      query = query > first ? query - step : first + (steps - 1) * step;
+    };
+#pragma unroll 1
+    for (int left = steps * copies_; left > 1; --left) meet(Int<true>{});
+    meet(Int<false>{});
+    settle(dk);
+    settle(dv);
   }
 
   /// scores = the 64 own rows at `own` times the rows at `rows`.
@@ -89,291 +321,85 @@ class BackwardBlock {
     start_product<T, width, typename Sizes::SummedTile, true>(sums, words, rows, true);
     commit_multiply();
   }
-
-  OwnRing owned;
-  StepRing met;
-
- private:
-  explicit TESSERA_DEVICE BackwardBlock(u32 base)
-      : owned(base, base + Sizes::barriers),
-        met(base + OwnRing::bytes, base + Sizes::barriers + OwnRing::barrier_bytes) {}
-};
-
-/// dk and dv, summed over the queries of every head that shares them. The maps' boxes are Sizes::own (k, v) or step
-/// (q, dy) rows of 64 columns; what else is asked is as in AttentionForward.
-template <class T, class Sizes>
-class AttentionBackwardKeys {
- public:
-  using Maps = BackwardMaps;
-  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const Maps& maps,
-                                 const AttentionGradients<T>& g, const char* shared) {
-    const AttentionBackwardKeys work(p, tiles);
-    Block::run(
-        shared, [&](const Block& block) { work.fetch(block, maps); },
-        [&](const Block& block) { work.number(block, g); }, [&](const Block& block) { work.sum_up(block, g); });
-  }
-
- private:
-  using Block = BackwardBlock<T, Sizes>;
-  using Turn = typename Block::StepRing::Turn;
-  static constexpr int own = Block::own, step = Block::step, width = Block::width;
-
-  TESSERA_DEVICE AttentionBackwardKeys(const AttentionProblem& p, const HeadTiles& tiles)
-      : p_(p), tiles_(tiles), kv_heads_(static_cast<int>(p.kv_heads)), copies_(static_cast<int>(p.heads) / kv_heads_) {}
-
-  /// fn(batch, head, first query) for the queries that may see a tile.
-  template <class Fn>
-  TESSERA_DEVICE void each_step(const HeadTiles::Place& place, const Fn& fn) const {
-    const int b = place.head / kv_heads_, first_head = place.head % kv_heads_ * copies_;
-    const int first = p_.causal ? place.tile * own / step * step : 0, queries = static_cast<int>(p_.queries);
-#pragma unroll 1
-    for (int h = first_head; h < first_head + copies_; ++h) {
-#pragma unroll 1
-      for (int query = first; query < queries; query += step) fn(b, h, query);
-    }
-  }
-
-  TESSERA_DEVICE void fetch(const Block& block, const Maps& maps) const {
-    typename Block::OwnRing::Turn own_turn;
-    Turn turn;
-    tiles_.each([&](const HeadTiles::Place& place) {
-      block.load_own(own_turn, maps.k, maps.v, place.tile * own, place.head % kv_heads_, place.head / kv_heads_);
-      own_turn.next();
-      each_step(place, [&](int b, int h, int query) {
-        block.load_step(turn, maps.q, maps.dy, query, h, b);
-        turn.next();
-      });
+  /// share = gradients of scores of 64 queries times 64 columns of the block's keys.
+  static TESSERA_DEVICE void start_share(Share& share, u32 changes, u32 columns) {
+    const u64 left = Square::descriptor(changes), right = Square::descriptor(columns);
+    begin_multiply();
+    unroll<own / 16>([&](auto i) {
+      multiply_add<T, 64, true, true>(share, left + Square::at(i, true), right + Square::at(i, true), i > 0);
     });
+    commit_multiply();
   }
-
-  /// What exponents are lowered by, and row sums, of the queries of each step; a query that is not there has no
-  /// weights.
-  TESSERA_DEVICE void number(const Block& block, const AttentionGradients<T>& g) const {
-    Turn turn;
-    const int lane = thread_in_block() % 32, queries = static_cast<int>(p_.queries);
-    tiles_.each([&](const HeadTiles::Place& place) {
-      each_step(place, [&](int b, int h, int query) {
-        const i64 row = (b * p_.heads + h) * p_.queries;
-        const u32 to = numbers_at(block, turn);
-        block.met.wait_empty(turn);
-        unroll<ceil_div(step, 64)>([&](auto i) {
-          const int at = i * 64 + lane * 2;
-          float shift[2], sum[2];
-          unroll<2>([&](auto e) {
-            const bool inside = query + at + e < queries;
-            shift[e] = shift_or_hide(inside ? g.lse[row + query + at + e] : minus_infinity());
-            sum[e] = inside ? g.row_sums[row + query + at + e] : 0;
-          });
-          if (at < step) {
-            store_pair(to + at * 4, shift[0], shift[1]);
-            store_pair(to + (step + at) * 4, sum[0], sum[1]);
-          }
-        });
-        block.met.fill(turn);
-        turn.next();
-      });
+  /// Writes a warpgroup's gradients of scores for both to read: a line for each key, blocks of 64 queries.
+  static TESSERA_DEVICE void hand_on(const Words& words, u32 to, int group) {
+    const int lane = thread_in_block() % 32, line = group * 64 + thread_in_block() % 128 / 32 * 16 + lane % 16;
+    unroll<step / 16>([&](auto i) {
+      store_matrices(to + i / 4 * Square::bytes + swizzled(line, i % 4 * 2 + lane / 16), words[i][0], words[i][1],
+                     words[i][2], words[i][3]);
     });
-  }
-  static TESSERA_DEVICE u32 numbers_at(const Block& block, const Turn& turn) {
-    return block.met.at(turn) + 2 * Sizes::StepTile::bytes;
-  }
-
-  TESSERA_DEVICE void sum_up(const Block& block, const AttentionGradients<T>& g) const {
-    typename Block::OwnRing::Turn own_turn;
-    Turn turn;
-    const int group = thread_in_block() / 128;
-    const float scale = static_cast<float>(p_.scale), once[2] = {1, 1}, scaled[2] = {scale, scale};
-    tiles_.each([&](const HeadTiles::Place& place) __attribute__((always_inline)) {
-      typename Block::Sums dk, dv;
-      unroll<width / 2>([&](auto i) { dk[i] = dv[i] = 0; });
-      block.owned.wait(own_turn);
-      sum_up(block, place, block.owned.at(own_turn) + group * 64 * line_bytes, place.tile * own + group * 64, turn, dk,
-             dv);
-      block.owned.release(own_turn);
-      own_turn.next();
-      const i64 b = place.head / kv_heads_, h = place.head % kv_heads_, key = place.tile * own + group * 64;
-      const int left = static_cast<int>(p_.keys - key);
-      store_sums<T>(dk, scaled, g.dk.head(b, h) + key * g.dk.row(), g.dk.row(), left, static_cast<int>(p_.width));
-      store_sums<T>(dv, once, g.dv.head(b, h) + key * g.dv.row(), g.dv.row(), left, static_cast<int>(p_.value_width));
-    });
-  }
-
-  /// A stage is given back when the next one's scores are there.
-  TESSERA_DEVICE void sum_up(const Block& block, const HeadTiles::Place& place, u32 k, int key, Turn& turn,
-                             typename Block::Sums& dk, typename Block::Sums& dv) const {
-    const u32 v = k + Sizes::OwnTile::bytes;
-    const float scale = static_cast<float>(p_.scale) * log2_of_e;
-    Turn last = turn;
-    bool began = false;
-    typename Block::Words more = {};
-    each_step(
-        place, [&](int, int, int query) __attribute__((always_inline)) {
-          typename Block::Scores weights, gradients;
-          typename Block::Words words;
-          const u32 q = block.met.at(turn), dy = q + Sizes::StepTile::bytes;
-          block.met.wait(turn);
-          begin_multiply();
-          Block::start_scores(weights, k, q);
-          Block::start_scores(gradients, v, dy);
-          wait_multiply<1>();
-          settle(weights);
-          settle(more);
-          if (began) block.met.release(last);
-          began = true;
-          weigh(weights, scale, numbers_at(block, turn), query - key);
-          round_sums<T>(words, weights);
-          Block::start_sums(dv, words, dy);
-          wait_multiply<1>();
-          settle(gradients);
-          differentiate(gradients, weights, numbers_at(block, turn) + step * 4);
-          round_sums<T>(more, gradients);
-          Block::start_sums(dk, more, q);
-          wait_multiply<1>();  // the registers of `words` are needed
-          settle(words);
-          last = turn;
-          turn.next();
-        });
-    wait_multiply<0>();
-    settle(dk);
-    settle(dv);
-    if (began) block.met.release(last);
+    publish_shared();
   }
 
   /// Scores become weights. Queries begin `ahead` of the keys: where they are behind, causality hides keys.
-  TESSERA_DEVICE void weigh(typename Block::Scores& x, float scale, u32 shifts, int ahead) const {
+  TESSERA_DEVICE void weigh(Scores& x, float scale, u32 shifts, int ahead, int key) const {
     unroll<step / 8>([&](auto j) {
       float shift[2];
       load_pair(shift[0], shift[1], shifts + (j * 8 + sums_column()) * 4);
       unroll<4>([&](auto i) { x[j * 4 + i] = fast_exp2(fma(x[j * 4 + i], scale, -shift[i % 2])); });
     });
-    if (!p_.causal || ahead >= 63) return;
+    const int there = static_cast<int>(p_.keys) - key;
+    if (there >= 64 && (!p_.causal || ahead >= 63)) return;
     unroll<2>([&](auto half) {
-      const int hidden = sums_row() + half * 8 - ahead - sums_column();  // queries before that one
+      const int row = sums_row() + half * 8;
+      const int hidden = row >= there ? step : p_.causal ? row - ahead - sums_column() : 0;  // queries before that one
       unroll<step / 4>([&](auto i) {
         constexpr int query = i / 2 * 8 + i % 2;
         if (query < hidden) x[i / 2 * 4 + 2 * half + i % 2] = 0;
       });
     });
   }
-  static TESSERA_DEVICE void differentiate(typename Block::Scores& x, const typename Block::Scores& weights, u32 sums) {
+  /// From rounded weights, which leaves registers for what is under way.
+  static TESSERA_DEVICE void differentiate(Scores& x, const Words& weights, u32 sums) {
     unroll<step / 8>([&](auto j) {
       float sum[2];
       load_pair(sum[0], sum[1], sums + (j * 8 + sums_column()) * 4);
-      unroll<4>([&](auto i) { x[j * 4 + i] = weights[j * 4 + i] * (x[j * 4 + i] - sum[i % 2]); });
-    });
-  }
-
-  const AttentionProblem& p_;
-  const HeadTiles& tiles_;
-  int kv_heads_, copies_;
-};
-
-/// dq. The maps' boxes are Sizes::own (q, dy) or step (k, v) rows of 64 columns.
-template <class T, class Sizes>
-class AttentionBackwardQueries {
- public:
-  using Maps = BackwardMaps;
-  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const Maps& maps,
-                                 const AttentionGradients<T>& g, const char* shared) {
-    const AttentionBackwardQueries work(p, tiles);
-    Block::run(
-        shared, [&](const Block& block) { work.fetch(block, maps); }, [](const Block&) {},
-        [&](const Block& block) { work.sum_up(block, g); });
-  }
-
- private:
-  using Block = BackwardBlock<T, Sizes>;
-  using Turn = typename Block::StepRing::Turn;
-  static constexpr int own = Block::own, step = Block::step, width = Block::width;
-
-  TESSERA_DEVICE AttentionBackwardQueries(const AttentionProblem& p, const HeadTiles& tiles)
-      : p_(p), tiles_(tiles), heads_(static_cast<int>(p.heads)), copies_(heads_ / static_cast<int>(p.kv_heads)) {}
-
-  /// One behind the last key that a tile sees.
-  TESSERA_DEVICE int end_of(const HeadTiles::Place& place) const {
-    const int all = static_cast<int>(p_.keys);
-    return p_.causal ? min(all, (place.tile + 1) * own) : all;
-  }
-
-  TESSERA_DEVICE void fetch(const Block& block, const Maps& maps) const {
-    typename Block::OwnRing::Turn own_turn;
-    Turn turn;
-    tiles_.each([&](const HeadTiles::Place& place) {
-      const int b = place.head / heads_, h = place.head % heads_, end = end_of(place);
-      block.load_own(own_turn, maps.q, maps.dy, place.tile * own, h, b);
-      own_turn.next();
-#pragma unroll 1
-      for (int key = 0; key < end; key += step) {
-        block.load_step(turn, maps.k, maps.v, key, h / copies_, b);
-        turn.next();
-      }
-    });
-  }
-
-  TESSERA_DEVICE void sum_up(const Block& block, const AttentionGradients<T>& g) const {
-    typename Block::OwnRing::Turn own_turn;
-    Turn turn;
-    const int group = thread_in_block() / 128;
-    const float scale = static_cast<float>(p_.scale), scaled[2] = {scale, scale};
-    tiles_.each([&](const HeadTiles::Place& place) __attribute__((always_inline)) {
-      typename Block::Sums dq;
-      unroll<width / 2>([&](auto i) { dq[i] = 0; });
-      const int query = place.tile * own + group * 64;
-      float shift[2], row_sum[2];
-      unroll<2>([&](auto half) {
-        const i64 row = query + sums_row() + half * 8, at = place.head * p_.queries + row;
-        shift[half] = shift_or_hide(row < p_.queries ? g.lse[at] : minus_infinity());
-        row_sum[half] = row < p_.queries ? g.row_sums[at] : 0;
+      unroll<4>([&](auto i) {
+        x[j * 4 + i] = half_of(weights[j / 2][j % 2 * 2 + i / 2], i % 2) * (x[j * 4 + i] - sum[i % 2]);
       });
-      block.owned.wait(own_turn);
-      sum_up(block, end_of(place), block.owned.at(own_turn) + group * 64 * line_bytes, query, shift, row_sum, turn, dq);
-      block.owned.release(own_turn);
-      own_turn.next();
-      const i64 b = place.head / heads_, h = place.head % heads_;
-      store_sums<T>(dq, scaled, g.dq.head(b, h) + query * g.dq.row(), g.dq.row(), static_cast<int>(p_.queries) - query,
-                    static_cast<int>(p_.width));
     });
   }
-
-  TESSERA_DEVICE void sum_up(const Block& block, int end, u32 q, int query, const float (&shift)[2],
-                             const float (&row_sum)[2], Turn& turn, typename Block::Sums& dq) const {
-    const u32 dy = q + Sizes::OwnTile::bytes;
-    const float scale = static_cast<float>(p_.scale) * log2_of_e;
-    typename Block::Words words = {};
-    Turn last = turn;
-    block.met.wait(turn);
-#pragma unroll 1
-    for (int key = 0; key < end; key += step) {
-      typename Block::Scores weights, gradients;
-      const u32 k = block.met.at(turn), v = k + Sizes::StepTile::bytes;
-      begin_multiply();
-      Block::start_scores(weights, q, k);
-      Block::start_scores(gradients, dy, v);
-      wait_multiply<1>();
-      settle(weights);
-      settle(words);
-      if (key > 0) block.met.release(last);
-      last = turn;
-      turn.next();
-      hide(weights, p_, query, key);
-      unroll<step / 2>([&](auto i) { weights[i] = fast_exp2(fma(weights[i], scale, -shift[i / 2 % 2])); });
-      settle(weights);
-      if (key + step < end) block.met.wait(turn);  // here, or ptxas computes weights after the next wait
-      wait_multiply<0>();
-      settle(gradients);
-      unroll<step / 2>([&](auto i) { gradients[i] = weights[i] * (gradients[i] - row_sum[i / 2 % 2]); });
-      round_sums<T>(words, gradients);
-      Block::start_sums(dq, words, k);
-    }
-    wait_multiply<0>();
-    settle(dq);
-    block.met.release(last);
+  static TESSERA_DEVICE float half_of(u32 word, int which) {
+    if constexpr (is_same_v<T, bf16>) return bit_cast<float>(which ? word & 0xffff0000u : word << 16);
+    else return static_cast<float>(bit_cast<T>(static_cast<u16>(which ? word >> 16 : word & 0xffffu)));
   }
 
   const AttentionProblem& p_;
   const HeadTiles& tiles_;
-  int heads_, copies_;
+  int kv_heads_, copies_, queries_;
+  typename Sizes::OwnRing owned_;
+  typename Sizes::StepRing met_;
+  typename Sizes::ChangeRing changes_;
+  typename Sizes::SumRing sums_;
+  u32 indices_;
 };
+
+/// dq from its sums; called by blocks of 256 threads, one for each Sizes::step queries of a head.
+template <class T, class Sizes>
+TESSERA_DEVICE void store_query_gradients(const AttentionProblem& p, const HeadsView<T>& dq, const float* sums) {
+  const u32 steps = static_cast<u32>(ceil_div(p.queries, i64(Sizes::step))), block = static_cast<u32>(block_in_grid());
+  const u32 head = block / steps, heads = static_cast<u32>(p.heads), group = thread_in_block() / 128;
+  const i64 query = static_cast<i64>(block % steps) * Sizes::step + (Sizes::step == 128 ? group * 64 : 0);
+  const int column = Sizes::width == 128 ? group * 64 : 0;
+  const float* from = sums + (i64(block) * 2 + group) * (Sizes::sums / 2) + thread_in_block() % 128 * 4;
+  float share[32];
+  unroll<8>([&](auto i) {
+    const float4 four = *reinterpret_cast<const float4*>(from + i * 512);
+    share[4 * i] = four.x, share[4 * i + 1] = four.y, share[4 * i + 2] = four.z, share[4 * i + 3] = four.w;
+  });
+  const float scale = static_cast<float>(p.scale), scaled[2] = {scale, scale};
+  store_sums<T>(share, scaled, dq.head(head / heads, head % heads) + query * dq.row() + column, dq.row(),
+                static_cast<int>(p.queries - query), static_cast<int>(p.width) - column);
+}
 
 }  // namespace sm90
 TESSERA_TILE_END

@@ -1,0 +1,68 @@
+// Copies of whole runs of shared memory to memory by Hopper's copy engine (PTX ISA, "cp.async.bulk"), also adding, and
+// counters in memory by which blocks wait for each other.
+#pragma once
+#include "ptx.h"
+
+TESSERA_TILE_BEGIN
+namespace sm90 {
+
+/// Starts copying bytes, whole units of 16, from shared memory; part of this thread's group, see commit_stores.
+TESSERA_DEVICE void store_bulk(float* to, u32 shared, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(shared), "r"(bytes)
+               : "memory");
+}
+/// The same, added to the floats that are there.
+TESSERA_DEVICE void add_bulk(float* to, u32 shared, u32 bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+      "r"(shared), "r"(bytes)
+      : "memory");
+}
+/// Waits until at most N groups of this thread's stores are under way.
+template <int N>
+TESSERA_DEVICE void wait_stores() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/// Waits until a counter in memory is `value`; what was stored by whoever counted, by the copy engine too, is visible.
+TESSERA_DEVICE void wait_count(const int* counter, int value) {
+  int count;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                 : "=r"(count)
+                 : "l"(__cvta_generic_to_global(counter))
+                 : "memory");
+  } while (count != value);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+/// Counts one more, once what this thread stored is visible.
+TESSERA_DEVICE void count_up(int* counter) {
+  asm volatile("fence.proxy.async;\nred.release.gpu.global.add.s32 [%0], 1;" ::"l"(__cvta_generic_to_global(counter))
+               : "memory");
+}
+/// The next of a counter's values.
+TESSERA_DEVICE int take_ticket(int* counter) {
+  int ticket;
+  asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;"
+               : "=r"(ticket)
+               : "l"(__cvta_generic_to_global(counter))
+               : "memory");
+  return ticket;
+}
+
+TESSERA_DEVICE void store_word(u32 shared, int x) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(shared), "r"(x) : "memory");
+}
+TESSERA_DEVICE int load_word(u32 shared) {
+  int x;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(shared) : "memory");
+  return x;
+}
+TESSERA_DEVICE void store_four(u32 shared, const float* r) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "f"(r[0]), "f"(r[1]), "f"(r[2]), "f"(r[3])
+               : "memory");
+}
+
+}  // namespace sm90
+TESSERA_TILE_END
