@@ -160,8 +160,11 @@ struct Kind {
   int cluster_rows() const { return config.tile_m * config.cluster; }
   int clusters(int multiprocessors) const { return tile::max(multiprocessors / config.cluster, 1); }
 };
+/// Small tiles, where large ones would leave most of the card idle, and for the kernel whose epilogue needs registers.
+using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 1, 2, false>;
 constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 710, 1400, 3700},
-    turns{Sm90Turns::config, Sm90Turns::alternates, 511, 320, 7650};
+    turns{Sm90Turns::config, Sm90Turns::alternates, 511, 320, 7650},
+    small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600};
 
 /// Nanoseconds from a tile's sums to memory, besides.
 double time_after(Sm90Ends ends) {
@@ -170,7 +173,7 @@ double time_after(Sm90Ends ends) {
     case Sm90Ends::sums_f32:
       return 0;
     case Sm90Ends::lanes:
-      return 30000;
+      return 10000;
     default:
       return 12000;
   }
@@ -229,15 +232,17 @@ Cut best_cut(const GemmArgs& args, bool may_share, int multiprocessors) {
     least = time;
     best = cut;
   };
-  for (const Kind* kind : {&wide, &turns}) {
-    if (!kind->alternates && ends != Sm90Ends::sums) continue;
+  for (const Kind* kind : {&wide, &turns, &small}) {
     Cut cut = whole_cut(args, *kind);
     const i64 clusters = kind->clusters(multiprocessors), rounds = tile::ceil_div<i64>(cut.order.count, clusters);
     // A card that is not full is faster.
     const double used =
         rounds > 1 ? 1 : 0.8 + 0.2 * static_cast<double>(cut.order.count) / static_cast<double>(clusters);
     const double sums = kind->step * used * cut.order.steps + kind->tile, more = time_after(ends);
-    consider(cut, static_cast<double>(rounds) * tile::max(sums, (sums + more) / 2) + kind->end + more);
+    const double each = kind->alternates ? tile::max(sums, (sums + more) / 2) : sums + more;
+    const bool is_made =
+        ends == Sm90Ends::lanes ? kind == &small : kind == &turns || (kind == &wide && ends == Sm90Ends::sums);
+    if (is_made) consider(cut, static_cast<double>(rounds) * each + kind->end + (kind->alternates ? more : 0));
     if (!may_share || !kind->alternates || !share_out(cut, multiprocessors)) continue;
     // Those that have tails meet no operands in the cache.
     const double pieces = static_cast<double>(clusters + cut.shared_tiles()) * kind->cluster_rows() * cut.width();
@@ -310,7 +315,7 @@ long long workspace(const GemmArgs& given, const Executor& executor) {
 
 void run_lanes(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
   const LanesProduct product{map_of(operands.a), map_of(operands.b), args, cut.order};
-  launch_sm90<tile::sm90::Gemm<Sm90Turns>>(lanes_kernel<Sm90Turns>, cut.order, product, executor);
+  launch_sm90<tile::sm90::Gemm<Sm90Small>>(lanes_kernel<Sm90Small>, cut.order, product, executor);
 }
 
 /// For a kernel of its own, whose results leave through boxes.
@@ -379,7 +384,7 @@ void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
     run_own(whole, cut, ends, own_args(whole, cut, operands, static_cast<float*>(parts.columns)), executor);
     if (columns < args.n) {
       const GemmArgs rest = rest_of(args, columns);
-      const Cut rest_cut = whole_cut(rest, turns);
+      const Cut rest_cut = whole_cut(rest, small);
       run_lanes(rest, rest_cut, operands_of(rest, rest_cut), executor);
     }
   }
@@ -403,10 +408,6 @@ bool by_own_kernel(const GemmArgs& given) {
 }
 
 // ---- fused products, whose kernels are compiled while the program runs
-
-/// Small tiles, where large ones would leave most of the card idle.
-using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 1, 2, false>;
-constexpr Kind small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600};
 
 template <class Tile>
 void describe(Sm90FusedPlan& plan, const TileOrder& order, const Executor& executor) {
