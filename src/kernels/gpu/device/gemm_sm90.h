@@ -8,7 +8,7 @@ namespace tessera::gpu_kernels {
 /// The tiles that kernels are made for. Wide ones, shared by all warps, are best where sums are long; where they are
 /// short, or much happens to them, groups of warps take narrower ones in turns.
 using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 1, 2, false>;
-using Sm90Turns = tile::sm90::ProductTile<128, 192, 4, 2, 4, true>;
+using Sm90Turns = tile::sm90::ProductTile<128, 192, 4, 1, 4, true>;
 
 /// What becomes of sums. By a kernel of its own: of 16 bits, a bias or none; the same with an addend; activated, with
 /// slopes or without; times a factor, and summed up along columns; in f32 as they are. All else by one kernel, by its
