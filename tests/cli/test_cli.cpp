@@ -37,6 +37,7 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"bench", "op", "gemm", "--products", "64x32x16:nt"}), 2, "on a GPU");
   expect_error(run({"bench", "op", "sdpa", "--shape", "12x64"}), 2, "12x64");
   expect_error(run({"bench", "op", "sdpa", "--attention", "mem-efficient"}), 2, "cpu has flash and math");
+  expect_error(run({"bench", "op", "host"}), 2, "only of a GPU");
   expect_error(run({"explain", "sdpa", "--attention", "fast"}), 2, "fast");
   expect_error(run({"explain", "nothing"}), 2, "nothing");
   expect_error(run({"explain", "matmul", "3x4", "5x6"}), 2, "[3, 4] x [5, 6]");
