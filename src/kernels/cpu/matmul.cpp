@@ -302,20 +302,6 @@ void run_gelu_grad(const Call& call) {
   p.args().workspace = call.workspace;
   p.each(finish);
 }
-// The library may multiply by the slope itself.
-template <int choice>
-void run_vendor_gelu_grad(const Call& call) {
-  Products p = gelu_grad_products(call);
-  p.args().workspace = call.workspace;
-  p.each([&](GemmArgs args) {
-    GemmArgs product = args;
-    product.column_sums = {};
-    if (tables().vendor_gemm->supports(product)) args.factor = {};
-    else product = without_finish(args);
-    tables().vendor_gemm->run(product, choice, call.workspace, executor());
-    finish(args);
-  });
-}
 void run_sm90_gelu_grad(const Call& call) {
   if (by_own_kernel<gelu_grad_products>(call)) run_sm90<gelu_grad_products>(call);
   else run_gelu_grad<run_sm90<matmul_products>>(call);
@@ -338,7 +324,7 @@ struct LinearByVendor {
 };
 struct GeluGradByVendor {
   template <int choice>
-  static constexpr void (*run)(const Call&) = run_vendor_gelu_grad<choice>;
+  static constexpr void (*run)(const Call&) = run_gelu_grad<run_vendor<matmul_products, choice>>;
 };
 
 template <class By, size_t n>

@@ -95,6 +95,7 @@ template <class T, int threads>
 TESSERA_KERNEL(threads)
 void cross_entropy_overwrite_kernel(const CrossEntropyWork<T> work) {
   constexpr int width = 16 / sizeof(T), ahead = 4;
+  constexpr float per_ln2 = 1.44269504f;
   using Packed = Pack<T, width>;
   extern __shared__ __attribute__((aligned(16))) char shared[];
   Packed* const held = reinterpret_cast<Packed*>(shared);
@@ -104,6 +105,12 @@ void cross_entropy_overwrite_kernel(const CrossEntropyWork<T> work) {
   const bool valid = target >= 0 && target < n, counts = valid && target != work.ignore_index;
   const float wanted = valid ? convert_element<float>(row[target]) : 0.0f;
   const float factor = counts ? *work.scale : 0.0f;
+  const bool has_rest = n % width != 0 && thread == whole % threads;
+  const auto for_all = [&](int end, const auto& fn) {  // several under way
+    int p = thread;
+    for (; p + (ahead - 1) * threads < end; p += ahead * threads) fn(p, tile::Int<ahead>{});
+    for (; p < end; p += threads) fn(p, tile::Int<1>{});
+  };
 
   float top = -__builtin_inff();
   const auto take = [&](int p, const Packed& pack) {
@@ -111,14 +118,11 @@ void cross_entropy_overwrite_kernel(const CrossEntropyWork<T> work) {
     tile::unroll<width>([&](auto j) { top = larger(top, convert_element<float>(pack.lane[j])); });
   };
   const Packed* const packs = reinterpret_cast<const Packed*>(row);
-  int p = thread;
-  for (; p + (ahead - 1) * threads < whole; p += ahead * threads) {
-    Packed part[ahead];
-    tile::unroll<ahead>([&](auto u) { part[u] = packs[p + u * threads]; });
-    tile::unroll<ahead>([&](auto u) { take(p + u * threads, part[u]); });
-  }
-  for (; p < whole; p += threads) take(p, packs[p]);
-  const bool has_rest = n % width != 0 && thread == whole % threads;
+  for_all(whole, [&](int p, auto count) {
+    Packed part[count];
+    tile::unroll<count>([&](auto u) { part[u] = packs[p + u * threads]; });
+    tile::unroll<count>([&](auto u) { take(p + u * threads, part[u]); });
+  });
   if (has_rest) {
     Packed rest;
     tile::unroll<width>([&](auto j) {
@@ -130,24 +134,35 @@ void cross_entropy_overwrite_kernel(const CrossEntropyWork<T> work) {
   const float shift = tile::abs(top) < __builtin_inff() ? top : 0.0f;  // infinite elements still meet a finite one
 
   float sum = 0;
-  const int end = whole + has_rest;
-  for (p = thread; p < end; p += threads)
-    tile::unroll<width>([&](auto j) { sum += fast_exp(convert_element<float>(held[p].lane[j]) - shift); });
+  for_all(whole + has_rest, [&](int p, auto count) {
+    tile::unroll<count>([&](auto u) {
+      const Packed pack = held[p + u * threads];
+      tile::unroll<width>([&](auto j) {
+        sum += tile::fast_exp2(tile::fma(convert_element<float>(pack.lane[j]), per_ln2, -shift * per_ln2));
+      });
+    });
+  });
   sum = join_block<threads>(sum, Plus{});
   const float lse = shift + tile::log(sum);
 
-  const bool zero = factor == 0.0f;  // also where the logits are infinite
+  const int hit = counts ? static_cast<int>(target) / width : -1;
   const auto gradient = [&](int p) {
-    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target - i64{p} * width, width), -1));
     Packed pack = held[p];
+    if (factor == 0.0f) {  // also where the logits are infinite
+      tile::unroll<width>([&](auto j) { pack.lane[j] = convert_element<T>(0.0f); });
+      return pack;
+    }
+    float g[width];
     tile::unroll<width>([&](auto j) {
-      float g = fast_exp(convert_element<float>(pack.lane[j]) - lse);
-      if (j == hit) g -= 1.0f;
-      pack.lane[j] = convert_element<T>(zero ? 0.0f : g * factor);
+      g[j] = tile::fast_exp2(tile::fma(convert_element<float>(pack.lane[j]), per_ln2, -lse * per_ln2));
     });
+    if (p == hit) tile::unroll<width>([&](auto j) { g[j] -= j == static_cast<int>(target) % width ? 1.0f : 0.0f; });
+    tile::unroll<width>([&](auto j) { pack.lane[j] = convert_element<T>(g[j] * factor); });
     return pack;
   };
-  for (p = thread; p < whole; p += threads) store_at_once(row + i64{p} * width, gradient(p));
+  for_all(whole, [&](int p, auto count) {
+    tile::unroll<count>([&](auto u) { store_at_once(row + i64{p + u * threads} * width, gradient(p + u * threads)); });
+  });
   if (has_rest) {
     const Packed rest = gradient(whole);
     tile::unroll<width>([&](auto j) {

@@ -102,16 +102,17 @@ bool is_row_major(const MatrixArg& m, i64 rows, i64 columns) {
   return (m.column == 1 || columns == 1) && (m.row >= columns || rows == 1);
 }
 
-/// What GELU is applied to: stored beside its result, or read where its slope is the factor.
-const MatrixArg& input_of_gelu(const GemmArgs& args) { return args.slope.data ? args.slope : args.factor; }
-
-/// Whether the library takes that, in rows of whole 16 bytes; small products are not worth it.
-bool takes_input(const GemmArgs& args) {
-  const MatrixArg& input = input_of_gelu(args);
-  return args.activation == Activation::gelu_tanh && size_of(args.c.type) == 2 && input.type == args.c.type &&
-         args.c.type == args.a.type && args.batch_rank == 0 && args.m >= 64 && args.n >= 64 && args.k >= 64 &&
-         args.n % 8 == 0 && is_row_major(input, args.m, args.n) && input.row % 8 == 0 && args.c.row % 8 == 0 &&
-         alignment_of(input.data) == 16 && alignment_of(args.c.data) == 16;
+/// Whether the library stores what GELU is applied to beside its result: of operands as a linear layer has them, in
+/// rows of whole 16 bytes; small products are not worth it.
+bool stores_input(const GemmArgs& args) {
+  const auto whole = [](const MatrixArg& m, i64 contiguous, i64 pitch) {
+    return contiguous == 1 && pitch % 8 == 0 && alignment_of(m.data) == 16;
+  };
+  const MatrixArg &a = args.a, &b = args.b, &c = args.c, &input = args.slope;
+  return args.activation == Activation::gelu_tanh && size_of(c.type) == 2 && input.type == c.type && c.type == a.type &&
+         args.batch_rank == 0 && args.m >= 64 && args.n >= 64 && args.k >= 64 && args.n % 8 == 0 &&
+         whole(a, a.column, a.row) && whole(b, b.row, b.column) && whole(c, c.column, c.row) &&
+         whole(input, input.column, input.row) && (!args.bias.data || alignment_of(args.bias.data) == 16);
 }
 
 bool supports(const GemmArgs& args) {
@@ -120,8 +121,7 @@ bool supports(const GemmArgs& args) {
   const bool types = args.a.type == args.b.type &&
                      (args.c.type == args.a.type || (args.c.type == Scalar::f32 && args.a.type != Scalar::f64));
   if (!types || m == 0 || n == 0 || k == 0 || args.batch_rank > 1) return false;
-  if (sums_lines(args) || (args.factor.data && (args.slope.data || args.bias.data))) return false;
-  if (input_of_gelu(args).data && !takes_input(args)) return false;
+  if (args.factor.data || sums_lines(args) || (args.slope.data && !stores_input(args))) return false;
   if (args.activation != Activation::none && args.activation != Activation::relu &&
       !(args.activation == Activation::gelu_tanh && args.a.type != Scalar::f32 && args.a.type != Scalar::f64))
     return false;
@@ -166,8 +166,7 @@ GemmKey key_of(const GemmArgs& args, int device, size_t workspace) {
   GemmKey key;
   std::memset(static_cast<void*>(&key), 0, sizeof key);
   std::memcpy(static_cast<void*>(&key.args), &args, sizeof args);
-  for (MatrixArg* m :
-       {&key.args.a, &key.args.b, &key.args.c, &key.args.addend, &key.args.bias, &key.args.slope, &key.args.factor})
+  for (MatrixArg* m : {&key.args.a, &key.args.b, &key.args.c, &key.args.addend, &key.args.bias, &key.args.slope})
     m->data = alignment_key(m->data);
   key.args.workspace = nullptr;
   key.device = device;
@@ -229,9 +228,9 @@ class Planner {
       set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
       set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(args.bias.type));
     }
-    if (const MatrixArg& input = input_of_gelu(args); input.data) {
-      set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, input.data);
-      set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{input.row});
+    if (args.slope.data) {
+      set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.slope.data);
+      set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{args.slope.row});
     }
     plan.a = layout(args.b.type, left, batches, step(args.b));
     plan.b = layout(args.a.type, right, batches, step(args.a));
@@ -246,7 +245,6 @@ class Planner {
   static cublasLtEpilogue_t epilogue(const GemmArgs& args) {
     const bool bias = args.bias.data != nullptr;
     if (args.activation == Activation::relu) return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    if (args.factor.data) return CUBLASLT_EPILOGUE_DGELU;
     if (args.slope.data) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (args.activation == Activation::gelu_tanh) return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -292,8 +290,7 @@ void run_whole(const GemmArgs& args, int choice, Room room, Executor& executor) 
   std::lock_guard lock(planner->mutex);
   const Plan& plan = planner->plan(args, room.bytes);
   if (args.bias.data) Planner::set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
-  if (void* const input = input_of_gelu(args).data)
-    Planner::set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, input);
+  if (args.slope.data) Planner::set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.slope.data);
   const float alpha32 = static_cast<float>(args.alpha), beta32 = args.addend.data ? static_cast<float>(args.beta) : 0.f;
   const double alpha64 = args.alpha, beta64 = args.addend.data ? args.beta : 0.;
   const bool wide = args.a.type == Scalar::f64;
@@ -311,14 +308,12 @@ MatrixArg part_of(MatrixArg m, i64 row, i64 column) {
   return m;
 }
 GemmArgs rows_of(GemmArgs args, i64 first, i64 count) {
-  for (MatrixArg* x : {&args.a, &args.c, &args.addend, &args.bias, &args.slope, &args.factor})
-    *x = part_of(*x, first, 0);
+  for (MatrixArg* x : {&args.a, &args.c, &args.addend, &args.bias, &args.slope}) *x = part_of(*x, first, 0);
   args.m = count;
   return args;
 }
 GemmArgs columns_of(GemmArgs args, i64 first, i64 count) {
-  for (MatrixArg* x : {&args.b, &args.c, &args.addend, &args.bias, &args.slope, &args.factor})
-    *x = part_of(*x, 0, first);
+  for (MatrixArg* x : {&args.b, &args.c, &args.addend, &args.bias, &args.slope}) *x = part_of(*x, 0, first);
   args.n = count;
   return args;
 }
