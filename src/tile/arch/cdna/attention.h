@@ -13,19 +13,6 @@ namespace cdna {
 inline constexpr int attention_waves = 4, attention_threads = attention_waves * wave_size;
 inline constexpr int wave_rows = 32, block_rows = attention_waves * wave_rows;
 
-/// Rows x Line elements of 16 bits in shared memory, both 32 or n * 64. Chunks of 8 are permuted within 128 bytes so
-/// that neither operands nor the writes of HeadRows meet a bank twice.
-template <class T, int Rows, int Line>
-struct HeadTile {
-  using Element = T;
-  static constexpr int size = Rows * Line;
-
-  static constexpr TESSERA_HD int offset(int row, int k) {
-    const int spread = (row / 4 & 1) | (row / 2 ^ row / 16) % 2 * 2 | (row ^ row / 8) % 2 * 4;
-    return (row * Line & ~63) + (k / 8 ^ spread) * 8 + k % 8;
-  }
-};
-
 /// A float as a T, to nearest even; for bf16 without the branch of its conversion, which would be taken for each lane.
 template <class T>
 TESSERA_DEVICE T rounded(float x) {
@@ -98,8 +85,8 @@ class OwnRows {
 template <class T, int Lines, int Width>
 class HeadRows {
  public:
-  using Tile = HeadTile<T, Lines, Width>;
-  using Transposed = HeadTile<T, Width, Lines>;
+  using Tile = OperandTile<T, Lines, Width>;
+  using Transposed = OperandTile<T, Width, Lines>;
 
   /// Starts loading rows that begin at x and y, of which there are `rows`; what lies beyond becomes zero.
   TESSERA_DEVICE void load(const HeadsView<const T>& view_x, const T* x, i64 width_x, const HeadsView<const T>& view_y,

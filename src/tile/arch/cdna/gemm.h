@@ -23,8 +23,10 @@ class Gemm {
   static constexpr int shared_bytes = config.stages * stage_size * static_cast<int>(sizeof(T));
   static_assert(is_same_v<T, typename FetchB::T>, "tile GEMM: a and b differ in type");
   static_assert(validate(config, {0, 0, 0, sizeof(T)}, Arch::cdna) == Reason::ok, "tile GEMM: see Reason");
-  static_assert(reads_conflict_free<typename FetchA::Tile>() && reads_conflict_free<typename FetchB::Tile>(),
-                "tile GEMM: bank conflicts");
+  static_assert(reads_conflict_free<typename FetchA::Tile>(), "tile GEMM: bank conflicts");
+  static_assert(reads_conflict_free<typename FetchB::Tile>(), "tile GEMM: bank conflicts");
+  static_assert(FetchA::writes_well(), "tile GEMM: bank conflicts");
+  static_assert(FetchB::writes_well(), "tile GEMM: bank conflicts");
 
   /// Adds the products for k in [begin, end) of the tile at (m, n). Called by all threads of the block, with
   /// `shared_bytes` of shared memory aligned to 16 that nobody uses any more.

@@ -18,6 +18,22 @@ struct Operands {
   static constexpr TESSERA_HD auto layout() { return named("rk", lanes(1, 2) * lanes(32, 1) * vec(1, held)); }
 };
 
+/// Rows x Depth elements in shared memory, contiguous along the depth, in lines of 64 or n * 128 bytes. Chunks of 16
+/// bytes are permuted within 128, by bits of the row that tell apart both the rows that are read together and those
+/// that a wave writes at a time where it transposes.
+template <class E, int Rows, int Depth>
+struct OperandTile {
+  using Element = E;
+  static constexpr int size = Rows * Depth, chunk = 16 / static_cast<int>(sizeof(E));
+  static_assert(Depth == 4 * chunk || Depth % (8 * chunk) == 0, "operands: lines of 64 or n * 128 bytes");
+
+  /// Where element (row, k) lies, in elements.
+  static constexpr TESSERA_HD int offset(int row, int k) {
+    const int spread = (row / 4 ^ row / 32) % 2 | (row / 2 ^ row / 16) % 2 * 2 | (row ^ row / 8) % 2 * 4;
+    return (row * Depth & ~(8 * chunk - 1)) + (k / chunk ^ spread) * chunk + k % chunk;
+  }
+};
+
 /// Whether reading the operands from this tile meets no bank twice.
 template <class Tile>
 constexpr TESSERA_HD bool reads_conflict_free() {
@@ -42,7 +58,7 @@ class Prefetch {
   static constexpr bool transposes = contiguous_dim<V>() == 0;
   using Source = Fetch<V, Rows, Depth, Waves, wave_size, transposes>;
   using T = typename Source::T;
-  using Tile = SharedTile<T, Rows, Depth, 1>;
+  using Tile = OperandTile<T, Rows, Depth>;
 
   /// Starts at element (row, k) of the view; nothing at or beyond `end` along the depth is read.
   TESSERA_HD Prefetch(const V& view, int row, int k, int end, int thread)
@@ -78,9 +94,26 @@ class Prefetch {
         put<sizeof line>(tile + Tile::offset(source_.column() + e, source_.line()), line);
       });
     } else {
-      unroll<count>([&](auto i) { put<16>(tile + source_.offset(i), chunks[i]); });
+      unroll<count>([&](auto i) {
+        put<16>(tile + Tile::offset(source_.line() + i * Source::Layout::step, source_.column()), chunks[i]);
+      });
     }
     source_.next();
+  }
+
+  /// Whether a wave's first write to shared memory, which the others are like, takes at most twice the cycles that its
+  /// bytes need.
+  static constexpr bool writes_well() {
+    struct Write {
+      static constexpr TESSERA_HD auto layout() {
+        return named("te", lanes(wave_size, 1) * vec(1, transposes ? count : Tile::chunk));
+      }
+    };
+    const BankUse use = bank_use(Write::layout(), SharedMemory::amd_write, sizeof(T), [](const auto& c) {
+      const auto at = thread_coords<typename Source::Layout>(c[0]);
+      return transposes ? Tile::offset(at[1], at[0] + c[1]) : Tile::offset(at[0], at[1] + c[1]);
+    });
+    return use.cycles <= 2 * use.ideal;
   }
 
  private:
