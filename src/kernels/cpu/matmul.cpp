@@ -311,6 +311,11 @@ size_t sm90_gelu_grad_bytes(const Call& call) {
                   sm90_bytes<gelu_grad_products>(call));
 }
 
+Reason sm90_takes_gelu_grad(const Call& call) {
+  const Reason reason = sm90_takes<matmul_products>(call);
+  return reason != Reason::Ok || by_own_kernel<gelu_grad_products>(call) ? reason : Reason::Layout;
+}
+
 // ---- lists; before the last of each are the vendor's other algorithms, which only a measurement picks
 
 template <Products (*products)(const Call&)>
@@ -370,7 +375,19 @@ constexpr Kernel kernels_of[] = {
      .workspace_bytes = gemm_bytes<products, true>,
      .run = run_all<products, run_gemm<products, true>>},
     {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_all<products, run_gemm<products>>}};
-constexpr auto gelu_grad_list = with_choices<GeluGradByVendor>(gelu_grad_kernels);
+/// First, since the vendor's product needs a pass behind it: all of it while Hopper multiplies.
+constexpr Kernel gelu_grad_at_once = {.name = "sm90.at_once",
+                                      .supports = sm90_takes_gelu_grad,
+                                      .workspace_bytes = sm90_bytes<gelu_grad_products>,
+                                      .run = run_sm90<gelu_grad_products>};
+template <size_t n>
+constexpr std::array<Kernel, n + 1> with_first(const Kernel& first, const std::array<Kernel, n>& others) {
+  std::array<Kernel, n + 1> all{};
+  all[0] = first;
+  std::copy(others.begin(), others.end(), all.begin() + 1);
+  return all;
+}
+constexpr auto gelu_grad_list = with_first(gelu_grad_at_once, with_choices<GeluGradByVendor>(gelu_grad_kernels));
 constexpr auto matmul_list = with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>);
 constexpr auto matmul_mul_sum_list = with_choices<ByVendor<matmul_mul_sum_products>>(
     kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
