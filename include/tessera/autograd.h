@@ -48,8 +48,8 @@ struct Node : RefCounted {
   /// Gradients of the inputs from those of the outputs (undefined means zero). `last`: the node will not run again, so
   /// what it saved may be freed along the way.
   virtual Tensors backward(const Tensors& grads, bool last) = 0;
-  /// Whether backward may add the gradient of the first input to `so_far`, and then takes it.
-  virtual bool adds_up() const { return false; }
+  /// The input whose gradient backward may add to `so_far`, which it then takes; negative: none.
+  virtual int adds_up() const { return -1; }
   /// Frees what was saved; a second backward then throws.
   virtual void release() = 0;
 };

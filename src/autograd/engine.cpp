@@ -103,9 +103,10 @@ class Backward {
     bool any = false;
     for (const Edge& e : node.next) any |= wanted(e);
     if (any) {
-      if (node.adds_up() && !grad_enabled()) node.so_far = take_sum(node.next[0]);
+      const int input = grad_enabled() ? -1 : node.adds_up();
+      if (input >= 0) node.so_far = take_sum(node.next[input]);
       Tensors in = node.backward(grads, !retain_);
-      if (node.so_far.defined()) send(node.next[0], std::exchange(node.so_far, {}));
+      if (node.so_far.defined()) *sum_of(node.next[input]) = std::exchange(node.so_far, {});
       if (in.size() != node.next.size())
         throw Error(
             fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));
@@ -115,13 +116,22 @@ class Backward {
     if (!retain_) node.release();
   }
 
+  // Where what arrives at the end of an edge is added up; null: nothing has arrived.
+  Tensor* sum_of(const Edge& e) {
+    if (e.leaf) {
+      auto it = leaf_sums_.find(e.leaf.get());
+      return it == leaf_sums_.end() ? nullptr : &it->second;
+    }
+    auto it = e.node ? buffers_.find(e.node.get()) : buffers_.end();
+    return it == buffers_.end() ? nullptr : &it->second[e.index];
+  }
+
   // What has arrived at the end of an edge, for a node that adds to it itself.
   Tensor take_sum(const Edge& e) {
-    auto it = e.node ? buffers_.find(e.node.get()) : buffers_.end();
-    if (it == buffers_.end()) return {};
-    Tensor& sum = it->second[e.index];
-    if (!sum.defined() || !is_sole_owner(sum) || sum.dtype() != e.node->outputs[e.index].dtype) return {};
-    return std::exchange(sum, {});
+    Tensor* sum = sum_of(e);
+    if (!sum || !sum->defined() || !is_sole_owner(*sum)) return {};
+    if (sum->dtype() != (e.leaf ? e.leaf->dtype : e.node->outputs[e.index].dtype)) return {};
+    return std::exchange(*sum, {});
   }
 
   void send(const Edge& e, Tensor gradient) {

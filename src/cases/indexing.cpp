@@ -86,6 +86,16 @@ std::vector<OpCase> indexing_cases() {
                    .attrs = ScatterAttrs{0, 11, 0, 1},
                    .inputs = row_gradients(index, 11, 13),
                    .gradients = 2});
+  for (Shape index : {Shape{1}, Shape{}, Shape{3, 7}, Shape{101}})
+    all.push_back({.op = "embedding_backward_",
+                   .label = to_string(index),
+                   .inputs =
+                       [=](Generator& g) {
+                         Tensors in = row_gradients(index, 11, 13)(g);
+                         in.insert(in.begin(), uniform64({11, 13}, g));
+                         return in;
+                       },
+                   .gradients = 5});
   for (Shape index : {Shape{1}, Shape{}, Shape{3, 7}})
     all.push_back({.op = "one_hot",
                    .label = to_string(index),

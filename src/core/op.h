@@ -31,7 +31,7 @@ struct Saved {
   std::span<const TensorMeta> metas;  ///< of the inputs, where `Saves::metas` names them
   uint32_t needs = 0;                 ///< bit i: the gradient of input i is wanted (inputs past 31 always)
   bool needs_input(int i) const { return i > 31 || (needs >> i & 1); }
-  Tensor so_far = {};  ///< with Op::adds_up: to be added to the gradient of input 0, where defined
+  Tensor so_far = {};  ///< with Op::adds_up: to be added to the gradient of that input, where defined
 };
 
 /// How a view op lays its output over its first input's storage.
@@ -63,7 +63,7 @@ struct Op {
   bool in_place = false;   ///< output i is input i, overwritten
   bool pitched = false;    ///< on GPUs, rows of the outputs start at whole 16 bytes, as matrix cores read them best
   bool transfers = false;  ///< the outputs lie where `infer` says, not where the inputs do
-  bool adds_up = false;    ///< fused_vjp adds what other uses of input 0 have given to its gradient
+  int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
   const Op* made_of = nullptr;                                    ///< what its kernels run with run_op()

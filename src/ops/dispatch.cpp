@@ -30,7 +30,7 @@ struct OpNode final : Node {
 
   OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {}
   std::string_view name() const override { return op->name; }
-  bool adds_up() const override { return op->adds_up; }
+  int adds_up() const override { return op->adds_up; }
 
   Tensors backward(const Tensors& grads, bool last) override {
     if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))

@@ -101,7 +101,7 @@ Tensors index_select_reference(std::span<const Tensor> in, const Attrs& attrs) {
   })};
 }
 
-extern const Op embedding_backward_op;
+extern const Op embedding_backward_op, embedding_backward_update_op;
 
 Metas infer_embedding(std::span<const TensorMeta> in, const Attrs&) {
   require_inputs("embedding", in);
@@ -114,6 +114,12 @@ Metas infer_embedding(std::span<const TensorMeta> in, const Attrs&) {
 }
 Tensors embedding_vjp(const Saved& s, const Tensors& grads) {
   return {{}, dispatch_one(embedding_backward_op, {s.inputs[0], grads[0]}, ScatterAttrs{0, s.metas[1].shape[0], 0, 1})};
+}
+// Into what other uses of the weight have given, if there is something.
+Tensors embedding_fused_vjp(const Saved& s, const Tensors& grads) {
+  if (!s.so_far.defined()) return embedding_vjp(s, grads);
+  if (s.so_far.dtype() != grads[0].dtype()) return {{}, add(s.so_far, embedding_vjp(s, grads)[1])};
+  return {{}, dispatch_one(embedding_backward_update_op, {s.so_far, s.inputs[0], grads[0]}, {})};
 }
 reference::Index without_last(reference::Index i) {
   i.pop_back();
@@ -141,6 +147,29 @@ Tensors embedding_backward_reference(std::span<const Tensor> in, const Attrs& at
   reference::each_index(in[1].shape(), [&](auto& i) {
     reference::Index at = {static_cast<int64_t>(reference::get(in[0], without_last(i))), i.back()};
     reference::set(out, at, reference::get(out, at) + reference::get(in[1], i));
+  });
+  return {out};
+}
+
+// sum | index, gradient: the same, added to what sum holds.
+Metas infer_embedding_backward_update(std::span<const TensorMeta> in, const Attrs&) {
+  constexpr const char* op = "embedding_backward_";
+  require_inputs(op, in);
+  check_index(op, in[1]);
+  if (in[0].shape.size() != 2 || in[2].shape.size() == 0 || !(in[0].shape.back() == in[2].shape.back()))
+    throw Error(fmt::format("{}: rows of {} do not fit into {}", op, to_string(in[2].shape), to_string(in[0].shape)));
+  if (in[0].dtype != in[2].dtype)
+    throw Error(fmt::format("{}: {} is added to {}", op, name(in[2].dtype), name(in[0].dtype)));
+  return {in[0]};
+}
+Tensors embedding_backward_update_vjp(const Saved& s, const Tensors& grads) {
+  return {grads[0], {}, embedding(s.inputs[1], grads[0])};
+}
+Tensors embedding_backward_update_reference(std::span<const Tensor> in, const Attrs&) {
+  Tensor out = reference::generate(in[0].shape(), in[0].dtype(), [&](auto& i) { return reference::get(in[0], i); });
+  reference::each_index(in[2].shape(), [&](auto& i) {
+    reference::Index at = {static_cast<int64_t>(reference::get(in[1], without_last(i))), i.back()};
+    reference::set(out, at, reference::get(out, at) + reference::get(in[2], i));
   });
   return {out};
 }
@@ -181,20 +210,29 @@ const Op index_select_op = {.name = "index_select",
 const Op embedding_op = {.name = "embedding",
                          .infer = infer_embedding,
                          .vjp = embedding_vjp,
+                         .fused_vjp = embedding_fused_vjp,
                          .reference = embedding_reference,
-                         .saves = {.inputs = 1, .metas = 2}};
+                         .saves = {.inputs = 1, .metas = 2},
+                         .adds_up = 1};
 const Op embedding_backward_op = {.name = "embedding_backward",
                                   .infer = infer_embedding_backward,
                                   .vjp = embedding_backward_vjp,
                                   .reference = embedding_backward_reference,
                                   .saves = {.inputs = 1}};
+const Op embedding_backward_update_op = {.name = "embedding_backward_",
+                                         .infer = infer_embedding_backward_update,
+                                         .vjp = embedding_backward_update_vjp,
+                                         .reference = embedding_backward_update_reference,
+                                         .saves = {.inputs = 0b10},
+                                         .in_place = true};
 const Op one_hot_op = {.name = "one_hot", .infer = infer_one_hot, .reference = one_hot_reference};
 
 }  // namespace
 
 std::span<const Op* const> indexing_ops() {
   static constexpr const Op* ops[] = {&gather_op,    &scatter_add_op,        &index_select_op,
-                                      &embedding_op, &embedding_backward_op, &one_hot_op};
+                                      &embedding_op, &embedding_backward_op, &embedding_backward_update_op,
+                                      &one_hot_op};
   return ops;
 }
 

@@ -221,7 +221,7 @@ const Op layer_norm_op = {.name = "layer_norm",
                           .saves = {.inputs = 0b011, .outputs = 0b110},
                           .autocast = Autocast::Norm,
                           .hidden_outputs = 2,
-                          .adds_up = true};
+                          .adds_up = 0};
 const Op rms_norm_op = {.name = "rms_norm",
                         .infer = infer_rms_norm,
                         .vjp = row_norm_vjp<false>,

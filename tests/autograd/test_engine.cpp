@@ -49,6 +49,21 @@ TEST(Backward, AddsUpBehindANorm) {
   }
 }
 
+// Rows of a table that a product reads, too, add to what the product has given to its gradient.
+TEST(Backward, AddsUpInATiedTable) {
+  Generator generator(6);
+  const Tensor start = randn({11, 5}, generator, Float64), index = tensor<int64_t>({3, 0, 3, 10}, {2, 2});
+  auto gradients = [&](bool fused, bool twice) {
+    Tensor table = start.clone().set_requires_grad();
+    const Tensor rows = embedding(index, table), out = matmul(tanh(rows), transpose(table, 0, 1));
+    for (int i = 0; i < (twice ? 2 : 1); ++i) (out * out).sum().backward({}, true, !fused);
+    return table.grad().to_vector<double>();
+  };
+  const auto once = gradients(false, false), twice = gradients(false, true);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_NEAR(gradients(true, false)[i], once[i], 1e-10);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_NEAR(gradients(true, true)[i], twice[i], 1e-10);
+}
+
 TEST(Backward, SumsOverBroadcastDims) {
   Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3}), b = leaf({1, 1, 1}, {3}), s = leaf({2}, {});
   ((x + b) * s).sum().backward();

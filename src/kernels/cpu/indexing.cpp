@@ -157,13 +157,16 @@ void embedding(const Call& call) {
 
 // ---- embedding_backward: the indices are sorted by row, stably, so that each row is summed by one thread in order.
 
+// index, gradient, the last inputs; before them what the sums are added to, if there is something.
+const Tensor& index_of(const Call& call) { return call.in[call.in.size() - 2]; }
+
 size_t sorting_bytes(const Call& call) {
-  return static_cast<size_t>(call.out[0].size(0) + call.in[0].numel()) * sizeof(int64_t);
+  return static_cast<size_t>(call.out[0].size(0) + index_of(call).numel()) * sizeof(int64_t);
 }
 
 // order: positions of the indices, grouped by row; ends: where each row's group ends.
 void sort_by_row(const Call& call, int64_t* ends, int64_t* order) {
-  const Tensor& index = call.in[0];
+  const Tensor& index = index_of(call);
   const int64_t rows = call.out[0].size(0), n = index.numel();
   std::fill_n(ends, rows, 0);
   auto row_of = [&](int64_t i) { return read_index(call, index, offset_of(index, i), rows); };
@@ -173,8 +176,9 @@ void sort_by_row(const Call& call, int64_t* ends, int64_t* order) {
 }
 
 void embedding_backward(const Call& call) {
-  const Tensor &grad = call.in[1], &out = call.out[0];
-  const int64_t rows = out.size(0), width = out.size(1), n = call.in[0].numel();
+  const Tensor &grad = call.in.back(), &out = call.out[0];
+  const int64_t rows = out.size(0), width = out.size(1), n = index_of(call).numel();
+  const bool adds = call.in.size() == 3;
   auto* ends = static_cast<int64_t*>(call.workspace);
   auto* order = ends + rows;
   sort_by_row(call, ends, order);
@@ -188,12 +192,13 @@ void embedding_backward(const Call& call) {
     split(rows, width * (1 + n / std::max<int64_t>(rows, 1)), [&](int64_t begin, int64_t end, int thread) {
       auto* sum = static_cast<Sum*>(executor().scratch(thread, width * static_cast<int64_t>(sizeof(Sum))));
       for (int64_t r = begin; r < end; ++r) {
-        std::fill_n(sum, width, Sum());
+        T* row = to + r * out.strides()[0];
+        for (int64_t c = 0; c < width; ++c) sum[c] = adds ? static_cast<Sum>(row[c * out.strides()[1]]) : Sum();
         for (int64_t k = r ? ends[r - 1] : 0; k < ends[r]; ++k) {
           const T* source = from + Walk<1>(leading, {grad.strides().data()}, order[k]).offset[0];
           for (int64_t c = 0; c < width; ++c) sum[c] = static_cast<Sum>(sum[c] + source[c * step]);
         }
-        for (int64_t c = 0; c < width; ++c) to[r * width + c] = static_cast<T>(sum[c]);
+        for (int64_t c = 0; c < width; ++c) row[c * out.strides()[1]] = static_cast<T>(sum[c]);
       }
     });
   });
@@ -223,6 +228,7 @@ constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
                                         {"index_select", index_select_kernels},
                                         {"embedding", embedding_kernels},
                                         {"embedding_backward", embedding_backward_kernels},
+                                        {"embedding_backward_", embedding_backward_kernels},
                                         {"one_hot", one_hot_kernels}};
 
 }  // namespace

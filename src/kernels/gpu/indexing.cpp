@@ -87,11 +87,11 @@ void scatter_add(const Call& call) {
 }
 
 size_t sorting_bytes(const Call& call) {
-  return static_cast<size_t>(index_table().sum_rows_bytes(call.in[0].numel(), call.out[0].size(0)));
+  return static_cast<size_t>(index_table().sum_rows_bytes(call.in[call.in.size() - 2].numel(), call.out[0].size(0)));
 }
 
 void embedding_backward(const Call& call) {
-  const Tensor &index = call.in[0], &grad = call.in[1], &out = call.out[0];
+  const Tensor &index = call.in[call.in.size() - 2], &grad = call.in.back(), &out = call.out[0];
   SumRowsArgs args{};
   args.op = call.op.name.data();
   args.rank = checked_rank(call, grad) - 1;
@@ -104,6 +104,9 @@ void embedding_backward(const Call& call) {
   args.width = out.size(1);
   args.step = grad.strides().back();
   args.out = out.data_ptr();
+  args.out_row = out.strides()[0];
+  args.out_step = out.strides()[1];
+  args.adds = call.in.size() == 3;
   args.workspace = call.workspace;
   index_table().sum_rows(args, executor());
 }
@@ -133,6 +136,7 @@ constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
                                         {"index_select", index_select_kernels},
                                         {"embedding", embedding_kernels},
                                         {"embedding_backward", embedding_backward_kernels},
+                                        {"embedding_backward_", embedding_backward_kernels},
                                         {"one_hot", one_hot_kernels}};
 
 }  // namespace

@@ -30,7 +30,9 @@ struct SumRowsArgs {
   long long lengths[max_rank];  // of the index
   TensorArg index, x;           // x: of its rows
   long long count, rows, width, step;
-  void* out;        // contiguous
+  void* out;
+  long long out_row, out_step;
+  bool adds;        // to what out holds
   void* workspace;  // as large as `sum_rows_bytes` says
 };
 

@@ -126,7 +126,8 @@ struct SumWork {
   Nest<1> nest;  // of the rows that are added
   const void* x;
   void* out;
-  i64 step, rows, width, count;
+  i64 step, rows, width, count, out_row, out_step;
+  bool adds;
   const Entry* entries;
   const i64* starts;
 };
@@ -149,9 +150,11 @@ TESSERA_DEVICE void add_entries(const SumWork& work, i64 first, i64 end, int way
 }
 template <class T, int W, class Sum>
 TESSERA_DEVICE void store_sum(const SumWork& work, i64 row, i64 column, const Sum (&sum)[W]) {
-  Pack<T, W> out;
-  for (int j = 0; j < W; ++j) out.lane[j] = tile::convert_element<T>(static_cast<tile::compute_t<T>>(sum[j]));
-  *reinterpret_cast<Pack<T, W>*>(static_cast<T*>(work.out) + row * work.width + column) = out;
+  auto* to = reinterpret_cast<Pack<T, W>*>(static_cast<T*>(work.out) + row * work.out_row + column * work.out_step);
+  Pack<T, W> out = *to;  // zeros where nothing is added to
+  for (int j = 0; j < W; ++j)
+    out.lane[j] = tile::convert_element<T>(tile::convert_element<tile::compute_t<T>>(out.lane[j]) + sum[j]);
+  *to = out;
 }
 
 template <class T, int W>
@@ -213,14 +216,15 @@ template <class T, int W>
 void launch_sum(const SumWork& work, Executor& executor) {
   const i64 items = tile::ceil_div<i64>(work.count, chunk) * tile::ceil_div<i64>(work.width, lanes * W);
   const char* const op = "embedding_backward";
-  launch(op, clear_rows<T, W>, grid_for(work.rows * work.width / W, threads, executor), threads, 0, executor, work);
+  if (!work.adds)
+    launch(op, clear_rows<T, W>, grid_for(work.rows * work.width / W, threads, executor), threads, 0, executor, work);
   launch(op, sum_short_rows<T, W>, tile::ceil_div<i64>(items, groups), threads, 0, executor, work);
   launch(op, sum_long_rows<T, W>, items, threads, 0, executor, work);
 }
 
 /// Whether rows can be read and written four elements at a time.
 bool takes_vectors(const SumWork& work, int bytes) {
-  if (work.step != 1 || work.width % 4 != 0) return false;
+  if (work.step != 1 || work.out_step != 1 || work.width % 4 != 0 || work.out_row % 4 != 0) return false;
   for (const void* p : {work.x, static_cast<const void*>(work.out)})
     if (reinterpret_cast<size_t>(p) % (4 * bytes) != 0) return false;
   for (int d = 0; d < work.nest.rank; ++d)
@@ -264,6 +268,9 @@ void sum_rows(const SumRowsArgs& args, Executor& executor) {
                      args.rows,
                      args.width,
                      args.count,
+                     args.out_row,
+                     args.out_step,
+                     args.adds,
                      sorted,
                      m.starts};
   with_float(args.x.type, [&](auto type) {
