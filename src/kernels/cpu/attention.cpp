@@ -205,7 +205,8 @@ constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
 
 using Table = AttentionTable;
 // On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.63, 0.61 and 0.43 of mma.sync's
-// time forward, and of repeatable ones 0.79, 0.83 and 0.46 backward. Its repeatable backward takes 1.03 to 1.31 of sm90's.
+// time forward, and of repeatable ones 0.79, 0.83 and 0.46 backward. Its repeatable backward takes 1.03 to 1.31 of
+// sm90's.
 constexpr Kernel forward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
     staged_kernel<cudnn_attention>("cudnn-training", cudnn_pays),
