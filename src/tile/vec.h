@@ -519,7 +519,7 @@ TESSERA_HD Vec<float, N> widen_half(Vec<u16, N> bits) {
 }
 template <class H, int N>
 TESSERA_HD Vec<u16, N> narrow_half(Vec<float, N> v) {
-  if constexpr (is_same_v<H, bf16>) {
+  if constexpr (is_same_v<H, bf16> && !TESSERA_GPU_COMPILER) {
     using U = Vec<u32, N>;
     const U b = vec_bits<U>(v);
     const U rounded = (b + U(0x7fffu) + ((b >> U(16u)) & U(1u))) >> U(16u);
@@ -531,7 +531,7 @@ TESSERA_HD Vec<u16, N> narrow_half(Vec<float, N> v) {
     }
 #endif
     Vec<u16, N> r;
-    for (int i = 0; i < N; ++i) r.set(i, f32_to_f16(v[i]));
+    for (int i = 0; i < N; ++i) r.set(i, H(v[i]).bits);
     return r;
   }
 }

@@ -1,6 +1,6 @@
 // Softmax cross-entropy: the loss of a row in one pass over its logits, their gradient in one more, in place or not.
 #include "fault.h"
-#include "rows.h"
+#include "held_rows.h"
 
 namespace tessera::gpu_kernels {
 
@@ -23,25 +23,23 @@ struct CrossEntropyWork {
   const char* op;
 };
 
-template <class T, int width, class Team>
+template <class T, int width, class Team, int held>
 TESSERA_KERNEL(Team::threads)
 void cross_entropy_kernel(const CrossEntropyWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  const Span<const T, width> x(work.logits[r], work.classes);
+  const T* const logits = work.logits[r];
+  HeldRows<T, width, Team, held, 1> x({logits}, work.classes, 0);
   const bool smooth = work.smoothing > 0;
   auto e = Exponents<C>::start();
   C total = C(0);
-  stream_packs<Team>(x, convert_element<T>(-static_cast<C>(__builtin_inf())), [&](i64 p, const auto& pack) {
-    const Lanes<C, T, width> v(pack);
+  x.read([&](auto at, const auto& row) {
+    const auto v = lanes(row[0]);
     e.add(v.x);
-    if (smooth)
-      tile::unroll<width>([&](auto j) {
-        if (x.inside(x.first(p) + j)) total += v[j];
-      });
+    if (smooth) tile::unroll<at.width>([&](auto j) { total += v[j]; });
   });
-  e = Team::join(e, JoinExponents{});
+  e.template join<Team>();
   if (smooth) total = Team::join(total, Plus{});
   if (Team::rank() != 0) return;
   const C lse = e.shift() + tile::log(e.sum);
@@ -49,7 +47,7 @@ void cross_entropy_kernel(const CrossEntropyWork<T> work) {
   C loss = C(0);
   if (target >= 0 && target < work.classes && target != work.ignore_index) {
     const C share = static_cast<C>(work.smoothing);
-    loss = (C(1) - share) * (lse - convert_element<C>(x.data[target]));
+    loss = (C(1) - share) * (lse - convert_element<C>(logits[target]));
     if (smooth) loss += share * (lse - total / static_cast<C>(work.classes));
   } else if (target != work.ignore_index) {
     raise(work.fault, work.op, target, work.classes);
@@ -58,37 +56,32 @@ void cross_entropy_kernel(const CrossEntropyWork<T> work) {
   work.losses[r] = loss;
 }
 
-template <class T, int width, class Team>
+template <class T, int width, class Team, int held>
 TESSERA_KERNEL(Team::threads)
 void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  const Span<const T, width> x(work.logits[r], work.classes);
-  const Span<T, width> dx(work.dlogits[r], work.classes);
+  HeldRows<T, width, Team, held, 1> x({work.logits[r]}, work.classes, 0);
+  T* const dx = work.dlogits[r];
   const C share = static_cast<C>(work.smoothing), everywhere = share / static_cast<C>(work.classes);
   const i64 target = work.targets[r];
   const bool counts = target != work.ignore_index && target >= 0 && target < work.classes;
   const C factor = counts ? work.scale[r * work.scale_step] : C(0), lse = work.from[r];
   const bool zero = factor == C(0);  // also where the logits are infinite
-  stream_packs<Team>(x, convert_element<T>(0.0f), [&](i64 p, const auto& pack) {
-    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target - x.first(p), width), -1));
-    const Lanes<C, T, width> v(pack);
-    Pack<T, width> out;
-    tile::unroll<width>([&](auto j) {
+  x.read([&](auto at, const auto& row) {
+    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target - at.index, at.width), -1));
+    auto v = lanes(row[0]);
+    tile::unroll<at.width>([&](auto j) {
       C g = fast_exp(v[j] - lse) - everywhere;
       if (j == hit) g -= C(1) - share;
-      out.lane[j] = convert_element<T>(zero ? C(0) : g * factor);
+      v.x[j] = zero ? C(0) : g * factor;
     });
-    dx.store(p, out);
+    store_piece(dx, at, v);
   });
 }
 
 #if !defined(__HIP__)
-struct Larger {
-  TESSERA_DEVICE float operator()(float a, float b) const { return larger(a, b); }
-};
-
 /// Losses, and gradients in the logits' place: a row is read once and lies in shared memory meanwhile, where each
 /// thread looks at nothing but what it put there itself. No smoothing; rows are aligned.
 template <class T, int threads>
@@ -207,11 +200,12 @@ long long cross_entropy(const CrossEntropyArgs& a, Executor& executor) {
     work.lse = static_cast<C*>(a.lse);
     work.fault = executor.fault;
     work.op = a.op;
-    with_team<T, false>(a.classes, RowLayout(sizeof(T), a.logits), [&](auto width, auto team, auto) {
-      using Team = decltype(team);
-      launch("cross_entropy", cross_entropy_kernel<T, width, Team>, Team::blocks(a.rows), Team::threads, 0, executor,
-             work);
-    });
+    with_rows<T, 1, false>(a.classes, RowLayout(sizeof(T), a.logits),
+                           [&](auto width, auto team, auto held, const RowsHeld&) {
+                             using Team = decltype(team);
+                             launch("cross_entropy", cross_entropy_kernel<T, width, Team, held>, Team::blocks(a.rows),
+                                    Team::threads, 0, executor, work);
+                           });
   });
   return -1;  // the device reports invalid targets
 }
@@ -225,11 +219,12 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& executo
     work.from = static_cast<const C*>(a.lse);
     work.scale = static_cast<const C*>(a.scale);
     work.scale_step = a.scale_step;
-    with_team<T, false>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits), [&](auto width, auto team, auto) {
-      using Team = decltype(team);
-      launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team>, Team::blocks(a.rows),
-             Team::threads, 0, executor, work);
-    });
+    with_rows<T, 1, false>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits),
+                           [&](auto width, auto team, auto held, const RowsHeld&) {
+                             using Team = decltype(team);
+                             launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>,
+                                    Team::blocks(a.rows), Team::threads, 0, executor, work);
+                           });
   });
 }
 

@@ -91,4 +91,38 @@ TESSERA_DEVICE void store_at_once(void* to, const P& pack) {
   *static_cast<P*>(to) = pack;
 }
 
+/// Four neighbours of f32, f16 or bf16, as they lie in memory: converted when all operands are under way.
+class RawFloats {
+ public:
+  TESSERA_DEVICE void load(const void* p, Scalar type, i64 i) {
+    if (type == Scalar::f32) {
+      words_ = *reinterpret_cast<const Pack<u32, 4>*>(static_cast<const float*>(p) + i);
+    } else {
+      const auto halves = *reinterpret_cast<const Pack<u32, 2>*>(static_cast<const tile::u16*>(p) + i);
+      words_ = {halves.lane[0], halves.lane[1], 0, 0};
+    }
+  }
+  TESSERA_DEVICE float value(Scalar type, int i) const {
+    if (type == Scalar::f32) return tile::bit_cast<float>(words_.lane[i]);
+    const auto bits = static_cast<tile::u16>(words_.lane[i / 2] >> i % 2 * 16);
+    return type == Scalar::f16 ? static_cast<float>(tile::bit_cast<f16>(bits))
+                               : static_cast<float>(tile::bit_cast<bf16>(bits));
+  }
+
+ private:
+  Pack<u32, 4> words_;
+};
+
+template <class T>
+TESSERA_DEVICE void store_four(void* p, i64 i, const float (&x)[4]) {
+  Pack<T, 4> out;
+  tile::unroll<4>([&](auto j) { out.lane[j] = tile::convert_element<T>(x[j]); });
+  *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(p) + i) = out;
+}
+TESSERA_DEVICE void store_four(void* p, Scalar type, i64 i, const float (&x)[4]) {
+  if (type == Scalar::f32) store_four<float>(p, i, x);
+  else if (type == Scalar::f16) store_four<f16>(p, i, x);
+  else store_four<bf16>(p, i, x);
+}
+
 }  // namespace tessera::gpu_kernels

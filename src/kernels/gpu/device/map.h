@@ -5,6 +5,9 @@
 
 namespace tessera::gpu_kernels {
 
+/// Blocks for each multiprocessor: many, since how many of them run at once differs from function to function.
+inline constexpr int map_waves = 32;
+
 /// What a map of N inputs works on; operand 0 is the output.
 template <int N>
 struct MapWork {
@@ -55,33 +58,23 @@ TESSERA_DEVICE C apply(const tile::op::Where&, const C (&x)[3]) {
   return x[0] != C(0) ? x[1] : x[2];  // the condition, too, has the compute type
 }
 
-/// Four neighbours of f32, f16 or bf16, as they lie in memory: converted when all operands are under way.
-class RawFloats {
- public:
-  TESSERA_DEVICE void load(const void* p, Scalar type, i64 i) {
-    if (type == Scalar::f32) {
-      words_ = *reinterpret_cast<const Pack<u32, 4>*>(static_cast<const float*>(p) + i);
-    } else {
-      const auto halves = *reinterpret_cast<const Pack<u32, 2>*>(static_cast<const tile::u16*>(p) + i);
-      words_ = {halves.lane[0], halves.lane[1], 0, 0};
-    }
-  }
-  TESSERA_DEVICE float value(Scalar type, int i) const {
-    if (type == Scalar::f32) return tile::bit_cast<float>(words_.lane[i]);
-    const auto bits = static_cast<tile::u16>(words_.lane[i / 2] >> i % 2 * 16);
-    return type == Scalar::f16 ? static_cast<float>(tile::bit_cast<f16>(bits))
-                               : static_cast<float>(tile::bit_cast<bf16>(bits));
-  }
+/// gelu_tanh and its derivative by the card's own exponential and reciprocal, to about 1e-6: enough for halves, whose
+/// rows otherwise wait for instructions.
+TESSERA_DEVICE tile::ValueAndSlope<float> quick_gelu_tanh(float x) {
+  constexpr float linear = 1.59576912161f, cubic = 0.0713548162726f, bound = 12.0f, per_ln2 = 1.44269504089f;
+  const float above = x < -bound ? -bound : x, inside = above > bound ? bound : above, square = inside * inside;
+  const float power = inside * tile::fma(square, -per_ln2 * cubic, -per_ln2 * linear);
+  const float s = tile::fast_reciprocal(1.0f + tile::fast_exp2(power));
+  return {above * s, s * tile::fma(inside * tile::fma(square, 3 * cubic, linear), 1.0f - s, 1.0f)};
+}
 
- private:
-  Pack<u32, 4> words_;
-};
-
-template <class T>
-TESSERA_DEVICE void store_four(void* p, i64 i, const float (&x)[4]) {
-  Pack<T, 4> out;
-  tile::unroll<4>([&](auto j) { out.lane[j] = tile::convert_element<T>(x[j]); });
-  *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(p) + i) = out;
+/// apply() of operands whose type in memory is T.
+template <class T, class F, class C, int N>
+TESSERA_DEVICE auto apply_to(const F& f, const C (&x)[N]) {
+  if constexpr (sizeof(T) == 2 && tile::is_same_v<F, tile::op::GeluTanh>) return quick_gelu_tanh(x[0]).value;
+  else if constexpr (sizeof(T) == 2 && tile::is_same_v<F, tile::op::GeluTanhGrad>)
+    return x[0] * quick_gelu_tanh(x[1]).slope;
+  else return apply(f, x);
 }
 
 /// Operands of f32, f16 and bf16, each of its own type, four elements at once.
@@ -111,9 +104,7 @@ TESSERA_DEVICE void map_mixed(const F& f, const MapWork<N>& work) {
       tile::unroll<N>([&](auto k) { x[k] = in[k][j]; });
       out[j] = apply(f, x);
     });
-    if (work.type[0] == Scalar::f32) store_four<float>(work.data[0], at[0], out);
-    else if (work.type[0] == Scalar::f16) store_four<f16>(work.data[0], at[0], out);
-    else store_four<bf16>(work.data[0], at[0], out);
+    store_four(work.data[0], work.type[0], at[0], out);
   }
 }
 
@@ -154,7 +145,7 @@ void map_same(const MapWork<N> work) {
         x[k] = work.constant[k + 1] ? static_cast<C>(work.value[k + 1])
                                     : tile::convert_element<C>(static_cast<const T*>(work.data[k + 1])[at[k + 1]]);
       });
-      static_cast<T*>(work.data[0])[at[0]] = tile::convert_element<T>(apply(f, x));
+      static_cast<T*>(work.data[0])[at[0]] = tile::convert_element<T>(apply_to<T>(f, x));
     }
     return;
   }
@@ -175,7 +166,7 @@ void map_same(const MapWork<N> work) {
     tile::unroll<width>([&](auto j) {
       C x[N];
       tile::unroll<N>([&](auto k) { x[k] = tile::convert_element<C>(in[k].lane[j]); });
-      out.lane[j] = tile::convert_element<T>(apply(f, x));
+      out.lane[j] = tile::convert_element<T>(apply_to<T>(f, x));
     });
     *reinterpret_cast<Packed*>(static_cast<T*>(work.data[0]) + at[0]) = out;
   }
@@ -217,14 +208,14 @@ void launch_any(const MapArgs& args, Executor& executor) {
   };
   for (int k = 0; k <= N; ++k) work.vectors = Mixed && work.vectors && is_mixed(k);
   const i64 items = work.vectors ? work.nest.total / 4 : work.nest.total;
-  launch("map", map_any<F, C, N, Mixed>, grid_for(items, 256, executor), 256, 0, executor, work);
+  launch("map", map_any<F, C, N, Mixed>, grid_for(items, 256, executor, map_waves), 256, 0, executor, work);
 }
 template <class F, class T, int N>
 void launch_same(const MapArgs& args, Executor& executor) {
   constexpr int width = 16 / sizeof(T);
   const auto work = map_work<N>(args, width);
   const i64 items = work.vectors ? work.nest.total / width : work.nest.total;
-  launch("map", map_same<F, T, N>, grid_for(items, 256, executor), 256, 0, executor, work);
+  launch("map", map_same<F, T, N>, grid_for(items, 256, executor, map_waves), 256, 0, executor, work);
 }
 
 /// Ops of models' inner loops, which have kernels for each type of f32, f16 and bf16; the others take all three mixed,

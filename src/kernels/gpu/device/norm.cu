@@ -12,6 +12,7 @@ template <class T>
 struct LayerNormWork {
   i64 rows, n;
   bool rms;
+  int kept;
   Rows<T> y;
   Rows<const T> x;
   const T *weight, *bias;
@@ -20,55 +21,56 @@ struct LayerNormWork {
 };
 
 template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads)
+TESSERA_KERNEL(Team::threads, Team::resident)
 void layer_norm_kernel(const LayerNormWork<T> work) {
   using C = compute_t<T>;
-  using Loaded = Lanes<C, T, width>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  const T zero = convert_element<T>(0.0f);
   const C n = static_cast<C>(work.n);
-  const RowReader<T, width, Team, held> x(work.x[r], work.n, zero);
-  C mean = C(0);
-  if (!work.rms) {
-    for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-      const Loaded v(x.get(p, k));
-      tile::unroll<width>([&](auto j) { mean += v[j]; });
-    });
-    mean = Team::join(mean, Plus{}) / n;
-  }
-  C squares = C(0);
-  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Loaded v(x.get(p, k));
-    const i64 first = x.span.first(p);
-    const bool whole = x.span.whole(first);
-    tile::unroll<width>([&](auto j) {
-      const C d = whole || x.span.inside(first + j) ? v[j] - mean : C(0);
-      squares = tile::fma(d, d, squares);
+  HeldRows<T, width, Team, held, 1> x({work.x[r]}, work.n, work.kept);
+  C sum = C(0), squares = C(0), mean = C(0);
+  x.read([&](auto at, const auto& row) {
+    const auto v = lanes(row[0]);
+    tile::unroll<at.width>([&](auto j) {
+      if (work.rms) squares = tile::fma(v[j], v[j], squares);
+      else sum += v[j];
     });
   });
+  if (!work.rms) {
+    mean = Team::join(sum, Plus{}) / n;
+    x.each([&](auto at, const auto& row) {
+      const auto v = lanes(row[0]);
+      tile::unroll<at.width>([&](auto j) {
+        const C d = v[j] - mean;
+        squares = tile::fma(d, d, squares);
+      });
+    });
+  }
   const C rstd = C(1) / tile::sqrt(Team::join(squares, Plus{}) / n + work.eps);
   if (Team::rank() == 0) {
     if (!work.rms) work.mean[r] = mean;
     work.rstd[r] = rstd;
   }
-  const Span<T, width> y(work.y[r], work.n);
-  const Span<const T, width> weight(work.weight, work.n), bias(work.bias, work.n);
-  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Loaded v(x.get(p, k));
-    C out[width];
-    tile::unroll<width>([&](auto j) { out[j] = (v[j] - mean) * rstd; });
-    if (work.weight) {
-      const Loaded w(weight.load(p, zero));
-      tile::unroll<width>([&](auto j) { out[j] *= w[j]; });
+  T* const y = work.y[r];
+  const Beside<T> weight(work.weight, y), bias(work.bias, y);
+  const auto fetch = [&](auto at) {
+    struct {
+      decltype(weight.fetch(at)) weight, bias;
+    } raw{weight.fetch(at), bias.fetch(at)};
+    return raw;
+  };
+  x.each(fetch, [&](auto at, const auto& row, const auto& raw) {
+    auto v = lanes(row[0]);
+    tile::unroll<at.width>([&](auto j) { v.x[j] = (v[j] - mean) * rstd; });
+    if (weight) {
+      const auto w = weight[raw.weight];
+      tile::unroll<at.width>([&](auto j) { v.x[j] *= w[j]; });
     }
-    if (work.bias) {
-      const Loaded b(bias.load(p, zero));
-      tile::unroll<width>([&](auto j) { out[j] += b[j]; });
+    if (bias) {
+      const auto b = bias[raw.bias];
+      tile::unroll<at.width>([&](auto j) { v.x[j] += b[j]; });
     }
-    Pack<T, width> result;
-    tile::unroll<width>([&](auto j) { result.lane[j] = convert_element<T>(out[j]); });
-    y.store(p, result);
+    store_piece(y, at, v);
   });
 }
 
@@ -88,9 +90,9 @@ struct SumNormWork {
 };
 
 template <class T, class Y, int fours, int height>
-TESSERA_KERNEL(most_owners)
+TESSERA_KERNEL(most_owners(fours))
 void sum_norm_kernel(const SumNormWork<T, Y> work) {
-  __shared__ float room[2][most_owners / team_lanes][height];
+  __shared__ float room[2][owner_teams][height];
   const i64 first = tile::block_in_grid() * height;
   const auto column = [&](int q) { return (q * static_cast<i64>(blockDim.x) + tile::thread_in_block()) * 4; };
   float x[height][fours][4], weight[fours][4], bias[fours][4], total[height];
@@ -179,21 +181,22 @@ void layer_norm(const LayerNormArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
-    const LayerNormWork<T> work{a.rows,
-                                a.n,
-                                a.rms,
-                                rows_of<T>(a.y),
-                                rows_of<const T>(a.x),
-                                static_cast<const T*>(a.weight),
-                                static_cast<const T*>(a.bias),
-                                static_cast<C*>(a.mean),
-                                static_cast<C*>(a.rstd),
-                                static_cast<C>(a.eps)};
-    const RowArg weight{const_cast<void*>(a.weight), 0}, bias{const_cast<void*>(a.bias), 0};
-    with_team<T, true>(a.n, RowLayout(sizeof(T), a.x, a.y, weight, bias), [&](auto width, auto team, auto held) {
+    LayerNormWork<T> work{a.rows,
+                          a.n,
+                          a.rms,
+                          0,
+                          rows_of<T>(a.y),
+                          rows_of<const T>(a.x),
+                          static_cast<const T*>(a.weight),
+                          static_cast<const T*>(a.bias),
+                          static_cast<C*>(a.mean),
+                          static_cast<C*>(a.rstd),
+                          static_cast<C>(a.eps)};
+    with_rows<T, 1, true>(a.n, RowLayout(sizeof(T), a.x, a.y), [&](auto width, auto team, auto held, RowsHeld rows) {
       using Team = decltype(team);
-      launch("layer_norm", layer_norm_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, 0, executor,
-             work);
+      work.kept = rows.kept;
+      launch_rows("layer_norm", layer_norm_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, rows,
+                  executor, work);
     });
   });
 }

@@ -12,6 +12,7 @@ namespace {
 template <class T>
 struct NormBackwardWork {
   i64 rows, n;
+  int kept;
   Rows<T> dx;
   Rows<const T> dy, x, addend;  // the last may be missing
   const T* weight;
@@ -25,46 +26,41 @@ void norm_backward_kernel(const NormBackwardWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  using Loaded = Lanes<C, T, width>;
-  const T zero = convert_element<T>(0.0f);
-  const RowReader<T, width, Team, held> dy(work.dy[r], work.n, zero), x(work.x[r], work.n, zero);
-  const Span<const T, width> weight(work.weight, work.n);
+  HeldRows<T, width, Team, held, 2> rows({work.dy[r], work.x[r]}, work.n, work.kept);
+  const Beside<T> weight(work.weight, work.x[r]), addend(work.addend[r], work.x[r]);
   const C mean = entry(work.mean, r, C(0)), rstd = work.rstd[r];
-  const auto normal = [&](i64 p, auto k) {
-    Loaded v(x.get(p, k));
-    tile::unroll<width>([&](auto j) { v.x[j] = (v[j] - mean) * rstd; });
+  const auto normal = [&](auto v) {
+    tile::unroll<sizeof(v) / sizeof(C)>([&](auto j) { v.x[j] = (v[j] - mean) * rstd; });
     return v;
   };
-  const auto gradient = [&](i64 p, Loaded g) {  // of the normal values, from that of the row
-    if (work.weight) {
-      const Loaded w(weight.load(p, zero));
-      tile::unroll<width>([&](auto j) { g.x[j] *= w[j]; });
+  const auto gradient = [&](auto g, const auto& raw) {  // of the normal values, from that of the row
+    if (weight) {
+      const auto w = weight[raw];
+      tile::unroll<sizeof(g) / sizeof(C)>([&](auto j) { g.x[j] *= w[j]; });
     }
     return g;
   };
+  const auto fetch = [&](auto at) { return weight.fetch(at); };
   Sums<C> sums{C(0), C(0)};
-  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Loaded v = normal(p, k), g = gradient(p, Loaded(dy.get(p, k)));  // zero outside
-    tile::unroll<width>([&](auto j) {
+  rows.read(fetch, [&](auto at, const auto& row, const auto& raw) {
+    const auto v = normal(lanes(row[1])), g = gradient(lanes(row[0]), raw);
+    tile::unroll<at.width>([&](auto j) {
       sums.first += g[j];
       sums.second = tile::fma(g[j], v[j], sums.second);
     });
   });
   sums = Team::join(sums, Plus{});
   const C a = work.mean ? sums.first / static_cast<C>(work.n) : C(0), b = sums.second / static_cast<C>(work.n);
-  const Span<T, width> dx(work.dx[r], work.n);
-  const Span<const T, width> addend(work.addend[r], work.n);
-  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Loaded v = normal(p, k), g = gradient(p, Loaded(dy.get(p, k)));
-    C to[width];
-    tile::unroll<width>([&](auto j) { to[j] = (g[j] - a - v[j] * b) * rstd; });
+  T* const dx = work.dx[r];
+  rows.each(fetch, [&](auto at, const auto& row, const auto& raw) {
+    const auto v = normal(lanes(row[1]));
+    auto g = gradient(lanes(row[0]), raw);
+    tile::unroll<at.width>([&](auto j) { g.x[j] = (g[j] - a - v[j] * b) * rstd; });
     if (work.addend.data) {
-      const Loaded more(addend.load(p, zero));
-      tile::unroll<width>([&](auto j) { to[j] += more[j]; });
+      const auto more = addend[addend.fetch(at)];
+      tile::unroll<at.width>([&](auto j) { g.x[j] += more[j]; });
     }
-    Pack<T, width> out;
-    tile::unroll<width>([&](auto j) { out.lane[j] = convert_element<T>(to[j]); });
-    dx.store(p, out);
+    store_piece(dx, at, g);
   });
 }
 
@@ -91,45 +87,41 @@ struct WeightsWork {
   compute_t<T>* partial;  // [slices][2][n]
 };
 
-template <class T, int width>
+template <class T>
 TESSERA_KERNEL(256)
 void weights_kernel(const WeightsWork<T> work) {
   using C = compute_t<T>;
-  constexpr int columns = team_lanes * width;
-  __shared__ C room[column_ways][columns];
+  __shared__ C room[2][column_ways][team_lanes];
   const i64 slice = tile::block_in_grid() / work.column_blocks;
-  const i64 begin = (tile::block_in_grid() - slice * work.column_blocks) * columns;
   const int lane = tile::thread_in_block() % team_lanes, way = tile::thread_in_block() / team_lanes;
-  const i64 column = begin + lane * width, end = tile::min<i64>(work.rows, (slice + 1) * work.slice_length);
-  C sum[2][width];
-  tile::unroll<width>([&](auto j) { sum[0][j] = sum[1][j] = C(0); });
+  const i64 column = (tile::block_in_grid() - slice * work.column_blocks) * team_lanes + lane;
+  const i64 end = tile::min<i64>(work.rows, (slice + 1) * work.slice_length);
+  C sum[2] = {C(0), C(0)};
   if (column < work.n) {
+#pragma unroll 8
     for (i64 r = slice * work.slice_length + way; r < end; r += column_ways) {
-      const C mean = entry(work.mean, r, C(0)), rstd = work.rstd[r];
-      const Lanes<C, T, width> g(*reinterpret_cast<const Pack<T, width>*>(work.dy[r] + column)),
-          v(*reinterpret_cast<const Pack<T, width>*>(work.x[r] + column));
-      tile::unroll<width>([&](auto j) {
-        sum[0][j] = tile::fma(g[j], (v[j] - mean) * rstd, sum[0][j]);
-        sum[1][j] += g[j];
-      });
+      const C g = convert_element<C>(work.dy[r][column]), v = convert_element<C>(work.x[r][column]);
+      sum[0] = tile::fma(g, (v - entry(work.mean, r, C(0))) * work.rstd[r], sum[0]);
+      sum[1] += g;
     }
   }
-  for (int k = 0; k < 2; ++k) {
-    tile::unroll<width>([&](auto j) { room[way][lane * width + j] = k == 0 ? sum[0][j] : sum[1][j]; });
-    tile::sync_block();
-    for (int c = tile::thread_in_block(); c < columns; c += 256) {
-      C total = room[0][c];
-      for (int w = 1; w < column_ways; ++w) total += room[w][c];
-      if (begin + c < work.n) work.partial[(slice * 2 + k) * work.n + begin + c] = total;
-    }
-    tile::sync_block();
-  }
+  tile::unroll<2>([&](auto k) { room[k][way][lane] = sum[k]; });
+  tile::sync_block();
+  if (way > 1 || column >= work.n) return;  // the first team adds up one sum, the second the other
+  C total = room[way][0][lane];
+  for (int w = 1; w < column_ways; ++w) total += room[way][w][lane];
+  work.partial[(slice * 2 + way) * work.n + column] = total;
 }
 
 // ---- rows and weights at once, where columns have owners
 
-/// Blocks that take some rows after the others, from the shape alone: four for each multiprocessor of a large card.
-i64 owner_blocks(i64 rows) { return tile::max<i64>(1, tile::min<i64>(528, tile::ceil_div<i64>(rows, 4))); }
+/// Blocks of so many threads that take some rows after the others: as many as a large card runs at once.
+i64 owner_blocks(i64 rows, int threads) {
+  return tile::max<i64>(1, tile::min<i64>(threads > 256   ? 132
+                                          : threads > 192 ? 396
+                                                          : 528,
+                                          tile::ceil_div<i64>(rows, 4)));
+}
 
 template <class T, class Y>
 struct ColumnsWork {
@@ -178,9 +170,9 @@ struct OwnedRows {
 /// Each block takes `height` rows at a time, fetches the next ones meanwhile, and adds up in registers what they give
 /// the weights.
 template <class T, class Y, int fours, int height>
-TESSERA_KERNEL(most_owners, fours == 1 ? 3 : 1)
+TESSERA_KERNEL(most_owners(fours), fours == 1 ? 3 : 1)
 void columns_backward_kernel(const ColumnsWork<T, Y> work) {
-  __shared__ float room[2][most_owners / team_lanes][2 * height];
+  __shared__ float room[2][owner_teams][2 * height];
   const auto column = [&](int q) { return (q * static_cast<i64>(blockDim.x) + tile::thread_in_block()) * 4; };
   const float share = 1.0f / static_cast<float>(work.n);
   float weight[fours][4], sum[3][fours][4] = {};
@@ -227,14 +219,86 @@ void columns_backward_kernel(const ColumnsWork<T, Y> work) {
       });
     });
   }
-  for (int s = 0; s < work.sums; ++s) {
+  tile::unroll<3>([&](auto s) {
+    if (s >= work.sums) return;
     float* const to = work.partial + (tile::block_in_grid() * work.sums + s) * work.n;
     tile::unroll<fours>([&](auto q) {
-      if (column(q) >= work.n) return;
-      if (s == 0) store_quad(to, column(q), sum[0][q]);
-      else store_quad(to, column(q), s == 1 ? sum[1][q] : sum[2][q]);
+      if (column(q) < work.n) store_quad(to, column(q), sum[s][q]);
+    });
+  });
+}
+
+// ---- the same, of up to 1024 columns of halves: a warp takes a row
+
+inline constexpr int warp_columns = 1024, warp_rows = 4;
+
+/// Each warp adds up in registers what its rows give the weights, a block then what its warps have.
+template <class T>
+TESSERA_KERNEL(warp_rows* team_lanes, 3)
+void halves_backward_kernel(const ColumnsWork<T, T> work) {
+  constexpr int width = 8, packs = warp_columns / (team_lanes * width);
+  using Warp = Team<team_lanes>;
+  using Packed = Pack<T, width>;
+  __shared__ __attribute__((aligned(16))) float room[2][warp_columns];
+  const int n = static_cast<int>(work.n), lane = tile::thread_in_block() % team_lanes;
+  const int warp = tile::thread_in_block() / team_lanes;
+  const auto column = [&](int k) { return (k * team_lanes + lane) * width; };
+  const float share = 1.0f / static_cast<float>(n);
+  float weight[packs][width], sum[2][packs][width] = {};
+  tile::unroll<packs>([&](auto k) {
+    tile::unroll<2>([&](auto h) {
+      float four[4];
+      load_any_quad(work.weight, work.weight_type, column(k) + h * 4, column(k) < n, 1.0f, four);
+      tile::unroll<4>([&](auto j) { weight[k][h * 4 + j] = four[j]; });
+    });
+  });
+  for (i64 r = tile::block_in_grid() * warp_rows + warp; r < work.rows; r += work.blocks * warp_rows) {
+    const auto pack = [&](const T* row, int k) { return *reinterpret_cast<const Packed*>(row + column(k)); };
+    Packed x[packs], dy[packs];
+    tile::unroll<packs>([&](auto k) {
+      if (column(k) >= n) return;
+      x[k] = pack(work.x[r], k);
+      dy[k] = pack(work.dy[r], k);
+    });
+    const float mean = work.mean ? work.mean[r] : 0.0f, rstd = work.rstd[r];
+    Sums<float> total{0.0f, 0.0f};
+    tile::unroll<packs>([&](auto k) {
+      if (column(k) >= n) return;
+      const auto v = lanes(x[k]), d = lanes(dy[k]);
+      tile::unroll<width>([&](auto j) {
+        const float normal = (v[j] - mean) * rstd, g = d[j] * weight[k][j];
+        total.first += g;
+        total.second = tile::fma(g, normal, total.second);
+        sum[0][k][j] = tile::fma(d[j], normal, sum[0][k][j]);
+        sum[1][k][j] += d[j];
+      });
+    });
+    total = Warp::join(total, Plus{});
+    const float a = work.mean ? total.first * share : 0.0f, b = total.second * share;
+    tile::unroll<packs>([&](auto k) {
+      if (column(k) >= n || !work.dx.data) return;
+      const auto v = lanes(x[k]);
+      auto g = lanes(dy[k]);
+      tile::unroll<width>([&](auto j) { g.x[j] = (g[j] * weight[k][j] - a - (v[j] - mean) * rstd * b) * rstd; });
+      if (work.addend.data) {
+        const auto more = lanes(pack(work.addend[r], k));
+        tile::unroll<width>([&](auto j) { g.x[j] += more[j]; });
+      }
+      store_piece(work.dx[r], Piece<width, int>{column(k)}, g);
     });
   }
+  if (work.sums == 0) return;
+  for (int w = 0; w < warp_rows; ++w) {
+    if (w == warp)
+      tile::unroll<packs * width>([&](auto i) {
+        const int c = column(i / width) + i % width;
+        tile::unroll<2>([&](auto s) { room[s][c] = sum[s][i / width][i % width] + (w > 0 ? room[s][c] : 0.0f); });
+      });
+    tile::sync_block();
+  }
+  for (int s = 0; s < 2; ++s)
+    for (int c = tile::thread_in_block(); c < n; c += warp_rows * team_lanes)
+      work.partial[(tile::block_in_grid() * 2 + s) * n + c] = room[s][c];
 }
 
 /// Where the sums of columns go, and of which type they are; each may be missing.
@@ -278,7 +342,7 @@ template <class T, class Y>
 void columns_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   ColumnsWork<T, Y> work{a.rows,
                          a.n,
-                         owner_blocks(a.rows),
+                         0,
                          a.dbranch_bias         ? 3
                          : a.dweight || a.dbias ? 2
                                                 : 0,
@@ -292,8 +356,18 @@ void columns_backward(const LayerNormBackwardArgs& a, Executor& executor) {
                          a.rms ? nullptr : static_cast<const float*>(a.mean),
                          static_cast<const float*>(a.rstd),
                          static_cast<float*>(a.workspace)};
+  if constexpr (tile::is_same_v<T, Y> && sizeof(T) == 2) {
+    if (a.n <= warp_columns && !a.dbranch.data && work.sums < 3) {
+      constexpr int threads = warp_rows * team_lanes;
+      work.blocks = owner_blocks(a.rows, 256);
+      launch("layer_norm_backward", halves_backward_kernel<T>, work.blocks, threads, 0, executor, work);
+      if (work.sums) sum_weights<float>(a, work.blocks, work.sums, executor);
+      return;
+    }
+  }
   with_owners(a.n, [&](auto fours, int threads) {
-    constexpr int height = sizeof(T) == 2 && fours == 1 ? 2 : 1;
+    constexpr int height = 1;
+    work.blocks = owner_blocks(a.rows, threads);
     launch("layer_norm_backward", columns_backward_kernel<T, Y, fours, height>, work.blocks, threads, 0, executor,
            work);
   });
@@ -303,23 +377,17 @@ void columns_backward(const LayerNormBackwardArgs& a, Executor& executor) {
 template <class T>
 void weights_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   using C = compute_t<T>;
-  constexpr int width = 16 / sizeof(T);
   const RowSlices slices(a.rows, a.n);
-  WeightsWork<T> work{a.rows,
-                      a.n,
-                      slices.length,
-                      1,
-                      rows_of<const T>(a.dy),
-                      rows_of<const T>(a.x),
-                      a.rms ? nullptr : static_cast<const C*>(a.mean),
-                      static_cast<const C*>(a.rstd),
-                      static_cast<C*>(a.workspace)};
-  const auto run = [&](auto wide, void (*kernel)(const WeightsWork<T>)) {
-    work.column_blocks = tile::ceil_div<i64>(a.n, team_lanes * wide);
-    launch("layer_norm_backward", kernel, work.column_blocks * slices.count, 256, 0, executor, work);
-  };
-  if (RowLayout(sizeof(T), a.dy, a.x).aligned && a.n % width == 0) run(tile::Int<width>{}, weights_kernel<T, width>);
-  else run(tile::Int<1>{}, weights_kernel<T, 1>);
+  const WeightsWork<T> work{a.rows,
+                            a.n,
+                            slices.length,
+                            tile::ceil_div<i64>(a.n, team_lanes),
+                            rows_of<const T>(a.dy),
+                            rows_of<const T>(a.x),
+                            a.rms ? nullptr : static_cast<const C*>(a.mean),
+                            static_cast<const C*>(a.rstd),
+                            static_cast<C*>(a.workspace)};
+  launch("layer_norm_backward", weights_kernel<T>, work.column_blocks * slices.count, 256, 0, executor, work);
   sum_weights<C>(a, slices.count, 2, executor);
 }
 
@@ -350,29 +418,30 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
-    const NormBackwardWork<T> work{a.rows,
-                                   a.n,
-                                   rows_of<T>(a.dx),
-                                   rows_of<const T>(a.dy),
-                                   rows_of<const T>(a.x),
-                                   rows_of<const T>(a.addend),
-                                   static_cast<const T*>(a.weight),
-                                   a.rms ? nullptr : static_cast<const C*>(a.mean),
-                                   static_cast<const C*>(a.rstd)};
-    const RowArg weight{const_cast<void*>(a.weight), 0};
-    const RowLayout layout(sizeof(T), a.x, a.dy, a.dx, a.addend, weight);
+    NormBackwardWork<T> work{a.rows,
+                             a.n,
+                             0,
+                             rows_of<T>(a.dx),
+                             rows_of<const T>(a.dy),
+                             rows_of<const T>(a.x),
+                             rows_of<const T>(a.addend),
+                             static_cast<const T*>(a.weight),
+                             a.rms ? nullptr : static_cast<const C*>(a.mean),
+                             static_cast<const C*>(a.rstd)};
     if (a.dweight || a.dbias) weights_backward<T>(a, executor);  // first, since dx may be dy
     if (!a.dx.data) return;
-    with_team<T, true>(a.n, layout, [&](auto width, auto team, auto held) {
-      using Team = decltype(team);
-      launch("layer_norm_backward", norm_backward_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, 0,
-             executor, work);
-    });
+    with_rows<T, 2, true, false>(a.n, RowLayout(sizeof(T), a.x, a.dy, a.dx),
+                                 [&](auto width, auto team, auto held, RowsHeld rows) {
+                                   using Team = decltype(team);
+                                   work.kept = rows.kept;
+                                   launch_rows("layer_norm_backward", norm_backward_kernel<T, width, Team, held>,
+                                               Team::blocks(a.rows), Team::threads, rows, executor, work);
+                                 });
   });
 }
 
 long long layer_norm_backward_workspace(Scalar type, long long rows, long long n) {
-  return tile::max(RowSlices(rows, n).count * 2, owner_blocks(rows) * 3) * n * (type == Scalar::f64 ? 8 : 4);
+  return tile::max(RowSlices(rows, n).count * 2, owner_blocks(rows, 0) * 3) * n * (type == Scalar::f64 ? 8 : 4);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -1,16 +1,19 @@
 // Rows whose columns have owners: each thread has four neighbouring columns (or several such fours) of a few rows at a
 // time, so that sums down the columns stay with it, and what rows share is summed over the block.
 #pragma once
+#include "held_rows.h"
 #include "norm.h"
 
 namespace tessera::gpu_kernels {
 
-inline constexpr int most_owners = 256;  // threads of a block
+/// Threads of a block, at most, that have so many fours of columns.
+constexpr int most_owners(int fours) { return fours == 1 ? 256 : 512; }
+inline constexpr int owner_teams = most_owners(2) / team_lanes;
 
 /// v becomes its sum over the block, in the same order whatever the threads do; whoever calls this twice in a row gives
 /// another room.
 template <int count>
-TESSERA_DEVICE void sum_over_owners(float (&v)[count], float (&room)[most_owners / team_lanes][count]) {
+TESSERA_DEVICE void sum_over_owners(float (&v)[count], float (&room)[owner_teams][count]) {
   static_assert((count & (count - 1)) == 0 && count <= team_lanes);
   const int lane = tile::thread_in_block() % team_lanes, warps = static_cast<int>(blockDim.x) / team_lanes;
   float part[count];
@@ -73,8 +76,8 @@ TESSERA_DEVICE void load_any_quad(const void* data, Scalar type, i64 column, boo
 template <class Fn>
 void with_owners(i64 n, const Fn& fn) {
   const auto threads = [&](i64 each) { return static_cast<int>(tile::ceil_div<i64>(n, each * 32) * 32); };
-  if (n <= 4 * most_owners) return fn(tile::Int<1>{}, threads(4));
-  fn(tile::Int<4>{}, threads(16));
+  if (n <= 4 * most_owners(1)) return fn(tile::Int<1>{}, threads(4));
+  fn(tile::Int<2>{}, threads(8));
 }
 
 }  // namespace tessera::gpu_kernels

@@ -99,30 +99,26 @@ TESSERA_DEVICE void make_step(const StepNumbers& n, tile::SgdStep<C>& out) {
          true};
 }
 
-/// Four elements of the copy in halves.
-template <class T>
-TESSERA_DEVICE void store_lower(void* lower, i64 i, const Pack<float, 4>& p) {
-  Pack<T, 4> pack;
-  tile::unroll<4>([&](auto j) { pack.lane[j] = tile::convert_element<T>(p.lane[j]); });
-  store_at_once(static_cast<T*>(lower) + i, pack);
-}
-
-/// All in float, four elements at a time.
+/// Four elements at a time, of f32 or halves in memory, computed in float.
 template <int States, class Step>
 TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
   using Packed = Pack<float, 4>;
-  float* param = static_cast<float*>(part.tensor.param);
-  const float* grad = static_cast<const float*>(part.tensor.grad);
-  float* state[2] = {static_cast<float*>(part.tensor.state[0]), static_cast<float*>(part.tensor.state[1])};
+  const StepTensor& t = part.tensor;
+  float* state[2] = {static_cast<float*>(t.state[0]), static_cast<float*>(t.state[1])};
   for (i64 i = part.begin + tile::thread_in_block() * 4; i < part.end; i += threads * 4) {
-    Packed p = *reinterpret_cast<Packed*>(param + i), m{}, v{};
-    const Packed g = *reinterpret_cast<const Packed*>(grad + i);
+    RawFloats p, g;
+    Packed m{}, v{};
+    float out[4];
+    p.load(t.param, t.param_type, i);
+    g.load(t.grad, t.grad_type, i);
     if constexpr (States > 0) m = *reinterpret_cast<Packed*>(state[0] + i);
     if constexpr (States > 1) v = *reinterpret_cast<Packed*>(state[1] + i);
-    tile::unroll<4>([&](auto j) { step(p.lane[j], g.lane[j], m.lane[j], v.lane[j]); });
-    *reinterpret_cast<Packed*>(param + i) = p;
-    if (part.tensor.lower && part.tensor.lower_type == Scalar::f16) store_lower<f16>(part.tensor.lower, i, p);
-    else if (part.tensor.lower) store_lower<bf16>(part.tensor.lower, i, p);
+    tile::unroll<4>([&](auto j) {
+      out[j] = p.value(t.param_type, j);
+      step(out[j], g.value(t.grad_type, j), m.lane[j], v.lane[j]);
+    });
+    store_four(t.param, t.param_type, i, out);
+    if (t.lower) store_four(t.lower, t.lower_type, i, out);
     if constexpr (States > 0) *reinterpret_cast<Packed*>(state[0] + i) = m;
     if constexpr (States > 1) *reinterpret_cast<Packed*>(state[1] + i) = v;
   }
@@ -131,9 +127,13 @@ TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
 template <int States>
 TESSERA_DEVICE bool takes_vectors(const Part& part) {
   const StepTensor& t = part.tensor;
-  if (t.param_type != Scalar::f32 || t.grad_type != Scalar::f32 || (part.end - part.begin) % 4 != 0) return false;
-  return is_aligned<float>(t.param) && is_aligned<float>(t.grad) && is_aligned<f16>(t.lower) &&
-         (States < 1 || is_aligned<float>(t.state[0])) && (States < 2 || is_aligned<float>(t.state[1]));
+  const auto whole = [](const void* p, Scalar type) {
+    const int bytes = type == Scalar::f32 ? 4 : type == Scalar::f16 || type == Scalar::bf16 ? 2 : 0;
+    return bytes > 0 && reinterpret_cast<size_t>(p) % (4 * bytes) == 0;
+  };
+  return (part.end - part.begin) % 4 == 0 && whole(t.param, t.param_type) && whole(t.grad, t.grad_type) &&
+         (!t.lower || whole(t.lower, t.lower_type)) && (States < 1 || is_aligned<float>(t.state[0])) &&
+         (States < 2 || is_aligned<float>(t.state[1]));
 }
 
 /// Any types in memory, computed in C, which states have.

@@ -37,14 +37,14 @@ void plane_moments_kernel(const PlaneNormWork<T> work) {
     return pack_at<T, width>(work.x.at(s, part.set, at.plane) + at.element);
   };
   for_plane_packs<width>(s, first, load, [&](const PackPlace&, const Pack<T, width>& pack) {
-    const auto v = lanes_of(pack);
+    const auto v = lanes(pack);
     tile::unroll<width>([&](auto j) { sum += v[j]; });
   });
   const double firsts = static_cast<double>(tile::max<i64>(1, first.end - first.begin) * width);
   const C centre = static_cast<C>(join_block<plane_threads>(static_cast<double>(sum), Plus{}) / firsts);
   sum = C(0);
   for_plane_packs<width>(s, part, load, [&](const PackPlace&, const Pack<T, width>& pack) {
-    const auto v = lanes_of(pack);
+    const auto v = lanes(pack);
     tile::unroll<width>([&](auto j) {
       const C d = v[j] - centre;
       sum += d;
@@ -98,7 +98,7 @@ void plane_norm_kernel(const PlaneNormWork<T> work) {
       line = {mean_rstd.first, mean_rstd.second, work.weight.at(c, C(1)), work.bias.at(c, C(0))};
       last = at.plane;
     }
-    const auto v = lanes_of(pack);
+    const auto v = lanes(pack);
     Pack<T, width> out;
     tile::unroll<width>([&](auto j) {
       const C y = line(v[j]);
@@ -119,7 +119,7 @@ void launch_norm(const PlaneNormWork<T>& work, Executor& executor) {
 template <class T, class Args>
 void plane_norm(const Args& a, PlaneNormWork<T> work, Executor& executor) {
   using C = compute_t<T>;
-  constexpr int width = 16 / sizeof(T);
+  constexpr int width = plane_width<T>;
   work.y = planes_of<T>(a.y);
   work.x = planes_of<const T>(a.x);
   work.weight = {a.weight, a.weight_type};

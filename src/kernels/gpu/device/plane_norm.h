@@ -9,6 +9,9 @@ using tile::compute_t;
 using tile::convert_element;
 
 inline constexpr int plane_threads = 256;
+/// Elements that are taken at once where planes allow it; of f64 one, which spares kernels.
+template <class T>
+inline constexpr int plane_width = sizeof(T) == 8 ? 1 : 16 / sizeof(T);
 
 /// Sets of planes: set i is number i / inner of the first kind and i % inner of the second.
 struct PlaneSets {
@@ -78,10 +81,6 @@ template <class T, int width>
 TESSERA_DEVICE const Pack<T, width>& pack_at(const T* p) {
   return *reinterpret_cast<const Pack<T, width>*>(p);
 }
-template <class T, int width>
-TESSERA_DEVICE auto lanes_of(const Pack<T, width>& p) {
-  return Lanes<compute_t<T>, T, width>(p);
-}
 
 /// Some 2048 blocks of 16384 elements or more: the same on every card, and so are the results.
 inline i64 parts_of(i64 sets, i64 elements) {
@@ -101,7 +100,17 @@ struct ChannelWeights {
   Scalar type;
   template <class C>
   TESSERA_DEVICE C at(i64 channel, C otherwise) const {
-    return data ? load_as<C>(data, type, channel) : otherwise;
+    if (!data) return otherwise;
+    switch (type) {
+      case Scalar::f16:
+        return tile::convert_element<C>(static_cast<const f16*>(data)[channel]);
+      case Scalar::bf16:
+        return tile::convert_element<C>(static_cast<const bf16*>(data)[channel]);
+      case Scalar::f32:
+        return static_cast<C>(static_cast<const float*>(data)[channel]);
+      default:
+        return static_cast<C>(static_cast<const double*>(data)[channel]);
+    }
   }
 };
 

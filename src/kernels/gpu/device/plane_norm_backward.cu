@@ -32,7 +32,7 @@ struct PlaneBackwardWork {
   /// fn(lane, dy, x) for each lane.
   template <int width, class Fn>
   TESSERA_DEVICE void each(const Packs<width>& packs, const ScaleShift<compute_t<T>>& line, const Fn& fn) const {
-    const auto g = lanes_of(packs.dy), v = lanes_of(packs.x);
+    const auto g = lanes(packs.dy), v = lanes(packs.x);
     tile::unroll<width>([&](auto j) { fn(j, relu && !(line(v[j]) > 0) ? compute_t<T>(0) : g[j], v[j]); });
   }
   TESSERA_DEVICE ScaleShift<compute_t<T>> line(i64 set, i64 channel) const {
@@ -122,7 +122,7 @@ void plane_sums_kernel(const PlaneBackwardWork<T> work) {
   Sums<C> part{C(0), C(0)};
   const T *dy = work.dy.at(s, set, plane), *x = work.x.at(s, set, plane);
   for (i64 i = Team::rank() * width; i < s.size; i += Team::size * width) {
-    const auto g = lanes_of(pack_at<T, width>(dy + i)), v = lanes_of(pack_at<T, width>(x + i));
+    const auto g = lanes(pack_at<T, width>(dy + i)), v = lanes(pack_at<T, width>(x + i));
     tile::unroll<width>([&](auto j) {
       part.first += g[j];
       part.second = tile::fma(g[j], v[j] - mean, part.second);
@@ -211,7 +211,7 @@ void batch_backward(const PlaneBackwardWork<T>& work, Executor& executor) {
 void group_norm_backward(const GroupNormBackwardArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    constexpr int width = 16 / sizeof(T);
+    constexpr int width = plane_width<T>;
     auto work = backward_work<T>(a, groups_of(a.batch, a.channels, a.size, a.groups));
     if (takes_packs(width, sizeof(T), a.size, a.dx, a.dy, a.x)) group_backward<T, width>(a, work, executor);
     else group_backward<T, 1>(a, work, executor);
@@ -221,7 +221,7 @@ void group_norm_backward(const GroupNormBackwardArgs& a, Executor& executor) {
 void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    constexpr int width = 16 / sizeof(T);
+    constexpr int width = plane_width<T>;
     auto work = backward_work<T>(a, channels_of(a.batch, a.channels, a.size));
     work.constant = !a.training;
     work.bias = {a.bias, a.weight_type};

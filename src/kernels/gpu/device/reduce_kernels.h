@@ -58,7 +58,7 @@ void reduce_rows(const ReducePlan plan) {
     for (i64 p = rank; p < row.packs(); p += plan.team) {
       const i64 first = row.first(p);
       if (row.whole(first)) {
-        const Lanes<C, M, width> v(row.load(p, M()));
+        const Lanes<M, width, C> v(row.load(p, M()));
         tile::unroll<width>([&](auto j) { folder.fold(j, v[j], begin + first + j); });
       } else {
         tile::unroll<width>([&](auto j) {
@@ -103,7 +103,7 @@ void reduce_columns(const ReducePlan plan) {
     const i64 end = tile::min<i64>(plan.elements.total, begin + plan.slice_length);
     i64 i = begin + way, at[1];
     const auto fold = [&](i64 index, const auto& pack) {
-      const Lanes<C, M, width> v(pack);
+      const Lanes<M, width, C> v(pack);
       tile::unroll<width>([&](auto j) { folder.fold(j, v[j], index); });
       folder.next();
     };

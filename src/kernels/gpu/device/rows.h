@@ -1,5 +1,5 @@
 // Rows and the teams of threads that work on them: 32 neighbours, or a whole block. A row is cut into packs of 16 bytes
-// at multiples of 16 bytes, of which the first and the last may be partly outside; short rows stay in registers.
+// at multiples of 16 bytes, of which the first and the last may be partly outside.
 #pragma once
 #include "loops.h"
 
@@ -18,6 +18,14 @@ TESSERA_DEVICE S from_lane(const S& value, int mask) {
   return tile::bit_cast<S>(w);
 }
 
+struct Plus {
+  static constexpr bool commutes = true;  // the order of a and b makes no difference
+  template <class S>
+  TESSERA_DEVICE S operator()(S a, S b) const {
+    return a + b;
+  }
+};
+
 /// op(a, b) over the values of a team of 32, in the order of its lanes: the same result in each.
 template <class S, class Op>
 TESSERA_DEVICE S join_lanes(S value, const Op& op) {
@@ -25,7 +33,8 @@ TESSERA_DEVICE S join_lanes(S value, const Op& op) {
 #pragma unroll
   for (int mask = 1; mask < team_lanes; mask *= 2) {
     const S other = from_lane(value, mask);
-    value = lane & mask ? op(other, value) : op(value, other);
+    if constexpr (requires { Op::commutes; }) value = op(value, other);
+    else value = lane & mask ? op(other, value) : op(value, other);
   }
   return value;
 }
@@ -44,12 +53,6 @@ TESSERA_DEVICE S join_block(S value, const Op& op) {
   return value;
 }
 
-struct Plus {
-  template <class S>
-  TESSERA_DEVICE S operator()(S a, S b) const {
-    return a + b;
-  }
-};
 /// Two sums at once.
 template <class C>
 struct Sums {
@@ -63,6 +66,7 @@ struct Team {
   static constexpr int size = size_;
   static constexpr int threads = size == team_lanes ? 256 : size;  // of a block
   static constexpr int rows = threads / size;
+  static constexpr int resident = threads == 512 ? 2 : 1;  // blocks that registers must suffice for
   static TESSERA_DEVICE i64 row() {
     return tile::block_in_grid() * rows + (rows > 1 ? tile::thread_in_block() / size : 0);
   }
@@ -111,103 +115,26 @@ struct Span {
   }
 };
 
-/// fn(pack, k) for this thread's packs of a row: at most `held`, the k-th of them in register k; or any number where
-/// none is held.
-template <class Team, int held, class Fn>
-TESSERA_DEVICE void for_packs(i64 packs, const Fn& fn) {
-  if constexpr (held > 0) {
-    tile::unroll<held>([&](auto k) {
-      const i64 p = Team::rank() + static_cast<i64>(k) * Team::size;
-      if (p < packs) fn(p, k);
-    });
-  } else {
-    for (i64 p = Team::rank(); p < packs; p += Team::size) fn(p, tile::Int<0>{});
-  }
-}
+/// The elements of a pack in the type to compute in.
+template <class T, int width, class C = tile::compute_t<T>>
+struct Lanes {
+  C x[width];
 
-/// use(pack, its elements) for this thread's packs of a row of any length, several of them under way; `outside` stands
-/// beyond the ends of the row.
-template <class Team, class T, int width, class Use>
-TESSERA_DEVICE void stream_packs(const Span<const T, width>& x, T outside, const Use& use) {
-  constexpr int ahead = 4;
-  const i64 begin = x.phase ? 1 : 0, end = (x.n + x.phase) / width;  // of the packs that are whole
-  const auto load = [&](i64 p) { return *reinterpret_cast<const Pack<T, width>*>(x.data + x.first(p)); };
-  i64 p = begin + Team::rank();
-  for (; p + (ahead - 1) * Team::size < end; p += ahead * Team::size) {
-    Pack<T, width> part[ahead];
-    tile::unroll<ahead>([&](auto u) { part[u] = load(p + u * Team::size); });
-    tile::unroll<ahead>([&](auto u) { use(p + u * Team::size, part[u]); });
+  Lanes() = default;
+  TESSERA_DEVICE explicit Lanes(const Pack<T, width>& p) {
+    if constexpr (tile::is_same_v<T, bf16> && tile::is_same_v<C, float> && width % 2 == 0) {  // an instruction each
+      const auto pairs = tile::bit_cast<tile::Array<u32, width / 2>>(p);
+      tile::unroll<width>(
+          [&](auto j) { x[j] = tile::bit_cast<float>(j % 2 == 0 ? pairs[j / 2] << 16 : pairs[j / 2] & 0xffff0000u); });
+    } else {
+      tile::unroll<width>([&](auto j) { x[j] = tile::convert_element<C>(p.lane[j]); });
+    }
   }
-  for (; p < end; p += Team::size) use(p, load(p));
-  if (x.phase && Team::rank() == 0) use(i64{0}, x.load(0, outside));
-  if (end < x.packs() && (end > 0 || !x.phase) && Team::rank() == Team::size - 1) use(end, x.load(end, outside));
-}
-
-/// A row that is read: once where it is held in registers, else whenever it is asked for.
-template <class T, int width, class Team, int held>
-struct RowReader {
-  using Packed = Pack<T, width>;
-  Span<const T, width> span;
-  T outside;
-  Packed part[held > 0 ? held : 1];
-
-  TESSERA_DEVICE RowReader(const T* data, i64 n, T outside) : span(data, n), outside(outside) {
-    if constexpr (held > 0)
-      for_packs<Team, held>(span.packs(), [&](i64 p, auto k) { part[k] = span.load(p, outside); });
-  }
-  template <int k>
-  TESSERA_DEVICE Packed get(i64 pack, tile::Int<k>) const {
-    if constexpr (held > 0) return part[k];
-    else return span.load(pack, outside);
-  }
+  TESSERA_DEVICE C operator[](int j) const { return x[j]; }
 };
-
-/// How rows of several operands lie within 16 bytes.
-struct RowLayout {
-  bool alike = true;    // equal positions in the same place of a pack
-  bool aligned = true;  // each row begins a pack
-
-  template <class... Row>
-  RowLayout(int element_bytes, const RowArg& first, const Row&... more) {
-    add(element_bytes, first, first);
-    (add(element_bytes, first, more), ...);
-  }
-
- private:
-  static size_t phase(const void* p) { return reinterpret_cast<size_t>(p) % 16; }
-  void add(int bytes, const RowArg& first, const RowArg& row) {
-    if (!row.data) return;
-    aligned &= phase(row.data) == 0 && row.pitch * bytes % 16 == 0;
-    alike &= phase(row.data) == phase(first.data) && (row.pitch - first.pitch) * bytes % 16 == 0;
-  }
-};
-
-/// fn(Int<width>, Team, Int<held>) as it fits rows of n elements of type T; each of a thread's 32 elements at most are
-/// held if `holds`.
-template <class T, bool holds, class Fn>
-void with_team(i64 n, const RowLayout& layout, const Fn& fn) {
-  constexpr int width = 16 / sizeof(T), held = holds && sizeof(T) < 8 ? 32 / width : 0;
-  using tile::Int;
-  if (layout.alike && n >= width) {
-    const i64 packs = tile::ceil_div<i64>(n + (layout.aligned ? 0 : width - 1), width);
-    if (packs <= 32 * 32 / width) return fn(Int<width>{}, Team<32>{}, Int<held>{});
-    if constexpr (held > 0)
-      if (packs <= 256 * held) return fn(Int<width>{}, Team<256>{}, Int<held>{});
-    return fn(Int<width>{}, Team<512>{}, Int<0>{});
-  }
-  if (n <= 1024) return fn(Int<1>{}, Team<32>{}, Int<0>{});
-  return fn(Int<1>{}, Team<512>{}, Int<0>{});
-}
-
-template <class T>
-struct Rows {
-  T* data;
-  i64 pitch;
-  TESSERA_DEVICE T* operator[](i64 r) const { return data + r * pitch; }
-};
-template <class T>
-Rows<T> rows_of(const RowArg& arg) {
-  return {static_cast<T*>(arg.data), arg.pitch};
+template <class T, int width>
+TESSERA_DEVICE Lanes<T, width> lanes(const Pack<T, width>& p) {
+  return Lanes<T, width>(p);
 }
 
 // ---- sums of exponentials
@@ -218,6 +145,13 @@ TESSERA_DEVICE float fast_exp(float x) { return tile::fast_exp2(x * 1.44269504f)
 
 TESSERA_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }  // of NaN and a number, the number
 TESSERA_DEVICE double larger(double a, double b) { return ::fmax(a, b); }
+struct Larger {
+  static constexpr bool commutes = true;
+  template <class C>
+  TESSERA_DEVICE C operator()(C a, C b) const {
+    return larger(a, b);
+  }
+};
 
 /// The largest element and the sum of e^(x - shift()): softmax in one pass (Milakov and Gimelshein, arXiv:1805.02867).
 template <class C>
@@ -228,38 +162,35 @@ struct Exponents {
   /// The largest; 0 where that is infinite, so that infinite elements still meet a finite shift.
   TESSERA_DEVICE C shift() const { return tile::abs(largest) < static_cast<C>(__builtin_inf()) ? largest : C(0); }
 
-  /// The sum for another shift.
-  TESSERA_DEVICE C sum_at(C shift_) const { return sum > C(0) ? sum * fast_exp(shift() - shift_) : sum; }
   template <int n>
   TESSERA_DEVICE void add(const C (&x)[n]) {
     C top = x[0];
     tile::unroll<n>([&](auto j) { top = larger(top, x[j]); });
-    if (top > largest) {
-      const Exponents next{top, C(0)};
-      sum = sum_at(next.shift());
-      largest = top;
-    }
+    if (top > largest) move_to(top);
     const C by = shift();
     tile::unroll<n>([&](auto j) { sum += fast_exp(x[j] - by); });
+  }
+  /// Those of all threads of a team.
+  template <class Team>
+  TESSERA_DEVICE void join() {
+    move_to(Team::join(largest, Larger{}));
+    sum = Team::join(sum, Plus{});
+  }
+  /// For another largest element.
+  TESSERA_DEVICE void move_to(C top) {
+    const Exponents next{top, C(0)};
+    if (sum > C(0)) sum *= fast_exp(shift() - next.shift());
+    largest = top;
   }
 };
 struct JoinExponents {
   template <class C>
-  TESSERA_DEVICE Exponents<C> operator()(const Exponents<C>& a, const Exponents<C>& b) const {
-    Exponents<C> all{larger(a.largest, b.largest), C(0)};
-    all.sum = a.sum_at(all.shift()) + b.sum_at(all.shift());
-    return all;
+  TESSERA_DEVICE Exponents<C> operator()(Exponents<C> a, Exponents<C> b) const {
+    const C top = larger(a.largest, b.largest);
+    a.move_to(top);
+    b.move_to(top);
+    return {top, a.sum + b.sum};
   }
-};
-
-/// The lanes of a pack as the type to compute in.
-template <class C, class T, int width>
-struct Lanes {
-  C x[width];
-  TESSERA_DEVICE explicit Lanes(const Pack<T, width>& p) {
-    tile::unroll<width>([&](auto j) { x[j] = tile::convert_element<C>(p.lane[j]); });
-  }
-  TESSERA_DEVICE C operator[](int j) const { return x[j]; }
 };
 
 }  // namespace tessera::gpu_kernels

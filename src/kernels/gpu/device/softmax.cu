@@ -1,5 +1,5 @@
 // Softmax and log-softmax along rows, with their gradients.
-#include "rows.h"
+#include "held_rows.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -11,64 +11,62 @@ template <class T>
 struct SoftmaxWork {
   i64 rows, n;
   bool log;
+  int kept;
   Rows<T> to;
   Rows<const T> x, y;
 };
 
 template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads)
+TESSERA_KERNEL(Team::threads, Team::resident)
 void softmax_kernel(const SoftmaxWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  const RowReader<T, width, Team, held> x(work.x[r], work.n, convert_element<T>(-static_cast<C>(__builtin_inf())));
-  const Span<T, width> y(work.to[r], work.n);
+  HeldRows<T, width, Team, held, 1> x({work.x[r]}, work.n, work.kept);
   auto e = Exponents<C>::start();
-  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) { e.add(Lanes<C, T, width>(x.get(p, k)).x); });
-  e = Team::join(e, JoinExponents{});
+  x.read([&](auto, const auto& row) { e.add(lanes(row[0]).x); });
+  e.template join<Team>();
   const C shift = work.log ? e.shift() + tile::log(e.sum) : e.shift(), scale = C(1) / e.sum;
-  for_packs<Team, held>(x.span.packs(), [&](i64 p, auto k) {
-    const Lanes<C, T, width> v(x.get(p, k));
-    Pack<T, width> out;
-    tile::unroll<width>(
-        [&](auto j) { out.lane[j] = convert_element<T>(work.log ? v[j] - shift : fast_exp(v[j] - shift) * scale); });
-    y.store(p, out);
+  T* const y = work.to[r];
+  x.each([&](auto at, const auto& row) {
+    auto v = lanes(row[0]);
+    tile::unroll<at.width>([&](auto j) { v.x[j] = work.log ? v[j] - shift : fast_exp(v[j] - shift) * scale; });
+    store_piece(y, at, v);
   });
 }
 
 // softmax: dx = y (dy - sum(dy y)); log-softmax: dx = dy - exp(y) sum(dy).
 template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads)
+TESSERA_KERNEL(Team::threads, Team::resident)
 void softmax_backward_kernel(const SoftmaxWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  const RowReader<T, width, Team, held> dy(work.x[r], work.n, convert_element<T>(0.0f)),
-      y(work.y[r], work.n, convert_element<T>(0.0f));
-  const Span<T, width> dx(work.to[r], work.n);
+  HeldRows<T, width, Team, held, 2> rows({work.x[r], work.y[r]}, work.n, work.kept);
   C sum = C(0);
-  for_packs<Team, held>(y.span.packs(), [&](i64 p, auto k) {
-    const Lanes<C, T, width> g(dy.get(p, k)), v(y.get(p, k));
-    tile::unroll<width>([&](auto j) { sum += work.log ? g[j] : g[j] * v[j]; });
+  rows.read([&](auto at, const auto& row) {
+    const auto g = lanes(row[0]), y = lanes(row[1]);
+    tile::unroll<at.width>([&](auto j) { sum = work.log ? sum + g[j] : tile::fma(g[j], y[j], sum); });
   });
   sum = Team::join(sum, Plus{});
-  for_packs<Team, held>(y.span.packs(), [&](i64 p, auto k) {
-    const Lanes<C, T, width> g(dy.get(p, k)), v(y.get(p, k));
-    Pack<T, width> out;
-    tile::unroll<width>([&](auto j) {
-      out.lane[j] = convert_element<T>(work.log ? g[j] - fast_exp(v[j]) * sum : v[j] * (g[j] - sum));
-    });
-    dx.store(p, out);
+  T* const dx = work.to[r];
+  rows.each([&](auto at, const auto& row) {
+    auto g = lanes(row[0]);
+    const auto y = lanes(row[1]);
+    tile::unroll<at.width>([&](auto j) { g.x[j] = work.log ? g[j] - fast_exp(y[j]) * sum : y[j] * (g[j] - sum); });
+    store_piece(dx, at, g);
   });
 }
 
 void softmax(const SoftmaxArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    const SoftmaxWork<T> work{a.rows, a.n, a.log, rows_of<T>(a.y), rows_of<const T>(a.x), {}};
-    with_team<T, true>(a.n, RowLayout(sizeof(T), a.x, a.y), [&](auto width, auto team, auto held) {
+    SoftmaxWork<T> work{a.rows, a.n, a.log, 0, rows_of<T>(a.y), rows_of<const T>(a.x), {}};
+    with_rows<T, 1, true>(a.n, RowLayout(sizeof(T), a.x, a.y), [&](auto width, auto team, auto held, RowsHeld rows) {
       using Team = decltype(team);
-      launch("softmax", softmax_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, 0, executor, work);
+      work.kept = rows.kept;
+      launch_rows("softmax", softmax_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, rows, executor,
+                  work);
     });
   });
 }
@@ -76,16 +74,29 @@ void softmax(const SoftmaxArgs& a, Executor& executor) {
 void softmax_backward(const SoftmaxBackwardArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    const SoftmaxWork<T> work{a.rows, a.n, a.log, rows_of<T>(a.dx), rows_of<const T>(a.dy), rows_of<const T>(a.y)};
-    with_team<T, true>(a.n, RowLayout(sizeof(T), a.y, a.dy, a.dx), [&](auto width, auto team, auto held) {
-      using Team = decltype(team);
-      launch("softmax_backward", softmax_backward_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, 0,
-             executor, work);
-    });
+    SoftmaxWork<T> work{a.rows, a.n, a.log, 0, rows_of<T>(a.dx), rows_of<const T>(a.dy), rows_of<const T>(a.y)};
+    with_rows<T, 2, true>(a.n, RowLayout(sizeof(T), a.y, a.dy, a.dx),
+                          [&](auto width, auto team, auto held, RowsHeld rows) {
+                            using Team = decltype(team);
+                            work.kept = rows.kept;
+                            launch_rows("softmax_backward", softmax_backward_kernel<T, width, Team, held>,
+                                        Team::blocks(a.rows), Team::threads, rows, executor, work);
+                          });
   });
 }
 
 }  // namespace
+
+i64 most_shared_bytes() {
+#if defined(__HIP__)
+  return 64 << 10;
+#else
+  int device = 0, bytes = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes;
+#endif
+}
 
 long long cross_entropy(const CrossEntropyArgs& args, Executor& executor);
 void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Executor& executor);

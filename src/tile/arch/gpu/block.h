@@ -50,6 +50,8 @@ TESSERA_DEVICE float fast_log2(float x) { return __builtin_amdgcn_logf(x); }
 TESSERA_DEVICE float fast_exp2(float x) { return __builtin_exp2f(x); }
 TESSERA_DEVICE float fast_log2(float x) { return __builtin_log2f(x); }
 #endif
+/// 1 / x within a unit in the last place.
+TESSERA_DEVICE float fast_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 #else
 TESSERA_DEVICE int thread_in_block() { return static_cast<int>(threadIdx.x & 1023u); }
 TESSERA_DEVICE i64 block_in_grid() { return blockIdx.x; }
@@ -67,6 +69,12 @@ TESSERA_DEVICE float fast_exp2(float x) {
 TESSERA_DEVICE float fast_log2(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// 1 / x within a unit in the last place.
+TESSERA_DEVICE float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 #endif

@@ -1,0 +1,265 @@
+// Rows of any length, anywhere in memory, that are read from there once: packs of 16 bytes at multiples of 16 bytes,
+// kept in registers or, of long rows, in shared memory; and, one to a thread, the few elements before and behind the
+// packs.
+#pragma once
+#include "rows.h"
+
+namespace tessera::gpu_kernels {
+
+/// A piece of a row that one thread has: `width` elements from `index` on.
+template <int width_, class Index>
+struct Piece {
+  static constexpr int width = width_;
+  Index index;
+};
+
+/// Stores a piece of a row whose pieces lie as those that were read.
+template <class T, int width, class Index>
+TESSERA_DEVICE void store_piece(T* row, const Piece<width, Index>& at, const Lanes<T, width>& v) {
+  Pack<T, width> out;
+  tile::unroll<width>([&](auto j) { out.lane[j] = tile::convert_element<T>(v[j]); });
+  store_at_once(row + at.index, out);
+}
+
+/// Elements beside those of a row, whose pieces may begin anywhere, or which are missing.
+template <class T>
+class Beside {
+ public:
+  TESSERA_DEVICE Beside(const T* data, const void* row)
+      : data_(data), shift_(static_cast<int>((reinterpret_cast<size_t>(data) - reinterpret_cast<size_t>(row)) & 15)) {}
+  TESSERA_DEVICE explicit operator bool() const { return data_ != nullptr; }
+
+  /// The packs that hold a piece, at multiples of 16 bytes; single elements are a piece themselves. AMD's cards load
+  /// pieces from anywhere.
+#if defined(__HIP__)
+  static constexpr bool shifts = false;
+#else
+  static constexpr bool shifts = true;
+#endif
+  template <int width>
+  struct Raw {
+    Pack<T, width> pack[shifts && width > 1 ? 2 : 1];
+  };
+  template <int width, class Index>
+  TESSERA_DEVICE Raw<width> fetch(const Piece<width, Index>& at) const {
+    Raw<width> raw;
+    if (data_) {
+      const T* const from = data_ + at.index;
+      if constexpr (!shifts || width == 1) {
+        __builtin_memcpy(&raw.pack[0], from, sizeof(raw));
+      } else {
+        const auto* const whole = reinterpret_cast<const Pack<T, width>*>(reinterpret_cast<size_t>(from) - shift_);
+        raw.pack[0] = whole[0];
+        if (shift_ != 0) raw.pack[1] = whole[1];
+      }
+    }
+    return raw;
+  }
+  /// The piece: shifted by whole words and then by half a word.
+  template <int width>
+  TESSERA_DEVICE Lanes<T, width> operator[](const Raw<width>& raw) const {
+    if constexpr (!shifts || width == 1) {
+      return lanes(raw.pack[0]);
+    } else {  // one way for all shifts: a choice between packs may become one between addresses
+      auto w = tile::bit_cast<tile::Array<u32, 8>>(raw);
+      if (shift_ != 0) {
+        tile::unroll<6>([&](auto i) { w[i] = shift_ & 8 ? w[i + 2] : w[i]; });
+        tile::unroll<5>([&](auto i) { w[i] = shift_ & 4 ? w[i + 1] : w[i]; });
+        if constexpr (sizeof(T) == 2)
+          tile::unroll<4>([&](auto i) { w[i] = shift_ & 2 ? w[i] >> 16 | w[i + 1] << 16 : w[i]; });
+      }
+      return lanes(tile::bit_cast<Pack<T, width>>(tile::Array<u32, 4>{{w[0], w[1], w[2], w[3]}}));
+    }
+  }
+
+ private:
+  const T* data_;
+  int shift_;  // bytes by which pieces lie behind multiples of 16
+};
+
+/// `count` rows of a team that lie alike, of which each of its threads has up to `held` packs in registers; or, where
+/// that is 0, any number, the first `kept` in shared memory.
+template <class T, int width, class Team, int held, int count>
+class HeldRows {
+ public:
+  using Packed = Pack<T, width>;
+  using Index = tile::conditional_t<width == 1, i64, int>;
+
+  TESSERA_DEVICE HeldRows(const tile::Array<const T*, count>& data, i64 n, int kept)
+      : data_(data), head_(0), lead_(0), packs_(static_cast<Index>(n)), edge_(-1), kept_(kept) {
+    if constexpr (width > 1) {
+      const size_t begin = reinterpret_cast<size_t>(data[0]);
+      const int length = static_cast<int>(n), rank = Team::rank();
+      head_ = tile::min(length, -static_cast<int>(begin / sizeof(T)) & (width - 1));
+      packs_ = (length - head_) / width;
+      const int tail = length - head_ - packs_ * width;
+      if (rank < head_) edge_ = rank;
+      else if (rank >= width && rank - width < tail) edge_ = length - tail + rank - width;
+      if constexpr (held == 0) lead_ = static_cast<int>((begin + head_ * sizeof(T)) / 16 % 8);  // to lines of memory
+    }
+  }
+
+  /// visit(piece, its packs of all rows, fetch(piece)) for the pieces of this thread, which are read from memory;
+  /// several pieces are fetched before the first of them is visited.
+  template <class Fetch, class Visit>
+  TESSERA_DEVICE void read(const Fetch& fetch, const Visit& visit) {
+    if (edge_ >= 0) tile::unroll<count>([&](auto i) { edge_value_[i].lane[0] = data_[i][edge_]; });
+    if constexpr (held > 0) {
+      tile::unroll<held>([&](auto k) {
+        const Index p = pack(k);
+        if (p < packs_) tile::unroll<count>([&](auto i) { part_[k].row[i] = *at(i, p); });
+      });
+      each(fetch, visit);
+    } else {
+      stream<false>(fetch, visit);
+    }
+  }
+  /// The same once more.
+  template <class Fetch, class Visit>
+  TESSERA_DEVICE void each(const Fetch& fetch, const Visit& visit) const {
+    if constexpr (held > 0) {
+      tile::unroll<held>([&](auto k) {
+        const Index p = pack(k);
+        if (p < packs_) visit(piece(p), part_[k].row, fetch(piece(p)));
+      });
+      visit_edge(fetch, visit);
+    } else {
+      stream<true>(fetch, visit);
+    }
+  }
+  /// The same with nothing to fetch.
+  template <class Visit>
+  TESSERA_DEVICE void read(const Visit& visit) {
+    read([](auto) { return 0; }, [&](auto at, const auto& row, int) { visit(at, row); });
+  }
+  template <class Visit>
+  TESSERA_DEVICE void each(const Visit& visit) const {
+    each([](auto) { return 0; }, [&](auto at, const auto& row, int) { visit(at, row); });
+  }
+
+ private:
+  struct Part {
+    Packed row[count];
+  };
+
+  TESSERA_DEVICE Index pack(Index k) const { return Team::rank() + k * Team::size - lead_; }
+  TESSERA_DEVICE Piece<width, Index> piece(Index pack) const { return {head_ + pack * width}; }
+  TESSERA_DEVICE const Packed* at(int row, Index pack) const {
+    return reinterpret_cast<const Packed*>(data_[row] + (head_ + pack * width));
+  }
+
+  template <class Fetch, class Visit>
+  TESSERA_DEVICE void visit_edge(const Fetch& fetch, const Visit& visit) const {
+    const Piece<1, Index> edge{edge_};
+    if (edge_ >= 0) visit(edge, edge_value_, fetch(edge));
+  }
+  template <bool again, class Fetch, class Visit>
+  TESSERA_DEVICE void stream(const Fetch& fetch, const Visit& visit) const {
+    using More = decltype(fetch(piece(0)));
+    constexpr int ahead = sizeof(More) > 4 ? 2 : 4;
+    extern __shared__ __attribute__((aligned(128))) char shared[];
+    Part* const room = reinterpret_cast<Part*>(shared) + Team::rank();
+    const Index turns = (packs_ + lead_ + Team::size - 1) / Team::size;
+    for (Index k = 0; k < turns; k += ahead) {
+      Part part[ahead];
+      More more[ahead];
+      tile::unroll<ahead>([&](auto u) {
+        const Index p = pack(k + u);
+        if (p < 0 || p >= packs_) return;
+        more[u] = fetch(piece(p));
+        if (again && k + u < kept_) part[u] = room[(k + u) * Team::size];
+        else tile::unroll<count>([&](auto i) { part[u].row[i] = *at(i, p); });
+      });
+      tile::unroll<ahead>([&](auto u) {
+        const Index p = pack(k + u);
+        if (p < 0 || p >= packs_) return;
+        if (!again && k + u < kept_) room[(k + u) * Team::size] = part[u];
+        visit(piece(p), part[u].row, more[u]);
+      });
+    }
+    visit_edge(fetch, visit);
+  }
+
+  tile::Array<const T*, count> data_;
+  Index head_;  // elements before the first pack
+  int lead_;    // packs that the first thread leaves out, so that each warp reads whole lines of memory
+  Index packs_, edge_;
+  int kept_;
+  Part part_[held > 0 ? held : 1];
+  Pack<T, 1> edge_value_[count];
+};
+
+/// How rows of several operands lie within 16 bytes.
+struct RowLayout {
+  bool alike = true;    // equal positions in the same place of a pack
+  bool aligned = true;  // each row begins a pack
+
+  template <class... Row>
+  RowLayout(int element_bytes, const RowArg& first, const Row&... more) {
+    add(element_bytes, first, first);
+    (add(element_bytes, first, more), ...);
+  }
+
+ private:
+  static size_t phase(const void* p) { return reinterpret_cast<size_t>(p) % 16; }
+  void add(int bytes, const RowArg& first, const RowArg& row) {
+    if (!row.data) return;
+    aligned &= phase(row.data) == 0 && row.pitch * bytes % 16 == 0;
+    alike &= phase(row.data) == phase(first.data) && (row.pitch - first.pitch) * bytes % 16 == 0;
+  }
+};
+
+/// The shared memory that a block may have on this device.
+i64 most_shared_bytes();
+
+/// How a kernel's teams hold their rows.
+struct RowsHeld {
+  int kept = 0;  // packs of a thread, of each row, in shared memory
+  size_t shared = 0;
+};
+
+/// fn(Int<width>, Team, Int<held>, RowsHeld) as it fits `count` rows of n elements of type T, which kernels read more
+/// than once or, unless `again`, only once. `middle`: blocks of 256 threads, too, hold theirs in registers.
+template <class T, int count, bool again, bool middle = again, class Fn>
+void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
+  constexpr int width = 16 / sizeof(T), held = 32 / width;
+  using tile::Int;
+  if (!layout.alike || n > 0x7fffffff - 1024 * width) return fn(Int<1>{}, Team<512>{}, Int<0>{}, RowsHeld{});
+  const i64 packs = n / width;
+  if (packs <= 32 * held) return fn(Int<width>{}, Team<32>{}, Int<held>{}, RowsHeld{});
+  if constexpr (middle && sizeof(T) < 8)
+    if (packs <= 256 * held) return fn(Int<width>{}, Team<256>{}, Int<held>{}, RowsHeld{});
+  constexpr int threads = again && count * sizeof(T) > 2 && sizeof(T) < 8 ? 1024 : 512;
+  RowsHeld rows;
+  if (again) {
+    constexpr i64 bytes = threads * 16 * count;
+    rows.kept =
+        static_cast<int>(tile::min(tile::ceil_div<i64>(packs + 8, threads), (most_shared_bytes() - 1024) / bytes));
+    rows.shared = static_cast<size_t>(rows.kept * bytes);
+  }
+  fn(Int<width>{}, Team<threads>{}, Int<0>{}, rows);
+}
+
+/// launch, where a block may need more shared memory than kernels get unasked.
+template <class Work>
+void launch_rows(const char* what, void (*kernel)(Work), i64 blocks, int threads, const RowsHeld& held,
+                 Executor& executor, const Work& work) {
+  if (held.shared > 0)
+    (void)TESSERA_RT(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
+                                       TESSERA_RT(FuncAttributeMaxDynamicSharedMemorySize),
+                                       static_cast<int>(held.shared));
+  launch(what, kernel, blocks, threads, held.shared, executor, work);
+}
+
+template <class T>
+struct Rows {
+  T* data;
+  i64 pitch;
+  TESSERA_DEVICE T* operator[](i64 r) const { return data + r * pitch; }
+};
+template <class T>
+Rows<T> rows_of(const RowArg& arg) {
+  return {static_cast<T*>(arg.data), arg.pitch};
+}
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,130 @@
+// Norms, softmax, cross-entropy and GELU on a GPU, if there is one, against float64: rows from one element to more than
+// a block holds, that begin anywhere within 16 bytes; and steps of AdamW on halves.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "check.h"
+#include "tessera/autograd.h"
+#include "tessera/device.h"
+#include "tessera/ops.h"
+#include "tessera/optim.h"
+
+namespace tessera {
+namespace {
+
+Device gpu() {
+  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
+    if (device_count(type) > 0) return {type, 0};
+  return cpu();
+}
+
+double limit(DType dtype) {
+  return dtype == Float64 ? 1e-12 : dtype == Float32 ? 1e-5 : dtype == Float16 ? 2e-3 : 1.2e-2;
+}
+
+class GpuRows : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
+  }
+
+  Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
+  /// On the GPU, as a part of rows that are `more` elements longer, from element `more / 2` on.
+  static Tensor there(const Tensor& t, DType dtype, int64_t more = 0) {
+    if (more == 0 || t.dim() < 2) return t.to(dtype).to(gpu());
+    const Tensor wide = full({t.size(0), t.size(1) + more}, std::nan(""), dtype).to(gpu());
+    Tensor part = wide.slice(1, more / 2, more / 2 + t.size(1));
+    part.copy_(t.to(dtype).to(gpu()));
+    return part;
+  }
+  static double error(const Tensor& got, const Tensor& want) { return relative_error(got.to(cpu()).to(Float64), want); }
+
+  Generator generator{31};
+};
+
+template <class Fn>
+Tensors gradients(const Fn& fn, Tensors inputs, const Tensor& g) {
+  for (Tensor& t : inputs) t = t.detach().set_requires_grad();
+  return grad({fn(inputs)}, inputs, {g});
+}
+
+TEST_F(GpuRows, OfAnyLengthAndAlignment) {
+  const std::function<Tensor(const Tensors&)> operators[] = {
+      [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); },
+      [](const Tensors& in) { return rms_norm(in[0], in[1]); },
+      [](const Tensors& in) { return softmax(in[0], -1); },
+      [](const Tensors& in) { return log_softmax(in[0], -1); },
+      [](const Tensors& in) { return gelu_tanh(in[0]); },
+  };
+  for (DType dtype : {Float32, BFloat16, Float16, Float64})
+    for (int64_t n : {1, 7, 8, 9, 100, 768, 1000, 1001, 1024, 1032, 2047, 4096, 8200, 50257})
+      for (int64_t more : {0, 1, 3, 16}) {
+        const int64_t rows = n > 5000 ? 3 : 37;
+        const Tensors in{values({rows, n}, dtype), values({n}, dtype), values({n}, dtype)};
+        const Tensor g = values({rows, n}, dtype);
+        for (size_t op = 0; op < std::size(operators); ++op) {
+          const size_t inputs = op == 0 ? 3 : op == 1 ? 2 : 1;
+          const Tensors of(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(inputs));
+          Tensors on;
+          for (const Tensor& t : of) on.push_back(there(t, dtype, more));
+          const std::string label = fmt::format("operator {}, {} x {} + {} {}", op, rows, n, more, name(dtype));
+          if (n == 1 && op != 4) continue;  // zeros
+          EXPECT_LE(error(operators[op](on), operators[op](of)), 4 * limit(dtype)) << label;
+          const Tensors wanted = gradients(operators[op], of, g),
+                        found = gradients(operators[op], on, there(g, dtype, more));
+          for (size_t i = 0; i < inputs; ++i)
+            EXPECT_LE(error(found[i], wanted[i]), 8 * limit(dtype)) << label << " input " << i;
+        }
+      }
+}
+
+TEST_F(GpuRows, CrossEntropyOfAnyLengthAndAlignment) {
+  for (DType dtype : {Float32, BFloat16, Float16})
+    for (int64_t n : {2, 9, 768, 1001, 5000, 50257})
+      for (int64_t more : {0, 1, 16}) {
+        const Tensor logits = values({19, n}, dtype), target = randint(0, n, {19}, generator);
+        const auto loss = [&](const Tensor& of) {
+          return [of](const Tensors& in) { return cross_entropy(in[0], of, -100, 0.1); };
+        };
+        const Tensor one = full({}, 1.0, Float64);
+        const Tensors wanted = gradients(loss(target), {logits}, one);
+        const Tensors found =
+            gradients(loss(target.to(gpu())), {there(logits, dtype, more)}, one.to(Float32).to(gpu()));
+        EXPECT_LE(error(found[0], wanted[0]), 4 * limit(dtype)) << fmt::format("{} + {} {}", n, more, name(dtype));
+      }
+}
+
+TEST_F(GpuRows, HalvesRoundToNearestEvenAndKeepWhatIsNotFinite) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const Tensor x = tensor(
+      std::vector<float>{1.00390625f, 1.01171875f, -1.00390625f, 1.0039063f, 3.4e38f, inf, -inf, 1e-40f}, Shape{8});
+  const Tensor y = x.to(gpu()).to(BFloat16).to(cpu()).to(Float32);
+  const float want[] = {1.0f, 1.015625f, -1.0f, 1.0078125f, inf, inf, -inf};
+  for (size_t i = 0; i < std::size(want); ++i) EXPECT_EQ(y.data<float>()[i], want[i]) << i;
+  EXPECT_TRUE(std::isnan(full({3}, std::nan("")).to(gpu()).to(BFloat16).to(cpu()).to(Float32).data<float>()[2]));
+  const Tensor g = gelu_tanh(x.to(gpu()).to(BFloat16)).to(cpu()).to(Float32);
+  EXPECT_EQ(g.data<float>()[5], inf);
+  EXPECT_EQ(g.data<float>()[6], 0.0f);
+}
+
+TEST_F(GpuRows, AdamWOnHalves) {
+  for (DType dtype : {BFloat16, Float16, Float32})
+    for (int64_t n : {1, 4, 1003, 4096, 100001, 100004}) {
+      const Tensor p = values({n}, dtype), g = values({n}, dtype);
+      const auto step = [&](DType type, Device device) {
+        Tensor parameter = p.to(type).to(device).set_requires_grad();
+        optim::AdamW optimizer({parameter}, {.lr = 0.1, .weight_decay = 0.1});
+        for (int i = 0; i < 3; ++i) {
+          parameter.set_grad(g.to(type).to(device));
+          optimizer.step();
+        }
+        return parameter.detach();
+      };
+      EXPECT_LE(error(step(dtype, gpu()), step(Float64, cpu())), 3 * limit(dtype)) << n << ' ' << name(dtype);
+    }
+}
+
+}  // namespace
+}  // namespace tessera
