@@ -77,6 +77,7 @@ class Ring {
   TESSERA_DEVICE void fill(const Turn& turn) const { arrive(filled(turn.stage)); }
   TESSERA_DEVICE void wait(const Turn& turn) const { wait_for(filled(turn.stage), turn.parity); }
   TESSERA_DEVICE void release(const Turn& turn) const {
+    sync_warp();  // one lane speaks for what all of them have read
     if (thread_in_block() % 32 == 0) arrive(emptied(turn.stage));
   }
 

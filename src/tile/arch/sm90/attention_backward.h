@@ -162,7 +162,6 @@ class AttentionBackward {
     StepTurn turn;
     const int lane = thread_in_block() % 32;
     each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
-      sync_warp();
       owned_.release(own_turn);
       each_step(place, [&](int b, int h, int query) {
         const i64 row = (b * p_.heads + h) * p_.queries;
