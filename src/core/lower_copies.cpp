@@ -8,16 +8,19 @@
 namespace tessera {
 namespace {
 
+gpu::StreamHandle stream_of(const Tensor& t) { return gpu::stream_of(gpu::state(t.device())).handle; }
+
 struct Entry {
   int owners = 0;
   Tensor copy;
   Ref<Storage> storage;  // of the parameter
   uint32_t version = 0;
   uint64_t replays = 0;
+  gpu::StreamHandle stream = nullptr;  // which it was written on: others do not wait for that
 
   bool is_fresh(const Tensor& parameter) const {
     return copy.defined() && storage == parameter.storage() && version == parameter.storage()->version.load() &&
-           replays == gpu::replays();
+           replays == gpu::replays() && stream == stream_of(parameter);
   }
 };
 
@@ -54,7 +57,8 @@ void keep_lower_copy(const Tensor& parameter, const Tensor& copy) {
   const std::lock_guard lock(table().mutex);
   Entry* const entry = table().find(parameter);
   if (!entry) return;
-  *entry = {entry->owners, copy.detach(), parameter.storage(), parameter.storage()->version.load(), gpu::replays()};
+  *entry = {entry->owners,  copy.detach(),       parameter.storage(), parameter.storage()->version.load(),
+            gpu::replays(), stream_of(parameter)};
 }
 
 Tensor lower_copy(const Tensor& parameter) {

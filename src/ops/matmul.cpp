@@ -280,7 +280,7 @@ Tensors linear_fused_vjp(const Saved& s, const Tensors& grads) {
   if (activation == Activation::None) return with_residual(linear_gradients(s, g), g);
   const bool in_place = is_sole_owner(g) && !s.needs_input(3);
   Tensor& slope = s.outputs[1];
-  if (keeps_activation_input(activation, g))
+  if (keeps_activation_input(activation, slope))
     return with_residual(linear_gradients(s, activation_gradient(activation, g, std::exchange(slope, {}))), g);
   Tensor dh = g;
   if (in_place) dh.mul_(slope);
@@ -380,10 +380,10 @@ Tensors mlp_fused_vjp(const Saved& s, const Tensors& grads) {
   hidden = {};  // before its gradient takes as much memory
   if (!(s.needs & 0b111)) return of_down;
   const Activation activation = s.attrs.as<LinearAttrs>().activation;
+  const bool keeps_input = slope.defined() && keeps_activation_input(activation, slope);
   Tensor factor = activation != Activation::None ? rows(std::exchange(slope, {})) : Tensor();
-  Tensors products = keeps_activation_input(activation, g)
-                         ? dispatch(matmul_gelu_grad_op, {rows(g), down, factor})
-                         : matmul_mul_sum(rows(g), down, factor, false, s.needs_input(2));
+  Tensors products = keeps_input ? dispatch(matmul_gelu_grad_op, {rows(g), down, factor})
+                                 : matmul_mul_sum(rows(g), down, factor, false, s.needs_input(2));
   factor = {};
   Tensors out = linear_gradients(s, products[0], s.needs_input(2) ? products[1] : Tensor());
   std::move(of_down.begin() + 3, of_down.end(), out.begin() + 3);

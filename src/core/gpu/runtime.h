@@ -91,7 +91,7 @@ struct Fault {
 
 /// What libtessera_cuda.so and libtessera_hip.so export: `extern "C" const Plugin* tessera_plugin()`.
 struct Plugin {
-  static constexpr int current_version = 2;
+  static constexpr int current_version = 3;  // of what the tables hold
   int version;
   Runtime* runtime;
   const void* kernels;  // gpu_kernels::Tables

@@ -76,10 +76,13 @@ class Ring {
   /// A writer other than the copy engine is done.
   TESSERA_DEVICE void fill(const Turn& turn) const { arrive(filled(turn.stage)); }
   TESSERA_DEVICE void wait(const Turn& turn) const { wait_for(filled(turn.stage), turn.parity); }
+  /// By all lanes of a warp, whose first one speaks for what all have read.
   TESSERA_DEVICE void release(const Turn& turn) const {
-    sync_warp();  // one lane speaks for what all of them have read
-    if (thread_in_block() % 32 == 0) arrive(emptied(turn.stage));
+    sync_warp();
+    if (thread_in_block() % 32 == 0) release_alone(turn);
   }
+  /// By a lane that reads without the others of its warp.
+  TESSERA_DEVICE void release_alone(const Turn& turn) const { arrive(emptied(turn.stage)); }
 
  private:
   TESSERA_DEVICE u32 filled(int stage) const { return barriers_ + stage * 16; }

@@ -192,7 +192,7 @@ class AttentionBackward {
     SumTurn turn;
     const int steps = ceil_div(queries_, step);
     each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
-      owned_.release(own_turn);
+      owned_.release_alone(own_turn);
       each_step(place, [&](int b, int h, int query) {
         if (turn.stage == stage) add(dq, (b * p_.heads + h) * steps + query / step, place.tile, turn);
         turn.next();
@@ -207,7 +207,7 @@ class AttentionBackward {
     else add_bulk(to, sums_.at(turn), Sizes::sum_bytes);
     commit_stores();
     wait_stores_read<0>();
-    sums_.release(turn);
+    sums_.release_alone(turn);
     wait_stores<0>();
     count_up(dq.turns + at);
   }

@@ -20,7 +20,7 @@ TESSERA_DEVICE float bounded(float x, float bound) { return fminf(fmaxf(x, -boun
 /// tanh.
 struct Sigmoidal {
   float linear, cubic, bound;
-  static TESSERA_DEVICE Sigmoidal silu() { return {1.0f, 0.0f, 64.0f}; }
+  static TESSERA_DEVICE Sigmoidal silu() { return {1.0f, 0.0f, 128.0f}; }  // where 1 + e^-x is infinite
   static TESSERA_DEVICE Sigmoidal gelu_tanh() { return {1.59576912161f, 0.0713548162726f, 12.0f}; }
   TESSERA_DEVICE Both operator()(float x) const {
     const float inside = bounded(x, bound), square = inside * inside;
@@ -68,7 +68,7 @@ struct Value {
   friend TESSERA_DEVICE Value gelu_tanh(Value a) { return Sigmoidal::gelu_tanh()(a.x).value; }
   friend TESSERA_DEVICE Value gelu_erf(Value a) { return quick::gelu_erf(a.x).value; }
   friend TESSERA_DEVICE Value silu(Value a) { return Sigmoidal::silu()(a.x).value; }
-  friend TESSERA_DEVICE Value sigmoid(Value a) { return quick::sigmoid(bounded(a.x, 64.0f)); }
+  friend TESSERA_DEVICE Value sigmoid(Value a) { return quick::sigmoid(a.x); }
   friend TESSERA_DEVICE Value tanh(Value a) { return quick::tanh(a.x).value; }
   friend TESSERA_DEVICE Value exp(Value a) { return tile::exp(a.x); }
   friend TESSERA_DEVICE Value log(Value a) { return tile::log(a.x); }
