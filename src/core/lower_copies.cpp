@@ -37,7 +37,7 @@ Table& table() {
   return *table;
 }
 
-bool is_captured(const Tensor& t) { return t.device().is_gpu() && gpu::capture_on(gpu::state(t.device())); }
+bool may_have_copy(const Tensor& t) { return t.device().is_gpu() && !gpu::capture_on(gpu::state(t.device())); }
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void drop_lower_copy(const Tensor& parameter) {
 }
 
 void keep_lower_copy(const Tensor& parameter, const Tensor& copy) {
-  if (!parameter.device().is_gpu() || is_captured(parameter)) return;
+  if (!may_have_copy(parameter)) return;
   const std::lock_guard lock(table().mutex);
   Entry* const entry = table().find(parameter);
   if (!entry) return;
@@ -62,7 +62,7 @@ void keep_lower_copy(const Tensor& parameter, const Tensor& copy) {
 }
 
 Tensor lower_copy(const Tensor& parameter) {
-  if (!parameter.device().is_gpu() || is_captured(parameter)) return {};
+  if (!may_have_copy(parameter)) return {};
   const std::lock_guard lock(table().mutex);
   const Entry* const entry = table().find(parameter);
   return entry && entry->is_fresh(parameter) ? entry->copy.detach() : Tensor();

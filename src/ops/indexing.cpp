@@ -141,13 +141,16 @@ Metas infer_embedding_backward(std::span<const TensorMeta> in, const Attrs& attr
   return {{{attrs.as<ScatterAttrs>().size, in[1].shape.back()}, in[1].dtype, in[1].device}};
 }
 Tensors embedding_backward_vjp(const Saved& s, const Tensors& grads) { return {{}, embedding(s.inputs[0], grads[0])}; }
+void add_rows_to(const Tensor& out, const Tensor& index, const Tensor& grad) {
+  reference::each_index(grad.shape(), [&](auto& i) {
+    reference::Index at = {static_cast<int64_t>(reference::get(index, without_last(i))), i.back()};
+    reference::set(out, at, reference::get(out, at) + reference::get(grad, i));
+  });
+}
 Tensors embedding_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
   Shape shape = {attrs.as<ScatterAttrs>().size, in[1].shape().back()};
   Tensor out = reference::generate(shape, in[1].dtype(), [](auto&) { return 0.0; });
-  reference::each_index(in[1].shape(), [&](auto& i) {
-    reference::Index at = {static_cast<int64_t>(reference::get(in[0], without_last(i))), i.back()};
-    reference::set(out, at, reference::get(out, at) + reference::get(in[1], i));
-  });
+  add_rows_to(out, in[0], in[1]);
   return {out};
 }
 
@@ -167,10 +170,7 @@ Tensors embedding_backward_update_vjp(const Saved& s, const Tensors& grads) {
 }
 Tensors embedding_backward_update_reference(std::span<const Tensor> in, const Attrs&) {
   Tensor out = reference::generate(in[0].shape(), in[0].dtype(), [&](auto& i) { return reference::get(in[0], i); });
-  reference::each_index(in[2].shape(), [&](auto& i) {
-    reference::Index at = {static_cast<int64_t>(reference::get(in[1], without_last(i))), i.back()};
-    reference::set(out, at, reference::get(out, at) + reference::get(in[2], i));
-  });
+  add_rows_to(out, in[1], in[2]);
   return {out};
 }
 

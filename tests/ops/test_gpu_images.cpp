@@ -2,42 +2,26 @@
 // halves beside f32 weights.
 #include <fmt/format.h>
 
-#include "check.h"
+#include "gpu_against_float64.h"
 #include "ops/norm_conv.h"
 #include "ops/op_table.h"
 #include "tessera/autocast.h"
-#include "tessera/device.h"
 #include "tessera/nn.h"
 
 namespace tessera {
 namespace {
 
-Device gpu() {
-  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
-    if (device_count(type) > 0) return {type, 0};
-  return cpu();
-}
-
 double limit(DType dtype) {
   return dtype == Float64 ? 1e-12 : dtype == Float32 ? 3e-6 : dtype == Float16 ? 1e-3 : 8e-3;
 }
 
-class GpuImages : public testing::Test {
+class GpuImages : public GpuAgainstFloat64 {
  protected:
-  void SetUp() override {
-    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
-  }
-
-  /// Values that `dtype` holds exactly, in float64.
-  Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
   static Tensor there(const Tensor& t, DType dtype, bool channels_last = false) {
     Tensor moved = t.to(dtype).to(gpu());
     if (channels_last) moved = moved.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
     return moved;
   }
-  static double error(const Tensor& got, const Tensor& want) { return relative_error(got.to(cpu()).to(Float64), want); }
-
-  Generator generator{29};
 };
 
 /// fn(inputs): gradients of <fn(inputs), g> by each input.

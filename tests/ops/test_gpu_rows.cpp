@@ -5,32 +5,19 @@
 #include <cmath>
 #include <limits>
 
-#include "check.h"
+#include "gpu_against_float64.h"
 #include "tessera/autograd.h"
-#include "tessera/device.h"
-#include "tessera/ops.h"
 #include "tessera/optim.h"
 
 namespace tessera {
 namespace {
 
-Device gpu() {
-  for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
-    if (device_count(type) > 0) return {type, 0};
-  return cpu();
-}
-
 double limit(DType dtype) {
   return dtype == Float64 ? 1e-12 : dtype == Float32 ? 1e-5 : dtype == Float16 ? 2e-3 : 1.2e-2;
 }
 
-class GpuRows : public testing::Test {
+class GpuRows : public GpuAgainstFloat64 {
  protected:
-  void SetUp() override {
-    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
-  }
-
-  Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
   /// On the GPU, as a part of rows that are `more` elements longer, from element `more / 2` on.
   static Tensor there(const Tensor& t, DType dtype, int64_t more = 0) {
     if (more == 0 || t.dim() < 2) return t.to(dtype).to(gpu());
@@ -39,9 +26,6 @@ class GpuRows : public testing::Test {
     part.copy_(t.to(dtype).to(gpu()));
     return part;
   }
-  static double error(const Tensor& got, const Tensor& want) { return relative_error(got.to(cpu()).to(Float64), want); }
-
-  Generator generator{31};
 };
 
 template <class Fn>
