@@ -44,21 +44,31 @@ OpCase linear_case(std::string label, Shape x, int64_t out, Activation activatio
           .gradients = 0b11u | bias << 2 | residual << 3};
 }
 
-OpCase mul_sum_case(std::string label, Shape a, Shape b, bool factor, bool rows, bool columns) {
+// Sums in f32 of halves that were rounded on their way are no better than these.
+std::vector<DType> dtypes_of_sums(bool wide) {
+  return wide ? std::vector{Float32, Float64} : std::vector{Float32, Float64, Float16, BFloat16};
+}
+
+OpCase mul_sum_case(std::string label, Shape a, Shape b, bool factor, bool rows, bool columns, bool wide = false) {
   return {.op = "matmul_mul_sum",
           .label = std::move(label),
-          .attrs = LineSumAttrs{rows, columns},
+          .attrs = LineSumAttrs{rows, columns, wide},
           .inputs = [=](Generator& g) -> Tensors {
             const Tensor left = normal64(a, g), right = normal64(b, g);
             return {left, right, factor ? normal64(matmul(left, right).shape(), g) : Tensor()};
           },
-          .gradients = 0b11u | factor << 2};
+          .gradients = 0b11u | factor << 2,
+          .dtypes = dtypes_of_sums(wide)};
 }
 
-OpCase gelu_grad_case(std::string label, int64_t m, int64_t n, int64_t k) {
-  return {.op = "matmul_gelu_grad", .label = std::move(label), .attrs = {}, .inputs = [=](Generator& g) -> Tensors {
+OpCase gelu_grad_case(std::string label, int64_t m, int64_t n, int64_t k, bool wide = false) {
+  return {.op = "matmul_gelu_grad",
+          .label = std::move(label),
+          .attrs = LineSumAttrs{false, true, wide},
+          .inputs = [=](Generator& g) -> Tensors {
             return {normal64({m, k}, g), normal64({k, n}, g), normal64({m, n}, g)};
-          }};
+          },
+          .dtypes = dtypes_of_sums(wide)};
 }
 
 OpCase mlp_case(std::string label, Shape x, int64_t hidden, int64_t out, Activation activation, bool biases,
@@ -124,6 +134,7 @@ std::vector<OpCase> matmul_cases() {
       mul_sum_case("factor", {19, 31}, {31, 23}, true, false, false),
       mul_sum_case("column sums off the tile", {131, 17}, {17, 67}, true, false, true),
       mul_sum_case("row sums off the tile", {67, 17}, {17, 131}, true, true, false),
+      mul_sum_case("wide sums", {31, 17}, {17, 67}, true, true, true, true),
       mul_sum_case("both of a batch", {3, 29, 13}, {3, 13, 37}, true, true, true),
       mul_sum_case("rows of one for a batch", {5, 1, 13}, {13, 11}, false, true, true),
       mul_sum_case("broadcast batch", {2, 1, 7, 5}, {3, 5, 9}, false, true, true),
@@ -132,6 +143,7 @@ std::vector<OpCase> matmul_cases() {
       gelu_grad_case("one element", 1, 1, 1),
       gelu_grad_case("off the tile", 131, 67, 17),
       gelu_grad_case("rows of whole units", 257, 136, 72),
+      gelu_grad_case("wide sums", 31, 67, 17, true),
       gelu_grad_case("no rows", 0, 5, 3),
       gelu_grad_case("nothing to sum", 3, 5, 0),
       mlp_case("vector", {13}, 17, 11, GeluErf, true, false),

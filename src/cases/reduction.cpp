@@ -21,7 +21,7 @@ void add_reductions(std::vector<OpCase>& all) {
                                  {"negative dim", {3, 5, 7}, {{-2}, false}},
                                  {"outer and inner", {3, 5, 7, 2}, {{0, 3}, true}},
                                  {"long", {2, 1031}, {{1}, false}}};
-  for (const char* op : {"sum", "mean", "amax", "amin", "norm", "logsumexp", "prod"})
+  for (const char* op : {"sum", "sum_wide", "mean", "amax", "amin", "norm", "logsumexp", "prod"})
     for (const Use& u : uses) {
       bool product = std::string_view(op) == "prod";
       if (product && u.in.numel() == Dim(2062)) continue;

@@ -195,7 +195,8 @@ struct LinearAttrs {
 /// Which sums of a product's lines are wanted beside it.
 struct LineSumAttrs {
   bool rows = false, columns = false;
-  TESSERA_ATTRS(rows, columns)
+  bool wide = false;  // sums of halves are f32
+  TESSERA_ATTRS(rows, columns, wide)
 };
 struct MultinomialAttrs {
   int64_t samples = 1;

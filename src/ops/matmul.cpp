@@ -89,18 +89,24 @@ const Op matmul_wide_op = {.name = "matmul_wide",
                            .reference = matmul_reference,
                            .saves = {.inputs = 0b11}};
 
-// Whether this is what autocast made of a f32 parameter.
-bool is_lowered_parameter(const Tensor& weight) {
+// Whether this is what autocast made of a f32 parameter, whose gradient is then not rounded to halves on its way.
+bool takes_wide_gradient(const Tensor& weight) {
   const AutogradMeta* meta = weight.impl().autograd.get();
-  if (!meta || !meta->node || meta->node->name() != "cast") return false;
+  if (grad_enabled() || !meta || !meta->node || meta->node->name() != "cast") return false;
   const Edge& from = meta->node->next[0];
   return from.leaf && from.leaf->dtype == Float32;
 }
 
-// Of a weight [out, in], from the gradient of what x became: not rounded to halves if f32 is what it ends in.
+// Of a weight [out, in], from the gradient of what x became.
 Tensor weight_gradient(const Tensor& weight, const Tensor& g, const Tensor& x) {
-  const bool wide = !grad_enabled() && is_lowered_parameter(weight);
-  return dispatch_one(wide ? matmul_wide_op : matmul_op, {transposed(rows(g)), rows(x)});
+  return dispatch_one(takes_wide_gradient(weight) ? matmul_wide_op : matmul_op, {transposed(rows(g)), rows(x)});
+}
+// Of a bias, from the gradient of what it was added to, or from the sums of that where they are there.
+Tensor bias_gradient(const Tensor& bias, const Tensor& g, const Tensor& sums = {}) {
+  const bool wide = takes_wide_gradient(bias);
+  if (sums.defined()) return wide ? sums : cast(sums, bias.dtype());
+  static const Op& sum_wide = find_op("sum_wide");
+  return wide ? dispatch_one(sum_wide, {rows(g)}, ReduceAttrs{{0}}) : sum_to(g, bias.shape());
 }
 
 // ---- matmul_mul_sum: a, b, factor? -> y, sums of its rows?, sums of its columns?
@@ -111,13 +117,18 @@ Shape without_dim(const Shape& shape, int from_end) {
   return out;
 }
 
+DType dtype_of_sums(DType dtype, const Attrs& attrs) {
+  return attrs.as<LineSumAttrs>().wide ? statistics_dtype(dtype) : dtype;
+}
+
 Metas infer_matmul_mul_sum(std::span<const TensorMeta> in, const Attrs& attrs) {
   Metas out = infer_product("matmul_mul_sum", in);
   const TensorMeta y = out[0];
   require_shape("matmul_mul_sum", "factor", in[2], y.shape);
   const auto& wanted = attrs.as<LineSumAttrs>();
-  if (wanted.rows) out.push_back({without_dim(y.shape, 1), y.dtype, y.device});
-  if (wanted.columns) out.push_back({without_dim(y.shape, 2), y.dtype, y.device});
+  const DType dtype = dtype_of_sums(y.dtype, attrs);
+  if (wanted.rows) out.push_back({without_dim(y.shape, 1), dtype, y.device});
+  if (wanted.columns) out.push_back({without_dim(y.shape, 2), dtype, y.device});
   return out;
 }
 
@@ -129,8 +140,8 @@ Tensors matmul_mul_sum_vjp(const Saved& s, const Tensors& grads) {
   Tensor g = grads[0];
   const auto add_sums = [&](const Tensor& sums, int64_t dim) {
     if (!sums.defined()) return;
-    const Tensor wide = expand(unsqueeze(sums, dim), shape);
-    g = g.defined() ? g + wide : wide;
+    const Tensor more = expand(unsqueeze(cast(sums, a.dtype()), dim), shape);
+    g = g.defined() ? g + more : more;
   };
   if (wanted.rows) add_sums(grads[1], -1);
   if (wanted.columns) add_sums(grads.back(), -2);
@@ -176,11 +187,11 @@ const Op matmul_mul_sum_op = {.name = "matmul_mul_sum",
 
 // ---- matmul_gelu_grad: a, b, h -> a b times the slope of gelu_tanh at h, sums of its columns; a backward's own
 
-Metas infer_matmul_gelu_grad(std::span<const TensorMeta> in, const Attrs&) {
+Metas infer_matmul_gelu_grad(std::span<const TensorMeta> in, const Attrs& attrs) {
   Metas out = infer_product("matmul_gelu_grad", in);
   if (out[0].shape.rank() != 2) fail("matmul_gelu_grad", "takes matrices, not {}", describe(in[0]));
   require_shape("matmul_gelu_grad", "h", in[2], out[0].shape);
-  out.push_back({{out[0].shape.back()}, out[0].dtype, out[0].device});
+  out.push_back({{out[0].shape.back()}, dtype_of_sums(out[0].dtype, attrs), out[0].device});
   return out;
 }
 
@@ -259,7 +270,7 @@ Tensors linear_gradients(const Saved& s, const Tensor& dh, const Tensor& dbias =
   if (s.needs_input(1)) out[1] = weight_gradient(weight, dh, s.inputs[0]);
   s.inputs[0] = {};  // before its gradient takes as much memory
   if (s.needs_input(0)) out[0] = reshape(matmul(rows(dh), weight), shape);
-  if (s.needs_input(2)) out[2] = dbias.defined() ? dbias : sum_to(dh, {weight.shape()[0]});
+  if (s.needs_input(2)) out[2] = bias_gradient(s.inputs[2], dh, dbias);
   return out;
 }
 Tensors with_residual(Tensors out, const Tensor& g) {
@@ -358,7 +369,7 @@ Metas infer_mlp(std::span<const TensorMeta> in, const Attrs& attrs) {
 // Of down, its bias and the residual.
 void add_down_gradients(const Saved& s, const Tensor& g, const Tensor& hidden, Tensors& out) {
   if (s.needs_input(3)) out[3] = weight_gradient(s.inputs[3], g, hidden);
-  if (s.needs_input(4)) out[4] = sum_to(g, {g.shape().back()});
+  if (s.needs_input(4)) out[4] = bias_gradient(s.inputs[4], g);
   out[5] = g;
 }
 
@@ -382,8 +393,8 @@ Tensors mlp_fused_vjp(const Saved& s, const Tensors& grads) {
   const Activation activation = s.attrs.as<LinearAttrs>().activation;
   const bool keeps_input = slope.defined() && keeps_activation_input(activation, slope);
   Tensor factor = activation != Activation::None ? rows(std::exchange(slope, {})) : Tensor();
-  Tensors products = keeps_input ? dispatch(matmul_gelu_grad_op, {rows(g), down, factor})
-                                 : matmul_mul_sum(rows(g), down, factor, false, s.needs_input(2));
+  const LineSumAttrs sums{false, s.needs_input(2), s.needs_input(2) && takes_wide_gradient(s.inputs[2])};
+  Tensors products = dispatch(keeps_input ? matmul_gelu_grad_op : matmul_mul_sum_op, {rows(g), down, factor}, sums);
   factor = {};
   Tensors out = linear_gradients(s, products[0], s.needs_input(2) ? products[1] : Tensor());
   std::move(of_down.begin() + 3, of_down.end(), out.begin() + 3);
@@ -400,7 +411,7 @@ const Op mlp_op = {.name = "mlp",
                    .vjp = mlp_vjp,
                    .fused_vjp = mlp_fused_vjp,
                    .reference = mlp_reference,
-                   .saves = {.inputs = 0b1111, .outputs = 0b110},
+                   .saves = {.inputs = 0b11111, .outputs = 0b110},
                    .autocast = Autocast::Lower,
                    .hidden_outputs = 2,
                    .pitched = true,

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -15,7 +16,8 @@ namespace {
 
 // ---- dtypes and shapes
 
-enum class Result { Like, Real, Wide, Truth, Index };  // the input's dtype; integers become f32; i64; bool; i64
+// The input's dtype; integers become f32; i64; halves, too, become f32; bool; i64.
+enum class Result { Like, Real, Wide, Statistics, Truth, Index };
 using enum Result;
 
 constexpr DType result_dtype(Result result, DType in) {
@@ -24,6 +26,8 @@ constexpr DType result_dtype(Result result, DType in) {
       return is_floating(in) ? in : Float32;
     case Wide:
       return is_floating(in) ? in : Int64;
+    case Statistics:
+      return statistics_dtype(in);
     case Truth:
       return Bool;
     case Index:
@@ -196,7 +200,7 @@ extern const Op sum_op, mean_op, prod_op;
 
 Tensors sum_vjp(const Saved& s, const Tensors& grads) {
   Reversal r(s, s.metas[0].shape);
-  return {expand(r.kept(grads[0]), r.shape)};
+  return {expand(cast(r.kept(grads[0]), s.metas[0].dtype), r.shape)};
 }
 Tensors mean_vjp(const Saved& s, const Tensors& grads) {
   Reversal r(s, s.metas[0].shape);
@@ -283,6 +287,8 @@ int64_t argmax_of(Elements v, A) { return std::max_element(v.begin(), v.end()) -
 int64_t argmin_of(Elements v, A) { return std::min_element(v.begin(), v.end()) - v.begin(); }
 
 const Op sum_op = reduction<"sum", Wide, sum_of>(sum_vjp, kShape, kFloat32);
+// With the sums of halves in f32, as the gradient of an f32 bias is wanted under autocast.
+const Op sum_wide_op = reduction<"sum_wide", Statistics, sum_of>(sum_vjp, kShape);
 const Op mean_op = reduction<"mean", Real, mean_of>(mean_vjp, kShape);
 const Op prod_op = reduction<"prod", Wide, product_of>(prod_vjp, kInput, kFloat32);
 const Op amax_op = reduction<"amax", Like, largest_of, false>(extreme_vjp, kBoth);
@@ -307,9 +313,9 @@ const Op topk_op = {.name = "topk",
 }  // namespace
 
 std::span<const Op* const> reduction_ops() {
-  static constexpr const Op* ops[] = {&sum_op, &mean_op,   &prod_op,   &amax_op,      &amin_op,
-                                      &var_op, &std_op,    &norm_op,   &logsumexp_op, &any_op,
-                                      &all_op, &argmax_op, &argmin_op, &cumsum_op,    &topk_op};
+  static constexpr const Op* ops[] = {&sum_op,    &sum_wide_op, &mean_op,   &prod_op,      &amax_op, &amin_op,
+                                      &var_op,    &std_op,      &norm_op,   &logsumexp_op, &any_op,  &all_op,
+                                      &argmax_op, &argmin_op,   &cumsum_op, &topk_op};
   return ops;
 }
 

@@ -185,15 +185,15 @@ TEST(Autocast, GradientsHaveTheirInputsDtypes) {
 }
 
 // Sums that end in a f32 gradient are not rounded on their way.
-TEST(Autocast, GradientsOfWeightsKeepTheirSums) {
+TEST(Autocast, GradientsOfWeightsAndBiasesKeepTheirSums) {
   Generator g(15);
   for (DType low : kLower) {
     const Tensor x = normal64({57, 24}, g).to(low), dy = normal64({57, 40}, g).to(low);
     for (bool hidden : {false, true}) {
-      Tensor w = parameter({40, 24}, g), up = parameter({24, 24}, g);
+      Tensor w = parameter({40, 24}, g), up = parameter({24, 24}, g), bias = parameter({40}, g);
       {
         amp::Autocast guard(low);
-        const Tensor y = hidden ? mlp(x, up, {}, Activation::None, w) : linear(x, w);
+        const Tensor y = hidden ? mlp(x, up, {}, Activation::None, w, bias) : linear(x, w, bias);
         sum(cast(y * dy, Float32)).backward();
       }
       const Tensor seen = hidden ? linear(x, up.detach().to(low)) : x;
@@ -201,6 +201,8 @@ TEST(Autocast, GradientsOfWeightsKeepTheirSums) {
       EXPECT_EQ(w.grad().dtype(), Float32);
       EXPECT_TRUE(w.grad().is_contiguous());
       EXPECT_LE(relative_error(w.grad(), want), 1e-6) << name(low) << hidden;
+      EXPECT_EQ(bias.grad().dtype(), Float32);
+      EXPECT_LE(relative_error(bias.grad(), sum(dy.to(Float64), {0})), 1e-6) << name(low) << hidden;
     }
   }
 }

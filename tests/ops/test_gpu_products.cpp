@@ -373,6 +373,31 @@ TEST_F(GpuProducts, GeluKeepsItsInput) {
       }
 }
 
+/// Sums that end in a f32 gradient are not rounded to halves on their way.
+TEST_F(GpuProducts, BiasesUnderAutocastKeepTheirSums) {
+  for (DType dtype : {Float16, BFloat16})
+    for (Size s : {Size{200, 264, 128}, {77, 51, 33}}) {
+      const auto parameter = [&](const Shape& shape) {
+        return there(values(shape, Float32) * 0.1, Float32).detach().set_requires_grad();
+      };
+      const Tensor up = parameter({s.n, s.k}), first = parameter({s.n}), down = parameter({s.k, s.n}),
+                   second = parameter({s.k});
+      const Tensor x = there(values({s.m, s.k}, dtype), dtype), dy = values({s.m, s.k}, dtype);
+      Tensor y;
+      {
+        const amp::Autocast region(dtype);
+        y = mlp(x, up, first, Activation::GeluTanh, down, second);
+      }
+      y.backward(there(dy, dtype));
+      EXPECT_EQ(first.grad().dtype(), Float32);
+      EXPECT_LE(relative_error(second.grad().to(cpu()), sum(dy, {0})), 1e-6);
+      const auto wide = [](const Tensor& t) { return t.detach().to(cpu()).to(Float64).set_requires_grad(); };
+      const Tensors w = {wide(x), wide(up), wide(first), wide(down)};
+      const Tensor want = grad({mlp(w[0], w[1], w[2], Activation::GeluTanh, w[3])}, {w[2]}, {dy})[0];
+      EXPECT_LE(relative_error(first.grad().to(cpu()).to(Float64), want), 8 * limit(dtype)) << name(dtype);
+    }
+}
+
 /// In a graph, and twice over one graph of operators.
 TEST_F(GpuProducts, GeluKeepsItsInputInGraphs) {
   const DType dtype = BFloat16;

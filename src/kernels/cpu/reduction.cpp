@@ -69,6 +69,7 @@ constexpr Kernel topk_kernel[] = {{.name = "select", .run = topk}};
 
 constexpr KernelTableEntry entries[] = {
     {"sum", reduce_kernel<ReduceOp::sum>},
+    {"sum_wide", reduce_kernel<ReduceOp::sum>},
     {"mean", reduce_kernel<ReduceOp::mean>},
     {"prod", reduce_kernel<ReduceOp::prod>},
     {"amax", reduce_kernel<ReduceOp::max>},
