@@ -100,7 +100,9 @@ if(build_hip)
       -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off ${hip_definitions}
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
       -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
-  foreach(source ${gpu_sources})
+  set(hip_sources ${gpu_sources})
+  list(FILTER hip_sources EXCLUDE REGEX "_tf32_[a-z]+\\.cu$")  # AMD's matrix cores have no such type
+  foreach(source ${hip_sources})
     cmake_path(GET source STEM stem)
     set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)
     add_custom_command(OUTPUT ${object} DEPFILE ${object}.d DEPENDS ${source} VERBATIM

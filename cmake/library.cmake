@@ -16,6 +16,7 @@ target_include_directories(tessera_core PRIVATE src PUBLIC $<BUILD_INTERFACE:${P
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt ${CMAKE_DL_LIBS}
                       PUBLIC Threads::Threads)
+target_precompile_headers(tessera_core PRIVATE <algorithm> <cstring> <filesystem> <fmt/format.h> <fstream> <mutex> <vector>)
 target_compile_definitions(tessera_core PRIVATE TESSERA_LIBDIR="${CMAKE_INSTALL_LIBDIR}")
 add_library(tessera::tile ALIAS tessera_core)
 

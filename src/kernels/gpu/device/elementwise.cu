@@ -51,6 +51,17 @@ void copy_kernel(const CopyWork work) {
   }
 }
 
+/// Rare pairs of types, which are looked up for each element; C holds all elements of `from` as they are.
+template <class C>
+TESSERA_KERNEL(256)
+void convert_kernel(const CopyWork work, Scalar to, Scalar from) {
+  for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
+    i64 at[2];
+    work.nest.locate(i, 1, at);
+    store_as(work.data[0], to, at[0], load_as<C>(work.data[1], from, at[1]));
+  }
+}
+
 /// One value everywhere.
 template <class T>
 TESSERA_KERNEL(256)
@@ -62,10 +73,14 @@ void fill_kernel(const Nest<1> nest, T* to, T value) {
   }
 }
 
+CopyWork work_of(const CopyArgs& args) {
+  return {make_nest<2>(args.rank, args.lengths, {&args.to, &args.from}), {args.to.data, args.from.data}, false};
+}
+
 template <class To, class From>
 void launch_copy(const CopyArgs& args, Executor& executor) {
   constexpr int width = 16 / (sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
-  CopyWork work{make_nest<2>(args.rank, args.lengths, {&args.to, &args.from}), {args.to.data, args.from.data}, false};
+  CopyWork work = work_of(args);
   if (work.nest.rank > 0) {
     const int last = work.nest.rank - 1;
     const bool dense = work.nest.strides[0][last] == 1 && work.nest.strides[1][last] == 1;
@@ -100,11 +115,26 @@ void fill(const CopyArgs& args, Executor& executor) {
   });
 }
 
+bool is_usual(Scalar type) { return type == Scalar::f32 || type == Scalar::f16 || type == Scalar::bf16; }
+template <class Fn>
+void with_usual(Scalar type, const Fn& fn) {
+  if (type == Scalar::f32) return fn(Type<float>{});
+  type == Scalar::f16 ? fn(Type<f16>{}) : fn(Type<bf16>{});
+}
+
+void convert(const CopyArgs& args, Executor& executor) {
+  const bool whole = !is_usual(args.from.type) && args.from.type != Scalar::f64;
+  const CopyWork work = work_of(args);
+  launch("copy", whole ? convert_kernel<i64> : convert_kernel<double>, grid_for(work.nest.total, 256, executor), 256, 0,
+         executor, work, args.to.type, args.from.type);
+}
+
 void copy(const CopyArgs& args, Executor& executor) {
   if (args.from.constant) return fill(args, executor);
   if (args.to.type == args.from.type) return move(args, executor);
-  with_any(args.to.type, [&](auto to) {
-    with_any(args.from.type, [&](auto from) {
+  if (!is_usual(args.to.type) || !is_usual(args.from.type)) return convert(args, executor);
+  with_usual(args.to.type, [&](auto to) {
+    with_usual(args.from.type, [&](auto from) {
       using To = typename decltype(to)::type;
       using From = typename decltype(from)::type;
       if constexpr (!tile::is_same_v<To, From>) launch_copy<To, From>(args, executor);

@@ -7,13 +7,15 @@ namespace {
 
 // ---- products in tiles
 
-/// How an operand lies: contiguous along its rows, or transposed along its columns.
+/// How an operand lies: contiguous along its rows, or transposed along its columns; and whether kernels can read it so.
 struct Lie {
-  bool fits = false, transposed = false, aligned = false;
+  bool fits, transposed;
 };
 
+i64 chunk_of(const MatrixArg& m) { return m.type == Scalar::f32 ? 4 : 8; }  // elements in 16 bytes
+
 bool is_aligned(const GemmArgs& args, const MatrixArg& m, i64 contiguous, i64 pitch) {
-  const i64 chunk = m.type == Scalar::f32 ? 4 : 8;  // elements in 16 bytes
+  const i64 chunk = chunk_of(m);
 #if defined(__HIP__)
   const bool whole = contiguous % chunk == 0;
 #else
@@ -28,23 +30,87 @@ bool is_aligned(const GemmArgs& args, const MatrixArg& m, i64 contiguous, i64 pi
 Lie lie_of(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
   if (rows == 1) m.row = m.column == 1 ? 0 : 1;
   if (columns == 1) m.column = m.row == 1 ? 0 : 1;
-  Lie lie;
-  lie.transposed = m.column != 1;
-  lie.fits = m.column == 1 || m.row == 1;
-  lie.aligned = lie.transposed ? is_aligned(args, m, rows, m.column) : is_aligned(args, m, columns, m.row);
-  return lie;
+  if (m.column == 1) return {is_aligned(args, m, columns, m.row), false};
+  return {m.row == 1 && is_aligned(args, m, rows, m.column), true};
+}
+
+/// An operand on its way to where kernels can read it: rows of whole chunks, filled up with zeros.
+struct Copy {
+  MatrixArg from;  // no data: it stays
+  i64 rows, columns, pitch;
+  i64 batch[max_batch_rank];  // 1 where all indices share it
+  TESSERA_HD i64 count() const {
+    i64 count = 1;
+    for (const i64 length : batch) count *= length;
+    return count;
+  }
+  i64 bytes() const { return from.data ? count() * rows * pitch * size_of(from.type) : 0; }
+};
+
+/// Replaces the operand by its copy, whose place in the workspace is not known yet.
+Copy copied(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
+  Copy copy{m, rows, columns, tile::ceil_div(columns, chunk_of(m)) * chunk_of(m), {}};
+  i64 step = rows * copy.pitch;
+  m.row = copy.pitch, m.column = 1;
+  for (int d = max_batch_rank - 1; d >= 0; --d) {
+    copy.batch[d] = m.batch[d] == 0 ? 1 : args.batch[d];
+    if (m.batch[d] == 0) continue;
+    m.batch[d] = step;
+    step *= copy.batch[d];
+  }
+  return copy;
+}
+
+/// By squares of 32 x 32, read along whichever dim is contiguous.
+template <class Word>
+TESSERA_KERNEL(256)
+void copy_operand_kernel(const Copy copy, Word* to) {
+  constexpr int edge = 32, lines = 256 / edge;
+  __shared__ Word square[edge][edge + 1];
+  const i64 down = tile::ceil_div<i64>(copy.rows, edge), across = tile::ceil_div<i64>(copy.pitch, edge);
+  const int x = tile::thread_in_block() % edge, y = tile::thread_in_block() / edge;
+  const bool along_rows = copy.from.column == 1;
+  for (i64 n = tile::block_in_grid(); n < copy.count() * down * across; n += gridDim.x) {
+    const i64 batch = n / (down * across), row = n % down * edge, column = n / down % across * edge;
+    i64 offset = 0, index = batch;
+    for (int d = max_batch_rank - 1; d >= 0; --d) {
+      offset += index % copy.batch[d] * copy.from.batch[d];
+      index /= copy.batch[d];
+    }
+    const Word* const from = static_cast<const Word*>(copy.from.data) + offset;
+    for (int line = y; line < edge; line += lines) {
+      const int i = along_rows ? line : x, j = along_rows ? x : line;
+      const bool inside = row + i < copy.rows && column + j < copy.columns;
+      square[i][j] = inside ? from[(row + i) * copy.from.row + (column + j) * copy.from.column] : Word(0);
+    }
+    tile::sync_block();
+    for (int line = y; line < edge; line += lines)
+      if (row + line < copy.rows && column + x < copy.pitch)
+        to[(batch * copy.rows + row + line) * copy.pitch + column + x] = square[line][x];
+    tile::sync_block();
+  }
+}
+
+/// Gives what is left of the workspace.
+void* run_copy(const Copy& copy, MatrixArg& m, void* to, Executor& executor) {
+  if (!copy.from.data) return to;
+  m.data = to;
+  const i64 squares = copy.count() * tile::ceil_div<i64>(copy.rows, 32) * tile::ceil_div<i64>(copy.pitch, 32);
+  const i64 blocks = tile::min<i64>(squares, executor.multiprocessors * i64{32});
+  if (size_of(m.type) == 2)
+    launch("gemm", copy_operand_kernel<tile::u16>, blocks, 256, 0, executor, copy, static_cast<tile::u16*>(to));
+  else launch("gemm", copy_operand_kernel<u32>, blocks, 256, 0, executor, copy, static_cast<u32*>(to));
+  return static_cast<char*>(to) + copy.bytes();
 }
 
 using TiledGemm = void (*)(const GemmArgs& args, const GemmCut& cut, Executor& executor);
 /// `rate`: multiply-adds that a multiprocessor with enough blocks makes in a nanosecond.
 struct TiledKind {
-  TiledGemm gemm[2][2];  // [a is transposed][b is transposed]
+  TiledGemm gemm[3];  // none is transposed, b is, a is
   double rate;
 };
-#define TESSERA_TILED(type)                                                                              \
-  {                                                                                                      \
-    {tiled_gemm_##type##_nn, tiled_gemm_##type##_nt}, { tiled_gemm_##type##_tn, tiled_gemm_##type##_tt } \
-  }
+#define TESSERA_TILED(type) \
+  { tiled_gemm_##type##_nn, tiled_gemm_##type##_nt, tiled_gemm_##type##_tn }
 
 /// Null: no such kernels.
 const TiledKind* kind_of(const GemmArgs& args) {
@@ -79,19 +145,18 @@ double time_of(i64 edge, double blocks, double depth, double rate, int multiproc
 
 /// A result of few tiles is summed up in parts of k, which are added afterwards: enough to fill every multiprocessor,
 /// as long as that is worth writing and reading the sums of the parts.
-GemmCut best_cut(const GemmArgs& args, bool aligned, bool may_split, double rate, int multiprocessors) {
+GemmCut best_cut(const GemmArgs& args, bool may_split, double rate, int multiprocessors) {
   const double results =
       static_cast<double>(args.m) * static_cast<double>(args.n) * static_cast<double>(batch_count(args));
   const i64 pitch = tile::ceil_div<i64>(args.n, 4) * 4;
-  GemmCut best{aligned, true, 1, args.k, 0, {}};
+  GemmCut best{true, 1, args.k, 0, {}};
   double least = __builtin_inf();
   for (const i64 edge : {128, 64}) {
-    if (edge == 64 && !aligned) break;
     const i64 tiles = tile::ceil_div<i64>(args.m, edge) * tile::ceil_div<i64>(args.n, edge) * batch_count(args);
     for (int each = 0; each <= (may_split ? 4 : 0); ++each) {  // blocks for each multiprocessor; 0: one part
       const i64 parts = tile::min<i64>(each * multiprocessors / tile::max<i64>(tiles, 1), args.k / 256);
       if (each > 0 && parts < 2) continue;
-      GemmCut cut{aligned, edge == 128, 1, args.k, 0, {}};
+      GemmCut cut{edge == 128, 1, args.k, 0, {}};
       double more = 0;
       if (each > 0) {
         cut.part_depth = tile::ceil_div<i64>(tile::ceil_div<i64>(args.k, parts), 64) * 64;
@@ -115,6 +180,8 @@ struct Plan {
   GemmArgs args;
   TiledGemm gemm = nullptr;
   GemmCut cut = {};
+  Copy a = {}, b = {};
+  i64 copy_bytes() const { return a.bytes() + b.bytes(); }
 };
 
 GemmArgs with_whole_batch(GemmArgs args) {
@@ -128,8 +195,9 @@ GemmArgs with_whole_batch(GemmArgs args) {
   return args;
 }
 
-/// Sums of rows and columns are those of whole tiles: such a product is not split.
-Plan plan_of(const GemmArgs& given, const Executor& executor, bool may_split) {
+/// Sums of rows and columns are those of whole tiles: such a product is not split. Without workspace it is not, either,
+/// nor are operands copied.
+Plan plan_of(const GemmArgs& given, const Executor& executor, bool has_workspace) {
   // Neighbouring threads write neighbouring columns: a column-major result is computed as its transpose.
   const bool turn = given.c.column != 1 && given.c.row == 1 && given.n > 1;
   Plan plan{with_whole_batch(turn ? transposed(given) : given)};
@@ -140,12 +208,15 @@ Plan plan_of(const GemmArgs& given, const Executor& executor, bool may_split) {
   if (tile::ceil_div<i64>(args.m, 64) * tile::ceil_div<i64>(args.n, 64) > most / tile::max<i64>(batch_count(args), 1))
     return plan;
   GemmArgs lain = args;
-  const Lie a = lie_of(lain, lain.a, args.m, args.k), b = lie_of(lain, lain.b, args.k, args.n);
-  if (!a.fits || !b.fits) return plan;
+  Lie a = lie_of(lain, lain.a, args.m, args.k), b = lie_of(lain, lain.b, args.k, args.n);
+  if (a.fits && a.transposed && b.fits && b.transposed)
+    (args.m < args.n ? a : b).fits = false;  // the smaller is turned
+  if (!(a.fits && b.fits) && !has_workspace) return plan;
   args = lain;
-  plan.gemm = kind->gemm[a.transposed][b.transposed];
-  plan.cut =
-      best_cut(args, a.aligned && b.aligned, may_split && !sums_lines(args), kind->rate, executor.multiprocessors);
+  if (!a.fits) plan.a = copied(args, args.a, args.m, args.k), a.transposed = false;
+  if (!b.fits) plan.b = copied(args, args.b, args.k, args.n), b.transposed = false;
+  plan.gemm = kind->gemm[a.transposed ? 2 : b.transposed];
+  plan.cut = best_cut(args, has_workspace && !sums_lines(args), kind->rate, executor.multiprocessors);
   return plan;
 }
 
@@ -197,6 +268,8 @@ i64 edge_of(const GemmCut& cut) { return cut.big ? 128 : 64; }
 
 void run(const GemmArgs& args, Executor& executor) {
   Plan plan = plan_of(args, executor, args.workspace != nullptr);
+  plan.args.workspace = run_copy(plan.a, plan.args.a, plan.args.workspace, executor);
+  plan.args.workspace = run_copy(plan.b, plan.args.b, plan.args.workspace, executor);
   if (plan.cut.parts > 1) return run_parts(plan, executor);
   if (!plan.gemm) return run_simt(plan.args, executor);
   plan.cut.lines = line_parts(plan.args, edge_of(plan.cut), edge_of(plan.cut));
@@ -207,12 +280,13 @@ void run(const GemmArgs& args, Executor& executor) {
 long long workspace(const GemmArgs& args, const Executor& executor) {
   const Plan plan = plan_of(args, executor, true);
   const GemmCut& cut = plan.cut;
-  if (cut.parts > 1) return cut.parts * cut.part_stride * static_cast<i64>(sizeof(float));
-  return plan.gemm ? line_bytes(plan.args, edge_of(cut), edge_of(cut)) : finish_bytes(plan.args);
+  const i64 copies = plan.copy_bytes();
+  if (cut.parts > 1) return copies + cut.parts * cut.part_stride * static_cast<i64>(sizeof(float));
+  return plan.gemm ? copies + line_bytes(plan.args, edge_of(cut), edge_of(cut)) : finish_bytes(plan.args);
 }
 
 bool supports(const GemmArgs& args) {
-  return types_fit(args) && (!args.tf32 || (args.a.type == Scalar::f32 && plan_of(args, {}, false).gemm));
+  return types_fit(args) && (!args.tf32 || (args.a.type == Scalar::f32 && plan_of(args, {}, true).gemm));
 }
 
 }  // namespace

@@ -249,20 +249,18 @@ void simt_gemm_mixed(const GemmArgs& args, Executor& executor);
 
 /// How a product in tiles is cut.
 struct GemmCut {
-  bool aligned;  // a chunk of 16 bytes of an operand is aligned, and wholly inside or outside
-  bool big;      // tiles of 128 x 128, or 64 x 64
-  int parts;     // of the sums along k; more than one: their sums in f32 lie part_stride elements apart
+  bool big;   // tiles of 128 x 128, or 64 x 64
+  int parts;  // of the sums along k; more than one: their sums in f32 lie part_stride elements apart
   i64 part_depth, part_stride;
   LineParts lines;
 };
 
 /// The same in tiles, both operands of one type: of 16 bits on matrix cores, f32 as it is or rounded to tf32. Named
-/// after the contiguous dim: n, columns of a row are; t, rows of a column.
+/// after the contiguous dim: n, columns of a row are; t, rows of a column. Lines begin at multiples of 16 bytes.
 #define TESSERA_TILED_GEMM(type)                                                             \
   void tiled_gemm_##type##_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor); \
   void tiled_gemm_##type##_nt(const GemmArgs& args, const GemmCut& cut, Executor& executor); \
-  void tiled_gemm_##type##_tn(const GemmArgs& args, const GemmCut& cut, Executor& executor); \
-  void tiled_gemm_##type##_tt(const GemmArgs& args, const GemmCut& cut, Executor& executor);
+  void tiled_gemm_##type##_tn(const GemmArgs& args, const GemmCut& cut, Executor& executor);
 TESSERA_TILED_GEMM(f16)
 TESSERA_TILED_GEMM(bf16)
 TESSERA_TILED_GEMM(f32)

@@ -1,6 +1,5 @@
 #include "gemm_tiled.h"
 
-#if !defined(__HIP__)  // AMD's cards have no such type
 namespace tessera::gpu_kernels {
 
 void tiled_gemm_tf32_nt(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
@@ -8,4 +7,3 @@ void tiled_gemm_tf32_nt(const GemmArgs& args, const GemmCut& cut, Executor& exec
 }
 
 }  // namespace tessera::gpu_kernels
-#endif

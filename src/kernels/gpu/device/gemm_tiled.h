@@ -1,4 +1,4 @@
-// Matrix products in tiles: operands of any of the four orientations, sums in f32.
+// Matrix products in tiles: operands of three of the four orientations, sums in f32.
 #pragma once
 #include "gemm.h"
 #include "tile/arch/gpu/gemm.h"
@@ -99,13 +99,13 @@ TESSERA_DEVICE void each_lanes(const Pipeline& pipeline, float* slab, const Use&
   }
 }
 
-template <class T, int Width, bool Transposed>
+template <class T, bool Transposed>
 TESSERA_DEVICE auto tile_operand(const MatrixArg& m, i64 offset, i64 rows, i64 columns) {
-  return tile::matrix<T, Width, Transposed>(static_cast<const T*>(m.data) + offset, rows, columns,
-                                            Transposed ? m.column : m.row);
+  return tile::matrix<T, 16 / sizeof(T), Transposed>(static_cast<const T*>(m.data) + offset, rows, columns,
+                                                     Transposed ? m.column : m.row);
 }
 
-template <class Product, class C, int Width, bool TransposedA, bool TransposedB>
+template <class Product, class C, bool TransposedA, bool TransposedB>
 TESSERA_KERNEL(tile_threads<C>, Product::blocks)
 void tiled_kernel(const GemmArgs args, const TileGrid grid, const GemmCut cut) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
@@ -119,8 +119,8 @@ void tiled_kernel(const GemmArgs args, const TileGrid grid, const GemmCut cut) {
   const BatchPlace place(args, batch);
   const i64 begin = part * cut.part_depth, end = tile::min<i64>(begin + cut.part_depth, args.k);
 
-  const auto a = tile_operand<T, Width, TransposedA>(args.a, place.offset(args.a), args.m, args.k);
-  const auto b = tile::by_column(tile_operand<T, Width, TransposedB>(args.b, place.offset(args.b), args.k, args.n));
+  const auto a = tile_operand<T, TransposedA>(args.a, place.offset(args.a), args.m, args.k);
+  const auto b = tile::by_column(tile_operand<T, TransposedB>(args.b, place.offset(args.b), args.k, args.n));
   using Pipeline =
       typename Product::template Pipeline<tile::remove_cvref_t<decltype(a)>, tile::remove_cvref_t<decltype(b)>, C>;
   Pipeline pipeline;
@@ -139,12 +139,12 @@ void tiled_kernel(const GemmArgs args, const TileGrid grid, const GemmCut cut) {
   lines.finish(slab, column);
 }
 
-template <class Product, class C, int Width, bool TransposedA, bool TransposedB>
+template <class Product, class C, bool TransposedA, bool TransposedB>
 void launch_tiled(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
   constexpr tile::Config config = C::config;
   constexpr int bytes = sizeof(typename Product::T);
   constexpr int shared = config.stages * (config.tile_m + config.tile_n) * config.tile_k * bytes;
-  constexpr auto kernel = tiled_kernel<Product, C, Width, TransposedA, TransposedB>;
+  constexpr auto kernel = tiled_kernel<Product, C, TransposedA, TransposedB>;
   if (shared > 48 * 1024)
     (void)TESSERA_RT(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
                                        TESSERA_RT(FuncAttributeMaxDynamicSharedMemorySize), shared);
@@ -155,13 +155,10 @@ void launch_tiled(const GemmArgs& args, const GemmCut& cut, Executor& executor) 
          cut);
 }
 
-/// Operands that are not aligned are rare, and take big tiles.
 template <class Product, bool TransposedA, bool TransposedB>
 void run_tiled(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
-  constexpr int width = 16 / sizeof(typename Product::T);
-  const auto run = !cut.aligned ? launch_tiled<Product, typename Product::Big, 1, TransposedA, TransposedB>
-                   : cut.big    ? launch_tiled<Product, typename Product::Big, width, TransposedA, TransposedB>
-                                : launch_tiled<Product, typename Product::Small, width, TransposedA, TransposedB>;
+  const auto run = cut.big ? launch_tiled<Product, typename Product::Big, TransposedA, TransposedB>
+                           : launch_tiled<Product, typename Product::Small, TransposedA, TransposedB>;
   run(args, cut, executor);
 }
 
