@@ -186,6 +186,30 @@ TEST_F(Sm90Products, LinearWithItsEpilogues) {
       }
 }
 
+/// An entry of their own, before the vendor's, and the same kernel.
+TEST_F(Sm90Products, LargeResultsComeFirst) {
+  const int64_t n = 4096, m = 7 * 128 * 192 * properties(gpu()).multiprocessors / n, k = 64;
+  const auto random = [&](const Shape& shape) { return randn(shape, generator).to(BFloat16).to(gpu()); };
+  const Tensor x = random({m, k}).set_requires_grad(), weight = random({n, k}), bias = random({n}), dy = random({m, n});
+  const auto all = [&] {
+    return Tensors{linear_act(x, weight, bias, Activation::GeluTanh), linear(x, weight, bias),
+                   matmul(x, weight.transpose(0, 1))};
+  };
+  const auto by = [&](const char* kernel) {
+    const ForceKernel product("matmul", kernel), linear("linear", kernel);
+    return all();
+  };
+  const Tensors want = by("sm90");
+  for (const Tensors& got : {all(), by("sm90.large")})
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(relative_error(back(got[i].detach()), back(want[i].detach())), 0) << i;
+      const auto gradient = [&](const Tensor& y) { return back(grad({y}, {x}, {dy}, true)[0]); };
+      EXPECT_EQ(relative_error(gradient(got[i]), gradient(want[i])), 0) << i;
+    }
+  const ForceKernel forced("matmul", "sm90.large");
+  EXPECT_NE(error_of([&] { matmul(x.slice(0, 0, m - 1), weight.transpose(0, 1)); }).find("small"), std::string::npos);
+}
+
 TEST_F(Sm90Products, RefusesWhatItDoesNotTake) {
   NoGrad guard;
   const ForceKernel forced("matmul", "sm90");

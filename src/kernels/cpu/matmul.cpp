@@ -293,6 +293,21 @@ void run_sm90_linear(const Call& call) {
   add_behind(call);
 }
 
+/// Where Hopper's own kernel beat cuBLASLt's first algorithm: results of at least seven of its tiles for each
+/// multiprocessor, in rows of whole units, with neither a residual nor sums down the columns of both operands.
+template <Products (*products)(const Call&)>
+Reason sm90_takes_large(const Call& call) {
+  const Reason reason = sm90_takes<products>(call);
+  if (reason != Reason::Ok) return reason;
+  bool large = true, fits = true;
+  products(call).each([&](const GemmArgs& args) {
+    large = large && args.m * args.n >= 7LL * executor().multiprocessors * (128 * 192);
+    fits = fits && args.a.column == 1 && args.n % 8 == 0 && !args.addend.data;
+  });
+  if (!large) return Reason::Small;
+  return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
+}
+
 // ---- a product times the slope of GELU: plain, and the pass that follows one of the vendor's
 
 template <void (*run)(const Call&)>
@@ -375,6 +390,14 @@ constexpr Kernel kernels_of[] = {
      .workspace_bytes = gemm_bytes<products, true>,
      .run = run_all<products, run_gemm<products, true>>},
     {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_all<products, run_gemm<products>>}};
+constexpr Kernel large_matmul = {.name = "sm90.large",
+                                 .supports = sm90_takes_large<matmul_products>,
+                                 .workspace_bytes = sm90_bytes<matmul_products>,
+                                 .run = run_sm90<matmul_products>};
+constexpr Kernel large_linear = {.name = "sm90.large",
+                                 .supports = sm90_takes_large<activated_products>,
+                                 .workspace_bytes = sm90_bytes<linear_products>,
+                                 .run = run_sm90_linear};
 /// First, since the vendor's product needs a pass behind it: all of it while Hopper multiplies.
 constexpr Kernel gelu_grad_at_once = {.name = "sm90.at_once",
                                       .supports = sm90_takes_gelu_grad,
@@ -388,11 +411,13 @@ constexpr std::array<Kernel, n + 1> with_first(const Kernel& first, const std::a
   return all;
 }
 constexpr auto gelu_grad_list = with_first(gelu_grad_at_once, with_choices<GeluGradByVendor>(gelu_grad_kernels));
-constexpr auto matmul_list = with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>);
+constexpr auto matmul_list =
+    with_first(large_matmul, with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>));
 constexpr auto matmul_mul_sum_list = with_choices<ByVendor<matmul_mul_sum_products>>(
     kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
                finished_bytes<matmul_mul_sum_products, vendor_bytes<matmul_mul_sum_products>>>);
-constexpr auto linear_list = with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>);
+constexpr auto linear_list =
+    with_first(large_linear, with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>));
 #else
 // The slope is a factor, behind the products' own workspace.
 size_t sums_bytes(const Call& call) { return (gemm_bytes<gelu_grad_products>(call) + 63) / 64 * 64; }

@@ -47,7 +47,8 @@ void attention_row_sums_kernel(const tile::AttentionProblem p, const tile::Heads
   tile::attention_row_sums<T>(p, dy, y, sums);
 }
 
-/// The tensors of the backward, whose row sums are on their way, as are zeros of up to 16 counters a row sum.
+/// The tensors of the backward, whose row sums are on their way, as are zeros of as many counters as there are threads
+/// for that.
 template <class T>
 tile::AttentionGradients<T> start_backward(const tile::AttentionProblem& p, const AttentionBackwardArgs& args,
                                            Executor& executor, int* counters = nullptr, i64 count = 0) {

@@ -9,27 +9,28 @@ constexpr int threads = 256;
 
 // ---- parts of sums
 
-constexpr int lanes = 32, groups = threads / lanes;  // each group takes every eighth part
+constexpr int lanes = 32, groups = threads / lanes;
+constexpr int adders = 32;  // groups of lanes; each takes every 32nd part, several of them under way
 
 /// [batch][parts][length] added up, in which order does not depend on the threads; to (i, j) = (at * row, at * column).
 template <class T>
-TESSERA_KERNEL(threads)
+TESSERA_KERNEL(adders* lanes)
 void add_kernel(const GemmArgs args, const MatrixArg to, bool of_rows, const T* from, i64 parts, i64 length,
                 i64 batches) {
-  __shared__ T sums[groups][lanes];
+  __shared__ T sums[adders][lanes];
   const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
   const i64 strips = tile::ceil_div<i64>(length, lanes);
   for (i64 block = tile::block_in_grid(); block < batches * strips; block += gridDim.x) {
     const i64 batch = block / strips, at = (block - batch * strips) * lanes + lane;
     T sum(0);
     if (at < length) {
-#pragma unroll 4
-      for (i64 part = group; part < parts; part += groups) sum += from[(batch * parts + part) * length + at];
+#pragma unroll 8
+      for (i64 part = group; part < parts; part += adders) sum += from[(batch * parts + part) * length + at];
     }
     sums[group][lane] = sum;
     tile::sync_block();
     if (group == 0 && at < length) {
-      for (int g = 1; g < groups; ++g) sum += sums[g][lane];
+      for (int g = 1; g < adders; ++g) sum += sums[g][lane];
       AnyMatrix(to, BatchPlace(args, batch)).store(of_rows ? at : 0, of_rows ? 0 : at, sum);
     }
     tile::sync_block();
@@ -42,8 +43,8 @@ void launch_add(const GemmArgs& args, const MatrixArg& to, bool of_rows, const v
   if (!to.data) return;
   const i64 length = of_rows ? args.m : args.n, batches = batch_count(args);
   const i64 blocks = tile::min<i64>(batches * tile::ceil_div<i64>(length, lanes), 1 << 30);
-  launch("gemm", add_kernel<T>, blocks, threads, 0, executor, args, to, of_rows, static_cast<const T*>(from), parts,
-         length, batches);
+  launch("gemm", add_kernel<T>, blocks, adders * lanes, 0, executor, args, to, of_rows, static_cast<const T*>(from),
+         parts, length, batches);
 }
 
 // ---- the pass

@@ -27,17 +27,20 @@ void sort_dims(int (&dims)[max_rank], int count, const TensorArg& in) {
 
 void add_slices(ReducePlan& plan) {
   const i64 results = plan.results.total, elements = plan.elements.total;
-  i64 blocks, least;  // of a slice: blocks, roughly, and elements to be worth it
+  i64 blocks, least, most;  // of a slice: blocks, and elements to be worth it; blocks of all
   if (plan.columns) {
-    blocks = tile::ceil_div<i64>(results * plan.ways, 256 * 4);
+    const int bytes = size_of(plan.in_type), width = bytes == 2 || bytes == 4 ? 16 / bytes : 1;
+    blocks = tile::ceil_div<i64>(results * plan.ways, 256 * width);
     least = plan.ways * 16;
+    most = 2 * 132;  // what an H100 holds at once: what is left for a second round takes as long as the first
   } else {
     blocks = tile::ceil_div<i64>(results * plan.team, 256);
     least = 256 * 16;
+    most = 1024;
   }
   plan.slices = 1;
   if (blocks < 512 && plan.ways > 1 && (plan.columns || plan.team == 256))
-    plan.slices = tile::max<i64>(1, tile::min<i64>(1024 / tile::max<i64>(1, blocks), elements / least));
+    plan.slices = tile::max<i64>(1, tile::min<i64>(most / tile::max<i64>(1, blocks), elements / least));
   plan.slice_length = tile::max<i64>(16, tile::round_up<i64>(tile::ceil_div<i64>(elements, plan.slices), 16));
   plan.slices = tile::max<i64>(1, tile::ceil_div<i64>(elements, plan.slice_length));
 }

@@ -78,8 +78,9 @@ struct AttentionGradients {
 /// What the exponent of a probability is lowered by; a query that sees nothing has an lse of -inf.
 TESSERA_DEVICE float shift_of(float lse) { return lse == minus_infinity() ? 0 : lse * log2_of_e; }
 
-/// Sums of dy * y over rows, 16 lanes a row, 16 rows of a head a block; called by row_sum_blocks of 256 threads.
-inline constexpr int rows_of_block = 16;
+/// Sums of dy * y over rows, 16 lanes a row, which asks for several rows at a time; called by row_sum_blocks of 256
+/// threads.
+inline constexpr int rows_of_lanes = 4, rows_of_block = 16 * rows_of_lanes;  // of a head
 constexpr TESSERA_HD i64 row_sum_blocks(const AttentionProblem& p) {
   return p.batch * p.heads * ceil_div(p.queries, i64(rows_of_block));
 }
@@ -90,24 +91,40 @@ TESSERA_DEVICE void attention_row_sums(const AttentionProblem& p, const HeadsVie
   const u32 tiles = static_cast<u32>(ceil_div(p.queries, i64(rows_of_block))),
             block = static_cast<u32>(block_in_grid());
   const u32 head = block / tiles, heads = static_cast<u32>(p.heads);
-  const i64 row = static_cast<i64>(block % tiles) * rows_of_block + thread_in_block() / 16;
-  const i64 query = min(row, p.queries - 1), b = head / heads, h = head % heads;
-  const T *left = dy.head(b, h) + query * dy.row(), *right = y.head(b, h) + query * y.row();
-  const bool fours = lies_in_fours(dy, left, p.value_width) && lies_in_fours(y, right, p.value_width);
-  float sum = 0;
+  const i64 b = head / heads, h = head % heads, first = static_cast<i64>(block % tiles) * rows_of_block;
+  const T *left[rows_of_lanes], *right[rows_of_lanes];
+  float sum[rows_of_lanes] = {};
+  const auto row = [&](int r) { return first + r * 16 + thread_in_block() / 16; };
+  bool fours = true;
+  unroll<rows_of_lanes>([&](auto r) {
+    const i64 query = min(row(r), p.queries - 1);
+    left[r] = dy.head(b, h) + query * dy.row(), right[r] = y.head(b, h) + query * y.row();
+    fours = fours && lies_in_fours(dy, left[r], p.value_width) && lies_in_fours(y, right[r], p.value_width);
+  });
 #pragma unroll 1
   for (i64 column = thread_in_block() % 16 * 4; column < p.value_width; column += 64) {
     if (fours) {
-      const auto a = *reinterpret_cast<const Four<T>*>(left + column);
-      const auto c = *reinterpret_cast<const Four<T>*>(right + column);
-      unroll<4>([&](auto i) { sum = fma(static_cast<float>(a.lane[i]), static_cast<float>(c.lane[i]), sum); });
-    } else {
-      for (i64 i = column; i < min(column + 4, p.value_width); ++i)
-        sum = fma(static_cast<float>(left[i * dy.column()]), static_cast<float>(right[i * y.column()]), sum);
+      Four<T> a[rows_of_lanes], c[rows_of_lanes];
+      unroll<rows_of_lanes>([&](auto r) {
+        a[r] = *reinterpret_cast<const Four<T>*>(left[r] + column);
+        c[r] = *reinterpret_cast<const Four<T>*>(right[r] + column);
+      });
+      unroll<rows_of_lanes>([&](auto r) {
+        unroll<4>(
+            [&](auto i) { sum[r] = fma(static_cast<float>(a[r].lane[i]), static_cast<float>(c[r].lane[i]), sum[r]); });
+      });
+      continue;
     }
+    for (i64 i = column; i < min(column + 4, p.value_width); ++i)
+      unroll<rows_of_lanes>([&](auto r) {
+        sum[r] =
+            fma(static_cast<float>(left[r][i * dy.column()]), static_cast<float>(right[r][i * y.column()]), sum[r]);
+      });
   }
-  unroll<4>([&](auto i) { sum += from_lane_xor(sum, 8 >> i); });
-  if (row < p.queries && thread_in_block() % 16 == 0) sums[head * p.queries + row] = sum;
+  unroll<rows_of_lanes>([&](auto r) {
+    unroll<4>([&](auto i) { sum[r] += from_lane_xor(sum[r], 8 >> i); });
+    if (row(r) < p.queries && thread_in_block() % 16 == 0) sums[head * p.queries + row(r)] = sum[r];
+  });
 }
 
 TESSERA_TILE_END
