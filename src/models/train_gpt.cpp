@@ -182,22 +182,36 @@ class Run {
     if (scaler_.enabled()) done.loss_scale = scaler_.state_dict().at("scale").clone();
   }
 
+  // Loss, norm, whether it was skipped and the loss scale of each step, read at once: a GPU would idle between reads.
+  static std::vector<double> numbers_of(const std::vector<Pending>& steps) {
+    if (steps.empty()) return {};
+    NoGrad no_grad;
+    Tensors numbers;
+    for (const Pending& p : steps)
+      for (const Tensor& t : {p.loss, p.norm, p.skipped, p.loss_scale.defined() ? p.loss_scale : p.norm})
+        numbers.push_back(reshape(cast(t, Float64), {1}));
+    return concat(numbers, 0).to(cpu()).to_vector<double>();
+  }
+
   // Reads what the steps since the last time came to.
   void report() {
     const std::vector<Pending> all = std::exchange(pending_, {});
+    const std::vector<double> numbers = numbers_of(all);
+    const double* next = numbers.data();
     for (const Pending& p : all) {
       StepInfo info;
       info.step = p.step;
       info.lr = p.lr;
-      info.loss = p.loss.item();
-      info.grad_norm = p.norm.item();
-      info.skipped = p.skipped.item<bool>();
+      info.loss = *next++;
+      info.grad_norm = *next++;
+      info.skipped = *next++ != 0;
+      const double loss_scale = *next++;
       const bool finite = std::isfinite(info.loss) && std::isfinite(info.grad_norm);
       const bool scale_too_large = scaler_.enabled() && std::isfinite(info.loss) && loss_scale_ > kSmallestLossScale;
       if (!finite && !scale_too_large && options_.on_nan == OnNan::Stop)
         throw Error(
             fmt::format("train: loss {} with a gradient of norm {} at step {}", info.loss, info.grad_norm, info.step));
-      if (p.loss_scale.defined()) loss_scale_ = p.loss_scale.item();
+      if (p.loss_scale.defined()) loss_scale_ = loss_scale;
       info.loss_scale = loss_scale_;
       result_.skipped += info.skipped;
       result_.steps.push_back(info);
