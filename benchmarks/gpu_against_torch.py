@@ -204,13 +204,13 @@ RUNS = (("flash", FLASH, True), ("cudnn", CUDNN, True), ("exact", FLASH, True), 
         ("f32", SDPBackend.EFFICIENT_ATTENTION, False))
 
 
-def initial_model():
-    torch.manual_seed(SEED)
+def initial_model(seed=SEED):
+    torch.manual_seed(seed)
     return GPT().cuda()
 
 
-def windows(options):
-    return Windows(pathlib.Path(options.text).read_text(), SEED * 3 + 1)
+def windows(options, seed=SEED):
+    return Windows(pathlib.Path(options.text).read_text(), seed * 3 + 1)
 
 
 def copy_of(model):
@@ -219,18 +219,18 @@ def copy_of(model):
     return copy
 
 
-def loss(tessera, options, report):
+def losses_of(tessera, options, seed):
     """Batch 4 x 1024. The learning rate rises to 6e-4 over --warmup steps and would fall to a tenth by step 600000: the preset's schedule."""
-    initial, losses = initial_model(), {}
+    initial, losses = initial_model(seed), {}
     with tempfile.TemporaryDirectory() as folder:
         save_safetensors(initial, f"{folder}/model.safetensors")
         for name, vendor in (("ours", True), ("own", False)):
             result = tessera.train(options.text, 600000, BATCH, "--stop-after", options.steps, "--init", f"{folder}/model.safetensors",
-                                   "--warmup", options.warmup, "--seed", SEED, vendor=vendor)
+                                   "--warmup", options.warmup, "--seed", seed, vendor=vendor)
             losses[name] = [s["loss"] for s in result["steps"]]
     for name, backend, lower in RUNS:
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = "exact" not in name
-        model, batches, curve = copy_of(initial), windows(options), []
+        model, batches, curve = copy_of(initial), windows(options, seed), []
         optimizer = adamw(model)
         step = train_step(model, optimizer, backend, lower)
         for i in range(options.steps):
@@ -240,15 +240,20 @@ def loss(tessera, options, report):
                 group["lr"] = 6e-4 * factor
             curve.append(step(*batches.batch(i, BATCH)))
         losses[name] = [v.item() for v in curve]
-    gap = lambda a, b: [abs(x - y) for x, y in zip(losses[a], losses[b])]
-    for a, b in (("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("exact", "exact cudnn"), ("ours", "exact"), ("own", "exact"),
+    return losses
+
+
+def loss(tessera, options, report):
+    """Mean differences for each seed of weights and data, and over all of --seeds."""
+    report["losses"] = [losses_of(tessera, options, SEED + i) for i in range(options.seeds)]
+    for a, b in (("flash", "cudnn"), ("exact", "exact cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "exact"), ("own", "exact"),
                  ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("exact", "f32")):
-        g = gap(a, b)
-        print(f"loss {a:5s} - {b:11s}: mean {statistics.mean(g):.6f}, largest {max(g):.5f}, last 20 steps {statistics.mean(g[-20:]):.6f}", flush=True)
-    print("first", {n: round(c[0], 5) for n, c in losses.items()}, "last", {n: round(c[-1], 5) for n, c in losses.items()}, flush=True)
-    report["losses"] = losses
+        gaps = [statistics.mean(abs(x - y) for x, y in zip(of[a], of[b])) for of in report["losses"]]
+        print(f"loss {a:5s} - {b:11s}: mean {statistics.mean(gaps):.6f}, by seed {' '.join(f'{g:.6f}' for g in gaps)}", flush=True)
+    for of in report["losses"]:
+        print("first", {n: round(c[0], 5) for n, c in of.items()}, "last", {n: round(c[-1], 5) for n, c in of.items()}, flush=True)
     if options.out:
-        picture(losses, f"{options.out}/gpu_loss.svg")
+        picture(report["losses"][0], f"{options.out}/gpu_loss.svg")
 
 
 def load_moments(path):
@@ -405,6 +410,7 @@ def main():
     parser.add_argument("--batches", nargs="*", type=int, default=[12], help="of step, in sequences of 1024")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=200, help="of the losses")
+    parser.add_argument("--seeds", type=int, default=1, help="of the losses' weights and data")
     parser.add_argument("--warmup", type=int, default=2000, help="of the losses' learning rate")
     parser.add_argument("--out")
     options = parser.parse_args()

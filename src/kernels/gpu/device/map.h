@@ -128,7 +128,7 @@ void map_any(const MapWork<N> work) {
   }
 }
 
-/// All operands of type T.
+/// All operands of type T, 16 bytes at once.
 template <class F, class T, int N>
 TESSERA_KERNEL(256)
 void map_same(const MapWork<N> work) {
@@ -136,19 +136,6 @@ void map_same(const MapWork<N> work) {
   constexpr int width = 16 / sizeof(T);
   using Packed = Pack<T, width>;
   const F f = functor_of<F>(work.scalars);
-  if (!work.vectors) {
-    for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
-      i64 at[N + 1];
-      work.nest.locate(i, 1, at);
-      C x[N];
-      tile::unroll<N>([&](auto k) {
-        x[k] = work.constant[k + 1] ? static_cast<C>(work.value[k + 1])
-                                    : tile::convert_element<C>(static_cast<const T*>(work.data[k + 1])[at[k + 1]]);
-      });
-      static_cast<T*>(work.data[0])[at[0]] = tile::convert_element<T>(apply_to<T>(f, x));
-    }
-    return;
-  }
   const int last = work.nest.rank - 1;
   for (i64 i = first_index(); i < work.nest.total / width; i += index_step()) {
     i64 at[N + 1];
@@ -212,10 +199,11 @@ void launch_any(const MapArgs& args, Executor& executor) {
 }
 template <class F, class T, int N>
 void launch_same(const MapArgs& args, Executor& executor) {
+  using C = tile::compute_t<T>;
   constexpr int width = 16 / sizeof(T);
   const auto work = map_work<N>(args, width);
-  const i64 items = work.vectors ? work.nest.total / width : work.nest.total;
-  launch("map", map_same<F, T, N>, grid_for(items, 256, executor, map_waves), 256, 0, executor, work);
+  if (!work.vectors) return launch_any<F, C, N, true>(args, executor);
+  launch("map", map_same<F, T, N>, grid_for(work.nest.total / width, 256, executor, map_waves), 256, 0, executor, work);
 }
 
 /// Ops of models' inner loops, which have kernels for each type of f32, f16 and bf16; the others take all three mixed,

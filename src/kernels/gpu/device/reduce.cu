@@ -62,7 +62,7 @@ ReducePlan plan_of(const ReduceArgs& args) {
   plan.out = args.out.data;
   plan.in_type = args.in.type;
   plan.out_type = args.out.type;
-  plan.compute = args.compute;
+  plan.compute = args.compute == Scalar::f32 && takes_doubles(args.op) ? Scalar::f64 : args.compute;
   plan.op = args.op;
   plan.parameter = args.parameter;
 

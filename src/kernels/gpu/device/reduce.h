@@ -198,6 +198,20 @@ struct LogSumExpFold {
   }
 };
 
+/// Rare reductions, which have no kernels that compute in f32: f64 holds all that f32 does.
+constexpr bool takes_doubles(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::prod:
+    case ReduceOp::any:
+    case ReduceOp::all:
+    case ReduceOp::argmax:
+    case ReduceOp::argmin:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// fn(Type<Fold>) for the fold of an op.
 template <class C, class Fn>
 void with_fold(ReduceOp op, const Fn& fn) {
@@ -205,22 +219,28 @@ void with_fold(ReduceOp op, const Fn& fn) {
     case ReduceOp::sum:
     case ReduceOp::mean:
       return fn(Type<SumFold<C, Term::plain>>{});
-    case ReduceOp::prod:
-      return fn(Type<ProductFold<C>>{});
     case ReduceOp::max:
       return fn(Type<ExtremeFold<C, true>>{});
     case ReduceOp::min:
       return fn(Type<ExtremeFold<C, false>>{});
-    case ReduceOp::any:
-      return fn(Type<TruthFold<C, true>>{});
-    case ReduceOp::all:
-      return fn(Type<TruthFold<C, false>>{});
-    case ReduceOp::argmax:
-      return fn(Type<ArgFold<C, true>>{});
-    case ReduceOp::argmin:
-      return fn(Type<ArgFold<C, false>>{});
     default:
       break;
+  }
+  if constexpr (!tile::is_same_v<C, float>) {  // takes_doubles()
+    switch (op) {
+      case ReduceOp::prod:
+        return fn(Type<ProductFold<C>>{});
+      case ReduceOp::any:
+        return fn(Type<TruthFold<C, true>>{});
+      case ReduceOp::all:
+        return fn(Type<TruthFold<C, false>>{});
+      case ReduceOp::argmax:
+        return fn(Type<ArgFold<C, true>>{});
+      case ReduceOp::argmin:
+        return fn(Type<ArgFold<C, false>>{});
+      default:
+        break;
+    }
   }
   if constexpr (!is_integer<C>) {
     switch (op) {
