@@ -138,13 +138,18 @@ void run(const Product& p) {
                         .transposed_b = false,
                         .batch_a = false,
                         .batch_b = false,
+                        .cluster_down = cluster,
+                        .cluster_across = 1,
                         .down = down,
                         .across = across,
                         .steps = steps,
                         .group = 16 / cluster,
                         .count = down * across,
-                        .whole = down * across,
-                        .share = 0};
+                        .share = 0,
+                        .parts = 0,
+                        .tail = 0,
+                        .tails = 0,
+                        .rest = 0};
   int multiprocessors = 0;
   CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
   CHECK(cudaFuncSetAttribute(kernel<V>, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes));

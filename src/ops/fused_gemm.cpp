@@ -162,7 +162,7 @@ bool run_on_hopper(const Tensor& a, const Tensor& b, const Tensor& y, const Tens
   }
   try {
     const gpu_kernels::Sm90FusedPlan& p = gemm.plan;
-    gpu::load(program_of(gemm), a.device()).launch(0, {p.blocks, p.threads, p.shared_bytes}, p.args);
+    gpu::load(program_of(gemm), a.device()).launch(0, {p.blocks, p.threads, p.shared_bytes, true}, p.args);
   } catch (const gpu::CompileError&) {
     return false;  // the kernel for all cards takes it, or says why not
   }
@@ -184,7 +184,7 @@ gpu::Program program_of(const HopperGemm& gemm) {
   }
   return {fmt::format("#include <tessera/tile/arch/sm90/result.h>\n"
                       "using namespace tessera::tile;\n"
-                      "using Cut = sm90::ProductTile<{}, {}, {}, {}, {}, {}>;\n"
+                      "using Cut = sm90::ProductTile<{}, {}, {}, {}, {}>;\n"
                       "extern \"C\" TESSERA_KERNEL({}, 1) __cluster_dims__({}, 1, 1) void fused_gemm(\n"
                       "    const __grid_constant__ sm90::ProductArgs args) {{\n"
                       "  extern __shared__ __attribute__((aligned(128))) char shared[];\n"
@@ -192,9 +192,8 @@ gpu::Program program_of(const HopperGemm& gemm) {
                       "#line 1 \"epilogue\"\n{}\n#line 1 \"epilogue\"\n  ); }};\n#line 1 \"kernel\"\n"
                       "  using Result = sm90::ProductResult<Cut, {}, false, decltype(epilogue){}>;\n"
                       "  sm90::product_block<Cut, {}, {}, {}, Result>(args, shared);\n}}\n",
-                      p.rows, p.width, p.stages, p.cluster, p.boxes, p.alternates, p.threads, p.cluster, names,
-                      gemm.epilogue, element_name(gemm.dtype), inputs, element_name(gemm.dtype), p.transposed_a,
-                      p.transposed_b),
+                      p.rows, p.width, p.stages, p.boxes, p.alternates, p.threads, p.cluster, names, gemm.epilogue,
+                      element_name(gemm.dtype), inputs, element_name(gemm.dtype), p.transposed_a, p.transposed_b),
           {"fused_gemm"}};
 }
 

@@ -74,6 +74,24 @@ TEST_F(Sm90Products, InEveryOrientation) {
     }
 }
 
+/// Products so long that pairs of blocks share columns of b, and sums so long that they share rows of a; beside the
+/// same by ordinary cores in f32.
+TEST_F(Sm90Products, PairsOfBlocks) {
+  NoGrad guard;
+  for (Size s : {Size{4104, 4104, 8200}, {8600, 376, 10312}, {8400, 760, 10312}}) {
+    const Tensor a = randn({s.m, s.k}, generator).to(gpu()).to(BFloat16),
+                 b = randn({s.k, s.n}, generator).to(gpu()).to(BFloat16);
+    const Tensor want = back(matmul(a.to(Float32), b.to(Float32))), at = a.transpose(0, 1).contiguous().transpose(0, 1),
+                 bt = b.transpose(0, 1).contiguous().transpose(0, 1);
+    for (const Tensor& left : {a, at})
+      for (const Tensor& right : {b, bt}) {
+        const Tensor got = product(left, right);
+        EXPECT_LE(relative_error(back(got), want), limit(BFloat16)) << s.m << " x " << s.n << " x " << s.k;
+        EXPECT_EQ(relative_error(back(product(left, right)), back(got)), 0);
+      }
+  }
+}
+
 /// Blocks take a second tile and more, whole ones and pieces of others; memory that results get is NaN before.
 TEST_F(Sm90Products, SeveralTilesForEachBlock) {
   NoGrad guard;

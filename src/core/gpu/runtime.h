@@ -20,6 +20,7 @@ struct Grid {
   int64_t blocks;
   int threads;          // of a block
   size_t shared_bytes;  // of a block, chosen at the launch
+  bool early = false;   // the kernel itself waits for the one before it, on NVIDIA's cards
 };
 
 struct FreeMemory {

@@ -10,8 +10,9 @@ namespace tessera::gpu_kernels {
 struct Sm90FusedPlan {
   alignas(64) unsigned char args[2048];  // its parameter, tile::sm90::ProductArgs
   /// As tile::sm90::ProductTile takes them.
-  int rows, width, stages, cluster, boxes;
+  int rows, width, stages, boxes;
   bool alternates;
+  int cluster;  // of so many blocks
   bool transposed_a, transposed_b;
   long long blocks;
   int threads;

@@ -50,11 +50,11 @@ bool arrange(GemmArgs& args) {
 struct Operands {
   Boxes a, b;
 };
-/// As tiles of rows x width fetch them, in clusters that share columns of b.
-Operands operands_of(const GemmArgs& args, int rows, int width, int cluster) {
+/// As tiles of rows x width fetch them, in clusters of so many tiles below each other and side by side.
+Operands operands_of(const GemmArgs& args, int rows, int width, int down, int across) {
   const bool turned_a = args.a.column != 1, turned_b = args.b.column != 1;
-  return {boxes_of(args, args.a, args.m, args.k, turned_a, 64, turned_a ? 64 : rows),
-          boxes_of(args, args.b, args.k, args.n, turned_b, 64, (turned_b ? width : 64) / cluster)};
+  return {boxes_of(args, args.a, args.m, args.k, turned_a, 64, (turned_a ? 64 : rows) / across),
+          boxes_of(args, args.b, args.k, args.n, turned_b, 64, (turned_b ? width : 64) / down)};
 }
 
 bool is_contiguous(const MatrixArg& m) { return m.column == 1 || m.row == 1; }
@@ -144,7 +144,7 @@ Sm90Refusal refuses(const GemmArgs& given) {
   // A product in f16 may be infinite where the factor makes it small, or nothing.
   if (sums_lines(args) && args.factor.data && args.c.type == Scalar::f16 && !sums_itself(args))
     return Sm90Refusal::layout;
-  const Operands operands = operands_of(args, 128, 256, 1);
+  const Operands operands = operands_of(args, 128, 256, 1, 1);
   const bool contiguous = is_contiguous(args.a) && is_contiguous(args.b);
   return contiguous && fits(operands.a) && fits(operands.b) ? Sm90Refusal::none : Sm90Refusal::layout;
 }
@@ -156,14 +156,11 @@ struct Kind {
   tile::Config config;
   bool alternates;
   double step, tile, end;
-
-  int cluster_rows() const { return config.tile_m * config.cluster; }
-  int clusters(int multiprocessors) const { return tile::max(multiprocessors / config.cluster, 1); }
 };
 /// Small tiles, where large ones would leave most of the card idle, and for the kernel whose epilogue needs registers.
-using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 1, 2, false>;
-constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 710, 1400, 3700},
-    turns{Sm90Turns::config, Sm90Turns::alternates, 511, 320, 7650},
+using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 2, false>;
+constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 690, 2000, 3000},
+    turns{Sm90Turns::config, Sm90Turns::alternates, 530, 700, 5000},
     small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600};
 
 /// Nanoseconds from a tile's sums to memory, besides.
@@ -182,108 +179,131 @@ double time_after(Sm90Ends ends) {
 struct Cut {
   const Kind* kind;
   TileOrder order;
-  int shared_tiles() const { return order.shared(); }
+  int shared_tiles() const { return order.share > 0 ? order.count : 0; }
+  int clusters(int multiprocessors) const { return tile::max(multiprocessors / order.cluster(), 1); }
   int width() const { return kind->config.tile_n; }
 };
 
 /// All tiles taken whole.
-Cut whole_cut(const GemmArgs& args, const Kind& kind) {
-  const i64 down = tile::ceil_div<i64>(args.m, kind.cluster_rows());
-  const i64 across = tile::ceil_div<i64>(args.n, kind.config.tile_n), count = down * across * batch_count(args);
+Cut whole_cut(const GemmArgs& args, const Kind& kind, int cluster_down = 1, int cluster_across = 1) {
+  const i64 down = tile::ceil_div<i64>(args.m, kind.config.tile_m * cluster_down);
+  const i64 across = tile::ceil_div<i64>(args.n, kind.config.tile_n * cluster_across),
+            count = down * across * batch_count(args);
   return {&kind,
           {.is_bf16 = args.a.type == Scalar::bf16,
            .transposed_a = args.a.column != 1,
            .transposed_b = args.b.column == 1,
            .batch_a = args.a.batch[max_batch_rank - 1] != 0,
            .batch_b = args.b.batch[max_batch_rank - 1] != 0,
+           .cluster_down = cluster_down,
+           .cluster_across = cluster_across,
            .down = static_cast<int>(down),
            .across = static_cast<int>(across),
            .steps = static_cast<int>(tile::ceil_div<i64>(args.k, 64)),
-           .group = 16 / kind.config.cluster,
+           .group = 16 / cluster_down,
            .count = static_cast<int>(count),
-           .whole = static_cast<int>(count),
            .share = 0,
            .parts = 0,
-           .tail = 0}};
+           .tail = 0,
+           .tails = 0,
+           .rest = 0}};
 }
 
 /// Tiles that leave a part of the card idle are shared out; false: they do not.
 bool share_out(Cut& cut, int multiprocessors) {
-  const i64 clusters = cut.kind->clusters(multiprocessors), rest = cut.order.count;
-  if (rest >= clusters) return false;
-  const i64 steps = cut.order.steps, share = tile::ceil_div(rest * steps, clusters);
+  const i64 clusters = cut.clusters(multiprocessors), tiles = cut.order.count;
+  if (tiles >= clusters) return false;
+  const i64 steps = cut.order.steps, share = tile::ceil_div(tiles * steps, clusters);
   if (share < 4 || share == steps || share * clusters >= i64{1} << 30) return false;
-  const i64 parts = tile::min(clusters / rest, tile::ceil_div(steps, share));
-  cut.order.whole = 0;
+  const i64 parts = tile::min(clusters / tiles, tile::ceil_div(steps, share));
+  const i64 tail = tile::max<i64>(steps - parts * share, 0), takers = clusters - parts * tiles;
+  const i64 tails = tail > 0 ? tiles / takers * takers : 0;
   cut.order.share = static_cast<int>(share);
   cut.order.parts = static_cast<int>(parts);
-  cut.order.tail = static_cast<int>(tile::max<i64>(steps - parts * share, 0));
+  cut.order.tail = static_cast<int>(tail);
+  cut.order.tails = static_cast<int>(tails);
+  cut.order.rest = tail > 0 ? static_cast<int>(tile::ceil_div((tiles - tails) * tail, takers)) : 0;
   return true;
 }
 
-/// The cut that takes fewest cycles. Tiles that would leave most of the card idle are shared out, as far as that is
-/// worth writing and adding up the pieces.
+/// Nanoseconds, as measured: a card that is not full is faster, and writing and adding up the pieces of shared tiles
+/// takes as long as their bytes do.
+double time_of(const Cut& cut, Sm90Ends ends, int multiprocessors) {
+  const Kind& kind = *cut.kind;
+  const TileOrder& order = cut.order;
+  const double clusters = cut.clusters(multiprocessors), tiles = order.count;
+  const bool in_one_round = tiles <= clusters && order.share == 0;
+  double step = kind.step, end = kind.end;
+  if (in_one_round) step *= 0.8 + 0.125 * (tiles / clusters) * (tiles / clusters);
+  if (order.cluster() > 1) end += 1200;
+  if (order.cluster_down > 1) step *= 0.995;
+  // Blocks that are alone with rows of a drift apart in sums as long as this, and do not meet them in the cache.
+  if (!in_one_round && order.share == 0 && order.steps > 160 && order.cluster_across == 1) step *= 1.3;
+  if (order.share > 0) {
+    const double pieces = (clusters + tiles) * order.cluster() * kind.config.tile_m * cut.width() * 4;
+    return step * order.share + kind.tile + end + 3000 + pieces / 1500;
+  }
+  const double rounds = static_cast<double>(tile::ceil_div<i64>(order.count, cut.clusters(multiprocessors)));
+  const double sums = step * order.steps + kind.tile, after = time_after(ends);
+  if (!kind.alternates) return rounds * (sums + after) + end;
+  return rounds * tile::max(sums, (sums + after) / 2) + end + after;
+}
+
+/// The cut that takes least time.
 Cut best_cut(const GemmArgs& args, bool may_share, int multiprocessors) {
   const Sm90Ends ends = ends_of(args);
   Cut best{};
   double least = __builtin_inf();
-  const auto consider = [&](const Cut& cut, double time) {
-    if (time >= least) return;
-    least = time;
-    best = cut;
+  const auto consider = [&](const Cut& cut) {
+    const double time = time_of(cut, ends, multiprocessors);
+    if (time < least) least = time, best = cut;
   };
-  for (const Kind* kind : {&wide, &turns, &small}) {
-    Cut cut = whole_cut(args, *kind);
-    const i64 clusters = kind->clusters(multiprocessors), rounds = tile::ceil_div<i64>(cut.order.count, clusters);
-    // A card that is not full is faster.
-    const double used =
-        rounds > 1 ? 1 : 0.8 + 0.2 * static_cast<double>(cut.order.count) / static_cast<double>(clusters);
-    const double sums = kind->step * used * cut.order.steps + kind->tile, more = time_after(ends);
-    const double each = kind->alternates ? tile::max(sums, (sums + more) / 2) : sums + more;
-    const bool is_made =
-        ends == Sm90Ends::lanes ? kind == &small : kind == &turns || (kind == &wide && ends == Sm90Ends::sums);
-    if (is_made) consider(cut, static_cast<double>(rounds) * each + kind->end + (kind->alternates ? more : 0));
-    if (!may_share || !kind->alternates || !share_out(cut, multiprocessors)) continue;
-    // Those that have tails meet no operands in the cache.
-    const double pieces = static_cast<double>(clusters + cut.shared_tiles()) * kind->cluster_rows() * cut.width();
-    const double alone = 1 - static_cast<double>(cut.order.first_of_tails()) / static_cast<double>(clusters);
-    const double steps = kind->step * cut.order.share * (1 + 1.5 * alone * alone);
-    consider(cut, steps + kind->tile + kind->end + 8000 + pieces * 4 / 1500);
+  if (ends == Sm90Ends::lanes) consider(whole_cut(args, small));
+  for (const Kind* kind : {&wide, &turns}) {
+    const bool is_made = ends != Sm90Ends::lanes && (kind == &turns || ends == Sm90Ends::sums);
+    for (int way = 0; is_made && way < 3; ++way) consider(whole_cut(args, *kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
+    Cut shared = whole_cut(args, *kind);
+    if (may_share && share_out(shared, multiprocessors)) consider(shared);
   }
   return best;
 }
 
 i64 piece_rows(const Cut& cut, int multiprocessors) {
-  return static_cast<i64>(cut.kind->clusters(multiprocessors) + cut.shared_tiles()) * cut.kind->cluster_rows();
+  return static_cast<i64>(cut.clusters(multiprocessors) + cut.shared_tiles()) * cut.order.cluster() *
+         cut.kind->config.tile_m;
 }
 
-/// Adds up the pieces of shared tiles, in their order, and does what is to be done with the sums.
+/// Adds up the pieces of shared tiles, in their order, and does what is to be done with the sums: blocks take strips of
+/// join_lines lines, a thread four neighbours of some of them.
+constexpr int join_lines = 16;
 TESSERA_KERNEL(256)
-void join_kernel(const GemmArgs args, const TileOrder order, int cluster_rows, int width) {
-  const auto* const pieces = static_cast<const float*>(args.workspace);
-  const int quads = width / 4;
-  const i64 count = static_cast<i64>(order.shared()) * cluster_rows * quads;
-  for (i64 i = first_index(); i < count; i += index_step()) {
-    const i64 line = i / quads;
-    const int tile = static_cast<int>(line / cluster_rows), quad = static_cast<int>(i - line * quads) * 4;
-    const int within = static_cast<int>(line - static_cast<i64>(tile) * cluster_rows);
-    const TileOrder::Place place = order.place(order.whole + tile);
-    const i64 row = static_cast<i64>(place.down) * cluster_rows + within, column = place.across * width + quad;
-    if (row >= args.m || column >= args.n) continue;
+void join_kernel(const GemmArgs args, const TileOrder order, int height, int width) {
+  const int strips = height / join_lines, unit = static_cast<int>(blockIdx.x) / strips, ranks = order.cluster();
+  const int tile = unit / ranks, rank = unit - tile * ranks, quads = width / 4;
+  const int first = (static_cast<int>(blockIdx.x) - unit * strips) * join_lines;
+  const TileOrder::Place place = order.place(tile);
+  const i64 row = i64{place.down * order.cluster_down + rank % order.cluster_down} * height + first;
+  const i64 column = i64{place.across * order.cluster_across + rank % order.cluster_across} * width;
+  const LaneEpilogue epilogue(args, BatchPlace(args, place.batch));
+  const i64 of_piece = i64{height} * width;  // floats of a block's
+  const float* const pieces = static_cast<const float*>(args.workspace) + rank * of_piece + i64{first} * width;
+  const bool has_tail = order.tail > 0, is_whole = tile < order.tails;
+  const int begin = !has_tail ? 0 : is_whole ? order.first_of_tails() : order.first_cluster(tile);
+  const int end = !has_tail ? 0 : is_whole ? begin + 1 : order.last_cluster(tile) + 1;
+  tile::sm90::wait_for_kernel_before();
+  for (int i = tile::thread_in_block(); i < join_lines * quads; i += 256) {
+    const int line = i / quads, quad = (i - line * quads) * 4;
+    if (row + line >= args.m || column + quad >= args.n) continue;
     Lanes total(0.0f);
     const auto add = [&](int piece) {
-      const i64 at = static_cast<i64>(piece) * cluster_rows + within;
-      const auto four = *reinterpret_cast<const Pack<float, 4>*>(pieces + at * width + quad);
+      const auto four =
+          *reinterpret_cast<const Pack<float, 4>*>(pieces + i64{piece} * ranks * of_piece + line * width + quad);
       for (int l = 0; l < 4; ++l) total.v[l] += four.lane[l];
     };
 #pragma unroll 4
-    for (int part = 0; part < order.parts; ++part) add(part * order.shared() + tile);
-    if (order.tail > 0) {
-      const int last = order.last_cluster(tile);
-      for (int cluster = order.first_cluster(tile); cluster <= last; ++cluster) add(order.tail_piece(cluster, tile));
-    }
-    const LaneEpilogue epilogue(args, BatchPlace(args, place.batch));
-    epilogue(total, row, column, static_cast<int>(tile::min<i64>(args.n - column, 4)));
+    for (int part = 0; part < order.parts; ++part) add(part * order.count + tile);
+    for (int cluster = begin; cluster < end; ++cluster) add(order.tail_piece(cluster, tile));
+    epilogue(total, row + line, column + quad, static_cast<int>(tile::min<i64>(args.n - column - quad, 4)));
   }
 }
 
@@ -350,9 +370,9 @@ void run_shared(const GemmArgs& args, const Cut& cut, const Operands& operands, 
       map_of({args.workspace, Scalar::f32, cut.width(), lines, cut.width(), 1, lines * cut.width(), 32, 16});
   product.order = cut.order;
   run_own(args, cut, Sm90Ends::sums, product, executor);
-  const int rows = cut.kind->cluster_rows();
-  launch("gemm", join_kernel, grid_for(i64{cut.shared_tiles()} * rows * cut.width() / 4, 256, executor), 256, 0,
-         executor, args, cut.order, rows, cut.width());
+  const int height = cut.kind->config.tile_m, units = cut.shared_tiles() * cut.order.cluster();
+  launch_early(join_kernel, i64{units} * (height / join_lines), 256, 0, 1, executor, args, cut.order, height,
+               cut.width());
 }
 
 /// Columns from `first` on.
@@ -367,7 +387,7 @@ GemmArgs rest_of(GemmArgs args, i64 first) {
 }
 
 Operands operands_of(const GemmArgs& args, const Cut& cut) {
-  return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.kind->config.cluster);
+  return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.order.cluster_down, cut.order.cluster_across);
 }
 
 void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
@@ -413,11 +433,11 @@ template <class Tile>
 void describe(Sm90FusedPlan& plan, const TileOrder& order, const Executor& executor) {
   using Gemm = tile::sm90::Gemm<Tile>;
   constexpr tile::Config c = Tile::config;
-  plan.rows = c.tile_m, plan.width = c.tile_n, plan.stages = c.stages, plan.cluster = c.cluster;
+  plan.rows = c.tile_m, plan.width = c.tile_n, plan.stages = c.stages, plan.cluster = order.cluster();
   plan.boxes = Tile::boxes;
   plan.alternates = Tile::alternates;
   plan.transposed_a = order.transposed_a, plan.transposed_b = order.transposed_b;
-  plan.blocks = sm90_clusters(order, c.cluster, executor) * c.cluster;
+  plan.blocks = sm90_clusters(order, executor) * order.cluster();
   plan.threads = Gemm::threads;
   plan.shared_bytes = Gemm::shared_bytes;
 }
@@ -427,7 +447,7 @@ Cut cut_of_fused(const GemmArgs& args, int multiprocessors) {
   double least = __builtin_inf();
   for (const Kind* kind : {&turns, &wide, &small}) {
     const Cut cut = whole_cut(args, *kind);
-    const double tiles = static_cast<double>(tile::ceil_div<i64>(cut.order.count, kind->clusters(multiprocessors)));
+    const double tiles = static_cast<double>(tile::ceil_div<i64>(cut.order.count, cut.clusters(multiprocessors)));
     const double sums = kind->step * cut.order.steps + kind->tile;
     const double after = kind->alternates ? time_after(Sm90Ends::added) : 20.0 * kind->config.tile_n;
     const double each = kind->alternates ? tile::max(sums, (sums + after) / 2) : sums + after;

@@ -7,8 +7,8 @@ namespace tessera::gpu_kernels {
 
 /// The tiles that kernels are made for. Wide ones, shared by all warps, are best where sums are long; where they are
 /// short, or much happens to them, groups of warps take narrower ones in turns.
-using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 1, 2, false>;
-using Sm90Turns = tile::sm90::ProductTile<128, 192, 4, 1, 4, true>;
+using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 2, false>;
+using Sm90Turns = tile::sm90::ProductTile<128, 192, 4, 4, true>;
 
 /// What becomes of sums. By a kernel of its own: of 16 bits, a bias or none; the same with an addend; activated, with
 /// slopes or without; times a factor, and summed up along columns; in f32 as they are. All else by one kernel, by its
@@ -33,17 +33,40 @@ void run_products_bf16(bool wide, Sm90Ends ends, const tile::sm90::ProductArgs& 
 void run_products_f16(bool wide, Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
 
 /// Clusters of blocks that stay: all that the card has room for, if there is something for each.
-inline i64 sm90_clusters(const tile::sm90::TileOrder& order, int cluster, const Executor& executor) {
-  const i64 clusters = executor.multiprocessors / cluster;
-  return order.whole < order.count ? clusters : tile::min<i64>(clusters, order.count);
+inline i64 sm90_clusters(const tile::sm90::TileOrder& order, const Executor& executor) {
+  const i64 clusters = executor.multiprocessors / order.cluster();
+  return order.share > 0 ? clusters : tile::min<i64>(clusters, order.count);
+}
+
+/// kernel<<<blocks, threads, shared>>>(args...) in clusters, which may begin when the kernel before gives leave and
+/// ends once it waits for that one.
+template <class... P, class... A>
+void launch_early(void (*kernel)(P...), i64 blocks, int threads, size_t shared, int cluster, Executor& executor,
+                  const A&... args) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = static_cast<Queue>(executor.stream);
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  (void)cudaLaunchKernelEx(&config, kernel, args...);
+  check_launch("gemm");
 }
 
 template <class Gemm, class Args>
 void launch_sm90(void (*kernel)(Args), const tile::sm90::TileOrder& order, const Args& args, Executor& executor) {
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes) != cudaSuccess)
     check_launch("gemm");
-  const i64 clusters = sm90_clusters(order, Gemm::cluster, executor);
-  launch("gemm", kernel, clusters * Gemm::cluster, Gemm::threads, Gemm::shared_bytes, executor, args);
+  const int cluster = order.cluster();
+  launch_early(kernel, sm90_clusters(order, executor) * cluster, Gemm::threads, Gemm::shared_bytes, cluster, executor,
+               args);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -78,7 +78,7 @@ class LanesResult {
 
 template <class C>
 TESSERA_KERNEL(C::config.warps * 32, 1)
-__cluster_dims__(C::config.cluster, 1, 1) void lanes_kernel(const __grid_constant__ LanesProduct product) {
+void lanes_kernel(const __grid_constant__ LanesProduct product) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::Gemm<C>::template run<LanesResult<C>>(product.a, product.b, product.order, shared, product);
 }

@@ -11,11 +11,9 @@ using namespace tile::sm90::quick;
 struct SumsOf {
   TESSERA_DEVICE Value operator()(Value acc) const { return acc; }
 };
-struct WithBias {
-  TESSERA_DEVICE Value operator()(Value acc, Given bias) const { return acc + load(bias); }
-};
-struct WithBiasInPieces : WithBias {
+struct WithBiasInPieces {
   using InPieces = void;
+  TESSERA_DEVICE Value operator()(Value acc, Given bias) const { return acc + load(bias); }
 };
 struct WithAddend {
   TESSERA_DEVICE Value operator()(Value acc, Given bias, Given addend) const { return acc + load(bias) + load(addend); }
@@ -51,7 +49,7 @@ struct TimesFactor {
 
 template <class C, class Operand, bool TransposedA, bool TransposedB, class Result>
 TESSERA_KERNEL(C::config.warps * 32, 1)
-__cluster_dims__(C::config.cluster, 1, 1) void product_kernel(const __grid_constant__ ProductArgs args) {
+void product_kernel(const __grid_constant__ ProductArgs args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::product_block<C, Operand, TransposedA, TransposedB, Result>(args, shared);
 }
@@ -94,7 +92,7 @@ void run_products(bool wide, Sm90Ends ends, const ProductArgs& args, Executor& e
   if (wide) {
     using P = ProductsBy<Sm90Wide, Operand>;
     return P{args, executor}
-        .template run_any<typename P::template Result<Operand, false, WithBias, typename P::Bias>>();
+        .template run_any<typename P::template Result<Operand, false, WithBiasInPieces, typename P::Bias>>();
   }
   using P = ProductsBy<Sm90Turns, Operand>;
   using Bias = typename P::Bias;

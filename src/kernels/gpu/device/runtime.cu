@@ -293,8 +293,17 @@ class VendorRuntime final : public gpu::Runtime {
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(grid.shared_bytes)),
             "reserving shared memory");
-    check(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, grid.shared_bytes, queue(stream)),
-          "launching a compiled kernel");
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = grid.shared_bytes;
+    config.stream = queue(stream);
+    config.attrs = &early;
+    config.numAttrs = grid.early ? 1 : 0;
+    check(cudaLaunchKernelExC(&config, kernel, arguments), "launching a compiled kernel");
 #endif
   }
 };

@@ -19,17 +19,20 @@ struct TileWork {
 /// What the operands are, and all tiles of a batch of products, in the order in which clusters take them: groups of
 /// tile rows, walked column by column, so that clusters that run at the same time share operands in the cache.
 struct TileOrder {
-  bool is_bf16;                     // otherwise f16
-  bool transposed_a, transposed_b;  // lines in memory run along rows of a, or columns of b, instead of along k
-  bool batch_a, batch_b;            // whether each product has an a, or b, of its own
-  int down, across;                 // clusters of tiles of a product
-  int steps;                        // of 64 along k, at least 1
-  int group;                        // tile rows of clusters that are walked together
-  int count;                        // in all
-  int whole;                        // of them taken as they are; the others, fewer than clusters, in equal shares:
-  int share;                        // steps of a cluster, less than all
-  int parts, tail;                  // shares that each of these tiles has to itself, in turn, and what is left of it
+  bool is_bf16;                      // otherwise f16
+  bool transposed_a, transposed_b;   // lines in memory run along rows of a, or columns of b, instead of along k
+  bool batch_a, batch_b;             // whether each product has an a, or b, of its own
+  int cluster_down, cluster_across;  // blocks that share columns of b, and rows of a: one of them 1, the other 1 or 2
+  int down, across;                  // clusters of tiles of a product
+  int steps;                         // of 64 along k, at least 1
+  int group;                         // tile rows of clusters that are walked together
+  int count;                         // in all
+  int share;                         // 0, or of fewer tiles than clusters, steps that a cluster has, less than all:
+  int parts, tail;                   // shares that each of these tiles has to itself, in turn, and what is left of it
+  int tails;                         // tiles whose tail one cluster takes, several in turn; those of the others are
+  int rest;                          // one after the other cut into pieces of so many steps, for each of these clusters
 
+  TESSERA_HD int cluster() const { return cluster_down * cluster_across; }
   /// The tile with this number: of what product, and which cluster of tiles of it.
   struct Place {
     int batch, down, across;
@@ -39,24 +42,22 @@ struct TileOrder {
     const int first = tile / (group * across) * group, rows = min(group, down - first), within = tile - first * across;
     return {batch, first + within % rows, within / rows};
   }
-  TESSERA_HD int shared() const { return count - whole; }
-  /// Clusters that have a part run ahead of each other by a share, so that their operands meet in the cache. The others
-  /// have what is left, tile after tile.
-  TESSERA_HD int first_of_tails() const { return parts * shared(); }
-  /// A piece of the tail of a shared tile, by the cluster that makes it.
+  /// Clusters that have a part run ahead of each other by a share, and those that take tails begin with whole ones, so
+  /// that operands meet in the cache.
+  TESSERA_HD int first_of_tails() const { return parts * count; }
+  /// A piece of the tail of a shared tile, by the cluster that makes it; by the first of them if that takes it whole.
   TESSERA_HD int tail_piece(int cluster, int tile) const { return cluster + tile; }
-  /// Which clusters those are.
-  TESSERA_HD int first_cluster(int tile) const { return first_of_tails() + tile * tail / share; }
-  TESSERA_HD int last_cluster(int tile) const { return first_of_tails() + ((tile + 1) * tail - 1) / share; }
+  /// Which clusters those are, of a tail in pieces.
+  TESSERA_HD int first_cluster(int tile) const { return first_of_tails() + (tile - tails) * tail / rest; }
+  TESSERA_HD int last_cluster(int tile) const { return first_of_tails() + ((tile - tails + 1) * tail - 1) / rest; }
 };
 
-/// C's cluster blocks lie one below the other and share columns of b. C::alternates: groups of warps have tiles of
-/// their own; C::boxes: of 2 KiB for results, of each multiplying warp.
+/// C::alternates: groups of warps have tiles of their own; C::boxes: of 2 KiB for results, of each multiplying warp.
 template <class C>
 class Gemm {
  public:
   static constexpr Config config = C::config;
-  static constexpr int tile_m = config.tile_m, tile_n = config.tile_n, stages = config.stages, cluster = config.cluster;
+  static constexpr int tile_m = config.tile_m, tile_n = config.tile_n, stages = config.stages;
   static constexpr int threads = config.warps * 32, groups = config.warps / 4 - 1, multiplying_warps = 4 * groups;
   static constexpr bool alternates = C::alternates;
   static constexpr int sharers = alternates ? 1 : groups;  // of a tile
@@ -72,9 +73,8 @@ class Gemm {
                     tile_n <= 256 && config.tile_k == 64,
                 "sm90 GEMM: tiles of whole strips of 64 rows, 128, 192 or 256 columns, 64 deep");
   static_assert(strips * tile_n <= (groups == 2 ? 384 : 192), "sm90 GEMM: the sums need more registers than there are");
-  static_assert(config.warps % 4 == 0 && (groups == 2 || (groups == 3 && !alternates)) &&
-                    (cluster == 1 || cluster == 2),
-                "sm90 GEMM: 12 warps, or 16 that share a tile, clusters of 1 or 2");
+  static_assert(config.warps % 4 == 0 && (groups == 2 || (groups == 3 && !alternates)),
+                "sm90 GEMM: 12 warps, or 16 that share a tile");
   static_assert(stages >= 2 && C::boxes >= 2 && shared_bytes <= 227 * 1024,
                 "sm90 GEMM: 2 stages or more, 2 boxes, and what a block has");
 
@@ -85,16 +85,23 @@ class Gemm {
     TESSERA_DEVICE u32 barrier(int i) const { return barriers + i * 8; }
   };
 
-  /// Called by all threads of the block; `shared` are shared_bytes. result.prepare(work) is called before a warp begins
-  /// with a tile, result.store(sums, work) when its group has the sums, and result.finish() at the end. The maps'
-  /// boxes are those of box_lines().
+  /// Called by all threads of a block, in clusters of order.cluster(); `shared` are shared_bytes. result.prepare(work)
+  /// is called before a warp begins with a tile, result.store(sums, work) when its group has the sums, and
+  /// result.finish() at the end. The maps' boxes are those of box_lines().
   template <class Result, class Args>
   static TESSERA_DEVICE void run(const TensorMap& a, const TensorMap& b, const TileOrder& order, const char* shared,
                                  const Args& args) {
-    const Gemm gemm((shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
+    const Gemm gemm((shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes,
+                    static_cast<u32>(order.cluster()));
     const int warp = thread_in_block() / 32;
-    if (thread_in_block() == 0) gemm.make_barriers();
-    sync();
+    if (thread_in_block() == 0) {
+      prefetch_map(a);
+      prefetch_map(b);
+      gemm.make_barriers();
+    }
+    gemm.sync();
+    let_next_kernel_begin();
+    wait_for_kernel_before();
     if (warp >= multiplying_warps) {
       shrink_registers<fetching_registers>();
       if (warp == multiplying_warps && thread_in_block() % 32 == 0) gemm.fetch(a, b, order);
@@ -104,16 +111,16 @@ class Gemm {
       gemm.multiply(order, warp, result);
       result.finish();
     }
-    sync();  // other blocks of the cluster may still write here
+    gemm.sync();  // other blocks of the cluster may still write here
   }
 
  private:
   static constexpr int fetching_registers = groups == 2 ? 24 : 32, multiplying_registers = groups == 2 ? 240 : 160;
 
-  explicit TESSERA_DEVICE Gemm(u32 base) : base_(base), rank_(cluster > 1 ? rank_in_cluster() : 0) {}
+  TESSERA_DEVICE Gemm(u32 base, u32 cluster) : base_(base), cluster_(cluster) {}
 
-  static TESSERA_DEVICE void sync() {
-    if constexpr (cluster > 1) sync_cluster();
+  TESSERA_DEVICE void sync() const {
+    if (cluster_ > 1) sync_cluster();
     else sync_block();
   }
 
@@ -147,7 +154,7 @@ class Gemm {
   TESSERA_DEVICE void make_barriers() const {
     for (int stage = 0; stage < stages; ++stage) {
       make_barrier(filled(stage), 1);
-      make_barrier(emptied(stage), 4 * sharers * cluster);
+      make_barrier(emptied(stage), 4 * sharers * static_cast<int>(cluster_));
     }
     for (int group = 0; group < 2; ++group) make_barrier(turn_of(group), 4);
     for (int warp = 0; warp < multiplying_warps; ++warp)
@@ -155,59 +162,71 @@ class Gemm {
     publish_barriers();
   }
 
-  /// What a block has to do: whole tiles, then its share of the others.
+  /// What a block has to do: whole tiles, or its share of them. Nothing but a count is kept from one to the next.
   class Agenda {
    public:
-    TESSERA_DEVICE Agenda(const TileOrder& order, u32 rank)
-        : order_(order),
-          cluster_(static_cast<int>(blockIdx.x) / cluster),
-          rank_(static_cast<int>(rank)),
-          next_(cluster_),
-          begin_((cluster_ - order.first_of_tails()) * order.share),
-          end_(min(begin_ + order.share, order.shared() * order.tail)) {}
+    explicit TESSERA_DEVICE Agenda(const TileOrder& order) : order_(order) {}
 
     TileWork work;
     int begin, steps;  // along k
 
     TESSERA_DEVICE bool next() {
-      int number = next_, piece = -1;
+      const int size = order_.cluster(), clusters = static_cast<int>(gridDim.x) / size;
+      const int block = static_cast<int>(blockIdx.x), cluster = block / size, item = taken_++;
+      int number = cluster + item * clusters, piece = -1;
       begin = 0;
       steps = order_.steps;
-      if (number < order_.whole) {
-        next_ += static_cast<int>(gridDim.x) / cluster;
-      } else if (begin_ >= end_) {
+      if (order_.share > 0) {
+        const int own = cluster - order_.first_of_tails();
+        if (own < 0 ? !take_part(item, cluster, number, piece) : !take_tail(item, own, clusters, number, piece))
+          return false;
+      } else if (number >= order_.count) {
         return false;
-      } else if (begin_ < 0) {  // a part of a shared tile
-        const int part = cluster_ / order_.shared();
-        number = order_.whole + cluster_ - part * order_.shared();
-        begin = part * order_.share;
-        steps = min(order_.share, order_.steps - begin);
-        begin_ = end_;
-        piece = cluster_;
-      } else {
-        const int tile = begin_ / order_.tail, done = begin_ - tile * order_.tail;
-        number = order_.whole + tile;
-        steps = min(order_.tail - done, end_ - begin_);
-        begin = order_.steps - order_.tail + done;
-        begin_ += steps;
-        piece = order_.tail_piece(cluster_, tile);
       }
+      const int rank = block - cluster * size;
       const TileOrder::Place at = order_.place(number);
-      work = {(at.down * cluster + rank_) * tile_m, at.across * tile_n, at.batch,
-              piece < 0 ? -1 : piece * cluster + rank_};
+      work = {(at.down * order_.cluster_down + rank % order_.cluster_down) * tile_m,
+              (at.across * order_.cluster_across + rank % order_.cluster_across) * tile_n, at.batch,
+              piece < 0 ? -1 : piece * size + rank};
       return true;
     }
 
    private:
+    TESSERA_DEVICE bool take_part(int item, int cluster, int& number, int& piece) {
+      const int part = cluster / order_.count;
+      number = cluster - part * order_.count;
+      piece = cluster;
+      begin = part * order_.share;
+      steps = min(order_.share, order_.steps - begin);
+      return item == 0;
+    }
+    /// By one of the clusters that have tails: first whole ones, then its share of the others.
+    TESSERA_DEVICE bool take_tail(int item, int own, int clusters, int& number, int& piece) {
+      const int takers = clusters - order_.first_of_tails(), wholes = order_.tails / takers;
+      if (item < wholes) {
+        number = own + item * takers;
+        piece = order_.tail_piece(order_.first_of_tails(), number);
+        steps = order_.tail;
+        begin = order_.steps - steps;
+        return true;
+      }
+      if (order_.rest == 0) return false;
+      const int first = own * order_.rest, end = min(first + order_.rest, (order_.count - order_.tails) * order_.tail);
+      const int tile = first / order_.tail + item - wholes, from = max(first, tile * order_.tail);
+      number = order_.tails + tile;
+      piece = order_.tail_piece(own + order_.first_of_tails(), number);
+      begin = order_.steps - (tile + 1) * order_.tail + from;
+      steps = min(end, (tile + 1) * order_.tail) - from;
+      return steps > 0;
+    }
+
     const TileOrder& order_;
-    int cluster_, rank_, next_, begin_, end_;
+    int taken_ = 0;
   };
 
   TESSERA_DEVICE void fetch(const TensorMap& a, const TensorMap& b, const TileOrder& order) const {
-    prefetch_map(a);
-    prefetch_map(b);
     Turn turn;
-    Agenda agenda(order, rank_);
+    Agenda agenda(order);
 #pragma unroll 1
     while (agenda.next()) {
       const int of_a = order.batch_a ? agenda.work.batch : 0, of_b = order.batch_b ? agenda.work.batch : 0;
@@ -216,38 +235,38 @@ class Gemm {
         wait_for(emptied(turn.stage), turn.parity ^ 1);
         const u32 full = filled(turn.stage), to = stage_of(turn.stage);
         arrive_expecting(full, stage_bytes);
-        load<TileA, tile_m, 1>(a, to, full, order.transposed_a, agenda.work.row, step * 64, of_a);
-        load<TileB, tile_n, cluster>(b, to + TileA::bytes, full, order.transposed_b, agenda.work.column, step * 64,
-                                     of_b);
+        load<TileA, tile_m>(a, to, full, order.transposed_a, order.cluster_across > 1, agenda.work.row, step * 64,
+                            of_a);
+        load<TileB, tile_n>(b, to + TileA::bytes, full, order.transposed_b, order.cluster_down > 1, agenda.work.column,
+                            step * 64, of_b);
         turn.next();
       }
     }
   }
 
-  /// Loads a tile, or this block's share of one that the cluster shares: lines of it.
-  template <class Tile, int Extent, int Sharers>
-  TESSERA_DEVICE void load(const TensorMap& map, u32 to, u32 full, bool transposed, int row, int depth,
-                           int matrix) const {
+  /// Loads what a stage has of an operand, or this block's half of it, which two share: of its lines.
+  template <class Tile, int Extent>
+  static TESSERA_DEVICE void load(const TensorMap& map, u32 to, u32 full, bool transposed, bool halved, int row,
+                                  int depth, int matrix) {
+    const int half = halved ? static_cast<int>(blockIdx.x % 2) : 0;
     const auto box = [&](u32 at, int x, int y) {
-      if constexpr (Sharers > 1) load_box_to(at, map, full, x, y, matrix, (1u << Sharers) - 1);
+      if (halved) load_box_to(at, map, full, x, y, matrix, 3);
       else load_box(at, map, full, x, y, matrix);
     };
-    const int share = Sharers > 1 ? static_cast<int>(rank_) : 0;
     if (transposed) {
-      constexpr int lines = Tile::depth / Sharers;
-      unroll<Extent / 64>([&](auto i) {
-        box(to + i * Tile::block_bytes + share * lines * line_bytes, row + i * 64, depth + share * lines);
-      });
+      const int first = half * (Tile::depth / 2);
+      unroll<Extent / 64>(
+          [&](auto i) { box(to + i * Tile::block_bytes + first * line_bytes, row + i * 64, depth + first); });
     } else {
-      constexpr int lines = Extent / Sharers;
-      box(to + share * lines * line_bytes, depth, row + share * lines);
+      const int first = half * (Extent / 2);
+      box(to + first * line_bytes, depth, row + first);
     }
   }
 
   template <class Result>
   TESSERA_DEVICE void multiply(const TileOrder& order, int warp, Result& result) const {
     Turn turn;
-    Agenda agenda(order, rank_);
+    Agenda agenda(order);
     [[maybe_unused]] const int group = warp / 4;
     [[maybe_unused]] int others = 0;
     [[maybe_unused]] u32 parity = group ^ 1;  // the first group need not wait for its first turn
@@ -310,8 +329,8 @@ class Gemm {
     const int lane = thread_in_block() % 32;
     const u32 rows = alternates ? 0 : warp / 4 * strips * TileA::block_bytes;
     const auto release = [&](int stage) {  // each warp tells all blocks that fill this stage
-      if (lane >= cluster) return;
-      if constexpr (cluster > 1) arrive_at(emptied(stage), static_cast<u32>(lane));
+      if (lane >= static_cast<int>(cluster_)) return;
+      if (cluster_ > 1) arrive_at(emptied(stage), static_cast<u32>(lane));
       else arrive(emptied(stage));
     };
     int last = 0;
@@ -342,7 +361,7 @@ class Gemm {
     release(last);
   }
 
-  u32 base_, rank_;
+  u32 base_, cluster_;
 };
 
 }  // namespace sm90

@@ -70,15 +70,17 @@ TESSERA_DEVICE void wait_for(u32 barrier, u32 parity) {
 
 // ---- clusters
 
-TESSERA_DEVICE u32 rank_in_cluster() {
-  u32 rank;
-  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
 /// Waits for all threads of all blocks of the cluster.
 TESSERA_DEVICE void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
+
+// ---- kernels that follow each other
+
+/// Waits for the kernel before this one, if this one was launched without waiting for its end, and what it wrote.
+TESSERA_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// The next kernel may be launched, once all blocks have said so.
+TESSERA_DEVICE void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- bulk tensor copies, each started by one thread
 

@@ -25,9 +25,9 @@ struct ProductArgs {
 };
 
 /// How a product is cut, see Gemm.
-template <int Rows, int Width, int Stages, int Cluster, int Boxes, bool Alternates>
+template <int Rows, int Width, int Stages, int Boxes, bool Alternates>
 struct ProductTile {
-  static constexpr Config config{Rows, Width, 64, 12, Stages, Cluster};
+  static constexpr Config config{Rows, Width, 64, 12, Stages};
   static constexpr bool alternates = Alternates;
   static constexpr int boxes = Boxes;
 };
