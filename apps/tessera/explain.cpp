@@ -91,14 +91,14 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device de
   fmt::print("{}", explain(call));
 }
 
-// Attention's backward for inputs q, k, v and mask.
-void explain_attention_backward(const Tensors& qkvm, const Attrs& attrs, Device device) {
-  const Tensor &q = qkvm[0], &v = qkvm[2];
+// Attention's backward for inputs q, k, v, mask and state.
+void explain_attention_backward(const Tensors& given, const Attrs& attrs, Device device) {
+  const Tensor &q = given[0], &v = given[2];
   const Shape& s = q.shape();
   const Tensor y = empty({s[0], s[1], s[2], v.shape()[3]}, q.dtype(), device);
   const Tensor lse = empty({s[0], s[1], s[2]}, q.dtype() == Float64 ? Float64 : Float32, device);
-  explain_call(find_op("scaled_dot_product_attention_backward"), {y, y, lse, q, qkvm[1], v, qkvm[3]}, attrs, device,
-               "");
+  explain_call(find_op("scaled_dot_product_attention_backward"), {y, y, lse, q, given[1], v, given[3], given[4]}, attrs,
+               device, "");
 }
 
 void run(ExplainOptions& options) {

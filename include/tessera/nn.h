@@ -216,7 +216,7 @@ struct MultiheadAttention : Module {
   explicit MultiheadAttention(const AttentionConfig& config, Generator& generator = default_generator());
   /// Self-attention; `mask` as in scaled_dot_product_attention. Returns `residual` (if defined) + result.
   Tensor operator()(const Tensor& x, const Tensor& mask = {}, const Tensor& residual = {}) const;
-  /// The same before `out`; without dropout.
+  /// The same before `out`.
   Tensor heads(const Tensor& x, const Tensor& mask = {}) const;
   /// Queries from x, keys and values from memory [batch, keys, width].
   Tensor cross(const Tensor& x, const Tensor& memory, const Tensor& mask = {}) const;
@@ -226,7 +226,7 @@ struct MultiheadAttention : Module {
  private:
   bool drops() const { return config.dropout > 0 && training(); }
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const;
-  Tensor attend_with_dropout(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const;
+  AttentionOptions options(const Tensor& mask) const;
 };
 
 struct TransformerConfig {

@@ -243,9 +243,11 @@ struct AttentionOptions {
   Tensor mask = {};     ///< broadcasts to [batch, heads, queries, keys]: bool (true attends) or floating (added)
   bool causal = false;  ///< query i attends keys 0..i, as in PyTorch
   double scale = 0;     ///< 0 means 1/sqrt(head dim)
+  double dropout = 0;   ///< of the weights: zeroes each with this probability and scales the rest by 1/(1-p)
+  Generator* generator = nullptr;  ///< for dropout; null: default_generator()
 };
-/// softmax(scale q kᵀ + mask) v: q [batch, heads, queries, d], k and v [batch, kv_heads, keys, d]; heads is a multiple
-/// of kv_heads. Dao et al. 2022 for the tiled kernel.
+/// dropout(softmax(scale q kᵀ + mask)) v: q [batch, heads, queries, d], k and v [batch, kv_heads, keys, d]; heads is a
+/// multiple of kv_heads. Dao et al. 2022 for the tiled kernel.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 /// The same on the packed rows of one projection: qkv [batch, tokens, 3 * heads * d] holds all queries, then keys, then

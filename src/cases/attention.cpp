@@ -31,6 +31,10 @@ std::vector<Heads> attentions() {
       {"grouped queries, causal", 1, 4, 1, 17, 17, 16, 16, causal},
       {"values of another width", 1, 2, 2, 5, 7, 4, 9},
       {"scale", 1, 2, 2, 5, 5, 4, 4, {.scale = 0.3}},
+      {"dropout", 2, 3, 3, 7, 11, 5, 5, {.dropout = 0.3}},
+      {"dropout, grouped, causal", 1, 4, 2, 17, 17, 8, 8, {.causal = true, .dropout = 0.1}},
+      {"dropout, additive mask", 1, 2, 2, 5, 9, 8, 8, {.dropout = 0.5}, Mask::Additive},
+      {"dropout, blocks, heads of 64, causal", 1, 2, 2, 132, 132, 64, 64, {.causal = true, .dropout = 0.2}},
       {"bool mask", 2, 3, 3, 7, 11, 5, 5, {}, Mask::Bool},
       {"bool mask, causal", 1, 2, 2, 37, 37, 8, 8, causal, Mask::Bool},
       {"additive mask", 2, 3, 3, 7, 11, 5, 5, {}, Mask::Additive},
@@ -60,9 +64,16 @@ Tensor mask_of(Mask kind, int64_t heads, int64_t queries, int64_t keys, Generato
   return {};
 }
 
+// Of a random stream whose blocks pass 2^32.
+Tensor state_of(const AttentionAttrs& attrs) {
+  if (attrs.dropout == 0) return {};
+  return tensor<int64_t>({0x123456789abcdef, (int64_t{1} << 32) - 5}, {2});
+}
+
 Tensors inputs_of(const Heads& c, Generator& g) {
   return {normal64({c.batch, c.heads, c.queries, c.d}, g), normal64({c.batch, c.kv_heads, c.keys, c.d}, g),
-          normal64({c.batch, c.kv_heads, c.keys, c.dv}, g), mask_of(c.mask, c.heads, c.queries, c.keys, g)};
+          normal64({c.batch, c.kv_heads, c.keys, c.dv}, g), mask_of(c.mask, c.heads, c.queries, c.keys, g),
+          state_of(c.attrs)};
 }
 
 // What the forward op hands to its backward: y and the log-sum-exp of the scores; rows that attend nothing have -inf.
@@ -99,7 +110,7 @@ void add_separate_heads(std::vector<OpCase>& cases) {
                      .inputs = [=](Generator& g) -> Tensors {
                        Tensors in = inputs_of(c, g);
                        auto [y, lse] = results_of(in, c.attrs);
-                       return {normal64(y.shape(), g), y, lse, in[0], in[1], in[2], in[3]};
+                       return {normal64(y.shape(), g), y, lse, in[0], in[1], in[2], in[3], in[4]};
                      },
                      .dtypes = {Float32, Float64},
                      .symbolic = !grouped});
@@ -110,7 +121,7 @@ void add_separate_heads(std::vector<OpCase>& cases) {
                    .attrs = AttentionAttrs{.causal = true},
                    .inputs = [](Generator& g) -> Tensors {
                      Shape s{1, 12, 1024, 64};
-                     return {normal64(s, g), normal64(s, g), normal64(s, g), {}};
+                     return {normal64(s, g), normal64(s, g), normal64(s, g), {}, {}};
                    },
                    .benchmark = true,
                    .flops = kFlops});
@@ -121,10 +132,14 @@ struct Packed {
   int64_t batch, tokens, heads, d;
   bool causal = false;
   Mask mask = Mask::None;
+  double dropout = 0;
+
+  AttentionAttrs attrs() const { return {.causal = causal, .heads = heads, .dropout = dropout}; }
 };
 
 Tensors packed_inputs(const Packed& c, Generator& g) {
-  return {normal64({c.batch, c.tokens, 3 * c.heads * c.d}, g), mask_of(c.mask, c.heads, c.tokens, c.tokens, g)};
+  return {normal64({c.batch, c.tokens, 3 * c.heads * c.d}, g), mask_of(c.mask, c.heads, c.tokens, c.tokens, g),
+          state_of(c.attrs())};
 }
 
 void add_packed_heads(std::vector<OpCase>& cases) {
@@ -134,27 +149,28 @@ void add_packed_heads(std::vector<OpCase>& cases) {
                                              {"causal, off the tile", 1, 67, 2, 33, true},
                                              {"bool mask", 1, 11, 2, 4, false, Mask::Bool},
                                              {"additive mask", 2, 5, 3, 4, true, Mask::Additive},
+                                             {"dropout", 2, 12, 3, 4, false, Mask::None, 0.3},
                                              {"blocks, heads of 64, causal", 1, 130, 2, 64, true}}) {
-    AttentionAttrs attrs{.causal = c.causal, .heads = c.heads};
+    const AttentionAttrs attrs = c.attrs();
     cases.push_back({.op = "attention_qkv",
                      .label = c.label,
                      .attrs = attrs,
                      .inputs = [=](Generator& g) { return packed_inputs(c, g); },
                      .gradients = 0b01u | (c.mask == Mask::Additive) << 1,
                      .symbolic = false});
-    cases.push_back(
-        {.op = "attention_qkv_backward",
-         .label = c.label,
-         .attrs = attrs,
-         .inputs = [=](Generator& g) -> Tensors {
-           Tensors in = packed_inputs(c, g);
-           Tensor parts = permute(in[0].reshape({c.batch, c.tokens, 3, c.heads, c.d}), {2, 0, 3, 1, 4});
-           auto [y, lse] = results_of({parts.select(0, 0), parts.select(0, 1), parts.select(0, 2), in[1]}, attrs);
-           Tensor joined = y.transpose(1, 2).reshape({c.batch, c.tokens, c.heads * c.d}).contiguous();
-           return {normal64(joined.shape(), g), joined, lse, in[0], in[1]};
-         },
-         .dtypes = {Float32, Float64},
-         .symbolic = false});
+    cases.push_back({.op = "attention_qkv_backward",
+                     .label = c.label,
+                     .attrs = attrs,
+                     .inputs = [=](Generator& g) -> Tensors {
+                       Tensors in = packed_inputs(c, g);
+                       Tensor parts = permute(in[0].reshape({c.batch, c.tokens, 3, c.heads, c.d}), {2, 0, 3, 1, 4});
+                       auto [y, lse] = results_of(
+                           {parts.select(0, 0), parts.select(0, 1), parts.select(0, 2), in[1], in[2]}, attrs);
+                       Tensor joined = y.transpose(1, 2).reshape({c.batch, c.tokens, c.heads * c.d}).contiguous();
+                       return {normal64(joined.shape(), g), joined, lse, in[0], in[1], in[2]};
+                     },
+                     .dtypes = {Float32, Float64},
+                     .symbolic = false});
   }
 }
 

@@ -177,8 +177,9 @@ struct LossAttrs {
 struct AttentionAttrs {
   double scale = 0;  // of q·k; 0 means 1/sqrt(head dim)
   bool causal = false;
-  int64_t heads = 0;  // of the packed form
-  TESSERA_ATTRS(scale, causal, heads)
+  int64_t heads = 0;   // of the packed form
+  double dropout = 0;  // the probability with which a weight becomes 0
+  TESSERA_ATTRS(scale, causal, heads, dropout)
 };
 struct OneHotAttrs {
   int64_t classes = 0;

@@ -87,6 +87,7 @@ enum class Reason : uint8_t {
   DType,
   Precision,
   Window,
+  Dropout,
   Small,
   Library,
   Hardware,

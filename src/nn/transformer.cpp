@@ -1,8 +1,5 @@
 #include <fmt/format.h>
 
-#include <cmath>
-#include <limits>
-
 #include "ops/autocast.h"
 #include "tessera/nn.h"
 
@@ -20,16 +17,12 @@ MultiheadAttention::MultiheadAttention(const AttentionConfig& config, Generator&
 
 Tensor MultiheadAttention::operator()(const Tensor& x, const Tensor& mask, const Tensor& residual) const {
   if (!drops()) return out(heads(x, mask), Activation::None, residual);
-  const Tensor packed = qkv(x);
-  const int64_t c = config.width;
-  const Tensor y =
-      dropout(out(attend(packed.slice(2, 0, c), packed.slice(2, c, 2 * c), packed.slice(2, 2 * c, 3 * c), mask)),
-              config.dropout);
+  const Tensor y = dropout(out(heads(x, mask)), config.dropout);
   return residual.defined() ? residual + y : y;
 }
 
 Tensor MultiheadAttention::heads(const Tensor& x, const Tensor& mask) const {
-  return attention_qkv(qkv(x), config.heads, {mask, config.causal});
+  return attention_qkv(qkv(x), config.heads, options(mask));
 }
 
 Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Tensor& mask) const {
@@ -47,19 +40,12 @@ Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Te
 Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const {
   const int64_t batch = q.size(0), d = config.width / config.heads;
   auto heads = [&](const Tensor& t) { return t.reshape({batch, t.size(1), config.heads, d}).transpose(1, 2); };
-  const Tensor y = drops() ? attend_with_dropout(heads(q), heads(k), heads(v), mask)
-                           : scaled_dot_product_attention(heads(q), heads(k), heads(v), {mask, config.causal});
+  const Tensor y = scaled_dot_product_attention(heads(q), heads(k), heads(v), options(mask));
   return y.transpose(1, 2).reshape({batch, q.size(1), config.width});
 }
 
-// Dropout of the attention weights needs them as a tensor.
-Tensor MultiheadAttention::attend_with_dropout(const Tensor& q, const Tensor& k, const Tensor& v,
-                                               const Tensor& mask) const {
-  Tensor scores = matmul(q, k.transpose(2, 3)) * (1 / std::sqrt(static_cast<double>(q.size(3))));
-  const Tensor never = full({1}, -std::numeric_limits<double>::infinity(), scores.dtype(), scores.device());
-  if (config.causal) scores = where(tril(ones({q.size(2), k.size(2)}, Bool, scores.device())), scores, never);
-  if (mask.defined()) scores = mask.dtype() == Bool ? where(mask, scores, never) : scores + mask;
-  return matmul(dropout(softmax(scores, -1), config.dropout), v);
+AttentionOptions MultiheadAttention::options(const Tensor& mask) const {
+  return {.mask = mask, .causal = config.causal, .dropout = drops() ? config.dropout : 0};
 }
 
 TransformerBlock::TransformerBlock(const TransformerConfig& c, Generator& generator)

@@ -1,4 +1,5 @@
-// Attention: softmax(scale q kᵀ + mask) v, on separate heads or on the packed output of one projection.
+// Attention: dropout(softmax(scale q kᵀ + mask)) v, on separate heads or on the packed output of one projection. The
+// last input is the state of a random stream where there is dropout; weight i of all, in row-major order, takes word i.
 #include <cmath>
 
 #include "ops/check.h"
@@ -45,11 +46,22 @@ Tensor probabilities(const Tensor& q, const Tensor& k, const Tensor& mask, const
   return where(allowed, softmax(where(allowed, scores, low), -1), number_like(scores, 0));
 }
 
+// Some become zeros, the same each time for one state; the same for gradients.
+Tensor drop(const Tensor& weights, const Tensor& state, const AttentionAttrs& attrs) {
+  return attrs.dropout > 0 ? dispatch_one(find_op("dropout"), {weights, state}, DropoutAttrs{attrs.dropout}) : weights;
+}
+
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const Tensor& state,
+              const AttentionAttrs& attrs) {
+  return matmul(drop(probabilities(q, k, mask, attrs), state, attrs), shared_heads(v, q.shape()));
+}
+
 // dq, dk, dv, dmask
 Tensors gradients(const Tensor& g, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                  const AttentionAttrs& attrs) {
+                  const Tensor& state, const AttentionAttrs& attrs) {
   Tensor p = probabilities(q, k, mask, attrs), keys = shared_heads(k, q.shape());
-  Tensor dv = matmul(transpose(p, -2, -1), g), dp = matmul(g, transpose(shared_heads(v, q.shape()), -2, -1));
+  Tensor dv = matmul(transpose(drop(p, state, attrs), -2, -1), g);
+  Tensor dp = drop(matmul(g, transpose(shared_heads(v, q.shape()), -2, -1)), state, attrs);
   Tensor ds = p * (dp - sum(dp * p, {-1}, true));
   double scale = scale_of(attrs, q.shape());
   Tensor dmask = mask.defined() && mask.dtype() != Bool ? gradient_for(ds, mask) : Tensor();
@@ -57,7 +69,8 @@ Tensors gradients(const Tensor& g, const Tensor& q, const Tensor& k, const Tenso
           sum_shared_heads(dv, v.shape()), dmask};
 }
 
-// ---- scaled_dot_product_attention: q, k, v, mask? -> y, log-sum-exp of the scores [batch, heads, queries] (hidden)
+// ---- scaled_dot_product_attention: q, k, v, mask?, state? -> y, log-sum-exp of the scores [batch, heads, queries]
+// (hidden)
 
 void require_mask(std::string_view op, const TensorMeta& mask, DType dtype, const Shape& scores) {
   if (is_absent(mask)) return;
@@ -67,8 +80,16 @@ void require_mask(std::string_view op, const TensorMeta& mask, DType dtype, cons
     fail(op, "mask {} does not broadcast to {}", to_string(mask.shape), to_string(scores));
 }
 
-// Checks q, k, v and mask; gives the shapes of the result and of its rows.
-std::pair<Shape, Shape> attended(std::string_view op, std::span<const TensorMeta> in) {
+void require_state(std::string_view op, const TensorMeta& state, const Attrs& attrs) {
+  const double p = attrs.as<AttentionAttrs>().dropout;
+  if (!(p >= 0 && p < 1)) fail(op, "dropout = {} is not in [0, 1)", p);
+  if (p == 0) return;
+  if (is_absent(state) || state.dtype != Int64 || state.shape.size() != 1 || provably_different(state.shape[0], Dim(2)))
+    fail(op, "dropout needs a state, i64[2], not {}", is_absent(state) ? "none" : describe(state));
+}
+
+// Checks q, k, v, mask and state; gives the shapes of the result and of its rows.
+std::pair<Shape, Shape> attended(std::string_view op, std::span<const TensorMeta> in, const Attrs& attrs) {
   require_one_floating_dtype(op, in, 3);
   require_rank(op, "q", in[0], 4);
   require_rank(op, "k", in[1], 4);
@@ -79,33 +100,37 @@ std::pair<Shape, Shape> attended(std::string_view op, std::span<const TensorMeta
   if (k[1] == Dim(0) || q[3] == Dim(0) || provably_different(q[1] / k[1] * k[1], q[1]))
     fail(op, "{} heads of queries do not share {} heads of keys", q[1].to_string(), k[1].to_string());
   require_mask(op, in[3], in[0].dtype, {q[0], q[1], q[2], k[2]});
+  require_state(op, in[4], attrs);
   return {{q[0], q[1], q[2], v[3]}, {q[0], q[1], q[2]}};
 }
 
-Metas infer_attention(std::span<const TensorMeta> in, const Attrs&) {
-  auto [out, rows] = attended("scaled_dot_product_attention", in);
+Metas infer_attention(std::span<const TensorMeta> in, const Attrs& attrs) {
+  auto [out, rows] = attended("scaled_dot_product_attention", in, attrs);
   return {{out, in[0].dtype, in[0].device}, {rows, statistics_dtype(in[0].dtype), in[0].device}};
 }
 
 Tensors attention_vjp(const Saved& s, const Tensors& grads) {
-  return gradients(grads[0], s.inputs[0], s.inputs[1], s.inputs[2], s.inputs[3], s.attrs.as<AttentionAttrs>());
+  Tensors out = gradients(grads[0], s.inputs[0], s.inputs[1], s.inputs[2], s.inputs[3], s.inputs[4],
+                          s.attrs.as<AttentionAttrs>());
+  out.push_back({});
+  return out;
 }
 Tensors attention_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  return {matmul(probabilities(in[0], in[1], in[3], attrs.as<AttentionAttrs>()), shared_heads(in[2], in[0].shape()))};
+  return {attend(in[0], in[1], in[2], in[3], in[4], attrs.as<AttentionAttrs>())};
 }
 
-// ---- its backward: dy, y, log-sum-exp, q, k, v, mask? -> dq, dk, dv
+// ---- its backward: dy, y, log-sum-exp, q, k, v, mask?, state? -> dq, dk, dv
 
-Metas infer_attention_backward(std::span<const TensorMeta> in, const Attrs&) {
+Metas infer_attention_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
   constexpr auto op = "scaled_dot_product_attention_backward";
-  auto [out, rows] = attended(op, in.subspan(3));
+  auto [out, rows] = attended(op, in.subspan(3), attrs);
   require_shape(op, "gradient", in[0], out);
   require_shape(op, "result", in[1], out);
   require_shape(op, "log-sum-exp", in[2], rows);
   return {in[3], in[4], in[5]};
 }
 Tensors attention_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  Tensors out = gradients(in[0], in[3], in[4], in[5], in[6], attrs.as<AttentionAttrs>());
+  Tensors out = gradients(in[0], in[3], in[4], in[5], in[6], in[7], attrs.as<AttentionAttrs>());
   out.pop_back();
   return out;
 }
@@ -116,10 +141,10 @@ const Op attention_backward = {.name = "scaled_dot_product_attention_backward",
 
 Tensors attention_fused_vjp(const Saved& s, const Tensors& grads) {
   if (s.needs_input(3)) return attention_vjp(s, grads);  // a mask that learns: its gradient needs the scores
-  Tensors out =
-      dispatch(attention_backward,
-               {grads[0], s.outputs[0], s.outputs[1], s.inputs[0], s.inputs[1], s.inputs[2], s.inputs[3]}, s.attrs);
-  out.push_back({});
+  Tensors out = dispatch(
+      attention_backward,
+      {grads[0], s.outputs[0], s.outputs[1], s.inputs[0], s.inputs[1], s.inputs[2], s.inputs[3], s.inputs[4]}, s.attrs);
+  out.resize(5);
   return out;
 }
 
@@ -128,12 +153,12 @@ const Op attention_op = {.name = "scaled_dot_product_attention",
                          .vjp = attention_vjp,
                          .fused_vjp = attention_fused_vjp,
                          .reference = attention_reference,
-                         .saves = {.inputs = 0b1111, .outputs = 0b11},
+                         .saves = {.inputs = 0b11111, .outputs = 0b11},
                          .autocast = Autocast::Lower,
                          .hidden_outputs = 1};
 
-// ---- attention_qkv: qkv [batch, tokens, 3 heads d], mask? -> y [batch, tokens, heads d], log-sum-exp (hidden).
-// The rows hold all of q, then k, then v, so neither direction splits or joins anything.
+// ---- attention_qkv: qkv [batch, tokens, 3 heads d], mask?, state? -> y [batch, tokens, heads d], log-sum-exp
+// (hidden). The rows hold all of q, then k, then v, so neither direction splits or joins anything.
 
 // Views q, k, v [batch, heads, tokens, d] of a packed matrix.
 Tensors unpack(const Tensor& qkv, int64_t heads) {
@@ -148,49 +173,53 @@ Tensor split_heads(const Tensor& y, int64_t heads) {
   return transpose(reshape(y, {s[0], s[1], Dim(heads), s[2] / heads}), 1, 2);
 }
 
-std::pair<Shape, Shape> attended_packed(std::string_view op, const TensorMeta& qkv, const TensorMeta& mask,
-                                        int64_t heads) {
-  require_one_floating_dtype(op, {&qkv, 1}, 1);
+// Checks qkv, mask and state.
+std::pair<Shape, Shape> attended_packed(std::string_view op, std::span<const TensorMeta> in, const Attrs& attrs) {
+  const TensorMeta& qkv = in[0];
+  const int64_t heads = attrs.as<AttentionAttrs>().heads;
+  require_one_floating_dtype(op, in, 1);
   require_rank(op, "qkv", qkv, 3);
   const Shape& s = qkv.shape;
   if (heads < 1 || s[2] == Dim(0) || provably_different(s[2] / 3 / heads * heads * 3, s[2]))
     fail(op, "{} columns do not hold queries, keys and values of {} heads", s[2].to_string(), heads);
-  require_mask(op, mask, qkv.dtype, {s[0], Dim(heads), s[1], s[1]});
+  require_mask(op, in[1], qkv.dtype, {s[0], Dim(heads), s[1], s[1]});
+  require_state(op, in[2], attrs);
   return {{s[0], s[1], s[2] / 3}, {s[0], Dim(heads), s[1]}};
 }
 
 Metas infer_attention_qkv(std::span<const TensorMeta> in, const Attrs& attrs) {
-  auto [out, rows] = attended_packed("attention_qkv", in[0], in[1], attrs.as<AttentionAttrs>().heads);
+  auto [out, rows] = attended_packed("attention_qkv", in, attrs);
   return {{out, in[0].dtype, in[0].device}, {rows, statistics_dtype(in[0].dtype), in[0].device}};
 }
 
 Tensors attention_qkv_reference(std::span<const Tensor> in, const Attrs& attrs) {
   auto& a = attrs.as<AttentionAttrs>();
   Tensors parts = unpack(in[0], a.heads);
-  return {join_heads(matmul(probabilities(parts[0], parts[1], in[1], a), parts[2]))};
+  return {join_heads(attend(parts[0], parts[1], parts[2], in[1], in[2], a))};
 }
 
-// dqkv, dmask
-Tensors packed_gradients(const Tensor& g, const Tensor& qkv, const Tensor& mask, const AttentionAttrs& a) {
+// dqkv, dmask, nothing
+Tensors packed_gradients(const Tensor& g, const Tensor& qkv, const Tensor& mask, const Tensor& state,
+                         const AttentionAttrs& a) {
   Tensors parts = unpack(qkv, a.heads);
-  Tensors out = gradients(split_heads(g, a.heads), parts[0], parts[1], parts[2], mask, a);
-  return {concat({join_heads(out[0]), join_heads(out[1]), join_heads(out[2])}, 2), out[3]};
+  Tensors out = gradients(split_heads(g, a.heads), parts[0], parts[1], parts[2], mask, state, a);
+  return {concat({join_heads(out[0]), join_heads(out[1]), join_heads(out[2])}, 2), out[3], {}};
 }
 Tensors attention_qkv_vjp(const Saved& s, const Tensors& grads) {
-  return packed_gradients(grads[0], s.inputs[0], s.inputs[1], s.attrs.as<AttentionAttrs>());
+  return packed_gradients(grads[0], s.inputs[0], s.inputs[1], s.inputs[2], s.attrs.as<AttentionAttrs>());
 }
 
-// dy, y, log-sum-exp, qkv, mask? -> dqkv
+// dy, y, log-sum-exp, qkv, mask?, state? -> dqkv
 Metas infer_attention_qkv_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
   constexpr auto op = "attention_qkv_backward";
-  auto [out, rows] = attended_packed(op, in[3], in[4], attrs.as<AttentionAttrs>().heads);
+  auto [out, rows] = attended_packed(op, in.subspan(3), attrs);
   require_shape(op, "gradient", in[0], out);
   require_shape(op, "result", in[1], out);
   require_shape(op, "log-sum-exp", in[2], rows);
   return {in[3]};
 }
 Tensors attention_qkv_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  return {packed_gradients(in[0], in[3], in[4], attrs.as<AttentionAttrs>())[0]};
+  return {packed_gradients(in[0], in[3], in[4], in[5], attrs.as<AttentionAttrs>())[0]};
 }
 
 const Op attention_qkv_backward = {.name = "attention_qkv_backward",
@@ -199,9 +228,10 @@ const Op attention_qkv_backward = {.name = "attention_qkv_backward",
 
 Tensors attention_qkv_fused_vjp(const Saved& s, const Tensors& grads) {
   if (s.needs_input(1)) return attention_qkv_vjp(s, grads);
-  return {
-      dispatch_one(attention_qkv_backward, {grads[0], s.outputs[0], s.outputs[1], s.inputs[0], s.inputs[1]}, s.attrs),
-      {}};
+  return {dispatch_one(attention_qkv_backward,
+                       {grads[0], s.outputs[0], s.outputs[1], s.inputs[0], s.inputs[1], s.inputs[2]}, s.attrs),
+          {},
+          {}};
 }
 
 const Op attention_qkv_op = {.name = "attention_qkv",
@@ -209,7 +239,7 @@ const Op attention_qkv_op = {.name = "attention_qkv",
                              .vjp = attention_qkv_vjp,
                              .fused_vjp = attention_qkv_fused_vjp,
                              .reference = attention_qkv_reference,
-                             .saves = {.inputs = 0b11, .outputs = 0b11},
+                             .saves = {.inputs = 0b111, .outputs = 0b11},
                              .autocast = Autocast::Lower,
                              .hidden_outputs = 1};
 
@@ -219,13 +249,28 @@ constexpr const Op* ops[] = {&attention_op, &attention_backward, &attention_qkv_
 
 std::span<const Op* const> attention_ops() { return ops; }
 
+namespace {
+
+// A word for each weight.
+Tensor state_for(const AttentionOptions& options, int64_t weights, Device device) {
+  if (options.dropout == 0) return {};
+  Generator& generator = options.generator ? *options.generator : default_generator();
+  return generator.reserve(weights, device);
+}
+
+}  // namespace
+
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
-  return dispatch_one(attention_op, {q, k, v, options.mask}, AttentionAttrs{options.scale, options.causal});
+  const int64_t weights = q.dim() == 4 && k.dim() == 4 ? q.size(0) * q.size(1) * q.size(2) * k.size(2) : 0;
+  return dispatch_one(attention_op, {q, k, v, options.mask, state_for(options, weights, q.device())},
+                      AttentionAttrs{options.scale, options.causal, 0, options.dropout});
 }
 
 Tensor attention_qkv(const Tensor& qkv, int64_t heads, const AttentionOptions& options) {
-  return dispatch_one(attention_qkv_op, {qkv, options.mask}, AttentionAttrs{options.scale, options.causal, heads});
+  const int64_t weights = qkv.dim() == 3 ? qkv.size(0) * heads * qkv.size(1) * qkv.size(1) : 0;
+  return dispatch_one(attention_qkv_op, {qkv, options.mask, state_for(options, weights, qkv.device())},
+                      AttentionAttrs{options.scale, options.causal, heads, options.dropout});
 }
 
 }  // namespace tessera

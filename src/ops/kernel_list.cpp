@@ -68,6 +68,8 @@ std::string_view sentence(Reason reason) {
       return "rounds f32 operands to tf32, which allow_tf32(true) permits";
     case Reason::Window:
       return "needs 3x3 windows of stride 1 and dilation 1, in one group";
+    case Reason::Dropout:
+      return "does not drop weights";
     case Reason::Small:
       return "is slower on something this small";
     case Reason::Hardware:

@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "check.h"
 
 #include "ops/op_table.h"
@@ -18,6 +22,13 @@ TEST(Attention, NamesTheRuleThatIsBroken) {
             op + "shapes do not broadcast: [5, 6] and [2, 4, 5, 7]");
   EXPECT_EQ(attend(q, k, k, AttentionOptions{.mask = zeros({5, 7}, Int64)}),
             op + "mask must be bool or f32, not i64[5, 7] on cpu");
+  for (double p : {-0.1, 1.0})
+    EXPECT_EQ(attend(q, k, k, AttentionOptions{.dropout = p}), op + fmt::format("dropout = {} is not in [0, 1)", p));
+  EXPECT_EQ(
+      error_of([&] {
+        dispatch(find_op("scaled_dot_product_attention"), {q, k, k, {}, zeros({2})}, AttentionAttrs{.dropout = 0.5});
+      }),
+      op + "dropout needs a state, i64[2], not f32[2] on cpu");
   EXPECT_EQ(error_of([] {
               attention_qkv(zeros({2, 3, 16}), 2);
             }),
@@ -75,6 +86,29 @@ TEST(Attention, SaysWhichKernelsThereAre) {
               scaled_dot_product_attention(wide, wide, wide);
             }).find("kernel 'flash', which is forced, does not take this head dim: f32[1, 1, 3, 257]"),
             std::string::npos);
+}
+
+// The words of a stream go to weights as they go to a tensor of them; gradients are those of plain operators.
+TEST(Attention, DropsWhatDropoutOfItsWeightsDrops) {
+  Generator g(6);
+  const Shape s{2, 3, 13, 8};
+  const auto attend = [](const Tensors& in) {
+    Generator noise(77);
+    return scaled_dot_product_attention(in[0], in[1], in[2], {.causal = true, .dropout = 0.4, .generator = &noise});
+  };
+  const auto composed = [](const Tensors& in) {
+    Generator noise(77);
+    const Tensor scores = matmul(in[0], transpose(in[1], 2, 3)) * (1 / std::sqrt(8.0));
+    const Tensor never = full({}, -INFINITY, Float64);
+    const Tensor weights = softmax(where(tril(ones({13, 13}, Bool)), scores, never), -1);
+    return matmul(dropout(weights, 0.4, true, noise), in[2]);
+  };
+  const Tensors in{normal64(s, g), normal64(s, g), normal64(s, g)};
+  EXPECT_LE(relative_error(attend(in), composed(in)), 1e-14);
+  for (bool twice : {false, true}) {
+    const Tensors got = gradients_of(attend, in, twice), want = gradients_of(composed, in, twice);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(relative_error(got[i], want[i]), 1e-12) << i;
+  }
 }
 
 TEST(Attention, PackedEqualsSplit) {

@@ -25,6 +25,7 @@ struct Use {
   Shape q, k, v;
   bool causal = false;
   Mask mask = Mask::None;
+  double dropout = 0;
 };
 
 // Additive masks are per head, and exclude some keys; of a boolean one, one query sees nothing.
@@ -40,11 +41,14 @@ Tensor mask_of(const Use& use, Generator& g) {
   return mask;
 }
 
-// y, dq, dk and dv for a random dy.
-Tensors results(const Tensors& qkv, const Tensor& mask, bool causal) {
+// y, dq, dk and dv for a random dy, and the same words for dropout.
+Tensors results(const Tensors& qkv, const Tensor& mask, bool causal, double dropout = 0) {
   Tensors in = qkv;
   for (Tensor& t : in) t = t.detach().set_requires_grad();
-  Tensor y = scaled_dot_product_attention(in[0], in[1], in[2], {.mask = mask, .causal = causal});
+  Generator noise(31);
+  noise.set_state(31, (uint64_t{1} << 32) - 5);
+  Tensor y = scaled_dot_product_attention(in[0], in[1], in[2],
+                                          {.mask = mask, .causal = causal, .dropout = dropout, .generator = &noise});
   Generator generator(99);
   Tensors out = grad({y}, in, {normal64(y.shape(), generator).to(BFloat16).to(y.dtype()).to(y.device())});
   out.push_back(y.detach());
@@ -64,9 +68,10 @@ void expect_close(const char* kernel, const Use& use, DType dtype, Generator& g,
   const Tensor mask = exact[3], mask_there = there[3];
   exact.resize(3);
   there.resize(3);
-  const Tensors want = results(exact, mask, use.causal);
+  const Tensors want = results(exact, mask, use.causal, use.dropout);
   ForceKernel forward(kForward, kernel), backward(kBackward, other ? other : kernel);
-  const Tensors got = results(there, mask_there, use.causal), again = results(there, mask_there, use.causal);
+  const auto run = [&] { return results(there, mask_there, use.causal, use.dropout); };
+  const Tensors got = run(), again = run();
   for (size_t i = 0; i < got.size(); ++i) {
     const bool is_zero = use.k[2] == Dim(1) && i < 2;  // of one probability nothing can change
     EXPECT_LE(is_zero ? 0 : relative_error(got[i], want[i]), 4 * tolerance(kForward, dtype))
@@ -150,6 +155,25 @@ TEST_F(GpuAttention, FlashReadsHeadsOfAPackedMatrixInGraphs) {
       EXPECT_EQ(captured.to(cpu()).to_vector<float>(), first.to_vector<float>()) << width;
     }
   }
+}
+
+// Odd numbers of queries, keys by fours; several blocks, shared heads, widths between those of the kernels.
+TEST_F(GpuAttention, DropoutTakesTheWordsOfItsStream) {
+  Generator g(19);
+  const bool is_hopper = properties(cuda()).architecture == "sm_90";
+  for (const Use& use : {Use{{1, 1, 1, 64}, {1, 1, 4, 64}, {1, 1, 4, 64}, false, Mask::None, 0.2},
+                         Use{{2, 3, 193, 64}, {2, 3, 132, 64}, {2, 3, 132, 48}, true, Mask::None, 0.1},
+                         Use{{1, 2, 300, 64}, {1, 1, 260, 64}, {1, 1, 260, 64}, false, Mask::None, 0.3},
+                         Use{{1, 4, 131, 128}, {1, 2, 388, 128}, {1, 2, 388, 128}, false, Mask::None, 0.1},
+                         Use{{1, 2, 257, 104}, {1, 2, 512, 104}, {1, 2, 512, 128}, true, Mask::None, 0.2}})
+    for (DType dtype : {Float16, BFloat16}) {
+      expect_close("math", use, dtype, g);
+      if (is_hopper) expect_close("sm90", use, dtype, g);
+    }
+  ForceKernel flash(kForward, "flash");
+  const Tensor x = zeros({1, 1, 4, 64}, Float16, cuda());
+  EXPECT_NE(error_of([&] { scaled_dot_product_attention(x, x, x, {.dropout = 0.1}); }).find("does not drop weights"),
+            std::string::npos);
 }
 
 using AttentionOnAnyGpu = GpuTest;

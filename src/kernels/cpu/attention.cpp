@@ -52,6 +52,11 @@ AttentionShape shape_of(const AttentionProblem& p) {
   std::copy(p.mask.strides, p.mask.strides + 4, s.mask_strides);
 #ifdef TESSERA_GPU_KERNELS
   s.whole_units = lies_in_units(p) == Reason::Ok;
+  s.dropout = p.dropout;
+  if (p.dropout > 0) {
+    s.seed = static_cast<const long long*>(p.state->data_ptr());
+    s.block = s.seed + p.state->strides()[0];
+  }
 #endif
   return s;
 }
@@ -65,11 +70,12 @@ Reason tiles_take(const AttentionProblem& p, long long widest) {
 #ifdef TESSERA_GPU_KERNELS
 constexpr long long kWidest = 128;
 
-Reason flash_takes(const AttentionProblem& p) {
+Reason halves_take(const AttentionProblem& p) {
   if (!attention_table().flash) return Reason::Hardware;
   if (Reason reason = lies_in_units(p); reason != Reason::Ok) return reason;
   return tiles_take(p, kWidest);
 }
+Reason flash_takes(const AttentionProblem& p) { return p.dropout > 0 ? Reason::Dropout : halves_take(p); }
 
 bool is_expanded(const AttentionProblem& p) {
   for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
@@ -82,7 +88,8 @@ bool is_hopper(Device device) { return gpu::state(device).properties.architectur
 // Where flash is Hopper's own pipeline, which the plugin decides in the same way.
 Reason sm90_takes(const AttentionProblem& p, Device device) {
   if (!is_hopper(device)) return Reason::Hardware;
-  if (Reason reason = flash_takes(p); reason != Reason::Ok) return reason;
+  if (Reason reason = halves_take(p); reason != Reason::Ok) return reason;
+  if (p.dropout > 0 && p.keys % 4 != 0) return Reason::Dropout;
   if (p.mask.data || !(p.scale > 0) || p.width == 0) return Reason::Shape;
   return is_expanded(p) ? Reason::Layout : Reason::Ok;
 }
@@ -92,10 +99,11 @@ Reason sm90_supports_backward(const Call& call) {
 }
 
 Reason mem_efficient_takes(const AttentionProblem& p) {
+  if (p.dropout > 0) return Reason::Dropout;
   return p.dtype == Float64 ? Reason::DType : tiles_take(p, kWidest);
 }
 #else
-Reason flash_takes(const AttentionProblem& p) { return tiles_take(p, 256); }
+Reason flash_takes(const AttentionProblem& p) { return p.dropout > 0 ? Reason::Dropout : tiles_take(p, 256); }
 #endif
 
 AttentionArgs args_of(const AttentionProblem& p) {

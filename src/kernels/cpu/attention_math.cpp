@@ -3,6 +3,9 @@
 #include "kernels/cpu/attention_math.h"
 
 #include <limits>
+#ifdef TESSERA_GPU_KERNELS
+#include "kernels/gpu/random.h"
+#endif
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
@@ -58,6 +61,20 @@ class Math {
     rows.x = rows.y = {scores_.data, p_.keys};
     softmax_table().softmax(rows, executor());
     forbid(0);  // a row that attends nothing is NaN until here
+  }
+
+  // Zeroes those of the scores' buffers that dropout does, and scales the rest.
+  void drop(const Heads& to, const Heads& from) const {
+    const auto* state = static_cast<const long long*>(p_.state->data_ptr());
+    const long long step = p_.state->strides()[0];
+#ifdef TESSERA_GPU_KERNELS
+    draw_table().drop({{state, state + step}, scores(), from.data, to.data, to.type, p_.dropout}, executor());
+#else
+    using Word = unsigned long long;
+    random_table().dropout({static_cast<Word>(state[0]), static_cast<Word>(state[step]), scores(), from.data, to.data,
+                            to.type, p_.dropout},
+                           executor());
+#endif
   }
 
   // c = alpha a b over all heads; `shared` says which operand has kv heads.
@@ -182,6 +199,7 @@ void attention_math(const Call& call, Workspace& workspace) {
   Math math(p, workspace);
   if (workspace.counting()) return;
   math.compute_probabilities(p.lse);
+  if (p.dropout > 0) math.drop(math.probabilities(), math.probabilities());
   math.multiply(math.probabilities(), p.v, false, true, p.y, p.value_width, p.keys, 1);
 }
 
@@ -191,8 +209,10 @@ void attention_math_backward(const Call& call, Workspace& workspace) {
   Heads ds = math.score_buffer();
   if (workspace.counting()) return;
   math.compute_probabilities(nullptr);
-  math.multiply_shared(math.probabilities(), p.dy, p.dv, p.value_width, 1);
+  if (p.dropout > 0) math.drop(ds, math.probabilities());
+  math.multiply_shared(p.dropout > 0 ? ds : math.probabilities(), p.dy, p.dv, p.value_width, 1);
   math.multiply(p.dy, p.v, true, true, ds, p.keys, p.value_width, 1);
+  if (p.dropout > 0) math.drop(ds, ds);
   SoftmaxBackwardArgs rows{};
   rows.type = ds.type;
   rows.rows = p.batch * p.heads * p.queries;

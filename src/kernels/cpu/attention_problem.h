@@ -23,6 +23,8 @@ struct AttentionProblem {
   Heads dy, dq, dk, dv;         // of the backward
   Heads mask;                   // broadcast dims have stride 0; data is null without one
   const Tensor* lse = nullptr;  // [batch, heads, queries]; undefined where nobody needs it
+  double dropout = 0;
+  const Tensor* state = nullptr;  // of the random stream, where there is dropout
 
   DType compute() const { return dtype == Float64 ? Float64 : Float32; }
 };
@@ -43,9 +45,10 @@ inline Heads packed_arg(const Tensor& t, long long heads, long long parts, long 
   return {data, scalar_of(t.dtype()), {t.strides()[0], width * column, t.strides()[1], column}};
 }
 
-inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Tensor> qkvm) {
+/// q, k, v, mask?, state?
+inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Tensor> in) {
   auto& a = attrs.as<AttentionAttrs>();
-  const Tensor &q = qkvm[0], &k = qkvm[1], &v = qkvm[2];
+  const Tensor &q = in[0], &k = in[1], &v = in[2];
   AttentionProblem p{};
   p.batch = q.size(0);
   p.heads = q.size(1);
@@ -60,12 +63,16 @@ inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Tenso
   p.q = heads_arg(q);
   p.k = heads_arg(k);
   p.v = heads_arg(v);
-  p.mask = mask_arg(qkvm[3]);
+  p.mask = mask_arg(in[3]);
+  p.dropout = a.dropout;
+  p.state = &in[4];
   return p;
 }
 
-inline AttentionProblem packed_heads(const Attrs& attrs, const Tensor& qkv, const Tensor& mask) {
+/// qkv, mask?, state?
+inline AttentionProblem packed_heads(const Attrs& attrs, std::span<const Tensor> in) {
   auto& a = attrs.as<AttentionAttrs>();
+  const Tensor& qkv = in[0];
   AttentionProblem p{};
   p.batch = qkv.size(0);
   p.heads = p.kv_heads = a.heads;
@@ -77,22 +84,24 @@ inline AttentionProblem packed_heads(const Attrs& attrs, const Tensor& qkv, cons
   p.q = packed_arg(qkv, a.heads, 3, 0);
   p.k = packed_arg(qkv, a.heads, 3, 1);
   p.v = packed_arg(qkv, a.heads, 3, 2);
-  p.mask = mask_arg(mask);
+  p.mask = mask_arg(in[1]);
+  p.dropout = a.dropout;
+  p.state = &in[2];
   return p;
 }
 
 /// The four ops as problems: inputs and outputs as in ops/attention.cpp.
 inline AttentionProblem attention_problem(const Call& call) {
   bool packed = call.op.name == "attention_qkv";
-  AttentionProblem p = packed ? packed_heads(call.attrs, call.in[0], call.in[1]) : separate_heads(call.attrs, call.in);
+  AttentionProblem p = packed ? packed_heads(call.attrs, call.in) : separate_heads(call.attrs, call.in);
   p.y = packed ? packed_arg(call.out[0], p.heads, 1, 0) : heads_arg(call.out[0]);
   p.lse = &call.out[1];
   return p;
 }
 inline AttentionProblem attention_backward_problem(const Call& call) {
   bool packed = call.op.name == "attention_qkv_backward";
-  AttentionProblem p =
-      packed ? packed_heads(call.attrs, call.in[3], call.in[4]) : separate_heads(call.attrs, call.in.subspan(3));
+  const auto in = call.in.subspan(3);
+  AttentionProblem p = packed ? packed_heads(call.attrs, in) : separate_heads(call.attrs, in);
   auto whole = [&](const Tensor& t) { return packed ? packed_arg(t, p.heads, 1, 0) : heads_arg(t); };
   auto part = [&](int i) { return packed ? packed_arg(call.out[0], p.heads, 3, i) : heads_arg(call.out[i]); };
   p.dy = whole(call.in[0]);

@@ -22,6 +22,14 @@ struct AttentionMask {
   i64 strides[4];  // batch, head, query, key; in elements
 };
 
+/// Dropout of weights: weight i of all, in row-major order, is kept where word i of a random stream is at least
+/// `threshold`. Seed and first block of the stream are read where the kernel runs.
+struct AttentionDropout {
+  const long long *seed, *block;
+  u32 threshold;
+  float scale;  // of what is kept
+};
+
 struct AttentionProblem {
   i64 batch, heads, kv_heads;  // heads is a multiple of kv_heads
   i64 queries, keys;

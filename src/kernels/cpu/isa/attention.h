@@ -21,7 +21,10 @@ struct AttentionShape {
   enum class Mask : unsigned char { none, allowed /* bool: which keys are seen */, added } mask_kind;
   const void* mask;           // of bool or of `type`
   long long mask_strides[4];  // batch, head, query, key, in elements; 0 broadcasts
-  bool whole_units;           // GPUs: halves whose rows all lie in memory as whole units of 16 bytes
+  // GPUs alone
+  bool whole_units;  // halves whose rows all lie in memory as whole units of 16 bytes
+  double dropout;    // of weights, by Hopper's pipeline alone, where keys are a multiple of four
+  const long long *seed, *block;
 };
 
 /// lse, [batch, heads, queries] of f32 (f64 with f64), is what the backward needs; it may be null. A query that sees

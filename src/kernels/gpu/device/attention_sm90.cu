@@ -20,7 +20,7 @@ bool sm90_takes(const AttentionShape& s, const HeadsArg& q, const HeadsArg& k, c
                 const HeadsArg& like_queries) {
   constexpr i64 most = (i64{1} << 31) - 1024;
   return is_hopper() && encode_function() && s.whole_units && s.mask_kind == AttentionShape::Mask::none &&
-         s.scale > 0 && s.width > 0 && s.value_width > 0 &&
+         (s.dropout == 0 || s.keys % 4 == 0) && s.scale > 0 && s.width > 0 && s.value_width > 0 &&
          s.batch * s.heads * (tile::ceil_div(tile::max(s.queries, s.keys), 64LL) + 132) < most &&
          map_takes(s, q, s.heads, s.queries) && map_takes(s, like_queries, s.heads, s.queries) &&
          map_takes(s, k, s.kv_heads, s.keys) && map_takes(s, v, s.kv_heads, s.keys);
@@ -34,13 +34,15 @@ struct ForwardWork {
   TensorMap q, k, v;
   tile::AttentionProblem problem;
   tile::sm90::HeadTiles tiles;
+  tile::AttentionDropout dropout;
 };
 
 template <class T, class Sizes>
 TESSERA_KERNEL(Sizes::threads, 1)
 void sm90_attention_kernel(const __grid_constant__ ForwardWork work, const tile::HeadsView<T> y, float* lse) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  tile::sm90::AttentionForward<T, Sizes>::run(work.problem, work.tiles, work.q, work.k, work.v, y, lse, shared);
+  tile::sm90::AttentionForward<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.q, work.k, work.v, y, lse,
+                                              shared);
 }
 
 template <class T, class Sizes>
@@ -48,6 +50,7 @@ void launch_forward(const AttentionArgs& args, Executor& executor) {
   const AttentionShape& s = args.shape;
   ForwardWork work;
   work.problem = problem_of(s);
+  work.dropout = dropout_of(s);
   work.tiles = head_tiles(s.batch * s.heads, s.queries, Sizes::queries, s.keys * (s.width + s.value_width) * 2,
                           s.heads / s.kv_heads, s.causal);
   work.q = heads_map(s, args.q, s.heads, s.queries, s.width, Sizes::queries);
@@ -63,8 +66,11 @@ void launch_forward(const AttentionArgs& args, Executor& executor) {
 template <class T>
 void launch_sm90_attention(const AttentionArgs& args, Executor& executor) {
   const AttentionShape& s = args.shape;
-  if (tile::max(s.width, s.value_width) > 64)
-    return launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, true>>(args, executor);
+  const bool wide = tile::max(s.width, s.value_width) > 64;
+  if (s.dropout > 0)
+    return wide ? launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, true, true>>(args, executor)
+                : launch_forward<T, tile::sm90::ForwardSizes<64, 2, 128, 3, 2, true, true>>(args, executor);
+  if (wide) return launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, true>>(args, executor);
   // Where causality leaves few keys, fewer queries a block waste less.
   if (s.causal && s.queries <= 2048)
     return launch_forward<T, tile::sm90::ForwardSizes<64, 2, 128, 3, 2, true>>(args, executor);

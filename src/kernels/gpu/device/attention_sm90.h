@@ -16,6 +16,10 @@ inline TensorMap heads_map(const AttentionShape& s, const HeadsArg& a, i64 heads
   return encode_map<4>(s.type, a.data, lengths, steps, {tile::sm90::line_elements, box_rows, 1, 1});
 }
 
+inline tile::AttentionDropout dropout_of(const AttentionShape& s) {
+  return {s.seed, s.block, static_cast<u32>(s.dropout * 0x1p32), static_cast<float>(1 / (1 - s.dropout))};
+}
+
 /// The order of the tiles of `rows` rows of all heads, each with `bytes` of operands that `sharing` heads share.
 inline tile::sm90::HeadTiles head_tiles(i64 heads, i64 rows, int tile_rows, i64 bytes, i64 sharing, bool last_first) {
   constexpr i64 cache = 40 << 20;

@@ -10,6 +10,7 @@ struct BackwardWork {
   tile::sm90::BackwardMaps maps;
   tile::AttentionProblem problem;
   tile::sm90::HeadTiles tiles;
+  tile::AttentionDropout dropout;
   tile::sm90::QuerySums dq;
 };
 
@@ -18,7 +19,7 @@ TESSERA_KERNEL(Sizes::threads, 1)
 void sm90_backward_kernel(const __grid_constant__ BackwardWork work,
                           const __grid_constant__ tile::AttentionGradients<T> g) {
   extern __shared__ __attribute__((aligned(1024))) char shared[];
-  tile::sm90::AttentionBackward<T, Sizes>::run(work.problem, work.tiles, work.maps, g, work.dq, shared);
+  tile::sm90::AttentionBackward<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.maps, g, work.dq, shared);
 }
 
 template <class T, class Sizes>
@@ -35,6 +36,7 @@ void launch_backward(const AttentionBackwardArgs& args, Executor& executor) {
   int* counters = reinterpret_cast<int*>(base + room.counters_at);
   BackwardWork work;
   work.problem = problem_of(s);
+  work.dropout = dropout_of(s);
   const auto g = start_backward<T>(work.problem, args, executor, counters, room.blocks + 1);
   work.maps = {heads_map(s, args.q, s.heads, s.queries, s.width, Sizes::step),
                heads_map(s, args.k, s.kv_heads, s.keys, s.width, Sizes::own),
@@ -55,9 +57,12 @@ void launch_backward(const AttentionBackwardArgs& args, Executor& executor) {
 
 template <class T>
 void launch_sm90_attention_backward(const AttentionBackwardArgs& args, Executor& executor) {
-  const i64 widest = tile::max(args.shape.width, args.shape.value_width);
-  if (widest <= 64) launch_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2>>(args, executor);
-  else launch_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1>>(args, executor);
+  const bool wide = tile::max(args.shape.width, args.shape.value_width) > 64;
+  if (args.shape.dropout > 0)
+    return wide ? launch_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1, true>>(args, executor)
+                : launch_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2, true>>(args, executor);
+  wide ? launch_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1>>(args, executor)
+       : launch_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2>>(args, executor);
 }
 template void launch_sm90_attention_backward<f16>(const AttentionBackwardArgs&, Executor&);
 template void launch_sm90_attention_backward<bf16>(const AttentionBackwardArgs&, Executor&);

@@ -4,6 +4,7 @@
 #pragma once
 #include "../gpu/attention.h"
 #include "../sm80/ptx.h"
+#include "attention_dropout.h"
 #include "layout.h"
 #include "ptx.h"
 
@@ -99,10 +100,6 @@ TESSERA_DEVICE void load_rows(u32 to, const TensorMap& map, u32 barrier, int row
 
 // ---- what a warpgroup computes
 
-/// Rows and columns of a thread's sums: register 4 j + 2 h + e is row() + 8 h, column() + 8 j + e of 64 rows.
-TESSERA_DEVICE int sums_row() { return thread_in_block() % 128 / 32 * 16 + thread_in_block() % 32 / 4; }
-TESSERA_DEVICE int sums_column() { return thread_in_block() % 4 * 2; }
-
 /// sums (+)= a b for 64 rows of a, Depth deep, and Columns columns of b, both from shared memory.
 template <class T, int Columns, class A, class B, bool TransposedB>
 TESSERA_DEVICE void start_product(float (&sums)[Columns / 2], u32 a, u32 b, bool add) {
@@ -176,10 +173,10 @@ TESSERA_DEVICE void hide(float (&scores)[N], const AttentionProblem& p, int firs
 // ---- forward
 
 /// Overlaps: a warpgroup makes weights while it multiplies. That takes registers which three warpgroups do not have;
-/// they keep the tensor cores busy for each other.
-template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Overlaps>
+/// they keep the tensor cores busy for each other. Drops: with dropout.
+template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Overlaps, bool Drops = false>
 struct ForwardSizes {
-  static constexpr bool overlaps = Overlaps;
+  static constexpr bool overlaps = Overlaps, drops = Drops;
   static constexpr int width = Width, warpgroups = Warpgroups, queries = 64 * Warpgroups, keys = Keys;
   static constexpr int threads = 128 * (Warpgroups + 1), readers = 4 * Warpgroups;
   using QueryTile = SharedOperand<queries, Width>;
@@ -195,15 +192,15 @@ struct ForwardSizes {
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes. Widths are at most Sizes::width and, like all steps
-/// from row to row, whole units of 16 bytes; there is no mask, and the scale is positive. The maps' boxes are
-/// Sizes::queries or keys rows of 64 columns. lse may be null.
+/// from row to row, whole units of 16 bytes; there is no mask, and the scale is positive. Where Sizes::drops, keys are
+/// a multiple of four. The maps' boxes are Sizes::queries or keys rows of 64 columns. lse may be null.
 template <class T, class Sizes>
 class AttentionForward {
  public:
-  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const TensorMap& q,
-                                 const TensorMap& k, const TensorMap& v, const HeadsView<T>& y, float* lse,
-                                 const char* shared) {
-    const AttentionForward block(p, (shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
+  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
+                                 const TensorMap& q, const TensorMap& k, const TensorMap& v, const HeadsView<T>& y,
+                                 float* lse, const char* shared) {
+    const AttentionForward block(p, dropout, (shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
     const int warp = thread_in_block() / 32;
     if (thread_in_block() == 0) {
       block.queries_.make();
@@ -229,9 +226,11 @@ class AttentionForward {
   using Scores = float[keys / 2];
   using Weights = u32[keys / 16][4];
   using Out = float[width / 2];
+  using Kept = KeptWeights<keys / 2>;
 
-  TESSERA_DEVICE AttentionForward(const AttentionProblem& p, u32 base)
+  TESSERA_DEVICE AttentionForward(const AttentionProblem& p, const AttentionDropout& dropout, u32 base)
       : p_(p),
+        dropout_(dropout),
         queries_(base, base + QueryRing::bytes + 2 * KeyRing::bytes),
         keys_(base + QueryRing::bytes, base + QueryRing::bytes + 2 * KeyRing::bytes + QueryRing::barrier_bytes),
         values_(base + QueryRing::bytes + KeyRing::bytes,
@@ -321,17 +320,20 @@ class AttentionForward {
     Scores scores;
     Weights weights;
     float factor[2];
+    Kept kept;
     queries_.wait(query_turn);
     keys_.wait(key_turn);
     begin_multiply();
     start_scores(scores, own, key_turn);
     commit_multiply();
+    draw(kept, place, first, 0);
     wait_multiply<0>();
     settle(scores);
     keys_.release(key_turn);
     key_turn.next();
     hide(scores, p_, first, 0);
     rows.step(scores, scale, factor);
+    if constexpr (Sizes::drops) drop(scores, kept);
     round_sums<T>(weights, scores);
     if (steps > 1) keys_.wait(key_turn);
 #pragma unroll 1
@@ -343,6 +345,7 @@ class AttentionForward {
       begin_multiply();
       start_out(out, weights, value_turn, step > 1);
       commit_multiply();
+      draw(kept, place, first, step * keys);
       wait_multiply<1>();
       settle(scores);
       keys_.release(key_turn);
@@ -356,6 +359,7 @@ class AttentionForward {
       if constexpr (!Sizes::overlaps) finish_out();
       hide(scores, p_, first, step * keys);
       rows.step(scores, scale, factor);
+      if constexpr (Sizes::drops) drop(scores, kept);
       settle(scores);
       if (step + 1 < steps) keys_.wait(key_turn);  // here, or ptxas computes weights after the next wait
       if constexpr (Sizes::overlaps) finish_out();
@@ -375,6 +379,12 @@ class AttentionForward {
     value_turn.next();
   }
 
+  /// While products are under way: which weights are kept.
+  TESSERA_DEVICE void draw(Kept& kept, const HeadTiles::Place& place, int query, int key) const {
+    if constexpr (Sizes::drops)
+      DropoutStream(dropout_).template rows<keys / 2>(kept, place.head * p_.queries + query, p_.keys, key);
+  }
+
   TESSERA_DEVICE void start_scores(Scores& scores, u32 own, const typename KeyRing::Turn& turn) const {
     start_product<T, keys, typename Sizes::QueryTile, typename Sizes::KeyTile, false>(scores, own, keys_.at(turn),
                                                                                       false);
@@ -392,7 +402,8 @@ class AttentionForward {
       float sum = rows.sum[half];
       sum += from_lane_xor(sum, 1);
       sum += from_lane_xor(sum, 2);
-      inverse[half] = sum > 0 ? 1 / sum : sum == sum ? 0 : sum;  // a query that sees nothing has zeros
+      const float all = Sizes::drops ? dropout_.scale : 1;
+      inverse[half] = sum > 0 ? all / sum : sum == sum ? 0 : sum;  // a query that sees nothing has zeros
       const int row = sums_row() + half * 8;
       if (lse && thread_in_block() % 4 == 0 && row < left) {
         const float scale = static_cast<float>(p_.scale);
@@ -403,6 +414,7 @@ class AttentionForward {
   }
 
   const AttentionProblem& p_;
+  const AttentionDropout& dropout_;
   QueryRing queries_;
   KeyRing keys_, values_;
 };

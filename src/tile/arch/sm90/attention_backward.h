@@ -11,8 +11,9 @@ namespace sm90 {
 
 /// How a block is cut: two warpgroups own 64 keys each, and meet Step queries at a time; of the sums of dq they have 64
 /// x 64 each. Stages of queries and of keys.
-template <int Width, int Step, int Stages, int OwnStages>
+template <int Width, int Step, int Stages, int OwnStages, bool Drops = false>
 struct BackwardSizes {
+  static constexpr bool drops = Drops;  // with dropout
   static constexpr int width = Width, own = 128, step = Step, warpgroups = 2, threads = 384;
   static constexpr int sums = Width * Step, sum_bytes = 4 * sums;  // of dq, in a step
   using OwnTile = SharedOperand<own, Width>;
@@ -52,9 +53,10 @@ struct QuerySums {
 template <class T, class Sizes>
 class AttentionBackward {
  public:
-  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const BackwardMaps& maps,
-                                 const AttentionGradients<T>& g, const QuerySums& dq, const char* shared) {
-    const AttentionBackward block(p, tiles, shared_address(shared));
+  static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
+                                 const BackwardMaps& maps, const AttentionGradients<T>& g, const QuerySums& dq,
+                                 const char* shared) {
+    const AttentionBackward block(p, tiles, dropout, shared_address(shared));
     const int warp = thread_in_block() / 32 - 4 * Sizes::warpgroups;
     if (thread_in_block() == 0) {
       if (shared_address(shared) % atom_bytes != 0) __trap();
@@ -87,10 +89,13 @@ class AttentionBackward {
   using Words = u32[step / 16][4];
   using Sums = float[width / 2];
   using Share = float[32];
+  using Kept = KeptWeights<step / 2>;
 
-  TESSERA_DEVICE AttentionBackward(const AttentionProblem& p, const HeadTiles& tiles, u32 base)
+  TESSERA_DEVICE AttentionBackward(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
+                                   u32 base)
       : p_(p),
         tiles_(tiles),
+        dropout_(dropout),
         kv_heads_(static_cast<int>(p.kv_heads)),
         copies_(static_cast<int>(p.heads) / kv_heads_),
         queries_(static_cast<int>(p.queries)),
@@ -219,7 +224,8 @@ class AttentionBackward {
     ChangeTurn change_turn;
     SumTurn sum_turn;
     const int group = thread_in_block() / 128;
-    const float scale = static_cast<float>(p_.scale), once[2] = {1, 1}, scaled[2] = {scale, scale};
+    const float scale = static_cast<float>(p_.scale), scaled[2] = {scale, scale};
+    const float all = Sizes::drops ? dropout_.scale : 1, once[2] = {all, all};
     each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) __attribute__((always_inline)) {
       Sums dk, dv;
       unroll<width / 2>([&](auto i) { dk[i] = dv[i] = 0; });
@@ -240,7 +246,7 @@ class AttentionBackward {
     const u32 columns = keys + (width == 128 ? group * Square::bytes : 0);
     const float scale = static_cast<float>(p_.scale) * log2_of_e;
     const int key = place.tile * own + group * 64, first = first_of(place), steps = steps_of(place);
-    int query = first + (steps - 1) * step;
+    int query = first + (steps - 1) * step, head = place.head * copies_;
     Scores scores;
     if (steps == 0) return;
     met_.wait(turn);
@@ -250,17 +256,25 @@ class AttentionBackward {
     settle(scores);
     const auto meet = [&](auto more) __attribute__((always_inline)) {
       Scores gradients;
-      Words weights, changes;
+      Words weights, kept_weights, changes;
+      Kept kept;
       Share share;
       const StepTurn now = turn;
       const u32 q = met_.at(now), dy = q + Sizes::StepTile::bytes;
       begin_multiply();
       start_scores(gradients, v, dy);
+      if constexpr (Sizes::drops)
+        DropoutStream(dropout_).template columns<step / 2>(kept, i64(head) * queries_ + query, p_.keys, key);
       weigh(scores, scale, numbers_at(now), query - key, key);
       round_sums<T>(weights, scores);
-      start_sums(dv, weights, dy);
+      keep(kept_weights, weights, kept);
+      start_sums(dv, kept_weights, dy);
       wait_multiply<1>();
       settle(gradients);
+      if constexpr (Sizes::drops) {
+        drop(gradients, kept);
+        unroll<step / 2>([&](auto i) { gradients[i] *= dropout_.scale; });
+      }
       differentiate(gradients, weights, numbers_at(now) + step * 4);
       round_sums<T>(changes, gradients);
       start_sums(dk, changes, q);
@@ -269,7 +283,7 @@ class AttentionBackward {
       sync_warp();
       if (thread_in_block() % 32 == 0) changes_.fill(change_turn);
       wait_multiply<1>();
-      settle(weights);
+      settle(kept_weights);
       changes_.wait(change_turn);
       start_share(share, changes_.at(change_turn) + (step == 128 ? group * Square::bytes : 0), columns);
       turn.next();
@@ -300,7 +314,8 @@ class AttentionBackward {
         wait_multiply<0>();
         settle(scores);
       }
-      query = query > first ? query - step : first + (steps - 1) * step;
+      if (query > first) query -= step;
+      else query = first + (steps - 1) * step, ++head;
     };
 #pragma unroll 1
     for (int left = steps * copies_; left > 1; --left) meet(Int<true>{});
@@ -357,6 +372,17 @@ class AttentionBackward {
       });
     });
   }
+  /// Pairs of weights of which dropout zeroes some.
+  static TESSERA_DEVICE void keep(Words& to, const Words& from, const Kept& kept) {
+    unroll<step / 4>([&](auto i) {
+      u32& word = to[i / 4][i % 4];
+      word = from[i / 4][i % 4];
+      if constexpr (Sizes::drops) {
+        const u32 bits = kept[i / 16] >> i % 16 * 2;
+        word &= (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
+      }
+    });
+  }
   /// From rounded weights, which leaves registers for what is under way.
   static TESSERA_DEVICE void differentiate(Scores& x, const Words& weights, u32 sums) {
     unroll<step / 8>([&](auto j) {
@@ -374,6 +400,7 @@ class AttentionBackward {
 
   const AttentionProblem& p_;
   const HeadTiles& tiles_;
+  const AttentionDropout& dropout_;
   int kv_heads_, copies_, queries_;
   typename Sizes::OwnRing owned_;
   typename Sizes::StepRing met_;

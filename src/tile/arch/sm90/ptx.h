@@ -181,6 +181,10 @@ TESSERA_DEVICE float quick_reciprocal(float x) {
 
 // ---- multiplication by a warpgroup
 
+/// Rows and columns of a thread's sums: register 4 j + 2 h + e is row() + 8 h, column() + 8 j + e of 64 rows.
+TESSERA_DEVICE int sums_row() { return thread_in_block() % 128 / 32 * 16 + thread_in_block() % 32 / 4; }
+TESSERA_DEVICE int sums_column() { return thread_in_block() % 4 * 2; }
+
 /// Before the first multiplication of a group: registers of the sums have their values.
 TESSERA_DEVICE void begin_multiply() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 TESSERA_DEVICE void commit_multiply() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
