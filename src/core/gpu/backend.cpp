@@ -20,8 +20,8 @@ struct Backend {
   std::string why_not = "not looked for";
   const Plugin* plugin = nullptr;
   int devices = 0;
-  std::array<DeviceState*, kMostDevices>
-      states{};                       // made at first use, never destroyed: tensors may outlive everything
+  // Made at first use, never destroyed: tensors may outlive everything. Read without the lock.
+  std::array<std::atomic<DeviceState*>, kMostDevices> states{};
   std::vector<DeviceState*> retired;  // of a plugin that was taken away
   std::mutex mutex;
 };
@@ -123,14 +123,14 @@ thread_local DeviceState* called = nullptr;
 void install(DeviceType type, const Plugin* plugin) {
   Backend& backend = all()[static_cast<int>(type)];
   std::lock_guard lock(backend.mutex);
-  for (DeviceState*& state : backend.states)
-    if (state) backend.retired.push_back(std::exchange(state, nullptr));
+  for (auto& state : backend.states)
+    if (DeviceState* old = state.exchange(nullptr)) backend.retired.push_back(old);
   entered[static_cast<int>(type)] = nullptr;
   connect(backend, plugin);
 }
 
-DeviceState::DeviceState(Device device, Runtime& runtime)
-    : device(device), runtime(runtime), allocator(runtime, to_string(device)) {
+DeviceState::DeviceState(Device device, const Plugin& plugin)
+    : device(device), runtime(*plugin.runtime), kernels(plugin.kernels), allocator(runtime, to_string(device)) {
   runtime.set_device(device.index);
   properties = runtime.properties(device.index);
   stream = std::make_shared<Stream::State>();
@@ -144,21 +144,21 @@ DeviceState::DeviceState(Device device, Runtime& runtime)
 DeviceState& state(Device device) {
   const int index = device.index;
   if (!device.is_gpu()) throw Error("cpu has no streams or kernels of a GPU");
+  if (index >= 0 && index < kMostDevices)
+    if (DeviceState* known = all()[static_cast<int>(device.type)].states[index]) return *known;
   Backend& backend = backend_of(device.type);
   if (index < 0 || index >= backend.devices)
     throw Error(fmt::format("device {} is not available: {}", to_string(device), why_unavailable(device)));
   std::lock_guard lock(backend.mutex);
-  DeviceState*& state = backend.states[index];
+  std::atomic<DeviceState*>& state = backend.states[index];
   if (!state) {
     if (const std::string why_not = refusal(backend, index); !why_not.empty())
       throw DeviceError(fmt::format("device {} is not available: {}", to_string(device), why_not));
-    state = new DeviceState(device, *backend.plugin->runtime);
+    state = new DeviceState(device, *backend.plugin);
     entered[static_cast<int>(device.type)] = state;
   }
   return *state;
 }
-
-const void* kernel_tables(DeviceType type) { return backend_of(type).plugin->kernels; }
 
 void enter(const DeviceState& state) {
   const DeviceState*& now = entered[static_cast<int>(state.device.type)];

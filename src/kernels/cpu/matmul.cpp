@@ -232,9 +232,10 @@ void run_vendor(const Call& call) {
 // The library stores what GELU is applied to beside its result.
 template <int choice = 0>
 void run_vendor_linear(const Call& call) {
-  Products p = activated_products(call);
   bool stores = keeps_input(call);
-  if (stores) p.each([&](const GemmArgs& args) { stores = stores && tables().vendor_gemm->supports(args); });
+  if (stores)
+    activated_products(call).each(
+        [&](const GemmArgs& args) { stores = stores && tables().vendor_gemm->supports(args); });
   if (!stores) return run_all<linear_products, run_vendor<linear_products, choice>>(call);
   activated_products(call).each(
       [&](const GemmArgs& args) { tables().vendor_gemm->run(args, choice, call.workspace, executor()); });
@@ -297,14 +298,13 @@ void run_sm90_linear(const Call& call) {
 /// multiprocessor, in rows of whole units, with neither a residual nor sums down the columns of both operands.
 template <Products (*products)(const Call&)>
 Reason sm90_takes_large(const Call& call) {
+  if (!tables().sm90_gemm) return Reason::Hardware;
+  if (call.out[0].numel() < 7LL * executor().multiprocessors * (128 * 192)) return Reason::Small;
   const Reason reason = sm90_takes<products>(call);
   if (reason != Reason::Ok) return reason;
-  bool large = true, fits = true;
-  products(call).each([&](const GemmArgs& args) {
-    large = large && args.m * args.n >= 7LL * executor().multiprocessors * (128 * 192);
-    fits = fits && args.a.column == 1 && args.n % 8 == 0 && !args.addend.data;
-  });
-  if (!large) return Reason::Small;
+  bool fits = true;
+  products(call).each(
+      [&](const GemmArgs& args) { fits = fits && args.a.column == 1 && args.n % 8 == 0 && !args.addend.data; });
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
 

@@ -21,7 +21,7 @@ Executor& executor() {
 
 const Tables& tables() {
   static const Tables none;
-  const auto* tables = static_cast<const Tables*>(gpu::kernel_tables(gpu::calling().device.type));
+  const auto* tables = static_cast<const Tables*>(gpu::calling().kernels);
   return tables ? *tables : none;
 }
 
