@@ -61,23 +61,35 @@ void keep_lower_copy(const Tensor& parameter, const Tensor& copy) {
             gpu::replays(), stream_of(parameter)};
 }
 
-Tensor lower_copy(const Tensor& parameter) {
+Tensor lower_copy(const Tensor& parameter, DType dtype) {
   if (!may_have_copy(parameter)) return {};
   const std::lock_guard lock(table().mutex);
   const Entry* const entry = table().find(parameter);
-  return entry && entry->is_fresh(parameter) ? entry->copy.detach() : Tensor();
-}
-Tensor lower_copy(const Tensor& parameter, DType dtype) {
-  const Tensor copy = lower_copy(parameter);
-  return copy.defined() && copy.dtype() == dtype ? copy : Tensor();
+  return entry && entry->is_fresh(parameter) && entry->copy.dtype() == dtype ? entry->copy.detach() : Tensor();
 }
 
-void wrote_lower_copy(const Tensor& parameter) {
+Tensor writable_lower_copy(const Tensor& parameter) {
+  if (!may_have_copy(parameter)) return {};
+  const std::lock_guard lock(table().mutex);
+  const Entry* const entry = table().find(parameter);
+  return entry && entry->is_fresh(parameter) && entry->copy.storage().unique() ? entry->copy.detach() : Tensor();
+}
+
+void wrote_lower_copy(const Tensor& parameter, const void* copy) {
   const std::lock_guard lock(table().mutex);
   Entry* const entry = table().find(parameter);
-  if (!entry || !entry->copy.defined()) return;
+  if (!entry || !entry->copy.defined() || entry->copy.data_ptr() != copy) return;
   entry->version = parameter.storage()->version.load() + 1;  // as the call will leave it
   entry->copy.storage()->version.fetch_add(1);
+}
+
+void forget_lower_copy(const Tensor& parameter) {
+  const std::lock_guard lock(table().mutex);
+  Entry* const entry = table().find(parameter);
+  if (!entry) return;
+  const int owners = entry->owners;
+  *entry = {};
+  entry->owners = owners;
 }
 
 }  // namespace tessera

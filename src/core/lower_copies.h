@@ -13,12 +13,17 @@ void drop_lower_copy(const Tensor& parameter);
 /// must cast anew.
 void keep_lower_copy(const Tensor& parameter, const Tensor& copy);
 
-/// The copy, if there is one that is the parameter as it is now: of that dtype, or of any. Undefined otherwise: also
-/// after a replay of any graph, which may have written the parameter.
+/// The copy, if there is one of that dtype that is the parameter as it is now. Undefined otherwise: also after a replay
+/// of any graph, which may have written the parameter.
 Tensor lower_copy(const Tensor& parameter, DType dtype);
-Tensor lower_copy(const Tensor& parameter);
 
-/// The running call writes the parameter in place, and wrote its copy.
-void wrote_lower_copy(const Tensor& parameter);
+/// The same in any dtype, for the running call to write with the parameter; undefined where somebody else holds it,
+/// too, such as a graph that backward has yet to walk.
+Tensor writable_lower_copy(const Tensor& parameter);
+/// The running call writes the parameter in place, and has written the copy whose memory this is.
+void wrote_lower_copy(const Tensor& parameter, const void* copy);
+
+/// The parameter's memory is another now: its copy and what is known of the old memory go.
+void forget_lower_copy(const Tensor& parameter);
 
 }  // namespace tessera

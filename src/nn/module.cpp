@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "core/lower_copies.h"
 #include "tessera/autograd.h"
 #include "tessera/nn.h"
 
@@ -72,6 +73,7 @@ void move_to(const Tensor& t, const Tensor& with) {
   to.dtype = from.dtype;
   to.contiguous = from.contiguous;
   if (t.requires_grad()) t.set_grad({});
+  forget_lower_copy(t);
 }
 
 }  // namespace

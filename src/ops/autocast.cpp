@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "core/gpu/backend.h"
 #include "core/lower_copies.h"
 #include "ops/op_table.h"
 #include "ops/record.h"
@@ -17,11 +18,13 @@ constinit thread_local AutocastState autocast_state;
 
 namespace {
 
-// The lower copy of a parameter; valid while the parameter has this storage in this version.
+// The lower copy of a parameter; valid while the parameter has this storage in this version, and within the graph that
+// was captured when it was made, if one was: a replay must cast anew, and what is captured is not there before.
 struct CachedCast {
   Tensor source, lower;
   Ref<Storage> storage;
   uint32_t version;
+  int graph;
 };
 
 thread_local int depth = 0;  // of regions, enabled or not
@@ -37,10 +40,11 @@ bool is_eligible(const Tensor& t) {
 // A parameter serves many calls of a forward pass; a copy made where nothing was recorded cannot serve one that is.
 Tensor cached_cast(const Tensor& t, DType dtype) {
   const uint32_t version = t.storage()->version.load(std::memory_order_relaxed);
+  const int graph = gpu::graph_being_captured(t.device());
   auto it = cached_casts.find(t.ref().get());
   if (it != cached_casts.end()) {
     const CachedCast& c = it->second;
-    if (c.lower.dtype() == dtype && c.storage == t.storage() && c.version == version &&
+    if (c.lower.dtype() == dtype && c.storage == t.storage() && c.version == version && c.graph == graph &&
         (c.lower.requires_grad() || !grad_enabled()))
       return c.lower;
   }
@@ -52,7 +56,7 @@ Tensor cached_cast(const Tensor& t, DType dtype) {
     lower = cast(t, dtype);
     keep_lower_copy(t, lower);
   }
-  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, t.storage(), version});
+  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, t.storage(), version, graph});
   return lower;
 }
 

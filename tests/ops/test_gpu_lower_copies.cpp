@@ -103,6 +103,49 @@ TEST_F(GpuLowerCopies, GraphsMakeTheirOwn) {
   EXPECT_EQ(relative_error(captured.weight.detach().to(cpu()), by_hand.weight.detach().to(cpu())), 0);
 }
 
+// Also within a region that is open: what was cast before is none of the graph's, and what it casts is its own.
+TEST_F(GpuLowerCopies, GraphsOfAnOpenRegionCastAnew) {
+  Generator g(6);
+  const Tensor x = randn({5, 24}, g).to(gpu());
+  Tensor weight = randn({40, 24}, g).to(gpu()).set_requires_grad(), captured;
+  const amp::Autocast region(BFloat16);
+  const auto eager = [&] { return linear(x, weight).detach().to(cpu()).to(Float32); };
+  const Tensor before = eager();
+  Graph graph;
+  graph.capture(gpu(), [&] { captured = linear(x, weight).detach(); });
+  EXPECT_EQ(relative_error(eager(), before), 0);
+  {
+    NoGrad guard;
+    weight.mul_(2.0);
+  }
+  graph.replay();
+  EXPECT_EQ(relative_error(captured.to(cpu()).to(Float32), before * 2.0), 0);
+  EXPECT_EQ(relative_error(eager(), before * 2.0), 0);
+}
+
+// A step in between does not write what the second backward needs: as on the CPU, it sees the weights of the forward.
+TEST_F(GpuLowerCopies, LossesOverOneForwardMayHaveAStepBetween) {
+  Generator g(7);
+  const Tensor w = randn({40, 24}, g), b = randn({40}, g), x = randn({5, 24}, g);
+  const auto second_gradient = [&](bool copies) {
+    Trained t(w, b, copies);
+    t.step(x, BFloat16);
+    const Tensor in = x.to(gpu()).set_requires_grad();
+    Tensor y;
+    {
+      const amp::Autocast region(BFloat16, {.cache_weights = copies});
+      y = linear(in, t.weight, t.bias);
+    }
+    sum(cast(y, Float32)).backward({}, true);
+    t.optimizer.step();
+    t.optimizer.zero_grad();
+    in.set_grad({});
+    sum(square(cast(y, Float32))).backward();
+    return in.grad().to(cpu());
+  };
+  EXPECT_EQ(relative_error(second_gradient(true), second_gradient(false)), 0);
+}
+
 TEST_F(GpuLowerCopies, LiveAsLongAsTheOptimizer) {
   Generator g(5);
   const Tensor w = randn({40, 24}, g), b = randn({40}, g), x = randn({5, 24}, g);
@@ -111,11 +154,11 @@ TEST_F(GpuLowerCopies, LiveAsLongAsTheOptimizer) {
     Trained t(w, b, true);
     t.step(x, BFloat16);
     weight = t.weight;
-    EXPECT_TRUE(lower_copy(weight).defined());
+    EXPECT_TRUE(lower_copy(weight, BFloat16).defined());
     const optim::SGD other({weight}, {.lr = 0.1});
-    EXPECT_TRUE(lower_copy(weight).defined());
+    EXPECT_TRUE(lower_copy(weight, BFloat16).defined());
   }
-  EXPECT_FALSE(lower_copy(weight).defined());
+  EXPECT_FALSE(lower_copy(weight, BFloat16).defined());
 }
 
 }  // namespace

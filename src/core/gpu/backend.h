@@ -27,18 +27,17 @@ namespace gpu {
 struct DeviceState {
   Device device;
   Runtime& runtime;
+  const void* kernels;  // the plugin's tables
   DeviceProperties properties;
   Allocator allocator;
   std::shared_ptr<Stream::State> stream;  // the one that calls go to unless a StreamGuard says otherwise
   Fault* fault;
 
-  DeviceState(Device device, Runtime& runtime);
+  DeviceState(Device device, const Plugin& plugin);
 };
 
 /// Throws Error with the reason where the device cannot be used. Initialises it at first use.
 DeviceState& state(Device device);
-/// The plugin's kernel tables; the device type must be available.
-const void* kernel_tables(DeviceType type);
 
 /// Makes the device the one that this thread's runtime calls are for.
 void enter(const DeviceState& state);
@@ -66,6 +65,8 @@ void begin_call(Device device);
 /// While this thread captures on the device, the graph that does; otherwise null.
 struct Capture;
 Capture* capture_on(const DeviceState& state);
+/// A number of that graph alone; 0: none.
+int graph_being_captured(Device device);
 /// The state of random numbers that every replay of the graph renews.
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements);
 

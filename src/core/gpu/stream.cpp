@@ -213,6 +213,8 @@ uint64_t replays() { return replay_count.load(std::memory_order_relaxed); }
 
 Capture* capture_on(const DeviceState& state) { return capturing && capturing->on == &state ? capturing : nullptr; }
 
+int graph_being_captured(Device device) { return capturing && capturing->on->device == device ? capturing->pool : 0; }
+
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements) {
   Tensor state = empty({2}, Int64, capture.on->device);
   capture.draws.push_back({&generator, state, elements});

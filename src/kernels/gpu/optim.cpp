@@ -36,7 +36,8 @@ void run_step(const Call& call, Workspace& workspace) {
                  scalar_of(param.dtype()),
                  scalar_of(grad.dtype())};
     for (size_t s = 0; s < states; ++s) t.state[s] = place(workspace, call.in[(1 + s) * n + i], true);
-    if (const Tensor copy = lower_copy(param); copy.defined() && param.is_contiguous() && copy.is_contiguous()) {
+    if (const Tensor copy = writable_lower_copy(param);
+        copy.defined() && param.is_contiguous() && copy.is_contiguous()) {
       t.lower = copy.data_ptr();
       t.lower_type = scalar_of(copy.dtype());
     }
@@ -62,7 +63,7 @@ void run_step(const Call& call, Workspace& workspace) {
   args.nesterov = o.nesterov;
   step_table().step(args, executor());
   for (size_t i = 0; i < n; ++i)
-    if (tensors[i].lower) wrote_lower_copy(call.in[i]);
+    if (tensors[i].lower) wrote_lower_copy(call.in[i], tensors[i].lower);
 }
 
 void run_global_norm(const Call& call, Workspace& workspace) {
