@@ -14,6 +14,7 @@
 #include "tessera/autograd.h"
 #include "tessera/io.h"
 #include "tessera/optim.h"
+#include "tessera/stream.h"
 
 namespace tessera::models {
 namespace {
@@ -87,7 +88,7 @@ class Run {
     const auto due = [&](int64_t interval) { return interval > 0 && step_ % interval == 0 && step_ < options_.steps; };
     while (step_ < options_.steps && !stopped()) {
       step();
-      if (static_cast<int64_t>(pending_.size()) >= options_.report_interval) report();
+      if (static_cast<int64_t>(pending_.size()) >= options_.report_interval) send();
       if (due(options_.eval_interval)) validate();
       if (due(options_.checkpoint_interval)) save();
     }
@@ -106,6 +107,11 @@ class Run {
     int64_t step = 0;
     double lr = 0;
     Tensor loss, norm, skipped, loss_scale;
+  };
+  struct Sent {
+    std::vector<Pending> steps;
+    Tensor numbers;  // four of each
+    Event made;
   };
 
   bool stopped() const { return callbacks_.stop && *callbacks_.stop; }
@@ -126,7 +132,7 @@ class Run {
   }
 
   void step() {
-    if (pending_.empty()) first_pending_ = Clock::now();
+    if (pending_.empty() && !sent_) since_ = Clock::now();
     const int64_t position = loader_.position();
     const Generator generator = default_generator();
     Pending done;
@@ -182,26 +188,37 @@ class Run {
     if (scaler_.enabled()) done.loss_scale = scaler_.state_dict().at("scale").clone();
   }
 
-  // Loss, norm, whether it was skipped and the loss scale of each step, read at once: a GPU would idle between reads.
-  static std::vector<double> numbers_of(const std::vector<Pending>& steps) {
-    if (steps.empty()) return {};
+  // Lets the numbers of the last steps follow them, and reads those that were sent before: a GPU never waits for
+  // whoever reads, who has queued more work for it by then.
+  void send() {
     NoGrad no_grad;
+    Sent next{std::exchange(pending_, {}), {}, Event(options_.device)};
     Tensors numbers;
-    for (const Pending& p : steps)
+    for (const Pending& p : next.steps)
       for (const Tensor& t : {p.loss, p.norm, p.skipped, p.loss_scale.defined() ? p.loss_scale : p.norm})
         numbers.push_back(reshape(cast(t, Float64), {1}));
-    return concat(numbers, 0).to(cpu()).to_vector<double>();
+    next.numbers = concat(numbers, 0);
+    next.made.record(current_stream(options_.device));
+    receive();
+    sent_ = std::move(next);
+    if (options_.report_interval == 1) receive();
   }
 
-  // Reads what the steps since the last time came to.
-  void report() {
-    const std::vector<Pending> all = std::exchange(pending_, {});
-    const std::vector<double> numbers = numbers_of(all);
+  // Reads what the steps that were sent came to.
+  void receive() {
+    if (!sent_) return;
+    const Sent sent = *std::exchange(sent_, std::nullopt);
+    sent.made.wait(reader_);
+    const StreamGuard guard(reader_);
+    const std::vector<double> numbers = sent.numbers.to(cpu()).to_vector<double>();
+    const std::chrono::duration<double, std::milli> time = Clock::now() - since_;
+    since_ = Clock::now();
     const double* next = numbers.data();
-    for (const Pending& p : all) {
+    for (const Pending& p : sent.steps) {
       StepInfo info;
       info.step = p.step;
       info.lr = p.lr;
+      info.ms = time.count() / static_cast<double>(sent.steps.size());
       info.loss = *next++;
       info.grad_norm = *next++;
       info.skipped = *next++ != 0;
@@ -216,11 +233,14 @@ class Run {
       result_.skipped += info.skipped;
       result_.steps.push_back(info);
     }
-    const std::chrono::duration<double, std::milli> time = Clock::now() - first_pending_;
-    for (StepInfo& info : std::span(result_.steps).last(all.size())) {
-      info.ms = time.count() / static_cast<double>(all.size());
+    for (StepInfo& info : std::span(result_.steps).last(sent.steps.size()))
       if (callbacks_.on_step) callbacks_.on_step(info);
-    }
+  }
+
+  // Reads what all steps so far came to.
+  void report() {
+    if (!pending_.empty()) send();
+    receive();
   }
 
   std::optional<double> validate() {
@@ -273,8 +293,10 @@ class Run {
   CheckpointFile file_;
   int64_t step_ = 0;
   std::vector<Pending> pending_;
-  Clock::time_point first_pending_;
-  double loss_scale_ = 1;  // after the last step that was reported
+  std::optional<Sent> sent_;
+  tessera::Stream reader_{options_.device};  // beside that of the steps
+  Clock::time_point since_;                  // when the steps that nobody has read began
+  double loss_scale_ = 1;                    // after the last step that was reported
   TrainResult result_;
 };
 
