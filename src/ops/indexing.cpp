@@ -134,10 +134,18 @@ Tensors embedding_reference(std::span<const Tensor> in, const Attrs&) {
   })};
 }
 
+// A gradient has a row for each index.
+void check_rows(std::string_view op, const TensorMeta& index, const TensorMeta& gradient) {
+  check_index(op, index);
+  if (gradient.shape.empty() || !(Shape(gradient.shape.begin(), gradient.shape.end() - 1) == index.shape))
+    throw Error(fmt::format("{}: the gradient {} has not a row for each index of {}", op, to_string(gradient.shape),
+                            to_string(index.shape)));
+}
+
 // Adds each row of the gradient to the row of the weight's that its index names, in the order of the indices.
 Metas infer_embedding_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_inputs("embedding_backward", in);
-  check_index("embedding_backward", in[0]);
+  check_rows("embedding_backward", in[0], in[1]);
   return {{{attrs.as<ScatterAttrs>().size, in[1].shape.back()}, in[1].dtype, in[1].device}};
 }
 Tensors embedding_backward_vjp(const Saved& s, const Tensors& grads) { return {{}, embedding(s.inputs[0], grads[0])}; }
@@ -158,8 +166,8 @@ Tensors embedding_backward_reference(std::span<const Tensor> in, const Attrs& at
 Metas infer_embedding_backward_update(std::span<const TensorMeta> in, const Attrs&) {
   constexpr const char* op = "embedding_backward_";
   require_inputs(op, in);
-  check_index(op, in[1]);
-  if (in[0].shape.size() != 2 || in[2].shape.size() == 0 || !(in[0].shape.back() == in[2].shape.back()))
+  check_rows(op, in[1], in[2]);
+  if (in[0].shape.size() != 2 || !(in[0].shape.back() == in[2].shape.back()))
     throw Error(fmt::format("{}: rows of {} do not fit into {}", op, to_string(in[2].shape), to_string(in[0].shape)));
   if (in[0].dtype != in[2].dtype)
     throw Error(fmt::format("{}: {} is added to {}", op, name(in[2].dtype), name(in[0].dtype)));

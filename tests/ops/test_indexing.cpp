@@ -1,4 +1,6 @@
 #include "check.h"
+#include "core/gpu_check.h"
+#include "ops/op_table.h"
 #include "tessera/parallel.h"
 
 namespace tessera {
@@ -80,6 +82,36 @@ TEST(Indexing, NamesTheRuleThatIsBroken) {
   EXPECT_EQ(error_of([&] { embedding(index({0}), ones({3})); }), "embedding: the weight [3] is not [rows, width]");
   EXPECT_EQ(error_of([&] { embedding(index({0}), {}); }), "embedding: input 1 is undefined");
   EXPECT_EQ(error_of([&] { one_hot(index({0}), 0); }), "one_hot: 0 classes");
+}
+
+TEST(Indexing, AGradientOfAnEmbeddingHasARowForEachIndex) {
+  const Tensor where = index({0, 2});
+  EXPECT_EQ(error_of([&] {
+              dispatch(find_op("embedding_backward"), {where, ones({3, 4})}, ScatterAttrs{0, 5, 0, 1});
+            }),
+            "embedding_backward: the gradient [3, 4] has not a row for each index of [2]");
+  EXPECT_EQ(error_of([&] {
+              dispatch(find_op("embedding_backward_"), {ones({5, 4}), where, ones({2, 1, 4})}, {});
+            }),
+            "embedding_backward_: the gradient [2, 1, 4] has not a row for each index of [2]");
+}
+
+class GpuEmbedding : public GpuTest {};
+
+// Rows that are summed may lie anywhere: what lies between them stays.
+TEST_F(GpuEmbedding, GradientsGoToRowsWithGaps) {
+  Generator g(3);
+  const Op& op = find_op("embedding_backward");
+  const Tensor where = index({4, 0, 4, 2}), gradient = randn({4, 8}, g);
+  const Tensor want = dispatch(op, {where, gradient}, ScatterAttrs{0, 5, 0, 1})[0];
+  for (const Strides& strides : {Strides{12, 1}, {16, 2}, {1, 5}}) {
+    const Tensor memory = full({80}, 7.0, Float32, gpu());
+    const Tensor out = as_strided(memory.storage(), {5, 8}, strides, 0, Float32);
+    const Tensor in[] = {where.to(gpu()), gradient.to(gpu())};
+    run_op(op, in, ScatterAttrs{0, 5, 0, 1}, {&out, 1});
+    EXPECT_LE(relative_error(out.to(cpu()), want), 1e-6);
+    EXPECT_EQ(sum(eq(memory, full({}, 7.0, Float32, gpu()))).item(), 40);
+  }
 }
 
 }  // namespace

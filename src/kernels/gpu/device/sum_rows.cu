@@ -162,8 +162,12 @@ TESSERA_KERNEL(threads)
 void clear_rows(const SumWork work) {
   Pack<T, W> none;
   for (int j = 0; j < W; ++j) none.lane[j] = tile::convert_element<T>(tile::compute_t<T>(0));
-  for (i64 i = first_index(); i < work.rows * work.width / W; i += index_step())
-    static_cast<Pack<T, W>*>(work.out)[i] = none;
+  const i64 packs = work.width / W;
+  for (i64 i = first_index(); i < work.rows * packs; i += index_step()) {
+    const i64 row = tile::quotient(i, packs), column = (i - row * packs) * W;
+    T* const to = static_cast<T*>(work.out) + row * work.out_row + column * work.out_step;
+    *reinterpret_cast<Pack<T, W>*>(to) = none;
+  }
 }
 
 /// Columns in vectors of W, `lanes` of them a group, which adds up the short rows that begin in a chunk.
