@@ -1,8 +1,7 @@
 """check_plugin.py PLUGIN TARGET [RECORD [--record]]: looks into the machine code of all kernels of libtessera_hip.so, or of a code
-object. Matrix kernels multiply by MFMA where the target has it, no kernel but the listed ones uses memory of its own in scratch,
-none has more than 64 KiB of LDS, and a compute unit (of gfx90a) has the registers for one block of each and for two waves on a SIMD
-of matrix kernels. Prints a line for each group of kernels, with llvm-mca's estimate for the longest innermost loop, and what differs
-from RECORD; --record writes it."""
+object. Matrix kernels multiply by MFMA where the target has it, no kernel uses memory of its own in scratch, none has more than 64 KiB
+of LDS, and a compute unit (of gfx90a) has the registers for one block of each and for two waves on a SIMD of matrix kernels. Prints a
+line for each kernel, with llvm-mca's estimate for the longest innermost loop, and what differs from RECORD; --record writes it."""
 import collections
 import re
 import struct
@@ -11,11 +10,9 @@ import sys
 import tempfile
 
 MATRIX = re.compile(r"(Half|Float)Product|attention_(forward|keys|queries)_kernel")
-ONE_WAVE = re.compile(r"attention_keys_kernel<.*, 128, ")  # its tiles fill the LDS: one block, of a wave for each SIMD
+# Tiles that fill the LDS, or rows that fill the registers: one block, of a wave for each SIMD.
+ONE_WAVE = re.compile(r"attention_keys_kernel<.*, 128, |attention_(forward|queries)_kernel<float, 128, ")
 MATRIX_TARGETS = re.compile(r"gfx(908|90a|94)")
-SCRATCH = {  # kernels that may have memory of their own, and why
-    "multinomial_kernel": "a choice between two structures is compiled as one between their addresses",
-}
 Kernel = collections.namedtuple("Kernel", "threads registers scratch lds matrix cycles")
 
 
@@ -53,11 +50,12 @@ def resources(path):
 
 
 def longest_inner_loop(code):
-    """Of (address, instruction, target of a branch): the instructions of the longest loop without a loop in it."""
+    """Of (address, instruction, target of a branch): the instructions of the longest loop without a loop in it, which
+    multiplies matrices if any does."""
     loops = sorted({(target, at) for at, _, target in code if target is not None and target <= at})
     inner = [loop for loop in loops if not any(o != loop and o[0] >= loop[0] and o[1] <= loop[1] for o in loops)]
     bodies = [[i for at, i, _ in code if first <= at <= last and not re.match("s_c?branch", i)] for first, last in inner]
-    return max(bodies, key=len, default=[])
+    return max(bodies, key=lambda body: (any(i.startswith("v_mfma") for i in body), len(body)), default=[])
 
 
 def disassembled(path):
@@ -104,7 +102,8 @@ def all_kernels(plugin, target):
     plain = output("c++filt", input="\n".join(names)).splitlines()
     for noise in ("tessera::gpu_kernels::", "tessera::tile::", "gpu::", "(anonymous namespace)::", "void "):
         plain = [name.replace(noise, "") for name in plain]
-    return [(name.split("(")[0], kernel) for name, kernel in zip(plain, kernels)]
+    plain = [re.sub(r"\(\w+\)(?=\d)", "", name).split("(")[0] for name in plain]  # nor values of enumerations
+    return list(zip(plain, kernels))
 
 
 def waves(kernel):
@@ -115,7 +114,7 @@ def waves(kernel):
 def faults_of(name, kernel, target):
     if kernel.matrix != bool(MATRIX.search(name) and MATRIX_TARGETS.match(target)):
         yield "MFMA in it" if kernel.matrix else "no MFMA in it"
-    if kernel.scratch and not any(name.startswith(listed) for listed in SCRATCH):
+    if kernel.scratch:
         yield f"{kernel.scratch} bytes of scratch"
     if kernel.lds > 64 * 1024:
         yield f"{kernel.lds} bytes of LDS"
@@ -124,37 +123,38 @@ def faults_of(name, kernel, target):
         yield f"{kernel.registers} registers: room for {waves(kernel)} waves on a SIMD, not {needed}"
 
 
-def summary(kernels):
-    """{group: line}, by the name without the types, which are many."""
-    groups = collections.defaultdict(list)
-    for name, kernel in kernels:
-        groups[name.split("<")[0] + (" (MFMA)" if kernel.matrix else "")].append(kernel)
-    return {group: f"{group}: {len(members)} kernels, {max(k.registers for k in members)} registers, "
-                   f"{min(waves(k) for k in members)} waves, {max(k.lds for k in members)} bytes of LDS, "
-                   f"{max(k.scratch for k in members)} of scratch, loop {max(k.cycles for k in members):.0f} cycles"
-            for group, members in sorted(groups.items())}
+def table(kernels):
+    """{name: numbers}, both as they are printed; kernels of several units that share a name are numbered."""
+    lines = {}
+    for name, kernel in sorted(kernels):
+        copies = sum(known == name or known.startswith(name + " #") for known in lines)
+        numbers = (kernel.registers, waves(kernel), kernel.lds, kernel.scratch, round(kernel.cycles))
+        lines[f"{name} #{copies + 1}" if copies else name] = "".join(f"{number:6d}" for number in numbers)
+    return lines
 
 
-def compare(lines, record, write=""):
-    if write == "--record":
-        with open(record, "w") as file:
-            file.write("\n".join(lines.values()) + "\n")
+def compare(lines, record):
     with open(record) as file:
-        before = {line.split(":")[0]: line.rstrip("\n") for line in file}
-    for group in sorted(before.keys() | lines.keys()):
-        if before.get(group) != lines.get(group):
-            print(f"differs from {record}:\n  then {before.get(group, 'none')}\n  now  {lines.get(group, 'none')}")
+        before = {line[30:].strip(): line[:30] for line in file.read().splitlines()[1:]}
+    changed = [name for name in sorted(before.keys() | lines.keys()) if before.get(name) != lines.get(name)]
+    for name in changed:
+        print(f"differs from {record}: {name}:{before.get(name, ' none')}, now{lines.get(name, ' none')}")
+    print(f"{len(changed)} of {len(lines)} kernels differ from {record}")
 
 
 def main():
     plugin, target, *record = sys.argv[1:]
     kernels = all_kernels(plugin, target)
-    lines = summary(kernels)
-    print(f"{len(kernels)} kernels for {target}; of each group the most registers (a lane's, of 512), LDS and scratch, the fewest "
-          "waves on a SIMD, and llvm-mca's estimate for the longest innermost loop, one wave alone:")
-    print("\n".join(lines.values()))
+    lines = table(kernels)
+    text = "\n".join([" regs waves   LDS scratch cycles", *(f"{lines[name]}  {name}" for name in lines)])
+    print(f"{len(kernels)} kernels for {target}: registers of a lane (of 512), waves for which a SIMD has registers, bytes of LDS (those "
+          "that a launch asks for not among them) and of scratch, llvm-mca's estimate for the longest innermost loop, one wave alone:")
+    print(text)
+    if record[1:] == ["--record"]:
+        with open(record[0], "w") as file:
+            file.write(text + "\n")
     if record:
-        compare(lines, *record)
+        compare(lines, record[0])
     faults = [f"{name}: {fault}" for name, kernel in kernels for fault in faults_of(name, kernel, target)]
     print("\n".join(f"BAD {fault}" for fault in faults) or "all as planned")
     sys.exit(1 if faults or not kernels else 0)

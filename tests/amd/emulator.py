@@ -96,8 +96,8 @@ class Machine:
         if native := self.native(ctypes.c_uint64(pc)):
             return self.known.setdefault(native, Step(native, (ctypes.c_uint32 * 6)(*range(6)), False))
         code = bytearray((ctypes.c_char * 16).from_address(pc).raw)
-        if code[2:4] == b"\xe6\xd3":  # v_mfma_f32_32x32x8bf16_1k, of which the emulator knows gfx942's number
-            code[2] = 0xE0
+        if code[3] == 0xD3 and code[2] in (0xE6, 0xE7):  # v_mfma of bf16_1k, of which the emulator knows gfx942's number
+            code[2] -= 6
         instruction = emulator.decode_inst(bytes(code), "cdna")
         try:
             program, runtime = emulator._get_runner(bytes(code[:instruction.size() + 4]), "cdna")

@@ -102,8 +102,8 @@ struct MatrixCores {
 template <class Type, int Width>
 struct AmdCores {
   using T = Type;
-  using Forward = cdna::ForwardSizes<Width>;
-  using Backward = cdna::BackwardSizes<Width>;
+  using Forward = cdna::ForwardSizes<Width, T>;
+  using Backward = cdna::BackwardSizes<Width, T>;
   static constexpr int threads = cdna::attention_threads;
   static T* tiles(void* shared) { return static_cast<T*>(shared); }
   static constexpr auto forward = cdna::attention_forward<T, Width>;
@@ -303,6 +303,14 @@ TEST(AttentionOnAmdCores, AddedMaskCausal) {
 }
 TEST(AttentionOnAmdCores, StridedColumns) {
   expect_close<AmdCores<f16, 64>>({2, 2, 2, 67, 70, 31, 1, true, MaskOf::allowed, Lie::strided});
+}
+TEST(AttentionOnAmdCores, Floats) {
+  expect_close<AmdCores<float, 64>>({1, 2, 2, 200, 200, 64, 64, true, MaskOf::none, Lie::packed});
+  expect_close<AmdCores<float, 64>>({1, 2, 1, 131, 131, 33, 47, true, MaskOf::added});
+}
+TEST(AttentionOnAmdCores, WideFloats) {
+  expect_close<AmdCores<float, 128>>({1, 4, 2, 97, 97, 128, 128, true, MaskOf::none, Lie::packed});
+  expect_close<AmdCores<float, 128>>({1, 1, 1, 70, 200, 96, 72, false, MaskOf::allowed, Lie::strided});
 }
 TEST(AttentionOnAmdCores, NegativeScale) {
   expect_close<AmdCores<f16, 64>>({1, 1, 1, 65, 65, 64, 64, false, MaskOf::none, Lie::separate, -0.2});

@@ -369,6 +369,75 @@ void mixed_multiply_add(BUFFERS) {
   wave.go_on(2);
 }
 
+// v_mfma for edge x edge sums: of floats, of halves where the operands are, or of i8 where the sums are integers.
+struct MatrixProduct {
+  int edge = 0, bytes = 0;
+  bool brain = false;
+};
+MatrixProduct matrix_product_of(uint32_t op) {
+  const int edge = op % 2 ? 16 : 32;
+  switch (op & ~1u) {
+    case 0x44:
+      return {edge, 4};
+    case 0x4C:
+      return {edge, 2};
+    case 0x54:
+      return {edge, 1};
+    case 0x66:
+      return {edge, 2, true};
+    default:
+      return {};
+  }
+}
+float element(const MatrixProduct& kind, uint32_t word, int place, float) {
+  const auto half = static_cast<uint16_t>(word >> place * 16);
+  if (kind.bytes == 2 && (half & (kind.brain ? 0x7F80 : 0x7C00)) == 0) return 0;  // as are subnormal numbers
+  if (kind.bytes == 2 && !kind.brain) {
+    _Float16 narrow;
+    std::memcpy(&narrow, &half, 2);
+    return static_cast<float>(narrow);
+  }
+  const uint32_t raw = kind.bytes == 4 ? word : uint32_t{half} << 16;
+  float value;
+  std::memcpy(&value, &raw, 4);
+  return value;
+}
+int32_t element(const MatrixProduct&, uint32_t word, int place, int32_t) {
+  return static_cast<int8_t>(word >> place * 8);
+}
+
+// Element e of the left operand in a lane: row lane % edge, k held (lane / edge) + e; of the right one the column; of
+// the sums: row 256 / edge (e / 4) + 4 (lane / edge) + e % 4, column lane % edge (MI200 ISA, 7.1.4).
+template <class Sum>
+void multiply_matrices(Wave& wave, const MatrixProduct& kind) {
+  const int edge = kind.edge, held = kind.bytes == 4 ? 1 : 4, in_word = 4 / kind.bytes, depth = held * wave_size / edge;
+  const auto operand = [&](int i, int line, int k) {
+    const uint32_t first = bits(wave.word[1], 9 * i, 8) + k % held / in_word;
+    return element(kind, wave.data(bits(wave.word[1], 27 + i, 1), first, k / held * edge + line), k % in_word, Sum{});
+  };
+  Sum left[32][16], right[32][16], sums[16][wave_size];
+  for (int line = 0; line < edge; ++line)
+    for (int k = 0; k < depth; ++k) left[line][k] = operand(0, line, k), right[line][k] = operand(1, line, k);
+  const bool accumulates = bits(wave.word[0], 15, 1);
+  const uint32_t start = bits(wave.word[1], 18, 9), to = bits(wave.word[0], 0, 8);
+  for (int r = 0; r < edge * edge / wave_size; ++r)
+    for (int lane = 0; lane < wave_size; ++lane) {
+      const uint32_t raw = start >= 256 ? wave.data(accumulates, start - 256 + r, lane) : wave.scalar[start];
+      std::memcpy(&sums[r][lane], &raw, 4);
+      const int row = 256 / edge * (r / 4) + 4 * (lane / edge) + r % 4;
+      for (int k = 0; k < depth; ++k) sums[r][lane] += left[row][k] * right[lane % edge][k];
+    }
+  for (int r = 0; r < edge * edge / wave_size; ++r)
+    for (int lane = 0; lane < wave_size; ++lane) std::memcpy(&wave.data(accumulates, to + r, lane), &sums[r][lane], 4);
+  wave.go_on(2);
+}
+void matrix_product(BUFFERS) {
+  WAVE;
+  const MatrixProduct kind = matrix_product_of(bits(wave.word[0], 16, 7));
+  if (kind.bytes == 1) multiply_matrices<int32_t>(wave, kind);
+  else multiply_matrices<float>(wave, kind);
+}
+
 }  // namespace
 
 /// Cycles that accesses to shared memory have taken so far, and what they would have taken had no bank been asked
@@ -401,6 +470,10 @@ extern "C" void* tessera_native(uint64_t pc) {
   }
   if (word[0] >> 16 == 0xD1C1 && bits(word[1], 27, 2) == 0) found = multiply_add;
   if (word[0] == (0xD2070000 | bits(word[0], 0, 8)) && word[1] >> 27 == 0) found = fix_quotient;
+  if (word[0] >> 23 == 0x1A7) {
+    const MatrixProduct kind = matrix_product_of(bits(word[0], 16, 7));
+    if (kind.edge && (kind.bytes == 1 || bits(word[1], 27, 2))) found = matrix_product;
+  }
   if (word[0] >> 23 == 0x1A7 && !bits(word[0], 15, 1) && bits(word[0], 16, 7) >= 32 && bits(word[0], 16, 7) <= 34)
     found = mixed_multiply_add;
   return reinterpret_cast<void*>(found);

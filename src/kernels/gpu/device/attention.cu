@@ -52,12 +52,21 @@ void run_backward(const AttentionBackwardArgs& args, Executor& executor) {
   launch_attention_backward<T, true>(args, executor);
 }
 
+// NVIDIA's matrix cores would round floats; AMD's multiply them as they are.
+#if defined(__HIP__)
+constexpr auto run_floats = run<float>;
+constexpr auto run_floats_backward = run_backward<float>;
+#else
+constexpr auto run_floats = launch_simt_attention<float>;
+constexpr auto run_floats_backward = launch_simt_attention_backward<float>;
+#endif
+
 void mem_efficient(const AttentionArgs& args, Executor& executor) {
-  if (args.shape.type == Scalar::f32) return launch_simt_attention<float>(args, executor);
+  if (args.shape.type == Scalar::f32) return run_floats(args, executor);
   with_half(args.shape.type, [&](auto type) { run<typename decltype(type)::type>(args, executor); });
 }
 void mem_efficient_backward(const AttentionBackwardArgs& args, Executor& executor) {
-  if (args.shape.type == Scalar::f32) return launch_simt_attention_backward<float>(args, executor);
+  if (args.shape.type == Scalar::f32) return run_floats_backward(args, executor);
   with_half(args.shape.type, [&](auto type) { run_backward<typename decltype(type)::type>(args, executor); });
 }
 

@@ -9,13 +9,13 @@ template <class T>
 using Gradients = tile::AttentionGradients<T>;
 
 template <class T, int Width, bool Whole>
-TESSERA_ATTENTION_KERNEL(cores::BackwardSizes<Width>::resident)
+TESSERA_ATTENTION_KERNEL((BackwardSizes<Width, T>::resident))
 void attention_keys_kernel(const tile::AttentionProblem p, const Gradients<T> gradients) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   cores::attention_backward_keys<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
 }
 template <class T, int Width, bool Whole>
-TESSERA_ATTENTION_KERNEL(2)
+TESSERA_ATTENTION_KERNEL((BackwardSizes<Width, T>::query_resident))
 void attention_queries_kernel(const tile::AttentionProblem p, const Gradients<T> gradients) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   cores::attention_backward_queries<T, Width, Whole>(p, gradients, reinterpret_cast<T*>(shared));
@@ -25,7 +25,7 @@ void launch_attention_backward(const AttentionBackwardArgs& args, Executor& exec
   const tile::AttentionProblem p = problem_of(args.shape);
   const Gradients<T> g = start_backward<T>(p, args, executor);
   with_width<Whole ? narrowest_heads : 64>(args.shape, [&](auto width) {  // rows in pieces are rare
-    using Sizes = cores::BackwardSizes<width>;
+    using Sizes = BackwardSizes<width, T>;
     launch_attention_kernel("attention_backward_keys", attention_keys_kernel<T, width, Whole>, Sizes::key_blocks(p),
                             cores::attention_threads, Sizes::shared_bytes, executor, p, g);
     launch_attention_kernel("attention_backward_queries", attention_queries_kernel<T, width, Whole>,

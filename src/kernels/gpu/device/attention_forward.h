@@ -6,7 +6,7 @@
 namespace tessera::gpu_kernels {
 
 template <class T, int Width, bool Whole>
-TESSERA_ATTENTION_KERNEL(2)
+TESSERA_ATTENTION_KERNEL((ForwardSizes<Width, T>::resident))
 void attention_forward_kernel(const tile::AttentionProblem p, const tile::HeadsView<T> y,
                               const tile::HeadsView<const T> q, const tile::HeadsView<const T> k,
                               const tile::HeadsView<const T> v, float* lse) {
@@ -18,7 +18,7 @@ template <class T, bool Whole>
 void launch_attention(const AttentionArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
   with_width<Whole ? narrowest_heads : 64>(args.shape, [&](auto width) {  // rows in pieces are rare
-    using Sizes = cores::ForwardSizes<width>;
+    using Sizes = ForwardSizes<width, T>;
     launch_attention_kernel("attention", attention_forward_kernel<T, width, Whole>, Sizes::blocks(p),
                             cores::attention_threads, Sizes::shared_bytes, executor, p, heads_of<T>(args.y),
                             heads_of<const T>(args.q), heads_of<const T>(args.k), heads_of<const T>(args.v),

@@ -48,7 +48,8 @@ struct Row {
   /// Number i of the stream, in [0, 1).
   TESSERA_DEVICE double unit(i64 i) const {
     const auto made = tile::philox<u64>(seed, block + static_cast<u64>(i / 2));
-    return static_cast<double>((made.word[i % 2 * 2] << 32 | made.word[i % 2 * 2 + 1]) >> 11) * 0x1p-53;
+    const u64 high = i % 2 ? made.word[2] : made.word[0], low = i % 2 ? made.word[3] : made.word[1];
+    return static_cast<double>((high << 32 | low) >> 11) * 0x1p-53;
   }
 };
 
@@ -94,6 +95,11 @@ struct Clock {
 TESSERA_DEVICE bool is_before(const Clock& a, const Clock& b) {
   return a.time < b.time || (a.time == b.time && a.index < b.index);
 }
+/// Chosen value by value: a choice between the two addresses would keep both in memory.
+TESSERA_DEVICE Clock earlier(const Clock& a, const Clock& b) {
+  const bool second = is_before(b, a);
+  return {second ? b.time : a.time, second ? b.index : a.index};
+}
 
 /// The first to arrive of exponential clocks with these rates (Efraimidis & Spirakis 2006), one after the other.
 TESSERA_DEVICE void draw_without_replacement(const Row& row, i64 first) {
@@ -110,7 +116,7 @@ TESSERA_DEVICE void draw_without_replacement(const Row& row, i64 first) {
       const Clock clock{row.weights[i], i};
       if (is_before(last, clock) && is_before(clock, next)) next = clock;
     }
-    last = over_block(next, [](const Clock& a, const Clock& b) { return is_before(b, a) ? b : a; });
+    last = over_block(next, earlier);
     if (thread == 0) row.out[k] = last.index;
   }
 }

@@ -12,6 +12,7 @@ namespace cdna {
 
 inline constexpr int attention_waves = 4, attention_threads = attention_waves * wave_size;
 inline constexpr int wave_rows = 32, block_rows = attention_waves * wave_rows;
+inline constexpr int most_shared_bytes = traits(Arch::cdna).shared_bytes;
 
 /// A float as a T, to nearest even; for bf16 without the branch of its conversion, which would be taken for each lane.
 template <class T>
@@ -29,7 +30,7 @@ TESSERA_DEVICE T rounded(float x) {
 /// Where the transpose of a tile has line `line`: the lines of each half of a wave's sums become chunks of 8.
 constexpr TESSERA_HD int transposed_line(int line) { return (line & ~12) | (line & 4) << 1 | (line & 8) >> 1; }
 
-/// The left operands of a step of 16 along k, for the 32 rows from `row` on.
+/// The left operands of a step along k, for the 32 rows from `row` on.
 template <class Tile>
 class LeftRows {
  public:
@@ -38,12 +39,36 @@ class LeftRows {
 
   explicit TESSERA_DEVICE LeftRows(const T* tile)
       : tile_(tile), at_(thread_coords<Operands<T>>(thread_in_block() % wave_size)) {}
-  TESSERA_DEVICE void load(T (&to)[8], int row, int k) const {
+  TESSERA_DEVICE void load(T (&to)[Operands<T>::held], int row, int k) const {
     __builtin_memcpy(to, __builtin_assume_aligned(tile_ + Tile::offset(row + at_[0], k + at_[1]), 16), 16);
   }
 
  private:
   const T* tile_;
+  Array<int, 2> at_;
+};
+
+/// The same of the transpose of a tile of floats, which are operands by themselves, and so are read one by one.
+template <class Tile>
+class LeftColumns {
+ public:
+  explicit TESSERA_DEVICE LeftColumns(const float* tile)
+      : tile_(tile), at_(thread_coords<Operands<float>>(thread_in_block() % wave_size)) {}
+  TESSERA_DEVICE void load(float (&to)[Operands<float>::held], int row, int k) const {
+    static_assert(is_conflict_free(), "attention: bank conflicts");
+    unroll<Operands<float>::held>([&](auto e) { to[e] = tile_[Tile::offset(k + at_[1] + e, row + at_[0])]; });
+  }
+
+ private:
+  struct Read {
+    static constexpr TESSERA_HD auto layout() { return named("rk", lanes(1, 2) * lanes(32, 1)); }
+  };
+  static constexpr bool is_conflict_free() {
+    const auto offset = [](const auto& c) { return Tile::offset(c[1] * Operands<float>::held, c[0]); };
+    return bank_use(Read::layout(), SharedMemory::amd_read, 4, offset).is_conflict_free();
+  }
+
+  const float* tile_;
   Array<int, 2> at_;
 };
 
@@ -70,23 +95,27 @@ class OwnRows {
     const bool fours = lies_in_fours(view, from, width);
     from += at[0] * view.row();
     unroll<Width / 8>([&](auto n) {
-      const i64 column = n / 2 * 16 + at[1] + n % 2 * 4;
+      constexpr int fours_of_step = Operands<T>::held / 4;
+      const i64 column = n / fours_of_step * Operands<T>::depth + at[1] + n % fours_of_step * 4;
       kept_[n] = four_of(view, from + column * view.column(), at[0] < rows ? width - column : 0, fours);
     });
   }
-  TESSERA_DEVICE void load(T (&to)[8], int k) const { __builtin_memcpy(to, kept_ + k / 8, 16); }
+  TESSERA_DEVICE void load(T (&to)[Operands<T>::held], int k) const { __builtin_memcpy(to, kept_ + k / 8, 16); }
 
  private:
   Four<T> kept_[Width / 8];
 };
 
 /// Blocks of Lines rows of two tensors on their way to shared memory, in registers in between. A thread has 4 lines x 4
-/// columns at a time, so that it can store them as they are and transposed.
+/// columns at a time, so that it can store them as they are and, of halves, transposed.
 template <class T, int Lines, int Width>
 class HeadRows {
  public:
+  static constexpr bool transposes = sizeof(T) == 2;
   using Tile = OperandTile<T, Lines, Width>;
-  using Transposed = OperandTile<T, Width, Lines>;
+  using Transposed = conditional_t<transposes, OperandTile<T, Width, Lines>, Tile>;
+  using Read = LeftRows<Tile>;
+  using ReadTransposed = conditional_t<transposes, LeftRows<Transposed>, LeftColumns<Tile>>;
 
   /// Starts loading rows that begin at x and y, of which there are `rows`; what lies beyond becomes zero.
   TESSERA_DEVICE void load(const HeadsView<const T>& view_x, const T* x, i64 width_x, const HeadsView<const T>& view_y,
@@ -100,7 +129,7 @@ class HeadRows {
     });
   }
 
-  /// fn(tensor, put, put_transposed) stores a unit: put(tile), put_transposed(tile).
+  /// fn(tensor, put, put_transposed) stores a unit: put(tile), put_transposed(tile) for ReadTransposed.
   template <class Fn>
   TESSERA_DEVICE void store(const Fn& fn) {
     each([&](auto i, int tensor, int line, int column) {
@@ -109,11 +138,15 @@ class HeadRows {
         unroll<4>([&](auto l) { write(tile + Tile::offset(line + l, column), held_[i][l]); });
       };
       const auto put_transposed = [&](T* tile) {
-        unroll<4>([&](auto c) {
-          Four<T> four;
-          unroll<4>([&](auto l) { four.lane[l] = held_[i][l].lane[c]; });
-          write(tile + Transposed::offset(column + c, transposed_line(line)), four);
-        });
+        if constexpr (transposes) {
+          unroll<4>([&](auto c) {
+            Four<T> four;
+            unroll<4>([&](auto l) { four.lane[l] = held_[i][l].lane[c]; });
+            write(tile + Transposed::offset(column + c, transposed_line(line)), four);
+          });
+        } else {
+          put(tile);
+        }
       };
       fn(tensor, put, put_transposed);
     });
@@ -137,8 +170,9 @@ class HeadRows {
     const auto transposed = [](const auto& c) {
       return Transposed::offset(column_of(c[0]), transposed_line(line_of(c[0]))) + c[1];
     };
-    return bank_use(Units::layout(), SharedMemory::amd_write, 2, offset).is_conflict_free() &&
-           bank_use(Units::layout(), SharedMemory::amd_write, 2, transposed).is_conflict_free();
+    return bank_use(Units::layout(), SharedMemory::amd_write, sizeof(T), offset).is_conflict_free() &&
+           (!transposes ||
+            bank_use(Units::layout(), SharedMemory::amd_write, sizeof(T), transposed).is_conflict_free());
   }
 
   template <class Fn>
@@ -174,17 +208,17 @@ class HeadRows {
   TESSERA_DEVICE void clear(Four<T> (&held)[4], int width, int line, int column) const {
     unroll<4>([&](auto l) {
       const bool inside = line + l < rows_ && column < width;
-      u32 words[2];
-      __builtin_memcpy(words, &held[l], 8);
-      unroll<2>([&](auto w) {
+      u32 words[sizeof held[l] / 4];
+      __builtin_memcpy(words, &held[l], sizeof words);
+      unroll<sizeof words / 4>([&](auto w) {
         touch(words[w]);
         words[w] = inside ? words[w] : 0;
       });
-      __builtin_memcpy(&held[l], words, 8);
+      __builtin_memcpy(&held[l], words, sizeof words);
     });
   }
   static TESSERA_DEVICE void write(T* to, const Four<T>& four) {
-    __builtin_memcpy(__builtin_assume_aligned(to, 8), &four, 8);
+    __builtin_memcpy(__builtin_assume_aligned(to, sizeof four), &four, sizeof four);
   }
 
   int rows_, width_x_, width_y_;
@@ -212,20 +246,21 @@ struct WaveSums {
   /// += own right' over Depth columns of both.
   template <int Depth, class T, int Width, class Right>
   TESSERA_DEVICE void add_product(const OwnRows<T, Width>& own, const Right& right) {
-    unroll<Depth / 16>([&](auto k) {
-      T mine[8];
-      own.load(mine, k * 16);
-      add_step(mine, right, k * 16);
+    unroll<Depth / Operands<T>::depth>([&](auto k) {
+      T mine[Operands<T>::held];
+      own.load(mine, k * Operands<T>::depth);
+      add_step(mine, right, k * Operands<T>::depth);
     });
   }
 
   /// += p right over the columns of p, which are rounded; `right` reads the transpose.
   template <class T, int Depth, class Right>
   TESSERA_DEVICE void add_product_of(const WaveSums<Depth>& p, const Right& right) {
-    unroll<Depth / 16>([&](auto k) {
-      T mine[8];
-      unroll<8>([&](auto e) { mine[e] = rounded<T>(p.at[k / 2][k % 2 * 8 + e]); });
-      add_step(mine, right, k * 16);
+    constexpr int held = Operands<T>::held;
+    unroll<Depth / Operands<T>::depth>([&](auto k) {
+      T mine[held];
+      unroll<held>([&](auto e) { mine[e] = rounded<T>(p.at[k * held / 16][k * held % 16 + e]); });
+      add_step(mine, right, k * Operands<T>::depth);
     });
   }
 
@@ -256,15 +291,16 @@ struct WaveSums {
   }
 
  private:
-  template <class T, class Right>
-  TESSERA_DEVICE void add_step(const T (&mine)[8], const Right& right, int k) {
+  template <class T, int Held, class Right>
+  TESSERA_DEVICE void add_step(const T (&mine)[Held], const Right& right, int k) {
     using Core = MatrixCore<T>;
     unroll<Columns / 32>([&](auto j) {
-      T other[8];
+      T other[Held];
       right.load(other, j * 32, k);
       typename Core::Sums sums;
       __builtin_memcpy(&sums, at[j], sizeof sums);
-      unroll<2>([&](auto half) { sums = Core::multiply_add(other + half * 4, mine + half * 4, sums); });
+      unroll<Held / Core::held>(
+          [&](auto part) { sums = Core::multiply_add(other + part * Core::held, mine + part * Core::held, sums); });
       __builtin_memcpy(at[j], &sums, sizeof sums);
     });
   }
@@ -272,10 +308,13 @@ struct WaveSums {
 
 // ---- forward
 
-template <int Width>
+template <int Width, class T = f16>
 struct ForwardSizes {
-  static constexpr int queries = block_rows, keys = Width <= 64 ? 64 : 32;
-  static constexpr int stage = 2 * keys * Width, shared_bytes = 2 * stage * 2;
+  static constexpr int bytes = static_cast<int>(sizeof(T));
+  static constexpr int queries = block_rows, keys = Width * bytes <= 128 ? 64 : 32;
+  static constexpr int stage = 2 * keys * Width, shared_bytes = 2 * stage * bytes;
+  static constexpr int resident = shared_bytes <= most_shared_bytes / 2 ? 2 : 1;  // blocks that share a multiprocessor
+  static_assert(shared_bytes <= most_shared_bytes);
   static constexpr TESSERA_HD i64 blocks(const AttentionProblem& p) {
     return p.batch * p.heads * ceil_div(p.queries, i64(queries));
   }
@@ -308,7 +347,7 @@ struct RunningSoftmax {
 template <class T, int Width, bool Whole = true>
 TESSERA_DEVICE void attention_forward(const AttentionProblem& p, const HeadsView<T>& y, const HeadsView<const T>& q,
                                       const HeadsView<const T>& k, const HeadsView<const T>& v, float* lse, T* shared) {
-  using Sizes = ForwardSizes<Width>;
+  using Sizes = ForwardSizes<Width, T>;
   using Rows = HeadRows<T, Sizes::keys, Width>;
   const i64 tiles = ceil_div(p.queries, i64(block_rows)), index = block_in_grid() / tiles;
   const i64 block_q0 = (tiles - 1 - block_in_grid() % tiles) * block_rows;  // what takes longest comes first
@@ -344,10 +383,10 @@ TESSERA_DEVICE void attention_forward(const AttentionProblem& p, const HeadsView
     const i64 k0 = static_cast<i64>(step) * Sizes::keys;
     if (!p.causal || k0 < q0 + wave_rows) {
       WaveSums<Sizes::keys> scores;
-      scores.template add_product<Width>(own, LeftRows<typename Rows::Tile>(stage(step)));
+      scores.template add_product<Width>(own, typename Rows::Read(stage(step)));
       finish_scores<false, T>(scores, p, ScoreBlock(p, b, h, q0, k0));
       softmax.step(scores, out);
-      out.template add_product_of<T>(scores, LeftRows<typename Rows::Transposed>(stage(step) + Rows::Tile::size));
+      out.template add_product_of<T>(scores, typename Rows::ReadTransposed(stage(step) + Rows::Tile::size));
     }
     keep_order();  // and waits for them up here
     if (step + 1 < steps) store(step + 1);

@@ -7,11 +7,15 @@
 TESSERA_TILE_BEGIN
 namespace cdna {
 
-template <int Width>
+template <int Width, class T = f16>
 struct BackwardSizes {
   static constexpr int step = 32, tile = step * Width;  // rows that a block meets at a time, and their elements
-  static constexpr int shared_bytes = 4 * tile * 2 + 2 * step * 4, query_bytes = 3 * tile * 2;
-  static constexpr int resident = Width <= 64 ? 2 : 1;  // blocks of the first kernel that share a multiprocessor
+  static constexpr int bytes = static_cast<int>(sizeof(T)), copies = bytes == 2 ? 2 : 1;  // halves lie transposed, too
+  static constexpr int shared_bytes = 2 * copies * tile * bytes + 2 * step * 4,
+                       query_bytes = (copies + 1) * tile * bytes;
+  // Blocks of either kernel that share a multiprocessor.
+  static constexpr int resident = Width <= 64 ? 2 : 1, query_resident = Width * bytes <= 256 ? 2 : 1;
+  static_assert(shared_bytes <= most_shared_bytes);
   static constexpr TESSERA_HD i64 key_blocks(const AttentionProblem& p) {
     return p.batch * p.kv_heads * ceil_div(p.keys, i64(block_rows));
   }
@@ -20,14 +24,16 @@ struct BackwardSizes {
   }
 };
 
-/// dk and dv of one block of keys, summed over the queries of every head that shares them.
-template <class T, int Width, bool Whole = true>
-TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
-  using Sizes = BackwardSizes<Width>;
+enum class KeySums { both, dk, dv };
+
+/// Sums of one block of keys over the queries of every head that shares them.
+template <KeySums Which, class T, int Width>
+TESSERA_DEVICE void attention_key_sums(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
+  using Sizes = BackwardSizes<Width, T>;
   using Rows = HeadRows<T, Sizes::step, Width>;
-  using Read = LeftRows<typename Rows::Tile>;
-  using ReadTransposed = LeftRows<typename Rows::Transposed>;
-  constexpr int queries = Sizes::step, tile = Sizes::tile;
+  using Read = typename Rows::Read;
+  using ReadTransposed = typename Rows::ReadTransposed;
+  constexpr int queries = Sizes::step, turned = (Sizes::copies - 1) * Sizes::tile;  // where a transpose lies
   const i64 blocks = ceil_div(p.keys, i64(block_rows)), index = block_in_grid() / blocks;
   const i64 b = index / p.kv_heads, kv_head = index % p.kv_heads, copies = p.heads / p.kv_heads;
   const i64 block_k0 = block_in_grid() % blocks * block_rows, first = p.causal ? block_k0 / queries : 0;
@@ -37,8 +43,9 @@ TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const Att
   const auto head_of = [&](int step) { return kv_head * copies + step / passes; };
   const auto first_query = [&](int step) { return (first + step % passes) * queries; };
 
-  T *q_tile = shared, *dy_tile = shared + 2 * tile;                 // each before its transpose
-  float* const rows = reinterpret_cast<float*>(shared + 4 * tile);  // shifts, then row_sums
+  constexpr int both = Sizes::copies * Sizes::tile;
+  T *q_tile = shared, *dy_tile = shared + both;                     // each before its transpose
+  float* const rows = reinterpret_cast<float*>(shared + 2 * both);  // shifts, then row_sums
   Rows next;
   float next_row = 0;  // of the first threads
   const auto load = [&](int step) {
@@ -53,7 +60,7 @@ TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const Att
     next.store([&](int tensor, const auto& put, const auto& put_transposed) {
       T* to = tensor == 0 ? q_tile : dy_tile;
       put(to);
-      put_transposed(to + tile);
+      if (turned) put_transposed(to + turned);
     });
     if (thread_in_block() < 2 * queries)
       rows[thread_in_block()] = thread_in_block() < queries ? shift_of(next_row) : next_row;
@@ -75,29 +82,46 @@ TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const Att
       probabilities.template add_product<Width>(k_own, Read(q_tile));
       finish_scores<true, T>(probabilities, p, ScoreBlock(p, b, head_of(step), q0, k0));
       probabilities.each([&](float& x, int, int query) { x = fast_exp2(x - rows[query]); });
-      dv.template add_product_of<T>(probabilities, ReadTransposed(dy_tile + tile));
-      gradients.template add_product<Width>(v_own, Read(dy_tile));
-      unroll<16>([&](auto r) {
-        float& x = gradients.at[0][r];
-        x = probabilities.at[0][r] * (x - rows[queries + gradients.column(r)]);
-      });
-      dk.template add_product_of<T>(gradients, ReadTransposed(q_tile + tile));
+      if constexpr (Which != KeySums::dk)
+        dv.template add_product_of<T>(probabilities, ReadTransposed(dy_tile + turned));
+      if constexpr (Which != KeySums::dv) {
+        if (!turned) keep_order();  // or operands of the next products take registers beside those of the last
+        gradients.template add_product<Width>(v_own, Read(dy_tile));
+        unroll<16>([&](auto r) {
+          float& x = gradients.at[0][r];
+          x = probabilities.at[0][r] * (x - rows[queries + gradients.column(r)]);
+        });
+        dk.template add_product_of<T>(gradients, ReadTransposed(q_tile + turned));
+      }
     }
     keep_order();
     sync_block();  // every wave is done with these rows
   }
-  dk.store(g.dk, g.dk.head(b, kv_head) + k0 * g.dk.row(), p.keys - k0, p.width, static_cast<float>(p.scale));
-  dv.store(g.dv, g.dv.head(b, kv_head) + k0 * g.dv.row(), p.keys - k0, p.value_width, 1);
+  if constexpr (Which != KeySums::dv)
+    dk.store(g.dk, g.dk.head(b, kv_head) + k0 * g.dk.row(), p.keys - k0, p.width, static_cast<float>(p.scale));
+  if constexpr (Which != KeySums::dk)
+    dv.store(g.dv, g.dv.head(b, kv_head) + k0 * g.dv.row(), p.keys - k0, p.value_width, 1);
+}
+
+/// dk and dv of one block of keys; one after the other where a lane has no registers for both.
+template <class T, int Width, bool Whole = true>
+TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
+  if constexpr (Width * sizeof(T) <= 256) {
+    attention_key_sums<KeySums::both, T, Width>(p, g, shared);
+  } else {
+    attention_key_sums<KeySums::dv, T, Width>(p, g, shared);
+    attention_key_sums<KeySums::dk, T, Width>(p, g, shared);
+  }
 }
 
 /// dq of one block of queries.
 template <class T, int Width, bool Whole = true>
 TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
-  using Sizes = BackwardSizes<Width>;
+  using Sizes = BackwardSizes<Width, T>;
   using Rows = HeadRows<T, Sizes::step, Width>;
-  using Read = LeftRows<typename Rows::Tile>;
-  using ReadTransposed = LeftRows<typename Rows::Transposed>;
-  constexpr int keys = Sizes::step, tile = Sizes::tile;
+  using Read = typename Rows::Read;
+  using ReadTransposed = typename Rows::ReadTransposed;
+  constexpr int keys = Sizes::step, turned = (Sizes::copies - 1) * Sizes::tile;
   const i64 blocks = ceil_div(p.queries, i64(block_rows)), index = block_in_grid() / blocks;
   const i64 b = index / p.heads, h = index % p.heads, shared_head = h / (p.heads / p.kv_heads);
   const i64 block_q0 = (blocks - 1 - block_in_grid() % blocks) * block_rows;  // what takes longest comes first
@@ -105,7 +129,7 @@ TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const 
   const i64 visible = p.causal ? min(p.keys, block_q0 + block_rows) : p.keys;
   const int steps = static_cast<int>(ceil_div(visible, i64(keys)));
 
-  T *k_tile = shared, *v_tile = shared + 2 * tile;  // the transpose of k between them
+  T *k_tile = shared, *v_tile = shared + Sizes::copies * Sizes::tile;  // the transpose of k between them
   const T *k_head = g.k.head(b, shared_head), *v_head = g.v.head(b, shared_head);
   Rows next;
   const auto load = [&](int step) {
@@ -114,7 +138,7 @@ TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const 
   };
   const auto store = [&] {
     next.store([&](int tensor, const auto& put, const auto& put_transposed) {
-      if (tensor == 0) put_transposed(k_tile + tile);
+      if (turned && tensor == 0) put_transposed(k_tile + turned);
       put(tensor == 0 ? k_tile : v_tile);
     });
   };
@@ -142,7 +166,7 @@ TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const 
         float& x = gradients.at[0][r];
         x = fast_exp2(probabilities.at[0][r] - shift) * (x - row_sum);
       });
-      dq.template add_product_of<T>(gradients, ReadTransposed(k_tile + tile));
+      dq.template add_product_of<T>(gradients, ReadTransposed(k_tile + turned));
     }
     keep_order();
     sync_block();  // every wave is done with these rows
