@@ -60,10 +60,12 @@ constexpr TESSERA_HD const char* sentence(Reason reason) {
     case Reason::shape:
       return "lengths must lie between 0 and 2^31 - 1024, the number of tiles below 2^31";
     case Reason::elements:
-      return "operands must have elements of 16 or 32 bits, on ordinary cores of 32, on a CPU of 16, 32 or 64";
+      return "operands must have elements of 16 or 32 bits, on AMD's cards also of 8, on ordinary cores of 32, on a "
+             "CPU "
+             "of 16, 32 or 64";
     case Reason::tile:
-      return "tile_m and tile_n must be powers of two from 32 to 256, tile_k one of 64 to 256 bytes; on ordinary cores "
-             "64 or 128 squared, and 16; on a CPU all positive";
+      return "tile_m and tile_n must be powers of two from 32 (on AMD's cards 16) to 256, tile_k one of 64 to 256 "
+             "bytes; on ordinary cores 64 or 128 squared, and 16; on a CPU all positive";
     case Reason::warps:
       return "1 to 16 warps that cut the tile into equal parts, whole in matrix instructions; on ordinary cores 8, on "
              "a CPU 1";
@@ -90,15 +92,16 @@ constexpr TESSERA_HD const char* sentence(Reason reason) {
 /// What a pipeline is made for: its matrix instruction, and the limits of its hardware.
 struct ArchTraits {
   int warp_size;
-  int atom_m, atom_n;  // result of one matrix instruction; columns in the units that are loaded together
-  int max_chunks;      // 16-byte chunks of an operand that a thread fetches
-  int max_sums;        // that a thread holds besides all else
+  int unit;        // edge of the squares of the result that a warp computes, as far as that is possible
+  int least_edge;  // of a tile
+  int max_chunks;  // 16-byte chunks of an operand that a thread fetches
+  int max_sums;    // that a thread holds besides all else
   int min_stages, max_stages;
   int shared_bytes;  // of a block; cards of 8.6 and 8.9 have 99 KiB, which a launch finds out
 };
 constexpr TESSERA_HD ArchTraits traits(Arch arch) {
-  return arch == Arch::sm80 ? ArchTraits{32, 16, 16, 64, 128, 2, 8, 163 * 1024}
-                            : ArchTraits{64, 32, 32, 8, 256, 2, 2, 64 * 1024};
+  return arch == Arch::sm80 ? ArchTraits{32, 16, 32, 64, 128, 2, 8, 163 * 1024}
+                            : ArchTraits{64, 32, 16, 8, 256, 2, 2, 64 * 1024};
 }
 
 /// Into how many parts `warps` cut a tile from top to bottom: the parts are equal, whole in units, and as square as
@@ -111,6 +114,13 @@ constexpr TESSERA_HD int warps_down(int tile_m, int tile_n, int warps, int unit_
     if (whole && (best == 0 || edges(down) < edges(best))) best = down;
   }
   return best;
+}
+
+/// Edge of the squares of the result that are each the work of one warp: on AMD's cards of matrix instructions for 32
+/// x 32 sums where warps get whole ones, else for 16 x 16.
+constexpr TESSERA_HD int unit_of(const Config& config, Arch arch) {
+  const int unit = traits(arch).unit;
+  return warps_down(config.tile_m, config.tile_n, config.warps, unit, unit) ? unit : 16;
 }
 
 /// validate() for Arch::cpu: edges may be ragged and elements are converted while they are packed, so little is
@@ -154,15 +164,16 @@ constexpr TESSERA_HD Reason validate(const Config& config, const Problem& proble
   const auto is_length = [](i64 x) { return x >= 0 && x < (i64{1} << 31) - 1024; };
   if (!is_length(problem.m) || !is_length(problem.n) || !is_length(problem.k)) return Reason::shape;
   const int bytes = problem.element_bytes;
-  if (bytes != 2 && bytes != 4) return Reason::elements;
+  if (bytes != 2 && bytes != 4 && (bytes != 1 || arch != Arch::cdna)) return Reason::elements;
 
   const int m = config.tile_m, n = config.tile_n, k = config.tile_k;
-  if (!is_power(m, 32, 256) || !is_power(n, 32, 256) || !is_power(k, 64 / bytes, 256 / bytes)) return Reason::tile;
+  if (!is_power(m, hardware.least_edge, 256) || !is_power(n, hardware.least_edge, 256)) return Reason::tile;
+  if (!is_power(k, 64 / bytes, 256 / bytes)) return Reason::tile;
   if (ceil_div(problem.m, i64{m}) * ceil_div(problem.n, i64{n}) >= (i64{1} << 31)) return Reason::shape;
 
   if (config.warps < 1 || config.warps > 16) return Reason::warps;
   const int threads = config.warps * hardware.warp_size;
-  const int down = warps_down(m, n, config.warps, hardware.atom_m, hardware.atom_n);
+  const int unit = unit_of(config, arch), down = warps_down(m, n, config.warps, unit, unit);
   if (down == 0) return Reason::warps;
   const auto shares = [&](int rows) {
     const int chunks = rows * k * bytes / 16;
@@ -174,7 +185,7 @@ constexpr TESSERA_HD Reason validate(const Config& config, const Problem& proble
   if (config.stages < hardware.min_stages || config.stages > hardware.max_stages) return Reason::stages;
   const int shared_bytes = config.stages * (m + n) * k * bytes;
   if (shared_bytes > hardware.shared_bytes) return Reason::shared_memory;
-  const int slab = down * hardware.atom_m * n;  // sums that pass through shared memory at a time
+  const int slab = down * unit * n;  // sums that pass through shared memory at a time
   if (slab * 4 > shared_bytes || slab % (4 * threads) != 0) return Reason::epilogue;
 
   if (config.cluster != 1) return Reason::cluster;

@@ -10,9 +10,13 @@ Instruction = collections.namedtuple("Instruction", "address name target")
 
 # What the main loop of each pipeline is made of.
 MAIN_LOOP = {
-    "gfx90a": {"v_mfma_f32_32x32x8": 16, "ds_read_b128": 4, "global_load": 4, "ds_write": 4, "s_barrier": 1},
+    "gfx90a": {"v_mfma": 16, "ds_read_b128": 4, "global_load": 4, "ds_write": 4, "s_barrier": 1},
+    "gfx90a, 16 x 16": {"v_mfma": 8, "ds_read_b128": 4, "global_load": 2, "ds_write": 2, "s_barrier": 1},
     "sm90a": {"HMMA.16816.F32": 64, "LDSM.16": 16, "LDGSTS": 8, "BAR.SYNC": 1},
 }
+# All of the matrix instructions of a kernel of gfx90a, by the start of its name.
+MFMA = {"f16x16": "f32_16x16x16f16", "bf16x16": "f32_16x16x16bf16_1k", "f32x16": "f32_16x16x4f32", "i8x16": "i32_16x16x16i8",
+        "f16": "f32_32x32x8f16", "bf16": "f32_32x32x8bf16_1k", "f32": "f32_32x32x2f32", "i8": "i32_32x32x8i8"}
 
 
 def output(*command):
@@ -75,14 +79,16 @@ def gfx90a_resources(path, readelf):
 def main():
     target, path, *tools = sys.argv[1:]
     kernels = (gfx90a_kernels if target == "gfx90a" else sm90a_kernels)(path, tools[0])
-    wanted = MAIN_LOOP[target]
     faults = [] if kernels else ["no kernels"]
     for name, code in kernels.items():
+        wanted = MAIN_LOOP["gfx90a, 16 x 16" if "x16_" in name else target]
         body = main_loop(code, next(iter(wanted)))
         needed = {i: n for i, n in wanted.items() if not (i == "LDGSTS" and "_any_" in name)}  # cp.async moves 4 bytes
         counts = {start: sum(i.name.startswith(start) for i in body) for start in needed}
         print(f"{name}: main loop of {len(body)} instructions, " + ", ".join(f"{n} {i}" for i, n in counts.items()))
         faults += [f"{name}: {counts[i]} {i} in the main loop, not {n}" for i, n in needed.items() if counts[i] < n]
+        mfma = {i.name for i in code if i.name.startswith("v_mfma")}
+        faults += [f"{name}: {i}" for i in mfma - {"v_mfma_" + MFMA.get(name.split("_")[0], "")}]
         spills = [i.name for i in code if re.match(r"(scratch_|LDL|STL)", i.name)]
         faults += [f"{name}: memory for spills"] if spills else []
     if target == "gfx90a":

@@ -2,18 +2,9 @@
 // transposition. One source for nvcc and clang; the including file says what Pipeline is and declares the kernel.
 #pragma once
 #include "../../src/tile/arch/gpu/gemm.h"
+#include "gemm_args.h"
 
 namespace tessera::tile {
-
-/// What the host passes: row-major d = a * b with a(m, k) and b(k, n), in elements.
-struct GemmArgs {
-  const void* a;
-  const void* b;
-  const void* d0;    // a matrix to add, shaped like the result
-  const void* bias;  // a row to add
-  void* d;
-  int m, n, k, lda, ldb, ldd;
-};
 
 template <class T>
 TESSERA_HD auto plain(const GemmArgs& args) {

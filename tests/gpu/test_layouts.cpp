@@ -134,8 +134,8 @@ template <class A, class B, class C>
 struct CdnaBlock {
   static constexpr int M = C::config.tile_m, N = C::config.tile_n, K = C::config.tile_k, Waves = C::config.warps;
   static_assert(validate(C::config, {0, 0, 0, 2}, Arch::cdna) == Reason::ok);
-  using FetchA = cdna::Prefetch<A, M, K, Waves>;
-  using FetchB = cdna::Prefetch<B, N, K, Waves>;
+  using FetchA = cdna::Prefetch<A, M, K, Waves, 32>;
+  using FetchB = cdna::Prefetch<B, N, K, Waves, 32>;
   using Sums = SumLayout<C, Arch::cdna, Mfma32x32x8::C>;
   static_assert(cdna::reads_conflict_free<typename FetchA::Tile>());
   static_assert(cdna::reads_conflict_free<typename FetchB::Tile>());

@@ -28,21 +28,33 @@ TEST(Config, GoodOnesServe) {
   EXPECT_EQ(validate({128, 128, 16, 8, 4}, {1, 1, 1, 4}, Arch::sm80), Reason::ok);
 }
 
+TEST(Config, AmdCardsTakeSixteenSquaredWhereWarpsGetNoMore) {
+  EXPECT_EQ(unit_of(good_amd, Arch::cdna), 32);
+  EXPECT_EQ(unit_of(good, Arch::sm80), 16);
+  for (const Config narrow : {Config{16, 64, 128, 4, 2}, Config{64, 16, 128, 4, 2}, Config{32, 32, 64, 4, 2}}) {
+    EXPECT_EQ(unit_of(narrow, Arch::cdna), 16);
+    EXPECT_EQ(validate(narrow, square, Arch::cdna), Reason::ok);
+  }
+  EXPECT_EQ(validate({128, 128, 64, 4, 2}, {1, 1, 1, 1}, Arch::cdna), Reason::ok);
+}
+
 TEST(Config, EveryRefusalHasItsReason) {
   EXPECT_EQ(validate(good, {-1, 1, 1, 2}, Arch::sm80), Reason::shape);
   EXPECT_EQ(validate(good, {1, i64{1} << 31, 1, 2}, Arch::sm80), Reason::shape);
   EXPECT_EQ(validate({32, 32, 32, 1, 4}, {2000000000, 2000000000, 1, 2}, Arch::sm80), Reason::shape);
   EXPECT_EQ(validate(good, {1, 1, 1, 8}, Arch::sm80), Reason::elements);
   EXPECT_EQ(validate(good_amd, {1, 1, 1, 8}, Arch::cdna), Reason::elements);
-  for (int tile : {0, -128, 16, 96, 512}) {
+  EXPECT_EQ(validate(good, {1, 1, 1, 1}, Arch::sm80), Reason::elements);
+  for (int tile : {0, -128, 8, 16, 96, 512}) {
     EXPECT_EQ(validate(with(good, &Config::tile_m, tile), square, Arch::sm80), Reason::tile);
-    EXPECT_EQ(validate(with(good, &Config::tile_n, tile), square, Arch::cdna), Reason::tile);
+    EXPECT_EQ(validate(with(good, &Config::tile_n, tile), square, Arch::cdna),
+              tile == 16 ? Reason::fetch : Reason::tile);
     EXPECT_EQ(validate(with(good, &Config::tile_k, tile), square, Arch::sm80), Reason::tile);
   }
   EXPECT_EQ(validate(with(good, &Config::tile_k, 128), {1, 1, 1, 4}, Arch::sm80), Reason::tile);
   for (int warps : {0, -4, 3, 5, 32, 1 << 30})
     EXPECT_EQ(validate(with(good, &Config::warps, warps), square, Arch::sm80), Reason::warps);
-  EXPECT_EQ(validate({32, 32, 32, 2, 2}, square, Arch::cdna), Reason::warps);
+  EXPECT_EQ(validate({32, 32, 64, 8, 2}, square, Arch::cdna), Reason::warps);
   EXPECT_EQ(validate({32, 256, 32, 8, 4}, square, Arch::sm80), Reason::fetch);
   EXPECT_EQ(validate({256, 256, 64, 2, 2}, square, Arch::cdna), Reason::fetch);
   EXPECT_EQ(validate({256, 256, 32, 8, 4}, square, Arch::sm80), Reason::registers);

@@ -190,6 +190,7 @@ void implicit_mma_kernel(const ImplicitGemm p, const TileGrid grid) {
   constexpr tile::Config config = Choice::config;
   using Pipeline =
       typename Product::template Pipeline<ImplicitView<T, 1, false>, ImplicitView<T, AlongB, true>, Choice>;
+  static_assert(meets_no_bank_twice<Pipeline>);
   __shared__ __attribute__((aligned(128))) char shared[Pipeline::shared_bytes];
   const i64 block = tile::block_in_grid(), batch = block / grid.tiles;
   const i64 split = batch / p.groups, group = batch % p.groups;

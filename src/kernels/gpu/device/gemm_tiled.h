@@ -30,6 +30,8 @@ struct FloatProduct {
   static constexpr int blocks = 1;
 };
 inline constexpr int tile_warp_size = tile::cdna::wave_size;
+template <class Pipeline>
+inline constexpr bool meets_no_bank_twice = Pipeline::write_conflicts == 1;
 #else
 template <class Element>
 struct HalfProduct {
@@ -57,6 +59,8 @@ struct Tf32Product {
   static constexpr int blocks = 1;
 };
 inline constexpr int tile_warp_size = tile::sm80::warp_size;
+template <class Pipeline>
+inline constexpr bool meets_no_bank_twice = true;  // cp.async writes whole chunks
 #endif
 template <class C>
 inline constexpr int tile_threads = C::config.warps* tile_warp_size;
@@ -123,6 +127,7 @@ void tiled_kernel(const GemmArgs args, const TileGrid grid, const GemmCut cut) {
   const auto b = tile::by_column(tile_operand<T, TransposedB>(args.b, place.offset(args.b), args.k, args.n));
   using Pipeline =
       typename Product::template Pipeline<tile::remove_cvref_t<decltype(a)>, tile::remove_cvref_t<decltype(b)>, C>;
+  static_assert(meets_no_bank_twice<Pipeline>);
   Pipeline pipeline;
   pipeline.run(a, b, row, column, static_cast<int>(begin), static_cast<int>(end), reinterpret_cast<T*>(shared));
 

@@ -7,17 +7,18 @@
 TESSERA_TILE_BEGIN
 namespace cdna {
 
-/// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float. A and B are views of f16, bf16 or float:
-/// (row, k), (column, k).
+/// The sum over k of a(m, k) * b(n, k) for one tile of the result, in float, of i8 in 32 bits. A and B are views of
+/// f16, bf16, float or i8: (row, k), (column, k).
 template <class A, class B, class C>
 class Gemm {
  public:
   static constexpr Config config = C::config;
   static constexpr int threads = config.warps * wave_size;
-  using FetchA = Prefetch<A, config.tile_m, config.tile_k, config.warps>;
-  using FetchB = Prefetch<B, config.tile_n, config.tile_k, config.warps>;
+  static constexpr int edge = unit_of(config, Arch::cdna);
+  using FetchA = Prefetch<A, config.tile_m, config.tile_k, config.warps, edge>;
+  using FetchB = Prefetch<B, config.tile_n, config.tile_k, config.warps, edge>;
   using T = typename FetchA::T;
-  using Core = MatrixCore<T>;
+  using Core = MatrixCore<T, edge>;
   using Sums = SumLayout<C, Arch::cdna, typename Core::Layout::C>;
   static constexpr int stage_size = FetchA::Tile::size + FetchB::Tile::size;
   static constexpr int shared_bytes = config.stages * stage_size * static_cast<int>(sizeof(T));
@@ -25,8 +26,9 @@ class Gemm {
   static_assert(validate(config, {0, 0, 0, sizeof(T)}, Arch::cdna) == Reason::ok, "tile GEMM: see Reason");
   static_assert(reads_conflict_free<typename FetchA::Tile>(), "tile GEMM: bank conflicts");
   static_assert(reads_conflict_free<typename FetchB::Tile>(), "tile GEMM: bank conflicts");
-  static_assert(FetchA::writes_well(), "tile GEMM: bank conflicts");
-  static_assert(FetchB::writes_well(), "tile GEMM: bank conflicts");
+  /// How often a bank is asked at a time by the writes to shared memory, which transpose; the shipped tiles have 1.
+  static constexpr int write_conflicts = max(FetchA::write_conflicts(), FetchB::write_conflicts());
+  static_assert(write_conflicts <= 2, "tile GEMM: bank conflicts");
 
   /// Adds the products for k in [begin, end) of the tile at (m, n). Called by all threads of the block, with
   /// `shared_bytes` of shared memory aligned to 16 that nobody uses any more.
@@ -62,7 +64,8 @@ class Gemm {
 
   /// What this thread holds of the result, register by register of Sums; r is a constant, or the sums end up in memory.
   TESSERA_DEVICE float sum(int r) const {
-    float value = sums_[r / 16][r % 16];
+    constexpr int held = edge * edge / wave_size;
+    float value = static_cast<float>(sums_[r / held][r % held]);
     touch(value);  // the emulator stores no accumulators to shared memory
     return value;
   }
@@ -71,16 +74,16 @@ class Gemm {
   /// One tile of k from shared memory.
   TESSERA_DEVICE void multiply(const T* stage) {
     const int wave = uniform(thread_in_block() / wave_size);
-    using Read = Operands<T>;
+    using Read = Operands<T, edge>;
     const auto at = thread_coords<Read>(thread_in_block() % wave_size);
     unroll<config.tile_k / Read::depth>([&](auto step) {
       T a[Sums::atoms_m][Read::held], b[Sums::atoms_n][Read::held];
       const T* const stage_b = stage + FetchA::Tile::size;
       const int k = step * Read::depth + at[1];
       unroll<Sums::atoms_m>(
-          [&](auto i) { read(a[i], stage + FetchA::Tile::offset(Sums::row(wave) + i * 32 + at[0], k)); });
+          [&](auto i) { read(a[i], stage + FetchA::Tile::offset(Sums::row(wave) + i * edge + at[0], k)); });
       unroll<Sums::atoms_n>(
-          [&](auto j) { read(b[j], stage_b + FetchB::Tile::offset(Sums::column(wave) + j * 32 + at[0], k)); });
+          [&](auto j) { read(b[j], stage_b + FetchB::Tile::offset(Sums::column(wave) + j * edge + at[0], k)); });
       unroll<Read::held / Core::held>([&](auto part) {
         unroll<Sums::atoms_m>([&](auto i) {
           unroll<Sums::atoms_n>([&](auto j) {
@@ -91,7 +94,7 @@ class Gemm {
       });
     });
   }
-  static TESSERA_DEVICE void read(T (&to)[Operands<T>::held], const T* from) {
+  static TESSERA_DEVICE void read(T (&to)[Operands<T, edge>::held], const T* from) {
     __builtin_memcpy(to, __builtin_assume_aligned(from, 16), 16);
   }
 

@@ -8,28 +8,32 @@ namespace cdna {
 
 inline constexpr int wave_size = 64;
 
-/// What a lane reads at once from shared memory, 16 bytes of 32 rows for a wave: operands of two matrix instructions
-/// for halves, which take elements 0 to 3 and 4 to 7, and of four for floats. That permutes k, for both operands alike,
-/// so the sum is the same.
-template <class T>
+/// What a lane reads at once from shared memory, 16 bytes of Edge rows for a wave: operands of two matrix instructions
+/// for halves, which take elements 0 to 3 and 4 to 7, and of four for floats and i8. That permutes k, for both operands
+/// alike, so the sum is the same.
+template <class T, int Edge = 32>
 struct Operands {
   static constexpr int held = 16 / static_cast<int>(sizeof(T));
-  static constexpr int depth = 2 * held;
-  static constexpr TESSERA_HD auto layout() { return named("rk", lanes(1, 2) * lanes(32, 1) * vec(1, held)); }
+  static constexpr int depth = wave_size / Edge * held;
+  static constexpr TESSERA_HD auto layout() {
+    return named("rk", lanes(1, wave_size / Edge) * lanes(Edge, 1) * vec(1, held));
+  }
 };
 
 /// Rows x Depth elements in shared memory, contiguous along the depth, in lines of 64 or n * 128 bytes. Chunks of 16
 /// bytes are permuted within 128, by bits of the row that tell apart both the rows that are read together and those
-/// that a wave writes at a time where it transposes.
-template <class E, int Rows, int Depth>
+/// that a wave writes at a time where it transposes. Of 16 rows, four are read together with the next chunk of others.
+template <class E, int Rows, int Depth, int Edge = 32>
 struct OperandTile {
   using Element = E;
+  static constexpr int edge = Edge;
   static constexpr int size = Rows * Depth, chunk = 16 / static_cast<int>(sizeof(E));
   static_assert(Depth == 4 * chunk || Depth % (8 * chunk) == 0, "operands: lines of 64 or n * 128 bytes");
 
   /// Where element (row, k) lies, in elements.
   static constexpr TESSERA_HD int offset(int row, int k) {
-    const int spread = (row / 4 ^ row / 32) % 2 | (row / 2 ^ row / 16) % 2 * 2 | (row ^ row / 8) % 2 * 4;
+    const int spread =
+        ((Edge == 32 ? row / 4 : 0) ^ row / 32) % 2 | (row / 2 ^ row / 16) % 2 * 2 | (row ^ row / 8) % 2 * 4;
     return (row * Depth & ~(8 * chunk - 1)) + (k / chunk ^ spread) * chunk + k % chunk;
   }
 };
@@ -39,12 +43,13 @@ template <class Tile>
 constexpr TESSERA_HD bool reads_conflict_free() {
   const auto offset = [](const auto& c) { return Tile::offset(c[0], c[1]); };
   using T = typename Tile::Element;
-  return bank_use(Operands<T>::layout(), SharedMemory::amd_read, sizeof(T), offset).is_conflict_free();
+  return bank_use(Operands<T, Tile::edge>::layout(), SharedMemory::amd_read, sizeof(T), offset).is_conflict_free();
 }
 
 /// Elements that one instruction loads.
 template <int Bytes>
 struct alignas(Bytes) Piece {
+  static_assert(Bytes >= 2, "tile GEMM: bytes are loaded two at a time or more");
   using Word = conditional_t<(Bytes >= 4), u32, u16>;
   static constexpr int count = Bytes / static_cast<int>(sizeof(Word));
   Word words[count];
@@ -52,13 +57,13 @@ struct alignas(Bytes) Piece {
 
 /// Fetches the tiles of an operand by way of registers. In shared memory they are contiguous along k, as the matrix
 /// instructions want them: what is contiguous along its rows in global memory is transposed in registers.
-template <class V, int Rows, int Depth, int Waves>
+template <class V, int Rows, int Depth, int Waves, int Edge>
 class Prefetch {
  public:
   static constexpr bool transposes = contiguous_dim<V>() == 0;
   using Source = Fetch<V, Rows, Depth, Waves, wave_size, transposes>;
   using T = typename Source::T;
-  using Tile = OperandTile<T, Rows, Depth>;
+  using Tile = OperandTile<T, Rows, Depth, Edge>;
 
   /// Starts at element (row, k) of the view; nothing at or beyond `end` along the depth is read.
   TESSERA_HD Prefetch(const V& view, int row, int k, int end, int thread)
@@ -101,9 +106,9 @@ class Prefetch {
     source_.next();
   }
 
-  /// Whether a wave's first write to shared memory, which the others are like, takes at most twice the cycles that its
-  /// bytes need.
-  static constexpr bool writes_well() {
+  /// How many times the cycles that its bytes need a wave's first write to shared memory takes, which the others are
+  /// like.
+  static constexpr int write_conflicts() {
     struct Write {
       static constexpr TESSERA_HD auto layout() {
         return named("te", lanes(wave_size, 1) * vec(1, transposes ? count : Tile::chunk));
@@ -113,7 +118,7 @@ class Prefetch {
       const auto at = thread_coords<typename Source::Layout>(c[0]);
       return transposes ? Tile::offset(at[1], at[0] + c[1]) : Tile::offset(at[0], at[1] + c[1]);
     });
-    return use.cycles <= 2 * use.ideal;
+    return ceil_div(use.cycles, use.ideal);
   }
 
  private:

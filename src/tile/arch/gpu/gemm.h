@@ -57,7 +57,9 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
   constexpr int held = Sums::layout().registers() / Sums::atoms_m;                    // sums of a thread in it
   constexpr int batch = 4 / Lanes;                                                    // packs of a thread under way
   constexpr int step = Lanes * Pipeline::threads;                                     // to the next of them
-  const auto place = [](int i, int j) { return i * width + (j ^ i % 4 * 8); };        // four rows meet all banks
+  constexpr int turn = Sums::atom_m == 16 && Sums::atom_n == 16 ? 16 : 0;             // whose rows are half as long
+  // Four rows meet all banks.
+  const auto place = [](int i, int j) { return i * width + (j ^ (i % 4 * 8 ^ i / 4 % 2 * turn) % width); };
 
   const auto at = thread_coords<Sums>(thread_in_block());
   const int part = at[0] / Sums::rows, inner = at[0] % Sums::rows;

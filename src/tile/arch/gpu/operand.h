@@ -60,7 +60,8 @@ struct SharedTile {
 };
 
 /// Which elements of a SharedTile a thread fetches, by (line, column): chunks that the block sweeps over the lines, or,
-/// when Transposed, chunks of neighbouring lines, so that the thread can transpose what it holds.
+/// when Transposed, chunks of neighbouring lines, so that the thread can transpose what it holds; then eight threads
+/// side by side and those below them write to different banks.
 template <class Tile, int Warps, int WarpSize, bool Transposed>
 struct FetchLayout {
   static constexpr int columns = Tile::line / Tile::chunk;
@@ -69,9 +70,13 @@ struct FetchLayout {
                 "tile GEMM: the tile cannot be shared out evenly to the threads of the block");
 
   static constexpr TESSERA_HD auto layout() {
-    constexpr auto threads = warps(Warps, 1) * lanes(WarpSize / columns, columns);
-    if constexpr (Transposed) return named("lc", threads * repeat(count, 1) * vec(1, Tile::chunk));
-    else return named("lc", repeat(count, 1) * threads * vec(1, Tile::chunk));
+    constexpr int across = min(8, columns), down = WarpSize / columns;
+    if constexpr (Transposed) {
+      constexpr auto threads = warps(Warps, 1) * lanes(1, columns / across) * lanes(down, 1) * lanes(1, across);
+      return named("lc", threads * repeat(count, 1) * vec(1, Tile::chunk));
+    } else {
+      return named("lc", repeat(count, 1) * warps(Warps, 1) * lanes(down, columns) * vec(1, Tile::chunk));
+    }
   }
   /// From one chunk of a thread to its next, in lines.
   static constexpr int step = count == 1 ? 0 : layout().coords(0, Tile::chunk*(count > 1))[0];
@@ -175,8 +180,8 @@ TESSERA_HD void touch([[maybe_unused]] Word& word) {
 template <class C, Arch Hardware, class Atom>
 struct SumLayout {
   static constexpr int atom_m = Atom::layout().length(0), atom_n = Atom::layout().length(1);
-  static constexpr int down =
-      warps_down(C::config.tile_m, C::config.tile_n, C::config.warps, traits(Hardware).atom_m, traits(Hardware).atom_n);
+  static constexpr int unit = unit_of(C::config, Hardware);
+  static constexpr int down = warps_down(C::config.tile_m, C::config.tile_n, C::config.warps, unit, unit);
   static constexpr int across = C::config.warps / down;
   static constexpr int rows = C::config.tile_m / down, columns = C::config.tile_n / across;  // of one warp
   static constexpr int atoms_m = rows / atom_m, atoms_n = columns / atom_n;
