@@ -65,6 +65,9 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt
                           $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
     target_compile_options(tessera PRIVATE $<$<CONFIG:Release>:-O2>)  # no loops here that -O3 would make faster
+    set(waiting_sources ${library_sources})
+    list(FILTER waiting_sources INCLUDE REGEX "/src/(cases|io|models|nn)/")  # for kernels, or for the disk
+    set_source_files_properties(${waiting_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
     target_precompile_headers(tessera PRIVATE <algorithm> <cmath> <fmt/format.h> src/core/op.h)
     add_library(tessera::tessera ALIAS tessera)
   endif()
