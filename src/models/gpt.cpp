@@ -68,12 +68,16 @@ Tensor GPT::operator()(const Tensor& tokens) const { return linear(hidden(tokens
 Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const { return cross_entropy((*this)(tokens), targets); }
 
 Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, double weight) const {
+  return loss_and_backward(tokens, targets, full({}, weight, Float64, tokens.device()));
+}
+
+Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, const Tensor& weight) const {
   Tensor logits = (*this)(tokens);
   // The graph's end without the memory, which is the gradient's.
   Tensor end = expand(empty({}, logits.dtype(), logits.device()), logits.shape());
   end.impl().autograd = std::move(logits.impl().autograd);
   const DType wide = logits.dtype() == Float64 ? Float64 : Float32;
-  const Tensor loss = cross_entropy_and_gradient_(logits, targets, full({}, weight, wide, logits.device()));
+  const Tensor loss = cross_entropy_and_gradient_(logits, targets, cast(weight, wide));
   end.backward(std::move(logits));
   return loss;
 }

@@ -152,14 +152,9 @@ class Run {
   // The share of a batch in the loss of its step.
   Tensor add_gradients(const Tensor& tokens, const Tensor& targets) {
     const double share = 1.0 / static_cast<double>(options_.accumulate);
-    if (!scaler_.enabled()) {
-      const Tensor loss = model_.loss_and_backward(tokens, targets, share);
-      return share == 1 ? loss : loss * share;
-    }
-    Tensor loss = model_.loss(tokens, targets);
-    if (share != 1) loss = loss * share;
-    scaler_.scale(loss).backward();
-    return loss.detach();
+    const Tensor weight = scaler_.scale(full({}, share, Float32, options_.device));
+    const Tensor loss = model_.loss_and_backward(tokens, targets, weight);
+    return share == 1 ? loss : loss * share;
   }
 
   // False if stopped.

@@ -93,13 +93,14 @@ TEST(GPT, LossAndBackwardInOne) {
     GPT m(c, g);
     m.to(device);
     const Tensor x = tokens(8, 7, c.vocab, g).to(device), y = tokens(8, 7, c.vocab, g).to(device);
-    const auto gradients = [&](bool at_once, double weight) {
+    const auto gradients = [&](bool at_once, double weight, bool by_tensor = false) {
       for (const Tensor& p : m.parameters()) p.set_grad({});
       std::optional<amp::Autocast> region;
       if (dtype != Float32) region.emplace(dtype);
       double value;
       if (at_once) {
-        const Tensor loss = m.loss_and_backward(x, y, weight);
+        const Tensor loss = by_tensor ? m.loss_and_backward(x, y, full({}, weight, Float32, device))
+                                      : m.loss_and_backward(x, y, weight);
         EXPECT_FALSE(loss.requires_grad());
         value = loss.item();
       } else {
@@ -121,6 +122,7 @@ TEST(GPT, LossAndBackwardInOne) {
         difference += std::pow(got[i] - want[i], 2);
         size += std::pow(want[i], 2);
       }
+      EXPECT_EQ(gradients(true, weight, true), got);
       EXPECT_NEAR(got[0], want[0], 1e-5);
       EXPECT_LT(std::sqrt(difference / size), dtype == Float32 ? 1e-6 : 1e-2) << name(dtype);
     }
