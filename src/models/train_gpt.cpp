@@ -108,10 +108,20 @@ class Run {
     double lr = 0;
     Tensor loss, norm, skipped, loss_scale;
   };
+  // A moment of the device's work.
+  struct Mark {
+    Clock::time_point host = Clock::now();
+    Event event;
+    explicit Mark(Device device) : event(device, true) { event.record(current_stream(device)); }
+    double milliseconds_since(const Mark& before, Device device) const {
+      if (device.is_gpu()) return event.milliseconds_since(before.event);
+      return std::chrono::duration<double, std::milli>(host - before.host).count();
+    }
+  };
   struct Sent {
     std::vector<Pending> steps;
     Tensor numbers;  // four of each
-    Event made;
+    Mark began, made;
   };
 
   bool stopped() const { return callbacks_.stop && *callbacks_.stop; }
@@ -132,7 +142,7 @@ class Run {
   }
 
   void step() {
-    if (pending_.empty() && !sent_) since_ = Clock::now();
+    if (pending_.empty() && !sent_) last_.emplace(options_.device);
     const int64_t position = loader_.position();
     const Generator generator = default_generator();
     Pending done;
@@ -187,15 +197,15 @@ class Run {
   // whoever reads, who has queued more work for it by then.
   void send() {
     NoGrad no_grad;
-    Sent next{std::exchange(pending_, {}), {}, Event(options_.device)};
+    std::vector<Pending> steps = std::exchange(pending_, {});
     Tensors numbers;
-    for (const Pending& p : next.steps)
+    for (const Pending& p : steps)
       for (const Tensor& t : {p.loss, p.norm, p.skipped, p.loss_scale.defined() ? p.loss_scale : p.norm})
         numbers.push_back(reshape(cast(t, Float64), {1}));
-    next.numbers = concat(numbers, 0);
-    next.made.record(current_stream(options_.device));
+    const Tensor all = concat(numbers, 0);
+    const Mark began = *std::exchange(last_, Mark(options_.device));
     receive();
-    sent_ = std::move(next);
+    sent_ = Sent{std::move(steps), all, began, *last_};
     if (options_.report_interval == 1) receive();
   }
 
@@ -203,17 +213,16 @@ class Run {
   void receive() {
     if (!sent_) return;
     const Sent sent = *std::exchange(sent_, std::nullopt);
-    sent.made.wait(reader_);
+    sent.made.event.wait(reader_);
     const StreamGuard guard(reader_);
     const std::vector<double> numbers = sent.numbers.to(cpu()).to_vector<double>();
-    const std::chrono::duration<double, std::milli> time = Clock::now() - since_;
-    since_ = Clock::now();
+    const double ms = sent.made.milliseconds_since(sent.began, options_.device);
     const double* next = numbers.data();
     for (const Pending& p : sent.steps) {
       StepInfo info;
       info.step = p.step;
       info.lr = p.lr;
-      info.ms = time.count() / static_cast<double>(sent.steps.size());
+      info.ms = ms / static_cast<double>(sent.steps.size());
       info.loss = *next++;
       info.grad_norm = *next++;
       info.skipped = *next++ != 0;
@@ -290,7 +299,7 @@ class Run {
   std::vector<Pending> pending_;
   std::optional<Sent> sent_;
   tessera::Stream reader_{options_.device};  // beside that of the steps
-  Clock::time_point since_;                  // when the steps that nobody has read began
+  std::optional<Mark> last_;                 // where the steps that were not sent began
   double loss_scale_ = 1;                    // after the last step that was reported
   TrainResult result_;
 };
