@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <mutex>
+#include <set>
 
 #include "core/gpu/architecture.h"
 #include "tessera/autograd.h"

@@ -1,4 +1,6 @@
 // Products whose epilogue is text on a real GPU, where there is one: results against float64.
+#include <chrono>
+
 #include "../core/gpu_check.h"
 #include "check.h"
 
@@ -98,6 +100,16 @@ TEST_F(FusedGemmDevice, RunsInAGraph) {
   graph.capture(gpu(), [&] { y = fused_gemm(a, b, "relu(acc)"); });
   graph.replay();
   EXPECT_LE(relative_error(y.to(cpu()), relu(matmul(wide(a), wide(b)))), 1e-3);
+}
+
+/// What does not compile for Hopper's pipeline, which takes most of a second to say so, is tried there once.
+TEST_F(FusedGemmDevice, RefusedEpiloguesAreNotCompiledAgain) {
+  const Tensor a = make({256, 128}, Float16), b = make({128, 256}, Float16);
+  const auto run = [&] { fused_gemm(a, b, "apply([](auto x) { return x * x + x; }, acc)"); };
+  run();
+  const auto begin = std::chrono::steady_clock::now();
+  run();
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 0.05);
 }
 
 }  // namespace
