@@ -295,7 +295,8 @@ void run_sm90_linear(const Call& call) {
 }
 
 /// Where Hopper's own kernel beat cuBLASLt's first algorithm: results of at least seven of its tiles for each
-/// multiprocessor, in rows of whole units, with neither a residual nor sums down the columns of both operands.
+/// multiprocessor, in rows of whole units, of sums that are not long, with neither a residual nor sums down the columns
+/// of both operands.
 template <Products (*products)(const Call&)>
 Reason sm90_takes_large(const Call& call) {
   if (!tables().sm90_gemm) return Reason::Hardware;
