@@ -29,13 +29,16 @@ struct ActivatedAndSlope {
 };
 template <Activation A>
 struct Activated {
-  TESSERA_DEVICE Value operator()(Value acc, Given bias) const { return ActivatedAndSlope<A>{}(acc, bias).value; }
+  TESSERA_DEVICE Value operator()(Value acc, Given bias) const {
+    if constexpr (A == Activation::gelu_tanh) return gelu_tanh(acc + load(bias));
+    else return ActivatedAndSlope<A>{}(acc, bias).value;
+  }
 };
 /// Both results: activated, and what the activation is applied to.
 struct GeluAndInput {
   TESSERA_DEVICE Both operator()(Value acc, Given bias) const {
-    const float x = (acc + load(bias)).x;
-    return {Sigmoidal::gelu_tanh()(x).value, x};
+    const Value x = acc + load(bias);
+    return {gelu_tanh(x).x, x.x};
   }
 };
 struct TimesGeluSlope {

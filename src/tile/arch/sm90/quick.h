@@ -22,6 +22,12 @@ struct Sigmoidal {
   float linear, cubic, bound;
   static TESSERA_DEVICE Sigmoidal silu() { return {1.0f, 0.0f, 128.0f}; }  // where 1 + e^-x is infinite
   static TESSERA_DEVICE Sigmoidal gelu_tanh() { return {1.59576912161f, 0.0713548162726f, 12.0f}; }
+  /// Without the slope there is no product of 0 and infinity for large x.
+  TESSERA_DEVICE float value(float x) const {
+    const float inside = fmaxf(x, -bound), l = linear * -per_ln2, c = cubic * -per_ln2;
+    const float rate = cubic == 0 ? l : fma(inside * inside, c, l);
+    return x * quick_reciprocal(1.0f + quick_exp2(inside * rate));
+  }
   TESSERA_DEVICE Both operator()(float x) const {
     const float inside = bounded(x, bound), square = inside * inside;
     const float s = sigmoid(inside * fma(square, cubic, linear));
@@ -65,9 +71,9 @@ struct Value {
   friend TESSERA_DEVICE Value abs(Value a) { return tile::abs(a.x); }
   friend TESSERA_DEVICE Value square(Value a) { return a.x * a.x; }
   friend TESSERA_DEVICE Value relu(Value a) { return tile::relu(a.x); }
-  friend TESSERA_DEVICE Value gelu_tanh(Value a) { return Sigmoidal::gelu_tanh()(a.x).value; }
+  friend TESSERA_DEVICE Value gelu_tanh(Value a) { return Sigmoidal::gelu_tanh().value(a.x); }
   friend TESSERA_DEVICE Value gelu_erf(Value a) { return quick::gelu_erf(a.x).value; }
-  friend TESSERA_DEVICE Value silu(Value a) { return Sigmoidal::silu()(a.x).value; }
+  friend TESSERA_DEVICE Value silu(Value a) { return Sigmoidal::silu().value(a.x); }
   friend TESSERA_DEVICE Value sigmoid(Value a) { return quick::sigmoid(a.x); }
   friend TESSERA_DEVICE Value tanh(Value a) { return quick::tanh(a.x).value; }
   friend TESSERA_DEVICE Value exp(Value a) { return tile::exp(a.x); }

@@ -164,6 +164,8 @@ class ProductResult {
   static constexpr int apart = has_slope ? 2 : 1, slots = C::boxes / apart;  // boxes of 64 columns under way
   /// Whether a box is asked for before the one before it leaves; of two, it comes into the other one's place.
   static constexpr bool early = !has_input || slots > 2;
+  /// Whether the boxes of a strip leave together, which waits for shared memory once.
+  static constexpr bool together = !has_input && slots > wide;
 
   TESSERA_DEVICE ProductResult(const ProductArgs& args, const typename Gemm::Slab& slab) : args_(args), slab_(slab) {}
 
@@ -201,9 +203,14 @@ class ProductResult {
             each([](auto, auto& input) { input.next(); });
             if constexpr (decltype(place)::value + 1 < wide) ask(number + 1, row + work.row, column + 64);
           };
-          make(sums[0] + place * 32, number, row + work.row, column, work);
+          make<together ? slots - 1 - place : slots - 1>(sums[0] + place * 32, number, row + work.row, column, work);
           if constexpr (early) ask_next();
-          close(number, row + work.row, column, work);
+          if constexpr (together) {
+            if constexpr (decltype(place)::value + 1 == wide)
+              close<wide>(strip * wide, row + work.row, work.column, work);
+          } else {
+            close<1>(number, row + work.row, column, work);
+          }
           if constexpr (!early) ask_next();
         });
       }
@@ -261,9 +268,10 @@ class ProductResult {
     each([&](auto, auto& input) { input.ask({row, column, box_of(number), 0, lane_}); });
   }
 
-  /// Its elements are made, and put where they leave from.
+  /// Its elements are made, and put where they leave from, once at most Pending boxes are still leaving.
+  template <int Pending>
   TESSERA_DEVICE void make(float* sums, int number, int row, int column, const TileWork& work) {
-    if constexpr (!has_input) wait_for_boxes<slots - 1>();
+    if constexpr (!has_input) wait_for_boxes<Pending>();
     unroll<4>([&](auto unit) {
       const UnitPlace at{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box_of(number), unit, lane_};
       evaluate(sums + unit * 8, at, make_seq<static_cast<int>(sizeof...(Inputs))>{});
@@ -271,11 +279,15 @@ class ProductResult {
     if constexpr (Columns) sum_columns(sums, row, column, work.batch);
   }
 
-  /// It leaves.
+  /// It leaves, and those behind it.
+  template <int Count>
   TESSERA_DEVICE void close(int number, int row, int column, const TileWork& work) const {
     publish_shared();
     sync_warp();
-    if (lane_ != 0) return;
+    if (lane_ == 0) unroll<Count>([&](auto i) { send(number + i, row, column + i * 64, work); });
+  }
+  /// By one lane.
+  TESSERA_DEVICE void send(int number, int row, int column, const TileWork& work) const {
     const u32 box = box_of(number);
     if (column < args_.n) {
       sm90::store_box(box, args_.y, column, row, work.batch);
