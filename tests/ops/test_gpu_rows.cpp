@@ -64,6 +64,35 @@ TEST_F(GpuRows, OfAnyLengthAndAlignment) {
       }
 }
 
+// More of them than a kernel holds at once: on Hopper clusters of blocks take such rows in turns. Bits repeat.
+TEST_F(GpuRows, ManyLongOnesRepeat) {
+  const std::function<Tensor(const Tensors&)> operators[] = {
+      [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); },
+      [](const Tensors& in) { return rms_norm(in[0], in[1]); },
+      [](const Tensors& in) { return softmax(in[0], -1); },
+  };
+  for (DType dtype : {Float32, BFloat16, Float16})
+    for (int64_t more : {0, 3}) {
+      const int64_t rows = 67, n = 32771;
+      const Tensors in{values({rows, n}, dtype), values({n}, dtype), values({n}, dtype)};
+      const Tensor g = values({rows, n}, dtype), g_there = there(g, dtype, more);
+      for (size_t op = 0; op < std::size(operators); ++op) {
+        const size_t inputs = op == 0 ? 3 : op == 1 ? 2 : 1;
+        const Tensors of(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(inputs));
+        Tensors on;
+        for (const Tensor& t : of) on.push_back(there(t, dtype, more));
+        const std::string label = fmt::format("operator {} + {} {}", op, more, name(dtype));
+        EXPECT_LE(error(operators[op](on), operators[op](of)), 4 * limit(dtype)) << label;
+        const Tensors wanted = gradients(operators[op], of, g), found = gradients(operators[op], on, g_there),
+                      again = gradients(operators[op], on, g_there);
+        for (size_t i = 0; i < inputs; ++i) {
+          EXPECT_LE(error(found[i], wanted[i]), 8 * limit(dtype)) << label << " input " << i;
+          EXPECT_EQ(error(found[i], again[i].to(cpu()).to(Float64)), 0) << label << " input " << i;
+        }
+      }
+    }
+}
+
 TEST_F(GpuRows, CrossEntropyOfAnyLengthAndAlignment) {
   for (DType dtype : {Float32, BFloat16, Float16})
     for (int64_t n : {2, 9, 768, 1001, 5000, 50257})

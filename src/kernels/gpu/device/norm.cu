@@ -178,6 +178,7 @@ void layer_norm(const LayerNormArgs& a, Executor& executor) {
     if (a.y_type == Scalar::f16) return launch_sum_norm<float, f16>(a, executor);
     return launch_sum_norm<float, bf16>(a, executor);
   }
+  if (layer_norm_sm90(a, executor)) return;
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;

@@ -14,6 +14,19 @@ long long plane_parts_workspace(long long sets, long long elements);
 void batch_norm(const BatchNormArgs& args, Executor& executor);
 void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
 
+inline constexpr i64 most_row_clusters = 16;
+#if defined(__HIP__)
+inline bool layer_norm_sm90(const LayerNormArgs&, Executor&) { return false; }
+inline bool softmax_backward_sm90(const SoftmaxBackwardArgs&, Executor&) { return false; }
+inline i64 layer_norm_backward_sm90(const LayerNormBackwardArgs&, Executor&) { return 0; }
+#else
+/// By clusters of Hopper's blocks, which share long rows; false: they do not take these.
+bool layer_norm_sm90(const LayerNormArgs& args, Executor& executor);
+bool softmax_backward_sm90(const SoftmaxBackwardArgs& args, Executor& executor);
+/// The same with sums for the weights, in so many slices of the workspace; 0: they do not take these.
+i64 layer_norm_backward_sm90(const LayerNormBackwardArgs& args, Executor& executor);
+#endif
+
 /// Element i, or `otherwise` of an array that is missing.
 template <class C, class T>
 TESSERA_DEVICE C entry(const T* values, i64 i, C otherwise) {

@@ -415,6 +415,10 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
     return a.y_type == Scalar::f16 ? columns_backward<float, f16>(a, executor)
                                    : columns_backward<float, bf16>(a, executor);
   }
+  if (const i64 slices = layer_norm_backward_sm90(a, executor)) {
+    if (a.dweight || a.dbias) sum_weights<float>(a, slices, 2, executor);
+    return;
+  }
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
@@ -441,7 +445,8 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
 }
 
 long long layer_norm_backward_workspace(Scalar type, long long rows, long long n) {
-  return tile::max(RowSlices(rows, n).count * 2, owner_blocks(rows, 0) * 3) * n * (type == Scalar::f64 ? 8 : 4);
+  const i64 owned = takes_columns(n) ? owner_blocks(rows, 0) * 3 : most_row_clusters * 2;
+  return tile::max(RowSlices(rows, n).count * 2, owned) * n * (type == Scalar::f64 ? 8 : 4);
 }
 
 }  // namespace tessera::gpu_kernels

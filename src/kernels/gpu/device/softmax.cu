@@ -1,5 +1,6 @@
 // Softmax and log-softmax along rows, with their gradients.
 #include "held_rows.h"
+#include "norm.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -72,6 +73,7 @@ void softmax(const SoftmaxArgs& a, Executor& executor) {
 }
 
 void softmax_backward(const SoftmaxBackwardArgs& a, Executor& executor) {
+  if (softmax_backward_sm90(a, executor)) return;
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     SoftmaxWork<T> work{a.rows, a.n, a.log, 0, rows_of<T>(a.dx), rows_of<const T>(a.dy), rows_of<const T>(a.y)};

@@ -1,13 +1,19 @@
-// Copies of whole runs of shared memory to memory by Hopper's copy engine (PTX ISA, "cp.async.bulk"), also adding, and
-// counters in memory by which blocks wait for each other.
+// Copies of whole runs between memory and shared memory by Hopper's copy engine (PTX ISA, "cp.async.bulk"), also
+// adding; messages to other blocks of a cluster; and counters in memory by which blocks wait for each other.
 #pragma once
 #include "ptx.h"
 
 TESSERA_TILE_BEGIN
 namespace sm90 {
 
+/// Starts copying bytes, whole units of 16, to shared memory; they count for `barrier`.
+TESSERA_DEVICE void load_bulk(u32 shared, const void* from, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
 /// Starts copying bytes, whole units of 16, from shared memory; part of this thread's group, see commit_stores.
-TESSERA_DEVICE void store_bulk(float* to, u32 shared, u32 bytes) {
+TESSERA_DEVICE void store_bulk(void* to, u32 shared, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
                "r"(shared), "r"(bytes)
                : "memory");
@@ -23,6 +29,15 @@ TESSERA_DEVICE void add_bulk(float* to, u32 shared, u32 bytes) {
 template <int N>
 TESSERA_DEVICE void wait_stores() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/// Sends 8 bytes to the same place of block `rank` of the cluster, where they count for the barrier of the same name.
+TESSERA_DEVICE void send(u32 shared, u64 message, u32 barrier, u32 rank) {
+  asm volatile(
+      "{\n.reg .b32 to, at;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 at, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [to], %1, [at];\n}" ::"r"(shared),
+      "l"(message), "r"(barrier), "r"(rank)
+      : "memory");
 }
 
 /// Waits until a counter in memory is `value`; what was stored by whoever counted, by the copy engine too, is visible.
