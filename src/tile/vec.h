@@ -394,6 +394,15 @@ TESSERA_HD Vec<T, N> fma(Vec<T, N> a, Vec<T, N> b, Vec<T, N> c) {
 #endif
 }
 
+/// sum = fma(a, b, sum) where registers are scarce: sum stays where it is.
+template <class V>
+TESSERA_HD void add_product(V& sum, V a, V b) {
+#if TESSERA_X86 && defined(__FMA__) && defined(__AVX2__)
+  if constexpr (has_simd<V> && sizeof(V) >= 32) return simd::add_product(sum.v, a.v, b.v);
+#endif
+  sum = fma(a, b, sum);
+}
+
 #if defined(__CUDACC__)
 TESSERA_HD float sqrt(float x) { return ::sqrtf(x); }
 TESSERA_HD double sqrt(double x) { return ::sqrt(x); }

@@ -64,7 +64,7 @@ inline void multiply_panel(i64 rows, i64 begin, i64 end, i64 steps, const C* a, 
   using V = NativeVec<C>;
   each_block<C>(begin, end, [&](auto vectors, i64 j) TESSERA_LAMBDA {
     const auto kernel = pick_outer<V, vectors>(static_cast<int>(rows), make_seq<block_rows>{});
-    kernel(steps, a, b + j, b_step, c + j, c_step, V::lanes, add);
+    kernel(steps, a, b + j, b_step, c + j, c_step, V::lanes, add, {});
   });
 }
 
@@ -79,7 +79,7 @@ inline void multiply_rows(i64 rows, i64 columns, i64 steps, const C* a, i64 a_ro
   } else {
     each_block<C>(0, columns, [&](auto vectors, i64 j) TESSERA_LAMBDA {
       const auto kernel = pick_rows<V>(static_cast<int>(rows), vectors, make_seq<block_rows>{});
-      kernel(steps, a, a_row, b + j, b_step, c + j, c_step, V::lanes, add);
+      kernel(steps, a, a_row, b + j, b_step, c + j, c_step, V::lanes, add, {});
     });
   }
 }

@@ -167,7 +167,7 @@ class Strip {
             const auto kernel =
                 cpu::pick_outer<V, cpu::block_vectors>(static_cast<int>(k.size()), make_seq<cpu::block_rows>{});
             kernel(c.size(), left, inputs + c.begin * pitch + j, pitch, products + k.begin * pitch + j, pitch, lanes,
-                   i > 0);
+                   i > 0, {});
           }
         }
       }

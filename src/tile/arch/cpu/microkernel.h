@@ -21,12 +21,27 @@ inline constexpr int block_vectors = 2;
 template <class T>
 inline constexpr int block_columns = block_vectors* NativeVec<T>::lanes;
 
+/// Rows of memory that will be read soon, `step` bytes apart from `at` to `last`, each as long as a row of B. A kernel
+/// asks for one of them every four steps, into the second-level cache; null: there are none.
+struct Ahead {
+  const char *at = nullptr, *last = nullptr;
+  i64 step = 0;
+
+  template <class T>
+  static TESSERA_HD Ahead rows(const T* first, i64 pitch, i64 count) {
+    const auto* at = reinterpret_cast<const char*>(first);
+    const i64 step = pitch * static_cast<i64>(sizeof(T));
+    return {at, at + (count - 1) * step, step};
+  }
+};
+
 namespace detail {
 
 /// c[i * ldc + j] = (or +=) sum over k steps of left[i * distance] * row[j], where left = next(row) moves on by one
 /// step, i < R, and j runs over `Vectors` vectors of which the last one has `last` columns that exist.
 template <class V, int R, int Vectors, class Distance, class Next>
-TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<V>* c, i64 ldc, int last, bool add) {
+TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<V>* c, i64 ldc, int last, bool add,
+                          Ahead ahead = {}) {
   constexpr int lanes = lanes_v<V>;
   V sum[R][Vectors];
   TESSERA_UNROLL
@@ -34,29 +49,33 @@ TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) sum[i][j] = V(0);
   }
-  const auto run = [&](i64 steps) __attribute__((always_inline)) {
-    TESSERA_UNROLL4
-    for (i64 step = 0; step < steps; ++step) {
-      V row[Vectors];
-      const element_t<V>* a = next(row);
+  const auto one_step = [&]() __attribute__((always_inline)) {
+    V row[Vectors];
+    const element_t<V>* a = next(row);
+    TESSERA_UNROLL
+    for (int i = 0; i < R; ++i) {
+      const V left(a[i * distance]);
       TESSERA_UNROLL
-      for (int i = 0; i < R; ++i) {
-        const V left(a[i * distance]);
-        TESSERA_UNROLL
-        for (int j = 0; j < Vectors; ++j) sum[i][j] = fma(left, row[j], sum[i][j]);
-      }
+      for (int j = 0; j < Vectors; ++j) add_product(sum[i][j], left, row[j]);
     }
   };
+  if (ahead.at == nullptr) ahead.at = ahead.last = reinterpret_cast<const char*>(c);
   // C is asked for shortly before it is needed: at the start, a deep block would push it out of the cache again.
-  constexpr i64 ahead = 64;  // steps
-  const i64 tail = min(k, ahead);
-  run(k - tail);
+  constexpr i64 before = 1536 / (R * Vectors) / 4 * 4;  // steps: 768 cycles of multiplication
+  const i64 tail = k < before ? k : before + (k - before) % 4;
+  for (i64 steps = k - tail; steps > 0; steps -= 4) {
+    TESSERA_UNROLL
+    for (int i = 0; i < Vectors * static_cast<int>(sizeof(V)); i += 64) __builtin_prefetch(ahead.at + i, 0, 2);
+    ahead.at = min(ahead.at + ahead.step, ahead.last);
+    unroll<4>([&](auto) __attribute__((always_inline)) { one_step(); });
+  }
   TESSERA_UNROLL
   for (int i = 0; i < R; ++i) {
     __builtin_prefetch(c + i * ldc, 1);
     __builtin_prefetch(c + i * ldc + (Vectors - 1) * lanes + last - 1, 1);
   }
-  run(tail);
+  TESSERA_UNROLL4
+  for (i64 step = 0; step < tail; ++step) one_step();
   const auto write = [&](auto get_last, auto put_last) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int i = 0; i < R; ++i) {
@@ -84,11 +103,11 @@ TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<
 
 /// Both factors packed, or B in rows b_step apart: a[k * R + i], b[k * b_step + j].
 template <class T>
-using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add);
+using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add, Ahead ahead);
 
 template <class V, int R, int Vectors>
 __attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const element_t<V>* b, i64 b_step,
-                                            element_t<V>* c, i64 ldc, int last, bool add) {
+                                            element_t<V>* c, i64 ldc, int last, bool add, Ahead ahead = {}) {
   const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
@@ -97,23 +116,24 @@ __attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const 
     b += b_step;
     return left;
   };
-  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, last, add);
+  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, last, add, ahead);
 }
 
 /// The rows of A in place, each contiguous along k: a[i * a_row + k], b[k * b_step + j].
 template <class T>
-using RowsKernel = void (*)(i64 k, const T* a, i64 a_row, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add);
+using RowsKernel = void (*)(i64 k, const T* a, i64 a_row, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add,
+                            Ahead ahead);
 
 template <class V, int R, int Vectors>
 __attribute__((noinline)) void rows_kernel(i64 k, const element_t<V>* a, i64 a_row, const element_t<V>* b, i64 b_step,
-                                           element_t<V>* c, i64 ldc, int last, bool add) {
+                                           element_t<V>* c, i64 ldc, int last, bool add, Ahead ahead) {
   const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
     b += b_step;
     return a++;
   };
-  detail::sum_block<V, R, Vectors>(k, a_row, next, c, ldc, last, add);
+  detail::sum_block<V, R, Vectors>(k, a_row, next, c, ldc, last, add, ahead);
 }
 
 /// A packed, B in place: vector j of step k at b[j] + steps[k], whole.

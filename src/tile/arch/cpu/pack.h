@@ -57,7 +57,6 @@ void pack_along_outer(const S* from, i64 k_stride, int count, int width, i64 dep
   using V = NativeVec<T>;
   if (count == width && width % V::lanes == 0) {
     for (i64 k = 0; k < depth; ++k, from += k_stride, to += width) {
-      __builtin_prefetch(from + width);  // of the next panel
       for (int i = 0; i < width; i += V::lanes) store(to + i, load<V>(from + i));
     }
     return;

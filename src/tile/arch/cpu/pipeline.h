@@ -165,7 +165,7 @@ class BlockedTask {
         if (!k_inside_ || n == columns_.begin) find_steps(k);
         for (i64 part_m = 0; part_m < m_parts_; ++part_m) {
           const Span m = part(rows_.size(), m_parts_, part_m, block_rows);
-          multiply({rows_.begin + m.begin, rows_.begin + m.end}, {n, min(n + nc_, columns_.end)}, k, part_k);
+          multiply(block({rows_.begin + m.begin, rows_.begin + m.end}, {n, min(n + nc_, columns_.end)}, k, part_k));
         }
       }
     }
@@ -177,7 +177,7 @@ class BlockedTask {
   i64 packed_a_size() const {
     return a_in_place_ ? 0 : (keeps_a_ ? rows_.size() * p_.extent.k : mc_ * kc_) + pack_slack<T>;
   }
-  i64 packed_b_size() const { return kc_ * (m_parts_ > 1 ? nc_ : nr) + pack_slack<T>; }
+  i64 packed_b_size() const { return kc_ * (m_parts_ > 1 ? nc_ : 2 * nr) + 2 * pack_slack<T>; }
   i64 sums_size() const { return keeps_sums_ ? rows_.size() * nc_ : 0; }
   i64 steps_size(const Operand<T>& x) const {
     return x.steps ? kept_k() * static_cast<i64>(sizeof(i64) / sizeof(T)) : 0;
@@ -188,64 +188,106 @@ class BlockedTask {
     if (p_.b.steps) p_.b.steps(p_.b.view, k.begin, k.size(), steps_b_ + at);
   }
 
-  void multiply(Span m, Span n, Span k, i64 part_k) {
-    // Panels of nearly equal height: a short last one would waste the registers.
-    const i64 panels = ceil_div(m.size(), i64{block_rows}), height = m.size() / panels, taller = m.size() % panels;
-    const auto each_panel = [&](auto f) __attribute__((always_inline)) {
-      for (i64 i = 0, row = 0; i < panels; ++i) {
-        const i64 rows = height + (i < taller ? 1 : 0);
-        f(row, rows);
-        row += rows;
-      }
-    };
+  /// Rows and columns of the product over steps of k, by panels of rows.
+  struct Block {
+    Span m, n, k;
+    i64 part_k, panels;
+    bool packs_b, in_shares;
+    i64 share;  // steps of k
+    const i64 *steps_a, *steps_b;
+  };
+  Block block(Span m, Span n, Span k, i64 part_k) const {
+    Block x{m, n, k, part_k, ceil_div(m.size(), i64{block_rows}), m.begin == rows_.begin, false, 0, steps_a_, steps_b_};
+    // B is packed where it is first used, a share of a panel after each panel of rows beside the one before it: the
+    // micro-kernel has asked for that share by then, and for few lines at once, since they often meet in one set of a
+    // cache.
+    x.in_shares = x.packs_b && p_.b.place == nullptr;
+    x.share = max(i64{64}, round_up(ceil_div(k.size(), x.panels), i64{16}));
+    if (k_inside_) x.steps_a += k.begin, x.steps_b += k.begin;
+    return x;
+  }
+  /// Calls f(row, rows, index) for panels of nearly equal height: a short last one would waste the registers.
+  template <class F>
+  TESSERA_HD static void each_panel(const Block& x, const F& f) {
+    const i64 height = x.m.size() / x.panels, taller = x.m.size() % x.panels;
+    for (i64 i = 0, row = 0; i < x.panels; ++i) {
+      const i64 rows = height + (i < taller ? 1 : 0);
+      f(row, rows, i);
+      row += rows;
+    }
+  }
+  /// Where the panel of B at column j is packed: among all of the block, or beside the one before it.
+  T* panel(const Block& x, i64 j) const {
+    const i64 at = j - x.n.begin;
+    return packed_b_ + (m_parts_ > 1 ? at * x.k.size() : at / nr % 2 * (kc_ * nr + pack_slack<T>));
+  }
+  void pack_b(const Block& x, i64 j, i64 begin, i64 end) const {
+    end = min(end, x.k.size());
+    if (j >= x.n.end || begin >= end) return;
+    const i64 columns = min(nr, x.n.end - j), width = round_up(columns, i64{V::lanes});
+    p_.b.pack(p_.b.view, {j, columns, x.k.begin + begin, end - begin, x.steps_b + begin}, static_cast<int>(width),
+              panel(x, j) + begin * width);
+  }
+  /// What is wanted behind panel i of rows and the panel of B at column j: the share of B that is packed after the next
+  /// one, or a share of the next packed panel.
+  Ahead ahead(const Block& x, i64 j, i64 i) const {
+    if (x.in_shares && ++i == x.panels) j += nr, i = 0;
+    j += nr;
+    if (j >= x.n.end && !x.in_shares) j = x.n.begin;
+    const i64 begin = i * x.share, count = min(x.share, x.k.size() - begin);
+    if (j >= x.n.end || count <= 0) return {};
+    if (!x.in_shares) return Ahead::rows(panel(x, j) + begin * nr, nr, count);
+    if (p_.b.data == nullptr || p_.b.outer_stride != 1) return {};
+    return Ahead::rows(p_.b.data + (x.k.begin + begin) * p_.b.k_stride + j, p_.b.k_stride, count);
+  }
+
+  void multiply(const Block& x) {
+    const i64 depth = x.k.size();
     // In the order of packing, because packing spills over.
-    T* const packed_a = packed_a_ + (keeps_a_ ? rows_.size() * k.begin + (m.begin - rows_.begin) * k.size() : 0);
-    const i64 *const steps_a = steps_a_ + (k_inside_ ? k.begin : 0), *const steps_b =
-                                                                         steps_b_ + (k_inside_ ? k.begin : 0);
-    if (!a_in_place_ && k.size() > 0 && (!keeps_a_ || n.begin == columns_.begin)) {
-      each_panel([&](i64 row, i64 rows) {
-        p_.a.pack(p_.a.view, {m.begin + row, rows, k.begin, k.size(), steps_a}, static_cast<int>(rows),
-                  packed_a + row * k.size());
+    T* const packed_a = packed_a_ + (keeps_a_ ? rows_.size() * x.k.begin + (x.m.begin - rows_.begin) * depth : 0);
+    if (!a_in_place_ && depth > 0 && (!keeps_a_ || x.n.begin == columns_.begin)) {
+      each_panel(x, [&](i64 row, i64 rows, i64) {
+        p_.a.pack(p_.a.view, {x.m.begin + row, rows, x.k.begin, depth, x.steps_a}, static_cast<int>(rows),
+                  packed_a + row * depth);
       });
     }
-    const bool first_rows = m.begin == rows_.begin;
-    for (i64 j = n.begin; j < n.end; j += nr) {
-      const i64 columns = min(nr, n.end - j);
+    for (i64 j = x.n.begin; j < x.n.end; j += nr) {
+      const i64 columns = min(nr, x.n.end - j);
       const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
       const i64 width = vectors * V::lanes;
       const int last = static_cast<int>(columns - (vectors - 1) * V::lanes);
       const auto each_block = [&](const auto& call) __attribute__((always_inline)) {
-        each_panel([&](i64 row, i64 rows) {
-          finish(
-              {m.begin + row, m.begin + row + rows}, j, columns, part_k, last,
-              [&](T* c, i64 pitch, int lanes, bool add) { call(row, static_cast<int>(rows), c, pitch, lanes, add); });
+        each_panel(x, [&](i64 row, i64 rows, i64 i) {
+          const Ahead next = ahead(x, j, i);
+          finish({x.m.begin + row, x.m.begin + row + rows}, j, columns, x.part_k, last,
+                 [&](T* c, i64 pitch, int lanes, bool add) {
+                   call(row, static_cast<int>(rows), c, pitch, lanes, add, next);
+                 });
+          if (x.in_shares) pack_b(x, j + nr, i * x.share, (i + 1) * x.share);
         });
       };
       const T* place[block_vectors];
-      if (p_.b.place && columns == nr && k.size() > 0 && p_.b.place(p_.b.view, j, vectors, place)) {
-        each_block([&](i64 row, int rows, T* c, i64 pitch, int, bool add) {
-          p_.b.placed_kernel(rows)(k.size(), packed_a + row * k.size(), place, steps_b, c, pitch, add);
+      if (p_.b.place && columns == nr && depth > 0 && p_.b.place(p_.b.view, j, vectors, place)) {
+        each_block([&](i64 row, int rows, T* c, i64 pitch, int, bool add, const Ahead&) {
+          p_.b.placed_kernel(rows)(depth, packed_a + row * depth, place, x.steps_b, c, pitch, add);
         });
         continue;
       }
-      T* b = packed_b_ + (m_parts_ > 1 ? (j - n.begin) * k.size() : 0);
-      // Packed just before its first use, the panel is still in the first-level cache then.
-      if (first_rows && k.size() > 0) {
-        p_.b.pack(p_.b.view, {j, columns, k.begin, k.size(), steps_b}, static_cast<int>(width), b);
-      }
+      if (x.packs_b && (!x.in_shares || j == x.n.begin)) pack_b(x, j, 0, depth);
+      const T* const b = panel(x, j);
       if constexpr (few_columns > 0) {
         if (a_in_place_) {
-          const T* a = p_.a.data + m.begin * p_.a.outer_stride + k.begin;
-          each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
+          const T* a = p_.a.data + x.m.begin * p_.a.outer_stride + x.k.begin;
+          each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add, const Ahead& next) {
             const auto run = pick_rows<V>(rows, vectors, Rows{});
-            run(k.size(), a + row * p_.a.outer_stride, p_.a.outer_stride, b, width, c, pitch, lanes, add);
+            run(depth, a + row * p_.a.outer_stride, p_.a.outer_stride, b, width, c, pitch, lanes, add, next);
           });
           continue;
         }
       }
-      each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add) {
+      each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add, const Ahead& next) {
         const auto run = vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
-        run(k.size(), packed_a + row * k.size(), b, width, c, pitch, lanes, add);
+        run(depth, packed_a + row * depth, b, width, c, pitch, lanes, add, next);
       });
     }
   }

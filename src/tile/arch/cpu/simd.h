@@ -52,6 +52,12 @@ TESSERA_HD __m128 fma(__m128 a, __m128 b, __m128 c) { return _mm_fmadd_ps(a, b, 
 TESSERA_HD __m128d fma(__m128d a, __m128d b, __m128d c) { return _mm_fmadd_pd(a, b, c); }
 TESSERA_HD __m256 fma(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
 TESSERA_HD __m256d fma(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
+/// sum += a * b in the sum's own register: among the three forms of the instruction GCC 12 takes others too, and moves
+/// sums about, even through memory, in loops that leave no register free.
+#define TESSERA_ADD_PRODUCT(V, suffix) \
+  TESSERA_HD void add_product(V& sum, V a, V b) { asm("vfmadd231" suffix " %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
+TESSERA_ADD_PRODUCT(__m256, "ps")
+TESSERA_ADD_PRODUCT(__m256d, "pd")
 TESSERA_HD __m256 sqrt(__m256 a) { return _mm256_sqrt_ps(a); }
 TESSERA_HD __m256d sqrt(__m256d a) { return _mm256_sqrt_pd(a); }
 TESSERA_HD __m256 min(__m256 a, __m256 b) { return _mm256_min_ps(a, b); }
@@ -79,6 +85,8 @@ TESSERA_HD Short8 narrow_f16(__m256 v) {
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512BW__)
 TESSERA_HD __m512 fma(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 TESSERA_HD __m512d fma(__m512d a, __m512d b, __m512d c) { return _mm512_fmadd_pd(a, b, c); }
+TESSERA_ADD_PRODUCT(__m512, "ps")
+TESSERA_ADD_PRODUCT(__m512d, "pd")
 TESSERA_HD __m512 sqrt(__m512 a) { return _mm512_sqrt_ps(a); }
 TESSERA_HD __m512d sqrt(__m512d a) { return _mm512_sqrt_pd(a); }
 TESSERA_HD __m512 min(__m512 a, __m512 b) { return _mm512_min_ps(a, b); }
