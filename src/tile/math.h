@@ -210,6 +210,24 @@ TESSERA_HD V exp_nonpositive(V x) {
   }
 }
 
+/// exp(x) times a power of two for which exp(largest) is about 1, for rows that are divided by their sum: neither x -
+/// largest nor a bound costs an instruction. In float, where products are fused.
+template <class V>
+class ScaledExp {
+ public:
+  static constexpr float span = 86;  // exp(-span) is nothing beside 1
+  /// Whether it holds for x between these; others want exp_nonpositive(x - largest).
+  static TESSERA_HD bool takes(float least, float largest) { return abs(largest) < 0x1p16f && largest - least < span; }
+  explicit TESSERA_HD ScaledExp(float largest) : offset_(detail::pow2_shift<V> - round(largest * 0x1.715476p0f)) {}
+  TESSERA_HD V operator()(V x) const {
+    const V per_ln2 = V(0x1.715476p0f), shifted = fma(x, per_ln2, offset_);
+    return detail::pow2_parts(shifted, fma(x, per_ln2, offset_ - shifted));
+  }
+
+ private:
+  V offset_;
+};
+
 /// Natural logarithm; -infinity at 0, NaN below.
 template <class V>
 TESSERA_HD V log(V x) {

@@ -63,6 +63,31 @@ TEST(Softmax, LargeAndInfiniteElements) {
   for (float v : y) EXPECT_TRUE(std::isnan(v));
 }
 
+TEST(Softmax, RowsFarFromZeroAndOfAnyWidth) {  // some take the exponentials of ordinary rows, some the others
+  const i64 n = 301;
+  for (const double shift : {0., -250., 3e4, -6.5e4, 7e4, 1e6}) {
+    for (const double width : {0.5, 40., 85., 87., 300.}) {
+      const auto x = converted<float>(random_values(2 * n, n, shift - width, shift));
+      std::vector<float> y(2 * n);
+      softmax<float>(executor(), 2, n, out(y, n), in(x, n));
+      Numbers want = log_softmax_reference(widened(x), n);
+      for (double& v : want) v = std::exp(v);
+      EXPECT_LT(relative_l2(widened(y), want), tolerance<float>) << shift << " " << width;
+    }
+  }
+  std::vector<float> x(n, 1), y(n);
+  x[7] = -INFINITY;  // a masked element
+  softmax<float>(executor(), 1, n, out(y, n), in(x, n));
+  EXPECT_EQ(y[7], 0);
+  EXPECT_FLOAT_EQ(y[n - 1], 1.0f / 300);
+  for (const i64 at : {i64{0}, i64{150}, n - 1}) {
+    x[at] = NAN;
+    softmax<float>(executor(), 1, n, out(y, n), in(x, n));
+    for (float v : y) EXPECT_TRUE(std::isnan(v)) << at;
+    x[at] = 1;
+  }
+}
+
 TEST(Softmax, Backward) {
   const i64 rows = 5, n = 67;
   const auto x = random_values(rows * n, 2), dy = random_values(rows * n, 3);

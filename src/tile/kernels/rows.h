@@ -69,6 +69,15 @@ struct RowPart {
       unroll<Vectors>([&](auto i) TESSERA_LAMBDA { tile::store(row + at + i * V::lanes, t.part[i]); });
     }
   }
+  /// Asks for the lines of a row that will be walked next.
+  template <class T>
+  TESSERA_HD void prefetch(const T* row) const {
+#if !TESSERA_GPU_COMPILER
+    constexpr int line = 64 / sizeof(T);
+    TESSERA_UNROLL
+    for (int i = 0; i < Vectors * V::lanes; i += line) __builtin_prefetch(row + at + i);
+#endif
+  }
 };
 
 /// Calls fn(RowPart) along rows of n elements: four vectors at a time, then one.
@@ -144,6 +153,25 @@ TESSERA_HD C max_row(i64 n, const T* row) {
   const auto larger = [](auto so_far, auto v) TESSERA_LAMBDA { return max(v, so_far); };
   walk_row<C>(n, [&](auto part) TESSERA_LAMBDA { accumulate(best, larger, part.load(row, low)); });
   return reduce_row(best, Max{});
+}
+
+/// The smallest and the largest element; a NaN as above.
+template <class C>
+struct Range {
+  C least, largest;
+};
+template <class C, class T>
+TESSERA_HD Range<C> range_row(i64 n, const T* row) {
+  const C inside = convert_element<C>(row[0]);
+  auto low = fill_row(inside), high = low;
+  walk_row<C>(n, [&](auto part) TESSERA_LAMBDA {
+    const auto x = part.load(row, inside);
+    accumulate(
+        low, [](auto so_far, auto v) TESSERA_LAMBDA { return min(v, so_far); }, x);
+    accumulate(
+        high, [](auto so_far, auto v) TESSERA_LAMBDA { return max(v, so_far); }, x);
+  });
+  return {reduce_row(low, Min{}), reduce_row(high, Max{})};
 }
 
 /// Rows shared among threads: fn(row, thread). `cost` is that of one row.

@@ -35,6 +35,36 @@ TESSERA_HD RowExponents<C> row_exponents(i64 n, const T* x) {
   return {shift, sum_row<C>(n, -static_cast<C>(__builtin_inf()), term, x)};
 }
 
+/// The range of a row; with a least element only where store_exponentials gains by it.
+template <class C>
+TESSERA_HD Range<C> exponents_range(i64 n, const C* row) {
+  if (is_same_v<C, float> && has_lookup8<RowVec<C>::lanes> && n >= 128) return range_row<C>(n, row);
+  return {-static_cast<C>(__builtin_inf()), max_row<C>(n, row)};
+}
+
+/// to = exp(from) along a row of this range, times a factor of the row; returns their sum. The row after it comes
+/// meanwhile: other walks are too short to wait for it.
+template <class C>
+TESSERA_HD C store_exponentials(i64 n, C* to, const C* from, const C* next, const Range<C>& range) {
+  using V = RowVec<C>;
+  const auto store_all = [&](C outside, const auto& exponential) TESSERA_LAMBDA {
+    V sum(C(0));
+    walk_row<C>(n, [&](auto part) TESSERA_LAMBDA {
+      const auto e = map_tile(exponential, part.load(from, outside));
+      sum += join_vectors(e, Add{});
+      part.store(to, e);
+      part.prefetch(next);
+    });
+    return reduce_sum(sum);
+  };
+  if constexpr (is_same_v<C, float> && has_lookup8<V::lanes>) {
+    using E = ScaledExp<V>;
+    if (E::takes(range.least, range.largest)) return store_all(range.largest - E::span, E(range.largest));
+  }
+  const V shift(softmax_shift(range.largest));
+  return store_all(-static_cast<C>(__builtin_inf()), [=](V v) TESSERA_LAMBDA { return exp_nonpositive(v - shift); });
+}
+
 }  // namespace detail
 
 /// y = softmax(x) along rows of n elements; y may be x. A row of -inf only gives NaN.
@@ -44,20 +74,12 @@ void softmax(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x) {
   using V = RowVec<C>;
   split_range(ExecutorRef(executor), rows, n * 8, 1, [&](i64 begin, i64 end, int) {
     if constexpr (is_same_v<T, C>) {  // the exponentials wait in y for their sum
-      C largest = max_row<C>(n, x[begin]);
+      Range<C> range = detail::exponents_range<C>(n, x[begin]);
       for (i64 r = begin; r < end; ++r) {
-        const V shift(detail::softmax_shift(largest));
-        const T *from = x[r], *next = x[min(r + 1, end - 1)];
+        const T* next = x[min(r + 1, end - 1)];
         T* to = y[r];
-        V sum(C(0));
-        walk_row<C>(n, [&](auto part) TESSERA_LAMBDA {
-          const auto e = map_tile([=](V v) TESSERA_LAMBDA { return exp_nonpositive(v - shift); },
-                                  part.load(from, -static_cast<C>(__builtin_inf())));
-          sum += join_vectors(e, Add{});
-          part.store(to, e);
-        });
-        const V scale(C(1) / reduce_sum(sum));
-        largest = max_row<C>(n, next);  // while the division takes its time
+        const V scale(C(1) / detail::store_exponentials<C>(n, to, x[r], next, range));
+        range = detail::exponents_range<C>(n, next);  // while the division takes its time
         map_row<C>(
             n, to, [=](V v) TESSERA_LAMBDA { return v * scale; }, static_cast<const T*>(to));
       }
