@@ -1,4 +1,5 @@
 // Products whose epilogue is text on a real GPU, where there is one: results against float64.
+#include <algorithm>
 #include <chrono>
 
 #include "../core/gpu_check.h"
@@ -107,9 +108,13 @@ TEST_F(FusedGemmDevice, RefusedEpiloguesAreNotCompiledAgain) {
   const Tensor a = make({256, 128}, Float16), b = make({128, 256}, Float16);
   const auto run = [&] { fused_gemm(a, b, "apply([](auto x) { return x * x + x; }, acc)"); };
   run();
-  const auto begin = std::chrono::steady_clock::now();
-  run();
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 0.05);
+  double least = 1;  // of several calls: others may be busy on this machine
+  for (int call = 0; call < 5; ++call) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  EXPECT_LT(least, 0.05);
 }
 
 }  // namespace
