@@ -71,7 +71,7 @@ struct RowPart {
   }
   /// Asks for the lines of a row that will be walked next.
   template <class T>
-  TESSERA_HD void prefetch(const T* row) const {
+  TESSERA_HD void prefetch([[maybe_unused]] const T* row) const {
 #if !TESSERA_GPU_COMPILER
     constexpr int line = 64 / sizeof(T);
     TESSERA_UNROLL
