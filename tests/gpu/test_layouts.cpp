@@ -3,12 +3,15 @@
 // GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include "tile/arch/cdna/layout.h"
 #include "tile/arch/sm80/layout.h"
+#include "tile/arch/sm90/head_tiles.h"
 
 using namespace tessera::tile;
 
@@ -289,6 +292,24 @@ TEST(TileGemmLayouts, ViewsWithPaddingAndMerges) {
   const auto a = transform(windows, pass<1>(), merge<0, 2>());  // (position, filter x channel)
   static_assert(!decltype(a)::is_strided && decltype(a)::width<1>() == channels);
   expect_products(a, along_depth<8>(y, 33, 24, 24), 0, 0);
+}
+
+TEST(HeadTiles, BlocksTakeEachTileOnceAndEqualSharesOfCausalHeads) {
+  constexpr int blocks = 132, rows = 128;  // of an H100; of a tile
+  for (const auto [length, heads, together] :
+       {std::array{1024, 256, 64}, {1024, 144, 144}, {4096, 64, 16}, {16384, 16, 4}, {16384, 15, 4}}) {
+    const sm90::HeadTiles order{length / rows, heads, together, true};
+    std::vector<int> taken(order.tiles * heads);
+    std::vector<double> work(blocks);
+    for (int block = 0; block < blocks; ++block)
+      order.each(block, blocks, [&](const sm90::HeadTiles::Place& place) {
+        ++taken[place.head * order.tiles + place.tile];
+        work[block] += place.tile + 1;
+      });
+    EXPECT_EQ(std::ranges::count(taken, 1), order.tiles * heads);
+    const double mean = heads * order.tiles * (order.tiles + 1) / 2.0 / blocks;
+    EXPECT_LT(*std::ranges::max_element(work), 1.05 * mean) << length << " x " << heads << ", together " << together;
+  }
 }
 
 }  // namespace

@@ -21,11 +21,11 @@ inline tile::AttentionDropout dropout_of(const AttentionShape& s) {
 }
 
 /// The order of the tiles of `rows` rows of all heads, each with `bytes` of operands that `sharing` heads share.
-inline tile::sm90::HeadTiles head_tiles(i64 heads, i64 rows, int tile_rows, i64 bytes, i64 sharing, bool last_first) {
+inline tile::sm90::HeadTiles head_tiles(i64 heads, i64 rows, int tile_rows, i64 bytes, i64 sharing, bool last_longest) {
   constexpr i64 cache = 40 << 20;
   const i64 rounds = tile::ceil_div(tile::max<i64>(heads / sharing * bytes, 1), cache);
   return {static_cast<int>(tile::ceil_div<i64>(rows, tile_rows)), static_cast<int>(heads),
-          static_cast<int>(tile::ceil_div(heads, rounds)), last_first};
+          static_cast<int>(tile::ceil_div(heads, rounds)), last_longest};
 }
 
 }  // namespace tessera::gpu_kernels

@@ -5,6 +5,7 @@
 #include "../gpu/attention.h"
 #include "../sm80/ptx.h"
 #include "attention_dropout.h"
+#include "head_tiles.h"
 #include "layout.h"
 #include "ptx.h"
 
@@ -12,32 +13,6 @@ TESSERA_TILE_BEGIN
 namespace sm90 {
 
 // ---- work
-
-/// Tiles of rows of all heads in the order in which blocks take them: some heads together, whose operands fit into the
-/// cache; of these what takes longest first. Every other round goes backwards, so that blocks get equal shares.
-struct HeadTiles {
-  int tiles, heads, together;  // of a head; of all batches; walked together
-  bool last_first;             // the last rows of a head take longest
-
-  struct Place {
-    int head, tile;
-  };
-  TESSERA_DEVICE Place operator()(int index) const {
-    const int first = index / (together * tiles) * together, members = min(together, heads - first);
-    const int within = index - first * tiles, tile = within / members;
-    return {first + within % members, last_first ? tiles - 1 - tile : tile};
-  }
-  /// fn(place) for all of this block.
-  template <class Fn>
-  TESSERA_DEVICE void each(const Fn& fn) const {
-    const int count = tiles * heads, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-#pragma unroll 1
-    for (int round = 0; round * blocks < count; ++round) {
-      const int index = round * blocks + (round % 2 ? blocks - 1 - block : block);
-      if (index < count) fn((*this)(index));
-    }
-  }
-};
 
 /// A place in a ring of Stages, and how often it has gone round.
 template <int Stages>
@@ -186,7 +161,7 @@ struct ForwardSizes {
   using KeyRing = Ring<Stages, KeyTile::bytes, readers>;
   static constexpr int shared_bytes =
       QueryRing::bytes + 2 * KeyRing::bytes + QueryRing::barrier_bytes + 2 * KeyRing::barrier_bytes + atom_bytes;
-  static_assert(Width == 64 || Width == 128, "sm90 attention: heads of 64 or 128 columns");
+  static_assert(Width == 64 || Width == 128 || Width == 256, "sm90 attention: heads of 64, 128 or 256 columns");
   static_assert((Warpgroups == 2 || Warpgroups == 3) && Keys % 16 == 0 && shared_bytes <= 227 * 1024,
                 "sm90 attention: 2 or 3 warpgroups, and what a block has");
 };
@@ -247,7 +222,7 @@ class AttentionForward {
     prefetch_map(v);
     typename QueryRing::Turn query_turn;
     typename KeyRing::Turn key_turn, value_turn;
-    tiles.each([&](const HeadTiles::Place& place) {
+    tiles.each(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) {
       const int heads = static_cast<int>(p_.heads), b = place.head / heads, h = place.head % heads;
       const int kv_head = h / (heads / static_cast<int>(p_.kv_heads)), steps = steps_of(place);
       const auto load_values = [&](int step) {
@@ -303,12 +278,14 @@ class AttentionForward {
     const int group = thread_in_block() / 128;
     typename QueryRing::Turn query_turn;
     typename KeyRing::Turn key_turn, value_turn;
-    tiles.each([&](const HeadTiles::Place& place) __attribute__((always_inline)) {
-      Out out;
-      Rows rows;
-      sum_up(place, group, query_turn, key_turn, value_turn, out, rows);
-      finish(place, group, out, rows, y, lse);
-    });
+    tiles.each(
+        static_cast<int>(blockIdx.x),
+        static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) __attribute__((always_inline)) {
+          Out out;
+          Rows rows;
+          sum_up(place, group, query_turn, key_turn, value_turn, out, rows);
+          finish(place, group, out, rows, y, lse);
+        });
   }
 
   TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, int group, typename QueryRing::Turn& query_turn,
