@@ -108,6 +108,18 @@ TEST_F(GpuAttention, FlashMatchesFloat64OverManyBlocks) {
     for (DType dtype : {Float16, BFloat16}) expect_close("flash", use, dtype, g);
 }
 
+// Their gradients are made without sm90.
+TEST_F(GpuAttention, Sm90TakesHeadsOfUpTo256Forward) {
+  if (properties(cuda()).architecture != "sm_90") GTEST_SKIP() << "no Hopper card";
+  Generator g(18);
+  for (const Use& use :
+       {Use{{1, 1, 1, 136}, {1, 1, 1, 136}, {1, 1, 1, 136}}, Use{{2, 3, 193, 256}, {2, 3, 385, 256}, {2, 3, 385, 256}},
+        Use{{1, 4, 449, 256}, {1, 2, 449, 256}, {1, 2, 449, 256}, true},
+        Use{{1, 2, 70, 192}, {1, 1, 611, 192}, {1, 1, 611, 128}, true},
+        Use{{1, 2, 131, 160}, {1, 2, 132, 160}, {1, 2, 132, 248}, true, Mask::None, 0.2}})
+    for (DType dtype : {Float16, BFloat16}) expect_close("sm90", use, dtype, g, "math");
+}
+
 // Where every score overflows to -inf, as where there is no key, a query has no weights and nothing has a gradient.
 TEST_F(GpuAttention, FlashGivesZerosWhereAllScoresAreMinusInfinity) {
   for (int64_t width : {64, 128})

@@ -68,14 +68,14 @@ Reason tiles_take(const AttentionProblem& p, long long widest) {
 }
 
 #ifdef TESSERA_GPU_KERNELS
-constexpr long long kWidest = 128;
+constexpr long long kWidest = 128, kWidestOfAll = 256;  // of our kernels; of sm90's forward and of cuDNN
 
-Reason halves_take(const AttentionProblem& p) {
+Reason halves_take(const AttentionProblem& p, long long widest) {
   if (!attention_table().flash) return Reason::Hardware;
   if (Reason reason = lies_in_units(p); reason != Reason::Ok) return reason;
-  return tiles_take(p, kWidest);
+  return tiles_take(p, widest);
 }
-Reason flash_takes(const AttentionProblem& p) { return p.dropout > 0 ? Reason::Dropout : halves_take(p); }
+Reason flash_takes(const AttentionProblem& p) { return p.dropout > 0 ? Reason::Dropout : halves_take(p, kWidest); }
 
 bool is_expanded(const AttentionProblem& p) {
   for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
@@ -86,16 +86,16 @@ bool is_expanded(const AttentionProblem& p) {
 bool is_hopper(Device device) { return gpu::state(device).properties.architecture == "sm_90"; }
 
 // Where flash is Hopper's own pipeline, which the plugin decides in the same way.
-Reason sm90_takes(const AttentionProblem& p, Device device) {
+Reason sm90_takes(const AttentionProblem& p, Device device, long long widest) {
   if (!is_hopper(device)) return Reason::Hardware;
-  if (Reason reason = halves_take(p); reason != Reason::Ok) return reason;
+  if (Reason reason = halves_take(p, widest); reason != Reason::Ok) return reason;
   if (p.dropout > 0 && p.keys % 4 != 0) return Reason::Dropout;
   if (p.mask.data || !(p.scale > 0) || p.width == 0) return Reason::Shape;
   return is_expanded(p) ? Reason::Layout : Reason::Ok;
 }
-Reason sm90_supports(const Call& call) { return sm90_takes(attention_problem(call), call_device(call)); }
+Reason sm90_supports(const Call& call) { return sm90_takes(attention_problem(call), call_device(call), kWidestOfAll); }
 Reason sm90_supports_backward(const Call& call) {
-  return sm90_takes(attention_backward_problem(call), call_device(call));
+  return sm90_takes(attention_backward_problem(call), call_device(call), kWidest);
 }
 
 Reason mem_efficient_takes(const AttentionProblem& p) {
@@ -151,7 +151,7 @@ Reason cudnn_takes(const AttentionProblem& p) {
   if (p.mask.data) return Reason::Shape;
   if (is_expanded(p)) return Reason::Layout;
   if (p.lse->defined() && reinterpret_cast<uintptr_t>(p.lse->data_ptr()) % 16 != 0) return Reason::Layout;
-  return flash_takes(p);
+  return p.dropout > 0 ? Reason::Dropout : halves_take(p, kWidestOfAll);
 }
 Reason cudnn_supports(const Call& call) {
   AttentionProblem p = attention_problem(call);
@@ -175,7 +175,7 @@ Reason pays_for_a_plan(const AttentionProblem& p) {
 // 128 columns; at 512 and 1024 keys 1.01 to 1.32.
 bool sm90_is_faster(const AttentionProblem& p, Device device) {
   const bool long_rows = p.keys >= 4096 && (!p.causal || std::max(p.width, p.value_width) <= 64);
-  return long_rows && sm90_takes(p, device) == Reason::Ok;
+  return long_rows && sm90_takes(p, device, kWidestOfAll) == Reason::Ok;
 }
 Reason cudnn_pays(const Call& call) {
   const AttentionProblem p = attention_problem(call);

@@ -211,10 +211,12 @@ class AttentionForward {
         values_(base + QueryRing::bytes + KeyRing::bytes,
                 base + QueryRing::bytes + 2 * KeyRing::bytes + QueryRing::barrier_bytes + KeyRing::barrier_bytes) {}
 
-  TESSERA_DEVICE int steps_of(const HeadTiles::Place& place) const {
+  /// What queries before `end`, or those of a tile, take.
+  TESSERA_DEVICE int steps_of(int end) const {
     const int all = static_cast<int>(p_.keys);
-    return ceil_div(p_.causal ? min(all, (place.tile + 1) * queries) : all, keys);
+    return ceil_div(p_.causal ? min(all, end) : all, keys);
   }
+  TESSERA_DEVICE int steps_of(const HeadTiles::Place& place) const { return steps_of((place.tile + 1) * queries); }
 
   TESSERA_DEVICE void fetch(const HeadTiles& tiles, const TensorMap& q, const TensorMap& k, const TensorMap& v) const {
     prefetch_map(q);
@@ -275,7 +277,7 @@ class AttentionForward {
   };
 
   TESSERA_DEVICE void attend(const HeadTiles& tiles, const HeadsView<T>& y, float* lse) const {
-    const int group = thread_in_block() / 128;
+    const int group = from_first_lane(thread_in_block() / 128);
     typename QueryRing::Turn query_turn;
     typename KeyRing::Turn key_turn, value_turn;
     tiles.each(
@@ -291,7 +293,7 @@ class AttentionForward {
   TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, int group, typename QueryRing::Turn& query_turn,
                              typename KeyRing::Turn& key_turn, typename KeyRing::Turn& value_turn, Out& out,
                              Rows& rows) const {
-    const int steps = steps_of(place), first = place.tile * queries + group * 64;
+    const int first = place.tile * queries + group * 64, steps = steps_of(first + 64);
     const float scale = static_cast<float>(p_.scale) * log2_of_e;
     const u32 own = queries_.at(query_turn) + group * 64 * line_bytes;
     Scores scores;
@@ -354,6 +356,20 @@ class AttentionForward {
     settle(out);
     values_.release(value_turn);
     value_turn.next();
+    if constexpr (queries - 64 >= keys) skip(steps_of(place) - steps, key_turn, value_turn);
+  }
+
+  /// Keys that other warpgroups' queries see, and this one's do not.
+  TESSERA_DEVICE void skip(int steps, typename KeyRing::Turn& key_turn, typename KeyRing::Turn& value_turn) const {
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      keys_.wait(key_turn);
+      keys_.release(key_turn);
+      key_turn.next();
+      values_.wait(value_turn);
+      values_.release(value_turn);
+      value_turn.next();
+    }
   }
 
   /// While products are under way: which weights are kept.

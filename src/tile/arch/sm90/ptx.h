@@ -179,6 +179,9 @@ TESSERA_DEVICE float quick_reciprocal(float x) {
   return y;
 }
 
+/// What the first lane of a warp has: the same in all, as the compiler then knows.
+TESSERA_DEVICE int from_first_lane(int x) { return __shfl_sync(~0u, x, 0); }
+
 // ---- multiplication by a warpgroup
 
 /// Rows and columns of a thread's sums: register 4 j + 2 h + e is row() + 8 h, column() + 8 j + e of 64 rows.
@@ -208,7 +211,6 @@ TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
 #define TESSERA_SUMS_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
   "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TESSERA_SUMS_40 TESSERA_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define TESSERA_SUMS_64 \
   TESSERA_SUMS_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
@@ -233,8 +235,6 @@ TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
 #define TESSERA_WGMMA_WIDTHS(type)                                                                                    \
   if constexpr (Columns == 64)                                                                                        \
     TESSERA_WGMMA("64", type, TESSERA_SUMS_32, "%32", "%33", "%34", "%35", "%36", TESSERA_32(d, 0));                   \
-  else if constexpr (Columns == 80)                                                                                   \
-    TESSERA_WGMMA("80", type, TESSERA_SUMS_40, "%40", "%41", "%42", "%43", "%44", TESSERA_32(d, 0), TESSERA_8(d, 32));  \
   else if constexpr (Columns == 128)                                                                                  \
     TESSERA_WGMMA("128", type, TESSERA_SUMS_64, "%64", "%65", "%66", "%67", "%68", TESSERA_32(d, 0), TESSERA_32(d, 32)); \
   else if constexpr (Columns == 192)                                                                                  \
@@ -265,8 +265,8 @@ TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
 /// row t / 32 * 16 + h * 8 + t % 32 / 4, column 8 j + t % 4 * 2 + e.
 template <class T, int Columns, bool TransposedA, bool TransposedB>
 TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], u64 a, u64 b, int add) {
-  static_assert(Columns == 64 || Columns == 80 || Columns == 128 || Columns == 192 || Columns == 256,
-                "wgmma: 64, 80, 128, 192 or 256 columns");
+  static_assert(Columns == 64 || Columns == 128 || Columns == 192 || Columns == 256,
+                "wgmma: 64, 128, 192 or 256 columns");
   static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "wgmma: operands are f16 or bf16");
   if constexpr (is_same_v<T, f16>) {
     TESSERA_WGMMA_WIDTHS("f16");
@@ -296,7 +296,6 @@ TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], const u32 (&a)[4], u64
 #undef TESSERA_SUMS_128
 #undef TESSERA_SUMS_96
 #undef TESSERA_SUMS_64
-#undef TESSERA_SUMS_40
 #undef TESSERA_SUMS_32
 
 }  // namespace sm90
