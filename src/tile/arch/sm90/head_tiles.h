@@ -26,9 +26,6 @@ struct HeadTiles {
   template <class Fn>
   TESSERA_HD void each(int block, int blocks, const Fn& fn) const {
     const int count = tiles * heads;
-#if TESSERA_GPU_COMPILER
-#pragma unroll 1
-#endif
     for (int round = 0; round * blocks < count; ++round) {
       const int index = round * blocks + (round % 2 ? blocks - 1 - block : block);
       if (index < count) fn((*this)(index));
