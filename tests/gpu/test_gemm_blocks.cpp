@@ -1,63 +1,11 @@
-// The product pipelines of NVIDIA's and AMD's cards, run block by block on a simulated card and compared with float64:
-// halves, floats as they are and rounded to tf32, and integers, in every orientation, on odd sizes and parts of k. And
-// AMD's matrix instructions, in the layouts of the tile library.
-#define TESSERA_SIMULATED_GPU "../../../../tests/gpu/simulated_gpu.h"
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <random>
-
-#include "tile/arch/cdna/gemm.h"
-#include "tile/arch/gpu/gemm.h"
+// Products on NVIDIA's matrix cores: halves, floats as they are and rounded to tf32.
+#include "gemm_blocks.h"
 #include "tile/arch/sm80/gemm.h"
 
-using namespace tessera::tile;
+using namespace product_blocks;
 using sm80::Floats;
 
 namespace {
-
-std::mt19937 random_numbers(77);
-template <class T>
-T random_element() {
-  if constexpr (is_same_v<T, i8>) return static_cast<i8>(random_numbers() % 255 - 127);
-  else return T(std::normal_distribution<float>()(random_numbers));
-}
-template <class T>
-T spoiling_element() {
-  if constexpr (is_same_v<T, i8>) return -128;
-  else return T(std::nanf(""));
-}
-
-/// A matrix of random elements, contiguous along its rows or its columns; around it lies what would spoil every sum.
-template <class T, bool Turned>
-struct Matrix {
-  int rows, columns, pitch;
-  std::vector<T> memory;
-
-  Matrix(int rows, int columns, int pitch) : rows(rows), columns(columns), pitch(pitch) {
-    memory.assign(static_cast<size_t>(Turned ? columns : rows) * pitch + 64, spoiling_element<T>());
-    for (int i = 0; i < rows; ++i)
-      for (int j = 0; j < columns; ++j) start()[place(i, j)] = random_element<T>();
-  }
-  T* start() {
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    return memory.data() + (16 - address % 16) % 16 / sizeof(T) + 16;
-  }
-  int place(int i, int j) const { return Turned ? j * pitch + i : i * pitch + j; }
-  float at(int i, int j) { return static_cast<float>(start()[place(i, j)]); }
-  template <int Width>
-  auto view() {
-    const T* data = start();
-    if constexpr (Turned)
-      return strided(data, tuple(multiple_of<Width>(rows), columns), tuple(Int<1>{}, multiple_of<Width>(pitch)));
-    else return strided(data, tuple(rows, multiple_of<Width>(columns)), tuple(multiple_of<Width>(pitch), Int<1>{}));
-  }
-};
-
-float rounded(float x) {
-  const auto bits = (bit_cast<unsigned>(x) + 0x1000) & ~0x1fffu;
-  return bit_cast<float>(bits);
-}
 
 template <class C, Floats Precision>
 struct Nvidia {
@@ -66,156 +14,18 @@ struct Nvidia {
   template <class A, class B>
   using Pipeline = sm80::Gemm<A, B, C, Precision>;
 };
-template <class C>
-struct Amd {
-  using Choice = C;
-  static constexpr bool rounds = false, cuts_chunks = false;  // lines end with a chunk
-  template <class A, class B>
-  using Pipeline = cdna::Gemm<A, B, C>;
-};
-
-/// The tile at (row, column), summed up from begin to end; error relative to what operands of the precision give.
-template <class T, class Product, int Width, bool TurnedA, bool TurnedB>
-void expect_tile(int m, int n, int k, int row, int column, int begin, int end) {
-  constexpr int step = Width == 1 ? 1 : std::max(Width, 8);
-  if (!Product::cuts_chunks)
-    for (int* length : {&m, &n, &k, &end}) *length = round_up(*length, Width);
-  const auto pitch = [](int length) { return (length + step - 1) / step * step + 2 * step; };
-  Matrix<T, TurnedA> a(m, k, pitch(TurnedA ? m : k));
-  Matrix<T, TurnedB> b(k, n, pitch(TurnedB ? k : n));
-  const auto left = a.template view<Width>();
-  const auto right = by_column(b.template view<Width>());
-  using Pipeline = typename Product::template Pipeline<remove_cvref_t<decltype(left)>, remove_cvref_t<decltype(right)>>;
-  using C = typename Product::Choice;
-  using Sums = typename Pipeline::Sums;
-  constexpr int tile_m = C::config.tile_m, tile_n = C::config.tile_n;
-  std::vector<double> got(tile_m * tile_n, std::nan(""));
-  alignas(128) static char shared[Pipeline::shared_bytes];
-  simulated::run_block(0, Pipeline::threads, [&] {
-    Pipeline pipeline;
-    pipeline.run(left, right, row, column, begin, end, reinterpret_cast<T*>(shared));
-    const auto at = thread_coords<Sums>(thread_in_block());
-    unroll<Sums::layout().registers()>([&](auto r) {
-      constexpr auto c = register_coords<Sums>(r);
-      got[(at[0] + c[0]) * tile_n + at[1] + c[1]] = pipeline.sum(r);
-    });
-  });
-  double error = 0, norm = 1e-30;
-  for (int i = 0; i < tile_m; ++i)
-    for (int j = 0; j < tile_n; ++j) {
-      double want = 0;
-      for (int p = begin; p < std::min(end, k) && row + i < m && column + j < n; ++p) {
-        const float x = a.at(row + i, p), y = b.at(p, column + j);
-        want += Product::rounds ? double(rounded(x)) * rounded(y) : double(x) * y;
-      }
-      const double difference = got[i * tile_n + j] - want;
-      error += std::isfinite(difference) ? difference * difference : INFINITY;
-      norm += want * want;
-    }
-  EXPECT_LT(std::sqrt(error / norm), 1e-6) << m << " x " << n << " x " << k << " at " << row << ", " << column
-                                           << " from " << begin << " to " << end << ", turned: " << TurnedA << TurnedB;
-}
-
-template <class T, class Product, int Width>
-void expect_orientations(int m, int n, int k, int row, int column, int begin, int end) {
-  expect_tile<T, Product, Width, false, false>(m, n, k, row, column, begin, end);
-  expect_tile<T, Product, Width, false, true>(m, n, k, row, column, begin, end);
-  expect_tile<T, Product, Width, true, false>(m, n, k, row, column, begin, end);
-  expect_tile<T, Product, Width, true, true>(m, n, k, row, column, begin, end);
-}
-
-/// What every pipeline must get right: tiles inside and at the edges, lines that end within a chunk, parts of k, none.
-template <class T, class Product, int Wide>
-void expect_products() {
-  if (!can_simulate) GTEST_SKIP() << "coroutines under a sanitizer";
-  constexpr int tile_m = Product::Choice::config.tile_m, tile_n = Product::Choice::config.tile_n;
-  expect_orientations<T, Product, Wide>(tile_m, tile_n, 64, 0, 0, 0, 64);
-  expect_orientations<T, Product, Wide>(tile_m + 37, tile_n + 13, 75, tile_m, tile_n, 0, 75);
-  expect_orientations<T, Product, Wide>(tile_m - 5, tile_n - 9, 131, 0, 0, 64, 128);
-  expect_orientations<T, Product, Wide>(33, 40, 131, 0, 0, 128, 131);
-  expect_orientations<T, Product, Wide>(33, 40, 32, 0, 0, 32, 32);
-  if constexpr (sizeof(T) == 1) return;  // bytes are not loaded one by one
-  else {
-    expect_tile<T, Product, 1, false, false>(tile_m + 3, tile_n + 1, 37, tile_m, 0, 0, 37);
-    expect_tile<T, Product, 1, true, true>(tile_m + 3, tile_n + 1, 37, tile_m, 0, 0, 37);
-    expect_tile<T, Product, 1, true, true>(1, 1, 1, 0, 0, 0, 1);
-  }
-}
 
 TEST(ProductBlocks, Halves) {
-  expect_products<f16, Nvidia<Choice<128, 128, 32, 4, 4>, Floats::exact>, 8>();
+  expect_products<f16, Nvidia<Choice<128, 128, 32, 4, 4>, Floats::exact>, 8, true>();
   expect_products<bf16, Nvidia<Choice<64, 64, 32, 4, 4>, Floats::exact>, 8>();
 }
 TEST(ProductBlocks, FloatsAsTheyAre) {
-  expect_products<float, Nvidia<Choice<128, 128, 16, 8, 4>, Floats::exact>, 4>();
+  expect_products<float, Nvidia<Choice<128, 128, 16, 8, 4>, Floats::exact>, 4, true>();
   expect_products<float, Nvidia<Choice<64, 64, 16, 4, 4>, Floats::exact>, 4>();
 }
 TEST(ProductBlocks, FloatsRoundedToTf32) {
-  expect_products<float, Nvidia<Choice<128, 128, 32, 4, 3>, Floats::tf32>, 4>();
+  expect_products<float, Nvidia<Choice<128, 128, 32, 4, 3>, Floats::tf32>, 4, true>();
   expect_products<float, Nvidia<Choice<64, 64, 32, 4, 3>, Floats::tf32>, 4>();
-}
-
-TEST(ProductBlocks, OnAmdCores) {
-  expect_products<bf16, Amd<Choice<64, 64, 32, 4, 2>>, 8>();
-  expect_products<float, Amd<Choice<128, 128, 16, 4, 2>>, 4>();
-  expect_products<i8, Amd<Choice<128, 64, 64, 4, 2>>, 16>();
-}
-TEST(ProductBlocks, SixteenSquaredOnAmdCores) {
-  expect_products<bf16, Amd<Choice<16, 64, 128, 4, 2>>, 8>();
-  expect_products<f16, Amd<Choice<64, 16, 128, 4, 2>>, 8>();
-  expect_products<float, Amd<Choice<32, 32, 32, 4, 2>>, 4>();
-  expect_products<i8, Amd<Choice<32, 32, 128, 4, 2>>, 16>();
-}
-
-/// c + a b' by one instruction, operands and sums where its layout has them.
-template <class T, int Edge>
-void expect_instruction() {
-  if (!can_simulate) GTEST_SKIP() << "coroutines under a sanitizer";
-  using Core = cdna::MatrixCore<T, Edge>;
-  using A = typename Core::Layout::A;
-  using C = typename Core::Layout::C;
-  constexpr int depth = A::layout().length(1);
-  std::mt19937 random(5);
-  double a[Edge][depth], b[Edge][depth], c[Edge][Edge], got[Edge][Edge];
-  const auto number = [&] { return static_cast<double>(static_cast<int>(random() % 255) - 127); };
-  for (int i = 0; i < Edge; ++i) {
-    for (int k = 0; k < depth; ++k) a[i][k] = number(), b[i][k] = number();
-    for (int j = 0; j < Edge; ++j) c[i][j] = number();
-  }
-  simulated::run_block(0, 64, [&] {
-    T x[Core::held], y[Core::held];
-    typename Core::Sums sums;
-    const auto at = thread_coords<A>(thread_in_block()), to = thread_coords<C>(thread_in_block());
-    for (int e = 0; e < Core::held; ++e) {
-      x[e] = T(static_cast<float>(a[at[0]][at[1] + e]));
-      y[e] = T(static_cast<float>(b[at[0]][at[1] + e]));
-    }
-    unroll<C::layout().registers()>([&](auto r) {
-      constexpr auto place = register_coords<C>(r);
-      sums.at[r] = static_cast<float>(c[to[0] + place[0]][to[1] + place[1]]);
-    });
-    sums = Core::multiply_add(x, y, sums);
-    unroll<C::layout().registers()>([&](auto r) {
-      constexpr auto place = register_coords<C>(r);
-      got[to[0] + place[0]][to[1] + place[1]] = sums.at[r];
-    });
-  });
-  for (int i = 0; i < Edge; ++i)
-    for (int j = 0; j < Edge; ++j) {
-      double want = c[i][j];
-      for (int k = 0; k < depth; ++k) want += a[i][k] * b[j][k];
-      EXPECT_EQ(got[i][j], want) << i << ", " << j;
-    }
-}
-TEST(AmdInstructions, Layouts) {
-  expect_instruction<f16, 32>();
-  expect_instruction<f16, 16>();
-  expect_instruction<bf16, 32>();
-  expect_instruction<bf16, 16>();
-  expect_instruction<float, 32>();
-  expect_instruction<float, 16>();
-  expect_instruction<i8, 32>();
-  expect_instruction<i8, 16>();
 }
 
 }  // namespace

@@ -314,19 +314,31 @@ TEST_F(GpuAttention, EveryKernelTakesHeadsOf32To128) {
   }
 }
 
-// Queries and keys column by column, values as a view with gaps: no copy is made, and none is needed.
+// Queries and keys column by column, values as a view with gaps; and heads of a packed matrix off 16 bytes.
 TEST_F(GpuAttention, MemEfficientReadsAnyStrides) {
   Generator g(10);
-  const Tensor q = normal64({2, 3, 33, 70}, g), k = normal64({2, 3, 33, 90}, g), v = normal64({2, 90, 3, 80}, g);
+  const auto rounded = [&](const Shape& shape) { return normal64(shape, g).to(BFloat16).to(Float64); };
+  const Tensor q = rounded({2, 3, 33, 70}), k = rounded({2, 3, 33, 90}), v = rounded({2, 90, 3, 80});
   const auto attend = [&](DType dtype, Device device) {
     const Tensor value = slice(v.to(dtype).to(device).transpose(1, 2), 3, 1, 48);
     return results({q.to(dtype).to(device).transpose(2, 3), k.to(dtype).to(device).transpose(2, 3), value}, {}, true);
   };
+  const Tensor qkv = rounded({2, 37, 3 * 3 * 20}), dy = rounded({2, 37, 3 * 20});
+  const auto gradient = [&](DType dtype, Device device) {
+    const Tensor x = qkv.to(dtype).to(device).detach().set_requires_grad();
+    return grad({attention_qkv(x, 3, {.causal = true})}, {x}, {dy.to(dtype).to(device)})[0].to(cpu());
+  };
   const Tensors want = attend(Float64, cpu());
-  ForceKernel forward(kForward, "mem-efficient"), backward(kBackward, "mem-efficient");
-  const Tensors got = attend(Float32, cuda());
-  for (size_t i = 0; i < got.size(); ++i)
-    EXPECT_LE(relative_error(got[i], want[i]), 4 * tolerance(kForward, Float32)) << i;
+  const Tensor want_packed = gradient(Float64, cpu());
+  std::list<ForceKernel> force;
+  for (const char* op : {kForward, kBackward, "attention_qkv", "attention_qkv_backward"})
+    force.emplace_back(op, "mem-efficient");
+  for (DType dtype : {Float32, BFloat16}) {
+    const Tensors got = attend(dtype, cuda());
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_LE(relative_error(got[i], want[i]), 4 * tolerance(kForward, dtype)) << name(dtype) << " " << i;
+    EXPECT_LE(relative_error(gradient(dtype, cuda()), want_packed), 4 * tolerance(kForward, dtype)) << name(dtype);
+  }
 }
 
 TEST_F(GpuAttention, MemEfficientHoldsNoScores) {

@@ -7,6 +7,7 @@
 #ifdef TESSERA_GPU_KERNELS
 #include "core/gpu/backend.h"
 #include "kernels/gpu/attention_room.h"
+#include "kernels/gpu/attention_rows.h"
 #include "kernels/gpu/tables.h"
 #endif
 
@@ -18,21 +19,6 @@ HeadsArg heads(const Heads& h) {
   std::copy(h.strides, h.strides + 4, arg.strides);
   return arg;
 }
-
-#ifdef TESSERA_GPU_KERNELS
-// Whether all rows are of halves and lie in memory as whole units of 16 bytes; else why not.
-Reason lies_in_units(const AttentionProblem& p) {
-  if (p.dtype != Float16 && p.dtype != BFloat16) return Reason::DType;
-  if (p.width % 8 != 0 || p.value_width % 8 != 0) return Reason::HeadDim;
-  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv}) {
-    if (!h.data) continue;
-    bool whole = h.strides[3] == 1 && reinterpret_cast<uintptr_t>(h.data) % 16 == 0;
-    for (int d = 0; d < 3; ++d) whole = whole && h.strides[d] % 8 == 0;
-    if (!whole) return Reason::Layout;
-  }
-  return Reason::Ok;
-}
-#endif
 
 AttentionShape shape_of(const AttentionProblem& p) {
   using Mask = AttentionShape::Mask;
@@ -124,14 +110,10 @@ Reason supports_backward(const Call& call) {
   return takes(attention_backward_problem(call));
 }
 
-template <auto kernel>
-void attention(const Call& call) {
-  (attention_table().*kernel)(args_of(attention_problem(call)), executor());
-}
+void flash(const Call& call) { attention_table().flash(args_of(attention_problem(call)), executor()); }
 
 template <auto kernel>
-void attention_backward(const Call& call, Workspace& workspace) {
-  AttentionProblem p = attention_backward_problem(call);
+void run_backward([[maybe_unused]] const Call& call, Workspace& workspace, const AttentionProblem& p) {
   const void* lse = read_contiguous(workspace, *p.lse, p.compute());
   float* row_sums = nullptr;
 #ifdef TESSERA_GPU_KERNELS
@@ -142,8 +124,25 @@ void attention_backward(const Call& call, Workspace& workspace) {
   if (workspace.counting()) return;
   (attention_table().*kernel)(backward_args_of(p, lse, row_sums), executor());
 }
+void flash_backward(const Call& call, Workspace& workspace) {
+  run_backward<&AttentionTable::flash_backward>(call, workspace, attention_backward_problem(call));
+}
 
 #ifdef TESSERA_GPU_KERNELS
+void mem_efficient(const Call& call, Workspace& workspace) {
+  AttentionProblem p = attention_problem(call);
+  WholeRows rows(p, workspace);
+  if (workspace.counting()) return;
+  attention_table().mem_efficient(args_of(p), executor());
+  rows.finish();
+}
+void mem_efficient_backward(const Call& call, Workspace& workspace) {
+  AttentionProblem p = attention_backward_problem(call);
+  WholeRows rows(p, workspace);
+  run_backward<&AttentionTable::mem_efficient_backward>(call, workspace, p);
+  if (!workspace.counting()) rows.finish();
+}
+
 // ---- cuDNN's, where it is installed
 
 Reason cudnn_takes(const AttentionProblem& p) {
@@ -206,35 +205,28 @@ void cudnn_attention_backward(const Call& call, Workspace& workspace) {
 }
 #endif
 
-constexpr Kernel with_support(Kernel kernel, Reason (*supports)(const Call&)) {
-  kernel.supports = supports;
-  return kernel;
-}
-
-using Table = AttentionTable;
 // On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.63, 0.61 and 0.43 of mma.sync's
 // time forward, and of repeatable ones 0.79, 0.83 and 0.46 backward. Its repeatable backward takes 1.03 to 1.31 of
 // sm90's.
 constexpr Kernel forward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
     staged_kernel<cudnn_attention>("cudnn-training", cudnn_pays),
-    {.name = "sm90", .supports = sm90_supports, .run = attention<&Table::flash>},
+    {.name = "sm90", .supports = sm90_supports, .run = flash},
 #endif
-    {.name = "flash", .supports = supports<flash_takes>, .run = attention<&Table::flash>},
+    {.name = "flash", .supports = supports<flash_takes>, .run = flash},
 #ifdef TESSERA_GPU_KERNELS
-    {.name = "mem-efficient", .supports = supports<mem_efficient_takes>, .run = attention<&Table::mem_efficient>},
+    staged_kernel<mem_efficient>("mem-efficient", supports<mem_efficient_takes>),
     staged_kernel<cudnn_attention>("cudnn", cudnn_supports),
 #endif
     staged_kernel<attention_math>("math")};
 constexpr Kernel backward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
-    with_support(staged_kernel<attention_backward<&Table::flash_backward>>("sm90"), sm90_supports_backward),
+    staged_kernel<flash_backward>("sm90", sm90_supports_backward),
     staged_kernel<cudnn_attention_backward>("cudnn-training", cudnn_pays_backward),
 #endif
-    with_support(staged_kernel<attention_backward<&Table::flash_backward>>("flash"), supports_backward<flash_takes>),
+    staged_kernel<flash_backward>("flash", supports_backward<flash_takes>),
 #ifdef TESSERA_GPU_KERNELS
-    with_support(staged_kernel<attention_backward<&Table::mem_efficient_backward>>("mem-efficient"),
-                 supports_backward<mem_efficient_takes>),
+    staged_kernel<mem_efficient_backward>("mem-efficient", supports_backward<mem_efficient_takes>),
     staged_kernel<cudnn_attention_backward>("cudnn", cudnn_supports_backward),
 #endif
     staged_kernel<attention_math_backward>("math")};

@@ -43,8 +43,8 @@ struct AttentionBackwardArgs {
   float* row_sums;  // GPUs: room for [batch, heads, queries]
 };
 
-/// Null: the device has no such kernel. On GPUs, flash takes whole_units; mem_efficient f32, f16 and bf16 at any
-/// strides; both widths up to 128.
+/// Null: the device has no such kernel. On GPUs, flash takes whole_units; mem_efficient f32, f16 and bf16,
+/// beside flash in whole_units alone, else at any strides; both widths up to 128.
 struct AttentionTable {
   void (*flash)(const AttentionArgs& args, Executor& executor);
   void (*flash_backward)(const AttentionBackwardArgs& args, Executor& executor);

@@ -1,5 +1,5 @@
-// Attention's table. Halves go to matrix cores: flash is Hopper's pipeline where that takes them, else mma.sync; where
-// rows do not lie in whole units, they pass through registers, and on AMD's cards always.
+// Attention's table. Halves go to matrix cores: flash is Hopper's pipeline where that takes them, else mma.sync, which
+// wants rows of whole units; AMD's take rows as they lie.
 #include "attention.h"
 
 namespace tessera::gpu_kernels {
@@ -18,38 +18,31 @@ void flash(const AttentionArgs& args, Executor& executor) {
   with_half(args.shape.type, [&](auto type) {
     using T = typename decltype(type)::type;
     sm90_takes(args.shape, args.q, args.k, args.v, args.q) ? launch_sm90_attention<T>(args, executor)
-                                                           : launch_attention<T, true>(args, executor);
+                                                           : launch_attention<T>(args, executor);
   });
 }
 void flash_backward(const AttentionBackwardArgs& args, Executor& executor) {
   with_half(args.shape.type, [&](auto type) {
     using T = typename decltype(type)::type;
     sm90_takes(args.shape, args.q, args.k, args.v, args.dy) ? launch_sm90_attention_backward<T>(args, executor)
-                                                            : launch_attention_backward<T, true>(args, executor);
+                                                            : launch_attention_backward<T>(args, executor);
   });
 }
 #endif
 
-// Matrix cores of AMD take rows as they lie.
 template <class T>
 void run(const AttentionArgs& args, Executor& executor) {
 #if defined(TESSERA_VECTOR_TARGETS)
   if (!has_matrix_cores()) return launch_simt_attention<T>(args, executor);
 #endif
-#if !defined(__HIP__)
-  if (!args.shape.whole_units) return launch_attention<T, false>(args, executor);
-#endif
-  launch_attention<T, true>(args, executor);
+  launch_attention<T>(args, executor);
 }
 template <class T>
 void run_backward(const AttentionBackwardArgs& args, Executor& executor) {
 #if defined(TESSERA_VECTOR_TARGETS)
   if (!has_matrix_cores()) return launch_simt_attention_backward<T>(args, executor);
 #endif
-#if !defined(__HIP__)
-  if (!args.shape.whole_units) return launch_attention_backward<T, false>(args, executor);
-#endif
-  launch_attention_backward<T, true>(args, executor);
+  launch_attention_backward<T>(args, executor);
 }
 
 // NVIDIA's matrix cores would round floats; AMD's multiply them as they are.

@@ -5,10 +5,9 @@
 
 namespace tessera::gpu_kernels {
 
-/// Whole: args.shape.whole_units.
-template <class T, bool Whole>
+template <class T>
 void launch_attention(const AttentionArgs& args, Executor& executor);
-template <class T, bool Whole>
+template <class T>
 void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
 
 /// Whether Hopper's pipeline takes them: no mask, a positive scale, nothing expanded. `like_queries` lies as its rows

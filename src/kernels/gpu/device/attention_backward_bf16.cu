@@ -2,6 +2,6 @@
 
 namespace tessera::gpu_kernels {
 
-template void launch_attention_backward<bf16, true>(const AttentionBackwardArgs&, Executor&);
+template void launch_attention_backward<bf16>(const AttentionBackwardArgs&, Executor&);
 
 }  // namespace tessera::gpu_kernels

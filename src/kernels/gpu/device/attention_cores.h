@@ -1,5 +1,4 @@
-// The matrix cores that attention's kernels are made for. AMD's pipeline takes rows as they lie, and has the kernels of
-// Whole alone.
+// The matrix cores that attention's kernels are made for: AMD's take rows as they lie, NVIDIA's whole units alone.
 #pragma once
 #if defined(__HIP__)
 #include "tile/arch/cdna/attention_backward.h"

@@ -2,7 +2,7 @@
 
 namespace tessera::gpu_kernels {
 
-template void launch_attention<f16, true>(const AttentionArgs&, Executor&);
-template void launch_attention<bf16, true>(const AttentionArgs&, Executor&);
+template void launch_attention<f16>(const AttentionArgs&, Executor&);
+template void launch_attention<bf16>(const AttentionArgs&, Executor&);
 
 }  // namespace tessera::gpu_kernels

@@ -35,6 +35,15 @@ bool has_matrix_cores();
 #else
 constexpr bool has_matrix_cores() { return true; }
 #endif
+/// Whether T's kernels need their bodies: clang for HIP reads them once more for the host, a second of a unit with long
+/// ones.
+#if defined(__HIP__) && !defined(__HIP_DEVICE_COMPILE__)
+template <class T>
+inline constexpr bool on_card = false;
+#else
+template <class T>
+inline constexpr bool on_card = true;
+#endif
 /// Throws DeviceError if the launch just made was refused; `what` names it.
 void check_launch(const char* what);
 /// Throws Error: this family has no kernel for what `args` asked.

@@ -344,7 +344,7 @@ struct RunningSoftmax {
 };
 
 /// One block of queries; widths are at most Width. lse may be null.
-template <class T, int Width, bool Whole = true>
+template <class T, int Width>
 TESSERA_DEVICE void attention_forward(const AttentionProblem& p, const HeadsView<T>& y, const HeadsView<const T>& q,
                                       const HeadsView<const T>& k, const HeadsView<const T>& v, float* lse, T* shared) {
   using Sizes = ForwardSizes<Width, T>;

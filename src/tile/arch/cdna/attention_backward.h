@@ -104,7 +104,7 @@ TESSERA_DEVICE void attention_key_sums(const AttentionProblem& p, const Attentio
 }
 
 /// dk and dv of one block of keys; one after the other where a lane has no registers for both.
-template <class T, int Width, bool Whole = true>
+template <class T, int Width>
 TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
   if constexpr (Width * sizeof(T) <= 256) {
     attention_key_sums<KeySums::both, T, Width>(p, g, shared);
@@ -115,7 +115,7 @@ TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const Att
 }
 
 /// dq of one block of queries.
-template <class T, int Width, bool Whole = true>
+template <class T, int Width>
 TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
   using Sizes = BackwardSizes<Width, T>;
   using Rows = HeadRows<T, Sizes::step, Width>;

@@ -24,24 +24,12 @@ TESSERA_DEVICE void each_chunk(const Fn& fn) {
       [&](auto i) { fn(line + i * step, column, SharedTile<T, Lines, Width, 1>::offset(line + i * step, column)); });
 }
 
-/// Starts copying rows, of which there are `rows` of `width` elements; the rest of the tile becomes zero. Whole: rows
-/// lie in memory as whole units of 16 bytes; others pass through registers, element by element.
-template <int Lines, int Width, bool Whole, class T>
+/// Starts copying rows, of which there are `rows` of `width` elements; the rest of the tile becomes zero.
+template <int Lines, int Width, class T>
 TESSERA_DEVICE void fetch_rows(T* tile, const HeadsView<const T>& view, const T* from, i64 rows, i64 width) {
   each_chunk<T, Lines, Width>([&](int line, int column, int offset) {
     const bool inside = line < rows && column < width;
-    if constexpr (Whole) {
-      copy_async<16>(tile + offset, from + (inside ? line * view.row() + column : 0), inside);
-    } else {
-      const T* at = from + line * view.row() + column * view.column();
-      u32 words[4];
-      unroll<4>([&](auto i) {
-        const u32 low = inside && column + 2 * i < width ? at[2 * i * view.column()].bits : 0;
-        const u32 high = inside && column + 2 * i + 1 < width ? at[(2 * i + 1) * view.column()].bits : 0;
-        words[i] = low | high << 16;
-      });
-      *reinterpret_cast<uint4*>(tile + offset) = uint4{words[0], words[1], words[2], words[3]};
-    }
+    copy_async<16>(tile + offset, from + (inside ? line * view.row() + column : 0), inside);
   });
 }
 
@@ -122,7 +110,7 @@ struct WarpSums {
   }
 
   /// Brings the sums to memory, rounded, through a tile that nobody uses any more.
-  template <bool Whole, class T>
+  template <class T>
   TESSERA_DEVICE void store(T* tile, const HeadsView<T>& view, T* to, i64 rows, i64 width) const {
     constexpr int lines = attention_warps * 16 * Atoms;
     sync_block();
@@ -136,14 +124,8 @@ struct WarpSums {
     });
     sync_block();
     each_chunk<T, lines, Columns>([&](int line, int column, int offset) {
-      if (line >= rows || column >= width) return;
-      if constexpr (Whole) {
+      if (line < rows && column < width)
         *reinterpret_cast<uint4*>(to + line * view.row() + column) = *reinterpret_cast<const uint4*>(tile + offset);
-      } else {
-        unroll<8>([&](auto i) {
-          if (column + i < width) to[line * view.row() + (column + i) * view.column()] = tile[offset + i];
-        });
-      }
     });
   }
 
@@ -230,9 +212,9 @@ struct ForwardSizes {
   }
 };
 
-/// One block of queries; widths are at most Width. Whole: they are multiples of 8, and rows lie in memory as whole
-/// units of 16 bytes. lse may be null.
-template <class T, int Width, bool Whole = true>
+/// One block of queries; widths are multiples of 8, at most Width, and rows lie in memory as whole units of 16 bytes.
+/// lse may be null.
+template <class T, int Width>
 TESSERA_DEVICE void attention_forward(const AttentionProblem& p, const HeadsView<T>& y, const HeadsView<const T>& q,
                                       const HeadsView<const T>& k, const HeadsView<const T>& v, float* lse, T* shared) {
   using Sizes = ForwardSizes<Width>;
@@ -248,11 +230,11 @@ TESSERA_DEVICE void attention_forward(const AttentionProblem& p, const HeadsView
   const auto stage = [&](int step) { return ring + step % 2 * 2 * keys * Width; };
   const auto fetch = [&](int step) {
     const i64 k0 = static_cast<i64>(step) * keys;
-    fetch_rows<keys, Width, Whole>(stage(step), k, k_head + k0 * k.row(), p.keys - k0, p.width);
-    fetch_rows<keys, Width, Whole>(stage(step) + keys * Width, v, v_head + k0 * v.row(), p.keys - k0, p.value_width);
+    fetch_rows<keys, Width>(stage(step), k, k_head + k0 * k.row(), p.keys - k0, p.width);
+    fetch_rows<keys, Width>(stage(step) + keys * Width, v, v_head + k0 * v.row(), p.keys - k0, p.value_width);
     commit_copies();
   };
-  fetch_rows<Sizes::queries, Width, Whole>(q_tile, q, q.head(b, h) + q0 * q.row(), p.queries - q0, p.width);
+  fetch_rows<Sizes::queries, Width>(q_tile, q, q.head(b, h) + q0 * q.row(), p.queries - q0, p.width);
   fetch(0);
 
   KeptRows<T, atoms, Width> own;
@@ -284,7 +266,7 @@ TESSERA_DEVICE void attention_forward(const AttentionProblem& p, const HeadsView
     if (lse && thread_in_block() % 4 == 0 && query < p.queries)
       lse[index * p.queries + query] = (softmax.largest[i][n % 2] + fast_log2(sum)) * log_of_2;
   });
-  out.template store<Whole>(q_tile, y, y.head(b, h) + q0 * y.row(), p.queries - q0, p.value_width);
+  out.store(q_tile, y, y.head(b, h) + q0 * y.row(), p.queries - q0, p.value_width);
 }
 
 }  // namespace sm80

@@ -22,7 +22,7 @@ struct BackwardSizes {
 };
 
 /// dk and dv of one block of keys, summed over the queries of every head that shares them.
-template <class T, int Width, bool Whole = true>
+template <class T, int Width>
 TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
   using Sizes = BackwardSizes<Width>;
   constexpr int keys = Sizes::own, queries = Sizes::step, tile = queries * Width;
@@ -39,9 +39,8 @@ TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const Att
   const auto fetch = [&](int step) {
     const i64 h = head_of(step), q0 = first_query(step), row = (b * p.heads + h) * p.queries + q0;
     T* to = ring + step % 2 * 2 * tile;
-    fetch_rows<queries, Width, Whole>(to, g.q, g.q.head(b, h) + q0 * g.q.row(), p.queries - q0, p.width);
-    fetch_rows<queries, Width, Whole>(to + tile, g.dy, g.dy.head(b, h) + q0 * g.dy.row(), p.queries - q0,
-                                      p.value_width);
+    fetch_rows<queries, Width>(to, g.q, g.q.head(b, h) + q0 * g.q.row(), p.queries - q0, p.width);
+    fetch_rows<queries, Width>(to + tile, g.dy, g.dy.head(b, h) + q0 * g.dy.row(), p.queries - q0, p.value_width);
     if (const int i = thread_in_block(); i < queries) {
       const bool inside = q0 + i < p.queries;
       float* at = rows + step % 2 * 2 * queries + i;
@@ -50,8 +49,8 @@ TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const Att
     }
     commit_copies();
   };
-  fetch_rows<keys, Width, Whole>(k_tile, g.k, g.k.head(b, kv_head) + k0 * g.k.row(), p.keys - k0, p.width);
-  fetch_rows<keys, Width, Whole>(v_tile, g.v, g.v.head(b, kv_head) + k0 * g.v.row(), p.keys - k0, p.value_width);
+  fetch_rows<keys, Width>(k_tile, g.k, g.k.head(b, kv_head) + k0 * g.k.row(), p.keys - k0, p.width);
+  fetch_rows<keys, Width>(v_tile, g.v, g.v.head(b, kv_head) + k0 * g.v.row(), p.keys - k0, p.value_width);
   if (steps > 0) fetch(0);
   else commit_copies();
 
@@ -84,12 +83,12 @@ TESSERA_DEVICE void attention_backward_keys(const AttentionProblem& p, const Att
   wait_copies<0>();
   const float scale = static_cast<float>(p.scale);
   dk.each([&](float& x, int, int) { x *= scale; });
-  dk.template store<Whole>(k_tile, g.dk, g.dk.head(b, kv_head) + k0 * g.dk.row(), p.keys - k0, p.width);
-  dv.template store<Whole>(v_tile, g.dv, g.dv.head(b, kv_head) + k0 * g.dv.row(), p.keys - k0, p.value_width);
+  dk.store(k_tile, g.dk, g.dk.head(b, kv_head) + k0 * g.dk.row(), p.keys - k0, p.width);
+  dv.store(v_tile, g.dv, g.dv.head(b, kv_head) + k0 * g.dv.row(), p.keys - k0, p.value_width);
 }
 
 /// dq of one block of queries.
-template <class T, int Width, bool Whole = true>
+template <class T, int Width>
 TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const AttentionGradients<T>& g, T* shared) {
   using Sizes = BackwardSizes<Width>;
   constexpr int queries = Sizes::own, keys = Sizes::step, tile = keys * Width;
@@ -104,12 +103,12 @@ TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const 
   const auto fetch = [&](int step) {
     const i64 k0 = static_cast<i64>(step) * keys;
     T* to = ring + step % 2 * 2 * tile;
-    fetch_rows<keys, Width, Whole>(to, g.k, k_head + k0 * g.k.row(), p.keys - k0, p.width);
-    fetch_rows<keys, Width, Whole>(to + tile, g.v, v_head + k0 * g.v.row(), p.keys - k0, p.value_width);
+    fetch_rows<keys, Width>(to, g.k, k_head + k0 * g.k.row(), p.keys - k0, p.width);
+    fetch_rows<keys, Width>(to + tile, g.v, v_head + k0 * g.v.row(), p.keys - k0, p.value_width);
     commit_copies();
   };
-  fetch_rows<queries, Width, Whole>(q_tile, g.q, g.q.head(b, h) + q0 * g.q.row(), p.queries - q0, p.width);
-  fetch_rows<queries, Width, Whole>(dy_tile, g.dy, g.dy.head(b, h) + q0 * g.dy.row(), p.queries - q0, p.value_width);
+  fetch_rows<queries, Width>(q_tile, g.q, g.q.head(b, h) + q0 * g.q.row(), p.queries - q0, p.width);
+  fetch_rows<queries, Width>(dy_tile, g.dy, g.dy.head(b, h) + q0 * g.dy.row(), p.queries - q0, p.value_width);
   fetch(0);
 
   const int own = thread_in_block() / warp_size * 16 * Width;
@@ -143,7 +142,7 @@ TESSERA_DEVICE void attention_backward_queries(const AttentionProblem& p, const 
   }
   const float scale = static_cast<float>(p.scale);
   dq.each([&](float& x, int, int) { x *= scale; });
-  dq.template store<Whole>(q_tile, g.dq, g.dq.head(b, h) + q0 * g.dq.row(), p.queries - q0, p.width);
+  dq.store(q_tile, g.dq, g.dq.head(b, h) + q0 * g.dq.row(), p.queries - q0, p.width);
 }
 
 }  // namespace sm80

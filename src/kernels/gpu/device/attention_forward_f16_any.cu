@@ -1,9 +1,0 @@
-#if !defined(__HIP__)  // needs mma.sync
-#include "attention_forward.h"
-
-namespace tessera::gpu_kernels {
-
-template void launch_attention<f16, false>(const AttentionArgs&, Executor&);
-
-}  // namespace tessera::gpu_kernels
-#endif
