@@ -259,14 +259,18 @@ constexpr TESSERA_HD BankUse bank_use(const Distribution<Rank>& d, SharedMemory 
     i64 first[64]{};
     for (int lane = 0; lane < lanes; ++lane) first[lane] = offset(d.coords(lane, reg)) * element_bytes / 4;
     for (int cycle = 0; cycle < cycles_per_access; ++cycle) {
-      i64 words[64]{};
+      i64 words[64]{}, held[32]{};  // all that are asked for; the first of each bank
       int count = 0, load[32]{}, worst = 1;
       for (int lane = 0; lane < lanes; ++lane) {
         if (shared_cycle(memory, lane, bytes) != cycle) continue;
         for (i64 word = first[lane]; word < first[lane] + max(1, bytes / 4); ++word) {
-          bool seen = false;  // one word serves all who want it
-          for (int i = 0; i < count; ++i) seen = seen || words[i] == word;
-          if (!seen) worst = max(worst, ++load[(words[count++] = word) % 32]);
+          const int bank = static_cast<int>(word % 32);
+          bool seen = load[bank] > 0 && held[bank] == word;  // one word serves all who want it
+          for (int i = 0; load[bank] > 1 && i < count && !seen; ++i) seen = words[i] == word;
+          if (seen) continue;
+          if (load[bank] == 0) held[bank] = word;
+          words[count++] = word;
+          worst = max(worst, ++load[bank]);
         }
       }
       use.cycles += worst;

@@ -204,8 +204,9 @@ void implicit_mma_kernel(const ImplicitGemm p, const TileGrid grid) {
   const ImplicitView<T, AlongB, true> b{static_cast<const T*>(p.b.data) + group * p.b.group_stride, p.b,
                                         static_cast<int>(p.columns)};
   Pipeline pipeline;
-  pipeline.run(a, b, row, column, static_cast<int>(begin), static_cast<int>(tile::max(begin, end)),
-               reinterpret_cast<T*>(shared));
+  if constexpr (on_card<T>)
+    pipeline.run(a, b, row, column, static_cast<int>(begin), static_cast<int>(tile::max(begin, end)),
+                 reinterpret_cast<T*>(shared));
   tile::store_sums(pipeline, ImplicitSink<T>{p, group, batch}, row, column, static_cast<int>(p.rows),
                    static_cast<int>(p.columns), reinterpret_cast<float*>(shared));
 }

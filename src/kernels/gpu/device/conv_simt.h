@@ -112,7 +112,7 @@ void implicit_kernel(const ImplicitGemm p, const SimtGrid grid) {
     ImplicitLoader<T, Memory, Edge> a(p.a, p.type, group, row, p.rows, begin, end);
     ImplicitLoader<T, Memory, Edge> b(p.b, p.type, group, column, p.columns, begin, end);
     typename Block::Sums sums;
-    Block::multiply(a, b, tile::max<i64>(end - begin, 0), sums, shared);
+    if constexpr (on_card<T>) Block::multiply(a, b, tile::max<i64>(end - begin, 0), sums, shared);
     Block::store(sums, shared, [&](T sum, int i, int j) {
       if (row + i >= p.rows || column + j >= p.columns) return;
       if (p.splits > 1) {

@@ -52,7 +52,7 @@ void simt_kernel(const GemmArgs args, const SimtGrid grid) {
     tile::SimtFetch<T, SimtMatrix<TB>, Edge> b(
         {mb.data, mb.type, place.offset(mb), {mb.column, mb.row}, {args.n, args.k}}, column);
     typename Block::Sums sums;
-    Block::multiply(a, b, args.k, sums, shared);
+    if constexpr (on_card<T>) Block::multiply(a, b, args.k, sums, shared);
     const AnyEpilogue<T> epilogue(args, place);
     Block::store(sums, shared, [&](T sum, int i, int j) {
       if (row + i < args.m && column + j < args.n) epilogue(sum, row + i, column + j);

@@ -129,7 +129,8 @@ void tiled_kernel(const GemmArgs args, const TileGrid grid, const GemmCut cut) {
       typename Product::template Pipeline<tile::remove_cvref_t<decltype(a)>, tile::remove_cvref_t<decltype(b)>, C>;
   static_assert(meets_no_bank_twice<Pipeline>);
   Pipeline pipeline;
-  pipeline.run(a, b, row, column, static_cast<int>(begin), static_cast<int>(end), reinterpret_cast<T*>(shared));
+  if constexpr (on_card<T>)
+    pipeline.run(a, b, row, column, static_cast<int>(begin), static_cast<int>(end), reinterpret_cast<T*>(shared));
 
   const LaneEpilogue epilogue(args, place, part * cut.part_stride);
   LineSums<float, C::config.tile_n, Pipeline::threads> lines(args, cut.lines, batch, at.row, at.column);
