@@ -59,6 +59,7 @@ if(build_cuda)
   endif()
 endif()
 if(build_cuda)
+  set(CMAKE_CUDA_FLAGS_RELEASE -DNDEBUG)  # nvcc's -O3 is the host's alone, and would win over -O1 below
   find_package(CUDAToolkit REQUIRED)
   tessera_plugin(tessera_cuda ${gpu_sources} ${sm90_sources})
   cuda_code(code ${TESSERA_CUDA_ARCHITECTURES})
@@ -101,7 +102,7 @@ if(build_hip)
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
       -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
   set(hip_sources ${gpu_sources})
-  list(FILTER hip_sources EXCLUDE REGEX "_tf32_[a-z]+\\.cu$")  # AMD's matrix cores have no such type
+  list(FILTER hip_sources EXCLUDE REGEX "(_tf32_|/vendor_)[a-z]+\\.cu$")  # NVIDIA's type, NVIDIA's libraries
   foreach(source ${hip_sources})
     cmake_path(GET source STEM stem)
     set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)

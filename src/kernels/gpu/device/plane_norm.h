@@ -61,18 +61,28 @@ struct PackPlace {
 template <int width, class Load, class Use>
 TESSERA_DEVICE void for_plane_packs(const PlaneSets& s, const PlanePart& part, const Load& load, const Use& use) {
   constexpr int ahead = 4;
-  const i64 each = s.size / width;
   const auto place = [&](i64 p) {
-    const i64 plane = s.planes == 1 ? 0 : tile::quotient(p, each);
-    return PackPlace{plane, (p - plane * each) * width};
+    const i64 plane = tile::quotient(p * width, s.size);
+    return PackPlace{plane, p * width - plane * s.size};
   };
-  for (i64 p = part.begin + tile::thread_in_block(); p < part.end; p += ahead * plane_threads) {
-    decltype(load(PackPlace{})) held[ahead];
+  i64 p = part.begin + tile::thread_in_block();
+  if (p >= part.end) return;
+  PackPlace next = place(p);
+  const PackPlace step = place(plane_threads);
+  for (; p < part.end; p += ahead * plane_threads) {
+    PackPlace at[ahead];
+    decltype(load(next)) held[ahead];
     tile::unroll<ahead>([&](auto k) {
-      if (p + k * plane_threads < part.end) held[k] = load(place(p + k * plane_threads));
+      at[k] = next;
+      if (p + k * plane_threads < part.end) held[k] = load(next);
+      next.plane += step.plane;
+      next.element += step.element;
+      if (next.element < s.size) return;
+      ++next.plane;
+      next.element -= s.size;
     });
     tile::unroll<ahead>([&](auto k) {
-      if (p + k * plane_threads < part.end) use(place(p + k * plane_threads), held[k]);
+      if (p + k * plane_threads < part.end) use(at[k], held[k]);
     });
   }
 }

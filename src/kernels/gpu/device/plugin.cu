@@ -17,13 +17,16 @@ extern AttentionTable attention_table;
 #if defined(__HIP__)
 const Sm90GemmTable* sm90_gemm_table() { return nullptr; }
 const Sm90PointwiseTable* sm90_pointwise_table() { return nullptr; }
+const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt and MIOpen are not in Debian
+const VendorConvTable* vendor_conv_table() { return nullptr; }
+const VendorAttentionTable* vendor_attention_table() { return nullptr; }
 #else
 const Sm90GemmTable* sm90_gemm_table();
 const Sm90PointwiseTable* sm90_pointwise_table();
-#endif
 const VendorGemmTable* vendor_gemm_table();
 const VendorConvTable* vendor_conv_table();
 const VendorAttentionTable* vendor_attention_table();
+#endif
 const CreationTable* device_creation_table();
 const IndexTable* device_index_table();
 const DrawTable* device_draw_table();

@@ -93,7 +93,7 @@ struct ProductFold : SimpleFold<C, wide_t<C>, ProductFold<C>> {
 /// NaN wins.
 template <class C, bool largest, Term term = Term::plain>
 struct ExtremeFold : SimpleFold<C, C, ExtremeFold<C, largest, term>> {
-  static constexpr bool takes_packs = term == Term::plain;
+  static constexpr bool takes_packs = largest && term == Term::plain;
   static TESSERA_DEVICE C start() { return term == Term::absolute ? C(0) : largest ? lowest<C>() : highest<C>(); }
   static TESSERA_DEVICE C join(C a, C b) { return b != b || (largest ? a < b : b < a) ? b : a; }
   static TESSERA_DEVICE void fold(C& s, C x, i64) {
@@ -206,6 +206,8 @@ constexpr bool takes_doubles(ReduceOp op) {
     case ReduceOp::all:
     case ReduceOp::argmax:
     case ReduceOp::argmin:
+    case ReduceOp::abs_sum:
+    case ReduceOp::abs_max:
       return true;
     default:
       return false;
@@ -242,6 +244,10 @@ void with_fold(ReduceOp op, const Fn& fn) {
         break;
     }
   }
+  if constexpr (tile::is_same_v<C, double>) {
+    if (op == ReduceOp::abs_sum) return fn(Type<SumFold<C, Term::absolute>>{});
+    if (op == ReduceOp::abs_max) return fn(Type<ExtremeFold<C, true, Term::absolute>>{});
+  }
   if constexpr (!is_integer<C>) {
     switch (op) {
       case ReduceOp::variance:
@@ -250,10 +256,6 @@ void with_fold(ReduceOp op, const Fn& fn) {
       case ReduceOp::norm:
       case ReduceOp::squares:
         return fn(Type<SumFold<C, Term::square>>{});
-      case ReduceOp::abs_sum:
-        return fn(Type<SumFold<C, Term::absolute>>{});
-      case ReduceOp::abs_max:
-        return fn(Type<ExtremeFold<C, true, Term::absolute>>{});
       case ReduceOp::logsumexp:
         return fn(Type<LogSumExpFold<C>>{});
       default:

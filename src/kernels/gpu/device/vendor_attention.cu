@@ -1,15 +1,7 @@
 // cuDNN behind attention's arguments: opened at run time where it is installed, never needed.
-#include "gpu.h"
-
-#if defined(__HIP__)
-
-namespace tessera::gpu_kernels {
-const VendorAttentionTable* vendor_attention_table() { return nullptr; }
-}  // namespace tessera::gpu_kernels
-
-#else
 #include "cudnn_attention.h"
 #include "cudnn_planner.h"
+#include "gpu.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -92,4 +84,3 @@ const VendorAttentionTable* vendor_attention_table() {
 }
 
 }  // namespace tessera::gpu_kernels
-#endif

@@ -1,17 +1,9 @@
 // cuDNN behind the convolution's arguments: opened at run time where it is installed, never needed.
-#include "gpu.h"
-
-#if defined(__HIP__)
-
-namespace tessera::gpu_kernels {
-const VendorConvTable* vendor_conv_table() { return nullptr; }  // MIOpen is not in Debian
-}  // namespace tessera::gpu_kernels
-
-#else
 #include <cstring>
 
 #include "cudnn_conv.h"
 #include "cudnn_planner.h"
+#include "gpu.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -62,4 +54,3 @@ const VendorConvTable* vendor_conv_table() {
 }
 
 }  // namespace tessera::gpu_kernels
-#endif

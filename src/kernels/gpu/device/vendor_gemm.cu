@@ -1,15 +1,5 @@
 // cuBLASLt behind the GEMM's arguments: opened at run time where it is installed, never needed. Its column-major result
 // is our row-major one transposed, so that the operands change places.
-#include "gpu.h"
-#include "kernels/cpu/isa/epilogue.h"
-
-#if defined(__HIP__)
-
-namespace tessera::gpu_kernels {
-const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt is not in Debian
-}  // namespace tessera::gpu_kernels
-
-#else
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -19,6 +9,8 @@ const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt is 
 #include <string>
 #include <tuple>
 
+#include "gpu.h"
+#include "kernels/cpu/isa/epilogue.h"
 #include "kernels/gpu/vendor_workspace.h"
 #include "recent.h"
 #include "tessera/error.h"
@@ -401,4 +393,3 @@ const VendorGemmTable* vendor_gemm_table() {
 }
 
 }  // namespace tessera::gpu_kernels
-#endif

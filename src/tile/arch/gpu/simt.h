@@ -58,16 +58,12 @@ struct SimtBlock {
       b.store(tiles[step % 2].b);
     };
     const i64 steps = ceil_div<i64>(depth, simt_depth);
-    a.load();
-    b.load();
-    keep(0);
-    sync_block();
 #pragma unroll 1
-    for (i64 step = 0; step < steps; ++step) {
-      a.load();  // past the end these are zeros
+    for (i64 step = 0; step <= steps; ++step) {  // loads of other sources are long: there is one copy of them
+      a.load();                                  // past the end these are zeros
       b.load();
-      sums.add(tiles[step % 2].a, tiles[step % 2].b);
-      keep(step + 1);
+      if (step > 0) sums.add(tiles[(step - 1) % 2].a, tiles[(step - 1) % 2].b);
+      keep(step);
       sync_block();
     }
   }
