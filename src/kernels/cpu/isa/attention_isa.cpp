@@ -2,7 +2,18 @@
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 
+#if defined(__AVX512F__)  // few compute in f64: AVX2's is enough
+template <>
+void attention_of<double>(const AttentionArgs& args, Executor& executor) {
+  avx2::attention_table.flash(args, executor);
+}
+template <>
+void attention_backward_of<double>(const AttentionBackwardArgs& args, Executor& executor) {
+  avx2::attention_table.flash_backward(args, executor);
+}
+#else
 TESSERA_ATTENTION_OF(extern, double)
+#endif
 TESSERA_ATTENTION_OF(extern, tile::f16)
 TESSERA_ATTENTION_OF(extern, tile::bf16)
 

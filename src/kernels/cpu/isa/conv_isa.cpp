@@ -3,8 +3,23 @@
 namespace tessera::cpu_kernels::TESSERA_ISA {
 
 namespace conv {
-TESSERA_CONV_OF(extern, double)
+#if defined(__AVX512F__)  // few compute in f64: AVX2's is enough
+template <>
+void forward_as<double>(const ConvArgs& args, Executor& executor) {
+  avx2::conv_table.forward(args, executor);
 }
+template <>
+void backward_images_as<double>(const ConvArgs& args, Executor& executor) {
+  avx2::conv_table.backward_images(args, executor);
+}
+template <>
+void backward_filters_as<double>(const ConvArgs& args, Executor& executor) {
+  avx2::conv_table.backward_filters(args, executor);
+}
+#else
+TESSERA_CONV_OF(extern, double)
+#endif
+}  // namespace conv
 
 namespace {
 
