@@ -219,25 +219,29 @@ struct RowsHeld {
 };
 
 /// fn(Int<width>, Team, Int<held>, RowsHeld) as it fits `count` rows of n elements of type T, which kernels read more
-/// than once or, unless `again`, only once. `middle`: blocks of 256 threads, too, hold theirs in registers.
+/// than once or, unless `again`, only once. `middle`: blocks of 256 threads, too, hold theirs in registers. Rows of
+/// f64, which are rare, come element by element, which spares kernels.
 template <class T, int count, bool again, bool middle = again, class Fn>
 void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
   constexpr int width = 16 / sizeof(T), held = 32 / width;
   using tile::Int;
-  if (!layout.alike || n > 0x7fffffff - 1024 * width) return fn(Int<1>{}, Team<512>{}, Int<0>{}, RowsHeld{});
-  const i64 packs = n / width;
-  if (packs <= 32 * held) return fn(Int<width>{}, Team<32>{}, Int<held>{}, RowsHeld{});
-  if constexpr (middle && sizeof(T) < 8)
-    if (packs <= 256 * held) return fn(Int<width>{}, Team<256>{}, Int<held>{}, RowsHeld{});
-  constexpr int threads = again && count * sizeof(T) > 2 && sizeof(T) < 8 ? 1024 : 512;
-  RowsHeld rows;
-  if (again) {
-    constexpr i64 bytes = threads * 16 * count;
-    rows.kept =
-        static_cast<int>(tile::min(tile::ceil_div<i64>(packs + 8, threads), (most_shared_bytes() - 1024) / bytes));
-    rows.shared = static_cast<size_t>(rows.kept * bytes);
+  if (sizeof(T) == 8 || !layout.alike || n > 0x7fffffff - 1024 * width)
+    return fn(Int<1>{}, Team<512>{}, Int<0>{}, RowsHeld{});
+  if constexpr (sizeof(T) < 8) {
+    const i64 packs = n / width;
+    if (packs <= 32 * held) return fn(Int<width>{}, Team<32>{}, Int<held>{}, RowsHeld{});
+    if constexpr (middle)
+      if (packs <= 256 * held) return fn(Int<width>{}, Team<256>{}, Int<held>{}, RowsHeld{});
+    constexpr int threads = again && count * sizeof(T) > 2 ? 1024 : 512;
+    RowsHeld rows;
+    if (again) {
+      constexpr i64 bytes = threads * 16 * count;
+      rows.kept =
+          static_cast<int>(tile::min(tile::ceil_div<i64>(packs + 8, threads), (most_shared_bytes() - 1024) / bytes));
+      rows.shared = static_cast<size_t>(rows.kept * bytes);
+    }
+    fn(Int<width>{}, Team<threads>{}, Int<0>{}, rows);
   }
-  fn(Int<width>{}, Team<threads>{}, Int<0>{}, rows);
 }
 
 /// launch, where a block may need more shared memory than kernels get unasked.

@@ -219,10 +219,6 @@ constexpr bool is_frequent(MapOp op) {
     case MapOp::add_scaled:
     case MapOp::relu:
     case MapOp::relu_grad:
-    case MapOp::tanh:
-    case MapOp::tanh_grad:
-    case MapOp::sigmoid:
-    case MapOp::sigmoid_grad:
     case MapOp::gelu_erf:
     case MapOp::gelu_erf_grad:
     case MapOp::gelu_tanh:
