@@ -11,7 +11,7 @@ import tempfile
 
 MATRIX = re.compile(r"(Half|Float)Product|attention_(forward|keys|queries)_kernel")
 # Tiles that fill the LDS, or rows that fill the registers: one block, of a wave for each SIMD.
-ONE_WAVE = re.compile(r"attention_keys_kernel<.*, 128, |attention_(forward|queries)_kernel<float, 128, ")
+ONE_WAVE = re.compile(r"attention_keys_kernel<.*, 128>|attention_(forward|queries)_kernel<float, 128>")
 MATRIX_TARGETS = re.compile(r"gfx(908|90a|94)")
 Kernel = collections.namedtuple("Kernel", "threads registers scratch lds matrix cycles")
 
