@@ -30,7 +30,7 @@ struct OrdinaryCores {
   static constexpr auto backward_queries = simt::attention_backward_queries<T, Width>;
 };
 
-TEST(AttentionBlocks, OneElement) { expect_close<MatrixCores<f16, 32>>({1, 1, 1, 1, 1, 8, 8}); }
+TEST(AttentionBlocks, OneElement) { expect_close<MatrixCores<f16, 64>>({1, 1, 1, 1, 1, 8, 8}); }
 TEST(AttentionBlocks, SmallerThanATile) { expect_close<MatrixCores<f16, 64>>({2, 2, 2, 7, 11, 16, 16}); }
 TEST(AttentionBlocks, PackedRows) {
   expect_close<MatrixCores<f16, 64>>({1, 2, 2, 200, 200, 64, 64, true, MaskKind::none, Lie::packed});
@@ -40,7 +40,7 @@ TEST(AttentionBlocks, WideSharedHeads) {
   expect_close<MatrixCores<f16, 128>>({1, 4, 2, 97, 97, 128, 128, true, MaskKind::none, Lie::packed});
 }
 TEST(AttentionBlocks, CausalWithMoreKeys) { expect_close<MatrixCores<f16, 128>>({1, 1, 1, 70, 200, 96, 72, true}); }
-TEST(AttentionBlocks, CausalWithMoreQueries) { expect_close<MatrixCores<f16, 32>>({1, 2, 2, 300, 70, 8, 32, true}); }
+TEST(AttentionBlocks, CausalWithMoreQueries) { expect_close<MatrixCores<f16, 64>>({1, 2, 2, 300, 70, 8, 32, true}); }
 TEST(AttentionBlocks, BooleanMask) {
   expect_close<MatrixCores<f16, 128>>({1, 3, 3, 67, 130, 128, 8, false, MaskKind::allowed});
 }
@@ -48,7 +48,7 @@ TEST(AttentionBlocks, BooleanMaskCausal) {
   expect_close<MatrixCores<f16, 64>>({2, 3, 3, 67, 67, 64, 64, true, MaskKind::allowed});
 }
 TEST(AttentionBlocks, AddedMask) {
-  expect_close<MatrixCores<f16, 32>>({1, 2, 1, 67, 70, 32, 32, false, MaskKind::added});
+  expect_close<MatrixCores<f16, 64>>({1, 2, 1, 67, 70, 32, 32, false, MaskKind::added});
 }
 TEST(AttentionBlocks, AddedMaskCausal) {
   expect_close<MatrixCores<f16, 64>>({1, 2, 1, 67, 70, 48, 64, true, MaskKind::added});
@@ -57,7 +57,7 @@ TEST(AttentionBlocks, NegativeScale) {
   expect_close<MatrixCores<f16, 64>>({1, 1, 1, 65, 65, 64, 64, false, MaskKind::none, Lie::separate, -0.2});
 }
 
-TEST(AttentionOnOrdinaryCores, OneElement) { expect_close<OrdinaryCores<float, 32>>({1, 1, 1, 1, 1, 1, 1}); }
+TEST(AttentionOnOrdinaryCores, OneElement) { expect_close<OrdinaryCores<float, 64>>({1, 1, 1, 1, 1, 1, 1}); }
 TEST(AttentionOnOrdinaryCores, SmallerThanATile) { expect_close<OrdinaryCores<bf16, 64>>({2, 2, 2, 7, 11, 17, 5}); }
 TEST(AttentionOnOrdinaryCores, PackedRows) {
   expect_close<OrdinaryCores<float, 64>>({1, 2, 2, 200, 200, 64, 64, true, MaskKind::none, Lie::packed});
@@ -73,7 +73,7 @@ TEST(AttentionOnOrdinaryCores, CausalWithMoreKeys) {
   expect_close<OrdinaryCores<float, 128>>({1, 1, 1, 70, 200, 96, 72, true});
 }
 TEST(AttentionOnOrdinaryCores, CausalWithMoreQueries) {
-  expect_close<OrdinaryCores<float, 32>>({1, 2, 2, 300, 70, 8, 32, true});
+  expect_close<OrdinaryCores<float, 64>>({1, 2, 2, 300, 70, 8, 32, true});
 }
 TEST(AttentionOnOrdinaryCores, BooleanMask) {
   expect_close<OrdinaryCores<float, 128>>({1, 3, 3, 67, 130, 80, 8, false, MaskKind::allowed});
@@ -82,7 +82,7 @@ TEST(AttentionOnOrdinaryCores, BooleanMaskCausal) {
   expect_close<OrdinaryCores<float, 64>>({2, 3, 3, 67, 67, 64, 64, true, MaskKind::allowed});
 }
 TEST(AttentionOnOrdinaryCores, AddedMask) {
-  expect_close<OrdinaryCores<float, 32>>({1, 2, 1, 67, 70, 32, 32, false, MaskKind::added});
+  expect_close<OrdinaryCores<float, 64>>({1, 2, 1, 67, 70, 32, 32, false, MaskKind::added});
 }
 TEST(AttentionOnOrdinaryCores, AddedMaskCausal) {
   expect_close<OrdinaryCores<bf16, 64>>({1, 2, 1, 67, 70, 48, 64, true, MaskKind::added});

@@ -24,7 +24,7 @@ template <class T>
 void launch_attention_backward(const AttentionBackwardArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
   const Gradients<T> g = start_backward<T>(p, args, executor);
-  with_width<narrowest_heads>(args.shape, [&](auto width) {
+  with_width(args.shape, [&](auto width) {
     using Sizes = BackwardSizes<width, T>;
     launch_attention_kernel("attention_backward_keys", attention_keys_kernel<T, width>, Sizes::key_blocks(p),
                             cores::attention_threads, Sizes::shared_bytes, executor, p, g);

@@ -17,14 +17,12 @@ namespace tessera::gpu_kernels {
 
 #if defined(__HIP__)
 namespace cores = tile::cdna;
-inline constexpr int narrowest_heads = 64;
 template <int Width, class T>
 using ForwardSizes = cores::ForwardSizes<Width, T>;
 template <int Width, class T>
 using BackwardSizes = cores::BackwardSizes<Width, T>;
 #else
 namespace cores = tile::sm80;
-inline constexpr int narrowest_heads = 32;
 template <int Width, class>
 using ForwardSizes = cores::ForwardSizes<Width>;
 template <int Width, class>

@@ -17,7 +17,7 @@ void attention_forward_kernel(const tile::AttentionProblem p, const tile::HeadsV
 template <class T>
 void launch_attention(const AttentionArgs& args, Executor& executor) {
   const tile::AttentionProblem p = problem_of(args.shape);
-  with_width<narrowest_heads>(args.shape, [&](auto width) {
+  with_width(args.shape, [&](auto width) {
     using Sizes = ForwardSizes<width, T>;
     launch_attention_kernel("attention", attention_forward_kernel<T, width>, Sizes::blocks(p), cores::attention_threads,
                             Sizes::shared_bytes, executor, p, heads_of<T>(args.y), heads_of<const T>(args.q),

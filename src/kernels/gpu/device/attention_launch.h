@@ -19,11 +19,10 @@ inline tile::AttentionProblem problem_of(const AttentionShape& s) {
   return p;
 }
 
-/// fn(Int<Width>{}) for the width that kernels are compiled for, from Narrowest on, and both kinds of rows fit.
-template <int Narrowest = 32, class Fn>
+/// fn(Int<Width>{}) for the width that kernels are compiled for and both kinds of rows fit.
+template <class Fn>
 void with_width(const AttentionShape& s, const Fn& fn) {
   const long long widest = tile::max(s.width, s.value_width);
-  if (widest <= 32 && Narrowest <= 32) return fn(tile::Int<tile::max(32, Narrowest)>{});
   if (widest <= 64) return fn(tile::Int<64>{});
   if (widest <= 128) return fn(tile::Int<128>{});
   throw_unsupported("attention with heads wider than 128");
