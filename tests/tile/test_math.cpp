@@ -10,8 +10,8 @@ namespace {
 namespace tile = tessera::tile;
 
 /// Worst error over fresh inputs in [low, high], in units of the last place of the exact result.
-template <class V, class F, class G>
-double worst_ulp(double low, double high, F function, G exact) {
+template <class V>
+double worst_ulp(double low, double high, V (*function)(V), double (*exact)(double)) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> uniform(low, high);
   double worst = 0;
