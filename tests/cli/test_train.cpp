@@ -192,7 +192,7 @@ TEST_F(Train, RefusesBadInput) {
   expect_error(with("--heads", "3"), 2, "heads");
   expect_error(with("--width", "0"), 2, "width");
   expect_error(with("--lr", "-1"), 2, "lr");
-  expect_error(with("--device", "cuda:0"), 2, "cuda:0");
+  expect_error(with("--device", "cuda:99"), 2, "cuda:99");
   expect_error(with("--init", folder / "nowhere.safetensors"), 2, "nowhere.safetensors");
   expect_error(run(tiny(3) + Words{"--resume"}), 2, "resume");
   expect_error(run({"sample", "--checkpoint", folder / "nowhere"}), 2, "nowhere");

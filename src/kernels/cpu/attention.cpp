@@ -170,11 +170,10 @@ Reason pays_for_a_plan(const AttentionProblem& p) {
   constexpr long long enough = 512;
   return p.lse->defined() && p.queries >= enough && p.keys >= enough ? cudnn_takes(p) : Reason::Small;
 }
-// On an H100, 16384 tokens, f16: from 4096 keys on sm90 takes 0.89 to 0.99 of cuDNN's time, but 1.11 in causal heads of
-// 128 columns; at 512 and 1024 keys 1.01 to 1.32.
+// On an H100, 16384 tokens, f16, heads of 64 and 128 columns: from 4096 keys on sm90 takes 0.79 to 1.00 of cuDNN's
+// time, at 512 and 1024 keys 0.98 to 1.33.
 bool sm90_is_faster(const AttentionProblem& p, Device device) {
-  const bool long_rows = p.keys >= 4096 && (!p.causal || std::max(p.width, p.value_width) <= 64);
-  return long_rows && sm90_takes(p, device, kWidestOfAll) == Reason::Ok;
+  return p.keys >= 4096 && sm90_takes(p, device, kWidestOfAll) == Reason::Ok;
 }
 Reason cudnn_pays(const Call& call) {
   const AttentionProblem p = attention_problem(call);
