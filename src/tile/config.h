@@ -13,8 +13,8 @@ enum class Arch : u8 { sm80, cdna, cpu, simt };
 enum class Schedule : u8 { linear, grouped };
 
 /// How a product is cut. Of the result, a block computes tile_m x tile_n, summing up tile_k at a time. On a CPU a block
-/// is a thread, tile_m x tile_k of the left matrix are packed for the second-level cache and tile_k x tile_n of the
-/// right one for the third; the tiles of registers below are the instruction set's.
+/// is a thread, tile_m rows of the left matrix are packed for the third-level cache and tile_k x tile_n of the right
+/// one for the second; the tiles of registers below are the instruction set's.
 struct Config {
   int tile_m, tile_n, tile_k;
   int warps;        // per block; on AMD's cards waves

@@ -26,26 +26,34 @@ TESSERA_HD Span part(i64 length, i64 parts, i64 index, i64 unit = 1) {
   return {min(length, begin * unit), min(length, end * unit)};
 }
 
-/// Elements of the left matrix that, packed, leave room in the second-level cache for the panels of B and the lines of
-/// C that stream past them. More rows would load B less often, but what they push out costs more.
+/// The index-th part of a range.
+TESSERA_HD Span part(Span range, i64 parts, i64 index, i64 unit = 1) {
+  const Span at = part(range.size(), parts, index, unit);
+  return {range.begin + at.begin, range.begin + at.end};
+}
+
+/// Elements of the right matrix that, packed, stay in the second-level cache while the left one streams past them.
 template <class T>
-inline constexpr i64 left_elements = 144 * 1024 / static_cast<i64>(sizeof(T));
-/// Up to so many, all rows are taken at once: no panel of B is needed twice then.
+inline constexpr i64 right_elements = 512 * 1024 / static_cast<i64>(sizeof(T));
+/// Elements of the left matrix that are packed at a time: the third-level cache holds them.
+template <class T>
+inline constexpr i64 left_elements = 8 * 1024 * 1024 / static_cast<i64>(sizeof(T));
+/// A left matrix that the second-level cache holds: as much as there may be where the right one is read in place, a
+/// panel at a time.
 template <class T>
 inline constexpr i64 whole_elements = 512 * 1024 / static_cast<i64>(sizeof(T));
-/// Up to so many, the left matrix is packed once for all columns: the third-level cache holds them.
-template <class T>
-inline constexpr i64 kept_elements = 3 * 1024 * 1024 / static_cast<i64>(sizeof(T));
 
 /// How a thread's part of a product is cut where nobody says. A panel of B streams through the first-level cache, so
 /// that tile_k may be deep and the result is touched seldom; where B is read in place, a panel uses but a part of every
-/// line.
+/// line. Nothing hides the packing of the first tile_n columns, which shows where there are few rows.
 template <class T>
 constexpr TESSERA_HD Config default_config(const Extent& e, bool in_place) {
-  const i64 deepest = (in_place ? 768 : 4096) / static_cast<i64>(sizeof(T));
-  const i64 k = max<i64>(1, ceil_div(e.k, max<i64>(1, ceil_div(e.k, deepest))));
-  const i64 m = e.m * k <= whole_elements<T> ? e.m : left_elements<T> / k;
-  return {static_cast<int>(m), 4096 / static_cast<int>(sizeof(T)), static_cast<int>(k), 1, 1};
+  const i64 deepest = (in_place ? 768 : 4096) / static_cast<i64>(sizeof(T)), depth = max<i64>(1, e.k);
+  const i64 k = ceil_div(depth, ceil_div(depth, deepest));
+  const i64 m = max<i64>(1, min(e.m, (in_place ? whole_elements<T> : left_elements<T>) / depth));
+  const i64 wide = max(i64{64}, right_elements<T> / k / 64 * 64);
+  const i64 n = in_place ? block_columns<T> : e.m * depth <= whole_elements<T> ? 64 : wide;
+  return {static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1, 1};
 }
 
 struct Grid {

@@ -117,12 +117,13 @@ class Workspace {
   char* next_;
 };
 
-/// The part rows x columns of a product, by one thread.
+/// The part rows x columns of a product, by one thread. It takes the columns by blocks: the packed part of B that
+/// belongs to one stays in the second-level cache while panels of A stream past it.
 template <class T>
 class BlockedTask {
   using V = NativeVec<T>;
   using Rows = make_seq<block_rows>;
-  static constexpr i64 nr = block_columns<T>;
+  static constexpr i64 nr = block_columns<T>, line = 64 / static_cast<i64>(sizeof(T));
   // Up to which packing the left side costs more than it saves; a taller block has more rows than registers for
   // pointers.
   static constexpr i64 few_columns = block_rows <= 8 ? 8 * nr : 0;
@@ -132,21 +133,17 @@ class BlockedTask {
       : p_(product),
         rows_(rows),
         columns_(columns),
-        k_parts_(max<i64>(1, ceil_div(product.extent.k, i64{config.tile_k}))),
-        kc_(max<i64>(1, ceil_div(product.extent.k, k_parts_))),
         m_parts_(ceil_div(rows.size(), i64{max(config.tile_m, block_rows)})),
+        n_parts_(ceil_div(columns.size(), round_up(i64{config.tile_n}, nr))),
+        k_parts_(max<i64>(1, ceil_div(product.extent.k, i64{config.tile_k}))),
         mc_(part(rows.size(), m_parts_, 0, block_rows).size()),
+        nc_(round_up(part(columns.size(), n_parts_, 0, nr).size(), nr)),
+        kc_(max<i64>(1, ceil_div(product.extent.k, k_parts_))),
         a_in_place_(product.a.data != nullptr && product.a.k_stride == 1 && columns.size() <= few_columns),
-        // With all of A at hand and nothing to pack, k runs innermost: the sums of a panel never leave the first level.
-        k_inside_(product.b.place != nullptr && k_parts_ > 1 && m_parts_ == 1 &&
-                  mc_ * product.extent.k <= whole_elements<T>),
-        nc_(k_inside_ ? nr : min(round_up(columns.size(), nr), round_up(i64{config.tile_n}, nr))),
-        // Otherwise it is packed once for all columns as long as the third-level cache holds it.
-        keeps_a_(k_inside_ || (nc_ < columns.size() && rows.size() * product.extent.k <= kept_elements<T>)),
         keeps_sums_(k_parts_ > 1 && product.epilogue.direct == nullptr) {}
 
   i64 scratch_bytes() const {
-    return Workspace<T>::bytes(packed_a_size()) + Workspace<T>::bytes(packed_b_size()) +
+    return Workspace<T>::bytes(packed_a_size()) + Workspace<T>::bytes(2 * packed_b_size()) +
            Workspace<T>::bytes(block_rows * nr) + Workspace<T>::bytes(sums_size()) +
            Workspace<T>::bytes(steps_size(p_.a)) + Workspace<T>::bytes(steps_size(p_.b));
   }
@@ -154,169 +151,156 @@ class BlockedTask {
   void run(void* scratch) {
     Workspace<T> memory(scratch);
     packed_a_ = memory.take(packed_a_size());
-    packed_b_ = memory.take(packed_b_size());
+    packed_b_ = memory.take(2 * packed_b_size());
     block_ = memory.take(block_rows * nr);
     sums_ = memory.take(sums_size());
     steps_a_ = reinterpret_cast<i64*>(memory.take(steps_size(p_.a)));
     steps_b_ = reinterpret_cast<i64*>(memory.take(steps_size(p_.b)));
-    for (i64 n = columns_.begin; n < columns_.end; n += nc_) {
-      for (i64 part_k = 0; part_k < k_parts_; ++part_k) {
-        const Span k = part(p_.extent.k, k_parts_, part_k);
-        if (!k_inside_ || n == columns_.begin) find_steps(k);
-        for (i64 part_m = 0; part_m < m_parts_; ++part_m) {
-          const Span m = part(rows_.size(), m_parts_, part_m, block_rows);
-          multiply(block({rows_.begin + m.begin, rows_.begin + m.end}, {n, min(n + nc_, columns_.end)}, k, part_k));
-        }
-      }
-    }
+    if (p_.a.steps) p_.a.steps(p_.a.view, 0, p_.extent.k, steps_a_);
+    if (p_.b.steps) p_.b.steps(p_.b.view, 0, p_.extent.k, steps_b_);
+    const i64 count = m_parts_ * n_parts_ * k_parts_;
+    if (p_.b.place == nullptr) pack_b(block(0), 0, all_shares(block(0)));
+    for (i64 i = 0; i < count; ++i) multiply(block(i), i + 1 < count ? block(i + 1) : Block{});
   }
 
  private:
-  /// Steps of k of which the tables of steps are kept.
-  i64 kept_k() const { return k_inside_ ? p_.extent.k : kc_; }
-  i64 packed_a_size() const {
-    return a_in_place_ ? 0 : (keeps_a_ ? rows_.size() * p_.extent.k : mc_ * kc_) + pack_slack<T>;
-  }
-  i64 packed_b_size() const { return kc_ * (m_parts_ > 1 ? nc_ : 2 * nr) + 2 * pack_slack<T>; }
-  i64 sums_size() const { return keeps_sums_ ? rows_.size() * nc_ : 0; }
+  i64 packed_a_size() const { return a_in_place_ ? 0 : mc_ * p_.extent.k + pack_slack<T>; }
+  // Slack behind every panel also keeps the same rows of all panels out of one set of the first level.
+  i64 panel_size() const { return kc_ * nr + pack_slack<T>; }
+  i64 packed_b_size() const { return nc_ / nr * panel_size(); }
+  i64 sums_size() const { return keeps_sums_ ? mc_ * nc_ : 0; }
   i64 steps_size(const Operand<T>& x) const {
-    return x.steps ? kept_k() * static_cast<i64>(sizeof(i64) / sizeof(T)) : 0;
-  }
-  void find_steps(Span k) {
-    const i64 at = k_inside_ ? k.begin : 0;
-    if (p_.a.steps) p_.a.steps(p_.a.view, k.begin, k.size(), steps_a_ + at);
-    if (p_.b.steps) p_.b.steps(p_.b.view, k.begin, k.size(), steps_b_ + at);
+    return x.steps ? p_.extent.k * static_cast<i64>(sizeof(i64) / sizeof(T)) : 0;
   }
 
-  /// Rows and columns of the product over steps of k, by panels of rows.
+  /// Rows and columns of the product over steps of k.
   struct Block {
-    Span m, n, k;
-    i64 part_k, panels;
-    bool packs_b, in_shares;
-    i64 share;  // steps of k
-    const i64 *steps_a, *steps_b;
+    Span m = {0, 0}, n = {0, 0}, k = {0, 0};
+    bool first_columns = false, first_k = false, last_k = false;
+    T* packed_b = nullptr;  // of two places, in turns
   };
-  Block block(Span m, Span n, Span k, i64 part_k) const {
-    Block x{m, n, k, part_k, ceil_div(m.size(), i64{block_rows}), m.begin == rows_.begin, false, 0, steps_a_, steps_b_};
-    // B is packed where it is first used, a share of a panel after each panel of rows beside the one before it: the
-    // micro-kernel has asked for that share by then, and for few lines at once, since they often meet in one set of a
-    // cache.
-    x.in_shares = x.packs_b && p_.b.place == nullptr;
-    x.share = max(i64{64}, round_up(ceil_div(k.size(), x.panels), i64{16}));
-    if (k_inside_) x.steps_a += k.begin, x.steps_b += k.begin;
-    return x;
+  /// The index-th in the order of work.
+  Block block(i64 index) const {
+    const i64 k = index % k_parts_, n = index / k_parts_ % n_parts_, m = index / (k_parts_ * n_parts_);
+    return {part(rows_, m_parts_, m, block_rows),
+            part(columns_, n_parts_, n, nr),
+            part({0, p_.extent.k}, k_parts_, k),
+            n == 0,
+            k == 0,
+            k == k_parts_ - 1,
+            packed_b_ + index % 2 * packed_b_size()};
   }
-  /// Calls f(row, rows, index) for panels of nearly equal height: a short last one would waste the registers.
-  template <class F>
-  TESSERA_HD static void each_panel(const Block& x, const F& f) {
-    const i64 height = x.m.size() / x.panels, taller = x.m.size() % x.panels;
-    for (i64 i = 0, row = 0; i < x.panels; ++i) {
-      const i64 rows = height + (i < taller ? 1 : 0);
-      f(row, rows, i);
-      row += rows;
-    }
+  T* panel(const Block& x, i64 column) const { return x.packed_b + (column - x.n.begin) / nr * panel_size(); }
+
+  /// B is packed in shares: steps of k of all panels where its rows are contiguous, otherwise of one panel after the
+  /// other, each rounded up to whole units.
+  static constexpr i64 unit = 16;
+  bool by_rows() const { return p_.b.data != nullptr && p_.b.outer_stride == 1; }
+  i64 all_shares(const Block& x) const {
+    const i64 depth = round_up(x.k.size(), unit);
+    return by_rows() ? depth : ceil_div(x.n.size(), nr) * depth;
   }
-  /// Where the panel of B at column j is packed: among all of the block, or beside the one before it.
-  T* panel(const Block& x, i64 j) const {
-    const i64 at = j - x.n.begin;
-    return packed_b_ + (m_parts_ > 1 ? at * x.k.size() : at / nr % 2 * (kc_ * nr + pack_slack<T>));
-  }
-  void pack_b(const Block& x, i64 j, i64 begin, i64 end) const {
+  void pack_panel(const Block& x, i64 j, i64 begin, i64 end) const {
+    const i64 columns = min(nr, x.n.end - j), width = round_up(columns, i64{V::lanes}), k = x.k.begin + begin;
     end = min(end, x.k.size());
-    if (j >= x.n.end || begin >= end) return;
-    const i64 columns = min(nr, x.n.end - j), width = round_up(columns, i64{V::lanes});
-    p_.b.pack(p_.b.view, {j, columns, x.k.begin + begin, end - begin, x.steps_b + begin}, static_cast<int>(width),
+    p_.b.pack(p_.b.view, {j, columns, k, end - begin, steps_b_ + k}, static_cast<int>(width),
               panel(x, j) + begin * width);
   }
-  /// What is wanted behind panel i of rows and the panel of B at column j: the share of B that is packed after the next
-  /// one, or a share of the next packed panel.
-  Ahead ahead(const Block& x, i64 j, i64 i) const {
-    if (x.in_shares && ++i == x.panels) j += nr, i = 0;
-    j += nr;
-    if (j >= x.n.end && !x.in_shares) j = x.n.begin;
-    const i64 begin = i * x.share, count = min(x.share, x.k.size() - begin);
-    if (j >= x.n.end || count <= 0) return {};
-    if (!x.in_shares) return Ahead::rows(panel(x, j) + begin * nr, nr, count);
-    if (p_.b.data == nullptr || p_.b.outer_stride != 1) return {};
-    return Ahead::rows(p_.b.data + (x.k.begin + begin) * p_.b.k_stride + j, p_.b.k_stride, count);
-  }
-
-  void multiply(const Block& x) {
-    const i64 depth = x.k.size();
-    // In the order of packing, because packing spills over.
-    T* const packed_a = packed_a_ + (keeps_a_ ? rows_.size() * x.k.begin + (x.m.begin - rows_.begin) * depth : 0);
-    if (!a_in_place_ && depth > 0 && (!keeps_a_ || x.n.begin == columns_.begin)) {
-      each_panel(x, [&](i64 row, i64 rows, i64) {
-        p_.a.pack(p_.a.view, {x.m.begin + row, rows, x.k.begin, depth, x.steps_a}, static_cast<int>(rows),
-                  packed_a + row * depth);
-      });
+  void pack_b(const Block& x, i64 begin, i64 end) const {
+    end = min(end, all_shares(x));
+    if (by_rows()) {
+      for (i64 j = x.n.begin; j < x.n.end && begin < end; j += nr) pack_panel(x, j, begin, end);
+      return;
     }
-    for (i64 j = x.n.begin; j < x.n.end; j += nr) {
-      const i64 columns = min(nr, x.n.end - j);
-      const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
-      const i64 width = vectors * V::lanes;
-      const int last = static_cast<int>(columns - (vectors - 1) * V::lanes);
-      const auto each_block = [&](const auto& call) __attribute__((always_inline)) {
-        each_panel(x, [&](i64 row, i64 rows, i64 i) {
-          const Ahead next = ahead(x, j, i);
-          finish({x.m.begin + row, x.m.begin + row + rows}, j, columns, x.part_k, last,
-                 [&](T* c, i64 pitch, int lanes, bool add) {
-                   call(row, static_cast<int>(rows), c, pitch, lanes, add, next);
-                 });
-          if (x.in_shares) pack_b(x, j + nr, i * x.share, (i + 1) * x.share);
-        });
-      };
-      const T* place[block_vectors];
-      if (p_.b.place && columns == nr && depth > 0 && p_.b.place(p_.b.view, j, vectors, place)) {
-        each_block([&](i64 row, int rows, T* c, i64 pitch, int, bool add, const Ahead&) {
-          p_.b.placed_kernel(rows)(depth, packed_a + row * depth, place, x.steps_b, c, pitch, add);
-        });
-        continue;
-      }
-      if (x.packs_b && (!x.in_shares || j == x.n.begin)) pack_b(x, j, 0, depth);
-      const T* const b = panel(x, j);
-      if constexpr (few_columns > 0) {
-        if (a_in_place_) {
-          const T* a = p_.a.data + x.m.begin * p_.a.outer_stride + x.k.begin;
-          each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add, const Ahead& next) {
-            const auto run = pick_rows<V>(rows, vectors, Rows{});
-            run(depth, a + row * p_.a.outer_stride, p_.a.outer_stride, b, width, c, pitch, lanes, add, next);
-          });
-          continue;
-        }
-      }
-      each_block([&](i64 row, int rows, T* c, i64 pitch, int lanes, bool add, const Ahead& next) {
-        const auto run = vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
-        run(depth, packed_a + row * depth, b, width, c, pitch, lanes, add, next);
-      });
+    const i64 depth = round_up(x.k.size(), unit);
+    for (i64 length; begin < end; begin += length) {
+      const i64 k = begin % depth;
+      length = min(end - begin, depth - k);
+      pack_panel(x, x.n.begin + begin / depth * nr, k, k + length);
     }
   }
+  /// Part of what pack_b(x, begin, end) will read, if that is lines of memory: the index-th panel's, or unit's.
+  Ahead ahead(const Block& x, i64 index, i64 begin, i64 end) const {
+    end = min(end, all_shares(x));
+    const bool rows = by_rows();
+    if (!rows) begin += index * unit, index = 0;
+    if (p_.b.data == nullptr || begin >= end) return {};
+    const i64 depth = round_up(x.k.size(), unit), k = rows ? begin : begin % depth;
+    const i64 j = x.n.begin + (rows ? index : begin / depth) * nr, columns = min(nr, x.n.end - j);
+    if (columns <= 0) return {};
+    const T* first = p_.b.data + (x.k.begin + k) * p_.b.k_stride + j * p_.b.outer_stride;
+    return rows ? Ahead::rows(first, p_.b.k_stride, min(end, x.k.size()) - k)
+                : Ahead::rows(first, p_.b.outer_stride, columns);
+  }
 
-  /// Gives the micro-kernel its place to write, and passes what is complete to the epilogue.
+  /// Computes x, and packs B for `next` on the way: a share after every panel of rows, when the micro-kernels of that
+  /// panel have asked for its lines. While A is packed they ask for the place of its next panel instead.
+  void multiply(const Block& x, const Block& next) {
+    const i64 depth = x.k.size(), panels = ceil_div(x.m.size(), i64{block_rows});
+    const i64 share = max(by_rows() ? unit : 4 * unit, round_up(ceil_div(all_shares(next), panels), unit));
+    const bool packs_a = !a_in_place_ && x.first_columns && depth > 0;
+    const T* place[block_vectors];
+    const bool placed =
+        p_.b.place && x.n.size() == nr && depth > 0 && p_.b.place(p_.b.view, x.n.begin, block_vectors, place);
+    if (p_.b.place && !placed) pack_b(x, 0, all_shares(x));
+    for (i64 i = 0; i < panels; ++i) {
+      const Span m = part(x.m, panels, i);  // of nearly equal height: a short last one would waste the registers
+      const int rows = static_cast<int>(m.size());
+      // In the order of packing, because packing spills over.
+      T* const a = packed_a_ + x.m.size() * x.k.begin + (m.begin - x.m.begin) * depth;
+      if (packs_a) p_.a.pack(p_.a.view, {m.begin, rows, x.k.begin, depth, steps_a_ + x.k.begin}, rows, a);
+      const i64 a_lines = ceil_div(rows * depth, line * ceil_div(x.n.size(), nr));
+      for (i64 j = x.n.begin; j < x.n.end; j += nr) {
+        const i64 index = (j - x.n.begin) / nr;
+        const Ahead soon = packs_a ? Ahead::rows(a + rows * depth + index * a_lines * line, line, a_lines)
+                                   : ahead(next, index, i * share, (i + 1) * share);
+        finish(x, m, j, [&](T* c, i64 pitch, int vectors, int last, bool add) {
+          if (placed) return p_.b.placed_kernel(rows)(depth, a, place, steps_b_ + x.k.begin, c, pitch, add);
+          const T* const b = panel(x, j);
+          const i64 width = vectors * V::lanes;
+          if constexpr (few_columns > 0) {
+            if (a_in_place_) {
+              const i64 distance = p_.a.outer_stride;
+              const auto run = pick_rows<V>(rows, vectors, Rows{});
+              return run(depth, p_.a.data + m.begin * distance + x.k.begin, distance, b, width, c, pitch, last, add,
+                         soon);
+            }
+          }
+          const auto run = vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
+          run(depth, a, b, width, c, pitch, last, add, soon);
+        });
+      }
+      if (p_.b.place == nullptr) pack_b(next, i * share, (i + 1) * share);
+    }
+  }
+
+  /// Gives the micro-kernel of rows m and the panel at column n its place to write, and passes what is complete to the
+  /// epilogue.
   template <class Kernel>
-  TESSERA_HD void finish(Span m, i64 n, i64 columns, i64 part_k, int last, const Kernel& kernel) {
+  TESSERA_HD void finish(const Block& x, Span m, i64 n, const Kernel& kernel) {
     const Epilogue<T>& e = p_.epilogue;
+    const i64 columns = min(nr, x.n.end - n);
+    const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
     if (e.direct != nullptr) {
-      kernel(e.direct + m.begin * e.pitch + n, e.pitch, last, e.add || part_k > 0);
+      const int last = static_cast<int>(columns) - (vectors - 1) * V::lanes;
+      kernel(e.direct + m.begin * e.pitch + n, e.pitch, vectors, last, e.add || !x.first_k);
       return;
     }
     T* block = block_;
     i64 pitch = nr;
     if (keeps_sums_) {
       pitch = nc_;
-      block = sums_ + (m.begin - rows_.begin) * pitch + (n - columns_.begin) % nc_;
+      block = sums_ + (m.begin - x.m.begin) * pitch + (n - x.n.begin);
     }
-    if (part_k == k_parts_ - 1) e.prefetch(e.sink, m.begin, n, m.size(), columns);
-    kernel(block, pitch, V::lanes, part_k > 0);
-    if (part_k == k_parts_ - 1) e.apply(e.sink, block, pitch, m.begin, n, m.size(), columns);
+    if (x.last_k) e.prefetch(e.sink, m.begin, n, m.size(), columns);
+    kernel(block, pitch, vectors, V::lanes, !x.first_k);
+    if (x.last_k) e.apply(e.sink, block, pitch, m.begin, n, m.size(), columns);
   }
 
   const Product<T>& p_;
   Span rows_, columns_;
-  i64 k_parts_, kc_, m_parts_, mc_;
-  bool a_in_place_, k_inside_;
-  i64 nc_;
-  bool keeps_a_, keeps_sums_;
+  i64 m_parts_, n_parts_, k_parts_, mc_, nc_, kc_;
+  bool a_in_place_, keeps_sums_;
   T *packed_a_ = nullptr, *packed_b_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
   i64 *steps_a_ = nullptr, *steps_b_ = nullptr;
 };
