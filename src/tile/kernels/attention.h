@@ -94,12 +94,19 @@ __attribute__((noinline)) void store_transposed(const C* from, i64 pitch, i64 ro
     for (i64 j = 0; j < columns; j += n) {
       const int height = static_cast<int>(min(n, rows - i)), count = static_cast<int>(min(n, columns - j));
       V block[n];
+      if (height == n && count == n && column_stride == 1) {
+        TESSERA_UNROLL
+        for (int k = 0; k < n; ++k) block[k] = load<V>(from + (i + k) * pitch + j);
+        detail::transpose(block);
+        TESSERA_UNROLL
+        for (int k = 0; k < n; ++k) store(to + (j + k) * row_stride + i, block[k]);
+        continue;
+      }
       for (int k = 0; k < n; ++k) block[k] = k < height ? load<V>(from + (i + k) * pitch + j, count) : V(C(0));
       detail::transpose(block);
       for (int k = 0; k < count; ++k) {
         T* row = to + (j + k) * row_stride + i * column_stride;
         if (column_stride != 1) store_strided(row, column_stride, block[k], height);
-        else if (height == n) store(row, block[k]);
         else store(row, block[k], height);
       }
     }
