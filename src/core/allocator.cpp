@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -120,9 +121,9 @@ class CachingAllocator {
     // Linux grants more than it has and kills later: ask before large requests.
     constexpr size_t kLarge = size_t(256) << 20;
     if (rounded >= kLarge && rounded > available_memory()) trim();
-    void* p = nullptr;
+    void* p = TESSERA_CACHE_BLOCKS && rounded < kHugePage ? cut(rounded) : nullptr;
     size_t available = rounded >= kLarge ? available_memory() : SIZE_MAX;
-    if (rounded <= available) {
+    if (!p && rounded <= available) {
       p = std::aligned_alloc(rounded >= kHugePage ? kHugePage : kAlignment,
                              rounded >= kHugePage ? (rounded + kHugePage - 1) / kHugePage * kHugePage : rounded);
       if (!p) {
@@ -137,8 +138,23 @@ class CachingAllocator {
     if (rounded >= kHugePage) madvise(p, rounded, MADV_HUGEPAGE);
     return p;
   }
+  // Small blocks lie side by side in huge pages, because a step meets more ordinary ones than the processor remembers.
+  // They never go back to the system.
+  void* cut(size_t rounded) {
+    constexpr size_t kSlab = size_t(32) << 20;  // what it does not use of them is not there
+    if (slab_left_ < rounded) {
+      void* slab = std::aligned_alloc(kHugePage, kSlab);
+      if (!slab) return nullptr;
+      madvise(slab, kSlab, MADV_HUGEPAGE);
+      slab_ = static_cast<char*>(slab);
+      slab_left_ = kSlab;
+    }
+    slab_left_ -= rounded;
+    return std::exchange(slab_, slab_ + rounded);
+  }
   void trim() {
     for (size_t i = 0; i < free_.size(); ++i) {
+      if (TESSERA_CACHE_BLOCKS && bytes_of(i) < kHugePage) continue;
       for (void* p : free_[i]) std::free(p);
       stats_.reserved -= static_cast<int64_t>(free_[i].size() * bytes_of(i));
       free_[i].clear();
@@ -152,6 +168,8 @@ class CachingAllocator {
   std::mutex mutex_;
   std::array<std::vector<void*>, 64 * 9> free_;
   MemoryStats stats_;
+  char* slab_ = nullptr;
+  size_t slab_left_ = 0;
 };
 
 Ref<Storage> allocate_on_gpu(size_t bytes, Device device) {
