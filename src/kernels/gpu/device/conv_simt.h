@@ -33,8 +33,8 @@ class ImplicitLoader {
       : m_(m),
         type_(type),
         data_(static_cast<const Word*>(m.data) + group * m.group_stride),
-        edge_(m.along_depth ? tile::thread_in_block() / simt_depth : tile::thread_in_block() % Edge),
-        depth_(m.along_depth ? tile::thread_in_block() % simt_depth : tile::thread_in_block() / Edge),
+        edge_(tile::simt_first<Edge>(m.along_depth)[1]),
+        depth_(tile::simt_first<Edge>(m.along_depth)[0]),
         edges_(static_cast<int>(tile::min<i64>(edges - first, Edge)) - edge_),
         at_(begin + depth_),
         end_(end) {
@@ -70,7 +70,8 @@ class ImplicitLoader {
  private:
   using Word = typename Memory::Word;
   static constexpr int count = Edge * simt_depth / simt_threads;
-  static constexpr int edge_step = simt_threads / simt_depth, depth_step = simt_threads / Edge;
+  static constexpr int edge_step = tile::SimtFetchLayout<Edge, true>::step,
+                       depth_step = tile::SimtFetchLayout<Edge, false>::step;
 
   TESSERA_DEVICE T element(const ImagePlace& edge, const ImagePlace& depth) const {
     int row = edge.row + depth.row, column = edge.column + depth.column;

@@ -66,7 +66,7 @@ template <class Word>
 TESSERA_KERNEL(256)
 void copy_operand_kernel(const Copy copy, Word* to) {
   constexpr int edge = 32, lines = 256 / edge;
-  __shared__ Word square[edge][edge + 1];
+  __shared__ Word square[edge][edge + 4 / sizeof(Word)];  // lines begin in other banks
   const i64 down = tile::ceil_div<i64>(copy.rows, edge), across = tile::ceil_div<i64>(copy.pitch, edge);
   const int x = tile::thread_in_block() % edge, y = tile::thread_in_block() / edge;
   const bool along_rows = copy.from.column == 1;

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cpu/isa/epilogue.h"
 #include "loops.h"
+#include "tile/arch/gpu/shared_line.h"
 
 namespace tessera::gpu_kernels {
 
@@ -211,15 +212,19 @@ class LineSums {
       static_cast<T*>(parts_.rows)[row_ * args_.m + row] = sum;
   }
 
-  /// Called by all threads at the end, with room for four elements of each; the block's columns begin at `column`.
+  /// Called by all threads at the end, with room for four elements of each, aligned to 16; the block's columns begin at
+  /// `column`.
   TESSERA_DEVICE void finish(T* slab, i64 column) const {
     if (!parts_.columns) return;
     const int thread = tile::thread_in_block();
-    tile::unroll<4>([&](auto l) { slab[thread * 4 + l] = sum_.v[l]; });
+    using Line = tile::SharedLine<T, 4>;
+    T held[4];
+    tile::unroll<4>([&](auto l) { held[l] = sum_.v[l]; });
+    Line::store(slab, thread * 4, held);
     tile::sync_block();
     for (int j = thread; j < Width && column + j < args_.n; j += Threads) {
-      T sum = slab[j];
-      for (int group = 1; group < Threads * 4 / Width; ++group) sum += slab[group * Width + j];
+      T sum = slab[Line::place(j)];
+      for (int group = 1; group < Threads * 4 / Width; ++group) sum += slab[Line::place(group * Width + j)];
       static_cast<T*>(parts_.columns)[column_ * args_.n + column + j] = sum;
     }
   }

@@ -77,7 +77,7 @@ using GeluTanh = FixedActivation<Activation::gelu_tanh>;
 template <class T, class Matrix>
 TESSERA_KERNEL(threads)
 void finish_kernel(const GemmArgs args, const LineParts parts) {
-  __shared__ T slab[threads * 4];
+  __shared__ __attribute__((aligned(16))) T slab[threads * 4];
   using Sums = LineSums<T, pass_width, threads>;
   constexpr int quads = pass_width / 4;
   const i64 blocks = parts.down * parts.across, batch = tile::block_in_grid() / blocks;
@@ -120,7 +120,7 @@ TESSERA_KERNEL(threads)
 void finish_columns_kernel(const GemmArgs args, const LineParts parts) {
   constexpr int W = unit<T>, ahead = 4;
   constexpr bool Multiply = kTimes != Times::nothing;
-  __shared__ float slab[groups][lanes * W];
+  __shared__ __attribute__((aligned(16))) float slab[groups][lanes * W];
   const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
   const i64 blocks = parts.down * parts.across, batch = tile::block_in_grid() / blocks;
   const i64 within = tile::block_in_grid() - batch * blocks, down = within / parts.across,
@@ -157,11 +157,12 @@ void finish_columns_kernel(const GemmArgs args, const LineParts parts) {
     }
   }
   if (!parts.columns) return;
-  tile::unroll<W>([&](auto l) { slab[group][lane * W + l] = sum[l]; });
+  using Line = tile::SharedLine<float, W>;
+  Line::store(slab[group], lane * W, sum);
   tile::sync_block();
   for (int j = tile::thread_in_block(); j < lanes * W && begin + j < args.n; j += threads) {
-    float total = slab[0][j];
-    for (int g = 1; g < groups; ++g) total += slab[g][j];
+    float total = slab[0][Line::place(j)];
+    for (int g = 1; g < groups; ++g) total += slab[g][Line::place(j)];
     static_cast<float*>(parts.columns)[(batch * parts.down + down) * args.n + begin + j] = total;
   }
 }

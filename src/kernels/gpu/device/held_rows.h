@@ -3,6 +3,7 @@
 // packs.
 #pragma once
 #include "rows.h"
+#include "tile/arch/gpu/shared_line.h"
 
 namespace tessera::gpu_kernels {
 
@@ -158,7 +159,10 @@ class HeldRows {
     using More = decltype(fetch(piece(0)));
     constexpr int ahead = sizeof(More) > 4 ? 2 : 4;
     extern __shared__ __attribute__((aligned(128))) char shared[];
-    Part* const room = reinterpret_cast<Part*>(shared) + Team::rank();
+    Packed* const room = reinterpret_cast<Packed*>(shared);
+    const auto place = [&](int turn, int row) {
+      return turn * Team::size * count + tile::SharedLine<Packed, count>::place(Team::rank() * count + row);
+    };
     const Index turns = (packs_ + lead_ + Team::size - 1) / Team::size;
     for (Index k = 0; k < turns; k += ahead) {
       Part part[ahead];
@@ -167,13 +171,13 @@ class HeldRows {
         const Index p = pack(k + u);
         if (p < 0 || p >= packs_) return;
         more[u] = fetch(piece(p));
-        if (again && k + u < kept_) part[u] = room[(k + u) * Team::size];
+        if (again && k + u < kept_) tile::unroll<count>([&](auto i) { part[u].row[i] = room[place(k + u, i)]; });
         else tile::unroll<count>([&](auto i) { part[u].row[i] = *at(i, p); });
       });
       tile::unroll<ahead>([&](auto u) {
         const Index p = pack(k + u);
         if (p < 0 || p >= packs_) return;
-        if (!again && k + u < kept_) room[(k + u) * Team::size] = part[u];
+        if (!again && k + u < kept_) tile::unroll<count>([&](auto i) { room[place(k + u, i)] = part[u].row[i]; });
         visit(piece(p), part[u].row, more[u]);
       });
     }

@@ -11,7 +11,7 @@ constexpr int threads = 256;
 /// op over the values of all threads of the block, which all of them get.
 template <class T, class Op>
 TESSERA_DEVICE T over_block(T value, const Op& op) {
-  __shared__ T values[threads];
+  __shared__ __attribute__((aligned(16))) T values[threads];
   const int thread = tile::thread_in_block();
   tile::sync_block();  // the values of an earlier call have been read
   values[thread] = value;
@@ -95,8 +95,8 @@ struct Clock {
 TESSERA_DEVICE bool is_before(const Clock& a, const Clock& b) {
   return a.time < b.time || (a.time == b.time && a.index < b.index);
 }
-/// Chosen value by value: a choice between the two addresses would keep both in memory.
-TESSERA_DEVICE Clock earlier(const Clock& a, const Clock& b) {
+/// Of copies, value by value: a choice between two addresses would keep both in memory, or read each value by itself.
+TESSERA_DEVICE Clock earlier(Clock a, Clock b) {
   const bool second = is_before(b, a);
   return {second ? b.time : a.time, second ? b.index : a.index};
 }

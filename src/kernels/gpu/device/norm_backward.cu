@@ -239,6 +239,7 @@ void halves_backward_kernel(const ColumnsWork<T, T> work) {
   constexpr int width = 8, packs = warp_columns / (team_lanes * width);
   using Warp = Team<team_lanes>;
   using Packed = Pack<T, width>;
+  using Line = tile::SharedLine<float, width>;
   __shared__ __attribute__((aligned(16))) float room[2][warp_columns];
   const int n = static_cast<int>(work.n), lane = tile::thread_in_block() % team_lanes;
   const int warp = tile::thread_in_block() / team_lanes;
@@ -290,15 +291,18 @@ void halves_backward_kernel(const ColumnsWork<T, T> work) {
   if (work.sums == 0) return;
   for (int w = 0; w < warp_rows; ++w) {
     if (w == warp)
-      tile::unroll<packs * width>([&](auto i) {
-        const int c = column(i / width) + i % width;
-        tile::unroll<2>([&](auto s) { room[s][c] = sum[s][i / width][i % width] + (w > 0 ? room[s][c] : 0.0f); });
+      tile::unroll<2 * packs>([&](auto i) {
+        constexpr int s = decltype(i)::value / packs, k = decltype(i)::value % packs;
+        float before[width] = {};
+        if (w > 0) Line::load(room[s], column(k), before);
+        tile::unroll<width>([&](auto j) { sum[s][k][j] += before[j]; });
+        Line::store(room[s], column(k), sum[s][k]);
       });
     tile::sync_block();
   }
   for (int s = 0; s < 2; ++s)
     for (int c = tile::thread_in_block(); c < n; c += warp_rows * team_lanes)
-      work.partial[(tile::block_in_grid() * 2 + s) * n + c] = room[s][c];
+      work.partial[(tile::block_in_grid() * 2 + s) * n + c] = room[s][Line::place(c)];
 }
 
 /// Where the sums of columns go, and of which type they are; each may be missing.

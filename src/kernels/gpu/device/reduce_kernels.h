@@ -90,7 +90,7 @@ TESSERA_KERNEL(256)
 void reduce_columns(const ReducePlan plan) {
   using C = typename Fold::Compute;
   using State = typename Fold::State;
-  __shared__ State room[256];
+  __shared__ __attribute__((aligned(16))) State room[256];
   const int thread = tile::thread_in_block(), lanes = 256 / plan.ways, lane = thread % lanes, way = thread / lanes;
   const i64 group = tile::quotient(tile::block_in_grid(), plan.slices);
   const i64 slice = tile::block_in_grid() - group * plan.slices, pack = group * lanes + lane;

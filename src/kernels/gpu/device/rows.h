@@ -43,7 +43,7 @@ TESSERA_DEVICE S join_lanes(S value, const Op& op) {
 template <int threads, class S, class Op>
 TESSERA_DEVICE S join_block(S value, const Op& op) {
   constexpr int teams = threads / team_lanes;
-  __shared__ S room[teams];
+  __shared__ __attribute__((aligned(16))) S room[teams];
   value = join_lanes(value, op);
   if (tile::thread_in_block() % team_lanes == 0) room[tile::thread_in_block() / team_lanes] = value;
   tile::sync_block();

@@ -95,7 +95,7 @@ void cumsum_in(const Lines<2>& lines, Executor& executor) {
 // ---- the k first in order
 
 /// Keys in the order of the results, and of equal keys the smaller index first.
-struct Item {
+struct alignas(16) Item {
   u64 key;
   i64 index;
 };
@@ -111,12 +111,29 @@ TESSERA_DEVICE u64 key_of(i64 x) { return static_cast<u64>(x) ^ (1ull << 63); }
 
 inline constexpr int sorted_items = 2048;
 
+/// Where an item lies in shared memory: every second eight of them in reverse.
+constexpr TESSERA_HD int item_place(int i) { return i ^ i / 8 % 2 * 7; }
+/// The first of the pair that a thread compares, and the other `apart` behind it.
+constexpr TESSERA_HD int low_of_pair(int thread, int apart) { return thread / apart * apart * 2 + thread % apart; }
+
+constexpr TESSERA_HD bool pairs_meet_no_bank_twice() {
+  for (int apart = 1; apart < 64; apart *= 2)
+    for (auto memory : {tile::SharedMemory::amd_read, tile::SharedMemory::amd_write})
+      for (int other : {0, apart}) {
+        const auto place = [&](const auto& c) { return item_place(low_of_pair(c[0], apart) + other); };
+        if (!tile::bank_use(tile::named("t", tile::lanes(64)), memory, sizeof(Item), place).is_conflict_free())
+          return false;
+      }
+  return true;
+}
+static_assert(pairs_meet_no_bank_twice());
+
 /// Sorts `size` items, a power of two (Batcher, "Sorting networks and their applications", 1968).
 TESSERA_DEVICE void sort_items(Item* items, int size) {
   for (int run = 2; run <= size; run *= 2) {
     for (int apart = run / 2; apart > 0; apart /= 2) {
       for (int i = tile::thread_in_block(); i < size / 2; i += 512) {
-        const int low = i / apart * apart * 2 + i % apart, high = low + apart;
+        const int first = low_of_pair(i, apart), low = item_place(first), high = item_place(first + apart);
         const Item a = items[low], b = items[high];
         if (before(b, a) == ((low & run) == 0)) {
           items[low] = b;
@@ -148,9 +165,10 @@ void topk_kernel(const TopkWork work) {
   i64 at[3];
   lines.starts.locate(tile::block_in_grid(), 1, at);
   for (i64 done = 0; done < work.k; done += work.kept) {
-    for (int i = thread; i < work.kept; i += 512) items[i] = none;
+    for (int i = thread; i < work.kept; i += 512) items[item_place(i)] = none;
     for (i64 begin = 0; begin < lines.length; begin += work.size - work.kept) {
-      for (int i = work.kept + thread; i < work.size; i += 512) {
+      for (int i = thread; i < work.size; i += 512) {
+        if (i < work.kept) continue;
         const i64 index = begin + i - work.kept;
         Item item = none;
         if (index < lines.length) {
@@ -158,18 +176,18 @@ void topk_kernel(const TopkWork work) {
           item = {work.largest ? ~key : key, index};
           if (done > 0 && !before(last, item)) item = none;
         }
-        items[i] = item;
+        items[item_place(i)] = item;
       }
       tile::sync_block();
       sort_items(items, work.size);
     }
     for (int i = thread; i < work.kept && done + i < work.k; i += 512) {
-      const i64 index = items[i].index;
+      const i64 index = items[item_place(i)].index;
       const C value = load_as<C>(lines.data[0], lines.type[0], at[0] + index * lines.step[0]);
       store_as(lines.data[1], lines.type[1], at[1] + (done + i) * lines.step[1], value);
       store_as(lines.data[2], lines.type[2], at[2] + (done + i) * lines.step[2], index);
     }
-    if (thread == 0) last = items[work.kept - 1];
+    if (thread == 0) last = items[item_place(work.kept - 1)];
     tile::sync_block();
   }
 }

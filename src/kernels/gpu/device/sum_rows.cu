@@ -3,6 +3,7 @@
 #include "fault.h"
 #include "kernels/gpu/indexing.h"
 #include "loops.h"
+#include "tile/arch/gpu/shared_line.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -196,7 +197,7 @@ template <class T, int W>
 TESSERA_KERNEL(threads)
 void sum_long_rows(const SumWork work) {
   using Sum = tile::compute_t<T>;
-  __shared__ Sum parts[groups][lanes * W];
+  __shared__ __attribute__((aligned(16))) Sum parts[groups][lanes * W];
   const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
   const i64 strips = tile::ceil_div<i64>(work.width, lanes * W), part = tile::block_in_grid() / strips;
   const i64 row = work.entries[tile::min<i64>(work.count, (part + 1) * chunk) - 1].row;
@@ -208,11 +209,15 @@ void sum_long_rows(const SumWork work) {
   Sum sum[W];
   for (int j = 0; j < W; ++j) sum[j] = Sum(0);
   if (inside) add_entries<T, W, 8>(work, begin + group, end, groups, column, sum);
-  for (int j = 0; j < W; ++j) parts[group][lane * W + j] = sum[j];
+  using Line = tile::SharedLine<Sum, W>;
+  Line::store(parts[group], lane * W, sum);
   tile::sync_block();
   if (group > 0 || !inside) return;
-  for (int g = 1; g < groups; ++g)
-    for (int j = 0; j < W; ++j) sum[j] += parts[g][lane * W + j];
+  for (int g = 1; g < groups; ++g) {
+    Sum part[W];
+    Line::load(parts[g], lane * W, part);
+    for (int j = 0; j < W; ++j) sum[j] += part[j];
+  }
   store_sum<T, W>(work, row, column, sum);
 }
 

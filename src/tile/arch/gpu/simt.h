@@ -3,40 +3,78 @@
 #pragma once
 #include "../../expr.h"
 #include "../../view.h"
-#include "block.h"
+#include "shared_line.h"
 
 TESSERA_TILE_BEGIN
 
 inline constexpr int simt_threads = 256;  // 16 x 16 of them share a tile
 inline constexpr int simt_depth = 16;     // of a tile along k
 
-/// A tile of an operand in shared memory.
+/// A tile of an operand in shared memory. Neighbours along the depth lie four banks apart.
 template <class T, int Edge>
 struct SimtTile {
-  static constexpr int pitch = Edge + 4;
+  static constexpr int chunk = 16 / static_cast<int>(sizeof(T));  // elements that are read at once
+  static constexpr int pitch = Edge + chunk;
   T at[simt_depth][pitch];
 };
 
-/// The sums of one thread: rows (columns) 4 y to 4 y + 3 of each 64 of the tile's.
+/// Which elements of a tile a thread fetches. Neighbours among the threads take neighbours in memory: along the edge,
+/// or eight along the depth, which is as many as four threads beside them leave banks for.
+template <int Edge, bool AlongDepth>
+struct SimtFetchLayout {
+  static constexpr TESSERA_HD auto layout() {
+    if constexpr (AlongDepth)
+      return named("ke", repeat(1, Edge / 16) * warps(1, 4) * lanes(2, 1) * lanes(1, 4) * lanes(8, 1));
+    else return named("ke", repeat(Edge / 16, 1) * warps(256 / Edge, Edge / 64) * lanes(1, 64));
+  }
+  /// From one element of a thread to its next.
+  static constexpr int step = AlongDepth ? 16 : 256 / Edge;
+};
+
+/// The first element of a thread, (depth, edge).
+template <int Edge>
+TESSERA_DEVICE Array<int, 2> simt_first(bool along_depth) {
+  return along_depth ? thread_coords<SimtFetchLayout<Edge, true>>(thread_in_block())
+                     : thread_coords<SimtFetchLayout<Edge, false>>(thread_in_block());
+}
+
+/// The sums of one thread: chunk y of 16 of each part of the tile's rows (columns).
 template <class T, int Edge>
 struct SimtSums {
-  static constexpr int each = Edge / 16;
+  static constexpr int each = Edge / 16, chunk = SimtTile<T, Edge>::chunk;
   T at[each][each] = {};
 
-  static TESSERA_DEVICE int place(int y, int i) { return i / 4 * 64 + y * 4 + i % 4; }
+  /// Row i of those of thread row y.
+  static constexpr TESSERA_HD int place(int y, int i) { return (i / chunk * 16 + y) * chunk + i % chunk; }
 
   TESSERA_DEVICE void add(const SimtTile<T, Edge>& a, const SimtTile<T, Edge>& b) {
     const int y = thread_in_block() / 16, x = thread_in_block() % 16;
     unroll<simt_depth>([&](auto k) {
-      Pack<T, 4> left[each / 4], right[each / 4];
-      unroll<each / 4>([&](auto i) {
-        left[i] = *reinterpret_cast<const Pack<T, 4>*>(&a.at[k][i * 64 + y * 4]);
-        right[i] = *reinterpret_cast<const Pack<T, 4>*>(&b.at[k][i * 64 + x * 4]);
+      Pack<T, chunk> left[each / chunk], right[each / chunk];
+      unroll<each / chunk>([&](auto i) {
+        left[i] = load_chunk<chunk>(&a.at[k][place(y, i * chunk)]);
+        right[i] = load_chunk<chunk>(&b.at[k][place(x, i * chunk)]);
       });
       unroll<each>([&](auto i) {
-        unroll<each>([&](auto j) { at[i][j] = fma(left[i / 4].lane[i % 4], right[j / 4].lane[j % 4], at[i][j]); });
+        unroll<each>([&](auto j) {
+          at[i][j] = fma(left[i / chunk].lane[i % chunk], right[j / chunk].lane[j % chunk], at[i][j]);
+        });
       });
     });
+  }
+
+  /// Whether filling a tile, reading it and storing the sums meets no bank twice.
+  static constexpr TESSERA_HD bool meets_no_bank_twice() {
+    constexpr auto chunks = named("ti", lanes(64, 1) * vec(1, chunk));
+    const auto free = [](const auto& layout, SharedMemory memory, const auto& offset) {
+      return bank_use(layout, memory, sizeof(T), offset).is_conflict_free();
+    };
+    const auto filled = [](const auto& c) { return c[0] * SimtTile<T, Edge>::pitch + c[1]; };
+    return free(SimtFetchLayout<Edge, true>::layout(), SharedMemory::amd_write, filled) &&
+           free(SimtFetchLayout<Edge, false>::layout(), SharedMemory::amd_write, filled) &&
+           free(chunks, SharedMemory::amd_read, [](const auto& c) { return place(c[0] % 16, c[1]); }) &&
+           free(chunks, SharedMemory::amd_write,
+                [](const auto& c) { return c[0] / 16 * Edge + place(c[0] % 16, c[1]); });
   }
 };
 
@@ -44,6 +82,7 @@ struct SimtSums {
 template <class T, int Edge>
 struct SimtBlock {
   using Sums = SimtSums<T, Edge>;
+  static_assert(Sums::meets_no_bank_twice(), "products on ordinary cores: bank conflicts");
   struct Tiles {
     SimtTile<T, Edge> a, b;
   };
@@ -75,8 +114,13 @@ struct SimtBlock {
     const int y = thread_in_block() / 16, x = thread_in_block() % 16;
 #pragma unroll 1
     for (int i = 0; i < Sums::each; ++i) {
-      unroll<Sums::each>([&](auto held) {
-        if (i == held) unroll<Sums::each>([&](auto j) { slab[y * Edge + Sums::place(x, j)] = sums.at[held][j]; });
+      unroll<Sums::each / Sums::chunk>([&](auto part) {
+        Pack<T, Sums::chunk> pack{};
+        unroll<Sums::chunk>([&](auto l) {  // chosen among values, or all sums end up in memory
+          const int j = part * Sums::chunk + l;
+          unroll<Sums::each>([&](auto held) { pack.lane[l] = i == held ? sums.at[held][j] : pack.lane[l]; });
+        });
+        store_chunk(&slab[y * Edge + Sums::place(x, part * Sums::chunk)], pack);
       });
       sync_block();
 #pragma unroll 1
@@ -110,8 +154,8 @@ class SimtFetch {
   TESSERA_DEVICE SimtFetch(const Source& source, i64 first)
       : source_(source),
         along_depth_(source.edge_stride() != 1),
-        edge_(along_depth_ ? thread_in_block() / simt_depth : thread_in_block() % Edge),
-        depth_(along_depth_ ? thread_in_block() % simt_depth : thread_in_block() / Edge),
+        edge_(simt_first<Edge>(along_depth_)[1]),
+        depth_(simt_first<Edge>(along_depth_)[0]),
         edges_(static_cast<int>(min<i64>(source.edges() - first, Edge)) - edge_),
         left_(source.depth() - depth_),
         offset_(source.start() + (first + edge_) * source.edge_stride() + depth_ * source.depth_stride()),
@@ -136,7 +180,7 @@ class SimtFetch {
 
  private:
   static constexpr int count = Edge * simt_depth / simt_threads;
-  static constexpr int edge_step = simt_threads / simt_depth, depth_step = simt_threads / Edge;
+  static constexpr int edge_step = SimtFetchLayout<Edge, true>::step, depth_step = SimtFetchLayout<Edge, false>::step;
 
   Source source_;
   bool along_depth_;  // neighbouring threads take neighbours along the depth
