@@ -49,15 +49,16 @@ class Step(ctypes.Structure):  # of wave.cpp
 
 
 class Wave:
-    """Registers of one wave: those of the emulator's buffers 0 (scalar), 1 (vector) and 5 (accumulation)."""
+    """Registers of one wave, those of the emulator's buffers 0 (scalar), 1 (vector) and 5 (accumulation), and its scratch."""
 
     vectors = 256 * WAVE * 4
 
     def __init__(self, scalar_count):
         self.scalar_bytes = scalar_count * 4
-        self.memory = mmap.mmap(-1, 2 * self.vectors + mmap.PAGESIZE)
+        self.memory = mmap.mmap(-1, 2 * self.vectors + mmap.PAGESIZE + (WAVE << 16))
         at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.vector, self.accumulation, self.scalar = at, at + self.vectors, at + 2 * self.vectors
+        self.scratch = self.scalar + mmap.PAGESIZE
         self.scalars = (ctypes.c_uint32 * scalar_count).from_address(self.scalar)
 
 
@@ -73,7 +74,6 @@ class Machine:
         self.known = {}  # what the instruction does -> Step
         self.waves = []
         self.lds = mmap.mmap(-1, 64 * 1024)
-        self.scratch = mmap.mmap(-1, WAVE << 16)
         self.first_scalars = self.initial_scalars()
         self.packet = (ctypes.c_char * 64)()  # what HSA's dispatch packet says
         self.budget = ctypes.c_int64()
@@ -165,8 +165,8 @@ class Machine:
         while len(self.waves) < count:
             self.waves.append(Wave(self.emulator.SGPR_COUNT))
         waves = self.waves[:count]
-        lds, scratch = (ctypes.addressof(ctypes.c_char.from_buffer(m)) for m in (self.lds, self.scratch))
-        buffers = [(ctypes.c_uint64 * 6)(w.scalar, w.vector, 0, lds, scratch, w.accumulation) for w in waves]
+        lds = ctypes.addressof(ctypes.c_char.from_buffer(self.lds))
+        buffers = [(ctypes.c_uint64 * 6)(w.scalar, w.vector, 0, lds, w.scratch, w.accumulation) for w in waves]
         grid = [b * t for b, t in zip(blocks, threads)]
         struct.pack_into("<HHHHHHIIIIIQQ", self.packet, 0, 0, 3, *threads, 0, *grid, 0, shared, descriptor_at, arguments)
         self.budget.value = MOST_INSTRUCTIONS
