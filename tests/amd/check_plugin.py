@@ -1,7 +1,8 @@
 """check_plugin.py PLUGIN TARGET [RECORD [--record]]: looks into the machine code of all kernels of libtessera_hip.so, or of a code
 object. Matrix kernels multiply by MFMA where the target has it, no kernel uses memory of its own in scratch, none has more than 64 KiB
-of LDS, and a compute unit (of gfx90a) has the registers for one block of each and for two waves on a SIMD of matrix kernels. Prints a
-line for each kernel, with llvm-mca's estimate for the longest innermost loop, and what differs from RECORD; --record writes it."""
+of LDS, and a compute unit (of gfx90a) has the registers for one block of each and for two waves on a SIMD of matrix kernels. Loops of
+matrix kernels fetch ahead and in wide accesses (pipeline_faults). Prints a line for each kernel, with llvm-mca's estimate for its
+main loop, all of it, and what differs from RECORD; --record writes it."""
 import collections
 import re
 import struct
@@ -13,7 +14,7 @@ MATRIX = re.compile(r"(Half|Float)Product|attention_(forward|keys|queries)_kerne
 # Tiles that fill the LDS, or rows that fill the registers: one block, of a wave for each SIMD.
 ONE_WAVE = re.compile(r"attention_keys_kernel<.*, 128>|attention_(forward|queries)_kernel<float, 128>")
 MATRIX_TARGETS = re.compile(r"gfx(908|90a|94)")
-Kernel = collections.namedtuple("Kernel", "threads registers scratch lds matrix cycles")
+Kernel = collections.namedtuple("Kernel", "threads registers spilled scratch lds loop cycles")
 
 
 def output(*command, **options):
@@ -49,13 +50,15 @@ def resources(path):
     return kernels
 
 
-def longest_inner_loop(code):
-    """Of (address, instruction, target of a branch): the instructions of the longest loop without a loop in it, which
-    multiplies matrices if any does."""
+def main_loop(code):
+    """Of (address, instruction, target of a branch): the instructions of the longest loop without a loop in it; where matrices are
+    multiplied, of those that do, and without one in it that does."""
+    body = lambda loop: [i for at, i, _ in code if loop[0] <= at <= loop[1] and not re.match("s_c?branch", i)]
     loops = sorted({(target, at) for at, _, target in code if target is not None and target <= at})
+    multiply = [loop for loop in loops if any(i.startswith("v_mfma") for i in body(loop))]
+    loops = multiply or loops
     inner = [loop for loop in loops if not any(o != loop and o[0] >= loop[0] and o[1] <= loop[1] for o in loops)]
-    bodies = [[i for at, i, _ in code if first <= at <= last and not re.match("s_c?branch", i)] for first, last in inner]
-    return max(bodies, key=lambda body: (any(i.startswith("v_mfma") for i in body), len(body)), default=[])
+    return max(map(body, inner), key=len, default=[])
 
 
 def disassembled(path):
@@ -91,14 +94,14 @@ def all_kernels(plugin, target):
             file.write(code)
             file.flush()
             known, texts = resources(file.name), disassembled(file.name)
-        cycles = estimates([longest_inner_loop(texts[name]) for name in known], target)
-        for (name, note), estimate in zip(known.items(), cycles):
+        loops = [main_loop(texts[name]) for name in known]
+        for (name, note), loop, estimate in zip(known.items(), loops, estimates(loops, target)):
             code = [i for _, i, _ in texts[name]]
             uses_scratch = any(re.match("buffer_|scratch_|flat_", i) for i in code)  # else its slots are left over
             names.append(name)
-            kernels.append(Kernel(int(note["max_flat_workgroup_size"]), int(note["vgpr_count"]),
+            kernels.append(Kernel(int(note["max_flat_workgroup_size"]), int(note["vgpr_count"]), int(note["sgpr_spill_count"]),
                                   uses_scratch * int(note["private_segment_fixed_size"]), int(note["group_segment_fixed_size"]),
-                                  any(i.startswith("v_mfma") for i in code), estimate))
+                                  [i.split()[0] for i in loop], estimate))
     plain = output("c++filt", input="\n".join(names)).splitlines()
     for noise in ("tessera::gpu_kernels::", "tessera::tile::", "gpu::", "(anonymous namespace)::", "void "):
         plain = [name.replace(noise, "") for name in plain]
@@ -111,14 +114,35 @@ def waves(kernel):
     return min(8, 512 // max(8, -(-kernel.registers // 8) * 8))
 
 
+def pipeline_faults(name, loop):
+    """How a loop that multiplies matrices moves its operands: from shared memory 16 bytes at a time, and from global memory, but for
+    convolutions, whose neighbours need not be neighbours there, 8 or more. In products a tile is asked for before the one in shared
+    memory is multiplied, put into the other half behind that, and then the waves meet, once."""
+    product = re.match("tiled_kernel|implicit_mma_kernel", name)
+    places = lambda pattern: [at for at, i in enumerate(loop) if re.match(pattern, i)]
+    multiply = places("v_mfma")
+    if not places("ds_read_b128") or (product and len(places("ds_read")) != len(places("ds_read_b128"))):
+        yield "operands are read from shared memory in less than 16 bytes"
+    wide = places("global_load_dwordx[24]")
+    if not name.startswith("implicit") and not wide or name.startswith("tiled") and len(wide) != len(places("global_load")):
+        yield "operands are read from global memory in less than 8 bytes"
+    if product and (max(places("global_load")) > multiply[0] or min(places("ds_write"), default=0) < multiply[-1]):
+        yield "the next tile is not fetched while this one is multiplied"
+    if product and len(places("s_barrier")) != 1:
+        yield "waves do not wait for each other once a tile"
+
+
 def faults_of(name, kernel, target):
-    if kernel.matrix != bool(MATRIX.search(name) and MATRIX_TARGETS.match(target)):
-        yield "MFMA in it" if kernel.matrix else "no MFMA in it"
+    matrix = any(i.startswith("v_mfma") for i in kernel.loop)
+    if matrix != bool(MATRIX.search(name) and MATRIX_TARGETS.match(target)):
+        yield "MFMA in its loop" if matrix else "no MFMA in its loop"
+    elif matrix:
+        yield from pipeline_faults(name, kernel.loop)
     if kernel.scratch:
         yield f"{kernel.scratch} bytes of scratch"
     if kernel.lds > 64 * 1024:
         yield f"{kernel.lds} bytes of LDS"
-    needed = max(-(-kernel.threads // 256), 2 if kernel.matrix and not ONE_WAVE.search(name) else 1)  # a block lies on four SIMDs
+    needed = max(-(-kernel.threads // 256), 2 if matrix and not ONE_WAVE.search(name) else 1)  # a block lies on four SIMDs
     if target == "gfx90a" and waves(kernel) < needed:
         yield f"{kernel.registers} registers: room for {waves(kernel)} waves on a SIMD, not {needed}"
 
@@ -128,14 +152,14 @@ def table(kernels):
     lines = {}
     for name, kernel in sorted(kernels):
         copies = sum(known == name or known.startswith(name + " #") for known in lines)
-        numbers = (kernel.registers, waves(kernel), kernel.lds, kernel.scratch, round(kernel.cycles))
+        numbers = (kernel.registers, kernel.spilled, waves(kernel), kernel.lds, kernel.scratch, round(kernel.cycles))
         lines[f"{name} #{copies + 1}" if copies else name] = "".join(f"{number:6d}" for number in numbers)
     return lines
 
 
 def compare(lines, record):
     with open(record) as file:
-        before = {line[30:].strip(): line[:30] for line in file.read().splitlines()[1:]}
+        before = {line[36:].strip(): line[:36] for line in file.read().splitlines()[1:]}
     changed = [name for name in sorted(before.keys() | lines.keys()) if before.get(name) != lines.get(name)]
     for name in changed:
         print(f"differs from {record}: {name}:{before.get(name, ' none')}, now{lines.get(name, ' none')}")
@@ -146,9 +170,10 @@ def main():
     plugin, target, *record = sys.argv[1:]
     kernels = all_kernels(plugin, target)
     lines = table(kernels)
-    text = "\n".join([" regs waves   LDS scratch cycles", *(f"{lines[name]}  {name}" for name in lines)])
-    print(f"{len(kernels)} kernels for {target}: registers of a lane (of 512), waves for which a SIMD has registers, bytes of LDS (those "
-          "that a launch asks for not among them) and of scratch, llvm-mca's estimate for the longest innermost loop, one wave alone:")
+    text = "\n".join([" regs spill waves  LDS scratch cycles", *(f"{lines[name]}  {name}" for name in lines)])
+    print(f"{len(kernels)} kernels for {target}: registers of a lane (of 512), scalars that have no registers and lie in those, waves for "
+          "which a SIMD has registers, bytes of LDS (those that a launch asks for not among them) and of scratch, llvm-mca's estimate "
+          "for an iteration of the main loop, loads and waits included, of one wave alone:")
     print(text)
     if record[1:] == ["--record"]:
         with open(record[0], "w") as file:

@@ -87,9 +87,10 @@ def table(counts, loop):
         times |= {rate: cycles / CLOCK} if cycles else {"ordinary cores": flops / rate}
         bound = max(times, key=times.get)
         total.update(launches=number, size=size, flops=flops, time=times[bound])
-        lines.append(f"| {what} | {number} | {size / 1e9:.2f} | {flops / 1e9:.0f} | {cycles or '':} | {times[bound] * 1e3:.2f} | "
+        lines.append(f"| {what} | {number} | {size / 1e9:.2f} | {flops / 1e9:.0f} | {round(times[bound] * CLOCK)} | {times[bound] * 1e3:.2f} | "
                      f"{bound if times[bound] else 'the launches'} |")
-    lines.append(f"| all | {total['launches']} | {total['size'] / 1e9:.1f} | {total['flops'] / 1e9:.0f} | | {total['time'] * 1e3:.1f} | |")
+    lines.append(f"| all | {total['launches']} | {total['size'] / 1e9:.1f} | {total['flops'] / 1e9:.0f} | {round(total['time'] * CLOCK)} | "
+                 f"{total['time'] * 1e3:.1f} | |")
     return "\n".join(lines)
 
 
