@@ -30,29 +30,6 @@ void divide_by_targets(const Args& args, DType dtype, void* to, const void* from
                                     executor());
 }
 
-// to = from, both contiguous and of `count` elements; types may differ.
-void convert(long long count, const TensorArg& to, const TensorArg& from) {
-  CopyArgs args{};
-  args.rank = 1;
-  args.lengths[0] = count;
-  args.to = to;
-  args.from = from;
-  elementwise_table().copy(args, executor());
-}
-
-// *to = the sum of `rows` losses.
-ReduceArgs sum_of(void* losses, void* to, long long rows, Scalar type) {
-  ReduceArgs sum{};
-  sum.op = ReduceOp::sum;
-  sum.compute = type;
-  sum.rank = 1;
-  sum.lengths[0] = rows;
-  sum.reduced[0] = true;
-  sum.in = {losses, type, {1}};
-  sum.out = {to, type, {}};
-  return sum;
-}
-
 template <class Args>
 [[noreturn]] void refuse_target(const Args& args, long long row) {
   throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
@@ -62,21 +39,17 @@ void cross_entropy(const Call& call, Workspace& workspace) {
   const Tensor &logits = call.in[0], &target = call.in[1], &out = call.out[0], &lse = call.out[1];
   DType dtype = statistics_dtype(logits);
   auto args = cross_entropy_args<CrossEntropyArgs>(call, workspace, logits, target);
-  long long bytes = args.rows * static_cast<long long>(size_of(dtype));
-  args.losses = workspace.take(bytes);
+  const long long bytes = args.rows * static_cast<long long>(size_of(dtype));
+  const Reduction reduction = call.attrs.as<LossAttrs>().reduction;
+  const bool each = reduction == Reduction::None;
+  args.losses = each ? workspace.write(out, dtype, out.is_contiguous()).data : workspace.take(bytes);
+  args.total = each ? nullptr : out.data_ptr();
+  args.mean = reduction == Reduction::Mean;
+  args.parts = workspace.take(2 * bytes);
   args.lse = lse.defined() ? lse.data_ptr() : workspace.take(bytes);
   args.op = call.op.name.data();
-  Reduction reduction = call.attrs.as<LossAttrs>().reduction;
-  void* total = workspace.take(static_cast<long long>(size_of(dtype)));
-  TensorArg losses{args.losses, scalar_of(dtype), {1}}, result{out.data_ptr(), scalar_of(out.dtype()), {1}};
-  ReduceArgs sum = sum_of(args.losses, total, args.rows, scalar_of(dtype));
-  sum.workspace = workspace.take(reduce_table().workspace(sum));
   if (workspace.counting()) return;
   if (long long row = softmax_table().cross_entropy(args, executor()); row >= 0) refuse_target(args, row);
-  if (reduction == Reduction::None) return convert(args.rows, result, losses);
-  reduce_table().reduce(sum, executor());
-  if (reduction == Reduction::Mean) divide_by_targets(args, dtype, total, total);
-  convert(1, result, sum.out);
 }
 
 void cross_entropy_backward(const Call& call, Workspace& workspace) {
@@ -106,30 +79,26 @@ void cross_entropy_and_gradient(const Call& call, Workspace& workspace) {
   auto args = cross_entropy_args<CrossEntropyOverwriteArgs>(call, workspace, logits, target);
   void* const weight = read_contiguous(workspace, call.in[3], dtype);
   void* const scale = workspace.take(number);
-  args.losses = workspace.take(args.rows * number);
   args.scale = scale;
+  args.mean = loss.data_ptr();
+  args.parts = workspace.take(2 * args.rows * number);
   args.op = call.op.name.data();
-  void* const lse = workspace.take(args.rows * number);
+  void *const losses = workspace.take(args.rows * number), *const lse = workspace.take(args.rows * number);
   const RowArg dlogits = write_rows(workspace, call.out[0], 1, logits.dtype());
-  ReduceArgs sum = sum_of(args.losses, loss.data_ptr(), args.rows, scalar_of(dtype));
-  sum.workspace = workspace.take(reduce_table().workspace(sum));
   if (workspace.counting()) return;
   divide_by_targets(args, dtype, scale, weight);
   const SoftmaxTable& table = softmax_table();
   const bool in_place = dlogits.data == args.logits.data;
-  if (!in_place || !table.cross_entropy_overwrite || !table.cross_entropy_overwrite(args, executor())) {
-    if (long long row =
-            table.cross_entropy({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing,
-                                 args.logits, args.targets, args.losses, lse, args.op},
-                                executor());
-        row >= 0)
-      refuse_target(args, row);
-    table.cross_entropy_backward({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, dlogits,
-                                  args.logits, args.targets, lse, scale, 0},
-                                 executor());
-  }
-  reduce_table().reduce(sum, executor());
-  divide_by_targets(args, dtype, loss.data_ptr(), loss.data_ptr());
+  if (in_place && table.cross_entropy_overwrite && table.cross_entropy_overwrite(args, executor())) return;
+  if (long long row =
+          table.cross_entropy({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, args.logits,
+                               args.targets, losses, lse, args.mean, true, args.parts, args.op},
+                              executor());
+      row >= 0)
+    refuse_target(args, row);
+  table.cross_entropy_backward({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, dlogits,
+                                args.logits, args.targets, lse, scale, 0},
+                               executor());
 }
 
 constexpr Kernel forward_list[] = {staged_kernel<cross_entropy>("rows")};

@@ -27,7 +27,10 @@ struct CrossEntropyArgs {
   RowArg logits;
   const long long* targets;
   void *losses, *lse;  // [rows]
-  const char* op;      // whose call this is, for errors that a device finds
+  void* total;         // the sum of losses, or with `mean` their mean over targets that count; may be missing
+  bool mean;
+  void* parts;     // room for two more numbers a row
+  const char* op;  // whose call this is, for errors that a device finds
 };
 
 /// dlogits = scale[r * scale_step] * d loss[r] / d logits; dlogits may be logits.
@@ -41,7 +44,7 @@ struct CrossEntropyBackwardArgs {
   long long scale_step;  // 1, or 0 for one scale
 };
 
-/// The losses, and over the logits their gradients times *scale.
+/// The mean loss of targets that count, and over the logits the gradients of losses times *scale.
 struct CrossEntropyOverwriteArgs {
   Scalar type;
   long long rows, classes, ignore_index;
@@ -49,7 +52,7 @@ struct CrossEntropyOverwriteArgs {
   RowArg logits;
   const long long* targets;
   const void* scale;
-  void* losses;
+  void *mean, *parts;  // one; room for two numbers a row
   const char* op;
 };
 

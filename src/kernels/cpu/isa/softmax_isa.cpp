@@ -45,6 +45,13 @@ long long cross_entropy(const CrossEntropyArgs& a, Executor& e) {
     using C = compute_t<T>;
     tile::cross_entropy<T>(executor, problem, rows_of<const T>(a.logits), a.targets, static_cast<C*>(a.losses),
                            static_cast<C*>(a.lse));
+    if (!a.total) return;
+    double sum = 0, count = 0;
+    for (i64 r = 0; r < a.rows; ++r) {
+      sum += static_cast<double>(static_cast<const C*>(a.losses)[r]);
+      count += a.targets[r] != a.ignore_index;
+    }
+    *static_cast<C*>(a.total) = static_cast<C>(a.mean ? sum / count : sum);
   });
   return -1;
 }

@@ -17,72 +17,156 @@ struct CrossEntropyWork {
   Rows<const T> logits;
   const i64* targets;
   compute_t<T>*losses, *lse;        // forward
+  Sums<compute_t<T>>* parts;        // of losses and targets that count, one for each block
   const compute_t<T>*from, *scale;  // backward: log-sum-exps
   i64 scale_step;
   gpu::Fault* fault;
   const char* op;
 };
 
+/// What a block's rows add up to, in `part` of the first thread of each team, goes to its place in `parts`.
+template <class Team, class C>
+TESSERA_DEVICE void store_part(Sums<C>* parts, Sums<C> part) {
+  if constexpr (Team::rows > 1) {
+    __shared__ Sums<C> room[Team::rows];
+    const int thread = tile::thread_in_block();
+    if (Team::rank() == 0) room[thread / Team::size] = part;
+    tile::sync_block();
+    if (thread == 0)
+      for (int i = 1; i < Team::rows; ++i) part = part + room[i];
+  }
+  if (tile::thread_in_block() == 0) parts[tile::block_in_grid()] = part;
+}
+
 template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads)
+TESSERA_KERNEL(Team::threads, sizeof(T) == 2 ? 1536 / Team::threads : 1)
 void cross_entropy_kernel(const CrossEntropyWork<T> work) {
   using C = compute_t<T>;
-  const i64 r = Team::row();
-  if (r >= work.rows) return;
-  const T* const logits = work.logits[r];
-  HeldRows<T, width, Team, held, 1> x({logits}, work.classes, 0);
   const bool smooth = work.smoothing > 0;
-  auto e = Exponents<C>::start();
-  C total = C(0);
-  x.read([&](auto at, const auto& row) {
-    const auto v = lanes(row[0]);
-    e.add(v.x);
-    if (smooth) tile::unroll<at.width>([&](auto j) { total += v[j]; });
-  });
-  e.template join<Team>();
-  if (smooth) total = Team::join(total, Plus{});
-  if (Team::rank() != 0) return;
-  const C lse = e.shift() + tile::log(e.sum);
-  const i64 target = work.targets[r];
-  C loss = C(0);
-  if (target >= 0 && target < work.classes && target != work.ignore_index) {
-    const C share = static_cast<C>(work.smoothing);
-    loss = (C(1) - share) * (lse - convert_element<C>(logits[target]));
-    if (smooth) loss += share * (lse - total / static_cast<C>(work.classes));
-  } else if (target != work.ignore_index) {
-    raise(work.fault, work.op, target, work.classes);
+  const i64 step = static_cast<i64>(gridDim.x) * Team::rows;
+  i64 r = Team::row(), target = r < work.rows ? work.targets[r] : 0;
+  Sums<C> part{C(0), C(0)};
+  for (; r < work.rows; r += step) {
+    const T* const logits = work.logits[r];
+    const bool valid = target >= 0 && target < work.classes, counts = target != work.ignore_index;
+    const C wanted =
+        valid ? convert_element<C>(logits[target]) : C(0);  // under way with the row, as is the next target
+    const i64 next = r + step < work.rows ? work.targets[r + step] : 0;
+    HeldRows<T, width, Team, held, 1> x({logits}, work.classes, 0);
+    auto e = Exponents<C>::start();
+    C total = C(0);
+    if constexpr (held > 0) {  // the largest of all first
+      x.read([&](auto, const auto& row) { e.largest = larger(e.largest, largest_of(row[0])); });
+      e.largest = Team::join(e.largest, Larger{});
+      x.each([&, by = e.shift()](auto, const auto& row) { e.add_beside(row[0], by); });
+      e.sum = Team::join(e.sum, Plus{});
+    } else {
+      x.read([&](auto, const auto& row) { e.add(row[0]); });
+      e.template join<Team>();
+    }
+    if (smooth) {
+      x.each([&](auto, const auto& row) {
+        for (const C v : lanes(row[0]).x) total += v;
+      });
+      total = Team::join(total, Plus{});
+    }
+    if (Team::rank() == 0) {
+      const C lse = e.shift() + tile::log(e.sum);
+      C loss = C(0);
+      if (valid && counts) {
+        const C share = static_cast<C>(work.smoothing);
+        loss = (C(1) - share) * (lse - wanted);
+        if (smooth) loss += share * (lse - total / static_cast<C>(work.classes));
+      } else if (counts) {
+        raise(work.fault, work.op, target, work.classes);
+      }
+      work.lse[r] = lse;
+      work.losses[r] = loss;
+      part = part + Sums<C>{loss, counts ? C(1) : C(0)};
+    }
+    target = next;
   }
-  work.lse[r] = lse;
-  work.losses[r] = loss;
+  store_part<Team>(work.parts, part);
 }
+
+/// The sum of all losses, or their mean over the targets that count.
+template <class C>
+TESSERA_KERNEL(1024)
+void total_kernel(C* to, const Sums<C>* parts, i64 count, bool mean) {
+  Sums<double> sum{0, 0};
+  for (i64 i = tile::thread_in_block(); i < count; i += 1024)
+    sum = sum + Sums<double>{static_cast<double>(parts[i].first), static_cast<double>(parts[i].second)};
+  sum = join_block<1024>(sum, Plus{});
+  if (tile::thread_in_block() == 0) *to = static_cast<C>(mean ? sum.first / sum.second : sum.first);
+}
+
+/// Gradients of a row's logits.
+template <class T>
+class RowGradient {
+ public:
+  using C = compute_t<T>;
+  TESSERA_DEVICE RowGradient(const CrossEntropyWork<T>& work, i64 r)
+      : share_(static_cast<C>(work.smoothing)), everywhere_(share_ / static_cast<C>(work.classes)), lse_(work.from[r]) {
+    target_ = work.targets[r];
+    const bool counts = target_ != work.ignore_index && target_ >= 0 && target_ < work.classes;
+    factor_ = counts ? work.scale[r * work.scale_step] : C(0);
+    zero_ = factor_ == C(0);  // also where the logits are infinite
+  }
+  template <int width, class Index>
+  TESSERA_DEVICE Lanes<T, width> operator()(const Piece<width, Index>& at, Lanes<T, width> v) const {
+    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target_ - at.index, width), -1));
+    tile::unroll<width>([&](auto j) {
+      C g = fast_exp(v[j] - lse_) - everywhere_;
+      if (j == hit) g -= C(1) - share_;
+      v.x[j] = zero_ ? C(0) : g * factor_;
+    });
+    return v;
+  }
+
+ private:
+  i64 target_;
+  C share_, everywhere_, lse_, factor_;
+  bool zero_;
+};
 
 template <class T, int width, class Team, int held>
 TESSERA_KERNEL(Team::threads)
 void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
-  using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
   HeldRows<T, width, Team, held, 1> x({work.logits[r]}, work.classes, 0);
   T* const dx = work.dlogits[r];
-  const C share = static_cast<C>(work.smoothing), everywhere = share / static_cast<C>(work.classes);
-  const i64 target = work.targets[r];
-  const bool counts = target != work.ignore_index && target >= 0 && target < work.classes;
-  const C factor = counts ? work.scale[r * work.scale_step] : C(0), lse = work.from[r];
-  const bool zero = factor == C(0);  // also where the logits are infinite
-  x.read([&](auto at, const auto& row) {
-    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target - at.index, at.width), -1));
-    auto v = lanes(row[0]);
-    tile::unroll<at.width>([&](auto j) {
-      C g = fast_exp(v[j] - lse) - everywhere;
-      if (j == hit) g -= C(1) - share;
-      v.x[j] = zero ? C(0) : g * factor;
-    });
-    store_piece(dx, at, v);
-  });
+  const RowGradient<T> gradient(work, r);
+  x.read([&](auto at, const auto& row) { store_piece(dx, at, gradient(at, lanes(row[0]))); });
+}
+
+/// The same where gradients lie otherwise within 16 bytes than their logits do: packs of gradients.
+template <class T, int threads>
+TESSERA_KERNEL(threads)
+void cross_entropy_backward_shifted_kernel(const CrossEntropyWork<T> work) {
+  constexpr int width = 16 / sizeof(T), ahead = 2;
+  using Logits = Beside<T>;
+  const i64 r = tile::block_in_grid();
+  T* const dx = work.dlogits[r];
+  const Logits logits(work.logits[r], dx);
+  const RowGradient<T> gradient(work, r);
+  const int n = static_cast<int>(work.classes), thread = tile::thread_in_block();
+  const int head = tile::min(n, -static_cast<int>(reinterpret_cast<size_t>(dx) / sizeof(T)) & (width - 1));
+  const int packs = (n - head) / width;
+  const auto store = [&](auto at, const auto& raw) { store_piece(dx, at, gradient(at, logits[raw])); };
+  for (int p = thread; p < packs; p += ahead * threads) {
+    const auto piece = [&](int u) { return Piece<width, int>{head + tile::min(p + u * threads, packs - 1) * width}; };
+    typename Logits::template Raw<width> raw[ahead];
+    tile::unroll<ahead>([&](auto u) { raw[u] = logits.fetch(piece(u)); });
+    tile::unroll<ahead>([&](auto u) { store(piece(u), raw[u]); });
+  }
+  if (thread >= n - packs * width) return;
+  const Piece<1, int> edge{thread < head ? thread : thread + packs * width};
+  store(edge, logits.fetch(edge));
 }
 
 #if !defined(__HIP__)
-/// Losses, and gradients in the logits' place: a row is read once and lies in shared memory meanwhile, where each
+/// Losses' part, and gradients in the logits' place: a row is read once and lies in shared memory meanwhile, where each
 /// thread looks at nothing but what it put there itself. No smoothing; rows are aligned.
 template <class T, int threads>
 TESSERA_KERNEL(threads)
@@ -164,9 +248,17 @@ void cross_entropy_overwrite_kernel(const CrossEntropyWork<T> work) {
   }
   if (thread != 0) return;
   if (!valid && target != work.ignore_index) raise(work.fault, work.op, target, work.classes);
-  work.losses[tile::block_in_grid()] = counts ? lse - wanted : 0.0f;
+  const float share = target != work.ignore_index ? 1.0f : 0.0f;
+  work.parts[tile::block_in_grid()] = {counts ? lse - wanted : 0.0f, share};
 }
 #endif
+
+template <class C>
+void add_up(void* to, bool mean, const void* parts, i64 count, Executor& executor) {
+  if (to)
+    launch("cross_entropy", total_kernel<C>, 1, 1024, 0, executor, static_cast<C*>(to),
+           static_cast<const Sums<C>*>(parts), count, mean);
+}
 
 template <class C>
 TESSERA_KERNEL(1024)
@@ -198,14 +290,16 @@ long long cross_entropy(const CrossEntropyArgs& a, Executor& executor) {
     auto work = work_of<T>(a);
     work.losses = static_cast<C*>(a.losses);
     work.lse = static_cast<C*>(a.lse);
+    work.parts = static_cast<Sums<C>*>(a.parts);
     work.fault = executor.fault;
     work.op = a.op;
-    with_rows<T, 1, false>(a.classes, RowLayout(sizeof(T), a.logits),
-                           [&](auto width, auto team, auto held, const RowsHeld&) {
-                             using Team = decltype(team);
-                             launch("cross_entropy", cross_entropy_kernel<T, width, Team, held>, Team::blocks(a.rows),
-                                    Team::threads, 0, executor, work);
-                           });
+    with_rows<T, 1, false>(
+        a.classes, RowLayout(sizeof(T), a.logits), [&](auto width, auto team, auto held, const RowsHeld&) {
+          using Team = decltype(team);
+          const i64 blocks = grid_for(a.rows, Team::rows, executor, 32);
+          launch("cross_entropy", cross_entropy_kernel<T, width, Team, held>, blocks, Team::threads, 0, executor, work);
+          add_up<C>(a.total, a.mean, a.parts, blocks, executor);
+        });
   });
   return -1;  // the device reports invalid targets
 }
@@ -219,12 +313,18 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& executo
     work.from = static_cast<const C*>(a.lse);
     work.scale = static_cast<const C*>(a.scale);
     work.scale_step = a.scale_step;
-    with_rows<T, 1, false>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits),
-                           [&](auto width, auto team, auto held, const RowsHeld&) {
-                             using Team = decltype(team);
-                             launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>,
-                                    Team::blocks(a.rows), Team::threads, 0, executor, work);
-                           });
+    const RowLayout layout(sizeof(T), a.logits, a.dlogits);
+    if constexpr (sizeof(T) < 8) {
+      if (!layout.alike && a.classes >= 1024 && a.classes < 0x7fffffff - 1024 * 8) {
+        launch("cross_entropy_backward", cross_entropy_backward_shifted_kernel<T, 512>, a.rows, 512, 0, executor, work);
+        return;
+      }
+    }
+    with_rows<T, 1, false>(a.classes, layout, [&](auto width, auto team, auto held, const RowsHeld&) {
+      using Team = decltype(team);
+      launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>, Team::blocks(a.rows),
+             Team::threads, 0, executor, work);
+    });
   });
 }
 
@@ -239,7 +339,7 @@ bool cross_entropy_overwrite(const CrossEntropyOverwriteArgs& a, Executor& execu
   auto work = work_of<bf16>(a);
   work.dlogits = rows_of<bf16>(a.logits);
   work.scale = static_cast<const float*>(a.scale);
-  work.losses = static_cast<float*>(a.losses);
+  work.parts = static_cast<Sums<float>*>(a.parts);
   work.fault = executor.fault;
   work.op = a.op;
   const auto kernel = cross_entropy_overwrite_kernel<bf16, threads>;
@@ -248,6 +348,7 @@ bool cross_entropy_overwrite(const CrossEntropyOverwriteArgs& a, Executor& execu
     return false;
   }
   launch("cross_entropy", kernel, a.rows, threads, static_cast<size_t>(bytes), executor, work);
+  add_up<float>(a.mean, true, a.parts, a.rows, executor);
   return true;
 #else
   (void)a, (void)executor;

@@ -183,10 +183,7 @@ struct LogSumExpFold {
   static constexpr bool takes_packs = false;
   static TESSERA_DEVICE Local start() { return Local::start(); }
   static TESSERA_DEVICE State begin() { return start(); }
-  static TESSERA_DEVICE void fold(Local& s, C x, i64) {
-    const C one[1] = {x};
-    s.add(one);
-  }
+  static TESSERA_DEVICE void fold(Local& s, C x, i64) { s.add(Pack<C, 1>{{x}}); }
   static TESSERA_DEVICE void flush(State& s, Local& l) {
     s = join(s, l);
     l = start();

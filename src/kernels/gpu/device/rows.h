@@ -153,6 +153,26 @@ struct Larger {
   }
 };
 
+/// The largest element of a pack; of NaN and a number, the number.
+template <class T, int width>
+TESSERA_DEVICE tile::compute_t<T> largest_of(const Pack<T, width>& p) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2 && width == 8) {  // of pairs, an instruction each
+    const auto w = tile::bit_cast<tile::Array<u32, 4>>(p);
+    const auto pair = [](u32 a, u32 b) {
+      if constexpr (tile::is_same_v<T, bf16>) asm("max.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+      else asm("max.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+      return a;
+    };
+    return largest_of(tile::bit_cast<Pack<T, 2>>(pair(pair(w[0], w[1]), pair(w[2], w[3]))));
+  }
+#endif
+  const auto v = lanes(p);
+  auto top = v[0];
+  for (int j = 1; j < width; ++j) top = larger(top, v[j]);
+  return top;
+}
+
 /// The largest element and the sum of e^(x - shift()): softmax in one pass (Milakov and Gimelshein, arXiv:1805.02867).
 template <class C>
 struct Exponents {
@@ -162,13 +182,16 @@ struct Exponents {
   /// The largest; 0 where that is infinite, so that infinite elements still meet a finite shift.
   TESSERA_DEVICE C shift() const { return tile::abs(largest) < static_cast<C>(__builtin_inf()) ? largest : C(0); }
 
-  template <int n>
-  TESSERA_DEVICE void add(const C (&x)[n]) {
-    C top = x[0];
-    tile::unroll<n>([&](auto j) { top = larger(top, x[j]); });
+  template <class T, int width>
+  TESSERA_DEVICE void add(const Pack<T, width>& p) {
+    const C top = largest_of(p);
     if (top > largest) move_to(top);
-    const C by = shift();
-    tile::unroll<n>([&](auto j) { sum += fast_exp(x[j] - by); });
+    add_beside(p, shift());
+  }
+  /// The same where the largest is known.
+  template <class T, int width>
+  TESSERA_DEVICE void add_beside(const Pack<T, width>& p, C by) {
+    for (const C v : lanes(p).x) sum += fast_exp(v - by);
   }
   /// Those of all threads of a team.
   template <class Team>

@@ -25,7 +25,7 @@ void softmax_kernel(const SoftmaxWork<T> work) {
   if (r >= work.rows) return;
   HeldRows<T, width, Team, held, 1> x({work.x[r]}, work.n, work.kept);
   auto e = Exponents<C>::start();
-  x.read([&](auto, const auto& row) { e.add(lanes(row[0]).x); });
+  x.read([&](auto, const auto& row) { e.add(row[0]); });
   e.template join<Team>();
   const C shift = work.log ? e.shift() + tile::log(e.sum) : e.shift(), scale = C(1) / e.sum;
   T* const y = work.to[r];
