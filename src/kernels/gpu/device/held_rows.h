@@ -56,11 +56,15 @@ class Beside {
     }
     return raw;
   }
-  /// The piece: shifted by whole words and then by half a word.
   template <int width>
   TESSERA_DEVICE Lanes<T, width> operator[](const Raw<width>& raw) const {
+    return lanes(pack(raw));
+  }
+  /// The piece: shifted by whole words and then by half a word.
+  template <int width>
+  TESSERA_DEVICE Pack<T, width> pack(const Raw<width>& raw) const {
     if constexpr (!shifts || width == 1) {
-      return lanes(raw.pack[0]);
+      return raw.pack[0];
     } else {  // one way for all shifts: a choice between packs may become one between addresses
       auto w = tile::bit_cast<tile::Array<u32, 8>>(raw);
       if (shift_ != 0) {
@@ -69,7 +73,7 @@ class Beside {
         if constexpr (sizeof(T) == 2)
           tile::unroll<4>([&](auto i) { w[i] = shift_ & 2 ? w[i] >> 16 | w[i + 1] << 16 : w[i]; });
       }
-      return lanes(tile::bit_cast<Pack<T, width>>(tile::Array<u32, 4>{{w[0], w[1], w[2], w[3]}}));
+      return tile::bit_cast<Pack<T, width>>(tile::Array<u32, 4>{{w[0], w[1], w[2], w[3]}});
     }
   }
 

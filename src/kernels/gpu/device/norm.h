@@ -14,7 +14,7 @@ long long plane_parts_workspace(long long sets, long long elements);
 void batch_norm(const BatchNormArgs& args, Executor& executor);
 void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
 
-inline constexpr i64 most_row_clusters = 16;
+inline constexpr i64 most_row_clusters = 40;
 #if defined(__HIP__)
 inline bool layer_norm_sm90(const LayerNormArgs&, Executor&) { return false; }
 inline bool softmax_backward_sm90(const SoftmaxBackwardArgs&, Executor&) { return false; }
@@ -23,7 +23,8 @@ inline i64 layer_norm_backward_sm90(const LayerNormBackwardArgs&, Executor&) { r
 /// By clusters of Hopper's blocks, which share long rows; false: they do not take these.
 bool layer_norm_sm90(const LayerNormArgs& args, Executor& executor);
 bool softmax_backward_sm90(const SoftmaxBackwardArgs& args, Executor& executor);
-/// The same with sums for the weights, in so many slices of the workspace; 0: they do not take these.
+/// The same with sums for the weights, in so many slices of the workspace, at most most_row_clusters; 0: they do not
+/// take these.
 i64 layer_norm_backward_sm90(const LayerNormBackwardArgs& args, Executor& executor);
 #endif
 

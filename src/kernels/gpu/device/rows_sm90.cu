@@ -1,8 +1,8 @@
 // Layer and RMS norm, their gradients and those of softmax on Hopper, where rows are too long for one block: clusters
-// of blocks share them.
+// of blocks share them, rows of floats element by element, those of halves in packs.
 #include "tile/arch/sm90/rows.h"
 
-#include "held_rows.h"
+#include "cluster_rows.h"
 #include "norm.h"
 #include "tensor_map.h"
 
@@ -27,7 +27,7 @@ TESSERA_DEVICE void load_columns(const T* values, const ColumnSlice& slice, floa
       [&](auto k) { to[k] = slice.has(k) ? entry(values, slice.first + slice.column(k), otherwise) : 0.0f; });
 }
 
-// ---- layer and RMS norm
+// ---- layer and RMS norm of floats
 
 struct NormForward {
   static constexpr int inputs = 1;
@@ -158,6 +158,156 @@ struct NormBackward {
   }
 };
 
+// ---- the same of halves, in packs
+
+template <class T, int cluster, int packs>
+struct PackedNorm {
+  static constexpr int inputs = 1, width = 16 / sizeof(T);
+  using Slice = PackSlice<width>;
+  using Row = SharedRow<T, inputs>;
+  struct Total {
+    float scale, shift;
+  };
+  struct Args {
+    bool rms;
+    const T *weights, *biases;
+    float *mean, *rstd, eps;
+  };
+  const Args& a;
+  Columns<T, packs> weight, bias;
+
+  TESSERA_DEVICE void begin(const Slice& slice, int) {
+    weight.load(a.weights, slice, 1.0f);
+    bias.load(a.biases, slice, 0.0f);
+  }
+  /// The mean of the slice and the squares of what elements differ from it. A thread's are of its elements less the
+  /// mean of its first ones, from which the mean of all is at most so far that 1 + packs times the rounding cancel.
+  TESSERA_DEVICE RowPart gather(const Slice& slice, int, int, const Row& x, const BlockSums& sums) const {
+    float sum[1] = {}, squares[1] = {}, shift = 0;
+    if (a.rms) {
+      slice.template each<packs>([&](auto k) {
+        for (const float v : x(0, k).x) squares[0] = tile::fma(v, v, squares[0]);
+      });
+    } else {
+      for (const float v : x(0, 0).x) shift += v;
+      shift /= width;
+      slice.template each<packs>([&](auto k) {
+        for (const float v : x(0, k).x) {
+          const float d = v - shift;
+          sum[0] += d;
+          squares[0] = tile::fma(d, d, squares[0]);
+        }
+      });
+      const float count = static_cast<float>(slice.template elements<packs>()), own = sum[0] / count;
+      squares[0] -= sum[0] * own;
+      sum[0] = (shift + own) * count;
+      sums(sum, 0);
+      sum[0] /= static_cast<float>(slice.length(slice.rank));
+      const float d = shift + own - sum[0];
+      squares[0] = tile::fma(d * d, count, squares[0]);
+    }
+    sums(squares, 1);
+    return {sum[0], squares[0]};
+  }
+  TESSERA_DEVICE Total total(const Slice& slice, int row, const RowPart* parts) const {
+    float middle = 0, squares = 0;
+    tile::unroll<cluster>(
+        [&](auto b) { middle = tile::fma(parts[b].first, static_cast<float>(slice.length(b)), middle); });
+    middle /= static_cast<float>(slice.n);
+    tile::unroll<cluster>([&](auto b) {
+      const float d = parts[b].first - middle;
+      squares += tile::fma(d * d, static_cast<float>(slice.length(b)), parts[b].second);
+    });
+    const float scale = 1.0f / tile::sqrt(squares / static_cast<float>(slice.n) + a.eps);
+    if (slice.rank == 0 && slice.thread == 0) {
+      if (!a.rms) a.mean[row] = middle;
+      a.rstd[row] = scale;
+    }
+    return {scale, -middle * scale};
+  }
+  template <class K>
+  TESSERA_DEVICE auto result(K k, const Row& x, const Total& t) const {
+    auto v = x(0, k);
+    const auto w = weight[k], b = bias[k];
+    tile::unroll<sizeof(v) / 4>([&](auto j) { v.x[j] = tile::fma(tile::fma(v[j], t.scale, t.shift), w[j], b[j]); });
+    return v;
+  }
+  TESSERA_DEVICE void end(const Slice&, int) const {}
+};
+
+template <class T, int cluster, int packs>
+struct PackedNormBackward {
+  static constexpr int inputs = 2, width = 16 / sizeof(T);  // dy, x
+  using Slice = PackSlice<width>;
+  using Row = SharedRow<T, inputs>;
+  struct Args {
+    const T* weights;
+    const float *mean, *rstd;  // no mean: RMS norm
+    float* partial;            // [clusters][2][n]
+  };
+  const Args& a;
+  Columns<T, packs> weight;
+  ColumnSums<width, packs> sum[2];
+  float mean, rstd, next_mean, next_rstd;
+
+  struct Total {
+    float scale, by, shift;
+  };
+
+  TESSERA_DEVICE void begin(const Slice& slice, int row) {
+    weight.load(a.weights, slice, 1.0f);
+    look_at(row);
+  }
+  TESSERA_DEVICE void look_at(int row) {
+    next_mean = a.mean ? a.mean[row] : 0.0f;
+    next_rstd = a.rstd[row];
+  }
+  TESSERA_DEVICE RowPart gather(const Slice& slice, int, int next, const Row& x, const BlockSums& sums) {
+    mean = next_mean, rstd = next_rstd;
+    look_at(next);
+    float total[2] = {};
+    slice.template each<packs>([&](auto k) {
+      const auto d = x(0, k), v = x(1, k), w = weight[k];
+      float *const weights = sum[0][k], *const biases = sum[1][k];
+      tile::unroll<sizeof(v) / 4>([&](auto j) {
+        const float normal = (v[j] - mean) * rstd, g = d[j] * w[j];
+        total[0] += g;
+        total[1] = tile::fma(g, normal, total[1]);
+        weights[j] = tile::fma(d[j], normal, weights[j]);
+        biases[j] += d[j];
+      });
+    });
+    sums(total, 0);
+    return {total[0], total[1]};
+  }
+  TESSERA_DEVICE Total total(const Slice& slice, int, const RowPart* parts) const {
+    float first = 0, second = 0;
+    tile::unroll<cluster>([&](auto b) {
+      first += parts[b].first;
+      second += parts[b].second;
+    });
+    const float share = rstd / static_cast<float>(slice.n), by = -second * share * rstd;
+    return {rstd, by, a.mean ? -mean * by - first * share : 0.0f};
+  }
+  template <class K>
+  TESSERA_DEVICE auto result(K k, const Row& x, const Total& t) const {
+    auto d = x(0, k);
+    const auto v = x(1, k), w = weight[k];
+    tile::unroll<sizeof(v) / 4>(
+        [&](auto j) { d.x[j] = tile::fma(d[j] * w[j], t.scale, tile::fma(v[j], t.by, t.shift)); });
+    return d;
+  }
+  TESSERA_DEVICE void end(const Slice& slice, int index) const {
+    tile::unroll<2>([&](auto s) {
+      float* const to = a.partial + (static_cast<i64>(index) * 2 + s) * slice.n;
+      slice.template each<packs>([&](auto k) {
+        constexpr int count = tile::is_same_v<decltype(k), Edge> ? 1 : width;
+        tile::unroll<count>([&](auto j) { to[slice.column(k) + j] = sum[s][k][j]; });
+      });
+    });
+  }
+};
+
 // ---- softmax: dx = y (dy - sum(dy y)); log-softmax: dx = dy - exp(y) sum(dy)
 
 struct SoftmaxBackward {
@@ -210,19 +360,19 @@ bool cluster_takes(Scalar type, i64 n) {
 }
 
 /// Clusters that run at once: how a card's multiprocessors are grouped differs from card to card, 15 were seen.
-i64 clusters_at_once(const void* kernel, int threads, int shared) {
+i64 clusters_at_once(const void* kernel, int cluster, int threads, int shared) {
   cudaLaunchAttribute size{};
   size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim = {tile::sm90::row_cluster, 1, 1};
+  size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(most_row_clusters * tile::sm90::row_cluster);
+  config.gridDim = static_cast<unsigned>(256 * cluster);
   config.blockDim = static_cast<unsigned>(threads);
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.attrs = &size;
   config.numAttrs = 1;
   int count = 0;
   (void)cudaOccupancyMaxActiveClusters(&count, kernel, &config);
-  return tile::max<i64>(1, tile::min<i64>(count, most_row_clusters));
+  return tile::max(1, count);
 }
 
 /// Returns how many clusters take rows in turns.
@@ -238,11 +388,46 @@ i64 launch_cluster_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op
   const int shared = Kernel::shared_bytes(work.threads, work.stages);
   constexpr auto kernel = cluster_rows_kernel<T, Op, height>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  const i64 clusters = tile::min(tile::ceil_div<i64>(rows, height),
-                                 clusters_at_once(reinterpret_cast<const void*>(kernel), work.threads, shared));
+  const i64 room =
+      clusters_at_once(reinterpret_cast<const void*>(kernel), tile::sm90::row_cluster, work.threads, shared);
+  const i64 clusters = tile::min(tile::ceil_div<i64>(rows, height), tile::min(room, most_row_clusters));
   launch(what, kernel, clusters * tile::sm90::row_cluster, work.threads, static_cast<size_t>(shared), executor, work,
          args);
   return clusters;
+}
+
+template <class T, class Op, int cluster, int packs, int most_threads>
+TESSERA_KERNEL(most_threads, 1)
+__cluster_dims__(cluster, 1, 1) void alike_rows_kernel(const __grid_constant__ AlikeRows<T, Op::inputs> rows,
+                                                       const __grid_constant__ typename Op::Args args) {
+  extern __shared__ __attribute__((aligned(128))) char shared[];
+  Op op{args};
+  PackedRows<T, Op, cluster, packs>(rows, op, shared).run();
+}
+
+/// How many clusters took rows; 0: rows do not fit, or do not lie alike.
+template <class T, class Op, int cluster, int packs, int most_threads>
+i64 launch_alike_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op::inputs], const RowArg& out,
+                      const typename Op::Args& args, i64 most, Executor& executor) {
+  using Kernel = PackedRows<T, Op, cluster, packs>;
+  AlikeRows<T, Op::inputs> work{static_cast<int>(rows), static_cast<int>(n), 0, 4, {}, rows_of<T>(out)};
+  for (int i = 0; i < Op::inputs; ++i) work.in[i] = rows_of<const T>(in[i]);
+  work.threads = tile::ceil_div(Kernel::slice_packs(work.n), packs * team_lanes) * team_lanes;
+  const i64 whole = n / Kernel::width / cluster - cluster - 2;  // packs that each block has at least
+  if (work.threads > most_threads || whole < (packs - 1) * work.threads || rows > 0x7fffffff - 4096 ||
+      !RowLayout(sizeof(T), in[0], in[Op::inputs - 1], out).alike)
+    return 0;
+  while (Kernel::shared_bytes(work.n, work.stages) > most_shared_bytes()) --work.stages;
+  const int shared = Kernel::shared_bytes(work.n, work.stages);
+  constexpr auto kernel = alike_rows_kernel<T, Op, cluster, packs, most_threads>;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  const i64 room = clusters_at_once(reinterpret_cast<const void*>(kernel), cluster, work.threads, shared);
+  int period = 1;  // after so many rows one lies as the first
+  while (period * in[0].pitch * static_cast<i64>(sizeof(T)) % 16 != 0) period *= 2;
+  const i64 wanted = tile::ceil_div<i64>(tile::min(rows, most), period) * period;
+  const i64 clusters = tile::min(room, wanted) / period * period;
+  launch(what, kernel, clusters * cluster, work.threads, static_cast<size_t>(shared), executor, work, args);
+  return tile::min(clusters, rows);
 }
 
 /// fn(Type<T>) for floats and halves.
@@ -253,11 +438,30 @@ void with_narrow(Scalar type, const Fn& fn) {
   fn(Type<bf16>{});
 }
 
+/// The same for halves.
+template <class Fn>
+void with_half(Scalar type, const Fn& fn) {
+  if (type == Scalar::f16) fn(Type<f16>{});
+  else fn(Type<bf16>{});
+}
+
 }  // namespace
 
 bool layer_norm_sm90(const LayerNormArgs& a, Executor& executor) {
-  // Of halves, whose rows are over sooner than blocks have told each other their sums, blocks alone are faster.
-  if (a.type != Scalar::f32 || !cluster_takes(a.type, a.n)) return false;
+  if (!cluster_takes(a.type, a.n)) return false;
+  if (a.type != Scalar::f32) {
+    i64 clusters = 0;
+    with_half(a.type, [&](auto type) {
+      using T = typename decltype(type)::type;
+      constexpr int cluster = 2, packs = 7;
+      clusters = launch_alike_rows<T, PackedNorm<T, cluster, packs>, cluster, packs, 512>(
+          "layer_norm", a.rows, a.n, {a.x}, a.y,
+          {a.rms, static_cast<const T*>(a.weight), static_cast<const T*>(a.bias), static_cast<float*>(a.mean),
+           static_cast<float*>(a.rstd), static_cast<float>(a.eps)},
+          a.rows, executor);
+    });
+    return clusters > 0;
+  }
   launch_cluster_rows<float, NormForward, 1>(
       "layer_norm", a.rows, a.n, {a.x}, a.y,
       {static_cast<int>(a.n), a.rms, static_cast<const float*>(a.weight), static_cast<const float*>(a.bias),
@@ -269,15 +473,23 @@ bool layer_norm_sm90(const LayerNormArgs& a, Executor& executor) {
 i64 layer_norm_backward_sm90(const LayerNormBackwardArgs& a, Executor& executor) {
   if (!cluster_takes(a.type, a.n) || a.addend.data || !a.dx.data) return 0;
   i64 clusters = 0;
-  with_narrow(a.type, [&](auto type) {
-    using T = typename decltype(type)::type;
-    clusters = launch_cluster_rows<T, NormBackward<T>, 1>(
-        "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
-        {static_cast<int>(a.n), static_cast<const T*>(a.weight), a.rms ? nullptr : static_cast<const float*>(a.mean),
-         static_cast<const float*>(a.rstd), static_cast<float*>(a.workspace)},
-        executor);
-  });
-  return clusters;
+  if (a.type != Scalar::f32) {
+    with_half(a.type, [&](auto type) {
+      using T = typename decltype(type)::type;
+      constexpr int cluster = 4, packs = 4;
+      clusters = launch_alike_rows<T, PackedNormBackward<T, cluster, packs>, cluster, packs, 448>(
+          "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
+          {static_cast<const T*>(a.weight), a.rms ? nullptr : static_cast<const float*>(a.mean),
+           static_cast<const float*>(a.rstd), static_cast<float*>(a.workspace)},
+          most_row_clusters, executor);
+    });
+    return clusters;
+  }
+  return launch_cluster_rows<float, NormBackward<float>, 1>(
+      "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
+      {static_cast<int>(a.n), static_cast<const float*>(a.weight), a.rms ? nullptr : static_cast<const float*>(a.mean),
+       static_cast<const float*>(a.rstd), static_cast<float*>(a.workspace)},
+      executor);
 }
 
 bool softmax_backward_sm90(const SoftmaxBackwardArgs& a, Executor& executor) {
