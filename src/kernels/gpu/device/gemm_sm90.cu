@@ -161,8 +161,7 @@ struct Kind {
 };
 /// Small tiles, where large ones would leave most of the card idle, and for the kernel whose epilogue needs registers.
 using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 4, false>;
-/// Tiles whose sums the blocks of a cluster share; the square and the small ones of transposed operands, whose sums are
-/// the result.
+/// Tiles whose sums the blocks of a cluster share; the square and the small ones of transposed operands.
 using Sm90Joined = tile::sm90::ProductTile<128, 256, 4, 0, false>;
 using Sm90JoinedSquare = tile::sm90::ProductTile<192, 192, 4, 0, false, 16>;
 using Sm90JoinedSmall = tile::sm90::ProductTile<128, 128, 6, 0, false>;
@@ -283,7 +282,7 @@ Cut best_cut(const GemmArgs& args, int multiprocessors) {
   };
   for (int deep = 2; deep <= 8; ++deep) {
     consider_joined(joined, JoinedResult<Sm90Joined>::takes(deep), deep);
-    if (ends != Sm90Ends::sums_f32 || args.n % 4 != 0) continue;
+    if (args.a.column == 1 || args.b.column != 1) continue;
     consider_joined(joined_square, JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
     consider_joined(joined_small, JoinedResult<Sm90JoinedSmall>::takes(deep), deep);
   }

@@ -80,8 +80,8 @@ class LanesResult {
 };
 
 /// Of tiles whose sums the blocks of a cluster share, each a part of k: every block gets what the others have of some
-/// eights of columns, where its operands were, and adds up, in the blocks' order. OnlyResults: all sums are_results().
-template <class C, bool OnlyResults = false>
+/// eights of columns, where its operands were, and adds up, in the blocks' order.
+template <class C>
 class JoinedResult {
  public:
   using Gemm = tile::sm90::Gemm<C>;
@@ -104,7 +104,7 @@ class JoinedResult {
     tile::sm90::sync_cluster();  // operands have been read everywhere
     send(sums[0], rank);
     tile::sm90::sync_cluster();
-    if (OnlyResults || are_results()) join<4>(rank, work);
+    if (are_results()) join<4>(rank, work);
     else join<1>(rank, work);
   }
   /// The other threads wait as often.
@@ -187,11 +187,11 @@ class JoinedResult {
   tile::u32 shared_;
 };
 
-/// Of transposed operands alone, whose sums are the result, as gradients of weights have them.
+/// Of transposed operands alone, as gradients of weights have them.
 template <class C>
-struct JoinedTransposed : JoinedResult<C, true> {
+struct JoinedTransposed : JoinedResult<C> {
   using BothTransposed = void;
-  using JoinedResult<C, true>::JoinedResult;
+  using JoinedResult<C>::JoinedResult;
 };
 
 template <class C, class Result>
