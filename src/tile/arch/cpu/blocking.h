@@ -43,16 +43,21 @@ inline constexpr i64 left_elements = 8 * 1024 * 1024 / static_cast<i64>(sizeof(T
 template <class T>
 inline constexpr i64 whole_elements = 512 * 1024 / static_cast<i64>(sizeof(T));
 
+/// Steps of k up to which the memory of the result decides how columns are cut.
+template <class T>
+inline constexpr i64 short_sum = 1536 / static_cast<i64>(sizeof(T));
+
 /// How a thread's part of a product is cut where nobody says. A panel of B streams through the first-level cache, so
 /// that tile_k may be deep and the result is touched seldom; where B is read in place, a panel uses but a part of every
-/// line. Nothing hides the packing of the first tile_n columns, which shows where there are few rows.
+/// line. Nothing hides the packing of the first tile_n columns, which shows where there are few rows, unless sums are
+/// so short that the memory of the result weighs more.
 template <class T>
 constexpr TESSERA_HD Config default_config(const Extent& e, bool in_place) {
   const i64 deepest = (in_place ? 768 : 4096) / static_cast<i64>(sizeof(T)), depth = max<i64>(1, e.k);
   const i64 k = ceil_div(depth, ceil_div(depth, deepest));
   const i64 m = max<i64>(1, min(e.m, (in_place ? whole_elements<T> : left_elements<T>) / depth));
   const i64 wide = max(i64{64}, right_elements<T> / k / 64 * 64);
-  const i64 n = in_place ? block_columns<T> : e.m * depth <= whole_elements<T> ? 64 : wide;
+  const i64 n = in_place ? block_columns<T> : depth > short_sum<T> && e.m * depth <= whole_elements<T> ? 64 : wide;
   return {static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1, 1};
 }
 
