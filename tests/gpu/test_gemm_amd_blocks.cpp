@@ -2,6 +2,9 @@
 #include "gemm_blocks.h"
 #include "tile/arch/cdna/gemm.h"
 
+#define __shared__ static  // of kernels that do not run here
+#include "tile/arch/gpu/simt.h"
+
 using namespace product_blocks;
 
 namespace {
@@ -75,6 +78,16 @@ TEST(AmdInstructions, Layouts) {
   expect_instruction<float, 16>();
   expect_instruction<i8, 32>();
   expect_instruction<i8, 16>();
+}
+
+template <class... Layouts>
+void expect_no_bank_asked_twice() {
+  for (const bool meets_none : {Layouts::meets_no_bank_twice()...}) EXPECT_TRUE(meets_none);
+}
+TEST(SharedMemoryOfAmd, TilesOfOrdinaryCoresAndLinesMeetNoBankTwice) {
+  expect_no_bank_asked_twice<SimtSums<float, 64>, SimtSums<float, 128>, SimtSums<double, 64>>();
+  expect_no_bank_asked_twice<SharedLine<float, 1>, SharedLine<float, 4>, SharedLine<float, 8>, SharedLine<double, 1>,
+                             SharedLine<double, 2>, SharedLine<double, 4>, SharedLine<double, 8>>();
 }
 
 }  // namespace

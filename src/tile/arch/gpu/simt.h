@@ -63,7 +63,8 @@ struct SimtSums {
     });
   }
 
-  /// Whether filling a tile, reading it and storing the sums meets no bank twice.
+  /// Whether filling a tile, reading it and storing the sums meets no bank twice: asked by tests, since every unit
+  /// would take seconds to answer.
   static constexpr TESSERA_HD bool meets_no_bank_twice() {
     constexpr auto chunks = named("ti", lanes(64, 1) * vec(1, chunk));
     const auto free = [](const auto& layout, SharedMemory memory, const auto& offset) {
@@ -82,7 +83,6 @@ struct SimtSums {
 template <class T, int Edge>
 struct SimtBlock {
   using Sums = SimtSums<T, Edge>;
-  static_assert(Sums::meets_no_bank_twice(), "products on ordinary cores: bank conflicts");
   struct Tiles {
     SimtTile<T, Edge> a, b;
   };
