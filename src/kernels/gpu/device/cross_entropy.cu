@@ -38,8 +38,18 @@ TESSERA_DEVICE void store_part(Sums<C>* parts, Sums<C> part) {
   if (tile::thread_in_block() == 0) parts[tile::block_in_grid()] = part;
 }
 
+#if defined(__HIP__)  // more of either, and registers do not suffice
+template <class T, class Team>
+inline constexpr int resident_blocks = 1;
+constexpr int total_threads = 512;
+#else
+template <class T, class Team>
+inline constexpr int resident_blocks = sizeof(T) == 2 ? 1536 / Team::threads : 1;
+constexpr int total_threads = 1024;
+#endif
+
 template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads, sizeof(T) == 2 ? 1536 / Team::threads : 1)
+TESSERA_KERNEL(Team::threads, resident_blocks<T, Team>)
 void cross_entropy_kernel(const CrossEntropyWork<T> work) {
   using C = compute_t<T>;
   const bool smooth = work.smoothing > 0;
@@ -91,12 +101,12 @@ void cross_entropy_kernel(const CrossEntropyWork<T> work) {
 
 /// The sum of all losses, or their mean over the targets that count.
 template <class C>
-TESSERA_KERNEL(1024)
+TESSERA_KERNEL(total_threads)
 void total_kernel(C* to, const Sums<C>* parts, i64 count, bool mean) {
   Sums<double> sum{0, 0};
-  for (i64 i = tile::thread_in_block(); i < count; i += 1024)
+  for (i64 i = tile::thread_in_block(); i < count; i += total_threads)
     sum = sum + Sums<double>{static_cast<double>(parts[i].first), static_cast<double>(parts[i].second)};
-  sum = join_block<1024>(sum, Plus{});
+  sum = join_block<total_threads>(sum, Plus{});
   if (tile::thread_in_block() == 0) *to = static_cast<C>(mean ? sum.first / sum.second : sum.first);
 }
 
@@ -256,7 +266,7 @@ void cross_entropy_overwrite_kernel(const CrossEntropyWork<T> work) {
 template <class C>
 void add_up(void* to, bool mean, const void* parts, i64 count, Executor& executor) {
   if (to)
-    launch("cross_entropy", total_kernel<C>, 1, 1024, 0, executor, static_cast<C*>(to),
+    launch("cross_entropy", total_kernel<C>, 1, total_threads, 0, executor, static_cast<C*>(to),
            static_cast<const Sums<C>*>(parts), count, mean);
 }
 
