@@ -148,6 +148,20 @@ TEST_F(FakeGpu, ReplaysDrawFreshNumbers) {
   EXPECT_EQ(state.to(cpu()).to_vector<int64_t>(), (std::vector<int64_t>{7, static_cast<int64_t>(before + 16)}));
 }
 
+TEST_F(FakeGpu, WhatAReplayDrawsLiesWhereNoCallOfTheGraphWorks) {
+  Generator generator(7);
+  Graph graph;
+  void *temporary = nullptr, *again = nullptr;
+  Tensor state;
+  graph.capture(device, [&] {
+    temporary = empty({2}, Int64, device).data_ptr();
+    state = generator.reserve(64, device);
+    again = empty({2}, Int64, device).data_ptr();
+  });
+  EXPECT_EQ(temporary, again);
+  EXPECT_NE(state.data_ptr(), temporary);
+}
+
 TEST_F(FakeGpu, EveryFailureIsAnErrorAndNothingMore) {
   Tensor x = ones({4}).to(device);
   for (const char* call : {"allocate", "copy", "synchronize"}) {

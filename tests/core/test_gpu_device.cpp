@@ -56,6 +56,19 @@ TEST_F(GpuDevice, GraphsReplayOnNewData) {
   EXPECT_EQ((x + 1).select(0, 0).item(), 3);
 }
 
+TEST_F(GpuDevice, ReplaysDrawWhatEagerCallsDrawBehindTemporaries) {
+  const Tensor x = full({5, 7}, 1, Float32, gpu());
+  Generator eager(3), replayed(3);
+  const auto draw = [&](Generator& generator) { return dropout((x * 2 + 1) * 3, 0.5, true, generator); };
+  Graph graph;
+  Tensor y;
+  graph.capture(gpu(), [&] { y = draw(replayed); });
+  for (int i = 0; i < 3; ++i) {
+    graph.replay();
+    EXPECT_EQ(y.to(cpu()).to_vector<float>(), draw(eager).to(cpu()).to_vector<float>());
+  }
+}
+
 TEST_F(GpuDevice, RunsOutOfMemoryAndGoesOn) {
   const auto memory = static_cast<int64_t>(properties(gpu()).memory);
   EXPECT_THROW(empty({4 * memory}, UInt8, gpu()), OutOfMemoryError);

@@ -216,7 +216,10 @@ Capture* capture_on(const DeviceState& state) { return capturing && capturing->o
 int graph_being_captured(Device device) { return capturing && capturing->on->device == device ? capturing->pool : 0; }
 
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements) {
+  // A replay writes it before the graph runs: memory of the graph's own may be what an earlier call there works in.
+  capture.on->allocator.set_pool(0);
   Tensor state = empty({2}, Int64, capture.on->device);
+  capture.on->allocator.set_pool(capture.pool);
   capture.draws.push_back({&generator, state, elements});
   return state;
 }
