@@ -33,7 +33,7 @@ template <int Rows, int Width, int Warps, int Stages, int Cluster, bool Stays, b
 struct Version {
   static constexpr Config config{Rows, Width, 64, Warps, Stages, Cluster};
   static constexpr bool stays = Stays, leaves = Leaves, alternates = Alternates;
-  static constexpr int boxes = 2;
+  static constexpr int boxes = 2 * (Warps / 4 - 1);
 };
 
 struct Product {
@@ -51,8 +51,9 @@ template <class V>
 class Result {
  public:
   using Gemm = sm90::Gemm<V>;
-  static constexpr int width = V::config.tile_n;
-  TESSERA_DEVICE Result(const Given& given, const typename Gemm::Slab& slab) : given_(given), slab_(slab) {}
+  static constexpr int width = V::config.tile_n, box_bytes = 2048;  // two boxes for each warp
+  TESSERA_DEVICE Result(const Given& given, const sm90::ResultBoxes& boxes)
+      : given_(given), slab_(boxes.boxes + thread_in_block() / 32 * 2 * box_bytes) {}
   TESSERA_DEVICE void prepare(const TileWork&) {}
 
   TESSERA_DEVICE void store(const typename Gemm::Sums& sums, const TileWork& work) {
@@ -63,13 +64,13 @@ class Result {
       else store_elements(sums[strip], row, work.column);
     });
   }
-  TESSERA_DEVICE void finish() const { sm90::wait_stores_read<0>(); }
+  static TESSERA_DEVICE void assist(const TileOrder&, const Given&, const sm90::ResultBoxes&) {}
 
  private:
   TESSERA_DEVICE void store_boxes(const float (&sums)[width / 2], int row, int column) const {
     const int lane = thread_in_block() % 32;
     unroll<width / 64>([&](auto box) {
-      const u32 from = slab_.box(box % 2);
+      const u32 from = slab_ + box % 2 * box_bytes;
       constexpr int pending = box == 0 ? 0 : 1;
       if (lane == 0) sm90::wait_stores_read<pending>();
       sync_warp();
@@ -86,6 +87,7 @@ class Result {
         sm90::commit_stores();
       }
     });
+    if (lane == 0) sm90::wait_stores_read<0>();  // before the block ends
   }
   TESSERA_DEVICE void store_elements(const float (&sums)[width / 2], int row, int column) const {
     const int lane = thread_in_block() % 32;
@@ -98,7 +100,7 @@ class Result {
   }
 
   const Given& given_;
-  typename Gemm::Slab slab_;
+  u32 slab_;
 };
 
 template <class V>
@@ -140,16 +142,12 @@ void run(const Product& p) {
                         .batch_b = false,
                         .cluster_down = cluster,
                         .cluster_across = 1,
+                        .cluster_deep = 1,
                         .down = down,
                         .across = across,
                         .steps = steps,
                         .group = 16 / cluster,
-                        .count = down * across,
-                        .share = 0,
-                        .parts = 0,
-                        .tail = 0,
-                        .tails = 0,
-                        .rest = 0};
+                        .count = down * across};
   int multiprocessors = 0;
   CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
   CHECK(cudaFuncSetAttribute(kernel<V>, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes));

@@ -92,7 +92,7 @@ TEST_F(Sm90Products, PairsOfBlocks) {
   }
 }
 
-/// Blocks take a second tile and more, whole ones and pieces of others; memory that results get is NaN before.
+/// Blocks take a second tile and more; memory that results get is NaN before.
 TEST_F(Sm90Products, SeveralTilesForEachBlock) {
   NoGrad guard;
   for (DType dtype : {Float16, BFloat16})
@@ -152,11 +152,12 @@ TEST_F(Sm90Products, Batches) {
   }
 }
 
-/// Few results of long sums are summed up in parts, the same ones every time.
-TEST_F(Sm90Products, LongSumsInParts) {
+/// Few results of long sums are shared by the blocks of clusters, in each of the tiles that there are for that, and are
+/// the same every time.
+TEST_F(Sm90Products, SumsSharedByClusters) {
   NoGrad guard;
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{136, 200, 20011}, {256, 128, 8192}, {777, 133, 5003}}) {
+    for (Size s : {Size{136, 200, 20011}, {256, 128, 8192}, {777, 133, 5003}, {2304, 768, 4096}, {3072, 776, 4096}}) {
       const Tensor x = values({s.k, s.m}, dtype), y = values({s.k, s.n}, dtype);
       const Tensor left = there(x, dtype).transpose(0, 1), right = there(y, dtype), got = product(left, right);
       EXPECT_LE(relative_error(back(got), matmul(x.transpose(0, 1), y)), 4 * limit(dtype))

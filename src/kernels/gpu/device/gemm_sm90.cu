@@ -1,4 +1,6 @@
-// Which products go to Hopper's pipeline, in what tiles and parts, and the maps by which the copy engine finds them.
+// Which products go to Hopper's pipeline, in what tiles and clusters, and the maps by which the copy engine finds them.
+#include <array>
+
 #include "gemm_sm90_lanes.h"
 #include "kernels/cpu/isa/gemm_transpose.h"
 #include "kernels/gpu/fused_table.h"
@@ -66,7 +68,7 @@ i64 whole_columns(const GemmArgs& args) {
 }
 
 Boxes result_boxes(const GemmArgs& args, const MatrixArg& m) {
-  Boxes boxes = boxes_of(args, m, args.m, args.n, false, tile::sm90::line_bytes / size_of(m.type), 16);
+  Boxes boxes = boxes_of(args, m, args.m, args.n, false, tile::sm90::line_bytes / size_of(m.type), 64);
   boxes.length = whole_columns(args);  // the copy engine writes whole units
   return boxes;
 }
@@ -158,10 +160,18 @@ struct Kind {
   double step, tile, end;
 };
 /// Small tiles, where large ones would leave most of the card idle, and for the kernel whose epilogue needs registers.
-using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 2, false>;
+using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 4, false>;
+/// Tiles whose sums the blocks of a cluster share; the square and the small ones of transposed operands, whose sums are
+/// the result.
+using Sm90Joined = tile::sm90::ProductTile<128, 256, 4, 0, false>;
+using Sm90JoinedSquare = tile::sm90::ProductTile<192, 192, 4, 0, false, 16>;
+using Sm90JoinedSmall = tile::sm90::ProductTile<128, 128, 6, 0, false>;
 constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 690, 2000, 3000},
-    turns{Sm90Turns::config, Sm90Turns::alternates, 530, 700, 5000},
-    small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600};
+    turns{Sm90Turns::config, Sm90Turns::alternates, 530, 250, 5000},
+    small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600},
+    joined{Sm90Joined::config, Sm90Joined::alternates, 690, 0, 11000},
+    joined_square{Sm90JoinedSquare::config, Sm90JoinedSquare::alternates, 830, 0, 11000},
+    joined_small{Sm90JoinedSmall::config, Sm90JoinedSmall::alternates, 470, 0, 7500};
 
 /// Nanoseconds from a tile's sums to memory, besides.
 double time_after(Sm90Ends ends) {
@@ -179,13 +189,11 @@ double time_after(Sm90Ends ends) {
 struct Cut {
   const Kind* kind;
   TileOrder order;
-  int shared_tiles() const { return order.share > 0 ? order.count : 0; }
   int clusters(int multiprocessors) const { return tile::max(multiprocessors / order.cluster(), 1); }
   int width() const { return kind->config.tile_n; }
 };
 
-/// All tiles taken whole.
-Cut whole_cut(const GemmArgs& args, const Kind& kind, int cluster_down = 1, int cluster_across = 1) {
+Cut cut_by(const GemmArgs& args, const Kind& kind, int cluster_down = 1, int cluster_across = 1, int cluster_deep = 1) {
   const i64 down = tile::ceil_div<i64>(args.m, kind.config.tile_m * cluster_down);
   const i64 across = tile::ceil_div<i64>(args.n, kind.config.tile_n * cluster_across),
             count = down * across * batch_count(args);
@@ -197,52 +205,53 @@ Cut whole_cut(const GemmArgs& args, const Kind& kind, int cluster_down = 1, int 
            .batch_b = args.b.batch[max_batch_rank - 1] != 0,
            .cluster_down = cluster_down,
            .cluster_across = cluster_across,
+           .cluster_deep = cluster_deep,
            .down = static_cast<int>(down),
            .across = static_cast<int>(across),
            .steps = static_cast<int>(tile::ceil_div<i64>(args.k, 64)),
            .group = 16 / cluster_down,
-           .count = static_cast<int>(count),
-           .share = 0,
-           .parts = 0,
-           .tail = 0,
-           .tails = 0,
-           .rest = 0}};
+           .count = static_cast<int>(count)}};
 }
 
-/// Tiles that leave a part of the card idle are shared out; false: they do not.
-bool share_out(Cut& cut, int multiprocessors) {
-  const i64 clusters = cut.clusters(multiprocessors), tiles = cut.order.count;
-  if (tiles >= clusters) return false;
-  const i64 steps = cut.order.steps, share = tile::ceil_div(tiles * steps, clusters);
-  if (share < 4 || share == steps || share * clusters >= i64{1} << 30) return false;
-  const i64 parts = tile::min(clusters / tiles, tile::ceil_div(steps, share));
-  const i64 tail = tile::max<i64>(steps - parts * share, 0), takers = clusters - parts * tiles;
-  const i64 tails = tail > 0 ? tiles / takers * takers : 0;
-  cut.order.share = static_cast<int>(share);
-  cut.order.parts = static_cast<int>(parts);
-  cut.order.tail = static_cast<int>(tail);
-  cut.order.tails = static_cast<int>(tails);
-  cut.order.rest = tail > 0 ? static_cast<int>(tile::ceil_div((tiles - tails) * tail, takers)) : 0;
-  return true;
+/// Clusters of so many blocks, at most 8, that the card has room for; the cards of a process are taken to be alike.
+i64 resident_clusters(int blocks) {
+  static const auto counts = [] {
+    using Gemm = tile::sm90::Gemm<Sm90Joined>;
+    std::array<i64, 9> made{};
+    for (int size = 1; size <= 8; ++size) {
+      cudaLaunchAttribute cluster{};
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
+      cudaLaunchConfig_t launch{};
+      launch.gridDim = dim3(static_cast<unsigned>(size));
+      launch.blockDim = dim3(Gemm::threads);
+      launch.dynamicSmemBytes = Gemm::shared_bytes;
+      launch.attrs = &cluster;
+      launch.numAttrs = 1;
+      const auto kernel = lanes_kernel<Sm90Joined, JoinedResult<Sm90Joined>>;
+      int count = 0;
+      (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes);
+      if (cudaOccupancyMaxActiveClusters(&count, kernel, &launch) == cudaSuccess) made[size] = count;
+    }
+    (void)cudaGetLastError();
+    return made;
+  }();
+  return counts[static_cast<size_t>(blocks)];
 }
 
-/// Nanoseconds, as measured: a card that is not full is faster, and writing and adding up the pieces of shared tiles
-/// takes as long as their bytes do.
+/// Nanoseconds, as measured: a card that is not full is faster. Joining takes most of what is at the end.
 double time_of(const Cut& cut, Sm90Ends ends, int multiprocessors) {
   const Kind& kind = *cut.kind;
   const TileOrder& order = cut.order;
   const double clusters = cut.clusters(multiprocessors), tiles = order.count;
-  const bool in_one_round = tiles <= clusters && order.share == 0;
+  const bool in_one_round = tiles <= clusters;
   double step = kind.step, end = kind.end;
   if (in_one_round) step *= 0.8 + 0.125 * (tiles / clusters) * (tiles / clusters);
+  if (order.cluster_deep > 1) return step * tile::ceil_div(order.steps, order.cluster_deep) + end;
   if (order.cluster() > 1) end += 1200;
-  if (order.cluster_down > 1) step *= 0.995;
+  if (order.cluster_down > 1 && order.steps > 24) step *= 0.995;
   // Blocks that are alone with rows of a drift apart in sums as long as this, and do not meet them in the cache.
-  if (!in_one_round && order.share == 0 && order.steps > 160 && order.cluster_across == 1) step *= 1.3;
-  if (order.share > 0) {
-    const double pieces = (clusters + tiles) * order.cluster() * kind.config.tile_m * cut.width() * 4;
-    return step * order.share + kind.tile + end + 3000 + pieces / 1500;
-  }
+  if (!in_one_round && order.steps > 160 && order.cluster_across == 1) step *= 1.3;
   const double rounds = static_cast<double>(tile::ceil_div<i64>(order.count, cut.clusters(multiprocessors)));
   const double sums = step * order.steps + kind.tile, after = time_after(ends);
   if (!kind.alternates) return rounds * (sums + after) + end;
@@ -250,7 +259,7 @@ double time_of(const Cut& cut, Sm90Ends ends, int multiprocessors) {
 }
 
 /// The cut that takes least time.
-Cut best_cut(const GemmArgs& args, bool may_share, int multiprocessors) {
+Cut best_cut(const GemmArgs& args, int multiprocessors) {
   const Sm90Ends ends = ends_of(args);
   Cut best{};
   double least = __builtin_inf();
@@ -258,61 +267,30 @@ Cut best_cut(const GemmArgs& args, bool may_share, int multiprocessors) {
     const double time = time_of(cut, ends, multiprocessors);
     if (time < least) least = time, best = cut;
   };
-  if (ends == Sm90Ends::lanes) consider(whole_cut(args, small));
+  if (ends == Sm90Ends::lanes) consider(cut_by(args, small));
   for (const Kind* kind : {&wide, &turns}) {
     const bool is_made = ends != Sm90Ends::lanes && (kind == &turns || ends == Sm90Ends::sums);
-    for (int way = 0; is_made && way < 3; ++way) consider(whole_cut(args, *kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
-    Cut shared = whole_cut(args, *kind);
-    if (may_share && share_out(shared, multiprocessors)) consider(shared);
+    for (int way = 0; is_made && way < 3; ++way) consider(cut_by(args, *kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
+  }
+  // Sums of columns come from whole tiles; more results than so many squares have do not need it.
+  if (args.column_sums.data || keeps_input(args) || args.k < 512 ||
+      args.m * args.n * batch_count(args) > resident_clusters(2) * 192 * 192)
+    return best;
+  const auto consider_joined = [&](const Kind& kind, bool takes, int deep) {
+    if (!takes || args.k < i64{256} * deep) return;
+    const Cut cut = cut_by(args, kind, 1, 1, deep);
+    if (cut.order.count <= resident_clusters(deep)) consider(cut);
+  };
+  for (int deep = 2; deep <= 8; ++deep) {
+    consider_joined(joined, JoinedResult<Sm90Joined>::takes(deep), deep);
+    if (ends != Sm90Ends::sums_f32 || args.n % 4 != 0) continue;
+    consider_joined(joined_square, JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
+    consider_joined(joined_small, JoinedResult<Sm90JoinedSmall>::takes(deep), deep);
   }
   return best;
 }
 
-i64 piece_rows(const Cut& cut, int multiprocessors) {
-  return static_cast<i64>(cut.clusters(multiprocessors) + cut.shared_tiles()) * cut.order.cluster() *
-         cut.kind->config.tile_m;
-}
-
-/// Adds up the pieces of shared tiles, in their order, and does what is to be done with the sums: blocks take strips of
-/// join_lines lines, a thread four neighbours of some of them.
-constexpr int join_lines = 16;
-TESSERA_KERNEL(256)
-void join_kernel(const GemmArgs args, const TileOrder order, int height, int width) {
-  const int strips = height / join_lines, unit = static_cast<int>(blockIdx.x) / strips, ranks = order.cluster();
-  const int tile = unit / ranks, rank = unit - tile * ranks, quads = width / 4;
-  const int first = (static_cast<int>(blockIdx.x) - unit * strips) * join_lines;
-  const TileOrder::Place place = order.place(tile);
-  const i64 row = i64{place.down * order.cluster_down + rank % order.cluster_down} * height + first;
-  const i64 column = i64{place.across * order.cluster_across + rank % order.cluster_across} * width;
-  const LaneEpilogue epilogue(args, BatchPlace(args, place.batch));
-  const i64 of_piece = i64{height} * width;  // floats of a block's
-  const float* const pieces = static_cast<const float*>(args.workspace) + rank * of_piece + i64{first} * width;
-  const bool has_tail = order.tail > 0, is_whole = tile < order.tails;
-  const int begin = !has_tail ? 0 : is_whole ? order.first_of_tails() : order.first_cluster(tile);
-  const int end = !has_tail ? 0 : is_whole ? begin + 1 : order.last_cluster(tile) + 1;
-  tile::sm90::wait_for_kernel_before();
-  for (int i = tile::thread_in_block(); i < join_lines * quads; i += 256) {
-    const int line = i / quads, quad = (i - line * quads) * 4;
-    if (row + line >= args.m || column + quad >= args.n) continue;
-    Lanes total(0.0f);
-    const auto add = [&](int piece) {
-      const auto four =
-          *reinterpret_cast<const Pack<float, 4>*>(pieces + i64{piece} * ranks * of_piece + line * width + quad);
-      for (int l = 0; l < 4; ++l) total.v[l] += four.lane[l];
-    };
-#pragma unroll 4
-    for (int part = 0; part < order.parts; ++part) add(part * order.count + tile);
-    for (int cluster = begin; cluster < end; ++cluster) add(order.tail_piece(cluster, tile));
-    epilogue(total, row + line, column + quad, static_cast<int>(tile::min<i64>(args.n - column - quad, 4)));
-  }
-}
-
 // ---- the run
-
-/// Sums of columns come from whole tiles.
-Cut cut_of(const GemmArgs& args, bool may_share, const Executor& executor) {
-  return best_cut(args, may_share && !args.column_sums.data && !keeps_input(args), executor.multiprocessors);
-}
 
 GemmArgs without_finish(GemmArgs args) {
   if (args.factor.data) args.activation = Activation::none;
@@ -320,22 +298,26 @@ GemmArgs without_finish(GemmArgs args) {
   return args;
 }
 
-long long workspace(const GemmArgs& given, const Executor& executor) {
+long long workspace(const GemmArgs& given, const Executor&) {
   GemmArgs args = given;
-  if (!arrange(args)) return 0;
-  i64 bytes = 0;
-  for (const GemmArgs& product : {args, without_finish(args)}) {
-    const Cut cut = cut_of(product, true, executor);
-    if (cut.shared_tiles() > 0)
-      bytes = tile::max<i64>(bytes, piece_rows(cut, executor.multiprocessors) * cut.width() * 4);
-  }
-  if (sums_lines(args)) bytes = tile::max(bytes, tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192)));
-  return bytes;
+  if (!arrange(args) || !sums_lines(args)) return 0;
+  return tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192));
 }
 
+/// By its lanes: Result is LanesResult or JoinedResult.
+template <class C, class Result>
 void run_lanes(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
   const LanesProduct product{map_of(operands.a), map_of(operands.b), args, cut.order};
-  launch_sm90<tile::sm90::Gemm<Sm90Small>>(lanes_kernel<Sm90Small>, cut.order, product, executor);
+  launch_sm90<tile::sm90::Gemm<C>>(lanes_kernel<C, Result>, cut.order, product, executor);
+}
+void run_small(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
+  run_lanes<Sm90Small, LanesResult<Sm90Small>>(args, cut, operands, executor);
+}
+void run_joined(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
+  if (cut.kind == &joined) run_lanes<Sm90Joined, JoinedResult<Sm90Joined>>(args, cut, operands, executor);
+  else if (cut.kind == &joined_small)
+    run_lanes<Sm90JoinedSmall, JoinedTransposed<Sm90JoinedSmall>>(args, cut, operands, executor);
+  else run_lanes<Sm90JoinedSquare, JoinedTransposed<Sm90JoinedSquare>>(args, cut, operands, executor);
 }
 
 /// For a kernel of its own, whose results leave through boxes.
@@ -360,21 +342,6 @@ void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductA
   run(!cut.kind->alternates, ends, product, executor);
 }
 
-/// Tiles of sums in pieces, and what is to be done with them when they are added up.
-void run_shared(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
-  const i64 lines = piece_rows(cut, executor.multiprocessors);
-  ProductArgs product{};
-  product.a = map_of(operands.a);
-  product.b = map_of(operands.b);
-  product.pieces =
-      map_of({args.workspace, Scalar::f32, cut.width(), lines, cut.width(), 1, lines * cut.width(), 32, 16});
-  product.order = cut.order;
-  run_own(args, cut, Sm90Ends::sums, product, executor);
-  const int height = cut.kind->config.tile_m, units = cut.shared_tiles() * cut.order.cluster();
-  launch_early(join_kernel, i64{units} * (height / join_lines), 256, 0, 1, executor, args, cut.order, height,
-               cut.width());
-}
-
 /// Columns from `first` on.
 GemmArgs rest_of(GemmArgs args, i64 first) {
   const auto move = [&](MatrixArg& m) {
@@ -394,9 +361,9 @@ void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
   const LineParts parts = line_parts(args, rows_of_parts, cut.width());
   const Sm90Ends ends = ends_of(args);
   const Operands operands = operands_of(args, cut);
-  if (cut.shared_tiles() > 0) return run_shared(args, cut, operands, executor);
+  if (cut.order.cluster_deep > 1) return run_joined(args, cut, operands, executor);
   if (ends == Sm90Ends::lanes) {
-    run_lanes(args, cut, operands, executor);
+    run_small(args, cut, operands, executor);
   } else {
     const i64 columns = whole_columns(args);  // which the copy engine can write
     GemmArgs whole = args;
@@ -404,8 +371,8 @@ void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
     run_own(whole, cut, ends, own_args(whole, cut, operands, static_cast<float*>(parts.columns)), executor);
     if (columns < args.n) {
       const GemmArgs rest = rest_of(args, columns);
-      const Cut rest_cut = whole_cut(rest, small);
-      run_lanes(rest, rest_cut, operands_of(rest, rest_cut), executor);
+      const Cut rest_cut = cut_by(rest, small);
+      run_small(rest, rest_cut, operands_of(rest, rest_cut), executor);
     }
   }
   add_parts(args, parts, executor);
@@ -416,7 +383,7 @@ void run(const GemmArgs& given, Executor& executor) {
   (void)arrange(args);
   const bool follows = sums_lines(args) && !sums_itself(args);
   const GemmArgs product = follows ? without_finish(args) : args;
-  run_product(product, cut_of(product, args.workspace != nullptr, executor), executor);
+  run_product(product, best_cut(product, executor.multiprocessors), executor);
   if (!follows) return;
   args.slope = {};
   finish_lines(args, executor);
@@ -446,7 +413,7 @@ Cut cut_of_fused(const GemmArgs& args, int multiprocessors) {
   Cut best{};
   double least = __builtin_inf();
   for (const Kind* kind : {&turns, &wide, &small}) {
-    const Cut cut = whole_cut(args, *kind);
+    const Cut cut = cut_by(args, *kind);
     const double tiles = static_cast<double>(tile::ceil_div<i64>(cut.order.count, cut.clusters(multiprocessors)));
     const double sums = kind->step * cut.order.steps + kind->tile;
     const double after = kind->alternates ? time_after(Sm90Ends::added) : 20.0 * kind->config.tile_n;
@@ -464,7 +431,9 @@ bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor
       whole_columns(product) != args.n || (args.addend.data && !fits(result_boxes(args, args.addend))))
     return false;
   const Cut cut = cut_of_fused(product, executor.multiprocessors);
-  if (cut.kind == &turns) describe<Sm90Turns>(plan, cut.order, executor);
+  if (cut.kind == &turns && args.addend.data && cut.order.steps > 32)
+    describe<Sm90TurnsBoxes>(plan, cut.order, executor);
+  else if (cut.kind == &turns) describe<Sm90Turns>(plan, cut.order, executor);
   else if (cut.kind == &wide) describe<Sm90Wide>(plan, cut.order, executor);
   else describe<Sm90Small>(plan, cut.order, executor);
   product.addend = args.addend;

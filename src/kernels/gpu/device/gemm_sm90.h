@@ -7,8 +7,10 @@ namespace tessera::gpu_kernels {
 
 /// The tiles that kernels are made for. Wide ones, shared by all warps, are best where sums are long; where they are
 /// short, or much happens to them, groups of warps take narrower ones in turns.
-using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 2, false>;
-using Sm90Turns = tile::sm90::ProductTile<128, 192, 4, 4, true>;
+using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 4, false>;
+using Sm90Turns = tile::sm90::ProductTile<128, 192, 5, 3, true>;
+/// The same with more boxes: for two results, or long sums and a matrix that arrives.
+using Sm90TurnsBoxes = tile::sm90::ProductTile<128, 192, 4, 8, true>;
 
 /// What becomes of sums. By a kernel of its own: of 16 bits, a bias or none; the same with an addend; activated, with
 /// slopes or without; times a factor, and summed up along columns; in f32 as they are. All else by one kernel, by its
@@ -34,8 +36,9 @@ void run_products_f16(bool wide, Sm90Ends ends, const tile::sm90::ProductArgs& a
 
 /// Clusters of blocks that stay: all that the card has room for, if there is something for each.
 inline i64 sm90_clusters(const tile::sm90::TileOrder& order, const Executor& executor) {
+  if (order.cluster_deep > 1) return order.count;  // each takes one
   const i64 clusters = executor.multiprocessors / order.cluster();
-  return order.share > 0 ? clusters : tile::min<i64>(clusters, order.count);
+  return tile::min<i64>(clusters, order.count);
 }
 
 /// kernel<<<blocks, threads, shared>>>(args...) in clusters, which may begin when the kernel before gives leave and

@@ -19,9 +19,13 @@ class LanesResult {
   using Gemm = tile::sm90::Gemm<C>;
   using Sums = typename Gemm::Sums;
   static constexpr int strips = Gemm::strips, across = C::config.tile_n / 16;  // units of a strip
+  static constexpr int slab_bytes = 4096;                                      // of a warp: four units
+  static_assert(Gemm::multiplying_warps * slab_bytes <= Gemm::results_bytes, "sm90 lanes: a slab for each warp");
 
-  TESSERA_DEVICE LanesResult(const LanesProduct& product, const typename Gemm::Slab& slab)
-      : args_(product.args), slab_(slab) {}
+  TESSERA_DEVICE LanesResult(const LanesProduct& product, const tile::sm90::ResultBoxes& boxes)
+      : args_(product.args), slab_(boxes.boxes + tile::thread_in_block() / 32 * slab_bytes) {}
+  static TESSERA_DEVICE void assist(const tile::sm90::TileOrder&, const LanesProduct&, const tile::sm90::ResultBoxes&) {
+  }
 
   TESSERA_DEVICE void prepare(const tile::sm90::TileWork&) const {}
   TESSERA_DEVICE void store(const Sums& sums, const tile::sm90::TileWork& work) const {
@@ -30,7 +34,7 @@ class LanesResult {
     asm volatile("mov.u32 %0, %laneid;" : "=r"(lane));
     const LaneEpilogue epilogue(args_, BatchPlace(args_, work.batch));
     const auto place = [&](int i, int j) {  // four rows meet all banks
-      return slab_.boxes + (i * 64 + (j ^ i % 4 * 8)) * 4;
+      return slab_ + (i * 64 + (j ^ i % 4 * 8)) * 4;
     };
 #pragma unroll 1
     for (int now = 0; now < strips * across; now += 4) {
@@ -57,7 +61,6 @@ class LanesResult {
       tile::sync_warp();
     }
   }
-  TESSERA_DEVICE void finish() const {}
 
  private:
   /// Unit `now` of a lane's sums, by halving, since registers have no index.
@@ -73,14 +76,129 @@ class LanesResult {
   }
 
   const GemmArgs& args_;
-  typename Gemm::Slab slab_;
+  tile::u32 slab_;
 };
 
+/// Of tiles whose sums the blocks of a cluster share, each a part of k: every block gets what the others have of some
+/// eights of columns, where its operands were, and adds up, in the blocks' order. OnlyResults: all sums are_results().
+template <class C, bool OnlyResults = false>
+class JoinedResult {
+ public:
+  using Gemm = tile::sm90::Gemm<C>;
+  using Sums = typename Gemm::Sums;
+  static constexpr int eights = C::config.tile_n / 8, threads = Gemm::multiplying_warps * 32;
+  static constexpr int room = Gemm::stages * Gemm::stage_bytes;
+  static_assert(Gemm::strips == 1 && Gemm::shares_sums, "sm90 joins: a strip for each group of warps");
+
+  /// Whether shared memory is enough for clusters of so many blocks; up to 3 eights too many are read.
+  static constexpr bool takes(int blocks) {
+    return (blocks * tile::ceil_div(eights, blocks) + 3) * threads * 16 <= room;
+  }
+
+  TESSERA_DEVICE JoinedResult(const LanesProduct& product, const tile::sm90::ResultBoxes& boxes)
+      : args_(product.args), blocks_(product.order.cluster_deep), shared_(boxes.boxes - room) {}
+
+  TESSERA_DEVICE void prepare(const tile::sm90::TileWork&) const {}
+  TESSERA_DEVICE void store(const Sums& sums, const tile::sm90::TileWork& work) const {
+    const int rank = static_cast<int>(blockIdx.x) % blocks_;
+    tile::sm90::sync_cluster();  // operands have been read everywhere
+    send(sums[0], rank);
+    tile::sm90::sync_cluster();
+    if (OnlyResults || are_results()) join<4>(rank, work);
+    else join<1>(rank, work);
+  }
+  /// The other threads wait as often.
+  static TESSERA_DEVICE void assist(const tile::sm90::TileOrder&, const LanesProduct&, const tile::sm90::ResultBoxes&) {
+    tile::sm90::sync_cluster();
+    tile::sm90::sync_cluster();
+  }
+
+ private:
+  /// Whether the sums are the result, and four of them are stored at once.
+  TESSERA_DEVICE bool are_results() const {
+    const MatrixArg& c = args_.c;
+    return c.type == Scalar::f32 && c.column == 1 && args_.alpha == 1 && !args_.addend.data && !args_.bias.data &&
+           !args_.slope.data && !args_.factor.data && args_.activation == Activation::none &&
+           (c.row | c.batch[max_batch_rank - 1] | args_.n) % 4 == 0 && reinterpret_cast<size_t>(c.data) % 16 == 0;
+  }
+
+  /// Eights of columns of a block: the first one, and how many they are at most.
+  TESSERA_DEVICE int first_of(int rank) const { return (rank * eights + blocks_ - 1) / blocks_; }
+  TESSERA_DEVICE int most() const { return first_of(1); }
+  TESSERA_DEVICE tile::u32 place(int from, int eight) const {
+    return shared_ + ((from * most() + eight) * threads + tile::thread_in_block()) * 16;
+  }
+
+  TESSERA_DEVICE void send(const float* sums, int rank) const {
+    tile::u32 to = place(rank, 0);
+    int owner = 0;
+    tile::unroll<eights>([&](auto eight) {
+      constexpr int now = decltype(eight)::value;
+      if (now * blocks_ >= (owner + 1) * eights) {
+        ++owner;
+        to = place(rank, 0);
+      }
+      tile::sm90::store_four_at(to, static_cast<tile::u32>(owner), sums + now * 4);
+      to += threads * 16;
+    });
+  }
+
+  /// So many eights at a time; several: the sums are the result. Neighbouring lanes exchange pairs, so that each has
+  /// four neighbours in a row.
+  template <int AtOnce>
+  TESSERA_DEVICE void join(int rank, const tile::sm90::TileWork& work) const {
+    const int lane = tile::thread_in_block() % 32, first = first_of(rank), count = first_of(rank + 1) - first;
+    const bool odd = lane % 2 != 0;
+    const int row = work.row + tile::thread_in_block() / 32 * 16 + lane / 4 + odd * 8;
+    const BatchPlace batch(args_, work.batch);
+    const LaneEpilogue epilogue(args_, batch);
+    float* const line = static_cast<float*>(const_cast<void*>(args_.c.data)) +
+                        work.batch * args_.c.batch[max_batch_rank - 1] + i64{row} * args_.c.row;
+#pragma unroll 1
+    for (int begin = 0; begin < count; begin += AtOnce) {
+      float totals[AtOnce][4] = {};
+#pragma unroll 2
+      for (int from = 0; from < blocks_; ++from) {
+        tile::unroll<AtOnce>([&](auto i) {
+          float part[4];
+          tile::sm90::load_four(part, place(from, begin + i));
+          tile::unroll<4>([&](auto l) { totals[i][l] += part[l]; });
+        });
+      }
+      tile::unroll<AtOnce>([&](auto i) {
+        const float* const total = totals[i];
+        Lanes four;
+        tile::unroll<2>([&](auto l) {
+          const float got = tile::from_lane_xor(odd ? total[l] : total[l + 2], 1);
+          four.v[l] = odd ? got : total[l];
+          four.v[l + 2] = odd ? total[l + 2] : got;
+        });
+        const int column = work.column + (first + begin + i) * 8 + lane % 4 / 2 * 4;
+        const int columns = static_cast<int>(tile::min<i64>(args_.n - column, 4));
+        if (row >= args_.m || columns <= 0 || begin + i >= count) return;
+        if constexpr (AtOnce == 1) epilogue(four, row, column, columns);
+        else *reinterpret_cast<Pack<float, 4>*>(line + column) = {four.v[0], four.v[1], four.v[2], four.v[3]};
+      });
+    }
+  }
+
+  const GemmArgs& args_;
+  int blocks_;
+  tile::u32 shared_;
+};
+
+/// Of transposed operands alone, whose sums are the result, as gradients of weights have them.
 template <class C>
+struct JoinedTransposed : JoinedResult<C, true> {
+  using BothTransposed = void;
+  using JoinedResult<C, true>::JoinedResult;
+};
+
+template <class C, class Result>
 TESSERA_KERNEL(C::config.warps * 32, 1)
 void lanes_kernel(const __grid_constant__ LanesProduct product) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  tile::sm90::Gemm<C>::template run<LanesResult<C>>(product.a, product.b, product.order, shared, product);
+  tile::sm90::Gemm<C>::template run<Result>(product.a, product.b, product.order, shared, product);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -11,8 +11,7 @@ using namespace tile::sm90::quick;
 struct SumsOf {
   TESSERA_DEVICE Value operator()(Value acc) const { return acc; }
 };
-struct WithBiasInPieces {
-  using InPieces = void;
+struct WithBias {
   TESSERA_DEVICE Value operator()(Value acc, Given bias) const { return acc + load(bias); }
 };
 struct WithAddend {
@@ -95,11 +94,13 @@ void run_products(bool wide, Sm90Ends ends, const ProductArgs& args, Executor& e
   if (wide) {
     using P = ProductsBy<Sm90Wide, Operand>;
     return P{args, executor}
-        .template run_any<typename P::template Result<Operand, false, WithBiasInPieces, typename P::Bias>>();
+        .template run_any<typename P::template Result<Operand, false, WithBias, typename P::Bias>>();
   }
   using P = ProductsBy<Sm90Turns, Operand>;
   using Bias = typename P::Bias;
   const P products{args, executor};
+  using OfTwo = ProductsBy<Sm90TurnsBoxes, Operand>;
+  const OfTwo of_two{args, executor};
   switch (ends) {
     case Sm90Ends::added: {
       using Result = typename P::template Result<Operand, false, WithAddend, Bias, typename P::Input>;
@@ -113,13 +114,13 @@ void run_products(bool wide, Sm90Ends ends, const ProductArgs& args, Executor& e
     case Sm90Ends::gelu_erf:
       return products.template run_activated<Activation::gelu_erf>();
     case Sm90Ends::relu_slope:
-      return products.template run_slope<Activation::relu>();
+      return of_two.template run_slope<Activation::relu>();
     case Sm90Ends::gelu_tanh_slope:  // in bf16 its input
       if constexpr (tile::is_same_v<Operand, tile::bf16>)
-        return products.template run<false, false, typename P::template Result<Operand, false, GeluAndInput, Bias>>();
-      else return products.template run_slope<Activation::gelu_tanh>();
+        return of_two.template run<false, false, typename OfTwo::template Result<Operand, false, GeluAndInput, Bias>>();
+      else return of_two.template run_slope<Activation::gelu_tanh>();
     case Sm90Ends::gelu_erf_slope:
-      return products.template run_slope<Activation::gelu_erf>();
+      return of_two.template run_slope<Activation::gelu_erf>();
     case Sm90Ends::factor:
       return products
           .template run<false, true, typename P::template Result<Operand, true, TimesFactor, typename P::Input>>();
@@ -129,7 +130,7 @@ void run_products(bool wide, Sm90Ends ends, const ProductArgs& args, Executor& e
     case Sm90Ends::sums_f32:
       return products.template run<true, true, typename P::template Result<float, false, SumsOf>>();
     default:
-      return products.template run_any<typename P::template Result<Operand, false, WithBiasInPieces, Bias>>();
+      return products.template run_any<typename P::template Result<Operand, false, WithBias, Bias>>();
   }
 }
 

@@ -75,6 +75,15 @@ TESSERA_DEVICE void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+/// Four floats to the shared memory of block `rank` of the cluster, at the address that it has in this one.
+TESSERA_DEVICE void store_four_at(u32 shared, u32 rank, const float* r) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(shared),
+      "r"(rank), "f"(r[0]), "f"(r[1]), "f"(r[2]), "f"(r[3])
+      : "memory");
+}
+
 // ---- kernels that follow each other
 
 /// Waits for the kernel before this one, if this one was launched without waiting for its end, and what it wrote.
@@ -181,6 +190,13 @@ TESSERA_DEVICE float quick_reciprocal(float x) {
 
 /// What the first lane of a warp has: the same in all, as the compiler then knows.
 TESSERA_DEVICE int from_first_lane(int x) { return __shfl_sync(~0u, x, 0); }
+
+/// To 2^-11.
+TESSERA_DEVICE float quick_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // ---- multiplication by a warpgroup
 

@@ -1,6 +1,7 @@
 // How a product's sums get to memory on Hopper's cards: an epilogue, any function of a sum and of elements of other
-// matrices, makes elements of them, which leave through boxes of 16 rows of 128 bytes that the copy engine moves. One
-// of the other matrices arrives in the same boxes, the next ones while this one is worked on.
+// matrices, makes elements of them, which leave through boxes of 64 rows of 128 bytes that the copy engine moves. One
+// of the other matrices arrives in the same boxes. A warp that does not multiply fetches what arrives, another one
+// stores what is ready, so that those that multiply wait for neither.
 #pragma once
 #include "../gpu/fused_gemm.h"
 #include "../sm80/ptx.h"
@@ -14,9 +15,8 @@ namespace sm90 {
 struct ProductArgs {
   using Matrix = FusedGemmArgs::Matrix;
   TensorMap a, b, y;
-  TensorMap slope;   // of an epilogue that has one, the second result
-  TensorMap input;   // the matrix that arrives in boxes
-  TensorMap pieces;  // sums in f32 of tiles that several blocks share, one tile below the other
+  TensorMap slope;  // of an epilogue that has one, the second result
+  TensorMap input;  // the matrix that arrives in boxes
   TileOrder order;
   Matrix d[FusedGemmArgs::max_addends];  // what the epilogue reads
   float* column_parts;                   // sums of the columns of 16 rows each, [batch][rows / 16][n], if asked for
@@ -25,9 +25,9 @@ struct ProductArgs {
 };
 
 /// How a product is cut, see Gemm.
-template <int Rows, int Width, int Stages, int Boxes, bool Alternates>
+template <int Rows, int Width, int Stages, int Boxes, bool Alternates, int Warps = 12>
 struct ProductTile {
-  static constexpr Config config{Rows, Width, 64, 12, Stages};
+  static constexpr Config config{Rows, Width, 64, Warps, Stages};
   static constexpr bool alternates = Alternates;
   static constexpr int boxes = Boxes;
 };
@@ -150,87 +150,116 @@ TESSERA_DEVICE quick::Value load(Given given) { return given.value; }
 // ---- the result
 
 /// Of Element. Epilogue(acc, d0, d1, ...) is a quick::Value, or a quick::Both, whose slope goes to the second result;
-/// results in f32 are the sums themselves. Epilogue::InPieces: tiles may be shared, and has no input. Columns: sums of
-/// results' columns are wanted, too. C as for Gemm.
+/// results in f32 are the sums themselves. Columns: sums of results' columns are wanted, too. C as for Gemm.
 template <class C, class Element, bool Columns, class Epilogue, class... Inputs>
 class ProductResult {
  public:
   using Gemm = sm90::Gemm<C>;
   using Sums = typename Gemm::Sums;
   using Made = decltype(Epilogue{}(quick::Value{}, (sizeof(Inputs), Given{})...));
-  static constexpr int strips = Gemm::strips, wide = C::config.tile_n / 64, count = strips * wide;
   static constexpr bool has_input = (Inputs::in_boxes || ... || false), has_slope = is_same_v<Made, quick::Both>;
-  static constexpr bool in_pieces = requires { typename Epilogue::InPieces; };
-  static constexpr int apart = has_slope ? 2 : 1, slots = C::boxes / apart;  // boxes of 64 columns under way
-  /// Whether a box is asked for before the one before it leaves; of two, it comes into the other one's place.
-  static constexpr bool early = !has_input || slots > 2;
-  /// Whether the boxes of a strip leave together, which waits for shared memory once.
-  static constexpr bool together = !has_input && slots > wide;
+  static constexpr int columns = line_bytes / sizeof(Element);  // of a box
+  static constexpr int strips = Gemm::strips, wide = C::config.tile_n / columns, count = strips * wide;
+  static constexpr int groups = Gemm::groups, sharers = Gemm::sharers;
+  static constexpr int apart = has_slope ? 2 : 1, slots = C::boxes / apart;  // for boxes of the ring
 
-  TESSERA_DEVICE ProductResult(const ProductArgs& args, const typename Gemm::Slab& slab) : args_(args), slab_(slab) {}
+  TESSERA_DEVICE ProductResult(const ProductArgs& args, const ResultBoxes& boxes)
+      : args_(args), boxes_(boxes), next_(thread_in_block() / 128 * (Gemm::alternates ? count : 1)) {}
 
-  /// Asks for what the epilogue reads, as far as there are boxes.
+  /// Asks for what the epilogue reads.
   TESSERA_DEVICE void prepare(const TileWork& work) {
-    if (in_pieces && work.piece >= 0) return;
     find_lane();
     each([&](auto i, auto& input) { input.begin(args_.d[i], work, args_.n, lane_); });
-    if constexpr (has_input) {
-      if (lane_ == 0) {
-        wait_stores_read<0>();
-        for (int box = 0; box < min(slots, count); ++box) load_input(box, work);
-      }
-      sync_warp();
-    }
   }
 
   /// One strip of 64 rows after the other, so that there is half the code; the next one's sums move up.
   TESSERA_DEVICE void store(Sums& sums, const TileWork& work) {
     find_lane();
-    if constexpr (!has_input) wait_for_boxes<0>();
+    int number = next_;
+    next_ += groups * count;
+    // A box's barriers tell its last use from the one before by a bit: no group may be a tile ahead of the other.
+    [[maybe_unused]] const int self = thread_in_block() / 128;
+    if constexpr (Gemm::alternates)
+      wait_for(boxes_.turn(self), static_cast<u32>(number / (groups * count) ^ self ^ 1) & 1);
 #pragma unroll 1
     for (int strip = 0; strip < strips; ++strip) {
-      const int row = row_of(strip);
-      if (in_pieces && work.piece >= 0) {
-        if constexpr (in_pieces)
-          store_sums(sums[0], args_.pieces, row + work.piece * C::config.tile_m, 0, 0, C::config.tile_n);
-      } else if constexpr (is_same_v<Element, float>) {
-        store_sums(sums[0], args_.y, row + work.row, work.column, work.batch, args_.n);
-      } else {
-        ask(strip * wide, row + work.row, work.column);
-        unroll<wide>([&](auto place) {
-          const int number = strip * wide + place, column = work.column + place * 64;
-          const auto ask_next = [&] {
-            each([](auto, auto& input) { input.next(); });
-            if constexpr (decltype(place)::value + 1 < wide) ask(number + 1, row + work.row, column + 64);
-          };
-          make<together ? slots - 1 - place : slots - 1>(sums[0] + place * 32, number, row + work.row, column, work);
-          if constexpr (early) ask_next();
-          if constexpr (together) {
-            if constexpr (decltype(place)::value + 1 == wide)
-              close<wide>(strip * wide, row + work.row, work.column, work);
-          } else {
-            close<1>(number, row + work.row, column, work);
-          }
-          if constexpr (!early) ask_next();
-        });
-      }
-      if constexpr (strips > 1) unroll<wide * 32>([&](auto i) { sums[0][i] = sums[1][i]; });
+      const int row = work.row + (group() * strips + strip) * 64 + warp() * 16;
+      unroll<wide>([&](auto place) {
+        const int slot = number % slots, column = work.column + place * columns;
+        const u32 parity = number / slots & 1, box = box_of(boxes_, slot) + warp() * ResultBoxes::warp_bytes;
+        if constexpr (has_input) wait_for(boxes_.full(slot), parity);
+        each([&](auto, auto& input) { input.ask({row, column, box, 0, lane_}); });
+        if constexpr (!has_input) wait_for(boxes_.empty(slot), parity ^ 1);
+        make(sums[0] + place * (columns / 2), box, row, column, work.batch);
+        publish_shared();
+        sync_warp();
+        if (lane_ == 0) arrive(boxes_.ready(slot));
+        each([](auto, auto& input) { input.next(); });
+        number += sharers;
+      });
+      if constexpr (strips > 1) unroll<C::config.tile_n / 2>([&](auto i) { sums[0][i] = sums[1][i]; });
     }
+    if constexpr (Gemm::alternates)
+      if (lane_ == 0) arrive(boxes_.turn(self ^ 1));
   }
-  /// Before the block ends: the copy engine has read the slabs.
-  TESSERA_DEVICE void finish() const { wait_stores_read<0>(); }
+
+  /// Called by all threads of the group that does not multiply: its second warp fetches, its third one stores.
+  static TESSERA_DEVICE void assist(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
+    if (thread_in_block() % 32 != 0) return;
+    const int assistant = thread_in_block() / 32 - Gemm::multiplying_warps;
+    if (has_input && assistant == 1) load_inputs(order, args, boxes);
+    if (assistant == 2) store_boxes(order, args, boxes);
+  }
 
  private:
-  static_assert(strips <= 2 && !(has_input && (has_slope || in_pieces)),
-                "sm90 results: two strips; an input, a slope or pieces");
+  static_assert(strips <= 2 && !(has_input && has_slope) && slots > 0, "sm90 results: two strips; an input or a slope");
+  static_assert(Gemm::alternates || slots % sharers == 0,
+                "sm90 results: groups that share a tile have boxes of their own");
+
+  /// Boxes are numbered, over all tiles of a block, in the order in which they are filled; of a tile that groups share,
+  /// theirs in turn. Calls f with the number of each, the tile and where the box lies in it.
+  template <class F>
+  static TESSERA_DEVICE void each_box(const TileOrder& order, const F& f) {
+    int number = 0;
+    Gemm::each_tile(order, [&](const TileWork& work) {
+#pragma unroll 1
+      for (int i = 0; i < count * sharers; ++i, ++number) {
+        const int group = i % sharers, strip = i / sharers / wide, place = i / sharers - strip * wide;
+        f(number, work, work.row + (group * strips + strip) * 64, work.column + place * columns);
+      }
+    });
+  }
+  static TESSERA_DEVICE void load_inputs(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
+    each_box(order, [&](int number, const TileWork& work, int row, int column) {
+      const int slot = number % slots;
+      wait_for(boxes.empty(slot), (number / slots & 1) ^ 1);
+      arrive_expecting(boxes.full(slot), ResultBoxes::box_bytes);
+      load_box(box_of(boxes, slot), args.input, boxes.full(slot), column, row, args.input_batch ? work.batch : 0);
+    });
+  }
+  static TESSERA_DEVICE void store_boxes(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
+    each_box(order, [&](int number, const TileWork& work, int row, int column) {
+      const int slot = number % slots;
+      const u32 box = box_of(boxes, slot);
+      wait_for(boxes.ready(slot), number / slots & 1);
+      if (column < args.n) {
+        sm90::store_box(box, args.y, column, row, work.batch);
+        if constexpr (has_slope) sm90::store_box(box + ResultBoxes::box_bytes, args.slope, column, row, work.batch);
+      }
+      commit_stores();
+      constexpr int pending = slots > 1;  // the one before has been read, or this one
+      wait_stores_read<pending>();
+      if (number >= pending) arrive(boxes.empty((number - pending) % slots));
+    });
+    wait_stores_read<0>();
+  }
+
+  static TESSERA_DEVICE u32 box_of(const ResultBoxes& boxes, int slot) { return boxes.box(slot * apart); }
 
   /// Anew for each tile: what is computed from it would otherwise keep registers from one tile to the next.
   TESSERA_DEVICE void find_lane() { asm volatile("mov.u32 %0, %laneid;" : "=r"(lane_)); }
-  /// Of the tile, where the warp's part of a strip begins.
-  static TESSERA_DEVICE int row_of(int strip) {
-    const int warp = thread_in_block() / 32, group = Gemm::alternates ? 0 : warp / 4;
-    return (group * strips + strip) * 64 + warp % 4 * 16;
-  }
+  static TESSERA_DEVICE int group() { return Gemm::alternates ? 0 : thread_in_block() / 128; }
+  static TESSERA_DEVICE int warp() { return thread_in_block() / 32 % 4; }
 
   template <int I, class Input>
   static TESSERA_DEVICE Input& in_slot(Slot<I, Input>& slot) {
@@ -241,64 +270,19 @@ class ProductResult {
     unroll<static_cast<int>(sizeof...(Inputs))>([&](auto i) { f(i, in_slot<decltype(i)::value>(inputs_)); });
   }
 
-  /// Waits until at most Pending stores still read their boxes.
-  template <int Pending>
-  TESSERA_DEVICE void wait_for_boxes() const {
-    if (lane_ == 0) wait_stores_read<Pending>();
-    sync_warp();
-  }
-
-  /// By one lane.
-  TESSERA_DEVICE void load_input(int number, const TileWork& work) const {
-    const int strip = number / wide, slot = number % slots;
-    arrive_expecting(slab_.barrier(slot), Gemm::box_bytes);
-    load_box(slab_.box(slot), args_.input, slab_.barrier(slot), work.column + (number - strip * wide) * 64,
-             work.row + row_of(strip), args_.input_batch ? work.batch : 0);
-  }
-
-  TESSERA_DEVICE u32 box_of(int number) const { return slab_.box(number % slots * apart); }
-
-  /// Of a box: what the epilogue reads starts to come from shared memory.
-  TESSERA_DEVICE void ask(int number, int row, int column) {
-    if constexpr (has_input) {
-      const int slot = number % slots;
-      wait_for(slab_.barrier(slot), parities_ >> slot & 1);
-      parities_ ^= 1u << slot;
-    }
-    each([&](auto, auto& input) { input.ask({row, column, box_of(number), 0, lane_}); });
-  }
-
-  /// Its elements are made, and put where they leave from, once at most Pending boxes are still leaving.
-  template <int Pending>
-  TESSERA_DEVICE void make(float* sums, int number, int row, int column, const TileWork& work) {
-    if constexpr (!has_input) wait_for_boxes<Pending>();
-    unroll<4>([&](auto unit) {
-      const UnitPlace at{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box_of(number), unit, lane_};
-      evaluate(sums + unit * 8, at, make_seq<static_cast<int>(sizeof...(Inputs))>{});
-    });
-    if constexpr (Columns) sum_columns(sums, row, column, work.batch);
-  }
-
-  /// It leaves, and those behind it.
-  template <int Count>
-  TESSERA_DEVICE void close(int number, int row, int column, const TileWork& work) const {
-    publish_shared();
-    sync_warp();
-    if (lane_ == 0) unroll<Count>([&](auto i) { send(number + i, row, column + i * 64, work); });
-  }
-  /// By one lane.
-  TESSERA_DEVICE void send(int number, int row, int column, const TileWork& work) const {
-    const u32 box = box_of(number);
-    if (column < args_.n) {
-      sm90::store_box(box, args_.y, column, row, work.batch);
-      if constexpr (has_slope) sm90::store_box(box + Gemm::box_bytes, args_.slope, column, row, work.batch);
-    }
-    commit_stores();
-    if constexpr (has_input) {
-      const int next = number - 1 + slots;  // takes the place of the box before this one
-      if (number == 0 || next >= count) return;
-      wait_stores_read<1>();
-      load_input(next, work);
+  /// The elements of a warp's part of a box are made, and put where they leave from.
+  TESSERA_DEVICE void make(float* sums, u32 box, int row, int column, int batch) {
+    if constexpr (is_same_v<Element, float>) {
+      unroll<8>([&](auto pair) {  // pairs of columns 8 apart, each in 2 rows
+        const int line = lane_ / 4 + pair % 2 * 8, chunk = pair / 2 * 2 + lane_ % 4 / 2;
+        store_pair(box + swizzled(line, chunk) + lane_ % 2 * 8, sums[2 * pair], sums[2 * pair + 1]);
+      });
+    } else {
+      unroll<4>([&](auto unit) {
+        const UnitPlace at{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box, unit, lane_};
+        evaluate(sums + unit * 8, at, make_seq<static_cast<int>(sizeof...(Inputs))>{});
+      });
+      if constexpr (Columns) sum_columns(sums, row, column, batch);
     }
   }
 
@@ -316,32 +300,11 @@ class ProductResult {
       }
     });
     put(v, at.matrices());
-    if constexpr (has_slope) put(slopes, at.matrices() + Gemm::box_bytes);
+    if constexpr (has_slope) put(slopes, at.matrices() + ResultBoxes::box_bytes);
   }
   static TESSERA_DEVICE void put(const float* v, u32 matrices) {
-    if constexpr (!is_same_v<Element, float>)
-      store_matrices(matrices, sm80::pack<Element>(v[0], v[1]), sm80::pack<Element>(v[2], v[3]),
-                     sm80::pack<Element>(v[4], v[5]), sm80::pack<Element>(v[6], v[7]));
-  }
-
-  /// A strip in f32, boxes of 32 columns.
-  TESSERA_DEVICE void store_sums(const float* sums, const TensorMap& map, int row, int column, int batch, int n) const {
-    unroll<wide * 2>([&](auto place) {
-      const u32 box = slab_.box(place % C::boxes);
-      wait_for_boxes<C::boxes - 1>();
-      unroll<8>([&](auto pair) {  // pairs of columns 8 apart, each in 2 rows
-        const int line = lane_ / 4 + pair % 2 * 8, chunk = pair / 2 * 2 + lane_ % 4 / 2;
-        const float* const two = sums + place * 16 + pair * 2;
-        store_pair(box + swizzled(line, chunk) + lane_ % 2 * 8, two[0], two[1]);
-      });
-      publish_shared();
-      sync_warp();
-      if (lane_ == 0) {
-        if (column + place * 32 < n) sm90::store_box(box, map, column + place * 32, row, batch);
-        commit_stores();
-      }
-    });
-    if constexpr (wide * 2 % C::boxes != 0) wait_for_boxes<0>();  // the next strip begins with the first box
+    store_matrices(matrices, sm80::pack<Element>(v[0], v[1]), sm80::pack<Element>(v[2], v[3]),
+                   sm80::pack<Element>(v[4], v[5]), sm80::pack<Element>(v[6], v[7]));
   }
 
   /// The sums of a box's columns over the warp's 16 rows, to the parts of the sums over all rows. Lanes that have the
@@ -368,10 +331,9 @@ class ProductResult {
   }
 
   const ProductArgs& args_;
-  typename Gemm::Slab slab_;
+  ResultBoxes boxes_;
   Tuple<Inputs...> inputs_;
-  int lane_ = 0;
-  u32 parities_ = 0;  // of the boxes' barriers
+  int lane_ = 0, next_;  // the number of the next box
 };
 
 /// With operands of a type and orientation that are known, see Gemm.
