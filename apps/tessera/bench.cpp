@@ -445,7 +445,7 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
   std::vector<Candidate> candidates{{name, [&] {
                                        size_t i = next();
                                        outputs[i].clear();  // the next result lies where the last one lay
-                                       outputs[i] = dispatch(op, inputs[i], c.attrs);
+                                       outputs[i] = dispatch(op, Tensors(inputs[i]), c.attrs);
                                      }}};
   if (inputs[0].empty()) bytes = 0;
   if (bytes > 0)

@@ -31,7 +31,7 @@ void check(const Op& op, const OpCase& c, DType dtype, Device device) {
     there.push_back(x.defined() ? x.clone().to(device) : x);
     exact.push_back(x.defined() && t.dtype() == Float64 ? x.to(Float64).clone() : x.defined() ? x.clone() : x);
   }
-  const Tensors results = dispatch(op, there, op.transfers ? Attrs(DeviceAttrs{cpu()}) : c.attrs);
+  const Tensors results = dispatch(op, std::move(there), op.transfers ? Attrs(DeviceAttrs{cpu()}) : c.attrs);
   Tensors out;
   for (const Tensor& t : results) out.push_back(t.defined() ? t.to(cpu()) : t);
   if (c.check) return c.check(here, out);

@@ -38,7 +38,7 @@ struct Edge {
 /// One recorded operation. Its gradients flow along `next`, one edge per input.
 struct Node : RefCounted {
   uint64_t sequence = 0;  ///< order of recording: a node's consumers have higher numbers
-  SmallVector<Edge, 3> next;
+  SmallVector<Edge, 4> next;
   SmallVector<TensorMeta, 1> outputs;               ///< of what was produced, to make zeros for unused outputs
   std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
   Tensor so_far;                                    ///< see adds_up()

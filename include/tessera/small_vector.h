@@ -2,7 +2,9 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -23,7 +25,9 @@ class SmallVector {
   SmallVector(It first, It last) {
     append(first, last);
   }
-  SmallVector(const SmallVector& o) { append(o.begin(), o.end()); }
+  SmallVector(const SmallVector& o) {
+    if (!copy_inline(o)) append(o.begin(), o.end());
+  }
   SmallVector(SmallVector&& o) noexcept { steal(o); }
   ~SmallVector() { release(); }
 
@@ -74,11 +78,16 @@ class SmallVector {
   void resize(size_t n, const T& value = T()) {
     reserve(n);
     while (size_ > n) pop_back();
-    while (size_ < n) emplace_back(value);
+    for (; size_ < n; ++size_) std::construct_at(data_ + size_, value);
   }
   template <class It>
   void append(It first, It last) {
-    for (; first != last; ++first) emplace_back(*first);
+    if constexpr (std::forward_iterator<It>) {
+      reserve(size_ + static_cast<size_t>(std::distance(first, last)));
+      for (; first != last; ++first) std::construct_at(data_ + size_++, *first);
+    } else {
+      for (; first != last; ++first) emplace_back(*first);
+    }
   }
   T* insert(const T* position, T value) {
     size_t i = position - data_;
@@ -99,6 +108,17 @@ class SmallVector {
 
  private:
   T* inline_data() noexcept { return reinterpret_cast<T*>(inline_); }
+  const T* inline_data() const noexcept { return reinterpret_cast<const T*>(inline_); }
+  // A few plain elements: all of their places at once, whatever is in the last ones.
+  bool copy_inline(const SmallVector& o) noexcept {
+    if constexpr (std::is_trivially_copyable_v<T> && sizeof(inline_) <= 64) {
+      if (o.data_ != o.inline_data()) return false;
+      std::memcpy(inline_, o.inline_, sizeof inline_);
+      size_ = o.size_;
+      return true;
+    }
+    return false;
+  }
   void grow(size_t at_least) {
     size_t capacity = std::max<size_t>(at_least, 2 * capacity_);
     T* fresh = std::allocator<T>().allocate(capacity);
@@ -120,6 +140,8 @@ class SmallVector {
       data_ = std::exchange(o.data_, o.inline_data());
       size_ = std::exchange(o.size_, 0);
       capacity_ = std::exchange(o.capacity_, N);
+    } else if (copy_inline(o)) {
+      o.size_ = 0;
     } else {
       std::uninitialized_move_n(o.data_, o.size_, data_);
       size_ = o.size_;

@@ -1,5 +1,6 @@
 // Walks the recorded graph backwards: always the latest recorded node next, since all its consumers are later still.
 #include <algorithm>
+#include <memory_resource>
 #include <queue>
 #include <unordered_map>
 #include <unordered_set>
@@ -68,7 +69,7 @@ class Backward {
   // Counts what will arrive at each leaf and finds the nodes that lead to a target; iterative, graphs can be deep.
   void discover(const Edge& root) {
     if (!root.node) return;
-    std::vector<Node*> order, stack;
+    std::pmr::vector<Node*> order(&memory_), stack(&memory_);
     if (seen_.insert(root.node.get()).second) stack.push_back(root.node.get());
     while (!stack.empty()) {
       Node* node = stack.back();
@@ -176,15 +177,21 @@ class Backward {
     else meta.grad = grad_enabled() || is_sole_owner(total) ? std::move(total) : total.clone();
   }
 
+  template <class Key, class Value>
+  using Map = std::pmr::unordered_map<Key*, Value>;
+
+  // Of what grows with the graph and is kept to the end: a small one takes nothing from the heap.
+  std::byte room_[2048];
+  std::pmr::monotonic_buffer_resource memory_{room_, sizeof room_};
   const Tensors* targets_;
   bool retain_;
-  std::priority_queue<Later> queue_;
+  std::priority_queue<Later, std::pmr::vector<Later>> queue_{std::less<Later>(), std::pmr::vector<Later>(&memory_)};
   std::unordered_map<Node*, Tensors> buffers_;
-  std::unordered_map<TensorImpl*, int64_t> leaf_pending_;
-  std::unordered_map<TensorImpl*, Tensor> leaf_sums_;
-  std::unordered_set<Node*> seen_, needed_;
-  std::unordered_map<TensorImpl*, std::vector<size_t>> target_leaves_;
-  std::unordered_map<Node*, std::vector<std::pair<int32_t, size_t>>> target_nodes_;
+  Map<TensorImpl, int64_t> leaf_pending_{&memory_};
+  Map<TensorImpl, Tensor> leaf_sums_{&memory_};
+  std::pmr::unordered_set<Node*> seen_{&memory_}, needed_{&memory_};
+  Map<TensorImpl, std::pmr::vector<size_t>> target_leaves_{&memory_};
+  Map<Node, std::pmr::vector<std::pair<int32_t, size_t>>> target_nodes_{&memory_};
   Tensors captured_;
 };
 

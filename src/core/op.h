@@ -1,6 +1,7 @@
 // An operator, defined once; and the ordered list of kernels that can run it on a device.
 #pragma once
 #include <array>
+#include <new>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -10,7 +11,7 @@
 
 namespace tessera {
 
-using Metas = SmallVector<TensorMeta, 2>;
+using Metas = SmallVector<TensorMeta, 3>;
 
 /// What autocast does with the floating inputs of an op: nothing; casts them to the region's lower dtype, to f32
 /// (norms: or only x to the lower dtype, where the region keeps residual streams there), or to the widest among them.
@@ -95,6 +96,37 @@ enum class Reason : uint8_t {
 };
 std::string_view sentence(Reason reason);
 
+/// What was made of a call last; a copy of it is empty.
+class Made {
+ public:
+  Made() {}
+  Made(const Made&) {}
+  Made& operator=(const Made&) = delete;
+  ~Made() { clear(); }
+
+  template <class T, class Call>
+  T& by(T (*make)(const Call&), const Call& call) {
+    static_assert(sizeof(T) <= sizeof(room_));
+    if (maker_ != reinterpret_cast<void (*)()>(make)) {
+      clear();
+      new (room_) T(make(call));
+      maker_ = reinterpret_cast<void (*)()>(make);
+      if constexpr (!std::is_trivially_destructible_v<T>) destroy_ = [](void* made) { static_cast<T*>(made)->~T(); };
+    }
+    return *std::launder(reinterpret_cast<T*>(room_));
+  }
+
+ private:
+  void clear() {
+    if (maker_ && destroy_) destroy_(room_);
+    maker_ = nullptr;
+    destroy_ = nullptr;
+  }
+  void (*maker_)() = nullptr;
+  void (*destroy_)(void*) = nullptr;
+  alignas(16) std::byte room_[1536];
+};
+
 /// One execution: outputs and workspace come from the caller, kernels never allocate tensors.
 struct Call {
   const Op& op;
@@ -102,6 +134,13 @@ struct Call {
   const Attrs& attrs;
   std::span<const Tensor> out;  ///< hidden outputs are undefined where nothing will need them
   void* workspace = nullptr;
+  mutable Made made = {};
+
+  /// make(*this), kept until another function is asked for: what kernels of a list need alike, and each more than once.
+  template <class T>
+  T& once(T (*make)(const Call&)) const {
+    return made.by(make, *this);
+  }
 };
 
 struct Kernel {

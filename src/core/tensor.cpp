@@ -20,7 +20,7 @@ bool is_row_major(const Shape& shape, const Strides& strides) {
   return true;
 }
 
-Tensor make(Ref<Storage> storage, const Shape& shape, Strides strides, int64_t offset, DType dtype) {
+Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype) {
   auto impl = make_ref<TensorImpl>();
   impl->storage = std::move(storage);
   impl->offset = offset;
@@ -125,13 +125,10 @@ Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides
   if (overflow || low < 0 || (!none && static_cast<size_t>(high) >= storage->bytes / size_of(dtype)))
     throw Error(fmt::format("as_strided: shape {} with strides [{}] at {} leaves a storage of {} bytes",
                             to_string(shape), fmt::join(strides, ", "), offset, storage->bytes));
-  return make(storage, shape, strides, offset, dtype);
+  return make(storage, shape, Strides(strides), offset, dtype);
 }
 
-Tensor Tensor::detach() const {
-  Tensor out = make(storage(), shape(), strides(), offset(), dtype());
-  return out;
-}
+Tensor Tensor::detach() const { return make(storage(), shape(), Strides(strides()), offset(), dtype()); }
 
 std::string describe(const TensorMeta& meta) {
   return fmt::format("{}{} on {}", name(meta.dtype), to_string(meta.shape), to_string(meta.device));

@@ -25,7 +25,8 @@ struct OpNode final : Node {
   Attrs attrs;
   uint32_t needs = 0;
   bool released = false;
-  SmallVector<SavedTensor, 3> inputs, outputs_saved;
+  SmallVector<SavedTensor, 4> inputs;
+  SmallVector<SavedTensor, 3> outputs_saved;
   SmallVector<TensorMeta, 2> input_metas;
 
   OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {}
@@ -113,7 +114,8 @@ void save(OpNode& node, const Tensors& in, const Tensors& out) {
   if (saves.outputs) {
     node.outputs_saved.resize(out.size());
     for (size_t i = 0; i < out.size(); ++i)
-      if (out[i].defined() && (saves.outputs >> i & 1)) node.outputs_saved[i] = keep(out[i].detach());
+      if (out[i].defined() && (saves.outputs >> i & 1))  // hidden ones get no node
+        node.outputs_saved[i] = keep(i < out.size() - node.op->hidden_outputs ? out[i].detach() : out[i]);
   }
   if (saves.metas)
     for (const Tensor& t : in) node.input_metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, {}});
@@ -185,7 +187,7 @@ void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::s
   kernel.run(call);
 }
 
-Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
+Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
   if (amp::autocast_state.devices) amp::autocast(op, in);
   Device device = common_device(op, in);
   bool recording = false;
@@ -195,7 +197,7 @@ Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs) {
   Tensors out;
   if (!op.view || !alias(op, in[0], attrs, out)) {
     SmallVector<TensorMeta, 4> metas;
-    for (const Tensor& t : in) metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, device});
+    for (const Tensor& t : in) metas.emplace_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, device});
     Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
     if (op.in_place && grad_enabled()) check_in_place(op, in, inferred.size() - op.hidden_outputs);
     out = make_outputs(op, in, inferred, op.transfers || in.empty() ? nullptr : &device, recording);
@@ -213,7 +215,7 @@ void record_call(const Op& op, const Tensors& in, const Tensors& out, const Attr
   if (grad_enabled() && std::any_of(in.begin(), in.end(), needs_grad)) record(op, in, out, attrs);
 }
 
-Tensor dispatch_one(const Op& op, Tensors in, const Attrs& attrs) {
+Tensor dispatch_one(const Op& op, Tensors&& in, const Attrs& attrs) {
   return std::move(dispatch(op, std::move(in), attrs)[0]);
 }
 

@@ -12,9 +12,9 @@ std::span<const Op* const> op_table();
 const Op& find_op(std::string_view name);
 
 /// Runs an op: infer, allocate or alias, pick a kernel, run, record for backward. Returns the visible outputs.
-Tensors dispatch(const Op& op, Tensors in, const Attrs& attrs = {});
+Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs = {});
 /// The first output.
-Tensor dispatch_one(const Op& op, Tensors in, const Attrs& attrs = {});
+Tensor dispatch_one(const Op& op, Tensors&& in, const Attrs& attrs = {});
 
 // Each family lists its ops in its own file.
 std::span<const Op* const> creation_ops();

@@ -232,6 +232,6 @@ void update_scale_(const Tensor& scale, const Tensor& growth_tracker, const Tens
   dispatch(update_scale_op, {scale, growth_tracker, found_inf}, attrs);
 }
 
-Tensor global_norm(const Tensors& tensors) { return dispatch_one(global_norm_op, tensors); }
+Tensor global_norm(const Tensors& tensors) { return dispatch_one(global_norm_op, Tensors(tensors)); }
 
 }  // namespace tessera

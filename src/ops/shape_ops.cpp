@@ -559,7 +559,7 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
 Tensor clone(const Tensor& x) { return dispatch_one(clone_op, {x}); }
 Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
 
-Tensor concat(const Tensors& parts, int64_t dim) { return dispatch_one(concat_op, parts, DimAttrs{dim}); }
+Tensor concat(const Tensors& parts, int64_t dim) { return dispatch_one(concat_op, Tensors(parts), DimAttrs{dim}); }
 
 Tensor stack(const Tensors& parts, int64_t dim) {
   if (parts.empty()) throw Error("stack: no tensors");

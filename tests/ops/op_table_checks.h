@@ -113,7 +113,7 @@ inline Tensors analytic_gradients(const Op& op, const OpCase& c, const Tensors& 
   if (op.in_place)  // a leaf cannot be overwritten
     for (Tensor& t : arguments)
       if (t.defined()) t = t.clone();
-  Tensors out = dispatch(op, arguments, c.attrs);
+  Tensors out = dispatch(op, Tensors(arguments), c.attrs);
   for (size_t i = 0; i < out.size(); ++i) {
     if (!is_floating(out[i].dtype()) || !out[i].requires_grad()) continue;
     outputs.push_back(out[i]);

@@ -44,7 +44,7 @@ TEST(Attention, MathMatchesTheReference) {
     Tensors in = c.inputs(g), want = op.reference({in.data(), in.size()}, c.attrs);
     ForceKernel math(c.op, "math");
     NoGrad guard;
-    Tensors got = dispatch(op, in, c.attrs);
+    Tensors got = dispatch(op, std::move(in), c.attrs);
     for (size_t i = 0; i < want.size(); ++i)
       EXPECT_LE(relative_error(got[i], want[i]), 1e-12) << c.op << " " << c.label;
   }

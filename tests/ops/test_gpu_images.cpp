@@ -149,7 +149,7 @@ TEST_F(GpuImages, NormAndPointwiseConvolution) {
           Tensors leaves;
           for (size_t i : {0, 1, 2, 5, 6})
             if (in[i].defined()) leaves.push_back(in[i] = in[i].detach().set_requires_grad());
-          Tensors out = dispatch(norm_conv1x1_op, in, attrs);
+          Tensors out = dispatch(norm_conv1x1_op, Tensors(in), attrs);
           for (const Tensor& t : grad({out[0]}, leaves, {g})) out.push_back(t);
           return out;
         };

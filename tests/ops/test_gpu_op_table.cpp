@@ -35,7 +35,7 @@ void compare_with_reference(const Op& op, const OpCase& c, DType dtype, Form for
   NoGrad guard;
   Prepared p = prepare_on_gpu(c, dtype, form);
   const Attrs attrs = op.name == "to_device" ? Attrs(DeviceAttrs{cpu()}) : c.attrs;
-  Tensors results = dispatch(op, p.run, attrs), out = moved(results, cpu());
+  Tensors results = dispatch(op, Tensors(p.run), attrs), out = moved(results, cpu());
   if (c.check) return c.check(moved(p.run, cpu()), out);
   Tensors want = op.reference({p.exact.data(), p.exact.size()}, c.attrs);
   ASSERT_EQ(out.size(), want.size());
@@ -58,7 +58,7 @@ void compare_gradients(const Op& op, const OpCase& c, DType dtype) {
     if (op.in_place)
       for (Tensor& t : in)
         if (t.defined()) t = t.clone();
-    return random_weights(dispatch(op, in, c.attrs));
+    return random_weights(dispatch(op, std::move(in), c.attrs));
   }();
   for (auto& list : weights)  // the same numbers in every dtype
     for (double& w : list) w = static_cast<float>(bf16(static_cast<float>(w)));

@@ -56,6 +56,24 @@ TEST_F(GpuProducts, MatmulInEveryOrientation) {
   }
 }
 
+/// Those that cost the host more by the vendor's library than the card by ours, in any layout.
+TEST_F(GpuProducts, SmallOnesAreOurs) {
+  NoGrad guard;
+  for (DType dtype : float_types)
+    for (Size s : {Size{1, 1, 1}, {7, 13, 5}, {64, 64, 256}}) {
+      const Tensor a = values({s.m, s.k}, dtype), b = values({s.n, s.k}, dtype), bias = values({s.n}, dtype);
+      const Tensor left = there(a, dtype), right = there(b, dtype), want = linear(a, b, bias);
+      const auto run = [&] { return linear(column_major(left), right, there(bias, dtype)); };
+      const Tensor got = run();
+      EXPECT_LE(relative_error(got.to(cpu()).to(Float64), want), limit(dtype)) << name(dtype) << s.m;
+      const ForceKernel forced("linear", "gemm.small");
+      EXPECT_EQ(relative_error(run().to(cpu()), got.to(cpu())), 0);
+    }
+  const ForceKernel forced("matmul", "gemm.small");
+  const Tensor a = zeros({65, 8}, Float32, gpu()), b = zeros({8, 64}, Float32, gpu());
+  EXPECT_NE(error_of([&] { matmul(a, b); }).find("gemm.small"), std::string::npos);
+}
+
 TEST_F(GpuProducts, BatchesBroadcastAndStridesAreAny) {
   NoGrad guard;
   for (DType dtype : float_types) {

@@ -15,7 +15,7 @@ void compare_with_reference(const Op& op, const OpCase& c, DType dtype, Form for
   SCOPED_TRACE(where(c, dtype, form));
   Prepared p = prepare(c, dtype, form);
   NoGrad guard;
-  Tensors out = dispatch(op, p.run, c.attrs);
+  Tensors out = dispatch(op, Tensors(p.run), c.attrs);
   if (c.check) return c.check(p.run, out);
   ASSERT_NE(op.reference, nullptr) << op.name << " has no reference";
   Tensors want = op.reference({p.exact.data(), p.exact.size()}, c.attrs);
@@ -48,7 +48,7 @@ void check_gradient(const Op& op, const OpCase& c) {
     if (op.in_place)
       for (Tensor& t : in)
         if (t.defined()) t = t.clone();
-    return dispatch(op, in, c.attrs);
+    return dispatch(op, std::move(in), c.attrs);
   };
   auto weights = random_weights(run());
   Tensors got = analytic_gradients(op, c, p.run, weights, Float64, false);

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/cpu/arguments.h"
 
@@ -49,7 +50,7 @@ class Products {
   void each(const Fn& fn) {
     const bool sums = args_.row_sums.data || args_.column_sums.data;  // zeros where the product is empty
     if ((args_.m == 0 || args_.n == 0) && !sums) return;
-    collect();
+    if (!std::exchange(collected_, true)) collect();
     if (std::any_of(dims_.begin(), dims_.end(), [](const BatchDim& d) { return d.length == 0; })) return;
     while (fold_into_rows()) {
     }
@@ -128,6 +129,7 @@ class Products {
   std::array<const Tensor*, kOperands> tensors_{};
   std::array<int, kOperands> batch_dims_{};
   SmallVector<BatchDim, 6> dims_;
+  bool collected_ = false;
 };
 
 }  // namespace tessera::TESSERA_KERNELS

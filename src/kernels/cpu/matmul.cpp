@@ -67,10 +67,11 @@ Products gelu_grad_products(const Call& call) {
 /// With operands of f32 as they are, or rounded to tf32.
 template <Products (*products)(const Call&), bool tf32 = false>
 void run_gemm(const Call& call) {
-  Products p = products(call);
-  p.args().tf32 = tf32;
-  p.args().workspace = call.workspace;
-  p.run();
+  call.once(products).each([&](GemmArgs args) {
+    args.tf32 = tf32;
+    args.workspace = call.workspace;
+    gemm_table().run(args, executor());
+  });
 }
 
 Activation activation_of(tessera::Activation activation) {
@@ -161,10 +162,11 @@ void run_all(const Call& call) {
 
 template <Products (*products)(const Call&), bool tf32 = false>
 size_t gemm_bytes(const Call& call) {
-  Products p = products(call);
-  p.args().tf32 = tf32;
   long long bytes = 0;
-  p.each([&](const GemmArgs& args) { bytes = std::max(bytes, gemm_table().workspace(args, executor())); });
+  call.once(products).each([&](GemmArgs args) {
+    args.tf32 = tf32;
+    bytes = std::max(bytes, gemm_table().workspace(args, executor()));
+  });
   return bytes;
 }
 
@@ -174,7 +176,7 @@ Reason tf32_takes(const Call& call) {
   if (call.in[0].dtype() != Float32) return Reason::DType;
   if (!tf32_allowed()) return Reason::Precision;
   bool all = true;
-  products(call).each([&](const GemmArgs& args) { all = all && gemm_table().supports(args); });
+  call.once(products).each([&](const GemmArgs& args) { all = all && gemm_table().supports(args); });
   if (all) return Reason::Ok;
   return call_device(call).type == DeviceType::HIP ? Reason::Hardware : Reason::Layout;
 }
@@ -207,7 +209,7 @@ Reason vendor_takes(const Call& call) {
   const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
   if (!vendor) return Reason::Library;
   bool all = true;
-  products(call).each([&](const GemmArgs& args) {
+  call.once(products).each([&](const GemmArgs& args) {
     all = all && finishes_safely(args) && vendor->supports(without_slope(without_finish(args)));
   });
   return all ? Reason::Ok : Reason::Shape;
@@ -216,15 +218,14 @@ Reason vendor_takes(const Call& call) {
 template <Products (*products)(const Call&)>
 size_t vendor_bytes(const Call& call) {
   size_t bytes = 0;
-  products(call).each([&](const GemmArgs& args) { bytes = std::max(bytes, vendor_bytes(args)); });
+  call.once(products).each([&](const GemmArgs& args) { bytes = std::max(bytes, vendor_bytes(args)); });
   return bytes;
 }
 
 template <Products (*products)(const Call&), int choice = 0>
 void run_vendor(const Call& call) {
-  Products p = products(call);
-  p.args().workspace = call.workspace;
-  p.each([&](const GemmArgs& args) {
+  call.once(products).each([&](GemmArgs args) {
+    args.workspace = call.workspace;
     tables().vendor_gemm->run(without_slope(without_finish(args)), choice, call.workspace, executor());
     finish(args);
   });
@@ -234,18 +235,20 @@ template <int choice = 0>
 void run_vendor_linear(const Call& call) {
   bool stores = keeps_input(call);
   if (stores)
-    activated_products(call).each(
-        [&](const GemmArgs& args) { stores = stores && tables().vendor_gemm->supports(args); });
+    call.once(activated_products).each([&](const GemmArgs& args) {
+      stores = stores && tables().vendor_gemm->supports(args);
+    });
   if (!stores) return run_all<linear_products, run_vendor<linear_products, choice>>(call);
-  activated_products(call).each(
-      [&](const GemmArgs& args) { tables().vendor_gemm->run(args, choice, call.workspace, executor()); });
+  call.once(activated_products).each([&](const GemmArgs& args) {
+    tables().vendor_gemm->run(args, choice, call.workspace, executor());
+  });
   add_behind(call);
 }
 
 template <Products (*products)(const Call&), size_t (*of_product)(const Call&)>
 size_t finished_bytes(const Call& call) {
   size_t bytes = of_product(call);
-  products(call).each(
+  call.once(products).each(
       [&](const GemmArgs& args) { bytes = std::max<size_t>(bytes, gemm_table().finish_workspace(args)); });
   return bytes;
 }
@@ -257,7 +260,7 @@ Reason sm90_takes(const Call& call) {
   const Sm90GemmTable* sm90 = tables().sm90_gemm;
   if (!sm90) return Reason::Hardware;
   Reason reason = Reason::Ok;
-  products(call).each([&](const GemmArgs& args) {
+  call.once(products).each([&](const GemmArgs& args) {
     if (reason == Reason::Ok) reason = reason_of(sm90->refuses(args));
   });
   return reason;
@@ -266,16 +269,17 @@ Reason sm90_takes(const Call& call) {
 template <Products (*products)(const Call&)>
 size_t sm90_bytes(const Call& call) {
   long long bytes = 0;
-  products(call).each(
+  call.once(products).each(
       [&](const GemmArgs& args) { bytes = std::max(bytes, tables().sm90_gemm->workspace(args, executor())); });
   return bytes;
 }
 
 template <Products (*products)(const Call&)>
 void run_sm90(const Call& call) {
-  Products p = products(call);
-  p.args().workspace = call.workspace;
-  p.each([&](const GemmArgs& args) { tables().sm90_gemm->run(args, executor()); });
+  call.once(products).each([&](GemmArgs args) {
+    args.workspace = call.workspace;
+    tables().sm90_gemm->run(args, executor());
+  });
 }
 
 /// Whether all that is asked is done while it multiplies.
@@ -283,7 +287,7 @@ template <Products (*products)(const Call&)>
 bool by_own_kernel(const Call& call) {
   const auto* const table = static_cast<const Sm90FusedTable*>(tables().sm90_gemm);
   bool all = call.in[0].dtype() == BFloat16;
-  products(call).each([&](const GemmArgs& args) { all = all && table->by_own_kernel(args); });
+  call.once(products).each([&](const GemmArgs& args) { all = all && table->by_own_kernel(args); });
   return all;
 }
 // What GELU is applied to is stored beside its result.
@@ -304,7 +308,7 @@ Reason sm90_takes_large(const Call& call) {
   const Reason reason = sm90_takes<products>(call);
   if (reason != Reason::Ok) return reason;
   bool fits = true;
-  products(call).each(
+  call.once(products).each(
       [&](const GemmArgs& args) { fits = fits && args.a.column == 1 && args.n % 8 == 0 && !args.addend.data; });
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
@@ -314,9 +318,10 @@ Reason sm90_takes_large(const Call& call) {
 template <void (*run)(const Call&)>
 void run_gelu_grad(const Call& call) {
   run(call);
-  Products p = gelu_grad_products(call);
-  p.args().workspace = call.workspace;
-  p.each(finish);
+  call.once(gelu_grad_products).each([&](GemmArgs args) {
+    args.workspace = call.workspace;
+    finish(args);
+  });
 }
 void run_sm90_gelu_grad(const Call& call) {
   if (by_own_kernel<gelu_grad_products>(call)) run_sm90<gelu_grad_products>(call);
@@ -378,6 +383,17 @@ constexpr Kernel gelu_grad_kernels[] = {
      .workspace_bytes = finished_bytes<gelu_grad_products, gemm_bytes<matmul_products>>,
      .run = run_gelu_grad<run_gemm<matmul_products>>}};
 
+/// First, since cuBLASLt takes the host 10 us a product, a launch 4, and these take the card no more than 5 (an H100).
+Reason is_small(const Call& call) {
+  constexpr int64_t most = 64 * 64, longest = 256;
+  return call.out[0].numel() <= most && call.in[0].shape().back().value() <= longest ? Reason::Ok : Reason::Shape;
+}
+template <Products (*products)(const Call&)>
+constexpr Kernel small_products = {.name = "gemm.small",
+                                   .supports = is_small,
+                                   .workspace_bytes = gemm_bytes<products>,
+                                   .run = run_all<products, run_gemm<products>>};
+
 template <Products (*products)(const Call&), class By = ByVendor<products>,
           size_t (*bytes)(const Call&) = vendor_bytes<products>>
 constexpr Kernel kernels_of[] = {
@@ -413,12 +429,16 @@ constexpr std::array<Kernel, n + 1> with_first(const Kernel& first, const std::a
 }
 constexpr auto gelu_grad_list = with_first(gelu_grad_at_once, with_choices<GeluGradByVendor>(gelu_grad_kernels));
 constexpr auto matmul_list =
-    with_first(large_matmul, with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>));
-constexpr auto matmul_mul_sum_list = with_choices<ByVendor<matmul_mul_sum_products>>(
-    kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
-               finished_bytes<matmul_mul_sum_products, vendor_bytes<matmul_mul_sum_products>>>);
+    with_first(small_products<matmul_products>,
+               with_first(large_matmul, with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>)));
+constexpr auto matmul_mul_sum_list =
+    with_first(small_products<matmul_mul_sum_products>,
+               with_choices<ByVendor<matmul_mul_sum_products>>(
+                   kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
+                              finished_bytes<matmul_mul_sum_products, vendor_bytes<matmul_mul_sum_products>>>));
 constexpr auto linear_list =
-    with_first(large_linear, with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>));
+    with_first(small_products<linear_products>,
+               with_first(large_linear, with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>)));
 #else
 // The slope is a factor, behind the products' own workspace.
 size_t sums_bytes(const Call& call) { return (gemm_bytes<gelu_grad_products>(call) + 63) / 64 * 64; }

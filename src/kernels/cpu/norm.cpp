@@ -26,9 +26,6 @@ void* gradient(const Tensor& t, const Tensor& weight) { return weight.defined() 
 // ---- layer_norm, rms_norm
 
 int64_t normalized_dims(const Tensor& weight) { return weight.defined() ? weight.dim() : 1; }
-long long inner_size(const Tensor& x, int64_t dims) {
-  return Shape(x.shape().end() - dims, x.shape().end()).numel().value();
-}
 
 // Whether a GPU's kernels with types of their own take these as they lie: rows of `inner` dims that begin at whole 16
 // bytes, of halves or f32, and of weights f32 or halves.

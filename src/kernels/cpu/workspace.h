@@ -79,28 +79,36 @@ class Workspace {
 inline bool folds_to_rows(const Tensor& t, int64_t inner, long long& pitch) {
   int64_t rank = t.dim();
   long long width = 1, span = -1;
+  const auto size = [&](int64_t d) { return t.shape()[static_cast<size_t>(d)].value(); };
   for (int64_t d = rank - 1; d >= rank - inner; --d) {
-    if (t.size(d) != 1 && t.strides()[d] != width) return false;
-    width *= t.size(d);
+    if (size(d) != 1 && t.strides()[d] != width) return false;
+    width *= size(d);
   }
   pitch = width;
   for (int64_t d = rank - inner - 1; d >= 0; --d) {
-    if (t.size(d) == 1) continue;
+    if (size(d) == 1) continue;
     if (span < 0) pitch = t.strides()[d];
     else if (t.strides()[d] != span) return false;
-    span = t.strides()[d] * t.size(d);
+    span = t.strides()[d] * size(d);
   }
   return true;
 }
 
+/// Elements of the last `inner` dims.
+inline long long inner_size(const Tensor& t, int64_t inner) {
+  long long count = 1;
+  for (int64_t d = t.dim() - inner; d < t.dim(); ++d) count *= t.shape()[static_cast<size_t>(d)].value();
+  return count;
+}
+
 /// `t` as contiguous rows, each of its last `inner` dims; copied where strides do not allow that.
 inline RowArg read_rows(Workspace& workspace, const Tensor& t, int64_t inner, DType dtype) {
-  long long pitch, width = Shape(t.shape().end() - inner, t.shape().end()).numel().value();
+  long long pitch, width = inner_size(t, inner);
   bool fits = folds_to_rows(t, inner, pitch) && t.dtype() == dtype;
   return {workspace.read(t, dtype, fits).data, fits ? pitch : width};
 }
 inline RowArg write_rows(Workspace& workspace, const Tensor& t, int64_t inner, DType dtype) {
-  long long pitch, width = Shape(t.shape().end() - inner, t.shape().end()).numel().value();
+  long long pitch, width = inner_size(t, inner);
   bool fits = folds_to_rows(t, inner, pitch) && t.dtype() == dtype;
   return {workspace.write(t, dtype, fits).data, fits ? pitch : width};
 }

@@ -182,9 +182,10 @@ struct Plan {
   GemmCut cut = {};
   Copy a = {}, b = {};
   i64 copy_bytes() const { return a.bytes() + b.bytes(); }
+  bool needs_workspace() const { return cut.parts > 1 || copy_bytes() > 0; }
 };
 
-GemmArgs with_whole_batch(GemmArgs args) {
+void widen_batch(GemmArgs& args) {
   for (int d = args.batch_rank; d < max_batch_rank; ++d) {
     args.batch[d] = 1;
     for (MatrixArg* m : {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope, &args.factor, &args.row_sums,
@@ -192,31 +193,52 @@ GemmArgs with_whole_batch(GemmArgs args) {
       m->batch[d] = 0;
   }
   args.batch_rank = max_batch_rank;
+}
+GemmArgs with_whole_batch(GemmArgs args) {
+  widen_batch(args);
   return args;
 }
 
 /// Sums of rows and columns are those of whole tiles: such a product is not split. Without workspace it is not, either,
 /// nor are operands copied.
-Plan plan_of(const GemmArgs& given, const Executor& executor, bool has_workspace) {
+Plan make_plan(const GemmArgs& given, const Executor& executor, bool has_workspace) {
   // Neighbouring threads write neighbouring columns: a column-major result is computed as its transpose.
   const bool turn = given.c.column != 1 && given.c.row == 1 && given.n > 1;
-  Plan plan{with_whole_batch(turn ? transposed(given) : given)};
+  Plan plan{turn ? transposed(given) : given};
   GemmArgs& args = plan.args;
+  widen_batch(args);
   const TiledKind* kind = kind_of(args);
   constexpr i64 most = (i64{1} << 31) - 1024;
   if (!kind || args.m > most || args.n > most || args.k > most) return plan;
   if (tile::ceil_div<i64>(args.m, 64) * tile::ceil_div<i64>(args.n, 64) > most / tile::max<i64>(batch_count(args), 1))
     return plan;
-  GemmArgs lain = args;
-  Lie a = lie_of(lain, lain.a, args.m, args.k), b = lie_of(lain, lain.b, args.k, args.n);
+  MatrixArg left = args.a, right = args.b;
+  Lie a = lie_of(args, left, args.m, args.k), b = lie_of(args, right, args.k, args.n);
   if (a.fits && a.transposed && b.fits && b.transposed)
     (args.m < args.n ? a : b).fits = false;  // the smaller is turned
   if (!(a.fits && b.fits) && !has_workspace) return plan;
-  args = lain;
+  args.a = left, args.b = right;
   if (!a.fits) plan.a = copied(args, args.a, args.m, args.k), a.transposed = false;
   if (!b.fits) plan.b = copied(args, args.b, args.k, args.n), b.transposed = false;
   plan.gemm = kind->gemm[a.transposed ? 2 : b.transposed];
   plan.cut = best_cut(args, has_workspace && !sums_lines(args), kind->rate, executor.multiprocessors);
+  return plan;
+}
+
+/// With workspace. Kept for this thread's next question, since a call first asks for its workspace and then runs.
+const Plan& plan_of(const GemmArgs& given, const Executor& executor) {
+  constexpr size_t bytes = __builtin_offsetof(GemmArgs, workspace);  // what decides
+  static thread_local Plan plan;
+  static thread_local GemmArgs of;
+  static thread_local int multiprocessors = -1;
+  static thread_local bool on_cores = false;
+  if (executor.multiprocessors != multiprocessors || on_cores != has_matrix_cores() ||
+      __builtin_memcmp(&given, &of, bytes) != 0) {
+    plan = make_plan(given, executor, true);
+    __builtin_memcpy(static_cast<void*>(&of), &given, sizeof of);  // padding, too
+    multiprocessors = executor.multiprocessors;
+    on_cores = has_matrix_cores();
+  }
   return plan;
 }
 
@@ -267,8 +289,9 @@ void run_simt(const GemmArgs& args, Executor& executor) {
 i64 edge_of(const GemmCut& cut) { return cut.big ? 128 : 64; }
 
 void run(const GemmArgs& args, Executor& executor) {
-  Plan plan = plan_of(args, executor, args.workspace != nullptr);
-  plan.args.workspace = run_copy(plan.a, plan.args.a, plan.args.workspace, executor);
+  const Plan& planned = plan_of(args, executor);
+  Plan plan = args.workspace || !planned.needs_workspace() ? planned : make_plan(args, executor, false);
+  plan.args.workspace = run_copy(plan.a, plan.args.a, args.workspace, executor);
   plan.args.workspace = run_copy(plan.b, plan.args.b, plan.args.workspace, executor);
   if (plan.cut.parts > 1) return run_parts(plan, executor);
   if (!plan.gemm) return run_simt(plan.args, executor);
@@ -278,7 +301,7 @@ void run(const GemmArgs& args, Executor& executor) {
 }
 
 long long workspace(const GemmArgs& args, const Executor& executor) {
-  const Plan plan = plan_of(args, executor, true);
+  const Plan& plan = plan_of(args, executor);
   const GemmCut& cut = plan.cut;
   const i64 copies = plan.copy_bytes();
   if (cut.parts > 1) return copies + cut.parts * cut.part_stride * static_cast<i64>(sizeof(float));
@@ -286,7 +309,7 @@ long long workspace(const GemmArgs& args, const Executor& executor) {
 }
 
 bool supports(const GemmArgs& args) {
-  return types_fit(args) && (!args.tf32 || (args.a.type == Scalar::f32 && plan_of(args, {}, true).gemm));
+  return types_fit(args) && (!args.tf32 || (args.a.type == Scalar::f32 && plan_of(args, {}).gemm));
 }
 
 }  // namespace
