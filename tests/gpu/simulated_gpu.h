@@ -181,14 +181,10 @@ T from_lane_xor(T x, int mask) {
 namespace sm80 {
 
 template <int Bytes>
-void copy_async_part(void* shared, const void* global, int count) {
-  simulated::require(simulated::is_aligned(shared, Bytes) && (count == 0 || simulated::is_aligned(global, Bytes)),
-                     "cp.async: address is not aligned");
-  simulated::block->threads[simulated::block->current].open.push_back({shared, global, Bytes, count});
-}
-template <int Bytes>
 void copy_async(void* shared, const void* global, bool valid) {
-  copy_async_part<Bytes>(shared, global, valid ? Bytes : 0);
+  simulated::require(simulated::is_aligned(shared, Bytes) && (!valid || simulated::is_aligned(global, Bytes)),
+                     "cp.async: address is not aligned");
+  simulated::block->threads[simulated::block->current].open.push_back({shared, global, Bytes, valid ? Bytes : 0});
 }
 inline void commit_copies() {
   simulated::Thread& self = simulated::block->threads[simulated::block->current];

@@ -19,7 +19,7 @@ bool is_aligned(const GemmArgs& args, const MatrixArg& m, i64 contiguous, i64 pi
 #if defined(__HIP__)
   const bool whole = contiguous % chunk == 0;
 #else
-  const bool whole = contiguous >= chunk;  // cp.async fills the end of a line with zeros
+  const bool whole = contiguous >= chunk;  // the end of a line is copied element by element
 #endif
   bool all = whole && pitch % chunk == 0 && reinterpret_cast<size_t>(m.data) % 16 == 0;
   for (int d = 0; d < max_batch_rank; ++d) all = all && (args.batch[d] == 1 || m.batch[d] % chunk == 0);

@@ -96,7 +96,8 @@ class HeldRows {
       const size_t begin = reinterpret_cast<size_t>(data[0]);
       const int length = static_cast<int>(n), rank = Team::rank();
       head_ = tile::min(length, -static_cast<int>(begin / sizeof(T)) & (width - 1));
-      packs_ = (length - head_) / width;
+      // Whole packs of what lies beside, see Beside, end within their rows, too.
+      packs_ = (length - (head_ > 0 ? width : 0)) / width;
       const int tail = length - head_ - packs_ * width;
       if (rank < head_) edge_ = rank;
       else if (rank >= width && rank - width < tail) edge_ = length - tail + rank - width;

@@ -99,8 +99,14 @@ class Gemm {
       T* to = tile + fetch.offset(i);
       if constexpr (bytes >= 4) {
         unroll<F::pieces>([&](auto p) {
-          const int count = fetch.valid_count(i, p) * static_cast<int>(sizeof(T));
-          copy_async_part<bytes>(to + p * F::width, fetch.address(i, p), count);
+          const int count = fetch.valid_count(i, p);
+          T* const piece = to + p * F::width;
+          if (count == 0 || count == F::width) {
+            copy_async<bytes>(piece, fetch.address(i, p), count != 0);
+          } else {  // the end of a line: checkers take a part of cp.async's chunk for all of it
+#pragma unroll 1
+            for (int e = 0; e < F::width; ++e) piece[e] = e < count ? fetch.address(i, p)[e] : T{};
+          }
         });
       } else {  // too small for cp.async
         alignas(16) T chunk[F::pieces];

@@ -29,17 +29,6 @@ TESSERA_DEVICE void copy_async(void* shared, const void* global, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes), "r"(from_bytes));
   }
 }
-/// The same for the first `count` bytes, 0 to Bytes; zeros fill the rest.
-template <int Bytes>
-TESSERA_DEVICE void copy_async_part(void* shared, const void* global, int count) {
-  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async moves 4, 8 or 16 bytes");
-  const u32 to = shared_address(shared);
-  if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(count));
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes), "r"(count));
-  }
-}
 /// Closes the group of copies started since the last call.
 TESSERA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;"); }
 /// Waits until at most N groups of this thread are under way.
