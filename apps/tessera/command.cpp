@@ -21,6 +21,7 @@ void CommonOptions::add_to(Command app, bool measures) {
       .range(0, 1024)
       .with_default();
   app.flag("--tf32", tf32, "products of f32 on NVIDIA's cards may round their operands to tf32");
+  app.flag("--nondeterministic", nondeterministic, "kernels on GPUs may add up in any order: faster, other last bits");
   app.option("--seed", seed, "seed of every random draw").not_negative().with_default();
   if (measures) app.option("--json", json, "write the results to this file");
 }
@@ -51,6 +52,7 @@ void CommonOptions::apply() const {
   }
   if (threads) set_num_threads(threads);
   allow_tf32(tf32);
+  allow_nondeterministic(nondeterministic);
   manual_seed(seed);
   if (tune) measure_picks();
   if (!picks.empty()) pin_picks(picks, d);

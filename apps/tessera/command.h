@@ -11,11 +11,11 @@
 
 namespace tessera::app {
 
-/// --device, --threads, --seed, --tf32 and, where something is measured, --json.
+/// --device, --threads, --seed, --tf32, --nondeterministic and, where something is measured, --json.
 struct CommonOptions {
   std::string device = "cpu", json, picks;
   int threads = 0;  // 0: all that this process may use
-  bool tf32 = false;
+  bool tf32 = false, nondeterministic = false;
   uint64_t seed = 1337;
   bool tune = false;
   void add_to(Command app, bool measures);

@@ -49,6 +49,11 @@ void synchronize(Device device);
 void allow_tf32(bool allowed);
 bool tf32_allowed();
 
+/// Lets kernels on GPUs add up in any order where that is faster (gradients of attention's queries), so that the last
+/// bits of results differ from run to run. Off at first, for all threads alike, from the next operator on.
+void allow_nondeterministic(bool allowed);
+bool nondeterministic_allowed();
+
 /// The device of tensors that are made without naming one: the CPU, or what the innermost DeviceGuard says.
 Device default_device();
 class DeviceGuard {

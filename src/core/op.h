@@ -87,6 +87,7 @@ enum class Reason : uint8_t {
   HeadDim,
   DType,
   Precision,
+  Order,
   Window,
   Dropout,
   Small,

@@ -66,6 +66,8 @@ std::string_view sentence(Reason reason) {
       return "does not compute in this dtype";
     case Reason::Precision:
       return "rounds f32 operands to tf32, which allow_tf32(true) permits";
+    case Reason::Order:
+      return "adds up in any order, which allow_nondeterministic(true) permits";
     case Reason::Window:
       return "needs 3x3 windows of stride 1 and dilation 1, in one group";
     case Reason::Dropout:

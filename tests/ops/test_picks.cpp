@@ -65,12 +65,13 @@ TEST_F(PicksTest, EachKindOfCallIsMeasuredOnce) {
   EXPECT_EQ(book->kept.size(), 2u);
 }
 
-TEST_F(PicksTest, WithTf32CallsAreOthers) {
-  convolve();
-  allow_tf32(true);
-  convolve();
-  allow_tf32(false);
-  EXPECT_EQ(book->kept.size(), 2u);
+TEST_F(PicksTest, WhatIsAllowedMakesOtherCalls) {
+  for (const auto allow : {+[](bool) {}, allow_tf32, allow_nondeterministic}) {
+    allow(true);
+    convolve();
+    allow(false);
+  }
+  EXPECT_EQ(book->kept.size(), 3u);
 }
 
 TEST_F(PicksTest, WhatIsKnownIsUsedAndExplained) {

@@ -248,10 +248,12 @@ void synchronize(Device device) {
 }
 
 namespace {
-std::atomic<bool> tf32{false};
+std::atomic<bool> tf32{false}, nondeterministic{false};
 }
 void allow_tf32(bool allowed) { tf32.store(allowed, std::memory_order_relaxed); }
 bool tf32_allowed() { return tf32.load(std::memory_order_relaxed); }
+void allow_nondeterministic(bool allowed) { nondeterministic.store(allowed, std::memory_order_relaxed); }
+bool nondeterministic_allowed() { return nondeterministic.load(std::memory_order_relaxed); }
 
 Device default_device() { return gpu::default_for_thread; }
 DeviceGuard::DeviceGuard(Device device) : before_(gpu::default_for_thread) {

@@ -84,6 +84,10 @@ Reason sm90_supports_backward(const Call& call) {
   return sm90_takes(attention_backward_problem(call), call_device(call), kWidest);
 }
 
+Reason sm90_supports_backward_in_any_order(const Call& call) {
+  return nondeterministic_allowed() ? sm90_supports_backward(call) : Reason::Order;
+}
+
 Reason mem_efficient_takes(const AttentionProblem& p) {
   if (p.dropout > 0) return Reason::Dropout;
   return p.dtype == Float64 ? Reason::DType : tiles_take(p, kWidest);
@@ -96,9 +100,10 @@ AttentionArgs args_of(const AttentionProblem& p) {
   void* lse = p.lse->defined() ? p.lse->data_ptr() : nullptr;
   return {shape_of(p), heads(p.y), heads(p.q), heads(p.k), heads(p.v), lse};
 }
-AttentionBackwardArgs backward_args_of(const AttentionProblem& p, const void* lse, float* row_sums) {
+AttentionBackwardArgs backward_args_of(const AttentionProblem& p, const void* lse, float* row_sums,
+                                       bool in_any_order = false) {
   return {shape_of(p), heads(p.dq), heads(p.dk), heads(p.dv), heads(p.dy), heads(p.q),
-          heads(p.k),  heads(p.v),  heads(p.y),  lse,         row_sums};
+          heads(p.k),  heads(p.v),  heads(p.y),  lse,         row_sums,    in_any_order};
 }
 
 template <Reason (*takes)(const AttentionProblem&)>
@@ -113,7 +118,8 @@ Reason supports_backward(const Call& call) {
 void flash(const Call& call) { attention_table().flash(args_of(attention_problem(call)), executor()); }
 
 template <auto kernel>
-void run_backward([[maybe_unused]] const Call& call, Workspace& workspace, const AttentionProblem& p) {
+void run_backward([[maybe_unused]] const Call& call, Workspace& workspace, const AttentionProblem& p,
+                  bool in_any_order = false) {
   const void* lse = read_contiguous(workspace, *p.lse, p.compute());
   float* row_sums = nullptr;
 #ifdef TESSERA_GPU_KERNELS
@@ -122,10 +128,11 @@ void run_backward([[maybe_unused]] const Call& call, Workspace& workspace, const
   row_sums = static_cast<float*>(workspace.take(bytes));
 #endif
   if (workspace.counting()) return;
-  (attention_table().*kernel)(backward_args_of(p, lse, row_sums), executor());
+  (attention_table().*kernel)(backward_args_of(p, lse, row_sums, in_any_order), executor());
 }
+template <bool in_any_order = false>
 void flash_backward(const Call& call, Workspace& workspace) {
-  run_backward<&AttentionTable::flash_backward>(call, workspace, attention_backward_problem(call));
+  run_backward<&AttentionTable::flash_backward>(call, workspace, attention_backward_problem(call), in_any_order);
 }
 
 #ifdef TESSERA_GPU_KERNELS
@@ -181,11 +188,14 @@ Reason cudnn_pays(const Call& call) {
   const Reason reason = pays_for_a_plan(p);
   return reason == Reason::Ok ? cudnn_supports(call) : reason;
 }
+template <bool in_any_order = false>
 Reason cudnn_pays_backward(const Call& call) {
   constexpr long long most_bytes = 768LL << 20;
+  if (in_any_order && !nondeterministic_allowed()) return Reason::Order;
   AttentionProblem p = attention_backward_problem(call);
   if (Reason reason = pays_for_a_plan(p); reason != Reason::Ok) return reason;
-  const long long bytes = tables().vendor_attention->workspace_backward(backward_args_of(p, nullptr, nullptr));
+  const AttentionBackwardArgs args = backward_args_of(p, nullptr, nullptr, in_any_order);
+  const long long bytes = tables().vendor_attention->workspace_backward(args);
   return bytes < 0 || bytes > most_bytes ? Reason::Shape : Reason::Ok;
 }
 
@@ -194,12 +204,14 @@ void cudnn_attention(const Call& call, Workspace& workspace) {
   void* room = workspace.take(tables().vendor_attention->workspace(args));
   if (!workspace.counting()) tables().vendor_attention->run(args, room, executor());
 }
+template <bool in_any_order = false>
 void cudnn_attention_backward(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_backward_problem(call);
-  AttentionBackwardArgs args = backward_args_of(p, nullptr, nullptr);
+  AttentionBackwardArgs args = backward_args_of(p, nullptr, nullptr, in_any_order);
   void* room = workspace.take(tables().vendor_attention->workspace_backward(args));
   args.lse = read_contiguous(workspace, *p.lse, Float32);
-  args.row_sums = static_cast<float*>(workspace.take(p.batch * p.heads * p.queries * 4));
+  const UnorderedRoom sums(args.shape);
+  args.row_sums = static_cast<float*>(workspace.take(in_any_order ? sums.bytes : sums.sums_at));
   if (!workspace.counting()) tables().vendor_attention->run_backward(args, room, executor());
 }
 #endif
@@ -220,13 +232,15 @@ constexpr Kernel forward_list[] = {
     staged_kernel<attention_math>("math")};
 constexpr Kernel backward_list[] = {
 #ifdef TESSERA_GPU_KERNELS
-    staged_kernel<flash_backward>("sm90", sm90_supports_backward),
-    staged_kernel<cudnn_attention_backward>("cudnn-training", cudnn_pays_backward),
+    staged_kernel<flash_backward<true>>("sm90-any-order", sm90_supports_backward_in_any_order),
+    staged_kernel<cudnn_attention_backward<true>>("cudnn-any-order", cudnn_pays_backward<true>),
+    staged_kernel<flash_backward<>>("sm90", sm90_supports_backward),
+    staged_kernel<cudnn_attention_backward<>>("cudnn-training", cudnn_pays_backward<>),
 #endif
-    staged_kernel<flash_backward>("flash", supports_backward<flash_takes>),
+    staged_kernel<flash_backward<>>("flash", supports_backward<flash_takes>),
 #ifdef TESSERA_GPU_KERNELS
     staged_kernel<mem_efficient_backward>("mem-efficient", supports_backward<mem_efficient_takes>),
-    staged_kernel<cudnn_attention_backward>("cudnn", cudnn_supports_backward),
+    staged_kernel<cudnn_attention_backward<>>("cudnn", cudnn_supports_backward),
 #endif
     staged_kernel<attention_math_backward>("math")};
 constexpr KernelTableEntry entries[] = {

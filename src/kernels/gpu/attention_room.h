@@ -19,4 +19,16 @@ struct AttentionRoom {
   }
 };
 
+/// The same for cuDNN where it adds up in any order: sums of dq as they lie, behind the row sums.
+struct UnorderedRoom {
+  long long sums_at, bytes;
+
+  explicit UnorderedRoom(const AttentionShape& s) {
+    constexpr long long line = 128;
+    const long long rows = s.batch * s.heads * s.queries;
+    sums_at = (rows * 4 + line - 1) / line * line;
+    bytes = sums_at + rows * s.width * 4;
+  }
+};
+
 }  // namespace tessera::gpu_kernels

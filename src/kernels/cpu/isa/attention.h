@@ -35,12 +35,14 @@ struct AttentionArgs {
   void* lse;
 };
 
-/// dq, dk, dv may not overlap the inputs.
+/// dq, dk, dv may not overlap the inputs. GPUs: row_sums is room for [batch, heads, queries] and, on Hopper and where
+/// shares of dq are added up in any order, for more behind it (kernels/gpu/attention_room.h).
 struct AttentionBackwardArgs {
   AttentionShape shape;
   HeadsArg dq, dk, dv, dy, q, k, v, y;
   const void* lse;
-  float* row_sums;  // GPUs: room for [batch, heads, queries]
+  float* row_sums;
+  bool in_any_order = false;
 };
 
 /// Null: the device has no such kernel. On GPUs, flash takes whole_units; mem_efficient f32, f16 and bf16,

@@ -45,7 +45,7 @@ void launch_backward(const AttentionBackwardArgs& args, Executor& executor) {
   const i64 row_bytes = (s.width + s.value_width + 2 * Sizes::width) * 2;  // queries, dy and sums of dq
   work.tiles =
       head_tiles(s.batch * s.kv_heads, s.keys, Sizes::own, s.queries * s.heads / s.kv_heads * row_bytes, 1, false);
-  work.dq = {reinterpret_cast<float*>(base + room.sums_at), counters + 1, counters};
+  work.dq = {reinterpret_cast<float*>(base + room.sums_at), counters + 1, counters, !args.in_any_order};
   const i64 blocks = tile::min<i64>(executor.multiprocessors, static_cast<i64>(work.tiles.tiles) * work.tiles.heads);
   launch_attention_kernel("attention_backward", sm90_backward_kernel<T, Sizes>, blocks, Sizes::threads,
                           Sizes::shared_bytes, executor, work, g);

@@ -28,6 +28,7 @@ enum class PointwiseMode : int {
   subtract = 9,
   exponential = 13,
   logarithm = 15,
+  identity = 21,
   greater_or_equal = 303,
   index_along_axis = 501,
   select = 601,

@@ -23,6 +23,7 @@ enum AttentionId : int64_t {
   id_grad_k,
   id_grad_v,
   id_row_sums,
+  id_query_sums,
   id_first_inner
 };
 
@@ -107,10 +108,16 @@ class AttentionGraph {
     return apply(PointwiseMode::select, x, number(id_minus_infinity), scores(), DataType::f32, sees);
   }
 
-  std::optional<Plan> plan(const Target& target, int64_t most_workspace) {
+  /// Sums of dq that are in memory.
+  Ref query_sums() {
+    return graph_.keep(dense(id_query_sums, DataType::f32, {s_.batch, s_.heads, s_.queries, s_.width}));
+  }
+
+  std::optional<Plan> plan(const Target& target, int64_t most_workspace, bool in_any_order = false) {
     if (!countable_) return {};
-    constexpr Rules rules = {Note::nondeterministic, Note::reduces_in_lower_precision, Note::down_converts};
-    return find_plan(target, std::move(graph_), rules, most_workspace);
+    constexpr Rules rules = {Note::nondeterministic, Note::reduces_in_lower_precision, Note::down_converts},
+                    any_order = {Note::reduces_in_lower_precision, Note::down_converts};
+    return find_plan(target, std::move(graph_), in_any_order ? any_order : rules, most_workspace);
   }
 
  private:
@@ -164,11 +171,12 @@ inline std::optional<Plan> plan_attention(const Target& target, const AttentionA
   return g.plan(target, most_workspace);
 }
 
-/// The gradient of the queries is one product, whose other operand is kept in the workspace: the library's other way,
-/// to add up parts, gives other bits each time.
+/// The gradient of the queries is one product, whose other operand is kept in the workspace, or else parts that are
+/// added up in any order.
 inline std::optional<Plan> plan_attention_backward(const Target& target, const AttentionBackwardArgs& args,
                                                    int64_t most_workspace) {
   using enum PointwiseMode;
+  if (args.in_any_order && library().version() < 90600) return {};  // those before do not begin with zeros
   const AttentionShape& s = args.shape;
   AttentionGraph g(s);
   const Ref q = g.heads(id_q, args.q, s.heads, s.queries, s.width);
@@ -196,8 +204,9 @@ inline std::optional<Plan> plan_attention_backward(const Target& target, const A
   const Ref change = g.apply(subtract, g.product(dy, v, g.scores()), sums, g.scores());
   const Ref dscores = g.apply(multiply, g.apply(multiply, change, weights, g.scores()), scale, g.scores());
   gradient(g.flipped(dscores), q, dk, s.width);
-  g.product(dscores, g.rows_of_keys(k, args.k), dq);
-  return g.plan(target, most_workspace);
+  const Ref of_queries = g.product(dscores, g.rows_of_keys(k, args.k), args.in_any_order ? g.query_sums() : dq);
+  if (args.in_any_order) g.apply(identity, of_queries, {}, dq);
+  return g.plan(target, most_workspace, args.in_any_order);
 }
 
 }  // namespace tessera::gpu_kernels::cudnn

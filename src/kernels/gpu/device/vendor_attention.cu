@@ -2,6 +2,7 @@
 #include "cudnn_attention.h"
 #include "cudnn_planner.h"
 #include "gpu.h"
+#include "kernels/gpu/attention_room.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -9,8 +10,8 @@ namespace {
 /// Bytes of workspace that a plan may take: of the backward two for each pair of a query and a key.
 constexpr i64 most_workspace = i64{2} << 30;
 
-/// What a plan depends on; the scale is a number of the call.
-std::string key_of(const AttentionShape& s, std::initializer_list<HeadsArg> heads, bool backward, bool lse) {
+/// What a plan depends on, `other` is whether lse is kept or sums have any order; the scale is a number of the call.
+std::string key_of(const AttentionShape& s, std::initializer_list<HeadsArg> heads, bool backward, bool other) {
   std::vector<long long> key{static_cast<long long>(s.type),
                              s.batch,
                              s.heads,
@@ -21,7 +22,7 @@ std::string key_of(const AttentionShape& s, std::initializer_list<HeadsArg> head
                              s.value_width,
                              s.causal,
                              backward,
-                             lse};
+                             other};
   key.push_back(cudnn::current_device());
   for (const HeadsArg& h : heads) key.insert(key.end(), h.strides, h.strides + 4);
   return "attention" + std::string(reinterpret_cast<const char*>(key.data()), key.size() * sizeof key[0]);
@@ -33,7 +34,7 @@ cudnn::Entry& entry_of(const AttentionArgs& a) {
       key, [&](const cudnn::Target& target) { return cudnn::plan_attention(target, a, most_workspace); });
 }
 cudnn::Entry& entry_of(const AttentionBackwardArgs& a) {
-  const std::string key = key_of(a.shape, {a.dq, a.dk, a.dv, a.dy, a.q, a.k, a.v, a.y}, true, true);
+  const std::string key = key_of(a.shape, {a.dq, a.dk, a.dv, a.dy, a.q, a.k, a.v, a.y}, true, a.in_any_order);
   return cudnn::planner().entry(
       key, [&](const cudnn::Target& target) { return cudnn::plan_attention_backward(target, a, most_workspace); });
 }
@@ -68,10 +69,12 @@ void run_backward(const AttentionBackwardArgs& a, void* room, Executor& executor
   std::vector<void*> pointers{
       a.q.data,   a.k.data, a.v.data, a.y.data, a.dy.data, a.dq.data, a.dk.data, a.dv.data, const_cast<void*>(a.lse),
       a.row_sums, &n.scale, &n.one};
-  if (a.shape.causal) {
-    ids.push_back(id_minus_infinity);
-    pointers.push_back(&n.minus_infinity);
-  }
+  const auto also = [&](int64_t id, void* pointer) {
+    ids.push_back(id);
+    pointers.push_back(pointer);
+  };
+  if (a.shape.causal) also(id_minus_infinity, &n.minus_infinity);
+  if (a.in_any_order) also(id_query_sums, reinterpret_cast<char*>(a.row_sums) + UnorderedRoom(a.shape).sums_at);
   planner().run(entry_of(a), ids, pointers, room, executor, "attention's backward");
 }
 

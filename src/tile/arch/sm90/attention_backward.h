@@ -41,10 +41,12 @@ struct BackwardMaps {
 };
 
 /// Where dq is summed up: for each block of `step` queries of a head Sizes::sums floats, and how many blocks of keys
-/// have added theirs; zeros before, as is the number of tiles that were taken.
+/// have added theirs; zeros before, as is the number of tiles that were taken. In order, bits repeat; else all wait for
+/// the first keys alone, which store.
 struct QuerySums {
   float* sums;
   int *turns, *taken;
+  bool in_order;
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes from a multiple of atom_bytes on. The maps' boxes are
@@ -206,13 +208,14 @@ class AttentionBackward {
   }
   TESSERA_DEVICE void add(const QuerySums& dq, i64 at, int before, const SumTurn& turn) const {
     float* to = dq.sums + at * Sizes::sums;
-    if (before > 0) wait_count(dq.turns + at, before);
+    if (before > 0) wait_count(dq.turns + at, dq.in_order ? before : 1);
     sums_.wait(turn);
     if (before == 0) store_bulk(to, sums_.at(turn), Sizes::sum_bytes);
     else add_bulk(to, sums_.at(turn), Sizes::sum_bytes);
     commit_stores();
     wait_stores_read<0>();
     sums_.release_alone(turn);
+    if (before > 0 && !dq.in_order) return;
     wait_stores<0>();
     count_up(dq.turns + at);
   }
