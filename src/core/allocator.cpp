@@ -177,7 +177,7 @@ Ref<Storage> allocate_on_gpu(size_t bytes, Device device) {
   gpu::enter(state);
   const gpu::StreamHandle stream = gpu::stream_of(state).handle;
   auto storage = make_ref<Storage>();
-  gpu::Block* block = state.allocator.allocate(bytes, stream);
+  gpu::Block* block = state.allocator.allocate(bytes, stream, gpu::graph_being_captured(device));
   storage->data = gpu::Allocator::data(block);
   storage->bytes = bytes;
   storage->device = device;

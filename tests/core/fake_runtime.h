@@ -23,21 +23,22 @@ class FakeRuntime : public gpu::Runtime {
   std::string failing;                                        // the call that fails from now on
   std::string unsupported;                                    // why the card cannot be used
   bool events_happen = true;                                  // or wait for somebody to synchronise with them
-  std::vector<std::string> calls;                             // in order
-  std::map<void*, size_t> allocated;                          // by the device
+  int devices = 1, current = 0;
+  std::vector<std::string> calls;     // in order
+  std::map<void*, size_t> allocated;  // by the device
   std::set<void*> pinned;
   std::list<std::string> modules;           // loaded
   int streams = 0, events = 0, graphs = 0;  // alive
 
   int count(const std::string& call) const { return static_cast<int>(std::count(calls.begin(), calls.end(), call)); }
 
-  int device_count() override { return note("device_count"), 1; }
+  int device_count() override { return note("device_count"), devices; }
   DeviceProperties properties(int) override {
     note("properties");
     if (!unsupported.empty()) throw DeviceError(unsupported);
     return {"made up", "gfx90a", limit, 104, 64, 65536};
   }
-  void set_device(int) override { note("set_device"); }
+  void set_device(int device) override { note("set_device"), current = device; }
   void* allocate(size_t bytes) override {
     note("allocate");
     if (used + bytes > limit) return nullptr;
@@ -80,17 +81,32 @@ class FakeRuntime : public gpu::Runtime {
     note("synchronize_device");
     if (while_waiting) while_waiting();
   }
-  gpu::EventHandle create_event(bool) override { return note("create_event"), ++events, handle(); }
-  void destroy_event(gpu::EventHandle) noexcept override { --events; }
-  void record(gpu::EventHandle, gpu::StreamHandle) override { note("record"); }
-  bool has_happened(gpu::EventHandle) override { return events_happen; }
+  gpu::EventHandle create_event(bool) override {
+    note("create_event");
+    ++events;
+    return *own_events_.insert(handle()).first;
+  }
+  void destroy_event(gpu::EventHandle event) noexcept override { --events, own_events_.erase(event); }
+  void record(gpu::EventHandle event, gpu::StreamHandle stream) override {
+    note("record");
+    if (!own_events_.contains(event)) throw DeviceError("recording an event of another card");
+    if (captured_.contains(stream)) captured_events_.insert(event);
+    else captured_events_.erase(event);
+  }
+  bool has_happened(gpu::EventHandle event) override {
+    if (captured_events_.contains(event)) throw DeviceError("asking for an event of a captured stream");
+    return events_happen;
+  }
   void synchronize_event(gpu::EventHandle) override {
     note("synchronize_event");
     events_happen = true;
   }
   float milliseconds(gpu::EventHandle, gpu::EventHandle) override { return 1.5f; }
-  void begin_capture(gpu::StreamHandle) override { note("begin_capture"); }
-  gpu::GraphHandle end_capture(gpu::StreamHandle) override { return note("end_capture"), ++graphs, handle(); }
+  void begin_capture(gpu::StreamHandle stream) override { note("begin_capture"), captured_.insert(stream); }
+  gpu::GraphHandle end_capture(gpu::StreamHandle stream) override {
+    captured_.erase(stream);
+    return note("end_capture"), ++graphs, handle();
+  }
   void launch(gpu::GraphHandle, gpu::StreamHandle) override { note("launch"); }
   void destroy_graph(gpu::GraphHandle) noexcept override { --graphs; }
   // A module's code holds the names of its kernels.
@@ -113,7 +129,8 @@ class FakeRuntime : public gpu::Runtime {
     if (call == failing) throw DeviceError(std::string(call) + " failed: as told");
   }
   void* handle() { return reinterpret_cast<void*>(++next_); }
-  uintptr_t next_ = 0;
+  inline static uintptr_t next_ = 0;                         // no two runtimes share one
+  std::set<void*> own_events_, captured_events_, captured_;  // the last: streams
 };
 
 /// A plugin of a runtime. Both stay until the process ends: blocks, streams and modules of a test may outlive it.

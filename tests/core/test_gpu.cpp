@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <list>
 #include <thread>
+#include <utility>
 
 #include "../ops/check.h"
 #include "core/gpu/backend.h"
@@ -115,6 +117,82 @@ TEST_F(FakeGpu, StreamsEventsAndPinnedMemoryGiveBackWhatTheyTook) {
   EXPECT_EQ(runtime.streams, streams);
   EXPECT_EQ(runtime.events, events);
   EXPECT_EQ(runtime.pinned.size(), pinned);
+}
+
+TEST_F(FakeGpu, AStreamLivesAsLongAsAHandleOnIt) {
+  Stream kept(cpu());
+  const int streams = runtime.streams;
+  {
+    Stream side(device);
+    StreamGuard guard(side);
+    kept = current_stream(device);
+  }
+  EXPECT_EQ(runtime.streams, streams + 1 + (streams == 0));  // and the device's own
+  EXPECT_EQ(kept.device(), device);
+  kept = Stream(cpu());
+  EXPECT_EQ(runtime.streams, streams + (streams == 0));
+}
+
+TEST_F(FakeGpu, PinnedMemoryWaitsForEveryStreamAndCard) {
+  Tensor host = empty_pinned({4}, Float32, device);
+  host.fill_(3);
+  host.to(device);
+  const int waits = runtime.count("wait");
+  Stream side(device);
+  {
+    StreamGuard guard(side);
+    host.to(device);
+  }
+  EXPECT_EQ(runtime.count("wait"), waits + 1);  // whoever waits for this copy waits for the first, too
+  FakeRuntime& other = *new FakeRuntime;
+  gpu::install(DeviceType::CUDA, plugin_of(other));
+  EXPECT_EQ(host.to(cuda(0)).to(cpu()).sum().item(), 12);
+  const auto synchronized = std::find(other.calls.begin(), other.calls.end(), "synchronize");
+  EXPECT_LT(std::find(other.calls.begin(), other.calls.end(), "copy"), synchronized);
+  gpu::install(DeviceType::CUDA, nullptr);
+}
+
+TEST_F(FakeGpu, ACardThatFailsLeavesTheOthersChosen) {
+  runtime.devices = 2;
+  gpu::install(DeviceType::HIP, plugin_of(runtime));
+  empty({4}, Float32, device);
+  runtime.failing = "create_stream";
+  EXPECT_THROW(empty({4}, Float32, hip(1)), DeviceError);
+  runtime.failing.clear();
+  empty({4}, Float32, device);
+  EXPECT_EQ(runtime.current, 0);
+}
+
+TEST_F(FakeGpu, WhatACaptureReleasesComesBackAfterIt) {
+  const Stream own = current_stream(device), side(device);
+  const StreamGuard guard(side);
+  Tensor before = empty({8}, Float32, device);
+  void* const place = before.data_ptr();
+  Graph graph;
+  const auto capture_own = [&](const std::function<void()>& fn) {
+    const StreamGuard captured(own);
+    graph.capture(device, fn);
+  };
+  capture_own([&] {
+    const StreamGuard forked(side);
+    record_stream(std::exchange(before, {}), own);  // what is recorded there now never happens
+    for (int i = 0; i < 2; ++i) record_stream(empty({8}, Float32, device), own);
+  });
+  EXPECT_EQ(empty({8}, Float32, device).data_ptr(), place);
+  graph = Graph();
+  empty_cache(device);
+  EXPECT_EQ(memory_stats(device).reserved, 0);
+}
+
+TEST_F(FakeGpu, OtherThreadsTakeNoMemoryOfAGraph) {
+  Graph graph;
+  void *inside = nullptr, *outside = nullptr;
+  graph.capture(device, [&] {
+    inside = empty({8}, Float32, device).data_ptr();
+    std::thread([&] { outside = empty({8}, Float32, device).data_ptr(); }).join();
+  });
+  EXPECT_NE(inside, outside);
+  EXPECT_EQ(empty({8}, Float32, device).data_ptr(), outside);
 }
 
 TEST_F(FakeGpu, GraphsKeepTheirMemoryAndRefuseTheHost) {

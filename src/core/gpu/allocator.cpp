@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace tessera::gpu {
 
@@ -51,13 +52,13 @@ std::set<Block*, Allocator::Order>& Allocator::list_of(const Block* block) {
   return block->small ? pool.small : pool.large;
 }
 
-Block* Allocator::allocate(size_t bytes, StreamHandle stream) {
+Block* Allocator::allocate(size_t bytes, StreamHandle stream, int pool) {
   if (bytes > size_t(1) << 62) throw OutOfMemoryError(fmt::format("out of memory: {} bytes asked for", bytes));
   std::lock_guard lock(mutex_);
   const size_t size = block_size(bytes);
   collect(false);
-  Block* block = take_cached(size, stream);
-  if (!block) block = take_segment(size, stream);
+  Block* block = take_cached(size, stream, pool);
+  if (!block) block = take_segment(size, stream, pool);
   block->used = true;
   block->requested = bytes;
   split(block, size);
@@ -67,8 +68,8 @@ Block* Allocator::allocate(size_t bytes, StreamHandle stream) {
 }
 
 // The smallest free block of the stream that is large enough.
-Block* Allocator::take_cached(size_t bytes, StreamHandle stream) {
-  Block wanted{nullptr, bytes, stream, pool_, bytes <= kSmall};
+Block* Allocator::take_cached(size_t bytes, StreamHandle stream, int pool) {
+  Block wanted{nullptr, bytes, stream, pool, bytes <= kSmall};
   auto& list = list_of(&wanted);
   auto found = list.lower_bound(&wanted);
   if (found == list.end() || (*found)->stream != stream) return nullptr;
@@ -77,12 +78,12 @@ Block* Allocator::take_cached(size_t bytes, StreamHandle stream) {
   return block;
 }
 
-Block* Allocator::take_segment(size_t bytes, StreamHandle stream) {
+Block* Allocator::take_segment(size_t bytes, StreamHandle stream, int pool) {
   const size_t size = segment_size(bytes);
   void* data = runtime_.allocate(size);
   if (!data) {  // blocks that wait for other streams, and all that is cached
     collect(true);
-    if (Block* block = take_cached(bytes, stream)) return block;
+    if (Block* block = take_cached(bytes, stream, pool)) return block;
     trim();
     data = runtime_.allocate(size);
   }
@@ -93,7 +94,7 @@ Block* Allocator::take_segment(size_t bytes, StreamHandle stream) {
   }
   stats_.reserved += static_cast<int64_t>(size);
   stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.reserved);
-  return new Block{static_cast<std::byte*>(data), size, stream, pool_, bytes <= kSmall};
+  return new Block{static_cast<std::byte*>(data), size, stream, pool, bytes <= kSmall};
 }
 
 // Cuts off what a block has too much, if that is worth a block.
@@ -128,6 +129,11 @@ void Allocator::begin(StreamHandle stream) {
 void Allocator::release(Block* block) noexcept {
   std::lock_guard lock(mutex_);
   stats_.allocated -= static_cast<int64_t>(block->requested);
+  if (captures_ > 0 && !block->users.empty()) return released_meanwhile_.push_back(block);
+  wait_for_users(block);
+}
+
+void Allocator::wait_for_users(Block* block) noexcept {
   try {
     for (StreamHandle user : block->users) {
       if (ended_.contains(user)) continue;
@@ -216,9 +222,15 @@ void Allocator::reset_peak() {
   stats_.peak_reserved = stats_.reserved;
 }
 
-void Allocator::set_pool(int pool) {
+void Allocator::begin_capture() {
   std::lock_guard lock(mutex_);
-  pool_ = pool;
+  ++captures_;
+}
+
+void Allocator::end_capture() {
+  std::lock_guard lock(mutex_);
+  if (--captures_ > 0) return;
+  for (Block* block : std::exchange(released_meanwhile_, {})) wait_for_users(block);
 }
 
 void Allocator::drop_pool(int pool) {

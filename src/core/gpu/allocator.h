@@ -23,8 +23,9 @@ class Allocator {
   ~Allocator();
   Allocator(const Allocator&) = delete;
 
-  /// Throws OutOfMemoryError, after all cached memory was given back, with the sizes.
-  Block* allocate(size_t bytes, StreamHandle stream);
+  /// Throws OutOfMemoryError, after all cached memory was given back, with the sizes. Pools share no memory; 0 is
+  /// everybody's.
+  Block* allocate(size_t bytes, StreamHandle stream, int pool);
   static void* data(const Block* block);
   void release(Block* block) noexcept;
   /// Work of `stream` uses the block, too: once released, it waits for what is queued there by then.
@@ -38,8 +39,9 @@ class Allocator {
   MemoryStats stats() const;
   void reset_peak();
 
-  /// Until the next call, everything comes from a pool of its own, which nothing else is given memory of. 0 ends it.
-  void set_pool(int pool);
+  /// Between these, blocks that other streams used stay: what is recorded on a captured stream never happens.
+  void begin_capture();
+  void end_capture();
   /// Gives a pool's memory back as soon as its blocks are released.
   void drop_pool(int pool);
 
@@ -57,9 +59,10 @@ class Allocator {
   };
 
   std::set<Block*, Order>& list_of(const Block* block);
-  Block* take_cached(size_t bytes, StreamHandle stream);
-  Block* take_segment(size_t bytes, StreamHandle stream);
+  Block* take_cached(size_t bytes, StreamHandle stream, int pool);
+  Block* take_segment(size_t bytes, StreamHandle stream, int pool);
   void split(Block* block, size_t bytes);
+  void wait_for_users(Block* block) noexcept;
   void make_free(Block* block);
   void collect(bool wait);
   void trim();
@@ -68,8 +71,9 @@ class Allocator {
   std::string name_;
   mutable std::mutex mutex_;
   std::map<int, Pool> pools_;
-  int pool_ = 0;
   std::list<Waiting> waiting_;
+  int captures_ = 0;                        // under way
+  std::vector<Block*> released_meanwhile_;  // with users
   std::set<StreamHandle> ended_;
   MemoryStats stats_;
 };

@@ -126,6 +126,7 @@ void install(DeviceType type, const Plugin* plugin) {
   for (auto& state : backend.states)
     if (DeviceState* old = state.exchange(nullptr)) backend.retired.push_back(old);
   entered[static_cast<int>(type)] = nullptr;
+  for (auto& chosen : current[static_cast<int>(type)]) chosen = nullptr;
   connect(backend, plugin);
 }
 
@@ -154,6 +155,7 @@ DeviceState& state(Device device) {
   if (!state) {
     if (const std::string why_not = refusal(backend, index); !why_not.empty())
       throw DeviceError(fmt::format("device {} is not available: {}", to_string(device), why_not));
+    entered[static_cast<int>(device.type)] = nullptr;  // it may be left with another device chosen
     state = new DeviceState(device, *backend.plugin);
     entered[static_cast<int>(device.type)] = state;
   }

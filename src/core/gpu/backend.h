@@ -16,7 +16,7 @@ struct DeviceState;
 
 namespace tessera {
 
-struct Stream::State {
+struct Stream::State : std::enable_shared_from_this<Stream::State> {
   gpu::DeviceState* on = nullptr;  // null: the CPU, where nothing is queued
   gpu::StreamHandle handle = nullptr;
   ~State();

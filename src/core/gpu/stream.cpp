@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "core/gpu/backend.h"
 #include "tessera/random.h"
 
@@ -42,9 +44,7 @@ bool Stream::is_idle() const {
 Stream current_stream(Device device) {
   if (!device.is_gpu()) return Stream(device);
   auto& on = gpu::state(device);
-  auto& chosen = gpu::stream_of(on);
-  // Whoever chose it keeps it alive; a handle that outlives the choice must not.
-  return Stream(std::shared_ptr<Stream::State>(on.stream, &chosen));
+  return Stream(gpu::stream_of(on).shared_from_this());
 }
 
 StreamGuard::StreamGuard(const Stream& stream) : stream_(stream.state()) {
@@ -123,6 +123,13 @@ void release_pinned(Storage& storage) {
 }
 bool is_pinned(const Storage& storage) { return storage.release == release_pinned; }
 
+// A copy from it was queued. The event stands for all of them: the later one waits for those of other streams.
+void note_use(const Pinned& pinned, gpu::DeviceState& on, gpu::StreamHandle stream) {
+  if (&on != pinned.on) return gpu::synchronize(on, stream);
+  on.runtime.wait(stream, pinned.last_use);
+  on.runtime.record(pinned.last_use, stream);
+}
+
 void refuse_capture(const gpu::DeviceState& state) {
   if (gpu::capture_on(state)) throw Error("a graph is being captured: data cannot move between host and device");
 }
@@ -171,7 +178,7 @@ void copy(const Tensor& to, const void* from, const Storage& from_storage) {
     done.wait(current_stream(source));
   }
   if (!target.is_gpu()) synchronize(on, stream);
-  if (is_pinned(from_storage)) on.runtime.record(static_cast<Pinned*>(from_storage.owner)->last_use, stream);
+  if (is_pinned(from_storage)) note_use(*static_cast<Pinned*>(from_storage.owner), on, stream);
 }
 
 void read(void* to, const Tensor& from) {
@@ -217,9 +224,15 @@ int graph_being_captured(Device device) { return capturing && capturing->on->dev
 
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements) {
   // A replay writes it before the graph runs: memory of the graph's own may be what an earlier call there works in.
-  capture.on->allocator.set_pool(0);
-  Tensor state = empty({2}, Int64, capture.on->device);
-  capture.on->allocator.set_pool(capture.pool);
+  struct Outside {
+    Capture* const inside = std::exchange(capturing, nullptr);
+    ~Outside() { capturing = inside; }
+  };
+  Tensor state;
+  {
+    const Outside outside;
+    state = empty({2}, Int64, capture.on->device);
+  }
   capture.draws.push_back({&generator, state, elements});
   return state;
 }
@@ -239,8 +252,8 @@ void Graph::capture(Device device, const std::function<void()>& fn) {
   state->pool = gpu::next_pool++;
   const gpu::StreamHandle stream = gpu::stream_of(on).handle;
   gpu::synchronize(on, stream);
-  on.allocator.set_pool(state->pool);
   on.runtime.begin_capture(stream);
+  on.allocator.begin_capture();
   gpu::capturing = state.get();
   std::exception_ptr failure;
   try {
@@ -249,12 +262,12 @@ void Graph::capture(Device device, const std::function<void()>& fn) {
     failure = std::current_exception();
   }
   gpu::capturing = nullptr;
-  on.allocator.set_pool(0);
   try {
     state->handle = on.runtime.end_capture(stream);
   } catch (...) {
-    if (!failure) throw;
+    if (!failure) failure = std::current_exception();
   }
+  on.allocator.end_capture();
   if (failure) std::rethrow_exception(failure);
   state_ = std::move(state);
 }
