@@ -18,13 +18,26 @@ constinit thread_local AutocastState autocast_state;
 
 namespace {
 
-// The lower copy of a parameter; valid while the parameter has this storage in this version, and within the graph that
-// was captured when it was made, if one was: a replay must cast anew, and what is captured is not there before.
-struct CachedCast {
-  Tensor source, lower;
+// When a parameter was cast; the lower copy serves until any of it changes.
+struct Moment {
   Ref<Storage> storage;
   uint32_t version;
-  int graph;
+  int graph = 0;                       // a replay must cast anew, and what is captured is not there before
+  uint64_t replays = 0;                // which may have written the parameter
+  gpu::StreamHandle stream = nullptr;  // others do not wait for the cast
+  bool operator==(const Moment&) const = default;
+
+  explicit Moment(const Tensor& t) : storage(t.storage()), version(storage->version.load(std::memory_order_relaxed)) {
+    if (!t.device().is_gpu()) return;
+    graph = gpu::graph_being_captured(t.device());
+    replays = gpu::replays();
+    stream = gpu::stream_of(gpu::state(t.device())).handle;
+  }
+};
+
+struct CachedCast {
+  Tensor source, lower;
+  Moment moment;
 };
 
 thread_local int depth = 0;  // of regions, enabled or not
@@ -39,14 +52,11 @@ bool is_eligible(const Tensor& t) {
 
 // A parameter serves many calls of a forward pass; a copy made where nothing was recorded cannot serve one that is.
 Tensor cached_cast(const Tensor& t, DType dtype) {
-  const uint32_t version = t.storage()->version.load(std::memory_order_relaxed);
-  const int graph = gpu::graph_being_captured(t.device());
+  const Moment now(t);
   auto it = cached_casts.find(t.ref().get());
   if (it != cached_casts.end()) {
     const CachedCast& c = it->second;
-    if (c.lower.dtype() == dtype && c.storage == t.storage() && c.version == version && c.graph == graph &&
-        (c.lower.requires_grad() || !grad_enabled()))
-      return c.lower;
+    if (c.lower.dtype() == dtype && c.moment == now && (c.lower.requires_grad() || !grad_enabled())) return c.lower;
   }
   Tensor lower = lower_copy(t, dtype);
   if (lower.defined()) {
@@ -56,7 +66,7 @@ Tensor cached_cast(const Tensor& t, DType dtype) {
     lower = cast(t, dtype);
     keep_lower_copy(t, lower);
   }
-  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, t.storage(), version, graph});
+  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, now});
   return lower;
 }
 

@@ -4,7 +4,11 @@
 #include <map>
 #include <thread>
 
+#include "../core/fake_runtime.h"
 #include "check.h"
+#include "core/gpu/backend.h"
+#include "core/lower_copies.h"
+#include "ops/autocast.h"
 #include "ops/op_table.h"
 #include "tessera/autocast.h"
 
@@ -339,6 +343,41 @@ TEST(WeightCache, SeesChangesOfAParameter) {
   EXPECT_EQ(relative_error(linear(x, w), before * 2), 0);
   amp::Autocast inner(Float16);
   EXPECT_EQ(linear(x, w).dtype(), Float16);
+}
+
+TEST(WeightCache, ServesOneStreamUntilAGraphIsReplayed) {
+  gpu::install(DeviceType::HIP, plugin_of(*new FakeRuntime));
+  {
+    const Device device = hip(0);
+    const Tensor w = empty({4, 4}, Float32, device).set_requires_grad(), x = empty({2, 4}, BFloat16, device);
+    allow_lower_copy(w);
+    const auto renew = [&] { keep_lower_copy(w, empty({4, 4}, BFloat16, device)); };
+    const auto cast_of = [&] {
+      Tensors in{x, w};
+      amp::autocast(find_op("linear"), in);
+      return in[1].data_ptr();
+    };
+    amp::Autocast guard(BFloat16);
+    renew();
+    const void* const first = cast_of();
+    renew();
+    EXPECT_EQ(cast_of(), first);
+    const Stream side(device);
+    {
+      const StreamGuard other(side);
+      renew();
+      EXPECT_NE(cast_of(), first);
+    }
+    renew();
+    const void* const before = cast_of();
+    Graph graph;
+    graph.capture(device, [] {});
+    graph.replay();
+    renew();
+    EXPECT_NE(cast_of(), before);
+    drop_lower_copy(w);
+  }
+  gpu::install(DeviceType::HIP, nullptr);
 }
 
 TEST(WeightCache, DoesNotCutTheGraph) {
