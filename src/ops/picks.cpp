@@ -30,7 +30,7 @@ constexpr int kRounds = 5;
 std::atomic<bool> used{false};
 
 struct Table {
-  std::mutex mutex;  // also held while a call is measured
+  std::recursive_mutex mutex;  // also held while a call is measured, whose kernels may ask for other calls
   std::shared_ptr<PickBook> book;
   std::map<std::pair<DeviceType, int>, Picks> devices;
   std::set<std::string> warned;  // calls

@@ -144,6 +144,18 @@ TEST_F(PicksTest, AKernelThatFailsIsPassedOverWithAReason) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // the call itself will fail and say why
 }
 
+TEST_F(PicksTest, AKernelThatIsMeasuredMayRunOthersThatAre) {
+  const auto composed = [](const Call& call) {
+    const Tensor ins[] = {call.in[0], call.in[1], Tensor()};
+    run_op(find_op("conv2d"), ins, Attrs(ConvAttrs{.padding = {1, 1}}), call.out);
+  };
+  const Kernel kernels[] = {{"composed", nullptr, nullptr, composed}, {"other", nullptr, nullptr, composed}};
+  const Tensor ins[] = {x, weight}, outs[] = {empty({2, 16, 12, 12})};
+  ASSERT_NE(picked_kernel({find_op("add"), ins, Attrs(), outs}, kernels), nullptr);
+  EXPECT_EQ(book->kept.size(), 2u);
+  EXPECT_EQ(book->kept.count(call), 1u);
+}
+
 TEST_F(PicksTest, TextNamesTheMachine) {
   EXPECT_NE(card_of(cpu()).find(" threads"), std::string::npos);
   EXPECT_EQ(libraries_of(cpu()), std::string("tessera ") + TESSERA_VERSION);
