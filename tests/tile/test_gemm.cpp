@@ -105,14 +105,21 @@ TEST(gemm, any_valid_config_computes_the_same) {
   }
 }
 
-TEST(gemm, keeps_the_packed_left_side_for_all_blocks_of_columns) {
-  const i64 m = 53, n = 601, k = 97;  // blocks of columns, of rows and of k for each of a few threads
-  const auto x = converted<float>(random_values(m * k, 4)), w = converted<float>(random_values(k * n, 5));
-  const auto a = strided(x.data(), {m, k}, {1, m}), b = strided(w.data(), {k, n}, {n, 1});
-  std::vector<float> y(m * n);
-  EXPECT_EQ(gemm(ExecutorRef(executor()), a, b, store(strided(y.data(), {m, n}, {n, 1}), acc), {17, 32, 31, 1, 1}),
-            Reason::ok);
-  EXPECT_LE(relative_l2(widened(y), product(a, b)), 2e-6);
+TEST(gemm, packs_the_left_side_for_all_blocks_of_columns_or_for_one) {
+  const i64 m = 253, k = 97;  // blocks of rows and of k for each of a few threads, several panels packed together
+  for (i64 n : {601, 40}) {
+    const auto x = converted<float>(random_values(m * k, 4)), w = converted<float>(random_values(k * n, 5));
+    const auto b = strided(w.data(), {k, n}, {n, 1});
+    for (const Config& config : {Config{17, 32, 31, 1, 1}, {253, 64, 40, 1, 1}, {253, 64, 97, 1, 1}}) {
+      for (bool by_columns : {true, false}) {
+        const auto a = strided(x.data(), {m, k}, {by_columns ? 1 : k, by_columns ? m : 1});
+        std::vector<float> y(m * n);
+        EXPECT_EQ(gemm(ExecutorRef(executor()), a, b, store(strided(y.data(), {m, n}, {n, 1}), acc), config),
+                  Reason::ok);
+        EXPECT_LE(relative_l2(widened(y), product(a, b)), 2e-6) << n << " " << config.tile_m << " " << by_columns;
+      }
+    }
+  }
 }
 
 TEST(gemm, accumulates_over_a_long_sum_in_place) {

@@ -61,6 +61,10 @@ void pack_along_outer(const S* from, i64 k_stride, int count, int width, i64 dep
     }
     return;
   }
+  if (width <= V::lanes) {  // panels of the left side: with one mask for all
+    for (i64 k = 0; k < depth; ++k, from += k_stride, to += width) store(to, load<V>(from, count));
+    return;
+  }
   for (i64 k = 0; k < depth; ++k, from += k_stride, to += width) {
     for (int i = 0; i < width; i += V::lanes) store(to + i, load<V>(from + i, count - i));
   }

@@ -159,12 +159,22 @@ class BlockedTask {
     if (p_.a.steps) p_.a.steps(p_.a.view, 0, p_.extent.k, steps_a_);
     if (p_.b.steps) p_.b.steps(p_.b.view, 0, p_.extent.k, steps_b_);
     const i64 count = m_parts_ * n_parts_ * k_parts_;
-    if (p_.b.place == nullptr) pack_b(block(0), 0, all_shares(block(0)));
+    if (p_.b.place == nullptr) {
+      const Block first = block(0);
+      const i64 all = all_shares(first), step = by_rows() ? unit : all;  // along rows of B, which are lines of memory
+      for (i64 i = 0; i < all; i += step) pack_b(first, i, i + step);
+    }
     for (i64 i = 0; i < count; ++i) multiply(block(i), i + 1 < count ? block(i + 1) : Block{});
   }
 
  private:
-  i64 packed_a_size() const { return a_in_place_ ? 0 : mc_ * p_.extent.k + pack_slack<T>; }
+  i64 packed_a_size() const {
+    return a_in_place_ ? 0 : kept_panels() * (block_rows * p_.extent.k + k_parts_ * pack_slack<T>);
+  }
+  /// Panels of A that share lines of memory are packed together, a few steps of k at a time.
+  i64 panels_together() const { return p_.a.data != nullptr && p_.a.outer_stride == 1 ? 8 : 1; }
+  /// Places of packed panels of A: one for each where later columns need them, otherwise they are used again and again.
+  i64 kept_panels() const { return n_parts_ == 1 ? panels_together() : ceil_div(mc_, i64{block_rows}); }
   // Slack behind every panel also keeps the same rows of all panels out of one set of the first level.
   i64 panel_size() const { return kc_ * nr + pack_slack<T>; }
   i64 packed_b_size() const { return nc_ / nr * panel_size(); }
@@ -176,7 +186,8 @@ class BlockedTask {
   /// Rows and columns of the product over steps of k.
   struct Block {
     Span m = {0, 0}, n = {0, 0}, k = {0, 0};
-    bool first_columns = false, first_k = false, last_k = false;
+    i64 k_part = 0;
+    bool first_columns = false;
     T* packed_b = nullptr;  // of two places, in turns
   };
   /// The index-th in the order of work.
@@ -185,9 +196,8 @@ class BlockedTask {
     return {part(rows_, m_parts_, m, block_rows),
             part(columns_, n_parts_, n, nr),
             part({0, p_.extent.k}, k_parts_, k),
+            k,
             n == 0,
-            k == 0,
-            k == k_parts_ - 1,
             packed_b_ + index % 2 * packed_b_size()};
   }
   T* panel(const Block& x, i64 column) const { return x.packed_b + (column - x.n.begin) / nr * panel_size(); }
@@ -233,8 +243,34 @@ class BlockedTask {
                 : Ahead::rows(first, p_.b.outer_stride, columns);
   }
 
+  /// The place of the index-th panel of A.
+  T* panel_a(const Block& x, i64 index) const {
+    const i64 kept = kept_panels(), before = block_rows * x.k.begin + x.k_part * pack_slack<T>;
+    return packed_a_ + kept * before + index % kept * (block_rows * x.k.size() + pack_slack<T>);
+  }
+  /// Packs the index-th of so many panels, and those that go with it.
+  void pack_a(const Block& x, i64 index, i64 panels) const {
+    const i64 together = panels_together(), last = min(panels, index + together);
+    if (index % together != 0) return;
+    const i64 stretch = together > 1 ? unit : x.k.size();
+    for (i64 begin = x.k.begin; begin < x.k.end; begin += stretch) {
+      const i64 depth = min(stretch, x.k.end - begin);
+      for (i64 i = index; i < last; ++i) {
+        const Span m = part(x.m, panels, i);
+        p_.a.pack(p_.a.view, {m.begin, m.size(), begin, depth, steps_a_ + begin}, static_cast<int>(m.size()),
+                  panel_a(x, i) + (begin - x.k.begin) * m.size());
+      }
+    }
+  }
+  /// The index-th row behind m, which the next panel will have, if it is lines of memory.
+  Ahead row_ahead(const Block& x, Span m, i64 index) const {
+    if (p_.a.data == nullptr || p_.a.k_stride != 1 || index >= block_rows || m.end + index >= x.m.end) return {};
+    const T* first = p_.a.data + (m.end + index) * p_.a.outer_stride + x.k.begin;
+    return Ahead::rows(first, line, ceil_div(x.k.size(), line));
+  }
+
   /// Computes x, and packs B for `next` on the way: a share after every panel of rows, when the micro-kernels of that
-  /// panel have asked for its lines. While A is packed they ask for the place of its next panel instead.
+  /// panel have asked for its lines. While A is packed to be kept they ask for the place of its next panel instead.
   void multiply(const Block& x, const Block& next) {
     const i64 depth = x.k.size(), panels = ceil_div(x.m.size(), i64{block_rows});
     const i64 share = max(by_rows() ? unit : 4 * unit, round_up(ceil_div(all_shares(next), panels), unit));
@@ -246,14 +282,18 @@ class BlockedTask {
     for (i64 i = 0; i < panels; ++i) {
       const Span m = part(x.m, panels, i);  // of nearly equal height: a short last one would waste the registers
       const int rows = static_cast<int>(m.size());
-      // In the order of packing, because packing spills over.
-      T* const a = packed_a_ + x.m.size() * x.k.begin + (m.begin - x.m.begin) * depth;
-      if (packs_a) p_.a.pack(p_.a.view, {m.begin, rows, x.k.begin, depth, steps_a_ + x.k.begin}, rows, a);
+      T* const a = panel_a(x, i);
+      if (packs_a) pack_a(x, i, panels);
       const i64 a_lines = ceil_div(rows * depth, line * ceil_div(x.n.size(), nr));
       for (i64 j = x.n.begin; j < x.n.end; j += nr) {
         const i64 index = (j - x.n.begin) / nr;
-        const Ahead soon = packs_a ? Ahead::rows(a + rows * depth + index * a_lines * line, line, a_lines)
-                                   : ahead(next, index, i * share, (i + 1) * share);
+        Ahead soon;
+        if (packs_a && n_parts_ > 1) {
+          soon = Ahead::rows(a + rows * depth + index * a_lines * line, line, a_lines);
+        } else {
+          soon = ahead(next, index, i * share, (i + 1) * share);
+          if (soon.at == nullptr && (packs_a || a_in_place_)) soon = row_ahead(x, m, index);
+        }
         finish(x, m, j, [&](T* c, i64 pitch, int vectors, int last, bool add) {
           if (placed) return p_.b.placed_kernel(rows)(depth, a, place, steps_b_ + x.k.begin, c, pitch, add);
           const T* const b = panel(x, j);
@@ -283,18 +323,19 @@ class BlockedTask {
     const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
     if (e.direct != nullptr) {
       const int last = static_cast<int>(columns) - (vectors - 1) * V::lanes;
-      kernel(e.direct + m.begin * e.pitch + n, e.pitch, vectors, last, e.add || !x.first_k);
+      kernel(e.direct + m.begin * e.pitch + n, e.pitch, vectors, last, e.add || x.k_part > 0);
       return;
     }
+    const bool complete = x.k_part == k_parts_ - 1;
     T* block = block_;
     i64 pitch = nr;
     if (keeps_sums_) {
       pitch = nc_;
       block = sums_ + (m.begin - x.m.begin) * pitch + (n - x.n.begin);
     }
-    if (x.last_k) e.prefetch(e.sink, m.begin, n, m.size(), columns);
-    kernel(block, pitch, vectors, V::lanes, !x.first_k);
-    if (x.last_k) e.apply(e.sink, block, pitch, m.begin, n, m.size(), columns);
+    if (complete) e.prefetch(e.sink, m.begin, n, m.size(), columns);
+    kernel(block, pitch, vectors, V::lanes, x.k_part > 0);
+    if (complete) e.apply(e.sink, block, pitch, m.begin, n, m.size(), columns);
   }
 
   const Product<T>& p_;
