@@ -115,17 +115,18 @@ def waves(kernel):
 
 
 def pipeline_faults(name, loop):
-    """How a loop that multiplies matrices moves its operands: from shared memory 16 bytes at a time, and from global memory, but for
-    convolutions, whose neighbours need not be neighbours there, 8 or more. In products a tile is asked for before the one in shared
-    memory is multiplied, put into the other half behind that, and then the waves meet, once."""
-    product = re.match("tiled_kernel|implicit_mma_kernel", name)
+    """How a loop that multiplies matrices moves its operands: from shared memory 16 bytes at a time, and from global memory 16, or 8 where
+    rows of images or heads are not aligned to more; only convolutions whose neighbours are none in memory (of packs of 1) take
+    elements. In products a tile is asked for before the one in shared memory is multiplied, put into the other half behind that, and
+    then the waves meet, once."""
+    tiled, product = name.startswith("tiled_kernel"), re.match("tiled_kernel|implicit_mma_kernel", name)
     places = lambda pattern: [at for at, i in enumerate(loop) if re.match(pattern, i)]
     multiply = places("v_mfma")
     if not places("ds_read_b128") or (product and len(places("ds_read")) != len(places("ds_read_b128"))):
         yield "operands are read from shared memory in less than 16 bytes"
-    wide = places("global_load_dwordx[24]")
-    if not name.startswith("implicit") and not wide or name.startswith("tiled") and len(wide) != len(places("global_load")):
-        yield "operands are read from global memory in less than 8 bytes"
+    wide = places("global_load_dwordx4" if tiled else "global_load_dwordx[24]")
+    if not re.fullmatch("implicit_mma_kernel<.*, 1>", name) and (not wide or product and len(wide) != len(places("global_load"))):
+        yield f"operands are read from global memory in less than {16 if tiled else 8} bytes"
     if product and (max(places("global_load")) > multiply[0] or min(places("ds_write"), default=0) < multiply[-1]):
         yield "the next tile is not fetched while this one is multiplied"
     if product and len(places("s_barrier")) != 1:
@@ -173,7 +174,7 @@ def main():
     text = "\n".join([" regs spill waves  LDS scratch cycles", *(f"{lines[name]}  {name}" for name in lines)])
     print(f"{len(kernels)} kernels for {target}: registers of a lane (of 512), scalars that have no registers and lie in those, waves for "
           "which a SIMD has registers, bytes of LDS (those that a launch asks for not among them) and of scratch, llvm-mca's estimate "
-          "for an iteration of the main loop, loads and waits included, of one wave alone:")
+          "for an iteration of the main loop, loads and waits included, of one wave alone, in cycles of an instruction, four of the clock:")
     print(text)
     if record[1:] == ["--record"]:
         with open(record[0], "w") as file:

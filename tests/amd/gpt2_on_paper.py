@@ -15,6 +15,7 @@ T, C, LAYERS, V, SEQUENCE, HEADS, D, PARAMETERS = 12 * 1024, 768, 12, 50257, 102
 # Instructions of waves that a head of 1024 x 64, causal and in bf16, took in the emulator, all of 4 cycles but for MFMA's on their own pipe:
 # forward; backward, both kernels and the sums of rows.
 ATTENTION = 302672, 501768 + 352112 + 66048
+ISSUE = 4  # cycles of the clock in one of llvm-mca, which an instruction takes
 BLOCK_LOOP = 2 * 16 * 64  # cycles in which a SIMD makes the 16 MFMA of 64 cycles of two waves, one of each block on the unit
 
 
@@ -49,7 +50,7 @@ def product_work(loop):
         blocks = -(-m // 128) * -(-n // 128) * parts
         flops += 2 * m * n * k
         size += 2 * (m * k + k * n) + (2 if parts == 1 else 4 * parts) * m * n
-        cycles += -(-blocks // (2 * UNITS)) * -(-k // (32 * parts)) * max(loop, BLOCK_LOOP)
+        cycles += -(-blocks // (2 * UNITS)) * -(-k // (32 * parts)) * max(loop * ISSUE, BLOCK_LOOP)
     return size, flops, cycles
 
 

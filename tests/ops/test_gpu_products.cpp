@@ -451,6 +451,9 @@ class GpuConvolutions : public GpuProducts {
         {{3, 16, 33, 17}, {24, 16, 5, 3}, {.stride = {2, 3}, .padding = {2, 0}, .dilation = {1, 2}}},
         {{2, 12, 9, 11}, {30, 4, 3, 3}, {.stride = {3, 2}, .padding = {3, 1}, .dilation = {2, 1}, .groups = 3}},
         {{4, 130, 14, 14}, {132, 130, 1, 1}, {}},
+        {{2, 8, 6, 5}, {12, 8, 3, 3}, {.padding = {1, 1}}},
+        {{3, 4, 11, 16}, {5, 4, 3, 4}, {.padding = {2, 3}, .dilation = {2, 3}}},
+        {{2, 24, 5, 9}, {68, 12, 2, 3}, {.padding = {0, 2}, .groups = 2}},
         {{1, 3, 224, 64}, {8, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}},
         {{1, 8, 9, 9}, {8, 1, 3, 3}, {.padding = {1, 1}, .groups = 8}},
         {{1, 2, 5, 5}, {3, 2, 3, 3}, {.stride = {most, most}}},
@@ -492,6 +495,21 @@ TEST_F(GpuConvolutions, AndTheirGradients) {
     for (const ConvCase& c : cases())
       for (const char* kernel : {static_cast<const char*>(nullptr), "implicit_gemm"})
         for (bool channels_last : {false, true}) compare(c, dtype, channels_last, kernel);
+}
+
+TEST_F(GpuConvolutions, MeetNothingBesideTheRowsOfATap) {
+  const ForceKernel kernel("conv2d_weight_grad", "implicit_gemm");
+  for (DType dtype : {Float32, Float16, BFloat16}) {
+    const Tensor x = values({2, 3, 6, 11}, dtype), g = values({2, 5, 4, 9}, dtype);
+    const auto gradient = [&](double last) {
+      Tensor at = x.clone();
+      at.slice(3, 10, 11).fill_(last);  // which the last tap of a row alone meets
+      const Tensor weight = there(zeros({5, 3, 3, 3}, Float64), dtype).set_requires_grad();
+      const Tensor out = conv2d(there(at, dtype), weight);
+      return grad({out}, {weight}, {there(g, dtype)})[0].to(cpu()).to(Float64).slice(3, 0, 2).contiguous();
+    };
+    EXPECT_EQ(relative_error(gradient(INFINITY), gradient(0)), 0) << name(dtype);
+  }
 }
 
 class VendorConvolutions : public GpuConvolutions {

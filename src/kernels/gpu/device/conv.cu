@@ -1,5 +1,5 @@
 // Convolutions, forward and backward, as products of implicit matrices.
-#include "conv.h"
+#include "conv_packs.h"
 #include "tile/convolution.h"
 
 namespace tessera::gpu_kernels {
@@ -119,39 +119,47 @@ i64 span(const ImplicitMatrix& m) {
   return sum;
 }
 
-/// Whether places in the image are small enough to be divided by multiplying.
-bool divides_fast(const ImplicitMatrix& m) {
-  i64 down = 0, across = 0;  // the furthest
-  for (const Digits* d : {&m.edge, &m.depth})
-    for (int i = 0; i < 3; ++i) {
-      down += (d->length[i] - 1) * (d->down[i] < 0 ? 0 : d->down[i]);
-      across += (d->length[i] - 1) * (d->across[i] < 0 ? 0 : d->across[i]);
-    }
-  const auto fits = [](i64 place, i64 first, int divisor) {
-    return divisor == 1 || place + tile::max<i64>(first, 0) < (i64{1} << 32) / divisor;
-  };
-  return fits(down, m.top, m.divisor[0]) && fits(across, m.left, m.divisor[1]);
-}
-
 bool fits_matrix_cores(const ImplicitGemm& p) {
   if (!has_matrix_cores()) return false;
   constexpr i64 most = (i64{1} << 31) - 1024;
   for (i64 number : {p.rows, p.columns, p.depth, span(p.a), span(p.b)})
     if (number > most) return false;
-  if (!divides_fast(p.a) || !divides_fast(p.b)) return false;
   return tile::ceil_div<i64>(p.rows, 64) * tile::ceil_div<i64>(p.columns, 128) <= most / (p.groups * p.splits);
 }
 
 #if defined(__HIP__)
 constexpr bool floats_as_they_are = true;  // on matrix cores
+constexpr bool fetches_packs = true;       // by loads that need not be aligned
 #else
 constexpr bool floats_as_they_are = false;
+constexpr bool fetches_packs = false;
 #endif
+
+/// The product in packs, if its operands lie so and it is one for matrix cores: fill(p) tells, and makes p that.
+template <bool (*Fill)(ImplicitGemm&)>
+ImplicitGemm in_packs(const ImplicitGemm& p) {
+  if constexpr (fetches_packs) {
+    ImplicitGemm packed = p;
+    packed.in_packs = true;
+    if (p.type != Scalar::f64 && Fill(packed) && fits_matrix_cores(packed)) return packed;
+  }
+  return p;
+}
+
+void set_inverses(ImplicitMatrix& m) {
+  for (Digits* d : {&m.edge, &m.depth})
+    for (int i = 0; i < 2; ++i) d->inverse[i] = Inverse::of(d->length[1 + i]);
+  for (int i = 0; i < 2; ++i) m.inverse[i] = Inverse::of(m.divisor[i]);
+}
 
 void run(ImplicitGemm p, bool tf32, Executor& executor) {
   if (p.splits == 1) p.split_depth = p.depth;
-  p.a = ordered(p.a);
-  p.b = ordered(p.b);
+  if (!p.in_packs) {
+    p.a = ordered(p.a);
+    p.b = ordered(p.b);
+  }
+  set_inverses(p.a);
+  set_inverses(p.b);
   const Scalar type = p.type;
   if (type == Scalar::f64) implicit_gemm_f64(p, executor);
   else if (type == Scalar::f32 && (tf32 || floats_as_they_are) && fits_matrix_cores(p)) implicit_mma_f32(p, executor);
@@ -162,7 +170,7 @@ void run(ImplicitGemm p, bool tf32, Executor& executor) {
 }
 
 /// [filters, positions] = [filters, taps] [taps, positions]
-void forward(const ConvArgs& args, Executor& executor) {
+ImplicitGemm forward_product(const ConvArgs& args) {
   const i64 filters = args.filters / args.groups;
   const bool last = channels_last(args.x);
   ImplicitGemm p = problem(args);
@@ -180,12 +188,12 @@ void forward(const ConvArgs& args, Executor& executor) {
   p.rows = filters;
   p.columns = p.b.edge.count();
   p.depth = p.b.depth.count();
-  run(p, args.tf32, executor);
+  return p;
 }
 
 /// [channels, places] = [channels, taps] [taps, places], where a tap of a place meets the output at the place less the
 /// tap, if the stride divides that.
-void backward_images(const ConvArgs& args, Executor& executor) {
+ImplicitGemm images_product(const ConvArgs& args) {
   const i64 filters = args.filters / args.groups, channels = args.channels / args.groups;
   const bool last = channels_last(args.y);
   ImplicitGemm p = problem(args);
@@ -222,6 +230,20 @@ void backward_images(const ConvArgs& args, Executor& executor) {
   p.rows = channels;
   p.columns = p.b.edge.count();
   p.depth = p.b.depth.count();
+  return p;
+}
+
+template <ImplicitGemm (*Product)(const ConvArgs&)>
+i64 filters_workspace(const ConvArgs& args) {
+  return packed_bytes(in_packs<images_in_packs>(Product(args)));
+}
+
+template <ImplicitGemm (*Product)(const ConvArgs&)>
+void multiply(const ConvArgs& args, Executor& executor) {
+  ImplicitGemm p = in_packs<images_in_packs>(Product(args));
+  if constexpr (fetches_packs) {
+    if (p.in_packs) (p.type == Scalar::f32 ? pack_filters<u32> : pack_filters<tile::u16>)(p, args.workspace, executor);
+  }
   run(p, args.tf32, executor);
 }
 
@@ -256,8 +278,9 @@ void backward_filters(const ConvArgs& args, Executor& executor) {
   p.rows = filters;
   p.columns = p.b.edge.count();
   p.depth = p.b.depth.count();
+  p = in_packs<filters_in_packs>(p);
   p.splits = splits_of(args);
-  p.split_depth = tile::ceil_div(p.depth, p.splits);
+  p.split_depth = tile::round_up<i64>(tile::ceil_div(p.depth, p.splits), p.in_packs ? image_pack : 1);
   p.partial = args.workspace;
   run(p, args.tf32, executor);
 }
@@ -266,12 +289,17 @@ bool supports(const ConvArgs& args) {
   return args.type == Scalar::f32 || args.type == Scalar::f64 || args.type == Scalar::f16 || args.type == Scalar::bf16;
 }
 
-i64 no_workspace(const ConvArgs&) { return 0; }
-
 }  // namespace
 
-ConvTable conv_table = {supports, no_workspace,    no_workspace,     backward_filters_workspace,
-                        forward,  backward_images, backward_filters, nullptr,
-                        nullptr,  nullptr};  // Winograd's algorithm is the CPU's alone
+ConvTable conv_table = {supports,
+                        filters_workspace<forward_product>,
+                        filters_workspace<images_product>,
+                        backward_filters_workspace,
+                        multiply<forward_product>,
+                        multiply<images_product>,
+                        backward_filters,
+                        nullptr,
+                        nullptr,
+                        nullptr};  // Winograd's algorithm is the CPU's alone
 
 }  // namespace tessera::gpu_kernels

@@ -6,12 +6,30 @@
 
 namespace tessera::gpu_kernels {
 
+/// What numbers below 2^31 are multiplied by where they are divided, exactly, by one of those: a division would take
+/// twenty instructions.
+struct Inverse {
+  u32 factor = 0;
+  int shift = 0;  // 2^shift is the divisor or the next power of two; factor the least above 2^(31 + shift) / divisor
+
+  static Inverse of(i64 divisor) {
+    Inverse inverse;
+    while ((i64{1} << inverse.shift) < divisor) ++inverse.shift;
+    inverse.factor = static_cast<u32>((u64{1} << (31 + inverse.shift)) / static_cast<u64>(divisor) + 1);
+    return inverse;
+  }
+  TESSERA_HD int operator()(int number) const {
+    return static_cast<int>(static_cast<u32>(static_cast<u64>(static_cast<u32>(number) << 1) * factor >> 32) >> shift);
+  }
+};
+
 /// Three numbers that count one dim of a matrix, the last one fastest. Each moves the place in memory by a stride, and
 /// in an image down and across.
 struct Digits {
   i64 length[3] = {1, 1, 1};
   i64 stride[3] = {};
   int down[3] = {}, across[3] = {};
+  Inverse inverse[2];  // of the last lengths, for matrix cores
 
   i64 count() const { return length[0] * length[1] * length[2]; }
 };
@@ -25,8 +43,15 @@ struct ImplicitMatrix {
   int top = 0, left = 0;  // the first place in the image
   i64 size[2] = {1, 1}, stride[2] = {};
   int divisor[2] = {1, 1};
-  bool along_depth;  // neighbours along depth are closer in memory than along edge
+  Inverse inverse[2];  // of divisors, for matrix cores
+  bool along_depth;    // neighbours along depth are closer in memory than along edge
+  // Of a pack of neighbours, how many lie along a row of the image, and how many places count from a tap's first one
+  // on.
+  int pack = 1, run = 1 << 30;
 };
+
+/// Neighbours that are fetched at once where they are neighbours in memory, too; otherwise elements come one by one.
+inline constexpr int image_pack = 4;
 
 /// c = a b for each group, c being [rows, columns] of a tensor. With `splits` > 1 the sum over depth is cut into parts,
 /// which are written to `partial` [splits, groups, rows, columns].
@@ -36,11 +61,13 @@ struct ImplicitGemm {
   Scalar type;  // of all in memory
   i64 c_group, c_row;
   Digits c_column;
+  i64 c_run;         // where places of a row fill packs, those from here on are not there
   const void* bias;  // one for each row of each group
   Activation activation;
   i64 rows, columns, depth, groups;
   i64 splits, split_depth;
   void* partial;
+  bool in_packs;  // both operands are fetched in packs: a along depth, b along depth or rows of the image
 };
 
 /// Runs a product on ordinary cores: elements of `type`.

@@ -35,7 +35,7 @@ class Gemm {
   TESSERA_DEVICE void run(const A& a, const B& b, int m, int n, int begin, int end, T* shared) {
     FetchA fetch_a(a, m, begin, end, thread_in_block());
     FetchB fetch_b(b, n, begin, end, thread_in_block());
-    const int tiles = ceil_div(end - begin, config.tile_k);
+    const int tiles = ceil_div(end - begin, config.tile_k), wave = uniform(thread_in_block() / wave_size);
     if (tiles <= 0) return;
     const auto load = [&] {
       fetch_a.load();
@@ -53,12 +53,12 @@ class Gemm {
     for (int tile = 0; tile + 1 < tiles; ++tile) {
       load();
       keep_order();  // or the compiler moves the loads down to where their results are needed,
-      multiply(shared + tile % 2 * stage_size);
+      multiply(shared + tile % 2 * stage_size, wave);
       keep_order();     // and waits for them up here
       store(tile + 1);  // into the buffer that everybody left before the last barrier
       sync_block();
     }
-    multiply(shared + (tiles - 1) % 2 * stage_size);
+    multiply(shared + (tiles - 1) % 2 * stage_size, wave);
     sync_block();
   }
 
@@ -72,8 +72,7 @@ class Gemm {
 
  private:
   /// One tile of k from shared memory.
-  TESSERA_DEVICE void multiply(const T* stage) {
-    const int wave = uniform(thread_in_block() / wave_size);
+  TESSERA_DEVICE void multiply(const T* stage, int wave) {
     using Read = Operands<T, edge>;
     const auto at = thread_coords<Read>(thread_in_block() % wave_size);
     unroll<config.tile_k / Read::depth>([&](auto step) {

@@ -32,9 +32,9 @@ struct OperandTile {
 
   /// Where element (row, k) lies, in elements.
   static constexpr TESSERA_HD int offset(int row, int k) {
-    const int spread =
-        ((Edge == 32 ? row / 4 : 0) ^ row / 32) % 2 | (row / 2 ^ row / 16) % 2 * 2 | (row ^ row / 8) % 2 * 4;
-    return (row * Depth & ~(8 * chunk - 1)) + (k / chunk ^ spread) * chunk + k % chunk;
+    const u32 r = static_cast<u32>(row), c = static_cast<u32>(k) / chunk;  // unsigned: divisions are shifts
+    const u32 spread = ((Edge == 32 ? r / 4 : 0) ^ r / 32) % 2 | (r / 2 ^ r / 16) % 2 * 2 | (r ^ r / 8) % 2 * 4;
+    return static_cast<int>((r * Depth & ~(8 * chunk - 1)) + (c ^ spread) * chunk) + k % chunk;
   }
 };
 
@@ -53,6 +53,17 @@ struct alignas(Bytes) Piece {
   using Word = conditional_t<(Bytes >= 4), u32, u16>;
   static constexpr int count = Bytes / static_cast<int>(sizeof(Word));
   Word words[count];
+
+  /// Moves what begins `by` elements further on to the front, or for by < 0 the front back; zeros take its place.
+  template <int ElementBytes>
+  TESSERA_HD void slide(int by) {
+    using Bits = conditional_t<Bytes == 8, u64, unsigned __int128>;
+    static_assert(sizeof(Bits) == Bytes, "tile GEMM: packs of 8 or 16 bytes slide");
+    Bits bits;
+    __builtin_memcpy(&bits, words, Bytes);
+    bits = bits >> max(by, 0) * ElementBytes * 8 << max(-by, 0) * ElementBytes * 8;
+    __builtin_memcpy(words, &bits, Bytes);
+  }
 };
 
 /// Fetches the tiles of an operand by way of registers. In shared memory they are contiguous along k, as the matrix
@@ -72,22 +83,29 @@ class Prefetch {
   /// Starts loading a tile. Loads never branch, so that they are all under way at once: what is not valid reads the
   /// first element instead, and is cleared later.
   TESSERA_HD void load() {
+    valid_ = 0;
     unroll<count * pieces>([&](auto n) {
       const T* from = source_.address(n / pieces, n % pieces);
       const T* anywhere = anywhere_;  // two values to choose from; two members would keep this object in memory
-      from = source_.valid(n / pieces, n % pieces) ? from : anywhere;
-      held_[n] = *reinterpret_cast<const Held*>(__builtin_assume_aligned(from, sizeof(Held)));
+      const bool valid = source_.valid(n / pieces, n % pieces);
+      if constexpr (keeps_valid) valid_ |= static_cast<u32>(valid) << n;
+      from = valid ? from : anywhere;
+      __builtin_memcpy(&held_[n], __builtin_assume_aligned(from, Source::alignment), sizeof(Held));
     });
   }
 
   /// Puts the loaded tile into shared memory, and moves on to the next one.
   TESSERA_HD void store(T* tile) {
     unroll<count * pieces>([&](auto n) {
-      const bool valid = source_.valid(n / pieces, n % pieces);
+      const auto valid = [&] {
+        if constexpr (keeps_valid) return (valid_ >> n & 1) != 0;
+        else return source_.valid(n / pieces, n % pieces);
+      }();
       unroll<Held::count>([&](auto w) {
         touch(held_[n].words[w]);
         held_[n].words[w] = valid ? held_[n].words[w] : 0;
       });
+      if constexpr (Source::slides) held_[n].template slide<sizeof(T)>(source_.slide(n / pieces, n % pieces));
     });
     T chunks[count][Tile::chunk];
     __builtin_memcpy(chunks, held_, sizeof chunks);
@@ -123,6 +141,8 @@ class Prefetch {
 
  private:
   static constexpr int count = Source::count, pieces = Source::pieces;
+  /// Many pieces are marked in a register's bits; a pair of scalar registers for each would leave too few.
+  static constexpr bool keeps_valid = !Source::is_strided && count * pieces > 8 && count* pieces <= 32;
   using Held = Piece<Source::width* static_cast<int>(sizeof(T))>;
 
   template <int Bytes>
@@ -133,6 +153,7 @@ class Prefetch {
   Source source_;
   const T* anywhere_;
   Held held_[count * pieces];
+  u32 valid_;
 };
 
 }  // namespace cdna

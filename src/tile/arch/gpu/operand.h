@@ -96,6 +96,8 @@ class Fetch {
   static constexpr int count = Layout::count;
   static constexpr int width = min(Tile::chunk, V::template width<along>());
   static constexpr int pieces = Tile::chunk / width;
+  static constexpr int alignment = width * static_cast<int>(sizeof(T));  // of what is read, in bytes
+  static constexpr bool slides = false;
 
   /// Starts at element (row, k) of the view; nothing at or beyond `end` along the depth is read.
   TESSERA_HD Fetch(const V& view, int row, int k, int end, int thread)
