@@ -56,6 +56,34 @@ TEST_F(GpuDevice, GraphsReplayOnNewData) {
   EXPECT_EQ((x + 1).select(0, 0).item(), 3);
 }
 
+TEST_F(GpuDevice, ACaptureMayUseOtherStreams) {
+  const Stream own = current_stream(gpu()), side(gpu());
+  Tensor x = full({1 << 16}, 1, Float32, gpu()), y;
+  Graph graph;
+  graph.capture(gpu(), [&] {
+    Event forked(gpu()), joined(gpu());
+    const Tensor twice = x * 2;
+    forked.record(own);
+    forked.wait(side);
+    {
+      const StreamGuard guard(side);
+      y = (twice + 1) * 3;
+      record_stream(twice, side);
+      joined.record(side);
+    }
+    joined.wait(own);
+    record_stream(y, own);
+    y = y + 1;  // what it was is released on a captured stream
+    y = y * 2;
+  });
+  for (double v : {0.5, -1.0, 2.0}) {
+    x.fill_(v);
+    graph.replay();
+    EXPECT_EQ(y.select(0, 4099).item(), 2 * ((2 * v + 1) * 3 + 1));
+    EXPECT_EQ((x + 1).select(0, 7).item(), v + 1);
+  }
+}
+
 TEST_F(GpuDevice, ReplaysDrawWhatEagerCallsDrawBehindTemporaries) {
   const Tensor x = full({5, 7}, 1, Float32, gpu());
   Generator eager(3), replayed(3);
