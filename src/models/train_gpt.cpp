@@ -214,8 +214,10 @@ class Run {
     if (!sent_) return;
     const Sent sent = *std::exchange(sent_, std::nullopt);
     sent.made.event.wait(reader_);
-    const StreamGuard guard(reader_);
-    const std::vector<double> numbers = sent.numbers.to(cpu()).to_vector<double>();
+    const std::vector<double> numbers = [&] {
+      const StreamGuard guard(reader_);  // not for what callbacks do
+      return sent.numbers.to(cpu()).to_vector<double>();
+    }();
     const double ms = sent.made.milliseconds_since(sent.began, options_.device);
     const double* next = numbers.data();
     for (const Pending& p : sent.steps) {

@@ -27,10 +27,13 @@ TEST_F(GpuTraining, LossesAreThoseOfTheCpu) {
   TrainOptions o = tiny();
   const std::vector<double> want = losses(train_gpt(o));
   o.device = gpu();
+  const Stream own = current_stream(gpu());
+  TrainCallbacks callbacks;
+  callbacks.on_step = [&](const StepInfo&) { EXPECT_EQ(current_stream(gpu()).state(), own.state()); };
   for (int64_t interval : {1, 5}) {
     o.report_interval = interval;
     o.checkpoint = folder / "c";
-    const TrainResult r = train_gpt(o);
+    const TrainResult r = train_gpt(o, callbacks);
     ASSERT_EQ(r.steps.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(r.steps[i].loss, want[i], 1e-3 * want[i]) << "step " << i;
     EXPECT_GT(r.peak_memory_bytes, 0);
