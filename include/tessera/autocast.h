@@ -24,7 +24,7 @@ struct AutocastOptions {
 struct AutocastState {
   uint8_t devices = 0;  ///< bit d: on for DeviceType d
   DType dtype[kDeviceTypeCount] = {BFloat16, BFloat16, BFloat16};
-  AutocastOptions options;
+  AutocastOptions options[kDeviceTypeCount];
 };
 
 /// While alive, operators of this thread choose their dtype, as in PyTorch: products run in `dtype`; sums,

@@ -45,6 +45,9 @@ thread_local std::unordered_map<const TensorImpl*, CachedCast> cached_casts;
 
 uint8_t bit(DeviceType device) { return static_cast<uint8_t>(1 << static_cast<int>(device)); }
 bool is_on(DeviceType device) { return autocast_state.devices & bit(device); }
+const AutocastOptions& options_for(const Tensor& t) {
+  return autocast_state.options[static_cast<int>(t.device().type)];
+}
 
 bool is_eligible(const Tensor& t) {
   return t.defined() && is_floating(t.dtype()) && t.dtype() != Float64 && is_on(t.device().type);
@@ -71,8 +74,8 @@ Tensor cached_cast(const Tensor& t, DType dtype) {
 }
 
 Tensor cast_input(const Tensor& t, DType dtype) {
-  const bool weight = autocast_state.options.cache_weights && t.dtype() == Float32 && dtype != Float32 &&
-                      t.requires_grad() && t.is_leaf();
+  const bool weight =
+      options_for(t).cache_weights && t.dtype() == Float32 && dtype != Float32 && t.requires_grad() && t.is_leaf();
   return weight ? cached_cast(t, dtype) : cast(t, dtype);
 }
 
@@ -82,9 +85,8 @@ AutocastState enter(uint8_t devices, DType dtype, const AutocastOptions& options
   const AutocastState previous = autocast_state;
   AutocastState& s = autocast_state;
   s.devices = static_cast<uint8_t>(options.enabled ? s.devices | devices : s.devices & ~devices);
-  s.options = options;
   for (int d = 0; d < kDeviceTypeCount; ++d)
-    if (devices >> d & 1) s.dtype[d] = dtype;
+    if (devices >> d & 1) s.dtype[d] = dtype, s.options[d] = options;
   ++depth;
   return previous;
 }
@@ -109,7 +111,7 @@ void autocast(const Op& op, Tensors& in) {
   if (op.autocast == Policy::None) return;
   const auto* first = std::find_if(in.begin(), in.end(), is_eligible);
   if (first == in.end()) return;
-  const bool lower_norm = op.autocast == Policy::Norm && autocast_state.options.lower_residual;
+  const bool lower_norm = op.autocast == Policy::Norm && options_for(*first).lower_residual;
   DType dtype = Float32;
   if (op.autocast == Policy::Lower || op.autocast == Policy::Promote || lower_norm)
     dtype = autocast_dtype(first->device().type);
@@ -125,7 +127,7 @@ void autocast(const Op& op, Tensors& in) {
 Tensor autocast_to_float32(const Tensor& x) { return is_eligible(x) ? cast(x, Float32) : x; }
 
 bool is_wide_residual(const Tensor& x) {
-  return is_eligible(x) && x.dtype() != autocast_dtype(x.device().type) && !autocast_state.options.lower_residual;
+  return is_eligible(x) && x.dtype() != autocast_dtype(x.device().type) && !options_for(x).lower_residual;
 }
 
 }  // namespace tessera::amp

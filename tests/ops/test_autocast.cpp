@@ -159,6 +159,19 @@ TEST(Autocast, RegionsNestAndEnd) {
   EXPECT_EQ(product(), Float32);
 }
 
+TEST(Autocast, OptionsAreThoseOfTheirDevices) {
+  Generator g(17);
+  const Tensor x = uniform({2, 4}, g);
+  amp::Autocast outer(BFloat16, {.lower_residual = true});
+  {
+    amp::Autocast elsewhere(Float16, DeviceType::CUDA);
+    amp::Autocast off(BFloat16, DeviceType::HIP, {.enabled = false});
+    EXPECT_EQ(layer_norm(x).dtype(), BFloat16);
+  }
+  amp::Autocast here(BFloat16, cpu());
+  EXPECT_EQ(layer_norm(x).dtype(), Float32);
+}
+
 TEST(Autocast, RefusesOtherDtypes) {
   for (DType dtype : {Int32, Float32, Float64, Bool})
     EXPECT_EQ(error_of([&] { amp::Autocast guard(dtype); }),
