@@ -359,8 +359,16 @@ bool cluster_takes(Scalar type, i64 n) {
          n <= tile::sm90::row_cluster * slice_columns * most_slice_threads;
 }
 
-/// Clusters that run at once: how a card's multiprocessors are grouped differs from card to card, 15 were seen.
-i64 clusters_at_once(const void* kernel, int cluster, int threads, int shared) {
+/// Clusters of a kernel that run at once: how a card's multiprocessors are grouped differs from card to card, 15 of 8
+/// blocks were seen. The runtime takes long to answer, so each thread keeps the last answer.
+template <auto kernel>
+i64 clusters_at_once(int cluster, int threads, int shared) {
+  thread_local int device_asked = -1, threads_asked = 0, shared_asked = 0, count = 0;
+  int device = 0;
+  (void)cudaGetDevice(&device);
+  if (device == device_asked && threads == threads_asked && shared == shared_asked) return count;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(most_shared_bytes()));  // whatever another thread's rows need
   cudaLaunchAttribute size{};
   size.id = cudaLaunchAttributeClusterDimension;
   size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
@@ -370,9 +378,10 @@ i64 clusters_at_once(const void* kernel, int cluster, int threads, int shared) {
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.attrs = &size;
   config.numAttrs = 1;
-  int count = 0;
+  count = 0;
   (void)cudaOccupancyMaxActiveClusters(&count, kernel, &config);
-  return tile::max(1, count);
+  device_asked = device, threads_asked = threads, shared_asked = shared;
+  return count = tile::max(1, count);
 }
 
 /// Returns how many clusters take rows in turns.
@@ -387,9 +396,7 @@ i64 launch_cluster_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op
   while (Kernel::shared_bytes(work.threads, work.stages) > most_shared_bytes()) --work.stages;
   const int shared = Kernel::shared_bytes(work.threads, work.stages);
   constexpr auto kernel = cluster_rows_kernel<T, Op, height>;
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  const i64 room =
-      clusters_at_once(reinterpret_cast<const void*>(kernel), tile::sm90::row_cluster, work.threads, shared);
+  const i64 room = clusters_at_once<kernel>(tile::sm90::row_cluster, work.threads, shared);
   const i64 clusters = tile::min(tile::ceil_div<i64>(rows, height), tile::min(room, most_row_clusters));
   launch(what, kernel, clusters * tile::sm90::row_cluster, work.threads, static_cast<size_t>(shared), executor, work,
          args);
@@ -420,8 +427,7 @@ i64 launch_alike_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op::
   while (Kernel::shared_bytes(work.n, work.stages) > most_shared_bytes()) --work.stages;
   const int shared = Kernel::shared_bytes(work.n, work.stages);
   constexpr auto kernel = alike_rows_kernel<T, Op, cluster, packs, most_threads>;
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  const i64 room = clusters_at_once(reinterpret_cast<const void*>(kernel), cluster, work.threads, shared);
+  const i64 room = clusters_at_once<kernel>(cluster, work.threads, shared);
   int period = 1;  // after so many rows one lies as the first
   while (period * in[0].pitch * static_cast<i64>(sizeof(T)) % 16 != 0) period *= 2;
   const i64 wanted = tile::ceil_div<i64>(tile::min(rows, most), period) * period;
