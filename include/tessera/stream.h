@@ -29,7 +29,8 @@ class Stream {
 /// The stream that this thread's calls on `device` go to.
 Stream current_stream(Device device);
 
-/// Sends this thread's calls on the stream's device to it while alive.
+/// Sends this thread's calls on the stream's device to it while alive. What forward keeps for backward belongs to
+/// forward's stream: a backward on another one must end, or be waited for there, before forward's goes on.
 class StreamGuard {
  public:
   explicit StreamGuard(const Stream& stream);
@@ -72,7 +73,8 @@ class Graph {
   /// Captures what `fn` queues on the device's current stream of this thread; nothing runs. Tensors made inside keep
   /// their memory as long as the graph. Reading a value or moving data from the host inside throws Error.
   void capture(Device device, const std::function<void()>& fn);
-  /// Queues it on the device's current stream. Random numbers are fresh each time. Throws Error if nothing was
+  /// Queues it on the device's current stream. Random numbers are fresh each time, and those of the generators used
+  /// inside, which must still be there. Versions of what it overwrites do not change. Throws Error if nothing was
   /// captured.
   void replay();
 
