@@ -20,10 +20,11 @@ inline tile::AttentionDropout dropout_of(const AttentionShape& s) {
   return {s.seed, s.block, static_cast<u32>(s.dropout * 0x1p32), static_cast<float>(1 / (1 - s.dropout))};
 }
 
-/// The order of the tiles of `rows` rows of all heads, each with `bytes` of operands that `sharing` heads share.
-inline tile::sm90::HeadTiles head_tiles(i64 heads, i64 rows, int tile_rows, i64 bytes, i64 sharing, bool last_longest) {
-  constexpr i64 cache = 40 << 20;
-  const i64 rounds = tile::ceil_div(tile::max<i64>(heads / sharing * bytes, 1), cache);
+/// The order of the tiles of `rows` rows of all heads, each with `bytes` of operands that `sharing` heads share. So
+/// many heads go together that `megabytes` hold those: of a cache of 50 MB in two halves, 20 keep what all blocks read.
+inline tile::sm90::HeadTiles head_tiles(i64 heads, i64 rows, int tile_rows, i64 bytes, i64 sharing, bool last_longest,
+                                        i64 megabytes) {
+  const i64 rounds = tile::ceil_div(tile::max<i64>(heads / sharing * bytes, 1), megabytes << 20);
   return {static_cast<int>(tile::ceil_div<i64>(rows, tile_rows)), static_cast<int>(heads),
           static_cast<int>(tile::ceil_div(heads, rounds)), last_longest};
 }

@@ -43,8 +43,10 @@ void launch_backward(const AttentionBackwardArgs& args, Executor& executor) {
                heads_map(s, args.v, s.kv_heads, s.keys, s.value_width, Sizes::own),
                heads_map(s, args.dy, s.heads, s.queries, s.value_width, Sizes::step)};
   const i64 row_bytes = (s.width + s.value_width + 2 * Sizes::width) * 2;  // queries, dy and sums of dq
-  work.tiles =
-      head_tiles(s.batch * s.kv_heads, s.keys, Sizes::own, s.queries * s.heads / s.kv_heads * row_bytes, 1, false);
+  // Where tiles of a head wait for each other longest, more heads side by side are worth more than the cache.
+  const bool waits = !args.in_any_order && s.causal && s.queries > 2048;
+  work.tiles = head_tiles(s.batch * s.kv_heads, s.keys, Sizes::own, s.queries * s.heads / s.kv_heads * row_bytes, 1,
+                          false, waits ? 80 : 20);
   work.dq = {reinterpret_cast<float*>(base + room.sums_at), counters + 1, counters, !args.in_any_order};
   const i64 blocks = tile::min<i64>(executor.multiprocessors, static_cast<i64>(work.tiles.tiles) * work.tiles.heads);
   launch_attention_kernel("attention_backward", sm90_backward_kernel<T, Sizes>, blocks, Sizes::threads,

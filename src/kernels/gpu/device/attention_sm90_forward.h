@@ -25,8 +25,10 @@ void launch_forward(const AttentionArgs& args, Executor& executor) {
   ForwardWork work;
   work.problem = problem_of(s);
   work.dropout = dropout_of(s);
+  // Long tiles, of fewer heads, would be shared out less evenly.
+  const i64 megabytes = s.queries <= 1024 ? 20 : 40;
   work.tiles = head_tiles(s.batch * s.heads, s.queries, Sizes::queries, s.keys * (s.width + s.value_width) * 2,
-                          s.heads / s.kv_heads, s.causal);
+                          s.heads / s.kv_heads, s.causal, megabytes);
   work.q = heads_map(s, args.q, s.heads, s.queries, s.width, Sizes::queries);
   work.k = heads_map(s, args.k, s.kv_heads, s.keys, s.width, Sizes::keys);
   work.v = heads_map(s, args.v, s.kv_heads, s.keys, s.value_width, Sizes::keys);

@@ -283,6 +283,12 @@ class AttentionForward {
     tiles.each(
         static_cast<int>(blockIdx.x),
         static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) __attribute__((always_inline)) {
+          if (place.tile * queries + group * 64 >= static_cast<int>(p_.queries)) {  // of a head's last tile
+            queries_.wait(query_turn);
+            queries_.release(query_turn);
+            query_turn.next();
+            return skip(steps_of(place), key_turn, value_turn);
+          }
           Out out;
           Rows rows;
           sum_up(place, group, query_turn, key_turn, value_turn, out, rows);
