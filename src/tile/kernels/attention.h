@@ -84,6 +84,15 @@ inline void multiply_rows(i64 rows, i64 columns, i64 steps, const C* a, i64 a_ro
   }
 }
 
+/// Asks for rows of a result before it is computed: they take long to come from far away.
+template <class T>
+TESSERA_HD void ask_for_rows(T* row, i64 row_stride, i64 column_stride, i64 rows, i64 columns) {
+  constexpr i64 line = 64 / static_cast<i64>(sizeof(T));
+  if (column_stride != 1) return;
+  for (i64 i = 0; i < rows; ++i, row += row_stride)
+    for (i64 j = 0; j < columns; j += line) __builtin_prefetch(row + j, 1);
+}
+
 /// to[j * row_stride + i * column_stride] = from[i * pitch + j] for i < rows, j < columns.
 template <class T, class C>
 __attribute__((noinline)) void store_transposed(const C* from, i64 pitch, i64 rows, i64 columns, T* to, i64 row_stride,
@@ -258,6 +267,8 @@ class AttentionForward {
     const V scale(static_cast<C>(p_.scale));
     for (i64 i = 0; i < p_.width * q_block; i += V::lanes) store(q_ + i, load<V>(q_ + i) * scale);
 
+    T* const result = y.head(b, h) + q0 * y.row();
+    cpu::ask_for_rows(result, y.row(), y.column(), count, p_.value_width);
     constexpr int columns = q_block / V::lanes;
     V largest[columns], sum[columns];
     for (int i = 0; i < columns; ++i) largest[i] = V(-static_cast<C>(__builtin_inf())), sum[i] = V(C(0));
@@ -284,7 +295,7 @@ class AttentionForward {
         store(lse + i * V::lanes, largest[i] + log(sum[i]), static_cast<int>(min(left, i64(V::lanes))));
       }
     }
-    cpu::store_transposed(out_, q_block, p_.value_width, count, y.head(b, h) + q0 * y.row(), y.row(), y.column());
+    cpu::store_transposed(out_, q_block, p_.value_width, count, result, y.row(), y.column());
   }
 
  private:

@@ -37,6 +37,9 @@ class AttentionBackward {
 
   void run(i64 b, i64 kv_head) {
     pack(b, kv_head);
+    const auto &dk = views_.dk, &dv = views_.dv;
+    cpu::ask_for_rows(dk.head(b, kv_head), dk.row(), dk.column(), p_.keys, p_.width);
+    cpu::ask_for_rows(dv.head(b, kv_head), dv.row(), dv.column(), p_.keys, p_.value_width);
     __builtin_memset(dk_, 0, p_.keys * pitch(p_.width) * sizeof(C));
     __builtin_memset(dv_, 0, p_.keys * pitch(p_.value_width) * sizeof(C));
     const i64 shared = p_.heads / p_.kv_heads;
@@ -157,6 +160,9 @@ class AttentionBackward {
   void queries(i64 b, i64 h, i64 q0, i64 count) {
     prepare(b, h, q0, count);
     const i64 w = p_.width, visible = p_.causal ? min(p_.keys, q0 + count) : p_.keys;
+    const auto& dq = views_.dq;
+    T* const result = dq.head(b, h) + q0 * dq.row();
+    cpu::ask_for_rows(result, dq.row(), dq.column(), count, w);
     for (i64 k0 = 0; k0 < visible; k0 += k_block) {
       const i64 n = min(k_block, p_.keys - k0);
       block(b, h, q0, count, k0, n, min(n, visible - k0));
@@ -164,8 +170,7 @@ class AttentionBackward {
     if (visible == 0) __builtin_memset(columns_, 0, w * q_block * sizeof(C));
     const V scale(static_cast<C>(p_.scale));
     for (i64 i = 0; i < w * q_block; i += V::lanes) store(columns_ + i, load<V>(columns_ + i) * scale);
-    const auto& dq = views_.dq;
-    cpu::store_transposed(columns_, q_block, w, count, dq.head(b, h) + q0 * dq.row(), dq.row(), dq.column());
+    cpu::store_transposed(columns_, q_block, w, count, result, dq.row(), dq.column());
   }
 
   void write_rows(const C* from, i64 width, C scale, const HeadsView<T>& to, i64 b, i64 h) {
