@@ -161,6 +161,7 @@ TEST_F(CudnnAttention, PlansBothDirections) {
     EXPECT_TRUE(cudnn::plan_attention(target, args, int64_t(1) << 30)) << what << ", with log-sum-exp";
     const auto backward = cudnn::plan_attention_backward(target, backward_of(s), int64_t(1) << 30);
     EXPECT_TRUE(backward) << what;
+    if (use.queries < 512) continue;  // asked for with long rows alone
     AttentionBackwardArgs unordered = backward_of(s);
     unordered.in_any_order = true;
     EXPECT_TRUE(cudnn::plan_attention_backward(target, unordered, int64_t(1) << 30)) << what << ", in any order";

@@ -263,7 +263,7 @@ TEST_F(GpuAttentionByCudnn, AddsUpInAnyOrderOnlyWhereAllowed) {
   constexpr auto any_order = "cudnn-any-order";
   Generator g(21);
   for (const Use& use : {Use{{1, 2, 611, 64}, {1, 2, 611, 64}, {1, 2, 611, 64}, true},
-                         Use{{2, 4, 515, 128}, {2, 2, 641, 128}, {2, 2, 641, 128}}})
+                         Use{{2, 4, 515, 128}, {2, 4, 641, 128}, {2, 4, 641, 128}}})
     for (DType dtype : {Float16, BFloat16}) {
       const AnyOrder allowed;
       expect_close("cudnn", use, dtype, g, any_order);
