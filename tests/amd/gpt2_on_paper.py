@@ -14,7 +14,7 @@ VECTOR = UNITS * 128 * CLOCK  # operations a second in f32 on ordinary cores
 T, C, LAYERS, V, SEQUENCE, HEADS, D, PARAMETERS = 12 * 1024, 768, 12, 50257, 1024, 12, 64, 124439808
 # Instructions of waves that a head of 1024 x 64, causal and in bf16, took in the emulator, all of 4 cycles but for MFMA's on their own pipe:
 # forward; backward, both kernels and the sums of rows.
-ATTENTION = 302672, 501768 + 352112 + 66048
+ATTENTION = 278048, 472568 + 312976 + 37952
 ISSUE = 4  # cycles of the clock in one of llvm-mca, which an instruction takes
 BLOCK_LOOP = 2 * 16 * 64  # cycles in which a SIMD makes the 16 MFMA of 64 cycles of two waves, one of each block on the unit
 

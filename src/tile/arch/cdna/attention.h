@@ -10,6 +10,16 @@
 TESSERA_TILE_BEGIN
 namespace cdna {
 
+/// The same view, its strides in scalar registers of their own: those loaded together lie side by side and, where a
+/// loop has too few registers for all, come back together for each that is used.
+template <class T>
+TESSERA_DEVICE HeadsView<T> apart(HeadsView<T> view) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  for (i64& stride : view.strides) asm volatile("" : "+s"(stride));
+#endif
+  return view;
+}
+
 inline constexpr int attention_waves = 4, attention_threads = attention_waves * wave_size;
 inline constexpr int wave_rows = 32, block_rows = attention_waves * wave_rows;
 inline constexpr int most_shared_bytes = traits(Arch::cdna).shared_bytes;

@@ -46,12 +46,13 @@ TESSERA_DEVICE void attention_key_sums(const AttentionProblem& p, const Attentio
   constexpr int both = Sizes::copies * Sizes::tile;
   T *q_tile = shared, *dy_tile = shared + both;                     // each before its transpose
   float* const rows = reinterpret_cast<float*>(shared + 2 * both);  // shifts, then row_sums
+  // With 128 columns that has more scalars spilled, not fewer.
+  const HeadsView<const T> q = Width <= 64 ? apart(g.q) : g.q, dy = Width <= 64 ? apart(g.dy) : g.dy;
   Rows next;
   float next_row = 0;  // of the first threads
   const auto load = [&](int step) {
     const i64 h = head_of(step), q0 = first_query(step), left = p.queries - q0;
-    next.load(g.q, g.q.head(b, h) + q0 * g.q.row(), p.width, g.dy, g.dy.head(b, h) + q0 * g.dy.row(), p.value_width,
-              left);
+    next.load(q, q.head(b, h) + q0 * q.row(), p.width, dy, dy.head(b, h) + q0 * dy.row(), p.value_width, left);
     const int i = thread_in_block() % queries;
     const float* from = thread_in_block() < queries ? g.lse : g.row_sums;
     next_row = thread_in_block() < 2 * queries && i < left ? from[(b * p.heads + h) * p.queries + q0 + i] : 0;
