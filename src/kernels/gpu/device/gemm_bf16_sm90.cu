@@ -2,8 +2,8 @@
 
 namespace tessera::gpu_kernels {
 
-void run_products_bf16(bool wide, Sm90Ends ends, const ProductArgs& args, Executor& executor) {
-  run_products<tile::bf16>(wide, ends, args, executor);
+void run_products_bf16(Sm90Ends ends, const ProductArgs& args, Executor& executor) {
+  run_products<tile::bf16>(ends, args, executor);
 }
 
 }  // namespace tessera::gpu_kernels

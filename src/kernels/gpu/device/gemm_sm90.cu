@@ -338,8 +338,9 @@ ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& opera
   return product;
 }
 void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductArgs& product, Executor& executor) {
+  if (!cut.kind->alternates) return run_wide_products(product, executor);
   const auto run = args.a.type == Scalar::bf16 ? run_products_bf16 : run_products_f16;
-  run(!cut.kind->alternates, ends, product, executor);
+  run(ends, product, executor);
 }
 
 /// Columns from `first` on.

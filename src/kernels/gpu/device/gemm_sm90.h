@@ -30,9 +30,11 @@ enum class Sm90Ends : u8 {
   lanes
 };
 
-/// Of one type of operands, by the kernel for `ends`; wide: sums alone.
-void run_products_bf16(bool wide, Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
-void run_products_f16(bool wide, Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
+/// Of one type of operands, by the kernel for `ends`.
+void run_products_bf16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
+void run_products_f16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
+/// In wide tiles: sums, with a bias or none.
+void run_wide_products(const tile::sm90::ProductArgs& args, Executor& executor);
 
 /// Clusters of blocks that stay: all that the card has room for, if there is something for each.
 inline i64 sm90_clusters(const tile::sm90::TileOrder& order, const Executor& executor) {

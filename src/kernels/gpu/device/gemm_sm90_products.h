@@ -90,12 +90,7 @@ struct ProductsBy {
 
 /// In the orientations that ends_of() gives.
 template <class Operand>
-void run_products(bool wide, Sm90Ends ends, const ProductArgs& args, Executor& executor) {
-  if (wide) {
-    using P = ProductsBy<Sm90Wide, Operand>;
-    return P{args, executor}
-        .template run_any<typename P::template Result<Operand, false, WithBias, typename P::Bias>>();
-  }
+void run_products(Sm90Ends ends, const ProductArgs& args, Executor& executor) {
   using P = ProductsBy<Sm90Turns, Operand>;
   using Bias = typename P::Bias;
   const P products{args, executor};

@@ -1,12 +1,12 @@
 // Attention's backward by Hopper's pipeline.
+#pragma once
 #include "attention_sm90.h"
 #include "kernels/gpu/attention_room.h"
 #include "tile/arch/sm90/attention_backward.h"
 
 namespace tessera::gpu_kernels {
-namespace {
 
-struct BackwardWork {
+struct Sm90BackwardWork {
   tile::sm90::BackwardMaps maps;
   tile::AttentionProblem problem;
   tile::sm90::HeadTiles tiles;
@@ -16,7 +16,7 @@ struct BackwardWork {
 
 template <class T, class Sizes>
 TESSERA_KERNEL(Sizes::threads, 1)
-void sm90_backward_kernel(const __grid_constant__ BackwardWork work,
+void sm90_backward_kernel(const __grid_constant__ Sm90BackwardWork work,
                           const __grid_constant__ tile::AttentionGradients<T> g) {
   extern __shared__ __attribute__((aligned(1024))) char shared[];
   tile::sm90::AttentionBackward<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.maps, g, work.dq, shared);
@@ -29,12 +29,12 @@ void sm90_query_gradients_kernel(const tile::AttentionProblem p, const tile::Hea
 }
 
 template <class T, class Sizes>
-void launch_backward(const AttentionBackwardArgs& args, Executor& executor) {
+void launch_sm90_backward(const AttentionBackwardArgs& args, Executor& executor) {
   const AttentionShape& s = args.shape;
   const AttentionRoom room(s);
   char* base = reinterpret_cast<char*>(args.row_sums);
   int* counters = reinterpret_cast<int*>(base + room.counters_at);
-  BackwardWork work;
+  Sm90BackwardWork work;
   work.problem = problem_of(s);
   work.dropout = dropout_of(s);
   const auto g = start_backward<T>(work.problem, args, executor, counters, room.blocks + 1);
@@ -55,18 +55,14 @@ void launch_backward(const AttentionBackwardArgs& args, Executor& executor) {
          work.problem, g.dq, static_cast<const float*>(work.dq.sums));
 }
 
-}  // namespace
-
 template <class T>
 void launch_sm90_attention_backward(const AttentionBackwardArgs& args, Executor& executor) {
   const bool wide = tile::max(args.shape.width, args.shape.value_width) > 64;
   if (args.shape.dropout > 0)
-    return wide ? launch_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1, true>>(args, executor)
-                : launch_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2, true>>(args, executor);
-  wide ? launch_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1>>(args, executor)
-       : launch_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2>>(args, executor);
+    return wide ? launch_sm90_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1, true>>(args, executor)
+                : launch_sm90_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2, true>>(args, executor);
+  wide ? launch_sm90_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1>>(args, executor)
+       : launch_sm90_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2>>(args, executor);
 }
-template void launch_sm90_attention_backward<f16>(const AttentionBackwardArgs&, Executor&);
-template void launch_sm90_attention_backward<bf16>(const AttentionBackwardArgs&, Executor&);
 
 }  // namespace tessera::gpu_kernels
