@@ -139,7 +139,8 @@ std::string call_text(const Call& call) {
   std::string text(call.op.name);
   for (const Tensor& t : call.in) add_tensor(text, t);
   text += fmt::format(" -> {}", std::count_if(call.out.begin(), call.out.end(), [](auto& t) { return t.defined(); }));
-  if (tf32_allowed()) text += "; tf32";  // lists ask for it, and
+  // What is allowed decides what a list offers.
+  if (tf32_allowed()) text += "; tf32";
   if (nondeterministic_allowed()) text += "; nondeterministic";
   const std::string attrs = call.attrs.describe();
   return attrs.empty() ? text : text + "; " + attrs;

@@ -134,9 +134,8 @@ class SharedRow {
 /// Walks over rows of type T with `packs` packs a thread. Op has
 ///   inputs                            operands of a row
 ///   begin(slice, row)                 before the first row
-///   gather(slice, row, next, x, sums) what this block has of the sums of a SharedRow; uses `sums` at least once;
-///   `next`
-///                                     is the row after this one
+///   gather(slice, row, next, x, sums) what this block has of the sums of a SharedRow, whose next row is `next`; uses
+///                                     `sums` at least once
 ///   total(slice, row, parts)          what a row's parts, of each block one, give
 ///   result(k, x, total)               Lanes of pack k, or of an Edge
 ///   end(slice, cluster)               after the last
