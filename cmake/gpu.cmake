@@ -61,7 +61,15 @@ endif()
 if(build_cuda)
   set(CMAKE_CUDA_FLAGS_RELEASE -DNDEBUG)  # nvcc's -O3 is the host's alone, and would win over -O1 below
   find_package(CUDAToolkit REQUIRED)
-  tessera_plugin(tessera_cuda ${gpu_sources} ${sm90_sources})
+  # What calls NVIDIA's libraries has no kernels: the compiler of C++ takes a third of nvcc's time.
+  file(GLOB vendor_sources CONFIGURE_DEPENDS src/kernels/gpu/device/vendor_*.cpp)
+  add_library(tessera_vendor OBJECT ${vendor_sources})
+  set_target_properties(tessera_vendor PROPERTIES CXX_VISIBILITY_PRESET hidden)
+  target_include_directories(tessera_vendor PRIVATE include src)
+  target_compile_definitions(tessera_vendor PRIVATE TESSERA_GPU_KERNELS)
+  target_compile_options(tessera_vendor PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(tessera_vendor PRIVATE tessera_flags CUDA::cudart_static)
+  tessera_plugin(tessera_cuda ${gpu_sources} ${sm90_sources} $<TARGET_OBJECTS:tessera_vendor>)
   cuda_code(code ${TESSERA_CUDA_ARCHITECTURES})
   set_source_files_properties(${gpu_sources} PROPERTIES COMPILE_OPTIONS "${code}")
   set_source_files_properties(${sm90_sources} PROPERTIES COMPILE_OPTIONS "--generate-code=arch=compute_90a,code=[sm_90a]")
@@ -102,7 +110,7 @@ if(build_hip)
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
       -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
   set(hip_sources ${gpu_sources})
-  list(FILTER hip_sources EXCLUDE REGEX "(_tf32_|/vendor_)[a-z]+\\.cu$")  # NVIDIA's type, NVIDIA's libraries
+  list(FILTER hip_sources EXCLUDE REGEX "_tf32_[a-z]+\\.cu$")  # NVIDIA's type
   foreach(source ${hip_sources})
     cmake_path(GET source STEM stem)
     set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)

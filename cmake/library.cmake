@@ -24,10 +24,11 @@ add_library(tessera::tile ALIAS tessera_core)
 # src/kernels/cpu/isa/*.cpp is compiled once per instruction set; everything else once.
 if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   file(GLOB isa_sources CONFIGURE_DEPENDS src/kernels/cpu/isa/*.cpp)
-  if(NOT TESSERA_SANITIZE)  # types that few models compute in: four fifths of the time of -O3
+  if(NOT TESSERA_SANITIZE)  # types that few models compute in: four fifths of the time of -O3; -O1 below is meant for all
     set(rare_sources ${isa_sources})
     list(FILTER rare_sources INCLUDE REGEX "_(f64|mixed)_isa\\.cpp$")
-    set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O2>")
+    set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS
+      "$<$<AND:$<CONFIG:Release>,$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,tessera_isa_baseline>>>:-O2>")
   endif()
   foreach(isa ${TESSERA_CPU_ISAS})
     if(isa_sources)

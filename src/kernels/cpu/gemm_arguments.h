@@ -48,13 +48,7 @@ class Products {
   /// fn(args) for every product that the kernels are asked for: mostly one.
   template <class Fn>
   void each(const Fn& fn) {
-    const bool sums = args_.row_sums.data || args_.column_sums.data;  // zeros where the product is empty
-    if ((args_.m == 0 || args_.n == 0) && !sums) return;
-    if (!std::exchange(collected_, true)) collect();
-    if (std::any_of(dims_.begin(), dims_.end(), [](const BatchDim& d) { return d.length == 0; })) return;
-    while (fold_into_rows()) {
-    }
-    each_from(0, fn);
+    if (collect()) each_from(0, {&fn, [](const void* f, const GemmArgs& args) { (*static_cast<const Fn*>(f))(args); }});
   }
 
  private:
@@ -63,6 +57,11 @@ class Products {
     long long length;
     std::array<long long, kOperands> strides;
   };
+  /// A function of any type: the walk below is compiled once, not for each.
+  struct Visitor {
+    const void* fn;
+    void (*call)(const void* fn, const GemmArgs& args);
+  };
 
   MatrixArg& matrix(int i) {
     MatrixArg* all[] = {&args_.a,     &args_.b,      &args_.c,        &args_.addend,     &args_.bias,
@@ -70,8 +69,19 @@ class Products {
     return *all[i];
   }
 
+  // Whether there is anything to compute; what is asked for, with the fewest batch dims.
+  bool collect() {
+    const bool sums = args_.row_sums.data || args_.column_sums.data;  // zeros where the product is empty
+    if ((args_.m == 0 || args_.n == 0) && !sums) return false;
+    if (!std::exchange(collected_, true)) merge_dims();
+    if (std::any_of(dims_.begin(), dims_.end(), [](const BatchDim& d) { return d.length == 0; })) return false;
+    while (fold_into_rows()) {
+    }
+    return true;
+  }
+
   // Batch dims from the outermost in, neighbours merged where every operand allows.
-  void collect() {
+  void merge_dims() {
     int rank = batch_dims_[C];
     for (int d = 0; d < rank; ++d) {
       BatchDim dim{tensors_[C]->shape()[d].value(), {}};
@@ -102,8 +112,7 @@ class Products {
   }
 
   // The table takes max_batch_rank dims; more of them, which is rare, are walked here.
-  template <class Fn>
-  void each_from(size_t first, const Fn& fn) {
+  void each_from(size_t first, Visitor visitor) {
     if (dims_.size() - first > max_batch_rank) {
       for (long long j = 0; j < dims_[first].length; ++j) {
         Products one = *this;
@@ -113,7 +122,7 @@ class Products {
           auto bytes = static_cast<long long>(size_of(static_cast<DType>(m.type)));
           m.data = static_cast<std::byte*>(m.data) + j * dims_[first].strides[i] * bytes;
         }
-        one.each_from(first + 1, fn);
+        one.each_from(first + 1, visitor);
       }
       return;
     }
@@ -122,7 +131,7 @@ class Products {
       args_.batch[d] = dims_[first + d].length;
       for (int i = 0; i < kOperands; ++i) matrix(i).batch[d] = dims_[first + d].strides[i];
     }
-    fn(args_);
+    visitor.call(visitor.fn, args_);
   }
 
   GemmArgs args_{};

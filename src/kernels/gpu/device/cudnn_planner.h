@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "cudnn.h"
-#include "gpu.h"
+#include "host.h"
 #include "recent.h"
 #include "tessera/error.h"
 

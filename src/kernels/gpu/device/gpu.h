@@ -1,18 +1,6 @@
-// One source for CUDA and HIP: the run-time library under one name, launches, and what kernels here share.
+// One source for CUDA and HIP: launches, and what kernels here share.
 #pragma once
-#if defined(__HIP__)
-#if defined(__CLANG_HIP_RUNTIME_WRAPPER_INCLUDED__)
-#include <hip/hip_runtime.h>
-#else  // -nogpuinc
-#include "hip.h"
-#endif
-#define TESSERA_RT(name) hip##name
-#else
-#include <cuda_runtime.h>
-#define TESSERA_RT(name) cuda##name
-#endif
-
-#include "kernels/gpu/tables.h"
+#include "host.h"
 #include "tile/arch/gpu/block.h"
 #include "tile/tile.h"
 
@@ -20,14 +8,7 @@ namespace tessera::gpu_kernels {
 
 using tile::bf16;
 using tile::f16;
-using tile::i32;
-using tile::i64;
 using tile::Pack;
-using tile::u32;
-using tile::u64;
-using tile::u8;
-
-using Queue = TESSERA_RT(Stream_t);
 
 /// Whether the current device has matrix cores, which kernels for them need.
 #if defined(TESSERA_VECTOR_TARGETS)
@@ -44,10 +25,6 @@ inline constexpr bool on_card = false;
 template <class T>
 inline constexpr bool on_card = true;
 #endif
-/// Throws DeviceError if the launch just made was refused; `what` names it.
-void check_launch(const char* what);
-/// Throws Error: this family has no kernel for what `args` asked.
-[[noreturn]] void throw_unsupported(const char* what);
 
 /// kernel<<<blocks, threads, shared>>>(args...) on the executor's stream; nothing for no blocks.
 template <class... P, class... A>
@@ -62,9 +39,6 @@ void launch(const char* what, void (*kernel)(P...), i64 blocks, int threads, siz
 inline i64 grid_for(i64 items, int threads, const Executor& executor, int waves = 8) {
   return tile::min<i64>(tile::ceil_div<i64>(items, threads), static_cast<i64>(executor.multiprocessors) * waves);
 }
-
-inline constexpr int element_size[scalar_count] = {1, 1, 1, 4, 8, 2, 2, 4, 8};
-inline int size_of(Scalar type) { return element_size[static_cast<int>(type)]; }
 
 template <class T>
 struct Type {

@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "gpu.h"
+#include "host.h"
 #include "kernels/cpu/isa/epilogue.h"
 #include "kernels/gpu/vendor_workspace.h"
 #include "recent.h"

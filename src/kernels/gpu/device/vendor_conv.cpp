@@ -3,7 +3,7 @@
 
 #include "cudnn_conv.h"
 #include "cudnn_planner.h"
-#include "gpu.h"
+#include "host.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -1,7 +1,7 @@
 // cuDNN behind attention's arguments: opened at run time where it is installed, never needed.
 #include "cudnn_attention.h"
 #include "cudnn_planner.h"
-#include "gpu.h"
+#include "host.h"
 #include "kernels/gpu/attention_room.h"
 
 namespace tessera::gpu_kernels {
