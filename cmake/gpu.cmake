@@ -88,9 +88,9 @@ endif()
 find_program(CLANG_HIP clang++-19)
 file(GLOB hip_bitcode /usr/lib/*/amdgcn/bitcode)
 find_program(HIP_BUNDLER clang-offload-bundler PATHS /usr/lib/llvm-19/bin NO_DEFAULT_PATH)  # of clang-tools-19; clang runs it
-find_library(HIP_LIBRARY amdhip64)
+find_path(HIP_HEADERS hip/hip_runtime_api.h)
 set(build_hip ${TESSERA_HIP})
-if(TESSERA_HIP AND NOT (CLANG_HIP AND HIP_BUNDLER AND hip_bitcode AND HIP_LIBRARY))
+if(TESSERA_HIP AND NOT (CLANG_HIP AND HIP_BUNDLER AND hip_bitcode AND HIP_HEADERS))
   if(NOT TESSERA_HIP STREQUAL AUTO)
     message(FATAL_ERROR "TESSERA_HIP needs clang-19, clang-tools-19, lld-19, libamdhip64-dev and rocm-device-libs")
   endif()
@@ -105,7 +105,8 @@ if(build_hip)
   if(vector_targets)  # cards without matrix cores need further kernels
     list(APPEND hip_definitions -DTESSERA_VECTOR_TARGETS)
   endif()
-  set(hip_flags -x hip --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -std=c++20 -O3 -DNDEBUG
+  # Code objects of version 4 load from ROCm 4.1 on; those of version 5, clang's default, not with Debian's 5.2.
+  set(hip_flags -x hip --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -mcode-object-version=4 -std=c++20 -O3 -DNDEBUG
       -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off ${hip_definitions}
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
       -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
@@ -121,6 +122,5 @@ if(build_hip)
   endforeach()
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/hip)
   tessera_plugin(tessera_hip ${hip_objects})
-  set_target_properties(tessera_hip PROPERTIES LINKER_LANGUAGE CXX)
-  target_link_libraries(tessera_hip PRIVATE ${HIP_LIBRARY})
+  set_target_properties(tessera_hip PROPERTIES LINKER_LANGUAGE CXX)  # HIP's runtime is the core's to open, of any version
 endif()

@@ -169,6 +169,7 @@ def compare(lines, record):
 
 def main():
     plugin, target, *record = sys.argv[1:]
+    versions = {code[8] + 2 for code in code_objects(plugin, target)}  # EI_ABIVERSION
     kernels = all_kernels(plugin, target)
     lines = table(kernels)
     text = "\n".join([" regs spill waves  LDS scratch cycles", *(f"{lines[name]}  {name}" for name in lines)])
@@ -182,6 +183,9 @@ def main():
     if record:
         compare(lines, record[0])
     faults = [f"{name}: {fault}" for name, kernel in kernels for fault in faults_of(name, kernel, target)]
+    if "libamdhip64" in output("llvm-readelf-19", "--needed-libs", plugin):
+        faults.append("a version of HIP's runtime is linked, and others are not taken")
+    faults += [f"code objects of version {version}, which Debian's runtime does not load" for version in versions - {4}]
     print("\n".join(f"BAD {fault}" for fault in faults) or "all as planned")
     sys.exit(1 if faults or not kernels else 0)
 

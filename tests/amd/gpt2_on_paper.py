@@ -23,7 +23,7 @@ def launches(build, text, steps):
     """{kernel: launches} of a run of the command."""
     folder = tempfile.mkdtemp()
     log = os.path.join(folder, "launches")
-    environment = dict(os.environ, LD_LIBRARY_PATH=f"{build}/tests/amd/stand_in", TESSERA_PLUGIN_DIR=build, EMULATOR_HOME="",
+    environment = dict(os.environ, TESSERA_HIP_RUNTIME=f"{build}/tests/amd/stand_in/libamdhip64.so.5", TESSERA_PLUGIN_DIR=build, EMULATOR_HOME="",
                        TESSERA_STAND_IN_LOG=log)
     command = [f"{build}/tessera", "train", "gpt", "--preset", "gpt2-124m", "--device", "hip:0", "--amp", "bf16", "--steps", str(steps),
                "--accumulation", "1", "--text", text, "--out", folder]

@@ -1,4 +1,4 @@
-// The host side of libtessera_hip.so, compiled against AMD's headers, on the stand-in for libamdhip64.so.5: what it
+// The host side of libtessera_hip.so, compiled against AMD's headers, on the stand-in for libamdhip64.so: what it
 // calls, and that every failure is an error that names what failed, after which the rest goes on. Kernels do not run
 // here.
 #include <dlfcn.h>
@@ -15,8 +15,7 @@ namespace {
 
 template <class F>
 F* in_stand_in(const char* name) {
-  void* library = dlopen("libamdhip64.so.5", RTLD_NOW | RTLD_NOLOAD);
-  return library ? reinterpret_cast<F*>(dlsym(library, name)) : nullptr;
+  return reinterpret_cast<F*>(dlsym(RTLD_DEFAULT, name));
 }
 void fail(const char* function, hipError_t status, long skip = 0) {
   in_stand_in<StandInFail>(stand_in_fail_name)(function, skip, status);

@@ -47,6 +47,20 @@ std::vector<std::filesystem::path> candidates(const char* name) {
   return {folder / name, above / name, above / "lib" / name, above / TESSERA_LIBDIR / name};
 }
 
+// HIP's runtime, of whichever version is there: the plugin is linked with none, and calls what all of them have. One
+// that the program has already comes first, then the newest.
+bool open_hip_runtime(std::string& why_not) {
+  std::vector<std::string> names = {"libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so",
+                                    "libamdhip64.so.5"};
+  if (const char* file = std::getenv("TESSERA_HIP_RUNTIME"); file && *file) names = {file};
+  for (const int already : {RTLD_NOLOAD, 0})
+    for (const std::string& name : names)
+      if (dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL | already)) return true;
+  why_not = fmt::format(
+      "HIP's runtime was not found: install ROCm 5 to 7, or let TESSERA_HIP_RUNTIME name libamdhip64 ({})", dlerror());
+  return false;
+}
+
 const Plugin* load(DeviceType type, std::string& why_not) {
   std::filesystem::path path;
   std::error_code error;
@@ -59,6 +73,7 @@ const Plugin* load(DeviceType type, std::string& why_not) {
     why_not = fmt::format("{} was not found beside the program or in TESSERA_PLUGIN_DIR", plugin_name(type));
     return nullptr;
   }
+  if (type == DeviceType::HIP && !open_hip_runtime(why_not)) return nullptr;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     why_not = dlerror();

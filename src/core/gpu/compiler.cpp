@@ -30,8 +30,8 @@ Vendor vendor(DeviceType type) {
             "hiprtc",
             "GetCode",
             "TESSERA_HIPRTC",
-            {"libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so", "libamdhip64.so.5",
-             "/opt/rocm/lib/libhiprtc.so"}};
+            {"libhiprtc.so.7", "libhiprtc.so.6", "/opt/rocm/lib/libhiprtc.so", "libhiprtc.so.5",
+             "libamdhip64.so.5"}};  // in the order of the runtimes (backend.cpp), so that both are of one version
   std::vector<std::string> libraries = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
     if (const char* folder = std::getenv(variable)) libraries.push_back(std::string(folder) + "/lib64/libnvrtc.so");

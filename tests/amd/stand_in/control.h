@@ -1,5 +1,5 @@
-// What tests say to the stand-in for libamdhip64.so.5, and ask of it: look the functions up with dlsym in the library
-// that the plugin has loaded.
+// What tests say to the stand-in for libamdhip64.so, and ask of it: look the functions up with dlsym(RTLD_DEFAULT) when
+// the plugin is loaded.
 #pragma once
 
 extern "C" {

@@ -1,4 +1,4 @@
-// A stand-in for libamdhip64.so.5: the part of HIP's runtime that libtessera_hip.so calls, on a made-up card. Calls are
+// A stand-in for libamdhip64.so: the part of HIP's runtime that libtessera_hip.so calls, on a made-up card. Calls are
 // counted and can be told to fail. Kernels are executed by an emulator where there is one (card.h), and done when the
 // call that launches them returns; a capture keeps what it is given for the replays.
 #define __HIP_PLATFORM_AMD__
