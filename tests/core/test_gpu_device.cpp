@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/gpu_check.h"
+#include "gpu_memory.h"
 #include "ops/check.h"
 
 namespace tessera {
@@ -98,6 +99,7 @@ TEST_F(GpuDevice, ReplaysDrawWhatEagerCallsDrawBehindTemporaries) {
 }
 
 TEST_F(GpuDevice, RunsOutOfMemoryAndGoesOn) {
+  const WholeCard card;
   const auto memory = static_cast<int64_t>(properties(gpu()).memory);
   EXPECT_THROW(empty({4 * memory}, UInt8, gpu()), OutOfMemoryError);
   {
@@ -118,6 +120,7 @@ TEST_F(GpuDevice, BadIndicesAreReportedOnceWhereTheHostWaits) {
 }
 
 TEST_F(GpuDevice, TakesMoreThanTwoToThe31Elements) {
+  const WholeCard card;
   const int64_t n = (int64_t(1) << 31) + 4099;
   Tensor x = full({n}, 3, Float16, gpu());
   x.slice(0, n - 5, n).fill_(7);

@@ -4,6 +4,7 @@
 #include "check.h"
 #include "core/gpu_check.h"
 #include "core/op.h"
+#include "gpu_memory.h"
 #include "tessera/stream.h"
 
 namespace tessera {
@@ -133,6 +134,7 @@ TEST_F(GpuProducts, LargeOnesOffTheMultiples) {
 /// Logits of more than 2^31 elements, and the gradients that they give as they lie there.
 TEST_F(GpuProducts, VocabularyOfMoreThanTwoToThe31Elements) {
   if (properties(gpu()).memory < size_t{12} << 30) GTEST_SKIP() << "needs 12 GB";
+  const WholeCard card;
   NoGrad guard;
   const int64_t m = 43008, n = 50257, k = 64;
   const DType dtype = BFloat16;
