@@ -9,10 +9,10 @@
 namespace tessera {
 
 /// How a product is cut: a block computes tile_m x tile_n elements of the result with `warps` warps (on AMD's cards
-/// waves), adding up tile_k at a time, and keeps `stages` tiles of the operands in shared memory. docs/gpu.md says what
-/// goes together.
+/// waves), adding up tile_k at a time, and keeps `stages` tiles of the operands in shared memory. What is 0 is taken
+/// from the shipped config that fills the card at hand. docs/gpu.md says what goes together.
 struct GemmConfig {
-  int tile_m = 128, tile_n = 128, tile_k = 32, warps = 4, stages = 4;
+  int tile_m = 0, tile_n = 0, tile_k = 0, warps = 0, stages = 0;
 };
 
 /// y[m, n] = epilogue(sum over k of a[m, k] b[k, n]) on a GPU, of the operands' type; they are f16 or bf16, which are

@@ -105,16 +105,19 @@ void check_operands(const Tensor& a, const Tensor& b, std::string_view epilogue,
 
 // ---- configs
 
-/// The config to take: the caller's, or the large or the small shipped one, whichever fills the card.
+/// The config to take: the large or the small shipped one, whichever fills the card, but for what the caller says.
 tile::Config config_for(Arch arch, const tile::Problem& problem, const std::optional<GemmConfig>& wanted,
                         const DeviceProperties& card) {
-  if (wanted) return {wanted->tile_m, wanted->tile_n, wanted->tile_k, wanted->warps, wanted->stages};
   const tile::Config large =
       arch == Arch::simt ? tile::Config{128, 128, 16, 8, 2} : tile::Config{128, 128, 32, 4, arch == Arch::cdna ? 2 : 4};
   const tile::i64 blocks = tile::ceil_div<tile::i64>(problem.m, 128) * tile::ceil_div<tile::i64>(problem.n, 128);
   tile::Config small = large;
   small.tile_m = small.tile_n = 64;
-  return blocks < card.multiprocessors ? small : large;
+  const tile::Config shipped = blocks < card.multiprocessors ? small : large;
+  const GemmConfig own = wanted.value_or(GemmConfig{});
+  const auto either = [](int said, int otherwise) { return said ? said : otherwise; };
+  return {either(own.tile_m, shipped.tile_m), either(own.tile_n, shipped.tile_n), either(own.tile_k, shipped.tile_k),
+          either(own.warps, shipped.warps), either(own.stages, shipped.stages)};
 }
 
 /// Throws unless the config serves; returns the shared memory that a launch must ask for.

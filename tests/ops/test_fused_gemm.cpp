@@ -99,6 +99,8 @@ TEST_F(FusedGemmHost, ChoosesWidthAndOrientation) {
   fused_gemm(a, b, "acc");
   EXPECT_TRUE(has("cdna::Gemm") && has("Choice<64, 64, 32, 4, 2>")) << compiler.last;
   EXPECT_TRUE(has("matrix<Element, 8, false>(args.a") && has("matrix<Element, 8, false>(args.b")) << compiler.last;
+  fused_gemm(a, b, "acc", {}, GemmConfig{.tile_m = 128});  // the rest as this card takes it
+  EXPECT_TRUE(has("Choice<128, 64, 32, 4, 2>")) << compiler.last;
   fused_gemm(b.transpose(0, 1), a.transpose(0, 1), "acc", {}, GemmConfig{128, 64, 32, 4, 2});
   EXPECT_TRUE(has("Choice<128, 64, 32, 4, 2>")) << compiler.last;
   EXPECT_TRUE(has("matrix<Element, 8, true>(args.a") && has("matrix<Element, 8, true>(args.b")) << compiler.last;
@@ -132,7 +134,7 @@ TEST_F(FusedGemmHost, SaysWhatDoesNotFit) {
   EXPECT_EQ(error(a, b, "nonsense"), "fused_gemm: epilogue nonsense: epilogue(1): unknown nonsense");
   EXPECT_EQ(error(a, b, "acc", Tensors{}, GemmConfig{128, 64, 16, 8, 2}).substr(0, 66),
             "fused_gemm: config 128x64x16, 8 warps, 2 stages: tile_m and tile_n");
-  for (GemmConfig wrong : {GemmConfig{0, 0, 0, 0, 0}, GemmConfig{1 << 30, 1 << 30, 1 << 30, 1 << 30, 1 << 30},
+  for (GemmConfig wrong : {GemmConfig{.stages = 4}, GemmConfig{1 << 30, 1 << 30, 1 << 30, 1 << 30, 1 << 30},
                            GemmConfig{-64, 64, 32, 4, 2}, GemmConfig{128, 128, 32, 4, 4}})
     EXPECT_EQ(error(half, half.transpose(0, 1), "acc", Tensors{}, wrong).substr(0, 19), "fused_gemm: config ");
   Tensor learning = make({8, 16}).set_requires_grad();
