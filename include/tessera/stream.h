@@ -62,9 +62,12 @@ class Event {
 /// Says that work queued on `stream` uses `tensor`: its memory is not handed out again before that work is done.
 void record_stream(const Tensor& tensor, const Stream& stream);
 
-/// Page-locked host memory, from which copies to `device` run while the host goes on; a copy to the host waits. On the
-/// CPU: `empty`.
+/// Page-locked host memory, from which copies to `device` run while the host goes on. On the CPU: `empty`.
 Tensor empty_pinned(const Shape& shape, DType dtype, Device device);
+/// to.copy_(from), of which the host sees the end only by synchronising with the current stream, or with an Event
+/// recorded there: where `to` is contiguous, of the same shape, and page-locked for the device of `from`. All else is
+/// copied at once, as is what gradients flow through. Throws as copy_ does.
+void copy_async(Tensor& to, const Tensor& from);
 
 /// Work that was queued once and is replayed with one call: the same kernels on the same memory.
 class Graph {

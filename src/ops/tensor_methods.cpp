@@ -1,9 +1,11 @@
 // Methods of Tensor that are operators.
 #include <fmt/format.h>
 
+#include "core/gpu/backend.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
+#include "tessera/stream.h"
 
 namespace tessera {
 
@@ -53,6 +55,17 @@ Tensor& Tensor::copy_(const Tensor& source) {
   check_writable("copy_", *this);
   dispatch(op, {*this, unaliased(*this, source.to(device()))});
   return *this;
+}
+
+void copy_async(Tensor& to, const Tensor& from) {
+  const bool recorded = grad_enabled() && (to.requires_grad() || from.requires_grad());
+  const bool dense = to.is_contiguous() && to.shape() == from.shape();
+  if (recorded || !dense || !gpu::is_page_locked(to, from.device())) {
+    to.copy_(from);
+    return;
+  }
+  NoGrad guard;
+  gpu::queue_copy(to, from.to(to.dtype()).contiguous());
 }
 
 Tensor& Tensor::fill_(double value) {

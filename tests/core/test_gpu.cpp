@@ -152,6 +152,30 @@ TEST_F(FakeGpu, PinnedMemoryWaitsForEveryStreamAndCard) {
   gpu::install(DeviceType::CUDA, nullptr);
 }
 
+TEST_F(FakeGpu, CopiesToPinnedMemoryAreOnlyQueuedWhereAsked) {
+  Tensor host = empty_pinned({4}, Float32, device), part = host.slice(0, 0, 4, 2);
+  Tensor ordinary = zeros({4}), there = full({4}, 5, Float32, cpu()).to(device);
+  const auto copies = [&](Tensor& to) {
+    const int waits = runtime.count("synchronize");
+    copy_async(to, there.slice(0, 0, to.numel()));
+    EXPECT_EQ(to.sum().item(), 5. * static_cast<double>(to.numel()));
+    return runtime.count("synchronize") - waits;
+  };
+  const auto version = host.storage()->version.load();
+  EXPECT_EQ(copies(host), 0);
+  EXPECT_GT(host.storage()->version.load(), version);
+  EXPECT_EQ(copies(part), 1);
+  EXPECT_EQ(copies(ordinary), 1);
+  EXPECT_EQ(error_of([&] { copy_async(host, full({3}, 1, Float32, cpu()).to(device)); }),
+            error_of([&] { host.copy_(full({3}, 1, Float32, cpu())); }));
+  runtime.events_happen = false;
+  copy_async(host, there);
+  host = part = Tensor();
+  EXPECT_GT(runtime.count("synchronize_event"), 0);  // memory is given back after the copy
+  Tensor recorded = zeros({4}).set_requires_grad() * 1;
+  EXPECT_NO_THROW(copy_async(recorded, there));
+}
+
 TEST_F(FakeGpu, ACardThatFailsLeavesTheOthersChosen) {
   runtime.devices = 2;
   gpu::install(DeviceType::HIP, plugin_of(runtime));

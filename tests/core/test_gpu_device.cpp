@@ -98,6 +98,20 @@ TEST_F(GpuDevice, ReplaysDrawWhatEagerCallsDrawBehindTemporaries) {
   }
 }
 
+TEST_F(GpuDevice, CopiesToPinnedMemoryEndBehindTheirEvent) {
+  const int64_t n = 1 << 24;
+  Tensor pinned = empty_pinned({n}, Float32, gpu());
+  pinned.fill_(-1);
+  Tensor x = full({n}, 0, Float32, gpu());
+  for (int i = 0; i < 50; ++i) x = x + 1;
+  Event done(gpu());
+  copy_async(pinned, x);
+  done.record(current_stream(gpu()));
+  done.synchronize();
+  EXPECT_EQ(pinned.slice(0, 0, 2).to_vector<float>(), (std::vector<float>{50, 50}));
+  EXPECT_EQ(pinned.sum().item(), 50. * n);
+}
+
 TEST_F(GpuDevice, RunsOutOfMemoryAndGoesOn) {
   const WholeCard card;
   const auto memory = static_cast<int64_t>(properties(gpu()).memory);

@@ -55,6 +55,10 @@ void synchronize(DeviceState& state);
 /// source may be changed and, where the destination is the host, the copy is there.
 void copy(const Tensor& to, const void* from, const Storage& from_storage);
 
+bool is_page_locked(const Tensor& t, Device device);  // for copies from and to `device`
+/// Queues a copy to such a tensor of the elements of one of its device, both contiguous and of one shape and type.
+void queue_copy(const Tensor& to, const Tensor& from);
+
 /// Waits for a tensor of one element and brings it to the host.
 void read(void* to, const Tensor& from);
 

@@ -181,6 +181,22 @@ void copy(const Tensor& to, const void* from, const Storage& from_storage) {
   if (is_pinned(from_storage)) note_use(*static_cast<Pinned*>(from_storage.owner), on, stream);
 }
 
+bool is_page_locked(const Tensor& t, Device device) {
+  return is_pinned(*t.storage()) && static_cast<Pinned*>(t.storage()->owner)->on->device == device;
+}
+
+void queue_copy(const Tensor& to, const Tensor& from) {
+  const Pinned& pinned = *static_cast<Pinned*>(to.storage()->owner);
+  DeviceState& on = *pinned.on;
+  refuse_capture(on);
+  enter(on);
+  const StreamHandle stream = stream_of(on).handle;
+  on.runtime.wait(stream, pinned.last_use);  // copies on other streams
+  on.runtime.copy(to.data_ptr(), from.data_ptr(), static_cast<size_t>(to.numel()) * size_of(to.dtype()), stream);
+  on.runtime.record(pinned.last_use, stream);
+  ++to.storage()->version;
+}
+
 void read(void* to, const Tensor& from) {
   DeviceState& on = state(from.device());
   const StreamHandle stream = stream_of(on).handle;
