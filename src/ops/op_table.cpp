@@ -1,5 +1,6 @@
 #include "ops/op_table.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <vector>
 
@@ -27,6 +28,18 @@ struct Table {
   }
 };
 
+// The names that begin most like an unknown one, at most five, as the end of a sentence.
+std::string nearest(std::string_view name) {
+  size_t longest = 3, found = 0;
+  std::string text;
+  for (const Op* op : Table::get().ops) {
+    const size_t same = std::mismatch(name.begin(), name.end(), op->name.begin(), op->name.end()).first - name.begin();
+    if (same > longest) longest = same, found = 0;
+    if (same == longest && found < 5) text = (found++ ? text + ", " : "; the nearest are ") + std::string(op->name);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::span<const Op* const> op_table() { return Table::get().ops; }
@@ -34,7 +47,7 @@ std::span<const Op* const> op_table() { return Table::get().ops; }
 const Op& find_op(std::string_view name) {
   auto& by_name = Table::get().by_name;
   if (auto it = by_name.find(name); it != by_name.end()) return *it->second;
-  throw Error("unknown operator '" + std::string(name) + "'");
+  throw Error("unknown operator '" + std::string(name) + "'" + nearest(name));
 }
 
 }  // namespace tessera

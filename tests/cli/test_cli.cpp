@@ -39,7 +39,9 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"bench", "op", "sdpa", "--attention", "mem-efficient"}), 2, "cpu has flash and math");
   expect_error(run({"bench", "op", "host"}), 2, "only of a GPU");
   expect_error(run({"explain", "sdpa", "--attention", "fast"}), 2, "fast");
+  expect_error(run({"explain", "sdpa", "--attention", "sm90-any-order"}), 2, "cpu has flash and math");
   expect_error(run({"explain", "nothing"}), 2, "nothing");
+  expect_error(run({"explain", "linear_act"}), 2, "'linear_act'; the nearest are linear");
   expect_error(run({"explain", "matmul", "3x4", "5x6"}), 2, "[3, 4] x [5, 6]");
   expect_error(run({"explain", "matmul", "3xx4", "4x5"}), 2, "3xx4");
   expect_error(run({"explain", "matmul", "3x4"}), 2, "matmul: the number of inputs is 2, not 1");

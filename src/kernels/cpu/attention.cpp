@@ -152,8 +152,9 @@ void mem_efficient_backward(const Call& call, Workspace& workspace) {
 
 // ---- cuDNN's, where it is installed
 
+bool has_cudnn() { return vendor_tables() && tables().vendor_attention; }
 Reason cudnn_takes(const AttentionProblem& p) {
-  if (!vendor_tables() || !tables().vendor_attention) return Reason::Library;
+  if (!has_cudnn()) return Reason::Library;
   if (p.mask.data) return Reason::Shape;
   if (is_expanded(p)) return Reason::Layout;
   if (p.lse->defined() && reinterpret_cast<uintptr_t>(p.lse->data_ptr()) % 16 != 0) return Reason::Layout;
@@ -183,6 +184,7 @@ bool sm90_is_faster(const AttentionProblem& p, Device device) {
   return p.keys >= 4096 && sm90_takes(p, device, kWidestOfAll) == Reason::Ok;
 }
 Reason cudnn_pays(const Call& call) {
+  if (!has_cudnn()) return Reason::Library;
   const AttentionProblem p = attention_problem(call);
   if (sm90_is_faster(p, call_device(call))) return Reason::Shape;
   const Reason reason = pays_for_a_plan(p);
@@ -199,6 +201,7 @@ bool sm90_is_faster_backward(const AttentionProblem& p, Device device) {
 template <bool in_any_order = false>
 Reason cudnn_pays_backward(const Call& call) {
   constexpr long long most_bytes = 768LL << 20;
+  if (!has_cudnn()) return Reason::Library;
   if (in_any_order && !nondeterministic_allowed()) return Reason::Order;
   AttentionProblem p = attention_backward_problem(call);
   if (!in_any_order && sm90_is_faster_backward(p, call_device(call))) return Reason::Shape;
