@@ -11,7 +11,10 @@ struct Mlp : nn::Module {
 };
 
 int main(int argc, char** argv) {
-  DeviceGuard device(parse_device(argc > 1 ? argv[1] : "cpu"));
+  const Device where = parse_device(argc > 1 ? argv[1] : "cpu");
+  if (const std::string why = why_unavailable(where); !why.empty())
+    return std::printf("%s is not available: %s\n", argv[1], why.c_str()), 2;
+  DeviceGuard device(where);
   manual_seed(1);
   Mlp model;
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
