@@ -5,7 +5,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <hip/hip_runtime_api.h>
+#include <hip/hiprtc.h>
 
+#include <map>
+
+#include "io/temporary_folder.h"
 #include "ops/check.h"
 #include "stand_in/control.h"
 #include "tessera/tessera.h"
@@ -22,8 +26,19 @@ void fail(const char* function, hipError_t status, long skip = 0) {
 }
 long calls(const char* function) { return in_stand_in<StandInCalls>(stand_in_calls_name)(function); }
 
+// Kernels do nothing; programs are not found on disk, but compiled by the stand-in.
+struct Surroundings {
+  TemporaryFolder cache;
+  Surroundings() {
+    setenv("TESSERA_CACHE_DIR", cache.path().c_str(), 1);
+    setenv("TESSERA_HIPRTC", std::getenv("TESSERA_HIP_RUNTIME"), 1);
+    setenv("EMULATOR_HOME", "", 1);
+  }
+};
+
 class HipRuntime : public testing::Test {
  protected:
+  Surroundings surroundings;
   void SetUp() override { ASSERT_EQ(why_unavailable(hip()), ""); }
   void TearDown() override { fail(nullptr, hipSuccess); }
 };
@@ -110,14 +125,74 @@ TEST_F(HipRuntime, WhatIsNotDoneYetIsNoErrorOfTheNextLaunch) {
   EXPECT_EQ(softmax(x, 1).numel(), 21);
 }
 
+// ---- programs that hipRTC compiles
+
+// One that was never asked for before: of another epilogue.
+std::string new_epilogue() {
+  static int number = 0;
+  return fmt::format("acc + {}", ++number);
+}
+void run_program(const std::string& epilogue) {
+  fused_gemm(empty({16, 16}, Float16, hip()), empty({16, 16}, Float16, hip()), epilogue);
+}
+
+TEST_F(HipRuntime, ProgramsAreCompiledOnceAndLaunched) {
+  const char* functions[] = {"hiprtcCreateProgram",  "hiprtcCompileProgram", "hiprtcGetCode",
+                             "hiprtcDestroyProgram", "hipModuleLoadData",    "hipModuleGetFunction"};
+  std::map<std::string, long> before;
+  for (const char* function : functions) before[function] = calls(function);
+  const long launches = calls("hipModuleLaunchKernel");
+  const std::string epilogue = new_epilogue();
+  for (int i = 0; i < 3; ++i) run_program(epilogue);
+  for (const char* function : functions) EXPECT_EQ(calls(function), before[function] + 1) << function;
+  EXPECT_EQ(calls("hipModuleLaunchKernel"), launches + 3);
+}
+
+TEST_F(HipRuntime, FailuresOfAProgramSayWhatFailedAndDoNotLast) {
+  const auto message = [](const char* function, int status) {
+    const std::string epilogue = new_epilogue();
+    fail(function, static_cast<hipError_t>(status));
+    const std::string text = error_of([&] { run_program(epilogue); });
+    fail(nullptr, hipSuccess);
+    EXPECT_EQ(error_of([&] { run_program(epilogue); }), "no error") << function;
+    return text;
+  };
+  const auto expect = [&](const char* function, int status, const char* text) {
+    const std::string said = message(function, status);
+    EXPECT_NE(said.find(text), std::string::npos) << function << ": " << said;
+  };
+  expect("hiprtcCreateProgram", HIPRTC_ERROR_OUT_OF_MEMORY,
+         "hipRTC: taking a program failed: HIPRTC_ERROR_OUT_OF_MEMORY");
+  expect("hiprtcCompileProgram", HIPRTC_ERROR_COMPILATION, "told to fail");
+  expect("hiprtcGetCodeSize", HIPRTC_ERROR_INTERNAL_ERROR, "asking for the size of its code failed");
+  expect("hiprtcGetCode", HIPRTC_ERROR_INTERNAL_ERROR, "asking for its code failed");
+  expect("hipModuleLoadData", hipErrorOutOfMemory, "loading a compiled program failed: out of memory");
+  expect("hipModuleGetFunction", hipErrorOutOfMemory, "looking for a kernel failed: out of memory");
+  expect("hipModuleLaunchKernel", hipErrorInvalidConfiguration, "launching a compiled kernel failed: invalid configur");
+}
+
+TEST_F(HipRuntime, ACompilerWithoutALogIsStillAnError) {
+  for (const char* function : {"hiprtcGetProgramLogSize", "hiprtcGetProgramLog"}) {
+    fail("hiprtcCompileProgram", static_cast<hipError_t>(HIPRTC_ERROR_COMPILATION));
+    fail(function, static_cast<hipError_t>(HIPRTC_ERROR_INTERNAL_ERROR));
+    const std::string message = error_of([] { run_program(new_epilogue()); });
+    EXPECT_NE(message.find("HIPRTC_ERROR of the stand-in"), std::string::npos) << message;
+    fail(nullptr, hipSuccess);
+  }
+}
+
+// ---- lost devices
+
 // Each in a process of its own, since a lost device stays lost.
 void lose(const char* function, hipError_t status) {
+  const Surroundings surroundings;
   Tensor x = on_card({7, 3}), kept = full({4}, 5, Float32, cpu());
   Event event(hip());
   fail(function, status);
   int errors = 0;
+  const bool compiled = std::string_view(function) == "hipModuleLaunchKernel";
   for (int i = 0; i < 3; ++i) try {
-      softmax(x, 1).to(cpu());
+      compiled ? run_program("acc") : void(softmax(x, 1).to(cpu()));
     } catch (const DeviceError& error) {
       ++errors;
       std::fprintf(stderr, "%s\n", error.what());
@@ -140,6 +215,37 @@ TEST(HipRuntimeDeathTest, FaultsLoseTheDeviceAndNothingElse) {
               "failed: unspecified launch failure\n.*the device was lost: unspecified launch failure");
   EXPECT_EXIT(lose("hipLaunchKernel", hipErrorIllegalAddress), ends, "softmax failed: an illegal memory access");
   EXPECT_EXIT(lose("hipMemcpyAsync", hipErrorECCNotCorrectable), ends, "copying failed: uncorrectable ECC error");
+  EXPECT_EXIT(lose("hipModuleLaunchKernel", hipErrorLaunchFailure), ends,
+              "launching a compiled kernel failed: unspecified launch failure");
+}
+
+TEST(HipRuntimeDeathTest, WhatFailsAtTheStartIsTheReason) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto reason = [](const char* function, hipError_t status) {
+    dlopen(std::getenv("TESSERA_HIP_RUNTIME"), RTLD_NOW | RTLD_GLOBAL);  // before the plugin is
+    fail(function, status);
+    std::fprintf(stderr, "%s\n", why_unavailable(hip()).c_str());
+    std::_Exit(0);
+  };
+  const auto ends = testing::ExitedWithCode(0);
+  EXPECT_EXIT(reason("hipGetDeviceCount", hipErrorNoDevice), ends, "no such card was found");
+  EXPECT_EXIT(reason("hipGetDeviceCount", hipErrorInsufficientDriver), ends, "the driver takes programs up to version");
+  EXPECT_EXIT(reason("hipGetDeviceCount", hipErrorOutOfMemory), ends, "counting devices failed: out of memory");
+  EXPECT_EXIT(reason("hipGetDeviceProperties", hipErrorInvalidDevice), ends, "a device's properties failed");
+}
+
+TEST(HipRuntimeDeathTest, ACompilerThatCannotSayItsVersionIsAskedAgain) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto ask_twice = [] {
+    const Surroundings surroundings;
+    device_count(DeviceType::HIP);
+    fail("hiprtcVersion", static_cast<hipError_t>(HIPRTC_ERROR_INTERNAL_ERROR));
+    std::fprintf(stderr, "%s\n", error_of([] { run_program("acc"); }).c_str());
+    fail(nullptr, hipSuccess);
+    run_program("acc");
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(ask_twice(), testing::ExitedWithCode(0), "hipRTC: asking for its version failed");
 }
 
 TEST_F(HipRuntime, GraphsAreCapturedAndReplayed) {
@@ -180,6 +286,7 @@ void use_everything() {
   Graph graph;
   graph.capture(hip(), [&] { softmax(x, 1); });
   graph.replay();
+  run_program(new_epilogue());
   x = {};
   empty_cache(hip());
   try {
@@ -188,7 +295,9 @@ void use_everything() {
   }
 }
 
-class EveryCall : public testing::TestWithParam<const char*> {};
+class EveryCall : public testing::TestWithParam<const char*> {
+  Surroundings surroundings;
+};
 
 TEST_P(EveryCall, ThatFailsIsAnError) {
   const char* function = GetParam();
@@ -208,7 +317,10 @@ INSTANTIATE_TEST_SUITE_P(Hip, EveryCall,
                                          "hipStreamQuery", "hipStreamWaitEvent", "hipDeviceSynchronize",
                                          "hipEventCreateWithFlags", "hipEventRecord", "hipEventQuery",
                                          "hipEventSynchronize", "hipEventElapsedTime", "hipStreamBeginCapture",
-                                         "hipStreamEndCapture", "hipGraphInstantiate", "hipGraphLaunch"),
+                                         "hipStreamEndCapture", "hipGraphInstantiate", "hipGraphLaunch",
+                                         "hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchKernel",
+                                         "hiprtcCreateProgram", "hiprtcCompileProgram", "hiprtcGetCodeSize",
+                                         "hiprtcGetCode"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

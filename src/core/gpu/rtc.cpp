@@ -127,6 +127,9 @@ const Module& load(const Program& program, Device device) {
   Loaded& loaded = (*modules)[place];
   try {
     loaded.module = std::make_unique<Module>(on, handle, program.kernels);
+  } catch (const DeviceError&) {  // for now
+    modules->erase(place);
+    throw;
   } catch (const Error& error) {
     loaded.why_not = error.what();
   }

@@ -3,6 +3,7 @@
 // call that launches them returns; a capture keeps what it is given for the replays.
 #define __HIP_PLATFORM_AMD__
 #include <hip/hip_runtime_api.h>
+#include <hip/hiprtc.h>
 
 #include <chrono>
 #include <cstdio>
@@ -42,6 +43,9 @@ struct ihipModule_t {
 struct ihipModuleSymbol_t {
   Kernel kernel;
 };
+struct _hiprtcProgram {
+  std::string source, code, log;
+};
 
 namespace {
 
@@ -68,12 +72,15 @@ hipError_t called(const char* name) {
   Function& function = functions()[name];
   ++function.calls;
   if (function.fails_after > 0) --function.fails_after;
-  else if (function.fails_after == 0) return done(function.status);
+  else if (function.fails_after == 0) return function.status;
   return hipSuccess;
 }
-// Begins every function that can fail.
-#define STAND_IN_CALL                                                                  \
-  if (const hipError_t status = called(__func__); status != hipSuccess) return status; \
+// Begins every function that can fail; the other those of hipRTC.
+#define STAND_IN_CALL                                                                        \
+  if (const hipError_t status = called(__func__); status != hipSuccess) return done(status); \
+  (void)0
+#define STAND_IN_COMPILER_CALL                                                                                 \
+  if (const int status = called(__func__); status != HIPRTC_SUCCESS) return static_cast<hiprtcResult>(status); \
   (void)0
 
 // ---- kernels of the program
@@ -143,6 +150,9 @@ hipError_t launch(const Kernel& kernel, const Shape& shape, void** values, hipSt
     return execute(kernel, shape, arguments);
   });
 }
+
+// What hipRTC compiles to here: this, and the name of the program's kernel, which does nothing.
+constexpr const char* made_up = "a program of the stand-in with ";
 
 struct Configuration {
   dim3 blocks, threads;
@@ -411,6 +421,11 @@ hipError_t hipGraphExecDestroy(hipGraphExec_t graph) {
 
 hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
   STAND_IN_CALL;
+  if (const auto* text = static_cast<const char*>(image); std::strncmp(text, made_up, std::strlen(made_up)) == 0) {
+    const std::string name = text + std::strlen(made_up);
+    *module = new ihipModule_t{{{name, Kernel{name, 0, 0, 0, 0, 1024, {}}}}};
+    return hipSuccess;
+  }
   const std::byte* code = stand_in::find_code(image, target);
   if (!code) return done(hipErrorNoBinaryForGpu);
   try {
@@ -433,6 +448,55 @@ hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned x, unsigned y,
                                  void** values, void**) {
   STAND_IN_CALL;
   return launch(function->kernel, {{x, y, z}, {threads_x, threads_y, threads_z}, shared}, values, stream);
+}
+
+hiprtcResult hiprtcVersion(int* major, int* minor) {
+  STAND_IN_COMPILER_CALL;
+  *major = HIP_VERSION_MAJOR, *minor = HIP_VERSION_MINOR;
+  return HIPRTC_SUCCESS;
+}
+const char* hiprtcGetErrorString(hiprtcResult status) {
+  return status == HIPRTC_ERROR_OUT_OF_MEMORY ? "HIPRTC_ERROR_OUT_OF_MEMORY" : "HIPRTC_ERROR of the stand-in";
+}
+hiprtcResult hiprtcCreateProgram(hiprtcProgram* program, const char* source, const char*, int, const char**,
+                                 const char**) {
+  STAND_IN_COMPILER_CALL;
+  *program = new _hiprtcProgram{source, "", ""};
+  return HIPRTC_SUCCESS;
+}
+hiprtcResult hiprtcDestroyProgram(hiprtcProgram* program) {
+  STAND_IN_COMPILER_CALL;
+  delete std::exchange(*program, nullptr);
+  return HIPRTC_SUCCESS;
+}
+hiprtcResult hiprtcCompileProgram(hiprtcProgram program, int, const char**) {
+  program->log = "program:1:2: error: told to fail";  // kept where it is
+  STAND_IN_COMPILER_CALL;
+  program->log.clear();
+  const std::string& source = program->source;
+  const size_t begin = source.find("void ", source.find("extern \"C\"")) + 5;
+  program->code = made_up + source.substr(begin, source.find('(', begin) - begin);
+  return HIPRTC_SUCCESS;
+}
+hiprtcResult hiprtcGetProgramLogSize(hiprtcProgram program, size_t* bytes) {
+  STAND_IN_COMPILER_CALL;
+  *bytes = program->log.size() + 1;
+  return HIPRTC_SUCCESS;
+}
+hiprtcResult hiprtcGetProgramLog(hiprtcProgram program, char* log) {
+  STAND_IN_COMPILER_CALL;
+  std::strcpy(log, program->log.c_str());
+  return HIPRTC_SUCCESS;
+}
+hiprtcResult hiprtcGetCodeSize(hiprtcProgram program, size_t* bytes) {
+  STAND_IN_COMPILER_CALL;
+  *bytes = program->code.size() + 1;
+  return HIPRTC_SUCCESS;
+}
+hiprtcResult hiprtcGetCode(hiprtcProgram program, char* code) {
+  STAND_IN_COMPILER_CALL;
+  std::strcpy(code, program->code.c_str());
+  return HIPRTC_SUCCESS;
 }
 
 }  // extern "C"
