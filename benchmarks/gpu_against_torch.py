@@ -3,8 +3,9 @@
 usage: gpu_against_torch.py [--tessera build/tessera] [--text FILE] [--only PART ...] [--rounds R] [--batches B ...] [--out DIR]
 Needs PyTorch with CUDA. Parts:
   loss   200 steps of GPT-2 124M in bf16 from the same weights on the same batches. PyTorch runs in bf16 with FlashAttention-2
-         and with cuDNN's attention, which shows how far two runs of its own are apart; both again with cuBLAS held to adding
-         partial sums of bf16 products in f32 ("exact"), as our kernels do; and in f32.
+         and with cuDNN's attention, which shows how far two runs of its own are apart; both again held to f32 where ours is
+         ("exact"): cuBLAS adds partial sums of bf16 products in f32, and cross-entropy takes f32 logits, since under autocast
+         it rounds log-probabilities to bf16; and in f32.
   gradients  of the first of these steps, each parameter's, against PyTorch's in f32
   step   milliseconds and peak memory of a training step of GPT-2 124M, 12 x 1024 tokens or --batches, bf16
   gemm   TFLOP/s of square products
@@ -73,6 +74,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT-2 124M with the parameter names of the published weights."""
 
+    wide_loss = False  # whether cross-entropy is computed in f32 under autocast, too
+
     def __init__(self, vocab=VOCAB):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab, WIDTH), nn.Embedding(BLOCK, WIDTH)
@@ -86,6 +89,8 @@ class GPT(nn.Module):
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
+        if self.wide_loss:
+            logits = logits.float()
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
@@ -231,6 +236,7 @@ def losses_of(tessera, options, seed):
     for name, backend, lower in RUNS:
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = "exact" not in name
         model, batches, curve = copy_of(initial), windows(options, seed), []
+        model.wide_loss = "exact" in name
         optimizer = adamw(model)
         step = train_step(model, optimizer, backend, lower)
         for i in range(options.steps):
