@@ -106,11 +106,18 @@ struct Distribution {
 
   /// Coordinates of what a thread (lane + lanes() * warp) holds in a register.
   constexpr TESSERA_HD Coords coords(int thread, int reg) const {
-    const int index[] = {reg, thread % lanes(), thread / lanes()};
+    int left[] = {reg, thread % lanes(), thread / lanes()}, scale[Rank];
+    for (int& s : scale) s = 1;
     Coords c{};
-    for (int i = 0; i < digit_count(); ++i) {
-      const Digit d = digit(i);
-      c[d.dim] += d.of(index[static_cast<int>(d.holder)]);
+    for (int f = factor_count - 1; f >= 0; --f) {
+      int& index = left[static_cast<int>(factors[f].holder)];
+      for (int d = Rank - 1; d >= 0; --d) {
+        const int extent = factors[f].extent[d];
+        if (extent == 1) continue;
+        c[d] += index % extent * scale[d];
+        index /= extent;
+        scale[d] *= extent;
+      }
     }
     return c;
   }
@@ -182,20 +189,24 @@ constexpr TESSERA_HD Distribution<Rank> named(const char (&names)[N], Distributi
 
 // ---- lowering: Layout is a type with a static constexpr layout()
 
+/// The distribution, made once: compilers take long over constants.
+template <class Layout>
+inline constexpr auto layout_of = Layout::layout();
+
 /// Coordinates of register R relative to the thread's first element.
 template <class Layout>
 consteval auto register_coords(int reg) {
-  return Layout::layout().coords(0, reg);
+  return layout_of<Layout>.coords(0, reg);
 }
 
 /// Coordinates of the first element of a thread; its other elements lie at register_coords from there.
 template <class Layout>
 constexpr TESSERA_HD auto thread_coords(int thread) {
-  constexpr auto layout = Layout::layout();
+  constexpr auto layout = layout_of<Layout>;
   const int lane = thread % layout.lanes(), warp = thread / layout.lanes();
   Array<int, layout.rank> c{};
   unroll<layout.digit_count()>([&](auto i) {
-    constexpr Digit d = Layout::layout().digit(i);
+    constexpr Digit d = layout_of<Layout>.digit(i);
     if constexpr (d.extent > 1 && d.holder == Holder::lanes) c[d.dim] += d.of(lane);
     if constexpr (d.extent > 1 && d.holder == Holder::warps) c[d.dim] += d.of(warp);
   });
@@ -205,18 +216,18 @@ constexpr TESSERA_HD auto thread_coords(int thread) {
 /// fn(Int<r>, Int<c>...) for every register in order, with its constant coordinates relative to the thread.
 template <class Layout, class Fn>
 constexpr TESSERA_HD void for_each_register(Fn&& fn) {
-  unroll<Layout::layout().registers()>([&](auto r) {
-    with_indices<Layout::layout().rank>([&]<int... D>(Seq<D...>) { fn(r, Int<register_coords<Layout>(r)[D]>{}...); });
+  unroll<layout_of<Layout>.registers()>([&](auto r) {
+    with_indices<layout_of<Layout>.rank>([&]<int... D>(Seq<D...>) { fn(r, Int<register_coords<Layout>(r)[D]>{}...); });
   });
 }
 
 /// The loop nest of a CPU: fn(thread, Int<r>, c...) for every element, threads as a loop, registers unrolled.
 template <class Layout, class Fn>
 constexpr void for_each_element(Fn&& fn) {
-  for (int thread = 0; thread < Layout::layout().threads(); ++thread) {
+  for (int thread = 0; thread < layout_of<Layout>.threads(); ++thread) {
     const auto base = thread_coords<Layout>(thread);
-    unroll<Layout::layout().registers()>([&](auto r) {
-      with_indices<Layout::layout().rank>([&]<int... D>(Seq<D...>) {
+    unroll<layout_of<Layout>.registers()>([&](auto r) {
+      with_indices<layout_of<Layout>.rank>([&]<int... D>(Seq<D...>) {
         fn(thread, r, (base[D] + register_coords<Layout>(r)[D])...);
       });
     });
@@ -254,6 +265,8 @@ constexpr TESSERA_HD BankUse bank_use(const Distribution<Rank>& d, SharedMemory 
                                       const Offset& offset) {
   const int access = max(1, min(d.vector(), 16 / element_bytes)), bytes = access * element_bytes;
   const int lanes = d.lanes(), cycles_per_access = shared_cycle(memory, lanes - 1, bytes) + 1;
+  int cycle_of[64]{};
+  for (int lane = 0; lane < lanes; ++lane) cycle_of[lane] = shared_cycle(memory, lane, bytes);
   BankUse use{0, 0};
   for (int reg = 0; reg < d.registers(); reg += access) {
     i64 first[64]{};
@@ -262,7 +275,7 @@ constexpr TESSERA_HD BankUse bank_use(const Distribution<Rank>& d, SharedMemory 
       i64 words[64]{}, held[32]{};  // all that are asked for; the first of each bank
       int count = 0, load[32]{}, worst = 1;
       for (int lane = 0; lane < lanes; ++lane) {
-        if (shared_cycle(memory, lane, bytes) != cycle) continue;
+        if (cycle_of[lane] != cycle) continue;
         for (i64 word = first[lane]; word < first[lane] + max(1, bytes / 4); ++word) {
           const int bank = static_cast<int>(word % 32);
           bool seen = load[bank] > 0 && held[bank] == word;  // one word serves all who want it

@@ -26,8 +26,9 @@ class Gemm {
   static_assert(validate(config, {0, 0, 0, sizeof(T)}, Arch::cdna) == Reason::ok, "tile GEMM: see Reason");
   static_assert(reads_conflict_free<typename FetchA::Tile>(), "tile GEMM: bank conflicts");
   static_assert(reads_conflict_free<typename FetchB::Tile>(), "tile GEMM: bank conflicts");
-  /// How often a bank is asked at a time by the writes to shared memory, which transpose; the shipped tiles have 1.
-  static constexpr int write_conflicts = max(FetchA::write_conflicts(), FetchB::write_conflicts());
+  /// How often a bank is asked at a time by the writes to shared memory, which transpose; the shipped tiles have 1. As
+  /// a template's argument it is worked out once: an initial value would be several times.
+  static constexpr int write_conflicts = Int<max(FetchA::write_conflicts(), FetchB::write_conflicts())>::value;
   static_assert(write_conflicts <= 2, "tile GEMM: bank conflicts");
 
   /// Adds the products for k in [begin, end) of the tile at (m, n). Called by all threads of the block, with
