@@ -5,9 +5,12 @@
 #include "cases/compare.h"
 #include "command.h"
 #include "core/attrs.h"
+#include "core/gpu/backend.h"
+#include "core/gpu/compiler.h"
 #include "core/median.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
+#include "tessera/fused_gemm.h"
 #include "tessera/ops.h"
 #include "tessera/parallel.h"
 #include "tessera/version.h"
@@ -65,6 +68,34 @@ int check_operators(Device device, Results& results) {
   return failed;
 }
 
+/// A product compiled here and now, where the vendor's compiler is; returns how many failed.
+int check_compiled(Device device, Results& results) {
+  NoGrad guard;
+  Generator generator(5);
+  const Tensor a = randn({67, 96}, generator).to(Float16), b = randn({96, 72}, generator).to(Float16),
+               d = randn({72}, generator);
+  std::string compiler;
+  try {
+    compiler = gpu::vendor_compiler(device.type).name();
+  } catch (const Error& error) {
+    fmt::print("fused_gemm was not tried: {}\n", error.what());
+    return 0;
+  }
+  std::string fault;
+  try {
+    const Tensor y = fused_gemm(a.to(device), b.to(device), "relu(acc + load(d0))", {d.to(device)});
+    const Tensor want = relu(matmul(a.to(Float64), b.to(Float64)) + d.to(Float64));
+    const double error = relative_error(elements(y), elements(want));
+    if (!(error <= tolerance("matmul", Float16))) fault = fmt::format("error {:.2g}", error);
+  } catch (const Error& error) {
+    fault = error.what();
+  }
+  fmt::print("{}fused_gemm, compiled by {}{}\n", fault.empty() ? "" : "FAILED  ", compiler,
+             fault.empty() ? ": agrees with float64" : ": " + fault);
+  results.add("selftest.compiled_failed", !fault.empty(), "cases", false);
+  return !fault.empty();
+}
+
 /// Seconds of a run, the median of five after one to warm up.
 double seconds_of(const std::function<Tensor()>& run, Device device) {
   std::vector<double> times;
@@ -111,11 +142,13 @@ void run(const SelftestOptions& options) {
   fmt::print("tessera {} on {}: {}\n", TESSERA_VERSION, to_string(device), options.place());
   if (device.is_gpu()) {
     const DeviceProperties p = properties(device);
-    fmt::print("{}, {} multiprocessors, waves of {}, {:.1f} GiB, {} KiB of shared memory\n", p.architecture,
-               p.multiprocessors, p.warp_size, static_cast<double>(p.memory) / 0x1p30, p.shared_memory / 1024);
+    fmt::print("{}, {}, {} multiprocessors, waves of {}, {:.1f} GiB, {} KiB of shared memory\n", p.architecture,
+               gpu::state(device).runtime.versions(), p.multiprocessors, p.warp_size,
+               static_cast<double>(p.memory) / 0x1p30, p.shared_memory / 1024);
   }
   Results results("selftest", options);
-  const int failed = check_operators(device, results);
+  int failed = check_operators(device, results);
+  if (device.is_gpu()) failed += check_compiled(device, results);
   results.write();  // what follows may meet a device that a bad kernel has lost
   if (!options.check_only) {
     measure(device, results);

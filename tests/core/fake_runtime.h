@@ -33,6 +33,7 @@ class FakeRuntime : public gpu::Runtime {
   int count(const std::string& call) const { return static_cast<int>(std::count(calls.begin(), calls.end(), call)); }
 
   int device_count() override { return note("device_count"), devices; }
+  std::string versions() override { return "made up 1.0"; }
   DeviceProperties properties(int) override {
     note("properties");
     if (!unsupported.empty()) throw DeviceError(unsupported);

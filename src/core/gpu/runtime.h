@@ -34,6 +34,8 @@ class Runtime {
  public:
   virtual int device_count() = 0;
   virtual DeviceProperties properties(int device) = 0;
+  /// Of the library, and of the driver where that is another: "CUDA 13.0, driver for 13.1", "HIP 6.2".
+  virtual std::string versions() = 0;
   virtual void set_device(int device) = 0;
 
   /// Null where there is not that much.
@@ -92,7 +94,7 @@ struct Fault {
 
 /// What libtessera_cuda.so and libtessera_hip.so export: `extern "C" const Plugin* tessera_plugin()`.
 struct Plugin {
-  static constexpr int current_version = 3;  // of what the tables hold
+  static constexpr int current_version = 4;  // of what the tables hold, and of Runtime
   int version;
   Runtime* runtime;
   const void* kernels;  // gpu_kernels::Tables

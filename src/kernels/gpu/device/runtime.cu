@@ -127,6 +127,17 @@ class VendorRuntime final : public gpu::Runtime {
     return properties;
   }
 
+  std::string versions() override {
+    [[maybe_unused]] int library = 0, driver = 0;
+    check(TESSERA_RT(RuntimeGetVersion)(&library), "asking for the library's version");
+#if defined(__HIP__)
+    return "HIP " + version_text(library);
+#else
+    check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+    return "CUDA " + version_text(library) + ", driver for " + version_text(driver);
+#endif
+  }
+
   void set_device(int device) override { check(TESSERA_RT(SetDevice)(device), "choosing a device"); }
 
   void* allocate(size_t bytes) override {
