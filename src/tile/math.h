@@ -181,18 +181,26 @@ inline constexpr i32 eighths_of_2[8] = {0, -289342, -509968, -655657, -719629, -
 template <class V>
 inline constexpr float pow2_shift = has_lookup8<lanes_v<V>> ? 0x1.8p20f + 127 : 0x1.8p23f + 127;
 
-/// 2^n 2^f for -127 <= n <= 127, 0 for -127; the relative error of the polynomial in f is below 1e-7.
+/// 2^f and 2^n for -127 <= n <= 127, 0 for -127; the relative error of the polynomial in f is below 1e-7.
+template <class V>
+struct Pow2Parts {
+  V fraction, power;
+  TESSERA_HD Pow2Parts(V shifted, V f) {
+    using I = rebind_t<V, i32>;
+    const I n = vec_bits<I>(shifted);
+    if constexpr (has_lookup8<lanes_v<V>>) {
+      fraction = horner(f, 1.0f, 0x1.62e432p-1f, 0x1.ec0c32p-3f, 0x1.c6a004p-5f);
+      power = vec_bits<V>(lookup8(eighths_of_2, n) + (n << I(20)));
+    } else {
+      fraction = horner(f, 1.0f, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f);
+      power = vec_bits<V>(n << I(23));
+    }
+  }
+};
 template <class V>
 TESSERA_HD V pow2_parts(V shifted, V f) {
-  using I = rebind_t<V, i32>;
-  const I n = vec_bits<I>(shifted);
-  if constexpr (has_lookup8<lanes_v<V>>) {
-    const V p = horner(f, 1.0f, 0x1.62e432p-1f, 0x1.ec0c32p-3f, 0x1.c6a004p-5f);
-    return p * vec_bits<V>(lookup8(eighths_of_2, n) + (n << I(20)));
-  } else {
-    const V p = horner(f, 1.0f, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f);
-    return p * vec_bits<V>(n << I(23));
-  }
+  const Pow2Parts<V> parts(shifted, f);
+  return parts.fraction * parts.power;
 }
 
 }  // namespace detail
@@ -416,12 +424,13 @@ TESSERA_HD V one_plus_exp_gelu(V x) {
   using T = element_t<V>;
   constexpr bool base_2 = is_same_v<T, float>;
   constexpr double linear = 1.59576912160573071176 * (base_2 ? 1.442695040888963407 : 1);
-  const V power = x * fma(x * x, V(T(-0.044715 * linear)), V(T(-linear)));
+  const V factor = fma(x * x, V(T(-0.044715 * linear)), V(T(-linear)));
   if constexpr (base_2) {
-    const V shift(pow2_shift<V>), shifted = power + shift;
-    return V(1.0f) + pow2_parts(shifted, power + (shift - shifted));
+    const V shift(pow2_shift<V>), shifted = fma(x, factor, shift);
+    const Pow2Parts<V> parts(shifted, fma(x, factor, shift - shifted));
+    return fma(parts.fraction, parts.power, V(1.0f));
   } else {
-    return V(T(1)) + exp(power);
+    return V(T(1)) + exp(x * factor);
   }
 }
 }  // namespace detail
@@ -435,7 +444,7 @@ TESSERA_HD ValueAndSlope<V> gelu_tanh_both(V x) {
   const V one(T(1)), bound(is_same_v<T, float> ? T(10) : T(19)), above = max(x, -bound), inside = min(above, bound);
   const V s = one / detail::one_plus_exp_gelu(inside);
   const V slope = fma(inside * inside, V(T(3 * 1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
-  return {above * s, fma(inside * slope, s * (one - s), s)};
+  return {above * s, fma(inside * slope, fma(-s, s, s), s)};
 }
 template <class V>
 TESSERA_HD V gelu_tanh(V x) {

@@ -13,10 +13,44 @@ void with_finish(const GemmProblem& p, const EpilogueUser<float>& use) {
   with_general<float, float, true>(p, use, FixedActivation<Activation::none>{});
 }
 
-/// gelu_tanh(a b + addend + bias), whose leaves all exist.
+tile::StridedView<float, 2> view(const GemmProblem& p, const MatrixArg& m) {
+  return matrix<float>(p.at(m), p.args.m, p.args.n);
+}
+
+// Frequent epilogues, whose leaves all exist: nothing is asked for at every vector.
+
 void with_add_add_gelu(const GemmProblem& p, const EpilogueUser<float>& use) {
-  const auto view = [&](const MatrixArg& m) { return matrix<float>(p.at(m), p.args.m, p.args.n); };
-  use(store(view(p.args.c), gelu_tanh(tile::acc + load(view(p.args.addend)) + load(view(p.args.bias)))));
+  const GemmArgs& args = p.args;
+  use(store(view(p, args.c), gelu_tanh(tile::acc + load(view(p, args.addend)) + load(view(p, args.bias)))));
+}
+void with_add(const GemmProblem& p, const EpilogueUser<float>& use) {
+  use(store(view(p, p.args.c), tile::acc + load(view(p, p.args.addend))));
+}
+void with_factor(const GemmProblem& p, const EpilogueUser<float>& use) {
+  use(store(view(p, p.args.c), tile::acc * load(view(p, p.args.factor))));
+}
+void with_gelu_and_slope(const GemmProblem& p, const EpilogueUser<float>& use) {
+  using Gelu = FixedActivation<Activation::gelu_tanh>;
+  const Activated<float, Gelu, tile::Acc> result{place<float>(p, p.args.slope), {}, tile::acc};
+  use(PlacedStore<float, tile::remove_cvref_t<decltype(result)>>{place<float>(p, p.args.c), result});
+}
+
+/// One of those, or null.
+WithEpilogue<float> frequent_epilogue(const GemmArgs& args) {
+  if (args.alpha != 1 || (args.addend.data && args.beta != 1) || sums_lines(args)) return nullptr;
+  const bool gelu = args.activation == Activation::gelu_tanh;
+  const auto only = [&](const MatrixArg& a, const MatrixArg& b) {
+    const MatrixArg* const leaves[] = {&args.addend, &args.bias, &args.slope, &args.factor};
+    for (const MatrixArg* m : leaves)
+      if ((m->data != nullptr) != (m == &a || m == &b)) return false;
+    return true;
+  };
+  if (gelu && only(args.addend, args.bias)) return with_add_add_gelu;
+  if (gelu && only(args.slope, args.slope)) return with_gelu_and_slope;
+  if (args.activation != Activation::none) return nullptr;
+  if (only(args.addend, args.addend)) return with_add;
+  if (only(args.factor, args.factor)) return with_factor;
+  return nullptr;
 }
 
 }  // namespace
@@ -24,6 +58,7 @@ void with_add_add_gelu(const GemmProblem& p, const EpilogueUser<float>& use) {
 /// The common activations have a loop of their own; the others decide for every vector.
 WithEpilogue<float> f32_epilogue(const GemmArgs& args) {
   if (const auto plain = plain_epilogue<float>(args)) return plain;
+  if (const auto frequent = frequent_epilogue(args)) return frequent;
   if (is_finished(args)) return args.activation == Activation::none ? with_finish : with_any<float, float, true>;
   switch (args.activation) {
     case Activation::none:
@@ -31,9 +66,6 @@ WithEpilogue<float> f32_epilogue(const GemmArgs& args) {
     case Activation::relu:
       return with_fixed<Activation::relu>;
     case Activation::gelu_tanh:
-      if (args.addend.data && args.bias.data && !args.slope.data && args.alpha == 1 && args.beta == 1) {
-        return with_add_add_gelu;
-      }
       return with_fixed<Activation::gelu_tanh>;
     case Activation::gelu_erf:
       return with_fixed<Activation::gelu_erf>;

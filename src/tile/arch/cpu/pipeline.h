@@ -11,63 +11,65 @@
 TESSERA_TILE_BEGIN
 namespace cpu {
 
+/// Rows of a matrix that an epilogue touches, as distances in bytes.
+struct Touched {
+  const char* data;
+  i64 row, element;
+};
+
 /// What becomes of a finished block of the product.
 template <class T>
 struct Epilogue {
   const void* sink;
   void (*apply)(const void* sink, const T* block, i64 pitch, i64 m, i64 n, i64 rows, i64 columns);
-  void (*prefetch)(const void* sink, i64 m, i64 n, i64 rows, i64 columns);
   // Where the expression is no more than `store` or `accumulate` of the accumulator itself to rows of
   // contiguous elements of type T, the micro-kernels write there; null otherwise.
-  T* direct;
-  i64 pitch;
-  bool add;
+  T* direct = nullptr;
+  i64 pitch = 0;
+  bool add = false;
+  static constexpr int most_touched = 4;
+  int touched_count = 0;
+  Touched touched[most_touched] = {};
+
+  /// Asks for the memory that the epilogue of a block will touch, while the block is still being computed.
+  TESSERA_HD void prefetch(i64 m, i64 n, i64 rows, i64 columns) const {
+    for (int v = 0; v < touched_count; ++v) {
+      const char* p = touched[v].data + m * touched[v].row + n * touched[v].element;
+      const i64 last = columns * touched[v].element - 1;
+      for (i64 i = 0; i < rows; ++i, p += touched[v].row) {
+        for (i64 j = 0; j < last; j += 64) __builtin_prefetch(p + j);
+        __builtin_prefetch(p + last);
+      }
+    }
+  }
 };
 
-template <bool Unit, class T, class Sink>
-TESSERA_HD void apply_rows(const Sink& sink, const T* block, i64 pitch, i64 m, i64 n, i64 rows, i64 columns) {
+/// Any rows and columns of any views.
+template <class T, class Sink>
+__attribute__((noinline)) void apply_sink(const void* untyped, const T* block, i64 pitch, i64 m, i64 n, i64 rows,
+                                          i64 columns) {
   using V = NativeVec<T>;
-  if (columns == block_columns<T>) {
-    for (i64 i = 0; i < rows; ++i, block += pitch) {
-      const auto row = sink.template row<Unit>(m + i);
-      unroll<block_vectors>([&](auto j) __attribute__((always_inline)) {
-        row(load<V>(block + j * V::lanes), n + j * V::lanes, AllLanes{});
-      });
-    }
-    return;
-  }
   for (i64 i = 0; i < rows; ++i, block += pitch) {
-    const auto row = sink.template row<Unit>(m + i);
+    const auto row = static_cast<const Sink*>(untyped)->row(m + i);
     for (i64 j = 0; j < columns; j += V::lanes) {
       row(load<V>(block + j), n + j, static_cast<int>(min<i64>(V::lanes, columns - j)));
     }
   }
 }
 
+/// The same where columns of all views are contiguous, and mostly as many as a register block has.
 template <class T, class Sink>
-__attribute__((noinline)) void apply_sink(const void* untyped, const T* block, i64 pitch, i64 m, i64 n, i64 rows,
-                                          i64 columns) {
-  const Sink& sink = *static_cast<const Sink*>(untyped);
-  bool unit = true;
-  sink.views([&](const auto& view) { unit = unit && tile::detail::has_unit_columns(view); });
-  if (unit) return apply_rows<true>(sink, block, pitch, m, n, rows, columns);
-  apply_rows<false>(sink, block, pitch, m, n, rows, columns);
-}
-
-/// Asks for the memory that the epilogue of a block will touch, while the block is still being computed.
-template <class T, class Sink>
-__attribute__((noinline)) void prefetch_sink(const void* untyped, i64 m, i64 n, i64 rows, i64 columns) {
-  static_cast<const Sink*>(untyped)->views([&](const auto& view) {
-    if constexpr (remove_cvref_t<decltype(view)>::is_strided) {
-      if (view.stride(1) != 1) return;
-      const auto* p = view.data + m * view.stride(0) + n;
-      constexpr i64 line = 64 / sizeof *p;
-      for (i64 i = 0; i < rows; ++i, p += view.stride(0)) {
-        for (i64 j = 0; j < columns; j += line) __builtin_prefetch(p + j);
-        __builtin_prefetch(p + columns - 1);
-      }
-    }
-  });
+__attribute__((noinline)) void apply_blocks(const void* untyped, const T* block, i64 pitch, i64 m, i64 n, i64 rows,
+                                            i64 columns) {
+  using V = NativeVec<T>;
+  if (columns != block_columns<T>) return apply_sink<T, Sink>(untyped, block, pitch, m, n, rows, columns);
+  const Sink sink = *static_cast<const Sink*>(untyped);  // a copy, which no store can reach
+  for (i64 i = 0; i < rows; ++i, block += pitch) {
+    const auto row = sink.template row<true>(m + i);
+    unroll<block_vectors>([&](auto j) __attribute__((always_inline)) {
+      row(load<V>(block + j * V::lanes), n + j * V::lanes, AllLanes{});
+    });
+  }
 }
 
 template <class T, class Sink>
@@ -88,7 +90,15 @@ struct DirectStore<T, Store<View<T, D>, Acc, Add>> {
 
 template <class T, class Sink>
 Epilogue<T> epilogue_of(const Sink& sink) {
-  Epilogue<T> e{&sink, apply_sink<T, Sink>, prefetch_sink<T, Sink>, nullptr, 0, false};
+  Epilogue<T> e{&sink, apply_blocks<T, Sink>};
+  sink.views([&](const auto& view) {
+    if (!tile::detail::has_unit_columns(view)) e.apply = apply_sink<T, Sink>;
+    if constexpr (remove_cvref_t<decltype(view)>::is_strided) {
+      constexpr i64 size = sizeof *view.data;
+      if (view.stride(1) != 1 || view.stride(0) == 0 || e.touched_count == e.most_touched) return;
+      e.touched[e.touched_count++] = {reinterpret_cast<const char*>(view.data), view.stride(0) * size, size};
+    }
+  });
   DirectStore<T, Sink>::find(sink, e);
   return e;
 }
@@ -333,7 +343,7 @@ class BlockedTask {
       pitch = nc_;
       block = sums_ + (m.begin - x.m.begin) * pitch + (n - x.n.begin);
     }
-    if (complete) e.prefetch(e.sink, m.begin, n, m.size(), columns);
+    if (complete) e.prefetch(m.begin, n, m.size(), columns);
     kernel(block, pitch, vectors, V::lanes, x.k_part > 0);
     if (complete) e.apply(e.sink, block, pitch, m.begin, n, m.size(), columns);
   }
