@@ -98,9 +98,11 @@ TEST(gemm, any_valid_config_computes_the_same) {
   EXPECT_EQ(gemm(ExecutorRef(executor()), a, b, store(to, acc), Config{64, 16, 96, 4, 1}), Reason::warps);
   for (float v : y) EXPECT_EQ(v, 3.f);
   for (i64 depth : {0, 1, 100, 577, 5000, 1000000}) {
-    for (bool in_place : {false, true}) {
-      const Config config = cpu::default_config<float>({1000, 1000, depth}, in_place);
-      EXPECT_EQ(validate(config, {1000, 1000, depth, 4}, Arch::cpu), Reason::ok) << depth;
+    for (const cpu::Places places : {cpu::Places{}, {true, false}, {false, true}}) {
+      for (i64 n : {1000, 300}) {
+        const Config config = cpu::default_config<float>({1000, n, depth}, places);
+        EXPECT_EQ(validate(config, {1000, n, depth, 4}, Arch::cpu), Reason::ok) << depth;
+      }
     }
   }
 }

@@ -103,11 +103,12 @@ TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<
 
 /// Both factors packed, or B in rows b_step apart: a[k * R + i], b[k * b_step + j].
 template <class T>
-using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add, Ahead ahead);
+using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add,
+                             const Ahead& ahead);
 
 template <class V, int R, int Vectors>
 __attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const element_t<V>* b, i64 b_step,
-                                            element_t<V>* c, i64 ldc, int last, bool add, Ahead ahead = {}) {
+                                            element_t<V>* c, i64 ldc, int last, bool add, const Ahead& ahead = {}) {
   const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
@@ -122,11 +123,11 @@ __attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const 
 /// The rows of A in place, each contiguous along k: a[i * a_row + k], b[k * b_step + j].
 template <class T>
 using RowsKernel = void (*)(i64 k, const T* a, i64 a_row, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add,
-                            Ahead ahead);
+                            const Ahead& ahead);
 
 template <class V, int R, int Vectors>
 __attribute__((noinline)) void rows_kernel(i64 k, const element_t<V>* a, i64 a_row, const element_t<V>* b, i64 b_step,
-                                           element_t<V>* c, i64 ldc, int last, bool add, Ahead ahead) {
+                                           element_t<V>* c, i64 ldc, int last, bool add, const Ahead& ahead) {
   const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);

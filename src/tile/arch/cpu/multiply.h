@@ -39,9 +39,9 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
         task.run(executor.scratch(thread, task.scratch_bytes()));
       } else {
         const Span rows = part(e.m, grid.m, cell / grid.n), columns = part(e.n, grid.n, cell % grid.n, line_unit);
-        BlockedTask<T> task(
-            product, rows, columns,
-            config ? *config : default_config<T>({rows.size(), columns.size(), e.k}, product.b.place != nullptr));
+        const Places places{product.b.place != nullptr, product.a.data != nullptr && product.a.outer_stride == 1};
+        BlockedTask<T> task(product, rows, columns,
+                            config ? *config : default_config<T>({rows.size(), columns.size(), e.k}, places));
         task.run(executor.scratch(thread, task.scratch_bytes()));
       }
     });
