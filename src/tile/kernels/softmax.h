@@ -149,6 +149,13 @@ inline i64 invalid_target(const CrossEntropyProblem& problem, const i64* targets
   return -1;
 }
 
+/// How many targets are not ignored.
+inline i64 counted_targets(i64 rows, const i64* targets, i64 ignore_index) {
+  i64 count = 0;
+  for (i64 r = 0; r < rows; ++r) count += targets[r] != ignore_index;
+  return count;
+}
+
 /// losses[r] = -sum over classes of q log(softmax(logits)), where q is 1 - smoothing at the target plus
 /// smoothing / classes everywhere (Szegedy et al., arXiv:1512.00567); lse[r] = log(sum(exp(logits))) for the backward.
 /// Targets must be valid.

@@ -1,6 +1,7 @@
 #include "softmax.h"
 
 #include "internal.h"
+#include "reduce.h"
 #include "tile/kernels/softmax.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
@@ -35,6 +36,31 @@ void softmax_backward(const SoftmaxBackwardArgs& a, Executor& e) {
   });
 }
 
+void divide_by_targets(const DivideByTargetsArgs& a, Executor&) {
+  const i64 counted = counted_targets(a.rows, a.targets, a.ignore_index);
+  const auto run = [&](auto* to) {
+    using C = remove_cvref_t<decltype(*to)>;
+    *to = static_cast<C>(static_cast<double>(*static_cast<const C*>(a.from)) / static_cast<double>(counted));
+  };
+  if (a.type == Scalar::f64) run(static_cast<double*>(a.to));
+  else run(static_cast<float*>(a.to));
+}
+
+/// The sum of all losses, or their mean over targets that count.
+void add_up(const CrossEntropyArgs& a, Executor& e) {
+  const Scalar type = a.type == Scalar::f64 ? Scalar::f64 : Scalar::f32;
+  ReduceArgs sum{};
+  sum.op = ReduceOp::sum;
+  sum.compute = type;
+  sum.rank = 1;
+  sum.lengths[0] = a.rows;
+  sum.reduced[0] = true;
+  sum.in = {a.losses, type, {1}};
+  sum.out = {a.total, type, {}};
+  reduce_table.reduce(sum, e);
+  if (a.mean) divide_by_targets({type, a.rows, a.ignore_index, a.targets, a.total, a.total}, e);
+}
+
 long long cross_entropy(const CrossEntropyArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   const CrossEntropyProblem problem{a.rows, a.classes, a.ignore_index, a.label_smoothing};
@@ -45,14 +71,8 @@ long long cross_entropy(const CrossEntropyArgs& a, Executor& e) {
     using C = compute_t<T>;
     tile::cross_entropy<T>(executor, problem, rows_of<const T>(a.logits), a.targets, static_cast<C*>(a.losses),
                            static_cast<C*>(a.lse));
-    if (!a.total) return;
-    double sum = 0, count = 0;
-    for (i64 r = 0; r < a.rows; ++r) {
-      sum += static_cast<double>(static_cast<const C*>(a.losses)[r]);
-      count += a.targets[r] != a.ignore_index;
-    }
-    *static_cast<C*>(a.total) = static_cast<C>(a.mean ? sum / count : sum);
   });
+  if (a.total) add_up(a, e);
   return -1;
 }
 
@@ -65,17 +85,6 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& e) {
     tile::cross_entropy_backward<T>(executor, problem, rows_of<T>(a.dlogits), rows_of<const T>(a.logits), a.targets,
                                     static_cast<const C*>(a.lse), static_cast<const C*>(a.scale), a.scale_step);
   });
-}
-
-void divide_by_targets(const DivideByTargetsArgs& a, Executor&) {
-  i64 counted = 0;
-  for (i64 r = 0; r < a.rows; ++r) counted += a.targets[r] != a.ignore_index;
-  const auto run = [&](auto* to) {
-    using C = remove_cvref_t<decltype(*to)>;
-    *to = static_cast<C>(static_cast<double>(*static_cast<const C*>(a.from)) / static_cast<double>(counted));
-  };
-  if (a.type == Scalar::f64) run(static_cast<double*>(a.to));
-  else run(static_cast<float*>(a.to));
 }
 
 }  // namespace
