@@ -212,7 +212,8 @@ Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options = {});
 /// 2016.
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// What joins two parts of a network with a residual stream, in one pass: sum = x + branch + branch_bias in the dtype
-/// of x, and layer_norm(sum, weight, bias) in that of branch. x and branch have one shape; the others may be undefined.
+/// of x, and layer_norm(sum, weight, bias) in that of branch, to which branch_bias is rounded, as a bias of the product
+/// that made the branch would be. x and branch have one shape; the others may be undefined.
 std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& branch, const Tensor& branch_bias = {},
                                          const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 /// x / sqrt(mean(x²) + eps) * weight over the last dim. Zhang & Sennrich 2019.

@@ -232,7 +232,8 @@ const Op rms_norm_op = {.name = "rms_norm",
                         .hidden_outputs = 1};
 
 // ---- add_layer_norm: x, branch, branch_bias?, weight?, bias? -> sum = x + branch + branch_bias, y = layer_norm(sum),
-// mean, rstd; sum has the dtype of x, y that of branch: a wide residual stream between products of halves
+// mean, rstd; sum has the dtype of x, y that of branch: a wide residual stream between products of halves. The branch's
+// bias is rounded to its dtype, as in the product that it belongs to
 
 Metas infer_add_layer_norm(std::span<const TensorMeta> in, const Attrs&) {
   constexpr OpName op = "add_layer_norm";

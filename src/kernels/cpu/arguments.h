@@ -38,7 +38,7 @@ inline void copy(const Call& call, const Tensor& to, const Tensor& from) {
 }
 
 /// to = a op b over the dims of `to`; a and b are broadcast and converted.
-inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const Tensor& b) {
+inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const TensorArg& b) {
   MapArgs args{};
   args.op = op;
   args.compute = to.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
@@ -47,8 +47,11 @@ inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& 
   set_lengths(args.lengths, to);
   args.tensor[0] = operand(to, args.rank);
   args.tensor[1] = operand(a, args.rank);
-  args.tensor[2] = operand(b, args.rank);
+  args.tensor[2] = b;
   elementwise_table().map(args, executor());
+}
+inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const Tensor& b) {
+  combine(call, op, to, a, operand(b, checked_rank(call, to)));
 }
 
 /// Every element of `to` becomes `value`.

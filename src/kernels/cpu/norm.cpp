@@ -84,9 +84,11 @@ void add_layer_norm(const Call& call, Workspace& workspace) {
   const int64_t inner = normalized_dims(weight);
   const bool fused = is_half(branch) && (x.dtype() == Float32 || x.dtype() == branch.dtype()) &&
                      lie_in_columns(inner, {&x, &branch, &branch_bias, &weight, &bias, &sum, &y});
-  if (!fused && !workspace.counting()) {
-    combine(call, MapOp::add, sum, x, branch);
-    if (branch_bias.defined()) combine(call, MapOp::add, sum, sum, branch_bias);
+  if (!fused) {
+    const Staged shift = branch_bias.defined() ? workspace.read(branch_bias, branch.dtype()) : Staged();
+    if (!workspace.counting()) combine(call, MapOp::add, sum, x, branch);
+    if (!workspace.counting() && branch_bias.defined())
+      combine(call, MapOp::add, sum, sum, operand(shift, checked_rank(call, sum)));
   }
   auto args = row_norm_args(call, workspace, fused ? x : sum, y, weight, bias, 2, false, fused);
   if (fused) {

@@ -11,6 +11,13 @@ struct Staged {
   Strides strides;
 };
 
+/// As an operand of a loop nest of `rank` dims, aligned at the last one.
+inline TensorArg operand(const Staged& s, int rank) {
+  TensorArg arg{s.data, s.type, {}};
+  std::copy(s.strides.begin(), s.strides.end(), arg.strides + rank - static_cast<int>(s.strides.size()));
+  return arg;
+}
+
 /// Handed twice to the body of a kernel: first to count bytes, when nothing may be computed, then to run.
 class Workspace {
  public:

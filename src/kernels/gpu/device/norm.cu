@@ -102,6 +102,7 @@ void sum_norm_kernel(const SumNormWork<T, Y> work) {
     load_any_quad(work.weight, work.weight_type, c, c < work.n, 1.0f, weight[q]);
     load_any_quad(work.bias, work.weight_type, c, c < work.n, 0.0f, bias[q]);
     load_any_quad(work.branch_bias, work.branch_bias_type, c, c < work.n, 0.0f, shift);
+    for (float& v : shift) v = tile::convert_element<float>(tile::convert_element<Y>(v));
     tile::unroll<height>([&](auto r) {
       const bool inside = first + r < work.rows && c < work.n;
       const auto from = load_quad(work.x[first + r], c, inside);
