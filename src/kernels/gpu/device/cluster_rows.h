@@ -34,9 +34,16 @@ struct PackSlice {
   int first, packs;              // the first whole pack's column, and how many there are
   int edge;                      // this thread's column beside whole packs, or -1
   int thread, threads;
+  int own;  // the thread's first pack; in the first row, warps have whole lines of memory
 
-  TESSERA_DEVICE PackSlice(int n, int phase, int cluster, int rank, int threads)
-      : n(n), rank(rank), start(-phase), edge(-1), thread(tile::thread_in_block()), threads(threads) {
+  TESSERA_DEVICE PackSlice(int n, size_t row, int cluster, int rank, int threads)
+      : n(n),
+        rank(rank),
+        start(-static_cast<int>(row * width / 16 % width)),
+        edge(-1),
+        thread(tile::thread_in_block()),
+        threads(threads) {
+    const int phase = -start;
     const int all = (phase + n + width - 1) / width;
     share = (all + cluster - 1) / cluster;
     begin = start + rank * share * width;
@@ -47,13 +54,15 @@ struct PackSlice {
     if (head && thread < width && begin + thread >= 0) edge = begin + thread;
     const int last = end - 2 * width + thread;
     if (tail && thread >= width && thread < 2 * width && last < n) edge = last;
+    own = thread - static_cast<int>((row + first * (16 / width)) / 16 % 8);
+    if (own < 0) own += threads;
   }
   /// Columns of block b.
   TESSERA_DEVICE int length(int b) const {
     const int from = start + b * share * width;
     return tile::min(n, from + share * width) - tile::max(0, from);
   }
-  TESSERA_DEVICE int pack(int k) const { return thread + k * threads; }
+  TESSERA_DEVICE int pack(int k) const { return own + k * threads; }
   TESSERA_DEVICE int column(int k) const { return first + pack(k) * width; }
   TESSERA_DEVICE int column(Edge) const { return edge; }
   /// fn(Int<k>) for this thread's packs, `most` or one less, and fn(Edge) for its element beside them.
@@ -77,7 +86,12 @@ struct Columns {
   Pack<T, width> pack[packs];
   Pack<T, 1> edge;
 
-  TESSERA_DEVICE auto operator[](int k) const { return lanes(pack[k]); }
+  TESSERA_DEVICE auto operator[](int k) const {
+    auto words = tile::bit_cast<tile::Array<u32, 4>>(pack[k]);
+    // or nvcc would widen all of them ahead of the loop over rows, for which registers do not suffice
+    tile::unroll<4>([&](auto i) { asm volatile("" : "+r"(words[i])); });
+    return lanes(tile::bit_cast<Pack<T, width>>(words));
+  }
   TESSERA_DEVICE auto operator[](Edge) const { return lanes(edge); }
 
   /// Those of an array; `otherwise` where that is missing.
@@ -96,6 +110,32 @@ struct Columns {
   TESSERA_DEVICE Pack<T, 1>& at(Edge) { return edge; }
 };
 
+/// The same in shared memory, where registers do not suffice: a thread looks at its own packs only.
+template <class T, int packs>
+class SharedColumns {
+ public:
+  static constexpr int width = 16 / sizeof(T);
+  TESSERA_DEVICE auto operator[](int k) const { return lanes(room_[own_ + k * threads_]); }
+  TESSERA_DEVICE auto operator[](Edge) const { return lanes(edge_); }
+
+  TESSERA_DEVICE void load(const T* values, const PackSlice<width>& slice, float otherwise, Pack<T, width>* room) {
+    room_ = room;
+    own_ = slice.own;
+    threads_ = slice.threads;
+    Columns<T, packs> columns;
+    columns.load(values, slice, otherwise);
+    tile::unroll<packs>([&](auto k) {
+      if (slice.pack(k) < slice.packs) room[slice.pack(k)] = columns.pack[k];
+    });
+    edge_ = columns.edge;
+  }
+
+ private:
+  Pack<T, width>* room_;
+  int own_, threads_;
+  Pack<T, 1> edge_;
+};
+
 /// Sums of a thread's columns.
 template <int width, int packs>
 struct ColumnSums {
@@ -107,125 +147,170 @@ struct ColumnSums {
   TESSERA_DEVICE const float* operator[](Edge) const { return edge; }
 };
 
-/// A row of each operand, in shared memory.
-template <class T, int inputs>
-class SharedRow {
+/// Rows of a block's slice in shared memory.
+template <class T, int rows>
+class SharedRows {
  public:
   static constexpr int width = 16 / sizeof(T);
   using Packed = Pack<T, width>;
-  TESSERA_DEVICE SharedRow(const PackSlice<width>& slice, const Packed* room, int pitch)
-      : slice_(slice), room_(room), pitch_(pitch) {}
+  TESSERA_DEVICE SharedRows(const PackSlice<width>& slice, Packed* room) : slice_(slice), room_(room) {}
+  /// From which pack of the room on a row lies.
+  TESSERA_DEVICE void place(int row, int at) { at_[row] = at; }
 
-  TESSERA_DEVICE const Packed& pack(int input, int k) const {
-    return room_[input * pitch_ + (slice_.first > slice_.begin) + slice_.pack(k)];
-  }
-  TESSERA_DEVICE auto operator()(int input, int k) const { return lanes(pack(input, k)); }
-  TESSERA_DEVICE auto operator()(int input, Edge) const {
-    const int i = slice_.edge - slice_.begin;
-    return lanes(Pack<T, 1>{room_[input * pitch_ + i / width].lane[i % width]});
-  }
+  TESSERA_DEVICE auto operator()(int row, int k) const { return lanes(pack(row, k)); }
+  TESSERA_DEVICE auto operator()(int row, Edge) const { return lanes(Pack<T, 1>{edge(row)}); }
+  TESSERA_DEVICE void clear(int row, int k) const { pack(row, k) = Packed{}; }
+  TESSERA_DEVICE void clear(int row, Edge) const { edge(row) = T{}; }
 
  private:
+  TESSERA_DEVICE Packed& pack(int row, int k) const {
+    return room_[at_[row] + (slice_.first > slice_.begin) + slice_.pack(k)];
+  }
+  TESSERA_DEVICE T& edge(int row) const {
+    const int i = slice_.edge - slice_.begin;
+    return room_[at_[row] + i / width].lane[i % width];
+  }
+
   const PackSlice<width>& slice_;
-  const Packed* room_;
-  int pitch_;
+  Packed* room_;
+  int at_[rows];
 };
 
-/// Walks over rows of type T with `packs` packs a thread. Op has
-///   inputs                            operands of a row
-///   begin(slice, row)                 before the first row
-///   gather(slice, row, next, x, sums) what this block has of the sums of a SharedRow, whose next row is `next`; uses
-///                                     `sums` at least once
-///   total(slice, row, parts)          what a row's parts, of each block one, give
-///   result(k, x, total)               Lanes of pack k, or of an Edge
-///   end(slice, cluster)               after the last
+/// Walks over rows of type T, `height` at a time, with `packs` packs a thread. Op has
+///   inputs, height                   operands of a row; rows at a time
+///   shared_columns                   arrays over the columns that it keeps in shared memory
+///   Known, know(row)                 what is known of a row, asked for ahead of time
+///   begin(slice, room)               before the first row; room for its columns
+///   gather(slice, known, x, part, room)
+///                                    the block's parts of the rows' sums, in its first warp; input i of row h is
+///                                    x(h * inputs + i); room for 4 floats of each warp, all of which pass a barrier
+///   total(slice, row, known, parts)  what a row's parts, of each block one, give
+///   result(k, first, x, total)       Lanes of pack k, or of an Edge, of a row whose inputs begin at x(first)
+///   end(slice, cluster, room)        after the last; room for 8 floats of each pack
 template <class T, class Op, int cluster, int packs>
 class PackedRows {
  public:
-  static constexpr int inputs = Op::inputs, width = 16 / sizeof(T);
+  static constexpr int inputs = Op::inputs, height = Op::height, width = 16 / sizeof(T);
   using Slice = PackSlice<width>;
-  using Row = SharedRow<T, inputs>;
 
   /// Packs that a block has, at most, of rows of n.
   static constexpr TESSERA_HD int slice_packs(int n) { return ((n + 2 * (width - 1)) / width + cluster - 1) / cluster; }
+  /// Their room in shared memory, where they begin within a line of 128 bytes as in memory.
+  static constexpr TESSERA_HD int pitch(int n) { return (slice_packs(n) + 7 + 7) / 8 * 8; }
   static constexpr TESSERA_HD int shared_bytes(int n, int stages) {
-    return head_bytes + stages * inputs * slice_packs(n) * 16;
+    return head_bytes + (stages * inputs + Op::shared_columns) * pitch(n) * 16;
   }
 
   TESSERA_DEVICE PackedRows(const AlikeRows<T, inputs>& rows, Op& op, char* shared)
       : rows_(rows),
         op_(op),
         shared_(shared),
-        pitch_(slice_packs(rows.n)),
+        pitch_(pitch(rows.n)),
         cluster_(static_cast<int>(tile::block_in_grid()) / cluster),
-        slice_(rows.n, static_cast<int>(reinterpret_cast<size_t>(rows.in[0][cluster_]) % 16 / sizeof(T)), cluster,
+        slice_(rows.n, reinterpret_cast<size_t>(rows.in[0][cluster_]), cluster,
                static_cast<int>(tile::block_in_grid()) % cluster, rows.threads) {}
 
   TESSERA_DEVICE void run() {
-    const int thread = slice_.thread;
-    if (thread == 0) {
-      for (int s = 0; s < rows_.stages; ++s) tile::sm90::make_barrier(full(s), 1);
+    if (slice_.thread == 0) {
+      for (int s = 0; s < rows_.stages; ++s) {
+        tile::sm90::make_barrier(full(s), 1);
+        left()[s] = 0;
+      }
       for (int s = 0; s < 2; ++s) tile::sm90::make_barrier(told(s), 1);
       tile::sm90::publish_barriers();
     }
     tile::sm90::sync_cluster();
     if (cluster_ >= rows_.rows) return;
-    if (thread == 0)
-      for (int s = 0; s < rows_.stages - 1; ++s) fetch(s, s);
-    op_.begin(slice_, cluster_);
+    if (slice_.thread == 0)
+      for (int s = 0; s < rows_.stages; ++s) fetch(s, s);
+    op_.begin(slice_, room(rows_.stages));
+    Known known[height];
+    tile::unroll<height>([&](auto h) { known[h] = op_.know(existing(h)); });
     int stage = 0, round = 0;
-    for (int turn = 0; row(turn) < rows_.rows; ++turn) {
-      take(turn, stage, round & 1);
-      if (++stage == rows_.stages) stage = 0, ++round;
+    for (int turn = 0; row(turn * height) < rows_.rows; ++turn) {
+      Known next[height];
+      tile::unroll<height>([&](auto h) { next[h] = op_.know(existing((turn + 1) * height + h)); });
+      take(turn, stage, round & 1, known);
+      tile::unroll<height>([&](auto h) { known[h] = next[h]; });
+      stage += height;
+      if (stage == rows_.stages) stage = 0, ++round;
     }
-    op_.end(slice_, cluster_);
+    op_.end(slice_, cluster_, room(0));
   }
 
  private:
-  // Shared memory: barriers, parts of two turns, sums of two turns, stages.
-  static constexpr int most_stages = 8, parts_at = (most_stages + 2) * 8;
-  static constexpr int sums_at = (parts_at + 2 * cluster * 8 + 15) / 16 * 16;
-  static constexpr int head_bytes = (sums_at + 2 * BlockSums::bytes + 127) / 128 * 128;
+  using Known = typename Op::Known;
+  // Shared memory: barriers, how many warps have left stages, parts of two turns, sums of two turns, stages, columns.
+  static constexpr int most_stages = 8, left_at = (most_stages + 2) * 8, parts_at = left_at + most_stages * 4;
+  static constexpr int sums_at = (parts_at + 2 * height * cluster * 8 + 15) / 16 * 16, sums_bytes = 32 * 16;
+  static constexpr int head_bytes = (sums_at + 2 * sums_bytes + 127) / 128 * 128;
 
   TESSERA_DEVICE u32 full(int stage) const { return tile::sm90::shared_address(shared_) + stage * 8; }
   TESSERA_DEVICE u32 told(int parity) const { return full(most_stages + parity); }
-  TESSERA_DEVICE RowPart* parts(int turn) const {
-    return reinterpret_cast<RowPart*>(shared_ + parts_at) + (turn & 1) * cluster;
+  TESSERA_DEVICE int* left() const { return reinterpret_cast<int*>(shared_ + left_at); }
+  TESSERA_DEVICE RowPart* parts(int turn, int h) const {
+    return reinterpret_cast<RowPart*>(shared_ + parts_at) + ((turn & 1) * height + h) * cluster;
   }
   TESSERA_DEVICE Pack<T, width>* room(int stage) const {
     return reinterpret_cast<Pack<T, width>*>(shared_ + head_bytes) + stage * inputs * pitch_;
   }
-  TESSERA_DEVICE int row(int turn) const { return cluster_ + turn * static_cast<int>(gridDim.x / cluster); }
+  /// The cluster's i-th row, and that or the last one.
+  TESSERA_DEVICE int row(int i) const { return cluster_ + i * static_cast<int>(gridDim.x / cluster); }
+  TESSERA_DEVICE int existing(int i) const { return tile::min(row(i), rows_.rows - 1); }
 
-  /// Asks for a turn's row: whole packs, of which the first and the last may hold neighbours, too.
-  TESSERA_DEVICE void fetch(int turn, int stage) const {
-    if (row(turn) >= rows_.rows) return;
+  /// Asks for row i: whole packs, of which the first and the last may hold neighbours, too.
+  TESSERA_DEVICE void fetch(int i, int stage) const {
+    if (row(i) >= rows_.rows) return;
     const u32 bytes = static_cast<u32>(slice_.end - slice_.begin) * sizeof(T);
     tile::sm90::arrive_expecting(full(stage), inputs * bytes);
-    tile::unroll<inputs>([&](auto i) {
-      tile::sm90::load_bulk(tile::sm90::shared_address(room(stage) + i * pitch_), rows_.in[i][row(turn)] + slice_.begin,
-                            bytes, full(stage));
+    tile::unroll<inputs>([&](auto k) {
+      const T* const from = rows_.in[k][row(i)] + slice_.begin;
+      tile::sm90::load_bulk(tile::sm90::shared_address(room(stage) + k * pitch_ + within_line(from)), from, bytes,
+                            full(stage));
     });
   }
-  TESSERA_DEVICE void take(int turn, int stage, int parity) {
-    const int r = row(turn), next = tile::min(row(turn + 1), rows_.rows - 1);
-    const Row x(slice_, room(stage), pitch_);
-    const BlockSums sums(shared_ + sums_at + (turn & 1) * BlockSums::bytes, slice_.threads / 32);
-    tile::sm90::wait_for(full(stage), parity);
-    const RowPart part = op_.gather(slice_, r, next, x, sums);
-    if (slice_.thread == 0) {  // nobody looks at the last turn's row any more
-      fetch(turn + rows_.stages - 1, stage == 0 ? rows_.stages - 1 : stage - 1);
-      tile::sm90::arrive_expecting(told(turn & 1), cluster * sizeof(RowPart));
-    }
+  /// Packs between the beginning of a line of memory and p.
+  static TESSERA_DEVICE int within_line(const T* p) { return static_cast<int>(reinterpret_cast<size_t>(p) / 16 % 8); }
+  /// By all warps once they need row i no more; the last one asks for another in its place.
+  TESSERA_DEVICE void leave(int i, int stage) const {
+    tile::sync_warp();
+    if (slice_.thread % 32 != 0) return;
+    if (tile::sm90::count_shared(tile::sm90::shared_address(left() + stage)) + 1 != slice_.threads / 32) return;
+    left()[stage] = 0;
+    fetch(i + rows_.stages, stage);
+  }
+  TESSERA_DEVICE void take(int turn, int stage, int parity, const Known (&known)[height]) {
+    SharedRows<T, height * inputs> x(slice_, room(stage));
+    tile::unroll<height * inputs>([&](auto i) {
+      const T* const from = rows_.in[i % inputs][existing(turn * height + i / inputs)] + slice_.begin;
+      x.place(i, i * pitch_ + within_line(from));
+    });
+    tile::unroll<height>([&](auto h) {
+      if (row(turn * height + h) < rows_.rows) tile::sm90::wait_for(full(stage + h), parity);
+      else
+        slice_.template each<packs>([&](auto k) {  // what this thread will read
+          tile::unroll<inputs>([&](auto i) { x.clear(h * inputs + i, k); });
+        });
+    });
+    RowPart part[height];
+    op_.gather(slice_, known, x, part, reinterpret_cast<float*>(shared_ + sums_at + (turn & 1) * sums_bytes));
+    if (slice_.thread == 0) tile::sm90::arrive_expecting(told(turn & 1), cluster * height * sizeof(RowPart));
     if (slice_.thread < cluster)
-      tile::sm90::send(tile::sm90::shared_address(parts(turn) + slice_.rank), tile::bit_cast<u64>(part), told(turn & 1),
-                       slice_.thread);
+      tile::unroll<height>([&](auto h) {
+        tile::sm90::send(tile::sm90::shared_address(parts(turn, h) + slice_.rank), tile::bit_cast<u64>(part[h]),
+                         told(turn & 1), slice_.thread);
+      });
     tile::sm90::wait_for(told(turn & 1), turn >> 1 & 1);
-    const auto total = op_.total(slice_, r, parts(turn));
-    T* const to = rows_.out[r];
-    slice_.template each<packs>([&](auto k) {
-      constexpr int count = tile::is_same_v<decltype(k), Edge> ? 1 : width;
-      store_piece(to, Piece<count, int>{slice_.column(k)}, op_.result(k, x, total));
+    tile::unroll<height>([&](auto h) {
+      const int r = row(turn * height + h);
+      if (r >= rows_.rows) return;
+      const auto total = op_.total(slice_, r, known[h], parts(turn, h));
+      T* const to = rows_.out[r];
+      slice_.template each<packs>([&](auto k) {
+        constexpr int count = tile::is_same_v<decltype(k), Edge> ? 1 : width;
+        store_piece(to, Piece<count, int>{slice_.column(k)}, op_.result(k, h * inputs, x, total));
+      });
+      leave(turn * height + h, stage + h);
     });
   }
 

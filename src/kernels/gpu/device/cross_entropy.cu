@@ -1,6 +1,7 @@
 // Softmax cross-entropy: the loss of a row in one pass over its logits, their gradient in one more, in place or not.
 #include "fault.h"
 #include "held_rows.h"
+#include "norm.h"
 
 namespace tessera::gpu_kernels {
 
@@ -294,6 +295,7 @@ CrossEntropyWork<T> work_of(const Args& a) {
 }  // namespace
 
 long long cross_entropy(const CrossEntropyArgs& a, Executor& executor) {
+  if (cross_entropy_sm90(a, executor)) return -1;
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;

@@ -1,6 +1,7 @@
 // Matrix products of halves on Hopper's cards: operands come through the copy engine, and so go results.
 #pragma once
 #include "gemm.h"
+#include "launch_early.h"
 #include "tile/arch/sm90/result.h"
 
 namespace tessera::gpu_kernels {
@@ -43,35 +44,13 @@ inline i64 sm90_clusters(const tile::sm90::TileOrder& order, const Executor& exe
   return tile::min<i64>(clusters, order.count);
 }
 
-/// kernel<<<blocks, threads, shared>>>(args...) in clusters, which may begin when the kernel before gives leave and
-/// ends once it waits for that one.
-template <class... P, class... A>
-void launch_early(void (*kernel)(P...), i64 blocks, int threads, size_t shared, int cluster, Executor& executor,
-                  const A&... args) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared;
-  config.stream = static_cast<Queue>(executor.stream);
-  config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
-  (void)cudaLaunchKernelEx(&config, kernel, args...);
-  check_launch("gemm");
-}
-
 template <class Gemm, class Args>
 void launch_sm90(void (*kernel)(Args), const tile::sm90::TileOrder& order, const Args& args, Executor& executor) {
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes) != cudaSuccess)
     check_launch("gemm");
   const int cluster = order.cluster();
-  launch_early(kernel, sm90_clusters(order, executor) * cluster, Gemm::threads, Gemm::shared_bytes, cluster, executor,
-               args);
+  launch_early("gemm", kernel, sm90_clusters(order, executor) * cluster, Gemm::threads, Gemm::shared_bytes, cluster,
+               executor, args);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -19,6 +19,7 @@ inline constexpr i64 most_row_clusters = 40;
 inline bool layer_norm_sm90(const LayerNormArgs&, Executor&) { return false; }
 inline bool softmax_backward_sm90(const SoftmaxBackwardArgs&, Executor&) { return false; }
 inline i64 layer_norm_backward_sm90(const LayerNormBackwardArgs&, Executor&) { return 0; }
+inline bool cross_entropy_sm90(const CrossEntropyArgs&, Executor&) { return false; }
 #else
 /// By clusters of Hopper's blocks, which share long rows; false: they do not take these.
 bool layer_norm_sm90(const LayerNormArgs& args, Executor& executor);
@@ -26,6 +27,8 @@ bool softmax_backward_sm90(const SoftmaxBackwardArgs& args, Executor& executor);
 /// The same with sums for the weights, in so many slices of the workspace, at most most_row_clusters; 0: they do not
 /// take these.
 i64 layer_norm_backward_sm90(const LayerNormBackwardArgs& args, Executor& executor);
+/// By a ring; false: it does not take these.
+bool cross_entropy_sm90(const CrossEntropyArgs& args, Executor& executor);
 #endif
 
 /// Element i, or `otherwise` of an array that is missing.

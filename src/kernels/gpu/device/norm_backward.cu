@@ -311,25 +311,25 @@ struct ColumnSums {
   Scalar type[3];
 };
 
-inline constexpr int sum_ways = 16;
+constexpr int sum_threads = 512;
 
-/// Sums over all slices: sixteen ways to each of 32 columns.
+/// Sums over all slices, by several ways to each column.
 template <class C>
-TESSERA_KERNEL(sum_ways* team_lanes)
-void weights_sum_kernel(const C* partial, i64 slices, i64 n, int sums, const ColumnSums out) {
-  __shared__ C room[sum_ways][team_lanes];
-  const int lane = tile::thread_in_block() % team_lanes, way = tile::thread_in_block() / team_lanes;
-  const i64 i = tile::block_in_grid() * team_lanes + lane;
+TESSERA_KERNEL(sum_threads)
+void weights_sum_kernel(const C* partial, i64 slices, i64 n, int sums, int ways, const ColumnSums out) {
+  __shared__ C room[sum_threads];
+  const int thread = tile::thread_in_block(), columns = sum_threads / ways, way = thread / columns;
+  const i64 i = tile::block_in_grid() * columns + thread % columns;
   C sum = C(0);
   if (i < sums * n) {
 #pragma unroll 8
-    for (i64 slice = way; slice < slices; slice += sum_ways) sum += partial[slice * sums * n + i];
+    for (i64 slice = way; slice < slices; slice += ways) sum += partial[slice * sums * n + i];
   }
-  room[way][lane] = sum;
+  room[thread] = sum;
   tile::sync_block();
   const int s = static_cast<int>(i / n);
   if (way > 0 || s >= sums) return;
-  for (int w = 1; w < sum_ways; ++w) sum += room[w][lane];
+  for (int w = 1; w < ways; ++w) sum += room[w * columns + thread];
   void* const to = s == 0 ? out.to[0] : s == 1 ? out.to[1] : out.to[2];
   if (to) store_as<C>(to, s == 0 ? out.type[0] : s == 1 ? out.type[1] : out.type[2], i - s * n, sum);
 }
@@ -337,9 +337,9 @@ void weights_sum_kernel(const C* partial, i64 slices, i64 n, int sums, const Col
 template <class C>
 void sum_weights(const LayerNormBackwardArgs& a, i64 slices, int sums, Executor& executor) {
   const ColumnSums out{{a.dweight, a.dbias, a.dbranch_bias}, {a.weight_type, a.weight_type, a.branch_bias_type}};
-  launch("layer_norm_backward", weights_sum_kernel<C>, tile::ceil_div<i64>(sums * a.n, team_lanes),
-         sum_ways * team_lanes, 0, executor, static_cast<const C*>(a.workspace), slices, static_cast<i64>(a.n), sums,
-         out);
+  const int ways = sums * a.n < 65536 ? 16 : 1;  // columns of long rows are enough for all threads
+  launch("layer_norm_backward", weights_sum_kernel<C>, tile::ceil_div<i64>(sums * a.n, sum_threads / ways), sum_threads,
+         0, executor, static_cast<const C*>(a.workspace), slices, static_cast<i64>(a.n), sums, ways, out);
 }
 
 template <class T, class Y>

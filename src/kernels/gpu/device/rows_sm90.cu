@@ -1,8 +1,10 @@
-// Layer and RMS norm, their gradients and those of softmax on Hopper, where rows are too long for one block: clusters
-// of blocks share them, rows of floats element by element, those of halves in packs.
+// Long rows on Hopper. Layer and RMS norm, their gradients and those of softmax: clusters of blocks share them, rows of
+// floats element by element, those of halves in packs. Cross-entropy: a ring streams them.
 #include "tile/arch/sm90/rows.h"
 
 #include "cluster_rows.h"
+#include "launch_early.h"
+#include "losses_by_ring.h"
 #include "norm.h"
 #include "tensor_map.h"
 
@@ -160,11 +162,26 @@ struct NormBackward {
 
 // ---- the same of halves, in packs
 
+/// Sums over a block, in its first warp.
+template <int count>
+TESSERA_DEVICE void sum_in_first_warp(float (&v)[count], float* room, int warps) {
+  static_assert(count <= 4);
+  const int thread = tile::thread_in_block(), lane = thread % 32;
+  tile::unroll<count>([&](auto i) {
+    v[i] = join_lanes(v[i], Plus{});
+    if (lane == 0) room[thread / 32 * count + i] = v[i];
+  });
+  tile::sync_block();
+  if (thread >= 32) return;
+  tile::unroll<count>([&](auto i) { v[i] = join_lanes(lane < warps ? room[lane * count + i] : 0.0f, Plus{}); });
+}
+
 template <class T, int cluster, int packs>
 struct PackedNorm {
-  static constexpr int inputs = 1, width = 16 / sizeof(T);
+  static constexpr int inputs = 1, width = 16 / sizeof(T), height = 1, shared_columns = 0;
   using Slice = PackSlice<width>;
-  using Row = SharedRow<T, inputs>;
+  using Rows = SharedRows<T, height * inputs>;
+  struct Known {};
   struct Total {
     float scale, shift;
   };
@@ -175,50 +192,66 @@ struct PackedNorm {
   };
   const Args& a;
   Columns<T, packs> weight, bias;
+  float count, share, of_warp, per_warp, per_row;
 
-  TESSERA_DEVICE void begin(const Slice& slice, int) {
+  TESSERA_DEVICE Known know(int) const { return {}; }
+  TESSERA_DEVICE void begin(const Slice& slice, Pack<T, width>*) {
     weight.load(a.weights, slice, 1.0f);
     bias.load(a.biases, slice, 0.0f);
+    count = static_cast<float>(slice.template elements<packs>());
+    share = 1.0f / count;
+    of_warp = join_lanes(count, Plus{});
+    per_warp = 1.0f / of_warp;
+    per_row = 1.0f / static_cast<float>(slice.n);
   }
   /// The mean of the slice and the squares of what elements differ from it. A thread's are of its elements less the
   /// mean of its first ones, from which the mean of all is at most so far that 1 + packs times the rounding cancel.
-  TESSERA_DEVICE RowPart gather(const Slice& slice, int, int, const Row& x, const BlockSums& sums) const {
-    float sum[1] = {}, squares[1] = {}, shift = 0;
+  TESSERA_DEVICE void gather(const Slice& slice, const Known (&)[1], const Rows& x, RowPart (&part)[1],
+                             float* room) const {
+    float squares[1] = {};
     if (a.rms) {
       slice.template each<packs>([&](auto k) {
         for (const float v : x(0, k).x) squares[0] = tile::fma(v, v, squares[0]);
       });
-    } else {
-      for (const float v : x(0, 0).x) shift += v;
-      shift /= width;
-      slice.template each<packs>([&](auto k) {
-        for (const float v : x(0, k).x) {
-          const float d = v - shift;
-          sum[0] += d;
-          squares[0] = tile::fma(d, d, squares[0]);
-        }
-      });
-      const float count = static_cast<float>(slice.template elements<packs>()), own = sum[0] / count;
-      squares[0] -= sum[0] * own;
-      sum[0] = (shift + own) * count;
-      sums(sum, 0);
-      sum[0] /= static_cast<float>(slice.length(slice.rank));
-      const float d = shift + own - sum[0];
-      squares[0] = tile::fma(d * d, count, squares[0]);
+      sum_in_first_warp(squares, room, slice.threads / 32);
+      part[0] = {0.0f, squares[0]};
+      return;
     }
-    sums(squares, 1);
-    return {sum[0], squares[0]};
+    float shift = 0, sum = 0;
+    for (const float v : x(0, 0).x) shift += v;
+    shift /= width;
+    slice.template each<packs>([&](auto k) {
+      for (const float v : x(0, k).x) {
+        const float d = v - shift;
+        sum += d;
+        squares[0] = tile::fma(d, d, squares[0]);
+      }
+    });
+    float middle = sum * share;
+    squares[0] = tile::fma(-sum, middle, squares[0]);
+    middle += shift;
+    const float warp = join_lanes(middle * count, Plus{}) * per_warp, d = middle - warp;
+    squares[0] = join_lanes(tile::fma(d * d, count, squares[0]), Plus{});
+    auto* const warps = reinterpret_cast<tile::Array<float, 4>*>(room);
+    const int thread = slice.thread;
+    if (thread % 32 == 0) warps[thread / 32] = {{warp, squares[0], of_warp, 0.0f}};
+    tile::sync_block();
+    if (thread >= 32) return;
+    const auto own = thread < slice.threads / 32 ? warps[thread] : tile::Array<float, 4>{};
+    const float mean = join_lanes(own[0] * own[2], Plus{}) / static_cast<float>(slice.length(slice.rank));
+    const float off = own[0] - mean;
+    part[0] = {mean, join_lanes(tile::fma(off * off, own[2], own[1]), Plus{})};
   }
-  TESSERA_DEVICE Total total(const Slice& slice, int row, const RowPart* parts) const {
+  TESSERA_DEVICE Total total(const Slice& slice, int row, const Known&, const RowPart* parts) const {
     float middle = 0, squares = 0;
     tile::unroll<cluster>(
         [&](auto b) { middle = tile::fma(parts[b].first, static_cast<float>(slice.length(b)), middle); });
-    middle /= static_cast<float>(slice.n);
+    middle *= per_row;
     tile::unroll<cluster>([&](auto b) {
       const float d = parts[b].first - middle;
       squares += tile::fma(d * d, static_cast<float>(slice.length(b)), parts[b].second);
     });
-    const float scale = 1.0f / tile::sqrt(squares / static_cast<float>(slice.n) + a.eps);
+    const float scale = 1.0f / tile::sqrt(tile::fma(squares, per_row, a.eps));
     if (slice.rank == 0 && slice.thread == 0) {
       if (!a.rms) a.mean[row] = middle;
       a.rstd[row] = scale;
@@ -226,84 +259,98 @@ struct PackedNorm {
     return {scale, -middle * scale};
   }
   template <class K>
-  TESSERA_DEVICE auto result(K k, const Row& x, const Total& t) const {
-    auto v = x(0, k);
+  TESSERA_DEVICE auto result(K k, int from, const Rows& x, const Total& t) const {
+    auto v = x(from, k);
     const auto w = weight[k], b = bias[k];
     tile::unroll<sizeof(v) / 4>([&](auto j) { v.x[j] = tile::fma(tile::fma(v[j], t.scale, t.shift), w[j], b[j]); });
     return v;
   }
-  TESSERA_DEVICE void end(const Slice&, int) const {}
+  TESSERA_DEVICE void end(const Slice&, int, void*) const {}
 };
 
 template <class T, int cluster, int packs>
 struct PackedNormBackward {
-  static constexpr int inputs = 2, width = 16 / sizeof(T);  // dy, x
+  static constexpr int inputs = 2, width = 16 / sizeof(T), height = 2, shared_columns = 1;  // dy, x
   using Slice = PackSlice<width>;
-  using Row = SharedRow<T, inputs>;
+  using Rows = SharedRows<T, height * inputs>;
   struct Args {
     const T* weights;
     const float *mean, *rstd;  // no mean: RMS norm
     float* partial;            // [clusters][2][n]
   };
   const Args& a;
-  Columns<T, packs> weight;
+  SharedColumns<T, packs> weight;
   ColumnSums<width, packs> sum[2];
-  float mean, rstd, next_mean, next_rstd;
+  float per_row;
 
+  struct Known {
+    float mean, rstd;
+  };
   struct Total {
     float scale, by, shift;
   };
 
-  TESSERA_DEVICE void begin(const Slice& slice, int row) {
-    weight.load(a.weights, slice, 1.0f);
-    look_at(row);
+  TESSERA_DEVICE Known know(int row) const { return {a.mean ? a.mean[row] : 0.0f, a.rstd[row]}; }
+  TESSERA_DEVICE void begin(const Slice& slice, Pack<T, width>* room) {
+    weight.load(a.weights, slice, 1.0f, room);
+    per_row = 1.0f / static_cast<float>(slice.n);
   }
-  TESSERA_DEVICE void look_at(int row) {
-    next_mean = a.mean ? a.mean[row] : 0.0f;
-    next_rstd = a.rstd[row];
-  }
-  TESSERA_DEVICE RowPart gather(const Slice& slice, int, int next, const Row& x, const BlockSums& sums) {
-    mean = next_mean, rstd = next_rstd;
-    look_at(next);
-    float total[2] = {};
+  TESSERA_DEVICE void gather(const Slice& slice, const Known (&known)[height], const Rows& x, RowPart (&part)[height],
+                             float* room) {
+    float total[2 * height] = {};
     slice.template each<packs>([&](auto k) {
-      const auto d = x(0, k), v = x(1, k), w = weight[k];
+      const auto w = weight[k];
       float *const weights = sum[0][k], *const biases = sum[1][k];
-      tile::unroll<sizeof(v) / 4>([&](auto j) {
-        const float normal = (v[j] - mean) * rstd, g = d[j] * w[j];
-        total[0] += g;
-        total[1] = tile::fma(g, normal, total[1]);
-        weights[j] = tile::fma(d[j], normal, weights[j]);
-        biases[j] += d[j];
+      tile::unroll<height>([&](auto h) {
+        const float rstd = known[h].rstd, shift = -known[h].mean * rstd;
+        const auto d = x(2 * h, k), v = x(2 * h + 1, k);
+        tile::unroll<sizeof(v) / 4>([&](auto j) {
+          const float normal = tile::fma(v[j], rstd, shift), g = d[j] * w[j];
+          total[2 * h] += g;
+          total[2 * h + 1] = tile::fma(g, normal, total[2 * h + 1]);
+          weights[j] = tile::fma(d[j], normal, weights[j]);
+          biases[j] += d[j];
+        });
       });
     });
-    sums(total, 0);
-    return {total[0], total[1]};
+    sum_in_first_warp(total, room, slice.threads / 32);
+    tile::unroll<height>([&](auto h) { part[h] = {total[2 * h], total[2 * h + 1]}; });
   }
-  TESSERA_DEVICE Total total(const Slice& slice, int, const RowPart* parts) const {
+  TESSERA_DEVICE Total total(const Slice&, int, const Known& row, const RowPart* parts) const {
     float first = 0, second = 0;
     tile::unroll<cluster>([&](auto b) {
       first += parts[b].first;
       second += parts[b].second;
     });
-    const float share = rstd / static_cast<float>(slice.n), by = -second * share * rstd;
-    return {rstd, by, a.mean ? -mean * by - first * share : 0.0f};
+    const float share = row.rstd * per_row, by = -second * share * row.rstd;
+    return {row.rstd, by, a.mean ? -row.mean * by - first * share : 0.0f};
   }
   template <class K>
-  TESSERA_DEVICE auto result(K k, const Row& x, const Total& t) const {
-    auto d = x(0, k);
-    const auto v = x(1, k), w = weight[k];
+  TESSERA_DEVICE auto result(K k, int from, const Rows& x, const Total& t) const {
+    auto d = x(from, k);
+    const auto v = x(from + 1, k), w = weight[k];
     tile::unroll<sizeof(v) / 4>(
         [&](auto j) { d.x[j] = tile::fma(d[j] * w[j], t.scale, tile::fma(v[j], t.by, t.shift)); });
     return d;
   }
-  TESSERA_DEVICE void end(const Slice& slice, int index) const {
+  /// By way of shared memory, so that warps write whole lines.
+  TESSERA_DEVICE void end(const Slice& slice, int index, void* room) const {
+    float* const columns = static_cast<float*>(room);  // from slice.begin on
+    const int from = tile::max(0, slice.begin), length = tile::min(slice.n, slice.end) - from;
     tile::unroll<2>([&](auto s) {
-      float* const to = a.partial + (static_cast<i64>(index) * 2 + s) * slice.n;
+      tile::sync_block();
       slice.template each<packs>([&](auto k) {
-        constexpr int count = tile::is_same_v<decltype(k), Edge> ? 1 : width;
-        tile::unroll<count>([&](auto j) { to[slice.column(k) + j] = sum[s][k][j]; });
+        constexpr int count = tile::is_same_v<decltype(k), Edge> ? 1 : 4;
+        float* const to = columns + slice.column(k) - slice.begin;
+        tile::unroll<count == 1 ? 1 : width / 4>([&](auto i) {
+          Pack<float, count> four;
+          tile::unroll<count>([&](auto j) { four.lane[j] = sum[s][k][i * 4 + j]; });
+          *reinterpret_cast<Pack<float, count>*>(to + i * 4) = four;
+        });
       });
+      tile::sync_block();
+      float* const to = a.partial + (static_cast<i64>(index) * 2 + s) * slice.n + from;
+      for (int i = slice.thread; i < length; i += slice.threads) to[i] = columns[from - slice.begin + i];
     });
   }
 };
@@ -350,6 +397,25 @@ __cluster_dims__(tile::sm90::row_cluster, 1,
   extern __shared__ __attribute__((aligned(128))) char shared[];
   Op op{args};
   RowsByCluster<T, Op, slice_columns, height>(rows, op, shared).run();
+}
+
+template <class T>
+TESSERA_KERNEL(LossesByRing<T>::threads + 32, 2)
+void losses_kernel(const __grid_constant__ LossesWork<T> work) {
+  extern __shared__ __attribute__((aligned(128))) char shared[];
+  tile::sm90::let_next_kernel_begin();
+  LossesByRing<T>(work, shared).run();
+}
+
+/// Launched before the losses are there, for which it waits.
+TESSERA_KERNEL(256)
+void losses_total_kernel(float* to, const Sums<float>* parts, int count, bool mean) {
+  tile::sm90::wait_for_kernel_before();
+  Sums<double> sum{0, 0};
+  for (int i = tile::thread_in_block(); i < count; i += 256)
+    sum = sum + Sums<double>{static_cast<double>(parts[i].first), static_cast<double>(parts[i].second)};
+  sum = join_block<256>(sum, Plus{});
+  if (tile::thread_in_block() == 0) *to = static_cast<float>(mean ? sum.first / sum.second : sum.first);
 }
 
 /// Whether rows are so long that clusters are faster than blocks, and fit into one. An H100 gives them 32000 f32 at
@@ -419,12 +485,13 @@ i64 launch_alike_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op::
   using Kernel = PackedRows<T, Op, cluster, packs>;
   AlikeRows<T, Op::inputs> work{static_cast<int>(rows), static_cast<int>(n), 0, 4, {}, rows_of<T>(out)};
   for (int i = 0; i < Op::inputs; ++i) work.in[i] = rows_of<const T>(in[i]);
-  work.threads = tile::ceil_div(Kernel::slice_packs(work.n), packs * team_lanes) * team_lanes;
   const i64 whole = n / Kernel::width / cluster - cluster - 2;  // packs that each block has at least
-  if (work.threads > most_threads || whole < (packs - 1) * work.threads || rows > 0x7fffffff - 4096 ||
+  work.threads = static_cast<int>(tile::min<i64>(most_threads, whole / (packs - 1) / team_lanes * team_lanes));
+  if (work.threads * packs < Kernel::slice_packs(work.n) || rows > 0x7fffffff - 4096 ||
       !RowLayout(sizeof(T), in[0], in[Op::inputs - 1], out).alike)
     return 0;
-  while (Kernel::shared_bytes(work.n, work.stages) > most_shared_bytes()) --work.stages;
+  while (Kernel::shared_bytes(work.n, work.stages) > most_shared_bytes()) work.stages -= Op::height;
+  if (work.stages <= 0) return 0;
   const int shared = Kernel::shared_bytes(work.n, work.stages);
   constexpr auto kernel = alike_rows_kernel<T, Op, cluster, packs, most_threads>;
   const i64 room = clusters_at_once<kernel>(cluster, work.threads, shared);
@@ -482,8 +549,8 @@ i64 layer_norm_backward_sm90(const LayerNormBackwardArgs& a, Executor& executor)
   if (a.type != Scalar::f32) {
     with_half(a.type, [&](auto type) {
       using T = typename decltype(type)::type;
-      constexpr int cluster = 4, packs = 4;
-      clusters = launch_alike_rows<T, PackedNormBackward<T, cluster, packs>, cluster, packs, 448>(
+      constexpr int cluster = 4, packs = 5;
+      clusters = launch_alike_rows<T, PackedNormBackward<T, cluster, packs>, cluster, packs, 384>(
           "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
           {static_cast<const T*>(a.weight), a.rms ? nullptr : static_cast<const float*>(a.mean),
            static_cast<const float*>(a.rstd), static_cast<float*>(a.workspace)},
@@ -505,6 +572,34 @@ bool softmax_backward_sm90(const SoftmaxBackwardArgs& a, Executor& executor) {
     launch_cluster_rows<T, SoftmaxBackward, sizeof(T) == 2 ? 2 : 1>("softmax_backward", a.rows, a.n, {a.dy, a.y}, a.dx,
                                                                     {a.log}, executor);
   });
+  return true;
+}
+
+bool cross_entropy_sm90(const CrossEntropyArgs& a, Executor& executor) {
+  if (!is_hopper() || a.type == Scalar::f64 || a.label_smoothing > 0 || a.rows == 0 || a.classes < 16384 ||
+      a.classes >= 1 << 30)
+    return false;
+  const i64 blocks = tile::min<i64>(a.rows, executor.multiprocessors * 2LL);
+  Sums<float>* const parts = static_cast<Sums<float>*>(a.parts);
+  with_narrow(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using Losses = LossesByRing<T>;
+    const LossesWork<T> work{a.rows,
+                             a.ignore_index,
+                             static_cast<int>(a.classes),
+                             rows_of<const T>(a.logits),
+                             a.targets,
+                             static_cast<float*>(a.losses),
+                             static_cast<float*>(a.lse),
+                             parts,
+                             executor.fault,
+                             a.op};
+    (void)cudaFuncSetAttribute(losses_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, Losses::shared_bytes);
+    launch("cross_entropy", losses_kernel<T>, blocks, Losses::threads + 32, Losses::shared_bytes, executor, work);
+  });
+  if (a.total)
+    launch_early("cross_entropy", losses_total_kernel, 1, 256, 0, 1, executor, static_cast<float*>(a.total), parts,
+                 static_cast<int>(blocks), static_cast<bool>(a.mean));
   return true;
 }
 

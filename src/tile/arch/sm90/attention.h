@@ -7,64 +7,10 @@
 #include "attention_dropout.h"
 #include "head_tiles.h"
 #include "layout.h"
-#include "ptx.h"
+#include "ring.h"
 
 TESSERA_TILE_BEGIN
 namespace sm90 {
-
-// ---- work
-
-/// A place in a ring of Stages, and how often it has gone round.
-template <int Stages>
-struct RingTurn {
-  int stage = 0;
-  u32 parity = 0;
-  TESSERA_DEVICE void next() {
-    if (++stage == Stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-/// Stages in shared memory, emptied by `Readers` warps and filled by the copy engine, of which one thread says so, and
-/// by other writers; each has two barriers.
-template <int Stages, int Bytes, int Readers, int Writers = 1>
-class Ring {
- public:
-  static constexpr int bytes = Stages * Bytes, barrier_bytes = 16 * Stages;
-  using Turn = RingTurn<Stages>;
-  TESSERA_DEVICE Ring(u32 data, u32 barriers) : data_(data), barriers_(barriers) {}
-  TESSERA_DEVICE void make() const {
-    for (int stage = 0; stage < Stages; ++stage) {
-      make_barrier(filled(stage), Writers);
-      make_barrier(emptied(stage), Readers);
-    }
-  }
-  TESSERA_DEVICE u32 at(const Turn& turn) const { return data_ + turn.stage * Bytes; }
-  /// The barrier that copies of so many bytes to this stage count for, once it is free.
-  TESSERA_DEVICE u32 claim(const Turn& turn, u32 copied = Bytes) const {
-    wait_empty(turn);
-    arrive_expecting(filled(turn.stage), copied);
-    return filled(turn.stage);
-  }
-  TESSERA_DEVICE void wait_empty(const Turn& turn) const { wait_for(emptied(turn.stage), turn.parity ^ 1); }
-  /// A writer other than the copy engine is done.
-  TESSERA_DEVICE void fill(const Turn& turn) const { arrive(filled(turn.stage)); }
-  TESSERA_DEVICE void wait(const Turn& turn) const { wait_for(filled(turn.stage), turn.parity); }
-  /// By all lanes of a warp, whose first one speaks for what all have read.
-  TESSERA_DEVICE void release(const Turn& turn) const {
-    sync_warp();
-    if (thread_in_block() % 32 == 0) release_alone(turn);
-  }
-  /// By a lane that reads without the others of its warp.
-  TESSERA_DEVICE void release_alone(const Turn& turn) const { arrive(emptied(turn.stage)); }
-
- private:
-  TESSERA_DEVICE u32 filled(int stage) const { return barriers_ + stage * 16; }
-  TESSERA_DEVICE u32 emptied(int stage) const { return filled(stage) + 8; }
-  u32 data_, barriers_;
-};
 
 /// Copies rows of a head, [batch, head, row, column], to a tile of Lines lines and Width columns; zeros beyond its
 /// ends.

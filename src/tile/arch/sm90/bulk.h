@@ -66,6 +66,12 @@ TESSERA_DEVICE int take_ticket(int* counter) {
   return ticket;
 }
 
+/// Counts one more in shared memory, after what this thread did before; returns the count before.
+TESSERA_DEVICE int count_shared(u32 counter) {
+  int count;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.s32 %0, [%1], 1;" : "=r"(count) : "r"(counter) : "memory");
+  return count;
+}
 TESSERA_DEVICE void store_word(u32 shared, int x) {
   asm volatile("st.shared.s32 [%0], %1;" ::"r"(shared), "r"(x) : "memory");
 }

@@ -68,6 +68,11 @@ TESSERA_DEVICE void wait_for(u32 barrier, u32 parity) {
 #endif
 }
 
+/// Waits for so many threads of the block, all of their warps, by barrier 1 to 15 of the block.
+TESSERA_DEVICE void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // ---- clusters
 
 /// Waits for all threads of all blocks of the cluster.
