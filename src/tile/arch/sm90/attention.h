@@ -94,10 +94,12 @@ TESSERA_DEVICE void hide(float (&scores)[N], const AttentionProblem& p, int firs
 // ---- forward
 
 /// Overlaps: a warpgroup makes weights while it multiplies. That takes registers which three warpgroups do not have;
-/// they keep the tensor cores busy for each other. Drops: with dropout.
-template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Overlaps, bool Drops = false>
+/// they keep the tensor cores busy for each other. Drops: with dropout. Turns: two warpgroups, which hold their queries
+/// in registers, start products in turns, so that one makes weights while the other's are multiplied.
+template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Overlaps, bool Drops = false,
+          bool Turns = false>
 struct ForwardSizes {
-  static constexpr bool overlaps = Overlaps, drops = Drops;
+  static constexpr bool overlaps = Overlaps, drops = Drops, turns = Turns;
   static constexpr int width = Width, warpgroups = Warpgroups, queries = 64 * Warpgroups, keys = Keys;
   static constexpr int threads = 128 * (Warpgroups + 1), readers = 4 * Warpgroups;
   using QueryTile = SharedOperand<queries, Width>;
@@ -110,6 +112,7 @@ struct ForwardSizes {
   static_assert(Width == 64 || Width == 128 || Width == 256, "sm90 attention: heads of 64, 128 or 256 columns");
   static_assert((Warpgroups == 2 || Warpgroups == 3) && Keys % 16 == 0 && shared_bytes <= 227 * 1024,
                 "sm90 attention: 2 or 3 warpgroups, and what a block has");
+  static_assert(!Turns || (Overlaps && Warpgroups == 2 && Keys > 64), "sm90 attention: two have equally many turns");
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes. Widths are at most Sizes::width and, like all steps
@@ -147,6 +150,7 @@ class AttentionForward {
   using Scores = float[keys / 2];
   using Weights = u32[keys / 16][4];
   using Out = float[width / 2];
+  using Held = u32[Sizes::turns ? width / 16 : 1][4];  // queries
   using Kept = KeptWeights<keys / 2>;
 
   TESSERA_DEVICE AttentionForward(const AttentionProblem& p, const AttentionDropout& dropout, u32 base)
@@ -222,8 +226,17 @@ class AttentionForward {
     }
   };
 
+  /// A warpgroup's turn begins when the other one's has ended.
+  TESSERA_DEVICE void begin_turn(int group) const {
+    if constexpr (Sizes::turns) sync_threads(1 + group, 256);
+  }
+  TESSERA_DEVICE void end_turn(int group) const {
+    if constexpr (Sizes::turns) join_threads(2 - group, 256);
+  }
+
   TESSERA_DEVICE void attend(const HeadTiles& tiles, const HeadsView<T>& y, float* lse) const {
     const int group = from_first_lane(thread_in_block() / 128);
+    if (group == 1) end_turn(group);
     typename QueryRing::Turn query_turn;
     typename KeyRing::Turn key_turn, value_turn;
     tiles.each(
@@ -233,7 +246,7 @@ class AttentionForward {
             queries_.wait(query_turn);
             queries_.release(query_turn);
             query_turn.next();
-            return skip(steps_of(place), key_turn, value_turn);
+            return skip(group, steps_of(place), key_turn, value_turn);
           }
           Out out;
           Rows rows;
@@ -250,12 +263,21 @@ class AttentionForward {
     const u32 own = queries_.at(query_turn) + group * 64 * line_bytes;
     Scores scores;
     Weights weights;
+    Held held;
     float factor[2];
     Kept kept;
+    const auto leave_queries = [&]() __attribute__((always_inline)) {
+      queries_.release(query_turn);
+      query_turn.next();
+    };
     queries_.wait(query_turn);
+    if constexpr (Sizes::turns) {
+      hold(held, own);
+      leave_queries();
+    }
     keys_.wait(key_turn);
     begin_multiply();
-    start_scores(scores, own, key_turn);
+    start_scores(scores, held, own, key_turn);
     commit_multiply();
     draw(kept, place, first, 0);
     wait_multiply<0>();
@@ -269,13 +291,15 @@ class AttentionForward {
     if (steps > 1) keys_.wait(key_turn);
 #pragma unroll 1
     for (int step = 1; step < steps; ++step) {
+      begin_turn(group);
       begin_multiply();
-      start_scores(scores, own, key_turn);
+      start_scores(scores, held, own, key_turn);
       commit_multiply();
       values_.wait(value_turn);
       begin_multiply();
       start_out(out, weights, value_turn, step > 1);
       commit_multiply();
+      end_turn(group);
       draw(kept, place, first, step * keys);
       wait_multiply<1>();
       settle(scores);
@@ -298,8 +322,7 @@ class AttentionForward {
         unroll<width / 2>([&](auto i) { out[i] *= factor[i / 2 % 2]; });
       round_sums<T>(weights, scores);
     }
-    queries_.release(query_turn);
-    query_turn.next();
+    if constexpr (!Sizes::turns) leave_queries();
     values_.wait(value_turn);
     begin_multiply();
     start_out(out, weights, value_turn, steps > 1);
@@ -308,13 +331,18 @@ class AttentionForward {
     settle(out);
     values_.release(value_turn);
     value_turn.next();
-    if constexpr (queries - 64 >= keys) skip(steps_of(place) - steps, key_turn, value_turn);
+    if constexpr (queries - 64 >= keys) skip(group, steps_of(place) - steps, key_turn, value_turn);
   }
 
-  /// Keys that other warpgroups' queries see, and this one's do not.
-  TESSERA_DEVICE void skip(int steps, typename KeyRing::Turn& key_turn, typename KeyRing::Turn& value_turn) const {
+  /// Keys that other warpgroups' queries see, and this one's do not; turns are those of a tile without queries.
+  TESSERA_DEVICE void skip(int group, int steps, typename KeyRing::Turn& key_turn,
+                           typename KeyRing::Turn& value_turn) const {
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
+      if (step > 0) {
+        begin_turn(group);
+        end_turn(group);
+      }
       keys_.wait(key_turn);
       keys_.release(key_turn);
       key_turn.next();
@@ -330,9 +358,18 @@ class AttentionForward {
       DropoutStream(dropout_).template rows<keys / 2>(kept, place.head * p_.queries + query, p_.keys, key);
   }
 
-  TESSERA_DEVICE void start_scores(Scores& scores, u32 own, const typename KeyRing::Turn& turn) const {
-    start_product<T, keys, typename Sizes::QueryTile, typename Sizes::KeyTile, false>(scores, own, keys_.at(turn),
-                                                                                      false);
+  /// A warpgroup's queries as the left operand of products.
+  static TESSERA_DEVICE void hold(Held& held, u32 own) {
+    const int lane = thread_in_block() % 32, row = thread_in_block() % 128 / 32 * 16 + lane % 16;
+    unroll<width / 16>([&](auto i) {
+      load_matrices(held[i], own + i / 4 * queries * line_bytes + swizzled(row, i % 4 * 2 + lane / 16));
+    });
+  }
+  TESSERA_DEVICE void start_scores(Scores& scores, const Held& held, u32 own,
+                                   const typename KeyRing::Turn& turn) const {
+    using KeyTile = typename Sizes::KeyTile;
+    if constexpr (Sizes::turns) start_product<T, keys, KeyTile, false>(scores, held, keys_.at(turn), false);
+    else start_product<T, keys, typename Sizes::QueryTile, KeyTile, false>(scores, own, keys_.at(turn), false);
   }
   TESSERA_DEVICE void start_out(Out& out, const Weights& weights, const typename KeyRing::Turn& turn, bool add) const {
     start_product<T, width, typename Sizes::ValueTile, true>(out, weights, values_.at(turn), add);

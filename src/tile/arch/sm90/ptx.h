@@ -73,6 +73,11 @@ TESSERA_DEVICE void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// The same without waiting.
+TESSERA_DEVICE void join_threads(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // ---- clusters
 
 /// Waits for all threads of all blocks of the cluster.
