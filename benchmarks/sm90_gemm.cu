@@ -143,6 +143,7 @@ void run(const Product& p) {
                         .cluster_down = cluster,
                         .cluster_across = 1,
                         .cluster_deep = 1,
+                        .parts = 1,
                         .down = down,
                         .across = across,
                         .steps = steps,

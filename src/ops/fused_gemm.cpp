@@ -190,14 +190,14 @@ gpu::Program program_of(const HopperGemm& gemm) {
   return {fmt::format("#include <tessera/tile/arch/sm90/result.h>\n"
                       "using namespace tessera::tile;\n"
                       "using Cut = sm90::ProductTile<{}, {}, {}, {}, {}>;\n"
-                      "extern \"C\" TESSERA_KERNEL({}, 1) __cluster_dims__({}, 1, 1) void fused_gemm(\n"
+                      "extern \"C\" TESSERA_KERNEL({}, 1) void fused_gemm(\n"
                       "    const __grid_constant__ sm90::ProductArgs args) {{\n"
                       "  extern __shared__ __attribute__((aligned(128))) char shared[];\n"
                       "  auto epilogue = [](const auto& acc{}) {{ return sm90::quick::Value(\n"
                       "#line 1 \"epilogue\"\n{}\n#line 1 \"epilogue\"\n  ); }};\n#line 1 \"kernel\"\n"
                       "  using Result = sm90::ProductResult<Cut, {}, false, decltype(epilogue){}>;\n"
                       "  sm90::product_block<Cut, {}, {}, {}, Result>(args, shared);\n}}\n",
-                      p.rows, p.width, p.stages, p.boxes, p.alternates, p.threads, p.cluster, names, gemm.epilogue,
+                      p.rows, p.width, p.stages, p.boxes, p.alternates, p.threads, names, gemm.epilogue,
                       element_name(gemm.dtype), inputs, element_name(gemm.dtype), p.transposed_a, p.transposed_b),
           {"fused_gemm"}};
 }

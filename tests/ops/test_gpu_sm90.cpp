@@ -2,6 +2,7 @@
 #include "check.h"
 #include "core/gpu_check.h"
 #include "core/op.h"
+#include "ops/op_table.h"
 
 namespace tessera {
 namespace {
@@ -171,6 +172,24 @@ TEST_F(Sm90Products, SumsSharedByClusters) {
       });
       EXPECT_LE(relative_error(back(sum), linear_act(rows, weight, bias, Activation::None, residual)),
                 4 * limit(dtype));
+    }
+}
+
+/// Few results in f32, as gradients of weights are: in parts of k that go through memory, or shared by clusters.
+TEST_F(Sm90Products, LongSumsInF32) {
+  NoGrad guard;
+  const ForceKernel forced("matmul_wide", "sm90");
+  for (DType dtype : {Float16, BFloat16})
+    for (Size s : {Size{136, 200, 20011}, {256, 128, 520}, {768, 772, 4100}, {777, 132, 5003}, {777, 133, 5003}}) {
+      const Tensor x = values({s.k, s.m}, dtype), y = values({s.k, s.n}, dtype), want = matmul(x.transpose(0, 1), y);
+      const auto run = [&] {
+        (void)full({s.m, s.n}, NAN, Float32, gpu());
+        return dispatch_one(find_op("matmul_wide"), {there(x, dtype).transpose(0, 1), there(y, dtype)});
+      };
+      const Tensor got = run();
+      EXPECT_EQ(got.dtype(), Float32);
+      EXPECT_LE(relative_error(back(got), want), 1e-4) << s.m << " x " << s.n << " x " << s.k << " " << name(dtype);
+      EXPECT_EQ(relative_error(back(run()), back(got)), 0);
     }
 }
 

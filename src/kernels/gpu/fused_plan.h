@@ -12,7 +12,6 @@ struct Sm90FusedPlan {
   /// As tile::sm90::ProductTile takes them.
   int rows, width, stages, boxes;
   bool alternates;
-  int cluster;  // of so many blocks
   bool transposed_a, transposed_b;
   long long blocks;
   int threads;

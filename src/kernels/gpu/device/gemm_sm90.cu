@@ -169,8 +169,8 @@ using Sm90JoinedSmall = tile::sm90::ProductTile<128, 128, 6, 0, false>;
 constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 690, 2000, 3000},
     turns{Sm90Turns::config, Sm90Turns::alternates, 530, 250, 5000},
     small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600},
-    joined{Sm90Joined::config, Sm90Joined::alternates, 690, 0, 11000},
-    joined_square{Sm90JoinedSquare::config, Sm90JoinedSquare::alternates, 830, 0, 11000},
+    joined{Sm90Joined::config, Sm90Joined::alternates, 690, 0, 10000},
+    joined_square{Sm90JoinedSquare::config, Sm90JoinedSquare::alternates, 830, 0, 10000},
     joined_small{Sm90JoinedSmall::config, Sm90JoinedSmall::alternates, 470, 0, 7500};
 
 /// Nanoseconds from a tile's sums to memory, besides.
@@ -206,6 +206,7 @@ Cut cut_by(const GemmArgs& args, const Kind& kind, int cluster_down = 1, int clu
            .cluster_down = cluster_down,
            .cluster_across = cluster_across,
            .cluster_deep = cluster_deep,
+           .parts = 1,
            .down = static_cast<int>(down),
            .across = static_cast<int>(across),
            .steps = static_cast<int>(tile::ceil_div<i64>(args.k, 64)),
@@ -239,8 +240,32 @@ i64 resident_clusters(int blocks) {
   return counts[static_cast<size_t>(blocks)];
 }
 
+/// The same product's sums in parts of k, one behind the other in the workspace.
+GemmArgs in_parts(const GemmArgs& args, int parts) {
+  GemmArgs sums = args;
+  sums.c = {args.workspace, Scalar::f32, args.n, 1, {}};
+  sums.batch[max_batch_rank - 1] = parts;
+  sums.c.batch[max_batch_rank - 1] = args.m * args.n;
+  return sums;
+}
+i64 bytes_of_parts(const GemmArgs& args, int parts) { return parts * args.m * args.n * i64{sizeof(float)}; }
+
+/// In as many parts as the card has blocks for; 1: it is full anyway.
+Cut cut_in_parts(const GemmArgs& args, int multiprocessors) {
+  const i64 tiles = cut_by(args, turns).order.count;
+  const i64 parts = tile::max<i64>(tile::min<i64>(multiprocessors / tiles, args.k / 256), 1);
+  Cut cut = cut_by(in_parts(args, static_cast<int>(parts)), turns);
+  cut.order.parts = static_cast<int>(parts);
+  return cut;
+}
+
+/// Nanoseconds for parts to be stored, read and added up.
+double time_of_parts(const GemmArgs& args, int parts) {
+  return 4000 + static_cast<double>(bytes_of_parts(args, parts)) / 2500;
+}
+
 /// Nanoseconds, as measured: a card that is not full is faster. Joining takes most of what is at the end.
-double time_of(const Cut& cut, Sm90Ends ends, int multiprocessors) {
+double time_of(const GemmArgs& args, const Cut& cut, Sm90Ends ends, int multiprocessors) {
   const Kind& kind = *cut.kind;
   const TileOrder& order = cut.order;
   const double clusters = cut.clusters(multiprocessors), tiles = order.count;
@@ -248,6 +273,8 @@ double time_of(const Cut& cut, Sm90Ends ends, int multiprocessors) {
   double step = kind.step, end = kind.end;
   if (in_one_round) step *= 0.8 + 0.125 * (tiles / clusters) * (tiles / clusters);
   if (order.cluster_deep > 1) return step * tile::ceil_div(order.steps, order.cluster_deep) + end;
+  if (order.parts > 1)
+    return step * tile::ceil_div(order.steps, order.parts) + kind.tile + end + time_of_parts(args, order.parts);
   if (order.cluster() > 1) end += 1200;
   if (order.cluster_down > 1 && order.steps > 24) step *= 0.995;
   // Blocks that are alone with rows of a drift apart in sums as long as this, and do not meet them in the cache.
@@ -258,13 +285,20 @@ double time_of(const Cut& cut, Sm90Ends ends, int multiprocessors) {
   return rounds * tile::max(sums, (sums + after) / 2) + end + after;
 }
 
-/// The cut that takes least time.
-Cut best_cut(const GemmArgs& args, int multiprocessors) {
+/// Whether results are few and sums long, so that blocks may share those: no more than so many squares have. Sums of
+/// columns come from whole tiles.
+bool may_share_sums(const GemmArgs& args) {
+  return !args.column_sums.data && !keeps_input(args) && args.k >= 512 &&
+         args.m * args.n * batch_count(args) <= resident_clusters(2) * 192 * 192;
+}
+
+/// The cut that takes least time; parts need a workspace.
+Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
   const Sm90Ends ends = ends_of(args);
   Cut best{};
   double least = __builtin_inf();
   const auto consider = [&](const Cut& cut) {
-    const double time = time_of(cut, ends, multiprocessors);
+    const double time = time_of(args, cut, ends, multiprocessors);
     if (time < least) least = time, best = cut;
   };
   if (ends == Sm90Ends::lanes) consider(cut_by(args, small));
@@ -272,15 +306,16 @@ Cut best_cut(const GemmArgs& args, int multiprocessors) {
     const bool is_made = ends != Sm90Ends::lanes && (kind == &turns || ends == Sm90Ends::sums);
     for (int way = 0; is_made && way < 3; ++way) consider(cut_by(args, *kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
   }
-  // Sums of columns come from whole tiles; more results than so many squares have do not need it.
-  if (args.column_sums.data || keeps_input(args) || args.k < 512 ||
-      args.m * args.n * batch_count(args) > resident_clusters(2) * 192 * 192)
-    return best;
+  if (!may_share_sums(args)) return best;
   const auto consider_joined = [&](const Kind& kind, bool takes, int deep) {
     if (!takes || args.k < i64{256} * deep) return;
     const Cut cut = cut_by(args, kind, 1, 1, deep);
     if (cut.order.count <= resident_clusters(deep)) consider(cut);
   };
+  if (has_workspace && ends == Sm90Ends::sums_f32 && args.n % 4 == 0 && batch_count(args) == 1) {
+    const Cut parts = cut_in_parts(args, multiprocessors);
+    if (parts.order.parts > 1) consider(parts);
+  }
   for (int deep = 2; deep <= 8; ++deep) {
     consider_joined(joined, JoinedResult<Sm90Joined>::takes(deep), deep);
     if (ends != Sm90Ends::sums_f32 || args.n % 4 != 0) continue;
@@ -298,10 +333,12 @@ GemmArgs without_finish(GemmArgs args) {
   return args;
 }
 
-long long workspace(const GemmArgs& given, const Executor&) {
+long long workspace(const GemmArgs& given, const Executor& executor) {
   GemmArgs args = given;
-  if (!arrange(args) || !sums_lines(args)) return 0;
-  return tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192));
+  if (!arrange(args)) return 0;
+  if (sums_lines(args)) return tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192));
+  const int parts = may_share_sums(args) ? best_cut(args, executor.multiprocessors, true).order.parts : 1;
+  return parts > 1 ? bytes_of_parts(args, parts) : 0;
 }
 
 /// By its lanes: Result is LanesResult or JoinedResult.
@@ -358,11 +395,39 @@ Operands operands_of(const GemmArgs& args, const Cut& cut) {
   return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.order.cluster_down, cut.order.cluster_across);
 }
 
+/// c = parts, one behind the other in `fours` of floats, added up in their order.
+TESSERA_KERNEL(256)
+void add_parts_kernel(const float* parts, int count, int fours, const MatrixArg c, int fours_across) {
+  tile::sm90::let_next_kernel_begin();
+  tile::sm90::wait_for_kernel_before();
+  using Four = Pack<float, 4>;
+  const int at = static_cast<int>(tile::block_in_grid()) * 256 + tile::thread_in_block();
+  if (at >= fours) return;
+  const Four* from = reinterpret_cast<const Four*>(parts) + at;
+  Four sum = *from;
+#pragma unroll 8
+  for (int part = 1; part < count; ++part) {
+    const Four more = *(from += fours);
+    for (int l = 0; l < 4; ++l) sum.lane[l] += more.lane[l];
+  }
+  const int row = at / fours_across;
+  reinterpret_cast<Four*>(static_cast<float*>(c.data) + row * c.row)[at - row * fours_across] = sum;
+}
+
+void run_parts(const GemmArgs& args, const Cut& cut, Executor& executor) {
+  const GemmArgs sums = in_parts(args, cut.order.parts);
+  run_own(sums, cut, Sm90Ends::sums_f32, own_args(sums, cut, operands_of(sums, cut), nullptr), executor);
+  const int fours = static_cast<int>(args.m * args.n / 4);
+  launch_early("gemm", add_parts_kernel, tile::ceil_div(fours, 256), 256, 0, 1, executor,
+               static_cast<const float*>(args.workspace), cut.order.parts, fours, args.c, static_cast<int>(args.n / 4));
+}
+
 void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
   const LineParts parts = line_parts(args, rows_of_parts, cut.width());
   const Sm90Ends ends = ends_of(args);
   const Operands operands = operands_of(args, cut);
   if (cut.order.cluster_deep > 1) return run_joined(args, cut, operands, executor);
+  if (cut.order.parts > 1) return run_parts(args, cut, executor);
   if (ends == Sm90Ends::lanes) {
     run_small(args, cut, operands, executor);
   } else {
@@ -384,7 +449,7 @@ void run(const GemmArgs& given, Executor& executor) {
   (void)arrange(args);
   const bool follows = sums_lines(args) && !sums_itself(args);
   const GemmArgs product = follows ? without_finish(args) : args;
-  run_product(product, best_cut(product, executor.multiprocessors), executor);
+  run_product(product, best_cut(product, executor.multiprocessors, !sums_lines(args)), executor);
   if (!follows) return;
   args.slope = {};
   finish_lines(args, executor);
@@ -401,11 +466,11 @@ template <class Tile>
 void describe(Sm90FusedPlan& plan, const TileOrder& order, const Executor& executor) {
   using Gemm = tile::sm90::Gemm<Tile>;
   constexpr tile::Config c = Tile::config;
-  plan.rows = c.tile_m, plan.width = c.tile_n, plan.stages = c.stages, plan.cluster = order.cluster();
+  plan.rows = c.tile_m, plan.width = c.tile_n, plan.stages = c.stages;
   plan.boxes = Tile::boxes;
   plan.alternates = Tile::alternates;
   plan.transposed_a = order.transposed_a, plan.transposed_b = order.transposed_b;
-  plan.blocks = sm90_clusters(order, executor) * order.cluster();
+  plan.blocks = sm90_clusters(order, executor);
   plan.threads = Gemm::threads;
   plan.shared_bytes = Gemm::shared_bytes;
 }
@@ -431,7 +496,8 @@ bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor
   if (refuses(product) != Sm90Refusal::none || !arrange(product) || ends_of(product) != Sm90Ends::sums ||
       whole_columns(product) != args.n || (args.addend.data && !fits(result_boxes(args, args.addend))))
     return false;
-  const Cut cut = cut_of_fused(product, executor.multiprocessors);
+  Cut cut = cut_of_fused(product, executor.multiprocessors);
+  if (args.addend.data) cut.order.group = 8;  // blocks that run at the same time have more of a row of it
   if (cut.kind == &turns && args.addend.data && cut.order.steps > 32)
     describe<Sm90TurnsBoxes>(plan, cut.order, executor);
   else if (cut.kind == &turns) describe<Sm90Turns>(plan, cut.order, executor);

@@ -2,6 +2,7 @@
 // four neighbours each.
 #pragma once
 #include "gemm_sm90.h"
+#include "tile/arch/sm90/bulk.h"
 
 namespace tessera::gpu_kernels {
 
@@ -129,17 +130,25 @@ class JoinedResult {
     return shared_ + ((from * most() + eight) * threads + tile::thread_in_block()) * 16;
   }
 
+  /// To the neighbour first, so that all blocks get something all the time; to itself in the end.
   TESSERA_DEVICE void send(const float* sums, int rank) const {
-    tile::u32 to = place(rank, 0);
-    int owner = 0;
+#pragma unroll 1
+    for (int step = 1; step < blocks_; ++step) {
+      const int owner = rank + step < blocks_ ? rank + step : rank + step - blocks_;
+      send_to<true>(owner, sums, rank);
+    }
+    send_to<false>(rank, sums, rank);
+  }
+  template <bool Remote>
+  TESSERA_DEVICE void send_to(int owner, const float* sums, int rank) const {
+    const int first = first_of(owner), end = first_of(owner + 1);
+    const tile::u32 to = place(rank, 0) - static_cast<tile::u32>(first * threads * 16);
     tile::unroll<eights>([&](auto eight) {
       constexpr int now = decltype(eight)::value;
-      if (now * blocks_ >= (owner + 1) * eights) {
-        ++owner;
-        to = place(rank, 0);
-      }
-      tile::sm90::store_four_at(to, static_cast<tile::u32>(owner), sums + now * 4);
-      to += threads * 16;
+      if (now < first || now >= end) return;
+      if constexpr (Remote)
+        tile::sm90::store_four_at(to + now * threads * 16, static_cast<tile::u32>(owner), sums + now * 4);
+      else tile::sm90::store_four(to + now * threads * 16, sums + now * 4);
     });
   }
 

@@ -1,7 +1,7 @@
 // Tile GEMM of clusters of blocks on NVIDIA's Hopper cards: one warp keeps the copy engine filling a ring of stages in
 // shared memory, two groups of four warps multiply. They share a tile, 64 rows each, or each has tiles of its own in
 // turns, so that one stores while the other multiplies. Blocks stay and take one tile after the other; where tiles do
-// not fill the card, the blocks of a cluster may share the sums of one.
+// not fill the card, the blocks of a cluster may share the sums of one, or parts of k have results of their own.
 #pragma once
 #include "../../config.h"
 #include "layout.h"
@@ -23,6 +23,7 @@ struct TileOrder {
   bool batch_a, batch_b;             // whether each product has an a, or b, of its own
   int cluster_down, cluster_across;  // blocks that share columns of b, and rows of a: one of them 1, the other 1 or 2
   int cluster_deep;                  // blocks that share the sums of a tile, each a part of k; 1 unless those are
+  int parts;                         // of k, each with a result of its own, instead of a batch; or 1
   int down, across;                  // clusters of tiles of a product
   int steps;                         // of 64 along k, at least 1
   int group;                         // tile rows of clusters that are walked together
@@ -184,19 +185,22 @@ class Gemm {
       const int block = static_cast<int>(blockIdx.x), cluster = block / size, rank = block - cluster * size;
       const int number = cluster + taken_++ * clusters;
       if (number >= order_.count) return false;
+      const TileOrder::Place at = order_.place(number);
       begin = 0;
       steps = order_.steps;
-      if constexpr (shares_sums) {
-        begin = order_.steps * rank / size;
-        steps = order_.steps * (rank + 1) / size - begin;
-      }
-      const TileOrder::Place at = order_.place(number);
+      if constexpr (shares_sums) take(rank, size);
+      else if (order_.parts > 1) take(at.batch, order_.parts);
       work = {(at.down * order_.cluster_down + rank % order_.cluster_down) * tile_m,
               (at.across * order_.cluster_across + rank % order_.cluster_across) * tile_n, at.batch};
       return true;
     }
 
    private:
+    TESSERA_DEVICE void take(int part, int parts) {
+      begin = order_.steps * part / parts;
+      steps = order_.steps * (part + 1) / parts - begin;
+    }
+
     const TileOrder& order_;
     int taken_ = 0;
   };
