@@ -89,6 +89,7 @@ enum class Reason : uint8_t {
   Precision,
   Order,
   Window,
+  Stride,
   Dropout,
   Small,
   Library,

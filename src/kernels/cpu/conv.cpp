@@ -6,6 +6,7 @@
 #include "kernels/cpu/workspace.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "kernels/gpu/pointwise.h"
+#include "kernels/gpu/sm90_reason.h"
 #include "kernels/gpu/tables.h"
 #endif
 
@@ -48,32 +49,62 @@ ConvArgs sizes(const Call& call, const Tensor& x, const Tensor& weight) {
 
 // ---- the arguments of a convolution and its gradients
 
-ConvArgs forward_args(const Call& call, Workspace& workspace) {
+// As they lie, or channels last in memory, where they are copied unless they are dense and aligned so.
+class Operands {
+ public:
+  Operands(Workspace& workspace, DType dtype, bool channels_last)
+      : workspace_(workspace), dtype_(dtype), last_(channels_last) {}
+
+  ConvTensor read(const Tensor& t) const {
+    return conv_tensor(last_ ? workspace_.read(t, dtype_, lies_last(t), last(t)) : workspace_.read(t, dtype_));
+  }
+  ConvTensor write(const Tensor& t) const {
+    return conv_tensor(last_ ? workspace_.write(t, dtype_, lies_last(t), false, last(t)) : workspace_.write(t, dtype_));
+  }
+
+ private:
+  static Strides last(const Tensor& t) {
+    return {t.size(1) * t.size(2) * t.size(3), 1, t.size(1) * t.size(3), t.size(1)};
+  }
+  static bool lies_last(const Tensor& t) {
+    const Strides dense = last(t);
+    for (size_t d = 0; d < 4; ++d)
+      if (t.size(static_cast<int64_t>(d)) != 1 && t.strides()[d] != dense[d]) return false;
+    return reinterpret_cast<uintptr_t>(t.data_ptr()) % 16 == 0;
+  }
+
+  Workspace& workspace_;
+  DType dtype_;
+  bool last_;
+};
+
+ConvArgs forward_args(const Call& call, Workspace& workspace, bool channels_last = false) {
   const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2];
   DType dtype = compute_dtype(x);
+  const Operands operands(workspace, dtype, channels_last);
   ConvArgs args = sizes(call, x, weight);
-  args.x = conv_tensor(workspace.read(x, dtype));
-  args.w = conv_tensor(workspace.read(weight, dtype));
-  args.y = conv_tensor(workspace.write(call.out[0], dtype));
+  args.x = operands.read(x);
+  args.w = operands.read(weight);
+  args.y = operands.write(call.out[0]);
   if (bias.defined()) args.bias = workspace.read(bias, dtype, bias.is_contiguous()).data;
   return args;
 }
-ConvArgs images_args(const Call& call, Workspace& workspace) {
+ConvArgs images_args(const Call& call, Workspace& workspace, bool channels_last = false) {
   const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
-  DType dtype = compute_dtype(dy);
+  const Operands operands(workspace, compute_dtype(dy), channels_last);
   ConvArgs args = sizes(call, dx, weight);
-  args.x = conv_tensor(workspace.write(dx, dtype));
-  args.w = conv_tensor(workspace.read(weight, dtype));
-  args.y = conv_tensor(workspace.read(dy, dtype));
+  args.x = operands.write(dx);
+  args.w = operands.read(weight);
+  args.y = operands.read(dy);
   return args;
 }
-ConvArgs filters_args(const Call& call, Workspace& workspace) {
+ConvArgs filters_args(const Call& call, Workspace& workspace, bool channels_last = false) {
   const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
-  DType dtype = compute_dtype(x);
+  const Operands operands(workspace, compute_dtype(x), channels_last);
   ConvArgs args = sizes(call, x, dw);
-  args.x = conv_tensor(workspace.read(x, dtype));
-  args.w = conv_tensor(workspace.write(dw, dtype));
-  args.y = conv_tensor(workspace.read(dy, dtype));
+  args.x = operands.read(x);
+  args.w = operands.write(dw);
+  args.y = operands.read(dy);
   return args;
 }
 
@@ -101,10 +132,10 @@ void weight_grad_gemm(const Call& call, Workspace& workspace) {
 // ---- the vendor's, where its library is installed
 
 template <ConvPart part>
-ConvArgs args_of(const Call& call, Workspace& workspace) {
-  if constexpr (part == ConvPart::forward) return forward_args(call, workspace);
-  else if constexpr (part == ConvPart::images) return images_args(call, workspace);
-  else return filters_args(call, workspace);
+ConvArgs args_of(const Call& call, Workspace& workspace, bool channels_last = false) {
+  if constexpr (part == ConvPart::forward) return forward_args(call, workspace, channels_last);
+  else if constexpr (part == ConvPart::images) return images_args(call, workspace, channels_last);
+  else return filters_args(call, workspace, channels_last);
 }
 
 // Whether the tensor is dense in this order of its dims; then its strides say so in dims of one element, too.
@@ -184,6 +215,30 @@ void vendor(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args_of<part>(call, workspace), vendor_bytes<part>, run_vendor<part>);
 }
 
+// ---- by Hopper's own instructions
+
+template <ConvPart part>
+Reason sm90_takes(const Call& call) {
+  const Sm90ConvTable* sm90 = tables().sm90_conv;
+  if (!sm90) return Reason::Hardware;
+  Workspace nothing_is_copied(call, true);
+  return reason_of(sm90->refuses(part, args_of<part>(call, nothing_is_copied, true)));
+}
+template <ConvPart part>
+long long sm90_bytes(const ConvArgs& args) {
+  return tables().sm90_conv->workspace(part, args);
+}
+template <ConvPart part>
+void run_sm90(const ConvArgs& args, Executor& executor) {
+  tables().sm90_conv->run(part, args, executor);
+}
+template <ConvPart part>
+void sm90(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, args_of<part>(call, workspace, true), sm90_bytes<part>, run_sm90<part>);
+}
+template <ConvPart part>
+constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_takes<part>);
+
 template <ConvPart part>
 constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
 #endif
@@ -261,17 +316,21 @@ void avg_pool2d_backward(const Call& call) {
 constexpr Kernel conv2d_list[] = {
     staged_kernel<sm90_pointwise_forward>("sm90", sm90_takes_pointwise_forward),
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
-    staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward), vendor_kernel<ConvPart::forward>,
+    staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward),
+    vendor_kernel<ConvPart::forward>,
+    sm90_kernel<ConvPart::forward>,
     staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
     staged_kernel<sm90_pointwise_input_grad>("sm90", sm90_takes_pointwise_input_grad),
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
-    staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad), vendor_kernel<ConvPart::images>,
+    staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
+    vendor_kernel<ConvPart::images>,
+    sm90_kernel<ConvPart::images>,
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
     staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad), vendor_kernel<ConvPart::filters>,
-    staged_kernel<weight_grad_gemm>("implicit_gemm")};
+    sm90_kernel<ConvPart::filters>, staged_kernel<weight_grad_gemm>("implicit_gemm")};
 #else
 constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
                                   staged_kernel<conv2d_gemm>("implicit_gemm")};

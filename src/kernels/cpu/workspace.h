@@ -35,18 +35,19 @@ class Workspace {
     return p;
   }
 
-  /// `t` as it lies where that `fits` and is of `dtype`, otherwise a row-major copy.
-  Staged read(const Tensor& t, DType dtype, bool fits = true) {
+  /// `t` as it lies where that `fits` and is of `dtype`, otherwise a row-major copy, or a dense one of these strides.
+  Staged read(const Tensor& t, DType dtype, bool fits = true, const Strides& strides = {}) {
     if (fits && t.dtype() == dtype) return {t.data_ptr(), scalar_of(dtype), t.strides()};
-    Staged s = reserve(t, dtype);
+    Staged s = reserve(t, dtype, strides);
     if (!counting_) convert(s, t, true);
     return s;
   }
 
   /// Like read, for a result: `finish` brings it to `t`. Its elements are undefined at first, or those of `t`.
-  Staged write(const Tensor& t, DType dtype, bool fits = true, bool keep_elements = false) {
+  Staged write(const Tensor& t, DType dtype, bool fits = true, bool keep_elements = false,
+               const Strides& strides = {}) {
     if (fits && t.dtype() == dtype) return {t.data_ptr(), scalar_of(dtype), t.strides()};
-    Staged s = reserve(t, dtype);
+    Staged s = reserve(t, dtype, strides);
     if (keep_elements && !counting_) convert(s, t, true);
     results_.push_back({s, t});
     return s;
@@ -57,8 +58,9 @@ class Workspace {
   }
 
  private:
-  Staged reserve(const Tensor& t, DType dtype) {
-    return {take(t.numel() * static_cast<long long>(size_of(dtype))), scalar_of(dtype), contiguous_strides(t.shape())};
+  Staged reserve(const Tensor& t, DType dtype, const Strides& strides) {
+    return {take(t.numel() * static_cast<long long>(size_of(dtype))), scalar_of(dtype),
+            strides.empty() ? contiguous_strides(t.shape()) : strides};
   }
 
   void convert(const Staged& s, const Tensor& t, bool to_staged) {

@@ -33,7 +33,7 @@ struct VendorGemmTable {
 };
 
 /// Why a product is not for Hopper's pipeline.
-enum class Sm90Refusal : unsigned char { none, hardware, type, layout, shape, small };
+enum class Sm90Refusal : unsigned char { none, hardware, type, layout, shape, small, stride };
 
 /// Products of halves by Hopper's own instructions.
 struct Sm90GemmTable {
@@ -65,6 +65,13 @@ struct VendorConvTable {
   size_t (*version)();
 };
 
+/// Convolutions of halves by Hopper's own instructions, channels last. Activations are left out.
+struct Sm90ConvTable {
+  Sm90Refusal (*refuses)(ConvPart part, const ConvArgs& args);
+  long long (*workspace)(ConvPart part, const ConvArgs& args);
+  void (*run)(ConvPart part, const ConvArgs& args, Executor& executor);
+};
+
 /// The vendor's own attention, where its library is installed: of halves in whole units, without a mask. Log-sum-exps
 /// are those of our kernels. Strides are not 0.
 struct VendorAttentionTable {
@@ -84,6 +91,7 @@ struct Tables {
   const Sm90GemmTable* sm90_gemm = nullptr;
   const Sm90PointwiseTable* sm90_pointwise = nullptr;
   const ConvTable* conv = nullptr;
+  const Sm90ConvTable* sm90_conv = nullptr;
   const VendorGemmTable* vendor_gemm = nullptr;
   const VendorConvTable* vendor_conv = nullptr;
   const AttentionTable* attention = nullptr;

@@ -24,18 +24,18 @@ inline bool is_hopper() {
   return known[device] > 0;
 }
 
-using EncodeTensorMap = decltype(&::cuTensorMapEncodeTiled);
+/// The driver's function of this name; null where it is too old to have it.
+template <class Function>
+Function driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  const auto status = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  return status == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(found) : nullptr;
+}
 
-/// The driver's function; null where it is too old to have it.
+using EncodeTensorMap = decltype(&::cuTensorMapEncodeTiled);
 inline EncodeTensorMap encode_function() {
-  static const EncodeTensorMap function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const auto status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return status == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTensorMap>(found)
-                                                                          : nullptr;
-  }();
+  static const auto function = driver_function<EncodeTensorMap>("cuTensorMapEncodeTiled");
   return function;
 }
 

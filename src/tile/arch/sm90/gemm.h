@@ -73,9 +73,9 @@ class Gemm {
   static constexpr int barrier_bytes = stages * 16 + 16 + C::boxes * 24 + 16;
   static constexpr int shared_bytes = stages * stage_bytes + results_bytes + barrier_bytes + 1024;
   using Sums = float[strips][tile_n / 2];
-  static_assert(tile_m == 64 * sharers * strips && tile_m <= 256 && tile_n % 64 == 0 && tile_n >= 128 &&
-                    tile_n <= 256 && config.tile_k == 64,
-                "sm90 GEMM: tiles of whole strips of 64 rows, 128, 192 or 256 columns, 64 deep");
+  static_assert(tile_m == 64 * sharers * strips && tile_m <= 256 && tile_n % 64 == 0 && tile_n >= 64 && tile_n <= 256 &&
+                    config.tile_k == 64,
+                "sm90 GEMM: tiles of whole strips of 64 rows, 64, 128, 192 or 256 columns, 64 deep");
   static_assert(strips * tile_n <= (groups == 2 ? 384 : 192), "sm90 GEMM: the sums need more registers than there are");
   static_assert(config.warps % 4 == 0 && (groups == 2 || (groups == 3 && !alternates)),
                 "sm90 GEMM: 12 warps, or 16 that share a tile");
@@ -107,7 +107,7 @@ class Gemm {
     let_next_kernel_begin();
     if (warp >= multiplying_warps) {
       shrink_registers<fetching_registers>();
-      if (warp == multiplying_warps && thread_in_block() % 32 == 0) gemm.fetch(a, b, order);
+      if (warp == multiplying_warps && thread_in_block() % 32 == 0) gemm.fetch<Result>(a, b, order, args);
       Result::assist(order, args, gemm.results());
     } else {
       grow_registers<multiplying_registers>();
@@ -205,22 +205,40 @@ class Gemm {
     int taken_ = 0;
   };
 
-  TESSERA_DEVICE void fetch(const TensorMap& a, const TensorMap& b, const TileOrder& order) const {
+  /// Operands are matrices, unless Result has a Source<Gemm> that loads one stage after the other otherwise.
+  template <class Result>
+  static constexpr bool has_source = requires {
+    typename Result::template Source<Gemm>;
+  };
+  template <class Result, class Args>
+  static TESSERA_DEVICE auto source_of(const Args& args, const TileWork& work, int begin) {
+    if constexpr (has_source<Result>) return typename Result::template Source<Gemm>(args, work, begin);
+    else return 0;
+  }
+
+  template <class Result, class Args>
+  TESSERA_DEVICE void fetch(const TensorMap& a, const TensorMap& b, const TileOrder& order, const Args& args) const {
     Turn turn;
     Agenda agenda(order);
 #pragma unroll 1
     while (agenda.next()) {
       wait_for_kernel_before();  // whoever touches memory does
-      const int of_a = order.batch_a ? agenda.work.batch : 0, of_b = order.batch_b ? agenda.work.batch : 0;
+      [[maybe_unused]] const int of_a = order.batch_a ? agenda.work.batch : 0,
+                                 of_b = order.batch_b ? agenda.work.batch : 0;
+      [[maybe_unused]] auto source = source_of<Result>(args, agenda.work, agenda.begin);
 #pragma unroll 1
       for (int step = agenda.begin; step < agenda.begin + agenda.steps; ++step) {
         wait_for(emptied(turn.stage), turn.parity ^ 1);
         const u32 full = filled(turn.stage), to = stage_of(turn.stage);
         arrive_expecting(full, stage_bytes);
-        load<TileA, tile_m>(a, to, full, order.transposed_a, order.cluster_across > 1, agenda.work.row, step * 64,
-                            of_a);
-        load<TileB, tile_n>(b, to + TileA::bytes, full, order.transposed_b, order.cluster_down > 1, agenda.work.column,
-                            step * 64, of_b);
+        if constexpr (has_source<Result>) {
+          source.load(a, b, to, full);
+        } else {
+          load<TileA, tile_m>(a, to, full, order.transposed_a, order.cluster_across > 1, agenda.work.row, step * 64,
+                              of_a);
+          load<TileB, tile_n>(b, to + TileA::bytes, full, order.transposed_b, order.cluster_down > 1,
+                              agenda.work.column, step * 64, of_b);
+        }
         turn.next();
       }
     }

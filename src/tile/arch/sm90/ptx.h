@@ -119,6 +119,18 @@ TESSERA_DEVICE void load_box(u32 shared, const TensorMap& map, u32 barrier, int 
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
       : "memory");
 }
+/// Of images [image, row, column, channel] whose map says how windows lie: neighbouring windows from the one at
+/// (column, row) of an image on, of each the element that is so far right and down from its first one, and channels
+/// from `channel` on; zeros where there are none.
+TESSERA_DEVICE void load_windows(u32 shared, const TensorMap& map, u32 barrier, int channel, int column, int row,
+                                 int image, u32 right, u32 down) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6}], [%2], {%7, %8};" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(column), "r"(row), "r"(image), "h"(static_cast<unsigned short>(right)),
+      "h"(static_cast<unsigned short>(down))
+      : "memory");
+}
 /// Of three dims, to every block of the cluster in `mask`, at the same place and for the barrier of the same name.
 TESSERA_DEVICE void load_box_to(u32 shared, const TensorMap& map, u32 barrier, int x, int y, int z, u32 mask) {
   asm volatile(

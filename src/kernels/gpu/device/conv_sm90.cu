@@ -1,0 +1,387 @@
+// Convolutions of halves on Hopper's cards: products whose operands the copy engine finds in images.
+#include "conv.h"
+#include "gemm_sm90_lanes.h"
+#include "gemm_sm90_products.h"
+#include "kernels/gpu/tables.h"
+#include "tensor_map.h"
+#include "tile/arch/sm90/windows.h"
+#include "tile/convolution.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+using tile::sm90::TensorMap, tile::sm90::TileOrder, tile::sm90::Windows;
+
+// ---- kernels
+
+/// Windows by filters, and their gradients by filters.
+struct WindowsProduct : ProductArgs {
+  Windows windows;
+};
+/// Gradients by windows.
+struct WindowsGrad : LanesProduct {
+  Windows windows;
+};
+
+/// Tiles of windows and filters: for few filters, for few tiles, and what is best where there are many of both.
+using NarrowRows = tile::sm90::ProductTile<256, 64, 4, 4, false>;
+using SmallRows = tile::sm90::ProductTile<128, 128, 6, 4, false>;
+/// Of filters and taps, whose sums the blocks of a cluster share.
+using SmallGrad = tile::sm90::ProductTile<128, 128, 6, 0, false>;
+using WideGrad = tile::sm90::ProductTile<128, 256, 4, 0, false>;
+
+template <class C, class T, bool Backward>
+struct RowsResult : ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias> {
+  using Operand = T;
+  static constexpr bool transposed_a = false, transposed_b = Backward;
+  template <class Gemm>
+  using Source = tile::sm90::WindowRows<Gemm, Backward>;
+  using ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias>::ProductResult;
+};
+
+template <class C>
+struct GradResult : JoinedResult<C> {
+  using BothTransposed = void;
+  template <class Gemm>
+  using Source = tile::sm90::WindowColumns<Gemm>;
+  using JoinedResult<C>::JoinedResult;
+};
+
+template <class C, class Args, class Result>
+TESSERA_KERNEL(C::config.warps * 32, 1)
+void windows_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __attribute__((aligned(128))) char shared[];
+  tile::sm90::Gemm<C>::template run<Result>(args.a, args.b, args.order, shared, args);
+}
+
+// ---- maps
+
+i64 output(const ConvArgs& args, int d) {
+  return tile::Window{args.size[d], args.filter[d], args.stride[d], args.dilation[d], args.padding[d], args.padding[d]}
+      .output();
+}
+
+/// How windows of images lie: dims are down and across, as in ConvArgs.
+struct WindowsOf {
+  ConvTensor images;
+  Scalar type;
+  i64 count, channels, size[2], taps[2], step[2], apart[2], first[2], last[2];  // corners of the box of first elements
+  i64 places[2];
+
+  i64 all() const { return count * places[0] * places[1]; }
+};
+
+/// Those of the images or, `backward`, of the gradient of the output, whose windows are of the images' elements.
+WindowsOf windows_of(const ConvArgs& args, bool backward) {
+  WindowsOf w{};
+  w.images = backward ? args.y : args.x;
+  w.type = args.type;
+  w.count = args.images;
+  w.channels = backward ? args.filters : args.channels;
+  for (int d = 0; d < 2; ++d) {
+    const i64 reach = (args.filter[d] - 1) * args.dilation[d];
+    w.taps[d] = args.filter[d];
+    w.apart[d] = args.filter[d] == 1 ? 1 : args.dilation[d];
+    w.size[d] = backward ? output(args, d) : args.size[d];
+    w.places[d] = backward ? args.size[d] : output(args, d);
+    w.step[d] = backward ? 1 : args.stride[d];
+    w.first[d] = backward ? args.padding[d] - reach : -args.padding[d];
+    w.last[d] = backward ? -args.padding[d] : args.padding[d] - reach;
+  }
+  return w;
+}
+
+/// Steps of dims of one element are of no account, but are looked at.
+void set_steps(ConvTensor& t, const i64 (&lengths)[4]) {
+  i64 step = lengths[1];
+  for (int d : {3, 2, 0}) {
+    if (lengths[d] == 1) t.strides[d] = step;
+    step = t.strides[d] * lengths[d];
+  }
+}
+
+bool in_units(const ConvTensor& t) {
+  constexpr i64 most = i64{1} << 38;
+  for (int d : {0, 2, 3})
+    if (t.strides[d] <= 0 || t.strides[d] % 8 != 0 || t.strides[d] >= most) return false;
+  return t.strides[1] == 1 && reinterpret_cast<size_t>(t.data) % 16 == 0;
+}
+
+/// Corners have 8 bits, and so have distances from a window's first tap, to the last one and three more, which the last
+/// columns of a tile may be.
+bool fits(const WindowsOf& w) {
+  const auto is_corner = [](i64 x) { return x >= -128 && x <= 127; };
+  for (int d = 0; d < 2; ++d)
+    if (!is_corner(w.first[d]) || !is_corner(w.last[d]) || (w.taps[d] + 2) * w.apart[d] > 255 || w.step[d] > 8)
+      return false;
+  return true;
+}
+
+TensorMap map_of(const WindowsOf& w, int windows) {
+  using Encode = decltype(&::cuTensorMapEncodeIm2col);
+  static const auto encode = driver_function<Encode>("cuTensorMapEncodeIm2col");
+  TensorMap map;
+  const auto word = [](i64 x) { return static_cast<cuuint64_t>(x); };
+  const cuuint64_t lengths[] = {word(w.channels), word(w.size[1]), word(w.size[0]), word(w.count)},
+                   pitches[] = {word(w.images.strides[3] * 2), word(w.images.strides[2] * 2),
+                                word(w.images.strides[0] * 2)};
+  const int first[] = {static_cast<int>(w.first[1]), static_cast<int>(w.first[0])},
+            last[] = {static_cast<int>(w.last[1]), static_cast<int>(w.last[0])};
+  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(w.step[1]), static_cast<cuuint32_t>(w.step[0]), 1};
+  const CUresult status = encode(
+      reinterpret_cast<CUtensorMap*>(&map),
+      w.type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, w.images.data,
+      lengths, pitches, first, last, 64, static_cast<cuuint32_t>(windows), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS)
+    throw DeviceError("cuTensorMapEncodeIm2col failed with status " + std::to_string(static_cast<int>(status)));
+  return map;
+}
+
+Windows windows(const WindowsOf& w) {
+  const auto small = [](i64 x) { return static_cast<int>(x); };
+  return {
+      .across = small(w.places[1]),
+      .down = small(w.places[0]),
+      .left = small(w.first[1]),
+      .top = small(w.first[0]),
+      .step = {small(w.step[1]), small(w.step[0])},
+      .apart = {small(w.apart[1]), small(w.apart[0])},
+      .taps_across = small(w.taps[1]),
+      .taps = small(w.taps[0] * w.taps[1]),
+      .chunks = small(tile::ceil_div<i64>(w.channels, 64)),
+      .skip = {small(64 % w.places[1]), small(64 / w.places[1] % w.places[0]), small(64 / w.places[1] / w.places[0])},
+      .batch = 1};
+}
+
+// ---- what is asked for
+
+/// Steps between pixels, where pixels of all images are lines of a matrix.
+bool is_matrix(const ConvTensor& t, i64 height, i64 width) {
+  return t.strides[2] == t.strides[3] * width && t.strides[0] == t.strides[2] * height;
+}
+
+ConvArgs arranged(const ConvArgs& given) {
+  ConvArgs args = given;
+  set_steps(args.x, {args.images, args.channels, args.size[0], args.size[1]});
+  set_steps(args.w, {args.filters, args.channels, args.filter[0], args.filter[1]});
+  set_steps(args.y, {args.images, args.filters, output(args, 0), output(args, 1)});
+  return args;
+}
+
+Sm90Refusal refuses(ConvPart part, const ConvArgs& given) {
+  if (!is_hopper() || !encode_function()) return Sm90Refusal::hardware;
+  if (given.type != Scalar::f16 && given.type != Scalar::bf16) return Sm90Refusal::type;
+  const bool backward = part == ConvPart::images;
+  if (backward && (given.stride[0] != 1 || given.stride[1] != 1)) return Sm90Refusal::stride;
+  if (given.groups != 1 || given.channels % 8 != 0 || given.filters % 8 != 0) return Sm90Refusal::shape;
+  const ConvArgs args = arranged(given);
+  const i64 windows = args.images * output(args, 0) * output(args, 1), taps = args.filter[0] * args.filter[1];
+  constexpr i64 most = (i64{1} << 31) - 1024;
+  if (windows < 1 || args.channels < 1 || args.filters < 1) return Sm90Refusal::small;
+  for (i64 number : {windows, args.images * args.size[0] * args.size[1], taps * args.channels, taps * args.filters})
+    if (number > most) return Sm90Refusal::shape;
+  if (!fits(windows_of(args, backward))) return Sm90Refusal::shape;
+  if (!in_units(args.x) || !in_units(args.w) || !in_units(args.y) ||
+      args.w.strides[2] != args.w.strides[3] * args.filter[1] || !is_matrix(args.y, output(args, 0), output(args, 1)) ||
+      (backward && !is_matrix(args.x, args.size[0], args.size[1])) || reinterpret_cast<size_t>(args.bias) % 4 != 0)
+    return Sm90Refusal::layout;
+  return Sm90Refusal::none;
+}
+
+// ---- the run
+
+/// Filters, [filter, tap, channel], in boxes of so many filters.
+TensorMap map_of_filters(const ConvArgs& args, int filters) {
+  return encode_map<3>(args.type, args.w.data, {args.channels, args.filter[0] * args.filter[1], args.filters},
+                       {args.w.strides[3], args.w.strides[0]}, {64, 1, filters});
+}
+/// Pixels of all images as lines, in boxes of 64.
+TensorMap map_of_pixels(const ConvArgs& args, const ConvTensor& t, i64 channels, i64 pixels) {
+  return map_of(Boxes{t.data, args.type, channels, pixels, t.strides[3], 1, t.strides[3] * pixels, 64, 64});
+}
+
+template <class C, class Result, class Args>
+void launch(const Args& args, i64 clusters, Executor& executor) {
+  constexpr auto kernel = windows_kernel<C, Args, Result>;
+  constexpr int shared = tile::sm90::Gemm<C>::shared_bytes;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)
+    check_launch("convolution");
+  const int cluster = args.order.cluster();
+  launch_early("convolution", kernel, clusters * cluster, C::config.warps * 32, shared, cluster, executor, args);
+}
+
+template <class C, class T>
+void launch_rows(const WindowsProduct& product, Executor& executor) {
+  const i64 clusters = sm90_clusters(product.order, executor);
+  if (product.order.transposed_b) launch<C, RowsResult<C, T, true>>(product, clusters, executor);
+  else launch<C, RowsResult<C, T, false>>(product, clusters, executor);
+}
+template <class C>
+void launch_grad(const WindowsGrad& grad, Executor& executor) {
+  launch<C, GradResult<C>>(grad, grad.order.count, executor);
+}
+
+/// Tiles; and microseconds of a block, as measured: for a step, and for a tile besides (of gradients, one that is
+/// shared).
+template <class Args>
+struct Kind {
+  tile::Config config;
+  double step, tile;
+  void (*launch[2])(const Args&, Executor&);  // of f16, bf16
+
+  TileOrder order(const Args& args, i64 m, i64 n, i64 batch, i64 steps) const {
+    TileOrder order = args.order;
+    order.cluster_down = order.cluster_across = order.cluster_deep = 1;
+    order.down = static_cast<int>(tile::ceil_div<i64>(m, config.tile_m));
+    order.across = static_cast<int>(tile::ceil_div<i64>(n, config.tile_n));
+    order.steps = static_cast<int>(steps);
+    order.group = 16;
+    order.count = static_cast<int>(order.down * order.across * batch);
+    return order;
+  }
+};
+template <class C>
+constexpr Kind<WindowsProduct> rows_kind(double step, double tile) {
+  return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}};
+}
+template <class C>
+constexpr Kind<WindowsGrad> grad_kind(double step, double tile) {
+  return {C::config, step, tile, {launch_grad<C>, launch_grad<C>}};
+}
+constexpr Kind<WindowsProduct> rows_kinds[] = {rows_kind<NarrowRows>(0.63, 1.5), rows_kind<SmallRows>(0.44, 2),
+                                               rows_kind<Sm90Wide>(0.67, 3)};
+constexpr Kind<WindowsGrad> grad_kinds[] = {grad_kind<SmallGrad>(0.41, 6.5), grad_kind<WideGrad>(0.62, 11)};
+
+/// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients.
+void run_rows(const ConvArgs& args, bool backward, Executor& executor) {
+  const WindowsOf of = windows_of(args, backward);
+  const i64 m = of.all(), n = backward ? args.channels : args.filters;
+  WindowsProduct product{};
+  product.windows = windows(of);
+  product.order.transposed_b = backward;
+  const Kind<WindowsProduct>* best = nullptr;
+  double least = __builtin_inf();
+  for (const auto& kind : rows_kinds) {
+    const TileOrder order = kind.order(product, m, n, 1, product.windows.taps * product.windows.chunks);
+    const double time = static_cast<double>(tile::ceil_div<i64>(order.count, executor.multiprocessors)) *
+                        (order.steps * kind.step + kind.tile);
+    if (time < least) least = time, best = &kind, product.order = order;
+  }
+  product.a = map_of(of, best->config.tile_m);
+  product.b = map_of_filters(args, backward ? 64 : best->config.tile_n);
+  product.y = map_of_pixels(args, backward ? args.x : args.y, n, m);
+  product.d[0].data = backward ? nullptr : args.bias;
+  product.m = static_cast<int>(m);
+  product.n = static_cast<int>(n);
+  best->launch[args.type == Scalar::bf16](product, executor);
+}
+
+// ---- the gradient of the filters
+
+/// Whether chunks of 64 channels follow each other from tap to tap.
+bool has_whole_chunks(const ConvArgs& args) { return args.channels % 64 == 0 && args.w.strides[3] == args.channels; }
+
+/// How long sums are cut: into parts, added up by a kernel of their own, and among the blocks of a cluster.
+struct GradCut {
+  const Kind<WindowsGrad>* kind;
+  TileOrder order;
+  i64 n, batch, parts;  // products of so many columns; parts of each
+
+  i64 count() const { return batch * parts; }
+};
+
+/// The one that takes least time on a card of 132 multiprocessors: the same on every card.
+GradCut cut_of(const ConvArgs& args) {
+  constexpr i64 clusters[] = {132, 66, 40, 32, 24, 16, 16, 16};  // of 1 to 8 blocks, that it has room for
+  constexpr i64 most_parts = 32, least_steps = 8;
+  const i64 taps = args.filter[0] * args.filter[1], batch = has_whole_chunks(args) ? 1 : taps;
+  const i64 n = taps / batch * args.channels, pixels = args.images * output(args, 0) * output(args, 1);
+  const i64 steps = tile::ceil_div<i64>(pixels, 64);
+  GradCut best{};
+  double least = __builtin_inf();
+  const auto consider = [&](const Kind<WindowsGrad>& kind, int deep, i64 parts) {
+    GradCut cut{&kind, {}, n, batch, parts};
+    cut.order = kind.order({}, args.filters, n, cut.count(), tile::ceil_div(steps, parts));
+    cut.order.cluster_deep = deep;
+    const double rounds = static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters[deep - 1])),
+                 each = tile::ceil_div(cut.order.steps, deep) * kind.step + (deep > 1 ? kind.tile : 2.5),
+                 joins = parts > 1 ? 2 + 2e-6 * static_cast<double>(cut.count() * args.filters * n) : 0;
+    if (rounds * each + joins < least) least = rounds * each + joins, best = cut;
+  };
+  for (const auto& kind : grad_kinds) {
+    const i64 tiles = kind.order({}, args.filters, n, batch, 1).count;
+    for (int deep = 1; deep <= tile::min<i64>(steps, 8); ++deep) {
+      consider(kind, deep, 1);
+      const i64 parts = tile::min(clusters[deep - 1] / tiles, tile::min(most_parts, steps / (least_steps * deep)));
+      if (parts > 1) consider(kind, deep, parts);
+    }
+  }
+  return best;
+}
+
+long long workspace(ConvPart part, const ConvArgs& args) {
+  if (part != ConvPart::filters) return 0;
+  const GradCut cut = cut_of(arranged(args));
+  return cut.parts == 1 ? 0 : cut.count() * args.filters * cut.n * static_cast<i64>(sizeof(float));
+}
+
+/// Adds up parts, [part, tap, filter, channel] or [part, filter, tap and channel].
+void join(const ConvArgs& args, const GradCut& cut, Executor& executor) {
+  ImplicitGemm sums{};
+  sums.c = args.w.data;
+  sums.c_group = args.w.strides[3];
+  sums.c_row = args.w.strides[0];
+  sums.c_column.length[2] = cut.n;
+  sums.c_column.stride[2] = 1;
+  sums.rows = args.filters;
+  sums.columns = cut.n;
+  sums.groups = cut.batch;
+  sums.splits = cut.parts;
+  sums.partial = args.workspace;
+  (args.type == Scalar::bf16 ? join_splits<float, bf16> : join_splits<float, f16>)(sums, executor);
+}
+
+/// [filters, taps] = [filters, windows] [windows, taps]
+void run_grad(const ConvArgs& args, Executor& executor) {
+  const WindowsOf of = windows_of(args, false);
+  const GradCut cut = cut_of(args);
+  WindowsGrad grad{};
+  grad.order = cut.order;
+  grad.order.is_bf16 = args.type == Scalar::bf16;
+  grad.windows = windows(of);
+  grad.windows.batch = static_cast<int>(cut.batch);
+  grad.a = map_of_pixels(args, args.y, args.filters, of.all());
+  grad.b = map_of(of, 64);
+  GemmArgs& product = grad.args;
+  product.m = args.filters;
+  product.n = cut.n;
+  product.k = of.all();
+  product.alpha = 1;
+  product.batch_rank = max_batch_rank;
+  for (i64& length : product.batch) length = 1;
+  product.batch[max_batch_rank - 1] = cut.count();
+  product.c = {args.w.data, args.type, args.w.strides[0], 1, {}};
+  product.c.batch[max_batch_rank - 1] = args.w.strides[3];
+  if (cut.parts > 1) {
+    product.c = {args.workspace, Scalar::f32, cut.n, 1, {}};
+    product.c.batch[max_batch_rank - 1] = args.filters * cut.n;
+  }
+  cut.kind->launch[0](grad, executor);
+  join(args, cut, executor);
+}
+
+void run(ConvPart part, const ConvArgs& given, Executor& executor) {
+  const ConvArgs args = arranged(given);
+  if (part == ConvPart::filters) return run_grad(args, executor);
+  run_rows(args, part == ConvPart::images, executor);
+}
+
+}  // namespace
+
+const Sm90ConvTable* sm90_conv_table() {
+  static const Sm90ConvTable table{refuses, workspace, run};
+  return &table;
+}
+
+}  // namespace tessera::gpu_kernels
