@@ -9,7 +9,7 @@ using namespace tessera;
 int main() {
   const Device device = device_count(DeviceType::HIP) ? hip() : cuda();
   if (auto reason = why_unavailable(device); !reason.empty())
-    return std::printf("no GPU to run on: %s\n", reason.c_str()), 0;
+    return std::printf("no GPU to run on: %s; %s\n", reason.c_str(), why_unavailable(hip()).c_str()), 0;
   const auto make = [&](Shape shape) { return randn(shape).to(BFloat16).to(device); };
   Tensor x = make({768, 768}), w = make({768, 3072}), residual = make({768, 3072}), bias = make({3072});
   const auto start = std::chrono::steady_clock::now();

@@ -52,7 +52,7 @@ TEST_F(HipRuntime, DescribesTheCard) {
   EXPECT_EQ(p.multiprocessors, 104);
   EXPECT_EQ(p.warp_size, 64);
   EXPECT_EQ(p.shared_memory, 64 * 1024u);
-  EXPECT_EQ(why_unavailable({DeviceType::HIP, 1}), "there is 1 of its kind");
+  EXPECT_EQ(why_unavailable({DeviceType::HIP, 1}), "there is only hip:0");
 }
 
 TEST_F(HipRuntime, CallsBecomeLaunchesAndCopies) {

@@ -303,8 +303,8 @@ TEST_F(FakeGpu, WaitingForTheDeviceSeesFaultsOfEveryStream) {
 TEST_F(FakeGpu, DevicesThatAreNotThereSayWhy) {
   EXPECT_EQ(device_count(DeviceType::HIP), 1);
   EXPECT_EQ(why_unavailable(hip(0)), "");
-  EXPECT_EQ(why_unavailable(hip(3)), "there is 1 of its kind");
-  EXPECT_EQ(error_of([&] { empty({1}, Float32, hip(3)); }), "device hip:3 is not available: there is 1 of its kind");
+  EXPECT_EQ(why_unavailable(hip(3)), "there is only hip:0");
+  EXPECT_EQ(error_of([&] { empty({1}, Float32, hip(3)); }), "device hip:3 is not available: there is only hip:0");
   runtime.failing = "device_count";
   gpu::install(DeviceType::HIP, plugin_of(runtime));
   EXPECT_EQ(device_count(DeviceType::HIP), 0);

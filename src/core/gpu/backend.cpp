@@ -255,7 +255,9 @@ std::string why_unavailable(Device device) {
     return gpu::refusal(backend, device.index);
   }
   if (!backend.why_not.empty()) return backend.why_not;
-  return fmt::format("there {} {} of its kind", backend.devices == 1 ? "is" : "are", backend.devices);
+  const auto named = [&](int index) { return to_string(Device{device.type, static_cast<int8_t>(index)}); };
+  if (backend.devices == 1) return "there is only " + named(0);
+  return fmt::format("there are only {} to {}", named(0), named(backend.devices - 1));
 }
 
 DeviceProperties properties(Device device) { return gpu::state(device).properties; }

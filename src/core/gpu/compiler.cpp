@@ -117,9 +117,11 @@ class VendorCompiler final : public Compiler {
   using Handle = void*;
 
   void open() {
-    if (const char* file = std::getenv(vendor_.variable); file && *file) vendor_.libraries = {file};
+    const char* named = std::getenv(vendor_.variable);
+    if (named && *named) vendor_.libraries = {named};
     for (const std::string& library : vendor_.libraries)
       if ((library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL))) return;
+    if (named && *named) throw Error(fmt::format("{} names '{}', which does not load", vendor_.variable, named));
     throw Error(fmt::format("{} was not found: install {}, or let {} name the library", vendor_.name,
                             vendor_.libraries.front(), vendor_.variable));
   }
