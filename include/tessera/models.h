@@ -33,8 +33,10 @@ struct GPT : nn::Module {
   /// The same, after `weight` times its gradients were added to those of the parameters: as (loss * weight).backward(),
   /// but the gradient of the logits is made where they lie while the loss is. Returns the loss outside of the graph.
   Tensor loss_and_backward(const Tensor& tokens, const Tensor& targets, double weight = 1) const;
-  /// The same with a weight that lies on the device, 0-d, such as the scale of a loss in f16.
-  Tensor loss_and_backward(const Tensor& tokens, const Tensor& targets, const Tensor& weight) const;
+  /// The same with a weight that lies on the device, 0-d, such as the scale of a loss in f16. Logits of more than
+  /// `most_bytes` are made and used up in parts.
+  Tensor loss_and_backward(const Tensor& tokens, const Tensor& targets, const Tensor& weight,
+                           int64_t most_bytes = int64_t{4} << 30) const;
   /// Hidden states after the last norm, [batch, n, width].
   Tensor hidden(const Tensor& tokens) const;
   /// Floating-point operations of a training step on that many tokens, in full blocks: 6 for each token and weight of a

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ops/loss.h"
 #include "tessera/autograd.h"
@@ -71,13 +73,61 @@ Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, doubl
   return loss_and_backward(tokens, targets, full({}, weight, Float64, tokens.device()));
 }
 
-Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, const Tensor& weight) const {
-  Tensor logits = (*this)(tokens);
-  // The graph's end without the memory, which is the gradient's.
+namespace {
+
+// The graph's end of logits without their memory, which becomes the gradient's.
+Tensor without_memory(Tensor& logits) {
   Tensor end = expand(empty({}, logits.dtype(), logits.device()), logits.shape());
   end.impl().autograd = std::move(logits.impl().autograd);
-  const DType wide = logits.dtype() == Float64 ? Float64 : Float32;
-  const Tensor loss = cross_entropy_and_gradient_(logits, targets, cast(weight, wide));
+  return end;
+}
+
+// loss_and_backward from hidden states on, by so many parts of the rows one after the other.
+Tensor backward_in_parts(Tensor x, const Tensor& head, const Tensor& targets, const Tensor& weight, int64_t parts) {
+  const int64_t rows = targets.numel(), length = (rows + parts - 1) / parts;
+  const Tensor goals = targets.reshape({rows});
+  Tensor states = x.detach().reshape({rows, x.size(-1)});
+  const Tensor counted = cast(ne(goals, full({}, -100, goals.dtype(), goals.device())), weight.dtype());
+  const Tensor count = sum(counted), none = zeros({}, weight.dtype(), weight.device());
+  Tensor loss = none, dhead;
+  Tensor dx = empty(states.shape(), states.dtype(), states.device());
+  for (int64_t at = 0; at < rows; at += length) {
+    const auto part = [&](const Tensor& t) { return t.slice(0, at, std::min(at + length, rows)); };
+    Tensors leaves{part(states).detach().set_requires_grad()};
+    if (head.requires_grad()) leaves.push_back(head);
+    const Tensor share = sum(part(counted)) / count;
+    Tensor logits = linear(leaves[0], head);
+    const Tensor end = without_memory(logits);
+    const Tensor mean = cross_entropy_and_gradient_(logits, part(goals), weight * share);
+    loss = loss + where(gt(share, none), mean * share, none);
+    Tensors gradients = grad({end}, leaves, {std::move(logits)});
+    part(dx).copy_(gradients[0]);
+    if (dhead.defined()) dhead.add_(gradients[1]);
+    else if (leaves.size() > 1) dhead = std::move(gradients[1]);
+  }
+  dx = dx.reshape(x.shape());
+  const auto made = [&](const Tensors&) { return Tensors{loss}; };
+  auto gradients = [dx = std::move(dx), dhead = std::move(dhead)](auto&&...) mutable {
+    return Tensors{std::move(dx), std::move(dhead)};
+  };
+  const Tensor end = custom_function("head", {x, head}, made, std::move(gradients))[0];
+  x = states = Tensor();
+  end.backward();
+  return loss;
+}
+
+}  // namespace
+
+Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, const Tensor& weight,
+                              int64_t most_bytes) const {
+  Tensor x = hidden(tokens);
+  const Tensor wide = cast(weight, x.dtype() == Float64 ? Float64 : Float32);
+  const int64_t row = config.vocab * static_cast<int64_t>(size_of(x.dtype()));
+  const int64_t at_once = std::max<int64_t>(1, most_bytes / row), parts = (tokens.numel() + at_once - 1) / at_once;
+  if (parts > 1) return backward_in_parts(std::move(x), head, targets, wide, parts);
+  Tensor logits = linear(std::exchange(x, Tensor()), head);
+  const Tensor end = without_memory(logits);
+  const Tensor loss = cross_entropy_and_gradient_(logits, targets, wide);
   end.backward(std::move(logits));
   return loss;
 }
