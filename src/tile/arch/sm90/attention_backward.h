@@ -23,8 +23,8 @@ struct BackwardSizes {
   static constexpr int numbers = atom_bytes;      // room for two of each query
   using OwnRing = Ring<OwnStages, 2 * OwnTile::bytes, 4 * warpgroups + 3>;
   using StepRing = Ring<Stages, 2 * StepTile::bytes + numbers, 4 * warpgroups, 33>;
-  using ChangeRing = Ring<1, Step * own * 2, 4 * warpgroups, 4 * warpgroups>;
-  using SumRing = Ring<2, sum_bytes, 1, 4 * warpgroups>;  // a stage for each of two warps that add up
+  using ChangeRing = Ring<1, Step * own * 2, 4 * warpgroups, 4 * warpgroups * speaking_lanes>;
+  using SumRing = Ring<2, sum_bytes, 1, 4 * warpgroups * speaking_lanes>;  // a stage for each of two warps that add up
   static constexpr int step_at = OwnRing::bytes, change_at = step_at + StepRing::bytes,
                        sum_at = change_at + ChangeRing::bytes, own_barriers = sum_at + SumRing::bytes,
                        step_barriers = own_barriers + OwnRing::barrier_bytes,
@@ -283,8 +283,7 @@ class AttentionBackward {
       start_sums(dk, changes, q);
       changes_.wait_empty(change_turn);
       hand_on(changes, changes_.at(change_turn), group);
-      sync_warp();
-      if (thread_in_block() % 32 == 0) changes_.fill(change_turn);
+      changes_.fill_by_warp(change_turn);
       wait_multiply<1>();
       settle(kept_weights);
       changes_.wait(change_turn);
@@ -310,8 +309,7 @@ class AttentionBackward {
                    share + 4 * i);
       });
       publish_shared();
-      sync_warp();
-      if (thread_in_block() % 32 == 0) sums_.fill(sum_turn);
+      sums_.fill_by_warp(sum_turn);
       sum_turn.next();
       if constexpr (more) {
         wait_multiply<0>();

@@ -35,6 +35,10 @@ TESSERA_DEVICE void arrive_expecting(u32 barrier, u32 bytes) {
 TESSERA_DEVICE void arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// Arrives as so many do.
+TESSERA_DEVICE void arrive(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
 /// Arrives at the barrier of the same name in block `rank` of the cluster.
 TESSERA_DEVICE void arrive_at(u32 barrier, u32 rank) {
   asm volatile(

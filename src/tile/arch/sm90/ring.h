@@ -18,6 +18,14 @@ struct RingTurn {
   }
 };
 
+/// How many lanes of a warp say that it has read or written a stage. TESSERA_RACECHECK: all, since compute-sanitizer's
+/// racecheck takes an arrival for what that lane has done, and not for what its warp had before sync_warp.
+#if defined(TESSERA_RACECHECK)
+constexpr u32 speaking_lanes = 32;
+#else
+constexpr u32 speaking_lanes = 1;
+#endif
+
 /// Stages in shared memory, emptied by `Readers` warps and filled by the copy engine, of which one thread says so, and
 /// by other writers; each has two barriers.
 template <int Stages, int Bytes, int Readers, int Writers = 1>
@@ -29,7 +37,7 @@ class Ring {
   TESSERA_DEVICE void make() const {
     for (int stage = 0; stage < Stages; ++stage) {
       make_barrier(filled(stage), Writers);
-      make_barrier(emptied(stage), Readers);
+      make_barrier(emptied(stage), Readers * speaking_lanes);
     }
   }
   TESSERA_DEVICE u32 at(const Turn& turn) const { return data_ + turn.stage * Bytes; }
@@ -42,14 +50,19 @@ class Ring {
   TESSERA_DEVICE void wait_empty(const Turn& turn) const { wait_for(emptied(turn.stage), turn.parity ^ 1); }
   /// A writer other than the copy engine is done.
   TESSERA_DEVICE void fill(const Turn& turn) const { arrive(filled(turn.stage)); }
+  /// By all lanes of a warp that have written; each warp is `speaking_lanes` of the Writers.
+  TESSERA_DEVICE void fill_by_warp(const Turn& turn) const {
+    sync_warp();
+    if (thread_in_block() % 32 < speaking_lanes) fill(turn);
+  }
   TESSERA_DEVICE void wait(const Turn& turn) const { wait_for(filled(turn.stage), turn.parity); }
   /// By all lanes of a warp, whose first one speaks for what all have read.
   TESSERA_DEVICE void release(const Turn& turn) const {
     sync_warp();
-    if (thread_in_block() % 32 == 0) release_alone(turn);
+    if (thread_in_block() % 32 < speaking_lanes) arrive(emptied(turn.stage));
   }
   /// By a lane that reads without the others of its warp.
-  TESSERA_DEVICE void release_alone(const Turn& turn) const { arrive(emptied(turn.stage)); }
+  TESSERA_DEVICE void release_alone(const Turn& turn) const { arrive(emptied(turn.stage), speaking_lanes); }
 
  private:
   TESSERA_DEVICE u32 filled(int stage) const { return barriers_ + stage * 16; }
