@@ -248,6 +248,25 @@ TEST_F(Sm90Products, LargeResultsComeFirst) {
   EXPECT_NE(error_of([&] { matmul(x.slice(0, 0, m - 1), weight.transpose(0, 1)); }).find("small"), std::string::npos);
 }
 
+TEST_F(Sm90Products, OddSumsAreThoseOfRowsPaddedWithZeros) {
+  NoGrad guard;
+  const int64_t m = 1024, n = 1280, k = 1003;
+  for (const DType dtype : {Float16, BFloat16}) {
+    const Tensor x = values({m, k}, dtype), weight = values({n, k}, dtype), bias = there(values({n}, dtype), dtype);
+    const auto padded = [&](const Tensor& t) {
+      return concat({t, zeros({t.size(0), 5}, Float64)}, -1).to(dtype).to(gpu());
+    };
+    const auto all = [&](const Tensor& x, const Tensor& weight) {
+      return Tensors{matmul(x, weight.transpose(0, 1)), linear(x, weight, bias),
+                     linear_act(x, weight, bias, Activation::GeluTanh)};
+    };
+    const Tensors got = all(there(x, dtype), there(weight, dtype));
+    const ForceKernel product("matmul", "sm90"), biased("linear", "sm90");
+    const Tensors want = all(padded(x), padded(weight));
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(relative_error(back(got[i]), back(want[i])), 0) << i;
+  }
+}
+
 TEST_F(Sm90Products, RefusesWhatItDoesNotTake) {
   NoGrad guard;
   const ForceKernel forced("matmul", "sm90");

@@ -313,6 +313,16 @@ Reason sm90_takes_large(const Call& call) {
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
 
+/// Sums of a length off 8, along which an operand's rows lie: cuBLASLt's fast algorithms leave the last few terms to a
+/// product of their own, so that the result would be rounded twice.
+template <Products (*products)(const Call&)>
+Reason sm90_takes_odd_sums(const Call& call) {
+  bool odd = true;
+  call.once(products).each(
+      [&](const GemmArgs& args) { odd = odd && args.k % 8 != 0 && (args.a.column == 1 || args.b.row == 1); });
+  return odd ? sm90_takes<products>(call) : Reason::Shape;
+}
+
 // ---- a product times the slope of GELU: plain, and the pass that follows one of the vendor's
 
 template <void (*run)(const Call&)>
@@ -394,6 +404,11 @@ constexpr Kernel small_products = {.name = "gemm.small",
                                    .workspace_bytes = gemm_bytes<products>,
                                    .run = run_all<products, run_gemm<products>>};
 
+template <Products (*products)(const Call&)>
+constexpr void (*by_sm90)(const Call&) = run_all<products, run_sm90<products>>;
+template <>
+constexpr void (*by_sm90<linear_products>)(const Call&) = run_sm90_linear;
+
 template <Products (*products)(const Call&), class By = ByVendor<products>,
           size_t (*bytes)(const Call&) = vendor_bytes<products>>
 constexpr Kernel kernels_of[] = {
@@ -401,12 +416,17 @@ constexpr Kernel kernels_of[] = {
     {.name = "sm90",
      .supports = sm90_takes<products>,
      .workspace_bytes = sm90_bytes<products>,
-     .run = products == linear_products ? run_sm90_linear : run_all<products, run_sm90<products>>},
+     .run = by_sm90<products>},
     {.name = "tf32",
      .supports = tf32_takes<products>,
      .workspace_bytes = gemm_bytes<products, true>,
      .run = run_all<products, run_gemm<products, true>>},
     {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_all<products, run_gemm<products>>}};
+template <Products (*products)(const Call&)>
+constexpr Kernel odd_sums = {.name = "sm90.odd_sums",
+                             .supports = sm90_takes_odd_sums<products>,
+                             .workspace_bytes = sm90_bytes<products>,
+                             .run = by_sm90<products>};
 constexpr Kernel large_matmul = {.name = "sm90.large",
                                  .supports = sm90_takes_large<matmul_products>,
                                  .workspace_bytes = sm90_bytes<matmul_products>,
@@ -428,17 +448,19 @@ constexpr std::array<Kernel, n + 1> with_first(const Kernel& first, const std::a
   return all;
 }
 constexpr auto gelu_grad_list = with_first(gelu_grad_at_once, with_choices<GeluGradByVendor>(gelu_grad_kernels));
-constexpr auto matmul_list =
-    with_first(small_products<matmul_products>,
-               with_first(large_matmul, with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>)));
+/// Before the others of a list: small products, and sums that the vendor's entry would cut.
+template <Products (*products)(const Call&), size_t n>
+constexpr auto before_vendor(const std::array<Kernel, n>& others) {
+  return with_first(small_products<products>, with_first(odd_sums<products>, others));
+}
+constexpr auto matmul_list = before_vendor<matmul_products>(
+    with_first(large_matmul, with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>)));
 constexpr auto matmul_mul_sum_list =
-    with_first(small_products<matmul_mul_sum_products>,
-               with_choices<ByVendor<matmul_mul_sum_products>>(
-                   kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
-                              finished_bytes<matmul_mul_sum_products, vendor_bytes<matmul_mul_sum_products>>>));
-constexpr auto linear_list =
-    with_first(small_products<linear_products>,
-               with_first(large_linear, with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>)));
+    before_vendor<matmul_mul_sum_products>(with_choices<ByVendor<matmul_mul_sum_products>>(
+        kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
+                   finished_bytes<matmul_mul_sum_products, vendor_bytes<matmul_mul_sum_products>>>));
+constexpr auto linear_list = before_vendor<linear_products>(
+    with_first(large_linear, with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>)));
 #else
 // The slope is a factor, behind the products' own workspace.
 size_t sums_bytes(const Call& call) { return (gemm_bytes<gelu_grad_products>(call) + 63) / 64 * 64; }
