@@ -25,6 +25,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int kSpins = 4000;  // about 50 us
 constexpr long long kPage = 4096, kHugePage = 2 << 20;
+constexpr long long kPacked = 64 << 10;  // from which scratch, packed matrices mostly, lies in huge pages
 
 struct alignas(64) Scratch {
   void* data = nullptr;
@@ -36,11 +37,11 @@ struct alignas(64) Scratch {
     if (bytes >= wanted) return data;
     std::free(data);
     bytes = 0;
-    const long long page = wanted >= kHugePage ? kHugePage : kPage, size = (wanted + page - 1) / page * page;
+    const long long page = wanted >= kPacked ? kHugePage : kPage, size = (wanted + page - 1) / page * page;
     data = std::aligned_alloc(page, size);
     if (!data) throw OutOfMemoryError("out of memory: " + std::to_string(wanted) + " bytes of kernel scratch");
     if (page == kHugePage) madvise(data, size, MADV_HUGEPAGE);
-    bytes = wanted;
+    bytes = size;
     return data;
   }
 };
