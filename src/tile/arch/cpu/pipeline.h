@@ -11,6 +11,14 @@
 TESSERA_TILE_BEGIN
 namespace cpu {
 
+/// Asks for `count` stretches of memory of so many bytes, `pitch` bytes apart.
+TESSERA_HD void ask_for(const char* first, i64 pitch, i64 count, i64 bytes) {
+  for (i64 i = 0; i < count; ++i, first += pitch) {
+    for (i64 j = 0; j < bytes - 1; j += 64) __builtin_prefetch(first + j);
+    __builtin_prefetch(first + bytes - 1);
+  }
+}
+
 /// Rows of a matrix that an epilogue touches, as distances in bytes.
 struct Touched {
   const char* data;
@@ -34,12 +42,8 @@ struct Epilogue {
   /// Asks for the memory that the epilogue of a block will touch, while the block is still being computed.
   TESSERA_HD void prefetch(i64 m, i64 n, i64 rows, i64 columns) const {
     for (int v = 0; v < touched_count; ++v) {
-      const char* p = touched[v].data + m * touched[v].row + n * touched[v].element;
-      const i64 last = columns * touched[v].element - 1;
-      for (i64 i = 0; i < rows; ++i, p += touched[v].row) {
-        for (i64 j = 0; j < last; j += 64) __builtin_prefetch(p + j);
-        __builtin_prefetch(p + last);
-      }
+      const auto& [data, row, element] = touched[v];
+      ask_for(data + m * row + n * element, row, rows, columns * element);
     }
   }
 };
@@ -258,13 +262,19 @@ class BlockedTask {
     const i64 kept = kept_panels(), before = block_rows * x.k.begin + x.k_part * pack_slack<T>;
     return packed_a_ + kept * before + index % kept * (block_rows * x.k.size() + pack_slack<T>);
   }
-  /// Packs the index-th of so many panels, and those that go with it.
+  /// Packs the index-th of so many panels, and those that go with it: a stretch while the next is on its way.
   void pack_a(const Block& x, i64 index, i64 panels) const {
     const i64 together = panels_together(), last = min(panels, index + together);
     if (index % together != 0) return;
     const i64 stretch = together > 1 ? unit : x.k.size();
-    for (i64 begin = x.k.begin; begin < x.k.end; begin += stretch) {
-      const i64 depth = min(stretch, x.k.end - begin);
+    const i64 first = part(x.m, panels, index).begin, rows = part(x.m, panels, last - 1).end - first;
+    for (i64 begin = x.k.begin, depth; begin < x.k.end; begin += depth) {
+      depth = min(stretch, x.k.end - begin);
+      if (together > 1) {
+        const i64 size = sizeof(T), pitch = p_.a.k_stride, next = begin + depth;
+        ask_for(reinterpret_cast<const char*>(p_.a.data + next * pitch + first), pitch * size,
+                min(stretch, x.k.end - next), rows * size);
+      }
       for (i64 i = index; i < last; ++i) {
         const Span m = part(x.m, panels, i);
         p_.a.pack(p_.a.view, {m.begin, m.size(), begin, depth, steps_a_ + begin}, static_cast<int>(m.size()),
