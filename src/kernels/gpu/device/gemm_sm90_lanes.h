@@ -152,17 +152,15 @@ class JoinedResult {
     });
   }
 
-  /// So many eights at a time; several: the sums are the result. Neighbouring lanes exchange pairs, so that each has
-  /// four neighbours in a row.
+  /// So many eights at a time; several: the sums are the result. They change places among the lanes of a warp, where
+  /// this block's own parts were, so that neighbours store what follows in memory.
   template <int AtOnce>
   TESSERA_DEVICE void join(int rank, const tile::sm90::TileWork& work) const {
     const int lane = tile::thread_in_block() % 32, first = first_of(rank), count = first_of(rank + 1) - first;
-    const bool odd = lane % 2 != 0;
-    const int row = work.row + tile::thread_in_block() / 32 * 16 + lane / 4 + odd * 8;
-    const BatchPlace batch(args_, work.batch);
-    const LaneEpilogue epilogue(args_, batch);
-    float* const line = static_cast<float*>(const_cast<void*>(args_.c.data)) +
-                        work.batch * args_.c.batch[max_batch_rank - 1] + i64{row} * args_.c.row;
+    const int top = work.row + tile::thread_in_block() / 32 * 16;
+    const LaneEpilogue epilogue(args_, BatchPlace(args_, work.batch));
+    float* const results =
+        static_cast<float*>(const_cast<void*>(args_.c.data)) + work.batch * args_.c.batch[max_batch_rank - 1];
 #pragma unroll 1
     for (int begin = 0; begin < count; begin += AtOnce) {
       float totals[AtOnce][4] = {};
@@ -174,19 +172,27 @@ class JoinedResult {
           tile::unroll<4>([&](auto l) { totals[i][l] += part[l]; });
         });
       }
+      const auto at = [&](int i, int row) {  // four rows, and a row of four eights, meet all banks
+        return place(0, begin + i) - lane * 16 + (row ^ i) * 32;
+      };
+      tile::sync_warp();
       tile::unroll<AtOnce>([&](auto i) {
-        const float* const total = totals[i];
-        Lanes four;
-        tile::unroll<2>([&](auto l) {
-          const float got = tile::from_lane_xor(odd ? total[l] : total[l + 2], 1);
-          four.v[l] = odd ? got : total[l];
-          four.v[l + 2] = odd ? total[l + 2] : got;
-        });
-        const int column = work.column + (first + begin + i) * 8 + lane % 4 / 2 * 4;
+        if (begin + i >= count) return;
+        tile::sm90::store_pair(at(i, lane / 4) + lane % 4 * 8, totals[i][0], totals[i][1]);
+        tile::sm90::store_pair(at(i, lane / 4 + 8) + lane % 4 * 8, totals[i][2], totals[i][3]);
+      });
+      tile::sync_warp();
+      tile::unroll<AtOnce>([&](auto turn) {
+        const int chunk = turn * 32 + lane, line = chunk / (2 * AtOnce), i = chunk / 2 % AtOnce;
+        const int row = top + line, column = work.column + (first + begin + i) * 8 + lane % 2 * 4;
         const int columns = static_cast<int>(tile::min<i64>(args_.n - column, 4));
         if (row >= args_.m || columns <= 0 || begin + i >= count) return;
+        Lanes four;
+        tile::sm90::load_four(four.v.lane, at(i, line) + lane % 2 * 16);
         if constexpr (AtOnce == 1) epilogue(four, row, column, columns);
-        else *reinterpret_cast<Pack<float, 4>*>(line + column) = {four.v[0], four.v[1], four.v[2], four.v[3]};
+        else
+          *reinterpret_cast<Pack<float, 4>*>(results + row * args_.c.row + column) = {four.v[0], four.v[1], four.v[2],
+                                                                                      four.v[3]};
       });
     }
   }

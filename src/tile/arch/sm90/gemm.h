@@ -103,7 +103,8 @@ class Gemm {
       prefetch_map(b);
       gemm.make_barriers();
     }
-    gemm.sync();
+    if constexpr (shares_sums) sync_block();  // others write here only once all blocks of the cluster have met
+    else gemm.sync();
     let_next_kernel_begin();
     if (warp >= multiplying_warps) {
       shrink_registers<fetching_registers>();
