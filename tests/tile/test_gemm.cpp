@@ -124,6 +124,31 @@ TEST(gemm, packs_the_left_side_for_all_blocks_of_columns_or_for_one) {
   }
 }
 
+TEST(gemm, who_computes_a_row_shows_in_no_bit) {
+  const int before = num_threads();
+  set_num_threads(5);  // more than there may be processors, so that tasks help each other
+  struct Size {
+    i64 m, n, k;
+    bool by_columns;
+  };
+  for (const auto& [m, n, k, by_columns] : {Size{701, 96, 83, false}, {701, 300, 83, false}, {301, 60, 700, true}}) {
+    const auto x = converted<float>(random_values(m * k, 4)), w = converted<float>(random_values(k * n, 5));
+    const auto a = strided(x.data(), {m, k}, {by_columns ? 1 : k, by_columns ? m : 1});
+    const auto b = strided(w.data(), {k, n}, {n, 1});
+    std::vector<float> first;
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> y(m * n);
+      gemm(ExecutorRef(executor()), a, b, store(strided(y.data(), {m, n}, {n, 1}), acc));
+      if (i == 0) {
+        EXPECT_LE(relative_l2(widened(y), product(a, b)), 2e-6) << n;
+        first = y;
+      }
+      EXPECT_EQ(y, first) << n;
+    }
+  }
+  set_num_threads(before);
+}
+
 TEST(gemm, accumulates_over_a_long_sum_in_place) {
   const i64 m = 19, n = 40, k = 3000;
   const auto x = converted<float>(random_values(m * k, 1)), w = converted<float>(random_values(k * n, 2));

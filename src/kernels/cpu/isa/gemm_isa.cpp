@@ -61,7 +61,7 @@ void run_with(const GemmArgs& args, Executor& executor, WithEpilogue<T> with_epi
                          const Factor<0, T> a(problem.at(args.a), args.m, args.k);
                          const Factor<1, T> b(problem.at(args.b), args.k, args.n);
                          const auto run = [&](const cpu::Epilogue<T>& e) {
-                           multiply(cpu::Product<T>{extent, a.operand(), b.operand(), e});
+                           multiply(cpu::Product<T>{extent, a.operand(), b.operand(), e, !args.column_sums.data});
                          };
                          with_epilogue(problem, EpilogueUser<T>(run));
                        });

@@ -30,6 +30,10 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
   const Grid grid = choose_grid<T>(e, threads_each);
   const i64 lines = max(e.m, e.n), line_unit = block_columns<T>;
   const i64 parts = skinny ? min(threads_each, ceil_div(lines, line_unit)) : grid.m * grid.n;
+  constexpr i64 most_shared = 64;
+  PanelCursor cursors[most_shared];
+  const bool shared = !skinny && count == 1 && grid.m > 1 && parts <= most_shared;
+  for (i64 i = 0; shared && i < parts; ++i) cursors[i].close();
   const auto run = [&](i64 index, int thread) {
     const i64 cell = index % parts;
     const i64 across = skinny ? (e.m <= e.n ? parts : 1) : grid.n;
@@ -38,11 +42,17 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
         SkinnyTask<T> task(product, part(lines, parts, cell, line_unit));
         task.run(executor.scratch(thread, task.scratch_bytes()));
       } else {
-        const Span rows = part(e.m, grid.m, cell / grid.n), columns = part(e.n, grid.n, cell % grid.n, line_unit);
+        const i64 row = cell / grid.n, column = cell % grid.n;
+        const Span columns = part(e.n, grid.n, column, line_unit);
         const Places places{product.b.place != nullptr, product.a.data != nullptr && product.a.outer_stride == 1};
-        BlockedTask<T> task(product, rows, columns,
-                            config ? *config : default_config<T>({rows.size(), columns.size(), e.k}, places));
-        task.run(executor.scratch(thread, task.scratch_bytes()));
+        const Extent tallest{part(e.m, grid.m, 0).size(), columns.size(), e.k};  // tasks of a column are cut alike
+        BlockedTask<T> task(product, part(e.m, grid.m, row), columns,
+                            config ? *config : default_config<T>(tallest, places));
+        task.run(executor.scratch(thread, task.scratch_bytes()), shared ? &cursors[cell] : nullptr);
+        for (i64 i = 1; shared && i < grid.m; ++i) {
+          const i64 other = (row + i) % grid.m;
+          task.help(part(e.m, grid.m, other), cursors[other * grid.n + column]);
+        }
       }
     });
   };

@@ -113,6 +113,18 @@ struct Product {
   Extent extent;
   Operand<T> a, b;
   Epilogue<T> epilogue;
+  bool rows_move = true;  // whether any task may compute any row: not where each adds up its own columns
+};
+
+/// Panels of rows that wait to be computed: each goes to who asks first, once all earlier sums of its task are there.
+class alignas(64) PanelCursor {
+ public:
+  void close() { next_ = i64{1} << 62; }
+  void open() { __atomic_store_n(&next_, 0, __ATOMIC_RELEASE); }
+  i64 take(i64 panels) { return __atomic_fetch_add(&next_, panels, __ATOMIC_ACQ_REL); }
+
+ private:
+  i64 next_;
 };
 
 /// Memory of one task, carved from its thread's scratch.
@@ -162,7 +174,8 @@ class BlockedTask {
            Workspace<T>::bytes(steps_size(p_.a)) + Workspace<T>::bytes(steps_size(p_.b));
   }
 
-  void run(void* scratch) {
+  /// With a cursor, others may take rows of the last block.
+  void run(void* scratch, PanelCursor* cursor) {
     Workspace<T> memory(scratch);
     packed_a_ = memory.take(packed_a_size());
     packed_b_ = memory.take(2 * packed_b_size());
@@ -178,7 +191,17 @@ class BlockedTask {
       const i64 all = all_shares(first), step = by_rows() ? unit : all;  // along rows of B, which are lines of memory
       for (i64 i = 0; i < all; i += step) pack_b(first, i, i + step);
     }
-    for (i64 i = 0; i < count; ++i) multiply(block(i), i + 1 < count ? block(i + 1) : Block{});
+    for (i64 i = 0; i + 1 < count; ++i) multiply(block(i), block(i + 1), nullptr);
+    const bool shares = cursor != nullptr && m_parts_ == 1 && !keeps_sums_ && p_.rows_move;
+    if (shares) cursor->open();
+    multiply(block(count - 1), {}, shares ? cursor : nullptr);
+  }
+  /// After run(): takes rows of a task with the same columns, so that both end together. Their B is packed here, too.
+  void help(Span rows, PanelCursor& cursor) {
+    Block x = block(n_parts_ * k_parts_ - 1);
+    x.m = rows;
+    x.first_columns = true;  // as far as packing A goes
+    multiply(x, {}, &cursor);
   }
 
  private:
@@ -291,7 +314,7 @@ class BlockedTask {
 
   /// Computes x, and packs B for `next` on the way: a share after every panel of rows, when the micro-kernels of that
   /// panel have asked for its lines. While A is packed to be kept they ask for the place of its next panel instead.
-  void multiply(const Block& x, const Block& next) {
+  void multiply(const Block& x, const Block& next, PanelCursor* cursor) {
     const i64 depth = x.k.size(), panels = ceil_div(x.m.size(), i64{block_rows});
     const i64 share = max(by_rows() ? unit : 4 * unit, round_up(ceil_div(all_shares(next), panels), unit));
     const bool packs_a = !a_in_place_ && x.first_columns && depth > 0;
@@ -299,7 +322,12 @@ class BlockedTask {
     const bool placed =
         p_.b.place && x.n.size() == nr && depth > 0 && p_.b.place(p_.b.view, x.n.begin, block_vectors, place);
     if (p_.b.place && !placed) pack_b(x, 0, all_shares(x));
-    for (i64 i = 0; i < panels; ++i) {
+    for (i64 i = 0, taken = 0;; ++i) {
+      if (cursor != nullptr && i == taken) {
+        i = cursor->take(panels_together());
+        taken = i + panels_together();
+      }
+      if (i >= panels) return;
       const Span m = part(x.m, panels, i);  // of nearly equal height: a short last one would waste the registers
       const int rows = static_cast<int>(m.size());
       T* const a = panel_a(x, i);
