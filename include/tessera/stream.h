@@ -59,7 +59,8 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-/// Says that work queued on `stream` uses `tensor`: its memory is not handed out again before that work is done.
+/// Says that work queued on `stream` uses `tensor`: its memory is not handed out again before that work is done. Throws
+/// Error where they are of different GPUs; on the CPU, where work is done at once, there is nothing to wait for.
 void record_stream(const Tensor& tensor, const Stream& stream);
 
 /// Page-locked host memory, from which copies to `device` run while the host goes on. On the CPU: `empty`.

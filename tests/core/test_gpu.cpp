@@ -95,6 +95,28 @@ TEST_F(FakeGpu, BlocksStayWithTheirStreamUntilOthersAreDone) {
   EXPECT_EQ(empty({1000}, Float32, device).data_ptr(), mine);
 }
 
+TEST_F(FakeGpu, BlocksWhoseUsersCannotBeWaitedForStay) {
+  const Stream side(device);
+  Tensor shared = empty({1000}, Float32, device);
+  void* const place = shared.data_ptr();
+  const int events = runtime.events;
+  record_stream(shared, side);
+  runtime.failing = "record";
+  shared = Tensor();
+  runtime.failing.clear();
+  EXPECT_EQ(runtime.events, events);
+  EXPECT_NE(empty({1000}, Float32, device).data_ptr(), place);
+}
+
+TEST_F(FakeGpu, AStreamOfAnotherCardIsRefused) {
+  runtime.devices = 2;
+  gpu::install(DeviceType::HIP, plugin_of(runtime));
+  const Tensor x = empty({4}, Float32, device);
+  EXPECT_EQ(error_of([&] { record_stream(x, Stream(hip(1))); }),
+            "record_stream: a tensor of hip:0, but a stream of hip:1");
+  record_stream(x, Stream(cpu()));  // its work is done
+}
+
 TEST_F(FakeGpu, StreamsEventsAndPinnedMemoryGiveBackWhatTheyTook) {
   synchronize(device);  // brings the device up
   const int streams = runtime.streams, events = runtime.events;

@@ -134,15 +134,17 @@ void Allocator::release(Block* block) noexcept {
 }
 
 void Allocator::wait_for_users(Block* block) noexcept {
-  try {
-    for (StreamHandle user : block->users) {
-      if (ended_.contains(user)) continue;
-      EventHandle event = runtime_.create_event(false);
+  for (StreamHandle user : block->users) {
+    if (ended_.contains(user)) continue;
+    ++block->waits;  // for ever where recording fails: nobody can tell when that user is done
+    EventHandle event = nullptr;
+    try {
+      event = runtime_.create_event(false);
       runtime_.record(event, user);
       waiting_.push_back({event, block});
-      ++block->waits;
+    } catch (const Error&) {
+      if (event) runtime_.destroy_event(event);
     }
-  } catch (const Error&) {  // the device is lost, and with it whoever used the block
   }
   block->users.clear();
   if (block->waits == 0) make_free(block);

@@ -153,6 +153,9 @@ Tensor empty_pinned(const Shape& shape, DType dtype, Device device) {
 void record_stream(const Tensor& tensor, const Stream& stream) {
   if (!tensor.device().is_gpu() || !stream.state()->on) return;
   auto& on = gpu::state(tensor.device());
+  if (stream.state()->on != &on)
+    throw Error(fmt::format("record_stream: a tensor of {}, but a stream of {}", to_string(tensor.device()),
+                            to_string(stream.device())));
   on.allocator.use(static_cast<gpu::Block*>(tensor.storage()->owner), stream.state()->handle);
 }
 
