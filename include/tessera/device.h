@@ -18,8 +18,9 @@ struct Device {
 };
 
 inline Device cpu() { return {}; }
-inline Device cuda(int index = 0) { return {DeviceType::CUDA, static_cast<int8_t>(index)}; }
-inline Device hip(int index = 0) { return {DeviceType::HIP, static_cast<int8_t>(index)}; }
+/// The GPU of that index, which need not be there. Throw Error unless it is 0 to 127.
+Device cuda(int index = 0);
+Device hip(int index = 0);
 
 /// "cpu", "cuda:0", "hip:1". Throws Error on anything else.
 Device parse_device(std::string_view text);

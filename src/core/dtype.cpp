@@ -1,6 +1,7 @@
 #include "tessera/dtype.h"
 
 #include <bit>
+#include <cstdint>
 
 #include "tessera/device.h"
 #include "tessera/error.h"
@@ -51,6 +52,15 @@ DType promote(DType a, DType b) {
   if (lo == DType::UInt8 && hi == DType::Int8) return DType::Int32;
   return hi;
 }
+
+namespace {
+Device gpu_of(DeviceType type, int index) {
+  if (index < 0 || index > INT8_MAX) throw Error("bad device index " + std::to_string(index) + ": it is 0 to 127");
+  return {type, static_cast<int8_t>(index)};
+}
+}  // namespace
+Device cuda(int index) { return gpu_of(DeviceType::CUDA, index); }
+Device hip(int index) { return gpu_of(DeviceType::HIP, index); }
 
 Device parse_device(std::string_view text) {
   auto colon = text.find(':');

@@ -51,6 +51,14 @@ TEST(Device, Parses) {
     EXPECT_THROW(parse_device(bad), Error) << bad;
 }
 
+TEST(Device, RefusesIndicesThatDoNotFit) {
+  EXPECT_EQ(to_string(cuda(127)) + to_string(hip(127)), "cuda:127hip:127");
+  for (int bad : {-1, 128, 256, 300}) {
+    EXPECT_THROW(cuda(bad), Error) << bad;
+    EXPECT_THROW(hip(bad), Error) << bad;
+  }
+}
+
 TEST(Tensor, KnowsItsLayout) {
   Tensor t = empty_pitched({4, 5}, 8);
   EXPECT_FALSE(t.is_contiguous());
