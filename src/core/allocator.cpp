@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include "core/bytes.h"
 #include "core/debug.h"
 #include "core/gpu/backend.h"
 #include "tessera/tensor.h"
@@ -64,7 +65,8 @@ class CachingAllocator {
   }
 
   void* allocate(size_t bytes) {
-    if (bytes > size_t(1) << 62) throw OutOfMemoryError(fmt::format("out of memory: {} bytes asked for", bytes));
+    if (bytes > size_t(1) << 62)
+      throw OutOfMemoryError(fmt::format("out of memory: {} asked for", describe_bytes(bytes)));
     SizeClass c = size_class(bytes);
     std::lock_guard lock(mutex_);
     auto& free = free_[c.index];
@@ -132,9 +134,9 @@ class CachingAllocator {
       }
     }
     if (!p)
-      throw OutOfMemoryError(fmt::format("out of memory on cpu: {} bytes asked for, {} held by tensors, {} available",
-                                         bytes, stats_.allocated,
-                                         available == SIZE_MAX ? available_memory() : available));
+      throw OutOfMemoryError(fmt::format("out of memory on cpu: {} asked for, {} held by tensors, {} available",
+                                         describe_bytes(bytes), describe_bytes(static_cast<size_t>(stats_.allocated)),
+                                         describe_bytes(available == SIZE_MAX ? available_memory() : available)));
     if (rounded >= kHugePage) madvise(p, rounded, MADV_HUGEPAGE);
     return p;
   }

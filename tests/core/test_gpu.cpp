@@ -69,7 +69,8 @@ TEST_F(FakeGpu, OutOfMemoryComesAfterTheCacheWasEmptied) {
   { Tensor cached = empty({int64_t(40 * MiB)}, UInt8, device); }
   Tensor held = empty({int64_t(50 * MiB)}, UInt8, device);  // fits once the cached 40 MiB are given back
   EXPECT_EQ(error_of([&] { empty({int64_t(30 * MiB)}, UInt8, device); }),
-            "out of memory on hip:0: 31457280 bytes asked for, 52428800 held by tensors, 14680064 free of 67108864");
+            "out of memory on hip:0: 31457280 bytes (0.03 GiB) asked for, 52428800 bytes (0.05 GiB) held by tensors, "
+            "14680064 bytes (0.01 GiB) free of 67108864 bytes (0.06 GiB)");
   EXPECT_THROW(empty({int64_t(30 * MiB)}, UInt8, device), OutOfMemoryError);
   EXPECT_THROW(empty({int64_t(1) << 61}, UInt8, device), OutOfMemoryError);
   held = Tensor();

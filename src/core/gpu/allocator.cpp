@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "core/bytes.h"
+
 namespace tessera::gpu {
 
 struct Block {
@@ -53,7 +55,8 @@ std::set<Block*, Allocator::Order>& Allocator::list_of(const Block* block) {
 }
 
 Block* Allocator::allocate(size_t bytes, StreamHandle stream, int pool) {
-  if (bytes > size_t(1) << 62) throw OutOfMemoryError(fmt::format("out of memory: {} bytes asked for", bytes));
+  if (bytes > size_t(1) << 62)
+    throw OutOfMemoryError(fmt::format("out of memory: {} asked for", describe_bytes(bytes)));
   std::lock_guard lock(mutex_);
   const size_t size = block_size(bytes);
   collect(false);
@@ -89,8 +92,9 @@ Block* Allocator::take_segment(size_t bytes, StreamHandle stream, int pool) {
   }
   if (!data) {
     const FreeMemory memory = runtime_.memory();
-    throw OutOfMemoryError(fmt::format("out of memory on {}: {} bytes asked for, {} held by tensors, {} free of {}",
-                                       name_, bytes, stats_.allocated, memory.free, memory.total));
+    throw OutOfMemoryError(fmt::format("out of memory on {}: {} asked for, {} held by tensors, {} free of {}", name_,
+                                       describe_bytes(bytes), describe_bytes(static_cast<size_t>(stats_.allocated)),
+                                       describe_bytes(memory.free), describe_bytes(memory.total)));
   }
   stats_.reserved += static_cast<int64_t>(size);
   stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.reserved);

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "core/bytes.h"
 #include "core/gpu/backend.h"
 #include "tessera/random.h"
 
@@ -144,7 +145,7 @@ Tensor empty_pinned(const Shape& shape, DType dtype, Device device) {
   storage->bytes = static_cast<size_t>(shape.numel().value()) * size_of(dtype);
   storage->data = on.runtime.allocate_host(std::max<size_t>(storage->bytes, 1));
   if (!storage->data)
-    throw OutOfMemoryError(fmt::format("out of page-locked memory: {} bytes asked for", storage->bytes));
+    throw OutOfMemoryError(fmt::format("out of page-locked memory: {} asked for", describe_bytes(storage->bytes)));
   storage->owner = new Pinned{&on, on.runtime.create_event(false)};
   storage->release = release_pinned;
   return as_strided(storage, shape, contiguous_strides(shape), 0, dtype);
