@@ -22,12 +22,16 @@ std::string field_of(const char* file, const std::string& key) {
 
 double memory_gib() { return std::strtod(field_of("/proc/meminfo", "MemTotal").c_str(), nullptr) / (1 << 20); }
 
-// The GPUs of a kind, or why there is none.
+// The GPUs of a kind, and why one, or the kind, cannot be used.
 void show_gpus(DeviceType type, nlohmann::json& list) {
+  const auto refuse = [&](const std::string& name, const char* what, const std::string& reason) {
+    fmt::print("{:<8} {}: {}\n", name, what, reason);
+    list.push_back({{"name", name}, {"reason", reason}});
+  };
   for (int i = 0; i < device_count(type); ++i) {
     const Device device{type, static_cast<int8_t>(i)};
     if (const std::string reason = why_unavailable(device); !reason.empty()) {
-      fmt::print("{:<8} cannot be used: {}\n", to_string(device), reason);
+      refuse(to_string(device), "cannot be used", reason);
       continue;
     }
     try {
@@ -41,13 +45,13 @@ void show_gpus(DeviceType type, nlohmann::json& list) {
                       {"multiprocessors", p.multiprocessors},
                       {"memory_bytes", p.memory}});
     } catch (const Error& e) {
-      fmt::print("{:<8} {}\n", to_string(device), e.what());
+      refuse(to_string(device), "cannot be used", e.what());
     }
   }
   if (device_count(type) > 0) return;
   const Device first{type, 0};
   const std::string name = to_string(first);
-  fmt::print("{:<8} none: {}\n", name.substr(0, name.find(':')), why_unavailable(first));
+  refuse(name.substr(0, name.find(':')), "none", why_unavailable(first));
 }
 
 void show(const CommonOptions& options) {

@@ -59,6 +59,15 @@ TEST(Command, ListsDevices) {
   auto json = nlohmann::json::parse(read_file(folder / "devices.json"));
   EXPECT_EQ(json["command"], "devices");
   EXPECT_GE(json["threads"], 1);
+  const auto& devices = json["devices"];
+  for (const std::string kind : {"cpu", "cuda", "hip"})
+    EXPECT_TRUE(std::any_of(devices.begin(), devices.end(), [&](const auto& d) {
+      return d["name"].template get<std::string>().starts_with(kind);
+    })) << kind;
+  for (const auto& d : devices) {
+    EXPECT_NE(d.contains("model"), d.contains("reason")) << d;
+    EXPECT_NE(f.out.find(d.value("reason", "")), std::string::npos) << d;
+  }
 }
 
 TEST(Command, TestsEveryOperatorOnTheDevice) {
