@@ -232,7 +232,7 @@ class Attrs {
     if (type_ != &type_of<T>) throw Error("operator got the parameters of another operator");
     return *reinterpret_cast<const T*>(data_);
   }
-  /// "dim=1, keepdim=true"
+  /// "dim=1, keepdim=true", without what a zero or none switches off: different parameters have different texts.
   std::string describe() const { return type_->describe(data_); }
   friend bool operator==(const Attrs& a, const Attrs& b) { return a.type_ == b.type_ && a.describe() == b.describe(); }
 
@@ -261,9 +261,10 @@ class AttrsPrinter {
   template <class T>
   void add(std::string_view& names, const T& value) {
     auto comma = names.find(',');
-    text += (text.empty() ? "" : ", ") + std::string(names.substr(0, comma)) + "=" + print(value);
+    append(names.substr(0, comma), print(value));
     names.remove_prefix(comma == names.npos ? names.size() : comma + 2);
   }
+  void append(std::string_view name, std::string value);
   static std::string print(bool v) { return v ? "true" : "false"; }
   static std::string print(int64_t v) { return std::to_string(v); }
   static std::string print(Dim v) { return v.to_string(); }
