@@ -107,7 +107,7 @@ class Run {
     const std::vector<Pending> all = std::exchange(pending_, {});
     for (const Pending& p : all) {
       const auto step = static_cast<int64_t>(result_.steps.size()) + 1;
-      const double loss = p.loss.item();
+      const double loss = without_nan_sign(p.loss.item());
       if (!std::isfinite(loss)) throw Error(fmt::format("train: loss {} at step {}", loss, step));
       result_.steps.push_back({step, loss, 0, p.skipped.item<bool>()});
     }

@@ -56,7 +56,7 @@ std::optional<double> evaluate(const GPT& model, const std::vector<int32_t>& tok
     sum = sum + cast(model.loss(x, y), Float64) * static_cast<double>(rows * length);
     at += rows * length;
   }
-  return sum.item() / static_cast<double>(total);
+  return without_nan_sign(sum.item() / static_cast<double>(total));
 }
 
 // A run: everything that a checkpoint holds.
@@ -225,8 +225,8 @@ class Run {
       info.step = p.step;
       info.lr = p.lr;
       info.ms = ms / static_cast<double>(sent.steps.size());
-      info.loss = *next++;
-      info.grad_norm = *next++;
+      info.loss = without_nan_sign(*next++);
+      info.grad_norm = without_nan_sign(*next++);
       info.skipped = *next++ != 0;
       const double loss_scale = *next++;
       const bool finite = std::isfinite(info.loss) && std::isfinite(info.grad_norm);

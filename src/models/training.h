@@ -1,5 +1,6 @@
 // What training runs share: precision, and the parts of their checkpoints.
 #pragma once
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,9 @@ enum class Amp { Off, BFloat16, Float16 };
 std::string name(Amp amp);
 /// The region of a run; disabled with Amp::Off.
 amp::Autocast autocast(Amp amp, bool lower_residual = false);
+
+/// x, or a NaN without a sign, which would be printed.
+inline double without_nan_sign(double x) { return std::isnan(x) ? NAN : x; }
 
 /// Whatever does not fit together in a file is the file's fault: an Error from `fn` becomes a FileError.
 template <class Fn>

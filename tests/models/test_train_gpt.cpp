@@ -241,7 +241,9 @@ TEST(TrainGPT, NotANumber) {
   o.clip = 0;
   o.weight_decay = 0;
   o.checkpoint = folder / "c";
-  EXPECT_NE(error_of([&] { train_gpt(o); }).find("train: loss "), std::string::npos);
+  const std::string message = error_of([&] { train_gpt(o); });
+  EXPECT_NE(message.find("train: loss "), std::string::npos);
+  EXPECT_EQ(message.find("-nan"), std::string::npos) << message;
   o.on_nan = OnNan::Skip;
   const TrainResult r = train_gpt(o);
   EXPECT_GT(r.skipped, 0);
