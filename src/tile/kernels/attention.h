@@ -2,8 +2,9 @@
 // (Dao et al., "FlashAttention", arXiv:2205.14135; Milakov and Gimelshein, arXiv:1805.02867).
 //
 // Blocks of scores are held transposed, [keys][queries]: queries lie along the lanes, so that softmax needs no
-// horizontal reduction, and the probabilities are already what the next product streams. Keys and values are packed
-// once per head. The four (backward: seven) products of a block are calls of the GEMM micro-kernel.
+// horizontal reduction. Rows of keys and values are gathered once per head; the products of a block (backward: five)
+// are calls of the GEMM micro-kernel, which reads its left side from rows of memory or, for probabilities, from
+// columns.
 #pragma once
 
 #include "../arch/cpu/blocking.h"
@@ -40,48 +41,63 @@ __attribute__((noinline)) void pack_block(const S* from, i64 row_stride, i64 k_s
   detail::pack_strided(from, row_stride, k_stride, static_cast<int>(count), static_cast<int>(width), depth, to);
 }
 
-/// Packs [rows, depth]: the panel that starts at row r begins at to[r * depth].
-template <class C, class S>
-inline void pack_panels(const S* from, i64 row_stride, i64 k_stride, i64 rows, i64 depth, C* to) {
-  Panels(rows).each([&](i64 row, i64 count) {
-    pack_block(from + row * row_stride, row_stride, k_stride, count, count, depth, to + row * depth);
-  });
-}
-
-/// Columns [begin, end) of c[rows][...] = (or +=) A b, by blocks of a micro-kernel: run(vectors, column) computes one.
-/// Both ends are multiples of the lanes.
+/// Columns of c[rows][columns] by blocks of a micro-kernel: run(vectors, column, columns of the last vector) computes
+/// one.
 template <class C, class Run>
-TESSERA_HD void each_block(i64 begin, i64 end, const Run& run) {
-  constexpr i64 nr = block_columns<C>;
-  for (; begin + nr <= end; begin += nr) run(Int<2>{}, begin);
-  if (begin < end) run(Int<1>{}, begin);
+TESSERA_HD void each_block(i64 columns, const Run& run) {
+  constexpr i64 lanes = NativeVec<C>::lanes;
+  i64 j = 0;
+  for (; j + lanes < columns; j += 2 * lanes) run(Int<2>{}, j, static_cast<int>(min(lanes, columns - j - lanes)));
+  if (j < columns) run(Int<1>{}, j, static_cast<int>(columns - j));
 }
 
-/// c[rows][begin, end) = (or +=) A b for one packed panel of A.
-template <class C>
-inline void multiply_panel(i64 rows, i64 begin, i64 end, i64 steps, const C* a, const C* b, i64 b_step, C* c,
-                           i64 c_step, bool add) {
-  using V = NativeVec<C>;
-  each_block<C>(begin, end, [&](auto vectors, i64 j) TESSERA_LAMBDA {
-    const auto kernel = pick_outer<V, vectors>(static_cast<int>(rows), make_seq<block_rows>{});
-    kernel(steps, a, b + j, b_step, c + j, c_step, V::lanes, add, {});
-  });
-}
-
-/// c[rows][0, columns) = (or +=) A b for rows of A in place, contiguous along k; `packed` has room for them.
+/// c[rows][columns] = (or +=) A b for rows of A in place, contiguous along k; `packed` has room for them.
 template <class C>
 inline void multiply_rows(i64 rows, i64 columns, i64 steps, const C* a, i64 a_row, const C* b, i64 b_step, C* c,
                           i64 c_step, bool add, C* packed) {
   using V = NativeVec<C>;
   if constexpr (block_rows > 8) {  // more rows than registers for pointers
     pack_block(a, a_row, i64(1), rows, rows, steps, packed);
-    multiply_panel(rows, i64(0), columns, steps, static_cast<const C*>(packed), b, b_step, c, c_step, add);
+    each_block<C>(columns, [&](auto vectors, i64 j, int last) TESSERA_LAMBDA {
+      const auto kernel = pick_outer<V, vectors>(static_cast<int>(rows), make_seq<block_rows>{});
+      kernel(steps, packed, b + j, b_step, c + j, c_step, last, add, {});
+    });
   } else {
-    each_block<C>(0, columns, [&](auto vectors, i64 j) TESSERA_LAMBDA {
+    each_block<C>(columns, [&](auto vectors, i64 j, int last) TESSERA_LAMBDA {
       const auto kernel = pick_rows<V>(static_cast<int>(rows), vectors, make_seq<block_rows>{});
-      kernel(steps, a, a_row, b + j, b_step, c + j, c_step, V::lanes, add, {});
+      kernel(steps, a, a_row, b + j, b_step, c + j, c_step, last, add, {});
     });
   }
+}
+
+/// The left side in columns that lie a_step apart: a[k * a_step + i].
+template <class V, int R, int Vectors>
+__attribute__((noinline)) void columns_kernel(i64 k, const element_t<V>* a, i64 a_step, const element_t<V>* b,
+                                              i64 b_step, element_t<V>* c, i64 ldc, int last, bool add) {
+  const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
+    TESSERA_UNROLL
+    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
+    const auto* left = a;
+    a += a_step;
+    b += b_step;
+    return left;
+  };
+  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, last, add);
+}
+template <class V, int Vectors, int... I>
+auto pick_columns(i64 rows, Seq<I...>) {
+  static constexpr decltype(&columns_kernel<V, 1, Vectors>) table[] = {columns_kernel<V, I + 1, Vectors>...};
+  return table[rows - 1];
+}
+
+/// c[rows][columns] = (or +=) A b for the transpose of A in rows.
+template <class C>
+inline void multiply_columns(i64 rows, i64 columns, i64 steps, const C* a, i64 a_step, const C* b, i64 b_step, C* c,
+                             i64 c_step, bool add) {
+  using V = NativeVec<C>;
+  each_block<C>(columns, [&](auto vectors, i64 j, int last) TESSERA_LAMBDA {
+    pick_columns<V, vectors>(rows, make_seq<block_rows>{})(steps, a, a_step, b + j, b_step, c + j, c_step, last, add);
+  });
 }
 
 /// Asks for rows of a result before it is computed: they take long to come from far away.
@@ -93,35 +109,6 @@ TESSERA_HD void ask_for_rows(T* row, i64 row_stride, i64 column_stride, i64 rows
     for (i64 j = 0; j < columns; j += line) __builtin_prefetch(row + j, 1);
 }
 
-/// to[j * row_stride + i * column_stride] = from[i * pitch + j] for i < rows, j < columns.
-template <class T, class C>
-__attribute__((noinline)) void store_transposed(const C* from, i64 pitch, i64 rows, i64 columns, T* to, i64 row_stride,
-                                                i64 column_stride) {
-  using V = NativeVec<C>;
-  constexpr i64 n = V::lanes;
-  for (i64 i = 0; i < rows; i += n) {
-    for (i64 j = 0; j < columns; j += n) {
-      const int height = static_cast<int>(min(n, rows - i)), count = static_cast<int>(min(n, columns - j));
-      V block[n];
-      if (height == n && count == n && column_stride == 1) {
-        TESSERA_UNROLL
-        for (int k = 0; k < n; ++k) block[k] = load<V>(from + (i + k) * pitch + j);
-        detail::transpose(block);
-        TESSERA_UNROLL
-        for (int k = 0; k < n; ++k) store(to + (j + k) * row_stride + i, block[k]);
-        continue;
-      }
-      for (int k = 0; k < n; ++k) block[k] = k < height ? load<V>(from + (i + k) * pitch + j, count) : V(C(0));
-      detail::transpose(block);
-      for (int k = 0; k < count; ++k) {
-        T* row = to + (j + k) * row_stride + i * column_stride;
-        if (column_stride != 1) store_strided(row, column_stride, block[k], height);
-        else store(row, block[k], height);
-      }
-    }
-  }
-}
-
 }  // namespace cpu
 
 namespace detail {
@@ -131,15 +118,16 @@ template <class C>
 struct AttentionBlocks {
   static constexpr i64 lanes = NativeVec<C>::lanes;
   static constexpr i64 forward_queries = 128 / static_cast<i64>(sizeof(C));   // of f32: 32
-  static constexpr i64 backward_queries = 256 / static_cast<i64>(sizeof(C));  // of f32: 64
+  static constexpr i64 backward_queries = 256 / static_cast<i64>(sizeof(C));  // of f32: 64, and as many keys
   static constexpr i64 forward_keys = 8 * cpu::block_rows <= 64 ? 16 * cpu::block_rows : 8 * cpu::block_rows;
-  static constexpr i64 backward_keys = forward_keys <= 100 ? forward_keys : forward_keys / 2;
+  static constexpr i64 pitch(i64 width) { return round_up(width, lanes); }
 };
 
-/// Applies masks to a block of transposed scores s[keys][queries]; beyond the queries nothing matters.
+/// Applies masks to a block of transposed scores s[keys][queries]. Beyond the queries nothing matters, nor, with
+/// causality, more than `before` queries ahead of a key and lanes that they share.
 template <class C, class T>
-inline void mask_scores(const AttentionProblem& p, i64 b, i64 h, i64 q0, i64 queries, i64 k0, i64 keys, C* s,
-                        i64 pitch) {
+inline void mask_scores(const AttentionProblem& p, i64 b, i64 h, i64 q0, i64 queries, i64 k0, i64 keys, C* s, i64 pitch,
+                        i64 before) {
   using V = NativeVec<C>;
   using I = rebind_t<V, typename SignedOfSize<sizeof(C)>::type>;
   using E = element_t<I>;
@@ -162,7 +150,7 @@ inline void mask_scores(const AttentionProblem& p, i64 b, i64 h, i64 q0, i64 que
   if (p.causal && k0 + keys > q0 + 1) {
     for (i64 j = max(i64(0), q0 + 1 - k0); j < keys; ++j) {
       const i64 first = min(k0 + j - q0, pitch);  // the first query that sees this key
-      for (i64 i = 0; i < first; i += V::lanes) {
+      for (i64 i = max(i64(0), first - before) / V::lanes * V::lanes; i < first; i += V::lanes) {
         const I query = iota<I>() + I(static_cast<E>(i));
         store(s + j * pitch + i, select(query < I(static_cast<E>(first)), V(low), load<V>(s + j * pitch + i)));
       }
@@ -171,17 +159,13 @@ inline void mask_scores(const AttentionProblem& p, i64 b, i64 h, i64 q0, i64 que
 }
 
 /// What causality leaves of a block of keys from k0 on and queries from q0 on: the rest is neither computed nor read.
-template <class C>
 struct Visible {
-  static constexpr i64 nr = cpu::block_columns<C>;
   i64 q0, k0, keys;
   bool causal;
-  /// The first block of queries of which one sees the key.
-  TESSERA_HD i64 first_query(i64 key) const { return causal ? max(i64(0), k0 + key - q0) / nr * nr : 0; }
-  /// Keys that the queries of a block see.
-  TESSERA_HD i64 keys_of(i64 query) const {
-    return causal ? max(i64(0), min(keys, q0 + (query / nr + 1) * nr - k0)) : keys;
-  }
+  /// Keys that one of the queries before `end` sees.
+  TESSERA_HD i64 keys_of(i64 end) const { return causal ? max(i64(0), min(keys, q0 + end - k0)) : keys; }
+  /// The first query that sees a key.
+  TESSERA_HD i64 first_query(i64 key) const { return causal ? max(i64(0), k0 + key - q0) : 0; }
 };
 
 /// How a grid of heads is shared: a task is one head, or a range of its queries where there are few heads.
@@ -213,18 +197,33 @@ class Arena {
   char* next_;
 };
 
-/// Copies rows of a head into packed rows of `pitch` compute elements, zeros behind them.
+/// Copies rows of a head times a factor into packed rows of `pitch` compute elements, zeros behind them.
 template <class C, class T>
-inline void copy_rows(const T* from, i64 row_stride, i64 column_stride, i64 rows, i64 columns, C* to, i64 pitch) {
+inline void copy_rows(const T* from, i64 row_stride, i64 column_stride, i64 rows, i64 columns, C* to, i64 pitch,
+                      C factor = C(1)) {
   using V = NativeVec<C>;
   for (i64 r = 0; r < rows; ++r, from += row_stride, to += pitch) {
     if (column_stride == 1) {
-      for (i64 i = 0; i < pitch; i += V::lanes) {
-        const i64 left = columns - i;
-        store(to + i, left >= V::lanes ? load<V>(from + i) : load<V>(from + i, static_cast<int>(left)));
-      }
+      i64 i = 0;
+      for (; i + V::lanes <= columns; i += V::lanes) store(to + i, load<V>(from + i) * V(factor));
+      if (i < columns) store(to + i, load<V>(from + i, static_cast<int>(columns - i)) * V(factor));
     } else {
-      for (i64 i = 0; i < pitch; ++i) to[i] = i < columns ? convert_element<C>(from[i * column_stride]) : C(0);
+      for (i64 i = 0; i < pitch; ++i) to[i] = i < columns ? convert_element<C>(from[i * column_stride]) * factor : C(0);
+    }
+  }
+}
+
+/// The reverse: packed rows times factor(row).
+template <class C, class T, class Factor>
+inline void write_rows(const C* from, i64 pitch, i64 rows, i64 columns, T* to, i64 row_stride, i64 column_stride,
+                       const Factor& factor) {
+  for (i64 r = 0; r < rows; ++r, from += pitch, to += row_stride) {
+    const C f = factor(r);
+    if (column_stride == 1) {
+      map_row<C>(
+          columns, to, [=](auto v) { return v * decltype(v)(f); }, from);
+    } else {
+      for (i64 i = 0; i < columns; ++i) to[i * column_stride] = convert_element<T>(from[i] * f);
     }
   }
 }
@@ -238,35 +237,26 @@ class AttentionForward {
   static constexpr i64 q_block = Blocks::forward_queries, k_block = Blocks::forward_keys;
 
  public:
-  AttentionForward(const AttentionProblem& p, void* scratch) : p_(p) {
+  AttentionForward(const AttentionProblem& p, void* scratch)
+      : p_(p), k_pitch_(Blocks::pitch(p.width)), v_pitch_(Blocks::pitch(p.value_width)) {
     Arena<C> arena(scratch);
-    k_ = arena.take(p.keys * p.width);
-    v_ = arena.take(p.keys * p.value_width);
-    q_ = arena.take(p.width * q_block);
-    scores_ = arena.take(k_block * q_block);
-    out_ = arena.take(p.value_width * q_block);
+    C** const buffers[] = {&k_, &v_, &q_, &scores_, &out_, &packed_, &factor_};
+    for (int i = 0; i < buffer_count; ++i) *buffers[i] = arena.take(buffer_size(p, i));
   }
   static i64 scratch_bytes(const AttentionProblem& p) {
-    return Arena<C>::bytes(p.keys * p.width) + Arena<C>::bytes(p.keys * p.value_width) +
-           Arena<C>::bytes(p.width * q_block) + Arena<C>::bytes(k_block * q_block) +
-           Arena<C>::bytes(p.value_width * q_block);
+    i64 bytes = 0;
+    for (int i = 0; i < buffer_count; ++i) bytes += Arena<C>::bytes(buffer_size(p, i));
+    return bytes;
   }
 
-  void pack(const HeadsView<const T>& k, const HeadsView<const T>& v, i64 b, i64 kv_head, i64 keys) {
-    for (i64 k0 = 0; k0 < keys; k0 += k_block) {
-      const i64 n = min(k_block, p_.keys - k0);
-      cpu::pack_panels(k.head(b, kv_head) + k0 * k.row(), k.row(), k.column(), n, p_.width, k_ + k0 * p_.width);
-      cpu::pack_panels(v.head(b, kv_head) + k0 * v.row(), v.column(), v.row(), p_.value_width, n,
-                       v_ + k0 * p_.value_width);
-    }
+  void gather(const HeadsView<const T>& k, const HeadsView<const T>& v, i64 b, i64 kv_head, i64 keys) {
+    copy_rows(k.head(b, kv_head), k.row(), k.column(), keys, p_.width, k_, k_pitch_, static_cast<C>(p_.scale));
+    copy_rows(v.head(b, kv_head), v.row(), v.column(), keys, p_.value_width, v_, v_pitch_);
   }
 
   /// Queries [q0, q0 + count), count <= q_block; lse may be null.
   void block(const HeadsView<T>& y, const HeadsView<const T>& q, i64 b, i64 h, i64 q0, i64 count, C* lse) {
     cpu::pack_block(q.head(b, h) + q0 * q.row(), q.row(), q.column(), count, q_block, p_.width, q_);
-    const V scale(static_cast<C>(p_.scale));
-    for (i64 i = 0; i < p_.width * q_block; i += V::lanes) store(q_ + i, load<V>(q_ + i) * scale);
-
     T* const result = y.head(b, h) + q0 * y.row();
     cpu::ask_for_rows(result, y.row(), y.column(), count, p_.value_width);
     constexpr int columns = q_block / V::lanes;
@@ -274,49 +264,61 @@ class AttentionForward {
     for (int i = 0; i < columns; ++i) largest[i] = V(-static_cast<C>(__builtin_inf())), sum[i] = V(C(0));
     const i64 visible = p_.causal ? min(p_.keys, q0 + count) : p_.keys;
     for (i64 k0 = 0; k0 < visible; k0 += k_block) {
-      const i64 n = min(k_block, p_.keys - k0), used = min(n, visible - k0);
-      const Visible<C> seen{q0, k0, used, p_.causal};
-      cpu::Panels(n).each([&](i64 key, i64 rows) {
-        if (key >= used) return;
-        cpu::multiply_panel(rows, seen.first_query(key), q_block, p_.width,
-                            static_cast<const C*>(k_ + (k0 + key) * p_.width), static_cast<const C*>(q_), q_block,
-                            scores_ + key * q_block, q_block, false);
+      const Visible seen{q0, k0, min(k_block, visible - k0), p_.causal};
+      cpu::Panels(seen.keys).each([&](i64 key, i64 rows) {
+        const i64 from = seen.first_query(key) / V::lanes * V::lanes;
+        cpu::multiply_rows(rows, q_block - from, p_.width, static_cast<const C*>(k_ + (k0 + key) * k_pitch_), k_pitch_,
+                           static_cast<const C*>(q_ + from), q_block, scores_ + key * q_block + from, q_block, false,
+                           packed_);
       });
-      mask_scores<C, T>(p_, b, h, q0, count, k0, used, scores_, q_block);
-      for (int i = 0; i < columns; ++i) exponentials(i, seen.keys_of(i * V::lanes), k0 > 0, largest[i], sum[i]);
-      sum_values(seen, n, v_ + k0 * p_.value_width, k0 > 0);
+      mask_scores<C, T>(p_, b, h, q0, count, k0, seen.keys, scores_, q_block, i64(0));
+      bool moved = false;
+      for (int i = 0; i < columns; ++i) moved |= exponentials(i, seen, largest[i], sum[i]);
+      if (k0 > 0 && moved) rescale(count);
+      sum_values(seen, count);
     }
-    if (visible == 0) __builtin_memset(out_, 0, p_.value_width * q_block * sizeof(C));
+    if (visible == 0) __builtin_memset(out_, 0, v_pitch_ * q_block * sizeof(C));
     for (int i = 0; i < columns; ++i) {
       const V inverse = select(sum[i] > V(C(0)), V(C(1)) / sum[i], select(sum[i] == sum[i], V(C(0)), sum[i]));
-      for (i64 d = 0; d < p_.value_width; ++d) scale_out(d, i, inverse);
+      store(factor_ + i * V::lanes, inverse);
       const i64 left = count - i * V::lanes;
       if (lse && left > 0) {
         store(lse + i * V::lanes, largest[i] + log(sum[i]), static_cast<int>(min(left, i64(V::lanes))));
       }
     }
-    cpu::store_transposed(out_, q_block, p_.value_width, count, result, y.row(), y.column());
+    write_rows(static_cast<const C*>(out_), v_pitch_, count, p_.value_width, result, y.row(), y.column(),
+               [&](i64 r) { return factor_[r]; });
   }
 
  private:
-  /// out_ = (or +=) v' P for a block of n keys.
-  void sum_values(const Visible<C>& seen, i64 n, const C* v, bool add) {
-    cpu::Panels(p_.value_width).each([&](i64 row, i64 rows) {
-      for (i64 j = 0; j < q_block; j += seen.nr) {
-        cpu::multiply_panel(rows, j, min(q_block, j + seen.nr), seen.keys_of(j), v + row * n,
-                            static_cast<const C*>(scores_), q_block, out_ + row * q_block, q_block, add);
-      }
+  static constexpr int buffer_count = 7;
+  static i64 buffer_size(const AttentionProblem& p, int i) {
+    const i64 w = Blocks::pitch(p.width), vw = Blocks::pitch(p.value_width);
+    const i64 sizes[buffer_count] = {p.keys * w,   p.keys * vw,         w * q_block, k_block * q_block,
+                                     vw * q_block, w * cpu::block_rows, q_block};
+    return sizes[i];
+  }
+
+  /// out_ = (or +=) P v for a block of keys.
+  void sum_values(const Visible& seen, i64 count) {
+    cpu::Panels(count).each([&](i64 row, i64 rows) {
+      cpu::multiply_columns(rows, v_pitch_, seen.keys_of(row + rows), static_cast<const C*>(scores_ + row), q_block,
+                            static_cast<const C*>(v_ + seen.k0 * v_pitch_), v_pitch_, out_ + row * v_pitch_, v_pitch_,
+                            seen.k0 > 0);
     });
   }
 
-  void scale_out(i64 d, int column, V factor) {
-    C* p = out_ + d * q_block + column * V::lanes;
-    store(p, load<V>(p) * factor);
+  void rescale(i64 count) {
+    C* p = out_;
+    for (i64 r = 0; r < count; ++r) {
+      for (i64 d = 0; d < v_pitch_; d += V::lanes, p += V::lanes) store(p, load<V>(p) * V(factor_[r]));
+    }
   }
 
-  /// Turns one vector of columns of scores into exponentials and moves what was summed before to the new maximum.
-  void exponentials(int column, i64 keys, bool later, V& largest, V& sum) {
+  /// Turns one vector of columns of scores into exponentials; whether what was summed before moves, by factor_.
+  bool exponentials(int column, const Visible& seen, V& largest, V& sum) {
     C* s = scores_ + column * V::lanes;
+    const i64 keys = seen.keys_of((column + 1) * V::lanes);
     V best[2] = {largest, largest};
     i64 j = 0;
     for (; j + 2 <= keys; j += 2) {
@@ -326,11 +328,10 @@ class AttentionForward {
     if (j < keys) best[0] = max(load<V>(s + j * q_block), best[0]);
     const V top = max(best[0], best[1]);
     const V shift = select(abs(top) < V(static_cast<C>(__builtin_inf())), top, V(C(0)));
-    if (later && any(top > largest)) {
-      const V factor = exp_nonpositive(largest - shift);
-      sum *= factor;
-      for (i64 d = 0; d < p_.value_width; ++d) scale_out(d, column, factor);
-    }
+    const V factor = exp_nonpositive(largest - shift);
+    const bool moved = any(top > largest);
+    store(factor_ + column * V::lanes, factor);
+    sum *= factor;
     largest = top;
     V total[2] = {V(C(0)), V(C(0))};
     const auto step = [&](i64 row, V& into) {
@@ -344,10 +345,17 @@ class AttentionForward {
     }
     if (j < keys) step(j, total[0]);
     sum += total[0] + total[1];
+    // Panels of queries that begin in this vector end in the next.
+    const i64 end = min(seen.keys, keys + cpu::block_rows - 1);
+    for (j = keys; j < end; ++j) store(s + j * q_block, V(C(0)));
+    return moved;
   }
 
   const AttentionProblem& p_;
-  C *k_, *v_, *q_, *scores_, *out_;
+  i64 k_pitch_, v_pitch_;
+  C *k_, *v_;       // [keys][pitch], keys times the scale
+  C *q_, *scores_;  // [width][q_block], [k_block][q_block]
+  C *out_, *packed_, *factor_;
 };
 
 }  // namespace detail
@@ -366,7 +374,7 @@ void attention(Executor& executor, const AttentionProblem& p, const HeadsView<T>
     const i64 index = task / tasks.ranges, b = index / p.heads, h = index % p.heads;
     const i64 begin = task % tasks.ranges * tasks.length, end = min(p.queries, begin + tasks.length);
     Forward forward(p, threads.scratch(thread, Forward::scratch_bytes(p)));
-    forward.pack(k, v, b, h / (p.heads / p.kv_heads), p.causal ? min(p.keys, end) : p.keys);
+    forward.gather(k, v, b, h / (p.heads / p.kv_heads), p.causal ? min(p.keys, end) : p.keys);
     for (i64 q0 = begin; q0 < end; q0 += unit) {
       forward.block(y, q, b, h, q0, min(unit, end - q0), lse ? lse + index * p.queries + q0 : nullptr);
     }

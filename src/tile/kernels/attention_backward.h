@@ -13,7 +13,7 @@ class AttentionBackward {
   using C = compute_t<T>;
   using V = NativeVec<C>;
   using Blocks = AttentionBlocks<C>;
-  static constexpr i64 q_block = Blocks::backward_queries, k_block = Blocks::backward_keys;
+  static constexpr i64 q_block = Blocks::backward_queries, k_block = q_block;
 
  public:
   struct Views {
@@ -22,11 +22,11 @@ class AttentionBackward {
     const C* lse;
   };
 
-  AttentionBackward(const AttentionProblem& p, const Views& views, void* scratch) : p_(p), views_(views) {
+  AttentionBackward(const AttentionProblem& p, const Views& views, void* scratch)
+      : p_(p), views_(views), w_(Blocks::pitch(p.width)), vw_(Blocks::pitch(p.value_width)) {
     Arena<C> arena(scratch);
-    C** const buffers[] = {&k_by_key_,  &k_by_width_, &v_by_key_, &dk_,     &dv_,
-                           &q_columns_, &dy_columns_, &columns_,  &q_rows_, &dy_rows_,
-                           &p_block_,   &ds_block_,   &packed_,   &lse_,    &delta_};
+    C** const buffers[] = {&k_,       &v_,  &dk_,     &dv_,      &q_columns_, &dy_columns_, &q_rows_,
+                           &dy_rows_, &dq_, &scores_, &dscores_, &packed_,    &lse_,        &delta_};
     for (int i = 0; i < buffer_count; ++i) *buffers[i] = arena.take(buffer_size(p, i));
   }
   static i64 scratch_bytes(const AttentionProblem& p) {
@@ -36,92 +36,96 @@ class AttentionBackward {
   }
 
   void run(i64 b, i64 kv_head) {
-    pack(b, kv_head);
-    const auto &dk = views_.dk, &dv = views_.dv;
-    cpu::ask_for_rows(dk.head(b, kv_head), dk.row(), dk.column(), p_.keys, p_.width);
-    cpu::ask_for_rows(dv.head(b, kv_head), dv.row(), dv.column(), p_.keys, p_.value_width);
-    __builtin_memset(dk_, 0, p_.keys * pitch(p_.width) * sizeof(C));
-    __builtin_memset(dv_, 0, p_.keys * pitch(p_.value_width) * sizeof(C));
-    const i64 shared = p_.heads / p_.kv_heads;
-    for (i64 h = kv_head * shared; h < (kv_head + 1) * shared; ++h) {
-      for (i64 q0 = 0; q0 < p_.queries; q0 += q_block) queries(b, h, q0, min(q_block, p_.queries - q0));
+    const auto &k = views_.k, &v = views_.v;
+    copy_rows(k.head(b, kv_head), k.row(), k.column(), p_.keys, p_.width, k_, w_, static_cast<C>(p_.scale));
+    copy_rows(v.head(b, kv_head), v.row(), v.column(), p_.keys, p_.value_width, v_, vw_);
+    const Sums dk(views_.dk, b, kv_head, 0, dk_, w_), dv(views_.dv, b, kv_head, 0, dv_, vw_);
+    const i64 shared = p_.heads / p_.kv_heads, seen = p_.causal || p_.queries == 0 ? min(p_.keys, p_.queries) : p_.keys;
+    for (i64 i = 0; i < shared; ++i) {
+      for (i64 q0 = 0; q0 < p_.queries; q0 += q_block) queries(b, kv_head * shared + i, q0, i == 0, dk, dv);
     }
-    write_rows(dk_, p_.width, static_cast<C>(p_.scale), views_.dk, b, kv_head);
-    write_rows(dv_, p_.value_width, C(1), views_.dv, b, kv_head);
+    dk.finish(seen, p_.keys, p_.width);
+    dv.finish(seen, p_.keys, p_.value_width);
   }
 
  private:
-  static constexpr int buffer_count = 15;
-  static constexpr i64 pitch(i64 width) { return round_up(width, i64(V::lanes)); }
-  static i64 buffer_size(const AttentionProblem& p, int i) {
-    const i64 w = p.width, vw = p.value_width, widest = max(w, vw);
-    const i64 sizes[buffer_count] = {p.keys * w,
-                                     p.keys * w,
-                                     p.keys * vw,
-                                     p.keys * pitch(w),
-                                     p.keys * pitch(vw),
-                                     w * q_block,
-                                     vw * q_block,
-                                     widest * q_block,
-                                     q_block * pitch(w),
-                                     q_block * pitch(vw),
-                                     k_block * q_block,
-                                     k_block * q_block,
-                                     cpu::block_rows * q_block,
-                                     q_block,
-                                     q_block};
-    return sizes[i];
-  }
+  /// Rows of a result that kernels add to: its own memory if it holds sums as they are, else packed ones.
+  struct Sums {
+    T* to;
+    i64 row_stride, column_stride;
+    C *data, *packed;
+    i64 pitch;
 
-  void pack(i64 b, i64 kv_head) {
-    const auto &k = views_.k, &v = views_.v;
-    for (i64 k0 = 0; k0 < p_.keys; k0 += k_block) {
-      const i64 n = min(k_block, p_.keys - k0);
-      const T* key = k.head(b, kv_head) + k0 * k.row();
-      const T* value = v.head(b, kv_head) + k0 * v.row();
-      cpu::pack_panels(key, k.row(), k.column(), n, p_.width, k_by_key_ + k0 * p_.width);
-      cpu::pack_panels(key, k.column(), k.row(), p_.width, n, k_by_width_ + k0 * p_.width);
-      cpu::pack_panels(value, v.row(), v.column(), n, p_.value_width, v_by_key_ + k0 * p_.value_width);
+    Sums(const HeadsView<T>& x, i64 b, i64 h, i64 first, C* room, i64 room_pitch)
+        : to(x.head(b, h) + first * x.row()),
+          row_stride(x.row()),
+          column_stride(x.column()),
+          data(room),
+          packed(room),
+          pitch(room_pitch) {
+      if constexpr (is_same_v<T, C>) {
+        if (column_stride == 1) data = to, pitch = row_stride;
+      }
     }
-  }
+    C* row(i64 r) const { return data + r * pitch; }
+    /// Rows from `computed` on are zero.
+    void finish(i64 computed, i64 rows, i64 columns) const {
+      for (i64 r = computed; r < rows; ++r) __builtin_memset(row(r), 0, columns * sizeof(C));
+      if (data == packed)
+        write_rows(packed, pitch, rows, columns, to, row_stride, column_stride, [](i64) { return C(1); });
+    }
+  };
 
-  void pack_columns(const HeadsView<const T>& x, i64 b, i64 h, i64 q0, i64 count, i64 width, C* to) {
-    cpu::pack_block(x.head(b, h) + q0 * x.row(), x.row(), x.column(), count, q_block, width, to);
+  static constexpr int buffer_count = 14;
+  static i64 buffer_size(const AttentionProblem& p, int i) {
+    const i64 w = Blocks::pitch(p.width), vw = Blocks::pitch(p.value_width), widest = max(w, vw);
+    const i64 sizes[buffer_count] = {p.keys * w,        p.keys * vw,
+                                     p.keys * w,        p.keys * vw,
+                                     w * q_block,       vw * q_block,
+                                     w * q_block,       vw * q_block,
+                                     widest * q_block,  cpu::block_rows * q_block,
+                                     k_block * q_block, cpu::block_rows * max(widest, q_block),
+                                     q_block,           q_block};
+    return sizes[i];
   }
 
   /// What a block of queries needs: its columns and rows, log-sum-exps, and sums of dy * y.
   void prepare(i64 b, i64 h, i64 q0, i64 count) {
-    const i64 w = p_.width, vw = p_.value_width;
-    const auto &q = views_.q, &dy = views_.dy;
-    pack_columns(q, b, h, q0, count, w, q_columns_);
-    const V scale(static_cast<C>(p_.scale));
-    for (i64 i = 0; i < w * q_block; i += V::lanes) store(q_columns_ + i, load<V>(q_columns_ + i) * scale);
-    pack_columns(dy, b, h, q0, count, vw, dy_columns_);
-    pack_columns(views_.y, b, h, q0, count, vw, columns_);
+    const auto &q = views_.q, &dy = views_.dy, &y = views_.y;
+    const T *const q_at = q.head(b, h) + q0 * q.row(), *const dy_at = dy.head(b, h) + q0 * dy.row();
+    cpu::pack_block(q_at, q.row(), q.column(), count, q_block, p_.width, q_columns_);
+    copy_rows(q_at, q.row(), q.column(), count, p_.width, q_rows_, w_, static_cast<C>(p_.scale));
+    cpu::pack_block(dy_at, dy.row(), dy.column(), count, q_block, p_.value_width, dy_columns_);
+    copy_rows(dy_at, dy.row(), dy.column(), count, p_.value_width, dy_rows_, vw_);
+    copy_rows(y.head(b, h) + q0 * y.row(), y.row(), y.column(), count, p_.value_width, dq_, vw_);
     for (i64 i = 0; i < q_block; i += V::lanes) {
-      V sum(C(0));
-      for (i64 d = 0; d < vw; ++d) {
-        sum = fma(load<V>(dy_columns_ + d * q_block + i), load<V>(columns_ + d * q_block + i), sum);
+      V sums[V::lanes];
+      for (int r = 0; r < V::lanes; ++r) {
+        sums[r] = V(C(0));
+        if (i + r >= count) continue;
+        const C *left = dy_rows_ + (i + r) * vw_, *right = dq_ + (i + r) * vw_;
+        for (i64 d = 0; d < vw_; d += V::lanes) sums[r] = fma(load<V>(left + d), load<V>(right + d), sums[r]);
       }
+      cpu::detail::transpose(sums);
+      V sum = sums[0];
+      TESSERA_UNROLL
+      for (int r = 1; r < V::lanes; ++r) sum += sums[r];
       store(delta_ + i, sum);
     }
     const C* lse = views_.lse + (b * p_.heads + h) * p_.queries + q0;
     for (i64 i = 0; i < q_block; ++i) {  // queries that see nothing, or do not exist, get probabilities of zero
       lse_[i] = i < count && lse[i] != -static_cast<C>(__builtin_inf()) ? lse[i] : static_cast<C>(__builtin_inf());
     }
-    copy_rows(q.head(b, h) + q0 * q.row(), q.row(), q.column(), count, w, q_rows_, pitch(w));
-    copy_rows(dy.head(b, h) + q0 * dy.row(), dy.row(), dy.column(), count, vw, dy_rows_, pitch(vw));
   }
 
-  /// Probabilities and gradients of scores of one panel of keys.
-  void scores(i64 b, i64 h, i64 q0, i64 count, i64 k, i64 rows, i64 from, C* prob, C* ds) {
-    const i64 w = p_.width, vw = p_.value_width;
-    const C *const q = q_columns_, *const dy = dy_columns_;
-    cpu::multiply_panel(rows, from, q_block, w, static_cast<const C*>(k_by_key_ + k * w), q, q_block, prob, q_block,
-                        false);
-    mask_scores<C, T>(p_, b, h, q0, count, k, rows, prob, q_block);
-    cpu::multiply_panel(rows, from, q_block, vw, static_cast<const C*>(v_by_key_ + k * vw), dy, q_block, ds, q_block,
-                        false);
+  /// Probabilities, in scores_, and gradients of scores of one panel of keys, for queries from `from` on.
+  void scores(i64 b, i64 h, i64 q0, i64 count, i64 k, i64 rows, i64 from, C* ds) {
+    C* const prob = scores_;
+    cpu::multiply_rows(rows, q_block - from, p_.width, static_cast<const C*>(k_ + k * w_), w_,
+                       static_cast<const C*>(q_columns_ + from), q_block, prob + from, q_block, false, packed_);
+    mask_scores<C, T>(p_, b, h, q0, count, k, rows, prob, q_block, i64(2 * cpu::block_rows));
+    cpu::multiply_rows(rows, q_block - from, p_.value_width, static_cast<const C*>(v_ + k * vw_), vw_,
+                       static_cast<const C*>(dy_columns_ + from), q_block, ds + from, q_block, false, packed_);
     for (i64 i = from; i < q_block; i += V::lanes) {
       const V shift = load<V>(lse_ + i), delta = load<V>(delta_ + i);
       for (i64 at = i; at < rows * q_block; at += q_block) {
@@ -132,67 +136,46 @@ class AttentionBackward {
     }
   }
 
-  /// What a block of queries and one of n keys, of which `used` are seen, add to the gradients.
-  void block(i64 b, i64 h, i64 q0, i64 count, i64 k0, i64 n, i64 used) {
-    const i64 w = p_.width, vw = p_.value_width;
-    const C *const q = q_rows_, *const dy = dy_rows_, *const ds = ds_block_;
-    const Visible<C> seen{q0, k0, used, p_.causal};
-    cpu::Panels(n).each([&](i64 key, i64 rows) {
-      if (key >= used) return;
-      C *const prob = p_block_ + key * q_block, *const dscores = ds_block_ + key * q_block;
-      scores(b, h, q0, count, k0 + key, rows, min(q_block, seen.first_query(key)), prob, dscores);
-      const i64 first = p_.causal ? max(i64(0), k0 + key - q0) : 0, steps = count - first;
-      if (steps <= 0) return;
-      cpu::multiply_rows(rows, pitch(vw), steps, static_cast<const C*>(prob + first), q_block, dy + first * pitch(vw),
-                         pitch(vw), dv_ + (k0 + key) * pitch(vw), pitch(vw), true, packed_);
-      cpu::multiply_rows(rows, pitch(w), steps, static_cast<const C*>(dscores + first), q_block, q + first * pitch(w),
-                         pitch(w), dk_ + (k0 + key) * pitch(w), pitch(w), true, packed_);
+  /// What a block of queries and one of keys add to the gradients.
+  void block(i64 b, i64 h, i64 count, const Visible& seen, bool first_keys, const Sums& dq, const Sums& dk,
+             const Sums& dv) {
+    const C *const q = q_rows_, *const dy = dy_rows_, *const ds = dscores_;
+    cpu::Panels(seen.keys).each([&](i64 key, i64 rows) {
+      const i64 k = seen.k0 + key, first = seen.first_query(key), steps = count - first;
+      // Panels of queries that begin before the first end behind it: their dscores are zero, not missing.
+      const i64 from = max(i64(0), first - (cpu::block_rows - 1)) / V::lanes * V::lanes;
+      scores(b, h, seen.q0, count, k, rows, from, dscores_ + key * q_block);
+      cpu::multiply_rows(rows, p_.value_width, steps, static_cast<const C*>(scores_ + first), q_block, dy + first * vw_,
+                         vw_, dv.row(k), dv.pitch, !first_keys, packed_);
+      cpu::multiply_rows(rows, p_.width, steps, ds + key * q_block + first, q_block, q + first * w_, w_, dk.row(k),
+                         dk.pitch, !first_keys, packed_);
     });
-    cpu::Panels(w).each([&](i64 row, i64 rows) {
-      for (i64 j = 0; j < q_block; j += seen.nr) {
-        cpu::multiply_panel(rows, j, j + seen.nr, seen.keys_of(j),
-                            static_cast<const C*>(k_by_width_ + k0 * w + row * n), ds, q_block,
-                            columns_ + row * q_block, q_block, k0 > 0);
-      }
+    cpu::Panels(count).each([&](i64 row, i64 rows) {
+      cpu::multiply_columns(rows, p_.width, seen.keys_of(row + rows), ds + row, q_block,
+                            static_cast<const C*>(k_ + seen.k0 * w_), w_, dq.row(row), dq.pitch, seen.k0 > 0);
     });
   }
 
-  void queries(i64 b, i64 h, i64 q0, i64 count) {
+  void queries(i64 b, i64 h, i64 q0, bool first_head, const Sums& dk, const Sums& dv) {
+    const i64 count = min(q_block, p_.queries - q0), visible = p_.causal ? min(p_.keys, q0 + count) : p_.keys;
     prepare(b, h, q0, count);
-    const i64 w = p_.width, visible = p_.causal ? min(p_.keys, q0 + count) : p_.keys;
-    const auto& dq = views_.dq;
-    T* const result = dq.head(b, h) + q0 * dq.row();
-    cpu::ask_for_rows(result, dq.row(), dq.column(), count, w);
+    const Sums dq(views_.dq, b, h, q0, dq_, w_);
     for (i64 k0 = 0; k0 < visible; k0 += k_block) {
-      const i64 n = min(k_block, p_.keys - k0);
-      block(b, h, q0, count, k0, n, min(n, visible - k0));
+      const bool first_keys = first_head && q0 == (p_.causal ? k0 : 0);  // blocks of both are equally long
+      block(b, h, count, {q0, k0, min(k_block, visible - k0), p_.causal}, first_keys, dq, dk, dv);
     }
-    if (visible == 0) __builtin_memset(columns_, 0, w * q_block * sizeof(C));
-    const V scale(static_cast<C>(p_.scale));
-    for (i64 i = 0; i < w * q_block; i += V::lanes) store(columns_ + i, load<V>(columns_ + i) * scale);
-    cpu::store_transposed(columns_, q_block, w, count, result, dq.row(), dq.column());
-  }
-
-  void write_rows(const C* from, i64 width, C scale, const HeadsView<T>& to, i64 b, i64 h) {
-    T* row = to.head(b, h);
-    for (i64 r = 0; r < p_.keys; ++r, row += to.row(), from += pitch(width)) {
-      if (to.column() == 1) {
-        map_row<C>(
-            width, row, [=](auto v) { return v * decltype(v)(scale); }, from);
-      } else {
-        for (i64 i = 0; i < width; ++i) row[i * to.column()] = convert_element<T>(from[i] * scale);
-      }
-    }
+    dq.finish(visible == 0 ? 0 : count, count, p_.width);
   }
 
   const AttentionProblem& p_;
   const Views& views_;
-  C *k_by_key_, *k_by_width_, *v_by_key_;  // panels of all keys
-  C *dk_, *dv_;                            // sums [keys][pitch]
-  C *q_columns_, *dy_columns_, *columns_;  // [width][q_block]; the last is y, then dq
-  C *q_rows_, *dy_rows_;                   // [q_block][pitch]
-  C *p_block_, *ds_block_, *packed_;       // [k_block][q_block]; the last is one panel of them
-  C *lse_, *delta_;
+  i64 w_, vw_;                  // pitches
+  C *k_, *v_, *dk_, *dv_;       // [keys][pitch], keys times the scale
+  C *q_columns_, *dy_columns_;  // [width][q_block]
+  C *q_rows_, *dy_rows_;        // [q_block][pitch]
+  C* dq_;                       // [q_block][pitch], y before
+  C *scores_, *dscores_;        // [block_rows][q_block], [k_block][q_block]
+  C *packed_, *lse_, *delta_;
 };
 
 }  // namespace detail
