@@ -98,6 +98,27 @@ TEST(Indexing, AGradientOfAnEmbeddingHasARowForEachIndex) {
 
 class GpuEmbedding : public GpuTest {};
 
+// Rows of few entries and of many go to different kernels.
+TEST_F(GpuEmbedding, GradientsOfAnyNumberOfEntries) {
+  Generator g(5);
+  const Op& op = find_op("embedding_backward");
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; const int64_t entries : {1, 31, 0, 32, 33, 7, 34, 1000, 65, 2, 1500, 8})
+    rows.resize(rows.size() + static_cast<size_t>(entries), row++ * 301);
+  std::vector<int64_t> mixed(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) mixed[i * 1009 % rows.size()] = rows[i];
+  const Tensor where = tensor(mixed, {static_cast<int64_t>(mixed.size())});
+  for (int64_t width : {1, 131, 132}) {
+    const ScatterAttrs attrs{0, 3312, 0, 1};
+    const Tensor gradient = randn({where.numel(), width}, g);
+    const Tensor want = dispatch(op, {where, gradient.to(Float64)}, attrs)[0];
+    const auto made = [&] { return dispatch(op, {where.to(gpu()), gradient.to(gpu())}, attrs)[0].to(cpu()); };
+    const Tensor got = made();
+    EXPECT_LE(relative_error(got, want), 1e-6) << width;
+    EXPECT_EQ(got.to_vector<float>(), made().to_vector<float>()) << width;
+  }
+}
+
 // Rows that are summed may lie anywhere: what lies between them stays.
 TEST_F(GpuEmbedding, GradientsGoToRowsWithGaps) {
   Generator g(3);

@@ -2,13 +2,13 @@
 // so that each row is summed in one order, whatever the threads do.
 #include "fault.h"
 #include "kernels/gpu/indexing.h"
-#include "loops.h"
+#include "rows.h"
 #include "tile/arch/gpu/shared_line.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
-constexpr int threads = 256, digits = 256, digit_bits = 8, per_tile = 1024;
+constexpr int threads = 256, digits = 256, digit_bits = 8;  // threads: also the entries of a tile
 static_assert(threads == digits);
 
 struct Entry {
@@ -18,18 +18,20 @@ struct Entry {
 struct SortMemory {
   Entry* entries[2];
   i64* counts;  // [digits][tiles]
+  i64* totals;  // [digits]
   i64* starts;  // [rows + 1]
   i64 tiles;
 };
 
 SortMemory lay_out(void* workspace, i64 count, i64 rows, i64* bytes = nullptr) {
   SortMemory m;
-  m.tiles = tile::ceil_div<i64>(count, per_tile);
+  m.tiles = tile::ceil_div<i64>(count, threads);
   m.entries[0] = static_cast<Entry*>(workspace);
   m.entries[1] = m.entries[0] + count;
   m.counts = reinterpret_cast<i64*>(m.entries[1] + count);
-  m.starts = m.counts + digits * m.tiles;
-  if (bytes) *bytes = count * 2 * static_cast<i64>(sizeof(Entry)) + (digits * m.tiles + rows + 1) * 8;
+  m.totals = m.counts + digits * m.tiles;
+  m.starts = m.totals + digits;
+  if (bytes) *bytes = count * 2 * static_cast<i64>(sizeof(Entry)) + (digits * (m.tiles + 1) + rows + 1) * 8;
   return m;
 }
 
@@ -51,62 +53,64 @@ TESSERA_KERNEL(threads)
 void count_digits(const Entry* entries, i64 count, int shift, i64 tiles, i64* counts) {
   __shared__ int seen[digits];
   const int thread = tile::thread_in_block();
-  const i64 tile = tile::block_in_grid(), end = tile::min(count, (tile + 1) * per_tile);
+  const i64 tile = tile::block_in_grid(), i = tile * threads + thread;
   seen[thread] = 0;
   tile::sync_block();
-  for (i64 i = tile * per_tile + thread; i < end; i += threads) atomicAdd(&seen[digit_of(entries[i], shift)], 1);
+  if (i < count) atomicAdd(&seen[digit_of(entries[i], shift)], 1);
   tile::sync_block();
   counts[thread * tiles + tile] = seen[thread];
 }
 
-/// Each count becomes the sum of those before it; one block.
-TESSERA_KERNEL(1024)
-void sum_counts(i64* counts, i64 n) {
-  __shared__ i64 sums[1024];
-  const int thread = tile::thread_in_block();
-  const i64 part = tile::ceil_div<i64>(n, 1024), begin = tile::min(n, thread * part), end = tile::min(n, begin + part);
-  i64 sum = 0;
-  for (i64 i = begin; i < end; ++i) sum += counts[i];
-  sums[thread] = sum;
-  tile::sync_block();
-  for (int step = 1; step < 1024; step *= 2) {
-    const i64 before = thread >= step ? sums[thread - step] : 0;
-    tile::sync_block();
-    sums[thread] += before;
-    tile::sync_block();
+/// The sum of the values of a team's lanes before this one, to which theirs together are added.
+TESSERA_DEVICE i64 sum_before(i64 value, i64& together) {
+  const int lane = tile::thread_in_block() % team_lanes;
+  i64 before = 0;
+#pragma unroll
+  for (int mask = 1; mask < team_lanes; mask *= 2) {
+    const i64 other = from_lane(value, mask);
+    before += lane & mask ? other : 0;
+    value += other;
   }
-  i64 before = sums[thread] - sum;
-  for (i64 i = begin; i < end; ++i) {
-    const i64 here = counts[i];
-    counts[i] = before;
-    before += here;
+  together += value;
+  return before;
+}
+
+/// Each count becomes the sum of its digit's in the tiles before; a team takes a digit.
+TESSERA_KERNEL(threads)
+void sum_counts(i64* counts, i64 tiles, i64* totals) {
+  const i64 digit = Team<team_lanes>::row(), lane = tile::thread_in_block() % team_lanes;
+  i64 total = 0;
+  for (i64 first = 0; first < tiles; first += team_lanes) {
+    const i64 tile = first + lane, here = tile < tiles ? counts[digit * tiles + tile] : 0, earlier = total;
+    const i64 before = sum_before(here, total);
+    if (tile < tiles) counts[digit * tiles + tile] = earlier + before;
   }
+  if (lane == 0) totals[digit] = total;
 }
 
 /// Moves the entries of a tile behind those of lower digits and of earlier tiles, in their order.
 TESSERA_KERNEL(threads)
-void place_entries(const Entry* from, i64 count, int shift, i64 tiles, const i64* counts, Entry* to) {
-  __shared__ i64 next[digits];
+void place_entries(const Entry* from, i64 count, int shift, i64 tiles, const i64* counts, const i64* totals,
+                   Entry* to) {
   __shared__ int digit[threads];
+  __shared__ i64 begin[digits], of_team[digits / team_lanes];
   const int thread = tile::thread_in_block();
-  const i64 tile = tile::block_in_grid();
-  next[thread] = counts[thread * tiles + tile];
-  for (int part = 0; part < per_tile; part += threads) {
-    const i64 i = tile * per_tile + part + thread;
-    const Entry entry = i < count ? from[i] : Entry{0, 0};
-    const int mine = i < count ? digit_of(entry, shift) : -1;
-    tile::sync_block();
-    digit[thread] = mine;
-    tile::sync_block();
-    int before = 0, after = 0;
-    for (int k = 0; k < threads; ++k) {
-      before += k < thread && digit[k] == mine;
-      after += k > thread && digit[k] == mine;
-    }
-    if (mine >= 0) to[next[mine] + before] = entry;
-    tile::sync_block();
-    if (mine >= 0 && after == 0) next[mine] += before + 1;
-  }
+  const i64 tile = tile::block_in_grid(), i = tile * threads + thread;
+  const Entry entry = i < count ? from[i] : Entry{0, 0};
+  digit[thread] = i < count ? digit_of(entry, shift) : -1;
+  i64 together = 0;
+  const i64 before = sum_before(totals[thread], together);
+  if (thread % team_lanes == 0) of_team[thread / team_lanes] = together;
+  tile::sync_block();
+  i64 place = counts[thread * tiles + tile] + before;
+  for (int t = 0; t < thread / team_lanes; ++t) place += of_team[t];
+  begin[thread] = place;
+  tile::sync_block();
+  if (i >= count) return;
+  const int mine = digit[thread];
+  int equal = 0;
+  for (int k = 0; k < threads; ++k) equal += k < thread && digit[k] == mine;
+  to[begin[mine] + equal] = entry;
 }
 
 /// Where each row's entries begin, by bisection.
@@ -133,9 +137,9 @@ struct SumWork {
   const i64* starts;
 };
 
-constexpr int lanes = 32, groups = threads / lanes;
-constexpr i64 chunk = 8;        // entries that are looked through together for those that are the first of a row
-constexpr i64 most_short = 32;  // a row of so many is a group's, a longer one a block's
+constexpr int lanes = 32, groups = threads / lanes, long_threads = 1024, long_groups = long_threads / lanes;
+constexpr int chunk = 8;        // entries that are looked through together for those that are the first of a row
+constexpr int most_short = 32;  // a row of so many is a group's, a longer one a block's
 
 /// The sum of a row's entries, or of every `ways`-th from `first` on, in columns from `column` on.
 template <class T, int W, int ahead, class Sum>
@@ -180,40 +184,45 @@ void sum_short_rows(const SumWork work) {
   const i64 item = tile::block_in_grid() * groups + tile::thread_in_block() / lanes, part = item / strips;
   const i64 column = ((item - part * strips) * lanes + tile::thread_in_block() % lanes) * W;
   if (column >= work.width) return;
-  for (i64 k = part * chunk; k < tile::min<i64>(work.count, (part + 1) * chunk); ++k) {
-    const i64 row = work.entries[k].row;
-    if (row >= work.rows || work.starts[row] != k) continue;
-    const i64 end = work.starts[row + 1];
-    if (end - k > most_short) continue;
+  int begin = 0;  // bits of those entries at which short rows do; all are asked for at once
+  tile::unroll<chunk>([&](auto i) {
+    const i64 k = part * chunk + i, row = k < work.count ? work.entries[k].row : work.rows;
+    const bool there = row < work.rows;
+    const i64 first = there ? work.starts[row] : -1, end = there ? work.starts[row + 1] : 0;
+    begin |= (first == k && end - k <= most_short) << i;
+  });
+  for (int i = 0; i < chunk; ++i) {
+    if (!(begin >> i & 1)) continue;
+    const i64 k = part * chunk + i, row = work.entries[k].row;
     Sum sum[W];
     for (int j = 0; j < W; ++j) sum[j] = Sum(0);
-    add_entries<T, W, 4>(work, k, end, 1, column, sum);
+    add_entries<T, W, 4>(work, k, work.starts[row + 1], 1, column, sum);
     store_sum<T, W>(work, row, column, sum);
   }
 }
 
-/// The long row that begins in a chunk, if there is one: each group takes every eighth entry.
+/// The long row that begins among `most_short` entries, if there is one: each group takes every 32nd entry.
 template <class T, int W>
-TESSERA_KERNEL(threads)
+TESSERA_KERNEL(long_threads)
 void sum_long_rows(const SumWork work) {
   using Sum = tile::compute_t<T>;
-  __shared__ __attribute__((aligned(16))) Sum parts[groups][lanes * W];
+  __shared__ __attribute__((aligned(16))) Sum parts[long_groups][lanes * W];
   const int group = tile::thread_in_block() / lanes, lane = tile::thread_in_block() % lanes;
   const i64 strips = tile::ceil_div<i64>(work.width, lanes * W), part = tile::block_in_grid() / strips;
-  const i64 row = work.entries[tile::min<i64>(work.count, (part + 1) * chunk) - 1].row;
+  const i64 row = work.entries[tile::min<i64>(work.count, (part + 1) * most_short) - 1].row;
   if (row >= work.rows) return;
   const i64 begin = work.starts[row], end = work.starts[row + 1];
-  if (begin < part * chunk || end - begin <= most_short) return;
+  if (begin < part * most_short || end - begin <= most_short) return;
   const i64 column = ((tile::block_in_grid() - part * strips) * lanes + lane) * W;
   const bool inside = column < work.width;
   Sum sum[W];
   for (int j = 0; j < W; ++j) sum[j] = Sum(0);
-  if (inside) add_entries<T, W, 8>(work, begin + group, end, groups, column, sum);
+  if (inside) add_entries<T, W, 8>(work, begin + group, end, long_groups, column, sum);
   using Line = tile::SharedLine<Sum, W>;
   Line::store(parts[group], lane * W, sum);
   tile::sync_block();
   if (group > 0 || !inside) return;
-  for (int g = 1; g < groups; ++g) {
+  for (int g = 1; g < long_groups; ++g) {
     Sum part[W];
     Line::load(parts[g], lane * W, part);
     for (int j = 0; j < W; ++j) sum[j] += part[j];
@@ -223,12 +232,14 @@ void sum_long_rows(const SumWork work) {
 
 template <class T, int W>
 void launch_sum(const SumWork& work, Executor& executor) {
-  const i64 items = tile::ceil_div<i64>(work.count, chunk) * tile::ceil_div<i64>(work.width, lanes * W);
+  const i64 strips = tile::ceil_div<i64>(work.width, lanes * W);
   const char* const op = "embedding_backward";
   if (!work.adds)
     launch(op, clear_rows<T, W>, grid_for(work.rows * work.width / W, threads, executor), threads, 0, executor, work);
-  launch(op, sum_short_rows<T, W>, tile::ceil_div<i64>(items, groups), threads, 0, executor, work);
-  launch(op, sum_long_rows<T, W>, items, threads, 0, executor, work);
+  launch(op, sum_short_rows<T, W>, tile::ceil_div<i64>(tile::ceil_div<i64>(work.count, chunk) * strips, groups),
+         threads, 0, executor, work);
+  launch(op, sum_long_rows<T, W>, tile::ceil_div<i64>(work.count, most_short) * strips, long_threads, 0, executor,
+         work);
 }
 
 /// Whether rows can be read and written four elements at a time.
@@ -247,9 +258,10 @@ const Entry* sort_entries(const SortMemory& m, i64 count, i64 rows, Executor& ex
   for (int shift = 0; shift < 64 && rows >> shift > 0; shift += digit_bits, from ^= 1) {
     launch("embedding_backward", count_digits, m.tiles, threads, 0, executor, m.entries[from], count, shift, m.tiles,
            m.counts);
-    launch("embedding_backward", sum_counts, 1, 1024, 0, executor, m.counts, digits * m.tiles);
+    launch("embedding_backward", sum_counts, digits * team_lanes / threads, threads, 0, executor, m.counts, m.tiles,
+           m.totals);
     launch("embedding_backward", place_entries, m.tiles, threads, 0, executor, m.entries[from], count, shift, m.tiles,
-           m.counts, m.entries[1 - from]);
+           m.counts, m.totals, m.entries[1 - from]);
   }
   return m.entries[from];
 }
