@@ -41,7 +41,8 @@ void add_slices(ReducePlan& plan) {
   plan.slices = 1;
   if (blocks < 512 && plan.ways > 1 && (plan.columns || plan.team == 256))
     plan.slices = tile::max<i64>(1, tile::min<i64>(most / tile::max<i64>(1, blocks), elements / least));
-  plan.slice_length = tile::max<i64>(16, tile::round_up<i64>(tile::ceil_div<i64>(elements, plan.slices), 16));
+  const i64 grain = plan.columns ? 64 : 16;  // of ways by how many packs a thread has under way
+  plan.slice_length = tile::max<i64>(grain, tile::round_up<i64>(tile::ceil_div<i64>(elements, plan.slices), grain));
   plan.slices = tile::max<i64>(1, tile::ceil_div<i64>(elements, plan.slice_length));
 }
 

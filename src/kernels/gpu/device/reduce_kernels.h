@@ -107,22 +107,21 @@ void reduce_columns(const ReducePlan plan) {
       tile::unroll<width>([&](auto j) { folder.fold(j, v[j], index); });
       folder.next();
     };
-    if constexpr (width > 1) {  // several packs under way
-      constexpr int ahead = 4;
-      for (; i + (ahead - 1) * plan.ways < end; i += ahead * plan.ways) {
+    if constexpr (width > 1) {  // several packs under way, without branches between them
+      constexpr int ahead = 8;
+      for (; i < end; i += ahead * plan.ways) {
         Pack<M, width> part[ahead];
         tile::unroll<ahead>([&](auto u) {
-          plan.elements.locate(i + u * plan.ways, 1, at);
+          plan.elements.locate(tile::min(i + u * plan.ways, end - 1), 1, at);
           part[u] = *reinterpret_cast<const Pack<M, width>*>(static_cast<const M*>(plan.in) + base[0] + at[0]);
         });
-        tile::unroll<ahead>([&](auto u) { fold(i + u * plan.ways, part[u]); });
+        tile::unroll<ahead>([&](auto u) {
+          if (i + u * plan.ways < end) fold(i + u * plan.ways, part[u]);
+        });
       }
-    }
-    for (; i < end; i += plan.ways) {
-      plan.elements.locate(i, 1, at);
-      if constexpr (width > 1) {
-        fold(i, *reinterpret_cast<const Pack<M, width>*>(static_cast<const M*>(plan.in) + base[0] + at[0]));
-      } else {
+    } else {
+      for (; i < end; i += plan.ways) {
+        plan.elements.locate(i, 1, at);
         folder.fold(0, load_as<C>(plan.in, plan.in_type, base[0] + at[0]), i);
         folder.next();
       }
