@@ -60,7 +60,8 @@ Tensor GPT::hidden(const Tensor& tokens) const {
   const int64_t n = tokens.size(-1);
   if (tokens.dim() != 2 || n > config.block)
     throw Error(fmt::format("GPT: takes [batch, at most {}] tokens, not {}", config.block, to_string(tokens.shape())));
-  nn::Residual x{drop(wte(tokens) + wpe.weight.slice(0, 0, n))};
+  const Tensor places = n < config.block ? wpe.weight.slice(0, 0, n) : wpe.weight;  // a slice costs backward a copy
+  nn::Residual x{drop(wte(tokens) + places)};
   for (const nn::TransformerBlock& block : blocks) x = block.extend(std::move(x));
   return x.normalized(norm);
 }
