@@ -221,6 +221,7 @@ class PackedRows {
       tile::sm90::publish_barriers();
     }
     tile::sm90::sync_cluster();
+    tile::sm90::wait_for_kernel_before();
     if (cluster_ >= rows_.rows) return;
     if (slice_.thread == 0)
       for (int s = 0; s < rows_.stages; ++s) fetch(s, s);

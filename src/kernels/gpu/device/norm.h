@@ -18,15 +18,14 @@ inline constexpr i64 most_row_clusters = 40;
 #if defined(__HIP__)
 inline bool layer_norm_sm90(const LayerNormArgs&, Executor&) { return false; }
 inline bool softmax_backward_sm90(const SoftmaxBackwardArgs&, Executor&) { return false; }
-inline i64 layer_norm_backward_sm90(const LayerNormBackwardArgs&, Executor&) { return 0; }
+inline bool layer_norm_backward_sm90(const LayerNormBackwardArgs&, Executor&) { return false; }
 inline bool cross_entropy_sm90(const CrossEntropyArgs&, Executor&) { return false; }
 #else
 /// By clusters of Hopper's blocks, which share long rows; false: they do not take these.
 bool layer_norm_sm90(const LayerNormArgs& args, Executor& executor);
 bool softmax_backward_sm90(const SoftmaxBackwardArgs& args, Executor& executor);
-/// The same with sums for the weights, in so many slices of the workspace, at most most_row_clusters; 0: they do not
-/// take these.
-i64 layer_norm_backward_sm90(const LayerNormBackwardArgs& args, Executor& executor);
+/// The same with sums for the weights, in at most most_row_clusters slices of the workspace.
+bool layer_norm_backward_sm90(const LayerNormBackwardArgs& args, Executor& executor);
 /// By a ring; false: it does not take these.
 bool cross_entropy_sm90(const CrossEntropyArgs& args, Executor& executor);
 #endif

@@ -1,6 +1,7 @@
 // Gradients of layer and RMS norm: dx by a team per row; those of the weights are sums down the columns, in slices of
 // rows and then over the slices. Where columns have owners, one pass gives all of them.
 #include "norm_columns.h"
+#include "slice_sums.h"
 
 namespace tessera::gpu_kernels {
 
@@ -305,41 +306,18 @@ void halves_backward_kernel(const ColumnsWork<T, T> work) {
       work.partial[(tile::block_in_grid() * 2 + s) * n + c] = room[s][Line::place(c)];
 }
 
-/// Where the sums of columns go, and of which type they are; each may be missing.
-struct ColumnSums {
-  void* to[3];
-  Scalar type[3];
-};
-
-constexpr int sum_threads = 512;
-
-/// Sums over all slices, by several ways to each column.
 template <class C>
 TESSERA_KERNEL(sum_threads)
-void weights_sum_kernel(const C* partial, i64 slices, i64 n, int sums, int ways, const ColumnSums out) {
-  __shared__ C room[sum_threads];
-  const int thread = tile::thread_in_block(), columns = sum_threads / ways, way = thread / columns;
-  const i64 i = tile::block_in_grid() * columns + thread % columns;
-  C sum = C(0);
-  if (i < sums * n) {
-#pragma unroll 8
-    for (i64 slice = way; slice < slices; slice += ways) sum += partial[slice * sums * n + i];
-  }
-  room[thread] = sum;
-  tile::sync_block();
-  const int s = static_cast<int>(i / n);
-  if (way > 0 || s >= sums) return;
-  for (int w = 1; w < ways; ++w) sum += room[w * columns + thread];
-  void* const to = s == 0 ? out.to[0] : s == 1 ? out.to[1] : out.to[2];
-  if (to) store_as<C>(to, s == 0 ? out.type[0] : s == 1 ? out.type[1] : out.type[2], i - s * n, sum);
+void weights_sum_kernel(const SliceSums<C> work) {
+  work.run();
 }
 
 template <class C>
 void sum_weights(const LayerNormBackwardArgs& a, i64 slices, int sums, Executor& executor) {
-  const ColumnSums out{{a.dweight, a.dbias, a.dbranch_bias}, {a.weight_type, a.weight_type, a.branch_bias_type}};
-  const int ways = sums * a.n < 65536 ? 16 : 1;  // columns of long rows are enough for all threads
-  launch("layer_norm_backward", weights_sum_kernel<C>, tile::ceil_div<i64>(sums * a.n, sum_threads / ways), sum_threads,
-         0, executor, static_cast<const C*>(a.workspace), slices, static_cast<i64>(a.n), sums, ways, out);
+  const SliceSums<C> work(a, slices, sums);
+  if constexpr (tile::is_same_v<C, float>)
+    if (sum_slices_sm90(work, executor)) return;
+  launch("layer_norm_backward", weights_sum_kernel<C>, work.blocks(), sum_threads, 0, executor, work);
 }
 
 template <class T, class Y>
@@ -419,10 +397,7 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
     return a.y_type == Scalar::f16 ? columns_backward<float, f16>(a, executor)
                                    : columns_backward<float, bf16>(a, executor);
   }
-  if (const i64 slices = layer_norm_backward_sm90(a, executor)) {
-    if (a.dweight || a.dbias) sum_weights<float>(a, slices, 2, executor);
-    return;
-  }
+  if (layer_norm_backward_sm90(a, executor)) return;
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;

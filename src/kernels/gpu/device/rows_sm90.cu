@@ -5,7 +5,7 @@
 #include "cluster_rows.h"
 #include "launch_early.h"
 #include "losses_by_ring.h"
-#include "norm.h"
+#include "slice_sums.h"
 #include "tensor_map.h"
 
 namespace tessera::gpu_kernels {
@@ -96,7 +96,7 @@ struct NormForward {
   TESSERA_DEVICE void end(const ColumnSlice&, int) const {}
 };
 
-/// Also sums what rows give the weights, in `partial`: [clusters][2][n].
+/// Also sums what rows give the weights, in `partial`: [clusters][sums][n].
 template <class T>
 struct NormBackward {
   static constexpr int inputs = 2;  // dy, x
@@ -105,6 +105,7 @@ struct NormBackward {
     const T* weights;
     const float *mean, *rstd;  // no mean: RMS norm
     float* partial;
+    int sums;  // that are wanted: none; of the weights; and of the biases
   };
   const Args& a;
   float weight[slice_columns], sum[2][slice_columns];
@@ -152,7 +153,8 @@ struct NormBackward {
   }
   TESSERA_DEVICE void end(const ColumnSlice& slice, int cluster) const {
     tile::unroll<2>([&](auto s) {
-      float* const to = a.partial + (static_cast<i64>(cluster) * 2 + s) * a.n + slice.first;
+      if (s >= a.sums) return;
+      float* const to = a.partial + (static_cast<i64>(cluster) * a.sums + s) * a.n + slice.first;
       tile::unroll<slice_columns>([&](auto k) {
         if (slice.has(k)) to[slice.column(k)] = sum[s][k];
       });
@@ -276,7 +278,8 @@ struct PackedNormBackward {
   struct Args {
     const T* weights;
     const float *mean, *rstd;  // no mean: RMS norm
-    float* partial;            // [clusters][2][n]
+    float* partial;            // [clusters][sums][n]
+    int sums;                  // that are wanted: none; of the weights; and of the biases
   };
   const Args& a;
   SharedColumns<T, packs> weight;
@@ -338,6 +341,7 @@ struct PackedNormBackward {
     float* const columns = static_cast<float*>(room);  // from slice.begin on
     const int from = tile::max(0, slice.begin), length = tile::min(slice.n, slice.end) - from;
     tile::unroll<2>([&](auto s) {
+      if (s >= a.sums) return;
       tile::sync_block();
       slice.template each<packs>([&](auto k) {
         constexpr int count = tile::is_same_v<decltype(k), Edge> ? 1 : 4;
@@ -349,7 +353,7 @@ struct PackedNormBackward {
         });
       });
       tile::sync_block();
-      float* const to = a.partial + (static_cast<i64>(index) * 2 + s) * slice.n + from;
+      float* const to = a.partial + (static_cast<i64>(index) * a.sums + s) * slice.n + from;
       for (int i = slice.thread; i < length; i += slice.threads) to[i] = columns[from - slice.begin + i];
     });
   }
@@ -395,6 +399,7 @@ __cluster_dims__(tile::sm90::row_cluster, 1,
                  1) void cluster_rows_kernel(const __grid_constant__ ClusterRows<T, Op::inputs> rows,
                                              const __grid_constant__ typename Op::Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
+  tile::sm90::let_next_kernel_begin();
   Op op{args};
   RowsByCluster<T, Op, slice_columns, height>(rows, op, shared).run();
 }
@@ -405,6 +410,13 @@ void losses_kernel(const __grid_constant__ LossesWork<T> work) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::let_next_kernel_begin();
   LossesByRing<T>(work, shared).run();
+}
+
+/// Launched before slices are there, for which it waits.
+TESSERA_KERNEL(sum_threads)
+void weights_sum_early_kernel(const SliceSums<float> work) {
+  tile::sm90::wait_for_kernel_before();
+  work.run();
 }
 
 /// Launched before the losses are there, for which it waits.
@@ -464,8 +476,8 @@ i64 launch_cluster_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op
   constexpr auto kernel = cluster_rows_kernel<T, Op, height>;
   const i64 room = clusters_at_once<kernel>(tile::sm90::row_cluster, work.threads, shared);
   const i64 clusters = tile::min(tile::ceil_div<i64>(rows, height), tile::min(room, most_row_clusters));
-  launch(what, kernel, clusters * tile::sm90::row_cluster, work.threads, static_cast<size_t>(shared), executor, work,
-         args);
+  launch_early(what, kernel, clusters * tile::sm90::row_cluster, work.threads, static_cast<size_t>(shared), 1, executor,
+               work, args);
   return clusters;
 }
 
@@ -474,6 +486,7 @@ TESSERA_KERNEL(most_threads, 1)
 __cluster_dims__(cluster, 1, 1) void alike_rows_kernel(const __grid_constant__ AlikeRows<T, Op::inputs> rows,
                                                        const __grid_constant__ typename Op::Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
+  tile::sm90::let_next_kernel_begin();
   Op op{args};
   PackedRows<T, Op, cluster, packs>(rows, op, shared).run();
 }
@@ -499,7 +512,7 @@ i64 launch_alike_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op::
   while (period * in[0].pitch * static_cast<i64>(sizeof(T)) % 16 != 0) period *= 2;
   const i64 wanted = tile::ceil_div<i64>(tile::min(rows, most), period) * period;
   const i64 clusters = tile::min(room, wanted) / period * period;
-  launch(what, kernel, clusters * cluster, work.threads, static_cast<size_t>(shared), executor, work, args);
+  launch_early(what, kernel, clusters * cluster, work.threads, static_cast<size_t>(shared), 1, executor, work, args);
   return tile::min(clusters, rows);
 }
 
@@ -543,26 +556,34 @@ bool layer_norm_sm90(const LayerNormArgs& a, Executor& executor) {
   return true;
 }
 
-i64 layer_norm_backward_sm90(const LayerNormBackwardArgs& a, Executor& executor) {
-  if (!cluster_takes(a.type, a.n) || a.addend.data || !a.dx.data) return 0;
+bool layer_norm_backward_sm90(const LayerNormBackwardArgs& a, Executor& executor) {
+  if (!cluster_takes(a.type, a.n) || a.addend.data || !a.dx.data) return false;
+  const float* const mean = a.rms ? nullptr : static_cast<const float*>(a.mean);
+  const float* const rstd = static_cast<const float*>(a.rstd);
+  float* const partial = static_cast<float*>(a.workspace);
+  const int sums = a.dbias ? 2 : a.dweight ? 1 : 0;
   i64 clusters = 0;
-  if (a.type != Scalar::f32) {
+  if (a.type == Scalar::f32) {
+    clusters = launch_cluster_rows<float, NormBackward<float>, 1>(
+        "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
+        {static_cast<int>(a.n), static_cast<const float*>(a.weight), mean, rstd, partial, sums}, executor);
+  } else {
     with_half(a.type, [&](auto type) {
       using T = typename decltype(type)::type;
       constexpr int cluster = 4, packs = 5;
       clusters = launch_alike_rows<T, PackedNormBackward<T, cluster, packs>, cluster, packs, 384>(
           "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
-          {static_cast<const T*>(a.weight), a.rms ? nullptr : static_cast<const float*>(a.mean),
-           static_cast<const float*>(a.rstd), static_cast<float*>(a.workspace)},
-          most_row_clusters, executor);
+          {static_cast<const T*>(a.weight), mean, rstd, partial, sums}, most_row_clusters, executor);
     });
-    return clusters;
   }
-  return launch_cluster_rows<float, NormBackward<float>, 1>(
-      "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
-      {static_cast<int>(a.n), static_cast<const float*>(a.weight), a.rms ? nullptr : static_cast<const float*>(a.mean),
-       static_cast<const float*>(a.rstd), static_cast<float*>(a.workspace)},
-      executor);
+  if (clusters > 0 && sums > 0) sum_slices_sm90(SliceSums<float>(a, clusters, sums), executor);
+  return clusters > 0;
+}
+
+bool sum_slices_sm90(const SliceSums<float>& work, Executor& executor) {
+  if (!is_hopper()) return false;
+  launch_early("layer_norm_backward", weights_sum_early_kernel, work.blocks(), sum_threads, 0, 1, executor, work);
+  return true;
 }
 
 bool softmax_backward_sm90(const SoftmaxBackwardArgs& a, Executor& executor) {

@@ -112,6 +112,7 @@ class RowsByCluster {
       publish_barriers();
     }
     sync_cluster();
+    wait_for_kernel_before();
     if (thread == 0)
       for (int s = 0; s < rows_.stages; ++s) fetch(s, s);
     op_.begin(slice_);
