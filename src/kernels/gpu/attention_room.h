@@ -4,7 +4,8 @@
 
 namespace tessera::gpu_kernels {
 
-/// Behind the row sums: sums of dq for blocks of `step` queries of a head, a counter for each, and one more.
+/// Behind the row sums: sums of dq for blocks of `step` queries of a head, a counter for each, and one more; of heads
+/// of more than 128 columns that one alone.
 struct AttentionRoom {
   long long step, blocks, sums_at, counters_at, bytes;
 
@@ -12,7 +13,7 @@ struct AttentionRoom {
     constexpr long long elements = 8192, line = 128;
     const long long heads = s.batch * s.heads, widest = s.width > s.value_width ? s.width : s.value_width;
     step = elements / (widest <= 64 ? 64 : 128);
-    blocks = heads * ((s.queries + step - 1) / step);
+    blocks = widest <= 128 ? heads * ((s.queries + step - 1) / step) : 0;
     sums_at = (heads * s.queries * 4 + line - 1) / line * line;
     counters_at = sums_at + blocks * elements * 4;
     bytes = counters_at + (blocks + 1) * 4;

@@ -14,6 +14,15 @@ struct Sm90BackwardWork {
   tile::sm90::QuerySums dq;
 };
 
+/// In boxes of so many queries, and keys.
+inline tile::sm90::BackwardMaps backward_maps(const AttentionBackwardArgs& args, int queries, int keys) {
+  const AttentionShape& s = args.shape;
+  return {heads_map(s, args.q, s.heads, s.queries, s.width, queries),
+          heads_map(s, args.k, s.kv_heads, s.keys, s.width, keys),
+          heads_map(s, args.v, s.kv_heads, s.keys, s.value_width, keys),
+          heads_map(s, args.dy, s.heads, s.queries, s.value_width, queries)};
+}
+
 template <class T, class Sizes>
 TESSERA_KERNEL(Sizes::threads, 1)
 void sm90_backward_kernel(const __grid_constant__ Sm90BackwardWork work,
@@ -38,10 +47,7 @@ void launch_sm90_backward(const AttentionBackwardArgs& args, Executor& executor)
   work.problem = problem_of(s);
   work.dropout = dropout_of(s);
   const auto g = start_backward<T>(work.problem, args, executor, counters, room.blocks + 1);
-  work.maps = {heads_map(s, args.q, s.heads, s.queries, s.width, Sizes::step),
-               heads_map(s, args.k, s.kv_heads, s.keys, s.width, Sizes::own),
-               heads_map(s, args.v, s.kv_heads, s.keys, s.value_width, Sizes::own),
-               heads_map(s, args.dy, s.heads, s.queries, s.value_width, Sizes::step)};
+  work.maps = backward_maps(args, Sizes::step, Sizes::own);
   const i64 row_bytes = (s.width + s.value_width + 2 * Sizes::width) * 2;  // queries, dy and sums of dq
   // Where tiles of a head wait for each other longest, more heads side by side are worth more than the cache.
   const bool waits = !args.in_any_order && s.causal && s.queries > 2048;
@@ -55,9 +61,15 @@ void launch_sm90_backward(const AttentionBackwardArgs& args, Executor& executor)
          work.problem, g.dq, static_cast<const float*>(work.dq.sums));
 }
 
+/// Of heads of more than 128 and up to 256 columns.
+template <class T>
+void launch_wide_sm90_attention_backward(const AttentionBackwardArgs& args, Executor& executor);
+
 template <class T>
 void launch_sm90_attention_backward(const AttentionBackwardArgs& args, Executor& executor) {
-  const bool wide = tile::max(args.shape.width, args.shape.value_width) > 64;
+  const i64 width = tile::max(args.shape.width, args.shape.value_width);
+  if (width > 128) return launch_wide_sm90_attention_backward<T>(args, executor);
+  const bool wide = width > 64;
   if (args.shape.dropout > 0)
     return wide ? launch_sm90_backward<T, tile::sm90::BackwardSizes<128, 64, 2, 1, true>>(args, executor)
                 : launch_sm90_backward<T, tile::sm90::BackwardSizes<64, 128, 2, 2, true>>(args, executor);

@@ -3,8 +3,7 @@
 // one product to those of the next. Gradients of scores also pass through shared memory, for the block's share of dq,
 // which the copy engine adds up in memory: in the order of the keys, so that bits repeat.
 #pragma once
-#include "attention.h"
-#include "bulk.h"
+#include "attention_backward_parts.h"
 
 TESSERA_TILE_BEGIN
 namespace sm90 {
@@ -36,10 +35,6 @@ struct BackwardSizes {
                 "sm90 attention: heads of 64 or 128 columns, and what a block has");
 };
 
-struct BackwardMaps {
-  TensorMap q, k, v, dy;
-};
-
 /// Where dq is summed up: for each block of `step` queries of a head Sizes::sums floats, and how many blocks of keys
 /// have added theirs; zeros before, as is the number of tiles that were taken. In order, bits repeat; else all wait for
 /// the first keys alone, which store.
@@ -53,7 +48,7 @@ struct QuerySums {
 /// 128 (k, v) or Sizes::step (q, dy) rows of 64 columns; what else is asked is as in AttentionForward. Blocks take
 /// tiles as they come, so that the one whose turn it is has always begun.
 template <class T, class Sizes>
-class AttentionBackward {
+class AttentionBackward : BackwardParts<T, Sizes> {
  public:
   static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
                                  const BackwardMaps& maps, const AttentionGradients<T>& g, const QuerySums& dq,
@@ -81,108 +76,48 @@ class AttentionBackward {
   }
 
  private:
-  static constexpr int width = Sizes::width, own = Sizes::own, step = Sizes::step;
-  using OwnTurn = typename Sizes::OwnRing::Turn;
+  using Parts = BackwardParts<T, Sizes>;
+  using Parts::copies_, Parts::dropout_, Parts::kv_heads_, Parts::owned_, Parts::p_, Parts::queries_, Parts::tiles_;
+  using Parts::each_step, Parts::each_tile, Parts::first_of, Parts::own, Parts::step, Parts::steps_of, Parts::width;
+  using Parts::start_scores, Parts::start_sums;
+  using typename Parts::Kept, typename Parts::OwnTurn, typename Parts::Scores;
+  using typename Parts::Square, typename Parts::Sums, typename Parts::Words;
+  using Share = float[32];
   using StepTurn = typename Sizes::StepRing::Turn;
   using ChangeTurn = typename Sizes::ChangeRing::Turn;
   using SumTurn = typename Sizes::SumRing::Turn;
-  using Square = typename Sizes::SquareTile;
-  using Scores = float[step / 2];
-  using Words = u32[step / 16][4];
-  using Sums = float[width / 2];
-  using Share = float[32];
-  using Kept = KeptWeights<step / 2>;
 
   TESSERA_DEVICE AttentionBackward(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
                                    u32 base)
-      : p_(p),
-        tiles_(tiles),
-        dropout_(dropout),
-        kv_heads_(static_cast<int>(p.kv_heads)),
-        copies_(static_cast<int>(p.heads) / kv_heads_),
-        queries_(static_cast<int>(p.queries)),
-        owned_(base, base + Sizes::own_barriers),
+      : Parts(p, tiles, dropout, base, base + Sizes::own_barriers, base + Sizes::indices),
         met_(base + Sizes::step_at, base + Sizes::step_barriers),
         changes_(base + Sizes::change_at, base + Sizes::change_barriers),
-        sums_(base + Sizes::sum_at, base + Sizes::sum_barriers),
-        indices_(base + Sizes::indices) {}
-
-  // ---- the order of the work
-
-  /// fn(place, turn) for the tiles that this block takes.
-  template <class Fn>
-  TESSERA_DEVICE void each_tile(const Fn& fn) const {
-#pragma unroll 1
-    for (OwnTurn turn;; turn.next()) {
-      owned_.wait(turn);
-      const int index = load_word(indices_ + 4 * turn.stage);
-      if (index < 0) return;
-      fn(tiles_(index), turn);
-    }
-  }
-  /// The first query that may see a tile, and how many steps of queries do.
-  TESSERA_DEVICE int first_of(const HeadTiles::Place& place) const { return p_.causal ? place.tile * own : 0; }
-  TESSERA_DEVICE int steps_of(const HeadTiles::Place& place) const {
-    return max(0, ceil_div(queries_ - first_of(place), step));
-  }
-  /// fn(batch, head, first query) of the steps: the last queries come first, which the first keys, taken first, share
-  /// with all others.
-  template <class Fn>
-  TESSERA_DEVICE void each_step(const HeadTiles::Place& place, const Fn& fn) const {
-    const int b = place.head / kv_heads_, first_head = place.head % kv_heads_ * copies_;
-    const int first = first_of(place), steps = steps_of(place);
-#pragma unroll 1
-    for (int h = first_head; h < first_head + copies_; ++h) {
-#pragma unroll 1
-      for (int i = steps - 1; i >= 0; --i) fn(b, h, first + i * step);
-    }
-  }
+        sums_(base + Sizes::sum_at, base + Sizes::sum_barriers) {}
 
   // ---- warps beside the warpgroups
 
   TESSERA_DEVICE void fetch(const BackwardMaps& maps, const QuerySums& dq) const {
     StepTurn turn;
-#pragma unroll 1
-    for (OwnTurn own_turn;; own_turn.next()) {
-      const int index = take_ticket(dq.taken);
-      const bool all = index >= tiles_.tiles * tiles_.heads;
-      owned_.wait_empty(own_turn);
-      store_word(indices_ + 4 * own_turn.stage, all ? -1 : index);
-      if (all) return owned_.fill(own_turn);
-      const HeadTiles::Place place = tiles_(index);
-      const int kv_head = place.head % kv_heads_, b = place.head / kv_heads_;
-      const u32 full = owned_.claim(own_turn), keys = owned_.at(own_turn);
-      load_rows<own, width>(keys, maps.k, full, place.tile * own, kv_head, b);
-      load_rows<own, width>(keys + Sizes::OwnTile::bytes, maps.v, full, place.tile * own, kv_head, b);
-      each_step(place, [&](int, int h, int query) {
-        const u32 full = met_.claim(turn, 2 * Sizes::StepTile::bytes), rows = met_.at(turn);
-        load_rows<step, width>(rows, maps.q, full, query, h, b);
-        load_rows<step, width>(rows + Sizes::StepTile::bytes, maps.dy, full, query, h, b);
-        turn.next();
-      });
-    }
+    this->fetch_tiles(maps, dq.taken, [&](int b, int h, int query) {
+      const u32 full = met_.claim(turn, 2 * Sizes::StepTile::bytes), rows = met_.at(turn);
+      load_rows<step, width>(rows, maps.q, full, query, h, b);
+      load_rows<step, width>(rows + Sizes::StepTile::bytes, maps.dy, full, query, h, b);
+      turn.next();
+    });
   }
 
-  /// What exponents are lowered by, and row sums, of the queries of each step; a query that is not there, or sees
-  /// nothing, has no weights.
   TESSERA_DEVICE void number(const AttentionGradients<T>& g) const {
     StepTurn turn;
     const int lane = thread_in_block() % 32;
     each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
       owned_.release(own_turn);
       each_step(place, [&](int b, int h, int query) {
-        const i64 row = (b * p_.heads + h) * p_.queries;
         const u32 to = numbers_at(turn);
         met_.wait_empty(turn);
 #pragma unroll 1
         for (int at = lane * 2; at < step; at += 64) {
           float shift[2], sum[2];
-          unroll<2>([&](auto e) {
-            const bool inside = query + at + e < queries_;
-            const float lse = inside ? g.lse[row + query + at + e] : minus_infinity();
-            shift[e] = lse == minus_infinity() ? -lse : lse * log2_of_e;
-            sum[e] = inside ? g.row_sums[row + query + at + e] : 0;
-          });
+          this->numbers_of(g, (b * p_.heads + h) * p_.queries, query + at, shift, sum);
           store_pair(to + at * 4, shift[0], shift[1]);
           store_pair(to + (step + at) * 4, sum[0], sum[1]);
         }
@@ -268,9 +203,9 @@ class AttentionBackward {
       start_scores(gradients, v, dy);
       if constexpr (Sizes::drops)
         DropoutStream(dropout_).template columns<step / 2>(kept, i64(head) * queries_ + query, p_.keys, key);
-      weigh(scores, scale, numbers_at(now), query - key, key);
+      this->weigh(scores, scale, numbers_at(now), query - key, key);
       round_sums<T>(weights, scores);
-      keep(kept_weights, weights, kept);
+      this->keep(kept_weights, weights, kept);
       start_sums(dv, kept_weights, dy);
       wait_multiply<1>();
       settle(gradients);
@@ -278,11 +213,11 @@ class AttentionBackward {
         drop(gradients, kept);
         unroll<step / 2>([&](auto i) { gradients[i] *= dropout_.scale; });
       }
-      differentiate(gradients, weights, numbers_at(now) + step * 4);
+      this->differentiate(gradients, weights, numbers_at(now) + step * 4);
       round_sums<T>(changes, gradients);
       start_sums(dk, changes, q);
       changes_.wait_empty(change_turn);
-      hand_on(changes, changes_.at(change_turn), group);
+      this->hand_on(changes, changes_.at(change_turn), group);
       changes_.fill_by_warp(change_turn);
       wait_multiply<1>();
       settle(kept_weights);
@@ -325,17 +260,6 @@ class AttentionBackward {
     settle(dv);
   }
 
-  /// scores = the 64 own rows at `own` times the rows at `rows`.
-  static TESSERA_DEVICE void start_scores(Scores& scores, u32 own, u32 rows) {
-    start_product<T, step, typename Sizes::OwnTile, typename Sizes::StepTile, false>(scores, own, rows, false);
-    commit_multiply();
-  }
-  /// sums += words times the rows at `rows`, over the rows.
-  static TESSERA_DEVICE void start_sums(Sums& sums, const Words& words, u32 rows) {
-    begin_multiply();
-    start_product<T, width, typename Sizes::SummedTile, true>(sums, words, rows, true);
-    commit_multiply();
-  }
   /// share = gradients of scores of 64 queries times 64 columns of the block's keys.
   static TESSERA_DEVICE void start_share(Share& share, u32 changes, u32 columns) {
     const u64 left = Square::descriptor(changes), right = Square::descriptor(columns);
@@ -345,69 +269,10 @@ class AttentionBackward {
     });
     commit_multiply();
   }
-  /// Writes a warpgroup's gradients of scores for both to read: a line for each key, blocks of 64 queries.
-  static TESSERA_DEVICE void hand_on(const Words& words, u32 to, int group) {
-    const int lane = thread_in_block() % 32, line = group * 64 + thread_in_block() % 128 / 32 * 16 + lane % 16;
-    unroll<step / 16>([&](auto i) {
-      store_matrices(to + i / 4 * Square::bytes + swizzled(line, i % 4 * 2 + lane / 16), words[i][0], words[i][1],
-                     words[i][2], words[i][3]);
-    });
-    publish_shared();
-  }
 
-  /// Scores become weights. Queries begin `ahead` of the keys: where they are behind, causality hides keys.
-  TESSERA_DEVICE void weigh(Scores& x, float scale, u32 shifts, int ahead, int key) const {
-    unroll<step / 8>([&](auto j) {
-      float shift[2];
-      load_pair(shift[0], shift[1], shifts + (j * 8 + sums_column()) * 4);
-      unroll<4>([&](auto i) { x[j * 4 + i] = fast_exp2(fma(x[j * 4 + i], scale, -shift[i % 2])); });
-    });
-    const int there = static_cast<int>(p_.keys) - key;
-    if (there >= 64 && (!p_.causal || ahead >= 63)) return;
-    unroll<2>([&](auto half) {
-      const int row = sums_row() + half * 8;
-      const int hidden = row >= there ? step : p_.causal ? row - ahead - sums_column() : 0;  // queries before that one
-      unroll<step / 4>([&](auto i) {
-        constexpr int query = i / 2 * 8 + i % 2;
-        if (query < hidden) x[i / 2 * 4 + 2 * half + i % 2] = 0;
-      });
-    });
-  }
-  /// Pairs of weights of which dropout zeroes some.
-  static TESSERA_DEVICE void keep(Words& to, const Words& from, const Kept& kept) {
-    unroll<step / 4>([&](auto i) {
-      u32& word = to[i / 4][i % 4];
-      word = from[i / 4][i % 4];
-      if constexpr (Sizes::drops) {
-        const u32 bits = kept[i / 16] >> i % 16 * 2;
-        word &= (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
-      }
-    });
-  }
-  /// From rounded weights, which leaves registers for what is under way.
-  static TESSERA_DEVICE void differentiate(Scores& x, const Words& weights, u32 sums) {
-    unroll<step / 8>([&](auto j) {
-      float sum[2];
-      load_pair(sum[0], sum[1], sums + (j * 8 + sums_column()) * 4);
-      unroll<4>([&](auto i) {
-        x[j * 4 + i] = half_of(weights[j / 2][j % 2 * 2 + i / 2], i % 2) * (x[j * 4 + i] - sum[i % 2]);
-      });
-    });
-  }
-  static TESSERA_DEVICE float half_of(u32 word, int which) {
-    if constexpr (is_same_v<T, bf16>) return bit_cast<float>(which ? word & 0xffff0000u : word << 16);
-    else return static_cast<float>(bit_cast<T>(static_cast<u16>(which ? word >> 16 : word & 0xffffu)));
-  }
-
-  const AttentionProblem& p_;
-  const HeadTiles& tiles_;
-  const AttentionDropout& dropout_;
-  int kv_heads_, copies_, queries_;
-  typename Sizes::OwnRing owned_;
   typename Sizes::StepRing met_;
   typename Sizes::ChangeRing changes_;
   typename Sizes::SumRing sums_;
-  u32 indices_;
 };
 
 /// dq from its sums; called by blocks of 256 threads, one for each Sizes::step queries of a head.
