@@ -75,6 +75,36 @@ TEST_F(Sm90Products, InEveryOrientation) {
     }
 }
 
+/// Lines that begin where the copy engine cannot find them are copied first.
+TEST_F(Sm90Products, OfLinesThatBeginAnywhere) {
+  NoGrad guard;
+  const int64_t m = 515, n = 1031, k = 1003;
+  const DType dtype = BFloat16;
+  const auto lying = [&](const Tensor& t, bool turned) {
+    const auto dense = [&](const Tensor& t) { return t.contiguous().to(dtype).to(gpu()); };
+    return turned ? dense(t.transpose(-2, -1)).transpose(-2, -1) : dense(t);
+  };
+  for (const Shape& batch : {Shape{}, Shape{3}, Shape{2, 2}}) {
+    const auto matrix = [&](int64_t rows, int64_t columns) {
+      Shape shape = batch;
+      shape.push_back(rows);
+      shape.push_back(columns);
+      return values(shape, dtype);
+    };
+    const Tensor a = matrix(m, k), b = matrix(k, n), want = matmul(a, b);
+    for (bool turn_a : {false, true})
+      for (bool turn_b : {false, true}) {
+        const Tensor left = lying(a, turn_a), right = lying(b, turn_b);
+        EXPECT_LE(relative_error(back(matmul(left, right)), want), limit(dtype)) << to_string(batch);
+        if (batch.size() == 2) continue;  // two dims of a batch are not for this pipeline
+        EXPECT_LE(relative_error(back(product(left, right)), want), limit(dtype)) << to_string(batch);
+      }
+  }
+  const Tensor wide = values({m, k + 1}, dtype), right = values({k, n}, dtype);  // lines begin off whole units
+  const Tensor got = product(there(wide, dtype).slice(-1, 1, k + 1), there(right, dtype));
+  EXPECT_LE(relative_error(back(got), matmul(wide.slice(-1, 1, k + 1), right)), limit(dtype));
+}
+
 /// Products so long that pairs of blocks share columns of b, and sums so long that they share rows of a; beside the
 /// same by ordinary cores in f32.
 TEST_F(Sm90Products, PairsOfBlocks) {
@@ -248,22 +278,26 @@ TEST_F(Sm90Products, LargeResultsComeFirst) {
   EXPECT_NE(error_of([&] { matmul(x.slice(0, 0, m - 1), weight.transpose(0, 1)); }).find("small"), std::string::npos);
 }
 
-TEST_F(Sm90Products, OddSumsAreThoseOfRowsPaddedWithZeros) {
+TEST_F(Sm90Products, OddLinesGiveWhatThosePaddedWithZerosDo) {
   NoGrad guard;
-  const int64_t m = 1024, n = 1280, k = 1003;
+  const int64_t m = 1024, n = 1277, k = 1003;
   for (const DType dtype : {Float16, BFloat16}) {
-    const Tensor x = values({m, k}, dtype), weight = values({n, k}, dtype), bias = there(values({n}, dtype), dtype);
-    const auto padded = [&](const Tensor& t) {
-      return concat({t, zeros({t.size(0), 5}, Float64)}, -1).to(dtype).to(gpu());
-    };
+    const Tensor x = values({m, k}, dtype), weight = values({n, k}, dtype),
+                 bias = values({n}, dtype).to(dtype).to(gpu());
+    const auto dense = [&](const Tensor& t) { return t.to(dtype).to(gpu()); };
+    const auto padded = [&](const Tensor& t) { return dense(concat({t, zeros({t.size(0), 5}, Float64)}, -1)); };
     const auto all = [&](const Tensor& x, const Tensor& weight) {
       return Tensors{matmul(x, weight.transpose(0, 1)), linear(x, weight, bias),
                      linear_act(x, weight, bias, Activation::GeluTanh)};
     };
-    const Tensors got = all(there(x, dtype), there(weight, dtype));
+    const Tensors of_rows_with_gaps = all(there(x, dtype), there(weight, dtype)),
+                  of_dense_rows = all(dense(x), dense(weight));
     const ForceKernel product("matmul", "sm90"), biased("linear", "sm90");
     const Tensors want = all(padded(x), padded(weight));
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(relative_error(back(got[i]), back(want[i])), 0) << i;
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(relative_error(back(of_rows_with_gaps[i]), back(want[i])), 0) << i;
+      EXPECT_EQ(relative_error(back(of_dense_rows[i]), back(want[i])), 0) << i;
+    }
   }
 }
 

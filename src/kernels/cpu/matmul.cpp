@@ -313,13 +313,14 @@ Reason sm90_takes_large(const Call& call) {
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
 
-/// Sums of a length off 8, along which an operand's rows lie: cuBLASLt's fast algorithms leave the last few terms to a
-/// product of their own, so that the result would be rounded twice.
+/// What cuBLASLt has no fast algorithms for. Of rows that only end off whole units its entry makes the last few terms
+/// of the sums a product of their own, so that they would be rounded twice.
 template <Products (*products)(const Call&)>
-Reason sm90_takes_odd_sums(const Call& call) {
+Reason sm90_takes_odd_lines(const Call& call) {
+  const Sm90GemmTable* sm90 = tables().sm90_gemm;
+  if (!sm90) return Reason::Hardware;
   bool odd = true;
-  call.once(products).each(
-      [&](const GemmArgs& args) { odd = odd && args.k % 8 != 0 && (args.a.column == 1 || args.b.row == 1); });
+  call.once(products).each([&](const GemmArgs& args) { odd = odd && sm90->has_odd_lines(args); });
   return odd ? sm90_takes<products>(call) : Reason::Shape;
 }
 
@@ -423,10 +424,10 @@ constexpr Kernel kernels_of[] = {
      .run = run_all<products, run_gemm<products, true>>},
     {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_all<products, run_gemm<products>>}};
 template <Products (*products)(const Call&)>
-constexpr Kernel odd_sums = {.name = "sm90.odd_sums",
-                             .supports = sm90_takes_odd_sums<products>,
-                             .workspace_bytes = sm90_bytes<products>,
-                             .run = by_sm90<products>};
+constexpr Kernel odd_lines = {.name = "sm90.odd_lines",
+                              .supports = sm90_takes_odd_lines<products>,
+                              .workspace_bytes = sm90_bytes<products>,
+                              .run = by_sm90<products>};
 constexpr Kernel large_matmul = {.name = "sm90.large",
                                  .supports = sm90_takes_large<matmul_products>,
                                  .workspace_bytes = sm90_bytes<matmul_products>,
@@ -448,10 +449,10 @@ constexpr std::array<Kernel, n + 1> with_first(const Kernel& first, const std::a
   return all;
 }
 constexpr auto gelu_grad_list = with_first(gelu_grad_at_once, with_choices<GeluGradByVendor>(gelu_grad_kernels));
-/// Before the others of a list: small products, and sums that the vendor's entry would cut.
+/// Before the others of a list: small products, and those with odd lines.
 template <Products (*products)(const Call&), size_t n>
 constexpr auto before_vendor(const std::array<Kernel, n>& others) {
-  return with_first(small_products<products>, with_first(odd_sums<products>, others));
+  return with_first(small_products<products>, with_first(odd_lines<products>, others));
 }
 constexpr auto matmul_list = before_vendor<matmul_products>(
     with_first(large_matmul, with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>)));

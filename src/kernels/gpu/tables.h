@@ -41,6 +41,9 @@ struct Sm90GemmTable {
   void (*run)(const GemmArgs& args, Executor& executor);
   /// As GemmTable::workspace.
   long long (*workspace)(const GemmArgs& args, const Executor& executor);
+  /// Whether it has what the vendor's fast algorithms do not take: operands whose lines begin off whole units of 16
+  /// bytes, or end off them along the sums.
+  bool (*has_odd_lines)(const GemmArgs& args);
 };
 
 /// 1x1 convolutions of halves by Hopper's own instructions, of at most 256 channels and filters.

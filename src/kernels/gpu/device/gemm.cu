@@ -1,6 +1,7 @@
 // Which kernel computes a product, in which tiles, and in how many parts of its sums.
 #include "gemm.h"
 #include "kernels/cpu/isa/gemm_transpose.h"
+#include "operand_copy.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -34,22 +35,10 @@ Lie lie_of(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
   return {m.row == 1 && is_aligned(args, m, rows, m.column), true};
 }
 
-/// An operand on its way to where kernels can read it: rows of whole chunks, filled up with zeros.
-struct Copy {
-  MatrixArg from;  // no data: it stays
-  i64 rows, columns, pitch;
-  i64 batch[max_batch_rank];  // 1 where all indices share it
-  TESSERA_HD i64 count() const {
-    i64 count = 1;
-    for (const i64 length : batch) count *= length;
-    return count;
-  }
-  i64 bytes() const { return from.data ? count() * rows * pitch * size_of(from.type) : 0; }
-};
+}  // namespace
 
-/// Replaces the operand by its copy, whose place in the workspace is not known yet.
-Copy copied(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
-  Copy copy{m, rows, columns, tile::ceil_div(columns, chunk_of(m)) * chunk_of(m), {}};
+OperandCopy copied(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
+  OperandCopy copy{m, rows, columns, tile::ceil_div(columns, chunk_of(m)) * chunk_of(m), {}};
   i64 step = rows * copy.pitch;
   m.row = copy.pitch, m.column = 1;
   for (int d = max_batch_rank - 1; d >= 0; --d) {
@@ -61,10 +50,12 @@ Copy copied(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
   return copy;
 }
 
+namespace {
+
 /// By squares of 32 x 32, read along whichever dim is contiguous.
 template <class Word>
 TESSERA_KERNEL(256)
-void copy_operand_kernel(const Copy copy, Word* to) {
+void copy_operand_kernel(const OperandCopy copy, Word* to) {
   constexpr int edge = 32, lines = 256 / edge;
   __shared__ Word square[edge][edge + 4 / sizeof(Word)];  // lines begin in other banks
   const i64 down = tile::ceil_div<i64>(copy.rows, edge), across = tile::ceil_div<i64>(copy.pitch, edge);
@@ -91,8 +82,9 @@ void copy_operand_kernel(const Copy copy, Word* to) {
   }
 }
 
-/// Gives what is left of the workspace.
-void* run_copy(const Copy& copy, MatrixArg& m, void* to, Executor& executor) {
+}  // namespace
+
+void* run_copy(const OperandCopy& copy, MatrixArg& m, void* to, Executor& executor) {
   if (!copy.from.data) return to;
   m.data = to;
   const i64 squares = copy.count() * tile::ceil_div<i64>(copy.rows, 32) * tile::ceil_div<i64>(copy.pitch, 32);
@@ -102,6 +94,18 @@ void* run_copy(const Copy& copy, MatrixArg& m, void* to, Executor& executor) {
   else launch("gemm", copy_operand_kernel<u32>, blocks, 256, 0, executor, copy, static_cast<u32*>(to));
   return static_cast<char*>(to) + copy.bytes();
 }
+
+void widen_batch(GemmArgs& args) {
+  for (int d = args.batch_rank; d < max_batch_rank; ++d) {
+    args.batch[d] = 1;
+    for (MatrixArg* m : {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope, &args.factor, &args.row_sums,
+                         &args.column_sums})
+      m->batch[d] = 0;
+  }
+  args.batch_rank = max_batch_rank;
+}
+
+namespace {
 
 using TiledGemm = void (*)(const GemmArgs& args, const GemmCut& cut, Executor& executor);
 /// `rate`: multiply-adds that a multiprocessor with enough blocks makes in a nanosecond.
@@ -180,20 +184,11 @@ struct Plan {
   GemmArgs args;
   TiledGemm gemm = nullptr;
   GemmCut cut = {};
-  Copy a = {}, b = {};
+  OperandCopy a = {}, b = {};
   i64 copy_bytes() const { return a.bytes() + b.bytes(); }
   bool needs_workspace() const { return cut.parts > 1 || copy_bytes() > 0; }
 };
 
-void widen_batch(GemmArgs& args) {
-  for (int d = args.batch_rank; d < max_batch_rank; ++d) {
-    args.batch[d] = 1;
-    for (MatrixArg* m : {&args.a, &args.b, &args.c, &args.addend, &args.bias, &args.slope, &args.factor, &args.row_sums,
-                         &args.column_sums})
-      m->batch[d] = 0;
-  }
-  args.batch_rank = max_batch_rank;
-}
 GemmArgs with_whole_batch(GemmArgs args) {
   widen_batch(args);
   return args;

@@ -4,6 +4,7 @@
 #include "gemm_sm90_lanes.h"
 #include "kernels/cpu/isa/gemm_transpose.h"
 #include "kernels/gpu/fused_table.h"
+#include "operand_copy.h"
 #include "tensor_map.h"
 
 namespace tessera::gpu_kernels {
@@ -133,7 +134,7 @@ bool sums_itself(const GemmArgs& args) {
 }
 constexpr int rows_of_parts = 16;
 
-Sm90Refusal refuses(const GemmArgs& given) {
+Sm90Refusal refuses_as_it_lies(const GemmArgs& given) {
   if (!is_hopper() || !encode_function()) return Sm90Refusal::hardware;
   GemmArgs args = given;
   if (!types_fit(args) || args.a.type != args.b.type || (args.a.type != Scalar::f16 && args.a.type != Scalar::bf16))
@@ -149,6 +150,54 @@ Sm90Refusal refuses(const GemmArgs& given) {
   const Operands operands = operands_of(args, 128, 256, 1, 1);
   const bool contiguous = is_contiguous(args.a) && is_contiguous(args.b);
   return contiguous && fits(operands.a) && fits(operands.b) ? Sm90Refusal::none : Sm90Refusal::layout;
+}
+
+/// Whether the copy engine cannot find lines of an operand: they do not begin at whole units of 16 bytes.
+bool is_off(const GemmArgs& args, const MatrixArg& m) {
+  bool whole = is_contiguous(m) && (m.column == 1 ? m.row : m.column) % 8 == 0;
+  for (int d = 0; d < args.batch_rank; ++d) whole = whole && (args.batch[d] == 1 || m.batch[d] % 8 == 0);
+  return !whole || reinterpret_cast<size_t>(m.data) % 16 != 0;
+}
+/// Such operands of large products are copied.
+bool copies(const GemmArgs& args) {
+  return size_of(args.a.type) == 2 && size_of(args.b.type) == 2 && args.m * args.n * args.k >= i64{1} << 28 &&
+         (is_off(args, args.a) || is_off(args, args.b));
+}
+
+struct Readable {
+  GemmArgs args;
+  OperandCopy a = {}, b = {};
+  i64 bytes() const { return a.bytes() + b.bytes(); }
+};
+Readable readable(const GemmArgs& given) {
+  Readable product{given};
+  if (!copies(given)) return product;
+  GemmArgs& args = product.args;
+  widen_batch(args);
+  const auto copy = [&](MatrixArg& m, i64 rows, i64 columns) -> OperandCopy {
+    if (!is_off(args, m)) return {};
+    const bool turned = m.column != 1 && m.row == 1;  // and stays so
+    const auto turn = [&] {
+      const i64 row = m.row;
+      m.row = m.column, m.column = row;
+    };
+    if (turned) turn();
+    const OperandCopy made = turned ? copied(args, m, columns, rows) : copied(args, m, rows, columns);
+    if (turned) turn();
+    m.data = nullptr;
+    return made;
+  };
+  product.a = copy(args.a, args.m, args.k);
+  product.b = copy(args.b, args.k, args.n);
+  return product;
+}
+
+Sm90Refusal refuses(const GemmArgs& args) {
+  return copies(args) ? refuses_as_it_lies(readable(args).args) : refuses_as_it_lies(args);
+}
+
+bool has_odd_lines(const GemmArgs& args) {
+  return (args.k % 8 != 0 && (args.a.column == 1 || args.b.row == 1)) || copies(args);
 }
 
 // ---- how it is cut
@@ -334,11 +383,12 @@ GemmArgs without_finish(GemmArgs args) {
 }
 
 long long workspace(const GemmArgs& given, const Executor& executor) {
-  GemmArgs args = given;
+  const Readable product = readable(given);
+  GemmArgs args = product.args;
   if (!arrange(args)) return 0;
-  if (sums_lines(args)) return tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192));
+  if (sums_lines(args)) return product.bytes() + tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192));
   const int parts = may_share_sums(args) ? best_cut(args, executor.multiprocessors, true).order.parts : 1;
-  return parts > 1 ? bytes_of_parts(args, parts) : 0;
+  return product.bytes() + (parts > 1 ? bytes_of_parts(args, parts) : 0);
 }
 
 /// By its lanes: Result is LanesResult or JoinedResult.
@@ -445,7 +495,10 @@ void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
 }
 
 void run(const GemmArgs& given, Executor& executor) {
-  GemmArgs args = given;
+  Readable found = readable(given);
+  GemmArgs& args = found.args;
+  args.workspace = run_copy(found.a, args.a, args.workspace, executor);
+  args.workspace = run_copy(found.b, args.b, args.workspace, executor);
   (void)arrange(args);
   const bool follows = sums_lines(args) && !sums_itself(args);
   const GemmArgs product = follows ? without_finish(args) : args;
@@ -456,8 +509,8 @@ void run(const GemmArgs& given, Executor& executor) {
 }
 
 bool by_own_kernel(const GemmArgs& given) {
-  GemmArgs args = given;
-  return refuses(args) == Sm90Refusal::none && arrange(args) && ends_of(args) != Sm90Ends::lanes;
+  GemmArgs args = readable(given).args;
+  return refuses_as_it_lies(args) == Sm90Refusal::none && arrange(args) && ends_of(args) != Sm90Ends::lanes;
 }
 
 // ---- fused products, whose kernels are compiled while the program runs
@@ -493,7 +546,7 @@ Cut cut_of_fused(const GemmArgs& args, int multiprocessors) {
 bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor& executor, Sm90FusedPlan& plan) {
   GemmArgs product = args;
   product.addend = {};
-  if (refuses(product) != Sm90Refusal::none || !arrange(product) || ends_of(product) != Sm90Ends::sums ||
+  if (refuses_as_it_lies(product) != Sm90Refusal::none || !arrange(product) || ends_of(product) != Sm90Ends::sums ||
       whole_columns(product) != args.n || (args.addend.data && !fits(result_boxes(args, args.addend))))
     return false;
   Cut cut = cut_of_fused(product, executor.multiprocessors);
@@ -514,7 +567,7 @@ bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor
 }  // namespace
 
 const Sm90GemmTable* sm90_gemm_table() {
-  static const Sm90FusedTable table{{refuses, run, workspace}, plan, by_own_kernel};
+  static const Sm90FusedTable table{{refuses, run, workspace, has_odd_lines}, plan, by_own_kernel};
   return &table;
 }
 
