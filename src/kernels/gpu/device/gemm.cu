@@ -52,11 +52,13 @@ OperandCopy copied(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
 
 namespace {
 
-/// By squares of 32 x 32, read along whichever dim is contiguous.
+constexpr int copied_edge = 64;
+
+/// By squares, read along whichever dim is contiguous, all of a thread's elements before it writes the first.
 template <class Word>
 TESSERA_KERNEL(256)
 void copy_operand_kernel(const OperandCopy copy, Word* to) {
-  constexpr int edge = 32, lines = 256 / edge;
+  constexpr int edge = copied_edge, lines = 256 / edge, each = edge / lines;
   __shared__ Word square[edge][edge + 4 / sizeof(Word)];  // lines begin in other banks
   const i64 down = tile::ceil_div<i64>(copy.rows, edge), across = tile::ceil_div<i64>(copy.pitch, edge);
   const int x = tile::thread_in_block() % edge, y = tile::thread_in_block() / edge;
@@ -69,11 +71,16 @@ void copy_operand_kernel(const OperandCopy copy, Word* to) {
       index /= copy.batch[d];
     }
     const Word* const from = static_cast<const Word*>(copy.from.data) + offset;
-    for (int line = y; line < edge; line += lines) {
-      const int i = along_rows ? line : x, j = along_rows ? x : line;
+    Word held[each];
+    tile::unroll<each>([&](auto l) {
+      const int line = y + l * lines, i = along_rows ? line : x, j = along_rows ? x : line;
       const bool inside = row + i < copy.rows && column + j < copy.columns;
-      square[i][j] = inside ? from[(row + i) * copy.from.row + (column + j) * copy.from.column] : Word(0);
-    }
+      held[l] = inside ? from[(row + i) * copy.from.row + (column + j) * copy.from.column] : Word(0);
+    });
+    tile::unroll<each>([&](auto l) {
+      const int line = y + l * lines;
+      square[along_rows ? line : x][along_rows ? x : line] = held[l];
+    });
     tile::sync_block();
     for (int line = y; line < edge; line += lines)
       if (row + line < copy.rows && column + x < copy.pitch)
@@ -87,7 +94,8 @@ void copy_operand_kernel(const OperandCopy copy, Word* to) {
 void* run_copy(const OperandCopy& copy, MatrixArg& m, void* to, Executor& executor) {
   if (!copy.from.data) return to;
   m.data = to;
-  const i64 squares = copy.count() * tile::ceil_div<i64>(copy.rows, 32) * tile::ceil_div<i64>(copy.pitch, 32);
+  const i64 squares =
+      copy.count() * tile::ceil_div<i64>(copy.rows, copied_edge) * tile::ceil_div<i64>(copy.pitch, copied_edge);
   const i64 blocks = tile::min<i64>(squares, executor.multiprocessors * i64{32});
   if (size_of(m.type) == 2)
     launch("gemm", copy_operand_kernel<tile::u16>, blocks, 256, 0, executor, copy, static_cast<tile::u16*>(to));
