@@ -341,14 +341,16 @@ TEST_F(GpuAttentionByCudnn, IsTakenUnaskedWhereTrainingIsLong) {
 TEST_F(GpuAttentionByCudnn, LeavesLongRowsToHopper) {
   if (properties(cuda()).architecture != "sm_90") GTEST_SKIP() << "no Hopper card";
   Generator g(17);
-  const Tensor x = normal64({1, 2, 4099, 64}, g).to(Float16).to(cuda()).set_requires_grad();
-  for (bool causal : {false, true}) {
-    const auto attend = [&] { return scaled_dot_product_attention(x, x, x, {.causal = causal}).to(cpu()); };
-    const auto by = [&](const char* kernel) {
-      ForceKernel forced(kForward, kernel);
-      return attend().to_vector<float>();
-    };
-    EXPECT_EQ(attend().to_vector<float>(), by("sm90")) << causal;
+  for (int64_t width : {64, 128}) {
+    const Tensor x = normal64({1, 2, 4099, width}, g).to(Float16).to(cuda()).set_requires_grad();
+    for (bool causal : {false, true}) {
+      const auto attend = [&] { return scaled_dot_product_attention(x, x, x, {.causal = causal}).to(cpu()); };
+      const auto by = [&](const char* kernel) {
+        ForceKernel forced(kForward, kernel);
+        return attend().to_vector<float>();
+      };
+      EXPECT_EQ(attend().to_vector<float>(), by("sm90")) << width << causal;
+    }
   }
 }
 

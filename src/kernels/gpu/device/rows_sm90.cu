@@ -415,6 +415,7 @@ void losses_kernel(const __grid_constant__ LossesWork<T> work) {
 /// Launched before slices are there, for which it waits.
 TESSERA_KERNEL(sum_threads)
 void weights_sum_early_kernel(const SliceSums<float> work) {
+  tile::sm90::let_next_kernel_begin();
   tile::sm90::wait_for_kernel_before();
   work.run();
 }
