@@ -193,7 +193,7 @@ gpu::Program program_of(const HopperGemm& gemm) {
                       "extern \"C\" TESSERA_KERNEL({}, 1) void fused_gemm(\n"
                       "    const __grid_constant__ sm90::ProductArgs args) {{\n"
                       "  extern __shared__ __attribute__((aligned(128))) char shared[];\n"
-                      "  auto epilogue = [](const auto& acc{}) {{ return sm90::quick::Value(\n"
+                      "  auto epilogue = [](const auto& acc{}) {{ return sm90::quick::made(acc,\n"
                       "#line 1 \"epilogue\"\n{}\n#line 1 \"epilogue\"\n  ); }};\n#line 1 \"kernel\"\n"
                       "  using Result = sm90::ProductResult<Cut, {}, false, decltype(epilogue){}>;\n"
                       "  sm90::product_block<Cut, {}, {}, {}, Result>(args, shared);\n}}\n",

@@ -1,6 +1,7 @@
 // Products whose epilogue is text on a real GPU, where there is one: results against float64.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "../core/gpu_check.h"
 #include "check.h"
@@ -66,9 +67,25 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64OnLargeOnes) {
         check("acc", {}, sum);
         check("relu(acc * 0.5 + load(d0)) - load(d1)", {wide_row, column},
               relu(sum * 0.5 + wide(wide_row)) - wide(column));
+        check("load(d1) - gelu_tanh(acc * 0.1) * gelu_tanh(load(d0)) / 2", {whole, row},
+              wide(row) - gelu_tanh(sum * 0.1) * gelu_tanh(wide(whole)) / 2);
         check("gelu_erf(acc) * load(d0) + load(d1)", {whole, crossed}, gelu(sum) * wide(whole) + wide(crossed));
         check("apply([](auto x) { return x * x; }, acc)", {}, sum * sum);
       }
+}
+
+/// Sums that f16 does not hold, and none.
+TEST_F(FusedGemmDevice, GeluOfLargeSums) {
+  for (DType dtype : {Float16, BFloat16}) {
+    const auto sum = [&](double a) {
+      return wide(fused_gemm(full({128, 64}, a, dtype, gpu()), full({64, 136}, 256, dtype, gpu()), "gelu_tanh(acc)"))
+          .sum()
+          .item();
+    };
+    EXPECT_EQ(sum(256), dtype == Float16 ? INFINITY : 64.0 * 65536 * 128 * 136);
+    EXPECT_EQ(sum(-256), 0);
+    EXPECT_TRUE(std::isnan(sum(NAN)));
+  }
 }
 
 TEST_F(FusedGemmDevice, TakesConfigsOutsideOfTheShippedSet) {

@@ -551,8 +551,7 @@ bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor
     return false;
   Cut cut = cut_of_fused(product, executor.multiprocessors);
   if (args.addend.data) cut.order.group = 8;  // blocks that run at the same time have more of a row of it
-  if (cut.kind == &turns && args.addend.data && cut.order.steps > 32)
-    describe<Sm90TurnsBoxes>(plan, cut.order, executor);
+  if (cut.kind == &turns && args.addend.data) describe<Sm90TurnsBoxes>(plan, cut.order, executor);
   else if (cut.kind == &turns) describe<Sm90Turns>(plan, cut.order, executor);
   else if (cut.kind == &wide) describe<Sm90Wide>(plan, cut.order, executor);
   else describe<Sm90Small>(plan, cut.order, executor);

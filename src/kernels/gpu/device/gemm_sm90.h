@@ -10,7 +10,7 @@ namespace tessera::gpu_kernels {
 /// short, or much happens to them, groups of warps take narrower ones in turns.
 using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 4, false>;
 using Sm90Turns = tile::sm90::ProductTile<128, 192, 5, 3, true>;
-/// The same with more boxes: for two results, or long sums and a matrix that arrives.
+/// The same with more boxes: for two results, or those of `fused_gemm` and a matrix that arrives.
 using Sm90TurnsBoxes = tile::sm90::ProductTile<128, 192, 4, 8, true>;
 
 /// What becomes of sums. By a kernel of its own: of 16 bits, a bias or none; the same with an addend; activated, with

@@ -88,6 +88,59 @@ struct Value {
   friend TESSERA_DEVICE Value rsqrt(Value a) { return tile::rsqrt(a.x); }
 };
 
+/// Two results in f16.
+struct Halves {
+  u32 both;
+};
+/// Two values in f32, of which results in f16 are made.
+struct Pair {
+  Value x, y;
+  TESSERA_DEVICE Pair(float both) : x(both), y(both) {}
+  TESSERA_DEVICE Pair(Value x, Value y) : x(x), y(y) {}
+  TESSERA_DEVICE Pair(Halves h)
+      : x(detail::f16_to_f32(static_cast<u16>(h.both))), y(detail::f16_to_f32(static_cast<u16>(h.both >> 16))) {}
+  TESSERA_DEVICE Halves rounded() const {
+    Halves h;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h.both) : "f"(y.x), "f"(x.x));
+    return h;
+  }
+};
+TESSERA_DEVICE Pair operator+(Pair a, Pair b) { return {a.x + b.x, a.y + b.y}; }
+TESSERA_DEVICE Pair operator-(Pair a, Pair b) { return {a.x - b.x, a.y - b.y}; }
+TESSERA_DEVICE Pair operator*(Pair a, Pair b) { return {a.x * b.x, a.y * b.y}; }
+TESSERA_DEVICE Pair operator/(Pair a, Pair b) { return {a.x / b.x, a.y / b.y}; }
+TESSERA_DEVICE Pair max(Pair a, Pair b) { return {max(a.x, b.x), max(a.y, b.y)}; }
+TESSERA_DEVICE Pair min(Pair a, Pair b) { return {min(a.x, b.x), min(a.y, b.y)}; }
+TESSERA_DEVICE Pair abs(Pair a) { return {abs(a.x), abs(a.y)}; }
+TESSERA_DEVICE Pair square(Pair a) { return {square(a.x), square(a.y)}; }
+TESSERA_DEVICE Pair relu(Pair a) { return {relu(a.x), relu(a.y)}; }
+TESSERA_DEVICE Pair gelu_erf(Pair a) { return {gelu_erf(a.x), gelu_erf(a.y)}; }
+TESSERA_DEVICE Pair silu(Pair a) { return {silu(a.x), silu(a.y)}; }
+TESSERA_DEVICE Pair sigmoid(Pair a) { return {sigmoid(a.x), sigmoid(a.y)}; }
+TESSERA_DEVICE Pair tanh(Pair a) { return {tanh(a.x), tanh(a.y)}; }
+TESSERA_DEVICE Pair exp(Pair a) { return {exp(a.x), exp(a.y)}; }
+TESSERA_DEVICE Pair log(Pair a) { return {log(a.x), log(a.y)}; }
+TESSERA_DEVICE Pair sqrt(Pair a) { return {sqrt(a.x), sqrt(a.y)}; }
+TESSERA_DEVICE Pair rsqrt(Pair a) { return {rsqrt(a.x), rsqrt(a.y)}; }
+/// Two by one instruction, of rounded x: 3.5e-4 of the result, of which rounding that is 2e-4.
+TESSERA_DEVICE Halves gelu_tanh(Pair a) {
+  Halves y;
+  asm("{\n.reg .b32 x, u, h;\n"
+      "max.NaN.f16x2 x, %1, %2;\n"  // there is no 0 times infinity
+      "mul.rn.f16x2 u, x, x;\nfma.rn.f16x2 u, u, %3, %4;\nmul.rn.f16x2 u, u, x;\ntanh.approx.f16x2 u, u;\n"
+      "mul.rn.f16x2 h, x, %5;\nfma.rn.f16x2 %0, h, u, h;\n}"
+      : "=r"(y.both)
+      : "r"(a.rounded().both), "r"(0xd400d400u), "r"(0x28912891u), "r"(0x3a623a62u), "r"(0x38003800u));
+  return y;
+}
+
+/// What an epilogue makes of `acc`, as a Value; of a Pair, as a Pair or Halves.
+TESSERA_DEVICE Value made(const Value&, Value x) { return x; }
+TESSERA_DEVICE Pair made(const Pair&, Pair x) { return x; }
+TESSERA_DEVICE Halves made(const Pair&, Halves x) { return x; }
+TESSERA_DEVICE Halves rounded(Pair x) { return x.rounded(); }
+TESSERA_DEVICE Halves rounded(Halves x) { return x; }
+
 }  // namespace quick
 }  // namespace sm90
 TESSERA_TILE_END

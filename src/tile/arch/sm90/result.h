@@ -146,11 +146,17 @@ struct Given {
   float value;
 };
 TESSERA_DEVICE quick::Value load(Given given) { return given.value; }
+/// Two, side by side.
+struct GivenPair {
+  float x, y;
+};
+TESSERA_DEVICE quick::Pair load(GivenPair given) { return {given.x, given.y}; }
 
 // ---- the result
 
 /// Of Element. Epilogue(acc, d0, d1, ...) is a quick::Value, or a quick::Both, whose slope goes to the second result;
-/// results in f32 are the sums themselves. Columns: sums of results' columns are wanted, too. C as for Gemm.
+/// one that takes a quick::Pair makes two results in f16 at a time; results in f32 are the sums themselves. Columns:
+/// sums of results' columns are wanted, too. C as for Gemm.
 template <class C, class Element, bool Columns, class Epilogue, class... Inputs>
 class ProductResult {
  public:
@@ -158,6 +164,9 @@ class ProductResult {
   using Sums = typename Gemm::Sums;
   using Made = decltype(Epilogue{}(quick::Value{}, (sizeof(Inputs), Given{})...));
   static constexpr bool has_input = (Inputs::in_boxes || ... || false), has_slope = is_same_v<Made, quick::Both>;
+  static constexpr bool in_pairs = is_same_v<Element, f16> && requires {
+    Epilogue{}(quick::Pair(0), (sizeof(Inputs), GivenPair{})...);
+  };
   static constexpr int columns = line_bytes / sizeof(Element);  // of a box
   static constexpr int strips = Gemm::strips, wide = C::config.tile_n / columns, count = strips * wide;
   static constexpr int groups = Gemm::groups, sharers = Gemm::sharers;
@@ -290,6 +299,15 @@ class ProductResult {
   TESSERA_DEVICE void evaluate(float* v, const UnitPlace& at, Seq<I...>) {
     float given[sizeof...(I) + 1][8], slopes[8];
     each([&](auto i, auto& input) { input.read(given[i], args_.d[i], at, args_.m, args_.n); });
+    if constexpr (in_pairs) {
+      u32 both[4];
+      unroll<4>([&](auto p) {
+        both[p] = quick::rounded(Epilogue{}(quick::Pair(v[2 * p], v[2 * p + 1]),
+                                            GivenPair{given[I][2 * p], given[I][2 * p + 1]}...))
+                      .both;
+      });
+      return store_matrices(at.matrices(), both[0], both[1], both[2], both[3]);
+    }
     unroll<8>([&](auto j) {
       const Made made = Epilogue{}(quick::Value(v[j]), Given{given[I][j]}...);
       if constexpr (has_slope) {
