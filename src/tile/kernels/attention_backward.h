@@ -123,7 +123,7 @@ class AttentionBackward {
     C* const prob = scores_;
     cpu::multiply_rows(rows, q_block - from, p_.width, static_cast<const C*>(k_ + k * w_), w_,
                        static_cast<const C*>(q_columns_ + from), q_block, prob + from, q_block, false, packed_);
-    mask_scores<C, T>(p_, b, h, q0, count, k, rows, prob, q_block, i64(2 * cpu::block_rows));
+    mask_scores<C, T>(p_, b, h, q0, count, k, rows, prob, q_block, rows);
     cpu::multiply_rows(rows, q_block - from, p_.value_width, static_cast<const C*>(v_ + k * vw_), vw_,
                        static_cast<const C*>(dy_columns_ + from), q_block, ds + from, q_block, false, packed_);
     for (i64 i = from; i < q_block; i += V::lanes) {
@@ -134,6 +134,10 @@ class AttentionBackward {
         store(ds + at, e * (load<V>(ds + at) - delta));
       }
     }
+    // Panels of queries that begin before `from` end behind it.
+    for (i64 i = max(i64(0), from - round_up(i64(cpu::block_rows), i64(V::lanes))); i < from; i += V::lanes) {
+      for (i64 at = i; at < rows * q_block; at += q_block) store(ds + at, V(C(0)));
+    }
   }
 
   /// What a block of queries and one of keys add to the gradients.
@@ -142,9 +146,7 @@ class AttentionBackward {
     const C *const q = q_rows_, *const dy = dy_rows_, *const ds = dscores_;
     cpu::Panels(seen.keys).each([&](i64 key, i64 rows) {
       const i64 k = seen.k0 + key, first = seen.first_query(key), steps = count - first;
-      // Panels of queries that begin before the first end behind it: their dscores are zero, not missing.
-      const i64 from = max(i64(0), first - (cpu::block_rows - 1)) / V::lanes * V::lanes;
-      scores(b, h, seen.q0, count, k, rows, from, dscores_ + key * q_block);
+      scores(b, h, seen.q0, count, k, rows, first / V::lanes * V::lanes, dscores_ + key * q_block);
       cpu::multiply_rows(rows, p_.value_width, steps, static_cast<const C*>(scores_ + first), q_block, dy + first * vw_,
                          vw_, dv.row(k), dv.pitch, !first_keys, packed_);
       cpu::multiply_rows(rows, p_.width, steps, ds + key * q_block + first, q_block, q + first * w_, w_, dk.row(k),
