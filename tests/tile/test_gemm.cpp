@@ -131,19 +131,25 @@ TEST(gemm, who_computes_a_row_shows_in_no_bit) {
     i64 m, n, k;
     bool by_columns;
   };
-  for (const auto& [m, n, k, by_columns] : {Size{701, 96, 83, false}, {701, 300, 83, false}, {301, 60, 700, true}}) {
+  for (const auto& [m, n, k, by_columns] :
+       {Size{701, 96, 83, false}, {701, 300, 83, false}, {301, 60, 700, true}, {1601, 40, 90, true}}) {
     const auto x = converted<float>(random_values(m * k, 4)), w = converted<float>(random_values(k * n, 5));
     const auto a = strided(x.data(), {m, k}, {by_columns ? 1 : k, by_columns ? m : 1});
     const auto b = strided(w.data(), {k, n}, {n, 1});
-    std::vector<float> first;
-    for (int i = 0; i < 20; ++i) {
-      std::vector<float> y(m * n);
-      gemm(ExecutorRef(executor()), a, b, store(strided(y.data(), {m, n}, {n, 1}), acc));
-      if (i == 0) {
-        EXPECT_LE(relative_l2(widened(y), product(a, b)), 2e-6) << n;
-        first = y;
+    // As it is cut by default, and by a config for which the first task alone has two blocks of rows.
+    for (const Config& config : {Config{}, Config{static_cast<int>(m / 5), 32, 1024, 1, 1}}) {
+      std::vector<float> first;
+      for (int i = 0; i < 20; ++i) {
+        std::vector<float> y(m * n);
+        const auto result = store(strided(y.data(), {m, n}, {n, 1}), acc);
+        if (config.tile_n == 32) gemm(ExecutorRef(executor()), a, b, result, config);
+        else gemm(ExecutorRef(executor()), a, b, result);
+        if (i == 0) {
+          EXPECT_LE(relative_l2(widened(y), product(a, b)), 2e-6) << n;
+          first = y;
+        }
+        EXPECT_EQ(y, first) << n;
       }
-      EXPECT_EQ(y, first) << n;
     }
   }
   set_num_threads(before);

@@ -198,7 +198,7 @@ class BlockedTask {
   }
   /// After run(): takes rows of a task with the same columns, so that both end together. Their B is packed here, too.
   void help(Span rows, PanelCursor& cursor) {
-    Block x = block(n_parts_ * k_parts_ - 1);
+    Block x = block(m_parts_ * n_parts_ * k_parts_ - 1);
     x.m = rows;
     x.first_columns = true;  // as far as packing A goes
     multiply(x, {}, &cursor);
@@ -209,9 +209,15 @@ class BlockedTask {
     return a_in_place_ ? 0 : kept_panels() * (block_rows * p_.extent.k + k_parts_ * pack_slack<T>);
   }
   /// Panels of A that share lines of memory are packed together, a few steps of k at a time.
-  i64 panels_together() const { return p_.a.data != nullptr && p_.a.outer_stride == 1 ? 8 : 1; }
+  /// Of few panels others may want some. The same for all tasks of a product, which take each other's.
+  i64 panels_together() const {
+    if (p_.a.data == nullptr || p_.a.outer_stride != 1) return 1;
+    return p_.extent.m > 96 * block_rows ? 16 : 8;
+  }
   /// Places of packed panels of A: one for each where later columns need them, otherwise they are used again and again.
-  i64 kept_panels() const { return n_parts_ == 1 ? panels_together() : ceil_div(mc_, i64{block_rows}); }
+  i64 kept_panels() const {
+    return n_parts_ == 1 ? panels_together() : max(panels_together(), ceil_div(mc_, i64{block_rows}));
+  }
   // Slack behind every panel also keeps the same rows of all panels out of one set of the first level.
   i64 panel_size() const { return kc_ * nr + pack_slack<T>; }
   i64 packed_b_size() const { return nc_ / nr * panel_size(); }
