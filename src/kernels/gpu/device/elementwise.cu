@@ -90,17 +90,150 @@ void launch_copy(const CopyArgs& args, Executor& executor) {
   launch("copy", copy_kernel<To, From>, grid_for(items, 256, executor), 256, 0, executor, work);
 }
 
+// ---- copies that transpose
+
+/// Rows run along what is contiguous in `from`, columns along what is in `to`.
+struct Transposition {
+  Nest<2> matrices;
+  void* data[2];
+  i64 rows, columns, row_step, column_step;  // of `to`, and of `from`
+  int width[2];                              // elements that are moved at once
+};
+
+constexpr int transposing = 128;  // threads
+
+/// A square whose lines have 128 bytes, in shared memory; chunks of 16 bytes of a line lie where those of eight lines
+/// in a column meet all banks.
+template <class T>
+struct Square {
+  static constexpr int width = 16 / sizeof(T), edge = 8 * width, step = transposing / 8, turns = edge / step;
+  T* at;
+
+  TESSERA_DEVICE T* chunk(int line, int chunk) const { return at + line * edge + (chunk ^ line / width % 8) * width; }
+
+  /// So many elements at a time, of which nothing is looked at before several are under way.
+  template <int Width>
+  TESSERA_DEVICE void fill(const T* from, i64 line_step, i64 lines, i64 length) const {
+    using Piece = Pack<T, Width>;
+    constexpr int at_once = Width == 1 ? 1 : tile::min(turns, 4);
+    const int c = tile::thread_in_block() % 8, first = tile::thread_in_block() / 8;
+#pragma unroll 1
+    for (int begin = first; begin < edge; begin += at_once * step) {
+      Piece held[at_once][width / Width];
+      tile::unroll<at_once>([&](auto turn) {
+        const int line = begin + turn * step;
+        tile::unroll<width / Width>([&](auto k) {
+          if (line < lines && c * width + k * Width < length)
+            held[turn][k] = *reinterpret_cast<const Piece*>(from + line * line_step + c * width + k * Width);
+        });
+      });
+      tile::unroll<at_once>([&](auto turn) {
+        T* const to = chunk(begin + turn * step, c);
+        tile::unroll<width / Width>([&](auto k) { *reinterpret_cast<Piece*>(to + k * Width) = held[turn][k]; });
+      });
+    }
+  }
+
+  /// Columns become lines.
+  template <int Width>
+  TESSERA_DEVICE void drain(T* to, i64 line_step, i64 lines, i64 length) const {
+    using Piece = Pack<T, Width>;
+    const int c = tile::thread_in_block() % 8;
+#pragma unroll 1
+    for (int line = tile::thread_in_block() / 8; line < edge; line += step)
+      tile::unroll<width / Width>([&](auto k) {
+        Piece piece;
+        tile::unroll<Width>(
+            [&](auto i) { piece.lane[i] = chunk(c * width + k * Width + i, line / width)[line % width]; });
+        if (line < lines && c * width + k * Width < length)
+          *reinterpret_cast<Piece*>(to + line * line_step + c * width + k * Width) = piece;
+      });
+  }
+};
+
+template <class T>
+TESSERA_KERNEL(transposing, sizeof(T) > 1 ? 8 : 2)
+void transpose_kernel(const Transposition t) {
+  constexpr int edge = Square<T>::edge, width = Square<T>::width;
+  __shared__ __attribute__((aligned(16))) T room[edge * edge];
+  const Square<T> square{room};
+  const i64 down = tile::ceil_div<i64>(t.rows, edge), across = tile::ceil_div<i64>(t.columns, edge);
+  for (i64 block = tile::block_in_grid(); block < t.matrices.total * down * across; block += gridDim.x) {
+    const i64 line = tile::quotient(block, down), matrix = tile::quotient(line, across);
+    const i64 row = (block - line * down) * edge, column = (line - matrix * across) * edge;
+    i64 at[2];
+    t.matrices.locate(matrix, 1, at);
+    const T* const from = static_cast<const T*>(t.data[1]) + at[1] + column * t.column_step + row;
+    T* const to = static_cast<T*>(t.data[0]) + at[0] + row * t.row_step + column;
+    const i64 rows = t.rows - row, columns = t.columns - column;
+    if (t.width[1] == width) square.template fill<width>(from, t.column_step, columns, rows);
+    else if (t.width[1] == width / 2) square.template fill<width / 2>(from, t.column_step, columns, rows);
+    else square.template fill<1>(from, t.column_step, columns, rows);
+    tile::sync_block();
+    if (t.width[0] == width) square.template drain<width>(to, t.row_step, rows, columns);
+    else if (t.width[0] == width / 2) square.template drain<width / 2>(to, t.row_step, rows, columns);
+    else square.template drain<1>(to, t.row_step, rows, columns);
+    tile::sync_block();
+  }
+}
+
+/// Elements that operand k has at once: lines of `length`, `step` apart.
+template <class T>
+int width_of(const Transposition& t, int k, i64 length, i64 step) {
+  constexpr int most = 16 / sizeof(T);
+  for (int width : {most, most / 2}) {
+    bool takes =
+        length % width == 0 && step % width == 0 && reinterpret_cast<size_t>(t.data[k]) % (width * sizeof(T)) == 0;
+    for (int d = 0; d < t.matrices.rank; ++d) takes = takes && t.matrices.strides[k][d] % width == 0;
+    if (takes) return width;
+  }
+  return 1;
+}
+
+/// Whether the nest is worth squares, which are launched then.
+template <class T>
+bool launch_transposition(const CopyWork& work, Executor& executor) {
+  constexpr i64 least = 8;
+  const Nest<2>& nest = work.nest;
+  int rows = -1, columns = -1;
+  for (int d = 0; d < nest.rank; ++d) {
+    if (nest.lengths[d] < least) continue;
+    if (nest.strides[1][d] == 1) rows = d;
+    if (nest.strides[0][d] == 1) columns = d;
+  }
+  if (rows < 0 || columns < 0 || rows == columns) return false;
+  Transposition t{{},
+                  {work.data[0], work.data[1]},
+                  nest.lengths[rows],
+                  nest.lengths[columns],
+                  nest.strides[0][rows],
+                  nest.strides[1][columns],
+                  {}};
+  for (int d = 0; d < nest.rank; ++d)
+    if (d != rows && d != columns) t.matrices.add(nest.lengths[d], {nest.strides[0][d], nest.strides[1][d]});
+  t.width[0] = width_of<T>(t, 0, t.columns, t.row_step);
+  t.width[1] = width_of<T>(t, 1, t.rows, t.column_step);
+  constexpr i64 edge = 128 / sizeof(T);
+  const i64 squares = t.matrices.total * tile::ceil_div(t.rows, edge) * tile::ceil_div(t.columns, edge);
+  launch("copy", transpose_kernel<T>, tile::min<i64>(squares, 1 << 30), transposing, 0, executor, t);
+  return true;
+}
+
 // Elements that only move are taken as integers of their size.
+template <class T>
+void move(const CopyArgs& args, Executor& executor) {
+  if (!launch_transposition<T>(work_of(args), executor)) launch_copy<T, T>(args, executor);
+}
 void move(const CopyArgs& args, Executor& executor) {
   switch (size_of(args.to.type)) {
     case 1:
-      return launch_copy<u8, u8>(args, executor);
+      return move<u8>(args, executor);
     case 2:
-      return launch_copy<tile::u16, tile::u16>(args, executor);
+      return move<tile::u16>(args, executor);
     case 4:
-      return launch_copy<u32, u32>(args, executor);
+      return move<u32>(args, executor);
     default:
-      return launch_copy<u64, u64>(args, executor);
+      return move<u64>(args, executor);
   }
 }
 
