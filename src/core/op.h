@@ -89,7 +89,6 @@ enum class Reason : uint8_t {
   Precision,
   Order,
   Window,
-  Stride,
   Dropout,
   Small,
   Library,

@@ -70,8 +70,6 @@ std::string_view sentence(Reason reason) {
       return "adds up in any order, which allow_nondeterministic(true) permits";
     case Reason::Window:
       return "needs 3x3 windows of stride 1 and dilation 1, in one group";
-    case Reason::Stride:
-      return "needs windows of stride 1";
     case Reason::Dropout:
       return "does not drop weights";
     case Reason::Small:

@@ -17,8 +17,6 @@ inline Reason reason_of(Sm90Refusal refusal) {
       return Reason::Shape;
     case Sm90Refusal::small:
       return Reason::Small;
-    case Sm90Refusal::stride:
-      return Reason::Stride;
     case Sm90Refusal::none:
       break;
   }

@@ -33,7 +33,7 @@ struct VendorGemmTable {
 };
 
 /// Why a product is not for Hopper's pipeline.
-enum class Sm90Refusal : unsigned char { none, hardware, type, layout, shape, small, stride };
+enum class Sm90Refusal : unsigned char { none, hardware, type, layout, shape, small };
 
 /// Products of halves by Hopper's own instructions.
 struct Sm90GemmTable {

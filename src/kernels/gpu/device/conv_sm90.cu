@@ -1,8 +1,11 @@
 // Convolutions of halves on Hopper's cards: products whose operands the copy engine finds in images.
+#include <numeric>
+
 #include "conv.h"
 #include "gemm_sm90_lanes.h"
 #include "gemm_sm90_products.h"
 #include "kernels/gpu/tables.h"
+#include "loops.h"
 #include "tensor_map.h"
 #include "tile/arch/sm90/windows.h"
 #include "tile/convolution.h"
@@ -26,24 +29,34 @@ struct WindowsGrad : LanesProduct {
 /// Tiles of windows and filters: for few filters, for few tiles, and what is best where there are many of both.
 using NarrowRows = tile::sm90::ProductTile<256, 64, 4, 4, false>;
 using SmallRows = tile::sm90::ProductTile<128, 128, 6, 4, false>;
-/// Of filters and taps, whose sums the blocks of a cluster share.
+/// Of filters and taps, whose sums the blocks of a cluster share; of taps and filters where these are few.
+using NarrowGrad = tile::sm90::ProductTile<128, 64, 8, 0, false>;
 using SmallGrad = tile::sm90::ProductTile<128, 128, 6, 0, false>;
 using WideGrad = tile::sm90::ProductTile<128, 256, 4, 0, false>;
 
+template <class C, class T>
+using SumsAndBias = typename ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias>;
 template <class C, class T, bool Backward>
-struct RowsResult : ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias> {
+struct RowsResult : SumsAndBias<C, T> {
   using Operand = T;
   static constexpr bool transposed_a = false, transposed_b = Backward;
   template <class Gemm>
   using Source = tile::sm90::WindowRows<Gemm, Backward>;
-  using ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias>::ProductResult;
+  using SumsAndBias<C, T>::ProductResult;
+  static TESSERA_DEVICE void assist(const TileOrder& order, const WindowsProduct& args,
+                                    const tile::sm90::ResultBoxes& boxes) {
+    if (tile::thread_in_block() != (SumsAndBias<C, T>::Gemm::multiplying_warps + 2) * 32) return;
+    SumsAndBias<C, T>::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
+      if (row < args.m) tile::sm90::store_result(box, args.y, args.windows, column, row);
+    });
+  }
 };
 
-template <class C>
+template <class C, bool TapsDown>
 struct GradResult : JoinedResult<C> {
   using BothTransposed = void;
   template <class Gemm>
-  using Source = tile::sm90::WindowColumns<Gemm>;
+  using Source = tile::sm90::WindowLines<Gemm, TapsDown>;
   using JoinedResult<C>::JoinedResult;
 };
 
@@ -52,6 +65,29 @@ TESSERA_KERNEL(C::config.warps * 32, 1)
 void windows_kernel(const __grid_constant__ Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::Gemm<C>::template run<Result>(args.a, args.b, args.order, shared, args);
+}
+
+constexpr int join_threads = 64;
+/// Fours of neighbouring columns.
+TESSERA_KERNEL(join_threads)
+void join_parts_kernel(const float* parts, const MatrixArg to, int count, i64 fours, int rows, int across) {
+  tile::sm90::wait_for_kernel_before();
+  const i64 at = first_index();
+  if (at >= fours) return;
+  using Four = Pack<float, 4>;
+  const Four* from = reinterpret_cast<const Four*>(parts) + at;
+  float sums[4] = {};
+#pragma unroll 16
+  for (int part = 0; part < count; ++part, from += fours) {
+    const Four more = *from;
+    for (int i = 0; i < 4; ++i) sums[i] += more.lane[i];
+  }
+  const i64 line = at / across, product = line / rows;
+  const i64 first =
+      product * to.batch[max_batch_rank - 1] + (line - product * rows) * to.row + (at - line * across) * 4 * to.column;
+  if (to.column == 1) store_four(to.data, to.type, first, sums);
+  else
+    for (int i = 0; i < 4; ++i) store_as(to.data, to.type, first + i * to.column, sums[i]);
 }
 
 // ---- maps
@@ -65,30 +101,58 @@ i64 output(const ConvArgs& args, int d) {
 struct WindowsOf {
   ConvTensor images;
   Scalar type;
-  i64 count, channels, size[2], taps[2], step[2], apart[2], first[2], last[2];  // corners of the box of first elements
-  i64 places[2];
+  i64 count, channels, size[2] = {}, taps[2] = {}, step[2] = {}, apart[2] = {}, places[2] = {};
+  i64 first[2] = {}, last[2] = {};    // corners of the box of first elements
+  i64 tap = 0, tap_step[2] = {1, 1};  // of the filters: the first one, and to the next, see Windows
 
   i64 all() const { return count * places[0] * places[1]; }
 };
 
-/// Those of the images or, `backward`, of the gradient of the output, whose windows are of the images' elements.
-WindowsOf windows_of(const ConvArgs& args, bool backward) {
-  WindowsOf w{};
-  w.images = backward ? args.y : args.x;
-  w.type = args.type;
-  w.count = args.images;
-  w.channels = backward ? args.filters : args.channels;
+WindowsOf windows_of_images(const ConvArgs& args) {
+  WindowsOf w{args.x, args.type, args.images, args.channels};
   for (int d = 0; d < 2; ++d) {
-    const i64 reach = (args.filter[d] - 1) * args.dilation[d];
     w.taps[d] = args.filter[d];
     w.apart[d] = args.filter[d] == 1 ? 1 : args.dilation[d];
-    w.size[d] = backward ? output(args, d) : args.size[d];
-    w.places[d] = backward ? args.size[d] : output(args, d);
-    w.step[d] = backward ? 1 : args.stride[d];
-    w.first[d] = backward ? args.padding[d] - reach : -args.padding[d];
-    w.last[d] = backward ? -args.padding[d] : args.padding[d] - reach;
+    w.size[d] = args.size[d];
+    w.places[d] = output(args, d);
+    w.step[d] = args.stride[d];
+    w.first[d] = -args.padding[d];
+    w.last[d] = args.padding[d] - (args.filter[d] - 1) * args.dilation[d];
   }
   return w;
+}
+
+/// Those of the output's gradient that give the gradient of the images' elements from (down, across) on, a stride
+/// apart: of some of the filters' taps, the last one first; or of none.
+WindowsOf windows_of_gradient(const ConvArgs& args, const i64 (&from)[2]) {
+  WindowsOf w{args.y, args.type, args.images, args.filters};
+  i64 least[2], tap_step[2];
+  for (int d = 0; d < 2; ++d) {
+    const i64 stride = args.stride[d], dilation = args.dilation[d], common = std::gcd(stride, dilation);
+    const i64 at = from[d] + args.padding[d];
+    tap_step[d] = stride / common;
+    for (least[d] = 0; least[d] < tap_step[d] && (at - least[d] * dilation) % stride != 0;) ++least[d];
+    w.taps[d] = least[d] < tap_step[d] ? tile::max<i64>(tile::ceil_div(args.filter[d] - least[d], tap_step[d]), 0) : 0;
+    w.apart[d] = w.taps[d] == 1 ? 1 : dilation / common;
+    w.size[d] = output(args, d);
+    w.places[d] = tile::ceil_div(args.size[d] - from[d], stride);
+    w.step[d] = 1;
+    w.first[d] = (at - least[d] * dilation) / stride - (w.taps[d] - 1) * w.apart[d];
+    w.last[d] = w.first[d] + w.places[d] - w.size[d];
+  }
+  const i64 last = least[1] + (w.taps[1] - 1) * tap_step[1];
+  w.tap = (least[0] + (w.taps[0] - 1) * tap_step[0]) * args.filter[1] + last;
+  w.tap_step[0] = -tap_step[1];
+  w.tap_step[1] = last - least[1] - tap_step[0] * args.filter[1];
+  return w;
+}
+
+/// f(windows_of_gradient, from) for all elements of images.
+template <class F>
+void each_residue(const ConvArgs& args, const F& f) {
+  for (i64 down = 0; down < tile::min(args.stride[0], args.size[0]); ++down)
+    for (i64 across = 0; across < tile::min(args.stride[1], args.size[1]); ++across)
+      f(windows_of_gradient(args, {down, across}), down, across);
 }
 
 /// Steps of dims of one element are of no account, but are looked at.
@@ -112,11 +176,11 @@ bool in_units(const ConvTensor& t) {
 bool fits(const WindowsOf& w) {
   const auto is_corner = [](i64 x) { return x >= -128 && x <= 127; };
   for (int d = 0; d < 2; ++d)
-    if (!is_corner(w.first[d]) || !is_corner(w.last[d]) || (w.taps[d] + 2) * w.apart[d] > 255 || w.step[d] > 8)
-      return false;
+    if (!is_corner(w.first[d]) || !is_corner(w.last[d]) || (w.taps[d] + 2) * w.apart[d] > 255) return false;
   return true;
 }
 
+/// Of images or, with windows of one tap, of results.
 TensorMap map_of(const WindowsOf& w, int windows) {
   using Encode = decltype(&::cuTensorMapEncodeIm2col);
   static const auto encode = driver_function<Encode>("cuTensorMapEncodeIm2col");
@@ -148,8 +212,10 @@ Windows windows(const WindowsOf& w) {
       .step = {small(w.step[1]), small(w.step[0])},
       .apart = {small(w.apart[1]), small(w.apart[0])},
       .taps_across = small(w.taps[1]),
-      .taps = small(w.taps[0] * w.taps[1]),
       .chunks = small(tile::ceil_div<i64>(w.channels, 64)),
+      .tap = small(w.tap),
+      .tap_step = {small(w.tap_step[0]), small(w.tap_step[1])},
+      .spread = {},
       .skip = {small(64 % w.places[1]), small(64 / w.places[1] % w.places[0]), small(64 / w.places[1] / w.places[0])},
       .batch = 1};
 }
@@ -173,7 +239,7 @@ Sm90Refusal refuses(ConvPart part, const ConvArgs& given) {
   if (!is_hopper() || !encode_function()) return Sm90Refusal::hardware;
   if (given.type != Scalar::f16 && given.type != Scalar::bf16) return Sm90Refusal::type;
   const bool backward = part == ConvPart::images;
-  if (backward && (given.stride[0] != 1 || given.stride[1] != 1)) return Sm90Refusal::stride;
+  if (given.stride[0] > 8 || given.stride[1] > 8) return Sm90Refusal::shape;
   if (given.groups != 1 || given.channels % 8 != 0 || given.filters % 8 != 0) return Sm90Refusal::shape;
   const ConvArgs args = arranged(given);
   const i64 windows = args.images * output(args, 0) * output(args, 1), taps = args.filter[0] * args.filter[1];
@@ -181,7 +247,11 @@ Sm90Refusal refuses(ConvPart part, const ConvArgs& given) {
   if (windows < 1 || args.channels < 1 || args.filters < 1) return Sm90Refusal::small;
   for (i64 number : {windows, args.images * args.size[0] * args.size[1], taps * args.channels, taps * args.filters})
     if (number > most) return Sm90Refusal::shape;
-  if (!fits(windows_of(args, backward))) return Sm90Refusal::shape;
+  bool all_fit = backward || fits(windows_of_images(args));
+  if (backward)
+    each_residue(args,
+                 [&](const WindowsOf& w, i64, i64) { all_fit = all_fit && (w.taps[0] * w.taps[1] == 0 || fits(w)); });
+  if (!all_fit) return Sm90Refusal::shape;
   if (!in_units(args.x) || !in_units(args.w) || !in_units(args.y) ||
       args.w.strides[2] != args.w.strides[3] * args.filter[1] || !is_matrix(args.y, output(args, 0), output(args, 1)) ||
       (backward && !is_matrix(args.x, args.size[0], args.size[1])) || reinterpret_cast<size_t>(args.bias) % 4 != 0)
@@ -201,6 +271,13 @@ TensorMap map_of_pixels(const ConvArgs& args, const ConvTensor& t, i64 channels,
   return map_of(Boxes{t.data, args.type, channels, pixels, t.strides[3], 1, t.strides[3] * pixels, 64, 64});
 }
 
+void zero_lines(const ConvTensor& t, i64 channels, i64 pixels, Executor& executor) {
+  constexpr size_t element = 2;
+  if (cudaMemset2DAsync(t.data, t.strides[3] * element, 0, channels * element, static_cast<size_t>(pixels),
+                        static_cast<Queue>(executor.stream)) != cudaSuccess)
+    check_launch("convolution");
+}
+
 template <class C, class Result, class Args>
 void launch(const Args& args, i64 clusters, Executor& executor) {
   constexpr auto kernel = windows_kernel<C, Args, Result>;
@@ -217,9 +294,9 @@ void launch_rows(const WindowsProduct& product, Executor& executor) {
   if (product.order.transposed_b) launch<C, RowsResult<C, T, true>>(product, clusters, executor);
   else launch<C, RowsResult<C, T, false>>(product, clusters, executor);
 }
-template <class C>
+template <class C, bool TapsDown>
 void launch_grad(const WindowsGrad& grad, Executor& executor) {
-  launch<C, GradResult<C>>(grad, grad.order.count, executor);
+  launch<C, GradResult<C, TapsDown>>(grad, grad.order.count, executor);
 }
 
 /// Tiles; and microseconds of a block, as measured: for a step, and for a tile besides (of gradients, one that is
@@ -229,6 +306,7 @@ struct Kind {
   tile::Config config;
   double step, tile;
   void (*launch[2])(const Args&, Executor&);  // of f16, bf16
+  bool taps_down;                             // gradients: taps are rows
 
   TileOrder order(const Args& args, i64 m, i64 n, i64 batch, i64 steps) const {
     TileOrder order = args.order;
@@ -243,38 +321,70 @@ struct Kind {
 };
 template <class C>
 constexpr Kind<WindowsProduct> rows_kind(double step, double tile) {
-  return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}};
+  return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}, false};
 }
-template <class C>
+template <class C, bool TapsDown>
 constexpr Kind<WindowsGrad> grad_kind(double step, double tile) {
-  return {C::config, step, tile, {launch_grad<C>, launch_grad<C>}};
+  return {C::config, step, tile, {launch_grad<C, TapsDown>, launch_grad<C, TapsDown>}, TapsDown};
 }
 constexpr Kind<WindowsProduct> rows_kinds[] = {rows_kind<NarrowRows>(0.63, 1.5), rows_kind<SmallRows>(0.44, 2),
                                                rows_kind<Sm90Wide>(0.67, 3)};
-constexpr Kind<WindowsGrad> grad_kinds[] = {grad_kind<SmallGrad>(0.41, 6.5), grad_kind<WideGrad>(0.62, 11)};
+constexpr Kind<WindowsGrad> grad_kinds[] = {grad_kind<NarrowGrad, true>(0.4, 5), grad_kind<SmallGrad, false>(0.41, 6.5),
+                                            grad_kind<WideGrad, false>(0.62, 11)};
 
-/// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients.
-void run_rows(const ConvArgs& args, bool backward, Executor& executor) {
-  const WindowsOf of = windows_of(args, backward);
-  const i64 m = of.all(), n = backward ? args.channels : args.filters;
-  WindowsProduct product{};
-  product.windows = windows(of);
-  product.order.transposed_b = backward;
+/// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients. `y` is a map of 64 lines of results.
+void run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product, i64 n, Executor& executor) {
+  const i64 m = of.all();
   const Kind<WindowsProduct>* best = nullptr;
   double least = __builtin_inf();
   for (const auto& kind : rows_kinds) {
-    const TileOrder order = kind.order(product, m, n, 1, product.windows.taps * product.windows.chunks);
+    const TileOrder order = kind.order(product, m, n, 1, of.taps[0] * of.taps[1] * product.windows.chunks);
     const double time = static_cast<double>(tile::ceil_div<i64>(order.count, executor.multiprocessors)) *
                         (order.steps * kind.step + kind.tile);
     if (time < least) least = time, best = &kind, product.order = order;
   }
   product.a = map_of(of, best->config.tile_m);
-  product.b = map_of_filters(args, backward ? 64 : best->config.tile_n);
-  product.y = map_of_pixels(args, backward ? args.x : args.y, n, m);
-  product.d[0].data = backward ? nullptr : args.bias;
+  product.b = map_of_filters(args, product.order.transposed_b ? 64 : best->config.tile_n);
   product.m = static_cast<int>(m);
   product.n = static_cast<int>(n);
   best->launch[args.type == Scalar::bf16](product, executor);
+}
+
+void run_forward(const ConvArgs& args, Executor& executor) {
+  const WindowsOf of = windows_of_images(args);
+  WindowsProduct product{};
+  product.windows = windows(of);
+  product.y = map_of_pixels(args, args.y, args.filters, of.all());
+  product.d[0].data = args.bias;
+  run_rows(args, of, product, args.filters, executor);
+}
+
+/// A product for each residue of the strides.
+void run_images(const ConvArgs& args, Executor& executor) {
+  const bool spread = args.stride[0] > 1 || args.stride[1] > 1;
+  const i64 pixels = args.images * args.size[0] * args.size[1];
+  bool all_have_taps = true;
+  each_residue(args,
+               [&](const WindowsOf& of, i64, i64) { all_have_taps = all_have_taps && of.taps[0] * of.taps[1] > 0; });
+  if (!all_have_taps) zero_lines(args.x, args.channels, pixels, executor);
+  each_residue(args, [&](const WindowsOf& of, i64 down, i64 across) {
+    if (of.taps[0] * of.taps[1] == 0) return;
+    WindowsProduct product{};
+    product.windows = windows(of);
+    product.order.transposed_b = true;
+    if (spread) {
+      WindowsOf results{args.x, args.type, args.images, args.channels, {args.size[0] - down, args.size[1] - across},
+                        {1, 1}};
+      results.images.data =
+          static_cast<tile::u16*>(args.x.data) + down * args.x.strides[2] + across * args.x.strides[3];
+      for (int d = 0; d < 2; ++d)
+        results.step[d] = args.stride[d], product.windows.spread[1 - d] = static_cast<int>(args.stride[d]);
+      product.y = map_of(results, 64);
+    } else {
+      product.y = map_of_pixels(args, args.x, args.channels, pixels);
+    }
+    run_rows(args, of, product, args.channels, executor);
+  });
 }
 
 // ---- the gradient of the filters
@@ -286,9 +396,10 @@ bool has_whole_chunks(const ConvArgs& args) { return args.channels % 64 == 0 && 
 struct GradCut {
   const Kind<WindowsGrad>* kind;
   TileOrder order;
-  i64 n, batch, parts;  // products of so many columns; parts of each
+  i64 m, n, batch, parts;  // products of so many rows and columns; parts of each
 
   i64 count() const { return batch * parts; }
+  i64 size() const { return count() * m * n; }
 };
 
 /// The one that takes least time on a card of 132 multiprocessors: the same on every card.
@@ -296,21 +407,23 @@ GradCut cut_of(const ConvArgs& args) {
   constexpr i64 clusters[] = {132, 66, 40, 32, 24, 16, 16, 16};  // of 1 to 8 blocks, that it has room for
   constexpr i64 most_parts = 32, least_steps = 8;
   const i64 taps = args.filter[0] * args.filter[1], batch = has_whole_chunks(args) ? 1 : taps;
-  const i64 n = taps / batch * args.channels, pixels = args.images * output(args, 0) * output(args, 1);
+  const i64 lines = taps / batch * args.channels, pixels = args.images * output(args, 0) * output(args, 1);
   const i64 steps = tile::ceil_div<i64>(pixels, 64);
   GradCut best{};
   double least = __builtin_inf();
   const auto consider = [&](const Kind<WindowsGrad>& kind, int deep, i64 parts) {
-    GradCut cut{&kind, {}, n, batch, parts};
-    cut.order = kind.order({}, args.filters, n, cut.count(), tile::ceil_div(steps, parts));
+    GradCut cut{&kind, {}, args.filters, lines, batch, parts};
+    if (kind.taps_down) cut.m = lines, cut.n = args.filters;
+    cut.order = kind.order({}, cut.m, cut.n, cut.count(), tile::ceil_div(steps, parts));
     cut.order.cluster_deep = deep;
     const double rounds = static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters[deep - 1])),
                  each = tile::ceil_div(cut.order.steps, deep) * kind.step + (deep > 1 ? kind.tile : 2.5),
-                 joins = parts > 1 ? 2 + 2e-6 * static_cast<double>(cut.count() * args.filters * n) : 0;
+                 joins = parts > 1 ? 2 + 3e-6 * static_cast<double>(cut.size()) : 0;
     if (rounds * each + joins < least) least = rounds * each + joins, best = cut;
   };
   for (const auto& kind : grad_kinds) {
-    const i64 tiles = kind.order({}, args.filters, n, batch, 1).count;
+    const i64 tiles =
+        kind.order({}, kind.taps_down ? lines : args.filters, kind.taps_down ? args.filters : lines, batch, 1).count;
     for (int deep = 1; deep <= tile::min<i64>(steps, 8); ++deep) {
       consider(kind, deep, 1);
       const i64 parts = tile::min(clusters[deep - 1] / tiles, tile::min(most_parts, steps / (least_steps * deep)));
@@ -323,58 +436,53 @@ GradCut cut_of(const ConvArgs& args) {
 long long workspace(ConvPart part, const ConvArgs& args) {
   if (part != ConvPart::filters) return 0;
   const GradCut cut = cut_of(arranged(args));
-  return cut.parts == 1 ? 0 : cut.count() * args.filters * cut.n * static_cast<i64>(sizeof(float));
+  return cut.parts == 1 ? 0 : cut.size() * static_cast<i64>(sizeof(float));
 }
 
-/// Adds up parts, [part, tap, filter, channel] or [part, filter, tap and channel].
-void join(const ConvArgs& args, const GradCut& cut, Executor& executor) {
-  ImplicitGemm sums{};
-  sums.c = args.w.data;
-  sums.c_group = args.w.strides[3];
-  sums.c_row = args.w.strides[0];
-  sums.c_column.length[2] = cut.n;
-  sums.c_column.stride[2] = 1;
-  sums.rows = args.filters;
-  sums.columns = cut.n;
-  sums.groups = cut.batch;
-  sums.splits = cut.parts;
-  sums.partial = args.workspace;
-  (args.type == Scalar::bf16 ? join_splits<float, bf16> : join_splits<float, f16>)(sums, executor);
+/// result = parts, [part][product][row][column], added up in their order.
+void join(const GradCut& cut, const MatrixArg& result, const float* parts, Executor& executor) {
+  if (cut.parts == 1) return;
+  const i64 fours = cut.batch * cut.m * cut.n / 4;
+  launch_early("convolution", join_parts_kernel, tile::ceil_div<i64>(fours, join_threads), join_threads, 0, 1, executor,
+               parts, result, static_cast<int>(cut.parts), fours, static_cast<int>(cut.m), static_cast<int>(cut.n / 4));
 }
 
 /// [filters, taps] = [filters, windows] [windows, taps]
 void run_grad(const ConvArgs& args, Executor& executor) {
-  const WindowsOf of = windows_of(args, false);
+  const WindowsOf of = windows_of_images(args);
   const GradCut cut = cut_of(args);
   WindowsGrad grad{};
   grad.order = cut.order;
   grad.order.is_bf16 = args.type == Scalar::bf16;
   grad.windows = windows(of);
   grad.windows.batch = static_cast<int>(cut.batch);
-  grad.a = map_of_pixels(args, args.y, args.filters, of.all());
-  grad.b = map_of(of, 64);
+  const bool down = cut.kind->taps_down;
+  (down ? grad.b : grad.a) = map_of_pixels(args, args.y, args.filters, of.all());
+  (down ? grad.a : grad.b) = map_of(of, 64);
   GemmArgs& product = grad.args;
-  product.m = args.filters;
+  product.m = cut.m;
   product.n = cut.n;
   product.k = of.all();
   product.alpha = 1;
   product.batch_rank = max_batch_rank;
   for (i64& length : product.batch) length = 1;
   product.batch[max_batch_rank - 1] = cut.count();
-  product.c = {args.w.data, args.type, args.w.strides[0], 1, {}};
-  product.c.batch[max_batch_rank - 1] = args.w.strides[3];
+  MatrixArg result{args.w.data, args.type, down ? 1 : args.w.strides[0], down ? args.w.strides[0] : 1, {}};
+  result.batch[max_batch_rank - 1] = args.w.strides[3];
+  product.c = result;
   if (cut.parts > 1) {
     product.c = {args.workspace, Scalar::f32, cut.n, 1, {}};
-    product.c.batch[max_batch_rank - 1] = args.filters * cut.n;
+    product.c.batch[max_batch_rank - 1] = cut.m * cut.n;
   }
   cut.kind->launch[0](grad, executor);
-  join(args, cut, executor);
+  join(cut, result, static_cast<const float*>(args.workspace), executor);
 }
 
 void run(ConvPart part, const ConvArgs& given, Executor& executor) {
   const ConvArgs args = arranged(given);
-  if (part == ConvPart::filters) return run_grad(args, executor);
-  run_rows(args, part == ConvPart::images, executor);
+  if (part == ConvPart::forward) run_forward(args, executor);
+  else if (part == ConvPart::images) run_images(args, executor);
+  else run_grad(args, executor);
 }
 
 }  // namespace

@@ -149,6 +149,15 @@ TESSERA_DEVICE void store_box(u32 shared, const TensorMap& map, int x, int y, in
                "l"(&map), "r"(x), "r"(y), "r"(z)
                : "memory");
 }
+/// Starts copying lines of shared memory to neighbouring windows of images, of one element each, as load_windows has
+/// them.
+TESSERA_DEVICE void store_windows(u32 shared, const TensorMap& map, int channel, int column, int row, int image) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%1, {%2, %3, %4, %5}], [%0];" ::"r"(
+          shared),
+      "l"(&map), "r"(channel), "r"(column), "r"(row), "r"(image)
+      : "memory");
+}
 TESSERA_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Waits until at most N groups of this thread's stores have not read their shared memory yet.
 template <int N>

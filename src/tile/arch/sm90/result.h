@@ -217,7 +217,30 @@ class ProductResult {
     if (thread_in_block() % 32 != 0) return;
     const int assistant = thread_in_block() / 32 - Gemm::multiplying_warps;
     if (has_input && assistant == 1) load_inputs(order, args, boxes);
-    if (assistant == 2) store_boxes(order, args, boxes);
+    if (assistant == 2)
+      store_boxes(order, args, boxes,
+                  [&](u32 box, int column, int row, int batch) { sm90::store_box(box, args.y, column, row, batch); });
+  }
+
+ protected:
+  /// store(box, column, row, batch) starts copying a box to the result; called by a thread of the third warp.
+  template <class Store>
+  static TESSERA_DEVICE void store_boxes(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes,
+                                         const Store& store) {
+    each_box(order, [&](int number, const TileWork& work, int row, int column) {
+      const int slot = number % slots;
+      const u32 box = box_of(boxes, slot);
+      wait_for(boxes.ready(slot), number / slots & 1);
+      if (column < args.n) {
+        store(box, column, row, work.batch);
+        if constexpr (has_slope) sm90::store_box(box + ResultBoxes::box_bytes, args.slope, column, row, work.batch);
+      }
+      commit_stores();
+      constexpr int pending = slots > 1;  // the one before has been read, or this one
+      wait_stores_read<pending>();
+      if (number >= pending) arrive(boxes.empty((number - pending) % slots));
+    });
+    wait_stores_read<0>();
   }
 
  private:
@@ -245,22 +268,6 @@ class ProductResult {
       arrive_expecting(boxes.full(slot), ResultBoxes::box_bytes);
       load_box(box_of(boxes, slot), args.input, boxes.full(slot), column, row, args.input_batch ? work.batch : 0);
     });
-  }
-  static TESSERA_DEVICE void store_boxes(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
-    each_box(order, [&](int number, const TileWork& work, int row, int column) {
-      const int slot = number % slots;
-      const u32 box = box_of(boxes, slot);
-      wait_for(boxes.ready(slot), number / slots & 1);
-      if (column < args.n) {
-        sm90::store_box(box, args.y, column, row, work.batch);
-        if constexpr (has_slope) sm90::store_box(box + ResultBoxes::box_bytes, args.slope, column, row, work.batch);
-      }
-      commit_stores();
-      constexpr int pending = slots > 1;  // the one before has been read, or this one
-      wait_stores_read<pending>();
-      if (number >= pending) arrive(boxes.empty((number - pending) % slots));
-    });
-    wait_stores_read<0>();
   }
 
   static TESSERA_DEVICE u32 box_of(const ResultBoxes& boxes, int slot) { return boxes.box(slot * apart); }

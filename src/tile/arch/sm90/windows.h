@@ -11,10 +11,13 @@ struct Windows {
   int across, down;       // windows of an image
   int left, top;          // where the first one begins
   int step[2], apart[2];  // from window to window and from tap to tap: across, down
-  int taps_across, taps;
-  int chunks;   // of 64 channels
-  int skip[3];  // 64 windows further: across, down, images
-  int batch;    // WindowColumns: taps that are products of their own, or 1
+  int taps_across;
+  int chunks;       // of 64 channels
+  int tap;          // WindowRows: the filters' tap that is a window's first one,
+  int tap_step[2];  // and from there to the next, across or, behind a line's last one, down
+  int spread[2];    // results are so far apart: across, down; or 0: lines of a matrix
+  int skip[3];      // 64 windows further: across, down, images
+  int batch;        // WindowLines: taps that are products of their own, or 1
 };
 
 /// A window of an image.
@@ -65,16 +68,17 @@ TESSERA_DEVICE void load_windows(u32 to, const TensorMap& images, u32 full, cons
 }
 
 /// Windows are rows of the product; taps, and the channels of each, its depth. The other operand's map is [filter, tap,
-/// channel]: its columns are filters or, Backward, where images are gradients of the output, what are the filters'
-/// channels, in the opposite order of taps.
+/// channel]: its columns are filters or, Backward, where images are gradients of the output, the filters' channels.
 template <class Gemm, bool Backward>
 class WindowRows {
  public:
   template <class Args>
   TESSERA_DEVICE WindowRows(const Args& args, const TileWork& work, int begin)
-      : windows_(args.windows), place_(windows_, work.row), at_(windows_, begin), column_(work.column) {
-    tap_ = Backward ? windows_.taps - 1 : 0;
-  }
+      : windows_(args.windows),
+        place_(windows_, work.row),
+        at_(windows_, begin),
+        column_(work.column),
+        tap_(windows_.tap) {}
 
   TESSERA_DEVICE void load(const TensorMap& images, const TensorMap& filters, u32 to, u32 full) {
     load_windows(to, images, full, windows_, place_, at_);
@@ -87,7 +91,7 @@ class WindowRows {
       load_box(to, filters, full, at_.channel, tap_, column_);
     }
     at_.next(windows_);
-    if (at_.channel == 0) tap_ += Backward ? -1 : 1;
+    if (at_.channel == 0) tap_ += windows_.tap_step[at_.right == 0];
   }
 
  private:
@@ -97,27 +101,36 @@ class WindowRows {
   int column_, tap_;
 };
 
-/// Windows are the product's depth; taps, and the channels of each, its columns or, where those of a tap are not whole
-/// chunks, a batch of products. Rows are filters, of which the map [window, filter] has the gradients. The batch may be
-/// there several times, for one part of the windows after the other.
-template <class Gemm>
-class WindowColumns {
+/// Stores a box of results for the windows from number `row` on.
+TESSERA_DEVICE void store_result(u32 box, const TensorMap& map, const Windows& windows, int column, int row) {
+  if (windows.spread[0] == 0) return store_box(box, map, column, row, 0);
+  const WindowPlace place(windows, row);
+  store_windows(box, map, column, place.column * windows.spread[0], place.row * windows.spread[1], place.image);
+}
+
+/// Windows are the product's depth; taps, and the channels of each, its columns or, AreRows, its rows; where those of a
+/// tap are not whole chunks, a batch of products. The other side are filters, of which the map [window, filter] has the
+/// gradients. The batch may be there several times, for one part of the windows after the other.
+template <class Gemm, bool AreRows>
+class WindowLines {
  public:
   template <class Args>
-  TESSERA_DEVICE WindowColumns(const Args& args, const TileWork& work, int begin)
+  TESSERA_DEVICE WindowLines(const Args& args, const TileWork& work, int begin)
       : windows_(args.windows),
-        first_(windows_, work.batch % windows_.batch * windows_.chunks + work.column / 64),
-        row_(work.row),
+        first_(windows_, work.batch % windows_.batch * windows_.chunks + (AreRows ? work.row : work.column) / 64),
+        filter_(AreRows ? work.column : work.row),
         window_((work.batch / windows_.batch * args.order.steps + begin) * 64),
         place_(windows_, window_) {}
 
-  TESSERA_DEVICE void load(const TensorMap& gradients, const TensorMap& images, u32 to, u32 full) {
-    unroll<Gemm::tile_m / 64>(
-        [&](auto i) { load_box(to + i * Gemm::TileA::block_bytes, gradients, full, row_ + i * 64, window_, 0); });
-    to += Gemm::TileA::bytes;
+  TESSERA_DEVICE void load(const TensorMap& a, const TensorMap& b, u32 to, u32 full) {
+    const u32 to_b = to + Gemm::TileA::bytes;
+    const TensorMap &images = AreRows ? a : b, &gradients = AreRows ? b : a;
+    unroll<(AreRows ? Gemm::tile_n : Gemm::tile_m) / 64>([&](auto i) {
+      load_box((AreRows ? to_b : to) + i * Gemm::TileA::block_bytes, gradients, full, filter_ + i * 64, window_, 0);
+    });
     TapChunk at = first_;
-    unroll<Gemm::tile_n / 64>([&](auto i) {
-      load_windows(to + i * Gemm::TileB::block_bytes, images, full, windows_, place_, at);
+    unroll<(AreRows ? Gemm::tile_m : Gemm::tile_n) / 64>([&](auto i) {
+      load_windows((AreRows ? to : to_b) + i * Gemm::TileA::block_bytes, images, full, windows_, place_, at);
       at.next(windows_);
     });
     window_ += 64;
@@ -127,7 +140,7 @@ class WindowColumns {
  private:
   const Windows& windows_;
   TapChunk first_;
-  int row_, window_;
+  int filter_, window_;
   WindowPlace place_;
 };
 
