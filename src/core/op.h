@@ -60,10 +60,11 @@ struct Op {
   Tensors (*reference)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
   Saves saves = {};
   Autocast autocast = Autocast::None;
-  int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
-  bool in_place = false;   ///< output i is input i, overwritten
-  bool pitched = false;    ///< on GPUs, rows of the outputs start at whole 16 bytes, as matrix cores read them best
-  bool transfers = false;  ///< the outputs lie where `infer` says, not where the inputs do
+  int hidden_outputs = 0;     ///< trailing outputs kept for backward and not returned to callers
+  bool in_place = false;      ///< output i is input i, overwritten
+  bool pitched = false;       ///< on GPUs, rows of the outputs start at whole 16 bytes, as matrix cores read them best
+  bool keeps_layout = false;  ///< on GPUs, images lie channels last in memory where those of the first input do
+  bool transfers = false;     ///< the outputs lie where `infer` says, not where the inputs do
   int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;

@@ -200,12 +200,14 @@ const Op conv2d_op = {.name = "conv2d",
                       .vjp = conv2d_vjp,
                       .reference = conv2d_reference,
                       .saves = {.inputs = 0b011},
-                      .autocast = Autocast::Lower};
+                      .autocast = Autocast::Lower,
+                      .keeps_layout = true};
 const Op conv2d_input_grad_op = {.name = "conv2d_input_grad",
                                  .infer = infer_input_grad,
                                  .vjp = input_grad_vjp,
                                  .reference = input_grad_reference,
-                                 .saves = {.inputs = 0b11}};
+                                 .saves = {.inputs = 0b11},
+                                 .keeps_layout = true};
 const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
                                   .infer = infer_weight_grad,
                                   .vjp = weight_grad_vjp,

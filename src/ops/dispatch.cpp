@@ -160,12 +160,30 @@ Tensor empty_rows(const TensorMeta& meta, Device device) {
   return empty_pitched(meta.shape, (meta.shape.back().value() + unit - 1) / unit * unit, meta.dtype, device);
 }
 
+// Whether images [n, c, h, w] lie in the order n, h, w, c, and not in their own as well.
+bool lies_channels_last(const Tensor& t) {
+  if (!t.defined() || t.dim() != 4 || t.is_contiguous()) return false;
+  int64_t step = 1;
+  for (int64_t d : {1, 3, 2, 0}) {
+    if (t.size(d) != 1 && t.strides()[static_cast<size_t>(d)] != step) return false;
+    step *= t.size(d);
+  }
+  return true;
+}
+Tensor empty_channels_last(const TensorMeta& meta, Device device) {
+  const Tensor t = empty(meta.shape, meta.dtype, device);
+  const int64_t c = t.size(1), w = t.size(3);
+  return as_strided(t.storage(), meta.shape, {t.numel() / std::max<int64_t>(t.size(0), 1), 1, w * c, c}, 0, meta.dtype);
+}
+
 Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const Device* device, bool keep_hidden) {
   Tensors out;
   size_t visible = metas.size() - op.hidden_outputs;
+  const bool last = op.keeps_layout && device && device->is_gpu() && lies_channels_last(in[0]);
   for (size_t i = 0; i < metas.size(); ++i) {
     if (op.in_place && i < visible) out.push_back(in[i]);
     else if (i >= visible && !keep_hidden) out.push_back({});
+    else if (last && metas[i].shape.rank() == 4) out.push_back(empty_channels_last(metas[i], *device));
     else if (op.pitched && device && device->is_gpu()) out.push_back(empty_rows(metas[i], *device));
     else out.push_back(empty(metas[i].shape, metas[i].dtype, device ? *device : metas[i].device));
   }

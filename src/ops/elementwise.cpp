@@ -193,7 +193,8 @@ constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
           .fused_vjp = fused,
           .reference = unary_reference<value>,
           .saves = from == Input ? Saves{.inputs = 1} : Saves{.outputs = 1},
-          .autocast = autocast};
+          .autocast = autocast,
+          .keeps_layout = true};
 }
 
 template <OpName op, auto value>
@@ -229,7 +230,8 @@ constexpr Op binary(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = Aut
           .vjp = vjp,
           .reference = binary_reference<value>,
           .saves = saves,
-          .autocast = autocast};
+          .autocast = autocast,
+          .keeps_layout = true};
 }
 
 constexpr Saves kShapes{.metas = 3}, kInputs{.inputs = 3, .metas = 3},
@@ -360,11 +362,13 @@ Tensors where_vjp(const Saved& s, const Tensors& grads) {
 const Op add_scalar_op = {.name = "add_scalar",
                           .infer = infer_scalar<"add_scalar">,
                           .vjp = add_scalar_vjp,
-                          .reference = scalar_reference<[](double x, double b) { return x + b; }>};
+                          .reference = scalar_reference<[](double x, double b) { return x + b; }>,
+                          .keeps_layout = true};
 const Op mul_scalar_op = {.name = "mul_scalar",
                           .infer = infer_scalar<"mul_scalar">,
                           .vjp = mul_scalar_vjp,
-                          .reference = scalar_reference<[](double x, double b) { return x * b; }>};
+                          .reference = scalar_reference<[](double x, double b) { return x * b; }>,
+                          .keeps_layout = true};
 const Op pow_scalar_op = {.name = "pow_scalar",
                           .infer = infer_scalar<"pow_scalar">,
                           .vjp = pow_scalar_vjp,
@@ -377,8 +381,12 @@ const Op clamp_op = {.name = "clamp",
                      .fused_vjp = fused_vjp<clamp_backward, Input>,
                      .reference = clamp_reference,
                      .saves = {.inputs = 1}};
-const Op cast_op = {
-    .name = "cast", .infer = infer_cast, .vjp = cast_vjp, .reference = cast_reference, .saves = {.metas = 1}};
+const Op cast_op = {.name = "cast",
+                    .infer = infer_cast,
+                    .vjp = cast_vjp,
+                    .reference = cast_reference,
+                    .saves = {.metas = 1},
+                    .keeps_layout = true};
 const Op where_op = {.name = "where",
                      .infer = infer_where,
                      .vjp = where_vjp,

@@ -87,6 +87,26 @@ TEST_F(Sm90Windows, AgainstFloat64) {
       for (bool channels_last : {true, false}) check(s, dtype, channels_last);
 }
 
+// What is made of images with their channels last lies so, too, so that nothing is copied from one to the next.
+TEST_F(Sm90Windows, KeepsChannelsLast) {
+  const auto lies_last = [](const Tensor& t) { return t.strides()[1] == 1 && t.strides()[3] == t.size(1); };
+  const Conv2dOptions options{{1, 1}, {0, 1}, {1, 1}};
+  const Tensor exact = values({2, 16, 9, 7}, Float16), filters = values({72, 16, 3, 3}, Float16);
+  const Tensor want = conv2d(exact, filters, {}, options);
+  const ForceKernel forward("conv2d", "sm90.as-they-lie"), weights("conv2d_weight_grad", "sm90.as-they-lie"),
+      images("conv2d_input_grad", "sm90.as-they-lie");
+  const Tensor x = there(exact, Float16, true).set_requires_grad(),
+               w = there(filters, Float16, false).set_requires_grad();
+  const Tensor y = conv2d(x, w, {}, options);
+  EXPECT_LE(error(y.detach(), want), 6e-4);
+  const Tensors gradients = grad({y}, {x, w}, {y.detach()}, true);
+  for (const Tensor& t : {y, relu(y), y + relu(y), cast(y, Float32), y * 2.0, gradients[0]})
+    EXPECT_TRUE(lies_last(t)) << describe(t);
+  EXPECT_TRUE(contiguous(y).is_contiguous());
+  EXPECT_TRUE(gradients[1].is_contiguous());
+  EXPECT_EQ(error(contiguous(y).detach(), y.detach().to(cpu()).to(Float64)), 0);
+}
+
 TEST_F(Sm90Windows, RefusesWhatItDoesNotTake) {
   const Size good{2, 16, 24, 9, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}};
   EXPECT_EQ(refusal(good), "no error");

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/cpu/channels_last.h"
 #include "kernels/cpu/tables.h"
-#include "kernels/cpu/workspace.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "kernels/gpu/pointwise.h"
 #include "kernels/gpu/sm90_reason.h"
@@ -56,23 +56,15 @@ class Operands {
       : workspace_(workspace), dtype_(dtype), last_(channels_last) {}
 
   ConvTensor read(const Tensor& t) const {
-    return conv_tensor(last_ ? workspace_.read(t, dtype_, lies_last(t), last(t)) : workspace_.read(t, dtype_));
+    return conv_tensor(last_ ? workspace_.read(t, dtype_, lies_channels_last(t), channels_last(t))
+                             : workspace_.read(t, dtype_));
   }
   ConvTensor write(const Tensor& t) const {
-    return conv_tensor(last_ ? workspace_.write(t, dtype_, lies_last(t), false, last(t)) : workspace_.write(t, dtype_));
+    return conv_tensor(last_ ? workspace_.write(t, dtype_, lies_channels_last(t), false, channels_last(t))
+                             : workspace_.write(t, dtype_));
   }
 
  private:
-  static Strides last(const Tensor& t) {
-    return {t.size(1) * t.size(2) * t.size(3), 1, t.size(1) * t.size(3), t.size(1)};
-  }
-  static bool lies_last(const Tensor& t) {
-    const Strides dense = last(t);
-    for (size_t d = 0; d < 4; ++d)
-      if (t.size(static_cast<int64_t>(d)) != 1 && t.strides()[d] != dense[d]) return false;
-    return reinterpret_cast<uintptr_t>(t.data_ptr()) % 16 == 0;
-  }
-
   Workspace& workspace_;
   DType dtype_;
   bool last_;
@@ -171,12 +163,15 @@ bool straighten(ConvArgs& args) {
   return false;
 }
 
+// Whether the images lie channels last, where filters are copied to lie so, too.
+bool lies_last(const Call& call) { return !call.in[0].is_contiguous() && lies_channels_last(call.in[0]); }
+
 template <ConvPart part>
 Reason vendor_takes(const Call& call) {
   const VendorConvTable* vendor = vendor_tables() ? tables().vendor_conv : nullptr;
   if (!vendor) return Reason::Library;
   Workspace nothing_is_copied(call, true);
-  ConvArgs args = args_of<part>(call, nothing_is_copied);
+  ConvArgs args = args_of<part>(call, nothing_is_copied, lies_last(call));
   if (args.type == Scalar::f64) return Reason::DType;
   if (!straighten(args)) return Reason::Layout;
   return vendor->workspace(part, args) < 0 ? Reason::Shape : Reason::Ok;
@@ -212,7 +207,7 @@ void run_vendor(const ConvArgs& args, Executor& executor) {
 
 template <ConvPart part>
 void vendor(const Call& call, Workspace& workspace) {
-  convolve(call, workspace, args_of<part>(call, workspace), vendor_bytes<part>, run_vendor<part>);
+  convolve(call, workspace, args_of<part>(call, workspace, lies_last(call)), vendor_bytes<part>, run_vendor<part>);
 }
 
 // ---- by Hopper's own instructions
@@ -236,6 +231,22 @@ template <ConvPart part>
 void sm90(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args_of<part>(call, workspace, true), sm90_bytes<part>, run_sm90<part>);
 }
+// Where it is faster than the vendor's: images that need not be copied, their gradients with strides of 1, those of
+// more than 64 filters; not as large as 256x512x7x7 with 512 filters, whose tiles fill an H100 one and a half times.
+template <ConvPart part>
+Reason sm90_leads(const Call& call) {
+  if (!lies_last(call)) return Reason::Layout;
+  auto& a = call.attrs.as<ConvAttrs>();
+  const Tensor &y = part == ConvPart::forward ? call.out[0] : call.in[part == ConvPart::filters],
+               &w = part == ConvPart::filters ? call.out[0] : call.in[1];
+  if (part == ConvPart::images && (a.stride[0] > 1 || a.stride[1] > 1)) return Reason::Shape;
+  if (part == ConvPart::filters && w.size(0) <= 64) return Reason::Shape;
+  constexpr double most = 16e9;  // multiplications
+  const auto of_filter = static_cast<double>(w.size(1) * w.size(2) * w.size(3));
+  return static_cast<double>(y.numel()) * of_filter > most ? Reason::Shape : sm90_takes<part>(call);
+}
+template <ConvPart part>
+constexpr Kernel sm90_leading_kernel = staged_kernel<sm90<part>>("sm90.as-they-lie", sm90_leads<part>);
 template <ConvPart part>
 constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_takes<part>);
 
@@ -317,6 +328,7 @@ constexpr Kernel conv2d_list[] = {
     staged_kernel<sm90_pointwise_forward>("sm90", sm90_takes_pointwise_forward),
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
     staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward),
+    sm90_leading_kernel<ConvPart::forward>,
     vendor_kernel<ConvPart::forward>,
     sm90_kernel<ConvPart::forward>,
     staged_kernel<conv2d_gemm>("implicit_gemm")};
@@ -324,13 +336,17 @@ constexpr Kernel input_grad_list[] = {
     staged_kernel<sm90_pointwise_input_grad>("sm90", sm90_takes_pointwise_input_grad),
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
     staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
+    sm90_leading_kernel<ConvPart::images>,
     vendor_kernel<ConvPart::images>,
     sm90_kernel<ConvPart::images>,
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
-    staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad), vendor_kernel<ConvPart::filters>,
-    sm90_kernel<ConvPart::filters>, staged_kernel<weight_grad_gemm>("implicit_gemm")};
+    staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
+    sm90_leading_kernel<ConvPart::filters>,
+    vendor_kernel<ConvPart::filters>,
+    sm90_kernel<ConvPart::filters>,
+    staged_kernel<weight_grad_gemm>("implicit_gemm")};
 #else
 constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
                                   staged_kernel<conv2d_gemm>("implicit_gemm")};
