@@ -463,8 +463,10 @@ Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs& a
   return gradients(seen, g, in[1], in[2], m, !attrs.as<NormAttrs>().training);
 }
 
-const Op batch_norm_backward = {
-    .name = "batch_norm_backward", .infer = infer_batch_norm_backward, .reference = batch_norm_backward_reference};
+const Op batch_norm_backward = {.name = "batch_norm_backward",
+                                .infer = infer_batch_norm_backward,
+                                .reference = batch_norm_backward_reference,
+                                .keeps_layout = true};
 
 Tensors batch_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined() || grads[1].defined() || grads[2].defined()) return batch_norm_vjp(s, grads);
@@ -480,7 +482,8 @@ const Op batch_norm_op = {.name = "batch_norm",
                           .fused_vjp = batch_norm_fused_vjp,
                           .reference = batch_norm_reference,
                           .saves = {.inputs = 0b111, .outputs = 0b1010},
-                          .hidden_outputs = 1};
+                          .hidden_outputs = 1,
+                          .keeps_layout = true};
 
 // ---- batch_norm_inference: x [n, c, ...], mean [c], var [c], weight? [c], bias? [c] -> y (or relu(y))
 
@@ -543,7 +546,8 @@ const Op batch_norm_inference_op = {.name = "batch_norm_inference",
                                     .vjp = batch_norm_inference_vjp,
                                     .fused_vjp = batch_norm_inference_fused_vjp,
                                     .reference = batch_norm_inference_reference,
-                                    .saves = {.inputs = 0b11111}};
+                                    .saves = {.inputs = 0b11111},
+                                    .keeps_layout = true};
 
 // ---- softmax and log_softmax over one dim; their backward ops take dy and y
 

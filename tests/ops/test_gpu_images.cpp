@@ -94,23 +94,36 @@ TEST_F(GpuImages, PointwiseKernelsAgree) {
 }
 
 TEST_F(GpuImages, BatchNormTakesHalvesBesideF32Weights) {
-  for (Shape shape : {Shape{1, 3, 160, 512}, {2, 5, 83, 309}, {7, 300, 3, 5}, {64, 2, 40, 32}, {6, 3, 1, 1}})
-    for (DType dtype : {Float32, Float16, BFloat16})
+  for (Shape shape : {Shape{1, 3, 160, 512},
+                      {2, 5, 83, 309},
+                      {7, 300, 3, 5},
+                      {64, 2, 40, 32},
+                      {6, 3, 1, 1},
+                      {3, 8, 11, 13},
+                      {2, 200, 37, 29},
+                      {64, 136, 14, 14}})
+    for (const auto& [dtype, channels_last] : {std::pair{Float32, false},
+                                               {Float32, true},
+                                               {Float16, false},
+                                               {Float16, true},
+                                               {BFloat16, false},
+                                               {BFloat16, true}})
       for (Activation activation : {Activation::None, Activation::Relu}) {
         const auto norm = [&](const Tensors& in) {
           return batch_norm(in[0], in[1], in[2], {}, {}, true, 0.1, 1e-5, activation);
         };
-        const std::string label =
-            fmt::format("{} {} {}", to_string(shape), name(dtype), activation != Activation::None);
+        const std::string label = fmt::format("{} {} {} {}", to_string(shape), name(dtype),
+                                              activation != Activation::None, channels_last ? "last" : "first");
         const Shape channel{shape[1]};
         const Tensors in{
             (normal64(shape, generator) * 3.0 + (activation == Activation::None ? 50.0 : 1.0)).to(dtype).to(Float64),
             values(channel, Float32), values(channel, Float32)};
-        const Tensors on{there(in[0], dtype), there(in[1], Float32), there(in[2], Float32)};
+        const Tensors on{there(in[0], dtype, channels_last), there(in[1], Float32), there(in[2], Float32)};
         const Tensor want = norm(in), got = norm(on), g = values(shape, dtype);
+        EXPECT_TRUE(on[0].is_contiguous() || got.strides() == on[0].strides()) << label;
         EXPECT_EQ(got.dtype(), dtype);
         EXPECT_LE(error(got, want), 10 * limit(dtype)) << label;
-        const Tensors wanted = gradients(norm, in, g), found = gradients(norm, on, there(g, dtype));
+        const Tensors wanted = gradients(norm, in, g), found = gradients(norm, on, there(g, dtype, channels_last));
         for (size_t i = 0; i < 3; ++i) {
           EXPECT_EQ(found[i].dtype(), i ? Float32 : dtype);
           EXPECT_LE(error(found[i], wanted[i]), 10 * limit(dtype)) << label << " input " << i;
@@ -210,13 +223,23 @@ TEST_F(GpuImages, NormAndConvolutionOfModules) {
 }
 
 TEST_F(GpuImages, BatchNormMovesRunningStatistics) {
-  const Tensor x = values({2, 3, 128, 300}, Float32) * 2.0 + 7.0, ones3 = ones({3}), zeros3 = zeros({3});
-  Tensor mean = zeros({3}), variance = ones({3});
-  batch_norm(x.to(Float32), ones3, zeros3, mean, variance, true);
-  Tensor mean_there = zeros({3}).to(gpu()), variance_there = ones({3}).to(gpu());
-  batch_norm(there(x, Float32), ones3.to(gpu()), zeros3.to(gpu()), mean_there, variance_there, true);
-  EXPECT_LE(error(mean_there, mean.to(Float64)), 1e-6);
-  EXPECT_LE(error(variance_there, variance.to(Float64)), 1e-6);
+  for (int64_t channels : {3, 16})
+    for (DType dtype : {Float32, Float16}) {
+      const Tensor x = (values({2, channels, 128, 150}, Float32) * 2.0 + 7.0).to(dtype), one = ones({channels}),
+                   zero = zeros({channels});
+      const auto run = [&](const Tensor& images, Device device) {
+        Tensor mean = clone(zero).to(device), variance = clone(one).to(device);
+        batch_norm(images, one.to(device), zero.to(device), mean, variance, true);
+        const Tensor y = batch_norm(images, one.to(device), zero.to(device), mean, variance, false);
+        return Tensors{mean, variance, y};
+      };
+      const Tensors want = run(x.to(Float32), cpu());
+      for (bool channels_last : {false, true}) {
+        const Tensors got = run(there(x, dtype, channels_last), gpu());
+        for (size_t i = 0; i < 3; ++i)
+          EXPECT_LE(error(got[i], want[i].to(Float64)), i < 2 ? 1e-6 : limit(dtype)) << channels << name(dtype) << i;
+      }
+    }
 }
 
 }  // namespace

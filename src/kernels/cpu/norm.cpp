@@ -1,6 +1,6 @@
 // Normalisations and softmax. The kernels want contiguous rows or planes; other layouts are copied.
+#include "kernels/cpu/channels_last.h"
 #include "kernels/cpu/tables.h"
-#include "kernels/cpu/workspace.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "kernels/gpu/pointwise.h"
 #endif
@@ -193,11 +193,23 @@ bool has_planes(const Tensor& t) {
   }
   return true;
 }
-PlanesArg read_planes(Workspace& workspace, const Tensor& t, DType dtype) {
+PlanesArg read_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
+  if (lines) return {workspace.read(t, dtype, lies_channels_last(t), channels_last(t)).data, 0, 0};
   return planes(t, workspace.read(t, dtype, has_planes(t)));
 }
-PlanesArg write_planes(Workspace& workspace, const Tensor& t, DType dtype) {
+PlanesArg write_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
+  if (lines) return {workspace.write(t, dtype, lies_channels_last(t), false, channels_last(t)).data, 0, 0};
   return planes(t, workspace.write(t, dtype, has_planes(t)));
+}
+
+// Whether batch norm takes x by lines of channels.
+bool has_lines([[maybe_unused]] const Tensor& x) {
+#ifdef TESSERA_GPU_KERNELS
+  return (x.dtype() == Float16 || x.dtype() == BFloat16) && x.dim() == 4 && x.size(1) % 8 == 0 && !has_planes(x) &&
+         lies_channels_last(x);
+#else
+  return false;
+#endif
 }
 
 // GPUs take halves beside f32 weights.
@@ -222,11 +234,11 @@ Args plane_args(const Tensor& x, const Tensor& weight) {
 
 // x -> y and what differs; weight? and bias? are inputs from `first` on.
 template <class Args>
-Args plane_forward_args(const Call& call, Workspace& workspace, size_t first = 1) {
+Args plane_forward_args(const Call& call, Workspace& workspace, size_t first = 1, bool lines = false) {
   const Tensor &x = call.in[0], &weight = call.in[first];
   Args args = plane_args<Args>(x, weight);
-  args.x = read_planes(workspace, x, planes_dtype(x, weight));
-  args.y = write_planes(workspace, call.out[0], planes_dtype(x, weight));
+  args.x = read_planes(workspace, x, planes_dtype(x, weight), lines);
+  args.y = write_planes(workspace, call.out[0], planes_dtype(x, weight), lines);
   args.weight = read_contiguous(workspace, weight, common_dtype(x, weight));
   args.bias = read_contiguous(workspace, call.in[first + 1], common_dtype(x, weight));
   args.eps = call.attrs.as<NormAttrs>().eps;
@@ -235,13 +247,13 @@ Args plane_forward_args(const Call& call, Workspace& workspace, size_t first = 1
 
 // dy, x, weight?, mean, rstd -> dx, dweight, dbias
 template <class Args>
-Args plane_backward_args(const Call& call, Workspace& workspace) {
+Args plane_backward_args(const Call& call, Workspace& workspace, bool lines = false) {
   const Tensor &x = call.in[1], &weight = call.in[2];
   const DType dtype = planes_dtype(x, weight);
   Args args = plane_args<Args>(x, weight);
-  args.dy = read_planes(workspace, call.in[0], dtype);
-  args.x = read_planes(workspace, x, dtype);
-  args.dx = write_planes(workspace, call.out[0], dtype);
+  args.dy = read_planes(workspace, call.in[0], dtype, lines);
+  args.x = read_planes(workspace, x, dtype, lines);
+  args.dx = write_planes(workspace, call.out[0], dtype, lines);
   args.weight = read_contiguous(workspace, weight, common_dtype(x, weight));
   args.dweight = gradient(call.out[1], weight);
   args.dbias = gradient(call.out[2], weight);
@@ -269,7 +281,9 @@ void group_norm_backward(const Call& call, Workspace& workspace) {
 
 // The batch's variance is a running estimate that starts from nothing and moves all the way.
 void batch_norm(const Call& call, Workspace& workspace) {
-  auto args = plane_forward_args<BatchNormArgs>(call, workspace);
+  const bool lines = has_lines(call.in[0]);
+  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 1, lines);
+  args.lines = lines;
   args.training = true;
   args.relu = call.attrs.as<NormAttrs>().relu;
   args.mean = call.out[1].data_ptr();
@@ -284,15 +298,18 @@ void batch_norm(const Call& call, Workspace& workspace) {
 
 // x, mean, variance, weight?, bias?
 void batch_norm_inference(const Call& call, Workspace& workspace) {
-  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3);
+  const bool lines = has_lines(call.in[0]);
+  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, lines);
+  args.lines = lines;
   args.relu = call.attrs.as<NormAttrs>().relu;
   args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
   args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
   if (!workspace.counting()) norm_table().batch_norm(args, executor());
 }
 
-BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& workspace) {
-  auto args = plane_backward_args<BatchNormBackwardArgs>(call, workspace);
+BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& workspace, bool lines = false) {
+  auto args = plane_backward_args<BatchNormBackwardArgs>(call, workspace, lines);
+  args.lines = lines;
   args.training = call.attrs.as<NormAttrs>().training;
   args.relu = call.attrs.as<NormAttrs>().relu;
   if (args.relu) args.bias = read_contiguous(workspace, call.in[5], common_dtype(call.in[1], call.in[2]));
@@ -300,7 +317,7 @@ BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& work
   return args;
 }
 void batch_norm_backward(const Call& call, Workspace& workspace) {
-  const BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace);
+  const BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace, has_lines(call.in[1]));
   if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
 }
 

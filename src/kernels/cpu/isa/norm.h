@@ -78,9 +78,10 @@ struct GroupNormBackwardArgs {
 
 /// Training: mean and rstd [channels] are results, running estimates move by `momentum` and are optional.
 /// Otherwise the running estimates are used, and mean and rstd are ignored. With `relu`, y is what that makes of it.
+/// `lines`, on GPUs: of halves, channels in eights, that lie last in memory, and all is dense.
 struct BatchNormArgs {
   Scalar type, weight_type;
-  bool training, relu;
+  bool training, relu, lines;
   long long batch, channels, size;
   PlanesArg y, x;
   const void *weight, *bias;  // [channels], optional
@@ -93,10 +94,10 @@ struct BatchNormArgs {
 
 /// Without training, mean and rstd are those of the running estimates and count as constants. With `relu`, dy is the
 /// gradient of what that made of y. On GPUs, the gradient may be a plane of dy times the filter's weight of the
-/// channel, where one filter has followed; dfilter becomes the filter's own gradient.
+/// channel, where one filter has followed; dfilter becomes the filter's own gradient. `lines` as in BatchNormArgs.
 struct BatchNormBackwardArgs {
   Scalar type, weight_type;
-  bool training, relu;
+  bool training, relu, lines;
   long long batch, channels, size;
   PlanesArg dx, dy, x;        // dx.data is optional
   const void *weight, *bias;  // optional; the bias counts with relu alone, or with a filter

@@ -14,6 +14,14 @@ long long plane_parts_workspace(long long sets, long long elements);
 void batch_norm(const BatchNormArgs& args, Executor& executor);
 void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
 
+/// Batch norm of images whose channels lie last, BatchNormArgs::lines.
+void line_norm(const BatchNormArgs& args, Executor& executor);
+void line_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
+/// Parts that lines are cut into: with 64 channels each some 1024 blocks, the same on every card.
+inline i64 line_norm_parts(i64 lines, i64 channels) {
+  return tile::max<i64>(1, tile::min(1024 / tile::max<i64>(1, tile::ceil_div<i64>(channels, 64)), lines / 128));
+}
+
 inline constexpr i64 most_row_clusters = 40;
 #if defined(__HIP__)
 inline bool layer_norm_sm90(const LayerNormArgs&, Executor&) { return false; }

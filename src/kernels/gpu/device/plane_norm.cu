@@ -18,11 +18,6 @@ struct PlaneNormWork {
   PartMoments* moments;  // [sets, parts]
 };
 
-template <class C>
-TESSERA_DEVICE void move(C* estimate, i64 i, double value, double momentum) {
-  if (estimate) estimate[i] = static_cast<C>((1 - momentum) * static_cast<double>(estimate[i]) + momentum * value);
-}
-
 /// The moments of each part, around the mean of its first packs, so that nothing cancels.
 template <class T, int width>
 TESSERA_KERNEL(plane_threads)
@@ -74,8 +69,8 @@ TESSERA_DEVICE Sums<compute_t<T>> statistics(const PlaneNormWork<T>& work, const
   if (part.index == 0 && tile::thread_in_block() == 0) {
     work.mean[part.set] = mean;
     work.rstd[part.set] = rstd;
-    move(work.running_mean, part.set, all.mean, work.momentum);
-    move(work.running_variance, part.set, all.squares / tile::max(1.0, all.count - 1), work.momentum);
+    move_estimate(work.running_mean, part.set, all.mean, work.momentum);
+    move_estimate(work.running_variance, part.set, all.squares / tile::max(1.0, all.count - 1), work.momentum);
   }
   return {mean, rstd};
 }
@@ -144,6 +139,7 @@ void group_norm(const GroupNormArgs& a, Executor& executor) {
 }
 
 void batch_norm(const BatchNormArgs& a, Executor& executor) {
+  if (a.lines) return line_norm(a, executor);
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
@@ -159,7 +155,8 @@ void batch_norm(const BatchNormArgs& a, Executor& executor) {
 }
 
 long long plane_parts_workspace(long long sets, long long elements) {
-  return sets * parts_of(sets, elements) * static_cast<long long>(sizeof(PartMoments));
+  return sets * tile::max(parts_of(sets, elements), line_norm_parts(elements, sets)) *
+         static_cast<long long>(sizeof(PartMoments));
 }
 
 }  // namespace tessera::gpu_kernels

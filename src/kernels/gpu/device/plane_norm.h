@@ -148,6 +148,12 @@ TESSERA_DEVICE PartMoments join_moments(const PartMoments* parts, i64 count) {
   return {mean, join_lanes(squares, Plus{}), all.first};
 }
 
+/// A running estimate, if there is one, moves towards `value`.
+template <class C>
+TESSERA_DEVICE void move_estimate(C* estimate, i64 i, double value, double momentum) {
+  if (estimate) estimate[i] = static_cast<C>((1 - momentum) * static_cast<double>(estimate[i]) + momentum * value);
+}
+
 /// Whether packs of `width` elements lie within planes at multiples of their size.
 template <class... P>
 bool takes_packs(int width, int bytes, i64 size, const P&... planes) {

@@ -219,6 +219,7 @@ void group_norm_backward(const GroupNormBackwardArgs& a, Executor& executor) {
 }
 
 void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& executor) {
+  if (a.lines) return line_norm_backward(a, executor);
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     constexpr int width = plane_width<T>;
