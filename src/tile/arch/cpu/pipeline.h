@@ -11,11 +11,21 @@
 TESSERA_TILE_BEGIN
 namespace cpu {
 
+#if defined(__CUDACC_RTC__)  // parses this code, runs none of it, and has none of the host's builtins
+void prefetch(const char* at);
+void store_released(i64& to, i64 value);
+i64 fetch_add(i64& to, i64 more);
+#else
+TESSERA_HD void prefetch(const char* at) { __builtin_prefetch(at); }
+inline void store_released(i64& to, i64 value) { __atomic_store_n(&to, value, __ATOMIC_RELEASE); }
+inline i64 fetch_add(i64& to, i64 more) { return __atomic_fetch_add(&to, more, __ATOMIC_ACQ_REL); }
+#endif
+
 /// Asks for `count` stretches of memory of so many bytes, `pitch` bytes apart.
 TESSERA_HD void ask_for(const char* first, i64 pitch, i64 count, i64 bytes) {
   for (i64 i = 0; i < count; ++i, first += pitch) {
-    for (i64 j = 0; j < bytes - 1; j += 64) __builtin_prefetch(first + j);
-    __builtin_prefetch(first + bytes - 1);
+    for (i64 j = 0; j < bytes - 1; j += 64) prefetch(first + j);
+    prefetch(first + bytes - 1);
   }
 }
 
@@ -120,8 +130,8 @@ struct Product {
 class alignas(64) PanelCursor {
  public:
   void close() { next_ = i64{1} << 62; }
-  void open() { __atomic_store_n(&next_, 0, __ATOMIC_RELEASE); }
-  i64 take(i64 panels) { return __atomic_fetch_add(&next_, panels, __ATOMIC_ACQ_REL); }
+  void open() { store_released(next_, 0); }
+  i64 take(i64 panels) { return fetch_add(next_, panels); }
 
  private:
   i64 next_;
