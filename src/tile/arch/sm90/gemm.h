@@ -97,7 +97,7 @@ class Gemm {
   static TESSERA_DEVICE void run(const TensorMap& a, const TensorMap& b, const TileOrder& order, const char* shared,
                                  const Args& args) {
     const Gemm gemm((shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes, order);
-    const int warp = thread_in_block() / 32;
+    const int warp = from_first_lane(thread_in_block() / 32);
     if (thread_in_block() == 0) {
       prefetch_map(a);
       prefetch_map(b);
@@ -108,7 +108,7 @@ class Gemm {
     let_next_kernel_begin();
     if (warp >= multiplying_warps) {
       shrink_registers<fetching_registers>();
-      if (warp == multiplying_warps && thread_in_block() % 32 == 0) gemm.fetch<Result>(a, b, order, args);
+      if (warp == multiplying_warps) gemm.fetch<Result>(a, b, order, args);
       Result::assist(order, args, gemm.results());
     } else {
       grow_registers<multiplying_registers>();
@@ -231,8 +231,10 @@ class Gemm {
       for (int step = agenda.begin; step < agenda.begin + agenda.steps; ++step) {
         wait_for(emptied(turn.stage), turn.parity ^ 1);
         const u32 full = filled(turn.stage), to = stage_of(turn.stage);
-        arrive_expecting(full, stage_bytes);
-        if constexpr (has_source<Result>) {
+        const bool elected = is_elected();
+        if (elected) arrive_expecting(full, stage_bytes);
+        if (!elected) {
+        } else if constexpr (has_source<Result>) {
           source.load(a, b, to, full);
         } else {
           load<TileA, tile_m>(a, to, full, order.transposed_a, order.cluster_across > 1, agenda.work.row, step * 64,

@@ -226,6 +226,13 @@ TESSERA_DEVICE float quick_reciprocal(float x) {
 /// What the first lane of a warp has: the same in all, as the compiler then knows.
 TESSERA_DEVICE int from_first_lane(int x) { return __shfl_sync(~0u, x, 0); }
 
+/// True in one lane of a whole warp, as the compiler knows: what it starts then needs no loop over lanes.
+TESSERA_DEVICE bool is_elected() {
+  u32 elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
+
 /// To 2^-11.
 TESSERA_DEVICE float quick_tanh(float x) {
   float y;
