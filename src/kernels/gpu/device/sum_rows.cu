@@ -184,11 +184,14 @@ void sum_short_rows(const SumWork work) {
   const i64 item = tile::block_in_grid() * groups + tile::thread_in_block() / lanes, part = item / strips;
   const i64 column = ((item - part * strips) * lanes + tile::thread_in_block() % lanes) * W;
   if (column >= work.width) return;
+  const Entry* const entries = work.entries;
+  const auto* const starts = work.starts;
+  const i64 count = work.count, rows = work.rows;
   int begin = 0;  // bits of those entries at which short rows do; all are asked for at once
   tile::unroll<chunk>([&](auto i) {
-    const i64 k = part * chunk + i, row = k < work.count ? work.entries[k].row : work.rows;
-    const bool there = row < work.rows;
-    const i64 first = there ? work.starts[row] : -1, end = there ? work.starts[row + 1] : 0;
+    const i64 k = part * chunk + i, row = k < count ? entries[k].row : rows;
+    const bool there = row < rows;
+    const i64 first = there ? starts[row] : -1, end = there ? starts[row + 1] : 0;
     begin |= (first == k && end - k <= most_short) << i;
   });
   for (int i = 0; i < chunk; ++i) {
@@ -222,6 +225,7 @@ void sum_long_rows(const SumWork work) {
   Line::store(parts[group], lane * W, sum);
   tile::sync_block();
   if (group > 0 || !inside) return;
+#pragma unroll 4
   for (int g = 1; g < long_groups; ++g) {
     Sum part[W];
     Line::load(parts[g], lane * W, part);
