@@ -55,17 +55,18 @@ struct LinePart {
   /// store(channel, sums over the block) by a thread for each channel.
   template <class Store>
   TESSERA_DEVICE void sum_up(const float (&first)[width], const float (&second)[width], const Store& store) const {
-    __shared__ Sums<float> room[abreast][across + 1];
-    const int column = tile::thread_in_block() % (across / width) * width;
-    Sums<float>* const mine = room[tile::thread_in_block() / (across / width)] + column;
-    for (int j = 0; j < width; ++j) mine[j] = {first[j], second[j]};
+    constexpr int teams = across / width;
+    __shared__ Sums<float> room[abreast][across + 8];  // lines begin in other banks; a thread's channels, teams apart
+    Sums<float>* const mine = room[tile::thread_in_block() / teams] + tile::thread_in_block() % teams;
+    for (int j = 0; j < width; ++j) mine[j * teams] = {first[j], second[j]};
     tile::sync_block();
-    const int c = tile::thread_in_block();
-    if (c >= across || first_channel() + c >= lines.channels) return;
+    const int at = tile::thread_in_block();
+    const i64 c = first_channel() + at % teams * width + at / teams;
+    if (at >= across || c >= lines.channels) return;
     Sums<double> sums{0, 0};
     for (int i = 0; i < abreast; ++i)
-      sums = sums + Sums<double>{static_cast<double>(room[i][c].first), static_cast<double>(room[i][c].second)};
-    store(first_channel() + c, sums);
+      sums = sums + Sums<double>{static_cast<double>(room[i][at].first), static_cast<double>(room[i][at].second)};
+    store(c, sums);
   }
 };
 
