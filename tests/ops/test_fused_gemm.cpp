@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "../core/fake_runtime.h"
 #include "check.h"
@@ -275,6 +277,40 @@ TEST_P(FusedGemmCompiled, FunctorsOfMaps) {
 
 INSTANTIATE_TEST_SUITE_P(Vendors, FusedGemmCompiled, testing::ValuesIn(targets),
                          [](const auto& target) { return target.param.type == DeviceType::CUDA ? "nvrtc" : "hiprtc"; });
+
+// ---- on a card
+
+/// Passes on to the vendor's compiler, and counts.
+class CountingCompiler : public gpu::Compiler {
+ public:
+  CountingCompiler() { gpu::install(DeviceType::CUDA, this); }
+  ~CountingCompiler() override { gpu::install(DeviceType::CUDA, static_cast<gpu::Compiler*>(nullptr)); }
+  std::string name() const override { return vendor_.name(); }
+  std::string compile(const std::string& source, const std::string& architecture,
+                      const std::vector<std::string>& options) override {
+    ++count;
+    return vendor_.compile(source, architecture, options);
+  }
+  std::atomic<int> count = 0;
+
+ private:
+  gpu::Compiler& vendor_ = gpu::vendor_compiler(DeviceType::CUDA);
+};
+
+/// What does not compile for Hopper's pipeline is tried there once.
+TEST_F(FusedGemmTest, RefusedEpiloguesAreNotCompiledAgain) {
+  if (const std::string why = why_unavailable(cuda()); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  const Tensor a = randn({256, 128}, generator).to(Float16).to(cuda());
+  const Tensor b = randn({128, 256}, generator).to(Float16).to(cuda());
+  std::optional<CountingCompiler> compiler;
+  if (const std::string why = error_of([&] { compiler.emplace(); }); !why.empty()) GTEST_SKIP() << why;
+  const std::string text = "apply([](auto x) { return x * x + x; }, acc)";
+  fused_gemm(a, b, text);
+  const int first = compiler->count;
+  EXPECT_GE(first, 1);
+  fused_gemm(a, b, text);
+  EXPECT_EQ(compiler->count, first);
+}
 
 }  // namespace
 }  // namespace tessera
