@@ -5,7 +5,8 @@ Needs PyTorch with CUDA. Parts:
   loss   200 steps of GPT-2 124M in bf16 from the same weights on the same batches. PyTorch runs in bf16 with FlashAttention-2
          and with cuDNN's attention, which shows how far two runs of its own are apart; both again held to f32 where ours is
          ("exact"): cuBLAS adds partial sums of bf16 products in f32, and cross-entropy takes f32 logits, since under autocast
-         it rounds log-probabilities to bf16; and in f32.
+         it rounds log-probabilities to bf16; and in f32. "read" is what a run's own logits give when the loss is worked out
+         in f32, while it is trained as before.
   gradients  of the first of these steps, each parameter's, against PyTorch's in f32
   step   milliseconds and peak memory of a training step of GPT-2 124M, 12 x 1024 tokens or --batches, bf16
   gemm   TFLOP/s of square products
@@ -75,6 +76,7 @@ class GPT(nn.Module):
     """GPT-2 124M with the parameter names of the published weights."""
 
     wide_loss = False  # whether cross-entropy is computed in f32 under autocast, too
+    read = None  # a list that each step's loss is appended to, worked out in f32 whatever the model is trained by
 
     def __init__(self, vocab=VOCAB):
         super().__init__()
@@ -91,6 +93,9 @@ class GPT(nn.Module):
         logits = F.linear(self.ln_f(x), self.wte.weight)
         if self.wide_loss:
             logits = logits.float()
+        if self.read is not None:
+            with torch.no_grad():
+                self.read.append(F.cross_entropy(logits.float().view(-1, logits.size(-1)), targets.view(-1)))
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
@@ -236,7 +241,7 @@ def losses_of(tessera, options, seed):
     for name, backend, lower in RUNS:
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = "exact" not in name
         model, batches, curve = copy_of(initial), windows(options, seed), []
-        model.wide_loss = "exact" in name
+        model.wide_loss, model.read = "exact" in name, []
         optimizer = adamw(model)
         step = train_step(model, optimizer, backend, lower)
         for i in range(options.steps):
@@ -246,6 +251,7 @@ def losses_of(tessera, options, seed):
                 group["lr"] = 6e-4 * factor
             curve.append(step(*batches.batch(i, BATCH)))
         losses[name] = [v.item() for v in curve]
+        losses[f"{name} read"] = [v.item() for v in model.read]
     return losses
 
 
@@ -253,13 +259,14 @@ def loss(tessera, options, report):
     """Mean differences for each seed of weights and data, and over all of --seeds."""
     report["losses"] = [losses_of(tessera, options, SEED + i) for i in range(options.seeds)]
     for a, b in (("flash", "cudnn"), ("exact", "exact cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "exact"), ("own", "exact"),
-                 ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("exact", "f32")):
+                 ("flash read", "cudnn read"), ("ours", "flash read"), ("own", "flash read"),
+                 ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("flash read", "f32"), ("exact", "f32")):
         gaps = [statistics.mean(abs(x - y) for x, y in zip(of[a], of[b])) for of in report["losses"]]
-        print(f"loss {a:5s} - {b:11s}: mean {statistics.mean(gaps):.6f}, by seed {' '.join(f'{g:.6f}' for g in gaps)}", flush=True)
+        print(f"loss {a:10s} - {b:11s}: mean {statistics.mean(gaps):.6f}, by seed {' '.join(f'{g:.6f}' for g in gaps)}", flush=True)
     for of in report["losses"]:
-        print("first", {n: round(c[0], 5) for n, c in of.items()}, "last", {n: round(c[-1], 5) for n, c in of.items()}, flush=True)
+        print(*(f"{n} {c[0]:.5f} to {c[-1]:.5f}" for n, c in of.items()), sep=", ", flush=True)
     if options.out:
-        picture(report["losses"][0], f"{options.out}/gpu_loss.svg")
+        picture({n: c for n, c in report["losses"][0].items() if "read" not in n}, f"{options.out}/gpu_loss.svg")
 
 
 def load_moments(path):
