@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/attrs.h"
 #include "ops/loss.h"
 #include "tessera/autograd.h"
 #include "tessera/models.h"
@@ -88,7 +89,8 @@ Tensor backward_in_parts(Tensor x, const Tensor& head, const Tensor& targets, co
   const int64_t rows = targets.numel(), length = (rows + parts - 1) / parts;
   const Tensor goals = targets.reshape({rows});
   Tensor states = x.detach().reshape({rows, x.size(-1)});
-  const Tensor counted = cast(ne(goals, full({}, -100, goals.dtype(), goals.device())), weight.dtype());
+  const Tensor counted =
+      cast(ne(goals, full({}, double(LossAttrs{}.ignore_index), goals.dtype(), goals.device())), weight.dtype());
   const Tensor count = sum(counted), none = zeros({}, weight.dtype(), weight.device());
   Tensor loss = none, dhead;
   Tensor dx = empty(states.shape(), states.dtype(), states.device());
