@@ -5,24 +5,17 @@
 namespace tessera::gpu_kernels {
 namespace {
 
-struct WideBackwardWork {
-  tile::sm90::BackwardMaps maps;
-  tile::AttentionProblem problem;
-  tile::sm90::HeadTiles tiles;
-  tile::AttentionDropout dropout;
-  int* taken;
-};
-
 template <class T, class Sizes>
 TESSERA_KERNEL(Sizes::threads, 1)
-void wide_key_gradients_kernel(const __grid_constant__ WideBackwardWork work,
+void wide_key_gradients_kernel(const __grid_constant__ Sm90BackwardWork work,
                                const __grid_constant__ tile::AttentionGradients<T> g) {
   extern __shared__ __attribute__((aligned(1024))) char shared[];
-  tile::sm90::WideKeyGradients<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.maps, g, work.taken, shared);
+  tile::sm90::WideKeyGradients<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.maps, g, work.dq.taken,
+                                              shared);
 }
 template <class T, class Sizes>
 TESSERA_KERNEL(Sizes::threads, 1)
-void wide_query_gradients_kernel(const __grid_constant__ WideBackwardWork work,
+void wide_query_gradients_kernel(const __grid_constant__ Sm90BackwardWork work,
                                  const __grid_constant__ tile::AttentionGradients<T> g) {
   extern __shared__ __attribute__((aligned(1024))) char shared[];
   tile::sm90::WideQueryGradients<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.maps, g, shared);
@@ -36,11 +29,11 @@ void launch_both(const AttentionBackwardArgs& args, Executor& executor) {
   const i64 megabytes = s.queries <= 1024 ? 20 : 40;  // as forward
   const AttentionRoom room(s);
   const i64 sharing = s.heads / s.kv_heads, row_bytes = (s.width + s.value_width) * 2;
-  WideBackwardWork work;
+  Sm90BackwardWork work;
   work.problem = problem_of(s);
   work.dropout = dropout_of(s);
-  work.taken = reinterpret_cast<int*>(reinterpret_cast<char*>(args.row_sums) + room.counters_at);
-  const auto g = start_backward<T>(work.problem, args, executor, work.taken, 1);
+  work.dq = {nullptr, nullptr, reinterpret_cast<int*>(reinterpret_cast<char*>(args.row_sums) + room.counters_at), true};
+  const auto g = start_backward<T>(work.problem, args, executor, work.dq.taken, 1);
   const auto run = [&](auto sizes, auto kernel) {
     using Sizes = typename decltype(sizes)::type;
     const i64 blocks = tile::min<i64>(executor.multiprocessors, static_cast<i64>(work.tiles.tiles) * work.tiles.heads);

@@ -125,21 +125,12 @@ class AttentionForward {
                                  const TensorMap& q, const TensorMap& k, const TensorMap& v, const HeadsView<T>& y,
                                  float* lse, const char* shared) {
     const AttentionForward block(p, dropout, (shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
-    const int warp = thread_in_block() / 32;
-    if (thread_in_block() == 0) {
-      block.queries_.make();
-      block.keys_.make();
-      block.values_.make();
-      publish_barriers();
-    }
-    sync_block();
-    if (warp >= 4 * warpgroups) {
-      shrink_registers<warpgroups == 2 ? 24 : 32>();
-      if (warp == 4 * warpgroups && thread_in_block() % 32 == 0) block.fetch(tiles, q, k, v);
-    } else {
-      grow_registers<warpgroups == 2 ? 240 : 160>();
-      block.attend(tiles, y, lse);
-    }
+    const auto beside = [&](int warp) __attribute__((always_inline)) {
+      if (warp == 0 && thread_in_block() % 32 == 0) block.fetch(tiles, q, k, v);
+    };
+    const auto compute = [&](int) __attribute__((always_inline)) { block.attend(tiles, y, lse); };
+    split_block<warpgroups, warpgroups == 2 ? 24 : 32, warpgroups == 2 ? 240 : 160>(beside, compute, block.queries_,
+                                                                                    block.keys_, block.values_);
   }
 
  private:

@@ -54,25 +54,14 @@ class AttentionBackward : BackwardParts<T, Sizes> {
                                  const BackwardMaps& maps, const AttentionGradients<T>& g, const QuerySums& dq,
                                  const char* shared) {
     const AttentionBackward block(p, tiles, dropout, shared_address(shared));
-    const int warp = thread_in_block() / 32 - 4 * Sizes::warpgroups;
-    if (thread_in_block() == 0) {
-      if (shared_address(shared) % atom_bytes != 0) __trap();
-      block.owned_.make();
-      block.met_.make();
-      block.changes_.make();
-      block.sums_.make();
-      publish_barriers();
-    }
-    sync_block();
-    if (warp >= 0) {
-      shrink_registers<24>();
+    const auto beside = [&](int warp) __attribute__((always_inline)) {
       if (warp == 0 && thread_in_block() % 32 == 0) block.fetch(maps, dq);
       if (warp == 1) block.number(g);
       if (warp >= 2 && thread_in_block() % 32 == 0) block.add_up(dq, warp - 2);
-    } else {
-      grow_registers<240>();
-      block.sum_up(g);
-    }
+    };
+    const auto compute = [&](int) __attribute__((always_inline)) { block.sum_up(g); };
+    if (shared_address(shared) % atom_bytes != 0) __trap();
+    split_block<2, 24, 240>(beside, compute, block.owned_, block.met_, block.changes_, block.sums_);
   }
 
  private:
@@ -168,7 +157,6 @@ class AttentionBackward : BackwardParts<T, Sizes> {
       Sums dk, dv;
       unroll<width / 2>([&](auto i) { dk[i] = dv[i] = 0; });
       sum_up(place, owned_.at(own_turn), group, turn, change_turn, sum_turn, dk, dv);
-      sync_warp();
       owned_.release(own_turn);
       const i64 b = place.head / kv_heads_, h = place.head % kv_heads_, key = place.tile * own + group * 64;
       const int left = static_cast<int>(p_.keys - key);
@@ -234,7 +222,6 @@ class AttentionBackward : BackwardParts<T, Sizes> {
       }
       settle(share);
       settle(changes);
-      sync_warp();
       met_.release(now);
       changes_.release(change_turn);
       change_turn.next();

@@ -40,24 +40,15 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
                                  const BackwardMaps& maps, const AttentionGradients<T>& g, int* taken,
                                  const char* shared) {
     const WideKeyGradients block(p, tiles, dropout, shared_address(shared));
-    const int warp = from_first_lane(thread_in_block() / 32);
-    if (thread_in_block() == 0) {
-      if (shared_address(shared) % atom_bytes != 0) __trap();
-      block.owned_.make();
-      block.queried_.make();
-      block.changed_.make();
-      block.weights_.make();
-      publish_barriers();
-    }
-    sync_block();
-    if (warp >= 8) {
-      shrink_registers<24>();
-      if (warp == 8 && thread_in_block() % 32 == 0) block.fetch(maps, taken);
-      if (warp == 9) block.number(g);
-    } else {
-      grow_registers<240>();
+    const auto beside = [&](int warp) __attribute__((always_inline)) {
+      if (warp == 0 && thread_in_block() % 32 == 0) block.fetch(maps, taken);
+      if (warp == 1) block.number(g);
+    };
+    const auto compute = [&](int warp) __attribute__((always_inline)) {
       warp < 4 ? block.sum_up_values(g) : block.sum_up_keys(g);
-    }
+    };
+    if (shared_address(shared) % atom_bytes != 0) __trap();
+    split_block<2, 24, 240>(beside, compute, block.owned_, block.queried_, block.changed_, block.weights_);
   }
 
  private:
@@ -270,22 +261,12 @@ class WideQueryGradients {
   static TESSERA_DEVICE void run(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
                                  const BackwardMaps& maps, const AttentionGradients<T>& g, const char* shared) {
     const WideQueryGradients block(p, dropout, shared_address(shared));
-    const int warp = from_first_lane(thread_in_block() / 32);
-    if (thread_in_block() == 0) {
-      if (shared_address(shared) % atom_bytes != 0) __trap();
-      block.owned_.make();
-      block.keys_.make();
-      block.values_.make();
-      publish_barriers();
-    }
-    sync_block();
-    if (warp >= 8) {
-      shrink_registers<24>();
-      if (warp == 8 && thread_in_block() % 32 == 0) block.fetch(tiles, maps);
-    } else {
-      grow_registers<240>();
-      block.sum_up(tiles, g, warp / 4);
-    }
+    const auto beside = [&](int warp) __attribute__((always_inline)) {
+      if (warp == 0 && thread_in_block() % 32 == 0) block.fetch(tiles, maps);
+    };
+    const auto compute = [&](int warp) __attribute__((always_inline)) { block.sum_up(tiles, g, warp / 4); };
+    if (shared_address(shared) % atom_bytes != 0) __trap();
+    split_block<2, 24, 240>(beside, compute, block.owned_, block.keys_, block.values_);
   }
 
  private:

@@ -70,5 +70,24 @@ class Ring {
   u32 data_, barriers_;
 };
 
+/// Called by all threads of a block of Warpgroups and one more: makes the barriers of `rings`. Then the warpgroups have
+/// Many registers a thread and call compute(warp), the warps of the last one have Few and call beside(0) to beside(3).
+template <int Warpgroups, int Few, int Many, class Beside, class Compute, class... Rings>
+TESSERA_DEVICE void split_block(const Beside& beside, const Compute& compute, const Rings&... rings) {
+  const int warp = from_first_lane(thread_in_block() / 32);
+  if (thread_in_block() == 0) {
+    (rings.make(), ...);
+    publish_barriers();
+  }
+  sync_block();
+  if (warp >= 4 * Warpgroups) {
+    shrink_registers<Few>();
+    beside(warp - 4 * Warpgroups);
+  } else {
+    grow_registers<Many>();
+    compute(warp);
+  }
+}
+
 }  // namespace sm90
 TESSERA_TILE_END
