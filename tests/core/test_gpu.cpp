@@ -45,10 +45,10 @@ TEST_F(FakeGpu, GradientsComeBackAcrossDevices) {
 }
 
 TEST_F(FakeGpu, MemoryIsReusedCutAndJoined) {
-  { Tensor a = empty({1000}, Float32, device); }
+  { Tensor a = empty({100000}, Float32, device); }
   const int allocations = runtime.count("allocate");
-  void* first = empty({1000}, Float32, device).data_ptr();
-  EXPECT_EQ(empty({500}, Float32, device).data_ptr(), first);  // the smallest that is large enough
+  void* first = empty({100000}, Float32, device).data_ptr();
+  EXPECT_EQ(empty({50000}, Float32, device).data_ptr(), first);  // the smallest that is large enough
   EXPECT_EQ(runtime.count("allocate"), allocations);
   {
     Tensor a = empty({1000}, Float32, device), b = empty({1000}, Float32, device), c = empty({1000}, Float32, device);
@@ -63,6 +63,28 @@ TEST_F(FakeGpu, MemoryIsReusedCutAndJoined) {
   EXPECT_EQ(memory_stats(device).peak_allocated, static_cast<int64_t>(2 * MiB));
   reset_peak_memory(device);
   EXPECT_EQ(memory_stats(device).peak_allocated, 0);
+}
+
+TEST_F(FakeGpu, SmallBlocksComeBackAsTheyAreAndAreJoinedForLargerOnes) {
+  std::vector<void*> places;
+  {
+    Tensors held;
+    for (int i = 0; i < 256; ++i) held.push_back(empty({2048}, Float32, device));  // all of a segment
+    for (const Tensor& t : held) places.push_back(t.data_ptr());
+  }
+  const int allocations = runtime.count("allocate");
+  void* last = empty({2048}, Float32, device).data_ptr();
+  EXPECT_EQ(empty({2048}, Float32, device).data_ptr(), last);
+  EXPECT_NE(std::find(places.begin(), places.end(), last), places.end());
+  {
+    const StreamGuard side{Stream(device)};
+    EXPECT_NE(empty({2048}, Float32, device).data_ptr(), last);  // a segment of that stream's own
+  }
+  EXPECT_EQ(runtime.count("allocate"), allocations + 1);
+  EXPECT_EQ(empty({200000}, Float32, device).data_ptr(), *std::min_element(places.begin(), places.end()));
+  EXPECT_EQ(runtime.count("allocate"), allocations + 1);
+  empty_cache(device);
+  EXPECT_EQ(memory_stats(device).reserved, 0);
 }
 
 TEST_F(FakeGpu, OutOfMemoryComesAfterTheCacheWasEmptied) {

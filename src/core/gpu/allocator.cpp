@@ -19,8 +19,9 @@ struct Block {
   bool used = true;
   size_t requested = 0;
   Block *before = nullptr, *after = nullptr;  // neighbours in the segment
-  std::vector<StreamHandle> users = {};       // other streams
-  int waits = 0;                              // events that must happen before it is free
+  Block* next_ready = nullptr;
+  std::vector<StreamHandle> users = {};  // other streams
+  int waits = 0;                         // events that must happen before it is free
 };
 
 namespace {
@@ -60,14 +61,39 @@ Block* Allocator::allocate(size_t bytes, StreamHandle stream, int pool) {
   std::lock_guard lock(mutex_);
   const size_t size = block_size(bytes);
   collect(false);
-  Block* block = take_cached(size, stream, pool);
-  if (!block) block = take_segment(size, stream, pool);
-  block->used = true;
+  Block* block = take_ready(size, stream, pool);
+  if (!block) {
+    block = take_cached(size, stream, pool);
+    if (!block) block = take_segment(size, stream, pool);
+    block->used = true;
+    split(block, size);
+  }
   block->requested = bytes;
-  split(block, size);
   stats_.allocated += static_cast<int64_t>(bytes);
   stats_.peak_allocated = std::max(stats_.peak_allocated, stats_.allocated);
   return block;
+}
+
+// Null for sizes that have none.
+Block** Allocator::ready_list(size_t bytes) {
+  const size_t index = bytes / kGrain - 1;
+  return index < ready_.size() ? &ready_[index] : nullptr;
+}
+
+Block* Allocator::take_ready(size_t bytes, StreamHandle stream, int pool) {
+  Block** list = pool == 0 ? ready_list(bytes) : nullptr;
+  if (!list || !*list || (*list)->stream != stream) return nullptr;
+  return std::exchange(*list, (*list)->next_ready);
+}
+
+void Allocator::join_ready(Block*& list) {
+  while (Block* block = list) {
+    list = block->next_ready;
+    make_free(block);
+  }
+}
+void Allocator::join_ready() {
+  for (Block*& list : ready_) join_ready(list);
 }
 
 // The smallest free block of the stream that is large enough.
@@ -82,6 +108,10 @@ Block* Allocator::take_cached(size_t bytes, StreamHandle stream, int pool) {
 }
 
 Block* Allocator::take_segment(size_t bytes, StreamHandle stream, int pool) {
+  if (pool == 0 && bytes <= kSmall) {
+    join_ready();
+    if (Block* block = take_cached(bytes, stream, pool)) return block;
+  }
   const size_t size = segment_size(bytes);
   void* data = runtime_.allocate(size);
   if (!data) {  // blocks that wait for other streams, and all that is cached
@@ -151,7 +181,14 @@ void Allocator::wait_for_users(Block* block) noexcept {
     }
   }
   block->users.clear();
-  if (block->waits == 0) make_free(block);
+  if (block->waits == 0) keep_ready(block);
+}
+
+void Allocator::keep_ready(Block* block) {
+  Block** list = block->pool == 0 ? ready_list(block->bytes) : nullptr;
+  if (!list) return make_free(block);
+  if (*list && (*list)->stream != block->stream) join_ready(*list);
+  block->next_ready = std::exchange(*list, block);
 }
 
 void Allocator::make_free(Block* block) {
@@ -188,12 +225,13 @@ void Allocator::collect(bool wait) {
     runtime_.destroy_event(it->event);
     Block* block = it->block;
     it = waiting_.erase(it);
-    if (--block->waits == 0) make_free(block);
+    if (--block->waits == 0) keep_ready(block);
   }
 }
 
 // Gives back every segment that is one free block.
 void Allocator::trim() {
+  join_ready();
   for (auto& [id, pool] : pools_) {
     if (id != 0 && !pool.dropped) continue;  // a graph will use these addresses
     for (auto* list : {&pool.small, &pool.large})

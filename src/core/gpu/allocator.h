@@ -1,6 +1,7 @@
 // A caching allocator for one GPU. Memory is ordered by streams: a block that is released is handed out again at once,
 // but only to work of the stream it belonged to, which runs later.
 #pragma once
+#include <array>
 #include <list>
 #include <map>
 #include <mutex>
@@ -59,6 +60,11 @@ class Allocator {
   };
 
   std::set<Block*, Order>& list_of(const Block* block);
+  Block** ready_list(size_t bytes);
+  Block* take_ready(size_t bytes, StreamHandle stream, int pool);
+  void keep_ready(Block* block);
+  void join_ready(Block*& list);
+  void join_ready();
   Block* take_cached(size_t bytes, StreamHandle stream, int pool);
   Block* take_segment(size_t bytes, StreamHandle stream, int pool);
   void split(Block* block, size_t bytes);
@@ -71,6 +77,9 @@ class Allocator {
   std::string name_;
   mutable std::mutex mutex_;
   std::map<int, Pool> pools_;
+  /// Small blocks of pool 0 that were released, by size: handed out again as they are, and joined with their neighbours
+  /// only once no other will do. Those of a list are of one stream.
+  std::array<Block*, 64> ready_{};
   std::list<Waiting> waiting_;
   int captures_ = 0;                        // under way
   std::vector<Block*> released_meanwhile_;  // with users

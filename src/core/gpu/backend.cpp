@@ -20,8 +20,6 @@ struct Backend {
   std::string why_not = "not looked for";
   const Plugin* plugin = nullptr;
   int devices = 0;
-  // Made at first use, never destroyed: tensors may outlive everything. Read without the lock.
-  std::array<std::atomic<DeviceState*>, kMostDevices> states{};
   std::vector<DeviceState*> retired;  // of a plugin that was taken away
   std::mutex mutex;
 };
@@ -104,11 +102,17 @@ void connect(Backend& backend, const Plugin* plugin) {
   }
 }
 
+// Made at first use, never destroyed: tensors may outlive everything. Written with the backend's lock, read without.
+constinit std::array<std::array<std::atomic<DeviceState*>, kMostDevices>, kDeviceTypeCount> states{};
+std::atomic<DeviceState*>& state_at(Device device) {
+  return states[static_cast<size_t>(device.type)][static_cast<size_t>(device.index)];
+}
+
 // Why a card that is there cannot be used, such as that it is too old; nothing where it can.
-std::string refusal(const Backend& backend, int index) {
-  if (backend.states[index]) return "";
+std::string refusal(const Backend& backend, Device device) {
+  if (state_at(device)) return "";
   try {
-    backend.plugin->runtime->properties(index);
+    backend.plugin->runtime->properties(device.index);
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -138,7 +142,7 @@ thread_local DeviceState* called = nullptr;
 void install(DeviceType type, const Plugin* plugin) {
   Backend& backend = all()[static_cast<int>(type)];
   std::lock_guard lock(backend.mutex);
-  for (auto& state : backend.states)
+  for (auto& state : states[static_cast<size_t>(type)])
     if (DeviceState* old = state.exchange(nullptr)) backend.retired.push_back(old);
   entered[static_cast<int>(type)] = nullptr;
   for (auto& chosen : current[static_cast<int>(type)]) chosen = nullptr;
@@ -157,24 +161,30 @@ DeviceState::DeviceState(Device device, const Plugin& plugin)
   *fault = {};
 }
 
-DeviceState& state(Device device) {
+namespace {
+DeviceState& first_state(Device device) {
   const int index = device.index;
   if (!device.is_gpu()) throw Error("cpu has no streams or kernels of a GPU");
-  if (index >= 0 && index < kMostDevices)
-    if (DeviceState* known = all()[static_cast<int>(device.type)].states[index]) return *known;
   Backend& backend = backend_of(device.type);
   if (index < 0 || index >= backend.devices)
     throw Error(fmt::format("device {} is not available: {}", to_string(device), why_unavailable(device)));
   std::lock_guard lock(backend.mutex);
-  std::atomic<DeviceState*>& state = backend.states[index];
+  std::atomic<DeviceState*>& state = state_at(device);
   if (!state) {
-    if (const std::string why_not = refusal(backend, index); !why_not.empty())
+    if (const std::string why_not = refusal(backend, device); !why_not.empty())
       throw DeviceError(fmt::format("device {} is not available: {}", to_string(device), why_not));
     entered[static_cast<int>(device.type)] = nullptr;  // it may be left with another device chosen
     state = new DeviceState(device, *backend.plugin);
     entered[static_cast<int>(device.type)] = state;
   }
   return *state;
+}
+}  // namespace
+
+DeviceState& state(Device device) {
+  if (device.is_gpu() && device.index >= 0 && device.index < kMostDevices)
+    if (DeviceState* known = state_at(device).load(std::memory_order_acquire)) return *known;
+  return first_state(device);
 }
 
 void enter(const DeviceState& state) {
@@ -252,7 +262,7 @@ std::string why_unavailable(Device device) {
   gpu::Backend& backend = gpu::backend_of(device.type);
   if (device.index >= 0 && device.index < backend.devices) {
     std::lock_guard lock(backend.mutex);
-    return gpu::refusal(backend, device.index);
+    return gpu::refusal(backend, device);
   }
   if (!backend.why_not.empty()) return backend.why_not;
   const auto named = [&](int index) { return to_string(Device{device.type, static_cast<int8_t>(index)}); };
