@@ -54,7 +54,7 @@ struct Node : RefCounted {
   virtual void release() = 0;
 };
 
-struct AutogradMeta {
+struct AutogradMeta : Recycled {
   bool requires_grad = false;
   Tensor grad;
   Ref<Node> node;  ///< the operation that made the tensor; null for leaves

@@ -1,6 +1,7 @@
 // Reference counting inside the object: one allocation per tensor, one atomic per copy.
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -14,6 +15,12 @@ struct RefCounted {
 
  protected:
   ~RefCounted() = default;
+};
+
+/// Base of what comes and goes with every call: memory that a thread gave back is what it gets next.
+struct Recycled {
+  static void* operator new(size_t bytes);
+  static void operator delete(void* memory, size_t bytes) noexcept;
 };
 
 /// Owning pointer to a RefCounted object. `T` must be destructible through `delete`.

@@ -16,7 +16,7 @@
 namespace tessera {
 
 /// A block of memory on a device. Several tensors may view one storage.
-struct Storage : RefCounted {
+struct Storage : RefCounted, Recycled {
   void* data = nullptr;
   size_t bytes = 0;
   Device device;
@@ -51,7 +51,7 @@ struct TensorMeta {
   Device device;
 };
 
-struct TensorImpl : RefCounted {
+struct TensorImpl : RefCounted, Recycled {
   Ref<Storage> storage;
   int64_t offset = 0;  // elements
   int64_t numel = 0;
