@@ -1,9 +1,6 @@
 // Walks the recorded graph backwards: always the latest recorded node next, since all its consumers are later still.
 #include <algorithm>
-#include <memory_resource>
-#include <queue>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <fmt/format.h>
 
@@ -22,6 +19,35 @@ void accumulate(Tensor& sum, Tensor term) {
   else sum = add(sum, term);
 }
 
+/// Values by pointer, in the order in which they came: a few are looked for one by one, more of them by hash.
+template <class Key, class Value>
+class PointerMap {
+ public:
+  Value* find(const Key* key) {
+    if (entries_.size() <= kFew) {
+      for (auto& [known, value] : entries_)
+        if (known == key) return &value;
+      return nullptr;
+    }
+    auto it = places_.find(key);
+    return it == places_.end() ? nullptr : &entries_[it->second].second;
+  }
+  /// And whether it is new. Moves other values.
+  std::pair<Value*, bool> insert(const Key* key) {
+    if (Value* known = find(key)) return {known, false};
+    entries_.emplace_back(key, Value());
+    if (entries_.size() == kFew + 1)
+      for (size_t i = 0; i < kFew; ++i) places_.emplace(entries_[i].first, i);
+    if (entries_.size() > kFew) places_.emplace(key, entries_.size() - 1);
+    return {&entries_.back().second, true};
+  }
+
+ private:
+  static constexpr size_t kFew = 8;
+  SmallVector<std::pair<const Key*, Value>, 4> entries_;
+  std::unordered_map<const Key*, size_t> places_;
+};
+
 class Backward {
  public:
   /// With `targets`, only their gradients are computed and no leaf is touched.
@@ -32,78 +58,86 @@ class Backward {
       for (size_t i = 0; i < targets->size(); ++i) {
         Edge e = gradient_edge((*targets)[i]);
         if (!e) throw Error("grad: input " + std::to_string(i) + " does not require a gradient");
-        if (e.leaf) target_leaves_[e.leaf.get()].push_back(i);
-        else target_nodes_[e.node.get()].push_back({e.index, i});
+        if (e.leaf) leaves_.insert(e.leaf.get()).first->targets.push_back(i);
+        else nodes_.insert(e.node.get()).first->targets.push_back({e.index, i});
       }
     }
     for (const Tensor& t : outputs)
-      if (Edge e = gradient_edge(t)) discover(e);
+      if (Edge e = gradient_edge(t); e.node) discover(*e.node);
+      else if (e.leaf) leaves_.insert(e.leaf.get());
   }
 
   void seed(const Tensor& output, Tensor gradient) {
     Edge e = gradient_edge(output);
     if (!e) return;
-    if (e.leaf) ++leaf_pending_[e.leaf.get()];
+    if (e.leaf) ++leaves_.find(e.leaf.get())->pending;
     send(e, std::move(gradient));
   }
 
   void run() {
     while (!queue_.empty()) {
-      Ref<Node> node = queue_.top().node;
-      queue_.pop();
-      auto it = buffers_.find(node.get());
-      Tensors grads = std::move(it->second);
-      buffers_.erase(it);
-      step(*node, grads);
+      std::pop_heap(queue_.begin(), queue_.end(), earlier);
+      const Ref<Node> node = std::move(queue_.back());
+      queue_.pop_back();
+      step(*node, *nodes_.find(node.get()));
     }
   }
 
   Tensors& captured() { return captured_; }
 
  private:
-  struct Later {
-    Ref<Node> node;
-    bool operator<(const Later& o) const { return node->sequence < o.node->sequence; }
+  struct AtLeaf {
+    int64_t pending = 0;             // gradients that will arrive
+    Tensor sum;                      // of those that have
+    SmallVector<size_t, 1> targets;  // places among the results
+  };
+  struct AtNode {
+    bool seen = false, queued = false;
+    bool leads = false;                                  // to a target
+    Tensors grads;                                       // of its outputs, once it is queued
+    SmallVector<std::pair<int32_t, size_t>, 1> targets;  // outputs, and their places among the results
   };
 
+  static bool earlier(const Ref<Node>& a, const Ref<Node>& b) { return a->sequence < b->sequence; }
+
   // Counts what will arrive at each leaf and finds the nodes that lead to a target; iterative, graphs can be deep.
-  void discover(const Edge& root) {
-    if (!root.node) return;
-    std::pmr::vector<Node*> order(&memory_), stack(&memory_);
-    if (seen_.insert(root.node.get()).second) stack.push_back(root.node.get());
+  void discover(const Node& root) {
+    SmallVector<const Node*, 16> order, stack;
+    const auto see = [&](const Node& node) {
+      if (!std::exchange(nodes_.insert(&node).first->seen, true)) stack.push_back(&node);
+    };
+    see(root);
     while (!stack.empty()) {
-      Node* node = stack.back();
+      const Node& node = *stack.back();
       stack.pop_back();
-      order.push_back(node);
-      for (const Edge& e : node->next) {
-        if (e.leaf) ++leaf_pending_[e.leaf.get()];
-        else if (e.node && seen_.insert(e.node.get()).second) stack.push_back(e.node.get());
+      order.push_back(&node);
+      for (const Edge& e : node.next) {
+        if (e.leaf) ++leaves_.insert(e.leaf.get()).first->pending;
+        else if (e.node) see(*e.node);
       }
     }
     if (!targets_) return;
-    std::sort(order.begin(), order.end(), [](Node* a, Node* b) { return a->sequence < b->sequence; });
-    for (Node* node : order) {
-      bool leads = target_nodes_.count(node) > 0;
-      for (const Edge& e : node->next)
-        leads |= e.leaf ? target_leaves_.count(e.leaf.get()) > 0 : e.node && needed_.count(e.node.get()) > 0;
-      if (leads) needed_.insert(node);
+    std::sort(order.begin(), order.end(), [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+    for (const Node* node : order) {
+      AtNode& at = *nodes_.find(node);
+      at.leads = !at.targets.empty() ||
+                 std::any_of(node->next.begin(), node->next.end(), [&](const Edge& e) { return wanted(e); });
     }
   }
 
-  bool wanted(const Edge& e) const {
-    if (!targets_) return static_cast<bool>(e);
-    return e.leaf ? target_leaves_.count(e.leaf.get()) > 0 : e.node && needed_.count(e.node.get()) > 0;
+  bool wanted(const Edge& e) {
+    if (!targets_ || !e) return static_cast<bool>(e);
+    return e.leaf ? !leaves_.find(e.leaf.get())->targets.empty() : nodes_.find(e.node.get())->leads;
   }
 
-  void step(Node& node, Tensors& grads) {
+  void step(Node& node, AtNode& at) {
+    at.queued = false;
+    Tensors grads = std::move(at.grads);
     for (auto& [index, hook] : node.hooks)
       if (grads[index].defined())
         if (Tensor changed = hook(grads[index]); changed.defined()) grads[index] = changed;
-    if (auto it = target_nodes_.find(&node); it != target_nodes_.end())
-      for (auto [index, slot] : it->second) accumulate(captured_[slot], grads[index]);
-    bool any = false;
-    for (const Edge& e : node.next) any |= wanted(e);
-    if (any) {
+    for (auto [index, slot] : at.targets) accumulate(captured_[slot], grads[index]);
+    if (std::any_of(node.next.begin(), node.next.end(), [&](const Edge& e) { return wanted(e); })) {
       const int input = grad_enabled() ? -1 : node.adds_up();
       if (input >= 0) node.so_far = take_sum(node.next[input]);
       Tensors in = node.backward(grads, !retain_);
@@ -119,12 +153,9 @@ class Backward {
 
   // Where what arrives at the end of an edge is added up; null: nothing has arrived.
   Tensor* sum_of(const Edge& e) {
-    if (e.leaf) {
-      auto it = leaf_sums_.find(e.leaf.get());
-      return it == leaf_sums_.end() ? nullptr : &it->second;
-    }
-    auto it = e.node ? buffers_.find(e.node.get()) : buffers_.end();
-    return it == buffers_.end() ? nullptr : &it->second[e.index];
+    if (e.leaf) return &leaves_.find(e.leaf.get())->sum;
+    AtNode* at = e.node ? nodes_.find(e.node.get()) : nullptr;
+    return at && at->queued ? &at->grads[e.index] : nullptr;
   }
 
   // What has arrived at the end of an edge, for a node that adds to it itself.
@@ -138,33 +169,34 @@ class Backward {
   void send(const Edge& e, Tensor gradient) {
     if (!wanted(e)) return;
     if (e.leaf) return arrive(*e.leaf, std::move(gradient));
-    auto [it, fresh] = buffers_.try_emplace(e.node.get());
-    if (fresh) {
-      it->second.resize(e.node->outputs.size());
-      queue_.push({e.node});
+    AtNode& at = *nodes_.find(e.node.get());
+    if (!std::exchange(at.queued, true)) {
+      at.grads.resize(e.node->outputs.size());
+      queue_.push_back(e.node);
+      std::push_heap(queue_.begin(), queue_.end(), earlier);
     }
     if (!gradient.defined()) return;
     const TensorMeta& expected = e.node->outputs[e.index];
     if (!(gradient.shape() == expected.shape))
       throw Error(fmt::format("backward: gradient {} arrives at {}, whose output is {}", describe(gradient),
                               e.node->name(), describe(expected)));
-    accumulate(it->second[e.index], std::move(gradient));
+    accumulate(at.grads[e.index], std::move(gradient));
   }
 
   void arrive(TensorImpl& leaf, Tensor gradient) {
     if (gradient.defined() && !(gradient.shape() == leaf.shape))
       throw Error(fmt::format("backward: gradient {} arrives at a leaf of shape {}", describe(gradient),
                               to_string(leaf.shape)));
-    if (gradient.defined()) accumulate(leaf_sums_[&leaf], std::move(gradient));
-    if (--leaf_pending_[&leaf] > 0) return;
-    Tensor total = std::move(leaf_sums_[&leaf]);
-    leaf_sums_.erase(&leaf);
+    AtLeaf& at = *leaves_.find(&leaf);
+    if (gradient.defined()) accumulate(at.sum, std::move(gradient));
+    if (--at.pending > 0) return;
+    Tensor total = std::move(at.sum);
     if (!total.defined()) return;
     AutogradMeta& meta = *leaf.autograd;
     for (auto& hook : meta.hooks)
       if (Tensor changed = hook(total); changed.defined()) total = changed;
     if (targets_) {
-      for (size_t slot : target_leaves_[&leaf]) captured_[slot] = total;
+      for (size_t slot : at.targets) captured_[slot] = total;
       return;
     }
     keep(meta, std::move(total));
@@ -177,21 +209,12 @@ class Backward {
     else meta.grad = grad_enabled() || is_sole_owner(total) ? std::move(total) : total.clone();
   }
 
-  template <class Key, class Value>
-  using Map = std::pmr::unordered_map<Key*, Value>;
-
-  // Of what grows with the graph and is kept to the end: a small one takes nothing from the heap.
-  std::byte room_[2048];
-  std::pmr::monotonic_buffer_resource memory_{room_, sizeof room_};
   const Tensors* targets_;
   bool retain_;
-  std::priority_queue<Later, std::pmr::vector<Later>> queue_{std::less<Later>(), std::pmr::vector<Later>(&memory_)};
-  std::unordered_map<Node*, Tensors> buffers_;
-  Map<TensorImpl, int64_t> leaf_pending_{&memory_};
-  Map<TensorImpl, Tensor> leaf_sums_{&memory_};
-  std::pmr::unordered_set<Node*> seen_{&memory_}, needed_{&memory_};
-  Map<TensorImpl, std::pmr::vector<size_t>> target_leaves_{&memory_};
-  Map<Node, std::pmr::vector<std::pair<int32_t, size_t>>> target_nodes_{&memory_};
+  // All that the walk will meet; what is in them moves no more once it has begun.
+  PointerMap<TensorImpl, AtLeaf> leaves_;
+  PointerMap<Node, AtNode> nodes_;
+  SmallVector<Ref<Node>, 8> queue_;  // a heap, the latest first
   Tensors captured_;
 };
 
