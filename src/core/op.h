@@ -48,8 +48,8 @@ using KernelList = std::span<const Kernel>;
 /// One operator. `infer` is the only shape and dtype check; everything else may rely on it.
 struct Op {
   std::string_view name;
-  /// Output metas, hidden outputs last. Inputs may have symbolic dims; an absent optional input has Float32 and the
-  /// shape [-1]. Throws Error naming the op, the shapes and the rule.
+  /// Output metas, hidden outputs last. Inputs may have symbolic dims; an absent optional input, and a hidden output
+  /// that this call does not have, is absent_meta(). Throws Error naming the op, the shapes and the rule.
   Metas (*infer)(std::span<const TensorMeta> in, const Attrs& attrs) = nullptr;
   /// Input gradients (one per input) from output gradients (undefined means zero), written in ops: it is captured and
   /// can itself be differentiated. Null for ops without gradient.
@@ -72,7 +72,9 @@ struct Op {
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };
 
-/// True for the meta that stands for an absent optional input.
+/// Stands for an absent optional input, and for a hidden output that a call does not have.
+inline TensorMeta absent_meta(Device device = {}) { return {{Dim(-1)}, Float32, device}; }
+/// True for such a meta.
 inline bool is_absent(const TensorMeta& meta) { return meta.shape.size() == 1 && meta.shape[0] == Dim(-1); }
 /// For ops without optional inputs. Throws Error `<op>: input 1 is undefined`.
 inline void require_inputs(std::string_view op, std::span<const TensorMeta> in) {

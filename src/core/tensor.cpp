@@ -20,26 +20,35 @@ bool is_row_major(const Shape& shape, const Strides& strides) {
   return true;
 }
 
-Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype) {
+Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype, int64_t numel,
+            bool contiguous) {
   auto impl = make_ref<TensorImpl>();
   impl->storage = std::move(storage);
   impl->offset = offset;
   impl->shape = shape;
-  impl->numel = shape.numel().value();
-  impl->contiguous = is_row_major(shape, strides);
+  impl->numel = numel;
+  impl->contiguous = contiguous;
   impl->strides = std::move(strides);
   impl->dtype = dtype;
   return Tensor(std::move(impl));
 }
+Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype) {
+  const bool contiguous = is_row_major(shape, strides);
+  return make(std::move(storage), shape, std::move(strides), offset, dtype, shape.numel().value(), contiguous);
+}
 
-size_t checked_bytes(const Shape& shape, DType dtype) {
+int64_t checked_numel(const Shape& shape) {
   for (Dim d : shape)
     if (d.value() < 0) throw Error("empty: negative size in " + to_string(shape));
+  return shape.numel().value();
+}
+size_t checked_bytes(const Shape& shape, DType dtype, int64_t numel) {
   size_t bytes;
-  if (__builtin_mul_overflow(static_cast<size_t>(shape.numel().value()), size_of(dtype), &bytes))
+  if (__builtin_mul_overflow(static_cast<size_t>(numel), size_of(dtype), &bytes))
     throw OutOfMemoryError("out of memory: " + to_string(shape) + " of " + std::string(name(dtype)));
   return bytes;
 }
+size_t checked_bytes(const Shape& shape, DType dtype) { return checked_bytes(shape, dtype, checked_numel(shape)); }
 
 }  // namespace
 
@@ -91,7 +100,9 @@ double Tensor::item_double() const { return only_element<double>(*this); }
 int64_t Tensor::item_int() const { return only_element<int64_t>(*this); }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
-  return make(allocate(checked_bytes(shape, dtype), device), shape, contiguous_strides(shape), 0, dtype);
+  const int64_t numel = checked_numel(shape);
+  return make(allocate(checked_bytes(shape, dtype, numel), device), shape, contiguous_strides(shape), 0, dtype, numel,
+              true);
 }
 
 Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype, Device device) {
@@ -128,7 +139,9 @@ Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides
   return make(storage, shape, Strides(strides), offset, dtype);
 }
 
-Tensor Tensor::detach() const { return make(storage(), shape(), Strides(strides()), offset(), dtype()); }
+Tensor Tensor::detach() const {
+  return make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
+}
 
 std::string describe(const TensorMeta& meta) {
   return fmt::format("{}{} on {}", name(meta.dtype), to_string(meta.shape), to_string(meta.device));

@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 // A recorded call of an op.
-struct OpNode final : Node {
+struct OpNode final : Node, Recycled {
   // An output is saved without its node, which would own itself otherwise.
   struct SavedTensor {
     Tensor tensor;
@@ -107,34 +107,40 @@ void save(OpNode& node, const Tensors& in, const Tensors& out) {
   const Saves& saves = node.op->saves;
   size_t overwritten = node.op->in_place ? out.size() - node.op->hidden_outputs : 0;
   if (saves.inputs) {
-    node.inputs.resize(in.size());
+    node.inputs.reserve(in.size());
     for (size_t i = 0; i < in.size(); ++i)
-      if (i > 31 || saves.inputs >> i & 1) node.inputs[i] = keep(in[i], i < overwritten);
+      if (i > 31 || saves.inputs >> i & 1) node.inputs.push_back(keep(in[i], i < overwritten));
+      else node.inputs.emplace_back();
   }
   if (saves.outputs) {
-    node.outputs_saved.resize(out.size());
+    node.outputs_saved.reserve(out.size());
     for (size_t i = 0; i < out.size(); ++i)
       if (out[i].defined() && (saves.outputs >> i & 1))  // hidden ones get no node
-        node.outputs_saved[i] = keep(i < out.size() - node.op->hidden_outputs ? out[i].detach() : out[i]);
+        node.outputs_saved.push_back(keep(i < out.size() - node.op->hidden_outputs ? out[i].detach() : out[i]));
+      else node.outputs_saved.emplace_back();
   }
   if (saves.metas)
-    for (const Tensor& t : in) node.input_metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, {}});
+    for (const Tensor& t : in) node.input_metas.push_back(t.defined() ? t.meta() : absent_meta());
 }
 
 void record(const Op& op, const Tensors& in, const Tensors& out, const Attrs& attrs) {
   auto node = make_ref<OpNode>(op, attrs);
-  node->next.resize(in.size());
+  node->next.reserve(in.size());
   for (size_t i = 0; i < in.size(); ++i)
     if (needs_grad(in[i])) {
-      node->next[i] = gradient_edge(in[i]);
+      node->next.push_back(gradient_edge(in[i]));
       if (i < 32) node->needs |= 1u << i;
+    } else {
+      node->next.emplace_back();
     }
   save(*node, in, out);
   size_t visible = out.size() - op.hidden_outputs;
   for (size_t i = 0; i < visible; ++i) {
-    node->outputs.push_back({});
-    if (!out[i].defined()) continue;
-    node->outputs[i] = out[i].meta();
+    if (!out[i].defined()) {
+      node->outputs.emplace_back();
+      continue;
+    }
+    node->outputs.emplace_back(out[i].shape(), out[i].dtype(), out[i].device());
     if (!is_floating(out[i].dtype())) continue;
     auto& meta = out[i].impl().autograd;
     if (!meta) meta = std::make_unique<AutogradMeta>();
@@ -182,7 +188,7 @@ Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const 
   const bool last = op.keeps_layout && device && device->is_gpu() && lies_channels_last(in[0]);
   for (size_t i = 0; i < metas.size(); ++i) {
     if (op.in_place && i < visible) out.push_back(in[i]);
-    else if (i >= visible && !keep_hidden) out.push_back({});
+    else if (i >= visible && (!keep_hidden || is_absent(metas[i]))) out.push_back({});
     else if (last && metas[i].shape.rank() == 4) out.push_back(empty_channels_last(metas[i], *device));
     else if (op.pitched && device && device->is_gpu()) out.push_back(empty_rows(metas[i], *device));
     else out.push_back(empty(metas[i].shape, metas[i].dtype, device ? *device : metas[i].device));
@@ -215,7 +221,9 @@ Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
   Tensors out;
   if (!op.view || !alias(op, in[0], attrs, out)) {
     SmallVector<TensorMeta, 4> metas;
-    for (const Tensor& t : in) metas.emplace_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, device});
+    for (const Tensor& t : in)
+      if (t.defined()) metas.emplace_back(t.shape(), t.dtype(), device);
+      else metas.emplace_back(absent_meta(device));
     Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
     if (op.in_place && grad_enabled()) check_in_place(op, in, inferred.size() - op.hidden_outputs);
     out = make_outputs(op, in, inferred, op.transfers || in.empty() ? nullptr : &device, recording);

@@ -230,7 +230,7 @@ Metas infer_linear(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_shape("linear", "residual", in[3], out);
   bool activated = attrs.as<LinearAttrs>().activation != Activation::None;
   TensorMeta y{out, in[0].dtype, in[0].device};
-  return {y, {activated ? out : Shape{0}, y.dtype, y.device}};
+  return {y, activated ? y : absent_meta(y.device)};
 }
 
 const Op& activation_op(Activation activation) {
@@ -363,7 +363,7 @@ Metas infer_mlp(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_shape("mlp", "residual", in[5], out);
   const bool activated = attrs.as<LinearAttrs>().activation != Activation::None;
   const auto meta = [&](const Shape& shape) { return TensorMeta{shape, in[0].dtype, in[0].device}; };
-  return {meta(out), meta(hidden), meta(activated ? hidden : Shape{0})};
+  return {meta(out), meta(hidden), activated ? meta(hidden) : absent_meta(in[0].device)};
 }
 
 // Of down, its bias and the residual.

@@ -5,6 +5,7 @@
 #include "core/kept_input.h"
 #include "kernels/cpu/gemm_arguments.h"
 #include "kernels/cpu/tables.h"
+#include "kernels/cpu/workspace.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "kernels/gpu/fused_table.h"
 #include "kernels/gpu/sm90_reason.h"
@@ -92,9 +93,20 @@ Activation activation_of(tessera::Activation activation) {
   return Activation::none;
 }
 
-// Every row of x is a batch of one row; the batch folds into as few products as strides allow, mostly one.
+// Rows of one matrix; or, of m = 1, each a batch of one row, and the batch folds into as few products as strides allow.
 void set_rows(Products& p, Products::Operand which, const Tensor& t) {
-  if (t.defined()) p.set(which, t, 0, t.strides().back(), static_cast<int>(t.dim()) - 1);
+  long long pitch = 0;
+  if (!t.defined()) return;
+  if (p.args().m != 1 && folds_to_rows(t, 1, pitch)) p.set(which, t, pitch, 1, 0);
+  else p.set(which, t, 0, t.strides().back(), static_cast<int>(t.dim()) - 1);
+}
+// The rows of all, if each tensor's are as far apart as the next ones; otherwise 1.
+long long rows_of(std::initializer_list<const Tensor*> tensors) {
+  long long pitch, rows = 1;
+  for (const Tensor* t : tensors)
+    if (t->defined() && !folds_to_rows(*t, 1, pitch)) return 1;
+  for (int64_t d = 0; d < (*tensors.begin())->dim() - 1; ++d) rows *= (*tensors.begin())->shape()[d].value();
+  return rows;
 }
 
 // An activation has no room for the residual, which is then added behind it.
@@ -107,7 +119,7 @@ Products activated_products(const Call& call) {
   const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2], &residual = call.in[3];
   Activation activation = activation_of(call.attrs.as<LinearAttrs>().activation);
   bool activated = activation != Activation::none;
-  Products p(1, weight.size(0), weight.size(1));
+  Products p(rows_of({&x, &residual, &call.out[0], &call.out[1]}), weight.size(0), weight.size(1));
   set_rows(p, Products::A, x);
   p.set(Products::B, weight, weight.strides()[1], weight.strides()[0], 0);
   set_rows(p, Products::C, call.out[0]);

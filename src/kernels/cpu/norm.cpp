@@ -69,13 +69,13 @@ LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const Tensor
 }
 
 template <bool rms>
-void layer_norm(const Call& call, Workspace& workspace) {
+LayerNormArgs layer_norm_args(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &weight = call.in[1], bias = rms ? Tensor() : call.in[2];
   const bool columns = weight.defined() && is_half(x) && weight.dtype() == Float32 &&
                        lie_in_columns(weight.dim(), {&x, &call.out[0], &weight, &bias});
-  const auto args = row_norm_args(call, workspace, x, call.out[0], weight, bias, 1, rms, columns);
-  if (!workspace.counting()) norm_table().layer_norm(args, executor());
+  return row_norm_args(call, workspace, x, call.out[0], weight, bias, 1, rms, columns);
 }
+void launch_layer_norm(const LayerNormArgs& args) { norm_table().layer_norm(args, executor()); }
 
 // x, branch, branch_bias?, weight?, bias? -> sum, y, mean, rstd
 void add_layer_norm(const Call& call, Workspace& workspace) {
@@ -505,6 +505,8 @@ void softmax_backward(const Call& call, Workspace& workspace) {
 
 template <auto body>
 constexpr Kernel list[] = {staged_kernel<body>("rows")};
+template <bool rms>
+constexpr Kernel row_list[] = {prepared_kernel<layer_norm_args<rms>, launch_layer_norm>("rows")};
 template <auto body>
 constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
 
@@ -526,11 +528,11 @@ constexpr KernelTableEntry entries[] = {
     {"norm_conv1x1", norm_conv_list},
     {"norm_conv1x1_weight_grad", norm_conv_grad_list},
     {"norm_conv1x1_one_filter_backward", one_filter_list},
-    {"layer_norm", list<layer_norm<false>>},
+    {"layer_norm", row_list<false>},
     {"layer_norm_backward", list<layer_norm_backward<false>>},
     {"add_layer_norm", list<add_layer_norm>},
     {"add_layer_norm_backward", list<add_layer_norm_backward>},
-    {"rms_norm", list<layer_norm<true>>},
+    {"rms_norm", row_list<true>},
     {"rms_norm_backward", list<layer_norm_backward<true>>},
     {"group_norm", plane_list<group_norm>},
     {"group_norm_backward", plane_list<group_norm_backward>},

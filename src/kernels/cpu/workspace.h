@@ -112,19 +112,20 @@ inline long long inner_size(const Tensor& t, int64_t inner) {
 
 /// `t` as contiguous rows, each of its last `inner` dims; copied where strides do not allow that.
 inline RowArg read_rows(Workspace& workspace, const Tensor& t, int64_t inner, DType dtype) {
-  long long pitch, width = inner_size(t, inner);
-  bool fits = folds_to_rows(t, inner, pitch) && t.dtype() == dtype;
-  return {workspace.read(t, dtype, fits).data, fits ? pitch : width};
+  long long pitch;
+  if (t.dtype() == dtype && folds_to_rows(t, inner, pitch)) return {t.data_ptr(), pitch};
+  return {workspace.read(t, dtype, false).data, inner_size(t, inner)};
 }
 inline RowArg write_rows(Workspace& workspace, const Tensor& t, int64_t inner, DType dtype) {
-  long long pitch, width = inner_size(t, inner);
-  bool fits = folds_to_rows(t, inner, pitch) && t.dtype() == dtype;
-  return {workspace.write(t, dtype, fits).data, fits ? pitch : width};
+  long long pitch;
+  if (t.dtype() == dtype && folds_to_rows(t, inner, pitch)) return {t.data_ptr(), pitch};
+  return {workspace.write(t, dtype, false).data, inner_size(t, inner)};
 }
 
 /// A small operand such as a weight, contiguous; null where it is absent.
 inline void* read_contiguous(Workspace& workspace, const Tensor& t, DType dtype) {
-  return t.defined() ? workspace.read(t, dtype, t.is_contiguous()).data : nullptr;
+  if (!t.defined()) return nullptr;
+  return t.dtype() == dtype && t.is_contiguous() ? t.data_ptr() : workspace.read(t, dtype, false).data;
 }
 
 /// A kernel from a body `void body(const Call&, Workspace&)`, which returns early while counting.
@@ -142,6 +143,35 @@ constexpr Kernel staged_kernel(const char* name, Reason (*supports)(const Call&)
               [](const Call& call) {
                 Workspace workspace(call, false);
                 body(call, workspace);
+                workspace.finish();
+              }};
+}
+
+/// What a call is launched with while its workspace is counted, and the bytes of that; final where there are none.
+template <class Args>
+struct Prepared {
+  Args args;
+  size_t bytes;
+};
+
+template <auto prepare>
+auto prepared(const Call& call) {
+  Workspace workspace(call, true);
+  auto args = prepare(call, workspace);
+  return Prepared<decltype(args)>{args, workspace.bytes()};
+}
+
+/// A kernel from `Args prepare(const Call&, Workspace&)` and `void launch(const Args&)`: what needs no workspace is
+/// prepared once.
+template <auto prepare, auto launch>
+constexpr Kernel prepared_kernel(const char* name) {
+  return {.name = name,
+          .workspace_bytes = [](const Call& call) { return call.once(prepared<prepare>).bytes; },
+          .run =
+              [](const Call& call) {
+                if (const auto& known = call.once(prepared<prepare>); known.bytes == 0) return launch(known.args);
+                Workspace workspace(call, false);
+                launch(prepare(call, workspace));
                 workspace.finish();
               }};
 }
