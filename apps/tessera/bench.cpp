@@ -354,8 +354,9 @@ void bench_rows(const BenchOptions& options) {
   results.write();
 }
 
-// What a call costs the host: as many calls as a GPU's queue holds without making anybody wait, of operators on tensors
-// so small that their kernels take less time than that, beside launches of an empty kernel.
+// What a call costs the host: of operators on tensors so small that their kernels take less time than that, beside
+// launches of an empty kernel just before and after, so that a host that slows down slows both. So many calls at a time
+// that a GPU's queue holds without making anybody wait.
 void bench_host(const BenchOptions& options) {
   const Device device = options.target();
   if (!device.is_gpu()) throw UsageError("host: only of a GPU: --device");
@@ -374,11 +375,16 @@ void bench_host(const BenchOptions& options) {
                        y = Tensor(), y = fn();
                      }};
   };
-  std::vector<Candidate> candidates{
-      {"launch",
-       [&] {
-         empty.launch(0, {1, 32, 0}, 0);
-       }},
+  constexpr int calls = 50;
+  const auto time_of = [&](const std::function<void()>& run) {
+    synchronize(device);
+    return seconds_of([&] {
+             for (int i = 0; i < calls; ++i) run();
+           }) /
+           calls;
+  };
+  Candidate launch{"launch", [&] { empty.launch(0, {1, 32, 0}, 0); }};
+  Candidate candidates[] = {
       call("add", false, add),
       call("add, recorded", true, add),
       call("gelu_tanh, recorded", true, [&] { return gelu_tanh(x); }),
@@ -387,21 +393,24 @@ void bench_host(const BenchOptions& options) {
       call("add, recorded, and its gradient", true, [&] { return grad({x + other}, {x}, {dy})[0]; })};
   const auto begin = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(options.seconds) ||
-         candidates[0].times.size() < 5)
+         candidates[0].times.size() < 5) {
+    launch.times.push_back(time_of(launch.run));
     for (Candidate& c : candidates) {
-      synchronize(device);
-      c.times.push_back(seconds_of([&] {
-                          for (int i = 0; i < 100; ++i) c.run();
-                        }) /
-                        100);
+      const double before = launch.times.back(), time = time_of(c.run);
+      launch.times.push_back(time_of(launch.run));
+      c.times.push_back(time - (before + launch.times.back()) / 2);
     }
-  Results results("bench op host", options);
-  fmt::print("host, {} on {}\n", options.dtype, options.place());
-  for (const Candidate& c : candidates) {
-    const double above = c.median() - candidates[0].median();
-    fmt::print("{:<36} {:>8.2f} us {:>8.2f} above a launch\n", c.name, c.median() * 1e6, above * 1e6);
-    results.add(c.name, c.median() * 1e6, "us", false);
   }
+  Results results("bench op host", options);
+  fmt::print("host, {} on {}; a launch takes {:.2f} us, a call above that, us: median (quarters)\n", options.dtype,
+             options.place(), launch.median() * 1e6);
+  for (Candidate& c : candidates) {
+    std::sort(c.times.begin(), c.times.end());
+    const auto share = [&](size_t quarters) { return c.times[c.times.size() * quarters / 4] * 1e6; };
+    fmt::print("{:<36} {:>8.2f} ({:.2f}, {:.2f})\n", c.name, share(2), share(1), share(3));
+    results.add(c.name + ", above a launch", share(2), "us", false);
+  }
+  results.add(launch.name, launch.median() * 1e6, "us", false);
   results.write();
 }
 
