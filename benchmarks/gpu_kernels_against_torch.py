@@ -1,13 +1,14 @@
 """Tessera's GPU kernels beside cuBLAS, cuDNN and FlashAttention, through PyTorch, on one GPU in one run.
 
-usage: gpu_kernels_against_torch.py [--tessera build/tessera] [--only PART ...] [--seconds S] [--out DIR]
+usage: gpu_kernels_against_torch.py [--tessera build/tessera] [--only PART ...] [--seconds S] [--rounds R] [--out DIR]
 Needs PyTorch with CUDA. Parts:
   gpt2       the products of GPT-2 124M, all three passes, batches of 12 and 64 sequences, vocabulary 50257 (peer: 50304)
   encoders   the products of BERT-base and ViT-B
   fused      fp16 GEMM + Add + Add + FastGeLU beside cuBLAS's plain product, eager PyTorch and torch.compile
   attention  forward and backward, 16384 tokens, fp16; PyTorch's cuDNN also held to deterministic algorithms;
              `free` is ours with --nondeterministic
-`ours` uses cuBLASLt and cuDNN where the lists put them first, `own` runs with TESSERA_VENDOR=off. Medians of queued calls.
+`ours` uses cuBLASLt and cuDNN where the lists put them first, `own` runs with TESSERA_VENDOR=off. Medians of queued calls;
+of attention, of --rounds turns.
 --out writes the figures as JSON and, of the parts that ran, a roofline picture."""
 
 import argparse
@@ -121,15 +122,16 @@ def attention(tessera, options, report):
         for length in (512, 1024, 4096, 16384):
             for causal in (False, True):
                 shape = (16384 // length, heads, length, width)
-                rates = {}
-                for who, vendor, order in (("ours", True, []), ("own", False, []), ("free", True, ["--nondeterministic"])):
-                    result = tessera.run("bench", "op", "sdpa", *order, "--shape", "x".join(map(str, shape)), "--dtype", "f16", "--seconds", options.seconds,
-                                         *(["--causal"] if causal else []), vendor=vendor)
-                    rates[who] = [r["value"] * 1e-3 for r in result["results"]][:2]
-                flops = 4.0 * math.prod(shape) * length * (0.5 if causal else 1)
-                for who, backend, deterministic in (("flash", FLASH, False), ("cudnn", CUDNN, False), ("cudnn det", CUDNN, True)):
-                    times = torch_attention(shape, causal, backend, deterministic)
-                    rates[who] = [flops * factor / ms * 1e-9 for factor, ms in zip((1, 2.5), times)]
+                flops, turns = 4.0 * math.prod(shape) * length * (0.5 if causal else 1), {}
+                for _ in range(options.rounds):
+                    for who, vendor, order in (("ours", True, []), ("own", False, []), ("free", True, ["--nondeterministic"])):
+                        result = tessera.run("bench", "op", "sdpa", *order, "--shape", "x".join(map(str, shape)), "--dtype", "f16", "--seconds", options.seconds,
+                                             *(["--causal"] if causal else []), vendor=vendor)
+                        turns.setdefault(who, []).append([r["value"] * 1e-3 for r in result["results"]][:2])
+                    for who, backend, deterministic in (("flash", FLASH, False), ("cudnn", CUDNN, False), ("cudnn det", CUDNN, True)):
+                        times = torch_attention(shape, causal, backend, deterministic)
+                        turns.setdefault(who, []).append([flops * factor / ms * 1e-9 for factor, ms in zip((1, 2.5), times)])
+                rates = {who: [statistics.median(r) for r in zip(*of)] for who, of in turns.items()}
                 label = f"attention {width} {length} {'causal' if causal else 'full'}"
                 for at, kind in enumerate(("forward", "backward")):
                     work = flops * (1, 2.5)[at]
@@ -186,6 +188,7 @@ def main():
     parser.add_argument("--tessera", default="build/tessera")
     parser.add_argument("--only", nargs="*", default=[], choices=[p.__name__ for p in PARTS])
     parser.add_argument("--seconds", type=float, default=0.2, help="for each kernel")
+    parser.add_argument("--rounds", type=int, default=1, help="of attention: ours and the peers in turns")
     parser.add_argument("--out")
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__, "cuDNN", torch.backends.cudnn.version(), flush=True)
