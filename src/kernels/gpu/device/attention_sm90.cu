@@ -32,11 +32,10 @@ void launch_sm90_attention(const AttentionArgs& args, Executor& executor) {
   const i64 width = tile::max(s.width, s.value_width);
   if (width > 128) return launch_wide_sm90_attention<T>(args, executor);
   if (s.dropout > 0)
-    return width > 64 ? launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, true, true>>(args, executor)
-                      : launch_forward<T, tile::sm90::ForwardSizes<64, 2, 128, 3, 2, true, true>>(args, executor);
-  if (width > 64)
-    return launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, true, false, true>>(args, executor);
-  launch_forward<T, tile::sm90::ForwardSizes<64, 3, 128, 4, 2, false>>(args, executor);
+    return width > 64 ? launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, true>>(args, executor)
+                      : launch_forward<T, tile::sm90::ForwardSizes<64, 2, 128, 3, 2, true>>(args, executor);
+  if (width > 64) return launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, false, true>>(args, executor);
+  launch_forward<T, tile::sm90::ForwardSizes<64, 3, 128, 4, 2>>(args, executor);
 }
 template void launch_sm90_attention<f16>(const AttentionArgs&, Executor&);
 template void launch_sm90_attention<bf16>(const AttentionArgs&, Executor&);

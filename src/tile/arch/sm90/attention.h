@@ -93,13 +93,11 @@ TESSERA_DEVICE void hide(float (&scores)[N], const AttentionProblem& p, int firs
 
 // ---- forward
 
-/// Overlaps: a warpgroup makes weights while it multiplies. That takes registers which three warpgroups do not have;
-/// they keep the tensor cores busy for each other. Drops: with dropout. Turns: two warpgroups, which hold their queries
-/// in registers, start products in turns, so that one makes weights while the other's are multiplied.
-template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Overlaps, bool Drops = false,
-          bool Turns = false>
+/// Drops: with dropout. Turns: two warpgroups, which hold their queries in registers, start products in turns, so that
+/// one makes weights while the other's are multiplied.
+template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Drops = false, bool Turns = false>
 struct ForwardSizes {
-  static constexpr bool overlaps = Overlaps, drops = Drops, turns = Turns;
+  static constexpr bool drops = Drops, turns = Turns;
   static constexpr int width = Width, warpgroups = Warpgroups, queries = 64 * Warpgroups, keys = Keys;
   static constexpr int threads = 128 * (Warpgroups + 1), readers = 4 * Warpgroups;
   using QueryTile = SharedOperand<queries, Width>;
@@ -112,7 +110,7 @@ struct ForwardSizes {
   static_assert(Width == 64 || Width == 128 || Width == 256, "sm90 attention: heads of 64, 128 or 256 columns");
   static_assert((Warpgroups == 2 || Warpgroups == 3) && Keys % 16 == 0 && shared_bytes <= 227 * 1024,
                 "sm90 attention: 2 or 3 warpgroups, and what a block has");
-  static_assert(!Turns || (Overlaps && Warpgroups == 2 && Keys > 64), "sm90 attention: two have equally many turns");
+  static_assert(!Turns || (Warpgroups == 2 && Keys > 64), "sm90 attention: two have equally many turns");
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes. Widths are at most Sizes::width and, like all steps
@@ -296,19 +294,15 @@ class AttentionForward {
       settle(scores);
       keys_.release(key_turn);
       key_turn.next();
-      const auto finish_out = [&]() __attribute__((always_inline)) {
-        wait_multiply<0>();
-        settle(out);
-        values_.release(value_turn);
-        value_turn.next();
-      };
-      if constexpr (!Sizes::overlaps) finish_out();
       hide(scores, p_, first, step * keys);
       rows.step(scores, scale, factor);
       if constexpr (Sizes::drops) drop(scores, kept);
       settle(scores);
       if (step + 1 < steps) keys_.wait(key_turn);  // here, or ptxas computes weights after the next wait
-      if constexpr (Sizes::overlaps) finish_out();
+      wait_multiply<0>();
+      settle(out);
+      values_.release(value_turn);
+      value_turn.next();
       if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1))
         unroll<width / 2>([&](auto i) { out[i] *= factor[i / 2 % 2]; });
       round_sums<T>(weights, scores);
