@@ -105,6 +105,41 @@ TEST_F(Sm90Products, OfLinesThatBeginAnywhere) {
   EXPECT_LE(relative_error(back(got), matmul(wide.slice(-1, 1, k + 1), right)), limit(dtype));
 }
 
+/// Forward and both gradients of a layer whose operands are dense: lines of 1003 and 1031 halves.
+TEST_F(Sm90Products, GradientsOfLinesThatBeginAnywhere) {
+  const int64_t m = 515, n = 1031, k = 1003;
+  for (DType dtype : {Float16, BFloat16}) {
+    const Tensor dy = values({m, n}, dtype);
+    Tensors near, wide;
+    for (const Tensor& t : {values({m, k}, dtype), values({n, k}, dtype), values({n}, dtype)}) {
+      near.push_back(t.to(dtype).to(gpu()).set_requires_grad());
+      wide.push_back(t.detach().set_requires_grad());
+    }
+    const auto layer = [](const Tensors& in) { return linear(in[0], in[1], in[2]); };
+    const Tensor got = layer(near), want = layer(wide);
+    EXPECT_LE(relative_error(back(got.detach()), want.detach()), limit(dtype));
+    const Tensors got_grads = grad({got}, near, {dy.to(dtype).to(gpu())}), want_grads = grad({want}, wide, {dy});
+    for (size_t i = 0; i < near.size(); ++i)
+      EXPECT_LE(relative_error(back(got_grads[i]), want_grads[i]), limit(dtype)) << name(dtype) << " gradient " << i;
+  }
+}
+
+/// Columns behind the last whole unit of 16 bytes are stored by lanes, since the copy engine would write all of it.
+TEST_F(Sm90Products, NothingBesideTheResultIsWritten) {
+  NoGrad guard;
+  const ForceKernel forced("matmul", "sm90");
+  const DType dtype = BFloat16;
+  for (Size s : {Size{700, 1031, 128}, {300, 2049, 72}, {515, 771, 1003}}) {
+    const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype);
+    const Tensor in[] = {there(a, dtype), there(b, dtype)};
+    const Tensor lines = full({s.m, (s.n + 7) / 8 * 8}, NAN, dtype, gpu()), out[] = {lines.slice(1, 0, s.n)};
+    run_op(find_op("matmul"), in, {}, out);
+    EXPECT_LE(relative_error(back(out[0]), matmul(a, b)), limit(dtype));
+    const Tensor gaps = back(lines.slice(1, s.n, lines.size(1)));
+    EXPECT_EQ(sum(isnan(gaps).to(Float64)).item<double>(), static_cast<double>(gaps.numel())) << s.n;
+  }
+}
+
 /// Products so long that pairs of blocks share columns of b, and sums so long that they share rows of a; beside the
 /// same by ordinary cores in f32.
 TEST_F(Sm90Products, PairsOfBlocks) {
@@ -127,7 +162,7 @@ TEST_F(Sm90Products, PairsOfBlocks) {
 TEST_F(Sm90Products, SeveralTilesForEachBlock) {
   NoGrad guard;
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{67584, 192, 64}, {67584, 384, 64}, {20000, 1160, 72}, {4000, 1416, 1100}}) {
+    for (Size s : {Size{67584, 192, 64}, {67584, 383, 64}, {20000, 1160, 72}, {20000, 1153, 72}, {4000, 1416, 1100}}) {
       const Tensor a = values({s.m, s.k}, dtype), b = values({s.n, s.k}, dtype), bias = values({s.n}, dtype),
                    residual = values({s.m, s.n}, dtype);
       const Tensor left = there(a, dtype), right = there(b, dtype), added = there(residual, dtype);
@@ -149,7 +184,7 @@ TEST_F(Sm90Products, SeveralTilesForEachBlock) {
 TEST_F(Sm90Products, FactorAndSumsOfColumns) {
   NoGrad guard;
   const DType dtype = BFloat16;
-  for (Size s : {Size{128, 128, 64}, {1000, 520, 72}, {3001, 3080, 96}}) {
+  for (Size s : {Size{128, 128, 64}, {1000, 520, 72}, {1000, 521, 72}, {3001, 3083, 96}}) {
     const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), factor = values({s.m, s.n}, dtype);
     for (bool turn : {false, true})
       for (bool multiply : {false, true}) {
@@ -225,7 +260,7 @@ TEST_F(Sm90Products, LongSumsInF32) {
 
 TEST_F(Sm90Products, LinearWithItsEpilogues) {
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{200, 264, 128}, {129, 131, 65}, {1000, 520, 96}})
+    for (Size s : {Size{200, 264, 128}, {129, 131, 65}, {1000, 520, 96}, {300, 1033, 72}})
       for (Activation activation : {Activation::None, Activation::Relu, Activation::GeluTanh, Activation::GeluErf,
                                     Activation::Silu, Activation::Tanh}) {
         const Tensor x = values({s.m, s.k}, dtype), weight = (values({s.n, s.k}, dtype) * 0.1).to(dtype).to(Float64),

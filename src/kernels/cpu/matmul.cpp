@@ -311,8 +311,7 @@ void run_sm90_linear(const Call& call) {
 }
 
 /// Where Hopper's own kernel beat cuBLASLt's first algorithm: results of at least seven of its tiles for each
-/// multiprocessor, in rows of whole units, of sums that are not long, with neither a residual nor sums down the columns
-/// of both operands.
+/// multiprocessor, of sums that are not long, with neither a residual nor sums down the columns of both operands.
 template <Products (*products)(const Call&)>
 Reason sm90_takes_large(const Call& call) {
   if (!tables().sm90_gemm) return Reason::Hardware;
@@ -320,8 +319,7 @@ Reason sm90_takes_large(const Call& call) {
   const Reason reason = sm90_takes<products>(call);
   if (reason != Reason::Ok) return reason;
   bool fits = true;
-  call.once(products).each(
-      [&](const GemmArgs& args) { fits = fits && args.a.column == 1 && args.n % 8 == 0 && !args.addend.data; });
+  call.once(products).each([&](const GemmArgs& args) { fits = fits && args.a.column == 1 && !args.addend.data; });
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
 

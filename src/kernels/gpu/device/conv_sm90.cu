@@ -45,7 +45,7 @@ struct RowsResult : SumsAndBias<C, T> {
   using SumsAndBias<C, T>::ProductResult;
   static TESSERA_DEVICE void assist(const TileOrder& order, const WindowsProduct& args,
                                     const tile::sm90::ResultBoxes& boxes) {
-    if (tile::thread_in_block() != (SumsAndBias<C, T>::Gemm::multiplying_warps + 2) * 32) return;
+    if (tile::thread_in_block() / 32 != SumsAndBias<C, T>::Gemm::multiplying_warps + 2) return;
     SumsAndBias<C, T>::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
       if (row < args.m) tile::sm90::store_result(box, args.y, args.windows, column, row);
     });
@@ -346,7 +346,7 @@ void run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product
   product.a = map_of(of, best->config.tile_m);
   product.b = map_of_filters(args, product.order.transposed_b ? 64 : best->config.tile_n);
   product.m = static_cast<int>(m);
-  product.n = static_cast<int>(n);
+  product.n = product.whole = static_cast<int>(n);
   best->launch[args.type == Scalar::bf16](product, executor);
 }
 

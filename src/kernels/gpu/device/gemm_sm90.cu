@@ -4,7 +4,7 @@
 #include "gemm_sm90_lanes.h"
 #include "kernels/cpu/isa/gemm_transpose.h"
 #include "kernels/gpu/fused_table.h"
-#include "operand_copy.h"
+#include "line_copy.h"
 #include "tensor_map.h"
 
 namespace tessera::gpu_kernels {
@@ -62,15 +62,15 @@ Operands operands_of(const GemmArgs& args, int rows, int width, int down, int ac
 
 bool is_contiguous(const MatrixArg& m) { return m.column == 1 || m.row == 1; }
 
-/// Columns of whole units of 16 bytes.
-i64 whole_columns(const GemmArgs& args) {
-  const i64 unit = 16 / size_of(args.c.type);
-  return args.n / unit * unit;
-}
-
+/// Of all columns in whole units of 16 bytes, as the copy engine writes them; those behind are stored by lanes.
 Boxes result_boxes(const GemmArgs& args, const MatrixArg& m) {
   Boxes boxes = boxes_of(args, m, args.m, args.n, false, tile::sm90::line_bytes / size_of(m.type), 64);
-  boxes.length = whole_columns(args);  // the copy engine writes whole units
+  boxes.length -= boxes.length % (16 / size_of(m.type));
+  return boxes;
+}
+Boxes input_boxes(const GemmArgs& args, const MatrixArg& m) {
+  Boxes boxes = result_boxes(args, m);
+  boxes.length = args.n;
   return boxes;
 }
 
@@ -115,7 +115,7 @@ Sm90Ends ends_of(const GemmArgs& args) {
   }
   const bool in_pairs = bias.row == 0 && bias.column == 1 && bias.batch[max_batch_rank - 1] == 0 &&
                         bias.type == args.c.type && reinterpret_cast<size_t>(bias.data) % 4 == 0;
-  if (!as_they_are || whole_columns(args) != args.n || (bias.data && !in_pairs)) return Sm90Ends::lanes;
+  if (!as_they_are || (bias.data && !in_pairs)) return Sm90Ends::lanes;
   if (nothing) return Sm90Ends::sums;
   const bool by_rows = args.a.column == 1, alone = !addend.data && !factor.data && !columns;
   if (activated && alone && by_rows && args.b.column != 1 && (!args.slope.data || is_like_result(args, args.slope)))
@@ -134,24 +134,6 @@ bool sums_itself(const GemmArgs& args) {
 }
 constexpr int rows_of_parts = 16;
 
-Sm90Refusal refuses_as_it_lies(const GemmArgs& given) {
-  if (!is_hopper() || !encode_function()) return Sm90Refusal::hardware;
-  GemmArgs args = given;
-  if (!types_fit(args) || args.a.type != args.b.type || (args.a.type != Scalar::f16 && args.a.type != Scalar::bf16))
-    return Sm90Refusal::type;
-  if (args.m < 128 || args.n < 128 || args.k < 64) return Sm90Refusal::small;
-  constexpr i64 most = (i64{1} << 31) - 1024;
-  if (!arrange(args) || args.m > most || args.n > most || args.k > most ||
-      batch_count(args) > most / (tile::ceil_div<i64>(args.m, 128) * tile::ceil_div<i64>(args.n, 128)))
-    return Sm90Refusal::shape;
-  // A product in f16 may be infinite where the factor makes it small, or nothing.
-  if (sums_lines(args) && args.factor.data && args.c.type == Scalar::f16 && !sums_itself(args))
-    return Sm90Refusal::layout;
-  const Operands operands = operands_of(args, 128, 256, 1, 1);
-  const bool contiguous = is_contiguous(args.a) && is_contiguous(args.b);
-  return contiguous && fits(operands.a) && fits(operands.b) ? Sm90Refusal::none : Sm90Refusal::layout;
-}
-
 /// Whether the copy engine cannot find lines of an operand: they do not begin at whole units of 16 bytes.
 bool is_off(const GemmArgs& args, const MatrixArg& m) {
   bool whole = is_contiguous(m) && (m.column == 1 ? m.row : m.column) % 8 == 0;
@@ -164,37 +146,56 @@ bool copies(const GemmArgs& args) {
          (is_off(args, args.a) || is_off(args, args.b));
 }
 
+/// A product as the pipeline reads it, its operands copied before where they must be.
 struct Readable {
   GemmArgs args;
+  bool is_arranged;
   OperandCopy a = {}, b = {};
   i64 bytes() const { return a.bytes() + b.bytes(); }
 };
-Readable readable(const GemmArgs& given) {
-  Readable product{given};
-  if (!copies(given)) return product;
-  GemmArgs& args = product.args;
-  widen_batch(args);
-  const auto copy = [&](MatrixArg& m, i64 rows, i64 columns) -> OperandCopy {
-    if (!is_off(args, m)) return {};
-    const bool turned = m.column != 1 && m.row == 1;  // and stays so
-    const auto turn = [&] {
-      const i64 row = m.row;
-      m.row = m.column, m.column = row;
-    };
-    if (turned) turn();
-    const OperandCopy made = turned ? copied(args, m, columns, rows) : copied(args, m, rows, columns);
-    if (turned) turn();
-    m.data = nullptr;
-    return made;
+/// An operand that is transposed stays so.
+OperandCopy copy_of(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
+  if (!is_off(args, m)) return {};
+  const bool turned = m.column != 1 && m.row == 1;
+  const auto turn = [&] {
+    if (!turned) return;
+    const i64 row = m.row;
+    m.row = m.column, m.column = row;
   };
-  product.a = copy(args.a, args.m, args.k);
-  product.b = copy(args.b, args.k, args.n);
+  turn();
+  const OperandCopy made = turned ? copied(args, m, columns, rows) : copied(args, m, rows, columns);
+  turn();
+  m.data = nullptr;
+  return made;
+}
+Readable readable(const GemmArgs& given) {
+  Readable product{given, false};
+  GemmArgs& args = product.args;
+  product.is_arranged = arrange(args);
+  if (!product.is_arranged || !copies(args)) return product;
+  product.a = copy_of(args, args.a, args.m, args.k);
+  product.b = copy_of(args, args.b, args.k, args.n);
   return product;
 }
 
-Sm90Refusal refuses(const GemmArgs& args) {
-  return copies(args) ? refuses_as_it_lies(readable(args).args) : refuses_as_it_lies(args);
+Sm90Refusal refuses(const Readable& product) {
+  if (!is_hopper() || !encode_function()) return Sm90Refusal::hardware;
+  const GemmArgs& args = product.args;
+  if (!types_fit(args) || args.a.type != args.b.type || (args.a.type != Scalar::f16 && args.a.type != Scalar::bf16))
+    return Sm90Refusal::type;
+  if (args.m < 128 || args.n < 128 || args.k < 64) return Sm90Refusal::small;
+  constexpr i64 most = (i64{1} << 31) - 1024;
+  if (!product.is_arranged || args.m > most || args.n > most || args.k > most ||
+      batch_count(args) > most / (tile::ceil_div<i64>(args.m, 128) * tile::ceil_div<i64>(args.n, 128)))
+    return Sm90Refusal::shape;
+  // A product in f16 may be infinite where the factor makes it small, or nothing.
+  if (sums_lines(args) && args.factor.data && args.c.type == Scalar::f16 && !sums_itself(args))
+    return Sm90Refusal::layout;
+  const Operands operands = operands_of(args, 128, 256, 1, 1);
+  const bool contiguous = is_contiguous(args.a) && is_contiguous(args.b);
+  return contiguous && fits(operands.a) && fits(operands.b) ? Sm90Refusal::none : Sm90Refusal::layout;
 }
+Sm90Refusal refuses(const GemmArgs& args) { return refuses(readable(args)); }
 
 bool has_odd_lines(const GemmArgs& args) {
   return (args.k % 8 != 0 && (args.a.column == 1 || args.b.row == 1)) || copies(args);
@@ -299,10 +300,13 @@ GemmArgs in_parts(const GemmArgs& args, int parts) {
 }
 i64 bytes_of_parts(const GemmArgs& args, int parts) { return parts * args.m * args.n * i64{sizeof(float)}; }
 
+/// The length of sums, filled up with zeros: what is made of it holds for lines that are padded, too.
+i64 depth_of(const GemmArgs& args) { return tile::ceil_div<i64>(args.k, 8) * 8; }
+
 /// In as many parts as the card has blocks for; 1: it is full anyway.
 Cut cut_in_parts(const GemmArgs& args, int multiprocessors) {
   const i64 tiles = cut_by(args, turns).order.count;
-  const i64 parts = tile::max<i64>(tile::min<i64>(multiprocessors / tiles, args.k / 256), 1);
+  const i64 parts = tile::max<i64>(tile::min<i64>(multiprocessors / tiles, depth_of(args) / 256), 1);
   Cut cut = cut_by(in_parts(args, static_cast<int>(parts)), turns);
   cut.order.parts = static_cast<int>(parts);
   return cut;
@@ -337,7 +341,7 @@ double time_of(const GemmArgs& args, const Cut& cut, Sm90Ends ends, int multipro
 /// Whether results are few and sums long, so that blocks may share those: no more than so many squares have. Sums of
 /// columns come from whole tiles.
 bool may_share_sums(const GemmArgs& args) {
-  return !args.column_sums.data && !keeps_input(args) && args.k >= 512 &&
+  return !args.column_sums.data && !keeps_input(args) && depth_of(args) >= 512 &&
          args.m * args.n * batch_count(args) <= resident_clusters(2) * 192 * 192;
 }
 
@@ -357,7 +361,7 @@ Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
   }
   if (!may_share_sums(args)) return best;
   const auto consider_joined = [&](const Kind& kind, bool takes, int deep) {
-    if (!takes || args.k < i64{256} * deep) return;
+    if (!takes || depth_of(args) < i64{256} * deep) return;
     const Cut cut = cut_by(args, kind, 1, 1, deep);
     if (cut.order.count <= resident_clusters(deep)) consider(cut);
   };
@@ -384,8 +388,8 @@ GemmArgs without_finish(GemmArgs args) {
 
 long long workspace(const GemmArgs& given, const Executor& executor) {
   const Readable product = readable(given);
-  GemmArgs args = product.args;
-  if (!arrange(args)) return 0;
+  const GemmArgs& args = product.args;
+  if (!product.is_arranged) return 0;
   if (sums_lines(args)) return product.bytes() + tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192));
   const int parts = may_share_sums(args) ? best_cut(args, executor.multiprocessors, true).order.parts : 1;
   return product.bytes() + (parts > 1 ? bytes_of_parts(args, parts) : 0);
@@ -415,30 +419,27 @@ ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& opera
   product.b = map_of(operands.b);
   product.y = map_of(result_boxes(args, args.c));
   if (args.slope.data) product.slope = map_of(result_boxes(args, args.slope));
-  if (input.data) product.input = map_of(result_boxes(args, input));
+  if (input.data) product.input = map_of(input_boxes(args, input));
   product.input_batch = input.data && input.batch[max_batch_rank - 1] != 0;
   product.order = cut.order;
   product.d[0].data = args.bias.data;
   product.column_parts = column_parts;
   product.m = static_cast<int>(args.m);
   product.n = static_cast<int>(args.n);
+  const i64 whole = result_boxes(args, args.c).length, bytes = size_of(args.c.type);
+  product.whole = static_cast<int>(whole);
+  product.edge_bytes = static_cast<int>((args.n - whole) * bytes);
+  const auto edge = [&](const MatrixArg& m) -> ProductArgs::Place {
+    return {static_cast<char*>(m.data) + whole * bytes, m.row * bytes, m.batch[max_batch_rank - 1] * bytes};
+  };
+  product.edge[0] = edge(args.c);
+  if (args.slope.data) product.edge[1] = edge(args.slope);
   return product;
 }
 void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductArgs& product, Executor& executor) {
   if (!cut.kind->alternates) return run_wide_products(product, executor);
   const auto run = args.a.type == Scalar::bf16 ? run_products_bf16 : run_products_f16;
   run(ends, product, executor);
-}
-
-/// Columns from `first` on.
-GemmArgs rest_of(GemmArgs args, i64 first) {
-  const auto move = [&](MatrixArg& m) {
-    m.data = static_cast<char*>(const_cast<void*>(m.data)) + first * m.column * size_of(m.type);
-  };
-  args.n -= first;
-  move(args.b);
-  move(args.c);
-  return args;
 }
 
 Operands operands_of(const GemmArgs& args, const Cut& cut) {
@@ -478,28 +479,15 @@ void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
   const Operands operands = operands_of(args, cut);
   if (cut.order.cluster_deep > 1) return run_joined(args, cut, operands, executor);
   if (cut.order.parts > 1) return run_parts(args, cut, executor);
-  if (ends == Sm90Ends::lanes) {
-    run_small(args, cut, operands, executor);
-  } else {
-    const i64 columns = whole_columns(args);  // which the copy engine can write
-    GemmArgs whole = args;
-    whole.n = columns;
-    run_own(whole, cut, ends, own_args(whole, cut, operands, static_cast<float*>(parts.columns)), executor);
-    if (columns < args.n) {
-      const GemmArgs rest = rest_of(args, columns);
-      const Cut rest_cut = cut_by(rest, small);
-      run_small(rest, rest_cut, operands_of(rest, rest_cut), executor);
-    }
-  }
+  if (ends == Sm90Ends::lanes) run_small(args, cut, operands, executor);
+  else run_own(args, cut, ends, own_args(args, cut, operands, static_cast<float*>(parts.columns)), executor);
   add_parts(args, parts, executor);
 }
 
 void run(const GemmArgs& given, Executor& executor) {
   Readable found = readable(given);
   GemmArgs& args = found.args;
-  args.workspace = run_copy(found.a, args.a, args.workspace, executor);
-  args.workspace = run_copy(found.b, args.b, args.workspace, executor);
-  (void)arrange(args);
+  run_copies(found.a, found.b, args, executor);
   const bool follows = sums_lines(args) && !sums_itself(args);
   const GemmArgs product = follows ? without_finish(args) : args;
   run_product(product, best_cut(product, executor.multiprocessors, !sums_lines(args)), executor);
@@ -509,8 +497,8 @@ void run(const GemmArgs& given, Executor& executor) {
 }
 
 bool by_own_kernel(const GemmArgs& given) {
-  GemmArgs args = readable(given).args;
-  return refuses_as_it_lies(args) == Sm90Refusal::none && arrange(args) && ends_of(args) != Sm90Ends::lanes;
+  const Readable product = readable(given);
+  return refuses(product) == Sm90Refusal::none && ends_of(product.args) != Sm90Ends::lanes;
 }
 
 // ---- fused products, whose kernels are compiled while the program runs
@@ -544,10 +532,12 @@ Cut cut_of_fused(const GemmArgs& args, int multiprocessors) {
 }
 
 bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor& executor, Sm90FusedPlan& plan) {
-  GemmArgs product = args;
-  product.addend = {};
-  if (refuses_as_it_lies(product) != Sm90Refusal::none || !arrange(product) || ends_of(product) != Sm90Ends::sums ||
-      whole_columns(product) != args.n || (args.addend.data && !fits(result_boxes(args, args.addend))))
+  GemmArgs plain = args;
+  plain.addend = {};
+  const Readable read = readable(plain);
+  GemmArgs product = read.args;
+  if (refuses(read) != Sm90Refusal::none || read.bytes() > 0 || ends_of(product) != Sm90Ends::sums || args.n % 8 != 0 ||
+      (args.addend.data && !fits(result_boxes(args, args.addend))))
     return false;
   Cut cut = cut_of_fused(product, executor.multiprocessors);
   if (args.addend.data) cut.order.group = 8;  // blocks that run at the same time have more of a row of it

@@ -210,6 +210,16 @@ TESSERA_DEVICE void load_four(float (&r)[4], u32 shared) {
                : "memory");
 }
 
+/// 2, 4 or 8 bytes.
+template <class Bits>
+TESSERA_DEVICE Bits load_shared(u32 shared) {
+  Bits bits;
+  if constexpr (sizeof(Bits) == 2) asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(shared) : "memory");
+  else if constexpr (sizeof(Bits) == 4) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bits) : "r"(shared) : "memory");
+  else asm volatile("ld.shared.u64 %0, [%1];" : "=l"(bits) : "r"(shared) : "memory");
+  return bits;
+}
+
 // ---- functions of the card's own, to about 1e-7 of the result; results below 2^-126 are 0
 
 TESSERA_DEVICE float quick_exp2(float x) {

@@ -11,17 +11,25 @@
 TESSERA_TILE_BEGIN
 namespace sm90 {
 
-/// What the host passes. Rows of the result, and of all that goes through the copy engine, are whole units of 16 bytes.
+/// What the host passes. Rows of the result, and of all that goes through the copy engine, begin at whole units of 16
+/// bytes.
 struct ProductArgs {
   using Matrix = FusedGemmArgs::Matrix;
+  /// What is behind a result's whole units: strides in bytes.
+  struct Place {
+    void* data;
+    i64 row, batch;
+  };
   TensorMap a, b, y;
   TensorMap slope;  // of an epilogue that has one, the second result
   TensorMap input;  // the matrix that arrives in boxes
   TileOrder order;
   Matrix d[FusedGemmArgs::max_addends];  // what the epilogue reads
   float* column_parts;                   // sums of the columns of 16 rows each, [batch][rows / 16][n], if asked for
-  int m, n;
-  bool input_batch;  // whether each product has an input of its own
+  int m, n, whole;                       // of the columns, those in whole units of 16 bytes
+  int edge_bytes;                        // of a row, those of the other columns
+  bool input_batch;                      // whether each product has an input of its own
+  Place edge[2];                         // y and the slope, for the other columns
 };
 
 /// How a product is cut, see Gemm.
@@ -90,7 +98,10 @@ class PerColumn {
   TESSERA_DEVICE void begin(const ProductArgs::Matrix& m, const TileWork& work, int n, int lane) {
     unroll<Boxes>([&](auto box) {
       const int column = work.column + box * 64 + lane * 2;
-      if (m.data && column < n) pairs_[box] = *reinterpret_cast<const Words*>(static_cast<const T*>(m.data) + column);
+      if (!m.data || column >= n) return;
+      const T* const from = static_cast<const T*>(m.data) + column;
+      if (column + 1 < n) pairs_[box] = *reinterpret_cast<const Words*>(from);
+      else pairs_[box] = {*reinterpret_cast<const OneWord*>(from)};
     });
   }
   TESSERA_DEVICE void ask(const UnitPlace& first) {
@@ -121,6 +132,7 @@ class PerColumn {
  private:
   static constexpr int words = sizeof(T) / 2;  // of a pair
   using Words = Pack<u32, words>;
+  using OneWord = conditional_t<words == 2, u32, u16>;
   Words pairs_[Boxes] = {}, mine_[8];  // of a tile, and this lane's of a box
 };
 
@@ -171,6 +183,7 @@ class ProductResult {
   static constexpr int strips = Gemm::strips, wide = C::config.tile_n / columns, count = strips * wide;
   static constexpr int groups = Gemm::groups, sharers = Gemm::sharers;
   static constexpr int apart = has_slope ? 2 : 1, slots = C::boxes / apart;  // for boxes of the ring
+  static constexpr int unit = 16 / sizeof(Element);                          // the least that the copy engine writes
 
   TESSERA_DEVICE ProductResult(const ProductArgs& args, const ResultBoxes& boxes)
       : args_(args), boxes_(boxes), next_(thread_in_block() / 128 * (Gemm::alternates ? count : 1)) {}
@@ -214,16 +227,15 @@ class ProductResult {
 
   /// Called by all threads of the group that does not multiply: its second warp fetches, its third one stores.
   static TESSERA_DEVICE void assist(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
-    if (thread_in_block() % 32 != 0) return;
     const int assistant = thread_in_block() / 32 - Gemm::multiplying_warps;
-    if (has_input && assistant == 1) load_inputs(order, args, boxes);
+    if (has_input && assistant == 1 && thread_in_block() % 32 == 0) load_inputs(order, args, boxes);
     if (assistant == 2)
       store_boxes(order, args, boxes,
                   [&](u32 box, int column, int row, int batch) { sm90::store_box(box, args.y, column, row, batch); });
   }
 
  protected:
-  /// store(box, column, row, batch) starts copying a box to the result; called by a thread of the third warp.
+  /// store(box, column, row, batch) starts copying a box to the result; called by the third warp.
   template <class Store>
   static TESSERA_DEVICE void store_boxes(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes,
                                          const Store& store) {
@@ -231,14 +243,17 @@ class ProductResult {
       const int slot = number % slots;
       const u32 box = box_of(boxes, slot);
       wait_for(boxes.ready(slot), number / slots & 1);
-      if (column < args.n) {
+      if (column < args.whole && is_elected()) {
         store(box, column, row, work.batch);
         if constexpr (has_slope) sm90::store_box(box + ResultBoxes::box_bytes, args.slope, column, row, work.batch);
       }
       commit_stores();
+      if (args.edge_bytes != 0 && column <= args.whole && args.whole < column + columns)
+        unroll<apart>(
+            [&](auto i) { store_edge(args.edge[i], args, box + i * ResultBoxes::box_bytes, row, work.batch); });
       constexpr int pending = slots > 1;  // the one before has been read, or this one
       wait_stores_read<pending>();
-      if (number >= pending) arrive(boxes.empty((number - pending) % slots));
+      if (number >= pending && is_elected()) arrive(boxes.empty((number - pending) % slots));
     });
     wait_stores_read<0>();
   }
@@ -268,6 +283,23 @@ class ProductResult {
       arrive_expecting(boxes.full(slot), ResultBoxes::box_bytes);
       load_box(box_of(boxes, slot), args.input, boxes.full(slot), column, row, args.input_batch ? work.batch : 0);
     });
+  }
+
+  /// The columns of a box behind the last whole unit, of which the engine would write all: two lines a lane.
+  static TESSERA_DEVICE void store_edge(const ProductArgs::Place& to, const ProductArgs& args, u32 box, int row,
+                                        int batch) {
+    int line;  // anew, as for find_lane()
+    asm volatile("mov.u32 %0, %laneid;" : "=r"(line));
+#pragma unroll 1
+    for (; line < 64; line += 32) {
+      if (row + line >= args.m) break;
+      u32 from = box + swizzled(line, args.whole % columns / unit);
+      char* at = static_cast<char*>(to.data) + batch * to.batch + (row + line) * to.row;
+      if (args.edge_bytes & 8) *reinterpret_cast<u64*>(at) = load_shared<u64>(from), at += 8, from += 8;
+      if (args.edge_bytes & 4) *reinterpret_cast<u32*>(at) = load_shared<u32>(from), at += 4, from += 4;
+      if (args.edge_bytes & 2) *reinterpret_cast<u16*>(at) = load_shared<u16>(from);
+    }
+    sync_warp();  // before the box is given back
   }
 
   static TESSERA_DEVICE u32 box_of(const ResultBoxes& boxes, int slot) { return boxes.box(slot * apart); }
@@ -352,7 +384,12 @@ class ProductResult {
     column += lane_ * 2;
     if (row >= args_.m || column >= args_.n) return;
     float* const to = args_.column_parts + (i64{batch} * ceil_div(args_.m, 16) + row / 16) * args_.n + column;
-    *reinterpret_cast<Pack<float, 2>*>(to) = {sums[0], sums[1]};
+    if (args_.n % 2 == 0) {
+      *reinterpret_cast<Pack<float, 2>*>(to) = {sums[0], sums[1]};
+    } else {
+      to[0] = sums[0];
+      if (column + 1 < args_.n) to[1] = sums[1];
+    }
   }
 
   const ProductArgs& args_;
