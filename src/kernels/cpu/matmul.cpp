@@ -500,16 +500,25 @@ Shape hidden_shape(const Call& call) {
   shape.back() = call.in[1].shape()[0];
   return shape;
 }
+// Rows that begin at whole units of 16 bytes.
+Shape hidden_rows(const Call& call) {
+  Shape shape = hidden_shape(call);
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(call.in[0].dtype()));
+  shape.back() = (shape.back().value() + unit - 1) / unit * unit;
+  return shape;
+}
 size_t mlp_bytes(const Call& call) {
   if (call.out[1].defined()) return 0;
-  return bytes_of(hidden_shape(call), call.in[0].dtype());
+  return bytes_of(hidden_rows(call), call.in[0].dtype());
 }
 
 void run_mlp(const Call& call) {
   const Tensor &x = call.in[0], &up = call.in[1], &down = call.in[3];
   Tensor hidden = call.out[1];
-  if (!hidden.defined())  // nothing will need it afterwards
-    hidden = tensor_at(call.workspace, hidden_shape(call), x.dtype(), x.device());
+  if (!hidden.defined()) {  // nothing will need it afterwards
+    const Tensor rows = tensor_at(call.workspace, hidden_rows(call), x.dtype(), x.device());
+    hidden = as_strided(rows.storage(), hidden_shape(call), rows.strides(), 0, x.dtype());
+  }
   const Tensor first[] = {x, up, call.in[2], {}}, second[] = {hidden, down, call.in[4], call.in[5]};
   const Tensor kept[] = {hidden, call.out[2]}, result[] = {call.out[0], {}};
   run_op(*call.op.made_of, first, call.attrs, kept);
