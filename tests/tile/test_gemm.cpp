@@ -126,13 +126,16 @@ TEST(gemm, packs_the_left_side_for_all_blocks_of_columns_or_for_one) {
 
 TEST(gemm, who_computes_a_row_shows_in_no_bit) {
   const int before = num_threads();
-  set_num_threads(5);  // more than there may be processors, so that tasks help each other
+  set_num_threads(5);  // more than there may be processors, so that tasks help each other, or go on in turns
   struct Size {
     i64 m, n, k;
     bool by_columns;
   };
-  for (const auto& [m, n, k, by_columns] :
-       {Size{701, 96, 83, false}, {701, 300, 83, false}, {301, 60, 700, true}, {1601, 40, 90, true}}) {
+  for (const auto& [m, n, k, by_columns] : {Size{701, 96, 83, false},
+                                            {701, 300, 83, false},
+                                            {301, 60, 700, true},
+                                            {1601, 40, 90, true},
+                                            {301, 60, 1003, true}}) {
     const auto x = converted<float>(random_values(m * k, 4)), w = converted<float>(random_values(k * n, 5));
     const auto a = strided(x.data(), {m, k}, {by_columns ? 1 : k, by_columns ? m : 1});
     const auto b = strided(w.data(), {k, n}, {n, 1});
@@ -158,12 +161,15 @@ TEST(gemm, who_computes_a_row_shows_in_no_bit) {
 TEST(gemm, accumulates_over_a_long_sum_in_place) {
   const i64 m = 19, n = 40, k = 3000;
   const auto x = converted<float>(random_values(m * k, 1)), w = converted<float>(random_values(k * n, 2));
-  const auto a = strided(x.data(), {m, k}, {k, 1}), b = strided(w.data(), {k, n}, {n, 1});
-  std::vector<float> y(m * n, 2.f);
-  gemm(ExecutorRef(executor()), a, b, accumulate(strided(y.data(), {m, n}, {n, 1}), acc));
-  auto expected = product(a, b);
-  for (double& e : expected) e += 2;
-  EXPECT_LE(relative_l2(widened(y), expected), 3e-6);
+  const auto b = strided(w.data(), {k, n}, {n, 1});
+  for (bool by_columns : {true, false}) {
+    const auto a = strided(x.data(), {m, k}, {by_columns ? 1 : k, by_columns ? m : 1});
+    std::vector<float> y(m * n, 2.f);
+    gemm(ExecutorRef(executor()), a, b, accumulate(strided(y.data(), {m, n}, {n, 1}), acc));
+    auto expected = product(a, b);
+    for (double& e : expected) e += 2;
+    EXPECT_LE(relative_l2(widened(y), expected), 3e-6) << by_columns;
+  }
 }
 
 TEST(gemm, depth_to_space_as_the_store) {

@@ -29,8 +29,9 @@ void with_add(const GemmProblem& p, const EpilogueUser<float>& use) {
 void with_factor(const GemmProblem& p, const EpilogueUser<float>& use) {
   use(store(view(p, p.args.c), tile::acc * load(view(p, p.args.factor))));
 }
+template <Activation gelu>
 void with_gelu_and_slope(const GemmProblem& p, const EpilogueUser<float>& use) {
-  using Gelu = FixedActivation<Activation::gelu_tanh>;
+  using Gelu = FixedActivation<gelu>;
   const Activated<float, Gelu, tile::Acc> result{place<float>(p, p.args.slope), {}, tile::acc};
   use(PlacedStore<float, tile::remove_cvref_t<decltype(result)>>{place<float>(p, p.args.c), result});
 }
@@ -46,7 +47,10 @@ WithEpilogue<float> frequent_epilogue(const GemmArgs& args) {
     return true;
   };
   if (gelu && only(args.addend, args.bias)) return with_add_add_gelu;
-  if (gelu && only(args.slope, args.slope)) return with_gelu_and_slope;
+  if (only(args.slope, args.slope)) {
+    if (gelu) return with_gelu_and_slope<Activation::gelu_tanh>;
+    if (args.activation == Activation::gelu_erf) return with_gelu_and_slope<Activation::gelu_erf>;
+  }
   if (args.activation != Activation::none) return nullptr;
   if (only(args.addend, args.addend)) return with_add;
   if (only(args.factor, args.factor)) return with_factor;

@@ -14,6 +14,16 @@ struct Cell {
   i64 row, column;
 };
 
+/// Whether each thread had better keep to one part of the steps of k, and add it to all cells of the grid in turns:
+/// where these are rows of both matrices, which the same thread may have written, and all that happens to the sums is
+/// addition.
+template <class T>
+bool gains_by_turns(const Product<T>& product, i64 threads) {
+  constexpr i64 least = 768 / static_cast<i64>(sizeof(T));
+  const bool rows = product.a.data && product.b.data && product.a.outer_stride == 1 && product.b.outer_stride == 1;
+  return rows && product.epilogue.direct && threads > 1 && product.extent.k >= least * threads;
+}
+
 /// `count` products of one extent; get(i, cell, f) calls f with the i-th Product, of which `cell` will be computed. A
 /// config, where given, is a valid one.
 template <class T, class Get>
@@ -24,18 +34,23 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
                       static_cast<double>(max<i64>(e.k, 1));
   const i64 threads = work < 4e5 ? 1 : executor.threads();
   const i64 threads_each = max<i64>(1, threads / count);
-  bool skinny = false;  // the same for all: they differ in their data only
-  if (config == nullptr && min(e.m, e.n) <= skinny_limit)
-    get(0, Cell{0, 0}, [&](const Product<T>& product) { skinny = SkinnyTask<T>::fits(product); });
+  bool skinny = false, in_turns = false;  // the same for all: they differ in their data only
+  if (config == nullptr && (min(e.m, e.n) <= skinny_limit || (threads > 1 && count == 1)))
+    get(0, Cell{0, 0}, [&](const Product<T>& product) {
+      skinny = min(e.m, e.n) <= skinny_limit && SkinnyTask<T>::fits(product);
+      in_turns = !skinny && count == 1 && gains_by_turns(product, threads);
+    });
   const Grid grid = choose_grid<T>(e, threads_each);
   const i64 lines = max(e.m, e.n), line_unit = block_columns<T>;
   const i64 parts = skinny ? min(threads_each, ceil_div(lines, line_unit)) : grid.m * grid.n;
   constexpr i64 most_shared = 64;
   PanelCursor cursors[most_shared];
-  const bool shared = !skinny && count == 1 && grid.m > 1 && parts <= most_shared;
+  const bool shared = !skinny && !in_turns && count == 1 && grid.m > 1 && parts <= most_shared;
   for (i64 i = 0; shared && i < parts; ++i) cursors[i].close();
+  const i64 turns = in_turns ? parts : 1;
+  i64 turn = 0;
   const auto run = [&](i64 index, int thread) {
-    const i64 cell = index % parts;
+    const i64 cell = (index + turn) % parts;
     const i64 across = skinny ? (e.m <= e.n ? parts : 1) : grid.n;
     get(index / parts, Cell{cell / across, cell % across}, [&](const Product<T>& product) {
       if (skinny) {
@@ -45,8 +60,9 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
         const i64 row = cell / grid.n, column = cell % grid.n;
         const Span columns = part(e.n, grid.n, column, line_unit);
         const Places places{product.b.place != nullptr, product.a.data != nullptr && product.a.outer_stride == 1};
-        const Extent tallest{part(e.m, grid.m, 0).size(), columns.size(), e.k};  // tasks of a column are cut alike
-        BlockedTask<T> task(product, part(e.m, grid.m, row), columns,
+        const Span steps = part({0, e.k}, turns, index % turns);
+        const Extent tallest{part(e.m, grid.m, 0).size(), columns.size(), steps.size()};  // a column's are cut alike
+        BlockedTask<T> task(product, part(e.m, grid.m, row), columns, steps, turn > 0,
                             config ? *config : default_config<T>(tallest, places));
         task.run(executor.scratch(thread, task.scratch_bytes()), shared ? &cursors[cell] : nullptr);
         for (i64 i = 1; shared && i < grid.m; ++i) {
@@ -56,10 +72,12 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
       }
     });
   };
-  if (threads == 1) {
-    for (i64 i = 0; i < count * parts; ++i) run(i, 0);
-  } else {
-    executor.parallel(count * parts, run);
+  for (; turn < turns; ++turn) {
+    if (threads == 1) {
+      for (i64 i = 0; i < count * parts; ++i) run(i, 0);
+    } else {
+      executor.parallel(count * parts, run);
+    }
   }
 }
 

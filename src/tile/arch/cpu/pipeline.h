@@ -153,8 +153,8 @@ class Workspace {
   char* next_;
 };
 
-/// The part rows x columns of a product, by one thread. It takes the columns by blocks: the packed part of B that
-/// belongs to one stays in the second-level cache while panels of A stream past it.
+/// The part rows x columns of a product over some steps of k, by one thread. It takes the columns by blocks: the packed
+/// part of B that belongs to one stays in the second-level cache while panels of A stream past it.
 template <class T>
 class BlockedTask {
   using V = NativeVec<T>;
@@ -165,16 +165,18 @@ class BlockedTask {
   static constexpr i64 few_columns = block_rows <= 8 ? 8 * nr : 0;
 
  public:
-  BlockedTask(const Product<T>& product, Span rows, Span columns, const Config& config)
+  BlockedTask(const Product<T>& product, Span rows, Span columns, Span steps, bool adds, const Config& config)
       : p_(product),
         rows_(rows),
         columns_(columns),
+        depth_(steps),
+        adds_(adds),
         m_parts_(ceil_div(rows.size(), i64{max(config.tile_m, block_rows)})),
         n_parts_(ceil_div(columns.size(), round_up(i64{config.tile_n}, nr))),
-        k_parts_(max<i64>(1, ceil_div(product.extent.k, i64{config.tile_k}))),
+        k_parts_(max<i64>(1, ceil_div(steps.size(), i64{config.tile_k}))),
         mc_(part(rows.size(), m_parts_, 0, block_rows).size()),
         nc_(round_up(part(columns.size(), n_parts_, 0, nr).size(), nr)),
-        kc_(max<i64>(1, ceil_div(product.extent.k, k_parts_))),
+        kc_(max<i64>(1, ceil_div(steps.size(), k_parts_))),
         a_in_place_(product.a.data != nullptr && product.a.k_stride == 1 && columns.size() <= few_columns),
         keeps_sums_(k_parts_ > 1 && product.epilogue.direct == nullptr) {}
 
@@ -216,7 +218,7 @@ class BlockedTask {
 
  private:
   i64 packed_a_size() const {
-    return a_in_place_ ? 0 : kept_panels() * (block_rows * p_.extent.k + k_parts_ * pack_slack<T>);
+    return a_in_place_ ? 0 : kept_panels() * (block_rows * depth_.size() + k_parts_ * pack_slack<T>);
   }
   /// Panels of A that share lines of memory are packed together, a few steps of k at a time.
   /// Of few panels others may want some. The same for all tasks of a product, which take each other's.
@@ -246,12 +248,9 @@ class BlockedTask {
   /// The index-th in the order of work.
   Block block(i64 index) const {
     const i64 k = index % k_parts_, n = index / k_parts_ % n_parts_, m = index / (k_parts_ * n_parts_);
-    return {part(rows_, m_parts_, m, block_rows),
-            part(columns_, n_parts_, n, nr),
-            part({0, p_.extent.k}, k_parts_, k),
-            k,
-            n == 0,
-            packed_b_ + index % 2 * packed_b_size()};
+    return {
+        part(rows_, m_parts_, m, block_rows),   part(columns_, n_parts_, n, nr), part(depth_, k_parts_, k), k, n == 0,
+        packed_b_ + index % 2 * packed_b_size()};
   }
   T* panel(const Block& x, i64 column) const { return x.packed_b + (column - x.n.begin) / nr * panel_size(); }
 
@@ -298,7 +297,7 @@ class BlockedTask {
 
   /// The place of the index-th panel of A.
   T* panel_a(const Block& x, i64 index) const {
-    const i64 kept = kept_panels(), before = block_rows * x.k.begin + x.k_part * pack_slack<T>;
+    const i64 kept = kept_panels(), before = block_rows * (x.k.begin - depth_.begin) + x.k_part * pack_slack<T>;
     return packed_a_ + kept * before + index % kept * (block_rows * x.k.size() + pack_slack<T>);
   }
   /// Packs the index-th of so many panels, and those that go with it: a stretch while the next is on its way.
@@ -387,7 +386,7 @@ class BlockedTask {
     const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
     if (e.direct != nullptr) {
       const int last = static_cast<int>(columns) - (vectors - 1) * V::lanes;
-      kernel(e.direct + m.begin * e.pitch + n, e.pitch, vectors, last, e.add || x.k_part > 0);
+      kernel(e.direct + m.begin * e.pitch + n, e.pitch, vectors, last, e.add || adds_ || x.k_part > 0);
       return;
     }
     const bool complete = x.k_part == k_parts_ - 1;
@@ -403,7 +402,8 @@ class BlockedTask {
   }
 
   const Product<T>& p_;
-  Span rows_, columns_;
+  Span rows_, columns_, depth_;
+  bool adds_;  // to what is there from other steps
   i64 m_parts_, n_parts_, k_parts_, mc_, nc_, kc_;
   bool a_in_place_, keeps_sums_;
   T *packed_a_ = nullptr, *packed_b_ = nullptr, *block_ = nullptr, *sums_ = nullptr;
