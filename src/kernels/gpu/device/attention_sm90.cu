@@ -35,7 +35,7 @@ void launch_sm90_attention(const AttentionArgs& args, Executor& executor) {
     return width > 64 ? launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, true>>(args, executor)
                       : launch_forward<T, tile::sm90::ForwardSizes<64, 2, 128, 3, 2, true>>(args, executor);
   if (width > 64) return launch_forward<T, tile::sm90::ForwardSizes<128, 2, 128, 2, 1, false, true>>(args, executor);
-  launch_forward<T, tile::sm90::ForwardSizes<64, 3, 128, 4, 2>>(args, executor);
+  launch_forward<T, tile::sm90::ForwardSizes<64, 3, 128, 4, 2, false, true>>(args, executor);
 }
 template void launch_sm90_attention<f16>(const AttentionArgs&, Executor&);
 template void launch_sm90_attention<bf16>(const AttentionArgs&, Executor&);

@@ -93,11 +93,11 @@ TESSERA_DEVICE void hide(float (&scores)[N], const AttentionProblem& p, int firs
 
 // ---- forward
 
-/// Drops: with dropout. Turns: two warpgroups, which hold their queries in registers, start products in turns, so that
-/// one makes weights while the other's are multiplied.
+/// Drops: with dropout. Turns: warpgroups start products in turns, so that one makes weights while another's are
+/// multiplied; two of them hold their queries in registers.
 template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Drops = false, bool Turns = false>
 struct ForwardSizes {
-  static constexpr bool drops = Drops, turns = Turns;
+  static constexpr bool drops = Drops, turns = Turns, holds = Turns && Warpgroups == 2;
   static constexpr int width = Width, warpgroups = Warpgroups, queries = 64 * Warpgroups, keys = Keys;
   static constexpr int threads = 128 * (Warpgroups + 1), readers = 4 * Warpgroups;
   using QueryTile = SharedOperand<queries, Width>;
@@ -110,7 +110,7 @@ struct ForwardSizes {
   static_assert(Width == 64 || Width == 128 || Width == 256, "sm90 attention: heads of 64, 128 or 256 columns");
   static_assert((Warpgroups == 2 || Warpgroups == 3) && Keys % 16 == 0 && shared_bytes <= 227 * 1024,
                 "sm90 attention: 2 or 3 warpgroups, and what a block has");
-  static_assert(!Turns || (Warpgroups == 2 && Keys > 64), "sm90 attention: two have equally many turns");
+  static_assert(!holds || Keys > 64, "sm90 attention: two have equally many turns");
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes. Widths are at most Sizes::width and, like all steps
@@ -139,7 +139,7 @@ class AttentionForward {
   using Scores = float[keys / 2];
   using Weights = u32[keys / 16][4];
   using Out = float[width / 2];
-  using Held = u32[Sizes::turns ? width / 16 : 1][4];  // queries
+  using Held = u32[Sizes::holds ? width / 16 : 1][4];  // queries
   using Kept = KeptWeights<keys / 2>;
 
   TESSERA_DEVICE AttentionForward(const AttentionProblem& p, const AttentionDropout& dropout, u32 base)
@@ -215,17 +215,19 @@ class AttentionForward {
     }
   };
 
-  /// A warpgroup's turn begins when the other one's has ended.
+  /// A warpgroup's turn begins when that of the one before has ended. Causality lets three end at different keys, where
+  /// turns would only cost.
+  TESSERA_DEVICE bool takes_turns() const { return Sizes::turns && (Sizes::holds || !p_.causal); }
   TESSERA_DEVICE void begin_turn(int group) const {
-    if constexpr (Sizes::turns) sync_threads(1 + group, 256);
+    if (takes_turns()) sync_threads(1 + group, 256);
   }
   TESSERA_DEVICE void end_turn(int group) const {
-    if constexpr (Sizes::turns) join_threads(2 - group, 256);
+    if (takes_turns()) join_threads(1 + (group + 1) % warpgroups, 256);
   }
 
   TESSERA_DEVICE void attend(const HeadTiles& tiles, const HeadsView<T>& y, float* lse) const {
     const int group = from_first_lane(thread_in_block() / 128);
-    if (group == 1) end_turn(group);
+    if (group == warpgroups - 1) end_turn(group);
     typename QueryRing::Turn query_turn;
     typename KeyRing::Turn key_turn, value_turn;
     tiles.each(
@@ -260,14 +262,16 @@ class AttentionForward {
       query_turn.next();
     };
     queries_.wait(query_turn);
-    if constexpr (Sizes::turns) {
+    if constexpr (Sizes::holds) {
       hold(held, own);
       leave_queries();
     }
     keys_.wait(key_turn);
+    begin_turn(group);
     begin_multiply();
     start_scores(scores, held, own, key_turn);
     commit_multiply();
+    end_turn(group);
     draw(kept, place, first, 0);
     wait_multiply<0>();
     settle(scores);
@@ -307,7 +311,7 @@ class AttentionForward {
         unroll<width / 2>([&](auto i) { out[i] *= factor[i / 2 % 2]; });
       round_sums<T>(weights, scores);
     }
-    if constexpr (!Sizes::turns) leave_queries();
+    if constexpr (!Sizes::holds) leave_queries();
     values_.wait(value_turn);
     begin_multiply();
     start_out(out, weights, value_turn, steps > 1);
@@ -319,15 +323,13 @@ class AttentionForward {
     if constexpr (queries - 64 >= keys) skip(group, steps_of(place) - steps, key_turn, value_turn);
   }
 
-  /// Keys that other warpgroups' queries see, and this one's do not; turns are those of a tile without queries.
+  /// Keys that other warpgroups' queries see, and this one's do not.
   TESSERA_DEVICE void skip(int group, int steps, typename KeyRing::Turn& key_turn,
                            typename KeyRing::Turn& value_turn) const {
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      if (step > 0) {
-        begin_turn(group);
-        end_turn(group);
-      }
+      begin_turn(group);
+      end_turn(group);
       keys_.wait(key_turn);
       keys_.release(key_turn);
       key_turn.next();
@@ -353,7 +355,7 @@ class AttentionForward {
   TESSERA_DEVICE void start_scores(Scores& scores, const Held& held, u32 own,
                                    const typename KeyRing::Turn& turn) const {
     using KeyTile = typename Sizes::KeyTile;
-    if constexpr (Sizes::turns) start_product<T, keys, KeyTile, false>(scores, held, keys_.at(turn), false);
+    if constexpr (Sizes::holds) start_product<T, keys, KeyTile, false>(scores, held, keys_.at(turn), false);
     else start_product<T, keys, typename Sizes::QueryTile, KeyTile, false>(scores, own, keys_.at(turn), false);
   }
   TESSERA_DEVICE void start_out(Out& out, const Weights& weights, const typename KeyRing::Turn& turn, bool add) const {
