@@ -1,6 +1,8 @@
-// Reference counting inside the object: one allocation per tensor, one atomic per copy.
+// Reference counting inside the object: one allocation per tensor, one atomic per copy, none for the first owner and
+// the last.
 #pragma once
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -32,6 +34,8 @@ class Ref {
   explicit Ref(T* p) noexcept : p_(p) { retain(); }
   Ref(const Ref& o) noexcept : p_(o.p_) { retain(); }
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+  template <std::derived_from<T> U>
+  Ref(Ref<U>&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
   ~Ref() { release(); }
   Ref& operator=(Ref o) noexcept {
     std::swap(p_, o.p_);
@@ -50,14 +54,21 @@ class Ref {
     if (p_) p_->references.fetch_add(1, std::memory_order_relaxed);
   }
   void release() noexcept {
-    if (p_ && p_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete p_;
+    if (p_ && (unique() || p_->references.fetch_sub(1, std::memory_order_acq_rel) == 1)) delete p_;
   }
+  template <class U>
+  friend class Ref;
+  template <class U, class... A>
+  friend Ref<U> make_ref(A&&... args);
   T* p_ = nullptr;
 };
 
 template <class T, class... A>
 Ref<T> make_ref(A&&... args) {
-  return Ref<T>(new T(std::forward<A>(args)...));
+  Ref<T> made;
+  made.p_ = new T(std::forward<A>(args)...);
+  made.p_->references.store(1, std::memory_order_relaxed);  // nobody else knows it yet
+  return made;
 }
 
 }  // namespace tessera

@@ -11,8 +11,26 @@
 
 namespace tessera {
 
+/// An item of a braced list of handles, which is copied, or moved, once: those of a std::initializer_list are copies
+/// already, and copies of handles are counted.
+template <class T>
+class Lent {
+ public:
+  Lent() = default;
+  Lent(const T& item) : item_(const_cast<T*>(&item)) {}
+  Lent(T&& item) : item_(&item), given_(true) {}
+  T take() const { return !item_ ? T() : given_ ? std::move(*item_) : *item_; }
+
+ private:
+  T* item_ = nullptr;  // null: a default one
+  bool given_ = false;
+};
+
 template <class T, int N>
 class SmallVector {
+  static constexpr bool lends =
+      sizeof(T) == sizeof(void*) && !std::is_trivially_copyable_v<T> && !std::is_aggregate_v<T>;
+
  public:
   using value_type = T;
   using iterator = T*;
@@ -20,7 +38,11 @@ class SmallVector {
 
   SmallVector() noexcept {}
   explicit SmallVector(size_t n, const T& value = T()) { resize(n, value); }
-  SmallVector(std::initializer_list<T> items) { append(items.begin(), items.end()); }
+  SmallVector(std::initializer_list<T> items) requires(!lends) { append(items.begin(), items.end()); }
+  SmallVector(std::initializer_list<Lent<T>> items) requires(lends) {
+    reserve(items.size());
+    for (const Lent<T>& item : items) emplace_back(item.take());
+  }
   template <std::input_iterator It>
   SmallVector(It first, It last) {
     append(first, last);

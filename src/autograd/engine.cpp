@@ -48,6 +48,23 @@ class PointerMap {
   std::unordered_map<const Key*, size_t> places_;
 };
 
+/// Where a gradient flows, of a graph that somebody else holds.
+struct Place {
+  Node* node = nullptr;
+  TensorImpl* leaf = nullptr;
+  int32_t index = 0;
+
+  Place(const Edge& e) : node(e.node.get()), leaf(e.leaf.get()), index(e.index) {}
+  explicit Place(const Tensor& t) {
+    const AutogradMeta* meta = t.impl().autograd.get();
+    if (!meta || !meta->requires_grad) return;
+    node = meta->node.get();
+    index = meta->index;
+    if (!node) leaf = &t.impl();
+  }
+  explicit operator bool() const { return node || leaf; }
+};
+
 class Backward {
  public:
   /// With `targets`, only their gradients are computed and no leaf is touched.
@@ -56,22 +73,22 @@ class Backward {
     if (targets) {
       captured_.resize(targets->size());
       for (size_t i = 0; i < targets->size(); ++i) {
-        Edge e = gradient_edge((*targets)[i]);
-        if (!e) throw Error("grad: input " + std::to_string(i) + " does not require a gradient");
-        if (e.leaf) leaves_.insert(e.leaf.get()).first->targets.push_back(i);
-        else nodes_.insert(e.node.get()).first->targets.push_back({e.index, i});
+        const Place at((*targets)[i]);
+        if (!at) throw Error("grad: input " + std::to_string(i) + " does not require a gradient");
+        if (at.leaf) leaves_.insert(at.leaf).first->targets.push_back(i);
+        else nodes_.insert(at.node).first->targets.push_back({at.index, i});
       }
     }
     for (const Tensor& t : outputs)
-      if (Edge e = gradient_edge(t); e.node) discover(*e.node);
-      else if (e.leaf) leaves_.insert(e.leaf.get());
+      if (const Place at(t); at.node) discover(*at.node);
+      else if (at.leaf) leaves_.insert(at.leaf);
   }
 
   void seed(const Tensor& output, Tensor gradient) {
-    Edge e = gradient_edge(output);
-    if (!e) return;
-    if (e.leaf) ++leaves_.find(e.leaf.get())->pending;
-    send(e, std::move(gradient));
+    const Place at(output);
+    if (!at) return;
+    if (at.leaf) ++leaves_.find(at.leaf)->pending;
+    send(at, std::move(gradient));
   }
 
   void run() {
@@ -125,9 +142,9 @@ class Backward {
     }
   }
 
-  bool wanted(const Edge& e) {
-    if (!targets_ || !e) return static_cast<bool>(e);
-    return e.leaf ? !leaves_.find(e.leaf.get())->targets.empty() : nodes_.find(e.node.get())->leads;
+  bool wanted(const Place& p) {
+    if (!targets_ || !p) return static_cast<bool>(p);
+    return p.leaf ? !leaves_.find(p.leaf)->targets.empty() : nodes_.find(p.node)->leads;
   }
 
   void step(Node& node, AtNode& at) {
@@ -151,36 +168,36 @@ class Backward {
     if (!retain_) node.release();
   }
 
-  // Where what arrives at the end of an edge is added up; null: nothing has arrived.
-  Tensor* sum_of(const Edge& e) {
-    if (e.leaf) return &leaves_.find(e.leaf.get())->sum;
-    AtNode* at = e.node ? nodes_.find(e.node.get()) : nullptr;
-    return at && at->queued ? &at->grads[e.index] : nullptr;
+  // Where what arrives is added up; null: nothing has arrived.
+  Tensor* sum_of(const Place& p) {
+    if (p.leaf) return &leaves_.find(p.leaf)->sum;
+    AtNode* at = p.node ? nodes_.find(p.node) : nullptr;
+    return at && at->queued ? &at->grads[p.index] : nullptr;
   }
 
-  // What has arrived at the end of an edge, for a node that adds to it itself.
-  Tensor take_sum(const Edge& e) {
-    Tensor* sum = sum_of(e);
+  // What has arrived, for a node that adds to it itself.
+  Tensor take_sum(const Place& p) {
+    Tensor* sum = sum_of(p);
     if (!sum || !sum->defined() || !is_sole_owner(*sum)) return {};
-    if (sum->dtype() != (e.leaf ? e.leaf->dtype : e.node->outputs[e.index].dtype)) return {};
+    if (sum->dtype() != (p.leaf ? p.leaf->dtype : p.node->outputs[p.index].dtype)) return {};
     return std::exchange(*sum, {});
   }
 
-  void send(const Edge& e, Tensor gradient) {
-    if (!wanted(e)) return;
-    if (e.leaf) return arrive(*e.leaf, std::move(gradient));
-    AtNode& at = *nodes_.find(e.node.get());
+  void send(const Place& p, Tensor gradient) {
+    if (!wanted(p)) return;
+    if (p.leaf) return arrive(*p.leaf, std::move(gradient));
+    AtNode& at = *nodes_.find(p.node);
     if (!std::exchange(at.queued, true)) {
-      at.grads.resize(e.node->outputs.size());
-      queue_.push_back(e.node);
+      at.grads.resize(p.node->outputs.size());
+      queue_.emplace_back(p.node);
       std::push_heap(queue_.begin(), queue_.end(), earlier);
     }
     if (!gradient.defined()) return;
-    const TensorMeta& expected = e.node->outputs[e.index];
+    const TensorMeta& expected = p.node->outputs[p.index];
     if (!(gradient.shape() == expected.shape))
       throw Error(fmt::format("backward: gradient {} arrives at {}, whose output is {}", describe(gradient),
-                              e.node->name(), describe(expected)));
-    accumulate(at.grads[e.index], std::move(gradient));
+                              p.node->name(), describe(expected)));
+    accumulate(at.grads[p.index], std::move(gradient));
   }
 
   void arrive(TensorImpl& leaf, Tensor gradient) {

@@ -5,14 +5,15 @@
 
 namespace tessera {
 
-// An operator without these has a zero or none there; any other zero (of a dim, a bound, a value) is one.
-void AttrsPrinter::append(std::string_view name, std::string value) {
-  constexpr std::string_view optional[] = {"activation", "correction",      "dampening", "dropout", "groups",
-                                           "heads",      "label_smoothing", "momentum",  "padding", "weight_decay",
-                                           "size"};
-  const bool zero = value == "0" || value == "[0, 0]";
-  if ((zero || value == "none") && std::ranges::count(optional, name)) return;
-  if (zero && name == "scale") value = "default";
+std::string_view AttrsPrinter::next(std::string_view& names) {
+  const auto comma = names.find(',');
+  std::string_view name = names.substr(0, comma);
+  names.remove_prefix(comma == names.npos ? names.size() : comma + 2);
+  if (const auto bracket = name.find('('); bracket != name.npos)
+    name = name.substr(bracket + 1, name.size() - bracket - 2);
+  return name;
+}
+void AttrsPrinter::append(std::string_view name, std::string_view value) {
   text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, value);
 }
 

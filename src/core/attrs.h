@@ -57,6 +57,21 @@ struct DimList {
   Shape shape() const { return Shape(values, values + count); }
 };
 
+/// A parameter that a zero or none switches off: it is then not printed.
+template <class T>
+struct IfSet {
+  const T& value;
+};
+template <class T>
+IfSet<T> if_set(const T& value) {
+  return {value};
+}
+/// One of which a zero stands for the default.
+struct OrDefault {
+  double value;
+};
+inline OrDefault or_default(double value) { return {value}; }
+
 // Each struct lists its members in `visit`, from which printing and comparing are made.
 #define TESSERA_ATTRS(...)               \
   template <class V>                     \
@@ -85,7 +100,7 @@ struct ReduceAttrs {
   IntList dims;  // empty: all
   bool keepdim = false;
   int64_t correction = 0;  // of the variance: divides by n - correction
-  TESSERA_ATTRS(dims, keepdim, correction)
+  TESSERA_ATTRS(dims, keepdim, if_set(correction))
 };
 /// softmax, gather, concat, argmax, cumsum, ...
 struct DimAttrs {
@@ -151,13 +166,13 @@ struct PadAttrs {
 struct ConvAttrs {
   int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
   int64_t size[2] = {0, 0};  // of the backward: spatial size of the gradient that is made
-  TESSERA_ATTRS(stride, padding, dilation, groups, size)
+  TESSERA_ATTRS(stride, if_set(padding), dilation, if_set(groups), if_set(size))
 };
 struct PoolAttrs {
   int64_t window[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
   int64_t size[2] = {0, 0};
   bool count_include_pad = true;
-  TESSERA_ATTRS(window, stride, padding, dilation, size, count_include_pad)
+  TESSERA_ATTRS(window, stride, if_set(padding), dilation, if_set(size), count_include_pad)
 };
 struct NormAttrs {
   double eps = 1e-5;
@@ -166,20 +181,20 @@ struct NormAttrs {
   bool training = false;  // batch norm
   bool relu = false;      // batch norm, followed by it
   bool dbias = true;      // layer_norm_backward: whether it is wanted
-  TESSERA_ATTRS(eps, groups, momentum, training, relu, dbias)
+  TESSERA_ATTRS(eps, if_set(groups), if_set(momentum), training, relu, dbias)
 };
 struct LossAttrs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   Reduction reduction = Reduction::Mean;
-  TESSERA_ATTRS(ignore_index, label_smoothing, reduction)
+  TESSERA_ATTRS(ignore_index, if_set(label_smoothing), reduction)
 };
 struct AttentionAttrs {
   double scale = 0;  // of q·k; 0 means 1/sqrt(head dim)
   bool causal = false;
   int64_t heads = 0;   // of the packed form
   double dropout = 0;  // the probability with which a weight becomes 0
-  TESSERA_ATTRS(scale, causal, heads, dropout)
+  TESSERA_ATTRS(or_default(scale), causal, if_set(heads), if_set(dropout))
 };
 struct OneHotAttrs {
   int64_t classes = 0;
@@ -191,7 +206,7 @@ struct DropoutAttrs {
 };
 struct LinearAttrs {
   Activation activation = Activation::None;
-  TESSERA_ATTRS(activation)
+  TESSERA_ATTRS(if_set(activation))
 };
 /// Which sums of a product's lines are wanted beside it.
 struct LineSumAttrs {
@@ -208,7 +223,7 @@ struct MultinomialAttrs {
 struct OptimAttrs {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum = 0, dampening = 0;
   bool decoupled = true, nesterov = false;
-  TESSERA_ATTRS(beta1, beta2, eps, weight_decay, momentum, dampening, decoupled, nesterov)
+  TESSERA_ATTRS(beta1, beta2, eps, if_set(weight_decay), if_set(momentum), if_set(dampening), decoupled, nesterov)
 };
 /// Of the factor that losses are scaled by.
 struct ScaleAttrs {
@@ -260,11 +275,18 @@ class AttrsPrinter {
  private:
   template <class T>
   void add(std::string_view& names, const T& value) {
-    auto comma = names.find(',');
-    append(names.substr(0, comma), print(value));
-    names.remove_prefix(comma == names.npos ? names.size() : comma + 2);
+    const std::string_view name = next(names);
+    if (std::string text = print(value); !text.empty()) append(name, text);
   }
-  void append(std::string_view name, std::string value);
+  /// Of "stride, if_set(padding)" the names one after the other.
+  static std::string_view next(std::string_view& names);
+  void append(std::string_view name, std::string_view value);
+  template <class T>
+  static std::string print(const IfSet<T>& v) {
+    std::string text = print(v.value);
+    return text == "0" || text == "[0, 0]" || text == "none" ? "" : text;
+  }
+  static std::string print(OrDefault v) { return v.value == 0 ? "default" : print(v.value); }
   static std::string print(bool v) { return v ? "true" : "false"; }
   static std::string print(int64_t v) { return std::to_string(v); }
   static std::string print(Dim v) { return v.to_string(); }

@@ -99,31 +99,35 @@ void check_in_place(const Op& op, const Tensors& in, size_t written) {
   }
 }
 
-void save(OpNode& node, const Tensors& in, const Tensors& out) {
-  auto keep = [](const Tensor& t, bool overwritten = false) {
-    // A saved input that this very call overwrote is lost: its version is the one before.
-    return OpNode::SavedTensor{t, t.defined() ? t.storage()->version.load(std::memory_order_relaxed) - overwritten : 0};
-  };
+OpNode::SavedTensor kept(Tensor t, bool overwritten = false) {
+  // A saved input that this very call overwrote is lost: its version is the one before.
+  const uint32_t version = t.defined() ? t.storage()->version.load(std::memory_order_relaxed) - overwritten : 0;
+  return {std::move(t), version};
+}
+
+// Takes what it saves of inputs and hidden outputs.
+void save(OpNode& node, Tensors& in, Tensors& out) {
   const Saves& saves = node.op->saves;
-  size_t overwritten = node.op->in_place ? out.size() - node.op->hidden_outputs : 0;
+  const size_t visible = out.size() - node.op->hidden_outputs, overwritten = node.op->in_place ? visible : 0;
+  if (saves.metas)
+    for (const Tensor& t : in) node.input_metas.push_back(t.defined() ? t.meta() : absent_meta());
   if (saves.inputs) {
     node.inputs.reserve(in.size());
     for (size_t i = 0; i < in.size(); ++i)
-      if (i > 31 || saves.inputs >> i & 1) node.inputs.push_back(keep(in[i], i < overwritten));
+      if (i > 31 || saves.inputs >> i & 1) node.inputs.push_back(kept(std::move(in[i]), i < overwritten));
       else node.inputs.emplace_back();
   }
   if (saves.outputs) {
     node.outputs_saved.reserve(out.size());
     for (size_t i = 0; i < out.size(); ++i)
       if (out[i].defined() && (saves.outputs >> i & 1))  // hidden ones get no node
-        node.outputs_saved.push_back(keep(i < out.size() - node.op->hidden_outputs ? out[i].detach() : out[i]));
+        node.outputs_saved.push_back(kept(i < visible ? out[i].detach() : std::move(out[i])));
       else node.outputs_saved.emplace_back();
   }
-  if (saves.metas)
-    for (const Tensor& t : in) node.input_metas.push_back(t.defined() ? t.meta() : absent_meta());
 }
 
-void record(const Op& op, const Tensors& in, const Tensors& out, const Attrs& attrs) {
+// Inputs and hidden outputs are its to keep.
+void record(const Op& op, Tensors& in, Tensors& out, const Attrs& attrs) {
   auto node = make_ref<OpNode>(op, attrs);
   node->next.reserve(in.size());
   for (size_t i = 0; i < in.size(); ++i)
@@ -133,8 +137,7 @@ void record(const Op& op, const Tensors& in, const Tensors& out, const Attrs& at
     } else {
       node->next.emplace_back();
     }
-  save(*node, in, out);
-  size_t visible = out.size() - op.hidden_outputs;
+  const size_t visible = out.size() - op.hidden_outputs;
   for (size_t i = 0; i < visible; ++i) {
     if (!out[i].defined()) {
       node->outputs.emplace_back();
@@ -145,10 +148,14 @@ void record(const Op& op, const Tensors& in, const Tensors& out, const Attrs& at
     auto& meta = out[i].impl().autograd;
     if (!meta) meta = std::make_unique<AutogradMeta>();
     meta->requires_grad = true;
-    meta->node = Ref<Node>(node.get());
     meta->index = static_cast<int32_t>(i);
     meta->is_view = op.view && out[i].storage() == in[0].storage();
   }
+  save(*node, in, out);
+  Ref<Node> owner = std::move(node);
+  for (size_t i = 0; i < visible; ++i)
+    if (out[i].defined() && is_floating(out[i].dtype()))
+      out[i].impl().autograd->node = i + 1 < visible ? owner : std::move(owner);
 }
 
 // The output of a view op, if strides allow one.
@@ -238,7 +245,9 @@ Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
 }
 
 void record_call(const Op& op, const Tensors& in, const Tensors& out, const Attrs& attrs) {
-  if (grad_enabled() && std::any_of(in.begin(), in.end(), needs_grad)) record(op, in, out, attrs);
+  if (!grad_enabled() || std::none_of(in.begin(), in.end(), needs_grad)) return;
+  Tensors inputs = in, outputs = out;
+  record(op, inputs, outputs, attrs);
 }
 
 Tensor dispatch_one(const Op& op, Tensors&& in, const Attrs& attrs) {

@@ -5,15 +5,15 @@
 namespace tessera {
 
 /// A gradient brought to the shape and dtype of the input it belongs to: broadcast dims are summed.
-inline Tensor gradient_for(const Tensor& gradient, const Shape& shape, DType dtype) {
-  Tensor g = gradient.shape() == shape ? gradient : sum_to(gradient, shape);
-  return g.dtype() == dtype ? g : cast(g, dtype);
+inline Tensor gradient_for(Tensor gradient, const Shape& shape, DType dtype) {
+  if (!(gradient.shape() == shape)) gradient = sum_to(gradient, shape);
+  return gradient.dtype() == dtype ? std::move(gradient) : cast(gradient, dtype);
 }
-inline Tensor gradient_for(const Tensor& gradient, const TensorMeta& input) {
-  return gradient_for(gradient, input.shape, input.dtype);
+inline Tensor gradient_for(Tensor gradient, const TensorMeta& input) {
+  return gradient_for(std::move(gradient), input.shape, input.dtype);
 }
-inline Tensor gradient_for(const Tensor& gradient, const Tensor& input) {
-  return gradient_for(gradient, input.shape(), input.dtype());
+inline Tensor gradient_for(Tensor gradient, const Tensor& input) {
+  return gradient_for(std::move(gradient), input.shape(), input.dtype());
 }
 
 /// Whether nobody else sees this gradient, so that it may be overwritten.

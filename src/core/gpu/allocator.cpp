@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -58,7 +59,7 @@ std::set<Block*, Allocator::Order>& Allocator::list_of(const Block* block) {
 Block* Allocator::allocate(size_t bytes, StreamHandle stream, int pool) {
   if (bytes > size_t(1) << 62)
     throw OutOfMemoryError(fmt::format("out of memory: {} asked for", describe_bytes(bytes)));
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   const size_t size = block_size(bytes);
   collect(false);
   Block* block = take_ready(size, stream, pool);
@@ -145,23 +146,23 @@ void Allocator::split(Block* block, size_t bytes) {
 }
 
 void Allocator::use(Block* block, StreamHandle stream) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   if (stream == block->stream || std::count(block->users.begin(), block->users.end(), stream)) return;
   block->users.push_back(stream);
 }
 
 void Allocator::end(StreamHandle stream) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   ended_.insert(stream);
 }
 
 void Allocator::begin(StreamHandle stream) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   ended_.erase(stream);
 }
 
 void Allocator::release(Block* block) noexcept {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   stats_.allocated -= static_cast<int64_t>(block->requested);
   if (captures_ > 0 && !block->users.empty()) return released_meanwhile_.push_back(block);
   wait_for_users(block);
@@ -250,35 +251,35 @@ void Allocator::trim() {
 }
 
 void Allocator::empty_cache() {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   collect(false);
   trim();
 }
 
 MemoryStats Allocator::stats() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   return stats_;
 }
 
 void Allocator::reset_peak() {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   stats_.peak_allocated = stats_.allocated;
   stats_.peak_reserved = stats_.reserved;
 }
 
 void Allocator::begin_capture() {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   ++captures_;
 }
 
 void Allocator::end_capture() {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   if (--captures_ > 0) return;
   for (Block* block : std::exchange(released_meanwhile_, {})) wait_for_users(block);
 }
 
 void Allocator::drop_pool(int pool) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(lock_);
   pools_[pool].dropped = true;
   trim();
 }

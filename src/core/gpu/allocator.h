@@ -4,12 +4,12 @@
 #include <array>
 #include <list>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/gpu/runtime.h"
+#include "core/spin_lock.h"
 #include "tessera/tensor.h"
 
 namespace tessera::gpu {
@@ -75,7 +75,7 @@ class Allocator {
 
   Runtime& runtime_;
   std::string name_;
-  mutable std::mutex mutex_;
+  mutable SpinLock lock_;
   std::map<int, Pool> pools_;
   /// Small blocks of pool 0 that were released, by size: handed out again as they are, and joined with their neighbours
   /// only once no other will do. Those of a list are of one stream.

@@ -162,7 +162,7 @@ DeviceState::DeviceState(Device device, const Plugin& plugin)
 }
 
 namespace {
-DeviceState& first_state(Device device) {
+[[gnu::noinline]] DeviceState& first_state(Device device) {
   const int index = device.index;
   if (!device.is_gpu()) throw Error("cpu has no streams or kernels of a GPU");
   Backend& backend = backend_of(device.type);

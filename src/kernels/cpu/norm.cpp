@@ -70,7 +70,8 @@ LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const Tensor
 
 template <bool rms>
 LayerNormArgs layer_norm_args(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &weight = call.in[1], bias = rms ? Tensor() : call.in[2];
+  static const Tensor none;
+  const Tensor &x = call.in[0], &weight = call.in[1], &bias = rms ? none : call.in[2];
   const bool columns = weight.defined() && is_half(x) && weight.dtype() == Float32 &&
                        lie_in_columns(weight.dim(), {&x, &call.out[0], &weight, &bias});
   return row_norm_args(call, workspace, x, call.out[0], weight, bias, 1, rms, columns);
