@@ -245,7 +245,12 @@ TEST_F(Sm90Products, LongSumsInF32) {
   NoGrad guard;
   const ForceKernel forced("matmul_wide", "sm90");
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{136, 200, 20011}, {256, 128, 520}, {768, 772, 4100}, {777, 132, 5003}, {777, 133, 5003}}) {
+    for (Size s : {Size{136, 200, 20011},
+                   {256, 128, 520},
+                   {768, 764, 4100},
+                   {777, 132, 5003},
+                   {777, 133, 5003},
+                   {2300, 764, 4100}}) {
       const Tensor x = values({s.k, s.m}, dtype), y = values({s.k, s.n}, dtype), want = matmul(x.transpose(0, 1), y);
       const auto run = [&] {
         (void)full({s.m, s.n}, NAN, Float32, gpu());

@@ -209,19 +209,15 @@ struct Kind {
   bool alternates;
   double step, tile, end;
 };
-/// Small tiles, where large ones would leave most of the card idle, and for the kernel whose epilogue needs registers.
-using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 4, false>;
-/// Tiles whose sums the blocks of a cluster share; the square and the small ones of transposed operands, whose sums are
-/// the result.
+/// Tiles whose sums the blocks of a cluster share; the square ones of transposed operands, whose sums are the result.
 using Sm90Joined = tile::sm90::ProductTile<128, 256, 4, 0, false>;
 using Sm90JoinedSquare = tile::sm90::ProductTile<192, 192, 4, 0, false, 16>;
-using Sm90JoinedSmall = tile::sm90::ProductTile<128, 128, 6, 0, false>;
 constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 690, 2000, 3000},
     turns{Sm90Turns::config, Sm90Turns::alternates, 530, 250, 5000},
     small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600},
+    small_sums{Sm90Small::config, Sm90Small::alternates, 370, 0, 3450},
     joined{Sm90Joined::config, Sm90Joined::alternates, 690, 0, 10000},
-    joined_square{Sm90JoinedSquare::config, Sm90JoinedSquare::alternates, 830, 0, 10000},
-    joined_small{Sm90JoinedSmall::config, Sm90JoinedSmall::alternates, 470, 0, 7500};
+    joined_square{Sm90JoinedSquare::config, Sm90JoinedSquare::alternates, 830, 0, 10000};
 
 /// Nanoseconds from a tile's sums to memory, besides.
 double time_after(Sm90Ends ends) {
@@ -304,17 +300,17 @@ i64 bytes_of_parts(const GemmArgs& args, int parts) { return parts * args.m * ar
 i64 depth_of(const GemmArgs& args) { return tile::ceil_div<i64>(args.k, 8) * 8; }
 
 /// In as many parts as the card has blocks for; 1: it is full anyway.
-Cut cut_in_parts(const GemmArgs& args, int multiprocessors) {
-  const i64 tiles = cut_by(args, turns).order.count;
+Cut cut_in_parts(const GemmArgs& args, const Kind& kind, int multiprocessors) {
+  const i64 tiles = cut_by(args, kind).order.count;
   const i64 parts = tile::max<i64>(tile::min<i64>(multiprocessors / tiles, depth_of(args) / 256), 1);
-  Cut cut = cut_by(in_parts(args, static_cast<int>(parts)), turns);
+  Cut cut = cut_by(in_parts(args, static_cast<int>(parts)), kind);
   cut.order.parts = static_cast<int>(parts);
   return cut;
 }
 
 /// Nanoseconds for parts to be stored, read and added up.
 double time_of_parts(const GemmArgs& args, int parts) {
-  return 4000 + static_cast<double>(bytes_of_parts(args, parts)) / 2500;
+  return 1200 + static_cast<double>(bytes_of_parts(args, parts)) / 2500;
 }
 
 /// Nanoseconds, as measured: a card that is not full is faster. Joining takes most of what is at the end.
@@ -359,6 +355,7 @@ Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
     const bool is_made = ends != Sm90Ends::lanes && (kind == &turns || ends == Sm90Ends::sums);
     for (int way = 0; is_made && way < 3; ++way) consider(cut_by(args, *kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
   }
+  if (ends == Sm90Ends::sums_f32) consider(cut_by(args, small_sums, 1, 2));
   if (!may_share_sums(args)) return best;
   const auto consider_joined = [&](const Kind& kind, bool takes, int deep) {
     if (!takes || depth_of(args) < i64{256} * deep) return;
@@ -366,14 +363,15 @@ Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
     if (cut.order.count <= resident_clusters(deep)) consider(cut);
   };
   if (has_workspace && ends == Sm90Ends::sums_f32 && args.n % 4 == 0 && batch_count(args) == 1) {
-    const Cut parts = cut_in_parts(args, multiprocessors);
-    if (parts.order.parts > 1) consider(parts);
+    for (const Kind* kind : {&turns, &small_sums}) {
+      const Cut parts = cut_in_parts(args, *kind, multiprocessors);
+      if (parts.order.parts > 1) consider(parts);
+    }
   }
   for (int deep = 2; deep <= 8; ++deep) {
     consider_joined(joined, JoinedResult<Sm90Joined>::takes(deep), deep);
-    if (ends != Sm90Ends::sums_f32 || args.n % 4 != 0) continue;
-    consider_joined(joined_square, JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
-    consider_joined(joined_small, JoinedResult<Sm90JoinedSmall>::takes(deep), deep);
+    if (ends == Sm90Ends::sums_f32 && args.n % 4 == 0)
+      consider_joined(joined_square, JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
   }
   return best;
 }
@@ -406,8 +404,6 @@ void run_small(const GemmArgs& args, const Cut& cut, const Operands& operands, E
 }
 void run_joined(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
   if (cut.kind == &joined) run_lanes<Sm90Joined, JoinedResult<Sm90Joined>>(args, cut, operands, executor);
-  else if (cut.kind == &joined_small)
-    run_lanes<Sm90JoinedSmall, JoinedTransposed<Sm90JoinedSmall>>(args, cut, operands, executor);
   else run_lanes<Sm90JoinedSquare, JoinedTransposed<Sm90JoinedSquare>>(args, cut, operands, executor);
 }
 
@@ -437,7 +433,8 @@ ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& opera
   return product;
 }
 void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductArgs& product, Executor& executor) {
-  if (!cut.kind->alternates) return run_wide_products(product, executor);
+  if (cut.kind == &wide) return run_wide_products(product, executor);
+  if (cut.kind == &small_sums) return run_small_sums(product, executor);
   const auto run = args.a.type == Scalar::bf16 ? run_products_bf16 : run_products_f16;
   run(ends, product, executor);
 }
@@ -446,7 +443,8 @@ Operands operands_of(const GemmArgs& args, const Cut& cut) {
   return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.order.cluster_down, cut.order.cluster_across);
 }
 
-/// c = parts, one behind the other in `fours` of floats, added up in their order.
+/// c = parts, one behind the other in `fours` of floats, added up in their order. The first ones are asked for
+/// together.
 TESSERA_KERNEL(256)
 void add_parts_kernel(const float* parts, int count, int fours, const MatrixArg c, int fours_across) {
   tile::sm90::let_next_kernel_begin();
@@ -455,9 +453,13 @@ void add_parts_kernel(const float* parts, int count, int fours, const MatrixArg 
   const int at = static_cast<int>(tile::block_in_grid()) * 256 + tile::thread_in_block();
   if (at >= fours) return;
   const Four* from = reinterpret_cast<const Four*>(parts) + at;
+  const Four second = from[fours], third = from[count > 2 ? 2 * i64{fours} : 0];
   Four sum = *from;
+  for (int l = 0; l < 4; ++l) sum.lane[l] += second.lane[l];
+  for (int l = 0; l < 4 && count > 2; ++l) sum.lane[l] += third.lane[l];
+  from += 2 * i64{fours};
 #pragma unroll 8
-  for (int part = 1; part < count; ++part) {
+  for (int part = 3; part < count; ++part) {
     const Four more = *(from += fours);
     for (int l = 0; l < 4; ++l) sum.lane[l] += more.lane[l];
   }

@@ -9,10 +9,19 @@ void run_wide(const ProductArgs& args, Executor& executor) {
   P{args, executor}.template run_any<typename P::template Result<Operand, false, WithBias, typename P::Bias>>();
 }
 
+template <class Operand>
+void run_small(const ProductArgs& args, Executor& executor) {
+  using P = ProductsBy<Sm90Small, Operand>;
+  P{args, executor}.template run<true, true, typename P::template Result<float, false, SumsOf>>();
+}
+
 }  // namespace
 
 void run_wide_products(const ProductArgs& args, Executor& executor) {
   args.order.is_bf16 ? run_wide<tile::bf16>(args, executor) : run_wide<tile::f16>(args, executor);
+}
+void run_small_sums(const ProductArgs& args, Executor& executor) {
+  args.order.is_bf16 ? run_small<tile::bf16>(args, executor) : run_small<tile::f16>(args, executor);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -6,6 +6,7 @@
 #include "../../config.h"
 #include "layout.h"
 #include "ptx.h"
+#include "ring.h"
 
 TESSERA_TILE_BEGIN
 namespace sm90 {
@@ -73,6 +74,7 @@ class Gemm {
   static constexpr int barrier_bytes = stages * 16 + 16 + C::boxes * 24 + 16;
   static constexpr int shared_bytes = stages * stage_bytes + results_bytes + barrier_bytes + 1024;
   using Sums = float[strips][tile_n / 2];
+  using Turn = RingTurn<stages>;
   static_assert(tile_m == 64 * sharers * strips && tile_m <= 256 && tile_n % 64 == 0 && tile_n >= 64 && tile_n <= 256 &&
                     config.tile_k == 64,
                 "sm90 GEMM: tiles of whole strips of 64 rows, 64, 128, 192 or 256 columns, 64 deep");
@@ -128,23 +130,6 @@ class Gemm {
     if (in_cluster_) sync_cluster();
     else sync_block();
   }
-
-  /// A place in the ring, and how often it has gone round.
-  struct Turn {
-    int stage = 0;
-    u32 parity = 0;
-    TESSERA_DEVICE void next() {
-      if (++stage == stages) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-    TESSERA_DEVICE void skip(int steps) {
-      const u32 to = static_cast<u32>(stage + steps);
-      parity ^= to / stages % 2;
-      stage = static_cast<int>(to % stages);
-    }
-  };
 
   TESSERA_DEVICE u32 stage_of(int stage) const { return base_ + stage * stage_bytes; }
   TESSERA_DEVICE u32 barriers() const { return base_ + stages * stage_bytes + results_bytes; }

@@ -16,6 +16,11 @@ struct RingTurn {
       parity ^= 1;
     }
   }
+  TESSERA_DEVICE void skip(int steps) {
+    const u32 to = static_cast<u32>(stage + steps);
+    parity ^= to / Stages % 2;
+    stage = static_cast<int>(to % Stages);
+  }
 };
 
 /// How many lanes of a warp say that it has read or written a stage. TESSERA_RACECHECK: all, since compute-sanitizer's
