@@ -31,8 +31,16 @@ template <class... P, class... A>
 void launch(const char* what, void (*kernel)(P...), i64 blocks, int threads, size_t shared, Executor& executor,
             const A&... args) {
   if (blocks <= 0) return;
+#if defined(__HIP__)
   kernel<<<static_cast<unsigned>(blocks), threads, shared, static_cast<Queue>(executor.stream)>>>(args...);
   check_launch(what);
+#else
+  [&](const P&... parameters) {  // converted where that is another type
+    const void* const addresses[] = {&parameters...};
+    launch_kernel(what, reinterpret_cast<const void*>(kernel), static_cast<unsigned>(blocks),
+                  static_cast<unsigned>(threads), shared, addresses, static_cast<Queue>(executor.stream));
+  }(args...);
+#endif
 }
 
 /// Blocks for a loop over `items` with a stride of the grid: as many as are useful, at most 8 for each multiprocessor.

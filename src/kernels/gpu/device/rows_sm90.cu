@@ -434,8 +434,8 @@ void losses_total_kernel(float* to, const Sums<float>* parts, int count, bool me
 /// Whether rows are so long that clusters are faster than blocks, and fit into one. An H100 gives them 32000 f32 at
 /// 0.74 to 1.04 of the speed of a copy, and 12288 at 0.37 to 0.74.
 bool cluster_takes(Scalar type, i64 n) {
-  return is_hopper() && type != Scalar::f64 && n > 24576 &&
-         n <= tile::sm90::row_cluster * slice_columns * most_slice_threads;
+  return n > 24576 && type != Scalar::f64 && n <= tile::sm90::row_cluster * slice_columns * most_slice_threads &&
+         is_hopper();
 }
 
 /// Clusters of a kernel that run at once: how a card's multiprocessors are grouped differs from card to card, 15 of 8

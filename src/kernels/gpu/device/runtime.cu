@@ -4,6 +4,12 @@
 #include <cstdio>
 #include <string>
 
+#if !defined(__HIP__)
+#include <cuda.h>
+
+#include <mutex>
+#endif
+
 #include "core/gpu/architecture.h"
 #include "core/gpu/runtime.h"
 #include "gpu.h"
@@ -337,6 +343,70 @@ void check_launch(const char* what) {
   const Status status = TESSERA_RT(GetLastError)();
   if (status != success) check(status, what);
 }
+
+#if !defined(__HIP__)
+namespace {
+
+/// What the driver calls the kernels that were launched, by address. Asked for by every launch: read without a lock.
+class KernelHandles {
+ public:
+  cudaKernel_t of(const void* kernel) {
+    for (size_t i = first(kernel);; i = (i + 1) % size) {
+      const void* known = slots_[i].kernel.load(std::memory_order_acquire);
+      if (known == kernel) return slots_[i].handle;
+      if (!known) return add(kernel);
+    }
+  }
+
+ private:
+  static constexpr size_t size = 4096;  // a few times as many as there are kernels
+  static size_t first(const void* kernel) { return reinterpret_cast<size_t>(kernel) / 16 % size; }
+  struct Slot {
+    std::atomic<const void*> kernel{nullptr};
+    cudaKernel_t handle = nullptr;
+  };
+
+  cudaKernel_t add(const void* kernel) {
+    cudaKernel_t handle = nullptr;
+    check(cudaGetKernel(&handle, kernel), "looking for a kernel");
+    std::lock_guard lock(mutex_);
+    size_t i = first(kernel);
+    while (slots_[i].kernel && slots_[i].kernel != kernel) i = (i + 1) % size;
+    if (!slots_[i].kernel) {
+      slots_[i].handle = handle;
+      slots_[i].kernel.store(kernel, std::memory_order_release);
+    }
+    return handle;
+  }
+
+  std::array<Slot, size> slots_;
+  std::mutex mutex_;
+};
+KernelHandles handles;
+
+decltype(&::cuLaunchKernel) driver_launch() {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  check(cudaGetDriverEntryPointByVersion("cuLaunchKernel", &found, 12000, cudaEnableDefault, &result),
+        "looking for the driver's functions");
+  return reinterpret_cast<decltype(&::cuLaunchKernel)>(found);
+}
+
+}  // namespace
+
+void launch_kernel(const char* what, const void* kernel, unsigned blocks, unsigned threads, size_t shared,
+                   const void* const* arguments, Queue queue) {
+  static const auto launch = driver_launch();
+  check_alive();
+  void** addresses = const_cast<void**>(arguments);
+  if (shared > 48 * 1024 || !launch)  // which the run-time library was asked for
+    return check(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), addresses, shared, queue), what);
+  // The driver's numbers of errors are those of the run-time library.
+  check(static_cast<Status>(launch(reinterpret_cast<CUfunction>(handles.of(kernel)), blocks, 1, 1, threads, 1, 1,
+                                   static_cast<unsigned>(shared), queue, addresses, nullptr)),
+        what);
+}
+#endif
 
 void throw_unsupported(const char* what) {
   throw Error(std::string("this device's plugin has no such kernel: ") + what);

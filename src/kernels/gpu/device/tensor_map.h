@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <array>
-#include <atomic>
 #include <string>
 
 #include "gpu.h"
@@ -13,15 +12,25 @@
 
 namespace tessera::gpu_kernels {
 
-inline bool is_hopper() {
-  static std::array<std::atomic<signed char>, 16> known{};  // of each device: 0 not asked yet
-  int device = 0, major = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= 16) return false;
-  if (known[device] == 0) {
-    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    known[device] = major == 9 ? 1 : -1;
+/// Which devices are Hopper's.
+struct Hoppers {
+  std::array<bool, 16> is{};
+  bool alike = true;
+
+  Hoppers() {
+    int count = 0, major = 0;
+    (void)cudaGetDeviceCount(&count);
+    for (int d = 0; d < count && d < 16; ++d) {
+      is[d] = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d) == cudaSuccess && major == 9;
+      alike = alike && is[d] == is[0];
+    }
   }
-  return known[device] > 0;
+};
+inline bool is_hopper() {
+  static const Hoppers hoppers;
+  int device = 0;  // the current one, which takes 50 ns to ask
+  if (!hoppers.alike && (cudaGetDevice(&device) != cudaSuccess || device >= 16)) return false;
+  return hoppers.is[device];
 }
 
 /// The driver's function of this name; null where it is too old to have it.
