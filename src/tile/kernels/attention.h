@@ -82,7 +82,8 @@ __attribute__((noinline)) void columns_kernel(i64 k, const element_t<V>* a, i64 
     b += b_step;
     return left;
   };
-  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, last, add);
+  const auto ask = [] {};
+  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, false, ask, c, ldc, last, add);
 }
 template <class V, int Vectors, int... I>
 auto pick_columns(i64 rows, Seq<I...>) {

@@ -21,11 +21,18 @@ inline constexpr int block_vectors = 2;
 template <class T>
 inline constexpr int block_columns = block_vectors* NativeVec<T>::lanes;
 
-/// Rows of memory that will be read soon, `step` bytes apart from `at` to `last`, each as long as a row of B. A kernel
-/// asks for one of them every four steps, into the second-level cache; null: there are none.
+/// Steps of k that the kernel of packed panels takes at a time: what is done once a round uses ports of
+/// multiplications. Others have too many pointers for long rounds.
+inline constexpr int round_steps = 8;
+
+/// Memory that a kernel asks for in every round of steps, into the second-level cache; null: there is none.
 struct Ahead {
+  // Rows that will be read soon, `step` bytes apart from `at` to `last`, each as long as a row of B.
   const char *at = nullptr, *last = nullptr;
   i64 step = 0;
+  // A stretch, so many bytes at a time.
+  const char* stretch = nullptr;
+  i64 stride = 0;
 
   template <class T>
   static TESSERA_HD Ahead rows(const T* first, i64 pitch, i64 count) {
@@ -33,15 +40,36 @@ struct Ahead {
     const i64 step = pitch * static_cast<i64>(sizeof(T));
     return {at, at + (count - 1) * step, step};
   }
+  TESSERA_HD bool any() const { return at != nullptr || stretch != nullptr; }
+  /// The same, and instead of what there is none of, a line that is there already.
+  TESSERA_HD Ahead or_else(const void* line) const {
+    Ahead r = *this;
+    if (at == nullptr) r.at = r.last = static_cast<const char*>(line);
+    if (stretch == nullptr) r.stretch = static_cast<const char*>(line);
+    return r;
+  }
+  template <int Bytes>
+  TESSERA_HD void ask_row() {
+    TESSERA_UNROLL
+    for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+    at = min(at + step, last);
+  }
+  template <int Bytes>
+  TESSERA_HD void ask() {
+    ask_row<Bytes>();
+    __builtin_prefetch(stretch, 0, 2);
+    stretch += stride;
+  }
 };
 
 namespace detail {
 
 /// c[i * ldc + j] = (or +=) sum over k steps of left[i * distance] * row[j], where left = next(row) moves on by one
-/// step, i < R, and j runs over `Vectors` vectors of which the last one has `last` columns that exist.
-template <class V, int R, int Vectors, class Distance, class Next>
-TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<V>* c, i64 ldc, int last, bool add,
-                          Ahead ahead = {}) {
+/// step, i < R, and j runs over `Vectors` vectors of which the last one has `last` columns that exist. Every round of
+/// steps begins with ask(), the last ones only where that has something to ask for.
+template <class V, int R, int Vectors, int Round = 4, class Distance, class Next, class Ask>
+TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, bool asks, const Ask& ask, element_t<V>* c,
+                          i64 ldc, int last, bool add) {
   constexpr int lanes = lanes_v<V>;
   V sum[R][Vectors];
   TESSERA_UNROLL
@@ -59,23 +87,24 @@ TESSERA_HD void sum_block(i64 k, Distance distance, const Next& next, element_t<
       for (int j = 0; j < Vectors; ++j) add_product(sum[i][j], left, row[j]);
     }
   };
-  if (ahead.at == nullptr) ahead.at = ahead.last = reinterpret_cast<const char*>(c);
+  const auto rounds = [&](i64 steps) __attribute__((always_inline)) {
+    for (; steps > 0; steps -= Round) {
+      ask();
+      unroll<Round>([&](auto) __attribute__((always_inline)) { one_step(); });
+    }
+  };
   // C is asked for shortly before it is needed: at the start, a deep block would push it out of the cache again.
-  constexpr i64 before = 1536 / (R * Vectors) / 4 * 4;  // steps: 768 cycles of multiplication
-  const i64 tail = k < before ? k : before + (k - before) % 4;
-  for (i64 steps = k - tail; steps > 0; steps -= 4) {
-    TESSERA_UNROLL
-    for (int i = 0; i < Vectors * static_cast<int>(sizeof(V)); i += 64) __builtin_prefetch(ahead.at + i, 0, 2);
-    ahead.at = min(ahead.at + ahead.step, ahead.last);
-    unroll<4>([&](auto) __attribute__((always_inline)) { one_step(); });
-  }
+  constexpr i64 before = 1536 / (R * Vectors) / Round * Round;  // steps: 768 cycles of multiplication
+  const i64 whole = k / Round * Round, early = max<i64>(0, whole - before);
+  rounds(early);
   TESSERA_UNROLL
   for (int i = 0; i < R; ++i) {
     __builtin_prefetch(c + i * ldc, 1);
     __builtin_prefetch(c + i * ldc + (Vectors - 1) * lanes + last - 1, 1);
   }
+  if (asks) rounds(whole - early);
   TESSERA_UNROLL4
-  for (i64 step = 0; step < tail; ++step) one_step();
+  for (i64 rest = k - (asks ? whole : early); rest > 0; --rest) one_step();
   const auto write = [&](auto get_last, auto put_last) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int i = 0; i < R; ++i) {
@@ -106,9 +135,11 @@ template <class T>
 using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last, bool add,
                              const Ahead& ahead);
 
+// Aligned, since the same loop elsewhere within a line takes 2 % longer.
 template <class V, int R, int Vectors>
-__attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const element_t<V>* b, i64 b_step,
-                                            element_t<V>* c, i64 ldc, int last, bool add, const Ahead& ahead = {}) {
+__attribute__((noinline, aligned(64))) void outer_kernel(i64 k, const element_t<V>* a, const element_t<V>* b,
+                                                         i64 b_step, element_t<V>* c, i64 ldc, int last, bool add,
+                                                         const Ahead& ahead = {}) {
   const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
@@ -117,7 +148,9 @@ __attribute__((noinline)) void outer_kernel(i64 k, const element_t<V>* a, const 
     b += b_step;
     return left;
   };
-  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, last, add, ahead);
+  Ahead soon = ahead.or_else(b);
+  const auto ask = [&]() __attribute__((always_inline)) { soon.ask<Vectors* static_cast<int>(sizeof(V))>(); };
+  detail::sum_block<V, R, Vectors, round_steps>(k, Int<1>{}, next, ahead.any(), ask, c, ldc, last, add);
 }
 
 /// The rows of A in place, each contiguous along k: a[i * a_row + k], b[k * b_step + j].
@@ -134,7 +167,9 @@ __attribute__((noinline)) void rows_kernel(i64 k, const element_t<V>* a, i64 a_r
     b += b_step;
     return a++;
   };
-  detail::sum_block<V, R, Vectors>(k, a_row, next, c, ldc, last, add, ahead);
+  Ahead soon = ahead.or_else(b);  // rows only: pointers to rows of A take the registers
+  const auto ask = [&]() __attribute__((always_inline)) { soon.ask_row<Vectors* static_cast<int>(sizeof(V))>(); };
+  detail::sum_block<V, R, Vectors>(k, a_row, next, ahead.any(), ask, c, ldc, last, add);
 }
 
 /// A packed, B in place: vector j of step k at b[j] + steps[k], whole.
@@ -154,7 +189,8 @@ __attribute__((noinline)) void placed_kernel(i64 k, const element_t<V>* a, const
     a += R;
     return left;
   };
-  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, c, ldc, lanes_v<V>, add);
+  const auto ask = [] {};
+  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, false, ask, c, ldc, lanes_v<V>, add);
 }
 
 template <class V, int Vectors, int... I>

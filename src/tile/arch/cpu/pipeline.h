@@ -328,11 +328,14 @@ class BlockedTask {
   }
 
   /// Computes x, and packs B for `next` on the way: a share after every panel of rows, when the micro-kernels of that
-  /// panel have asked for its lines. While A is packed to be kept they ask for the place of its next panel instead.
+  /// panel have asked for its lines. While A is packed to be kept they ask for its next rows instead.
   void multiply(const Block& x, const Block& next, PanelCursor* cursor) {
     const i64 depth = x.k.size(), panels = ceil_div(x.m.size(), i64{block_rows});
     const i64 share = max(by_rows() ? unit : 4 * unit, round_up(ceil_div(all_shares(next), panels), unit));
     const bool packs_a = !a_in_place_ && x.first_columns && depth > 0;
+    // Kept panels lie in the third level: while one is in use, kernels ask for the next, a share each.
+    const bool keeps_a = !a_in_place_ && n_parts_ > 1;
+    const i64 stride = ceil_div(round_steps * block_rows * static_cast<i64>(sizeof(T)), ceil_div(x.n.size(), nr));
     const T* place[block_vectors];
     const bool placed =
         p_.b.place && x.n.size() == nr && depth > 0 && p_.b.place(p_.b.view, x.n.begin, block_vectors, place);
@@ -347,15 +350,13 @@ class BlockedTask {
       const int rows = static_cast<int>(m.size());
       T* const a = panel_a(x, i);
       if (packs_a) pack_a(x, i, panels);
-      const i64 a_lines = ceil_div(rows * depth, line * ceil_div(x.n.size(), nr));
       for (i64 j = x.n.begin; j < x.n.end; j += nr) {
         const i64 index = (j - x.n.begin) / nr;
-        Ahead soon;
-        if (packs_a && n_parts_ > 1) {
-          soon = Ahead::rows(a + rows * depth + index * a_lines * line, line, a_lines);
-        } else {
-          soon = ahead(next, index, i * share, (i + 1) * share);
-          if (soon.at == nullptr && (packs_a || a_in_place_)) soon = row_ahead(x, m, index);
+        Ahead soon = keeps_a && packs_a ? Ahead{} : ahead(next, index, i * share, (i + 1) * share);
+        if (soon.at == nullptr && (packs_a || a_in_place_)) soon = row_ahead(x, m, index);
+        if (keeps_a) {
+          soon.stretch = reinterpret_cast<const char*>(a + rows * depth) + index * (depth / round_steps) * stride;
+          soon.stride = stride;
         }
         finish(x, m, j, [&](T* c, i64 pitch, int vectors, int last, bool add) {
           if (placed) return p_.b.placed_kernel(rows)(depth, a, place, steps_b_ + x.k.begin, c, pitch, add);
