@@ -337,15 +337,18 @@ class BlockedTask {
     const bool keeps_a = !a_in_place_ && n_parts_ > 1;
     const i64 stride = ceil_div(round_steps * block_rows * static_cast<i64>(sizeof(T)), ceil_div(x.n.size(), nr));
     const T* place[block_vectors];
-    const bool placed =
-        p_.b.place && x.n.size() == nr && depth > 0 && p_.b.place(p_.b.view, x.n.begin, block_vectors, place);
-    if (p_.b.place && !placed) pack_b(x, 0, all_shares(x));
+    bool placed = false, ready = p_.b.place == nullptr;
     for (i64 i = 0, taken = 0;; ++i) {
       if (cursor != nullptr && i == taken) {
         i = cursor->take(panels_together());
         taken = i + panels_together();
       }
       if (i >= panels) return;
+      if (!ready) {  // not before it is known that a row is left
+        placed = x.n.size() == nr && depth > 0 && p_.b.place(p_.b.view, x.n.begin, block_vectors, place);
+        if (!placed) pack_b(x, 0, all_shares(x));
+        ready = true;
+      }
       const Span m = part(x.m, panels, i);  // of nearly equal height: a short last one would waste the registers
       const int rows = static_cast<int>(m.size());
       T* const a = panel_a(x, i);
