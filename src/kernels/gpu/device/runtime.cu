@@ -359,7 +359,7 @@ class KernelHandles {
   }
 
  private:
-  static constexpr size_t size = 4096;  // a few times as many as there are kernels
+  static constexpr size_t size = 8192;  // three times as many as there are kernels; one slot at least stays empty
   static size_t first(const void* kernel) { return reinterpret_cast<size_t>(kernel) / 16 % size; }
   struct Slot {
     std::atomic<const void*> kernel{nullptr};
@@ -372,7 +372,8 @@ class KernelHandles {
     std::lock_guard lock(mutex_);
     size_t i = first(kernel);
     while (slots_[i].kernel && slots_[i].kernel != kernel) i = (i + 1) % size;
-    if (!slots_[i].kernel) {
+    if (!slots_[i].kernel && used_ + 1 < size) {
+      ++used_;
       slots_[i].handle = handle;
       slots_[i].kernel.store(kernel, std::memory_order_release);
     }
@@ -380,6 +381,7 @@ class KernelHandles {
   }
 
   std::array<Slot, size> slots_;
+  size_t used_ = 0;
   std::mutex mutex_;
 };
 KernelHandles handles;
