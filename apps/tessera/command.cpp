@@ -22,7 +22,7 @@ void CommonOptions::add_to(Command app, bool measures) {
       .with_default();
   app.flag("--tf32", tf32, "products of f32 on NVIDIA's cards may round their operands to tf32");
   app.flag("--nondeterministic", nondeterministic, "kernels on GPUs may add up in any order: faster, other last bits");
-  app.option("--seed", seed, "seed of every random draw").not_negative().with_default();
+  app.option("--seed", seed, "seed of every random draw").with_default();
   if (measures) app.option("--json", json, "write the results to this file");
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
 
 namespace tessera::app {
 namespace {
@@ -26,14 +28,31 @@ void check_commands(const CLI::App& top, int argc, char** argv) {
   }
 }
 
+// CLI11 takes a number that its type cannot hold for the nearest that it can.
+template <class T>
+std::string check_fits(const std::string& text) {
+  T value;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool fits = read.ec != std::errc::result_out_of_range && (std::is_signed_v<T> || !text.starts_with('-'));
+  return fits ? "" : "Value " + text + " is out of range";
+}
+std::string check_number(const std::string& text) {  // comparisons alone let NaN pass
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value " + text + " is not a number" : "";
+}
+template <class T>
+CLI::Option* checked(CLI::Option* option) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) option->check(check_fits<T>);
+  return option;
+}
+
 }  // namespace
 
 Option Option::required() const { return Option(option_->required()); }
 Option Option::with_default() const { return Option(option_->capture_default_str()); }
 Option Option::range(int low, int high) const { return Option(option_->check(CLI::Range(low, high))); }
-Option Option::range(double low, double high) const { return Option(option_->check(CLI::Range(low, high))); }
-Option Option::not_negative() const { return Option(option_->check(CLI::NonNegativeNumber)); }
-Option Option::positive() const { return Option(option_->check(CLI::PositiveNumber)); }
+Option Option::range(double low, double high) const {
+  return Option(option_->check(CLI::Range(low, high))->check(check_number));
+}
 Option Option::one_of(const std::vector<std::string>& values) const {
   return Option(option_->check(CLI::IsMember(values)));
 }
@@ -47,11 +66,11 @@ Command Command::command(const std::string& name, const std::string& text) const
 void Command::require_command() const { app_->require_subcommand(1); }
 template <class T>
 Option Command::option(const std::string& name, T& value, const std::string& text) const {
-  return Option(app_->add_option(name, value, text));
+  return Option(checked<T>(app_->add_option(name, value, text)));
 }
 template <class T>
 Option Command::option(const std::string& name, std::function<void(const T&)> use, const std::string& text) const {
-  return Option(app_->add_option_function<T>(name, std::move(use), text));
+  return Option(checked<T>(app_->add_option_function<T>(name, std::move(use), text)));
 }
 Option Command::flag(const std::string& name, bool& value, const std::string& text) const {
   return Option(app_->add_flag(name, value, text));

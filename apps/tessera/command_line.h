@@ -29,8 +29,6 @@ class Option {
   Option with_default() const;
   Option range(int low, int high) const;
   Option range(double low, double high) const;
-  Option not_negative() const;
-  Option positive() const;
   Option one_of(const std::vector<std::string>& values) const;
   /// Every further argument is one more value.
   Option take_all() const;

@@ -16,6 +16,7 @@ struct ExplainOptions : CommonOptions {
   std::string op, dtype = "f32";
   std::vector<std::string> shapes;
   bool causal = false;
+  double dropout = 0;
   AttentionChoice attention;
 };
 
@@ -117,12 +118,14 @@ void run(ExplainOptions& options) {
   Usage usage = usage_of(*op, generator);
   if (!usage.first) throw UsageError(options.op + ": no example of a call is known");
   Attrs attrs = usage.first->attrs;
-  if (op->name == "scaled_dot_product_attention") attrs = AttentionAttrs{0, options.causal};
+  if (op->name == "scaled_dot_product_attention")
+    attrs = AttentionAttrs{.causal = options.causal, .dropout = options.dropout};
   try {
     Tensors in = usage.example;
     for (Tensor& t : in)
       if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
     if (!options.shapes.empty()) in = inputs_of(*op, usage, options, dtype, device, generator);
+    if (options.dropout > 0 && in.size() == 5) in[4] = zeros({2}, Int64, device);  // the state of attention's generator
     explain_call(*op, in, attrs, device, options.shapes.empty() ? usage.first->label : "");
     if (op->name == "scaled_dot_product_attention") explain_attention_backward(in, attrs, device);
   } catch (const Error& e) {
@@ -141,6 +144,7 @@ void add_explain(Command app) {
       .take_all();
   command.option("--dtype", options->dtype, "f32, f64, f16 or bf16").with_default();
   command.flag("--causal", options->causal, "causal attention");
+  command.option("--dropout", options->dropout, "of sdpa's weights: the probability").range(0.0, 1.0).with_default();
   options->attention.add_to(command);
   options->add_to(command, false);
   options->add_picks_to(command);

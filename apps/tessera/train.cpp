@@ -160,7 +160,8 @@ void settle(TrainCommand& c) {
 }
 
 std::string precision(const TrainCommand& c) {
-  if (c.options.amp == models::Amp::Off) return c.tf32 ? ", products in tf32" : "";
+  const bool tf32 = c.tf32 && c.options.device.type == DeviceType::CUDA;
+  if (c.options.amp == models::Amp::Off) return tf32 ? ", products in tf32" : "";
   return fmt::format(", products in {}{}, residual stream and norms in {}", c.amp,
                      c.options.amp == models::Amp::Float16 ? " with scaled losses" : "", c.residual);
 }

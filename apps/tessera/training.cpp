@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <climits>
 #include <csignal>
 #include <filesystem>
 
@@ -39,7 +40,7 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
   app.option("--amp", amp, "mixed precision: off, bf16, or fp16, which also scales the loss")
       .one_of({"off", "bf16", "fp16"})
       .with_default();
-  app.option("--stop-after", stop_after, "save and end after that many steps in all").positive();
+  app.option("--stop-after", stop_after, "save and end after that many steps in all").range(1, INT_MAX);
   CommonOptions::add_to(app, true);
   add_picks_to(app);
 }

@@ -131,8 +131,8 @@ class Run {
     if (!options_.init.empty()) blame(options_.init, [&] { config.vocab = gpt2_config(initial_).vocab; });
     else if (config.vocab == 0) config.vocab = data_.tokenizer.size();
     if (config.vocab < data_.tokenizer.size())
-      throw Error(fmt::format("train: the text has {} characters, the model's vocabulary {}", data_.tokenizer.size(),
-                              config.vocab));
+      throw FileError(fmt::format("train: the text has {} characters, the model's vocabulary {}",
+                                  data_.tokenizer.size(), config.vocab));
     Generator generator(seed_of(options_.seed, kWeights));
     GPT model(config, generator);
     if (!options_.init.empty())

@@ -28,6 +28,9 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"devices", "--device", "tpu"}), 2, "tpu");
   expect_error(run({"devices", "--device", "cuda:99"}), 2, "cuda:99");
   expect_error(run({"devices", "--threads", "-1"}), 2, "threads");
+  expect_error(run({"devices", "--seed", "-1"}), 2, "--seed: Value -1 is out of range");
+  expect_error(run({"devices", "--seed", "99999999999999999999"}), 2, "99999999999999999999 is out of range");
+  expect_error(run({"bench", "op", "softmax", "--seconds", "nan"}), 2, "nan is not a number");
   expect_error(run({"bench", "op", "nothing"}), 2, "nothing");
   expect_error(run({"bench", "op", "gemm", "--dtype", "i64"}), 2, "i64");
   expect_error(run({"bench", "op", "gemm", "--config", "64,64,16"}), 2, "config");
@@ -121,6 +124,8 @@ TEST(Command, ExplainsEachKernel) {
   EXPECT_NE(f.out.find("math"), std::string::npos);
   EXPECT_NE(f.out.find("-> "), std::string::npos);
   EXPECT_NE(f.out.find("scaled_dot_product_attention_backward"), std::string::npos);
+  f = run({"explain", "sdpa", "--dropout", "0.1"});
+  EXPECT_NE(f.out.find("dropout=0.1\n   flash            does not drop weights\n-> math"), std::string::npos) << f.out;
   f = run({"explain", "sdpa", "--attention", "math"});
   EXPECT_NE(f.out.find("another kernel is forced"), std::string::npos) << f.out;
   for (std::vector<std::string> call : {std::vector<std::string>{"layer_norm"},

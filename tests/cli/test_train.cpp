@@ -192,6 +192,9 @@ TEST_F(Train, RefusesBadInput) {
   expect_error(with("--heads", "3"), 2, "heads");
   expect_error(with("--width", "0"), 2, "width");
   expect_error(with("--lr", "-1"), 2, "lr");
+  expect_error(with("--vocab", "3"), 2, "vocabulary 3");
+  expect_error(with("--steps", "99999999999999999999"), 2, "out of range");
+  expect_error(with("--stop-after", "0"), 2, "0 not in range 1 to 2147483647");
   expect_error(with("--device", "cuda:99"), 2, "cuda:99");
   expect_error(with("--init", folder / "nowhere.safetensors"), 2, "nowhere.safetensors");
   expect_error(run(tiny(3) + Words{"--resume"}), 2, "resume");
