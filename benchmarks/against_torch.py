@@ -2,7 +2,9 @@
 
 usage: against_torch.py [--threads N] [--rounds R] [--tessera build/tessera] [--text FILE] [--only TEXT] [--markdown FILE]
 Needs PyTorch. Each round times every candidate once (a median of repeats); the table shows medians over rounds. Rows of
-training steps also show the time their FLOPs would take at the FMA peak that the same rounds measured ("floor").
+training steps also show the time their FLOPs would take at the FMA peak ("floor"). As the clock changes within a round, the
+peak is measured for 4 ms before and after each step, in its process: a round's "/ floor" is the median of its steps' own
+ratios, the table shows the median of rounds, and a line below their spread and the clock.
 TESSERA_ISA=avx2 holds PyTorch to AVX2, too."""
 
 import argparse
@@ -149,19 +151,40 @@ class Tessera:
         report = self.run("bench", "op", op, "--seconds", "0.5")
         return next(r["value"] for r in report["results"] if r["name"] == f"{op} {label}")
 
-    def train(self, text, steps, **shape):
+    def train(self, text, steps, *more, **shape):
         with tempfile.TemporaryDirectory() as folder:
             flags = [f for name, value in shape.items() for f in (f"--{name}", str(value))]
             return self.run("train", "gpt", "--preset", "shakespeare-char-cpu", "--text", text, "--out", folder,
-                              "--steps", "1000", "--stop-after", str(steps), "--eval-interval", "0", *flags)
+                              "--steps", "1000", "--stop-after", str(steps), "--eval-interval", "0", *more, *flags)
 
     def step_ms(self, text, steps, **shape):
         return statistics.median(s["ms"] for s in self.train(text, steps, **shape)["steps"][5:])
 
-    def floor_ms(self, text, **shape):
-        flops = next(r["value"] for r in self.train(text, 1, **shape)["results"] if r["name"] == "flops_per_step")
-        report = self.run("bench", "op", "gemm", "--m", "64", "--n", "64", "--k", "64", "--seconds", "0.01")
-        return flops / next(r["value"] for r in report["results"] if r["name"] == "fma_peak") * 1e-6
+    def floor(self, text, steps, **shape):
+        """Of a run whose steps are measured beside the peak of their moment."""
+        return Floor(self.train(text, steps, "--fma-peak", **shape))
+
+
+class Floor:
+    """Milliseconds that the FLOPs of a step take at the FMA peak, times of steps over them, and clocks seen."""
+
+    def __init__(self, report):
+        steps = report["steps"][5:]
+        flops = next(r["value"] for r in report["results"] if r["name"] == "flops_per_step")
+        floors = [flops / s["fma_gflops"] * 1e-6 for s in steps]
+        self.ms = statistics.median(floors)
+        self.ratios = [s["ms"] / floor for s, floor in zip(steps, floors)]
+        self.clocks = [s["clock_ghz"] for s in steps]
+        self.share = statistics.median(s["fma_gflops"] / s["clock_ghz"] for s in steps) / 32 / report["threads"]
+
+
+def spread(floors):
+    """The line below a row: ratios to the floor by round, and what they were measured at."""
+    rounds = ", ".join(f"{a:.2f} ({b:.2f} to {c:.2f})" for b, a, c in (statistics.quantiles(f.ratios) for f in floors))
+    clocks = ", ".join(f"{statistics.median(f.clocks):.2f}" for f in floors)
+    share = statistics.median(f.share for f in floors)
+    return (f"  / floor by round, with quartiles of its steps: {rounds}; clock {clocks} GHz, "
+            f"peak {100 * share:.1f} % of 32 per core and cycle")
 
 
 def rows(tessera, text):
@@ -214,7 +237,7 @@ def rows(tessera, text):
                 "tessera": lambda: tessera.step_ms(text, steps, **shape),
                 "eager": lambda: min(median_ms(fused, 1), median_ms(foreach, 1)),
                 "compile": lambda: median_ms(compiled, 1),
-                "floor": lambda: tessera.floor_ms(text, **shape),
+                "floor": lambda: tessera.floor(text, steps, **shape),
             }
             yield name + ": peak MiB of tensors", {
                 "tessera": lambda: tessera.train(text, 8, **shape)["peak_memory_bytes"] / 2**20,
@@ -245,11 +268,17 @@ def main():
             for _ in range(options.rounds):
                 for candidate, measure in candidates.items():
                     times[candidate].append(measure())
+        floors = times.pop("floor", [])
+        times |= {"floor": [f.ms for f in floors]} if floors else {}
         ours, *others = (statistics.median(times[c]) if c in times else None for c in candidates_shown)
         cell = lambda v: "" if v is None else f"{v:.3f}" if v < 100 else f"{v:.1f}"
-        ratio = lambda v: "" if v is None else f"{ours / v:.2f}"
-        lines.append(f"| {name} | " + " | ".join([cell(v) for v in (ours, *others)] + [ratio(v) for v in others]) + " |")
+        ratios = [ours / v if v else None for v in others[:2]]
+        ratios.append(statistics.median(statistics.median(f.ratios) for f in floors) if floors else None)
+        ratio = lambda v: "" if v is None else f"{v:.2f}"
+        lines.append(f"| {name} | " + " | ".join([cell(v) for v in (ours, *others)] + [ratio(v) for v in ratios]) + " |")
         print(lines[-1], flush=True)
+        if floors:
+            print(spread(floors), flush=True)
     if options.markdown:
         pathlib.Path(options.markdown).write_text("\n".join(lines) + "\n")
 

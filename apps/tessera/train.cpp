@@ -6,10 +6,12 @@
 
 #include "attention.h"
 #include "core/median.h"
+#include "kernels/cpu/peak.h"
 #include "models/train_gpt.h"
 #include "plot.h"
 #include "tessera/data.h"
 #include "tessera/io.h"
+#include "tessera/parallel.h"
 #include "training.h"
 
 namespace tessera::app {
@@ -17,10 +19,14 @@ namespace {
 
 using models::TrainOptions;
 
+constexpr double kProbe = 0.004;  // seconds; the clock may be another 20 ms later
+
 struct TrainCommand : TrainingOptions {
   std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
+  bool fma_peak = false;
   AttentionChoice attention;
   TrainOptions options;
+  std::vector<cpu_kernels::FmaPeak> peaks;  // before each step of this process, and after the last
   // Hyperparameters that were given on the command line, to be laid over the preset.
   std::vector<std::function<void(TrainOptions&)>> given;
 
@@ -109,6 +115,12 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
     steps.push_back({{"step", s.step}, {"loss", s.loss}, {"ms", s.ms}});
     ms.push_back(s.ms);
   }
+  for (size_t i = 1; i < c.peaks.size(); ++i) {
+    const cpu_kernels::FmaPeak &before = c.peaks[i - 1], &after = c.peaks[i];
+    auto& step = steps[steps.size() - c.peaks.size() + i];
+    step["fma_gflops"] = (before.gflops + after.gflops) / 2;
+    step["clock_ghz"] = (before.clock_ghz + after.clock_ghz) / 2;
+  }
   const double step_ms = median(std::move(ms));
   results.add("step", step_ms, "ms", false);
   results.add("flops_per_step", result.flops_per_step, "FLOP", false);
@@ -149,6 +161,7 @@ void settle(TrainCommand& c) {
     throw UsageError(fmt::format("--residual {0} needs --amp {0}", c.residual));
   c.options.device = c.target();
   c.attention.apply(c.options.device);
+  if (c.fma_peak && c.options.device.is_gpu()) throw UsageError("--fma-peak is of the CPU");
   c.options.report_interval = c.options.device.is_gpu() && !c.stop_after ? 10 : 1;
   c.options.seed = c.seed;
   c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
@@ -174,6 +187,9 @@ std::string scaling(const TrainCommand& c, const models::StepInfo& s, int64_t sk
 models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_per_step) {
   double rate = 0;
   int64_t skipped = 0;
+  const auto probe = [&] {
+    if (c.fma_peak) c.peaks.push_back(cpu_kernels::measure_fma_peak(num_threads(), kProbe));
+  };
   models::TrainCallbacks callbacks;
   callbacks.stop = &training_stop;
   callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
@@ -181,6 +197,7 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
     tokens_per_step = tokens;
     progress.note(fmt::format("{} parameters, {} tokens per step, {}{}{}", parameters, tokens, c.place(), precision(c),
                               first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
+    probe();
   };
   callbacks.on_step = [&](const models::StepInfo& s) {
     double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;
@@ -188,6 +205,7 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
     skipped += s.skipped;
     progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s{}", s.loss, rate / 1e3, scaling(c, s, skipped)));
     if (c.stop_after && s.step >= c.stop_after) training_stop = true;
+    probe();
   };
   callbacks.on_eval = [&](const models::EvalInfo& e) {
     progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss));
@@ -230,6 +248,8 @@ void add_train(Command app) {
              "with --amp: residual stream and norms in f32, or in the dtype of the products (less memory, less exact)")
       .one_of({"f32", "bf16", "fp16"})
       .with_default();
+  gpt.flag("--fma-peak", c->fma_peak,
+           "for --json: measure before and after each step what multiply-adds reach at the clock of the moment");
   c->attention.add_to(gpt);
   add_hyperparameters(gpt, *c);
   c->add_to(gpt, "the checkpoint and the loss curve");

@@ -69,6 +69,18 @@ TEST_F(Train, IsReproducible) {
   EXPECT_EQ(losses("a.json"), losses("b.json"));
 }
 
+TEST_F(Train, MeasuresThePeakBesideEachStepOfItsOwn) {
+  ASSERT_EQ(run(tiny(9) + Words{"--stop-after", "3"}).code, 0);
+  ASSERT_EQ(run(tiny(9) + Words{"--resume", "--stop-after", "5", "--fma-peak", "--json", folder / "a.json"}).code, 0);
+  const auto steps = json("a.json")["steps"];
+  ASSERT_EQ(steps.size(), 5u);
+  EXPECT_FALSE(steps[2].contains("fma_gflops"));
+  for (size_t i : {3, 4}) {
+    EXPECT_GT(steps[i]["fma_gflops"], 0);
+    EXPECT_GT(steps[i]["clock_ghz"], 0);
+  }
+}
+
 TEST_F(Train, ResumesBitForBit) {
   ASSERT_EQ(run(tiny(24) + Words{"--json", folder / "whole.json", "--dropout", "0.1"}).code, 0);
   fs::remove_all(out);

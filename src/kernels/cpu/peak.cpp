@@ -25,7 +25,7 @@ double rate(int threads, const Work& work) {
 
 // Additions that wait for each other take a cycle each.
 double dependent_additions() {
-  constexpr int kRounds = 200000, kChain = 32;
+  constexpr int kRounds = 30000, kChain = 32;
   unsigned long long sum = 1, term = 3;
   for (int round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 32
@@ -39,12 +39,12 @@ double dependent_additions() {
 
 }  // namespace
 
-FmaPeak measure_fma_peak(int threads) {
+FmaPeak measure_fma_peak(int threads, double seconds) {
   if (threads > executor().threads()) throw Error("measure_fma_peak: more threads than the pool has");
-  constexpr long long kRounds = 100000;  // a few milliseconds
+  constexpr long long kRounds = 20000;  // a quarter of a millisecond, which the system interrupts seldom
   FmaPeak best{0, 0};
   auto start = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(400)) {
+  while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds)) {
     best.gflops = std::max(best.gflops, rate(threads, [] {
                              alignas(64) float sink[64] = {0.999f, 0.001f};
                              return peak_table().multiply_add(kRounds, sink);

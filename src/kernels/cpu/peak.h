@@ -11,8 +11,8 @@ struct FmaPeak {
   double share(int threads) const { return gflops / (32 * clock_ghz * threads); }
 };
 
-/// The best of a few tenths of a second. Throws Error if the pool has fewer threads.
-FmaPeak measure_fma_peak(int threads);
+/// The best that some of the threads reach within so many seconds. Throws Error if the pool has fewer threads.
+FmaPeak measure_fma_peak(int threads, double seconds = 0.4);
 
 /// Copies on all threads by a plain loop over registers: ordinary stores, neither memcpy nor stores that pass by the
 /// caches. The last bytes % 64 are left out.
