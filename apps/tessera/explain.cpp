@@ -86,7 +86,8 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device de
   if (op.view) return fmt::print("-> a view: no kernel runs\n");
   Tensors out;
   for (const TensorMeta& meta : inferred)
-    out.push_back(empty(meta.shape, meta.dtype, in.empty() || op.transfers ? meta.device : device));
+    out.push_back(is_absent(meta) ? Tensor()
+                                  : empty(meta.shape, meta.dtype, in.empty() || op.transfers ? meta.device : device));
   const Call call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}};
   if (call_device(call).is_gpu()) gpu::begin_call(call_device(call));
   fmt::print("{}", explain(call));

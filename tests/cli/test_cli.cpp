@@ -131,6 +131,7 @@ TEST(Command, ExplainsEachKernel) {
   for (std::vector<std::string> call : {std::vector<std::string>{"layer_norm"},
                                         {"layer_norm", "3x4"},
                                         {"conv2d", "1x3x8x8", "4x3x3x3"},
+                                        {"linear", "2x3", "4x3"},
                                         {"cross_entropy", "5x7", "5"},
                                         {"concat", "3x4", "3x4", "3x4", "3x4", "3x4", "3x4"}}) {
     call.insert(call.begin(), "explain");
