@@ -3,10 +3,11 @@
 usage: gpu_against_torch.py [--tessera build/tessera] [--text FILE] [--only PART ...] [--rounds R] [--batches B ...] [--out DIR]
 Needs PyTorch with CUDA. Parts:
   loss   200 steps of GPT-2 124M in bf16 from the same weights on the same batches. PyTorch runs in bf16 with FlashAttention-2
-         and with cuDNN's attention, which shows how far two runs of its own are apart; both again held to f32 where ours is
-         ("exact"): cuBLAS adds partial sums of bf16 products in f32, and cross-entropy takes f32 logits, since under autocast
-         it rounds log-probabilities to bf16; and in f32. "read" is what a run's own logits give when the loss is worked out
-         in f32, while it is trained as before.
+         and with cuDNN's attention, which shows how far two runs of its own are apart: with a vocabulary that is filled up to
+         50304 rows, whose logits are left out of the loss ("padded"); as it is, where cuBLAS adds up the gradient of what
+         logits are made of in parts of bf16 ("flash", "cudnn"); the same held to f32 where ours is ("exact"): cuBLAS adds
+         parts in f32, and cross-entropy takes f32 logits, since under autocast it rounds log-probabilities to bf16; and in
+         f32. "read" is what a run's own logits give when the loss is worked out in f32, while it is trained as before.
   gradients  of the first of these steps, each parameter's, against PyTorch's in f32
   step   milliseconds and peak memory of a training step of GPT-2 124M, 12 x 1024 tokens or --batches, bf16
   gemm   TFLOP/s of square products
@@ -32,7 +33,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 FLASH, CUDNN = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
-VOCAB, WIDTH, HEADS, LAYERS, BLOCK = 50257, 768, 12, 12, 1024
+VOCAB, PADDED, WIDTH, HEADS, LAYERS, BLOCK = 50257, 50304, 768, 12, 12, 1024
 
 
 def median_ms(fn, warm=5, rounds=20):
@@ -76,6 +77,7 @@ class GPT(nn.Module):
     """GPT-2 124M with the parameter names of the published weights."""
 
     wide_loss = False  # whether cross-entropy is computed in f32 under autocast, too
+    classes = None  # logits that count, unless all do
     read = None  # a list that each step's loss is appended to, worked out in f32 whatever the model is trained by
 
     def __init__(self, vocab=VOCAB):
@@ -90,7 +92,7 @@ class GPT(nn.Module):
         x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
         for block in self.h:
             x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
+        logits = F.linear(self.ln_f(x), self.wte.weight)[..., : self.classes]
         if self.wide_loss:
             logits = logits.float()
         if self.read is not None:
@@ -201,7 +203,7 @@ def polyline(values, low, high, colour):
 def picture(losses, path):
     everything = [v for curve in losses.values() for v in curve]
     low, high = min(everything), max(everything)
-    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#7f7f7f"]
+    colours = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#7f7f7f", "#e377c2", "#17becf"]
     lines = ['<svg xmlns="http://www.w3.org/2000/svg" width="660" height="360" font-family="sans-serif" font-size="12">',
              '<rect width="660" height="360" fill="white"/>', f'<text x="2" y="24">{high:.2f}</text><text x="2" y="342">{low:.2f}</text>']
     for i, (name, curve) in enumerate(losses.items()):
@@ -212,6 +214,7 @@ def picture(losses, path):
 SEED, BATCH = 7, 4  # of losses and gradients
 RUNS = (("flash", FLASH, True), ("cudnn", CUDNN, True), ("exact", FLASH, True), ("exact cudnn", CUDNN, True),
         ("f32", SDPBackend.EFFICIENT_ATTENTION, False))
+PADDED_RUNS = ("padded", FLASH, True), ("padded cudnn", CUDNN, True)
 
 
 def initial_model(seed=SEED):
@@ -223,9 +226,12 @@ def windows(options, seed=SEED):
     return Windows(pathlib.Path(options.text).read_text(), seed * 3 + 1)
 
 
-def copy_of(model):
-    copy = GPT().cuda()
-    copy.load_state_dict(model.state_dict())
+def copy_of(model, vocab=VOCAB):
+    """Of the same loss, whatever its vocabulary is filled up to."""
+    copy, state = GPT(vocab).cuda(), model.state_dict()
+    state["wte.weight"] = F.pad(state["wte.weight"], (0, 0, 0, vocab - VOCAB))
+    copy.load_state_dict(state)
+    copy.classes = VOCAB
     return copy
 
 
@@ -238,9 +244,9 @@ def losses_of(tessera, options, seed):
             result = tessera.train(options.text, 600000, BATCH, "--stop-after", options.steps, "--init", f"{folder}/model.safetensors",
                                    "--warmup", options.warmup, "--seed", seed, vendor=vendor)
             losses[name] = [s["loss"] for s in result["steps"]]
-    for name, backend, lower in RUNS:
+    for name, backend, lower in (*PADDED_RUNS, *RUNS):
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = "exact" not in name
-        model, batches, curve = copy_of(initial), windows(options, seed), []
+        model, batches, curve = copy_of(initial, PADDED if "padded" in name else VOCAB), windows(options, seed), []
         model.wide_loss, model.read = "exact" in name, []
         optimizer = adamw(model)
         step = train_step(model, optimizer, backend, lower)
@@ -258,11 +264,13 @@ def losses_of(tessera, options, seed):
 def loss(tessera, options, report):
     """Mean differences for each seed of weights and data, and over all of --seeds."""
     report["losses"] = [losses_of(tessera, options, SEED + i) for i in range(options.seeds)]
-    for a, b in (("flash", "cudnn"), ("exact", "exact cudnn"), ("ours", "flash"), ("own", "flash"), ("ours", "exact"), ("own", "exact"),
-                 ("flash read", "cudnn read"), ("ours", "flash read"), ("own", "flash read"),
-                 ("ours", "f32"), ("own", "f32"), ("flash", "f32"), ("flash read", "f32"), ("exact", "f32")):
+    for a, b in (("padded", "padded cudnn"), ("ours", "padded"), ("own", "padded"), ("padded read", "padded cudnn read"),
+                 ("ours", "padded read"), ("own", "padded read"), ("exact", "exact cudnn"), ("ours", "exact"), ("own", "exact"),
+                 ("flash", "cudnn"), ("ours", "flash"), ("own", "flash"), ("flash read", "cudnn read"), ("ours", "flash read"),
+                 ("own", "flash read"), ("ours", "f32"), ("own", "f32"), ("padded", "f32"), ("padded read", "f32"),
+                 ("exact", "f32"), ("flash", "f32"), ("flash read", "f32")):
         gaps = [statistics.mean(abs(x - y) for x, y in zip(of[a], of[b])) for of in report["losses"]]
-        print(f"loss {a:10s} - {b:11s}: mean {statistics.mean(gaps):.6f}, by seed {' '.join(f'{g:.6f}' for g in gaps)}", flush=True)
+        print(f"loss {a:11s} - {b:17s}: mean {statistics.mean(gaps):.6f}, by seed {' '.join(f'{g:.6f}' for g in gaps)}", flush=True)
     for of in report["losses"]:
         print(*(f"{n} {c[0]:.5f} to {c[-1]:.5f}" for n, c in of.items()), sep=", ", flush=True)
     if options.out:
@@ -334,8 +342,8 @@ def step_of(batch, tessera, options, report):
             result = tessera.train(options.text, 50, batch, "--warmup", 10, vendor=vendor)
             times.setdefault(name, []).append(statistics.median(s["ms"] for s in result["steps"][20:]))
             memory[name] = result["peak_memory_bytes"] / 2**30
-        for name, vocab, backend, compiled in (("flash", VOCAB, FLASH, False), ("flash+pad", 50304, FLASH, False),
-                                               ("flash+pad+compile", 50304, FLASH, True), ("cudnn+pad+compile", 50304, CUDNN, True)):
+        for name, vocab, backend, compiled in (("flash", VOCAB, FLASH, False), ("flash+pad", PADDED, FLASH, False),
+                                               ("flash+pad+compile", PADDED, FLASH, True), ("cudnn+pad+compile", PADDED, CUDNN, True)):
             torch._dynamo.reset()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
