@@ -234,7 +234,7 @@ TEST_F(RunTimeCompilation, OneOfManyThreadsCompiles) {
   EXPECT_EQ(runtime.count("load_module"), 1);
 }
 
-TEST_F(RunTimeCompilation, ErrorsReachEveryThreadAndAreNotKept) {
+TEST_F(RunTimeCompilation, WhatIsWrongIsCompiledOnceByACompiler) {
   std::vector<std::thread> threads;
   std::atomic<int> errors{0};
   for (int i = 0; i < 4; ++i)
@@ -247,9 +247,11 @@ TEST_F(RunTimeCompilation, ErrorsReachEveryThreadAndAreNotKept) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(errors, 4);
-  const int before = compiler.compiled;
   EXPECT_THROW(code({"wrong", {}}), gpu::CompileError);
-  EXPECT_EQ(compiler.compiled, before + 1);
+  EXPECT_EQ(compiler.compiled, 1);
+  compiler.version = "2";  // which may know more
+  EXPECT_THROW(code({"wrong", {}}), gpu::CompileError);
+  EXPECT_EQ(compiler.compiled, 2);
 }
 
 TEST_F(RunTimeCompilation, KernelsGetTheirArguments) {

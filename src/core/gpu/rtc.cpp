@@ -68,14 +68,18 @@ std::string machine_code(const Program& program, DeviceType type, const std::str
     }
     under_way.emplace(key, promise.get_future().share());
   }
+  bool refused = false;
   try {
     promise.set_value(find_or_compile(program, compiler, architecture, key));
+  } catch (const CompileError& error) {
+    promise.set_exception(std::current_exception());
+    refused = !error.log.empty();
   } catch (...) {
     promise.set_exception(std::current_exception());
   }
   std::unique_lock lock(mutex);
   const auto result = under_way.at(key);
-  under_way.erase(key);  // from now on it is on disk
+  if (!refused) under_way.erase(key);  // from now on it is on disk; what is wrong stays wrong
   lock.unlock();
   return result.get();
 }

@@ -18,8 +18,8 @@ struct Program {
 };
 
 /// The machine code of a program for cards of an architecture ("sm_90", "gfx90a"): from disk, or else compiled and kept
-/// there. Of threads that ask for the same at once, one compiles. Needs no card. Throws CompileError, or Error where
-/// there is no compiler.
+/// there. Of threads that ask for the same at once, one compiles; what was wrong is not compiled again by this process.
+/// Needs no card. Throws CompileError, or Error where there is no compiler.
 std::string machine_code(const Program& program, DeviceType type, const std::string& architecture);
 
 /// A program on a device. Modules stay until the process ends, since queued work and captured graphs may use them.
