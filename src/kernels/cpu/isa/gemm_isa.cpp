@@ -39,13 +39,8 @@ template <class T>
 void add_parts(const GemmProblem& p, const MatrixArg& sums, const T* part, i64 length, i64 step) {
   if (!part) return;
   part += p.index * p.parts * length;
-  place<conditional_t<is_same_v<T, float>, void, T>>(p, sums).with_row([&](auto* to) {
-    for (i64 i = 0; i < length; ++i) {
-      T total = 0;
-      for (i64 j = 0; j < p.parts; ++j) total += part[j * length + i];
-      to[i * step] = convert_element<remove_cvref_t<decltype(*to)>>(total);
-    }
-  });
+  place<conditional_t<is_same_v<T, float>, void, T>>(p, sums).with_row(
+      [&](auto* to) { cpu::add_lines(part, p.parts, length, to, step); });
 }
 
 /// Runs the batch in compute type T.

@@ -81,5 +81,15 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
   }
 }
 
+/// to[i * step] = the sum of place i of `lines` lines of `length`, in their order.
+template <class T, class To>
+void add_lines(const T* line, i64 lines, i64 length, To* to, i64 step) {
+  for (i64 i = 0; i < length; ++i) {
+    T total = 0;
+    for (i64 j = 0; j < lines; ++j) total += line[j * length + i];
+    to[i * step] = convert_element<To>(total);
+  }
+}
+
 }  // namespace cpu
 TESSERA_TILE_END
