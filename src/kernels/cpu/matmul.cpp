@@ -464,8 +464,9 @@ template <Products (*products)(const Call&), size_t n>
 constexpr auto before_vendor(const std::array<Kernel, n>& others) {
   return with_first(small_products<products>, with_first(odd_lines<products>, others));
 }
-constexpr auto matmul_list = before_vendor<matmul_products>(
-    with_first(large_matmul, with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>)));
+constexpr auto shared_list = with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>);
+constexpr auto matmul_list = before_vendor<matmul_products>(with_first(large_matmul, shared_list));
+constexpr auto matmul_wide_list = before_vendor<matmul_products>(shared_list);
 constexpr auto matmul_mul_sum_list =
     before_vendor<matmul_mul_sum_products>(with_choices<ByVendor<matmul_mul_sum_products>>(
         kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
@@ -488,6 +489,7 @@ void run_gelu_grad(const Call& call) {
 }
 constexpr Kernel gelu_grad_list[] = {{.name = "gemm", .workspace_bytes = gelu_grad_bytes, .run = run_gelu_grad}};
 constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_gemm<matmul_products>}};
+constexpr const auto& matmul_wide_list = matmul_list;
 constexpr Kernel matmul_mul_sum_list[] = {
     {.name = "gemm", .workspace_bytes = gemm_bytes<matmul_mul_sum_products>, .run = run_gemm<matmul_mul_sum_products>}};
 constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_all<linear_products, run_gemm<linear_products>>}};
@@ -527,7 +529,7 @@ void run_mlp(const Call& call) {
 constexpr Kernel mlp_list[] = {{.name = "two_linear", .workspace_bytes = mlp_bytes, .run = run_mlp}};
 
 constexpr KernelTableEntry entries[] = {{"matmul", matmul_list},
-                                        {"matmul_wide", matmul_list},
+                                        {"matmul_wide", matmul_wide_list},
                                         {"matmul_mul_sum", matmul_mul_sum_list},
                                         {"matmul_gelu_grad", gelu_grad_list},
                                         {"linear", linear_list},
