@@ -341,6 +341,12 @@ bool may_share_sums(const GemmArgs& args) {
          args.m * args.n * batch_count(args) <= resident_clusters(2) * 192 * 192;
 }
 
+/// Whether sums of transposed operands are the result, as in gradients of weights.
+bool are_sums_alone(const GemmArgs& args, Sm90Ends ends) {
+  return ends == Sm90Ends::sums_f32 ||
+         (ends == Sm90Ends::sums && !args.bias.data && args.a.column != 1 && args.b.column == 1);
+}
+
 /// The cut that takes least time; parts need a workspace.
 Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
   const Sm90Ends ends = ends_of(args);
@@ -355,14 +361,15 @@ Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
     const bool is_made = ends != Sm90Ends::lanes && (kind == &turns || ends == Sm90Ends::sums);
     for (int way = 0; is_made && way < 3; ++way) consider(cut_by(args, *kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
   }
-  if (ends == Sm90Ends::sums_f32) consider(cut_by(args, small_sums, 1, 2));
+  const bool alone = are_sums_alone(args, ends), in_fours = alone && args.n % 4 == 0;
+  if (alone) consider(cut_by(args, small_sums, 1, 2));
   if (!may_share_sums(args)) return best;
   const auto consider_joined = [&](const Kind& kind, bool takes, int deep) {
     if (!takes || depth_of(args) < i64{256} * deep) return;
     const Cut cut = cut_by(args, kind, 1, 1, deep);
     if (cut.order.count <= resident_clusters(deep)) consider(cut);
   };
-  if (has_workspace && ends == Sm90Ends::sums_f32 && args.n % 4 == 0 && batch_count(args) == 1) {
+  if (has_workspace && in_fours && batch_count(args) == 1) {
     for (const Kind* kind : {&turns, &small_sums}) {
       const Cut parts = cut_in_parts(args, *kind, multiprocessors);
       if (parts.order.parts > 1) consider(parts);
@@ -370,8 +377,7 @@ Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
   }
   for (int deep = 2; deep <= 8; ++deep) {
     consider_joined(joined, JoinedResult<Sm90Joined>::takes(deep), deep);
-    if (ends == Sm90Ends::sums_f32 && args.n % 4 == 0)
-      consider_joined(joined_square, JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
+    consider_joined(joined_square, in_fours && JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
   }
   return best;
 }
@@ -434,7 +440,7 @@ ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& opera
 }
 void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductArgs& product, Executor& executor) {
   if (cut.kind == &wide) return run_wide_products(product, executor);
-  if (cut.kind == &small_sums) return run_small_sums(product, executor);
+  if (cut.kind == &small_sums) return run_small_sums(ends, product, executor);
   const auto run = args.a.type == Scalar::bf16 ? run_products_bf16 : run_products_f16;
   run(ends, product, executor);
 }
@@ -464,7 +470,7 @@ void add_parts_kernel(const float* parts, int count, int fours, const MatrixArg 
     for (int l = 0; l < 4; ++l) sum.lane[l] += more.lane[l];
   }
   const int row = at / fours_across;
-  reinterpret_cast<Four*>(static_cast<float*>(c.data) + row * c.row)[at - row * fours_across] = sum;
+  store_sums(c, row * c.row + (at - row * fours_across) * 4, sum.lane);
 }
 
 void run_parts(const GemmArgs& args, const Cut& cut, Executor& executor) {

@@ -39,8 +39,8 @@ void run_products_bf16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Execu
 void run_products_f16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
 /// In wide tiles: sums, with a bias or none.
 void run_wide_products(const tile::sm90::ProductArgs& args, Executor& executor);
-/// In small tiles: sums_f32, of transposed operands.
-void run_small_sums(const tile::sm90::ProductArgs& args, Executor& executor);
+/// In small tiles: sums or sums_f32, of transposed operands.
+void run_small_sums(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
 
 /// Clusters of blocks that stay: all that the card has room for, if there is something for each.
 inline i64 sm90_clusters(const tile::sm90::TileOrder& order, const Executor& executor) {

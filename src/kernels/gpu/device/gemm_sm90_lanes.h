@@ -80,6 +80,20 @@ class LanesResult {
   tile::u32 slab_;
 };
 
+/// Four sums, side by side, from an element on that is a multiple of 4.
+template <class T>
+TESSERA_DEVICE void store_sums(const MatrixArg& c, i64 at, const float* v) {
+  T* const to = static_cast<T*>(const_cast<void*>(c.data)) + at;
+  if constexpr (sizeof(T) == 4) *reinterpret_cast<Pack<float, 4>*>(to) = {v[0], v[1], v[2], v[3]};
+  else *reinterpret_cast<Pack<tile::u32, 2>*>(to) = {tile::sm80::pack<T>(v[0], v[1]), tile::sm80::pack<T>(v[2], v[3])};
+}
+/// As elements of f32 or halves.
+TESSERA_DEVICE void store_sums(const MatrixArg& c, i64 at, const float* v) {
+  if (c.type == Scalar::f32) store_sums<float>(c, at, v);
+  else if (c.type == Scalar::bf16) store_sums<tile::bf16>(c, at, v);
+  else store_sums<tile::f16>(c, at, v);
+}
+
 /// Of tiles whose sums the blocks of a cluster share, each a part of k: every block gets what the others have of some
 /// eights of columns, where its operands were, and adds up, in the blocks' order. OnlyResults: all sums are_results().
 template <class C, bool OnlyResults = false>
@@ -118,7 +132,7 @@ class JoinedResult {
   /// Whether the sums are the result, and four of them are stored at once.
   TESSERA_DEVICE bool are_results() const {
     const MatrixArg& c = args_.c;
-    return c.type == Scalar::f32 && c.column == 1 && args_.alpha == 1 && !args_.addend.data && !args_.bias.data &&
+    return c.type != Scalar::f64 && c.column == 1 && args_.alpha == 1 && !args_.addend.data && !args_.bias.data &&
            !args_.slope.data && !args_.factor.data && args_.activation == Activation::none &&
            (c.row | c.batch[max_batch_rank - 1] | args_.n) % 4 == 0 && reinterpret_cast<size_t>(c.data) % 16 == 0;
   }
@@ -159,8 +173,6 @@ class JoinedResult {
     const int lane = tile::thread_in_block() % 32, first = first_of(rank), count = first_of(rank + 1) - first;
     const int top = work.row + tile::thread_in_block() / 32 * 16;
     const LaneEpilogue epilogue(args_, BatchPlace(args_, work.batch));
-    float* const results =
-        static_cast<float*>(const_cast<void*>(args_.c.data)) + work.batch * args_.c.batch[max_batch_rank - 1];
 #pragma unroll 1
     for (int begin = 0; begin < count; begin += AtOnce) {
       float totals[AtOnce][4] = {};
@@ -191,8 +203,7 @@ class JoinedResult {
         tile::sm90::load_four(four.v.lane, at(i, line) + lane % 2 * 16);
         if constexpr (AtOnce == 1) epilogue(four, row, column, columns);
         else
-          *reinterpret_cast<Pack<float, 4>*>(results + row * args_.c.row + column) = {four.v[0], four.v[1], four.v[2],
-                                                                                      four.v[3]};
+          store_sums(args_.c, work.batch * args_.c.batch[max_batch_rank - 1] + row * args_.c.row + column, four.v.lane);
       });
     }
   }
