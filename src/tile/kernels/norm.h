@@ -11,6 +11,16 @@ TESSERA_TILE_BEGIN
 
 namespace detail {
 
+/// Asks for the row 2 KB ahead of row r: the processor does not look beyond a page, and a walk over several tensors
+/// gets through theirs too soon for it. Long rows it follows by itself.
+template <class T>
+inline void ask_ahead(Rows<T> rows, i64 r, i64 n) {
+  constexpr i64 line = 64 / static_cast<i64>(sizeof(T)), page = 64 * line, ahead = page / 2;
+  if (rows.data == nullptr || n > page) return;
+  const T* const row = rows[r + max(i64(1), ahead / n)];
+  for (i64 i = 0; i < n; i += line) __builtin_prefetch(row + i);
+}
+
 /// Longest stretch that is summed in the compute type.
 inline constexpr i64 norm_block = 4096;
 
@@ -119,6 +129,7 @@ void layer_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x,
     rstd[r] = scale;
     const auto normal = [=](V v) TESSERA_LAMBDA { return (v - V(centre)) * V(scale); };
     const T* from = x[r];
+    detail::ask_ahead(y, r, n);
     if (weight && bias) {
       map_row<C>(
           n, y[r], [=](V v, V w, V b) TESSERA_LAMBDA { return fma(normal(v), w, b); }, from, weight, bias);
@@ -160,10 +171,10 @@ void rms_norm(Executor& executor, i64 rows, i64 n, Rows<T> y, Rows<const T> x, c
 namespace detail {
 
 /// One row of the backward of layer norm (Centred) or RMS norm: this row's part of dweight and dbias and the two
-/// sums in one walk, then dx in a second.
+/// sums in one walk, then dx, with `addend` on top, in a second.
 template <bool Centred, class C, class T>
-TESSERA_HD void norm_backward_row(i64 n, T* dx, const T* dy, const T* x, const T* weight, C mean, C rstd, C* dweight,
-                                  C* dbias) {
+TESSERA_HD void norm_backward_row(i64 n, T* dx, const T* addend, const T* dy, const T* x, const T* weight, C mean,
+                                  C rstd, C* dweight, C* dbias) {
   using V = RowVec<C>;
   const V centre(mean), scale(rstd);
   const auto normal = [=](V v) TESSERA_LAMBDA { return Centred ? (v - centre) * scale : v * scale; };
@@ -183,10 +194,13 @@ TESSERA_HD void norm_backward_row(i64 n, T* dx, const T* dy, const T* x, const T
   const V a(Centred ? reduce_row(sum, Add{}) / static_cast<C>(n) : C(0));
   const V b(reduce_row(sum_normal, Add{}) / static_cast<C>(n));
   const auto gradient = [=](V g, V v) TESSERA_LAMBDA { return (g - a - normal(v) * b) * scale; };
-  if (weight)
-    map_row<C>(
-        n, dx, [=](V g, V v, V w) TESSERA_LAMBDA { return gradient(g * w, v); }, dy, x, weight);
-  else map_row<C>(n, dx, gradient, dy, x);
+  walk_row<C>(n, [&](auto part) TESSERA_LAMBDA {
+    auto g = part.load(dy);
+    if (weight) g = map_tile(multiply, g, part.load(weight));
+    g = map_tile(gradient, g, part.load(x));
+    if (addend) g = map_tile(Add{}, g, part.load(addend));
+    part.store(dx, g);
+  });
 }
 
 }  // namespace detail
@@ -212,12 +226,11 @@ void norm_backward(Executor& executor, i64 rows, i64 n, Rows<T> dx, T* dweight, 
     if (w) __builtin_memset(w, 0, n * sizeof(C));
     if (b) __builtin_memset(b, 0, n * sizeof(C));
     for (i64 r = slice * slices.length; r < min(rows, (slice + 1) * slices.length); ++r) {
-      detail::norm_backward_row<Centred, C>(n, dx.data ? dx[r] : nullptr, dy[r], x[r], weight, Centred ? mean[r] : C(0),
-                                            rstd[r], w, b);
-      if (dx.data && addend.data) {
-        map_row<C>(
-            n, dx[r], [](auto g, auto v) TESSERA_LAMBDA { return g + v; }, static_cast<const T*>(dx[r]), addend[r]);
-      }
+      detail::ask_ahead(dx, r, n);
+      detail::ask_ahead(x, r, n);
+      detail::ask_ahead(addend, r, n);
+      detail::norm_backward_row<Centred, C>(n, dx.data ? dx[r] : nullptr, addend.data ? addend[r] : nullptr, dy[r],
+                                            x[r], weight, Centred ? mean[r] : C(0), rstd[r], w, b);
     }
   });
   for (int k = 0; k < 2; ++k) {
