@@ -23,7 +23,7 @@ namespace tessera {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr int kSpins = 4000;  // about 50 us
+constexpr int kSpins = 10000;  // some 130 us: a small model's steps are 70 us apart, and waking a thread takes as long
 constexpr long long kPage = 4096, kHugePage = 2 << 20;
 constexpr long long kPacked = 64 << 10;  // from which scratch, packed matrices mostly, lies in huge pages
 
