@@ -124,6 +124,12 @@ struct RMSNorm : Module {
   Tensor weight;
 };
 
+/// Images on their way through convolutions and batch norms, with mean and variance (divided by n - 1) of each channel
+/// where the convolution that gave them has found these on its way.
+struct Images {
+  Tensor values, mean = {}, var = {};
+};
+
 /// x [n, channels, h, w] normalised over each channel. Training uses the batch's statistics and updates the running
 /// ones; evaluation uses those.
 struct BatchNorm2d : Module {
@@ -133,16 +139,13 @@ struct BatchNorm2d : Module {
   Tensor operator()(const Tensor& x, Activation activation) const {
     return batch_norm(x, weight, bias, running_mean, running_var, training(), momentum, eps, activation);
   }
+  /// The same of what a convolution gave: in training, statistics that it has found are not sought again.
+  Tensor operator()(const Images& x, Activation activation) const;
   double momentum, eps;
   Tensor weight, bias, running_mean, running_var;
 };
 
-/// Images on their way through convolutions and batch norms, with mean and variance (divided by n - 1) of each channel
-/// where the convolution that gave them has found these on its way.
-struct Images {
-  Tensor values, mean = {}, var = {};
-};
-/// conv(x).
+/// conv(x); in training with the statistics of what it gives, where a kernel finds them on its way.
 Images convolve(const Conv2d& conv, const Tensor& x, bool training);
 /// conv(norm(x, activation)), where a kernel can in one pass: what the norm gives is then never in memory, and backward
 /// finds it again. Training is the norm's.

@@ -163,6 +163,18 @@ OpCase norm_conv_case(std::string label, Shape x, int64_t filters, Form form, bo
           .dtypes = kExact,
           .symbolic = false};
 }
+OpCase batch_norm_known_case(std::string label, Shape x, bool weight, bool relu) {
+  return {.op = "batch_norm_known",
+          .label = std::move(label),
+          .attrs = NormAttrs{.training = true, .relu = relu},
+          .inputs = [=](Generator& g) -> Tensors {
+            const Tensor images = uniform64(x, g, -2, 3);
+            return {images, mean(images, {0, 2, 3}), var(images, {0, 2, 3}), weight ? normal64({x[1]}, g) : Tensor(),
+                    weight ? normal64({x[1]}, g) : Tensor()};
+          },
+          .gradients = weight ? 0b11001u : 1u,
+          .dtypes = kExact};
+}
 OpCase norm_conv_grad_case(std::string label, Shape x, int64_t filters, Form form, bool relu) {
   return {.op = "norm_conv1x1_weight_grad",
           .label = std::move(label),
@@ -279,6 +291,17 @@ std::vector<OpCase> norm_cases() {
       batch_norm_inference_case("without weight", {13, 5}, false, false, false),
       batch_norm_backward_case("relu without weight", {3, 2, 7}, false, true),
       batch_norm_backward_case("in parts", {1, 2, 83, 1009}, true),
+      {.op = "move_estimates_",
+       .label = "a prime",
+       .attrs = ScalarAttrs{0.1},
+       .inputs = [](Generator& g) -> Tensors {
+         const Shape channels{263};
+         return {normal64(channels, g), uniform64(channels, g, 0.5, 2), normal64(channels, g),
+                 uniform64(channels, g, 0.5, 2)};
+       },
+       .dtypes = kExact},
+      batch_norm_known_case("prime sizes", {3, 5, 7, 11}, true, true),
+      batch_norm_known_case("without weight", {2, 8, 4, 3}, false, false),
       norm_conv_case("prime sizes", {3, 5, 7, 11}, 13, Form::Full, true, true, true),
       norm_conv_case("without relu and bias", {2, 3, 4, 8}, 2, Form::Full, false, true, false),
       norm_conv_case("without weight", {2, 3, 4, 8}, 1, Form::Bare, true, true, true),

@@ -25,15 +25,10 @@ Tensors operands(const Conv2d& conv, const Tensor& x) {
   return in;
 }
 
-Images one_pass(Tensors in, const Attrs& attrs) {
-  Tensors out = dispatch(norm_conv1x1_op, std::move(in), attrs);
+Images one_pass(const Op& op, Tensors in, const Attrs& attrs) {
+  Tensors out = dispatch(op, std::move(in), attrs);
   if (out.size() == 1) return {out[0]};
   return {out[0], out[1].detach(), out[2].detach()};
-}
-
-void move(Tensor estimate, const Tensor& to, double momentum) {
-  NoGrad guard;
-  estimate.mul_(1 - momentum).add_(to, momentum);
 }
 
 // An estimate as the statistics of x are. Backward may come after a step in training has moved it.
@@ -46,13 +41,31 @@ Tensor frozen(const Tensor& estimate, const Tensor& x) {
 }  // namespace
 
 Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
-  if (training && is_pointwise(conv)) {
-    Tensors in = operands(conv, x);
+  if (!training) return {conv(x)};
+  Tensors in = operands(conv, x);
+  const Attrs windows = conv_attrs(conv.options);
+  if (takes_one_pass(conv2d_moments_op, {in.data(), in.size()}, windows))
+    return one_pass(conv2d_moments_op, std::move(in), windows);
+  if (is_pointwise(conv)) {
     in.resize(7);
     const Attrs attrs = NormAttrs{.training = true};
-    if (takes_one_pass({in.data(), in.size()}, attrs)) return one_pass(std::move(in), attrs);
+    if (takes_one_pass(norm_conv1x1_op, {in.data(), in.size()}, attrs))
+      return one_pass(norm_conv1x1_op, std::move(in), attrs);
   }
-  return {conv(x)};
+  return {dispatch_one(conv2d_op, {in[0], in[1], in[2]}, windows)};
+}
+
+Tensor BatchNorm2d::operator()(const Images& x, Activation activation) const {
+  const bool relu = activation == Activation::Relu;
+  if (training() && x.mean.defined() && (relu || activation == Activation::None)) {
+    Tensors in{x.values, x.mean, x.var, weight, bias};
+    const Attrs attrs = NormAttrs{.eps = eps, .training = true, .relu = relu};
+    if (takes_one_pass(batch_norm_known_op, {in.data(), in.size()}, attrs)) {
+      move_estimates(running_mean, running_var, x.mean, x.var, momentum);
+      return dispatch_one(batch_norm_known_op, std::move(in), attrs);
+    }
+  }
+  return (*this)(x.values, activation);
 }
 
 Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x) {
@@ -67,16 +80,15 @@ Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2
     in.push_back(norm.weight);
     in.push_back(norm.bias);
     const Attrs attrs = NormAttrs{.eps = norm.eps, .training = training, .relu = relu};
-    if (as_they_are && takes_one_pass({in.data(), in.size()}, attrs)) {
+    if (as_they_are && takes_one_pass(norm_conv1x1_op, {in.data(), in.size()}, attrs)) {
       const Tensor mean = x.mean, var = x.var;
       x = {};
-      Images y = one_pass(std::move(in), attrs);
-      if (training && norm.running_mean.defined()) move(norm.running_mean, mean, norm.momentum);
-      if (training && norm.running_var.defined()) move(norm.running_var, var, norm.momentum);
+      Images y = one_pass(norm_conv1x1_op, std::move(in), attrs);
+      if (training) move_estimates(norm.running_mean, norm.running_var, mean, var, norm.momentum);
       return y;
     }
   }
-  Tensor a = norm(x.values, activation);
+  Tensor a = norm(x, activation);
   x = {};
   return convolve(conv, a, training);
 }

@@ -397,7 +397,7 @@ PoolAttrs pool_attrs(const Pool2dOptions& o) {
 
 std::span<const Op* const> conv_ops() { return ops; }
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
+ConvAttrs conv_attrs(const Conv2dOptions& o) {
   ConvAttrs a;
   for (int d = 0; d < 2; ++d) {
     a.stride[d] = o.stride[d];
@@ -405,7 +405,10 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
     a.dilation[d] = o.dilation[d];
   }
   a.groups = o.groups;
-  return dispatch_one(conv2d_op, {x, weight, bias}, a);
+  return a;
+}
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  return dispatch_one(conv2d_op, {x, weight, bias}, conv_attrs(options));
 }
 Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options) {
   return dispatch_one(max_pool2d_op, {x}, pool_attrs(options));

@@ -1,9 +1,12 @@
 // The operators of convolutions, for those that are made of them.
 #pragma once
 #include "core/op.h"
+#include "tessera/ops.h"
 
 namespace tessera {
 
 extern const Op conv2d_op, conv2d_input_grad_op, conv2d_weight_grad_op;
+
+ConvAttrs conv_attrs(const Conv2dOptions& options);
 
 }  // namespace tessera

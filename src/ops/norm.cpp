@@ -1,6 +1,7 @@
 // Normalisation over rows, groups of channels or the batch; one formula, three ways to look at x.
 #include "ops/check.h"
 #include "ops/gradient.h"
+#include "ops/norm_conv.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
@@ -485,6 +486,27 @@ const Op batch_norm_op = {.name = "batch_norm",
                           .hidden_outputs = 1,
                           .keeps_layout = true};
 
+// ---- move_estimates_: running mean [c] and variance [c], and a batch's -> the first two, moved by the number
+
+Metas infer_move_estimates(std::span<const TensorMeta> in, const Attrs&) {
+  constexpr OpName op = "move_estimates_";
+  require_one_floating_dtype(op.view(), in, 4);
+  for (const TensorMeta& t : in) {
+    require_rank(op.view(), "statistic", t, 1);
+    require_shape(op.view(), "statistic", t, in[0].shape);
+    if (t.dtype != statistics_dtype(t.dtype)) fail(op.view(), "statistics are f32 or f64, not {}", describe(t));
+  }
+  return {in[0], in[1]};
+}
+
+Tensors move_estimates_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const double momentum = attrs.as<ScalarAttrs>().value;
+  return {in[0] + (in[2] - in[0]) * momentum, in[1] + (in[3] - in[1]) * momentum};
+}
+
+const Op move_estimates_op = {
+    .name = "move_estimates_", .infer = infer_move_estimates, .reference = move_estimates_reference, .in_place = true};
+
 // ---- batch_norm_inference: x [n, c, ...], mean [c], var [c], weight? [c], bias? [c] -> y (or relu(y))
 
 Metas infer_batch_norm_inference(std::span<const TensorMeta> in, const Attrs&) {
@@ -620,7 +642,8 @@ constexpr const Op* ops[] = {&layer_norm_op,           &layer_norm_backward, &rm
                              &rms_norm_backward,       &group_norm_op,       &group_norm_backward,
                              &batch_norm_op,           &batch_norm_backward, &softmax_op,
                              &softmax_backward,        &log_softmax_op,      &log_softmax_backward,
-                             &batch_norm_inference_op, &add_layer_norm_op,   &add_layer_norm_backward};
+                             &batch_norm_inference_op, &add_layer_norm_op,   &add_layer_norm_backward,
+                             &move_estimates_op};
 
 }  // namespace
 
@@ -665,10 +688,20 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Ten
                         attrs);
   }
   Tensors out = dispatch(batch_norm_op, {x, weight, bias}, attrs);
-  NoGrad guard;
-  if (running_mean.defined()) running_mean.mul_(1 - momentum).add_(out[1], momentum);
-  if (running_var.defined()) running_var.mul_(1 - momentum).add_(out[2], momentum);
+  move_estimates(running_mean, running_var, out[1], out[2], momentum);
   return out[0];
+}
+
+void move_estimates(Tensor running_mean, Tensor running_var, const Tensor& mean, const Tensor& var, double momentum) {
+  NoGrad guard;
+  const bool alike = running_mean.defined() && running_var.defined() && running_mean.dtype() == mean.dtype() &&
+                     running_var.dtype() == var.dtype();
+  if (alike) {
+    dispatch(move_estimates_op, {running_mean, running_var, mean, var}, ScalarAttrs{momentum});
+    return;
+  }
+  if (running_mean.defined()) running_mean.mul_(1 - momentum).add_(mean, momentum);
+  if (running_var.defined()) running_var.mul_(1 - momentum).add_(var, momentum);
 }
 
 }  // namespace tessera

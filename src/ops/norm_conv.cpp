@@ -224,7 +224,60 @@ Tensors forward_fused_vjp(const Saved& s, const Tensors& grads) {
   return wanted(s, std::move(out));
 }
 
-constexpr const Op* ops[] = {&norm_conv1x1_op, &weight_grad_op, &one_filter_op};
+// ---- conv2d_moments: x, weight, bias? -> y, mean, var
+
+Metas infer_moments(std::span<const TensorMeta> in, const Attrs& attrs) {
+  const TensorMeta y = conv2d_op.infer(in, attrs)[0];
+  if (y.shape.numel() == y.shape[1]) fail("conv2d_moments", "a variance needs two values: {}", to_string(y.shape));
+  const TensorMeta statistics{{y.shape[1]}, statistics_dtype(y.dtype), y.device};
+  return {y, statistics, statistics};
+}
+
+Tensors moments_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor y = conv2d_op.reference(in, attrs)[0];
+  const Tensors moments = reference_of(find_op("batch_norm"), {y, {}, {}}, NormAttrs{.training = true});
+  return {y, moments[1], moments[2]};
+}
+
+Tensors moments_vjp(const Saved& s, const Tensors& grads) {
+  if (!grads[1].defined() && !grads[2].defined()) return conv2d_op.vjp(s, {grads[0]});
+  const Tensor y = dispatch_one(conv2d_op, {s.inputs[0], s.inputs[1], {}}, s.attrs);
+  return conv2d_op.vjp(s, {with_moments(grads, y)});
+}
+
+// ---- batch_norm_known: x, mean, var, weight?, bias? -> y, rstd
+
+Metas infer_known(std::span<const TensorMeta> in, const Attrs& attrs) {
+  constexpr auto op = "batch_norm_known";
+  for (const TensorMeta& t : in.first(3))
+    if (is_absent(t)) fail(op, "x, mean and variance are needed");
+  const Metas of_batch{in[0], in[3], in[4]};
+  const Metas out = find_op("batch_norm").infer({of_batch.data(), of_batch.size()}, attrs);
+  for (const TensorMeta& t : in.subspan(1, 2)) {
+    require_shape(op, "statistic", t, out[1].shape);
+    if (t.dtype != out[1].dtype) fail(op, "dtypes differ: {} and {}", describe(in[0]), describe(t));
+  }
+  return {out[0], out[3]};
+}
+
+Tensors known_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  return {reference_of(find_op("batch_norm"), {in[0], in[3], in[4]}, attrs)[0]};
+}
+
+// Gradients of x, weight and bias among those of all inputs.
+Tensors of_known(const Saved& s, const Tensors& found) { return wanted(s, {found[0], {}, {}, found[1], found[2]}); }
+Tensors known_vjp(const Saved& s, const Tensors& grads) {
+  Tensors in{s.inputs[0], s.inputs[3], s.inputs[4]};
+  const Saved saved{s.attrs, {in.data(), in.size()}, {}, {}, kAll};
+  return of_known(s, find_op("batch_norm").vjp(saved, {grads[0], {}, {}}));
+}
+Tensors known_fused_vjp(const Saved& s, const Tensors& grads) {
+  Tensors in{grads[0], s.inputs[0], s.inputs[3], s.inputs[1], s.outputs[1], s.inputs[4]};
+  return of_known(s, dispatch(find_op("batch_norm_backward"), std::move(in), s.attrs));
+}
+
+constexpr const Op* ops[] = {&norm_conv1x1_op, &weight_grad_op, &one_filter_op, &conv2d_moments_op,
+                             &batch_norm_known_op};
 
 }  // namespace
 
@@ -237,13 +290,31 @@ const Op norm_conv1x1_op = {.name = "norm_conv1x1",
                             .hidden_outputs = 1,
                             .made_of = &conv2d_op};
 
-bool takes_one_pass(std::span<const Tensor> in, const Attrs& attrs) {
+const Op conv2d_moments_op = {.name = "conv2d_moments",
+                              .infer = infer_moments,
+                              .vjp = moments_vjp,
+                              .reference = moments_reference,
+                              .saves = {.inputs = 0b011},
+                              .autocast = Autocast::Lower,
+                              .keeps_layout = true,
+                              .made_of = &conv2d_op};
+
+const Op batch_norm_known_op = {.name = "batch_norm_known",
+                                .infer = infer_known,
+                                .vjp = known_vjp,
+                                .fused_vjp = known_fused_vjp,
+                                .reference = known_reference,
+                                .saves = {.inputs = 0b11011, .outputs = 0b10},
+                                .hidden_outputs = 1,
+                                .keeps_layout = true};
+
+bool takes_one_pass(const Op& op, std::span<const Tensor> in, const Attrs& attrs) {
   if (!in[X].defined() || in[X].dim() != 4) return false;  // conv2d says what is wrong
-  const Call call{norm_conv1x1_op, in, attrs, {}};
+  const Call call{op, in, attrs, {}};
   const Device device = call_device(call);
   if (!device.is_gpu()) return false;
   gpu::begin_call(device);
-  const Kernel& first = kernels_for(norm_conv1x1_op, device.type).front();
+  const Kernel& first = kernels_for(op, device.type).front();
   return first.supports && first.supports(call) == Reason::Ok;
 }
 

@@ -1,4 +1,4 @@
-// A 1x1 convolution of what batch norm makes of its input.
+// Convolutions and batch norms that share the statistics of what lies between them.
 #pragma once
 #include <span>
 
@@ -11,8 +11,19 @@ namespace tessera {
 /// var [f] of it. Without a mean, x is convolved as it is. The attributes are NormAttrs.
 extern const Op norm_conv1x1_op;
 
-/// Whether a kernel does all of it in one pass; otherwise batch_norm and conv2d are better called by themselves.
-bool takes_one_pass(std::span<const Tensor> norm_conv1x1_inputs, const Attrs& attrs);
+/// conv2d_moments: x, weight, bias? as of conv2d -> y, and mean [f] and var [f] (n - 1) of its channels.
+extern const Op conv2d_moments_op;
+
+/// batch_norm_known: x [n, c, ...], mean [c] and var [c] (n - 1) of it, weight? [c], bias? [c] -> y (or relu(y)), as
+/// batch_norm gives it. The statistics are not differentiated: x is, as what they are made of, too.
+extern const Op batch_norm_known_op;
+
+/// Running estimates, where they are defined, move towards a batch's mean and variance.
+void move_estimates(Tensor running_mean, Tensor running_var, const Tensor& mean, const Tensor& var, double momentum);
+
+/// Whether the first kernel of norm_conv1x1, conv2d_moments or batch_norm_known, which does all of it in one pass,
+/// takes this; otherwise what they are made of is better called by itself.
+bool takes_one_pass(const Op& op, std::span<const Tensor> inputs, const Attrs& attrs);
 
 std::span<const Op* const> norm_conv_ops();
 

@@ -123,11 +123,23 @@ TEST_F(GpuImages, BatchNormTakesHalvesBesideF32Weights) {
         EXPECT_TRUE(on[0].is_contiguous() || got.strides() == on[0].strides()) << label;
         EXPECT_EQ(got.dtype(), dtype);
         EXPECT_LE(error(got, want), 10 * limit(dtype)) << label;
-        const Tensors wanted = gradients(norm, in, g), found = gradients(norm, on, there(g, dtype, channels_last));
-        for (size_t i = 0; i < 3; ++i) {
-          EXPECT_EQ(found[i].dtype(), i ? Float32 : dtype);
-          EXPECT_LE(error(found[i], wanted[i]), 10 * limit(dtype)) << label << " input " << i;
-        }
+        const Tensors wanted = gradients(norm, in, g);
+        const auto check_gradients = [&](const auto& of) {
+          const Tensors found = gradients(of, on, there(g, dtype, channels_last));
+          for (size_t i = 0; i < 3; ++i) {
+            EXPECT_EQ(found[i].dtype(), i ? Float32 : dtype);
+            EXPECT_LE(error(found[i], wanted[i]), 10 * limit(dtype)) << label << " input " << i;
+          }
+        };
+        check_gradients(norm);
+        const Tensor mean = tessera::mean(in[0], {0, 2, 3}).to(Float32).to(gpu()),
+                     variance = var(in[0], {0, 2, 3}).to(Float32).to(gpu());
+        const auto known = [&](const Tensors& of) {
+          const NormAttrs attrs{.eps = 1e-5, .training = true, .relu = activation == Activation::Relu};
+          return dispatch_one(batch_norm_known_op, {of[0], mean, variance, of[1], of[2]}, attrs);
+        };
+        EXPECT_LE(error(known(on), want), 10 * limit(dtype)) << label;
+        check_gradients(known);
       }
 }
 

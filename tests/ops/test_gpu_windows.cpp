@@ -3,6 +3,11 @@
 
 #include "core/op.h"
 #include "gpu_against_float64.h"
+#include "ops/conv.h"
+#include "ops/norm_conv.h"
+#include "ops/op_table.h"
+#include "tessera/autocast.h"
+#include "tessera/nn.h"
 
 namespace tessera {
 namespace {
@@ -105,6 +110,69 @@ TEST_F(Sm90Windows, KeepsChannelsLast) {
   EXPECT_TRUE(contiguous(y).is_contiguous());
   EXPECT_TRUE(gradients[1].is_contiguous());
   EXPECT_EQ(error(contiguous(y).detach(), y.detach().to(cpu()).to(Float64)), 0);
+}
+
+/// Mean and variance as they are found on the way are those of what is stored.
+TEST_F(Sm90Windows, FindsMoments) {
+  for (const Size& s : {Size{1, 8, 8, 1, 2, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
+                        {3, 24, 40, 7, 5, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+                        {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+                        {2, 8, 16, 30, 29, 7, 7, {{2, 2}, {3, 3}, {1, 1}}},
+                        {3, 72, 24, 11, 17, 3, 3, {{3, 2}, {2, 3}, {2, 1}}},
+                        {32, 64, 128, 14, 14, 3, 3, {{2, 2}, {1, 1}, {1, 1}}},
+                        {32, 64, 64, 56, 56, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+                        {40, 128, 520, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}}})
+    for (DType dtype : {Float16, BFloat16})
+      for (bool biased : {false, true}) {
+        const std::string label =
+            fmt::format("{}x{}x{}x{} {} filters {}", s.images, s.channels, s.height, s.width, s.filters, name(dtype));
+        const Tensor x = there(values({s.images, s.channels, s.height, s.width}, dtype), dtype, true),
+                     w = there(values({s.filters, s.channels, s.rows, s.columns}, dtype) * 0.1, dtype, true),
+                     bias = biased ? there(values({s.filters}, dtype) + 50.0, dtype, false) : Tensor();
+        const ForceKernel forced("conv2d_moments", "sm90.windows"), plain("conv2d", "sm90.windows");
+        const auto run = [&] { return dispatch(conv2d_moments_op, {x, w, bias}, conv_attrs(s.options)); };
+        const Tensors got = run(), again = run();
+        EXPECT_EQ(error(got[0], conv2d(x, w, bias, s.options).to(cpu()).to(Float64)), 0) << label;
+        const Tensor y = got[0].to(cpu()).to(Float64);
+        EXPECT_LE(error(got[1], mean(y, {0, 2, 3})), 1e-6) << label;
+        EXPECT_LE(error(got[2], var(y, {0, 2, 3})), 3e-6) << label;
+        for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error(again[i], got[i].to(cpu()).to(Float64)), 0) << label << i;
+      }
+}
+
+/// Convolution, batch norm, convolution, of modules: in training statistics are found once, and what follows is what
+/// float64 has.
+TEST_F(Sm90Windows, GivesMomentsToBatchNorm) {
+  Generator random(5);
+  for (const auto& [stride, activation] :
+       {std::pair{1, Activation::None}, {2, Activation::None}, {1, Activation::Relu}}) {
+    nn::Conv2d first(16, 40, 3, {{stride, stride}, {1, 1}}, true, random),
+        second(40, 24, 3, {{1, 1}, {1, 0}}, true, random);
+    nn::BatchNorm2d norm(40);
+    const Tensor x = values({3, 16, 13, 9}, Float16);
+    const auto run = [&](Tensor in) {
+      in.set_requires_grad();
+      nn::Images h = nn::convolve(first, in, true);
+      EXPECT_EQ(h.mean.defined(), in.device().is_gpu());
+      const Tensor y = nn::norm_convolve(norm, activation, second, std::move(h)).values;
+      Tensors out = grad({y}, {in, first.weight, norm.weight, norm.bias, second.weight}, {cast(y.detach(), y.dtype())});
+      for (const Tensor& t : {y.detach(), norm.running_mean, norm.running_var}) out.push_back(t.clone());
+      return out;
+    };
+    const auto reset = [&](Device device, DType dtype) {
+      for (nn::Module* m : std::initializer_list<nn::Module*>{&first, &second, &norm}) m->to(device), m->to(dtype);
+      norm.running_mean.fill_(0);
+      norm.running_var.fill_(1);
+    };
+    reset(cpu(), Float64);
+    const Tensors want = run(x.detach());
+    reset(gpu(), Float32);
+    const amp::Autocast half(Float16);
+    const Tensors got = run(there(x, Float16, true));
+    // Of values next to 0, ReLU keeps others than in float64, which their gradients show.
+    for (size_t i = activation == Activation::None ? 0 : 5; i < want.size(); ++i)
+      EXPECT_LE(error(got[i], want[i]), 5e-3) << stride << " " << i;
+  }
 }
 
 TEST_F(Sm90Windows, RefusesWhatItDoesNotTake) {

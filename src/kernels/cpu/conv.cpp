@@ -231,19 +231,24 @@ template <ConvPart part>
 void sm90(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args_of<part>(call, workspace, true), sm90_bytes<part>, run_sm90<part>);
 }
+// Not as large as 256x512x7x7 with 512 filters, whose tiles fill an H100 one and a half times.
+bool is_small(const ConvArgs& args) {
+  constexpr double most = 16e9;  // multiplications
+  const auto [height, width] = places(args);
+  const auto of_filter = static_cast<double>(args.channels * args.filter[0] * args.filter[1]);
+  return static_cast<double>(args.images * args.filters * height * width) * of_filter <= most;
+}
 // Where it is faster than the vendor's: images that need not be copied, their gradients with strides of 1, those of
-// more than 64 filters; not as large as 256x512x7x7 with 512 filters, whose tiles fill an H100 one and a half times.
+// more than 64 filters.
 template <ConvPart part>
 Reason sm90_leads(const Call& call) {
   if (!lies_last(call)) return Reason::Layout;
   auto& a = call.attrs.as<ConvAttrs>();
-  const Tensor &y = part == ConvPart::forward ? call.out[0] : call.in[part == ConvPart::filters],
-               &w = part == ConvPart::filters ? call.out[0] : call.in[1];
   if (part == ConvPart::images && (a.stride[0] > 1 || a.stride[1] > 1)) return Reason::Shape;
-  if (part == ConvPart::filters && w.size(0) <= 64) return Reason::Shape;
-  constexpr double most = 16e9;  // multiplications
-  const auto of_filter = static_cast<double>(w.size(1) * w.size(2) * w.size(3));
-  return static_cast<double>(y.numel()) * of_filter > most ? Reason::Shape : sm90_takes<part>(call);
+  Workspace nothing_is_copied(call, true);
+  const ConvArgs args = args_of<part>(call, nothing_is_copied, true);
+  if (part == ConvPart::filters && args.filters <= 64) return Reason::Shape;
+  return is_small(args) ? sm90_takes<part>(call) : Reason::Shape;
 }
 template <ConvPart part>
 constexpr Kernel sm90_leading_kernel = staged_kernel<sm90<part>>("sm90.as-they-lie", sm90_leads<part>);
@@ -254,6 +259,34 @@ template <ConvPart part>
 constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
 #endif
 
+}  // namespace
+
+#ifdef TESSERA_GPU_KERNELS
+// The statistics of y are found before it leaves. Where it leads without them; y need not be there yet.
+Reason sm90_takes_moments(const Call& call) {
+  const Sm90ConvTable* sm90 = tables().sm90_conv;
+  const Tensor &x = call.in[0], &w = call.in[1];
+  if (!sm90) return Reason::Hardware;
+  if (!lies_last(call)) return Reason::Layout;
+  Workspace nothing_is_copied(call, true);
+  const Operands operands(nothing_is_copied, compute_dtype(x), true);
+  ConvArgs args = sizes(call, x, w);
+  const auto [height, width] = places(args);
+  args.x = operands.read(x);
+  args.w = operands.read(w);
+  args.y = {nullptr, {height * width * args.filters, 1, width * args.filters, args.filters}};
+  if (args.images * height * width < 2) return Reason::Small;
+  return is_small(args) ? reason_of(sm90->refuses(ConvPart::forward, args)) : Reason::Shape;
+}
+void sm90_moments(const Call& call, Workspace& workspace) {
+  ConvArgs args = forward_args(call, workspace, true);
+  args.mean = static_cast<float*>(call.out[1].data_ptr());
+  args.variance = static_cast<float*>(call.out[2].data_ptr());
+  convolve(call, workspace, args, sm90_bytes<ConvPart::forward>, run_sm90<ConvPart::forward>);
+}
+#endif
+
+namespace {
 #ifndef TESSERA_GPU_KERNELS
 // ---- by Winograd's algorithm
 

@@ -297,6 +297,20 @@ void batch_norm(const Call& call, Workspace& workspace) {
   norm_table().batch_norm(args, executor());
 }
 
+// running mean and variance, which move, towards a batch's
+void move_estimates(const Call& call, Workspace& workspace) {
+  const DType dtype = call.in[0].dtype();
+  const auto estimate = [&](const Tensor& t) { return workspace.write(t, dtype, t.is_contiguous(), true).data; };
+  const EstimatesArgs args{scalar_of(dtype),
+                           call.in[0].numel(),
+                           estimate(call.out[0]),
+                           estimate(call.out[1]),
+                           read_contiguous(workspace, call.in[2], dtype),
+                           read_contiguous(workspace, call.in[3], dtype),
+                           call.attrs.as<ScalarAttrs>().value};
+  if (!workspace.counting() && args.channels > 0) norm_table().move_estimates(args, executor());
+}
+
 // x, mean, variance, weight?, bias?
 void batch_norm_inference(const Call& call, Workspace& workspace) {
   const bool lines = has_lines(call.in[0]);
@@ -305,6 +319,7 @@ void batch_norm_inference(const Call& call, Workspace& workspace) {
   args.relu = call.attrs.as<NormAttrs>().relu;
   args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
   args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
+  args.correction = 1;
   if (!workspace.counting()) norm_table().batch_norm(args, executor());
 }
 
@@ -339,6 +354,28 @@ void run_inner(Workspace& workspace, Call call) {
   call.workspace = workspace.take(static_cast<long long>(kernel.workspace_bytes(call)));
   if (!workspace.counting()) kernel.run(call);
 }
+
+// x, mean, var, weight?, bias? -> y, rstd; statistics are found once more
+void batch_norm_known(const Call& call, Workspace& workspace) {
+  const Tensor &x = call.in[0], &mean = call.in[1];
+  const auto statistics = [&] { return scratch(workspace, mean.shape(), mean.dtype(), x.device()); };
+  const Tensor in[] = {x, call.in[3], call.in[4]}, out[] = {call.out[0], statistics(), statistics(), call.out[1]};
+  run_inner<batch_norm>(workspace, {call.op, in, call.attrs, out});
+}
+#ifdef TESSERA_GPU_KERNELS
+Reason known_takes_lines(const Call& call) { return has_lines(call.in[0]) ? Reason::Ok : Reason::Layout; }
+void batch_norm_known_lines(const Call& call, Workspace& workspace) {
+  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, true);
+  args.lines = true;
+  args.relu = call.attrs.as<NormAttrs>().relu;
+  args.running_mean = read_contiguous(workspace, call.in[1], Float32);
+  args.running_variance = read_contiguous(workspace, call.in[2], Float32);
+  const double count = static_cast<double>(args.batch) * static_cast<double>(args.size);
+  args.correction = (count - 1) / count;
+  if (call.out[1].defined()) args.rstd = call.out[1].data_ptr();
+  if (!workspace.counting()) norm_table().batch_norm(args, executor());
+}
+#endif
 
 // to = (from + addend) ^ exponent, of one dim
 void power(const Tensor& to, const Tensor& from, double exponent, double addend) {
@@ -401,6 +438,12 @@ void norm_conv1x1(const Call& call, Workspace& workspace) {
     run_op(*call.op.made_of, in, ConvAttrs{}, {&y, 1});
   }
   if (training) moments(call, workspace, y, call.out[1], call.out[2]);
+}
+
+// x, filters, bias? -> y, mean, var
+void conv2d_moments(const Call& call, Workspace& workspace) {
+  if (!workspace.counting()) run_op(*call.op.made_of, call.in, call.attrs, call.out.first(1));
+  moments(call, workspace, call.out[0], call.out[1], call.out[2]);
 }
 
 // x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
@@ -513,15 +556,21 @@ constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
 
 constexpr Kernel composed = staged_kernel<norm_conv1x1>("composed");
 constexpr Kernel composed_grad = staged_kernel<norm_conv1x1_weight_grad>("composed");
+constexpr Kernel composed_moments = staged_kernel<conv2d_moments>("composed");
+constexpr Kernel composed_known = staged_kernel<batch_norm_known>("composed");
 #ifdef TESSERA_GPU_KERNELS
 constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_takes_norm_conv), composed};
 constexpr Kernel norm_conv_grad_list[] = {staged_kernel<sm90_norm_conv_grad>("sm90", sm90_takes_norm_conv_grad),
                                           composed_grad};
+constexpr Kernel moments_list[] = {staged_kernel<sm90_moments>("sm90.windows", sm90_takes_moments), composed_moments};
+constexpr Kernel known_list[] = {staged_kernel<batch_norm_known_lines>("lines", known_takes_lines), composed_known};
 constexpr Kernel one_filter_list[] = {staged_kernel<one_filter_backward_planes>("planes"),
                                       staged_kernel<one_filter_backward>("composed")};
 #else
 constexpr Kernel one_filter_list[] = {staged_kernel<one_filter_backward>("composed")};
 constexpr Kernel norm_conv_list[] = {composed};
+constexpr Kernel moments_list[] = {composed_moments};
+constexpr Kernel known_list[] = {composed_known};
 constexpr Kernel norm_conv_grad_list[] = {composed_grad};
 #endif
 
@@ -529,6 +578,8 @@ constexpr KernelTableEntry entries[] = {
     {"norm_conv1x1", norm_conv_list},
     {"norm_conv1x1_weight_grad", norm_conv_grad_list},
     {"norm_conv1x1_one_filter_backward", one_filter_list},
+    {"conv2d_moments", moments_list},
+    {"batch_norm_known", known_list},
     {"layer_norm", row_list<false>},
     {"layer_norm_backward", list<layer_norm_backward<false>>},
     {"add_layer_norm", list<add_layer_norm>},
@@ -538,6 +589,7 @@ constexpr KernelTableEntry entries[] = {
     {"group_norm", plane_list<group_norm>},
     {"group_norm_backward", plane_list<group_norm_backward>},
     {"batch_norm", plane_list<batch_norm>},
+    {"move_estimates_", plane_list<move_estimates>},
     {"batch_norm_backward", plane_list<batch_norm_backward>},
     {"batch_norm_inference", plane_list<batch_norm_inference>},
     {"softmax", list<softmax<false>>},

@@ -1,4 +1,5 @@
-// Convolutions of 1x1 windows on GPUs: matrix products, one for each image, without an implicit matrix.
+// Convolutions on GPUs that norms are fused with, and those of 1x1 windows: matrix products, one for each image,
+// without an implicit matrix.
 #pragma once
 #include "kernels/cpu/workspace.h"
 
@@ -25,6 +26,10 @@ void sm90_pointwise_forward(const Call& call, Workspace& workspace);
 void sm90_pointwise_input_grad(const Call& call, Workspace& workspace);
 Reason sm90_takes_pointwise_forward(const Call& call);
 Reason sm90_takes_pointwise_input_grad(const Call& call);
+
+/// conv2d_moments by the same, of windows.
+void sm90_moments(const Call& call, Workspace& workspace);
+Reason sm90_takes_moments(const Call& call);
 
 /// norm_conv1x1 and its gradient for the filters in one pass over planes, by the same.
 void sm90_norm_conv(const Call& call, Workspace& workspace);

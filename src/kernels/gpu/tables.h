@@ -68,7 +68,8 @@ struct VendorConvTable {
   size_t (*version)();
 };
 
-/// Convolutions of halves by Hopper's own instructions, channels last. Activations are left out.
+/// Convolutions of halves by Hopper's own instructions, channels last. Activations are left out; the forward finds mean
+/// and variance of each filter's results where they are asked for.
 struct Sm90ConvTable {
   Sm90Refusal (*refuses)(ConvPart part, const ConvArgs& args);
   long long (*workspace)(ConvPart part, const ConvArgs& args);

@@ -23,8 +23,9 @@ struct ConvArgs {
   ConvTensor x, w, y;  // in a gradient, the one that is computed is written
   const void* bias;    // forward: [filters], or null
   Activation activation;
-  void* workspace;  // of workspace_bytes
-  bool tf32;        // GPUs may round operands of f32 to tf32
+  void* workspace;         // of workspace_bytes
+  bool tf32;               // GPUs may round operands of f32 to tf32
+  float *mean, *variance;  // forward by Hopper's instructions: of each filter's results, the second divided by n - 1
 };
 
 struct ConvTable {

@@ -86,6 +86,7 @@ struct BatchNormArgs {
   PlanesArg y, x;
   const void *weight, *bias;  // [channels], optional
   void *running_mean, *running_variance;
+  double correction;  // of that variance without training, of lines: 1, or (n - 1) / n where it is the batch's own
   double momentum;
   void *mean, *rstd;
   double eps;
@@ -108,6 +109,15 @@ struct BatchNormBackwardArgs {
   void* workspace;  // plane_parts_workspace(channels, elements of each) bytes
 };
 
+/// Running estimates [channels] of f32 or f64 move towards what a batch has by `momentum`.
+struct EstimatesArgs {
+  Scalar type;
+  long long channels;
+  void *mean, *variance;
+  const void *batch_mean, *batch_variance;
+  double momentum;
+};
+
 struct NormTable {
   void (*layer_norm)(const LayerNormArgs& args, Executor& executor);
   void (*layer_norm_backward)(const LayerNormBackwardArgs& args, Executor& executor);
@@ -118,6 +128,7 @@ struct NormTable {
   long long (*plane_parts_workspace)(long long sets, long long elements);
   void (*batch_norm)(const BatchNormArgs& args, Executor& executor);
   void (*batch_norm_backward)(const BatchNormBackwardArgs& args, Executor& executor);
+  void (*move_estimates)(const EstimatesArgs& args, Executor& executor);
 };
 
 #define TESSERA_NORM_TABLE(isa)      \

@@ -51,9 +51,15 @@ long long layer_norm_backward_workspace(Scalar type, long long rows, long long n
 }  // namespace
 
 extern const NormTable norm_table;
-const NormTable norm_table = {
-    layer_norm,          layer_norm_backward,           layer_norm_backward_workspace, group_norm,
-    group_norm_backward, group_norm_backward_workspace, plane_parts_workspace,         batch_norm,
-    batch_norm_backward};
+const NormTable norm_table = {layer_norm,
+                              layer_norm_backward,
+                              layer_norm_backward_workspace,
+                              group_norm,
+                              group_norm_backward,
+                              group_norm_backward_workspace,
+                              plane_parts_workspace,
+                              batch_norm,
+                              batch_norm_backward,
+                              move_estimates};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

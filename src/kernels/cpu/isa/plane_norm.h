@@ -12,5 +12,6 @@ long long group_norm_backward_workspace(long long batch, long long channels);
 long long plane_parts_workspace(long long sets, long long elements);
 void batch_norm(const BatchNormArgs& a, Executor& e);
 void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& e);
+void move_estimates(const EstimatesArgs& a, Executor& e);
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -75,4 +75,18 @@ void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& e) {
   });
 }
 
+void move_estimates(const EstimatesArgs& a, Executor&) {
+  const auto move = [&]<class T>(T* estimate, const void* to) {
+    for (long long i = 0; i < a.channels; ++i)
+      estimate[i] += static_cast<T>(a.momentum) * (static_cast<const T*>(to)[i] - estimate[i]);
+  };
+  if (a.type == Scalar::f64) {
+    move(static_cast<double*>(a.mean), a.batch_mean);
+    move(static_cast<double*>(a.variance), a.batch_variance);
+  } else {
+    move(static_cast<float*>(a.mean), a.batch_mean);
+    move(static_cast<float*>(a.variance), a.batch_variance);
+  }
+}
+
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

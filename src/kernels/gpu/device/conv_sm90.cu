@@ -4,8 +4,8 @@
 #include "conv.h"
 #include "gemm_sm90_lanes.h"
 #include "gemm_sm90_products.h"
+#include "join.h"
 #include "kernels/gpu/tables.h"
-#include "loops.h"
 #include "tensor_map.h"
 #include "tile/arch/sm90/windows.h"
 #include "tile/convolution.h"
@@ -13,6 +13,7 @@
 namespace tessera::gpu_kernels {
 namespace {
 
+using tile::sm90::SumsAround;
 using tile::sm90::TensorMap, tile::sm90::TileOrder, tile::sm90::Windows;
 
 // ---- kernels
@@ -20,7 +21,9 @@ using tile::sm90::TensorMap, tile::sm90::TileOrder, tile::sm90::Windows;
 /// Windows by filters, and their gradients by filters.
 struct WindowsProduct : ProductArgs {
   Windows windows;
+  float* sums;  // forward: what SumsAround has, of each filter's results in 64 windows, [part][3][filter], or null
 };
+constexpr int part_windows = 64;
 /// Gradients by windows.
 struct WindowsGrad : LanesProduct {
   Windows windows;
@@ -38,6 +41,7 @@ template <class C, class T>
 using SumsAndBias = typename ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias>;
 template <class C, class T, bool Backward>
 struct RowsResult : SumsAndBias<C, T> {
+  using Base = SumsAndBias<C, T>;
   using Operand = T;
   static constexpr bool transposed_a = false, transposed_b = Backward;
   template <class Gemm>
@@ -45,9 +49,37 @@ struct RowsResult : SumsAndBias<C, T> {
   using SumsAndBias<C, T>::ProductResult;
   static TESSERA_DEVICE void assist(const TileOrder& order, const WindowsProduct& args,
                                     const tile::sm90::ResultBoxes& boxes) {
-    if (tile::thread_in_block() / 32 != SumsAndBias<C, T>::Gemm::multiplying_warps + 2) return;
-    SumsAndBias<C, T>::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
+    const int warp = tile::thread_in_block() / 32 - Base::Gemm::multiplying_warps - 2;
+    if (!Backward && args.sums) return store_and_measure(order, args, boxes, warp);
+    if (warp != 0) return;
+    Base::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
       if (row < args.m) tile::sm90::store_result(box, args.y, args.windows, column, row);
+    });
+  }
+
+ private:
+  /// The third and the fourth warp store every other box each and sum up its columns, as they are stored.
+  static TESSERA_DEVICE void store_and_measure(const TileOrder& order, const WindowsProduct& args,
+                                               const tile::sm90::ResultBoxes& boxes, int self) {
+    if (self < 0) return;
+    const int lane = tile::thread_in_block() % 32;
+    Base::each_box(order, [&](int number, const tile::sm90::TileWork&, int row, int column) {
+      if (number % 2 != self) return;
+      const int slot = number % Base::slots, rows = tile::min(args.m - row, part_windows);
+      const tile::u32 box = Base::box_of(boxes, slot);
+      tile::sm90::wait_for(boxes.ready(slot), number / Base::slots & 1);
+      if (rows > 0 && column < args.n) {
+        if (lane == 0) tile::sm90::store_result(box, args.y, args.windows, column, row);
+        if (lane == 0) tile::sm90::commit_stores();
+        const SumsAround sums = tile::sm90::sum_columns<T>(box, rows);
+        using Two = Pack<float, 2>;
+        Two* const to = reinterpret_cast<Two*>(args.sums + i64{row / part_windows} * 3 * args.n + column) + lane;
+        if (column + lane * 2 < args.n) to[0] = sums.first, to[args.n / 2] = sums.sum, to[args.n] = sums.squares;
+      }
+      tile::sync_warp();
+      if (lane != 0) return;
+      tile::sm90::wait_stores_read<0>();
+      tile::sm90::arrive(boxes.empty(slot));
     });
   }
 };
@@ -65,6 +97,36 @@ TESSERA_KERNEL(C::config.warps * 32, 1)
 void windows_kernel(const __grid_constant__ Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::Gemm<C>::template run<Result>(args.a, args.b, args.order, shared, args);
+}
+
+constexpr int joined_filters = 8, joined_abreast = 64;
+/// Mean and variance of the results of 8 filters by each block.
+TESSERA_KERNEL(joined_filters* joined_abreast)
+void join_moments_kernel(const float* parts, i64 windows, i64 filters, float* mean, float* variance) {
+  constexpr int warps = joined_filters * joined_abreast / 32;
+  __shared__ Sums<double> room[warps][joined_filters];
+  const int thread = tile::thread_in_block(), self = thread % joined_filters;
+  const i64 filter = tile::block_in_grid() * joined_filters + self, count = tile::ceil_div<i64>(windows, part_windows);
+  tile::sm90::wait_for_kernel_before();
+  parts += filter;
+  const double centre = static_cast<double>(parts[0]), all = static_cast<double>(windows);
+  Sums<double> sums{0, 0};  // of distances from there, and of their squares
+#pragma unroll 8
+  for (i64 i = thread / joined_filters; i < count; i += joined_abreast) {
+    const float* part = parts + i * 3 * filters;
+    const double n = static_cast<double>(tile::min<i64>(windows - i * part_windows, part_windows)),
+                 offset = static_cast<double>(part[0]) - centre, sum = static_cast<double>(part[filters]);
+    sums =
+        sums + Sums<double>{n * offset + sum, (n * offset + 2 * sum) * offset + static_cast<double>(part[2 * filters])};
+  }
+  for (int mask = joined_filters; mask < 32; mask *= 2) sums = sums + from_lane(sums, mask);
+  if (thread % 32 < joined_filters) room[thread / 32][self] = sums;
+  tile::sync_block();
+  if (thread >= joined_filters) return;
+  for (int i = 1; i < warps; ++i) sums = sums + room[i][self];
+  const double offset = sums.first / all;
+  mean[filter] = static_cast<float>(centre + offset);
+  variance[filter] = static_cast<float>(tile::max(sums.second - sums.first * offset, 0.0) / (all - 1));
 }
 
 constexpr int join_threads = 64;
@@ -356,7 +418,11 @@ void run_forward(const ConvArgs& args, Executor& executor) {
   product.windows = windows(of);
   product.y = map_of_pixels(args, args.y, args.filters, of.all());
   product.d[0].data = args.bias;
+  if (args.mean) product.sums = static_cast<float*>(args.workspace);
   run_rows(args, of, product, args.filters, executor);
+  if (args.mean)
+    launch_early("convolution", join_moments_kernel, args.filters / joined_filters, joined_filters * joined_abreast, 0,
+                 1, executor, product.sums, of.all(), args.filters, args.mean, args.variance);
 }
 
 /// A product for each residue of the strides.
@@ -434,6 +500,9 @@ GradCut cut_of(const ConvArgs& args) {
 }
 
 long long workspace(ConvPart part, const ConvArgs& args) {
+  if (part == ConvPart::forward && args.mean)
+    return tile::ceil_div<i64>(args.images * output(args, 0) * output(args, 1), part_windows) * args.filters * 3 *
+           static_cast<i64>(sizeof(float));
   if (part != ConvPart::filters) return 0;
   const GradCut cut = cut_of(arranged(args));
   return cut.parts == 1 ? 0 : cut.size() * static_cast<i64>(sizeof(float));

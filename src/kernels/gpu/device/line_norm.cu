@@ -34,6 +34,8 @@ struct LinePart {
     return (tile::block_in_grid() - index * tile::ceil_div<i64>(lines.channels, across)) * across;
   }
   TESSERA_DEVICE bool inside() const { return channel < lines.channels; }
+  /// Whether this thread is the first one that has its channels.
+  TESSERA_DEVICE bool is_first() const { return index == 0 && tile::thread_in_block() < across / width; }
   TESSERA_DEVICE i64 place(i64 line) const { return line * lines.channels + channel; }
 
   /// use(place, load(place)) for this thread's packs, some loads ahead.
@@ -87,8 +89,8 @@ struct LineNormWork {
   const void* x;
   ChannelWeights weight, bias;
   float *mean, *rstd, *running_mean, *running_variance;
-  double momentum, eps;
-  bool given, relu;      // given: the running estimates are used
+  double momentum, eps, correction;
+  bool given, relu;      // given: the running estimates are used, this one corrected
   PartMoments* moments;  // [channels, parts]
 };
 
@@ -146,11 +148,16 @@ void line_norm_kernel(const LineNormWork work) {
   float scale[width], shift[width];
   for (int j = 0; j < width; ++j) {
     const i64 c = part.channel + j;
-    const float mean = work.given ? work.running_mean[c] : work.mean[c],
-                rstd =
-                    work.given
-                        ? static_cast<float>(1 / tile::sqrt(static_cast<double>(work.running_variance[c]) + work.eps))
-                        : work.rstd[c];
+    float mean, rstd;
+    if (work.given) {
+      mean = work.running_mean[c];
+      rstd = 1 / tile::sqrt(tile::fma(work.running_variance[c], static_cast<float>(work.correction),
+                                      static_cast<float>(work.eps)));  // f64 would take longer than small images
+      if (work.rstd && part.is_first()) work.rstd[c] = rstd;
+    } else {
+      mean = work.mean[c];
+      rstd = work.rstd[c];
+    }
     const ScaleShift<float> line(mean, rstd, work.weight.at(c, 1.0f), work.bias.at(c, 0.0f));
     scale[j] = line.scale;
     shift[j] = line.shift;
@@ -292,6 +299,7 @@ void line_norm(const BatchNormArgs& a, Executor& executor) {
   work.running_variance = static_cast<float*>(a.running_variance);
   work.momentum = a.momentum;
   work.eps = a.eps;
+  work.correction = a.correction;
   work.given = !a.training;
   work.relu = a.relu;
   work.moments = static_cast<PartMoments*>(a.workspace);

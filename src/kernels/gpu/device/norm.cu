@@ -203,8 +203,15 @@ void layer_norm(const LayerNormArgs& a, Executor& executor) {
   });
 }
 
-NormTable norm_table = {layer_norm,          layer_norm_backward,           layer_norm_backward_workspace, group_norm,
-                        group_norm_backward, group_norm_backward_workspace, plane_parts_workspace,         batch_norm,
-                        batch_norm_backward};
+NormTable norm_table = {layer_norm,
+                        layer_norm_backward,
+                        layer_norm_backward_workspace,
+                        group_norm,
+                        group_norm_backward,
+                        group_norm_backward_workspace,
+                        plane_parts_workspace,
+                        batch_norm,
+                        batch_norm_backward,
+                        move_estimates};
 
 }  // namespace tessera::gpu_kernels

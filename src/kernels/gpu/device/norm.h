@@ -13,6 +13,7 @@ long long group_norm_backward_workspace(long long batch, long long channels);
 long long plane_parts_workspace(long long sets, long long elements);
 void batch_norm(const BatchNormArgs& args, Executor& executor);
 void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
+void move_estimates(const EstimatesArgs& args, Executor& executor);
 
 /// Batch norm of images whose channels lie last, BatchNormArgs::lines.
 void line_norm(const BatchNormArgs& args, Executor& executor);

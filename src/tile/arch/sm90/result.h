@@ -258,11 +258,6 @@ class ProductResult {
     wait_stores_read<0>();
   }
 
- private:
-  static_assert(strips <= 2 && !(has_input && has_slope) && slots > 0, "sm90 results: two strips; an input or a slope");
-  static_assert(Gemm::alternates || slots % sharers == 0,
-                "sm90 results: groups that share a tile have boxes of their own");
-
   /// Boxes are numbered, over all tiles of a block, in the order in which they are filled; of a tile that groups share,
   /// theirs in turn. Calls f with the number of each, the tile and where the box lies in it.
   template <class F>
@@ -276,6 +271,13 @@ class ProductResult {
       }
     });
   }
+  static TESSERA_DEVICE u32 box_of(const ResultBoxes& boxes, int slot) { return boxes.box(slot * apart); }
+
+ private:
+  static_assert(strips <= 2 && !(has_input && has_slope) && slots > 0, "sm90 results: two strips; an input or a slope");
+  static_assert(Gemm::alternates || slots % sharers == 0,
+                "sm90 results: groups that share a tile have boxes of their own");
+
   static TESSERA_DEVICE void load_inputs(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
     each_box(order, [&](int number, const TileWork& work, int row, int column) {
       const int slot = number % slots;
@@ -301,8 +303,6 @@ class ProductResult {
     }
     sync_warp();  // before the box is given back
   }
-
-  static TESSERA_DEVICE u32 box_of(const ResultBoxes& boxes, int slot) { return boxes.box(slot * apart); }
 
   /// Anew for each tile: what is computed from it would otherwise keep registers from one tile to the next.
   TESSERA_DEVICE void find_lane() { asm volatile("mov.u32 %0, %laneid;" : "=r"(lane_)); }

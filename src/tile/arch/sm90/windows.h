@@ -1,7 +1,7 @@
 // Convolutions as products on Hopper's cards: the copy engine walks over windows of images whose channels are
 // neighbours, and brings 64 channels of one element of each window as a line, zeros beyond the images' edges.
 #pragma once
-#include "gemm.h"
+#include "result.h"
 
 TESSERA_TILE_BEGIN
 namespace sm90 {
@@ -106,6 +106,35 @@ TESSERA_DEVICE void store_result(u32 box, const TensorMap& map, const Windows& w
   if (windows.spread[0] == 0) return store_box(box, map, column, row, 0);
   const WindowPlace place(windows, row);
   store_windows(box, map, column, place.column * windows.spread[0], place.row * windows.spread[1], place.image);
+}
+
+/// Of two neighbouring columns: the first value, and sums of all others' distances from it and of their squares, so
+/// that nothing cancels.
+struct SumsAround {
+  Pack<float, 2> first, sum, squares;
+};
+/// Those of a box's first rows; each lane of a warp has its own two columns.
+template <class T>
+TESSERA_DEVICE SumsAround sum_columns(u32 box, int rows) {
+  u32 at = box + thread_in_block() % 32 * 4;  // boxes begin where the swizzle does
+  SumsAround sums{};
+  unpack_pair<T>(load_shared<u32>(at), sums.first.lane[0], sums.first.lane[1]);
+#pragma unroll 1
+  for (; rows > 0; rows -= 8, at += atom_bytes) {
+    u32 pairs[8];  // all asked for before the first is needed
+    unroll<8>([&](auto row) { pairs[row] = load_shared<u32>((at ^ row * 16) + row * line_bytes); });
+    unroll<8>([&](auto row) {
+      if (row >= rows) return;
+      float values[2];
+      unpack_pair<T>(pairs[row], values[0], values[1]);
+      unroll<2>([&](auto i) {
+        const float d = values[i] - sums.first.lane[i];
+        sums.sum.lane[i] += d;
+        sums.squares.lane[i] = fma(d, d, sums.squares.lane[i]);
+      });
+    });
+  }
+  return sums;
 }
 
 /// Windows are the product's depth; taps, and the channels of each, its columns or, AreRows, its rows; where those of a
