@@ -99,6 +99,17 @@ void add_norm_convolutions(std::string_view op, std::vector<Problem>& all) {
   all.push_back({"halves", NormAttrs{.training = !weights, .relu = true}, inputs});
 }
 
+/// Images of halves with their channels last, statistics and weights in f32.
+void add_known_statistics(std::vector<Problem>& all) {
+  const auto inputs = [](Generator& g) -> Tensors {
+    Tensors in = {normal64({3, 72, 7, 5}, g)};
+    for (const Tensor& t : {mean(in[0], {0, 2, 3}), var(in[0], {0, 2, 3}), normal64({72}, g), normal64({72}, g)})
+      in.push_back(t.to(Float32));
+    return in;
+  };
+  all.push_back({"halves, channels last", NormAttrs{.training = true, .relu = true}, inputs, 0b11001, {Float16}, true});
+}
+
 std::vector<Problem> problems_of(std::string_view op, Device device) {
   std::vector<Problem> all;
   for (OpCase& c : cases_of(op)) all.push_back({c.label, c.attrs, std::move(c.inputs), c.gradients, c.dtypes});
@@ -107,6 +118,7 @@ std::vector<Problem> problems_of(std::string_view op, Device device) {
   if (op.starts_with("conv2d")) add_convolutions(op, all);
   if (op.find("attention") != op.npos) add_attention(op, all);
   if (op.starts_with("norm_conv")) add_norm_convolutions(op, all);
+  if (op == "batch_norm_known") add_known_statistics(all);
   return all;
 }
 

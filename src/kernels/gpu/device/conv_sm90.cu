@@ -21,9 +21,9 @@ using tile::sm90::TensorMap, tile::sm90::TileOrder, tile::sm90::Windows;
 /// Windows by filters, and their gradients by filters.
 struct WindowsProduct : ProductArgs {
   Windows windows;
-  float* sums;  // forward: what SumsAround has, of each filter's results in 64 windows, [part][3][filter], or null
+  float*
+      sums;  // forward: what SumsAround has, of each filter's results in a group's windows, [part][3][filter], or null
 };
-constexpr int part_windows = 64;
 /// Gradients by windows.
 struct WindowsGrad : LanesProduct {
   Windows windows;
@@ -39,11 +39,15 @@ using WideGrad = tile::sm90::ProductTile<128, 256, 4, 0, false>;
 
 template <class C, class T>
 using SumsAndBias = typename ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias>;
+/// Of whose results the columns are summed up together: those of a group of warps.
+template <class C>
+constexpr int windows_of_part = C::config.tile_m / 2;
 template <class C, class T, bool Backward>
 struct RowsResult : SumsAndBias<C, T> {
   using Base = SumsAndBias<C, T>;
   using Operand = T;
   static constexpr bool transposed_a = false, transposed_b = Backward;
+  static constexpr int assisting_registers = Backward ? 24 : 40;  // as many as columns' sums need
   template <class Gemm>
   using Source = tile::sm90::WindowRows<Gemm, Backward>;
   using SumsAndBias<C, T>::ProductResult;
@@ -58,28 +62,33 @@ struct RowsResult : SumsAndBias<C, T> {
   }
 
  private:
-  /// The third and the fourth warp store every other box each and sum up its columns, as they are stored.
+  /// The third and the fourth warp store the boxes of a group each and sum up their columns, as they are stored.
   static TESSERA_DEVICE void store_and_measure(const TileOrder& order, const WindowsProduct& args,
                                                const tile::sm90::ResultBoxes& boxes, int self) {
+    static_assert(Base::sharers == 2 && (Base::strips == 1 || Base::wide == 1));
     if (self < 0) return;
+    constexpr int part_windows = windows_of_part<C>;
     const int lane = tile::thread_in_block() % 32;
+    SumsAround sums;
     Base::each_box(order, [&](int number, const tile::sm90::TileWork&, int row, int column) {
       if (number % 2 != self) return;
-      const int slot = number % Base::slots, rows = tile::min(args.m - row, part_windows);
+      const int slot = number % Base::slots, rows = tile::min(args.m - row, 64), within = row % part_windows;
       const tile::u32 box = Base::box_of(boxes, slot);
       tile::sm90::wait_for(boxes.ready(slot), number / Base::slots & 1);
       if (rows > 0 && column < args.n) {
-        if (lane == 0) tile::sm90::store_result(box, args.y, args.windows, column, row);
-        if (lane == 0) tile::sm90::commit_stores();
-        const SumsAround sums = tile::sm90::sum_columns<T>(box, rows);
+        if (tile::sm90::is_elected()) tile::sm90::store_result(box, args.y, args.windows, column, row);
+        tile::sm90::commit_stores();
+        if (within == 0) sums = tile::sm90::sums_around_first<T>(box);
+        tile::sm90::add_columns<T>(sums, box, rows);
+      }
+      if (within == part_windows - 64 && row - within < args.m && column + lane * 2 < args.n) {
         using Two = Pack<float, 2>;
         Two* const to = reinterpret_cast<Two*>(args.sums + i64{row / part_windows} * 3 * args.n + column) + lane;
-        if (column + lane * 2 < args.n) to[0] = sums.first, to[args.n / 2] = sums.sum, to[args.n] = sums.squares;
+        to[0] = sums.first, to[args.n / 2] = sums.sum, to[args.n] = sums.squares;
       }
-      tile::sync_warp();
-      if (lane != 0) return;
       tile::sm90::wait_stores_read<0>();
-      tile::sm90::arrive(boxes.empty(slot));
+      tile::sync_warp();
+      if (tile::sm90::is_elected()) tile::sm90::arrive(boxes.empty(slot));
     });
   }
 };
@@ -99,31 +108,53 @@ void windows_kernel(const __grid_constant__ Args args) {
   tile::sm90::Gemm<C>::template run<Result>(args.a, args.b, args.order, shared, args);
 }
 
-constexpr int joined_filters = 8, joined_abreast = 64;
-/// Mean and variance of the results of 8 filters by each block.
-TESSERA_KERNEL(joined_filters* joined_abreast)
-void join_moments_kernel(const float* parts, i64 windows, i64 filters, float* mean, float* variance) {
-  constexpr int warps = joined_filters * joined_abreast / 32;
-  __shared__ Sums<double> room[warps][joined_filters];
+constexpr int joined_filters = 8;
+/// Threads of a block, and blocks of a cluster, that join the parts of 8 filters: a cluster takes longer to begin.
+struct Joining {
+  int threads, blocks;
+};
+constexpr Joining joining_few{512, 1}, joining_many{128, 8};
+constexpr int most_joining_warps = 32;
+
+/// Mean and variance of the results of 8 filters by each cluster.
+TESSERA_KERNEL(joining_few.threads)
+void join_moments_kernel(const float* parts, i64 windows, int part_windows, i64 filters, Joining by, float* mean,
+                         float* variance) {
+  __shared__ __attribute__((aligned(16))) Sums<double> room[most_joining_warps][joined_filters];
   const int thread = tile::thread_in_block(), self = thread % joined_filters;
-  const i64 filter = tile::block_in_grid() * joined_filters + self, count = tile::ceil_div<i64>(windows, part_windows);
+  const int rank = static_cast<int>(tile::block_in_grid() % by.blocks), warps = by.threads / 32;
+  const i64 filter = tile::block_in_grid() / by.blocks * joined_filters + self,
+            count = tile::ceil_div<i64>(windows, part_windows);
+  tile::sm90::sync_cluster();  // all blocks are there to be written to
   tile::sm90::wait_for_kernel_before();
   parts += filter;
   const double centre = static_cast<double>(parts[0]), all = static_cast<double>(windows);
   Sums<double> sums{0, 0};  // of distances from there, and of their squares
-#pragma unroll 8
-  for (i64 i = thread / joined_filters; i < count; i += joined_abreast) {
-    const float* part = parts + i * 3 * filters;
-    const double n = static_cast<double>(tile::min<i64>(windows - i * part_windows, part_windows)),
-                 offset = static_cast<double>(part[0]) - centre, sum = static_cast<double>(part[filters]);
-    sums =
-        sums + Sums<double>{n * offset + sum, (n * offset + 2 * sum) * offset + static_cast<double>(part[2 * filters])};
+  constexpr int ahead = 8;
+  const int abreast = by.threads / joined_filters, step = by.blocks * abreast;
+  for (i64 first = rank * abreast + thread / joined_filters; first < count; first += ahead * step) {
+    float held[ahead][3];
+    for (int k = 0; k < ahead; ++k) {  // all asked for before the first is needed
+      const i64 part = first + k * step;
+      if (part < count)
+        for (int j = 0; j < 3; ++j) held[k][j] = parts[(part * 3 + j) * filters];
+    }
+    for (int k = 0; k < ahead; ++k) {
+      const i64 part = first + k * step;
+      if (part >= count) break;
+      const double n = static_cast<double>(tile::min<i64>(windows - part * part_windows, part_windows)),
+                   offset = static_cast<double>(held[k][0]) - centre, sum = static_cast<double>(held[k][1]);
+      sums = sums + Sums<double>{n * offset + sum, (n * offset + 2 * sum) * offset + static_cast<double>(held[k][2])};
+    }
   }
   for (int mask = joined_filters; mask < 32; mask *= 2) sums = sums + from_lane(sums, mask);
-  if (thread % 32 < joined_filters) room[thread / 32][self] = sums;
-  tile::sync_block();
-  if (thread >= joined_filters) return;
-  for (int i = 1; i < warps; ++i) sums = sums + room[i][self];
+  if (thread % 32 < joined_filters)
+    tile::sm90::store_four_at(tile::sm90::shared_address(&room[rank * warps + thread / 32][self]), 0,
+                              tile::bit_cast<tile::Array<float, 4>>(sums).items);
+  tile::sm90::sync_cluster();
+  if (rank != 0 || thread >= joined_filters) return;
+  sums = room[0][self];
+  for (int i = 1; i < by.blocks * warps; ++i) sums = sums + room[i][self];
   const double offset = sums.first / all;
   mean[filter] = static_cast<float>(centre + offset);
   variance[filter] = static_cast<float>(tile::max(sums.second - sums.first * offset, 0.0) / (all - 1));
@@ -395,7 +426,8 @@ constexpr Kind<WindowsGrad> grad_kinds[] = {grad_kind<NarrowGrad, true>(0.4, 5),
                                             grad_kind<WideGrad, false>(0.62, 11)};
 
 /// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients. `y` is a map of 64 lines of results.
-void run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product, i64 n, Executor& executor) {
+/// Returns windows_of_part.
+int run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product, i64 n, Executor& executor) {
   const i64 m = of.all();
   const Kind<WindowsProduct>* best = nullptr;
   double least = __builtin_inf();
@@ -410,6 +442,7 @@ void run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product
   product.m = static_cast<int>(m);
   product.n = product.whole = static_cast<int>(n);
   best->launch[args.type == Scalar::bf16](product, executor);
+  return best->config.tile_m / 2;
 }
 
 void run_forward(const ConvArgs& args, Executor& executor) {
@@ -419,10 +452,11 @@ void run_forward(const ConvArgs& args, Executor& executor) {
   product.y = map_of_pixels(args, args.y, args.filters, of.all());
   product.d[0].data = args.bias;
   if (args.mean) product.sums = static_cast<float*>(args.workspace);
-  run_rows(args, of, product, args.filters, executor);
-  if (args.mean)
-    launch_early("convolution", join_moments_kernel, args.filters / joined_filters, joined_filters * joined_abreast, 0,
-                 1, executor, product.sums, of.all(), args.filters, args.mean, args.variance);
+  const int part_windows = run_rows(args, of, product, args.filters, executor);
+  if (!args.mean) return;
+  const Joining by = of.all() / part_windows > 256 ? joining_many : joining_few;
+  launch_early("convolution", join_moments_kernel, args.filters / joined_filters * by.blocks, by.threads, 0, by.blocks,
+               executor, product.sums, of.all(), part_windows, args.filters, by, args.mean, args.variance);
 }
 
 /// A product for each residue of the strides.
@@ -501,7 +535,7 @@ GradCut cut_of(const ConvArgs& args) {
 
 long long workspace(ConvPart part, const ConvArgs& args) {
   if (part == ConvPart::forward && args.mean)
-    return tile::ceil_div<i64>(args.images * output(args, 0) * output(args, 1), part_windows) * args.filters * 3 *
+    return tile::ceil_div<i64>(args.images * output(args, 0) * output(args, 1), 64) * args.filters * 3 *
            static_cast<i64>(sizeof(float));
   if (part != ConvPart::filters) return 0;
   const GradCut cut = cut_of(arranged(args));

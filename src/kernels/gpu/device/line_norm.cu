@@ -34,8 +34,6 @@ struct LinePart {
     return (tile::block_in_grid() - index * tile::ceil_div<i64>(lines.channels, across)) * across;
   }
   TESSERA_DEVICE bool inside() const { return channel < lines.channels; }
-  /// Whether this thread is the first one that has its channels.
-  TESSERA_DEVICE bool is_first() const { return index == 0 && tile::thread_in_block() < across / width; }
   TESSERA_DEVICE i64 place(i64 line) const { return line * lines.channels + channel; }
 
   /// use(place, load(place)) for this thread's packs, some loads ahead.
@@ -143,25 +141,29 @@ void join_moments_kernel(const LineNormWork work) {
 template <class T>
 TESSERA_KERNEL(plane_threads)
 void line_norm_kernel(const LineNormWork work) {
+  __shared__ __attribute__((aligned(16))) float scales[across], shifts[across];
   const LinePart part(work.lines);
-  if (!part.inside()) return;
-  float scale[width], shift[width];
-  for (int j = 0; j < width; ++j) {
-    const i64 c = part.channel + j;
+  const int thread = tile::thread_in_block();
+  if (const i64 c = part.first_channel() + thread; thread < across && c < work.lines.channels) {
     float mean, rstd;
     if (work.given) {
       mean = work.running_mean[c];
       rstd = 1 / tile::sqrt(tile::fma(work.running_variance[c], static_cast<float>(work.correction),
                                       static_cast<float>(work.eps)));  // f64 would take longer than small images
-      if (work.rstd && part.is_first()) work.rstd[c] = rstd;
+      if (work.rstd && part.index == 0) work.rstd[c] = rstd;
     } else {
       mean = work.mean[c];
       rstd = work.rstd[c];
     }
     const ScaleShift<float> line(mean, rstd, work.weight.at(c, 1.0f), work.bias.at(c, 0.0f));
-    scale[j] = line.scale;
-    shift[j] = line.shift;
+    scales[thread] = line.scale;
+    shifts[thread] = line.shift;
   }
+  tile::sync_block();
+  if (!part.inside()) return;
+  float scale[width], shift[width];
+  const int own = thread % (across / width) * width;
+  for (int j = 0; j < width; ++j) scale[j] = scales[own + j], shift[j] = shifts[own + j];
   part.each([&](i64 at) { return eight_at<T>(work.x, at); },
             [&](i64 at, const Pack<T, width>& pack) {
               const auto v = lanes(pack);
@@ -184,7 +186,8 @@ struct LineBackwardWork {
   void *dweight, *dbias;
   const float *mean, *rstd;
   bool constant, relu;
-  Sums<double>* sums;  // [channels, parts] of dy and dy (x - mean); joined, those of a channel are its first part's
+  Sums<double>* sums;  // [channels, parts] of dy and dy (x - mean); joined, a channel's first has slope and rest of
+                       // dx = scale dy + slope x + rest
 };
 
 template <class T>
@@ -244,10 +247,15 @@ void join_sums_kernel(const LineBackwardWork work) {
   for (i64 i = tile::thread_in_block() % team_lanes; i < work.lines.parts; i += team_lanes) all = all + parts[i];
   all = join_lanes(all, Plus{});
   if (tile::thread_in_block() % team_lanes != 0) return;
-  parts[0] = all;
   const Scalar type = work.weight.type;
-  if (work.dweight) store_as(work.dweight, type, c, all.second * static_cast<double>(work.rstd[c]));
+  const double gain = static_cast<double>(work.rstd[c]);
+  if (work.dweight) store_as(work.dweight, type, c, all.second * gain);
   if (work.dbias) store_as(work.dbias, type, c, all.first);
+  parts[0] = {0, 0};
+  if (work.constant) return;
+  const double w = work.weight.at(c, 1.0), count = static_cast<double>(work.lines.count),
+               slope = -gain * gain * gain * w * all.second / count;
+  parts[0] = {slope, -gain * w * all.first / count - slope * static_cast<double>(work.mean[c])};
 }
 
 template <class T>
@@ -256,14 +264,11 @@ void line_backward_kernel(const LineBackwardWork work) {
   const LinePart part(work.lines);
   if (!part.inside()) return;
   const LineGradient gradient(work, part.channel);
-  float slope[width] = {}, rest[width] = {};  // dx = scale dy + slope x + rest
-  for (int j = 0; j < width && !work.constant; ++j) {
-    const i64 c = part.channel + j;
-    const Sums<double> sums = work.sums[c * work.lines.parts];
-    const double gain = static_cast<double>(work.rstd[c]), count = static_cast<double>(work.lines.count);
-    const double w = work.weight.at(c, 1.0), by_x = -gain * gain * gain * w * sums.second / count;
-    slope[j] = static_cast<float>(by_x);
-    rest[j] = static_cast<float>(-gain * w * sums.first / count - by_x * static_cast<double>(work.mean[c]));
+  float slope[width], rest[width];
+  for (int j = 0; j < width; ++j) {
+    const Sums<double> line = work.sums[(part.channel + j) * work.lines.parts];
+    slope[j] = static_cast<float>(line.first);
+    rest[j] = static_cast<float>(line.second);
   }
   part.each([&](i64 at) { return load_gradient<T>(work, at); },
             [&](i64 at, const GradientPacks<T>& packs) {

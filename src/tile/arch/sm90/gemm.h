@@ -109,11 +109,11 @@ class Gemm {
     else gemm.sync();
     let_next_kernel_begin();
     if (warp >= multiplying_warps) {
-      shrink_registers<fetching_registers>();
+      shrink_registers<fetching_registers<Result>()>();
       if (warp == multiplying_warps) gemm.fetch<Result>(a, b, order, args);
       Result::assist(order, args, gemm.results());
     } else {
-      grow_registers<multiplying_registers>();
+      grow_registers<multiplying_registers<Result>()>();
       Result result(args, gemm.results());
       gemm.multiply(order, warp, result);
     }
@@ -121,7 +121,17 @@ class Gemm {
   }
 
  private:
-  static constexpr int fetching_registers = groups == 2 ? 24 : 32, multiplying_registers = groups == 2 ? 240 : 160;
+  /// Of a thread of the group that does not multiply; Result may ask for more.
+  template <class Result>
+  static TESSERA_DEVICE constexpr int fetching_registers() {
+    if constexpr (requires { Result::assisting_registers; }) return Result::assisting_registers;
+    return groups == 2 ? 24 : 32;
+  }
+  /// Of 504 or 512 that the threads with the same number in all groups have.
+  template <class Result>
+  static TESSERA_DEVICE constexpr int multiplying_registers() {
+    return ((groups == 2 ? 504 : 512) - fetching_registers<Result>()) / groups / 8 * 8;
+  }
 
   TESSERA_DEVICE Gemm(u32 base, const TileOrder& order)
       : base_(base), sharing_(static_cast<u32>(order.sharing())), in_cluster_(order.cluster() > 1) {}

@@ -108,33 +108,41 @@ TESSERA_DEVICE void store_result(u32 box, const TensorMap& map, const Windows& w
   store_windows(box, map, column, place.column * windows.spread[0], place.row * windows.spread[1], place.image);
 }
 
-/// Of two neighbouring columns: the first value, and sums of all others' distances from it and of their squares, so
+/// Of two neighbouring columns: the first value, and sums of all values' distances from it and of their squares, so
 /// that nothing cancels.
 struct SumsAround {
   Pack<float, 2> first, sum, squares;
 };
-/// Those of a box's first rows; each lane of a warp has its own two columns.
+/// None yet; each lane of a warp has two columns of a box.
 template <class T>
-TESSERA_DEVICE SumsAround sum_columns(u32 box, int rows) {
-  u32 at = box + thread_in_block() % 32 * 4;  // boxes begin where the swizzle does
+TESSERA_DEVICE SumsAround sums_around_first(u32 box) {
   SumsAround sums{};
-  unpack_pair<T>(load_shared<u32>(at), sums.first.lane[0], sums.first.lane[1]);
-#pragma unroll 1
-  for (; rows > 0; rows -= 8, at += atom_bytes) {
-    u32 pairs[8];  // all asked for before the first is needed
-    unroll<8>([&](auto row) { pairs[row] = load_shared<u32>((at ^ row * 16) + row * line_bytes); });
-    unroll<8>([&](auto row) {
-      if (row >= rows) return;
-      float values[2];
-      unpack_pair<T>(pairs[row], values[0], values[1]);
-      unroll<2>([&](auto i) {
-        const float d = values[i] - sums.first.lane[i];
-        sums.sum.lane[i] += d;
-        sums.squares.lane[i] = fma(d, d, sums.squares.lane[i]);
-      });
-    });
-  }
+  unpack_pair<T>(load_shared<u32>(box + thread_in_block() % 32 * 4), sums.first.lane[0], sums.first.lane[1]);
   return sums;
+}
+/// Adds a box's first rows.
+template <class T>
+TESSERA_DEVICE void add_columns(SumsAround& sums, u32 box, int rows) {
+  constexpr int ahead = 16;
+  u32 at = box + thread_in_block() % 32 * 4;  // boxes begin where the swizzle does
+  const auto add = [&](u32 pair) {
+    float values[2];
+    unpack_pair<T>(pair, values[0], values[1]);
+    unroll<2>([&](auto i) {
+      const float d = values[i] - sums.first.lane[i];
+      sums.sum.lane[i] += d;
+      sums.squares.lane[i] = fma(d, d, sums.squares.lane[i]);
+    });
+  };
+  int row = 0;
+#pragma unroll 1
+  for (; row + ahead <= rows; row += ahead, at += ahead * line_bytes) {
+    u32 pairs[ahead];  // all asked for before the first is needed
+    unroll<ahead>([&](auto i) { pairs[i] = load_shared<u32>((at ^ i % 8 * 16) + i * line_bytes); });
+    unroll<ahead>([&](auto i) { add(pairs[i]); });
+  }
+#pragma unroll 1
+  for (; row < rows; ++row, at += line_bytes) add(load_shared<u32>(at ^ row % 8 * 16));
 }
 
 /// Windows are the product's depth; taps, and the channels of each, its columns or, AreRows, its rows; where those of a
