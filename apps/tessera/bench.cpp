@@ -311,7 +311,7 @@ void bench_rows(const BenchOptions& options) {
   const Device device = options.target();
   const Shape shape{options.m, options.n};
   Generator generator(options.seed);
-  const auto random = [&](const Shape& of) { return randn(of, generator, Float32, device).to(dtype); };
+  const auto random = [&](const Shape& of) { return randn(of, generator, Float32, device).to(dtype).contiguous(); };
   const Tensor target = randint(0, options.n, {options.m}, generator).to(device);
   const RowOperator operators[] = {
       {"layer_norm", [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); }, 2, 3, 2},

@@ -85,6 +85,7 @@ class Tensor {
   int64_t offset() const { return impl().offset; }
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device; }
+  /// Row-major without gaps. Rows of matrices of halves may be padded on GPUs (docs/architecture.md): see contiguous().
   bool is_contiguous() const { return impl().contiguous; }
   TensorMeta meta() const { return {shape(), dtype(), device()}; }
   const Ref<Storage>& storage() const { return impl().storage; }

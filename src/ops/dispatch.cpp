@@ -165,12 +165,23 @@ bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
   return layout.has_value();
 }
 
-// Rows padded to whole 16 bytes: a vocabulary of 50257 is then read as fast as one of 50264.
-Tensor empty_rows(const TensorMeta& meta, Device device) {
-  const int64_t unit = 16 / static_cast<int64_t>(size_of(meta.dtype));
-  if (meta.shape.rank() < 2 || meta.shape.back().value() < 64 || meta.shape.back().value() % unit == 0)
-    return empty(meta.shape, meta.dtype, device);
-  return empty_pitched(meta.shape, (meta.shape.back().value() + unit - 1) / unit * unit, meta.dtype, device);
+// The length of rows that are padded to whole 16 bytes: a vocabulary of 50257 is then read as fast as one of 50264.
+int64_t padded_length(const Shape& shape, DType dtype) {
+  const int64_t unit = 16 / static_cast<int64_t>(size_of(dtype)), length = shape.back().value();
+  return length < 64 ? length : (length + unit - 1) / unit * unit;
+}
+bool lies_in_padded_rows(const Tensor& t) {
+  if (!t.defined() || t.is_contiguous() || t.dim() < 2) return false;
+  Shape padded = t.shape();
+  padded.back() = padded_length(t.shape(), t.dtype());
+  return t.strides() == contiguous_strides(padded);
+}
+bool pads_rows(const Op& op, const Tensors& in, const TensorMeta& meta) {
+  constexpr int64_t least = 1 << 15;  // elements
+  if (!is_floating(meta.dtype) || padded_length(meta.shape, meta.dtype) == meta.shape.back().value()) return false;
+  if (op.pitched == Pitched::All || (op.keeps_layout && lies_in_padded_rows(in[0]))) return true;
+  return op.pitched == Pitched::Matrices && meta.shape.rank() <= 3 && size_of(meta.dtype) == 2 &&
+         meta.shape.numel().value() >= least;
 }
 
 // Whether images [n, c, h, w] lie in the order n, h, w, c, and not in their own as well.
@@ -189,16 +200,24 @@ Tensor empty_channels_last(const TensorMeta& meta, Device device) {
   return as_strided(t.storage(), meta.shape, {t.numel() / std::max<int64_t>(t.size(0), 1), 1, w * c, c}, 0, meta.dtype);
 }
 
+// How a new tensor lies (docs/architecture.md).
+Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device) {
+  if (device.is_gpu() && meta.shape.rank() >= 2) {
+    if (op.keeps_layout && meta.shape.rank() == 4 && lies_channels_last(in[0]))
+      return empty_channels_last(meta, device);
+    if (pads_rows(op, in, meta))
+      return empty_pitched(meta.shape, padded_length(meta.shape, meta.dtype), meta.dtype, device);
+  }
+  return empty(meta.shape, meta.dtype, device);
+}
+
 Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const Device* device, bool keep_hidden) {
   Tensors out;
   size_t visible = metas.size() - op.hidden_outputs;
-  const bool last = op.keeps_layout && device && device->is_gpu() && lies_channels_last(in[0]);
   for (size_t i = 0; i < metas.size(); ++i) {
     if (op.in_place && i < visible) out.push_back(in[i]);
     else if (i >= visible && (!keep_hidden || is_absent(metas[i]))) out.push_back({});
-    else if (last && metas[i].shape.rank() == 4) out.push_back(empty_channels_last(metas[i], *device));
-    else if (op.pitched && device && device->is_gpu()) out.push_back(empty_rows(metas[i], *device));
-    else out.push_back(empty(metas[i].shape, metas[i].dtype, device ? *device : metas[i].device));
+    else out.push_back(make_output(op, in, metas[i], device ? *device : metas[i].device));
   }
   return out;
 }

@@ -120,7 +120,7 @@ Tensors cross_entropy_backward_reference(std::span<const Tensor> in, const Attrs
 const Op cross_entropy_backward = {.name = "cross_entropy_backward",
                                    .infer = infer_cross_entropy_backward,
                                    .reference = cross_entropy_backward_reference,
-                                   .pitched = true};
+                                   .pitched = Pitched::All};
 const Op cross_entropy_backward_ = {.name = "cross_entropy_backward_",
                                     .infer = infer_cross_entropy_backward,
                                     .reference = cross_entropy_backward_reference,

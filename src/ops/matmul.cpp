@@ -70,7 +70,7 @@ const Op matmul_op = {.name = "matmul",
                       .reference = matmul_reference,
                       .saves = {.inputs = 0b11},
                       .autocast = Autocast::Lower,
-                      .pitched = true};
+                      .pitched = Pitched::All};
 
 // ---- matmul_wide: the same of halves with its sums in f32, as the gradient of a f32 weight is wanted under autocast
 
@@ -183,7 +183,7 @@ const Op matmul_mul_sum_op = {.name = "matmul_mul_sum",
                               .reference = matmul_mul_sum_reference,
                               .saves = {.inputs = 0b111},
                               .autocast = Autocast::Lower,
-                              .pitched = true};
+                              .pitched = Pitched::All};
 
 // ---- matmul_gelu_grad: a, b, h -> a b times the slope of gelu_tanh at h, sums of its columns; a backward's own
 
@@ -214,7 +214,7 @@ Tensors matmul_gelu_grad_reference(std::span<const Tensor> in, const Attrs&) {
 const Op matmul_gelu_grad_op = {.name = "matmul_gelu_grad",
                                 .infer = infer_matmul_gelu_grad,
                                 .reference = matmul_gelu_grad_reference,
-                                .pitched = true};
+                                .pitched = Pitched::All};
 
 // ---- linear: x, weight, bias?, residual? -> y, slope of the activation or its input (hidden)
 
@@ -342,7 +342,7 @@ const Op linear_op = {.name = "linear",
                       .saves = {.inputs = 0b0111, .outputs = 0b10},
                       .autocast = Autocast::Lower,
                       .hidden_outputs = 1,
-                      .pitched = true};
+                      .pitched = Pitched::All};
 
 // ---- mlp: x, up, up's bias?, down, down's bias?, residual? -> y, hidden layer, slope of its activation or the
 // activation's input (both hidden)
@@ -414,7 +414,7 @@ const Op mlp_op = {.name = "mlp",
                    .saves = {.inputs = 0b11111, .outputs = 0b110},
                    .autocast = Autocast::Lower,
                    .hidden_outputs = 2,
-                   .pitched = true,
+                   .pitched = Pitched::All,
                    .made_of = &linear_op};
 
 constexpr const Op* ops[] = {&matmul_op,           &matmul_wide_op, &matmul_mul_sum_op,

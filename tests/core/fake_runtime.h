@@ -69,6 +69,11 @@ class FakeRuntime : public gpu::Runtime {
     note("copy");
     std::memcpy(to, from, bytes);
   }
+  void copy_rows(void* to, size_t pitch, const void* from, size_t bytes, size_t rows, gpu::StreamHandle) override {
+    note("copy_rows");
+    for (size_t r = 0; r < rows; ++r)
+      std::memcpy(static_cast<char*>(to) + r * pitch, static_cast<const char*>(from) + r * bytes, bytes);
+  }
   void fill(void* memory, int byte, size_t bytes, gpu::StreamHandle) override {
     note("fill");
     std::memset(memory, byte, bytes);

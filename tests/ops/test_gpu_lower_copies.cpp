@@ -40,7 +40,7 @@ struct Trained {
 
 TEST_F(GpuLowerCopies, AreWhatACastWouldGive) {
   Generator g(3);
-  for (const Shape& shape : {Shape{33, 17}, Shape{64, 128}, Shape{1, 1}, Shape{4099, 3}}) {
+  for (const Shape& shape : {Shape{33, 17}, Shape{64, 128}, Shape{1, 1}, Shape{4099, 3}, Shape{300, 131}}) {
     const Tensor w = randn(shape, g), b = randn({shape[0]}, g), x = randn({5, shape[1].value()}, g);
     Trained with(w, b, true), without(w, b, false);
     const auto both = [&](const auto& fn) {

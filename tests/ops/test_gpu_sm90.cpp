@@ -81,7 +81,7 @@ TEST_F(Sm90Products, OfLinesThatBeginAnywhere) {
   const int64_t m = 515, n = 1031, k = 1003;
   const DType dtype = BFloat16;
   const auto lying = [&](const Tensor& t, bool turned) {
-    const auto dense = [&](const Tensor& t) { return t.contiguous().to(dtype).to(gpu()); };
+    const auto dense = [&](const Tensor& t) { return t.contiguous().to(dtype).to(gpu()).contiguous(); };
     return turned ? dense(t.transpose(-2, -1)).transpose(-2, -1) : dense(t);
   };
   for (const Shape& batch : {Shape{}, Shape{3}, Shape{2, 2}}) {
@@ -112,7 +112,7 @@ TEST_F(Sm90Products, GradientsOfLinesThatBeginAnywhere) {
     const Tensor dy = values({m, n}, dtype);
     Tensors near, wide;
     for (const Tensor& t : {values({m, k}, dtype), values({n, k}, dtype), values({n}, dtype)}) {
-      near.push_back(t.to(dtype).to(gpu()).set_requires_grad());
+      near.push_back(t.to(dtype).to(gpu()).contiguous().set_requires_grad());
       wide.push_back(t.detach().set_requires_grad());
     }
     const auto layer = [](const Tensors& in) { return linear(in[0], in[1], in[2]); };
@@ -329,7 +329,7 @@ TEST_F(Sm90Products, OddLinesGiveWhatThosePaddedWithZerosDo) {
   for (const DType dtype : {Float16, BFloat16}) {
     const Tensor x = values({m, k}, dtype), weight = values({n, k}, dtype),
                  bias = values({n}, dtype).to(dtype).to(gpu());
-    const auto dense = [&](const Tensor& t) { return t.to(dtype).to(gpu()); };
+    const auto dense = [&](const Tensor& t) { return t.to(dtype).to(gpu()).contiguous(); };
     const auto padded = [&](const Tensor& t) { return dense(concat({t, zeros({t.size(0), 5}, Float64)}, -1)); };
     const auto all = [&](const Tensor& x, const Tensor& weight) {
       return Tensors{matmul(x, weight.transpose(0, 1)), linear(x, weight, bias),
@@ -358,7 +358,7 @@ TEST_F(Sm90Products, RefusesWhatItDoesNotTake) {
     return "";
   };
   const Tensor good = there(values({256, 256}, Float16), Float16);
-  const auto odd = [&](int64_t columns) { return values({256, columns}, Float16).to(Float16).to(gpu()); };
+  const auto odd = [&](int64_t columns) { return values({256, columns}, Float16).to(Float16).to(gpu()).contiguous(); };
   EXPECT_NE(refusal(odd(257).slice(-1, 0, 256), good).find("memory layout"), std::string::npos);
   EXPECT_NE(refusal(odd(264).slice(-1, 1, 257), good).find("memory layout"), std::string::npos);
   EXPECT_NE(refusal(good.slice(0, 0, 100), good).find("small"), std::string::npos);

@@ -47,6 +47,8 @@ class Runtime {
   virtual FreeMemory memory() = 0;
   /// In either direction or within the device. Host memory that is not page-locked is read before this returns.
   virtual void copy(void* to, const void* from, size_t bytes, StreamHandle stream) = 0;
+  /// The same of rows of `bytes` that begin `pitch` bytes apart where they go, and lie one after the other now.
+  virtual void copy_rows(void* to, size_t pitch, const void* from, size_t bytes, size_t rows, StreamHandle stream) = 0;
   virtual void fill(void* memory, int byte, size_t bytes, StreamHandle stream) = 0;
 
   virtual StreamHandle create_stream() = 0;

@@ -175,7 +175,15 @@ void copy(const Tensor& to, const void* from, const Storage& from_storage) {
     ready.wait(current_stream(target));
   }
   enter(on);
-  on.runtime.copy(to.data_ptr(), from, bytes, stream);
+  if (to.is_contiguous()) {
+    on.runtime.copy(to.data_ptr(), from, bytes, stream);
+  } else {  // within the device: rows take the host twice the time
+    const Ref<Storage> dense = allocate(bytes, target);
+    on.runtime.copy(dense->data, from, bytes, stream);
+    const auto length = static_cast<size_t>(to.size(-1)), pitch = static_cast<size_t>(to.stride(-2));
+    on.runtime.copy_rows(to.data_ptr(), pitch * size_of(to.dtype()), dense->data, length * size_of(to.dtype()),
+                         static_cast<size_t>(to.numel()) / length, stream);
+  }
   if (between_cards) {  // the source's memory must not be reused before
     Event done(target);
     done.record(current_stream(target));

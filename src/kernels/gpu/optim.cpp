@@ -1,5 +1,6 @@
 #include "kernels/gpu/optim.h"
 
+#include <limits>
 #include <vector>
 
 #include "core/lower_copies.h"
@@ -20,6 +21,20 @@ void* place(Workspace& workspace, const Tensor& t, bool written) {
   return (written ? workspace.write(t, t.dtype(), false, true) : workspace.read(t, t.dtype(), false)).data;
 }
 
+// The copy in halves that is written with a parameter, if there is one that the kernel can follow.
+void set_lower(StepTensor& t, const Tensor& param) {
+  const Tensor copy = writable_lower_copy(param);
+  long long pitch = 0;
+  if (!copy.defined() || !param.is_contiguous()) return;
+  if (!copy.is_contiguous()) {
+    if (!folds_to_rows(copy, 1, pitch) || pitch > std::numeric_limits<int>::max() || copy.size(-1) < 4) return;
+    t.lower_length = static_cast<int>(copy.size(-1));
+    t.lower_pitch = static_cast<int>(pitch);
+  }
+  t.lower = copy.data_ptr();
+  t.lower_type = scalar_of(copy.dtype());
+}
+
 // Inputs: n params, `states` tensors for each, step | n grads, lr, grad_scale?, found_inf? (see ops/optim.cpp).
 template <bool adam>
 void run_step(const Call& call, Workspace& workspace) {
@@ -36,11 +51,7 @@ void run_step(const Call& call, Workspace& workspace) {
                  scalar_of(param.dtype()),
                  scalar_of(grad.dtype())};
     for (size_t s = 0; s < states; ++s) t.state[s] = place(workspace, call.in[(1 + s) * n + i], true);
-    if (const Tensor copy = writable_lower_copy(param);
-        copy.defined() && param.is_contiguous() && copy.is_contiguous()) {
-      t.lower = copy.data_ptr();
-      t.lower_type = scalar_of(copy.dtype());
-    }
+    set_lower(t, param);
     tensors.push_back(t);
   }
   if (workspace.counting()) return;

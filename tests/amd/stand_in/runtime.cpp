@@ -313,6 +313,15 @@ hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKin
   STAND_IN_CALL;
   return queue(stream, [=] { return std::memmove(to, from, bytes), hipSuccess; });
 }
+hipError_t hipMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                            hipMemcpyKind, hipStream_t stream) {
+  STAND_IN_CALL;
+  return queue(stream, [=] {
+    for (size_t row = 0; row < height; ++row)
+      std::memmove(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+    return hipSuccess;
+  });
+}
 hipError_t hipMemsetAsync(void* memory, int byte, size_t bytes, hipStream_t stream) {
   STAND_IN_CALL;
   return queue(stream, [=] { return std::memset(memory, byte, bytes), hipSuccess; });

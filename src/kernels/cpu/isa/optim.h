@@ -13,7 +13,9 @@ struct StepTensor {
   void* state[2];    // contiguous, f32 (f64 for f64 parameters)
   Scalar param_type, grad_type;
   Scalar lower_type = Scalar::bf16;
-  void* lower = nullptr;  // contiguous: gets what param becomes, on GPUs; null: nothing does
+  void* lower = nullptr;  // gets what param becomes, on GPUs; null: nothing does
+  int lower_length = 0;   // of its rows where they are pitched; 0: it is contiguous
+  int lower_pitch = 0;
 };
 
 struct StepArgs {

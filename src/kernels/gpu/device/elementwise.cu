@@ -24,7 +24,9 @@ void map(const MapArgs& args, Executor& executor) {
 struct CopyWork {
   Nest<2> nest;
   void* data[2];
-  bool vectors;
+  i64 units;      // of many elements at once; 0: one at a time
+  bool whole[2];  // whether an operand's units lie at whole ones
+  bool flat;      // `to` has no gaps, and units do not mind the ends of its rows
 };
 
 template <class To, class From>
@@ -33,14 +35,28 @@ void copy_kernel(const CopyWork work) {
   constexpr int width = 16 / (sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
   To* to = static_cast<To*>(work.data[0]);
   const From* from = static_cast<const From*>(work.data[1]);
-  if (work.vectors) {
-    for (i64 i = first_index(); i < work.nest.total / width; i += index_step()) {
+  if (tile::is_same_v<To, From> && work.flat) {  // for casts, more registers cost more than whole stores give
+    for (i64 i = first_index() * width; i < work.nest.total; i += index_step() * width) {
+      i64 at[2], next[2] = {};
+      const i64 left = work.nest.locate(i, 1, at);
+      if (left < width) work.nest.locate(tile::min(i + left, work.nest.total - 1), 1, next);
+      Pack<To, width> out{};
+#pragma unroll
+      for (int j = 0; j < width; ++j)
+        if (i + j < work.nest.total)
+          out.lane[j] = tile::convert_element<To>(from[j < left ? at[1] + j : next[1] + j - left]);
+      store_unit(to + i, out, true, work.nest.total - i);
+    }
+    return;
+  }
+  if (work.units) {
+    for (i64 i = first_index(); i < work.units; i += index_step()) {
       i64 at[2];
-      work.nest.locate(i, width, at);
-      const auto in = *reinterpret_cast<const Pack<From, width>*>(from + at[1]);
+      const i64 left = work.nest.locate(i, width, at);
+      const auto in = load_unit<From, width>(from + at[1], work.whole[1], left);
       Pack<To, width> out;
       tile::unroll<width>([&](auto j) { out.lane[j] = tile::convert_element<To>(in.lane[j]); });
-      *reinterpret_cast<Pack<To, width>*>(to + at[0]) = out;
+      store_unit(to + at[0], out, work.whole[0], left);
     }
     return;
   }
@@ -74,7 +90,7 @@ void fill_kernel(const Nest<1> nest, T* to, T value) {
 }
 
 CopyWork work_of(const CopyArgs& args) {
-  return {make_nest<2>(args.rank, args.lengths, {&args.to, &args.from}), {args.to.data, args.from.data}, false};
+  return {make_nest<2>(args.rank, args.lengths, {&args.to, &args.from}), {args.to.data, args.from.data}, 0, {}, false};
 }
 
 template <class To, class From>
@@ -83,10 +99,14 @@ void launch_copy(const CopyArgs& args, Executor& executor) {
   CopyWork work = work_of(args);
   if (work.nest.rank > 0) {
     const int last = work.nest.rank - 1;
-    const bool dense = work.nest.strides[0][last] == 1 && work.nest.strides[1][last] == 1;
-    work.vectors = dense && work.nest.takes_vectors(width, 16 / width, work.data);
+    if (work.nest.has_units(width) && work.nest.strides[0][last] == 1 && work.nest.strides[1][last] == 1) {
+      work.units = work.nest.units(width);
+      for (int k = 0; k < 2; ++k) work.whole[k] = work.nest.is_whole(k, width, 16 / width, work.data[k]);
+    }
+    work.flat = tile::is_same_v<To, From> && work.units > 0 && !work.whole[0] && work.nest.has_no_gaps(0) &&
+                reinterpret_cast<size_t>(work.data[0]) % (width * sizeof(To)) == 0;
   }
-  const i64 items = work.vectors ? work.nest.total / width : work.nest.total;
+  const i64 items = work.units ? work.units : work.nest.total;
   launch("copy", copy_kernel<To, From>, grid_for(items, 256, executor), 256, 0, executor, work);
 }
 

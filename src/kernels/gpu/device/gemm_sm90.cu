@@ -198,7 +198,7 @@ Sm90Refusal refuses(const Readable& product) {
 Sm90Refusal refuses(const GemmArgs& args) { return refuses(readable(args)); }
 
 bool has_odd_lines(const GemmArgs& args) {
-  return (args.k % 8 != 0 && (args.a.column == 1 || args.b.row == 1)) || copies(args);
+  return args.n % 8 != 0 || (args.k % 8 != 0 && (args.a.column == 1 || args.b.row == 1)) || copies(args);
 }
 
 // ---- how it is cut

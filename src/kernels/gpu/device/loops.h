@@ -24,30 +24,48 @@ struct Nest {
     for (int k = 0; k < Operands; ++k) strides[k][rank - 1] = step[k];
   }
 
-  /// Whether `width` neighbouring elements can be taken at once from every operand whose last stride is 1; the others
-  /// must repeat there. `bytes` is that of an element.
-  bool takes_vectors(int width, int bytes, void* const (&data)[Operands]) const {
-    if (rank == 0 || lengths[rank - 1] % width != 0) return false;
-    for (int k = 0; k < Operands; ++k) {
-      const i64 last = strides[k][rank - 1];
-      if (last == 0) continue;
-      if (last != 1 || reinterpret_cast<size_t>(data[k]) % (width * bytes) != 0) return false;
-      for (int d = 0; d + 1 < rank; ++d)
-        if (strides[k][d] % width != 0) return false;
-    }
-    return true;
+  /// Units of `width` neighbours in the last dim; those at the ends of rows may have fewer.
+  i64 units(int width) const {
+    return rank == 0 ? total : total / lengths[rank - 1] * tile::ceil_div<i64>(lengths[rank - 1], width);
   }
 
-  /// Offsets of element `index`, counted in row-major order; dim `rank - 1` is counted in units of `width`.
-  TESSERA_DEVICE void locate(i64 index, int width, i64 (&offset)[Operands]) const {
+  /// Whether there are any, of neighbours in memory in every operand, or of one element that repeats.
+  bool has_units(int width) const {
+    bool has = rank > 0 && lengths[rank - 1] >= width;
+    for (int k = 0; k < Operands && has; ++k) has = strides[k][rank - 1] == 0 || strides[k][rank - 1] == 1;
+    return has;
+  }
+  /// Whether those of operand k begin at whole ones in memory. `bytes` is that of an element.
+  bool is_whole(int k, int width, int bytes, const void* data) const {
+    if (strides[k][rank - 1] == 0) return true;
+    bool whole = reinterpret_cast<size_t>(data) % (width * bytes) == 0;
+    for (int d = 0; d + 1 < rank && whole; ++d) whole = strides[k][d] % width == 0;
+    return whole;
+  }
+  bool has_no_gaps(int k) const {
+    i64 step = 1;
+    for (int d = rank - 1; d >= 0 && strides[k][d] == step; --d) step *= lengths[d];
+    return step == total;
+  }
+  /// Whether all can be taken at once from every operand, with none left over.
+  bool takes_vectors(int width, int bytes, void* const (&data)[Operands]) const {
+    bool takes = has_units(width) && lengths[rank - 1] % width == 0;
+    for (int k = 0; k < Operands && takes; ++k) takes = is_whole(k, width, bytes, data[k]);
+    return takes;
+  }
+
+  /// Offsets of element `index`, counted in row-major order; dim `rank - 1` is counted in units of `width`. Returns how
+  /// many elements are left in its row.
+  TESSERA_DEVICE i64 locate(i64 index, int width, i64 (&offset)[Operands]) const {
+    i64 left = 1;
     for (int k = 0; k < Operands; ++k) offset[k] = 0;
     if (rank == 1) {
       for (int k = 0; k < Operands; ++k) offset[k] = index * width * strides[k][0];
-      return;
+      return lengths[0] - index * width;
     }
 #pragma unroll 1  // divisions are long, and are not worth copies
     for (int d = rank - 1; d >= 0; --d) {
-      const i64 length = d == rank - 1 ? lengths[d] / width : lengths[d];
+      const i64 length = d == rank - 1 ? tile::ceil_div<i64>(lengths[d], width) : lengths[d];
       i64 at;
       if (index <= 0xffffffffll && length <= 0xffffffffll) {
         const u32 quotient = static_cast<u32>(index) / static_cast<u32>(length);
@@ -57,9 +75,10 @@ struct Nest {
         at = index % length;
         index /= length;
       }
-      if (d == rank - 1) at *= width;
+      if (d == rank - 1) at *= width, left = lengths[d] - at;
       for (int k = 0; k < Operands; ++k) offset[k] += at * strides[k][d];
     }
+    return left;
   }
 };
 
@@ -75,7 +94,7 @@ Nest<Operands> make_nest(int rank, const Lengths& lengths, const TensorArg* cons
   return nest;
 }
 
-/// Stores a pack of 16 bytes at once: nvcc merges such a store with the single ones of another path, element by
+/// Stores a pack of 8 or 16 bytes at once: nvcc merges such a store with the single ones of another path, element by
 /// element.
 template <class P>
 TESSERA_DEVICE void store_at_once(void* to, const P& pack) {
@@ -86,14 +105,46 @@ TESSERA_DEVICE void store_at_once(void* to, const P& pack) {
                  "r"(w[2]), "r"(w[3])
                  : "memory");
     return;
+  } else if constexpr (sizeof(P) == 8) {
+    const auto w = tile::bit_cast<tile::Array<u32, 2>>(pack);
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1])
+                 : "memory");
+    return;
   }
 #endif
   *static_cast<P*>(to) = pack;
 }
 
+/// As many neighbours as there are left in a row, at most a pack: at once where they lie at a whole one.
+template <class T, int width>
+TESSERA_DEVICE Pack<T, width> load_unit(const T* from, bool whole, i64 left) {
+  if (whole && left >= width) return *reinterpret_cast<const Pack<T, width>*>(from);
+  Pack<T, width> unit{};
+#pragma unroll
+  for (int j = 0; j < width; ++j)
+    if (j < left) unit.lane[j] = from[j];
+  return unit;
+}
+template <class T, int width>
+TESSERA_DEVICE void store_unit(T* to, const Pack<T, width>& unit, bool whole, i64 left) {
+  if (whole && left >= width) return store_at_once(to, unit);
+#pragma unroll
+  for (int j = 0; j < width; ++j)
+    if (j < left) to[j] = unit.lane[j];
+}
+
 /// Four neighbours of f32, f16 or bf16, as they lie in memory: converted when all operands are under way.
 class RawFloats {
  public:
+  /// Fewer where the row ends.
+  TESSERA_DEVICE void load(const void* p, Scalar type, i64 i, bool whole, i64 left) {
+    if (whole && left >= 4) return load(p, type, i);
+    words_ = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (j < left && type == Scalar::f32) words_.lane[j] = static_cast<const u32*>(p)[i + j];
+      else if (j < left) words_.lane[j / 2] |= static_cast<u32>(static_cast<const tile::u16*>(p)[i + j]) << j % 2 * 16;
+  }
   TESSERA_DEVICE void load(const void* p, Scalar type, i64 i) {
     if (type == Scalar::f32) {
       words_ = *reinterpret_cast<const Pack<u32, 4>*>(static_cast<const float*>(p) + i);
@@ -114,15 +165,15 @@ class RawFloats {
 };
 
 template <class T>
-TESSERA_DEVICE void store_four(void* p, i64 i, const float (&x)[4]) {
+TESSERA_DEVICE void store_four(void* p, i64 i, const float (&x)[4], bool whole, i64 left) {
   Pack<T, 4> out;
   tile::unroll<4>([&](auto j) { out.lane[j] = tile::convert_element<T>(x[j]); });
-  *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(p) + i) = out;
+  store_unit(static_cast<T*>(p) + i, out, whole, left);
 }
-TESSERA_DEVICE void store_four(void* p, Scalar type, i64 i, const float (&x)[4]) {
-  if (type == Scalar::f32) store_four<float>(p, i, x);
-  else if (type == Scalar::f16) store_four<f16>(p, i, x);
-  else store_four<bf16>(p, i, x);
+TESSERA_DEVICE void store_four(void* p, Scalar type, i64 i, const float (&x)[4], bool whole = true, i64 left = 4) {
+  if (type == Scalar::f32) store_four<float>(p, i, x, whole, left);
+  else if (type == Scalar::f16) store_four<f16>(p, i, x, whole, left);
+  else store_four<bf16>(p, i, x, whole, left);
 }
 
 }  // namespace tessera::gpu_kernels

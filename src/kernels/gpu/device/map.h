@@ -17,7 +17,8 @@ struct MapWork {
   bool constant[N + 1];
   double value[N + 1];  // of constants
   double scalars[2];    // of the functor
-  bool vectors;         // many elements at once
+  i64 units;            // of many elements at once; 0: one at a time
+  bool whole[N + 1];    // whether an operand's begin at whole ones
 };
 
 using MapLaunch = void (*)(const MapArgs& args, Executor& executor);
@@ -81,14 +82,14 @@ TESSERA_DEVICE auto apply_to(const F& f, const C (&x)[N]) {
 template <class F, int N>
 TESSERA_DEVICE void map_mixed(const F& f, const MapWork<N>& work) {
   const int last = work.nest.rank - 1;
-  for (i64 i = first_index(); i < work.nest.total / 4; i += index_step()) {
+  for (i64 i = first_index(); i < work.units; i += index_step()) {
     i64 at[N + 1];
-    work.nest.locate(i, 4, at);
+    const i64 left = work.nest.locate(i, 4, at);
     RawFloats raw[N];
     float in[N][4], out[4];
     const auto repeats = [&](int k) { return work.constant[k] || work.nest.strides[k][last] == 0; };
     tile::unroll<N>([&](auto k) {
-      if (!repeats(k + 1)) raw[k].load(work.data[k + 1], work.type[k + 1], at[k + 1]);
+      if (!repeats(k + 1)) raw[k].load(work.data[k + 1], work.type[k + 1], at[k + 1], work.whole[k + 1], left);
     });
     tile::unroll<N>([&](auto k) {
       if (repeats(k + 1)) {
@@ -104,7 +105,7 @@ TESSERA_DEVICE void map_mixed(const F& f, const MapWork<N>& work) {
       tile::unroll<N>([&](auto k) { x[k] = in[k][j]; });
       out[j] = apply(f, x);
     });
-    store_four(work.data[0], work.type[0], at[0], out);
+    store_four(work.data[0], work.type[0], at[0], out, work.whole[0], left);
   }
 }
 
@@ -114,7 +115,7 @@ TESSERA_KERNEL(256)
 void map_any(const MapWork<N> work) {
   const F f = functor_of<F>(work.scalars);
   if constexpr (Mixed) {
-    if (work.vectors) return map_mixed(f, work);
+    if (work.units) return map_mixed(f, work);
   }
   for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
     i64 at[N + 1];
@@ -137,14 +138,14 @@ void map_same(const MapWork<N> work) {
   using Packed = Pack<T, width>;
   const F f = functor_of<F>(work.scalars);
   const int last = work.nest.rank - 1;
-  for (i64 i = first_index(); i < work.nest.total / width; i += index_step()) {
+  for (i64 i = first_index(); i < work.units; i += index_step()) {
     i64 at[N + 1];
-    work.nest.locate(i, width, at);
+    const i64 left = work.nest.locate(i, width, at);
     Packed in[N], out;
     tile::unroll<N>([&](auto k) {
       const T* from = static_cast<const T*>(work.data[k + 1]) + at[k + 1];
       if (!work.constant[k + 1] && work.nest.strides[k + 1][last] != 0) {
-        in[k] = *reinterpret_cast<const Packed*>(from);
+        in[k] = load_unit<T, width>(from, work.whole[k + 1], left);
       } else {
         const T one = work.constant[k + 1] ? tile::convert_element<T>(static_cast<C>(work.value[k + 1])) : *from;
         for (int j = 0; j < width; ++j) in[k].lane[j] = one;
@@ -155,7 +156,7 @@ void map_same(const MapWork<N> work) {
       tile::unroll<N>([&](auto k) { x[k] = tile::convert_element<C>(in[k].lane[j]); });
       out.lane[j] = tile::convert_element<T>(apply_to<T>(f, x));
     });
-    *reinterpret_cast<Packed*>(static_cast<T*>(work.data[0]) + at[0]) = out;
+    store_unit(static_cast<T*>(work.data[0]) + at[0], out, work.whole[0], left);
   }
 }
 
@@ -163,7 +164,6 @@ template <int N>
 MapWork<N> map_work(const MapArgs& args, int width) {
   MapWork<N> work;
   const TensorArg* operand[N + 1];
-  bool output_is_dense = false;
   for (int k = 0; k <= N; ++k) {
     const TensorArg& t = args.tensor[k];
     operand[k] = &t;
@@ -178,8 +178,9 @@ MapWork<N> map_work(const MapArgs& args, int width) {
     }
   }
   work.nest = make_nest(args.rank, args.lengths, operand);
-  if (work.nest.rank > 0) output_is_dense = work.nest.strides[0][work.nest.rank - 1] == 1;
-  work.vectors = output_is_dense && work.nest.takes_vectors(width, 16 / width, work.data);
+  const bool has_units = work.nest.has_units(width) && work.nest.strides[0][work.nest.rank - 1] == 1;
+  work.units = has_units ? work.nest.units(width) : 0;
+  for (int k = 0; k <= N && has_units; ++k) work.whole[k] = work.nest.is_whole(k, width, 16 / width, work.data[k]);
   work.scalars[0] = args.scalars[0];
   work.scalars[1] = args.scalars[1];
   return work;
@@ -193,8 +194,9 @@ void launch_any(const MapArgs& args, Executor& executor) {
     const Scalar type = work.type[k];
     return work.constant[k] || type == Scalar::f32 || type == Scalar::f16 || type == Scalar::bf16;
   };
-  for (int k = 0; k <= N; ++k) work.vectors = Mixed && work.vectors && is_mixed(k);
-  const i64 items = work.vectors ? work.nest.total / 4 : work.nest.total;
+  for (int k = 0; k <= N; ++k)
+    if (!Mixed || !is_mixed(k)) work.units = 0;
+  const i64 items = work.units ? work.units : work.nest.total;
   launch("map", map_any<F, C, N, Mixed>, grid_for(items, 256, executor, map_waves), 256, 0, executor, work);
 }
 template <class F, class T, int N>
@@ -202,8 +204,8 @@ void launch_same(const MapArgs& args, Executor& executor) {
   using C = tile::compute_t<T>;
   constexpr int width = 16 / sizeof(T);
   const auto work = map_work<N>(args, width);
-  if (!work.vectors) return launch_any<F, C, N, true>(args, executor);
-  launch("map", map_same<F, T, N>, grid_for(work.nest.total / width, 256, executor, map_waves), 256, 0, executor, work);
+  if (!work.units) return launch_any<F, C, N, true>(args, executor);
+  launch("map", map_same<F, T, N>, grid_for(work.units, 256, executor, map_waves), 256, 0, executor, work);
 }
 
 /// Ops of models' inner loops, which have kernels for each type of f32, f16 and bf16; the others take all three mixed,

@@ -7,7 +7,7 @@
 namespace tessera::gpu_kernels {
 namespace {
 
-constexpr int threads = 256, most_tensors = 56;
+constexpr int threads = 256, most_tensors = 52;
 constexpr i64 per_block = 4096;  // elements
 
 /// A list of tensors that one launch works on, in blocks of one tensor each.
@@ -99,6 +99,19 @@ TESSERA_DEVICE void make_step(const StepNumbers& n, tile::SgdStep<C>& out) {
          true};
 }
 
+/// Where element i of a parameter has its copy.
+TESSERA_DEVICE i64 lower_place(const StepTensor& t, i64 i) {
+  return t.lower_length == 0 ? i : i + tile::quotient(i, t.lower_length) * (t.lower_pitch - t.lower_length);
+}
+/// Four neighbours, which may be in two rows: none is shorter.
+template <class T>
+TESSERA_DEVICE void store_apart(const StepTensor& t, i64 i, const float (&x)[4]) {
+  const i64 line = tile::quotient(i, t.lower_length), left = (line + 1) * t.lower_length - i;
+  const int gap = t.lower_pitch - t.lower_length;
+  T* const to = static_cast<T*>(t.lower) + i + line * gap;
+  tile::unroll<4>([&](auto j) { to[j < left ? j : j + gap] = tile::convert_element<T>(x[j]); });
+}
+
 /// Four elements at a time, of f32 or halves in memory, computed in float.
 template <int States, class Step>
 TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
@@ -118,7 +131,8 @@ TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
       step(out[j], g.value(t.grad_type, j), m.lane[j], v.lane[j]);
     });
     store_four(t.param, t.param_type, i, out);
-    if (t.lower) store_four(t.lower, t.lower_type, i, out);
+    if (t.lower && t.lower_length == 0) store_four(t.lower, t.lower_type, i, out);
+    else if (t.lower) t.lower_type == Scalar::f16 ? store_apart<f16>(t, i, out) : store_apart<bf16>(t, i, out);
     if constexpr (States > 0) *reinterpret_cast<Packed*>(state[0] + i) = m;
     if constexpr (States > 1) *reinterpret_cast<Packed*>(state[1] + i) = v;
   }
@@ -148,7 +162,7 @@ TESSERA_DEVICE void step_elements(const Part& part, const Step& step) {
     if constexpr (States > 1) v = state[1][i];
     step(p, g, m, v);
     store_as<C>(t.param, t.param_type, i, p);
-    if (t.lower) store_as<C>(t.lower, t.lower_type, i, p);
+    if (t.lower) store_as<C>(t.lower, t.lower_type, lower_place(t, i), p);
     if constexpr (States > 0) state[0][i] = m;
     if constexpr (States > 1) state[1][i] = v;
   }

@@ -192,6 +192,12 @@ class VendorRuntime final : public gpu::Runtime {
     check_alive();
     check(TESSERA_RT(MemcpyAsync)(to, from, bytes, TESSERA_RT(MemcpyDefault), queue(stream)), "copying");
   }
+  void copy_rows(void* to, size_t pitch, const void* from, size_t bytes, size_t rows,
+                 gpu::StreamHandle stream) override {
+    check_alive();
+    check(TESSERA_RT(Memcpy2DAsync)(to, pitch, from, bytes, bytes, rows, TESSERA_RT(MemcpyDefault), queue(stream)),
+          "copying");
+  }
   void fill(void* memory, int byte, size_t bytes, gpu::StreamHandle stream) override {
     check_alive();
     check(TESSERA_RT(MemsetAsync)(memory, byte, bytes, queue(stream)), "filling memory");

@@ -1,0 +1,169 @@
+// Matrices of halves whose rows are padded to whole 16 bytes on a GPU: nobody sees it but by strides and times.
+#include "core/lower_copies.h"
+#include "gpu_against_float64.h"
+#include "io/temporary_folder.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+class GpuPaddedRows : public GpuAgainstFloat64 {
+ protected:
+  /// Of 64 KB and more.
+  static std::vector<Shape> shapes() { return {{503, 67}, {2, 16411}, {33, 997}, {3, 251, 65}, {480, 1, 79}}; }
+  static int64_t padded(int64_t length) { return (length + 7) / 8 * 8; }
+  static bool is_padded(const Tensor& t) {
+    Shape shape = t.shape();
+    shape.back() = padded(t.size(-1));
+    return t.strides() == contiguous_strides(shape) && !t.is_contiguous();
+  }
+  Tensor there(const Tensor& t, DType dtype = BFloat16) { return t.to(dtype).to(gpu()); }
+};
+
+TEST_F(GpuPaddedRows, AreWhatTheLibraryMakesOfMatrices) {
+  for (const Shape& shape : shapes()) {
+    const Tensor wide = values(shape, Float16).to(Float32), x = wide.to(Float16).to(gpu());
+    EXPECT_TRUE(is_padded(x)) << to_string(shape);
+    EXPECT_TRUE(is_padded(wide.to(gpu()).to(BFloat16)));
+    EXPECT_TRUE(is_padded(gelu(x) * x + 1.0));
+    EXPECT_TRUE(is_padded(x.detach()));
+    EXPECT_TRUE(x.contiguous().is_contiguous() && x.clone().is_contiguous() && x.to(cpu()).is_contiguous());
+    EXPECT_TRUE(wide.to(gpu()).is_contiguous());  // what optimizers step
+    EXPECT_TRUE(full(shape, 1, Float16, gpu()).is_contiguous() &&
+                rand(shape, generator, Float16, gpu()).is_contiguous());
+    const Tensor parameter = wide.to(gpu()).set_requires_grad();
+    const optim::SGD optimizer({parameter}, {.lr = 0.1});
+    const amp::Autocast guard(BFloat16);
+    matmul(parameter, transpose(parameter, -2, -1));
+    EXPECT_TRUE(is_padded(lower_copy(parameter, BFloat16)));
+  }
+  for (const Shape& shape : {Shape{503, 72}, Shape{600, 63}, Shape{40, 67}, Shape{2, 5, 61, 65}, Shape{65537}})
+    EXPECT_TRUE(there(values(shape, BFloat16)).is_contiguous()) << to_string(shape);
+}
+
+TEST_F(GpuPaddedRows, HoldTheSameElements) {
+  NoGrad guard;
+  for (DType dtype : {Float16, BFloat16})
+    for (const Shape& shape : shapes()) {
+      const Tensor want = values(shape, dtype), x = there(want, dtype);
+      const auto same = [&](const Tensor& got, const Tensor& here) {
+        ASSERT_EQ(to_string(got.shape()), to_string(here.shape()));
+        EXPECT_EQ(error(got, here), 0) << to_string(shape) << " " << name(dtype);
+      };
+      const int64_t n = shape.back().value();
+      same(x, want);
+      same(x.clone(), want);
+      same(x.reshape({-1}), want.reshape({-1}));
+      same(x.reshape({-1, n}), want.reshape({-1, n}));
+      same(x.transpose(-2, -1), want.transpose(-2, -1));
+      same(x.transpose(-2, -1).contiguous(), want.transpose(-2, -1));
+      same(x.slice(-1, 1, n - 1), want.slice(-1, 1, n - 1));
+      same(x.slice(0, 0, 1).squeeze(0), want.slice(0, 0, 1).squeeze(0));
+      same(x.to(Float32), want);
+      same(x.to(Float32).to(dtype == Float16 ? BFloat16 : Float16),
+           want.to(Float32).to(dtype == Float16 ? BFloat16 : Float16).to(Float64));
+      Tensor dense = full(shape, 7, dtype, gpu());
+      same(dense.copy_(x), want);
+      const Tensor here = want.to(dtype), twice = (here + here).to(Float64);
+      for (const Tensor& sum : {x + x, x + dense, dense + x, dense + dense}) same(sum, twice);
+      for (const Tensor& sum : {x + x.to(Float32), dense.to(Float32) + x}) same(sum, want * 2.0);
+      Tensor again = there(values(shape, dtype), dtype);
+      same(again.copy_(dense), want);
+      Tensor inside = full({503, padded(n) + 5}, 7, dtype, gpu());  // whose neighbours nobody may write
+      if (shape.rank() == 2 && shape[0].value() == 503) {
+        for (int64_t begin : {0, 1, 5}) {
+          inside.fill_(7);
+          same(inside.slice(1, begin, begin + n).copy_(x), want);
+          inside.slice(1, begin, begin + n).mul_(x);
+          same(inside.slice(1, begin, begin + n),
+               want.to(dtype).to(Float32).mul_(want.to(Float32)).to(dtype).to(Float64));
+          EXPECT_EQ(
+              error(inside.slice(1, begin + n, inside.size(1)), full({503, padded(n) + 5 - n - begin}, 7, Float64)), 0);
+        }
+      }
+    }
+}
+
+TEST_F(GpuPaddedRows, GiveWhatDenseOnesGive) {
+  for (DType dtype : {Float16, BFloat16})
+    for (const Shape& shape : {Shape{503, 67}, Shape{3, 251, 65}}) {
+      const Tensor a = values(shape, dtype), b = values(shape, dtype), bias = values({shape.back()}, dtype);
+      const auto f = [&](const Tensors& in) {
+        const Tensor y = gelu_tanh(in[0] + in[2]) * in[1], z = tanh(y) + sigmoid(in[1]);
+        return Tensors{y,
+                       z,
+                       softmax(z, -1),
+                       layer_norm(z, in[2], in[2]),
+                       exp(z) / 2.0 + in[1].to(Float32),
+                       where(gt(in[0], in[1]), y, z),
+                       sum(z, {-1}),
+                       matmul(z, in[1].transpose(-2, -1)),
+                       matmul(z.transpose(-2, -1), in[1])};
+      };
+      const auto on = [&](bool dense) {
+        Tensors in;
+        for (const Tensor& t : {a, b, bias}) {
+          const Tensor moved = there(t, dtype);
+          in.push_back((dense ? moved.contiguous() : moved).detach().set_requires_grad());
+        }
+        Tensors out = f(in), seeds;
+        for (const Tensor& y : out) seeds.push_back(full(y.shape(), 0.125, y.dtype(), gpu()));
+        const Tensors gradients = grad(out, in, seeds);
+        out.append(gradients.begin(), gradients.end());
+        for (Tensor& t : out) t = t.detach().to(cpu()).to(Float64);
+        return out;
+      };
+      const Tensors got = on(false), want = on(true);
+      for (size_t i = 0; i < got.size(); ++i) {  // sums may be added up in another order
+        const bool exact = i < 2 || i == 4 || i == 5;
+        EXPECT_LE(relative_error(got[i], want[i]), exact              ? 0
+                                                   : dtype == Float16 ? 2e-3
+                                                                      : 1e-2)
+            << i << " " << to_string(shape) << " " << name(dtype);
+      }
+    }
+}
+
+TEST_F(GpuPaddedRows, AreSavedTrainedAndLoaded) {
+  Generator g(5);
+  const TemporaryFolder folder;
+  const std::string path = folder / "padded_rows";
+  for (DType dtype : {Float32, BFloat16}) {
+    nn::Linear near(131, 257, true, g), moved(131, 257, true, g);
+    moved.load_state_dict(near.state_dict());
+    near.to(dtype);
+    moved.to(gpu());
+    moved.to(dtype);
+    EXPECT_EQ(moved.weight.is_contiguous(), dtype == Float32);
+    const Tensor x = randn({300, 131}, g).to(dtype);
+    for (nn::Linear* m : {&near, &moved}) {
+      optim::AdamW optimizer(m->parameters(), {.lr = 1e-2});
+      for (int i = 0; i < 3; ++i) {
+        optimizer.zero_grad();
+        sum(square((*m)(x.to(m->weight.device())).to(Float32))).backward();
+        optimizer.step();
+      }
+    }
+    EXPECT_LE(error(moved.weight.detach(), near.weight.detach().to(Float64)), dtype == Float32 ? 1e-4 : 2e-2);
+    save_checkpoint(path, {moved.state_dict(), {}});
+    nn::Linear loaded(131, 257, true, g);
+    loaded.to(gpu());
+    loaded.to(dtype);
+    loaded.load_state_dict(load_checkpoint(path).tensors);
+    EXPECT_EQ(error(loaded.weight.detach(), moved.weight.detach().to(cpu()).to(Float64)), 0);
+  }
+}
+
+TEST_F(GpuPaddedRows, MayBeCaptured) {
+  NoGrad guard;
+  const Tensor x = values({503, 67}, Float32).to(Float32).to(gpu());
+  Tensor y;
+  Graph graph;
+  graph.capture(gpu(), [&] { y = gelu(x.to(BFloat16)) * 2.0; });
+  graph.replay();
+  EXPECT_TRUE(is_padded(y));
+  EXPECT_EQ(error(y, (gelu(x.to(BFloat16)) * 2.0).to(cpu()).to(Float64)), 0);
+}
+
+}  // namespace
+}  // namespace tessera
