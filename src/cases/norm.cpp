@@ -143,14 +143,15 @@ OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool re
 
 // 1x1 convolutions of what batch norm gives; `form`: without a norm, with one whose weight is absent, or with all.
 enum class Form { Plain, Bare, Full };
-OpCase norm_conv_case(std::string label, Shape x, int64_t filters, Form form, bool bias, bool training, bool relu) {
+OpCase norm_conv_case(std::string label, Shape x, int64_t filters, Form form, bool bias, bool training, bool relu,
+                      int64_t rows = 1, int64_t columns = 1, ConvAttrs conv = {}) {
   const uint32_t norm = form == Form::Full ? 0b1100001u : 1u;
-  return {.op = "norm_conv1x1",
+  return {.op = "norm_conv2d",
           .label = std::move(label),
-          .attrs = NormAttrs{.training = training, .relu = relu},
+          .attrs = NormConvAttrs{conv, {.training = training, .relu = relu}},
           .inputs = [=](Generator& g) -> Tensors {
             const Shape channel{x[1]};
-            Tensors in{uniform64(x, g, -2, 3), normal64({Dim(filters), x[1], Dim(1), Dim(1)}, g),
+            Tensors in{uniform64(x, g, -2, 3), normal64({Dim(filters), x[1] / conv.groups, Dim(rows), Dim(columns)}, g),
                        bias ? normal64({Dim(filters)}, g) : Tensor()};
             in.resize(7);
             if (form == Form::Plain) return in;
@@ -175,13 +176,13 @@ OpCase batch_norm_known_case(std::string label, Shape x, bool weight, bool relu)
           .gradients = weight ? 0b11001u : 1u,
           .dtypes = kExact};
 }
-OpCase norm_conv_grad_case(std::string label, Shape x, int64_t filters, Form form, bool relu) {
-  return {.op = "norm_conv1x1_weight_grad",
+OpCase norm_conv_grad_case(std::string label, Shape x, Shape dy, ConvAttrs conv, Form form, bool relu) {
+  return {.op = "norm_conv2d_weight_grad",
           .label = std::move(label),
-          .attrs = NormAttrs{.relu = relu},
+          .attrs = NormConvAttrs{conv, {.relu = relu}},
           .inputs = [=](Generator& g) -> Tensors {
             const Shape channel{x[1]};
-            Tensors in{uniform64(x, g, -2, 3), normal64({x[0], Dim(filters), x[2], x[3]}, g)};
+            Tensors in{uniform64(x, g, -2, 3), normal64(dy, g)};
             in.resize(6);
             if (form == Form::Plain) return in;
             in[2] = normal64(channel, g);
@@ -195,7 +196,7 @@ OpCase norm_conv_grad_case(std::string label, Shape x, int64_t filters, Form for
 OpCase one_filter_backward_case(std::string label, Shape x, bool weight, bool training, bool relu) {
   return {.op = "norm_conv1x1_one_filter_backward",
           .label = std::move(label),
-          .attrs = NormAttrs{.training = training, .relu = relu},
+          .attrs = NormConvAttrs{{.size = {1, 1}}, {.training = training, .relu = relu}},
           .inputs = [=](Generator& g) -> Tensors {
             const Shape channel{x[1]};
             return {uniform64(x, g, -2, 3),
@@ -308,13 +309,17 @@ std::vector<OpCase> norm_cases() {
       norm_conv_case("without norm", {2, 2, 3, 5}, 7, Form::Plain, true, true, false),
       norm_conv_case("given statistics", {2, 3, 4, 8}, 5, Form::Full, true, false, true),
       norm_conv_case("given statistics, without weight", {1, 1, 3, 8}, 5, Form::Bare, false, false, false),
-      norm_conv_grad_case("prime sizes", {3, 5, 7, 11}, 13, Form::Full, true),
-      norm_conv_grad_case("without weight", {2, 3, 4, 8}, 1, Form::Bare, false),
+      norm_conv_case("windows", {2, 3, 5, 7}, 4, Form::Full, true, true, true, 3, 2, {.padding = {1, 1}}),
+      norm_conv_case("windows apart, in groups", {2, 4, 7, 6}, 6, Form::Full, true, false, true, 2, 3,
+                     {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2}),
+      norm_conv_grad_case("prime sizes", {3, 5, 7, 11}, {3, 13, 7, 11}, {.size = {1, 1}}, Form::Full, true),
+      norm_conv_grad_case("windows", {2, 3, 5, 7}, {2, 4, 5, 8}, {.padding = {1, 1}, .size = {3, 2}}, Form::Full, true),
+      norm_conv_grad_case("without weight", {2, 3, 4, 8}, {2, 1, 4, 8}, {.size = {1, 1}}, Form::Bare, false),
       one_filter_backward_case("prime sizes", {3, 5, 7, 11}, true, true, true),
       one_filter_backward_case("given statistics", {2, 3, 4, 8}, true, false, true),
       one_filter_backward_case("without relu", {2, 3, 4, 8}, true, true, false),
       one_filter_backward_case("without weight", {1, 2, 83, 1009}, false, true, true),
-      norm_conv_grad_case("without norm", {2, 2, 3, 5}, 7, Form::Plain, false),
+      norm_conv_grad_case("without norm", {2, 2, 3, 5}, {2, 7, 3, 5}, {.size = {1, 1}}, Form::Plain, false),
       timed(layer_norm_case("4096x768", {4096, 768}, 1, true, true), kBytes),
       timed(layer_norm_backward_case("12288x768", {12288, 768}, 1, true, true, true), kBytes),
       timed(softmax_case("softmax", "4096x768", {4096, 768}, -1), kBytes),

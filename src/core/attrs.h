@@ -183,6 +183,16 @@ struct NormAttrs {
   bool dbias = true;      // layer_norm_backward: whether it is wanted
   TESSERA_ATTRS(eps, if_set(groups), if_set(momentum), training, relu, dbias)
 };
+/// A convolution of what batch norm gives.
+struct NormConvAttrs {
+  ConvAttrs conv;
+  NormAttrs norm;
+  template <class V>
+  void visit(V&& v) const {
+    conv.visit(v);
+    norm.visit(v);
+  }
+};
 struct LossAttrs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;

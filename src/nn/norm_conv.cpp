@@ -48,9 +48,9 @@ Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
     return one_pass(conv2d_moments_op, std::move(in), windows);
   if (is_pointwise(conv)) {
     in.resize(7);
-    const Attrs attrs = NormAttrs{.training = true};
-    if (takes_one_pass(norm_conv1x1_op, {in.data(), in.size()}, attrs))
-      return one_pass(norm_conv1x1_op, std::move(in), attrs);
+    const Attrs attrs = NormConvAttrs{conv_attrs(conv.options), {.training = true}};
+    if (takes_one_pass(norm_conv2d_op, {in.data(), in.size()}, attrs))
+      return one_pass(norm_conv2d_op, std::move(in), attrs);
   }
   return {dispatch_one(conv2d_op, {in[0], in[1], in[2]}, windows)};
 }
@@ -71,7 +71,9 @@ Tensor BatchNorm2d::operator()(const Images& x, Activation activation) const {
 Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x) {
   const bool training = norm.training(), relu = activation == Activation::Relu;
   const bool known = training ? x.mean.defined() : norm.running_mean.defined() && norm.running_var.defined();
-  if (known && is_pointwise(conv) && (relu || activation == Activation::None)) {
+  // Larger windows: where statistics of what they give are not wanted, and channels lie last.
+  const bool may_be = is_pointwise(conv) || (!training && !x.values.is_contiguous());
+  if (known && may_be && (relu || activation == Activation::None)) {
     Tensors in = operands(conv, x.values);
     // A norm takes values as they are, and not as autocast would have them for a convolution.
     const bool as_they_are = in[0].dtype() == x.values.dtype();
@@ -79,11 +81,11 @@ Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2
     in.push_back(training ? x.var : frozen(norm.running_var, x.values));
     in.push_back(norm.weight);
     in.push_back(norm.bias);
-    const Attrs attrs = NormAttrs{.eps = norm.eps, .training = training, .relu = relu};
-    if (as_they_are && takes_one_pass(norm_conv1x1_op, {in.data(), in.size()}, attrs)) {
+    const Attrs attrs = NormConvAttrs{conv_attrs(conv.options), {.eps = norm.eps, .training = training, .relu = relu}};
+    if (as_they_are && takes_one_pass(norm_conv2d_op, {in.data(), in.size()}, attrs)) {
       const Tensor mean = x.mean, var = x.var;
       x = {};
-      Images y = one_pass(norm_conv1x1_op, std::move(in), attrs);
+      Images y = one_pass(norm_conv2d_op, std::move(in), attrs);
       if (training) move_estimates(norm.running_mean, norm.running_var, mean, var, norm.momentum);
       return y;
     }

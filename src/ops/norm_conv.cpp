@@ -1,5 +1,7 @@
 #include "ops/norm_conv.h"
 
+#include <algorithm>
+
 #include "core/gpu/backend.h"
 #include "ops/check.h"
 #include "ops/conv.h"
@@ -12,7 +14,16 @@ namespace {
 
 enum Input { X, Filters, Bias, Mean, Var, NormWeight, NormBias, InputCount };
 
-bool is_training(const Attrs& attrs) { return attrs.as<NormAttrs>().training; }
+const NormAttrs& norm_of(const Attrs& attrs) { return attrs.as<NormConvAttrs>().norm; }
+const ConvAttrs& conv_of(const Attrs& attrs) { return attrs.as<NormConvAttrs>().conv; }
+bool is_training(const Attrs& attrs) { return norm_of(attrs).training; }
+
+// The convolution's attributes for a gradient of this size.
+ConvAttrs sized(const Attrs& attrs, const Tensor& like) {
+  ConvAttrs a = conv_of(attrs);
+  for (int d = 0; d < 2; ++d) a.size[d] = like.size(2 + d);
+  return a;
+}
 
 void require_planes(std::string_view op, const TensorMeta& x, const TensorMeta& filters) {
   require_rank(op, "x", x, 4);
@@ -38,18 +49,12 @@ void require_norm(std::string_view op, const TensorMeta& x, std::span<const Tens
 // ---- the forward
 
 Metas infer_forward(std::span<const TensorMeta> in, const Attrs& attrs) {
-  constexpr auto op = "norm_conv1x1";
-  require_one_floating_dtype(op, in, 3);
-  require_planes(op, in[X], in[Filters]);
-  const Dim filters = in[Filters].shape[0];
-  require_shape(op, "bias", in[Bias], {filters});
-  require_norm(op, in[X], in.subspan(Mean, 4));
-  Shape shape = in[X].shape;
-  const TensorMeta rstd{{is_absent(in[Mean]) ? Dim(0) : shape[1]}, statistics_dtype(in[X].dtype), in[X].device};
-  shape[1] = filters;
-  const TensorMeta y{shape, in[X].dtype, in[X].device};
+  const TensorMeta y = conv2d_op.infer(in.first(3), conv_of(attrs))[0];
+  require_norm("norm_conv2d", in[X], in.subspan(Mean, 4));
+  const Dim channels = is_absent(in[Mean]) ? Dim(0) : in[X].shape[1];
+  const TensorMeta rstd{{channels}, statistics_dtype(y.dtype), y.device};
   if (!is_training(attrs)) return {y, rstd};
-  const TensorMeta statistics{{filters}, rstd.dtype, y.device};
+  const TensorMeta statistics{{y.shape[1]}, rstd.dtype, y.device};
   return {y, statistics, statistics, rstd};
 }
 
@@ -60,8 +65,8 @@ struct NormCall {
   Attrs attrs;
 };
 NormCall norm_call(std::span<const Tensor> in, const Attrs& attrs) {
-  if (is_training(attrs)) return {find_op("batch_norm"), {in[X], in[NormWeight], in[NormBias]}, attrs};
-  return {find_op("batch_norm_inference"), {in[X], in[Mean], in[Var], in[NormWeight], in[NormBias]}, attrs};
+  if (is_training(attrs)) return {find_op("batch_norm"), {in[X], in[NormWeight], in[NormBias]}, norm_of(attrs)};
+  return {find_op("batch_norm_inference"), {in[X], in[Mean], in[Var], in[NormWeight], in[NormBias]}, norm_of(attrs)};
 }
 
 Tensors reference_of(const Op& op, const Tensors& in, const Attrs& attrs) {
@@ -74,7 +79,7 @@ Tensors forward_reference(std::span<const Tensor> in, const Attrs& attrs) {
     const NormCall norm = norm_call(in, attrs);
     x = reference_of(norm.op, norm.in, norm.attrs)[0];
   }
-  const Tensor y = reference_of(conv2d_op, {x, in[Filters], in[Bias]}, ConvAttrs{})[0];
+  const Tensor y = reference_of(conv2d_op, {x, in[Filters], in[Bias]}, conv_of(attrs))[0];
   if (!is_training(attrs)) return {y};
   const Tensors moments = reference_of(find_op("batch_norm"), {y, {}, {}}, NormAttrs{.training = true});
   return {y, moments[1], moments[2]};
@@ -119,45 +124,36 @@ Tensors forward_vjp(const Saved& s, const Tensors& grads) {
     NormCall norm = norm_call(s.inputs, s.attrs);
     a = dispatch_one(norm.op, std::move(norm.in), norm.attrs);
   }
-  const Tensor dy = with_moments(grads, conv2d(a, filters));
-  ConvAttrs image, window;
-  for (int d = 0; d < 2; ++d) image.size[d] = x.size(2 + d), window.size[d] = 1;
+  const Tensor dy = with_moments(grads, dispatch_one(conv2d_op, {a, filters, {}}, conv_of(s.attrs)));
   Tensors out(InputCount);
-  out[Filters] = dispatch_one(conv2d_weight_grad_op, {a, dy}, window);
+  out[Filters] = dispatch_one(conv2d_weight_grad_op, {a, dy}, sized(s.attrs, filters));
   out[Bias] = sum(dy, {0, 2, 3});
-  const Tensor da = dispatch_one(conv2d_input_grad_op, {dy, filters}, image);
+  const Tensor da = dispatch_one(conv2d_input_grad_op, {dy, filters}, sized(s.attrs, x));
   if (mean.defined()) add_norm_gradients(s, da, out);
   else out[X] = da;
   return wanted(s, std::move(out));
 }
 
-// ---- norm_conv1x1_weight_grad: x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
+// ---- norm_conv2d_weight_grad: x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
 
-Metas infer_weight_grad(std::span<const TensorMeta> in, const Attrs&) {
-  constexpr auto op = "norm_conv1x1_weight_grad";
-  require_one_floating_dtype(op, in, 2);
-  require_rank(op, "x", in[0], 4);
-  require_rank(op, "gradient", in[1], 4);
-  const Shape &x = in[0].shape, &dy = in[1].shape;
-  require_shape(op, "gradient", in[1], {x[0], dy[1], x[2], x[3]});
-  require_norm(op, in[0], in.subspan(2, 4));
-  return {{{dy[1], x[1], Dim(1), Dim(1)}, in[0].dtype, in[0].device}, {{dy[1]}, in[0].dtype, in[0].device}};
+Metas infer_weight_grad(std::span<const TensorMeta> in, const Attrs& attrs) {
+  const TensorMeta filters = conv2d_weight_grad_op.infer(in.first(2), conv_of(attrs))[0];
+  require_norm("norm_conv2d_weight_grad", in[0], in.subspan(2, 4));
+  return {filters, {{filters.shape[0]}, filters.dtype, filters.device}};
 }
 
 Tensors weight_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
   Tensor a = in[0];
   if (in[2].defined()) {
-    NormAttrs given = attrs.as<NormAttrs>();
+    NormAttrs given = norm_of(attrs);
     given.eps = 0;
     given.training = false;
     a = reference_of(find_op("batch_norm_inference"), {a, in[2], pow(in[3], -2.0), in[4], in[5]}, given)[0];
   }
-  ConvAttrs window;
-  window.size[0] = window.size[1] = 1;
-  return {reference_of(conv2d_weight_grad_op, {a, in[1]}, window)[0], sum(in[1], {0, 2, 3})};
+  return {reference_of(conv2d_weight_grad_op, {a, in[1]}, conv_of(attrs))[0], sum(in[1], {0, 2, 3})};
 }
 
-const Op weight_grad_op = {.name = "norm_conv1x1_weight_grad",
+const Op weight_grad_op = {.name = "norm_conv2d_weight_grad",
                            .infer = infer_weight_grad,
                            .reference = weight_grad_reference,
                            .made_of = &conv2d_weight_grad_op};
@@ -180,7 +176,8 @@ Metas infer_one_filter(std::span<const TensorMeta> in, const Attrs& attrs) {
 
 Tensors one_filter_reference(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor gradient = in[1] * in[2];
-  Tensors out = reference_of(find_op("batch_norm_backward"), {gradient, in[0], in[5], in[3], in[4], in[6]}, attrs);
+  Tensors out =
+      reference_of(find_op("batch_norm_backward"), {gradient, in[0], in[5], in[3], in[4], in[6]}, norm_of(attrs));
   const Tensors factors{in[0], in[1], in[3], in[4], in[5], in[6]};
   for (const Tensor& t : reference_of(weight_grad_op, factors, attrs)) out.push_back(t);
   return out;
@@ -191,6 +188,13 @@ const Op one_filter_op = {.name = "norm_conv1x1_one_filter_backward",
                           .reference = one_filter_reference,
                           .made_of = &weight_grad_op};
 
+// Of filters of one element, to each pixel.
+bool is_pointwise(const ConvAttrs& of_filters) {
+  for (int d = 0; d < 2; ++d)
+    if (of_filters.size[d] != 1 || of_filters.stride[d] != 1 || of_filters.padding[d] != 0) return false;
+  return of_filters.groups == 1;
+}
+
 Tensors forward_fused_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined() || s.needs_input(Mean) || s.needs_input(Var)) return forward_vjp(s, grads);
   for (size_t i = 1; i < grads.size(); ++i)
@@ -200,23 +204,22 @@ Tensors forward_fused_vjp(const Saved& s, const Tensors& grads) {
   const Tensor rstd = mean.defined() ? s.outputs[s.outputs.size() - 1] : Tensor();
   Tensors out(InputCount);
   const bool before = s.needs_input(X) || s.needs_input(NormWeight) || s.needs_input(NormBias);
-  if (before && mean.defined() && dy.size(1) == 1) {
-    Tensors found = dispatch(one_filter_op, {x, dy, s.inputs[Filters], mean, rstd, weight, bias}, s.attrs);
+  const NormConvAttrs of_filters{sized(s.attrs, s.inputs[Filters]), norm_of(s.attrs)};
+  if (before && mean.defined() && dy.size(1) == 1 && is_pointwise(of_filters.conv)) {
+    Tensors found = dispatch(one_filter_op, {x, dy, s.inputs[Filters], mean, rstd, weight, bias}, of_filters);
     constexpr Input of[] = {X, NormWeight, NormBias, Filters, Bias};
     for (size_t i = 0; i < 5; ++i) out[of[i]] = found[i];
     return wanted(s, std::move(out));
   }
   if (s.needs_input(Filters) || s.needs_input(Bias)) {
-    Tensors found = dispatch(weight_grad_op, {x, dy, mean, rstd, weight, bias}, s.attrs);
+    Tensors found = dispatch(weight_grad_op, {x, dy, mean, rstd, weight, bias}, of_filters);
     out[Filters] = found[0];
     out[Bias] = found[1];
   }
   if (!before) return wanted(s, std::move(out));
-  ConvAttrs image;
-  for (int d = 0; d < 2; ++d) image.size[d] = x.size(2 + d);
-  out[X] = dispatch_one(conv2d_input_grad_op, {dy, s.inputs[Filters]}, image);
+  out[X] = dispatch_one(conv2d_input_grad_op, {dy, s.inputs[Filters]}, sized(s.attrs, x));
   if (mean.defined()) {
-    Tensors found = dispatch(find_op("batch_norm_backward"), {out[X], x, weight, mean, rstd, bias}, s.attrs);
+    Tensors found = dispatch(find_op("batch_norm_backward"), {out[X], x, weight, mean, rstd, bias}, norm_of(s.attrs));
     out[X] = found[0];
     out[NormWeight] = found[1];
     out[NormBias] = found[2];
@@ -276,19 +279,20 @@ Tensors known_fused_vjp(const Saved& s, const Tensors& grads) {
   return of_known(s, dispatch(find_op("batch_norm_backward"), std::move(in), s.attrs));
 }
 
-constexpr const Op* ops[] = {&norm_conv1x1_op, &weight_grad_op, &one_filter_op, &conv2d_moments_op,
+constexpr const Op* ops[] = {&norm_conv2d_op, &weight_grad_op, &one_filter_op, &conv2d_moments_op,
                              &batch_norm_known_op};
 
 }  // namespace
 
-const Op norm_conv1x1_op = {.name = "norm_conv1x1",
-                            .infer = infer_forward,
-                            .vjp = forward_vjp,
-                            .fused_vjp = forward_fused_vjp,
-                            .reference = forward_reference,
-                            .saves = {.inputs = 0b1111011, .outputs = 0b1010},
-                            .hidden_outputs = 1,
-                            .made_of = &conv2d_op};
+const Op norm_conv2d_op = {.name = "norm_conv2d",
+                           .infer = infer_forward,
+                           .vjp = forward_vjp,
+                           .fused_vjp = forward_fused_vjp,
+                           .reference = forward_reference,
+                           .saves = {.inputs = 0b1111011, .outputs = 0b1010},
+                           .hidden_outputs = 1,
+                           .keeps_layout = true,
+                           .made_of = &conv2d_op};
 
 const Op conv2d_moments_op = {.name = "conv2d_moments",
                               .infer = infer_moments,
@@ -314,8 +318,8 @@ bool takes_one_pass(const Op& op, std::span<const Tensor> in, const Attrs& attrs
   const Device device = call_device(call);
   if (!device.is_gpu()) return false;
   gpu::begin_call(device);
-  const Kernel& first = kernels_for(op, device.type).front();
-  return first.supports && first.supports(call) == Reason::Ok;
+  const auto takes = [&](const Kernel& kernel) { return kernel.supports && kernel.supports(call) == Reason::Ok; };
+  return std::ranges::any_of(kernels_for(op, device.type), takes);
 }
 
 std::span<const Op* const> norm_conv_ops() { return ops; }

@@ -6,10 +6,10 @@
 
 namespace tessera {
 
-/// norm_conv1x1: x [n, c, h, w], filters [f, c, 1, 1], bias? [f]; mean? [c] and var? [c] (n - 1) of x in training, or
-/// the running estimates; weight? [c] and bias? [c] of the norm -> y [n, f, h, w] and, in training, mean [f] and
-/// var [f] of it. Without a mean, x is convolved as it is. The attributes are NormAttrs.
-extern const Op norm_conv1x1_op;
+/// norm_conv2d: x [n, c, h, w], filters [f, c / groups, r, s], bias? [f]; mean? [c] and var? [c] (n - 1) of x in
+/// training, or the running estimates; weight? [c] and bias? [c] of the norm -> y [n, f, ...] and, in training, mean
+/// [f] and var [f] of it. Without a mean, x is convolved as it is. The attributes are NormConvAttrs.
+extern const Op norm_conv2d_op;
 
 /// conv2d_moments: x, weight, bias? as of conv2d -> y, and mean [f] and var [f] (n - 1) of its channels.
 extern const Op conv2d_moments_op;
@@ -21,8 +21,8 @@ extern const Op batch_norm_known_op;
 /// Running estimates, where they are defined, move towards a batch's mean and variance.
 void move_estimates(Tensor running_mean, Tensor running_var, const Tensor& mean, const Tensor& var, double momentum);
 
-/// Whether the first kernel of norm_conv1x1, conv2d_moments or batch_norm_known, which does all of it in one pass,
-/// takes this; otherwise what they are made of is better called by itself.
+/// Whether a kernel of norm_conv2d, conv2d_moments or batch_norm_known does all of it in one pass; otherwise what they
+/// are made of is better called by itself.
 bool takes_one_pass(const Op& op, std::span<const Tensor> inputs, const Attrs& attrs);
 
 std::span<const Op* const> norm_conv_ops();

@@ -166,7 +166,7 @@ TEST_F(GpuImages, NormAndPointwiseConvolution) {
           exact[4] = var(exact[0], {0, 2, 3}).to(Float32).to(Float64);
         }
         if (form > 1) exact[5] = values(channel, Float32), exact[6] = values(channel, Float32);
-        const NormAttrs attrs{.training = training, .relu = relu};
+        const NormConvAttrs attrs{{}, {.training = training, .relu = relu}};
         Tensors near(7);
         for (size_t i = 0; i < 7; ++i)
           if (exact[i].defined()) near[i] = there(exact[i], i < 3 ? dtype : Float32);
@@ -174,14 +174,14 @@ TEST_F(GpuImages, NormAndPointwiseConvolution) {
           Tensors leaves;
           for (size_t i : {0, 1, 2, 5, 6})
             if (in[i].defined()) leaves.push_back(in[i] = in[i].detach().set_requires_grad());
-          Tensors out = dispatch(norm_conv1x1_op, Tensors(in), attrs);
+          Tensors out = dispatch(norm_conv2d_op, Tensors(in), attrs);
           for (const Tensor& t : grad({out[0]}, leaves, {g})) out.push_back(t);
           return out;
         };
         const Tensor g = values({s.images, s.filters, s.height, s.width}, dtype) + 0.3;
         const Tensors want = run(exact, g);
         for (const char* kernel : {"sm90", "composed"}) {
-          const ForceKernel forward("norm_conv1x1", kernel), weights("norm_conv1x1_weight_grad", kernel);
+          const ForceKernel forward("norm_conv2d", kernel), weights("norm_conv2d_weight_grad", kernel);
           const std::string label = fmt::format("{}x{}x{}x{}x{} {} {} {}", s.images, s.channels, s.filters, s.height,
                                                 s.width, name(dtype), form, kernel);
           Tensors got;

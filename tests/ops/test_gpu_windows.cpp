@@ -175,6 +175,98 @@ TEST_F(Sm90Windows, GivesMomentsToBatchNorm) {
   }
 }
 
+/// Batch norm and ReLU on the way from shared memory: zeros beyond the edges are not normalised.
+TEST_F(Sm90Windows, NormalisesWindows) {
+  for (const Size& s : {Size{1, 8, 8, 1, 1, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
+                        {3, 24, 40, 7, 5, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
+                        {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+                        {2, 64, 24, 9, 14, 1, 5, {{1, 1}, {0, 2}, {1, 1}}},
+                        {3, 256, 72, 7, 5, 5, 5, {{1, 1}, {2, 3}, {1, 1}}},
+                        {32, 64, 64, 1, 1, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+                        {3, 72, 24, 11, 17, 3, 3, {{3, 2}, {2, 3}, {2, 1}}},
+                        {5, 40, 64, 33, 3, 2, 5, {{8, 1}, {0, 4}, {1, 2}}},
+                        {1, 1000, 40, 13, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+                        {32, 64, 64, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+                        {40, 128, 520, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}}})
+    for (DType dtype : {Float16, BFloat16})
+      for (bool bare : {false, true}) {
+        const Shape channel{s.channels};
+        const auto floats = [&](const Tensor& t) { return t.to(Float32).to(Float64); };
+        Tensors exact{values({s.images, s.channels, s.height, s.width}, dtype),
+                      values({s.filters, s.channels, s.rows, s.columns}, dtype),
+                      bare ? Tensor() : values({s.filters}, dtype),
+                      values(channel, Float32),
+                      floats(uniform64(channel, generator, 0.5, 2)),
+                      bare ? Tensor() : values(channel, Float32),
+                      bare ? Tensor() : values(channel, Float32)};
+        Tensors near(7);
+        for (size_t i = 0; i < 7; ++i)
+          if (exact[i].defined()) near[i] = there(exact[i], i < 3 ? dtype : Float32, i == 0);
+        const NormConvAttrs attrs{conv_attrs(s.options), {.relu = true}};
+        const auto run = [&](Tensors& in, const Tensor& g) {
+          Tensors leaves;
+          for (size_t i : {0, 1, 2, 5, 6})
+            if (in[i].defined()) leaves.push_back(in[i].set_requires_grad());
+          Tensors out = dispatch(norm_conv2d_op, Tensors(in), attrs);
+          for (const Tensor& t : grad({out[0]}, leaves, {g})) out.push_back(t);
+          return out;
+        };
+        const Tensor g = values(conv2d(exact[0], exact[1], {}, s.options).shape(), dtype);
+        const Tensors want = run(exact, g);
+        const ForceKernel forced("norm_conv2d", "sm90.windows");
+        const Tensors got = run(near, there(g, dtype, true));
+        const double limit = dtype == Float16 ? 6e-4 : 5e-3;
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < got.size(); ++i)
+          EXPECT_LE(error(got[i].detach(), want[i].detach()), i == 0 ? limit : 4 * limit)
+              << s.images << "x" << s.channels << "x" << s.height << "x" << s.width << " " << s.filters << " filters "
+              << s.rows << "x" << s.columns << " " << name(dtype) << " " << bare << " " << i;
+      }
+}
+
+TEST_F(Sm90Windows, NormalisesForModules) {
+  Generator random(5);
+  nn::Conv2d conv(24, 40, 3, {{1, 1}, {1, 1}, {1, 1}}, true, random);
+  nn::BatchNorm2d norm(24);
+  norm.running_mean.copy_(values({24}, Float32).to(Float32));
+  const nn::EvalMode eval(norm);
+  const Tensor x = values({3, 24, 9, 7}, Float16);
+  conv.to(Float16);
+  conv.to(Float64);
+  norm.to(Float64);
+  const Tensor want = nn::norm_convolve(norm, Activation::Relu, conv, {x}).values.detach();
+  conv.to(Float16);
+  norm.to(Float32);
+  conv.to(gpu());
+  norm.to(gpu());
+  const ForceKernel forced("norm_conv2d", "sm90.windows");
+  Tensor near = there(x, Float16, true);
+  EXPECT_LE(error(nn::norm_convolve(norm, Activation::Relu, conv, {near}).values.detach(), want), 6e-4);
+  near.select(0, 1).select(0, 5).select(0, 4).select(0, 3).fill_(std::nan(""));
+  const Tensor y = nn::norm_convolve(norm, Activation::Relu, conv, {near}).values.detach();
+  EXPECT_EQ(sum(cast(isnan(y), Float64)).to(cpu()).item<double>(), 9 * 40) << "an input that is not a number";
+}
+
+TEST_F(Sm90Windows, RefusesToNormalise) {
+  const auto refused = [&](const Shape& x, const Shape& w, DType dtype, const NormAttrs& norm, bool channels_last) {
+    const ForceKernel forced("norm_conv2d", "sm90.windows");
+    const Tensor channel = full({x[1]}, 1, Float32, gpu());
+    return error_of([&] {
+      dispatch(norm_conv2d_op,
+               {there(zeros(x), dtype, channels_last), zeros(w, dtype, gpu()), {}, channel, channel, {}, {}},
+               NormConvAttrs{{.padding = {1, 1}}, norm});
+    });
+  };
+  const Shape x{2, 16, 9, 9}, w{24, 16, 3, 3};
+  const NormAttrs good{.relu = true};
+  EXPECT_EQ(refused(x, w, Float16, good, true), "no error");
+  EXPECT_NE(refused(x, w, Float16, good, false).find("layout"), std::string::npos);
+  EXPECT_NE(refused(x, w, Float32, good, true).find("dtype"), std::string::npos);
+  EXPECT_NE(refused(x, w, Float16, {.relu = false}, true).find("shapes"), std::string::npos);
+  EXPECT_NE(refused({2, 16, 9, 9}, {24, 16, 7, 5}, Float16, good, true).find("shapes"), std::string::npos);
+  EXPECT_NE(refused({1, 1032, 9, 9}, {24, 1032, 3, 3}, Float16, good, true).find("shapes"), std::string::npos);
+}
+
 TEST_F(Sm90Windows, RefusesWhatItDoesNotTake) {
   const Size good{2, 16, 24, 9, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}};
   EXPECT_EQ(refusal(good), "no error");

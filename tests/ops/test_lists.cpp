@@ -87,16 +87,24 @@ void add_attention(std::string_view op, std::vector<Problem>& all) {
 
 /// Statistics and weights of the norm are f32.
 void add_norm_convolutions(std::string_view op, std::vector<Problem>& all) {
-  const bool weights = op == "norm_conv1x1_weight_grad";
-  if (!weights && op != "norm_conv1x1") return;
-  const auto inputs = [=](Generator& g) -> Tensors {
-    Tensors in = {normal64({5, 64, 16, 64}, g), weights ? normal64({5, 128, 16, 64}, g) : normal64({128, 64, 1, 1}, g)};
-    if (!weights) in.push_back({});
-    for (const Tensor& t : {mean(in[0], {0, 2, 3}), var(in[0], {0, 2, 3}), normal64({64}, g), normal64({64}, g)})
-      in.push_back(t.to(Float32));
-    return in;
-  };
-  all.push_back({"halves", NormAttrs{.training = !weights, .relu = true}, inputs});
+  const bool weights = op == "norm_conv2d_weight_grad";
+  if (!weights && op != "norm_conv2d") return;
+  for (int64_t window : {1, 3}) {
+    if (weights && window > 1) continue;
+    const auto inputs = [=](Generator& g) -> Tensors {
+      Tensors in = {normal64({5, 64, 16, 64}, g),
+                    weights ? normal64({5, 128, 16, 64}, g) : normal64({128, 64, window, window}, g)};
+      if (!weights) in.push_back({});
+      for (const Tensor& t : {mean(in[0], {0, 2, 3}), var(in[0], {0, 2, 3}), normal64({64}, g), normal64({64}, g)})
+        in.push_back(t.to(Float32));
+      return in;
+    };
+    NormConvAttrs attrs{{.padding = {window / 2, window / 2}}, {.training = !weights && window == 1, .relu = true}};
+    if (weights) attrs.conv.size[0] = attrs.conv.size[1] = window;
+    Problem p{fmt::format("halves, {} x {}", window, window), attrs, inputs};
+    p.channels_last = window > 1;
+    all.push_back(std::move(p));
+  }
 }
 
 /// Images of halves with their channels last, statistics and weights in f32.

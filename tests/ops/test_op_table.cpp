@@ -132,7 +132,7 @@ using Names = std::set<std::string_view>;
 const Names kWithoutGradient = {"full",
                                 "matmul_gelu_grad",
                                 "cross_entropy_and_gradient_",
-                                "norm_conv1x1_weight_grad",
+                                "norm_conv2d_weight_grad",
                                 "arange",
                                 "uniform",
                                 "normal",
@@ -167,7 +167,7 @@ const Names kWithoutGradient = {"full",
 // Ops whose attributes fix sizes of their inputs.
 const Names kWithoutSymbols = {"conv2d_input_grad",      "conv2d_weight_grad",  "max_pool2d_backward",
                                "avg_pool2d_backward",    "group_norm_backward", "attention_qkv",
-                               "attention_qkv_backward", "norm_conv1x1",        "norm_conv1x1_one_filter_backward"};
+                               "attention_qkv_backward", "norm_conv2d",         "norm_conv1x1_one_filter_backward"};
 
 TEST_P(OpTable, GradientMatchesFiniteDifferences) {
   const Op& op = *GetParam();

@@ -257,6 +257,12 @@ constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_ta
 
 template <ConvPart part>
 constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
+
+// norm_conv2d as a convolution.
+Call convolution_of(const Call& call) {
+  return {call.op, call.in.first(3), call.attrs.as<NormConvAttrs>().conv,
+          call.out.first(std::min<size_t>(call.out.size(), 1))};
+}
 #endif
 
 }  // namespace
@@ -402,6 +408,33 @@ constexpr KernelTableEntry entries[] = {
 };
 
 }  // namespace
+
+#ifdef TESSERA_GPU_KERNELS
+// y need not be there yet.
+Reason sm90_takes_norm_windows(const Call& call) {
+  const Sm90NormConvTable* sm90 = tables().sm90_norm_conv;
+  const Tensor &x = call.in[0], &w = call.in[1];
+  const NormAttrs& norm = call.attrs.as<NormConvAttrs>().norm;
+  if (!sm90) return Reason::Hardware;
+  if (!call.in[3].defined() || norm.training || !norm.relu) return Reason::Shape;
+  for (const Tensor& t : call.in.subspan(2))
+    if (t.defined() && !t.is_contiguous()) return Reason::Layout;
+  const Call conv = convolution_of(call);
+  if (!lies_last(conv)) return Reason::Layout;
+  Workspace nothing_is_copied(conv, true);
+  const Operands operands(nothing_is_copied, compute_dtype(x), true);
+  ConvArgs args = sizes(conv, x, w);
+  const auto [height, width] = places(args);
+  args.x = operands.read(x);
+  args.w = operands.read(w);
+  args.y = {nullptr, {height * width * args.filters, 1, width * args.filters, args.filters}};
+  return is_small(args) ? reason_of(sm90->refuses(args)) : Reason::Shape;
+}
+void sm90_norm_windows(const Call& call, Workspace& workspace) {
+  const ConvArgs args = forward_args(convolution_of(call), workspace, true);
+  if (!workspace.counting()) tables().sm90_norm_conv->run(args, norm_before(call), executor());
+}
+#endif
 
 std::span<const KernelTableEntry> conv_kernels() { return entries; }
 

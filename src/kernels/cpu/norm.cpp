@@ -337,7 +337,7 @@ void batch_norm_backward(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
 }
 
-// ---- 1x1 convolutions of what batch norm makes of x, one after the other
+// ---- convolutions of what batch norm makes of x, one after the other
 
 Tensor scratch(Workspace& workspace, const Shape& shape, DType dtype, Device device) {
   auto storage = make_ref<Storage>();
@@ -416,26 +416,26 @@ void moments(const Call& call, Workspace& workspace, const Tensor& y, const Tens
 }
 
 // x, filters, bias?, mean?, var?, weight?, bias? -> y, [mean, var,] rstd
-void norm_conv1x1(const Call& call, Workspace& workspace) {
+void norm_conv2d(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &mean = call.in[3], &y = call.out[0];
-  const bool training = call.attrs.as<NormAttrs>().training;
+  const auto& attrs = call.attrs.as<NormConvAttrs>();
+  const bool training = attrs.norm.training;
   Tensor a = x;
   if (mean.defined()) {
     a = scratch(workspace, x.shape(), x.dtype(), x.device());
     const auto statistics = [&] { return scratch(workspace, mean.shape(), mean.dtype(), x.device()); };
     if (training) {  // whose statistics are those of x
       const Tensor in[] = {x, call.in[5], call.in[6]}, out[] = {a, statistics(), statistics(), call.out[3]};
-      run_inner<batch_norm>(workspace, {call.op, in, call.attrs, out});
+      run_inner<batch_norm>(workspace, {call.op, in, attrs.norm, out});
     } else {
       const Tensor in[] = {x, mean, call.in[4], call.in[5], call.in[6]};
-      run_inner<batch_norm_inference>(workspace, {call.op, in, call.attrs, {&a, 1}});
-      if (call.out[1].defined() && !workspace.counting())
-        power(call.out[1], call.in[4], -0.5, call.attrs.as<NormAttrs>().eps);
+      run_inner<batch_norm_inference>(workspace, {call.op, in, attrs.norm, {&a, 1}});
+      if (call.out[1].defined() && !workspace.counting()) power(call.out[1], call.in[4], -0.5, attrs.norm.eps);
     }
   }
   if (!workspace.counting()) {
     const Tensor in[] = {a, call.in[1], call.in[2]};
-    run_op(*call.op.made_of, in, ConvAttrs{}, {&y, 1});
+    run_op(*call.op.made_of, in, attrs.conv, {&y, 1});
   }
   if (training) moments(call, workspace, y, call.out[1], call.out[2]);
 }
@@ -447,14 +447,14 @@ void conv2d_moments(const Call& call, Workspace& workspace) {
 }
 
 // x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
-void norm_conv1x1_weight_grad(const Call& call, Workspace& workspace) {
+void norm_conv2d_weight_grad(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
   Tensor a = x;
   if (mean.defined()) {
     a = scratch(workspace, x.shape(), x.dtype(), x.device());
     const Tensor var = scratch(workspace, mean.shape(), mean.dtype(), x.device());
     if (!workspace.counting()) power(var, call.in[3], -2, 0);
-    NormAttrs given = call.attrs.as<NormAttrs>();
+    NormAttrs given = call.attrs.as<NormConvAttrs>().norm;
     given.eps = 0;
     const Tensor in[] = {x, mean, var, call.in[4], call.in[5]};
     run_inner<batch_norm_inference>(workspace, {call.op, in, given, {&a, 1}});
@@ -463,9 +463,7 @@ void norm_conv1x1_weight_grad(const Call& call, Workspace& workspace) {
   sums.workspace = workspace.take(reduce_table().workspace(sums));
   if (workspace.counting()) return;
   const Tensor in[] = {a, dy};
-  ConvAttrs window;
-  window.size[0] = window.size[1] = 1;
-  run_op(*call.op.made_of, in, window, {&call.out[0], 1});
+  run_op(*call.op.made_of, in, call.attrs.as<NormConvAttrs>().conv, {&call.out[0], 1});
   reduce_table().reduce(sums, executor());
 }
 
@@ -481,7 +479,7 @@ void one_filter_backward(const Call& call, Workspace& workspace) {
   const Tensor gradient = scratch(workspace, x.shape(), x.dtype(), x.device());
   if (!workspace.counting()) combine(call, MapOp::mul, gradient, of_channels(dy, x), filters);
   const Tensor in[] = {gradient, x, call.in[5], mean, rstd, call.in[6]};
-  run_inner<batch_norm_backward>(workspace, {call.op, in, call.attrs, call.out.first(3)});
+  run_inner<batch_norm_backward>(workspace, {call.op, in, call.attrs.as<NormConvAttrs>().norm, call.out.first(3)});
   const Tensor factors[] = {x, dy, mean, rstd, call.in[5], call.in[6]};
   if (!workspace.counting()) run_op(*call.op.made_of, factors, call.attrs, call.out.subspan(3));
 }
@@ -491,7 +489,7 @@ void one_filter_backward(const Call& call, Workspace& workspace) {
 void one_filter_backward_planes(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &dy = call.in[1];
   const Tensor in[] = {of_channels(dy, x), x, call.in[5], call.in[3], call.in[4], call.in[6]};
-  const Call inner{call.op, in, call.attrs, call.out.first(3)};
+  const Call inner{call.op, in, call.attrs.as<NormConvAttrs>().norm, call.out.first(3)};
   BatchNormBackwardArgs args = batch_norm_backward_args(inner, workspace);
   args.bias = read_contiguous(workspace, call.in[6], common_dtype(x, call.in[5]));
   args.filter = read_contiguous(workspace, call.in[2], x.dtype());
@@ -554,12 +552,14 @@ constexpr Kernel row_list[] = {prepared_kernel<layer_norm_args<rms>, launch_laye
 template <auto body>
 constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
 
-constexpr Kernel composed = staged_kernel<norm_conv1x1>("composed");
-constexpr Kernel composed_grad = staged_kernel<norm_conv1x1_weight_grad>("composed");
+constexpr Kernel composed = staged_kernel<norm_conv2d>("composed");
+constexpr Kernel composed_grad = staged_kernel<norm_conv2d_weight_grad>("composed");
 constexpr Kernel composed_moments = staged_kernel<conv2d_moments>("composed");
 constexpr Kernel composed_known = staged_kernel<batch_norm_known>("composed");
 #ifdef TESSERA_GPU_KERNELS
-constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_takes_norm_conv), composed};
+constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_takes_norm_conv),
+                                     staged_kernel<sm90_norm_windows>("sm90.windows", sm90_takes_norm_windows),
+                                     composed};
 constexpr Kernel norm_conv_grad_list[] = {staged_kernel<sm90_norm_conv_grad>("sm90", sm90_takes_norm_conv_grad),
                                           composed_grad};
 constexpr Kernel moments_list[] = {staged_kernel<sm90_moments>("sm90.windows", sm90_takes_moments), composed_moments};
@@ -575,8 +575,8 @@ constexpr Kernel norm_conv_grad_list[] = {composed_grad};
 #endif
 
 constexpr KernelTableEntry entries[] = {
-    {"norm_conv1x1", norm_conv_list},
-    {"norm_conv1x1_weight_grad", norm_conv_grad_list},
+    {"norm_conv2d", norm_conv_list},
+    {"norm_conv2d_weight_grad", norm_conv_grad_list},
     {"norm_conv1x1_one_filter_backward", one_filter_list},
     {"conv2d_moments", moments_list},
     {"batch_norm_known", known_list},

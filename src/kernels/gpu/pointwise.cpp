@@ -22,11 +22,14 @@ void set_planes(Products& p, Products::Operand which, const Tensor& t) {
   p.set(which, t, t.strides()[1], *pixel_step(t), 1);
 }
 
-Reason fits(const Call& call, const Tensor& image, const Tensor& weight, const Tensor& result) {
-  auto& a = call.attrs.as<ConvAttrs>();
+bool is_pointwise(const ConvAttrs& a, const Tensor& weight) {
   for (int d = 0; d < 2; ++d)
-    if (weight.size(2 + d) != 1 || a.stride[d] != 1 || a.padding[d] != 0) return Reason::Shape;
-  if (a.groups != 1) return Reason::Shape;
+    if (weight.size(2 + d) != 1 || a.stride[d] != 1 || a.padding[d] != 0) return false;
+  return a.groups == 1;
+}
+
+Reason fits(const Call& call, const Tensor& image, const Tensor& weight, const Tensor& result) {
+  if (!is_pointwise(call.attrs.as<ConvAttrs>(), weight)) return Reason::Shape;
   if (image.numel() == 0 || weight.numel() == 0 || result.numel() == 0) return Reason::Small;
   return pixel_step(image) && pixel_step(result) ? Reason::Ok : Reason::Layout;
 }
@@ -277,15 +280,10 @@ PlanesNorm norm_of(const Tensor& mean, const Tensor& weight, const Tensor& bias,
 }
 
 PointwiseArgs norm_conv_args(const Call& call, const Tensor* y) {
-  const Tensor &x = call.in[0], &bias = call.in[2], &mean = call.in[3], &var = call.in[4];
-  const auto& attrs = call.attrs.as<NormAttrs>();
-  PointwiseArgs args = pointwise_args(x, call.in[1], 0, y);
+  const Tensor& bias = call.in[2];
+  PointwiseArgs args = pointwise_args(call.in[0], call.in[1], 0, y);
   if (bias.defined()) args.bias = bias.data_ptr();
-  args.norm = norm_of(mean, call.in[5], call.in[6], attrs);
-  if (!mean.defined()) return args;
-  args.norm.variance = floats(var);
-  const double count = static_cast<double>(args.images) * static_cast<double>(args.pixels);
-  if (attrs.training) args.norm.correction = (count - 1) / count;
+  args.norm = norm_before(call);
   return args;
 }
 
@@ -295,12 +293,24 @@ PointwiseGradArgs norm_conv_grad_args(const Call& call) {
   set_sizes(args, x, dy.size(1));
   args.x = planes(x);
   args.dy = planes(dy);
-  args.norm = norm_of(mean, call.in[4], call.in[5], call.attrs.as<NormAttrs>());
+  args.norm = norm_of(mean, call.in[4], call.in[5], call.attrs.as<NormConvAttrs>().norm);
   if (mean.defined()) args.norm.rstd = floats(call.in[3]);
   return args;
 }
 
 }  // namespace
+
+PlanesNorm norm_before(const Call& call) {
+  const Tensor &x = call.in[0], &mean = call.in[3];
+  const NormAttrs& attrs = call.attrs.as<NormConvAttrs>().norm;
+  PlanesNorm norm = norm_of(mean, call.in[5], call.in[6], attrs);
+  if (!mean.defined()) return norm;
+  norm.variance = floats(call.in[4]);
+  const double count = static_cast<double>(x.size(0) * pixels(x));
+  if (attrs.training) norm.correction = (count - 1) / count;
+  if (!call.out.empty() && call.out.back().defined()) norm.rstd = floats(call.out.back());
+  return norm;
+}
 
 Reason sm90_takes_pointwise_forward(const Call& call) {
   return all_contiguous({&call.in[2]}) ? sm90_takes(call, 0) : Reason::Layout;
@@ -321,6 +331,7 @@ Reason sm90_takes_norm_conv(const Call& call) {
   if (!tables().sm90_pointwise) return Reason::Hardware;
   const Tensor& x = call.in[0];
   if (x.numel() == 0 || call.in[1].numel() == 0) return Reason::Small;
+  if (!is_pointwise(call.attrs.as<NormConvAttrs>().conv, call.in[1])) return Reason::Shape;
   if (x.dtype() != Float16 && x.dtype() != BFloat16) return Reason::DType;
   if (!pixels_are_neighbours(x) || !all_contiguous({&call.in[2], &call.in[3], &call.in[4], &call.in[5], &call.in[6]}))
     return Reason::Layout;
@@ -328,9 +339,7 @@ Reason sm90_takes_norm_conv(const Call& call) {
 }
 void sm90_norm_conv(const Call& call, Workspace& workspace) {
   PointwiseArgs args = norm_conv_args(call, &call.out[0]);
-  const bool training = call.attrs.as<NormAttrs>().training;
-  if (const Tensor& rstd = call.out[training ? 3 : 1]; rstd.defined()) args.norm.rstd = floats(rstd);
-  if (training) {
+  if (call.attrs.as<NormConvAttrs>().norm.training) {
     args.mean = floats(call.out[1]);
     args.variance = floats(call.out[2]);
   }
@@ -342,6 +351,7 @@ Reason sm90_takes_norm_conv_grad(const Call& call) {
   if (!tables().sm90_pointwise) return Reason::Hardware;
   const Tensor &x = call.in[0], &dy = call.in[1];
   if (x.numel() == 0 || dy.numel() == 0) return Reason::Small;
+  if (!is_pointwise(call.attrs.as<NormConvAttrs>().conv, call.out[0])) return Reason::Shape;
   if (x.dtype() != Float16 && x.dtype() != BFloat16) return Reason::DType;
   if (!pixels_are_neighbours(x) || !pixels_are_neighbours(dy) ||
       !all_contiguous({&call.in[2], &call.in[3], &call.in[4], &call.in[5]}))

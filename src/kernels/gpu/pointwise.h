@@ -2,6 +2,7 @@
 // without an implicit matrix.
 #pragma once
 #include "kernels/cpu/workspace.h"
+#include "kernels/gpu/pointwise_args.h"
 
 namespace tessera::gpu_kernels {
 
@@ -31,10 +32,18 @@ Reason sm90_takes_pointwise_input_grad(const Call& call);
 void sm90_moments(const Call& call, Workspace& workspace);
 Reason sm90_takes_moments(const Call& call);
 
-/// norm_conv1x1 and its gradient for the filters in one pass over planes, by the same.
+/// norm_conv2d and its gradient for the filters in one pass over planes, by the same.
 void sm90_norm_conv(const Call& call, Workspace& workspace);
 void sm90_norm_conv_grad(const Call& call, Workspace& workspace);
 Reason sm90_takes_norm_conv(const Call& call);
 Reason sm90_takes_norm_conv_grad(const Call& call);
+
+/// What norm_conv2d does to its input.
+PlanesNorm norm_before(const Call& norm_conv2d);
+
+/// norm_conv2d of given statistics and ReLU, of images whose channels lie last: windows are normalised on their way to
+/// the tensor cores.
+void sm90_norm_windows(const Call& call, Workspace& workspace);
+Reason sm90_takes_norm_windows(const Call& call);
 
 }  // namespace tessera::gpu_kernels

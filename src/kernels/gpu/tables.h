@@ -76,6 +76,12 @@ struct Sm90ConvTable {
   void (*run)(ConvPart part, const ConvArgs& args, Executor& executor);
 };
 
+/// The same forward, of what a norm with a variance and ReLU make of the images.
+struct Sm90NormConvTable {
+  Sm90Refusal (*refuses)(const ConvArgs& args);
+  void (*run)(const ConvArgs& args, const PlanesNorm& norm, Executor& executor);
+};
+
 /// The vendor's own attention, where its library is installed: of halves in whole units, without a mask. Log-sum-exps
 /// are those of our kernels. Strides are not 0.
 struct VendorAttentionTable {
@@ -96,6 +102,7 @@ struct Tables {
   const Sm90PointwiseTable* sm90_pointwise = nullptr;
   const ConvTable* conv = nullptr;
   const Sm90ConvTable* sm90_conv = nullptr;
+  const Sm90NormConvTable* sm90_norm_conv = nullptr;
   const VendorGemmTable* vendor_gemm = nullptr;
   const VendorConvTable* vendor_conv = nullptr;
   const AttentionTable* attention = nullptr;

@@ -1,20 +1,14 @@
 // Convolutions of halves on Hopper's cards: products whose operands the copy engine finds in images.
 #include <numeric>
 
-#include "conv.h"
 #include "gemm_sm90_lanes.h"
-#include "gemm_sm90_products.h"
 #include "join.h"
-#include "kernels/gpu/tables.h"
-#include "tensor_map.h"
-#include "tile/arch/sm90/windows.h"
-#include "tile/convolution.h"
+#include "windows_sm90.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
 using tile::sm90::SumsAround;
-using tile::sm90::TensorMap, tile::sm90::TileOrder, tile::sm90::Windows;
 
 // ---- kernels
 
@@ -37,8 +31,6 @@ using NarrowGrad = tile::sm90::ProductTile<128, 64, 8, 0, false>;
 using SmallGrad = tile::sm90::ProductTile<128, 128, 6, 0, false>;
 using WideGrad = tile::sm90::ProductTile<128, 256, 4, 0, false>;
 
-template <class C, class T>
-using SumsAndBias = typename ProductsBy<C, T>::template Result<T, false, WithBias, typename ProductsBy<C, T>::Bias>;
 /// Of whose results the columns are summed up together: those of a group of warps.
 template <class C>
 constexpr int windows_of_part = C::config.tile_m / 2;
@@ -100,13 +92,6 @@ struct GradResult : JoinedResult<C> {
   using Source = tile::sm90::WindowLines<Gemm, TapsDown>;
   using JoinedResult<C>::JoinedResult;
 };
-
-template <class C, class Args, class Result>
-TESSERA_KERNEL(C::config.warps * 32, 1)
-void windows_kernel(const __grid_constant__ Args args) {
-  extern __shared__ __attribute__((aligned(128))) char shared[];
-  tile::sm90::Gemm<C>::template run<Result>(args.a, args.b, args.order, shared, args);
-}
 
 constexpr int joined_filters = 8;
 /// Threads of a block, and blocks of a cluster, that join the parts of 8 filters: a cluster takes longer to begin.
@@ -185,36 +170,6 @@ void join_parts_kernel(const float* parts, const MatrixArg to, int count, i64 fo
 
 // ---- maps
 
-i64 output(const ConvArgs& args, int d) {
-  return tile::Window{args.size[d], args.filter[d], args.stride[d], args.dilation[d], args.padding[d], args.padding[d]}
-      .output();
-}
-
-/// How windows of images lie: dims are down and across, as in ConvArgs.
-struct WindowsOf {
-  ConvTensor images;
-  Scalar type;
-  i64 count, channels, size[2] = {}, taps[2] = {}, step[2] = {}, apart[2] = {}, places[2] = {};
-  i64 first[2] = {}, last[2] = {};    // corners of the box of first elements
-  i64 tap = 0, tap_step[2] = {1, 1};  // of the filters: the first one, and to the next, see Windows
-
-  i64 all() const { return count * places[0] * places[1]; }
-};
-
-WindowsOf windows_of_images(const ConvArgs& args) {
-  WindowsOf w{args.x, args.type, args.images, args.channels};
-  for (int d = 0; d < 2; ++d) {
-    w.taps[d] = args.filter[d];
-    w.apart[d] = args.filter[d] == 1 ? 1 : args.dilation[d];
-    w.size[d] = args.size[d];
-    w.places[d] = output(args, d);
-    w.step[d] = args.stride[d];
-    w.first[d] = -args.padding[d];
-    w.last[d] = args.padding[d] - (args.filter[d] - 1) * args.dilation[d];
-  }
-  return w;
-}
-
 /// Those of the output's gradient that give the gradient of the images' elements from (down, across) on, a stride
 /// apart: of some of the filters' taps, the last one first; or of none.
 WindowsOf windows_of_gradient(const ConvArgs& args, const i64 (&from)[2]) {
@@ -248,15 +203,6 @@ void each_residue(const ConvArgs& args, const F& f) {
       f(windows_of_gradient(args, {down, across}), down, across);
 }
 
-/// Steps of dims of one element are of no account, but are looked at.
-void set_steps(ConvTensor& t, const i64 (&lengths)[4]) {
-  i64 step = lengths[1];
-  for (int d : {3, 2, 0}) {
-    if (lengths[d] == 1) t.strides[d] = step;
-    step = t.strides[d] * lengths[d];
-  }
-}
-
 bool in_units(const ConvTensor& t) {
   constexpr i64 most = i64{1} << 38;
   for (int d : {0, 2, 3})
@@ -273,59 +219,11 @@ bool fits(const WindowsOf& w) {
   return true;
 }
 
-/// Of images or, with windows of one tap, of results.
-TensorMap map_of(const WindowsOf& w, int windows) {
-  using Encode = decltype(&::cuTensorMapEncodeIm2col);
-  static const auto encode = driver_function<Encode>("cuTensorMapEncodeIm2col");
-  TensorMap map;
-  const auto word = [](i64 x) { return static_cast<cuuint64_t>(x); };
-  const cuuint64_t lengths[] = {word(w.channels), word(w.size[1]), word(w.size[0]), word(w.count)},
-                   pitches[] = {word(w.images.strides[3] * 2), word(w.images.strides[2] * 2),
-                                word(w.images.strides[0] * 2)};
-  const int first[] = {static_cast<int>(w.first[1]), static_cast<int>(w.first[0])},
-            last[] = {static_cast<int>(w.last[1]), static_cast<int>(w.last[0])};
-  const cuuint32_t steps[] = {1, static_cast<cuuint32_t>(w.step[1]), static_cast<cuuint32_t>(w.step[0]), 1};
-  const CUresult status = encode(
-      reinterpret_cast<CUtensorMap*>(&map),
-      w.type == Scalar::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, w.images.data,
-      lengths, pitches, first, last, 64, static_cast<cuuint32_t>(windows), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS)
-    throw DeviceError("cuTensorMapEncodeIm2col failed with status " + std::to_string(static_cast<int>(status)));
-  return map;
-}
-
-Windows windows(const WindowsOf& w) {
-  const auto small = [](i64 x) { return static_cast<int>(x); };
-  return {
-      .across = small(w.places[1]),
-      .down = small(w.places[0]),
-      .left = small(w.first[1]),
-      .top = small(w.first[0]),
-      .step = {small(w.step[1]), small(w.step[0])},
-      .apart = {small(w.apart[1]), small(w.apart[0])},
-      .taps_across = small(w.taps[1]),
-      .chunks = small(tile::ceil_div<i64>(w.channels, 64)),
-      .tap = small(w.tap),
-      .tap_step = {small(w.tap_step[0]), small(w.tap_step[1])},
-      .spread = {},
-      .skip = {small(64 % w.places[1]), small(64 / w.places[1] % w.places[0]), small(64 / w.places[1] / w.places[0])},
-      .batch = 1};
-}
-
 // ---- what is asked for
 
 /// Steps between pixels, where pixels of all images are lines of a matrix.
 bool is_matrix(const ConvTensor& t, i64 height, i64 width) {
   return t.strides[2] == t.strides[3] * width && t.strides[0] == t.strides[2] * height;
-}
-
-ConvArgs arranged(const ConvArgs& given) {
-  ConvArgs args = given;
-  set_steps(args.x, {args.images, args.channels, args.size[0], args.size[1]});
-  set_steps(args.w, {args.filters, args.channels, args.filter[0], args.filter[1]});
-  set_steps(args.y, {args.images, args.filters, output(args, 0), output(args, 1)});
-  return args;
 }
 
 Sm90Refusal refuses(ConvPart part, const ConvArgs& given) {
@@ -353,16 +251,6 @@ Sm90Refusal refuses(ConvPart part, const ConvArgs& given) {
 }
 
 // ---- the run
-
-/// Filters, [filter, tap, channel], in boxes of so many filters.
-TensorMap map_of_filters(const ConvArgs& args, int filters) {
-  return encode_map<3>(args.type, args.w.data, {args.channels, args.filter[0] * args.filter[1], args.filters},
-                       {args.w.strides[3], args.w.strides[0]}, {64, 1, filters});
-}
-/// Pixels of all images as lines, in boxes of 64.
-TensorMap map_of_pixels(const ConvArgs& args, const ConvTensor& t, i64 channels, i64 pixels) {
-  return map_of(Boxes{t.data, args.type, channels, pixels, t.strides[3], 1, t.strides[3] * pixels, 64, 64});
-}
 
 void zero_lines(const ConvTensor& t, i64 channels, i64 pixels, Executor& executor) {
   constexpr size_t element = 2;
@@ -392,26 +280,6 @@ void launch_grad(const WindowsGrad& grad, Executor& executor) {
   launch<C, GradResult<C, TapsDown>>(grad, grad.order.count, executor);
 }
 
-/// Tiles; and microseconds of a block, as measured: for a step, and for a tile besides (of gradients, one that is
-/// shared).
-template <class Args>
-struct Kind {
-  tile::Config config;
-  double step, tile;
-  void (*launch[2])(const Args&, Executor&);  // of f16, bf16
-  bool taps_down;                             // gradients: taps are rows
-
-  TileOrder order(const Args& args, i64 m, i64 n, i64 batch, i64 steps) const {
-    TileOrder order = args.order;
-    order.cluster_down = order.cluster_across = order.cluster_deep = 1;
-    order.down = static_cast<int>(tile::ceil_div<i64>(m, config.tile_m));
-    order.across = static_cast<int>(tile::ceil_div<i64>(n, config.tile_n));
-    order.steps = static_cast<int>(steps);
-    order.group = 16;
-    order.count = static_cast<int>(order.down * order.across * batch);
-    return order;
-  }
-};
 template <class C>
 constexpr Kind<WindowsProduct> rows_kind(double step, double tile) {
   return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}, false};
@@ -428,21 +296,13 @@ constexpr Kind<WindowsGrad> grad_kinds[] = {grad_kind<NarrowGrad, true>(0.4, 5),
 /// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients. `y` is a map of 64 lines of results.
 /// Returns windows_of_part.
 int run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product, i64 n, Executor& executor) {
-  const i64 m = of.all();
-  const Kind<WindowsProduct>* best = nullptr;
-  double least = __builtin_inf();
-  for (const auto& kind : rows_kinds) {
-    const TileOrder order = kind.order(product, m, n, 1, of.taps[0] * of.taps[1] * product.windows.chunks);
-    const double time = static_cast<double>(tile::ceil_div<i64>(order.count, executor.multiprocessors)) *
-                        (order.steps * kind.step + kind.tile);
-    if (time < least) least = time, best = &kind, product.order = order;
-  }
-  product.a = map_of(of, best->config.tile_m);
-  product.b = map_of_filters(args, product.order.transposed_b ? 64 : best->config.tile_n);
-  product.m = static_cast<int>(m);
+  product.m = static_cast<int>(of.all());
   product.n = product.whole = static_cast<int>(n);
-  best->launch[args.type == Scalar::bf16](product, executor);
-  return best->config.tile_m / 2;
+  const auto& best = fastest(rows_kinds, product, of.taps[0] * of.taps[1] * product.windows.chunks, executor);
+  product.a = map_of(of, best.config.tile_m);
+  product.b = map_of_filters(args, product.order.transposed_b ? 64 : best.config.tile_n);
+  best.launch[args.type == Scalar::bf16](product, executor);
+  return best.config.tile_m / 2;
 }
 
 void run_forward(const ConvArgs& args, Executor& executor) {

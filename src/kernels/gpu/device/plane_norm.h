@@ -1,6 +1,7 @@
 // Group and batch norm over sets of planes that share their statistics, those of a group in one image or those of a
 // channel in all images. A set is cut into parts, a block each, whose sums the blocks of the next kernel put together.
 #pragma once
+#include "channel_line.h"
 #include "norm.h"
 
 namespace tessera::gpu_kernels {
@@ -103,34 +104,6 @@ inline PlaneSets groups_of(i64 batch, i64 channels, i64 size, i64 groups) {
 inline PlaneSets channels_of(i64 batch, i64 channels, i64 size) {
   return {channels, channels, batch, size, 1, true, parts_of(channels, batch * size)};
 }
-
-/// A weight of each channel, of the type of x or that of statistics, or none.
-struct ChannelWeights {
-  const void* data;
-  Scalar type;
-  template <class C>
-  TESSERA_DEVICE C at(i64 channel, C otherwise) const {
-    if (!data) return otherwise;
-    switch (type) {
-      case Scalar::f16:
-        return tile::convert_element<C>(static_cast<const f16*>(data)[channel]);
-      case Scalar::bf16:
-        return tile::convert_element<C>(static_cast<const bf16*>(data)[channel]);
-      case Scalar::f32:
-        return static_cast<C>(static_cast<const float*>(data)[channel]);
-      default:
-        return static_cast<C>(static_cast<const double*>(data)[channel]);
-    }
-  }
-};
-
-/// What normalisation comes to for a channel: y = scale x + shift.
-template <class C>
-struct ScaleShift {
-  C scale, shift;
-  TESSERA_DEVICE ScaleShift(C mean, C rstd, C weight, C bias) : scale(rstd * weight), shift(bias - mean * scale) {}
-  TESSERA_DEVICE C operator()(C x) const { return tile::fma(x, scale, shift); }
-};
 
 using PartMoments = tile::Moments<double>;
 

@@ -18,6 +18,7 @@ extern AttentionTable attention_table;
 const Sm90GemmTable* sm90_gemm_table() { return nullptr; }
 const Sm90PointwiseTable* sm90_pointwise_table() { return nullptr; }
 const Sm90ConvTable* sm90_conv_table() { return nullptr; }
+const Sm90NormConvTable* sm90_norm_conv_table() { return nullptr; }
 const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt and MIOpen are not in Debian
 const VendorConvTable* vendor_conv_table() { return nullptr; }
 const VendorAttentionTable* vendor_attention_table() { return nullptr; }
@@ -25,6 +26,7 @@ const VendorAttentionTable* vendor_attention_table() { return nullptr; }
 const Sm90GemmTable* sm90_gemm_table();
 const Sm90PointwiseTable* sm90_pointwise_table();
 const Sm90ConvTable* sm90_conv_table();
+const Sm90NormConvTable* sm90_norm_conv_table();
 const VendorGemmTable* vendor_gemm_table();
 const VendorConvTable* vendor_conv_table();
 const VendorAttentionTable* vendor_attention_table();
@@ -46,6 +48,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .sm90_pointwise = gpu_kernels::sm90_pointwise_table(),
                                           .conv = &gpu_kernels::conv_table,
                                           .sm90_conv = gpu_kernels::sm90_conv_table(),
+                                          .sm90_norm_conv = gpu_kernels::sm90_norm_conv_table(),
                                           .vendor_gemm = gpu_kernels::vendor_gemm_table(),
                                           .vendor_conv = gpu_kernels::vendor_conv_table(),
                                           .attention = &gpu_kernels::attention_table,

@@ -286,17 +286,20 @@ class Gemm {
       // Values of their own from here to there: results move among these registers afterwards, and multiplications
       // would wait for each other if that reached into them.
       unroll<strips>([&](auto strip) { unroll<tile_n / 2>([&](auto i) { sums[strip][i] = 0; }); });
-      sum_up<Result>(order, turn, agenda.steps, warp, sums);
+      sum_up(order, turn, agenda.steps, warp, result, sums);
       unroll<strips>([&](auto strip) { settle(sums[strip]); });
       result.store(sums, agenda.work);
     }
   }
 
   /// Eight loops in one kernel, unless Result says what the operands are: Operand, transposed_a, transposed_b; or that
-  /// both are transposed, of either type: two.
+  /// both are transposed, of either type: two; or has a `left` that loads fragments of a for registers.
   template <class Result>
-  TESSERA_DEVICE void sum_up(const TileOrder& order, Turn& turn, int steps, int warp, Sums& sums) const {
-    if constexpr (requires { typename Result::Operand; }) {
+  TESSERA_DEVICE void sum_up(const TileOrder& order, Turn& turn, int steps, int warp, Result& result,
+                             Sums& sums) const {
+    if constexpr (requires { result.left; }) {
+      sum_up_registers<typename Result::Operand, Result::transposed_b>(turn, steps, warp, result.left, sums);
+    } else if constexpr (requires { typename Result::Operand; }) {
       sum_up<typename Result::Operand, Result::transposed_a, Result::transposed_b>(turn, steps, warp, sums);
     } else if constexpr (requires { typename Result::BothTransposed; }) {
       if (order.is_bf16) sum_up<bf16, true, true>(turn, steps, warp, sums);
@@ -326,16 +329,18 @@ class Gemm {
     }
   }
 
+  /// Each warp tells all blocks that fill this stage.
+  TESSERA_DEVICE void release(int stage) const {
+    const int lane = thread_in_block() % 32;
+    if (lane >= static_cast<int>(sharing_)) return;
+    if (sharing_ > 1) arrive_at(emptied(stage), static_cast<u32>(lane));
+    else arrive(emptied(stage));
+  }
+
   /// A stage is given back when the next one's multiplications are under way.
   template <class Element, bool TransposedA, bool TransposedB>
   TESSERA_DEVICE void sum_up(Turn& turn, int steps, int warp, Sums& sums) const {
-    const int lane = thread_in_block() % 32;
     const u32 rows = alternates ? 0 : warp / 4 * strips * TileA::block_bytes;
-    const auto release = [&](int stage) {  // each warp tells all blocks that fill this stage
-      if (lane >= static_cast<int>(sharing_)) return;
-      if (sharing_ > 1) arrive_at(emptied(stage), static_cast<u32>(lane));
-      else arrive(emptied(stage));
-    };
     int last = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -359,9 +364,60 @@ class Gemm {
       turn.next();
     }
     if constexpr (alternates)
-      if (lane == 0) arrive(turn_of(warp / 4 ^ 1));
+      if (thread_in_block() % 32 == 0) arrive(turn_of(warp / 4 ^ 1));
     wait_multiply<0>();
     release(last);
+  }
+
+  /// With a from registers. A warp has one multiplication under way and one that waits: between them it makes what the
+  /// next stage has into what `left` wants, 16 deep at a time.
+  template <class Element, bool TransposedB, class Left>
+  TESSERA_DEVICE void sum_up_registers(Turn& turn, int steps, int warp, Left& left, Sums& sums) const {
+    const u32 rows = alternates ? 0 : warp / 4 * strips * TileA::block_bytes;
+    typename Left::Fragment fragments[2] = {};
+    const auto ask = [&](auto& to) {
+      wait_for(filled(turn.stage), turn.parity);
+      left.ask(to, stage_of(turn.stage) + rows);
+    };
+    const auto step = [&](auto& now, auto& next, int number, auto is_last) {
+      const int stage = turn.stage;
+      const u64 b = TileB::descriptor(stage_of(stage) + TileA::bytes);
+      turn.next();
+      unroll<4>([&](auto i) {
+        begin_multiply();
+        unroll<strips>([&](auto strip) {
+          multiply_add<Element, tile_n, TransposedB>(sums[strip], now[strip][i], b + i * TileB::step(TransposedB),
+                                                     i > 0 || number > 0);
+        });
+        commit_multiply();
+        if constexpr (i == 0) {
+          wait_multiply<1>();
+          unroll<strips>([&](auto strip) { settle(next[strip]); });
+          if (number > 0) release(stage == 0 ? stages - 1 : stage - 1);
+          if constexpr (!is_last) ask(next);
+        }
+        if constexpr (!is_last) left.make(next, i);
+      });
+    };
+    ask(fragments[0]);
+    unroll<4>([&](auto i) { left.make(fragments[0], i); });
+    constexpr Int<0> no;
+    constexpr Int<1> yes;
+    for (int number = 0;; ++number) {
+      if (number + 1 == steps) {
+        step(fragments[0], fragments[1], number, yes);
+        break;
+      }
+      step(fragments[0], fragments[1], number, no);
+      if (++number + 1 == steps) {
+        step(fragments[1], fragments[0], number, yes);
+        break;
+      }
+      step(fragments[1], fragments[0], number, no);
+    }
+    wait_multiply<0>();
+    unroll<2 * strips>([&](auto i) { settle(fragments[i / strips][i % strips]); });
+    release(turn.stage == 0 ? stages - 1 : turn.stage - 1);
   }
 
   u32 base_, sharing_;
