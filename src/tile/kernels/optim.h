@@ -49,9 +49,10 @@ struct SgdStep {
   }
 };
 
-/// Applies a step to elements [begin, end); C is the type that states have and that is computed in.
+/// Applies a step to elements [begin, end); C is the type that states have and that is computed in. The step is a copy,
+/// since numbers that stores might change would be read again for each vector.
 template <class C, int States, class P, class G, class Step>
-void optimizer_step(const StepTensors<P, G, C>& t, i64 begin, i64 end, const Step& step) {
+void optimizer_step(StepTensors<P, G, C> t, i64 begin, i64 end, Step step) {
   using V = NativeVec<C>;
   const auto at = [&](i64 i, auto lanes) {
     V p = detail::load_lanes<V>(t.param + i, lanes), g = detail::load_lanes<V>(t.grad + i, lanes), m(C(0)), v(C(0));
