@@ -200,6 +200,7 @@ def main():
         if not options.only or part.__name__ in options.only:
             part(Tessera(options.tessera), options, report)
     if options.out:
+        pathlib.Path(options.out).mkdir(parents=True, exist_ok=True)
         pathlib.Path(options.out, "gpu_kernels.json").write_text(json.dumps(report, indent=1) + "\n")
         roofline(report, f"{options.out}/roofline.svg")
 

@@ -336,7 +336,7 @@ void bench_rows(const BenchOptions& options) {
     for (int i = 0; i < op.weights; ++i) in.push_back(random({options.n}));
     for (Tensor& t : in) t.set_requires_grad();
     Tensor y = op.run(in);
-    const Tensor dy = randn(y.shape(), generator, Float32, device).to(y.dtype());
+    const Tensor dy = randn(y.shape(), generator, Float32, device).to(y.dtype()).contiguous();
     std::vector<Candidate> candidates{{op.name, [&] { y = Tensor(), y = op.run(in); }},
                                       {"backward", [&] { gradients.clear(), gradients = grad({y}, in, {dy}, true); }},
                                       copy};

@@ -258,11 +258,16 @@ constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_ta
 template <ConvPart part>
 constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
 
-// norm_conv2d as a convolution.
-Call convolution_of(const Call& call) {
-  return {call.op, call.in.first(3), call.attrs.as<NormConvAttrs>().conv,
-          call.out.first(std::min<size_t>(call.out.size(), 1))};
-}
+// norm_conv2d as a convolution, whose attributes live as long as this does.
+struct ConvolutionOf {
+  explicit ConvolutionOf(const Call& of)
+      : attrs(of.attrs.as<NormConvAttrs>().conv),
+        call{of.op, of.in.first(3), attrs, of.out.first(std::min<size_t>(of.out.size(), 1))} {}
+  ConvolutionOf(const ConvolutionOf&) = delete;
+
+  const Attrs attrs;
+  const Call call;
+};
 #endif
 
 }  // namespace
@@ -419,11 +424,11 @@ Reason sm90_takes_norm_windows(const Call& call) {
   if (!call.in[3].defined() || norm.training || !norm.relu) return Reason::Shape;
   for (const Tensor& t : call.in.subspan(2))
     if (t.defined() && !t.is_contiguous()) return Reason::Layout;
-  const Call conv = convolution_of(call);
-  if (!lies_last(conv)) return Reason::Layout;
-  Workspace nothing_is_copied(conv, true);
+  if (!lies_last(call)) return Reason::Layout;
+  const ConvolutionOf convolution(call);
+  Workspace nothing_is_copied(convolution.call, true);
   const Operands operands(nothing_is_copied, compute_dtype(x), true);
-  ConvArgs args = sizes(conv, x, w);
+  ConvArgs args = sizes(convolution.call, x, w);
   const auto [height, width] = places(args);
   args.x = operands.read(x);
   args.w = operands.read(w);
@@ -431,7 +436,7 @@ Reason sm90_takes_norm_windows(const Call& call) {
   return is_small(args) ? reason_of(sm90->refuses(args)) : Reason::Shape;
 }
 void sm90_norm_windows(const Call& call, Workspace& workspace) {
-  const ConvArgs args = forward_args(convolution_of(call), workspace, true);
+  const ConvArgs args = forward_args(ConvolutionOf(call).call, workspace, true);
   if (!workspace.counting()) tables().sm90_norm_conv->run(args, norm_before(call), executor());
 }
 #endif
