@@ -76,17 +76,20 @@ std::function<double()> clock_of(const std::function<void()>& run, Device device
   return [clock] { return clock->seconds(); };
 }
 
-// Rounds over all candidates until the time is used: drift of the machine meets all alike.
-void time_interleaved(std::vector<Candidate>& candidates, double seconds, Device device) {
+// Rounds over all candidates until the time is used: drift of the machine meets all alike. `between`: before each run,
+// and after the last.
+void time_interleaved(
+    std::vector<Candidate>& candidates, double seconds, Device device, const std::function<void()>& between = [] {}) {
   std::vector<std::function<double()>> clocks;
   for (Candidate& c : candidates) {
     for (int warm = 0; warm < 3; ++warm) c.run();
     clocks.push_back(clock_of(c.run, device));
   }
   auto start = std::chrono::steady_clock::now();
+  between();
   while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds) ||
          candidates[0].times.size() < 5)
-    for (size_t i = 0; i < candidates.size(); ++i) candidates[i].times.push_back(clocks[i]());
+    for (size_t i = 0; i < candidates.size(); ++i) candidates[i].times.push_back(clocks[i]()), between();
 }
 
 DType dtype_option(const std::string& name) {
@@ -203,6 +206,15 @@ void bench_products_on_gpu(const BenchOptions& options) {
   results.write();
 }
 
+// The median share that runs in rounds of `step`, at place `first`, have of the peak just before and after each.
+double share_of_peak(const std::vector<double>& times, const std::vector<cpu_kernels::FmaPeak>& peaks, size_t first,
+                     size_t step, double flops) {
+  std::vector<double> shares;
+  for (size_t i = 0, at = first; i < times.size(); ++i, at += step)
+    shares.push_back(2e-9 * flops / times[i] / (peaks[at].gflops + peaks[at + 1].gflops));
+  return median(std::move(shares));
+}
+
 void bench_gemm(const BenchOptions& options) {
   DType dtype = dtype_option(options.dtype);
   bool fused = options.epilogue == "add_add_gelu";
@@ -220,26 +232,37 @@ void bench_gemm(const BenchOptions& options) {
       candidates.push_back({peer.name, [&, run = peer.run] {
                               run(options.m, options.n, options.k, a.data<float>(), b.data<float>(), c.data<float>());
                             }});
-  const cpu_kernels::FmaPeak ceiling = cpu_kernels::measure_fma_peak(num_threads());
-  const double peak = ceiling.gflops, share = ceiling.share(num_threads());
-  time_interleaved(candidates, options.seconds, cpu());
+  std::vector<cpu_kernels::FmaPeak> peaks;
+  time_interleaved(candidates, options.seconds, cpu(),
+                   [&] { peaks.push_back(cpu_kernels::measure_fma_peak(num_threads(), cpu_kernels::brief_probe)); });
+  const auto median_of = [&](auto of) {
+    std::vector<double> values;
+    for (const cpu_kernels::FmaPeak& p : peaks) values.push_back(of(p));
+    return median(std::move(values));
+  };
+  const double peak = median_of([](const auto& p) { return p.gflops; });
+  const double clock = median_of([](const auto& p) { return p.clock_ghz; });
+  const double share = median_of([](const auto& p) { return p.share(num_threads()); });
 
   Results results("bench op gemm", options);
   double flops = 2.0 * m * n * k;
   fmt::print("gemm {}x{}x{} {} epilogue {}, {} threads\n", m, n, k, options.dtype, options.epilogue, num_threads());
   fmt::print("{:<24} {:>10.1f} GFLOP/s, {:.1f} % of 32 per core and cycle at {:.2f} GHz\n", "measured FMA peak (f32)",
-             peak, 100 * share, ceiling.clock_ghz);
+             peak, 100 * share, clock);
   results.add("fma_peak", peak, "GFLOP/s", true);
-  results.add("clock", ceiling.clock_ghz, "GHz", true);
+  results.add("clock", clock, "GHz", true);
   results.add("fma_peak_share", share, "fraction", true);
   double best_peer = 0, plain = candidates[0].median();
-  for (Candidate& candidate : candidates) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& candidate = candidates[i];
     double time = candidate.median(), rate = flops / time * 1e-9;
     bool ours = candidate.name.starts_with("tessera");
     if (!ours) best_peer = std::max(best_peer, rate);
+    const double of_peak = share_of_peak(candidate.times, peaks, i, candidates.size(), flops);
     fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.3f} ms   {:.1f} % of peak\n", candidate.name, rate, time * 1e3,
-               100 * rate / peak);
+               100 * of_peak);
     results.add(candidate.name, rate, "GFLOP/s", true);
+    results.add(candidate.name + ", share of the peak", of_peak, "fraction", true);
   }
   if (fused) {
     double ratio = candidates[1].median() / plain;

@@ -19,8 +19,6 @@ namespace {
 
 using models::TrainOptions;
 
-constexpr double kProbe = 0.004;  // seconds; the clock may be another 20 ms later
-
 struct TrainCommand : TrainingOptions {
   std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
   bool fma_peak = false;
@@ -188,7 +186,7 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
   double rate = 0;
   int64_t skipped = 0;
   const auto probe = [&] {
-    if (c.fma_peak) c.peaks.push_back(cpu_kernels::measure_fma_peak(num_threads(), kProbe));
+    if (c.fma_peak) c.peaks.push_back(cpu_kernels::measure_fma_peak(num_threads(), cpu_kernels::brief_probe));
   };
   models::TrainCallbacks callbacks;
   callbacks.stop = &training_stop;

@@ -81,6 +81,17 @@ TEST_F(Train, MeasuresThePeakBesideEachStepOfItsOwn) {
   }
 }
 
+TEST_F(Train, BenchesAProductBesideThePeakOfItsOwn) {
+  const Words product{"bench", "op", "gemm", "--m", "64", "--n", "64", "--k", "64", "--seconds", "0.01"};
+  ASSERT_EQ(run(product + Words{"--json", folder / "a.json"}).code, 0);
+  std::map<std::string, double> found;
+  const auto report = json("a.json");
+  for (const auto& r : report["results"]) found[r["name"]] = r["value"];
+  const double whole = found.at("tessera") / found.at("fma_peak"), share = found.at("tessera, share of the peak");
+  EXPECT_GT(share, whole / 8);  // clocks differ, and other programs run
+  EXPECT_LT(share, whole * 8);
+}
+
 TEST_F(Train, ResumesBitForBit) {
   ASSERT_EQ(run(tiny(24) + Words{"--json", folder / "whole.json", "--dropout", "0.1"}).code, 0);
   fs::remove_all(out);

@@ -11,6 +11,9 @@ struct FmaPeak {
   double share(int threads) const { return gflops / (32 * clock_ghz * threads); }
 };
 
+/// Seconds of a probe beside what it is compared with: the clock may be another 20 ms later.
+inline constexpr double brief_probe = 0.004;
+
 /// The best that some of the threads reach within so many seconds. Throws Error if the pool has fewer threads.
 FmaPeak measure_fma_peak(int threads, double seconds = 0.4);
 
