@@ -71,7 +71,9 @@ Tensor BatchNorm2d::operator()(const Images& x, Activation activation) const {
 Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x) {
   const bool training = norm.training(), relu = activation == Activation::Relu;
   const bool known = training ? x.mean.defined() : norm.running_mean.defined() && norm.running_var.defined();
-  if (known && is_pointwise(conv) && (relu || activation == Activation::None)) {
+  // Larger windows: where statistics of what they give are not wanted, and channels lie last.
+  const bool may_be = is_pointwise(conv) || (!training && !x.values.is_contiguous());
+  if (known && may_be && (relu || activation == Activation::None)) {
     Tensors in = operands(conv, x.values);
     // A norm takes values as they are, and not as autocast would have them for a convolution.
     const bool as_they_are = in[0].dtype() == x.values.dtype();

@@ -224,6 +224,29 @@ TEST_F(Sm90Windows, NormalisesWindows) {
       }
 }
 
+TEST_F(Sm90Windows, NormalisesForModules) {
+  Generator random(5);
+  nn::Conv2d conv(24, 40, 3, {{1, 1}, {1, 1}, {1, 1}}, true, random);
+  nn::BatchNorm2d norm(24);
+  norm.running_mean.copy_(values({24}, Float32).to(Float32));
+  const nn::EvalMode eval(norm);
+  const Tensor x = values({3, 24, 9, 7}, Float16);
+  conv.to(Float16);
+  conv.to(Float64);
+  norm.to(Float64);
+  const Tensor want = nn::norm_convolve(norm, Activation::Relu, conv, {x}).values.detach();
+  conv.to(Float16);
+  norm.to(Float32);
+  conv.to(gpu());
+  norm.to(gpu());
+  const ForceKernel forced("norm_conv2d", "sm90.windows");
+  Tensor near = there(x, Float16, true);
+  EXPECT_LE(error(nn::norm_convolve(norm, Activation::Relu, conv, {near}).values.detach(), want), 6e-4);
+  near.select(0, 1).select(0, 5).select(0, 4).select(0, 3).fill_(std::nan(""));
+  const Tensor y = nn::norm_convolve(norm, Activation::Relu, conv, {near}).values.detach();
+  EXPECT_EQ(sum(cast(isnan(y), Float64)).to(cpu()).item<double>(), 9 * 40) << "an input that is not a number";
+}
+
 TEST_F(Sm90Windows, RefusesToNormalise) {
   const auto refused = [&](const Shape& x, const Shape& w, DType dtype, const NormAttrs& norm, bool channels_last) {
     const ForceKernel forced("norm_conv2d", "sm90.windows");
