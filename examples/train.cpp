@@ -10,11 +10,8 @@ struct Mlp : nn::Module {
   Tensor operator()(const Tensor& x) const { return out(hidden(x, Activation::GeluTanh)); }
 };
 
-int main(int argc, char** argv) {
-  const Device where = parse_device(argc > 1 ? argv[1] : "cpu");
-  if (const std::string why = why_unavailable(where); !why.empty())
-    return std::printf("%s is not available: %s\n", argv[1], why.c_str()), 2;
-  DeviceGuard device(where);
+int main(int argc, char** argv) try {
+  DeviceGuard device(parse_device(argc > 1 ? argv[1] : "cpu"));
   manual_seed(1);
   Mlp model;
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
@@ -32,4 +29,6 @@ int main(int argc, char** argv) {
     if (step % 200 == 0) std::printf("step %d  loss %.4f\n", step, loss_now);
   }
   return loss_now < 0.25 ? 0 : 1;
+} catch (const Error& error) {
+  return std::fprintf(stderr, "error: %s\n", error.what()), 2;
 }
