@@ -45,9 +45,9 @@ class StreamGuard {
 class Event {
  public:
   explicit Event(Device device, bool timed = false);
-  /// Marks what has been queued so far.
+  /// Marks what has been queued so far. Throws Error for a stream of another GPU.
   void record(const Stream& stream);
-  /// Later work of `stream` waits for it.
+  /// Later work of `stream` waits for it, on whichever GPU of the same vendor; of another one it throws Error.
   void wait(const Stream& stream) const;
   void synchronize() const;
   bool has_happened() const;

@@ -28,7 +28,10 @@ std::span<const Op* const> transfer_ops() {
 }
 
 Tensor Tensor::to(Device device) const {
-  if (device == this->device()) return *this;
+  const Device here = this->device();
+  if (device == here) return *this;
+  if (device.type != here.type && device.is_gpu() && here.is_gpu())
+    return to(cpu()).to(device);  // the vendors' libraries know nothing of each other
   return dispatch_one(to_device_op, {contiguous()}, DeviceAttrs{device});
 }
 

@@ -82,7 +82,10 @@ class FakeRuntime : public gpu::Runtime {
   void destroy_stream(gpu::StreamHandle) noexcept override { --streams; }
   void synchronize(gpu::StreamHandle) override { note("synchronize"); }
   bool is_idle(gpu::StreamHandle) override { return note("is_idle"), true; }
-  void wait(gpu::StreamHandle, gpu::EventHandle) override { note("wait"); }
+  void wait(gpu::StreamHandle, gpu::EventHandle event) override {
+    note("wait");
+    if (!own_events_.contains(event)) throw DeviceError("waiting for an event of another vendor");
+  }
   void synchronize_device() override {
     note("synchronize_device");
     if (while_waiting) while_waiting();

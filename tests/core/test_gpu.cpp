@@ -197,6 +197,23 @@ TEST_F(FakeGpu, PinnedMemoryWaitsForEveryStreamAndCard) {
   gpu::install(DeviceType::CUDA, nullptr);
 }
 
+TEST_F(FakeGpu, TensorsGoFromVendorToVendorByTheHost) {
+  gpu::install(DeviceType::CUDA, plugin_of(*new FakeRuntime));
+  {
+    Tensor x = tensor<float>({1, 2, 3}, {3}).set_requires_grad();
+    const Tensor there = x.to(device).to(cuda(0));
+    EXPECT_EQ(there.device(), cuda(0));
+    EXPECT_EQ(there.to(cpu()).to_vector<float>(), (std::vector<float>{1, 2, 3}));
+    there.backward(tensor<float>({4, 5, 6}, {3}).to(cuda(0)));
+    EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{4, 5, 6}));
+    Event event(device);
+    event.record(current_stream(device));
+    EXPECT_EQ(error_of([&] { event.wait(current_stream(cuda(0))); }),
+              "event: waited for on a stream of another vendor");
+  }
+  gpu::install(DeviceType::CUDA, nullptr);
+}
+
 TEST_F(FakeGpu, CopiesToPinnedMemoryAreOnlyQueuedWhereAsked) {
   Tensor host = empty_pinned({4}, Float32, device), part = host.slice(0, 0, 4, 2);
   Tensor ordinary = zeros({4}), there = full({4}, 5, Float32, cpu()).to(device);

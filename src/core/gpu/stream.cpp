@@ -83,6 +83,7 @@ void Event::record(const Stream& stream) {
 }
 void Event::wait(const Stream& stream) const {
   if (!state_->on || !stream.state()->on) return;
+  if (stream.device().type != state_->on->device.type) throw Error("event: waited for on a stream of another vendor");
   gpu::enter(*stream.state()->on);
   stream.state()->on->runtime.wait(stream.state()->handle, state_->handle);
 }
