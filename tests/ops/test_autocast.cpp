@@ -2,6 +2,8 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "../core/fake_runtime.h"
@@ -23,19 +25,23 @@ double unit_of(DType dtype) { return dtype == Float16 ? 1e-3 : 8e-3; }
 
 // ---- the table of docs/amp.md
 
-std::map<std::string, std::string> documented_policies() {
+struct Row {
+  std::string policy, pytorch;  // ours; PyTorch's on CUDA
+};
+
+std::map<std::string, Row> documented_policies() {
   std::ifstream file(TESSERA_SOURCE_DIR "/docs/amp.md");
-  std::map<std::string, std::string> out;
+  std::map<std::string, Row> out;
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with("| `")) continue;
-    const size_t ops_end = line.find('|', 1), policy_end = line.find('|', ops_end + 1);
-    std::string policy = line.substr(ops_end + 1, policy_end - ops_end - 1);
-    std::erase(policy, ' ');
-    for (size_t at = 0; (at = line.find('`', at)) < ops_end;) {
-      const size_t end = line.find('`', at + 1);
-      const std::string op = line.substr(at + 1, end - at - 1);
-      EXPECT_TRUE(out.emplace(op, policy).second) << op << " is listed twice";
-      at = end + 1;
+    std::string columns[4];
+    std::stringstream rest(line);
+    for (std::string& column : columns) std::getline(rest, column, '|');  // the first is what precedes the table
+    for (std::string& text : {std::ref(columns[2]), std::ref(columns[3])}) std::erase(text, ' ');
+    std::stringstream ops(columns[1]);
+    for (std::string op; ops >> op;) {
+      std::erase(op, '`');
+      EXPECT_TRUE(out.emplace(op, Row{columns[2], columns[3]}).second) << op << " is listed twice";
     }
   }
   return out;
@@ -45,11 +51,35 @@ TEST(Autocast, DocumentsThePolicyOfEveryOperator) {
   auto documented = documented_policies();
   for (const Op* op : op_table()) {
     const char* names[] = {"none", "lower", "f32", "norm", "promote"};
-    EXPECT_EQ(documented[std::string(op->name)], names[static_cast<int>(op->autocast)]) << op->name;
+    EXPECT_EQ(documented[std::string(op->name)].policy, names[static_cast<int>(op->autocast)]) << op->name;
     documented.erase(std::string(op->name));
     EXPECT_TRUE(!op->in_place || op->autocast == Autocast::None) << op->name;
   }
-  for (const auto& [name, policy] : documented) ADD_FAILURE() << name << " is no operator";
+  for (const auto& [name, row] : documented) ADD_FAILURE() << name << " is no operator";
+}
+
+// What PyTorch 2.11 casts on CUDA, of the operators that are here by that name or under the second one: its op
+// reference (docs.pytorch.org/docs/stable/amp.html) and aten/src/ATen/autocast_mode.h.
+TEST(Autocast, PoliciesAreThoseOfPyTorch) {
+  const std::map<std::string, std::vector<std::string>> lists{
+      {"lower", {"matmul", "linear", "conv2d", "conv2d_moments", "scaled_dot_product_attention", "attention_qkv"}},
+      {"f32", {"exp",        "expm1",   "log",         "log1p",      "reciprocal", "rsqrt",        "pow",
+               "pow_scalar", "square",  "softplus",    "sum",        "cumsum",     "prod",         "norm",
+               "logsumexp",  "softmax", "log_softmax", "layer_norm", "group_norm", "cross_entropy"}},
+      {"promote", {"scatter_add"}}};
+  std::map<std::string, std::string> pytorch;
+  for (const auto& [policy, names] : lists)
+    for (const std::string& name : names) pytorch[name] = policy;
+  // Reads logits as they are and computes in f32; products that are no operators there; a composition there; promotes
+  // by itself there.
+  const std::set<std::string> differ{"cross_entropy", "matmul_mul_sum", "mlp", "rms_norm", "concat"};
+  for (const auto& [name, row] : documented_policies()) {
+    const std::string there = pytorch.contains(name) ? pytorch[name] : "none";
+    EXPECT_EQ(row.pytorch, there == "none" ? "-" : there) << name;
+    EXPECT_EQ((row.policy == "norm" ? "f32" : row.policy) == there, !differ.contains(name)) << name;
+    pytorch.erase(name);
+  }
+  for (const auto& [name, policy] : pytorch) ADD_FAILURE() << name << " is not in the table";
 }
 
 // ---- dtypes
