@@ -73,6 +73,23 @@ TEST(Command, ListsDevices) {
   }
 }
 
+TEST(Command, SaysThatADriverIsOlderThanTheBuild) {
+#if defined(TESSERA_OLD_DRIVER)
+  if (!fs::exists(TESSERA_CUDA_PLUGIN)) GTEST_SKIP() << "libtessera_cuda.so is not built yet";
+  const char* const before = getenv("LD_LIBRARY_PATH");
+  const std::string kept = before ? before : "";
+  setenv("LD_LIBRARY_PATH", (TESSERA_OLD_DRIVER ":" + kept).c_str(), 1);
+  const std::string reason = "the driver takes programs up to version 12.2, and this was built for 1";
+  const Finished f = run({"devices"});
+  EXPECT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("cuda     none: " + reason), std::string::npos) << f.out;
+  expect_error(run({"explain", "matmul", "--device", "cuda:0"}), 2, "device cuda:0 is not available: " + reason);
+  setenv("LD_LIBRARY_PATH", kept.c_str(), 1);
+#else
+  GTEST_SKIP() << "libtessera_cuda.so is not built here";
+#endif
+}
+
 TEST(Command, TestsEveryOperatorOnTheDevice) {
   const Finished f = run({"selftest", "--check-only"});
   EXPECT_EQ(f.code, 0) << f.out << f.err;
