@@ -1,6 +1,7 @@
 // Batch norm of images of halves whose channels lie last: every pixel is a line of channels, and a thread has eight
 // channels of every 32nd line of a part of them.
 #include "plane_norm.h"
+#include "tile/arch/gpu/shared_line.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -141,6 +142,7 @@ void join_moments_kernel(const LineNormWork work) {
 template <class T>
 TESSERA_KERNEL(plane_threads)
 void line_norm_kernel(const LineNormWork work) {
+  using Line = tile::SharedLine<float, width>;
   __shared__ __attribute__((aligned(16))) float scales[across], shifts[across];
   const LinePart part(work.lines);
   const int thread = tile::thread_in_block();
@@ -156,14 +158,15 @@ void line_norm_kernel(const LineNormWork work) {
       rstd = work.rstd[c];
     }
     const ScaleShift<float> line(mean, rstd, work.weight.at(c, 1.0f), work.bias.at(c, 0.0f));
-    scales[thread] = line.scale;
-    shifts[thread] = line.shift;
+    scales[Line::place(thread)] = line.scale;
+    shifts[Line::place(thread)] = line.shift;
   }
   tile::sync_block();
   if (!part.inside()) return;
   float scale[width], shift[width];
   const int own = thread % (across / width) * width;
-  for (int j = 0; j < width; ++j) scale[j] = scales[own + j], shift[j] = shifts[own + j];
+  Line::load(scales, own, scale);
+  Line::load(shifts, own, shift);
   part.each([&](i64 at) { return eight_at<T>(work.x, at); },
             [&](i64 at, const Pack<T, width>& pack) {
               const auto v = lanes(pack);
