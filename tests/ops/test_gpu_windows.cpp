@@ -16,6 +16,13 @@ struct Size {
   int64_t images, channels, filters, height, width, rows, columns;
   Conv2dOptions options;
 };
+std::string name_of(const testing::TestParamInfo<Size>& info) {
+  const Size& s = info.param;
+  const Conv2dOptions& o = s.options;
+  return fmt::format("{}x{}x{}x{}_{}x{}x{}_stride{}x{}_padding{}x{}_dilation{}x{}", s.images, s.channels, s.height,
+                     s.width, s.filters, s.rows, s.columns, o.stride[0], o.stride[1], o.padding[0], o.padding[1],
+                     o.dilation[0], o.dilation[1]);
+}
 
 class Sm90Windows : public GpuAgainstFloat64 {
  protected:
@@ -39,58 +46,120 @@ class Sm90Windows : public GpuAgainstFloat64 {
              zeros({s.filters, s.channels / s.options.groups, s.rows, s.columns}, dtype, gpu()), {}, s.options);
     });
   }
-
-  void check(const Size& s, DType dtype, bool channels_last) {
-    const Conv2dOptions& o = s.options;
-    const std::string label = fmt::format(
-        "{}x{}x{}x{} {} filters {}x{} stride {} {} padding {} {} dilation {} {} {} {}", s.images, s.channels, s.height,
-        s.width, s.filters, s.rows, s.columns, o.stride[0], o.stride[1], o.padding[0], o.padding[1], o.dilation[0],
-        o.dilation[1], name(dtype), channels_last ? "channels last" : "channels first");
-    const double limit = dtype == Float16 ? 6e-4 : 5e-3;
-    const Tensor x = values({s.images, s.channels, s.height, s.width}, dtype),
-                 w = values({s.filters, s.channels, s.rows, s.columns}, dtype), bias = values({s.filters}, dtype);
-    Tensors near{there(x, dtype, channels_last), there(w, dtype, channels_last)}, exact{x, w};
-    for (Tensors* list : {&near, &exact})
-      for (Tensor& t : *list) t.set_requires_grad();
-    const Tensor want = conv2d(exact[0], exact[1], bias, o), g = values(want.shape(), dtype);
-    const Tensors wanted = grad({want}, exact, {g});
-    const ForceKernel forward("conv2d", "sm90.windows"), weights("conv2d_weight_grad", "sm90.windows"),
-        images("conv2d_input_grad", "sm90.windows");
-    const Tensor got = conv2d(near[0], near[1], bias.to(dtype).to(gpu()), o);
-    EXPECT_LE(error(got.detach(), want.detach()), limit) << label;
-    const auto gradients = [&](bool images) {
-      return grad({got}, images ? near : Tensors{near[1]}, {there(g, dtype, channels_last)}, true);
-    };
-    const Tensor first = gradients(false)[0];
-    EXPECT_LE(error(first, wanted[1]), limit) << label;
-    EXPECT_EQ(error(gradients(false)[0], first.to(cpu()).to(Float64)), 0) << label;
-    EXPECT_LE(error(gradients(true)[0], wanted[0]), limit) << label;
-  }
 };
 
-TEST_F(Sm90Windows, AgainstFloat64) {
-  for (const Size& s : {Size{1, 8, 8, 1, 1, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
-                        {3, 24, 40, 7, 5, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
-                        {1, 64, 64, 7, 5, 3, 3, {{1, 1}, {0, 1}, {1, 1}}},
-                        {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {2, 64, 24, 9, 14, 1, 5, {{1, 1}, {0, 2}, {1, 1}}},
-                        {2, 64, 24, 9, 14, 5, 1, {{1, 1}, {3, 0}, {1, 1}}},
-                        {3, 256, 72, 7, 5, 5, 5, {{1, 1}, {2, 3}, {1, 1}}},
-                        {2, 8, 16, 30, 29, 7, 7, {{2, 2}, {3, 3}, {1, 1}}},
-                        {32, 64, 64, 1, 1, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {3, 72, 24, 11, 17, 3, 3, {{3, 2}, {2, 3}, {2, 1}}},
-                        {2, 40, 72, 14, 14, 3, 3, {{1, 1}, {2, 3}, {2, 3}}},
-                        {32, 64, 128, 14, 14, 3, 3, {{2, 2}, {1, 1}, {1, 1}}},
-                        {3, 24, 40, 13, 9, 1, 1, {{3, 2}, {0, 1}, {1, 1}}},
-                        {2, 16, 72, 12, 19, 4, 3, {{2, 3}, {1, 2}, {2, 3}}},
-                        {5, 40, 64, 33, 3, 2, 5, {{8, 1}, {0, 4}, {1, 2}}},
-                        {1, 16, 40, 100, 3, 3, 2, {{1, 1}, {1, 1}, {1, 1}}},
-                        {32, 24, 16, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {32, 64, 64, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {40, 128, 520, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}}})
-    for (DType dtype : {Float16, BFloat16})
-      for (bool channels_last : {true, false}) check(s, dtype, channels_last);
+class Sm90WindowsOfSize : public Sm90Windows, public testing::WithParamInterface<Size> {
+ protected:
+  /// Images, filters and, if asked for, a bias, of numbers that `dtype` has.
+  Tensors inputs(DType dtype, bool biased) {
+    return {values({s.images, s.channels, s.height, s.width}, dtype),
+            values({s.filters, s.channels, s.rows, s.columns}, dtype), biased ? values({s.filters}, dtype) : Tensor()};
+  }
+  /// Images of one pixel are dense with their channels first and last.
+  bool lies_last() const { return s.height * s.width > 1; }
+
+  const Size s = GetParam();
+};
+
+TEST_P(Sm90WindowsOfSize, AgainstFloat64) {
+  for (DType dtype : {Float16, BFloat16}) {
+    Tensors in = inputs(dtype, true);
+    const Tensors exact{in[0].set_requires_grad(), in[1].set_requires_grad()};
+    const Tensor want = conv2d(exact[0], exact[1], in[2], s.options), g = values(want.shape(), dtype);
+    const Tensors wanted = grad({want}, exact, {g});
+    const double limit = dtype == Float16 ? 6e-4 : 5e-3;
+    for (bool channels_last : {true, false}) {
+      const std::string label = fmt::format("{} {}", name(dtype), channels_last ? "channels last" : "channels first");
+      const Tensors near{there(in[0].detach(), dtype, channels_last).set_requires_grad(),
+                         there(in[1].detach(), dtype, channels_last).set_requires_grad()};
+      const ForceKernel forward("conv2d", "sm90.windows"), weights("conv2d_weight_grad", "sm90.windows"),
+          images("conv2d_input_grad", "sm90.windows");
+      const Tensor got = conv2d(near[0], near[1], in[2].to(dtype).to(gpu()), s.options);
+      EXPECT_LE(error(got.detach(), want.detach()), limit) << label;
+      const auto gradients = [&](bool of_images) {
+        return grad({got}, of_images ? near : Tensors{near[1]}, {there(g, dtype, channels_last)}, true);
+      };
+      const Tensor first = gradients(false)[0];
+      EXPECT_LE(error(first, wanted[1]), limit) << label;
+      EXPECT_EQ(error(gradients(false)[0], first.to(cpu()).to(Float64)), 0) << label;
+      EXPECT_LE(error(gradients(true)[0], wanted[0]), limit) << label;
+    }
+  }
 }
+
+/// Mean and variance as they are found on the way are those of what is stored.
+TEST_P(Sm90WindowsOfSize, FindsMoments) {
+  if (!lies_last()) return;
+  for (DType dtype : {Float16, BFloat16})
+    for (bool biased : {false, true}) {
+      const std::string label = fmt::format("{}{}", name(dtype), biased ? " biased" : "");
+      const Tensors exact = inputs(dtype, biased);
+      const Tensor x = there(exact[0], dtype, true), w = there(exact[1] * 0.1, dtype, true),
+                   bias = biased ? there(exact[2] + 50.0, dtype, false) : Tensor();
+      const ForceKernel forced("conv2d_moments", "sm90.windows"), plain("conv2d", "sm90.windows");
+      const auto run = [&] { return dispatch(conv2d_moments_op, {x, w, bias}, conv_attrs(s.options)); };
+      const Tensors got = run(), again = run();
+      EXPECT_EQ(error(got[0], conv2d(x, w, bias, s.options).to(cpu()).to(Float64)), 0) << label;
+      const Tensor y = got[0].to(cpu()).to(Float64);
+      EXPECT_LE(error(got[1], mean(y, {0, 2, 3})), 1e-6) << label;
+      EXPECT_LE(error(got[2], var(y, {0, 2, 3})), 3e-6) << label;
+      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error(again[i], got[i].to(cpu()).to(Float64)), 0) << label << i;
+    }
+}
+
+/// Batch norm and ReLU on the way from shared memory: zeros beyond the edges are not normalised.
+TEST_P(Sm90WindowsOfSize, NormalisesWindows) {
+  if (!lies_last() || s.rows * s.columns > 32) return;
+  for (DType dtype : {Float16, BFloat16})
+    for (bool bare : {false, true}) {
+      const Shape channel{s.channels};
+      Tensors exact = inputs(dtype, !bare);
+      exact.push_back(values(channel, Float32));
+      exact.push_back(uniform64(channel, generator, 0.5, 2).to(Float32).to(Float64));
+      for (int i = 0; i < 2; ++i) exact.push_back(bare ? Tensor() : values(channel, Float32));
+      Tensors near(7);
+      for (size_t i = 0; i < 7; ++i)
+        if (exact[i].defined()) near[i] = there(exact[i], i < 3 ? dtype : Float32, i == 0);
+      const NormConvAttrs attrs{conv_attrs(s.options), {.relu = true}};
+      Tensor g;
+      const auto run = [&](Tensors& in) {
+        Tensors leaves;
+        for (size_t i : {0, 1, 2, 5, 6})
+          if (in[i].defined()) leaves.push_back(in[i].set_requires_grad());
+        Tensors out = dispatch(norm_conv2d_op, Tensors(in), attrs);
+        g = g.defined() ? there(g, dtype, true) : values(out[0].shape(), dtype);
+        for (const Tensor& t : grad({out[0]}, leaves, {g})) out.push_back(t);
+        return out;
+      };
+      const Tensors want = run(exact);
+      const ForceKernel forced("norm_conv2d", "sm90.windows");
+      const Tensors got = run(near);
+      const double limit = dtype == Float16 ? 6e-4 : 5e-3;
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_LE(error(got[i].detach(), want[i].detach()), i == 0 ? limit : 4 * limit)
+            << name(dtype) << " " << bare << " " << i;
+    }
+}
+
+// The small ones are what racecheck takes.
+const Size small[] = {
+    {1, 8, 8, 1, 1, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},     {1, 8, 8, 1, 2, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
+    {3, 24, 40, 7, 5, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},   {3, 24, 40, 7, 5, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+    {1, 64, 64, 7, 5, 3, 3, {{1, 1}, {0, 1}, {1, 1}}},   {2, 64, 24, 9, 14, 1, 5, {{1, 1}, {0, 2}, {1, 1}}},
+    {2, 64, 24, 9, 14, 5, 1, {{1, 1}, {3, 0}, {1, 1}}},  {3, 256, 72, 7, 5, 5, 5, {{1, 1}, {2, 3}, {1, 1}}},
+    {2, 8, 16, 30, 29, 7, 7, {{2, 2}, {3, 3}, {1, 1}}},  {32, 64, 64, 1, 1, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+    {32, 64, 64, 2, 1, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {3, 72, 24, 11, 17, 3, 3, {{3, 2}, {2, 3}, {2, 1}}},
+    {2, 40, 72, 14, 14, 3, 3, {{1, 1}, {2, 3}, {2, 3}}}, {3, 24, 40, 13, 9, 1, 1, {{3, 2}, {0, 1}, {1, 1}}},
+    {2, 16, 72, 12, 19, 4, 3, {{2, 3}, {1, 2}, {2, 3}}}, {5, 40, 64, 33, 3, 2, 5, {{8, 1}, {0, 4}, {1, 2}}},
+    {1, 16, 40, 100, 3, 3, 2, {{1, 1}, {1, 1}, {1, 1}}}};
+const Size large[] = {
+    {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {1, 1000, 40, 13, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+    {32, 64, 128, 14, 14, 3, 3, {{2, 2}, {1, 1}, {1, 1}}}, {32, 24, 16, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+    {32, 64, 64, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {32, 64, 64, 56, 56, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
+    {40, 128, 520, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}}};
+INSTANTIATE_TEST_SUITE_P(Small, Sm90WindowsOfSize, testing::ValuesIn(small), name_of);
+INSTANTIATE_TEST_SUITE_P(Large, Sm90WindowsOfSize, testing::ValuesIn(large), name_of);
 
 // What is made of images with their channels last lies so, too, so that nothing is copied from one to the next.
 TEST_F(Sm90Windows, KeepsChannelsLast) {
@@ -110,34 +179,6 @@ TEST_F(Sm90Windows, KeepsChannelsLast) {
   EXPECT_TRUE(contiguous(y).is_contiguous());
   EXPECT_TRUE(gradients[1].is_contiguous());
   EXPECT_EQ(error(contiguous(y).detach(), y.detach().to(cpu()).to(Float64)), 0);
-}
-
-/// Mean and variance as they are found on the way are those of what is stored.
-TEST_F(Sm90Windows, FindsMoments) {
-  for (const Size& s : {Size{1, 8, 8, 1, 2, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
-                        {3, 24, 40, 7, 5, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {2, 8, 16, 30, 29, 7, 7, {{2, 2}, {3, 3}, {1, 1}}},
-                        {3, 72, 24, 11, 17, 3, 3, {{3, 2}, {2, 3}, {2, 1}}},
-                        {32, 64, 128, 14, 14, 3, 3, {{2, 2}, {1, 1}, {1, 1}}},
-                        {32, 64, 64, 56, 56, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {40, 128, 520, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}}})
-    for (DType dtype : {Float16, BFloat16})
-      for (bool biased : {false, true}) {
-        const std::string label =
-            fmt::format("{}x{}x{}x{} {} filters {}", s.images, s.channels, s.height, s.width, s.filters, name(dtype));
-        const Tensor x = there(values({s.images, s.channels, s.height, s.width}, dtype), dtype, true),
-                     w = there(values({s.filters, s.channels, s.rows, s.columns}, dtype) * 0.1, dtype, true),
-                     bias = biased ? there(values({s.filters}, dtype) + 50.0, dtype, false) : Tensor();
-        const ForceKernel forced("conv2d_moments", "sm90.windows"), plain("conv2d", "sm90.windows");
-        const auto run = [&] { return dispatch(conv2d_moments_op, {x, w, bias}, conv_attrs(s.options)); };
-        const Tensors got = run(), again = run();
-        EXPECT_EQ(error(got[0], conv2d(x, w, bias, s.options).to(cpu()).to(Float64)), 0) << label;
-        const Tensor y = got[0].to(cpu()).to(Float64);
-        EXPECT_LE(error(got[1], mean(y, {0, 2, 3})), 1e-6) << label;
-        EXPECT_LE(error(got[2], var(y, {0, 2, 3})), 3e-6) << label;
-        for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error(again[i], got[i].to(cpu()).to(Float64)), 0) << label << i;
-      }
 }
 
 /// Convolution, batch norm, convolution, of modules: in training statistics are found once, and what follows is what
@@ -173,55 +214,6 @@ TEST_F(Sm90Windows, GivesMomentsToBatchNorm) {
     for (size_t i = activation == Activation::None ? 0 : 5; i < want.size(); ++i)
       EXPECT_LE(error(got[i], want[i]), 5e-3) << stride << " " << i;
   }
-}
-
-/// Batch norm and ReLU on the way from shared memory: zeros beyond the edges are not normalised.
-TEST_F(Sm90Windows, NormalisesWindows) {
-  for (const Size& s : {Size{1, 8, 8, 1, 2, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
-                        {3, 24, 40, 7, 5, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
-                        {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {2, 64, 24, 9, 14, 1, 5, {{1, 1}, {0, 2}, {1, 1}}},
-                        {3, 256, 72, 7, 5, 5, 5, {{1, 1}, {2, 3}, {1, 1}}},
-                        {32, 64, 64, 2, 1, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {3, 72, 24, 11, 17, 3, 3, {{3, 2}, {2, 3}, {2, 1}}},
-                        {5, 40, 64, 33, 3, 2, 5, {{8, 1}, {0, 4}, {1, 2}}},
-                        {1, 1000, 40, 13, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {32, 64, 64, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
-                        {40, 128, 520, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}}})
-    for (DType dtype : {Float16, BFloat16})
-      for (bool bare : {false, true}) {
-        const Shape channel{s.channels};
-        const auto floats = [&](const Tensor& t) { return t.to(Float32).to(Float64); };
-        Tensors exact{values({s.images, s.channels, s.height, s.width}, dtype),
-                      values({s.filters, s.channels, s.rows, s.columns}, dtype),
-                      bare ? Tensor() : values({s.filters}, dtype),
-                      values(channel, Float32),
-                      floats(uniform64(channel, generator, 0.5, 2)),
-                      bare ? Tensor() : values(channel, Float32),
-                      bare ? Tensor() : values(channel, Float32)};
-        Tensors near(7);
-        for (size_t i = 0; i < 7; ++i)
-          if (exact[i].defined()) near[i] = there(exact[i], i < 3 ? dtype : Float32, i == 0);
-        const NormConvAttrs attrs{conv_attrs(s.options), {.relu = true}};
-        const auto run = [&](Tensors& in, const Tensor& g) {
-          Tensors leaves;
-          for (size_t i : {0, 1, 2, 5, 6})
-            if (in[i].defined()) leaves.push_back(in[i].set_requires_grad());
-          Tensors out = dispatch(norm_conv2d_op, Tensors(in), attrs);
-          for (const Tensor& t : grad({out[0]}, leaves, {g})) out.push_back(t);
-          return out;
-        };
-        const Tensor g = values(conv2d(exact[0], exact[1], {}, s.options).shape(), dtype);
-        const Tensors want = run(exact, g);
-        const ForceKernel forced("norm_conv2d", "sm90.windows");
-        const Tensors got = run(near, there(g, dtype, true));
-        const double limit = dtype == Float16 ? 6e-4 : 5e-3;
-        ASSERT_EQ(got.size(), want.size());
-        for (size_t i = 0; i < got.size(); ++i)
-          EXPECT_LE(error(got[i].detach(), want[i].detach()), i == 0 ? limit : 4 * limit)
-              << s.images << "x" << s.channels << "x" << s.height << "x" << s.width << " " << s.filters << " filters "
-              << s.rows << "x" << s.columns << " " << name(dtype) << " " << bare << " " << i;
-      }
 }
 
 TEST_F(Sm90Windows, NormalisesForModules) {
