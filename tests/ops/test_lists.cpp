@@ -121,12 +121,12 @@ void add_known_statistics(std::vector<Problem>& all) {
 std::vector<Problem> problems_of(std::string_view op, Device device) {
   std::vector<Problem> all;
   for (OpCase& c : cases_of(op)) all.push_back({c.label, c.attrs, std::move(c.inputs), c.gradients, c.dtypes});
+  if (device.is_gpu() && op == "batch_norm_known") add_known_statistics(all);
   if (device.type != DeviceType::CUDA) return all;
   if (op.starts_with("matmul") || op == "linear") add_products(op, all);
   if (op.starts_with("conv2d")) add_convolutions(op, all);
   if (op.find("attention") != op.npos) add_attention(op, all);
   if (op.starts_with("norm_conv")) add_norm_convolutions(op, all);
-  if (op == "batch_norm_known") add_known_statistics(all);
   return all;
 }
 
