@@ -264,6 +264,41 @@ TEST_F(GpuLarge, Images) {
              {x}, {values_of({4}), values_of({4})});
 }
 
+// Kernels of images whose channels lie last: windows by Hopper's copy engine, batch norm by lines.
+TEST_F(GpuLarge, ImagesWithTheirChannelsLast) {
+  const Tensor x = normal(with_rows({16, 64, 64})).permute({0, 3, 1, 2});
+  const int64_t count = x.size(0), half = count / 2;
+  const auto values_of = [&](const Shape& shape) { return values(shape, dtype); };
+  check_rows({"conv2d",
+              [](const Tensors& in) {
+                return conv2d(in[0], in[1], in[2], {.padding = {1, 1}});
+              }},
+             {x}, {values_of({64, 64, 3, 3}), values_of({64})});
+  check_rows({"batch_norm",
+              [](const Tensors& in) {
+                const Tensor mean = full({64}, 0.25, Float32, in[0].device()),
+                             var = full({64}, 2, Float32, in[0].device());
+                return relu(batch_norm(in[0], in[1], in[2], mean, var, false));
+              }},
+             {x}, {values_of({64}), values_of({64})});
+  const auto gradient = [&](int64_t first, int64_t last) {
+    const Tensor w = full({64, 64, 3, 3}, 0.5, dtype, gpu()).set_requires_grad(), part = x.slice(0, first, last);
+    return exact(grad({conv2d(part, w, {}, {.padding = {1, 1}})}, {w}, {part})[0]);
+  };
+  EXPECT_LE(relative_error(gradient(0, count), gradient(0, half) + gradient(half, count)), 1.2e-2);
+
+  NoGrad guard;
+  x.slice(0, count - 1, count).fill_(100);
+  const auto sums = [&](int64_t first, int64_t last) {  // of elements, and of their squares
+    Tensor mean = zeros({64}, Float32, gpu()), var = ones({64}, Float32, gpu());
+    batch_norm(x.slice(0, first, last), {}, {}, mean, var, true, 1);
+    const auto n = static_cast<double>((last - first) * x.size(2) * x.size(3));
+    return Tensors{exact(mean) * n, (exact(var) * (1 - 1 / n) + square(exact(mean))) * n};
+  };
+  const Tensors all = sums(0, count), low = sums(0, half), high = sums(half, count);
+  for (int i = 0; i < 2; ++i) EXPECT_LE(relative_error(all[i], low[i] + high[i]), 1e-4) << i;
+}
+
 TEST_F(GpuLarge, GradientsOfWeights) {
   const Tensor x = normal(with_rows({4, 96, 128})), g = normal(x.shape());
   const int64_t count = x.size(0), half = count / 2;
