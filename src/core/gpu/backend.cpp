@@ -68,7 +68,8 @@ const Plugin* load(DeviceType type, std::string& why_not) {
       break;
     }
   if (path.empty()) {
-    why_not = fmt::format("{} was not found beside the program or in TESSERA_PLUGIN_DIR", plugin_name(type));
+    why_not = fmt::format("{} was not found beside the program or in TESSERA_PLUGIN_DIR; CMake's target {} makes it",
+                          plugin_name(type), type == DeviceType::CUDA ? "tessera_cuda" : "tessera_hip");
     return nullptr;
   }
   if (type == DeviceType::HIP && !open_hip_runtime(why_not)) return nullptr;
