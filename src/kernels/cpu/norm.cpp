@@ -21,7 +21,9 @@ void* statistic(Workspace& workspace, const Call& call, size_t output, long long
 }
 
 // A gradient that is empty where its weight is absent.
-void* gradient(const Tensor& t, const Tensor& weight) { return weight.defined() ? t.data_ptr() : nullptr; }
+void* gradient(Workspace& workspace, const Tensor& t, const Tensor& weight) {
+  return weight.defined() ? workspace.write(t, t.dtype(), t.is_contiguous()).data : nullptr;
+}
 
 // ---- layer_norm, rms_norm
 
@@ -118,9 +120,9 @@ LayerNormBackwardArgs row_norm_backward_args(const Call& call, Workspace& worksp
   args.x = read_rows(workspace, x, inner, dtype);
   args.dx = write_rows(workspace, call.out[0], inner, dtype);
   args.weight = read_contiguous(workspace, weight, weight_dtype);
-  args.dweight = gradient(call.out[1], weight);
+  args.dweight = gradient(workspace, call.out[1], weight);
   if (!rms) {
-    if (call.attrs.as<NormAttrs>().dbias) args.dbias = gradient(call.out[2], weight);
+    if (call.attrs.as<NormAttrs>().dbias) args.dbias = gradient(workspace, call.out[2], weight);
     args.mean = read_contiguous(workspace, call.in[3], statistics_dtype(x));
     if (call.in[5].defined()) args.addend = read_rows(workspace, call.in[5], inner, dtype);
   }
@@ -151,9 +153,10 @@ void add_layer_norm_backward(const Call& call, Workspace& workspace) {
   auto args = row_norm_backward_args(call, workspace, false, fused);
   RowArg to{};
   if (converts) to = write_rows(workspace, narrow, inner, narrow.dtype());
+  void* const bias_sums = gradient(workspace, sums, branch_bias);
   if (fused) {
     args.dbranch = to;
-    args.dbranch_bias = branch_bias.defined() ? sums.data_ptr() : nullptr;
+    args.dbranch_bias = bias_sums;
     args.branch_bias_type = scalar_of(sums.dtype());
   }
   if (!workspace.counting()) norm_table().layer_norm_backward(args, executor());
@@ -176,7 +179,7 @@ void add_layer_norm_backward(const Call& call, Workspace& workspace) {
   reduce.lengths[1] = args.n;
   reduce.reduced[0] = true;
   reduce.in = matrix(args.dx, args.type);
-  reduce.out = {sums.data_ptr(), scalar_of(sums.dtype()), {0, 1}};
+  reduce.out = {bias_sums, scalar_of(sums.dtype()), {0, 1}};
   reduce.workspace = workspace.take(reduce_table().workspace(reduce));
   if (!workspace.counting()) reduce_table().reduce(reduce, executor());
 }
@@ -256,8 +259,8 @@ Args plane_backward_args(const Call& call, Workspace& workspace, bool lines = fa
   args.x = read_planes(workspace, x, dtype, lines);
   args.dx = write_planes(workspace, call.out[0], dtype, lines);
   args.weight = read_contiguous(workspace, weight, common_dtype(x, weight));
-  args.dweight = gradient(call.out[1], weight);
-  args.dbias = gradient(call.out[2], weight);
+  args.dweight = gradient(workspace, call.out[1], weight);
+  args.dbias = gradient(workspace, call.out[2], weight);
   args.mean = read_contiguous(workspace, call.in[3], statistics_dtype(x));
   args.rstd = read_contiguous(workspace, call.in[4], statistics_dtype(x));
   return args;

@@ -1,7 +1,9 @@
 #include "kernels/gpu/random.h"
 
-#include "kernels/cpu/arguments.h"
+#include <optional>
+
 #include "kernels/cpu/tables.h"
+#include "kernels/cpu/workspace.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -11,27 +13,38 @@ StreamArg stream(const Tensor& state) {
   return {s, s + state.strides()[0]};
 }
 
+// Nothing where it does not lie in such rows.
+std::optional<RowsArg> rows_of(const Tensor& t) {
+  long long pitch;
+  if (t.is_contiguous()) return RowsArg{t.numel(), 0};
+  if (t.size(-1) < 4 || !folds_to_rows(t, 1, pitch)) return {};
+  return RowsArg{t.size(-1), pitch - t.size(-1)};
+}
+
 template <RandomOp op>
 void generate(const Call& call) {
   const auto& a = call.attrs.as<CreateAttrs>();
   const Tensor& out = call.out[0];
-  draw_table().draw({op, stream(call.in[0]), out.numel(), out.data_ptr(), scalar_of(out.dtype()), a.a, a.b},
+  draw_table().draw(
+      {op, stream(call.in[0]), out.numel(), out.data_ptr(), scalar_of(out.dtype()), a.a, a.b, rows_of(out).value()},
+      executor());
+}
+
+void drop(const Call& call, const Tensor& in) {
+  const Tensor& out = call.out[0];
+  const double p = call.attrs.as<DropoutAttrs>().p;
+  draw_table().drop({stream(call.in[1]), out.numel(), in.data_ptr(), out.data_ptr(), scalar_of(out.dtype()), p,
+                     rows_of(in).value(), rows_of(out).value()},
                     executor());
 }
 
-void drop(const Call& call, const void* in) {
-  const Tensor& out = call.out[0];
-  const double p = call.attrs.as<DropoutAttrs>().p;
-  draw_table().drop({stream(call.in[1]), out.numel(), in, out.data_ptr(), scalar_of(out.dtype()), p}, executor());
-}
-
-Reason dense(const Call& call) { return call.in[0].is_contiguous() ? Reason::Ok : Reason::Layout; }
-void dropout(const Call& call) { drop(call, call.in[0].data_ptr()); }
+Reason lies_in_rows(const Call& call) { return rows_of(call.in[0]) ? Reason::Ok : Reason::Layout; }
+void dropout(const Call& call) { drop(call, call.in[0]); }
 
 // Other layouts are gathered in the output, which is then overwritten.
 void dropout_gathered(const Call& call) {
   copy(call, call.out[0], call.in[0]);
-  drop(call, call.out[0].data_ptr());
+  drop(call, call.out[0]);
 }
 
 size_t multinomial_bytes(const Call& call) { return static_cast<size_t>(call.in[0].numel()) * sizeof(double); }
@@ -57,7 +70,7 @@ void multinomial(const Call& call) {
 
 template <RandomOp op>
 constexpr Kernel generate_kernel[] = {{.name = "philox", .run = generate<op>}};
-constexpr Kernel dropout_kernels[] = {{.name = "philox", .supports = dense, .run = dropout},
+constexpr Kernel dropout_kernels[] = {{.name = "philox", .supports = lies_in_rows, .run = dropout},
                                       {.name = "gather_philox", .run = dropout_gathered}};
 constexpr Kernel multinomial_kernels[] = {{.name = "rows", .workspace_bytes = multinomial_bytes, .run = multinomial}};
 

@@ -11,13 +11,20 @@ struct StreamArg {
   const long long *seed, *block;
 };
 
+/// How elements lie: in rows, `gap` elements behind the end of each of which the next one begins. Without gaps rows are
+/// of no account; with them they have at least four elements.
+struct RowsArg {
+  long long length = 0, gap = 0;
+};
+
 struct DrawArgs {
   RandomOp op;
   StreamArg stream;
   long long count;
-  void* out;  // contiguous
+  void* out;
   Scalar type;
   double a, b;
+  RowsArg out_rows;  // of integers: no gaps
 };
 
 /// As DropoutArgs.
@@ -28,6 +35,7 @@ struct DropArgs {
   void* out;
   Scalar type;
   double p;
+  RowsArg in_rows = {}, out_rows = {};
 };
 
 struct MultinomialArgs {

@@ -161,17 +161,18 @@ GemmCut best_cut(const GemmArgs& args, bool may_split, double rate, int multipro
   const double results =
       static_cast<double>(args.m) * static_cast<double>(args.n) * static_cast<double>(batch_count(args));
   const i64 pitch = tile::ceil_div<i64>(args.n, 4) * 4;
+  const i64 chunk = chunk_of(args.a), depth = tile::ceil_div(args.k, chunk) * chunk;  // as if filled up with zeros
   GemmCut best{true, 1, args.k, 0, {}};
   double least = __builtin_inf();
   for (const i64 edge : {128, 64}) {
     const i64 tiles = tile::ceil_div<i64>(args.m, edge) * tile::ceil_div<i64>(args.n, edge) * batch_count(args);
     for (int each = 0; each <= (may_split ? 4 : 0); ++each) {  // blocks for each multiprocessor; 0: one part
-      const i64 parts = tile::min<i64>(each * multiprocessors / tile::max<i64>(tiles, 1), args.k / 256);
+      const i64 parts = tile::min<i64>(each * multiprocessors / tile::max<i64>(tiles, 1), depth / 256);
       if (each > 0 && parts < 2) continue;
       GemmCut cut{edge == 128, 1, args.k, 0, {}};
       double more = 0;
       if (each > 0) {
-        cut.part_depth = tile::ceil_div<i64>(tile::ceil_div<i64>(args.k, parts), 64) * 64;
+        cut.part_depth = tile::ceil_div<i64>(tile::ceil_div<i64>(depth, parts), 64) * 64;
         cut.parts = static_cast<int>(tile::ceil_div<i64>(args.k, cut.part_depth));
         cut.part_stride = batch_count(args) * args.m * pitch;
         more = 4000 + cut.parts * results * 8 / 2500;  // bytes in a nanosecond

@@ -66,12 +66,12 @@ struct Nest {
 #pragma unroll 1  // divisions are long, and are not worth copies
     for (int d = rank - 1; d >= 0; --d) {
       const i64 length = d == rank - 1 ? tile::ceil_div<i64>(lengths[d], width) : lengths[d];
-      i64 at;
-      if (index <= 0xffffffffll && length <= 0xffffffffll) {
+      i64 at = index;  // all that is left in the outermost dim
+      if (d > 0 && index <= 0xffffffffll && length <= 0xffffffffll) {
         const u32 quotient = static_cast<u32>(index) / static_cast<u32>(length);
         at = static_cast<u32>(index) - quotient * static_cast<u32>(length);
         index = quotient;
-      } else {
+      } else if (d > 0) {
         at = index % length;
         index /= length;
       }

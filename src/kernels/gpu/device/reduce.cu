@@ -26,7 +26,7 @@ void sort_dims(int (&dims)[max_rank], int count, const TensorArg& in) {
 }
 
 void add_slices(ReducePlan& plan) {
-  const i64 results = plan.results.total, elements = plan.elements.total;
+  const i64 results = plan.results.total, elements = plan.extent;
   i64 blocks, least, most;  // of a slice: blocks, and elements to be worth it; blocks of all
   if (plan.columns) {
     const int bytes = size_of(plan.in_type), width = bytes == 2 || bytes == 4 ? 16 / bytes : 1;
@@ -44,6 +44,18 @@ void add_slices(ReducePlan& plan) {
   const i64 grain = plan.columns ? 64 : 16;  // of ways by how many packs a thread has under way
   plan.slice_length = tile::max<i64>(grain, tile::round_up<i64>(tile::ceil_div<i64>(elements, plan.slices), grain));
   plan.slices = tile::max<i64>(1, tile::ceil_div<i64>(elements, plan.slice_length));
+}
+
+/// Rows that are padded to whole packs are folded as one piece with gaps.
+void find_rows(ReducePlan& plan) {
+  const Nest<1>& e = plan.elements;
+  plan.extent = e.total;
+  if (plan.columns || e.rank != 2 || e.strides[0][1] != 1) return;
+  const i64 row = e.lengths[1], gap = e.strides[0][0] - row;
+  if (gap < 0 || gap * 8 > row) return;
+  plan.row = row;
+  plan.pitch = row + gap;
+  plan.extent = (e.lengths[0] - 1) * plan.pitch + row;
 }
 
 /// Depends on shapes, strides and types alone.
@@ -74,6 +86,7 @@ ReducePlan plan_of(const ReduceArgs& args) {
   plan.columns = neighbours || (elements <= 16 && results >= 256);
   plan.ways = elements <= 16 ? 1 : 8;
   plan.team = elements >= 4096 || (results < 512 && elements > 256) ? 256 : team_lanes;
+  find_rows(plan);
   add_slices(plan);
   return plan;
 }
@@ -102,7 +115,7 @@ void reduce(const ReduceArgs& args, Executor& executor) {
     plan.states = args.workspace;
     if (!plan.states) {
       plan.slices = 1;
-      plan.slice_length = tile::max<i64>(1, plan.elements.total);
+      plan.slice_length = tile::max<i64>(1, plan.extent);
     }
   }
   if (plan.compute == Scalar::f64) reduce_f64(plan, executor);

@@ -9,6 +9,8 @@ namespace tessera::gpu_kernels {
 struct ReducePlan {
   Nest<2> results;   // over the input and the output
   Nest<1> elements;  // of a result
+  i64 extent;        // of those in memory, with the gaps between rows; without rows: how many they are
+  i64 row, pitch;    // rows that begin so far apart, with small gaps between them; pitch 0: none
   const void* in;
   void* out;
   Scalar in_type, out_type, compute;
@@ -19,6 +21,11 @@ struct ReducePlan {
   int ways;      // threads that share a result otherwise
   i64 slices, slice_length;
   void* states;  // [results][slices]; null: there is one slice
+
+  /// Whether `count` elements from place `i` of the extent lie in one row.
+  TESSERA_DEVICE bool inside(i64 i, int count) const {
+    return pitch == 0 || i - tile::quotient(i, pitch) * pitch + count <= row;
+  }
 };
 
 /// Folds in f32 from packs of one type; false where the op or the memory does not take them.

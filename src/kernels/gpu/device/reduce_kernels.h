@@ -51,18 +51,19 @@ void reduce_rows(const ReducePlan plan) {
   i64 base[2];
   plan.results.locate(result, 1, base);
   const i64 begin = slice * plan.slice_length;
-  const i64 end = tile::min<i64>(plan.elements.total, begin + plan.slice_length);
+  const i64 end = tile::min<i64>(width > 1 ? plan.extent : plan.elements.total, begin + plan.slice_length);
   Folder<Fold, width> folder;
   if constexpr (width > 1) {
     const Span<const M, width> row(static_cast<const M*>(plan.in) + base[0] + begin, end - begin);
     for (i64 p = rank; p < row.packs(); p += plan.team) {
       const i64 first = row.first(p);
-      if (row.whole(first)) {
+      if (row.whole(first) && plan.inside(begin + first, width)) {
         const Lanes<M, width, C> v(row.load(p, M()));
         tile::unroll<width>([&](auto j) { folder.fold(j, v[j], begin + first + j); });
       } else {
         tile::unroll<width>([&](auto j) {
-          if (row.inside(first + j)) folder.fold(j, tile::convert_element<C>(row.data[first + j]), begin + first + j);
+          if (row.inside(first + j) && plan.inside(begin + first + j, 1))
+            folder.fold(j, tile::convert_element<C>(row.data[first + j]), begin + first + j);
         });
       }
       folder.next();
@@ -168,7 +169,8 @@ template <class C, class M>
 bool run_packed(const ReducePlan& plan, Executor& executor) {
   const auto& e = plan.elements;
   constexpr int width = 16 / sizeof(M);
-  const bool packs = plan.columns ? takes_packs<M>(plan, width) : e.rank == 1 && e.strides[0][0] == 1 && e.total >= 64;
+  const bool packs = plan.columns ? takes_packs<M>(plan, width)
+                                  : e.total >= 64 && (plan.pitch > 0 || (e.rank == 1 && e.strides[0][0] == 1));
   bool done = false;
   with_fold<C>(plan.op, [&](auto fold) {
     using Fold = typename decltype(fold)::type;
