@@ -45,12 +45,12 @@ struct ViewLayout {
 struct Kernel;
 using KernelList = std::span<const Kernel>;
 
-/// Which outputs of an operator have rows that start at whole 16 bytes on GPUs, as matrix cores read them best
+/// Which outputs of an operator may have rows that start at whole 16 bytes on GPUs, as matrix cores read them best
 /// (docs/architecture.md says what else lies how).
 enum class Pitched : uint8_t {
-  None,
-  Matrices,  ///< of halves and at least 64 KB, up to three dims: planes of images stay in one piece
-  All,
+  Matrices,  ///< of halves and at least 64 KB, up to three dims; and whatever has the shape of an input that lies so
+  All,       ///< of any dtype, size and number of dims
+  None,      ///< they are dense by definition, or written in one piece
 };
 
 /// One operator. `infer` is the only shape and dtype check; everything else may rely on it.
@@ -70,8 +70,8 @@ struct Op {
   Autocast autocast = Autocast::None;
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
-  Pitched pitched = Pitched::None;
-  bool keeps_layout = false;  ///< on GPUs, images lie channels last and rows are pitched where the first input's are
+  Pitched pitched = Pitched::Matrices;
+  bool keeps_layout = false;  ///< on GPUs, images lie channels last where the first input's do
   bool transfers = false;     ///< the outputs lie where `infer` says, not where the inputs do
   int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).

@@ -8,6 +8,7 @@
 #include "core/gpu/backend.h"
 #include "ops/autocast.h"
 #include "ops/op_table.h"
+#include "ops/output_layout.h"
 #include "ops/record.h"
 
 namespace tessera {
@@ -163,52 +164,6 @@ bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
   auto layout = op.view(in.impl(), attrs);
   if (layout) out.push_back(as_strided(in.storage(), layout->shape, layout->strides, layout->offset, in.dtype()));
   return layout.has_value();
-}
-
-// The length of rows that are padded to whole 16 bytes: a vocabulary of 50257 is then read as fast as one of 50264.
-int64_t padded_length(const Shape& shape, DType dtype) {
-  const int64_t unit = 16 / static_cast<int64_t>(size_of(dtype)), length = shape.back().value();
-  return length < 64 ? length : (length + unit - 1) / unit * unit;
-}
-bool lies_in_padded_rows(const Tensor& t) {
-  if (!t.defined() || t.is_contiguous() || t.dim() < 2) return false;
-  Shape padded = t.shape();
-  padded.back() = padded_length(t.shape(), t.dtype());
-  return t.strides() == contiguous_strides(padded);
-}
-bool pads_rows(const Op& op, const Tensors& in, const TensorMeta& meta) {
-  constexpr int64_t least = 1 << 15;  // elements
-  if (!is_floating(meta.dtype) || padded_length(meta.shape, meta.dtype) == meta.shape.back().value()) return false;
-  if (op.pitched == Pitched::All || (op.keeps_layout && lies_in_padded_rows(in[0]))) return true;
-  return op.pitched == Pitched::Matrices && meta.shape.rank() <= 3 && size_of(meta.dtype) == 2 &&
-         meta.shape.numel().value() >= least;
-}
-
-// Whether images [n, c, h, w] lie in the order n, h, w, c, and not in their own as well.
-bool lies_channels_last(const Tensor& t) {
-  if (!t.defined() || t.dim() != 4 || t.is_contiguous()) return false;
-  int64_t step = 1;
-  for (int64_t d : {1, 3, 2, 0}) {
-    if (t.size(d) != 1 && t.strides()[static_cast<size_t>(d)] != step) return false;
-    step *= t.size(d);
-  }
-  return true;
-}
-Tensor empty_channels_last(const TensorMeta& meta, Device device) {
-  const Tensor t = empty(meta.shape, meta.dtype, device);
-  const int64_t c = t.size(1), w = t.size(3);
-  return as_strided(t.storage(), meta.shape, {t.numel() / std::max<int64_t>(t.size(0), 1), 1, w * c, c}, 0, meta.dtype);
-}
-
-// How a new tensor lies (docs/architecture.md).
-Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device) {
-  if (device.is_gpu() && meta.shape.rank() >= 2) {
-    if (op.keeps_layout && meta.shape.rank() == 4 && lies_channels_last(in[0]))
-      return empty_channels_last(meta, device);
-    if (pads_rows(op, in, meta))
-      return empty_pitched(meta.shape, padded_length(meta.shape, meta.dtype), meta.dtype, device);
-  }
-  return empty(meta.shape, meta.dtype, device);
 }
 
 Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const Device* device, bool keep_hidden) {

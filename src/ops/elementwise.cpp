@@ -386,7 +386,6 @@ const Op cast_op = {.name = "cast",
                     .vjp = cast_vjp,
                     .reference = cast_reference,
                     .saves = {.metas = 1},
-                    .pitched = Pitched::Matrices,
                     .keeps_layout = true};
 const Op where_op = {.name = "where",
                      .infer = infer_where,

@@ -1,5 +1,6 @@
 // What vjps are written with.
 #pragma once
+#include "ops/output_layout.h"
 #include "tessera/ops.h"
 
 namespace tessera {
@@ -17,7 +18,9 @@ inline Tensor gradient_for(Tensor gradient, const Tensor& input) {
 }
 
 /// Whether nobody else sees this gradient, so that it may be overwritten.
-inline bool is_sole_owner(const Tensor& g) { return g.ref().unique() && g.storage().unique() && g.is_contiguous(); }
+inline bool is_sole_owner(const Tensor& g) {
+  return g.ref().unique() && g.storage().unique() && (g.is_contiguous() || lies_in_padded_rows(g));
+}
 
 inline Tensor zeros_like(const TensorMeta& meta) { return zeros(meta.shape, meta.dtype, meta.device); }
 inline Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }

@@ -434,6 +434,7 @@ const Op reshape_op = {.name = "reshape",
                        .vjp = reshape_vjp,
                        .reference = reshape_reference,
                        .saves = {.metas = 1},
+                       .pitched = Pitched::None,
                        .view = view_reshape};
 const Op permute_op = {.name = "permute",
                        .infer = infer_permute,
@@ -463,7 +464,8 @@ const Op select_op = {.name = "select",
                       .reference = select_reference,
                       .saves = {.metas = 1},
                       .view = view_select};
-const Op clone_op = {.name = "clone", .infer = infer_clone, .vjp = clone_vjp, .reference = clone_reference};
+const Op clone_op = {
+    .name = "clone", .infer = infer_clone, .vjp = clone_vjp, .reference = clone_reference, .pitched = Pitched::None};
 const Op concat_op = {.name = "concat",
                       .infer = infer_concat,
                       .vjp = concat_vjp,

@@ -17,7 +17,6 @@ const Op to_device_op = {.name = "to_device",
                          .vjp = to_device_vjp,
                          .reference = to_device_reference,
                          .saves = {.metas = 1},
-                         .pitched = Pitched::Matrices,
                          .transfers = true};
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "core/debug.h"
 #include "core/gpu_check.h"
 #include "ops/op_table_checks.h"
+#include "ops/output_layout.h"
 
 namespace tessera {
 namespace {
@@ -97,6 +98,21 @@ TEST_P(GpuOpTable, GradientMatchesTheCpu) {
     if (c.gradients)
       for (DType dtype : c.dtypes)
         if (is_floating(dtype)) compare_gradients(op, c, dtype);
+}
+
+// As large matrices of halves lie, and what is made of them.
+TEST_P(GpuOpTable, TakesAndMakesPaddedRows) {
+  const Op& op = *GetParam();
+  struct Pads {
+    Pads() { pad_small_rows(true); }
+    ~Pads() { pad_small_rows(false); }
+  } pads;
+  for (const OpCase& c : cases_of(op.name))
+    for (DType dtype : c.dtypes) {
+      if (dtype != Float16 && dtype != BFloat16) continue;
+      compare_with_reference(op, c, dtype, Form::Contiguous);
+      if (op.vjp && !op.transfers && c.gradients) compare_gradients(op, c, dtype);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuOpTable, testing::ValuesIn(ops_of_gpu()),

@@ -1,7 +1,10 @@
 // Matrices of halves whose rows are padded to whole 16 bytes on a GPU: nobody sees it but by strides and times.
+#include <array>
+
 #include "core/lower_copies.h"
 #include "gpu_against_float64.h"
 #include "io/temporary_folder.h"
+#include "ops/op_table.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -29,8 +32,8 @@ TEST_F(GpuPaddedRows, AreWhatTheLibraryMakesOfMatrices) {
     EXPECT_TRUE(is_padded(x.detach()));
     EXPECT_TRUE(x.contiguous().is_contiguous() && x.clone().is_contiguous() && x.to(cpu()).is_contiguous());
     EXPECT_TRUE(wide.to(gpu()).is_contiguous());  // what optimizers step
-    EXPECT_TRUE(full(shape, 1, Float16, gpu()).is_contiguous() &&
-                rand(shape, generator, Float16, gpu()).is_contiguous());
+    EXPECT_TRUE(is_padded(full(shape, 1, Float16, gpu())) && is_padded(rand(shape, generator, Float16, gpu())));
+    EXPECT_TRUE(is_padded(softmax(x, -1)) && is_padded(dropout(x, 0.5, true)) && is_padded(concat({x, x}, 0)));
     const Tensor parameter = wide.to(gpu()).set_requires_grad();
     const optim::SGD optimizer({parameter}, {.lr = 0.1});
     const amp::Autocast guard(BFloat16);
@@ -62,7 +65,7 @@ TEST_F(GpuPaddedRows, HoldTheSameElements) {
       same(x.to(Float32), want);
       same(x.to(Float32).to(dtype == Float16 ? BFloat16 : Float16),
            want.to(Float32).to(dtype == Float16 ? BFloat16 : Float16).to(Float64));
-      Tensor dense = full(shape, 7, dtype, gpu());
+      Tensor dense = full(shape, 7, dtype, gpu()).contiguous();
       same(dense.copy_(x), want);
       const Tensor here = want.to(dtype), twice = (here + here).to(Float64);
       for (const Tensor& sum : {x + x, x + dense, dense + x, dense + dense}) same(sum, twice);
@@ -122,6 +125,56 @@ TEST_F(GpuPaddedRows, GiveWhatDenseOnesGive) {
             << i << " " << to_string(shape) << " " << name(dtype);
       }
     }
+}
+
+// The same kernel gives the same bits for matrices that their user fills up with zeros.
+TEST_F(GpuPaddedRows, MultiplyAsThoseWithZeros) {
+  NoGrad guard;
+  const auto filled = [](const Tensor& t) {
+    const int64_t unit = 16 / static_cast<int64_t>(size_of(t.dtype()));
+    const auto fill = [unit](int64_t n) { return (unit - n % unit) % unit; };
+    return pad(t, {0, 0}, {fill(t.size(0)), fill(t.size(1))}).contiguous();
+  };
+  const auto bytes = [](const Tensor& t) {
+    const Tensor here = t.contiguous().to(cpu());
+    return std::string(static_cast<const char*>(here.data_ptr()), here.numel() * size_of(here.dtype()));
+  };
+  const auto compare = [&](const char* op, Tensor a, Tensor b, bool turn_a, bool turn_b) {
+    Tensor wide_a = filled(a), wide_b = filled(b);
+    for (Tensor* t : {&a, &wide_a})
+      if (turn_a) *t = t->transpose(0, 1);
+    for (Tensor* t : {&b, &wide_b})
+      if (turn_b) *t = t->transpose(0, 1);
+    int taken = 0;
+    for (const char* kernel : {"gemm", "sm90", "tf32"}) {
+      allow_tf32(kernel == std::string_view("tf32"));
+      const ForceKernel forced(op, kernel);
+      try {
+        const Tensor got = dispatch_one(find_op(op), {a, b}), want = dispatch_one(find_op(op), {wide_a, wide_b});
+        EXPECT_TRUE(bytes(got) == bytes(want.slice(0, 0, a.size(0)).slice(1, 0, b.size(1))))
+            << op << " by " << kernel << ": " << describe(a) << " x " << describe(b) << turn_a << turn_b;
+        ++taken;
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("which is forced"), std::string::npos) << error.what();
+      }
+    }
+    allow_tf32(false);
+    EXPECT_GE(taken, 1);
+  };
+  const bool emulated = gpu().type == DeviceType::HIP;
+  for (int64_t n : emulated ? std::vector<int64_t>{131} : std::vector<int64_t>{1001, 4095, 50257})
+    for (const auto& [rows, columns, depth] : {std::array<int64_t, 3>{n, 136, 192}, {136, n, 192}, {136, 200, n}})
+      for (const auto& [turn_a, turn_b] : {std::pair{false, false}, {false, true}, {true, false}})
+        for (DType dtype : {Float16, BFloat16, Float32}) {
+          const auto made = [&](Shape shape, bool turned) {
+            if (turned) std::swap(shape[0], shape[1]);
+            const Tensor wide = randn(shape, generator, Float32, gpu());
+            return dtype == Float32 ? wide : wide.to(dtype);
+          };
+          const Tensor a = made({rows, depth}, turn_a), b = made({depth, columns}, turn_b);
+          compare("matmul", a, b, turn_a, turn_b);
+          if (dtype != Float32) compare("matmul_wide", a, b, turn_a, turn_b);
+        }
 }
 
 TEST_F(GpuPaddedRows, AreSavedTrainedAndLoaded) {

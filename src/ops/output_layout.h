@@ -1,0 +1,16 @@
+// How new tensors lie in memory: the one place where that is decided.
+#pragma once
+#include "core/op.h"
+
+namespace tessera {
+
+/// An output of `op`, not yet written (docs/architecture.md says what lies how on a GPU).
+Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device);
+
+/// Whether its rows are padded to whole 16 bytes, and lie as in a dense tensor but for that.
+bool lies_in_padded_rows(const Tensor& t);
+
+/// For tests: small matrices of halves have padded rows on GPUs, too.
+void pad_small_rows(bool on);
+
+}  // namespace tessera
