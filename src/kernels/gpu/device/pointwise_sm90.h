@@ -99,9 +99,11 @@ class Ring {
  public:
   static constexpr int stages = stages_;
   explicit TESSERA_DEVICE Ring(char* shared) : shared_(shared), base_(sm90::shared_address(shared)) {
-    if (tile::thread_in_block() != 0) return;
-    for (int i = 0; i < stages; ++i) sm90::make_barrier(filled(i), 1);
-    sm90::publish_barriers();
+    if (tile::thread_in_block() == 0) {
+      for (int i = 0; i < stages; ++i) sm90::make_barrier(filled(i), 1);
+      sm90::publish_barriers();
+    }
+    tile::sync_warp();  // for racecheck, to which a few predicated writes of one thread are its warp's
   }
   static constexpr int shared_bytes = stages * (bytes + 8);
   TESSERA_DEVICE char* at(int turn) const { return shared_ + turn % stages * bytes; }
