@@ -162,10 +162,7 @@ struct Finished : Place<T> {
     }
     template <class V>
     static TESSERA_HD C sum_of(V v, int n) {
-      C lane[tile::lanes_v<V>], sum = 0;
-      store(lane, v, n);
-      for (int i = 0; i < n; ++i) sum += lane[i];
-      return sum;
+      return reduce_sum(select(tile::iota<V>() < V(C(n)), v, V(C(0))));
     }
   };
   template <bool Unit = false>

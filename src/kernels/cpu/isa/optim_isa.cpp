@@ -1,4 +1,5 @@
 #include "tile/kernels/optim.h"
+#include "tile/kernels/rows.h"
 
 #include "internal.h"
 #include "optim.h"
@@ -107,9 +108,8 @@ double squares(const SquaresArgs& args, Executor& executor) {
   auto* sums = static_cast<double*>(threads.scratch(0, tile::max<i64>(chunks, 1) * static_cast<i64>(sizeof(double))));
   for_each_chunk(args.tensors, args.tensor, threads,
                  [&](const StepTensor& t, i64 begin, i64 end, i64 chunk) { sums[chunk] = squares_of(t, begin, end); });
-  double total = 0;
-  for (i64 c = 0; c < chunks; ++c) total += sums[c];
-  return total;
+  return tile::sum_row<double>(
+      chunks, 0.0, [](auto v) { return v; }, sums);
 }
 
 template <class C, class T>
