@@ -211,7 +211,7 @@ double share_of_peak(const std::vector<double>& times, const std::vector<cpu_ker
                      size_t step, double flops) {
   std::vector<double> shares;
   for (size_t i = 0, at = first; i < times.size(); ++i, at += step)
-    shares.push_back(2e-9 * flops / times[i] / (peaks[at].gflops + peaks[at + 1].gflops));
+    shares.push_back(1e-9 * flops / times[i] / between(peaks[at], peaks[at + 1]).gflops);
   return median(std::move(shares));
 }
 

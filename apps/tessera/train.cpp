@@ -114,10 +114,10 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
     ms.push_back(s.ms);
   }
   for (size_t i = 1; i < c.peaks.size(); ++i) {
-    const cpu_kernels::FmaPeak &before = c.peaks[i - 1], &after = c.peaks[i];
+    const cpu_kernels::FmaPeak peak = between(c.peaks[i - 1], c.peaks[i]);
     auto& step = steps[steps.size() - c.peaks.size() + i];
-    step["fma_gflops"] = (before.gflops + after.gflops) / 2;
-    step["clock_ghz"] = (before.clock_ghz + after.clock_ghz) / 2;
+    step["fma_gflops"] = peak.gflops;
+    step["clock_ghz"] = peak.clock_ghz;
   }
   const double step_ms = median(std::move(ms));
   results.add("step", step_ms, "ms", false);

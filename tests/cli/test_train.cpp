@@ -82,14 +82,14 @@ TEST_F(Train, MeasuresThePeakBesideEachStepOfItsOwn) {
 }
 
 TEST_F(Train, BenchesAProductBesideThePeakOfItsOwn) {
-  const Words product{"bench", "op", "gemm", "--m", "64", "--n", "64", "--k", "64", "--seconds", "0.01"};
-  ASSERT_EQ(run(product + Words{"--json", folder / "a.json"}).code, 0);
+  const Words product{"bench", "op", "gemm", "--m", "64", "--n", "64", "--k", "64", "--threads", "1"};
+  ASSERT_EQ(run(product + Words{"--seconds", "0.01", "--json", folder / "a.json"}).code, 0);
   std::map<std::string, double> found;
   const auto report = json("a.json");
   for (const auto& r : report["results"]) found[r["name"]] = r["value"];
-  const double whole = found.at("tessera") / found.at("fma_peak"), share = found.at("tessera, share of the peak");
-  EXPECT_GT(share, whole / 8);  // clocks differ, and other programs run
-  EXPECT_LT(share, whole * 8);
+  EXPECT_GT(found.at("fma_peak"), 0);
+  EXPECT_GT(found.at("tessera, share of the peak"), 0);
+  EXPECT_LT(found.at("tessera, share of the peak"), 1);  // 0.1 to 0.7 of what the same thread can do
 }
 
 TEST_F(Train, ResumesBitForBit) {

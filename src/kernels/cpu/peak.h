@@ -11,6 +11,11 @@ struct FmaPeak {
   double share(int threads) const { return gflops / (32 * clock_ghz * threads); }
 };
 
+/// The ceiling of what ran between two probes: their mean.
+inline FmaPeak between(const FmaPeak& before, const FmaPeak& after) {
+  return {(before.gflops + after.gflops) / 2, (before.clock_ghz + after.clock_ghz) / 2};
+}
+
 /// Seconds of a probe beside what it is compared with: the clock may be another 20 ms later.
 inline constexpr double brief_probe = 0.004;
 
