@@ -24,7 +24,7 @@ namespace tessera::app {
 namespace {
 
 struct BenchOptions : CommonOptions {
-  std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64";
+  std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64", dense = "none";
   bool causal = false;
   AttentionChoice attention;
   int m = 1024, n = 1024, k = 1024;
@@ -328,13 +328,17 @@ struct RowOperator {
   int forward, backward, weights = 0;
 };
 
-// Operators on m rows of n, and a step of AdamW on as many elements, each in turns with a copy.
+// Operators on m rows of n, and a step of AdamW on as many elements, each in turns with a copy of as many in one piece.
+// Operands lie as casts make them, on a GPU in padded rows, but those that options.dense names.
 void bench_rows(const BenchOptions& options) {
   const DType dtype = dtype_option(options.dtype);
   const Device device = options.target();
   const Shape shape{options.m, options.n};
   Generator generator(options.seed);
-  const auto random = [&](const Shape& of) { return randn(of, generator, Float32, device).to(dtype).contiguous(); };
+  const auto random = [&](const Shape& of, const char* role, DType type) {
+    const Tensor t = randn(of, generator, Float32, device).to(type);
+    return options.dense == role || options.dense == "all" ? t.contiguous() : t;
+  };
   const Tensor target = randint(0, options.n, {options.m}, generator).to(device);
   const RowOperator operators[] = {
       {"layer_norm", [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); }, 2, 3, 2},
@@ -343,7 +347,8 @@ void bench_rows(const BenchOptions& options) {
       {"gelu_tanh", [](const Tensors& in) { return gelu_tanh(in[0]); }, 2, 3},
       {"cross_entropy", [&](const Tensors& in) { return cross_entropy(in[0], target); }, 1, 2}};
   Results results("bench op rows", options);
-  fmt::print("{} rows of {} in {} on {}\n", options.m, options.n, options.dtype, options.place());
+  fmt::print("{} rows of {} in {}, dense: {}, on {}\n", options.m, options.n, options.dtype, options.dense,
+             options.place());
   const double bytes = static_cast<double>(options.m) * options.n * static_cast<double>(size_of(dtype));
   const auto report = [&](const std::string& name, double moved, const Candidate& c, const Candidate& copy) {
     const double rate = moved / c.median(), share = rate / (2 * bytes / copy.median());
@@ -351,15 +356,15 @@ void bench_rows(const BenchOptions& options) {
                share * 100);
     results.add(name, share, "ratio", true);
   };
-  const Tensor source = random(shape);
+  const Tensor source = random({static_cast<int64_t>(options.m) * options.n}, "copy", dtype);
   Tensor copied;
   const Candidate copy{"copy", [&] { copied = Tensor(), copied = clone(source); }};
   for (const RowOperator& op : operators) {
-    Tensors in{random(shape)}, gradients;
-    for (int i = 0; i < op.weights; ++i) in.push_back(random({options.n}));
+    Tensors in{random(shape, "inputs", dtype)}, gradients;
+    for (int i = 0; i < op.weights; ++i) in.push_back(random({options.n}, "inputs", dtype));
     for (Tensor& t : in) t.set_requires_grad();
     Tensor y = op.run(in);
-    const Tensor dy = randn(y.shape(), generator, Float32, device).to(y.dtype()).contiguous();
+    const Tensor dy = random(y.shape(), "gradients", y.dtype());
     std::vector<Candidate> candidates{{op.name, [&] { y = Tensor(), y = op.run(in); }},
                                       {"backward", [&] { gradients.clear(), gradients = grad({y}, in, {dy}, true); }},
                                       copy};
@@ -367,8 +372,8 @@ void bench_rows(const BenchOptions& options) {
     report(op.name, op.forward * bytes, candidates[0], candidates[2]);
     report(std::string(op.name) + " backward", op.backward * bytes, candidates[1], candidates[2]);
   }
-  Tensor parameter = random(shape).set_requires_grad();
-  parameter.set_grad(source);
+  Tensor parameter = random(shape, "inputs", dtype).set_requires_grad();
+  parameter.set_grad(random(shape, "gradients", dtype));
   optim::AdamW optimizer({parameter}, {});
   std::vector<Candidate> candidates{{"AdamW", [&] { optimizer.step(); }}, copy};
   time_interleaved(candidates, options.seconds, device);
@@ -551,6 +556,9 @@ void add_bench(Command app) {
   op.option("--m", options->m, "rows of the product, or of what rows measures").range(1, 1 << 20).with_default();
   op.option("--n", options->n, "columns of the product, or of each row").range(1, 1 << 20).with_default();
   op.option("--k", options->k, "length of the sums").range(1, 1 << 20).with_default();
+  op.option("--dense", options->dense, "what of rows' operands is dense where a GPU pads rows to whole 16 bytes")
+      .one_of({"none", "inputs", "gradients", "all"})
+      .with_default();
   op.option("--dtype", options->dtype, "f32, f64, f16 or bf16").with_default();
   op.option("--epilogue", options->epilogue, "none or add_add_gelu").one_of({"none", "add_add_gelu"}).with_default();
   op.option("--kernel", options->kernel, "the kernel to measure; see tessera explain");

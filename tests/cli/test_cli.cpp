@@ -131,6 +131,10 @@ TEST(Command, BenchesRowsBesideACopy) {
   auto json = nlohmann::json::parse(read_file(folder / "r.json"));
   ASSERT_EQ(json["results"].size(), 11u);  // five operators forward and backward, and AdamW
   for (auto& r : json["results"]) EXPECT_GT(r["value"], 0) << r;
+  f = run(
+      {"bench", "op", "rows", "--m", "5", "--n", "67", "--dtype", "bf16", "--dense", "gradients", "--seconds", "0.01"});
+  EXPECT_NE(f.out.find("5 rows of 67 in bf16, dense: gradients, on"), std::string::npos) << f.err;
+  EXPECT_EQ(run({"bench", "op", "rows", "--dense", "some"}).code, 2);
 }
 
 TEST(Command, ExplainsEachKernel) {
