@@ -21,8 +21,12 @@ class GpuRows : public GpuAgainstFloat64 {
   /// On the GPU, as a part of rows that are `more` elements longer, from element `more / 2` on.
   static Tensor there(const Tensor& t, DType dtype, int64_t more = 0) {
     if (more == 0 || t.dim() < 2) return t.to(dtype).to(gpu());
-    const Tensor wide = full({t.size(0), t.size(1) + more}, std::nan(""), dtype).to(gpu());
-    Tensor part = wide.slice(1, more / 2, more / 2 + t.size(1));
+    return part_of(t, dtype, t.size(1) + more, more / 2);
+  }
+  /// The same of rows of `pitch`, from element `begin` on; neighbours are NaN.
+  static Tensor part_of(const Tensor& t, DType dtype, int64_t pitch, int64_t begin) {
+    const Tensor wide = full({t.size(0), pitch}, std::nan(""), dtype, gpu());
+    Tensor part = wide.slice(1, begin, begin + t.size(1));
     part.copy_(t.to(dtype).to(gpu()));
     return part;
   }
@@ -39,29 +43,34 @@ std::string length_of(const testing::TestParamInfo<int64_t>& info) { return std:
 class GpuRowsOfLength : public GpuRows, public testing::WithParamInterface<int64_t> {};
 using GpuRowsOfLogits = GpuRowsOfLength;
 
+struct RowOperator {
+  const char* name;
+  size_t inputs;
+  std::function<Tensor(const Tensors&)> run;
+};
+const char* const gelu = "gelu_tanh";
+const RowOperator row_operators[] = {
+    {"layer_norm", 3, [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); }},
+    {"rms_norm", 2, [](const Tensors& in) { return rms_norm(in[0], in[1]); }},
+    {"softmax", 1, [](const Tensors& in) { return softmax(in[0], -1); }},
+    {"log_softmax", 1, [](const Tensors& in) { return log_softmax(in[0], -1); }},
+    {gelu, 1, [](const Tensors& in) { return gelu_tanh(in[0]); }},
+};
+
 TEST_P(GpuRowsOfLength, OfAnyAlignment) {
   const int64_t n = GetParam(), rows = n > 5000 ? 3 : 37;
-  const std::function<Tensor(const Tensors&)> operators[] = {
-      [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); },
-      [](const Tensors& in) { return rms_norm(in[0], in[1]); },
-      [](const Tensors& in) { return softmax(in[0], -1); },
-      [](const Tensors& in) { return log_softmax(in[0], -1); },
-      [](const Tensors& in) { return gelu_tanh(in[0]); },
-  };
   for (DType dtype : {Float32, BFloat16, Float16, Float64})
     for (int64_t more : {0, 1, 3, 16}) {
       const Tensors in{values({rows, n}, dtype), values({n}, dtype), values({n}, dtype)};
       const Tensor g = values({rows, n}, dtype);
-      for (size_t op = 0; op < std::size(operators); ++op) {
-        const size_t inputs = op == 0 ? 3 : op == 1 ? 2 : 1;
+      for (const auto& [what, inputs, run] : row_operators) {
         const Tensors of(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(inputs));
         Tensors on;
         for (const Tensor& t : of) on.push_back(there(t, dtype, more));
-        const std::string label = fmt::format("operator {} + {} {}", op, more, name(dtype));
-        if (n == 1 && op != 4) continue;  // zeros
-        EXPECT_LE(error(operators[op](on), operators[op](of)), 4 * limit(dtype)) << label;
-        const Tensors wanted = gradients(operators[op], of, g),
-                      found = gradients(operators[op], on, there(g, dtype, more));
+        const std::string label = fmt::format("{} + {} {}", what, more, name(dtype));
+        if (n == 1 && what != gelu) continue;  // zeros
+        EXPECT_LE(error(run(on), run(of)), 4 * limit(dtype)) << label;
+        const Tensors wanted = gradients(run, of, g), found = gradients(run, on, there(g, dtype, more));
         for (size_t i = 0; i < inputs; ++i)
           EXPECT_LE(error(found[i], wanted[i]), 8 * limit(dtype)) << label << " input " << i;
       }
@@ -70,7 +79,42 @@ TEST_P(GpuRowsOfLength, OfAnyAlignment) {
 
 // The small ones are what racecheck takes, here and below.
 INSTANTIATE_TEST_SUITE_P(Small, GpuRowsOfLength, testing::Values(1, 7, 8, 9, 100, 768, 1000, 1001), length_of);
-INSTANTIATE_TEST_SUITE_P(Large, GpuRowsOfLength, testing::Values(1024, 1032, 2047, 4096, 8200, 50257), length_of);
+INSTANTIATE_TEST_SUITE_P(Large, GpuRowsOfLength, testing::Values(1024, 1032, 2047, 4096, 8200, 24577, 50257),
+                         length_of);
+
+// Operands that each lie in their own way within 16 bytes: padded rows beside dense ones, and parts of longer rows.
+TEST_P(GpuRowsOfLength, WhoseOperandsLieOtherwise) {
+  const int64_t n = GetParam();
+  const bool is_long = n > 20000;  // more rows than clusters have at once, and half of those of the next turn
+  const int64_t rows = is_long ? 69 : 21;
+  const auto lie = [&](const Tensor& t, DType dtype, int how) {
+    const int64_t unit = 16 / static_cast<int64_t>(size_of(dtype));
+    if (how == 0) return t.to(dtype).to(gpu()).contiguous();
+    if (how == 1) return part_of(t, dtype, (n + unit - 1) / unit * unit, 0);
+    return part_of(t, dtype, n + 2 * unit + 1, unit + 3);
+  };
+  for (DType dtype : {BFloat16, Float16, Float32}) {
+    const Tensors in{values({rows, n}, dtype), values({n}, dtype), values({n}, dtype)};
+    const Tensor g = values({rows, n}, dtype);
+    for (const auto& [what, inputs, run] : row_operators) {
+      if (n == 1 && what != gelu) continue;  // zeros
+      const Tensors of(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(inputs));
+      const Tensor y = run(of);
+      const Tensors wanted = gradients(run, of, g);
+      for (int x_lies : {0, 1, 2})
+        for (int g_lies : {0, 1, 2}) {
+          if (is_long && x_lies * g_lies > 1) continue;
+          Tensors on{lie(in[0], dtype, x_lies)};
+          for (size_t i = 1; i < inputs; ++i) on.push_back(there(in[i], dtype));
+          const std::string label = fmt::format("{} {}, {} {}", what, name(dtype), x_lies, g_lies);
+          EXPECT_LE(error(run(on), y), 4 * limit(dtype)) << label;
+          const Tensors found = gradients(run, on, lie(g, dtype, g_lies));
+          for (size_t i = 0; i < inputs; ++i)
+            EXPECT_LE(error(found[i], wanted[i]), 8 * limit(dtype)) << label << " input " << i;
+        }
+    }
+  }
+}
 
 // More of them than a kernel holds at once: on Hopper clusters of blocks take such rows in turns. Bits repeat.
 TEST_F(GpuRows, ManyLongOnesRepeat) {

@@ -1,7 +1,8 @@
-// Long rows shared by the blocks of a cluster on Hopper. A row is packs of 16 bytes at multiples of 16 bytes and, one
-// to a thread, the few elements beside them. A cluster takes only rows that lie alike within 16 bytes, so that a thread
-// has the same columns of each, and what belongs to columns stays in its registers. The copy engine brings rows to
-// shared memory ahead of time. The order of all sums is that of blocks, threads and columns: results repeat.
+// Long rows shared by the blocks of a cluster on Hopper. A row of the result is packs of 16 bytes at multiples of 16
+// bytes and, one to a thread, the few elements beside them. A cluster takes only rows that lie within 16 bytes as its
+// first one does, so that a thread has the same columns of each, and what belongs to columns stays in its registers.
+// The copy engine brings rows to shared memory ahead of time; those of operands that lie otherwise than the result are
+// shifted on their way from there. The order of all sums is that of blocks, threads and columns: results repeat.
 #pragma once
 #include "held_rows.h"
 #include "tensor_map.h"
@@ -11,10 +12,10 @@ namespace tessera::gpu_kernels {
 
 using tile::sm90::BlockSums, tile::sm90::RowPart;
 
-/// Rows of n elements that lie alike in all operands; so do those that as many rows as there are clusters are between.
+/// Rows of n elements. In each operand those lie alike between which there are as many rows as there are clusters.
 /// `out` may be one of `in`.
 template <class T, int inputs>
-struct AlikeRows {
+struct LongRows {
   int rows, n;
   int threads;  // of a block
   int stages;   // rows that shared memory holds
@@ -153,26 +154,33 @@ class SharedRows {
  public:
   static constexpr int width = 16 / sizeof(T);
   using Packed = Pack<T, width>;
-  TESSERA_DEVICE SharedRows(const PackSlice<width>& slice, Packed* room) : slice_(slice), room_(room) {}
-  /// From which pack of the room on a row lies.
+  TESSERA_DEVICE SharedRows(const PackSlice<width>& slice, void* room)
+      : slice_(slice), room_(static_cast<char*>(room)) {}
+  /// From which byte of the room on a row lies.
   TESSERA_DEVICE void place(int row, int at) { at_[row] = at; }
 
-  TESSERA_DEVICE auto operator()(int row, int k) const { return lanes(pack(row, k)); }
+  TESSERA_DEVICE auto operator()(int row, int k) const {
+    const Packed* const from = &pack(row, k);
+    const int shift = at_[row] & 15;
+    const Packed first = *from, second = shift != 0 ? from[1] : Packed{};
+    return lanes(shifted(first, second, shift));
+  }
   TESSERA_DEVICE auto operator()(int row, Edge) const { return lanes(Pack<T, 1>{edge(row)}); }
+  /// Only of rows that are not shifted, whose packs nobody else looks at.
   TESSERA_DEVICE void clear(int row, int k) const { pack(row, k) = Packed{}; }
   TESSERA_DEVICE void clear(int row, Edge) const { edge(row) = T{}; }
 
  private:
   TESSERA_DEVICE Packed& pack(int row, int k) const {
-    return room_[at_[row] + (slice_.first > slice_.begin) + slice_.pack(k)];
+    const int whole = (slice_.first > slice_.begin) + slice_.pack(k);
+    return *reinterpret_cast<Packed*>(room_ + (at_[row] & ~15) + whole * 16);
   }
   TESSERA_DEVICE T& edge(int row) const {
-    const int i = slice_.edge - slice_.begin;
-    return room_[at_[row] + i / width].lane[i % width];
+    return *reinterpret_cast<T*>(room_ + at_[row] + (slice_.edge - slice_.begin) * static_cast<int>(sizeof(T)));
   }
 
   const PackSlice<width>& slice_;
-  Packed* room_;
+  char* room_;
   int at_[rows];
 };
 
@@ -195,20 +203,21 @@ class PackedRows {
 
   /// Packs that a block has, at most, of rows of n.
   static constexpr TESSERA_HD int slice_packs(int n) { return ((n + 2 * (width - 1)) / width + cluster - 1) / cluster; }
-  /// Packs of their room in shared memory, where they begin as far from its beginning as in memory from that of a line.
-  /// Rooms that begin lines are no faster: of rows of 50257, layer norm takes 126 us with them, 122 so.
-  static constexpr TESSERA_HD int pitch(int n) { return slice_packs(n) + 7; }
+  /// Packs of their room in shared memory, where they begin as far from its beginning as in memory from that of a line;
+  /// those of shifted rows are one more. Rooms that begin lines are no faster: of rows of 50257, layer norm takes 126
+  /// us with them, 122 so.
+  static constexpr TESSERA_HD int pitch(int n) { return slice_packs(n) + 8; }
   static constexpr TESSERA_HD int shared_bytes(int n, int stages) {
     return head_bytes + (stages * inputs + Op::shared_columns) * pitch(n) * 16;
   }
 
-  TESSERA_DEVICE PackedRows(const AlikeRows<T, inputs>& rows, Op& op, char* shared)
+  TESSERA_DEVICE PackedRows(const LongRows<T, inputs>& rows, Op& op, char* shared)
       : rows_(rows),
         op_(op),
         shared_(shared),
         pitch_(pitch(rows.n)),
         cluster_(static_cast<int>(tile::block_in_grid()) / cluster),
-        slice_(rows.n, reinterpret_cast<size_t>(rows.in[0][cluster_]), cluster,
+        slice_(rows.n, reinterpret_cast<size_t>(rows.out[cluster_]), cluster,
                static_cast<int>(tile::block_in_grid()) % cluster, rows.threads) {}
 
   TESSERA_DEVICE void run() {
@@ -260,19 +269,33 @@ class PackedRows {
   TESSERA_DEVICE int row(int i) const { return cluster_ + i * static_cast<int>(gridDim.x / cluster); }
   TESSERA_DEVICE int existing(int i) const { return tile::min(row(i), rows_.rows - 1); }
 
-  /// Asks for row i: whole packs, of which the first and the last may hold neighbours, too.
+  /// Where this block's columns of input k begin in a row: some bytes behind a multiple of 16.
+  TESSERA_DEVICE size_t begin(int k, int row) const {
+    return reinterpret_cast<size_t>(rows_.in[k][row] + slice_.begin);
+  }
+  /// Packs between the beginning of a line of memory and an address.
+  static TESSERA_DEVICE int within_line(size_t address) { return static_cast<int>(address / 16 % 8); }
+
+  /// Asks for row i: whole packs, of which the first and the last may hold neighbours, too; none is outside of the row.
   TESSERA_DEVICE void fetch(int i, int stage) const {
-    if (row(i) >= rows_.rows) return;
-    const u32 bytes = static_cast<u32>(slice_.end - slice_.begin) * sizeof(T);
-    tile::sm90::arrive_expecting(full(stage), inputs * bytes);
+    const int r = row(i);
+    if (r >= rows_.rows) return;
+    const auto units = [&](int k) {
+      const size_t first = reinterpret_cast<size_t>(rows_.in[k][r]), last = first + (slice_.n - 1) * sizeof(T);
+      const size_t from = begin(k, r), to = from + (slice_.end - slice_.begin) * sizeof(T) - 1;
+      return tile::Array<size_t, 2>{{tile::max(from, first) / 16, tile::min(to, last) / 16 + 1}};
+    };
+    u32 bytes = 0;
+    tile::unroll<inputs>([&](auto k) { bytes += static_cast<u32>(units(k)[1] - units(k)[0]) * 16; });
+    tile::sm90::arrive_expecting(full(stage), bytes);
     tile::unroll<inputs>([&](auto k) {
-      const T* const from = rows_.in[k][row(i)] + slice_.begin;
-      tile::sm90::load_bulk(tile::sm90::shared_address(room(stage) + k * pitch_ + within_line(from)), from, bytes,
-                            full(stage));
+      const auto at = units(k);
+      const size_t from = begin(k, r);
+      const int to = k * pitch_ + within_line(from) + static_cast<int>(at[0] - from / 16);
+      tile::sm90::load_bulk(tile::sm90::shared_address(room(stage) + to), reinterpret_cast<const T*>(at[0] * 16),
+                            static_cast<u32>(at[1] - at[0]) * 16, full(stage));
     });
   }
-  /// Packs between the beginning of a line of memory and p.
-  static TESSERA_DEVICE int within_line(const T* p) { return static_cast<int>(reinterpret_cast<size_t>(p) / 16 % 8); }
   /// By all warps once they need row i no more; the last one asks for another in its place.
   TESSERA_DEVICE void leave(int i, int stage) const {
     tile::sync_warp();
@@ -283,16 +306,18 @@ class PackedRows {
   }
   TESSERA_DEVICE void take(int turn, int stage, int parity, const Known (&known)[height]) {
     SharedRows<T, height * inputs> x(slice_, room(stage));
-    tile::unroll<height * inputs>([&](auto i) {
-      const T* const from = rows_.in[i % inputs][existing(turn * height + i / inputs)] + slice_.begin;
-      x.place(i, i * pitch_ + within_line(from));
-    });
     tile::unroll<height>([&](auto h) {
-      if (row(turn * height + h) < rows_.rows) tile::sm90::wait_for(full(stage + h), parity);
-      else
-        slice_.template each<packs>([&](auto k) {  // what this thread will read
-          tile::unroll<inputs>([&](auto i) { x.clear(h * inputs + i, k); });
-        });
+      const bool here = row(turn * height + h) < rows_.rows;
+      tile::unroll<inputs>([&](auto i) {
+        const size_t from = begin(i, existing(turn * height + h));
+        const int at = h * inputs + i, shift = here ? static_cast<int>(from % 16) : 0;
+        x.place(at, (at * pitch_ + within_line(from)) * 16 + shift);
+      });
+      if (here) return tile::sm90::wait_for(full(stage + h), parity);
+      tile::sync_block();                        // others may still look at this thread's packs of the row before
+      slice_.template each<packs>([&](auto k) {  // what this thread will read
+        tile::unroll<inputs>([&](auto i) { x.clear(h * inputs + i, k); });
+      });
     });
     RowPart part[height];
     op_.gather(slice_, known, x, part, reinterpret_cast<float*>(shared_ + sums_at + (turn & 1) * sums_bytes));
@@ -316,7 +341,7 @@ class PackedRows {
     });
   }
 
-  const AlikeRows<T, inputs>& rows_;
+  const LongRows<T, inputs>& rows_;
   Op& op_;
   char* shared_;
   int pitch_, cluster_;

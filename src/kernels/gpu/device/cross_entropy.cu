@@ -63,7 +63,7 @@ void cross_entropy_kernel(const CrossEntropyWork<T> work) {
     const C wanted =
         valid ? convert_element<C>(logits[target]) : C(0);  // under way with the row, as is the next target
     const i64 next = r + step < work.rows ? work.targets[r + step] : 0;
-    HeldRows<T, width, Team, held, 1> x({logits}, work.classes, 0);
+    HeldRows<T, width, Team, held, 1> x(logits, {logits}, work.classes, 0);
     auto e = Exponents<C>::start();
     C total = C(0);
     if constexpr (held > 0) {  // the largest of all first
@@ -145,35 +145,10 @@ TESSERA_KERNEL(Team::threads)
 void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  HeldRows<T, width, Team, held, 1> x({work.logits[r]}, work.classes, 0);
   T* const dx = work.dlogits[r];
+  HeldRows<T, width, Team, held, 1> x(dx, {work.logits[r]}, work.classes, 0);
   const RowGradient<T> gradient(work, r);
   x.read([&](auto at, const auto& row) { store_piece(dx, at, gradient(at, lanes(row[0]))); });
-}
-
-/// The same where gradients lie otherwise within 16 bytes than their logits do: packs of gradients.
-template <class T, int threads>
-TESSERA_KERNEL(threads)
-void cross_entropy_backward_shifted_kernel(const CrossEntropyWork<T> work) {
-  constexpr int width = 16 / sizeof(T), ahead = 2;
-  using Logits = Beside<T>;
-  const i64 r = tile::block_in_grid();
-  T* const dx = work.dlogits[r];
-  const Logits logits(work.logits[r], dx);
-  const RowGradient<T> gradient(work, r);
-  const int n = static_cast<int>(work.classes), thread = tile::thread_in_block();
-  const int head = tile::min(n, -static_cast<int>(reinterpret_cast<size_t>(dx) / sizeof(T)) & (width - 1));
-  const int packs = (n - head) / width;
-  const auto store = [&](auto at, const auto& raw) { store_piece(dx, at, gradient(at, logits[raw])); };
-  for (int p = thread; p < packs; p += ahead * threads) {
-    const auto piece = [&](int u) { return Piece<width, int>{head + tile::min(p + u * threads, packs - 1) * width}; };
-    typename Logits::template Raw<width> raw[ahead];
-    tile::unroll<ahead>([&](auto u) { raw[u] = logits.fetch(piece(u)); });
-    tile::unroll<ahead>([&](auto u) { store(piece(u), raw[u]); });
-  }
-  if (thread >= n - packs * width) return;
-  const Piece<1, int> edge{thread < head ? thread : thread + packs * width};
-  store(edge, logits.fetch(edge));
 }
 
 #if !defined(__HIP__)
@@ -325,18 +300,12 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& executo
     work.from = static_cast<const C*>(a.lse);
     work.scale = static_cast<const C*>(a.scale);
     work.scale_step = a.scale_step;
-    const RowLayout layout(sizeof(T), a.logits, a.dlogits);
-    if constexpr (sizeof(T) < 8) {
-      if (!layout.alike && a.classes >= 1024 && a.classes < 0x7fffffff - 1024 * 8) {
-        launch("cross_entropy_backward", cross_entropy_backward_shifted_kernel<T, 512>, a.rows, 512, 0, executor, work);
-        return;
-      }
-    }
-    with_rows<T, 1, false>(a.classes, layout, [&](auto width, auto team, auto held, const RowsHeld&) {
-      using Team = decltype(team);
-      launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>, Team::blocks(a.rows),
-             Team::threads, 0, executor, work);
-    });
+    with_rows<T, 1, false>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits),
+                           [&](auto width, auto team, auto held, const RowsHeld&) {
+                             using Team = decltype(team);
+                             launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>,
+                                    Team::blocks(a.rows), Team::threads, 0, executor, work);
+                           });
   });
 }
 

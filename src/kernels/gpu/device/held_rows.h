@@ -60,21 +60,10 @@ class Beside {
   TESSERA_DEVICE Lanes<T, width> operator[](const Raw<width>& raw) const {
     return lanes(pack(raw));
   }
-  /// The piece: shifted by whole words and then by half a word.
   template <int width>
   TESSERA_DEVICE Pack<T, width> pack(const Raw<width>& raw) const {
-    if constexpr (!shifts || width == 1) {
-      return raw.pack[0];
-    } else {  // one way for all shifts: a choice between packs may become one between addresses
-      auto w = tile::bit_cast<tile::Array<u32, 8>>(raw);
-      if (shift_ != 0) {
-        tile::unroll<6>([&](auto i) { w[i] = shift_ & 8 ? w[i + 2] : w[i]; });
-        tile::unroll<5>([&](auto i) { w[i] = shift_ & 4 ? w[i + 1] : w[i]; });
-        if constexpr (sizeof(T) == 2)
-          tile::unroll<4>([&](auto i) { w[i] = shift_ & 2 ? w[i] >> 16 | w[i + 1] << 16 : w[i]; });
-      }
-      return tile::bit_cast<Pack<T, width>>(tile::Array<u32, 4>{{w[0], w[1], w[2], w[3]}});
-    }
+    if constexpr (!shifts || width == 1) return raw.pack[0];
+    else return shifted(raw.pack[0], raw.pack[1], shift_);
   }
 
  private:
@@ -82,26 +71,30 @@ class Beside {
   int shift_;  // bytes by which pieces lie behind multiples of 16
 };
 
-/// `count` rows of a team that lie alike, of which each of its threads has up to `held` packs in registers; or, where
-/// that is 0, any number, the first `kept` in shared memory.
+/// How many packs of rows that do not lie alike HeldRows has in registers: none, and it shifts them.
+inline constexpr int apart = -1;
+
+/// `count` rows of a team that lie as `result` does, of which each of its threads has up to `held` packs in registers;
+/// or, where that is 0, any number, the first `kept` in shared memory; or `apart`: the same of rows that lie anyhow.
 template <class T, int width, class Team, int held, int count>
 class HeldRows {
  public:
   using Packed = Pack<T, width>;
-  using Index = tile::conditional_t<width == 1, i64, int>;
+  using Index = tile::conditional_t<width == 1 || held == apart, i64, int>;
 
-  TESSERA_DEVICE HeldRows(const tile::Array<const T*, count>& data, i64 n, int kept)
-      : data_(data), head_(0), lead_(0), packs_(static_cast<Index>(n)), edge_(-1), kept_(kept) {
+  TESSERA_DEVICE HeldRows(const T* result, const tile::Array<const T*, count>& data, i64 n, int kept)
+      : result_(result), data_(data), head_(0), lead_(0), packs_(static_cast<Index>(n)), edge_(-1), kept_(kept) {
     if constexpr (width > 1) {
-      const size_t begin = reinterpret_cast<size_t>(data[0]);
-      const int length = static_cast<int>(n), rank = Team::rank();
-      head_ = tile::min(length, -static_cast<int>(begin / sizeof(T)) & (width - 1));
+      const size_t begin = reinterpret_cast<size_t>(held == apart ? result : data[0]);
+      const Index length = static_cast<Index>(n);
+      const int rank = Team::rank();
+      head_ = tile::min(length, static_cast<Index>(-static_cast<int>(begin / sizeof(T)) & (width - 1)));
       // Whole packs of what lies beside, see Beside, end within their rows, too.
       packs_ = (length - (head_ > 0 ? width : 0)) / width;
-      const int tail = length - head_ - packs_ * width;
+      const int tail = static_cast<int>(length - head_ - packs_ * width);
       if (rank < head_) edge_ = rank;
       else if (rank >= width && rank - width < tail) edge_ = length - tail + rank - width;
-      if constexpr (held == 0) lead_ = static_cast<int>((begin + head_ * sizeof(T)) / 16 % 8);  // to lines of memory
+      if constexpr (held <= 0) lead_ = static_cast<int>((begin + head_ * sizeof(T)) / 16 % 8);  // to lines of memory
     }
   }
 
@@ -113,7 +106,7 @@ class HeldRows {
     if constexpr (held > 0) {
       tile::unroll<held>([&](auto k) {
         const Index p = pack(k);
-        if (p < packs_) tile::unroll<count>([&](auto i) { part_[k].row[i] = *at(i, p); });
+        if (p < packs_) tile::unroll<count>([&](auto i) { part_[k].row[i] = load(i, p).pack[0]; });
       });
       each(fetch, visit);
     } else {
@@ -147,11 +140,16 @@ class HeldRows {
   struct Part {
     Packed row[count];
   };
+  struct One {
+    Packed pack[1];
+  };
 
   TESSERA_DEVICE Index pack(Index k) const { return Team::rank() + k * Team::size - lead_; }
   TESSERA_DEVICE Piece<width, Index> piece(Index pack) const { return {head_ + pack * width}; }
-  TESSERA_DEVICE const Packed* at(int row, Index pack) const {
-    return reinterpret_cast<const Packed*>(data_[row] + (head_ + pack * width));
+  TESSERA_DEVICE Beside<T> beside(int row) const { return {data_[row], held == apart ? result_ : data_[row]}; }
+  TESSERA_DEVICE auto load(int row, Index pack) const {
+    if constexpr (held == apart) return beside(row).fetch(piece(pack));
+    else return One{{*reinterpret_cast<const Packed*>(data_[row] + (head_ + pack * width))}};
   }
 
   template <class Fetch, class Visit>
@@ -162,7 +160,7 @@ class HeldRows {
   template <bool again, class Fetch, class Visit>
   TESSERA_DEVICE void stream(const Fetch& fetch, const Visit& visit) const {
     using More = decltype(fetch(piece(0)));
-    constexpr int ahead = sizeof(More) > 4 ? 2 : 4;
+    constexpr int ahead = (sizeof(More) > 4 ? 2 : 4) / (held == apart ? 2 : 1);
     extern __shared__ __attribute__((aligned(128))) char shared[];
     Packed* const room = reinterpret_cast<Packed*>(shared);
     const auto place = [&](int turn, int row) {
@@ -170,25 +168,32 @@ class HeldRows {
     };
     const Index turns = (packs_ + lead_ + Team::size - 1) / Team::size;
     for (Index k = 0; k < turns; k += ahead) {
-      Part part[ahead];
+      decltype(load(0, 0)) raw[ahead][count];
       More more[ahead];
       tile::unroll<ahead>([&](auto u) {
         const Index p = pack(k + u);
         if (p < 0 || p >= packs_) return;
         more[u] = fetch(piece(p));
-        if (again && k + u < kept_) tile::unroll<count>([&](auto i) { part[u].row[i] = room[place(k + u, i)]; });
-        else tile::unroll<count>([&](auto i) { part[u].row[i] = *at(i, p); });
+        if (again && k + u < kept_) tile::unroll<count>([&](auto i) { raw[u][i].pack[0] = room[place(k + u, i)]; });
+        else tile::unroll<count>([&](auto i) { raw[u][i] = load(i, p); });
       });
       tile::unroll<ahead>([&](auto u) {
         const Index p = pack(k + u);
         if (p < 0 || p >= packs_) return;
-        if (!again && k + u < kept_) tile::unroll<count>([&](auto i) { room[place(k + u, i)] = part[u].row[i]; });
-        visit(piece(p), part[u].row, more[u]);
+        Part part;
+        tile::unroll<count>([&](auto i) {
+          part.row[i] = raw[u][i].pack[0];
+          if constexpr (held == apart)
+            if (!again || k + u >= kept_) part.row[i] = beside(i).pack(raw[u][i]);
+        });
+        if (!again && k + u < kept_) tile::unroll<count>([&](auto i) { room[place(k + u, i)] = part.row[i]; });
+        visit(piece(p), part.row, more[u]);
       });
     }
     visit_edge(fetch, visit);
   }
 
+  const T* result_;
   tile::Array<const T*, count> data_;
   Index head_;  // elements before the first pack
   int lead_;    // packs that the first thread leaves out, so that each warp reads whole lines of memory
@@ -229,27 +234,32 @@ struct RowsHeld {
 
 /// fn(Int<width>, Team, Int<held>, RowsHeld) as it fits `count` rows of n elements of type T, which kernels read more
 /// than once or, unless `again`, only once. `middle`: blocks of 256 threads, too, hold theirs in registers. Rows of
-/// f64, which are rare, come element by element, which spares kernels.
+/// f64, which are rare, come element by element, which spares kernels, as does one for rows of any length that do not
+/// lie alike.
 template <class T, int count, bool again, bool middle = again, class Fn>
 void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
   constexpr int width = 16 / sizeof(T), held = 32 / width;
   using tile::Int;
-  if (sizeof(T) == 8 || !layout.alike || n > 0x7fffffff - 1024 * width)
-    return fn(Int<1>{}, Team<512>{}, Int<0>{}, RowsHeld{});
-  if constexpr (sizeof(T) < 8) {
+  if constexpr (sizeof(T) == 8) {
+    fn(Int<1>{}, Team<512>{}, Int<0>{}, RowsHeld{});
+  } else {
     const i64 packs = n / width;
+    const auto stream = [&](auto team, auto how) {
+      constexpr i64 bytes = decltype(team)::threads * 16 * count;
+      RowsHeld rows;
+      if (again) {
+        const i64 kept = tile::ceil_div<i64>(packs + 8, decltype(team)::threads);
+        rows.kept = static_cast<int>(tile::min(kept, (most_shared_bytes() - 1024) / bytes));
+        rows.shared = static_cast<size_t>(rows.kept * bytes);
+      }
+      fn(Int<width>{}, team, how, rows);
+    };
+    if (!layout.alike || n > 0x7fffffff - 1024 * width) return stream(Team<512>{}, Int<apart>{});
     if (packs <= 32 * held) return fn(Int<width>{}, Team<32>{}, Int<held>{}, RowsHeld{});
     if constexpr (middle)
       if (packs <= 256 * held) return fn(Int<width>{}, Team<256>{}, Int<held>{}, RowsHeld{});
     constexpr int threads = again && count * sizeof(T) > 2 ? 1024 : 512;
-    RowsHeld rows;
-    if (again) {
-      constexpr i64 bytes = threads * 16 * count;
-      rows.kept =
-          static_cast<int>(tile::min(tile::ceil_div<i64>(packs + 8, threads), (most_shared_bytes() - 1024) / bytes));
-      rows.shared = static_cast<size_t>(rows.kept * bytes);
-    }
-    fn(Int<width>{}, Team<threads>{}, Int<0>{}, rows);
+    stream(Team<threads>{}, Int<0>{});
   }
 }
 

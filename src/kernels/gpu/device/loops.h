@@ -115,10 +115,36 @@ TESSERA_DEVICE void store_at_once(void* to, const P& pack) {
   *static_cast<P*>(to) = pack;
 }
 
-/// As many neighbours as there are left in a row, at most a pack: at once where they lie at a whole one.
+/// The 16 bytes that begin `shift` bytes into two packs: shifted by whole words and then by half a one.
+template <class T, int width>
+TESSERA_DEVICE Pack<T, width> shifted(const Pack<T, width>& first, const Pack<T, width>& second, int shift) {
+  struct {
+    Pack<T, width> pack[2];
+  } const both{{first, second}};
+  auto w = tile::bit_cast<tile::Array<u32, 8>>(both);
+  if (shift != 0) {  // one way for all shifts: a choice between packs may become one between addresses
+    tile::unroll<6>([&](auto i) { w[i] = shift & 8 ? w[i + 2] : w[i]; });
+    tile::unroll<5>([&](auto i) { w[i] = shift & 4 ? w[i + 1] : w[i]; });
+    if constexpr (sizeof(T) == 2)
+      tile::unroll<4>([&](auto i) { w[i] = shift & 2 ? w[i] >> 16 | w[i + 1] << 16 : w[i]; });
+  }
+  return tile::bit_cast<Pack<T, width>>(tile::Array<u32, 4>{{w[0], w[1], w[2], w[3]}});
+}
+
+/// As many neighbours as there are left in a row, at most a pack: at once where they lie at a whole one, else of 16
+/// bytes from the two that hold them.
 template <class T, int width>
 TESSERA_DEVICE Pack<T, width> load_unit(const T* from, bool whole, i64 left) {
   if (whole && left >= width) return *reinterpret_cast<const Pack<T, width>*>(from);
+#if !defined(__HIP__)
+  if constexpr (width * sizeof(T) == 16 && sizeof(T) > 1) {
+    if (left >= width) {
+      const int shift = static_cast<int>(reinterpret_cast<size_t>(from) % 16);
+      const auto* const packs = reinterpret_cast<const Pack<T, width>*>(reinterpret_cast<size_t>(from) - shift);
+      return shifted(packs[0], packs[shift != 0], shift);
+    }
+  }
+#endif
   Pack<T, width> unit{};
 #pragma unroll
   for (int j = 0; j < width; ++j)

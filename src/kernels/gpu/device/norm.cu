@@ -27,7 +27,7 @@ void layer_norm_kernel(const LayerNormWork<T> work) {
   const i64 r = Team::row();
   if (r >= work.rows) return;
   const C n = static_cast<C>(work.n);
-  HeldRows<T, width, Team, held, 1> x({work.x[r]}, work.n, work.kept);
+  HeldRows<T, width, Team, held, 1> x(work.y[r], {work.x[r]}, work.n, work.kept);
   C sum = C(0), squares = C(0), mean = C(0);
   x.read([&](auto at, const auto& row) {
     const auto v = lanes(row[0]);

@@ -27,8 +27,8 @@ void norm_backward_kernel(const NormBackwardWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  HeldRows<T, width, Team, held, 2> rows({work.dy[r], work.x[r]}, work.n, work.kept);
-  const Beside<T> weight(work.weight, work.x[r]), addend(work.addend[r], work.x[r]);
+  HeldRows<T, width, Team, held, 2> rows(work.dx[r], {work.dy[r], work.x[r]}, work.n, work.kept);
+  const Beside<T> weight(work.weight, work.dx[r]), addend(work.addend[r], work.dx[r]);
   const C mean = entry(work.mean, r, C(0)), rstd = work.rstd[r];
   const auto normal = [&](auto v) {
     tile::unroll<sizeof(v) / sizeof(C)>([&](auto j) { v.x[j] = (v[j] - mean) * rstd; });

@@ -484,33 +484,32 @@ i64 launch_cluster_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op
 
 template <class T, class Op, int cluster, int packs, int most_threads>
 TESSERA_KERNEL(most_threads, 1)
-__cluster_dims__(cluster, 1, 1) void alike_rows_kernel(const __grid_constant__ AlikeRows<T, Op::inputs> rows,
-                                                       const __grid_constant__ typename Op::Args args) {
+__cluster_dims__(cluster, 1, 1) void long_rows_kernel(const __grid_constant__ LongRows<T, Op::inputs> rows,
+                                                      const __grid_constant__ typename Op::Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::let_next_kernel_begin();
   Op op{args};
   PackedRows<T, Op, cluster, packs>(rows, op, shared).run();
 }
 
-/// How many clusters took rows; 0: rows do not fit, or do not lie alike.
+/// How many clusters took rows; 0: rows do not fit.
 template <class T, class Op, int cluster, int packs, int most_threads>
-i64 launch_alike_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op::inputs], const RowArg& out,
-                      const typename Op::Args& args, i64 most, Executor& executor) {
+i64 launch_long_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op::inputs], const RowArg& out,
+                     const typename Op::Args& args, i64 most, Executor& executor) {
   using Kernel = PackedRows<T, Op, cluster, packs>;
-  AlikeRows<T, Op::inputs> work{static_cast<int>(rows), static_cast<int>(n), 0, 4, {}, rows_of<T>(out)};
+  LongRows<T, Op::inputs> work{static_cast<int>(rows), static_cast<int>(n), 0, 4, {}, rows_of<T>(out)};
   for (int i = 0; i < Op::inputs; ++i) work.in[i] = rows_of<const T>(in[i]);
   const i64 whole = n / Kernel::width / cluster - cluster - 2;  // packs that each block has at least
   work.threads = static_cast<int>(tile::min<i64>(most_threads, whole / (packs - 1) / team_lanes * team_lanes));
-  if (work.threads * packs < Kernel::slice_packs(work.n) || rows > 0x7fffffff - 4096 ||
-      !RowLayout(sizeof(T), in[0], in[Op::inputs - 1], out).alike)
-    return 0;
+  if (work.threads * packs < Kernel::slice_packs(work.n) || rows > 0x7fffffff - 4096) return 0;
   while (Kernel::shared_bytes(work.n, work.stages) > most_shared_bytes()) work.stages -= Op::height;
   if (work.stages <= 0) return 0;
   const int shared = Kernel::shared_bytes(work.n, work.stages);
-  constexpr auto kernel = alike_rows_kernel<T, Op, cluster, packs, most_threads>;
+  constexpr auto kernel = long_rows_kernel<T, Op, cluster, packs, most_threads>;
   const i64 room = clusters_at_once<kernel>(cluster, work.threads, shared);
-  int period = 1;  // after so many rows one lies as the first
-  while (period * in[0].pitch * static_cast<i64>(sizeof(T)) % 16 != 0) period *= 2;
+  i64 pitches = out.pitch, period = 1;  // after so many rows one lies as the first
+  for (const RowArg& arg : in) pitches |= arg.pitch;
+  while (period * pitches * static_cast<i64>(sizeof(T)) % 16 != 0) period *= 2;
   const i64 wanted = tile::ceil_div<i64>(tile::min(rows, most), period) * period;
   const i64 clusters = tile::min(room, wanted) / period * period;
   launch_early(what, kernel, clusters * cluster, work.threads, static_cast<size_t>(shared), 1, executor, work, args);
@@ -541,7 +540,7 @@ bool layer_norm_sm90(const LayerNormArgs& a, Executor& executor) {
     with_half(a.type, [&](auto type) {
       using T = typename decltype(type)::type;
       constexpr int cluster = 2, packs = 7;
-      clusters = launch_alike_rows<T, PackedNorm<T, cluster, packs>, cluster, packs, 512>(
+      clusters = launch_long_rows<T, PackedNorm<T, cluster, packs>, cluster, packs, 512>(
           "layer_norm", a.rows, a.n, {a.x}, a.y,
           {a.rms, static_cast<const T*>(a.weight), static_cast<const T*>(a.bias), static_cast<float*>(a.mean),
            static_cast<float*>(a.rstd), static_cast<float>(a.eps)},
@@ -572,7 +571,7 @@ bool layer_norm_backward_sm90(const LayerNormBackwardArgs& a, Executor& executor
     with_half(a.type, [&](auto type) {
       using T = typename decltype(type)::type;
       constexpr int cluster = 4, packs = 5;
-      clusters = launch_alike_rows<T, PackedNormBackward<T, cluster, packs>, cluster, packs, 384>(
+      clusters = launch_long_rows<T, PackedNormBackward<T, cluster, packs>, cluster, packs, 384>(
           "layer_norm_backward", a.rows, a.n, {a.dy, a.x}, a.dx,
           {static_cast<const T*>(a.weight), mean, rstd, partial, sums}, most_row_clusters, executor);
     });

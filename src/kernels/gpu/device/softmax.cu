@@ -23,7 +23,7 @@ void softmax_kernel(const SoftmaxWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  HeldRows<T, width, Team, held, 1> x({work.x[r]}, work.n, work.kept);
+  HeldRows<T, width, Team, held, 1> x(work.to[r], {work.x[r]}, work.n, work.kept);
   auto e = Exponents<C>::start();
   x.read([&](auto, const auto& row) { e.add(row[0]); });
   e.template join<Team>();
@@ -43,7 +43,7 @@ void softmax_backward_kernel(const SoftmaxWork<T> work) {
   using C = compute_t<T>;
   const i64 r = Team::row();
   if (r >= work.rows) return;
-  HeldRows<T, width, Team, held, 2> rows({work.x[r], work.y[r]}, work.n, work.kept);
+  HeldRows<T, width, Team, held, 2> rows(work.to[r], {work.x[r], work.y[r]}, work.n, work.kept);
   C sum = C(0);
   rows.read([&](auto at, const auto& row) {
     const auto g = lanes(row[0]), y = lanes(row[1]);
