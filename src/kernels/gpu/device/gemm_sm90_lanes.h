@@ -116,19 +116,27 @@ class JoinedResult {
   TESSERA_DEVICE void prepare(const tile::sm90::TileWork&) const {}
   TESSERA_DEVICE void store(const Sums& sums, const tile::sm90::TileWork& work) const {
     const int rank = static_cast<int>(blockIdx.x) % blocks_;
-    tile::sm90::sync_cluster();  // operands have been read everywhere
+    meet();  // operands have been read everywhere
     send(sums[0], rank);
-    tile::sm90::sync_cluster();
+    meet();
     if (OnlyResults || are_results()) join<4>(rank, work);
     else join<1>(rank, work);
   }
-  /// The other threads wait as often.
-  static TESSERA_DEVICE void assist(const tile::sm90::TileOrder&, const LanesProduct&, const tile::sm90::ResultBoxes&) {
+  /// The other threads of a cluster wait as often.
+  static TESSERA_DEVICE void assist(const tile::sm90::TileOrder& order, const LanesProduct&,
+                                    const tile::sm90::ResultBoxes&) {
+    if (order.cluster_deep == 1) return;
     tile::sm90::sync_cluster();
     tile::sm90::sync_cluster();
   }
 
  private:
+  /// Of a block alone those that multiply: it would meet in two places, which synccheck takes for a mistake.
+  TESSERA_DEVICE void meet() const {
+    if (blocks_ > 1) tile::sm90::sync_cluster();
+    else tile::sm90::sync_threads(1, threads);
+  }
+
   /// Whether the sums are the result, and four of them are stored at once.
   TESSERA_DEVICE bool are_results() const {
     const MatrixArg& c = args_.c;
