@@ -197,6 +197,66 @@ void transpose_kernel(const Transposition t) {
   }
 }
 
+/// Matrices with few columns, or few rows, as filters' taps are: a chunk of a matrix lies in shared memory line by line
+/// of the longer side, and each operand is walked in its own order.
+struct NarrowTransposition {
+  Nest<2> matrices;
+  void* data[2];
+  i64 length, steps[2];       // of the longer side; from line to line of each operand
+  int across, chunk, chunks;  // of the shorter side; of the longer one for a block, and how many
+  bool to_narrow;             // lines of `to` run along the shorter side, or those of `from`
+};
+constexpr int narrow_threads = 256, narrow_elements = 2048;
+
+/// store(place, load(place)) for this thread's places (i, j) of lines of `length`, several at a time.
+template <class T, class Load, class Store>
+TESSERA_DEVICE void for_lines(int length, int lines, const Load& load, const Store& store) {
+  constexpr int at_once = 8;
+  struct Place {
+    int i, j;
+  };
+  const int thread = tile::thread_in_block();
+  const Place step{narrow_threads % length, narrow_threads / length};
+  for (Place next{thread % length, thread / length}; next.j < lines;) {
+    Place at[at_once];
+    T held[at_once];
+    tile::unroll<at_once>([&](auto k) {
+      at[k] = next;
+      if (next.j < lines) held[k] = load(next.i, next.j);
+      next.i += step.i;
+      next.j += step.j;
+      if (next.i >= length) next.i -= length, ++next.j;
+    });
+    tile::unroll<at_once>([&](auto k) {
+      if (at[k].j < lines) store(at[k].i, at[k].j, held[k]);
+    });
+  }
+}
+
+template <class T>
+TESSERA_KERNEL(narrow_threads)
+void narrow_transpose_kernel(const NarrowTransposition t) {
+  __shared__ T room[narrow_elements + narrow_elements / 8];
+  const i64 block = tile::block_in_grid(), matrix = tile::quotient(block, t.chunks),
+            first = (block - matrix * t.chunks) * t.chunk;
+  const int length = static_cast<int>(tile::min<i64>(t.chunk, t.length - first)),
+            pitch = t.chunk + (sizeof(T) < 4 ? 2 : 1);  // its lines begin in other banks
+  i64 at[2];
+  t.matrices.locate(matrix, 1, at);
+  T* const to = static_cast<T*>(t.data[0]) + at[0] + first * (t.to_narrow ? t.steps[0] : 1);
+  const T* const from = static_cast<const T*>(t.data[1]) + at[1] + first * (t.to_narrow ? 1 : t.steps[1]);
+  const auto load = [&](int i, int j) { return from[j * t.steps[1] + i]; };
+  const auto store = [&](int i, int j, T value) { to[j * t.steps[0] + i] = value; };
+  const auto along = [&](int i, int j) -> T& { return room[j * pitch + i]; };
+  const auto across = [&](int i, int j) -> T& { return room[i * pitch + j]; };
+  const auto keep = [](const auto& place) { return [&](int i, int j, T value) { place(i, j) = value; }; };
+  if (t.to_narrow) for_lines<T>(length, t.across, load, keep(along));
+  else for_lines<T>(t.across, length, load, keep(across));
+  tile::sync_block();
+  if (t.to_narrow) for_lines<T>(t.across, length, across, store);
+  else for_lines<T>(length, t.across, along, store);
+}
+
 /// Elements that operand k has at once: lines of `length`, `step` apart.
 template <class T>
 int width_of(const Transposition& t, int k, i64 length, i64 step) {
@@ -210,30 +270,41 @@ int width_of(const Transposition& t, int k, i64 length, i64 step) {
   return 1;
 }
 
-/// Whether the nest is worth squares, which are launched then.
+/// Whether the nest is worth chunks or squares, which are launched then.
 template <class T>
 bool launch_transposition(const CopyWork& work, Executor& executor) {
-  constexpr i64 least = 8;
+  constexpr i64 least = 8, edge = 128 / sizeof(T);
   const Nest<2>& nest = work.nest;
   int rows = -1, columns = -1;
   for (int d = 0; d < nest.rank; ++d) {
-    if (nest.lengths[d] < least) continue;
+    if (nest.lengths[d] < 2) continue;
     if (nest.strides[1][d] == 1) rows = d;
     if (nest.strides[0][d] == 1) columns = d;
   }
   if (rows < 0 || columns < 0 || rows == columns) return false;
-  Transposition t{{},
-                  {work.data[0], work.data[1]},
-                  nest.lengths[rows],
-                  nest.lengths[columns],
-                  nest.strides[0][rows],
-                  nest.strides[1][columns],
-                  {}};
+  Nest<2> matrices{};
   for (int d = 0; d < nest.rank; ++d)
-    if (d != rows && d != columns) t.matrices.add(nest.lengths[d], {nest.strides[0][d], nest.strides[1][d]});
+    if (d != rows && d != columns) matrices.add(nest.lengths[d], {nest.strides[0][d], nest.strides[1][d]});
+  const i64 down = nest.lengths[rows], across = nest.lengths[columns], row_step = nest.strides[0][rows],
+            column_step = nest.strides[1][columns], shorter = tile::min(down, across), longer = tile::max(down, across);
+  Transposition t{matrices, {work.data[0], work.data[1]}, down, across, row_step, column_step, {}};
   t.width[0] = width_of<T>(t, 0, t.columns, t.row_step);
   t.width[1] = width_of<T>(t, 1, t.rows, t.column_step);
-  constexpr i64 edge = 128 / sizeof(T);
+  if (shorter <= edge / 2 && (t.width[0] == 1 || t.width[1] == 1) && shorter * longer >= 512) {
+    const i64 pieces = tile::ceil_div(longer * shorter, i64{narrow_elements}), chunk = tile::ceil_div(longer, pieces),
+              chunks = tile::ceil_div(longer, chunk);
+    const NarrowTransposition narrow{matrices,
+                                     {work.data[0], work.data[1]},
+                                     longer,
+                                     {row_step, column_step},
+                                     static_cast<int>(shorter),
+                                     static_cast<int>(chunk),
+                                     static_cast<int>(chunks),
+                                     across == shorter};
+    launch("copy", narrow_transpose_kernel<T>, matrices.total * chunks, narrow_threads, 0, executor, narrow);
+    return true;
+  }
+  if (shorter < least) return false;
   const i64 squares = t.matrices.total * tile::ceil_div(t.rows, edge) * tile::ceil_div(t.columns, edge);
   launch("copy", transpose_kernel<T>, tile::min<i64>(squares, 1 << 30), transposing, 0, executor, t);
   return true;
