@@ -70,7 +70,7 @@ void add_convolutions(std::vector<OpCase>& cases) {
                      .label = c.label,
                      .attrs = sized(c.attrs, c.weight),
                      .inputs = [=](Generator& g) -> Tensors {
-                       return {normal64(c.x, g), normal64(result(c), g)};
+                       return {normal64(c.x, g), normal64(result(c), g), {}};
                      },
                      .gradients = 0b11,
                      .symbolic = false});
@@ -85,7 +85,7 @@ void add_convolutions(std::vector<OpCase>& cases) {
                        .attrs = attrs,
                        .inputs = [=](Generator& g) -> Tensors {
                          Tensors in = {normal64(a, g), normal64(b, g)};
-                         if (op == "conv2d") in.push_back({});
+                         if (op != "conv2d_input_grad") in.push_back({});
                          return in;
                        },
                        .benchmark = true,

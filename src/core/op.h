@@ -71,7 +71,8 @@ struct Op {
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
   Pitched pitched = Pitched::Matrices;
-  bool keeps_layout = false;  ///< on GPUs, images lie channels last where the first input's do
+  bool keeps_layout = false;  ///< on GPUs, images lie channels last where those of an input do:
+  size_t layout_of = 0;       ///< of this one
   bool transfers = false;     ///< the outputs lie where `infer` says, not where the inputs do
   int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).

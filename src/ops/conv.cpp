@@ -93,8 +93,8 @@ Tensors conv2d_reference(std::span<const Tensor> in, const Attrs& attrs) {
   return {y};
 }
 
-// ---- conv2d_input_grad: dy, weight -> dx; conv2d_weight_grad: x, dy -> dweight. Attrs hold the spatial size of the
-// result.
+// ---- conv2d_input_grad: dy, weight -> dx; conv2d_weight_grad: x, dy, weight? -> dweight, which lies as the weight
+// does. Attrs hold the spatial size of the result.
 
 void require_consistent(std::string_view op, const Shape& x, const Shape& weight, const Shape& dy, const ConvAttrs& a) {
   Shape wanted = convolved(op, x, weight, a);
@@ -126,6 +126,7 @@ Metas infer_weight_grad(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_window(op, a);
   const Shape &x = in[0].shape, &dy = in[1].shape;
   Shape weight{dy[1], x[1] / a.groups, Dim(a.size[0]), Dim(a.size[1])};
+  require_shape(op, "weight", in[2], weight);
   require_groups(op, x[1], weight, a.groups);
   require_consistent(op, x, weight, dy, a);
   return {{weight, in[0].dtype, in[0].device}};
@@ -141,7 +142,7 @@ Tensors input_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
   return {dx};
 }
 Tensors weight_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  TensorMeta metas[] = {in[0].meta(), in[1].meta()};
+  TensorMeta metas[] = {in[0].meta(), in[1].meta(), absent_meta()};
   Tensor dw = zeros(infer_weight_grad(metas, attrs)[0].shape, in[0].dtype());
   each_product(in[0].shape(), dw.shape(), in[1].shape(), attrs.as<ConvAttrs>(),
                [&](auto& iy, const Index& ix, const Index& iw) {
@@ -165,7 +166,7 @@ Tensor input_grad(const Tensor& dy, const Tensor& weight, const Tensor& x, const
   return dispatch_one(conv2d_input_grad_op, {dy, weight}, sized(attrs, x));
 }
 Tensor weight_grad(const Tensor& x, const Tensor& dy, const Tensor& weight, const Attrs& attrs) {
-  return dispatch_one(conv2d_weight_grad_op, {x, dy}, sized(attrs, weight));
+  return dispatch_one(conv2d_weight_grad_op, {x, dy, weight}, sized(attrs, weight));
 }
 
 Tensors conv2d_vjp(const Saved& s, const Tensors& grads) {
@@ -187,7 +188,7 @@ Tensors input_grad_vjp(const Saved& s, const Tensors& grads) {
 }
 Tensors weight_grad_vjp(const Saved& s, const Tensors& grads) {
   const Tensor &x = s.inputs[0], &dy = s.inputs[1], &weight = grads[0];
-  Tensors out(2);
+  Tensors out(3);
   if (s.needs_input(0)) out[0] = input_grad(dy, weight, x, s.attrs);
   if (s.needs_input(1)) out[1] = convolution(x, weight, s.attrs);
   return out;
@@ -212,7 +213,9 @@ const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
                                   .infer = infer_weight_grad,
                                   .vjp = weight_grad_vjp,
                                   .reference = weight_grad_reference,
-                                  .saves = {.inputs = 0b11}};
+                                  .saves = {.inputs = 0b11},
+                                  .keeps_layout = true,
+                                  .layout_of = 2};
 
 namespace {
 

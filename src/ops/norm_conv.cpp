@@ -126,7 +126,7 @@ Tensors forward_vjp(const Saved& s, const Tensors& grads) {
   }
   const Tensor dy = with_moments(grads, dispatch_one(conv2d_op, {a, filters, {}}, conv_of(s.attrs)));
   Tensors out(InputCount);
-  out[Filters] = dispatch_one(conv2d_weight_grad_op, {a, dy}, sized(s.attrs, filters));
+  out[Filters] = dispatch_one(conv2d_weight_grad_op, {a, dy, filters}, sized(s.attrs, filters));
   out[Bias] = sum(dy, {0, 2, 3});
   const Tensor da = dispatch_one(conv2d_input_grad_op, {dy, filters}, sized(s.attrs, x));
   if (mean.defined()) add_norm_gradients(s, da, out);
@@ -137,7 +137,8 @@ Tensors forward_vjp(const Saved& s, const Tensors& grads) {
 // ---- norm_conv2d_weight_grad: x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
 
 Metas infer_weight_grad(std::span<const TensorMeta> in, const Attrs& attrs) {
-  const TensorMeta filters = conv2d_weight_grad_op.infer(in.first(2), conv_of(attrs))[0];
+  const Metas given{in[0], in[1], absent_meta()};
+  const TensorMeta filters = conv2d_weight_grad_op.infer({given.data(), given.size()}, conv_of(attrs))[0];
   require_norm("norm_conv2d_weight_grad", in[0], in.subspan(2, 4));
   return {filters, {{filters.shape[0]}, filters.dtype, filters.device}};
 }
@@ -150,7 +151,7 @@ Tensors weight_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
     given.training = false;
     a = reference_of(find_op("batch_norm_inference"), {a, in[2], pow(in[3], -2.0), in[4], in[5]}, given)[0];
   }
-  return {reference_of(conv2d_weight_grad_op, {a, in[1]}, conv_of(attrs))[0], sum(in[1], {0, 2, 3})};
+  return {reference_of(conv2d_weight_grad_op, {a, in[1], {}}, conv_of(attrs))[0], sum(in[1], {0, 2, 3})};
 }
 
 const Op weight_grad_op = {.name = "norm_conv2d_weight_grad",

@@ -48,7 +48,7 @@ Tensor empty_channels_last(const TensorMeta& meta, Device device) {
 
 Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device) {
   if (device.is_gpu() && meta.shape.rank() >= 2) {
-    if (op.keeps_layout && meta.shape.rank() == 4 && lies_channels_last(in[0]))
+    if (op.keeps_layout && meta.shape.rank() == 4 && lies_channels_last(in[op.layout_of]))
       return empty_channels_last(meta, device);
     if (pads_rows(op, in, meta))
       return empty_pitched(meta.shape, padded_length(meta.shape, meta.dtype), meta.dtype, device);

@@ -178,6 +178,10 @@ TEST_F(Sm90Windows, KeepsChannelsLast) {
     EXPECT_TRUE(lies_last(t)) << describe(t);
   EXPECT_TRUE(contiguous(y).is_contiguous());
   EXPECT_TRUE(gradients[1].is_contiguous());
+  const Tensor w_last = there(filters, Float16, true).set_requires_grad();
+  const Tensor of_last = grad({conv2d(x, w_last, {}, options)}, {w_last}, {y.detach()})[0];
+  EXPECT_TRUE(lies_last(of_last));
+  EXPECT_EQ(error(of_last, gradients[1].to(cpu()).to(Float64)), 0);
   EXPECT_EQ(error(contiguous(y).detach(), y.detach().to(cpu()).to(Float64)), 0);
 }
 

@@ -51,7 +51,7 @@ void add_convolutions(std::string_view op, std::vector<Problem>& all) {
     ConvAttrs attrs{.padding = {window / 2, window / 2}};
     std::vector<Shape> shapes = {x, w, {}};
     if (op == "conv2d_input_grad") shapes = {y, w}, attrs.size[0] = attrs.size[1] = 16;
-    if (op == "conv2d_weight_grad") shapes = {x, y}, attrs.size[0] = attrs.size[1] = window;
+    if (op == "conv2d_weight_grad") shapes = {x, y, {}}, attrs.size[0] = attrs.size[1] = window;
     for (bool channels_last : {false, true})
       all.push_back({fmt::format("{} x {}{}", window, window, channels_last ? ", channels last" : ""),
                      attrs,

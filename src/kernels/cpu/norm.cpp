@@ -465,7 +465,7 @@ void norm_conv2d_weight_grad(const Call& call, Workspace& workspace) {
   ReduceArgs sums = sums_of_channels(dy, call.out[1]);
   sums.workspace = workspace.take(reduce_table().workspace(sums));
   if (workspace.counting()) return;
-  const Tensor in[] = {a, dy};
+  const Tensor in[] = {a, dy, {}};
   run_op(*call.op.made_of, in, call.attrs.as<NormConvAttrs>().conv, {&call.out[0], 1});
   reduce_table().reduce(sums, executor());
 }
