@@ -18,6 +18,13 @@ bool is_pointwise(const Conv2d& conv) {
   return o.groups == 1;
 }
 
+// Whether a convolution with larger windows normalises in less time than a pass over its images takes: each element
+// once for every tap and tile of filters.
+bool normalises_quickly(const Conv2d& conv) {
+  const Conv2dOptions& o = conv.options;
+  return conv.weight.size(0) <= 64 || o.stride[0] * o.stride[1] > 1;
+}
+
 // x, filters and bias as autocast has them for a convolution.
 Tensors operands(const Conv2d& conv, const Tensor& x) {
   Tensors in{x, conv.weight, conv.bias};
@@ -72,7 +79,7 @@ Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2
   const bool training = norm.training(), relu = activation == Activation::Relu;
   const bool known = training ? x.mean.defined() : norm.running_mean.defined() && norm.running_var.defined();
   // Larger windows: where statistics of what they give are not wanted, and channels lie last.
-  const bool may_be = is_pointwise(conv) || (!training && !x.values.is_contiguous());
+  const bool may_be = is_pointwise(conv) || (!training && !x.values.is_contiguous() && normalises_quickly(conv));
   if (known && may_be && (relu || activation == Activation::None)) {
     Tensors in = operands(conv, x.values);
     // A norm takes values as they are, and not as autocast would have them for a convolution.
