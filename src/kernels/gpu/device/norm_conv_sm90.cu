@@ -60,8 +60,8 @@ class NormRowsResult : public SumsAndBias<C, T> {
   TESSERA_DEVICE ScaleShift<float> line_of(int channel) const {
     if (channel >= args_.channels) return {0, 0, 0, 0};
     const PlanesNorm& norm = args_.norm;
-    const double variance = static_cast<double>(norm.variance[channel]) * norm.correction;
-    const float rstd = static_cast<float>(1 / tile::sqrt(variance + norm.eps));
+    const float rstd = 1 / tile::sqrt(tile::fma(norm.variance[channel], static_cast<float>(norm.correction),
+                                                static_cast<float>(norm.eps)));
     if (norm.rstd && tile::block_in_grid() == 0) norm.rstd[channel] = rstd;
     return {norm.mean[channel], rstd, ChannelWeights{norm.weight, norm.weight_type}.at(channel, 1.f),
             ChannelWeights{norm.bias, norm.weight_type}.at(channel, 0.f)};

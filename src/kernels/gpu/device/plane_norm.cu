@@ -103,18 +103,6 @@ void plane_norm_kernel(const PlaneNormWork<T> work) {
   });
 }
 
-template <class C>
-TESSERA_KERNEL(plane_threads)
-void move_estimates_kernel(const EstimatesArgs a) {
-  const i64 c = first_index();
-  if (c >= a.channels) return;
-  const auto move = [&](void* estimate, const void* to) {
-    move_estimate(static_cast<C*>(estimate), c, static_cast<double>(static_cast<const C*>(to)[c]), a.momentum);
-  };
-  move(a.mean, a.batch_mean);
-  move(a.variance, a.batch_variance);
-}
-
 template <class T, int width>
 void launch_norm(const PlaneNormWork<T>& work, Executor& executor) {
   const i64 blocks = work.sets.sets * work.sets.parts;
@@ -164,11 +152,6 @@ void batch_norm(const BatchNormArgs& a, Executor& executor) {
     work.relu = a.relu;
     plane_norm<T>(a, work, executor);
   });
-}
-
-void move_estimates(const EstimatesArgs& a, Executor& executor) {
-  const auto kernel = a.type == Scalar::f64 ? move_estimates_kernel<double> : move_estimates_kernel<float>;
-  launch("batch_norm", kernel, tile::ceil_div<i64>(a.channels, plane_threads), plane_threads, 0, executor, a);
 }
 
 long long plane_parts_workspace(long long sets, long long elements) {
