@@ -1,11 +1,12 @@
 // Norms, softmax, cross-entropy and GELU on a GPU, if there is one, against float64: rows from one element to more than
-// a block holds, that begin anywhere within 16 bytes; and steps of AdamW on halves.
+// a block holds, that begin anywhere within 16 bytes; and steps of optimizers on halves and on rows with gaps.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <limits>
 
 #include "gpu_against_float64.h"
+#include "tessera/amp.h"
 #include "tessera/autograd.h"
 #include "tessera/optim.h"
 
@@ -207,6 +208,45 @@ TEST_F(GpuRows, AdamWOnHalves) {
       };
       EXPECT_LE(error(step(dtype, gpu()), step(Float64, cpu())), 3 * limit(dtype)) << n << ' ' << name(dtype);
     }
+}
+
+// Parameters and gradients with gaps between rows, of which some are too short or too far apart for kernels.
+TEST_F(GpuRows, OptimizersPassOverGaps) {
+  for (DType dtype : {BFloat16, Float16, Float32})
+    for (int64_t n : {3, 4, 67, 1001, 4097})
+      for (auto [p_gap, g_gap] : {std::pair{0, 5}, {7, 0}, {3, 3}, {1, 300}, {300, 2}}) {
+        const int64_t rows = 37;
+        const Tensor p = values({rows, n}, dtype), g = values({rows, n}, dtype);
+        const auto make = [&](const Tensor& t, DType type, Device device, int64_t gap) {
+          Tensor wide = full({rows, n + gap}, 7, type, device);
+          wide.slice(1, 0, n).copy_(t.to(type).to(device));
+          return wide;
+        };
+        const auto results = [&](DType type, Device device) {
+          Tensors out, wides;
+          for (bool adam : {true, false}) {
+            wides = {make(p, type, device, p_gap), make(g, type, device, g_gap)};
+            Tensor parameter = wides[0].slice(1, 0, n).detach().set_requires_grad();
+            parameter.set_grad(wides[1].slice(1, 0, n));
+            out.push_back(optim::grad_norm({parameter}).to(Float64));
+            const auto steps = [&](auto&& optimizer) {
+              for (int i = 0; i < 3; ++i) optimizer.step();
+              if (dtype == Float16) return;  // which scalers refuse
+              amp::GradScaler scaler({.init_scale = 8});
+              scaler.scale(full({}, 1, Float32, device));
+              scaler.unscale_(optimizer);
+            };
+            if (adam) steps(optim::AdamW({parameter}, {.lr = 0.1, .weight_decay = 0.1}));
+            else steps(optim::SGD({parameter}, {.lr = 0.1, .momentum = 0.9}));
+            out.append(wides.begin(), wides.end());
+          }
+          return out;
+        };
+        const Tensors found = results(dtype, gpu()), wanted = results(Float64, cpu());
+        for (size_t i = 0; i < found.size(); ++i)
+          EXPECT_LE(error(found[i], wanted[i]), 3 * limit(dtype))
+              << fmt::format("{} + {}, {} {}: {}", n, p_gap, g_gap, name(dtype), i);
+      }
 }
 
 }  // namespace

@@ -15,22 +15,30 @@ thread_local std::vector<StepTensor> tensors;
 
 ScalarArg scalar(const Tensor& t) { return t.defined() ? ScalarArg{t.data_ptr(), scalar_of(t.dtype())} : ScalarArg{}; }
 
-// Steps walk contiguous memory: other layouts are staged in the workspace, and written back.
-void* place(Workspace& workspace, const Tensor& t, bool written) {
-  if (t.is_contiguous()) return t.data_ptr();
+// Whether kernels walk over `t`: rows with a few elements between them.
+bool has_gaps(const Tensor& t, StepTensor& to, unsigned char& gap) {
+  constexpr long long most = std::numeric_limits<unsigned char>::max();
+  long long pitch = 0;
+  if (!folds_to_rows(t, 1, pitch)) return false;
+  const int64_t length = t.size(-1);
+  if (length < 4 || length > std::numeric_limits<int>::max() || pitch < length || pitch - length > most) return false;
+  to.length = static_cast<int>(length);
+  gap = static_cast<unsigned char>(pitch - length);
+  return true;
+}
+
+// Other layouts than those are staged in the workspace, and written back.
+void* place(Workspace& workspace, const Tensor& t, bool written, StepTensor* to = nullptr,
+            unsigned char StepTensor::*gap = nullptr) {
+  if (t.is_contiguous() || (to && has_gaps(t, *to, to->*gap))) return t.data_ptr();
   return (written ? workspace.write(t, t.dtype(), false, true) : workspace.read(t, t.dtype(), false)).data;
 }
 
 // The copy in halves that is written with a parameter, if there is one that the kernel can follow.
 void set_lower(StepTensor& t, const Tensor& param) {
   const Tensor copy = writable_lower_copy(param);
-  long long pitch = 0;
   if (!copy.defined() || !param.is_contiguous()) return;
-  if (!copy.is_contiguous()) {
-    if (!folds_to_rows(copy, 1, pitch) || pitch > std::numeric_limits<int>::max() || copy.size(-1) < 4) return;
-    t.lower_length = static_cast<int>(copy.size(-1));
-    t.lower_pitch = static_cast<int>(pitch);
-  }
+  if (!copy.is_contiguous() && !has_gaps(copy, t, t.lower_gap)) return;
   t.lower = copy.data_ptr();
   t.lower_type = scalar_of(copy.dtype());
 }
@@ -44,12 +52,9 @@ void run_step(const Call& call, Workspace& workspace) {
   tensors.clear();
   for (size_t i = 0; i < n; ++i) {
     const Tensor &param = call.in[i], &grad = call.in[step + 1 + i];
-    StepTensor t{param.numel(),
-                 place(workspace, param, true),
-                 place(workspace, grad, false),
-                 {},
-                 scalar_of(param.dtype()),
-                 scalar_of(grad.dtype())};
+    StepTensor t{param.numel(), nullptr, nullptr, {}, scalar_of(param.dtype()), scalar_of(grad.dtype())};
+    t.param = place(workspace, param, true, &t, &StepTensor::param_gap);
+    t.grad = place(workspace, grad, false, &t, &StepTensor::grad_gap);
     for (size_t s = 0; s < states; ++s) t.state[s] = place(workspace, call.in[(1 + s) * n + i], true);
     set_lower(t, param);
     tensors.push_back(t);
@@ -82,7 +87,7 @@ void run_global_norm(const Call& call, Workspace& workspace) {
   for (const Tensor& t : call.in) {
     StepTensor s{};
     s.count = t.numel();
-    s.grad = place(workspace, t, false);
+    s.grad = place(workspace, t, false, &s, &StepTensor::grad_gap);
     s.grad_type = scalar_of(t.dtype());
     tensors.push_back(s);
   }
@@ -98,7 +103,7 @@ void run_unscale(const Call& call, Workspace& workspace) {
   for (const Tensor& t : call.in.first(n)) {
     StepTensor s{};
     s.count = t.numel();
-    s.param = place(workspace, t, true);
+    s.param = place(workspace, t, true, &s, &StepTensor::param_gap);
     s.param_type = scalar_of(t.dtype());
     tensors.push_back(s);
   }

@@ -14,8 +14,8 @@ struct StepTensor {
   Scalar param_type, grad_type;
   Scalar lower_type = Scalar::bf16;
   void* lower = nullptr;  // gets what param becomes, on GPUs; null: nothing does
-  int lower_length = 0;   // of its rows where they are pitched; 0: it is contiguous
-  int lower_pitch = 0;
+  int length = 0;         // of rows, where elements lie between those of an operand, which GPUs alone take
+  unsigned char param_gap = 0, grad_gap = 0, lower_gap = 0;  // so many
 };
 
 struct StepArgs {

@@ -162,14 +162,16 @@ TESSERA_DEVICE void store_unit(T* to, const Pack<T, width>& unit, bool whole, i6
 /// Four neighbours of f32, f16 or bf16, as they lie in memory: converted when all operands are under way.
 class RawFloats {
  public:
-  /// Fewer where the row ends.
-  TESSERA_DEVICE void load(const void* p, Scalar type, i64 i, bool whole, i64 left) {
+  /// Fewer where the row ends; or all, of which those from `next` on lie `gap` further.
+  TESSERA_DEVICE void load(const void* p, Scalar type, i64 i, bool whole, i64 left, i64 next = 4, int gap = 0) {
     if (whole && left >= 4) return load(p, type, i);
     words_ = {};
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (j < left && type == Scalar::f32) words_.lane[j] = static_cast<const u32*>(p)[i + j];
-      else if (j < left) words_.lane[j / 2] |= static_cast<u32>(static_cast<const tile::u16*>(p)[i + j]) << j % 2 * 16;
+    for (int j = 0; j < 4; ++j) {
+      const i64 at = i + j + (j < next ? 0 : gap);
+      if (j < left && type == Scalar::f32) words_.lane[j] = static_cast<const u32*>(p)[at];
+      else if (j < left) words_.lane[j / 2] |= static_cast<u32>(static_cast<const tile::u16*>(p)[at]) << j % 2 * 16;
+    }
   }
   TESSERA_DEVICE void load(const void* p, Scalar type, i64 i) {
     if (type == Scalar::f32) {

@@ -99,18 +99,37 @@ TESSERA_DEVICE void make_step(const StepNumbers& n, tile::SgdStep<C>& out) {
          true};
 }
 
-/// Where element i of a parameter has its copy.
-TESSERA_DEVICE i64 lower_place(const StepTensor& t, i64 i) {
-  return t.lower_length == 0 ? i : i + tile::quotient(i, t.lower_length) * (t.lower_pitch - t.lower_length);
-}
-/// Four neighbours, which may be in two rows: none is shorter.
-template <class T>
-TESSERA_DEVICE void store_apart(const StepTensor& t, i64 i, const float (&x)[4]) {
-  const i64 line = tile::quotient(i, t.lower_length), left = (line + 1) * t.lower_length - i;
-  const int gap = t.lower_pitch - t.lower_length;
-  T* const to = static_cast<T*>(t.lower) + i + line * gap;
-  tile::unroll<4>([&](auto j) { to[j < left ? j : j + gap] = tile::convert_element<T>(x[j]); });
-}
+/// Where element i lies, and its three neighbours behind it: they may be in two rows, since none is shorter.
+class Place {
+ public:
+  TESSERA_DEVICE Place(const StepTensor& t, i64 i) : i_(i), line_(0), left_(4) {
+    if (t.length == 0) return;
+    line_ = tile::quotient(i, t.length);
+    left_ = (line_ + 1) * t.length - i;
+  }
+  TESSERA_DEVICE i64 operator()(int gap) const { return i_ + line_ * gap; }
+
+  TESSERA_DEVICE RawFloats load(const void* p, Scalar type, int gap) const {
+    RawFloats raw;
+    raw.load(p, type, (*this)(gap), gap == 0, 4, left_, gap);
+    return raw;
+  }
+  TESSERA_DEVICE void store(void* p, Scalar type, int gap, const float (&x)[4]) const {
+    if (gap == 0) return store_four(p, type, i_, x);
+    if (type == Scalar::f32) apart<float>(p, gap, x);
+    else if (type == Scalar::f16) apart<f16>(p, gap, x);
+    else apart<bf16>(p, gap, x);
+  }
+
+ private:
+  template <class T>
+  TESSERA_DEVICE void apart(void* p, int gap, const float (&x)[4]) const {
+    T* const to = static_cast<T*>(p) + (*this)(gap);
+    tile::unroll<4>([&](auto j) { to[j < left_ ? j : j + gap] = tile::convert_element<T>(x[j]); });
+  }
+
+  i64 i_, line_, left_;
+};
 
 /// Four elements at a time, of f32 or halves in memory, computed in float.
 template <int States, class Step>
@@ -119,20 +138,18 @@ TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
   const StepTensor& t = part.tensor;
   float* state[2] = {static_cast<float*>(t.state[0]), static_cast<float*>(t.state[1])};
   for (i64 i = part.begin + tile::thread_in_block() * 4; i < part.end; i += threads * 4) {
-    RawFloats p, g;
+    const Place place(t, i);
+    const RawFloats p = place.load(t.param, t.param_type, t.param_gap), g = place.load(t.grad, t.grad_type, t.grad_gap);
     Packed m{}, v{};
     float out[4];
-    p.load(t.param, t.param_type, i);
-    g.load(t.grad, t.grad_type, i);
     if constexpr (States > 0) m = *reinterpret_cast<Packed*>(state[0] + i);
     if constexpr (States > 1) v = *reinterpret_cast<Packed*>(state[1] + i);
     tile::unroll<4>([&](auto j) {
       out[j] = p.value(t.param_type, j);
       step(out[j], g.value(t.grad_type, j), m.lane[j], v.lane[j]);
     });
-    store_four(t.param, t.param_type, i, out);
-    if (t.lower && t.lower_length == 0) store_four(t.lower, t.lower_type, i, out);
-    else if (t.lower) t.lower_type == Scalar::f16 ? store_apart<f16>(t, i, out) : store_apart<bf16>(t, i, out);
+    place.store(t.param, t.param_type, t.param_gap, out);
+    if (t.lower) place.store(t.lower, t.lower_type, t.lower_gap, out);
     if constexpr (States > 0) *reinterpret_cast<Packed*>(state[0] + i) = m;
     if constexpr (States > 1) *reinterpret_cast<Packed*>(state[1] + i) = v;
   }
@@ -156,20 +173,21 @@ TESSERA_DEVICE void step_elements(const Part& part, const Step& step) {
   const StepTensor& t = part.tensor;
   C* state[2] = {static_cast<C*>(t.state[0]), static_cast<C*>(t.state[1])};
   for (i64 i = part.begin + tile::thread_in_block(); i < part.end; i += threads) {
-    C p = load_as<C>(t.param, t.param_type, i), m(0), v(0);
-    const C g = load_as<C>(t.grad, t.grad_type, i);
+    const Place place(t, i);
+    C p = load_as<C>(t.param, t.param_type, place(t.param_gap)), m(0), v(0);
+    const C g = load_as<C>(t.grad, t.grad_type, place(t.grad_gap));
     if constexpr (States > 0) m = state[0][i];
     if constexpr (States > 1) v = state[1][i];
     step(p, g, m, v);
-    store_as<C>(t.param, t.param_type, i, p);
-    if (t.lower) store_as<C>(t.lower, t.lower_type, lower_place(t, i), p);
+    store_as<C>(t.param, t.param_type, place(t.param_gap), p);
+    if (t.lower) store_as<C>(t.lower, t.lower_type, place(t.lower_gap), p);
     if constexpr (States > 0) state[0][i] = m;
     if constexpr (States > 1) state[1][i] = v;
   }
 }
 
 template <template <class> class Step, int States>
-TESSERA_KERNEL(threads)
+TESSERA_KERNEL(threads, 3)
 void step_kernel(const TensorList list, const StepNumbers numbers) {
   __shared__ Step<float> step;
   __shared__ Step<double> wide_step;
@@ -227,10 +245,13 @@ TESSERA_DEVICE double sum_over_block(double value) {
 }
 
 template <class T>
-TESSERA_DEVICE double squares_of(const T* x, i64 begin, i64 end) {
+TESSERA_DEVICE double squares_of(const Part& part) {
   using C = tile::compute_t<T>;
+  const StepTensor& t = part.tensor;
+  const T* const x = static_cast<const T*>(t.grad);
+  const i64 begin = part.begin, end = part.end;
   C sum(0);
-  if (is_aligned<T>(x) && (end - begin) % 4 == 0) {
+  if (is_aligned<T>(x) && (end - begin) % 4 == 0 && t.grad_gap == 0) {
     for (i64 i = begin + tile::thread_in_block() * 4; i < end; i += threads * 4) {
       const auto pack = *reinterpret_cast<const Pack<T, 4>*>(x + i);
       tile::unroll<4>([&](auto j) {
@@ -240,7 +261,7 @@ TESSERA_DEVICE double squares_of(const T* x, i64 begin, i64 end) {
     }
   } else {
     for (i64 i = begin + tile::thread_in_block(); i < end; i += threads) {
-      const C v = tile::convert_element<C>(x[i]);
+      const C v = tile::convert_element<C>(x[Place(t, i)(t.grad_gap)]);
       sum = tile::fma(v, v, sum);
     }
   }
@@ -250,20 +271,19 @@ TESSERA_DEVICE double squares_of(const T* x, i64 begin, i64 end) {
 TESSERA_KERNEL(threads)
 void squares_kernel(const TensorList list, double* sums) {
   const Part part = part_of(list);
-  const void* x = part.tensor.grad;
   double sum;
   switch (part.tensor.grad_type) {
     case Scalar::f64:
-      sum = squares_of(static_cast<const double*>(x), part.begin, part.end);
+      sum = squares_of<double>(part);
       break;
     case Scalar::f16:
-      sum = squares_of(static_cast<const f16*>(x), part.begin, part.end);
+      sum = squares_of<f16>(part);
       break;
     case Scalar::bf16:
-      sum = squares_of(static_cast<const bf16*>(x), part.begin, part.end);
+      sum = squares_of<bf16>(part);
       break;
     default:
-      sum = squares_of(static_cast<const float*>(x), part.begin, part.end);
+      sum = squares_of<float>(part);
   }
   sum = sum_over_block<threads>(sum);
   if (tile::thread_in_block() == 0) sums[tile::block_in_grid()] = sum;
@@ -303,9 +323,10 @@ TESSERA_DEVICE bool unscale_elements(const Part& part, double factor) {
   T* x = static_cast<T*>(part.tensor.param);
   bool found = false;
   for (i64 i = part.begin + tile::thread_in_block(); i < part.end; i += threads) {
-    const C v = tile::convert_element<C>(x[i]) * static_cast<C>(factor);
+    T& at = x[Place(part.tensor, i)(part.tensor.param_gap)];
+    const C v = tile::convert_element<C>(at) * static_cast<C>(factor);
     found = found || !(v * C(0) == C(0));
-    x[i] = tile::convert_element<T>(v);
+    at = tile::convert_element<T>(v);
   }
   return found;
 }
