@@ -62,15 +62,27 @@ TEST_F(Sm90Products, InEveryOrientation) {
                  {384, 193, 200},
                  {640, 776, 80},
                  {1031, 1033, 128},
+                 {1001, 1003, 715},
+                 {1280, 1161, 131},
+                 {260, 196, 2050},
                  {128, 2500, 96},
                  {3000, 130, 64}})
     for (DType dtype : {Float16, BFloat16}) {
+      const ForceKernel forced("matmul_wide", "sm90");
       const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), want = matmul(a, b);
       for (bool turn_a : {false, true})
         for (bool turn_b : {false, true}) {
-          const Tensor got = product(there(a, dtype, turn_a), there(b, dtype, turn_b));
+          const Tensor left = there(a, dtype, turn_a), right = there(b, dtype, turn_b);
+          const auto f32 = [&] {
+            (void)full({s.m, s.n}, NAN, Float32, gpu());
+            return dispatch_one(find_op("matmul_wide"), {left, right});
+          };
+          const Tensor got = product(left, right), wide = f32();
           EXPECT_LE(relative_error(back(got), want), limit(dtype))
               << s.m << " x " << s.n << " x " << s.k << " " << name(dtype) << turn_a << turn_b;
+          EXPECT_LE(relative_error(back(wide), want), 1e-5)
+              << s.m << " x " << s.n << " x " << s.k << " " << name(dtype) << turn_a << turn_b;
+          EXPECT_EQ(relative_error(back(f32()), back(wide)), 0);
         }
     }
 }

@@ -56,8 +56,13 @@ struct Operands {
 /// As tiles of rows x width fetch them, in clusters of so many tiles below each other and side by side.
 Operands operands_of(const GemmArgs& args, int rows, int width, int down, int across) {
   const bool turned_a = args.a.column != 1, turned_b = args.b.column != 1;
-  return {boxes_of(args, args.a, args.m, args.k, turned_a, 64, (turned_a ? 64 : rows) / across),
-          boxes_of(args, args.b, args.k, args.n, turned_b, 64, (turned_b ? width : 64) / down)};
+  Operands operands{boxes_of(args, args.a, args.m, args.k, turned_a, 64, (turned_a ? 64 : rows) / across),
+                    boxes_of(args, args.b, args.k, args.n, turned_b, 64, (turned_b ? width : 64) / down)};
+  // Rows and columns behind the last ones in their 16 bytes are read, too, and not stored: boxes that end within are
+  // slow.
+  if (turned_a) operands.a.length = tile::ceil_div<i64>(args.m, 8) * 8;
+  if (!turned_b) operands.b.length = tile::ceil_div<i64>(args.n, 8) * 8;
+  return operands;
 }
 
 bool is_contiguous(const MatrixArg& m) { return m.column == 1 || m.row == 1; }
@@ -110,8 +115,7 @@ Sm90Ends ends_of(const GemmArgs& args) {
   if (!is_like_result(args, args.c)) return Sm90Ends::lanes;
   if (nothing && !bias.data) {
     if (as_they_are) return Sm90Ends::sums;
-    const bool f32 = args.alpha == 1 && args.c.type == Scalar::f32 && args.a.column != 1 && args.b.column == 1;
-    return f32 ? Sm90Ends::sums_f32 : Sm90Ends::lanes;
+    return args.alpha == 1 && args.c.type == Scalar::f32 ? Sm90Ends::sums_f32 : Sm90Ends::lanes;
   }
   const bool in_pairs = bias.row == 0 && bias.column == 1 && bias.batch[max_batch_rank - 1] == 0 &&
                         bias.type == args.c.type && reinterpret_cast<size_t>(bias.data) % 4 == 0;
@@ -214,8 +218,9 @@ using Sm90Joined = tile::sm90::ProductTile<128, 256, 4, 0, false>;
 using Sm90JoinedSquare = tile::sm90::ProductTile<192, 192, 4, 0, false, 16>;
 constexpr Kind wide{Sm90Wide::config, Sm90Wide::alternates, 690, 2000, 3000},
     turns{Sm90Turns::config, Sm90Turns::alternates, 530, 250, 5000},
-    small{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600},
-    small_sums{Sm90Small::config, Sm90Small::alternates, 370, 0, 3450},
+    small{Sm90Small::config, Sm90Small::alternates, 360, 0, 2450},
+    narrow{Sm90Narrow::config, Sm90Narrow::alternates, 265, 0, 2000},
+    by_lanes{Sm90Small::config, Sm90Small::alternates, 480, 0, 4600},
     joined{Sm90Joined::config, Sm90Joined::alternates, 690, 0, 10000},
     joined_square{Sm90JoinedSquare::config, Sm90JoinedSquare::alternates, 830, 0, 10000};
 
@@ -327,6 +332,7 @@ double time_of(const GemmArgs& args, const Cut& cut, Sm90Ends ends, int multipro
   if (order.cluster() > 1) end += 1200;
   if (order.cluster_down > 1 && order.steps > 24) step *= 0.995;
   // Blocks that are alone with rows of a drift apart in sums as long as this, and do not meet them in the cache.
+  if (&kind == &small && order.cluster() == 1 && order.steps > 40) step *= 1.15;
   if (!in_one_round && order.steps > 160 && order.cluster_across == 1) step *= 1.3;
   const double rounds = static_cast<double>(tile::ceil_div<i64>(order.count, cut.clusters(multiprocessors)));
   const double sums = step * order.steps + kind.tile, after = time_after(ends);
@@ -341,11 +347,8 @@ bool may_share_sums(const GemmArgs& args) {
          args.m * args.n * batch_count(args) <= resident_clusters(2) * 192 * 192;
 }
 
-/// Whether sums of transposed operands are the result, as in gradients of weights.
-bool are_sums_alone(const GemmArgs& args, Sm90Ends ends) {
-  return ends == Sm90Ends::sums_f32 ||
-         (ends == Sm90Ends::sums && !args.bias.data && args.a.column != 1 && args.b.column == 1);
-}
+/// Both, as in gradients of weights.
+bool are_transposed(const GemmArgs& args) { return args.a.column != 1 && args.b.column == 1; }
 
 /// The cut that takes least time; parts need a workspace.
 Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
@@ -356,13 +359,23 @@ Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
     const double time = time_of(args, cut, ends, multiprocessors);
     if (time < least) least = time, best = cut;
   };
-  if (ends == Sm90Ends::lanes) consider(cut_by(args, small));
-  for (const Kind* kind : {&wide, &turns}) {
-    const bool is_made = ends != Sm90Ends::lanes && (kind == &turns || ends == Sm90Ends::sums);
-    for (int way = 0; is_made && way < 3; ++way) consider(cut_by(args, *kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
+  const auto consider_pairs = [&](const Kind& kind) {
+    for (int way = 0; way < 3; ++way) consider(cut_by(args, kind, way == 1 ? 2 : 1, way == 2 ? 2 : 1));
+  };
+  const bool turned = are_transposed(args), f32 = ends == Sm90Ends::sums_f32;
+  const bool alone = f32 || (ends == Sm90Ends::sums && !args.bias.data), in_fours = alone && args.n % 4 == 0;
+  if (ends == Sm90Ends::lanes) consider(cut_by(args, by_lanes));
+  else if (!f32 || turned) consider_pairs(turns);
+  if (ends == Sm90Ends::sums) consider_pairs(wide);
+  if (ends == Sm90Ends::sums || f32) {
+    // Where they fill the card once: nothing goes on while they store.
+    const auto consider_once = [&](const Cut& cut) {
+      if (cut.order.count <= cut.clusters(multiprocessors) || !best.kind) consider(cut);
+    };
+    for (const Kind* kind : {&small, &narrow}) consider_once(cut_by(args, *kind));
+    if (alone && turned) consider(cut_by(args, small, 1, 2));
+    else consider_once(cut_by(args, small, 1, 2));
   }
-  const bool alone = are_sums_alone(args, ends), in_fours = alone && args.n % 4 == 0;
-  if (alone) consider(cut_by(args, small_sums, 1, 2));
   if (!may_share_sums(args)) return best;
   const auto consider_joined = [&](const Kind& kind, bool takes, int deep) {
     if (!takes || depth_of(args) < i64{256} * deep) return;
@@ -370,14 +383,15 @@ Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspace) {
     if (cut.order.count <= resident_clusters(deep)) consider(cut);
   };
   if (has_workspace && in_fours && batch_count(args) == 1) {
-    for (const Kind* kind : {&turns, &small_sums}) {
+    for (const Kind* kind : {&turns, &small, &narrow}) {
+      if (kind == &turns && !turned) continue;
       const Cut parts = cut_in_parts(args, *kind, multiprocessors);
       if (parts.order.parts > 1) consider(parts);
     }
   }
   for (int deep = 2; deep <= 8; ++deep) {
     consider_joined(joined, JoinedResult<Sm90Joined>::takes(deep), deep);
-    consider_joined(joined_square, in_fours && JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
+    consider_joined(joined_square, turned && in_fours && JoinedResult<Sm90JoinedSquare>::takes(deep), deep);
   }
   return best;
 }
@@ -405,7 +419,7 @@ void run_lanes(const GemmArgs& args, const Cut& cut, const Operands& operands, E
   const LanesProduct product{map_of(operands.a), map_of(operands.b), args, cut.order};
   launch_sm90<tile::sm90::Gemm<C>>(lanes_kernel<C, Result>, cut.order, product, executor);
 }
-void run_small(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
+void run_by_lanes(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
   run_lanes<Sm90Small, LanesResult<Sm90Small>>(args, cut, operands, executor);
 }
 void run_joined(const GemmArgs& args, const Cut& cut, const Operands& operands, Executor& executor) {
@@ -423,6 +437,7 @@ ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& opera
   if (args.slope.data) product.slope = map_of(result_boxes(args, args.slope));
   if (input.data) product.input = map_of(input_boxes(args, input));
   product.input_batch = input.data && input.batch[max_batch_rank - 1] != 0;
+  product.is_f32 = args.c.type == Scalar::f32;
   product.order = cut.order;
   product.d[0].data = args.bias.data;
   product.column_parts = column_parts;
@@ -440,7 +455,7 @@ ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& opera
 }
 void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductArgs& product, Executor& executor) {
   if (cut.kind == &wide) return run_wide_products(product, executor);
-  if (cut.kind == &small_sums) return run_small_sums(ends, product, executor);
+  if (cut.kind == &small || cut.kind == &narrow) return run_small_products(cut.kind == &narrow, product, executor);
   const auto run = args.a.type == Scalar::bf16 ? run_products_bf16 : run_products_f16;
   run(ends, product, executor);
 }
@@ -487,7 +502,7 @@ void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
   const Operands operands = operands_of(args, cut);
   if (cut.order.cluster_deep > 1) return run_joined(args, cut, operands, executor);
   if (cut.order.parts > 1) return run_parts(args, cut, executor);
-  if (ends == Sm90Ends::lanes) run_small(args, cut, operands, executor);
+  if (ends == Sm90Ends::lanes) run_by_lanes(args, cut, operands, executor);
   else run_own(args, cut, ends, own_args(args, cut, operands, static_cast<float*>(parts.columns)), executor);
   add_parts(args, parts, executor);
 }
@@ -527,7 +542,7 @@ void describe(Sm90FusedPlan& plan, const TileOrder& order, const Executor& execu
 Cut cut_of_fused(const GemmArgs& args, int multiprocessors) {
   Cut best{};
   double least = __builtin_inf();
-  for (const Kind* kind : {&turns, &wide, &small}) {
+  for (const Kind* kind : {&turns, &wide, &by_lanes}) {
     const Cut cut = cut_by(args, *kind);
     const double tiles = static_cast<double>(tile::ceil_div<i64>(cut.order.count, cut.clusters(multiprocessors)));
     const double sums = kind->step * cut.order.steps + kind->tile;

@@ -13,8 +13,9 @@ using Sm90Turns = tile::sm90::ProductTile<128, 192, 5, 3, true>;
 /// The same with more boxes: for two results, or those of `fused_gemm` and a matrix that arrives.
 using Sm90TurnsBoxes = tile::sm90::ProductTile<128, 192, 4, 8, true>;
 
-/// Small ones, where larger ones would leave most of the card idle.
+/// Small and narrow ones, where larger ones would leave most of the card idle.
 using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 4, false>;
+using Sm90Narrow = tile::sm90::ProductTile<128, 64, 8, 4, false>;
 
 /// What becomes of sums. By a kernel of its own: of 16 bits, a bias or none; the same with an addend; activated, with
 /// slopes or without; times a factor, and summed up along columns; in f32 as they are. All else by one kernel, by its
@@ -39,8 +40,8 @@ void run_products_bf16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Execu
 void run_products_f16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
 /// In wide tiles: sums, with a bias or none.
 void run_wide_products(const tile::sm90::ProductArgs& args, Executor& executor);
-/// In small tiles: sums or sums_f32, of transposed operands.
-void run_small_sums(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
+/// In small or narrow tiles: sums with a bias or none, or sums_f32.
+void run_small_products(bool narrow, const tile::sm90::ProductArgs& args, Executor& executor);
 
 /// Clusters of blocks that stay: all that the card has room for, if there is something for each.
 inline i64 sm90_clusters(const tile::sm90::TileOrder& order, const Executor& executor) {

@@ -29,6 +29,7 @@ struct ProductArgs {
   int m, n, whole;                       // of the columns, those in whole units of 16 bytes
   int edge_bytes;                        // of a row, those of the other columns
   bool input_batch;                      // whether each product has an input of its own
+  bool is_f32;                           // asked by kernels whose results may also be halves
   Place edge[2];                         // y and the slope, for the other columns
 };
 
