@@ -247,8 +247,8 @@ void bench_gemm(const BenchOptions& options) {
   Results results("bench op gemm", options);
   double flops = 2.0 * m * n * k;
   fmt::print("gemm {}x{}x{} {} epilogue {}, {} threads\n", m, n, k, options.dtype, options.epilogue, num_threads());
-  fmt::print("{:<24} {:>10.1f} GFLOP/s, {:.1f} % of 32 per core and cycle at {:.2f} GHz\n", "measured FMA peak (f32)",
-             peak, 100 * share, clock);
+  fmt::print("{:<24} {:>10.1f} GFLOP/s, {:.1f} % of {} per core and cycle at {:.2f} GHz\n", "measured FMA peak (f32)",
+             peak, 100 * share, cpu_kernels::operations_per_cycle(), clock);
   results.add("fma_peak", peak, "GFLOP/s", true);
   results.add("clock", clock, "GHz", true);
   results.add("fma_peak_share", share, "fraction", true);

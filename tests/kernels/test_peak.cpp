@@ -11,7 +11,7 @@ TEST(FmaPeak, LiesBetweenTheProbes) {
   const FmaPeak mean = between({100, 2}, {300, 3});
   EXPECT_EQ(mean.gflops, 200);
   EXPECT_EQ(mean.clock_ghz, 2.5);
-  EXPECT_EQ(mean.share(2), 1.25);
+  EXPECT_EQ(mean.share(2), 1.25 * 32 / operations_per_cycle());
 }
 
 TEST(FmaPeak, IsThatOfThreadsWhichThereAre) {

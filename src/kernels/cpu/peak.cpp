@@ -39,6 +39,8 @@ double dependent_additions() {
 
 }  // namespace
 
+int operations_per_cycle() { return 2 * 2 * (isa() == Isa::Avx512 ? 16 : isa() == Isa::Avx2 ? 8 : 4); }
+
 FmaPeak measure_fma_peak(int threads, double seconds) {
   if (threads > executor().threads()) throw Error("measure_fma_peak: more threads than the pool has");
   constexpr long long kRounds = 20000;  // a quarter of a millisecond, which the system interrupts seldom

@@ -3,12 +3,15 @@
 
 namespace tessera::cpu_kernels {
 
+/// What a core does in a cycle: two units of multiply-adds on vectors of the instruction set in use.
+int operations_per_cycle();
+
 /// The arithmetic ceiling of some threads.
 struct FmaPeak {
   double gflops;     // f32, fused multiply-adds from registers, all threads together
   double clock_ghz;  // of one core, by a chain of dependent additions on the same threads, in turns
-  /// The part of 32 operations per core and cycle (two units of 8 lanes, as processors with AVX2 have them).
-  double share(int threads) const { return gflops / (32 * clock_ghz * threads); }
+  /// The part of operations_per_cycle() on all cores.
+  double share(int threads) const { return gflops / (operations_per_cycle() * clock_ghz * threads); }
 };
 
 /// The ceiling of what ran between two probes: their mean.
