@@ -21,11 +21,6 @@ struct ReducePlan {
   int ways;      // threads that share a result otherwise
   i64 slices, slice_length;
   void* states;  // [results][slices]; null: there is one slice
-
-  /// Whether `count` elements from place `i` of the extent lie in one row.
-  TESSERA_DEVICE bool inside(i64 i, int count) const {
-    return pitch == 0 || i - tile::quotient(i, pitch) * pitch + count <= row;
-  }
 };
 
 /// Folds in f32 from packs of one type; false where the op or the memory does not take them.

@@ -55,18 +55,28 @@ void reduce_rows(const ReducePlan plan) {
   Folder<Fold, width> folder;
   if constexpr (width > 1) {
     const Span<const M, width> row(static_cast<const M*>(plan.in) + base[0] + begin, end - begin);
+    const i64 pitch = plan.pitch, length = pitch > 0 ? plan.row : width;
+    i64 column = 0, onward = 0;  // of a pack's first element in its row, and to that of the thread's next pack
+    if (pitch > 0) {
+      const i64 step = plan.team * width, start = begin + pitch + row.first(rank);
+      column = start - tile::quotient(start, pitch) * pitch;
+      onward = step - tile::quotient(step, pitch) * pitch;
+    }
+    const auto in_row = [&](i64 at) { return pitch == 0 || at < length || (at >= pitch && at - pitch < length); };
     for (i64 p = rank; p < row.packs(); p += plan.team) {
       const i64 first = row.first(p);
-      if (row.whole(first) && plan.inside(begin + first, width)) {
+      if (row.whole(first) && column + width <= length) {
         const Lanes<M, width, C> v(row.load(p, M()));
         tile::unroll<width>([&](auto j) { folder.fold(j, v[j], begin + first + j); });
       } else {
         tile::unroll<width>([&](auto j) {
-          if (row.inside(first + j) && plan.inside(begin + first + j, 1))
+          if (row.inside(first + j) && in_row(column + j))
             folder.fold(j, tile::convert_element<C>(row.data[first + j]), begin + first + j);
         });
       }
       folder.next();
+      column += onward;
+      if (column >= pitch) column -= pitch;
     }
   } else {
     for (i64 i = begin + rank; i < end; i += plan.team) {
@@ -95,11 +105,11 @@ void reduce_columns(const ReducePlan plan) {
   const int thread = tile::thread_in_block(), lanes = 256 / plan.ways, lane = thread % lanes, way = thread / lanes;
   const i64 group = tile::quotient(tile::block_in_grid(), plan.slices);
   const i64 slice = tile::block_in_grid() - group * plan.slices, pack = group * lanes + lane;
-  const bool exists = pack < plan.results.total / width;
-  i64 base[2] = {0, 0};
+  const bool exists = pack * width < plan.results.total;
+  i64 base[2] = {0, 0}, left = width;
   Folder<Fold, width> folder;
   if (exists) {
-    plan.results.locate(pack, width, base);
+    left = plan.results.locate(pack, width, base);
     const i64 begin = slice * plan.slice_length;
     const i64 end = tile::min<i64>(plan.elements.total, begin + plan.slice_length);
     i64 i = begin + way, at[1];
@@ -108,9 +118,9 @@ void reduce_columns(const ReducePlan plan) {
       tile::unroll<width>([&](auto j) { folder.fold(j, v[j], index); });
       folder.next();
     };
-    if constexpr (width > 1) {  // several packs under way, without branches between them
+    if constexpr (width > 1) {
       constexpr int ahead = 8;
-      for (; i < end; i += ahead * plan.ways) {
+      for (; left >= width && i < end; i += ahead * plan.ways) {  // several packs under way, no branches between them
         Pack<M, width> part[ahead];
         tile::unroll<ahead>([&](auto u) {
           plan.elements.locate(tile::min(i + u * plan.ways, end - 1), 1, at);
@@ -119,6 +129,10 @@ void reduce_columns(const ReducePlan plan) {
         tile::unroll<ahead>([&](auto u) {
           if (i + u * plan.ways < end) fold(i + u * plan.ways, part[u]);
         });
+      }
+      for (; left < width && i < end; i += plan.ways) {
+        plan.elements.locate(i, 1, at);
+        fold(i, load_unit<M, width>(static_cast<const M*>(plan.in) + base[0] + at[0], false, left));
       }
     } else {
       for (; i < end; i += plan.ways) {
@@ -138,18 +152,20 @@ void reduce_columns(const ReducePlan plan) {
       for (int w = 1; way == 0 && w < plan.ways; ++w) state = Fold::join(state, room[w * lanes + lane]);
       tile::sync_block();
     }
-    if (exists && way == 0) {
+    if (exists && way == 0 && j < left) {
       if (plan.states) static_cast<State*>(plan.states)[(pack * width + j) * plan.slices + slice] = state;
       else store_result<Fold>(plan, base[1] + j * step, state);
     }
   });
 }
 
-/// Whether `width` neighbouring results can be loaded at once from every place of their elements.
+/// Whether `width` neighbouring results can be loaded at once from every place of their elements; the last of a row may
+/// be fewer.
 template <class M>
 bool takes_packs(const ReducePlan& plan, int width) {
   const auto& r = plan.results;
-  if (r.rank == 0 || r.strides[0][r.rank - 1] != 1 || r.lengths[r.rank - 1] % width != 0) return false;
+  if (r.rank == 0 || r.strides[0][r.rank - 1] != 1 || r.lengths[r.rank - 1] < width) return false;
+  if (r.rank > 1 && r.lengths[r.rank - 1] % width != 0) return false;
   if (reinterpret_cast<size_t>(plan.in) % 16 != 0) return false;
   for (int d = 0; d + 1 < r.rank; ++d)
     if (r.strides[0][d] % width != 0) return false;
@@ -177,7 +193,7 @@ bool run_packed(const ReducePlan& plan, Executor& executor) {
     if constexpr (Fold::takes_packs) {
       if (!packs) return;
       const auto go = launcher(plan, executor);
-      if (plan.columns) go(reduce_columns<Fold, M, width>, plan.results.total / width * plan.ways);
+      if (plan.columns) go(reduce_columns<Fold, M, width>, tile::ceil_div<i64>(plan.results.total, width) * plan.ways);
       else go(reduce_rows<Fold, M, width>, plan.results.total * plan.team);
       done = true;
     }
