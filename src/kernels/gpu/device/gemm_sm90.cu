@@ -318,6 +318,12 @@ double time_of_parts(const GemmArgs& args, int parts) {
   return 1200 + static_cast<double>(bytes_of_parts(args, parts)) / 2500;
 }
 
+/// Whether rows or columns of both operands begin at whole 128 bytes, as the cache has them.
+bool begin_at_lines(const GemmArgs& args) {
+  return (args.a.column == 1 ? args.a.row : args.a.column) % 64 == 0 &&
+         (args.b.column == 1 ? args.b.row : args.b.column) % 64 == 0;
+}
+
 /// Nanoseconds, as measured: a card that is not full is faster. Joining takes most of what is at the end.
 double time_of(const GemmArgs& args, const Cut& cut, Sm90Ends ends, int multiprocessors) {
   const Kind& kind = *cut.kind;
@@ -331,6 +337,7 @@ double time_of(const GemmArgs& args, const Cut& cut, Sm90Ends ends, int multipro
     return step * tile::ceil_div(order.steps, order.parts) + kind.tile + end + time_of_parts(args, order.parts);
   if (order.cluster() > 1) end += 1200;
   if (order.cluster_down > 1 && order.steps > 24) step *= 0.995;
+  if (&kind == &narrow && !begin_at_lines(args)) step *= 1.4;
   // Blocks that are alone with rows of a drift apart in sums as long as this, and do not meet them in the cache.
   if (&kind == &small && order.cluster() == 1 && order.steps > 40) step *= 1.15;
   if (!in_one_round && order.steps > 160 && order.cluster_across == 1) step *= 1.3;
