@@ -201,6 +201,22 @@ TEST_F(GpuProducts, Tf32IsUsedWhereItIsAllowed) {
         }
       }
   }
+  // Large ones, whose lines begin or end off whole 16 bytes.
+  const Tensor a = values({1027, 1031}, Float32), b = values({1031, 1029}, Float32), want = matmul(a, b);
+  const auto padded = [](const Tensor& t) { return empty_pitched(t.shape(), 1032, Float32, gpu()).copy_(t); };
+  for (const auto& [turn_a, turn_b] : {std::pair{false, false}, {false, true}, {true, false}})
+    for (bool pads : {false, true}) {
+      const auto lies = [&](const Tensor& t, bool turned) {
+        const Tensor x = there(turned ? t.transpose(0, 1) : t, Float32), y = pads ? padded(x) : x;
+        return turned ? y.transpose(0, 1) : y;
+      };
+      const Tensor x = lies(a, turn_a), y = lies(b, turn_b);
+      allow_tf32(true);
+      const double rounded = relative_error(matmul(x, y).to(cpu()).to(Float64), want);
+      allow_tf32(false);
+      EXPECT_LE(rounded, 1e-3) << turn_a << turn_b << pads;
+      EXPECT_GE(rounded, 1e-5);
+    }
   for (const char* kernel : {"", "implicit_gemm"}) {
     std::optional<ForceKernel> ours;
     if (*kernel) ours.emplace("conv2d", kernel);

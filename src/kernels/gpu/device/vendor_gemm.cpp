@@ -316,13 +316,14 @@ GemmArgs steps_of(GemmArgs args, i64 first, i64 count) {
   return args;
 }
 
-/// Whether a large product of halves has rows that start at whole 16 bytes, wherever they end.
+/// Whether a large product of halves, or in tf32, has rows that start at whole 16 bytes, wherever they end.
 bool has_padded_rows(const GemmArgs& args) {
   const auto padded = [](const MatrixArg& m) {
-    return !m.data || (tile::max(m.row, m.column) % 8 == 0 && alignment_of(m.data) >= 16);
+    return !m.data || (tile::max(m.row, m.column) % (16 / size_of(m.type)) == 0 && alignment_of(m.data) >= 16);
   };
-  return size_of(args.a.type) == 2 && args.batch_rank == 0 && args.m * args.n * args.k >= (i64{1} << 30) &&
-         padded(args.a) && padded(args.b) && padded(args.c) && padded(args.addend);
+  const bool fast = size_of(args.a.type) == 2 || (args.tf32 && args.a.type == Scalar::f32);
+  return fast && args.batch_rank == 0 && args.m * args.n * args.k >= (i64{1} << 30) && padded(args.a) &&
+         padded(args.b) && padded(args.c) && padded(args.addend);
 }
 
 /// A product of few columns, rows or steps: the library's kernels for these count elements in 32 bits, so that operands
