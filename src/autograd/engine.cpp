@@ -220,11 +220,10 @@ class Backward {
     for (auto& callback : meta.ready) callback(Tensor(Ref<TensorImpl>(&leaf)));
   }
 
-  // The gradient becomes the leaf's own, dense as optimizers want it: a view or a tensor others hold is copied first.
+  // The gradient becomes the leaf's own: a view or a tensor others hold is copied first.
   static void keep(AutogradMeta& meta, Tensor total) {
     if (meta.grad.defined()) accumulate(meta.grad, std::move(total));
-    else
-      meta.grad = grad_enabled() || (is_sole_owner(total) && total.is_contiguous()) ? std::move(total) : total.clone();
+    else meta.grad = grad_enabled() || is_sole_owner(total) ? std::move(total) : total.clone();
   }
 
   const Tensors* targets_;
