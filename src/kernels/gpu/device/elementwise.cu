@@ -50,10 +50,11 @@ void copy_kernel(const CopyWork work) {
     return;
   }
   if (work.units) {
+    const i64 length = work.nest.lengths[work.nest.rank - 1];
     for (i64 i = first_index(); i < work.units; i += index_step()) {
       i64 at[2];
       const i64 left = work.nest.locate(i, width, at);
-      const auto in = load_unit<From, width>(from + at[1], work.whole[1], left);
+      const auto in = load_unit<From, width>(from + at[1], work.whole[1], left, length);
       Pack<To, width> out;
       tile::unroll<width>([&](auto j) { out.lane[j] = tile::convert_element<To>(in.lane[j]); });
       store_unit(to + at[0], out, work.whole[0], left);

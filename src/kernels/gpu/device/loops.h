@@ -131,14 +131,14 @@ TESSERA_DEVICE Pack<T, width> shifted(const Pack<T, width>& first, const Pack<T,
   return tile::bit_cast<Pack<T, width>>(tile::Array<u32, 4>{{w[0], w[1], w[2], w[3]}});
 }
 
-/// As many neighbours as there are left in a row, at most a pack: at once where they lie at a whole one, else of 16
-/// bytes from the two that hold them.
+/// As many neighbours as there are left in a row of `length`, at most a pack: at once where they lie at a whole one,
+/// else of 16 bytes from the two that hold them, if all of these is the row's.
 template <class T, int width>
-TESSERA_DEVICE Pack<T, width> load_unit(const T* from, bool whole, i64 left) {
+TESSERA_DEVICE Pack<T, width> load_unit(const T* from, bool whole, i64 left, [[maybe_unused]] i64 length = 0) {
   if (whole && left >= width) return *reinterpret_cast<const Pack<T, width>*>(from);
 #if !defined(__HIP__)
   if constexpr (width * sizeof(T) == 16 && sizeof(T) > 1) {
-    if (left >= width) {
+    if (left >= 2 * width && left <= length - width) {
       const int shift = static_cast<int>(reinterpret_cast<size_t>(from) % 16);
       const auto* const packs = reinterpret_cast<const Pack<T, width>*>(reinterpret_cast<size_t>(from) - shift);
       return shifted(packs[0], packs[shift != 0], shift);

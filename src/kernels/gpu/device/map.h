@@ -145,7 +145,7 @@ void map_same(const MapWork<N> work) {
     tile::unroll<N>([&](auto k) {
       const T* from = static_cast<const T*>(work.data[k + 1]) + at[k + 1];
       if (!work.constant[k + 1] && work.nest.strides[k + 1][last] != 0) {
-        in[k] = load_unit<T, width>(from, work.whole[k + 1], left);
+        in[k] = load_unit<T, width>(from, work.whole[k + 1], left, work.nest.lengths[last]);
       } else {
         const T one = work.constant[k + 1] ? tile::convert_element<T>(static_cast<C>(work.value[k + 1])) : *from;
         for (int j = 0; j < width; ++j) in[k].lane[j] = one;
