@@ -7,7 +7,7 @@ namespace tessera {
 /// An output of `op`, not yet written (docs/architecture.md says what lies how on a GPU).
 Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device);
 
-/// Whether its rows are padded to whole 16 bytes, and lie as in a dense tensor but for that.
+/// Whether its rows are padded as make_output pads them, and lie as in a dense tensor but for that.
 bool lies_in_padded_rows(const Tensor& t);
 
 /// For tests: small matrices of halves have padded rows on GPUs, too.

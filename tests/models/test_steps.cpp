@@ -64,6 +64,16 @@ class Training {
   virtual void draw(Generator& generator, double odd) = 0;
   /// Returns the loss.
   virtual Tensor add_gradients() = 0;
+  /// Of what fn gives under autocast, scaled.
+  template <class Fn>
+  Tensor add_gradients_of(const Fn& fn) {
+    const Tensor loss = [&] {
+      const amp::Autocast region = autocast(amp_);
+      return fn();
+    }();
+    scaler_.scale(loss).backward();
+    return loss;
+  }
 
   const Device device_;
   const Amp amp_;
@@ -91,14 +101,10 @@ class NetTraining : public Training {
     target_.copy_(randn({37, 3}, generator));
   }
   Tensor add_gradients() override {
-    Tensor loss;
-    {
-      const amp::Autocast region = autocast(amp_);
+    return add_gradients_of([&] {
       const Tensor hidden = net_.hidden(x_, Activation::GeluTanh);
-      loss = mse_loss(net_.out(dropout(hidden, 0.2, true, noise_)), target_);
-    }
-    scaler_.scale(loss).backward();
-    return loss;
+      return mse_loss(net_.out(dropout(hidden, 0.2, true, noise_)), target_);
+    });
   }
 
   Net net_;
@@ -134,13 +140,7 @@ class ConvModelTraining : public Training {
     target_.copy_(rand({2, 1, 24, 24}, generator));
   }
   Tensor add_gradients() override {
-    Tensor loss;
-    {
-      const amp::Autocast region = autocast(amp_);
-      loss = mse_loss(net_(x_), target_);
-    }
-    scaler_.scale(loss).backward();
-    return loss;
+    return add_gradients_of([&] { return mse_loss(net_(x_), target_); });
   }
 
   Generator generator_{3};
