@@ -25,7 +25,7 @@ namespace {
 
 struct BenchOptions : CommonOptions {
   std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64", dense = "none";
-  bool causal = false;
+  bool causal = false, in_turns = false;
   AttentionChoice attention;
   int m = 1024, n = 1024, k = 1024;
   std::vector<int> config;
@@ -175,7 +175,8 @@ Product parse_product(const std::string& text) {
   return {shape[0].value(), shape[1].value(), shape[2].value(), letters[0] == 't', letters[1] == 't'};
 }
 
-// The kernel that each product gets, alone: a table of shapes in one process.
+// The kernel that each product gets: a table of shapes in one process, one after the other or in turns, which a card's
+// clock treats alike.
 void bench_products_on_gpu(const BenchOptions& options) {
   const DType dtype = dtype_option(options.dtype);
   const Device device = options.target();
@@ -185,9 +186,7 @@ void bench_products_on_gpu(const BenchOptions& options) {
   NoGrad guard;
   std::optional<ForceKernel> forced;
   if (!options.kernel.empty()) forced.emplace("matmul", options.kernel);
-  Results results("bench op gemm", options);
-  fmt::print("{} on {}\n", options.dtype, properties(device).name);
-  for (size_t i = 0; i < products.size(); ++i) {
+  const auto candidate = [&](size_t i) {
     const Product& p = products[i];
     Generator generator(options.seed);
     const auto make = [&](int64_t rows, int64_t columns, bool transpose) {
@@ -196,12 +195,22 @@ void bench_products_on_gpu(const BenchOptions& options) {
       return transpose ? t.transpose(0, 1) : t;
     };
     const Tensor a = make(p.m, p.k, p.transpose_a), b = make(p.k, p.n, p.transpose_b);
-    Tensor c;
-    std::vector<Candidate> candidates{{options.products[i], [&] { c = Tensor(), c = matmul(a, b); }}};
-    time_interleaved(candidates, options.seconds, device);
-    const double time = candidates[0].median(), rate = 2.0 * p.m * p.n * p.k / time * 1e-9;
-    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", candidates[0].name, rate, time * 1e3);
-    results.add(candidates[0].name, time * 1e3, "ms", false);
+    return Candidate{options.products[i], [a, b, c = Tensor()]() mutable { c = Tensor(), c = matmul(a, b); }};
+  };
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < products.size(); ++i) {
+    std::vector<Candidate> alone{candidate(i)};
+    if (!options.in_turns) time_interleaved(alone, options.seconds, device), alone[0].run = nullptr;
+    candidates.push_back(std::move(alone[0]));
+  }
+  if (options.in_turns) time_interleaved(candidates, options.seconds, device);
+  Results results("bench op gemm", options);
+  fmt::print("{} on {}\n", options.dtype, properties(device).name);
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& p = products[i];
+    const double time = candidates[i].median(), rate = 2.0 * p.m * p.n * p.k / time * 1e-9;
+    fmt::print("{:<24} {:>10.1f} GFLOP/s {:>9.4f} ms\n", candidates[i].name, rate, time * 1e3);
+    results.add(candidates[i].name, time * 1e3, "ms", false);
   }
   results.write();
 }
@@ -566,6 +575,7 @@ void add_bench(Command app) {
       .between_commas(5);
   op.option("--products", options->products,
             "on a GPU: the products to measure, as in 12288x768x3072:nt (m, n, k; b is transposed)");
+  op.flag("--in-turns", options->in_turns, "products in turns instead of one after the other");
   op.option("--shape", options->shape, "of sdpa's queries, keys and values").with_default();
   op.flag("--causal", options->causal, "causal attention, in sdpa");
   options->attention.add_to(op);

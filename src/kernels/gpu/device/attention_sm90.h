@@ -1,6 +1,7 @@
 // Attention of halves by Hopper's pipeline: what its kernels are launched with.
 #pragma once
 #include "attention_launch.h"
+#include "launch_early.h"
 #include "tensor_map.h"
 #include "tile/arch/sm90/attention.h"
 
@@ -27,6 +28,14 @@ inline tile::sm90::HeadTiles head_tiles(i64 heads, i64 rows, int tile_rows, i64 
   const i64 rounds = tile::ceil_div(tile::max<i64>(heads / sharing * bytes, 1), megabytes << 20);
   return {static_cast<int>(tile::ceil_div<i64>(rows, tile_rows)), static_cast<int>(heads),
           static_cast<int>(tile::ceil_div(heads, rounds)), last_longest};
+}
+
+/// launch_attention_kernel for kernels that wait for the one before themselves.
+template <class... P, class... A>
+void launch_attention_early(const char* what, void (*kernel)(P...), i64 blocks, int threads, int bytes,
+                            Executor& executor, const A&... args) {
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  launch_early(what, kernel, blocks, threads, static_cast<size_t>(bytes), 1, executor, args...);
 }
 
 }  // namespace tessera::gpu_kernels

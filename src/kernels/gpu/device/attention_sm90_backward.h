@@ -28,12 +28,14 @@ TESSERA_KERNEL(Sizes::threads, 1)
 void sm90_backward_kernel(const __grid_constant__ Sm90BackwardWork work,
                           const __grid_constant__ tile::AttentionGradients<T> g) {
   extern __shared__ __attribute__((aligned(1024))) char shared[];
+  tile::sm90::wait_for_kernel_before();
   tile::sm90::AttentionBackward<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.maps, g, work.dq, shared);
 }
 
 template <class T, class Sizes>
 TESSERA_KERNEL(256)
 void sm90_query_gradients_kernel(const tile::AttentionProblem p, const tile::HeadsView<T> dq, const float* sums) {
+  tile::sm90::wait_for_kernel_before();
   tile::sm90::store_query_gradients<T, Sizes>(p, dq, sums);
 }
 
@@ -55,10 +57,10 @@ void launch_sm90_backward(const AttentionBackwardArgs& args, Executor& executor)
                           false, waits ? 80 : 20);
   work.dq = {reinterpret_cast<float*>(base + room.sums_at), counters + 1, counters, !args.in_any_order};
   const i64 blocks = tile::min<i64>(executor.multiprocessors, static_cast<i64>(work.tiles.tiles) * work.tiles.heads);
-  launch_attention_kernel("attention_backward", sm90_backward_kernel<T, Sizes>, blocks, Sizes::threads,
-                          Sizes::shared_bytes, executor, work, g);
-  launch("attention_query_gradients", sm90_query_gradients_kernel<T, Sizes>, room.blocks, 256, 0, executor,
-         work.problem, g.dq, static_cast<const float*>(work.dq.sums));
+  launch_attention_early("attention_backward", sm90_backward_kernel<T, Sizes>, blocks, Sizes::threads,
+                         Sizes::shared_bytes, executor, work, g);
+  launch_early("attention_query_gradients", sm90_query_gradients_kernel<T, Sizes>, room.blocks, 256, 0, 1, executor,
+               work.problem, g.dq, static_cast<const float*>(work.dq.sums));
 }
 
 /// Of heads of more than 128 and up to 256 columns.

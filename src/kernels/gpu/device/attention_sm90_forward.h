@@ -15,6 +15,7 @@ template <class T, class Sizes>
 TESSERA_KERNEL(Sizes::threads, 1)
 void sm90_attention_kernel(const __grid_constant__ ForwardWork work, const tile::HeadsView<T> y, float* lse) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
+  tile::sm90::wait_for_kernel_before();
   tile::sm90::AttentionForward<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.q, work.k, work.v, y, lse,
                                               shared);
 }
@@ -33,8 +34,8 @@ void launch_forward(const AttentionArgs& args, Executor& executor) {
   work.k = heads_map(s, args.k, s.kv_heads, s.keys, s.width, Sizes::keys);
   work.v = heads_map(s, args.v, s.kv_heads, s.keys, s.value_width, Sizes::keys);
   const i64 blocks = tile::min<i64>(executor.multiprocessors, static_cast<i64>(work.tiles.tiles) * work.tiles.heads);
-  launch_attention_kernel("attention", sm90_attention_kernel<T, Sizes>, blocks, Sizes::threads, Sizes::shared_bytes,
-                          executor, work, heads_of<T>(args.y), static_cast<float*>(args.lse));
+  launch_attention_early("attention", sm90_attention_kernel<T, Sizes>, blocks, Sizes::threads, Sizes::shared_bytes,
+                         executor, work, heads_of<T>(args.y), static_cast<float*>(args.lse));
 }
 
 /// Of heads of more than 128 and up to 256 columns.

@@ -117,11 +117,11 @@ void run_products(Sm90Ends ends, const ProductArgs& args, Executor& executor) {
     case Sm90Ends::gelu_erf_slope:
       return of_two.template run_slope<Activation::gelu_erf>();
     case Sm90Ends::factor:
-      return products
-          .template run<false, true, typename P::template Result<Operand, true, TimesFactor, typename P::Input>>();
+      return of_two.template run<false, true,
+                                 typename OfTwo::template Result<Operand, true, TimesFactor, typename OfTwo::Input>>();
     case Sm90Ends::gelu_factor:
-      return products
-          .template run<false, true, typename P::template Result<Operand, true, TimesGeluSlope, typename P::Input>>();
+      return of_two.template run<
+          false, true, typename OfTwo::template Result<Operand, true, TimesGeluSlope, typename OfTwo::Input>>();
     case Sm90Ends::sums_f32:
       return products.template run<true, true, typename P::template Result<float, false, SumsOf>>();
     default:

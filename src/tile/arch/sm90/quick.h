@@ -29,8 +29,8 @@ struct Sigmoidal {
     return x * quick_reciprocal(1.0f + quick_exp2(inside * rate));
   }
   TESSERA_DEVICE Both operator()(float x) const {
-    const float inside = bounded(x, bound), square = inside * inside;
-    const float s = sigmoid(inside * fma(square, cubic, linear));
+    const float inside = bounded(x, bound), square = inside * inside, l = linear * -per_ln2, c = cubic * -per_ln2;
+    const float s = quick_reciprocal(1.0f + quick_exp2(inside * fma(square, c, l)));
     const float slope = inside * fma(square, 3 * cubic, linear);
     return {x * s, s * fma(slope, 1.0f - s, 1.0f)};
   }

@@ -365,14 +365,14 @@ class ProductResult {
                    sm80::pack<Element>(v[4], v[5]), sm80::pack<Element>(v[6], v[7]));
   }
 
-  /// The sums of a box's columns over the warp's 16 rows, to the parts of the sums over all rows. Lanes that have the
-  /// same columns halve what each of them goes on with, until each has two columns that are neighbours.
+  /// The sums of a box's columns over the warp's 16 rows, to the parts of the sums over all rows: products with a
+  /// factor, so that rows behind the last are zeros. Lanes that have the same columns halve what each of them goes on
+  /// with, until each has two columns that are neighbours.
   TESSERA_DEVICE void sum_columns(const float* values, int row, int column, int batch) const {
-    const int mine = row + lane_ / 4;
     float sums[16];
     unroll<16>([&](auto i) {  // columns i / 2 * 8 + i % 2 from the lane's first one on
       constexpr int first = i / 2 * 4 + i % 2;
-      sums[i] = (mine < args_.m ? values[first] : 0.0f) + (mine + 8 < args_.m ? values[first + 2] : 0.0f);
+      sums[i] = values[first] + values[first + 2];
     });
     unroll<3>([&](auto round) {
       constexpr int half = 8 >> round;
