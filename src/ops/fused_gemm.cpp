@@ -184,21 +184,28 @@ gpu::Program program_of(const HopperGemm& gemm) {
     const char* way = d.way == HopperGemm::Way::Boxed       ? "Boxed"
                       : d.way == HopperGemm::Way::PerColumn ? "PerColumn"
                                                             : "Anywhere";
-    inputs += fmt::format(", sm90::{}<{}, {}>", way, element_name(d.dtype), p.width / 64);
+    inputs += fmt::format(", sm90::{}<{}, {}>", way, element_name(d.dtype), (p.width + 63) / 64);
     names += fmt::format(", const auto& d{}", i);
   }
-  return {fmt::format("#include <tessera/tile/arch/sm90/result.h>\n"
+  const std::string types = fmt::format("{0}, {1}, {2}, ", element_name(gemm.dtype), p.transposed_a, p.transposed_b),
+                    given = "decltype(epilogue)" + inputs;
+  const std::string block =
+      p.once ? fmt::format("  sm90::Once<sm90::OnceTile<{}, {}>, {}{}>::run(args, shared);\n", p.width, p.stages, types,
+                           given)
+             : fmt::format(
+                   "  using Cut = sm90::ProductTile<{}, {}, {}, {}, {}>;\n"
+                   "  using Result = sm90::ProductResult<Cut, {}, false, {}>;\n"
+                   "  sm90::product_block<Cut, {}Result>(args, shared);\n",
+                   p.rows, p.width, p.stages, p.boxes, p.alternates, element_name(gemm.dtype), given, types);
+  return {fmt::format("#include <tessera/tile/arch/sm90/once.h>\n"
                       "using namespace tessera::tile;\n"
-                      "using Cut = sm90::ProductTile<{}, {}, {}, {}, {}>;\n"
                       "extern \"C\" TESSERA_KERNEL({}, 1) void fused_gemm(\n"
                       "    const __grid_constant__ sm90::ProductArgs args) {{\n"
                       "  extern __shared__ __attribute__((aligned(128))) char shared[];\n"
                       "  auto epilogue = [](const auto& acc{}) {{ return sm90::quick::made(acc,\n"
                       "#line 1 \"epilogue\"\n{}\n#line 1 \"epilogue\"\n  ); }};\n#line 1 \"kernel\"\n"
-                      "  using Result = sm90::ProductResult<Cut, {}, false, decltype(epilogue){}>;\n"
-                      "  sm90::product_block<Cut, {}, {}, {}, Result>(args, shared);\n}}\n",
-                      p.rows, p.width, p.stages, p.boxes, p.alternates, p.threads, names, gemm.epilogue,
-                      element_name(gemm.dtype), inputs, element_name(gemm.dtype), p.transposed_a, p.transposed_b),
+                      "{}}}\n",
+                      p.threads, names, gemm.epilogue, block),
           {"fused_gemm"}};
 }
 

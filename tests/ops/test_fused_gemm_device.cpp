@@ -73,6 +73,26 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64OnLargeOnes) {
       }
 }
 
+/// Where an H100 has a multiprocessor for each tile, of 64, 96 or 128 columns: sums longer and shorter than the stages.
+TEST_F(FusedGemmDevice, AgreesWithFloat64InOneRound) {
+  constexpr int64_t sizes[][3] = {{300, 1032, 456}, {300, 3000, 456}, {300, 5000, 136}, {520, 4000, 64}};
+  for (DType dtype : {Float16, BFloat16})
+    for (const auto& [m, n, k] : sizes)
+      for (int turned = 0; turned < 4; ++turned) {
+        Tensor a = turned & 1 ? make({k, m}, dtype).transpose(0, 1) : make({m, k}, dtype);
+        Tensor b = turned & 2 ? make({n, k}, dtype).transpose(0, 1) : make({k, n}, dtype);
+        Tensor whole = make({m, n}, dtype), row = make({n}, dtype), sum = matmul(wide(a), wide(b));
+        const auto check = [&](const char* epilogue, const Tensors& addends, const Tensor& expected) {
+          poison({m, n}, dtype);
+          EXPECT_LE(relative_error(fused_gemm(a, b, epilogue, addends).to(cpu()), expected),
+                    dtype == Float16 ? 1e-3 : 5e-3)
+              << epilogue << ' ' << name(dtype) << ' ' << m << 'x' << n << 'x' << k << ' ' << turned;
+        };
+        check("gelu_tanh(acc + load(d0) + load(d1))", {whole, row}, gelu_tanh(sum + wide(whole) + wide(row)));
+        if (turned % 3 == 0) check("relu(acc) + load(d0)", {row}, relu(sum) + wide(row));
+      }
+}
+
 /// Sums that f16 does not hold, and none.
 TEST_F(FusedGemmDevice, GeluOfLargeSums) {
   for (DType dtype : {Float16, BFloat16}) {

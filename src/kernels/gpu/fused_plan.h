@@ -12,6 +12,7 @@ struct Sm90FusedPlan {
   /// As tile::sm90::ProductTile takes them.
   int rows, width, stages, boxes;
   bool alternates;
+  bool once;  // as tile::sm90::OnceTile takes width and stages
   bool transposed_a, transposed_b;
   long long blocks;
   int threads;

@@ -1,4 +1,5 @@
 // Which products go to Hopper's pipeline, in what tiles and clusters, and the maps by which the copy engine finds them.
+#include <algorithm>
 #include <array>
 
 #include "gemm_sm90_lanes.h"
@@ -6,6 +7,7 @@
 #include "kernels/gpu/fused_table.h"
 #include "line_copy.h"
 #include "tensor_map.h"
+#include "tile/arch/sm90/once.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -546,11 +548,49 @@ void describe(Sm90FusedPlan& plan, const TileOrder& order, const Executor& execu
   plan.shared_bytes = Gemm::shared_bytes;
 }
 
+/// Where all tiles fit the card at once. A step takes 250 ns and not much less where tiles are narrower.
+template <int Width>
+using OnceTile = tile::sm90::OnceTile<Width, 5>;
+constexpr Kind once[] = {{OnceTile<64>::config, false, 230, 0, 3500},
+                         {OnceTile<96>::config, false, 250, 0, 3700},
+                         {OnceTile<128>::config, false, 290, 0, 3900}};
+
+template <int Width>
+void describe_once(Sm90FusedPlan& plan, const TileOrder& order) {
+  plan.rows = 128, plan.width = Width, plan.stages = OnceTile<Width>::config.stages;
+  plan.once = true;
+  plan.transposed_a = order.transposed_a, plan.transposed_b = order.transposed_b;
+  plan.blocks = order.count;
+  plan.threads = OnceTile<Width>::threads;
+  plan.shared_bytes = OnceTile<Width>::shared_bytes;
+}
+void describe_once(Sm90FusedPlan& plan, const Cut& cut) {
+  if (cut.width() == 64) describe_once<64>(plan, cut.order);
+  else if (cut.width() == 96) describe_once<96>(plan, cut.order);
+  else describe_once<128>(plan, cut.order);
+}
+
+bool is_once(const Cut& cut) {
+  return std::any_of(std::begin(once), std::end(once), [&](const Kind& kind) { return cut.kind == &kind; });
+}
+
+/// Maps with the boxes of tile::sm90::Once.
+void use_narrow_boxes(const GemmArgs& args, const Cut& cut, ProductArgs& product) {
+  const auto of = [](Boxes boxes, int lines) {
+    boxes.box_length = 32, boxes.box_lines = lines;
+    return map_of(boxes);
+  };
+  if (args.b.column == 1) product.b = of(operands_of(args, cut).b, 64);
+  product.y = of(result_boxes(args, args.c), 16);
+  if (args.addend.data) product.input = of(input_boxes(args, args.addend), 128);
+}
+
 Cut cut_of_fused(const GemmArgs& args, int multiprocessors) {
   Cut best{};
   double least = __builtin_inf();
-  for (const Kind* kind : {&turns, &wide, &by_lanes}) {
+  for (const Kind* kind : {&once[0], &once[1], &once[2], &turns, &wide, &by_lanes}) {
     const Cut cut = cut_by(args, *kind);
+    if (is_once(cut) && cut.order.count > multiprocessors) continue;
     const double tiles = static_cast<double>(tile::ceil_div<i64>(cut.order.count, cut.clusters(multiprocessors)));
     const double sums = kind->step * cut.order.steps + kind->tile;
     const double after = kind->alternates ? time_after(Sm90Ends::added) : 20.0 * kind->config.tile_n;
@@ -571,13 +611,15 @@ bool plan(const GemmArgs& args, const tile::FusedGemmArgs& fused, const Executor
     return false;
   Cut cut = cut_of_fused(product, executor.multiprocessors);
   if (args.addend.data) cut.order.group = 8;  // blocks that run at the same time have more of a row of it
-  if (cut.kind == &turns && args.addend.data) describe<Sm90TurnsBoxes>(plan, cut.order, executor);
+  if (is_once(cut)) describe_once(plan, cut);
+  else if (cut.kind == &turns && args.addend.data) describe<Sm90TurnsBoxes>(plan, cut.order, executor);
   else if (cut.kind == &turns) describe<Sm90Turns>(plan, cut.order, executor);
   else if (cut.kind == &wide) describe<Sm90Wide>(plan, cut.order, executor);
   else describe<Sm90Small>(plan, cut.order, executor);
   product.addend = args.addend;
   static_assert(sizeof(ProductArgs) <= sizeof plan.args);
   ProductArgs filled = own_args(product, cut, operands_of(product, cut), nullptr);
+  if (is_once(cut)) use_narrow_boxes(product, cut, filled);
   for (int i = 0; i < tile::FusedGemmArgs::max_addends; ++i) filled.d[i] = fused.d[i];
   __builtin_memcpy(plan.args, &filled, sizeof filled);
   return true;

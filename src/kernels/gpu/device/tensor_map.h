@@ -65,7 +65,7 @@ inline bool fits(const Boxes& b) {
 }
 
 /// The map of a tensor of f32, f16 or bf16 and Rank dims, the first contiguous; steps, in elements, are those of the
-/// others.
+/// others. Lines of a box are swizzled over 128 bytes, or 64 if that is what they have.
 template <int Rank>
 tile::sm90::TensorMap encode_map(Scalar type, const void* data, const i64 (&lengths)[Rank],
                                  const i64 (&steps)[Rank - 1], const int (&box)[Rank]) {
@@ -82,10 +82,10 @@ tile::sm90::TensorMap encode_map(Scalar type, const void* data, const i64 (&leng
     every[d] = 1;
     if (d > 0) pitches[d - 1] = static_cast<cuuint64_t>(steps[d - 1]) * static_cast<cuuint64_t>(size_of(type));
   }
-  const CUresult status =
-      encode_function()(reinterpret_cast<CUtensorMap*>(&map), element, Rank, const_cast<void*>(data), extents, pitches,
-                        sides, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto swizzle = box[0] * size_of(type) == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+  const CUresult status = encode_function()(
+      reinterpret_cast<CUtensorMap*>(&map), element, Rank, const_cast<void*>(data), extents, pitches, sides, every,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     throw DeviceError("cuTensorMapEncodeTiled failed with status " + std::to_string(static_cast<int>(status)));
   return map;

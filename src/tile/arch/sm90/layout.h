@@ -31,9 +31,25 @@ struct SharedOperand {
   }
 };
 
+/// A transposed tile, 64 deep, of an extent that is whole 32: blocks of 32 rows, whose lines of 64 bytes are swizzled
+/// by pairs of lines.
+template <int Extent>
+struct NarrowOperand {
+  static constexpr int lines = 64, line_bytes = 64, bytes = Extent * lines * 2, block_bytes = lines * line_bytes;
+  static constexpr TESSERA_HD u64 descriptor(u32 address) {
+    constexpr u64 blocks = block_bytes / 16, eights = 8 * line_bytes / 16, swizzle = 2;
+    return swizzle << 62 | eights << 32 | blocks << 16 | (address & 0x3ffff) >> 4;
+  }
+  static constexpr TESSERA_HD int step(bool) { return 16 * line_bytes / 16; }
+};
+
 /// Where 16-byte chunk `chunk` of line `line` lies in a box that the copy engine reads or writes with this swizzle.
 constexpr TESSERA_HD u32 swizzled(int line, int chunk) {
   return static_cast<u32>(line * line_bytes + (chunk ^ line % 8) * 16);
+}
+/// The same in a box of lines of 64 bytes.
+constexpr TESSERA_HD u32 swizzled_narrow(int line, int chunk) {
+  return static_cast<u32>(line * 64 + (chunk ^ line / 2 % 4) * 16);
 }
 
 }  // namespace sm90

@@ -279,6 +279,8 @@ TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
 #define TESSERA_SUMS_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
   "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TESSERA_SUMS_48 \
+  TESSERA_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TESSERA_SUMS_64 \
   TESSERA_SUMS_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
@@ -303,6 +305,9 @@ TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
 #define TESSERA_WGMMA_WIDTHS(type)                                                                                    \
   if constexpr (Columns == 64)                                                                                        \
     TESSERA_WGMMA("64", type, TESSERA_SUMS_32, "%32", "%33", "%34", "%35", "%36", TESSERA_32(d, 0));                   \
+  else if constexpr (Columns == 96)                                                                                   \
+    TESSERA_WGMMA("96", type, TESSERA_SUMS_48, "%48", "%49", "%50", "%51", "%52", TESSERA_32(d, 0), TESSERA_8(d, 32),  \
+                  TESSERA_8(d, 40));                                                                                  \
   else if constexpr (Columns == 128)                                                                                  \
     TESSERA_WGMMA("128", type, TESSERA_SUMS_64, "%64", "%65", "%66", "%67", "%68", TESSERA_32(d, 0), TESSERA_32(d, 32)); \
   else if constexpr (Columns == 192)                                                                                  \
@@ -333,8 +338,8 @@ TESSERA_DEVICE void settle(u32 (&words)[N][4]) {
 /// row t / 32 * 16 + h * 8 + t % 32 / 4, column 8 j + t % 4 * 2 + e.
 template <class T, int Columns, bool TransposedA, bool TransposedB>
 TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], u64 a, u64 b, int add) {
-  static_assert(Columns == 64 || Columns == 128 || Columns == 192 || Columns == 256,
-                "wgmma: 64, 128, 192 or 256 columns");
+  static_assert(Columns == 64 || Columns == 96 || Columns == 128 || Columns == 192 || Columns == 256,
+                "wgmma: 64, 96, 128, 192 or 256 columns");
   static_assert(is_same_v<T, f16> || is_same_v<T, bf16>, "wgmma: operands are f16 or bf16");
   if constexpr (is_same_v<T, f16>) {
     TESSERA_WGMMA_WIDTHS("f16");
@@ -364,6 +369,7 @@ TESSERA_DEVICE void multiply_add(float (&d)[Columns / 2], const u32 (&a)[4], u64
 #undef TESSERA_SUMS_128
 #undef TESSERA_SUMS_96
 #undef TESSERA_SUMS_64
+#undef TESSERA_SUMS_48
 #undef TESSERA_SUMS_32
 
 }  // namespace sm90

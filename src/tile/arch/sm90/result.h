@@ -45,13 +45,19 @@ struct ProductTile {
 /// side.
 using Unit = float[8];
 
-/// Where the first value of a lane's unit lies in the result, and the unit in a box.
+/// Where the first value of a lane's unit lies in the result, and the unit in a box of 64 columns or, Apart, in one of
+/// two boxes of 32 that lie so many bytes apart.
+template <int Apart = 0>
 struct UnitPlace {
   int row, column;
   u32 box;
   int unit, lane;
 
-  TESSERA_DEVICE u32 matrices() const { return box + swizzled(lane % 16, unit * 2 + lane / 16); }
+  TESSERA_DEVICE u32 matrices(int unit) const {
+    if constexpr (Apart == 0) return box + swizzled(lane % 16, unit * 2 + lane / 16);
+    else return box + unit / 2 * Apart + swizzled_narrow(lane % 16, unit % 2 * 2 + lane / 16);
+  }
+  TESSERA_DEVICE u32 matrices() const { return matrices(unit); }
 };
 
 template <class T>
@@ -68,7 +74,7 @@ TESSERA_DEVICE void unpack_pair(u32 packed, float& first, float& second) {
 // ---- the matrices that an epilogue reads, by what is known of them; Boxes of 64 columns make a tile
 
 // ask() comes before the first read() of a box, so that shared memory, which is busy with the other group's operands,
-// is waited for once.
+// is waited for once; of so many Units.
 
 /// Of 16-bit elements, contiguous along rows: through the boxes. At most one of them.
 template <class T, int Boxes>
@@ -76,13 +82,13 @@ class Boxed {
  public:
   static constexpr bool in_boxes = true;
   TESSERA_DEVICE void begin(const ProductArgs::Matrix&, const TileWork&, int, int) {}
-  TESSERA_DEVICE void ask(const UnitPlace& first) {
-    unroll<4>([&](auto unit) {
-      load_matrices(packed_[unit], UnitPlace{0, 0, first.box, unit, first.lane}.matrices());
-    });
+  template <int Units, class Place>
+  TESSERA_DEVICE void ask(const Place& first) {
+    unroll<Units>([&](auto unit) { load_matrices(packed_[unit], first.matrices(unit)); });
   }
   TESSERA_DEVICE void next() {}
-  TESSERA_DEVICE void read(float* v, const ProductArgs::Matrix&, const UnitPlace& at, int, int) const {
+  template <class Place>
+  TESSERA_DEVICE void read(float* v, const ProductArgs::Matrix&, const Place& at, int, int) const {
     unroll<4>([&](auto i) { unpack_pair<T>(packed_[at.unit][i], v[2 * i], v[2 * i + 1]); });
   }
 
@@ -105,8 +111,9 @@ class PerColumn {
       else pairs_[box] = {*reinterpret_cast<const OneWord*>(from)};
     });
   }
-  TESSERA_DEVICE void ask(const UnitPlace& first) {
-    unroll<8>([&](auto i) {
+  template <int Units, class Place>
+  TESSERA_DEVICE void ask(const Place& first) {
+    unroll<2 * Units>([&](auto i) {
       unroll<words>([&](auto w) { mine_[i].lane[w] = __shfl_sync(~0u, pairs_[0].lane[w], i * 4 + first.lane % 4); });
     });
   }
@@ -115,7 +122,8 @@ class PerColumn {
     unroll<Boxes - 1>([&](auto box) { pairs_[box] = pairs_[box + 1]; });
     pairs_[Boxes - 1] = first;
   }
-  TESSERA_DEVICE void read(float* v, const ProductArgs::Matrix&, const UnitPlace& at, int, int) const {
+  template <class Place>
+  TESSERA_DEVICE void read(float* v, const ProductArgs::Matrix&, const Place& at, int, int) const {
     unroll<2>([&](auto i) {
       const Words& two = mine_[at.unit * 2 + i];
       float first, second;
@@ -142,9 +150,11 @@ template <class T, int Boxes>
 struct Anywhere {
   static constexpr bool in_boxes = false;
   TESSERA_DEVICE void begin(const ProductArgs::Matrix&, const TileWork&, int, int) {}
-  TESSERA_DEVICE void ask(const UnitPlace&) {}
+  template <int Units, class Place>
+  TESSERA_DEVICE void ask(const Place&) {}
   TESSERA_DEVICE void next() {}
-  TESSERA_DEVICE void read(float* v, const ProductArgs::Matrix& from, const UnitPlace& at, int m, int n) const {
+  template <class Place>
+  TESSERA_DEVICE void read(float* v, const ProductArgs::Matrix& from, const Place& at, int m, int n) const {
     unroll<8>([&](auto i) {
       const int row = at.row + i / 2 % 2 * 8, column = at.column + i / 4 * 8 + i % 2;
       v[i] = 0;
@@ -167,19 +177,87 @@ TESSERA_DEVICE quick::Pair load(GivenPair given) { return {given.x, given.y}; }
 
 // ---- the result
 
-/// Of Element. Epilogue(acc, d0, d1, ...) is a quick::Value, or a quick::Both, whose slope goes to the second result;
-/// one that takes a quick::Pair makes two results in f16 at a time; results in f32 are the sums themselves. Columns:
-/// sums of results' columns are wanted, too. C as for Gemm.
-template <class C, class Element, bool Columns, class Epilogue, class... Inputs>
-class ProductResult {
+/// What Epilogue(acc, d0, d1, ...) makes of sums: a quick::Value, or a quick::Both, whose slope goes to the second
+/// result; one that takes a quick::Pair makes two results in f16 at a time.
+template <class Element, class Epilogue, class... Inputs>
+class Elements {
  public:
-  using Gemm = sm90::Gemm<C>;
-  using Sums = typename Gemm::Sums;
   using Made = decltype(Epilogue{}(quick::Value{}, (sizeof(Inputs), Given{})...));
   static constexpr bool has_input = (Inputs::in_boxes || ... || false), has_slope = is_same_v<Made, quick::Both>;
   static constexpr bool in_pairs = is_same_v<Element, f16> && requires {
     Epilogue{}(quick::Pair(0), (sizeof(Inputs), GivenPair{})...);
   };
+
+  TESSERA_DEVICE explicit Elements(const ProductArgs& args) : args_(args) {}
+
+ protected:
+  template <int I, class Input>
+  static TESSERA_DEVICE Input& in_slot(Slot<I, Input>& slot) {
+    return slot.value;
+  }
+  template <class F>
+  TESSERA_DEVICE void each(const F& f) {
+    unroll<static_cast<int>(sizeof...(Inputs))>([&](auto i) { f(i, in_slot<decltype(i)::value>(inputs_)); });
+  }
+
+  /// Asks for what a tile's elements are made of.
+  TESSERA_DEVICE void begin(const TileWork& work, int lane) {
+    each([&](auto i, auto& input) { input.begin(args_.d[i], work, args_.n, lane); });
+  }
+
+  /// The elements of a unit are put where they leave from.
+  template <class Place>
+  TESSERA_DEVICE void make_unit(float* v, const Place& at) {
+    evaluate(v, at, make_seq<static_cast<int>(sizeof...(Inputs))>{});
+  }
+
+  const ProductArgs& args_;
+
+ private:
+  template <class Place, int... I>
+  TESSERA_DEVICE void evaluate(float* v, const Place& at, Seq<I...>) {
+    float given[sizeof...(I) + 1][8], slopes[8];
+    each([&](auto i, auto& input) { input.read(given[i], args_.d[i], at, args_.m, args_.n); });
+    if constexpr (in_pairs) {
+      u32 both[4];
+      unroll<4>([&](auto p) {
+        both[p] = quick::rounded(Epilogue{}(quick::Pair(v[2 * p], v[2 * p + 1]),
+                                            GivenPair{given[I][2 * p], given[I][2 * p + 1]}...))
+                      .both;
+      });
+      return store_matrices(at.matrices(), both[0], both[1], both[2], both[3]);
+    }
+    unroll<8>([&](auto j) {
+      const Made made = Epilogue{}(quick::Value(v[j]), Given{given[I][j]}...);
+      if constexpr (has_slope) {
+        v[j] = made.value;
+        slopes[j] = made.slope;
+      } else {
+        v[j] = made.x;
+      }
+    });
+    put(v, at.matrices());
+    if constexpr (has_slope) put(slopes, at.matrices() + ResultBoxes::box_bytes);
+  }
+  static TESSERA_DEVICE void put(const float* v, u32 matrices) {
+    store_matrices(matrices, sm80::pack<Element>(v[0], v[1]), sm80::pack<Element>(v[2], v[3]),
+                   sm80::pack<Element>(v[4], v[5]), sm80::pack<Element>(v[6], v[7]));
+  }
+
+  Tuple<Inputs...> inputs_;
+};
+
+/// Of Element; results in f32 are the sums themselves. Columns: sums of results' columns are wanted, too. C as for
+/// Gemm.
+template <class C, class Element, bool Columns, class Epilogue, class... Inputs>
+class ProductResult : public Elements<Element, Epilogue, Inputs...> {
+  using Base = Elements<Element, Epilogue, Inputs...>;
+  using Base::args_, Base::each;
+
+ public:
+  using Gemm = sm90::Gemm<C>;
+  using Sums = typename Gemm::Sums;
+  using Base::has_input, Base::has_slope;
   static constexpr int columns = line_bytes / sizeof(Element);  // of a box
   static constexpr int strips = Gemm::strips, wide = C::config.tile_n / columns, count = strips * wide;
   static constexpr int groups = Gemm::groups, sharers = Gemm::sharers;
@@ -187,12 +265,12 @@ class ProductResult {
   static constexpr int unit = 16 / sizeof(Element);                          // the least that the copy engine writes
 
   TESSERA_DEVICE ProductResult(const ProductArgs& args, const ResultBoxes& boxes)
-      : args_(args), boxes_(boxes), next_(thread_in_block() / 128 * (Gemm::alternates ? count : 1)) {}
+      : Base(args), boxes_(boxes), next_(thread_in_block() / 128 * (Gemm::alternates ? count : 1)) {}
 
   /// Asks for what the epilogue reads.
   TESSERA_DEVICE void prepare(const TileWork& work) {
     find_lane();
-    each([&](auto i, auto& input) { input.begin(args_.d[i], work, args_.n, lane_); });
+    Base::begin(work, lane_);
   }
 
   /// One strip of 64 rows after the other, so that there is half the code; the next one's sums move up.
@@ -211,7 +289,7 @@ class ProductResult {
         const int slot = number % slots, column = work.column + place * columns;
         const u32 parity = number / slots & 1, box = box_of(boxes_, slot) + warp() * ResultBoxes::warp_bytes;
         if constexpr (has_input) wait_for(boxes_.full(slot), parity);
-        each([&](auto, auto& input) { input.ask({row, column, box, 0, lane_}); });
+        each([&](auto, auto& input) { input.template ask<4>(UnitPlace<>{row, column, box, 0, lane_}); });
         if constexpr (!has_input) wait_for(boxes_.empty(slot), parity ^ 1);
         make(sums[0] + place * (columns / 2), box, row, column, work.batch);
         publish_shared();
@@ -310,15 +388,6 @@ class ProductResult {
   static TESSERA_DEVICE int group() { return Gemm::alternates ? 0 : thread_in_block() / 128; }
   static TESSERA_DEVICE int warp() { return thread_in_block() / 32 % 4; }
 
-  template <int I, class Input>
-  static TESSERA_DEVICE Input& in_slot(Slot<I, Input>& slot) {
-    return slot.value;
-  }
-  template <class F>
-  TESSERA_DEVICE void each(const F& f) {
-    unroll<static_cast<int>(sizeof...(Inputs))>([&](auto i) { f(i, in_slot<decltype(i)::value>(inputs_)); });
-  }
-
   /// The elements of a warp's part of a box are made, and put where they leave from.
   TESSERA_DEVICE void make(float* sums, u32 box, int row, int column, int batch) {
     if constexpr (is_same_v<Element, float>) {
@@ -328,41 +397,11 @@ class ProductResult {
       });
     } else {
       unroll<4>([&](auto unit) {
-        const UnitPlace at{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box, unit, lane_};
-        evaluate(sums + unit * 8, at, make_seq<static_cast<int>(sizeof...(Inputs))>{});
+        Base::make_unit(sums + unit * 8,
+                        UnitPlace<>{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box, unit, lane_});
       });
       if constexpr (Columns) sum_columns(sums, row, column, batch);
     }
-  }
-
-  template <int... I>
-  TESSERA_DEVICE void evaluate(float* v, const UnitPlace& at, Seq<I...>) {
-    float given[sizeof...(I) + 1][8], slopes[8];
-    each([&](auto i, auto& input) { input.read(given[i], args_.d[i], at, args_.m, args_.n); });
-    if constexpr (in_pairs) {
-      u32 both[4];
-      unroll<4>([&](auto p) {
-        both[p] = quick::rounded(Epilogue{}(quick::Pair(v[2 * p], v[2 * p + 1]),
-                                            GivenPair{given[I][2 * p], given[I][2 * p + 1]}...))
-                      .both;
-      });
-      return store_matrices(at.matrices(), both[0], both[1], both[2], both[3]);
-    }
-    unroll<8>([&](auto j) {
-      const Made made = Epilogue{}(quick::Value(v[j]), Given{given[I][j]}...);
-      if constexpr (has_slope) {
-        v[j] = made.value;
-        slopes[j] = made.slope;
-      } else {
-        v[j] = made.x;
-      }
-    });
-    put(v, at.matrices());
-    if constexpr (has_slope) put(slopes, at.matrices() + ResultBoxes::box_bytes);
-  }
-  static TESSERA_DEVICE void put(const float* v, u32 matrices) {
-    store_matrices(matrices, sm80::pack<Element>(v[0], v[1]), sm80::pack<Element>(v[2], v[3]),
-                   sm80::pack<Element>(v[4], v[5]), sm80::pack<Element>(v[6], v[7]));
   }
 
   /// The sums of a box's columns over the warp's 16 rows, to the parts of the sums over all rows: products with a
@@ -393,9 +432,7 @@ class ProductResult {
     }
   }
 
-  const ProductArgs& args_;
   ResultBoxes boxes_;
-  Tuple<Inputs...> inputs_;
   int lane_ = 0, next_;  // the number of the next box
 };
 
