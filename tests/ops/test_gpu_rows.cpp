@@ -117,8 +117,11 @@ TEST_P(GpuRowsOfLength, WhoseOperandsLieOtherwise) {
   }
 }
 
-// More of them than a kernel holds at once: on Hopper clusters of blocks take such rows in turns. Bits repeat.
-TEST_F(GpuRows, ManyLongOnesRepeat) {
+// More of them than a kernel holds at once: on Hopper blocks, or clusters of them, take such rows in turns. Bits
+// repeat.
+class GpuManyRows : public GpuRows, public testing::WithParamInterface<std::pair<int64_t, int64_t>> {};
+
+TEST_P(GpuManyRows, Repeat) {
   const std::function<Tensor(const Tensors&)> operators[] = {
       [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); },
       [](const Tensors& in) { return rms_norm(in[0], in[1]); },
@@ -126,7 +129,7 @@ TEST_F(GpuRows, ManyLongOnesRepeat) {
   };
   for (DType dtype : {Float32, BFloat16, Float16})
     for (int64_t more : {0, 3}) {
-      const int64_t rows = 67, n = 32771;
+      const auto [rows, n] = GetParam();
       const Tensors in{values({rows, n}, dtype), values({n}, dtype), values({n}, dtype)};
       const Tensor g = values({rows, n}, dtype), g_there = there(g, dtype, more);
       for (size_t op = 0; op < std::size(operators); ++op) {
@@ -145,6 +148,10 @@ TEST_F(GpuRows, ManyLongOnesRepeat) {
       }
     }
 }
+
+INSTANTIATE_TEST_SUITE_P(OfLength, GpuManyRows,
+                         testing::Values(std::pair{1003, 4099}, std::pair{401, 10007}, std::pair{67, 32771}),
+                         [](const auto& info) { return std::to_string(info.param.second); });
 
 TEST_P(GpuRowsOfLogits, OfAnyAlignment) {
   const int64_t n = GetParam();
@@ -165,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Small, GpuRowsOfLogits, testing::Values(2, 9, 768, 1001
 INSTANTIATE_TEST_SUITE_P(Large, GpuRowsOfLogits, testing::Values(5000, 50257), length_of);
 
 // Without smoothing: on Hopper such rows are streamed, and each block takes several. Bits repeat.
-TEST_F(GpuRows, CrossEntropyOfManyLongOnesRepeats) {
-  const int64_t rows = 301, n = 16421;
+TEST_P(GpuManyRows, CrossEntropyRepeats) {
+  const auto [rows, n] = GetParam();
   Tensor target = randint(0, n, {rows}, generator);
   target.data<int64_t>()[1] = -100;
   target.data<int64_t>()[2] = n - 1;

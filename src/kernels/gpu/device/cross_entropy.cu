@@ -280,7 +280,7 @@ long long cross_entropy(const CrossEntropyArgs& a, Executor& executor) {
     work.parts = static_cast<Sums<C>*>(a.parts);
     work.fault = executor.fault;
     work.op = a.op;
-    with_rows<T, 1, false>(
+    with_rows<T, 1, false, 256>(
         a.classes, RowLayout(sizeof(T), a.logits), [&](auto width, auto team, auto held, const RowsHeld&) {
           using Team = decltype(team);
           const i64 blocks = grid_for(a.rows, Team::rows, executor, 32);
@@ -300,12 +300,12 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& executo
     work.from = static_cast<const C*>(a.lse);
     work.scale = static_cast<const C*>(a.scale);
     work.scale_step = a.scale_step;
-    with_rows<T, 1, false>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits),
-                           [&](auto width, auto team, auto held, const RowsHeld&) {
-                             using Team = decltype(team);
-                             launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>,
-                                    Team::blocks(a.rows), Team::threads, 0, executor, work);
-                           });
+    with_rows<T, 1, false, 256>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits),
+                                [&](auto width, auto team, auto held, const RowsHeld&) {
+                                  using Team = decltype(team);
+                                  launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>,
+                                         Team::blocks(a.rows), Team::threads, 0, executor, work);
+                                });
   });
 }
 

@@ -232,11 +232,21 @@ struct RowsHeld {
   size_t shared = 0;
 };
 
+/// fn(Team) with the smallest team of `size`, twice that, ... `most` threads that are enough; false: none is.
+template <int size, int most, class Fn>
+bool with_team(i64 enough, const Fn& fn) {
+  if constexpr (size <= most) {
+    if (enough > size) return with_team<size * 2, most>(enough, fn);
+    fn(Team<size>{});
+  }
+  return size <= most;
+}
+
 /// fn(Int<width>, Team, Int<held>, RowsHeld) as it fits `count` rows of n elements of type T, which kernels read more
-/// than once or, unless `again`, only once. `middle`: blocks of 256 threads, too, hold theirs in registers. Rows of
-/// f64, which are rare, come element by element, which spares kernels, as does one for rows of any length that do not
-/// lie alike.
-template <class T, int count, bool again, bool middle = again, class Fn>
+/// than once or, unless `again`, only once: the smallest of the teams of 32 to `most` threads whose registers hold
+/// them, 32 elements of each row a thread, or one that streams them. Rows of f64, which are rare, come element by
+/// element, which spares kernels, as does one for rows of any length that do not lie alike.
+template <class T, int count, bool again, int most, class Fn>
 void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
   constexpr int width = 16 / sizeof(T), held = 32 / width;
   using tile::Int;
@@ -255,9 +265,8 @@ void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
       fn(Int<width>{}, team, how, rows);
     };
     if (!layout.alike || n > 0x7fffffff - 1024 * width) return stream(Team<512>{}, Int<apart>{});
-    if (packs <= 32 * held) return fn(Int<width>{}, Team<32>{}, Int<held>{}, RowsHeld{});
-    if constexpr (middle)
-      if (packs <= 256 * held) return fn(Int<width>{}, Team<256>{}, Int<held>{}, RowsHeld{});
+    const auto hold = [&](auto team) { fn(Int<width>{}, team, Int<held>{}, RowsHeld{}); };
+    if (with_team<32, most>(tile::ceil_div<i64>(packs, held), hold)) return;
     constexpr int threads = again && count * sizeof(T) > 2 ? 1024 : 512;
     stream(Team<threads>{}, Int<0>{});
   }

@@ -23,11 +23,12 @@ struct LossesWork {
 };
 
 /// A row is whole packs of 16 bytes, of which each thread takes `ahead` of a stage, and, one to a thread, the few
-/// elements beside them. Stages begin at whole lines of memory. A warp more than `threads` asks for them.
+/// elements beside them. Stages begin at whole lines of memory. A warp more than `threads` asks for them. Small
+/// blocks, `blocks` to a multiprocessor: most of them read while one joins what its threads have of a row.
 template <class T>
 class LossesByRing {
  public:
-  static constexpr int threads = 512, width = 16 / sizeof(T), ahead = 4, stages = 3, warps = threads / 32;
+  static constexpr int threads = 128, blocks = 7, width = 16 / sizeof(T), ahead = 4, stages = 3, warps = threads / 32;
   static constexpr int stage_packs = ahead * threads;
   using Ring = tile::sm90::Ring<stages, stage_packs * 16, warps>;
   static constexpr int shared_bytes = Ring::bytes + Ring::barrier_bytes + 2 * warps * 8;

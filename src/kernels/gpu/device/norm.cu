@@ -194,12 +194,13 @@ void layer_norm(const LayerNormArgs& a, Executor& executor) {
                           static_cast<C*>(a.mean),
                           static_cast<C*>(a.rstd),
                           static_cast<C>(a.eps)};
-    with_rows<T, 1, true>(a.n, RowLayout(sizeof(T), a.x, a.y), [&](auto width, auto team, auto held, RowsHeld rows) {
-      using Team = decltype(team);
-      work.kept = rows.kept;
-      launch_rows("layer_norm", layer_norm_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, rows,
-                  executor, work);
-    });
+    with_rows<T, 1, true, sizeof(T) == 2 ? 512 : 1024>(
+        a.n, RowLayout(sizeof(T), a.x, a.y), [&](auto width, auto team, auto held, RowsHeld rows) {
+          using Team = decltype(team);
+          work.kept = rows.kept;
+          launch_rows("layer_norm", layer_norm_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, rows,
+                      executor, work);
+        });
   });
 }
 

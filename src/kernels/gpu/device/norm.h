@@ -25,7 +25,9 @@ inline i64 line_norm_parts(i64 lines, i64 channels, i64 blocks = line_blocks) {
   return tile::max<i64>(1, tile::min(blocks / tile::max<i64>(1, tile::ceil_div<i64>(channels, 64)), lines / 128));
 }
 
-inline constexpr i64 most_row_clusters = 40;
+/// Slices of the workspace that clusters of blocks fill, at most; a multiple of the 8 ways in which rows of halves
+/// begin.
+inline i64 most_row_slices(i64 n) { return tile::max<i64>(40, tile::min<i64>(1056, (i64{1} << 21) / n / 8 * 8)); }
 #if defined(__HIP__)
 inline bool layer_norm_sm90(const LayerNormArgs&, Executor&) { return false; }
 inline bool softmax_backward_sm90(const SoftmaxBackwardArgs&, Executor&) { return false; }
@@ -38,7 +40,7 @@ inline bool move_estimates_sm90(const EstimatesArgs&, Executor&) { return false;
 /// By clusters of Hopper's blocks, which share long rows; false: they do not take these.
 bool layer_norm_sm90(const LayerNormArgs& args, Executor& executor);
 bool softmax_backward_sm90(const SoftmaxBackwardArgs& args, Executor& executor);
-/// The same with sums for the weights, in at most most_row_clusters slices of the workspace.
+/// The same with sums for the weights, in at most most_row_slices() slices of the workspace.
 bool layer_norm_backward_sm90(const LayerNormBackwardArgs& args, Executor& executor);
 /// By a ring; false: it does not take these.
 bool cross_entropy_sm90(const CrossEntropyArgs& args, Executor& executor);

@@ -117,11 +117,9 @@ void weights_kernel(const WeightsWork<T> work) {
 // ---- rows and weights at once, where columns have owners
 
 /// Blocks of so many threads that take some rows after the others: as many as a large card runs at once.
-i64 owner_blocks(i64 rows, int threads) {
-  return tile::max<i64>(1, tile::min<i64>(threads > 256   ? 132
-                                          : threads > 192 ? 396
-                                                          : 528,
-                                          tile::ceil_div<i64>(rows, 4)));
+i64 owner_blocks(i64 rows, int threads, int fours) {
+  const i64 together = fours > 1 ? 512 / threads : threads > 192 ? 3 : 4;
+  return tile::max<i64>(1, tile::min<i64>(132 * together, tile::ceil_div<i64>(rows, 4)));
 }
 
 template <class T, class Y>
@@ -341,7 +339,7 @@ void columns_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   if constexpr (tile::is_same_v<T, Y> && sizeof(T) == 2) {
     if (a.n <= warp_columns && !a.dbranch.data && work.sums < 3) {
       constexpr int threads = warp_rows * team_lanes;
-      work.blocks = owner_blocks(a.rows, 256);
+      work.blocks = owner_blocks(a.rows, 256, 1);
       launch("layer_norm_backward", halves_backward_kernel<T>, work.blocks, threads, 0, executor, work);
       if (work.sums) sum_weights<float>(a, work.blocks, work.sums, executor);
       return;
@@ -349,7 +347,7 @@ void columns_backward(const LayerNormBackwardArgs& a, Executor& executor) {
   }
   with_owners(a.n, [&](auto fours, int threads) {
     constexpr int height = 1;
-    work.blocks = owner_blocks(a.rows, threads);
+    work.blocks = owner_blocks(a.rows, threads, fours);
     launch("layer_norm_backward", columns_backward_kernel<T, Y, fours, height>, work.blocks, threads, 0, executor,
            work);
   });
@@ -390,14 +388,16 @@ bool takes_owners(const LayerNormBackwardArgs& a) {
 }  // namespace
 
 void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
-  if (takes_owners(a)) {
+  // Floats that have owners, and halves of which a warp takes a row, are faster by those.
+  const bool owners = takes_owners(a), first = owners && (a.type == Scalar::f32 || a.n <= warp_columns);
+  if (!first && layer_norm_backward_sm90(a, executor)) return;
+  if (owners) {
     if (a.type == Scalar::f16) return columns_backward<f16, f16>(a, executor);
     if (a.type == Scalar::bf16) return columns_backward<bf16, bf16>(a, executor);
     if (a.y_type == Scalar::f32) return columns_backward<float, float>(a, executor);
     return a.y_type == Scalar::f16 ? columns_backward<float, f16>(a, executor)
                                    : columns_backward<float, bf16>(a, executor);
   }
-  if (layer_norm_backward_sm90(a, executor)) return;
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
@@ -413,19 +413,20 @@ void layer_norm_backward(const LayerNormBackwardArgs& a, Executor& executor) {
                              static_cast<const C*>(a.rstd)};
     if (a.dweight || a.dbias) weights_backward<T>(a, executor);  // first, since dx may be dy
     if (!a.dx.data) return;
-    with_rows<T, 2, true, false>(a.n, RowLayout(sizeof(T), a.x, a.dy, a.dx),
-                                 [&](auto width, auto team, auto held, RowsHeld rows) {
-                                   using Team = decltype(team);
-                                   work.kept = rows.kept;
-                                   launch_rows("layer_norm_backward", norm_backward_kernel<T, width, Team, held>,
-                                               Team::blocks(a.rows), Team::threads, rows, executor, work);
-                                 });
+    with_rows<T, 2, true, 32>(a.n, RowLayout(sizeof(T), a.x, a.dy, a.dx),
+                              [&](auto width, auto team, auto held, RowsHeld rows) {
+                                using Team = decltype(team);
+                                work.kept = rows.kept;
+                                launch_rows("layer_norm_backward", norm_backward_kernel<T, width, Team, held>,
+                                            Team::blocks(a.rows), Team::threads, rows, executor, work);
+                              });
   });
 }
 
 long long layer_norm_backward_workspace(Scalar type, long long rows, long long n) {
-  const i64 owned = takes_columns(n) ? owner_blocks(rows, 0) * 3 : most_row_clusters * 2;
-  return tile::max(RowSlices(rows, n).count * 2, owned) * n * (type == Scalar::f64 ? 8 : 4);
+  const i64 owned = takes_columns(n) ? owner_blocks(rows, 0, 1) * 3 : 0;
+  const i64 shared = tile::min<i64>(rows, most_row_slices(n)) * 2;
+  return tile::max(RowSlices(rows, n).count * 2, tile::max(owned, shared)) * n * (type == Scalar::f64 ? 8 : 4);
 }
 
 }  // namespace tessera::gpu_kernels

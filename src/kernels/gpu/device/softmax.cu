@@ -63,12 +63,13 @@ void softmax(const SoftmaxArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     SoftmaxWork<T> work{a.rows, a.n, a.log, 0, rows_of<T>(a.y), rows_of<const T>(a.x), {}};
-    with_rows<T, 1, true>(a.n, RowLayout(sizeof(T), a.x, a.y), [&](auto width, auto team, auto held, RowsHeld rows) {
-      using Team = decltype(team);
-      work.kept = rows.kept;
-      launch_rows("softmax", softmax_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, rows, executor,
-                  work);
-    });
+    with_rows<T, 1, true, sizeof(T) == 2 ? 512 : 1024>(
+        a.n, RowLayout(sizeof(T), a.x, a.y), [&](auto width, auto team, auto held, RowsHeld rows) {
+          using Team = decltype(team);
+          work.kept = rows.kept;
+          launch_rows("softmax", softmax_kernel<T, width, Team, held>, Team::blocks(a.rows), Team::threads, rows,
+                      executor, work);
+        });
   });
 }
 
@@ -77,13 +78,14 @@ void softmax_backward(const SoftmaxBackwardArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     SoftmaxWork<T> work{a.rows, a.n, a.log, 0, rows_of<T>(a.dx), rows_of<const T>(a.dy), rows_of<const T>(a.y)};
-    with_rows<T, 2, true>(a.n, RowLayout(sizeof(T), a.y, a.dy, a.dx),
-                          [&](auto width, auto team, auto held, RowsHeld rows) {
-                            using Team = decltype(team);
-                            work.kept = rows.kept;
-                            launch_rows("softmax_backward", softmax_backward_kernel<T, width, Team, held>,
-                                        Team::blocks(a.rows), Team::threads, rows, executor, work);
-                          });
+    constexpr int most = sizeof(T) == 2 ? 512 : 256;  // of floats, registers of more do not suffice
+    with_rows<T, 2, true, most>(a.n, RowLayout(sizeof(T), a.y, a.dy, a.dx),
+                                [&](auto width, auto team, auto held, RowsHeld rows) {
+                                  using Team = decltype(team);
+                                  work.kept = rows.kept;
+                                  launch_rows("softmax_backward", softmax_backward_kernel<T, width, Team, held>,
+                                              Team::blocks(a.rows), Team::threads, rows, executor, work);
+                                });
   });
 }
 
