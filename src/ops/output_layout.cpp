@@ -66,6 +66,11 @@ bool lies_in_padded_rows(const Tensor& t) {
   return t.strides() == contiguous_strides(padded);
 }
 
+Tensor zeros_beside(const Tensor& t, DType dtype) {
+  if (!t.device().is_gpu() || !lies_in_padded_rows(t) || t.size(-1) < 4096) return zeros(t.shape(), dtype, t.device());
+  return empty_pitched(t.shape(), t.stride(-2), dtype, t.device()).zero_();
+}
+
 void pad_small_rows(bool on) { least_length = on ? least_of_tests : usual_least; }
 
 }  // namespace tessera

@@ -10,6 +10,10 @@ Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Devi
 /// Whether its rows are padded as make_output pads them, and lie as in a dense tensor but for that.
 bool lies_in_padded_rows(const Tensor& t);
 
+/// Zeros of another dtype that lie as `t` does on a GPU if its rows are padded and long, with as many elements a row;
+/// dense elsewhere. A step over shorter rows would lose more at their ends (67: a third, 997: a tenth; an H100).
+Tensor zeros_beside(const Tensor& t, DType dtype);
+
 /// For tests: small matrices of halves have padded rows on GPUs, too.
 void pad_small_rows(bool on);
 

@@ -7,6 +7,7 @@
 
 #include "core/lower_copies.h"
 #include "ops/optim.h"
+#include "ops/output_layout.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 #include "tessera/optim.h"
@@ -69,7 +70,7 @@ struct Optimizer::State {
       if (has_moments) group.moments.resize(state->moment_names.size());
       for (Tensors& list : group.moments)
         for (const Tensor& p : group.parameters)
-          list.push_back(zeros(p.shape(), p.dtype() == Float64 ? Float64 : Float32, p.device()));
+          list.push_back(zeros_beside(p, p.dtype() == Float64 ? Float64 : Float32));
       const Device device = group.parameters.empty() ? cpu() : group.parameters[0].device();
       group.step = zeros({}, Float32, device);
       group.lr = full({}, group.base_lr, Float32, device);

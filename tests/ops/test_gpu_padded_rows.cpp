@@ -5,6 +5,7 @@
 #include "gpu_against_float64.h"
 #include "io/temporary_folder.h"
 #include "ops/op_table.h"
+#include "ops/optim.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -208,6 +209,119 @@ TEST_F(GpuPaddedRows, AreSavedTrainedAndLoaded) {
     loaded.to(dtype);
     loaded.load_state_dict(load_checkpoint(path).tensors);
     EXPECT_EQ(error(loaded.weight.detach(), moved.weight.detach().to(cpu()).to(Float64)), 0);
+  }
+}
+
+// Walked by the rows of the states, or densely; the gaps, here a wider tensor's columns, are neither read nor written.
+TEST_F(GpuPaddedRows, AreSteppedInAnyLayouts) {
+  NoGrad guard;
+  for (int64_t length : {5, 67, 68, 1003})
+    for (const std::array<int64_t, 4>& gaps : {std::array<int64_t, 4>{5, 5, 5, 5},
+                                               {5, 0, 5, 5},
+                                               {0, 5, 0, 0},
+                                               {5, 5, 0, 0},
+                                               {5, 5, 13, 0},
+                                               {3, 1, 13, 5},
+                                               {0, 0, 5, 5}}) {
+      Tensors wides;
+      const auto inside = [&](const Tensor& want, DType dtype, int64_t gap) {
+        wides.push_back(full({want.size(0), length + gap}, 7, dtype, gpu()).contiguous());
+        return wides.back().slice(1, 0, length).copy_(want.to(dtype).to(gpu()));
+      };
+      for (DType dtype : {BFloat16, Float32, Float64}) {
+        const DType kept = dtype == Float64 ? Float64 : Float32;
+        wides.clear();
+        const Shape shape{37, length};
+        const Tensor p = values(shape, dtype), g = values(shape, dtype), m = values(shape, Float32),
+                     v = square(values(shape, BFloat16));
+        const Tensor there[] = {inside(p, dtype, gaps[0]), inside(g, dtype, gaps[1]), inside(m, kept, gaps[2]),
+                                inside(v, kept, gaps[3])};
+        const auto number = [](double x, Device device) { return full({}, x, Float32, device); };
+        const double squares = sum(square(g)).item();
+        EXPECT_NEAR(global_norm({there[1]}).to(cpu()).item(), std::sqrt(squares), 1e-5 * std::sqrt(squares));
+        for (const bool adam : {true, false}) {
+          const OptimAttrs attrs{.weight_decay = 0.1, .momentum = adam ? 0 : 0.9};
+          const auto step = [&](const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v) {
+            const StepInputs inputs{number(0.1, p.device()), {}, {}};
+            if (adam) adam_({p}, {m}, {v}, number(3, p.device()), {g}, inputs, attrs);
+            else sgd_({p}, {m}, number(3, p.device()), {g}, inputs, attrs);
+          };
+          step(there[0], there[1], there[2], there[3]);
+          step(p, g, m, v);
+          const double limit = dtype == BFloat16 ? 1e-2 : 1e-5;
+          EXPECT_LE(error(there[0], p), limit);
+          EXPECT_LE(error(there[2], m), dtype == BFloat16 && !adam ? 1e-3 : 1e-5);
+          EXPECT_LE(error(there[3], v), 1e-5);
+          EXPECT_EQ(error(there[1], g), 0);
+        }
+        const Tensor found = full({}, 0, Bool, gpu());
+        unscale_({there[1]}, found, number(0.5, gpu()));
+        EXPECT_EQ(error(there[1], g * 2.0), 0);
+        EXPECT_EQ(found.to(cpu()).item(), 0);
+        for (const Tensor& wide : wides) {
+          const Tensor behind = wide.slice(1, length, wide.size(1));
+          EXPECT_TRUE(behind.numel() == 0 || error(behind, full(behind.shape(), 7, Float64)) == 0) << length;
+        }
+      }
+    }
+}
+
+// States lie as their parameters do, and are the same tensors to files, to a CPU and to dense ones.
+TEST_F(GpuPaddedRows, HaveStatesThatAreSavedAndLoaded) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "states";
+  const Tensor p = values({9, 4099}, BFloat16), g = values({9, 4099}, BFloat16);
+  const Tensor brief = there(values({503, 67}, BFloat16)).set_requires_grad();
+  for (const auto& [name, state] : optim::AdamW({brief}).state_dict()) EXPECT_TRUE(state.is_contiguous()) << name;
+  struct Trained {
+    Tensor parameter;
+    std::shared_ptr<optim::Optimizer> optimizer;
+    void step(const Tensor& gradient) {
+      parameter.set_grad(gradient.to(BFloat16).to(parameter.device()));
+      optimizer->step();
+    }
+  };
+  for (const bool adam : {true, false}) {
+    const auto trained = [&](Device device, bool dense) {
+      Tensor t = p.to(BFloat16).to(device);
+      t = (dense ? t.contiguous() : t).detach().set_requires_grad();
+      if (adam)
+        return Trained{t, std::make_shared<optim::AdamW>(std::vector<Tensor>{t}, optim::AdamWOptions{.lr = 0.1})};
+      return Trained{
+          t, std::make_shared<optim::SGD>(std::vector<Tensor>{t}, optim::SGDOptions{.lr = 0.1, .momentum = 0.9})};
+    };
+    Trained padded = trained(gpu(), false), dense = trained(gpu(), true), near = trained(cpu(), true);
+    for (const auto& [name, state] : padded.optimizer->state_dict()) {
+      EXPECT_EQ(state.dim() == 2, state.strides() == padded.parameter.strides()) << name;
+      EXPECT_TRUE(state.dim() == 0 || error(state, zeros({9, 4099}, Float64)) == 0);
+    }
+    for (const auto& [name, state] : dense.optimizer->state_dict()) EXPECT_TRUE(state.is_contiguous());
+    for (Trained* t : {&padded, &dense, &near})
+      for (int i = 0; i < 2; ++i) t->step(g);
+    for (Trained* from : {&padded, &dense, &near}) {
+      save_checkpoint(path, {from->optimizer->state_dict(), {}});
+      for (Trained other : {trained(gpu(), false), trained(gpu(), true), trained(cpu(), true)}) {
+        other.parameter.detach().copy_(from->parameter.detach());
+        other.optimizer->load_state_dict(load_checkpoint(path).tensors);
+        const StateDict there = other.optimizer->state_dict();
+        for (const auto& [name, state] : from->optimizer->state_dict())
+          EXPECT_EQ(error(there.at(name), state.to(cpu()).to(Float64)), 0) << name;
+        other.step(g);
+        Trained again = trained(cpu(), true);
+        again.parameter.detach().copy_(from->parameter.detach());
+        again.optimizer->load_state_dict(load_checkpoint(path).tensors);
+        again.step(g);
+        EXPECT_LE(error(other.parameter.detach(), again.parameter.detach().to(Float64)), 1e-2);
+      }
+    }
+    Graph graph;  // steps of what is padded are replayed
+    Trained eager = trained(gpu(), false), captured = trained(gpu(), false);
+    for (Trained* t : {&eager, &captured}) t->step(g);
+    graph.capture(gpu(), [&] { captured.optimizer->step(); });
+    const Tensor before = captured.parameter.detach().clone();
+    for (int i = 0; i < 2; ++i) graph.replay(), eager.optimizer->step();
+    EXPECT_EQ(error(captured.parameter.detach(), eager.parameter.detach().to(cpu()).to(Float64)), 0);
+    EXPECT_GT(error(captured.parameter.detach(), before.to(cpu()).to(Float64)), 0);
   }
 }
 

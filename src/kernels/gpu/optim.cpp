@@ -5,7 +5,7 @@
 
 #include "core/lower_copies.h"
 #include "kernels/cpu/tables.h"
-#include "kernels/cpu/workspace.h"
+#include "kernels/gpu/rows.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -15,31 +15,44 @@ thread_local std::vector<StepTensor> tensors;
 
 ScalarArg scalar(const Tensor& t) { return t.defined() ? ScalarArg{t.data_ptr(), scalar_of(t.dtype())} : ScalarArg{}; }
 
-// Whether kernels walk over `t`: rows with a few elements between them.
-bool has_gaps(const Tensor& t, StepTensor& to, unsigned char& gap) {
-  constexpr long long most = std::numeric_limits<unsigned char>::max();
-  long long pitch = 0;
-  if (!folds_to_rows(t, 1, pitch)) return false;
-  const int64_t length = t.size(-1);
-  if (length < 4 || length > std::numeric_limits<int>::max() || pitch < length || pitch - length > most) return false;
-  to.length = static_cast<int>(length);
-  gap = static_cast<unsigned char>(pitch - length);
-  return true;
+// The gap that kernels walk over in `t`: a few elements between rows, or none in a dense one; -1 in other layouts.
+int gap_of(const Tensor& t) {
+  const long long gap = gap_of_rows(t).value_or(-1);
+  if (gap > std::numeric_limits<unsigned char>::max()) return -1;
+  return gap > 0 && t.size(-1) > std::numeric_limits<int>::max() / 2 ? -1 : static_cast<int>(gap);
 }
 
 // Other layouts than those are staged in the workspace, and written back.
-void* place(Workspace& workspace, const Tensor& t, bool written, StepTensor* to = nullptr,
-            unsigned char StepTensor::*gap = nullptr) {
-  if (t.is_contiguous() || (to && has_gaps(t, *to, to->*gap))) return t.data_ptr();
+void* staged(Workspace& workspace, const Tensor& t, bool written) {
   return (written ? workspace.write(t, t.dtype(), false, true) : workspace.read(t, t.dtype(), false)).data;
+}
+void* place(Workspace& workspace, const Tensor& t, bool written, StepTensor& to, unsigned char& gap) {
+  const int found = gap_of(t);
+  if (found < 0) return staged(workspace, t, written);
+  if (found > 0) to.length = to.width = static_cast<int>(t.size(-1));
+  gap = static_cast<unsigned char>(found);
+  return t.data_ptr();
+}
+
+// Counts places as `like` lies, with the gaps between its rows, if it has any and fours of places are whole in it.
+bool counts_gaps(StepTensor& t, const Tensor& like) {
+  const int gap = gap_of(like);
+  if (gap <= 0 || (like.size(-1) + gap) % 4 != 0) return false;
+  t.length = static_cast<int>(like.size(-1));
+  t.width = t.length + gap;
+  t.count = t.count / t.length * t.width;
+  return true;
+}
+// What lies as places are counted.
+void* counted(Workspace& workspace, const Tensor& t, bool written, bool with_gaps) {
+  return with_gaps || t.is_contiguous() ? t.data_ptr() : staged(workspace, t, written);
 }
 
 // The copy in halves that is written with a parameter, if there is one that the kernel can follow.
-void set_lower(StepTensor& t, const Tensor& param) {
+void set_lower(Workspace& workspace, StepTensor& t, const Tensor& param) {
   const Tensor copy = writable_lower_copy(param);
-  if (!copy.defined() || !param.is_contiguous()) return;
-  if (!copy.is_contiguous() && !has_gaps(copy, t, t.lower_gap)) return;
-  t.lower = copy.data_ptr();
+  if (!copy.defined() || t.param != param.data_ptr() || gap_of(copy) < 0) return;
+  t.lower = place(workspace, copy, true, t, t.lower_gap);
   t.lower_type = scalar_of(copy.dtype());
 }
 
@@ -53,10 +66,14 @@ void run_step(const Call& call, Workspace& workspace) {
   for (size_t i = 0; i < n; ++i) {
     const Tensor &param = call.in[i], &grad = call.in[step + 1 + i];
     StepTensor t{param.numel(), nullptr, nullptr, {}, scalar_of(param.dtype()), scalar_of(grad.dtype())};
-    t.param = place(workspace, param, true, &t, &StepTensor::param_gap);
-    t.grad = place(workspace, grad, false, &t, &StepTensor::grad_gap);
-    for (size_t s = 0; s < states; ++s) t.state[s] = place(workspace, call.in[(1 + s) * n + i], true);
-    set_lower(t, param);
+    t.param = place(workspace, param, true, t, t.param_gap);
+    t.grad = place(workspace, grad, false, t, t.grad_gap);
+    set_lower(workspace, t, param);
+    bool alike = t.param == param.data_ptr();
+    for (size_t s = 0; s < states; ++s) alike = alike && gap_of(call.in[(1 + s) * n + i]) == t.param_gap;
+    // Without states as with those that zeros_beside makes: of short rows the ends would cost more than packs gain.
+    const bool gaps = alike && (states > 0 || t.length >= 4096) && counts_gaps(t, param);
+    for (size_t s = 0; s < states; ++s) t.state[s] = counted(workspace, call.in[(1 + s) * n + i], true, gaps);
     tensors.push_back(t);
   }
   if (workspace.counting()) return;
@@ -87,7 +104,7 @@ void run_global_norm(const Call& call, Workspace& workspace) {
   for (const Tensor& t : call.in) {
     StepTensor s{};
     s.count = t.numel();
-    s.grad = place(workspace, t, false, &s, &StepTensor::grad_gap);
+    s.grad = counted(workspace, t, false, counts_gaps(s, t));
     s.grad_type = scalar_of(t.dtype());
     tensors.push_back(s);
   }
@@ -103,7 +120,7 @@ void run_unscale(const Call& call, Workspace& workspace) {
   for (const Tensor& t : call.in.first(n)) {
     StepTensor s{};
     s.count = t.numel();
-    s.param = place(workspace, t, true, &s, &StepTensor::param_gap);
+    s.param = counted(workspace, t, true, counts_gaps(s, t));
     s.param_type = scalar_of(t.dtype());
     tensors.push_back(s);
   }

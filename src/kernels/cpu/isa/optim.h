@@ -13,9 +13,9 @@ struct StepTensor {
   void* state[2];    // contiguous, f32 (f64 for f64 parameters)
   Scalar param_type, grad_type;
   Scalar lower_type = Scalar::bf16;
-  void* lower = nullptr;  // gets what param becomes, on GPUs; null: nothing does
-  int length = 0;         // of rows, where elements lie between those of an operand, which GPUs alone take
-  unsigned char param_gap = 0, grad_gap = 0, lower_gap = 0;  // so many
+  unsigned char param_gap = 0, grad_gap = 0, lower_gap = 0;  // elements between rows, on GPUs
+  void* lower = nullptr;                                     // gets what param becomes, on GPUs; null: nothing does
+  int length = 0, width = 0;  // of rows with gaps: in elements, and in places, which `count` counts, as states lie
 };
 
 struct StepArgs {

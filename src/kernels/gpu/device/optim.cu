@@ -1,7 +1,7 @@
 // Optimizer steps over many tensors: their pointers are arguments of the kernel, as many at a time as fit there.
 #include "kernels/gpu/optim.h"
 
-#include "loops.h"
+#include "neighbours.h"
 #include "tile/kernels/optim.h"
 
 namespace tessera::gpu_kernels {
@@ -37,10 +37,11 @@ void for_each_list(i64 tensors, const StepTensor* tensor, const Fn& fn) {
   }
 }
 
-/// This block's part of a tensor.
+/// This block's part of a tensor, in places as they are counted.
 struct Part {
   StepTensor tensor;
   i64 begin, end;
+  TESSERA_DEVICE Neighbours at(i64 i) const { return {i, tensor.length, tensor.width}; }
 };
 TESSERA_DEVICE Part part_of(const TensorList& list) {
   const i64 block = tile::block_in_grid();
@@ -63,6 +64,10 @@ TESSERA_DEVICE bool is_set(const ScalarArg& flag) { return flag.data && *static_
 template <class T>
 TESSERA_DEVICE bool is_aligned(const void* p) {
   return reinterpret_cast<size_t>(p) % (4 * sizeof(T)) == 0;
+}
+/// Whether the fours of an operand with that gap begin at whole ones, as its first does.
+TESSERA_DEVICE bool has_whole_fours(const StepTensor& t, int gap) {
+  return t.width % 4 == 0 ? (t.length + gap) % 4 == 0 : gap == 0;
 }
 
 // ---- steps
@@ -99,37 +104,41 @@ TESSERA_DEVICE void make_step(const StepNumbers& n, tile::SgdStep<C>& out) {
          true};
 }
 
-/// Where element i lies, and its three neighbours behind it: they may be in two rows, since none is shorter.
-class Place {
- public:
-  TESSERA_DEVICE Place(const StepTensor& t, i64 i) : i_(i), line_(0), left_(4) {
-    if (t.length == 0) return;
-    line_ = tile::quotient(i, t.length);
-    left_ = (line_ + 1) * t.length - i;
-  }
-  TESSERA_DEVICE i64 operator()(int gap) const { return i_ + line_ * gap; }
+/// Four neighbours of an operand, of f32 or halves: at once where they lie together.
+TESSERA_DEVICE RawFloats load_four(const StepTensor& t, const Neighbours& at, const void* p, Scalar type, int gap) {
+  RawFloats raw;
+  raw.load(p, type, at(gap), has_whole_fours(t, gap), 4, at.left(), gap);
+  return raw;
+}
 
-  TESSERA_DEVICE RawFloats load(const void* p, Scalar type, int gap) const {
-    RawFloats raw;
-    raw.load(p, type, (*this)(gap), gap == 0, 4, left_, gap);
-    return raw;
-  }
-  TESSERA_DEVICE void store(void* p, Scalar type, int gap, const float (&x)[4]) const {
-    if (gap == 0) return store_four(p, type, i_, x);
-    if (type == Scalar::f32) apart<float>(p, gap, x);
-    else if (type == Scalar::f16) apart<f16>(p, gap, x);
-    else apart<bf16>(p, gap, x);
-  }
+template <class T>
+TESSERA_DEVICE void store_apart(const Neighbours& at, void* p, int gap, const float (&x)[4]) {
+  tile::unroll<4>([&](auto j) { static_cast<T*>(p)[at(gap, j)] = tile::convert_element<T>(x[j]); });
+}
+TESSERA_DEVICE void store_four(const StepTensor& t, const Neighbours& at, void* p, Scalar type, int gap,
+                               const float (&x)[4]) {
+  if (has_whole_fours(t, gap)) return store_four(p, type, at(gap), x);
+  if (type == Scalar::f32) store_apart<float>(at, p, gap, x);
+  else if (type == Scalar::f16) store_apart<f16>(at, p, gap, x);
+  else store_apart<bf16>(at, p, gap, x);
+}
 
- private:
-  template <class T>
-  TESSERA_DEVICE void apart(void* p, int gap, const float (&x)[4]) const {
-    T* const to = static_cast<T*>(p) + (*this)(gap);
-    tile::unroll<4>([&](auto j) { to[j < left_ ? j : j + gap] = tile::convert_element<T>(x[j]); });
-  }
-
-  i64 i_, line_, left_;
-};
+/// The element at a place, of any types in memory, computed in C, which states have.
+template <class C, int States, class Step>
+TESSERA_DEVICE void step_element(const Part& part, i64 i, const Step& step) {
+  const StepTensor& t = part.tensor;
+  const Neighbours at = part.at(i);
+  C* const state[2] = {static_cast<C*>(t.state[0]) + i, static_cast<C*>(t.state[1]) + i};
+  C p = load_as<C>(t.param, t.param_type, at(t.param_gap)), m(0), v(0);
+  const C g = load_as<C>(t.grad, t.grad_type, at(t.grad_gap));
+  if constexpr (States > 0) m = *state[0];
+  if constexpr (States > 1) v = *state[1];
+  step(p, g, m, v);
+  store_as<C>(t.param, t.param_type, at(t.param_gap), p);
+  if (t.lower) store_as<C>(t.lower, t.lower_type, at(t.lower_gap), p);
+  if constexpr (States > 0) *state[0] = m;
+  if constexpr (States > 1) *state[1] = v;
+}
 
 /// Four elements at a time, of f32 or halves in memory, computed in float.
 template <int States, class Step>
@@ -138,8 +147,13 @@ TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
   const StepTensor& t = part.tensor;
   float* state[2] = {static_cast<float*>(t.state[0]), static_cast<float*>(t.state[1])};
   for (i64 i = part.begin + tile::thread_in_block() * 4; i < part.end; i += threads * 4) {
-    const Place place(t, i);
-    const RawFloats p = place.load(t.param, t.param_type, t.param_gap), g = place.load(t.grad, t.grad_type, t.grad_gap);
+    const Neighbours at = part.at(i);
+    if (t.width > t.length && at.left() < 4) {  // a row's last, and its gap
+      for (int j = 0; j < at.left(); ++j) step_element<float, States>(part, i + j, step);
+      continue;
+    }
+    const RawFloats p = load_four(t, at, t.param, t.param_type, t.param_gap),
+                    g = load_four(t, at, t.grad, t.grad_type, t.grad_gap);
     Packed m{}, v{};
     float out[4];
     if constexpr (States > 0) m = *reinterpret_cast<Packed*>(state[0] + i);
@@ -148,8 +162,8 @@ TESSERA_DEVICE void step_vectors(const Part& part, const Step& step) {
       out[j] = p.value(t.param_type, j);
       step(out[j], g.value(t.grad_type, j), m.lane[j], v.lane[j]);
     });
-    place.store(t.param, t.param_type, t.param_gap, out);
-    if (t.lower) place.store(t.lower, t.lower_type, t.lower_gap, out);
+    store_four(t, at, t.param, t.param_type, t.param_gap, out);
+    if (t.lower) store_four(t, at, t.lower, t.lower_type, t.lower_gap, out);
     if constexpr (States > 0) *reinterpret_cast<Packed*>(state[0] + i) = m;
     if constexpr (States > 1) *reinterpret_cast<Packed*>(state[1] + i) = v;
   }
@@ -167,23 +181,10 @@ TESSERA_DEVICE bool takes_vectors(const Part& part) {
          (States < 2 || is_aligned<float>(t.state[1]));
 }
 
-/// Any types in memory, computed in C, which states have.
 template <class C, int States, class Step>
 TESSERA_DEVICE void step_elements(const Part& part, const Step& step) {
-  const StepTensor& t = part.tensor;
-  C* state[2] = {static_cast<C*>(t.state[0]), static_cast<C*>(t.state[1])};
-  for (i64 i = part.begin + tile::thread_in_block(); i < part.end; i += threads) {
-    const Place place(t, i);
-    C p = load_as<C>(t.param, t.param_type, place(t.param_gap)), m(0), v(0);
-    const C g = load_as<C>(t.grad, t.grad_type, place(t.grad_gap));
-    if constexpr (States > 0) m = state[0][i];
-    if constexpr (States > 1) v = state[1][i];
-    step(p, g, m, v);
-    store_as<C>(t.param, t.param_type, place(t.param_gap), p);
-    if (t.lower) store_as<C>(t.lower, t.lower_type, place(t.lower_gap), p);
-    if constexpr (States > 0) state[0][i] = m;
-    if constexpr (States > 1) state[1][i] = v;
-  }
+  for (i64 i = part.begin + tile::thread_in_block(); i < part.end; i += threads)
+    if (part.at(i).left() > 0) step_element<C, States>(part, i, step);
 }
 
 template <template <class> class Step, int States>
@@ -244,26 +245,42 @@ TESSERA_DEVICE double sum_over_block(double value) {
   return sums[0];
 }
 
+/// This thread's fours of a part, which lie as they are counted, all loaded before the first is used. Calls
+/// fn(pack, its place, how many there are, whether packs are whole ones in memory).
+template <class T, class Fn>
+TESSERA_DEVICE void each_four(const Part& part, const T* x, const Fn& fn) {
+  constexpr int units = per_block / (threads * 4);
+  const bool whole = is_aligned<T>(x);
+  Pack<T, 4> pack[units];
+  i64 left[units];
+  tile::unroll<units>([&](auto k) {
+    const i64 i = part.begin + (k * threads + tile::thread_in_block()) * 4;
+    left[k] = i < part.end ? tile::min(part.end - i, part.at(i).left()) : 0;
+    pack[k] = load_unit<T, 4>(x + i, whole, left[k]);
+  });
+  tile::unroll<units>([&](auto k) {
+    const i64 i = part.begin + (k * threads + tile::thread_in_block()) * 4;
+    fn(pack[k], i, left[k], whole);
+  });
+}
+
 template <class T>
 TESSERA_DEVICE double squares_of(const Part& part) {
   using C = tile::compute_t<T>;
   const StepTensor& t = part.tensor;
   const T* const x = static_cast<const T*>(t.grad);
-  const i64 begin = part.begin, end = part.end;
   C sum(0);
-  if (is_aligned<T>(x) && (end - begin) % 4 == 0 && t.grad_gap == 0) {
-    for (i64 i = begin + tile::thread_in_block() * 4; i < end; i += threads * 4) {
-      const auto pack = *reinterpret_cast<const Pack<T, 4>*>(x + i);
-      tile::unroll<4>([&](auto j) {
-        const C v = tile::convert_element<C>(pack.lane[j]);
-        sum = tile::fma(v, v, sum);
-      });
-    }
-  } else {
-    for (i64 i = begin + tile::thread_in_block(); i < end; i += threads) {
-      const C v = tile::convert_element<C>(x[Place(t, i)(t.grad_gap)]);
+  const auto add = [&](const Pack<T, 4>& pack) {
+    tile::unroll<4>([&](auto j) {
+      const C v = tile::convert_element<C>(pack.lane[j]);
       sum = tile::fma(v, v, sum);
-    }
+    });
+  };
+  if (is_aligned<T>(x) && (part.end - part.begin) % 4 == 0 && t.length == 0) {
+    for (i64 i = part.begin + tile::thread_in_block() * 4; i < part.end; i += threads * 4)
+      add(*reinterpret_cast<const Pack<T, 4>*>(x + i));
+  } else {
+    each_four<T>(part, x, [&](const Pack<T, 4>& pack, i64, i64, bool) { add(pack); });  // 0 where there is none
   }
   return static_cast<double>(sum);
 }
@@ -320,14 +337,15 @@ void norm(const GlobalNormArgs& args, Executor& executor) {
 template <class T>
 TESSERA_DEVICE bool unscale_elements(const Part& part, double factor) {
   using C = tile::compute_t<T>;
-  T* x = static_cast<T*>(part.tensor.param);
   bool found = false;
-  for (i64 i = part.begin + tile::thread_in_block(); i < part.end; i += threads) {
-    T& at = x[Place(part.tensor, i)(part.tensor.param_gap)];
-    const C v = tile::convert_element<C>(at) * static_cast<C>(factor);
-    found = found || !(v * C(0) == C(0));
-    at = tile::convert_element<T>(v);
-  }
+  each_four<T>(part, static_cast<T*>(part.tensor.param), [&](Pack<T, 4> pack, i64 i, i64 left, bool whole) {
+    tile::unroll<4>([&](auto j) {
+      const C v = tile::convert_element<C>(pack.lane[j]) * static_cast<C>(factor);
+      found = found || (j < left && !(v * C(0) == C(0)));
+      pack.lane[j] = tile::convert_element<T>(v);
+    });
+    store_unit(static_cast<T*>(part.tensor.param) + i, pack, whole, left);
+  });
   return found;
 }
 
