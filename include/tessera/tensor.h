@@ -23,6 +23,8 @@ struct Storage : RefCounted, Recycled {
   std::atomic<uint32_t> version{0};     ///< bumped by every in-place write; backward checks it
   void (*release)(Storage&) = nullptr;  ///< gives the memory back
   void* owner = nullptr;                ///< for `release`
+  int64_t rows = 0, row_length = 0;     ///< of the matrix that empty_pitched made here: all else is nobody's,
+  std::atomic<uint64_t> zeros{0};       ///< and was filled with zeros then (a number of the kernels' own)
   ~Storage() {
     if (release) release(*this);
   }

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "core/gpu/backend.h"
 #include "tessera/autograd.h"
 
 namespace tessera {
 namespace {
+
+// More rows than these get spare ones, up to whole fours: products whose sums run down columns want zeros there.
+constexpr int64_t kFewRows = 128;
 
 bool is_row_major(const Shape& shape, const Strides& strides) {
   int64_t step = 1;
@@ -110,7 +115,12 @@ Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype, Device devi
     throw Error(fmt::format("empty_pitched: pitch {} is less than the rows of {}", pitch, to_string(shape)));
   Shape padded = shape;
   padded.back() = pitch;
-  return make(allocate(checked_bytes(padded, dtype), device), shape, contiguous_strides(padded), 0, dtype);
+  const int64_t length = shape.back().value(), rows = checked_numel(shape) / std::max<int64_t>(length, 1);
+  const Shape whole = {rows < kFewRows ? rows : (rows + 3) / 4 * 4, pitch};
+  Ref<Storage> storage = allocate(checked_bytes(whole, dtype), device);
+  storage->rows = rows;
+  storage->row_length = length;
+  return make(std::move(storage), shape, contiguous_strides(padded), 0, dtype);
 }
 
 Tensor from_memory(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner) {

@@ -172,7 +172,7 @@ Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const 
   for (size_t i = 0; i < metas.size(); ++i) {
     if (op.in_place && i < visible) out.push_back(in[i]);
     else if (i >= visible && (!keep_hidden || is_absent(metas[i]))) out.push_back({});
-    else out.push_back(make_output(op, in, metas[i], device ? *device : metas[i].device));
+    else out.push_back(make_output(op, in, metas[i], device ? *device : metas[i].device, i >= visible));
   }
   return out;
 }

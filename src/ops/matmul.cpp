@@ -88,7 +88,7 @@ const Op matmul_wide_op = {.name = "matmul_wide",
                            .vjp = matmul_wide_vjp,
                            .reference = matmul_reference,
                            .saves = {.inputs = 0b11},
-                           .pitched = Pitched::None};  // gradients of f32 weights, which are dense, too
+                           .pitched = Pitched::All};
 
 // Whether this is what autocast made of a f32 parameter, whose gradient is then not rounded to halves on its way.
 bool takes_wide_gradient(const Tensor& weight) {

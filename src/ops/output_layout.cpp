@@ -17,18 +17,25 @@ int64_t padded_length(const Shape& shape, DType dtype) {
   return (length + whole - 1) / whole * whole;
 }
 
-// Halves of 64 KB and more; planes of images stay in one piece.
-bool is_matrix_of_halves(const TensorMeta& meta) {
-  return size_of(meta.dtype) == 2 && meta.shape.rank() <= 3 &&
-         (least_length < usual_least || meta.shape.numel().value() >= 1 << 15);
+// Of halves or f32, 64 KB and more; planes of images stay in one piece.
+bool is_large_matrix(const TensorMeta& meta) {
+  const auto bytes = static_cast<int64_t>(size_of(meta.dtype));
+  return bytes <= 4 && meta.shape.rank() <= 3 &&
+         (least_length < usual_least || meta.shape.numel().value() * bytes >= 1 << 16);
+}
+
+// Dense f32 of another number of rows than whole fours: spare ones follow, for products whose sums run down columns.
+bool needs_more_rows(const TensorMeta& meta) {
+  const int64_t numel = meta.shape.numel().value();
+  return meta.dtype == Float32 && numel > 0 && is_large_matrix(meta) && numel / meta.shape.back().value() % 4 != 0;
 }
 
 bool pads_rows(const Op& op, const Tensors& in, const TensorMeta& meta) {
   if (op.pitched == Pitched::None || !is_floating(meta.dtype)) return false;
-  if (padded_length(meta.shape, meta.dtype) == meta.shape.back().value()) return false;
-  return op.pitched == Pitched::All || is_matrix_of_halves(meta) ||
-         std::any_of(in.begin(), in.end(),
-                     [&](const Tensor& t) { return lies_in_padded_rows(t) && t.shape() == meta.shape; });
+  if (padded_length(meta.shape, meta.dtype) == meta.shape.back().value()) return needs_more_rows(meta);
+  return op.pitched == Pitched::All || is_large_matrix(meta) || std::any_of(in.begin(), in.end(), [&](const Tensor& t) {
+           return lies_in_padded_rows(t) && t.shape() == meta.shape;
+         });
 }
 
 // Whether images [n, c, h, w] lie in the order n, h, w, c, and not in their own as well.
@@ -49,8 +56,9 @@ Tensor empty_channels_last(const TensorMeta& meta, Device device) {
 
 }  // namespace
 
-Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device) {
-  if (device.is_gpu() && meta.shape.rank() >= 2) {
+Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device, bool hidden) {
+  const bool statistic = hidden && op.pitched != Pitched::All;
+  if (device.is_gpu() && meta.shape.rank() >= 2 && !statistic) {
     if (op.keeps_layout && meta.shape.rank() == 4 && lies_channels_last(in[op.layout_of]))
       return empty_channels_last(meta, device);
     if (pads_rows(op, in, meta))
@@ -67,7 +75,8 @@ bool lies_in_padded_rows(const Tensor& t) {
 }
 
 Tensor zeros_beside(const Tensor& t, DType dtype) {
-  if (!t.device().is_gpu() || !lies_in_padded_rows(t) || t.size(-1) < 4096) return zeros(t.shape(), dtype, t.device());
+  if (!t.device().is_gpu() || !lies_in_padded_rows(t) || t.size(-1) < 2048)
+    return empty(t.shape(), dtype, t.device()).zero_();
   return empty_pitched(t.shape(), t.stride(-2), dtype, t.device()).zero_();
 }
 

@@ -5,7 +5,7 @@
 namespace tessera {
 
 /// An output of `op`, not yet written (docs/architecture.md says what lies how on a GPU).
-Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device);
+Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device, bool hidden = false);
 
 /// Whether its rows are padded as make_output pads them, and lie as in a dense tensor but for that.
 bool lies_in_padded_rows(const Tensor& t);
@@ -14,7 +14,7 @@ bool lies_in_padded_rows(const Tensor& t);
 /// dense elsewhere. A step over shorter rows would lose more at their ends (67: a third, 997: a tenth; an H100).
 Tensor zeros_beside(const Tensor& t, DType dtype);
 
-/// For tests: small matrices of halves have padded rows on GPUs, too.
+/// For tests: small matrices of halves and f32 have padded rows on GPUs, too.
 void pad_small_rows(bool on);
 
 }  // namespace tessera

@@ -207,7 +207,7 @@ TEST_F(GpuProducts, Tf32IsUsedWhereItIsAllowed) {
   for (const auto& [turn_a, turn_b] : {std::pair{false, false}, {false, true}, {true, false}})
     for (bool pads : {false, true}) {
       const auto lies = [&](const Tensor& t, bool turned) {
-        const Tensor x = there(turned ? t.transpose(0, 1) : t, Float32), y = pads ? padded(x) : x;
+        const Tensor x = there(turned ? t.transpose(0, 1) : t, Float32), y = pads ? padded(x) : x.contiguous();
         return turned ? y.transpose(0, 1) : y;
       };
       const Tensor x = lies(a, turn_a), y = lies(b, turn_b);

@@ -7,6 +7,7 @@
 #include "kernels/cpu/tables.h"
 #include "kernels/cpu/workspace.h"
 #ifdef TESSERA_GPU_KERNELS
+#include "core/gpu/backend.h"
 #include "kernels/gpu/fused_table.h"
 #include "kernels/gpu/sm90_reason.h"
 #include "kernels/gpu/vendor_workspace.h"
@@ -227,50 +228,48 @@ Reason vendor_takes(const Call& call) {
   return all ? Reason::Ok : Reason::Shape;
 }
 
-/// The lines of a large product's operand in tf32 that begin off whole 16 bytes, and are copied to where they do not:
-/// its library takes three times as long for such. None otherwise.
-struct OddLines {
-  long long count = 0, length = 0, step = 0, pitch = 0;
-  size_t bytes() const { return (static_cast<size_t>(count * pitch) * sizeof(float) + 63) / 64 * 64; }
-};
-OddLines odd_lines_of(const GemmArgs& args, const MatrixArg& m, long long rows, long long columns) {
-  constexpr long long least = 128, unit = 4;
-  const bool takes = args.tf32 && m.type == Scalar::f32 && args.batch_rank == 0 &&
-                     std::min({args.m, args.n, args.k}) >= least && args.m * args.n * args.k >= 1LL << 30;
+const VendorProductTable& vendor_products() { return static_cast<const VendorProductTable&>(*tables().vendor_gemm); }
+
+// When zeros were written behind the lines in this memory: its version, and what replays of graphs may have changed;
+// 0 where that cannot be told, on other streams than the device's own and while a graph is captured.
+uint64_t time_of_zeros(const Storage& storage) {
+  gpu::DeviceState& on = gpu::calling();
+  if (gpu::capture_on(on) || gpu::stream_of(on).handle != on.stream->handle) return 0;
+  return uint64_t{storage.version.load() + 1} << 32 | static_cast<uint32_t>(gpu::replays());
+}
+
+Ends ends_of(const Tensor& t, const MatrixArg& m, long long rows, long long columns) {
+  const Storage& storage = *t.storage();
   const bool by_rows = m.column == 1;
-  OddLines lines{by_rows ? rows : columns, by_rows ? columns : rows, by_rows ? m.row : m.column};
-  if (!takes || (lines.step % unit == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0)) return {};
-  lines.pitch = (lines.length + unit - 1) / unit * unit;
-  return lines;
+  const long long lines = by_rows ? rows : columns, length = by_rows ? columns : rows,
+                  step = by_rows ? m.row : m.column;
+  const bool nobodys = storage.data == m.data && storage.rows == lines && storage.row_length == length &&
+                       step % 4 == 0 && (length + 3) / 4 * 4 <= step &&
+                       static_cast<size_t>((lines + 3) / 4 * 4 * step) * size_of(t.dtype()) <= storage.bytes;
+  if (!nobodys) return Ends::others;
+  const uint64_t now = time_of_zeros(storage);
+  return now != 0 && storage.zeros == now ? Ends::zeros : Ends::nobodys;
 }
-size_t odd_line_bytes(const GemmArgs& args) {
-  return odd_lines_of(args, args.a, args.m, args.k).bytes() + odd_lines_of(args, args.b, args.k, args.n).bytes();
+Spare spare_of(const Call& call, const GemmArgs& args) {
+  Spare spare{ends_of(call.in[0], args.a, args.m, args.k), ends_of(call.in[1], args.b, args.k, args.n), Ends::others};
+  for (const Tensor& t : call.out)
+    if (t.defined() && t.data_ptr() == args.c.data) spare.c = ends_of(t, args.c, args.m, args.n);
+  return spare;
 }
-void* copy_odd_lines(const GemmArgs& args, MatrixArg& m, long long rows, long long columns, void* to) {
-  const OddLines lines = odd_lines_of(args, m, rows, columns);
-  if (lines.count == 0) return to;
-  CopyArgs copy{};
-  copy.rank = 2;
-  copy.lengths[0] = lines.count;
-  copy.lengths[1] = lines.length;
-  copy.from = {m.data, m.type, {lines.step, 1}};
-  copy.to = {to, m.type, {lines.pitch, 1}};
-  elementwise_table().copy(copy, executor());
-  m.data = to;
-  (m.column == 1 ? m.row : m.column) = lines.pitch;
-  return static_cast<std::byte*>(to) + lines.bytes();
-}
-GemmArgs without_odd_lines(GemmArgs args, void* room) {
-  room = copy_odd_lines(args, args.a, args.m, args.k, room);
-  copy_odd_lines(args, args.b, args.k, args.n, room);
-  return args;
+void note_zeros(const Call& call, const Spare& spare) {
+  const auto note = [](const Tensor& t, Ends ends) {
+    if (ends == Ends::zeros) t.storage()->zeros = time_of_zeros(*t.storage());
+  };
+  note(call.in[0], spare.a);
+  note(call.in[1], spare.b);
 }
 
 template <Products (*products)(const Call&)>
 size_t vendor_bytes(const Call& call) {
   size_t bytes = 0;
-  call.once(products).each(
-      [&](const GemmArgs& args) { bytes = std::max(bytes, vendor_bytes(args) + odd_line_bytes(args)); });
+  call.once(products).each([&](const GemmArgs& args) {
+    bytes = std::max(bytes, vendor_products().workspace(without_finish(args), spare_of(call, args)));
+  });
   return bytes;
 }
 
@@ -278,9 +277,9 @@ template <Products (*products)(const Call&), int choice = 0>
 void run_vendor(const Call& call) {
   call.once(products).each([&](GemmArgs args) {
     args.workspace = call.workspace;
-    void* const room = static_cast<std::byte*>(call.workspace) + vendor_bytes(args);
-    tables().vendor_gemm->run(without_odd_lines(without_slope(without_finish(args)), room), choice, call.workspace,
-                              executor());
+    Spare spare = spare_of(call, args);
+    vendor_products().run_whole(without_slope(without_finish(args)), spare, choice, call.workspace, executor());
+    note_zeros(call, spare);
     finish(args);
   });
 }

@@ -72,7 +72,7 @@ void run_step(const Call& call, Workspace& workspace) {
     bool alike = t.param == param.data_ptr();
     for (size_t s = 0; s < states; ++s) alike = alike && gap_of(call.in[(1 + s) * n + i]) == t.param_gap;
     // Without states as with those that zeros_beside makes: of short rows the ends would cost more than packs gain.
-    const bool gaps = alike && (states > 0 || t.length >= 4096) && counts_gaps(t, param);
+    const bool gaps = alike && (states > 0 || t.length >= 2048) && counts_gaps(t, param);
     for (size_t s = 0; s < states; ++s) t.state[s] = counted(workspace, call.in[(1 + s) * n + i], true, gaps);
     tensors.push_back(t);
   }

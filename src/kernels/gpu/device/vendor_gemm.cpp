@@ -11,9 +11,9 @@
 
 #include "host.h"
 #include "kernels/cpu/isa/epilogue.h"
-#include "kernels/gpu/vendor_workspace.h"
 #include "recent.h"
 #include "tessera/error.h"
+#include "whole_lines.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -358,19 +358,20 @@ void run_small(const GemmArgs& args, Room room, Executor& executor) {
 /// own.
 void run(const GemmArgs& args, int choice, Room room, Executor& executor) {
   const auto& [m, n, k] = std::tie(args.m, args.n, args.k);
+  const i64 unit = 16 / size_of(args.a.type);
   const auto rest = [&](const GemmArgs& part) { run_small(part, room, executor); };
   const bool split = has_padded_rows(args);
-  if (split && n % 8 != 0 && n > 8) {
-    run(columns_of(args, 0, n / 8 * 8), choice, room, executor);
-    return rest(columns_of(args, n / 8 * 8, n % 8));
+  if (split && n % unit != 0 && n > unit) {
+    run(columns_of(args, 0, n / unit * unit), choice, room, executor);
+    return rest(columns_of(args, n / unit * unit, n % unit));
   }
-  if (split && m % 8 != 0 && m > 8 && args.a.row == 1) {
-    run(rows_of(args, 0, m / 8 * 8), choice, room, executor);
-    return rest(rows_of(args, m / 8 * 8, m % 8));
+  if (split && m % unit != 0 && m > unit && args.a.row == 1) {
+    run(rows_of(args, 0, m / unit * unit), choice, room, executor);
+    return rest(rows_of(args, m / unit * unit, m % unit));
   }
   const bool along_k = args.a.column == 1 || args.b.row == 1;
-  if (split && k % 8 != 0 && k > 8 && along_k && !args.addend.data && args.activation == Activation::none) {
-    GemmArgs last = steps_of(args, k / 8 * 8, k % 8), others = steps_of(args, 0, k / 8 * 8);
+  if (split && k % unit != 0 && k > unit && along_k && !args.addend.data && args.activation == Activation::none) {
+    GemmArgs last = steps_of(args, k / unit * unit, k % unit), others = steps_of(args, 0, k / unit * unit);
     last.bias.data = nullptr;
     rest(last);
     others.addend = args.c;  // what the last few gave, rounded once more
@@ -384,12 +385,25 @@ void run_product(const GemmArgs& args, int choice, void* workspace, Executor& ex
   run(args, choice, {workspace, vendor_bytes(args)}, executor);
 }
 
+size_t workspace_of(const GemmArgs& args, Spare spare) {
+  return vendor_bytes(args) + whole_product(args, spare).bytes();
+}
+
+/// Copies lie behind the library's own room, whose size is a multiple of theirs.
+void run_whole(const GemmArgs& args, Spare& spare, int choice, void* workspace, Executor& executor) {
+  const Room room{workspace, vendor_bytes(args)};
+  const WholeProduct product = whole_product(args, spare);
+  run(make_whole(product, static_cast<char*>(workspace) + room.bytes, executor), choice, room, executor);
+  if (product.of[0].fills()) spare.a = Ends::zeros;
+  if (product.of[1].fills()) spare.b = Ends::zeros;
+}
+
 size_t version() { return library().complete ? library().cublasLtGetVersion() : 0; }
 
 }  // namespace
 
 const VendorGemmTable* vendor_gemm_table() {
-  static const VendorGemmTable table{supports, run_product, version};
+  static const VendorProductTable table{{supports, run_product, version}, workspace_of, run_whole};
   return library().complete ? &table : nullptr;
 }
 
