@@ -74,7 +74,7 @@ if(build_cuda)
   set_source_files_properties(${gpu_sources} PROPERTIES COMPILE_OPTIONS "${code}")
   set_source_files_properties(${sm90_sources} PROPERTIES COMPILE_OPTIONS "--generate-code=arch=compute_90a,code=[sm_90a]")
   set_target_properties(tessera_cuda PROPERTIES CUDA_ARCHITECTURES OFF CUDA_VISIBILITY_PRESET hidden)
-  target_include_directories(tessera_cuda PRIVATE include src)
+  target_include_directories(tessera_cuda PRIVATE include src ${PROJECT_BINARY_DIR}/generated)
   target_compile_definitions(tessera_cuda PRIVATE TESSERA_GPU_KERNELS)
   target_compile_options(tessera_cuda PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra,-Wno-psabi,-ffp-contract=off
                          -Xcompiler=-O1 --fmad=false)  # on the host there are launches only
@@ -108,7 +108,7 @@ if(build_hip)
   # Code objects of version 4 load from ROCm 4.1 on; those of version 5, clang's default, not with Debian's 5.2.
   set(hip_flags -x hip --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -mcode-object-version=4 -std=c++20 -O3 -DNDEBUG
       -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off ${hip_definitions}
-      -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src
+      -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_BINARY_DIR}/generated
       -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
   set(hip_sources ${gpu_sources})
   list(FILTER hip_sources EXCLUDE REGEX "_tf32_[a-z]+\\.cu$")  # NVIDIA's type

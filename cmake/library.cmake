@@ -3,6 +3,17 @@ find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)
 configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.h @ONLY)
 
+# A plugin of other tables than the library's would be called wrongly: both know what the headers were.
+file(GLOB table_headers CONFIGURE_DEPENDS src/core/gpu/runtime.h src/kernels/gpu/*.h src/kernels/cpu/isa/*.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table_headers})
+foreach(header ${table_headers})
+  file(SHA256 ${header} hash)
+  string(APPEND hashes ${hash})
+endforeach()
+string(SHA256 plugin_version "${hashes}")
+string(SUBSTRING ${plugin_version} 0 7 plugin_version)
+configure_file(cmake/plugin_version.h.in ${PROJECT_BINARY_DIR}/generated/core/gpu/plugin_version.h @ONLY)
+
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
 file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp src/core/gpu/*.cpp)
 file(GLOB_RECURSE tile_headers CONFIGURE_DEPENDS src/tile/*.h)
@@ -12,7 +23,7 @@ add_custom_command(OUTPUT ${embedded} DEPENDS ${tile_headers} cmake/embed.cmake 
           -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
 add_library(tessera_core ${core_sources} ${embedded})
 target_compile_features(tessera_core PUBLIC cxx_std_20)
-target_include_directories(tessera_core PRIVATE src PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+target_include_directories(tessera_core PRIVATE src ${PROJECT_BINARY_DIR}/generated PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt ${CMAKE_DL_LIBS}
                       PUBLIC Threads::Threads)

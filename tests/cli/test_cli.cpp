@@ -91,6 +91,16 @@ TEST(Command, SaysThatADriverIsOlderThanTheBuild) {
 #endif
 }
 
+TEST(Command, RefusesThePluginOfAnotherBuild) {
+  setenv("TESSERA_PLUGIN_DIR", TESSERA_OTHER_PLUGIN, 1);
+  const Finished f = run({"devices"});
+  unsetenv("TESSERA_PLUGIN_DIR");
+  EXPECT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("libtessera_cuda.so belongs to another version of tessera, or to another build"),
+            std::string::npos)
+      << f.out;
+}
+
 TEST(Command, TestsEveryOperatorOnTheDevice) {
   const Finished f = run({"selftest", "--check-only"});
   EXPECT_EQ(f.code, 0) << f.out << f.err;

@@ -145,7 +145,7 @@ class FakeRuntime : public gpu::Runtime {
 /// A plugin of a runtime. Both stay until the process ends: blocks, streams and modules of a test may outlive it.
 inline const gpu::Plugin* plugin_of(FakeRuntime& runtime) {
   static auto* plugins = new std::list<gpu::Plugin>;
-  return &plugins->emplace_back(gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
+  return &plugins->emplace_back(gpu::Plugin{0, &runtime, nullptr});
 }
 
 }  // namespace tessera

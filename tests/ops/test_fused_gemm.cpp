@@ -61,7 +61,7 @@ class Source : public gpu::Compiler {
 class FusedGemmHost : public FusedGemmTest {
  protected:
   FusedGemmHost() {
-    gpu::install(DeviceType::HIP, new gpu::Plugin{gpu::Plugin::current_version, &runtime, nullptr});
+    gpu::install(DeviceType::HIP, new gpu::Plugin{0, &runtime, nullptr});
     gpu::install(DeviceType::HIP, &compiler);
   }
   ~FusedGemmHost() override {

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/gpu/plugin_version.h"
+
 namespace tessera {
 namespace gpu {
 namespace {
@@ -80,8 +82,8 @@ const Plugin* load(DeviceType type, std::string& why_not) {
   }
   auto entry = reinterpret_cast<const Plugin* (*)()>(dlsym(library, "tessera_plugin"));
   const Plugin* plugin = entry ? entry() : nullptr;
-  if (!plugin || plugin->version != Plugin::current_version) {
-    why_not = path.string() + " belongs to another version of tessera";
+  if (!plugin || plugin->version != plugin_version) {
+    why_not = path.string() + " belongs to another version of tessera, or to another build of it";
     return nullptr;
   }
   return plugin;

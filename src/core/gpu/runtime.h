@@ -96,8 +96,7 @@ struct Fault {
 
 /// What libtessera_cuda.so and libtessera_hip.so export: `extern "C" const Plugin* tessera_plugin()`.
 struct Plugin {
-  static constexpr int current_version = 4;  // of what the tables hold, and of Runtime
-  int version;
+  int version;  // of the build's headers: plugin_version of plugin_version.h
   Runtime* runtime;
   const void* kernels;  // gpu_kernels::Tables
 };

@@ -1,4 +1,5 @@
 // What the plugin exports.
+#include "core/gpu/plugin_version.h"
 #include "core/gpu/runtime.h"
 #include "gpu.h"
 
@@ -59,6 +60,6 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .creation = gpu_kernels::device_creation_table(),
                                           .draw = gpu_kernels::device_draw_table(),
                                           .step = gpu_kernels::device_step_table()};
-  static const gpu::Plugin plugin{gpu::Plugin::current_version, &gpu_kernels::vendor_runtime(), &tables};
+  static const gpu::Plugin plugin{gpu::plugin_version, &gpu_kernels::vendor_runtime(), &tables};
   return &plugin;
 }
