@@ -1,9 +1,7 @@
 #include "kernels/gpu/random.h"
 
-#include <optional>
-
 #include "kernels/cpu/tables.h"
-#include "kernels/cpu/workspace.h"
+#include "kernels/gpu/rows.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -13,32 +11,29 @@ StreamArg stream(const Tensor& state) {
   return {s, s + state.strides()[0]};
 }
 
-// Nothing where it does not lie in such rows.
-std::optional<RowsArg> rows_of(const Tensor& t) {
-  long long pitch;
-  if (t.is_contiguous()) return RowsArg{t.numel(), 0};
-  if (t.size(-1) < 4 || !folds_to_rows(t, 1, pitch)) return {};
-  return RowsArg{t.size(-1), pitch - t.size(-1)};
-}
+// Rows are of no account without gaps.
+long long length_of_rows(const Tensor& t, bool gaps) { return gaps ? t.size(-1) : 0; }
 
 template <RandomOp op>
 void generate(const Call& call) {
   const auto& a = call.attrs.as<CreateAttrs>();
   const Tensor& out = call.out[0];
-  draw_table().draw(
-      {op, stream(call.in[0]), out.numel(), out.data_ptr(), scalar_of(out.dtype()), a.a, a.b, rows_of(out).value()},
-      executor());
+  const long long gap = gap_of_rows(out).value();
+  draw_table().draw({op, stream(call.in[0]), out.numel(), out.data_ptr(), scalar_of(out.dtype()), a.a, a.b,
+                     length_of_rows(out, gap != 0), gap},
+                    executor());
 }
 
 void drop(const Call& call, const Tensor& in) {
   const Tensor& out = call.out[0];
   const double p = call.attrs.as<DropoutAttrs>().p;
+  const long long in_gap = gap_of_rows(in).value(), out_gap = gap_of_rows(out).value();
   draw_table().drop({stream(call.in[1]), out.numel(), in.data_ptr(), out.data_ptr(), scalar_of(out.dtype()), p,
-                     rows_of(in).value(), rows_of(out).value()},
+                     length_of_rows(out, in_gap != 0 || out_gap != 0), in_gap, out_gap},
                     executor());
 }
 
-Reason lies_in_rows(const Call& call) { return rows_of(call.in[0]) ? Reason::Ok : Reason::Layout; }
+Reason lies_in_rows(const Call& call) { return gap_of_rows(call.in[0]) ? Reason::Ok : Reason::Layout; }
 void dropout(const Call& call) { drop(call, call.in[0]); }
 
 // Other layouts are gathered in the output, which is then overwritten.

@@ -11,12 +11,6 @@ struct StreamArg {
   const long long *seed, *block;
 };
 
-/// How elements lie: in rows, `gap` elements behind the end of each of which the next one begins. Without gaps rows are
-/// of no account; with them they have at least four elements.
-struct RowsArg {
-  long long length = 0, gap = 0;
-};
-
 struct DrawArgs {
   RandomOp op;
   StreamArg stream;
@@ -24,7 +18,7 @@ struct DrawArgs {
   void* out;
   Scalar type;
   double a, b;
-  RowsArg out_rows;  // of integers: no gaps
+  long long length = 0, gap = 0;  // of rows of `out`, elements between them; of integers: none
 };
 
 /// As DropoutArgs.
@@ -35,7 +29,7 @@ struct DropArgs {
   void* out;
   Scalar type;
   double p;
-  RowsArg in_rows = {}, out_rows = {};
+  long long length = 0, in_gap = 0, out_gap = 0;  // of rows, elements between them
 };
 
 struct MultinomialArgs {

@@ -42,6 +42,8 @@ struct Part {
   StepTensor tensor;
   i64 begin, end;
   TESSERA_DEVICE Neighbours at(i64 i) const { return {i, tensor.length, tensor.width}; }
+  /// How many of four places from i on are there in what lies as they are counted.
+  TESSERA_DEVICE i64 left(i64 i) const { return tile::min(end - i, at(i).left()); }
 };
 TESSERA_DEVICE Part part_of(const TensorList& list) {
   const i64 block = tile::block_in_grid();
@@ -184,7 +186,7 @@ TESSERA_DEVICE bool takes_vectors(const Part& part) {
 template <class C, int States, class Step>
 TESSERA_DEVICE void step_elements(const Part& part, const Step& step) {
   for (i64 i = part.begin + tile::thread_in_block(); i < part.end; i += threads)
-    if (part.at(i).left() > 0) step_element<C, States>(part, i, step);
+    if (part.left(i) > 0) step_element<C, States>(part, i, step);
 }
 
 template <template <class> class Step, int States>
@@ -245,30 +247,12 @@ TESSERA_DEVICE double sum_over_block(double value) {
   return sums[0];
 }
 
-/// This thread's fours of a part, which lie as they are counted, all loaded before the first is used. Calls
-/// fn(pack, its place, how many there are, whether packs are whole ones in memory).
-template <class T, class Fn>
-TESSERA_DEVICE void each_four(const Part& part, const T* x, const Fn& fn) {
-  constexpr int units = per_block / (threads * 4);
-  const bool whole = is_aligned<T>(x);
-  Pack<T, 4> pack[units];
-  i64 left[units];
-  tile::unroll<units>([&](auto k) {
-    const i64 i = part.begin + (k * threads + tile::thread_in_block()) * 4;
-    left[k] = i < part.end ? tile::min(part.end - i, part.at(i).left()) : 0;
-    pack[k] = load_unit<T, 4>(x + i, whole, left[k]);
-  });
-  tile::unroll<units>([&](auto k) {
-    const i64 i = part.begin + (k * threads + tile::thread_in_block()) * 4;
-    fn(pack[k], i, left[k], whole);
-  });
-}
-
 template <class T>
 TESSERA_DEVICE double squares_of(const Part& part) {
   using C = tile::compute_t<T>;
-  const StepTensor& t = part.tensor;
-  const T* const x = static_cast<const T*>(t.grad);
+  const T* const x = static_cast<const T*>(part.tensor.grad);
+  const bool whole = is_aligned<T>(x), dense = part.tensor.length == 0 && (part.end - part.begin) % 4 == 0;
+  const i64 begin = part.begin + tile::thread_in_block() * 4;
   C sum(0);
   const auto add = [&](const Pack<T, 4>& pack) {
     tile::unroll<4>([&](auto j) {
@@ -276,11 +260,10 @@ TESSERA_DEVICE double squares_of(const Part& part) {
       sum = tile::fma(v, v, sum);
     });
   };
-  if (is_aligned<T>(x) && (part.end - part.begin) % 4 == 0 && t.length == 0) {
-    for (i64 i = part.begin + tile::thread_in_block() * 4; i < part.end; i += threads * 4)
-      add(*reinterpret_cast<const Pack<T, 4>*>(x + i));
+  if (whole && dense) {
+    for (i64 i = begin; i < part.end; i += threads * 4) add(*reinterpret_cast<const Pack<T, 4>*>(x + i));
   } else {
-    each_four<T>(part, x, [&](const Pack<T, 4>& pack, i64, i64, bool) { add(pack); });  // 0 where there is none
+    for (i64 i = begin; i < part.end; i += threads * 4) add(load_unit<T, 4>(x + i, whole, part.left(i)));
   }
   return static_cast<double>(sum);
 }
@@ -337,15 +320,19 @@ void norm(const GlobalNormArgs& args, Executor& executor) {
 template <class T>
 TESSERA_DEVICE bool unscale_elements(const Part& part, double factor) {
   using C = tile::compute_t<T>;
+  T* const x = static_cast<T*>(part.tensor.param);
+  const bool whole = is_aligned<T>(x);
   bool found = false;
-  each_four<T>(part, static_cast<T*>(part.tensor.param), [&](Pack<T, 4> pack, i64 i, i64 left, bool whole) {
+  for (i64 i = part.begin + tile::thread_in_block() * 4; i < part.end; i += threads * 4) {
+    const i64 left = part.left(i);
+    Pack<T, 4> pack = load_unit<T, 4>(x + i, whole, left);
     tile::unroll<4>([&](auto j) {
       const C v = tile::convert_element<C>(pack.lane[j]) * static_cast<C>(factor);
       found = found || (j < left && !(v * C(0) == C(0)));
       pack.lane[j] = tile::convert_element<T>(v);
     });
-    store_unit(static_cast<T*>(part.tensor.param) + i, pack, whole, left);
-  });
+    store_unit(x + i, pack, whole, left);
+  }
   return found;
 }
 

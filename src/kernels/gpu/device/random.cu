@@ -1,7 +1,7 @@
 // Random numbers: each thread makes the numbers of one block of Philox, the same as the CPU's at the same place.
 #include "kernels/gpu/random.h"
 
-#include "loops.h"
+#include "neighbours.h"
 #include "tile/random.h"
 
 namespace tessera::gpu_kernels {
@@ -41,22 +41,10 @@ TESSERA_DEVICE void to_normal(C (&x)[N]) {
   }
 }
 
-/// Neighbours from element `first` on, which may lie in two rows.
-struct Neighbours {
-  i64 at, left, gap;  // elements that are left in the first row
-  TESSERA_DEVICE Neighbours(const RowsArg& rows, i64 first) : at(first), left(4), gap(rows.gap) {
-    if (gap == 0) return;
-    const i64 row = tile::quotient(first, static_cast<i64>(rows.length));
-    at += row * gap;
-    left = (row + 1) * rows.length - first;
-  }
-  TESSERA_DEVICE i64 operator[](int j) const { return at + j + (j < left ? 0 : gap); }
-};
-
-/// N elements from `first` on: in one piece where all of them are there.
+/// N elements from `first` on: in one piece where all of them are there and lie so.
 template <class T, int N, class C>
-TESSERA_DEVICE void store_numbers(T* out, const RowsArg& rows, i64 first, i64 count, const C (&x)[N]) {
-  if (rows.gap == 0 && first + N <= count) {
+TESSERA_DEVICE void store_numbers(T* out, const Neighbours& at, i64 gap, i64 first, i64 count, const C (&x)[N]) {
+  if (gap == 0 && first + N <= count) {
     Pack<T, N> pack;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -64,17 +52,16 @@ TESSERA_DEVICE void store_numbers(T* out, const RowsArg& rows, i64 first, i64 co
     }
     *reinterpret_cast<Pack<T, N>*>(out + first) = pack;
   } else {
-    const Neighbours to(rows, first);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      if (first + j < count) out[to[j]] = tile::convert_element<T>(x[j]);
+      if (first + j < count) out[at(gap, j)] = tile::convert_element<T>(x[j]);
     }
   }
 }
 
 template <class T, bool normal>
 TESSERA_KERNEL(256)
-void draw_kernel(StreamArg stream, i64 count, T* out, RowsArg rows, tile::compute_t<T> scale,
+void draw_kernel(StreamArg stream, i64 count, T* out, i64 length, i64 gap, tile::compute_t<T> scale,
                  tile::compute_t<T> shift) {
   using C = tile::compute_t<T>;
   constexpr int numbers = sizeof(C) == 8 ? 2 : 4;
@@ -87,7 +74,7 @@ void draw_kernel(StreamArg stream, i64 count, T* out, RowsArg rows, tile::comput
     for (int j = 0; j < numbers; ++j) {
       x[j] = shift + scale * x[j];
     }
-    store_numbers(out, rows, i * numbers, count, x);
+    store_numbers(out, Neighbours(i * numbers, length, length), gap, i * numbers, count, x);
   }
 }
 
@@ -119,7 +106,7 @@ void draw(const DrawArgs& args, Executor& executor) {
     const C scale = static_cast<C>(normal ? args.b : args.b - args.a), shift = static_cast<C>(args.a);
     const i64 blocks = tile::ceil_div<i64>(args.count, sizeof(C) == 8 ? 2 : 4);
     launch("random", normal ? draw_kernel<T, true> : draw_kernel<T, false>, grid_for(blocks, 256, executor), 256, 0,
-           executor, args.stream, args.count, static_cast<T*>(args.out), args.out_rows, scale, shift);
+           executor, args.stream, args.count, static_cast<T*>(args.out), args.length, args.gap, scale, shift);
   });
 }
 
@@ -127,19 +114,19 @@ void draw(const DrawArgs& args, Executor& executor) {
 
 template <class T>
 TESSERA_KERNEL(256)
-void drop_kernel(StreamArg stream, i64 count, const T* in, T* out, RowsArg in_rows, RowsArg out_rows, u64 threshold,
+void drop_kernel(StreamArg stream, i64 count, const T* in, T* out, i64 length, i64 in_gap, i64 out_gap, u64 threshold,
                  tile::compute_t<T> scale, bool vectors) {
   using C = tile::compute_t<T>;
   const u64 seed = static_cast<u64>(*stream.seed), block = static_cast<u64>(*stream.block);
   for (i64 i = first_index(); i * 4 < count; i += index_step()) {
+    const Neighbours at(i * 4, length, length);
     Pack<T, 4> pack;
     if (vectors && i * 4 + 4 <= count) {
       pack = *reinterpret_cast<const Pack<T, 4>*>(in + i * 4);
     } else {
-      const Neighbours from(in_rows, i * 4);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        pack.lane[j] = i * 4 + j < count ? in[from[j]] : T(0.0f);
+        pack.lane[j] = i * 4 + j < count ? in[at(in_gap, j)] : T(0.0f);
       }
     }
     const Block words = block_of(seed, block, i);
@@ -148,7 +135,7 @@ void drop_kernel(StreamArg stream, i64 count, const T* in, T* out, RowsArg in_ro
     for (int j = 0; j < 4; ++j) {
       x[j] = words.word[j] >= threshold ? tile::convert_element<C>(pack.lane[j]) * scale : C(0);
     }
-    store_numbers(out, out_rows, i * 4, count, x);
+    store_numbers(out, at, out_gap, i * 4, count, x);
   }
 }
 
@@ -157,10 +144,10 @@ void drop(const DropArgs& args, Executor& executor) {
   const double scale = args.p < 1 ? 1 / (1 - args.p) : 0;
   with_float(args.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    const bool vectors = args.in_rows.gap == 0 && reinterpret_cast<size_t>(args.in) % (4 * sizeof(T)) == 0;
+    const bool vectors = args.in_gap == 0 && reinterpret_cast<size_t>(args.in) % (4 * sizeof(T)) == 0;
     launch("dropout", drop_kernel<T>, grid_for(tile::ceil_div<i64>(args.count, 4), 256, executor), 256, 0, executor,
-           args.stream, args.count, static_cast<const T*>(args.in), static_cast<T*>(args.out), args.in_rows,
-           args.out_rows, threshold, static_cast<tile::compute_t<T>>(scale), vectors);
+           args.stream, args.count, static_cast<const T*>(args.in), static_cast<T*>(args.out), args.length, args.in_gap,
+           args.out_gap, threshold, static_cast<tile::compute_t<T>>(scale), vectors);
   });
 }
 
