@@ -76,7 +76,7 @@ WholeLines lines_of(MatrixArg& m, i64 rows, i64 columns, i64 whole_rows, i64 who
 }  // namespace
 
 WholeProduct whole_product(const GemmArgs& given, Spare spare) {
-  constexpr i64 least = 128, least_copied = i64{1} << 27, least_filled = i64{1} << 24;
+  constexpr i64 least = 128, least_copied = i64{1} << 27, least_filled = i64{1} << 26;
   WholeProduct product{given};
   GemmArgs& args = product.args;
   const i64 m = args.m, n = args.n, k = args.k, work = m * n * k;
