@@ -3,8 +3,10 @@ find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)
 configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.h @ONLY)
 
-# A plugin of other tables than the library's would be called wrongly: both know what the headers were.
+# A plugin of other tables or tiles than the library's would be called wrongly: both know what these headers were.
 file(GLOB table_headers CONFIGURE_DEPENDS src/core/gpu/runtime.h src/kernels/gpu/*.h src/kernels/cpu/isa/*.h)
+file(GLOB_RECURSE shared_tile_headers CONFIGURE_DEPENDS src/tile/arch/*.h)
+list(APPEND table_headers ${shared_tile_headers})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table_headers})
 foreach(header ${table_headers})
   file(SHA256 ${header} hash)

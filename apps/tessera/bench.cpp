@@ -224,6 +224,23 @@ double share_of_peak(const std::vector<double>& times, const std::vector<cpu_ker
   return median(std::move(shares));
 }
 
+// The peak of floats' multiply-adds, the clock and the share of what cores could do: medians.
+void report_peak(const std::vector<cpu_kernels::FmaPeak>& peaks, Results& results) {
+  const auto median_of = [&](auto of) {
+    std::vector<double> values;
+    for (const cpu_kernels::FmaPeak& p : peaks) values.push_back(of(p));
+    return median(std::move(values));
+  };
+  const double peak = median_of([](const auto& p) { return p.gflops; });
+  const double clock = median_of([](const auto& p) { return p.clock_ghz; });
+  const double share = median_of([](const auto& p) { return p.share(num_threads()); });
+  fmt::print("{:<24} {:>10.1f} GFLOP/s, {:.1f} % of {} per core and cycle at {:.2f} GHz\n", "measured FMA peak (f32)",
+             peak, 100 * share, cpu_kernels::operations_per_cycle(), clock);
+  results.add("fma_peak", peak, "GFLOP/s", true);
+  results.add("clock", clock, "GHz", true);
+  results.add("fma_peak_share", share, "fraction", true);
+}
+
 void bench_gemm(const BenchOptions& options) {
   DType dtype = dtype_option(options.dtype);
   bool fused = options.epilogue == "add_add_gelu";
@@ -244,23 +261,11 @@ void bench_gemm(const BenchOptions& options) {
   std::vector<cpu_kernels::FmaPeak> peaks;
   time_interleaved(candidates, options.seconds, cpu(),
                    [&] { peaks.push_back(cpu_kernels::measure_fma_peak(num_threads(), cpu_kernels::brief_probe)); });
-  const auto median_of = [&](auto of) {
-    std::vector<double> values;
-    for (const cpu_kernels::FmaPeak& p : peaks) values.push_back(of(p));
-    return median(std::move(values));
-  };
-  const double peak = median_of([](const auto& p) { return p.gflops; });
-  const double clock = median_of([](const auto& p) { return p.clock_ghz; });
-  const double share = median_of([](const auto& p) { return p.share(num_threads()); });
 
   Results results("bench op gemm", options);
   double flops = 2.0 * m * n * k;
   fmt::print("gemm {}x{}x{} {} epilogue {}, {} threads\n", m, n, k, options.dtype, options.epilogue, num_threads());
-  fmt::print("{:<24} {:>10.1f} GFLOP/s, {:.1f} % of {} per core and cycle at {:.2f} GHz\n", "measured FMA peak (f32)",
-             peak, 100 * share, cpu_kernels::operations_per_cycle(), clock);
-  results.add("fma_peak", peak, "GFLOP/s", true);
-  results.add("clock", clock, "GHz", true);
-  results.add("fma_peak_share", share, "fraction", true);
+  report_peak(peaks, results);
   double best_peer = 0, plain = candidates[0].median();
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& candidate = candidates[i];
@@ -535,6 +540,7 @@ void run(BenchOptions& options) {
   if (options.op == "rows") return bench_rows(options);
   if (options.op == "host") return bench_host(options);
   if (!options.products.empty()) return bench_products_on_gpu(options);
+  if (options.in_turns) throw UsageError("--in-turns: of --products");
   if (options.op == "gemm") return options.target().is_gpu() ? bench_gemm_on_gpu(options) : bench_gemm(options);
   std::vector<OpCase> chosen;
   std::string known;

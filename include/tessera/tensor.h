@@ -23,8 +23,8 @@ struct Storage : RefCounted, Recycled {
   std::atomic<uint32_t> version{0};     ///< bumped by every in-place write; backward checks it
   void (*release)(Storage&) = nullptr;  ///< gives the memory back
   void* owner = nullptr;                ///< for `release`
-  int64_t rows = 0, row_length = 0;     ///< of the matrix that empty_pitched made here: all else is nobody's,
-  std::atomic<uint64_t> zeros{0};       ///< and was filled with zeros then (a number of the kernels' own)
+  int64_t rows = 0, row_length = 0;     ///< of the matrix that empty_pitched made here; all else is padding
+  std::atomic<uint64_t> zeros{0};       ///< when the padding was filled with zeros: a number of the kernels' own
   ~Storage() {
     if (release) release(*this);
   }
@@ -175,7 +175,7 @@ using Tensors = SmallVector<Tensor, 4>;
 
 // Creation. Every function throws OutOfMemoryError where memory does not suffice.
 Tensor empty(const Shape& shape, DType dtype = Float32, Device device = default_device());
-/// Rows whose leading dimension is `pitch` elements (>= the last size): the rest of each row is padding.
+/// Rows whose leading dimension is `pitch` elements (>= the last size); the rest of each row is kernels' to write to.
 Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype = Float32, Device device = default_device());
 Tensor full(const Shape& shape, double value, DType dtype = Float32, Device device = default_device());
 Tensor zeros(const Shape& shape, DType dtype = Float32, Device device = default_device());

@@ -11,7 +11,8 @@
 namespace tessera {
 namespace {
 
-// More rows than these get spare ones, up to whole fours: products whose sums run down columns want zeros there.
+// So many rows of f32 and more get spare ones, up to whole fours: products whose sums run down columns want zeros
+// there.
 constexpr int64_t kFewRows = 128;
 
 bool is_row_major(const Shape& shape, const Strides& strides) {
@@ -116,7 +117,7 @@ Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype, Device devi
   Shape padded = shape;
   padded.back() = pitch;
   const int64_t length = shape.back().value(), rows = checked_numel(shape) / std::max<int64_t>(length, 1);
-  const Shape whole = {rows < kFewRows ? rows : (rows + 3) / 4 * 4, pitch};
+  const Shape whole = {dtype != Float32 || rows < kFewRows ? rows : (rows + 3) / 4 * 4, pitch};
   Ref<Storage> storage = allocate(checked_bytes(whole, dtype), device);
   storage->rows = rows;
   storage->row_length = length;

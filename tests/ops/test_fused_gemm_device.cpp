@@ -75,7 +75,7 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64OnLargeOnes) {
 
 /// Where an H100 has a multiprocessor for each tile, of 64, 96 or 128 columns: sums longer and shorter than the stages.
 TEST_F(FusedGemmDevice, AgreesWithFloat64InOneRound) {
-  constexpr int64_t sizes[][3] = {{300, 1032, 456}, {300, 3000, 456}, {300, 5000, 136}, {520, 4000, 64}};
+  constexpr int64_t sizes[][3] = {{300, 1032, 456}, {300, 3000, 456}, {300, 5000, 136}, {300, 4000, 64}};
   for (DType dtype : {Float16, BFloat16})
     for (const auto& [m, n, k] : sizes)
       for (int turned = 0; turned < 4; ++turned) {

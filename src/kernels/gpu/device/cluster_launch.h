@@ -138,6 +138,7 @@ i64 launch_long_rows(const char* what, i64 rows, i64 n, const RowArg (&in)[Op::i
   while (period * pitches * static_cast<i64>(sizeof(T)) % 16 != 0) period *= 2;
   const i64 wanted = tile::ceil_div<i64>(tile::min(rows, most), period) * period;
   const i64 clusters = tile::min(room, wanted) / period * period;
+  if (clusters == 0) return 0;  // a card, or a part of one, without room for as many as a period has rows
   launch_early(what, kernel, clusters * cluster, work.threads, static_cast<size_t>(shared), 1, executor, work, args);
   return tile::min(clusters, rows);
 }

@@ -277,7 +277,7 @@ struct Room {
   size_t bytes;
 };
 
-void run_whole(const GemmArgs& args, int choice, Room room, Executor& executor) {
+void run_plan(const GemmArgs& args, int choice, Room room, Executor& executor) {
   static auto* planner = new Planner;
   std::lock_guard lock(planner->mutex);
   const Plan& plan = planner->plan(args, room.bytes);
@@ -350,7 +350,7 @@ void run_small(const GemmArgs& args, Room room, Executor& executor) {
     others.beta = 1;
     return run_small(others, room, executor);
   }
-  run_whole(args, 0, room, executor);
+  run_plan(args, 0, room, executor);
 }
 
 /// The library's fast algorithms want rows that end at whole 16 bytes, too, though padding may follow; the others take
@@ -378,7 +378,7 @@ void run(const GemmArgs& args, int choice, Room room, Executor& executor) {
     others.beta = 1;
     return run(others, choice, room, executor);
   }
-  run_whole(args, choice, room, executor);
+  run_plan(args, choice, room, executor);
 }
 
 void run_product(const GemmArgs& args, int choice, void* workspace, Executor& executor) {
