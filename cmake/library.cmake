@@ -23,7 +23,24 @@ set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
 add_custom_command(OUTPUT ${embedded} DEPENDS ${tile_headers} cmake/embed.cmake VERBATIM COMMENT "Embedding the tile headers"
   COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/tile -D PREFIX=tessera/tile -D OUT=${embedded}
           -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
-add_library(tessera_core ${core_sources} ${embedded})
+
+# tessera_isa(NAME ISA SOURCES...): kernels for processors of an instruction set.
+function(tessera_isa name isa)
+  add_library(${name} OBJECT ${ARGN})
+  target_link_libraries(${name} PRIVATE tessera_flags)
+  target_compile_options(${name} PRIVATE ${TESSERA_ISA_FLAGS_${isa}} ${TESSERA_ISA_LEVEL})
+  if(isa STREQUAL baseline AND "avx2" IN_LIST TESSERA_CPU_ISAS AND NOT TESSERA_SANITIZE)
+    target_compile_options(${name} PRIVATE -O1)  # processors of before 2013; half the time of -O3
+  endif()
+endfunction()
+
+# What products share is compiled here once, instead of in each unit that multiplies.
+file(GLOB microkernel_sources CONFIGURE_DEPENDS src/tile/arch/cpu/*.cpp)
+foreach(isa ${TESSERA_CPU_ISAS})
+  tessera_isa(tessera_microkernel_${isa} ${isa} ${microkernel_sources})
+  list(APPEND microkernels $<TARGET_OBJECTS:tessera_microkernel_${isa}>)
+endforeach()
+add_library(tessera_core ${core_sources} ${embedded} ${microkernels})
 target_compile_features(tessera_core PUBLIC cxx_std_20)
 target_include_directories(tessera_core PRIVATE src ${PROJECT_BINARY_DIR}/generated PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
@@ -49,17 +66,12 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
       if(isa STREQUAL avx512)
         list(FILTER sources EXCLUDE REGEX "/(attention|conv)_f64_isa\\.cpp$")  # AVX2's are enough
       endif()
-      add_library(tessera_isa_${isa} OBJECT ${sources})
+      tessera_isa(tessera_isa_${isa} ${isa} ${sources})
       target_include_directories(tessera_isa_${isa} PRIVATE include src)
-      target_link_libraries(tessera_isa_${isa} PRIVATE tessera_flags)
-      target_compile_options(tessera_isa_${isa} PRIVATE ${TESSERA_ISA_FLAGS_${isa}} ${TESSERA_ISA_LEVEL})
       target_precompile_headers(tessera_isa_${isa} PRIVATE src/kernels/cpu/isa/internal.h)  # <immintrin.h> takes 0.4 s
       if(isa STREQUAL avx512 AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
         # GCC 12 warns about its own _mm512_undefined where it is precompiled; AVX2's copy keeps the warnings.
         target_compile_options(tessera_isa_${isa} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
-      endif()
-      if(isa STREQUAL baseline AND "avx2" IN_LIST TESSERA_CPU_ISAS AND NOT TESSERA_SANITIZE)
-        target_compile_options(tessera_isa_${isa} PRIVATE -O1)  # processors of before 2013; half the time of -O3
       endif()
       list(APPEND isa_objects $<TARGET_OBJECTS:tessera_isa_${isa}>)
     endif()

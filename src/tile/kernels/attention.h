@@ -59,36 +59,15 @@ inline void multiply_rows(i64 rows, i64 columns, i64 steps, const C* a, i64 a_ro
   if constexpr (block_rows > 8) {  // more rows than registers for pointers
     pack_block(a, a_row, i64(1), rows, rows, steps, packed);
     each_block<C>(columns, [&](auto vectors, i64 j, int last) TESSERA_LAMBDA {
-      const auto kernel = pick_outer<V, vectors>(static_cast<int>(rows), make_seq<block_rows>{});
+      const auto kernel = pick_outer<V, vectors>(static_cast<int>(rows));
       kernel(steps, packed, b + j, b_step, c + j, c_step, last, add, {});
     });
   } else {
     each_block<C>(columns, [&](auto vectors, i64 j, int last) TESSERA_LAMBDA {
-      const auto kernel = pick_rows<V>(static_cast<int>(rows), vectors, make_seq<block_rows>{});
+      const auto kernel = pick_rows<V, vectors>(static_cast<int>(rows));
       kernel(steps, a, a_row, b + j, b_step, c + j, c_step, last, add, {});
     });
   }
-}
-
-/// The left side in columns that lie a_step apart: a[k * a_step + i].
-template <class V, int R, int Vectors>
-__attribute__((noinline)) void columns_kernel(i64 k, const element_t<V>* a, i64 a_step, const element_t<V>* b,
-                                              i64 b_step, element_t<V>* c, i64 ldc, int last, bool add) {
-  const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
-    TESSERA_UNROLL
-    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
-    const auto* left = a;
-    a += a_step;
-    b += b_step;
-    return left;
-  };
-  const auto ask = [] {};
-  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, false, ask, c, ldc, last, add);
-}
-template <class V, int Vectors, int... I>
-auto pick_columns(i64 rows, Seq<I...>) {
-  static constexpr decltype(&columns_kernel<V, 1, Vectors>) table[] = {columns_kernel<V, I + 1, Vectors>...};
-  return table[rows - 1];
 }
 
 /// c[rows][columns] = (or +=) A b for the transpose of A in rows.
@@ -97,7 +76,7 @@ inline void multiply_columns(i64 rows, i64 columns, i64 steps, const C* a, i64 a
                              i64 c_step, bool add) {
   using V = NativeVec<C>;
   each_block<C>(columns, [&](auto vectors, i64 j, int last) TESSERA_LAMBDA {
-    pick_columns<V, vectors>(rows, make_seq<block_rows>{})(steps, a, a_step, b + j, b_step, c + j, c_step, last, add);
+    pick_columns<V, vectors>(static_cast<int>(rows))(steps, a, a_step, b + j, b_step, c + j, c_step, last, add);
   });
 }
 

@@ -164,8 +164,7 @@ class Strip {
           for (i64 p = 0; p < plan_.panels(); ++p) {
             const cpu::Span k = plan_.filters(p);
             const T* const left = filters + plan_.place(point, k) + c.begin * k.size();
-            const auto kernel =
-                cpu::pick_outer<V, cpu::block_vectors>(static_cast<int>(k.size()), make_seq<cpu::block_rows>{});
+            const auto kernel = cpu::pick_outer<V, cpu::block_vectors>(static_cast<int>(k.size()));
             kernel(c.size(), left, inputs + c.begin * pitch + j, pitch, products + k.begin * pitch + j, pitch, lanes,
                    i > 0, {});
           }

@@ -1,5 +1,6 @@
 // Micro-kernels: a small block of C held in registers while k runs. They are ordinary functions, compiled once
-// per element type and block shape, whatever the views and the epilogue are.
+// per element type and block shape, whatever the views and the epilogue are; those of float and double in
+// microkernel_*.cpp.
 #pragma once
 
 #include "../../numbers.h"
@@ -139,7 +140,7 @@ using OuterKernel = void (*)(i64 k, const T* a, const T* b, i64 b_step, T* c, i6
 template <class V, int R, int Vectors>
 __attribute__((noinline, aligned(64))) void outer_kernel(i64 k, const element_t<V>* a, const element_t<V>* b,
                                                          i64 b_step, element_t<V>* c, i64 ldc, int last, bool add,
-                                                         const Ahead& ahead = {}) {
+                                                         const Ahead& ahead) {
   const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
@@ -172,6 +173,26 @@ __attribute__((noinline)) void rows_kernel(i64 k, const element_t<V>* a, i64 a_r
   detail::sum_block<V, R, Vectors>(k, a_row, next, ahead.any(), ask, c, ldc, last, add);
 }
 
+/// The columns of A in place, a_step apart: a[k * a_step + i], b[k * b_step + j].
+template <class T>
+using ColumnsKernel = void (*)(i64 k, const T* a, i64 a_step, const T* b, i64 b_step, T* c, i64 ldc, int last,
+                               bool add);
+
+template <class V, int R, int Vectors>
+__attribute__((noinline)) void columns_kernel(i64 k, const element_t<V>* a, i64 a_step, const element_t<V>* b,
+                                              i64 b_step, element_t<V>* c, i64 ldc, int last, bool add) {
+  const auto next = [&](V(&row)[Vectors]) __attribute__((always_inline)) {
+    TESSERA_UNROLL
+    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + j * lanes_v<V>);
+    const auto* left = a;
+    a += a_step;
+    b += b_step;
+    return left;
+  };
+  const auto ask = [] {};
+  detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, false, ask, c, ldc, last, add);
+}
+
 /// A packed, B in place: vector j of step k at b[j] + steps[k], whole.
 template <class T>
 using PlacedKernel = void (*)(i64 k, const T* a, const T* const* b, const i64* steps, T* c, i64 ldc, bool add);
@@ -193,22 +214,78 @@ __attribute__((noinline)) void placed_kernel(i64 k, const element_t<V>* a, const
   detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, false, ask, c, ldc, lanes_v<V>, add);
 }
 
+namespace detail {
+
 template <class V, int Vectors, int... I>
 OuterKernel<element_t<V>> pick_outer(int rows, Seq<I...>) {
   static constexpr OuterKernel<element_t<V>> table[] = {outer_kernel<V, I + 1, Vectors>...};
   return table[rows - 1];
 }
-template <class V, int... I>
-RowsKernel<element_t<V>> pick_rows(int rows, int vectors, Seq<I...>) {
-  static constexpr RowsKernel<element_t<V>> one[] = {rows_kernel<V, I + 1, 1>...},
-                                            two[] = {rows_kernel<V, I + 1, 2>...};
-  return (vectors == 1 ? one : two)[rows - 1];
+template <class V, int Vectors, int... I>
+RowsKernel<element_t<V>> pick_rows(int rows, Seq<I...>) {
+  static constexpr RowsKernel<element_t<V>> table[] = {rows_kernel<V, I + 1, Vectors>...};
+  return table[rows - 1];
+}
+template <class V, int Vectors, int... I>
+ColumnsKernel<element_t<V>> pick_columns(int rows, Seq<I...>) {
+  static constexpr ColumnsKernel<element_t<V>> table[] = {columns_kernel<V, I + 1, Vectors>...};
+  return table[rows - 1];
 }
 template <class V, int... I>
 PlacedKernel<element_t<V>> pick_placed(int rows, Seq<I...>) {
   static constexpr PlacedKernel<element_t<V>> table[] = {placed_kernel<V, I + 1, block_vectors>...};
   return table[rows - 1];
 }
+
+}  // namespace detail
+
+/// The kernels of so many rows, at most block_rows; of 1 or 2 vectors.
+template <class V, int Vectors>
+OuterKernel<element_t<V>> pick_outer(int rows) {
+  return detail::pick_outer<V, Vectors>(rows, make_seq<block_rows>{});
+}
+template <class V, int Vectors>
+RowsKernel<element_t<V>> pick_rows(int rows) {
+  return detail::pick_rows<V, Vectors>(rows, make_seq<block_rows>{});
+}
+template <class V, int Vectors>
+ColumnsKernel<element_t<V>> pick_columns(int rows) {
+  return detail::pick_columns<V, Vectors>(rows, make_seq<block_rows>{});
+}
+template <class V>
+PlacedKernel<element_t<V>> pick_placed(int rows) {
+  return detail::pick_placed<V>(rows, make_seq<block_rows>{});
+}
+/// The kernel of few rows and more vectors.
+template <class V, int R, int Vectors>
+OuterKernel<element_t<V>> wide_kernel() {
+  return outer_kernel<V, R, Vectors>;
+}
+
+// What all products of a type share is in the library, compiled once for each instruction set: half of what a product
+// would take to compile.
+#if defined(__AVX512F__)
+#define TESSERA_ROWS_KERNELS(prefix, T)  // blocks of so many rows leave no registers for pointers
+#else
+#define TESSERA_ROWS_KERNELS(prefix, T)                 \
+  prefix RowsKernel<T> pick_rows<NativeVec<T>, 1>(int); \
+  prefix RowsKernel<T> pick_rows<NativeVec<T>, 2>(int);
+#endif
+#define TESSERA_MICROKERNELS(prefix, T)                       \
+  TESSERA_ROWS_KERNELS(prefix, T)                             \
+  prefix OuterKernel<T> pick_outer<NativeVec<T>, 1>(int);     \
+  prefix OuterKernel<T> pick_outer<NativeVec<T>, 2>(int);     \
+  prefix ColumnsKernel<T> pick_columns<NativeVec<T>, 1>(int); \
+  prefix ColumnsKernel<T> pick_columns<NativeVec<T>, 2>(int); \
+  prefix PlacedKernel<T> pick_placed<NativeVec<T>>(int);      \
+  prefix OuterKernel<T> wide_kernel<NativeVec<T>, 1, 8>();    \
+  prefix OuterKernel<T> wide_kernel<NativeVec<T>, 2, 4>();    \
+  prefix OuterKernel<T> wide_kernel<NativeVec<T>, 3, 4>();    \
+  prefix OuterKernel<T> wide_kernel<NativeVec<T>, 4, 2>();
+#if !TESSERA_GPU_COMPILER
+TESSERA_MICROKERNELS(extern template, float)
+TESSERA_MICROKERNELS(extern template, double)
+#endif
 
 }  // namespace cpu
 TESSERA_TILE_END

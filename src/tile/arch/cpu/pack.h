@@ -112,6 +112,14 @@ void pack_along_k(const Lines<S>& lines, i64 offset, int count, int width, i64 d
   }
 }
 
+#if !TESSERA_GPU_COMPILER  // in the library, as micro-kernels are
+#define TESSERA_PACK_ALONG_K(prefix, T, S) prefix void pack_along_k<T, S>(const Lines<S>&, i64, int, int, i64, T*);
+TESSERA_PACK_ALONG_K(extern template, float, float)
+TESSERA_PACK_ALONG_K(extern template, float, f16)
+TESSERA_PACK_ALONG_K(extern template, float, bf16)
+TESSERA_PACK_ALONG_K(extern template, double, double)
+#endif
+
 template <class T, class S>
 void pack_strided(const S* from, i64 outer_stride, i64 k_stride, int count, int width, i64 depth, T* to) {
   if (outer_stride == 1) return pack_along_outer(from, k_stride, count, width, depth, to);
@@ -325,7 +333,7 @@ Operand<T> operand(const Separable<View>& view) {
   // In float only: the kernels take a while to compile.
   if constexpr (Outer == 1 && is_same_v<T, float> && is_same_v<remove_cvref_t<typename View::Element>, T>) {
     if (view.in_place) r.place = place_vectors<T, View>;
-    r.placed_kernel = [](int rows) { return pick_placed<NativeVec<T>>(rows, make_seq<block_rows>{}); };
+    r.placed_kernel = pick_placed<NativeVec<T>>;
   }
   return r;
 }

@@ -158,7 +158,6 @@ class Workspace {
 template <class T>
 class BlockedTask {
   using V = NativeVec<T>;
-  using Rows = make_seq<block_rows>;
   static constexpr i64 nr = block_columns<T>, line = 64 / static_cast<i64>(sizeof(T));
   // Up to which packing the left side costs more than it saves; a taller block has more rows than registers for
   // pointers.
@@ -368,12 +367,12 @@ class BlockedTask {
           if constexpr (few_columns > 0) {
             if (a_in_place_) {
               const i64 distance = p_.a.outer_stride;
-              const auto run = pick_rows<V>(rows, vectors, Rows{});
+              const auto run = vectors == 1 ? pick_rows<V, 1>(rows) : pick_rows<V, 2>(rows);
               return run(depth, p_.a.data + m.begin * distance + x.k.begin, distance, b, width, c, pitch, last, add,
                          soon);
             }
           }
-          const auto run = vectors == 1 ? pick_outer<V, 1>(rows, Rows{}) : pick_outer<V, 2>(rows, Rows{});
+          const auto run = vectors == 1 ? pick_outer<V, 1>(rows) : pick_outer<V, 2>(rows);
           run(depth, a, b, width, c, pitch, last, add, soon);
         });
       }

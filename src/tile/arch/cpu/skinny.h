@@ -208,14 +208,15 @@ class SkinnyTask {
     const T* b = large_.data + k * large_.k_stride + line;
     T* out = sums_ + first * chunk_;
     const bool add = k > 0;
+    const auto many = wide_kernel<V, R, Vectors>(), one = pick_outer<V, 1>(R);
     i64 j = 0;
     for (; j + Vectors * V::lanes <= n; j += Vectors * V::lanes) {
-      outer_kernel<V, R, Vectors>(depth, a, b + j, large_.k_stride, out + j, chunk_, V::lanes, add);
+      many(depth, a, b + j, large_.k_stride, out + j, chunk_, V::lanes, add, {});
     }
     for (; j + V::lanes <= n; j += V::lanes) {
-      outer_kernel<V, R, 1>(depth, a, b + j, large_.k_stride, out + j, chunk_, V::lanes, add);
+      one(depth, a, b + j, large_.k_stride, out + j, chunk_, V::lanes, add, {});
     }
-    if (j < n) outer_kernel<V, R, 1>(depth, a, tail_ + k * V::lanes, V::lanes, out + j, chunk_, V::lanes, add);
+    if (j < n) one(depth, a, tail_ + k * V::lanes, V::lanes, out + j, chunk_, V::lanes, add, {});
   }
   /// One row: four of the large side at a time, along all columns, so that few streams run through memory.
   void one_row(i64 line, i64 n) {
@@ -229,7 +230,7 @@ class SkinnyTask {
       add_rows_kernel<V, 1>(whole, small_lines_ + k, b + k * large_.k_stride, large_.k_stride, sums_, k > 0);
     }
     if (whole < n) {
-      outer_kernel<V, 1, 1>(k_, small_lines_, tail_, V::lanes, sums_ + whole, chunk_, V::lanes, false);
+      pick_outer<V, 1>(1)(k_, small_lines_, tail_, V::lanes, sums_ + whole, chunk_, V::lanes, false, {});
     }
   }
   void add_rows(i64 line, i64 n, i64 pitch) {
