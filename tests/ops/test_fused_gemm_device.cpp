@@ -4,6 +4,7 @@
 
 #include "../core/gpu_check.h"
 #include "check.h"
+#include "one_round.h"
 
 namespace tessera {
 namespace {
@@ -73,11 +74,9 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64OnLargeOnes) {
       }
 }
 
-/// Where an H100 has a multiprocessor for each tile, of 64, 96 or 128 columns: sums longer and shorter than the stages.
 TEST_F(FusedGemmDevice, AgreesWithFloat64InOneRound) {
-  constexpr int64_t sizes[][3] = {{300, 1032, 456}, {300, 3000, 456}, {300, 5000, 136}, {300, 4000, 64}};
   for (DType dtype : {Float16, BFloat16})
-    for (const auto& [m, n, k] : sizes)
+    for (const auto& [m, n, k] : sizes_of_one_round)
       for (int turned = 0; turned < 4; ++turned) {
         Tensor a = turned & 1 ? make({k, m}, dtype).transpose(0, 1) : make({m, k}, dtype);
         Tensor b = turned & 2 ? make({n, k}, dtype).transpose(0, 1) : make({k, n}, dtype);

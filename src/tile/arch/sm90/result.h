@@ -357,10 +357,13 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
   static_assert(Gemm::alternates || slots % sharers == 0,
                 "sm90 results: groups that share a tile have boxes of their own");
 
+  /// Bit by bit, in a fifth of the time that long sums take: asked for at once, by all blocks, it would hold up the
+  /// operands that they want then.
   static TESSERA_DEVICE void load_inputs(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
     each_box(order, [&](int number, const TileWork& work, int row, int column) {
       const int slot = number % slots;
       wait_for(boxes.empty(slot), (number / slots & 1) ^ 1);
+      if (order.steps >= 32) rest(order.steps * 16);
       arrive_expecting(boxes.full(slot), ResultBoxes::box_bytes);
       load_box(box_of(boxes, slot), args.input, boxes.full(slot), column, row, args.input_batch ? work.batch : 0);
     });
