@@ -110,9 +110,7 @@ if(build_hip)
       -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off ${hip_definitions}
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_BINARY_DIR}/generated
       -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
-  set(hip_sources ${gpu_sources})
-  list(FILTER hip_sources EXCLUDE REGEX "_tf32_[a-z]+\\.cu$")  # NVIDIA's type
-  foreach(source ${hip_sources})
+  foreach(source ${gpu_sources})
     cmake_path(GET source STEM stem)
     set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)
     add_custom_command(OUTPUT ${object} DEPFILE ${object}.d DEPENDS ${source} VERBATIM

@@ -1,5 +1,6 @@
 // Convolutions, forward and backward, as products of implicit matrices.
 #include "conv_packs.h"
+#include "conv_simt.h"
 #include "tile/convolution.h"
 
 namespace tessera::gpu_kernels {
@@ -150,6 +151,21 @@ void set_inverses(ImplicitMatrix& m) {
   for (Digits* d : {&m.edge, &m.depth})
     for (int i = 0; i < 2; ++i) d->inverse[i] = Inverse::of(d->length[1 + i]);
   for (int i = 0; i < 2; ++i) m.inverse[i] = Inverse::of(m.divisor[i]);
+}
+
+/// Products on ordinary cores.
+void implicit_gemm_f32(const ImplicitGemm& problem, Executor& executor) {
+  run_implicit<float, InMemory<float>>(problem, executor);
+  join_splits<float, float>(problem, executor);
+}
+void implicit_gemm_f64(const ImplicitGemm& problem, Executor& executor) {
+  run_implicit<double, InMemory<double>>(problem, executor);
+  join_splits<double, double>(problem, executor);
+}
+void implicit_gemm_half(const ImplicitGemm& problem, Executor& executor) {
+  run_implicit<float, HalvesInMemory>(problem, executor);
+  if (problem.type == Scalar::f16) join_splits<float, f16>(problem, executor);
+  else join_splits<float, bf16>(problem, executor);
 }
 
 void run(ImplicitGemm p, bool tf32, Executor& executor) {

@@ -70,11 +70,7 @@ struct ImplicitGemm {
   bool in_packs;  // both operands are fetched in packs: a along depth, b along depth or rows of the image
 };
 
-/// Runs a product on ordinary cores: elements of `type`.
-void implicit_gemm_f32(const ImplicitGemm& problem, Executor& executor);
-void implicit_gemm_f64(const ImplicitGemm& problem, Executor& executor);
-void implicit_gemm_half(const ImplicitGemm& problem, Executor& executor);
-/// The same on matrix cores, where sizes, offsets within a group and the number of tiles stay below 2^31.
+/// Runs a product on matrix cores, where sizes, offsets within a group and the number of tiles stay below 2^31.
 void implicit_mma_f16(const ImplicitGemm& problem, Executor& executor);
 void implicit_mma_bf16(const ImplicitGemm& problem, Executor& executor);
 void implicit_mma_f32(const ImplicitGemm& problem, Executor& executor);

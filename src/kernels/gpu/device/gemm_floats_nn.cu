@@ -5,5 +5,10 @@ namespace tessera::gpu_kernels {
 void tiled_gemm_f32_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
   run_tiled<FloatProduct, false, false>(args, cut, executor);
 }
+#if !defined(__HIP__)
+void tiled_gemm_tf32_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
+  run_tiled<Tf32Product, false, false>(args, cut, executor);
+}
+#endif
 
 }  // namespace tessera::gpu_kernels

@@ -2,8 +2,13 @@
 
 namespace tessera::gpu_kernels {
 
+void tiled_gemm_f32_tn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
+  run_tiled<FloatProduct, true, false>(args, cut, executor);
+}
+#if !defined(__HIP__)
 void tiled_gemm_tf32_tn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
   run_tiled<Tf32Product, true, false>(args, cut, executor);
 }
+#endif
 
 }  // namespace tessera::gpu_kernels

@@ -1,9 +1,0 @@
-#include "gemm_tiled.h"
-
-namespace tessera::gpu_kernels {
-
-void tiled_gemm_bf16_tn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
-  run_tiled<HalfProduct<bf16>, true, false>(args, cut, executor);
-}
-
-}  // namespace tessera::gpu_kernels

@@ -1,9 +1,0 @@
-#include "gemm_tiled.h"
-
-namespace tessera::gpu_kernels {
-
-void tiled_gemm_f16_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
-  run_tiled<HalfProduct<f16>, false, false>(args, cut, executor);
-}
-
-}  // namespace tessera::gpu_kernels
