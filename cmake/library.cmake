@@ -16,6 +16,14 @@ string(SHA256 plugin_version "${hashes}")
 string(SUBSTRING ${plugin_version} 0 7 plugin_version)
 configure_file(cmake/plugin_version.h.in ${PROJECT_BINARY_DIR}/generated/core/gpu/plugin_version.h @ONLY)
 
+# What most of the library includes is parsed once for all of it: a second of each unit.
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers.cpp CONTENT "")
+add_library(tessera_headers OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/headers.cpp)
+target_include_directories(tessera_headers PRIVATE src include ${PROJECT_BINARY_DIR}/include)
+target_link_libraries(tessera_headers PRIVATE tessera_flags fmt::fmt)
+target_compile_options(tessera_headers PRIVATE $<$<CONFIG:Release>:-O2>)
+target_precompile_headers(tessera_headers PRIVATE <algorithm> <cmath> <fmt/format.h> src/core/op.h)
+
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
 file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp src/core/gpu/*.cpp)
 file(GLOB_RECURSE tile_headers CONFIGURE_DEPENDS src/tile/*.h)
@@ -27,6 +35,7 @@ add_custom_command(OUTPUT ${embedded} DEPENDS ${tile_headers} cmake/embed.cmake 
 # tessera_isa(NAME ISA SOURCES...): kernels for processors of an instruction set.
 function(tessera_isa name isa)
   add_library(${name} OBJECT ${ARGN})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # each takes seconds
   target_link_libraries(${name} PRIVATE tessera_flags)
   target_compile_options(${name} PRIVATE ${TESSERA_ISA_FLAGS_${isa}} ${TESSERA_ISA_LEVEL})
   if(isa STREQUAL baseline AND "avx2" IN_LIST TESSERA_CPU_ISAS AND NOT TESSERA_SANITIZE)
@@ -47,7 +56,7 @@ target_include_directories(tessera_core PRIVATE src ${PROJECT_BINARY_DIR}/genera
 target_link_libraries(tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt ${CMAKE_DL_LIBS}
                       PUBLIC Threads::Threads)
 target_compile_options(tessera_core PRIVATE $<$<CONFIG:Release>:-O2>)
-target_precompile_headers(tessera_core PRIVATE <algorithm> <cstring> <filesystem> <fmt/format.h> <fstream> <mutex> <vector>)
+target_precompile_headers(tessera_core REUSE_FROM tessera_headers)
 target_compile_definitions(tessera_core PRIVATE TESSERA_LIBDIR="${CMAKE_INSTALL_LIBDIR}")
 add_library(tessera::tile ALIAS tessera_core)
 
@@ -77,33 +86,36 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     endif()
   endforeach()
 
+  # tessera_objects(NAME LEVEL SOURCES...): a part of the library, optimised as much in a release.
+  function(tessera_objects name level)
+    add_library(${name} OBJECT ${ARGN})
+    target_include_directories(${name} PRIVATE src include ${PROJECT_BINARY_DIR}/include)
+    target_link_libraries(${name} PRIVATE tessera_flags fmt::fmt)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
+    target_precompile_headers(${name} REUSE_FROM tessera_headers)
+  endfunction()
+
   # The lists of kernels that are the same for GPUs are compiled once more, with the GPUs' tables behind them.
   set(gpu_families attention attention_math conv elementwise loss matmul norm reduction shape transfer)
   list(TRANSFORM gpu_families PREPEND src/kernels/cpu/)
   list(TRANSFORM gpu_families APPEND .cpp)
   file(GLOB gpu_lists CONFIGURE_DEPENDS src/kernels/gpu/*.cpp)
-  add_library(tessera_gpu_lists OBJECT ${gpu_lists} ${gpu_families})
-  target_include_directories(tessera_gpu_lists PRIVATE src include ${PROJECT_BINARY_DIR}/include)
-  target_link_libraries(tessera_gpu_lists PRIVATE tessera_flags fmt::fmt)
+  tessera_objects(tessera_gpu_lists 2 ${gpu_lists} ${gpu_families})
   target_compile_definitions(tessera_gpu_lists PRIVATE TESSERA_GPU_KERNELS)
-  target_compile_options(tessera_gpu_lists PRIVATE $<$<CONFIG:Release>:-O2>)
-  target_precompile_headers(tessera_gpu_lists PRIVATE <algorithm> <fmt/format.h> src/core/op.h)
 
-  file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS
-       src/kernels/cpu/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/nn/*.cpp src/optim/*.cpp src/data/*.cpp
-       src/io/*.cpp src/models/*.cpp src/cases/*.cpp)
-  list(FILTER library_sources EXCLUDE REGEX "/isa/")
+  file(GLOB library_sources CONFIGURE_DEPENDS
+       src/kernels/cpu/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp)
+  file(GLOB waiting_sources CONFIGURE_DEPENDS  # for kernels, or for the disk
+       src/nn/*.cpp src/io/*.cpp src/models/*.cpp src/cases/*.cpp)
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
-    add_library(tessera ${library_sources} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists>)
+    tessera_objects(tessera_waiting 1 ${waiting_sources})
+    target_link_libraries(tessera_waiting PRIVATE nlohmann_json::nlohmann_json)
+    add_library(tessera ${library_sources} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists> $<TARGET_OBJECTS:tessera_waiting>)
     target_include_directories(tessera PRIVATE src)
-    target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt
-                          $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+    target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt)
     target_compile_options(tessera PRIVATE $<$<CONFIG:Release>:-O2>)  # no loops here that -O3 would make faster
-    set(waiting_sources ${library_sources})
-    list(FILTER waiting_sources INCLUDE REGEX "/src/(cases|io|models|nn)/")  # for kernels, or for the disk
-    set_source_files_properties(${waiting_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
-    target_precompile_headers(tessera PRIVATE <algorithm> <cmath> <fmt/format.h> src/core/op.h)
+    target_precompile_headers(tessera REUSE_FROM tessera_headers)
     add_library(tessera::tessera ALIAS tessera)
   endif()
 endif()

@@ -243,11 +243,12 @@ const Op attention_qkv_op = {.name = "attention_qkv",
                              .autocast = Autocast::Lower,
                              .hidden_outputs = 1};
 
-constexpr const Op* ops[] = {&attention_op, &attention_backward, &attention_qkv_op, &attention_qkv_backward};
-
 }  // namespace
 
-std::span<const Op* const> attention_ops() { return ops; }
+std::span<const Op* const> attention_ops() {
+  static constexpr const Op* ops[] = {&attention_op, &attention_backward, &attention_qkv_op, &attention_qkv_backward};
+  return ops;
+}
 
 namespace {
 

@@ -381,9 +381,6 @@ const Op avg_pool2d_op = {.name = "avg_pool2d",
                           .reference = avg_pool_reference,
                           .saves = {.metas = 1}};
 
-constexpr const Op* ops[] = {&conv2d_op,     &conv2d_input_grad_op, &conv2d_weight_grad_op, &max_pool2d_op,
-                             &avg_pool2d_op, &max_pool2d_backward,  &avg_pool2d_backward};
-
 PoolAttrs pool_attrs(const Pool2dOptions& o) {
   PoolAttrs a;
   for (int d = 0; d < 2; ++d) {
@@ -398,7 +395,11 @@ PoolAttrs pool_attrs(const Pool2dOptions& o) {
 
 }  // namespace
 
-std::span<const Op* const> conv_ops() { return ops; }
+std::span<const Op* const> conv_ops() {
+  static constexpr const Op* ops[] = {&conv2d_op,     &conv2d_input_grad_op, &conv2d_weight_grad_op, &max_pool2d_op,
+                                      &avg_pool2d_op, &max_pool2d_backward,  &avg_pool2d_backward};
+  return ops;
+}
 
 ConvAttrs conv_attrs(const Conv2dOptions& o) {
   ConvAttrs a;

@@ -185,12 +185,13 @@ const Op cross_entropy_and_gradient_op = {.name = "cross_entropy_and_gradient_",
                                           .reference = cross_entropy_and_gradient_reference,
                                           .in_place = true};
 
-constexpr const Op* ops[] = {&cross_entropy_op, &cross_entropy_backward, &cross_entropy_backward_,
-                             &cross_entropy_and_gradient_op};
-
 }  // namespace
 
-std::span<const Op* const> loss_ops() { return ops; }
+std::span<const Op* const> loss_ops() {
+  static constexpr const Op* ops[] = {&cross_entropy_op, &cross_entropy_backward, &cross_entropy_backward_,
+                                      &cross_entropy_and_gradient_op};
+  return ops;
+}
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_index, double label_smoothing) {
   return cross_entropy(logits, target, Reduction::Mean, ignore_index, label_smoothing);

@@ -418,12 +418,13 @@ const Op mlp_op = {.name = "mlp",
                    .pitched = Pitched::All,
                    .made_of = &linear_op};
 
-constexpr const Op* ops[] = {&matmul_op,           &matmul_wide_op, &matmul_mul_sum_op,
-                             &matmul_gelu_grad_op, &linear_op,      &mlp_op};
-
 }  // namespace
 
-std::span<const Op* const> matmul_ops() { return ops; }
+std::span<const Op* const> matmul_ops() {
+  static constexpr const Op* ops[] = {&matmul_op,           &matmul_wide_op, &matmul_mul_sum_op,
+                                      &matmul_gelu_grad_op, &linear_op,      &mlp_op};
+  return ops;
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   if (a.dim() >= 2 && b.dim() >= 2) return dispatch_one(matmul_op, {a, b});

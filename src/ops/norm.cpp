@@ -638,16 +638,17 @@ const Op log_softmax_op = {.name = "log_softmax",
                            .saves = {.outputs = 1},
                            .autocast = Autocast::Float32};
 
-constexpr const Op* ops[] = {&layer_norm_op,           &layer_norm_backward, &rms_norm_op,
-                             &rms_norm_backward,       &group_norm_op,       &group_norm_backward,
-                             &batch_norm_op,           &batch_norm_backward, &softmax_op,
-                             &softmax_backward,        &log_softmax_op,      &log_softmax_backward,
-                             &batch_norm_inference_op, &add_layer_norm_op,   &add_layer_norm_backward,
-                             &move_estimates_op};
-
 }  // namespace
 
-std::span<const Op* const> norm_ops() { return ops; }
+std::span<const Op* const> norm_ops() {
+  static constexpr const Op* ops[] = {&layer_norm_op,           &layer_norm_backward, &rms_norm_op,
+                                      &rms_norm_backward,       &group_norm_op,       &group_norm_backward,
+                                      &batch_norm_op,           &batch_norm_backward, &softmax_op,
+                                      &softmax_backward,        &log_softmax_op,      &log_softmax_backward,
+                                      &batch_norm_inference_op, &add_layer_norm_op,   &add_layer_norm_backward,
+                                      &move_estimates_op};
+  return ops;
+}
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   return dispatch_one(layer_norm_op, {x, weight, bias}, NormAttrs{.eps = eps});

@@ -280,9 +280,6 @@ Tensors known_fused_vjp(const Saved& s, const Tensors& grads) {
   return of_known(s, dispatch(find_op("batch_norm_backward"), std::move(in), s.attrs));
 }
 
-constexpr const Op* ops[] = {&norm_conv2d_op, &weight_grad_op, &one_filter_op, &conv2d_moments_op,
-                             &batch_norm_known_op};
-
 }  // namespace
 
 const Op norm_conv2d_op = {.name = "norm_conv2d",
@@ -323,6 +320,10 @@ bool takes_one_pass(const Op& op, std::span<const Tensor> in, const Attrs& attrs
   return std::ranges::any_of(kernels_for(op, device.type), takes);
 }
 
-std::span<const Op* const> norm_conv_ops() { return ops; }
+std::span<const Op* const> norm_conv_ops() {
+  static constexpr const Op* ops[] = {&norm_conv2d_op, &weight_grad_op, &one_filter_op, &conv2d_moments_op,
+                                      &batch_norm_known_op};
+  return ops;
+}
 
 }  // namespace tessera

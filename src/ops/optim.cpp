@@ -192,8 +192,6 @@ Tensors update_scale_reference(std::span<const Tensor> in, const Attrs& attrs) {
 const Op update_scale_op = {
     .name = "update_scale_", .infer = infer_update_scale, .reference = update_scale_reference, .in_place = true};
 
-constexpr const Op* ops[] = {&adam_op, &sgd_op, &global_norm_op, &unscale_op, &update_scale_op};
-
 void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tensor& step, const Tensors& grads,
           const StepInputs& inputs, const OptimAttrs& attrs) {
   Tensors in;
@@ -209,7 +207,10 @@ void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tens
 
 }  // namespace
 
-std::span<const Op* const> optim_ops() { return ops; }
+std::span<const Op* const> optim_ops() {
+  static constexpr const Op* ops[] = {&adam_op, &sgd_op, &global_norm_op, &unscale_op, &update_scale_op};
+  return ops;
+}
 
 void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step_count,
            const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs) {

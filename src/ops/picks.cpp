@@ -29,14 +29,14 @@ constexpr int kRounds = 5;
 
 std::atomic<bool> used{false};
 
-struct Table {
+struct PickTables {
   std::recursive_mutex mutex;  // also held while a call is measured, whose kernels may ask for other calls
   std::shared_ptr<PickBook> book;
   std::map<std::pair<DeviceType, int>, Picks> devices;
   std::set<std::string> warned;  // calls
 };
-Table& table() {
-  static auto* table = new Table;
+PickTables& table() {
+  static auto* table = new PickTables;
   return *table;
 }
 
@@ -161,7 +161,7 @@ std::string libraries_of(Device device) {
 }
 
 void use_picks(std::shared_ptr<PickBook> book) {
-  Table& t = table();
+  PickTables& t = table();
   const std::lock_guard lock(t.mutex);
   t.book = std::move(book);
   t.devices.clear();
@@ -173,7 +173,7 @@ bool picks_are_used() { return used.load(std::memory_order_relaxed); }
 
 const Kernel* picked_kernel(const Call& call, KernelList list, Pick* known) {
   const Device device = call_device(call);
-  Table& t = table();
+  PickTables& t = table();
   const std::lock_guard lock(t.mutex);
   if (!t.book) return nullptr;
   auto [of_device, fresh] = t.devices.try_emplace({device.type, device.index});

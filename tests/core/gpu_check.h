@@ -7,7 +7,7 @@
 namespace tessera {
 
 /// The first GPU there is, of whatever vendor; the CPU where there is none.
-inline Device gpu() {
+inline Device card() {
   for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
     if (why_unavailable({type, 0}).empty()) return {type, 0};
   return cpu();
@@ -17,7 +17,7 @@ inline Device gpu() {
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
+    if (!card().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
   }
 };
 
@@ -26,7 +26,7 @@ inline Tensor elements_of_nowhere() {
   auto storage = make_ref<Storage>();
   storage->data = reinterpret_cast<void*>(uintptr_t{1} << 44);
   storage->bytes = 1 << 20;
-  storage->device = gpu();
+  storage->device = card();
   return as_strided(storage, {1 << 18}, {1}, 0, Float32);
 }
 

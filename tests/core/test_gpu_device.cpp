@@ -15,22 +15,22 @@ class GpuDevice : public GpuTest {
 
 TEST_F(GpuDevice, CopiesKeepEveryElement) {
   Tensor x = randn({513, 1027}, generator);
-  EXPECT_EQ(x.to(gpu()).to(cpu()).to_vector<float>(), x.to_vector<float>());
-  EXPECT_EQ(x.to(gpu()).transpose(0, 1).to(cpu()).to_vector<float>(), x.transpose(0, 1).to_vector<float>());
-  Tensor pinned = empty_pinned({513, 1027}, Float32, gpu());
+  EXPECT_EQ(x.to(card()).to(cpu()).to_vector<float>(), x.to_vector<float>());
+  EXPECT_EQ(x.to(card()).transpose(0, 1).to(cpu()).to_vector<float>(), x.transpose(0, 1).to_vector<float>());
+  Tensor pinned = empty_pinned({513, 1027}, Float32, card());
   pinned.copy_(x);
-  EXPECT_EQ(pinned.to(gpu()).to(cpu()).to_vector<float>(), x.to_vector<float>());
-  Tensor there = zeros({513, 1027}, Float32, gpu());
+  EXPECT_EQ(pinned.to(card()).to(cpu()).to_vector<float>(), x.to_vector<float>());
+  Tensor there = zeros({513, 1027}, Float32, card());
   there.copy_(x);
   EXPECT_EQ(there.select(0, 512).select(0, 1026).item(), x.select(0, 512).select(0, 1026).item());
 }
 
 TEST_F(GpuDevice, StreamsWaitForEvents) {
-  Stream side(gpu());
-  Tensor x = full({1 << 24}, 1, Float32, gpu());
+  Stream side(card());
+  Tensor x = full({1 << 24}, 1, Float32, card());
   for (int i = 0; i < 20; ++i) x = x + 1;
-  Event ready(gpu());
-  ready.record(current_stream(gpu()));
+  Event ready(card());
+  ready.record(current_stream(card()));
   Tensor y;
   {
     StreamGuard guard(side);
@@ -45,24 +45,24 @@ TEST_F(GpuDevice, StreamsWaitForEvents) {
 }
 
 TEST_F(GpuDevice, GraphsReplayOnNewData) {
-  Tensor x = full({1000}, 1, Float32, gpu()), y;
+  Tensor x = full({1000}, 1, Float32, card()), y;
   Graph graph;
-  graph.capture(gpu(), [&] { y = exp(x * 2) + 1; });
+  graph.capture(card(), [&] { y = exp(x * 2) + 1; });
   for (double v : {0.5, -1.0, 2.0}) {
     x.fill_(v);
     graph.replay();
     EXPECT_NEAR(y.select(0, 999).item(), std::exp(2 * v) + 1, 1e-4 * std::exp(2 * v));
   }
-  EXPECT_THROW(Graph().capture(gpu(), [&] { y.item(); }), Error);
+  EXPECT_THROW(Graph().capture(card(), [&] { y.item(); }), Error);
   EXPECT_EQ((x + 1).select(0, 0).item(), 3);
 }
 
 TEST_F(GpuDevice, ACaptureMayUseOtherStreams) {
-  const Stream own = current_stream(gpu()), side(gpu());
-  Tensor x = full({1 << 16}, 1, Float32, gpu()), y;
+  const Stream own = current_stream(card()), side(card());
+  Tensor x = full({1 << 16}, 1, Float32, card()), y;
   Graph graph;
-  graph.capture(gpu(), [&] {
-    Event forked(gpu()), joined(gpu());
+  graph.capture(card(), [&] {
+    Event forked(card()), joined(card());
     const Tensor twice = x * 2;
     forked.record(own);
     forked.wait(side);
@@ -86,12 +86,12 @@ TEST_F(GpuDevice, ACaptureMayUseOtherStreams) {
 }
 
 TEST_F(GpuDevice, ReplaysDrawWhatEagerCallsDrawBehindTemporaries) {
-  const Tensor x = full({5, 7}, 1, Float32, gpu());
+  const Tensor x = full({5, 7}, 1, Float32, card());
   Generator eager(3), replayed(3);
   const auto draw = [&](Generator& generator) { return dropout((x * 2 + 1) * 3, 0.5, true, generator); };
   Graph graph;
   Tensor y;
-  graph.capture(gpu(), [&] { y = draw(replayed); });
+  graph.capture(card(), [&] { y = draw(replayed); });
   for (int i = 0; i < 3; ++i) {
     graph.replay();
     EXPECT_EQ(y.to(cpu()).to_vector<float>(), draw(eager).to(cpu()).to_vector<float>());
@@ -100,43 +100,43 @@ TEST_F(GpuDevice, ReplaysDrawWhatEagerCallsDrawBehindTemporaries) {
 
 TEST_F(GpuDevice, CopiesToPinnedMemoryEndBehindTheirEvent) {
   const int64_t n = 1 << 24;
-  Tensor pinned = empty_pinned({n}, Float32, gpu());
+  Tensor pinned = empty_pinned({n}, Float32, card());
   pinned.fill_(-1);
-  Tensor x = full({n}, 0, Float32, gpu());
+  Tensor x = full({n}, 0, Float32, card());
   for (int i = 0; i < 50; ++i) x = x + 1;
-  Event done(gpu());
+  Event done(card());
   copy_async(pinned, x);
-  done.record(current_stream(gpu()));
+  done.record(current_stream(card()));
   done.synchronize();
   EXPECT_EQ(pinned.slice(0, 0, 2).to_vector<float>(), (std::vector<float>{50, 50}));
   EXPECT_EQ(pinned.sum().item(), 50. * n);
 }
 
 TEST_F(GpuDevice, RunsOutOfMemoryAndGoesOn) {
-  const WholeCard card;
-  const auto memory = static_cast<int64_t>(properties(gpu()).memory);
-  EXPECT_THROW(empty({4 * memory}, UInt8, gpu()), OutOfMemoryError);
+  const WholeCard held;
+  const auto memory = static_cast<int64_t>(properties(card()).memory);
+  EXPECT_THROW(empty({4 * memory}, UInt8, card()), OutOfMemoryError);
   {
-    Tensor most = empty({memory / 2}, UInt8, gpu());
-    EXPECT_THROW(empty({memory / 2}, UInt8, gpu()), OutOfMemoryError);
+    Tensor most = empty({memory / 2}, UInt8, card());
+    EXPECT_THROW(empty({memory / 2}, UInt8, card()), OutOfMemoryError);
   }
-  EXPECT_EQ(empty({memory / 2 + (memory >> 4)}, UInt8, gpu()).numel(),
+  EXPECT_EQ(empty({memory / 2 + (memory >> 4)}, UInt8, card()).numel(),
             memory / 2 + (memory >> 4));  // the cache is emptied
-  empty_cache(gpu());
-  EXPECT_EQ(full({3}, 2, Float32, gpu()).select(0, 1).item(), 2);
+  empty_cache(card());
+  EXPECT_EQ(full({3}, 2, Float32, card()).select(0, 1).item(), 2);
 }
 
 TEST_F(GpuDevice, BadIndicesAreReportedOnceWhereTheHostWaits) {
-  Tensor weight = randn({65, 8}, generator).to(gpu());
-  Tensor out = embedding(tensor<int64_t>({3, 70, 64}, {3}).to(gpu()), weight);
+  Tensor weight = randn({65, 8}, generator).to(card());
+  Tensor out = embedding(tensor<int64_t>({3, 70, 64}, {3}).to(card()), weight);
   EXPECT_EQ(error_of([&] { out.to(cpu()); }), "embedding: index 70 is out of range for size 65");
   EXPECT_EQ(out.select(0, 0).to(cpu()).to_vector<float>(), weight.select(0, 3).to(cpu()).to_vector<float>());
 }
 
 TEST_F(GpuDevice, TakesMoreThanTwoToThe31Elements) {
-  const WholeCard card;
+  const WholeCard held;
   const int64_t n = (int64_t(1) << 31) + 4099;
-  Tensor x = full({n}, 3, Float16, gpu());
+  Tensor x = full({n}, 3, Float16, card());
   x.slice(0, n - 5, n).fill_(7);
   Tensor y = x * 2 + 1;
   EXPECT_EQ(y.slice(0, n - 6, n).to(cpu()).to(Float32).to_vector<float>(), (std::vector<float>{7, 15, 15, 15, 15, 15}));
@@ -147,11 +147,11 @@ TEST_F(GpuDevice, TakesMoreThanTwoToThe31Elements) {
 }
 
 TEST_F(GpuDevice, MemoryIsCounted) {
-  empty_cache(gpu());
-  const MemoryStats before = memory_stats(gpu());
-  Tensor x = empty({1 << 20}, Float32, gpu());
-  EXPECT_EQ(memory_stats(gpu()).allocated - before.allocated, 4 << 20);
-  EXPECT_GE(memory_stats(gpu()).reserved, memory_stats(gpu()).allocated);
+  empty_cache(card());
+  const MemoryStats before = memory_stats(card());
+  Tensor x = empty({1 << 20}, Float32, card());
+  EXPECT_EQ(memory_stats(card()).allocated - before.allocated, 4 << 20);
+  EXPECT_GE(memory_stats(card()).reserved, memory_stats(card()).allocated);
 }
 
 // A kernel that reads where nothing is: the device is lost for the process, and nothing else.
@@ -165,7 +165,7 @@ void lose_the_device() {
       ++errors;
     }
   try {
-    full({2}, 1, Float32, gpu());
+    full({2}, 1, Float32, card());
   } catch (const DeviceError& e) {
     ++errors;
     std::fprintf(stderr, "%s\n", e.what());
@@ -175,7 +175,7 @@ void lose_the_device() {
 }
 
 TEST(GpuDeviceDeathTest, AFaultLosesTheDeviceAndNothingElse) {
-  if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU";
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(lose_the_device(), testing::ExitedWithCode(0), "the device was lost: ");
 }

@@ -75,11 +75,11 @@ void expect_tile(int m, int n, int k, int row, int column, int begin, int end) {
   simulated::run_block(0, Pipeline::threads, [&] {
     Pipeline pipeline;
     pipeline.run(left, right, row, column, begin, end, reinterpret_cast<T*>(shared));
-    const auto at = thread_coords<Sums>(thread_in_block());
-    unroll<Sums::layout().registers()>([&](auto r) {
-      constexpr auto c = register_coords<Sums>(r);
-      got[(at[0] + c[0]) * tile_n + at[1] + c[1]] = pipeline.sum(r);
-    });
+    constexpr auto layout = Sums::layout();
+    for (int r = 0; r < layout.registers(); ++r) {
+      const auto at = layout.coords(thread_in_block(), r);
+      got[at[0] * tile_n + at[1]] = pipeline.sum(r);
+    }
   });
   double error = 0, norm = 1e-30;
   for (int i = 0; i < tile_m; ++i)

@@ -15,7 +15,7 @@ namespace {
 
 using namespace models;
 
-GPTConfig tiny() {
+GPTConfig tiny_gpt() {
   GPTConfig c;
   c.layers = 2;
   c.heads = 2;
@@ -52,7 +52,7 @@ TEST(GPT, CountsTheWorkOfAStep) {
 TEST(GPT, IsItsBlocksBetweenEmbeddings) {
   Generator g(1);
   for (const bool tied : {false, true}) {
-    GPTConfig c = tiny();
+    GPTConfig c = tiny_gpt();
     c.tied_head = tied;
     GPT m(c, g);
     m.to(Float64);
@@ -66,7 +66,7 @@ TEST(GPT, IsItsBlocksBetweenEmbeddings) {
 
 TEST(GPT, SeesNoFuture) {
   Generator g(2);
-  const GPT m(tiny(), g);
+  const GPT m(tiny_gpt(), g);
   const Tensor a = tokens(1, 7, 11, g), b = a.clone();
   b.data<int64_t>()[4] = (b.data<int64_t>()[4] + 1) % 11;
   const Tensor x = m(a), y = m(b);
@@ -76,7 +76,7 @@ TEST(GPT, SeesNoFuture) {
 
 TEST(GPT, StartsAtTheLossOfAUniformGuess) {
   Generator g(3);
-  GPTConfig c = tiny();
+  GPTConfig c = tiny_gpt();
   c.init_std = 0.02;
   const GPT m(c, g);
   const Tensor x = tokens(8, 7, 11, g), y = tokens(8, 7, 11, g);
@@ -85,10 +85,10 @@ TEST(GPT, StartsAtTheLossOfAUniformGuess) {
 
 TEST(GPT, LossAndBackwardInOne) {
   std::vector<std::pair<Device, DType>> all{{cpu(), Float32}};
-  if (gpu().is_gpu()) all.insert(all.end(), {{gpu(), Float32}, {gpu(), BFloat16}});
+  if (card().is_gpu()) all.insert(all.end(), {{card(), Float32}, {card(), BFloat16}});
   for (const auto& [device, dtype] : all) {
     Generator g(6);
-    GPTConfig c = tiny();
+    GPTConfig c = tiny_gpt();
     c.vocab = device.is_gpu() ? 4099 : 11;  // long enough for one pass
     GPT m(c, g);
     m.to(device);
@@ -137,18 +137,18 @@ TEST(GPT, LossAndBackwardInOne) {
 }
 
 TEST(GPT, RefusesWhatMakesNoModel) {
-  GPTConfig c = tiny();
+  GPTConfig c = tiny_gpt();
   c.heads = 5;
   EXPECT_EQ(error_of([&] { GPT{c}; }), "GPT: 2 layers, 5 heads, width 12, block 7, vocabulary 11 make no model");
   Generator g(4);
-  const GPT m(tiny(), g);
+  const GPT m(tiny_gpt(), g);
   EXPECT_EQ(error_of([&] { m(tokens(1, 8, 11, g)); }), "GPT: takes [batch, at most 7] tokens, not [1, 8]");
   EXPECT_THROW(m(tensor<int64_t>({11}, {1, 1})), Error);
 }
 
 TEST(Generate, IsDecidedByItsSeed) {
   Generator g(5);
-  const GPT m(tiny(), g);
+  const GPT m(tiny_gpt(), g);
   EXPECT_EQ(generate(m, {1, 2}, 40, {.seed = 7}), generate(m, {1, 2}, 40, {.seed = 7}));
   EXPECT_NE(generate(m, {1, 2}, 40, {.seed = 7}), generate(m, {1, 2}, 40, {.seed = 8}));
   EXPECT_EQ(generate(m, {}, 10, {.temperature = 0}), generate(m, {0}, 10, {.top_k = 1, .seed = 3}));
@@ -159,7 +159,7 @@ TEST(Generate, IsDecidedByItsSeed) {
 
 TEST(Generate, DrawsAmongTheMostProbable) {
   Generator g(6);
-  const GPT m(tiny(), g);
+  const GPT m(tiny_gpt(), g);
   NoGrad guard;
   const std::vector<int64_t> best = topk(m(tensor<int64_t>({3}, {1, 1})).reshape({11}), 3).second.to_vector<int64_t>();
   std::set<int64_t> seen;
@@ -169,7 +169,7 @@ TEST(Generate, DrawsAmongTheMostProbable) {
 
 TEST(Generate, StopsWhenTold) {
   Generator g(7);
-  GPT m(tiny(), g);
+  GPT m(tiny_gpt(), g);
   int calls = 0;
   EXPECT_EQ(generate(m, {1}, 10, {}, [&](int32_t) { return ++calls < 3; }).size(), 3u);
   EXPECT_TRUE(m.training());
@@ -209,7 +209,7 @@ StateDict as_hugging_face(const GPT& m, const std::string& prefix) {
 TEST(GPT2, LoadsHuggingFaceNames) {
   TemporaryFolder folder;
   Generator g(8);
-  const GPT from(tiny(), g);
+  const GPT from(tiny_gpt(), g);
   const Tensor x = tokens(2, 7, 11, g);
   for (const char* prefix : {"", "transformer."}) {
     StateDict file = as_hugging_face(from, prefix);
@@ -219,7 +219,7 @@ TEST(GPT2, LoadsHuggingFaceNames) {
     GPTConfig c = gpt2_config(loaded);
     EXPECT_EQ(c.heads, 1);  // 64 wide each, by default
     c.heads = 2;
-    EXPECT_EQ(c, tiny());
+    EXPECT_EQ(c, tiny_gpt());
     GPT to(c, g);
     to.load_state_dict(convert_gpt2(loaded, c.block));
     EXPECT_EQ(to(x).to_vector<float>(), from(x).to_vector<float>());
@@ -232,7 +232,7 @@ TEST(GPT2, LoadsHuggingFaceNames) {
 
 TEST(GPT2, NamesWhatDoesNotFit) {
   Generator g(9);
-  GPT m(tiny(), g);
+  GPT m(tiny_gpt(), g);
   StateDict file = as_hugging_face(m, "");
   EXPECT_EQ(error_of([&] {
               gpt2_config({{"wte.weight", zeros({3, 2})}});
@@ -251,7 +251,7 @@ TEST(GPT2, NamesWhatDoesNotFit) {
 
 TEST(GPT, DrawsOnlyWhatTheTokenizerKnows) {
   Generator g(4);
-  const GPT m(tiny(), g);
+  const GPT m(tiny_gpt(), g);
   for (const int32_t token : generate(m, {}, 200, {.vocab = 3})) EXPECT_LT(token, 3);
   EXPECT_EQ(error_of([&] { generate(m, {}, 1, {.vocab = 12}); }), "generate: 12 tokens are not in a vocabulary of 11");
 }

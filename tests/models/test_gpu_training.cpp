@@ -26,10 +26,10 @@ TEST_F(GpuTraining, LossesAreThoseOfTheCpu) {
   TemporaryFolder folder;
   TrainOptions o = tiny();
   const std::vector<double> want = losses(train_gpt(o));
-  o.device = gpu();
-  const Stream own = current_stream(gpu());
+  o.device = card();
+  const Stream own = current_stream(card());
   TrainCallbacks callbacks;
-  callbacks.on_step = [&](const StepInfo&) { EXPECT_EQ(current_stream(gpu()).state(), own.state()); };
+  callbacks.on_step = [&](const StepInfo&) { EXPECT_EQ(current_stream(card()).state(), own.state()); };
   for (int64_t interval : {1, 5}) {
     o.report_interval = interval;
     o.checkpoint = folder / "c";
@@ -44,7 +44,7 @@ TEST_F(GpuTraining, LossesAreThoseOfTheCpu) {
 TEST_F(GpuTraining, AResumedRunIsTheSameBitForBit) {
   TemporaryFolder folder;
   TrainOptions o = tiny();
-  o.device = gpu();
+  o.device = card();
   const std::vector<double> want = losses(train_gpt(o));
   o.checkpoint = folder / "c";
   std::atomic<bool> stop{false};
@@ -61,7 +61,7 @@ TEST_F(GpuTraining, StepsThatAreNotFiniteAreSkippedOnTheDevice) {
   o.lr = 1e38;
   o.min_lr = o.clip = o.weight_decay = 0;
   o.warmup = 0;
-  o.device = gpu();
+  o.device = card();
   o.report_interval = 4;
   EXPECT_THROW(train_gpt(o), Error);
   o.on_nan = OnNan::Skip;
@@ -75,7 +75,7 @@ TEST_F(GpuTraining, AStepWithClippingIsCaptured) {
     for (int i = 0; i < 70; ++i) {  // more than the arguments of one launch hold
       const Tensor p = randn({i % 7 + 1, 4097 * (i % 3) + 1}, generator).to(dtype), g = randn(p.shape(), generator);
       for (int k = 0; k < 2; ++k) {
-        parameters[k].push_back((k ? p.to(gpu()) : p.clone()).set_requires_grad());
+        parameters[k].push_back((k ? p.to(card()) : p.clone()).set_requires_grad());
         parameters[k].back().set_grad(g.to(dtype).to(parameters[k].back().device()));
       }
     }
@@ -87,7 +87,7 @@ TEST_F(GpuTraining, AStepWithClippingIsCaptured) {
     };
     Graph graph;
     step(there, parameters[1]);
-    graph.capture(gpu(), [&] { step(there, parameters[1]); });
+    graph.capture(card(), [&] { step(there, parameters[1]); });
     graph.replay();
     graph.replay();
     for (int i = 0; i < 3; ++i) step(here, parameters[0]);
@@ -102,21 +102,22 @@ TEST_F(GpuTraining, AStepWithClippingIsCaptured) {
 TEST_F(GpuTraining, RandomNumbersAreThoseOfTheCpu) {
   for (DType dtype : {Float32, Float64, BFloat16}) {
     Generator a(7), b(7);
-    EXPECT_EQ(largest_difference(rand({3, 4099}, a, dtype), rand({3, 4099}, b, dtype, gpu())), 0);
-    EXPECT_LE(largest_difference(randn({3, 4099}, a, dtype), randn({3, 4099}, b, dtype, gpu())),
+    EXPECT_EQ(largest_difference(rand({3, 4099}, a, dtype), rand({3, 4099}, b, dtype, card())), 0);
+    EXPECT_LE(largest_difference(randn({3, 4099}, a, dtype), randn({3, 4099}, b, dtype, card())),
               dtype == BFloat16 ? 0.04 : 1e-5);
     const Tensor x = randn({3, 4099}, a, dtype);
-    (void)randn({3, 4099}, b, dtype, gpu());
-    EXPECT_EQ(largest_difference(dropout(x, 0.3, true, a), dropout(x.to(gpu()), 0.3, true, b)), 0);
+    (void)randn({3, 4099}, b, dtype, card());
+    EXPECT_EQ(largest_difference(dropout(x, 0.3, true, a), dropout(x.to(card()), 0.3, true, b)), 0);
   }
   Generator a(9), b(9);
   EXPECT_EQ(
-      largest_difference(randint(-5, int64_t{1} << 40, {4099}, a), randint(-5, int64_t{1} << 40, {4099}, b, gpu())), 0);
+      largest_difference(randint(-5, int64_t{1} << 40, {4099}, a), randint(-5, int64_t{1} << 40, {4099}, b, card())),
+      0);
   const Tensor weights = rand({5, 1031}, a);
-  (void)rand({5, 1031}, b, Float32, gpu());
+  (void)rand({5, 1031}, b, Float32, card());
   for (bool replacement : {true, false})
     EXPECT_EQ(largest_difference(multinomial(weights, 37, replacement, a),
-                                 multinomial(weights.to(gpu()), 37, replacement, b)),
+                                 multinomial(weights.to(card()), 37, replacement, b)),
               0);
 }
 
@@ -128,9 +129,9 @@ TEST_F(GpuTraining, GradientsOfEmbeddingsAreSummedInOrder) {
                    grad = randn({7, 401, width}, generator);
       const Attrs attrs = ScatterAttrs{0, rows, 0, 1};
       const Tensor want = dispatch_one(op, {index, grad}, attrs);
-      const Tensor got = dispatch_one(op, {index.to(gpu()), grad.to(gpu())}, attrs);
+      const Tensor got = dispatch_one(op, {index.to(card()), grad.to(card())}, attrs);
       EXPECT_LE(largest_difference(got, want), 1e-3) << rows << " x " << width;
-      EXPECT_EQ(largest_difference(got, dispatch_one(op, {index.to(gpu()), grad.to(gpu())}, attrs)), 0);
+      EXPECT_EQ(largest_difference(got, dispatch_one(op, {index.to(card()), grad.to(card())}, attrs)), 0);
     }
 }
 
@@ -138,22 +139,22 @@ TEST_F(GpuTraining, FaultsInTheDataAreThrownOnce) {
   auto message = [](const std::function<void()>& fn) -> std::string {
     try {
       fn();
-      synchronize(gpu());
+      synchronize(card());
     } catch (const Error& e) {
       return e.what();
     }
     return "";
   };
-  const Tensor table = randn({5, 8}, generator).to(gpu());
+  const Tensor table = randn({5, 8}, generator).to(card());
   for (int64_t bad : {-1, 5})
     EXPECT_EQ(message([&] {
-                embedding(tensor<int64_t>({0, bad}, {2}).to(gpu()), table);
+                embedding(tensor<int64_t>({0, bad}, {2}).to(card()), table);
               }),
               "embedding: index " + std::to_string(bad) + " is out of range for size 5");
-  EXPECT_EQ(message([&] { embedding(tensor<int64_t>({0, 4}, {2}).to(gpu()), table); }), "");
+  EXPECT_EQ(message([&] { embedding(tensor<int64_t>({0, 4}, {2}).to(card()), table); }), "");
   auto draw = [&](std::vector<float> weights, int64_t samples, bool replacement) {
     const auto n = static_cast<int64_t>(weights.size());
-    return message([&] { multinomial(tensor(weights, {n}).to(gpu()), samples, replacement, generator); });
+    return message([&] { multinomial(tensor(weights, {n}).to(card()), samples, replacement, generator); });
   };
   EXPECT_EQ(draw({1, -1}, 1, true), "multinomial: the weights of row 0 are not all numbers of at least 0");
   EXPECT_EQ(draw({1, std::nanf("")}, 1, true), "multinomial: the weights of row 0 are not all numbers of at least 0");
@@ -164,12 +165,12 @@ TEST_F(GpuTraining, FaultsInTheDataAreThrownOnce) {
 
 TEST_F(GpuTraining, BatchesArriveOnTheDevice) {
   auto source = [](int64_t index) { return Tensors{full({1000 + index % 2}, static_cast<double>(index), Int64)}; };
-  DataLoader loader(source, 2, gpu());
+  DataLoader loader(source, 2, card());
   for (int64_t i = 0; i < 50; ++i) {
     if (i == 20) loader.seek(30);
     const int64_t want = i < 20 ? i : i + 10;
     const Tensor batch = loader.next()[0];
-    EXPECT_EQ(batch.device(), gpu());
+    EXPECT_EQ(batch.device(), card());
     EXPECT_EQ(batch.to(cpu()).to_vector<int64_t>(), std::vector<int64_t>(1000 + want % 2, want));
   }
 }
@@ -177,7 +178,7 @@ TEST_F(GpuTraining, BatchesArriveOnTheDevice) {
 // The process goes on without the device, and so does the training, from the checkpoint before the fault.
 void lose_the_device_while_training(const std::string& folder) {
   TrainOptions o = tiny();
-  o.device = gpu();
+  o.device = card();
   o.checkpoint = folder + "/c";
   TrainCallbacks callbacks;
   callbacks.on_step = [](const StepInfo& s) {
@@ -197,7 +198,7 @@ void lose_the_device_while_training(const std::string& folder) {
 }
 
 TEST(GpuTrainingDeathTest, AFaultLosesNothingButTheDevice) {
-  if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU";
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   TemporaryFolder folder;
   EXPECT_EXIT(lose_the_device_while_training(folder / ""), testing::ExitedWithCode(0), "failed: |lost: ");

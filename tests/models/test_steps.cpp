@@ -18,7 +18,7 @@ constexpr Amp kModes[] = {Amp::Off, Amp::BFloat16, Amp::Float16};
 
 std::vector<Device> devices() {
   std::vector<Device> out{cpu()};
-  if (gpu().is_gpu()) out.push_back(gpu());
+  if (card().is_gpu()) out.push_back(card());
   return out;
 }
 
@@ -214,13 +214,13 @@ class GpuSteps : public GpuTest {};
 template <class Run>
 void expect_the_same_when_captured(Amp amp, int bad) {
   SCOPED_TRACE(name(amp));
-  Run by_hand(gpu(), amp), captured(gpu(), amp);
+  Run by_hand(card(), amp), captured(card(), amp);
   for (Run* run : {&by_hand, &captured}) {  // the first step of a run finds memory and makes plans
     run->feed(1);
     run->step();
   }
   Graph graph;
-  graph.capture(gpu(), [&] { captured.step(); });
+  graph.capture(card(), [&] { captured.step(); });
   for (int i = 2; i < 8; ++i) {
     const double odd = i == bad ? HUGE_VAL : 0;
     by_hand.feed(i, odd);
@@ -259,7 +259,7 @@ TEST_F(GpuSteps, NotANumberInEveryPrecision) {
     o.lr = 1e38;
     o.min_lr = o.clip = o.weight_decay = 0;
     o.warmup = 0;
-    o.device = gpu();
+    o.device = card();
     o.report_interval = 4;
     try {
       train_gpt(o);
@@ -282,11 +282,11 @@ TEST_F(GpuSteps, CheckpointsGoOnOnOtherDevices) {
       o.amp = amp;
       o.model.dropout = 0;
       o.checkpoint = folder / "c";
-      o.device = from_gpu ? gpu() : cpu();
+      o.device = from_gpu ? card() : cpu();
       const std::vector<double> there = losses(train_gpt(o));
       o.resume = true;
       o.steps += 4;
-      o.device = from_gpu ? cpu() : gpu();
+      o.device = from_gpu ? cpu() : card();
       const std::vector<double> on = losses(train_gpt(o));
       ASSERT_EQ(on.size(), there.size() + 4);
       EXPECT_EQ(std::vector<double>(on.begin(), on.end() - 4), there);
@@ -295,8 +295,8 @@ TEST_F(GpuSteps, CheckpointsGoOnOnOtherDevices) {
 }
 
 TEST_F(GpuSteps, TensorsOfTwoDevicesInOneOperatorAreAnError) {
-  const Tensor here = ones({4, 4}), there = ones({4, 4}, Float32, gpu());
-  const std::string tail = ": inputs on different devices: f32[4, 4] on cpu and f32[4, 4] on " + to_string(gpu());
+  const Tensor here = ones({4, 4}), there = ones({4, 4}, Float32, card());
+  const std::string tail = ": inputs on different devices: f32[4, 4] on cpu and f32[4, 4] on " + to_string(card());
   const auto message = [](const std::function<void()>& call) -> std::string {
     try {
       call();
@@ -308,8 +308,8 @@ TEST_F(GpuSteps, TensorsOfTwoDevicesInOneOperatorAreAnError) {
   EXPECT_EQ(message([&] { add(here, there); }), "add" + tail);
   EXPECT_EQ(message([&] { matmul(here, there); }), "matmul" + tail);
   EXPECT_EQ(message([&] { concat({here, there}, 0); }), "concat" + tail);
-  EXPECT_EQ(message([&] { layer_norm(here, ones({4}, Float32, gpu())); }),
-            "layer_norm: inputs on different devices: f32[4, 4] on cpu and f32[4] on " + to_string(gpu()));
+  EXPECT_EQ(message([&] { layer_norm(here, ones({4}, Float32, card())); }),
+            "layer_norm: inputs on different devices: f32[4, 4] on cpu and f32[4] on " + to_string(card()));
   EXPECT_EQ(sum(matmul(there, there)).item(), 64);  // and the device works
 }
 

@@ -18,7 +18,7 @@ struct Mode {
   Amp amp;
   bool lower_residual;
 };
-constexpr Mode kModes[] = {{Amp::BFloat16, false}, {Amp::BFloat16, true}, {Amp::Float16, false}, {Amp::Float16, true}};
+constexpr Mode kMixed[] = {{Amp::BFloat16, false}, {Amp::BFloat16, true}, {Amp::Float16, false}, {Amp::Float16, true}};
 
 TrainOptions mixed(const Mode& mode) {
   TrainOptions o = tiny();
@@ -39,7 +39,7 @@ TEST(TrainMixed, LearnsAsInF32) {
   TrainOptions o = tiny();
   o.steps = 80;
   const double exact = *train_gpt(o).val_loss;
-  for (const Mode& mode : kModes) {
+  for (const Mode& mode : kMixed) {
     TrainOptions m = mixed(mode);
     m.steps = o.steps;
     const TrainResult r = train_gpt(m);
@@ -63,7 +63,7 @@ TEST(TrainMixed, SkipsStepsThatOverflow) {
 
 TEST(TrainMixed, AResumedRunIsTheSameBitForBit) {
   std::vector<TrainOptions> runs = {overflowing()};
-  for (const Mode& mode : kModes) runs.push_back(mixed(mode));
+  for (const Mode& mode : kMixed) runs.push_back(mixed(mode));
   for (TrainOptions& o : runs) {
     TemporaryFolder folder;
     o.accumulate = 2;
@@ -126,7 +126,7 @@ TEST(TrainMixed, CheckpointsFromBeforeItAreInF32) {
 }
 
 TEST(TrainMixed, NotANumber) {
-  for (const Mode& mode : kModes) {
+  for (const Mode& mode : kMixed) {
     TrainOptions o = mixed(mode);
     o.lr = 1e38;
     o.min_lr = 0;

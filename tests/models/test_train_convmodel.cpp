@@ -28,7 +28,7 @@ std::vector<double> losses(const ConvModelResult& r) {
   return out;
 }
 
-Device gpu() {
+Device card() {
   for (DeviceType type : {DeviceType::CUDA, DeviceType::HIP})
     if (device_count(type) > 0) return {type, 0};
   return cpu();
@@ -62,7 +62,7 @@ TEST(TrainConvModel, LearnsInEveryPrecision) {
 }
 
 TEST(TrainConvModel, AResumedRunIsTheSameBitForBit) {
-  for (Device device : {cpu(), gpu()})
+  for (Device device : {cpu(), card()})
     for (Amp amp : {Amp::Off, Amp::BFloat16, Amp::Float16}) {
       TemporaryFolder folder;
       ConvModelOptions o = small(amp);
@@ -101,14 +101,14 @@ TEST(TrainConvModel, AHistoryThatDoesNotFitAdamsStepIsRefused) {
 }
 
 TEST(TrainConvModel, AGpuTrainsAsTheCpu) {
-  if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda());
   for (Amp amp : {Amp::Off, Amp::BFloat16, Amp::Float16})
     for (int64_t size : {19, 64}) {
       ConvModelOptions o = small(amp);
       o.size = size;
       o.steps = 10;  // further on, Adam has made whole steps of what is rounding in small gradients
       const auto want = losses(train_convmodel(o));
-      o.device = gpu();
+      o.device = card();
       o.report_interval = 5;
       const auto got = losses(train_convmodel(o));
       ASSERT_EQ(got.size(), want.size());

@@ -22,6 +22,11 @@ std::string error_of(F call) {
   return "no error";
 }
 
+/// Of a product of matrices, m x k by k x n.
+struct ProductSize {
+  int64_t m, n, k;
+};
+
 /// ||got - want|| / ||want||, in float64.
 inline double relative_error(const Tensor& got, const Tensor& want) {
   if (!(got.shape() == want.shape())) return INFINITY;

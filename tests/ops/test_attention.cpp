@@ -50,15 +50,16 @@ TEST(Attention, MathMatchesTheReference) {
   }
 }
 
-struct Use {
+struct Lengths {
   Shape q, k;
   bool causal;
 };
 
 TEST(Attention, KernelsAgree) {
   Generator g(1);
-  for (const Use& use : {Use{{2, 3, 67, 33}, {2, 3, 67, 33}, true}, Use{{1, 4, 129, 64}, {1, 2, 129, 64}, true},
-                         Use{{2, 2, 5, 16}, {2, 2, 300, 16}, false}}) {
+  for (const Lengths& use :
+       {Lengths{{2, 3, 67, 33}, {2, 3, 67, 33}, true}, Lengths{{1, 4, 129, 64}, {1, 2, 129, 64}, true},
+        Lengths{{2, 2, 5, 16}, {2, 2, 300, 16}, false}}) {
     Tensors in = {normal64(use.q, g).to(Float32), normal64(use.k, g).to(Float32), normal64(use.k, g).to(Float32)};
     auto attend = [&](const Tensors& t) {
       return scaled_dot_product_attention(t[0], t[1], t[2], {.causal = use.causal});

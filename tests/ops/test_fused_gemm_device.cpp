@@ -18,9 +18,9 @@ class FusedGemmDevice : public GpuTest {
     if (error.find("was not found") != error.npos) GTEST_SKIP() << error;
   }
   static Tensor wide(const Tensor& t) { return t.to(cpu()).to(Float64); }
-  Tensor make(const Shape& shape, DType dtype) { return randn(shape, generator).to(dtype).to(gpu()); }
+  Tensor make(const Shape& shape, DType dtype) { return randn(shape, generator).to(dtype).to(card()); }
   /// Memory that comes next holds NaN.
-  void poison(const Shape& shape, DType dtype) { full(shape, NAN, dtype, gpu()); }
+  void poison(const Shape& shape, DType dtype) { full(shape, NAN, dtype, card()); }
   Generator generator{17};
 };
 
@@ -96,8 +96,8 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64InOneRound) {
 TEST_F(FusedGemmDevice, GeluOfLargeSums) {
   for (DType dtype : {Float16, BFloat16}) {
     const auto sum = [&](double a, double added) {
-      const Tensor left = full({128, 64}, a, dtype, gpu()), right = full({64, 136}, 256, dtype, gpu());
-      return wide(fused_gemm(left, right, "gelu_tanh(acc + load(d0))", {full({128, 136}, added, dtype, gpu())}))
+      const Tensor left = full({128, 64}, a, dtype, card()), right = full({64, 136}, 256, dtype, card());
+      return wide(fused_gemm(left, right, "gelu_tanh(acc + load(d0))", {full({128, 136}, added, dtype, card())}))
           .sum()
           .item();
     };
@@ -108,13 +108,13 @@ TEST_F(FusedGemmDevice, GeluOfLargeSums) {
 }
 
 TEST_F(FusedGemmDevice, TakesConfigsOutsideOfTheShippedSet) {
-  const int stages = gpu().type == DeviceType::HIP ? 2 : 3;
+  const int stages = card().type == DeviceType::HIP ? 2 : 3;
   Tensor a = make({300, 520}, BFloat16), b = make({520, 264}, BFloat16);
   Tensor expected = matmul(wide(a), wide(b));
   std::vector<GemmConfig> configs = {
       {128, 64, 64, 4, stages}, {64, 128, 32, 4, stages}, {128, 128, 64, 8, stages}, {}, {.tile_m = 128, .tile_k = 64}};
   // By matrix instructions for 16 x 16 sums, which AMD's cards take for narrow products.
-  if (gpu().type == DeviceType::HIP) configs.push_back({16, 64, 128, 4, 2});
+  if (card().type == DeviceType::HIP) configs.push_back({16, 64, 128, 4, 2});
   for (const GemmConfig& config : configs)
     EXPECT_LE(relative_error(fused_gemm(a, b, "acc", {}, config).to(cpu()), expected), 5e-3);
   Tensor wide_a = make({300, 520}, Float32), wide_b = make({520, 264}, Float32);
@@ -137,7 +137,7 @@ TEST_F(FusedGemmDevice, RunsInAGraph) {
   Tensor a = make({64, 64}, Float16), b = make({64, 64}, Float16), y;
   fused_gemm(a, b, "relu(acc)");
   Graph graph;
-  graph.capture(gpu(), [&] { y = fused_gemm(a, b, "relu(acc)"); });
+  graph.capture(card(), [&] { y = fused_gemm(a, b, "relu(acc)"); });
   graph.replay();
   EXPECT_LE(relative_error(y.to(cpu()), relu(matmul(wide(a), wide(b)))), 1e-3);
 }

@@ -69,7 +69,7 @@ void expect_close(const char* kernel, const Use& use, DType dtype, Generator& g,
     const bool floating = t.defined() && t.dtype() != DType::Bool;
     Tensor narrow = floating ? t.to(dtype) : t;
     exact.push_back(floating ? narrow.to(Float64) : t);
-    there.push_back(t.defined() ? narrow.to(gpu()) : t);
+    there.push_back(t.defined() ? narrow.to(card()) : t);
   }
   const Tensor mask = exact[3], mask_there = there[3];
   exact.resize(3);

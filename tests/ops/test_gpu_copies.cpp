@@ -19,13 +19,13 @@ TEST_F(GpuCopies, OfEveryOrderOfDims) {
   const Order orders[] = {{0, 2, 3, 1}, {0, 3, 1, 2}, {3, 2, 1, 0}, {1, 0, 2, 3}, {2, 3, 0, 1}};
   for (DType dtype : {UInt8, Float16, Float32, Float64})
     for (const Shape& shape : shapes) {
-      const Tensor exact = (abs(normal64(shape, generator)) * 50.0).to(dtype), there = exact.to(gpu());
+      const Tensor exact = (abs(normal64(shape, generator)) * 50.0).to(dtype), there = exact.to(card());
       for (const Order& order : orders) {
         const auto label = fmt::format("{} {} to {}", name(dtype), to_string(shape), fmt::join(order, " "));
         const Tensor want = turned(exact, order).contiguous().to(Float64);
         EXPECT_EQ(error(turned(there, order).contiguous(), want), 0) << label;
         // Into memory that lies in another order, and from and to elements that are not at whole units.
-        Tensor to = turned(full(shape, 99.0, dtype, gpu()), order);
+        Tensor to = turned(full(shape, 99.0, dtype, card()), order);
         EXPECT_EQ(error(to.copy_(turned(there, order).contiguous()), want), 0) << label;
         if (shape[3] == 1) continue;
         const auto inner = [&](const Tensor& t) { return turned(t.slice(3, 1, shape[3].value()), order); };

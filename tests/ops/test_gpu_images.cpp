@@ -11,40 +11,32 @@
 namespace tessera {
 namespace {
 
-double limit(DType dtype) {
-  return dtype == Float64 ? 1e-12 : dtype == Float32 ? 3e-6 : dtype == Float16 ? 1e-3 : 8e-3;
-}
-
 class GpuImages : public GpuAgainstFloat64 {
  protected:
+  static double limit(DType dtype) {
+    return dtype == Float64 ? 1e-12 : dtype == Float32 ? 3e-6 : dtype == Float16 ? 1e-3 : 8e-3;
+  }
   static Tensor there(const Tensor& t, DType dtype, bool channels_last = false) {
-    Tensor moved = t.to(dtype).to(gpu());
+    Tensor moved = t.to(dtype).to(card());
     if (channels_last) moved = moved.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
     return moved;
   }
 };
 
-/// fn(inputs): gradients of <fn(inputs), g> by each input.
-template <class Fn>
-Tensors gradients(const Fn& fn, Tensors inputs, const Tensor& g) {
-  for (Tensor& t : inputs) t = t.detach().set_requires_grad();
-  return grad({fn(inputs)}, inputs, {g});
-}
-
-struct Size {
+struct Images {
   int64_t images, channels, filters, height, width;
 };
-std::string name_of(const testing::TestParamInfo<Size>& info) {
-  const Size& s = info.param;
+std::string name_of(const testing::TestParamInfo<Images>& info) {
+  const Images& s = info.param;
   return fmt::format("{}x{}x{}x{}_{}", s.images, s.channels, s.height, s.width, s.filters);
 }
 
-class GpuImagesPointwise : public GpuImages, public testing::WithParamInterface<Size> {};
+class GpuImagesPointwise : public GpuImages, public testing::WithParamInterface<Images> {};
 using GpuImagesNormed = GpuImagesPointwise;
 class GpuImagesOfShape : public GpuImages, public testing::WithParamInterface<Shape> {};
 
 TEST_P(GpuImagesPointwise, Convolution) {
-  const Size s = GetParam();
+  const Images s = GetParam();
   for (DType dtype : {Float64, Float32, Float16, BFloat16})
     for (bool channels_last : {false, true}) {
       const auto convolve = [](const Tensors& in) { return conv2d(in[0], in[1], in[2]); };
@@ -62,8 +54,8 @@ TEST_P(GpuImagesPointwise, Convolution) {
 }
 
 // The small ones are what racecheck takes, here and below.
-const Size small[] = {{2, 7, 5, 3, 7}, {17, 5, 8, 16, 8}, {1, 1, 1, 1, 1}, {1, 3, 9, 1, 31}};
-const Size large[] = {{1, 2, 64, 64, 64}, {1, 64, 1, 32, 48}, {3, 16, 24, 40, 32}, {1, 129, 130, 16, 64}};
+const Images small[] = {{2, 7, 5, 3, 7}, {17, 5, 8, 16, 8}, {1, 1, 1, 1, 1}, {1, 3, 9, 1, 31}};
+const Images large[] = {{1, 2, 64, 64, 64}, {1, 64, 1, 32, 48}, {3, 16, 24, 40, 32}, {1, 129, 130, 16, 64}};
 INSTANTIATE_TEST_SUITE_P(Small, GpuImagesPointwise, testing::ValuesIn(small), name_of);
 INSTANTIATE_TEST_SUITE_P(Large, GpuImagesPointwise, testing::ValuesIn(large), name_of);
 
@@ -72,7 +64,7 @@ bool has_sm90(DType dtype) {
   if (dtype != Float16 && dtype != BFloat16) return false;
   try {
     const ForceKernel force("conv2d", "sm90");
-    conv2d(zeros({1, 8, 8, 8}, dtype, gpu()), zeros({8, 8, 1, 1}, dtype, gpu()));
+    conv2d(zeros({1, 8, 8, 8}, dtype, card()), zeros({8, 8, 1, 1}, dtype, card()));
     return true;
   } catch (const Error& e) {
     return std::string_view(e.what()).find("instructions") == std::string_view::npos;
@@ -133,8 +125,8 @@ TEST_P(GpuImagesOfShape, BatchNormTakesHalvesBesideF32Weights) {
         }
       };
       check_gradients(norm);
-      const Tensor mean = tessera::mean(in[0], {0, 2, 3}).to(Float32).to(gpu()),
-                   variance = var(in[0], {0, 2, 3}).to(Float32).to(gpu());
+      const Tensor mean = tessera::mean(in[0], {0, 2, 3}).to(Float32).to(card()),
+                   variance = var(in[0], {0, 2, 3}).to(Float32).to(card());
       const auto known = [&](const Tensors& of) {
         const NormAttrs attrs{.eps = 1e-5, .training = true, .relu = activation == Activation::Relu};
         return dispatch_one(batch_norm_known_op, {of[0], mean, variance, of[1], of[2]}, attrs);
@@ -151,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Large, GpuImagesOfShape, testing::ValuesIn(large_shapes
 
 /// Hopper's kernel where the card has it, and one operator after the other.
 TEST_P(GpuImagesNormed, PointwiseConvolution) {
-  const Size s = GetParam();
+  const Images s = GetParam();
   for (DType dtype : {Float32, Float16, BFloat16})
     for (int form = 0; form < 6; ++form) {
       const bool has_norm = form > 0, training = form % 2 == 0, relu = form > 2;
@@ -198,9 +190,9 @@ TEST_P(GpuImagesNormed, PointwiseConvolution) {
     }
 }
 
-const Size small_normed[] = {
+const Images small_normed[] = {
     {2, 72, 40, 10, 20}, {1, 256, 1, 8, 65}, {3, 17, 33, 4, 26}, {2, 1, 1, 2, 4}, {2, 5, 7, 3, 5}};
-const Size large_normed[] = {{1, 2, 256, 32, 40}, {1, 130, 200, 27, 152}, {5, 64, 128, 16, 64}};
+const Images large_normed[] = {{1, 2, 256, 32, 40}, {1, 130, 200, 27, 152}, {5, 64, 128, 16, 64}};
 INSTANTIATE_TEST_SUITE_P(Small, GpuImagesNormed, testing::ValuesIn(small_normed), name_of);
 INSTANTIATE_TEST_SUITE_P(Large, GpuImagesNormed, testing::ValuesIn(large_normed), name_of);
 
@@ -227,9 +219,9 @@ TEST_F(GpuImages, NormAndConvolutionOfModules) {
   const Tensor evaluated = run(x);
   norm.running_mean.fill_(0);
   norm.running_var.fill_(1);
-  reset(gpu(), Float32);
+  reset(card(), Float32);
   const amp::Autocast half(Float16);
-  const Tensor near = x.to(Float32).to(gpu());
+  const Tensor near = x.to(Float32).to(card());
   EXPECT_LE(error(run(near), trained), 5e-3);
   EXPECT_LE(error(norm.running_mean, mean), 5e-3);
   EXPECT_LE(error(norm.running_var, var), 5e-3);
@@ -250,7 +242,7 @@ TEST_F(GpuImages, BatchNormMovesRunningStatistics) {
       };
       const Tensors want = run(x.to(Float32), cpu());
       for (bool channels_last : {false, true}) {
-        const Tensors got = run(there(x, dtype, channels_last), gpu());
+        const Tensors got = run(there(x, dtype, channels_last), card());
         for (size_t i = 0; i < 3; ++i)
           EXPECT_LE(error(got[i], want[i].to(Float64)), i < 2 ? 1e-6 : limit(dtype)) << channels << name(dtype) << i;
       }

@@ -22,11 +22,11 @@ class GpuLarge : public GpuAgainstFloat64 {
   void SetUp() override {
     GpuAgainstFloat64::SetUp();
     if (IsSkipped()) return;
-    if (properties(gpu()).memory < size_t{60} << 30) GTEST_SKIP() << "needs 60 GB";
+    if (properties(card()).memory < size_t{60} << 30) GTEST_SKIP() << "needs 60 GB";
     card_.emplace();
   }
   void TearDown() override {
-    if (card_) empty_cache(gpu());
+    if (card_) empty_cache(card());
   }
 
   /// As few rows of this shape as make more than 2^31 elements and a few rows more.
@@ -37,7 +37,7 @@ class GpuLarge : public GpuAgainstFloat64 {
     shape.insert(shape.end(), row.begin(), row.end());
     return Shape(shape);
   }
-  Tensor normal(const Shape& shape) { return randn(shape, generator, dtype, gpu()); }
+  Tensor normal(const Shape& shape) { return randn(shape, generator, dtype, card()); }
 
   static Tensor rows(const Tensor& t, int64_t first, int64_t count) { return t.slice(0, first, first + count); }
   static Tensor exact(const Tensor& t) { return t.contiguous().to(cpu()).to(Float64); }
@@ -52,7 +52,7 @@ class GpuLarge : public GpuAgainstFloat64 {
   void check_rows(const Operator& op, const Tensors& large, const Tensors& small = {}, double tolerance = 1.2e-2) {
     SCOPED_TRACE(op.name);
     const auto with_small = [&](Tensors in, bool there) {
-      for (const Tensor& t : small) in.push_back(there ? t.to(dtype).to(gpu()) : t);
+      for (const Tensor& t : small) in.push_back(there ? t.to(dtype).to(card()) : t);
       return in;
     };
     Tensors in;
@@ -192,17 +192,17 @@ TEST_F(GpuLarge, PlacesBeyondTwoToThe31) {
   Tensor x = normal(with_rows({1000}));
   const int64_t count = x.size(0);
   const Tensor index = tensor<int64_t>({count - 1, 0, count - 3, 2147483}, {4});
-  const Tensor want = exact(index_select(x, 0, index.to(gpu())));
+  const Tensor want = exact(index_select(x, 0, index.to(card())));
   for (int64_t i = 0; i < 4; ++i) {
     const auto at = static_cast<int64_t>(index.select(0, i).item());
     EXPECT_EQ(relative_error(want.slice(0, i, i + 1), exact(rows(x, at, 1))), 0) << at;
   }
-  EXPECT_EQ(relative_error(exact(embedding(index.to(gpu()), x)), want), 0);
-  const Tensor along = index.reshape({4, 1}).expand({4, 1000}).contiguous().to(gpu());
+  EXPECT_EQ(relative_error(exact(embedding(index.to(card()), x)), want), 0);
+  const Tensor along = index.reshape({4, 1}).expand({4, 1000}).contiguous().to(card());
   EXPECT_EQ(relative_error(exact(gather(x, 0, along)), want), 0);
   const Tensor more = normal({4, 1000});
   const Tensor added = scatter_add(x, 0, along, more);
-  EXPECT_LE(relative_error(exact(index_select(added, 0, index.to(gpu()))), want + exact(more)), 1.2e-2);
+  EXPECT_LE(relative_error(exact(index_select(added, 0, index.to(card()))), want + exact(more)), 1.2e-2);
   const Tensor turned = x.transpose(0, 1).contiguous();
   EXPECT_EQ(relative_error(exact(turned.slice(1, count - 2, count)).transpose(0, 1), exact(rows(x, count - 2, 2))), 0);
   const Tensor lower = tril(x, 990 - count);
@@ -215,7 +215,7 @@ TEST_F(GpuLarge, PlacesBeyondTwoToThe31) {
 TEST_F(GpuLarge, EmbeddingAndItsGradient) {
   const Tensor weight = normal(with_rows({1000})).set_requires_grad();
   const int64_t count = weight.size(0);
-  const Tensor index = tensor<int64_t>({count - 1, 5, count - 1}, {3}).to(gpu());
+  const Tensor index = tensor<int64_t>({count - 1, 5, count - 1}, {3}).to(card());
   const Tensor g = normal({3, 1000});
   const Tensor dweight = grad({embedding(index, weight)}, {weight}, {g})[0];
   const Tensor of = exact(g);
@@ -226,7 +226,7 @@ TEST_F(GpuLarge, EmbeddingAndItsGradient) {
 
 TEST_F(GpuLarge, CrossEntropyAndMse) {
   const Tensor x = normal(with_rows({50257}));
-  const Tensor target = randint(0, 50257, {x.size(0)}, generator, gpu());
+  const Tensor target = randint(0, 50257, {x.size(0)}, generator, card());
   const Tensor on = x.detach().set_requires_grad();
   const Tensor loss = cross_entropy(on, target, Reduction::None);
   const Tensor g = normal(loss.shape()).to(loss.dtype());
@@ -282,7 +282,7 @@ TEST_F(GpuLarge, ImagesWithTheirChannelsLast) {
               }},
              {x}, {values_of({64}), values_of({64})});
   const auto gradient = [&](int64_t first, int64_t last) {
-    const Tensor w = full({64, 64, 3, 3}, 0.5, dtype, gpu()).set_requires_grad(), part = x.slice(0, first, last);
+    const Tensor w = full({64, 64, 3, 3}, 0.5, dtype, card()).set_requires_grad(), part = x.slice(0, first, last);
     return exact(grad({conv2d(part, w, {}, {.padding = {1, 1}})}, {w}, {part})[0]);
   };
   EXPECT_LE(relative_error(gradient(0, count), gradient(0, half) + gradient(half, count)), 1.2e-2);
@@ -290,7 +290,7 @@ TEST_F(GpuLarge, ImagesWithTheirChannelsLast) {
   NoGrad guard;
   x.slice(0, count - 1, count).fill_(100);
   const auto sums = [&](int64_t first, int64_t last) {  // of elements, and of their squares
-    Tensor mean = zeros({64}, Float32, gpu()), var = ones({64}, Float32, gpu());
+    Tensor mean = zeros({64}, Float32, card()), var = ones({64}, Float32, card());
     batch_norm(x.slice(0, first, last), {}, {}, mean, var, true, 1);
     const auto n = static_cast<double>((last - first) * x.size(2) * x.size(3));
     return Tensors{exact(mean) * n, (exact(var) * (1 - 1 / n) + square(exact(mean))) * n};
@@ -303,8 +303,8 @@ TEST_F(GpuLarge, GradientsOfWeights) {
   const Tensor x = normal(with_rows({4, 96, 128})), g = normal(x.shape());
   const int64_t count = x.size(0), half = count / 2;
   const auto gradients = [&](int64_t first, int64_t last) {
-    const Tensor w = full({4, 4, 3, 3}, 0.5, dtype, gpu()).set_requires_grad(),
-                 b = full({4}, 0, dtype, gpu()).set_requires_grad();
+    const Tensor w = full({4, 4, 3, 3}, 0.5, dtype, card()).set_requires_grad(),
+                 b = full({4}, 0, dtype, card()).set_requires_grad();
     const Tensors d =
         grad({conv2d(x.slice(0, first, last), w, b, {.padding = {1, 1}})}, {w, b}, {g.slice(0, first, last)});
     return Tensors{exact(d[0]), exact(d[1])};
@@ -313,8 +313,8 @@ TEST_F(GpuLarge, GradientsOfWeights) {
   for (int i = 0; i < 2; ++i) EXPECT_LE(relative_error(all[i], low[i] + high[i]), 1.2e-2) << i;
   const Tensor flat = x.reshape({count * 48, 1024}), of = g.reshape({count * 48, 1024});
   const auto norm_gradients = [&](int64_t first, int64_t last) {
-    const Tensor w = full({1024}, 0.5, dtype, gpu()).set_requires_grad(),
-                 b = full({1024}, 0, dtype, gpu()).set_requires_grad();
+    const Tensor w = full({1024}, 0.5, dtype, card()).set_requires_grad(),
+                 b = full({1024}, 0, dtype, card()).set_requires_grad();
     const Tensors d = grad({layer_norm(flat.slice(0, first, last), w, b)}, {w, b}, {of.slice(0, first, last)});
     return Tensors{exact(d[0]), exact(d[1])};
   };
@@ -339,9 +339,9 @@ TEST_F(GpuLarge, Batches) {
 
 TEST_F(GpuLarge, Draws) {
   NoGrad guard;
-  const Tensor x = full(with_rows({8191}), 1, dtype, gpu());
+  const Tensor x = full(with_rows({8191}), 1, dtype, card());
   const int64_t count = x.size(0);
-  const Tensor kept = dropout(x, 0.25, true, generator), uniform = rand(x.shape(), generator, Float32, gpu());
+  const Tensor kept = dropout(x, 0.25, true, generator), uniform = rand(x.shape(), generator, Float32, card());
   for (int64_t at : {int64_t{0}, two_to_31 / 8191 - 50, count - 100}) {
     const Tensor part = exact(rows(kept, at, 100)), drawn = exact(rows(uniform, at, 100));
     EXPECT_NEAR(part.mean().item(), 1, 0.01) << at;
@@ -355,12 +355,12 @@ TEST_F(GpuLarge, Draws) {
 }
 
 TEST_F(GpuLarge, AStepOfAdamW) {
-  if (properties(gpu()).memory < size_t{75} << 30) GTEST_SKIP() << "needs 75 GB";
+  if (properties(card()).memory < size_t{75} << 30) GTEST_SKIP() << "needs 75 GB";
   NoGrad guard;
   const int64_t n = two_to_31 + 4099;
-  Tensor p = full({n}, 1, Float32, gpu());
+  Tensor p = full({n}, 1, Float32, card());
   p.set_requires_grad();
-  p.set_grad(full({n}, 0.5, Float32, gpu()));
+  p.set_grad(full({n}, 0.5, Float32, card()));
   optim::AdamW optimizer({p}, {.lr = 0.125, .weight_decay = 0});
   optimizer.step();
   for (int64_t at : {int64_t{0}, two_to_31 - 2, n - 4})

@@ -16,18 +16,18 @@ struct Trained {
 
   Trained(const Tensor& w, const Tensor& b, bool copies)
       : copies(copies),
-        weight(w.to(gpu()).set_requires_grad()),
-        bias(b.to(gpu()).set_requires_grad()),
+        weight(w.to(card()).set_requires_grad()),
+        bias(b.to(card()).set_requires_grad()),
         optimizer({weight, bias}, {.lr = 1e-2}) {}
 
   void step(const Tensor& x, DType dtype, bool skipped = false) {
     optimizer.zero_grad();
     {
       const amp::Autocast region(dtype, {.cache_weights = copies});
-      const Tensor y = linear(x.to(gpu()), weight, bias);
+      const Tensor y = linear(x.to(card()), weight, bias);
       sum(square(cast(y, Float32))).backward();
     }
-    optimizer.step({.found_inf = full({}, skipped, Bool, gpu())});
+    optimizer.step({.found_inf = full({}, skipped, Bool, card())});
   }
   bool has_copy(DType dtype) const {
     const Tensor copy = lower_copy(weight, dtype);
@@ -71,7 +71,7 @@ TEST_F(GpuLowerCopies, AreWhatACastWouldGive) {
     EXPECT_TRUE(step(BFloat16));
     change([](Tensor& t) {  // what a graph writes has no version
       Graph graph;
-      graph.capture(gpu(), [&] { t.mul_(1.0); });
+      graph.capture(card(), [&] { t.mul_(1.0); });
       t.mul_(1.5);
       graph.replay();
     });
@@ -81,10 +81,10 @@ TEST_F(GpuLowerCopies, AreWhatACastWouldGive) {
 
 TEST_F(GpuLowerCopies, GraphsMakeTheirOwn) {
   Generator g(4);
-  const Tensor w = randn({40, 24}, g), b = randn({40}, g), x = randn({5, 24}, g), there = x.to(gpu());
+  const Tensor w = randn({40, 24}, g), b = randn({40}, g), x = randn({5, 24}, g), there = x.to(card());
   Trained captured(w, b, true), by_hand(w, b, false);
   for (Trained* t : {&captured, &by_hand}) t->step(there, BFloat16);
-  const Tensor never = full({}, false, Bool, gpu());
+  const Tensor never = full({}, false, Bool, card());
   const auto step = [&](Trained& t) {
     t.optimizer.zero_grad();
     const amp::Autocast region(BFloat16, {.cache_weights = t.copies});
@@ -92,7 +92,7 @@ TEST_F(GpuLowerCopies, GraphsMakeTheirOwn) {
     t.optimizer.step({.found_inf = never});
   };
   Graph graph;
-  graph.capture(gpu(), [&] { step(captured); });
+  graph.capture(card(), [&] { step(captured); });
   for (int i = 0; i < 3; ++i) {
     graph.replay();
     step(by_hand);
@@ -106,13 +106,13 @@ TEST_F(GpuLowerCopies, GraphsMakeTheirOwn) {
 // Also within a region that is open: what was cast before is none of the graph's, and what it casts is its own.
 TEST_F(GpuLowerCopies, GraphsOfAnOpenRegionCastAnew) {
   Generator g(6);
-  const Tensor x = randn({5, 24}, g).to(gpu());
-  Tensor weight = randn({40, 24}, g).to(gpu()).set_requires_grad(), captured;
+  const Tensor x = randn({5, 24}, g).to(card());
+  Tensor weight = randn({40, 24}, g).to(card()).set_requires_grad(), captured;
   const amp::Autocast region(BFloat16);
   const auto eager = [&] { return linear(x, weight).detach().to(cpu()).to(Float32); };
   const Tensor before = eager();
   Graph graph;
-  graph.capture(gpu(), [&] { captured = linear(x, weight).detach(); });
+  graph.capture(card(), [&] { captured = linear(x, weight).detach(); });
   EXPECT_EQ(relative_error(eager(), before), 0);
   {
     NoGrad guard;
@@ -130,7 +130,7 @@ TEST_F(GpuLowerCopies, LossesOverOneForwardMayHaveAStepBetween) {
   const auto second_gradient = [&](bool copies) {
     Trained t(w, b, copies);
     t.step(x, BFloat16);
-    const Tensor in = x.to(gpu()).set_requires_grad();
+    const Tensor in = x.to(card()).set_requires_grad();
     Tensor y;
     {
       const amp::Autocast region(BFloat16, {.cache_weights = copies});

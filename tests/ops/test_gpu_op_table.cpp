@@ -11,7 +11,7 @@ namespace {
 using namespace op_table_test;
 
 std::vector<const Op*> ops_of_gpu() {
-  if (!gpu().is_gpu()) return {};
+  if (!card().is_gpu()) return {};
   return {op_table().begin(), op_table().end()};
 }
 
@@ -24,7 +24,7 @@ Tensors moved(const Tensors& list, Device device) {
 // The inputs of a case on the GPU in a layout, and their values in float64 on the CPU.
 Prepared prepare_on_gpu(const OpCase& c, DType dtype, Form form) {
   Prepared p = prepare(c, dtype, Form::Contiguous);
-  p.run = moved(p.run, gpu());
+  p.run = moved(p.run, card());
   if (form != Form::Contiguous)
     for (Tensor& t : p.run)
       if (t.defined()) t = with_gaps(t, form == Form::Pitched ? 1 : 2);
@@ -64,12 +64,12 @@ void compare_gradients(const Op& op, const OpCase& c, DType dtype) {
   for (auto& list : weights)  // the same numbers in every dtype
     for (double& w : list) w = static_cast<float>(bf16(static_cast<float>(w)));
   Tensors want = analytic_gradients(op, c, p.exact, weights, Float64, true);
-  Tensors got = analytic_gradients(op, c, moved(p.run, gpu()), weights, dtype, false);
+  Tensors got = analytic_gradients(op, c, moved(p.run, card()), weights, dtype, false);
   Tensors here = analytic_gradients(op, c, p.run, weights, dtype, false);
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_TRUE(got[i].defined());
-    EXPECT_EQ(got[i].device(), gpu());
+    EXPECT_EQ(got[i].device(), card());
     // Where the gradient cancels, as 1 - tanh² does, the CPU's own error in this dtype is the measure.
     const double limit =
         std::max(gradient_tolerance(op, dtype), 1.5 * relative_error(elements(here[i]), elements(want[i])));
@@ -119,8 +119,8 @@ INSTANTIATE_TEST_SUITE_P(All, GpuOpTable, testing::ValuesIn(ops_of_gpu()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 TEST(GpuOpTableItself, NeedsAGpu) {
-  if (!gpu().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda()) << "; " << why_unavailable(hip());
-  EXPECT_GT(properties(gpu()).multiprocessors, 0);
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU: " << why_unavailable(cuda()) << "; " << why_unavailable(hip());
+  EXPECT_GT(properties(card()).multiprocessors, 0);
 }
 
 }  // namespace

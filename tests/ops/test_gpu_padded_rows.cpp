@@ -26,31 +26,31 @@ class GpuPaddedRows : public GpuAgainstFloat64 {
     shape.back() = padded(t.size(-1), t.dtype());
     return t.strides() == contiguous_strides(shape) && !t.is_contiguous();
   }
-  Tensor there(const Tensor& t, DType dtype = BFloat16) { return t.to(dtype).to(gpu()); }
+  Tensor there(const Tensor& t, DType dtype = BFloat16) { return t.to(dtype).to(card()); }
 };
 
 TEST_F(GpuPaddedRows, AreWhatTheLibraryMakesOfMatrices) {
   for (const Shape& shape : shapes()) {
-    const Tensor wide = values(shape, Float16).to(Float32), x = wide.to(Float16).to(gpu());
+    const Tensor wide = values(shape, Float16).to(Float32), x = wide.to(Float16).to(card());
     EXPECT_TRUE(is_padded(x)) << to_string(shape);
-    EXPECT_TRUE(is_padded(wide.to(gpu()).to(BFloat16)));
+    EXPECT_TRUE(is_padded(wide.to(card()).to(BFloat16)));
     EXPECT_TRUE(is_padded(gelu(x) * x + 1.0));
     EXPECT_TRUE(is_padded(x.detach()));
     EXPECT_TRUE(x.contiguous().is_contiguous() && x.clone().is_contiguous() && x.to(cpu()).is_contiguous());
     for (DType dtype : {Float16, Float32}) {
-      EXPECT_TRUE(is_padded(wide.to(gpu()).to(dtype)) && is_padded(full(shape, 1, dtype, gpu())) &&
-                  is_padded(rand(shape, generator, dtype, gpu())));
-      EXPECT_TRUE(empty(shape, dtype, gpu()).is_contiguous() && wide.to(gpu()).contiguous().is_contiguous());
+      EXPECT_TRUE(is_padded(wide.to(card()).to(dtype)) && is_padded(full(shape, 1, dtype, card())) &&
+                  is_padded(rand(shape, generator, dtype, card())));
+      EXPECT_TRUE(empty(shape, dtype, card()).is_contiguous() && wide.to(card()).contiguous().is_contiguous());
     }
     EXPECT_TRUE(is_padded(softmax(x, -1)) && is_padded(dropout(x, 0.5, true)) && is_padded(concat({x, x}, 0)));
-    Tensor parameter = wide.to(gpu()).set_requires_grad();
+    Tensor parameter = wide.to(card()).set_requires_grad();
     optim::SGD optimizer({parameter}, {.lr = 0.1});
     {
       const amp::Autocast guard(BFloat16);
       matmul(parameter, transpose(parameter, -2, -1));
     }
     EXPECT_TRUE(is_padded(lower_copy(parameter, BFloat16)));
-    parameter.set_grad(full(shape, 0.5, Float32, gpu()));
+    parameter.set_grad(full(shape, 0.5, Float32, card()));
     optimizer.step();  // writes the copy, too
     const Tensor copy = lower_copy(parameter, BFloat16);
     ASSERT_TRUE(copy.defined());
@@ -81,14 +81,14 @@ TEST_F(GpuPaddedRows, HoldTheSameElements) {
       same(x.to(Float32), want);
       same(x.to(Float32).to(dtype == Float16 ? BFloat16 : Float16),
            want.to(Float32).to(dtype == Float16 ? BFloat16 : Float16).to(Float64));
-      Tensor dense = full(shape, 7, dtype, gpu()).contiguous();
+      Tensor dense = full(shape, 7, dtype, card()).contiguous();
       same(dense.copy_(x), want);
       const Tensor here = want.to(dtype), twice = (here + here).to(Float64);
       for (const Tensor& sum : {x + x, x + dense, dense + x, dense + dense}) same(sum, twice);
       for (const Tensor& sum : {x + x.to(Float32), dense.to(Float32) + x}) same(sum, want * 2.0);
       Tensor again = there(values(shape, dtype), dtype);
       same(again.copy_(dense), want);
-      Tensor inside = full({503, padded(n, dtype) + 5}, 7, dtype, gpu());  // whose neighbours nobody may write
+      Tensor inside = full({503, padded(n, dtype) + 5}, 7, dtype, card());  // whose neighbours nobody may write
       if (shape.rank() == 2 && shape[0].value() == 503) {
         for (int64_t begin : {0, 1, 5}) {
           inside.fill_(7);
@@ -105,7 +105,7 @@ TEST_F(GpuPaddedRows, HoldTheSameElements) {
 }
 
 TEST_F(GpuPaddedRows, ComeInPieces) {
-  const Tensor want = rand({300'007, 67}, generator), x = want.to(gpu());
+  const Tensor want = rand({300'007, 67}, generator), x = want.to(card());
   EXPECT_TRUE(is_padded(x));
   EXPECT_EQ(error(x, want.to(Float64)), 0);
 }
@@ -133,7 +133,7 @@ TEST_F(GpuPaddedRows, GiveWhatDenseOnesGive) {
           in.push_back((dense ? moved.contiguous() : moved).detach().set_requires_grad());
         }
         Tensors out = f(in), seeds;
-        for (const Tensor& y : out) seeds.push_back(full(y.shape(), 0.125, y.dtype(), gpu()));
+        for (const Tensor& y : out) seeds.push_back(full(y.shape(), 0.125, y.dtype(), card()));
         const Tensors gradients = grad(out, in, seeds);
         out.append(gradients.begin(), gradients.end());
         for (Tensor& t : out) t = t.detach().to(cpu()).to(Float64);
@@ -183,14 +183,14 @@ TEST_F(GpuPaddedRows, MultiplyAsThoseWithZeros) {
     allow_tf32(false);
     EXPECT_GE(taken, 1);
   };
-  const bool emulated = gpu().type == DeviceType::HIP;
+  const bool emulated = card().type == DeviceType::HIP;
   for (int64_t n : emulated ? std::vector<int64_t>{131} : std::vector<int64_t>{1001, 4095, 50257})
     for (const auto& [rows, columns, depth] : {std::array<int64_t, 3>{n, 136, 192}, {136, n, 192}, {136, 200, n}})
       for (const auto& [turn_a, turn_b] : {std::pair{false, false}, {false, true}, {true, false}})
         for (DType dtype : {Float16, BFloat16, Float32}) {
           const auto made = [&](Shape shape, bool turned) {
             if (turned) std::swap(shape[0], shape[1]);
-            const Tensor wide = randn(shape, generator, Float32, gpu());
+            const Tensor wide = randn(shape, generator, Float32, card());
             return dtype == Float32 ? wide : wide.to(dtype);
           };
           const Tensor a = made({rows, depth}, turn_a), b = made({depth, columns}, turn_b);
@@ -207,7 +207,7 @@ TEST_F(GpuPaddedRows, AreSavedTrainedAndLoaded) {
     nn::Linear near(131, 257, true, g), moved(131, 257, true, g);
     moved.load_state_dict(near.state_dict());
     near.to(dtype);
-    moved.to(gpu());
+    moved.to(card());
     moved.to(dtype);
     EXPECT_FALSE(moved.weight.is_contiguous());
     const Tensor x = randn({300, 131}, g).to(dtype);
@@ -222,7 +222,7 @@ TEST_F(GpuPaddedRows, AreSavedTrainedAndLoaded) {
     EXPECT_LE(error(moved.weight.detach(), near.weight.detach().to(Float64)), dtype == Float32 ? 1e-4 : 2e-2);
     save_checkpoint(path, {moved.state_dict(), {}});
     nn::Linear loaded(131, 257, true, g);
-    loaded.to(gpu());
+    loaded.to(card());
     loaded.to(dtype);
     loaded.load_state_dict(load_checkpoint(path).tensors);
     EXPECT_EQ(error(loaded.weight.detach(), moved.weight.detach().to(cpu()).to(Float64)), 0);
@@ -242,8 +242,8 @@ TEST_F(GpuPaddedRows, AreSteppedInAnyLayouts) {
                                                {0, 0, 5, 5}}) {
       Tensors wides;
       const auto inside = [&](const Tensor& want, DType dtype, int64_t gap) {
-        wides.push_back(full({want.size(0), length + gap}, 7, dtype, gpu()).contiguous());
-        return wides.back().slice(1, 0, length).copy_(want.to(dtype).to(gpu()));
+        wides.push_back(full({want.size(0), length + gap}, 7, dtype, card()).contiguous());
+        return wides.back().slice(1, 0, length).copy_(want.to(dtype).to(card()));
       };
       for (DType dtype : {BFloat16, Float32, Float64}) {
         const DType kept = dtype == Float64 ? Float64 : Float32;
@@ -271,8 +271,8 @@ TEST_F(GpuPaddedRows, AreSteppedInAnyLayouts) {
           EXPECT_LE(error(there[3], v), 1e-5);
           EXPECT_EQ(error(there[1], g), 0);
         }
-        const Tensor found = full({}, 0, Bool, gpu());
-        unscale_({there[1]}, found, number(0.5, gpu()));
+        const Tensor found = full({}, 0, Bool, card());
+        unscale_({there[1]}, found, number(0.5, card()));
         EXPECT_EQ(error(there[1], g * 2.0), 0);
         EXPECT_EQ(found.to(cpu()).item(), 0);
         for (const Tensor& wide : wides) {
@@ -307,7 +307,7 @@ TEST_F(GpuPaddedRows, HaveStatesThatAreSavedAndLoaded) {
       return Trained{
           t, std::make_shared<optim::SGD>(std::vector<Tensor>{t}, optim::SGDOptions{.lr = 0.1, .momentum = 0.9})};
     };
-    Trained padded = trained(gpu(), false), dense = trained(gpu(), true), near = trained(cpu(), true);
+    Trained padded = trained(card(), false), dense = trained(card(), true), near = trained(cpu(), true);
     for (const auto& [name, state] : padded.optimizer->state_dict()) {
       EXPECT_EQ(state.dim() == 2, state.strides() == padded.parameter.strides()) << name;
       EXPECT_TRUE(state.dim() == 0 || error(state, zeros({9, 4099}, Float64)) == 0);
@@ -317,7 +317,7 @@ TEST_F(GpuPaddedRows, HaveStatesThatAreSavedAndLoaded) {
       for (int i = 0; i < 2; ++i) t->step(g);
     for (Trained* from : {&padded, &dense, &near}) {
       save_checkpoint(path, {from->optimizer->state_dict(), {}});
-      for (Trained other : {trained(gpu(), false), trained(gpu(), true), trained(cpu(), true)}) {
+      for (Trained other : {trained(card(), false), trained(card(), true), trained(cpu(), true)}) {
         other.parameter.detach().copy_(from->parameter.detach());
         other.optimizer->load_state_dict(load_checkpoint(path).tensors);
         const StateDict there = other.optimizer->state_dict();
@@ -332,9 +332,9 @@ TEST_F(GpuPaddedRows, HaveStatesThatAreSavedAndLoaded) {
       }
     }
     Graph graph;  // steps of what is padded are replayed
-    Trained eager = trained(gpu(), false), captured = trained(gpu(), false);
+    Trained eager = trained(card(), false), captured = trained(card(), false);
     for (Trained* t : {&eager, &captured}) t->step(g);
-    graph.capture(gpu(), [&] { captured.optimizer->step(); });
+    graph.capture(card(), [&] { captured.optimizer->step(); });
     const Tensor before = captured.parameter.detach().clone();
     for (int i = 0; i < 2; ++i) graph.replay(), eager.optimizer->step();
     EXPECT_EQ(error(captured.parameter.detach(), eager.parameter.detach().to(cpu()).to(Float64)), 0);
@@ -344,10 +344,10 @@ TEST_F(GpuPaddedRows, HaveStatesThatAreSavedAndLoaded) {
 
 TEST_F(GpuPaddedRows, MayBeCaptured) {
   NoGrad guard;
-  const Tensor x = values({503, 67}, Float32).to(Float32).to(gpu());
+  const Tensor x = values({503, 67}, Float32).to(Float32).to(card());
   Tensor y;
   Graph graph;
-  graph.capture(gpu(), [&] { y = gelu(x.to(BFloat16)) * 2.0; });
+  graph.capture(card(), [&] { y = gelu(x.to(BFloat16)) * 2.0; });
   graph.replay();
   EXPECT_TRUE(is_padded(y));
   EXPECT_EQ(error(y, (gelu(x.to(BFloat16)) * 2.0).to(cpu()).to(Float64)), 0);

@@ -10,17 +10,16 @@
 namespace tessera {
 namespace {
 
-double limit(DType dtype) {
-  return dtype == Float64 ? 1e-13 : dtype == Float32 ? 2e-6 : dtype == Float16 ? 6e-4 : 5e-3;
-}
-
 constexpr DType float_types[] = {Float64, Float32, Float16, BFloat16};
 
 class GpuProducts : public GpuTest {
  protected:
+  static double limit(DType dtype) {
+    return dtype == Float64 ? 1e-13 : dtype == Float32 ? 2e-6 : dtype == Float16 ? 6e-4 : 5e-3;
+  }
   /// Values that `dtype` holds exactly, in float64.
   Tensor values(const Shape& shape, DType dtype) { return normal64(shape, generator).to(dtype).to(Float64); }
-  static Tensor there(const Tensor& t, DType dtype) { return t.defined() ? t.to(dtype).to(gpu()) : t; }
+  static Tensor there(const Tensor& t, DType dtype) { return t.defined() ? t.to(dtype).to(card()) : t; }
 
   /// The transpose of a matrix, in memory, seen as the matrix.
   static Tensor column_major(const Tensor& t) { return t.transpose(-2, -1).contiguous().transpose(-2, -1); }
@@ -28,22 +27,18 @@ class GpuProducts : public GpuTest {
   Generator generator{17};
 };
 
-struct Size {
-  int64_t m, n, k;
-};
-
 TEST_F(GpuProducts, MatmulInEveryOrientation) {
   NoGrad guard;
-  for (Size s : {Size{1, 1, 1},
-                 {1, 8, 16},
-                 {33, 64, 40},
-                 {65, 127, 31},
-                 {128, 128, 64},
-                 {257, 129, 515},
-                 {1, 1000, 24},
-                 {1024, 1, 72},
-                 {640, 776, 8},
-                 {1031, 1033, 1}}) {
+  for (ProductSize s : {ProductSize{1, 1, 1},
+                        {1, 8, 16},
+                        {33, 64, 40},
+                        {65, 127, 31},
+                        {128, 128, 64},
+                        {257, 129, 515},
+                        {1, 1000, 24},
+                        {1024, 1, 72},
+                        {640, 776, 8},
+                        {1031, 1033, 1}}) {
     for (DType dtype : float_types) {
       const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), want = matmul(a, b);
       const Tensor left = there(a, dtype), right = there(b, dtype);
@@ -61,7 +56,7 @@ TEST_F(GpuProducts, MatmulInEveryOrientation) {
 TEST_F(GpuProducts, SmallOnesAreOurs) {
   NoGrad guard;
   for (DType dtype : float_types)
-    for (Size s : {Size{1, 1, 1}, {7, 13, 5}, {64, 64, 256}}) {
+    for (ProductSize s : {ProductSize{1, 1, 1}, {7, 13, 5}, {64, 64, 256}}) {
       const Tensor a = values({s.m, s.k}, dtype), b = values({s.n, s.k}, dtype), bias = values({s.n}, dtype);
       const Tensor left = there(a, dtype), right = there(b, dtype), want = linear(a, b, bias);
       const auto run = [&] { return linear(column_major(left), right, there(bias, dtype)); };
@@ -71,7 +66,7 @@ TEST_F(GpuProducts, SmallOnesAreOurs) {
       EXPECT_EQ(relative_error(run().to(cpu()), got.to(cpu())), 0);
     }
   const ForceKernel forced("matmul", "gemm.small");
-  const Tensor a = zeros({65, 8}, Float32, gpu()), b = zeros({8, 64}, Float32, gpu());
+  const Tensor a = zeros({65, 8}, Float32, card()), b = zeros({8, 64}, Float32, card());
   EXPECT_NE(error_of([&] { matmul(a, b); }).find("gemm.small"), std::string::npos);
 }
 
@@ -133,8 +128,8 @@ TEST_F(GpuProducts, LargeOnesOffTheMultiples) {
 
 /// Logits of more than 2^31 elements, and the gradients that they give as they lie there.
 TEST_F(GpuProducts, VocabularyOfMoreThanTwoToThe31Elements) {
-  if (properties(gpu()).memory < size_t{12} << 30) GTEST_SKIP() << "needs 12 GB";
-  const WholeCard card;
+  if (properties(card()).memory < size_t{12} << 30) GTEST_SKIP() << "needs 12 GB";
+  const WholeCard held;
   NoGrad guard;
   const int64_t m = 43008, n = 50257, k = 64;
   const DType dtype = BFloat16;
@@ -155,7 +150,7 @@ TEST_F(GpuProducts, VocabularyOfMoreThanTwoToThe31Elements) {
 TEST_F(GpuProducts, LongSumsInParts) {
   NoGrad guard;
   for (DType dtype : {Float32, Float16, BFloat16})
-    for (Size s : {Size{96, 72, 8192}, {33, 51, 5003}, {256, 200, 4096}, {1, 7, 9001}}) {
+    for (ProductSize s : {ProductSize{96, 72, 8192}, {33, 51, 5003}, {256, 200, 4096}, {1, 7, 9001}}) {
       const Tensor x = values({s.m, s.k}, dtype), weight = values({s.n, s.k}, dtype) * 0.02,
                    bias = values({s.n}, dtype), residual = values({s.m, s.n}, dtype);
       const Tensor weight_there = there(weight, dtype), exact = weight_there.to(cpu()).to(Float64);
@@ -180,9 +175,9 @@ TEST_F(GpuProducts, LongSumsInParts) {
 }
 
 TEST_F(GpuProducts, Tf32IsUsedWhereItIsAllowed) {
-  if (gpu().type != DeviceType::CUDA) GTEST_SKIP() << "only NVIDIA's cards have tf32";
+  if (card().type != DeviceType::CUDA) GTEST_SKIP() << "only NVIDIA's cards have tf32";
   NoGrad guard;
-  for (Size s : {Size{65, 127, 31}, {128, 256, 512}, {257, 130, 515}, {96, 72, 8192}}) {
+  for (ProductSize s : {ProductSize{65, 127, 31}, {128, 256, 512}, {257, 130, 515}, {96, 72, 8192}}) {
     const Tensor a = values({s.m, s.k}, Float32), b = values({s.k, s.n}, Float32), want = matmul(a, b);
     const Tensor left = there(a, Float32), right = there(b, Float32);
     for (bool turn_a : {false, true})
@@ -203,7 +198,7 @@ TEST_F(GpuProducts, Tf32IsUsedWhereItIsAllowed) {
   }
   // Large ones, whose lines begin or end off whole 16 bytes.
   const Tensor a = values({1027, 1031}, Float32), b = values({1031, 1029}, Float32), want = matmul(a, b);
-  const auto padded = [](const Tensor& t) { return empty_pitched(t.shape(), 1032, Float32, gpu()).copy_(t); };
+  const auto padded = [](const Tensor& t) { return empty_pitched(t.shape(), 1032, Float32, card()).copy_(t); };
   for (const auto& [turn_a, turn_b] : {std::pair{false, false}, {false, true}, {true, false}})
     for (bool pads : {false, true}) {
       const auto lies = [&](const Tensor& t, bool turned) {
@@ -256,7 +251,7 @@ TEST_F(GpuProducts, SumsOfMixedTypes) {
 
 TEST_F(GpuProducts, LinearWithItsEpilogues) {
   for (DType dtype : {Float32, Float16, BFloat16})
-    for (Size s : {Size{200, 264, 128}, {77, 51, 33}})
+    for (ProductSize s : {ProductSize{200, 264, 128}, {77, 51, 33}})
       for (Activation activation : {Activation::None, Activation::Relu, Activation::GeluTanh, Activation::GeluErf,
                                     Activation::Silu, Activation::Tanh}) {
         // No weight is subnormal in f16: AMD's MI200 multiplies such as zeros, and a sum next to 0 gets another slope.
@@ -290,15 +285,15 @@ TEST_F(GpuProducts, FactorAndSumsOfLines) {
     std::string refusal;
     int compared = 0;
     for (DType dtype : float_types)
-      for (Size s : {Size{1, 1, 1},
-                     {33, 64, 40},
-                     {65, 127, 31},
-                     {128, 128, 64},
-                     {257, 387, 72},
-                     {1000, 1, 8},
-                     {1, 1000, 8},
-                     {1200, 1300, 24},
-                     {77, 130, 4096}})
+      for (ProductSize s : {ProductSize{1, 1, 1},
+                            {33, 64, 40},
+                            {65, 127, 31},
+                            {128, 128, 64},
+                            {257, 387, 72},
+                            {1000, 1, 8},
+                            {1, 1000, 8},
+                            {1200, 1300, 24},
+                            {77, 130, 4096}})
         for (int form = 0; form < 8; ++form) {
           const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), factor = values({s.m, s.n}, dtype);
           const Tensor left = there(a, dtype), right = there(form & 1 ? column_major(b) : b, dtype);
@@ -337,7 +332,7 @@ TEST_F(GpuProducts, FactorAndSumsOfLines) {
 
 TEST_F(GpuProducts, MlpAndItsGradients) {
   for (DType dtype : {Float32, Float16, BFloat16})
-    for (Size s : {Size{200, 264, 128}, {77, 51, 33}}) {
+    for (ProductSize s : {ProductSize{200, 264, 128}, {77, 51, 33}}) {
       const Tensors exact = {values({s.m, s.k}, dtype),  values({s.n, s.k}, dtype) * 0.1,
                              values({s.n}, dtype) * 0.1, values({s.k, s.n}, dtype) * 0.1,
                              values({s.k}, dtype),       values({s.m, s.k}, dtype)};
@@ -368,8 +363,8 @@ TEST_F(GpuProducts, MlpAndItsGradients) {
 TEST_F(GpuProducts, GeluKeepsItsInput) {
   const DType dtype = BFloat16;
   for (const char* kernel : {"vendor", "vendor.2", "vendor.7", "sm90", "sm90.at_once", "gemm"})
-    for (Size s :
-         {Size{200, 264, 128}, {77, 51, 33}, {129, 136, 72}, {64, 64, 64}, {67, 133, 131}, {1, 8, 8}, {1, 1, 1}})
+    for (ProductSize s :
+         {ProductSize{200, 264, 128}, {77, 51, 33}, {129, 136, 72}, {64, 64, 64}, {67, 133, 131}, {1, 8, 8}, {1, 1, 1}})
       for (bool bias : {true, false}) {
         Tensors near, wide;
         for (const Tensor& t : {values({s.m, s.k}, dtype), values({s.n, s.k}, dtype) * 0.1, values({s.n}, dtype) * 0.1,
@@ -412,7 +407,7 @@ TEST_F(GpuProducts, GeluKeepsItsInput) {
 /// Sums that end in a f32 gradient are not rounded to halves on their way.
 TEST_F(GpuProducts, BiasesUnderAutocastKeepTheirSums) {
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{200, 264, 128}, {77, 51, 33}}) {
+    for (ProductSize s : {ProductSize{200, 264, 128}, {77, 51, 33}}) {
       const auto parameter = [&](const Shape& shape) {
         return there(values(shape, Float32) * 0.1, Float32).detach().set_requires_grad();
       };
@@ -448,7 +443,7 @@ TEST_F(GpuProducts, GeluKeepsItsInputInGraphs) {
   const auto once = [&] { return grad({y}, all, {weights}, true); };
   Tensors first = once(), second = once(), captured;
   Graph graph;
-  graph.capture(gpu(), [&] { captured = grad({f()}, all, {weights}); });
+  graph.capture(card(), [&] { captured = grad({f()}, all, {weights}); });
   graph.replay();
   for (size_t i = 0; i < want.size(); ++i)
     for (const Tensors* got : {&first, &second, &captured})
@@ -490,7 +485,7 @@ class GpuConvolutions : public GpuProducts {
     const Tensor bias = values({c.weight[0].value()}, dtype);
     Tensors wide = {values(c.x, dtype), values(c.weight, dtype)}, near;
     for (Tensor& t : wide) {
-      Tensor there = t.to(dtype).to(gpu());
+      Tensor there = t.to(dtype).to(card());
       if (channels_last) there = there.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
       near.push_back(there.detach().set_requires_grad());
       t = t.detach().set_requires_grad();
@@ -566,7 +561,7 @@ TEST_F(VendorConvolutions, AreTheSameEachTimeAndInGraphs) {
   const Tensors first = gradients(), second = gradients();
   Tensors captured;
   Graph graph;
-  graph.capture(gpu(), [&] { captured = gradients(); });
+  graph.capture(card(), [&] { captured = gradients(); });
   graph.replay();
   for (int i = 0; i < 2; ++i) {
     const Tensor want = first[i].to(cpu()).to(Float64);

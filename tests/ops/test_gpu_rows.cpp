@@ -13,31 +13,24 @@
 namespace tessera {
 namespace {
 
-double limit(DType dtype) {
-  return dtype == Float64 ? 1e-12 : dtype == Float32 ? 1e-5 : dtype == Float16 ? 2e-3 : 1.2e-2;
-}
-
 class GpuRows : public GpuAgainstFloat64 {
  protected:
+  static double limit(DType dtype) {
+    return dtype == Float64 ? 1e-12 : dtype == Float32 ? 1e-5 : dtype == Float16 ? 2e-3 : 1.2e-2;
+  }
   /// On the GPU, as a part of rows that are `more` elements longer, from element `more / 2` on.
   static Tensor there(const Tensor& t, DType dtype, int64_t more = 0) {
-    if (more == 0 || t.dim() < 2) return t.to(dtype).to(gpu());
+    if (more == 0 || t.dim() < 2) return t.to(dtype).to(card());
     return part_of(t, dtype, t.size(1) + more, more / 2);
   }
   /// The same of rows of `pitch`, from element `begin` on; neighbours are NaN.
   static Tensor part_of(const Tensor& t, DType dtype, int64_t pitch, int64_t begin) {
-    const Tensor wide = full({t.size(0), pitch}, std::nan(""), dtype, gpu());
+    const Tensor wide = full({t.size(0), pitch}, std::nan(""), dtype, card());
     Tensor part = wide.slice(1, begin, begin + t.size(1));
-    part.copy_(t.to(dtype).to(gpu()));
+    part.copy_(t.to(dtype).to(card()));
     return part;
   }
 };
-
-template <class Fn>
-Tensors gradients(const Fn& fn, Tensors inputs, const Tensor& g) {
-  for (Tensor& t : inputs) t = t.detach().set_requires_grad();
-  return grad({fn(inputs)}, inputs, {g});
-}
 
 std::string length_of(const testing::TestParamInfo<int64_t>& info) { return std::to_string(info.param); }
 
@@ -90,7 +83,7 @@ TEST_P(GpuRowsOfLength, WhoseOperandsLieOtherwise) {
   const int64_t rows = is_long ? 69 : 21;
   const auto lie = [&](const Tensor& t, DType dtype, int how) {
     const int64_t unit = 16 / static_cast<int64_t>(size_of(dtype));
-    if (how == 0) return t.to(dtype).to(gpu()).contiguous();
+    if (how == 0) return t.to(dtype).to(card()).contiguous();
     if (how == 1) return part_of(t, dtype, (n + unit - 1) / unit * unit, 0);
     return part_of(t, dtype, n + 2 * unit + 1, unit + 3);
   };
@@ -163,7 +156,8 @@ TEST_P(GpuRowsOfLogits, OfAnyAlignment) {
       };
       const Tensor one = full({}, 1.0, Float64);
       const Tensors wanted = gradients(loss(target), {logits}, one);
-      const Tensors found = gradients(loss(target.to(gpu())), {there(logits, dtype, more)}, one.to(Float32).to(gpu()));
+      const Tensors found =
+          gradients(loss(target.to(card())), {there(logits, dtype, more)}, one.to(Float32).to(card()));
       EXPECT_LE(error(found[0], wanted[0]), 4 * limit(dtype)) << "+ " << more << ' ' << name(dtype);
     }
 }
@@ -179,7 +173,7 @@ TEST_P(GpuManyRows, CrossEntropyRepeats) {
   target.data<int64_t>()[2] = n - 1;
   for (DType dtype : {Float32, BFloat16, Float16})
     for (int64_t more : {0, 3}) {
-      const Tensor logits = values({rows, n}, dtype), on = there(logits, dtype, more), target_there = target.to(gpu());
+      const Tensor logits = values({rows, n}, dtype), on = there(logits, dtype, more), target_there = target.to(card());
       const auto loss = [&] { return cross_entropy(on, target_there).item(); };
       const double found = loss(), wanted = cross_entropy(logits, target).item();
       EXPECT_NEAR(found, wanted, 1e-6 * wanted) << more << ' ' << name(dtype);
@@ -191,11 +185,11 @@ TEST_F(GpuRows, HalvesRoundToNearestEvenAndKeepWhatIsNotFinite) {
   const float inf = std::numeric_limits<float>::infinity();
   const Tensor x = tensor(
       std::vector<float>{1.00390625f, 1.01171875f, -1.00390625f, 1.00391f, 3.4e38f, inf, -inf, 1e-40f}, Shape{8});
-  const Tensor y = x.to(gpu()).to(BFloat16).to(cpu()).to(Float32);
+  const Tensor y = x.to(card()).to(BFloat16).to(cpu()).to(Float32);
   const float want[] = {1.0f, 1.015625f, -1.0f, 1.0078125f, inf, inf, -inf};
   for (size_t i = 0; i < std::size(want); ++i) EXPECT_EQ(y.data<float>()[i], want[i]) << i;
-  EXPECT_TRUE(std::isnan(full({3}, std::nan("")).to(gpu()).to(BFloat16).to(cpu()).to(Float32).data<float>()[2]));
-  const Tensor g = gelu_tanh(x.to(gpu()).to(BFloat16)).to(cpu()).to(Float32);
+  EXPECT_TRUE(std::isnan(full({3}, std::nan("")).to(card()).to(BFloat16).to(cpu()).to(Float32).data<float>()[2]));
+  const Tensor g = gelu_tanh(x.to(card()).to(BFloat16)).to(cpu()).to(Float32);
   EXPECT_EQ(g.data<float>()[5], inf);
   EXPECT_EQ(g.data<float>()[6], 0.0f);
 }
@@ -213,7 +207,7 @@ TEST_F(GpuRows, AdamWOnHalves) {
         }
         return parameter.detach();
       };
-      EXPECT_LE(error(step(dtype, gpu()), step(Float64, cpu())), 3 * limit(dtype)) << n << ' ' << name(dtype);
+      EXPECT_LE(error(step(dtype, card()), step(Float64, cpu())), 3 * limit(dtype)) << n << ' ' << name(dtype);
     }
 }
 
@@ -249,7 +243,7 @@ TEST_F(GpuRows, OptimizersPassOverGaps) {
           }
           return out;
         };
-        const Tensors found = results(dtype, gpu()), wanted = results(Float64, cpu());
+        const Tensors found = results(dtype, card()), wanted = results(Float64, cpu());
         for (size_t i = 0; i < found.size(); ++i)
           EXPECT_LE(error(found[i], wanted[i]), 3 * limit(dtype))
               << fmt::format("{} + {}, {} {}: {}", n, p_gap, g_gap, name(dtype), i);

@@ -12,7 +12,7 @@ class Sm90Products : public GpuTest {
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
-    const Tensor x = zeros({128, 128}, Float16, gpu());
+    const Tensor x = zeros({128, 128}, Float16, card());
     const ForceKernel forced("matmul", "sm90");
     const std::string error = error_of([&] { matmul(x, x); });
     if (error.find("instructions that this device lacks") != std::string::npos) GTEST_SKIP() << error;
@@ -25,10 +25,10 @@ class Sm90Products : public GpuTest {
   /// On the card, the last dim padded to whole units of 16 bytes by what no kernel may read.
   static Tensor there(const Tensor& t, DType dtype) {
     const int64_t length = t.size(-1), units = (length + 7) / 8 * 8;
-    if (units == length) return t.to(dtype).to(gpu());
+    if (units == length) return t.to(dtype).to(card());
     Shape rest = t.shape();
     rest[rest.size() - 1] = units - length;
-    return concat({t.to(dtype).to(gpu()), full(rest, NAN, dtype, gpu())}, -1).slice(-1, 0, length);
+    return concat({t.to(dtype).to(card()), full(rest, NAN, dtype, card())}, -1).slice(-1, 0, length);
   }
   /// The same, its columns in memory one after the other if `turned`.
   static Tensor there(const Tensor& t, DType dtype, bool turned) {
@@ -48,25 +48,21 @@ class Sm90Products : public GpuTest {
   Generator generator{23};
 };
 
-struct Size {
-  int64_t m, n, k;
-};
-
 TEST_F(Sm90Products, InEveryOrientation) {
   NoGrad guard;
-  for (Size s : {Size{128, 128, 64},
-                 {128, 256, 128},
-                 {129, 136, 65},
-                 {131, 1000, 72},
-                 {257, 191, 515},
-                 {384, 193, 200},
-                 {640, 776, 80},
-                 {1031, 1033, 128},
-                 {1001, 1003, 715},
-                 {1280, 1161, 131},
-                 {260, 196, 2050},
-                 {128, 2500, 96},
-                 {3000, 130, 64}})
+  for (ProductSize s : {ProductSize{128, 128, 64},
+                        {128, 256, 128},
+                        {129, 136, 65},
+                        {131, 1000, 72},
+                        {257, 191, 515},
+                        {384, 193, 200},
+                        {640, 776, 80},
+                        {1031, 1033, 128},
+                        {1001, 1003, 715},
+                        {1280, 1161, 131},
+                        {260, 196, 2050},
+                        {128, 2500, 96},
+                        {3000, 130, 64}})
     for (DType dtype : {Float16, BFloat16}) {
       const ForceKernel forced("matmul_wide", "sm90");
       const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), want = matmul(a, b);
@@ -74,7 +70,7 @@ TEST_F(Sm90Products, InEveryOrientation) {
         for (bool turn_b : {false, true}) {
           const Tensor left = there(a, dtype, turn_a), right = there(b, dtype, turn_b);
           const auto f32 = [&] {
-            (void)full({s.m, s.n}, NAN, Float32, gpu());
+            (void)full({s.m, s.n}, NAN, Float32, card());
             return dispatch_one(find_op("matmul_wide"), {left, right});
           };
           const Tensor got = product(left, right), wide = f32();
@@ -93,7 +89,7 @@ TEST_F(Sm90Products, OfLinesThatBeginAnywhere) {
   const int64_t m = 515, n = 1031, k = 1003;
   const DType dtype = BFloat16;
   const auto lying = [&](const Tensor& t, bool turned) {
-    const auto dense = [&](const Tensor& t) { return t.contiguous().to(dtype).to(gpu()).contiguous(); };
+    const auto dense = [&](const Tensor& t) { return t.contiguous().to(dtype).to(card()).contiguous(); };
     return turned ? dense(t.transpose(-2, -1)).transpose(-2, -1) : dense(t);
   };
   for (const Shape& batch : {Shape{}, Shape{3}, Shape{2, 2}}) {
@@ -124,13 +120,13 @@ TEST_F(Sm90Products, GradientsOfLinesThatBeginAnywhere) {
     const Tensor dy = values({m, n}, dtype);
     Tensors near, wide;
     for (const Tensor& t : {values({m, k}, dtype), values({n, k}, dtype), values({n}, dtype)}) {
-      near.push_back(t.to(dtype).to(gpu()).contiguous().set_requires_grad());
+      near.push_back(t.to(dtype).to(card()).contiguous().set_requires_grad());
       wide.push_back(t.detach().set_requires_grad());
     }
     const auto layer = [](const Tensors& in) { return linear(in[0], in[1], in[2]); };
     const Tensor got = layer(near), want = layer(wide);
     EXPECT_LE(relative_error(back(got.detach()), want.detach()), limit(dtype));
-    const Tensors got_grads = grad({got}, near, {dy.to(dtype).to(gpu())}), want_grads = grad({want}, wide, {dy});
+    const Tensors got_grads = grad({got}, near, {dy.to(dtype).to(card())}), want_grads = grad({want}, wide, {dy});
     for (size_t i = 0; i < near.size(); ++i)
       EXPECT_LE(relative_error(back(got_grads[i]), want_grads[i]), limit(dtype)) << name(dtype) << " gradient " << i;
   }
@@ -140,10 +136,10 @@ TEST_F(Sm90Products, GradientsOfLinesThatBeginAnywhere) {
 TEST_F(Sm90Products, NothingBesideTheResultIsWritten) {
   NoGrad guard;
   const DType dtype = BFloat16;
-  for (Size s : {Size{700, 1031, 128}, {300, 2049, 72}, {515, 771, 1003}}) {
+  for (ProductSize s : {ProductSize{700, 1031, 128}, {300, 2049, 72}, {515, 771, 1003}}) {
     const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), want = matmul(a, b);
     const Tensor in[] = {there(a, dtype), there(b, dtype)};
-    const Tensor lines = full({s.m, (s.n + 7) / 8 * 8}, NAN, dtype, gpu()), out[] = {lines.slice(1, 0, s.n)};
+    const Tensor lines = full({s.m, (s.n + 7) / 8 * 8}, NAN, dtype, card()), out[] = {lines.slice(1, 0, s.n)};
     const ForceKernel forced("matmul", "sm90");
     run_op(find_op("matmul"), in, {}, out);
     EXPECT_LE(relative_error(back(out[0]), want), limit(dtype));
@@ -156,9 +152,9 @@ TEST_F(Sm90Products, NothingBesideTheResultIsWritten) {
 /// same by ordinary cores in f32.
 TEST_F(Sm90Products, PairsOfBlocks) {
   NoGrad guard;
-  for (Size s : {Size{4104, 4104, 8200}, {8600, 376, 10312}, {8400, 760, 10312}}) {
-    const Tensor a = randn({s.m, s.k}, generator).to(gpu()).to(BFloat16),
-                 b = randn({s.k, s.n}, generator).to(gpu()).to(BFloat16);
+  for (ProductSize s : {ProductSize{4104, 4104, 8200}, {8600, 376, 10312}, {8400, 760, 10312}}) {
+    const Tensor a = randn({s.m, s.k}, generator).to(card()).to(BFloat16),
+                 b = randn({s.k, s.n}, generator).to(card()).to(BFloat16);
     const Tensor want = back(matmul(a.to(Float32), b.to(Float32))), at = a.transpose(0, 1).contiguous().transpose(0, 1),
                  bt = b.transpose(0, 1).contiguous().transpose(0, 1);
     for (const Tensor& left : {a, at})
@@ -174,12 +170,13 @@ TEST_F(Sm90Products, PairsOfBlocks) {
 TEST_F(Sm90Products, SeveralTilesForEachBlock) {
   NoGrad guard;
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{67584, 192, 64}, {67584, 383, 64}, {20000, 1160, 72}, {20000, 1153, 72}, {4000, 1416, 1100}}) {
+    for (ProductSize s :
+         {ProductSize{67584, 192, 64}, {67584, 383, 64}, {20000, 1160, 72}, {20000, 1153, 72}, {4000, 1416, 1100}}) {
       const Tensor a = values({s.m, s.k}, dtype), b = values({s.n, s.k}, dtype), bias = values({s.n}, dtype),
                    residual = values({s.m, s.n}, dtype);
       const Tensor left = there(a, dtype), right = there(b, dtype), added = there(residual, dtype);
       const auto run = [&](bool plain) {
-        (void)full({s.m, s.n}, NAN, dtype, gpu());
+        (void)full({s.m, s.n}, NAN, dtype, card());
         return plain ? product(left, right.transpose(0, 1))
                      : by_sm90([&] { return linear_act(left, right, there(bias, dtype), Activation::None, added); });
       };
@@ -196,7 +193,7 @@ TEST_F(Sm90Products, SeveralTilesForEachBlock) {
 TEST_F(Sm90Products, FactorAndSumsOfColumns) {
   NoGrad guard;
   const DType dtype = BFloat16;
-  for (Size s : {Size{128, 128, 64}, {1000, 520, 72}, {1000, 521, 72}, {3001, 3083, 96}}) {
+  for (ProductSize s : {ProductSize{128, 128, 64}, {1000, 520, 72}, {1000, 521, 72}, {3001, 3083, 96}}) {
     const Tensor a = values({s.m, s.k}, dtype), b = values({s.k, s.n}, dtype), factor = values({s.m, s.n}, dtype);
     for (bool turn : {false, true})
       for (bool multiply : {false, true}) {
@@ -204,7 +201,7 @@ TEST_F(Sm90Products, FactorAndSumsOfColumns) {
         const Tensors want = matmul_mul_sum(a, b, times, false, true);
         const ForceKernel forced("matmul_mul_sum", "sm90");
         const auto run = [&] {
-          (void)full({s.m, s.n}, NAN, dtype, gpu());
+          (void)full({s.m, s.n}, NAN, dtype, card());
           return matmul_mul_sum(there(a, dtype, turn), there(b, dtype, turn),
                                 multiply ? there(factor, dtype) : Tensor(), false, true);
         };
@@ -235,12 +232,12 @@ TEST_F(Sm90Products, Batches) {
 TEST_F(Sm90Products, SumsSharedByClusters) {
   NoGrad guard;
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{136, 200, 20011},
-                   {256, 128, 8192},
-                   {768, 764, 4100},
-                   {777, 133, 5003},
-                   {2304, 768, 4096},
-                   {3072, 776, 4096}}) {
+    for (ProductSize s : {ProductSize{136, 200, 20011},
+                          {256, 128, 8192},
+                          {768, 764, 4100},
+                          {777, 133, 5003},
+                          {2304, 768, 4096},
+                          {3072, 776, 4096}}) {
       const Tensor x = values({s.k, s.m}, dtype), y = values({s.k, s.n}, dtype);
       const Tensor left = there(x, dtype).transpose(0, 1), right = there(y, dtype), got = product(left, right);
       EXPECT_LE(relative_error(back(got), matmul(x.transpose(0, 1), y)), 4 * limit(dtype))
@@ -262,15 +259,15 @@ TEST_F(Sm90Products, LongSumsInF32) {
   NoGrad guard;
   const ForceKernel forced("matmul_wide", "sm90");
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{136, 200, 20011},
-                   {256, 128, 520},
-                   {768, 764, 4100},
-                   {777, 132, 5003},
-                   {777, 133, 5003},
-                   {2300, 764, 4100}}) {
+    for (ProductSize s : {ProductSize{136, 200, 20011},
+                          {256, 128, 520},
+                          {768, 764, 4100},
+                          {777, 132, 5003},
+                          {777, 133, 5003},
+                          {2300, 764, 4100}}) {
       const Tensor x = values({s.k, s.m}, dtype), y = values({s.k, s.n}, dtype), want = matmul(x.transpose(0, 1), y);
       const auto run = [&] {
-        (void)full({s.m, s.n}, NAN, Float32, gpu());
+        (void)full({s.m, s.n}, NAN, Float32, card());
         return dispatch_one(find_op("matmul_wide"), {there(x, dtype).transpose(0, 1), there(y, dtype)});
       };
       const Tensor got = run();
@@ -282,7 +279,7 @@ TEST_F(Sm90Products, LongSumsInF32) {
 
 TEST_F(Sm90Products, LinearWithItsEpilogues) {
   for (DType dtype : {Float16, BFloat16})
-    for (Size s : {Size{200, 264, 128}, {129, 131, 65}, {1000, 520, 96}, {300, 1033, 72}})
+    for (ProductSize s : {ProductSize{200, 264, 128}, {129, 131, 65}, {1000, 520, 96}, {300, 1033, 72}})
       for (Activation activation : {Activation::None, Activation::Relu, Activation::GeluTanh, Activation::GeluErf,
                                     Activation::Silu, Activation::Tanh}) {
         const Tensor x = values({s.m, s.k}, dtype), weight = (values({s.n, s.k}, dtype) * 0.1).to(dtype).to(Float64),
@@ -313,8 +310,8 @@ TEST_F(Sm90Products, LinearWithItsEpilogues) {
 
 /// An entry of their own, before the vendor's, and the same kernel.
 TEST_F(Sm90Products, LargeResultsComeFirst) {
-  const int64_t n = 4096, m = 7 * 128 * 192 * properties(gpu()).multiprocessors / n, k = 64;
-  const auto random = [&](const Shape& shape) { return randn(shape, generator).to(BFloat16).to(gpu()); };
+  const int64_t n = 4096, m = 7 * 128 * 192 * properties(card()).multiprocessors / n, k = 64;
+  const auto random = [&](const Shape& shape) { return randn(shape, generator).to(BFloat16).to(card()); };
   const Tensor x = random({m, k}).set_requires_grad(), weight = random({n, k}), bias = random({n}), dy = random({m, n});
   const auto all = [&] {
     return Tensors{linear_act(x, weight, bias, Activation::GeluTanh), linear(x, weight, bias),
@@ -340,8 +337,8 @@ TEST_F(Sm90Products, OddLinesGiveWhatThosePaddedWithZerosDo) {
   const int64_t m = 1024, n = 1277, k = 1003;
   for (const DType dtype : {Float16, BFloat16}) {
     const Tensor x = values({m, k}, dtype), weight = values({n, k}, dtype),
-                 bias = values({n}, dtype).to(dtype).to(gpu());
-    const auto dense = [&](const Tensor& t) { return t.to(dtype).to(gpu()).contiguous(); };
+                 bias = values({n}, dtype).to(dtype).to(card());
+    const auto dense = [&](const Tensor& t) { return t.to(dtype).to(card()).contiguous(); };
     const auto padded = [&](const Tensor& t) { return dense(concat({t, zeros({t.size(0), 5}, Float64)}, -1)); };
     const auto all = [&](const Tensor& x, const Tensor& weight) {
       return Tensors{matmul(x, weight.transpose(0, 1)), linear(x, weight, bias),
@@ -370,7 +367,7 @@ TEST_F(Sm90Products, RefusesWhatItDoesNotTake) {
     return "";
   };
   const Tensor good = there(values({256, 256}, Float16), Float16);
-  const auto odd = [&](int64_t columns) { return values({256, columns}, Float16).to(Float16).to(gpu()).contiguous(); };
+  const auto odd = [&](int64_t columns) { return values({256, columns}, Float16).to(Float16).to(card()).contiguous(); };
   EXPECT_NE(refusal(odd(257).slice(-1, 0, 256), good).find("memory layout"), std::string::npos);
   EXPECT_NE(refusal(odd(264).slice(-1, 1, 257), good).find("memory layout"), std::string::npos);
   EXPECT_NE(refusal(good.slice(0, 0, 100), good).find("small"), std::string::npos);

@@ -7,9 +7,6 @@
 namespace tessera {
 namespace {
 
-struct Size {
-  int64_t m, n, k;
-};
 enum class Lies { Padded, Dense, Inside, WithZeros };
 
 int64_t whole(int64_t n) { return (n + 3) / 4 * 4; }
@@ -20,7 +17,7 @@ class GpuWholeLines : public GpuAgainstFloat64 {
   void SetUp() override {
     GpuAgainstFloat64::SetUp();
     if (IsSkipped()) return;
-    if (gpu().type != DeviceType::CUDA) GTEST_SKIP() << "only NVIDIA's cards have tf32";
+    if (card().type != DeviceType::CUDA) GTEST_SKIP() << "only NVIDIA's cards have tf32";
     forced.emplace("matmul", "vendor");
     try {
       matmul(random(8, 8), random(8, 8));
@@ -31,7 +28,7 @@ class GpuWholeLines : public GpuAgainstFloat64 {
   }
   void TearDown() override { allow_tf32(false); }
 
-  Tensor random(int64_t rows, int64_t columns) { return randn({rows, columns}, generator, Float32, gpu()); }
+  Tensor random(int64_t rows, int64_t columns) { return randn({rows, columns}, generator, Float32, card()); }
   static Tensor here(const Tensor& t) { return t.contiguous().to(cpu()).to(Float64); }
 
   /// t, with NaN behind its lines.
@@ -45,7 +42,7 @@ class GpuWholeLines : public GpuAgainstFloat64 {
   static Tensor made(const Tensor& t, Lies lies, int64_t rows, int64_t columns) {
     if (lies == Lies::Dense) return t.contiguous();
     const int64_t n = t.size(1), pitch = n < 256 ? whole(n) : (n + 31) / 32 * 32;
-    const Tensor all = full({whole(t.size(0)), pitch}, lies == Lies::WithZeros ? 0 : NAN, Float32, gpu());
+    const Tensor all = full({whole(t.size(0)), pitch}, lies == Lies::WithZeros ? 0 : NAN, Float32, card());
     if (lies == Lies::Padded) return with_spoilt_padding(t + 0.0);
     all.slice(0, 0, t.size(0)).slice(1, 0, n).copy_(t);
     return lies == Lies::WithZeros ? all.slice(0, 0, rows).slice(1, 0, columns)
@@ -57,7 +54,7 @@ class GpuWholeLines : public GpuAgainstFloat64 {
     EXPECT_EQ(sum(isnan(all).to(Float32)).item(), static_cast<double>(rows * pitch - t.numel()));
   }
 
-  void compare(Size s, bool turn_a, bool turn_b) {
+  void compare(ProductSize s, bool turn_a, bool turn_b) {
     const Tensor a = turn_a ? random(s.k, s.m) : random(s.m, s.k), b = turn_b ? random(s.n, s.k) : random(s.k, s.n);
     const int64_t m = turn_a ? whole(s.m) : s.m, n = whole(s.n), k = turn_a && !turn_b ? s.k : whole(s.k);
     const auto product = [&](Lies lies_a, Lies lies_b) {
@@ -82,7 +79,8 @@ class GpuWholeLines : public GpuAgainstFloat64 {
 
 TEST_F(GpuWholeLines, MultiplyAsThoseWithZeros) {
   NoGrad guard;
-  for (Size s : {Size{1003, 1021, 1023}, {1001, 1024, 1023}, {1002, 1023, 1024}, {257, 50269, 131}, {703, 703, 767}})
+  for (ProductSize s :
+       {ProductSize{1003, 1021, 1023}, {1001, 1024, 1023}, {1002, 1023, 1024}, {257, 50269, 131}, {703, 703, 767}})
     for (bool turn_a : {false, true})
       for (bool turn_b : {false, true}) compare(s, turn_a, turn_b);
 }
@@ -105,7 +103,7 @@ TEST_F(GpuWholeLines, GetZerosAgainWhereSomethingWasWritten) {
   const Tensor y = made(random(1003, 1023), Lies::Padded, 0, 0);
   Tensor replayed;
   Graph graph;
-  graph.capture(gpu(), [&] {
+  graph.capture(card(), [&] {
     x.copy_(y);
     replayed = matmul(x, b);
   });
@@ -118,7 +116,7 @@ TEST_F(GpuWholeLines, TakeABiasAndAnActivation) {
   NoGrad guard;
   const Tensor x = values({1003, 1021}, Float32), w = values({1023, 1021}, Float32) * 0.05,
                bias = values({1023}, Float32);
-  const auto there = [](const Tensor& t) { return t.to(Float32).to(gpu()); };
+  const auto there = [](const Tensor& t) { return t.to(Float32).to(card()); };
   for (Activation activation : {Activation::None, Activation::Relu}) {
     const Tensor want = linear_act(x, w, bias, activation);
     const ForceKernel vendor("linear", "vendor");

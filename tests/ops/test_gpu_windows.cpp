@@ -12,12 +12,12 @@
 namespace tessera {
 namespace {
 
-struct Size {
+struct Windows {
   int64_t images, channels, filters, height, width, rows, columns;
   Conv2dOptions options;
 };
-std::string name_of(const testing::TestParamInfo<Size>& info) {
-  const Size& s = info.param;
+std::string name_of(const testing::TestParamInfo<Windows>& info) {
+  const Windows& s = info.param;
   const Conv2dOptions& o = s.options;
   return fmt::format("{}x{}x{}x{}_{}x{}x{}_stride{}x{}_padding{}x{}_dilation{}x{}", s.images, s.channels, s.height,
                      s.width, s.filters, s.rows, s.columns, o.stride[0], o.stride[1], o.padding[0], o.padding[1],
@@ -36,19 +36,19 @@ class Sm90Windows : public GpuAgainstFloat64 {
 
   /// Channels last in memory or, as they come, first.
   static Tensor there(const Tensor& t, DType dtype, bool channels_last) {
-    const Tensor moved = t.to(dtype).to(gpu());
+    const Tensor moved = t.to(dtype).to(card());
     return channels_last ? moved.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}) : moved;
   }
-  static std::string refusal(const Size& s, DType dtype = Float16) {
+  static std::string refusal(const Windows& s, DType dtype = Float16) {
     const ForceKernel forced("conv2d", "sm90.windows");
     return error_of([&] {
-      conv2d(zeros({s.images, s.channels, s.height, s.width}, dtype, gpu()),
-             zeros({s.filters, s.channels / s.options.groups, s.rows, s.columns}, dtype, gpu()), {}, s.options);
+      conv2d(zeros({s.images, s.channels, s.height, s.width}, dtype, card()),
+             zeros({s.filters, s.channels / s.options.groups, s.rows, s.columns}, dtype, card()), {}, s.options);
     });
   }
 };
 
-class Sm90WindowsOfSize : public Sm90Windows, public testing::WithParamInterface<Size> {
+class Sm90WindowsOfSize : public Sm90Windows, public testing::WithParamInterface<Windows> {
  protected:
   /// Images, filters and, if asked for, a bias, of numbers that `dtype` has.
   Tensors inputs(DType dtype, bool biased) {
@@ -58,7 +58,7 @@ class Sm90WindowsOfSize : public Sm90Windows, public testing::WithParamInterface
   /// Images of one pixel are dense with their channels first and last.
   bool lies_last() const { return s.height * s.width > 1; }
 
-  const Size s = GetParam();
+  const Windows s = GetParam();
 };
 
 TEST_P(Sm90WindowsOfSize, AgainstFloat64) {
@@ -74,7 +74,7 @@ TEST_P(Sm90WindowsOfSize, AgainstFloat64) {
                          there(in[1].detach(), dtype, channels_last).set_requires_grad()};
       const ForceKernel forward("conv2d", "sm90.windows"), weights("conv2d_weight_grad", "sm90.windows"),
           images("conv2d_input_grad", "sm90.windows");
-      const Tensor got = conv2d(near[0], near[1], in[2].to(dtype).to(gpu()), s.options);
+      const Tensor got = conv2d(near[0], near[1], in[2].to(dtype).to(card()), s.options);
       EXPECT_LE(error(got.detach(), want.detach()), limit) << label;
       const auto gradients = [&](bool of_images) {
         return grad({got}, of_images ? near : Tensors{near[1]}, {there(g, dtype, channels_last)}, true);
@@ -143,7 +143,7 @@ TEST_P(Sm90WindowsOfSize, NormalisesWindows) {
 }
 
 // The small ones are what racecheck takes.
-const Size small[] = {
+const Windows small[] = {
     {1, 8, 8, 1, 1, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},     {1, 8, 8, 1, 2, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
     {3, 24, 40, 7, 5, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},   {3, 24, 40, 7, 5, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {1, 64, 64, 7, 5, 3, 3, {{1, 1}, {0, 1}, {1, 1}}},   {2, 64, 24, 9, 14, 1, 5, {{1, 1}, {0, 2}, {1, 1}}},
@@ -153,7 +153,7 @@ const Size small[] = {
     {2, 40, 72, 14, 14, 3, 3, {{1, 1}, {2, 3}, {2, 3}}}, {3, 24, 40, 13, 9, 1, 1, {{3, 2}, {0, 1}, {1, 1}}},
     {2, 16, 72, 12, 19, 4, 3, {{2, 3}, {1, 2}, {2, 3}}}, {5, 40, 64, 33, 3, 2, 5, {{8, 1}, {0, 4}, {1, 2}}},
     {1, 16, 40, 100, 3, 3, 2, {{1, 1}, {1, 1}, {1, 1}}}};
-const Size large[] = {
+const Windows large[] = {
     {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {1, 1000, 40, 13, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {32, 64, 128, 14, 14, 3, 3, {{2, 2}, {1, 1}, {1, 1}}}, {32, 24, 16, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {32, 64, 64, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {32, 64, 64, 56, 56, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
@@ -211,7 +211,7 @@ TEST_F(Sm90Windows, GivesMomentsToBatchNorm) {
     };
     reset(cpu(), Float64);
     const Tensors want = run(x.detach());
-    reset(gpu(), Float32);
+    reset(card(), Float32);
     const amp::Autocast half(Float16);
     const Tensors got = run(there(x, Float16, true));
     // Of values next to 0, ReLU keeps others than in float64, which their gradients show.
@@ -233,8 +233,8 @@ TEST_F(Sm90Windows, NormalisesForModules) {
   const Tensor want = nn::norm_convolve(norm, Activation::Relu, conv, {x}).values.detach();
   conv.to(Float16);
   norm.to(Float32);
-  conv.to(gpu());
-  norm.to(gpu());
+  conv.to(card());
+  norm.to(card());
   const ForceKernel forced("norm_conv2d", "sm90.windows");
   Tensor near = there(x, Float16, true);
   EXPECT_LE(error(nn::norm_convolve(norm, Activation::Relu, conv, {near}).values.detach(), want), 6e-4);
@@ -246,10 +246,10 @@ TEST_F(Sm90Windows, NormalisesForModules) {
 TEST_F(Sm90Windows, RefusesToNormalise) {
   const auto refused = [&](const Shape& x, const Shape& w, DType dtype, const NormAttrs& norm, bool channels_last) {
     const ForceKernel forced("norm_conv2d", "sm90.windows");
-    const Tensor channel = full({x[1]}, 1, Float32, gpu());
+    const Tensor channel = full({x[1]}, 1, Float32, card());
     return error_of([&] {
       dispatch(norm_conv2d_op,
-               {there(zeros(x), dtype, channels_last), zeros(w, dtype, gpu()), {}, channel, channel, {}, {}},
+               {there(zeros(x), dtype, channels_last), zeros(w, dtype, card()), {}, channel, channel, {}, {}},
                NormConvAttrs{{.padding = {1, 1}}, norm});
     });
   };
@@ -264,19 +264,19 @@ TEST_F(Sm90Windows, RefusesToNormalise) {
 }
 
 TEST_F(Sm90Windows, RefusesWhatItDoesNotTake) {
-  const Size good{2, 16, 24, 9, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}};
+  const Windows good{2, 16, 24, 9, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}};
   EXPECT_EQ(refusal(good), "no error");
   const auto changed = [&](auto change) {
-    Size s = good;
+    Windows s = good;
     change(s);
     return refusal(s);
   };
   const auto is_refused = [](const std::string& why) { return why.find("shapes") != std::string::npos; };
-  EXPECT_TRUE(is_refused(changed([](Size& s) { s.channels = 12; })));
-  EXPECT_TRUE(is_refused(changed([](Size& s) { s.filters = 12; })));
-  EXPECT_TRUE(is_refused(changed([](Size& s) { s.options.padding[0] = 129; })));
-  EXPECT_TRUE(is_refused(changed([](Size& s) { s.height = 99, s.options.stride[0] = 9; })));
-  EXPECT_TRUE(is_refused(changed([](Size& s) { s.options.groups = 2; })));
+  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.channels = 12; })));
+  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.filters = 12; })));
+  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.options.padding[0] = 129; })));
+  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.height = 99, s.options.stride[0] = 9; })));
+  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.options.groups = 2; })));
   EXPECT_NE(refusal(good, Float32).find("dtype"), std::string::npos);
 }
 

@@ -112,7 +112,7 @@ TEST_F(GpuEmbedding, GradientsOfAnyNumberOfEntries) {
     const ScatterAttrs attrs{0, 3312, 0, 1};
     const Tensor gradient = randn({where.numel(), width}, g);
     const Tensor want = dispatch(op, {where, gradient.to(Float64)}, attrs)[0];
-    const auto made = [&] { return dispatch(op, {where.to(gpu()), gradient.to(gpu())}, attrs)[0].to(cpu()); };
+    const auto made = [&] { return dispatch(op, {where.to(card()), gradient.to(card())}, attrs)[0].to(cpu()); };
     const Tensor got = made();
     EXPECT_LE(relative_error(got, want), 1e-6) << width;
     EXPECT_EQ(got.to_vector<float>(), made().to_vector<float>()) << width;
@@ -126,12 +126,12 @@ TEST_F(GpuEmbedding, GradientsGoToRowsWithGaps) {
   const Tensor where = index({4, 0, 4, 2}), gradient = randn({4, 8}, g);
   const Tensor want = dispatch(op, {where, gradient}, ScatterAttrs{0, 5, 0, 1})[0];
   for (const Strides& strides : {Strides{12, 1}, {16, 2}, {1, 5}}) {
-    const Tensor memory = full({80}, 7.0, Float32, gpu());
+    const Tensor memory = full({80}, 7.0, Float32, card());
     const Tensor out = as_strided(memory.storage(), {5, 8}, strides, 0, Float32);
-    const Tensor in[] = {where.to(gpu()), gradient.to(gpu())};
+    const Tensor in[] = {where.to(card()), gradient.to(card())};
     run_op(op, in, ScatterAttrs{0, 5, 0, 1}, {&out, 1});
     EXPECT_LE(relative_error(out.to(cpu()), want), 1e-6);
-    EXPECT_EQ(sum(eq(memory, full({}, 7.0, Float32, gpu()))).item(), 40);
+    EXPECT_EQ(sum(eq(memory, full({}, 7.0, Float32, card()))).item(), 40);
   }
 }
 

@@ -213,13 +213,14 @@ class GpuLists : public Lists {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuLists);
 
 TEST_P(Lists, EachEntryIsForcedAndAgrees) { force_all(cpu()); }
-TEST_P(GpuLists, EachEntryIsForcedAndAgrees) { force_all(gpu()); }
+TEST_P(GpuLists, EachEntryIsForcedAndAgrees) { force_all(card()); }
 
-const auto name_of = [](const auto& info) { return std::string(info.param); };
-INSTANTIATE_TEST_SUITE_P(All, Lists, testing::ValuesIn(ops_with_choices(cpu())), name_of);
+const auto itself = [](const auto& info) { return std::string(info.param); };
+INSTANTIATE_TEST_SUITE_P(All, Lists, testing::ValuesIn(ops_with_choices(cpu())), itself);
 INSTANTIATE_TEST_SUITE_P(All, GpuLists,
-                         testing::ValuesIn(gpu().is_gpu() ? ops_with_choices(gpu()) : std::vector<std::string_view>()),
-                         name_of);
+                         testing::ValuesIn(card().is_gpu() ? ops_with_choices(card())
+                                                           : std::vector<std::string_view>()),
+                         itself);
 
 }  // namespace
 }  // namespace tessera

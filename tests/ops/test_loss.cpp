@@ -132,7 +132,7 @@ void check_overwritten_logits(Device device) {
 
 TEST(CrossEntropy, MayOverwriteTheLogitsAtOnce) { check_overwritten_logits(cpu()); }
 class GpuCrossEntropy : public GpuTest {};
-TEST_F(GpuCrossEntropy, MayOverwriteTheLogitsAtOnce) { check_overwritten_logits(gpu()); }
+TEST_F(GpuCrossEntropy, MayOverwriteTheLogitsAtOnce) { check_overwritten_logits(card()); }
 
 TEST(CrossEntropy, OverwritingChecksWhatItIsGiven) {
   const Tensor target = tensor<int64_t>({0, 1, 2}, {3}), one = full({}, 1.0);

@@ -6,8 +6,6 @@
 namespace tessera::tile {
 namespace {
 
-constexpr float memory[1]{};
-
 constexpr auto matrix = make_strided(tuple(i64{6}, Int<32>{}), tuple(multiple_of<8>(i64{40}), Int<1>{}));
 
 TEST(Descriptor, LengthsKeepTheirStaticTypes) {

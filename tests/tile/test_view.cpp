@@ -7,8 +7,6 @@
 namespace tessera::tile {
 namespace {
 
-constexpr float memory[1]{};
-
 TEST(View, StridedIsTheFastCase) {
   const auto v = strided(memory, {5, 7}, {9, 1});
   static_assert(decltype(v)::is_strided && decltype(v)::rank == 2);

@@ -10,6 +10,9 @@
 
 namespace tessera::tile {
 
+/// Of views that nobody reads through.
+inline constexpr float memory[1]{};
+
 /// The offset that a coordinate should have, or -1 where the view should be invalid.
 template <class V>
 using Expected = std::function<i64(const typename V::Coords&)>;

@@ -259,15 +259,17 @@ constexpr Kernel backward_list[] = {
     staged_kernel<cudnn_attention_backward<>>("cudnn", cudnn_supports_backward),
 #endif
     staged_kernel<attention_math_backward>("math")};
-constexpr KernelTableEntry entries[] = {
-    {"scaled_dot_product_attention", forward_list},
-    {"scaled_dot_product_attention_backward", backward_list},
-    {"attention_qkv", forward_list},
-    {"attention_qkv_backward", backward_list},
-};
 
 }  // namespace
 
-std::span<const KernelTableEntry> attention_kernels() { return entries; }
+std::span<const KernelTableEntry> attention_kernels() {
+  static constexpr KernelTableEntry entries[] = {
+      {"scaled_dot_product_attention", forward_list},
+      {"scaled_dot_product_attention_backward", backward_list},
+      {"attention_qkv", forward_list},
+      {"attention_qkv_backward", backward_list},
+  };
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -402,15 +402,6 @@ constexpr Kernel max_list[] = {{.name = "windows", .run = max_pool2d}};
 constexpr Kernel max_backward_list[] = {{.name = "windows", .run = max_pool2d_backward}};
 constexpr Kernel average_list[] = {{.name = "windows", .run = avg_pool2d}};
 constexpr Kernel average_backward_list[] = {{.name = "windows", .run = avg_pool2d_backward}};
-constexpr KernelTableEntry entries[] = {
-    {"conv2d", conv2d_list},
-    {"conv2d_input_grad", input_grad_list},
-    {"conv2d_weight_grad", weight_grad_list},
-    {"max_pool2d", max_list},
-    {"max_pool2d_backward", max_backward_list},
-    {"avg_pool2d", average_list},
-    {"avg_pool2d_backward", average_backward_list},
-};
 
 }  // namespace
 
@@ -441,6 +432,17 @@ void sm90_norm_windows(const Call& call, Workspace& workspace) {
 }
 #endif
 
-std::span<const KernelTableEntry> conv_kernels() { return entries; }
+std::span<const KernelTableEntry> conv_kernels() {
+  static constexpr KernelTableEntry entries[] = {
+      {"conv2d", conv2d_list},
+      {"conv2d_input_grad", input_grad_list},
+      {"conv2d_weight_grad", weight_grad_list},
+      {"max_pool2d", max_list},
+      {"max_pool2d_backward", max_backward_list},
+      {"avg_pool2d", average_list},
+      {"avg_pool2d_backward", average_backward_list},
+  };
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

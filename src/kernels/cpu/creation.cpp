@@ -24,10 +24,12 @@ void arange(const Call& call) {
 
 constexpr Kernel full_kernels[] = {{.name = "fill", .run = full}};
 constexpr Kernel arange_kernels[] = {{.name = "loop", .run = arange}};
-constexpr KernelTableEntry entries[] = {{"full", full_kernels}, {"arange", arange_kernels}};
 
 }  // namespace
 
-std::span<const KernelTableEntry> creation_kernels() { return entries; }
+std::span<const KernelTableEntry> creation_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"full", full_kernels}, {"arange", arange_kernels}};
+  return entries;
+}
 
 }  // namespace tessera::cpu_kernels

@@ -7,8 +7,6 @@
 namespace tessera::TESSERA_KERNELS {
 namespace {
 
-DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
-
 template <class Args>
 Args cross_entropy_args(const Call& call, Workspace& workspace, const Tensor& logits, const Tensor& target) {
   auto& attrs = call.attrs.as<LossAttrs>();
@@ -104,13 +102,15 @@ void cross_entropy_and_gradient(const Call& call, Workspace& workspace) {
 constexpr Kernel forward_list[] = {staged_kernel<cross_entropy>("rows")};
 constexpr Kernel backward_list[] = {staged_kernel<cross_entropy_backward>("rows")};
 constexpr Kernel both_list[] = {staged_kernel<cross_entropy_and_gradient>("rows")};
-constexpr KernelTableEntry entries[] = {{"cross_entropy", forward_list},
-                                        {"cross_entropy_backward", backward_list},
-                                        {"cross_entropy_backward_", backward_list},
-                                        {"cross_entropy_and_gradient_", both_list}};
 
 }  // namespace
 
-std::span<const KernelTableEntry> loss_kernels() { return entries; }
+std::span<const KernelTableEntry> loss_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"cross_entropy", forward_list},
+                                                 {"cross_entropy_backward", backward_list},
+                                                 {"cross_entropy_backward_", backward_list},
+                                                 {"cross_entropy_and_gradient_", both_list}};
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -569,15 +569,16 @@ void run_mlp(const Call& call) {
 }
 constexpr Kernel mlp_list[] = {{.name = "two_linear", .workspace_bytes = mlp_bytes, .run = run_mlp}};
 
-constexpr KernelTableEntry entries[] = {{"matmul", matmul_list},
-                                        {"matmul_wide", matmul_wide_list},
-                                        {"matmul_mul_sum", matmul_mul_sum_list},
-                                        {"matmul_gelu_grad", gelu_grad_list},
-                                        {"linear", linear_list},
-                                        {"mlp", mlp_list}};
-
 }  // namespace
 
-std::span<const KernelTableEntry> matmul_kernels() { return entries; }
+std::span<const KernelTableEntry> matmul_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"matmul", matmul_list},
+                                                 {"matmul_wide", matmul_wide_list},
+                                                 {"matmul_mul_sum", matmul_mul_sum_list},
+                                                 {"matmul_gelu_grad", gelu_grad_list},
+                                                 {"linear", linear_list},
+                                                 {"mlp", mlp_list}};
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -8,8 +8,6 @@
 namespace tessera::TESSERA_KERNELS {
 namespace {
 
-DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
-
 // What a kernel is given: x of a half type is widened beside f32 weights.
 DType common_dtype(const Tensor& x, const Tensor& weight) { return weight.defined() ? weight.dtype() : x.dtype(); }
 
@@ -577,32 +575,33 @@ constexpr Kernel known_list[] = {composed_known};
 constexpr Kernel norm_conv_grad_list[] = {composed_grad};
 #endif
 
-constexpr KernelTableEntry entries[] = {
-    {"norm_conv2d", norm_conv_list},
-    {"norm_conv2d_weight_grad", norm_conv_grad_list},
-    {"norm_conv1x1_one_filter_backward", one_filter_list},
-    {"conv2d_moments", moments_list},
-    {"batch_norm_known", known_list},
-    {"layer_norm", row_list<false>},
-    {"layer_norm_backward", list<layer_norm_backward<false>>},
-    {"add_layer_norm", list<add_layer_norm>},
-    {"add_layer_norm_backward", list<add_layer_norm_backward>},
-    {"rms_norm", row_list<true>},
-    {"rms_norm_backward", list<layer_norm_backward<true>>},
-    {"group_norm", plane_list<group_norm>},
-    {"group_norm_backward", plane_list<group_norm_backward>},
-    {"batch_norm", plane_list<batch_norm>},
-    {"move_estimates_", plane_list<move_estimates>},
-    {"batch_norm_backward", plane_list<batch_norm_backward>},
-    {"batch_norm_inference", plane_list<batch_norm_inference>},
-    {"softmax", list<softmax<false>>},
-    {"softmax_backward", list<softmax_backward<false>>},
-    {"log_softmax", list<softmax<true>>},
-    {"log_softmax_backward", list<softmax_backward<true>>},
-};
-
 }  // namespace
 
-std::span<const KernelTableEntry> norm_kernels() { return entries; }
+std::span<const KernelTableEntry> norm_kernels() {
+  static constexpr KernelTableEntry entries[] = {
+      {"norm_conv2d", norm_conv_list},
+      {"norm_conv2d_weight_grad", norm_conv_grad_list},
+      {"norm_conv1x1_one_filter_backward", one_filter_list},
+      {"conv2d_moments", moments_list},
+      {"batch_norm_known", known_list},
+      {"layer_norm", row_list<false>},
+      {"layer_norm_backward", list<layer_norm_backward<false>>},
+      {"add_layer_norm", list<add_layer_norm>},
+      {"add_layer_norm_backward", list<add_layer_norm_backward>},
+      {"rms_norm", row_list<true>},
+      {"rms_norm_backward", list<layer_norm_backward<true>>},
+      {"group_norm", plane_list<group_norm>},
+      {"group_norm_backward", plane_list<group_norm_backward>},
+      {"batch_norm", plane_list<batch_norm>},
+      {"move_estimates_", plane_list<move_estimates>},
+      {"batch_norm_backward", plane_list<batch_norm_backward>},
+      {"batch_norm_inference", plane_list<batch_norm_inference>},
+      {"softmax", list<softmax<false>>},
+      {"softmax_backward", list<softmax_backward<false>>},
+      {"log_softmax", list<softmax<true>>},
+      {"log_softmax_backward", list<softmax_backward<true>>},
+  };
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

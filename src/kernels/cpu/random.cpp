@@ -114,14 +114,15 @@ constexpr Kernel dropout_kernels[] = {{.name = "philox", .supports = dense, .run
                                       {.name = "gather_philox", .run = dropout_gathered}};
 constexpr Kernel multinomial_kernels[] = {{.name = "rows", .run = multinomial}};
 
-constexpr KernelTableEntry entries[] = {{"uniform", generate_kernel<RandomOp::uniform>},
-                                        {"normal", generate_kernel<RandomOp::normal>},
-                                        {"randint", generate_kernel<RandomOp::integers>},
-                                        {"dropout", dropout_kernels},
-                                        {"multinomial", multinomial_kernels}};
-
 }  // namespace
 
-std::span<const KernelTableEntry> random_kernels() { return entries; }
+std::span<const KernelTableEntry> random_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"uniform", generate_kernel<RandomOp::uniform>},
+                                                 {"normal", generate_kernel<RandomOp::normal>},
+                                                 {"randint", generate_kernel<RandomOp::integers>},
+                                                 {"dropout", dropout_kernels},
+                                                 {"multinomial", multinomial_kernels}};
+  return entries;
+}
 
 }  // namespace tessera::cpu_kernels

@@ -5,9 +5,7 @@
 namespace tessera::TESSERA_KERNELS {
 namespace {
 
-Scalar compute_type(DType dtype) {
-  return dtype == Float64 ? Scalar::f64 : is_floating(dtype) ? Scalar::f32 : Scalar::i64;
-}
+Scalar sum_type(DType dtype) { return dtype == Float64 ? Scalar::f64 : is_floating(dtype) ? Scalar::f32 : Scalar::i64; }
 
 template <ReduceOp op>
 void reduce(const Call& call, Workspace& workspace) {
@@ -16,7 +14,7 @@ void reduce(const Call& call, Workspace& workspace) {
   const ReduceTable& table = reduce_table();
   ReduceArgs args;
   args.op = op;
-  args.compute = compute_type(in.dtype());
+  args.compute = sum_type(in.dtype());
   if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // means and the like of integers
   args.rank = checked_rank(call, in);
   set_lengths(args.lengths, in);
@@ -67,27 +65,28 @@ constexpr Kernel reduce_kernel[] = {staged_kernel<reduce<op>>("reduce")};
 constexpr Kernel cumsum_kernel[] = {{.name = "scan", .run = cumsum}};
 constexpr Kernel topk_kernel[] = {{.name = "select", .run = topk}};
 
-constexpr KernelTableEntry entries[] = {
-    {"sum", reduce_kernel<ReduceOp::sum>},
-    {"sum_wide", reduce_kernel<ReduceOp::sum>},
-    {"mean", reduce_kernel<ReduceOp::mean>},
-    {"prod", reduce_kernel<ReduceOp::prod>},
-    {"amax", reduce_kernel<ReduceOp::max>},
-    {"amin", reduce_kernel<ReduceOp::min>},
-    {"var", reduce_kernel<ReduceOp::variance>},
-    {"std_dev", reduce_kernel<ReduceOp::std>},
-    {"norm", reduce_kernel<ReduceOp::norm>},
-    {"any", reduce_kernel<ReduceOp::any>},
-    {"all", reduce_kernel<ReduceOp::all>},
-    {"argmax", reduce_kernel<ReduceOp::argmax>},
-    {"argmin", reduce_kernel<ReduceOp::argmin>},
-    {"cumsum", cumsum_kernel},
-    {"logsumexp", reduce_kernel<ReduceOp::logsumexp>},
-    {"topk", topk_kernel},
-};
-
 }  // namespace
 
-std::span<const KernelTableEntry> reduction_kernels() { return entries; }
+std::span<const KernelTableEntry> reduction_kernels() {
+  static constexpr KernelTableEntry entries[] = {
+      {"sum", reduce_kernel<ReduceOp::sum>},
+      {"sum_wide", reduce_kernel<ReduceOp::sum>},
+      {"mean", reduce_kernel<ReduceOp::mean>},
+      {"prod", reduce_kernel<ReduceOp::prod>},
+      {"amax", reduce_kernel<ReduceOp::max>},
+      {"amin", reduce_kernel<ReduceOp::min>},
+      {"var", reduce_kernel<ReduceOp::variance>},
+      {"std_dev", reduce_kernel<ReduceOp::std>},
+      {"norm", reduce_kernel<ReduceOp::norm>},
+      {"any", reduce_kernel<ReduceOp::any>},
+      {"all", reduce_kernel<ReduceOp::all>},
+      {"argmax", reduce_kernel<ReduceOp::argmax>},
+      {"argmin", reduce_kernel<ReduceOp::argmin>},
+      {"cumsum", cumsum_kernel},
+      {"logsumexp", reduce_kernel<ReduceOp::logsumexp>},
+      {"topk", topk_kernel},
+  };
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -104,13 +104,14 @@ constexpr Kernel flip_kernels[] = {{.name = "copy", .run = flip}};
 constexpr Kernel tril_kernels[] = {{.name = "rows", .run = triangle<false>}};
 constexpr Kernel triu_kernels[] = {{.name = "rows", .run = triangle<true>}};
 
-constexpr KernelTableEntry entries[] = {{"clone", clone_kernels},   {"reshape", reshape_kernels},
-                                        {"concat", concat_kernels}, {"slice_backward", slice_backward_kernels},
-                                        {"pad", pad_kernels},       {"flip", flip_kernels},
-                                        {"tril", tril_kernels},     {"triu", triu_kernels}};
-
 }  // namespace
 
-std::span<const KernelTableEntry> shape_kernels() { return entries; }
+std::span<const KernelTableEntry> shape_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"clone", clone_kernels},   {"reshape", reshape_kernels},
+                                                 {"concat", concat_kernels}, {"slice_backward", slice_backward_kernels},
+                                                 {"pad", pad_kernels},       {"flip", flip_kernels},
+                                                 {"tril", tril_kernels},     {"triu", triu_kernels}};
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -18,10 +18,12 @@ void transfer(const Call& call, Workspace& workspace) {
 }
 
 constexpr Kernel list[] = {staged_kernel<transfer>("bytes")};
-constexpr KernelTableEntry entries[] = {{"to_device", list}};
 
 }  // namespace
 
-std::span<const KernelTableEntry> transfer_kernels() { return entries; }
+std::span<const KernelTableEntry> transfer_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"to_device", list}};
+  return entries;
+}
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -4,6 +4,9 @@
 
 namespace tessera::TESSERA_KERNELS {
 
+/// Of the statistics that a kernel keeps of t.
+inline DType statistics_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
+
 /// Where an operand lies for a kernel, with its strides in elements.
 struct Staged {
   void* data = nullptr;

@@ -131,16 +131,17 @@ constexpr Kernel embedding_backward_kernels[] = {
     {.name = "sorted", .workspace_bytes = sorting_bytes, .run = embedding_backward}};
 constexpr Kernel one_hot_kernels[] = {{.name = "loop", .run = one_hot}};
 
-constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
-                                        {"scatter_add", scatter_add_kernels},
-                                        {"index_select", index_select_kernels},
-                                        {"embedding", embedding_kernels},
-                                        {"embedding_backward", embedding_backward_kernels},
-                                        {"embedding_backward_", embedding_backward_kernels},
-                                        {"one_hot", one_hot_kernels}};
-
 }  // namespace
 
-std::span<const KernelTableEntry> indexing_kernels() { return entries; }
+std::span<const KernelTableEntry> indexing_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
+                                                 {"scatter_add", scatter_add_kernels},
+                                                 {"index_select", index_select_kernels},
+                                                 {"embedding", embedding_kernels},
+                                                 {"embedding_backward", embedding_backward_kernels},
+                                                 {"embedding_backward_", embedding_backward_kernels},
+                                                 {"one_hot", one_hot_kernels}};
+  return entries;
+}
 
 }  // namespace tessera::gpu_kernels

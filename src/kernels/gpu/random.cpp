@@ -69,14 +69,15 @@ constexpr Kernel dropout_kernels[] = {{.name = "philox", .supports = lies_in_row
                                       {.name = "gather_philox", .run = dropout_gathered}};
 constexpr Kernel multinomial_kernels[] = {{.name = "rows", .workspace_bytes = multinomial_bytes, .run = multinomial}};
 
-constexpr KernelTableEntry entries[] = {{"uniform", generate_kernel<RandomOp::uniform>},
-                                        {"normal", generate_kernel<RandomOp::normal>},
-                                        {"randint", generate_kernel<RandomOp::integers>},
-                                        {"dropout", dropout_kernels},
-                                        {"multinomial", multinomial_kernels}};
-
 }  // namespace
 
-std::span<const KernelTableEntry> random_kernels() { return entries; }
+std::span<const KernelTableEntry> random_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"uniform", generate_kernel<RandomOp::uniform>},
+                                                 {"normal", generate_kernel<RandomOp::normal>},
+                                                 {"randint", generate_kernel<RandomOp::integers>},
+                                                 {"dropout", dropout_kernels},
+                                                 {"multinomial", multinomial_kernels}};
+  return entries;
+}
 
 }  // namespace tessera::gpu_kernels

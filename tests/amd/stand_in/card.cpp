@@ -29,7 +29,7 @@ bool send(int file, const void* from, size_t bytes) {
 
 bool receive(int file, void* to, size_t bytes) {
   for (char* at = static_cast<char*>(to); bytes > 0;) {
-    const ssize_t done = read(file, at, bytes);
+    const ssize_t done = ::read(file, at, bytes);
     if (done <= 0) return false;
     at += done, bytes -= done;
   }

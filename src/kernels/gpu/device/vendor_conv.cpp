@@ -9,7 +9,7 @@ namespace tessera::gpu_kernels {
 namespace {
 
 /// Bytes of workspace that a plan may take: room for the images in another layout.
-constexpr i64 most_workspace = i64{256} << 20;
+constexpr i64 most_for_windows = i64{256} << 20;
 
 struct ConvKey {
   ConvArgs args;
@@ -30,7 +30,7 @@ ConvKey key_of(ConvPart part, const ConvArgs& args) {
 
 cudnn::Entry& entry_of(ConvPart part, const ConvArgs& args) {
   return cudnn::planner().entry(bytes_of(key_of(part, args)), [&](const cudnn::Target& target) {
-    return cudnn::plan_convolution(target, part, args, most_workspace);
+    return cudnn::plan_convolution(target, part, args, most_for_windows);
   });
 }
 
