@@ -65,6 +65,9 @@ struct Nest {
     }
 #pragma unroll 1  // divisions are long, and are not worth copies
     for (int d = rank - 1; d >= 0; --d) {
+#if defined(__CUDA_ARCH__)
+      asm volatile("" : "+r"(d));  // nvcc forgets the pragma in most callers, and makes seven copies
+#endif
       const i64 length = d == rank - 1 ? tile::ceil_div<i64>(lengths[d], width) : lengths[d];
       i64 at = index;  // all that is left in the outermost dim
       if (d > 0 && index <= 0xffffffffll && length <= 0xffffffffll) {

@@ -63,11 +63,20 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
 
   const auto at = thread_coords<Sums>(thread_in_block());
   const int part = at[0] / Sums::rows, inner = at[0] % Sums::rows;
-  unroll<Sums::atoms_m>([&](auto atom) {
-    unroll<held>([&](auto r) {
-      constexpr auto c = register_coords<Sums>(decltype(atom)::value * held + r);  // NVRTC takes no captured constant
-      slab[place(part * Sums::atom_m + inner + c[0] - atom * Sums::atom_m, at[1] + c[1])] =
-          pipeline.sum(atom * held + r);
+#if defined(__HIP__)
+  constexpr int copies = Sums::atoms_m;  // clang takes more registers for one
+#else
+  constexpr int copies = 1;  // code of an epilogue is long
+#endif
+#pragma unroll copies
+  for (int now = 0; now < Sums::atoms_m; ++now) {
+    unroll<Sums::atoms_m>([&](auto atom) {
+      if (now != atom) return;
+      unroll<held>([&](auto r) {
+        constexpr auto c = register_coords<Sums>(decltype(atom)::value * held + r);  // NVRTC takes no captured constant
+        slab[place(part * Sums::atom_m + inner + c[0] - atom * Sums::atom_m, at[1] + c[1])] =
+            pipeline.sum(atom * held + r);
+      });
     });
     sync_block();
 #pragma unroll 1  // further than this, code grows and nothing is gained
@@ -80,12 +89,12 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
       });
       unroll<batch>([&](auto b) {
         const int e = first + b * step, i = e / width, j = e % width;
-        const int to_row = row + i / Sums::atom_m * Sums::rows + atom * Sums::atom_m + i % Sums::atom_m;
+        const int to_row = row + i / Sums::atom_m * Sums::rows + now * Sums::atom_m + i % Sums::atom_m;
         if (to_row < m) evaluate_lanes<Lanes>(epilogue, sums[b], to_row, column + j, n);
       });
     }
     sync_block();
-  });
+  }
 }
 
 /// One block's part of the result: epilogue, an expression over the sums, is evaluated for each of its elements.
