@@ -64,9 +64,9 @@ TESSERA_DEVICE void store_sums(const Pipeline& pipeline, const E& epilogue, int 
   const auto at = thread_coords<Sums>(thread_in_block());
   const int part = at[0] / Sums::rows, inner = at[0] % Sums::rows;
 #if defined(__HIP__)
-  constexpr int copies = Sums::atoms_m;  // clang takes more registers for one
+  [[maybe_unused]] constexpr int copies = Sums::atoms_m;  // clang takes more registers for one
 #else
-  constexpr int copies = 1;  // code of an epilogue is long
+  [[maybe_unused]] constexpr int copies = 1;  // code of an epilogue is long
 #endif
 #pragma unroll copies
   for (int now = 0; now < Sums::atoms_m; ++now) {
