@@ -14,6 +14,19 @@ if(NOT gpu_sources)  # the tile library alone
   return()
 endif()
 
+# Sources of a second or two are compiled together: what a compiler does before it comes to their kernels takes as long.
+set(group 0)
+foreach(names "attention;indexing;plugin;random;scan;whole_lines" "line_norm;optim;pool;reduce;runtime")
+  math(EXPR group "${group} + 1")
+  set(text "// The small sources of the plugins, ${group}.\n")
+  foreach(name ${names})
+    list(REMOVE_ITEM gpu_sources ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/${name}.cu)
+    string(APPEND text "#include \"kernels/gpu/device/${name}.cu\"\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/small_${group}.cu CONTENT "${text}")
+  list(APPEND gpu_sources ${PROJECT_BINARY_DIR}/generated/small_${group}.cu)
+endforeach()
+
 # tessera_plugin(NAME SOURCES-OR-OBJECTS...): what both plugins share.
 function(tessera_plugin name)
   add_library(${name} MODULE ${ARGN})
