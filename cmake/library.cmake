@@ -86,7 +86,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     endif()
   endforeach()
 
-  # tessera_objects(NAME LEVEL SOURCES...): a part of the library, optimised as much in a release.
+  # tessera_objects(NAME LEVEL SOURCES...): a part of the library, at -O<LEVEL> in a release.
   function(tessera_objects name level)
     add_library(${name} OBJECT ${ARGN})
     target_include_directories(${name} PRIVATE src include ${PROJECT_BINARY_DIR}/include)

@@ -105,7 +105,7 @@ TESSERA_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait
 /// The next kernel may be launched, once all blocks have said so.
 TESSERA_DEVICE void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-/// About so many nanoseconds, at most twice as many.
+/// Up to twice so many nanoseconds; a million at most.
 TESSERA_DEVICE void rest(int nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 
 // ---- bulk tensor copies, each started by one thread
