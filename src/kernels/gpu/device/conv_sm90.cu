@@ -1,7 +1,7 @@
-// Convolutions of halves on Hopper's cards: products whose operands the copy engine finds in images.
+// Convolutions of halves on Hopper's cards, and their gradients by images: products whose operands the copy engine
+// finds in images.
 #include <numeric>
 
-#include "gemm_sm90_lanes.h"
 #include "join.h"
 #include "windows_sm90.h"
 
@@ -18,19 +18,9 @@ struct WindowsProduct : ProductArgs {
   float*
       sums;  // forward: what SumsAround has, of each filter's results in a group's windows, [part][3][filter], or null
 };
-/// Gradients by windows.
-struct WindowsGrad : LanesProduct {
-  Windows windows;
-};
-
 /// Tiles of windows and filters: for few filters, for few tiles, and what is best where there are many of both.
 using NarrowRows = tile::sm90::ProductTile<256, 64, 4, 4, false>;
 using SmallRows = tile::sm90::ProductTile<128, 128, 6, 4, false>;
-/// Of filters and taps, whose sums the blocks of a cluster share; of taps and filters where these are few.
-using NarrowGrad = tile::sm90::ProductTile<128, 64, 8, 0, false>;
-using SmallGrad = tile::sm90::ProductTile<128, 128, 6, 0, false>;
-using WideGrad = tile::sm90::ProductTile<128, 256, 4, 0, false>;
-
 /// Of whose results the columns are summed up together: those of a group of warps.
 template <class C>
 constexpr int windows_of_part = C::config.tile_m / 2;
@@ -85,14 +75,6 @@ struct RowsResult : SumsAndBias<C, T> {
   }
 };
 
-template <class C, bool TapsDown>
-struct GradResult : JoinedResult<C> {
-  using BothTransposed = void;
-  template <class Gemm>
-  using Source = tile::sm90::WindowLines<Gemm, TapsDown>;
-  using JoinedResult<C>::JoinedResult;
-};
-
 constexpr int joined_filters = 8;
 /// Threads of a block, and blocks of a cluster, that join the parts of 8 filters: a cluster takes longer to begin.
 struct Joining {
@@ -143,29 +125,6 @@ void join_moments_kernel(const float* parts, i64 windows, int part_windows, i64 
   const double offset = sums.first / all;
   mean[filter] = static_cast<float>(centre + offset);
   variance[filter] = static_cast<float>(tile::max(sums.second - sums.first * offset, 0.0) / (all - 1));
-}
-
-constexpr int join_threads = 64;
-/// Fours of neighbouring columns.
-TESSERA_KERNEL(join_threads)
-void join_parts_kernel(const float* parts, const MatrixArg to, int count, i64 fours, int rows, int across) {
-  tile::sm90::wait_for_kernel_before();
-  const i64 at = first_index();
-  if (at >= fours) return;
-  using Four = Pack<float, 4>;
-  const Four* from = reinterpret_cast<const Four*>(parts) + at;
-  float sums[4] = {};
-#pragma unroll 16
-  for (int part = 0; part < count; ++part, from += fours) {
-    const Four more = *from;
-    for (int i = 0; i < 4; ++i) sums[i] += more.lane[i];
-  }
-  const i64 line = at / across, product = line / rows;
-  const i64 first =
-      product * to.batch[max_batch_rank - 1] + (line - product * rows) * to.row + (at - line * across) * 4 * to.column;
-  if (to.column == 1) store_four(to.data, to.type, first, sums);
-  else
-    for (int i = 0; i < 4; ++i) store_as(to.data, to.type, first + i * to.column, sums[i]);
 }
 
 // ---- maps
@@ -259,40 +218,18 @@ void zero_lines(const ConvTensor& t, i64 channels, i64 pixels, Executor& executo
     check_launch("convolution");
 }
 
-template <class C, class Result, class Args>
-void launch(const Args& args, i64 clusters, Executor& executor) {
-  constexpr auto kernel = windows_kernel<C, Args, Result>;
-  constexpr int shared = tile::sm90::Gemm<C>::shared_bytes;
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)
-    check_launch("convolution");
-  const int cluster = args.order.cluster();
-  launch_early("convolution", kernel, clusters * cluster, C::config.warps * 32, shared, cluster, executor, args);
-}
-
 template <class C, class T>
 void launch_rows(const WindowsProduct& product, Executor& executor) {
   const i64 clusters = sm90_clusters(product.order, executor);
-  if (product.order.transposed_b) launch<C, RowsResult<C, T, true>>(product, clusters, executor);
-  else launch<C, RowsResult<C, T, false>>(product, clusters, executor);
+  if (product.order.transposed_b) launch_windows<C, RowsResult<C, T, true>>(product, clusters, executor);
+  else launch_windows<C, RowsResult<C, T, false>>(product, clusters, executor);
 }
-template <class C, bool TapsDown>
-void launch_grad(const WindowsGrad& grad, Executor& executor) {
-  launch<C, GradResult<C, TapsDown>>(grad, grad.order.count, executor);
-}
-
 template <class C>
 constexpr Kind<WindowsProduct> rows_kind(double step, double tile) {
   return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}, false};
 }
-template <class C, bool TapsDown>
-constexpr Kind<WindowsGrad> grad_kind(double step, double tile) {
-  return {C::config, step, tile, {launch_grad<C, TapsDown>, launch_grad<C, TapsDown>}, TapsDown};
-}
 constexpr Kind<WindowsProduct> rows_kinds[] = {rows_kind<NarrowRows>(0.63, 1.5), rows_kind<SmallRows>(0.44, 2),
                                                rows_kind<Sm90Wide>(0.67, 3)};
-constexpr Kind<WindowsGrad> grad_kinds[] = {grad_kind<NarrowGrad, true>(0.4, 5), grad_kind<SmallGrad, false>(0.41, 6.5),
-                                            grad_kind<WideGrad, false>(0.62, 11)};
-
 /// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients. `y` is a map of 64 lines of results.
 /// Returns windows_of_part.
 int run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product, i64 n, Executor& executor) {
@@ -347,105 +284,18 @@ void run_images(const ConvArgs& args, Executor& executor) {
   });
 }
 
-// ---- the gradient of the filters
-
-/// Whether chunks of 64 channels follow each other from tap to tap.
-bool has_whole_chunks(const ConvArgs& args) { return args.channels % 64 == 0 && args.w.strides[3] == args.channels; }
-
-/// How long sums are cut: into parts, added up by a kernel of their own, and among the blocks of a cluster.
-struct GradCut {
-  const Kind<WindowsGrad>* kind;
-  TileOrder order;
-  i64 m, n, batch, parts;  // products of so many rows and columns; parts of each
-
-  i64 count() const { return batch * parts; }
-  i64 size() const { return count() * m * n; }
-};
-
-/// The one that takes least time on a card of 132 multiprocessors: the same on every card.
-GradCut cut_of(const ConvArgs& args) {
-  constexpr i64 clusters[] = {132, 66, 40, 32, 24, 16, 16, 16};  // of 1 to 8 blocks, that it has room for
-  constexpr i64 most_parts = 32, least_steps = 8;
-  const i64 taps = args.filter[0] * args.filter[1], batch = has_whole_chunks(args) ? 1 : taps;
-  const i64 lines = taps / batch * args.channels, pixels = args.images * output(args, 0) * output(args, 1);
-  const i64 steps = tile::ceil_div<i64>(pixels, 64);
-  GradCut best{};
-  double least = __builtin_inf();
-  const auto consider = [&](const Kind<WindowsGrad>& kind, int deep, i64 parts) {
-    GradCut cut{&kind, {}, args.filters, lines, batch, parts};
-    if (kind.taps_down) cut.m = lines, cut.n = args.filters;
-    cut.order = kind.order({}, cut.m, cut.n, cut.count(), tile::ceil_div(steps, parts));
-    cut.order.cluster_deep = deep;
-    const double rounds = static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters[deep - 1])),
-                 each = tile::ceil_div(cut.order.steps, deep) * kind.step + (deep > 1 ? kind.tile : 2.5),
-                 joins = parts > 1 ? 2 + 3e-6 * static_cast<double>(cut.size()) : 0;
-    if (rounds * each + joins < least) least = rounds * each + joins, best = cut;
-  };
-  for (const auto& kind : grad_kinds) {
-    const i64 tiles =
-        kind.order({}, kind.taps_down ? lines : args.filters, kind.taps_down ? args.filters : lines, batch, 1).count;
-    for (int deep = 1; deep <= tile::min<i64>(steps, 8); ++deep) {
-      consider(kind, deep, 1);
-      const i64 parts = tile::min(clusters[deep - 1] / tiles, tile::min(most_parts, steps / (least_steps * deep)));
-      if (parts > 1) consider(kind, deep, parts);
-    }
-  }
-  return best;
-}
-
 long long workspace(ConvPart part, const ConvArgs& args) {
   if (part == ConvPart::forward && args.mean)
     return tile::ceil_div<i64>(args.images * output(args, 0) * output(args, 1), 64) * args.filters * 3 *
            static_cast<i64>(sizeof(float));
-  if (part != ConvPart::filters) return 0;
-  const GradCut cut = cut_of(arranged(args));
-  return cut.parts == 1 ? 0 : cut.size() * static_cast<i64>(sizeof(float));
-}
-
-/// result = parts, [part][product][row][column], added up in their order.
-void join(const GradCut& cut, const MatrixArg& result, const float* parts, Executor& executor) {
-  if (cut.parts == 1) return;
-  const i64 fours = cut.batch * cut.m * cut.n / 4;
-  launch_early("convolution", join_parts_kernel, tile::ceil_div<i64>(fours, join_threads), join_threads, 0, 1, executor,
-               parts, result, static_cast<int>(cut.parts), fours, static_cast<int>(cut.m), static_cast<int>(cut.n / 4));
-}
-
-/// [filters, taps] = [filters, windows] [windows, taps]
-void run_grad(const ConvArgs& args, Executor& executor) {
-  const WindowsOf of = windows_of_images(args);
-  const GradCut cut = cut_of(args);
-  WindowsGrad grad{};
-  grad.order = cut.order;
-  grad.order.is_bf16 = args.type == Scalar::bf16;
-  grad.windows = windows(of);
-  grad.windows.batch = static_cast<int>(cut.batch);
-  const bool down = cut.kind->taps_down;
-  (down ? grad.b : grad.a) = map_of_pixels(args, args.y, args.filters, of.all());
-  (down ? grad.a : grad.b) = map_of(of, 64);
-  GemmArgs& product = grad.args;
-  product.m = cut.m;
-  product.n = cut.n;
-  product.k = of.all();
-  product.alpha = 1;
-  product.batch_rank = max_batch_rank;
-  for (i64& length : product.batch) length = 1;
-  product.batch[max_batch_rank - 1] = cut.count();
-  MatrixArg result{args.w.data, args.type, down ? 1 : args.w.strides[0], down ? args.w.strides[0] : 1, {}};
-  result.batch[max_batch_rank - 1] = args.w.strides[3];
-  product.c = result;
-  if (cut.parts > 1) {
-    product.c = {args.workspace, Scalar::f32, cut.n, 1, {}};
-    product.c.batch[max_batch_rank - 1] = cut.m * cut.n;
-  }
-  cut.kind->launch[0](grad, executor);
-  join(cut, result, static_cast<const float*>(args.workspace), executor);
+  return part == ConvPart::filters ? filters_workspace_sm90(arranged(args)) : 0;
 }
 
 void run(ConvPart part, const ConvArgs& given, Executor& executor) {
   const ConvArgs args = arranged(given);
   if (part == ConvPart::forward) run_forward(args, executor);
   else if (part == ConvPart::images) run_images(args, executor);
-  else run_grad(args, executor);
+  else filters_gradient_sm90(args, executor);
 }
 
 }  // namespace

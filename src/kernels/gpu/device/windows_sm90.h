@@ -161,4 +161,18 @@ const Kind<Args>& fastest(const Kind<Args> (&kinds)[N], Args& product, i64 steps
 
 const Sm90ConvTable* sm90_conv_table();
 
+template <class C, class Result, class Args>
+void launch_windows(const Args& args, i64 clusters, Executor& executor) {
+  constexpr auto kernel = windows_kernel<C, Args, Result>;
+  constexpr int shared = tile::sm90::Gemm<C>::shared_bytes;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)
+    check_launch("convolution");
+  const int cluster = args.order.cluster();
+  launch_early("convolution", kernel, clusters * cluster, C::config.warps * 32, shared, cluster, executor, args);
+}
+
+/// Of arranged arguments: bytes that the gradient of the filters asks for, and that gradient.
+long long filters_workspace_sm90(const ConvArgs& args);
+void filters_gradient_sm90(const ConvArgs& args, Executor& executor);
+
 }  // namespace tessera::gpu_kernels
