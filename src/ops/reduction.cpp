@@ -276,7 +276,7 @@ double product_of(Elements v, A) { return std::accumulate(v.begin(), v.end(), 1.
 double largest_of(Elements v, A) { return *std::max_element(v.begin(), v.end()); }
 double smallest_of(Elements v, A) { return *std::min_element(v.begin(), v.end()); }
 double deviation_of(Elements v, A a) { return std::sqrt(variance_of(v, a)); }
-double length_of(Elements v, A) { return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0)); }
+double euclidean_length(Elements v, A) { return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0)); }
 bool any_of(Elements v, A) {
   return std::any_of(v.begin(), v.end(), [](double x) { return x != 0; });
 }
@@ -295,7 +295,7 @@ const Op amax_op = reduction<"amax", Like, largest_of, false>(extreme_vjp, kBoth
 const Op amin_op = reduction<"amin", Like, smallest_of, false>(extreme_vjp, kBoth);
 const Op var_op = reduction<"var", Real, variance_of>(var_vjp, kInput);
 const Op std_op = reduction<"std_dev", Real, deviation_of>(std_vjp, kBoth);
-const Op norm_op = reduction<"norm", Real, length_of>(norm_vjp, kBoth, kFloat32);
+const Op norm_op = reduction<"norm", Real, euclidean_length>(norm_vjp, kBoth, kFloat32);
 const Op logsumexp_op = reduction<"logsumexp", Real, logsumexp_of>(logsumexp_vjp, kBoth, kFloat32);
 const Op any_op = reduction<"any", Truth, any_of>();
 const Op all_op = reduction<"all", Truth, all_of>();

@@ -1,10 +1,12 @@
 // Products whose epilogue is text on a real GPU, where there is one: results against float64.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "../core/gpu_check.h"
 #include "check.h"
-#include "one_round.h"
+#include "core/gpu/backend.h"
+#include "kernels/gpu/fused_gemm.h"
 
 namespace tessera {
 namespace {
@@ -74,6 +76,9 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64OnLargeOnes) {
       }
 }
 
+/// Products of which an H100 has a multiprocessor for each tile: sums longer and shorter than the stages.
+constexpr int64_t sizes_of_one_round[][3] = {{300, 1032, 456}, {300, 3000, 456}, {300, 5000, 136}, {300, 4000, 64}};
+
 TEST_F(FusedGemmDevice, AgreesWithFloat64InOneRound) {
   for (DType dtype : {Float16, BFloat16})
     for (const auto& [m, n, k] : sizes_of_one_round)
@@ -90,6 +95,22 @@ TEST_F(FusedGemmDevice, AgreesWithFloat64InOneRound) {
         check("gelu_tanh(acc + load(d0) + load(d1))", {whole, row}, gelu_tanh(sum + wide(whole) + wide(row)));
         if (turned % 3 == 0) check("relu(acc) + load(d0)", {row}, relu(sum) + wide(row));
       }
+}
+
+/// They are of blocks of one tile, of all three widths.
+TEST_F(FusedGemmDevice, PlansARoundOfTilesOfEachWidth) {
+  if (properties(card()).architecture != "sm_90" || properties(card()).multiprocessors < 132)
+    GTEST_SKIP() << "tiles of wgmma, as an H100 has room for";
+  gpu::begin_call(card());
+  std::set<int> widths;
+  for (const auto& [m, n, k] : sizes_of_one_round) {
+    const Tensor a = make({m, k}, Float16), b = make({k, n}, Float16), y = make({m, n}, Float16);
+    gpu_kernels::Sm90FusedPlan plan{};
+    ASSERT_TRUE(gpu_kernels::plan_fused(a, b, y, &y, {}, plan));
+    EXPECT_TRUE(plan.once) << m << 'x' << n << 'x' << k;
+    widths.insert(plan.width);
+  }
+  EXPECT_EQ(widths, (std::set{64, 96, 128}));
 }
 
 /// Sums that f16 does not hold, and none.

@@ -5,7 +5,9 @@
 namespace tessera::TESSERA_KERNELS {
 namespace {
 
-Scalar sum_type(DType dtype) { return dtype == Float64 ? Scalar::f64 : is_floating(dtype) ? Scalar::f32 : Scalar::i64; }
+Scalar reduce_type(DType dtype) {
+  return dtype == Float64 ? Scalar::f64 : is_floating(dtype) ? Scalar::f32 : Scalar::i64;
+}
 
 template <ReduceOp op>
 void reduce(const Call& call, Workspace& workspace) {
@@ -14,7 +16,7 @@ void reduce(const Call& call, Workspace& workspace) {
   const ReduceTable& table = reduce_table();
   ReduceArgs args;
   args.op = op;
-  args.compute = sum_type(in.dtype());
+  args.compute = reduce_type(in.dtype());
   if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // means and the like of integers
   args.rank = checked_rank(call, in);
   set_lengths(args.lengths, in);

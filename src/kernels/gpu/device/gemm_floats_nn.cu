@@ -5,7 +5,7 @@ namespace tessera::gpu_kernels {
 void tiled_gemm_f32_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
   run_tiled<FloatProduct, false, false>(args, cut, executor);
 }
-#if !defined(__HIP__)
+#if !defined(__HIP__)  // NVIDIA's type
 void tiled_gemm_tf32_nn(const GemmArgs& args, const GemmCut& cut, Executor& executor) {
   run_tiled<Tf32Product, false, false>(args, cut, executor);
 }
