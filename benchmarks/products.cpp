@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/median.h"
+#include "core/util/median.h"
 #include "kernels/cpu/isa_select.h"
 #include "tessera/parallel.h"
 #if __has_include(<dnnl.hpp>) && defined(TESSERA_HAS_DNNL)

@@ -7,8 +7,8 @@
 
 #include "attention.h"
 #include "cases/cases.h"
-#include "core/gpu/rtc.h"
-#include "core/median.h"
+#include "kernels/gpu/rtc/rtc.h"
+#include "core/util/median.h"
 #include "kernels/cpu/isa_select.h"
 #include "kernels/cpu/peak.h"
 #include "ops/op_table.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "command.h"
-#include "core/disk_cache.h"
+#include "core/util/disk_cache.h"
 
 namespace tessera::app {
 namespace {

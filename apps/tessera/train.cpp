@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention.h"
-#include "core/median.h"
+#include "core/util/median.h"
 #include "kernels/cpu/peak.h"
 #include "models/train_gpt.h"
 #include "plot.h"

@@ -15,8 +15,8 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
-#include "core/bytes.h"
-#include "core/debug.h"
+#include "core/util/bytes.h"
+#include "core/util/debug.h"
 #include "core/gpu/backend.h"
 #include "tessera/tensor.h"
 

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "core/hash.h"
+#include "core/util/hash.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "tessera/io.h"

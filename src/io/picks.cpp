@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/disk_cache.h"
+#include "core/util/disk_cache.h"
 #include "io/file.h"
 #include "tessera/io.h"
 #include "tessera/picks.h"

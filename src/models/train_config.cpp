@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/hash.h"
+#include "core/util/hash.h"
 
 namespace tessera::models {
 namespace {

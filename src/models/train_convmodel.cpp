@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "core/median.h"
+#include "core/util/median.h"
 #include "models/train_config.h"
 #include "tessera/autograd.h"
 #include "tessera/models.h"

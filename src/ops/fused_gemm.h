@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "core/gpu/rtc.h"
+#include "kernels/gpu/rtc/rtc.h"
 #include "kernels/gpu/fused_gemm.h"
 #include "tessera/fused_gemm.h"
 #include "tile/config.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/kept_input.h"
+#include "kernels/shared/kept_input.h"
 #include "ops/autocast.h"
 #include "ops/check.h"
 #include "ops/gradient.h"

@@ -15,7 +15,7 @@
 #include <set>
 
 #include "core/gpu/backend.h"
-#include "core/median.h"
+#include "core/util/median.h"
 #include "tessera/stream.h"
 #include "tessera/version.h"
 

@@ -15,7 +15,7 @@
 
 #if defined(__CUDACC_RTC__)
 // Builtins of other compilers that it knows by other names.
-#include "arch/gpu/nvrtc.h"
+#include "nvrtc.h"
 #endif
 
 // Each instruction set has a namespace of its own: the linker may otherwise keep one copy of an inline

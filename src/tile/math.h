@@ -3,7 +3,7 @@
 // The polynomials are minimax fits made for this file.
 #pragma once
 
-#include "arch/cpu/lookup.h"
+#include "lookup.h"
 #include "vec.h"
 
 #if defined(__HIPCC__)

@@ -2,7 +2,7 @@
 // none. Every function here also takes a plain scalar, so that one kernel source serves both.
 #pragma once
 
-#include "arch/cpu/simd.h"
+#include "simd.h"
 #include "numbers.h"
 
 #if defined(__GNUC__) && !TESSERA_GPU_COMPILER

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "../ops/check.h"
-#include "core/disk_cache.h"
-#include "core/gpu/rtc.h"
+#include "core/util/disk_cache.h"
+#include "kernels/gpu/rtc/rtc.h"
 #include "fake_runtime.h"
 #include "io/temporary_folder.h"
 

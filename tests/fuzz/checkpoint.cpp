@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/hash.h"
+#include "core/util/hash.h"
 #include "models/train_config.h"
 #include "tessera/io.h"
 

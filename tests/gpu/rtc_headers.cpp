@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "core/gpu/compiler.h"
+#include "kernels/gpu/rtc/compiler.h"
 
 using namespace tessera;
 

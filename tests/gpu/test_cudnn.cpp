@@ -2,8 +2,8 @@
 // determinism. Skipped where the library is not installed.
 #include <gtest/gtest.h>
 
-#include "kernels/gpu/device/cudnn_attention.h"
-#include "kernels/gpu/device/cudnn_conv.h"
+#include "kernels/gpu/device/vendor/cudnn_attention.h"
+#include "kernels/gpu/device/vendor/cudnn_conv.h"
 
 namespace tessera::gpu_kernels {
 namespace {

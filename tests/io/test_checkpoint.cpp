@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/hash.h"
+#include "core/util/hash.h"
 #include "io/file.h"
 #include "io/io_check.h"
 #include "tessera/io.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/isa/conv.h"
+#include "kernels/args/conv.h"
 
 namespace {
 using namespace tessera::cpu_kernels;

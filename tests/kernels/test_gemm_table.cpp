@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/isa/gemm.h"
+#include "kernels/args/gemm.h"
 #include "tile/types.h"
 
 namespace {

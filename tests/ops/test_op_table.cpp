@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "core/debug.h"
+#include "core/util/debug.h"
 #include "ops/op_table_checks.h"
 
 namespace tessera {

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/bytes.h"
+#include "core/util/bytes.h"
 
 namespace tessera::gpu {
 

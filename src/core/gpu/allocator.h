@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/gpu/runtime.h"
-#include "core/spin_lock.h"
+#include "core/util/spin_lock.h"
 #include "tessera/tensor.h"
 
 namespace tessera::gpu {

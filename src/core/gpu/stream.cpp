@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/bytes.h"
+#include "core/util/bytes.h"
 #include "core/gpu/backend.h"
 #include "tessera/random.h"
 

@@ -2,13 +2,13 @@
 // cuDNN), then through them.
 #include <algorithm>
 
-#include "kernels/cpu/attention_math.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/attention_math.h"
+#include "kernels/shared/tables.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "core/gpu/backend.h"
-#include "kernels/gpu/attention_room.h"
+#include "kernels/args/gpu/attention_workspace.h"
 #include "kernels/gpu/attention_rows.h"
-#include "kernels/gpu/tables.h"
+#include "kernels/args/gpu/tables.h"
 #endif
 
 namespace tessera::TESSERA_KERNELS {

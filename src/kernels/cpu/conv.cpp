@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cpu/channels_last.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/channels_last.h"
+#include "kernels/shared/tables.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "kernels/gpu/pointwise.h"
 #include "kernels/gpu/sm90_reason.h"
-#include "kernels/gpu/tables.h"
+#include "kernels/args/gpu/tables.h"
 #endif
 
 namespace tessera::TESSERA_KERNELS {

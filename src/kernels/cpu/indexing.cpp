@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/element.h"
-#include "kernels/cpu/arguments.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/arguments.h"
+#include "kernels/shared/tables.h"
 
 namespace tessera::cpu_kernels {
 namespace {

@@ -1,17 +1,17 @@
 // Which instruction set's kernels run, and their tables; for GPUs those of the plugin whose device a call is for.
 #pragma once
 
-#include "kernels/cpu/isa/attention.h"
-#include "kernels/cpu/isa/conv.h"
-#include "kernels/cpu/isa/elementwise.h"
-#include "kernels/cpu/isa/gemm.h"
-#include "kernels/cpu/isa/norm.h"
-#include "kernels/cpu/isa/optim.h"
-#include "kernels/cpu/isa/peak.h"
-#include "kernels/cpu/isa/pool.h"
-#include "kernels/cpu/isa/random.h"
-#include "kernels/cpu/isa/reduce.h"
-#include "kernels/cpu/isa/softmax.h"
+#include "kernels/args/attention.h"
+#include "kernels/args/conv.h"
+#include "kernels/args/elementwise.h"
+#include "kernels/args/gemm.h"
+#include "kernels/args/norm.h"
+#include "kernels/args/optim.h"
+#include "kernels/args/peak.h"
+#include "kernels/args/pool.h"
+#include "kernels/args/random.h"
+#include "kernels/args/reduce.h"
+#include "kernels/args/softmax.h"
 
 namespace tessera::TESSERA_KERNELS {
 

@@ -2,15 +2,15 @@
 #include <array>
 #include <utility>
 
-#include "core/kept_input.h"
-#include "kernels/cpu/gemm_arguments.h"
-#include "kernels/cpu/tables.h"
-#include "kernels/cpu/workspace.h"
+#include "kernels/shared/kept_input.h"
+#include "kernels/shared/products.h"
+#include "kernels/shared/tables.h"
+#include "kernels/shared/workspace.h"
 #ifdef TESSERA_GPU_KERNELS
 #include "core/gpu/backend.h"
-#include "kernels/gpu/fused_table.h"
+#include "kernels/args/gpu/fused_table.h"
 #include "kernels/gpu/sm90_reason.h"
-#include "kernels/gpu/vendor_workspace.h"
+#include "kernels/args/gpu/vendor_gemm.h"
 #endif
 
 namespace tessera::TESSERA_KERNELS {

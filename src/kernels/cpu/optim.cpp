@@ -1,8 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/arguments.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/arguments.h"
+#include "kernels/shared/tables.h"
 
 namespace tessera::cpu_kernels {
 namespace {

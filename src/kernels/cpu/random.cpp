@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "core/element.h"
-#include "kernels/cpu/arguments.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/arguments.h"
+#include "kernels/shared/tables.h"
 #include "tile/random.h"
 
 namespace tessera::cpu_kernels {

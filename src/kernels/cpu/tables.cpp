@@ -1,4 +1,4 @@
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/tables.h"
 
 #include <fstream>
 #include <vector>

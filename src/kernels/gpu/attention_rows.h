@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/cpu/attention_problem.h"
+#include "kernels/shared/attention_problem.h"
 
 namespace tessera::gpu_kernels {
 

@@ -1,6 +1,6 @@
-#include "kernels/cpu/arguments.h"
-#include "kernels/cpu/tables.h"
-#include "kernels/gpu/indexing.h"
+#include "kernels/shared/arguments.h"
+#include "kernels/shared/tables.h"
+#include "kernels/args/gpu/indexing.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -1,6 +1,6 @@
 // How a product whose epilogue is text goes through Hopper's pipeline.
 #pragma once
-#include "kernels/gpu/fused_plan.h"
+#include "kernels/args/gpu/fused_plan.h"
 #include "tessera/tensor.h"
 
 namespace tessera::gpu_kernels {

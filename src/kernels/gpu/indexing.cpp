@@ -1,8 +1,8 @@
 // Reading and adding at computed places. Kernels check each index and leave out what it would have read or written.
-#include "kernels/gpu/indexing.h"
+#include "kernels/args/gpu/indexing.h"
 
-#include "kernels/cpu/arguments.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/arguments.h"
+#include "kernels/shared/tables.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -1,10 +1,10 @@
-#include "kernels/gpu/optim.h"
+#include "kernels/args/gpu/optim.h"
 
 #include <limits>
 #include <vector>
 
 #include "core/lower_copies.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/tables.h"
 #include "kernels/gpu/rows.h"
 
 namespace tessera::gpu_kernels {

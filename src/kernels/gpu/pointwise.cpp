@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include "kernels/cpu/gemm_arguments.h"
+#include "kernels/shared/products.h"
 #include "kernels/gpu/sm90_reason.h"
-#include "kernels/gpu/tables.h"
+#include "kernels/args/gpu/tables.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/gpu/random.h"
+#include "kernels/args/gpu/random.h"
 
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/tables.h"
 #include "kernels/gpu/rows.h"
 
 namespace tessera::gpu_kernels {

@@ -2,7 +2,7 @@
 #pragma once
 #include <optional>
 
-#include "kernels/cpu/workspace.h"
+#include "kernels/shared/workspace.h"
 
 namespace tessera::gpu_kernels {
 

@@ -1,7 +1,7 @@
 // Why Hopper's pipelines refuse, in the words of the lists.
 #pragma once
 #include "core/op.h"
-#include "kernels/gpu/tables.h"
+#include "kernels/args/gpu/tables.h"
 
 namespace tessera::gpu_kernels {
 

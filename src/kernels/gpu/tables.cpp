@@ -1,13 +1,13 @@
 // The tables of the plugin whose device a call is for, and the GPU's kernel lists. The files of kernels/cpu that hand
 // tensors to kernels are compiled for GPUs, too; the ones here are what differs.
-#include "kernels/gpu/tables.h"
+#include "kernels/args/gpu/tables.h"
 
 #include <cstdlib>
 #include <vector>
 
 #include "core/gpu/backend.h"
 #include "kernels/cpu/isa_select.h"
-#include "kernels/cpu/tables.h"
+#include "kernels/shared/tables.h"
 
 namespace tessera {
 namespace gpu_kernels {

@@ -10,7 +10,7 @@
 #include "../arch/cpu/blocking.h"
 #include "../arch/cpu/pack.h"
 #include "../executor.h"
-#include "attention_problem.h"
+#include "../attention_problem.h"
 #include "rows.h"
 
 TESSERA_TILE_BEGIN

@@ -2,7 +2,7 @@
 // side.
 #pragma once
 
-#include "attention.h"
+#include "kernels/args/attention.h"
 #include "internal.h"
 #include "tile/kernels/attention.h"
 #include "tile/kernels/attention_backward.h"

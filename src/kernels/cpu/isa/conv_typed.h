@@ -1,8 +1,8 @@
 // The convolutions in one type, each instantiated in a translation unit of its own so that they compile side by side.
 #pragma once
 
-#include "conv.h"
-#include "epilogue.h"
+#include "kernels/args/conv.h"
+#include "kernels/shared/epilogue.h"
 #include "tile/kernels/conv.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA::conv {

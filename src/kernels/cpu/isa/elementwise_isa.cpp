@@ -1,4 +1,4 @@
-#include "elementwise.h"
+#include "kernels/args/elementwise.h"
 
 #include "strips.h"
 #include "tile/kernels/transpose.h"

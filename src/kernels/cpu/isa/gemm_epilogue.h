@@ -1,7 +1,7 @@
 // What becomes of a product's result. Each kind is a translation unit of its own, so that they compile side by side.
 #pragma once
 
-#include "gemm.h"
+#include "kernels/args/gemm.h"
 #include "tile/arch/cpu/multiply.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {

@@ -1,7 +1,7 @@
-#include "gemm.h"
+#include "kernels/args/gemm.h"
 
 #include "gemm_leaves.h"
-#include "gemm_transpose.h"
+#include "kernels/shared/gemm_transpose.h"
 #include "tile/arch/cpu/multiply.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {

@@ -1,7 +1,7 @@
 // The general epilogue of a product: leaves that may be missing, or of a type known at run time only.
 #pragma once
 
-#include "epilogue.h"
+#include "kernels/shared/epilogue.h"
 #include "gemm_epilogue.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {

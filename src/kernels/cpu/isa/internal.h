@@ -1,7 +1,7 @@
 // Shared by the translation units of one instruction set.
 #pragma once
 
-#include "args.h"
+#include "kernels/args/common.h"
 #include "tile/kernels/elementwise.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {

@@ -1,4 +1,4 @@
-#include "norm.h"
+#include "kernels/args/norm.h"
 
 #include "internal.h"
 #include "plane_norm.h"

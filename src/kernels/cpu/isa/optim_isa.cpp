@@ -2,7 +2,7 @@
 #include "tile/kernels/rows.h"
 
 #include "internal.h"
-#include "optim.h"
+#include "kernels/args/optim.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 namespace {

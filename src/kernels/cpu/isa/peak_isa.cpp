@@ -1,4 +1,4 @@
-#include "peak.h"
+#include "kernels/args/peak.h"
 
 #include "tile/vec.h"
 

@@ -1,7 +1,7 @@
 // Group and batch norm: a translation unit beside that of layer norm.
 #pragma once
 
-#include "norm.h"
+#include "kernels/args/norm.h"
 #include "tile/base.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {

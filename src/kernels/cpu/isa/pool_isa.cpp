@@ -1,4 +1,4 @@
-#include "pool.h"
+#include "kernels/args/pool.h"
 
 #include "internal.h"
 #include "tile/kernels/pool.h"

@@ -1,4 +1,4 @@
-#include "random.h"
+#include "kernels/args/random.h"
 
 #include "internal.h"
 #include "tile/random.h"

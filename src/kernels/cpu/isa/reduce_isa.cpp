@@ -1,4 +1,4 @@
-#include "reduce.h"
+#include "kernels/args/reduce.h"
 
 #include "internal.h"
 #include "tile/kernels/reduce.h"

@@ -1,7 +1,7 @@
-#include "softmax.h"
+#include "kernels/args/softmax.h"
 
 #include "internal.h"
-#include "reduce.h"
+#include "kernels/args/reduce.h"
 #include "tile/kernels/softmax.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {

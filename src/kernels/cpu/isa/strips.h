@@ -2,7 +2,7 @@
 #pragma once
 
 #include "internal.h"
-#include "map_ops.h"
+#include "kernels/shared/map_ops.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 

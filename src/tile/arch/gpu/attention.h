@@ -1,7 +1,7 @@
 // What attention's kernels on GPUs share, whichever cores multiply: scores and their masks, and the sums that the
 // backward begins with. Exponents are of two: scores are in units of log 2.
 #pragma once
-#include "../../kernels/attention_problem.h"
+#include "../../attention_problem.h"
 #include "../../vec.h"
 #include "block.h"
 

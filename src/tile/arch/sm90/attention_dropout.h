@@ -2,7 +2,7 @@
 // Four neighbouring keys of a query are a block of Philox; the weights of one lie with two or four threads, of which
 // each makes every second or fourth block and tells the others what becomes of theirs.
 #pragma once
-#include "../../kernels/attention_problem.h"
+#include "../../attention_problem.h"
 #include "../../random.h"
 #include "ptx.h"
 

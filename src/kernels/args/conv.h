@@ -1,0 +1,58 @@
+// Convolutions per instruction set.
+#pragma once
+
+#include "common.h"
+#include "gemm.h"
+#include "tessera/parallel.h"
+
+namespace tessera::TESSERA_KERNELS {
+
+/// A 4-d tensor in the order of its name: images (n, c, h, w), filters (k, c / groups, r, s), outputs
+/// (n, k, ho, wo). Strides are in elements.
+struct ConvTensor {
+  void* data;
+  long long strides[4];
+};
+
+/// Sizes of a 2-d convolution; index 0 is the height, 1 the width. All elements are f32 or f64 (`type`), on
+/// GPUs also f16 or bf16.
+struct ConvArgs {
+  Scalar type;
+  long long images, channels, filters, groups;
+  long long size[2], filter[2], stride[2], dilation[2], padding[2];
+  ConvTensor x, w, y;  // in a gradient, the one that is computed is written
+  const void* bias;    // forward: [filters], or null
+  Activation activation;
+  void* workspace;         // of workspace_bytes
+  bool tf32;               // GPUs may round operands of f32 to tf32
+  float *mean, *variance;  // forward by Hopper's instructions: of each filter's results, the second divided by n - 1
+};
+
+struct ConvTable {
+  bool (*supports)(const ConvArgs& args);
+  long long (*forward_workspace)(const ConvArgs& args);
+  long long (*backward_images_workspace)(const ConvArgs& args);
+  long long (*backward_filters_workspace)(const ConvArgs& args);
+  /// y = activation(x * w + bias)
+  void (*forward)(const ConvArgs& args, Executor& executor);
+  /// x = gradient of the images, from y = gradient of the output.
+  void (*backward_images)(const ConvArgs& args, Executor& executor);
+  /// w = gradient of the filters.
+  void (*backward_filters)(const ConvArgs& args, Executor& executor);
+  /// The first two by Winograd's algorithm: f32, 3x3, stride and dilation 1, one group, and for the gradient a padding
+  /// of at most 2.
+  long long (*winograd_workspace)(const ConvArgs& args);
+  void (*winograd_forward)(const ConvArgs& args, Executor& executor);
+  void (*winograd_backward_images)(const ConvArgs& args, Executor& executor);
+};
+
+#define TESSERA_CONV_TABLE(isa)      \
+  namespace isa {                    \
+  extern const ConvTable conv_table; \
+  }
+TESSERA_CONV_TABLE(baseline)
+TESSERA_CONV_TABLE(avx2)
+TESSERA_CONV_TABLE(avx512)
+#undef TESSERA_CONV_TABLE
+
+}  // namespace tessera::TESSERA_KERNELS

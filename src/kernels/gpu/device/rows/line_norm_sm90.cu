@@ -1,0 +1,38 @@
+// The same on Hopper, where each kernel is launched before the one before it has ended.
+#include "kernels/gpu/device/runtime/launch_early.h"
+#include "line_norm.h"
+#include "kernels/gpu/device/runtime/tensor_map.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+struct Early {
+  static TESSERA_DEVICE void begin() {
+    tile::sm90::let_next_kernel_begin();
+    tile::sm90::wait_for_kernel_before();
+  }
+  template <class Work>
+  static void launch(const char* what, void (*kernel)(Work), i64 blocks, const Work& work, Executor& executor) {
+    if (blocks > 0) launch_early(what, kernel, blocks, plane_threads, 0, 1, executor, work);
+  }
+};
+
+}  // namespace
+
+bool line_norm_sm90(const BatchNormArgs& args, Executor& executor) {
+  if (!is_hopper()) return false;
+  line_norm_by<Early>(args, executor);
+  return true;
+}
+bool line_norm_backward_sm90(const BatchNormBackwardArgs& args, Executor& executor) {
+  if (!is_hopper()) return false;
+  line_norm_backward_by<Early>(args, executor);
+  return true;
+}
+bool move_estimates_sm90(const EstimatesArgs& args, Executor& executor) {
+  if (!is_hopper()) return false;
+  move_estimates_by<Early>(args, executor);
+  return true;
+}
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,152 @@
+// Elementwise operators: one map kernel, told what to compute.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/shared/arguments.h"
+#include "kernels/shared/tables.h"
+
+namespace tessera::TESSERA_KERNELS {
+namespace {
+
+struct Numbers {
+  double first = 0, second = 0;
+};
+
+Numbers none(const Call&) { return {}; }
+Numbers value(const Call& c) { return {c.attrs.as<ScalarAttrs>().value}; }
+Numbers addend(const Call& c) { return {1, c.attrs.as<ScalarAttrs>().value}; }
+Numbers factor(const Call& c) { return {c.attrs.as<ScalarAttrs>().value, -0.0}; }  // x + -0.0 is x, also for zeros
+Numbers bounds(const Call& c) {
+  auto [low, high] = c.attrs.as<ClampAttrs>();
+  if (is_floating(c.in[0].dtype())) return {low, high};
+  bool wide = c.in[0].dtype() == Int64;  // the largest doubles that fit
+  double least = wide ? -0x1p63 : std::numeric_limits<int>::min();
+  double most = wide ? 0x1p63 - 1024 : std::numeric_limits<int>::max();
+  return {std::clamp(low, least, most), std::clamp(high, least, most)};
+}
+
+Scalar compute_type(DType dtype) {
+  switch (dtype) {
+    case Float64:
+      return Scalar::f64;
+    case Float32:
+    case Float16:
+    case BFloat16:
+      return Scalar::f32;
+    case Int64:
+      return Scalar::i64;
+    default:
+      return Scalar::i32;
+  }
+}
+
+// The dtype a call computes in: what its inputs promote to where the result is bool or stored in place.
+DType computed_dtype(MapOp op, const Call& call) {
+  DType dtype = call.out[0].dtype();
+  if (op >= MapOp::logical_not || call.op.in_place)
+    for (const Tensor& t : call.in) dtype = promote(dtype, t.dtype());
+  return dtype;
+}
+
+template <MapOp op, Numbers (*numbers)(const Call&)>
+void map(const Call& call) {
+  const ElementwiseTable& table = elementwise_table();
+  const Tensor& out = call.out[0];
+  MapArgs args;
+  args.op = op;
+  args.compute = compute_type(computed_dtype(op, call));
+  if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // functions of integers
+  args.rank = checked_rank(call, out);
+  args.inputs = static_cast<int>(call.in.size());
+  set_lengths(args.lengths, out);
+  args.tensor[0] = operand(out, args.rank);
+  for (int i = 0; i < args.inputs; ++i) args.tensor[i + 1] = operand(call.in[i], args.rank);
+  auto [first, second] = numbers(call);
+  args.scalars[0] = first;
+  args.scalars[1] = second;
+  table.map(args, executor());
+}
+
+void copy_input(const Call& call) { copy(call, call.out[0], call.in.back()); }
+void fill_output(const Call& call) { fill(call, call.out[0], call.attrs.as<ScalarAttrs>().value); }
+
+template <MapOp op, Numbers (*numbers)(const Call&) = none>
+constexpr Kernel map_kernel[] = {{.name = "map", .run = map<op, numbers>}};
+constexpr Kernel copy_kernel[] = {{.name = "copy", .run = copy_input}};
+constexpr Kernel fill_kernel[] = {{.name = "fill", .run = fill_output}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> elementwise_kernels() {
+  static constexpr KernelTableEntry entries[] = {
+      {"neg", map_kernel<MapOp::neg>},
+      {"abs", map_kernel<MapOp::abs>},
+      {"sign", map_kernel<MapOp::sign>},
+      {"square", map_kernel<MapOp::square>},
+      {"exp", map_kernel<MapOp::exp>},
+      {"expm1", map_kernel<MapOp::expm1>},
+      {"log", map_kernel<MapOp::log>},
+      {"log1p", map_kernel<MapOp::log1p>},
+      {"sqrt", map_kernel<MapOp::sqrt>},
+      {"rsqrt", map_kernel<MapOp::rsqrt>},
+      {"reciprocal", map_kernel<MapOp::reciprocal>},
+      {"sin", map_kernel<MapOp::sin>},
+      {"cos", map_kernel<MapOp::cos>},
+      {"tanh", map_kernel<MapOp::tanh>},
+      {"sigmoid", map_kernel<MapOp::sigmoid>},
+      {"erf", map_kernel<MapOp::erf>},
+      {"relu", map_kernel<MapOp::relu>},
+      {"gelu", map_kernel<MapOp::gelu_erf>},
+      {"gelu_tanh", map_kernel<MapOp::gelu_tanh>},
+      {"silu", map_kernel<MapOp::silu>},
+      {"softplus", map_kernel<MapOp::softplus>},
+      {"floor", map_kernel<MapOp::floor>},
+      {"ceil", map_kernel<MapOp::ceil>},
+      {"round", map_kernel<MapOp::round>},
+      {"trunc", map_kernel<MapOp::trunc>},
+      {"isnan", map_kernel<MapOp::is_nan>},
+      {"isinf", map_kernel<MapOp::is_inf>},
+      {"isfinite", map_kernel<MapOp::is_finite>},
+      {"logical_not", map_kernel<MapOp::logical_not>},
+      {"add", map_kernel<MapOp::add>},
+      {"sub", map_kernel<MapOp::sub>},
+      {"mul", map_kernel<MapOp::mul>},
+      {"div", map_kernel<MapOp::div>},
+      {"floor_div", map_kernel<MapOp::floor_div>},
+      {"remainder", map_kernel<MapOp::remainder>},
+      {"pow", map_kernel<MapOp::pow>},
+      {"maximum", map_kernel<MapOp::maximum>},
+      {"minimum", map_kernel<MapOp::minimum>},
+      {"eq", map_kernel<MapOp::equal>},
+      {"ne", map_kernel<MapOp::not_equal>},
+      {"lt", map_kernel<MapOp::less>},
+      {"le", map_kernel<MapOp::less_equal>},
+      {"gt", map_kernel<MapOp::greater>},
+      {"ge", map_kernel<MapOp::greater_equal>},
+      {"logical_and", map_kernel<MapOp::logical_and>},
+      {"logical_or", map_kernel<MapOp::logical_or>},
+      {"logical_xor", map_kernel<MapOp::logical_xor>},
+      {"add_scalar", map_kernel<MapOp::scale_shift, addend>},
+      {"mul_scalar", map_kernel<MapOp::scale_shift, factor>},
+      {"pow_scalar", map_kernel<MapOp::pow_scalar, value>},
+      {"clamp", map_kernel<MapOp::clamp, bounds>},
+      {"where", map_kernel<MapOp::where>},
+      {"cast", copy_kernel},
+      {"relu_backward", map_kernel<MapOp::relu_grad>},
+      {"tanh_backward", map_kernel<MapOp::tanh_grad>},
+      {"sigmoid_backward", map_kernel<MapOp::sigmoid_grad>},
+      {"gelu_backward", map_kernel<MapOp::gelu_erf_grad>},
+      {"gelu_tanh_backward", map_kernel<MapOp::gelu_tanh_grad>},
+      {"silu_backward", map_kernel<MapOp::silu_grad>},
+      {"softplus_backward", map_kernel<MapOp::softplus_grad>},
+      {"clamp_backward", map_kernel<MapOp::clamp_grad, bounds>},
+      {"add_", map_kernel<MapOp::add_scaled, value>},
+      {"mul_", map_kernel<MapOp::mul>},
+      {"mul_scalar_", map_kernel<MapOp::scale_shift, factor>},
+      {"fill_", fill_kernel},
+      {"copy_", copy_kernel},
+  };
+  return entries;
+}
+
+}  // namespace tessera::TESSERA_KERNELS

@@ -1,0 +1,94 @@
+// Reductions: one kernel over marked dims, running sums and selections.
+#include "kernels/shared/tables.h"
+#include "kernels/shared/workspace.h"
+
+namespace tessera::TESSERA_KERNELS {
+namespace {
+
+Scalar reduce_type(DType dtype) {
+  return dtype == Float64 ? Scalar::f64 : is_floating(dtype) ? Scalar::f32 : Scalar::i64;
+}
+
+template <ReduceOp op>
+void reduce(const Call& call, Workspace& workspace) {
+  const auto& attrs = call.attrs.as<ReduceAttrs>();
+  const Tensor &in = call.in[0], &out = call.out[0];
+  const ReduceTable& table = reduce_table();
+  ReduceArgs args;
+  args.op = op;
+  args.compute = reduce_type(in.dtype());
+  if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // means and the like of integers
+  args.rank = checked_rank(call, in);
+  set_lengths(args.lengths, in);
+  for (bool& reduced : args.reduced) reduced = attrs.dims.empty();
+  for (int64_t d : attrs.dims)
+    if (in.dim() > 0) args.reduced[d < 0 ? d + in.dim() : d] = true;
+  args.in = operand(in, args.rank);
+  args.out = {out.data_ptr(), scalar_of(out.dtype()), {}};
+  for (int d = 0, kept = 0; d < args.rank; ++d) {
+    if (args.reduced[d]) kept += attrs.keepdim;
+    else args.out.strides[d] = out.strides()[kept++];
+  }
+  args.parameter = static_cast<double>(attrs.correction);
+  args.workspace = workspace.take(table.workspace(args));
+  if (!workspace.counting()) table.reduce(args, executor());
+}
+
+void cumsum(const Call& call) {
+  const Tensor &in = call.in[0], &out = call.out[0];
+  if (in.dim() == 0) return copy(call, out, in);
+  CumsumArgs args;
+  args.rank = checked_rank(call, in);
+  int64_t dim = call.attrs.as<DimAttrs>().dim;
+  args.dim = static_cast<int>(dim < 0 ? dim + in.dim() : dim);
+  set_lengths(args.lengths, in);
+  args.in = operand(in, args.rank);
+  args.out = operand(out, args.rank);
+  reduce_table().cumsum(args, executor());
+}
+
+void topk(const Call& call) {
+  const auto& attrs = call.attrs.as<TopkAttrs>();
+  const Tensor& in = call.in[0];
+  TopkArgs args;
+  args.rank = checked_rank(call, in);
+  args.dim = static_cast<int>(attrs.dim < 0 ? attrs.dim + in.dim() : attrs.dim);
+  set_lengths(args.lengths, in);
+  args.k = attrs.k;
+  args.largest = attrs.largest;
+  args.in = operand(in, args.rank);
+  args.values = operand(call.out[0], args.rank);
+  args.indices = operand(call.out[1], args.rank);
+  reduce_table().topk(args, executor());
+}
+
+template <ReduceOp op>
+constexpr Kernel reduce_kernel[] = {staged_kernel<reduce<op>>("reduce")};
+constexpr Kernel cumsum_kernel[] = {{.name = "scan", .run = cumsum}};
+constexpr Kernel topk_kernel[] = {{.name = "select", .run = topk}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> reduction_kernels() {
+  static constexpr KernelTableEntry entries[] = {
+      {"sum", reduce_kernel<ReduceOp::sum>},
+      {"sum_wide", reduce_kernel<ReduceOp::sum>},
+      {"mean", reduce_kernel<ReduceOp::mean>},
+      {"prod", reduce_kernel<ReduceOp::prod>},
+      {"amax", reduce_kernel<ReduceOp::max>},
+      {"amin", reduce_kernel<ReduceOp::min>},
+      {"var", reduce_kernel<ReduceOp::variance>},
+      {"std_dev", reduce_kernel<ReduceOp::std>},
+      {"norm", reduce_kernel<ReduceOp::norm>},
+      {"any", reduce_kernel<ReduceOp::any>},
+      {"all", reduce_kernel<ReduceOp::all>},
+      {"argmax", reduce_kernel<ReduceOp::argmax>},
+      {"argmin", reduce_kernel<ReduceOp::argmin>},
+      {"cumsum", cumsum_kernel},
+      {"logsumexp", reduce_kernel<ReduceOp::logsumexp>},
+      {"topk", topk_kernel},
+  };
+  return entries;
+}
+
+}  // namespace tessera::TESSERA_KERNELS

@@ -1,0 +1,117 @@
+// Copies between layouts; views need no kernel.
+#include <algorithm>
+
+#include "kernels/shared/arguments.h"
+#include "kernels/shared/tables.h"
+
+namespace tessera::TESSERA_KERNELS {
+namespace {
+
+// Moves an operand by `elements` elements.
+void advance(TensorArg& arg, int64_t elements, DType dtype) {
+  arg.data = static_cast<std::byte*>(arg.data) + elements * static_cast<int64_t>(size_of(dtype));
+}
+
+// Copies all of `from` to a region of `to` that starts `offset` elements in and is `step` wide along `dim`.
+void copy_into(const Call& call, const Tensor& to, int64_t offset, const Tensor& from, int64_t dim = 0,
+               int64_t step = 1) {
+  CopyArgs args;
+  args.rank = checked_rank(call, from);
+  set_lengths(args.lengths, from);
+  args.to = {to.data_ptr(), scalar_of(to.dtype()), {}};
+  std::copy(to.strides().begin(), to.strides().end(), args.to.strides);
+  if (args.rank > 0) args.to.strides[dim] *= step;
+  advance(args.to, offset, to.dtype());
+  args.from = operand(from, args.rank);
+  elementwise_table().copy(args, executor());
+}
+
+void clone(const Call& call) { copy(call, call.out[0], call.in[0]); }
+
+// Of a reshape that strides do not allow as a view: input and output have the same elements in row-major order.
+void reshape(const Call& call) {
+  CopyArgs args;
+  args.rank = checked_rank(call, call.in[0]);
+  set_lengths(args.lengths, call.in[0]);
+  args.to = {call.out[0].data_ptr(), scalar_of(call.out[0].dtype()), {}};
+  Strides rows = contiguous_strides(call.in[0].shape());
+  std::copy(rows.begin(), rows.end(), args.to.strides);
+  args.from = operand(call.in[0], args.rank);
+  elementwise_table().copy(args, executor());
+}
+
+void concat(const Call& call) {
+  const Tensor& out = call.out[0];
+  int64_t dim = call.attrs.as<DimAttrs>().dim, at = 0;
+  if (dim < 0) dim += out.dim();
+  for (const Tensor& part : call.in) {
+    copy_into(call, out, at * out.strides()[dim], part);
+    at += part.size(dim);
+  }
+}
+
+void slice_backward(const Call& call) {
+  const auto& a = call.attrs.as<ScatterAttrs>();
+  const Tensor& out = call.out[0];
+  fill(call, out, 0);
+  copy_into(call, out, a.start.value() * out.strides()[a.dim], call.in[0], a.dim, a.step);
+}
+
+void pad(const Call& call) {
+  const auto& a = call.attrs.as<PadAttrs>();
+  const Tensor& out = call.out[0];
+  int64_t offset = 0, rank = out.dim();
+  for (int64_t d = std::max<int64_t>(0, rank - 6); d < rank; ++d) offset += a.low[6 - rank + d] * out.strides()[d];
+  fill(call, out, a.value);
+  copy_into(call, out, offset, call.in[0]);
+}
+
+void flip(const Call& call) {
+  const Tensor &in = call.in[0], &out = call.out[0];
+  CopyArgs args;
+  args.rank = checked_rank(call, out);
+  set_lengths(args.lengths, out);
+  args.to = operand(out, args.rank);
+  args.from = operand(in, args.rank);
+  if (in.numel() == 0) return;
+  for (int64_t d : call.attrs.as<PermuteAttrs>().dims) {
+    if (d < 0) d += in.dim();
+    advance(args.from, (in.size(d) - 1) * args.from.strides[d], in.dtype());
+    args.from.strides[d] = -args.from.strides[d];
+  }
+  elementwise_table().copy(args, executor());
+}
+
+template <bool upper>
+void triangle(const Call& call) {
+  const Tensor &in = call.in[0], &out = call.out[0];
+  TriangleArgs args{};
+  args.rank = checked_rank(call, out);
+  set_lengths(args.lengths, out);
+  args.to = operand(out, args.rank);
+  args.from = operand(in, args.rank);
+  args.diagonal = call.attrs.as<DiagonalAttrs>().diagonal;
+  args.upper = upper;
+  elementwise_table().triangle(args, executor());
+}
+
+constexpr Kernel clone_kernels[] = {{.name = "copy", .run = clone}};
+constexpr Kernel reshape_kernels[] = {{.name = "copy", .run = reshape}};
+constexpr Kernel concat_kernels[] = {{.name = "copy", .run = concat}};
+constexpr Kernel slice_backward_kernels[] = {{.name = "fill_copy", .run = slice_backward}};
+constexpr Kernel pad_kernels[] = {{.name = "fill_copy", .run = pad}};
+constexpr Kernel flip_kernels[] = {{.name = "copy", .run = flip}};
+constexpr Kernel tril_kernels[] = {{.name = "rows", .run = triangle<false>}};
+constexpr Kernel triu_kernels[] = {{.name = "rows", .run = triangle<true>}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> shape_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"clone", clone_kernels},   {"reshape", reshape_kernels},
+                                                 {"concat", concat_kernels}, {"slice_backward", slice_backward_kernels},
+                                                 {"pad", pad_kernels},       {"flip", flip_kernels},
+                                                 {"tril", tril_kernels},     {"triu", triu_kernels}};
+  return entries;
+}
+
+}  // namespace tessera::TESSERA_KERNELS

@@ -1,0 +1,22 @@
+// A device's kernel lists, a table per op family.
+#pragma once
+#include "core/op.h"
+#include "kernels/args/common.h"
+
+namespace tessera::TESSERA_KERNELS {
+
+std::span<const KernelTableEntry> creation_kernels();
+std::span<const KernelTableEntry> elementwise_kernels();
+std::span<const KernelTableEntry> reduction_kernels();
+std::span<const KernelTableEntry> shape_kernels();
+std::span<const KernelTableEntry> indexing_kernels();
+std::span<const KernelTableEntry> matmul_kernels();
+std::span<const KernelTableEntry> conv_kernels();
+std::span<const KernelTableEntry> norm_kernels();
+std::span<const KernelTableEntry> loss_kernels();
+std::span<const KernelTableEntry> attention_kernels();
+std::span<const KernelTableEntry> random_kernels();
+std::span<const KernelTableEntry> optim_kernels();
+std::span<const KernelTableEntry> transfer_kernels();
+
+}  // namespace tessera::TESSERA_KERNELS

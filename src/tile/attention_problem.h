@@ -1,0 +1,42 @@
+// What attention works on, on any processor.
+#pragma once
+#include "base.h"
+
+TESSERA_TILE_BEGIN
+
+/// [batch, heads, rows, width] with strides in elements.
+template <class T>
+struct HeadsView {
+  T* data;
+  i64 strides[4];
+  TESSERA_HD T* head(i64 b, i64 h) const { return data + b * strides[0] + h * strides[1]; }
+  TESSERA_HD i64 row() const { return strides[2]; }
+  TESSERA_HD i64 column() const { return strides[3]; }
+};
+
+/// What is added to the scores, or which of them count; broadcast by strides of zero.
+struct AttentionMask {
+  enum class Kind : u8 { none, allowed /* bool */, added /* of the tensors' type */ };
+  Kind kind;
+  const void* data;
+  i64 strides[4];  // batch, head, query, key; in elements
+};
+
+/// Dropout of weights: weight i of all, in row-major order, is kept where word i of a random stream is at least
+/// `threshold`. Seed and first block of the stream are read where the kernel runs.
+struct AttentionDropout {
+  const long long *seed, *block;
+  u32 threshold;
+  float scale;  // of what is kept
+};
+
+struct AttentionProblem {
+  i64 batch, heads, kv_heads;  // heads is a multiple of kv_heads
+  i64 queries, keys;
+  i64 width, value_width;  // of queries and keys, of values; at most 256
+  double scale;
+  bool causal;  // query i sees keys 0 to i
+  AttentionMask mask;
+};
+
+TESSERA_TILE_END
