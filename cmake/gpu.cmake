@@ -6,7 +6,7 @@ set(TESSERA_CUDA_ARCHITECTURES "90-real;80-virtual" CACHE STRING
     "What libtessera_cuda.so holds: machine code (90-real), PTX for other cards (80-virtual), or both (80)")
 set(TESSERA_HIP_ARCHITECTURES "gfx90a" CACHE STRING "What libtessera_hip.so holds code for")
 
-file(GLOB gpu_sources CONFIGURE_DEPENDS src/kernels/gpu/device/*.cu)
+file(GLOB_RECURSE gpu_sources CONFIGURE_DEPENDS src/kernels/gpu/device/*.cu)
 set(sm90_sources ${gpu_sources})  # what needs instructions of NVIDIA's compute capability 9.0 alone
 list(FILTER sm90_sources INCLUDE REGEX "_sm90[a-z_]*\\.cu$")
 list(FILTER gpu_sources EXCLUDE REGEX "_sm90[a-z_]*\\.cu$")
@@ -16,7 +16,8 @@ endif()
 
 # Sources of a second or two are compiled together: what a compiler does before it comes to their kernels takes as long.
 set(group 0)
-foreach(names "attention;indexing;plugin;random;scan;whole_lines" "line_norm;optim;pool;reduce;runtime")
+foreach(names "attention/attention;indexing/indexing;runtime/plugin;random/random;rows/scan;gemm/whole_lines"
+              "rows/line_norm;optim/optim;conv/pool;rows/reduce;runtime/runtime")
   math(EXPR group "${group} + 1")
   set(text "// The small sources of the plugins, ${group}.\n")
   foreach(name ${names})
@@ -75,7 +76,7 @@ if(build_cuda)
   set(CMAKE_CUDA_FLAGS_RELEASE -DNDEBUG)  # nvcc's -O3 is the host's alone, and would win over -O1 below
   find_package(CUDAToolkit REQUIRED)
   # What calls NVIDIA's libraries has no kernels: the compiler of C++ takes a third of nvcc's time.
-  file(GLOB vendor_sources CONFIGURE_DEPENDS src/kernels/gpu/device/vendor_*.cpp)
+  file(GLOB vendor_sources CONFIGURE_DEPENDS src/kernels/gpu/device/vendor/*.cpp)
   add_library(tessera_vendor OBJECT ${vendor_sources})
   set_target_properties(tessera_vendor PROPERTIES CXX_VISIBILITY_PRESET hidden)
   target_include_directories(tessera_vendor PRIVATE include src)
@@ -122,7 +123,7 @@ if(build_hip)
   set(hip_flags -x hip --rocm-path=/usr --rocm-device-lib-path=${hip_bitcode} -mcode-object-version=4 -std=c++20 -O3 -DNDEBUG
       -fPIC -fvisibility=hidden -Wall -Wextra -Werror -ffp-contract=off ${hip_definitions}
       -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_BINARY_DIR}/generated
-      -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/hip.h)
+      -nogpuinc -include ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/runtime/hip.h)
   foreach(source ${gpu_sources})
     cmake_path(GET source STEM stem)
     set(object ${PROJECT_BINARY_DIR}/hip/${stem}.o)

@@ -4,7 +4,8 @@ find_package(Threads REQUIRED)
 configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.h @ONLY)
 
 # A plugin of other tables or tiles than the library's would be called wrongly: both know what these headers were.
-file(GLOB table_headers CONFIGURE_DEPENDS src/core/gpu/runtime.h src/kernels/gpu/*.h src/kernels/cpu/isa/*.h)
+file(GLOB_RECURSE table_headers CONFIGURE_DEPENDS src/kernels/args/*.h)
+list(APPEND table_headers src/core/gpu/runtime.h)
 file(GLOB_RECURSE shared_tile_headers CONFIGURE_DEPENDS src/tile/arch/*.h)
 list(APPEND table_headers ${shared_tile_headers})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table_headers})
@@ -25,12 +26,7 @@ target_compile_options(tessera_headers PRIVATE $<$<CONFIG:Release>:-O2>)
 target_precompile_headers(tessera_headers PRIVATE <algorithm> <cmath> <fmt/format.h> src/core/op.h)
 
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
-file(GLOB core_sources CONFIGURE_DEPENDS src/core/*.cpp src/core/gpu/*.cpp)
-file(GLOB_RECURSE tile_headers CONFIGURE_DEPENDS src/tile/*.h)
-set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
-add_custom_command(OUTPUT ${embedded} DEPENDS ${tile_headers} cmake/embed.cmake VERBATIM COMMENT "Embedding the tile headers"
-  COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/tile -D PREFIX=tessera/tile -D OUT=${embedded}
-          -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
+file(GLOB_RECURSE core_sources CONFIGURE_DEPENDS src/core/*.cpp)
 
 # tessera_isa(NAME ISA SOURCES...): kernels for processors of an instruction set.
 function(tessera_isa name isa)
@@ -49,7 +45,7 @@ foreach(isa ${TESSERA_CPU_ISAS})
   tessera_isa(tessera_microkernel_${isa} ${isa} ${microkernel_sources})
   list(APPEND microkernels $<TARGET_OBJECTS:tessera_microkernel_${isa}>)
 endforeach()
-add_library(tessera_core ${core_sources} ${embedded} ${microkernels})
+add_library(tessera_core ${core_sources} ${microkernels})
 target_compile_features(tessera_core PUBLIC cxx_std_20)
 target_include_directories(tessera_core PRIVATE src ${PROJECT_BINARY_DIR}/generated PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
@@ -95,23 +91,28 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     target_precompile_headers(${name} REUSE_FROM tessera_headers)
   endfunction()
 
-  # The lists of kernels that are the same for GPUs are compiled once more, with the GPUs' tables behind them.
-  set(gpu_families attention attention_math conv elementwise loss matmul norm reduction shape transfer)
-  list(TRANSFORM gpu_families PREPEND src/kernels/cpu/)
-  list(TRANSFORM gpu_families APPEND .cpp)
+  # The lists of kernels that are the same for GPUs are compiled twice, each time with other tables behind them.
+  file(GLOB shared_lists CONFIGURE_DEPENDS src/kernels/shared/*.cpp)
   file(GLOB gpu_lists CONFIGURE_DEPENDS src/kernels/gpu/*.cpp)
-  tessera_objects(tessera_gpu_lists 2 ${gpu_lists} ${gpu_families})
+  tessera_objects(tessera_gpu_lists 2 ${gpu_lists} ${shared_lists})
   target_compile_definitions(tessera_gpu_lists PRIVATE TESSERA_GPU_KERNELS)
 
+  # What compiles kernels while a program runs has the tile headers within it.
+  file(GLOB_RECURSE tile_headers CONFIGURE_DEPENDS src/tile/*.h)
+  set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
+  add_custom_command(OUTPUT ${embedded} DEPENDS ${tile_headers} cmake/embed.cmake VERBATIM COMMENT "Embedding the tile headers"
+    COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/tile -D PREFIX=tessera/tile -D OUT=${embedded}
+            -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
+
   file(GLOB library_sources CONFIGURE_DEPENDS
-       src/kernels/cpu/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp)
+       src/kernels/cpu/*.cpp src/kernels/gpu/rtc/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp)
   file(GLOB waiting_sources CONFIGURE_DEPENDS  # for kernels, or for the disk
        src/nn/*.cpp src/io/*.cpp src/models/*.cpp src/cases/*.cpp)
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
     tessera_objects(tessera_waiting 1 ${waiting_sources})
     target_link_libraries(tessera_waiting PRIVATE nlohmann_json::nlohmann_json)
-    add_library(tessera ${library_sources} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists> $<TARGET_OBJECTS:tessera_waiting>)
+    add_library(tessera ${library_sources} ${shared_lists} ${embedded} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists> $<TARGET_OBJECTS:tessera_waiting>)
     target_include_directories(tessera PRIVATE src)
     target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt)
     target_compile_options(tessera PRIVATE $<$<CONFIG:Release>:-O2>)  # no loops here that -O3 would make faster

@@ -10,7 +10,7 @@
 #include <map>
 
 #include "io/temporary_folder.h"
-#include "ops/check.h"
+#include "ops/ops_check.h"
 #include "stand_in/control.h"
 #include "tessera/tessera.h"
 

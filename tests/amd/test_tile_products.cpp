@@ -9,7 +9,7 @@
 
 #include "core/gpu/backend.h"
 #include "gpu/gemm_args.h"
-#include "ops/check.h"
+#include "ops/ops_check.h"
 #include "tessera/tessera.h"
 
 namespace tessera {

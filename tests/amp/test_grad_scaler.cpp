@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 
-#include "ops/check.h"
+#include "ops/ops_check.h"
 #include "tessera/amp.h"
 #include "tessera/io.h"
 

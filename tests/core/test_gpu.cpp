@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "../ops/check.h"
+#include "ops/ops_check.h"
 #include "core/gpu/backend.h"
 #include "fake_runtime.h"
 #include "tessera/ops.h"

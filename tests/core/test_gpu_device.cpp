@@ -3,7 +3,7 @@
 
 #include "core/gpu_check.h"
 #include "gpu_memory.h"
-#include "ops/check.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

@@ -1,7 +1,7 @@
 // Tests of operators on a GPU, if there is one, against float64.
 #pragma once
-#include "../core/gpu_check.h"
-#include "check.h"
+#include "core/gpu_check.h"
+#include "ops/ops_check.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 

@@ -1,21 +1,10 @@
-// Which instruction set's kernels run, and their tables; for GPUs those of the plugin whose device a call is for.
+// Which instruction set's kernels run.
 #pragma once
-
-#include "kernels/args/attention.h"
-#include "kernels/args/conv.h"
-#include "kernels/args/elementwise.h"
-#include "kernels/args/gemm.h"
-#include "kernels/args/norm.h"
-#include "kernels/args/optim.h"
 #include "kernels/args/peak.h"
-#include "kernels/args/pool.h"
-#include "kernels/args/random.h"
-#include "kernels/args/reduce.h"
-#include "kernels/args/softmax.h"
+#include "kernels/shared/kernel_tables.h"
 
-namespace tessera::TESSERA_KERNELS {
+namespace tessera::cpu_kernels {
 
-#ifndef TESSERA_GPU_KERNELS
 enum class Isa { Baseline, Avx2, Avx512 };
 
 /// The best instruction set of this processor, or what TESSERA_ISA (baseline, avx2 or avx512) asks for; read once.
@@ -23,20 +12,5 @@ enum class Isa { Baseline, Avx2, Avx512 };
 Isa isa();
 const char* isa_name();
 const PeakTable& peak_table();
-#else
-/// The stream and device of the call that this thread is dispatching.
-Executor& executor();
-#endif
 
-const ElementwiseTable& elementwise_table();
-const ReduceTable& reduce_table();
-const PoolTable& pool_table();
-const RandomTable& random_table();
-const GemmTable& gemm_table();
-const ConvTable& conv_table();
-const AttentionTable& attention_table();
-const NormTable& norm_table();
-const SoftmaxTable& softmax_table();
-const OptimTable& optim_table();
-
-}  // namespace tessera::TESSERA_KERNELS
+}  // namespace tessera::cpu_kernels

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/gpu/backend.h"
-#include "kernels/cpu/isa_select.h"
+#include "kernels/shared/kernel_tables.h"
 #include "kernels/shared/tables.h"
 
 namespace tessera {

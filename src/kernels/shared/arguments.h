@@ -1,7 +1,7 @@
 // From tensors to the plain structs that kernels take.
 #pragma once
 #include "core/op.h"
-#include "kernels/cpu/isa_select.h"
+#include "kernels/shared/kernel_tables.h"
 
 namespace tessera::TESSERA_KERNELS {
 

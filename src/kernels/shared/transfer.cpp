@@ -17,12 +17,12 @@ void transfer(const Call& call, Workspace& workspace) {
   else std::memcpy(to.data_ptr(), data, bytes);
 }
 
-constexpr Kernel list[] = {staged_kernel<transfer>("bytes")};
+constexpr Kernel transfer_list[] = {staged_kernel<transfer>("bytes")};
 
 }  // namespace
 
 std::span<const KernelTableEntry> transfer_kernels() {
-  static constexpr KernelTableEntry entries[] = {{"to_device", list}};
+  static constexpr KernelTableEntry entries[] = {{"to_device", transfer_list}};
   return entries;
 }
 
