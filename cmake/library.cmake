@@ -5,7 +5,7 @@ configure_file(cmake/version.h.in ${PROJECT_BINARY_DIR}/include/tessera/version.
 
 # A plugin of other tables or tiles than the library's would be called wrongly: both know what these headers were.
 file(GLOB_RECURSE table_headers CONFIGURE_DEPENDS src/kernels/args/*.h)
-list(APPEND table_headers src/core/gpu/runtime.h)
+list(APPEND table_headers ${PROJECT_SOURCE_DIR}/src/core/gpu/runtime.h)
 file(GLOB_RECURSE shared_tile_headers CONFIGURE_DEPENDS src/tile/arch/*.h)
 list(APPEND table_headers ${shared_tile_headers})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table_headers})

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/gpu/backend.h"
+#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "tessera/ops.h"
 

@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "core/op.h"
+#include "ops/kernel_list.h"
 
 namespace tessera::app {
 

@@ -7,10 +7,11 @@
 
 #include "attention.h"
 #include "cases/cases.h"
-#include "kernels/gpu/rtc/rtc.h"
 #include "core/util/median.h"
 #include "kernels/cpu/isa_select.h"
 #include "kernels/cpu/peak.h"
+#include "kernels/gpu/rtc/rtc.h"
+#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "peers.h"
 #include "tessera/autograd.h"

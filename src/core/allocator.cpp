@@ -15,9 +15,9 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include "core/gpu/backend.h"
 #include "core/util/bytes.h"
 #include "core/util/debug.h"
-#include "core/gpu/backend.h"
 #include "tessera/tensor.h"
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -163,43 +163,10 @@ struct Kernel {
   void (*run)(const Call&) = nullptr;
 };
 
-/// A device's table: op name and its ordered kernels, the last of which supports every call.
-struct KernelTableEntry {
-  std::string_view op;
-  KernelList kernels;
-};
-std::span<const KernelTableEntry> cpu_kernel_table();
-/// One table for every kind of GPU; its kernels ask the plugin of the call's device.
-std::span<const KernelTableEntry> gpu_kernel_table();
-/// What the CPU's kernels run on: "avx2, 2 threads, AMD EPYC 9654".
-std::string cpu_description();
-/// The vendor's libraries behind the kernels of the call's GPU, with their versions: "cublasLt 130100, cudnn 91900".
-std::string gpu_libraries();
-
 /// Where a call's kernel runs: where its inputs lie, or its output if there are none.
 Device call_device(const Call& call);
 
-/// The list of an op on a device. Throws Error if the device has none.
-KernelList kernels_for(const Op& op, DeviceType device);
-
-/// Forces the named kernel for an op on this thread while alive; a call it does not support throws with the reason.
-class ForceKernel {
- public:
-  /// Throws Error if no device has such a kernel for the op.
-  ForceKernel(std::string_view op, std::string kernel);
-  ~ForceKernel();
-  ForceKernel(const ForceKernel&) = delete;
-  ForceKernel& operator=(const ForceKernel&) = delete;
-};
-
-/// The forced kernel; otherwise the measured one, where picks are used (ops/picks.h), or the first of the list that
-/// supports the call.
-const Kernel& pick_kernel(const Call& call);
-
 /// Runs the kernel that is picked on tensors that are there; hidden outputs may be undefined.
 void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out);
-
-/// A line per entry of the list: chosen, or why it was passed over.
-std::string explain(const Call& call);
 
 }  // namespace tessera

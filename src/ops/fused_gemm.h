@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "kernels/gpu/rtc/rtc.h"
 #include "kernels/gpu/fused_gemm.h"
+#include "kernels/gpu/rtc/rtc.h"
 #include "tessera/fused_gemm.h"
 #include "tile/config.h"
 

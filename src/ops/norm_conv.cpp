@@ -6,6 +6,7 @@
 #include "ops/check.h"
 #include "ops/conv.h"
 #include "ops/gradient.h"
+#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
 

@@ -16,6 +16,7 @@
 
 #include "core/gpu/backend.h"
 #include "core/util/median.h"
+#include "kernels/kernel_lists.h"
 #include "tessera/stream.h"
 #include "tessera/version.h"
 

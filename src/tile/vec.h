@@ -2,8 +2,8 @@
 // none. Every function here also takes a plain scalar, so that one kernel source serves both.
 #pragma once
 
-#include "simd.h"
 #include "numbers.h"
+#include "simd.h"
 
 #if defined(__GNUC__) && !TESSERA_GPU_COMPILER
 #pragma GCC diagnostic ignored "-Wpsabi"  // every function is inlined: no vector crosses a call

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "ops/ops_check.h"
 #include "core/gpu/backend.h"
 #include "fake_runtime.h"
+#include "ops/ops_check.h"
 #include "tessera/ops.h"
 #include "tessera/random.h"
 #include "tessera/stream.h"

@@ -10,11 +10,11 @@
 #include <random>
 #include <thread>
 
-#include "ops/ops_check.h"
 #include "core/util/disk_cache.h"
-#include "kernels/gpu/rtc/rtc.h"
 #include "fake_runtime.h"
 #include "io/temporary_folder.h"
+#include "kernels/gpu/rtc/rtc.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/util/bytes.h"
 #include "core/gpu/backend.h"
+#include "core/util/bytes.h"
 #include "tessera/random.h"
 
 namespace tessera {

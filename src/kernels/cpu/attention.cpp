@@ -7,8 +7,8 @@
 #ifdef TESSERA_GPU_KERNELS
 #include "core/gpu/backend.h"
 #include "kernels/args/gpu/attention_workspace.h"
-#include "kernels/gpu/attention_rows.h"
 #include "kernels/args/gpu/tables.h"
+#include "kernels/gpu/attention_rows.h"
 #endif
 
 namespace tessera::TESSERA_KERNELS {

@@ -5,9 +5,9 @@
 #include "kernels/shared/channels_last.h"
 #include "kernels/shared/tables.h"
 #ifdef TESSERA_GPU_KERNELS
+#include "kernels/args/gpu/tables.h"
 #include "kernels/gpu/pointwise.h"
 #include "kernels/gpu/sm90_reason.h"
-#include "kernels/args/gpu/tables.h"
 #endif
 
 namespace tessera::TESSERA_KERNELS {

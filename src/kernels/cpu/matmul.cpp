@@ -9,8 +9,8 @@
 #ifdef TESSERA_GPU_KERNELS
 #include "core/gpu/backend.h"
 #include "kernels/args/gpu/fused_table.h"
-#include "kernels/gpu/sm90_reason.h"
 #include "kernels/args/gpu/vendor_gemm.h"
+#include "kernels/gpu/sm90_reason.h"
 #endif
 
 namespace tessera::TESSERA_KERNELS {

@@ -1,6 +1,6 @@
+#include "kernels/args/gpu/indexing.h"
 #include "kernels/shared/arguments.h"
 #include "kernels/shared/tables.h"
-#include "kernels/args/gpu/indexing.h"
 
 namespace tessera::gpu_kernels {
 namespace {

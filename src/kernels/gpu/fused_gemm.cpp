@@ -1,7 +1,7 @@
 #include "kernels/gpu/fused_gemm.h"
 
-#include "kernels/shared/products.h"
 #include "kernels/args/gpu/fused_table.h"
+#include "kernels/shared/products.h"
 
 namespace tessera::gpu_kernels {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "core/lower_copies.h"
-#include "kernels/shared/tables.h"
 #include "kernels/gpu/rows.h"
+#include "kernels/shared/tables.h"
 
 namespace tessera::gpu_kernels {
 namespace {

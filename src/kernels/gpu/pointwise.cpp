@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include "kernels/shared/products.h"
-#include "kernels/gpu/sm90_reason.h"
 #include "kernels/args/gpu/tables.h"
+#include "kernels/gpu/sm90_reason.h"
+#include "kernels/shared/products.h"
 
 namespace tessera::gpu_kernels {
 namespace {

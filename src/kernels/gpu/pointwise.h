@@ -1,8 +1,8 @@
 // Convolutions on GPUs that norms are fused with, and those of 1x1 windows: matrix products, one for each image,
 // without an implicit matrix.
 #pragma once
-#include "kernels/shared/workspace.h"
 #include "kernels/args/gpu/pointwise.h"
+#include "kernels/shared/workspace.h"
 
 namespace tessera::gpu_kernels {
 

@@ -1,7 +1,7 @@
 #include "kernels/args/gpu/random.h"
 
-#include "kernels/shared/tables.h"
 #include "kernels/gpu/rows.h"
+#include "kernels/shared/tables.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -1,7 +1,7 @@
 // A device's kernel lists, a table per op family.
 #pragma once
-#include "core/op.h"
 #include "kernels/args/common.h"
+#include "kernels/kernel_lists.h"
 
 namespace tessera::TESSERA_KERNELS {
 

@@ -9,8 +9,8 @@
 
 #include "../arch/cpu/blocking.h"
 #include "../arch/cpu/pack.h"
-#include "../executor.h"
 #include "../attention_problem.h"
+#include "../executor.h"
 #include "rows.h"
 
 TESSERA_TILE_BEGIN

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/kernel_list.h"
 #include "ops/ops_check.h"
 
 #include "ops/op_table.h"

@@ -1,9 +1,10 @@
 // Attention's kernels on a GPU, where there is one: each by name, against float64 on the CPU.
 #include <list>
 
-#include "ops/ops_check.h"
 #include "core/gpu_check.h"
+#include "ops/kernel_list.h"
 #include "ops/op_table.h"
+#include "ops/ops_check.h"
 #include "tessera/device.h"
 #include "tessera/stream.h"
 

@@ -1,5 +1,6 @@
-#include "ops/ops_check.h"
+#include "ops/kernel_list.h"
 #include "ops/op_table.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

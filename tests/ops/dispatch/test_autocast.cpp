@@ -7,11 +7,11 @@
 #include <thread>
 
 #include "core/fake_runtime.h"
-#include "ops/ops_check.h"
 #include "core/gpu/backend.h"
 #include "core/lower_copies.h"
 #include "ops/autocast.h"
 #include "ops/op_table.h"
+#include "ops/ops_check.h"
 #include "tessera/autocast.h"
 
 namespace tessera {

@@ -1,7 +1,7 @@
 // Operators over more than 2^31 elements, on a GPU that has room: what comes of the first rows, of those around element
 // 2^31 and of the last ones is what float64 gives for these rows alone. Sums over all are those over parts of them.
-#include "ops/gpu_against_float64.h"
 #include "gpu_memory.h"
+#include "ops/gpu_against_float64.h"
 #include "tessera/optim.h"
 
 namespace tessera {

@@ -1,7 +1,7 @@
 // Copies of parameters in halves, which the optimizer's kernel writes: always what a cast would give.
-#include "ops/ops_check.h"
 #include "core/gpu_check.h"
 #include "core/lower_copies.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

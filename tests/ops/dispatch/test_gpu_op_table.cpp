@@ -1,7 +1,7 @@
 // Walks the table of operators on a GPU, if there is one: each result against the reference on float64, in every dtype
 // and layout, and each gradient against the CPU's in float64, which test_op_table.cpp compares with finite differences.
-#include "core/util/debug.h"
 #include "core/gpu_check.h"
+#include "core/util/debug.h"
 #include "ops/op_table_checks.h"
 #include "ops/output_layout.h"
 

@@ -1,10 +1,11 @@
 // Picks: kernels are measured once for each kind of call, and what was measured or pinned is used.
+#include "ops/kernel_list.h"
 #include "ops/picks.h"
 
 #include <thread>
 
-#include "ops/ops_check.h"
 #include "ops/op_table.h"
+#include "ops/ops_check.h"
 #include "tessera/tessera.h"
 
 namespace tessera {

@@ -1,6 +1,6 @@
-#include "ops/ops_check.h"
 #include "core/gpu_check.h"
 #include "ops/op_table.h"
+#include "ops/ops_check.h"
 #include "tessera/parallel.h"
 
 namespace tessera {

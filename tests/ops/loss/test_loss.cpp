@@ -1,6 +1,6 @@
-#include "ops/ops_check.h"
 #include "core/gpu_check.h"
 #include "ops/loss.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "core/fake_runtime.h"
-#include "ops/ops_check.h"
 #include "io/temporary_folder.h"
 #include "ops/fused_gemm.h"
+#include "ops/ops_check.h"
 #include "tile/arch/gpu/fused_gemm.h"
 
 namespace tessera {

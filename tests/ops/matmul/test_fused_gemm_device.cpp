@@ -3,10 +3,10 @@
 #include <cmath>
 #include <set>
 
-#include "core/gpu_check.h"
-#include "ops/ops_check.h"
 #include "core/gpu/backend.h"
+#include "core/gpu_check.h"
 #include "kernels/gpu/fused_gemm.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

@@ -2,8 +2,9 @@
 #include <array>
 
 #include "core/lower_copies.h"
-#include "ops/gpu_against_float64.h"
 #include "io/temporary_folder.h"
+#include "ops/gpu_against_float64.h"
+#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "ops/optim.h"
 #include "tessera/tessera.h"

@@ -1,10 +1,11 @@
 // Products and convolutions on a GPU, if there is one, off and on the tiles of its kernels, against float64.
 #include <optional>
 
-#include "ops/ops_check.h"
 #include "core/gpu_check.h"
 #include "core/op.h"
 #include "gpu_memory.h"
+#include "ops/kernel_list.h"
+#include "ops/ops_check.h"
 #include "tessera/stream.h"
 
 namespace tessera {

@@ -2,6 +2,7 @@
 // nobody has what is behind them, and copied elsewhere, so that results are those of matrices that their user fills up.
 #include "core/op.h"
 #include "ops/gpu_against_float64.h"
+#include "ops/kernel_list.h"
 #include "tessera/stream.h"
 
 namespace tessera {

@@ -1,7 +1,7 @@
 // A residual stream of f32 between branches of halves, summed and normalised at once, against float64; with the CPU's
 // kernels and those of a GPU, if there is one.
-#include "ops/ops_check.h"
 #include "core/gpu_check.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
-#include "ops/ops_check.h"
 #include "ops/op_table.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {

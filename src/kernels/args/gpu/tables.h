@@ -9,14 +9,14 @@
 #include "kernels/args/conv.h"
 #include "kernels/args/elementwise.h"
 #include "kernels/args/gemm.h"
-#include "kernels/args/norm.h"
-#include "kernels/args/pool.h"
-#include "kernels/args/reduce.h"
-#include "kernels/args/softmax.h"
 #include "kernels/args/gpu/indexing.h"
 #include "kernels/args/gpu/optim.h"
 #include "kernels/args/gpu/pointwise.h"
 #include "kernels/args/gpu/random.h"
+#include "kernels/args/norm.h"
+#include "kernels/args/pool.h"
+#include "kernels/args/reduce.h"
+#include "kernels/args/softmax.h"
 
 namespace tessera::gpu_kernels {
 

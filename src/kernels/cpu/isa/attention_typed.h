@@ -2,8 +2,8 @@
 // side.
 #pragma once
 
-#include "kernels/args/attention.h"
 #include "internal.h"
+#include "kernels/args/attention.h"
 #include "tile/kernels/attention.h"
 #include "tile/kernels/attention_backward.h"
 

@@ -1,8 +1,8 @@
 // The general epilogue of a product: leaves that may be missing, or of a type known at run time only.
 #pragma once
 
-#include "kernels/shared/epilogue.h"
 #include "gemm_epilogue.h"
+#include "kernels/shared/epilogue.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 

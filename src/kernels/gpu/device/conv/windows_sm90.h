@@ -1,8 +1,8 @@
 // Convolutions as products whose operands the copy engine finds in images: what their units share.
 #pragma once
 #include "conv.h"
-#include "kernels/gpu/device/gemm/gemm_sm90_products.h"
 #include "kernels/args/gpu/tables.h"
+#include "kernels/gpu/device/gemm/gemm_sm90_products.h"
 #include "kernels/gpu/device/runtime/tensor_map.h"
 #include "tile/arch/sm90/windows.h"
 #include "tile/convolution.h"

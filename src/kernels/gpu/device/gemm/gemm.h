@@ -1,7 +1,7 @@
 // What the matrix products share: batches, and what becomes of a sum.
 #pragma once
-#include "kernels/shared/epilogue.h"
 #include "kernels/gpu/device/elementwise/loops.h"
+#include "kernels/shared/epilogue.h"
 #include "tile/arch/gpu/shared_line.h"
 
 namespace tessera::gpu_kernels {

@@ -3,10 +3,10 @@
 #include <array>
 
 #include "gemm_sm90_lanes.h"
-#include "kernels/shared/gemm_transpose.h"
 #include "kernels/args/gpu/fused_table.h"
-#include "line_copy.h"
 #include "kernels/gpu/device/runtime/tensor_map.h"
+#include "kernels/shared/gemm_transpose.h"
+#include "line_copy.h"
 #include "tile/arch/sm90/once.h"
 
 namespace tessera::gpu_kernels {

@@ -1,7 +1,7 @@
 // Products of f32 whose lines begin or end off whole 16 bytes, as a library has fast algorithms for them.
 #pragma once
-#include "kernels/gpu/device/runtime/host.h"
 #include "kernels/args/gpu/vendor_gemm.h"
+#include "kernels/gpu/device/runtime/host.h"
 
 namespace tessera::gpu_kernels {
 

@@ -1,8 +1,8 @@
 // Reading and adding at computed places, one-hot vectors and ranges.
 #include "kernels/args/gpu/indexing.h"
 
-#include "kernels/gpu/device/runtime/fault.h"
 #include "kernels/gpu/device/elementwise/loops.h"
+#include "kernels/gpu/device/runtime/fault.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -1,6 +1,6 @@
 // Draws by weights: a block per row, whose weights are in the workspace as doubles.
-#include "kernels/gpu/device/runtime/fault.h"
 #include "kernels/args/gpu/random.h"
+#include "kernels/gpu/device/runtime/fault.h"
 #include "tile/random.h"
 
 namespace tessera::gpu_kernels {

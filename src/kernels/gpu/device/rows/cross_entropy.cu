@@ -1,6 +1,6 @@
 // Softmax cross-entropy: the loss of a row in one pass over its logits, their gradient in one more, in place or not.
-#include "kernels/gpu/device/runtime/fault.h"
 #include "held_rows.h"
+#include "kernels/gpu/device/runtime/fault.h"
 #include "norm.h"
 
 namespace tessera::gpu_kernels {

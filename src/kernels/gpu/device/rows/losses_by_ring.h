@@ -1,8 +1,8 @@
 // Cross-entropy of long rows on Hopper: the copy engine streams them through a ring in shared memory that never drains,
 // so that memory is busy, too, while a block adds up what its threads have of a row.
 #pragma once
-#include "kernels/gpu/device/runtime/fault.h"
 #include "held_rows.h"
+#include "kernels/gpu/device/runtime/fault.h"
 #include "tile/arch/sm90/bulk.h"
 #include "tile/arch/sm90/ring.h"
 

@@ -1,7 +1,7 @@
 // Sums of rows that an index names, as the backward of an embedding needs them: the indices are sorted by row, stably,
 // so that each row is summed in one order, whatever the threads do.
-#include "kernels/gpu/device/runtime/fault.h"
 #include "kernels/args/gpu/indexing.h"
+#include "kernels/gpu/device/runtime/fault.h"
 #include "rows.h"
 #include "tile/arch/gpu/shared_line.h"
 

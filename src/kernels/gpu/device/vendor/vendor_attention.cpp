@@ -1,8 +1,8 @@
 // cuDNN behind attention's arguments: opened at run time where it is installed, never needed.
 #include "cudnn_attention.h"
 #include "cudnn_planner.h"
-#include "kernels/gpu/device/runtime/host.h"
 #include "kernels/args/gpu/attention_workspace.h"
+#include "kernels/gpu/device/runtime/host.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -9,11 +9,11 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/gpu/device/runtime/host.h"
-#include "kernels/shared/epilogue.h"
-#include "kernels/gpu/device/runtime/recent.h"
-#include "tessera/error.h"
 #include "kernels/gpu/device/gemm/whole_lines.h"
+#include "kernels/gpu/device/runtime/host.h"
+#include "kernels/gpu/device/runtime/recent.h"
+#include "kernels/shared/epilogue.h"
+#include "tessera/error.h"
 
 namespace tessera::gpu_kernels {
 namespace {

@@ -1,0 +1,43 @@
+#include "core/op.h"
+
+namespace tessera {
+
+Device call_device(const Call& call) {
+  for (const Tensor& t : call.in)
+    if (t.defined()) return t.device();
+  return call.out.empty() ? cpu() : call.out[0].device();
+}
+
+std::string_view sentence(Reason reason) {
+  switch (reason) {
+    case Reason::Ok:
+      return "supported";
+    case Reason::Layout:
+      return "needs another memory layout";
+    case Reason::Shape:
+      return "does not take these shapes or kinds of inputs";
+    case Reason::HeadDim:
+      return "does not take this head dim";
+    case Reason::DType:
+      return "does not compute in this dtype";
+    case Reason::Precision:
+      return "rounds f32 operands to tf32, which allow_tf32(true) permits";
+    case Reason::Order:
+      return "adds up in any order, which allow_nondeterministic(true) permits";
+    case Reason::Window:
+      return "needs 3x3 windows of stride 1 and dilation 1, in one group";
+    case Reason::Dropout:
+      return "does not drop weights";
+    case Reason::Small:
+      return "is slower on something this small";
+    case Reason::Hardware:
+      return "needs instructions that this device lacks";
+    case Reason::Library:
+      return "its library is not installed, or switched off by TESSERA_VENDOR=off";
+    case Reason::NotForced:
+      return "another kernel is forced";
+  }
+  return "unknown reason";
+}
+
+}  // namespace tessera
