@@ -18,8 +18,11 @@ class Dim {
   constexpr Dim(int64_t value = 0) : value_(value) {
     if (value < kSymbolic) throw_out_of_range(value);
   }
-  /// The symbol of that name; the same name is the same symbol everywhere in the process.
+  /// The symbol of that name; the same name is the same symbol everywhere in the process. Throws Error on an empty name
+  /// and on one with a quotation mark.
   static Dim symbol(std::string_view name);
+  /// What to_string() gave: `12`, `2*batch + 1`, `floor((n)/(2))`, `'any name'`. Throws Error on anything else.
+  static Dim parse(std::string_view text);
 
   constexpr bool is_symbolic() const { return value_ < kSymbolic; }
   /// The integer. Throws Error if symbolic.

@@ -1,87 +1,22 @@
-// Parameters of operators: plain structs, one per op family, carried by value in an `Attrs`.
+// Attributes of operators: structs, one per op family, carried by value in an `Attrs` (core/attr_value.h).
 #pragma once
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <type_traits>
+#include <string_view>
+#include <tuple>
 
-#include "tessera/device.h"
-#include "tessera/dtype.h"
+#include "core/attr_value.h"
 #include "tessera/enums.h"
-#include "tessera/error.h"
-#include "tessera/shape.h"
 
 namespace tessera {
 
-/// At most eight numbers: dims of a reduction, a permutation, strides of a window.
-struct IntList {
-  int64_t count = 0;
-  int64_t values[8] = {};
-  IntList() = default;
-  IntList(std::initializer_list<int64_t> list) { assign(list.begin(), list.size()); }
-  explicit IntList(std::span<const int64_t> list) { assign(list.data(), list.size()); }
-  void push_back(int64_t v) {
-    check(count + 1);
-    values[count++] = v;
-  }
-  size_t size() const { return static_cast<size_t>(count); }
-  bool empty() const { return count == 0; }
-  int64_t operator[](size_t i) const { return values[i]; }
-  int64_t& operator[](size_t i) { return values[i]; }
-  const int64_t* begin() const { return values; }
-  const int64_t* end() const { return values + count; }
-
- private:
-  static void check(size_t n) {
-    if (n > 8) throw Error("a list of " + std::to_string(n) + " dims: at most 8 are supported");
-  }
-  void assign(const int64_t* v, size_t n) {
-    check(n);
-    count = static_cast<int64_t>(n);
-    std::copy(v, v + n, values);
-  }
-};
-
-/// A shape as a parameter; dims may be symbols.
-struct DimList {
-  int64_t count = 0;
-  Dim values[8];
-  DimList() = default;
-  explicit DimList(const Shape& shape) : count(shape.rank()) {
-    if (count > 8) throw Error("a shape of rank " + std::to_string(count) + ": at most 8 dims are supported");
-    std::copy(shape.begin(), shape.end(), values);
-  }
-  Shape shape() const { return Shape(values, values + count); }
-};
-
-/// A parameter that a zero or none switches off: it is then not printed.
-template <class T>
-struct IfSet {
-  const T& value;
-};
-template <class T>
-IfSet<T> if_set(const T& value) {
-  return {value};
-}
-/// One of which a zero stands for the default.
-struct OrDefault {
-  double value;
-};
-inline OrDefault or_default(double value) { return {value}; }
-
-// Each struct lists its members in `visit`, from which printing and comparing are made.
-#define TESSERA_ATTRS(...)               \
-  template <class V>                     \
-  void visit(V&& v) const {              \
-    v.fields(#__VA_ARGS__, __VA_ARGS__); \
-  }
+// Each struct lists its members, from which printing, reading and comparing are made; initial values are the defaults.
+#define TESSERA_ATTRS(...)                                      \
+  static constexpr std::string_view attr_names = #__VA_ARGS__; \
+  auto members() { return std::tie(__VA_ARGS__); }             \
+  auto members() const { return std::tie(__VA_ARGS__); }
 
 struct NoAttrs {
-  template <class V>
-  void visit(V&&) const {}
+  static constexpr std::string_view attr_names = "";
+  std::tuple<> members() const { return {}; }
 };
 /// full, add/mul/pow with a number
 struct ScalarAttrs {
@@ -100,7 +35,7 @@ struct ReduceAttrs {
   IntList dims;  // empty: all
   bool keepdim = false;
   int64_t correction = 0;  // of the variance: divides by n - correction
-  TESSERA_ATTRS(dims, keepdim, if_set(correction))
+  TESSERA_ATTRS(dims, keepdim, correction)
 };
 /// softmax, gather, concat, argmax, cumsum, ...
 struct DimAttrs {
@@ -166,13 +101,13 @@ struct PadAttrs {
 struct ConvAttrs {
   int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
   int64_t size[2] = {0, 0};  // of the backward: spatial size of the gradient that is made
-  TESSERA_ATTRS(stride, if_set(padding), dilation, if_set(groups), if_set(size))
+  TESSERA_ATTRS(stride, padding, dilation, groups, size)
 };
 struct PoolAttrs {
   int64_t window[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
   int64_t size[2] = {0, 0};
   bool count_include_pad = true;
-  TESSERA_ATTRS(window, stride, if_set(padding), dilation, if_set(size), count_include_pad)
+  TESSERA_ATTRS(window, stride, padding, dilation, size, count_include_pad)
 };
 struct NormAttrs {
   double eps = 1e-5;
@@ -181,30 +116,29 @@ struct NormAttrs {
   bool training = false;  // batch norm
   bool relu = false;      // batch norm, followed by it
   bool dbias = true;      // layer_norm_backward: whether it is wanted
-  TESSERA_ATTRS(eps, if_set(groups), if_set(momentum), training, relu, dbias)
+  TESSERA_ATTRS(eps, groups, momentum, training, relu, dbias)
 };
 /// A convolution of what batch norm gives.
 struct NormConvAttrs {
   ConvAttrs conv;
   NormAttrs norm;
-  template <class V>
-  void visit(V&& v) const {
-    conv.visit(v);
-    norm.visit(v);
-  }
+  static constexpr std::string_view attr_names =
+      "stride, padding, dilation, groups, size, eps, norm_groups, momentum, training, relu, dbias";
+  auto members() { return std::tuple_cat(conv.members(), norm.members()); }
+  auto members() const { return std::tuple_cat(conv.members(), norm.members()); }
 };
 struct LossAttrs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   Reduction reduction = Reduction::Mean;
-  TESSERA_ATTRS(ignore_index, if_set(label_smoothing), reduction)
+  TESSERA_ATTRS(ignore_index, label_smoothing, reduction)
 };
 struct AttentionAttrs {
   double scale = 0;  // of q·k; 0 means 1/sqrt(head dim)
   bool causal = false;
   int64_t heads = 0;   // of the packed form
   double dropout = 0;  // the probability with which a weight becomes 0
-  TESSERA_ATTRS(or_default(scale), causal, if_set(heads), if_set(dropout))
+  TESSERA_ATTRS(scale, causal, heads, dropout)
 };
 struct OneHotAttrs {
   int64_t classes = 0;
@@ -216,7 +150,7 @@ struct DropoutAttrs {
 };
 struct LinearAttrs {
   Activation activation = Activation::None;
-  TESSERA_ATTRS(if_set(activation))
+  TESSERA_ATTRS(activation)
 };
 /// Which sums of a product's lines are wanted beside it.
 struct LineSumAttrs {
@@ -233,7 +167,7 @@ struct MultinomialAttrs {
 struct OptimAttrs {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum = 0, dampening = 0;
   bool decoupled = true, nesterov = false;
-  TESSERA_ATTRS(beta1, beta2, eps, if_set(weight_decay), if_set(momentum), if_set(dampening), decoupled, nesterov)
+  TESSERA_ATTRS(beta1, beta2, eps, weight_decay, momentum, dampening, decoupled, nesterov)
 };
 /// Of the factor that losses are scaled by.
 struct ScaleAttrs {
@@ -242,83 +176,5 @@ struct ScaleAttrs {
   TESSERA_ATTRS(growth, backoff, interval)
 };
 #undef TESSERA_ATTRS
-
-/// Any one of the structs above, by value and without allocation.
-class Attrs {
- public:
-  Attrs() : Attrs(NoAttrs{}) {}
-  template <class T>
-  requires(!std::is_same_v<T, Attrs>) Attrs(const T& value) : type_(&type_of<T>) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(data_));
-    std::memcpy(static_cast<void*>(data_), &value, sizeof(T));
-  }
-  template <class T>
-  const T& as() const {
-    if (type_ != &type_of<T>) throw Error("operator got the parameters of another operator");
-    return *reinterpret_cast<const T*>(data_);
-  }
-  /// "dim=1, keepdim=true", without what a zero or none switches off: different parameters have different texts.
-  std::string describe() const { return type_->describe(data_); }
-  friend bool operator==(const Attrs& a, const Attrs& b) { return a.type_ == b.type_ && a.describe() == b.describe(); }
-
- private:
-  struct Type {
-    std::string (*describe)(const void*);
-  };
-  template <class T>
-  static std::string describe_as(const void* p);
-  template <class T>
-  static constexpr Type type_of{&describe_as<T>};
-  const Type* type_;
-  alignas(8) std::byte data_[152];
-};
-
-/// Collects "name=value" for each member of an attrs struct.
-class AttrsPrinter {
- public:
-  template <class... T>
-  void fields(std::string_view names, const T&... values) {
-    (add(names, values), ...);
-  }
-  std::string text;
-
- private:
-  template <class T>
-  void add(std::string_view& names, const T& value) {
-    const std::string_view name = next(names);
-    if (std::string text = print(value); !text.empty()) append(name, text);
-  }
-  /// Of "stride, if_set(padding)" the names one after the other.
-  static std::string_view next(std::string_view& names);
-  void append(std::string_view name, std::string_view value);
-  template <class T>
-  static std::string print(const IfSet<T>& v) {
-    std::string text = print(v.value);
-    return text == "0" || text == "[0, 0]" || text == "none" ? "" : text;
-  }
-  static std::string print(OrDefault v) { return v.value == 0 ? "default" : print(v.value); }
-  static std::string print(bool v) { return v ? "true" : "false"; }
-  static std::string print(int64_t v) { return std::to_string(v); }
-  static std::string print(Dim v) { return v.to_string(); }
-  static std::string print(double v);
-  static std::string print(DType v) { return std::string(name(v)); }
-  static std::string print(Device v) { return to_string(v); }
-  static std::string print(Activation v);
-  static std::string print(Reduction v);
-  static std::string print(std::span<const int64_t> v);
-  static std::string print(const IntList& v) { return print(std::span(v.values, v.size())); }
-  static std::string print(const DimList& v) { return to_string(v.shape()); }
-  template <size_t N>
-  static std::string print(const int64_t (&v)[N]) {
-    return print(std::span<const int64_t>(v));
-  }
-};
-
-template <class T>
-std::string Attrs::describe_as(const void* p) {
-  AttrsPrinter printer;
-  static_cast<const T*>(p)->visit(printer);
-  return std::move(printer.text);
-}
 
 }  // namespace tessera

@@ -1,5 +1,7 @@
 #include "tessera/shape.h"
 
+#include <algorithm>
+#include <charconv>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -81,12 +83,13 @@ struct DimTable {
     }
     return true;
   }
+  static std::string atom_text(const Atom& a);  // floor divisions are printed as they are
   std::string print(const Polynomial& p) const {
     std::string text;
     for (auto& [m, c] : p) {
       std::string term;
       for (auto& [v, e] : m)
-        for (int i = 0; i < e; ++i) term += (term.empty() ? "" : "*") + atoms[v].name;
+        for (int i = 0; i < e; ++i) term += (term.empty() ? "" : "*") + atom_text(atoms[v]);
       if (term.empty()) term = std::to_string(c);
       else if (c != 1) term = std::to_string(c) + "*" + term;
       text += (text.empty() ? "" : " + ") + term;
@@ -95,7 +98,121 @@ struct DimTable {
   }
 };
 
+namespace {
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// As it stands in expressions.
+std::string symbol_text(std::string_view name) {
+  const bool plain = is_letter(name[0]) && name != "floor" &&
+                     std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); });
+  return plain ? std::string(name) : "'" + std::string(name) + "'";
+}
+
+// Recursive descent over what to_string() prints.
+class DimReader {
+ public:
+  explicit DimReader(std::string_view text) : text_(text), rest_(text) {}
+  Dim whole() {
+    const Dim value = sum();
+    skip_spaces();
+    if (!rest_.empty()) fail();
+    return value;
+  }
+
+ private:
+  Dim sum() {
+    Dim value = product();
+    while (true) {
+      if (take('+')) value = value + product();
+      else if (take('-')) value = value - product();
+      else return value;
+    }
+  }
+  Dim product() {
+    Dim value = factor();
+    while (take('*')) value = value * factor();
+    return value;
+  }
+  Dim factor() {
+    if (++depth_ > 256) fail();
+    const Dim value = any_factor();
+    --depth_;
+    return value;
+  }
+  Dim any_factor() {
+    if (take('(')) return closed(sum());
+    if (take('\'')) return quoted();
+    if (take('-')) return Dim(0) - factor();
+    skip_spaces();
+    if (!rest_.empty() && is_digit(rest_[0])) return number();
+    const std::string_view name = word();
+    if (name == "floor") return floor();
+    return Dim::symbol(name);
+  }
+  // ((a)/(b))
+  Dim floor() {
+    expect('(');
+    const Dim numerator = factor();
+    expect('/');
+    const Dim denominator = factor();
+    expect(')');
+    return numerator / denominator;
+  }
+  Dim number() {
+    int64_t value = 0;
+    const auto [end, fault] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (fault != std::errc()) fail();
+    rest_.remove_prefix(end - rest_.data());
+    return value;
+  }
+  Dim quoted() {
+    const auto end = rest_.find('\'');
+    if (end == rest_.npos || end == 0) fail();
+    const Dim value = Dim::symbol(rest_.substr(0, end));
+    rest_.remove_prefix(end + 1);
+    return value;
+  }
+  Dim closed(Dim value) {
+    expect(')');
+    return value;
+  }
+  std::string_view word() {
+    size_t length = 0;
+    while (length < rest_.size() && (is_letter(rest_[length]) || (length && is_digit(rest_[length])))) ++length;
+    if (length == 0) fail();
+    const std::string_view name = rest_.substr(0, length);
+    rest_.remove_prefix(length);
+    return name;
+  }
+  void skip_spaces() {
+    while (!rest_.empty() && rest_[0] == ' ') rest_.remove_prefix(1);
+  }
+  bool take(char c) {
+    skip_spaces();
+    if (rest_.empty() || rest_[0] != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) fail();
+  }
+  [[noreturn]] void fail() const { throw Error("'" + std::string(text_.substr(0, 80)) + "' is no dim"); }
+
+  std::string_view text_, rest_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+std::string DimTable::atom_text(const Atom& a) { return a.denominator == Dim(0) ? symbol_text(a.name) : a.name; }
+
+Dim Dim::parse(std::string_view text) { return DimReader(text).whole(); }
+
 Dim Dim::symbol(std::string_view name) {
+  if (name.empty() || name.find('\'') != name.npos)
+    throw Error("'" + std::string(name) + "' cannot be the name of a dim");
   auto& table = DimTable::get();
   std::lock_guard lock(table.mutex);
   return table.atom({std::string(name), 0, 0});

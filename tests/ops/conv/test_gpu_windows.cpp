@@ -17,7 +17,7 @@ struct Windows {
   int64_t images, channels, filters, height, width, rows, columns;
   Conv2dOptions options;
 };
-std::string name_of(const testing::TestParamInfo<Windows>& info) {
+std::string name_of_windows(const testing::TestParamInfo<Windows>& info) {
   const Windows& s = info.param;
   const Conv2dOptions& o = s.options;
   return fmt::format("{}x{}x{}x{}_{}x{}x{}_stride{}x{}_padding{}x{}_dilation{}x{}", s.images, s.channels, s.height,
@@ -144,7 +144,7 @@ TEST_P(Sm90WindowsOfSize, NormalisesWindows) {
 }
 
 // The small ones are what racecheck takes.
-const Windows small[] = {
+const Windows small_windows[] = {
     {1, 8, 8, 1, 1, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},     {1, 8, 8, 1, 2, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
     {3, 24, 40, 7, 5, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},   {3, 24, 40, 7, 5, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {1, 64, 64, 7, 5, 3, 3, {{1, 1}, {0, 1}, {1, 1}}},   {2, 64, 24, 9, 14, 1, 5, {{1, 1}, {0, 2}, {1, 1}}},
@@ -154,13 +154,13 @@ const Windows small[] = {
     {2, 40, 72, 14, 14, 3, 3, {{1, 1}, {2, 3}, {2, 3}}}, {3, 24, 40, 13, 9, 1, 1, {{3, 2}, {0, 1}, {1, 1}}},
     {2, 16, 72, 12, 19, 4, 3, {{2, 3}, {1, 2}, {2, 3}}}, {5, 40, 64, 33, 3, 2, 5, {{8, 1}, {0, 4}, {1, 2}}},
     {1, 16, 40, 100, 3, 3, 2, {{1, 1}, {1, 1}, {1, 1}}}};
-const Windows large[] = {
+const Windows large_windows[] = {
     {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {1, 1000, 40, 13, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {32, 64, 128, 14, 14, 3, 3, {{2, 2}, {1, 1}, {1, 1}}}, {32, 24, 16, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {32, 64, 64, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {32, 64, 64, 56, 56, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {40, 128, 520, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}}};
-INSTANTIATE_TEST_SUITE_P(Small, Sm90WindowsOfSize, testing::ValuesIn(small), name_of);
-INSTANTIATE_TEST_SUITE_P(Large, Sm90WindowsOfSize, testing::ValuesIn(large), name_of);
+INSTANTIATE_TEST_SUITE_P(Small, Sm90WindowsOfSize, testing::ValuesIn(small_windows), name_of_windows);
+INSTANTIATE_TEST_SUITE_P(Large, Sm90WindowsOfSize, testing::ValuesIn(large_windows), name_of_windows);
 
 // What is made of images with their channels last lies so, too, so that nothing is copied from one to the next.
 TEST_F(Sm90Windows, KeepsChannelsLast) {

@@ -31,7 +31,7 @@ Prepared prepare_on_gpu(const OpCase& c, DType dtype, Form form) {
   return p;
 }
 
-void compare_with_reference(const Op& op, const OpCase& c, DType dtype, Form form) {
+void compare_on_gpu(const Op& op, const OpCase& c, DType dtype, Form form) {
   SCOPED_TRACE(where(c, dtype, form));
   NoGrad guard;
   Prepared p = prepare_on_gpu(c, dtype, form);
@@ -88,7 +88,7 @@ TEST_P(GpuOpTable, MatchesReference) {
   for (const OpCase& c : cases_of(GetParam()->name))
     for (DType dtype : c.dtypes)
       for (Form form : {Form::Contiguous, Form::Pitched, Form::Strided})
-        compare_with_reference(*GetParam(), c, dtype, form);
+        compare_on_gpu(*GetParam(), c, dtype, form);
 }
 
 TEST_P(GpuOpTable, GradientMatchesTheCpu) {
@@ -110,7 +110,7 @@ TEST_P(GpuOpTable, TakesAndMakesPaddedRows) {
   for (const OpCase& c : cases_of(op.name))
     for (DType dtype : c.dtypes) {
       if (dtype != Float16 && dtype != BFloat16 && dtype != Float32) continue;
-      compare_with_reference(op, c, dtype, Form::Contiguous);
+      compare_on_gpu(op, c, dtype, Form::Contiguous);
       if (op.vjp && !op.transfers && c.gradients) compare_gradients(op, c, dtype);
     }
 }
