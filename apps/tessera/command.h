@@ -70,6 +70,7 @@ void add_train_convmodel(Command train);
 void add_sample(Command app);
 void add_bench(Command app);
 void add_explain(Command app);
+void add_ops(Command app);
 void add_devices(Command app);
 void add_cache(Command app);
 void add_selftest(Command app);

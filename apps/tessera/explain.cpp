@@ -14,7 +14,9 @@ namespace {
 
 struct ExplainOptions : CommonOptions {
   std::string op, dtype = "f32";
-  std::vector<std::string> shapes;
+  std::vector<std::string> arguments;  // as given
+  std::vector<std::string> shapes;     // those of them without a `=`
+  std::string attributes;              // the others, as a list
   bool causal = false;
   double dropout = 0;
   AttentionChoice attention;
@@ -107,6 +109,9 @@ void run(ExplainOptions& options) {
   options.apply();
   const Device device = options.target();
   options.attention.apply(device);
+  for (const std::string& text : options.arguments)
+    if (text.find('=') == text.npos) options.shapes.push_back(text);
+    else options.attributes += (options.attributes.empty() ? "" : ", ") + text;
   const Op* op;
   DType dtype;
   try {
@@ -118,10 +123,11 @@ void run(ExplainOptions& options) {
   Generator generator(options.seed);
   Usage usage = usage_of(*op, generator);
   if (!usage.first) throw UsageError(options.op + ": no example of a call is known");
-  Attrs attrs = usage.first->attrs;
+  Attrs attrs = options.shapes.empty() ? usage.first->attrs : op->attrs();
   if (op->name == "scaled_dot_product_attention")
     attrs = AttentionAttrs{.causal = options.causal, .dropout = options.dropout};
   try {
+    attrs.read(options.attributes);
     Tensors in = usage.example;
     for (Tensor& t : in)
       if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
@@ -141,7 +147,9 @@ void add_explain(Command app) {
       app.command("explain", "Say which kernel a call of an operator gets, and why not the others.");
   auto options = std::make_shared<ExplainOptions>();
   command.option("op", options->op, "an operator: matmul, sdpa, layer_norm, ...").required();
-  command.option("shapes", options->shapes, "shapes of its inputs, such as 1x12x1024x64; 'none' for an absent one")
+  command
+      .option("arguments", options->arguments,
+              "shapes of its inputs, such as 1x12x1024x64 or 'none' for an absent one, and attributes, such as dim=1")
       .take_all();
   command.option("--dtype", options->dtype, "f32, f64, f16 or bf16").with_default();
   command.flag("--causal", options->causal, "causal attention");

@@ -27,7 +27,9 @@ struct IntList {
   int64_t& operator[](size_t i) { return values[i]; }
   const int64_t* begin() const { return values; }
   const int64_t* end() const { return values + count; }
-  friend bool operator==(const IntList& a, const IntList& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+  friend bool operator==(const IntList& a, const IntList& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
 
  private:
   static void check(size_t n) {

@@ -19,7 +19,8 @@
 
 namespace tessera {
 
-/// What only its owner can read: a sub-program, a group of processes. Immutable, and shared by all copies of an attribute.
+/// What only its owner can read: a sub-program, a group of processes. Immutable, and shared by all copies of an
+/// attribute.
 struct AttrObject : RefCounted {
   virtual ~AttrObject() = default;
   virtual std::string text() const = 0;
@@ -55,10 +56,10 @@ constexpr AttrKind kind_of() {
   if constexpr (std::is_array_v<T>) return AttrKind::Ints;
   else if constexpr (std::is_enum_v<T> && !std::is_same_v<T, DType>) return AttrKind::Text;
   else {
-    constexpr bool is[] = {std::is_same_v<T, bool>,        std::is_same_v<T, int64_t>, std::is_same_v<T, double>,
-                           std::is_same_v<T, Dim>,         std::is_same_v<T, std::string>, std::is_same_v<T, DType>,
-                           std::is_same_v<T, Device>,      std::is_same_v<T, IntList>, std::is_same_v<T, DimList>,
-                           std::is_same_v<T, Tensor>,      std::is_same_v<T, Ref<AttrObject>>};
+    constexpr bool is[] = {std::is_same_v<T, bool>,   std::is_same_v<T, int64_t>,        std::is_same_v<T, double>,
+                           std::is_same_v<T, Dim>,    std::is_same_v<T, std::string>,    std::is_same_v<T, DType>,
+                           std::is_same_v<T, Device>, std::is_same_v<T, IntList>,        std::is_same_v<T, DimList>,
+                           std::is_same_v<T, Tensor>, std::is_same_v<T, Ref<AttrObject>>};
     return static_cast<AttrKind>(std::find(is, is + std::size(is), true) - is);
   }
 }
@@ -91,9 +92,7 @@ template <>
 struct AttrTraits<Ref<AttrObject>> {
   static AttrValue value(const Ref<AttrObject>& member) { return member; }
   static bool assign(Ref<AttrObject>& member, const AttrValue& value);
-  static bool equal(const Ref<AttrObject>& a, const Ref<AttrObject>& b) {
-    return a == b || (a && b && a->equals(*b));
-  }
+  static bool equal(const Ref<AttrObject>& a, const Ref<AttrObject>& b) { return a == b || (a && b && a->equals(*b)); }
 };
 template <size_t n>
 struct AttrTraits<int64_t[n]> {
@@ -121,7 +120,7 @@ struct AttrTraits<Reduction> {
 struct AttrField {
   std::string_view name;
   AttrKind kind;
-  size_t count;                             ///< of a list whose length is fixed; otherwise 0
+  size_t count;  ///< of a list whose length is fixed; otherwise 0
   AttrValue (*get)(const void* attrs);
   bool (*set)(void* attrs, const AttrValue& value);  ///< no: of another kind or length
   bool (*equal)(const void* a, const void* b);
@@ -228,7 +227,7 @@ const AttrsType& Attrs::reflect() {
     const std::vector<std::string_view> names = split_names(T::attr_names);
     using Members = decltype(std::declval<const T&>().members());
     [&]<size_t... i>(std::index_sequence<i...>) {
-      const auto add = [&]<size_t k>(std::integral_constant<size_t, k>) {
+      [[maybe_unused]] const auto add = [&]<size_t k>(std::integral_constant<size_t, k>) {
         using M = std::remove_cvref_t<std::tuple_element_t<k, Members>>;
         AttrField field{};
         field.name = names.at(k);
@@ -247,7 +246,8 @@ const AttrsType& Attrs::reflect() {
         made.fields.push_back(field);
       };
       (add(std::integral_constant<size_t, i>()), ...);
-    }(std::make_index_sequence<std::tuple_size_v<Members>>());
+    }
+    (std::make_index_sequence<std::tuple_size_v<Members>>());
     return made;
   }();
   return type;

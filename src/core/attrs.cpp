@@ -97,7 +97,7 @@ Tensor parse_tensor(std::string_view text) {
 }  // namespace
 
 std::string_view name(AttrKind kind) {
-  constexpr std::string_view names[] = {"bool",   "int",           "float", "dim",    "text",  "dtype",
+  constexpr std::string_view names[] = {"bool",   "int",          "float", "dim",    "text",  "dtype",
                                         "device", "list of ints", "shape", "tensor", "object"};
   return names[static_cast<int>(kind)];
 }

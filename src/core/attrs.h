@@ -9,7 +9,7 @@
 namespace tessera {
 
 // Each struct lists its members, from which printing, reading and comparing are made; initial values are the defaults.
-#define TESSERA_ATTRS(...)                                      \
+#define TESSERA_ATTRS(...)                                     \
   static constexpr std::string_view attr_names = #__VA_ARGS__; \
   auto members() { return std::tie(__VA_ARGS__); }             \
   auto members() const { return std::tie(__VA_ARGS__); }

@@ -53,9 +53,18 @@ enum class Pitched : uint8_t {
   None,      ///< they are dense by definition, or written in one piece
 };
 
+/// Attributes of that struct with their defaults: what Op::attrs names.
+template <class T>
+Attrs attrs_of() {
+  return T{};
+}
+
 /// One operator. `infer` is the only shape and dtype check; everything else may rely on it.
 struct Op {
   std::string_view name;
+  std::string_view inputs = {};          ///< "x, weight, bias?": `?` may be absent; "tensors...": any number of them
+  std::string_view outputs = {};         ///< likewise; `?`: not in every call, or kept for backward alone
+  Attrs (*attrs)() = attrs_of<NoAttrs>;  ///< names, kinds and defaults of the attributes
   /// Output metas, hidden outputs last. Inputs may have symbolic dims; an absent optional input, and a hidden output
   /// that this call does not have, is absent_meta(). Throws Error naming the op, the shapes and the rule.
   Metas (*infer)(std::span<const TensorMeta> in, const Attrs& attrs) = nullptr;

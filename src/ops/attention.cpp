@@ -136,6 +136,9 @@ Tensors attention_backward_reference(std::span<const Tensor> in, const Attrs& at
 }
 
 const Op attention_backward = {.name = "scaled_dot_product_attention_backward",
+                               .inputs = "dy, y, log_sum_exp, q, k, v, mask?, state?",
+                               .outputs = "dq, dk, dv",
+                               .attrs = attrs_of<AttentionAttrs>,
                                .infer = infer_attention_backward,
                                .reference = attention_backward_reference};
 
@@ -149,6 +152,9 @@ Tensors attention_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op attention_op = {.name = "scaled_dot_product_attention",
+                         .inputs = "q, k, v, mask?, state?",
+                         .outputs = "y, log_sum_exp?",
+                         .attrs = attrs_of<AttentionAttrs>,
                          .infer = infer_attention,
                          .vjp = attention_vjp,
                          .fused_vjp = attention_fused_vjp,
@@ -223,6 +229,9 @@ Tensors attention_qkv_backward_reference(std::span<const Tensor> in, const Attrs
 }
 
 const Op attention_qkv_backward = {.name = "attention_qkv_backward",
+                                   .inputs = "dy, y, log_sum_exp, qkv, mask?, state?",
+                                   .outputs = "dqkv",
+                                   .attrs = attrs_of<AttentionAttrs>,
                                    .infer = infer_attention_qkv_backward,
                                    .reference = attention_qkv_backward_reference};
 
@@ -235,6 +244,9 @@ Tensors attention_qkv_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op attention_qkv_op = {.name = "attention_qkv",
+                             .inputs = "qkv, mask?, state?",
+                             .outputs = "y, log_sum_exp?",
+                             .attrs = attrs_of<AttentionAttrs>,
                              .infer = infer_attention_qkv,
                              .vjp = attention_qkv_vjp,
                              .fused_vjp = attention_qkv_fused_vjp,

@@ -197,6 +197,9 @@ Tensors weight_grad_vjp(const Saved& s, const Tensors& grads) {
 }  // namespace
 
 const Op conv2d_op = {.name = "conv2d",
+                      .inputs = "x, weight, bias?",
+                      .outputs = "y",
+                      .attrs = attrs_of<ConvAttrs>,
                       .infer = infer_conv2d,
                       .vjp = conv2d_vjp,
                       .reference = conv2d_reference,
@@ -204,12 +207,18 @@ const Op conv2d_op = {.name = "conv2d",
                       .autocast = Autocast::Lower,
                       .keeps_layout = true};
 const Op conv2d_input_grad_op = {.name = "conv2d_input_grad",
+                                 .inputs = "dy, weight",
+                                 .outputs = "dx",
+                                 .attrs = attrs_of<ConvAttrs>,
                                  .infer = infer_input_grad,
                                  .vjp = input_grad_vjp,
                                  .reference = input_grad_reference,
                                  .saves = {.inputs = 0b11},
                                  .keeps_layout = true};
 const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
+                                  .inputs = "x, dy, weight?",
+                                  .outputs = "dweight",
+                                  .attrs = attrs_of<ConvAttrs>,
                                   .infer = infer_weight_grad,
                                   .vjp = weight_grad_vjp,
                                   .reference = weight_grad_reference,
@@ -353,11 +362,17 @@ Tensors avg_pool_backward_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op max_pool2d_backward = {.name = "max_pool2d_backward",
+                                .inputs = "dy, places",
+                                .outputs = "dx",
+                                .attrs = attrs_of<PoolAttrs>,
                                 .infer = infer_pool_backward<"max_pool2d_backward">,
                                 .vjp = max_pool_backward_vjp,
                                 .reference = max_pool_backward_reference,
                                 .saves = {.inputs = 0b10}};
 const Op avg_pool2d_backward = {.name = "avg_pool2d_backward",
+                                .inputs = "dy",
+                                .outputs = "dx",
+                                .attrs = attrs_of<PoolAttrs>,
                                 .infer = infer_pool_backward<"avg_pool2d_backward">,
                                 .vjp = avg_pool_backward_vjp,
                                 .reference = avg_pool_backward_reference};
@@ -370,12 +385,18 @@ Tensors avg_pool_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op max_pool2d_op = {.name = "max_pool2d",
+                          .inputs = "x",
+                          .outputs = "y, places?",
+                          .attrs = attrs_of<PoolAttrs>,
                           .infer = infer_max_pool,
                           .vjp = max_pool_vjp,
                           .reference = max_pool_reference,
                           .saves = {.outputs = 0b10, .metas = 1},
                           .hidden_outputs = 1};
 const Op avg_pool2d_op = {.name = "avg_pool2d",
+                          .inputs = "x",
+                          .outputs = "y",
+                          .attrs = attrs_of<PoolAttrs>,
                           .infer = infer_avg_pool,
                           .vjp = avg_pool_vjp,
                           .reference = avg_pool_reference,

@@ -25,8 +25,13 @@ Tensors arange_reference(std::span<const Tensor>, const Attrs& attrs) {
       reference::generate(a.shape.shape(), a.dtype, [&](auto& i) { return a.a + static_cast<double>(i[0]) * a.b; })};
 }
 
-const Op full_op = {.name = "full", .infer = infer_create, .reference = full_reference};
-const Op arange_op = {.name = "arange", .infer = infer_create, .reference = arange_reference};
+const Op full_op = {
+    .name = "full", .outputs = "y", .attrs = attrs_of<CreateAttrs>, .infer = infer_create, .reference = full_reference};
+const Op arange_op = {.name = "arange",
+                      .outputs = "y",
+                      .attrs = attrs_of<CreateAttrs>,
+                      .infer = infer_create,
+                      .reference = arange_reference};
 
 Tensor create(const Op& op, const Shape& shape, DType dtype, Device device, double a, double b = 0) {
   return dispatch_one(op, {}, CreateAttrs{DimList(shape), dtype, a, b, device});

@@ -188,6 +188,8 @@ Tensors fused_vjp(const Saved& s, const Tensors& grads) {
 template <OpName op, Result result, auto value, From from, auto gradient>
 constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
   return {.name = op.text,
+          .inputs = "x",
+          .outputs = "y",
           .infer = infer_unary<op, result>,
           .vjp = unary_vjp<from, gradient>,
           .fused_vjp = fused,
@@ -199,7 +201,11 @@ constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
 
 template <OpName op, auto value>
 constexpr Op predicate() {
-  return {.name = op.text, .infer = infer_unary<op, Truth>, .reference = unary_reference<value>};
+  return {.name = op.text,
+          .inputs = "x",
+          .outputs = "y",
+          .infer = infer_unary<op, Truth>,
+          .reference = unary_reference<value>};
 }
 
 // The gradient of a step is zero wherever there is one.
@@ -208,6 +214,8 @@ Tensors zero_vjp(const Saved& s, const Tensors&) { return {zeros_like(s.metas[0]
 template <OpName op, auto value>
 constexpr Op step() {
   return {.name = op.text,
+          .inputs = "x",
+          .outputs = "y",
           .infer = infer_unary<op, Like>,
           .vjp = zero_vjp,
           .reference = unary_reference<value>,
@@ -226,6 +234,8 @@ Tensors binary_vjp(const Saved& s, const Tensors& grads) {
 template <OpName op, Result result, auto value>
 constexpr Op binary(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = Autocast::None) {
   return {.name = op.text,
+          .inputs = op.view().ends_with("_backward") ? "dy, x" : "a, b",
+          .outputs = op.view().ends_with("_backward") ? "dx" : "y",
           .infer = infer_binary<op, result>,
           .vjp = vjp,
           .reference = binary_reference<value>,
@@ -266,7 +276,7 @@ const Op gelu_backward = binary<"gelu_backward", Like, [](double g, double x) { 
 const Op gelu_tanh_backward = binary<"gelu_tanh_backward", Like, [](double g, double x) { return g * gelu_tanh_slope(x); }>();
 const Op silu_backward = binary<"silu_backward", Like, [](double g, double x) { return g * silu_slope(x); }>();
 const Op softplus_backward = binary<"softplus_backward", Like, [](double g, double x) { return g * sigmoid_of(x); }>();
-const Op clamp_backward = {.name = "clamp_backward", .infer = infer_binary<"clamp_backward", Like>, .reference = clamp_backward_reference};
+const Op clamp_backward = {.name = "clamp_backward", .inputs = "dy, x", .outputs = "dx", .attrs = attrs_of<ClampAttrs>, .infer = infer_binary<"clamp_backward", Like>, .reference = clamp_backward_reference};
 
 // One input: name, dtype of the result, value; gradient from g and x (the input) or y (the result).
 const Op neg_op = unary<"neg", Like, [](double x) { return -x; }, Output, [](T g, T) { return -g; }>();
@@ -360,34 +370,51 @@ Tensors where_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op add_scalar_op = {.name = "add_scalar",
+                          .inputs = "x",
+                          .outputs = "y",
+                          .attrs = attrs_of<ScalarAttrs>,
                           .infer = infer_scalar<"add_scalar">,
                           .vjp = add_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return x + b; }>,
                           .keeps_layout = true};
 const Op mul_scalar_op = {.name = "mul_scalar",
+                          .inputs = "x",
+                          .outputs = "y",
+                          .attrs = attrs_of<ScalarAttrs>,
                           .infer = infer_scalar<"mul_scalar">,
                           .vjp = mul_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return x * b; }>,
                           .keeps_layout = true};
 const Op pow_scalar_op = {.name = "pow_scalar",
+                          .inputs = "x",
+                          .outputs = "y",
+                          .attrs = attrs_of<ScalarAttrs>,
                           .infer = infer_scalar<"pow_scalar">,
                           .vjp = pow_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return std::pow(x, b); }>,
                           .saves = {.inputs = 1},
                           .autocast = Autocast::Float32};
 const Op clamp_op = {.name = "clamp",
+                     .inputs = "x",
+                     .outputs = "y",
+                     .attrs = attrs_of<ClampAttrs>,
                      .infer = infer_unary<"clamp", Like>,
                      .vjp = clamp_vjp,
                      .fused_vjp = fused_vjp<clamp_backward, Input>,
                      .reference = clamp_reference,
                      .saves = {.inputs = 1}};
 const Op cast_op = {.name = "cast",
+                    .inputs = "x",
+                    .outputs = "y",
+                    .attrs = attrs_of<CastAttrs>,
                     .infer = infer_cast,
                     .vjp = cast_vjp,
                     .reference = cast_reference,
                     .saves = {.metas = 1},
                     .keeps_layout = true};
 const Op where_op = {.name = "where",
+                     .inputs = "condition, a, b",
+                     .outputs = "y",
                      .infer = infer_where,
                      .vjp = where_vjp,
                      .reference = where_reference,
@@ -412,29 +439,42 @@ Tensors copy_update_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op add_update_op = {.name = "add_",
+                          .inputs = "a, b",
+                          .outputs = "a",
+                          .attrs = attrs_of<ScalarAttrs>,
                           .infer = infer_update<"add_", true>,
                           .vjp = add_update_vjp,
                           .reference = update_reference<[](double a, double b, double alpha) { return a + alpha * b; }>,
                           .saves = {.metas = 2},
                           .in_place = true};
 const Op mul_update_op = {.name = "mul_",
+                          .inputs = "a, b",
+                          .outputs = "a",
                           .infer = infer_update<"mul_">,
                           .vjp = mul_update_vjp,
                           .reference = binary_reference<[](double a, double b) { return a * b; }>,
                           .saves = {.inputs = 2},
                           .in_place = true};
 const Op mul_scalar_update_op = {.name = "mul_scalar_",
+                                 .inputs = "a",
+                                 .outputs = "a",
+                                 .attrs = attrs_of<ScalarAttrs>,
                                  .infer = infer_update<"mul_scalar_", true>,
                                  .vjp = mul_scalar_vjp,
                                  .reference = scalar_reference<[](double x, double b) { return x * b; }>,
                                  .in_place = true};
 const Op fill_update_op = {.name = "fill_",
+                           .inputs = "a",
+                           .outputs = "a",
+                           .attrs = attrs_of<ScalarAttrs>,
                            .infer = infer_update<"fill_">,
                            .vjp = zero_vjp,
                            .reference = scalar_reference<[](double, double b) { return b; }>,
                            .saves = {.metas = 1},
                            .in_place = true};
 const Op copy_update_op = {.name = "copy_",
+                           .inputs = "a, b",
+                           .outputs = "a",
                            .infer = infer_update<"copy_">,
                            .vjp = copy_update_vjp,
                            .reference = copy_reference,

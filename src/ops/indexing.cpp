@@ -200,22 +200,33 @@ Tensors one_hot_reference(std::span<const Tensor> in, const Attrs& attrs) {
 // ---- the ops
 
 const Op gather_op = {.name = "gather",
+                      .inputs = "x, index",
+                      .outputs = "y",
+                      .attrs = attrs_of<DimAttrs>,
                       .infer = infer_gather,
                       .vjp = gather_vjp,
                       .reference = gather_reference,
                       .saves = {.inputs = 2, .metas = 1}};
 const Op scatter_add_op = {.name = "scatter_add",
+                           .inputs = "x, index, source",
+                           .outputs = "y",
+                           .attrs = attrs_of<DimAttrs>,
                            .infer = infer_scatter_add,
                            .vjp = scatter_add_vjp,
                            .reference = scatter_add_reference,
                            .saves = {.inputs = 2},
                            .autocast = Autocast::Promote};
 const Op index_select_op = {.name = "index_select",
+                            .inputs = "x, index",
+                            .outputs = "y",
+                            .attrs = attrs_of<DimAttrs>,
                             .infer = infer_index_select,
                             .vjp = index_select_vjp,
                             .reference = index_select_reference,
                             .saves = {.inputs = 2, .metas = 1}};
 const Op embedding_op = {.name = "embedding",
+                         .inputs = "index, weight",
+                         .outputs = "y",
                          .infer = infer_embedding,
                          .vjp = embedding_vjp,
                          .fused_vjp = embedding_fused_vjp,
@@ -223,17 +234,27 @@ const Op embedding_op = {.name = "embedding",
                          .saves = {.inputs = 1, .metas = 2},
                          .adds_up = 1};
 const Op embedding_backward_op = {.name = "embedding_backward",
+                                  .inputs = "index, dy",
+                                  .outputs = "dweight",
+                                  .attrs = attrs_of<ScatterAttrs>,
                                   .infer = infer_embedding_backward,
                                   .vjp = embedding_backward_vjp,
                                   .reference = embedding_backward_reference,
                                   .saves = {.inputs = 1}};
 const Op embedding_backward_update_op = {.name = "embedding_backward_",
+                                         .inputs = "sum, index, dy",
+                                         .outputs = "sum",
                                          .infer = infer_embedding_backward_update,
                                          .vjp = embedding_backward_update_vjp,
                                          .reference = embedding_backward_update_reference,
                                          .saves = {.inputs = 0b10},
                                          .in_place = true};
-const Op one_hot_op = {.name = "one_hot", .infer = infer_one_hot, .reference = one_hot_reference};
+const Op one_hot_op = {.name = "one_hot",
+                       .inputs = "x",
+                       .outputs = "y",
+                       .attrs = attrs_of<OneHotAttrs>,
+                       .infer = infer_one_hot,
+                       .reference = one_hot_reference};
 
 }  // namespace
 

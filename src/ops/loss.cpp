@@ -118,10 +118,16 @@ Tensors cross_entropy_backward_reference(std::span<const Tensor> in, const Attrs
 }
 
 const Op cross_entropy_backward = {.name = "cross_entropy_backward",
+                                   .inputs = "logits, dloss, target, log_sum_exp",
+                                   .outputs = "dlogits",
+                                   .attrs = attrs_of<LossAttrs>,
                                    .infer = infer_cross_entropy_backward,
                                    .reference = cross_entropy_backward_reference,
                                    .pitched = Pitched::All};
 const Op cross_entropy_backward_ = {.name = "cross_entropy_backward_",
+                                    .inputs = "logits, dloss, target, log_sum_exp",
+                                    .outputs = "dlogits",
+                                    .attrs = attrs_of<LossAttrs>,
                                     .infer = infer_cross_entropy_backward,
                                     .reference = cross_entropy_backward_reference,
                                     .in_place = true};
@@ -149,6 +155,9 @@ Tensors cross_entropy_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op cross_entropy_op = {.name = "cross_entropy",
+                             .inputs = "logits, target",
+                             .outputs = "loss, log_sum_exp?",
+                             .attrs = attrs_of<LossAttrs>,
                              .infer = infer_cross_entropy,
                              .vjp = cross_entropy_vjp,
                              .fused_vjp = cross_entropy_fused_vjp,
@@ -181,6 +190,9 @@ Tensors cross_entropy_and_gradient_reference(std::span<const Tensor> in, const A
 }
 
 const Op cross_entropy_and_gradient_op = {.name = "cross_entropy_and_gradient_",
+                                          .inputs = "logits, loss, target, weight",
+                                          .outputs = "dlogits, loss",
+                                          .attrs = attrs_of<LossAttrs>,
                                           .infer = infer_cross_entropy_and_gradient,
                                           .reference = cross_entropy_and_gradient_reference,
                                           .in_place = true};

@@ -65,6 +65,8 @@ Tensors matmul_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 const Op matmul_op = {.name = "matmul",
+                      .inputs = "a, b",
+                      .outputs = "y",
                       .infer = infer_matmul,
                       .vjp = matmul_vjp,
                       .reference = matmul_reference,
@@ -84,6 +86,8 @@ Tensors matmul_wide_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op matmul_wide_op = {.name = "matmul_wide",
+                           .inputs = "a, b",
+                           .outputs = "y",
                            .infer = infer_matmul_wide,
                            .vjp = matmul_wide_vjp,
                            .reference = matmul_reference,
@@ -179,6 +183,9 @@ Tensors matmul_mul_sum_reference(std::span<const Tensor> in, const Attrs& attrs)
 }
 
 const Op matmul_mul_sum_op = {.name = "matmul_mul_sum",
+                              .inputs = "a, b, factor?",
+                              .outputs = "y, row_sums?, column_sums?",
+                              .attrs = attrs_of<LineSumAttrs>,
                               .infer = infer_matmul_mul_sum,
                               .vjp = matmul_mul_sum_vjp,
                               .reference = matmul_mul_sum_reference,
@@ -213,6 +220,9 @@ Tensors matmul_gelu_grad_reference(std::span<const Tensor> in, const Attrs&) {
 }
 
 const Op matmul_gelu_grad_op = {.name = "matmul_gelu_grad",
+                                .inputs = "a, b, h",
+                                .outputs = "y, column_sums",
+                                .attrs = attrs_of<LineSumAttrs>,
                                 .infer = infer_matmul_gelu_grad,
                                 .reference = matmul_gelu_grad_reference,
                                 .pitched = Pitched::All};
@@ -336,6 +346,9 @@ Tensors linear_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 const Op linear_op = {.name = "linear",
+                      .inputs = "x, weight, bias?, residual?",
+                      .outputs = "y, slope?",
+                      .attrs = attrs_of<LinearAttrs>,
                       .infer = infer_linear,
                       .vjp = linear_vjp,
                       .fused_vjp = linear_fused_vjp,
@@ -408,6 +421,9 @@ Tensors mlp_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 const Op mlp_op = {.name = "mlp",
+                   .inputs = "x, up, up_bias?, down, down_bias?, residual?",
+                   .outputs = "y, hidden?, slope?",
+                   .attrs = attrs_of<LinearAttrs>,
                    .infer = infer_mlp,
                    .vjp = mlp_vjp,
                    .fused_vjp = mlp_fused_vjp,

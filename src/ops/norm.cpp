@@ -199,10 +199,18 @@ Tensors rms_norm_backward_reference(std::span<const Tensor> in, const Attrs&) {
   return out;
 }
 
-const Op layer_norm_backward = {
-    .name = "layer_norm_backward", .infer = infer_layer_norm_backward, .reference = layer_norm_backward_reference};
-const Op rms_norm_backward = {
-    .name = "rms_norm_backward", .infer = infer_rms_norm_backward, .reference = rms_norm_backward_reference};
+const Op layer_norm_backward = {.name = "layer_norm_backward",
+                                .inputs = "dy, x, weight?, mean, rstd, addend?",
+                                .outputs = "dx, dweight, dbias",
+                                .attrs = attrs_of<NormAttrs>,
+                                .infer = infer_layer_norm_backward,
+                                .reference = layer_norm_backward_reference};
+const Op rms_norm_backward = {.name = "rms_norm_backward",
+                              .inputs = "dy, x, weight?, rstd",
+                              .outputs = "dx, dweight",
+                              .attrs = attrs_of<NormAttrs>,
+                              .infer = infer_rms_norm_backward,
+                              .reference = rms_norm_backward_reference};
 
 Tensors layer_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   NormAttrs attrs = s.attrs.as<NormAttrs>();
@@ -215,6 +223,9 @@ Tensors rms_norm_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op layer_norm_op = {.name = "layer_norm",
+                          .inputs = "x, weight?, bias?",
+                          .outputs = "y, mean?, rstd?",
+                          .attrs = attrs_of<NormAttrs>,
                           .infer = infer_layer_norm,
                           .vjp = row_norm_vjp<true>,
                           .fused_vjp = layer_norm_fused_vjp,
@@ -224,6 +235,9 @@ const Op layer_norm_op = {.name = "layer_norm",
                           .hidden_outputs = 2,
                           .adds_up = 0};
 const Op rms_norm_op = {.name = "rms_norm",
+                        .inputs = "x, weight?",
+                        .outputs = "y, rstd?",
+                        .attrs = attrs_of<NormAttrs>,
                         .infer = infer_rms_norm,
                         .vjp = row_norm_vjp<false>,
                         .fused_vjp = rms_norm_fused_vjp,
@@ -305,6 +319,9 @@ Tensors add_layer_norm_backward_reference(std::span<const Tensor> in, const Attr
 }
 
 const Op add_layer_norm_backward = {.name = "add_layer_norm_backward",
+                                    .inputs = "dy, sum, weight?, mean, rstd, dsum?, branch_bias?",
+                                    .outputs = "dx, dweight, dbias, dbranch, dbranch_bias",
+                                    .attrs = attrs_of<NormAttrs>,
                                     .infer = infer_add_layer_norm_backward,
                                     .reference = add_layer_norm_backward_reference};
 
@@ -320,6 +337,9 @@ Tensors add_layer_norm_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op add_layer_norm_op = {.name = "add_layer_norm",
+                              .inputs = "x, branch, branch_bias?, weight?, bias?",
+                              .outputs = "sum, y, mean?, rstd?",
+                              .attrs = attrs_of<NormAttrs>,
                               .infer = infer_add_layer_norm,
                               .vjp = add_layer_norm_vjp,
                               .fused_vjp = add_layer_norm_fused_vjp,
@@ -371,8 +391,12 @@ Tensors group_norm_backward_reference(std::span<const Tensor> in, const Attrs& a
   return gradients(groups_of(in[1].shape(), attrs.as<NormAttrs>().groups), in[0], in[1], in[2], {in[3], in[4]});
 }
 
-const Op group_norm_backward = {
-    .name = "group_norm_backward", .infer = infer_group_norm_backward, .reference = group_norm_backward_reference};
+const Op group_norm_backward = {.name = "group_norm_backward",
+                                .inputs = "dy, x, weight?, mean, rstd",
+                                .outputs = "dx, dweight, dbias",
+                                .attrs = attrs_of<NormAttrs>,
+                                .infer = infer_group_norm_backward,
+                                .reference = group_norm_backward_reference};
 
 Tensors group_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   return wanted(
@@ -380,6 +404,9 @@ Tensors group_norm_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op group_norm_op = {.name = "group_norm",
+                          .inputs = "x, weight?, bias?",
+                          .outputs = "y, mean?, rstd?",
+                          .attrs = attrs_of<NormAttrs>,
                           .infer = infer_group_norm,
                           .vjp = group_norm_vjp,
                           .fused_vjp = group_norm_fused_vjp,
@@ -465,6 +492,9 @@ Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs& a
 }
 
 const Op batch_norm_backward = {.name = "batch_norm_backward",
+                                .inputs = "dy, x, weight?, mean, rstd, bias?",
+                                .outputs = "dx, dweight, dbias",
+                                .attrs = attrs_of<NormAttrs>,
                                 .infer = infer_batch_norm_backward,
                                 .reference = batch_norm_backward_reference,
                                 .keeps_layout = true};
@@ -478,6 +508,9 @@ Tensors batch_norm_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op batch_norm_op = {.name = "batch_norm",
+                          .inputs = "x, weight?, bias?",
+                          .outputs = "y, mean, var, rstd?",
+                          .attrs = attrs_of<NormAttrs>,
                           .infer = infer_batch_norm,
                           .vjp = batch_norm_vjp,
                           .fused_vjp = batch_norm_fused_vjp,
@@ -504,8 +537,13 @@ Tensors move_estimates_reference(std::span<const Tensor> in, const Attrs& attrs)
   return {in[0] + (in[2] - in[0]) * momentum, in[1] + (in[3] - in[1]) * momentum};
 }
 
-const Op move_estimates_op = {
-    .name = "move_estimates_", .infer = infer_move_estimates, .reference = move_estimates_reference, .in_place = true};
+const Op move_estimates_op = {.name = "move_estimates_",
+                              .inputs = "running_mean, running_var, mean, var",
+                              .outputs = "running_mean, running_var",
+                              .attrs = attrs_of<ScalarAttrs>,
+                              .infer = infer_move_estimates,
+                              .reference = move_estimates_reference,
+                              .in_place = true};
 
 // ---- batch_norm_inference: x [n, c, ...], mean [c], var [c], weight? [c], bias? [c] -> y (or relu(y))
 
@@ -564,6 +602,9 @@ Tensors batch_norm_inference_reference(std::span<const Tensor> in, const Attrs& 
 }
 
 const Op batch_norm_inference_op = {.name = "batch_norm_inference",
+                                    .inputs = "x, mean, var, weight?, bias?",
+                                    .outputs = "y",
+                                    .attrs = attrs_of<NormAttrs>,
                                     .infer = infer_batch_norm_inference,
                                     .vjp = batch_norm_inference_vjp,
                                     .fused_vjp = batch_norm_inference_fused_vjp,
@@ -618,12 +659,21 @@ Tensors softmax_fused_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op softmax_backward = {.name = "softmax_backward",
+                             .inputs = "dy, y",
+                             .outputs = "dx",
+                             .attrs = attrs_of<DimAttrs>,
                              .infer = infer_softmax_backward<"softmax_backward">,
                              .reference = softmax_backward_reference<softmax_gradient>};
 const Op log_softmax_backward = {.name = "log_softmax_backward",
+                                 .inputs = "dy, y",
+                                 .outputs = "dx",
+                                 .attrs = attrs_of<DimAttrs>,
                                  .infer = infer_softmax_backward<"log_softmax_backward">,
                                  .reference = softmax_backward_reference<log_softmax_gradient>};
 const Op softmax_op = {.name = "softmax",
+                       .inputs = "x",
+                       .outputs = "y",
+                       .attrs = attrs_of<DimAttrs>,
                        .infer = infer_softmax<"softmax">,
                        .vjp = softmax_vjp<softmax_gradient>,
                        .fused_vjp = softmax_fused_vjp<softmax_backward>,
@@ -631,6 +681,9 @@ const Op softmax_op = {.name = "softmax",
                        .saves = {.outputs = 1},
                        .autocast = Autocast::Float32};
 const Op log_softmax_op = {.name = "log_softmax",
+                           .inputs = "x",
+                           .outputs = "y",
+                           .attrs = attrs_of<DimAttrs>,
                            .infer = infer_softmax<"log_softmax">,
                            .vjp = softmax_vjp<log_softmax_gradient>,
                            .fused_vjp = softmax_fused_vjp<log_softmax_backward>,

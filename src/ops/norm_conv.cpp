@@ -156,6 +156,9 @@ Tensors weight_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 const Op weight_grad_op = {.name = "norm_conv2d_weight_grad",
+                           .inputs = "x, dy, mean?, rstd?, norm_weight?, norm_bias?",
+                           .outputs = "dfilters, dbias",
+                           .attrs = attrs_of<NormConvAttrs>,
                            .infer = infer_weight_grad,
                            .reference = weight_grad_reference,
                            .made_of = &conv2d_weight_grad_op};
@@ -186,6 +189,9 @@ Tensors one_filter_reference(std::span<const Tensor> in, const Attrs& attrs) {
 }
 
 const Op one_filter_op = {.name = "norm_conv1x1_one_filter_backward",
+                          .inputs = "x, dy, filters, mean, rstd, norm_weight?, norm_bias?",
+                          .outputs = "dx, dnorm_weight, dnorm_bias, dfilters, dbias",
+                          .attrs = attrs_of<NormConvAttrs>,
                           .infer = infer_one_filter,
                           .reference = one_filter_reference,
                           .made_of = &weight_grad_op};
@@ -284,6 +290,9 @@ Tensors known_fused_vjp(const Saved& s, const Tensors& grads) {
 }  // namespace
 
 const Op norm_conv2d_op = {.name = "norm_conv2d",
+                           .inputs = "x, filters, bias?, mean?, var?, norm_weight?, norm_bias?",
+                           .outputs = "y, mean?, var?, rstd?",
+                           .attrs = attrs_of<NormConvAttrs>,
                            .infer = infer_forward,
                            .vjp = forward_vjp,
                            .fused_vjp = forward_fused_vjp,
@@ -294,6 +303,9 @@ const Op norm_conv2d_op = {.name = "norm_conv2d",
                            .made_of = &conv2d_op};
 
 const Op conv2d_moments_op = {.name = "conv2d_moments",
+                              .inputs = "x, weight, bias?",
+                              .outputs = "y, mean, var",
+                              .attrs = attrs_of<ConvAttrs>,
                               .infer = infer_moments,
                               .vjp = moments_vjp,
                               .reference = moments_reference,
@@ -303,6 +315,9 @@ const Op conv2d_moments_op = {.name = "conv2d_moments",
                               .made_of = &conv2d_op};
 
 const Op batch_norm_known_op = {.name = "batch_norm_known",
+                                .inputs = "x, mean, var, weight?, bias?",
+                                .outputs = "y, rstd?",
+                                .attrs = attrs_of<NormAttrs>,
                                 .infer = infer_known,
                                 .vjp = known_vjp,
                                 .fused_vjp = known_fused_vjp,

@@ -106,10 +106,20 @@ Tensors sgd_reference(std::span<const Tensor> in, const Attrs& attrs) {
   });
 }
 
-const Op adam_op = {
-    .name = "adam_", .infer = infer_step<"adam_", adam_states>, .reference = adam_reference, .in_place = true};
-const Op sgd_op = {
-    .name = "sgd_", .infer = infer_step<"sgd_", sgd_states>, .reference = sgd_reference, .in_place = true};
+const Op adam_op = {.name = "adam_",
+                    .inputs = "params..., exp_avgs..., exp_avg_sqs..., step, grads..., lr, grad_scale?, found_inf?",
+                    .outputs = "params..., exp_avgs..., exp_avg_sqs..., step",
+                    .attrs = attrs_of<OptimAttrs>,
+                    .infer = infer_step<"adam_", adam_states>,
+                    .reference = adam_reference,
+                    .in_place = true};
+const Op sgd_op = {.name = "sgd_",
+                   .inputs = "params..., momenta..., step, grads..., lr, grad_scale?, found_inf?",
+                   .outputs = "params..., momenta..., step",
+                   .attrs = attrs_of<OptimAttrs>,
+                   .infer = infer_step<"sgd_", sgd_states>,
+                   .reference = sgd_reference,
+                   .in_place = true};
 
 // ---- global_norm: any number of tensors -> sqrt of the sum of all squares
 
@@ -130,7 +140,11 @@ Tensors global_norm_reference(std::span<const Tensor> in, const Attrs&) {
   return {full({}, std::sqrt(total), in[0].dtype())};
 }
 
-const Op global_norm_op = {.name = "global_norm", .infer = infer_global_norm, .reference = global_norm_reference};
+const Op global_norm_op = {.name = "global_norm",
+                           .inputs = "tensors...",
+                           .outputs = "norm",
+                           .infer = infer_global_norm,
+                           .reference = global_norm_reference};
 
 // ---- unscale_: n grads, found_inf | scale
 
@@ -159,7 +173,12 @@ Tensors unscale_reference(std::span<const Tensor> in, const Attrs&) {
   return out;
 }
 
-const Op unscale_op = {.name = "unscale_", .infer = infer_unscale, .reference = unscale_reference, .in_place = true};
+const Op unscale_op = {.name = "unscale_",
+                       .inputs = "grads..., found_inf, scale",
+                       .outputs = "grads..., found_inf",
+                       .infer = infer_unscale,
+                       .reference = unscale_reference,
+                       .in_place = true};
 
 // ---- update_scale_: scale, growth_tracker | found_inf
 
@@ -189,8 +208,13 @@ Tensors update_scale_reference(std::span<const Tensor> in, const Attrs& attrs) {
   return {full({}, scale, in[0].dtype()), full({}, count, Int32)};
 }
 
-const Op update_scale_op = {
-    .name = "update_scale_", .infer = infer_update_scale, .reference = update_scale_reference, .in_place = true};
+const Op update_scale_op = {.name = "update_scale_",
+                            .inputs = "scale, growth_tracker, found_inf",
+                            .outputs = "scale, growth_tracker",
+                            .attrs = attrs_of<ScaleAttrs>,
+                            .infer = infer_update_scale,
+                            .reference = update_scale_reference,
+                            .in_place = true};
 
 void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tensor& step, const Tensors& grads,
           const StepInputs& inputs, const OptimAttrs& attrs) {

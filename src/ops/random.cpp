@@ -109,15 +109,37 @@ Tensors dropout_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 // ---- the ops
 
-const Op uniform_op = {.name = "uniform", .infer = infer_generate, .reference = uniform_reference};
-const Op normal_op = {.name = "normal", .infer = infer_generate, .reference = normal_reference};
-const Op randint_op = {.name = "randint", .infer = infer_generate, .reference = randint_reference};
+const Op uniform_op = {.name = "uniform",
+                       .inputs = "state",
+                       .outputs = "y",
+                       .attrs = attrs_of<CreateAttrs>,
+                       .infer = infer_generate,
+                       .reference = uniform_reference};
+const Op normal_op = {.name = "normal",
+                      .inputs = "state",
+                      .outputs = "y",
+                      .attrs = attrs_of<CreateAttrs>,
+                      .infer = infer_generate,
+                      .reference = normal_reference};
+const Op randint_op = {.name = "randint",
+                       .inputs = "state",
+                       .outputs = "y",
+                       .attrs = attrs_of<CreateAttrs>,
+                       .infer = infer_generate,
+                       .reference = randint_reference};
 const Op dropout_op = {.name = "dropout",
+                       .inputs = "x, state",
+                       .outputs = "y",
+                       .attrs = attrs_of<DropoutAttrs>,
                        .infer = infer_dropout,
                        .vjp = dropout_vjp,
                        .reference = dropout_reference,
                        .saves = {.inputs = 2}};
-const Op multinomial_op = {.name = "multinomial", .infer = infer_multinomial};
+const Op multinomial_op = {.name = "multinomial",
+                           .inputs = "probabilities, state",
+                           .outputs = "index",
+                           .attrs = attrs_of<MultinomialAttrs>,
+                           .infer = infer_multinomial};
 
 Tensors dropout_vjp(const Saved& s, const Tensors& grads) {
   return {dispatch_one(dropout_op, {grads[0], s.inputs[1]}, s.attrs), {}};

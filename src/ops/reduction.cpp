@@ -265,6 +265,9 @@ constexpr auto kNone = Autocast::None, kFloat32 = Autocast::Float32;
 template <OpName op, Result result, auto value, bool may_be_empty = true>
 constexpr Op reduction(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = kNone) {
   return {.name = op.text,
+          .inputs = "x",
+          .outputs = "y",
+          .attrs = attrs_of<ReduceAttrs>,
           .infer = infer_reduce<op, result, may_be_empty>,
           .vjp = vjp,
           .reference = reduce_reference<value>,
@@ -302,9 +305,18 @@ const Op all_op = reduction<"all", Truth, all_of>();
 const Op argmax_op = reduction<"argmax", Index, argmax_of, false>();
 const Op argmin_op = reduction<"argmin", Index, argmin_of, false>();
 
-const Op cumsum_op = {
-    .name = "cumsum", .infer = infer_cumsum, .vjp = cumsum_vjp, .reference = cumsum_reference, .autocast = kFloat32};
+const Op cumsum_op = {.name = "cumsum",
+                      .inputs = "x",
+                      .outputs = "y",
+                      .attrs = attrs_of<DimAttrs>,
+                      .infer = infer_cumsum,
+                      .vjp = cumsum_vjp,
+                      .reference = cumsum_reference,
+                      .autocast = kFloat32};
 const Op topk_op = {.name = "topk",
+                    .inputs = "x",
+                    .outputs = "values, index",
+                    .attrs = attrs_of<TopkAttrs>,
                     .infer = infer_topk,
                     .vjp = topk_vjp,
                     .reference = topk_reference,

@@ -13,6 +13,9 @@ Tensors to_device_vjp(const Saved& s, const Tensors& grads) { return {grads[0].t
 Tensors to_device_reference(std::span<const Tensor> in, const Attrs&) { return {in[0].contiguous()}; }
 
 const Op to_device_op = {.name = "to_device",
+                         .inputs = "x",
+                         .outputs = "y",
+                         .attrs = attrs_of<DeviceAttrs>,
                          .infer = infer_to_device,
                          .vjp = to_device_vjp,
                          .reference = to_device_reference,

@@ -87,8 +87,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GpuOpTable);
 TEST_P(GpuOpTable, MatchesReference) {
   for (const OpCase& c : cases_of(GetParam()->name))
     for (DType dtype : c.dtypes)
-      for (Form form : {Form::Contiguous, Form::Pitched, Form::Strided})
-        compare_on_gpu(*GetParam(), c, dtype, form);
+      for (Form form : {Form::Contiguous, Form::Pitched, Form::Strided}) compare_on_gpu(*GetParam(), c, dtype, form);
 }
 
 TEST_P(GpuOpTable, GradientMatchesTheCpu) {

@@ -1,0 +1,33 @@
+// What an operator's schema says: names of inputs and outputs, attributes with kinds and defaults. Documentation, the
+// command and graphs as text derive from it.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/op.h"
+
+namespace tessera {
+
+/// One of Op::inputs or Op::outputs.
+struct OpValue {
+  std::string_view name;
+  bool optional = false;  ///< may be absent
+  bool list = false;      ///< any number of tensors
+};
+std::vector<OpValue> inputs_of(const Op& op);
+std::vector<OpValue> outputs_of(const Op& op);
+
+/// "softmax(x, dim: int = 0, keepdim: bool = false) -> y"
+std::string signature(const Op& op);
+
+/// The op's attributes, "dim=1, keepdim=true", others at their defaults. Throws Error
+/// `softmax: no attribute 'axis', of: dim, keepdim`.
+Attrs read_attrs(const Op& op, std::string_view text);
+/// Throws Error where these are attributes of another operator.
+void require_attrs(const Op& op, const Attrs& attrs);
+
+/// docs/operators.md: every operator with its signature, its policy under autocast and whether it has a gradient.
+std::string operators_page();
+
+}  // namespace tessera
