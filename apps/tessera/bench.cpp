@@ -52,7 +52,7 @@ std::function<double()> clock_of(const std::function<void()>& run, Device device
   if (!device.is_gpu()) return [run] { return seconds_of(run); };
   struct Clock {
     Device device;
-    Graph graph = {};
+    DeviceGraph graph = {};
     Event begin{device, true}, end{device, true};
     int runs = 0;
     void capture(const std::function<void()>& run, int count) {

@@ -12,17 +12,24 @@ inline constexpr int kDeviceTypeCount = 3;
 
 struct Device {
   DeviceType type = DeviceType::CPU;
-  int8_t index = 0;
+  int8_t index = 0;   ///< negative: no card, only what one of an architecture would do
+  bool meta = false;  ///< tensors have shape, dtype and layout as on the device, but no memory
+  /// Whether layouts and kernels are a GPU's.
   bool is_gpu() const { return type != DeviceType::CPU; }
+  /// Whether there is a card behind it.
+  bool is_card() const { return type != DeviceType::CPU && !meta; }
   friend bool operator==(Device, Device) = default;
 };
 
 inline Device cpu() { return {}; }
+/// The same device without its memory: tensors there flow through every function, and nothing is computed.
+inline Device meta(Device device) { return {device.type, device.index, true}; }
 /// The GPU of that index, which need not be there. Throw Error unless it is 0 to 127.
 Device cuda(int index = 0);
 Device hip(int index = 0);
 
-/// "cpu", "cuda:0", "hip:1". Throws Error on anything else.
+/// "cpu", "cuda:0", "hip:1", "meta(cuda:0)"; "cuda:sm90", "hip:gfx90a": a card of that architecture that need not be
+/// there, without memory. Throws Error on anything else.
 Device parse_device(std::string_view text);
 std::string to_string(Device device);
 

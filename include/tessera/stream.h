@@ -71,9 +71,9 @@ Tensor empty_pinned(const Shape& shape, DType dtype, Device device);
 void copy_async(Tensor& to, const Tensor& from);
 
 /// Work that was queued once and is replayed with one call: the same kernels on the same memory.
-class Graph {
+class DeviceGraph {
  public:
-  Graph();
+  DeviceGraph();
   /// Captures what `fn` queues on the device's current stream of this thread; nothing runs. Tensors made inside keep
   /// their memory as long as the graph. Reading a value or moving data from the host inside throws Error.
   void capture(Device device, const std::function<void()>& fn);

@@ -61,6 +61,7 @@ struct TensorImpl : RefCounted, Recycled {
   Strides strides;  // elements
   DType dtype = Float32;
   bool contiguous = true;
+  uint32_t capture = 0, value = 0;  ///< which value of which captured graph this is; see core/capture_state.h
   std::unique_ptr<AutogradMeta> autograd;
   TensorImpl();
   ~TensorImpl();
@@ -177,6 +178,8 @@ using Tensors = SmallVector<Tensor, 4>;
 Tensor empty(const Shape& shape, DType dtype = Float32, Device device = default_device());
 /// Rows whose leading dimension is `pitch` elements (>= the last size); the rest of each row is kernels' to write to.
 Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype = Float32, Device device = default_device());
+/// Memory of the host to be written at once, also while a function is captured, which then closes over it.
+Tensor empty_host(const Shape& shape, DType dtype);
 Tensor full(const Shape& shape, double value, DType dtype = Float32, Device device = default_device());
 Tensor zeros(const Shape& shape, DType dtype = Float32, Device device = default_device());
 Tensor ones(const Shape& shape, DType dtype = Float32, Device device = default_device());
@@ -198,7 +201,7 @@ std::string to_string(const Tensor& tensor);
 
 template <class T>
 Tensor tensor(const std::vector<T>& values, const Shape& shape) {
-  Tensor out = empty(shape, dtype_of<T>, cpu());
+  Tensor out = empty_host(shape, dtype_of<T>);
   if (out.numel() != static_cast<int64_t>(values.size()))
     throw Error("tensor: " + std::to_string(values.size()) + " values for shape " + to_string(shape));
   if constexpr (std::is_same_v<T, bool>) std::copy(values.begin(), values.end(), out.data<bool>());

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/capture_state.h"
 #include "ops/gradient.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
@@ -216,8 +217,15 @@ class Backward {
       for (size_t slot : at.targets) captured_[slot] = total;
       return;
     }
+    if (current_capture) note_change(leaf, meta);
     keep(meta, std::move(total));
     for (auto& callback : meta.ready) callback(Tensor(Ref<TensorImpl>(&leaf)));
+  }
+
+  static void note_change(const TensorImpl& leaf, const AutogradMeta& meta) {
+    current_capture->gradient_changes(leaf);
+    if (meta.grad.defined() && !meta.grad.device().meta && !leaf.storage->device.meta)
+      throw Error("capture: a leaf has a gradient already, to which each run would add; call zero_grad() first");
   }
 
   // The gradient becomes the leaf's own: a view or a tensor others hold is copied first.

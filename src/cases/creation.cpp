@@ -23,6 +23,13 @@ std::vector<OpCase> creation_cases() {
                    .attrs = CreateAttrs{DimList(shape), Float32, -1},
                    .inputs = nothing,
                    .dtypes = {Float64}});
+  all.push_back({.op = "empty",
+                 .attrs = CreateAttrs{DimList({3, 5}), Float32},
+                 .inputs = nothing,
+                 .dtypes = {Float64},
+                 .check = [](const Tensors&, const Tensors& out) {
+                   if (!(out[0].shape() == Shape{3, 5})) throw Error("has another shape");
+                 }});
   all.push_back({.op = "full",
                  .label = "4096x768",
                  .attrs = CreateAttrs{DimList({4096, 768}), Float32, 0},

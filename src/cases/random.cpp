@@ -95,6 +95,16 @@ std::vector<OpCase> random_cases() {
                  .dtypes = {Float32},
                  .benchmark = true,
                  .bytes = 2 * 4096.0 * 768 * 4});
+  all.push_back({.op = "draw",
+                 .attrs = DrawAttrs{{}, 10, cpu()},
+                 .inputs = [](Generator&) { return Tensors{}; },
+                 .dtypes = {Float64},
+                 .check =
+                     [](const Tensors&, const Tensors& out) {
+                       const Tensor next = default_generator().reserve(1, out[0].device());
+                       if (next.to_vector<int64_t>()[1] < out[0].to_vector<int64_t>()[1] + 3)
+                         throw Error("the generator has not moved on");
+                     }});
   return all;
 }
 

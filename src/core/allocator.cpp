@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include "core/capture_state.h"
 #include "core/gpu/backend.h"
 #include "core/util/bytes.h"
 #include "core/util/debug.h"
@@ -200,7 +201,26 @@ Ref<Storage> allocate_on_gpu(size_t bytes, Device device) {
 
 void poison_allocations(bool on) { CachingAllocator::get().poison = on; }
 
+namespace {
+
+// Of tensors without memory, on all devices together.
+std::atomic<int64_t> meta_bytes{0}, meta_peak{0};
+
+Ref<Storage> allocate_nothing(size_t bytes, Device device) {
+  auto storage = make_ref<Storage>();
+  storage->bytes = bytes;
+  storage->device = meta(device);
+  storage->release = [](Storage& s) { meta_bytes -= static_cast<int64_t>(s.bytes); };
+  const int64_t now = meta_bytes += static_cast<int64_t>(bytes);
+  for (int64_t peak = meta_peak; peak < now && !meta_peak.compare_exchange_weak(peak, now);) {
+  }
+  return storage;
+}
+
+}  // namespace
+
 Ref<Storage> allocate(size_t bytes, Device device) {
+  if (device.meta || is_capturing()) return allocate_nothing(bytes, device);
   if (device.is_gpu()) return allocate_on_gpu(bytes, device);
   auto storage = make_ref<Storage>();
   storage->data = CachingAllocator::get().allocate(bytes);
@@ -211,13 +231,16 @@ Ref<Storage> allocate(size_t bytes, Device device) {
 }
 
 MemoryStats memory_stats(Device device) {
+  if (device.meta) return {meta_bytes, meta_peak, meta_bytes, meta_peak};
   return device.is_gpu() ? gpu::state(device).allocator.stats() : CachingAllocator::get().stats();
 }
 void reset_peak_memory(Device device) {
+  if (device.meta) return meta_peak.store(meta_bytes);
   if (device.is_gpu()) gpu::state(device).allocator.reset_peak();
   else CachingAllocator::get().reset_peak();
 }
 void empty_cache(Device device) {
+  if (device.meta) return;
   if (!device.is_gpu()) return CachingAllocator::get().empty_cache();
   gpu::DeviceState& state = gpu::state(device);
   gpu::enter(state);

@@ -87,7 +87,7 @@ Tensor parse_tensor(std::string_view text) {
   const auto numbers = [&]<class T>(T) {
     std::vector<T> values;
     for (size_t i = 1; i < items.size(); ++i) values.push_back(parse_number<T>(AttrKind::Float, items[i]));
-    Tensor t = empty(shape, dtype_of<T>, cpu());
+    Tensor t = empty_host(shape, dtype_of<T>);
     if (!values.empty()) std::memcpy(t.data_ptr(), values.data(), values.size() * sizeof(T));
     return t.to(dtype);
   };

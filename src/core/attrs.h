@@ -169,6 +169,13 @@ struct OptimAttrs {
   bool decoupled = true, nesterov = false;
   TESSERA_ATTRS(beta1, beta2, eps, weight_decay, momentum, dampening, decoupled, nesterov)
 };
+/// The generator's object; none: the thread's own
+struct DrawAttrs {
+  Ref<AttrObject> generator;
+  int64_t elements = 0;
+  Device device = {};
+  TESSERA_ATTRS(generator, elements, device)
+};
 /// Of the factor that losses are scaled by.
 struct ScaleAttrs {
   double growth = 2, backoff = 0.5;

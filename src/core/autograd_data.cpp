@@ -2,6 +2,7 @@
 #include <atomic>
 #include <vector>
 
+#include "core/capture_state.h"
 #include "tessera/autograd.h"
 
 namespace tessera {
@@ -73,6 +74,7 @@ Tensor& Tensor::set_requires_grad(bool on) {
 void Tensor::set_grad(Tensor grad) const {
   if (grad.defined() && !(grad.shape() == shape()))
     throw Error("set_grad: gradient " + describe(grad) + " for tensor " + describe(*this));
+  if (current_capture) current_capture->gradient_changes(impl());
   ensure_meta(*this).grad = std::move(grad);
 }
 

@@ -62,7 +62,23 @@ Device gpu_of(DeviceType type, int index) {
 Device cuda(int index) { return gpu_of(DeviceType::CUDA, index); }
 Device hip(int index) { return gpu_of(DeviceType::HIP, index); }
 
+namespace {
+
+// Cards that can be asked for without being there; the first has index -1.
+struct Architecture {
+  DeviceType type;
+  std::string_view name;
+};
+constexpr Architecture kArchitectures[] = {
+    {DeviceType::CUDA, "sm80"}, {DeviceType::CUDA, "sm90"}, {DeviceType::HIP, "gfx90a"}};
+
+}  // namespace
+
 Device parse_device(std::string_view text) {
+  if (text.starts_with("meta(") && text.ends_with(")")) {
+    const Device device = parse_device(text.substr(5, text.size() - 6));
+    if (!device.meta) return meta(device);
+  }
   auto colon = text.find(':');
   std::string_view kind = text.substr(0, colon);
   Device device;
@@ -71,6 +87,9 @@ Device parse_device(std::string_view text) {
   else if (kind == "hip") device.type = DeviceType::HIP;
   else throw Error("unknown device '" + std::string(text) + "': cpu, cuda:N or hip:N");
   if (colon == text.npos) return device;
+  for (size_t i = 0; i < std::size(kArchitectures); ++i)
+    if (kArchitectures[i].type == device.type && kArchitectures[i].name == text.substr(colon + 1))
+      return meta({device.type, static_cast<int8_t>(-1 - static_cast<int>(i))});
   std::string digits(text.substr(colon + 1));
   if (digits.empty() || digits.size() > 2 || digits.find_first_not_of("0123456789") != digits.npos)
     throw Error("bad device index in '" + std::string(text) + "'");
@@ -81,14 +100,10 @@ Device parse_device(std::string_view text) {
 }
 
 std::string to_string(Device device) {
-  switch (device.type) {
-    case DeviceType::CPU:
-      return "cpu";
-    case DeviceType::CUDA:
-      return "cuda:" + std::to_string(device.index);
-    default:
-      return "hip:" + std::to_string(device.index);
-  }
+  const std::string kind = device.type == DeviceType::CPU ? "cpu" : device.type == DeviceType::CUDA ? "cuda" : "hip";
+  if (device.index < 0) return kind + ":" + std::string(kArchitectures[-1 - device.index].name);
+  const std::string place = device.is_gpu() ? kind + ":" + std::to_string(device.index) : kind;
+  return device.meta ? "meta(" + place + ")" : place;
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "core/capture_state.h"
 #include "core/gpu/backend.h"
 
 namespace tessera {
@@ -37,7 +38,9 @@ Table& table() {
   return *table;
 }
 
-bool may_have_copy(const Tensor& t) { return t.device().is_gpu() && !gpu::capture_on(gpu::state(t.device())); }
+bool may_have_copy(const Tensor& t) {
+  return t.device().is_card() && !is_capturing() && !gpu::capture_on(gpu::state(t.device()));
+}
 
 }  // namespace
 

@@ -86,6 +86,8 @@ struct Op {
   int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
+  /// Made by the host or of other operators, and so without kernels; not called for tensors without memory.
+  Tensors (*compute)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
   const Op* made_of = nullptr;                                    ///< what its kernels run with run_op()
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };

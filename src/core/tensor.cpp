@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/capture_state.h"
 #include "core/gpu/backend.h"
 #include "tessera/autograd.h"
 
@@ -68,6 +69,7 @@ int64_t Tensor::stride(int64_t dim) const { return strides()[normalize_dim("stri
 
 void Tensor::check_access(DType wanted) const {
   if (dtype() != wanted) throw Error(fmt::format("data: {} read as {}", describe(*this), name(wanted)));
+  if (device().meta) throw Error("data: " + describe(*this) + " has no memory");
   if (device().type != DeviceType::CPU) throw Error("data: " + describe(*this) + " is not in host memory");
 }
 
@@ -75,6 +77,7 @@ namespace {
 template <class R>
 R only_element(const Tensor& t) {
   if (t.numel() != 1) throw Error("item: " + describe(t) + " has not exactly one element");
+  if (t.device().meta) throw Error("item: " + describe(t) + " has no memory, so its value cannot be read");
   alignas(8) std::byte copy[8];
   if (t.device().is_gpu()) gpu::read(copy, t);
   const void* p = t.device().is_gpu() ? copy : t.data_ptr();
@@ -109,6 +112,11 @@ Tensor empty(const Shape& shape, DType dtype, Device device) {
   const int64_t numel = checked_numel(shape);
   return make(allocate(checked_bytes(shape, dtype, numel), device), shape, contiguous_strides(shape), 0, dtype, numel,
               true);
+}
+
+Tensor empty_host(const Shape& shape, DType dtype) {
+  PauseCapture pause;
+  return empty(shape, dtype, cpu());
 }
 
 Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype, Device device) {
@@ -151,7 +159,10 @@ Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides
 }
 
 Tensor Tensor::detach() const {
-  return make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
+  Tensor plain = make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
+  plain.impl().capture = impl().capture;
+  plain.impl().value = impl().value;
+  return plain;
 }
 
 std::string describe(const TensorMeta& meta) {

@@ -143,7 +143,7 @@ struct DataLoader::State {
   // The front batch, on the device.
   Tensors send() {
     Item& item = ready.front();
-    if (!device.is_gpu()) return std::move(item.batch);
+    if (!device.is_card()) return std::move(item.batch);
     Tensors out;
     for (const Tensor& t : item.batch) out.push_back(t.to(device));
     auto& sent = staged[item.place].sent;
@@ -165,7 +165,7 @@ struct DataLoader::State {
       Item item;
       try {
         item.batch = source(index);
-        if (device.is_gpu()) stage(item);
+        if (device.is_card()) stage(item);
       } catch (...) {
         item.error = std::current_exception();
       }

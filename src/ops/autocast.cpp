@@ -28,7 +28,7 @@ struct Moment {
   bool operator==(const Moment&) const = default;
 
   explicit Moment(const Tensor& t) : storage(t.storage()), version(storage->version.load(std::memory_order_relaxed)) {
-    if (!t.device().is_gpu()) return;
+    if (!t.device().is_card()) return;
     graph = gpu::graph_being_captured(t.device());
     replays = gpu::replays();
     stream = gpu::stream_of(gpu::state(t.device())).handle;

@@ -33,6 +33,18 @@ const Op arange_op = {.name = "arange",
                       .infer = infer_create,
                       .reference = arange_reference};
 
+// Elements are undefined: what a graph writes to before it reads.
+Tensors empty_compute(std::span<const Tensor>, const Attrs& attrs) {
+  const auto& a = attrs.as<CreateAttrs>();
+  return {empty(a.shape.shape(), a.dtype, a.device)};
+}
+const Op empty_op = {.name = "empty",
+                     .outputs = "y",
+                     .attrs = attrs_of<CreateAttrs>,
+                     .infer = infer_create,
+                     .reference = full_reference,
+                     .compute = empty_compute};
+
 Tensor create(const Op& op, const Shape& shape, DType dtype, Device device, double a, double b = 0) {
   return dispatch_one(op, {}, CreateAttrs{DimList(shape), dtype, a, b, device});
 }
@@ -40,7 +52,7 @@ Tensor create(const Op& op, const Shape& shape, DType dtype, Device device, doub
 }  // namespace
 
 std::span<const Op* const> creation_ops() {
-  static constexpr const Op* ops[] = {&full_op, &arange_op};
+  static constexpr const Op* ops[] = {&full_op, &arange_op, &empty_op};
   return ops;
 }
 

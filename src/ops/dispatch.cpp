@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "core/capture_state.h"
 #include "core/gpu/backend.h"
 #include "ops/autocast.h"
+#include "ops/capture.h"
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
 #include "ops/record.h"
@@ -193,29 +195,36 @@ void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::s
   kernel.run(call);
 }
 
+Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
+  const Device device = common_device(op, in);
+  Tensors out;
+  if (op.view && alias(op, in[0], attrs, out)) return out;
+  SmallVector<TensorMeta, 4> metas;
+  for (const Tensor& t : in)
+    if (t.defined()) metas.emplace_back(t.shape(), t.dtype(), device);
+    else metas.emplace_back(absent_meta(device));
+  Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
+  const size_t visible = inferred.size() - op.hidden_outputs;
+  if (op.in_place && grad_enabled()) check_in_place(op, in, visible);
+  if (op.compute && !inferred[0].device.meta && !device.meta && !is_capturing())
+    return op.compute({in.data(), in.size()}, attrs);
+  out = make_outputs(op, in, inferred, op.transfers || in.empty() ? nullptr : &device, keep_hidden);
+  const Device at = in.empty() && !out.empty() ? out[0].device() : device;
+  if (!at.meta) run_op(op, {in.data(), in.size()}, attrs, {out.data(), out.size()});
+  if (op.in_place)
+    for (size_t i = 0; i < visible; ++i) out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
+  return out;
+}
+
 Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
   if (amp::autocast_state.devices) amp::autocast(op, in);
-  Device device = common_device(op, in);
   bool recording = false;
   if (op.vjp && grad_enabled())
     for (const Tensor& t : in) recording |= needs_grad(t);
-
-  Tensors out;
-  if (!op.view || !alias(op, in[0], attrs, out)) {
-    SmallVector<TensorMeta, 4> metas;
-    for (const Tensor& t : in)
-      if (t.defined()) metas.emplace_back(t.shape(), t.dtype(), device);
-      else metas.emplace_back(absent_meta(device));
-    Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
-    if (op.in_place && grad_enabled()) check_in_place(op, in, inferred.size() - op.hidden_outputs);
-    out = make_outputs(op, in, inferred, op.transfers || in.empty() ? nullptr : &device, recording);
-    run_op(op, {in.data(), in.size()}, attrs, {out.data(), out.size()});
-    if (op.in_place)
-      for (size_t i = 0; i < inferred.size() - op.hidden_outputs; ++i)
-        out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
-  }
+  Tensors out = is_capturing() ? record_execution(op, in, attrs, recording) : execute(op, in, attrs, recording);
+  if (op.in_place && is_capturing() && grad_enabled()) check_in_place(op, in, out.size() - op.hidden_outputs);
   if (recording) record(op, in, out, attrs);
-  for (int i = 0; i < op.hidden_outputs; ++i) out.pop_back();
+  for (size_t shown = out.size() - op.hidden_outputs; out.size() > shown;) out.pop_back();
   return out;
 }
 

@@ -330,7 +330,7 @@ bool takes_one_pass(const Op& op, std::span<const Tensor> in, const Attrs& attrs
   if (!in[X].defined() || in[X].dim() != 4) return false;  // conv2d says what is wrong
   const Call call{op, in, attrs, {}};
   const Device device = call_device(call);
-  if (!device.is_gpu()) return false;
+  if (!device.is_card()) return false;
   gpu::begin_call(device);
   const auto takes = [&](const Kernel& kernel) { return kernel.supports && kernel.supports(call) == Reason::Ok; };
   return std::ranges::any_of(kernels_for(op, device.type), takes);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "ops/random.h"
+
 #include "ops/op_table.h"
 #include "ops/reference.h"
 #include "tessera/ops.h"
@@ -145,6 +147,36 @@ Tensors dropout_vjp(const Saved& s, const Tensors& grads) {
   return {dispatch_one(dropout_op, {grads[0], s.inputs[1]}, s.attrs), {}};
 }
 
+// ---- draw: where a stream of words goes on
+
+struct GeneratorObject final : AttrObject {
+  explicit GeneratorObject(Generator& generator) : generator(&generator) {}
+  std::string text() const override { return "a generator of the program's own"; }
+  bool equals(const AttrObject& other) const override {
+    const auto* same = dynamic_cast<const GeneratorObject*>(&other);
+    return same && same->generator == generator;
+  }
+  Generator* generator;
+};
+
+Metas infer_draw(std::span<const TensorMeta>, const Attrs& attrs) {
+  const auto& a = attrs.as<DrawAttrs>();
+  if (a.elements < 0) throw Error(fmt::format("draw: {} elements", a.elements));
+  return {{{2}, Int64, a.device}};
+}
+Tensors draw_compute(std::span<const Tensor>, const Attrs& attrs) {
+  const auto& a = attrs.as<DrawAttrs>();
+  const auto* own = dynamic_cast<const GeneratorObject*>(a.generator.get());
+  return {(own ? *own->generator : default_generator()).reserve(a.elements, a.device)};
+}
+
+const Op draw_op = {.name = "draw",
+                    .outputs = "state",
+                    .attrs = attrs_of<DrawAttrs>,
+                    .infer = infer_draw,
+                    .reference = draw_compute,
+                    .compute = draw_compute};
+
 // f64 and integers take two words per number.
 Tensor generate(const Op& op, const Shape& shape, DType dtype, double a, double b, Generator& generator,
                 Device device) {
@@ -159,8 +191,14 @@ void check_floating(const char* op, DType dtype) {
 }  // namespace
 
 std::span<const Op* const> random_ops() {
-  static constexpr const Op* ops[] = {&uniform_op, &normal_op, &randint_op, &dropout_op, &multinomial_op};
+  static constexpr const Op* ops[] = {&uniform_op, &normal_op, &randint_op, &dropout_op, &multinomial_op, &draw_op};
   return ops;
+}
+
+Tensor draw_state(Generator& generator, int64_t elements, Device device) {
+  DrawAttrs attrs{{}, elements, device};
+  if (&generator != &default_generator()) attrs.generator = make_ref<GeneratorObject>(generator);
+  return dispatch_one(draw_op, {}, attrs);
 }
 
 Tensor rand(const Shape& shape, Generator& generator, DType dtype, Device device) {

@@ -31,6 +31,7 @@ std::span<const Op* const> transfer_ops() {
 
 Tensor Tensor::to(Device device) const {
   const Device here = this->device();
+  device.meta |= here.meta;  // what has no memory has none elsewhere
   if (device == here) return *this;
   if (device.type != here.type && device.is_gpu() && here.is_gpu())
     return to(cpu()).to(device);  // the vendors' libraries know nothing of each other

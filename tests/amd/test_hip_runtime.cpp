@@ -251,13 +251,13 @@ TEST(HipRuntimeDeathTest, ACompilerThatCannotSayItsVersionIsAskedAgain) {
 
 TEST_F(HipRuntime, GraphsAreCapturedAndReplayed) {
   Tensor x = on_card({33, 5}), y;
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(hip(), [&] { y = softmax(exp(x), 1); });
   const long launches = calls("hipLaunchKernel");
   for (int i = 0; i < 3; ++i) graph.replay();
   EXPECT_EQ(calls("hipGraphLaunch"), 3);
   EXPECT_EQ(calls("hipLaunchKernel"), launches);
-  EXPECT_THROW(Graph().capture(hip(), [&] { y.item(); }), Error);
+  EXPECT_THROW(DeviceGraph().capture(hip(), [&] { y.item(); }), Error);
   EXPECT_EQ((x + 1).numel(), 165);
 }
 
@@ -284,7 +284,7 @@ void use_everything() {
   synchronize(hip());
   pinned.copy_(x);
   x.to(cpu());
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(hip(), [&] { softmax(x, 1); });
   graph.replay();
   run_program(new_epilogue());

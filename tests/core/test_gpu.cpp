@@ -254,7 +254,7 @@ TEST_F(FakeGpu, WhatACaptureReleasesComesBackAfterIt) {
   const StreamGuard guard(side);
   Tensor before = empty({8}, Float32, device);
   void* const place = before.data_ptr();
-  Graph graph;
+  DeviceGraph graph;
   const auto capture_own = [&](const std::function<void()>& fn) {
     const StreamGuard captured(own);
     graph.capture(device, fn);
@@ -265,13 +265,13 @@ TEST_F(FakeGpu, WhatACaptureReleasesComesBackAfterIt) {
     for (int i = 0; i < 2; ++i) record_stream(empty({8}, Float32, device), own);
   });
   EXPECT_EQ(empty({8}, Float32, device).data_ptr(), place);
-  graph = Graph();
+  graph = DeviceGraph();
   empty_cache(device);
   EXPECT_EQ(memory_stats(device).reserved, 0);
 }
 
 TEST_F(FakeGpu, OtherThreadsTakeNoMemoryOfAGraph) {
-  Graph graph;
+  DeviceGraph graph;
   void *inside = nullptr, *outside = nullptr;
   graph.capture(device, [&] {
     inside = empty({8}, Float32, device).data_ptr();
@@ -283,7 +283,7 @@ TEST_F(FakeGpu, OtherThreadsTakeNoMemoryOfAGraph) {
 
 TEST_F(FakeGpu, GraphsKeepTheirMemoryAndRefuseTheHost) {
   Tensor x = ones({8}).to(device);
-  Graph graph;
+  DeviceGraph graph;
   EXPECT_THROW(graph.replay(), Error);
   Tensor inside;
   graph.capture(device, [&] { inside = empty({8}, Float32, device); });
@@ -292,17 +292,17 @@ TEST_F(FakeGpu, GraphsKeepTheirMemoryAndRefuseTheHost) {
   EXPECT_NE(empty({8}, Float32, device).data_ptr(), place);  // nobody else gets it
   graph.replay();
   EXPECT_EQ(runtime.count("launch"), 1);
-  EXPECT_EQ(error_of([&] { Graph().capture(device, [&] { x.to(cpu()); }); }),
+  EXPECT_EQ(error_of([&] { DeviceGraph().capture(device, [&] { x.to(cpu()); }); }),
             "a graph is being captured: data cannot move between host and device");
   EXPECT_EQ(x.to(cpu()).sum().item(), 8);  // after the refused capture everything works again
-  EXPECT_THROW(Graph().capture(cpu(), [] {}), Error);
-  graph = Graph();
+  EXPECT_THROW(DeviceGraph().capture(cpu(), [] {}), Error);
+  graph = DeviceGraph();
   EXPECT_EQ(runtime.graphs, 0);  // of the refused capture, too
 }
 
 TEST_F(FakeGpu, ReplaysDrawFreshNumbers) {
   Generator generator(7);
-  Graph graph;
+  DeviceGraph graph;
   Tensor state;
   graph.capture(device, [&] { state = generator.reserve(64, device); });
   const uint64_t before = generator.offset();
@@ -314,7 +314,7 @@ TEST_F(FakeGpu, ReplaysDrawFreshNumbers) {
 
 TEST_F(FakeGpu, WhatAReplayDrawsLiesWhereNoCallOfTheGraphWorks) {
   Generator generator(7);
-  Graph graph;
+  DeviceGraph graph;
   void *temporary = nullptr, *again = nullptr;
   Tensor state;
   graph.capture(device, [&] {

@@ -46,21 +46,21 @@ TEST_F(GpuDevice, StreamsWaitForEvents) {
 
 TEST_F(GpuDevice, GraphsReplayOnNewData) {
   Tensor x = full({1000}, 1, Float32, card()), y;
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { y = exp(x * 2) + 1; });
   for (double v : {0.5, -1.0, 2.0}) {
     x.fill_(v);
     graph.replay();
     EXPECT_NEAR(y.select(0, 999).item(), std::exp(2 * v) + 1, 1e-4 * std::exp(2 * v));
   }
-  EXPECT_THROW(Graph().capture(card(), [&] { y.item(); }), Error);
+  EXPECT_THROW(DeviceGraph().capture(card(), [&] { y.item(); }), Error);
   EXPECT_EQ((x + 1).select(0, 0).item(), 3);
 }
 
 TEST_F(GpuDevice, ACaptureMayUseOtherStreams) {
   const Stream own = current_stream(card()), side(card());
   Tensor x = full({1 << 16}, 1, Float32, card()), y;
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] {
     Event forked(card()), joined(card());
     const Tensor twice = x * 2;
@@ -89,7 +89,7 @@ TEST_F(GpuDevice, ReplaysDrawWhatEagerCallsDrawBehindTemporaries) {
   const Tensor x = full({5, 7}, 1, Float32, card());
   Generator eager(3), replayed(3);
   const auto draw = [&](Generator& generator) { return dropout((x * 2 + 1) * 3, 0.5, true, generator); };
-  Graph graph;
+  DeviceGraph graph;
   Tensor y;
   graph.capture(card(), [&] { y = draw(replayed); });
   for (int i = 0; i < 3; ++i) {

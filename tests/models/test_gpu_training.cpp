@@ -85,7 +85,7 @@ TEST_F(GpuTraining, AStepWithClippingIsCaptured) {
       const Tensor norm = optim::grad_norm(list);
       optimizer.step({optim::clip_coefficient(norm, 1.0), logical_not(isfinite(norm))});
     };
-    Graph graph;
+    DeviceGraph graph;
     step(there, parameters[1]);
     graph.capture(card(), [&] { step(there, parameters[1]); });
     graph.replay();

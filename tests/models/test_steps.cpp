@@ -219,7 +219,7 @@ void expect_the_same_when_captured(Amp amp, int bad) {
     run->feed(1);
     run->step();
   }
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { captured.step(); });
   for (int i = 2; i < 8; ++i) {
     const double odd = i == bad ? HUGE_VAL : 0;

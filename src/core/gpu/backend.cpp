@@ -167,7 +167,7 @@ DeviceState::DeviceState(Device device, const Plugin& plugin)
 namespace {
 [[gnu::noinline]] DeviceState& first_state(Device device) {
   const int index = device.index;
-  if (!device.is_gpu()) throw Error("cpu has no streams or kernels of a GPU");
+  if (!device.is_card()) throw Error(to_string(device) + " has no streams or kernels of a GPU");
   Backend& backend = backend_of(device.type);
   if (index < 0 || index >= backend.devices)
     throw Error(fmt::format("device {} is not available: {}", to_string(device), why_unavailable(device)));
@@ -185,7 +185,7 @@ namespace {
 }  // namespace
 
 DeviceState& state(Device device) {
-  if (device.is_gpu() && device.index >= 0 && device.index < kMostDevices)
+  if (device.is_card() && device.index >= 0 && device.index < kMostDevices)
     if (DeviceState* known = state_at(device).load(std::memory_order_acquire)) return *known;
   return first_state(device);
 }
@@ -261,7 +261,7 @@ void synchronize(DeviceState& state) {
 int device_count(DeviceType type) { return type == DeviceType::CPU ? 1 : gpu::backend_of(type).devices; }
 
 std::string why_unavailable(Device device) {
-  if (!device.is_gpu()) return "";
+  if (!device.is_card()) return "";
   gpu::Backend& backend = gpu::backend_of(device.type);
   if (device.index >= 0 && device.index < backend.devices) {
     std::lock_guard lock(backend.mutex);
@@ -276,7 +276,7 @@ std::string why_unavailable(Device device) {
 DeviceProperties properties(Device device) { return gpu::state(device).properties; }
 
 void synchronize(Device device) {
-  if (device.is_gpu()) gpu::synchronize(gpu::state(device));
+  if (device.is_card()) gpu::synchronize(gpu::state(device));
 }
 
 namespace {
@@ -289,7 +289,7 @@ bool nondeterministic_allowed() { return nondeterministic.load(std::memory_order
 
 Device default_device() { return gpu::default_for_thread; }
 DeviceGuard::DeviceGuard(Device device) : before_(gpu::default_for_thread) {
-  if (device.is_gpu()) gpu::state(device);
+  if (device.is_card()) gpu::state(device);
   gpu::default_for_thread = device;
 }
 DeviceGuard::~DeviceGuard() { gpu::default_for_thread = before_; }

@@ -26,7 +26,7 @@ Stream::State::~State() {
 }
 
 Stream::Stream(Device device) : state_(std::make_shared<State>()) {
-  if (!device.is_gpu()) return;
+  if (!device.is_card()) return;
   auto& on = gpu::state(device);
   gpu::enter(on);
   state_->handle = on.runtime.create_stream();
@@ -44,7 +44,7 @@ bool Stream::is_idle() const {
 }
 
 Stream current_stream(Device device) {
-  if (!device.is_gpu()) return Stream(device);
+  if (!device.is_card()) return Stream(device);
   auto& on = gpu::state(device);
   return Stream(gpu::stream_of(on).shared_from_this());
 }
@@ -70,7 +70,7 @@ struct Event::State {
 };
 
 Event::Event(Device device, bool timed) : state_(std::make_shared<State>()) {
-  if (!device.is_gpu()) return;
+  if (!device.is_card()) return;
   auto& on = gpu::state(device);
   gpu::enter(on);
   state_->handle = on.runtime.create_event(timed);
@@ -140,7 +140,7 @@ void refuse_capture(const gpu::DeviceState& state) {
 }  // namespace
 
 Tensor empty_pinned(const Shape& shape, DType dtype, Device device) {
-  if (!device.is_gpu()) return empty(shape, dtype, cpu());
+  if (!device.is_card()) return empty(shape, dtype, cpu());
   auto& on = gpu::state(device);
   gpu::enter(on);
   auto storage = make_ref<Storage>();
@@ -154,7 +154,7 @@ Tensor empty_pinned(const Shape& shape, DType dtype, Device device) {
 }
 
 void record_stream(const Tensor& tensor, const Stream& stream) {
-  if (!tensor.device().is_gpu() || !stream.state()->on) return;
+  if (!tensor.device().is_card() || !stream.state()->on) return;
   auto& on = gpu::state(tensor.device());
   if (stream.state()->on != &on)
     throw Error(fmt::format("record_stream: a tensor of {}, but a stream of {}", to_string(tensor.device()),
@@ -284,12 +284,12 @@ Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements) {
 
 }  // namespace gpu
 
-struct Graph::State : gpu::Capture {};
+struct DeviceGraph::State : gpu::Capture {};
 
-Graph::Graph() = default;
+DeviceGraph::DeviceGraph() = default;
 
-void Graph::capture(Device device, const std::function<void()>& fn) {
-  if (!device.is_gpu()) throw Error("graph: only a GPU's work can be captured, not the cpu's");
+void DeviceGraph::capture(Device device, const std::function<void()>& fn) {
+  if (!device.is_card()) throw Error("graph: only a GPU's work can be captured, not the cpu's");
   auto& on = gpu::state(device);
   if (gpu::capturing) throw Error("graph: another graph is being captured");
   auto state = std::make_shared<State>();
@@ -317,7 +317,7 @@ void Graph::capture(Device device, const std::function<void()>& fn) {
   state_ = std::move(state);
 }
 
-void Graph::replay() {
+void DeviceGraph::replay() {
   if (!state_) throw Error("graph: nothing was captured");
   gpu::enter(*state_->on);
   const gpu::StreamHandle stream = gpu::stream_of(*state_->on).handle;

@@ -180,7 +180,7 @@ TEST_F(GpuAttention, FlashReadsHeadsOfAPackedMatrixInGraphs) {
     const Tensor want = gradient(other).to(cpu()).to(Float64), first = gradient(own).to(cpu());
     EXPECT_LE(relative_error(first, want), 4 * tolerance(kForward, BFloat16)) << width;
     Tensor captured;
-    Graph graph;
+    DeviceGraph graph;
     graph.capture(cuda(), [&] { captured = gradient(own); });
     for (int i = 0; i < 2; ++i) {
       graph.replay();
@@ -310,7 +310,7 @@ TEST_F(GpuAttentionByCudnn, ReadsHeadsOfAPackedMatrixInGraphsAndOnStreams) {
   EXPECT_LE(relative_error(first, want), 4 * tolerance(kForward, BFloat16));
   Tensor captured;
   {
-    Graph graph;
+    DeviceGraph graph;
     graph.capture(cuda(), [&] { captured = gradient(); });
     graph.replay();
     EXPECT_EQ(captured.to(cpu()).to_vector<float>(), first.to_vector<float>());

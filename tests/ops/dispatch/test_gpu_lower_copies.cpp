@@ -70,7 +70,7 @@ TEST_F(GpuLowerCopies, AreWhatACastWouldGive) {
     EXPECT_FALSE(with.has_copy(BFloat16));
     EXPECT_TRUE(step(BFloat16));
     change([](Tensor& t) {  // what a graph writes has no version
-      Graph graph;
+      DeviceGraph graph;
       graph.capture(card(), [&] { t.mul_(1.0); });
       t.mul_(1.5);
       graph.replay();
@@ -91,7 +91,7 @@ TEST_F(GpuLowerCopies, GraphsMakeTheirOwn) {
     sum(square(cast(linear(there, t.weight, t.bias), Float32))).backward();
     t.optimizer.step({.found_inf = never});
   };
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { step(captured); });
   for (int i = 0; i < 3; ++i) {
     graph.replay();
@@ -111,7 +111,7 @@ TEST_F(GpuLowerCopies, GraphsOfAnOpenRegionCastAnew) {
   const amp::Autocast region(BFloat16);
   const auto eager = [&] { return linear(x, weight).detach().to(cpu()).to(Float32); };
   const Tensor before = eager();
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { captured = linear(x, weight).detach(); });
   EXPECT_EQ(relative_error(eager(), before), 0);
   {

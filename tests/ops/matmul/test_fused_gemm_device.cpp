@@ -157,7 +157,7 @@ TEST_F(FusedGemmDevice, TakesAnyStrides) {
 TEST_F(FusedGemmDevice, RunsInAGraph) {
   Tensor a = make({64, 64}, Float16), b = make({64, 64}, Float16), y;
   fused_gemm(a, b, "relu(acc)");
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { y = fused_gemm(a, b, "relu(acc)"); });
   graph.replay();
   EXPECT_LE(relative_error(y.to(cpu()), relu(matmul(wide(a), wide(b)))), 1e-3);

@@ -332,7 +332,7 @@ TEST_F(GpuPaddedRows, HaveStatesThatAreSavedAndLoaded) {
         EXPECT_LE(error(other.parameter.detach(), again.parameter.detach().to(Float64)), 1e-2);
       }
     }
-    Graph graph;  // steps of what is padded are replayed
+    DeviceGraph graph;  // steps of what is padded are replayed
     Trained eager = trained(card(), false), captured = trained(card(), false);
     for (Trained* t : {&eager, &captured}) t->step(g);
     graph.capture(card(), [&] { captured.optimizer->step(); });
@@ -347,7 +347,7 @@ TEST_F(GpuPaddedRows, MayBeCaptured) {
   NoGrad guard;
   const Tensor x = values({503, 67}, Float32).to(Float32).to(card());
   Tensor y;
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { y = gelu(x.to(BFloat16)) * 2.0; });
   graph.replay();
   EXPECT_TRUE(is_padded(y));

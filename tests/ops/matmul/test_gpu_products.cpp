@@ -443,7 +443,7 @@ TEST_F(GpuProducts, GeluKeepsItsInputInGraphs) {
   const Tensor y = f();
   const auto once = [&] { return grad({y}, all, {weights}, true); };
   Tensors first = once(), second = once(), captured;
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { captured = grad({f()}, all, {weights}); });
   graph.replay();
   for (size_t i = 0; i < want.size(); ++i)
@@ -561,7 +561,7 @@ TEST_F(VendorConvolutions, AreTheSameEachTimeAndInGraphs) {
   const auto gradients = [&] { return grad({conv2d(x, weight)}, {x, weight}, {weights}); };
   const Tensors first = gradients(), second = gradients();
   Tensors captured;
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] { captured = gradients(); });
   graph.replay();
   for (int i = 0; i < 2; ++i) {

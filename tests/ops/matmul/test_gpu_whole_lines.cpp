@@ -103,7 +103,7 @@ TEST_F(GpuWholeLines, GetZerosAgainWhereSomethingWasWritten) {
   expect_right();
   const Tensor y = made(random(1003, 1023), Lies::Padded, 0, 0);
   Tensor replayed;
-  Graph graph;
+  DeviceGraph graph;
   graph.capture(card(), [&] {
     x.copy_(y);
     replayed = matmul(x, b);
