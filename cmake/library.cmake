@@ -17,13 +17,15 @@ string(SHA256 plugin_version "${hashes}")
 string(SUBSTRING ${plugin_version} 0 7 plugin_version)
 configure_file(cmake/plugin_version.h.in ${PROJECT_BINARY_DIR}/generated/core/gpu/plugin_version.h @ONLY)
 
-# What most of the library includes is parsed once for all of it: a second of each unit.
+# What most of the library includes is parsed once for all of it, a second of each unit, and once for each other level of
+# optimisation: GCC 13 refuses what was made with another.
+set(common_headers <algorithm> <cmath> <fmt/format.h> src/core/op.h)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers.cpp CONTENT "")
 add_library(tessera_headers OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/headers.cpp)
 target_include_directories(tessera_headers PRIVATE src include ${PROJECT_BINARY_DIR}/include)
 target_link_libraries(tessera_headers PRIVATE tessera_flags fmt::fmt)
 target_compile_options(tessera_headers PRIVATE $<$<CONFIG:Release>:-O2>)
-target_precompile_headers(tessera_headers PRIVATE <algorithm> <cmath> <fmt/format.h> src/core/op.h)
+target_precompile_headers(tessera_headers PRIVATE ${common_headers})
 
 # Headers of tile/ and the thread pool: all that a user of the tile operators needs.
 file(GLOB_RECURSE core_sources CONFIGURE_DEPENDS src/core/*.cpp)
@@ -88,7 +90,11 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     target_include_directories(${name} PRIVATE src include ${PROJECT_BINARY_DIR}/include)
     target_link_libraries(${name} PRIVATE tessera_flags fmt::fmt)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
-    target_precompile_headers(${name} REUSE_FROM tessera_headers)
+    if(level EQUAL 2)
+      target_precompile_headers(${name} REUSE_FROM tessera_headers)
+    else()
+      target_precompile_headers(${name} PRIVATE ${common_headers})
+    endif()
   endfunction()
 
   # The lists of kernels that are the same for GPUs are compiled twice, each time with other tables behind them.
