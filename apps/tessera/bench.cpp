@@ -409,7 +409,9 @@ void bench_host(const BenchOptions& options) {
   Tensor x = random({8, 16}), weight = random({16, 16}), bias = random({16});
   for (Tensor* t : {&x, &weight, &bias}) t->set_requires_grad();
   const Tensor other = random({8, 16}), dy = random({8, 16});
-  const gpu::Module& empty = gpu::load({"extern \"C\" __global__ void empty(int) {}", {"empty"}}, device);
+  // Named, as g++ 13 takes what load() returns for a part of its argument.
+  const gpu::Program program{"extern \"C\" __global__ void empty(int) {}", {"empty"}};
+  const gpu::Module& empty = gpu::load(program, device);
   const auto add = [&] { return x + other; };
   Tensor y;
   const auto call = [&](const char* name, bool records, std::function<Tensor()> fn) {
