@@ -100,7 +100,7 @@ endif()
 
 # CMake's own support for HIP wants AMD's packages; Debian's clang needs none of it.
 find_program(CLANG_HIP clang++-19)
-file(GLOB hip_bitcode /usr/lib/*/amdgcn/bitcode)
+file(GLOB hip_bitcode /usr/lib/*/amdgcn/bitcode /usr/lib/llvm-*/lib/clang/*/amdgcn/bitcode)  # Debian 12; 13 and Ubuntu 24.04
 find_program(HIP_BUNDLER clang-offload-bundler PATHS /usr/lib/llvm-19/bin NO_DEFAULT_PATH)  # of clang-tools-19; clang runs it
 find_path(HIP_HEADERS hip/hip_runtime_api.h)
 set(build_hip ${TESSERA_HIP})
