@@ -10,8 +10,8 @@
 #include <random>
 #include <thread>
 
+#include "core/fake_runtime.h"
 #include "core/util/disk_cache.h"
-#include "fake_runtime.h"
 #include "io/temporary_folder.h"
 #include "kernels/gpu/rtc/rtc.h"
 #include "ops/ops_check.h"
