@@ -100,7 +100,6 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   # The lists of kernels that are the same for GPUs are compiled twice, each time with other tables behind them.
   file(GLOB shared_lists CONFIGURE_DEPENDS src/kernels/shared/*.cpp)
   file(GLOB gpu_lists CONFIGURE_DEPENDS src/kernels/gpu/*.cpp)
-  list(APPEND gpu_lists src/kernels/cpu/attention.cpp src/kernels/cpu/conv.cpp src/kernels/cpu/matmul.cpp)
   tessera_objects(tessera_gpu_lists 2 ${gpu_lists} ${shared_lists})
   target_compile_definitions(tessera_gpu_lists PRIVATE TESSERA_GPU_KERNELS)
 

@@ -6,23 +6,6 @@
 
 namespace tessera::gpu_kernels {
 
-inline constexpr long long kUnit = 8;  // elements
-
-inline bool lies_in_units(const Heads& h) {
-  bool whole = h.strides[3] == 1 && reinterpret_cast<uintptr_t>(h.data) % 16 == 0;
-  for (int d = 0; d < 3; ++d) whole = whole && h.strides[d] % kUnit == 0;
-  return whole || !h.data;
-}
-
-/// Whether all rows do; else why not.
-inline Reason lies_in_units(const AttentionProblem& p) {
-  if (p.dtype != Float16 && p.dtype != BFloat16) return Reason::DType;
-  if (p.width % kUnit != 0 || p.value_width % kUnit != 0) return Reason::HeadDim;
-  for (const Heads& h : {p.q, p.k, p.v, p.y, p.dy, p.dq, p.dk, p.dv})
-    if (!lies_in_units(h)) return Reason::Layout;
-  return Reason::Ok;
-}
-
 /// Copies of the rows of halves that do not lie so: filled up with zeros, which change no sum.
 class WholeRows {
  public:

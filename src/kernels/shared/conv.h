@@ -1,0 +1,156 @@
+// Convolution and pooling: from tensors to what kernels take. What the lists of the CPU and of GPUs share. The
+// convolution kernels take any strides.
+#pragma once
+#include <algorithm>
+#include <array>
+
+#include "kernels/shared/channels_last.h"
+#include "kernels/shared/tables.h"
+
+namespace tessera::TESSERA_KERNELS {
+
+/// The dtype in which convolutions of such tensors compute: the CPU's convert halves. Each side has its own.
+DType conv_dtype(const Tensor& t);
+
+inline ConvTensor conv_tensor(const Staged& s) {
+  ConvTensor t{s.data, {}};
+  std::copy(s.strides.begin(), s.strides.end(), t.strides);
+  return t;
+}
+
+// The sizes that x, weight and attributes give.
+inline ConvArgs sizes(const Call& call, const Tensor& x, const Tensor& weight) {
+  auto& a = call.attrs.as<ConvAttrs>();
+  ConvArgs args{};
+  args.type = scalar_of(conv_dtype(x));
+  args.tf32 = tf32_allowed();
+  args.images = x.size(0);
+  args.channels = x.size(1);
+  args.filters = weight.size(0);
+  args.groups = a.groups;
+  for (int d = 0; d < 2; ++d) {
+    args.size[d] = x.size(2 + d);
+    args.filter[d] = weight.size(2 + d);
+    args.dilation[d] = a.dilation[d];
+    args.padding[d] = a.padding[d];
+    // A stride longer than the places a window has gives one result all the same, and kernels walk a stride's residues.
+    const long long places = args.size[d] + 2 * args.padding[d] - args.dilation[d] * (args.filter[d] - 1);
+    args.stride[d] = std::clamp<long long>(a.stride[d], 1, std::max(places, 1ll));
+  }
+  return args;
+}
+
+// ---- the arguments of a convolution and its gradients
+
+// As they lie, or channels last in memory, where they are copied unless they are dense and aligned so.
+class Operands {
+ public:
+  Operands(Workspace& workspace, DType dtype, bool channels_last)
+      : workspace_(workspace), dtype_(dtype), last_(channels_last) {}
+
+  ConvTensor read(const Tensor& t) const {
+    return conv_tensor(last_ ? workspace_.read(t, dtype_, lies_channels_last(t), channels_last(t))
+                             : workspace_.read(t, dtype_));
+  }
+  ConvTensor write(const Tensor& t) const {
+    return conv_tensor(last_ ? workspace_.write(t, dtype_, lies_channels_last(t), false, channels_last(t))
+                             : workspace_.write(t, dtype_));
+  }
+
+ private:
+  Workspace& workspace_;
+  DType dtype_;
+  bool last_;
+};
+
+inline ConvArgs forward_args(const Call& call, Workspace& workspace, bool channels_last = false) {
+  const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2];
+  DType dtype = conv_dtype(x);
+  const Operands operands(workspace, dtype, channels_last);
+  ConvArgs args = sizes(call, x, weight);
+  args.x = operands.read(x);
+  args.w = operands.read(weight);
+  args.y = operands.write(call.out[0]);
+  if (bias.defined()) args.bias = workspace.read(bias, dtype, bias.is_contiguous()).data;
+  return args;
+}
+inline ConvArgs images_args(const Call& call, Workspace& workspace, bool channels_last = false) {
+  const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
+  const Operands operands(workspace, conv_dtype(dy), channels_last);
+  ConvArgs args = sizes(call, dx, weight);
+  args.x = operands.write(dx);
+  args.w = operands.read(weight);
+  args.y = operands.read(dy);
+  return args;
+}
+inline ConvArgs filters_args(const Call& call, Workspace& workspace, bool channels_last = false) {
+  const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  const Operands operands(workspace, conv_dtype(x), channels_last);
+  ConvArgs args = sizes(call, x, dw);
+  args.x = operands.read(x);
+  args.w = operands.write(dw);
+  args.y = operands.read(dy);
+  return args;
+}
+
+inline void convolve(const Call& call, Workspace& workspace, ConvArgs args, long long (*bytes)(const ConvArgs&),
+                     void (*run)(const ConvArgs&, Executor&)) {
+  args.workspace = workspace.take(bytes(args));
+  if (!workspace.counting() && call.out[0].numel() > 0) run(args, executor());
+}
+
+// ---- as products of implicit matrices
+
+inline void conv2d_gemm(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, forward_args(call, workspace), conv_table().forward_workspace, conv_table().forward);
+}
+inline void input_grad_gemm(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, images_args(call, workspace), conv_table().backward_images_workspace,
+           conv_table().backward_images);
+}
+inline void weight_grad_gemm(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, filters_args(call, workspace), conv_table().backward_filters_workspace,
+           conv_table().backward_filters);
+}
+
+// ---- pooling: kernels that take any strides and every floating type
+
+inline PoolArgs pool_args(const Call& call, const Tensor& x, const Tensor& y) {
+  auto& a = call.attrs.as<PoolAttrs>();
+  PoolArgs args{};
+  args.images = x.size(0);
+  args.channels = x.size(1);
+  for (int d = 0; d < 2; ++d) {
+    args.size[d] = x.size(2 + d);
+    args.window[d] = a.window[d];
+    args.stride[d] = a.stride[d];
+    args.padding[d] = a.padding[d];
+    args.dilation[d] = a.dilation[d];
+  }
+  args.count_padding = a.count_include_pad;
+  args.x = operand(x, 4);
+  args.y = operand(y, 4);
+  return args;
+}
+
+inline void max_pool2d(const Call& call) {
+  PoolArgs args = pool_args(call, call.in[0], call.out[0]);
+  if (call.out[1].defined()) args.places = operand(call.out[1], 4);
+  pool_table().max(args, executor());
+}
+inline void max_pool2d_backward(const Call& call) {
+  PoolArgs args = pool_args(call, call.out[0], call.in[0]);
+  args.places = operand(call.in[1], 4);
+  pool_table().max_backward(args, executor());
+}
+inline void avg_pool2d(const Call& call) { pool_table().average(pool_args(call, call.in[0], call.out[0]), executor()); }
+inline void avg_pool2d_backward(const Call& call) {
+  pool_table().average_backward(pool_args(call, call.out[0], call.in[0]), executor());
+}
+
+inline constexpr Kernel max_list[] = {{.name = "windows", .run = max_pool2d}};
+inline constexpr Kernel max_backward_list[] = {{.name = "windows", .run = max_pool2d_backward}};
+inline constexpr Kernel average_list[] = {{.name = "windows", .run = avg_pool2d}};
+inline constexpr Kernel average_backward_list[] = {{.name = "windows", .run = avg_pool2d_backward}};
+
+}  // namespace tessera::TESSERA_KERNELS
