@@ -2,6 +2,15 @@
 #include "kernels/shared/attention.h"
 
 namespace tessera::cpu_kernels {
+
+void drop_scores(const AttentionProblem& p, long long elements, const Heads& to, const Heads& from) {
+  using Word = unsigned long long;
+  const auto* state = static_cast<const long long*>(p.state->data_ptr());
+  random_table().dropout({static_cast<Word>(state[0]), static_cast<Word>(state[p.state->strides()[0]]), elements,
+                          from.data, to.data, to.type, p.dropout},
+                         executor());
+}
+
 namespace {
 
 Reason flash_takes(const AttentionProblem& p) { return p.dropout > 0 ? Reason::Dropout : tiles_take(p, 256); }

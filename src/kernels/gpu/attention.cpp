@@ -4,10 +4,18 @@
 
 #include "core/gpu/backend.h"
 #include "kernels/args/gpu/attention_workspace.h"
+#include "kernels/args/gpu/random.h"
 #include "kernels/args/gpu/tables.h"
 #include "kernels/gpu/attention_rows.h"
 
 namespace tessera::gpu_kernels {
+
+void drop_scores(const AttentionProblem& p, long long elements, const Heads& to, const Heads& from) {
+  const auto* state = static_cast<const long long*>(p.state->data_ptr());
+  draw_table().drop({{state, state + p.state->strides()[0]}, elements, from.data, to.data, to.type, p.dropout},
+                    executor());
+}
+
 namespace {
 
 constexpr long long kWidest = 128, kWidestOfAll = 256;  // of our kernels; of sm90's and of cuDNN

@@ -3,9 +3,6 @@
 #include "kernels/shared/attention_math.h"
 
 #include <limits>
-#ifdef TESSERA_GPU_KERNELS
-#include "kernels/args/gpu/random.h"
-#endif
 
 namespace tessera::TESSERA_KERNELS {
 namespace {
@@ -64,18 +61,7 @@ class Math {
   }
 
   // Zeroes those of the scores' buffers that dropout does, and scales the rest.
-  void drop(const Heads& to, const Heads& from) const {
-    const auto* state = static_cast<const long long*>(p_.state->data_ptr());
-    const long long step = p_.state->strides()[0];
-#ifdef TESSERA_GPU_KERNELS
-    draw_table().drop({{state, state + step}, scores(), from.data, to.data, to.type, p_.dropout}, executor());
-#else
-    using Word = unsigned long long;
-    random_table().dropout({static_cast<Word>(state[0]), static_cast<Word>(state[step]), scores(), from.data, to.data,
-                            to.type, p_.dropout},
-                           executor());
-#endif
-  }
+  void drop(const Heads& to, const Heads& from) const { drop_scores(p_, scores(), to, from); }
 
   // c = alpha a b over all heads; `shared` says which operand has kv heads.
   void multiply(const Heads& a, const Heads& b, bool transpose_b, bool shared_b, const Heads& c, long long n,

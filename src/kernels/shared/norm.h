@@ -1,53 +1,40 @@
-// Normalisations and softmax. The kernels want contiguous rows or planes; other layouts are copied.
+// Normalisations: from tensors to what kernels take. The kernels want contiguous rows or planes; other layouts are
+// copied. What the lists of the CPU and of GPUs share.
+#pragma once
 #include "kernels/shared/channels_last.h"
 #include "kernels/shared/tables.h"
-#ifdef TESSERA_GPU_KERNELS
-#include "kernels/gpu/pointwise.h"
-#endif
 
 namespace tessera::TESSERA_KERNELS {
-namespace {
 
 // What a kernel is given: x of a half type is widened beside f32 weights.
-DType common_dtype(const Tensor& x, const Tensor& weight) { return weight.defined() ? weight.dtype() : x.dtype(); }
+inline DType common_dtype(const Tensor& x, const Tensor& weight) {
+  return weight.defined() ? weight.dtype() : x.dtype();
+}
 
 // A hidden statistic, in the workspace where no gradient will need it.
-void* statistic(Workspace& workspace, const Call& call, size_t output, long long count) {
+inline void* statistic(Workspace& workspace, const Call& call, size_t output, long long count) {
   const Tensor& t = call.out[output];
   if (t.defined()) return t.data_ptr();
   return workspace.take(count * static_cast<long long>(size_of(statistics_dtype(call.in[0]))));
 }
 
 // A gradient that is empty where its weight is absent.
-void* gradient(Workspace& workspace, const Tensor& t, const Tensor& weight) {
+inline void* gradient(Workspace& workspace, const Tensor& t, const Tensor& weight) {
   return weight.defined() ? workspace.write(t, t.dtype(), t.is_contiguous()).data : nullptr;
 }
 
 // ---- layer_norm, rms_norm
 
-int64_t normalized_dims(const Tensor& weight) { return weight.defined() ? weight.dim() : 1; }
+inline int64_t normalized_dims(const Tensor& weight) { return weight.defined() ? weight.dim() : 1; }
 
 // Whether a GPU's kernels with types of their own take these as they lie: rows of `inner` dims that begin at whole 16
 // bytes, of halves or f32, and of weights f32 or halves.
-bool lie_in_columns([[maybe_unused]] int64_t inner, [[maybe_unused]] std::initializer_list<const Tensor*> rows) {
-#ifdef TESSERA_GPU_KERNELS
-  for (const Tensor* t : rows) {
-    long long pitch;
-    if (!t->defined()) continue;
-    if (!takes_columns(inner_size(*t, inner)) || t->dtype() == Float64 || !folds_to_rows(*t, inner, pitch) ||
-        pitch % 8 != 0 || reinterpret_cast<uintptr_t>(t->data_ptr()) % 16 != 0)
-      return false;
-  }
-  return true;
-#else
-  return false;
-#endif
-}
-bool is_half(const Tensor& t) { return t.dtype() == Float16 || t.dtype() == BFloat16; }
+bool lie_in_columns(int64_t inner, std::initializer_list<const Tensor*> rows);
+inline bool is_half(const Tensor& t) { return t.dtype() == Float16 || t.dtype() == BFloat16; }
 
 // y = the norm of the rows of x, with statistics as outputs from `first` on. `columns`: types stay as they are.
-LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const Tensor& x, const Tensor& y,
-                            const Tensor& weight, const Tensor& bias, size_t first, bool rms, bool columns) {
+inline LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const Tensor& x, const Tensor& y,
+                                   const Tensor& weight, const Tensor& bias, size_t first, bool rms, bool columns) {
   const DType dtype = columns ? x.dtype() : common_dtype(x, weight), y_dtype = columns ? y.dtype() : dtype;
   const DType weight_dtype = columns && weight.defined() ? weight.dtype() : dtype;
   const int64_t inner = normalized_dims(weight);
@@ -76,10 +63,10 @@ LayerNormArgs layer_norm_args(const Call& call, Workspace& workspace) {
                        lie_in_columns(weight.dim(), {&x, &call.out[0], &weight, &bias});
   return row_norm_args(call, workspace, x, call.out[0], weight, bias, 1, rms, columns);
 }
-void launch_layer_norm(const LayerNormArgs& args) { norm_table().layer_norm(args, executor()); }
+inline void launch_layer_norm(const LayerNormArgs& args) { norm_table().layer_norm(args, executor()); }
 
 // x, branch, branch_bias?, weight?, bias? -> sum, y, mean, rstd
-void add_layer_norm(const Call& call, Workspace& workspace) {
+inline void add_layer_norm(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &branch = call.in[1], &branch_bias = call.in[2], &weight = call.in[3],
                &bias = call.in[4], &sum = call.out[0], &y = call.out[1];
   const int64_t inner = normalized_dims(weight);
@@ -102,7 +89,7 @@ void add_layer_norm(const Call& call, Workspace& workspace) {
 }
 
 // dy, x, weight?, mean?, rstd, addend? -> dx, dweight, dbias?
-LayerNormBackwardArgs row_norm_backward_args(const Call& call, Workspace& workspace, bool rms, bool columns) {
+inline LayerNormBackwardArgs row_norm_backward_args(const Call& call, Workspace& workspace, bool rms, bool columns) {
   const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2];
   const DType dtype = columns ? x.dtype() : common_dtype(x, weight), dy_dtype = columns ? dy.dtype() : dtype;
   const DType weight_dtype = columns && weight.defined() ? weight.dtype() : dtype;
@@ -138,10 +125,10 @@ void layer_norm_backward(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) norm_table().layer_norm_backward(args, executor());
 }
 
-TensorArg matrix(const RowArg& rows, Scalar type) { return {rows.data, type, {rows.pitch, 1}}; }
+inline TensorArg matrix(const RowArg& rows, Scalar type) { return {rows.data, type, {rows.pitch, 1}}; }
 
 // The same with dx in the dtype of dy, and its sum over the rows, behind it.
-void add_layer_norm_backward(const Call& call, Workspace& workspace) {
+inline void add_layer_norm_backward(const Call& call, Workspace& workspace) {
   const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2], &branch_bias = call.in[6],
                &narrow = call.out[3], &sums = call.out[4];
   const int64_t inner = normalized_dims(weight);
@@ -184,10 +171,10 @@ void add_layer_norm_backward(const Call& call, Workspace& workspace) {
 
 // ---- group_norm, batch_norm: [batch, channels, ...] as planes
 
-PlanesArg planes(const Tensor& t, const Staged& s) {
+inline PlanesArg planes(const Tensor& t, const Staged& s) {
   return {s.data, s.strides[0], t.shape()[1] == Dim(1) ? 0 : s.strides[1]};
 }
-bool has_planes(const Tensor& t) {
+inline bool has_planes(const Tensor& t) {
   int64_t size = 1;
   for (int64_t d = t.dim() - 1; d >= 2; --d) {
     if (t.size(d) != 1 && t.strides()[d] != size) return false;
@@ -195,33 +182,20 @@ bool has_planes(const Tensor& t) {
   }
   return true;
 }
-PlanesArg read_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
+inline PlanesArg read_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
   if (lines) return {workspace.read(t, dtype, lies_channels_last(t), channels_last(t)).data, 0, 0};
   return planes(t, workspace.read(t, dtype, has_planes(t)));
 }
-PlanesArg write_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
+inline PlanesArg write_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
   if (lines) return {workspace.write(t, dtype, lies_channels_last(t), false, channels_last(t)).data, 0, 0};
   return planes(t, workspace.write(t, dtype, has_planes(t)));
 }
 
 // Whether batch norm takes x by lines of channels.
-bool has_lines([[maybe_unused]] const Tensor& x) {
-#ifdef TESSERA_GPU_KERNELS
-  return (x.dtype() == Float16 || x.dtype() == BFloat16) && x.dim() == 4 && x.size(1) % 8 == 0 && !has_planes(x) &&
-         lies_channels_last(x);
-#else
-  return false;
-#endif
-}
+bool has_lines(const Tensor& x);
 
-// GPUs take halves beside f32 weights.
-DType planes_dtype(const Tensor& x, [[maybe_unused]] const Tensor& weight) {
-#ifdef TESSERA_GPU_KERNELS
-  return x.dtype();
-#else
-  return common_dtype(x, weight);
-#endif
-}
+// What a kernel over planes is given: GPUs take halves beside f32 weights.
+DType planes_dtype(const Tensor& x, const Tensor& weight);
 
 template <class Args>
 Args plane_args(const Tensor& x, const Tensor& weight) {
@@ -264,7 +238,7 @@ Args plane_backward_args(const Call& call, Workspace& workspace, bool lines = fa
   return args;
 }
 
-void group_norm(const Call& call, Workspace& workspace) {
+inline void group_norm(const Call& call, Workspace& workspace) {
   auto args = plane_forward_args<GroupNormArgs>(call, workspace);
   args.groups = call.attrs.as<NormAttrs>().groups;
   args.mean = statistic(workspace, call, 1, args.batch * args.groups);
@@ -274,7 +248,7 @@ void group_norm(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) norm_table().group_norm(args, executor());
 }
 
-void group_norm_backward(const Call& call, Workspace& workspace) {
+inline void group_norm_backward(const Call& call, Workspace& workspace) {
   auto args = plane_backward_args<GroupNormBackwardArgs>(call, workspace);
   args.groups = call.attrs.as<NormAttrs>().groups;
   args.workspace = workspace.take(norm_table().group_norm_backward_workspace(args.batch, args.channels));
@@ -282,7 +256,7 @@ void group_norm_backward(const Call& call, Workspace& workspace) {
 }
 
 // The batch's variance is a running estimate that starts from nothing and moves all the way.
-void batch_norm(const Call& call, Workspace& workspace) {
+inline void batch_norm(const Call& call, Workspace& workspace) {
   const bool lines = has_lines(call.in[0]);
   auto args = plane_forward_args<BatchNormArgs>(call, workspace, 1, lines);
   args.lines = lines;
@@ -299,7 +273,7 @@ void batch_norm(const Call& call, Workspace& workspace) {
 }
 
 // running mean and variance, which move, towards a batch's
-void move_estimates(const Call& call, Workspace& workspace) {
+inline void move_estimates(const Call& call, Workspace& workspace) {
   const DType dtype = call.in[0].dtype();
   const auto estimate = [&](const Tensor& t) { return workspace.write(t, dtype, t.is_contiguous(), true).data; };
   const EstimatesArgs args{scalar_of(dtype),
@@ -313,7 +287,7 @@ void move_estimates(const Call& call, Workspace& workspace) {
 }
 
 // x, mean, variance, weight?, bias?
-void batch_norm_inference(const Call& call, Workspace& workspace) {
+inline void batch_norm_inference(const Call& call, Workspace& workspace) {
   const bool lines = has_lines(call.in[0]);
   auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, lines);
   args.lines = lines;
@@ -324,7 +298,7 @@ void batch_norm_inference(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) norm_table().batch_norm(args, executor());
 }
 
-BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& workspace, bool lines = false) {
+inline BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& workspace, bool lines = false) {
   auto args = plane_backward_args<BatchNormBackwardArgs>(call, workspace, lines);
   args.lines = lines;
   args.training = call.attrs.as<NormAttrs>().training;
@@ -333,14 +307,14 @@ BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& work
   args.workspace = workspace.take(norm_table().plane_parts_workspace(args.channels, args.batch * args.size));
   return args;
 }
-void batch_norm_backward(const Call& call, Workspace& workspace) {
+inline void batch_norm_backward(const Call& call, Workspace& workspace) {
   const BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace, has_lines(call.in[1]));
   if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
 }
 
 // ---- convolutions of what batch norm makes of x, one after the other
 
-Tensor scratch(Workspace& workspace, const Shape& shape, DType dtype, Device device) {
+inline Tensor scratch(Workspace& workspace, const Shape& shape, DType dtype, Device device) {
   auto storage = make_ref<Storage>();
   storage->bytes = static_cast<size_t>(shape.numel().value()) * size_of(dtype);
   storage->data = workspace.take(static_cast<long long>(storage->bytes));
@@ -357,29 +331,14 @@ void run_inner(Workspace& workspace, Call call) {
 }
 
 // x, mean, var, weight?, bias? -> y, rstd; statistics are found once more
-void batch_norm_known(const Call& call, Workspace& workspace) {
+inline void batch_norm_known(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &mean = call.in[1];
   const auto statistics = [&] { return scratch(workspace, mean.shape(), mean.dtype(), x.device()); };
   const Tensor in[] = {x, call.in[3], call.in[4]}, out[] = {call.out[0], statistics(), statistics(), call.out[1]};
   run_inner<batch_norm>(workspace, {call.op, in, call.attrs, out});
 }
-#ifdef TESSERA_GPU_KERNELS
-Reason known_takes_lines(const Call& call) { return has_lines(call.in[0]) ? Reason::Ok : Reason::Layout; }
-void batch_norm_known_lines(const Call& call, Workspace& workspace) {
-  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, true);
-  args.lines = true;
-  args.relu = call.attrs.as<NormAttrs>().relu;
-  args.running_mean = read_contiguous(workspace, call.in[1], Float32);
-  args.running_variance = read_contiguous(workspace, call.in[2], Float32);
-  const double count = static_cast<double>(args.batch) * static_cast<double>(args.size);
-  args.correction = (count - 1) / count;
-  if (call.out[1].defined()) args.rstd = call.out[1].data_ptr();
-  if (!workspace.counting()) norm_table().batch_norm(args, executor());
-}
-#endif
-
 // to = (from + addend) ^ exponent, of one dim
-void power(const Tensor& to, const Tensor& from, double exponent, double addend) {
+inline void power(const Tensor& to, const Tensor& from, double exponent, double addend) {
   MapArgs args{};
   args.compute = scalar_of(to.dtype());
   args.rank = args.inputs = 1;
@@ -398,7 +357,7 @@ void power(const Tensor& to, const Tensor& from, double exponent, double addend)
 }
 
 // db = the sums of dy over images and positions
-ReduceArgs sums_of_channels(const Tensor& dy, const Tensor& db) {
+inline ReduceArgs sums_of_channels(const Tensor& dy, const Tensor& db) {
   ReduceArgs args{};
   args.op = ReduceOp::sum;
   args.compute = dy.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
@@ -411,13 +370,13 @@ ReduceArgs sums_of_channels(const Tensor& dy, const Tensor& db) {
 }
 
 // Mean and variance of y's channels; what else batch norm gives is dropped.
-void moments(const Call& call, Workspace& workspace, const Tensor& y, const Tensor& mean, const Tensor& var) {
+inline void moments(const Call& call, Workspace& workspace, const Tensor& y, const Tensor& mean, const Tensor& var) {
   const Tensor in[] = {y, {}, {}}, out[] = {scratch(workspace, y.shape(), y.dtype(), y.device()), mean, var, {}};
   run_inner<batch_norm>(workspace, {call.op, in, NormAttrs{.training = true}, out});
 }
 
 // x, filters, bias?, mean?, var?, weight?, bias? -> y, [mean, var,] rstd
-void norm_conv2d(const Call& call, Workspace& workspace) {
+inline void norm_conv2d(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &mean = call.in[3], &y = call.out[0];
   const auto& attrs = call.attrs.as<NormConvAttrs>();
   const bool training = attrs.norm.training;
@@ -442,13 +401,13 @@ void norm_conv2d(const Call& call, Workspace& workspace) {
 }
 
 // x, filters, bias? -> y, mean, var
-void conv2d_moments(const Call& call, Workspace& workspace) {
+inline void conv2d_moments(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) run_op(*call.op.made_of, call.in, call.attrs, call.out.first(1));
   moments(call, workspace, call.out[0], call.out[1], call.out[2]);
 }
 
 // x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
-void norm_conv2d_weight_grad(const Call& call, Workspace& workspace) {
+inline void norm_conv2d_weight_grad(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
   Tensor a = x;
   if (mean.defined()) {
@@ -469,13 +428,13 @@ void norm_conv2d_weight_grad(const Call& call, Workspace& workspace) {
 }
 
 // dy of one filter as the gradient of every channel, but for the filter's weights.
-Tensor of_channels(const Tensor& dy, const Tensor& x) {
+inline Tensor of_channels(const Tensor& dy, const Tensor& x) {
   const Strides& s = dy.strides();
   return as_strided(dy.storage(), x.shape(), {s[0], 0, s[2], s[3]}, dy.offset(), dy.dtype());
 }
 
 // x, dy, filters, mean, rstd, weight?, bias? -> dx, dweight, dbias, dfilters, dbias of the filter
-void one_filter_backward(const Call& call, Workspace& workspace) {
+inline void one_filter_backward(const Call& call, Workspace& workspace) {
   const Tensor &x = call.in[0], &dy = call.in[1], &filters = call.in[2], &mean = call.in[3], &rstd = call.in[4];
   const Tensor gradient = scratch(workspace, x.shape(), x.dtype(), x.device());
   if (!workspace.counting()) combine(call, MapOp::mul, gradient, of_channels(dy, x), filters);
@@ -485,123 +444,18 @@ void one_filter_backward(const Call& call, Workspace& workspace) {
   if (!workspace.counting()) run_op(*call.op.made_of, factors, call.attrs, call.out.subspan(3));
 }
 
-#ifdef TESSERA_GPU_KERNELS
-// The same without that product in memory, and with the filter's gradient from sums that the norm's needs anyway.
-void one_filter_backward_planes(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &dy = call.in[1];
-  const Tensor in[] = {of_channels(dy, x), x, call.in[5], call.in[3], call.in[4], call.in[6]};
-  const Call inner{call.op, in, call.attrs.as<NormConvAttrs>().norm, call.out.first(3)};
-  BatchNormBackwardArgs args = batch_norm_backward_args(inner, workspace);
-  args.bias = read_contiguous(workspace, call.in[6], common_dtype(x, call.in[5]));
-  args.filter = read_contiguous(workspace, call.in[2], x.dtype());
-  args.dfilter = call.out[3].data_ptr();
-  ReduceArgs sums = sums_of_channels(dy, call.out[4]);
-  sums.workspace = workspace.take(reduce_table().workspace(sums));
-  if (workspace.counting()) return;
-  norm_table().batch_norm_backward(args, executor());
-  reduce_table().reduce(sums, executor());
-}
-#endif
-
-// ---- softmax over any dim: `dim` moved to the end
-
-Tensor with_last(const Tensor& t, int64_t dim) {
-  if (dim < 0) dim += t.dim();
-  if (dim == t.dim() - 1) return t;
-  Shape shape = t.shape();
-  Strides strides = t.strides();
-  std::rotate(shape.begin() + dim, shape.begin() + dim + 1, shape.end());
-  std::rotate(strides.begin() + dim, strides.begin() + dim + 1, strides.end());
-  return as_strided(t.storage(), shape, strides, t.offset(), t.dtype());
-}
-
-template <class Args>
-Args softmax_args(const Tensor& x, bool log) {
-  Args args{};
-  args.type = scalar_of(x.dtype());
-  args.log = log;
-  args.n = x.shape().back().value();
-  args.rows = args.n == 0 ? 0 : x.numel() / args.n;
-  return args;
-}
-
-template <bool log>
-void softmax(const Call& call, Workspace& workspace) {
-  int64_t dim = call.attrs.as<DimAttrs>().dim;
-  Tensor x = with_last(call.in[0], dim), y = with_last(call.out[0], dim);
-  auto args = softmax_args<SoftmaxArgs>(x, log);
-  args.x = read_rows(workspace, x, 1, x.dtype());
-  args.y = write_rows(workspace, y, 1, x.dtype());
-  if (!workspace.counting()) softmax_table().softmax(args, executor());
-}
-
-template <bool log>
-void softmax_backward(const Call& call, Workspace& workspace) {
-  int64_t dim = call.attrs.as<DimAttrs>().dim;
-  Tensor dy = with_last(call.in[0], dim), y = with_last(call.in[1], dim), dx = with_last(call.out[0], dim);
-  auto args = softmax_args<SoftmaxBackwardArgs>(y, log);
-  args.dy = read_rows(workspace, dy, 1, y.dtype());
-  args.y = read_rows(workspace, y, 1, y.dtype());
-  args.dx = write_rows(workspace, dx, 1, y.dtype());
-  if (!workspace.counting()) softmax_table().softmax_backward(args, executor());
-}
+// ---- kernels that are the same on both
 
 template <auto body>
-constexpr Kernel list[] = {staged_kernel<body>("rows")};
+inline constexpr Kernel norm_list[] = {staged_kernel<body>("rows")};
 template <bool rms>
-constexpr Kernel row_list[] = {prepared_kernel<layer_norm_args<rms>, launch_layer_norm>("rows")};
+inline constexpr Kernel row_list[] = {prepared_kernel<layer_norm_args<rms>, launch_layer_norm>("rows")};
 template <auto body>
-constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
+inline constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
 
-constexpr Kernel composed = staged_kernel<norm_conv2d>("composed");
-constexpr Kernel composed_grad = staged_kernel<norm_conv2d_weight_grad>("composed");
-constexpr Kernel composed_moments = staged_kernel<conv2d_moments>("composed");
-constexpr Kernel composed_known = staged_kernel<batch_norm_known>("composed");
-#ifdef TESSERA_GPU_KERNELS
-constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_takes_norm_conv),
-                                     staged_kernel<sm90_norm_windows>("sm90.windows", sm90_takes_norm_windows),
-                                     composed};
-constexpr Kernel norm_conv_grad_list[] = {staged_kernel<sm90_norm_conv_grad>("sm90", sm90_takes_norm_conv_grad),
-                                          composed_grad};
-constexpr Kernel moments_list[] = {staged_kernel<sm90_moments>("sm90.windows", sm90_takes_moments), composed_moments};
-constexpr Kernel known_list[] = {staged_kernel<batch_norm_known_lines>("lines", known_takes_lines), composed_known};
-constexpr Kernel one_filter_list[] = {staged_kernel<one_filter_backward_planes>("planes"),
-                                      staged_kernel<one_filter_backward>("composed")};
-#else
-constexpr Kernel one_filter_list[] = {staged_kernel<one_filter_backward>("composed")};
-constexpr Kernel norm_conv_list[] = {composed};
-constexpr Kernel moments_list[] = {composed_moments};
-constexpr Kernel known_list[] = {composed_known};
-constexpr Kernel norm_conv_grad_list[] = {composed_grad};
-#endif
-
-}  // namespace
-
-std::span<const KernelTableEntry> norm_kernels() {
-  static constexpr KernelTableEntry entries[] = {
-      {"norm_conv2d", norm_conv_list},
-      {"norm_conv2d_weight_grad", norm_conv_grad_list},
-      {"norm_conv1x1_one_filter_backward", one_filter_list},
-      {"conv2d_moments", moments_list},
-      {"batch_norm_known", known_list},
-      {"layer_norm", row_list<false>},
-      {"layer_norm_backward", list<layer_norm_backward<false>>},
-      {"add_layer_norm", list<add_layer_norm>},
-      {"add_layer_norm_backward", list<add_layer_norm_backward>},
-      {"rms_norm", row_list<true>},
-      {"rms_norm_backward", list<layer_norm_backward<true>>},
-      {"group_norm", plane_list<group_norm>},
-      {"group_norm_backward", plane_list<group_norm_backward>},
-      {"batch_norm", plane_list<batch_norm>},
-      {"move_estimates_", plane_list<move_estimates>},
-      {"batch_norm_backward", plane_list<batch_norm_backward>},
-      {"batch_norm_inference", plane_list<batch_norm_inference>},
-      {"softmax", list<softmax<false>>},
-      {"softmax_backward", list<softmax_backward<false>>},
-      {"log_softmax", list<softmax<true>>},
-      {"log_softmax_backward", list<softmax_backward<true>>},
-  };
-  return entries;
-}
+inline constexpr Kernel composed = staged_kernel<norm_conv2d>("composed");
+inline constexpr Kernel composed_grad = staged_kernel<norm_conv2d_weight_grad>("composed");
+inline constexpr Kernel composed_moments = staged_kernel<conv2d_moments>("composed");
+inline constexpr Kernel composed_known = staged_kernel<batch_norm_known>("composed");
 
 }  // namespace tessera::TESSERA_KERNELS
