@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/element.h"
+
 namespace tessera {
 namespace {
 
@@ -62,15 +64,30 @@ std::vector<std::string_view> parse_list(AttrKind kind, std::string_view text) {
   return split_list(text.substr(1, text.size() - 2));
 }
 
+// The elements of a tensor on the host, in row-major order, each as a number of the widest type of its kind.
+template <class Fn>
+void for_elements(const Tensor& t, Fn&& fn) {
+  if (t.device() != cpu())
+    throw Error(fmt::format("a tensor attribute lies on the host, not on {}", to_string(t.device())));
+  with_element_type(t.dtype(), [&]<class T>(T*) {
+    using Wide = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+    const T* const elements = static_cast<const T*>(t.data_ptr());
+    SmallVector<int64_t, 8> index(static_cast<size_t>(t.dim()), 0);
+    for (int64_t i = 0; i < t.numel(); ++i) {
+      int64_t at = 0;
+      for (int64_t d = 0; d < t.dim(); ++d) at += index[d] * t.strides()[d];
+      if constexpr (std::is_integral_v<T>) fn(static_cast<Wide>(elements[at]));
+      else fn(static_cast<Wide>(static_cast<double>(elements[at])));
+      for (int64_t d = t.dim() - 1; d >= 0 && ++index[d] == t.size(d); --d) index[d] = 0;
+    }
+  });
+}
+
 // tensor(f32[2, 3], 1, 2, ...)
 std::string tensor_text(const Tensor& t) {
   if (!t.defined()) return "none";
-  if (t.device() != cpu()) return tensor_text(t.to(cpu()));
   std::string text = fmt::format("tensor({}{}", name(t.dtype()), to_string(t.shape()));
-  if (is_floating(t.dtype()))
-    for (const double v : t.to_vector<double>()) text += fmt::format(", {}", v);
-  else
-    for (const int64_t v : t.to_vector<int64_t>()) text += fmt::format(", {}", v);
+  for_elements(t, [&](auto v) { text += fmt::format(", {}", v); });
   return text + ")";
 }
 Tensor parse_tensor(std::string_view text) {
@@ -84,14 +101,14 @@ Tensor parse_tensor(std::string_view text) {
   const Shape shape = std::get<DimList>(parse_attr(AttrKind::Shape, items[0].substr(bracket))).shape();
   if (shape.is_symbolic() || !(shape.numel() == Dim(static_cast<int64_t>(items.size()) - 1)))
     throw Error(fmt::format("a tensor of shape {} with {} elements", to_string(shape), items.size() - 1));
-  const auto numbers = [&]<class T>(T) {
-    std::vector<T> values;
-    for (size_t i = 1; i < items.size(); ++i) values.push_back(parse_number<T>(AttrKind::Float, items[i]));
-    Tensor t = empty_host(shape, dtype_of<T>);
-    if (!values.empty()) std::memcpy(t.data_ptr(), values.data(), values.size() * sizeof(T));
-    return t.to(dtype);
-  };
-  return is_floating(dtype) ? numbers(double()) : numbers(int64_t());
+  Tensor t = empty_host(shape, dtype);
+  with_element_type(dtype, [&]<class T>(T*) {
+    using Wide = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+    T* const elements = static_cast<T*>(t.data_ptr());
+    for (size_t i = 1; i < items.size(); ++i)
+      elements[i - 1] = static_cast<T>(parse_number<Wide>(AttrKind::Float, items[i]));
+  });
+  return t;
 }
 
 }  // namespace
@@ -219,7 +236,8 @@ bool AttrTraits<Tensor>::assign(Tensor& member, const AttrValue& value) {
 }
 bool AttrTraits<Tensor>::equal(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || same(a, b)) return a.defined() == b.defined();
-  return a.dtype() == b.dtype() && a.shape() == b.shape() && tensor_text(a) == tensor_text(b);
+  const bool readable = a.device() == cpu() && b.device() == cpu();  // elsewhere only one tensor is equal to itself
+  return readable && a.dtype() == b.dtype() && a.shape() == b.shape() && tensor_text(a) == tensor_text(b);
 }
 bool AttrTraits<Ref<AttrObject>>::assign(Ref<AttrObject>& member, const AttrValue& value) {
   const auto* same = std::get_if<Ref<AttrObject>>(&value);
