@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/gpu/backend.h"
+#include "ops/call_plan.h"
 #include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "tessera/ops.h"
@@ -18,10 +19,10 @@ namespace {
 std::map<std::string, Reason> reasons(const Op& op, const Tensors& in, const Tensors& out) {
   std::map<std::string, Reason> found;
   const Attrs attrs = AttentionAttrs{};
-  const Call call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}};
+  const auto ins = operands_of({in.data(), in.size()}), outs = operands_of({out.data(), out.size()});
+  const Call call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}};
   if (call_device(call).is_gpu()) gpu::begin_call(call_device(call));
-  for (const Kernel& kernel : kernels_for(op, call_device(call).type))
-    found[kernel.name] = kernel.supports ? kernel.supports(call) : Reason::Ok;
+  for (const Kernel& kernel : kernels_for(op, call_device(call).type)) found[kernel.name] = supports(kernel, call);
   return found;
 }
 bool is_there(Reason reason) {

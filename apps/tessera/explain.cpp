@@ -6,6 +6,8 @@
 #include "attention.h"
 #include "cases/cases.h"
 #include "core/gpu/backend.h"
+#include "ops/call_plan.h"
+#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "tessera/ops.h"
 
@@ -90,9 +92,10 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device de
   for (const TensorMeta& meta : inferred)
     out.push_back(is_absent(meta) ? Tensor()
                                   : empty(meta.shape, meta.dtype, in.empty() || op.transfers ? meta.device : device));
-  const Call call{op, {in.data(), in.size()}, attrs, {out.data(), out.size()}};
+  const auto ins = operands_of({in.data(), in.size()}), outs = operands_of({out.data(), out.size()});
+  const Call call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}};
   if (call_device(call).is_gpu()) gpu::begin_call(call_device(call));
-  fmt::print("{}", explain(call));
+  fmt::print("{}{}", explain(call), explain_plan(call));
 }
 
 // Attention's backward for inputs q, k, v, mask and state.

@@ -46,11 +46,16 @@ void empty_cache(Device device = cpu());
 class Tensor;
 struct AutogradMeta;
 
-/// Shape, type and place of a tensor that may not exist yet.
+/// Shape, type, place and layout of a tensor that may not exist yet.
 struct TensorMeta {
   Shape shape;
   DType dtype = Float32;
   Device device;
+  Strides strides = {};     ///< in elements; empty: row-major without gaps
+  int alignment = 0;        ///< of the first element, in bytes: a power of two of at most 256; 0: that of new memory
+  int64_t pitch = 0;        ///< of a new tensor: rows begin so many elements apart, with room for spare ones; 0: dense
+  int64_t padded_rows = 0;  ///< of a whole storage that empty_pitched made: its rows,
+  int64_t padded_row_length = 0, storage_bytes = 0;  ///< their elements, and all of its bytes
 };
 
 struct TensorImpl : RefCounted, Recycled {
@@ -90,7 +95,7 @@ class Tensor {
   Device device() const { return impl().storage->device; }
   /// Row-major without gaps. Rows of matrices of halves may be padded on GPUs (docs/architecture.md): see contiguous().
   bool is_contiguous() const { return impl().contiguous; }
-  TensorMeta meta() const { return {shape(), dtype(), device()}; }
+  TensorMeta meta() const;
   const Ref<Storage>& storage() const { return impl().storage; }
 
   // Its elements. `data` addresses the first element; rows may be pitched, so honour strides.

@@ -116,6 +116,36 @@ struct AttrTraits<Reduction> {
   static bool equal(Reduction a, Reduction b) { return a == b; }
 };
 
+/// Words that are equal where, and only where, calls are alike.
+using KeyWords = SmallVector<uint64_t, 64>;
+template <class T>
+void add_key(KeyWords& words, const T& member) {
+  if constexpr (std::is_same_v<T, Tensor>) words.push_back(reinterpret_cast<uintptr_t>(member.ref().get()));
+  else if constexpr (std::is_same_v<T, Ref<AttrObject>>) words.push_back(reinterpret_cast<uintptr_t>(member.get()));
+  else if constexpr (std::is_same_v<T, std::string>) {
+    words.push_back(member.size());
+    for (size_t at = 0; at < member.size(); at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, member.data() + at, std::min<size_t>(8, member.size() - at));
+      words.push_back(word);
+    }
+  } else if constexpr (std::is_same_v<T, IntList> || std::is_same_v<T, DimList>) {
+    words.push_back(static_cast<uint64_t>(member.count));
+    for (int64_t i = 0; i < member.count; ++i) add_key(words, member.values[i]);
+  } else if constexpr (std::is_array_v<T>) {
+    for (const auto& item : member) add_key(words, item);
+  } else if constexpr (std::is_same_v<T, Device>) {
+    words.push_back(static_cast<uint64_t>(member.type) << 16 | static_cast<uint8_t>(member.index) << 8 | member.meta);
+  } else if constexpr (std::is_same_v<T, Dim>) {
+    words.push_back(member.is_symbolic() ? ~uint64_t{0} : static_cast<uint64_t>(member.value()));
+  } else {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8 && (std::is_arithmetic_v<T> || std::is_enum_v<T>));
+    uint64_t word = 0;
+    std::memcpy(&word, &member, sizeof member);
+    words.push_back(word);
+  }
+}
+
 /// One attribute of a struct.
 struct AttrField {
   std::string_view name;
@@ -161,6 +191,11 @@ class Attrs {
   /// What differs from the defaults, "dim=1, keepdim=true": different attributes have different texts.
   std::string describe() const;
   friend bool operator==(const Attrs& a, const Attrs& b);
+  /// Words for a cache of calls. Tensors and objects are themselves, not their values; a symbol has none of its own.
+  void add_to_key(KeyWords& words) const {
+    words.push_back(reinterpret_cast<uintptr_t>(type_));
+    type_->key(words, address());
+  }
 
   /// Names, kinds and defaults.
   const AttrsType& type() const { return type_->reflect(); }
@@ -193,11 +228,17 @@ class Attrs {
   struct Type {
     bool small;
     const AttrsType& (*reflect)();
+    void (*key)(KeyWords& words, const void* attrs);
   };
+  template <class T>
+  static void key_of(KeyWords& words, const void* attrs) {
+    std::apply([&](const auto&... members) { (add_key(words, members), ...); },
+               static_cast<const T*>(attrs)->members());
+  }
   template <class T>
   static const AttrsType& reflect();
   template <class T>
-  static constexpr Type type_of{is_small<T>, &reflect<T>};
+  static constexpr Type type_of{is_small<T>, &reflect<T>, &key_of<T>};
 
   Ref<Box>& box() const { return *std::launder(reinterpret_cast<Ref<Box>*>(const_cast<std::byte*>(data_))); }
   const void* address() const { return type_->small ? data_ : box()->address(); }

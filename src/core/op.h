@@ -1,7 +1,6 @@
 // An operator, defined once; and the ordered list of kernels that can run it on a device.
 #pragma once
 #include <array>
-#include <new>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -88,7 +87,7 @@ struct Op {
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
   /// Made by the host or of other operators, and so without kernels; not called for tensors without memory.
   Tensors (*compute)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
-  const Op* made_of = nullptr;                                    ///< what its kernels run with run_op()
+  const Op* made_of = nullptr;                                    ///< what its kernels plan with plan_call()
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };
 
@@ -101,83 +100,5 @@ inline void require_inputs(std::string_view op, std::span<const TensorMeta> in) 
   for (size_t i = 0; i < in.size(); ++i)
     if (is_absent(in[i])) throw Error(std::string(op) + ": input " + std::to_string(i) + " is undefined");
 }
-
-/// Why a kernel passes a call over.
-enum class Reason : uint8_t {
-  Ok,
-  Layout,
-  Shape,
-  HeadDim,
-  DType,
-  Precision,
-  Order,
-  Window,
-  Dropout,
-  Small,
-  Library,
-  Hardware,
-  NotForced,
-};
-std::string_view sentence(Reason reason);
-
-/// What was made of a call last; a copy of it is empty.
-class Made {
- public:
-  Made() {}
-  Made(const Made&) {}
-  Made& operator=(const Made&) = delete;
-  ~Made() { clear(); }
-
-  template <class T, class Call>
-  T& by(T (*make)(const Call&), const Call& call) {
-    static_assert(sizeof(T) <= sizeof(room_));
-    if (maker_ != reinterpret_cast<void (*)()>(make)) {
-      clear();
-      new (room_) T(make(call));
-      maker_ = reinterpret_cast<void (*)()>(make);
-      if constexpr (!std::is_trivially_destructible_v<T>) destroy_ = [](void* made) { static_cast<T*>(made)->~T(); };
-    }
-    return *std::launder(reinterpret_cast<T*>(room_));
-  }
-
- private:
-  void clear() {
-    if (maker_ && destroy_) destroy_(room_);
-    maker_ = nullptr;
-    destroy_ = nullptr;
-  }
-  void (*maker_)() = nullptr;
-  void (*destroy_)(void*) = nullptr;
-  alignas(16) std::byte room_[1536];
-};
-
-/// One execution: outputs and workspace come from the caller, kernels never allocate tensors.
-struct Call {
-  const Op& op;
-  std::span<const Tensor> in;  ///< absent optional inputs are undefined
-  const Attrs& attrs;
-  std::span<const Tensor> out;  ///< hidden outputs are undefined where nothing will need them
-  void* workspace = nullptr;
-  mutable Made made = {};
-
-  /// make(*this), kept until another function is asked for: what kernels of a list need alike, and each more than once.
-  template <class T>
-  T& once(T (*make)(const Call&)) const {
-    return made.by(make, *this);
-  }
-};
-
-struct Kernel {
-  const char* name;
-  Reason (*supports)(const Call&) = nullptr;         ///< null: every call
-  size_t (*workspace_bytes)(const Call&) = nullptr;  ///< null: none
-  void (*run)(const Call&) = nullptr;
-};
-
-/// Where a call's kernel runs: where its inputs lie, or its output if there are none.
-Device call_device(const Call& call);
-
-/// Runs the kernel that is picked on tensors that are there; hidden outputs may be undefined.
-void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out);
 
 }  // namespace tessera

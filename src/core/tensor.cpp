@@ -165,6 +165,21 @@ Tensor Tensor::detach() const {
   return plain;
 }
 
+TensorMeta Tensor::meta() const {
+  const TensorImpl& t = impl();
+  TensorMeta meta{t.shape, t.dtype, t.storage->device};
+  if (!t.contiguous) meta.strides = t.strides;
+  if (!t.storage->device.meta)
+    meta.alignment = static_cast<int>(std::min<size_t>(
+        reinterpret_cast<uintptr_t>(data_ptr()) & (~reinterpret_cast<uintptr_t>(data_ptr()) + 1), 256));
+  if (t.storage->rows && t.offset == 0) {
+    meta.padded_rows = t.storage->rows;
+    meta.padded_row_length = t.storage->row_length;
+    meta.storage_bytes = static_cast<int64_t>(t.storage->bytes);
+  }
+  return meta;
+}
+
 std::string describe(const TensorMeta& meta) {
   return fmt::format("{}{} on {}", name(meta.dtype), to_string(meta.shape), to_string(meta.device));
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/plan.h"
 #include "tessera/error.h"
 #include "tessera/parallel.h"
 
@@ -222,6 +223,7 @@ void set_num_threads(int n) {
   std::lock_guard lock(pool_mutex);
   wanted_threads = n;
   delete pool.exchange(nullptr);
+  forget_plans();
 }
 
 int num_threads() { return executor().threads(); }

@@ -35,4 +35,11 @@ inline bool provably_different(Dim a, Dim b) { return !a.is_symbolic() && !b.is_
 /// The dtype in which statistics of a tensor are kept.
 inline DType statistics_dtype(DType dtype) { return dtype == Float64 ? Float64 : Float32; }
 
+/// A shape that a tensor can have. Throws Error on a negative size.
+inline Shape require_sizes(Shape shape) {
+  for (const Dim d : shape)
+    if (!d.is_symbolic() && d.value() < 0) throw Error("empty: negative size in " + to_string(shape));
+  return shape;
+}
+
 }  // namespace tessera

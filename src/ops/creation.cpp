@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/check.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 Metas infer_create(std::span<const TensorMeta>, const Attrs& attrs) {
   const auto& a = attrs.as<CreateAttrs>();
-  return {{a.shape.shape(), a.dtype, a.device}};
+  return {{require_sizes(a.shape.shape()), a.dtype, a.device}};
 }
 
 Tensors full_reference(std::span<const Tensor>, const Attrs& attrs) {

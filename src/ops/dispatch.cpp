@@ -9,6 +9,7 @@
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
 #include "ops/autocast.h"
+#include "ops/call_plan.h"
 #include "ops/capture.h"
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
@@ -169,50 +170,37 @@ bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
   return layout.has_value();
 }
 
-Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas, const Device* device, bool keep_hidden) {
+Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas) {
   Tensors out;
-  size_t visible = metas.size() - op.hidden_outputs;
-  for (size_t i = 0; i < metas.size(); ++i) {
-    if (op.in_place && i < visible) out.push_back(in[i]);
-    else if (i >= visible && (!keep_hidden || is_absent(metas[i]))) out.push_back({});
-    else out.push_back(make_output(op, in, metas[i], device ? *device : metas[i].device, i >= visible));
-  }
+  const size_t written = op.in_place ? metas.size() - op.hidden_outputs : 0;
+  for (size_t i = 0; i < metas.size(); ++i)
+    if (i < written) out.push_back(in[i]);
+    else if (is_absent(metas[i])) out.push_back({});
+    else out.push_back(make_output(metas[i]));
   return out;
 }
 
 }  // namespace
 
-void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out) {
-  Call call{op, in, attrs, out};
-  if (Device device = call_device(call); device.is_gpu()) gpu::begin_call(device);
-  const Kernel& kernel = pick_kernel(call);
-  Tensor workspace;
-  if (kernel.workspace_bytes)
-    if (size_t bytes = kernel.workspace_bytes(call)) {
-      workspace = empty({static_cast<int64_t>(bytes)}, UInt8, call_device(call));
-      call.workspace = workspace.data_ptr();
-    }
-  kernel.run(call);
-}
-
 Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
-  const Device device = common_device(op, in);
+  const Device device = in.empty() ? op.infer({}, attrs)[0].device : common_device(op, in);
   Tensors out;
   if (op.view && alias(op, in[0], attrs, out)) return out;
-  SmallVector<TensorMeta, 4> metas;
-  for (const Tensor& t : in)
-    if (t.defined()) metas.emplace_back(t.shape(), t.dtype(), device);
-    else metas.emplace_back(absent_meta(device));
-  Metas inferred = op.infer({metas.data(), metas.size()}, attrs);
-  const size_t visible = inferred.size() - op.hidden_outputs;
-  if (op.in_place && grad_enabled()) check_in_place(op, in, visible);
-  if (op.compute && !inferred[0].device.meta && !device.meta && !is_capturing())
-    return op.compute({in.data(), in.size()}, attrs);
-  out = make_outputs(op, in, inferred, op.transfers || in.empty() ? nullptr : &device, keep_hidden);
-  const Device at = in.empty() && !out.empty() ? out[0].device() : device;
-  if (!at.meta) run_op(op, {in.data(), in.size()}, attrs, {out.data(), out.size()});
+  Ref<Plan> plan;
+  if (device.meta || is_capturing()) {  // nothing has memory
+    const auto metas = metas_of({in.data(), in.size()}, device);
+    out = make_outputs(op, in, infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden));
+  } else {
+    const CallPlan& call = call_plan(op, in, attrs, device, keep_hidden);
+    if (op.in_place && grad_enabled()) check_in_place(op, in, call.outputs.size() - op.hidden_outputs);
+    if (op.compute) return op.compute({in.data(), in.size()}, attrs);
+    out = make_outputs(op, in, call.outputs);
+    plan = call.plan;
+  }
+  if (plan) run_as_planned(*plan, {in.data(), in.size()}, {out.data(), out.size()});
   if (op.in_place)
-    for (size_t i = 0; i < visible; ++i) out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
+    for (size_t i = 0, visible = out.size() - op.hidden_outputs; i < visible; ++i)
+      out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
   return out;
 }
 

@@ -160,7 +160,10 @@ bool run_on_hopper(const Tensor& a, const Tensor& b, const Tensor& y, const Tens
   for (size_t i = 0; i < addends.size(); ++i)
     gemm.addends.push_back({addends[i].dtype(), i == boxed ? HopperGemm::Way::Boxed : way_of(addends[i])});
   gpu::begin_call(a.device());
-  const auto plan = [&](const Tensor* input) { return gpu_kernels::plan_fused(a, b, y, input, args, gemm.plan); };
+  const auto plan = [&](const Tensor* input) {
+    const Operand addend = input ? Operand(*input) : Operand();
+    return gpu_kernels::plan_fused(Operand(a), Operand(b), Operand(y), input ? &addend : nullptr, args, gemm.plan);
+  };
   if (!plan(boxed ? &addends[*boxed] : nullptr)) {
     if (!boxed || !plan(nullptr)) return false;
     gemm.addends[*boxed].way = HopperGemm::Way::Anywhere;

@@ -15,12 +15,6 @@ struct Forced {
 };
 thread_local SmallVector<Forced, 2> forced;
 
-const std::string* forced_kernel(const Op& op) {
-  for (size_t i = forced.size(); i-- > 0;)
-    if (forced[i].op == op.name) return &forced[i].kernel;
-  return nullptr;
-}
-
 std::span<const KernelTableEntry> table_of(DeviceType device) {
   return device == DeviceType::CPU ? cpu_kernel_table() : gpu_kernel_table();
 }
@@ -34,16 +28,22 @@ void link_tables() {
 
 Reason support(const Kernel& kernel, const Call& call) {
   if (const std::string* name = forced_kernel(call.op); name && *name != kernel.name) return Reason::NotForced;
-  return kernel.supports ? kernel.supports(call) : Reason::Ok;
+  return supports(kernel, call);
 }
 
 std::string describe_inputs(const Call& call) {
   std::string text;
-  for (const Tensor& t : call.in) text += (text.empty() ? "" : ", ") + describe(t);
+  for (const Operand& t : call.in) text += (text.empty() ? "" : ", ") + describe(t);
   return text;
 }
 
 }  // namespace
+
+const std::string* forced_kernel(const Op& op) {
+  for (size_t i = forced.size(); i-- > 0;)
+    if (forced[i].op == op.name) return &forced[i].kernel;
+  return nullptr;
+}
 
 KernelList kernels_for(const Op& op, DeviceType device) {
   static const bool linked = (link_tables(), true);
@@ -61,7 +61,7 @@ KernelList kernels_for(const Op& op, DeviceType device) {
   for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
     if (*name == kernel.name)
       throw Error(fmt::format("{}: kernel '{}', which is forced, {}: {}", call.op.name, *name,
-                              sentence(kernel.supports(call)), describe_inputs(call)));
+                              sentence(supports(kernel, call)), describe_inputs(call)));
     there += (there.empty() ? "" : ", ") + std::string(kernel.name);
   }
   throw Error(fmt::format("{}: {} has no kernel '{}', which is forced, but {}", call.op.name,
@@ -77,7 +77,7 @@ const Kernel& pick_kernel(const Call& call) {
     if (list.size() > 1 && picks_are_used())
       if (const Kernel* kernel = picked_kernel(call, list)) return *kernel;
     for (const Kernel& kernel : list)
-      if (!kernel.supports || kernel.supports(call) == Reason::Ok) return kernel;
+      if (supports(kernel, call) == Reason::Ok) return kernel;
   }
   refuse(call);
 }
@@ -105,6 +105,20 @@ std::string explain(const Call& call) {
   if (!pick.kernel.empty() && !by_pick)
     text += fmt::format("ignored: a pick of '{}', which cannot run this\n", pick.kernel);
   return text;
+}
+
+std::string explain_plan(const Call& call) {
+  Plan plan;
+  plan_call(call.op, call.in, call.attrs, call.out, plan);
+  return plan.describe();
+}
+
+void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, std::span<const Operand> out,
+               Plan& plan) {
+  Call call{op, in, attrs, out};
+  const Kernel& kernel = pick_kernel(call);
+  call.state = kernel.state;
+  kernel.plan(call, plan);
 }
 
 ForceKernel::ForceKernel(std::string_view op, std::string kernel) {

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "core/op.h"
+#include "core/kernel.h"
 
 namespace tessera {
 
@@ -19,11 +19,16 @@ class ForceKernel {
   ForceKernel& operator=(const ForceKernel&) = delete;
 };
 
+/// The name of the kernel that this thread forces for an op; null: none.
+const std::string* forced_kernel(const Op& op);
+
 /// The forced kernel; otherwise the measured one, where picks are used (ops/picks.h), or the first of the list that
 /// supports the call.
 const Kernel& pick_kernel(const Call& call);
 
 /// A line per entry of the list: chosen, or why it was passed over.
 std::string explain(const Call& call);
+/// What the chosen one runs: a line per launch, and one for the workspace.
+std::string explain_plan(const Call& call);
 
 }  // namespace tessera

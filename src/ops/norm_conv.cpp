@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/gpu/backend.h"
+#include "ops/call_plan.h"
 #include "ops/check.h"
 #include "ops/conv.h"
 #include "ops/gradient.h"
@@ -328,11 +329,12 @@ const Op batch_norm_known_op = {.name = "batch_norm_known",
 
 bool takes_one_pass(const Op& op, std::span<const Tensor> in, const Attrs& attrs) {
   if (!in[X].defined() || in[X].dim() != 4) return false;  // conv2d says what is wrong
-  const Call call{op, in, attrs, {}};
+  const auto operands = operands_of(in);
+  const Call call{op, {operands.data(), operands.size()}, attrs, {}};
   const Device device = call_device(call);
   if (!device.is_card()) return false;
   gpu::begin_call(device);
-  const auto takes = [&](const Kernel& kernel) { return kernel.supports && kernel.supports(call) == Reason::Ok; };
+  const auto takes = [&](const Kernel& kernel) { return kernel.supports && supports(kernel, call) == Reason::Ok; };
   return std::ranges::any_of(kernels_for(op, device.type), takes);
 }
 

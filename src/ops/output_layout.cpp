@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/plan.h"
+
 namespace tessera {
 namespace {
 
@@ -30,48 +32,56 @@ bool needs_more_rows(const TensorMeta& meta) {
   return meta.dtype == Float32 && numel > 0 && is_large_matrix(meta) && numel / meta.shape.back().value() % 4 != 0;
 }
 
-bool pads_rows(const Op& op, const Tensors& in, const TensorMeta& meta) {
+bool pads_rows(const Op& op, std::span<const TensorMeta> in, const TensorMeta& meta) {
   if (op.pitched == Pitched::None || !is_floating(meta.dtype)) return false;
   if (padded_length(meta.shape, meta.dtype) == meta.shape.back().value()) return needs_more_rows(meta);
-  return op.pitched == Pitched::All || is_large_matrix(meta) || std::any_of(in.begin(), in.end(), [&](const Tensor& t) {
-           return lies_in_padded_rows(t) && t.shape() == meta.shape;
-         });
+  return op.pitched == Pitched::All || is_large_matrix(meta) ||
+         std::any_of(in.begin(), in.end(),
+                     [&](const TensorMeta& t) { return t.shape == meta.shape && lies_in_padded_rows(t); });
 }
 
-// Whether images [n, c, h, w] lie in the order n, h, w, c, and not in their own as well.
-bool lies_channels_last(const Tensor& t) {
-  if (!t.defined() || t.dim() != 4 || t.is_contiguous()) return false;
-  int64_t step = 1;
-  for (int64_t d : {1, 3, 2, 0}) {
-    if (t.size(d) != 1 && t.strides()[static_cast<size_t>(d)] != step) return false;
-    step *= t.size(d);
-  }
-  return true;
+// Dense images [n, c, h, w] in the order n, h, w, c.
+Strides channels_last(const Shape& shape) {
+  const auto size = [&](size_t d) { return shape[d].value(); };
+  return {size(1) * size(2) * size(3), 1, size(3) * size(1), size(1)};
 }
-Tensor empty_channels_last(const TensorMeta& meta, Device device) {
-  const Tensor t = empty(meta.shape, meta.dtype, device);
-  const int64_t c = t.size(1), w = t.size(3);
-  return as_strided(t.storage(), meta.shape, {t.numel() / std::max<int64_t>(t.size(0), 1), 1, w * c, c}, 0, meta.dtype);
+// Whether they lie so, and not in their own order as well.
+bool lies_channels_last(const TensorMeta& t) {
+  if (t.shape.rank() != 4 || t.strides.empty()) return false;
+  const Strides dense = channels_last(t.shape);
+  for (size_t d = 0; d < 4; ++d)
+    if (t.shape[d] != Dim(1) && t.strides[d] != dense[d]) return false;
+  return true;
 }
 
 }  // namespace
 
-Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device, bool hidden) {
+TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const TensorMeta& meta, bool hidden) {
+  TensorMeta out{meta.shape, meta.dtype, meta.device};
   const bool statistic = hidden && op.pitched != Pitched::All;
-  if (device.is_gpu() && meta.shape.rank() >= 2 && !statistic) {
-    if (op.keeps_layout && meta.shape.rank() == 4 && lies_channels_last(in[op.layout_of]))
-      return empty_channels_last(meta, device);
-    if (pads_rows(op, in, meta))
-      return empty_pitched(meta.shape, padded_length(meta.shape, meta.dtype), meta.dtype, device);
+  if (!out.device.is_gpu() || out.shape.rank() < 2 || statistic || out.shape.is_symbolic()) return out;
+  if (op.keeps_layout && out.shape.rank() == 4 && lies_channels_last(in[op.layout_of])) {
+    out.strides = channels_last(out.shape);
+  } else if (pads_rows(op, in, out)) {
+    out.pitch = padded_length(out.shape, out.dtype);
+    Shape padded = out.shape;
+    padded.back() = out.pitch;
+    out.strides = contiguous_strides(padded);
   }
-  return empty(meta.shape, meta.dtype, device);
+  return out;
 }
 
-bool lies_in_padded_rows(const Tensor& t) {
-  if (!t.defined() || t.is_contiguous() || t.dim() < 2) return false;
-  Shape padded = t.shape();
-  padded.back() = padded_length(t.shape(), t.dtype());
-  return t.strides() == contiguous_strides(padded);
+Tensor make_output(const TensorMeta& layout) {
+  if (layout.pitch) return empty_pitched(layout.shape, layout.pitch, layout.dtype, layout.device);
+  const Tensor t = empty(layout.shape, layout.dtype, layout.device);
+  return layout.strides.empty() ? t : as_strided(t.storage(), layout.shape, layout.strides, 0, layout.dtype);
+}
+
+bool lies_in_padded_rows(const TensorMeta& t) {
+  if (t.strides.empty() || t.shape.rank() < 2 || is_absent(t)) return false;
+  Shape padded = t.shape;
+  padded.back() = padded_length(t.shape, t.dtype);
+  return t.strides == contiguous_strides(padded);
 }
 
 Tensor zeros_beside(const Tensor& t, DType dtype) {
@@ -80,6 +90,9 @@ Tensor zeros_beside(const Tensor& t, DType dtype) {
   return empty_pitched(t.shape(), t.stride(-2), dtype, t.device()).zero_();
 }
 
-void pad_small_rows(bool on) { least_length = on ? least_of_tests : usual_least; }
+void pad_small_rows(bool on) {
+  least_length = on ? least_of_tests : usual_least;
+  forget_plans();
+}
 
 }  // namespace tessera

@@ -4,11 +4,15 @@
 
 namespace tessera {
 
-/// An output of `op`, not yet written (docs/architecture.md says what lies how on a GPU).
-Tensor make_output(const Op& op, const Tensors& in, const TensorMeta& meta, Device device, bool hidden = false);
+/// How an output of `op` lies: `meta`, of which inference says shape, dtype and device, with strides and pitch
+/// (docs/architecture.md says what lies how on a GPU). Shapes with symbols lie dense.
+TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const TensorMeta& meta, bool hidden = false);
+/// A new tensor that lies so.
+Tensor make_output(const TensorMeta& layout);
 
 /// Whether its rows are padded as make_output pads them, and lie as in a dense tensor but for that.
-bool lies_in_padded_rows(const Tensor& t);
+bool lies_in_padded_rows(const TensorMeta& meta);
+inline bool lies_in_padded_rows(const Tensor& t) { return t.defined() && lies_in_padded_rows(t.meta()); }
 
 /// Zeros of another dtype that lie as `t` does on a GPU if its rows are padded and long, with as many elements a row;
 /// dense elsewhere. A step over shorter rows would lose more at their ends (67: a third, 997: a tenth; an H100).

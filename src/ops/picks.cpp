@@ -17,6 +17,9 @@
 #include "core/gpu/backend.h"
 #include "core/util/median.h"
 #include "kernels/kernel_lists.h"
+#include "ops/call_plan.h"
+#include "tessera/autograd.h"
+#include "tessera/ops.h"
 #include "tessera/stream.h"
 #include "tessera/version.h"
 
@@ -41,47 +44,78 @@ PickTables& table() {
   return *table;
 }
 
-// Seconds of `runs` runs of a kernel, one after the other.
-double time_runs(const Kernel& kernel, const Call& call, Device device, int runs) {
-  Call again = call;
-  Tensor workspace;
-  if (kernel.workspace_bytes)
-    if (size_t bytes = kernel.workspace_bytes(call)) {
-      workspace = empty({static_cast<int64_t>(bytes)}, UInt8, device);
-      again.workspace = workspace.data_ptr();
-    }
-  if (!device.is_gpu()) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < runs; ++i) kernel.run(again);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  Event begin(device, true), end(device, true);
-  begin.record(current_stream(device));
-  for (int i = 0; i < runs; ++i) kernel.run(again);
-  end.record(current_stream(device));
-  end.synchronize();
-  return end.milliseconds_since(begin) * 1e-3;
+// Tensors that lie as a call's, with random numbers where they are floating and zeros elsewhere.
+Tensor example(const Operand& t, Generator& generator) {
+  if (!t.defined()) return {};
+  int64_t elements = 1;
+  for (int64_t d = 0; d < t.dim(); ++d) elements += std::abs(t.stride(d)) * std::max<int64_t>(t.size(d) - 1, 0);
+  const Tensor memory = is_floating(t.dtype())
+                            ? randn({elements}, generator, Float32, cpu()).to(t.dtype()).to(t.device())
+                            : zeros({elements}, t.dtype(), t.device());
+  return as_strided(memory.storage(), t.shape(), t.strides(), 0, t.dtype());
 }
+
+// A call like one that is asked for, on tensors of its own.
+struct Example {
+  const Op& op;
+  const Attrs& attrs;
+  Tensors in, out;
+  Device device;
+  explicit Example(const Call& call) : op(call.op), attrs(call.attrs), device(call_device(call)) {
+    Generator generator(1);
+    for (const Operand& t : call.in) in.push_back(example(t, generator));
+    for (const Operand& t : call.out) out.push_back(example(t, generator));
+  }
+
+  Ref<Plan> plan(const Kernel& kernel) const {
+    const auto ins = metas_of({in.data(), in.size()}, device), outs = metas_of({out.data(), out.size()}, device);
+    return make_plan(kernel, op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()});
+  }
+  void run(const Plan& plan) const { run_plan(plan, {in.data(), in.size()}, {out.data(), out.size()}); }
+
+  // Seconds of `runs` runs, one after the other.
+  double time(const Plan& plan, int runs) const {
+    if (!device.is_gpu()) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < runs; ++i) run(plan);
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    Event begin(device, true), end(device, true);
+    begin.record(current_stream(device));
+    for (int i = 0; i < runs; ++i) run(plan);
+    end.record(current_stream(device));
+    end.synchronize();
+    return end.milliseconds_since(begin) * 1e-3;
+  }
+};
 
 struct Candidate {
   const Kernel* kernel;
+  Ref<Plan> plan = {};
   double once = 0;  // seconds, warm
   std::vector<double> times = {};
   double median() const { return times.empty() ? once : tessera::median(times); }
 };
 
-// Every run writes all of the call's outputs, and the one that counts comes last.
 std::optional<Pick> measure(const Call& call, KernelList list) {
-  const Device device = call_device(call);
+  NoGrad plain;
+  std::optional<Example> made;
+  try {
+    made.emplace(call);
+  } catch (const OutOfMemoryError&) {
+    return std::nullopt;  // the call itself may still fit
+  }
+  const Example& example = *made;
   std::vector<Candidate> candidates;
   double least = 1e300;
   std::string failures;
   for (const Kernel& kernel : list) {
-    if (kernel.supports && kernel.supports(call) != Reason::Ok) continue;
+    if (supports(kernel, call) != Reason::Ok) continue;
     Candidate candidate{&kernel};
     try {
-      time_runs(kernel, call, device, 2);
-      candidate.once = time_runs(kernel, call, device, 1);
+      candidate.plan = example.plan(kernel);
+      example.time(*candidate.plan, 2);
+      candidate.once = example.time(*candidate.plan, 1);
     } catch (const OutOfMemoryError&) {
       continue;
     } catch (const Error& error) {
@@ -97,7 +131,7 @@ std::optional<Pick> measure(const Call& call, KernelList list) {
     for (Candidate& c : candidates) {
       if (c.once > 10 * least) continue;  // no round changes that
       const int runs = static_cast<int>(std::clamp(1e-3 / c.once, 1.0, 100.0));
-      c.times.push_back(time_runs(*c.kernel, call, device, runs) / runs);
+      c.times.push_back(example.time(*c.plan, runs) / runs);
     }
   Pick pick;
   double best = 0;
@@ -123,7 +157,7 @@ const Kernel* find_kernel(KernelList list, const std::string& name) {
   return nullptr;
 }
 
-void add_tensor(std::string& text, const Tensor& t) {
+void add_tensor(std::string& text, const Operand& t) {
   if (!t.defined()) {
     text += " none";
     return;
@@ -138,7 +172,7 @@ void add_tensor(std::string& text, const Tensor& t) {
 
 std::string call_text(const Call& call) {
   std::string text(call.op.name);
-  for (const Tensor& t : call.in) add_tensor(text, t);
+  for (const Operand& t : call.in) add_tensor(text, t);
   text += fmt::format(" -> {}", std::count_if(call.out.begin(), call.out.end(), [](auto& t) { return t.defined(); }));
   // What is allowed decides what a list offers.
   if (tf32_allowed()) text += "; tf32";
@@ -168,6 +202,7 @@ void use_picks(std::shared_ptr<PickBook> book) {
   t.devices.clear();
   t.warned.clear();
   used = t.book != nullptr;
+  forget_plans();
 }
 
 bool picks_are_used() { return used.load(std::memory_order_relaxed); }
@@ -190,10 +225,10 @@ const Kernel* picked_kernel(const Call& call, KernelList list, Pick* known) {
   }
   if (known) *known = found->second;
   const Kernel* kernel = find_kernel(list, found->second.kernel);
-  if (kernel && (!kernel->supports || kernel->supports(call) == Reason::Ok)) return kernel;
+  if (kernel && supports(*kernel, call) == Reason::Ok) return kernel;
   if (t.warned.insert(text).second)
     fmt::print(stderr, "warning: {} picks '{}' for {}, which {}: ignored\n", t.book->name(device), found->second.kernel,
-               text, kernel ? sentence(kernel->supports(call)) : "is not in the list");
+               text, kernel ? sentence(supports(*kernel, call)) : "is not in the list");
   return nullptr;
 }
 

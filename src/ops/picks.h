@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/op.h"
+#include "core/kernel.h"
 
 namespace tessera {
 

@@ -7,6 +7,7 @@
 
 #include "ops/random.h"
 
+#include "ops/check.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
 #include "tessera/ops.h"
@@ -23,7 +24,7 @@ void check_state(std::string_view op, const TensorMeta& state) {
 Metas infer_generate(std::span<const TensorMeta> in, const Attrs& attrs) {
   check_state("random", in[0]);
   const auto& a = attrs.as<CreateAttrs>();
-  return {{a.shape.shape(), a.dtype, in[0].device}};
+  return {{require_sizes(a.shape.shape()), a.dtype, in[0].device}};
 }
 
 Metas infer_dropout(std::span<const TensorMeta> in, const Attrs& attrs) {

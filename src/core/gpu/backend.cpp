@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/gpu/plugin_version.h"
+#include "core/plan.h"
 
 namespace tessera {
 namespace gpu {
@@ -150,6 +151,7 @@ void install(DeviceType type, const Plugin* plugin) {
   entered[static_cast<int>(type)] = nullptr;
   for (auto& chosen : current[static_cast<int>(type)]) chosen = nullptr;
   connect(backend, plugin);
+  forget_plans();
 }
 
 DeviceState::DeviceState(Device device, const Plugin& plugin)

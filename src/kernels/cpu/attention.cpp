@@ -1,14 +1,11 @@
 // The CPU's attention: tiled without the scores in memory, then through them.
 #include "kernels/shared/attention.h"
+#include "kernels/cpu/draws.h"
 
 namespace tessera::cpu_kernels {
 
-void drop_scores(const AttentionProblem& p, long long elements, const Heads& to, const Heads& from) {
-  using Word = unsigned long long;
-  const auto* state = static_cast<const long long*>(p.state->data_ptr());
-  random_table().dropout({static_cast<Word>(state[0]), static_cast<Word>(state[p.state->strides()[0]]), elements,
-                          from.data, to.data, to.type, p.dropout},
-                         executor());
+void drop_scores(const AttentionProblem& p, Plan& plan, long long elements, const Heads& to, const Heads& from) {
+  launch_dropout(plan, *p.state, {0, 0, elements, from.data, to.data, to.type, p.dropout});
 }
 
 namespace {
@@ -18,10 +15,10 @@ Reason flash_takes(const AttentionProblem& p) { return p.dropout > 0 ? Reason::D
 void flash_backward(const Call& call, Workspace& workspace) {
   const AttentionProblem p = attention_backward_problem(call);
   const void* lse = read_contiguous(workspace, *p.lse, p.compute());
-  if (!workspace.counting()) attention_table().flash_backward(backward_args_of(p, lse, nullptr), executor());
+  workspace.launch("flash_backward", attention_table().flash_backward, backward_args_of(p, lse, nullptr));
 }
 
-constexpr Kernel forward_list[] = {{.name = "flash", .supports = attention_supports<flash_takes>, .run = flash},
+constexpr Kernel forward_list[] = {{.name = "flash", .supports = attention_supports<flash_takes>, .plan = flash},
                                    staged_kernel<attention_math>("math")};
 constexpr Kernel backward_list[] = {staged_kernel<flash_backward>("flash", attention_supports_backward<flash_takes>),
                                     staged_kernel<attention_math_backward>("math")};

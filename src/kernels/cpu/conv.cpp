@@ -3,7 +3,7 @@
 
 namespace tessera::cpu_kernels {
 
-DType conv_dtype(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }
+DType conv_dtype(const Operand& t) { return t.dtype() == Float64 ? Float64 : Float32; }
 
 namespace {
 
@@ -21,7 +21,7 @@ void input_grad_winograd(const Call& call, Workspace& workspace) {
 // Winograd's algorithm trades multiplications, of which a tile of 2x2 outputs saves 20 for each channel and filter, for
 // transforms of tiles and filters.
 Reason takes_winograd(const Call& call) {
-  const Tensor &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
   auto& a = call.attrs.as<ConvAttrs>();
   for (int d = 0; d < 2; ++d)
     if (weight.size(2 + d) != 3 || a.stride[d] != 1 || a.dilation[d] != 1) return Reason::Window;

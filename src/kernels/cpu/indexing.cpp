@@ -34,12 +34,31 @@ void with_size(DType dtype, const Fn& fn) {
   }
 }
 
-int64_t read_index(const Call& call, const Tensor& index, int64_t offset, int64_t bound) {
-  int64_t i = index.dtype() == Int64 ? static_cast<const int64_t*>(index.data_ptr())[offset]
-                                     : static_cast<const int32_t*>(index.data_ptr())[offset];
-  if (i < 0 || i >= bound) throw Error(fmt::format("{}: index {} is out of range for size {}", call.op.name, i, bound));
-  return i;
-}
+// A tensor as these loops walk it.
+struct Lines {
+  void* data;
+  DType dtype;
+  bool dense;
+  int rank;
+  int64_t numel, length[max_rank], stride[max_rank];
+  Lines(const Call& call, const Operand& t)
+      : data(t.data_ptr()), dtype(t.dtype()), dense(t.is_contiguous()), rank(checked_rank(call, t)), numel(t.numel()) {
+    for (int d = 0; d < rank; ++d) length[d] = t.size(d), stride[d] = t.strides()[static_cast<size_t>(d)];
+  }
+};
+
+struct IndexArg {
+  const void* data;
+  bool wide;  // i64, not i32
+  const char* op;
+  IndexArg(const Call& call, const Operand& index)
+      : data(index.data_ptr()), wide(index.dtype() == Int64), op(call.op.name.data()) {}
+  int64_t read(int64_t offset, int64_t bound) const {
+    const int64_t i = wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
+    if (i < 0 || i >= bound) throw Error(fmt::format("{}: index {} is out of range for size {}", op, i, bound));
+    return i;
+  }
+};
 
 // Walks the coordinates of a shape in row-major order, with the element offsets of N operands.
 template <int N>
@@ -47,17 +66,16 @@ class Walk {
  public:
   int64_t offset[N] = {};
 
-  Walk(const Shape& shape, std::array<const int64_t*, N> strides, int64_t position)
-      : rank_(shape.rank()), strides_(strides) {
-    for (int64_t d = rank_ - 1; d >= 0; --d) {
-      length_[d] = shape[d].value();
+  Walk(int rank, const int64_t* lengths, std::array<const int64_t*, N> strides, int64_t position)
+      : rank_(rank), length_(lengths), strides_(strides) {
+    for (int d = rank_ - 1; d >= 0; --d) {
       at_[d] = position % length_[d];
       position /= length_[d];
       for (int k = 0; k < N; ++k) offset[k] += at_[d] * strides_[k][d];
     }
   }
   void next() {
-    for (int64_t d = rank_ - 1; d >= 0; --d) {
+    for (int d = rank_ - 1; d >= 0; --d) {
       for (int k = 0; k < N; ++k) offset[k] += strides_[k][d];
       if (++at_[d] < length_[d]) return;
       for (int k = 0; k < N; ++k) offset[k] -= at_[d] * strides_[k][d];
@@ -66,162 +84,207 @@ class Walk {
   }
 
  private:
-  int64_t rank_;
+  int rank_;
+  const int64_t* length_;
   std::array<const int64_t*, N> strides_;
-  int64_t length_[max_rank] = {}, at_[max_rank] = {};
+  int64_t at_[max_rank] = {};
 };
 
-int64_t offset_of(const Tensor& t, int64_t position) {
-  return t.is_contiguous() ? position : Walk<1>(t.shape(), {t.strides().data()}, position).offset[0];
+int64_t offset_of(const Lines& t, int64_t position) {
+  return t.dense ? position : Walk<1>(t.rank, t.length, {t.stride}, position).offset[0];
 }
 
-int64_t dim_of(const Call& call, const Tensor& x) {
+int64_t dim_of(const Call& call, const Operand& x) {
   checked_rank(call, x);
   int64_t dim = call.attrs.as<DimAttrs>().dim;
   return dim < 0 ? dim + x.dim() : dim;
 }
 
-void gather(const Call& call) {
-  const Tensor &x = call.in[0], &index = call.in[1], &out = call.out[0];
-  if (index.dim() == 0) {
-    read_index(call, index, 0, 1);
-    return copy(call, out, x);
-  }
-  const int64_t dim = dim_of(call, x), bound = x.size(dim), step = x.strides()[dim];
-  Strides others = x.strides();
-  others[dim] = 0;
-  with_size(x.dtype(), [&]<class T>(T*) {
-    const T* from = static_cast<const T*>(x.data_ptr());
-    T* to = static_cast<T*>(out.data_ptr());
-    split(index.numel(), 1, [&](int64_t begin, int64_t end, int) {
-      Walk<3> walk(index.shape(), {others.data(), index.strides().data(), out.strides().data()}, begin);
+struct Gather {
+  Lines x, places, out;
+  IndexArg index;
+  int64_t dim;
+};
+void run_gather(const Gather& g, Executor&) {
+  const int64_t bound = g.x.length[g.dim], step = g.x.stride[g.dim];
+  int64_t others[max_rank];
+  std::copy(g.x.stride, g.x.stride + g.x.rank, others);
+  others[g.dim] = 0;
+  with_size(g.x.dtype, [&]<class T>(T*) {
+    const T* from = static_cast<const T*>(g.x.data);
+    T* to = static_cast<T*>(g.out.data);
+    split(g.places.numel, 1, [&](int64_t begin, int64_t end, int) {
+      Walk<3> walk(g.places.rank, g.places.length, {others, g.places.stride, g.out.stride}, begin);
       for (int64_t i = begin; i < end; ++i, walk.next())
-        to[walk.offset[2]] = from[walk.offset[0] + read_index(call, index, walk.offset[1], bound) * step];
+        to[walk.offset[2]] = from[walk.offset[0] + g.index.read(walk.offset[1], bound) * step];
     });
   });
 }
+void gather(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &index = call.in[1], &out = call.out[0];
+  if (index.dim() == 0) {
+    plan.launch(
+        "check_index", +[](const IndexArg& i, Executor&) { i.read(0, 1); }, IndexArg(call, index));
+    return copy(call, plan, out, x);
+  }
+  plan.launch("gather", run_gather,
+              {Lines(call, x), Lines(call, index), Lines(call, out), IndexArg(call, index), dim_of(call, x)});
+}
 
 // A line along `dim` is one thread's, so that additions happen in order.
-void scatter_add(const Call& call) {
-  const Tensor &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
-  copy(call, out, x);
-  if (index.numel() == 0) return;
-  const int64_t dim = dim_of(call, x), bound = x.size(dim), length = index.size(dim);
-  const int64_t to_step = out.strides()[dim], index_step = index.strides()[dim], from_step = source.strides()[dim];
-  Shape lines = index.shape();
+struct ScatterAdd {
+  Lines places, source, out;
+  IndexArg index;
+  int64_t dim, bound;
+};
+void run_scatter_add(const ScatterAdd& s, Executor&) {
+  const int64_t dim = s.dim, length = s.places.length[dim];
+  const int64_t to_step = s.out.stride[dim], index_step = s.places.stride[dim], from_step = s.source.stride[dim];
+  int64_t lines[max_rank];
+  std::copy(s.places.length, s.places.length + s.places.rank, lines);
   lines[dim] = 1;
-  with_element_type(x.dtype(), [&]<class T>(T*) {
-    T* to = out.data<T>();
-    const T* from = source.data<T>();
-    split(lines.numel().value(), length, [&](int64_t begin, int64_t end, int) {
-      Walk<3> walk(lines, {out.strides().data(), index.strides().data(), source.strides().data()}, begin);
+  with_element_type(s.out.dtype, [&]<class T>(T*) {
+    T* to = static_cast<T*>(s.out.data);
+    const T* from = static_cast<const T*>(s.source.data);
+    split(s.places.numel / length, length, [&](int64_t begin, int64_t end, int) {
+      Walk<3> walk(s.places.rank, lines, {s.out.stride, s.places.stride, s.source.stride}, begin);
       for (int64_t line = begin; line < end; ++line, walk.next())
         for (int64_t i = 0; i < length; ++i) {
-          T& sum = to[walk.offset[0] + read_index(call, index, walk.offset[1] + i * index_step, bound) * to_step];
+          T& sum = to[walk.offset[0] + s.index.read(walk.offset[1] + i * index_step, s.bound) * to_step];
           sum = static_cast<T>(sum + from[walk.offset[2] + i * from_step]);
         }
     });
   });
 }
+void scatter_add(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
+  copy(call, plan, out, x);
+  if (index.numel() == 0) return;
+  const int64_t dim = dim_of(call, x);
+  plan.launch("scatter_add", run_scatter_add,
+              {Lines(call, index), Lines(call, source), Lines(call, out), IndexArg(call, index), dim, x.size(dim)});
+}
 
 // Blocks of x, one for every outer coordinate before `dim` and every index: all that follows `dim`.
-void take(const Call& call, const Tensor& x, int64_t dim, const Tensor& index) {
-  const Tensor& out = call.out[0];
-  Shape outer(x.shape().begin(), x.shape().begin() + dim), inner(x.shape().begin() + dim + 1, x.shape().end());
-  const int64_t *outer_strides = x.strides().data(), *inner_strides = x.strides().data() + dim + 1;
-  const int64_t count = index.numel(), block = inner.numel().value(), bound = x.size(dim);
-  const bool dense = std::equal(inner_strides, inner_strides + inner.rank(), contiguous_strides(inner).begin());
-  with_size(x.dtype(), [&]<class T>(T*) {
-    const T* from = static_cast<const T*>(x.data_ptr());
-    T* to = static_cast<T*>(out.data_ptr());
-    split(outer.numel().value() * count, block, [&](int64_t begin, int64_t end, int) {
+struct Take {
+  Lines x, places;
+  IndexArg index;
+  void* out;
+  int64_t dim, outer, block;
+  bool dense;  // a block
+};
+void run_take(const Take& t, Executor&) {
+  const int dim = static_cast<int>(t.dim), inner = t.x.rank - dim - 1;
+  const int64_t count = t.places.numel, bound = t.x.length[dim];
+  with_size(t.x.dtype, [&]<class T>(T*) {
+    const T* from = static_cast<const T*>(t.x.data);
+    T* to = static_cast<T*>(t.out);
+    split(t.outer * count, t.block, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
-        int64_t row = read_index(call, index, offset_of(index, i % count), bound);
-        const T* source = from + Walk<1>(outer, {outer_strides}, i / count).offset[0] + row * x.strides()[dim];
-        if (dense) {
-          std::copy_n(source, block, to + i * block);
+        const int64_t row = t.index.read(offset_of(t.places, i % count), bound);
+        const T* source = from + Walk<1>(dim, t.x.length, {t.x.stride}, i / count).offset[0] + row * t.x.stride[dim];
+        if (t.dense) {
+          std::copy_n(source, t.block, to + i * t.block);
         } else {
-          Walk<1> walk(inner, {inner_strides}, 0);
-          for (int64_t e = 0; e < block; ++e, walk.next()) to[i * block + e] = source[walk.offset[0]];
+          Walk<1> walk(inner, t.x.length + dim + 1, {t.x.stride + dim + 1}, 0);
+          for (int64_t e = 0; e < t.block; ++e, walk.next()) to[i * t.block + e] = source[walk.offset[0]];
         }
       }
     });
   });
 }
+void take(const Call& call, Plan& plan, const Operand& x, int64_t dim, const Operand& index) {
+  const Shape outer(x.shape().begin(), x.shape().begin() + dim), inner(x.shape().begin() + dim + 1, x.shape().end());
+  const int64_t* const strides = x.strides().data() + dim + 1;
+  const bool dense = std::equal(strides, strides + inner.rank(), contiguous_strides(inner).begin());
+  plan.launch("take", run_take,
+              {Lines(call, x), Lines(call, index), IndexArg(call, index), call.out[0].data_ptr(), dim,
+               outer.numel().value(), inner.numel().value(), dense});
+}
 
-void index_select(const Call& call) { take(call, call.in[0], dim_of(call, call.in[0]), call.in[1]); }
-void embedding(const Call& call) {
+void index_select(const Call& call, Plan& plan) { take(call, plan, call.in[0], dim_of(call, call.in[0]), call.in[1]); }
+void embedding(const Call& call, Plan& plan) {
   checked_rank(call, call.out[0]);
-  take(call, call.in[1], 0, call.in[0]);
+  take(call, plan, call.in[1], 0, call.in[0]);
 }
 
 // ---- embedding_backward: the indices are sorted by row, stably, so that each row is summed by one thread in order.
 
-// index, gradient, the last inputs; before them what the sums are added to, if there is something.
-const Tensor& index_of(const Call& call) { return call.in[call.in.size() - 2]; }
+struct SumRows {
+  Lines places, grad, out;
+  IndexArg index;
+  bool adds;       // to what is there
+  int64_t* ends;   // workspace: where each row's group of positions ends,
+  int64_t* order;  // and these positions
+};
 
-size_t sorting_bytes(const Call& call) {
-  return static_cast<size_t>(call.out[0].size(0) + index_of(call).numel()) * sizeof(int64_t);
+void sort_by_row(const SumRows& s) {
+  const int64_t rows = s.out.length[0], n = s.places.numel;
+  std::fill_n(s.ends, rows, 0);
+  auto row_of = [&](int64_t i) { return s.index.read(offset_of(s.places, i), rows); };
+  for (int64_t i = 0; i < n; ++i) ++s.ends[row_of(i)];
+  for (int64_t r = 0, begin = 0; r < rows; ++r) begin += std::exchange(s.ends[r], begin);
+  for (int64_t i = 0; i < n; ++i) s.order[s.ends[row_of(i)]++] = i;
 }
 
-// order: positions of the indices, grouped by row; ends: where each row's group ends.
-void sort_by_row(const Call& call, int64_t* ends, int64_t* order) {
-  const Tensor& index = index_of(call);
-  const int64_t rows = call.out[0].size(0), n = index.numel();
-  std::fill_n(ends, rows, 0);
-  auto row_of = [&](int64_t i) { return read_index(call, index, offset_of(index, i), rows); };
-  for (int64_t i = 0; i < n; ++i) ++ends[row_of(i)];
-  for (int64_t r = 0, begin = 0; r < rows; ++r) begin += std::exchange(ends[r], begin);
-  for (int64_t i = 0; i < n; ++i) order[ends[row_of(i)]++] = i;
-}
-
-void embedding_backward(const Call& call) {
-  const Tensor &grad = call.in.back(), &out = call.out[0];
-  const int64_t rows = out.size(0), width = out.size(1), n = index_of(call).numel();
-  const bool adds = call.in.size() == 3;
-  auto* ends = static_cast<int64_t*>(call.workspace);
-  auto* order = ends + rows;
-  sort_by_row(call, ends, order);
-  checked_rank(call, grad);
-  const Shape leading(grad.shape().begin(), grad.shape().end() - 1);
-  const int64_t step = grad.strides().back();
-  with_element_type(out.dtype(), [&]<class T>(T*) {
+void run_sum_rows(const SumRows& s, Executor& executor) {
+  const int64_t rows = s.out.length[0], width = s.out.length[1], n = s.places.numel;
+  const int leading = s.grad.rank - 1;
+  const int64_t step = s.grad.stride[leading];
+  sort_by_row(s);
+  with_element_type(s.out.dtype, [&]<class T>(T*) {
     using Sum = std::conditional_t<sizeof(T) == 2, float, T>;  // half types are summed in float
-    const T* from = grad.data<T>();
-    T* to = out.data<T>();
+    const T* from = static_cast<const T*>(s.grad.data);
+    T* to = static_cast<T*>(s.out.data);
     split(rows, width * (1 + n / std::max<int64_t>(rows, 1)), [&](int64_t begin, int64_t end, int thread) {
-      auto* sum = static_cast<Sum*>(executor().scratch(thread, width * static_cast<int64_t>(sizeof(Sum))));
+      auto* sum = static_cast<Sum*>(executor.scratch(thread, width * static_cast<int64_t>(sizeof(Sum))));
       for (int64_t r = begin; r < end; ++r) {
-        T* row = to + r * out.strides()[0];
-        for (int64_t c = 0; c < width; ++c) sum[c] = adds ? static_cast<Sum>(row[c * out.strides()[1]]) : Sum();
-        for (int64_t k = r ? ends[r - 1] : 0; k < ends[r]; ++k) {
-          const T* source = from + Walk<1>(leading, {grad.strides().data()}, order[k]).offset[0];
+        T* row = to + r * s.out.stride[0];
+        for (int64_t c = 0; c < width; ++c) sum[c] = s.adds ? static_cast<Sum>(row[c * s.out.stride[1]]) : Sum();
+        for (int64_t k = r ? s.ends[r - 1] : 0; k < s.ends[r]; ++k) {
+          const T* source = from + Walk<1>(leading, s.grad.length, {s.grad.stride}, s.order[k]).offset[0];
           for (int64_t c = 0; c < width; ++c) sum[c] = static_cast<Sum>(sum[c] + source[c * step]);
         }
-        for (int64_t c = 0; c < width; ++c) row[c * out.strides()[1]] = static_cast<T>(sum[c]);
+        for (int64_t c = 0; c < width; ++c) row[c * s.out.stride[1]] = static_cast<T>(sum[c]);
       }
     });
   });
 }
 
-void one_hot(const Call& call) {
-  const Tensor &index = call.in[0], &out = call.out[0];
-  const int64_t classes = call.attrs.as<OneHotAttrs>().classes;
-  auto* to = out.data<int64_t>();
-  checked_rank(call, out);
-  split(index.numel(), classes, [&](int64_t begin, int64_t end, int) {
-    std::fill(to + begin * classes, to + end * classes, 0);
-    for (int64_t i = begin; i < end; ++i) to[i * classes + read_index(call, index, offset_of(index, i), classes)] = 1;
-  });
+// index, gradient are the last inputs; before them what the sums are added to, if there is something.
+void embedding_backward(const Call& call, Plan& plan) {
+  const Operand &index = call.in[call.in.size() - 2], &grad = call.in.back(), &out = call.out[0];
+  auto* const ends = static_cast<int64_t*>(plan.take((out.size(0) + index.numel()) * 8));
+  plan.launch("sum_rows", run_sum_rows,
+              {Lines(call, index), Lines(call, grad), Lines(call, out), IndexArg(call, index), call.in.size() == 3,
+               ends, ends + out.size(0)});
 }
 
-constexpr Kernel gather_kernels[] = {{.name = "loop", .run = gather}};
-constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .run = scatter_add}};
-constexpr Kernel index_select_kernels[] = {{.name = "blocks", .run = index_select}};
-constexpr Kernel embedding_kernels[] = {{.name = "rows", .run = embedding}};
-constexpr Kernel embedding_backward_kernels[] = {
-    {.name = "sorted", .workspace_bytes = sorting_bytes, .run = embedding_backward}};
-constexpr Kernel one_hot_kernels[] = {{.name = "loop", .run = one_hot}};
+struct OneHot {
+  Lines places;
+  IndexArg index;
+  int64_t classes;
+  int64_t* out;
+};
+void run_one_hot(const OneHot& o, Executor&) {
+  split(o.places.numel, o.classes, [&](int64_t begin, int64_t end, int) {
+    std::fill(o.out + begin * o.classes, o.out + end * o.classes, 0);
+    for (int64_t i = begin; i < end; ++i) o.out[i * o.classes + o.index.read(offset_of(o.places, i), o.classes)] = 1;
+  });
+}
+void one_hot(const Call& call, Plan& plan) {
+  checked_rank(call, call.out[0]);
+  plan.launch("one_hot", run_one_hot,
+              {Lines(call, call.in[0]), IndexArg(call, call.in[0]), call.attrs.as<OneHotAttrs>().classes,
+               static_cast<int64_t*>(call.out[0].data_ptr())});
+}
+
+constexpr Kernel gather_kernels[] = {{.name = "loop", .plan = gather}};
+constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .plan = scatter_add}};
+constexpr Kernel index_select_kernels[] = {{.name = "blocks", .plan = index_select}};
+constexpr Kernel embedding_kernels[] = {{.name = "rows", .plan = embedding}};
+constexpr Kernel embedding_backward_kernels[] = {{.name = "sorted", .plan = embedding_backward}};
+constexpr Kernel one_hot_kernels[] = {{.name = "loop", .plan = one_hot}};
 
 }  // namespace
 

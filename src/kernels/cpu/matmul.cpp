@@ -6,25 +6,24 @@ namespace {
 
 Products times_slope(const Call& call) { return gelu_grad_products(call, Activation::none); }
 
-// The slope is a factor, behind the products' own workspace.
-size_t sums_bytes(const Call& call) { return (gemm_bytes<times_slope>(call) + 63) / 64 * 64; }
-size_t gelu_grad_bytes(const Call& call) { return sums_bytes(call) + bytes_of(call.in[2].shape(), call.in[2].dtype()); }
-void run_gelu_grad(const Call& call) {
-  const Tensor& input = call.in[2];
-  void* const place = static_cast<std::byte*>(call.workspace) + sums_bytes(call);
-  const Tensor slope = tensor_at(place, input.shape(), input.dtype(), input.device());
-  map(call, MapOp::gelu_tanh_grad, slope, {}, input);
+// The slope is a factor.
+void plan_gelu_grad(const Call& call, Plan& plan) {
+  const Operand& input = call.in[2];
   Products p = times_slope(call);
+  long long bytes = 0;
+  p.each([&](const GemmArgs& args) { bytes = std::max(bytes, gemm_table().workspace(args, executor())); });
+  p.args().workspace = plan.take(bytes);
+  void* const place = plan.take(static_cast<int64_t>(bytes_of(input.shape(), input.dtype())));
+  const Operand slope = operand_at(place, input.shape(), input.dtype(), input.device());
+  map(call, plan, MapOp::gelu_tanh_grad, slope, {}, input);
   set_matrix(p, Products::Factor, slope);
-  p.args().workspace = call.workspace;
-  p.run();
+  p.launch(plan);
 }
-constexpr Kernel gelu_grad_list[] = {{.name = "gemm", .workspace_bytes = gelu_grad_bytes, .run = run_gelu_grad}};
-constexpr Kernel matmul_list[] = {{.name = "gemm", .run = run_gemm<matmul_products>}};
+constexpr Kernel gelu_grad_list[] = {{.name = "gemm", .plan = plan_gelu_grad}};
+constexpr Kernel matmul_list[] = {{.name = "gemm", .plan = plan_gemm<matmul_products>}};
 constexpr const auto& matmul_wide_list = matmul_list;
-constexpr Kernel matmul_mul_sum_list[] = {
-    {.name = "gemm", .workspace_bytes = gemm_bytes<matmul_mul_sum_products>, .run = run_gemm<matmul_mul_sum_products>}};
-constexpr Kernel linear_list[] = {{.name = "gemm", .run = run_all<linear_products, run_gemm<linear_products>>}};
+constexpr Kernel matmul_mul_sum_list[] = {{.name = "gemm", .plan = plan_gemm<matmul_mul_sum_products>}};
+constexpr Kernel linear_list[] = {{.name = "gemm", .plan = plan_all<linear_products, plan_gemm<linear_products>>}};
 
 }  // namespace
 

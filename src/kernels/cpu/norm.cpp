@@ -3,9 +3,9 @@
 
 namespace tessera::cpu_kernels {
 
-bool lie_in_columns(int64_t, std::initializer_list<const Tensor*>) { return false; }
-bool has_lines(const Tensor&) { return false; }
-DType planes_dtype(const Tensor& x, const Tensor& weight) { return common_dtype(x, weight); }
+bool lie_in_columns(int64_t, std::initializer_list<const Operand*>) { return false; }
+bool has_lines(const Operand&) { return false; }
+DType planes_dtype(const Operand& x, const Operand& weight) { return common_dtype(x, weight); }
 
 namespace {
 

@@ -1,96 +1,84 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/shared/arguments.h"
+#include "core/element.h"
 #include "kernels/shared/tables.h"
+#include "kernels/shared/workspace.h"
 
 namespace tessera::cpu_kernels {
 namespace {
 
-// Steps walk contiguous memory: a tensor that is not contiguous is staged in the workspace, and written back.
-size_t staged_bytes(const Call& call) {
-  size_t bytes = 0;
-  for (const Tensor& t : call.in)
-    if (t.defined() && !t.is_contiguous()) bytes += (t.numel() * size_of(t.dtype()) + 63) / 64 * 64;
-  return bytes;
+// A number that is read when the plan runs; `absent` where the call has none.
+struct NumberArg {
+  const void* data = nullptr;
+  DType dtype = Float32;
+  double absent = 0;
+  double read() const {
+    double value = absent;
+    if (data) with_element_type(dtype, [&]<class T>(T*) { value = static_cast<double>(*static_cast<const T*>(data)); });
+    return value;
+  }
+};
+NumberArg number(const Operand& t, double absent = 0) {
+  return t.defined() ? NumberArg{t.data_ptr(), t.dtype(), absent} : NumberArg{nullptr, Float32, absent};
 }
 
-class Staging {
- public:
-  explicit Staging(const Call& call) : call_(call), next_(static_cast<char*>(call.workspace)) {}
-  void* take(const Tensor& t) {
-    if (t.is_contiguous()) return t.data_ptr();
-    void* place = next_;
-    next_ += (t.numel() * size_of(t.dtype()) + 63) / 64 * 64;
-    move(t, place, false);
-    return place;
+// A number that is written when the plan runs.
+struct ResultArg {
+  void* data;
+  DType dtype;
+  explicit ResultArg(const Operand& t) : data(t.data_ptr()), dtype(t.dtype()) {}
+  void write(double value) const {
+    with_element_type(dtype, [&]<class T>(T*) { *static_cast<T*>(data) = static_cast<T>(value); });
   }
-  void put_back(const Tensor& t, void* place) {
-    if (place != t.data_ptr()) move(t, place, true);
-  }
-
- private:
-  void move(const Tensor& t, void* place, bool back) {
-    CopyArgs args;
-    args.rank = checked_rank(call_, t);
-    set_lengths(args.lengths, t);
-    TensorArg staged{place, scalar_of(t.dtype()), {}};
-    long long step = 1;
-    for (int d = args.rank - 1; d >= 0; step *= args.lengths[d--]) staged.strides[d] = step;
-    args.to = back ? operand(t, args.rank) : staged;
-    args.from = back ? staged : operand(t, args.rank);
-    elementwise_table().copy(args, executor());
-  }
-  const Call& call_;
-  char* next_;
 };
+
+// Steps walk contiguous memory: a tensor that is not contiguous is copied to the workspace, and written back.
+void* contiguous(Workspace& workspace, const Operand& t, bool written) {
+  return (written ? workspace.write(t, t.dtype(), t.is_contiguous(), true)
+                  : workspace.read(t, t.dtype(), t.is_contiguous()))
+      .data;
+}
+
+// What is written back is as it was where found_inf says that nothing changes.
+struct Step {
+  StepArgs args;
+  NumberArg step, lr, grad_scale, found_inf;
+  ResultArg counter;
+};
+void run_step(const Step& s, Executor& executor) {
+  if (s.found_inf.read() != 0) return;
+  StepArgs args = s.args;
+  args.lr = s.lr.read();
+  args.grad_scale = s.grad_scale.read();
+  args.step = s.step.read();
+  optim_table().step(args, executor);
+  s.counter.write(args.step + 1);
+}
 
 // Inputs: n params, `states` tensors for each, step | n grads, lr, grad_scale?, found_inf? (see ops/optim.cpp).
-struct StepInputs {
-  size_t states, n, first_grad, lr;
-  StepInputs(const Call& call, size_t states)
-      : states(states), n((call.in.size() - 4) / (2 + states)), first_grad((1 + states) * n + 1), lr(first_grad + n) {}
-  size_t state(size_t s, size_t i) const { return (1 + s) * n + i; }
-};
-
-// Kept from step to step: a step allocates nothing after the first.
-thread_local std::vector<StepTensor> tensors;
-
-void gather(const Call& call, const StepInputs& at, Staging& staging) {
-  tensors.clear();
-  for (size_t i = 0; i < at.n; ++i) {
-    const Tensor &param = call.in[i], &grad = call.in[at.first_grad + i];
-    StepTensor t{param.numel(),          staging.take(param), staging.take(grad), {}, scalar_of(param.dtype()),
+template <bool adam>
+void plan_step(const Call& call, Workspace& workspace) {
+  const OptimAttrs& o = call.attrs.as<OptimAttrs>();
+  const size_t states = adam ? 2 : o.momentum != 0 ? 1 : 0, n = (call.in.size() - 4) / (2 + states);
+  const size_t step = (1 + states) * n, lr = step + 1 + n;
+  std::vector<StepTensor> tensors;
+  for (size_t i = 0; i < n; ++i) {
+    const Operand &param = call.in[i], &grad = call.in[step + 1 + i];
+    StepTensor t{param.numel(),
+                 contiguous(workspace, param, true),
+                 contiguous(workspace, grad, false),
+                 {},
+                 scalar_of(param.dtype()),
                  scalar_of(grad.dtype())};
-    for (size_t s = 0; s < at.states; ++s) t.state[s] = staging.take(call.in[at.state(s, i)]);
+    for (size_t s = 0; s < states; ++s) t.state[s] = contiguous(workspace, call.in[(1 + s) * n + i], true);
     tensors.push_back(t);
   }
-}
-
-void put_back(const Call& call, const StepInputs& at, Staging& staging) {
-  for (size_t i = 0; i < at.n; ++i) {
-    staging.put_back(call.in[i], tensors[i].param);
-    for (size_t s = 0; s < at.states; ++s) staging.put_back(call.in[at.state(s, i)], tensors[i].state[s]);
-  }
-}
-
-template <bool adam>
-void run_step(const Call& call) {
-  const OptimAttrs& o = call.attrs.as<OptimAttrs>();
-  StepInputs at(call, adam ? 2 : o.momentum != 0 ? 1 : 0);
-  auto scalar = [&](size_t i, double absent) { return call.in[i].defined() ? call.in[i].item() : absent; };
-  if (scalar(at.lr + 2, 0) != 0) return;  // found_inf: nothing changes
-  Staging staging(call);
-  gather(call, at, staging);
-  const Tensor& step = call.in[at.first_grad - 1];
   StepArgs args{};
   args.adam = adam;
-  args.states = static_cast<int>(at.states);
-  args.tensors = static_cast<long long>(at.n);
-  args.tensor = tensors.data();
-  args.lr = scalar(at.lr, 0);
-  args.grad_scale = scalar(at.lr + 1, 1);
-  args.step = step.item();
+  args.states = static_cast<int>(states);
+  args.tensors = static_cast<long long>(n);
+  args.tensor = workspace.plan().keep(tensors.data(), n);
   args.beta1 = o.beta1;
   args.beta2 = o.beta2;
   args.eps = o.eps;
@@ -99,59 +87,84 @@ void run_step(const Call& call) {
   args.dampening = o.dampening;
   args.decoupled = o.decoupled;
   args.nesterov = o.nesterov;
-  optim_table().step(args, executor());
-  put_back(call, at, staging);
-  fill(call, step, args.step + 1);
+  workspace.launch("step", run_step,
+                   {args, number(call.in[step]), number(call.in[lr]), number(call.in[lr + 1], 1),
+                    number(call.in[lr + 2]), ResultArg(call.in[step])});
 }
 
-void run_global_norm(const Call& call) {
-  Staging staging(call);
-  tensors.clear();
-  for (const Tensor& t : call.in) {
+struct GlobalNorm {
+  SquaresArgs args;
+  ResultArg out;
+};
+void run_global_norm(const GlobalNorm& norm, Executor& executor) {
+  norm.out.write(std::sqrt(optim_table().squares(norm.args, executor)));
+}
+void plan_global_norm(const Call& call, Workspace& workspace) {
+  std::vector<StepTensor> tensors;
+  for (const Operand& t : call.in) {
     StepTensor s{};
     s.count = t.numel();
-    s.grad = staging.take(t);
+    s.grad = contiguous(workspace, t, false);
     s.grad_type = scalar_of(t.dtype());
     tensors.push_back(s);
   }
-  double total = optim_table().squares({static_cast<long long>(tensors.size()), tensors.data()}, executor());
-  fill(call, call.out[0], std::sqrt(total));
+  const StepTensor* const kept = workspace.plan().keep(tensors.data(), tensors.size());
+  workspace.launch("global_norm", run_global_norm,
+                   {{static_cast<long long>(tensors.size()), kept}, ResultArg(call.out[0])});
 }
 
+struct Unscale {
+  UnscaleArgs args;
+  NumberArg scale;
+  ResultArg found_inf;
+};
+void run_unscale(const Unscale& u, Executor& executor) {
+  UnscaleArgs args = u.args;
+  args.factor = 1 / u.scale.read();
+  if (optim_table().unscale(args, executor)) u.found_inf.write(1);
+}
 // Inputs: n grads, found_inf | scale.
-void run_unscale(const Call& call) {
+void plan_unscale(const Call& call, Workspace& workspace) {
   const size_t n = call.in.size() - 2;
-  Staging staging(call);
-  tensors.clear();
-  for (const Tensor& t : call.in.first(n)) {
+  std::vector<StepTensor> tensors;
+  for (const Operand& t : call.in.first(n)) {
     StepTensor s{};
     s.count = t.numel();
-    s.param = staging.take(t);
+    s.param = contiguous(workspace, t, true);
     s.param_type = scalar_of(t.dtype());
     tensors.push_back(s);
   }
-  const bool found =
-      optim_table().unscale({static_cast<long long>(n), tensors.data(), 1 / call.in[n + 1].item()}, executor());
-  for (size_t i = 0; i < n; ++i) staging.put_back(call.in[i], tensors[i].param);
-  if (found) fill(call, call.in[n], 1);
+  const StepTensor* const kept = workspace.plan().keep(tensors.data(), n);
+  workspace.launch("unscale", run_unscale,
+                   {{static_cast<long long>(n), kept, 1}, number(call.in[n + 1]), ResultArg(call.in[n])});
 }
 
+struct UpdateScale {
+  NumberArg scale, tracker, found_inf;
+  ResultArg new_scale, new_tracker;
+  double growth, backoff;
+  int64_t interval;
+};
+void run_update_scale(const UpdateScale& u, Executor&) {
+  double scale = u.scale.read();
+  int count = static_cast<int>(u.tracker.read());
+  optim_table().update_scale(scale, count, u.found_inf.read() != 0, u.growth, u.backoff, u.interval);
+  u.new_scale.write(scale);
+  u.new_tracker.write(count);
+}
 // Inputs: scale, growth_tracker | found_inf.
-void run_update_scale(const Call& call) {
+void plan_update_scale(const Call& call, Plan& plan) {
   const ScaleAttrs& a = call.attrs.as<ScaleAttrs>();
-  double scale = call.in[0].item();
-  int count = static_cast<int>(call.in[1].item<int64_t>());
-  optim_table().update_scale(scale, count, call.in[2].item() != 0, a.growth, a.backoff, a.interval);
-  fill(call, call.in[0], scale);
-  fill(call, call.in[1], count);
+  plan.launch("update_scale", run_update_scale,
+              {number(call.in[0]), number(call.in[1]), number(call.in[2]), ResultArg(call.in[0]), ResultArg(call.in[1]),
+               a.growth, a.backoff, a.interval});
 }
 
-constexpr Kernel adam[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_step<true>}};
-constexpr Kernel sgd[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_step<false>}};
-constexpr Kernel global_norm[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_global_norm}};
-
-constexpr Kernel unscale[] = {{.name = "multi_tensor", .workspace_bytes = staged_bytes, .run = run_unscale}};
-constexpr Kernel update_scale[] = {{.name = "scalar", .run = run_update_scale}};
+constexpr Kernel adam[] = {staged_kernel<plan_step<true>>("multi_tensor")};
+constexpr Kernel sgd[] = {staged_kernel<plan_step<false>>("multi_tensor")};
+constexpr Kernel global_norm[] = {staged_kernel<plan_global_norm>("multi_tensor")};
+constexpr Kernel unscale[] = {staged_kernel<plan_unscale>("multi_tensor")};
+constexpr Kernel update_scale[] = {{.name = "scalar", .plan = plan_update_scale}};
 
 const KernelTableEntry table[] = {{"adam_", adam},
                                   {"sgd_", sgd},

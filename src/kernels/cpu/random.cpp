@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/element.h"
+#include "kernels/cpu/draws.h"
 #include "kernels/shared/arguments.h"
 #include "kernels/shared/tables.h"
 #include "tile/random.h"
@@ -12,41 +13,35 @@
 namespace tessera::cpu_kernels {
 namespace {
 
-struct Stream {
-  unsigned long long seed, block;
-};
-Stream stream(const Tensor& state) {
-  const auto* s = state.data<int64_t>();
-  return {static_cast<unsigned long long>(s[0]), static_cast<unsigned long long>(s[state.strides()[0]])};
-}
-
 template <RandomOp op>
-void generate(const Call& call) {
+void generate(const Call& call, Plan& plan) {
   const auto& a = call.attrs.as<CreateAttrs>();
-  const Tensor& out = call.out[0];
-  auto [seed, block] = stream(call.in[0]);
-  random_table().generate({op, seed, block, out.numel(), out.data_ptr(), scalar_of(out.dtype()), a.a, a.b}, executor());
+  const Operand& out = call.out[0];
+  const auto run = +[](const Drawn<RandomArgs>& d, Executor& executor) { random_table().generate(d.read(), executor); };
+  const RandomArgs args{op, 0, 0, out.numel(), out.data_ptr(), scalar_of(out.dtype()), a.a, a.b};
+  plan.launch("generate", run, Drawn<RandomArgs>{args, StateArg(call.in[0])});
 }
 
-void drop(const Call& call, const void* in) {
-  auto [seed, block] = stream(call.in[1]);
-  const Tensor& out = call.out[0];
-  random_table().dropout(
-      {seed, block, out.numel(), in, out.data_ptr(), scalar_of(out.dtype()), call.attrs.as<DropoutAttrs>().p},
-      executor());
+void drop(const Call& call, Plan& plan, const void* in) {
+  const Operand& out = call.out[0];
+  launch_dropout(plan, call.in[1],
+                 {0, 0, out.numel(), in, out.data_ptr(), scalar_of(out.dtype()), call.attrs.as<DropoutAttrs>().p});
 }
 
 Reason dense(const Call& call) { return call.in[0].is_contiguous() ? Reason::Ok : Reason::Layout; }
-void dropout(const Call& call) { drop(call, call.in[0].data_ptr()); }
+void dropout(const Call& call, Plan& plan) { drop(call, plan, call.in[0].data_ptr()); }
 
 // Other layouts are gathered in the output, which is then overwritten.
-void dropout_gathered(const Call& call) {
-  copy(call, call.out[0], call.in[0]);
-  drop(call, call.out[0].data_ptr());
+void dropout_gathered(const Call& call, Plan& plan) {
+  copy(call, plan, call.out[0], call.in[0]);
+  drop(call, plan, call.out[0].data_ptr());
 }
 
 // ---- multinomial
 
+struct Stream {
+  unsigned long long seed, block;
+};
 // Number i of a stream, in [0, 1).
 double unit(Stream s, int64_t i) {
   auto made = tile::philox<tile::u64>(s.seed, s.block + static_cast<unsigned long long>(i / 2));
@@ -80,39 +75,58 @@ void draw_without_replacement(double* weights, int64_t n, Stream s, int64_t firs
   std::copy_n(order, samples, out);
 }
 
-void multinomial(const Call& call) {
-  const auto& attrs = call.attrs.as<MultinomialAttrs>();
-  const Tensor& x = call.in[0];
-  const Stream s = stream(call.in[1]);
-  const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0, samples = attrs.samples;
-  const int64_t row_step = x.dim() == 2 ? x.strides()[0] : 0, step = x.strides().back();
-  auto* out = call.out[0].data<int64_t>();
-  with_element_type(x.dtype(), [&]<class T>(T*) {
-    const T* from = x.data<T>();
-    executor().parallel(rows, [&](int64_t row, int thread) {
-      auto* weights = static_cast<double*>(executor().scratch(thread, n * 16));
-      auto* order = reinterpret_cast<int64_t*>(weights + n);
-      double total = 0;
-      int64_t positive = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        weights[i] = static_cast<double>(from[row * row_step + i * step]);
-        if (!(weights[i] >= 0)) throw_weights(row, "are not all numbers of at least 0");
-        total += weights[i];
-        positive += weights[i] > 0;
-      }
-      if (!(total > 0 && total < INFINITY)) throw_weights(row, "do not have a positive finite sum");
-      if (attrs.replacement) return draw_with_replacement(weights, n, s, row * samples, samples, out + row * samples);
-      if (positive < samples) throw_weights(row, "are positive in too few places to draw from without replacement");
-      draw_without_replacement(weights, n, s, row * n, samples, order, out + row * samples);
+struct MultinomialArgs {
+  const void* weights;
+  DType dtype;
+  long long rows, n, row_step, step;
+  StateArg state;
+  int64_t samples;
+  bool replacement;
+  int64_t* out;
+};
+
+template <class T>
+void draw_row(const MultinomialArgs& a, const Stream& s, int64_t row, double* weights) {
+  const T* from = static_cast<const T*>(a.weights) + row * a.row_step;
+  auto* order = reinterpret_cast<int64_t*>(weights + a.n);
+  double total = 0;
+  int64_t positive = 0;
+  for (int64_t i = 0; i < a.n; ++i) {
+    weights[i] = static_cast<double>(from[i * a.step]);
+    if (!(weights[i] >= 0)) throw_weights(row, "are not all numbers of at least 0");
+    total += weights[i];
+    positive += weights[i] > 0;
+  }
+  if (!(total > 0 && total < INFINITY)) throw_weights(row, "do not have a positive finite sum");
+  int64_t* const out = a.out + row * a.samples;
+  if (a.replacement) return draw_with_replacement(weights, a.n, s, row * a.samples, a.samples, out);
+  if (positive < a.samples) throw_weights(row, "are positive in too few places to draw from without replacement");
+  draw_without_replacement(weights, a.n, s, row * a.n, a.samples, order, out);
+}
+
+void run_multinomial(const MultinomialArgs& a, Executor& executor) {
+  const Stream s{static_cast<unsigned long long>(*a.state.seed), static_cast<unsigned long long>(*a.state.block)};
+  with_element_type(a.dtype, [&]<class T>(T*) {
+    executor.parallel(a.rows, [&](int64_t row, int thread) {
+      draw_row<T>(a, s, row, static_cast<double*>(executor.scratch(thread, a.n * 16)));
     });
   });
 }
 
+void multinomial(const Call& call, Plan& plan) {
+  const auto& attrs = call.attrs.as<MultinomialAttrs>();
+  const Operand& x = call.in[0];
+  const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+  plan.launch("multinomial", run_multinomial,
+              {x.data_ptr(), x.dtype(), rows, n, x.dim() == 2 ? x.strides()[0] : 0, x.strides().back(),
+               StateArg(call.in[1]), attrs.samples, attrs.replacement, static_cast<int64_t*>(call.out[0].data_ptr())});
+}
+
 template <RandomOp op>
-constexpr Kernel generate_kernel[] = {{.name = "philox", .run = generate<op>}};
-constexpr Kernel dropout_kernels[] = {{.name = "philox", .supports = dense, .run = dropout},
-                                      {.name = "gather_philox", .run = dropout_gathered}};
-constexpr Kernel multinomial_kernels[] = {{.name = "rows", .run = multinomial}};
+constexpr Kernel generate_kernel[] = {{.name = "philox", .plan = generate<op>}};
+constexpr Kernel dropout_kernels[] = {{.name = "philox", .supports = dense, .plan = dropout},
+                                      {.name = "gather_philox", .plan = dropout_gathered}};
+constexpr Kernel multinomial_kernels[] = {{.name = "rows", .plan = multinomial}};
 
 }  // namespace
 

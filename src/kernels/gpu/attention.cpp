@@ -10,10 +10,10 @@
 
 namespace tessera::gpu_kernels {
 
-void drop_scores(const AttentionProblem& p, long long elements, const Heads& to, const Heads& from) {
+void drop_scores(const AttentionProblem& p, Plan& plan, long long elements, const Heads& to, const Heads& from) {
   const auto* state = static_cast<const long long*>(p.state->data_ptr());
-  draw_table().drop({{state, state + p.state->strides()[0]}, elements, from.data, to.data, to.type, p.dropout},
-                    executor());
+  plan.launch("drop", draw_table().drop,
+              {{state, state + p.state->strides()[0]}, elements, from.data, to.data, to.type, p.dropout});
 }
 
 namespace {
@@ -61,32 +61,30 @@ Reason mem_efficient_takes(const AttentionProblem& p) {
 }
 
 template <auto kernel>
-void run_backward(const Call& call, Workspace& workspace, const AttentionProblem& p, bool in_any_order = false) {
+void plan_backward(const Call& call, Workspace& workspace, const AttentionProblem& p, bool in_any_order = false) {
   const void* lse = read_contiguous(workspace, *p.lse, p.compute());
   float* row_sums = nullptr;
   const bool hopper = kernel == &AttentionTable::flash_backward && is_hopper(call_device(call));
   const long long bytes = hopper ? AttentionRoom(shape_of(p)).bytes : p.batch * p.heads * p.queries * 4;
   row_sums = static_cast<float*>(workspace.take(bytes));
-  if (workspace.counting()) return;
-  (attention_table().*kernel)(backward_args_of(p, lse, row_sums, in_any_order), executor());
+  workspace.launch("attention_backward", attention_table().*kernel, backward_args_of(p, lse, row_sums, in_any_order));
 }
 template <bool in_any_order = false>
 void flash_backward(const Call& call, Workspace& workspace) {
-  run_backward<&AttentionTable::flash_backward>(call, workspace, attention_backward_problem(call), in_any_order);
+  plan_backward<&AttentionTable::flash_backward>(call, workspace, attention_backward_problem(call), in_any_order);
 }
 
 void mem_efficient(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_problem(call);
   WholeRows rows(p, workspace);
-  if (workspace.counting()) return;
-  attention_table().mem_efficient(args_of(p), executor());
+  workspace.launch("mem_efficient", attention_table().mem_efficient, args_of(p));
   rows.finish();
 }
 void mem_efficient_backward(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_backward_problem(call);
   WholeRows rows(p, workspace);
-  run_backward<&AttentionTable::mem_efficient_backward>(call, workspace, p);
-  if (!workspace.counting()) rows.finish();
+  plan_backward<&AttentionTable::mem_efficient_backward>(call, workspace, p);
+  rows.finish();
 }
 
 // ---- cuDNN's, where it is installed
@@ -151,10 +149,22 @@ Reason cudnn_pays_backward(const Call& call) {
   return bytes < 0 || bytes > most_bytes ? Reason::Shape : Reason::Ok;
 }
 
+template <class Args>
+struct VendorAttention {
+  Args args;
+  void* room;
+};
+void launch_cudnn(const VendorAttention<AttentionArgs>& a, Executor& executor) {
+  tables().vendor_attention->run(a.args, a.room, executor);
+}
+void launch_cudnn_backward(const VendorAttention<AttentionBackwardArgs>& a, Executor& executor) {
+  tables().vendor_attention->run_backward(a.args, a.room, executor);
+}
+
 void cudnn_attention(const Call& call, Workspace& workspace) {
   const AttentionArgs args = args_of(attention_problem(call));
   void* room = workspace.take(tables().vendor_attention->workspace(args));
-  if (!workspace.counting()) tables().vendor_attention->run(args, room, executor());
+  workspace.launch("cudnn", launch_cudnn, {args, room});
 }
 template <bool in_any_order = false>
 void cudnn_attention_backward(const Call& call, Workspace& workspace) {
@@ -164,7 +174,7 @@ void cudnn_attention_backward(const Call& call, Workspace& workspace) {
   args.lse = read_contiguous(workspace, *p.lse, Float32);
   const UnorderedRoom sums(args.shape);
   args.row_sums = static_cast<float*>(workspace.take(in_any_order ? sums.bytes : sums.sums_at));
-  if (!workspace.counting()) tables().vendor_attention->run_backward(args, room, executor());
+  workspace.launch("cudnn", launch_cudnn_backward, {args, room});
 }
 
 // On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.63, 0.61 and 0.43 of mma.sync's
@@ -172,8 +182,8 @@ void cudnn_attention_backward(const Call& call, Workspace& workspace) {
 // 128: 1.05 to 1.28 of sm90's.
 constexpr Kernel forward_list[] = {
     staged_kernel<cudnn_attention>("cudnn-training", cudnn_pays),
-    {.name = "sm90", .supports = sm90_supports, .run = flash},
-    {.name = "flash", .supports = attention_supports<flash_takes>, .run = flash},
+    {.name = "sm90", .supports = sm90_supports, .plan = flash},
+    {.name = "flash", .supports = attention_supports<flash_takes>, .plan = flash},
     staged_kernel<mem_efficient>("mem-efficient", attention_supports<mem_efficient_takes>),
     staged_kernel<cudnn_attention>("cudnn", cudnn_supports),
     staged_kernel<attention_math>("math")};

@@ -27,7 +27,7 @@ class WholeRows {
   }
 
   /// Brings results to where they belong.
-  void finish() const {
+  void finish() {
     for (const Result& r : results_) copy(r.lengths, tensor(r.to), tensor(r.from));
   }
 
@@ -54,18 +54,17 @@ class WholeRows {
     const Heads copied{
         workspace_.take(batch * heads * rows * pitch * 2), h.type, {heads * rows * pitch, rows * pitch, pitch, 1}};
     if (is_result) results_.push_back({lengths, h, copied});
-    else if (!workspace_.counting()) {
+    else {
       copy(lengths, tensor(copied), tensor(h));
-      double zero = 0;
       lengths.at[3] = pitch - width;
-      copy(lengths, tensor(copied, width), {&zero, Scalar::f64, {}, true});
+      copy(lengths, tensor(copied, width), constant(workspace_.plan(), 0));
     }
     h = copied;
   }
-  static void copy(const Lengths& lengths, const TensorArg& to, const TensorArg& from) {
+  void copy(const Lengths& lengths, const TensorArg& to, const TensorArg& from) {
     CopyArgs args{4, {}, to, from};
     std::copy(lengths.at, lengths.at + 4, args.lengths);
-    if (lengths.at[3] > 0) elementwise_table().copy(args, executor());
+    if (lengths.at[3] > 0) launch_copy(workspace_.plan(), args);
   }
 
   Workspace& workspace_;

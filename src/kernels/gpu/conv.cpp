@@ -7,7 +7,7 @@
 
 namespace tessera::gpu_kernels {
 
-DType conv_dtype(const Tensor& t) { return t.dtype(); }
+DType conv_dtype(const Operand& t) { return t.dtype(); }
 
 namespace {
 
@@ -60,8 +60,8 @@ template <ConvPart part>
 Reason vendor_takes(const Call& call) {
   const VendorConvTable* vendor = vendor_tables() ? tables().vendor_conv : nullptr;
   if (!vendor) return Reason::Library;
-  Workspace nothing_is_copied(call, true);
-  ConvArgs args = args_of<part>(call, nothing_is_copied, lies_last(call));
+  Trial trial(call);
+  ConvArgs args = args_of<part>(call, trial.workspace, lies_last(call));
   if (args.type == Scalar::f64) return Reason::DType;
   if (!straighten(args)) return Reason::Layout;
   return vendor->workspace(part, args) < 0 ? Reason::Shape : Reason::Ok;
@@ -106,8 +106,8 @@ template <ConvPart part>
 Reason sm90_takes(const Call& call) {
   const Sm90ConvTable* sm90 = tables().sm90_conv;
   if (!sm90) return Reason::Hardware;
-  Workspace nothing_is_copied(call, true);
-  return reason_of(sm90->refuses(part, args_of<part>(call, nothing_is_copied, true)));
+  Trial trial(call);
+  return reason_of(sm90->refuses(part, args_of<part>(call, trial.workspace, true)));
 }
 template <ConvPart part>
 long long sm90_bytes(const ConvArgs& args) {
@@ -135,8 +135,8 @@ Reason sm90_leads(const Call& call) {
   if (!lies_last(call)) return Reason::Layout;
   auto& a = call.attrs.as<ConvAttrs>();
   if (part == ConvPart::images && (a.stride[0] > 1 || a.stride[1] > 1)) return Reason::Shape;
-  Workspace nothing_is_copied(call, true);
-  const ConvArgs args = args_of<part>(call, nothing_is_copied, true);
+  Trial trial(call);
+  const ConvArgs args = args_of<part>(call, trial.workspace, true);
   if (part == ConvPart::filters && args.filters <= 64) return Reason::Shape;
   return is_small(args) ? sm90_takes<part>(call) : Reason::Shape;
 }
@@ -164,11 +164,11 @@ struct ConvolutionOf {
 // The statistics of y are found before it leaves. Where it leads without them; y need not be there yet.
 Reason sm90_takes_moments(const Call& call) {
   const Sm90ConvTable* sm90 = tables().sm90_conv;
-  const Tensor &x = call.in[0], &w = call.in[1];
+  const Operand &x = call.in[0], &w = call.in[1];
   if (!sm90) return Reason::Hardware;
   if (!lies_last(call)) return Reason::Layout;
-  Workspace nothing_is_copied(call, true);
-  const Operands operands(nothing_is_copied, conv_dtype(x), true);
+  Trial trial(call);
+  const Operands operands(trial.workspace, conv_dtype(x), true);
   ConvArgs args = sizes(call, x, w);
   const auto [height, width] = places(args);
   args.x = operands.read(x);
@@ -187,16 +187,16 @@ void sm90_moments(const Call& call, Workspace& workspace) {
 // y need not be there yet.
 Reason sm90_takes_norm_windows(const Call& call) {
   const Sm90NormConvTable* sm90 = tables().sm90_norm_conv;
-  const Tensor &x = call.in[0], &w = call.in[1];
+  const Operand &x = call.in[0], &w = call.in[1];
   const NormAttrs& norm = call.attrs.as<NormConvAttrs>().norm;
   if (!sm90) return Reason::Hardware;
   if (!call.in[3].defined() || norm.training || !norm.relu) return Reason::Shape;
-  for (const Tensor& t : call.in.subspan(2))
+  for (const Operand& t : call.in.subspan(2))
     if (t.defined() && !t.is_contiguous()) return Reason::Layout;
   if (!lies_last(call)) return Reason::Layout;
   const ConvolutionOf convolution(call);
-  Workspace nothing_is_copied(convolution.call, true);
-  const Operands operands(nothing_is_copied, conv_dtype(x), true);
+  Trial trial(convolution.call);
+  const Operands operands(trial.workspace, conv_dtype(x), true);
   ConvArgs args = sizes(convolution.call, x, w);
   const auto [height, width] = places(args);
   args.x = operands.read(x);
@@ -204,9 +204,18 @@ Reason sm90_takes_norm_windows(const Call& call) {
   args.y = {nullptr, {height * width * args.filters, 1, width * args.filters, args.filters}};
   return is_small(args) ? reason_of(sm90->refuses(args)) : Reason::Shape;
 }
+namespace {
+struct NormWindows {
+  ConvArgs args;
+  PlanesNorm norm;
+};
+void launch_norm_windows(const NormWindows& w, Executor& executor) {
+  tables().sm90_norm_conv->run(w.args, w.norm, executor);
+}
+}  // namespace
 void sm90_norm_windows(const Call& call, Workspace& workspace) {
   const ConvArgs args = forward_args(ConvolutionOf(call).call, workspace, true);
-  if (!workspace.counting()) tables().sm90_norm_conv->run(args, norm_before(call), executor());
+  workspace.launch("norm_conv.sm90", launch_norm_windows, {args, norm_before(call)});
 }
 
 namespace {

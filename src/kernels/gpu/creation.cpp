@@ -5,16 +5,16 @@
 namespace tessera::gpu_kernels {
 namespace {
 
-void full(const Call& call) { fill(call, call.out[0], call.attrs.as<CreateAttrs>().a); }
+void full(const Call& call, Plan& plan) { fill(call, plan, call.out[0], call.attrs.as<CreateAttrs>().a); }
 
-void arange(const Call& call) {
+void arange(const Call& call, Plan& plan) {
   const auto& attrs = call.attrs.as<CreateAttrs>();
-  const Tensor& out = call.out[0];
-  creation_table().range({out.numel(), out.data_ptr(), scalar_of(out.dtype()), attrs.a, attrs.b}, executor());
+  const Operand& out = call.out[0];
+  plan.launch("range", creation_table().range, {out.numel(), out.data_ptr(), scalar_of(out.dtype()), attrs.a, attrs.b});
 }
 
-constexpr Kernel full_kernels[] = {{.name = "fill", .run = full}};
-constexpr Kernel arange_kernels[] = {{.name = "loop", .run = arange}};
+constexpr Kernel full_kernels[] = {{.name = "fill", .plan = full}};
+constexpr Kernel arange_kernels[] = {{.name = "loop", .plan = arange}};
 
 }  // namespace
 

@@ -5,14 +5,12 @@
 
 namespace tessera::gpu_kernels {
 
-bool plan_fused(const Tensor& a, const Tensor& b, const Tensor& y, const Tensor* input, const tile::FusedGemmArgs& args,
-                Sm90FusedPlan& plan) {
+bool plan_fused(const Operand& a, const Operand& b, const Operand& y, const Operand* input,
+                const tile::FusedGemmArgs& args, Sm90FusedPlan& plan) {
   const auto* const sm90 = static_cast<const Sm90FusedTable*>(tables().sm90_gemm);
   if (!sm90) return false;
   Products products(a.size(0), b.size(1), a.size(1));
-  const auto set = [&](Products::Operand which, const Tensor& t) {
-    products.set(which, t, t.stride(0), t.stride(1), 0);
-  };
+  const auto set = [&](Products::Role which, const Operand& t) { products.set(which, t, t.stride(0), t.stride(1), 0); };
   set(Products::A, a);
   set(Products::B, b);
   set(Products::C, y);

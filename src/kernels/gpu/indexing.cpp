@@ -7,16 +7,16 @@
 namespace tessera::gpu_kernels {
 namespace {
 
-int64_t dim_of(const Call& call, const Tensor& x) {
+int64_t dim_of(const Call& call, const Operand& x) {
   checked_rank(call, x);
   const int64_t dim = call.attrs.as<DimAttrs>().dim;
   return dim < 0 ? dim + x.dim() : dim;
 }
 
-TensorArg repeated(const Tensor& t) { return {t.data_ptr(), scalar_of(t.dtype()), {}}; }
+TensorArg repeated(const Operand& t) { return {t.data_ptr(), scalar_of(t.dtype()), {}}; }
 
 TakeArgs take_args(const Call& call) {
-  const Tensor& out = call.out[0];
+  const Operand& out = call.out[0];
   TakeArgs args{};
   args.op = call.op.name.data();
   args.rank = checked_rank(call, out);
@@ -25,8 +25,8 @@ TakeArgs take_args(const Call& call) {
   return args;
 }
 
-void gather(const Call& call) {
-  const Tensor &x = call.in[0], &index = call.in[1];
+void gather(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &index = call.in[1];
   TakeArgs args = take_args(call);
   args.x = operand(x, args.rank);
   args.index = operand(index, args.rank);
@@ -37,11 +37,11 @@ void gather(const Call& call) {
     args.step = x.strides()[dim];
     args.bound = x.size(dim);
   }
-  index_table().take(args, executor());
+  plan.launch("take", index_table().take, args);
 }
 
-void index_select(const Call& call) {
-  const Tensor &x = call.in[0], &index = call.in[1];
+void index_select(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &index = call.in[1];
   const int64_t dim = dim_of(call, x);
   TakeArgs args = take_args(call);
   args.x = operand(x, args.rank);
@@ -50,11 +50,11 @@ void index_select(const Call& call) {
   args.index.strides[dim] = index.strides()[0];
   args.step = x.strides()[dim];
   args.bound = x.size(dim);
-  index_table().take(args, executor());
+  plan.launch("take", index_table().take, args);
 }
 
-void embedding(const Call& call) {
-  const Tensor &index = call.in[0], &weight = call.in[1];
+void embedding(const Call& call, Plan& plan) {
+  const Operand &index = call.in[0], &weight = call.in[1];
   TakeArgs args = take_args(call);
   args.x = repeated(weight);
   args.x.strides[args.rank - 1] = weight.strides()[1];
@@ -62,12 +62,12 @@ void embedding(const Call& call) {
   args.index.strides[args.rank - 1] = 0;
   args.step = weight.strides()[0];
   args.bound = weight.size(0);
-  index_table().take(args, executor());
+  plan.launch("take", index_table().take, args);
 }
 
-void scatter_add(const Call& call) {
-  const Tensor &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
-  copy(call, out, x);
+void scatter_add(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
+  copy(call, plan, out, x);
   if (index.numel() == 0) return;
   const int64_t dim = dim_of(call, x);
   ScatterAddArgs args{};
@@ -83,15 +83,11 @@ void scatter_add(const Call& call) {
   args.index_step = index.strides()[dim];
   args.source_step = source.strides()[dim];
   args.bound = x.size(dim);
-  index_table().scatter_add(args, executor());
+  plan.launch("scatter_add", index_table().scatter_add, args);
 }
 
-size_t sorting_bytes(const Call& call) {
-  return static_cast<size_t>(index_table().sum_rows_bytes(call.in[call.in.size() - 2].numel(), call.out[0].size(0)));
-}
-
-void embedding_backward(const Call& call) {
-  const Tensor &index = call.in[call.in.size() - 2], &grad = call.in.back(), &out = call.out[0];
+void embedding_backward(const Call& call, Plan& plan) {
+  const Operand &index = call.in[call.in.size() - 2], &grad = call.in.back(), &out = call.out[0];
   SumRowsArgs args{};
   args.op = call.op.name.data();
   args.rank = checked_rank(call, grad) - 1;
@@ -107,12 +103,12 @@ void embedding_backward(const Call& call) {
   args.out_row = out.strides()[0];
   args.out_step = out.strides()[1];
   args.adds = call.in.size() == 3;
-  args.workspace = call.workspace;
-  index_table().sum_rows(args, executor());
+  args.workspace = plan.take(index_table().sum_rows_bytes(args.count, args.rows));
+  plan.launch("sum_rows", index_table().sum_rows, args);
 }
 
-void one_hot(const Call& call) {
-  const Tensor &index = call.in[0], &out = call.out[0];
+void one_hot(const Call& call, Plan& plan) {
+  const Operand &index = call.in[0], &out = call.out[0];
   OneHotArgs args{};
   args.op = call.op.name.data();
   args.rank = checked_rank(call, index);
@@ -120,16 +116,15 @@ void one_hot(const Call& call) {
   args.index = operand(index, args.rank);
   args.classes = call.attrs.as<OneHotAttrs>().classes;
   args.out = static_cast<long long*>(out.data_ptr());
-  index_table().one_hot(args, executor());
+  plan.launch("one_hot", index_table().one_hot, args);
 }
 
-constexpr Kernel gather_kernels[] = {{.name = "loop", .run = gather}};
-constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .run = scatter_add}};
-constexpr Kernel index_select_kernels[] = {{.name = "loop", .run = index_select}};
-constexpr Kernel embedding_kernels[] = {{.name = "rows", .run = embedding}};
-constexpr Kernel embedding_backward_kernels[] = {
-    {.name = "sorted", .workspace_bytes = sorting_bytes, .run = embedding_backward}};
-constexpr Kernel one_hot_kernels[] = {{.name = "loop", .run = one_hot}};
+constexpr Kernel gather_kernels[] = {{.name = "loop", .plan = gather}};
+constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .plan = scatter_add}};
+constexpr Kernel index_select_kernels[] = {{.name = "loop", .plan = index_select}};
+constexpr Kernel embedding_kernels[] = {{.name = "rows", .plan = embedding}};
+constexpr Kernel embedding_backward_kernels[] = {{.name = "sorted", .plan = embedding_backward}};
+constexpr Kernel one_hot_kernels[] = {{.name = "loop", .plan = one_hot}};
 
 }  // namespace
 

@@ -19,7 +19,7 @@ Reason tf32_takes(const Call& call) {
   if (call.in[0].dtype() != Float32) return Reason::DType;
   if (!tf32_allowed()) return Reason::Precision;
   bool all = true;
-  call.once(products).each([&](const GemmArgs& args) { all = all && gemm_table().supports(args); });
+  products(call).each([&](const GemmArgs& args) { all = all && gemm_table().supports(args); });
   if (all) return Reason::Ok;
   return call_device(call).type == DeviceType::HIP ? Reason::Hardware : Reason::Layout;
 }
@@ -42,9 +42,9 @@ GemmArgs without_slope(GemmArgs args) {
 }
 /// A product in f16 may be infinite where the factor makes it small, or nothing.
 bool finishes_safely(const GemmArgs& args) { return !args.factor.data || args.c.type != Scalar::f16; }
-void finish(const GemmArgs& args) {
+void finish(Plan& plan, const GemmArgs& args) {
   if (args.factor.data || args.row_sums.data || args.column_sums.data || args.slope.data)
-    gemm_table().finish(args, executor());
+    plan.launch("gemm.finish", gemm_table().finish, args);
 }
 
 template <Products (*products)(const Call&)>
@@ -52,7 +52,7 @@ Reason vendor_takes(const Call& call) {
   const VendorGemmTable* vendor = vendor_tables() ? tables().vendor_gemm : nullptr;
   if (!vendor) return Reason::Library;
   bool all = true;
-  call.once(products).each([&](const GemmArgs& args) {
+  products(call).each([&](const GemmArgs& args) {
     all = all && finishes_safely(args) && vendor->supports(without_slope(without_finish(args)));
   });
   return all ? Reason::Ok : Reason::Shape;
@@ -60,80 +60,71 @@ Reason vendor_takes(const Call& call) {
 
 const VendorProductTable& vendor_products() { return static_cast<const VendorProductTable&>(*tables().vendor_gemm); }
 
-// When zeros were written behind the lines in this memory: its version, and what replays of graphs may have changed;
-// 0 where that cannot be told, on other streams than the device's own and while a graph is captured.
-uint64_t time_of_zeros(const Storage& storage) {
-  gpu::DeviceState& on = gpu::calling();
-  if (gpu::capture_on(on) || gpu::stream_of(on).handle != on.stream->handle) return 0;
-  return uint64_t{storage.version.load() + 1} << 32 | static_cast<uint32_t>(gpu::replays());
-}
-
-Ends ends_of(const Tensor& t, const MatrixArg& m, long long rows, long long columns) {
-  const Storage& storage = *t.storage();
+// Whether what lies behind the lines of an operand is nobody's, so that zeros may be written there.
+Ends ends_of(const Operand& t, const MatrixArg& m, long long rows, long long columns) {
   const bool by_rows = m.column == 1;
   const long long lines = by_rows ? rows : columns, length = by_rows ? columns : rows,
                   step = by_rows ? m.row : m.column;
-  const bool nobodys = storage.data == m.data && storage.rows == lines && storage.row_length == length &&
+  const bool nobodys = t.data_ptr() == m.data && t.padded_rows() == lines && t.padded_row_length() == length &&
                        step % 4 == 0 && (length + 3) / 4 * 4 <= step &&
-                       static_cast<size_t>((lines + 3) / 4 * 4 * step) * size_of(t.dtype()) <= storage.bytes;
-  if (!nobodys) return Ends::others;
-  const uint64_t now = time_of_zeros(storage);
-  return now != 0 && storage.zeros == now ? Ends::zeros : Ends::nobodys;
+                       (lines + 3) / 4 * 4 * step * static_cast<int64_t>(size_of(t.dtype())) <= t.storage_bytes();
+  return nobodys ? Ends::nobodys : Ends::others;
 }
 Spare spare_of(const Call& call, const GemmArgs& args) {
   Spare spare{ends_of(call.in[0], args.a, args.m, args.k), ends_of(call.in[1], args.b, args.k, args.n), Ends::others};
-  for (const Tensor& t : call.out)
+  for (const Operand& t : call.out)
     if (t.defined() && t.data_ptr() == args.c.data) spare.c = ends_of(t, args.c, args.m, args.n);
   return spare;
 }
-void note_zeros(const Call& call, const Spare& spare) {
-  const auto note = [](const Tensor& t, Ends ends) {
-    if (ends == Ends::zeros) t.storage()->zeros = time_of_zeros(*t.storage());
-  };
-  note(call.in[0], spare.a);
-  note(call.in[1], spare.b);
+
+struct VendorProduct {
+  GemmArgs args;
+  Spare spare;
+  int choice;
+  void* workspace;
+};
+void launch_vendor(const VendorProduct& p, Executor& executor) {
+  Spare spare = p.spare;
+  vendor_products().run_whole(p.args, spare, p.choice, p.workspace, executor);
+}
+void launch_vendor_epilogue(const VendorProduct& p, Executor& executor) {
+  tables().vendor_gemm->run(p.args, p.choice, p.workspace, executor);
 }
 
+// Also as much as passes behind it want, of which there may be one.
 template <Products (*products)(const Call&)>
-size_t vendor_bytes(const Call& call) {
+void* vendor_workspace_of(const Call& call, Plan& plan) {
   size_t bytes = 0;
-  call.once(products).each([&](const GemmArgs& args) {
+  products(call).each([&](const GemmArgs& args) {
     bytes = std::max(bytes, vendor_products().workspace(without_finish(args), spare_of(call, args)));
+    if (gemm_table().finish_workspace) bytes = std::max<size_t>(bytes, gemm_table().finish_workspace(args));
   });
-  return bytes;
+  return plan.take(static_cast<int64_t>(bytes));
 }
 
 template <Products (*products)(const Call&), int choice = 0>
-void run_vendor(const Call& call) {
-  call.once(products).each([&](GemmArgs args) {
-    args.workspace = call.workspace;
-    Spare spare = spare_of(call, args);
-    vendor_products().run_whole(without_slope(without_finish(args)), spare, choice, call.workspace, executor());
-    note_zeros(call, spare);
-    finish(args);
+void plan_vendor(const Call& call, Plan& plan) {
+  void* const workspace = vendor_workspace_of<products>(call, plan);
+  products(call).each([&](GemmArgs args) {
+    args.workspace = workspace;
+    plan.launch("cublasLt", launch_vendor,
+                {without_slope(without_finish(args)), spare_of(call, args), choice, workspace});
+    finish(plan, args);
   });
 }
 // The library stores what GELU is applied to beside its result.
 template <int choice = 0>
-void run_vendor_linear(const Call& call) {
+void plan_vendor_linear(const Call& call, Plan& plan) {
   bool stores = keeps_input(call);
   if (stores)
-    call.once(activated_products).each([&](const GemmArgs& args) {
-      stores = stores && tables().vendor_gemm->supports(args);
-    });
-  if (!stores) return run_all<linear_products, run_vendor<linear_products, choice>>(call);
-  call.once(activated_products).each([&](const GemmArgs& args) {
-    tables().vendor_gemm->run(args, choice, call.workspace, executor());
+    activated_products(call).each(
+        [&](const GemmArgs& args) { stores = stores && tables().vendor_gemm->supports(args); });
+  if (!stores) return plan_all<linear_products, plan_vendor<linear_products, choice>>(call, plan);
+  void* const workspace = vendor_workspace_of<linear_products>(call, plan);
+  activated_products(call).each([&](const GemmArgs& args) {
+    plan.launch("cublasLt", launch_vendor_epilogue, {args, {}, choice, workspace});
   });
-  add_behind(call);
-}
-
-template <Products (*products)(const Call&), size_t (*of_product)(const Call&)>
-size_t finished_bytes(const Call& call) {
-  size_t bytes = of_product(call);
-  call.once(products).each(
-      [&](const GemmArgs& args) { bytes = std::max<size_t>(bytes, gemm_table().finish_workspace(args)); });
-  return bytes;
+  add_behind(call, plan);
 }
 
 // ---- halves by Hopper's own instructions
@@ -143,25 +134,22 @@ Reason sm90_takes(const Call& call) {
   const Sm90GemmTable* sm90 = tables().sm90_gemm;
   if (!sm90) return Reason::Hardware;
   Reason reason = Reason::Ok;
-  call.once(products).each([&](const GemmArgs& args) {
+  products(call).each([&](const GemmArgs& args) {
     if (reason == Reason::Ok) reason = reason_of(sm90->refuses(args));
   });
   return reason;
 }
 
 template <Products (*products)(const Call&)>
-size_t sm90_bytes(const Call& call) {
+void plan_sm90(const Call& call, Plan& plan) {
+  const Sm90GemmTable& sm90 = *tables().sm90_gemm;
+  Products p = products(call);
   long long bytes = 0;
-  call.once(products).each(
-      [&](const GemmArgs& args) { bytes = std::max(bytes, tables().sm90_gemm->workspace(args, executor())); });
-  return bytes;
-}
-
-template <Products (*products)(const Call&)>
-void run_sm90(const Call& call) {
-  call.once(products).each([&](GemmArgs args) {
-    args.workspace = call.workspace;
-    tables().sm90_gemm->run(args, executor());
+  p.each([&](const GemmArgs& args) { bytes = std::max(bytes, sm90.workspace(args, executor())); });
+  void* const workspace = plan.take(bytes);
+  p.each([&](GemmArgs args) {
+    args.workspace = workspace;
+    plan.launch("gemm.sm90", sm90.run, args);
   });
 }
 
@@ -170,15 +158,15 @@ template <Products (*products)(const Call&)>
 bool by_own_kernel(const Call& call) {
   const auto* const table = static_cast<const Sm90FusedTable*>(tables().sm90_gemm);
   bool all = call.in[0].dtype() == BFloat16;
-  call.once(products).each([&](const GemmArgs& args) { all = all && table->by_own_kernel(args); });
+  products(call).each([&](const GemmArgs& args) { all = all && table->by_own_kernel(args); });
   return all;
 }
 // What GELU is applied to is stored beside its result.
-void run_sm90_linear(const Call& call) {
+void plan_sm90_linear(const Call& call, Plan& plan) {
   if (!keeps_input(call) || !by_own_kernel<activated_products>(call))
-    return run_all<linear_products, run_sm90<linear_products>>(call);
-  run_sm90<activated_products>(call);
-  add_behind(call);
+    return plan_all<linear_products, plan_sm90<linear_products>>(call, plan);
+  plan_sm90<activated_products>(call, plan);
+  add_behind(call, plan);
 }
 
 /// Where Hopper's own kernel beat cuBLASLt's first algorithm: results of at least seven of its tiles for each
@@ -190,7 +178,7 @@ Reason sm90_takes_large(const Call& call) {
   const Reason reason = sm90_takes<products>(call);
   if (reason != Reason::Ok) return reason;
   bool fits = true;
-  call.once(products).each([&](const GemmArgs& args) { fits = fits && args.a.column == 1 && !args.addend.data; });
+  products(call).each([&](const GemmArgs& args) { fits = fits && args.a.column == 1 && !args.addend.data; });
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
 
@@ -201,26 +189,27 @@ Reason sm90_takes_odd_lines(const Call& call) {
   const Sm90GemmTable* sm90 = tables().sm90_gemm;
   if (!sm90) return Reason::Hardware;
   bool odd = true;
-  call.once(products).each([&](const GemmArgs& args) { odd = odd && sm90->has_odd_lines(args); });
+  products(call).each([&](const GemmArgs& args) { odd = odd && sm90->has_odd_lines(args); });
   return odd ? sm90_takes<products>(call) : Reason::Shape;
 }
 
 // ---- a product times the slope of GELU: plain, and the pass that follows one of the vendor's
 
-template <void (*run)(const Call&)>
-void run_gelu_grad(const Call& call) {
-  run(call);
-  call.once(times_slope).each([&](GemmArgs args) {
-    args.workspace = call.workspace;
-    finish(args);
+template <void (*plan_product)(const Call&, Plan&)>
+void plan_gelu_grad(const Call& call, Plan& plan) {
+  plan_product(call, plan);
+  Products p = times_slope(call);
+  long long bytes = 0;
+  p.each([&](const GemmArgs& args) { bytes = std::max(bytes, gemm_table().finish_workspace(args)); });
+  void* const workspace = plan.take(bytes);
+  p.each([&](GemmArgs args) {
+    args.workspace = workspace;
+    finish(plan, args);
   });
 }
-void run_sm90_gelu_grad(const Call& call) {
-  if (by_own_kernel<times_slope>(call)) run_sm90<times_slope>(call);
-  else run_gelu_grad<run_sm90<matmul_products>>(call);
-}
-size_t sm90_gelu_grad_bytes(const Call& call) {
-  return std::max(finished_bytes<times_slope, sm90_bytes<matmul_products>>(call), sm90_bytes<times_slope>(call));
+void plan_sm90_gelu_grad(const Call& call, Plan& plan) {
+  if (by_own_kernel<times_slope>(call)) plan_sm90<times_slope>(call, plan);
+  else plan_gelu_grad<plan_sm90<matmul_products>>(call, plan);
 }
 
 Reason sm90_takes_gelu_grad(const Call& call) {
@@ -230,48 +219,43 @@ Reason sm90_takes_gelu_grad(const Call& call) {
 
 // ---- lists; before the last of each are the vendor's other algorithms, which only a measurement picks
 
+using PlanOf = void (*)(const Call&, Plan&);
+
 template <Products (*products)(const Call&)>
 struct ByVendor {
   template <int choice>
-  static constexpr void (*run)(const Call&) = run_vendor<products, choice>;
+  static constexpr PlanOf plan = plan_vendor<products, choice>;
 };
 struct LinearByVendor {
   template <int choice>
-  static constexpr void (*run)(const Call&) = run_vendor_linear<choice>;
+  static constexpr PlanOf plan = plan_vendor_linear<choice>;
 };
 struct GeluGradByVendor {
   template <int choice>
-  static constexpr void (*run)(const Call&) = run_gelu_grad<run_vendor<matmul_products, choice>>;
+  static constexpr PlanOf plan = plan_gelu_grad<plan_vendor<matmul_products, choice>>;
 };
 
 template <class By, size_t n>
 constexpr std::array<Kernel, n + 7> with_choices(const Kernel (&list)[n]) {
-  constexpr std::pair<const char*, void (*)(const Call&)> others[] = {
-      {"vendor.1", By::template run<1>}, {"vendor.2", By::template run<2>}, {"vendor.3", By::template run<3>},
-      {"vendor.4", By::template run<4>}, {"vendor.5", By::template run<5>}, {"vendor.6", By::template run<6>},
-      {"vendor.7", By::template run<7>}};
+  constexpr std::pair<const char*, PlanOf> others[] = {
+      {"vendor.1", By::template plan<1>}, {"vendor.2", By::template plan<2>}, {"vendor.3", By::template plan<3>},
+      {"vendor.4", By::template plan<4>}, {"vendor.5", By::template plan<5>}, {"vendor.6", By::template plan<6>},
+      {"vendor.7", By::template plan<7>}};
   std::array<Kernel, n + 7> all{};
   auto* at = std::copy(list, list + n - 1, all.data());
-  for (const auto& [name, run] : others) {
+  for (const auto& [name, plan] : others) {
     *at = list[0];
     at->name = name;
-    (at++)->run = run;
+    (at++)->plan = plan;
   }
   *at = list[n - 1];
   return all;
 }
 
-constexpr Kernel gelu_grad_kernels[] = {{.name = "vendor",
-                                         .supports = vendor_takes<matmul_products>,
-                                         .workspace_bytes = finished_bytes<times_slope, vendor_bytes<times_slope>>,
-                                         .run = GeluGradByVendor::run<0>},
-                                        {.name = "sm90",
-                                         .supports = sm90_takes<matmul_products>,
-                                         .workspace_bytes = sm90_gelu_grad_bytes,
-                                         .run = run_sm90_gelu_grad},
-                                        {.name = "gemm",
-                                         .workspace_bytes = finished_bytes<times_slope, gemm_bytes<matmul_products>>,
-                                         .run = run_gelu_grad<run_gemm<matmul_products>>}};
+constexpr Kernel gelu_grad_kernels[] = {
+    {.name = "vendor", .supports = vendor_takes<matmul_products>, .plan = GeluGradByVendor::plan<0>},
+    {.name = "sm90", .supports = sm90_takes<matmul_products>, .plan = plan_sm90_gelu_grad},
+    {.name = "gemm", .plan = plan_gelu_grad<plan_gemm<matmul_products>>}};
 
 /// First, since cuBLASLt takes the host 10 us a product, a launch 4, and these take the card no more than 5 (an H100).
 Reason is_small(const Call& call) {
@@ -279,47 +263,30 @@ Reason is_small(const Call& call) {
   return call.out[0].numel() <= most && call.in[0].shape().back().value() <= longest ? Reason::Ok : Reason::Shape;
 }
 template <Products (*products)(const Call&)>
-constexpr Kernel small_products = {.name = "gemm.small",
-                                   .supports = is_small,
-                                   .workspace_bytes = gemm_bytes<products>,
-                                   .run = run_all<products, run_gemm<products>>};
+constexpr Kernel small_products = {
+    .name = "gemm.small", .supports = is_small, .plan = plan_all<products, plan_gemm<products>>};
 
 template <Products (*products)(const Call&)>
-constexpr void (*by_sm90)(const Call&) = run_all<products, run_sm90<products>>;
+constexpr PlanOf by_sm90 = plan_all<products, plan_sm90<products>>;
 template <>
-constexpr void (*by_sm90<linear_products>)(const Call&) = run_sm90_linear;
+constexpr PlanOf by_sm90<linear_products> = plan_sm90_linear;
 
-template <Products (*products)(const Call&), class By = ByVendor<products>,
-          size_t (*bytes)(const Call&) = vendor_bytes<products>>
+template <Products (*products)(const Call&), class By = ByVendor<products>>
 constexpr Kernel kernels_of[] = {
-    {.name = "vendor", .supports = vendor_takes<products>, .workspace_bytes = bytes, .run = By::template run<0>},
-    {.name = "sm90",
-     .supports = sm90_takes<products>,
-     .workspace_bytes = sm90_bytes<products>,
-     .run = by_sm90<products>},
-    {.name = "tf32",
-     .supports = tf32_takes<products>,
-     .workspace_bytes = gemm_bytes<products, true>,
-     .run = run_all<products, run_gemm<products, true>>},
-    {.name = "gemm", .workspace_bytes = gemm_bytes<products>, .run = run_all<products, run_gemm<products>>}};
+    {.name = "vendor", .supports = vendor_takes<products>, .plan = By::template plan<0>},
+    {.name = "sm90", .supports = sm90_takes<products>, .plan = by_sm90<products>},
+    {.name = "tf32", .supports = tf32_takes<products>, .plan = plan_all<products, plan_gemm<products, true>>},
+    {.name = "gemm", .plan = plan_all<products, plan_gemm<products>>}};
 template <Products (*products)(const Call&)>
-constexpr Kernel odd_lines = {.name = "sm90.odd_lines",
-                              .supports = sm90_takes_odd_lines<products>,
-                              .workspace_bytes = sm90_bytes<products>,
-                              .run = by_sm90<products>};
-constexpr Kernel large_matmul = {.name = "sm90.large",
-                                 .supports = sm90_takes_large<matmul_products>,
-                                 .workspace_bytes = sm90_bytes<matmul_products>,
-                                 .run = run_sm90<matmul_products>};
-constexpr Kernel large_linear = {.name = "sm90.large",
-                                 .supports = sm90_takes_large<activated_products>,
-                                 .workspace_bytes = sm90_bytes<linear_products>,
-                                 .run = run_sm90_linear};
+constexpr Kernel odd_lines = {
+    .name = "sm90.odd_lines", .supports = sm90_takes_odd_lines<products>, .plan = by_sm90<products>};
+constexpr Kernel large_matmul = {
+    .name = "sm90.large", .supports = sm90_takes_large<matmul_products>, .plan = plan_sm90<matmul_products>};
+constexpr Kernel large_linear = {
+    .name = "sm90.large", .supports = sm90_takes_large<activated_products>, .plan = plan_sm90_linear};
 /// First, since the vendor's product needs a pass behind it: all of it while Hopper multiplies.
-constexpr Kernel gelu_grad_at_once = {.name = "sm90.at_once",
-                                      .supports = sm90_takes_gelu_grad,
-                                      .workspace_bytes = sm90_bytes<times_slope>,
-                                      .run = run_sm90<times_slope>};
+constexpr Kernel gelu_grad_at_once = {
+    .name = "sm90.at_once", .supports = sm90_takes_gelu_grad, .plan = plan_sm90<times_slope>};
 template <size_t n>
 constexpr std::array<Kernel, n + 1> with_first(const Kernel& first, const std::array<Kernel, n>& others) {
   std::array<Kernel, n + 1> all{};
@@ -336,10 +303,8 @@ constexpr auto before_vendor(const std::array<Kernel, n>& others) {
 constexpr auto shared_list = with_choices<ByVendor<matmul_products>>(kernels_of<matmul_products>);
 constexpr auto matmul_list = before_vendor<matmul_products>(with_first(large_matmul, shared_list));
 constexpr auto matmul_wide_list = before_vendor<matmul_products>(shared_list);
-constexpr auto matmul_mul_sum_list =
-    before_vendor<matmul_mul_sum_products>(with_choices<ByVendor<matmul_mul_sum_products>>(
-        kernels_of<matmul_mul_sum_products, ByVendor<matmul_mul_sum_products>,
-                   finished_bytes<matmul_mul_sum_products, vendor_bytes<matmul_mul_sum_products>>>));
+constexpr auto matmul_mul_sum_list = before_vendor<matmul_mul_sum_products>(
+    with_choices<ByVendor<matmul_mul_sum_products>>(kernels_of<matmul_mul_sum_products>));
 constexpr auto linear_list = before_vendor<linear_products>(
     with_first(large_linear, with_choices<LinearByVendor>(kernels_of<linear_products, LinearByVendor>)));
 

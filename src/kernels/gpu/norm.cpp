@@ -5,8 +5,8 @@
 
 namespace tessera::gpu_kernels {
 
-bool lie_in_columns(int64_t inner, std::initializer_list<const Tensor*> rows) {
-  for (const Tensor* t : rows) {
+bool lie_in_columns(int64_t inner, std::initializer_list<const Operand*> rows) {
+  for (const Operand* t : rows) {
     long long pitch;
     if (!t->defined()) continue;
     if (!takes_columns(inner_size(*t, inner)) || t->dtype() == Float64 || !folds_to_rows(*t, inner, pitch) ||
@@ -15,11 +15,11 @@ bool lie_in_columns(int64_t inner, std::initializer_list<const Tensor*> rows) {
   }
   return true;
 }
-bool has_lines(const Tensor& x) {
+bool has_lines(const Operand& x) {
   return (x.dtype() == Float16 || x.dtype() == BFloat16) && x.dim() == 4 && x.size(1) % 8 == 0 && !has_planes(x) &&
          lies_channels_last(x);
 }
-DType planes_dtype(const Tensor& x, const Tensor&) { return x.dtype(); }
+DType planes_dtype(const Operand& x, const Operand&) { return x.dtype(); }
 
 namespace {
 
@@ -33,23 +33,23 @@ void batch_norm_known_lines(const Call& call, Workspace& workspace) {
   const double count = static_cast<double>(args.batch) * static_cast<double>(args.size);
   args.correction = (count - 1) / count;
   if (call.out[1].defined()) args.rstd = call.out[1].data_ptr();
-  if (!workspace.counting()) norm_table().batch_norm(args, executor());
+  workspace.launch("batch_norm", norm_table().batch_norm, args);
 }
 
 // The same without that product in memory, and with the filter's gradient from sums that the norm's needs anyway.
 void one_filter_backward_planes(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &dy = call.in[1];
-  const Tensor in[] = {of_channels(dy, x), x, call.in[5], call.in[3], call.in[4], call.in[6]};
-  const Call inner{call.op, in, call.attrs.as<NormConvAttrs>().norm, call.out.first(3)};
+  const Operand &x = call.in[0], &dy = call.in[1];
+  const Operand in[] = {of_channels(dy, x), x, call.in[5], call.in[3], call.in[4], call.in[6]};
+  const Attrs norm = call.attrs.as<NormConvAttrs>().norm;
+  const Call inner{call.op, in, norm, call.out.first(3)};
   BatchNormBackwardArgs args = batch_norm_backward_args(inner, workspace);
   args.bias = read_contiguous(workspace, call.in[6], common_dtype(x, call.in[5]));
   args.filter = read_contiguous(workspace, call.in[2], x.dtype());
   args.dfilter = call.out[3].data_ptr();
   ReduceArgs sums = sums_of_channels(dy, call.out[4]);
   sums.workspace = workspace.take(reduce_table().workspace(sums));
-  if (workspace.counting()) return;
-  norm_table().batch_norm_backward(args, executor());
-  reduce_table().reduce(sums, executor());
+  workspace.launch("batch_norm_backward", norm_table().batch_norm_backward, args);
+  workspace.launch("reduce", reduce_table().reduce, sums);
 }
 
 constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_takes_norm_conv),

@@ -10,25 +10,25 @@ namespace tessera::gpu_kernels {
 namespace {
 
 // How far the pixels of a plane are apart, if they lie in one row.
-std::optional<long long> pixel_step(const Tensor& t) {
+std::optional<long long> pixel_step(const Operand& t) {
   if (t.size(2) == 1) return t.strides()[3];
   if (t.size(3) == 1) return t.strides()[2];
   return t.strides()[2] == t.strides()[3] * t.size(3) ? std::optional<long long>(t.strides()[3]) : std::nullopt;
 }
-long long pixels(const Tensor& t) { return t.size(2) * t.size(3); }
+long long pixels(const Operand& t) { return t.size(2) * t.size(3); }
 
 // [channels, pixels] of each image.
-void set_planes(Products& p, Products::Operand which, const Tensor& t) {
+void set_planes(Products& p, Products::Role which, const Operand& t) {
   p.set(which, t, t.strides()[1], *pixel_step(t), 1);
 }
 
-bool is_pointwise(const ConvAttrs& a, const Tensor& weight) {
+bool is_pointwise(const ConvAttrs& a, const Operand& weight) {
   for (int d = 0; d < 2; ++d)
     if (weight.size(2 + d) != 1 || a.stride[d] != 1 || a.padding[d] != 0) return false;
   return a.groups == 1;
 }
 
-Reason fits(const Call& call, const Tensor& image, const Tensor& weight, const Tensor& result) {
+Reason fits(const Call& call, const Operand& image, const Operand& weight, const Operand& result) {
   if (!is_pointwise(call.attrs.as<ConvAttrs>(), weight)) return Reason::Shape;
   if (image.numel() == 0 || weight.numel() == 0 || result.numel() == 0) return Reason::Small;
   return pixel_step(image) && pixel_step(result) ? Reason::Ok : Reason::Layout;
@@ -36,7 +36,7 @@ Reason fits(const Call& call, const Tensor& image, const Tensor& weight, const T
 
 // y = w x + bias
 Products forward_products(const Call& call) {
-  const Tensor &x = call.in[0], &weight = call.in[1], &y = call.out[0];
+  const Operand &x = call.in[0], &weight = call.in[1], &y = call.out[0];
   Products p(weight.size(0), pixels(x), weight.size(1));
   p.set(Products::A, weight, weight.strides()[0], weight.strides()[1], 0);
   set_planes(p, Products::B, x);
@@ -45,12 +45,22 @@ Products forward_products(const Call& call) {
 }
 // dx = w^T dy
 Products input_grad_products(const Call& call) {
-  const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
+  const Operand &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
   Products p(weight.size(1), pixels(dy), weight.size(0));
   p.set(Products::A, weight, weight.strides()[1], weight.strides()[0], 0);
   set_planes(p, Products::B, dy);
   set_planes(p, Products::C, dx);
   return p;
+}
+
+struct VendorProduct {
+  GemmArgs args;
+  void* workspace;
+};
+void launch_vendor(Workspace& workspace, const GemmArgs& args, void* room) {
+  const auto run =
+      +[](const VendorProduct& p, Executor& executor) { tables().vendor_gemm->run(p.args, 0, p.workspace, executor); };
+  workspace.launch("cublasLt", run, VendorProduct{args, room});
 }
 
 // `fits` unless our own kernel does not take the call either.
@@ -62,14 +72,13 @@ Reason vendor_takes(const Call& call, Reason fits, Products (*products)(const Ca
   products(call).each([&](const GemmArgs& args) { all = all && vendor->supports(args); });
   return all ? Reason::Ok : Reason::Shape;
 }
-void run_vendor(const Call& call, Workspace& workspace, Products (*products)(const Call&)) {
+void plan_vendor(const Call& call, Workspace& workspace, Products (*products)(const Call&)) {
   void* room = workspace.take(vendor_workspace);
-  if (workspace.counting()) return;
-  products(call).each([&](const GemmArgs& args) { tables().vendor_gemm->run(args, 0, room, executor()); });
+  products(call).each([&](const GemmArgs& args) { launch_vendor(workspace, args, room); });
 }
 
 // y += bias
-void add_bias(const Tensor& y, const Tensor& bias) {
+void add_bias(Plan& plan, const Operand& y, const Operand& bias) {
   MapArgs args{};
   args.op = MapOp::add;
   args.compute = y.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
@@ -79,13 +88,13 @@ void add_bias(const Tensor& y, const Tensor& bias) {
   args.tensor[0] = args.tensor[1] = operand(y, 4);
   args.tensor[2] = {bias.data_ptr(), scalar_of(bias.dtype()), {}};
   args.tensor[2].strides[1] = bias.strides()[0];
-  elementwise_table().map(args, executor());
+  launch_map(plan, args);
 }
 
 // ---- gradient of the weights: sums over the pixels of few products are cut into pieces, and those are added up
 
 // Pieces of an image, all of one length: the same on every card.
-long long pieces_of(const Tensor& x) {
+long long pieces_of(const Operand& x) {
   constexpr long long most = 64, least_pixels = 512, images_enough = 16;
   long long pieces = 1;
   if (x.size(0) >= images_enough) return 1;
@@ -102,7 +111,7 @@ struct WeightGrad {
         parts(x.size(0) * pieces),
         dtype(parts == 1 || dw.dtype() == Float64 ? dw.dtype() : Float32) {}
 
-  const Tensor &x, &dy, &dw;
+  const Operand &x, &dy, &dw;
   long long pieces, parts;
   DType dtype;  // of the sums of each part
 
@@ -137,18 +146,14 @@ struct WeightGrad {
     return args;
   }
 
-  template <class Run>
-  void run(Workspace& workspace, const Run& multiply) const {
-    if (parts == 1) {
-      if (!workspace.counting()) multiply(products(dw.data_ptr()));
-      return;
-    }
+  template <class Multiply>
+  void plan(Workspace& workspace, const Multiply& multiply) const {
+    if (parts == 1) return multiply(products(dw.data_ptr()));
     void* sums = workspace.take(parts * dw.numel() * static_cast<long long>(size_of(dtype)));
     ReduceArgs reduce = join(sums);
     reduce.workspace = workspace.take(reduce_table().workspace(reduce));
-    if (workspace.counting()) return;
     multiply(products(sums));
-    reduce_table().reduce(reduce, executor());
+    workspace.launch("reduce", reduce_table().reduce, reduce);
   }
 
  private:
@@ -167,7 +172,7 @@ struct WeightGrad {
 Reason takes_pointwise_forward(const Call& call) { return fits(call, call.in[0], call.in[1], call.out[0]); }
 Reason takes_pointwise_input_grad(const Call& call) { return fits(call, call.in[0], call.in[1], call.out[0]); }
 Reason takes_pointwise_weight_grad(const Call& call) {
-  const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   if (const Reason reason = fits(call, x, dw, dy); reason != Reason::Ok) return reason;
   if (!dw.is_contiguous()) return Reason::Layout;
   // Many small images with many channels: their sums would take more memory than the images.
@@ -177,17 +182,16 @@ Reason takes_pointwise_weight_grad(const Call& call) {
 }
 
 void pointwise_forward(const Call& call, Workspace& workspace) {
-  const Tensor& bias = call.in[2];
-  if (workspace.counting()) return;
+  const Operand& bias = call.in[2];
   Products p = forward_products(call);
   if (bias.defined()) p.set(Products::Bias, bias, bias.strides()[0], 0, 0);
-  p.run();
+  p.launch(workspace.plan());
 }
 void pointwise_input_grad(const Call& call, Workspace& workspace) {
-  if (!workspace.counting()) input_grad_products(call).run();
+  input_grad_products(call).launch(workspace.plan());
 }
 void pointwise_weight_grad(const Call& call, Workspace& workspace) {
-  WeightGrad(call).run(workspace, [](const GemmArgs& args) { gemm_table().run(args, executor()); });
+  WeightGrad(call).plan(workspace, [&](const GemmArgs& args) { workspace.launch("gemm", gemm_table().run, args); });
 }
 
 // The vendor has no bias for rows, so that a pass follows, which costs less than what its products save.
@@ -195,15 +199,15 @@ Reason vendor_takes_pointwise_forward(const Call& call) {
   return vendor_takes(call, takes_pointwise_forward(call), forward_products);
 }
 void vendor_pointwise_forward(const Call& call, Workspace& workspace) {
-  run_vendor(call, workspace, forward_products);
-  if (!workspace.counting() && call.in[2].defined()) add_bias(call.out[0], call.in[2]);
+  plan_vendor(call, workspace, forward_products);
+  if (call.in[2].defined()) add_bias(workspace.plan(), call.out[0], call.in[2]);
 }
 
 Reason vendor_takes_pointwise_input_grad(const Call& call) {
   return vendor_takes(call, takes_pointwise_input_grad(call), input_grad_products);
 }
 void vendor_pointwise_input_grad(const Call& call, Workspace& workspace) {
-  run_vendor(call, workspace, input_grad_products);
+  plan_vendor(call, workspace, input_grad_products);
 }
 
 Reason vendor_takes_pointwise_weight_grad(const Call& call) {
@@ -214,20 +218,20 @@ Reason vendor_takes_pointwise_weight_grad(const Call& call) {
 }
 void vendor_pointwise_weight_grad(const Call& call, Workspace& workspace) {
   void* room = workspace.take(vendor_workspace);
-  WeightGrad(call).run(workspace, [&](const GemmArgs& args) { tables().vendor_gemm->run(args, 0, room, executor()); });
+  WeightGrad(call).plan(workspace, [&](const GemmArgs& args) { launch_vendor(workspace, args, room); });
 }
 
 // ---- by Hopper's own instructions
 
 namespace {
 
-bool pixels_are_neighbours(const Tensor& t) { return pixels(t) == 1 || pixel_step(t) == 1; }
-PlanesArg planes(const Tensor& t) { return {t.data_ptr(), t.strides()[0], t.strides()[1]}; }
+bool pixels_are_neighbours(const Operand& t) { return pixels(t) == 1 || pixel_step(t) == 1; }
+PlanesArg planes(const Operand& t) { return {t.data_ptr(), t.strides()[0], t.strides()[1]}; }
 
-float* floats(const Tensor& t) { return static_cast<float*>(t.data_ptr()); }
+float* floats(const Operand& t) { return static_cast<float*>(t.data_ptr()); }
 
 template <class Args>
-void set_sizes(Args& args, const Tensor& x, long long filters) {
+void set_sizes(Args& args, const Operand& x, long long filters) {
   args.type = scalar_of(x.dtype());
   args.images = x.size(0);
   args.channels = x.size(1);
@@ -236,7 +240,7 @@ void set_sizes(Args& args, const Tensor& x, long long filters) {
 }
 
 // y = w x for the output y, which may not be there yet; `filters` is the dim of w that y's channels are.
-PointwiseArgs pointwise_args(const Tensor& x, const Tensor& w, int filters, const Tensor* y) {
+PointwiseArgs pointwise_args(const Operand& x, const Operand& w, int filters, const Operand* y) {
   PointwiseArgs args{};
   set_sizes(args, x, w.size(filters));
   args.x = planes(x);
@@ -248,22 +252,22 @@ PointwiseArgs pointwise_args(const Tensor& x, const Tensor& w, int filters, cons
   return args;
 }
 
-bool all_contiguous(std::initializer_list<const Tensor*> tensors) {
-  for (const Tensor* t : tensors)
+bool all_contiguous(std::initializer_list<const Operand*> tensors) {
+  for (const Operand* t : tensors)
     if (t->defined() && !t->is_contiguous()) return false;
   return true;
 }
 
 Reason sm90_takes(const Call& call, int filters) {
   if (!tables().sm90_pointwise) return Reason::Hardware;
-  const Tensor &x = call.in[0], &w = call.in[1], &y = call.out[0];
+  const Operand &x = call.in[0], &w = call.in[1], &y = call.out[0];
   if (const Reason reason = fits(call, x, w, y); reason != Reason::Ok) return reason;
   if (!pixels_are_neighbours(x) || !pixels_are_neighbours(y)) return Reason::Layout;
   return reason_of(tables().sm90_pointwise->refuses(pointwise_args(x, w, filters, &y)));
 }
 
 // Statistics, weight and bias of a norm, each of one element a channel.
-PlanesNorm norm_of(const Tensor& mean, const Tensor& weight, const Tensor& bias, const NormAttrs& attrs) {
+PlanesNorm norm_of(const Operand& mean, const Operand& weight, const Operand& bias, const NormAttrs& attrs) {
   PlanesNorm norm{};
   if (!mean.defined()) return norm;
   norm.mean = floats(mean);
@@ -279,8 +283,8 @@ PlanesNorm norm_of(const Tensor& mean, const Tensor& weight, const Tensor& bias,
   return norm;
 }
 
-PointwiseArgs norm_conv_args(const Call& call, const Tensor* y) {
-  const Tensor& bias = call.in[2];
+PointwiseArgs norm_conv_args(const Call& call, const Operand* y) {
+  const Operand& bias = call.in[2];
   PointwiseArgs args = pointwise_args(call.in[0], call.in[1], 0, y);
   if (bias.defined()) args.bias = bias.data_ptr();
   args.norm = norm_before(call);
@@ -288,7 +292,7 @@ PointwiseArgs norm_conv_args(const Call& call, const Tensor* y) {
 }
 
 PointwiseGradArgs norm_conv_grad_args(const Call& call) {
-  const Tensor &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
+  const Operand &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
   PointwiseGradArgs args{};
   set_sizes(args, x, dy.size(1));
   args.x = planes(x);
@@ -301,7 +305,7 @@ PointwiseGradArgs norm_conv_grad_args(const Call& call) {
 }  // namespace
 
 PlanesNorm norm_before(const Call& call) {
-  const Tensor &x = call.in[0], &mean = call.in[3];
+  const Operand &x = call.in[0], &mean = call.in[3];
   const NormAttrs& attrs = call.attrs.as<NormConvAttrs>().norm;
   PlanesNorm norm = norm_of(mean, call.in[5], call.in[6], attrs);
   if (!mean.defined()) return norm;
@@ -316,20 +320,19 @@ Reason sm90_takes_pointwise_forward(const Call& call) {
   return all_contiguous({&call.in[2]}) ? sm90_takes(call, 0) : Reason::Layout;
 }
 void sm90_pointwise_forward(const Call& call, Workspace& workspace) {
-  if (workspace.counting()) return;
   PointwiseArgs args = pointwise_args(call.in[0], call.in[1], 0, &call.out[0]);
   if (call.in[2].defined()) args.bias = call.in[2].data_ptr();
-  tables().sm90_pointwise->run(args, executor());
+  workspace.launch("pointwise.sm90", tables().sm90_pointwise->run, args);
 }
 Reason sm90_takes_pointwise_input_grad(const Call& call) { return sm90_takes(call, 1); }
 void sm90_pointwise_input_grad(const Call& call, Workspace& workspace) {
-  if (workspace.counting()) return;
-  tables().sm90_pointwise->run(pointwise_args(call.in[0], call.in[1], 1, &call.out[0]), executor());
+  workspace.launch("pointwise.sm90", tables().sm90_pointwise->run,
+                   pointwise_args(call.in[0], call.in[1], 1, &call.out[0]));
 }
 
 Reason sm90_takes_norm_conv(const Call& call) {
   if (!tables().sm90_pointwise) return Reason::Hardware;
-  const Tensor& x = call.in[0];
+  const Operand& x = call.in[0];
   if (x.numel() == 0 || call.in[1].numel() == 0) return Reason::Small;
   if (!is_pointwise(call.attrs.as<NormConvAttrs>().conv, call.in[1])) return Reason::Shape;
   if (x.dtype() != Float16 && x.dtype() != BFloat16) return Reason::DType;
@@ -344,12 +347,12 @@ void sm90_norm_conv(const Call& call, Workspace& workspace) {
     args.variance = floats(call.out[2]);
   }
   args.workspace = workspace.take(tables().sm90_pointwise->workspace(args));
-  if (!workspace.counting()) tables().sm90_pointwise->run(args, executor());
+  workspace.launch("sm90_pointwise.run", tables().sm90_pointwise->run, args);
 }
 
 Reason sm90_takes_norm_conv_grad(const Call& call) {
   if (!tables().sm90_pointwise) return Reason::Hardware;
-  const Tensor &x = call.in[0], &dy = call.in[1];
+  const Operand &x = call.in[0], &dy = call.in[1];
   if (x.numel() == 0 || dy.numel() == 0) return Reason::Small;
   if (!is_pointwise(call.attrs.as<NormConvAttrs>().conv, call.out[0])) return Reason::Shape;
   if (x.dtype() != Float16 && x.dtype() != BFloat16) return Reason::DType;
@@ -363,7 +366,7 @@ void sm90_norm_conv_grad(const Call& call, Workspace& workspace) {
   args.dw = call.out[0].data_ptr();
   args.db = call.out[1].data_ptr();
   args.workspace = workspace.take(tables().sm90_pointwise->grad_workspace(args));
-  if (!workspace.counting()) tables().sm90_pointwise->run_grad(args, executor());
+  workspace.launch("sm90_pointwise.run_grad", tables().sm90_pointwise->run_grad, args);
 }
 
 }  // namespace tessera::gpu_kernels

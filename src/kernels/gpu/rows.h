@@ -8,7 +8,7 @@ namespace tessera::gpu_kernels {
 
 /// Elements between the end of a row of `t` and the next, fewer than none where rows repeat; nothing where kernels do
 /// not walk so.
-inline std::optional<long long> gap_of_rows(const Tensor& t) {
+inline std::optional<long long> gap_of_rows(const Operand& t) {
   long long pitch = 0;
   if (t.is_contiguous()) return 0;
   if (t.size(-1) < 4 || !folds_to_rows(t, 1, pitch)) return {};

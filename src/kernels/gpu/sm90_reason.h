@@ -1,6 +1,6 @@
 // Why Hopper's pipelines refuse, in the words of the lists.
 #pragma once
-#include "core/op.h"
+#include "core/kernel.h"
 #include "kernels/args/gpu/tables.h"
 
 namespace tessera::gpu_kernels {

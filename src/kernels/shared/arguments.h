@@ -1,6 +1,6 @@
-// From tensors to the plain structs that kernels take.
+// From operands to the plain structs that kernels take.
 #pragma once
-#include "core/op.h"
+#include "core/kernel.h"
 #include "kernels/shared/kernel_tables.h"
 
 namespace tessera::TESSERA_KERNELS {
@@ -8,37 +8,43 @@ namespace tessera::TESSERA_KERNELS {
 inline Scalar scalar_of(DType dtype) { return static_cast<Scalar>(dtype); }
 
 /// Throws Error past the eight dims that kernels take.
-inline int checked_rank(const Call& call, const Tensor& t) {
+inline int checked_rank(const Call& call, const Operand& t) {
   if (t.dim() > max_rank)
     throw Error(std::string(call.op.name) + ": " + describe(t) + " has more than " + std::to_string(max_rank) +
                 " dims");
   return static_cast<int>(t.dim());
 }
 
-inline void set_lengths(long long* lengths, const Tensor& t) {
+inline void set_lengths(long long* lengths, const Operand& t) {
   for (int d = 0; d < static_cast<int>(t.dim()); ++d) lengths[d] = t.shape()[d].value();
 }
 
 /// `t` as an operand of a loop nest of `rank` dims, aligned at the last one; dims of size 1 repeat.
-inline TensorArg operand(const Tensor& t, int rank) {
+inline TensorArg operand(const Operand& t, int rank) {
   TensorArg arg{t.data_ptr(), scalar_of(t.dtype()), {}};
   int shift = rank - static_cast<int>(t.dim());
   for (int d = shift; d < rank; ++d) arg.strides[d] = t.shape()[d - shift] == Dim(1) ? 0 : t.strides()[d - shift];
   return arg;
 }
 
+/// One number for every element.
+inline TensorArg constant(Plan& plan, double value) { return {plan.keep(value), Scalar::f64, {}, true}; }
+
+inline void launch_map(Plan& plan, const MapArgs& args) { plan.launch("map", elementwise_table().map, args); }
+inline void launch_copy(Plan& plan, const CopyArgs& args) { plan.launch("copy", elementwise_table().copy, args); }
+
 /// to = from over the dims of `to`; `from` is broadcast and converted.
-inline void copy(const Call& call, const Tensor& to, const Tensor& from) {
-  CopyArgs args;
+inline void copy(const Call& call, Plan& plan, const Operand& to, const Operand& from) {
+  CopyArgs args{};
   args.rank = checked_rank(call, to);
   set_lengths(args.lengths, to);
   args.to = operand(to, args.rank);
   args.from = operand(from, args.rank);
-  elementwise_table().copy(args, executor());
+  launch_copy(plan, args);
 }
 
 /// to = a op b over the dims of `to`; a and b are broadcast and converted.
-inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const TensorArg& b) {
+inline void combine(const Call& call, Plan& plan, MapOp op, const Operand& to, const Operand& a, const TensorArg& b) {
   MapArgs args{};
   args.op = op;
   args.compute = to.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
@@ -48,20 +54,20 @@ inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& 
   args.tensor[0] = operand(to, args.rank);
   args.tensor[1] = operand(a, args.rank);
   args.tensor[2] = b;
-  elementwise_table().map(args, executor());
+  launch_map(plan, args);
 }
-inline void combine(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const Tensor& b) {
-  combine(call, op, to, a, operand(b, checked_rank(call, to)));
+inline void combine(const Call& call, Plan& plan, MapOp op, const Operand& to, const Operand& a, const Operand& b) {
+  combine(call, plan, op, to, a, operand(b, checked_rank(call, to)));
 }
 
 /// Every element of `to` becomes `value`.
-inline void fill(const Call& call, const Tensor& to, double value) {
-  CopyArgs args;
+inline void fill(const Call& call, Plan& plan, const Operand& to, double value) {
+  CopyArgs args{};
   args.rank = checked_rank(call, to);
   set_lengths(args.lengths, to);
   args.to = operand(to, args.rank);
-  args.from = {&value, Scalar::f64, {}, true};
-  elementwise_table().copy(args, executor());
+  args.from = constant(plan, value);
+  launch_copy(plan, args);
 }
 
 }  // namespace tessera::TESSERA_KERNELS

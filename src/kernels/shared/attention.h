@@ -63,6 +63,8 @@ Reason attention_supports_backward(const Call& call) {
   return takes(attention_backward_problem(call));
 }
 
-inline void flash(const Call& call) { attention_table().flash(args_of(attention_problem(call)), executor()); }
+inline void flash(const Call& call, Plan& plan) {
+  plan.launch("flash", attention_table().flash, args_of(attention_problem(call)));
+}
 
 }  // namespace tessera::TESSERA_KERNELS

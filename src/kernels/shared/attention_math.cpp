@@ -40,7 +40,7 @@ class Math {
   const Heads& probabilities() const { return scores_; }
 
   // scores_ = softmax(scale q kᵀ + mask); lse, if defined, the log of its denominators.
-  void compute_probabilities(const Tensor* lse) {
+  void compute_probabilities(const Operand* lse) {
     GemmArgs args = product(p_.queries, p_.keys, p_.width);
     args.a = matrix(p_.q, false, copies_, false);
     args.b = matrix(p_.k, true, copies_, true);
@@ -56,12 +56,12 @@ class Math {
     rows.rows = p_.batch * p_.heads * p_.queries;
     rows.n = p_.keys;
     rows.x = rows.y = {scores_.data, p_.keys};
-    softmax_table().softmax(rows, executor());
+    workspace_.launch("softmax", softmax_table().softmax, rows);
     forbid(0);  // a row that attends nothing is NaN until here
   }
 
   // Zeroes those of the scores' buffers that dropout does, and scales the rest.
-  void drop(const Heads& to, const Heads& from) const { drop_scores(p_, scores(), to, from); }
+  void drop(const Heads& to, const Heads& from) { drop_scores(p_, workspace_.plan(), scores(), to, from); }
 
   // c = alpha a b over all heads; `shared` says which operand has kv heads.
   void multiply(const Heads& a, const Heads& b, bool transpose_b, bool shared_b, const Heads& c, long long n,
@@ -102,10 +102,10 @@ class Math {
     args.tf32 = tf32_allowed();
     return args;
   }
-  static void run(const GemmArgs& args) {
+  void run(const GemmArgs& args) {
     bool any = args.m > 0 && args.n > 0;
     for (int d = 0; d < args.batch_rank; ++d) any = any && args.batch[d] > 0;
-    if (any) gemm_table().run(args, executor());
+    if (any) workspace_.launch("gemm", gemm_table().run, args);
   }
   static Heads advanced(Heads h, long long heads) {
     h.data = static_cast<std::byte*>(h.data) +
@@ -131,12 +131,11 @@ class Math {
 
   // allowed_ = where an additive mask does not exclude.
   void find_allowed() {
-    double lowest = -std::numeric_limits<double>::infinity();
     MapArgs args = map(MapOp::greater, Scalar::f64, 2);
     args.tensor[0] = tensor(allowed_);
     args.tensor[1] = tensor(p_.mask);
-    args.tensor[2] = {&lowest, Scalar::f64, {}, true};
-    elementwise_table().map(args, executor());
+    args.tensor[2] = constant(workspace_.plan(), -std::numeric_limits<double>::infinity());
+    launch_map(workspace_.plan(), args);
   }
 
   // scores_ = `otherwise` where masks or causality exclude.
@@ -145,8 +144,8 @@ class Math {
       MapArgs args = map(MapOp::where, scores_.type, 3);
       args.tensor[0] = args.tensor[2] = tensor(scores_);
       args.tensor[1] = tensor(additive_ ? allowed_ : p_.mask);
-      args.tensor[3] = {&otherwise, Scalar::f64, {}, true};
-      elementwise_table().map(args, executor());
+      args.tensor[3] = constant(workspace_.plan(), otherwise);
+      launch_map(workspace_.plan(), args);
     }
     if (!p_.causal) return;
     TriangleArgs args{};
@@ -155,10 +154,10 @@ class Math {
     std::copy(lengths, lengths + 4, args.lengths);
     args.to = args.from = tensor(scores_);
     args.otherwise = otherwise;
-    elementwise_table().triangle(args, executor());
+    workspace_.launch("triangle", elementwise_table().triangle, args);
   }
 
-  void log_sum_exp(const Tensor& lse) {
+  void log_sum_exp(const Operand& lse) {
     ReduceArgs args{};
     args.op = ReduceOp::logsumexp;
     args.compute = scores_.type;
@@ -168,7 +167,7 @@ class Math {
     args.reduced[3] = true;
     args.in = tensor(scores_);
     args.out = operand(lse, 3);
-    reduce_table().reduce(args, executor());
+    workspace_.launch("reduce", reduce_table().reduce, args);
   }
 
   const AttentionProblem& p_;
@@ -183,7 +182,6 @@ class Math {
 void attention_math(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_problem(call);
   Math math(p, workspace);
-  if (workspace.counting()) return;
   math.compute_probabilities(p.lse);
   if (p.dropout > 0) math.drop(math.probabilities(), math.probabilities());
   math.multiply(math.probabilities(), p.v, false, true, p.y, p.value_width, p.keys, 1);
@@ -193,7 +191,6 @@ void attention_math_backward(const Call& call, Workspace& workspace) {
   AttentionProblem p = attention_backward_problem(call);
   Math math(p, workspace);
   Heads ds = math.score_buffer();
-  if (workspace.counting()) return;
   math.compute_probabilities(nullptr);
   if (p.dropout > 0) math.drop(ds, math.probabilities());
   math.multiply_shared(p.dropout > 0 ? ds : math.probabilities(), p.dy, p.dv, p.value_width, 1);
@@ -205,7 +202,7 @@ void attention_math_backward(const Call& call, Workspace& workspace) {
   rows.n = p.keys;
   rows.dx = rows.dy = {ds.data, p.keys};
   rows.y = {math.probabilities().data, p.keys};
-  softmax_table().softmax_backward(rows, executor());
+  workspace.launch("softmax_backward", softmax_table().softmax_backward, rows);
   math.multiply(ds, p.k, false, true, p.dq, p.width, p.keys, p.scale);
   math.multiply_shared(ds, p.q, p.dk, p.width, p.scale);
 }

@@ -5,7 +5,7 @@
 namespace tessera::TESSERA_KERNELS {
 
 /// `to` = `from`, of so many elements, without those that the problem's dropout draws. Each side has its own.
-void drop_scores(const AttentionProblem& p, long long elements, const Heads& to, const Heads& from);
+void drop_scores(const AttentionProblem& p, Plan& plan, long long elements, const Heads& to, const Heads& from);
 
 void attention_math(const Call& call, Workspace& workspace);
 void attention_math_backward(const Call& call, Workspace& workspace);

@@ -19,26 +19,26 @@ struct AttentionProblem {
   bool causal;
   DType dtype;  // of q, k and v
   Heads q, k, v;
-  Heads y;                      // the result
-  Heads dy, dq, dk, dv;         // of the backward
-  Heads mask;                   // broadcast dims have stride 0; data is null without one
-  const Tensor* lse = nullptr;  // [batch, heads, queries]; undefined where nobody needs it
+  Heads y;                       // the result
+  Heads dy, dq, dk, dv;          // of the backward
+  Heads mask;                    // broadcast dims have stride 0; data is null without one
+  const Operand* lse = nullptr;  // [batch, heads, queries]; undefined where nobody needs it
   double dropout = 0;
-  const Tensor* state = nullptr;  // of the random stream, where there is dropout
+  const Operand* state = nullptr;  // of the random stream, where there is dropout
 
   DType compute() const { return dtype == Float64 ? Float64 : Float32; }
 };
 
-inline Heads heads_arg(const Tensor& t) {
+inline Heads heads_arg(const Operand& t) {
   return {t.data_ptr(), scalar_of(t.dtype()), {t.strides()[0], t.strides()[1], t.strides()[2], t.strides()[3]}};
 }
-inline Heads mask_arg(const Tensor& mask) {
+inline Heads mask_arg(const Operand& mask) {
   if (!mask.defined()) return {};
   TensorArg t = operand(mask, 4);
   return {t.data, t.type, {t.strides[0], t.strides[1], t.strides[2], t.strides[3]}};
 }
 /// Part `index` of [batch, tokens, parts * heads * width].
-inline Heads packed_arg(const Tensor& t, long long heads, long long parts, long long index) {
+inline Heads packed_arg(const Operand& t, long long heads, long long parts, long long index) {
   long long column = t.strides()[2], width = t.size(2) / (parts * heads);
   auto* data = static_cast<std::byte*>(t.data_ptr()) +
                index * heads * width * column * static_cast<long long>(size_of(t.dtype()));
@@ -46,9 +46,9 @@ inline Heads packed_arg(const Tensor& t, long long heads, long long parts, long 
 }
 
 /// q, k, v, mask?, state?
-inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Tensor> in) {
+inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Operand> in) {
   auto& a = attrs.as<AttentionAttrs>();
-  const Tensor &q = in[0], &k = in[1], &v = in[2];
+  const Operand &q = in[0], &k = in[1], &v = in[2];
   AttentionProblem p{};
   p.batch = q.size(0);
   p.heads = q.size(1);
@@ -70,9 +70,9 @@ inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Tenso
 }
 
 /// qkv, mask?, state?
-inline AttentionProblem packed_heads(const Attrs& attrs, std::span<const Tensor> in) {
+inline AttentionProblem packed_heads(const Attrs& attrs, std::span<const Operand> in) {
   auto& a = attrs.as<AttentionAttrs>();
-  const Tensor& qkv = in[0];
+  const Operand& qkv = in[0];
   AttentionProblem p{};
   p.batch = qkv.size(0);
   p.heads = p.kv_heads = a.heads;
@@ -102,7 +102,7 @@ inline AttentionProblem attention_backward_problem(const Call& call) {
   bool packed = call.op.name == "attention_qkv_backward";
   const auto in = call.in.subspan(3);
   AttentionProblem p = packed ? packed_heads(call.attrs, in) : separate_heads(call.attrs, in);
-  auto whole = [&](const Tensor& t) { return packed ? packed_arg(t, p.heads, 1, 0) : heads_arg(t); };
+  auto whole = [&](const Operand& t) { return packed ? packed_arg(t, p.heads, 1, 0) : heads_arg(t); };
   auto part = [&](int i) { return packed ? packed_arg(call.out[0], p.heads, 3, i) : heads_arg(call.out[i]); };
   p.dy = whole(call.in[0]);
   p.y = whole(call.in[1]);

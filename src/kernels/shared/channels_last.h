@@ -5,11 +5,11 @@
 namespace tessera::TESSERA_KERNELS {
 
 /// Strides of dense ones.
-inline Strides channels_last(const Tensor& t) {
+inline Strides channels_last(const Operand& t) {
   return {t.size(1) * t.size(2) * t.size(3), 1, t.size(1) * t.size(3), t.size(1)};
 }
 /// Whether it lies so, aligned to 16 bytes.
-inline bool lies_channels_last(const Tensor& t) {
+inline bool lies_channels_last(const Operand& t) {
   const Strides dense = channels_last(t);
   for (size_t d = 0; d < 4; ++d)
     if (t.size(static_cast<int64_t>(d)) != 1 && t.strides()[d] != dense[d]) return false;

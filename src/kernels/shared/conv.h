@@ -10,7 +10,7 @@
 namespace tessera::TESSERA_KERNELS {
 
 /// The dtype in which convolutions of such tensors compute: the CPU's convert halves. Each side has its own.
-DType conv_dtype(const Tensor& t);
+DType conv_dtype(const Operand& t);
 
 inline ConvTensor conv_tensor(const Staged& s) {
   ConvTensor t{s.data, {}};
@@ -19,7 +19,7 @@ inline ConvTensor conv_tensor(const Staged& s) {
 }
 
 // The sizes that x, weight and attributes give.
-inline ConvArgs sizes(const Call& call, const Tensor& x, const Tensor& weight) {
+inline ConvArgs sizes(const Call& call, const Operand& x, const Operand& weight) {
   auto& a = call.attrs.as<ConvAttrs>();
   ConvArgs args{};
   args.type = scalar_of(conv_dtype(x));
@@ -48,11 +48,11 @@ class Operands {
   Operands(Workspace& workspace, DType dtype, bool channels_last)
       : workspace_(workspace), dtype_(dtype), last_(channels_last) {}
 
-  ConvTensor read(const Tensor& t) const {
+  ConvTensor read(const Operand& t) const {
     return conv_tensor(last_ ? workspace_.read(t, dtype_, lies_channels_last(t), channels_last(t))
                              : workspace_.read(t, dtype_));
   }
-  ConvTensor write(const Tensor& t) const {
+  ConvTensor write(const Operand& t) const {
     return conv_tensor(last_ ? workspace_.write(t, dtype_, lies_channels_last(t), false, channels_last(t))
                              : workspace_.write(t, dtype_));
   }
@@ -64,7 +64,7 @@ class Operands {
 };
 
 inline ConvArgs forward_args(const Call& call, Workspace& workspace, bool channels_last = false) {
-  const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2];
+  const Operand &x = call.in[0], &weight = call.in[1], &bias = call.in[2];
   DType dtype = conv_dtype(x);
   const Operands operands(workspace, dtype, channels_last);
   ConvArgs args = sizes(call, x, weight);
@@ -75,7 +75,7 @@ inline ConvArgs forward_args(const Call& call, Workspace& workspace, bool channe
   return args;
 }
 inline ConvArgs images_args(const Call& call, Workspace& workspace, bool channels_last = false) {
-  const Tensor &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
+  const Operand &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
   const Operands operands(workspace, conv_dtype(dy), channels_last);
   ConvArgs args = sizes(call, dx, weight);
   args.x = operands.write(dx);
@@ -84,7 +84,7 @@ inline ConvArgs images_args(const Call& call, Workspace& workspace, bool channel
   return args;
 }
 inline ConvArgs filters_args(const Call& call, Workspace& workspace, bool channels_last = false) {
-  const Tensor &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   const Operands operands(workspace, conv_dtype(x), channels_last);
   ConvArgs args = sizes(call, x, dw);
   args.x = operands.read(x);
@@ -96,7 +96,7 @@ inline ConvArgs filters_args(const Call& call, Workspace& workspace, bool channe
 inline void convolve(const Call& call, Workspace& workspace, ConvArgs args, long long (*bytes)(const ConvArgs&),
                      void (*run)(const ConvArgs&, Executor&)) {
   args.workspace = workspace.take(bytes(args));
-  if (!workspace.counting() && call.out[0].numel() > 0) run(args, executor());
+  if (call.out[0].numel() > 0) workspace.launch("convolution", run, args);
 }
 
 // ---- as products of implicit matrices
@@ -115,7 +115,7 @@ inline void weight_grad_gemm(const Call& call, Workspace& workspace) {
 
 // ---- pooling: kernels that take any strides and every floating type
 
-inline PoolArgs pool_args(const Call& call, const Tensor& x, const Tensor& y) {
+inline PoolArgs pool_args(const Call& call, const Operand& x, const Operand& y) {
   auto& a = call.attrs.as<PoolAttrs>();
   PoolArgs args{};
   args.images = x.size(0);
@@ -133,24 +133,26 @@ inline PoolArgs pool_args(const Call& call, const Tensor& x, const Tensor& y) {
   return args;
 }
 
-inline void max_pool2d(const Call& call) {
+inline void max_pool2d(const Call& call, Plan& plan) {
   PoolArgs args = pool_args(call, call.in[0], call.out[0]);
   if (call.out[1].defined()) args.places = operand(call.out[1], 4);
-  pool_table().max(args, executor());
+  plan.launch("max_pool", pool_table().max, args);
 }
-inline void max_pool2d_backward(const Call& call) {
+inline void max_pool2d_backward(const Call& call, Plan& plan) {
   PoolArgs args = pool_args(call, call.out[0], call.in[0]);
   args.places = operand(call.in[1], 4);
-  pool_table().max_backward(args, executor());
+  plan.launch("max_pool_backward", pool_table().max_backward, args);
 }
-inline void avg_pool2d(const Call& call) { pool_table().average(pool_args(call, call.in[0], call.out[0]), executor()); }
-inline void avg_pool2d_backward(const Call& call) {
-  pool_table().average_backward(pool_args(call, call.out[0], call.in[0]), executor());
+inline void avg_pool2d(const Call& call, Plan& plan) {
+  plan.launch("avg_pool", pool_table().average, pool_args(call, call.in[0], call.out[0]));
+}
+inline void avg_pool2d_backward(const Call& call, Plan& plan) {
+  plan.launch("avg_pool_backward", pool_table().average_backward, pool_args(call, call.out[0], call.in[0]));
 }
 
-inline constexpr Kernel max_list[] = {{.name = "windows", .run = max_pool2d}};
-inline constexpr Kernel max_backward_list[] = {{.name = "windows", .run = max_pool2d_backward}};
-inline constexpr Kernel average_list[] = {{.name = "windows", .run = avg_pool2d}};
-inline constexpr Kernel average_backward_list[] = {{.name = "windows", .run = avg_pool2d_backward}};
+inline constexpr Kernel max_list[] = {{.name = "windows", .plan = max_pool2d}};
+inline constexpr Kernel max_backward_list[] = {{.name = "windows", .plan = max_pool2d_backward}};
+inline constexpr Kernel average_list[] = {{.name = "windows", .plan = avg_pool2d}};
+inline constexpr Kernel average_backward_list[] = {{.name = "windows", .plan = avg_pool2d_backward}};
 
 }  // namespace tessera::TESSERA_KERNELS

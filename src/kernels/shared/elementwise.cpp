@@ -44,15 +44,15 @@ Scalar compute_type(DType dtype) {
 DType computed_dtype(MapOp op, const Call& call) {
   DType dtype = call.out[0].dtype();
   if (op >= MapOp::logical_not || call.op.in_place)
-    for (const Tensor& t : call.in) dtype = promote(dtype, t.dtype());
+    for (const Operand& t : call.in) dtype = promote(dtype, t.dtype());
   return dtype;
 }
 
 template <MapOp op, Numbers (*numbers)(const Call&)>
-void map(const Call& call) {
+void map(const Call& call, Plan& plan) {
   const ElementwiseTable& table = elementwise_table();
-  const Tensor& out = call.out[0];
-  MapArgs args;
+  const Operand& out = call.out[0];
+  MapArgs args{};
   args.op = op;
   args.compute = compute_type(computed_dtype(op, call));
   if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // functions of integers
@@ -64,16 +64,16 @@ void map(const Call& call) {
   auto [first, second] = numbers(call);
   args.scalars[0] = first;
   args.scalars[1] = second;
-  table.map(args, executor());
+  launch_map(plan, args);
 }
 
-void copy_input(const Call& call) { copy(call, call.out[0], call.in.back()); }
-void fill_output(const Call& call) { fill(call, call.out[0], call.attrs.as<ScalarAttrs>().value); }
+void copy_input(const Call& call, Plan& plan) { copy(call, plan, call.out[0], call.in.back()); }
+void fill_output(const Call& call, Plan& plan) { fill(call, plan, call.out[0], call.attrs.as<ScalarAttrs>().value); }
 
 template <MapOp op, Numbers (*numbers)(const Call&) = none>
-constexpr Kernel map_kernel[] = {{.name = "map", .run = map<op, numbers>}};
-constexpr Kernel copy_kernel[] = {{.name = "copy", .run = copy_input}};
-constexpr Kernel fill_kernel[] = {{.name = "fill", .run = fill_output}};
+constexpr Kernel map_kernel[] = {{.name = "map", .plan = map<op, numbers>}};
+constexpr Kernel copy_kernel[] = {{.name = "copy", .plan = copy_input}};
+constexpr Kernel fill_kernel[] = {{.name = "fill", .plan = fill_output}};
 
 }  // namespace
 

@@ -8,7 +8,7 @@ namespace tessera::TESSERA_KERNELS {
 namespace {
 
 template <class Args>
-Args cross_entropy_args(const Call& call, Workspace& workspace, const Tensor& logits, const Tensor& target) {
+Args cross_entropy_args(const Call& call, Workspace& workspace, const Operand& logits, const Operand& target) {
   auto& attrs = call.attrs.as<LossAttrs>();
   Args args{};
   args.type = scalar_of(logits.dtype());
@@ -23,18 +23,19 @@ Args cross_entropy_args(const Call& call, Workspace& workspace, const Tensor& lo
 
 // *to = *from / how many targets count, both in the type of losses.
 template <class Args>
-void divide_by_targets(const Args& args, DType dtype, void* to, const void* from) {
-  softmax_table().divide_by_targets({scalar_of(dtype), args.rows, args.ignore_index, args.targets, from, to},
-                                    executor());
+void divide_by_targets(Workspace& workspace, const Args& args, DType dtype, void* to, const void* from) {
+  workspace.launch("divide_by_targets", softmax_table().divide_by_targets,
+                   {scalar_of(dtype), args.rows, args.ignore_index, args.targets, from, to});
 }
 
-template <class Args>
-[[noreturn]] void refuse_target(const Args& args, long long row) {
-  throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
+// GPUs report a target that is no class themselves.
+void launch_cross_entropy(const CrossEntropyArgs& args, Executor& executor) {
+  if (const long long row = softmax_table().cross_entropy(args, executor); row >= 0)
+    throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", args.targets[row], args.classes));
 }
 
 void cross_entropy(const Call& call, Workspace& workspace) {
-  const Tensor &logits = call.in[0], &target = call.in[1], &out = call.out[0], &lse = call.out[1];
+  const Operand &logits = call.in[0], &target = call.in[1], &out = call.out[0], &lse = call.out[1];
   DType dtype = statistics_dtype(logits);
   auto args = cross_entropy_args<CrossEntropyArgs>(call, workspace, logits, target);
   const long long bytes = args.rows * static_cast<long long>(size_of(dtype));
@@ -46,32 +47,43 @@ void cross_entropy(const Call& call, Workspace& workspace) {
   args.parts = workspace.take(2 * bytes);
   args.lse = lse.defined() ? lse.data_ptr() : workspace.take(bytes);
   args.op = call.op.name.data();
-  if (workspace.counting()) return;
-  if (long long row = softmax_table().cross_entropy(args, executor()); row >= 0) refuse_target(args, row);
+  workspace.launch("cross_entropy", launch_cross_entropy, args);
 }
 
 void cross_entropy_backward(const Call& call, Workspace& workspace) {
-  const Tensor &logits = call.in[0], &dloss = call.in[1], &target = call.in[2];
+  const Operand &logits = call.in[0], &dloss = call.in[1], &target = call.in[2];
   DType dtype = statistics_dtype(logits);
   auto args = cross_entropy_args<CrossEntropyBackwardArgs>(call, workspace, logits, target);
   args.dlogits = write_rows(workspace, call.out[0], 1, logits.dtype());
   args.lse = read_contiguous(workspace, call.in[3], dtype);
   void* gradient = read_contiguous(workspace, dloss, dtype);
   void* shared = workspace.take(static_cast<long long>(size_of(dtype)));
-  if (workspace.counting()) return;
   Reduction reduction = call.attrs.as<LossAttrs>().reduction;
   args.scale = gradient;
   args.scale_step = reduction == Reduction::None;
   if (reduction == Reduction::Mean) {
-    divide_by_targets(args, dtype, shared, gradient);
+    divide_by_targets(workspace, args, dtype, shared, gradient);
     args.scale = shared;
   }
-  softmax_table().cross_entropy_backward(args, executor());
+  workspace.launch("cross_entropy_backward", softmax_table().cross_entropy_backward, args);
 }
 
-// In one pass where there is a kernel for it, else forward and backward.
+// Both in one pass where there is a kernel that takes these rows, else forward and backward.
+struct LossAndGradient {
+  CrossEntropyOverwriteArgs args;
+  CrossEntropyArgs forward;
+  CrossEntropyBackwardArgs backward;
+};
+void launch_both(const LossAndGradient& both, Executor& executor) {
+  const SoftmaxTable& table = softmax_table();
+  const bool in_place = both.backward.dlogits.data == both.args.logits.data;
+  if (in_place && table.cross_entropy_overwrite && table.cross_entropy_overwrite(both.args, executor)) return;
+  launch_cross_entropy(both.forward, executor);
+  table.cross_entropy_backward(both.backward, executor);
+}
+
 void cross_entropy_and_gradient(const Call& call, Workspace& workspace) {
-  const Tensor &logits = call.in[0], &loss = call.in[1], &target = call.in[2];
+  const Operand &logits = call.in[0], &loss = call.in[1], &target = call.in[2];
   const DType dtype = loss.dtype();
   const auto number = static_cast<long long>(size_of(dtype));
   auto args = cross_entropy_args<CrossEntropyOverwriteArgs>(call, workspace, logits, target);
@@ -83,20 +95,13 @@ void cross_entropy_and_gradient(const Call& call, Workspace& workspace) {
   args.op = call.op.name.data();
   void *const losses = workspace.take(args.rows * number), *const lse = workspace.take(args.rows * number);
   const RowArg dlogits = write_rows(workspace, call.out[0], 1, logits.dtype());
-  if (workspace.counting()) return;
-  divide_by_targets(args, dtype, scale, weight);
-  const SoftmaxTable& table = softmax_table();
-  const bool in_place = dlogits.data == args.logits.data;
-  if (in_place && table.cross_entropy_overwrite && table.cross_entropy_overwrite(args, executor())) return;
-  if (long long row =
-          table.cross_entropy({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, args.logits,
-                               args.targets, losses, lse, args.mean, true, args.parts, args.op},
-                              executor());
-      row >= 0)
-    refuse_target(args, row);
-  table.cross_entropy_backward({args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, dlogits,
-                                args.logits, args.targets, lse, scale, 0},
-                               executor());
+  divide_by_targets(workspace, args, dtype, scale, weight);
+  workspace.launch("cross_entropy_and_gradient", launch_both,
+                   {args,
+                    {args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, args.logits,
+                     args.targets, losses, lse, args.mean, true, args.parts, args.op},
+                    {args.type, args.rows, args.classes, args.ignore_index, args.label_smoothing, dlogits, args.logits,
+                     args.targets, lse, scale, 0}});
 }
 
 constexpr Kernel forward_list[] = {staged_kernel<cross_entropy>("rows")};

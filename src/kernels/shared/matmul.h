@@ -13,22 +13,18 @@ inline size_t bytes_of(const Shape& shape, DType dtype) {
   return static_cast<size_t>(shape.numel().value()) * size_of(dtype);
 }
 
-// A tensor in memory that belongs to somebody else, such as the workspace.
-inline Tensor tensor_at(void* data, const Shape& shape, DType dtype, Device device) {
-  auto storage = make_ref<Storage>();
-  storage->data = data;
-  storage->bytes = bytes_of(shape, dtype);
-  storage->device = device;
-  return as_strided(storage, shape, contiguous_strides(shape), 0, dtype);
+// A dense operand in memory that belongs to somebody else, such as the workspace.
+inline Operand operand_at(void* data, const Shape& shape, DType dtype, Device device) {
+  return Operand({shape, dtype, device}, data);
 }
 
-inline void set_matrix(Products& p, Products::Operand which, const Tensor& t) {
+inline void set_matrix(Products& p, Products::Role which, const Operand& t) {
   int rank = static_cast<int>(t.dim());
   p.set(which, t, t.strides()[rank - 2], t.strides()[rank - 1], rank - 2);
 }
 
 inline Products matmul_products(const Call& call) {
-  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  const Operand &a = call.in[0], &b = call.in[1], &c = call.out[0];
   Products p(a.size(-2), b.size(-1), a.size(-1));
   set_matrix(p, Products::A, a);
   set_matrix(p, Products::B, b);
@@ -41,8 +37,8 @@ inline Products matmul_mul_sum_products(const Call& call) {
   const auto& attrs = call.attrs.as<LineSumAttrs>();
   if (call.in[2].defined()) set_matrix(p, Products::Factor, call.in[2]);
   size_t next = 1;
-  const auto set_sums = [&](Products::Operand which, bool along_rows) {
-    const Tensor& t = call.out[next++];
+  const auto set_sums = [&](Products::Role which, bool along_rows) {
+    const Operand& t = call.out[next++];
     const int64_t step = t.strides().back();
     p.set(which, t, along_rows ? step : 0, along_rows ? 0 : step, static_cast<int>(t.dim()) - 1);
   };
@@ -62,11 +58,18 @@ inline Products gelu_grad_products(const Call& call, Activation activation) {
 
 /// With operands of f32 as they are, or rounded to tf32.
 template <Products (*products)(const Call&), bool tf32 = false>
-void run_gemm(const Call& call) {
-  call.once(products).each([&](GemmArgs args) {
+void plan_gemm(const Call& call, Plan& plan) {
+  Products p = products(call);
+  long long bytes = 0;
+  p.each([&](GemmArgs args) {
     args.tf32 = tf32;
-    args.workspace = call.workspace;
-    gemm_table().run(args, executor());
+    bytes = std::max(bytes, gemm_table().workspace(args, executor()));
+  });
+  void* const workspace = plan.take(bytes);
+  p.each([&](GemmArgs args) {
+    args.tf32 = tf32;
+    args.workspace = workspace;
+    plan.launch("gemm", gemm_table().run, args);
   });
 }
 
@@ -89,16 +92,16 @@ inline Activation activation_of(tessera::Activation activation) {
 }
 
 // Rows of one matrix; or, of m = 1, each a batch of one row, and the batch folds into as few products as strides allow.
-inline void set_rows(Products& p, Products::Operand which, const Tensor& t) {
+inline void set_rows(Products& p, Products::Role which, const Operand& t) {
   long long pitch = 0;
   if (!t.defined()) return;
   if (p.args().m != 1 && folds_to_rows(t, 1, pitch)) p.set(which, t, pitch, 1, 0);
   else p.set(which, t, 0, t.strides().back(), static_cast<int>(t.dim()) - 1);
 }
 // The rows of all, if each tensor's are as far apart as the next ones; otherwise 1.
-inline long long rows_of(std::initializer_list<const Tensor*> tensors) {
+inline long long rows_of(std::initializer_list<const Operand*> tensors) {
   long long pitch, rows = 1;
-  for (const Tensor* t : tensors)
+  for (const Operand* t : tensors)
     if (t->defined() && !folds_to_rows(*t, 1, pitch)) return 1;
   for (int64_t d = 0; d < (*tensors.begin())->dim() - 1; ++d) rows *= (*tensors.begin())->shape()[d].value();
   return rows;
@@ -111,7 +114,7 @@ inline bool adds_behind(const Call& call) {
 
 // With activation and slope; the slope's place is also that of the activation's input.
 inline Products activated_products(const Call& call) {
-  const Tensor &x = call.in[0], &weight = call.in[1], &bias = call.in[2], &residual = call.in[3];
+  const Operand &x = call.in[0], &weight = call.in[1], &bias = call.in[2], &residual = call.in[3];
   Activation activation = activation_of(call.attrs.as<LinearAttrs>().activation);
   bool activated = activation != Activation::none;
   Products p(rows_of({&x, &residual, &call.out[0], &call.out[1]}), weight.size(0), weight.size(1));
@@ -141,8 +144,7 @@ inline Products linear_products(const Call& call) {
 }
 
 // to = op(a, b?) element by element; every operand has the shape of `to`, and without `a` there is a 1.
-inline void map(const Call& call, MapOp op, const Tensor& to, const Tensor& a, const Tensor& b = {}) {
-  static constexpr double one = 1;
+inline void map(const Call& call, Plan& plan, MapOp op, const Operand& to, const Operand& a, const Operand& b = {}) {
   MapArgs args{};
   args.op = op;
   args.compute = to.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
@@ -150,31 +152,21 @@ inline void map(const Call& call, MapOp op, const Tensor& to, const Tensor& a, c
   args.inputs = b.defined() ? 2 : 1;
   set_lengths(args.lengths, to);
   args.tensor[0] = operand(to, args.rank);
-  args.tensor[1] = a.defined() ? operand(a, args.rank) : TensorArg{const_cast<double*>(&one), Scalar::f64, {}, true};
+  args.tensor[1] = a.defined() ? operand(a, args.rank) : constant(plan, 1);
   if (b.defined()) args.tensor[2] = operand(b, args.rank);
-  elementwise_table().map(args, executor());
+  launch_map(plan, args);
 }
 
-inline void add_behind(const Call& call) {
-  if (adds_behind(call)) combine(call, MapOp::add, call.out[0], call.out[0], call.in[3]);
+inline void add_behind(const Call& call, Plan& plan) {
+  if (adds_behind(call)) combine(call, plan, MapOp::add, call.out[0], call.out[0], call.in[3]);
 }
-template <Products (*products)(const Call&), void (*run)(const Call&)>
-void run_all(const Call& call) {
-  run(call);
+template <Products (*products)(const Call&), void (*plan_products)(const Call&, Plan&)>
+void plan_all(const Call& call, Plan& plan) {
+  plan_products(call, plan);
   if constexpr (products == linear_products) {
-    if (keeps_input(call)) map(call, MapOp::gelu_tanh, call.out[0], call.out[1]);
-    add_behind(call);
+    if (keeps_input(call)) map(call, plan, MapOp::gelu_tanh, call.out[0], call.out[1]);
+    add_behind(call, plan);
   }
-}
-
-template <Products (*products)(const Call&), bool tf32 = false>
-size_t gemm_bytes(const Call& call) {
-  long long bytes = 0;
-  call.once(products).each([&](GemmArgs args) {
-    args.tf32 = tf32;
-    bytes = std::max(bytes, gemm_table().workspace(args, executor()));
-  });
-  return bytes;
 }
 
 // ---- two linear layers, each by the kernel that its own list picks
@@ -191,23 +183,19 @@ inline Shape hidden_rows(const Call& call) {
   shape.back() = (shape.back().value() + unit - 1) / unit * unit;
   return shape;
 }
-inline size_t mlp_bytes(const Call& call) {
-  if (call.out[1].defined()) return 0;
-  return bytes_of(hidden_rows(call), call.in[0].dtype());
-}
-
-inline void run_mlp(const Call& call) {
-  const Tensor &x = call.in[0], &up = call.in[1], &down = call.in[3];
-  Tensor hidden = call.out[1];
+inline void plan_mlp(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &up = call.in[1], &down = call.in[3];
+  Operand hidden = call.out[1];
   if (!hidden.defined()) {  // nothing will need it afterwards
-    const Tensor rows = tensor_at(call.workspace, hidden_rows(call), x.dtype(), x.device());
-    hidden = as_strided(rows.storage(), hidden_shape(call), rows.strides(), 0, x.dtype());
+    const Shape shape = hidden_rows(call);
+    hidden = operand_at(plan.take(static_cast<int64_t>(bytes_of(shape, x.dtype()))), shape, x.dtype(), x.device())
+                 .as_strided(hidden_shape(call), contiguous_strides(shape));
   }
-  const Tensor first[] = {x, up, call.in[2], {}}, second[] = {hidden, down, call.in[4], call.in[5]};
-  const Tensor kept[] = {hidden, call.out[2]}, result[] = {call.out[0], {}};
-  run_op(*call.op.made_of, first, call.attrs, kept);
-  run_op(*call.op.made_of, second, LinearAttrs{}, result);
+  const Operand first[] = {x, up, call.in[2], {}}, second[] = {hidden, down, call.in[4], call.in[5]};
+  const Operand kept[] = {hidden, call.out[2]}, result[] = {call.out[0], {}};
+  plan_call(*call.op.made_of, first, call.attrs, kept, plan);
+  plan_call(*call.op.made_of, second, LinearAttrs{}, result, plan);
 }
-constexpr Kernel mlp_list[] = {{.name = "two_linear", .workspace_bytes = mlp_bytes, .run = run_mlp}};
+constexpr Kernel mlp_list[] = {{.name = "two_linear", .plan = plan_mlp}};
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -7,34 +7,34 @@
 namespace tessera::TESSERA_KERNELS {
 
 // What a kernel is given: x of a half type is widened beside f32 weights.
-inline DType common_dtype(const Tensor& x, const Tensor& weight) {
+inline DType common_dtype(const Operand& x, const Operand& weight) {
   return weight.defined() ? weight.dtype() : x.dtype();
 }
 
 // A hidden statistic, in the workspace where no gradient will need it.
 inline void* statistic(Workspace& workspace, const Call& call, size_t output, long long count) {
-  const Tensor& t = call.out[output];
+  const Operand& t = call.out[output];
   if (t.defined()) return t.data_ptr();
   return workspace.take(count * static_cast<long long>(size_of(statistics_dtype(call.in[0]))));
 }
 
 // A gradient that is empty where its weight is absent.
-inline void* gradient(Workspace& workspace, const Tensor& t, const Tensor& weight) {
+inline void* gradient(Workspace& workspace, const Operand& t, const Operand& weight) {
   return weight.defined() ? workspace.write(t, t.dtype(), t.is_contiguous()).data : nullptr;
 }
 
 // ---- layer_norm, rms_norm
 
-inline int64_t normalized_dims(const Tensor& weight) { return weight.defined() ? weight.dim() : 1; }
+inline int64_t normalized_dims(const Operand& weight) { return weight.defined() ? weight.dim() : 1; }
 
 // Whether a GPU's kernels with types of their own take these as they lie: rows of `inner` dims that begin at whole 16
 // bytes, of halves or f32, and of weights f32 or halves.
-bool lie_in_columns(int64_t inner, std::initializer_list<const Tensor*> rows);
-inline bool is_half(const Tensor& t) { return t.dtype() == Float16 || t.dtype() == BFloat16; }
+bool lie_in_columns(int64_t inner, std::initializer_list<const Operand*> rows);
+inline bool is_half(const Operand& t) { return t.dtype() == Float16 || t.dtype() == BFloat16; }
 
 // y = the norm of the rows of x, with statistics as outputs from `first` on. `columns`: types stay as they are.
-inline LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const Tensor& x, const Tensor& y,
-                                   const Tensor& weight, const Tensor& bias, size_t first, bool rms, bool columns) {
+inline LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const Operand& x, const Operand& y,
+                                   const Operand& weight, const Operand& bias, size_t first, bool rms, bool columns) {
   const DType dtype = columns ? x.dtype() : common_dtype(x, weight), y_dtype = columns ? y.dtype() : dtype;
   const DType weight_dtype = columns && weight.defined() ? weight.dtype() : dtype;
   const int64_t inner = normalized_dims(weight);
@@ -56,27 +56,27 @@ inline LayerNormArgs row_norm_args(const Call& call, Workspace& workspace, const
 }
 
 template <bool rms>
-LayerNormArgs layer_norm_args(const Call& call, Workspace& workspace) {
-  static const Tensor none;
-  const Tensor &x = call.in[0], &weight = call.in[1], &bias = rms ? none : call.in[2];
+void layer_norm(const Call& call, Workspace& workspace) {
+  static const Operand none;
+  const Operand &x = call.in[0], &weight = call.in[1], &bias = rms ? none : call.in[2];
   const bool columns = weight.defined() && is_half(x) && weight.dtype() == Float32 &&
                        lie_in_columns(weight.dim(), {&x, &call.out[0], &weight, &bias});
-  return row_norm_args(call, workspace, x, call.out[0], weight, bias, 1, rms, columns);
+  workspace.launch("layer_norm", norm_table().layer_norm,
+                   row_norm_args(call, workspace, x, call.out[0], weight, bias, 1, rms, columns));
 }
-inline void launch_layer_norm(const LayerNormArgs& args) { norm_table().layer_norm(args, executor()); }
 
 // x, branch, branch_bias?, weight?, bias? -> sum, y, mean, rstd
 inline void add_layer_norm(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &branch = call.in[1], &branch_bias = call.in[2], &weight = call.in[3],
-               &bias = call.in[4], &sum = call.out[0], &y = call.out[1];
+  const Operand &x = call.in[0], &branch = call.in[1], &branch_bias = call.in[2], &weight = call.in[3],
+                &bias = call.in[4], &sum = call.out[0], &y = call.out[1];
   const int64_t inner = normalized_dims(weight);
   const bool fused = is_half(branch) && (x.dtype() == Float32 || x.dtype() == branch.dtype()) &&
                      lie_in_columns(inner, {&x, &branch, &branch_bias, &weight, &bias, &sum, &y});
   if (!fused) {
     const Staged shift = branch_bias.defined() ? workspace.read(branch_bias, branch.dtype()) : Staged();
-    if (!workspace.counting()) combine(call, MapOp::add, sum, x, branch);
-    if (!workspace.counting() && branch_bias.defined())
-      combine(call, MapOp::add, sum, sum, operand(shift, checked_rank(call, sum)));
+    combine(call, workspace.plan(), MapOp::add, sum, x, branch);
+    if (branch_bias.defined())
+      combine(call, workspace.plan(), MapOp::add, sum, sum, operand(shift, checked_rank(call, sum)));
   }
   auto args = row_norm_args(call, workspace, fused ? x : sum, y, weight, bias, 2, false, fused);
   if (fused) {
@@ -85,12 +85,12 @@ inline void add_layer_norm(const Call& call, Workspace& workspace) {
     args.branch_bias = branch_bias.defined() ? branch_bias.data_ptr() : nullptr;
     args.branch_bias_type = branch_bias.defined() ? scalar_of(branch_bias.dtype()) : Scalar::f32;
   }
-  if (!workspace.counting()) norm_table().layer_norm(args, executor());
+  workspace.launch("layer_norm", norm_table().layer_norm, args);
 }
 
 // dy, x, weight?, mean?, rstd, addend? -> dx, dweight, dbias?
 inline LayerNormBackwardArgs row_norm_backward_args(const Call& call, Workspace& workspace, bool rms, bool columns) {
-  const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2];
+  const Operand &dy = call.in[0], &x = call.in[1], &weight = call.in[2];
   const DType dtype = columns ? x.dtype() : common_dtype(x, weight), dy_dtype = columns ? dy.dtype() : dtype;
   const DType weight_dtype = columns && weight.defined() ? weight.dtype() : dtype;
   const int64_t inner = normalized_dims(weight);
@@ -118,19 +118,19 @@ inline LayerNormBackwardArgs row_norm_backward_args(const Call& call, Workspace&
 
 template <bool rms>
 void layer_norm_backward(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[1], &weight = call.in[2], addend = rms ? Tensor() : call.in[5];
+  const Operand &x = call.in[1], &weight = call.in[2], addend = rms ? Operand() : call.in[5];
   const bool columns = weight.defined() && is_half(x) && weight.dtype() == Float32 &&
                        lie_in_columns(weight.dim(), {&call.in[0], &x, &call.out[0], &weight, &addend});
   const auto args = row_norm_backward_args(call, workspace, rms, columns);
-  if (!workspace.counting()) norm_table().layer_norm_backward(args, executor());
+  workspace.launch("layer_norm_backward", norm_table().layer_norm_backward, args);
 }
 
 inline TensorArg matrix(const RowArg& rows, Scalar type) { return {rows.data, type, {rows.pitch, 1}}; }
 
 // The same with dx in the dtype of dy, and its sum over the rows, behind it.
 inline void add_layer_norm_backward(const Call& call, Workspace& workspace) {
-  const Tensor &dy = call.in[0], &x = call.in[1], &weight = call.in[2], &branch_bias = call.in[6],
-               &narrow = call.out[3], &sums = call.out[4];
+  const Operand &dy = call.in[0], &x = call.in[1], &weight = call.in[2], &branch_bias = call.in[6],
+                &narrow = call.out[3], &sums = call.out[4];
   const int64_t inner = normalized_dims(weight);
   const bool converts = dy.dtype() != x.dtype();
   const bool fused = is_half(dy) && (x.dtype() == Float32 || !converts) &&
@@ -144,16 +144,16 @@ inline void add_layer_norm_backward(const Call& call, Workspace& workspace) {
     args.dbranch_bias = bias_sums;
     args.branch_bias_type = scalar_of(sums.dtype());
   }
-  if (!workspace.counting()) norm_table().layer_norm_backward(args, executor());
+  workspace.launch("layer_norm_backward", norm_table().layer_norm_backward, args);
   if (fused) return;
-  if (converts && !workspace.counting()) {
+  if (converts) {
     CopyArgs copy{};
     copy.rank = 2;
     copy.lengths[0] = args.rows;
     copy.lengths[1] = args.n;
     copy.to = matrix(to, scalar_of(narrow.dtype()));
     copy.from = matrix(args.dx, args.type);
-    elementwise_table().copy(copy, executor());
+    launch_copy(workspace.plan(), copy);
   }
   if (!branch_bias.defined()) return;
   ReduceArgs reduce{};
@@ -166,15 +166,15 @@ inline void add_layer_norm_backward(const Call& call, Workspace& workspace) {
   reduce.in = matrix(args.dx, args.type);
   reduce.out = {bias_sums, scalar_of(sums.dtype()), {0, 1}};
   reduce.workspace = workspace.take(reduce_table().workspace(reduce));
-  if (!workspace.counting()) reduce_table().reduce(reduce, executor());
+  workspace.launch("reduce", reduce_table().reduce, reduce);
 }
 
 // ---- group_norm, batch_norm: [batch, channels, ...] as planes
 
-inline PlanesArg planes(const Tensor& t, const Staged& s) {
+inline PlanesArg planes(const Operand& t, const Staged& s) {
   return {s.data, s.strides[0], t.shape()[1] == Dim(1) ? 0 : s.strides[1]};
 }
-inline bool has_planes(const Tensor& t) {
+inline bool has_planes(const Operand& t) {
   int64_t size = 1;
   for (int64_t d = t.dim() - 1; d >= 2; --d) {
     if (t.size(d) != 1 && t.strides()[d] != size) return false;
@@ -182,23 +182,23 @@ inline bool has_planes(const Tensor& t) {
   }
   return true;
 }
-inline PlanesArg read_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
+inline PlanesArg read_planes(Workspace& workspace, const Operand& t, DType dtype, bool lines = false) {
   if (lines) return {workspace.read(t, dtype, lies_channels_last(t), channels_last(t)).data, 0, 0};
   return planes(t, workspace.read(t, dtype, has_planes(t)));
 }
-inline PlanesArg write_planes(Workspace& workspace, const Tensor& t, DType dtype, bool lines = false) {
+inline PlanesArg write_planes(Workspace& workspace, const Operand& t, DType dtype, bool lines = false) {
   if (lines) return {workspace.write(t, dtype, lies_channels_last(t), false, channels_last(t)).data, 0, 0};
   return planes(t, workspace.write(t, dtype, has_planes(t)));
 }
 
 // Whether batch norm takes x by lines of channels.
-bool has_lines(const Tensor& x);
+bool has_lines(const Operand& x);
 
 // What a kernel over planes is given: GPUs take halves beside f32 weights.
-DType planes_dtype(const Tensor& x, const Tensor& weight);
+DType planes_dtype(const Operand& x, const Operand& weight);
 
 template <class Args>
-Args plane_args(const Tensor& x, const Tensor& weight) {
+Args plane_args(const Operand& x, const Operand& weight) {
   Args args{};
   args.type = scalar_of(planes_dtype(x, weight));
   args.weight_type = scalar_of(common_dtype(x, weight));
@@ -211,7 +211,7 @@ Args plane_args(const Tensor& x, const Tensor& weight) {
 // x -> y and what differs; weight? and bias? are inputs from `first` on.
 template <class Args>
 Args plane_forward_args(const Call& call, Workspace& workspace, size_t first = 1, bool lines = false) {
-  const Tensor &x = call.in[0], &weight = call.in[first];
+  const Operand &x = call.in[0], &weight = call.in[first];
   Args args = plane_args<Args>(x, weight);
   args.x = read_planes(workspace, x, planes_dtype(x, weight), lines);
   args.y = write_planes(workspace, call.out[0], planes_dtype(x, weight), lines);
@@ -224,7 +224,7 @@ Args plane_forward_args(const Call& call, Workspace& workspace, size_t first = 1
 // dy, x, weight?, mean, rstd -> dx, dweight, dbias
 template <class Args>
 Args plane_backward_args(const Call& call, Workspace& workspace, bool lines = false) {
-  const Tensor &x = call.in[1], &weight = call.in[2];
+  const Operand &x = call.in[1], &weight = call.in[2];
   const DType dtype = planes_dtype(x, weight);
   Args args = plane_args<Args>(x, weight);
   args.dy = read_planes(workspace, call.in[0], dtype, lines);
@@ -245,14 +245,14 @@ inline void group_norm(const Call& call, Workspace& workspace) {
   args.rstd = statistic(workspace, call, 2, args.batch * args.groups);
   args.workspace = workspace.take(
       norm_table().plane_parts_workspace(args.batch * args.groups, args.channels / args.groups * args.size));
-  if (!workspace.counting()) norm_table().group_norm(args, executor());
+  workspace.launch("group_norm", norm_table().group_norm, args);
 }
 
 inline void group_norm_backward(const Call& call, Workspace& workspace) {
   auto args = plane_backward_args<GroupNormBackwardArgs>(call, workspace);
   args.groups = call.attrs.as<NormAttrs>().groups;
   args.workspace = workspace.take(norm_table().group_norm_backward_workspace(args.batch, args.channels));
-  if (!workspace.counting()) norm_table().group_norm_backward(args, executor());
+  workspace.launch("group_norm_backward", norm_table().group_norm_backward, args);
 }
 
 // The batch's variance is a running estimate that starts from nothing and moves all the way.
@@ -267,15 +267,14 @@ inline void batch_norm(const Call& call, Workspace& workspace) {
   args.momentum = 1;
   args.rstd = statistic(workspace, call, 3, args.channels);
   args.workspace = workspace.take(norm_table().plane_parts_workspace(args.channels, args.batch * args.size));
-  if (workspace.counting()) return;
-  fill(call, call.out[2], 0);
-  norm_table().batch_norm(args, executor());
+  fill(call, workspace.plan(), call.out[2], 0);
+  workspace.launch("batch_norm", norm_table().batch_norm, args);
 }
 
 // running mean and variance, which move, towards a batch's
 inline void move_estimates(const Call& call, Workspace& workspace) {
   const DType dtype = call.in[0].dtype();
-  const auto estimate = [&](const Tensor& t) { return workspace.write(t, dtype, t.is_contiguous(), true).data; };
+  const auto estimate = [&](const Operand& t) { return workspace.write(t, dtype, t.is_contiguous(), true).data; };
   const EstimatesArgs args{scalar_of(dtype),
                            call.in[0].numel(),
                            estimate(call.out[0]),
@@ -283,7 +282,7 @@ inline void move_estimates(const Call& call, Workspace& workspace) {
                            read_contiguous(workspace, call.in[2], dtype),
                            read_contiguous(workspace, call.in[3], dtype),
                            call.attrs.as<ScalarAttrs>().value};
-  if (!workspace.counting() && args.channels > 0) norm_table().move_estimates(args, executor());
+  if (args.channels > 0) workspace.launch("move_estimates", norm_table().move_estimates, args);
 }
 
 // x, mean, variance, weight?, bias?
@@ -295,7 +294,7 @@ inline void batch_norm_inference(const Call& call, Workspace& workspace) {
   args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
   args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
   args.correction = 1;
-  if (!workspace.counting()) norm_table().batch_norm(args, executor());
+  workspace.launch("batch_norm", norm_table().batch_norm, args);
 }
 
 inline BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspace& workspace, bool lines = false) {
@@ -309,36 +308,33 @@ inline BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspac
 }
 inline void batch_norm_backward(const Call& call, Workspace& workspace) {
   const BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace, has_lines(call.in[1]));
-  if (!workspace.counting()) norm_table().batch_norm_backward(args, executor());
+  workspace.launch("batch_norm_backward", norm_table().batch_norm_backward, args);
 }
 
 // ---- convolutions of what batch norm makes of x, one after the other
 
-inline Tensor scratch(Workspace& workspace, const Shape& shape, DType dtype, Device device) {
-  auto storage = make_ref<Storage>();
-  storage->bytes = static_cast<size_t>(shape.numel().value()) * size_of(dtype);
-  storage->data = workspace.take(static_cast<long long>(storage->bytes));
-  storage->device = device;
-  return as_strided(storage, shape, contiguous_strides(shape), 0, dtype);
+inline Operand scratch(Workspace& workspace, const Shape& shape, DType dtype, Device device) {
+  const long long bytes = shape.numel().value() * static_cast<long long>(size_of(dtype));
+  return Operand({shape, dtype, device}, workspace.take(bytes));
 }
 
-// Another operator's kernel, which is done with its own workspace when it returns.
+// Another operator's kernel, which is done when the next launch begins.
 template <auto body>
-void run_inner(Workspace& workspace, Call call) {
-  constexpr Kernel kernel = staged_kernel<body>("");
-  call.workspace = workspace.take(static_cast<long long>(kernel.workspace_bytes(call)));
-  if (!workspace.counting()) kernel.run(call);
+void plan_inner(Workspace& workspace, const Call& call) {
+  Workspace inner(call, workspace.plan());
+  body(call, inner);
+  inner.finish();
 }
 
 // x, mean, var, weight?, bias? -> y, rstd; statistics are found once more
 inline void batch_norm_known(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &mean = call.in[1];
+  const Operand &x = call.in[0], &mean = call.in[1];
   const auto statistics = [&] { return scratch(workspace, mean.shape(), mean.dtype(), x.device()); };
-  const Tensor in[] = {x, call.in[3], call.in[4]}, out[] = {call.out[0], statistics(), statistics(), call.out[1]};
-  run_inner<batch_norm>(workspace, {call.op, in, call.attrs, out});
+  const Operand in[] = {x, call.in[3], call.in[4]}, out[] = {call.out[0], statistics(), statistics(), call.out[1]};
+  plan_inner<batch_norm>(workspace, {call.op, in, call.attrs, out});
 }
 // to = (from + addend) ^ exponent, of one dim
-inline void power(const Tensor& to, const Tensor& from, double exponent, double addend) {
+inline void power(Plan& plan, const Operand& to, const Operand& from, double exponent, double addend) {
   MapArgs args{};
   args.compute = scalar_of(to.dtype());
   args.rank = args.inputs = 1;
@@ -349,15 +345,15 @@ inline void power(const Tensor& to, const Tensor& from, double exponent, double 
   args.scalars[1] = addend;
   args.tensor[0] = result;
   args.tensor[1] = operand(from, 1);
-  elementwise_table().map(args, executor());
+  launch_map(plan, args);
   args.op = MapOp::pow_scalar;
   args.scalars[0] = exponent;
   args.tensor[1] = result;
-  elementwise_table().map(args, executor());
+  launch_map(plan, args);
 }
 
 // db = the sums of dy over images and positions
-inline ReduceArgs sums_of_channels(const Tensor& dy, const Tensor& db) {
+inline ReduceArgs sums_of_channels(const Operand& dy, const Operand& db) {
   ReduceArgs args{};
   args.op = ReduceOp::sum;
   args.compute = dy.dtype() == Float64 ? Scalar::f64 : Scalar::f32;
@@ -370,78 +366,79 @@ inline ReduceArgs sums_of_channels(const Tensor& dy, const Tensor& db) {
 }
 
 // Mean and variance of y's channels; what else batch norm gives is dropped.
-inline void moments(const Call& call, Workspace& workspace, const Tensor& y, const Tensor& mean, const Tensor& var) {
-  const Tensor in[] = {y, {}, {}}, out[] = {scratch(workspace, y.shape(), y.dtype(), y.device()), mean, var, {}};
-  run_inner<batch_norm>(workspace, {call.op, in, NormAttrs{.training = true}, out});
+inline void moments(const Call& call, Workspace& workspace, const Operand& y, const Operand& mean, const Operand& var) {
+  const Operand in[] = {y, {}, {}}, out[] = {scratch(workspace, y.shape(), y.dtype(), y.device()), mean, var, {}};
+  const Attrs attrs = NormAttrs{.training = true};
+  plan_inner<batch_norm>(workspace, {call.op, in, attrs, out});
 }
 
 // x, filters, bias?, mean?, var?, weight?, bias? -> y, [mean, var,] rstd
 inline void norm_conv2d(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &mean = call.in[3], &y = call.out[0];
+  const Operand &x = call.in[0], &mean = call.in[3], &y = call.out[0];
   const auto& attrs = call.attrs.as<NormConvAttrs>();
+  const Attrs norm = attrs.norm;
   const bool training = attrs.norm.training;
-  Tensor a = x;
+  Operand a = x;
   if (mean.defined()) {
     a = scratch(workspace, x.shape(), x.dtype(), x.device());
     const auto statistics = [&] { return scratch(workspace, mean.shape(), mean.dtype(), x.device()); };
     if (training) {  // whose statistics are those of x
-      const Tensor in[] = {x, call.in[5], call.in[6]}, out[] = {a, statistics(), statistics(), call.out[3]};
-      run_inner<batch_norm>(workspace, {call.op, in, attrs.norm, out});
+      const Operand in[] = {x, call.in[5], call.in[6]}, out[] = {a, statistics(), statistics(), call.out[3]};
+      plan_inner<batch_norm>(workspace, {call.op, in, norm, out});
     } else {
-      const Tensor in[] = {x, mean, call.in[4], call.in[5], call.in[6]};
-      run_inner<batch_norm_inference>(workspace, {call.op, in, attrs.norm, {&a, 1}});
-      if (call.out[1].defined() && !workspace.counting()) power(call.out[1], call.in[4], -0.5, attrs.norm.eps);
+      const Operand in[] = {x, mean, call.in[4], call.in[5], call.in[6]};
+      plan_inner<batch_norm_inference>(workspace, {call.op, in, norm, {&a, 1}});
+      if (call.out[1].defined()) power(workspace.plan(), call.out[1], call.in[4], -0.5, attrs.norm.eps);
     }
   }
-  if (!workspace.counting()) {
-    const Tensor in[] = {a, call.in[1], call.in[2]};
-    run_op(*call.op.made_of, in, attrs.conv, {&y, 1});
-  }
+  const Operand in[] = {a, call.in[1], call.in[2]};
+  plan_call(*call.op.made_of, in, attrs.conv, {&y, 1}, workspace.plan());
   if (training) moments(call, workspace, y, call.out[1], call.out[2]);
 }
 
 // x, filters, bias? -> y, mean, var
 inline void conv2d_moments(const Call& call, Workspace& workspace) {
-  if (!workspace.counting()) run_op(*call.op.made_of, call.in, call.attrs, call.out.first(1));
+  plan_call(*call.op.made_of, call.in, call.attrs, call.out.first(1), workspace.plan());
   moments(call, workspace, call.out[0], call.out[1], call.out[2]);
 }
 
 // x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
 inline void norm_conv2d_weight_grad(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
-  Tensor a = x;
+  const Operand &x = call.in[0], &dy = call.in[1], &mean = call.in[2];
+  Operand a = x;
   if (mean.defined()) {
     a = scratch(workspace, x.shape(), x.dtype(), x.device());
-    const Tensor var = scratch(workspace, mean.shape(), mean.dtype(), x.device());
-    if (!workspace.counting()) power(var, call.in[3], -2, 0);
+    const Operand var = scratch(workspace, mean.shape(), mean.dtype(), x.device());
+    power(workspace.plan(), var, call.in[3], -2, 0);
     NormAttrs given = call.attrs.as<NormConvAttrs>().norm;
     given.eps = 0;
-    const Tensor in[] = {x, mean, var, call.in[4], call.in[5]};
-    run_inner<batch_norm_inference>(workspace, {call.op, in, given, {&a, 1}});
+    const Attrs norm = given;
+    const Operand in[] = {x, mean, var, call.in[4], call.in[5]};
+    plan_inner<batch_norm_inference>(workspace, {call.op, in, norm, {&a, 1}});
   }
   ReduceArgs sums = sums_of_channels(dy, call.out[1]);
   sums.workspace = workspace.take(reduce_table().workspace(sums));
-  if (workspace.counting()) return;
-  const Tensor in[] = {a, dy, {}};
-  run_op(*call.op.made_of, in, call.attrs.as<NormConvAttrs>().conv, {&call.out[0], 1});
-  reduce_table().reduce(sums, executor());
+  const Operand in[] = {a, dy, {}};
+  plan_call(*call.op.made_of, in, call.attrs.as<NormConvAttrs>().conv, {&call.out[0], 1}, workspace.plan());
+  workspace.launch("reduce", reduce_table().reduce, sums);
 }
 
 // dy of one filter as the gradient of every channel, but for the filter's weights.
-inline Tensor of_channels(const Tensor& dy, const Tensor& x) {
+inline Operand of_channels(const Operand& dy, const Operand& x) {
   const Strides& s = dy.strides();
-  return as_strided(dy.storage(), x.shape(), {s[0], 0, s[2], s[3]}, dy.offset(), dy.dtype());
+  return dy.as_strided(x.shape(), {s[0], 0, s[2], s[3]});
 }
 
 // x, dy, filters, mean, rstd, weight?, bias? -> dx, dweight, dbias, dfilters, dbias of the filter
 inline void one_filter_backward(const Call& call, Workspace& workspace) {
-  const Tensor &x = call.in[0], &dy = call.in[1], &filters = call.in[2], &mean = call.in[3], &rstd = call.in[4];
-  const Tensor gradient = scratch(workspace, x.shape(), x.dtype(), x.device());
-  if (!workspace.counting()) combine(call, MapOp::mul, gradient, of_channels(dy, x), filters);
-  const Tensor in[] = {gradient, x, call.in[5], mean, rstd, call.in[6]};
-  run_inner<batch_norm_backward>(workspace, {call.op, in, call.attrs.as<NormConvAttrs>().norm, call.out.first(3)});
-  const Tensor factors[] = {x, dy, mean, rstd, call.in[5], call.in[6]};
-  if (!workspace.counting()) run_op(*call.op.made_of, factors, call.attrs, call.out.subspan(3));
+  const Operand &x = call.in[0], &dy = call.in[1], &filters = call.in[2], &mean = call.in[3], &rstd = call.in[4];
+  const Operand gradient = scratch(workspace, x.shape(), x.dtype(), x.device());
+  combine(call, workspace.plan(), MapOp::mul, gradient, of_channels(dy, x), filters);
+  const Operand in[] = {gradient, x, call.in[5], mean, rstd, call.in[6]};
+  const Attrs norm = call.attrs.as<NormConvAttrs>().norm;
+  plan_inner<batch_norm_backward>(workspace, {call.op, in, norm, call.out.first(3)});
+  const Operand factors[] = {x, dy, mean, rstd, call.in[5], call.in[6]};
+  plan_call(*call.op.made_of, factors, call.attrs, call.out.subspan(3), workspace.plan());
 }
 
 // ---- kernels that are the same on both
@@ -449,7 +446,7 @@ inline void one_filter_backward(const Call& call, Workspace& workspace) {
 template <auto body>
 inline constexpr Kernel norm_list[] = {staged_kernel<body>("rows")};
 template <bool rms>
-inline constexpr Kernel row_list[] = {prepared_kernel<layer_norm_args<rms>, launch_layer_norm>("rows")};
+inline constexpr Kernel row_list[] = {staged_kernel<layer_norm<rms>>("rows")};
 template <auto body>
 inline constexpr Kernel plane_list[] = {staged_kernel<body>("planes")};
 

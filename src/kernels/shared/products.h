@@ -11,7 +11,7 @@ namespace tessera::TESSERA_KERNELS {
 /// c = epilogue(a b) for every index of the batch. Tensors must outlive the object.
 class Products {
  public:
-  enum Operand { A, B, C, Addend, Bias, Slope, Factor, RowSums, ColumnSums };
+  enum Role { A, B, C, Addend, Bias, Slope, Factor, RowSums, ColumnSums };
 
   Products(long long m, long long n, long long k) {
     args_.m = m;
@@ -25,7 +25,7 @@ class Products {
 
   /// One operand, with the strides of its rows and columns; its first `batch_dims` dims run over the batch, aligned at
   /// the last one and repeated where their size is 1.
-  void set(Operand which, const Tensor& t, long long row, long long column, int batch_dims) {
+  void set(Role which, const Operand& t, long long row, long long column, int batch_dims) {
     MatrixArg& m = matrix(which);
     m.data = t.data_ptr();
     m.type = scalar_of(t.dtype());
@@ -35,14 +35,14 @@ class Products {
     batch_dims_[which] = batch_dims;
   }
 
-  void unset(Operand which) {
+  void unset(Role which) {
     matrix(which) = {};
     tensors_[which] = nullptr;
     batch_dims_[which] = 0;
   }
 
-  void run() {
-    each([](const GemmArgs& args) { gemm_table().run(args, executor()); });
+  void launch(Plan& plan) {
+    each([&](const GemmArgs& args) { plan.launch("gemm", gemm_table().run, args); });
   }
 
   /// fn(args) for every product that the kernels are asked for: mostly one.
@@ -135,7 +135,7 @@ class Products {
   }
 
   GemmArgs args_{};
-  std::array<const Tensor*, kOperands> tensors_{};
+  std::array<const Operand*, kOperands> tensors_{};
   std::array<int, kOperands> batch_dims_{};
   SmallVector<BatchDim, 6> dims_;
   bool collected_ = false;

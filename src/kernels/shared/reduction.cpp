@@ -12,9 +12,9 @@ Scalar reduce_type(DType dtype) {
 template <ReduceOp op>
 void reduce(const Call& call, Workspace& workspace) {
   const auto& attrs = call.attrs.as<ReduceAttrs>();
-  const Tensor &in = call.in[0], &out = call.out[0];
+  const Operand &in = call.in[0], &out = call.out[0];
   const ReduceTable& table = reduce_table();
-  ReduceArgs args;
+  ReduceArgs args{};
   args.op = op;
   args.compute = reduce_type(in.dtype());
   if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // means and the like of integers
@@ -31,26 +31,26 @@ void reduce(const Call& call, Workspace& workspace) {
   }
   args.parameter = static_cast<double>(attrs.correction);
   args.workspace = workspace.take(table.workspace(args));
-  if (!workspace.counting()) table.reduce(args, executor());
+  workspace.launch("reduce", table.reduce, args);
 }
 
-void cumsum(const Call& call) {
-  const Tensor &in = call.in[0], &out = call.out[0];
-  if (in.dim() == 0) return copy(call, out, in);
-  CumsumArgs args;
+void cumsum(const Call& call, Plan& plan) {
+  const Operand &in = call.in[0], &out = call.out[0];
+  if (in.dim() == 0) return copy(call, plan, out, in);
+  CumsumArgs args{};
   args.rank = checked_rank(call, in);
   int64_t dim = call.attrs.as<DimAttrs>().dim;
   args.dim = static_cast<int>(dim < 0 ? dim + in.dim() : dim);
   set_lengths(args.lengths, in);
   args.in = operand(in, args.rank);
   args.out = operand(out, args.rank);
-  reduce_table().cumsum(args, executor());
+  plan.launch("cumsum", reduce_table().cumsum, args);
 }
 
-void topk(const Call& call) {
+void topk(const Call& call, Plan& plan) {
   const auto& attrs = call.attrs.as<TopkAttrs>();
-  const Tensor& in = call.in[0];
-  TopkArgs args;
+  const Operand& in = call.in[0];
+  TopkArgs args{};
   args.rank = checked_rank(call, in);
   args.dim = static_cast<int>(attrs.dim < 0 ? attrs.dim + in.dim() : attrs.dim);
   set_lengths(args.lengths, in);
@@ -59,13 +59,13 @@ void topk(const Call& call) {
   args.in = operand(in, args.rank);
   args.values = operand(call.out[0], args.rank);
   args.indices = operand(call.out[1], args.rank);
-  reduce_table().topk(args, executor());
+  plan.launch("topk", reduce_table().topk, args);
 }
 
 template <ReduceOp op>
 constexpr Kernel reduce_kernel[] = {staged_kernel<reduce<op>>("reduce")};
-constexpr Kernel cumsum_kernel[] = {{.name = "scan", .run = cumsum}};
-constexpr Kernel topk_kernel[] = {{.name = "select", .run = topk}};
+constexpr Kernel cumsum_kernel[] = {{.name = "scan", .plan = cumsum}};
+constexpr Kernel topk_kernel[] = {{.name = "select", .plan = topk}};
 
 }  // namespace
 

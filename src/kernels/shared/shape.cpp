@@ -13,9 +13,9 @@ void advance(TensorArg& arg, int64_t elements, DType dtype) {
 }
 
 // Copies all of `from` to a region of `to` that starts `offset` elements in and is `step` wide along `dim`.
-void copy_into(const Call& call, const Tensor& to, int64_t offset, const Tensor& from, int64_t dim = 0,
+void copy_into(const Call& call, Plan& plan, const Operand& to, int64_t offset, const Operand& from, int64_t dim = 0,
                int64_t step = 1) {
-  CopyArgs args;
+  CopyArgs args{};
   args.rank = checked_rank(call, from);
   set_lengths(args.lengths, from);
   args.to = {to.data_ptr(), scalar_of(to.dtype()), {}};
@@ -23,52 +23,52 @@ void copy_into(const Call& call, const Tensor& to, int64_t offset, const Tensor&
   if (args.rank > 0) args.to.strides[dim] *= step;
   advance(args.to, offset, to.dtype());
   args.from = operand(from, args.rank);
-  elementwise_table().copy(args, executor());
+  launch_copy(plan, args);
 }
 
-void clone(const Call& call) { copy(call, call.out[0], call.in[0]); }
+void clone(const Call& call, Plan& plan) { copy(call, plan, call.out[0], call.in[0]); }
 
 // Of a reshape that strides do not allow as a view: input and output have the same elements in row-major order.
-void reshape(const Call& call) {
-  CopyArgs args;
+void reshape(const Call& call, Plan& plan) {
+  CopyArgs args{};
   args.rank = checked_rank(call, call.in[0]);
   set_lengths(args.lengths, call.in[0]);
   args.to = {call.out[0].data_ptr(), scalar_of(call.out[0].dtype()), {}};
   Strides rows = contiguous_strides(call.in[0].shape());
   std::copy(rows.begin(), rows.end(), args.to.strides);
   args.from = operand(call.in[0], args.rank);
-  elementwise_table().copy(args, executor());
+  launch_copy(plan, args);
 }
 
-void concat(const Call& call) {
-  const Tensor& out = call.out[0];
+void concat(const Call& call, Plan& plan) {
+  const Operand& out = call.out[0];
   int64_t dim = call.attrs.as<DimAttrs>().dim, at = 0;
   if (dim < 0) dim += out.dim();
-  for (const Tensor& part : call.in) {
-    copy_into(call, out, at * out.strides()[dim], part);
+  for (const Operand& part : call.in) {
+    copy_into(call, plan, out, at * out.strides()[dim], part);
     at += part.size(dim);
   }
 }
 
-void slice_backward(const Call& call) {
+void slice_backward(const Call& call, Plan& plan) {
   const auto& a = call.attrs.as<ScatterAttrs>();
-  const Tensor& out = call.out[0];
-  fill(call, out, 0);
-  copy_into(call, out, a.start.value() * out.strides()[a.dim], call.in[0], a.dim, a.step);
+  const Operand& out = call.out[0];
+  fill(call, plan, out, 0);
+  copy_into(call, plan, out, a.start.value() * out.strides()[a.dim], call.in[0], a.dim, a.step);
 }
 
-void pad(const Call& call) {
+void pad(const Call& call, Plan& plan) {
   const auto& a = call.attrs.as<PadAttrs>();
-  const Tensor& out = call.out[0];
+  const Operand& out = call.out[0];
   int64_t offset = 0, rank = out.dim();
   for (int64_t d = std::max<int64_t>(0, rank - 6); d < rank; ++d) offset += a.low[6 - rank + d] * out.strides()[d];
-  fill(call, out, a.value);
-  copy_into(call, out, offset, call.in[0]);
+  fill(call, plan, out, a.value);
+  copy_into(call, plan, out, offset, call.in[0]);
 }
 
-void flip(const Call& call) {
-  const Tensor &in = call.in[0], &out = call.out[0];
-  CopyArgs args;
+void flip(const Call& call, Plan& plan) {
+  const Operand &in = call.in[0], &out = call.out[0];
+  CopyArgs args{};
   args.rank = checked_rank(call, out);
   set_lengths(args.lengths, out);
   args.to = operand(out, args.rank);
@@ -79,12 +79,12 @@ void flip(const Call& call) {
     advance(args.from, (in.size(d) - 1) * args.from.strides[d], in.dtype());
     args.from.strides[d] = -args.from.strides[d];
   }
-  elementwise_table().copy(args, executor());
+  launch_copy(plan, args);
 }
 
 template <bool upper>
-void triangle(const Call& call) {
-  const Tensor &in = call.in[0], &out = call.out[0];
+void triangle(const Call& call, Plan& plan) {
+  const Operand &in = call.in[0], &out = call.out[0];
   TriangleArgs args{};
   args.rank = checked_rank(call, out);
   set_lengths(args.lengths, out);
@@ -92,17 +92,17 @@ void triangle(const Call& call) {
   args.from = operand(in, args.rank);
   args.diagonal = call.attrs.as<DiagonalAttrs>().diagonal;
   args.upper = upper;
-  elementwise_table().triangle(args, executor());
+  plan.launch("triangle", elementwise_table().triangle, args);
 }
 
-constexpr Kernel clone_kernels[] = {{.name = "copy", .run = clone}};
-constexpr Kernel reshape_kernels[] = {{.name = "copy", .run = reshape}};
-constexpr Kernel concat_kernels[] = {{.name = "copy", .run = concat}};
-constexpr Kernel slice_backward_kernels[] = {{.name = "fill_copy", .run = slice_backward}};
-constexpr Kernel pad_kernels[] = {{.name = "fill_copy", .run = pad}};
-constexpr Kernel flip_kernels[] = {{.name = "copy", .run = flip}};
-constexpr Kernel tril_kernels[] = {{.name = "rows", .run = triangle<false>}};
-constexpr Kernel triu_kernels[] = {{.name = "rows", .run = triangle<true>}};
+constexpr Kernel clone_kernels[] = {{.name = "copy", .plan = clone}};
+constexpr Kernel reshape_kernels[] = {{.name = "copy", .plan = reshape}};
+constexpr Kernel concat_kernels[] = {{.name = "copy", .plan = concat}};
+constexpr Kernel slice_backward_kernels[] = {{.name = "fill_copy", .plan = slice_backward}};
+constexpr Kernel pad_kernels[] = {{.name = "fill_copy", .plan = pad}};
+constexpr Kernel flip_kernels[] = {{.name = "copy", .plan = flip}};
+constexpr Kernel tril_kernels[] = {{.name = "rows", .plan = triangle<false>}};
+constexpr Kernel triu_kernels[] = {{.name = "rows", .plan = triangle<true>}};
 
 }  // namespace
 

@@ -5,18 +5,18 @@
 namespace tessera::TESSERA_KERNELS {
 namespace {
 
-Tensor with_last(const Tensor& t, int64_t dim) {
+Operand with_last(const Operand& t, int64_t dim) {
   if (dim < 0) dim += t.dim();
   if (dim == t.dim() - 1) return t;
   Shape shape = t.shape();
   Strides strides = t.strides();
   std::rotate(shape.begin() + dim, shape.begin() + dim + 1, shape.end());
   std::rotate(strides.begin() + dim, strides.begin() + dim + 1, strides.end());
-  return as_strided(t.storage(), shape, strides, t.offset(), t.dtype());
+  return t.as_strided(shape, strides);
 }
 
 template <class Args>
-Args softmax_args(const Tensor& x, bool log) {
+Args softmax_args(const Operand& x, bool log) {
   Args args{};
   args.type = scalar_of(x.dtype());
   args.log = log;
@@ -28,22 +28,22 @@ Args softmax_args(const Tensor& x, bool log) {
 template <bool log>
 void softmax(const Call& call, Workspace& workspace) {
   int64_t dim = call.attrs.as<DimAttrs>().dim;
-  Tensor x = with_last(call.in[0], dim), y = with_last(call.out[0], dim);
+  const Operand x = with_last(call.in[0], dim), y = with_last(call.out[0], dim);
   auto args = softmax_args<SoftmaxArgs>(x, log);
   args.x = read_rows(workspace, x, 1, x.dtype());
   args.y = write_rows(workspace, y, 1, x.dtype());
-  if (!workspace.counting()) softmax_table().softmax(args, executor());
+  workspace.launch("softmax", softmax_table().softmax, args);
 }
 
 template <bool log>
 void softmax_backward(const Call& call, Workspace& workspace) {
   int64_t dim = call.attrs.as<DimAttrs>().dim;
-  Tensor dy = with_last(call.in[0], dim), y = with_last(call.in[1], dim), dx = with_last(call.out[0], dim);
+  const Operand dy = with_last(call.in[0], dim), y = with_last(call.in[1], dim), dx = with_last(call.out[0], dim);
   auto args = softmax_args<SoftmaxBackwardArgs>(y, log);
   args.dy = read_rows(workspace, dy, 1, y.dtype());
   args.y = read_rows(workspace, y, 1, y.dtype());
   args.dx = write_rows(workspace, dx, 1, y.dtype());
-  if (!workspace.counting()) softmax_table().softmax_backward(args, executor());
+  workspace.launch("softmax_backward", softmax_table().softmax_backward, args);
 }
 template <auto body>
 constexpr Kernel softmax_list[] = {staged_kernel<body>("rows")};

@@ -18,6 +18,5 @@ std::span<const KernelTableEntry> loss_kernels();
 std::span<const KernelTableEntry> attention_kernels();
 std::span<const KernelTableEntry> random_kernels();
 std::span<const KernelTableEntry> optim_kernels();
-std::span<const KernelTableEntry> transfer_kernels();
 
 }  // namespace tessera::TESSERA_KERNELS

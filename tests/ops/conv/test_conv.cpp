@@ -1,3 +1,4 @@
+#include "ops/call_plan.h"
 #include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
@@ -81,7 +82,8 @@ std::string explained(const char* name, const Tensors& in, const ConvAttrs& a) {
   for (const Tensor& t : in) metas.push_back(t.defined() ? t.meta() : TensorMeta{{Dim(-1)}, Float32, {}});
   const Attrs attrs(a);
   Tensor out = empty(op.infer({metas.data(), metas.size()}, attrs)[0].shape, in[0].dtype());
-  return explain(Call{op, {in.data(), in.size()}, attrs, {&out, 1}});
+  const auto ins = operands_of({in.data(), in.size()}), outs = operands_of({&out, 1});
+  return explain(Call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}});
 }
 
 TEST(Conv2d, NamesWhyWinogradIsPassedOver) {

@@ -30,8 +30,9 @@ class PicksTest : public testing::Test {
   // On which both of the CPU's kernels work.
   Tensor convolve() const { return conv2d(x, weight, {}, {.padding = {1, 1}}); }
   std::string explained() const {
-    const Tensor ins[] = {x, weight, Tensor()}, outs[] = {empty({2, 16, 12, 12})};
-    return explain({find_op("conv2d"), ins, Attrs(ConvAttrs{.padding = {1, 1}}), outs});
+    const Tensor outs[] = {empty({2, 16, 12, 12})};
+    const Operand in[] = {Operand(x), Operand(weight), Operand()}, out[] = {Operand(outs[0])};
+    return explain({find_op("conv2d"), in, Attrs(ConvAttrs{.padding = {1, 1}}), out});
   }
 
   NoGrad guard;
@@ -125,11 +126,12 @@ TEST_F(PicksTest, ThreadsMeasureACallOnce) {
 }
 
 TEST_F(PicksTest, AKernelThatFailsIsPassedOverWithAReason) {
-  const auto works = [](const Call&) {};
-  const Kernel kernels[] = {{"first", nullptr, nullptr, works},
-                            {"broken", nullptr, nullptr, [](const Call&) { throw Error("no plan"); }},
-                            {"last", nullptr, nullptr, works}};
-  const Tensor ins[] = {x}, outs[] = {empty({1})};
+  const auto works = [](const Call&, Plan&) {};
+  const Kernel kernels[] = {{"first", nullptr, works},
+                            {"broken", nullptr, [](const Call&, Plan&) { throw Error("no plan"); }},
+                            {"last", nullptr, works}};
+  const Tensor result = empty({1});
+  const Operand ins[] = {Operand(x)}, outs[] = {Operand(result)};
   const Call made_up{find_op("exp"), ins, Attrs(), outs};
   testing::internal::CaptureStderr();
   ASSERT_NE(picked_kernel(made_up, kernels), nullptr);
@@ -143,13 +145,14 @@ TEST_F(PicksTest, AKernelThatFailsIsPassedOverWithAReason) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // the call itself will fail and say why
 }
 
-TEST_F(PicksTest, AKernelThatIsMeasuredMayRunOthersThatAre) {
-  const auto composed = [](const Call& call) {
-    const Tensor ins[] = {call.in[0], call.in[1], Tensor()};
-    run_op(find_op("conv2d"), ins, Attrs(ConvAttrs{.padding = {1, 1}}), call.out);
+TEST_F(PicksTest, AKernelThatIsMeasuredMayPlanOthersThatAre) {
+  const auto composed = [](const Call& call, Plan& plan) {
+    const Operand ins[] = {call.in[0], call.in[1], Operand()};
+    plan_call(find_op("conv2d"), ins, Attrs(ConvAttrs{.padding = {1, 1}}), call.out, plan);
   };
-  const Kernel kernels[] = {{"composed", nullptr, nullptr, composed}, {"other", nullptr, nullptr, composed}};
-  const Tensor ins[] = {x, weight}, outs[] = {empty({2, 16, 12, 12})};
+  const Kernel kernels[] = {{"composed", nullptr, composed}, {"other", nullptr, composed}};
+  const Tensor result = empty({2, 16, 12, 12});
+  const Operand ins[] = {Operand(x), Operand(weight)}, outs[] = {Operand(result)};
   ASSERT_NE(picked_kernel({find_op("add"), ins, Attrs(), outs}, kernels), nullptr);
   EXPECT_EQ(book->kept.size(), 2u);
   EXPECT_EQ(book->kept.count(call), 1u);

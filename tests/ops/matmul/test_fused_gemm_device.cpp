@@ -106,7 +106,8 @@ TEST_F(FusedGemmDevice, PlansARoundOfTilesOfEachWidth) {
   for (const auto& [m, n, k] : sizes_of_one_round) {
     const Tensor a = make({m, k}, Float16), b = make({k, n}, Float16), y = make({m, n}, Float16);
     gpu_kernels::Sm90FusedPlan plan{};
-    ASSERT_TRUE(gpu_kernels::plan_fused(a, b, y, &y, {}, plan));
+    const Operand result(y);
+    ASSERT_TRUE(gpu_kernels::plan_fused(Operand(a), Operand(b), result, &result, {}, plan));
     EXPECT_TRUE(plan.once) << m << 'x' << n << 'x' << k;
     widths.insert(plan.width);
   }

@@ -1,9 +1,9 @@
-#include "core/op.h"
+#include "core/kernel.h"
 
 namespace tessera {
 
 Device call_device(const Call& call) {
-  for (const Tensor& t : call.in)
+  for (const Operand& t : call.in)
     if (t.defined()) return t.device();
   return call.out.empty() ? cpu() : call.out[0].device();
 }

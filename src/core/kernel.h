@@ -1,0 +1,55 @@
+// A kernel of an operator's list: says what it supports, and plans.
+#pragma once
+#include "core/op.h"
+#include "core/plan.h"
+
+namespace tessera {
+
+/// Why a kernel passes a call over.
+enum class Reason : uint8_t {
+  Ok,
+  Layout,
+  Shape,
+  HeadDim,
+  DType,
+  Precision,
+  Order,
+  Window,
+  Dropout,
+  Small,
+  Library,
+  Hardware,
+  NotForced,
+};
+std::string_view sentence(Reason reason);
+
+/// What kernels know of a call when they plan.
+struct Call {
+  const Op& op;
+  std::span<const Operand> in;  ///< absent optional inputs are undefined
+  const Attrs& attrs;
+  std::span<const Operand> out;  ///< hidden outputs are undefined where nothing will need them
+  const void* state = nullptr;   ///< Kernel::state
+};
+
+/// One entry of an operator's ordered list. Both functions see how tensors lie, and no element.
+struct Kernel {
+  const char* name;
+  Reason (*supports)(const Call&) = nullptr;   ///< null: every call
+  void (*plan)(const Call&, Plan&) = nullptr;  ///< launches and workspace
+  const void* state = nullptr;                 ///< of one that is made at run time; its calls carry it
+};
+
+/// Whether it takes the call; a list's last entry takes all.
+inline Reason supports(const Kernel& kernel, Call call) {
+  call.state = kernel.state;
+  return kernel.supports ? kernel.supports(call) : Reason::Ok;
+}
+
+/// Where a call's kernel runs: where its inputs lie, or its output if there are none.
+Device call_device(const Call& call);
+
+/// Adds to `plan` what another operator's call runs, by the kernel that its own list picks.
+void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, std::span<const Operand> out, Plan& plan);
+
+}  // namespace tessera

@@ -1,0 +1,167 @@
+// What a call will run, as data: launches whose arguments are relocatable bytes. A plan is made from how tensors lie,
+// and run with their addresses.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tessera/tensor.h"
+
+namespace tessera {
+
+struct Kernel;
+
+/// A tensor as kernels see it when they plan: how it lies, and a place that stands for its memory.
+class Operand {
+ public:
+  Operand() = default;
+  /// `meta` has no symbols; without strides it lies dense.
+  Operand(const TensorMeta& meta, void* place);
+  /// How `t` lies, with its memory as the place; absent where it is undefined.
+  explicit Operand(const Tensor& t);
+
+  bool defined() const { return defined_; }
+  const Shape& shape() const { return shape_; }
+  const Strides& strides() const { return strides_; }
+  int64_t dim() const { return shape_.rank(); }
+  int64_t size(int64_t d) const { return shape_[static_cast<size_t>(d < 0 ? d + dim() : d)].value(); }
+  int64_t stride(int64_t d) const { return strides_[static_cast<size_t>(d < 0 ? d + dim() : d)]; }
+  int64_t numel() const { return numel_; }
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+  bool is_contiguous() const { return contiguous_; }
+  /// Where the first element lies: for arguments of launches, never to be read while planning.
+  void* data_ptr() const { return place_; }
+  /// Other dims of the same elements; `offset` in elements from the first one.
+  Operand as_strided(const Shape& shape, const Strides& strides, int64_t offset = 0) const;
+
+  /// Rows of a matrix whose gaps, and spare rows up to `storage_bytes`, are kernels' to write to; 0: there are none.
+  int64_t padded_rows() const { return spare_.rows; }
+  int64_t padded_row_length() const { return spare_.row_length; }
+  int64_t storage_bytes() const { return spare_.bytes; }
+
+ private:
+  struct Spare {
+    int64_t rows = 0, row_length = 0, bytes = 0;
+  };
+  Shape shape_;
+  Strides strides_;
+  int64_t numel_ = 0;
+  void* place_ = nullptr;
+  DType dtype_ = Float32;
+  Device device_;
+  bool defined_ = false, contiguous_ = true;
+  Spare spare_;
+};
+std::string describe(const Operand& operand);
+
+/// Made by a kernel's `plan`; immutable afterwards, and shared by all calls whose tensors lie alike.
+class Plan : public RefCounted {
+ public:
+  struct Launch {
+    std::string_view name;
+    void (*thunk)(void (*run)(), const void* args, void* executor);
+    void (*run)();
+    uint32_t at, bytes;  ///< of its arguments
+  };
+  /// A pointer among the arguments: so many bytes behind the first element of a slot.
+  struct Relocation {
+    uint32_t at, slot;
+    int64_t offset;
+  };
+
+  // ---- for kernels that plan: nothing is computed yet
+
+  /// 64-byte aligned workspace; null for no bytes.
+  void* take(int64_t bytes);
+  /// A copy of items that launches read on the host, as the plan's own.
+  template <class T>
+  T* keep(const T* items, size_t count) {
+    static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
+    return static_cast<T*>(keep_bytes(items, count * sizeof(T)));
+  }
+  template <class T>
+  T* keep(const T& item) {
+    return keep(&item, 1);
+  }
+  /// run(args, executor) when the plan runs, with real pointers in the place of places.
+  template <class Args, class Executor>
+  void launch(std::string_view name, void (*run)(const Args&, Executor&), const Args& args) {
+    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
+    add({name,
+         [](void (*fn)(), const void* a, void* e) {
+           reinterpret_cast<void (*)(const Args&, Executor&)>(fn)(*static_cast<const Args*>(a),
+                                                                  *static_cast<Executor*>(e));
+         },
+         reinterpret_cast<void (*)()>(run), 0, static_cast<uint32_t>(sizeof(Args))},
+        &args);
+  }
+
+  // ---- for those who run it
+
+  const Kernel* kernel() const { return kernel_; }
+  uint32_t slots() const { return slots_; }  ///< inputs and outputs, absent ones too
+  /// Of inputs and outputs: what the plan was made for. Absent ones are absent_meta().
+  std::span<const TensorMeta> metas() const { return metas_; }
+  size_t workspace_bytes() const { return workspace_; }
+  std::span<const Launch> launches() const { return launches_; }
+  std::span<const Relocation> relocations() const { return relocations_; }
+  /// `slots`: addresses of the inputs' first elements, of the outputs', and of the workspace. `executor`: where the
+  /// kernels of its device run.
+  void run(std::span<void* const> slots, void* executor) const;
+  /// A line per launch and one for the workspace.
+  std::string describe() const;
+
+ private:
+  friend class PlanMaker;
+  static constexpr size_t kAlignment = 16;
+  void* keep_bytes(const void* bytes, size_t count);
+  void add(Launch launch, const void* args);
+
+  const Kernel* kernel_ = nullptr;
+  size_t workspace_ = 0;
+  uint32_t slots_ = 0;  // inputs and outputs; then the workspace, then the plan's own bytes
+  int base_ = 0;        // which places stand for slots while it is made
+  std::vector<TensorMeta> metas_;
+  std::vector<Launch> launches_;
+  std::vector<Relocation> relocations_;
+  std::vector<std::byte> bytes_;
+};
+
+/// Makes a plan by asking the kernel twice, with other places each time: what differs in the arguments is a pointer.
+class PlanMaker {
+ public:
+  /// What `alignment` says in a meta is how places are aligned, up to this.
+  static constexpr int kMostAlignment = 256;
+  /// Which of two bases; slots are numbered as Plan::run has them.
+  static void* place(uint32_t slot, int base, int alignment);
+
+  /// For inputs and outputs that lie so. make(base, plan) has the kernel plan with places of that base. Throws Error
+  /// where the kernel plans other launches the second time.
+  template <class Make>
+  static Ref<Plan> make(const Kernel& kernel, std::vector<TensorMeta> metas, const Make& make) {
+    Ref<Plan> plans[2];
+    for (int base : {0, 1}) {
+      plans[base] = make_ref<Plan>();
+      plans[base]->kernel_ = &kernel;
+      plans[base]->slots_ = static_cast<uint32_t>(metas.size());
+      plans[base]->base_ = base;
+      make(base, *plans[base]);
+    }
+    plans[0]->metas_ = std::move(metas);
+    relocate(*plans[0], *plans[1]);
+    return std::move(plans[0]);
+  }
+
+ private:
+  static void relocate(Plan& plan, const Plan& other);
+};
+
+/// All cached plans are made anew from here on: what they depend on besides tensors, such as the number of threads, has
+/// changed.
+void forget_plans();
+/// Counts calls of forget_plans().
+uint64_t plans_epoch();
+
+}  // namespace tessera

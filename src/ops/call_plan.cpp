@@ -1,0 +1,240 @@
+#include "ops/call_plan.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/gpu/backend.h"
+#include "kernels/kernel_lists.h"
+#include "ops/kernel_list.h"
+#include "ops/output_layout.h"
+#include "ops/picks.h"
+
+namespace tessera {
+namespace {
+
+// A cached call; its key are the words that calls which lie alike share.
+struct Entry {
+  uint64_t hash = 0;
+  std::vector<uint64_t> key;
+  Attrs attrs;  // keeps tensors and objects alive by whose address the key knows them
+  CallPlan plan;
+};
+
+// Two places for each hash; the one that was used last stays.
+class Cache {
+ public:
+  Entry* find(uint64_t hash, const KeyWords& key) {
+    for (std::unique_ptr<Entry>& e : set_of(hash))
+      if (e && e->hash == hash && e->key.size() == key.size() &&
+          std::memcmp(e->key.data(), key.data(), key.size() * 8) == 0) {
+        if (&e != &set_of(hash)[0]) std::swap(e, set_of(hash)[0]);
+        return set_of(hash)[0].get();
+      }
+    return nullptr;
+  }
+  Entry& add(std::unique_ptr<Entry> entry) {
+    auto& set = set_of(entry->hash);
+    set[1] = std::move(set[0]);
+    set[0] = std::move(entry);
+    return *set[0];
+  }
+
+ private:
+  static constexpr size_t kSets = 2048;
+  using Set = std::array<std::unique_ptr<Entry>, 2>;
+  Set& set_of(uint64_t hash) { return sets_[hash % kSets]; }
+  std::vector<Set> sets_ = std::vector<Set>(kSets);
+};
+
+uint64_t hash_of(const KeyWords& words) {
+  uint64_t h = 0x243f6a8885a308d3u;
+  for (const uint64_t w : words) {
+    h = (h ^ w) * 0x9e3779b97f4a7c15u;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+void add_tensor(KeyWords& key, const Tensor& t) {
+  if (!t.defined()) return key.push_back(~uint64_t{0});
+  const TensorImpl& impl = t.impl();
+  const auto address = reinterpret_cast<uintptr_t>(t.data_ptr());
+  const int alignment = std::min(std::countr_zero(address), 8);
+  const bool padded = impl.storage->rows != 0 && impl.offset == 0;
+  key.push_back(static_cast<uint64_t>(impl.dtype) << 32 | static_cast<uint64_t>(impl.shape.size()) << 16 |
+                static_cast<uint64_t>(alignment) << 8 | static_cast<uint64_t>(padded) << 1 | impl.contiguous);
+  for (const Dim d : impl.shape) key.push_back(static_cast<uint64_t>(d.value()));
+  if (!impl.contiguous)
+    for (const int64_t s : impl.strides) key.push_back(static_cast<uint64_t>(s));
+  if (!padded) return;
+  key.push_back(static_cast<uint64_t>(impl.storage->rows));
+  key.push_back(static_cast<uint64_t>(impl.storage->row_length));
+  key.push_back(impl.storage->bytes);
+}
+
+void make_key(KeyWords& key, const Op& op, const Tensors& in, const Attrs& attrs, Device device, bool keep_hidden) {
+  key.push_back(reinterpret_cast<uintptr_t>(&op));
+  key.push_back(plans_epoch());
+  const std::string* const forced = forced_kernel(op);
+  key.push_back(forced ? std::hash<std::string>()(*forced) : 0);
+  // A graph that is captured takes what is known of measured picks alone.
+  const bool cannot_measure = picks_are_used() && device.is_gpu() && gpu::graph_being_captured(device) != 0;
+  key.push_back(static_cast<uint64_t>(device.type) << 16 | static_cast<uint8_t>(device.index) << 8 |
+                static_cast<uint64_t>(cannot_measure) << 3 | static_cast<uint64_t>(keep_hidden) << 2 |
+                static_cast<uint64_t>(tf32_allowed()) << 1 | static_cast<uint64_t>(nondeterministic_allowed()));
+  attrs.add_to_key(key);
+  for (const Tensor& t : in) add_tensor(key, t);
+}
+
+void* executor_of(Device device) { return device.is_gpu() ? gpu_executor() : cpu_executor(); }
+
+Operand operand_of(const TensorMeta& meta, uint32_t slot, int base) {
+  return is_absent(meta) ? Operand() : Operand(meta, PlanMaker::place(slot, base, meta.alignment));
+}
+
+// In place, output i is input i.
+size_t overwritten(const Op& op, size_t outputs) {
+  return op.in_place ? outputs - static_cast<size_t>(op.hidden_outputs) : 0;
+}
+
+// Whether what was planned for `wanted` can run on `given`.
+bool lies_as(const TensorMeta& given, const TensorMeta& wanted) {
+  if (is_absent(wanted) || is_absent(given)) return is_absent(wanted) == is_absent(given);
+  const auto strides = [](const TensorMeta& m) { return m.strides.empty() ? contiguous_strides(m.shape) : m.strides; };
+  return given.shape == wanted.shape && given.dtype == wanted.dtype && given.device == wanted.device &&
+         strides(given) == strides(wanted) && given.alignment >= std::min(wanted.alignment, 64) &&
+         (wanted.padded_rows == 0 || given.padded_rows == wanted.padded_rows);
+}
+std::string layout_text(const TensorMeta& m) {
+  if (is_absent(m)) return "absent";
+  std::string text = describe(m);
+  if (!m.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(m.strides, ", "));
+  return m.alignment && m.alignment < 64 ? text + fmt::format(", aligned to {} bytes", m.alignment) : text;
+}
+
+// fn(call) with places of that base.
+template <class Fn>
+void with_operands(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, std::span<const TensorMeta> out,
+                   int base, const Fn& fn) {
+  SmallVector<Operand, 4> ins, outs;
+  for (const TensorMeta& m : in) ins.push_back(operand_of(m, static_cast<uint32_t>(ins.size()), base));
+  const size_t same = overwritten(op, out.size());
+  for (const TensorMeta& m : out)
+    if (const size_t i = outs.size(); i < same) outs.push_back(ins[i]);
+    else outs.push_back(operand_of(m, static_cast<uint32_t>(in.size() + i), base));
+  fn(Call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}});
+}
+
+}  // namespace
+
+SmallVector<TensorMeta, 4> metas_of(std::span<const Tensor> in, Device device) {
+  SmallVector<TensorMeta, 4> metas;
+  metas.reserve(in.size());
+  for (const Tensor& t : in)
+    if (t.defined()) metas.push_back(t.meta());
+    else metas.push_back(absent_meta(device));
+  return metas;
+}
+
+SmallVector<Operand, 4> operands_of(std::span<const Tensor> tensors) {
+  SmallVector<Operand, 4> operands;
+  for (const Tensor& t : tensors) operands.push_back(Operand(t));
+  return operands;
+}
+
+Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden) {
+  Metas metas = op.infer(in, attrs);
+  const size_t visible = metas.size() - static_cast<size_t>(op.hidden_outputs), same = overwritten(op, metas.size());
+  for (size_t i = 0; i < metas.size(); ++i) {
+    if (i < same) metas[i] = in[i];
+    else if (i >= visible && (!keep_hidden || is_absent(metas[i]))) metas[i] = absent_meta(device);
+    else {
+      if (!op.transfers && !in.empty()) metas[i].device = device;
+      metas[i] = output_layout(op, in, metas[i], i >= visible);
+    }
+  }
+  return metas;
+}
+
+Ref<Plan> make_plan(const Kernel& kernel, const Op& op, std::span<const TensorMeta> in, const Attrs& attrs,
+                    std::span<const TensorMeta> out) {
+  std::vector<TensorMeta> metas(in.begin(), in.end());
+  metas.insert(metas.end(), out.begin(), out.end());
+  return PlanMaker::make(kernel, std::move(metas), [&](int base, Plan& plan) {
+    with_operands(op, in, attrs, out, base, [&](Call call) {
+      call.state = kernel.state;
+      kernel.plan(call, plan);
+    });
+  });
+}
+
+Ref<Plan> make_plan(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, std::span<const TensorMeta> out) {
+  const Kernel* kernel = nullptr;
+  with_operands(op, in, attrs, out, 0, [&](const Call& call) {
+    if (const Device device = call_device(call); device.is_gpu()) gpu::begin_call(device);
+    kernel = &pick_kernel(call);
+  });
+  return make_plan(*kernel, op, in, attrs, out);
+}
+
+const CallPlan& call_plan(const Op& op, const Tensors& in, const Attrs& attrs, Device device, bool keep_hidden) {
+  static thread_local Cache cache;
+  KeyWords key;
+  make_key(key, op, in, attrs, device, keep_hidden);
+  const uint64_t hash = hash_of(key);
+  if (Entry* known = cache.find(hash, key)) return known->plan;
+  const auto metas = metas_of({in.data(), in.size()}, device);
+  auto entry = std::make_unique<Entry>();
+  entry->hash = hash;
+  entry->key.assign(key.begin(), key.end());
+  entry->attrs = attrs;
+  entry->plan.outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
+  const Metas& out = entry->plan.outputs;
+  if (!op.compute) entry->plan.plan = make_plan(op, {metas.data(), metas.size()}, attrs, {out.data(), out.size()});
+  return cache.add(std::move(entry)).plan;
+}
+
+void run_as_planned(const Plan& plan, std::span<const Tensor> in, std::span<const Tensor> out) {
+  SmallVector<void*, 16> slots;
+  const Tensor* any = nullptr;
+  for (const auto tensors : {in, out})
+    for (const Tensor& t : tensors) {
+      slots.push_back(t.defined() ? t.data_ptr() : nullptr);
+      if (!any && t.defined()) any = &t;
+    }
+  const Device device = any ? any->device() : cpu();
+  if (device.is_gpu()) gpu::begin_call(device);
+  Tensor workspace;
+  if (const size_t bytes = plan.workspace_bytes()) workspace = empty({static_cast<int64_t>(bytes)}, UInt8, device);
+  slots.push_back(workspace.defined() ? workspace.data_ptr() : nullptr);
+  plan.run({slots.data(), slots.size()}, executor_of(device));
+}
+
+void run_plan(const Plan& plan, std::span<const Tensor> in, std::span<const Tensor> out) {
+  if (plan.slots() != in.size() + out.size())
+    throw Error(fmt::format("plan of kernel '{}': made for {} tensors, not {}", plan.kernel()->name, plan.slots(),
+                            in.size() + out.size()));
+  size_t i = 0;
+  for (const auto tensors : {in, out})
+    for (const Tensor& t : tensors) {
+      const TensorMeta &wanted = plan.metas()[i++], given = t.defined() ? t.meta() : absent_meta();
+      if (!lies_as(given, wanted))
+        throw Error(fmt::format("plan of kernel '{}': tensor {} is {}, not {}", plan.kernel()->name, i - 1,
+                                layout_text(given), layout_text(wanted)));
+    }
+  run_as_planned(plan, in, out);
+}
+
+void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out) {
+  const auto in_metas = metas_of(in, cpu()), out_metas = metas_of(out, cpu());
+  run_as_planned(*make_plan(op, {in_metas.data(), in_metas.size()}, attrs, {out_metas.data(), out_metas.size()}), in,
+                 out);
+}
+
+}  // namespace tessera

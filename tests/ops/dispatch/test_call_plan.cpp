@@ -1,0 +1,172 @@
+// Plans: launches as relocatable bytes, made once for tensors that lie alike.
+#include "ops/call_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <thread>
+
+#include "ops/kernel_list.h"
+#include "ops/op_table.h"
+#include "ops/ops_check.h"
+#include "tessera/tessera.h"
+
+namespace tessera {
+namespace {
+
+Ref<Plan> plan_for(const Op& op, const Tensors& in, const Tensors& out, const Attrs& attrs = {}) {
+  const auto ins = metas_of({in.data(), in.size()}, cpu()), outs = metas_of({out.data(), out.size()}, cpu());
+  return make_plan(op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()});
+}
+void run(const Plan& plan, const Tensors& in, const Tensors& out) {
+  run_plan(plan, {in.data(), in.size()}, {out.data(), out.size()});
+}
+
+TEST(Plan, RunsOnOtherTensorsThatLieAlike) {
+  NoGrad guard;
+  Generator g(1);
+  const Op& op = find_op("matmul");
+  const Tensor y = empty({5, 3});
+  const Ref<Plan> plan = plan_for(op, {randn({5, 7}, g), randn({7, 3}, g)}, {y});
+  EXPECT_STREQ(plan->kernel()->name, "gemm");
+  ASSERT_EQ(plan->launches().size(), 1u);
+  EXPECT_EQ(plan->relocations().size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    const Tensor a = randn({5, 7}, g), b = randn({7, 3}, g);
+    run(*plan, {a, b}, {y});
+    EXPECT_EQ(y.to_vector<float>(), matmul(a, b).to_vector<float>());
+  }
+}
+
+TEST(Plan, ViewsAreRelocatedFromTheirFirstElement) {
+  NoGrad guard;
+  Generator g(2);
+  const Tensor x = randn({6, 9}, g), other = randn({6, 9}, g);
+  const auto part = [](const Tensor& t) { return t.slice(0, 5, 6).slice(1, 1, 8, 2); };  // aligned to 4 bytes
+  const Tensor y = empty({1, 4});
+  const Attrs flipped = PermuteAttrs{{1}};
+  const Ref<Plan> plan = plan_for(find_op("flip"), {part(x)}, {y}, flipped);
+  run(*plan, {part(other)}, {y});
+  EXPECT_EQ(y.to_vector<float>(), flip(part(other), {1}).to_vector<float>());
+}
+
+/// A number whose bits are those of a place is a number all the same.
+TEST(Plan, NumbersThatLookLikePlacesStay) {
+  NoGrad guard;
+  for (int base : {0, 1})
+    for (uint32_t slot : {0u, 1u, 2u}) {
+      const double value = std::bit_cast<double>(reinterpret_cast<uint64_t>(PlanMaker::place(slot, base, 0)));
+      const Tensor x = full({3}, value, Float64);
+      EXPECT_EQ(std::bit_cast<uint64_t>(x.to_vector<double>()[1]), std::bit_cast<uint64_t>(value));
+      const Tensor sum = add(zeros({3}, Float64), value);
+      EXPECT_EQ(std::bit_cast<uint64_t>(sum.to_vector<double>()[2]), std::bit_cast<uint64_t>(value));
+    }
+}
+
+TEST(Plan, RefusesTensorsThatLieOtherwise) {
+  NoGrad guard;
+  const Op& op = find_op("add");
+  const Tensor a = ones({4, 3}), y = empty({4, 3});
+  const Ref<Plan> plan = plan_for(op, {a, a}, {y});
+  EXPECT_EQ(error_of([&] { run(*plan, {a}, {y}); }), "plan of kernel 'map': made for 3 tensors, not 2");
+  EXPECT_EQ(error_of([&] {
+              run(*plan, {a, ones({3, 4})}, {y});
+            }),
+            "plan of kernel 'map': tensor 1 is f32[3, 4] on cpu, not f32[4, 3] on cpu");
+  EXPECT_EQ(error_of([&] {
+              run(*plan, {a, ones({3, 4}).transpose(0, 1)}, {y});
+            }),
+            "plan of kernel 'map': tensor 1 is f32[4, 3] on cpu with strides [1, 4], not f32[4, 3] on cpu");
+  EXPECT_EQ(error_of([&] {
+              run(*plan, {a, {}}, {y});
+            }),
+            "plan of kernel 'map': tensor 1 is absent, not f32[4, 3] on cpu");
+  EXPECT_EQ(error_of([&] {
+              run(*plan, {a, a.to(Float64)}, {y});
+            }),
+            "plan of kernel 'map': tensor 1 is f64[4, 3] on cpu, not f32[4, 3] on cpu");
+}
+
+TEST(Plan, AKernelPlansTheSameEachTime) {
+  static int times = 0;
+  struct Nothing {
+    double x;
+  };
+  const Kernel fickle{"fickle", nullptr, [](const Call&, Plan& plan) {
+                        for (int i = 0; i <= times; ++i)
+                          plan.launch(
+                              "x", +[](const Nothing&, Executor&) {}, Nothing{});
+                        ++times;
+                      }};
+  EXPECT_EQ(error_of([&] { make_plan(fickle, find_op("exp"), {}, Attrs(), {}); }),
+            "kernel 'fickle' plans other launches each time");
+}
+
+/// What a kernel that is made at run time knows travels with its calls.
+TEST(Plan, KernelsMayHaveState) {
+  struct Scale {
+    double factor;
+  };
+  struct Args {
+    const float* x;
+    float* y;
+    double factor;
+  };
+  static const Scale three{3};
+  const Kernel kernel{"scaled", [](const Call& c) { return c.state ? Reason::Ok : Reason::Shape; },
+                      [](const Call& c, Plan& plan) {
+                        const auto run = +[](const Args& a, Executor&) { *a.y = static_cast<float>(*a.x * a.factor); };
+                        plan.launch(
+                            "scale", run,
+                            Args{static_cast<const float*>(c.in[0].data_ptr()),
+                                 static_cast<float*>(c.out[0].data_ptr()), static_cast<const Scale*>(c.state)->factor});
+                      },
+                      &three};
+  const Tensor x = full({1}, 2.0), y = empty({1});
+  const TensorMeta in[] = {x.meta()}, out[] = {y.meta()};
+  const Ref<Plan> plan = make_plan(kernel, find_op("exp"), in, Attrs(), out);
+  run(*plan, {x}, {y});
+  EXPECT_EQ(y.item(), 6);
+}
+
+TEST(Plan, CallsThatLieAlikeShareOne) {
+  NoGrad guard;
+  const Op& op = find_op("exp");
+  const auto of = [&](const Tensors& in) { return call_plan(op, in, {}, cpu(), false).plan; };
+  const Ref<Plan> plan = of({ones({8, 2})});
+  EXPECT_EQ(of({zeros({8, 2})}), plan);
+  EXPECT_NE(of({ones({2, 8})}), plan);
+  EXPECT_NE(of({ones({2, 8}).transpose(0, 1)}), plan);
+  EXPECT_NE(of({ones({8, 2}, Float64)}), plan);
+  EXPECT_EQ(of({ones({8, 2})}), plan);
+  const int threads = num_threads();
+  set_num_threads(threads + 1);
+  EXPECT_NE(of({ones({8, 2})}), plan);
+  set_num_threads(threads);
+  Ref<Plan> elsewhere;
+  std::thread([&] { elsewhere = of({ones({8, 2})}); }).join();
+  EXPECT_NE(elsewhere, plan);
+}
+
+TEST(Plan, AttributesAndWhatIsForcedMakeOthers) {
+  NoGrad guard;
+  const Tensor x = ones({2, 16, 12, 12}), w = ones({16, 16, 3, 3});
+  const Op& op = find_op("conv2d");
+  const auto of = [&](const ConvAttrs& attrs) { return call_plan(op, {x, w, {}}, attrs, cpu(), false).plan; };
+  const Ref<Plan> plan = of({.padding = {1, 1}});
+  EXPECT_STREQ(plan->kernel()->name, "winograd");
+  EXPECT_EQ(of({.padding = {1, 1}}), plan);
+  EXPECT_NE(of({.padding = {0, 1}}), plan);
+  const ForceKernel forced("conv2d", "implicit_gemm");
+  EXPECT_STREQ(of({.padding = {1, 1}})->kernel()->name, "implicit_gemm");
+}
+
+TEST(Plan, SaysWhatItRuns) {
+  const Tensor x = ones({4, 64}), y = empty({4, 64});
+  const Ref<Plan> plan = plan_for(find_op("softmax"), {x.transpose(0, 1)}, {y.transpose(0, 1)}, DimAttrs{0});
+  const std::string text = plan->describe();
+  EXPECT_NE(text.find("launch softmax"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace tessera
