@@ -30,6 +30,7 @@ struct Call {
   const Attrs& attrs;
   std::span<const Operand> out;  ///< hidden outputs are undefined where nothing will need them
   const void* state = nullptr;   ///< Kernel::state
+  std::source_location where = std::source_location::current();  ///< its place in the list
 };
 
 /// One entry of an operator's ordered list. Both functions see how tensors lie, and no element.

@@ -67,6 +67,12 @@ std::string describe(const Operand& o) {
   return o.defined() ? describe(TensorMeta{o.shape(), o.dtype(), o.device()}) : "undefined";
 }
 
+std::string text_of(const std::source_location& where) {
+  std::string_view file = where.file_name();
+  if (const auto at = file.rfind("/src/"); at != file.npos) file.remove_prefix(at + 1);
+  return fmt::format("{}:{}", file, where.line());
+}
+
 void* Plan::take(int64_t bytes) {
   if (bytes == 0) return nullptr;
   auto* p = static_cast<std::byte*>(PlanMaker::place(slots_, base_, PlanMaker::kMostAlignment)) + workspace_;
@@ -106,7 +112,8 @@ void Plan::run(std::span<void* const> slots, void* executor) const {
 
 std::string Plan::describe() const {
   std::string text;
-  for (const Launch& l : launches_) text += fmt::format("   launch {:<24} {} bytes of arguments\n", l.name, l.bytes);
+  for (const Launch& l : launches_)
+    text += fmt::format("   launch {:<24} {} bytes of arguments  # {}\n", l.name, l.bytes, text_of(l.where));
   if (workspace_) text += fmt::format("   workspace {} bytes\n", workspace_);
   return text;
 }

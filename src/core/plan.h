@@ -2,6 +2,7 @@
 // and run with their addresses.
 #pragma once
 #include <cstddef>
+#include <source_location>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -56,11 +57,15 @@ class Operand {
 };
 std::string describe(const Operand& operand);
 
+/// "src/kernels/cpu/matmul.cpp:31"
+std::string text_of(const std::source_location& where);
+
 /// Made by a kernel's `plan`; immutable afterwards, and shared by all calls whose tensors lie alike.
 class Plan : public RefCounted {
  public:
   struct Launch {
     std::string_view name;
+    std::source_location where;  ///< that plans it
     void (*thunk)(void (*run)(), const void* args, void* executor);
     void (*run)();
     uint32_t at, bytes;  ///< of its arguments
@@ -87,9 +92,10 @@ class Plan : public RefCounted {
   }
   /// run(args, executor) when the plan runs, with real pointers in the place of places.
   template <class Args, class Executor>
-  void launch(std::string_view name, void (*run)(const Args&, Executor&), const Args& args) {
+  void launch(std::string_view name, void (*run)(const Args&, Executor&), const Args& args,
+              std::source_location where = std::source_location::current()) {
     static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
-    add({name,
+    add({name, where,
          [](void (*fn)(), const void* a, void* e) {
            reinterpret_cast<void (*)(const Args&, Executor&)>(fn)(*static_cast<const Args*>(a),
                                                                   *static_cast<Executor*>(e));

@@ -110,7 +110,7 @@ std::string explain(const Call& call) {
 std::string explain_plan(const Call& call) {
   Plan plan;
   plan_call(call.op, call.in, call.attrs, call.out, plan);
-  return plan.describe();
+  return fmt::format("   listed in {}\n{}", text_of(pick_kernel(call).where), plan.describe());
 }
 
 void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, std::span<const Operand> out,

@@ -30,8 +30,13 @@ inline TensorArg operand(const Operand& t, int rank) {
 /// One number for every element.
 inline TensorArg constant(Plan& plan, double value) { return {plan.keep(value), Scalar::f64, {}, true}; }
 
-inline void launch_map(Plan& plan, const MapArgs& args) { plan.launch("map", elementwise_table().map, args); }
-inline void launch_copy(Plan& plan, const CopyArgs& args) { plan.launch("copy", elementwise_table().copy, args); }
+inline void launch_map(Plan& plan, const MapArgs& args, std::source_location where = std::source_location::current()) {
+  plan.launch("map", elementwise_table().map, args, where);
+}
+inline void launch_copy(Plan& plan, const CopyArgs& args,
+                        std::source_location where = std::source_location::current()) {
+  plan.launch("copy", elementwise_table().copy, args, where);
+}
 
 /// to = from over the dims of `to`; `from` is broadcast and converted.
 inline void copy(const Call& call, Plan& plan, const Operand& to, const Operand& from) {

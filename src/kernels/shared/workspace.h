@@ -32,8 +32,9 @@ class Workspace {
   /// 64-byte aligned memory; null for no bytes.
   void* take(long long bytes) { return plan_.take(bytes); }
   template <class Args>
-  void launch(std::string_view name, void (*run)(const Args&, Executor&), const Args& args) {
-    plan_.launch(name, run, args);
+  void launch(std::string_view name, void (*run)(const Args&, Executor&), const Args& args,
+              std::source_location where = std::source_location::current()) {
+    plan_.launch(name, run, args, where);
   }
 
   /// `t` as it lies where that `fits` and is of `dtype`, otherwise a row-major copy, or a dense one of these strides.
@@ -138,12 +139,17 @@ inline void* read_contiguous(Workspace& workspace, const Operand& t, DType dtype
 
 /// A kernel from a body that plans in a workspace.
 template <auto body>
-constexpr Kernel staged_kernel(const char* name, Reason (*supports)(const Call&) = nullptr) {
-  return {.name = name, .supports = supports, .plan = [](const Call& call, Plan& plan) {
-            Workspace workspace(call, plan);
-            body(call, workspace);
-            workspace.finish();
-          }};
+constexpr Kernel staged_kernel(const char* name, Reason (*supports)(const Call&) = nullptr,
+                               std::source_location where = std::source_location::current()) {
+  return {.name = name,
+          .supports = supports,
+          .plan =
+              [](const Call& call, Plan& plan) {
+                Workspace workspace(call, plan);
+                body(call, workspace);
+                workspace.finish();
+              },
+          .where = where};
 }
 
 }  // namespace tessera::TESSERA_KERNELS

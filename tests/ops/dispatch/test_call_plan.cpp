@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <fstream>
 #include <thread>
 
 #include "ops/kernel_list.h"
@@ -159,6 +160,24 @@ TEST(Plan, AttributesAndWhatIsForcedMakeOthers) {
   EXPECT_NE(of({.padding = {0, 1}}), plan);
   const ForceKernel forced("conv2d", "implicit_gemm");
   EXPECT_STREQ(of({.padding = {1, 1}})->kernel()->name, "implicit_gemm");
+}
+
+/// What a line of explain names is there to be opened: `name` stands in the file.
+void expect_in_file(const std::string& place, const std::string& name) {
+  const auto colon = place.rfind(':');
+  ASSERT_NE(colon, std::string::npos) << place;
+  std::ifstream file(std::string(TESSERA_SOURCE_DIR) + "/" + place.substr(0, colon));
+  std::string line;
+  for (int n = std::stoi(place.substr(colon + 1)); n > 0; --n) ASSERT_TRUE(std::getline(file, line)) << place;
+  EXPECT_NE(line.find(name), std::string::npos) << place << ": " << line;
+}
+TEST(Plan, NamesTheLinesOfListAndLaunch) {
+  for (const char* name : {"softmax", "cumsum", "exp", "sum", "layer_norm"})
+    for (const Kernel& kernel : kernels_for(find_op(name), DeviceType::CPU))
+      expect_in_file(text_of(kernel.where), std::string(name) == "exp" ? "map" : kernel.name);
+  const Tensor x = ones({4, 64}), y = empty({4, 64});
+  const Ref<Plan> plan = plan_for(find_op("cumsum"), {x}, {y}, DimAttrs{1});
+  for (const Plan::Launch& l : plan->launches()) expect_in_file(text_of(l.where), "launch");
 }
 
 TEST(Plan, SaysWhatItRuns) {
