@@ -95,22 +95,21 @@ inline Tensor operator-(const Tensor& x) { return neg(x); }
 
 // ---- reductions: src/ops/reduction.cpp (empty `dims` means all) -----------------------------------------------------
 // The dims reduced vanish, or stay as 1 with `keepdim`. Of integers, sums and products are i64, means and norms f32.
-// Dims named twice and extrema of no elements throw.
-using Dims = std::initializer_list<int64_t>;
-Tensor sum(const Tensor& x, Dims dims = {}, bool keepdim = false);
-Tensor mean(const Tensor& x, Dims dims = {}, bool keepdim = false);
-Tensor prod(const Tensor& x, Dims dims = {}, bool keepdim = false);
-Tensor amax(const Tensor& x, Dims dims = {}, bool keepdim = false);
-Tensor amin(const Tensor& x, Dims dims = {}, bool keepdim = false);
+// Dims named twice, more than 8 of them and extrema of no elements throw.
+Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor amax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// Divides by n - correction.
-Tensor var(const Tensor& x, Dims dims = {}, int64_t correction = 1, bool keepdim = false);
-Tensor std_dev(const Tensor& x, Dims dims = {}, int64_t correction = 1, bool keepdim = false);
+Tensor var(const Tensor& x, const Dims& dims = {}, int64_t correction = 1, bool keepdim = false);
+Tensor std_dev(const Tensor& x, const Dims& dims = {}, int64_t correction = 1, bool keepdim = false);
 /// sqrt(sum of squares).
-Tensor norm(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor norm(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// log(sum(exp(x))), without overflow.
-Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim = false);
-Tensor any(const Tensor& x, Dims dims = {}, bool keepdim = false);
-Tensor all(const Tensor& x, Dims dims = {}, bool keepdim = false);
+Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
+Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 /// Index (i64) of the first largest / smallest element.
 Tensor argmax(const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor argmin(const Tensor& x, int64_t dim, bool keepdim = false);
@@ -127,7 +126,7 @@ Tensor reshape(const Tensor& x, const Shape& shape);
 /// Exchanges two dims.
 Tensor transpose(const Tensor& x, int64_t a, int64_t b);
 /// Dim i of the result is dim dims[i] of x; each is named once.
-Tensor permute(const Tensor& x, Dims dims);
+Tensor permute(const Tensor& x, const Dims& dims);
 /// Repeats dims of 1, and new leading ones, to `shape` without copying; -1 keeps a size.
 Tensor expand(const Tensor& x, const Shape& shape);
 /// Drops `dim`, which must be 1.
@@ -152,9 +151,9 @@ Tensors split(const Tensor& x, int64_t size, int64_t dim);
 /// At most `count` views along `dim`, of equal size but for the last.
 Tensors chunk(const Tensor& x, int64_t count, int64_t dim);
 /// `low` and `high` elements of `value` before and after the last dims, outermost first.
-Tensor pad(const Tensor& x, Dims low, Dims high, double value = 0);
+Tensor pad(const Tensor& x, const Dims& low, const Dims& high, double value = 0);
 /// Reverses the order along each of `dims`.
-Tensor flip(const Tensor& x, Dims dims);
+Tensor flip(const Tensor& x, const Dims& dims);
 /// Zero above (below) diagonal `diagonal` of the last two dims.
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);

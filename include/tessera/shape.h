@@ -80,6 +80,21 @@ class Shape : public SmallVector<Dim, 6> {
 
 using Strides = SmallVector<int64_t, 6>;
 
+/// Which dims an operator works on, or a number for each of them: a braced list, or one made at run time. Operators
+/// take at most 8.
+class Dims : public SmallVector<int64_t, 8> {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<int64_t> dims) { append(dims.begin(), dims.end()); }
+  /// Of a std::vector, a std::span, a SmallVector and the like.
+  template <class List>
+  requires(!std::is_base_of_v<Dims, List> && std::is_convertible_v<const List&, std::span<const int64_t>>)
+      Dims(const List& dims) {
+    const std::span<const int64_t> all(dims);
+    append(all.begin(), all.end());
+  }
+};
+
 /// "[4, 3]", "[batch, 3]"
 std::string to_string(const Shape& shape);
 /// Row-major strides in elements; symbolic shapes have none (Error).

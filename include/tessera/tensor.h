@@ -140,7 +140,7 @@ class Tensor {
   // Views and copies (declared with the other operators in ops.h, here for chaining).
   Tensor reshape(Shape shape) const;
   Tensor transpose(int64_t a, int64_t b) const;
-  Tensor permute(std::initializer_list<int64_t> dims) const;
+  Tensor permute(const Dims& dims) const;
   Tensor expand(Shape shape) const;
   Tensor slice(int64_t dim, int64_t start, int64_t end, int64_t step = 1) const;
   Tensor select(int64_t dim, int64_t index) const;

@@ -29,6 +29,12 @@ inline void require_rank(std::string_view op, std::string_view what, const Tenso
   if (meta.shape.rank() != rank) fail(op, "{} must have {} dims, not shape {}", what, rank, to_string(meta.shape));
 }
 
+/// Dims as an attribute.
+inline IntList dim_list(std::string_view op, const Dims& dims) {
+  if (dims.size() > 8) fail(op, "a list of {} dims: at most 8 are supported", dims.size());
+  return IntList(std::span<const int64_t>(dims));
+}
+
 /// For rules that symbols cannot decide, such as divisibility.
 inline bool provably_different(Dim a, Dim b) { return !a.is_symbolic() && !b.is_symbolic() && !(a == b); }
 

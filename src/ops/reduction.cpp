@@ -333,21 +333,39 @@ std::span<const Op* const> reduction_ops() {
 
 // ---- public functions
 
-Tensor sum(const Tensor& x, Dims dims, bool keepdim) { return reduce(sum_op, x, {dims, keepdim}); }
-Tensor mean(const Tensor& x, Dims dims, bool keepdim) { return reduce(mean_op, x, {dims, keepdim}); }
-Tensor prod(const Tensor& x, Dims dims, bool keepdim) { return reduce(prod_op, x, {dims, keepdim}); }
-Tensor amax(const Tensor& x, Dims dims, bool keepdim) { return reduce(amax_op, x, {dims, keepdim}); }
-Tensor amin(const Tensor& x, Dims dims, bool keepdim) { return reduce(amin_op, x, {dims, keepdim}); }
-Tensor var(const Tensor& x, Dims dims, int64_t correction, bool keepdim) {
-  return reduce(var_op, x, {dims, keepdim, correction});
+Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(sum_op, x, {dim_list(sum_op.name, dims), keepdim});
 }
-Tensor std_dev(const Tensor& x, Dims dims, int64_t correction, bool keepdim) {
-  return reduce(std_op, x, {dims, keepdim, correction});
+Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(mean_op, x, {dim_list(mean_op.name, dims), keepdim});
 }
-Tensor norm(const Tensor& x, Dims dims, bool keepdim) { return reduce(norm_op, x, {dims, keepdim}); }
-Tensor logsumexp(const Tensor& x, Dims dims, bool keepdim) { return reduce(logsumexp_op, x, {dims, keepdim}); }
-Tensor any(const Tensor& x, Dims dims, bool keepdim) { return reduce(any_op, x, {dims, keepdim}); }
-Tensor all(const Tensor& x, Dims dims, bool keepdim) { return reduce(all_op, x, {dims, keepdim}); }
+Tensor prod(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(prod_op, x, {dim_list(prod_op.name, dims), keepdim});
+}
+Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(amax_op, x, {dim_list(amax_op.name, dims), keepdim});
+}
+Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(amin_op, x, {dim_list(amin_op.name, dims), keepdim});
+}
+Tensor var(const Tensor& x, const Dims& dims, int64_t correction, bool keepdim) {
+  return reduce(var_op, x, {dim_list(var_op.name, dims), keepdim, correction});
+}
+Tensor std_dev(const Tensor& x, const Dims& dims, int64_t correction, bool keepdim) {
+  return reduce(std_op, x, {dim_list(std_op.name, dims), keepdim, correction});
+}
+Tensor norm(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(norm_op, x, {dim_list(norm_op.name, dims), keepdim});
+}
+Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(logsumexp_op, x, {dim_list(logsumexp_op.name, dims), keepdim});
+}
+Tensor any(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(any_op, x, {dim_list(any_op.name, dims), keepdim});
+}
+Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
+  return reduce(all_op, x, {dim_list(all_op.name, dims), keepdim});
+}
 Tensor argmax(const Tensor& x, int64_t dim, bool keepdim) { return reduce(argmax_op, x, {{dim}, keepdim}); }
 Tensor argmin(const Tensor& x, int64_t dim, bool keepdim) { return reduce(argmin_op, x, {{dim}, keepdim}); }
 Tensor cumsum(const Tensor& x, int64_t dim) { return dispatch_one(cumsum_op, {x}, DimAttrs{dim}); }
@@ -368,7 +386,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
     if (!same) dims.push_back(d);
   }
   if (!fits) throw Error(fmt::format("sum_to: {} does not broadcast to {}", to_string(shape), to_string(x.shape())));
-  return reshape(reduce(sum_op, x, {dims, true}), shape);
+  return reshape(reduce(sum_op, x, {dim_list(sum_op.name, dims), true}), shape);
 }
 
 }  // namespace tessera

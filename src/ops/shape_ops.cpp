@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -543,13 +544,15 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
   return dispatch_one(reshape_op, {x}, ShapeAttrs{DimList(shape)});
 }
 
-Tensor permute(const Tensor& x, Dims dims) { return dispatch_one(permute_op, {x}, PermuteAttrs{IntList(dims)}); }
+Tensor permute(const Tensor& x, const Dims& dims) {
+  return dispatch_one(permute_op, {x}, PermuteAttrs{dim_list("permute", dims)});
+}
 
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
-  IntList dims;
+  Dims dims;
   for (int64_t d = 0; d < x.dim(); ++d) dims.push_back(d);
   std::swap(dims[normalize_dim("transpose", a, x.shape())], dims[normalize_dim("transpose", b, x.shape())]);
-  return dispatch_one(permute_op, {x}, PermuteAttrs{dims});
+  return dispatch_one(permute_op, {x}, PermuteAttrs{dim_list("transpose", dims)});
 }
 
 Tensor expand(const Tensor& x, const Shape& shape) {
@@ -632,7 +635,7 @@ Tensors chunk(const Tensor& x, int64_t count, int64_t dim) {
   return split(x, std::max<int64_t>(1, (x.size(dim) - 1) / count + 1), dim);
 }
 
-Tensor pad(const Tensor& x, Dims low, Dims high, double value) {
+Tensor pad(const Tensor& x, const Dims& low, const Dims& high, double value) {
   if (low.size() != high.size() || low.size() > 6)
     throw Error(fmt::format("pad: {} low and {} high paddings for {}", low.size(), high.size(), to_string(x.shape())));
   PadAttrs attrs;
@@ -642,7 +645,9 @@ Tensor pad(const Tensor& x, Dims low, Dims high, double value) {
   return dispatch_one(pad_op, {x}, attrs);
 }
 
-Tensor flip(const Tensor& x, Dims dims) { return dispatch_one(flip_op, {x}, PermuteAttrs{IntList(dims)}); }
+Tensor flip(const Tensor& x, const Dims& dims) {
+  return dispatch_one(flip_op, {x}, PermuteAttrs{dim_list("flip", dims)});
+}
 Tensor tril(const Tensor& x, int64_t diagonal) {
   return dispatch_one(tril_op, {x}, DiagonalAttrs{std::clamp(diagonal, -kEnd / 2, kEnd / 2)});
 }

@@ -11,7 +11,7 @@ namespace tessera {
 
 Tensor Tensor::reshape(Shape shape) const { return tessera::reshape(*this, shape); }
 Tensor Tensor::transpose(int64_t a, int64_t b) const { return tessera::transpose(*this, a, b); }
-Tensor Tensor::permute(std::initializer_list<int64_t> dims) const { return tessera::permute(*this, dims); }
+Tensor Tensor::permute(const Dims& dims) const { return tessera::permute(*this, dims); }
 Tensor Tensor::expand(Shape shape) const { return tessera::expand(*this, shape); }
 Tensor Tensor::slice(int64_t dim, int64_t start, int64_t end, int64_t step) const {
   return tessera::slice(*this, dim, start, end, step);

@@ -140,6 +140,39 @@ TEST(Shape, NamesTheRuleThatIsBroken) {
   EXPECT_EQ(error_of([&] { reshape(Tensor(), {1}); }), "the tensor is undefined");
 }
 
+TEST(Dims, AreMadeAtRunTime) {
+  const Tensor x = arange(0, 24).reshape({2, 3, 4});
+  std::vector<int64_t> order;
+  for (int64_t d = x.dim(); d-- > 0;) order.push_back(d);
+  EXPECT_EQ(x.permute(order).to_vector<int64_t>(), x.transpose(0, 2).to_vector<int64_t>());
+  EXPECT_EQ(permute(x, std::span<const int64_t>(order)).shape(), (Shape{4, 3, 2}));
+  const Dims last{1, 2};
+  EXPECT_EQ(sum(x, last).to_vector<int64_t>(), (std::vector<int64_t>{66, 210}));
+  EXPECT_EQ(amax(x, IntList{-1, -2}).to_vector<int64_t>(), (std::vector<int64_t>{11, 23}));
+  EXPECT_EQ(mean(x, SmallVector<int64_t, 4>{0}).shape(), (Shape{3, 4}));
+  EXPECT_EQ(sum(x, std::vector<int64_t>()).item<int64_t>(), 276);  // none: all
+  Dims reversed;
+  reversed.push_back(2);
+  EXPECT_EQ(flip(x, reversed).select(0, 0).select(0, 0).to_vector<int64_t>(), (std::vector<int64_t>{3, 2, 1, 0}));
+  EXPECT_EQ(pad(x, std::vector<int64_t>{1}, std::vector<int64_t>{2}).shape(), (Shape{2, 3, 7}));
+}
+
+TEST(Dims, AreAtMostEight) {
+  const Tensor x = zeros({2, 3});
+  const std::vector<int64_t> nine(9, 0);
+  const std::string rest = ": a list of 9 dims: at most 8 are supported";
+  EXPECT_EQ(error_of([&] { x.permute(nine); }), "permute" + rest);
+  EXPECT_EQ(error_of([&] { sum(x, nine); }), "sum" + rest);
+  EXPECT_EQ(error_of([&] { std_dev(x, nine); }), "std_dev" + rest);
+  EXPECT_EQ(error_of([&] { logsumexp(x, nine); }), "logsumexp" + rest);
+  EXPECT_EQ(error_of([&] { flip(x, nine); }), "flip" + rest);
+  EXPECT_EQ(error_of([&] { pad(x, nine, nine); }), "pad: 9 low and 9 high paddings for [2, 3]");
+  EXPECT_EQ(error_of([&] {
+              as_strided(x.storage(), {1, 1, 1, 1, 1, 1, 1, 1, 1}, Strides(9), 0, Float32).transpose(0, 1);
+            }),
+            "transpose" + rest);
+}
+
 TEST(TensorMethods, MoveAndPrint) {
   Tensor x = tensor<float>({1, 2.5, -3, 1e9}, {2, 2});
   EXPECT_TRUE(same(x.to(cpu()), x));
