@@ -6,8 +6,8 @@
 using namespace tessera;
 
 struct Mlp : nn::Module {
-  nn::Linear hidden = add("hidden", nn::Linear(2, 64)), out = add("out", nn::Linear(64, 2));
-  Tensor operator()(const Tensor& x) const { return out(hidden(x, Activation::GeluTanh)); }
+  nn::Child<nn::Linear> hidden = add("hidden", nn::Linear(2, 64)), out = add("out", nn::Linear(64, 2));
+  Tensors forward(const Tensors& in) const override { return {out(hidden(one_input(in), Activation::GeluTanh))}; }
 };
 
 int main(int argc, char** argv) try {

@@ -27,7 +27,7 @@ struct GPT : nn::Module {
   /// Throws Error on sizes that make no model.
   explicit GPT(const GPTConfig& config, Generator& generator = default_generator());
   /// tokens [batch, n], n <= block -> logits [batch, n, vocab].
-  Tensor operator()(const Tensor& tokens) const;
+  Tensors forward(const Tensors& in) const override;
   /// Mean cross entropy of `targets` [batch, n].
   Tensor loss(const Tensor& tokens, const Tensor& targets) const;
   /// The same, after `weight` times its gradients were added to those of the parameters: as (loss * weight).backward(),
@@ -44,10 +44,10 @@ struct GPT : nn::Module {
   double training_flops(int64_t tokens) const;
 
   GPTConfig config;
-  nn::Embedding wte, wpe;
-  nn::Dropout drop;
-  std::vector<nn::TransformerBlock> blocks;
-  nn::LayerNorm norm;
+  nn::Child<nn::Embedding> wte, wpe;
+  nn::Child<nn::Dropout> drop;
+  std::vector<nn::Child<nn::TransformerBlock>> blocks;
+  nn::Child<nn::LayerNorm> norm;
   Tensor head;  ///< [vocab, width]
 };
 
@@ -72,32 +72,32 @@ StateDict convert_gpt2(const StateDict& file, int64_t block);
 /// ResNet-20 for CIFAR-10 with parameter-free shortcuts (option A), He et al. 2016. x [n, 3, 32, 32] -> logits [n, 10].
 struct ResNet20 : nn::Module {
   explicit ResNet20(Generator& generator = default_generator());
-  Tensor operator()(const Tensor& x) const;
+  Tensors forward(const Tensors& in) const override;
 
   struct Block : nn::Module {
     Block(int64_t in, int64_t out, int64_t stride, Generator& generator);
-    Tensor operator()(const Tensor& x) const;
+    Tensors forward(const Tensors& in) const override;
     int64_t in, out, stride;
-    nn::Conv2d conv1;
-    nn::BatchNorm2d bn1;
-    nn::Conv2d conv2;
-    nn::BatchNorm2d bn2;
+    nn::Child<nn::Conv2d> conv1;
+    nn::Child<nn::BatchNorm2d> bn1;
+    nn::Child<nn::Conv2d> conv2;
+    nn::Child<nn::BatchNorm2d> bn2;
   };
-  nn::Conv2d conv1;
-  nn::BatchNorm2d bn1;
-  nn::Sequential layer1, layer2, layer3;
-  nn::Linear linear;
+  nn::Child<nn::Conv2d> conv1;
+  nn::Child<nn::BatchNorm2d> bn1;
+  nn::Child<nn::Sequential> layer1, layer2, layer3;
+  nn::Child<nn::Linear> linear;
 };
 
 /// A function of position: `layers` times a 1x1 convolution to `width` channels, batch norm and ReLU, then a
 /// convolution to one channel. x [n, 2, h, w] -> [n, 1, h, w].
 struct ConvModel : nn::Module {
   explicit ConvModel(int64_t layers = 3, int64_t width = 256, Generator& generator = default_generator());
-  Tensor operator()(const Tensor& x) const;
+  Tensors forward(const Tensors& in) const override;
 
-  std::vector<nn::Conv2d> convs;
-  std::vector<nn::BatchNorm2d> norms;
-  nn::Conv2d out;
+  std::vector<nn::Child<nn::Conv2d>> convs;
+  std::vector<nn::Child<nn::BatchNorm2d>> norms;
+  nn::Child<nn::Conv2d> out;
 };
 
 }  // namespace tessera::models

@@ -1,13 +1,18 @@
-// Modules: layers with named parameters, composed by value.
+// Modules: layers with named parameters, and children that are shared and can be replaced.
 //
 //   struct Mlp : nn::Module {
-//     nn::Linear hidden = add("hidden", nn::Linear(784, 128)), out = add("out", nn::Linear(128, 10));
-//     Tensor operator()(const Tensor& x) const { return out(relu(hidden(x))); }
+//     nn::Child<nn::Linear> hidden = add("hidden", nn::Linear(784, 128)), out = add("out", nn::Linear(128, 10));
+//     Tensors forward(const Tensors& in) const override { return {out(relu(hidden(one_input(in))))}; }
 //   };
+//   Mlp model;
+//   Tensor y = model(x);
 #pragma once
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -16,12 +21,36 @@
 
 namespace tessera::nn {
 
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+class Module;
+template <class M>
+class Child;
 
-/// Base of all layers and models. A module is a handle, as a tensor is: copies share parameters, buffers and mode.
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+using NamedModules = std::vector<std::pair<std::string, Child<Module>>>;
+
+struct ReplaceOptions {
+  bool any_shapes = false;  ///< the new module's parameters may have other shapes
+};
+
+/// Base of all layers and models. A module is a handle, as a tensor is: copies share parameters, buffers, children and
+/// mode.
 class Module {
  public:
   Module();
+  Module(const Module&) = default;
+  Module& operator=(const Module&) = default;
+  virtual ~Module() = default;
+
+  /// What a module does, to be overridden. Throws Error where it is not. Callers use operator().
+  virtual Tensors forward(const Tensors& in) const;
+  Tensors operator()(const Tensors& in) const {
+    return call([&] { return forward(in); });
+  }
+  /// The same where the result is one tensor. Throws Error if it is not.
+  template <std::same_as<Tensor>... More>
+  Tensor operator()(const Tensor& x, const More&... more) const {
+    return one_output((*this)(Tensors{x, more...}));
+  }
 
   /// Every parameter once, in the order of registration, however many names it has.
   std::vector<Tensor> parameters() const;
@@ -30,6 +59,21 @@ class Module {
   /// Tensors that are saved but not trained, such as running statistics.
   NamedTensors named_buffers() const;
   int64_t parameter_count() const;
+
+  /// The modules of which this one is made, in the order of registration.
+  const NamedModules& children() const;
+  /// All modules below this one, each once under its first name, such as "layers.0.attention".
+  NamedModules named_modules() const;
+  /// The module of that name below this one. Throws Error if there is none.
+  Child<Module> child(const std::string& path) const;
+  /// Puts `module` where that of that name was, in the same mode: whoever holds the Child calls it from now on. Ties to
+  /// parameters of the old one are not made again. Throws Error if the shapes of parameters differ, unless
+  /// `any_shapes`.
+  void replace(const std::string& path, const Child<Module>& module, const ReplaceOptions& options = {});
+  template <std::derived_from<Module> M>
+  void replace(const std::string& path, M module, const ReplaceOptions& options = {});
+  /// The name under which it was added to another one first; empty where it was not.
+  const std::string& name() const;
 
   /// Chooses between training and evaluation for this module and all below.
   void train(bool on = true);
@@ -49,22 +93,130 @@ class Module {
   void load_state_dict(const StateDict& dict, bool strict = true);
 
  protected:
-  /// Registers a part under a name and returns it. Throws Error if the name is taken.
+  /// Registers a part under a name, to be called through what this returns. Throws Error if the name is taken.
+  template <std::derived_from<Module> M>
+  Child<M> add(const std::string& name, M module) {
+    const Child<M> child(std::make_shared<M>(std::move(module)));
+    add_child(name, child);
+    return child;
+  }
+  /// The same for one that is part of others, too: there it stays when it is replaced here.
   template <class M>
-  M add(const std::string& name, M module) {
-    add_child(name, module);
-    return module;
+  [[nodiscard]] Child<M> add(const std::string& name, const Child<M>& module) {
+    const Child<M> child = module.elsewhere();
+    add_child(name, child);
+    return child;
   }
   /// A trainable tensor; registering it in several places ties them.
   Tensor add_parameter(const std::string& name, Tensor value);
   Tensor add_buffer(const std::string& name, Tensor value);
 
+  /// Throws Error unless there are that many inputs.
+  void check_inputs(const Tensors& in, size_t least, size_t most) const;
+  /// The only input. Throws Error unless there is one.
+  const Tensor& one_input(const Tensors& in) const {
+    check_inputs(in, 1, 1);
+    return in[0];
+  }
+  /// Runs `body` as a call of this module: the one place where calls begin and end.
+  template <class Body>
+  std::invoke_result_t<const Body&> call(const Body& body) const {
+    return body();
+  }
+
  private:
   struct State;
-  void add_child(const std::string& name, const Module& module);
+  Tensor one_output(Tensors out) const;
+  std::string title() const;
+  void add_child(const std::string& name, const Child<Module>& child);
   void check_new(const std::string& name) const;
+  bool contains(const State* state) const;
   std::shared_ptr<State> state_;
 };
+
+/// A place for a module that is an M at first: every copy is the same place, and Module::replace() puts another one
+/// there.
+template <class M>
+class Child {
+ public:
+  Child() = default;
+  template <std::derived_from<M> N>
+  Child(std::shared_ptr<N> module) : place_(std::make_shared<std::shared_ptr<Module>>(std::move(module))) {}
+  template <std::derived_from<M> N>
+  Child(const Child<N>& other) : place_(other.place_) {}
+
+  /// The module that is there now. Throws Error if nothing was put there.
+  Module& module() const;
+  /// The same as an N; null if it is none.
+  template <class N>
+  N* as() const {
+    return dynamic_cast<N*>(&module());
+  }
+  /// The module if it is an M and nothing more special, so that one pass may do its work; null otherwise.
+  M* exact() const {
+    Module& m = module();
+    return typeid(m) == typeid(M) ? static_cast<M*>(&m) : nullptr;
+  }
+  /// The module as an M. Throws Error if one that is none has replaced it.
+  M& operator*() const;
+  M* operator->() const { return &**this; }
+
+  /// Calls the module: as an M with any of its arguments, otherwise its forward(), an activation and an addition.
+  template <class... In>
+  requires std::invocable<const M&, const In&...>
+  auto operator()(const In&... in) const;
+
+ private:
+  template <class>
+  friend class Child;
+  friend class Module;
+  // Another place for the same module.
+  Child elsewhere() const {
+    module();
+    Child other;
+    other.place_ = std::make_shared<std::shared_ptr<Module>>(*place_);
+    return other;
+  }
+  std::shared_ptr<std::shared_ptr<Module>> place_;
+};
+
+/// activation(module(x)) + residual, where that is defined.
+Tensor call_activated(const Module& module, const Tensor& x, Activation activation, const Tensor& residual = {});
+
+template <class M>
+Module& Child<M>::module() const {
+  if (!place_ || !*place_) throw Error("Child: there is no module; use what add() returns");
+  return **place_;
+}
+
+template <class M>
+M& Child<M>::operator*() const {
+  if (M* m = as<M>()) return *m;
+  throw Error("Child: \"" + module().name() + "\" was replaced by a module of another type, which can only be called");
+}
+
+template <class M>
+template <class... In>
+requires std::invocable<const M&, const In&...>
+auto Child<M>::operator()(const In&... in) const {
+  using Out = std::invoke_result_t<const M&, const In&...>;
+  if (const M* m = exact()) return (*m)(in...);
+  const Module& any = module();
+  if constexpr (requires {
+                  { any(in...) } -> std::same_as<Out>;
+                })
+    return any(in...);
+  else if constexpr (requires {
+                       { call_activated(any, in...) } -> std::same_as<Out>;
+                     })
+    return call_activated(any, in...);
+  else return (**this)(in...);
+}
+
+template <std::derived_from<Module> M>
+void Module::replace(const std::string& path, M module, const ReplaceOptions& options) {
+  replace(path, Child<Module>(std::make_shared<M>(std::move(module))), options);
+}
 
 /// Evaluation mode for a scope: `nn::EvalMode guard(model);`
 class EvalMode {
@@ -84,10 +236,11 @@ class EvalMode {
 /// x [..., in] -> x weightᵀ + bias [..., out]; uniform in ±1/sqrt(in).
 struct Linear : Module {
   Linear(int64_t in, int64_t out, bool bias = true, Generator& generator = default_generator());
-  Tensor operator()(const Tensor& x) const { return linear(x, weight, bias); }
+  Tensors forward(const Tensors& in) const override { return {linear(one_input(in), weight, bias)}; }
+  using Module::operator();
   /// act(x weightᵀ + bias) + residual in one pass; `residual` may be undefined.
   Tensor operator()(const Tensor& x, Activation activation, const Tensor& residual = {}) const {
-    return linear_act(x, weight, bias, activation, residual);
+    return call([&] { return linear_act(x, weight, bias, activation, residual); });
   }
   Tensor weight, bias;
 };
@@ -95,7 +248,7 @@ struct Linear : Module {
 /// index [...] -> rows [..., width]; normal with std 1.
 struct Embedding : Module {
   Embedding(int64_t count, int64_t width, Generator& generator = default_generator());
-  Tensor operator()(const Tensor& index) const { return embedding(index, weight); }
+  Tensors forward(const Tensors& in) const override { return {embedding(one_input(in), weight)}; }
   Tensor weight;
 };
 
@@ -103,7 +256,7 @@ struct Embedding : Module {
 struct Conv2d : Module {
   Conv2d(int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options = {}, bool bias = true,
          Generator& generator = default_generator());
-  Tensor operator()(const Tensor& x) const { return conv2d(x, weight, bias, options); }
+  Tensors forward(const Tensors& in) const override { return {conv2d(one_input(in), weight, bias, options)}; }
   Conv2dOptions options;
   Tensor weight, bias;
 };
@@ -111,7 +264,7 @@ struct Conv2d : Module {
 /// x [..., width] normalised over the last dim, then scaled by `weight` (ones) and shifted by `bias` (zeros).
 struct LayerNorm : Module {
   explicit LayerNorm(int64_t width, bool bias = true, double eps = 1e-5);
-  Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
+  Tensors forward(const Tensors& in) const override { return {layer_norm(one_input(in), weight, bias, eps)}; }
   double eps;
   Tensor weight, bias;
 };
@@ -119,7 +272,7 @@ struct LayerNorm : Module {
 /// x [..., width] divided by its root mean square over the last dim, then scaled by `weight` (ones).
 struct RMSNorm : Module {
   explicit RMSNorm(int64_t width, double eps = 1e-5);
-  Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
+  Tensors forward(const Tensors& in) const override { return {rms_norm(one_input(in), weight, eps)}; }
   double eps;
   Tensor weight;
 };
@@ -134,15 +287,22 @@ struct Images {
 /// ones; evaluation uses those.
 struct BatchNorm2d : Module {
   explicit BatchNorm2d(int64_t channels, double momentum = 0.1, double eps = 1e-5);
-  Tensor operator()(const Tensor& x) const { return (*this)(x, Activation::None); }
+  Tensors forward(const Tensors& in) const override { return {normalized(one_input(in), Activation::None)}; }
+  using Module::operator();
   /// The same followed by Relu, in one pass; other activations throw Error.
   Tensor operator()(const Tensor& x, Activation activation) const {
-    return batch_norm(x, weight, bias, running_mean, running_var, training(), momentum, eps, activation);
+    return call([&] { return normalized(x, activation); });
   }
   /// The same of what a convolution gave: in training, statistics that it has found are not sought again.
   Tensor operator()(const Images& x, Activation activation) const;
   double momentum, eps;
   Tensor weight, bias, running_mean, running_var;
+
+ private:
+  Tensor normalized(const Tensor& x, Activation activation) const {
+    return batch_norm(x, weight, bias, running_mean, running_var, training(), momentum, eps, activation);
+  }
+  Tensor normalized(const Images& x, Activation activation) const;
 };
 
 /// conv(x); in training with the statistics of what it gives, where a kernel finds them on its way.
@@ -150,12 +310,15 @@ Images convolve(const Conv2d& conv, const Tensor& x, bool training);
 /// conv(norm(x, activation)), where a kernel can in one pass: what the norm gives is then never in memory, and backward
 /// finds it again. Training is the norm's.
 Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x);
+// The same of children; one by one where they were replaced by others.
+Images convolve(const Child<Conv2d>& conv, const Tensor& x, bool training);
+Images norm_convolve(const Child<BatchNorm2d>& norm, Activation activation, const Child<Conv2d>& conv, Images x);
 
 /// x [n, channels, ...] normalised over each of `groups` groups of channels, then scaled and shifted by channel. Throws
 /// Error unless groups divides channels.
 struct GroupNorm : Module {
   GroupNorm(int64_t groups, int64_t channels, double eps = 1e-5);
-  Tensor operator()(const Tensor& x) const { return group_norm(x, groups, weight, bias, eps); }
+  Tensors forward(const Tensors& in) const override { return {group_norm(one_input(in), groups, weight, bias, eps)}; }
   int64_t groups;
   double eps;
   Tensor weight, bias;
@@ -164,30 +327,40 @@ struct GroupNorm : Module {
 /// Active in training only; draws from the default generator of the calling thread.
 struct Dropout : Module {
   explicit Dropout(double p = 0.5);
-  Tensor operator()(const Tensor& x) const { return p > 0 && training() ? dropout(x, p) : x; }
+  Tensors forward(const Tensors& in) const override {
+    const Tensor& x = one_input(in);
+    return {p > 0 && training() ? dropout(x, p) : x};
+  }
   double p;
 };
 
 struct ReLU : Module {
-  Tensor operator()(const Tensor& x) const { return relu(x); }
+  Tensors forward(const Tensors& in) const override { return {relu(one_input(in))}; }
 };
 struct GELU : Module {
-  Tensor operator()(const Tensor& x) const { return gelu(x); }
+  Tensors forward(const Tensors& in) const override { return {gelu(one_input(in))}; }
 };
 struct SiLU : Module {
-  Tensor operator()(const Tensor& x) const { return silu(x); }
+  Tensors forward(const Tensors& in) const override { return {silu(one_input(in))}; }
 };
 struct Tanh : Module {
-  Tensor operator()(const Tensor& x) const { return tanh(x); }
+  Tensors forward(const Tensors& in) const override { return {tanh(one_input(in))}; }
 };
 struct Sigmoid : Module {
-  Tensor operator()(const Tensor& x) const { return sigmoid(x); }
+  Tensors forward(const Tensors& in) const override { return {sigmoid(one_input(in))}; }
 };
 struct Flatten : Module {
-  Tensor operator()(const Tensor& x) const { return flatten(x, 1); }
+  Tensors forward(const Tensors& in) const override { return {flatten(one_input(in), 1)}; }
 };
 
-/// Applies its parts, modules or functions of one tensor, in turn; module i is called "i".
+/// A function of one tensor as a module.
+struct Function : Module {
+  explicit Function(std::function<Tensor(const Tensor&)> function) : function(std::move(function)) {}
+  Tensors forward(const Tensors& in) const override { return {function(one_input(in))}; }
+  std::function<Tensor(const Tensor&)> function;
+};
+
+/// Applies its children, given as modules, children or functions of one tensor, in turn; number i is called "i".
 struct Sequential : Module {
   template <class... Parts>
   explicit Sequential(Parts... parts) {
@@ -195,16 +368,18 @@ struct Sequential : Module {
   }
   template <class Part>
   void append(Part part) {
-    if constexpr (std::is_base_of_v<Module, Part>) add(std::to_string(parts_.size()), part);
-    parts_.emplace_back(std::move(part));
+    const std::string name = std::to_string(children().size());
+    if constexpr (requires { add(name, std::move(part)); }) (void)add(name, std::move(part));
+    else add(name, Function(std::move(part)));
   }
-  Tensor operator()(Tensor x) const {
-    for (const auto& part : parts_) x = part(x);
+  size_t size() const { return children().size(); }
+  /// Throws Error out of range.
+  Child<Module> operator[](size_t index) const { return child(std::to_string(index)); }
+  Tensors forward(const Tensors& in) const override {
+    Tensors x = in;
+    for (const auto& [name, part] : children()) x = part(x);
     return x;
   }
-
- private:
-  std::vector<std::function<Tensor(const Tensor&)>> parts_;
 };
 
 struct AttentionConfig {
@@ -217,16 +392,22 @@ struct AttentionConfig {
 /// matrix.
 struct MultiheadAttention : Module {
   explicit MultiheadAttention(const AttentionConfig& config, Generator& generator = default_generator());
+  /// Takes x, and mask and residual where they are wanted.
+  Tensors forward(const Tensors& in) const override;
+  using Module::operator();
   /// Self-attention; `mask` as in scaled_dot_product_attention. Returns `residual` (if defined) + result.
-  Tensor operator()(const Tensor& x, const Tensor& mask = {}, const Tensor& residual = {}) const;
+  Tensor operator()(const Tensor& x, const Tensor& mask = {}, const Tensor& residual = {}) const {
+    return call([&] { return attended(x, mask, residual); });
+  }
   /// The same before `out`.
   Tensor heads(const Tensor& x, const Tensor& mask = {}) const;
   /// Queries from x, keys and values from memory [batch, keys, width].
   Tensor cross(const Tensor& x, const Tensor& memory, const Tensor& mask = {}) const;
   AttentionConfig config;
-  Linear qkv, out;
+  Child<Linear> qkv, out;
 
  private:
+  Tensor attended(const Tensor& x, const Tensor& mask, const Tensor& residual) const;
   bool drops() const { return config.dropout > 0 && training(); }
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const;
   AttentionOptions options(const Tensor& mask) const;
@@ -246,20 +427,30 @@ struct Residual {
   Tensor sum, branch = {}, bias = {};  ///< the last two: waiting; undefined where nothing is
   Tensor value() const;
   /// The norm of its value; nothing waits afterwards.
-  Tensor normalized(const LayerNorm& norm);
+  Tensor normalized(const Child<LayerNorm>& norm);
 };
 
 /// Pre-norm transformer block: x += attention(norm1(x)); x += down(act(up(norm2(x)))). x [batch, tokens, width].
 struct TransformerBlock : Module {
   explicit TransformerBlock(const TransformerConfig& config, Generator& generator = default_generator());
-  Tensor operator()(const Tensor& x, const Tensor& mask = {}) const { return extend({x}, mask).value(); }
+  /// Takes x, and mask where it is wanted.
+  Tensors forward(const Tensors& in) const override;
+  using Module::operator();
+  Tensor operator()(const Tensor& x, const Tensor& mask = {}) const {
+    return call([&] { return extended({x}, mask).value(); });
+  }
   /// The same for one of several blocks in a row.
-  Residual extend(Residual x, const Tensor& mask = {}) const;
+  Residual extend(Residual x, const Tensor& mask = {}) const {
+    return call([&] { return extended(std::move(x), mask); });
+  }
   TransformerConfig config;
-  LayerNorm norm1;
-  MultiheadAttention attention;
-  LayerNorm norm2;
-  Linear up, down;
+  Child<LayerNorm> norm1;
+  Child<MultiheadAttention> attention;
+  Child<LayerNorm> norm2;
+  Child<Linear> up, down;
+
+ private:
+  Residual extended(Residual x, const Tensor& mask) const;
 };
 
 }  // namespace tessera::nn

@@ -41,12 +41,12 @@ GPT::GPT(const GPTConfig& c, Generator& generator)
       wte(add("wte", nn::Embedding(c.vocab, c.width, generator))),
       wpe(add("wpe", nn::Embedding(c.block, c.width, generator))),
       drop(add("drop", nn::Dropout(c.dropout))),
-      norm(c.width, c.bias) {
+      norm(std::make_shared<nn::LayerNorm>(c.width, c.bias)) {
   const nn::TransformerConfig block{c.width, c.heads, 0, c.bias, /*causal=*/true, c.dropout, c.activation};
   for (int64_t i = 0; i < c.layers; ++i)
     blocks.push_back(add(fmt::format("h.{}", i), nn::TransformerBlock(block, generator)));
-  add("norm", norm);
-  head = add_parameter("head.weight", c.tied_head ? wte.weight : empty({c.vocab, c.width}));
+  norm = add("norm", norm);
+  head = add_parameter("head.weight", c.tied_head ? wte->weight : empty({c.vocab, c.width}));
 
   const double std = c.init_std > 0 ? c.init_std : 0.02 * std::sqrt(768 / static_cast<double>(c.width));
   for (auto& [name, t] : named_parameters()) {
@@ -61,13 +61,18 @@ Tensor GPT::hidden(const Tensor& tokens) const {
   const int64_t n = tokens.size(-1);
   if (tokens.dim() != 2 || n > config.block)
     throw Error(fmt::format("GPT: takes [batch, at most {}] tokens, not {}", config.block, to_string(tokens.shape())));
-  const Tensor places = n < config.block ? wpe.weight.slice(0, 0, n) : wpe.weight;  // a slice costs backward a copy
+  Tensor places;
+  if (const nn::Embedding* table = wpe.exact())
+    places = n < config.block ? table->weight.slice(0, 0, n) : table->weight;  // a slice costs backward a copy
+  else places = wpe(arange(0, double(n), 1, Int64, tokens.device()));
   nn::Residual x{drop(wte(tokens) + places)};
-  for (const nn::TransformerBlock& block : blocks) x = block.extend(std::move(x));
+  for (const auto& block : blocks)
+    if (const nn::TransformerBlock* known = block.exact()) x = known->extend(std::move(x));
+    else x = {block(x.value())};
   return x.normalized(norm);
 }
 
-Tensor GPT::operator()(const Tensor& tokens) const { return linear(hidden(tokens), head); }
+Tensors GPT::forward(const Tensors& in) const { return {linear(hidden(one_input(in)), head)}; }
 
 Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const { return cross_entropy((*this)(tokens), targets); }
 

@@ -24,11 +24,12 @@ ResNet20::Block::Block(int64_t in, int64_t out, int64_t stride, Generator& gener
       conv2(add("conv2", conv3x3(out, out, 1, generator))),
       bn2(add("bn2", nn::BatchNorm2d(out))) {}
 
-Tensor ResNet20::Block::operator()(const Tensor& x) const {
+Tensors ResNet20::Block::forward(const Tensors& inputs) const {
+  const Tensor& x = one_input(inputs);
   Tensor shortcut = x;
   if (stride != 1) shortcut = shortcut.slice(2, 0, x.size(2), stride).slice(3, 0, x.size(3), stride);
   if (in != out) shortcut = pad(shortcut, {(out - in) / 2, 0, 0}, {out - in - (out - in) / 2, 0, 0});
-  return relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut);
+  return {relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut)};
 }
 
 ResNet20::ResNet20(Generator& generator)
@@ -39,8 +40,9 @@ ResNet20::ResNet20(Generator& generator)
       layer3(add("layer3", stage(32, 64, 2, generator))),
       linear(add("linear", nn::Linear(64, 10, true, generator))) {}
 
-Tensor ResNet20::operator()(const Tensor& x) const {
-  return linear(mean(layer3(layer2(layer1(relu(bn1(conv1(x)))))), {2, 3}));
+Tensors ResNet20::forward(const Tensors& in) const {
+  const Tensor& x = one_input(in);
+  return {linear(mean(layer3(layer2(layer1(relu(bn1(conv1(x)))))), {2, 3}))};
 }
 
 }  // namespace tessera::models

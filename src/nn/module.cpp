@@ -1,6 +1,8 @@
+#include <cxxabi.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <unordered_set>
@@ -13,14 +15,15 @@ namespace tessera::nn {
 
 struct Module::State {
   NamedTensors parameters, buffers;
-  std::vector<std::pair<std::string, std::shared_ptr<State>>> children;
+  NamedModules children;
+  std::string name;
   bool training = true;
 
   // Calls fn(full name, tensor) for the tensors that `list` selects, here and below.
   template <class Fn>
   void each(NamedTensors State::*list, const std::string& prefix, const Fn& fn) const {
     for (const auto& [name, t] : this->*list) fn(prefix + name, t);
-    for (const auto& [name, child] : children) child->each(list, prefix + name + ".", fn);
+    for (const auto& [name, child] : children) child.module().state_->each(list, prefix + name + ".", fn);
   }
   // The same without repeating a tensor that has several names.
   NamedTensors unique(NamedTensors State::*list) const {
@@ -33,11 +36,134 @@ struct Module::State {
   }
   void set_training(bool on) {
     training = on;
-    for (auto& [name, child] : children) child->set_training(on);
+    for (auto& [name, child] : children) child.module().state_->set_training(on);
+  }
+  // Calls fn(full name, child, the module that it is in) for all below until that returns true.
+  template <class Fn>
+  bool walk(const std::string& prefix, const Fn& fn) const {
+    for (const auto& [name, child] : children)
+      if (fn(prefix + name, child, *this) || child.module().state_->walk(prefix + name + ".", fn)) return true;
+    return false;
   }
 };
 
 Module::Module() : state_(std::make_shared<State>()) {}
+
+Tensors Module::forward(const Tensors&) const { throw Error(title() + ": forward(const Tensors&) is not overridden"); }
+
+// Such as `Linear "hidden"`: its type without scopes and template arguments, and its name.
+std::string Module::title() const {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> plain(
+      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), std::free);
+  std::string type = plain ? plain.get() : "Module";
+  type = type.substr(0, type.find('<'));
+  if (const size_t scope = type.rfind("::"); scope != type.npos) type = type.substr(scope + 2);
+  return name().empty() ? type : fmt::format("{} \"{}\"", type, name());
+}
+
+void Module::check_inputs(const Tensors& in, size_t least, size_t most) const {
+  if (in.size() >= least && in.size() <= most) return;
+  const std::string wanted = least == most ? std::to_string(least) : fmt::format("{} to {}", least, most);
+  throw Error(fmt::format("{}: takes {} input{}, not {}", title(), wanted, most == 1 ? "" : "s", in.size()));
+}
+
+Tensor Module::one_output(Tensors out) const {
+  if (out.size() != 1)
+    throw Error(fmt::format("{}: gives {} tensors, not one; call it with Tensors", title(), out.size()));
+  return std::move(out[0]);
+}
+
+Tensor call_activated(const Module& module, const Tensor& x, Activation activation, const Tensor& residual) {
+  Tensor y = module(x);
+  switch (activation) {
+    case Activation::None:
+      break;
+    case Activation::Relu:
+      y = relu(y);
+      break;
+    case Activation::GeluTanh:
+      y = gelu_tanh(y);
+      break;
+    case Activation::GeluErf:
+      y = gelu(y);
+      break;
+    case Activation::Silu:
+      y = silu(y);
+      break;
+    case Activation::Tanh:
+      y = tanh(y);
+      break;
+  }
+  return residual.defined() ? residual + y : y;
+}
+
+// ---- children
+
+const NamedModules& Module::children() const { return state_->children; }
+const std::string& Module::name() const { return state_->name; }
+
+NamedModules Module::named_modules() const {
+  NamedModules out;
+  std::unordered_set<const State*> seen;
+  state_->walk("", [&](const std::string& path, const Child<Module>& child, const State&) {
+    if (seen.insert(child.module().state_.get()).second) out.emplace_back(path, child);
+    return false;
+  });
+  return out;
+}
+
+Child<Module> Module::child(const std::string& path) const {
+  Child<Module> found;
+  const auto is_it = [&](const std::string& name, const Child<Module>& child, const State&) {
+    if (name == path) found = child;
+    return name == path;
+  };
+  if (state_->walk("", is_it)) return found;
+  std::vector<std::string> names;
+  for (const auto& [name, child] : children()) names.push_back(fmt::format("\"{}\"", name));
+  throw Error(fmt::format("{}: there is no \"{}\" below it; its children are {}", title(), path,
+                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
+}
+
+bool Module::contains(const State* state) const {
+  const auto is_it = [&](const std::string&, const Child<Module>& child, const State&) {
+    return child.module().state_.get() == state;
+  };
+  return state_.get() == state || state_->walk("", is_it);
+}
+
+namespace {
+
+// In which parameters of the new module have other shapes; empty if in none.
+std::string difference(const NamedTensors& old, const NamedTensors& fresh) {
+  for (size_t i = 0; i < std::min(old.size(), fresh.size()); ++i)
+    if (!(old[i].second.shape() == fresh[i].second.shape()))
+      return fmt::format("has {} {} where {} {} was", fresh[i].first, to_string(fresh[i].second.shape()), old[i].first,
+                         to_string(old[i].second.shape()));
+  if (old.size() == fresh.size()) return {};
+  return fmt::format("has {} parameters where {} were", fresh.size(), old.size());
+}
+
+}  // namespace
+
+void Module::replace(const std::string& path, const Child<Module>& module, const ReplaceOptions& options) {
+  const Child<Module> place = child(path);
+  const std::string wrong = difference(place->named_parameters(), module->named_parameters());
+  if (!wrong.empty() && !options.any_shapes)
+    throw Error(
+        fmt::format("{}: the new \"{}\" {}; replace(name, module, {{.any_shapes = true}}) takes it all the same",
+                    title(), path, wrong));
+  const bool circular = state_->walk("", [&](const std::string& name, const Child<Module>&, const State& parent) {
+    return name == path && module->contains(&parent);
+  });
+  if (circular) throw Error(fmt::format("{}: the new \"{}\" would be a part of itself", title(), path));
+  module->train(place->training());
+  if (module->name().empty()) module->state_->name = place->name();
+  *place.place_ = *module.place_;
+}
+
+// ---- parameters and buffers
 
 std::vector<Tensor> Module::parameters() const {
   std::vector<Tensor> out;
@@ -79,7 +205,7 @@ void move_to(const Tensor& t, const Tensor& with) {
 }  // namespace
 
 void Module::to(DType dtype) {
-  if (!is_floating(dtype)) throw Error("Module::to: " + std::string(name(dtype)) + " is not a floating dtype");
+  if (!is_floating(dtype)) throw Error("Module::to: " + std::string(tessera::name(dtype)) + " is not a floating dtype");
   NoGrad guard;
   for (auto& list : {named_parameters(), named_buffers()})
     for (auto& [name, t] : list)
@@ -168,9 +294,11 @@ void Module::check_new(const std::string& name) const {
     throw Error("Module: the name \"" + name + "\" is empty or taken");
 }
 
-void Module::add_child(const std::string& name, const Module& module) {
+void Module::add_child(const std::string& name, const Child<Module>& child) {
   check_new(name);
-  state_->children.emplace_back(name, module.state_);
+  if (child->contains(state_.get())) throw Error(title() + ": \"" + name + "\" would be a part of itself");
+  if (child->name().empty()) child->state_->name = name;
+  state_->children.emplace_back(name, child);
 }
 Tensor Module::add_parameter(const std::string& name, Tensor value) {
   check_new(name);

@@ -63,6 +63,10 @@ Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
 }
 
 Tensor BatchNorm2d::operator()(const Images& x, Activation activation) const {
+  return call([&] { return normalized(x, activation); });
+}
+
+Tensor BatchNorm2d::normalized(const Images& x, Activation activation) const {
   const bool relu = activation == Activation::Relu;
   if (training() && x.mean.defined() && (relu || activation == Activation::None)) {
     Tensors in{x.values, x.mean, x.var, weight, bias};
@@ -72,7 +76,7 @@ Tensor BatchNorm2d::operator()(const Images& x, Activation activation) const {
       return dispatch_one(batch_norm_known_op, std::move(in), attrs);
     }
   }
-  return (*this)(x.values, activation);
+  return normalized(x.values, activation);
 }
 
 Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2d& conv, Images x) {
@@ -100,6 +104,19 @@ Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2
   Tensor a = norm(x, activation);
   x = {};
   return convolve(conv, a, training);
+}
+
+Images convolve(const Child<Conv2d>& conv, const Tensor& x, bool training) {
+  const Conv2d* exact = conv.exact();
+  return exact ? convolve(*exact, x, training) : Images{conv(x)};
+}
+
+Images norm_convolve(const Child<BatchNorm2d>& norm, Activation activation, const Child<Conv2d>& conv, Images x) {
+  const BatchNorm2d* exact = norm.exact();
+  if (exact && conv.exact()) return norm_convolve(*exact, activation, *conv, std::move(x));
+  const Tensor a = exact ? (*exact)(x, activation) : norm(x.values, activation);
+  x = {};
+  return convolve(conv, a, norm.module().training());
 }
 
 }  // namespace tessera::nn

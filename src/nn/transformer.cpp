@@ -15,7 +15,13 @@ MultiheadAttention::MultiheadAttention(const AttentionConfig& config, Generator&
     throw Error(fmt::format("MultiheadAttention: dropout = {} is not in [0, 1)", config.dropout));
 }
 
-Tensor MultiheadAttention::operator()(const Tensor& x, const Tensor& mask, const Tensor& residual) const {
+Tensors MultiheadAttention::forward(const Tensors& in) const {
+  check_inputs(in, 1, 3);
+  const auto given = [&](size_t i) { return i < in.size() ? in[i] : Tensor(); };
+  return {attended(in[0], given(1), given(2))};
+}
+
+Tensor MultiheadAttention::attended(const Tensor& x, const Tensor& mask, const Tensor& residual) const {
   if (!drops()) return out(heads(x, mask), Activation::None, residual);
   const Tensor y = dropout(out(heads(x, mask)), config.dropout);
   return residual.defined() ? residual + y : y;
@@ -27,9 +33,12 @@ Tensor MultiheadAttention::heads(const Tensor& x, const Tensor& mask) const {
 
 Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Tensor& mask) const {
   const int64_t c = config.width;
+  const Linear* projection = qkv.exact();
   auto part = [&](const Tensor& source, int64_t first, int64_t last) {
-    const Tensor bias = qkv.bias.defined() ? qkv.bias.slice(0, first * c, last * c) : Tensor();
-    return linear(source, qkv.weight.slice(0, first * c, last * c), bias);
+    if (!projection) return qkv(source).slice(2, first * c, last * c);
+    const Tensor &weight = projection->weight, &bias = projection->bias;
+    return linear(source, weight.slice(0, first * c, last * c),
+                  bias.defined() ? bias.slice(0, first * c, last * c) : Tensor());
   };
   const Tensor kv = part(memory, 1, 3);
   const Tensor y = out(attend(part(x, 0, 1), kv.slice(2, 0, c), kv.slice(2, c, 2 * c), mask));
@@ -61,32 +70,44 @@ Tensor Residual::value() const {
   return bias.defined() ? sum + branch + bias : sum + branch;
 }
 
-Tensor Residual::normalized(const LayerNorm& norm) {
-  if (!branch.defined()) return norm(sum);
+Tensor Residual::normalized(const Child<LayerNorm>& child) {
+  const LayerNorm* norm = child.exact();
   // What is not f32 throughout follows autocast's table, each operator by itself.
-  if (sum.dtype() != Float32 || (norm.weight.defined() && norm.weight.dtype() != Float32)) {
+  const bool one_pass = branch.defined() && norm && sum.dtype() == Float32 &&
+                        (!norm->weight.defined() || norm->weight.dtype() == Float32);
+  if (!one_pass) {
     *this = {value()};
-    return norm(sum);
+    return child(sum);
   }
-  auto [all, y] = add_layer_norm(sum, branch, bias, norm.weight, norm.bias, norm.eps);
+  auto [all, y] = add_layer_norm(sum, branch, bias, norm->weight, norm->bias, norm->eps);
   *this = {std::move(all)};
   return y;
 }
 
-Residual TransformerBlock::extend(Residual x, const Tensor& mask) const {
+Tensors TransformerBlock::forward(const Tensors& in) const {
+  check_inputs(in, 1, 2);
+  return {extended({in[0]}, in.size() > 1 ? in[1] : Tensor()).value()};
+}
+
+Residual TransformerBlock::extended(Residual x, const Tensor& mask) const {
   const bool drops = config.dropout > 0 && training();
+  const MultiheadAttention* heads = attention.exact();
+  const Linear *projection = heads ? heads->out.exact() : nullptr, *widens = up.exact(), *narrows = down.exact();
+  const bool fused = projection && widens && narrows;
   // A stream that is wider than the products has no place in their epilogues: the next norm adds them.
-  const bool waits = !drops && amp::is_wide_residual(x.sum);
+  const bool waits = fused && !drops && amp::is_wide_residual(x.sum);
   Tensor y = x.normalized(norm1);
-  if (waits) x = {x.sum, linear(attention.heads(y, mask), attention.out.weight), attention.out.bias};
-  else x = {attention(y, mask, x.sum)};
+  if (waits) x = {x.sum, linear(heads->heads(y, mask), projection->weight), projection->bias};
+  else if (heads) x = {attention(y, mask, x.sum)};
+  else x = {x.sum + (mask.defined() ? attention(y, mask) : attention(y))};
   y = x.normalized(norm2);
   const auto feed_forward = [&](const Tensor& bias, const Tensor& residual) {
-    return mlp(y, up.weight, up.bias, config.activation, down.weight, bias, residual);
+    return mlp(y, widens->weight, widens->bias, config.activation, narrows->weight, bias, residual);
   };
-  if (waits) return {x.sum, feed_forward({}, {}), down.bias};
-  if (drops) return {x.sum + dropout(feed_forward(down.bias, {}), config.dropout)};
-  return {feed_forward(down.bias, x.sum)};
+  if (waits) return {x.sum, feed_forward({}, {}), narrows->bias};
+  if (widens && narrows) y = feed_forward(narrows->bias, drops ? Tensor() : x.sum);
+  else y = down(up(y, config.activation), Activation::None, drops ? Tensor() : x.sum);
+  return {drops ? x.sum + dropout(y, config.dropout) : y};
 }
 
 }  // namespace tessera::nn

@@ -60,7 +60,7 @@ TEST(GPT, IsItsBlocksBetweenEmbeddings) {
     Tensor h = m.wte(x) + m.wpe(arange(0, 5));
     for (const auto& block : m.blocks) h = block(h);
     EXPECT_LT(distance(m(x), matmul(m.norm(h), m.head.transpose(0, 1))), 1e-10);
-    EXPECT_EQ(same(m.head, m.wte.weight), tied);
+    EXPECT_EQ(same(m.head, m.wte->weight), tied);
   }
 }
 
@@ -269,10 +269,10 @@ TEST(GPT, StartsWithTheSpreadOfItsWidth) {
     return std::sqrt((w * w).mean().item());
   };
   const GPT by_width(c);
-  EXPECT_NEAR(spread(by_width.wte.weight), 0.04, 0.001);              // 0.02 sqrt(768 / 192)
-  EXPECT_NEAR(spread(by_width.blocks[1].down.weight), 0.02, 0.0005);  // the same / sqrt(2 * 2)
+  EXPECT_NEAR(spread(by_width.wte->weight), 0.04, 0.001);               // 0.02 sqrt(768 / 192)
+  EXPECT_NEAR(spread(by_width.blocks[1]->down->weight), 0.02, 0.0005);  // the same / sqrt(2 * 2)
   c.init_std = 0.3;
-  EXPECT_NEAR(spread(GPT(c).wte.weight), 0.3, 0.01);
+  EXPECT_NEAR(spread(GPT(c).wte->weight), 0.3, 0.01);
   c.init_std = -1;
   EXPECT_EQ(error_of([&] { GPT m(c); }), "GPT: a standard deviation of -1 makes no initial weights");
 }

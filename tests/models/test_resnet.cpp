@@ -26,7 +26,7 @@ TEST(ResNet20, BlocksSubsampleAndPadTheirShortcut) {
   ResNet20::Block block(4, 6, 2, g);
   block.eval();
   NoGrad guard;
-  block.conv2.weight.fill_(0);  // leaves relu(shortcut)
+  block.conv2->weight.fill_(0);  // leaves relu(shortcut)
   const Tensor x = randn({2, 4, 8, 6}, g), y = block(x);
   ASSERT_EQ(to_string(y.shape()), "[2, 6, 4, 3]");
   const auto in = x.to_vector<float>(), out = y.to_vector<float>();

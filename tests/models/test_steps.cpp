@@ -86,7 +86,7 @@ class Training {
 };
 
 struct Net : nn::Module {
-  nn::Linear hidden = add("hidden", nn::Linear(5, 33)), out = add("out", nn::Linear(33, 3));
+  nn::Child<nn::Linear> hidden = add("hidden", nn::Linear(5, 33)), out = add("out", nn::Linear(33, 3));
 };
 
 class NetTraining : public Training {

@@ -331,7 +331,7 @@ TEST(TrainGPT, StartsFromGPT2Weights) {
   train_gpt(o);
   const TrainedGPT trained = load_trained_gpt(o.checkpoint);
   EXPECT_EQ(trained.model.config.vocab, 30);
-  EXPECT_EQ(trained.model.blocks[0].up.weight.to_vector<float>(), from.blocks[0].up.weight.to_vector<float>());
+  EXPECT_EQ(trained.model.blocks[0]->up->weight.to_vector<float>(), from.blocks[0]->up->weight.to_vector<float>());
   o.resume = true;
   o.steps = 2;
   EXPECT_EQ(train_gpt(o).steps.size(), 2u);

@@ -138,8 +138,8 @@ TEST(Layers, RefuseSizesThatMakeNone) {
 Tensor plain_attention(const MultiheadAttention& a, const Tensor& x, const Tensor& memory, bool causal) {
   const int64_t c = a.config.width, d = c / a.config.heads;
   auto project = [&](const Tensor& t, int64_t part) {
-    const Tensor y = matmul(t, a.qkv.weight.slice(0, part * c, (part + 1) * c).transpose(0, 1));
-    return a.qkv.bias.defined() ? y + a.qkv.bias.slice(0, part * c, (part + 1) * c) : y;
+    const Tensor y = matmul(t, a.qkv->weight.slice(0, part * c, (part + 1) * c).transpose(0, 1));
+    return a.qkv->bias.defined() ? y + a.qkv->bias.slice(0, part * c, (part + 1) * c) : y;
   };
   const Tensor q = project(x, 0), k = project(memory, 1), v = project(memory, 2);
   Tensors heads;
@@ -149,8 +149,8 @@ Tensor plain_attention(const MultiheadAttention& a, const Tensor& x, const Tenso
     if (causal) scores = scores + triu(full({x.size(1), x.size(1)}, -1e9, scores.dtype()), 1);
     heads.push_back(matmul(softmax(scores, -1), cut(v)));
   }
-  const Tensor y = matmul(concat(heads, 2), a.out.weight.transpose(0, 1));
-  return a.out.bias.defined() ? y + a.out.bias : y;
+  const Tensor y = matmul(concat(heads, 2), a.out->weight.transpose(0, 1));
+  return a.out->bias.defined() ? y + a.out->bias : y;
 }
 
 TEST(MultiheadAttention, MatchesItsDefinition) {

@@ -12,12 +12,12 @@ using namespace nn;
 
 struct Tied : Module {
   explicit Tied(Generator& g) : in(add("in", Embedding(7, 3, g))), mid(add("mid", Linear(3, 3, true, g))) {
-    out = add_parameter("out.weight", in.weight);
+    out = add_parameter("out.weight", in->weight);
     counter = add_buffer("counter", zeros({2}, Int64));
   }
   Tensor operator()(const Tensor& x) const { return linear(mid(in(x)), out); }
-  Embedding in;
-  Linear mid;
+  Child<Embedding> in;
+  Child<Linear> mid;
   Tensor out, counter;
 };
 
@@ -41,11 +41,11 @@ TEST(Module, CopiesShareEverything) {
   Generator g(1);
   Tied a(g);
   Tied b = a;
-  b.mid.bias.detach().fill_(5);
-  EXPECT_EQ(a.mid.bias.to_vector<float>(), (std::vector<float>{5, 5, 5}));
+  b.mid->bias.detach().fill_(5);
+  EXPECT_EQ(a.mid->bias.to_vector<float>(), (std::vector<float>{5, 5, 5}));
   b.eval();
   EXPECT_FALSE(a.training());
-  EXPECT_FALSE(a.mid.training());
+  EXPECT_FALSE(a.mid->training());
   {
     EvalMode nested(a);
     a.train();
@@ -67,10 +67,10 @@ TEST(Module, BackwardReachesTiedWeightsOnce) {
   Generator g(2);
   Tied m(g);
   m(tensor<int64_t>({0, 3, 6}, {3})).sum().backward();
-  ASSERT_TRUE(m.in.weight.grad().defined());
-  EXPECT_TRUE(same(m.in.weight.grad(), m.out.grad()));
+  ASSERT_TRUE(m.in->weight.grad().defined());
+  EXPECT_TRUE(same(m.in->weight.grad(), m.out.grad()));
   m.zero_grad();
-  EXPECT_FALSE(m.in.weight.grad().defined());
+  EXPECT_FALSE(m.in->weight.grad().defined());
 }
 
 TEST(StateDict, RoundTripsThroughAFile) {
@@ -80,10 +80,10 @@ TEST(StateDict, RoundTripsThroughAFile) {
   a.counter.copy_(tensor<int64_t>({4, 5}, {2}));
   save_safetensors(folder / "m", a.state_dict());
   b.load_state_dict(load_safetensors(folder / "m"));
-  EXPECT_EQ(a.in.weight.to_vector<float>(), b.in.weight.to_vector<float>());
-  EXPECT_EQ(a.mid.bias.to_vector<float>(), b.mid.bias.to_vector<float>());
+  EXPECT_EQ(a.in->weight.to_vector<float>(), b.in->weight.to_vector<float>());
+  EXPECT_EQ(a.mid->bias.to_vector<float>(), b.mid->bias.to_vector<float>());
   EXPECT_EQ(b.counter.to_vector<int64_t>(), (std::vector<int64_t>{4, 5}));
-  EXPECT_TRUE(same(b.in.weight, b.out));  // still tied
+  EXPECT_TRUE(same(b.in->weight, b.out));  // still tied
 }
 
 TEST(StateDict, ATiedWeightMayHaveAnyOfItsNames) {
@@ -105,7 +105,7 @@ TEST(StateDict, ATiedWeightMayHaveAnyOfItsNames) {
 TEST(StateDict, StrictListsEveryDifferenceAndChangesNothing) {
   Generator g(5);
   Tied m(g);
-  const std::vector<float> before = m.mid.weight.to_vector<float>();
+  const std::vector<float> before = m.mid->weight.to_vector<float>();
   StateDict dict = m.state_dict();
   dict["mid.weight"] = zeros({3, 3});
   dict.erase("mid.bias");
@@ -116,10 +116,10 @@ TEST(StateDict, StrictListsEveryDifferenceAndChangesNothing) {
       error_of([&] { m.load_state_dict(dict); }),
       "load_state_dict: missing: out.weight, mid.bias; unexpected: head; mismatched: counter is i64[2] on cpu here and "
       "i64[3] on cpu there");
-  EXPECT_EQ(m.mid.weight.to_vector<float>(), before);
+  EXPECT_EQ(m.mid->weight.to_vector<float>(), before);
   dict.erase("counter");
   m.load_state_dict(dict, /*strict=*/false);
-  EXPECT_EQ(m.mid.weight.to_vector<float>(), std::vector<float>(9, 0));
+  EXPECT_EQ(m.mid->weight.to_vector<float>(), std::vector<float>(9, 0));
   dict["counter"] = zeros({2});
   EXPECT_EQ(error_of([&] { m.load_state_dict(dict, false); }),
             "load_state_dict: mismatched: counter is i64[2] on cpu here and f32[2] on cpu there");
@@ -128,8 +128,8 @@ TEST(StateDict, StrictListsEveryDifferenceAndChangesNothing) {
 TEST(Module, ToConvertsInPlace) {
   Generator g(6);
   Tied m(g);
-  const std::vector<float> before = m.in.weight.to_vector<float>();
-  const Tensor handle = m.in.weight;
+  const std::vector<float> before = m.in->weight.to_vector<float>();
+  const Tensor handle = m.in->weight;
   m.to(Float64);
   EXPECT_EQ(handle.dtype(), Float64);
   EXPECT_EQ(m.out.dtype(), Float64);

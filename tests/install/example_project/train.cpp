@@ -6,9 +6,8 @@
 using namespace tessera;
 
 struct Net : nn::Module {
-  nn::Linear hidden = add("hidden", nn::Linear(2, 32));
-  nn::Linear out = add("out", nn::Linear(32, 2));
-  Tensor operator()(const Tensor& x) const { return out(tanh(hidden(x))); }
+  nn::Child<nn::Linear> hidden = add("hidden", nn::Linear(2, 32)), out = add("out", nn::Linear(32, 2));
+  Tensors forward(const Tensors& in) const override { return {out(tanh(hidden(one_input(in))))}; }
 };
 
 int main() {
