@@ -84,6 +84,8 @@ class Module {
   /// Converts floating parameters and buffers in place; make optimizers afterwards.
   void to(DType dtype);
   void to(Device device);
+  /// Lays parameters of four dims so in memory, such as the filters of convolutions.
+  void to(MemoryFormat format);
 
   /// Parameters and buffers, each once under its first name; the tensors are the module's own, not copies.
   StateDict state_dict() const;

@@ -9,6 +9,7 @@
 
 #include "tessera/device.h"
 #include "tessera/dtype.h"
+#include "tessera/enums.h"
 #include "tessera/error.h"
 #include "tessera/intrusive.h"
 #include "tessera/shape.h"
@@ -96,6 +97,8 @@ class Tensor {
   /// Row-major without gaps. Rows of matrices of halves may be padded on GPUs (docs/architecture.md): see contiguous().
   bool is_contiguous() const { return impl().contiguous; }
   TensorMeta meta() const;
+  /// In ChannelsLast: dense in the order n, h, w, c, which tensors of other than four dims never are.
+  bool is_contiguous(MemoryFormat format) const;
   const Ref<Storage>& storage() const { return impl().storage; }
 
   // Its elements. `data` addresses the first element; rows may be pitched, so honour strides.
@@ -150,6 +153,8 @@ class Tensor {
   Tensor clone() const;
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
+  /// The same elements, lying so in memory; itself if they do. Throws Error for ChannelsLast without four dims.
+  Tensor to(MemoryFormat format) const;
   Tensor sum() const;
   Tensor mean() const;
 

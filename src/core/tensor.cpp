@@ -67,6 +67,17 @@ void Tensor::throw_undefined() { throw Error("the tensor is undefined"); }
 int64_t Tensor::size(int64_t dim) const { return shape()[normalize_dim("size", dim, shape())].value(); }
 int64_t Tensor::stride(int64_t dim) const { return strides()[normalize_dim("stride", dim, shape())]; }
 
+bool Tensor::is_contiguous(MemoryFormat format) const {
+  if (format == Contiguous) return is_contiguous();
+  if (dim() != 4) return false;
+  int64_t step = 1;
+  for (int64_t d : {1, 3, 2, 0}) {
+    if (size(d) != 1 && stride(d) != step) return false;
+    step *= size(d);
+  }
+  return true;
+}
+
 void Tensor::check_access(DType wanted) const {
   if (dtype() != wanted) throw Error(fmt::format("data: {} read as {}", describe(*this), name(wanted)));
   if (device().meta) throw Error("data: " + describe(*this) + " has no memory");

@@ -216,6 +216,11 @@ void Module::to(Device device) {
   for (auto& list : {named_parameters(), named_buffers()})
     for (auto& [name, t] : list) move_to(t, t.to(device));
 }
+void Module::to(MemoryFormat format) {
+  NoGrad guard;
+  for (auto& [name, t] : named_parameters())
+    if (t.dim() == 4) move_to(t, t.to(format));
+}
 
 StateDict Module::state_dict() const {
   StateDict out;

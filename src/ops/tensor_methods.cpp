@@ -22,6 +22,11 @@ Tensor Tensor::squeeze(int64_t dim) const { return tessera::squeeze(*this, dim);
 Tensor Tensor::contiguous() const { return tessera::contiguous(*this); }
 Tensor Tensor::clone() const { return tessera::clone(*this); }
 Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
+Tensor Tensor::to(MemoryFormat format) const {
+  if (format == Contiguous) return contiguous();
+  if (dim() != 4) throw Error(fmt::format("to: channels last takes [n, c, h, w], not shape {}", to_string(shape())));
+  return is_contiguous(format) ? *this : permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+}
 Tensor Tensor::sum() const { return tessera::sum(*this); }
 Tensor Tensor::mean() const { return tessera::mean(*this); }
 

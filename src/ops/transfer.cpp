@@ -57,6 +57,7 @@ Tensor Tensor::to(Device device) const {
   if (device == here) return *this;
   if (device.type != here.type && device.is_gpu() && here.is_gpu())
     return to(cpu()).to(device);  // the vendors' libraries know nothing of each other
+  if (!is_contiguous() && is_contiguous(ChannelsLast)) return permute({0, 2, 3, 1}).to(device).permute({0, 3, 1, 2});
   return dispatch_one(to_device_op, {contiguous()}, DeviceAttrs{device});
 }
 

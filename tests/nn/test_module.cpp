@@ -144,5 +144,32 @@ TEST(Module, ToConvertsInPlace) {
   EXPECT_THROW(m.to(Int64), Error);
 }
 
+TEST(Module, ToLaysFiltersChannelsLast) {
+  Generator g(7);
+  struct Net : Module {
+    explicit Net(Generator& g)
+        : conv(add("conv", Conv2d(3, 4, 3, {}, true, g))), out(add("out", Linear(5, 6, true, g))) {}
+    Child<Conv2d> conv;
+    Child<Linear> out;
+  } m(g), other(g);
+  const Tensor handle = m.conv->weight;
+  const std::vector<float> before = handle.to_vector<float>();
+  m.to(ChannelsLast);
+  EXPECT_TRUE(handle.is_contiguous(ChannelsLast) && !handle.is_contiguous());
+  EXPECT_EQ(handle.to_vector<float>(), before);
+  EXPECT_TRUE(m.out->weight.is_contiguous());
+  TemporaryFolder folder;  // files are row-major
+  save_safetensors(folder / "m", m.state_dict());
+  other.load_state_dict(load_safetensors(folder / "m"));
+  EXPECT_EQ(other.conv->weight.to_vector<float>(), before);
+  m.to(Float64);
+  EXPECT_TRUE(handle.is_contiguous(ChannelsLast));
+  m.load_state_dict(other.state_dict());
+  EXPECT_TRUE(handle.is_contiguous(ChannelsLast));
+  m.to(Contiguous);
+  EXPECT_TRUE(handle.is_contiguous());
+  EXPECT_EQ(handle.to_vector<float>(), before);
+}
+
 }  // namespace
 }  // namespace tessera
