@@ -20,6 +20,11 @@ void accumulate(Tensor& sum, Tensor term) {
   else sum = add(sum, term);
 }
 
+// A copy of its own.
+Tensor copied(const Tensor& t) {
+  return t.is_contiguous(ChannelsLast) ? t.permute({0, 2, 3, 1}).clone().permute({0, 3, 1, 2}) : t.clone();
+}
+
 /// Values by pointer, in the order in which they came: a few are looked for one by one, more of them by hash.
 template <class Key, class Value>
 class PointerMap {
@@ -231,7 +236,7 @@ class Backward {
   // The gradient becomes the leaf's own: a view or a tensor others hold is copied first.
   static void keep(AutogradMeta& meta, Tensor total) {
     if (meta.grad.defined()) accumulate(meta.grad, std::move(total));
-    else meta.grad = grad_enabled() || is_sole_owner(total) ? std::move(total) : total.clone();
+    else meta.grad = grad_enabled() || is_sole_owner(total) ? std::move(total) : copied(total);
   }
 
   const Tensors* targets_;

@@ -22,6 +22,7 @@ struct Saves {
   uint32_t metas = 0;  ///< inputs of which only shape and dtype are needed
 };
 inline constexpr uint32_t kAll = ~0u;
+inline constexpr size_t kAnyInput = ~size_t{0};
 
 /// What a vjp sees of a recorded call.
 struct Saved {
@@ -79,8 +80,8 @@ struct Op {
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
   Pitched pitched = Pitched::Matrices;
-  bool keeps_layout = false;  ///< on GPUs, images lie channels last where those of an input do:
-  size_t layout_of = 0;       ///< of this one
+  bool keeps_layout = false;  ///< images lie channels last where those of an input do:
+  size_t layout_of = 0;       ///< of this one, or kAnyInput
   bool transfers = false;     ///< the outputs lie where `infer` says, not where the inputs do
   int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).

@@ -368,14 +368,17 @@ const Op max_pool2d_backward = {.name = "max_pool2d_backward",
                                 .infer = infer_pool_backward<"max_pool2d_backward">,
                                 .vjp = max_pool_backward_vjp,
                                 .reference = max_pool_backward_reference,
-                                .saves = {.inputs = 0b10}};
+                                .saves = {.inputs = 0b10},
+                                .keeps_layout = true,
+                                .layout_of = kAnyInput};
 const Op avg_pool2d_backward = {.name = "avg_pool2d_backward",
                                 .inputs = "dy",
                                 .outputs = "dx",
                                 .attrs = attrs_of<PoolAttrs>,
                                 .infer = infer_pool_backward<"avg_pool2d_backward">,
                                 .vjp = avg_pool_backward_vjp,
-                                .reference = avg_pool_backward_reference};
+                                .reference = avg_pool_backward_reference,
+                                .keeps_layout = true};
 
 Tensors max_pool_vjp(const Saved& s, const Tensors& grads) {
   return {dispatch_one(max_pool2d_backward, {grads[0], s.outputs[1].detach()}, sized_pool(s.attrs, s.metas[0].shape))};
@@ -392,7 +395,8 @@ const Op max_pool2d_op = {.name = "max_pool2d",
                           .vjp = max_pool_vjp,
                           .reference = max_pool_reference,
                           .saves = {.outputs = 0b10, .metas = 1},
-                          .hidden_outputs = 1};
+                          .hidden_outputs = 1,
+                          .keeps_layout = true};
 const Op avg_pool2d_op = {.name = "avg_pool2d",
                           .inputs = "x",
                           .outputs = "y",
@@ -400,7 +404,8 @@ const Op avg_pool2d_op = {.name = "avg_pool2d",
                           .infer = infer_avg_pool,
                           .vjp = avg_pool_vjp,
                           .reference = avg_pool_reference,
-                          .saves = {.metas = 1}};
+                          .saves = {.metas = 1},
+                          .keeps_layout = true};
 
 PoolAttrs pool_attrs(const Pool2dOptions& o) {
   PoolAttrs a;

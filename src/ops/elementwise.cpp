@@ -205,7 +205,8 @@ constexpr Op predicate() {
           .inputs = "x",
           .outputs = "y",
           .infer = infer_unary<op, Truth>,
-          .reference = unary_reference<value>};
+          .reference = unary_reference<value>,
+          .keeps_layout = true};
 }
 
 // The gradient of a step is zero wherever there is one.
@@ -219,7 +220,8 @@ constexpr Op step() {
           .infer = infer_unary<op, Like>,
           .vjp = zero_vjp,
           .reference = unary_reference<value>,
-          .saves = {.metas = 1}};
+          .saves = {.metas = 1},
+          .keeps_layout = true};
 }
 
 // Dims that were broadcast are summed; gradients that nobody wants are not computed.
@@ -241,7 +243,8 @@ constexpr Op binary(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = Aut
           .reference = binary_reference<value>,
           .saves = saves,
           .autocast = autocast,
-          .keeps_layout = true};
+          .keeps_layout = true,
+          .layout_of = kAnyInput};
 }
 
 constexpr Saves kShapes{.metas = 3}, kInputs{.inputs = 3, .metas = 3},
@@ -276,7 +279,7 @@ const Op gelu_backward = binary<"gelu_backward", Like, [](double g, double x) { 
 const Op gelu_tanh_backward = binary<"gelu_tanh_backward", Like, [](double g, double x) { return g * gelu_tanh_slope(x); }>();
 const Op silu_backward = binary<"silu_backward", Like, [](double g, double x) { return g * silu_slope(x); }>();
 const Op softplus_backward = binary<"softplus_backward", Like, [](double g, double x) { return g * sigmoid_of(x); }>();
-const Op clamp_backward = {.name = "clamp_backward", .inputs = "dy, x", .outputs = "dx", .attrs = attrs_of<ClampAttrs>, .infer = infer_binary<"clamp_backward", Like>, .reference = clamp_backward_reference};
+const Op clamp_backward = {.name = "clamp_backward", .inputs = "dy, x", .outputs = "dx", .attrs = attrs_of<ClampAttrs>, .infer = infer_binary<"clamp_backward", Like>, .reference = clamp_backward_reference, .keeps_layout = true, .layout_of = kAnyInput};
 
 // One input: name, dtype of the result, value; gradient from g and x (the input) or y (the result).
 const Op neg_op = unary<"neg", Like, [](double x) { return -x; }, Output, [](T g, T) { return -g; }>();
@@ -393,7 +396,8 @@ const Op pow_scalar_op = {.name = "pow_scalar",
                           .vjp = pow_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return std::pow(x, b); }>,
                           .saves = {.inputs = 1},
-                          .autocast = Autocast::Float32};
+                          .autocast = Autocast::Float32,
+                          .keeps_layout = true};
 const Op clamp_op = {.name = "clamp",
                      .inputs = "x",
                      .outputs = "y",
@@ -402,7 +406,8 @@ const Op clamp_op = {.name = "clamp",
                      .vjp = clamp_vjp,
                      .fused_vjp = fused_vjp<clamp_backward, Input>,
                      .reference = clamp_reference,
-                     .saves = {.inputs = 1}};
+                     .saves = {.inputs = 1},
+                     .keeps_layout = true};
 const Op cast_op = {.name = "cast",
                     .inputs = "x",
                     .outputs = "y",
@@ -418,7 +423,9 @@ const Op where_op = {.name = "where",
                      .infer = infer_where,
                      .vjp = where_vjp,
                      .reference = where_reference,
-                     .saves = {.inputs = 1, .metas = 7}};
+                     .saves = {.inputs = 1, .metas = 7},
+                     .keeps_layout = true,
+                     .layout_of = kAnyInput};
 
 // ---- in place
 

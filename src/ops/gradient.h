@@ -19,7 +19,8 @@ inline Tensor gradient_for(Tensor gradient, const Tensor& input) {
 
 /// Whether nobody else sees this gradient, so that it may be overwritten.
 inline bool is_sole_owner(const Tensor& g) {
-  return g.ref().unique() && g.storage().unique() && (g.is_contiguous() || lies_in_padded_rows(g));
+  return g.ref().unique() && g.storage().unique() &&
+         (g.is_contiguous() || g.is_contiguous(ChannelsLast) || lies_in_padded_rows(g));
 }
 
 inline Tensor zeros_like(const TensorMeta& meta) { return zeros(meta.shape, meta.dtype, meta.device); }

@@ -396,7 +396,9 @@ const Op group_norm_backward = {.name = "group_norm_backward",
                                 .outputs = "dx, dweight, dbias",
                                 .attrs = attrs_of<NormAttrs>,
                                 .infer = infer_group_norm_backward,
-                                .reference = group_norm_backward_reference};
+                                .reference = group_norm_backward_reference,
+                                .keeps_layout = true,
+                                .layout_of = kAnyInput};
 
 Tensors group_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   return wanted(
@@ -413,7 +415,8 @@ const Op group_norm_op = {.name = "group_norm",
                           .reference = group_norm_reference,
                           .saves = {.inputs = 0b011, .outputs = 0b110},
                           .autocast = Autocast::Norm,
-                          .hidden_outputs = 2};
+                          .hidden_outputs = 2,
+                          .keeps_layout = true};
 
 // ---- batch_norm in training: x [n, c, ...], weight? [c], bias? [c] -> y (or relu(y)), mean [c], var [c] of the batch
 // (divided by n - 1, as running estimates want it), rstd [c] (hidden)
@@ -497,7 +500,8 @@ const Op batch_norm_backward = {.name = "batch_norm_backward",
                                 .attrs = attrs_of<NormAttrs>,
                                 .infer = infer_batch_norm_backward,
                                 .reference = batch_norm_backward_reference,
-                                .keeps_layout = true};
+                                .keeps_layout = true,
+                                .layout_of = kAnyInput};
 
 Tensors batch_norm_fused_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined() || grads[1].defined() || grads[2].defined()) return batch_norm_vjp(s, grads);

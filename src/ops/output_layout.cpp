@@ -45,13 +45,21 @@ Strides channels_last(const Shape& shape) {
   const auto size = [&](size_t d) { return shape[d].value(); };
   return {size(1) * size(2) * size(3), 1, size(3) * size(1), size(1)};
 }
-// Whether they lie so, and not in their own order as well.
+// Whether they lie in this order, perhaps with gaps, and not in their own as well.
 bool lies_channels_last(const TensorMeta& t) {
-  if (t.shape.rank() != 4 || t.strides.empty()) return false;
-  const Strides dense = channels_last(t.shape);
-  for (size_t d = 0; d < 4; ++d)
-    if (t.shape[d] != Dim(1) && t.strides[d] != dense[d]) return false;
+  if (t.shape.rank() != 4 || t.strides.empty() || t.shape[1] == Dim(1) || t.strides[1] != 1) return false;
+  int64_t extent = t.shape[1].value();
+  for (size_t d : {3, 2, 0}) {
+    if (t.shape[d] == Dim(1)) continue;
+    if (t.strides[d] < extent) return false;
+    extent += t.strides[d] * (t.shape[d].value() - 1);
+  }
   return true;
+}
+bool gives_channels_last(const Op& op, std::span<const TensorMeta> in, const TensorMeta& meta) {
+  if (!op.keeps_layout || meta.shape.rank() != 4) return false;
+  if (op.layout_of != kAnyInput) return lies_channels_last(in[op.layout_of]);
+  return std::any_of(in.begin(), in.end(), lies_channels_last);
 }
 
 }  // namespace
@@ -59,10 +67,10 @@ bool lies_channels_last(const TensorMeta& t) {
 TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const TensorMeta& meta, bool hidden) {
   TensorMeta out{meta.shape, meta.dtype, meta.device};
   const bool statistic = hidden && op.pitched != Pitched::All;
-  if (!out.device.is_gpu() || out.shape.rank() < 2 || statistic || out.shape.is_symbolic()) return out;
-  if (op.keeps_layout && out.shape.rank() == 4 && lies_channels_last(in[op.layout_of])) {
+  if (out.shape.is_symbolic()) return out;
+  if (gives_channels_last(op, in, out)) {
     out.strides = channels_last(out.shape);
-  } else if (pads_rows(op, in, out)) {
+  } else if (out.device.is_gpu() && out.shape.rank() >= 2 && !statistic && pads_rows(op, in, out)) {
     out.pitch = padded_length(out.shape, out.dtype);
     Shape padded = out.shape;
     padded.back() = out.pitch;

@@ -473,7 +473,8 @@ const Op slice_backward_op = {.name = "slice_backward",
                               .infer = infer_slice_backward,
                               .vjp = slice_backward_vjp,
                               .reference = slice_backward_reference,
-                              .saves = {.metas = 1}};
+                              .saves = {.metas = 1},
+                              .keeps_layout = true};
 const Op select_op = {.name = "select",
                       .inputs = "x",
                       .outputs = "y",
@@ -498,7 +499,9 @@ const Op concat_op = {.name = "concat",
                       .vjp = concat_vjp,
                       .reference = concat_reference,
                       .saves = {.metas = kAll},
-                      .autocast = Autocast::Promote};
+                      .autocast = Autocast::Promote,
+                      .keeps_layout = true,
+                      .layout_of = kAnyInput};
 const Op pad_op = {.name = "pad",
                    .inputs = "x",
                    .outputs = "y",
@@ -506,14 +509,16 @@ const Op pad_op = {.name = "pad",
                    .infer = infer_pad,
                    .vjp = pad_vjp,
                    .reference = pad_reference,
-                   .saves = {.metas = 1}};
+                   .saves = {.metas = 1},
+                   .keeps_layout = true};
 const Op flip_op = {.name = "flip",
                     .inputs = "x",
                     .outputs = "y",
                     .attrs = attrs_of<PermuteAttrs>,
                     .infer = infer_flip,
                     .vjp = flip_vjp,
-                    .reference = flip_reference};
+                    .reference = flip_reference,
+                    .keeps_layout = true};
 const Op tril_op = {.name = "tril",
                     .inputs = "x",
                     .outputs = "y",
