@@ -1,6 +1,7 @@
 // Reverse-mode differentiation: what is recorded, and how it is walked back.
 #pragma once
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,7 @@ struct AutogradMeta : Recycled {
   bool is_view = false;
   std::vector<GradHook> hooks;                            ///< of a leaf, before accumulation
   std::vector<std::function<void(const Tensor&)>> ready;  ///< of a leaf, after its gradient is complete
+  std::weak_ptr<void> derived;  ///< of a leaf: what its owner, such as an optimizer, makes of it and keeps
   ~AutogradMeta();
 };
 

@@ -10,6 +10,7 @@ namespace {
 struct Options {
   double step = 3, grad_scale = 0;  // a scale of 0: none given
   int found_inf = -1;               // -1: none given
+  bool copies = false;              // in halves
 };
 
 // The inputs of a step over parameters of these shapes with `states` moments each.
@@ -18,6 +19,7 @@ Tensors step_inputs(const std::vector<Shape>& shapes, int states, Options o, Gen
   for (const Shape& s : shapes) in.push_back(normal64(s, g));
   for (int i = 0; i < states; ++i)
     for (const Shape& s : shapes) in.push_back(i == 0 ? normal64(s, g) : uniform64(s, g, 0.01, 1));
+  for (size_t i = 0; o.copies && i < shapes.size(); ++i) in.push_back(in[i].to(i % 2 ? Float16 : BFloat16));
   in.push_back(full({}, o.step, Float64));
   for (const Shape& s : shapes) in.push_back(normal64(s, g));
   in.push_back(full({}, 0.05, Float64));
@@ -29,6 +31,7 @@ Tensors step_inputs(const std::vector<Shape>& shapes, int states, Options o, Gen
 OpCase step_case(std::string_view op, std::string label, std::vector<Shape> shapes, OptimAttrs attrs,
                  Options options = {}) {
   int states = op == "adam_" ? 2 : attrs.momentum != 0 ? 1 : 0;
+  options.copies = attrs.copies;
   return {.op = op,
           .label = std::move(label),
           .attrs = attrs,
@@ -92,6 +95,10 @@ std::vector<OpCase> optim_cases() {
       step_case("adam_", "skipped", several, {}, {.grad_scale = 0.5, .found_inf = 1}),
       step_case("adam_", "not skipped", several, {}, {.found_inf = 0}),
       step_case("adam_", "one large tensor", {{100003}}, {.weight_decay = 0.01}),
+      step_case("adam_", "copies", several, {.weight_decay = 0.1, .copies = true}),
+      step_case("adam_", "copies, skipped", several, {.copies = true}, {.found_inf = 1}),
+      step_case("sgd_", "copies", several, {.copies = true}),
+      step_case("sgd_", "copies with momentum", several, {.momentum = 0.9, .copies = true}),
       step_case("sgd_", "plain", several, {}),
       step_case("sgd_", "weight decay", several, {.weight_decay = 0.1}, {.grad_scale = 0.5}),
       step_case("sgd_", "momentum", several, {.weight_decay = 0.1, .momentum = 0.9}),

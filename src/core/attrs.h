@@ -167,7 +167,8 @@ struct MultinomialAttrs {
 struct OptimAttrs {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum = 0, dampening = 0;
   bool decoupled = true, nesterov = false;
-  TESSERA_ATTRS(beta1, beta2, eps, weight_decay, momentum, dampening, decoupled, nesterov)
+  bool copies = false;  // those of the parameters in halves are overwritten, too
+  TESSERA_ATTRS(beta1, beta2, eps, weight_decay, momentum, dampening, decoupled, nesterov, copies)
 };
 /// The generator's object; none: the thread's own
 struct DrawAttrs {

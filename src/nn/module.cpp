@@ -7,7 +7,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "core/lower_copies.h"
+#include "ops/lower_copy.h"
 #include "tessera/autograd.h"
 #include "tessera/nn.h"
 
@@ -199,7 +199,7 @@ void move_to(const Tensor& t, const Tensor& with) {
   to.dtype = from.dtype;
   to.contiguous = from.contiguous;
   if (t.requires_grad()) t.set_grad({});
-  forget_lower_copy(t);
+  if (const auto copy = find_lower_copy(t)) copy->drop();
 }
 
 }  // namespace

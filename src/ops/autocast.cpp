@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "core/gpu/backend.h"
-#include "core/lower_copies.h"
+#include "ops/lower_copy.h"
 #include "ops/op_table.h"
 #include "ops/record.h"
 #include "tessera/autograd.h"
@@ -18,26 +17,10 @@ constinit thread_local AutocastState autocast_state;
 
 namespace {
 
-// When a parameter was cast; the lower copy serves until any of it changes.
-struct Moment {
-  Ref<Storage> storage;
-  uint32_t version;
-  int graph = 0;                       // a replay must cast anew, and what is captured is not there before
-  uint64_t replays = 0;                // which may have written the parameter
-  gpu::StreamHandle stream = nullptr;  // others do not wait for the cast
-  bool operator==(const Moment&) const = default;
-
-  explicit Moment(const Tensor& t) : storage(t.storage()), version(storage->version.load(std::memory_order_relaxed)) {
-    if (!t.device().is_card()) return;
-    graph = gpu::graph_being_captured(t.device());
-    replays = gpu::replays();
-    stream = gpu::stream_of(gpu::state(t.device())).handle;
-  }
-};
-
 struct CachedCast {
   Tensor source, lower;
-  Moment moment;
+  CopyOrigin origin;
+  uint32_t version;  // of the source
 };
 
 thread_local int depth = 0;  // of regions, enabled or not
@@ -53,23 +36,32 @@ bool is_eligible(const Tensor& t) {
   return t.defined() && is_floating(t.dtype()) && t.dtype() != Float64 && is_on(t.device().type);
 }
 
-// A parameter serves many calls of a forward pass; a copy made where nothing was recorded cannot serve one that is.
-Tensor cached_cast(const Tensor& t, DType dtype) {
-  const Moment now(t);
-  auto it = cached_casts.find(t.ref().get());
-  if (it != cached_casts.end()) {
-    const CachedCast& c = it->second;
-    if (c.lower.dtype() == dtype && c.moment == now && (c.lower.requires_grad() || !grad_enabled())) return c.lower;
-  }
-  Tensor lower = lower_copy(t, dtype);
-  if (lower.defined()) {
+// The copy that the optimizer keeps, or a new one, for it to keep.
+Tensor cast_parameter(const Tensor& t, DType dtype) {
+  const std::shared_ptr<LowerCopy> kept = find_lower_copy(t);
+  Tensor lower = kept ? kept->fresh(t) : Tensor();
+  if (lower.defined() && lower.dtype() == dtype) {
     static const Op& op = find_op("cast");
     record_call(op, {t}, {lower}, CastAttrs{dtype});
-  } else {
-    lower = cast(t, dtype);
-    keep_lower_copy(t, lower);
+    return lower;
   }
-  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, now});
+  lower = cast(t, dtype);
+  if (kept) kept->keep(t, lower);
+  return lower;
+}
+
+// A parameter serves many calls of a forward pass; a copy made where nothing was recorded cannot serve one that is.
+Tensor cached_cast(const Tensor& t, DType dtype) {
+  CopyOrigin origin(t);
+  const uint32_t version = t.storage()->version.load(std::memory_order_relaxed);
+  if (auto it = cached_casts.find(t.ref().get()); it != cached_casts.end()) {
+    const CachedCast& c = it->second;
+    if (c.lower.dtype() == dtype && c.version == version && c.origin == origin &&
+        (c.lower.requires_grad() || !grad_enabled()))
+      return c.lower;
+  }
+  Tensor lower = cast_parameter(t, dtype);
+  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, std::move(origin), version});
   return lower;
 }
 

@@ -200,7 +200,7 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
   if (plan) run_as_planned(*plan, {in.data(), in.size()}, {out.data(), out.size()});
   if (op.in_place)
     for (size_t i = 0, visible = out.size() - op.hidden_outputs; i < visible; ++i)
-      out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
+      if (out[i].defined()) out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Optimizer steps. In-place ops come first among the inputs: what they write, then what they read.
 #include "ops/optim.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -12,21 +13,23 @@
 namespace tessera {
 namespace {
 
-// ---- inputs: n params, `states` tensors for each, step | n grads, lr, grad_scale?, found_inf?
+// ---- inputs: n params, `states` tensors and a copy? for each, step | n grads, lr, grad_scale?, found_inf?
 
 struct Layout {
   size_t n, states, step;
+  bool copies;
   size_t param(size_t i) const { return i; }
   size_t state(size_t s, size_t i) const { return (1 + s) * n + i; }
+  size_t copy(size_t i) const { return (1 + states) * n + i; }
   size_t grad(size_t i) const { return step + 1 + i; }
   size_t lr() const { return step + 1 + n; }
   size_t grad_scale() const { return lr() + 1; }
   size_t found_inf() const { return lr() + 2; }
 };
 
-Layout layout(size_t inputs, size_t states) {
-  size_t n = (inputs - 4) / (2 + states);
-  return {n, states, (1 + states) * n};
+Layout layout(size_t inputs, size_t states, bool copies) {
+  const size_t n = (inputs - 4) / (2 + states + copies);
+  return {n, states, (1 + states + copies) * n, copies};
 }
 size_t adam_states(const Attrs&) { return 2; }
 size_t sgd_states(const Attrs& attrs) { return attrs.as<OptimAttrs>().momentum != 0 ? 1 : 0; }
@@ -37,11 +40,20 @@ void require_scalar(std::string_view op, std::string_view what, const TensorMeta
     fail(op, "{} must be a 0-d {} tensor, not {}", what, flag ? "bool" : "f32 or f64", describe(meta));
 }
 
+void check_copy(std::string_view op, const TensorMeta& param, const TensorMeta& copy) {
+  if (is_absent(copy)) return;
+  if (param.dtype != statistics_dtype(param.dtype)) fail(op, "only f32 and f64 have copies, not {}", describe(param));
+  if (!(copy.shape == param.shape) || (copy.dtype != Float16 && copy.dtype != BFloat16))
+    fail(op, "copy in f16 or bf16 of parameter {}: {}", describe(param), describe(copy));
+}
+
 template <OpName op, auto states_of>
 Metas infer_step(std::span<const TensorMeta> in, const Attrs& attrs) {
-  size_t states = states_of(attrs);
-  if (in.size() < 4 || (in.size() - 4) % (2 + states) != 0) fail(op.view(), "{} inputs do not make a step", in.size());
-  Layout at = layout(in.size(), states);
+  const size_t states = states_of(attrs);
+  const bool copies = attrs.as<OptimAttrs>().copies;
+  if (in.size() < 4 || (in.size() - 4) % (2 + states + copies) != 0)
+    fail(op.view(), "{} inputs do not make a step", in.size());
+  const Layout at = layout(in.size(), states, copies);
   for (size_t i = 0; i < at.n; ++i) {
     const TensorMeta &param = in[at.param(i)], &grad = in[at.grad(i)];
     if (!is_floating(param.dtype)) fail(op.view(), "parameter {} is {}", i, describe(param));
@@ -52,6 +64,7 @@ Metas infer_step(std::span<const TensorMeta> in, const Attrs& attrs) {
       if (!(state.shape == param.shape) || state.dtype != statistics_dtype(param.dtype))
         fail(op.view(), "state {} of parameter {}: {}", s, describe(param), describe(state));
     }
+    if (copies) check_copy(op.view(), param, in[at.copy(i)]);
   }
   require_scalar(op.view(), "step", in[at.step]);
   require_scalar(op.view(), "lr", in[at.lr()]);
@@ -65,9 +78,9 @@ Metas infer_step(std::span<const TensorMeta> in, const Attrs& attrs) {
 // Calls update(i, index, value) for each element of each parameter, where value(input) reads an input there.
 template <auto states_of, class F>
 Tensors stepped(std::span<const Tensor> in, const Attrs& attrs, F update) {
-  Layout at = layout(in.size(), states_of(attrs));
+  const Layout at = layout(in.size(), states_of(attrs), attrs.as<OptimAttrs>().copies);
   Tensors out;
-  for (size_t i = 0; i <= at.step; ++i) out.push_back(in[i].clone());
+  for (size_t i = 0; i <= at.step; ++i) out.push_back(in[i].defined() ? in[i].clone() : Tensor());
   if (in[at.found_inf()].defined() && in[at.found_inf()].item() != 0) return out;
   double scale = in[at.grad_scale()].defined() ? in[at.grad_scale()].item() : 1;
   for (size_t i = 0; i < at.n; ++i)
@@ -77,6 +90,7 @@ Tensors stepped(std::span<const Tensor> in, const Attrs& attrs, F update) {
       update(p, g, state, in[at.step].item(), in[at.lr()].item());
       reference::set(out[i], index, p);
       for (size_t s = 0; s < at.states; ++s) reference::set(out[at.state(s, i)], index, state[s]);
+      if (at.copies && out[at.copy(i)].defined()) reference::set(out[at.copy(i)], index, p);
     });
   out[at.step].fill_(in[at.step].item() + 1);
   return out;
@@ -106,16 +120,17 @@ Tensors sgd_reference(std::span<const Tensor> in, const Attrs& attrs) {
   });
 }
 
-const Op adam_op = {.name = "adam_",
-                    .inputs = "params..., exp_avgs..., exp_avg_sqs..., step, grads..., lr, grad_scale?, found_inf?",
-                    .outputs = "params..., exp_avgs..., exp_avg_sqs..., step",
-                    .attrs = attrs_of<OptimAttrs>,
-                    .infer = infer_step<"adam_", adam_states>,
-                    .reference = adam_reference,
-                    .in_place = true};
+const Op adam_op = {
+    .name = "adam_",
+    .inputs = "params..., exp_avgs..., exp_avg_sqs..., lower_params..., step, grads..., lr, grad_scale?, found_inf?",
+    .outputs = "params..., exp_avgs..., exp_avg_sqs..., lower_params..., step",
+    .attrs = attrs_of<OptimAttrs>,
+    .infer = infer_step<"adam_", adam_states>,
+    .reference = adam_reference,
+    .in_place = true};
 const Op sgd_op = {.name = "sgd_",
-                   .inputs = "params..., momenta..., step, grads..., lr, grad_scale?, found_inf?",
-                   .outputs = "params..., momenta..., step",
+                   .inputs = "params..., momenta..., lower_params..., step, grads..., lr, grad_scale?, found_inf?",
+                   .outputs = "params..., momenta..., lower_params..., step",
                    .attrs = attrs_of<OptimAttrs>,
                    .infer = infer_step<"sgd_", sgd_states>,
                    .reference = sgd_reference,
@@ -217,15 +232,19 @@ const Op update_scale_op = {.name = "update_scale_",
                             .in_place = true};
 
 void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tensor& step, const Tensors& grads,
-          const StepInputs& inputs, const OptimAttrs& attrs) {
+          const StepInputs& inputs, OptimAttrs attrs, const Tensors& copies) {
+  attrs.copies = std::any_of(copies.begin(), copies.end(), [](const Tensor& t) { return t.defined(); });
   Tensors in;
-  in.reserve((groups.size() + 1) * grads.size() + 4);
+  in.reserve((groups.size() + 2) * grads.size() + 4);
   for (const Tensors* group : groups) in.append(group->begin(), group->end());
+  if (attrs.copies) in.append(copies.begin(), copies.end());
   in.push_back(step);
   in.append(grads.begin(), grads.end());
   for (const Tensor& t : {inputs.lr, inputs.grad_scale, inputs.found_inf}) in.push_back(t);
   for (const Tensors* group : groups)
     if (group->size() != grads.size()) fail(op.name, "{} gradients for {} tensors", grads.size(), group->size());
+  if (attrs.copies && copies.size() != grads.size())
+    fail(op.name, "{} copies for {} gradients", copies.size(), grads.size());
   dispatch(op, std::move(in), attrs);
 }
 
@@ -237,13 +256,13 @@ std::span<const Op* const> optim_ops() {
 }
 
 void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step_count,
-           const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs) {
-  step(adam_op, {&params, &exp_avg, &exp_avg_sq}, step_count, grads, inputs, attrs);
+           const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs, const Tensors& copies) {
+  step(adam_op, {&params, &exp_avg, &exp_avg_sq}, step_count, grads, inputs, attrs, copies);
 }
 void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step_count, const Tensors& grads,
-          const StepInputs& inputs, const OptimAttrs& attrs) {
-  if (attrs.momentum != 0) step(sgd_op, {&params, &momentum}, step_count, grads, inputs, attrs);
-  else step(sgd_op, {&params}, step_count, grads, inputs, attrs);
+          const StepInputs& inputs, const OptimAttrs& attrs, const Tensors& copies) {
+  if (attrs.momentum != 0) step(sgd_op, {&params, &momentum}, step_count, grads, inputs, attrs, copies);
+  else step(sgd_op, {&params}, step_count, grads, inputs, attrs, copies);
 }
 
 void unscale_(const Tensors& grads, const Tensor& found_inf, const Tensor& scale) {

@@ -14,13 +14,16 @@ struct StepInputs {
 };
 
 /// Adam (Kingma & Ba 2015), and AdamW (Loshchilov & Hutter 2019) where `attrs.decoupled`. Updates parameters, moments
-/// and `step` (0-d f32, completed steps). Moments have the shapes of their parameters, in f32 (f64 for f64).
+/// and `step` (0-d f32, completed steps). Moments have the shapes of their parameters, in f32 (f64 for f64). `copies`:
+/// none, or for each parameter an undefined tensor or its copy in f16 or bf16, which gets what the parameter becomes
+/// and stays as it is where the step is skipped.
 void adam_(const Tensors& params, const Tensors& exp_avg, const Tensors& exp_avg_sq, const Tensor& step,
-           const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs);
+           const Tensors& grads, const StepInputs& inputs, const OptimAttrs& attrs, const Tensors& copies = {});
 
-/// Stochastic gradient descent; with `attrs.momentum` the buffers hold the velocity, otherwise they are empty.
+/// Stochastic gradient descent; with `attrs.momentum` the buffers hold the velocity, otherwise they are empty. `copies`
+/// as in adam_.
 void sgd_(const Tensors& params, const Tensors& momentum, const Tensor& step, const Tensors& grads,
-          const StepInputs& inputs, const OptimAttrs& attrs);
+          const StepInputs& inputs, const OptimAttrs& attrs, const Tensors& copies = {});
 
 /// Divides gradients by `scale` (0-d f32), and sets `found_inf` (0-d bool) if a result is inf or NaN.
 void unscale_(const Tensors& grads, const Tensor& found_inf, const Tensor& scale);

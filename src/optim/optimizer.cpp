@@ -5,7 +5,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "core/lower_copies.h"
+#include "ops/lower_copy.h"
 #include "ops/optim.h"
 #include "ops/output_layout.h"
 #include "tessera/autograd.h"
@@ -17,6 +17,7 @@ namespace tessera::optim {
 // A group with its state: for Adam the first and second moments, for SGD the velocity if there is momentum.
 struct Group {
   Tensors parameters;
+  std::vector<std::shared_ptr<LowerCopy>> copies;  // of the parameters in halves, once autocast has made some
   std::vector<Tensors> moments;
   Tensor step, lr;
   double base_lr = 0, current_lr = 0;  // the second as `lr` holds it, so that nobody needs to wait for a device
@@ -27,12 +28,6 @@ struct Optimizer::State {
   const char* name;
   std::vector<const char*> moment_names;
   std::vector<Group> groups;
-
-  Tensors copied;  // parameters that may have copies in halves
-
-  ~State() {
-    for (const Tensor& p : copied) drop_lower_copy(p);
-  }
 
   // Calls fn(name, tensor) for everything that is saved.
   template <class Fn>
@@ -77,11 +72,8 @@ struct Optimizer::State {
       state->groups.push_back(std::move(group));
     }
     if (all.empty()) throw Error(fmt::format("{}: no parameters", name));
-    for (const Group& group : state->groups)
-      for (const Tensor& p : group.parameters) {
-        allow_lower_copy(p);
-        state->copied.push_back(p);
-      }
+    for (Group& group : state->groups)
+      for (const Tensor& p : group.parameters) group.copies.push_back(share_lower_copy(p));
     return state;
   }
 
@@ -97,19 +89,21 @@ Optimizer::~Optimizer() = default;
 void Optimizer::step(const StepOptions& options) {
   NoGrad guard;
   for (Group& g : state_->groups) {
-    Tensors parameters, grads;
+    Tensors parameters, copies, grads;
     std::vector<Tensors> moments(g.moments.size());
     for (size_t i = 0; i < g.parameters.size(); ++i) {
       Tensor grad = g.parameters[i].grad();
       if (!grad.defined()) continue;
       parameters.push_back(g.parameters[i]);
+      copies.push_back(g.copies[i]->writable(g.parameters[i]));
       grads.push_back(std::move(grad));
       for (size_t m = 0; m < moments.size(); ++m) moments[m].push_back(g.moments[m][i]);
     }
     if (parameters.empty()) continue;
     const StepInputs inputs{g.lr, options.grad_scale, options.found_inf};
-    if (state_->moment_names.size() == 2) adam_(parameters, moments[0], moments[1], g.step, grads, inputs, g.attrs);
-    else sgd_(parameters, moments.empty() ? Tensors() : moments[0], g.step, grads, inputs, g.attrs);
+    if (state_->moment_names.size() == 2)
+      adam_(parameters, moments[0], moments[1], g.step, grads, inputs, g.attrs, copies);
+    else sgd_(parameters, moments.empty() ? Tensors() : moments[0], g.step, grads, inputs, g.attrs, copies);
   }
 }
 

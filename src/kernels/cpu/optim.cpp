@@ -56,12 +56,13 @@ void run_step(const Step& s, Executor& executor) {
   s.counter.write(args.step + 1);
 }
 
-// Inputs: n params, `states` tensors for each, step | n grads, lr, grad_scale?, found_inf? (see ops/optim.cpp).
+// Inputs: n params, `states` tensors and a copy? for each, step | n grads, lr, grad_scale?, found_inf? (see
+// ops/optim.cpp).
 template <bool adam>
 void plan_step(const Call& call, Workspace& workspace) {
   const OptimAttrs& o = call.attrs.as<OptimAttrs>();
-  const size_t states = adam ? 2 : o.momentum != 0 ? 1 : 0, n = (call.in.size() - 4) / (2 + states);
-  const size_t step = (1 + states) * n, lr = step + 1 + n;
+  const size_t states = adam ? 2 : o.momentum != 0 ? 1 : 0, n = (call.in.size() - 4) / (2 + states + o.copies);
+  const size_t step = (1 + states + o.copies) * n, lr = step + 1 + n;
   std::vector<StepTensor> tensors;
   for (size_t i = 0; i < n; ++i) {
     const Operand &param = call.in[i], &grad = call.in[step + 1 + i];
@@ -72,6 +73,10 @@ void plan_step(const Call& call, Workspace& workspace) {
                  scalar_of(param.dtype()),
                  scalar_of(grad.dtype())};
     for (size_t s = 0; s < states; ++s) t.state[s] = contiguous(workspace, call.in[(1 + s) * n + i], true);
+    if (const Operand& copy = call.in[(1 + states) * n + i]; o.copies && copy.defined()) {
+      t.lower = contiguous(workspace, copy, true);
+      t.lower_type = scalar_of(copy.dtype());
+    }
     tensors.push_back(t);
   }
   StepArgs args{};

@@ -44,18 +44,23 @@ void* counted(Workspace& workspace, const Operand& t, bool written, bool with_ga
   return with_gaps || t.is_contiguous() ? t.data_ptr() : staged(workspace, t, written);
 }
 
-// Inputs: n params, `states` tensors for each, step | n grads, lr, grad_scale?, found_inf? (see ops/optim.cpp).
+// Inputs: n params, `states` tensors and a copy? for each, step | n grads, lr, grad_scale?, found_inf? (see
+// ops/optim.cpp).
 template <bool adam>
 void plan_step(const Call& call, Workspace& workspace) {
   const OptimAttrs& o = call.attrs.as<OptimAttrs>();
-  const size_t states = adam ? 2 : o.momentum != 0 ? 1 : 0, n = (call.in.size() - 4) / (2 + states);
-  const size_t step = (1 + states) * n, lr = step + 1 + n;
+  const size_t states = adam ? 2 : o.momentum != 0 ? 1 : 0, n = (call.in.size() - 4) / (2 + states + o.copies);
+  const size_t step = (1 + states + o.copies) * n, lr = step + 1 + n;
   std::vector<StepTensor> tensors;
   for (size_t i = 0; i < n; ++i) {
     const Operand &param = call.in[i], &grad = call.in[step + 1 + i];
     StepTensor t{param.numel(), nullptr, nullptr, {}, scalar_of(param.dtype()), scalar_of(grad.dtype())};
     t.param = place(workspace, param, true, t, t.param_gap);
     t.grad = place(workspace, grad, false, t, t.grad_gap);
+    if (const Operand& copy = call.in[(1 + states) * n + i]; o.copies && copy.defined()) {
+      t.lower = place(workspace, copy, true, t, t.lower_gap);
+      t.lower_type = scalar_of(copy.dtype());
+    }
     bool alike = t.param == param.data_ptr();
     for (size_t s = 0; s < states; ++s) alike = alike && gap_of(call.in[(1 + s) * n + i]) == t.param_gap;
     // Without states as with those that zeros_beside makes: of short rows the ends would cost more than packs gain.

@@ -68,6 +68,15 @@ void optimizer_step(StepTensors<P, G, C> t, i64 begin, i64 end, Step step) {
   if (i < end) at(i, static_cast<int>(end - i));
 }
 
+/// Contiguous elements in another type.
+template <class To, class From>
+void convert_elements(To* to, const From* from, i64 n) {
+  using V = NativeVec<From>;
+  i64 i = 0;
+  for (; i + V::lanes <= n; i += V::lanes) store(to + i, load<V>(from + i));
+  if (i < n) store(to + i, load<V>(from + i, static_cast<int>(n - i)), static_cast<int>(n - i));
+}
+
 /// Multiplies contiguous elements by a factor; whether a product is inf or NaN.
 template <class C, class T>
 bool scale_and_check(T* x, i64 n, C factor) {

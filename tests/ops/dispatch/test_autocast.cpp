@@ -8,8 +8,8 @@
 
 #include "core/fake_runtime.h"
 #include "core/gpu/backend.h"
-#include "core/lower_copies.h"
 #include "ops/autocast.h"
+#include "ops/lower_copy.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/autocast.h"
@@ -393,8 +393,8 @@ TEST(WeightCache, ServesOneStreamUntilAGraphIsReplayed) {
   {
     const Device device = hip(0);
     const Tensor w = empty({4, 4}, Float32, device).set_requires_grad(), x = empty({2, 4}, BFloat16, device);
-    allow_lower_copy(w);
-    const auto renew = [&] { keep_lower_copy(w, empty({4, 4}, BFloat16, device)); };
+    const auto owner = share_lower_copy(w);
+    const auto renew = [&] { owner->keep(w, empty({4, 4}, BFloat16, device)); };
     const auto cast_of = [&] {
       Tensors in{x, w};
       amp::autocast(find_op("linear"), in);
@@ -418,7 +418,6 @@ TEST(WeightCache, ServesOneStreamUntilAGraphIsReplayed) {
     graph.replay();
     renew();
     EXPECT_NE(cast_of(), before);
-    drop_lower_copy(w);
   }
   gpu::install(DeviceType::HIP, nullptr);
 }

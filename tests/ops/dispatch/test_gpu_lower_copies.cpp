@@ -1,12 +1,19 @@
 // Copies of parameters in halves, which the optimizer's kernel writes: always what a cast would give.
 #include "core/gpu_check.h"
-#include "core/lower_copies.h"
+#include "ops/lower_copy.h"
 #include "ops/ops_check.h"
 
 namespace tessera {
 namespace {
 
 class GpuLowerCopies : public GpuTest {};
+
+// What autocast would find; undefined: it would cast.
+Tensor lower_copy(const Tensor& parameter, DType dtype) {
+  const auto owner = find_lower_copy(parameter);
+  const Tensor copy = owner ? owner->fresh(parameter) : Tensor();
+  return copy.defined() && copy.dtype() == dtype ? copy : Tensor();
+}
 
 // A matrix and a vector that are trained under autocast, with copies or with a cast for each use.
 struct Trained {

@@ -1,10 +1,10 @@
 // Matrices of halves and f32 whose rows are padded to whole 16 bytes on a GPU: nobody sees it but by strides and times.
 #include <array>
 
-#include "core/lower_copies.h"
 #include "io/temporary_folder.h"
 #include "ops/gpu_against_float64.h"
 #include "ops/kernel_list.h"
+#include "ops/lower_copy.h"
 #include "ops/op_table.h"
 #include "ops/optim.h"
 #include "tessera/tessera.h"
@@ -50,10 +50,12 @@ TEST_F(GpuPaddedRows, AreWhatTheLibraryMakesOfMatrices) {
       const amp::Autocast guard(BFloat16);
       matmul(parameter, transpose(parameter, -2, -1));
     }
-    EXPECT_TRUE(is_padded(lower_copy(parameter, BFloat16)));
+    const auto kept = [&] { return find_lower_copy(parameter)->fresh(parameter); };
+    ASSERT_EQ(kept().dtype(), BFloat16);
+    EXPECT_TRUE(is_padded(kept()));
     parameter.set_grad(full(shape, 0.5, Float32, card()));
     optimizer.step();  // writes the copy, too
-    const Tensor copy = lower_copy(parameter, BFloat16);
+    const Tensor copy = kept();
     ASSERT_TRUE(copy.defined());
     EXPECT_EQ(error(copy, parameter.detach().to(cpu()).to(BFloat16).to(Float64)), 0);
   }

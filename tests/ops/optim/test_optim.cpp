@@ -1,5 +1,6 @@
 #include "ops/ops_check.h"
 
+#include "ops/capture.h"
 #include "ops/optim.h"
 
 namespace tessera {
@@ -44,6 +45,63 @@ TEST(OptimizerStep, KeepsHalfParametersWithExactMoments) {
     EXPECT_LE(relative_error(m, m64), 1e-6);
     EXPECT_LE(relative_error(p, p64), dtype == Float16 ? 1e-3 : 8e-3);
   }
+}
+
+// Copies in halves get what a cast would give, in the same call, also where they do not lie dense.
+TEST(OptimizerStep, WritesTheCopiesThatItsCallNames) {
+  Generator gen(5);
+  for (const double momentum : {0.0, 0.9})
+    for (const bool adam : {true, false}) {
+      const Shape shape{37, 501};
+      Tensors p, m, v, g, copies = {empty(shape, BFloat16), {}, empty({501, 37}, Float16).transpose(0, 1)};
+      for (int i = 0; i < 3; ++i) {
+        p.push_back(normal64(shape, gen).to(Float32));
+        g.push_back(normal64(shape, gen).to(Float32));
+        m.push_back(zeros(shape));
+        v.push_back(zeros(shape));
+      }
+      Tensor found_inf = zeros({}, Bool);
+      const Tensor count = scalar(0);
+      const auto step = [&] {
+        const OptimAttrs attrs{.weight_decay = 0.1, .momentum = adam ? 0 : momentum};
+        const StepInputs inputs{scalar(0.1), {}, found_inf};
+        if (adam) adam_(p, m, v, count, g, inputs, attrs, copies);
+        else sgd_(p, momentum != 0 ? m : Tensors(), count, g, inputs, attrs, copies);
+      };
+      const auto agree = [&] {
+        for (size_t i : {size_t{0}, size_t{2}})
+          EXPECT_EQ(relative_error(copies[i].to(Float64), p[i].to(copies[i].dtype()).to(Float64)), 0) << i;
+      };
+      for (int i = 1; i < 4; ++i) {
+        step();
+        agree();
+        EXPECT_EQ(copies[0].storage()->version.load(), p[0].storage()->version.load());
+      }
+      found_inf.fill_(1);
+      step();
+      agree();
+      found_inf.fill_(0);
+      const Program program = capture([&](const Tensors&) { return step(), Tensors{}; }, {});
+      const Tensor before = copies[0].clone();
+      EXPECT_EQ(parse_graph(program.graph->text())->text(), program.graph->text());
+      agree();
+      program({});
+      agree();
+      EXPECT_GT(relative_error(copies[0].to(Float64), before.to(Float64)), 0);
+    }
+}
+
+TEST(OptimizerStep, TakesOnlyCopiesInHalvesOfTheirParameters) {
+  const auto with = [](const Tensor& p, const Tensors& copies) {
+    return error_of([&] { sgd_({p}, {}, scalar(0), {zeros(p.shape(), p.dtype())}, {scalar(1), {}, {}}, {}, copies); });
+  };
+  EXPECT_EQ(with(zeros({3}), {zeros({4}, BFloat16)}),
+            "sgd_: copy in f16 or bf16 of parameter f32[3] on cpu: bf16[4] on cpu");
+  EXPECT_EQ(with(zeros({3}), {zeros({3}, Float64)}),
+            "sgd_: copy in f16 or bf16 of parameter f32[3] on cpu: f64[3] on cpu");
+  EXPECT_EQ(with(zeros({3}, Float16), {zeros({3}, BFloat16)}), "sgd_: only f32 and f64 have copies, not f16[3] on cpu");
+  EXPECT_EQ(with(zeros({3}), {Tensor(), zeros({3}, BFloat16)}), "sgd_: 2 copies for 1 gradients");
+  EXPECT_EQ(with(zeros({3}), {Tensor()}), "no error");
 }
 
 TEST(Unscale, TakesEveryDtypeAndLayoutAndFindsAnyElement) {

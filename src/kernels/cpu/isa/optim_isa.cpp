@@ -74,19 +74,33 @@ void step_grads(const StepArgs& a, const StepTensor& t, i64 begin, i64 end) {
   }
 }
 
+/// The copy in halves of what parameters of f32 or f64 have become, which is still in a cache.
+template <class P>
+void write_lower(const StepTensor& t, i64 begin, i64 end) {
+  const P* const param = static_cast<const P*>(t.param) + begin;
+  if (t.lower_type == Scalar::f16) tile::convert_elements(static_cast<f16*>(t.lower) + begin, param, end - begin);
+  else tile::convert_elements(static_cast<bf16*>(t.lower) + begin, param, end - begin);
+}
+
+void step_chunk(const StepArgs& args, const StepTensor& t, i64 begin, i64 end) {
+  switch (t.param_type) {
+    case Scalar::f64:
+      step_states<double, double, double>(args, t, begin, end);
+      if (t.lower) write_lower<double>(t, begin, end);
+      return;
+    case Scalar::f16:
+      return step_grads<f16>(args, t, begin, end);
+    case Scalar::bf16:
+      return step_grads<bf16>(args, t, begin, end);
+    default:
+      step_grads<float>(args, t, begin, end);
+      if (t.lower) write_lower<float>(t, begin, end);
+  }
+}
+
 void step(const StepArgs& args, Executor& executor) {
-  for_each_chunk(args.tensors, args.tensor, ExecutorRef(executor), [&](const StepTensor& t, i64 begin, i64 end, i64) {
-    switch (t.param_type) {
-      case Scalar::f64:
-        return step_states<double, double, double>(args, t, begin, end);
-      case Scalar::f16:
-        return step_grads<f16>(args, t, begin, end);
-      case Scalar::bf16:
-        return step_grads<bf16>(args, t, begin, end);
-      default:
-        return step_grads<float>(args, t, begin, end);
-    }
-  });
+  for_each_chunk(args.tensors, args.tensor, ExecutorRef(executor),
+                 [&](const StepTensor& t, i64 begin, i64 end, i64) { step_chunk(args, t, begin, end); });
 }
 
 double squares_of(const StepTensor& t, i64 begin, i64 end) {
