@@ -8,9 +8,13 @@
 //   }
 //   loss.backward();
 #pragma once
+#include <memory>
+
 #include "tessera/tensor.h"
 
 namespace tessera::amp {
+
+class CastCache;
 
 struct AutocastOptions {
   bool enabled = true;  ///< false: operators run as they are given, whatever surrounds the region
@@ -45,6 +49,7 @@ class Autocast {
 
  private:
   AutocastState previous_;
+  std::unique_ptr<CastCache> casts_;  // the outermost region's serve those within, too
 };
 
 /// Operators run as they are given while alive, on every kind of device.

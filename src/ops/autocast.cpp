@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "core/capture_state.h"
 #include "ops/lower_copy.h"
 #include "ops/op_table.h"
 #include "ops/record.h"
@@ -15,16 +16,25 @@ namespace tessera::amp {
 
 constinit thread_local AutocastState autocast_state;
 
-namespace {
-
-struct CachedCast {
-  Tensor source, lower;
-  CopyOrigin origin;
-  uint32_t version;  // of the source
+// What a region has cast of parameters.
+class CastCache {
+ public:
+  struct Entry {
+    Tensor source, lower;
+    CopyOrigin origin;
+    uint32_t version;  // of the source
+  };
+  std::unordered_map<const TensorImpl*, Entry> casts;
 };
 
-thread_local int depth = 0;  // of regions, enabled or not
-thread_local std::unordered_map<const TensorImpl*, CachedCast> cached_casts;
+namespace {
+
+// The outermost region of this thread: what it has cast serves the regions within, too.
+struct Region {
+  std::unique_ptr<CastCache>* casts = nullptr;  // null: there is none
+  const CaptureState* capture = nullptr;        // in which it began
+};
+constinit thread_local Region outermost;
 
 uint8_t bit(DeviceType device) { return static_cast<uint8_t>(1 << static_cast<int>(device)); }
 bool is_on(DeviceType device) { return autocast_state.devices & bit(device); }
@@ -52,16 +62,19 @@ Tensor cast_parameter(const Tensor& t, DType dtype) {
 
 // A parameter serves many calls of a forward pass; a copy made where nothing was recorded cannot serve one that is.
 Tensor cached_cast(const Tensor& t, DType dtype) {
+  if (outermost.capture != current_capture) return cast(t, dtype);  // a captured function casts in each run
+  if (!*outermost.casts) *outermost.casts = std::make_unique<CastCache>();
+  auto& casts = (*outermost.casts)->casts;
   CopyOrigin origin(t);
   const uint32_t version = t.storage()->version.load(std::memory_order_relaxed);
-  if (auto it = cached_casts.find(t.ref().get()); it != cached_casts.end()) {
-    const CachedCast& c = it->second;
+  if (auto it = casts.find(t.ref().get()); it != casts.end()) {
+    const CastCache::Entry& c = it->second;
     if (c.lower.dtype() == dtype && c.version == version && c.origin == origin &&
         (c.lower.requires_grad() || !grad_enabled()))
       return c.lower;
   }
   Tensor lower = cast_parameter(t, dtype);
-  cached_casts.insert_or_assign(t.ref().get(), CachedCast{t, lower, std::move(origin), version});
+  casts.insert_or_assign(t.ref().get(), CastCache::Entry{t, lower, std::move(origin), version});
   return lower;
 }
 
@@ -79,7 +92,6 @@ AutocastState enter(uint8_t devices, DType dtype, const AutocastOptions& options
   s.devices = static_cast<uint8_t>(options.enabled ? s.devices | devices : s.devices & ~devices);
   for (int d = 0; d < kDeviceTypeCount; ++d)
     if (devices >> d & 1) s.dtype[d] = dtype, s.options[d] = options;
-  ++depth;
   return previous;
 }
 
@@ -87,12 +99,16 @@ constexpr uint8_t kAllDevices = (1 << kDeviceTypeCount) - 1;
 
 }  // namespace
 
-Autocast::Autocast(DType dtype, const AutocastOptions& options) : previous_(enter(kAllDevices, dtype, options)) {}
+Autocast::Autocast(DType dtype, const AutocastOptions& options) : previous_(enter(kAllDevices, dtype, options)) {
+  if (!outermost.casts) outermost = {&casts_, current_capture};
+}
 Autocast::Autocast(DType dtype, DeviceType device, const AutocastOptions& options)
-    : previous_(enter(bit(device), dtype, options)) {}
+    : previous_(enter(bit(device), dtype, options)) {
+  if (!outermost.casts) outermost = {&casts_, current_capture};
+}
 Autocast::~Autocast() {
   autocast_state = previous_;
-  if (--depth == 0) cached_casts.clear();
+  if (outermost.casts == &casts_) outermost = {};
 }
 
 bool autocast_enabled(DeviceType device) { return is_on(device); }

@@ -9,6 +9,7 @@
 #include "core/fake_runtime.h"
 #include "core/gpu/backend.h"
 #include "ops/autocast.h"
+#include "ops/capture.h"
 #include "ops/lower_copy.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
@@ -420,6 +421,27 @@ TEST(WeightCache, ServesOneStreamUntilAGraphIsReplayed) {
     EXPECT_NE(cast_of(), before);
   }
   gpu::install(DeviceType::HIP, nullptr);
+}
+
+TEST(WeightCache, IsNoneOfACapturedFunctions) {
+  Generator g(14);
+  Tensor w = parameter({4, 4}, g);
+  const Tensor x = uniform({2, 4}, g);
+  amp::Autocast guard(BFloat16);
+  NoGrad plain;
+  const auto eager = [&] { return linear(x, w); };
+  eager();
+  const Program program = capture([&](const Tensors& in) { return Tensors{linear(in[0], w)}; }, {x});
+  EXPECT_EQ(relative_error(eager(), program({x})[0]), 0);
+  w.mul_(2.0);
+  EXPECT_EQ(relative_error(program({x})[0], eager()), 0);
+  const Program again = capture(
+      [&](const Tensors& in) {
+        amp::Autocast inner(BFloat16);
+        return Tensors{linear(in[0], w) + linear(in[0], w)};
+      },
+      {x});
+  EXPECT_EQ(relative_error(again({x})[0], eager() * 2.0), 0);
 }
 
 TEST(WeightCache, DoesNotCutTheGraph) {
