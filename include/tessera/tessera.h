@@ -10,6 +10,7 @@
 #include "tessera/io.h"
 #include "tessera/models.h"
 #include "tessera/nn.h"
+#include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/optim.h"
 #include "tessera/parallel.h"

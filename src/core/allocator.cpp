@@ -19,6 +19,7 @@
 #include "core/gpu/backend.h"
 #include "core/util/bytes.h"
 #include "core/util/debug.h"
+#include "core/util/observers.h"
 #include "tessera/tensor.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -192,8 +193,10 @@ Ref<Storage> allocate_on_gpu(size_t bytes, Device device) {
     } catch (const Error&) {  // a lost device; its memory is lost with it
     }
     state.allocator.release(static_cast<gpu::Block*>(s.owner));
+    if (observers::exist()) observers::released(s.device, s.bytes);
   };
   if (CachingAllocator::get().poison) state.runtime.fill(storage->data, 0xff, bytes, stream);
+  if (observers::exist()) observers::allocated(device, bytes);
   return storage;
 }
 
@@ -226,7 +229,11 @@ Ref<Storage> allocate(size_t bytes, Device device) {
   storage->data = CachingAllocator::get().allocate(bytes);
   storage->bytes = bytes;
   storage->device = device;
-  storage->release = [](Storage& s) { CachingAllocator::get().release(s.data, s.bytes); };
+  storage->release = [](Storage& s) {
+    CachingAllocator::get().release(s.data, s.bytes);
+    if (observers::exist()) observers::released(s.device, s.bytes);
+  };
+  if (observers::exist()) observers::allocated(device, bytes);
   return storage;
 }
 

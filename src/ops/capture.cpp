@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/capture_state.h"
+#include "ops/observe.h"
 #include "ops/op_table.h"
 #include "ops/random.h"
 #include "ops/schema.h"
@@ -234,7 +235,7 @@ Tensors run(const Graph& graph, const Tensors& inputs) {
     bool keeps_hidden = false;
     for (size_t i = node.outputs.size() - node.op->hidden_outputs; i < node.outputs.size(); ++i)
       keeps_hidden |= node.outputs[i] >= 0;
-    Tensors out = execute(*node.op, in, node.attrs, keeps_hidden);
+    Tensors out = observe(*node.op, in, node.attrs, [&] { return execute(*node.op, in, node.attrs, keeps_hidden); });
     for (size_t i = 0; i < out.size() && i < node.outputs.size(); ++i)
       if (const int32_t v = node.outputs[i]; v >= 0 && last[static_cast<size_t>(v)] > n)
         values[static_cast<size_t>(v)] = std::move(out[i]);

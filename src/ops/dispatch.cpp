@@ -11,6 +11,7 @@
 #include "ops/autocast.h"
 #include "ops/call_plan.h"
 #include "ops/capture.h"
+#include "ops/observe.h"
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
 #include "ops/record.h"
@@ -180,6 +181,11 @@ Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas) {
   return out;
 }
 
+[[gnu::noinline, gnu::cold]] void note_launch(const Op& op, const Plan& plan, Device device) {
+  void* const stream = device.is_card() ? gpu::stream_of(gpu::state(device)).handle : nullptr;
+  observers::launched({op.name, plan.kernel()->name, device, stream});
+}
+
 }  // namespace
 
 Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
@@ -197,6 +203,7 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
     out = make_outputs(op, in, call.outputs);
     plan = call.plan;
   }
+  if (plan && observers::exist()) note_launch(op, *plan, device);
   if (plan) run_as_planned(*plan, {in.data(), in.size()}, {out.data(), out.size()});
   if (op.in_place)
     for (size_t i = 0, visible = out.size() - op.hidden_outputs; i < visible; ++i)
@@ -209,7 +216,9 @@ Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
   bool recording = false;
   if (op.vjp && grad_enabled())
     for (const Tensor& t : in) recording |= needs_grad(t);
-  Tensors out = is_capturing() ? record_execution(op, in, attrs, recording) : execute(op, in, attrs, recording);
+  Tensors out = observe(op, in, attrs, [&] {
+    return is_capturing() ? record_execution(op, in, attrs, recording) : execute(op, in, attrs, recording);
+  });
   if (op.in_place && is_capturing() && grad_enabled()) check_in_place(op, in, out.size() - op.hidden_outputs);
   if (recording) record(op, in, out, attrs);
   for (size_t shown = out.size() - op.hidden_outputs; out.size() > shown;) out.pop_back();

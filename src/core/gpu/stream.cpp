@@ -8,6 +8,7 @@
 
 #include "core/gpu/backend.h"
 #include "core/util/bytes.h"
+#include "core/util/observers.h"
 #include "tessera/random.h"
 
 namespace tessera {
@@ -325,6 +326,7 @@ void DeviceGraph::replay() {
     Tensor now = draw.generator->reserve(draw.elements, cpu());
     state_->on->runtime.copy(draw.state.data_ptr(), now.data_ptr(), 16, stream);
   }
+  if (observers::exist()) observers::launched({{}, "graph", state_->on->device, stream});
   state_->on->runtime.launch(state_->handle, stream);
   ++gpu::replay_count;
 }
