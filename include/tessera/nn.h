@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/state_dict.h"
 
@@ -123,6 +124,7 @@ class Module {
   /// Runs `body` as a call of this module: the one place where calls begin and end.
   template <class Body>
   std::invoke_result_t<const Body&> call(const Body& body) const {
+    const NamedScope scope(name());
     return body();
   }
 

@@ -80,7 +80,8 @@ std::string describe(const CallSeen& call);
 /// programs with -rdynamic); else addresses for addr2line, innermost first. Empty without CallSeen::callers.
 std::string call_site(const CallSeen& call);
 
-/// A name for what happens while it lives, on this thread; they nest. `name` must outlive it, and is not copied.
+/// A name for what happens while it lives, on this thread; they nest, and an empty one is passed over. `name` must
+/// outlive it, and is not copied.
 class NamedScope {
  public:
   explicit NamedScope(std::string_view name, int64_t index = -1);

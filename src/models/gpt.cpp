@@ -9,6 +9,7 @@
 #include "ops/loss.h"
 #include "tessera/autograd.h"
 #include "tessera/models.h"
+#include "tessera/observer.h"
 
 namespace tessera::models {
 namespace {
@@ -72,7 +73,10 @@ Tensor GPT::hidden(const Tensor& tokens) const {
   return x.normalized(norm);
 }
 
-Tensors GPT::forward(const Tensors& in) const { return {linear(hidden(one_input(in)), head)}; }
+Tensors GPT::forward(const Tensors& in) const {
+  const Tensor x = hidden(one_input(in));
+  return {in_scope("head", [&] { return linear(x, head); })};
+}
 
 Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const { return cross_entropy((*this)(tokens), targets); }
 

@@ -2,6 +2,7 @@
 
 #include "ops/autocast.h"
 #include "tessera/nn.h"
+#include "tessera/observer.h"
 
 namespace tessera::nn {
 
@@ -28,7 +29,8 @@ Tensor MultiheadAttention::attended(const Tensor& x, const Tensor& mask, const T
 }
 
 Tensor MultiheadAttention::heads(const Tensor& x, const Tensor& mask) const {
-  return attention_qkv(qkv(x), config.heads, options(mask));
+  const Tensor packed = qkv(x);
+  return attention_qkv(packed, config.heads, options(mask));
 }
 
 Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Tensor& mask) const {
@@ -79,6 +81,7 @@ Tensor Residual::normalized(const Child<LayerNorm>& child) {
     *this = {value()};
     return child(sum);
   }
+  const NamedScope scope(norm->name());
   auto [all, y] = add_layer_norm(sum, branch, bias, norm->weight, norm->bias, norm->eps);
   *this = {std::move(all)};
   return y;
@@ -97,11 +100,16 @@ Residual TransformerBlock::extended(Residual x, const Tensor& mask) const {
   // A stream that is wider than the products has no place in their epilogues: the next norm adds them.
   const bool waits = fused && !drops && amp::is_wide_residual(x.sum);
   Tensor y = x.normalized(norm1);
-  if (waits) x = {x.sum, linear(heads->heads(y, mask), projection->weight), projection->bias};
+  if (waits)
+    x = in_scope("attention", [&]() -> Residual {
+      const Tensor all = heads->heads(y, mask);
+      return {x.sum, in_scope("out", [&] { return linear(all, projection->weight); }), projection->bias};
+    });
   else if (heads) x = {attention(y, mask, x.sum)};
   else x = {x.sum + (mask.defined() ? attention(y, mask) : attention(y))};
   y = x.normalized(norm2);
   const auto feed_forward = [&](const Tensor& bias, const Tensor& residual) {
+    const NamedScope scope("mlp");
     return mlp(y, widens->weight, widens->bias, config.activation, narrows->weight, bias, residual);
   };
   if (waits) return {x.sum, feed_forward({}, {}), narrows->bias};

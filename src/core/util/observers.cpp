@@ -78,7 +78,7 @@ Observing::~Observing() {
 }
 
 NamedScope::NamedScope(std::string_view name, int64_t index)
-    : name_(name), index_(index), outer_(innermost_scope), seen_(observers::exist()) {
+    : name_(name), index_(index), outer_(innermost_scope), seen_(observers::exist() && !name.empty()) {
   innermost_scope = this;
   if (!seen_) return;
   try {
@@ -97,6 +97,7 @@ NamedScope::~NamedScope() {
 std::string scope_path() {
   std::string path;
   for (const NamedScope* s = innermost_scope; s; s = s->outer_) {
+    if (s->name_.empty()) continue;
     std::string part(s->name_);
     if (s->index_ >= 0) part += '.' + std::to_string(s->index_);
     path = path.empty() ? part : part + '.' + path;

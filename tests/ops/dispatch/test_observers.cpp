@@ -2,6 +2,7 @@
 #include "tessera/observer.h"
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
 #include "core/fake_runtime.h"
@@ -10,6 +11,7 @@
 #include "ops/capture.h"
 #include "ops/ops_check.h"
 #include "tessera/autocast.h"
+#include "tessera/models.h"
 #include "tessera/optim.h"
 
 using tessera::Tensor;
@@ -250,6 +252,33 @@ TEST(NamedScopes, GiveAPathAlsoAfterExceptions) {
   EXPECT_EQ(scope_path(), "");
   EXPECT_EQ(seen.scopes, (Lines{"+layers.3", "+layers.3.attention", "-layers.3.attention", "+layers.3.norm",
                                 "-layers.3.norm", "-layers.3"}));
+}
+
+// Which are the names of their parameters.
+TEST(NamedScopes, AreThoseOfAGptsModules) {
+  struct Places : Observer {
+    std::vector<std::string> of_products;
+    void called(const CallSeen& call) override {
+      if (call.op == "linear" || call.op == "mlp") of_products.push_back(scope_path());
+    }
+  } seen;
+  Generator generator(3);
+  models::GPT model({.layers = 2, .heads = 2, .width = 16, .block = 8, .vocab = 33}, generator);
+  for (const bool wide : {false, true}) {
+    seen.of_products.clear();
+    const Observing guard(seen);
+    const amp::Autocast region(BFloat16, {.enabled = wide});
+    model(zeros({1, 8}, Int64));
+    const Lines layer = {"attention.qkv", "attention.out", "mlp"};
+    Lines want;
+    for (const char* h : {"h.0.", "h.1."})
+      for (const std::string& name : layer) want.push_back(h + name);
+    want.emplace_back("head");
+    EXPECT_EQ(seen.of_products, want) << wide;
+  }
+  std::set<std::string> names;
+  for (const auto& [name, t] : model.named_parameters()) names.insert(name);
+  EXPECT_TRUE(names.contains("h.1.attention.qkv.weight"));
 }
 
 // ---- call sites
