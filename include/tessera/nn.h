@@ -167,7 +167,7 @@ class Child {
 
   /// Calls the module: as an M with any of its arguments, otherwise its forward(), an activation and an addition.
   template <class... In>
-  requires std::invocable<const M&, const In&...>
+  requires std::invocable<M&, const In&...>
   auto operator()(const In&... in) const;
 
  private:
@@ -196,15 +196,15 @@ Module& Child<M>::module() const {
 template <class M>
 M& Child<M>::operator*() const {
   if (M* m = as<M>()) return *m;
-  throw Error("Child: \"" + module().name() + "\" was replaced by a module of another type, which can only be called");
+  throw Error("Child: \"" + module().name() + "\" was replaced by a module of another type, which takes tensors alone");
 }
 
 template <class M>
 template <class... In>
-requires std::invocable<const M&, const In&...>
+requires std::invocable<M&, const In&...>
 auto Child<M>::operator()(const In&... in) const {
-  using Out = std::invoke_result_t<const M&, const In&...>;
-  if (const M* m = exact()) return (*m)(in...);
+  using Out = std::invoke_result_t<M&, const In&...>;
+  if (M* m = exact()) return (*m)(in...);
   const Module& any = module();
   if constexpr (requires {
                   { any(in...) } -> std::same_as<Out>;

@@ -82,6 +82,24 @@ TEST(Children, AreCalledByForward) {
   EXPECT_EQ(error_of([&] { Child<Linear>()(x); }), "Child: there is no module; use what add() returns");
 }
 
+TEST(Children, MayHaveCallsOfTheirOwn) {
+  struct Counter : Module {
+    Tensor operator()(const Tensor& x, int64_t by) {
+      ++calls;
+      return x + static_cast<double>(by);
+    }
+    int calls = 0;
+  };
+  struct Outer : Module {
+    Child<Counter> counter = add("counter", Counter());
+  } outer;
+  EXPECT_EQ(outer.counter(zeros({1}), 3).item<float>(), 3);
+  EXPECT_EQ(outer.counter->calls, 1);
+  outer.replace("counter", ReLU());
+  EXPECT_EQ(error_of([&] { outer.counter(zeros({1}), 3); }),
+            "Child: \"counter\" was replaced by a module of another type, which takes tensors alone");
+}
+
 TEST(Children, EveryLayerHasAForward) {
   const Tensor x = randn({2, 4, 6});
   const TransformerConfig config{.width = 6, .heads = 2};
@@ -133,7 +151,7 @@ TEST(Replace, TakesOtherTypes) {
   EXPECT_EQ(m.child("hidden")->name(), "hidden");
   EXPECT_EQ(m.named_parameters()[0].second.to_vector<float>(), std::vector<float>(15, 1));
   EXPECT_EQ(error_of([&] { m.hidden->weight.dim(); }),
-            "Child: \"hidden\" was replaced by a module of another type, which can only be called");
+            "Child: \"hidden\" was replaced by a module of another type, which takes tensors alone");
   m.replace("hidden", Scaled(3, 5));
   EXPECT_LT(distance(m(x), m.out(relu(linear(x, m.hidden->weight, m.hidden->bias) * 3))), 1e-6);
   for (const Tensor& p : m.parameters()) EXPECT_TRUE(p.requires_grad());
