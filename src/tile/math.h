@@ -9,12 +9,15 @@
 #if defined(__HIPCC__)
 extern "C" {
 __device__ double __ocml_exp_f64(double);
+__device__ double __ocml_exp2_f64(double);
 __device__ double __ocml_log_f64(double);
 __device__ double __ocml_tanh_f64(double);
 __device__ double __ocml_erf_f64(double);
 __device__ double __ocml_erfc_f64(double);
 __device__ double __ocml_sin_f64(double);
 __device__ double __ocml_cos_f64(double);
+__device__ double __ocml_tan_f64(double);
+__device__ double __ocml_atan_f64(double);
 __device__ double __ocml_pow_f64(double, double);
 }
 #endif
@@ -37,17 +40,18 @@ TESSERA_HD double pow(double x, double y) { return ::pow(x, y); }
 TESSERA_HD double pow(double x, double y) { return __builtin_pow(x, y); }
 #endif
 TESSERA_LIBM(exp)
+TESSERA_LIBM(exp2)
 TESSERA_LIBM(log)
 TESSERA_LIBM(tanh)
 TESSERA_LIBM(erf)
 TESSERA_LIBM(erfc)
 TESSERA_LIBM(sin)
 TESSERA_LIBM(cos)
-#if !defined(__HIPCC__)
 TESSERA_LIBM(tan)
+TESSERA_LIBM(atan)
+#if !defined(__HIPCC__)
 TESSERA_LIBM(asin)
 TESSERA_LIBM(acos)
-TESSERA_LIBM(atan)
 TESSERA_LIBM(sinh)
 TESSERA_LIBM(cosh)
 TESSERA_LIBM(expm1)
@@ -264,9 +268,8 @@ TESSERA_HD V log(V x) {
 
 template <class V>
 TESSERA_HD V exp2(V x) {
-  using T = element_t<V>;
-  if constexpr (is_same_v<T, double>) {
-    return exp(x * V(0.693147180559945309417));
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::exp2(s); });
   } else {
     const V n = round(min(max(x, V(-160.0f)), V(160.0f)));
     using I = rebind_t<V, i32>;
@@ -509,6 +512,32 @@ template <class V>
 TESSERA_HD V cos(V x) {
   return detail::sin_shifted(x, 1);
 }
+template <class V>
+TESSERA_HD V tan(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::tan(s); });
+  } else {
+    return sin(x) / cos(x);
+  }
+}
+
+/// Arc tangent, between -pi / 2 and pi / 2.
+template <class V>
+TESSERA_HD V atan(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::atan(s); });
+  } else {
+    // atan(|x|) = start + atan(t) with |t| <= tan(pi / 8), where the polynomial holds to 7e-10; one division makes t.
+    const V a = abs(x), one = V(1.0f);
+    const auto middle = a > V(0.414213562f), large = a > V(2.41421356f);
+    const V start = select(large, V(1.57079633f), select(middle, V(0.785398163f), V(0.0f)));
+    const V t = select(large, -one, select(middle, a - one, a)) / select(large, a, select(middle, a + one, one));
+    const V z = t * t;
+    const V p =
+        detail::horner(z, -3.333331518e-01f, 1.999847097e-01f, -1.424352226e-01f, 1.059372711e-01f, -6.077991005e-02f);
+    return copysign(start + fma(t * z, p, t), x);
+  }
+}
 
 #if !defined(__HIPCC__)  // rare enough to go through the C library, one lane at a time
 #define TESSERA_BY_LANE(name)                                          \
@@ -516,10 +545,8 @@ TESSERA_HD V cos(V x) {
   TESSERA_HD V name(V x) {                                             \
     return detail::via_f64(x, [](double s) { return libm::name(s); }); \
   }
-TESSERA_BY_LANE(tan)
 TESSERA_BY_LANE(asin)
 TESSERA_BY_LANE(acos)
-TESSERA_BY_LANE(atan)
 TESSERA_BY_LANE(sinh)
 TESSERA_BY_LANE(cosh)
 TESSERA_BY_LANE(expm1)

@@ -93,6 +93,11 @@ TYPED_TEST(Math, circular) {
   EXPECT_LT(WORST(tile::cos(v), std::cos(x), -10, 10), 3);
   EXPECT_LT(WORST(tile::sin(v), std::sin(x), -1e5, 1e5), 3);
   EXPECT_LT(WORST(tile::cos(v), std::cos(x), -1e9, 1e9), 3);
+  EXPECT_LT(WORST(tile::tan(v), std::tan(x), -1.5, 1.5), 4);
+  EXPECT_LT(WORST(tile::tan(v), std::tan(x), -1e5, 1e5), 4);
+  EXPECT_LT(WORST(tile::atan(v), std::atan(x), -0.5, 0.5), 3);
+  EXPECT_LT(WORST(tile::atan(v), std::atan(x), -3, 3), 3);
+  EXPECT_LT(WORST(tile::atan(v), std::atan(x), -1e9, 1e9), 3);
 }
 
 TYPED_TEST(Math, rounding) {
@@ -146,6 +151,20 @@ TYPED_TEST(Math, special_values) {
   }
   EXPECT_TRUE(std::isnan(at(fast_slope, NAN)));
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::sin(v); }, INFINITY)));
+  const auto exp2 = [](auto v) { return tile::exp2(v); };
+  EXPECT_EQ(at(exp2, INFINITY), INFINITY);
+  EXPECT_EQ(at(exp2, -INFINITY), 0);
+  EXPECT_EQ(at(exp2, -3), 0.125);
+  EXPECT_TRUE(std::isnan(at(exp2, NAN)));
+  const auto tan = [](auto v) { return tile::tan(v); };
+  EXPECT_TRUE(std::isnan(at(tan, INFINITY)));
+  EXPECT_TRUE(std::isnan(at(tan, NAN)));
+  EXPECT_EQ(at(tan, 0), 0);
+  const auto atan = [](auto v) { return tile::atan(v); };
+  EXPECT_EQ(at(atan, INFINITY), static_cast<double>(static_cast<T>(M_PI / 2)));
+  EXPECT_EQ(at(atan, -INFINITY), -static_cast<double>(static_cast<T>(M_PI / 2)));
+  EXPECT_TRUE(std::signbit(at(atan, -0.0)));
+  EXPECT_TRUE(std::isnan(at(atan, NAN)));
   EXPECT_TRUE(std::isnan(at([](auto v) { return tile::relu(v); }, NAN)));
 }
 
