@@ -2,6 +2,8 @@
 #include <limits>
 
 #include "cases/cases.h"
+#include "ops/op_table.h"
+#include "ops/schema.h"
 
 namespace tessera {
 namespace {
@@ -47,82 +49,62 @@ Tensor coin(const Shape& shape, Generator& g) {
   return out;
 }
 
-void add_unary(std::vector<OpCase>& all) {
-  struct Unary {
-    const char* op;
-    double low = -2, high = 2;
-    bool differentiable = true;
-  };
-  for (Unary u : {Unary{"neg"},
-                  {"abs"},
-                  {"sign"},
-                  {"square"},
-                  {"exp"},
-                  {"expm1"},
-                  {"log", 0.1, 4},
-                  {"log1p", -0.7, 3},
-                  {"sqrt", 0.1, 4},
-                  {"rsqrt", 0.2, 4},
-                  {"reciprocal", 0.3, 3},
-                  {"sin", -9, 9},
-                  {"cos", -9, 9},
-                  {"tanh", -4, 4},
-                  {"sigmoid", -6, 6},
-                  {"erf", -3, 3},
-                  {"relu"},
-                  {"gelu", -4, 4},
-                  {"gelu_tanh", -4, 4},
-                  {"silu", -6, 6},
-                  {"softplus", -6, 6},
-                  {"floor", -5, 5},
-                  {"ceil", -5, 5},
-                  {"round", -5, 5},
-                  {"trunc", -5, 5}})
-    for (const Shape& shape : {Shape{1}, Shape{}, Shape{7, 13}, Shape{3, 5, 67}})
-      all.push_back({.op = u.op, .label = to_string(shape), .inputs = uniform({shape}, u.low, u.high), .gradients = 1});
-  for (const char* op : {"round", "relu", "abs"})
-    all.push_back({.op = op, .label = "whole numbers", .inputs = whole({{5, 11}})});
-  for (const char* op : {"isnan", "isinf", "isfinite"})
-    all.push_back({.op = op, .label = "special values", .inputs = special_values});
-  all.push_back({.op = "logical_not", .label = "zeros", .inputs = whole({{7, 13}}, 1)});
-  for (const char* op : {"exp", "tanh", "gelu_tanh"})
-    all.push_back({.op = op,
-                   .label = "4096x768",
-                   .inputs = uniform({{4096, 768}}),
-                   .dtypes = {Float32},
-                   .benchmark = true,
-                   .bytes = 2 * kBytesOf4096x768});
+std::vector<std::pair<std::string, std::vector<Shape>>> pairs_of_shapes() {
+  return {{"one", {{1}, {1}}},           {"primes", {{7, 13}, {7, 13}}},
+          {"rows", {{5, 67}, {67}}},     {"columns", {{5, 1}, {5, 67}}},
+          {"both", {{5, 1, 3}, {4, 1}}}, {"number", {{3, 5}, {}}},
+          {"empty", {{0, 3}, {1}}}};
 }
 
-void add_binary(std::vector<OpCase>& all) {
-  struct Binary {
-    const char* op;
-    double low = -2, high = 2;
-    uint32_t gradients = 3;
-  };
-  const std::vector<std::pair<const char*, std::vector<Shape>>> shapes = {
-      {"one", {{1}, {1}}},           {"primes", {{7, 13}, {7, 13}}},
-      {"rows", {{5, 67}, {67}}},     {"columns", {{5, 1}, {5, 67}}},
-      {"both", {{5, 1, 3}, {4, 1}}}, {"number", {{3, 5}, {}}},
-      {"empty", {{0, 3}, {1}}}};
-  for (Binary b : {Binary{"add"},
-                   {"sub"},
-                   {"mul"},
-                   {"div", 0.3, 3},
-                   {"pow", 0.3, 2},
-                   {"maximum"},
-                   {"minimum"},
-                   {"remainder", 0.3, 5},
-                   {"floor_div", 0.3, 5, 0}})
-    for (auto& [label, s] : shapes)
-      all.push_back({.op = b.op,
-                     .label = label,
-                     .inputs = uniform(s, b.low, b.high),
-                     .gradients = s[0].numel() == Dim(0) ? 0 : b.gradients});
-  for (const char* op :
-       {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "maximum", "minimum"})
-    for (auto& [label, s] : shapes)
-      all.push_back({.op = op, .label = label + std::string(", ties"), .inputs = whole(s, 1)});
+bool gives_bool(const Op& op, size_t inputs) {
+  const TensorMeta one{{}, Float64, {}}, in[] = {one, one};
+  return op.infer({in, inputs}, {})[0].dtype == Bool;
+}
+
+// What every operator of tensors alone is tried on, from its entry.
+void add_unary(std::vector<OpCase>& all, const Op& op) {
+  if (gives_bool(op, 1)) {
+    all.push_back({.op = op.name, .label = "special values", .inputs = special_values});
+    all.push_back({.op = op.name, .label = "zeros", .inputs = whole({{7, 13}}, 1)});
+    return;
+  }
+  for (const Shape& shape : {Shape{1}, Shape{}, Shape{7, 13}, Shape{3, 5, 67}})
+    all.push_back({.op = op.name,
+                   .label = to_string(shape),
+                   .inputs = uniform({shape}, op.domain.low, op.domain.high),
+                   .gradients = op.vjp ? 1u : 0});
+}
+
+void add_binary(std::vector<OpCase>& all, const Op& op) {
+  for (const auto& [label, shapes] : pairs_of_shapes()) {
+    if (gives_bool(op, 2)) {
+      all.push_back({.op = op.name, .label = label + ", ties", .inputs = whole(shapes, 1)});
+      continue;
+    }
+    const bool empty = shapes[0].numel() == Dim(0);
+    all.push_back({.op = op.name,
+                   .label = label,
+                   .inputs = uniform(shapes, op.domain.low, op.domain.high),
+                   .gradients = op.vjp && !empty ? 3u : 0});
+  }
+}
+
+void add_maps(std::vector<OpCase>& all) {
+  for (const Op* op : elementwise_ops()) {
+    if (op->in_place || &op->attrs().type() != &Attrs().type()) continue;
+    const size_t inputs = inputs_of(*op).size();
+    if (inputs == 1) add_unary(all, *op);
+    if (inputs == 2) add_binary(all, *op);
+  }
+}
+
+// What is special about some of them.
+void add_particular(std::vector<OpCase>& all) {
+  for (const char* op : {"round", "relu", "abs"})
+    all.push_back({.op = op, .label = "whole numbers", .inputs = whole({{5, 11}})});
+  for (const char* op : {"maximum", "minimum"})
+    for (const auto& [label, shapes] : pairs_of_shapes())
+      all.push_back({.op = op, .label = label + ", ties", .inputs = whole(shapes, 1)});
   for (const char* op : {"floor_div", "remainder"})
     all.push_back({.op = op, .label = "signs", .inputs = [](Generator& g) {
                      Tensors in = whole({{3, 31}, {3, 31}}, 7)(g);
@@ -130,17 +112,21 @@ void add_binary(std::vector<OpCase>& all) {
                        if (double& d = in[1].data<double>()[i]; d == 0) d = 3;
                      return in;
                    }});
-  for (const char* op : {"relu_backward", "tanh_backward", "sigmoid_backward", "gelu_backward", "gelu_tanh_backward",
-                         "silu_backward", "softplus_backward"})
-    for (int i : {0, 1}) all.push_back({.op = op, .label = shapes[i].first, .inputs = uniform(shapes[i].second)});
-  all.push_back({.op = "clamp_backward",
-                 .label = "inside and outside",
-                 .attrs = ClampAttrs{-1, 0.5},
-                 .inputs = uniform({{7, 13}, {7, 13}})});
+}
+
+void add_benchmarks(std::vector<OpCase>& all) {
+  const Shape shape = {4096, 768};
+  for (const char* op : {"exp", "tanh", "gelu_tanh"})
+    all.push_back({.op = op,
+                   .label = "4096x768",
+                   .inputs = uniform({shape}),
+                   .dtypes = {Float32},
+                   .benchmark = true,
+                   .bytes = 2 * kBytesOf4096x768});
   for (const char* op : {"add", "gelu_tanh_backward"})
     all.push_back({.op = op,
                    .label = "4096x768",
-                   .inputs = uniform({{4096, 768}, {4096, 768}}),
+                   .inputs = uniform({shape, shape}),
                    .dtypes = {Float32},
                    .benchmark = true,
                    .bytes = 3 * kBytesOf4096x768});
@@ -170,6 +156,10 @@ void add_with_parameters(std::vector<OpCase>& all) {
                  .attrs = ClampAttrs{0.25, std::numeric_limits<double>::infinity()},
                  .inputs = uniform({{7, 13}}),
                  .gradients = 1});
+  all.push_back({.op = "clamp_backward",
+                 .label = "inside and outside",
+                 .attrs = ClampAttrs{-1, 0.5},
+                 .inputs = uniform({{7, 13}, {7, 13}})});
   all.push_back(
       {.op = "cast", .label = "f64", .attrs = CastAttrs{Float64}, .inputs = uniform({{7, 13}}), .gradients = 1});
   for (DType to : {Bool, UInt8, Int8, Int32, Int64, Float16, BFloat16, Float32})
@@ -208,8 +198,9 @@ void add_in_place(std::vector<OpCase>& all) {
 
 std::vector<OpCase> elementwise_cases() {
   std::vector<OpCase> all;
-  add_unary(all);
-  add_binary(all);
+  add_maps(all);
+  add_particular(all);
+  add_benchmarks(all);
   add_with_parameters(all);
   add_in_place(all);
   return all;

@@ -53,6 +53,11 @@ enum class Pitched : uint8_t {
   None,      ///< they are dense by definition, or written in one piece
 };
 
+/// Where a function of elements is smooth and of ordinary size.
+struct Domain {
+  double low = -2, high = 2;
+};
+
 /// Attributes of that struct with their defaults: what Op::attrs names.
 template <class T>
 Attrs attrs_of() {
@@ -77,6 +82,7 @@ struct Op {
   Tensors (*reference)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
   Saves saves = {};
   Autocast autocast = Autocast::None;
+  Domain domain = {};      ///< of an elementwise operator: its cases draw inputs from there
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
   Pitched pitched = Pitched::Matrices;

@@ -1,4 +1,5 @@
-// Elementwise operators: makers of ops, then tables with a line or two per op.
+// Elementwise operators: makers of ops, then tables with a line or two per op. What else there is of a map, its public
+// function, too, is made of its line in tile/kernels/maps.h.
 #include <cmath>
 #include <numbers>
 
@@ -199,6 +200,12 @@ constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
           .keeps_layout = true};
 }
 
+/// An op whose cases draw their inputs from [low, high], where it is smooth.
+constexpr Op within(double low, double high, Op op) {
+  op.domain = {low, high};
+  return op;
+}
+
 template <OpName op, auto value>
 constexpr Op predicate() {
   return {.name = op.text,
@@ -287,27 +294,27 @@ const Op abs_op = unary<"abs", Like, [](double x) { return std::abs(x); }, Input
 const Op square_op = unary<"square", Like, [](double x) { return x * x; }, Input, [](T g, T x) { return g * x * 2.0; }>(kFloat32);
 const Op exp_op = unary<"exp", Real, [](double x) { return std::exp(x); }, Output, [](T g, T y) { return g * y; }>(kFloat32);
 const Op expm1_op = unary<"expm1", Real, [](double x) { return std::expm1(x); }, Output, [](T g, T y) { return g * (y + 1.0); }>(kFloat32);
-const Op log_op = unary<"log", Real, [](double x) { return std::log(x); }, Input, [](T g, T x) { return g / x; }>(kFloat32);
-const Op log1p_op = unary<"log1p", Real, [](double x) { return std::log1p(x); }, Input, [](T g, T x) { return g / (x + 1.0); }>(kFloat32);
-const Op sqrt_op = unary<"sqrt", Real, [](double x) { return std::sqrt(x); }, Output, [](T g, T y) { return g * 0.5 / y; }>();
-const Op rsqrt_op = unary<"rsqrt", Real, [](double x) { return 1 / std::sqrt(x); }, Output, [](T g, T y) { return g * (y * y * y) * -0.5; }>(kFloat32);
-const Op reciprocal_op = unary<"reciprocal", Real, [](double x) { return 1 / x; }, Output, [](T g, T y) { return -(g * y * y); }>(kFloat32);
-const Op sin_op = unary<"sin", Real, [](double x) { return std::sin(x); }, Input, [](T g, T x) { return g * cos(x); }>();
-const Op cos_op = unary<"cos", Real, [](double x) { return std::cos(x); }, Input, [](T g, T x) { return -(g * sin(x)); }>();
-const Op erf_op = unary<"erf", Real, [](double x) { return std::erf(x); }, Input, [](T g, T x) { return g * exp(-square(x)) * (2 * std::numbers::inv_sqrtpi); }>();
-const Op tanh_op = unary<"tanh", Real, [](double x) { return std::tanh(x); }, Output, [](T g, T y) { return g * (1.0 - square(y)); }>(kNone, fused_vjp<tanh_backward, Output>);
-const Op sigmoid_op = unary<"sigmoid", Real, sigmoid_of, Output, [](T g, T y) { return g * (y * (1.0 - y)); }>(kNone, fused_vjp<sigmoid_backward, Output>);
+const Op log_op = within(0.1, 4, unary<"log", Real, [](double x) { return std::log(x); }, Input, [](T g, T x) { return g / x; }>(kFloat32));
+const Op log1p_op = within(-0.7, 3, unary<"log1p", Real, [](double x) { return std::log1p(x); }, Input, [](T g, T x) { return g / (x + 1.0); }>(kFloat32));
+const Op sqrt_op = within(0.1, 4, unary<"sqrt", Real, [](double x) { return std::sqrt(x); }, Output, [](T g, T y) { return g * 0.5 / y; }>());
+const Op rsqrt_op = within(0.2, 4, unary<"rsqrt", Real, [](double x) { return 1 / std::sqrt(x); }, Output, [](T g, T y) { return g * (y * y * y) * -0.5; }>(kFloat32));
+const Op reciprocal_op = within(0.3, 3, unary<"reciprocal", Real, [](double x) { return 1 / x; }, Output, [](T g, T y) { return -(g * y * y); }>(kFloat32));
+const Op sin_op = within(-9, 9, unary<"sin", Real, [](double x) { return std::sin(x); }, Input, [](T g, T x) { return g * cos(x); }>());
+const Op cos_op = within(-9, 9, unary<"cos", Real, [](double x) { return std::cos(x); }, Input, [](T g, T x) { return -(g * sin(x)); }>());
+const Op erf_op = within(-3, 3, unary<"erf", Real, [](double x) { return std::erf(x); }, Input, [](T g, T x) { return g * exp(-square(x)) * (2 * std::numbers::inv_sqrtpi); }>());
+const Op tanh_op = within(-4, 4, unary<"tanh", Real, [](double x) { return std::tanh(x); }, Output, [](T g, T y) { return g * (1.0 - square(y)); }>(kNone, fused_vjp<tanh_backward, Output>));
+const Op sigmoid_op = within(-6, 6, unary<"sigmoid", Real, sigmoid_of, Output, [](T g, T y) { return g * (y * (1.0 - y)); }>(kNone, fused_vjp<sigmoid_backward, Output>));
 const Op relu_op = unary<"relu", Like, [](double x) { return 0 < x ? x : 0; }, Output, [](T g, T y) { return keep_where(gt(y, number_like(y, 0)), g); }>(kNone, fused_vjp<relu_backward, Output>);
-const Op gelu_op = unary<"gelu", Real, [](double x) { return x * normal_cdf(x); }, Input, [](T g, T x) { return g * gelu_gradient(x); }>(kNone, fused_vjp<gelu_backward, Input>);
-const Op gelu_tanh_op = unary<"gelu_tanh", Real, gelu_tanh_of, Input, [](T g, T x) { return g * gelu_tanh_gradient(x); }>(kNone, fused_vjp<gelu_tanh_backward, Input>);
-const Op silu_op = unary<"silu", Real, [](double x) { return x * sigmoid_of(x); }, Input, [](T g, T x) { return g * silu_gradient(x); }>(kNone, fused_vjp<silu_backward, Input>);
-const Op softplus_op = unary<"softplus", Real, softplus_of, Input, [](T g, T x) { return g * sigmoid(x); }>(kFloat32, fused_vjp<softplus_backward, Input>);
+const Op gelu_op = within(-4, 4, unary<"gelu", Real, [](double x) { return x * normal_cdf(x); }, Input, [](T g, T x) { return g * gelu_gradient(x); }>(kNone, fused_vjp<gelu_backward, Input>));
+const Op gelu_tanh_op = within(-4, 4, unary<"gelu_tanh", Real, gelu_tanh_of, Input, [](T g, T x) { return g * gelu_tanh_gradient(x); }>(kNone, fused_vjp<gelu_tanh_backward, Input>));
+const Op silu_op = within(-6, 6, unary<"silu", Real, [](double x) { return x * sigmoid_of(x); }, Input, [](T g, T x) { return g * silu_gradient(x); }>(kNone, fused_vjp<silu_backward, Input>));
+const Op softplus_op = within(-6, 6, unary<"softplus", Real, softplus_of, Input, [](T g, T x) { return g * sigmoid(x); }>(kFloat32, fused_vjp<softplus_backward, Input>));
 
 const Op sign_op = step<"sign", [](double x) { return static_cast<double>((0 < x) - (x < 0)); }>();
-const Op floor_op = step<"floor", [](double x) { return std::floor(x); }>();
-const Op ceil_op = step<"ceil", [](double x) { return std::ceil(x); }>();
-const Op round_op = step<"round", [](double x) { return std::nearbyint(x); }>();
-const Op trunc_op = step<"trunc", [](double x) { return std::trunc(x); }>();
+const Op floor_op = within(-5, 5, step<"floor", [](double x) { return std::floor(x); }>());
+const Op ceil_op = within(-5, 5, step<"ceil", [](double x) { return std::ceil(x); }>());
+const Op round_op = within(-5, 5, step<"round", [](double x) { return std::nearbyint(x); }>());
+const Op trunc_op = within(-5, 5, step<"trunc", [](double x) { return std::trunc(x); }>());
 
 const Op isnan_op = predicate<"isnan", [](double x) { return std::isnan(x); }>();
 const Op isinf_op = predicate<"isinf", [](double x) { return std::isinf(x); }>();
@@ -327,13 +334,13 @@ const Op add_op = binary<"add", Like, [](double a, double b) { return a + b; }>(
 const Op sub_op = binary<"sub", Like, [](double a, double b) { return a - b; }>(binary_vjp<whole, [](T g, S) { return -g; }>, kShapes);
 const Op mul_op = binary<"mul", Like, [](double a, double b) { return a * b; }>(
     binary_vjp<[](T g, S s) { return g * b_of(s); }, [](T g, S s) { return g * a_of(s); }>, kInputs);
-const Op div_op = binary<"div", Real, [](double a, double b) { return a / b; }>(
-    binary_vjp<[](T g, S s) { return g / b_of(s); }, [](T g, S s) { return -(g * a_of(s) / square(b_of(s))); }>, kInputs);
-const Op floor_div_op = binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>();
-const Op remainder_op = binary<"remainder", Like, remainder_of>(
-    binary_vjp<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs);
-const Op pow_op = binary<"pow", Like, [](double a, double b) { return std::pow(a, b); }>(
-    binary_vjp<pow_gradient_of_base, pow_gradient_of_exponent>, kEverything, kFloat32);
+const Op div_op = within(0.3, 3, binary<"div", Real, [](double a, double b) { return a / b; }>(
+    binary_vjp<[](T g, S s) { return g / b_of(s); }, [](T g, S s) { return -(g * a_of(s) / square(b_of(s))); }>, kInputs));
+const Op floor_div_op = within(0.3, 5, binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>());
+const Op remainder_op = within(0.3, 5, binary<"remainder", Like, remainder_of>(
+    binary_vjp<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs));
+const Op pow_op = within(0.3, 2, binary<"pow", Like, [](double a, double b) { return std::pow(a, b); }>(
+    binary_vjp<pow_gradient_of_base, pow_gradient_of_exponent>, kEverything, kFloat32));
 const Op maximum_op = binary<"maximum", Like, [](double a, double b) { return b < a || a != a ? a : b; }>(
     binary_vjp<[](T g, S s) { return share_of(g, a_of(s), b_of(s)); }, [](T g, S s) { return share_of(g, b_of(s), a_of(s)); }>, kInputs);
 const Op minimum_op = binary<"minimum", Like, [](double a, double b) { return a < b || a != a ? a : b; }>(
@@ -491,100 +498,31 @@ const Op copy_update_op = {.name = "copy_",
 }  // namespace
 
 std::span<const Op* const> elementwise_ops() {
-  static constexpr const Op* ops[] = {&neg_op,         &abs_op,
-                                      &square_op,      &exp_op,
-                                      &expm1_op,       &log_op,
-                                      &log1p_op,       &sqrt_op,
-                                      &rsqrt_op,       &reciprocal_op,
-                                      &sin_op,         &cos_op,
-                                      &erf_op,         &tanh_op,
-                                      &sigmoid_op,     &relu_op,
-                                      &gelu_op,        &gelu_tanh_op,
-                                      &silu_op,        &softplus_op,
-                                      &sign_op,        &floor_op,
-                                      &ceil_op,        &round_op,
-                                      &trunc_op,       &isnan_op,
-                                      &isinf_op,       &isfinite_op,
-                                      &logical_not_op, &add_op,
-                                      &sub_op,         &mul_op,
-                                      &div_op,         &floor_div_op,
-                                      &remainder_op,   &pow_op,
-                                      &maximum_op,     &minimum_op,
-                                      &eq_op,          &ne_op,
-                                      &lt_op,          &le_op,
-                                      &gt_op,          &ge_op,
-                                      &logical_and_op, &logical_or_op,
-                                      &logical_xor_op, &add_scalar_op,
-                                      &mul_scalar_op,  &pow_scalar_op,
-                                      &clamp_op,       &cast_op,
-                                      &where_op,       &relu_backward,
-                                      &tanh_backward,  &sigmoid_backward,
-                                      &gelu_backward,  &gelu_tanh_backward,
-                                      &silu_backward,  &softplus_backward,
-                                      &clamp_backward, &add_update_op,
-                                      &mul_update_op,  &mul_scalar_update_op,
-                                      &fill_update_op, &copy_update_op};
+  static constexpr const Op* ops[] = {
+#define TESSERA_MAP(name, ...) &name##_op,
+#define TESSERA_GRADIENT_MAP(name, ...) &name,
+#include "tile/kernels/maps.h"
+      &clamp_op,      &clamp_backward, &add_scalar_op,        &mul_scalar_op,  &pow_scalar_op,  &cast_op,
+      &add_update_op, &mul_update_op,  &mul_scalar_update_op, &fill_update_op, &copy_update_op,
+  };
   return ops;
 }
 
 // ---- public functions
 
-Tensor neg(const Tensor& x) { return dispatch_one(neg_op, {x}); }
-Tensor abs(const Tensor& x) { return dispatch_one(abs_op, {x}); }
-Tensor sign(const Tensor& x) { return dispatch_one(sign_op, {x}); }
-Tensor exp(const Tensor& x) { return dispatch_one(exp_op, {x}); }
-Tensor expm1(const Tensor& x) { return dispatch_one(expm1_op, {x}); }
-Tensor log(const Tensor& x) { return dispatch_one(log_op, {x}); }
-Tensor log1p(const Tensor& x) { return dispatch_one(log1p_op, {x}); }
-Tensor sqrt(const Tensor& x) { return dispatch_one(sqrt_op, {x}); }
-Tensor rsqrt(const Tensor& x) { return dispatch_one(rsqrt_op, {x}); }
-Tensor square(const Tensor& x) { return dispatch_one(square_op, {x}); }
-Tensor reciprocal(const Tensor& x) { return dispatch_one(reciprocal_op, {x}); }
-Tensor sin(const Tensor& x) { return dispatch_one(sin_op, {x}); }
-Tensor cos(const Tensor& x) { return dispatch_one(cos_op, {x}); }
-Tensor tanh(const Tensor& x) { return dispatch_one(tanh_op, {x}); }
-Tensor sigmoid(const Tensor& x) { return dispatch_one(sigmoid_op, {x}); }
-Tensor erf(const Tensor& x) { return dispatch_one(erf_op, {x}); }
-Tensor floor(const Tensor& x) { return dispatch_one(floor_op, {x}); }
-Tensor ceil(const Tensor& x) { return dispatch_one(ceil_op, {x}); }
-Tensor round(const Tensor& x) { return dispatch_one(round_op, {x}); }
-Tensor trunc(const Tensor& x) { return dispatch_one(trunc_op, {x}); }
-Tensor relu(const Tensor& x) { return dispatch_one(relu_op, {x}); }
-Tensor gelu(const Tensor& x) { return dispatch_one(gelu_op, {x}); }
-Tensor gelu_tanh(const Tensor& x) { return dispatch_one(gelu_tanh_op, {x}); }
-Tensor silu(const Tensor& x) { return dispatch_one(silu_op, {x}); }
-Tensor softplus(const Tensor& x) { return dispatch_one(softplus_op, {x}); }
-Tensor isnan(const Tensor& x) { return dispatch_one(isnan_op, {x}); }
-Tensor isinf(const Tensor& x) { return dispatch_one(isinf_op, {x}); }
-Tensor isfinite(const Tensor& x) { return dispatch_one(isfinite_op, {x}); }
-Tensor logical_not(const Tensor& x) { return dispatch_one(logical_not_op, {x}); }
-
-Tensor add(const Tensor& a, const Tensor& b) { return dispatch_one(add_op, {a, b}); }
-Tensor sub(const Tensor& a, const Tensor& b) { return dispatch_one(sub_op, {a, b}); }
-Tensor mul(const Tensor& a, const Tensor& b) { return dispatch_one(mul_op, {a, b}); }
-Tensor div(const Tensor& a, const Tensor& b) { return dispatch_one(div_op, {a, b}); }
-Tensor floor_div(const Tensor& a, const Tensor& b) { return dispatch_one(floor_div_op, {a, b}); }
-Tensor remainder(const Tensor& a, const Tensor& b) { return dispatch_one(remainder_op, {a, b}); }
-Tensor pow(const Tensor& a, const Tensor& b) { return dispatch_one(pow_op, {a, b}); }
-Tensor maximum(const Tensor& a, const Tensor& b) { return dispatch_one(maximum_op, {a, b}); }
-Tensor minimum(const Tensor& a, const Tensor& b) { return dispatch_one(minimum_op, {a, b}); }
-Tensor eq(const Tensor& a, const Tensor& b) { return dispatch_one(eq_op, {a, b}); }
-Tensor ne(const Tensor& a, const Tensor& b) { return dispatch_one(ne_op, {a, b}); }
-Tensor lt(const Tensor& a, const Tensor& b) { return dispatch_one(lt_op, {a, b}); }
-Tensor le(const Tensor& a, const Tensor& b) { return dispatch_one(le_op, {a, b}); }
-Tensor gt(const Tensor& a, const Tensor& b) { return dispatch_one(gt_op, {a, b}); }
-Tensor ge(const Tensor& a, const Tensor& b) { return dispatch_one(ge_op, {a, b}); }
-Tensor logical_and(const Tensor& a, const Tensor& b) { return dispatch_one(logical_and_op, {a, b}); }
-Tensor logical_or(const Tensor& a, const Tensor& b) { return dispatch_one(logical_or_op, {a, b}); }
-Tensor logical_xor(const Tensor& a, const Tensor& b) { return dispatch_one(logical_xor_op, {a, b}); }
+#define TESSERA_FUNCTION_1(name) \
+  Tensor name(const Tensor& x) { return dispatch_one(name##_op, {x}); }
+#define TESSERA_FUNCTION_2(name) \
+  Tensor name(const Tensor& a, const Tensor& b) { return dispatch_one(name##_op, {a, b}); }
+#define TESSERA_FUNCTION_3(name) \
+  Tensor name(const Tensor& a, const Tensor& b, const Tensor& c) { return dispatch_one(name##_op, {a, b, c}); }
+#define TESSERA_MAP(name, Functor, inputs, ...) TESSERA_FUNCTION_##inputs(name)
+#include "tile/kernels/maps.h"
 
 Tensor add(const Tensor& a, double b) { return dispatch_one(add_scalar_op, {a}, ScalarAttrs{b}); }
 Tensor mul(const Tensor& a, double b) { return dispatch_one(mul_scalar_op, {a}, ScalarAttrs{b}); }
 Tensor pow(const Tensor& a, double e) { return e == 2 ? square(a) : dispatch_one(pow_scalar_op, {a}, ScalarAttrs{e}); }
 Tensor clamp(const Tensor& x, double low, double high) { return dispatch_one(clamp_op, {x}, ClampAttrs{low, high}); }
-Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  return dispatch_one(where_op, {condition, a, b});
-}
 Tensor cast(const Tensor& x, DType dtype) {
   return x.dtype() == dtype ? x : dispatch_one(cast_op, {x}, CastAttrs{dtype});
 }

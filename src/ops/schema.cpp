@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/map_table.h"
 #include "ops/op_table.h"
 
 namespace tessera {
@@ -55,6 +56,12 @@ Attrs read_attrs(const Op& op, std::string_view text) {
 void require_attrs(const Op& op, const Attrs& attrs) {
   if (&attrs.type() != &op.attrs().type())
     throw Error(fmt::format("{}: these are attributes of another operator: {}", op.name, attrs.describe()));
+}
+
+std::string_view scalar_expression(const Op& op) {
+  for (const MapText& map : map_table)
+    if (map.op == op.name) return map.expression;
+  return {};
 }
 
 std::string operators_page() {

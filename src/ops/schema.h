@@ -27,6 +27,11 @@ Attrs read_attrs(const Op& op, std::string_view text);
 /// Throws Error where these are attributes of another operator.
 void require_attrs(const Op& op, const Attrs& attrs);
 
+/// Of an elementwise operator, what makes an element of its result: "max(x, V(0))", C++ as tile/kernels/maps.h
+/// explains, of inputs x, or a and b, or a, b and c, in the schema's order, and attributes by name. Empty for other
+/// operators.
+std::string_view scalar_expression(const Op& op);
+
 /// docs/operators.md: every operator with its signature, its policy under autocast and whether it has a gradient.
 std::string operators_page();
 

@@ -6,80 +6,12 @@
 
 namespace tessera::TESSERA_KERNELS {
 
-/// What a map computes. Scalars of MapArgs are named in brackets; a gradient takes (gradient, x) where x is the
-/// input or, where noted, the result.
+/// What a map computes, of tile/kernels/maps.h. Results of logical_not and what follows are bool.
 enum class MapOp : unsigned char {
-  // one input, any type
-  neg,
-  abs,
-  square,
-  sign,
-  relu,
-  clamp /* [low, high] */,
-  scale_shift /* [scale, shift] */,
-  // one input, floating point
-  exp,
-  log,
-  log1p,
-  expm1,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  sin,
-  cos,
-  tanh,
-  sigmoid,
-  erf,
-  gelu_erf,
-  gelu_tanh,
-  silu,
-  softplus,
-  floor,
-  ceil,
-  round,
-  trunc,
-  pow_scalar /* [exponent] */,
-  // two inputs, any type
-  add,
-  sub,
-  mul,
-  floor_div,
-  remainder,
-  pow,
-  maximum,
-  minimum,
-  add_scaled /* a + [scale] b */,
-  // two inputs, floating point
-  div,
-  gelu_erf_grad,
-  gelu_tanh_grad,
-  silu_grad,
-  softplus_grad,
-  relu_grad /* input or result */,
-  tanh_grad /* result */,
-  sigmoid_grad /* result */,
-  clamp_grad /* [low, high] */,
-  // two inputs, integers
-  bit_and,
-  bit_or,
-  bit_xor,
-  // three inputs, any type
-  mul_add /* a * b + c */,
-  where /* the first input is taken as bool */,
-  // to bool
-  logical_not,
-  is_nan,
-  is_inf,
-  is_finite,
-  equal,
-  not_equal,
-  less,
-  less_equal,
-  greater,
-  greater_equal,
-  logical_and,
-  logical_or,
-  logical_xor,
+#define TESSERA_MAP(name, ...) name,
+#define TESSERA_GRADIENT_MAP TESSERA_MAP
+#define TESSERA_NUMBER_MAP TESSERA_MAP
+#include "tile/kernels/maps.h"
   count
 };
 

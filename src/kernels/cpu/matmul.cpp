@@ -15,7 +15,7 @@ void plan_gelu_grad(const Call& call, Plan& plan) {
   p.args().workspace = plan.take(bytes);
   void* const place = plan.take(static_cast<int64_t>(bytes_of(input.shape(), input.dtype())));
   const Operand slope = operand_at(place, input.shape(), input.dtype(), input.device());
-  map(call, plan, MapOp::gelu_tanh_grad, slope, {}, input);
+  map(call, plan, MapOp::gelu_tanh_backward, slope, {}, input);
   set_matrix(p, Products::Factor, slope);
   p.launch(plan);
 }

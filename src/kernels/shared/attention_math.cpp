@@ -131,7 +131,7 @@ class Math {
 
   // allowed_ = where an additive mask does not exclude.
   void find_allowed() {
-    MapArgs args = map(MapOp::greater, Scalar::f64, 2);
+    MapArgs args = map(MapOp::gt, Scalar::f64, 2);
     args.tensor[0] = tensor(allowed_);
     args.tensor[1] = tensor(p_.mask);
     args.tensor[2] = constant(workspace_.plan(), -std::numeric_limits<double>::infinity());

@@ -7,11 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "core/fake_runtime.h"
 #include "io/temporary_folder.h"
 #include "ops/fused_gemm.h"
+#include "ops/op_table.h"
 #include "ops/ops_check.h"
+#include "ops/schema.h"
 #include "tile/arch/gpu/fused_gemm.h"
 
 namespace tessera {
@@ -257,23 +260,26 @@ TEST_F(FusedGemmOnHopper, RefusesWhatIsNoFunctionOfElements) {
 }
 
 // Not of products, but what fusions of elementwise maps are made of compiles at run time, too.
-TEST_P(FusedGemmCompiled, FunctorsOfMaps) {
+TEST_P(FusedGemmCompiled, ExpressionsOfMaps) {
+  std::set<std::string> numbers;
   std::string body;
-  for (const char* unary : {"Sign", "Exp", "Log", "Rsqrt", "Sin", "Cos", "Tanh", "Erf", "GeluErf", "Silu", "Floor",
-                            "Round", "IsNan", "Log1p", "Expm1", "Reciprocal"})
-    body += fmt::format("  a += op::{}{{}}(b);\n", unary);
-  for (const char* binary : {"Div", "Less", "Maximum", "FloorDiv", "Remainder", "Pow", "GeluTanhGrad", "SiluGrad"})
-    body += fmt::format("  a += op::{}{{}}(a, b);\n", binary);
+  for (const Op* op : elementwise_ops()) {
+    body += fmt::format("  sum += static_cast<V>({});\n", scalar_expression(*op));
+    const Attrs attrs = op->attrs();
+    for (const AttrField& f : attrs.type().fields) numbers.insert(std::string(f.name));
+  }
+  for (const std::string& number : numbers) body = fmt::format("  const double {} = p[4];\n", number) + body;
   std::string source =
       "#include <tessera/tile/arch/gpu/block.h>\n#include <tessera/tile/kernels/functors.h>\n"
-      "using namespace tessera::tile;\n";
+      "namespace tessera::tile::op {\n";
   for (const char* type : {"float", "double"})
     source += fmt::format(
-        "extern \"C\" TESSERA_KERNEL(256) void all_{0}({0}* x) {{\n  {0}& a = x[thread_in_block()], b = "
-        "x[256];\n{1}}}\n",
+        "extern \"C\" TESSERA_KERNEL(256) void all_{0}({0}* p) {{\n  using V = {0};\n  V& sum = "
+        "p[thread_in_block()];\n  const V x = p[256], a = p[257], b = p[258], c = p[259];\n{1}}}\n",
         type, body);
   const Target& target = GetParam();
-  EXPECT_GT(gpu::machine_code({source, {"all_float", "all_double"}}, target.type, target.architecture).size(), 1000u);
+  EXPECT_GT(gpu::machine_code({source + "}\n", {"all_float", "all_double"}}, target.type, target.architecture).size(),
+            1000u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Vendors, FusedGemmCompiled, testing::ValuesIn(targets),

@@ -23,12 +23,10 @@ tile::StripFn typed_strip() {
 /// The strip of an op that is in the list.
 template <class List>
 tile::StripFn strip_in(MapOp op, Scalar compute) {
-  return List::find(op, [compute](auto entry) -> tile::StripFn {
+  return List::template find<tile::StripFn>(op, [compute](auto entry) -> tile::StripFn {
     using Entry = decltype(entry);
-    if constexpr (Entry::floats) {
-      if (compute == Scalar::f64) return typed_strip<Entry, double>();
-      if (compute == Scalar::f32) return typed_strip<Entry, float>();
-    }
+    if (compute == Scalar::f64) return typed_strip<Entry, double>();
+    if (compute == Scalar::f32) return typed_strip<Entry, float>();
     if constexpr (Entry::integers) {
       if (compute == Scalar::i64) return typed_strip<Entry, i64>();
       if (compute == Scalar::i32) return typed_strip<Entry, i32>();

@@ -216,17 +216,16 @@ constexpr bool is_frequent(MapOp op) {
     case MapOp::sub:
     case MapOp::mul:
     case MapOp::div:
-    case MapOp::mul_add:
     case MapOp::scale_shift:
-    case MapOp::add_scaled:
+    case MapOp::add_:
     case MapOp::relu:
-    case MapOp::relu_grad:
-    case MapOp::gelu_erf:
-    case MapOp::gelu_erf_grad:
+    case MapOp::relu_backward:
+    case MapOp::gelu:
+    case MapOp::gelu_backward:
     case MapOp::gelu_tanh:
-    case MapOp::gelu_tanh_grad:
+    case MapOp::gelu_tanh_backward:
     case MapOp::silu:
-    case MapOp::silu_grad:
+    case MapOp::silu_backward:
       return true;
     default:
       return false;
@@ -236,20 +235,18 @@ constexpr bool is_frequent(MapOp op) {
 /// The launcher of an op that is in the list.
 template <class List>
 MapLaunch map_in(MapOp op, Scalar compute, Scalar memory) {
-  return List::find(op, [compute, memory](auto entry) -> MapLaunch {
+  return List::template find<MapLaunch>(op, [compute, memory](auto entry) -> MapLaunch {
     using Entry = decltype(entry);
     using F = typename Entry::Functor;
     constexpr int inputs = Entry::inputs;
-    constexpr bool packs = Entry::floats && !Entry::to_bool && Entry::op != MapOp::where;
+    constexpr bool packs = !Entry::to_bool && Entry::op != MapOp::where;
     if constexpr (packs && is_frequent(Entry::op)) {
       if (compute == Scalar::f32 && memory == Scalar::f32) return launch_same<F, float, inputs>;
       if (compute == Scalar::f32 && memory == Scalar::f16) return launch_same<F, f16, inputs>;
       if (compute == Scalar::f32 && memory == Scalar::bf16) return launch_same<F, bf16, inputs>;
     }
-    if constexpr (Entry::floats) {
-      if (compute == Scalar::f64) return launch_any<F, double, inputs>;
-      if (compute == Scalar::f32) return launch_any<F, float, inputs, packs>;
-    }
+    if (compute == Scalar::f64) return launch_any<F, double, inputs>;
+    if (compute == Scalar::f32) return launch_any<F, float, inputs, packs>;
     if constexpr (Entry::integers) {
       // What i32 overflows to is what is left of the result in i64.
       if (compute == Scalar::i64 || compute == Scalar::i32) return launch_any<F, i64, inputs>;
