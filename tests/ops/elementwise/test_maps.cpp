@@ -61,6 +61,41 @@ TEST(Maps, EveryElementwiseOperatorHasAnExpression) {
   EXPECT_EQ(scalar_expression(find_op("matmul")), "");
 }
 
+// ---- what a new operator costs
+
+bool is_of_a_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+// The files that name one of these, or the entry of one.
+std::set<std::string> files_that_name(const std::set<std::string>& names) {
+  namespace fs = std::filesystem;
+  std::set<std::string> files;
+  for (const char* folder : {"src", "include", "apps", "cmake"})
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / folder)) {
+      if (!entry.is_regular_file()) continue;
+      std::stringstream text;
+      text << std::ifstream(entry.path()).rdbuf();
+      const std::string all = text.str();
+      for (size_t begin = 0; begin < all.size();) {
+        size_t end = begin;
+        while (end < all.size() && is_of_a_name(all[end])) ++end;
+        std::string word = all.substr(begin, end - begin);
+        if (word.ends_with("_op")) word.resize(word.size() - 3);
+        if (names.contains(word)) files.insert(fs::relative(entry.path(), TESSERA_SOURCE_DIR).generic_string());
+        begin = end + 1;
+      }
+    }
+  return files;
+}
+
+TEST(Maps, ANewOperatorIsNamedInThreeFiles) {
+  const std::set<std::string> names{"tan", "atan", "exp2"};
+  for (const std::string& name : names) EXPECT_TRUE(is_operator(name)) << name;
+  std::set<std::string> files = files_that_name(names);
+  for (const char* scalar : {"src/tile/math.h"}) files.erase(scalar);  // of the function itself, if there was none
+  EXPECT_EQ(files,
+            (std::set<std::string>{"include/tessera/ops.h", "src/ops/elementwise.cpp", "src/tile/kernels/maps.h"}));
+}
+
 // ---- expressions, compiled
 
 constexpr DType kTypes[] = {Float32, Float64};
