@@ -2,6 +2,7 @@
 #include "core/gpu_check.h"
 #include "ops/lower_copy.h"
 #include "ops/ops_check.h"
+#include "tessera/observer.h"
 
 namespace tessera {
 namespace {
@@ -83,6 +84,28 @@ TEST_F(GpuLowerCopies, AreWhatACastWouldGive) {
       graph.replay();
     });
     EXPECT_TRUE(step(BFloat16));
+  }
+}
+
+// What they are for: a step of the optimizer is one call, and no cast of the parameters follows it.
+TEST_F(GpuLowerCopies, SpareTheCasts) {
+  struct Casts : Observer {
+    int of_weights = 0, steps = 0;
+    void returned(const CallSeen& call) override {
+      of_weights += call.op == "cast" && call.inputs[0].size(0) == 40 && call.outputs[0].dtype() == BFloat16;
+      steps += call.op == "adam_";
+    }
+  };
+  Generator g(8);
+  const Tensor w = randn({40, 24}, g), b = randn({40}, g), x = randn({5, 24}, g);
+  for (const bool copies : {true, false}) {
+    Trained t(w, b, copies);
+    t.step(x, BFloat16);
+    Casts seen;
+    const Observing guard(seen);
+    for (int i = 0; i < 3; ++i) t.step(x, BFloat16);
+    EXPECT_EQ(seen.of_weights, copies ? 0 : 6);
+    EXPECT_EQ(seen.steps, 3);
   }
 }
 
