@@ -14,7 +14,7 @@ struct StepTensor {
   Scalar param_type, grad_type;
   Scalar lower_type = Scalar::bf16;
   unsigned char param_gap = 0, grad_gap = 0, lower_gap = 0;  // elements between rows, on GPUs
-  void* lower = nullptr;                                     // gets what param becomes, on GPUs; null: nothing does
+  void* lower = nullptr;                                     // gets what param becomes; null: nothing does
   int length = 0, width = 0;  // of rows with gaps: in elements, and in places, which `count` counts, as states lie
 };
 
