@@ -36,21 +36,32 @@ struct Edge {
   explicit operator bool() const { return node || leaf; }
 };
 
+/// What one step of backward tells a node, and what it hears.
+struct BackwardStep {
+  bool last = false;   ///< the node will not run again, so what it saved may be freed along the way
+  uint32_t owned = 0;  ///< bit i: nobody else sees the gradient of output i, which may be overwritten
+  Tensor so_far = {};  ///< see adds_up()
+  /// Filled in: tensors whose memory the results may share although the node does not give it away. What shares none
+  /// of it, nor that of the gradients that came, is new, and nobody else's.
+  Tensors kept = {};
+  bool exposed = false;  ///< filled in: others may hold the results, and the gradients that came
+};
+
 /// One recorded operation. Its gradients flow along `next`, one edge per input.
 struct Node : RefCounted {
   uint64_t sequence = 0;  ///< order of recording: a node's consumers have higher numbers
   SmallVector<Edge, 4> next;
   SmallVector<TensorMeta, 1> outputs;               ///< of what was produced, to make zeros for unused outputs
   std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
-  Tensor so_far;                                    ///< see adds_up()
   Node();
   virtual ~Node();
   virtual std::string_view name() const = 0;
-  /// Gradients of the inputs from those of the outputs (undefined means zero). `last`: the node will not run again, so
-  /// what it saved may be freed along the way.
-  virtual Tensors backward(const Tensors& grads, bool last) = 0;
-  /// The input whose gradient backward may add to `so_far`, which it then takes; negative: none.
+  /// Gradients of the inputs from those of the outputs (undefined means zero).
+  virtual Tensors backward(const Tensors& grads, BackwardStep& step) = 0;
+  /// The input whose gradient backward may add to BackwardStep::so_far, which it then takes; negative: none.
   virtual int adds_up() const { return -1; }
+  /// Whether the gradient of its output may have another dtype than that: a cast's.
+  virtual bool takes_any_dtype() const { return false; }
   /// Frees what was saved; a second backward then throws.
   virtual void release() = 0;
 };
@@ -58,7 +69,8 @@ struct Node : RefCounted {
 struct AutogradMeta : Recycled {
   bool requires_grad = false;
   Tensor grad;
-  Ref<Node> node;  ///< the operation that made the tensor; null for leaves
+  bool owns_grad = false;  ///< backward made `grad` for this leaf alone, and adds to it in place
+  Ref<Node> node;          ///< the operation that made the tensor; null for leaves
   int32_t index = 0;
   bool is_view = false;
   std::vector<GradHook> hooks;                            ///< of a leaf, before accumulation

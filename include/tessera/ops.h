@@ -240,6 +240,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_
                      double label_smoothing = 0);
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduction, int64_t ignore_index = -100,
                      double label_smoothing = 0);
+/// The mean for logits that the caller gives away: a backward that neither retains the graph nor is differentiated
+/// writes their gradient over them. A backward that needs them as they were throws Error.
+Tensor cross_entropy_overwriting(Tensor logits, const Tensor& target, int64_t ignore_index = -100,
+                                 double label_smoothing = 0);
 /// Mean of (x - target)², a scalar; the shapes must agree.
 Tensor mse_loss(const Tensor& x, const Tensor& target);
 

@@ -130,7 +130,8 @@ class Tensor {
   /// Throws Error for integer tensors and for results of recorded operations.
   Tensor& set_requires_grad(bool on = true);
   bool is_leaf() const;
-  /// Accumulated gradient; undefined before the first backward.
+  /// Accumulated gradient; undefined before the first backward. Later ones add to the same memory, unless they are
+  /// differentiated themselves or set_grad() put it there.
   Tensor grad() const;
   void set_grad(Tensor grad) const;
   /// Runs reverse-mode differentiation from here. `gradient` defaults to one for a single element.

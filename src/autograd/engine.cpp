@@ -13,13 +13,6 @@
 namespace tessera {
 namespace {
 
-// sum += term, in place where nobody else sees the sum.
-void accumulate(Tensor& sum, Tensor term) {
-  if (!sum.defined()) sum = std::move(term);
-  else if (!grad_enabled() && is_sole_owner(sum) && sum.dtype() == term.dtype()) sum.add_(term);
-  else sum = add(sum, term);
-}
-
 // A copy of its own.
 Tensor copied(const Tensor& t) {
   return t.is_contiguous(ChannelsLast) ? t.permute({0, 2, 3, 1}).clone().permute({0, 3, 1, 2}) : t.clone();
@@ -52,6 +45,36 @@ class PointerMap {
   static constexpr size_t kFew = 8;
   SmallVector<std::pair<const Key*, Value>, 4> entries_;
   std::unordered_map<const Key*, size_t> places_;
+};
+
+/// The blocks of memory that gradients on their way lie in: how many of them do in each, and which of them others may
+/// see. The walk counts these itself, so that what it overwrites follows from the graph, whoever else holds a tensor.
+class Blocks {
+ public:
+  static constexpr int32_t kOthers = -1;
+  /// Of one gradient, which nobody else sees.
+  int32_t make() {
+    gradients_.push_back(1);
+    return static_cast<int32_t>(gradients_.size() - 1);
+  }
+  void join(int32_t block) {
+    if (block != kOthers) ++gradients_[static_cast<size_t>(block)];
+  }
+  void leave(int32_t block) {
+    if (block != kOthers) --gradients_[static_cast<size_t>(block)];
+  }
+  /// Whoever has seen a gradient of it may keep that.
+  void expose(int32_t block) { join(block); }
+  bool is_of_one(int32_t block) const { return block != kOthers && gradients_[static_cast<size_t>(block)] == 1; }
+
+ private:
+  std::vector<int32_t> gradients_;
+};
+
+/// A gradient on its way.
+struct Gradient {
+  Tensor value;
+  int32_t block = Blocks::kOthers;
 };
 
 /// Where a gradient flows, of a graph that somebody else holds.
@@ -90,11 +113,12 @@ class Backward {
       else if (at.leaf) leaves_.insert(at.leaf);
   }
 
-  void seed(const Tensor& output, Tensor gradient) {
+  /// `made`: for this walk alone.
+  void seed(const Tensor& output, Tensor gradient, bool made) {
     const Place at(output);
     if (!at) return;
     if (at.leaf) ++leaves_.find(at.leaf)->pending;
-    send(at, std::move(gradient));
+    send(at, {std::move(gradient), made ? blocks_.make() : Blocks::kOthers});
   }
 
   void run() {
@@ -111,13 +135,13 @@ class Backward {
  private:
   struct AtLeaf {
     int64_t pending = 0;             // gradients that will arrive
-    Tensor sum;                      // of those that have
+    Gradient sum;                    // of those that have
     SmallVector<size_t, 1> targets;  // places among the results
   };
   struct AtNode {
     bool seen = false, queued = false;
     bool leads = false;                                  // to a target
-    Tensors grads;                                       // of its outputs, once it is queued
+    SmallVector<Gradient, 1> grads;                      // of its outputs, once it is queued
     SmallVector<std::pair<int32_t, size_t>, 1> targets;  // outputs, and their places among the results
   };
 
@@ -153,43 +177,112 @@ class Backward {
     return p.leaf ? !leaves_.find(p.leaf)->targets.empty() : nodes_.find(p.node)->leads;
   }
 
+  // Nobody else sees it, and a map or a sum can write over it.
+  bool owns(const Gradient& g) const {
+    return !grad_enabled() && g.value.defined() && blocks_.is_of_one(g.block) && lies_apart(g.value);
+  }
+
+  // sum += term, in place where the sum is this walk's own.
+  void accumulate(Gradient& sum, Gradient term) {
+    if (!sum.value.defined()) {
+      sum = std::move(term);
+    } else if (owns(sum) && sum.value.dtype() == term.value.dtype()) {
+      sum.value.add_(term.value);
+      blocks_.leave(term.block);
+    } else {
+      sum.value = add(sum.value, term.value);
+      blocks_.leave(sum.block);
+      blocks_.leave(term.block);
+      sum.block = blocks_.make();
+    }
+  }
+
+  // What hooks make of a gradient, which they may keep.
+  void run_hook(const GradHook& hook, Gradient& g) {
+    Tensor changed = hook(g.value);
+    blocks_.expose(g.block);
+    if (changed.defined()) g = {std::move(changed), Blocks::kOthers};
+  }
+
   void step(Node& node, AtNode& at) {
     at.queued = false;
-    Tensors grads = std::move(at.grads);
+    SmallVector<Gradient, 1> grads = std::move(at.grads);
     for (auto& [index, hook] : node.hooks)
-      if (grads[index].defined())
-        if (Tensor changed = hook(grads[index]); changed.defined()) grads[index] = changed;
-    for (auto [index, slot] : at.targets) accumulate(captured_[slot], grads[index]);
-    if (std::any_of(node.next.begin(), node.next.end(), [&](const Edge& e) { return wanted(e); })) {
-      const int input = grad_enabled() ? -1 : node.adds_up();
-      if (input >= 0) node.so_far = take_sum(node.next[input]);
-      Tensors in = node.backward(grads, !retain_);
-      if (node.so_far.defined()) *sum_of(node.next[input]) = std::exchange(node.so_far, {});
-      if (in.size() != node.next.size())
-        throw Error(
-            fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));
-      grads.clear();
-      for (size_t i = 0; i < in.size(); ++i) send(node.next[i], std::move(in[i]));
+      if (grads[index].value.defined()) run_hook(hook, grads[index]);
+    for (auto [index, slot] : at.targets) {
+      captured_[slot] = grads[index].value;
+      blocks_.expose(grads[index].block);
     }
+    if (std::any_of(node.next.begin(), node.next.end(), [&](const Edge& e) { return wanted(e); }))
+      pass_on(node, std::move(grads));
     if (!retain_) node.release();
   }
 
+  // From the gradients of a node's outputs to those of its inputs.
+  void pass_on(Node& node, SmallVector<Gradient, 1> grads) {
+    BackwardStep step{.last = !retain_};
+    Tensors values;
+    SmallVector<int32_t, 2> came;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (i < 32 && owns(grads[i])) step.owned |= 1u << i;
+      values.push_back(std::move(grads[i].value));
+      came.push_back(grads[i].block);
+    }
+    const int input = grad_enabled() ? -1 : node.adds_up();
+    Gradient sum = input < 0 ? Gradient() : take_sum(node.next[input]);
+    step.so_far = sum.value;
+    sum.value = {};
+    Tensors in = node.backward(values, step);
+    if (in.size() != node.next.size())
+      throw Error(
+          fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));
+    if (step.so_far.defined()) *sum_of(node.next[input]) = {std::move(step.so_far), sum.block};
+    const SmallVector<int32_t, 4> blocks = blocks_of(node, in, values, came, step);
+    step.kept.clear();
+    values.clear();
+    if (!step.exposed)
+      for (const int32_t block : came) blocks_.leave(block);
+    for (size_t i = 0; i < in.size(); ++i) send(node.next[i], {std::move(in[i]), blocks[i]});
+  }
+
+  // Where a node's results lie: in memory of gradients that came, of others, or in some that is new.
+  SmallVector<int32_t, 4> blocks_of(const Node& node, const Tensors& results, const Tensors& grads,
+                                    const SmallVector<int32_t, 2>& came, const BackwardStep& step) {
+    SmallVector<int32_t, 4> blocks(results.size(), Blocks::kOthers);
+    if (step.exposed || grad_enabled()) return blocks;
+    PointerMap<Storage, int32_t> known;
+    const auto note = [&](const Tensor& t, int32_t block) {
+      if (auto [place, is_new] = known.insert(t.storage().get()); is_new) *place = block;
+    };
+    for (const Tensor& t : step.kept) note(t, Blocks::kOthers);
+    for (size_t i = 0; i < grads.size(); ++i)
+      if (grads[i].defined()) note(grads[i], came[i]);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].defined() || !wanted(node.next[i])) continue;
+      auto [block, is_new] = known.insert(results[i].storage().get());
+      if (is_new) *block = blocks_.make();
+      else blocks_.join(*block);
+      blocks[i] = *block;
+    }
+    return blocks;
+  }
+
   // Where what arrives is added up; null: nothing has arrived.
-  Tensor* sum_of(const Place& p) {
+  Gradient* sum_of(const Place& p) {
     if (p.leaf) return &leaves_.find(p.leaf)->sum;
     AtNode* at = p.node ? nodes_.find(p.node) : nullptr;
     return at && at->queued ? &at->grads[p.index] : nullptr;
   }
 
   // What has arrived, for a node that adds to it itself.
-  Tensor take_sum(const Place& p) {
-    Tensor* sum = sum_of(p);
-    if (!sum || !sum->defined() || !is_sole_owner(*sum)) return {};
-    if (sum->dtype() != (p.leaf ? p.leaf->dtype : p.node->outputs[p.index].dtype)) return {};
+  Gradient take_sum(const Place& p) {
+    Gradient* sum = sum_of(p);
+    if (!sum || !owns(*sum)) return {};
+    if (sum->value.dtype() != (p.leaf ? p.leaf->dtype : p.node->outputs[p.index].dtype)) return {};
     return std::exchange(*sum, {});
   }
 
-  void send(const Place& p, Tensor gradient) {
+  void send(const Place& p, Gradient gradient) {
     if (!wanted(p)) return;
     if (p.leaf) return arrive(*p.leaf, std::move(gradient));
     AtNode& at = *nodes_.find(p.node);
@@ -198,28 +291,28 @@ class Backward {
       queue_.emplace_back(p.node);
       std::push_heap(queue_.begin(), queue_.end(), earlier);
     }
-    if (!gradient.defined()) return;
+    if (!gradient.value.defined()) return;
     const TensorMeta& expected = p.node->outputs[p.index];
-    if (!(gradient.shape() == expected.shape))
-      throw Error(fmt::format("backward: gradient {} arrives at {}, whose output is {}", describe(gradient),
+    if (!(gradient.value.shape() == expected.shape))
+      throw Error(fmt::format("backward: gradient {} arrives at {}, whose output is {}", describe(gradient.value),
                               p.node->name(), describe(expected)));
     accumulate(at.grads[p.index], std::move(gradient));
   }
 
-  void arrive(TensorImpl& leaf, Tensor gradient) {
-    if (gradient.defined() && !(gradient.shape() == leaf.shape))
-      throw Error(fmt::format("backward: gradient {} arrives at a leaf of shape {}", describe(gradient),
+  void arrive(TensorImpl& leaf, Gradient gradient) {
+    if (gradient.value.defined() && !(gradient.value.shape() == leaf.shape))
+      throw Error(fmt::format("backward: gradient {} arrives at a leaf of shape {}", describe(gradient.value),
                               to_string(leaf.shape)));
     AtLeaf& at = *leaves_.find(&leaf);
-    if (gradient.defined()) accumulate(at.sum, std::move(gradient));
+    if (gradient.value.defined()) accumulate(at.sum, std::move(gradient));
     if (--at.pending > 0) return;
-    Tensor total = std::move(at.sum);
-    if (!total.defined()) return;
+    Gradient total = std::exchange(at.sum, {});
+    if (!total.value.defined()) return;
     AutogradMeta& meta = *leaf.autograd;
-    for (auto& hook : meta.hooks)
-      if (Tensor changed = hook(total); changed.defined()) total = changed;
+    for (auto& hook : meta.hooks) run_hook(hook, total);
     if (targets_) {
-      for (size_t slot : at.targets) captured_[slot] = total;
+      for (size_t slot : at.targets) captured_[slot] = total.value;
+      blocks_.expose(total.block);
       return;
     }
     if (current_capture) note_change(leaf, meta);
@@ -233,10 +326,18 @@ class Backward {
       throw Error("capture: a leaf has a gradient already, to which each run would add; call zero_grad() first");
   }
 
-  // The gradient becomes the leaf's own: a view or a tensor others hold is copied first.
-  static void keep(AutogradMeta& meta, Tensor total) {
-    if (meta.grad.defined()) accumulate(meta.grad, std::move(total));
-    else meta.grad = grad_enabled() || is_sole_owner(total) ? std::move(total) : copied(total);
+  // The gradient becomes the leaf's own: a view or a tensor others may hold is copied first.
+  void keep(AutogradMeta& meta, Gradient total) {
+    const bool own = !grad_enabled();
+    if (!meta.grad.defined()) {
+      meta.grad = !own || owns(total) ? std::move(total.value) : copied(total.value);
+    } else if (own && meta.owns_grad && lies_apart(meta.grad) && meta.grad.dtype() == total.value.dtype()) {
+      meta.grad.add_(total.value);
+    } else {
+      meta.grad = add(meta.grad, total.value);
+    }
+    meta.owns_grad = own;
+    blocks_.leave(total.block);
   }
 
   const Tensors* targets_;
@@ -246,28 +347,28 @@ class Backward {
   PointerMap<Node, AtNode> nodes_;
   SmallVector<Ref<Node>, 8> queue_;  // a heap, the latest first
   Tensors captured_;
+  Blocks blocks_;
 };
 
-Tensor seed_gradient(const char* op, const Tensor& output, const Tensor& gradient) {
+void seed(Backward& walk, const char* op, const Tensor& output, Tensor gradient) {
   if (gradient.defined()) {
     if (!(gradient.shape() == output.shape()))
       throw Error(fmt::format("{}: gradient {} for output {}", op, describe(gradient), describe(output)));
-    return gradient;
+    return walk.seed(output, std::move(gradient), false);
   }
   if (output.numel() != 1)
     throw Error(fmt::format("{}: {} has more than one element, so its gradient must be given", op, describe(output)));
-  return ones(output.shape(), output.dtype(), output.device());
+  walk.seed(output, ones(output.shape(), output.dtype(), output.device()), true);
 }
 
 }  // namespace
 
 void Tensor::backward(Tensor gradient, bool retain_graph, bool create_graph) const {
   if (!requires_grad()) throw Error("backward: " + describe(*this) + " does not require a gradient");
-  gradient = seed_gradient("backward", *this, gradient);
   GradMode mode(create_graph);
   amp::NoAutocast plain;
   Backward walk({*this}, nullptr, retain_graph || create_graph);
-  walk.seed(*this, std::move(gradient));
+  seed(walk, "backward", *this, std::move(gradient));
   walk.run();
 }
 
@@ -279,7 +380,7 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_
   amp::NoAutocast plain;
   Backward walk(outputs, &inputs, retain_graph || create_graph);
   for (size_t i = 0; i < outputs.size(); ++i)
-    walk.seed(outputs[i], seed_gradient("grad", outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]));
+    seed(walk, "grad", outputs[i], grad_outputs.empty() ? Tensor() : grad_outputs[i]);
   walk.run();
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!walk.captured()[i].defined() && !allow_unused)
@@ -294,7 +395,8 @@ struct CustomNode final : Node {
   CustomBackward function;
   Tensors inputs, results;
   std::string_view name() const override { return label; }
-  Tensors backward(const Tensors& grads, bool) override {
+  Tensors backward(const Tensors& grads, BackwardStep& step) override {
+    step.exposed = true;
     if (!function) throw Error(label + ": backward runs a second time over a graph that was freed; use retain_graph");
     return function(inputs, results, grads);
   }

@@ -131,7 +131,8 @@ struct LossAttrs {
   int64_t ignore_index = -100;
   double label_smoothing = 0;
   Reduction reduction = Reduction::Mean;
-  TESSERA_ATTRS(ignore_index, label_smoothing, reduction)
+  bool overwrite = false;  // cross_entropy: backward may write over the logits
+  TESSERA_ATTRS(ignore_index, label_smoothing, reduction, overwrite)
 };
 struct AttentionAttrs {
   double scale = 0;  // of q·k; 0 means 1/sqrt(head dim)

@@ -75,7 +75,9 @@ void Tensor::set_grad(Tensor grad) const {
   if (grad.defined() && !(grad.shape() == shape()))
     throw Error("set_grad: gradient " + describe(grad) + " for tensor " + describe(*this));
   if (current_capture) current_capture->gradient_changes(impl());
-  ensure_meta(*this).grad = std::move(grad);
+  AutogradMeta& meta = ensure_meta(*this);
+  meta.grad = std::move(grad);
+  meta.owns_grad = false;
 }
 
 void Tensor::register_hook(GradHook hook) const {

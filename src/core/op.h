@@ -24,6 +24,8 @@ struct Saves {
 inline constexpr uint32_t kAll = ~0u;
 inline constexpr size_t kAnyInput = ~size_t{0};
 
+struct Node;
+
 /// What a vjp sees of a recorded call.
 struct Saved {
   const Attrs& attrs;
@@ -33,6 +35,11 @@ struct Saved {
   uint32_t needs = 0;                 ///< bit i: the gradient of input i is wanted (inputs past 31 always)
   bool needs_input(int i) const { return i > 31 || (needs >> i & 1); }
   Tensor so_far = {};  ///< with Op::adds_up: to be added to the gradient of that input, where defined
+  uint32_t owned = 0;  ///< bit i: nobody else sees the gradient of output i
+  bool owns(int i) const { return i < 32 && (owned >> i & 1); }  ///< so that a vjp may overwrite it
+  bool last = false;                                             ///< nothing that was saved will be needed again
+  const Node* node = nullptr;                                    ///< the call itself, where it was recorded
+  mutable bool exposed = false;  ///< set by a vjp: others may hold its results, or the gradients that it was given
 };
 
 /// How a view op lays its output over its first input's storage.
@@ -86,9 +93,10 @@ struct Op {
   int hidden_outputs = 0;  ///< trailing outputs kept for backward and not returned to callers
   bool in_place = false;   ///< output i is input i, overwritten
   Pitched pitched = Pitched::Matrices;
-  bool keeps_layout = false;  ///< images lie channels last where those of an input do:
-  size_t layout_of = 0;       ///< of this one, or kAnyInput
-  bool transfers = false;     ///< the outputs lie where `infer` says, not where the inputs do
+  bool keeps_layout = false;     ///< images lie channels last where those of an input do:
+  size_t layout_of = 0;          ///< of this one, or kAnyInput
+  bool transfers = false;        ///< the outputs lie where `infer` says, not where the inputs do
+  bool takes_any_dtype = false;  ///< vjp takes a gradient of another dtype than its output has
   int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;

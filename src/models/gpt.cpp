@@ -78,7 +78,9 @@ Tensors GPT::forward(const Tensors& in) const {
   return {in_scope("head", [&] { return linear(x, head); })};
 }
 
-Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const { return cross_entropy((*this)(tokens), targets); }
+Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const {
+  return cross_entropy_overwriting((*this)(tokens), targets);
+}
 
 Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, double weight) const {
   return loss_and_backward(tokens, targets, full({}, weight, Float64, tokens.device()));

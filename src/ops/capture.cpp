@@ -70,8 +70,9 @@ class Capturing final : public CaptureState {
     if (leaf.storage->device.meta) return;
     for (const Leaf& known : leaves_)
       if (known.leaf.get() == &leaf) return;
+    const AutogradMeta* meta = leaf.autograd.get();
     leaves_.push_back(
-        {Ref<TensorImpl>(const_cast<TensorImpl*>(&leaf)), leaf.autograd ? leaf.autograd->grad : Tensor()});
+        {Ref<TensorImpl>(const_cast<TensorImpl*>(&leaf)), meta ? meta->grad : Tensor(), meta && meta->owns_grad});
   }
 
   Program finish(size_t inputs, const Tensors& outputs) {
@@ -95,13 +96,17 @@ class Capturing final : public CaptureState {
   struct Leaf {
     Ref<TensorImpl> leaf;
     Tensor grad;  // before
+    bool owns_grad = false;
   };
 
   // Functions run as they are again, and leaves have the gradients that they had.
   void close() {
     if (current_capture != this) return;
     current_capture = nullptr;
-    for (Leaf& l : leaves_) Tensor(l.leaf).set_grad(std::move(l.grad));
+    for (Leaf& l : leaves_) {
+      Tensor(l.leaf).set_grad(std::move(l.grad));
+      l.leaf->autograd->owns_grad = l.owns_grad;
+    }
   }
 
   // Numbers the values anew: inputs, which were met along the way, then results in their order.

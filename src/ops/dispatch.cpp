@@ -38,8 +38,9 @@ struct OpNode final : Node, Recycled {
   OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {}
   std::string_view name() const override { return op->name; }
   int adds_up() const override { return op->adds_up; }
+  bool takes_any_dtype() const override { return op->takes_any_dtype; }
 
-  Tensors backward(const Tensors& grads, bool last) override {
+  Tensors backward(const Tensors& grads, BackwardStep& step) override {
     if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))
       return Tensors(next.size());
     if (released)
@@ -51,10 +52,23 @@ struct OpNode final : Node, Recycled {
       out[i] = restore(outputs_saved[i]);
       if (out[i].defined() && grad_enabled()) out[i] = attach(out[i], static_cast<int32_t>(i));
     }
-    if (last) release();
-    bool fused = op->fused_vjp && !grad_enabled();
-    Saved saved{attrs, in, out, input_metas, needs, fused ? std::move(so_far) : Tensor()};
-    return fused ? op->fused_vjp(saved, grads) : op->vjp(saved, grads);
+    if (step.last) release();
+    const bool fused = op->fused_vjp && !grad_enabled();
+    const Saved saved{.attrs = attrs,
+                      .inputs = in,
+                      .outputs = out,
+                      .metas = input_metas,
+                      .needs = needs,
+                      .so_far = fused ? std::move(step.so_far) : Tensor(),
+                      .owned = step.owned,
+                      .last = step.last,
+                      .node = this};
+    Tensors found = fused ? op->fused_vjp(saved, grads) : op->vjp(saved, grads);
+    step.exposed = saved.exposed;
+    for (Tensors* list : {&in, &out})
+      for (Tensor& t : *list)
+        if (t.defined()) step.kept.push_back(std::move(t));
+    return found;
   }
 
   void release() override {

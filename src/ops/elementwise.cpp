@@ -426,7 +426,8 @@ const Op cast_op = {.name = "cast",
                     .vjp = cast_vjp,
                     .reference = cast_reference,
                     .saves = {.metas = 1},
-                    .keeps_layout = true};
+                    .keeps_layout = true,
+                    .takes_any_dtype = true};
 const Op where_op = {.name = "where",
                      .inputs = "condition, a, b",
                      .outputs = "y",

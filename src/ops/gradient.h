@@ -17,10 +17,9 @@ inline Tensor gradient_for(Tensor gradient, const Tensor& input) {
   return gradient_for(std::move(gradient), input.shape(), input.dtype());
 }
 
-/// Whether nobody else sees this gradient, so that it may be overwritten.
-inline bool is_sole_owner(const Tensor& g) {
-  return g.ref().unique() && g.storage().unique() &&
-         (g.is_contiguous() || g.is_contiguous(ChannelsLast) || lies_in_padded_rows(g));
+/// Whether its elements lie apart, so that it can be overwritten by maps and sums.
+inline bool lies_apart(const Tensor& g) {
+  return g.is_contiguous() || g.is_contiguous(ChannelsLast) || lies_in_padded_rows(g);
 }
 
 inline Tensor zeros_like(const TensorMeta& meta) { return zeros(meta.shape, meta.dtype, meta.device); }

@@ -144,13 +144,15 @@ bool is_free_of_overlap(const Tensor& t) {
   return true;
 }
 
-// Logits that nobody else sees give their memory to their gradient: of a language model they are the largest tensor.
+// Logits that the caller gave away give their memory to their gradient: of a language model they are the largest
+// tensor.
 Tensors cross_entropy_fused_vjp(const Saved& s, const Tensors& grads) {
   Tensor& logits = s.inputs[0];
-  const bool overwrite = logits.ref().unique() && logits.storage().unique() && is_free_of_overlap(logits);
-  const Tensor plain = std::exchange(logits, {}).detach();
+  LossAttrs attrs = s.attrs.as<LossAttrs>();
+  const bool overwrite = std::exchange(attrs.overwrite, false) && s.last && is_free_of_overlap(logits);
+  Tensor plain = overwrite ? std::exchange(logits, {}).detach() : logits.detach();
   return {dispatch_one(overwrite ? cross_entropy_backward_ : cross_entropy_backward,
-                       {plain, grads[0], s.inputs[1], s.outputs[1]}, s.attrs),
+                       {std::move(plain), grads[0], s.inputs[1], s.outputs[1]}, attrs),
           {}};
 }
 
@@ -211,6 +213,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduction, int64_t ignore_index,
                      double label_smoothing) {
   return dispatch_one(cross_entropy_op, {logits, target}, LossAttrs{ignore_index, label_smoothing, reduction});
+}
+Tensor cross_entropy_overwriting(Tensor logits, const Tensor& target, int64_t ignore_index, double label_smoothing) {
+  return dispatch_one(cross_entropy_op, {std::move(logits), target},
+                      LossAttrs{ignore_index, label_smoothing, Reduction::Mean, true});
 }
 
 Tensor cross_entropy_and_gradient_(Tensor logits, const Tensor& target, const Tensor& weight) {

@@ -94,21 +94,24 @@ const Op matmul_wide_op = {.name = "matmul_wide",
                            .saves = {.inputs = 0b11},
                            .pitched = Pitched::All};
 
-// Whether this is what autocast made of a f32 parameter, whose gradient is then not rounded to halves on its way.
-bool takes_wide_gradient(const Tensor& weight) {
-  const AutogradMeta* meta = weight.impl().autograd.get();
-  if (grad_enabled() || !meta || !meta->node || meta->node->name() != "cast") return false;
-  const Edge& from = meta->node->next[0];
+// Whether this input is a cast f32 parameter, as autocast makes them, whose gradient is then not rounded to halves on
+// its way.
+bool takes_wide_gradient(const Saved& s, size_t input) {
+  if (grad_enabled() || !s.node) return false;
+  const Ref<Node>& cast = s.node->next[input].node;
+  if (!cast || !cast->takes_any_dtype()) return false;
+  const Edge& from = cast->next[0];
   return from.leaf && from.leaf->dtype == Float32;
 }
 
-// Of a weight [out, in], from the gradient of what x became.
-Tensor weight_gradient(const Tensor& weight, const Tensor& g, const Tensor& x) {
-  return dispatch_one(takes_wide_gradient(weight) ? matmul_wide_op : matmul_op, {transposed(rows(g)), rows(x)});
+// Of an input that is a weight [out, in], from the gradient of what x became.
+Tensor weight_gradient(const Saved& s, size_t input, const Tensor& g, const Tensor& x) {
+  return dispatch_one(takes_wide_gradient(s, input) ? matmul_wide_op : matmul_op, {transposed(rows(g)), rows(x)});
 }
 // Of a bias, from the gradient of what it was added to, or from the sums of that where they are there.
-Tensor bias_gradient(const Tensor& bias, const Tensor& g, const Tensor& sums = {}) {
-  const bool wide = takes_wide_gradient(bias);
+Tensor bias_gradient(const Saved& s, size_t input, const Tensor& g, const Tensor& sums = {}) {
+  const Tensor& bias = s.inputs[input];
+  const bool wide = takes_wide_gradient(s, input);
   if (sums.defined()) return wide ? sums : cast(sums, bias.dtype());
   static const Op& sum_wide = find_op("sum_wide");
   return wide ? dispatch_one(sum_wide, {rows(g)}, ReduceAttrs{{0}}) : sum_to(g, bias.shape());
@@ -278,10 +281,10 @@ Tensors linear_gradients(const Saved& s, const Tensor& dh, const Tensor& dbias =
   const Tensor& weight = s.inputs[1];
   const Shape shape = s.inputs[0].shape();
   Tensors out(s.inputs.size());
-  if (s.needs_input(1)) out[1] = weight_gradient(weight, dh, s.inputs[0]);
+  if (s.needs_input(1)) out[1] = weight_gradient(s, 1, dh, s.inputs[0]);
   s.inputs[0] = {};  // before its gradient takes as much memory
   if (s.needs_input(0)) out[0] = reshape(matmul(rows(dh), weight), shape);
-  if (s.needs_input(2)) out[2] = bias_gradient(s.inputs[2], dh, dbias);
+  if (s.needs_input(2)) out[2] = bias_gradient(s, 2, dh, dbias);
   return out;
 }
 Tensors with_residual(Tensors out, const Tensor& g) {
@@ -300,7 +303,7 @@ Tensors linear_fused_vjp(const Saved& s, const Tensors& grads) {
   const Tensor& g = grads[0];
   const Activation activation = s.attrs.as<LinearAttrs>().activation;
   if (activation == Activation::None) return with_residual(linear_gradients(s, g), g);
-  const bool in_place = is_sole_owner(g) && !s.needs_input(3);
+  const bool in_place = s.owns(0) && !s.needs_input(3);
   Tensor& slope = s.outputs[1];
   if (keeps_activation_input(activation, slope))
     return with_residual(linear_gradients(s, activation_gradient(activation, g, std::exchange(slope, {}))), g);
@@ -382,8 +385,8 @@ Metas infer_mlp(std::span<const TensorMeta> in, const Attrs& attrs) {
 
 // Of down, its bias and the residual.
 void add_down_gradients(const Saved& s, const Tensor& g, const Tensor& hidden, Tensors& out) {
-  if (s.needs_input(3)) out[3] = weight_gradient(s.inputs[3], g, hidden);
-  if (s.needs_input(4)) out[4] = bias_gradient(s.inputs[4], g);
+  if (s.needs_input(3)) out[3] = weight_gradient(s, 3, g, hidden);
+  if (s.needs_input(4)) out[4] = bias_gradient(s, 4, g);
   out[5] = g;
 }
 
@@ -407,7 +410,7 @@ Tensors mlp_fused_vjp(const Saved& s, const Tensors& grads) {
   const Activation activation = s.attrs.as<LinearAttrs>().activation;
   const bool keeps_input = slope.defined() && keeps_activation_input(activation, slope);
   Tensor factor = activation != Activation::None ? rows(std::exchange(slope, {})) : Tensor();
-  const LineSumAttrs sums{false, s.needs_input(2), s.needs_input(2) && takes_wide_gradient(s.inputs[2])};
+  const LineSumAttrs sums{false, s.needs_input(2), s.needs_input(2) && takes_wide_gradient(s, 2)};
   Tensors products = dispatch(keeps_input ? matmul_gelu_grad_op : matmul_mul_sum_op, {rows(g), down, factor}, sums);
   factor = {};
   Tensors out = linear_gradients(s, products[0], s.needs_input(2) ? products[1] : Tensor());

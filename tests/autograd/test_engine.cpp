@@ -194,6 +194,102 @@ TEST(Backward, GradientsAreTheLeafsOwn) {
   EXPECT_TRUE(a.grad().is_contiguous());
 }
 
+// A backward that writes over gradients, wherever it may: linear multiplies slopes into what comes.
+struct Overwriting {
+  Tensor x, w;
+  explicit Overwriting(int seed) {
+    Generator generator(static_cast<uint64_t>(seed));
+    x = randn({4, 3}, generator, Float64).set_requires_grad();
+    w = randn({3, 3}, generator, Float64).set_requires_grad();
+  }
+  Tensor layer(const Tensor& in) const { return linear_act(in, w, {}, Activation::Tanh); }
+};
+
+TEST(Ownership, WhatOthersGaveOrSawIsNotOverwritten) {
+  const Overwriting m(1);
+  const Tensor given = ones({4, 3}, Float64), ones_still = ones({4, 3}, Float64);
+  m.layer(m.x).backward(given);
+  EXPECT_EQ(given.to_vector<double>(), ones_still.to_vector<double>());
+
+  Tensor seen;  // by a hook that keeps it
+  Tensor h = m.layer(m.x);
+  h.register_hook([&](const Tensor& g) { return seen = g, Tensor(); });
+  const Tensor y = m.layer(h);
+  y.sum().backward();
+  const Tensor want = grad({m.layer(m.layer(m.x)).sum()}, {m.x})[0];
+  const Tensor again = m.layer(m.x), end = m.layer(again);
+  const Tensors both = grad({end.sum()}, {again, m.x});  // the first is a result, and goes on
+  EXPECT_EQ(seen.to_vector<double>(), both[0].to_vector<double>());
+  const Tensor apart = again.detach().set_requires_grad();
+  EXPECT_EQ(both[0].to_vector<double>(), grad({m.layer(apart).sum()}, {apart})[0].to_vector<double>());
+  EXPECT_EQ(both[1].to_vector<double>(), want.to_vector<double>());
+}
+
+TEST(Ownership, OneGradientForTwoInputsIsNotOverwritten) {
+  const Overwriting m(2);
+  const auto run = [&](bool create_graph) {
+    const Tensor a = m.layer(m.x), b = m.layer(m.x * 2);
+    const Tensor sum = a + b, view = (a + b).transpose(0, 1);  // the same gradient for both, also as a view
+    return grad({(sum * sum).sum() + (view * view).sum() + a.sum()}, {m.x, m.w}, {}, false, create_graph);
+  };
+  const Tensors got = run(false), want = run(true);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto g = got[i].to_vector<double>(), w = want[i].to_vector<double>();
+    for (size_t j = 0; j < g.size(); ++j) EXPECT_NEAR(g[j], w[j], 1e-12 * (1 + std::fabs(w[j])));
+  }
+}
+
+TEST(Ownership, AResidualGetsTheGradientAsItCame) {
+  const Overwriting m(3);
+  const auto run = [&](bool create_graph) {
+    const Tensor h = m.layer(m.x);
+    const Tensor y = linear_act(h, m.w, {}, Activation::Tanh, h), z = linear_act(y, m.w, {}, Activation::None, y);
+    return grad({(z * z).sum()}, {m.x, m.w}, {}, false, create_graph);
+  };
+  const Tensors got = run(false), want = run(true);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto g = got[i].to_vector<double>(), w = want[i].to_vector<double>();
+    for (size_t j = 0; j < g.size(); ++j) EXPECT_NEAR(g[j], w[j], 1e-12 * (1 + std::fabs(w[j])));
+  }
+}
+
+TEST(Ownership, WhatACustomBackwardHoldsIsNotOverwritten) {
+  const Overwriting m(4);
+  Tensors held;
+  const auto pass = [&](const Tensor& t) {
+    return custom_function(
+        "pass", {t}, [](const Tensors& in) { return in; },
+        [&](const Tensors&, const Tensors&, const Tensors& grads) {
+          held.push_back(grads[0]);
+          return grads;
+        })[0];
+  };
+  Tensor y = m.layer(pass(m.layer(m.x)));
+  y.sum().backward();
+  const Tensor h = m.layer(m.x).detach().set_requires_grad();
+  m.layer(h).sum().backward();
+  EXPECT_EQ(held[0].to_vector<double>(), h.grad().to_vector<double>());
+}
+
+TEST(Ownership, ALeafsGradientIsAddedToInPlaceWhoeverHoldsIt) {
+  Tensor x = leaf({1, 2}, {2});
+  (x * 2).sum().backward();
+  const Tensor held = x.grad();
+  (x * 3).sum().backward();
+  EXPECT_TRUE(same(held, x.grad()));
+  EXPECT_EQ(held.to_vector<double>(), (std::vector<double>{5, 5}));
+  const Tensor mine = ones({2}, Float64);
+  x.set_grad(mine);
+  (x * 3).sum().backward();
+  EXPECT_EQ(mine.to_vector<double>(), (std::vector<double>{1, 1}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{4, 4}));
+  Tensor a = leaf({1}, {1}), b = leaf({2}, {1});
+  (a + b).sum().backward({}, false, true);  // differentiable, so both may be one tensor
+  (a * 5).sum().backward();
+  EXPECT_EQ(b.grad().item(), 1);
+  EXPECT_EQ(a.grad().item(), 6);
+}
+
 TEST(CustomFunction, UsesItsOwnBackward) {
   Tensor x = leaf({2}, {1});
   auto straight_through = [](const Tensor& t) {

@@ -3,9 +3,18 @@
 
 #include <cstring>
 
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "gtest/gtest.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
+#include "tessera/observer.h"
+#include "tessera/autocast.h"
 #include "tessera/autograd.h"
 #include "tessera/models.h"
 #include "tessera/ops.h"
@@ -189,6 +198,107 @@ TEST(Capture, ATrainingStepOfAGptEndsWithEagersBits) {
   const Tensors eager = train(false, 3), ran = train(true, 3);
   ASSERT_EQ(eager.size(), ran.size());
   for (size_t i = 0; i < eager.size(); ++i) EXPECT_TRUE(equal_bits(eager[i], ran[i])) << i;
+}
+
+// "name attributes" of every operator but those of a graph that are no operators of a call: memory that is made, and
+// random numbers' places.
+bool is_counted(const Op& op) { return op.name != "empty" && op.name != "draw"; }
+std::vector<std::string> operators_of(const std::function<void()>& run) {
+  struct : Observer {
+    std::vector<std::string> list;
+    int depth = 0;  // what an operator calls is a part of it
+    void called(const CallSeen& call) override {
+      if (depth++ == 0 && is_counted(find_op(call.op))) list.push_back(std::string(call.op) + " " + call.attrs.describe());
+    }
+    void returned(const CallSeen&) override { --depth; }
+  } seen;
+  const Observing guard(seen);
+  run();
+  return seen.list;
+}
+std::vector<std::string> operators_of(const Graph& graph) {
+  std::vector<std::string> list;
+  for (const GraphNode& node : graph.nodes)
+    if (is_counted(*node.op)) list.push_back(std::string(node.op->name) + " " + node.attrs.describe());
+  return list;
+}
+
+// Two steps of a training run as they are, and one that is captured; `watched`: with everything held that a step makes.
+using Step = std::function<Tensors(const Tensors&)>;
+void expect_the_same_operators(const std::function<Step()>& begin, const Tensors& batch,
+                               const std::vector<std::string>& in_place) {
+  const Step eager = begin(), captured = begin();
+  const auto first = operators_of([&] { eager(batch); });
+  Tensors held;
+  const auto second = operators_of([&] {
+    for (const Tensor& t : eager(batch)) held.push_back(t);
+  });
+  const auto recorded = operators_of(*capture(captured, batch).graph);
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(first, recorded);
+  for (const std::string& op : in_place)
+    EXPECT_TRUE(std::any_of(recorded.begin(), recorded.end(), [&](const std::string& s) { return s.starts_with(op); }))
+        << op;
+}
+
+TEST(Capture, RecordsTheOperatorsThatAGptRuns) {
+  const Tensors batch{randint(0, 33, {3, 8}, default_generator()), randint(0, 33, {3, 8}, default_generator())};
+  for (const bool lower : {false, true})
+    for (const bool at_once : {false, true}) {
+      const auto begin = [=]() -> Step {
+        Generator generator(3);
+        const models::GPTConfig config{.layers = 2, .heads = 2, .width = 16, .block = 8, .vocab = 33, .dropout = 0.1};
+        auto model = std::make_shared<models::GPT>(config, generator);
+        auto optimizer = std::make_shared<optim::AdamW>(model->parameters(), optim::AdamWOptions{.lr = 1e-2});
+        return [=](const Tensors& in) {
+          optimizer->zero_grad();
+          std::optional<amp::Autocast> half;
+          if (lower) half.emplace(BFloat16);
+          Tensor loss;
+          if (at_once) loss = model->loss_and_backward(in[0], in[1]);
+          else (loss = model->loss(in[0], in[1])).backward();
+          half.reset();
+          optim::clip_grad_norm_(model->parameters(), 1.0);
+          optimizer->step();
+          return Tensors{loss};
+        };
+      };
+      SCOPED_TRACE(lower ? "bf16" : "f32");
+      const char* loss = at_once ? "cross_entropy_and_gradient_ " : "cross_entropy_backward_ ";
+      expect_the_same_operators(begin, batch, {loss, "embedding_backward_ "});
+    }
+}
+
+TEST(Capture, RecordsTheOperatorsThatAConvModelRuns) {
+  const Tensors batch{randn({2, 2, 6, 5}, default_generator()), randn({2, 1, 6, 5}, default_generator())};
+  const auto begin = []() -> Step {
+    Generator generator(3);
+    auto model = std::make_shared<models::ConvModel>(3, 8, generator);
+    auto optimizer = std::make_shared<optim::AdamW>(model->parameters(), optim::AdamWOptions{.lr = 1e-2});
+    return [=](const Tensors& in) {
+      optimizer->zero_grad();
+      const Tensor loss = mse_loss((*model)(in[0]), in[1]);
+      loss.backward();
+      optimizer->step();
+      return Tensors{loss};
+    };
+  };
+  expect_the_same_operators(begin, batch, {});
+}
+
+// Slopes are multiplied into the gradient that came, and what arrives at a tensor twice is added up in place.
+TEST(Capture, RecordsWhatBackwardOverwrites) {
+  const auto begin = []() -> Step {
+    const Tensor w = randn({5, 5}, default_generator()).set_requires_grad();
+    return [=](const Tensors& in) {
+      w.set_grad({});
+      const Tensor h = linear_act(in[0], w, {}, Activation::Tanh);
+      const Tensor y = linear_act(h, w, {}, Activation::Tanh);
+      (y.sum() + square(h).sum()).backward();
+      return Tensors{y, h, w.grad()};
+    };
+  };
+  expect_the_same_operators(begin, {randn({3, 5}, default_generator())}, {"mul_ ", "add_ "});
 }
 
 TEST(GraphText, IsChecked) {

@@ -41,38 +41,50 @@ TEST(CrossEntropy, IgnoresAnyIndexAskedFor) {
   for (int64_t c = 0; c < 7; ++c) EXPECT_EQ(gradient[7 + c], 0);
 }
 
-TEST(CrossEntropy, OverwritesOnlyLogitsThatNobodySees) {
+TEST(CrossEntropy, OverwritesOnlyLogitsThatAreGivenAway) {
   Generator g(5);
   const Tensor x = normal64({257, 1031}, g).to(Float32), target = randint(0, 1031, {257}, g);
   const int64_t logits_bytes = x.numel() * 4;
-  auto run = [&](bool hold, bool retain) {
+  auto run = [&](bool give, bool hold, bool retain) {
     Tensor leaf = x.clone().set_requires_grad(true);
     reset_peak_memory(cpu());
     const int64_t before = memory_stats(cpu()).allocated;
     Tensor logits = leaf * 2, held = hold ? logits : Tensor();
-    Tensor loss = cross_entropy(std::exchange(logits, {}), target);
+    Tensor loss = give ? cross_entropy_overwriting(std::exchange(logits, {}), target)
+                       : cross_entropy(std::exchange(logits, {}), target);
     loss.backward({}, retain);
+    const int64_t peak = memory_stats(cpu()).peak_allocated - before;
     if (hold) {
-      EXPECT_EQ(relative_error(held, x * 2), 0);
+      EXPECT_EQ(relative_error(held, x * 2) == 0, !give || retain) << "whoever looks";
     }
     if (retain) loss.backward();
-    return std::pair{retain ? leaf.grad() * 0.5 : leaf.grad(), memory_stats(cpu()).peak_allocated - before};
+    return std::pair{retain ? leaf.grad() * 0.5 : leaf.grad(), peak};
   };
-  const auto [want, with_both] = run(true, false);
-  const auto [got, peak] = run(false, false);
-  const auto [twice, more] = run(false, true);
-  EXPECT_EQ(relative_error(got, want), 0);
-  EXPECT_EQ(relative_error(twice, want), 0);
-  EXPECT_LE(peak, with_both - logits_bytes);
+  const auto [want, with_both] = run(false, true, false);
+  for (bool hold : {false, true}) {
+    EXPECT_EQ(relative_error(run(false, hold, false).first, want), 0);
+    const auto [got, peak] = run(true, hold, false);
+    EXPECT_EQ(relative_error(got, want), 0);
+    EXPECT_LE(peak, with_both - logits_bytes);
+    EXPECT_EQ(relative_error(run(true, hold, true).first, want), 0);
+  }
+}
+
+TEST(CrossEntropy, OverwritingTellsWhoNeedsTheLogitsStill) {
+  Tensor leaf = zeros({3, 5}).set_requires_grad(true);
+  EXPECT_EQ(error_of([&] {
+              cross_entropy_overwriting(tanh(leaf), tensor<int64_t>({0, 1, 2}, {3})).backward();
+            }),
+            "tanh: a tensor needed by backward (f32[3, 5] on cpu) was changed in place (version 1, saved at 0)");
 }
 
 TEST(CrossEntropy, GradientsOfOverlappingLogitsAreTheirOwn) {
   Generator g(6);
   const Tensor x = normal64({1, 37}, g), target = randint(0, 37, {29}, g);
-  auto gradient = [&](bool hold) {
+  auto gradient = [&](bool give) {
     Tensor leaf = x.clone().set_requires_grad(true);
-    Tensor logits = (leaf * 2).expand({29, 37}), held = hold ? logits : Tensor();
-    cross_entropy(std::exchange(logits, {}), target).backward();
+    const Tensor logits = (leaf * 2).expand({29, 37});
+    (give ? cross_entropy_overwriting(logits, target) : cross_entropy(logits, target)).backward();
     return leaf.grad();
   };
   EXPECT_EQ(relative_error(gradient(false), gradient(true)), 0);
