@@ -51,12 +51,12 @@ Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
   if (!training) return {conv(x)};
   Tensors in = operands(conv, x);
   const Attrs windows = conv_attrs(conv.options);
-  if (takes_one_pass(conv2d_moments_op, {in.data(), in.size()}, windows))
+  if (fuses_norm(conv2d_moments_op, {in.data(), in.size()}, windows))
     return one_pass(conv2d_moments_op, std::move(in), windows);
   if (is_pointwise(conv)) {
     in.resize(7);
     const Attrs attrs = NormConvAttrs{conv_attrs(conv.options), {.training = true}};
-    if (takes_one_pass(norm_conv2d_op, {in.data(), in.size()}, attrs))
+    if (fuses_norm(norm_conv2d_op, {in.data(), in.size()}, attrs))
       return one_pass(norm_conv2d_op, std::move(in), attrs);
   }
   return {dispatch_one(conv2d_op, {in[0], in[1], in[2]}, windows)};
@@ -71,7 +71,7 @@ Tensor BatchNorm2d::normalized(const Images& x, Activation activation) const {
   if (training() && x.mean.defined() && (relu || activation == Activation::None)) {
     Tensors in{x.values, x.mean, x.var, weight, bias};
     const Attrs attrs = NormAttrs{.eps = eps, .training = true, .relu = relu};
-    if (takes_one_pass(batch_norm_known_op, {in.data(), in.size()}, attrs)) {
+    if (fuses_norm(batch_norm_known_op, {in.data(), in.size()}, attrs)) {
       move_estimates(running_mean, running_var, x.mean, x.var, momentum);
       return dispatch_one(batch_norm_known_op, std::move(in), attrs);
     }
@@ -93,7 +93,7 @@ Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2
     in.push_back(norm.weight);
     in.push_back(norm.bias);
     const Attrs attrs = NormConvAttrs{conv_attrs(conv.options), {.eps = norm.eps, .training = training, .relu = relu}};
-    if (as_they_are && takes_one_pass(norm_conv2d_op, {in.data(), in.size()}, attrs)) {
+    if (as_they_are && fuses_norm(norm_conv2d_op, {in.data(), in.size()}, attrs)) {
       const Tensor mean = x.mean, var = x.var;
       x = {};
       Images y = one_pass(norm_conv2d_op, std::move(in), attrs);

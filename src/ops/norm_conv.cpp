@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-#include "core/gpu/backend.h"
-#include "ops/call_plan.h"
 #include "ops/check.h"
 #include "ops/conv.h"
 #include "ops/gradient.h"
-#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
 
@@ -326,17 +323,6 @@ const Op batch_norm_known_op = {.name = "batch_norm_known",
                                 .saves = {.inputs = 0b11011, .outputs = 0b10},
                                 .hidden_outputs = 1,
                                 .keeps_layout = true};
-
-bool takes_one_pass(const Op& op, std::span<const Tensor> in, const Attrs& attrs) {
-  if (!in[X].defined() || in[X].dim() != 4) return false;  // conv2d says what is wrong
-  const auto operands = operands_of(in);
-  const Call call{op, {operands.data(), operands.size()}, attrs, {}};
-  const Device device = call_device(call);
-  if (!device.is_card()) return false;
-  gpu::begin_call(device);
-  const auto takes = [&](const Kernel& kernel) { return kernel.supports && supports(kernel, call) == Reason::Ok; };
-  return std::ranges::any_of(kernels_for(op, device.type), takes);
-}
 
 std::span<const Op* const> norm_conv_ops() {
   static constexpr const Op* ops[] = {&norm_conv2d_op, &weight_grad_op, &one_filter_op, &conv2d_moments_op,

@@ -21,9 +21,10 @@ extern const Op batch_norm_known_op;
 /// Running estimates, where they are defined, move towards a batch's mean and variance.
 void move_estimates(Tensor running_mean, Tensor running_var, const Tensor& mean, const Tensor& var, double momentum);
 
-/// Whether a kernel of norm_conv2d, conv2d_moments or batch_norm_known does all of it in one pass; otherwise what they
-/// are made of is better called by itself.
-bool takes_one_pass(const Op& op, std::span<const Tensor> inputs, const Attrs& attrs);
+/// Whether norm_conv2d, conv2d_moments or batch_norm_known does all of it in one pass on that device: then modules call
+/// it, otherwise what it is made of. A rule of shapes, layouts, dtypes, attributes and the architecture alone, so that
+/// tensors without memory get the same operators: kernels may refuse what it allows, and the composed one runs.
+bool fuses_norm(const Op& op, std::span<const Tensor> inputs, const Attrs& attrs);
 
 std::span<const Op* const> norm_conv_ops();
 

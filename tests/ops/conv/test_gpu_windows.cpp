@@ -98,6 +98,7 @@ TEST_P(Sm90WindowsOfSize, FindsMoments) {
       const Tensor x = there(exact[0], dtype, true), w = there(exact[1] * 0.1, dtype, true),
                    bias = biased ? there(exact[2] + 50.0, dtype, false) : Tensor();
       const ForceKernel forced("conv2d_moments", "sm90.windows"), plain("conv2d", "sm90.windows");
+      EXPECT_TRUE(fuses_norm(conv2d_moments_op, std::array{x, w, bias}, conv_attrs(s.options))) << label;
       const auto run = [&] { return dispatch(conv2d_moments_op, {x, w, bias}, conv_attrs(s.options)); };
       const Tensors got = run(), again = run();
       EXPECT_EQ(error(got[0], conv2d(x, w, bias, s.options).to(cpu()).to(Float64)), 0) << label;
@@ -134,6 +135,7 @@ TEST_P(Sm90WindowsOfSize, NormalisesWindows) {
       };
       const Tensors want = run(exact);
       const ForceKernel forced("norm_conv2d", "sm90.windows");
+      EXPECT_TRUE(fuses_norm(norm_conv2d_op, {near.data(), near.size()}, attrs)) << name(dtype);
       const Tensors got = run(near);
       const double limit = dtype == Float16 ? 6e-4 : 5e-3;
       ASSERT_EQ(got.size(), want.size());
