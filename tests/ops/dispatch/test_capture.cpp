@@ -13,10 +13,10 @@
 #include "gtest/gtest.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
-#include "tessera/observer.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
 #include "tessera/models.h"
+#include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/optim.h"
 
@@ -208,7 +208,8 @@ std::vector<std::string> operators_of(const std::function<void()>& run) {
     std::vector<std::string> list;
     int depth = 0;  // what an operator calls is a part of it
     void called(const CallSeen& call) override {
-      if (depth++ == 0 && is_counted(find_op(call.op))) list.push_back(std::string(call.op) + " " + call.attrs.describe());
+      if (depth++ == 0 && is_counted(find_op(call.op)))
+        list.push_back(std::string(call.op) + " " + call.attrs.describe());
     }
     void returned(const CallSeen&) override { --depth; }
   } seen;
