@@ -61,6 +61,22 @@ TEST(Maps, EveryElementwiseOperatorHasAnExpression) {
   EXPECT_EQ(scalar_expression(find_op("matmul")), "");
 }
 
+TEST(Maps, FunctionsOfIntegersAreF32) {
+  NoGrad guard;
+  std::set<std::string_view> tried;
+  for (const Op* op : elementwise_ops()) {
+    if (op->in_place || inputs_of(*op).size() != 1 || op->attrs().type().fields.size() != 0) continue;
+    for (DType type : {Bool, UInt8, Int32, Int64}) {
+      const Tensor x = tensor<double>({1, 1, 0, 1, 1}, {5}).to(type);
+      const Tensor y = dispatch_one(*op, {x});
+      if (y.dtype() != Float32) continue;
+      tried.insert(op->name);
+      EXPECT_EQ(relative_error(elements(y), elements(dispatch_one(*op, {x.to(Float32)}))), 0) << op->name;
+    }
+  }
+  for (const char* name : {"sin", "tan", "atan", "exp2", "sqrt"}) EXPECT_TRUE(tried.contains(name)) << name;
+}
+
 // ---- what a new operator costs
 
 bool is_of_a_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
