@@ -30,7 +30,6 @@ struct Call {
   const Attrs& attrs;
   std::span<const Operand> out;  ///< hidden outputs are undefined where nothing will need them
   const void* state = nullptr;   ///< Kernel::state
-  std::source_location where = std::source_location::current();  ///< its place in the list
 };
 
 /// One entry of an operator's ordered list. Both functions see how tensors lie, and no element.
@@ -39,6 +38,7 @@ struct Kernel {
   Reason (*supports)(const Call&) = nullptr;   ///< null: every call
   void (*plan)(const Call&, Plan&) = nullptr;  ///< launches and workspace
   const void* state = nullptr;                 ///< of one that is made at run time; its calls carry it
+  std::source_location where = std::source_location::current();  ///< its place in the list
 };
 
 /// Whether it takes the call; a list's last entry takes all.

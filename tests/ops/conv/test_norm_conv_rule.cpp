@@ -3,9 +3,9 @@
 
 #include "ops/conv.h"
 #include "ops/norm_conv.h"
-#include "ops/observe.h"
 #include "ops/ops_check.h"
 #include "tessera/nn.h"
+#include "tessera/observer.h"
 
 namespace tessera {
 namespace {
@@ -92,10 +92,15 @@ TEST(FusesNorm, ModulesFollowItWithoutMemory) {
     for (Tensor* t : {&norm.weight, &norm.bias, &norm.running_mean, &norm.running_var})
       *t = empty(t->shape(), Float32, parse_device(device));
     const Tensor x = images({.device = parse_device(device), .channels_last = channels_last});
-    std::vector<std::string> list;
-    const ObserveDispatch watch([&](const Op& op, const Tensors&, const Attrs&) { list.emplace_back(op.name); });
+    struct : Observer {
+      std::vector<std::string> list;
+      void called(const CallSeen& call) override { list.emplace_back(call.op); }
+    } seen;
+    const Observing guard(seen);
     nn::norm_convolve(norm, Activation::Relu, second, nn::convolve(first, x, true));
-    const auto has = [&](const char* op) { return std::find(list.begin(), list.end(), op) != list.end(); };
+    const auto has = [&](const char* op) {
+      return std::find(seen.list.begin(), seen.list.end(), op) != seen.list.end();
+    };
     return std::array{has("conv2d_moments"), has("batch_norm_known"), has("conv2d")};
   };
   EXPECT_EQ(operators("cuda:sm90", true), (std::array{true, true, false}));
