@@ -48,9 +48,9 @@ ConvModel make_model(const ConvModelOptions& o) {
   return model;
 }
 
-class Run {
+class ConvModelRun {
  public:
-  Run(const ConvModelOptions& options, const ConvModelCallbacks& callbacks)
+  ConvModelRun(const ConvModelOptions& options, const ConvModelCallbacks& callbacks)
       : options_(options),
         callbacks_(callbacks),
         model_(make_model(options)),
@@ -245,7 +245,7 @@ Tensor target_picture(int64_t size) {
 
 ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModelCallbacks& callbacks) {
   validate(options);
-  return Run(options, callbacks).run();
+  return ConvModelRun(options, callbacks).run();
 }
 
 }  // namespace tessera::models
