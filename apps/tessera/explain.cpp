@@ -9,6 +9,7 @@
 #include "ops/call_plan.h"
 #include "ops/kernel_list.h"
 #include "ops/op_table.h"
+#include "ops/schema.h"
 #include "tessera/ops.h"
 
 namespace tessera::app {
@@ -126,7 +127,7 @@ void run(ExplainOptions& options) {
   Generator generator(options.seed);
   Usage usage = usage_of(*op, generator);
   if (!usage.first) throw UsageError(options.op + ": no example of a call is known");
-  Attrs attrs = options.shapes.empty() ? usage.first->attrs : op->attrs();
+  Attrs attrs = options.shapes.empty() ? usage.first->attrs : default_attrs(*op);
   if (op->name == "scaled_dot_product_attention")
     attrs = AttentionAttrs{.causal = options.causal, .dropout = options.dropout};
   try {

@@ -16,7 +16,8 @@ struct OpsOptions {
 void run(const OpsOptions& options) {
   if (options.markdown) return fmt::print("{}", operators_page());
   if (options.names.empty())
-    for (const Op* op : op_table()) fmt::print("{}\n", signature(*op));
+    for (const auto& list : {std::vector(op_table().begin(), op_table().end()), registered_ops()})
+      for (const Op* op : list) fmt::print("{}\n", signature(*op));
   try {
     for (const std::string& name : options.names) fmt::print("{}\n", signature(find_op(name)));
   } catch (const Error& e) {

@@ -1,12 +1,18 @@
-// Lists of dims as attributes, without an allocation.
+// Values of operators' attributes.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
+#include <variant>
 
+#include "tessera/device.h"
+#include "tessera/dtype.h"
 #include "tessera/error.h"
+#include "tessera/intrusive.h"
 #include "tessera/shape.h"
+#include "tessera/tensor.h"
 
 namespace tessera {
 
@@ -54,5 +60,25 @@ struct DimList {
   Shape shape() const { return Shape(values, values + count); }
   friend bool operator==(const DimList& a, const DimList& b) { return a.shape() == b.shape(); }
 };
+
+/// What only its owner can read: a sub-program, closures, a group of processes. Immutable, and shared by all copies of
+/// an attribute.
+struct AttrObject : RefCounted {
+  virtual ~AttrObject() = default;
+  virtual std::string text() const = 0;
+  virtual bool equals(const AttrObject& other) const { return this == &other; }
+};
+
+enum class AttrKind : uint8_t { Bool, Int, Float, Dim, Text, DType, Device, Ints, Shape, Tensor, Object };
+std::string_view name(AttrKind kind);
+
+/// The value of any attribute; enumerations are their names.
+using AttrValue =
+    std::variant<bool, int64_t, double, Dim, std::string, DType, Device, IntList, DimList, Tensor, Ref<AttrObject>>;
+
+/// `true`, `1e-05`, `"a \"b\""`, `[2, batch]`, `bf16`, `tensor(f32[2], 1, 0.5)`: reads back equal.
+std::string to_text(const AttrValue& value);
+/// Throws Error `'x' is no int`.
+AttrValue parse_attr(AttrKind kind, std::string_view text);
 
 }  // namespace tessera

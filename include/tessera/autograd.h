@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -91,9 +92,17 @@ void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> ca
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_outputs = {}, bool retain_graph = false,
              bool create_graph = false, bool allow_unused = false);
 
+/// Tensor::backward from several tensors at once. The gradients are given away, each in memory of its own: they are
+/// overwritten where that saves another tensor. An undefined one is one, for a single element.
+void backward(const Tensors& outputs, Tensors&& gradients, bool retain_graph = false);
+
 /// An operation with its own backward: `forward` runs unrecorded, `backward` maps output gradients to input gradients.
+/// To everything else it is one operator: a captured function calls `forward` and `backward` again in each run, which
+/// therefore use no other tensor of that function than their inputs. An output that is an input is copied.
+/// `gives_gradients`: nobody holds what `backward` returns or was given, so that both may be overwritten.
 using CustomForward = std::function<Tensors(const Tensors&)>;
 using CustomBackward = std::function<Tensors(const Tensors& inputs, const Tensors& outputs, const Tensors& grads)>;
-Tensors custom_function(const char* name, const Tensors& inputs, CustomForward forward, CustomBackward backward);
+Tensors custom_function(std::string name, const Tensors& inputs, CustomForward forward, CustomBackward backward,
+                        bool gives_gradients = false);
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 #include "tessera/amp.h"
 #include "tessera/autograd.h"
+#include "tessera/custom_op.h"
 #include "tessera/data.h"
 #include "tessera/device.h"
 #include "tessera/dtype.h"

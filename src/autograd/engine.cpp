@@ -350,11 +350,12 @@ class Backward {
   Blocks blocks_;
 };
 
-void seed(Backward& walk, const char* op, const Tensor& output, Tensor gradient) {
+// `given`: the caller gives its memory away, too.
+void seed(Backward& walk, const char* op, const Tensor& output, Tensor gradient, bool given = false) {
   if (gradient.defined()) {
     if (!(gradient.shape() == output.shape()))
       throw Error(fmt::format("{}: gradient {} for output {}", op, describe(gradient), describe(output)));
-    return walk.seed(output, std::move(gradient), false);
+    return walk.seed(output, std::move(gradient), given);
   }
   if (output.numel() != 1)
     throw Error(fmt::format("{}: {} has more than one element, so its gradient must be given", op, describe(output)));
@@ -388,52 +389,16 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& grad_
   return std::move(walk.captured());
 }
 
-namespace {
-
-struct CustomNode final : Node {
-  std::string label;
-  CustomBackward function;
-  Tensors inputs, results;
-  std::string_view name() const override { return label; }
-  Tensors backward(const Tensors& grads, BackwardStep& step) override {
-    step.exposed = true;
-    if (!function) throw Error(label + ": backward runs a second time over a graph that was freed; use retain_graph");
-    return function(inputs, results, grads);
-  }
-  void release() override {
-    function = nullptr;
-    inputs.clear();
-    results.clear();
-  }
-};
-
-}  // namespace
-
-Tensors custom_function(const char* name, const Tensors& inputs, CustomForward forward, CustomBackward backward) {
-  Tensors outputs;
-  {
-    NoGrad guard;
-    outputs = forward(inputs);
-  }
-  bool recorded = grad_enabled() && std::any_of(inputs.begin(), inputs.end(),
-                                                [](const Tensor& t) { return t.defined() && t.requires_grad(); });
-  if (!recorded) return outputs;
-  auto node = make_ref<CustomNode>();
-  node->label = name;
-  node->function = std::move(backward);
-  node->inputs = inputs;
-  for (const Tensor& t : inputs) node->next.push_back(t.defined() ? gradient_edge(t) : Edge{});
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    node->results.push_back(outputs[i].detach());
-    node->outputs.push_back(outputs[i].meta());
-    outputs[i] = outputs[i].detach();  // an output may be an input that was passed through
-    auto meta = std::make_unique<AutogradMeta>();
-    meta->requires_grad = is_floating(outputs[i].dtype());
-    meta->node = Ref<Node>(node.get());
-    meta->index = static_cast<int32_t>(i);
-    outputs[i].impl().autograd = std::move(meta);
-  }
-  return outputs;
+void backward(const Tensors& outputs, Tensors&& gradients, bool retain_graph) {
+  if (gradients.size() != outputs.size())
+    throw Error(fmt::format("backward: {} gradients for {} outputs", gradients.size(), outputs.size()));
+  for (const Tensor& t : outputs)
+    if (!t.requires_grad()) throw Error("backward: " + describe(t) + " does not require a gradient");
+  GradMode mode(false);
+  amp::NoAutocast plain;
+  Backward walk(outputs, nullptr, retain_graph);
+  for (size_t i = 0; i < outputs.size(); ++i) seed(walk, "backward", outputs[i], std::move(gradients[i]), true);
+  walk.run();
 }
 
 }  // namespace tessera

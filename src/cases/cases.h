@@ -46,6 +46,7 @@ std::vector<OpCase> loss_cases();
 std::vector<OpCase> attention_cases();
 std::vector<OpCase> random_cases();
 std::vector<OpCase> optim_cases();
+std::vector<OpCase> function_cases();
 
 /// Largest relative L2 error against float64 that an op may show in a dtype: the one table of tolerances.
 double tolerance(std::string_view op, DType dtype);

@@ -11,33 +11,11 @@
 #include <variant>
 #include <vector>
 
-#include "core/attr_list.h"
-#include "tessera/device.h"
-#include "tessera/dtype.h"
+#include "tessera/attributes.h"
 #include "tessera/enums.h"
-#include "tessera/tensor.h"
 
 namespace tessera {
 
-/// What only its owner can read: a sub-program, a group of processes. Immutable, and shared by all copies of an
-/// attribute.
-struct AttrObject : RefCounted {
-  virtual ~AttrObject() = default;
-  virtual std::string text() const = 0;
-  virtual bool equals(const AttrObject& other) const { return this == &other; }
-};
-
-enum class AttrKind : uint8_t { Bool, Int, Float, Dim, Text, DType, Device, Ints, Shape, Tensor, Object };
-std::string_view name(AttrKind kind);
-
-/// The value of any attribute; enumerations are their names.
-using AttrValue =
-    std::variant<bool, int64_t, double, Dim, std::string, DType, Device, IntList, DimList, Tensor, Ref<AttrObject>>;
-
-/// `true`, `1e-05`, `"a \"b\""`, `[2, batch]`, `bf16`, `tensor(f32[2], 1, 0.5)`: reads back equal.
-std::string to_text(const AttrValue& value);
-/// Throws Error `'x' is no int`.
-AttrValue parse_attr(AttrKind kind, std::string_view text);
 /// Cuts `a=1, b=[2, 3], c="x, y"` at the commas that stand outside of brackets and quotes. Throws Error on an open one.
 std::vector<std::string_view> split_list(std::string_view text);
 
@@ -151,9 +129,10 @@ struct AttrField {
   std::string_view name;
   AttrKind kind;
   size_t count;  ///< of a list whose length is fixed; otherwise 0
-  AttrValue (*get)(const void* attrs);
-  bool (*set)(void* attrs, const AttrValue& value);  ///< no: of another kind or length
-  bool (*equal)(const void* a, const void* b);
+  size_t index;  ///< among those of its struct
+  AttrValue (*get)(const void* attrs, size_t index);
+  bool (*set)(void* attrs, size_t index, const AttrValue& value);  ///< no: of another kind or length
+  bool (*equal)(const void* a, const void* b, size_t index);
 };
 
 /// What an attributes' struct consists of.
@@ -198,7 +177,7 @@ class Attrs {
   }
 
   /// Names, kinds and defaults.
-  const AttrsType& type() const { return type_->reflect(); }
+  const AttrsType& type() const { return type_->reflect(address()); }
   /// Throws Error `no attribute 'axis', of: dim, keepdim`.
   AttrValue get(std::string_view name) const;
   /// Throws Error as get does, and `'dim' is an int, not "x"`.
@@ -227,16 +206,19 @@ class Attrs {
   };
   struct Type {
     bool small;
-    const AttrsType& (*reflect)();
+    const AttrsType& (*reflect)(const void* attrs);
     void (*key)(KeyWords& words, const void* attrs);
   };
   template <class T>
-  static void key_of(KeyWords& words, const void* attrs) {
-    std::apply([&](const auto&... members) { (add_key(words, members), ...); },
-               static_cast<const T*>(attrs)->members());
-  }
+  static const AttrsType& reflect(const void* attrs);
   template <class T>
-  static const AttrsType& reflect();
+  static const AttrsType& reflect_members();
+  template <class T>
+  static void key_of(KeyWords& words, const void* attrs) {
+    const T& given = *static_cast<const T*>(attrs);
+    if constexpr (requires { given.add_to_key(words); }) given.add_to_key(words);
+    else std::apply([&](const auto&... members) { (add_key(words, members), ...); }, given.members());
+  }
   template <class T>
   static constexpr Type type_of{is_small<T>, &reflect<T>, &key_of<T>};
 
@@ -260,8 +242,15 @@ class Attrs {
 /// The names in "a, b, c", which must outlive the result.
 std::vector<std::string_view> split_names(std::string_view names);
 
+// A struct whose members are known at run time only says itself what they are.
 template <class T>
-const AttrsType& Attrs::reflect() {
+const AttrsType& Attrs::reflect(const void* attrs) {
+  if constexpr (requires(const T& t) { t.attrs_type(); }) return static_cast<const T*>(attrs)->attrs_type();
+  else return reflect_members<T>();
+}
+
+template <class T>
+const AttrsType& Attrs::reflect_members() {
   static const T defaults{};
   static const AttrsType type = [] {
     AttrsType made{{}, &defaults};
@@ -273,14 +262,15 @@ const AttrsType& Attrs::reflect() {
         AttrField field{};
         field.name = names.at(k);
         field.kind = kind_of<M>();
+        field.index = k;
         if constexpr (std::is_array_v<M>) field.count = std::extent_v<M>;
-        field.get = [](const void* attrs) {
+        field.get = [](const void* attrs, size_t) {
           return AttrTraits<M>::value(std::get<k>(static_cast<const T*>(attrs)->members()));
         };
-        field.set = [](void* attrs, const AttrValue& value) {
+        field.set = [](void* attrs, size_t, const AttrValue& value) {
           return AttrTraits<M>::assign(std::get<k>(static_cast<T*>(attrs)->members()), value);
         };
-        field.equal = [](const void* a, const void* b) {
+        field.equal = [](const void* a, const void* b, size_t) {
           return AttrTraits<M>::equal(std::get<k>(static_cast<const T*>(a)->members()),
                                       std::get<k>(static_cast<const T*>(b)->members()));
         };

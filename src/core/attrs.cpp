@@ -279,23 +279,27 @@ std::string Attrs::describe() const {
   const AttrsType& t = type();
   std::string text;
   for (const AttrField& f : t.fields)
-    if (!f.equal(address(), t.defaults))
-      text += fmt::format("{}{}={}", text.empty() ? "" : ", ", f.name, to_text(f.get(address())));
+    if (!f.equal(address(), t.defaults, f.index))
+      text += fmt::format("{}{}={}", text.empty() ? "" : ", ", f.name, to_text(f.get(address(), f.index)));
   return text;
 }
 
 bool operator==(const Attrs& a, const Attrs& b) {
   if (a.type_ != b.type_) return false;
+  if (&a.type() != &b.type()) return false;
   const auto& fields = a.type().fields;
   return std::all_of(fields.begin(), fields.end(),
-                     [&](const AttrField& f) { return f.equal(a.address(), b.address()); });
+                     [&](const AttrField& f) { return f.equal(a.address(), b.address(), f.index); });
 }
 
-AttrValue Attrs::get(std::string_view name) const { return field(name).get(address()); }
+AttrValue Attrs::get(std::string_view name) const {
+  const AttrField& f = field(name);
+  return f.get(address(), f.index);
+}
 
 void Attrs::set(std::string_view name, const AttrValue& value) {
   const AttrField& f = field(name);
-  if (!f.set(writable_address(), value))
+  if (!f.set(writable_address(), f.index, value))
     throw Error(f.count ? fmt::format("'{}' is a list of {} ints, not {}", name, f.count, to_text(value))
                         : fmt::format("'{}' is of kind {}, and {} is none it takes", name, tessera::name(f.kind),
                                       to_text(value)));

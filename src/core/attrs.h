@@ -141,6 +141,11 @@ struct AttentionAttrs {
   double dropout = 0;  // the probability with which a weight becomes 0
   TESSERA_ATTRS(scale, causal, heads, dropout)
 };
+/// custom_function: its closures.
+struct FunctionAttrs {
+  Ref<AttrObject> function;
+  TESSERA_ATTRS(function)
+};
 struct OneHotAttrs {
   int64_t classes = 0;
   TESSERA_ATTRS(classes)

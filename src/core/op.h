@@ -49,6 +49,7 @@ struct ViewLayout {
   int64_t offset = 0;  // elements, from the start of the storage
 };
 
+struct RegisteredOp;
 struct Kernel;
 using KernelList = std::span<const Kernel>;
 
@@ -102,7 +103,8 @@ struct Op {
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
   /// Made by the host or of other operators, and so without kernels; not called for tensors without memory.
   Tensors (*compute)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
-  const Op* made_of = nullptr;                                    ///< what its kernels plan with plan_call()
+  const Op* made_of = nullptr;               ///< what its kernels plan with plan_call()
+  const RegisteredOp* registered = nullptr;  ///< of one that a program defined at run time (ops/registry.cpp)
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };
 

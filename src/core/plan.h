@@ -2,6 +2,7 @@
 // and run with their addresses.
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <source_location>
 #include <span>
 #include <string_view>
@@ -104,6 +105,25 @@ class Plan : public RefCounted {
         &args);
   }
 
+  /// The same of what needs no executor.
+  template <class Args>
+  void launch(std::string_view name, void (*run)(const Args&), const Args& args,
+              std::source_location where = std::source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
+    add({name, where,
+         [](void (*fn)(), const void* a, void*) {
+           reinterpret_cast<void (*)(const Args&)>(fn)(*static_cast<const Args*>(a));
+         },
+         reinterpret_cast<void (*)()>(run), 0, static_cast<uint32_t>(sizeof(Args))},
+        &args);
+  }
+  /// An object that arguments refer to, which lives as long as the plan.
+  template <class T>
+  const T* own(T object) {
+    owned_.push_back(std::make_shared<const T>(std::move(object)));
+    return static_cast<const T*>(owned_.back().get());
+  }
+
   // ---- for those who run it
 
   const Kernel* kernel() const { return kernel_; }
@@ -133,6 +153,7 @@ class Plan : public RefCounted {
   std::vector<Launch> launches_;
   std::vector<Relocation> relocations_;
   std::vector<std::byte> bytes_;
+  std::vector<std::shared_ptr<const void>> owned_;
 };
 
 /// Makes a plan by asking the kernel twice, with other places each time: what differs in the arguments is a pointer.

@@ -119,14 +119,13 @@ Tensor backward_in_parts(Tensor x, const Tensor& head, const Tensor& targets, co
     if (dhead.defined()) dhead.add_(gradients[1]);
     else if (leaves.size() > 1) dhead = std::move(gradients[1]);
   }
-  dx = dx.reshape(x.shape());
-  const auto made = [&](const Tensors&) { return Tensors{loss}; };
-  auto gradients = [dx = std::move(dx), dhead = std::move(dhead)](auto&&...) mutable {
-    return Tensors{std::move(dx), std::move(dhead)};
-  };
-  const Tensor end = custom_function("head", {x, head}, made, std::move(gradients))[0];
-  x = states = Tensor();
-  end.backward();
+  Tensors ends{std::move(x)}, gradients{dx.reshape(ends[0].shape())};
+  if (dhead.defined()) {
+    ends.push_back(head);
+    gradients.push_back(std::move(dhead));
+  }
+  states = dx = Tensor();
+  backward(std::exchange(ends, {}), std::move(gradients));
   return loss;
 }
 

@@ -196,7 +196,7 @@ const CallPlan& call_plan(const Op& op, const Tensors& in, const Attrs& attrs, D
   entry->attrs = attrs;
   entry->plan.outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
   const Metas& out = entry->plan.outputs;
-  if (!op.compute) entry->plan.plan = make_plan(op, {metas.data(), metas.size()}, attrs, {out.data(), out.size()});
+  entry->plan.plan = make_plan(op, {metas.data(), metas.size()}, attrs, {out.data(), out.size()});
   return cache.add(std::move(entry)).plan;
 }
 

@@ -165,6 +165,8 @@ class Capturing final : public CaptureState {
 
   int32_t value_of(const Tensor& t) {
     if (t.impl().capture == serial_) return static_cast<int32_t>(t.impl().value);
+    if (t.impl().capture != 0)
+      throw Error("capture: " + describe(t) + " belongs to another captured function, and is no input of this one");
     if (!t.is_contiguous() && t.shape().numel() != Dim(0))
       throw Error("capture: no operator made " + describe(t) + ", which does not lie dense");
     const int32_t value = number(t);  // of empty(), which is no operator

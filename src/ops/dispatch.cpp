@@ -140,7 +140,7 @@ void save(OpNode& node, Tensors& in, Tensors& out) {
   if (saves.outputs) {
     node.outputs_saved.reserve(out.size());
     for (size_t i = 0; i < out.size(); ++i)
-      if (out[i].defined() && (saves.outputs >> i & 1))  // hidden ones get no node
+      if (out[i].defined() && (i > 31 || saves.outputs >> i & 1))  // hidden ones get no node
         node.outputs_saved.push_back(kept(i < visible ? out[i].detach() : std::move(out[i])));
       else node.outputs_saved.emplace_back();
   }
@@ -207,13 +207,15 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
   Tensors out;
   if (op.view && alias(op, in[0], attrs, out)) return out;
   Ref<Plan> plan;
-  if (device.meta || is_capturing()) {  // nothing has memory
+  if (op.compute || device.meta || is_capturing()) {
     const auto metas = metas_of({in.data(), in.size()}, device);
-    out = make_outputs(op, in, infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden));
+    const Metas outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
+    const bool has_memory = !device.meta && !outputs[0].device.meta && !is_capturing();
+    if (has_memory) return op.compute({in.data(), in.size()}, attrs);
+    out = make_outputs(op, in, outputs);
   } else {
     const CallPlan& call = call_plan(op, in, attrs, device, keep_hidden);
     if (op.in_place && grad_enabled()) check_in_place(op, in, call.outputs.size() - op.hidden_outputs);
-    if (op.compute) return op.compute({in.data(), in.size()}, attrs);
     out = make_outputs(op, in, call.outputs);
     plan = call.plan;
   }

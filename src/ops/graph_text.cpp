@@ -152,26 +152,12 @@ class GraphReader {
   }
 
   Metas infer(const GraphNode& node) const {
-    require_inputs_of(node);
+    require_inputs_of(*node.op, node.inputs.size(), [&](size_t i) { return node.inputs[i] < 0; });
     SmallVector<TensorMeta, 4> in;
     for (const int32_t v : node.inputs) in.push_back(v < 0 ? absent_meta() : meta_of(v));
     return node.op->infer({in.data(), in.size()}, node.attrs);
   }
   const TensorMeta& meta_of(int32_t value) const { return graph_->values[static_cast<size_t>(value)].meta; }
-
-  // The number of inputs is what the schema says, before `infer` looks at any.
-  static void require_inputs_of(const GraphNode& node) {
-    const std::vector<OpValue> wanted = inputs_of(*node.op);
-    size_t least = 0;
-    bool list = false;
-    for (const OpValue& v : wanted) least += !v.list, list |= v.list;
-    if (node.inputs.size() < least || (!list && node.inputs.size() > wanted.size()))
-      throw Error(fmt::format("{} takes {}{} inputs, not {}", node.op->name, list ? "at least " : "", least,
-                              node.inputs.size()));
-    for (size_t i = 0; !list && i < wanted.size(); ++i)
-      if (node.inputs[i] < 0 && !wanted[i].optional)
-        throw Error(fmt::format("{}: {} is absent", node.op->name, wanted[i].name));
-  }
 
   int32_t output(std::string_view text, const TensorMeta& meta, const GraphNode& node, size_t i, bool in_place) {
     if (text == "none") return -1;

@@ -83,6 +83,7 @@ const Kernel& pick_kernel(const Call& call) {
 }
 
 std::string explain(const Call& call) {
+  if (call.op.compute) return "   made of other operators, or by the host: there is no kernel to choose\n";
   KernelList list = kernels_for(call.op, call_device(call).type);
   Pick pick;
   const Kernel* chosen = nullptr;
@@ -128,6 +129,9 @@ ForceKernel::ForceKernel(std::string_view op, std::string kernel) {
     for (const KernelTableEntry& entry : table_of(static_cast<DeviceType>(d)))
       if (entry.op == op)
         for (const Kernel& k : entry.kernels) known |= kernel == k.name;
+  if (found.registered)
+    for (const KernelList& list : found.kernels)
+      for (const Kernel& k : list) known |= kernel == k.name;
   if (!known) throw Error(fmt::format("{}: no device has a kernel named '{}'", op, kernel));
   forced.push_back({found.name, std::move(kernel)});
 }

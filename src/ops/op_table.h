@@ -1,6 +1,7 @@
 // All operators, and the one way down from a call to its kernel.
 #pragma once
 #include <span>
+#include <vector>
 
 #include "core/op.h"
 
@@ -8,8 +9,12 @@ namespace tessera {
 
 /// Every op of the library; tests, documentation and tools walk it.
 std::span<const Op* const> op_table();
-/// Throws Error on an unknown name.
+/// Those that the program has registered so far (tessera/custom_op.h), in that order.
+std::vector<const Op*> registered_ops();
+/// One of either. Throws Error on an unknown name.
 const Op& find_op(std::string_view name);
+/// Of a registered one, every attribute at its default.
+const Attrs& registered_defaults(const RegisteredOp& op);
 
 /// Runs an op: infer, allocate or alias, pick a kernel, run, record for backward. Returns the visible outputs.
 Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs = {});
@@ -30,5 +35,6 @@ std::span<const Op* const> attention_ops();
 std::span<const Op* const> random_ops();
 std::span<const Op* const> optim_ops();
 std::span<const Op* const> transfer_ops();
+std::span<const Op* const> function_ops();
 
 }  // namespace tessera

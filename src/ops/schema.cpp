@@ -23,11 +23,13 @@ struct Family {
   std::span<const Op* const> ops;
 };
 std::vector<Family> families() {
-  return {{"Creation", creation_ops()},      {"Elementwise", elementwise_ops()}, {"Reductions", reduction_ops()},
-          {"Shapes and views", shape_ops()}, {"Indexing", indexing_ops()},       {"Products", matmul_ops()},
-          {"Convolution", conv_ops()},       {"Norms and softmax", norm_ops()},  {"Losses", loss_ops()},
-          {"Attention", attention_ops()},    {"Random numbers", random_ops()},   {"Optimizers", optim_ops()},
-          {"Devices", transfer_ops()}};
+  return {{"Creation", creation_ops()},     {"Elementwise", elementwise_ops()},
+          {"Reductions", reduction_ops()},  {"Shapes and views", shape_ops()},
+          {"Indexing", indexing_ops()},     {"Products", matmul_ops()},
+          {"Convolution", conv_ops()},      {"Norms and softmax", norm_ops()},
+          {"Losses", loss_ops()},           {"Attention", attention_ops()},
+          {"Random numbers", random_ops()}, {"Optimizers", optim_ops()},
+          {"Devices", transfer_ops()},      {"Functions of a program", function_ops()}};
 }
 
 }  // namespace
@@ -35,16 +37,29 @@ std::vector<Family> families() {
 std::vector<OpValue> inputs_of(const Op& op) { return values_of(op.inputs); }
 std::vector<OpValue> outputs_of(const Op& op) { return values_of(op.outputs); }
 
+Attrs default_attrs(const Op& op) { return op.registered ? registered_defaults(*op.registered) : op.attrs(); }
+
+void require_inputs_of(const Op& op, size_t count, const std::function<bool(size_t)>& is_absent) {
+  const std::vector<OpValue> wanted = inputs_of(op);
+  size_t least = 0;
+  bool list = false;
+  for (const OpValue& v : wanted) least += !v.list, list |= v.list;
+  if (count < least || (!list && count > wanted.size()))
+    throw Error(fmt::format("{} takes {}{} inputs, not {}", op.name, list ? "at least " : "", least, count));
+  for (size_t i = 0; !list && i < wanted.size(); ++i)
+    if (!wanted[i].optional && is_absent(i)) throw Error(fmt::format("{}: {} is absent", op.name, wanted[i].name));
+}
+
 std::string signature(const Op& op) {
   std::string text(op.inputs);
-  const Attrs attrs = op.attrs();
+  const Attrs attrs = default_attrs(op);
   for (const AttrField& f : attrs.type().fields)
     text += fmt::format("{}{}: {} = {}", text.empty() ? "" : ", ", f.name, name(f.kind), to_text(attrs.get(f.name)));
   return fmt::format("{}({}) -> {}", op.name, text, op.outputs);
 }
 
 Attrs read_attrs(const Op& op, std::string_view text) {
-  Attrs attrs = op.attrs();
+  Attrs attrs = default_attrs(op);
   try {
     attrs.read(text);
   } catch (const Error& e) {
@@ -54,7 +69,7 @@ Attrs read_attrs(const Op& op, std::string_view text) {
 }
 
 void require_attrs(const Op& op, const Attrs& attrs) {
-  if (&attrs.type() != &op.attrs().type())
+  if (&attrs.type() != &default_attrs(op).type())
     throw Error(fmt::format("{}: these are attributes of another operator: {}", op.name, attrs.describe()));
 }
 

@@ -1,6 +1,7 @@
 // What an operator's schema says: names of inputs and outputs, attributes with kinds and defaults. Documentation, the
 // command and graphs as text derive from it.
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,11 @@ struct OpValue {
 };
 std::vector<OpValue> inputs_of(const Op& op);
 std::vector<OpValue> outputs_of(const Op& op);
+
+/// Every attribute at its default.
+Attrs default_attrs(const Op& op);
+/// Throws Error `softmax takes 1 inputs, not 2` or `softmax: x is absent`; `is_absent(i)` tells of input i.
+void require_inputs_of(const Op& op, size_t count, const std::function<bool(size_t)>& is_absent);
 
 /// "softmax(x, dim: int = 0, keepdim: bool = false) -> y"
 std::string signature(const Op& op);

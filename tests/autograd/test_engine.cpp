@@ -225,6 +225,19 @@ TEST(Ownership, WhatOthersGaveOrSawIsNotOverwritten) {
   EXPECT_EQ(both[1].to_vector<double>(), want.to_vector<double>());
 }
 
+TEST(Backward, StartsFromSeveralTensorsAtOnce) {
+  Tensor x = leaf({1, 2}, {2}), w = leaf({3}, {});
+  const Tensor y = x * w;
+  backward({y, w}, {tensor<double>({1, 10}, {2}), Tensor()});  // w is met again, below y
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{3, 30}));
+  EXPECT_EQ(w.grad().item(), 1 + 20 + 1);
+  EXPECT_EQ(message_of([&] { backward({x * w}, {}); }), "backward: 0 gradients for 1 outputs");
+  EXPECT_EQ(message_of([&] { backward({x * w}, {ones({3}, Float64)}); }),
+            "backward: gradient f64[3] on cpu for output f64[2] on cpu");
+  EXPECT_EQ(message_of([&] { backward({x.detach()}, {ones({2}, Float64)}); }),
+            "backward: f64[2] on cpu does not require a gradient");
+}
+
 TEST(Ownership, OneGradientForTwoInputsIsNotOverwritten) {
   const Overwriting m(2);
   const auto run = [&](bool create_graph) {

@@ -170,7 +170,8 @@ const Names kWithoutGradient = {"full",
 // Ops whose attributes fix sizes of their inputs.
 const Names kWithoutSymbols = {"conv2d_input_grad",      "conv2d_weight_grad",  "max_pool2d_backward",
                                "avg_pool2d_backward",    "group_norm_backward", "attention_qkv",
-                               "attention_qkv_backward", "norm_conv2d",         "norm_conv1x1_one_filter_backward"};
+                               "attention_qkv_backward", "norm_conv2d",         "norm_conv1x1_one_filter_backward",
+                               "custom_function"};
 
 TEST_P(OpTable, GradientMatchesFiniteDifferences) {
   const Op& op = *GetParam();
