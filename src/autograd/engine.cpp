@@ -1,5 +1,6 @@
 // Walks the recorded graph backwards: always the latest recorded node next, since all its consumers are later still.
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -57,8 +58,9 @@ class Blocks {
     gradients_.push_back(1);
     return static_cast<int32_t>(gradients_.size() - 1);
   }
-  void join(int32_t block) {
+  int32_t join(int32_t block) {
     if (block != kOthers) ++gradients_[static_cast<size_t>(block)];
+    return block;
   }
   void leave(int32_t block) {
     if (block != kOthers) --gradients_[static_cast<size_t>(block)];
@@ -250,20 +252,27 @@ class Backward {
                                     const SmallVector<int32_t, 2>& came, const BackwardStep& step) {
     SmallVector<int32_t, 4> blocks(results.size(), Blocks::kOthers);
     if (step.exposed || grad_enabled()) return blocks;
-    PointerMap<Storage, int32_t> known;
-    const auto note = [&](const Tensor& t, int32_t block) {
-      if (auto [place, is_new] = known.insert(t.storage().get()); is_new) *place = block;
+    const auto lies_in = [](const Storage* memory, const Tensor& t) {
+      return t.defined() && t.storage().get() == memory;
     };
-    for (const Tensor& t : step.kept) note(t, Blocks::kOthers);
-    for (size_t i = 0; i < grads.size(); ++i)
-      if (grads[i].defined()) note(grads[i], came[i]);
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (!results[i].defined() || !wanted(node.next[i])) continue;
-      auto [block, is_new] = known.insert(results[i].storage().get());
-      if (is_new) *block = blocks_.make();
-      else blocks_.join(*block);
-      blocks[i] = *block;
-    }
+    std::optional<PointerMap<Storage, int32_t>> many;  // blocks of results, where there are many
+    if (results.size() > 16) many.emplace();
+    const auto block_of = [&](size_t result) {
+      const Storage* memory = results[result].storage().get();
+      for (const Tensor& t : step.kept)
+        if (lies_in(memory, t)) return Blocks::kOthers;
+      for (size_t i = 0; i < grads.size(); ++i)
+        if (lies_in(memory, grads[i])) return blocks_.join(came[i]);
+      if (many) {
+        auto [block, is_new] = many->insert(memory);
+        return is_new ? *block = blocks_.make() : blocks_.join(*block);
+      }
+      for (size_t i = 0; i < result; ++i)
+        if (lies_in(memory, results[i]) && wanted(node.next[i])) return blocks_.join(blocks[i]);
+      return blocks_.make();
+    };
+    for (size_t i = 0; i < results.size(); ++i)
+      if (results[i].defined() && wanted(node.next[i])) blocks[i] = block_of(i);
     return blocks;
   }
 
