@@ -109,6 +109,7 @@ std::string explain(const Call& call) {
 }
 
 std::string explain_plan(const Call& call) {
+  if (call.op.compute) return "";
   Plan plan;
   plan_call(call.op, call.in, call.attrs, call.out, plan);
   return fmt::format("   listed in {}\n{}", text_of(pick_kernel(call).where), plan.describe());
