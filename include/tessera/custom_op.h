@@ -48,8 +48,8 @@ struct RecordedCall {
   bool needs_input(size_t i) const { return i > 31 || (needs >> i & 1); }  ///< whether its gradient is wanted
 };
 
-/// What a kernel gets. Outputs are dense; it honours the strides of the inputs and allocates nothing. Tensors have memory
-/// for `run` alone: the other functions see how they lie, once for all calls whose tensors lie alike.
+/// What a kernel gets. Outputs are dense; it honours the strides of the inputs and allocates nothing. Tensors have
+/// memory for `run` alone: the other functions see how they lie, once for all calls whose tensors lie alike.
 struct KernelCall {
   std::span<const Tensor> in, out;
   Attributes attributes;

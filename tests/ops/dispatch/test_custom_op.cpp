@@ -6,10 +6,10 @@
 
 #include "ops/capture.h"
 #include "ops/kernel_list.h"
-#include "tessera/observer.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "ops/schema.h"
+#include "tessera/observer.h"
 
 namespace tessera {
 namespace {
@@ -99,11 +99,12 @@ TEST(RegisteredOp, IsFoundPrintedAndExplained) {
   const auto all = registered_ops();
   EXPECT_NE(std::find(all.begin(), all.end(), &affine()), all.end());
   EXPECT_EQ(error_of([] { find_op("test.affin"); }), "unknown operator 'test.affin'; the nearest are test.affine");
-  const Tensor in[] = {zeros({5}, Float64), {}}, out[] = {zeros({5}, Float64)};
-  EXPECT_EQ(explain({affine(), in, default_attrs(affine()), out}),
+  const Tensor in[] = {zeros({5}, Float64), {}};
+  const Operand seen[] = {Operand(in[0]), {}}, out[] = {Operand(in[0])};
+  EXPECT_EQ(explain({affine(), seen, default_attrs(affine()), out}),
             "   small            does not take these shapes or kinds of inputs\n"
             "-> plain            chosen\n");
-  EXPECT_EQ(explain({squared(), in, default_attrs(squared()), out}),
+  EXPECT_EQ(explain({squared(), seen, default_attrs(squared()), out}),
             "   made of other operators, or by the host: there is no kernel to choose\n");
   const ForceKernel forced("test.affine", "small");
   EXPECT_EQ(error_of([&] { call_op("test.affine", {in[0]}); }),
@@ -294,6 +295,7 @@ TEST(CustomFunction, IsOneOperatorOfAGraph) {
     const Observing guard(seen);
     fn({in});
     dispatched = seen.list;
+    std::erase(dispatched, "round");  // what the closure does is seen, too
   }
   EXPECT_EQ(captured, dispatched);
   EXPECT_EQ(std::count(captured.begin(), captured.end(), "custom_function"), 2) << "forward and backward";
