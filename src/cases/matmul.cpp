@@ -89,6 +89,18 @@ OpCase mlp_case(std::string label, Shape x, int64_t hidden, int64_t out, Activat
           .gradients = 0b1011u | biases << 2 | biases << 4 | residual << 5};
 }
 
+OpCase fused_gemm_case(std::string label, int64_t m, int64_t n, int64_t k, std::string epilogue, int addends) {
+  return {.op = "fused_gemm",
+          .label = std::move(label),
+          .attrs = FusedGemmAttrs{.epilogue = std::move(epilogue)},
+          .inputs = [=](Generator& g) -> Tensors {
+            Tensors in{normal64({m, k}, g), normal64({k, n}, g)};
+            for (int i = 0; i < addends; ++i) in.push_back(normal64({m, n}, g));
+            return in;
+          },
+          .dtypes = {Float32, Float16, BFloat16}};
+}
+
 OpCase timed(OpCase c, double m, double n, double k) {
   c.benchmark = true;
   c.gradients = 0;
@@ -101,6 +113,8 @@ OpCase timed(OpCase c, double m, double n, double k) {
 std::vector<OpCase> matmul_cases() {
   using enum Activation;
   std::vector<OpCase> cases = {
+      fused_gemm_case("two addends", 31, 40, 24, "gelu_tanh(acc + load(d0)) - 0.5 * load(d1)", 2),
+      fused_gemm_case("none", 64, 72, 65, "relu(-acc)", 0),
       matmul_case("one element", {1, 1}, {1, 1}),
       matmul_case("row by column", {1, 37}, {37, 1}),
       matmul_case("column by row", {17, 1}, {1, 19}),

@@ -164,6 +164,13 @@ struct LineSumAttrs {
   bool wide = false;  // sums of halves are f32
   TESSERA_ATTRS(rows, columns, wide)
 };
+/// A product whose epilogue is text.
+struct FusedGemmAttrs {
+  std::string epilogue = "acc";
+  int64_t config[5] = {};   // tile_m, tile_n, tile_k, warps, stages; 0: as shipped
+  bool own_config = false;  // whether a config was asked for
+  TESSERA_ATTRS(epilogue, config, own_config)
+};
 struct MultinomialAttrs {
   int64_t samples = 1;
   bool replacement = false;

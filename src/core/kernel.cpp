@@ -30,6 +30,8 @@ std::string_view sentence(Reason reason) {
       return "does not drop weights";
     case Reason::Small:
       return "is slower on something this small";
+    case Reason::Config:
+      return "takes no config";
     case Reason::Hardware:
       return "needs instructions that this device lacks";
     case Reason::Library:

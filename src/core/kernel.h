@@ -17,6 +17,7 @@ enum class Reason : uint8_t {
   Window,
   Dropout,
   Small,
+  Config,
   Library,
   Hardware,
   NotForced,

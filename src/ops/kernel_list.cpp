@@ -45,10 +45,14 @@ const std::string* forced_kernel(const Op& op) {
   return nullptr;
 }
 
-KernelList kernels_for(const Op& op, DeviceType device) {
+static KernelList list_of(const Op& op, DeviceType device) {
   static const bool linked = (link_tables(), true);
   (void)linked;
-  KernelList list = op.kernels[static_cast<int>(device)];
+  return op.kernels[static_cast<size_t>(device)];
+}
+bool has_kernels(const Op& op, DeviceType device) { return !list_of(op, device).empty(); }
+KernelList kernels_for(const Op& op, DeviceType device) {
+  const KernelList list = list_of(op, device);
   if (list.empty()) throw Error(fmt::format("{}: no kernel on {}", op.name, to_string(Device{device, 0})));
   return list;
 }

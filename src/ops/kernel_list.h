@@ -8,6 +8,8 @@ namespace tessera {
 
 /// The list of an op on a device. Throws Error if the device has none.
 KernelList kernels_for(const Op& op, DeviceType device);
+/// Whether it has one: some operators have kernels on GPUs alone.
+bool has_kernels(const Op& op, DeviceType device);
 
 /// Forces the named kernel for an op on this thread while alive; a call it does not support throws with the reason.
 class ForceKernel {

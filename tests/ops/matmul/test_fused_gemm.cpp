@@ -11,7 +11,7 @@
 
 #include "core/fake_runtime.h"
 #include "io/temporary_folder.h"
-#include "ops/fused_gemm.h"
+#include "kernels/gpu/fused_program.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "ops/schema.h"

@@ -2,9 +2,10 @@
 #pragma once
 #include <string>
 
-#include "kernels/gpu/fused_gemm.h"
+#include "kernels/args/gpu/fused_plan.h"
 #include "kernels/gpu/rtc/rtc.h"
-#include "tessera/fused_gemm.h"
+#include "tessera/dtype.h"
+#include "tessera/small_vector.h"
 #include "tile/config.h"
 
 namespace tessera {
@@ -26,7 +27,7 @@ struct FusedGemm {
   };
   SmallVector<Addend, 4> addends;
   int lanes = 1;  // columns that the epilogue takes at a time: 1 or 4
-  std::string_view epilogue;
+  std::string epilogue;
 };
 
 gpu::Program program_of(const FusedGemm& gemm);
@@ -42,7 +43,7 @@ struct HopperGemm {
     Way way;
   };
   SmallVector<Addend, 4> addends;
-  std::string_view epilogue;
+  std::string epilogue;
 };
 
 gpu::Program program_of(const HopperGemm& gemm);
