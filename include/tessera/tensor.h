@@ -204,6 +204,9 @@ Tensor from_memory(void* data, const Shape& shape, DType dtype, std::shared_ptr<
 /// A view on `storage`: the one place where strides are checked against the storage's bounds. Throws Error outside.
 Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, int64_t offset, DType dtype);
 
+/// The power of two by which its first element is aligned, up to that of new memory: 64 bytes, 256 on GPUs.
+int alignment_bits(const Tensor& tensor);
+
 /// "f32[4, 3] on cpu"
 std::string describe(const Tensor& tensor);
 std::string describe(const TensorMeta& meta);

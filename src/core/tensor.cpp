@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
@@ -176,13 +177,16 @@ Tensor Tensor::detach() const {
   return plain;
 }
 
+int alignment_bits(const Tensor& t) {
+  const int most = t.device().is_gpu() ? 8 : 6;  // that of new memory
+  return std::min(std::countr_zero(reinterpret_cast<uintptr_t>(t.data_ptr())), most);
+}
+
 TensorMeta Tensor::meta() const {
   const TensorImpl& t = impl();
   TensorMeta meta{t.shape, t.dtype, t.storage->device};
   if (!t.contiguous) meta.strides = t.strides;
-  if (!t.storage->device.meta)
-    meta.alignment = static_cast<int>(std::min<size_t>(
-        reinterpret_cast<uintptr_t>(data_ptr()) & (~reinterpret_cast<uintptr_t>(data_ptr()) + 1), 256));
+  if (!t.storage->device.meta) meta.alignment = 1 << alignment_bits(*this);
   if (t.storage->rows && t.offset == 0) {
     meta.padded_rows = t.storage->rows;
     meta.padded_row_length = t.storage->row_length;

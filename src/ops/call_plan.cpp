@@ -1,7 +1,6 @@
 #include "ops/call_plan.h"
 
 #include <array>
-#include <bit>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -64,11 +63,9 @@ uint64_t hash_of(const KeyWords& words) {
 void add_tensor(KeyWords& key, const Tensor& t) {
   if (!t.defined()) return key.push_back(~uint64_t{0});
   const TensorImpl& impl = t.impl();
-  const auto address = reinterpret_cast<uintptr_t>(t.data_ptr());
-  const int alignment = std::min(std::countr_zero(address), 8);
   const bool padded = impl.storage->rows != 0 && impl.offset == 0;
   key.push_back(static_cast<uint64_t>(impl.dtype) << 32 | static_cast<uint64_t>(impl.shape.size()) << 16 |
-                static_cast<uint64_t>(alignment) << 8 | static_cast<uint64_t>(padded) << 1 | impl.contiguous);
+                static_cast<uint64_t>(alignment_bits(t)) << 8 | static_cast<uint64_t>(padded) << 1 | impl.contiguous);
   for (const Dim d : impl.shape) key.push_back(static_cast<uint64_t>(d.value()));
   if (!impl.contiguous)
     for (const int64_t s : impl.strides) key.push_back(static_cast<uint64_t>(s));
