@@ -187,6 +187,8 @@ using Tensors = SmallVector<Tensor, 4>;
 
 // Creation. Every function throws OutOfMemoryError where memory does not suffice.
 Tensor empty(const Shape& shape, DType dtype = Float32, Device device = default_device());
+/// How many rows empty_pitched makes room for: large f32 matrices have spare ones, up to whole fours.
+int64_t rows_with_spare(int64_t rows, DType dtype);
 /// Rows whose leading dimension is `pitch` elements (>= the last size); the rest of each row is kernels' to write to.
 Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype = Float32, Device device = default_device());
 /// Memory of the host to be written at once, also while a function is captured, which then closes over it.

@@ -16,6 +16,8 @@ constexpr uint64_t kMiddle = uint64_t{1} << (kSlotShift - 1);
 constexpr uint64_t kBases[] = {uint64_t{0x5A0} << 52, uint64_t{0x5A1} << 52};
 constexpr uint32_t kMostSlots = 1u << (52 - kSlotShift);
 
+constexpr uint64_t kWorkspaceAlignment = 256;  // as cuBLASLt wants its own
+
 std::atomic<uint64_t> epoch{1};
 
 // The first element of what is aligned to less than all places are.
@@ -76,7 +78,7 @@ std::string text_of(const std::source_location& where) {
 void* Plan::take(int64_t bytes) {
   if (bytes == 0) return nullptr;
   auto* p = static_cast<std::byte*>(PlanMaker::place(slots_, base_, PlanMaker::kMostAlignment)) + workspace_;
-  workspace_ += aligned(static_cast<uint64_t>(bytes), 64);
+  workspace_ += aligned(static_cast<uint64_t>(bytes), kWorkspaceAlignment);
   return p;
 }
 

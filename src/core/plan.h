@@ -79,7 +79,7 @@ class Plan : public RefCounted {
 
   // ---- for kernels that plan: nothing is computed yet
 
-  /// 64-byte aligned workspace; null for no bytes.
+  /// Workspace, aligned to 64 bytes, on GPUs to 256; null for no bytes.
   void* take(int64_t bytes);
   /// A copy of items that launches read on the host, as the plan's own.
   template <class T>

@@ -131,13 +131,17 @@ Tensor empty_host(const Shape& shape, DType dtype) {
   return empty(shape, dtype, cpu());
 }
 
+int64_t rows_with_spare(int64_t rows, DType dtype) {
+  return dtype != Float32 || rows < kFewRows ? rows : (rows + 3) / 4 * 4;
+}
+
 Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype, Device device) {
   if (shape.empty() || pitch < shape.back().value())
     throw Error(fmt::format("empty_pitched: pitch {} is less than the rows of {}", pitch, to_string(shape)));
   Shape padded = shape;
   padded.back() = pitch;
   const int64_t length = shape.back().value(), rows = checked_numel(shape) / std::max<int64_t>(length, 1);
-  const Shape whole = {dtype != Float32 || rows < kFewRows ? rows : (rows + 3) / 4 * 4, pitch};
+  const Shape whole = {rows_with_spare(rows, dtype), pitch};
   Ref<Storage> storage = allocate(checked_bytes(whole, dtype), device);
   storage->rows = rows;
   storage->row_length = length;

@@ -75,6 +75,10 @@ TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const Ten
     Shape padded = out.shape;
     padded.back() = out.pitch;
     out.strides = contiguous_strides(padded);
+    out.padded_row_length = out.shape.back().value();
+    out.padded_rows = out.shape.numel().value() / std::max<int64_t>(out.padded_row_length, 1);
+    out.storage_bytes =
+        rows_with_spare(out.padded_rows, out.dtype) * out.pitch * static_cast<int64_t>(size_of(out.dtype));
   }
   return out;
 }

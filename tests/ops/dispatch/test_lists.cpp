@@ -188,7 +188,8 @@ void force_each(const Op& op, const Problem& p, DType dtype, Device device, std:
 std::vector<std::string_view> ops_with_choices(Device device) {
   std::vector<std::string_view> names;
   for (const Op* op : op_table())
-    if (!op->view && !op->compute && has_kernels(*op, device.type) && kernels_for(*op, device.type).size() > 1)
+    if (!op->view && !op->compute && has_kernels(*op, device.type) && has_kernels(*op, DeviceType::CPU) &&
+        kernels_for(*op, device.type).size() > 1)
       names.push_back(op->name);
   return names;
 }
