@@ -60,32 +60,32 @@ Reason vendor_takes(const Call& call) {
 
 const VendorProductTable& vendor_products() { return static_cast<const VendorProductTable&>(*tables().vendor_gemm); }
 
-// Whether what lies behind the lines of an operand is nobody's, so that zeros may be written there.
-Ends ends_of(const Operand& t, const MatrixArg& m, long long rows, long long columns) {
+// Padding of the storage that empty_pitched made belongs to no tensor, so that zeros may be written there.
+Padding padding_of(const Operand& t, const MatrixArg& m, long long rows, long long columns) {
   const bool by_rows = m.column == 1;
   const long long lines = by_rows ? rows : columns, length = by_rows ? columns : rows,
                   step = by_rows ? m.row : m.column;
-  const bool nobodys = t.data_ptr() == m.data && t.padded_rows() == lines && t.padded_row_length() == length &&
-                       step % 4 == 0 && (length + 3) / 4 * 4 <= step &&
-                       (lines + 3) / 4 * 4 * step * static_cast<int64_t>(size_of(t.dtype())) <= t.storage_bytes();
-  return nobodys ? Ends::nobodys : Ends::others;
+  const bool free = t.data_ptr() == m.data && t.padded_rows() == lines && t.padded_row_length() == length &&
+                    step % 4 == 0 && (length + 3) / 4 * 4 <= step &&
+                    (lines + 3) / 4 * 4 * step * static_cast<int64_t>(size_of(t.dtype())) <= t.storage_bytes();
+  return free ? Padding::free : Padding::none;
 }
-Spare spare_of(const Call& call, const GemmArgs& args) {
-  Spare spare{ends_of(call.in[0], args.a, args.m, args.k), ends_of(call.in[1], args.b, args.k, args.n), Ends::others};
+ProductPadding padding_of(const Call& call, const GemmArgs& args) {
+  ProductPadding padding{padding_of(call.in[0], args.a, args.m, args.k), padding_of(call.in[1], args.b, args.k, args.n),
+                         Padding::none};
   for (const Operand& t : call.out)
-    if (t.defined() && t.data_ptr() == args.c.data) spare.c = ends_of(t, args.c, args.m, args.n);
-  return spare;
+    if (t.defined() && t.data_ptr() == args.c.data) padding.c = padding_of(t, args.c, args.m, args.n);
+  return padding;
 }
 
 struct VendorProduct {
   GemmArgs args;
-  Spare spare;
+  ProductPadding padding;
   int choice;
   void* workspace;
 };
 void launch_vendor(const VendorProduct& p, Executor& executor) {
-  Spare spare = p.spare;
-  vendor_products().run_whole(p.args, spare, p.choice, p.workspace, executor);
+  vendor_products().run_padded(p.args, p.padding, p.choice, p.workspace, executor);
 }
 void launch_vendor_epilogue(const VendorProduct& p, Executor& executor) {
   tables().vendor_gemm->run(p.args, p.choice, p.workspace, executor);
@@ -96,7 +96,7 @@ template <Products (*products)(const Call&)>
 void* vendor_workspace_of(const Call& call, Plan& plan) {
   size_t bytes = 0;
   products(call).each([&](const GemmArgs& args) {
-    bytes = std::max(bytes, vendor_products().workspace(without_finish(args), spare_of(call, args)));
+    bytes = std::max(bytes, vendor_products().workspace(without_finish(args), padding_of(call, args)));
     if (gemm_table().finish_workspace) bytes = std::max<size_t>(bytes, gemm_table().finish_workspace(args));
   });
   return plan.take(static_cast<int64_t>(bytes));
@@ -108,7 +108,7 @@ void plan_vendor(const Call& call, Plan& plan) {
   products(call).each([&](GemmArgs args) {
     args.workspace = workspace;
     plan.launch("cublasLt", launch_vendor,
-                {without_slope(without_finish(args)), spare_of(call, args), choice, workspace});
+                {without_slope(without_finish(args)), padding_of(call, args), choice, workspace});
     finish(plan, args);
   });
 }

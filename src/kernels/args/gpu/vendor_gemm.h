@@ -12,18 +12,20 @@ inline size_t vendor_bytes(const GemmArgs& args) {
   return elements < (1 << 23) ? vendor_workspace : size_t{1} << 20;
 }
 
-/// Whose is what lies between the lines of a matrix, up to whole 16 bytes, and as lines behind the last, up to fours.
-enum class Ends : unsigned char { others, nobodys, zeros };
-struct Spare {
-  Ends a, b, c;
+/// Whether a matrix has padding that products may write to: behind its rows (or columns, where those are contiguous) up
+/// to 16 bytes, and as further ones behind the last, up to a multiple of four.
+enum class Padding : unsigned char { none, free };
+struct ProductPadding {
+  Padding a, b, c;
 };
 
 /// What Tables::vendor_gemm points to.
 struct VendorProductTable : VendorGemmTable {
-  /// Bytes for `run_whole`.
-  size_t (*workspace)(const GemmArgs& args, Spare spare);
-  /// As `run`; lines of large products in tf32 are filled up with zeros, where they lie, which is noted, or in a copy.
-  void (*run_whole)(const GemmArgs& args, Spare& spare, int choice, void* workspace, Executor& executor);
+  /// Bytes for `run_padded`.
+  size_t (*workspace)(const GemmArgs& args, ProductPadding padding);
+  /// As `run`; operands of large products in tf32 are padded with zeros to multiples of 16 bytes, in place or in a
+  /// copy.
+  void (*run_padded)(const GemmArgs& args, ProductPadding padding, int choice, void* workspace, Executor& executor);
 };
 
 }  // namespace tessera::gpu_kernels

@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/gpu/device/gemm/whole_lines.h"
+#include "kernels/gpu/device/gemm/padded_operands.h"
 #include "kernels/gpu/device/runtime/host.h"
 #include "kernels/gpu/device/runtime/recent.h"
 #include "kernels/shared/epilogue.h"
@@ -385,17 +385,15 @@ void run_product(const GemmArgs& args, int choice, void* workspace, Executor& ex
   run(args, choice, {workspace, vendor_bytes(args)}, executor);
 }
 
-size_t workspace_of(const GemmArgs& args, Spare spare) {
-  return vendor_bytes(args) + whole_product(args, spare).bytes();
+size_t workspace_of(const GemmArgs& args, ProductPadding padding) {
+  return vendor_bytes(args) + padded_product(args, padding).bytes();
 }
 
 /// Copies lie behind the library's own room, whose size is a multiple of theirs.
-void run_whole(const GemmArgs& args, Spare& spare, int choice, void* workspace, Executor& executor) {
+void run_padded(const GemmArgs& args, ProductPadding padding, int choice, void* workspace, Executor& executor) {
   const Room room{workspace, vendor_bytes(args)};
-  const WholeProduct product = whole_product(args, spare);
-  run(make_whole(product, static_cast<char*>(workspace) + room.bytes, executor), choice, room, executor);
-  if (product.of[0].fills()) spare.a = Ends::zeros;
-  if (product.of[1].fills()) spare.b = Ends::zeros;
+  const PaddedProduct product = padded_product(args, padding);
+  run(pad_operands(product, static_cast<char*>(workspace) + room.bytes, executor), choice, room, executor);
 }
 
 size_t version() { return library().complete ? library().cublasLtGetVersion() : 0; }
@@ -403,7 +401,7 @@ size_t version() { return library().complete ? library().cublasLtGetVersion() : 
 }  // namespace
 
 const VendorGemmTable* vendor_gemm_table() {
-  static const VendorProductTable table{{supports, run_product, version}, workspace_of, run_whole};
+  static const VendorProductTable table{{supports, run_product, version}, workspace_of, run_padded};
   return library().complete ? &table : nullptr;
 }
 
