@@ -8,7 +8,6 @@
 
 #include "core/gpu/backend.h"
 #include "ops/call_plan.h"
-#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "tessera/ops.h"
 

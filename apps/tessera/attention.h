@@ -4,7 +4,7 @@
 
 #include "command.h"
 #include "core/op.h"
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 
 namespace tessera::app {
 

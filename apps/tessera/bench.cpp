@@ -11,7 +11,7 @@
 #include "kernels/cpu/isa_select.h"
 #include "kernels/cpu/peak.h"
 #include "kernels/gpu/rtc/rtc.h"
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 #include "ops/op_table.h"
 #include "peers.h"
 #include "tessera/autograd.h"

@@ -7,7 +7,6 @@
 #include "cases/cases.h"
 #include "core/gpu/backend.h"
 #include "ops/call_plan.h"
-#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "ops/schema.h"
 #include "tessera/ops.h"

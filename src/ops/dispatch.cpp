@@ -1,5 +1,4 @@
 // The one way down: infer, allocate or alias, pick, run, record.
-#include "ops/kernel_list.h"
 #include "tessera/autograd.h"
 
 #include <algorithm>

@@ -42,7 +42,7 @@ std::string card_of(Device device);
 /// What its kernels come from: "tessera 0.1.0, cublasLt 130100, cudnn 91900".
 std::string libraries_of(Device device);
 
-// ---- for kernel_list.cpp
+// ---- for call_plan.cpp
 
 /// The kernel of the list that the book names or that is measured now; null where the list's order decides. `pick` is
 /// set to what is known, if anything.

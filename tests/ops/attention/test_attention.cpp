@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 #include "ops/ops_check.h"
 
 #include "ops/op_table.h"

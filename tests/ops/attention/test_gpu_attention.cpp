@@ -2,7 +2,7 @@
 #include <list>
 
 #include "core/gpu_check.h"
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/device.h"

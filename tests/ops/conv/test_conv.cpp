@@ -1,5 +1,4 @@
 #include "ops/call_plan.h"
-#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 

@@ -2,8 +2,8 @@
 // halves beside f32 weights.
 #include <fmt/format.h>
 
+#include "ops/call_plan.h"
 #include "ops/gpu_against_float64.h"
-#include "ops/kernel_list.h"
 #include "ops/norm_conv.h"
 #include "ops/op_table.h"
 #include "tessera/autocast.h"

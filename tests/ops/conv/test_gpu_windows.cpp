@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include "core/op.h"
+#include "ops/call_plan.h"
 #include "ops/conv.h"
 #include "ops/gpu_against_float64.h"
-#include "ops/kernel_list.h"
 #include "ops/norm_conv.h"
 #include "ops/op_table.h"
 #include "tessera/autocast.h"

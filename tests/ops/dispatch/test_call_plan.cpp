@@ -7,7 +7,6 @@
 #include <fstream>
 #include <thread>
 
-#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/tessera.h"

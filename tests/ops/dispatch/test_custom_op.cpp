@@ -4,8 +4,8 @@
 
 #include <thread>
 
+#include "ops/call_plan.h"
 #include "ops/capture.h"
-#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "ops/schema.h"

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "core/gpu_check.h"
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 #include "ops/op_table_checks.h"
 #include "tessera/device.h"
 

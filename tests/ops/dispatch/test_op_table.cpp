@@ -4,7 +4,7 @@
 #include <set>
 
 #include "core/util/debug.h"
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 #include "ops/op_table_checks.h"
 
 namespace tessera {

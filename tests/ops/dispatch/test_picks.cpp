@@ -1,5 +1,5 @@
 // Picks: kernels are measured once for each kind of call, and what was measured or pinned is used.
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 #include "ops/picks.h"
 
 #include <thread>

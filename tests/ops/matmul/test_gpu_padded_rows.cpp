@@ -2,8 +2,8 @@
 #include <array>
 
 #include "io/temporary_folder.h"
+#include "ops/call_plan.h"
 #include "ops/gpu_against_float64.h"
-#include "ops/kernel_list.h"
 #include "ops/lower_copy.h"
 #include "ops/op_table.h"
 #include "ops/optim.h"

@@ -4,7 +4,7 @@
 #include "core/gpu_check.h"
 #include "core/op.h"
 #include "gpu_memory.h"
-#include "ops/kernel_list.h"
+#include "ops/call_plan.h"
 #include "ops/ops_check.h"
 #include "tessera/stream.h"
 

@@ -2,7 +2,6 @@
 #include "core/gpu_check.h"
 #include "core/op.h"
 #include "ops/call_plan.h"
-#include "ops/kernel_list.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 

@@ -1,8 +1,8 @@
 // Products in tf32 by the vendor's library of lines that end off whole 16 bytes: these are filled up with zeros where
 // nobody has what is behind them, and copied elsewhere, so that results are those of matrices that their user fills up.
 #include "core/op.h"
+#include "ops/call_plan.h"
 #include "ops/gpu_against_float64.h"
-#include "ops/kernel_list.h"
 #include "tessera/stream.h"
 
 namespace tessera {
