@@ -1,9 +1,87 @@
+// The tables of the instruction set that runs, and the CPU's kernel lists.
 #include "kernels/shared/tables.h"
 
+#include <fmt/format.h>
+
+#include <cstdlib>
 #include <fstream>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cpu/isa_select.h"
+#include "tessera/error.h"
+
+namespace tessera::cpu_kernels {
+namespace {
+
+bool processor_has(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::Avx512) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && processor_has(Isa::Avx2);
+  }
+  if (isa == Isa::Avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+  return isa == Isa::Baseline;
+}
+
+constexpr std::string_view names[] = {"baseline", "avx2", "avx512"};
+
+Isa choose() {
+  const char* wish = std::getenv("TESSERA_ISA");
+  if (!wish || !*wish) {
+    for (Isa isa : {Isa::Avx512, Isa::Avx2}) {
+      if (processor_has(isa)) return isa;
+    }
+    return Isa::Baseline;
+  }
+  for (Isa isa : {Isa::Baseline, Isa::Avx2, Isa::Avx512}) {
+    if (names[static_cast<int>(isa)] != wish) continue;
+    if (!processor_has(isa)) throw Error(fmt::format("TESSERA_ISA={}: this processor does not have it", wish));
+    return isa;
+  }
+  throw Error(fmt::format("TESSERA_ISA={}: must be baseline, avx2 or avx512", wish));
+}
+
+}  // namespace
+
+Isa isa() {
+  static const Isa chosen = choose();
+  return chosen;
+}
+
+const char* isa_name() { return names[static_cast<int>(isa())].data(); }
+
+#if defined(__x86_64__)
+#define TESSERA_TABLE(Type, name) \
+  const Type& name() {            \
+    switch (isa()) {              \
+      case Isa::Avx512:           \
+        return avx512::name;      \
+      case Isa::Avx2:             \
+        return avx2::name;        \
+      default:                    \
+        return baseline::name;    \
+    }                             \
+  }
+#else
+#define TESSERA_TABLE(Type, name) \
+  const Type& name() { return baseline::name; }
+#endif
+TESSERA_TABLE(ElementwiseTable, elementwise_table)
+TESSERA_TABLE(ReduceTable, reduce_table)
+TESSERA_TABLE(PoolTable, pool_table)
+TESSERA_TABLE(RandomTable, random_table)
+TESSERA_TABLE(GemmTable, gemm_table)
+TESSERA_TABLE(ConvTable, conv_table)
+TESSERA_TABLE(AttentionTable, attention_table)
+TESSERA_TABLE(NormTable, norm_table)
+TESSERA_TABLE(SoftmaxTable, softmax_table)
+TESSERA_TABLE(PeakTable, peak_table)
+TESSERA_TABLE(OptimTable, optim_table)
+#undef TESSERA_TABLE
+
+}  // namespace tessera::cpu_kernels
 
 namespace tessera {
 
