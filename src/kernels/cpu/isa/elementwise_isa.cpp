@@ -1,12 +1,18 @@
 #include "kernels/args/elementwise.h"
 
+#include "copies.h"
 #include "strips.h"
-#include "tile/kernels/transpose.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 namespace {
 
 using namespace tile;
+
+StripFn arithmetic_strip(MapOp op, Scalar compute) {
+  if (const StripFn found = strip_in<ArithmeticMaps>(op, compute)) return found;
+  if (const StripFn found = strip_in<RoundingMaps>(op, compute)) return found;
+  return strip_in<PredicateMaps>(op, compute);
+}
 
 StripFn strip_of(MapOp op, Scalar compute) {
   if (const StripFn strip = arithmetic_strip(op, compute)) return strip;
@@ -27,10 +33,6 @@ Scalar strip_type(const MapArgs& args, int k) {
   return args.compute;
 }
 
-void set_strides(LoopNest& loops, int k, const TensorArg& tensor) {
-  for (int d = 0; d < loops.rank; ++d) loops.strides[k][d] = tensor.strides[d] * size_of(tensor.type);
-}
-
 void map(const MapArgs& args, Executor& executor) {
   MapPlan plan;
   plan.loops.rank = args.rank;
@@ -48,59 +50,6 @@ void map(const MapArgs& args, Executor& executor) {
   plan.context = args.scalars;
   plan.cost = cost_of(args.op, args.compute);
   run_map(plan, ExecutorRef(executor));
-}
-
-void copy(const CopyArgs& args, Executor& executor) {
-  LoopNest loops;
-  loops.rank = args.rank;
-  loops.operands = 2;
-  for (int d = 0; d < args.rank; ++d) loops.lengths[d] = args.lengths[d];
-  set_strides(loops, 0, args.to);
-  set_strides(loops, 1, args.from);
-  run_copy(loops, args.to.data, args.from.data, args.to.type == args.from.type ? size_of(args.to.type) : 0,
-           converter(args.to.type, args.from.type), ExecutorRef(executor));
-}
-
-// Elements only move: T is an integer of their size.
-template <class T>
-void triangle_of(const TriangleArgs& a, Executor& executor) {
-  const int last = a.rank - 1;
-  const i64 rows = a.lengths[last - 1], columns = a.lengths[last];
-  const i64 to_step = a.to.strides[last], from_step = a.from.strides[last];
-  i64 lines = columns > 0 ? 1 : 0;
-  for (int d = 0; d < last; ++d) lines *= a.lengths[d];
-  T otherwise;
-  converter(a.to.type, Scalar::f64)(&otherwise, 0, &a.otherwise, 0, 1);
-  ExecutorRef(executor).parallel(lines, [&](i64 line, int) {
-    T* to = static_cast<T*>(a.to.data);
-    const T* from = static_cast<const T*>(a.from.data);
-    i64 rest = line;
-    for (int d = last - 1; d >= 0; --d) {
-      const i64 at = rest % a.lengths[d];
-      rest /= a.lengths[d];
-      to += at * a.to.strides[d];
-      from += at * a.from.strides[d];
-    }
-    const i64 row = line % rows, limit = row + a.diagonal + (a.upper ? 0 : 1), edge = max(i64(0), min(columns, limit));
-    const i64 begin = a.upper ? edge : 0, end = a.upper ? columns : edge;  // of what is kept
-    if (to != from || to_step != from_step)
-      for (i64 c = begin; c < end; ++c) to[c * to_step] = from[c * from_step];
-    for (i64 c = 0; c < begin; ++c) to[c * to_step] = otherwise;
-    for (i64 c = end; c < columns; ++c) to[c * to_step] = otherwise;
-  });
-}
-
-void triangle(const TriangleArgs& args, Executor& executor) {
-  switch (size_of(args.to.type)) {
-    case 1:
-      return triangle_of<u8>(args, executor);
-    case 2:
-      return triangle_of<u16>(args, executor);
-    case 4:
-      return triangle_of<u32>(args, executor);
-    default:
-      return triangle_of<u64>(args, executor);
-  }
 }
 
 }  // namespace

@@ -6,9 +6,8 @@
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 
-/// Null where the operation does not exist in that type, or is in the other list.
+/// Null where the operation does not exist in that type, or is arithmetic.
 tile::StripFn math_strip(MapOp op, Scalar compute);
-tile::StripFn arithmetic_strip(MapOp op, Scalar compute);
 
 template <class Entry, class T>
 tile::StripFn typed_strip() {
