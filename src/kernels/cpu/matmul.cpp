@@ -4,15 +4,26 @@
 namespace tessera::cpu_kernels {
 namespace {
 
+void take_workspace(Products& p, Plan& plan) {
+  long long bytes = 0;
+  p.each([&](const GemmArgs& args) { bytes = std::max(bytes, gemm_table().workspace(args, executor())); });
+  p.args().workspace = plan.take(bytes);
+}
+
+template <Products (*products)(const Call&)>
+void plan_gemm(const Call& call, Plan& plan) {
+  Products p = products(call);
+  take_workspace(p, plan);
+  p.launch(plan);
+}
+
 Products times_slope(const Call& call) { return gelu_grad_products(call, Activation::none); }
 
 // The slope is a factor.
 void plan_gelu_grad(const Call& call, Plan& plan) {
   const Operand& input = call.in[2];
   Products p = times_slope(call);
-  long long bytes = 0;
-  p.each([&](const GemmArgs& args) { bytes = std::max(bytes, gemm_table().workspace(args, executor())); });
-  p.args().workspace = plan.take(bytes);
+  take_workspace(p, plan);
   void* const place = plan.take(static_cast<int64_t>(bytes_of(input.shape(), input.dtype())));
   const Operand slope = operand_at(place, input.shape(), input.dtype(), input.device());
   map(call, plan, MapOp::gelu_tanh_backward, slope, {}, input);

@@ -11,7 +11,7 @@
 #include "core/gpu/backend.h"
 #include "kernels/args/gpu/fused_table.h"
 #include "kernels/gpu/fused_program.h"
-#include "kernels/shared/products.h"
+#include "kernels/shared/matmul.h"
 #include "kernels/shared/tables.h"
 #include "kernels/shared/workspace.h"
 

@@ -24,6 +24,25 @@ Reason tf32_takes(const Call& call) {
   return call_device(call).type == DeviceType::HIP ? Reason::Hardware : Reason::Layout;
 }
 
+// ---- ours
+
+/// With operands of f32 as they are, or rounded to tf32.
+template <Products (*products)(const Call&), bool tf32 = false>
+void plan_gemm(const Call& call, Plan& plan) {
+  Products p = products(call);
+  long long bytes = 0;
+  p.each([&](GemmArgs args) {
+    args.tf32 = tf32;
+    bytes = std::max(bytes, gemm_table().workspace(args, executor()));
+  });
+  void* const workspace = plan.take(bytes);
+  p.each([&](GemmArgs args) {
+    args.tf32 = tf32;
+    args.workspace = workspace;
+    plan.launch("gemm", gemm_table().run, args);
+  });
+}
+
 // ---- the vendor's products, where its library is installed; what it cannot do itself follows in a pass of its own
 
 GemmArgs without_finish(GemmArgs args) {

@@ -4,7 +4,7 @@
 
 #include "kernels/args/gpu/tables.h"
 #include "kernels/gpu/sm90_reason.h"
-#include "kernels/shared/products.h"
+#include "kernels/shared/matmul.h"
 
 namespace tessera::gpu_kernels {
 namespace {
