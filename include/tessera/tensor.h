@@ -25,7 +25,6 @@ struct Storage : RefCounted, Recycled {
   void (*release)(Storage&) = nullptr;  ///< gives the memory back
   void* owner = nullptr;                ///< for `release`
   int64_t rows = 0, row_length = 0;     ///< of the matrix that empty_pitched made here; all else is padding
-  std::atomic<uint64_t> zeros{0};       ///< when the padding was filled with zeros: a number of the kernels' own
   ~Storage() {
     if (release) release(*this);
   }
