@@ -27,7 +27,7 @@ using sm90::TileWork;
     }                                                                                  \
   } while (false)
 
-/// One version. Stays: a block takes one tile after the other. Leaves: results leave through the copy engine.
+/// One version. Stays: a block takes one tile after the other. Leaves: results leave through TMA.
 /// Alternates: groups of warps have tiles in turns.
 template <int Rows, int Width, int Warps, int Stages, int Cluster, bool Stays, bool Leaves, bool Alternates = false>
 struct Version {
@@ -72,22 +72,22 @@ class Result {
     unroll<width / 64>([&](auto box) {
       const u32 from = slab_ + box % 2 * box_bytes;
       constexpr int pending = box == 0 ? 0 : 1;
-      if (lane == 0) sm90::wait_stores_read<pending>();
+      if (lane == 0) sm90::tma_store_wait_read<pending>();
       sync_warp();
       unroll<4>([&](auto j) {
         const float* s = sums + box * 32 + j * 8;
         using sm80::pack;
-        sm90::store_matrices(from + sm90::swizzled(lane % 16, j * 2 + lane / 16), pack<bf16>(s[0], s[1]),
-                             pack<bf16>(s[2], s[3]), pack<bf16>(s[4], s[5]), pack<bf16>(s[6], s[7]));
+        sm90::stmatrix(from + sm90::swizzled(lane % 16, j * 2 + lane / 16), pack<bf16>(s[0], s[1]),
+                       pack<bf16>(s[2], s[3]), pack<bf16>(s[4], s[5]), pack<bf16>(s[6], s[7]));
       });
-      sm90::publish_shared();
+      sm90::fence_proxy_async();
       sync_warp();
       if (lane == 0) {
-        sm90::store_box(from, given_.c, column + box * 64, row, 0);
-        sm90::commit_stores();
+        sm90::tma_store(from, given_.c, column + box * 64, row, 0);
+        sm90::tma_store_commit();
       }
     });
-    if (lane == 0) sm90::wait_stores_read<0>();  // before the block ends
+    if (lane == 0) sm90::tma_store_wait_read<0>();  // before the block ends
   }
   TESSERA_DEVICE void store_elements(const float (&sums)[width / 2], int row, int column) const {
     const int lane = thread_in_block() % 32;

@@ -1,4 +1,4 @@
-// Attention on NVIDIA's Hopper cards: one warp keeps the copy engine filling rings of keys and values, two or three
+// Attention on NVIDIA's Hopper cards: one warp keeps TMA filling rings of keys and values, two or three
 // warpgroups own 64 queries each. A warpgroup starts the next block's scores together with the present block's sums, so
 // that exponentials are computed while the tensor cores multiply (Shah et al., "FlashAttention-3", arXiv:2407.08608).
 #pragma once
@@ -16,7 +16,7 @@ namespace sm90 {
 /// ends.
 template <int Lines, int Width>
 TESSERA_DEVICE void load_rows(u32 to, const TensorMap& map, u32 barrier, int row, int head, int batch) {
-  unroll<Width / 64>([&](auto i) { load_box(to + i * Lines * line_bytes, map, barrier, i * 64, row, head, batch); });
+  unroll<Width / 64>([&](auto i) { tma_load(to + i * Lines * line_bytes, map, barrier, i * 64, row, head, batch); });
 }
 
 // ---- what a warpgroup computes
@@ -26,8 +26,7 @@ template <class T, int Columns, class A, class B, bool TransposedB>
 TESSERA_DEVICE void start_product(float (&sums)[Columns / 2], u32 a, u32 b, bool add) {
   const u64 left = A::descriptor(a), right = B::descriptor(b);
   unroll<A::depth / 16>([&](auto i) {
-    multiply_add<T, Columns, false, TransposedB>(sums, left + A::at(i, false), right + B::at(i, TransposedB),
-                                                 i > 0 || add);
+    wgmma<T, Columns, false, TransposedB>(sums, left + A::at(i, false), right + B::at(i, TransposedB), i > 0 || add);
   });
 }
 /// The same with a from registers.
@@ -35,7 +34,7 @@ template <class T, int Columns, class B, bool TransposedB, int Words>
 TESSERA_DEVICE void start_product(float (&sums)[Columns / 2], const u32 (&a)[Words][4], u32 b, bool add) {
   const u64 right = B::descriptor(b);
   unroll<Words>(
-      [&](auto i) { multiply_add<T, Columns, TransposedB>(sums, a[i], right + B::at(i, TransposedB), i > 0 || add); });
+      [&](auto i) { wgmma<T, Columns, TransposedB>(sums, a[i], right + B::at(i, TransposedB), i > 0 || add); });
 }
 
 /// Rounds sums to what the next product takes on its left.
@@ -51,7 +50,7 @@ TESSERA_DEVICE void store_sums(const float (&sums)[N], const float (&factor)[2],
                                int width) {
   const int lane = thread_in_block() % 4;
   unroll<2>([&](auto half) {
-    const int row = sums_row() + half * 8;
+    const int row = accumulator_row() + half * 8;
     unroll<N / 16>([&](auto group) {
       u32 words[4];
       unroll<4>([&](auto i) {
@@ -82,8 +81,8 @@ TESSERA_DEVICE void hide(float (&scores)[N], const AttentionProblem& p, int firs
   const int all = static_cast<int>(p.keys);
   if (first_key + columns <= (p.causal ? min(all, first_query + 1) : all)) return;
   unroll<2>([&](auto half) {
-    const int query = first_query + sums_row() + half * 8;
-    const int seen = (p.causal ? min(all, query + 1) : all) - first_key - sums_column();
+    const int query = first_query + accumulator_row() + half * 8;
+    const int seen = (p.causal ? min(all, query + 1) : all) - first_key - accumulator_column();
     unroll<columns / 4>([&](auto i) {
       constexpr int column = i / 2 * 8 + i % 2;
       if (column >= seen) scores[i / 2 * 4 + 2 * half + i % 2] = minus_infinity();
@@ -158,9 +157,9 @@ class AttentionForward {
   TESSERA_DEVICE int steps_of(const HeadTiles::Place& place) const { return steps_of((place.tile + 1) * queries); }
 
   TESSERA_DEVICE void fetch(const HeadTiles& tiles, const TensorMap& q, const TensorMap& k, const TensorMap& v) const {
-    prefetch_map(q);
-    prefetch_map(k);
-    prefetch_map(v);
+    prefetch_tensor_map(q);
+    prefetch_tensor_map(k);
+    prefetch_tensor_map(v);
     typename QueryRing::Turn query_turn;
     typename KeyRing::Turn key_turn, value_turn;
     tiles.each(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) {
@@ -219,10 +218,10 @@ class AttentionForward {
   /// turns would only cost.
   TESSERA_DEVICE bool takes_turns() const { return Sizes::turns && (Sizes::holds || !p_.causal); }
   TESSERA_DEVICE void begin_turn(int group) const {
-    if (takes_turns()) sync_threads(1 + group, 256);
+    if (takes_turns()) named_barrier_sync(1 + group, 256);
   }
   TESSERA_DEVICE void end_turn(int group) const {
-    if (takes_turns()) join_threads(1 + (group + 1) % warpgroups, 256);
+    if (takes_turns()) named_barrier_arrive(1 + (group + 1) % warpgroups, 256);
   }
 
   TESSERA_DEVICE void attend(const HeadTiles& tiles, const HeadsView<T>& y, float* lse) const {
@@ -268,13 +267,13 @@ class AttentionForward {
     }
     keys_.wait(key_turn);
     begin_turn(group);
-    begin_multiply();
+    wgmma_fence();
     start_scores(scores, held, own, key_turn);
-    commit_multiply();
+    wgmma_commit();
     end_turn(group);
     draw(kept, place, first, 0);
-    wait_multiply<0>();
-    settle(scores);
+    wgmma_wait<0>();
+    wgmma_fence_operand(scores);
     keys_.release(key_turn);
     key_turn.next();
     hide(scores, p_, first, 0);
@@ -285,26 +284,26 @@ class AttentionForward {
 #pragma unroll 1
     for (int step = 1; step < steps; ++step) {
       begin_turn(group);
-      begin_multiply();
+      wgmma_fence();
       start_scores(scores, held, own, key_turn);
-      commit_multiply();
+      wgmma_commit();
       values_.wait(value_turn);
-      begin_multiply();
+      wgmma_fence();
       start_out(out, weights, value_turn, step > 1);
-      commit_multiply();
+      wgmma_commit();
       end_turn(group);
       draw(kept, place, first, step * keys);
-      wait_multiply<1>();
-      settle(scores);
+      wgmma_wait<1>();
+      wgmma_fence_operand(scores);
       keys_.release(key_turn);
       key_turn.next();
       hide(scores, p_, first, step * keys);
       rows.step(scores, scale, factor);
       if constexpr (Sizes::drops) drop(scores, kept);
-      settle(scores);
+      wgmma_fence_operand(scores);
       if (step + 1 < steps) keys_.wait(key_turn);  // here, or ptxas computes weights after the next wait
-      wait_multiply<0>();
-      settle(out);
+      wgmma_wait<0>();
+      wgmma_fence_operand(out);
       values_.release(value_turn);
       value_turn.next();
       if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1))
@@ -313,11 +312,11 @@ class AttentionForward {
     }
     if constexpr (!Sizes::holds) leave_queries();
     values_.wait(value_turn);
-    begin_multiply();
+    wgmma_fence();
     start_out(out, weights, value_turn, steps > 1);
-    commit_multiply();
-    wait_multiply<0>();
-    settle(out);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_fence_operand(out);
     values_.release(value_turn);
     value_turn.next();
     if constexpr (queries - 64 >= keys) skip(group, steps_of(place) - steps, key_turn, value_turn);
@@ -348,9 +347,8 @@ class AttentionForward {
   /// A warpgroup's queries as the left operand of products.
   static TESSERA_DEVICE void hold(Held& held, u32 own) {
     const int lane = thread_in_block() % 32, row = thread_in_block() % 128 / 32 * 16 + lane % 16;
-    unroll<width / 16>([&](auto i) {
-      load_matrices(held[i], own + i / 4 * queries * line_bytes + swizzled(row, i % 4 * 2 + lane / 16));
-    });
+    unroll<width / 16>(
+        [&](auto i) { ldmatrix(held[i], own + i / 4 * queries * line_bytes + swizzled(row, i % 4 * 2 + lane / 16)); });
   }
   TESSERA_DEVICE void start_scores(Scores& scores, const Held& held, u32 own,
                                    const typename KeyRing::Turn& turn) const {
@@ -373,7 +371,7 @@ class AttentionForward {
       sum += from_lane_xor(sum, 2);
       const float all = Sizes::drops ? dropout_.scale : 1;
       inverse[half] = sum > 0 ? all / sum : sum == sum ? 0 : sum;  // a query that sees nothing has zeros
-      const int row = sums_row() + half * 8;
+      const int row = accumulator_row() + half * 8;
       if (lse && thread_in_block() % 4 == 0 && row < left) {
         const float scale = static_cast<float>(p_.scale);
         lse[place.head * p_.queries + first + row] = fma(rows.largest[half], scale, fast_log2(sum) * log_of_2);

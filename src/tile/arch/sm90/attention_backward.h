@@ -1,7 +1,7 @@
 // Gradients of attention on NVIDIA's Hopper cards in one pass over the scores. A block owns keys and values, meets the
 // queries that see them, and sums up dk and dv in registers; weights and gradients of scores go from the registers of
 // one product to those of the next. Gradients of scores also pass through shared memory, for the block's share of dq,
-// which the copy engine adds up in memory: in the order of the keys, so that bits repeat.
+// which TMA adds up in memory: in the order of the keys, so that bits repeat.
 #pragma once
 #include "attention_backward_parts.h"
 
@@ -134,13 +134,13 @@ class AttentionBackward : BackwardParts<T, Sizes> {
     float* to = dq.sums + at * Sizes::sums;
     if (before > 0) wait_count(dq.turns + at, dq.in_order ? before : 1);
     sums_.wait(turn);
-    if (before == 0) store_bulk(to, sums_.at(turn), Sizes::sum_bytes);
-    else add_bulk(to, sums_.at(turn), Sizes::sum_bytes);
-    commit_stores();
-    wait_stores_read<0>();
+    if (before == 0) bulk_store(to, sums_.at(turn), Sizes::sum_bytes);
+    else bulk_reduce_add(to, sums_.at(turn), Sizes::sum_bytes);
+    tma_store_commit();
+    tma_store_wait_read<0>();
     sums_.release_alone(turn);
     if (before > 0 && !dq.in_order) return;
-    wait_stores<0>();
+    tma_store_wait<0>();
     count_up(dq.turns + at);
   }
 
@@ -176,10 +176,10 @@ class AttentionBackward : BackwardParts<T, Sizes> {
     Scores scores;
     if (steps == 0) return;
     met_.wait(turn);
-    begin_multiply();
+    wgmma_fence();
     start_scores(scores, k, met_.at(turn));
-    wait_multiply<0>();
-    settle(scores);
+    wgmma_wait<0>();
+    wgmma_fence_operand(scores);
     const auto meet = [&](auto more) __attribute__((always_inline)) {
       Scores gradients;
       Words weights, kept_weights, changes;
@@ -187,7 +187,7 @@ class AttentionBackward : BackwardParts<T, Sizes> {
       Share share;
       const StepTurn now = turn;
       const u32 q = met_.at(now), dy = q + Sizes::StepTile::bytes;
-      begin_multiply();
+      wgmma_fence();
       start_scores(gradients, v, dy);
       if constexpr (Sizes::drops)
         DropoutStream(dropout_).template columns<step / 2>(kept, i64(head) * queries_ + query, p_.keys, key);
@@ -195,8 +195,8 @@ class AttentionBackward : BackwardParts<T, Sizes> {
       round_sums<T>(weights, scores);
       this->keep(kept_weights, weights, kept);
       start_sums(dv, kept_weights, dy);
-      wait_multiply<1>();
-      settle(gradients);
+      wgmma_wait<1>();
+      wgmma_fence_operand(gradients);
       if constexpr (Sizes::drops) {
         drop(gradients, kept);
         unroll<step / 2>([&](auto i) { gradients[i] *= dropout_.scale; });
@@ -207,21 +207,21 @@ class AttentionBackward : BackwardParts<T, Sizes> {
       changes_.wait_empty(change_turn);
       this->hand_on(changes, changes_.at(change_turn), group);
       changes_.fill_by_warp(change_turn);
-      wait_multiply<1>();
-      settle(kept_weights);
+      wgmma_wait<1>();
+      wgmma_fence_operand(kept_weights);
       changes_.wait(change_turn);
       start_share(share, changes_.at(change_turn) + (step == 128 ? group * Square::bytes : 0), columns);
       turn.next();
       if constexpr (more) {
         met_.wait(turn);
-        begin_multiply();
+        wgmma_fence();
         start_scores(scores, k, met_.at(turn));
-        wait_multiply<1>();
+        wgmma_wait<1>();
       } else {
-        wait_multiply<0>();
+        wgmma_wait<0>();
       }
-      settle(share);
-      settle(changes);
+      wgmma_fence_operand(share);
+      wgmma_fence_operand(changes);
       met_.release(now);
       changes_.release(change_turn);
       change_turn.next();
@@ -230,12 +230,12 @@ class AttentionBackward : BackwardParts<T, Sizes> {
         store_four(sums_.at(sum_turn) + group * (Sizes::sum_bytes / 2) + (i * 128 + thread_in_block() % 128) * 16,
                    share + 4 * i);
       });
-      publish_shared();
+      fence_proxy_async();
       sums_.fill_by_warp(sum_turn);
       sum_turn.next();
       if constexpr (more) {
-        wait_multiply<0>();
-        settle(scores);
+        wgmma_wait<0>();
+        wgmma_fence_operand(scores);
       }
       if (query > first) query -= step;
       else query = first + (steps - 1) * step, ++head;
@@ -243,18 +243,18 @@ class AttentionBackward : BackwardParts<T, Sizes> {
 #pragma unroll 1
     for (int left = steps * copies_; left > 1; --left) meet(Int<true>{});
     meet(Int<false>{});
-    settle(dk);
-    settle(dv);
+    wgmma_fence_operand(dk);
+    wgmma_fence_operand(dv);
   }
 
   /// share = gradients of scores of 64 queries times 64 columns of the block's keys.
   static TESSERA_DEVICE void start_share(Share& share, u32 changes, u32 columns) {
     const u64 left = Square::descriptor(changes), right = Square::descriptor(columns);
-    begin_multiply();
+    wgmma_fence();
     unroll<own / 16>([&](auto i) {
-      multiply_add<T, 64, true, true>(share, left + Square::at(i, true), right + Square::at(i, true), i > 0);
+      wgmma<T, 64, true, true>(share, left + Square::at(i, true), right + Square::at(i, true), i > 0);
     });
-    commit_multiply();
+    wgmma_commit();
   }
 
   typename Sizes::StepRing met_;

@@ -101,36 +101,37 @@ class BackwardParts {
   /// scores = the 64 own rows at `own` times the rows at `rows`.
   static TESSERA_DEVICE void start_scores(Scores& scores, u32 own, u32 rows) {
     start_product<T, step, typename Sizes::OwnTile, typename Sizes::StepTile, false>(scores, own, rows, false);
-    commit_multiply();
+    wgmma_commit();
   }
   /// sums += words times the rows at `rows`, over the rows.
   static TESSERA_DEVICE void start_sums(Sums& sums, const Words& words, u32 rows) {
-    begin_multiply();
+    wgmma_fence();
     start_product<T, width, typename Sizes::SummedTile, true>(sums, words, rows, true);
-    commit_multiply();
+    wgmma_commit();
   }
   /// Writes a warpgroup's gradients of scores for both to read: a line for each key, blocks of 64 queries.
   static TESSERA_DEVICE void hand_on(const Words& words, u32 to, int group) {
     const int lane = thread_in_block() % 32, line = group * 64 + thread_in_block() % 128 / 32 * 16 + lane % 16;
     unroll<step / 16>([&](auto i) {
-      store_matrices(to + i / 4 * Square::bytes + swizzled(line, i % 4 * 2 + lane / 16), words[i][0], words[i][1],
-                     words[i][2], words[i][3]);
+      stmatrix(to + i / 4 * Square::bytes + swizzled(line, i % 4 * 2 + lane / 16), words[i][0], words[i][1],
+               words[i][2], words[i][3]);
     });
-    publish_shared();
+    fence_proxy_async();
   }
 
   /// Scores become weights. Queries begin `ahead` of the keys: where they are behind, causality hides keys.
   TESSERA_DEVICE void weigh(Scores& x, float scale, u32 shifts, int ahead, int key) const {
     unroll<step / 8>([&](auto j) {
       float shift[2];
-      load_pair(shift[0], shift[1], shifts + (j * 8 + sums_column()) * 4);
+      load_pair(shift[0], shift[1], shifts + (j * 8 + accumulator_column()) * 4);
       unroll<4>([&](auto i) { x[j * 4 + i] = fast_exp2(fma(x[j * 4 + i], scale, -shift[i % 2])); });
     });
     const int there = static_cast<int>(p_.keys) - key;
     if (there >= 64 && (!p_.causal || ahead >= 63)) return;
     unroll<2>([&](auto half) {
-      const int row = sums_row() + half * 8;
-      const int hidden = row >= there ? step : p_.causal ? row - ahead - sums_column() : 0;  // queries before that one
+      const int row = accumulator_row() + half * 8;
+      // Queries before that one.
+      const int hidden = row >= there ? step : p_.causal ? row - ahead - accumulator_column() : 0;
       unroll<step / 4>([&](auto i) {
         constexpr int query = i / 2 * 8 + i % 2;
         if (query < hidden) x[i / 2 * 4 + 2 * half + i % 2] = 0;
@@ -152,7 +153,7 @@ class BackwardParts {
   static TESSERA_DEVICE void differentiate(Scores& x, const Words& weights, u32 sums) {
     unroll<step / 8>([&](auto j) {
       float sum[2];
-      load_pair(sum[0], sum[1], sums + (j * 8 + sums_column()) * 4);
+      load_pair(sum[0], sum[1], sums + (j * 8 + accumulator_column()) * 4);
       unroll<4>([&](auto i) {
         x[j * 4 + i] = half_of(weights[j / 2][j % 2 * 2 + i / 2], i % 2) * (x[j * 4 + i] - sum[i % 2]);
       });

@@ -115,13 +115,13 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
           place, [&](int b, int h, int query) __attribute__((always_inline)) {
             Scores scores;
             queried_.wait(turn);
-            begin_multiply();
+            wgmma_fence();
             this->start_scores(scores, keys, queried_.at(turn));
-            wait_multiply<1>();
-            settle(words);
+            wgmma_wait<1>();
+            wgmma_fence_operand(words);
             if (!is_first) changed_.release(last);
-            wait_multiply<0>();
-            settle(scores);
+            wgmma_wait<0>();
+            wgmma_fence_operand(scores);
             make_weights(scores, words, turn, weight_turn, query, b * static_cast<int>(p_.heads) + h, place.tile * own);
             changed_.wait(turn);
             this->start_sums(dv, words, changed_.at(turn));
@@ -129,8 +129,8 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
             last = turn;
             turn.next();
           });
-      wait_multiply<0>();
-      settle(dv);
+      wgmma_wait<0>();
+      wgmma_fence_operand(dv);
       if (!is_first) changed_.release(last);
       owned_.release(own_turn);
       store(place, dv, once, g.dv, p_.value_width);
@@ -178,13 +178,13 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
           place, [&](int, int, int) __attribute__((always_inline)) {
             Scores gradients;
             changed_.wait(turn);
-            begin_multiply();
+            wgmma_fence();
             this->start_scores(gradients, values, changed_.at(turn));
-            wait_multiply<1>();
-            settle(words);
+            wgmma_wait<1>();
+            wgmma_fence_operand(words);
             if (!is_first) queried_.release(last);
-            wait_multiply<0>();
-            settle(gradients);
+            wgmma_wait<0>();
+            wgmma_fence_operand(gradients);
             make_changes(gradients, words, turn, weight_turn);
             queried_.wait(turn);
             this->start_sums(dk, words, queried_.at(turn));
@@ -192,8 +192,8 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
             last = turn;
             turn.next();
           });
-      wait_multiply<0>();
-      settle(dk);
+      wgmma_wait<0>();
+      wgmma_fence_operand(dk);
       if (!is_first) queried_.release(last);
       owned_.release(own_turn);
       store(place, dk, scaled, g.dk, p_.width);
@@ -206,7 +206,7 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
     const int lane = thread_in_block() % 32, line = thread_in_block() % 128 / 32 * 16 + lane % 16;
     weights_.wait(weight_turn);
     unroll<step / 16>(
-        [&](auto i) { load_matrices(words[i], weights_.at(weight_turn) + swizzled(line, i * 2 + lane / 16)); });
+        [&](auto i) { ldmatrix(words[i], weights_.at(weight_turn) + swizzled(line, i * 2 + lane / 16)); });
     weights_.release(weight_turn);
     weight_turn.next();
     if constexpr (Sizes::drops) {
@@ -373,32 +373,32 @@ class WideQueryGradients {
       Scores scores, gradients;
       keys_.wait(turn);
       start_scores(scores, q, keys_.at(turn));
-      wait_multiply<1>();
-      settle(words);
+      wgmma_wait<1>();
+      wgmma_fence_operand(words);
       if (i > 0) leave_keys(at);
       values_.wait(at.value);
       start_scores(gradients, dy, values_.at(at.value));
-      wait_multiply<1>();
-      settle(scores);
+      wgmma_wait<1>();
+      wgmma_fence_operand(scores);
       weigh(scores, numbers, first, i * step);
-      wait_multiply<0>();
-      settle(gradients);
+      wgmma_wait<0>();
+      wgmma_fence_operand(gradients);
       leave_values(at);
       differentiate(gradients, scores, numbers, place.head * p_.queries + first, i * step);
       round_sums<T>(words, gradients);
-      begin_multiply();
+      wgmma_fence();
       start_product<T, width, typename Sizes::SummedTile, true>(dq, words, keys_.at(turn), true);
-      commit_multiply();
+      wgmma_commit();
     }
-    wait_multiply<0>();
-    settle(dq);
+    wgmma_wait<0>();
+    wgmma_fence_operand(dq);
     leave_keys(at);
   }
 
   TESSERA_DEVICE Numbers numbers_of(const AttentionGradients<T>& g, const HeadTiles::Place& place, int first) const {
     Numbers n;
     unroll<2>([&](auto half) {
-      const i64 query = first + sums_row() + half * 8, at = place.head * p_.queries + query;
+      const i64 query = first + accumulator_row() + half * 8, at = place.head * p_.queries + query;
       const bool inside = query < p_.queries;
       const float lse = inside ? g.lse[at] : minus_infinity();
       n.shift[half] = lse == minus_infinity() ? -lse : lse * log2_of_e;
@@ -408,9 +408,9 @@ class WideQueryGradients {
   }
 
   static TESSERA_DEVICE void start_scores(Scores& scores, u32 own_rows, u32 rows) {
-    begin_multiply();
+    wgmma_fence();
     start_product<T, step, typename Sizes::OwnTile, typename Sizes::StepTile, false>(scores, own_rows, rows, false);
-    commit_multiply();
+    wgmma_commit();
   }
   TESSERA_DEVICE void weigh(Scores& x, const Numbers& n, int first, int key) const {
     const float scale = static_cast<float>(p_.scale) * log2_of_e;

@@ -23,7 +23,7 @@ class DropoutStream {
   template <int N>
   TESSERA_DEVICE void rows(KeptWeights<N>& kept, i64 query, i64 keys, i64 first_key) const {
     const int lane = thread_in_block() % 4, odd = lane % 2;
-    const u64 at = block(query + sums_row() + odd * 8, keys, first_key + lane / 2 * 4);
+    const u64 at = block(query + accumulator_row() + odd * 8, keys, first_key + lane / 2 * 4);
 #pragma unroll
     for (int word = 0; word < N / 32; ++word) {
       u32 own = 0;  // of the row that is this thread's first or, where it is odd, second; four bits to a block
@@ -39,8 +39,9 @@ class DropoutStream {
   template <int N>
   TESSERA_DEVICE void columns(KeptWeights<N>& kept, i64 query, i64 keys, i64 first_key) const {
     const int mine = thread_in_block() % 16 / 4;  // key of a block, and which of each four this thread makes
-    const int key = (sums_row() & ~3) + mine / 2 * 8;
-    const u64 at = block(query + sums_column() + mine % 2, keys, first_key + key), step = static_cast<u64>(keys) * 2;
+    const int key = (accumulator_row() & ~3) + mine / 2 * 8;
+    const u64 at = block(query + accumulator_column() + mine % 2, keys, first_key + key),
+              step = static_cast<u64>(keys) * 2;
 #pragma unroll
     for (int word = 0; word < N / 32; ++word) {
       u32 bits[4] = {};

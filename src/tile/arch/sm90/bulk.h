@@ -1,4 +1,4 @@
-// Copies of whole runs between memory and shared memory by Hopper's copy engine (PTX ISA, "cp.async.bulk"), also
+// Copies of whole runs between memory and shared memory by Hopper's TMA (PTX ISA, "cp.async.bulk"), also
 // adding; messages to other blocks of a cluster; and counters in memory by which blocks wait for each other.
 #pragma once
 #include "ptx.h"
@@ -7,19 +7,19 @@ TESSERA_TILE_BEGIN
 namespace sm90 {
 
 /// Starts copying bytes, whole units of 16, to shared memory; they count for `barrier`.
-TESSERA_DEVICE void load_bulk(u32 shared, const void* from, u32 bytes, u32 barrier) {
+TESSERA_DEVICE void bulk_load(u32 shared, const void* from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
                : "memory");
 }
-/// Starts copying bytes, whole units of 16, from shared memory; part of this thread's group, see commit_stores.
-TESSERA_DEVICE void store_bulk(void* to, u32 shared, u32 bytes) {
+/// Starts copying bytes, whole units of 16, from shared memory; part of this thread's group, see tma_store_commit.
+TESSERA_DEVICE void bulk_store(void* to, u32 shared, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
                "r"(shared), "r"(bytes)
                : "memory");
 }
 /// The same, added to the floats that are there.
-TESSERA_DEVICE void add_bulk(float* to, u32 shared, u32 bytes) {
+TESSERA_DEVICE void bulk_reduce_add(float* to, u32 shared, u32 bytes) {
   asm volatile(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
       "r"(shared), "r"(bytes)
@@ -27,7 +27,7 @@ TESSERA_DEVICE void add_bulk(float* to, u32 shared, u32 bytes) {
 }
 /// Waits until at most N groups of this thread's stores are under way.
 template <int N>
-TESSERA_DEVICE void wait_stores() {
+TESSERA_DEVICE void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }
 
@@ -40,7 +40,7 @@ TESSERA_DEVICE void send(u32 shared, u64 message, u32 barrier, u32 rank) {
       : "memory");
 }
 
-/// Waits until a counter in memory is `value`; what was stored by whoever counted, by the copy engine too, is visible.
+/// Waits until a counter in memory is `value`; what was stored by whoever counted, by TMA too, is visible.
 TESSERA_DEVICE void wait_count(const int* counter, int value) {
   int count;
   do {

@@ -1,4 +1,4 @@
-// Tile GEMM of clusters of blocks on NVIDIA's Hopper cards: one warp keeps the copy engine filling a ring of stages in
+// Tile GEMM of clusters of blocks on NVIDIA's Hopper cards: one warp keeps TMA filling a ring of stages in
 // shared memory, two groups of four warps multiply. They share a tile, 64 rows each, or each has tiles of its own in
 // turns, so that one stores while the other multiplies. Blocks stay and take one tile after the other; where tiles do
 // not fill the card, the blocks of a cluster may share the sums of one, or parts of k have results of their own.
@@ -86,7 +86,7 @@ class Gemm {
   /// Calls f with the tiles of this block, once the kernel before has ended.
   template <class F>
   static TESSERA_DEVICE void each_tile(const TileOrder& order, const F& f) {
-    wait_for_kernel_before();
+    wait_on_dependent_grids();
     Agenda agenda(order);
 #pragma unroll 1
     while (agenda.next()) f(agenda.work);
@@ -101,19 +101,19 @@ class Gemm {
     const Gemm gemm((shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes, order);
     const int warp = from_first_lane(thread_in_block() / 32);
     if (thread_in_block() == 0) {
-      prefetch_map(a);
-      prefetch_map(b);
+      prefetch_tensor_map(a);
+      prefetch_tensor_map(b);
       gemm.make_barriers();
     }
     if constexpr (shares_sums) sync_block();  // others write here only once all blocks of the cluster have met
     else gemm.sync();
-    let_next_kernel_begin();
+    launch_dependent_grids();
     if (warp >= multiplying_warps) {
-      shrink_registers<fetching_registers<Result>()>();
+      setmaxnreg_dec<fetching_registers<Result>()>();
       if (warp == multiplying_warps) gemm.fetch<Result>(a, b, order, args);
       Result::assist(order, args, gemm.results());
     } else {
-      grow_registers<multiplying_registers<Result>()>();
+      setmaxnreg_inc<multiplying_registers<Result>()>();
       Result result(args, gemm.results());
       gemm.multiply(order, warp, result);
     }
@@ -137,7 +137,7 @@ class Gemm {
       : base_(base), sharing_(static_cast<u32>(order.sharing())), in_cluster_(order.cluster() > 1) {}
 
   TESSERA_DEVICE void sync() const {
-    if (in_cluster_) sync_cluster();
+    if (in_cluster_) cluster_sync();
     else sync_block();
   }
 
@@ -153,19 +153,19 @@ class Gemm {
 
   TESSERA_DEVICE void make_barriers() const {
     for (int stage = 0; stage < stages; ++stage) {
-      make_barrier(filled(stage), 1);
-      make_barrier(emptied(stage), 4 * sharers * static_cast<int>(sharing_));
+      mbarrier_init(filled(stage), 1);
+      mbarrier_init(emptied(stage), 4 * sharers * static_cast<int>(sharing_));
     }
     for (int group = 0; group < 2; ++group) {
-      make_barrier(turn_of(group), 4);
-      make_barrier(results().turn(group), 4);
+      mbarrier_init(turn_of(group), 4);
+      mbarrier_init(results().turn(group), 4);
     }
     for (int box = 0; box < C::boxes; ++box) {
-      make_barrier(results().full(box), 1);
-      make_barrier(results().ready(box), 4);
-      make_barrier(results().empty(box), 1);
+      mbarrier_init(results().full(box), 1);
+      mbarrier_init(results().ready(box), 4);
+      mbarrier_init(results().empty(box), 1);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
 
   /// What a block has to do. Nothing but a count is kept from one tile to the next.
@@ -218,16 +218,16 @@ class Gemm {
     Agenda agenda(order);
 #pragma unroll 1
     while (agenda.next()) {
-      wait_for_kernel_before();  // whoever touches memory does
+      wait_on_dependent_grids();  // whoever touches memory does
       [[maybe_unused]] const int of_a = order.batch_a ? agenda.work.batch : 0,
                                  of_b = order.batch_b ? agenda.work.batch : 0;
       [[maybe_unused]] auto source = source_of<Result>(args, agenda.work, agenda.begin);
 #pragma unroll 1
       for (int step = agenda.begin; step < agenda.begin + agenda.steps; ++step) {
-        wait_for(emptied(turn.stage), turn.parity ^ 1);
+        mbarrier_wait(emptied(turn.stage), turn.parity ^ 1);
         const u32 full = filled(turn.stage), to = stage_of(turn.stage);
-        const bool elected = is_elected();
-        if (elected) arrive_expecting(full, stage_bytes);
+        const bool elected = elect_one();
+        if (elected) mbarrier_arrive_expect_tx(full, stage_bytes);
         if (!elected) {
         } else if constexpr (has_source<Result>) {
           source.load(a, b, to, full);
@@ -248,8 +248,8 @@ class Gemm {
                                   int depth, int matrix) {
     const int half = halved ? static_cast<int>(blockIdx.x % 2) : 0;
     const auto box = [&](u32 at, int x, int y) {
-      if (halved) load_box_to(at, map, full, x, y, matrix, 3);
-      else load_box(at, map, full, x, y, matrix);
+      if (halved) tma_load_multicast(at, map, full, x, y, matrix, 3);
+      else tma_load(at, map, full, x, y, matrix);
     };
     if (transposed) {
       const int first = half * (Tile::depth / 2);
@@ -276,10 +276,10 @@ class Gemm {
           continue;
         }
       }
-      wait_for_kernel_before();
+      wait_on_dependent_grids();
       result.prepare(agenda.work);
       if constexpr (alternates) {
-        wait_for(turn_of(group), parity);
+        mbarrier_wait(turn_of(group), parity);
         parity ^= 1;
       }
       Sums sums;
@@ -287,7 +287,7 @@ class Gemm {
       // would wait for each other if that reached into them.
       unroll<strips>([&](auto strip) { unroll<tile_n / 2>([&](auto i) { sums[strip][i] = 0; }); });
       sum_up(order, turn, agenda.steps, warp, result, sums);
-      unroll<strips>([&](auto strip) { settle(sums[strip]); });
+      unroll<strips>([&](auto strip) { wgmma_fence_operand(sums[strip]); });
       result.store(sums, agenda.work);
     }
   }
@@ -333,8 +333,8 @@ class Gemm {
   TESSERA_DEVICE void release(int stage) const {
     const int lane = thread_in_block() % 32;
     if (lane >= static_cast<int>(sharing_)) return;
-    if (sharing_ > 1) arrive_at(emptied(stage), static_cast<u32>(lane));
-    else arrive(emptied(stage));
+    if (sharing_ > 1) mbarrier_arrive_cluster(emptied(stage), static_cast<u32>(lane));
+    else mbarrier_arrive(emptied(stage));
   }
 
   /// A stage is given back when the next one's multiplications are under way.
@@ -346,26 +346,26 @@ class Gemm {
     for (int step = 0; step < steps; ++step) {
       const u32 stage = stage_of(turn.stage);
       const u64 a = TileA::descriptor(stage + rows), b = TileB::descriptor(stage + TileA::bytes);
-      wait_for(filled(turn.stage), turn.parity);
-      begin_multiply();
+      mbarrier_wait(filled(turn.stage), turn.parity);
+      wgmma_fence();
       unroll<4>([&](auto i) {
         unroll<strips>([&](auto strip) {
-          multiply_add<Element, tile_n, TransposedA, TransposedB>(
+          wgmma<Element, tile_n, TransposedA, TransposedB>(
               sums[strip], a + i * TileA::step(TransposedA) + strip * (TileA::block_bytes / 16),
               b + i * TileB::step(TransposedB), i > 0 || step > 0);
         });
       });
-      commit_multiply();
+      wgmma_commit();
       if (step > 0) {
-        wait_multiply<1>();
+        wgmma_wait<1>();
         release(last);
       }
       last = turn.stage;
       turn.next();
     }
     if constexpr (alternates)
-      if (thread_in_block() % 32 == 0) arrive(turn_of(warp / 4 ^ 1));
-    wait_multiply<0>();
+      if (thread_in_block() % 32 == 0) mbarrier_arrive(turn_of(warp / 4 ^ 1));
+    wgmma_wait<0>();
     release(last);
   }
 
@@ -376,7 +376,7 @@ class Gemm {
     const u32 rows = alternates ? 0 : warp / 4 * strips * TileA::block_bytes;
     typename Left::Fragment fragments[2] = {};
     const auto ask = [&](auto& to) {
-      wait_for(filled(turn.stage), turn.parity);
+      mbarrier_wait(filled(turn.stage), turn.parity);
       left.ask(to, stage_of(turn.stage) + rows);
     };
     const auto step = [&](auto& now, auto& next, int number, auto is_last) {
@@ -384,15 +384,15 @@ class Gemm {
       const u64 b = TileB::descriptor(stage_of(stage) + TileA::bytes);
       turn.next();
       unroll<4>([&](auto i) {
-        begin_multiply();
+        wgmma_fence();
         unroll<strips>([&](auto strip) {
-          multiply_add<Element, tile_n, TransposedB>(sums[strip], now[strip][i], b + i * TileB::step(TransposedB),
-                                                     i > 0 || number > 0);
+          wgmma<Element, tile_n, TransposedB>(sums[strip], now[strip][i], b + i * TileB::step(TransposedB),
+                                              i > 0 || number > 0);
         });
-        commit_multiply();
+        wgmma_commit();
         if constexpr (i == 0) {
-          wait_multiply<1>();
-          unroll<strips>([&](auto strip) { settle(next[strip]); });
+          wgmma_wait<1>();
+          unroll<strips>([&](auto strip) { wgmma_fence_operand(next[strip]); });
           if (number > 0) release(stage == 0 ? stages - 1 : stage - 1);
           if constexpr (!is_last) ask(next);
         }
@@ -415,8 +415,8 @@ class Gemm {
       }
       step(fragments[1], fragments[0], number, no);
     }
-    wait_multiply<0>();
-    unroll<2 * strips>([&](auto i) { settle(fragments[i / strips][i % strips]); });
+    wgmma_wait<0>();
+    unroll<2 * strips>([&](auto i) { wgmma_fence_operand(fragments[i / strips][i % strips]); });
     release(turn.stage == 0 ? stages - 1 : turn.stage - 1);
   }
 

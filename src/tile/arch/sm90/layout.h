@@ -1,5 +1,5 @@
 // How operands lie in shared memory for wgmma: lines of 128 bytes, whose 16-byte chunks are swizzled by eights of
-// lines, as the copy engine writes them.
+// lines, as TMA writes them.
 #pragma once
 #include "../../base.h"
 
@@ -43,7 +43,7 @@ struct NarrowOperand {
   static constexpr TESSERA_HD int step(bool) { return 16 * line_bytes / 16; }
 };
 
-/// Where 16-byte chunk `chunk` of line `line` lies in a box that the copy engine reads or writes with this swizzle.
+/// Where 16-byte chunk `chunk` of line `line` lies in a box that TMA reads or writes with this swizzle.
 constexpr TESSERA_HD u32 swizzled(int line, int chunk) {
   return static_cast<u32>(line * line_bytes + (chunk ^ line % 8) * 16);
 }

@@ -16,8 +16,8 @@ class WindowRowsByChunk {
       : windows_(args.windows), place_(windows_, work.row), at_(windows_, 0), taps_(args.taps), column_(work.column) {}
 
   TESSERA_DEVICE void load(const TensorMap& images, const TensorMap& filters, u32 to, u32 full) {
-    load_windows(to, images, full, windows_, place_, at_);
-    load_box(to + Gemm::TileA::bytes, filters, full, at_.channel, tap_, column_);
+    tma_load_im2col(to, images, full, windows_, place_, at_);
+    tma_load(to + Gemm::TileA::bytes, filters, full, at_.channel, tap_, column_);
     at_.right += windows_.apart[0];
     if (at_.right == windows_.taps_across * windows_.apart[0]) at_.right = 0, at_.down += windows_.apart[1];
     if (++tap_ == taps_) tap_ = at_.right = at_.down = 0, at_.channel += 64;
@@ -70,7 +70,7 @@ class NormalisedRows {
     taps_ = args.taps;
     tap_ = 0;
     chunk_ = pairs_ + thread_in_block() % 4 * pair_bytes;
-    const int first = work.row + thread_in_block() / 128 * strips * 64 + sums_row();
+    const int first = work.row + thread_in_block() / 128 * strips * 64 + accumulator_row();
     unroll<strips * 2>([&](auto i) {
       const WindowPlace place(w, first + i / 2 * 64 + i % 2 * 8);
       const int left = w.left + place.column * w.step[0], top = w.top + place.row * w.step[1];
@@ -92,7 +92,7 @@ class NormalisedRows {
     const int lane = thread_in_block() % 32;
     const u32 line = from + thread_in_block() / 32 % 4 * 16 * line_bytes + swizzled(lane % 16, lane / 16);
     unroll<4>([&](auto i) {
-      unroll<strips>([&](auto strip) { load_matrices(to[strip][i], (line + strip * 64 * line_bytes) ^ (i * 32)); });
+      unroll<strips>([&](auto strip) { ldmatrix(to[strip][i], (line + strip * 64 * line_bytes) ^ (i * 32)); });
     });
     unroll<strips * 2>([&](auto i) { now_[i] = inside_[i] >> tap_ & 1; });
     if (++tap_ == taps_) tap_ = 0;

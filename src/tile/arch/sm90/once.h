@@ -38,14 +38,14 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
     const int warp = from_first_lane(thread_in_block() / 32);
     if (thread_in_block() == 0) once.make_barriers();
     sync_block();
-    let_next_kernel_begin();
+    launch_dependent_grids();
     const TileOrder::Place at = args.order.place(static_cast<int>(blockIdx.x));
     const TileWork work{at.down * 128, at.across * width, 0};
     if (warp >= 8) {
-      shrink_registers<24>();
+      setmaxnreg_dec<24>();
       if (warp == 8) once.fetch(work);
     } else {
-      grow_registers<240>();
+      setmaxnreg_inc<240>();
       once.multiply(work, warp);
     }
   }
@@ -61,50 +61,50 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
 
   TESSERA_DEVICE void make_barriers() const {
     for (int stage = 0; stage < stages; ++stage) {
-      make_barrier(filled(stage), 1);
-      make_barrier(emptied(stage), 8);
+      mbarrier_init(filled(stage), 1);
+      mbarrier_init(emptied(stage), 8);
     }
-    publish_barriers();
-    prefetch_map(args_.a);
-    prefetch_map(args_.b);
-    prefetch_map(args_.y);
-    if constexpr (has_input) prefetch_map(args_.input);
+    fence_mbarrier_init();
+    prefetch_tensor_map(args_.a);
+    prefetch_tensor_map(args_.b);
+    prefetch_tensor_map(args_.y);
+    if constexpr (has_input) prefetch_tensor_map(args_.input);
   }
 
   TESSERA_DEVICE void fetch(const TileWork& work) const {
-    wait_for_kernel_before();
+    wait_on_dependent_grids();
     const int steps = args_.order.steps;
     Turn turn;
 #pragma unroll 1
     for (int step = 0; step < steps + has_input; ++step, turn.next()) {
-      wait_for(emptied(turn.stage), turn.parity ^ 1);
-      if (!is_elected()) continue;
+      mbarrier_wait(emptied(turn.stage), turn.parity ^ 1);
+      if (!elect_one()) continue;
       const u32 full = filled(turn.stage), to = stage_of(turn.stage);
       if (step < steps) {
-        arrive_expecting(full, stage_bytes);
+        mbarrier_arrive_expect_tx(full, stage_bytes);
         load_a(to, full, work.row, step * 64);
         load_b(to + TileA::bytes, full, work.column, step * 64);
       } else {
-        arrive_expecting(full, result_bytes);
+        mbarrier_arrive_expect_tx(full, result_bytes);
         unroll<width / columns>(
-            [&](auto i) { load_box(to + i * box_bytes, args_.input, full, work.column + i * columns, work.row, 0); });
+            [&](auto i) { tma_load(to + i * box_bytes, args_.input, full, work.column + i * columns, work.row, 0); });
       }
     }
   }
   TESSERA_DEVICE void load_a(u32 to, u32 full, int row, int depth) const {
     if constexpr (TransposedA)
-      unroll<2>([&](auto i) { load_box(to + i * TileA::block_bytes, args_.a, full, row + i * 64, depth, 0); });
-    else load_box(to, args_.a, full, depth, row, 0);
+      unroll<2>([&](auto i) { tma_load(to + i * TileA::block_bytes, args_.a, full, row + i * 64, depth, 0); });
+    else tma_load(to, args_.a, full, depth, row, 0);
   }
   TESSERA_DEVICE void load_b(u32 to, u32 full, int column, int depth) const {
     if constexpr (TransposedB)
       unroll<width / columns>(
-          [&](auto i) { load_box(to + i * TileB::block_bytes, args_.b, full, column + i * columns, depth, 0); });
-    else load_box(to, args_.b, full, depth, column, 0);
+          [&](auto i) { tma_load(to + i * TileB::block_bytes, args_.b, full, column + i * columns, depth, 0); });
+    else tma_load(to, args_.b, full, depth, column, 0);
   }
 
   TESSERA_DEVICE void multiply(const TileWork& work, int warp) {
-    wait_for_kernel_before();
+    wait_on_dependent_grids();
     const int lane = thread_in_block() % 32, steps = args_.order.steps;
     Base::begin(work, lane);
     float sums[width / 2];
@@ -116,24 +116,24 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
       const u32 stage = stage_of(turn.stage);
       const u64 a = TileA::descriptor(stage + warp / 4 * TileA::block_bytes),
                 b = TileB::descriptor(stage + TileA::bytes);
-      wait_for(filled(turn.stage), turn.parity);
-      begin_multiply();
+      mbarrier_wait(filled(turn.stage), turn.parity);
+      wgmma_fence();
       unroll<4>([&](auto i) {
-        multiply_add<Operand, width, TransposedA, TransposedB>(sums, a + i * TileA::step(TransposedA),
-                                                               b + i * TileB::step(TransposedB), i > 0 || step > 0);
+        wgmma<Operand, width, TransposedA, TransposedB>(sums, a + i * TileA::step(TransposedA),
+                                                        b + i * TileB::step(TransposedB), i > 0 || step > 0);
       });
-      commit_multiply();
+      wgmma_commit();
       if (step > 0) {
-        wait_multiply<1>();
-        if (lane == 0) arrive(emptied(last));
+        wgmma_wait<1>();
+        if (lane == 0) mbarrier_arrive(emptied(last));
       }
       last = turn.stage;
       turn.next();
     }
-    wait_multiply<0>();
-    settle(sums);
+    wgmma_wait<0>();
+    wgmma_fence_operand(sums);
     // The result's stage: what is read has come, or all warps have read what was there.
-    wait_for(has_input ? filled(turn.stage) : emptied(turn.stage), turn.parity ^ !has_input);
+    mbarrier_wait(has_input ? filled(turn.stage) : emptied(turn.stage), turn.parity ^ !has_input);
     store(sums, stage_of(turn.stage) + warp * 16 * 64, {work.row + warp * 16, work.column, 0}, lane);
   }
 
@@ -151,14 +151,14 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
       });
       Base::each([](auto, auto& input) { input.next(); });
     });
-    wait_stores_read<0>();  // before the block ends
+    tma_store_wait_read<0>();  // before the block ends
   }
   TESSERA_DEVICE void leave(u32 box, int column, int row) const {
-    publish_shared();
+    fence_proxy_async();
     sync_warp();
-    if (!is_elected()) return;
-    store_box(box, args_.y, column, row, 0);
-    commit_stores();
+    if (!elect_one()) return;
+    tma_store(box, args_.y, column, row, 0);
+    tma_store_commit();
   }
 
   u32 base_;

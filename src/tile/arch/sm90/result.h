@@ -1,5 +1,5 @@
 // How a product's sums get to memory on Hopper's cards: an epilogue, any function of a sum and of elements of other
-// matrices, makes elements of them, which leave through boxes of 64 rows of 128 bytes that the copy engine moves. One
+// matrices, makes elements of them, which leave through boxes of 64 rows of 128 bytes that TMA moves. One
 // of the other matrices arrives in the same boxes. A warp that does not multiply fetches what arrives, another one
 // stores what is ready, so that those that multiply wait for neither.
 #pragma once
@@ -11,7 +11,7 @@
 TESSERA_TILE_BEGIN
 namespace sm90 {
 
-/// What the host passes. Rows of the result, and of all that goes through the copy engine, begin at whole units of 16
+/// What the host passes. Rows of the result, and of all that goes through TMA, begin at whole units of 16
 /// bytes.
 struct ProductArgs {
   using Matrix = FusedGemmArgs::Matrix;
@@ -84,7 +84,7 @@ class Boxed {
   TESSERA_DEVICE void begin(const ProductArgs::Matrix&, const TileWork&, int, int) {}
   template <int Units, class Place>
   TESSERA_DEVICE void ask(const Place& first) {
-    unroll<Units>([&](auto unit) { load_matrices(packed_[unit], first.matrices(unit)); });
+    unroll<Units>([&](auto unit) { ldmatrix(packed_[unit], first.matrices(unit)); });
   }
   TESSERA_DEVICE void next() {}
   template <class Place>
@@ -225,7 +225,7 @@ class Elements {
                                             GivenPair{given[I][2 * p], given[I][2 * p + 1]}...))
                       .both;
       });
-      return store_matrices(at.matrices(), both[0], both[1], both[2], both[3]);
+      return stmatrix(at.matrices(), both[0], both[1], both[2], both[3]);
     }
     unroll<8>([&](auto j) {
       const Made made = Epilogue{}(quick::Value(v[j]), Given{given[I][j]}...);
@@ -240,8 +240,8 @@ class Elements {
     if constexpr (has_slope) put(slopes, at.matrices() + ResultBoxes::box_bytes);
   }
   static TESSERA_DEVICE void put(const float* v, u32 matrices) {
-    store_matrices(matrices, sm80::pack<Element>(v[0], v[1]), sm80::pack<Element>(v[2], v[3]),
-                   sm80::pack<Element>(v[4], v[5]), sm80::pack<Element>(v[6], v[7]));
+    stmatrix(matrices, sm80::pack<Element>(v[0], v[1]), sm80::pack<Element>(v[2], v[3]),
+             sm80::pack<Element>(v[4], v[5]), sm80::pack<Element>(v[6], v[7]));
   }
 
   Tuple<Inputs...> inputs_;
@@ -262,7 +262,7 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
   static constexpr int strips = Gemm::strips, wide = C::config.tile_n / columns, count = strips * wide;
   static constexpr int groups = Gemm::groups, sharers = Gemm::sharers;
   static constexpr int apart = has_slope ? 2 : 1, slots = C::boxes / apart;  // for boxes of the ring
-  static constexpr int unit = 16 / sizeof(Element);                          // the least that the copy engine writes
+  static constexpr int unit = 16 / sizeof(Element);                          // the least that TMA writes
 
   TESSERA_DEVICE ProductResult(const ProductArgs& args, const ResultBoxes& boxes)
       : Base(args), boxes_(boxes), next_(thread_in_block() / 128 * (Gemm::alternates ? count : 1)) {}
@@ -281,27 +281,27 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
     // A box's barriers tell its last use from the one before by a bit: no group may be a tile ahead of the other.
     [[maybe_unused]] const int self = thread_in_block() / 128;
     if constexpr (Gemm::alternates)
-      wait_for(boxes_.turn(self), static_cast<u32>(number / (groups * count) ^ self ^ 1) & 1);
+      mbarrier_wait(boxes_.turn(self), static_cast<u32>(number / (groups * count) ^ self ^ 1) & 1);
 #pragma unroll 1
     for (int strip = 0; strip < strips; ++strip) {
       const int row = work.row + (group() * strips + strip) * 64 + warp() * 16;
       unroll<wide>([&](auto place) {
         const int slot = number % slots, column = work.column + place * columns;
         const u32 parity = number / slots & 1, box = box_of(boxes_, slot) + warp() * ResultBoxes::warp_bytes;
-        if constexpr (has_input) wait_for(boxes_.full(slot), parity);
+        if constexpr (has_input) mbarrier_wait(boxes_.full(slot), parity);
         each([&](auto, auto& input) { input.template ask<4>(UnitPlace<>{row, column, box, 0, lane_}); });
-        if constexpr (!has_input) wait_for(boxes_.empty(slot), parity ^ 1);
+        if constexpr (!has_input) mbarrier_wait(boxes_.empty(slot), parity ^ 1);
         make(sums[0] + place * (columns / 2), box, row, column, work.batch);
-        publish_shared();
+        fence_proxy_async();
         sync_warp();
-        if (lane_ == 0) arrive(boxes_.ready(slot));
+        if (lane_ == 0) mbarrier_arrive(boxes_.ready(slot));
         each([](auto, auto& input) { input.next(); });
         number += sharers;
       });
       if constexpr (strips > 1) unroll<C::config.tile_n / 2>([&](auto i) { sums[0][i] = sums[1][i]; });
     }
     if constexpr (Gemm::alternates)
-      if (lane_ == 0) arrive(boxes_.turn(self ^ 1));
+      if (lane_ == 0) mbarrier_arrive(boxes_.turn(self ^ 1));
   }
 
   /// Called by all threads of the group that does not multiply: its second warp fetches, its third one stores.
@@ -310,7 +310,7 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
     if (has_input && assistant == 1 && thread_in_block() % 32 == 0) load_inputs(order, args, boxes);
     if (assistant == 2)
       store_boxes(order, args, boxes,
-                  [&](u32 box, int column, int row, int batch) { sm90::store_box(box, args.y, column, row, batch); });
+                  [&](u32 box, int column, int row, int batch) { sm90::tma_store(box, args.y, column, row, batch); });
   }
 
  protected:
@@ -321,20 +321,20 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
     each_box(order, [&](int number, const TileWork& work, int row, int column) {
       const int slot = number % slots;
       const u32 box = box_of(boxes, slot);
-      wait_for(boxes.ready(slot), number / slots & 1);
-      if (column < args.whole && is_elected()) {
+      mbarrier_wait(boxes.ready(slot), number / slots & 1);
+      if (column < args.whole && elect_one()) {
         store(box, column, row, work.batch);
-        if constexpr (has_slope) sm90::store_box(box + ResultBoxes::box_bytes, args.slope, column, row, work.batch);
+        if constexpr (has_slope) sm90::tma_store(box + ResultBoxes::box_bytes, args.slope, column, row, work.batch);
       }
-      commit_stores();
+      tma_store_commit();
       if (args.edge_bytes != 0 && column <= args.whole && args.whole < column + columns)
         unroll<apart>(
             [&](auto i) { store_edge(args.edge[i], args, box + i * ResultBoxes::box_bytes, row, work.batch); });
       constexpr int pending = slots > 1;  // the one before has been read, or this one
-      wait_stores_read<pending>();
-      if (number >= pending && is_elected()) arrive(boxes.empty((number - pending) % slots));
+      tma_store_wait_read<pending>();
+      if (number >= pending && elect_one()) mbarrier_arrive(boxes.empty((number - pending) % slots));
     });
-    wait_stores_read<0>();
+    tma_store_wait_read<0>();
   }
 
   /// Boxes are numbered, over all tiles of a block, in the order in which they are filled; of a tile that groups share,
@@ -362,10 +362,10 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
   static TESSERA_DEVICE void load_inputs(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
     each_box(order, [&](int number, const TileWork& work, int row, int column) {
       const int slot = number % slots;
-      wait_for(boxes.empty(slot), (number / slots & 1) ^ 1);
-      if (order.steps >= 32) rest(order.steps * 16);
-      arrive_expecting(boxes.full(slot), ResultBoxes::box_bytes);
-      load_box(box_of(boxes, slot), args.input, boxes.full(slot), column, row, args.input_batch ? work.batch : 0);
+      mbarrier_wait(boxes.empty(slot), (number / slots & 1) ^ 1);
+      if (order.steps >= 32) nanosleep(order.steps * 16);
+      mbarrier_arrive_expect_tx(boxes.full(slot), ResultBoxes::box_bytes);
+      tma_load(box_of(boxes, slot), args.input, boxes.full(slot), column, row, args.input_batch ? work.batch : 0);
     });
   }
 

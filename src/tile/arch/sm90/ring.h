@@ -1,4 +1,4 @@
-// Rings of stages in shared memory between the copy engine and those who read.
+// Rings of stages in shared memory between TMA and those who read.
 #pragma once
 #include "ptx.h"
 
@@ -31,7 +31,7 @@ constexpr u32 speaking_lanes = 32;
 constexpr u32 speaking_lanes = 1;
 #endif
 
-/// Stages in shared memory, emptied by `Readers` warps and filled by the copy engine, of which one thread says so, and
+/// Stages in shared memory, emptied by `Readers` warps and filled by TMA, of which one thread says so, and
 /// by other writers; each has two barriers.
 template <int Stages, int Bytes, int Readers, int Writers = 1>
 class Ring {
@@ -41,33 +41,33 @@ class Ring {
   TESSERA_DEVICE Ring(u32 data, u32 barriers) : data_(data), barriers_(barriers) {}
   TESSERA_DEVICE void make() const {
     for (int stage = 0; stage < Stages; ++stage) {
-      make_barrier(filled(stage), Writers);
-      make_barrier(emptied(stage), Readers * speaking_lanes);
+      mbarrier_init(filled(stage), Writers);
+      mbarrier_init(emptied(stage), Readers * speaking_lanes);
     }
   }
   TESSERA_DEVICE u32 at(const Turn& turn) const { return data_ + turn.stage * Bytes; }
   /// The barrier that copies of so many bytes to this stage count for, once it is free.
   TESSERA_DEVICE u32 claim(const Turn& turn, u32 copied = Bytes) const {
     wait_empty(turn);
-    arrive_expecting(filled(turn.stage), copied);
+    mbarrier_arrive_expect_tx(filled(turn.stage), copied);
     return filled(turn.stage);
   }
-  TESSERA_DEVICE void wait_empty(const Turn& turn) const { wait_for(emptied(turn.stage), turn.parity ^ 1); }
-  /// A writer other than the copy engine is done.
-  TESSERA_DEVICE void fill(const Turn& turn) const { arrive(filled(turn.stage)); }
+  TESSERA_DEVICE void wait_empty(const Turn& turn) const { mbarrier_wait(emptied(turn.stage), turn.parity ^ 1); }
+  /// A writer other than TMA is done.
+  TESSERA_DEVICE void fill(const Turn& turn) const { mbarrier_arrive(filled(turn.stage)); }
   /// By all lanes of a warp that have written; each warp is `speaking_lanes` of the Writers.
   TESSERA_DEVICE void fill_by_warp(const Turn& turn) const {
     sync_warp();
     if (thread_in_block() % 32 < speaking_lanes) fill(turn);
   }
-  TESSERA_DEVICE void wait(const Turn& turn) const { wait_for(filled(turn.stage), turn.parity); }
+  TESSERA_DEVICE void wait(const Turn& turn) const { mbarrier_wait(filled(turn.stage), turn.parity); }
   /// By all lanes of a warp, whose first one speaks for what all have read.
   TESSERA_DEVICE void release(const Turn& turn) const {
     sync_warp();
-    if (thread_in_block() % 32 < speaking_lanes) arrive(emptied(turn.stage));
+    if (thread_in_block() % 32 < speaking_lanes) mbarrier_arrive(emptied(turn.stage));
   }
   /// By a lane that reads without the others of its warp.
-  TESSERA_DEVICE void release_alone(const Turn& turn) const { arrive(emptied(turn.stage), speaking_lanes); }
+  TESSERA_DEVICE void release_alone(const Turn& turn) const { mbarrier_arrive(emptied(turn.stage), speaking_lanes); }
 
  private:
   TESSERA_DEVICE u32 filled(int stage) const { return barriers_ + stage * 16; }
@@ -82,14 +82,14 @@ TESSERA_DEVICE void split_block(const Beside& beside, const Compute& compute, co
   const int warp = from_first_lane(thread_in_block() / 32);
   if (thread_in_block() == 0) {
     (rings.make(), ...);
-    publish_barriers();
+    fence_mbarrier_init();
   }
   sync_block();
   if (warp >= 4 * Warpgroups) {
-    shrink_registers<Few>();
+    setmaxnreg_dec<Few>();
     beside(warp - 4 * Warpgroups);
   } else {
-    grow_registers<Many>();
+    setmaxnreg_inc<Many>();
     compute(warp);
   }
 }

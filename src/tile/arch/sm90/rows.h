@@ -1,5 +1,5 @@
 // Rows shared by the blocks of a cluster on Hopper: each block has a slice of the columns, the same of all its rows,
-// and each thread some columns of that, so that what belongs to columns stays in its registers. The copy engine brings
+// and each thread some columns of that, so that what belongs to columns stays in its registers. TMA brings
 // slices to shared memory ahead of time, whatever their alignment, and takes results from there; blocks send each other
 // what they have of a row's sums. The order of all sums is that of blocks, threads and columns: results repeat.
 #pragma once
@@ -107,12 +107,12 @@ class RowsByCluster {
   TESSERA_DEVICE void run() {
     const int thread = slice_.thread;
     if (thread == 0) {
-      for (int s = 0; s < rows_.stages; ++s) make_barrier(full(s), 1);
-      for (int s = 0; s < 2; ++s) make_barrier(told(s), 1);
-      publish_barriers();
+      for (int s = 0; s < rows_.stages; ++s) mbarrier_init(full(s), 1);
+      for (int s = 0; s < 2; ++s) mbarrier_init(told(s), 1);
+      fence_mbarrier_init();
     }
-    sync_cluster();
-    wait_for_kernel_before();
+    cluster_sync();
+    wait_on_dependent_grids();
     if (thread == 0)
       for (int s = 0; s < rows_.stages; ++s) fetch(s, s);
     op_.begin(slice_);
@@ -122,33 +122,33 @@ class RowsByCluster {
       const i64 row = first_row(turn);
       const int here = static_cast<int>(min<i64>(height, rows_.rows - row));
       float x[height][inputs][columns];
-      wait_for(full(stage), round & 1);
+      mbarrier_wait(full(stage), round & 1);
       unroll<height * inputs>([&](auto i) { read(stage, i, row, x[i / inputs][i % inputs]); });
-      if (thread == 0) wait_stores_read<1>();  // the last turn but one
+      if (thread == 0) tma_store_wait_read<1>();  // the last turn but one
       RowPart part[height];
       op_.gather(slice_, row, here, x, part, sums);
       if (thread == 0) {
         fetch(turn + rows_.stages, stage);
-        arrive_expecting(told(turn & 1), row_cluster * height * sizeof(RowPart));
+        mbarrier_arrive_expect_tx(told(turn & 1), row_cluster * height * sizeof(RowPart));
       }
       unroll<height>([&](auto h) {
         if (thread < row_cluster)
           send(shared_address(parts(turn, h) + rank_), bit_cast<u64>(part[h]), told(turn & 1), thread);
       });
-      wait_for(told(turn & 1), turn >> 1 & 1);
+      mbarrier_wait(told(turn & 1), turn >> 1 & 1);
       unroll<height>([&](auto h) {
         const auto total = op_.total(slice_, min<i64>(row + h, rows_.rows - 1), parts(turn, h));
         T* const to = reinterpret_cast<T*>(results(turn, h)) + phase(target(row + h));
         unroll<columns>([&](auto k) { to[slice_.column(k)] = convert_element<T>(op_.result(k, h, x[h], total)); });
       });
-      publish_shared();
+      fence_proxy_async();
       sync_block();
       for (int h = 0; h < here; ++h) store(turn, h, target(row + h));
-      if (thread == 0) commit_stores();
+      if (thread == 0) tma_store_commit();
       if (++stage == rows_.stages) stage = 0, ++round;
     }
     op_.end(slice_, cluster_);
-    if (thread == 0) wait_stores_read<0>();
+    if (thread == 0) tma_store_wait_read<0>();
   }
 
  private:
@@ -186,10 +186,10 @@ class RowsByCluster {
     };
     u32 all = 0;
     unroll<height * inputs>([&](auto i) { all += bytes(i); });
-    arrive_expecting(full(stage), all);
+    mbarrier_arrive_expect_tx(full(stage), all);
     unroll<height * inputs>([&](auto i) {
       const T* const from = source(i, row);
-      load_bulk(shared_address(room(stage, i)), from - phase(from), bytes(i), full(stage));
+      bulk_load(shared_address(room(stage, i)), from - phase(from), bytes(i), full(stage));
     });
   }
   TESSERA_DEVICE void read(int stage, int i, i64 row, float (&x)[columns]) const {
@@ -199,14 +199,14 @@ class RowsByCluster {
       x[k] = slice_.has(k) ? value : 0.0f;
     });
   }
-  /// Whole units by the copy engine, the few elements beside them by a thread each.
+  /// Whole units by TMA, the few elements beside them by a thread each.
   TESSERA_DEVICE void store(int turn, int h, T* to) const {
     constexpr int unit = 16 / sizeof(T);
     const int head = min(slice_.length, -phase(to) & (unit - 1)), whole = (slice_.length - head) / unit * unit;
     const T* const from = reinterpret_cast<const T*>(results(turn, h)) + phase(to);
     const int thread = slice_.thread;
     if (thread == 0 && whole > 0)
-      store_bulk(to + head, shared_address(from + head), static_cast<u32>(whole * sizeof(T)));
+      bulk_store(to + head, shared_address(from + head), static_cast<u32>(whole * sizeof(T)));
     if (thread < 2 * unit) {
       const int edge = thread < unit ? thread : head + whole + thread - unit;
       if (thread < unit ? edge < head : edge < slice_.length) to[edge] = from[edge];

@@ -1,4 +1,4 @@
-// Convolutions as products on Hopper's cards: the copy engine walks over windows of images whose channels are
+// Convolutions as products on Hopper's cards: TMA walks over windows of images whose channels are
 // neighbours, and brings 64 channels of one element of each window as a line, zeros beyond the images' edges.
 #pragma once
 #include "result.h"
@@ -60,11 +60,11 @@ struct TapChunk {
 };
 
 /// Loads a line for each window from `place` on, as many as the map says.
-TESSERA_DEVICE void load_windows(u32 to, const TensorMap& images, u32 full, const Windows& windows,
-                                 const WindowPlace& place, const TapChunk& at) {
-  load_windows(to, images, full, at.channel, windows.left + place.column * windows.step[0],
-               windows.top + place.row * windows.step[1], place.image, static_cast<u32>(at.right),
-               static_cast<u32>(at.down));
+TESSERA_DEVICE void tma_load_im2col(u32 to, const TensorMap& images, u32 full, const Windows& windows,
+                                    const WindowPlace& place, const TapChunk& at) {
+  tma_load_im2col(to, images, full, at.channel, windows.left + place.column * windows.step[0],
+                  windows.top + place.row * windows.step[1], place.image, static_cast<u32>(at.right),
+                  static_cast<u32>(at.down));
 }
 
 /// Windows are rows of the product; taps, and the channels of each, its depth. The other operand's map is [filter, tap,
@@ -81,14 +81,14 @@ class WindowRows {
         tap_(windows_.tap) {}
 
   TESSERA_DEVICE void load(const TensorMap& images, const TensorMap& filters, u32 to, u32 full) {
-    load_windows(to, images, full, windows_, place_, at_);
+    tma_load_im2col(to, images, full, windows_, place_, at_);
     to += Gemm::TileA::bytes;
     if constexpr (Backward) {
       unroll<Gemm::tile_n / 64>([&](auto i) {
-        load_box(to + i * Gemm::TileB::block_bytes, filters, full, column_ + i * 64, tap_, at_.channel);
+        tma_load(to + i * Gemm::TileB::block_bytes, filters, full, column_ + i * 64, tap_, at_.channel);
       });
     } else {
-      load_box(to, filters, full, at_.channel, tap_, column_);
+      tma_load(to, filters, full, at_.channel, tap_, column_);
     }
     at_.next(windows_);
     if (at_.channel == 0) tap_ += windows_.tap_step[at_.right == 0];
@@ -103,9 +103,9 @@ class WindowRows {
 
 /// Stores a box of results for the windows from number `row` on.
 TESSERA_DEVICE void store_result(u32 box, const TensorMap& map, const Windows& windows, int column, int row) {
-  if (windows.spread[0] == 0) return store_box(box, map, column, row, 0);
+  if (windows.spread[0] == 0) return tma_store(box, map, column, row, 0);
   const WindowPlace place(windows, row);
-  store_windows(box, map, column, place.column * windows.spread[0], place.row * windows.spread[1], place.image);
+  tma_store_im2col(box, map, column, place.column * windows.spread[0], place.row * windows.spread[1], place.image);
 }
 
 /// Of two neighbouring columns: the first value, and sums of all values' distances from it and of their squares, so
@@ -163,11 +163,11 @@ class WindowLines {
     const u32 to_b = to + Gemm::TileA::bytes;
     const TensorMap &images = AreRows ? a : b, &gradients = AreRows ? b : a;
     unroll<(AreRows ? Gemm::tile_n : Gemm::tile_m) / 64>([&](auto i) {
-      load_box((AreRows ? to_b : to) + i * Gemm::TileA::block_bytes, gradients, full, filter_ + i * 64, window_, 0);
+      tma_load((AreRows ? to_b : to) + i * Gemm::TileA::block_bytes, gradients, full, filter_ + i * 64, window_, 0);
     });
     TapChunk at = first_;
     unroll<(AreRows ? Gemm::tile_m : Gemm::tile_n) / 64>([&](auto i) {
-      load_windows((AreRows ? to : to_b) + i * Gemm::TileA::block_bytes, images, full, windows_, place_, at);
+      tma_load_im2col((AreRows ? to : to_b) + i * Gemm::TileA::block_bytes, images, full, windows_, place_, at);
       at.next(windows_);
     });
     window_ += 64;

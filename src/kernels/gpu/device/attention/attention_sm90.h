@@ -9,7 +9,7 @@ namespace tessera::gpu_kernels {
 
 using tile::sm90::TensorMap;
 
-/// Rows of heads as the copy engine sees them, in boxes of so many rows.
+/// Rows of heads as TMA sees them, in boxes of so many rows.
 inline TensorMap heads_map(const AttentionShape& s, const HeadsArg& a, i64 heads, i64 rows, i64 width, int box_rows) {
   const i64 lengths[] = {width, rows, heads, s.batch};
   i64 steps[3];

@@ -28,14 +28,14 @@ TESSERA_KERNEL(Sizes::threads, 1)
 void sm90_backward_kernel(const __grid_constant__ Sm90BackwardWork work,
                           const __grid_constant__ tile::AttentionGradients<T> g) {
   extern __shared__ __attribute__((aligned(1024))) char shared[];
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::wait_on_dependent_grids();
   tile::sm90::AttentionBackward<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.maps, g, work.dq, shared);
 }
 
 template <class T, class Sizes>
 TESSERA_KERNEL(256)
 void sm90_query_gradients_kernel(const tile::AttentionProblem p, const tile::HeadsView<T> dq, const float* sums) {
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::wait_on_dependent_grids();
   tile::sm90::store_query_gradients<T, Sizes>(p, dq, sums);
 }
 

@@ -15,7 +15,7 @@ template <class T, class Sizes>
 TESSERA_KERNEL(Sizes::threads, 1)
 void sm90_attention_kernel(const __grid_constant__ ForwardWork work, const tile::HeadsView<T> y, float* lse) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::wait_on_dependent_grids();
   tile::sm90::AttentionForward<T, Sizes>::run(work.problem, work.tiles, work.dropout, work.q, work.k, work.v, y, lse,
                                               shared);
 }

@@ -1,4 +1,4 @@
-// Gradients of convolutions of halves by their filters, on Hopper's cards: long sums over windows that the copy engine
+// Gradients of convolutions of halves by their filters, on Hopper's cards: long sums over windows that TMA
 // finds in images.
 #include "kernels/gpu/device/gemm/gemm_sm90_lanes.h"
 #include "windows_sm90.h"
@@ -30,7 +30,7 @@ constexpr int join_threads = 64;
 /// Fours of neighbouring columns.
 TESSERA_KERNEL(join_threads)
 void join_parts_kernel(const float* parts, const MatrixArg to, int count, i64 fours, int rows, int across) {
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::wait_on_dependent_grids();
   const i64 at = first_index();
   if (at >= fours) return;
   using Four = Pack<float, 4>;

@@ -1,4 +1,4 @@
-// Convolutions of halves on Hopper's cards, and their gradients by images: products whose operands the copy engine
+// Convolutions of halves on Hopper's cards, and their gradients by images: products whose operands TMA
 // finds in images.
 #include <numeric>
 
@@ -56,10 +56,10 @@ struct RowsResult : SumsAndBias<C, T> {
       if (number % 2 != self) return;
       const int slot = number % Base::slots, rows = tile::min(args.m - row, 64), within = row % part_windows;
       const tile::u32 box = Base::box_of(boxes, slot);
-      tile::sm90::wait_for(boxes.ready(slot), number / Base::slots & 1);
+      tile::sm90::mbarrier_wait(boxes.ready(slot), number / Base::slots & 1);
       if (rows > 0 && column < args.n) {
-        if (tile::sm90::is_elected()) tile::sm90::store_result(box, args.y, args.windows, column, row);
-        tile::sm90::commit_stores();
+        if (tile::sm90::elect_one()) tile::sm90::store_result(box, args.y, args.windows, column, row);
+        tile::sm90::tma_store_commit();
         if (within == 0) sums = tile::sm90::sums_around_first<T>(box);
         tile::sm90::add_columns<T>(sums, box, rows);
       }
@@ -68,9 +68,9 @@ struct RowsResult : SumsAndBias<C, T> {
         Two* const to = reinterpret_cast<Two*>(args.sums + i64{row / part_windows} * 3 * args.n + column) + lane;
         to[0] = sums.first, to[args.n / 2] = sums.sum, to[args.n] = sums.squares;
       }
-      tile::sm90::wait_stores_read<0>();
+      tile::sm90::tma_store_wait_read<0>();
       tile::sync_warp();
-      if (tile::sm90::is_elected()) tile::sm90::arrive(boxes.empty(slot));
+      if (tile::sm90::elect_one()) tile::sm90::mbarrier_arrive(boxes.empty(slot));
     });
   }
 };
@@ -92,8 +92,8 @@ void join_moments_kernel(const float* parts, i64 windows, int part_windows, i64 
   const int rank = static_cast<int>(tile::block_in_grid() % by.blocks), warps = by.threads / 32;
   const i64 filter = tile::block_in_grid() / by.blocks * joined_filters + self,
             count = tile::ceil_div<i64>(windows, part_windows);
-  tile::sm90::sync_cluster();  // all blocks are there to be written to
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::cluster_sync();  // all blocks are there to be written to
+  tile::sm90::wait_on_dependent_grids();
   parts += filter;
   const double centre = static_cast<double>(parts[0]), all = static_cast<double>(windows);
   Sums<double> sums{0, 0};  // of distances from there, and of their squares
@@ -116,9 +116,9 @@ void join_moments_kernel(const float* parts, i64 windows, int part_windows, i64 
   }
   for (int mask = joined_filters; mask < 32; mask *= 2) sums = sums + from_lane(sums, mask);
   if (thread % 32 < joined_filters)
-    tile::sm90::store_four_at(tile::sm90::shared_address(&room[rank * warps + thread / 32][self]), 0,
-                              tile::bit_cast<tile::Array<float, 4>>(sums).items);
-  tile::sm90::sync_cluster();
+    tile::sm90::store_four_cluster(tile::sm90::shared_address(&room[rank * warps + thread / 32][self]), 0,
+                                   tile::bit_cast<tile::Array<float, 4>>(sums).items);
+  tile::sm90::cluster_sync();
   if (rank != 0 || thread >= joined_filters) return;
   sums = room[0][self];
   for (int i = 1; i < by.blocks * warps; ++i) sums = sums + room[i][self];

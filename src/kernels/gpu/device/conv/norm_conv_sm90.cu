@@ -31,13 +31,13 @@ class NormRowsResult : public SumsAndBias<C, T> {
   TESSERA_DEVICE NormRowsResult(const NormWindowsProduct& args, const sm90::ResultBoxes& boxes)
       : Base(args, boxes), left(pairs_of(boxes)), args_(args) {
     constexpr int threads = Base::Gemm::multiplying_warps * 32;
-    sm90::wait_for_kernel_before();
+    sm90::wait_on_dependent_grids();
     for (int pair = tile::thread_in_block(); pair < args.windows.chunks * 32; pair += threads) {
       const ScaleShift<float> lines[2] = {line_of(pair * 2), line_of(pair * 2 + 1)};
       const float four[4] = {lines[0].scale, lines[1].scale, lines[0].shift, lines[1].shift};
       sm90::store_four(pairs_of(boxes) + static_cast<tile::u32>(pair) * sm90::pair_bytes, four);
     }
-    sm90::sync_threads(1, threads);
+    sm90::named_barrier_sync(1, threads);
   }
 
   TESSERA_DEVICE void prepare(const sm90::TileWork& work) {

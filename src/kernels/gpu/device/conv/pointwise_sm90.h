@@ -1,5 +1,5 @@
 // The kernels behind pointwise_sm90.cu. Planes come in tiles of 64 pixels of all channels, a line of 128 bytes for each
-// channel, through a ring of stages that the copy engine fills; what becomes of an input before it is multiplied
+// channel, through a ring of stages that TMA fills; what becomes of an input before it is multiplied
 // becomes of it there.
 #pragma once
 #include "kernels/gpu/device/rows/plane_norm.h"
@@ -100,8 +100,8 @@ class Ring {
   static constexpr int stages = stages_;
   explicit TESSERA_DEVICE Ring(char* shared) : shared_(shared), base_(sm90::shared_address(shared)) {
     if (tile::thread_in_block() == 0) {
-      for (int i = 0; i < stages; ++i) sm90::make_barrier(filled(i), 1);
-      sm90::publish_barriers();
+      for (int i = 0; i < stages; ++i) sm90::mbarrier_init(filled(i), 1);
+      sm90::fence_mbarrier_init();
     }
     tile::sync_warp();  // for racecheck, to which a few predicated writes of one thread are its warp's
   }
@@ -109,7 +109,7 @@ class Ring {
   TESSERA_DEVICE char* at(int turn) const { return shared_ + turn % stages * bytes; }
   TESSERA_DEVICE u32 address(int turn) const { return base_ + static_cast<u32>(turn % stages) * bytes; }
   TESSERA_DEVICE u32 filled(int turn) const { return base_ + stages * bytes + static_cast<u32>(turn % stages) * 8; }
-  TESSERA_DEVICE void wait(int turn) const { sm90::wait_for(filled(turn), static_cast<u32>(turn / stages % 2)); }
+  TESSERA_DEVICE void wait(int turn) const { sm90::mbarrier_wait(filled(turn), static_cast<u32>(turn / stages % 2)); }
 
  private:
   char* shared_;
@@ -151,12 +151,12 @@ class RegisterWeights {
   }
   /// Starts multiplying a tile.
   TESSERA_DEVICE void multiply(float (&sums)[32], u32 tile) const {
-    sm90::begin_multiply();
+    sm90::wgmma_fence();
     tile::unroll<Steps>([&](auto k) {
       const u64 b = sm90::SharedOperand<64>::descriptor(tile + k * 16 * sm90::line_bytes);
-      sm90::multiply_add<T, 64, true>(sums, held_[k], b, k > 0);
+      sm90::wgmma<T, 64, true>(sums, held_[k], b, k > 0);
     });
-    sm90::commit_multiply();
+    sm90::wgmma_commit();
   }
 
  private:
@@ -196,18 +196,18 @@ class SharedWeights {
       }
       *reinterpret_cast<uint4*>(shared + column / 64 * tile_bytes + sm90::swizzled(line, i % 8)) = chunk;
     }
-    sm90::publish_shared();
+    sm90::fence_proxy_async();
   }
   TESSERA_DEVICE void multiply(float (&sums)[32], u32 tile) const {
     using Lines = sm90::SharedOperand<64>;
     const u64 a = Lines::descriptor(first_), b = Lines::descriptor(tile);
-    sm90::begin_multiply();
+    sm90::wgmma_fence();
     tile::unroll<16>([&](auto k) {
       constexpr int down = k * 16 * sm90::line_bytes / 16;
       constexpr int deeper = Transposed ? down : (k / 4 * tile_bytes + k % 4 * 32) / 16;
-      sm90::multiply_add<T, 64, Transposed, true>(sums, a + deeper, b + down, k > 0);
+      sm90::wgmma<T, 64, Transposed, true>(sums, a + deeper, b + down, k > 0);
     });
-    sm90::commit_multiply();
+    sm90::wgmma_commit();
   }
 
  private:
@@ -301,8 +301,8 @@ void pointwise_kernel(const __grid_constant__ PointwiseWork work) {
   const auto fetch = [&](int turn) {
     if (turn >= count) return;
     const i64 tile = tile_of(turn);
-    sm90::arrive_expecting(ring.filled(turn), Weights::depth * sm90::line_bytes);
-    sm90::load_box(ring.address(turn), work.x, ring.filled(turn), tiles.pixel(tile), 0, tiles.image(tile));
+    sm90::mbarrier_arrive_expect_tx(ring.filled(turn), Weights::depth * sm90::line_bytes);
+    sm90::tma_load(ring.address(turn), work.x, ring.filled(turn), tiles.pixel(tile), 0, tiles.image(tile));
   };
   if (leads) {
     if (ring.address(0) % sm90::atom_bytes != 0) __trap();  // nothing stands before dynamic shared memory
@@ -324,14 +324,14 @@ void pointwise_kernel(const __grid_constant__ PointwiseWork work) {
     ring.wait(turn);
     if (work.norm.mean) {
       norm.apply(ring.at(turn));
-      sm90::publish_shared();
+      sm90::fence_proxy_async();
       tile::sync_block();
     }
     if (multiplies) {
       weights.multiply(sums, ring.address(turn));
       if (work.moments) moments.add();
-      sm90::wait_multiply<0>();
-      sm90::settle(sums);
+      sm90::wgmma_wait<0>();
+      sm90::wgmma_fence_operand(sums);
     }
     tile::sync_block();  // all have read the tile
     if (multiplies) {
@@ -341,22 +341,22 @@ void pointwise_kernel(const __grid_constant__ PointwiseWork work) {
       if (work.moments) moments.take(packed, static_cast<int>(tile::min<i64>(tiles.pixels - pixel, tile_pixels)));
       const u32 rows = ring.address(turn) + static_cast<u32>(warpgroup() * 64 + warp_row()) * sm90::line_bytes;
       tile::unroll<4>([&](auto j) {
-        sm90::store_matrices(rows + sm90::swizzled(lane() % 16, j * 2 + lane() / 16), packed[4 * j], packed[4 * j + 1],
-                             packed[4 * j + 2], packed[4 * j + 3]);
+        sm90::stmatrix(rows + sm90::swizzled(lane() % 16, j * 2 + lane() / 16), packed[4 * j], packed[4 * j + 1],
+                       packed[4 * j + 2], packed[4 * j + 3]);
       });
-      sm90::publish_shared();
+      sm90::fence_proxy_async();
     }
     tile::sync_block();
     if (leads) {
-      sm90::store_box(ring.address(turn), work.y, pixel, 0, tiles.image(tile));
-      sm90::commit_stores();
+      sm90::tma_store(ring.address(turn), work.y, pixel, 0, tiles.image(tile));
+      sm90::tma_store_commit();
       constexpr int pending = PointwiseBlock<Weights>::pending;
-      sm90::wait_stores_read<pending>();
+      sm90::tma_store_wait_read<pending>();
       if (turn >= pending) fetch(turn - pending + Tiles::stages);
     }
   }
   if (multiplies && work.moments) moments.store(work);
-  if (leads) sm90::wait_stores_read<0>();
+  if (leads) sm90::tma_store_wait_read<0>();
 }
 
 // ---- dw = dy norm(x)^T
@@ -407,9 +407,9 @@ void pointwise_grad_kernel(const __grid_constant__ PointwiseGradWork work) {
     const i64 tile = part + static_cast<i64>(turn) * work.parts;
     const int pixel = tiles.pixel(tile), image = tiles.image(tile);
     const u32 filled = ring.filled(turn), to = ring.address(turn);
-    sm90::arrive_expecting(filled, static_cast<u32>(work.depth + work.lines) * sm90::line_bytes);
-    sm90::load_box(to, work.dy, filled, pixel, 0, image);
-    sm90::load_box(to + tile_bytes, work.x, filled, pixel, channel, image);
+    sm90::mbarrier_arrive_expect_tx(filled, static_cast<u32>(work.depth + work.lines) * sm90::line_bytes);
+    sm90::tma_load(to, work.dy, filled, pixel, 0, image);
+    sm90::tma_load(to + tile_bytes, work.x, filled, pixel, channel, image);
   };
   if (leads) {
     if (ring.address(0) % sm90::atom_bytes != 0) __trap();  // nothing stands before dynamic shared memory
@@ -425,20 +425,19 @@ void pointwise_grad_kernel(const __grid_constant__ PointwiseGradWork work) {
     ring.wait(turn);
     if (work.norm.mean) norm.apply(ring.at(turn) + tile_bytes);
     if (sums_bias) bias += sum_half<T>(ring.at(turn));
-    sm90::publish_shared();
-    sm90::wait_multiply<0>();
+    sm90::fence_proxy_async();
+    sm90::wgmma_wait<0>();
     tile::sync_block();
     if (leads && turn > 0) fetch(turn - 1 + grad_stages);
     const u64 a =
         sm90::SharedOperand<64>::descriptor(ring.address(turn) + static_cast<u32>(warpgroup() * 64 * sm90::line_bytes));
     const u64 b = sm90::SharedOperand<128>::descriptor(ring.address(turn) + tile_bytes);
-    sm90::begin_multiply();
-    tile::unroll<4>(
-        [&](auto k) { sm90::multiply_add<T, 128, false, false>(sums, a + k * 2, b + k * 2, k > 0 || turn > 0); });
-    sm90::commit_multiply();
+    sm90::wgmma_fence();
+    tile::unroll<4>([&](auto k) { sm90::wgmma<T, 128, false, false>(sums, a + k * 2, b + k * 2, k > 0 || turn > 0); });
+    sm90::wgmma_commit();
   }
-  sm90::wait_multiply<0>();
-  sm90::settle(sums);
+  sm90::wgmma_wait<0>();
+  sm90::wgmma_fence_operand(sums);
 
   if (sums_bias) {
     bias += tile::from_lane_xor(bias, 1);

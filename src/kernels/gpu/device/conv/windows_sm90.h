@@ -1,4 +1,4 @@
-// Convolutions as products whose operands the copy engine finds in images: what their units share.
+// Convolutions as products whose operands TMA finds in images: what their units share.
 #pragma once
 #include "conv.h"
 #include "kernels/args/gpu/tables.h"

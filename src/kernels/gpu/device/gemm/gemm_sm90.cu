@@ -46,8 +46,8 @@ void run_own(const GemmArgs& args, const Cut& cut, Sm90Ends ends, const ProductA
 /// together.
 TESSERA_KERNEL(256)
 void add_parts_kernel(const float* parts, int count, int fours, const MatrixArg c, int fours_across) {
-  tile::sm90::let_next_kernel_begin();
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::launch_dependent_grids();
+  tile::sm90::wait_on_dependent_grids();
   using Four = Pack<float, 4>;
   const int at = static_cast<int>(tile::block_in_grid()) * 256 + tile::thread_in_block();
   if (at >= fours) return;

@@ -1,4 +1,4 @@
-// Matrix products of halves on Hopper's cards: operands come through the copy engine, and so go results.
+// Matrix products of halves on Hopper's cards: operands come through TMA, and so go results.
 #pragma once
 #include "gemm.h"
 #include "kernels/gpu/device/runtime/launch_early.h"

@@ -126,15 +126,15 @@ class JoinedResult {
   static TESSERA_DEVICE void assist(const tile::sm90::TileOrder& order, const LanesProduct&,
                                     const tile::sm90::ResultBoxes&) {
     if (order.cluster_deep == 1) return;
-    tile::sm90::sync_cluster();
-    tile::sm90::sync_cluster();
+    tile::sm90::cluster_sync();
+    tile::sm90::cluster_sync();
   }
 
  private:
   /// Of a block alone those that multiply: it would meet in two places, which synccheck takes for a mistake.
   TESSERA_DEVICE void meet() const {
-    if (blocks_ > 1) tile::sm90::sync_cluster();
-    else tile::sm90::sync_threads(1, threads);
+    if (blocks_ > 1) tile::sm90::cluster_sync();
+    else tile::sm90::named_barrier_sync(1, threads);
   }
 
   /// Whether the sums are the result, and four of them are stored at once.
@@ -169,7 +169,7 @@ class JoinedResult {
       constexpr int now = decltype(eight)::value;
       if (now < first || now >= end) return;
       if constexpr (Remote)
-        tile::sm90::store_four_at(to + now * threads * 16, static_cast<tile::u32>(owner), sums + now * 4);
+        tile::sm90::store_four_cluster(to + now * threads * 16, static_cast<tile::u32>(owner), sums + now * 4);
       else tile::sm90::store_four(to + now * threads * 16, sums + now * 4);
     });
   }

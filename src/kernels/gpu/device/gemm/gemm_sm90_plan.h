@@ -1,4 +1,4 @@
-// How a product on Hopper's cards is launched: its operands as the copy engine finds them, copies of those that it
+// How a product on Hopper's cards is launched: its operands as TMA finds them, copies of those that it
 // cannot find, tiles and clusters, and the arguments of kernels.
 #pragma once
 #include "gemm_sm90_lanes.h"
@@ -67,7 +67,7 @@ inline Operands operands_of(const GemmArgs& args, int rows, int width, int down,
 
 inline bool is_contiguous(const MatrixArg& m) { return m.column == 1 || m.row == 1; }
 
-/// Of all columns in whole units of 16 bytes, as the copy engine writes them; those behind are stored by lanes.
+/// Of all columns in whole units of 16 bytes, as TMA writes them; those behind are stored by lanes.
 inline Boxes result_boxes(const GemmArgs& args, const MatrixArg& m) {
   Boxes boxes = boxes_of(args, m, args.m, args.n, false, tile::sm90::line_bytes / size_of(m.type), 64);
   boxes.length -= boxes.length % (16 / size_of(m.type));
@@ -79,12 +79,12 @@ inline Boxes input_boxes(const GemmArgs& args, const MatrixArg& m) {
   return boxes;
 }
 
-/// A matrix of c's shape and type that the copy engine can move.
+/// A matrix of c's shape and type that TMA can move.
 inline bool is_like_result(const GemmArgs& args, const MatrixArg& m) {
   return m.column == 1 && m.type == args.c.type && fits(result_boxes(args, m));
 }
 
-/// Whether the copy engine cannot find lines of an operand: they do not begin at whole units of 16 bytes.
+/// Whether TMA cannot find lines of an operand: they do not begin at whole units of 16 bytes.
 inline bool is_off(const GemmArgs& args, const MatrixArg& m) {
   bool whole = is_contiguous(m) && (m.column == 1 ? m.row : m.column) % 8 == 0;
   for (int d = 0; d < args.batch_rank; ++d) whole = whole && (args.batch[d] == 1 || m.batch[d] % 8 == 0);

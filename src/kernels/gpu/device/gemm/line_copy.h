@@ -24,8 +24,8 @@ constexpr int line_copy_threads = 256;
 
 /// A unit for each thread, of the two units of memory in which it lies; by single halves at the ends of lines.
 static TESSERA_KERNEL(line_copy_threads) void copy_lines_kernel(const __grid_constant__ LineCopies copies) {
-  tile::sm90::let_next_kernel_begin();
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::launch_dependent_grids();
+  tile::sm90::wait_on_dependent_grids();
   const i64 block = tile::block_in_grid();
   const bool second = block >= copies.blocks;
   const LineCopy& copy = copies.of[second];

@@ -46,7 +46,7 @@ __cluster_dims__(tile::sm90::row_cluster, 1,
                  1) void cluster_rows_kernel(const __grid_constant__ ClusterRows<T, Op::inputs> rows,
                                              const __grid_constant__ typename Op::Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  tile::sm90::let_next_kernel_begin();
+  tile::sm90::launch_dependent_grids();
   Op op{args};
   RowsByCluster<T, Op, slice_columns, height>(rows, op, shared).run();
 }
@@ -107,7 +107,7 @@ TESSERA_KERNEL(most_threads, 1)
 __cluster_dims__(cluster, 1, 1) void long_rows_kernel(const __grid_constant__ LongRows<T, Op::inputs> rows,
                                                       const __grid_constant__ typename Op::Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  tile::sm90::let_next_kernel_begin();
+  tile::sm90::launch_dependent_grids();
   Op op{args};
   PackedRows<T, Op, cluster, packs>(rows, op, shared).run();
 }

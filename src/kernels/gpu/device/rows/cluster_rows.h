@@ -1,7 +1,7 @@
 // Long rows shared by the blocks of a cluster on Hopper. A row of the result is packs of 16 bytes at multiples of 16
 // bytes and, one to a thread, the few elements beside them. A cluster takes only rows that lie within 16 bytes as its
 // first one does, so that a thread has the same columns of each, and what belongs to columns stays in its registers.
-// The copy engine brings rows to shared memory ahead of time; those of operands that lie otherwise than the result are
+// TMA brings rows to shared memory ahead of time; those of operands that lie otherwise than the result are
 // shifted on their way from there. The order of all sums is that of blocks, threads and columns: results repeat.
 #pragma once
 #include "held_rows.h"
@@ -230,14 +230,14 @@ class PackedRows {
   TESSERA_DEVICE void run() {
     if (slice_.thread == 0) {
       for (int s = 0; s < rows_.stages; ++s) {
-        tile::sm90::make_barrier(full(s), 1);
+        tile::sm90::mbarrier_init(full(s), 1);
         left()[s] = 0;
       }
-      for (int s = 0; s < 2; ++s) tile::sm90::make_barrier(told(s), 1);
-      tile::sm90::publish_barriers();
+      for (int s = 0; s < 2; ++s) tile::sm90::mbarrier_init(told(s), 1);
+      tile::sm90::fence_mbarrier_init();
     }
-    tile::sm90::sync_cluster();
-    tile::sm90::wait_for_kernel_before();
+    tile::sm90::cluster_sync();
+    tile::sm90::wait_on_dependent_grids();
     if (cluster_ >= rows_.rows) return;
     if (slice_.thread == 0)
       for (int s = 0; s < rows_.stages; ++s) fetch(s, s);
@@ -294,12 +294,12 @@ class PackedRows {
     };
     u32 bytes = 0;
     tile::unroll<inputs>([&](auto k) { bytes += static_cast<u32>(units(k)[1] - units(k)[0]) * 16; });
-    tile::sm90::arrive_expecting(full(stage), bytes);
+    tile::sm90::mbarrier_arrive_expect_tx(full(stage), bytes);
     tile::unroll<inputs>([&](auto k) {
       const auto at = units(k);
       const size_t from = begin(k, r);
       const int to = k * pitch_ + within_line(from) + static_cast<int>(at[0] - from / 16);
-      tile::sm90::load_bulk(tile::sm90::shared_address(room(stage) + to), reinterpret_cast<const T*>(at[0] * 16),
+      tile::sm90::bulk_load(tile::sm90::shared_address(room(stage) + to), reinterpret_cast<const T*>(at[0] * 16),
                             static_cast<u32>(at[1] - at[0]) * 16, full(stage));
     });
   }
@@ -318,13 +318,13 @@ class PackedRows {
       tile::sync_block();
       return;
     }
-    if (slice_.thread == 0) tile::sm90::arrive_expecting(told(turn & 1), cluster * height * sizeof(RowPart));
+    if (slice_.thread == 0) tile::sm90::mbarrier_arrive_expect_tx(told(turn & 1), cluster * height * sizeof(RowPart));
     if (slice_.thread < cluster)
       tile::unroll<height>([&](auto h) {
         tile::sm90::send(tile::sm90::shared_address(parts(turn, h) + slice_.rank), tile::bit_cast<u64>(part[h]),
                          told(turn & 1), slice_.thread);
       });
-    tile::sm90::wait_for(told(turn & 1), turn >> 1 & 1);
+    tile::sm90::mbarrier_wait(told(turn & 1), turn >> 1 & 1);
   }
   TESSERA_DEVICE void take(int turn, int stage, int parity, const Known (&known)[height]) {
     SharedRows<T, height * inputs> x(slice_, room(stage));
@@ -335,7 +335,7 @@ class PackedRows {
         const int at = h * inputs + i, shift = here ? static_cast<int>(from % 16) : 0;
         x.place(at, (at * pitch_ + within_line(from)) * 16 + shift);
       });
-      if (here) return tile::sm90::wait_for(full(stage + h), parity);
+      if (here) return tile::sm90::mbarrier_wait(full(stage + h), parity);
       tile::sync_block();                        // others may still look at this thread's packs of the row before
       slice_.template each<packs>([&](auto k) {  // what this thread will read
         tile::unroll<inputs>([&](auto i) { x.clear(h * inputs + i, k); });

@@ -8,8 +8,8 @@ namespace {
 
 struct Early {
   static TESSERA_DEVICE void begin() {
-    tile::sm90::let_next_kernel_begin();
-    tile::sm90::wait_for_kernel_before();
+    tile::sm90::launch_dependent_grids();
+    tile::sm90::wait_on_dependent_grids();
   }
   template <class Work>
   static void launch(const char* what, void (*kernel)(Work), i64 blocks, const Work& work, Executor& executor) {

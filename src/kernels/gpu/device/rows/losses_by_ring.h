@@ -1,4 +1,4 @@
-// Cross-entropy of long rows on Hopper: the copy engine streams them through a ring in shared memory that never drains,
+// Cross-entropy of long rows on Hopper: TMA streams them through a ring in shared memory that never drains,
 // so that memory is busy, too, while a block adds up what its threads have of a row.
 #pragma once
 #include "held_rows.h"
@@ -42,7 +42,7 @@ class LossesByRing {
     const int thread = tile::thread_in_block();
     if (thread == 0) {
       ring_.make();
-      tile::sm90::publish_barriers();
+      tile::sm90::fence_mbarrier_init();
     }
     tile::sync_block();
     if (thread < threads) take_rows();
@@ -87,7 +87,7 @@ class LossesByRing {
         const int first = tile::max(p, 0);
         const u32 bytes = static_cast<u32>(tile::min(p + stage_packs, row.packs) - first) * 16;
         const u32 barrier = ring_.claim(turn, bytes);
-        tile::sm90::load_bulk(ring_.at(turn) + (first - p) * 16, row.data + row.head + first * width, bytes, barrier);
+        tile::sm90::bulk_load(ring_.at(turn) + (first - p) * 16, row.data + row.head + first * width, bytes, barrier);
       }
     }
   }
@@ -171,7 +171,7 @@ class LossesByRing {
     };
     join_warp();
     if (thread % 32 == 0) room[thread / 32] = sum;
-    tile::sm90::sync_threads(1, threads);
+    tile::sm90::named_barrier_sync(1, threads);
     if (thread >= 32) return;
     sum = thread < warps ? room[thread] : Sum::start();
     join_warp();

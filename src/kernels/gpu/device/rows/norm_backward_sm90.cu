@@ -8,8 +8,8 @@ namespace {
 /// Launched before slices are there, for which it waits.
 TESSERA_KERNEL(sum_threads)
 void weights_sum_early_kernel(const SliceSums<float> work) {
-  tile::sm90::let_next_kernel_begin();
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::launch_dependent_grids();
+  tile::sm90::wait_on_dependent_grids();
   work.run();
 }
 

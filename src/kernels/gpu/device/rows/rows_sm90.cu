@@ -205,14 +205,14 @@ template <class T>
 TESSERA_KERNEL(LossesByRing<T>::threads + 32, LossesByRing<T>::blocks)
 void losses_kernel(const __grid_constant__ LossesWork<T> work) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
-  tile::sm90::let_next_kernel_begin();
+  tile::sm90::launch_dependent_grids();
   LossesByRing<T>(work, shared).run();
 }
 
 /// Launched before the losses are there, for which it waits.
 TESSERA_KERNEL(256)
 void losses_total_kernel(float* to, const Sums<float>* parts, int count, bool mean) {
-  tile::sm90::wait_for_kernel_before();
+  tile::sm90::wait_on_dependent_grids();
   Sums<double> sum{0, 0};
   for (int i = tile::thread_in_block(); i < count; i += 256)
     sum = sum + Sums<double>{static_cast<double>(parts[i].first), static_cast<double>(parts[i].second)};
