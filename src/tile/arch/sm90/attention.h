@@ -92,11 +92,11 @@ TESSERA_DEVICE void hide(float (&scores)[N], const AttentionProblem& p, int firs
 
 // ---- forward
 
-/// Drops: with dropout. Turns: warpgroups start products in turns, so that one makes weights while another's are
+/// Drops: with dropout. PingPong: warpgroups start products in turns, so that one makes weights while another's are
 /// multiplied; two of them hold their queries in registers.
-template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Drops = false, bool Turns = false>
+template <int Width, int Warpgroups, int Keys, int Stages, int QueryStages, bool Drops = false, bool PingPong = false>
 struct ForwardSizes {
-  static constexpr bool drops = Drops, turns = Turns, holds = Turns && Warpgroups == 2;
+  static constexpr bool drops = Drops, ping_pong = PingPong, holds = PingPong && Warpgroups == 2;
   static constexpr int width = Width, warpgroups = Warpgroups, queries = 64 * Warpgroups, keys = Keys;
   static constexpr int threads = 128 * (Warpgroups + 1), readers = 4 * Warpgroups;
   using QueryTile = SharedOperand<queries, Width>;
@@ -109,7 +109,7 @@ struct ForwardSizes {
   static_assert(Width == 64 || Width == 128 || Width == 256, "sm90 attention: heads of 64, 128 or 256 columns");
   static_assert((Warpgroups == 2 || Warpgroups == 3) && Keys % 16 == 0 && shared_bytes <= 227 * 1024,
                 "sm90 attention: 2 or 3 warpgroups, and what a block has");
-  static_assert(!holds || Keys > 64, "sm90 attention: two have equally many turns");
+  static_assert(!holds || Keys > 64, "sm90 attention: two have equally many ping_pong");
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes. Widths are at most Sizes::width and, like all steps
@@ -160,21 +160,23 @@ class AttentionForward {
     prefetch_tensor_map(q);
     prefetch_tensor_map(k);
     prefetch_tensor_map(v);
-    typename QueryRing::Turn query_turn;
-    typename KeyRing::Turn key_turn, value_turn;
+    typename QueryRing::State query_state;
+    typename KeyRing::State key_state, value_state;
     tiles.each(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) {
       const int heads = static_cast<int>(p_.heads), b = place.head / heads, h = place.head % heads;
       const int kv_head = h / (heads / static_cast<int>(p_.kv_heads)), steps = steps_of(place);
       const auto load_values = [&](int step) {
-        load_rows<keys, width>(values_.at(value_turn), v, values_.claim(value_turn), step * keys, kv_head, b);
-        value_turn.next();
+        load_rows<keys, width>(values_.at(value_state), v, values_.producer_acquire(value_state), step * keys, kv_head,
+                               b);
+        value_state.next();
       };
-      load_rows<queries, width>(queries_.at(query_turn), q, queries_.claim(query_turn), place.tile * queries, h, b);
-      query_turn.next();
+      load_rows<queries, width>(queries_.at(query_state), q, queries_.producer_acquire(query_state),
+                                place.tile * queries, h, b);
+      query_state.next();
 #pragma unroll 1
       for (int step = 0; step < steps; ++step) {
-        load_rows<keys, width>(keys_.at(key_turn), k, keys_.claim(key_turn), step * keys, kv_head, b);
-        key_turn.next();
+        load_rows<keys, width>(keys_.at(key_state), k, keys_.producer_acquire(key_state), step * keys, kv_head, b);
+        key_state.next();
         if (step > 0) load_values(step - 1);
       }
       load_values(steps - 1);
@@ -216,125 +218,125 @@ class AttentionForward {
 
   /// A warpgroup's turn begins when that of the one before has ended. Causality lets three end at different keys, where
   /// turns would only cost.
-  TESSERA_DEVICE bool takes_turns() const { return Sizes::turns && (Sizes::holds || !p_.causal); }
-  TESSERA_DEVICE void begin_turn(int group) const {
-    if (takes_turns()) named_barrier_sync(1 + group, 256);
+  TESSERA_DEVICE bool is_ordered() const { return Sizes::ping_pong && (Sizes::holds || !p_.causal); }
+  TESSERA_DEVICE void wait_for_order(int group) const {
+    if (is_ordered()) named_barrier_sync(1 + group, 256);
   }
-  TESSERA_DEVICE void end_turn(int group) const {
-    if (takes_turns()) named_barrier_arrive(1 + (group + 1) % warpgroups, 256);
+  TESSERA_DEVICE void pass_order(int group) const {
+    if (is_ordered()) named_barrier_arrive(1 + (group + 1) % warpgroups, 256);
   }
 
   TESSERA_DEVICE void attend(const HeadTiles& tiles, const HeadsView<T>& y, float* lse) const {
     const int group = from_first_lane(thread_in_block() / 128);
-    if (group == warpgroups - 1) end_turn(group);
-    typename QueryRing::Turn query_turn;
-    typename KeyRing::Turn key_turn, value_turn;
+    if (group == warpgroups - 1) pass_order(group);
+    typename QueryRing::State query_state;
+    typename KeyRing::State key_state, value_state;
     tiles.each(
         static_cast<int>(blockIdx.x),
         static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) __attribute__((always_inline)) {
           if (place.tile * queries + group * 64 >= static_cast<int>(p_.queries)) {  // of a head's last tile
-            queries_.wait(query_turn);
-            queries_.release(query_turn);
-            query_turn.next();
-            return skip(group, steps_of(place), key_turn, value_turn);
+            queries_.consumer_wait(query_state);
+            queries_.consumer_release(query_state);
+            query_state.next();
+            return skip(group, steps_of(place), key_state, value_state);
           }
           Out out;
           Rows rows;
-          sum_up(place, group, query_turn, key_turn, value_turn, out, rows);
+          sum_up(place, group, query_state, key_state, value_state, out, rows);
           finish(place, group, out, rows, y, lse);
         });
   }
 
-  TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, int group, typename QueryRing::Turn& query_turn,
-                             typename KeyRing::Turn& key_turn, typename KeyRing::Turn& value_turn, Out& out,
+  TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, int group, typename QueryRing::State& query_state,
+                             typename KeyRing::State& key_state, typename KeyRing::State& value_state, Out& out,
                              Rows& rows) const {
     const int first = place.tile * queries + group * 64, steps = steps_of(first + 64);
     const float scale = static_cast<float>(p_.scale) * log2_of_e;
-    const u32 own = queries_.at(query_turn) + group * 64 * line_bytes;
+    const u32 own = queries_.at(query_state) + group * 64 * line_bytes;
     Scores scores;
     Weights weights;
     Held held;
     float factor[2];
     Kept kept;
     const auto leave_queries = [&]() __attribute__((always_inline)) {
-      queries_.release(query_turn);
-      query_turn.next();
+      queries_.consumer_release(query_state);
+      query_state.next();
     };
-    queries_.wait(query_turn);
+    queries_.consumer_wait(query_state);
     if constexpr (Sizes::holds) {
       hold(held, own);
       leave_queries();
     }
-    keys_.wait(key_turn);
-    begin_turn(group);
+    keys_.consumer_wait(key_state);
+    wait_for_order(group);
     wgmma_fence();
-    start_scores(scores, held, own, key_turn);
+    start_scores(scores, held, own, key_state);
     wgmma_commit();
-    end_turn(group);
+    pass_order(group);
     draw(kept, place, first, 0);
     wgmma_wait<0>();
     wgmma_fence_operand(scores);
-    keys_.release(key_turn);
-    key_turn.next();
+    keys_.consumer_release(key_state);
+    key_state.next();
     hide(scores, p_, first, 0);
     rows.step(scores, scale, factor);
     if constexpr (Sizes::drops) drop(scores, kept);
     round_sums<T>(weights, scores);
-    if (steps > 1) keys_.wait(key_turn);
+    if (steps > 1) keys_.consumer_wait(key_state);
 #pragma unroll 1
     for (int step = 1; step < steps; ++step) {
-      begin_turn(group);
+      wait_for_order(group);
       wgmma_fence();
-      start_scores(scores, held, own, key_turn);
+      start_scores(scores, held, own, key_state);
       wgmma_commit();
-      values_.wait(value_turn);
+      values_.consumer_wait(value_state);
       wgmma_fence();
-      start_out(out, weights, value_turn, step > 1);
+      start_out(out, weights, value_state, step > 1);
       wgmma_commit();
-      end_turn(group);
+      pass_order(group);
       draw(kept, place, first, step * keys);
       wgmma_wait<1>();
       wgmma_fence_operand(scores);
-      keys_.release(key_turn);
-      key_turn.next();
+      keys_.consumer_release(key_state);
+      key_state.next();
       hide(scores, p_, first, step * keys);
       rows.step(scores, scale, factor);
       if constexpr (Sizes::drops) drop(scores, kept);
       wgmma_fence_operand(scores);
-      if (step + 1 < steps) keys_.wait(key_turn);  // here, or ptxas computes weights after the next wait
+      if (step + 1 < steps) keys_.consumer_wait(key_state);  // here, or ptxas computes weights after the next wait
       wgmma_wait<0>();
       wgmma_fence_operand(out);
-      values_.release(value_turn);
-      value_turn.next();
+      values_.consumer_release(value_state);
+      value_state.next();
       if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1))
         unroll<width / 2>([&](auto i) { out[i] *= factor[i / 2 % 2]; });
       round_sums<T>(weights, scores);
     }
     if constexpr (!Sizes::holds) leave_queries();
-    values_.wait(value_turn);
+    values_.consumer_wait(value_state);
     wgmma_fence();
-    start_out(out, weights, value_turn, steps > 1);
+    start_out(out, weights, value_state, steps > 1);
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_fence_operand(out);
-    values_.release(value_turn);
-    value_turn.next();
-    if constexpr (queries - 64 >= keys) skip(group, steps_of(place) - steps, key_turn, value_turn);
+    values_.consumer_release(value_state);
+    value_state.next();
+    if constexpr (queries - 64 >= keys) skip(group, steps_of(place) - steps, key_state, value_state);
   }
 
   /// Keys that other warpgroups' queries see, and this one's do not.
-  TESSERA_DEVICE void skip(int group, int steps, typename KeyRing::Turn& key_turn,
-                           typename KeyRing::Turn& value_turn) const {
+  TESSERA_DEVICE void skip(int group, int steps, typename KeyRing::State& key_state,
+                           typename KeyRing::State& value_state) const {
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      begin_turn(group);
-      end_turn(group);
-      keys_.wait(key_turn);
-      keys_.release(key_turn);
-      key_turn.next();
-      values_.wait(value_turn);
-      values_.release(value_turn);
-      value_turn.next();
+      wait_for_order(group);
+      pass_order(group);
+      keys_.consumer_wait(key_state);
+      keys_.consumer_release(key_state);
+      key_state.next();
+      values_.consumer_wait(value_state);
+      values_.consumer_release(value_state);
+      value_state.next();
     }
   }
 
@@ -351,13 +353,14 @@ class AttentionForward {
         [&](auto i) { ldmatrix(held[i], own + i / 4 * queries * line_bytes + swizzled(row, i % 4 * 2 + lane / 16)); });
   }
   TESSERA_DEVICE void start_scores(Scores& scores, const Held& held, u32 own,
-                                   const typename KeyRing::Turn& turn) const {
+                                   const typename KeyRing::State& state) const {
     using KeyTile = typename Sizes::KeyTile;
-    if constexpr (Sizes::holds) start_product<T, keys, KeyTile, false>(scores, held, keys_.at(turn), false);
-    else start_product<T, keys, typename Sizes::QueryTile, KeyTile, false>(scores, own, keys_.at(turn), false);
+    if constexpr (Sizes::holds) start_product<T, keys, KeyTile, false>(scores, held, keys_.at(state), false);
+    else start_product<T, keys, typename Sizes::QueryTile, KeyTile, false>(scores, own, keys_.at(state), false);
   }
-  TESSERA_DEVICE void start_out(Out& out, const Weights& weights, const typename KeyRing::Turn& turn, bool add) const {
-    start_product<T, width, typename Sizes::ValueTile, true>(out, weights, values_.at(turn), add);
+  TESSERA_DEVICE void start_out(Out& out, const Weights& weights, const typename KeyRing::State& state,
+                                bool add) const {
+    start_product<T, width, typename Sizes::ValueTile, true>(out, weights, values_.at(state), add);
   }
 
   TESSERA_DEVICE void finish(const HeadTiles::Place& place, int group, const Out& out, const Rows& rows,

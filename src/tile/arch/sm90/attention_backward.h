@@ -40,13 +40,13 @@ struct BackwardSizes {
 /// the first keys alone, which store.
 struct QuerySums {
   float* sums;
-  int *turns, *taken;
+  int *semaphores, *taken;
   bool in_order;
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes from a multiple of atom_bytes on. The maps' boxes are
 /// 128 (k, v) or Sizes::step (q, dy) rows of 64 columns; what else is asked is as in AttentionForward. Blocks take
-/// tiles as they come, so that the one whose turn it is has always begun.
+/// tiles as they come, so that the one that others wait for has always begun.
 template <class T, class Sizes>
 class AttentionBackward : BackwardParts<T, Sizes> {
  public:
@@ -69,12 +69,12 @@ class AttentionBackward : BackwardParts<T, Sizes> {
   using Parts::copies_, Parts::dropout_, Parts::kv_heads_, Parts::owned_, Parts::p_, Parts::queries_, Parts::tiles_;
   using Parts::each_step, Parts::each_tile, Parts::first_of, Parts::own, Parts::step, Parts::steps_of, Parts::width;
   using Parts::start_scores, Parts::start_sums;
-  using typename Parts::Kept, typename Parts::OwnTurn, typename Parts::Scores;
+  using typename Parts::Kept, typename Parts::OwnState, typename Parts::Scores;
   using typename Parts::Square, typename Parts::Sums, typename Parts::Words;
   using Share = float[32];
-  using StepTurn = typename Sizes::StepRing::Turn;
-  using ChangeTurn = typename Sizes::ChangeRing::Turn;
-  using SumTurn = typename Sizes::SumRing::Turn;
+  using StepState = typename Sizes::StepRing::State;
+  using ChangeState = typename Sizes::ChangeRing::State;
+  using SumState = typename Sizes::SumRing::State;
 
   TESSERA_DEVICE AttentionBackward(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
                                    u32 base)
@@ -86,23 +86,23 @@ class AttentionBackward : BackwardParts<T, Sizes> {
   // ---- warps beside the warpgroups
 
   TESSERA_DEVICE void fetch(const BackwardMaps& maps, const QuerySums& dq) const {
-    StepTurn turn;
+    StepState state;
     this->fetch_tiles(maps, dq.taken, [&](int b, int h, int query) {
-      const u32 full = met_.claim(turn, 2 * Sizes::StepTile::bytes), rows = met_.at(turn);
+      const u32 full = met_.producer_acquire(state, 2 * Sizes::StepTile::bytes), rows = met_.at(state);
       load_rows<step, width>(rows, maps.q, full, query, h, b);
       load_rows<step, width>(rows + Sizes::StepTile::bytes, maps.dy, full, query, h, b);
-      turn.next();
+      state.next();
     });
   }
 
   TESSERA_DEVICE void number(const AttentionGradients<T>& g) const {
-    StepTurn turn;
+    StepState state;
     const int lane = thread_in_block() % 32;
-    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
-      owned_.release(own_turn);
+    each_tile([&](const HeadTiles::Place& place, const OwnState& own_state) {
+      owned_.consumer_release(own_state);
       each_step(place, [&](int b, int h, int query) {
-        const u32 to = numbers_at(turn);
-        met_.wait_empty(turn);
+        const u32 to = numbers_at(state);
+        met_.producer_wait(state);
 #pragma unroll 1
         for (int at = lane * 2; at < step; at += 64) {
           float shift[2], sum[2];
@@ -110,54 +110,54 @@ class AttentionBackward : BackwardParts<T, Sizes> {
           store_pair(to + at * 4, shift[0], shift[1]);
           store_pair(to + (step + at) * 4, sum[0], sum[1]);
         }
-        met_.fill(turn);
-        turn.next();
+        met_.producer_commit(state);
+        state.next();
       });
     });
   }
-  TESSERA_DEVICE u32 numbers_at(const StepTurn& turn) const { return met_.at(turn) + 2 * Sizes::StepTile::bytes; }
+  TESSERA_DEVICE u32 numbers_at(const StepState& state) const { return met_.at(state) + 2 * Sizes::StepTile::bytes; }
 
   /// Adds every other share of dq, those of one stage, to the sums, after those of all keys before: from the one before
   /// to the next it is 3 us, longer than a step.
   TESSERA_DEVICE void add_up(const QuerySums& dq, int stage) const {
-    SumTurn turn;
+    SumState state;
     const int steps = ceil_div(queries_, step);
-    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
-      owned_.release_alone(own_turn);
+    each_tile([&](const HeadTiles::Place& place, const OwnState& own_state) {
+      owned_.consumer_release_by_lane(own_state);
       each_step(place, [&](int b, int h, int query) {
-        if (turn.stage == stage) add(dq, (b * p_.heads + h) * steps + query / step, place.tile, turn);
-        turn.next();
+        if (state.stage == stage) add(dq, (b * p_.heads + h) * steps + query / step, place.tile, state);
+        state.next();
       });
     });
   }
-  TESSERA_DEVICE void add(const QuerySums& dq, i64 at, int before, const SumTurn& turn) const {
+  TESSERA_DEVICE void add(const QuerySums& dq, i64 at, int before, const SumState& state) const {
     float* to = dq.sums + at * Sizes::sums;
-    if (before > 0) wait_count(dq.turns + at, dq.in_order ? before : 1);
-    sums_.wait(turn);
-    if (before == 0) bulk_store(to, sums_.at(turn), Sizes::sum_bytes);
-    else bulk_reduce_add(to, sums_.at(turn), Sizes::sum_bytes);
+    if (before > 0) wait_count(dq.semaphores + at, dq.in_order ? before : 1);
+    sums_.consumer_wait(state);
+    if (before == 0) bulk_store(to, sums_.at(state), Sizes::sum_bytes);
+    else bulk_reduce_add(to, sums_.at(state), Sizes::sum_bytes);
     tma_store_commit();
     tma_store_wait_read<0>();
-    sums_.release_alone(turn);
+    sums_.consumer_release_by_lane(state);
     if (before > 0 && !dq.in_order) return;
     tma_store_wait<0>();
-    count_up(dq.turns + at);
+    count_up(dq.semaphores + at);
   }
 
   // ---- warpgroups
 
   TESSERA_DEVICE void sum_up(const AttentionGradients<T>& g) const {
-    StepTurn turn;
-    ChangeTurn change_turn;
-    SumTurn sum_turn;
+    StepState state;
+    ChangeState change_state;
+    SumState sum_state;
     const int group = thread_in_block() / 128;
     const float scale = static_cast<float>(p_.scale), scaled[2] = {scale, scale};
     const float all = Sizes::drops ? dropout_.scale : 1, once[2] = {all, all};
-    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) __attribute__((always_inline)) {
+    each_tile([&](const HeadTiles::Place& place, const OwnState& own_state) __attribute__((always_inline)) {
       Sums dk, dv;
       unroll<width / 2>([&](auto i) { dk[i] = dv[i] = 0; });
-      sum_up(place, owned_.at(own_turn), group, turn, change_turn, sum_turn, dk, dv);
-      owned_.release(own_turn);
+      sum_up(place, owned_.at(own_state), group, state, change_state, sum_state, dk, dv);
+      owned_.consumer_release(own_state);
       const i64 b = place.head / kv_heads_, h = place.head % kv_heads_, key = place.tile * own + group * 64;
       const int left = static_cast<int>(p_.keys - key);
       store_sums<T>(dk, scaled, g.dk.head(b, h) + key * g.dk.row(), g.dk.row(), left, static_cast<int>(p_.width));
@@ -166,8 +166,8 @@ class AttentionBackward : BackwardParts<T, Sizes> {
   }
 
   /// The next step's scores are under way while this step's share of dq is handed on.
-  TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, u32 keys, int group, StepTurn& turn,
-                             ChangeTurn& change_turn, SumTurn& sum_turn, Sums& dk, Sums& dv) const {
+  TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, u32 keys, int group, StepState& state,
+                             ChangeState& change_state, SumState& sum_state, Sums& dk, Sums& dv) const {
     const u32 k = keys + group * 64 * line_bytes, v = k + Sizes::OwnTile::bytes;
     const u32 columns = keys + (width == 128 ? group * Square::bytes : 0);
     const float scale = static_cast<float>(p_.scale) * log2_of_e;
@@ -175,9 +175,9 @@ class AttentionBackward : BackwardParts<T, Sizes> {
     int query = first + (steps - 1) * step, head = place.head * copies_;
     Scores scores;
     if (steps == 0) return;
-    met_.wait(turn);
+    met_.consumer_wait(state);
     wgmma_fence();
-    start_scores(scores, k, met_.at(turn));
+    start_scores(scores, k, met_.at(state));
     wgmma_wait<0>();
     wgmma_fence_operand(scores);
     const auto meet = [&](auto more) __attribute__((always_inline)) {
@@ -185,7 +185,7 @@ class AttentionBackward : BackwardParts<T, Sizes> {
       Words weights, kept_weights, changes;
       Kept kept;
       Share share;
-      const StepTurn now = turn;
+      const StepState now = state;
       const u32 q = met_.at(now), dy = q + Sizes::StepTile::bytes;
       wgmma_fence();
       start_scores(gradients, v, dy);
@@ -204,35 +204,35 @@ class AttentionBackward : BackwardParts<T, Sizes> {
       this->differentiate(gradients, weights, numbers_at(now) + step * 4);
       round_sums<T>(changes, gradients);
       start_sums(dk, changes, q);
-      changes_.wait_empty(change_turn);
-      this->hand_on(changes, changes_.at(change_turn), group);
-      changes_.fill_by_warp(change_turn);
+      changes_.producer_wait(change_state);
+      this->hand_on(changes, changes_.at(change_state), group);
+      changes_.producer_commit_by_warp(change_state);
       wgmma_wait<1>();
       wgmma_fence_operand(kept_weights);
-      changes_.wait(change_turn);
-      start_share(share, changes_.at(change_turn) + (step == 128 ? group * Square::bytes : 0), columns);
-      turn.next();
+      changes_.consumer_wait(change_state);
+      start_share(share, changes_.at(change_state) + (step == 128 ? group * Square::bytes : 0), columns);
+      state.next();
       if constexpr (more) {
-        met_.wait(turn);
+        met_.consumer_wait(state);
         wgmma_fence();
-        start_scores(scores, k, met_.at(turn));
+        start_scores(scores, k, met_.at(state));
         wgmma_wait<1>();
       } else {
         wgmma_wait<0>();
       }
       wgmma_fence_operand(share);
       wgmma_fence_operand(changes);
-      met_.release(now);
-      changes_.release(change_turn);
-      change_turn.next();
-      sums_.wait_empty(sum_turn);
+      met_.consumer_release(now);
+      changes_.consumer_release(change_state);
+      change_state.next();
+      sums_.producer_wait(sum_state);
       unroll<8>([&](auto i) {
-        store_four(sums_.at(sum_turn) + group * (Sizes::sum_bytes / 2) + (i * 128 + thread_in_block() % 128) * 16,
+        store_four(sums_.at(sum_state) + group * (Sizes::sum_bytes / 2) + (i * 128 + thread_in_block() % 128) * 16,
                    share + 4 * i);
       });
       fence_proxy_async();
-      sums_.fill_by_warp(sum_turn);
-      sum_turn.next();
+      sums_.producer_commit_by_warp(sum_state);
+      sum_state.next();
       if constexpr (more) {
         wgmma_wait<0>();
         wgmma_fence_operand(scores);

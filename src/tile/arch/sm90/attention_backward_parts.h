@@ -16,7 +16,7 @@ template <class T, class Sizes>
 class BackwardParts {
  protected:
   static constexpr int width = Sizes::width, own = Sizes::own, step = Sizes::step;
-  using OwnTurn = typename Sizes::OwnRing::Turn;
+  using OwnState = typename Sizes::OwnRing::State;
   using Square = typename Sizes::SquareTile;
   using Scores = float[step / 2];
   using Words = u32[step / 16][4];
@@ -40,11 +40,11 @@ class BackwardParts {
   template <class Fn>
   TESSERA_DEVICE void each_tile(const Fn& fn) const {
 #pragma unroll 1
-    for (OwnTurn turn;; turn.next()) {
-      owned_.wait(turn);
-      const int index = load_word(indices_ + 4 * turn.stage);
+    for (OwnState state;; state.next()) {
+      owned_.consumer_wait(state);
+      const int index = load_word(indices_ + 4 * state.stage);
       if (index < 0) return;
-      fn(tiles_(index), turn);
+      fn(tiles_(index), state);
     }
   }
   /// The first query that may see a tile, and how many steps of queries do.
@@ -69,15 +69,15 @@ class BackwardParts {
   template <class Fn>
   TESSERA_DEVICE void fetch_tiles(const BackwardMaps& maps, int* taken, const Fn& fn) const {
 #pragma unroll 1
-    for (OwnTurn turn;; turn.next()) {
+    for (OwnState state;; state.next()) {
       const int index = take_ticket(taken);
       const bool all = index >= tiles_.tiles * tiles_.heads;
-      owned_.wait_empty(turn);
-      store_word(indices_ + 4 * turn.stage, all ? -1 : index);
-      if (all) return owned_.fill(turn);
+      owned_.producer_wait(state);
+      store_word(indices_ + 4 * state.stage, all ? -1 : index);
+      if (all) return owned_.producer_commit(state);
       const HeadTiles::Place place = tiles_(index);
       const int kv_head = place.head % kv_heads_, b = place.head / kv_heads_;
-      const u32 full = owned_.claim(turn), keys = owned_.at(turn);
+      const u32 full = owned_.producer_acquire(state), keys = owned_.at(state);
       load_rows<own, width>(keys, maps.k, full, place.tile * own, kv_head, b);
       load_rows<own, width>(keys + Sizes::OwnTile::bytes, maps.v, full, place.tile * own, kv_head, b);
       each_step(place, fn);

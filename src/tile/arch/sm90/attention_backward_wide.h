@@ -55,10 +55,10 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
   using Parts = BackwardParts<T, Sizes>;
   using Parts::copies_, Parts::dropout_, Parts::kv_heads_, Parts::owned_, Parts::p_, Parts::queries_;
   using Parts::each_step, Parts::each_tile, Parts::own, Parts::step, Parts::width;
-  using typename Parts::Kept, typename Parts::OwnTurn, typename Parts::Scores, typename Parts::Sums;
+  using typename Parts::Kept, typename Parts::OwnState, typename Parts::Scores, typename Parts::Sums;
   using typename Parts::Words;
-  using StepTurn = typename Sizes::StepRing::Turn;
-  using WeightTurn = typename Sizes::WeightRing::Turn;
+  using StepState = typename Sizes::StepRing::State;
+  using WeightState = typename Sizes::WeightRing::State;
 
   TESSERA_DEVICE WideKeyGradients(const AttentionProblem& p, const HeadTiles& tiles, const AttentionDropout& dropout,
                                   u32 base)
@@ -70,30 +70,30 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
         weights_(base + Sizes::weight_at, base + Sizes::weight_barriers) {}
 
   TESSERA_DEVICE void fetch(const BackwardMaps& maps, int* taken) const {
-    StepTurn turn;
+    StepState state;
     this->fetch_tiles(maps, taken, [&](int b, int h, int query) {
-      load_rows<step, width>(queried_.at(turn), maps.q, queried_.claim(turn), query, h, b);
-      load_rows<step, width>(changed_.at(turn), maps.dy, changed_.claim(turn), query, h, b);
-      turn.next();
+      load_rows<step, width>(queried_.at(state), maps.q, queried_.producer_acquire(state), query, h, b);
+      load_rows<step, width>(changed_.at(state), maps.dy, changed_.producer_acquire(state), query, h, b);
+      state.next();
     });
   }
 
   TESSERA_DEVICE void number(const AttentionGradients<T>& g) const {
-    StepTurn turn;
+    StepState state;
     const int lane = thread_in_block() % 32;
-    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) {
-      owned_.release(own_turn);
+    each_tile([&](const HeadTiles::Place& place, const OwnState& own_state) {
+      owned_.consumer_release(own_state);
       each_step(place, [&](int b, int h, int query) {
         float shift[2], sum[2];
         this->numbers_of(g, (b * p_.heads + h) * p_.queries, query + lane * 2, shift, sum);
-        const u32 at = turn.stage * 4 * step + lane * 8;
-        queried_.wait_empty(turn);
+        const u32 at = state.stage * 4 * step + lane * 8;
+        queried_.producer_wait(state);
         store_pair(shifts_ + at, shift[0], shift[1]);
-        queried_.fill(turn);
-        changed_.wait_empty(turn);
+        queried_.producer_commit(state);
+        changed_.producer_wait(state);
         store_pair(row_sums_ + at, sum[0], sum[1]);
-        changed_.fill(turn);
-        turn.next();
+        changed_.producer_commit(state);
+        state.next();
       });
     });
   }
@@ -101,51 +101,52 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
   // ---- the warpgroup of dv
 
   TESSERA_DEVICE void sum_up_values(const AttentionGradients<T>& g) const {
-    StepTurn turn;
-    WeightTurn weight_turn;
+    StepState state;
+    WeightState weight_state;
     const float all = Sizes::drops ? dropout_.scale : 1, once[2] = {all, all};
-    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) __attribute__((always_inline)) {
-      const u32 keys = owned_.at(own_turn);
+    each_tile([&](const HeadTiles::Place& place, const OwnState& own_state) __attribute__((always_inline)) {
+      const u32 keys = owned_.at(own_state);
       Sums dv;
       Words words;
-      StepTurn last = turn;
+      StepState last = state;
       bool is_first = true;
       unroll<width / 2>([&](auto i) { dv[i] = 0; });
       each_step(
           place, [&](int b, int h, int query) __attribute__((always_inline)) {
             Scores scores;
-            queried_.wait(turn);
+            queried_.consumer_wait(state);
             wgmma_fence();
-            this->start_scores(scores, keys, queried_.at(turn));
+            this->start_scores(scores, keys, queried_.at(state));
             wgmma_wait<1>();
             wgmma_fence_operand(words);
-            if (!is_first) changed_.release(last);
+            if (!is_first) changed_.consumer_release(last);
             wgmma_wait<0>();
             wgmma_fence_operand(scores);
-            make_weights(scores, words, turn, weight_turn, query, b * static_cast<int>(p_.heads) + h, place.tile * own);
-            changed_.wait(turn);
-            this->start_sums(dv, words, changed_.at(turn));
+            make_weights(scores, words, state, weight_state, query, b * static_cast<int>(p_.heads) + h,
+                         place.tile * own);
+            changed_.consumer_wait(state);
+            this->start_sums(dv, words, changed_.at(state));
             is_first = false;
-            last = turn;
-            turn.next();
+            last = state;
+            state.next();
           });
       wgmma_wait<0>();
       wgmma_fence_operand(dv);
-      if (!is_first) changed_.release(last);
-      owned_.release(own_turn);
+      if (!is_first) changed_.consumer_release(last);
+      owned_.consumer_release(own_state);
       store(place, dv, once, g.dv, p_.value_width);
     });
   }
 
   /// Scores become weights, the other warpgroup's, signed where dropout zeroes them, and in words those of dv.
-  TESSERA_DEVICE void make_weights(Scores& scores, Words& words, const StepTurn& turn, WeightTurn& weight_turn,
+  TESSERA_DEVICE void make_weights(Scores& scores, Words& words, const StepState& state, WeightState& weight_state,
                                    int query, int head, int key) const {
     Kept kept;
     const float scale = static_cast<float>(p_.scale) * log2_of_e;
     if constexpr (Sizes::drops)
       DropoutStream(dropout_).template columns<step / 2>(kept, i64(head) * queries_ + query, p_.keys, key);
-    this->weigh(scores, scale, shifts_ + turn.stage * 4 * step, query - key, key);
-    queried_.release(turn);
+    this->weigh(scores, scale, shifts_ + state.stage * 4 * step, query - key, key);
+    queried_.consumer_release(state);
     Words signed_words;
     round_sums<T>(words, scores);
     if constexpr (Sizes::drops) {
@@ -155,60 +156,60 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
       });
       this->keep(words, words, kept);
     }
-    weights_.wait_empty(weight_turn);
-    this->hand_on(Sizes::drops ? signed_words : words, weights_.at(weight_turn), 0);
-    weights_.fill_by_warp(weight_turn);
-    weight_turn.next();
+    weights_.producer_wait(weight_state);
+    this->hand_on(Sizes::drops ? signed_words : words, weights_.at(weight_state), 0);
+    weights_.producer_commit_by_warp(weight_state);
+    weight_state.next();
   }
 
   // ---- the warpgroup of dk
 
   TESSERA_DEVICE void sum_up_keys(const AttentionGradients<T>& g) const {
-    StepTurn turn;
-    WeightTurn weight_turn;
+    StepState state;
+    WeightState weight_state;
     const float scale = static_cast<float>(p_.scale), scaled[2] = {scale, scale};
-    each_tile([&](const HeadTiles::Place& place, const OwnTurn& own_turn) __attribute__((always_inline)) {
-      const u32 values = owned_.at(own_turn) + Sizes::OwnTile::bytes;
+    each_tile([&](const HeadTiles::Place& place, const OwnState& own_state) __attribute__((always_inline)) {
+      const u32 values = owned_.at(own_state) + Sizes::OwnTile::bytes;
       Sums dk;
       Words words;
-      StepTurn last = turn;
+      StepState last = state;
       bool is_first = true;
       unroll<width / 2>([&](auto i) { dk[i] = 0; });
       each_step(
           place, [&](int, int, int) __attribute__((always_inline)) {
             Scores gradients;
-            changed_.wait(turn);
+            changed_.consumer_wait(state);
             wgmma_fence();
-            this->start_scores(gradients, values, changed_.at(turn));
+            this->start_scores(gradients, values, changed_.at(state));
             wgmma_wait<1>();
             wgmma_fence_operand(words);
-            if (!is_first) queried_.release(last);
+            if (!is_first) queried_.consumer_release(last);
             wgmma_wait<0>();
             wgmma_fence_operand(gradients);
-            make_changes(gradients, words, turn, weight_turn);
-            queried_.wait(turn);
-            this->start_sums(dk, words, queried_.at(turn));
+            make_changes(gradients, words, state, weight_state);
+            queried_.consumer_wait(state);
+            this->start_sums(dk, words, queried_.at(state));
             is_first = false;
-            last = turn;
-            turn.next();
+            last = state;
+            state.next();
           });
       wgmma_wait<0>();
       wgmma_fence_operand(dk);
-      if (!is_first) queried_.release(last);
-      owned_.release(own_turn);
+      if (!is_first) queried_.consumer_release(last);
+      owned_.consumer_release(own_state);
       store(place, dk, scaled, g.dk, p_.width);
     });
   }
 
   /// Gradients of weights become those of scores, in words.
-  TESSERA_DEVICE void make_changes(Scores& gradients, Words& words, const StepTurn& turn,
-                                   WeightTurn& weight_turn) const {
+  TESSERA_DEVICE void make_changes(Scores& gradients, Words& words, const StepState& state,
+                                   WeightState& weight_state) const {
     const int lane = thread_in_block() % 32, line = thread_in_block() % 128 / 32 * 16 + lane % 16;
-    weights_.wait(weight_turn);
+    weights_.consumer_wait(weight_state);
     unroll<step / 16>(
-        [&](auto i) { ldmatrix(words[i], weights_.at(weight_turn) + swizzled(line, i * 2 + lane / 16)); });
-    weights_.release(weight_turn);
-    weight_turn.next();
+        [&](auto i) { ldmatrix(words[i], weights_.at(weight_state) + swizzled(line, i * 2 + lane / 16)); });
+    weights_.consumer_release(weight_state);
+    weight_state.next();
     if constexpr (Sizes::drops) {
       unroll<step / 2>([&](auto i) {
         u32& word = words[i / 8][i / 2 % 4];
@@ -217,8 +218,8 @@ class WideKeyGradients : BackwardParts<T, Sizes> {
         word &= ~sign;
       });
     }
-    this->differentiate(gradients, words, row_sums_ + turn.stage * 4 * step);
-    changed_.release(turn);
+    this->differentiate(gradients, words, row_sums_ + state.stage * 4 * step);
+    changed_.consumer_release(state);
     round_sums<T>(words, gradients);
   }
 
@@ -271,16 +272,16 @@ class WideQueryGradients {
 
  private:
   static constexpr int width = Sizes::width, own = Sizes::own, step = Sizes::step;
-  using OwnTurn = typename Sizes::OwnRing::Turn;
-  using KeyTurn = typename Sizes::KeyRing::Turn;
-  using ValueTurn = typename Sizes::ValueRing::Turn;
+  using OwnState = typename Sizes::OwnRing::State;
+  using KeyState = typename Sizes::KeyRing::State;
+  using ValueState = typename Sizes::ValueRing::State;
   using Scores = float[step / 2];
   using Words = u32[step / 16][4];
   using Sums = float[width / 2];
-  struct Turns {
-    OwnTurn own;
-    KeyTurn key;
-    ValueTurn value;
+  struct PingPong {
+    OwnState own;
+    KeyState key;
+    ValueState value;
   };
   /// Of two rows of each thread: what exponents are lowered by, and row sums.
   struct Numbers {
@@ -302,19 +303,19 @@ class WideQueryGradients {
   }
 
   TESSERA_DEVICE void fetch(const HeadTiles& tiles, const BackwardMaps& maps) const {
-    Turns at;
+    PingPong at;
     tiles.each(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) {
       const int b = place.head / heads_, h = place.head % heads_,
                 kv_head = h / (heads_ / static_cast<int>(p_.kv_heads));
       const int steps = steps_of((place.tile + 1) * own);
-      const u32 full = owned_.claim(at.own), rows = owned_.at(at.own);
+      const u32 full = owned_.producer_acquire(at.own), rows = owned_.at(at.own);
       load_rows<own, width>(rows, maps.q, full, place.tile * own, h, b);
       load_rows<own, width>(rows + Sizes::OwnTile::bytes, maps.dy, full, place.tile * own, h, b);
       at.own.next();
 #pragma unroll 1
       for (int i = 0; i < steps; ++i) {
-        load_rows<step, width>(keys_.at(at.key), maps.k, keys_.claim(at.key), i * step, kv_head, b);
-        load_rows<step, width>(values_.at(at.value), maps.v, values_.claim(at.value), i * step, kv_head, b);
+        load_rows<step, width>(keys_.at(at.key), maps.k, keys_.producer_acquire(at.key), i * step, kv_head, b);
+        load_rows<step, width>(values_.at(at.value), maps.v, values_.producer_acquire(at.value), i * step, kv_head, b);
         at.key.next();
         at.value.next();
       }
@@ -324,17 +325,17 @@ class WideQueryGradients {
   // ---- warpgroups
 
   TESSERA_DEVICE void sum_up(const HeadTiles& tiles, const AttentionGradients<T>& g, int group) const {
-    Turns at;
+    PingPong at;
     const float scale = static_cast<float>(p_.scale), scaled[2] = {scale, scale};
     tiles.each(
         static_cast<int>(blockIdx.x),
         static_cast<int>(gridDim.x), [&](const HeadTiles::Place& place) __attribute__((always_inline)) {
           const int first = place.tile * own + group * 64, left = static_cast<int>(p_.queries) - first;
           const int all = steps_of((place.tile + 1) * own), steps = left > 0 ? steps_of(first + 64) : 0;
-          owned_.wait(at.own);
+          owned_.consumer_wait(at.own);
           Sums dq;
           if (steps > 0) sum_up(place, g, first, steps, at, dq);
-          owned_.release(at.own);
+          owned_.consumer_release(at.own);
           at.own.next();
           skip(all - steps, at);
           if (steps == 0) return;
@@ -343,40 +344,40 @@ class WideQueryGradients {
         });
   }
   /// Keys that the other warpgroup's queries see, and this one's do not.
-  TESSERA_DEVICE void skip(int steps, Turns& at) const {
+  TESSERA_DEVICE void skip(int steps, PingPong& at) const {
 #pragma unroll 1
     for (; steps > 0; --steps) {
-      keys_.wait(at.key);
+      keys_.consumer_wait(at.key);
       leave_keys(at);
-      values_.wait(at.value);
+      values_.consumer_wait(at.value);
       leave_values(at);
     }
   }
-  TESSERA_DEVICE void leave_keys(Turns& at) const {
-    keys_.release(at.key);
+  TESSERA_DEVICE void leave_keys(PingPong& at) const {
+    keys_.consumer_release(at.key);
     at.key.next();
   }
-  TESSERA_DEVICE void leave_values(Turns& at) const {
-    values_.release(at.value);
+  TESSERA_DEVICE void leave_values(PingPong& at) const {
+    values_.consumer_release(at.value);
     at.value.next();
   }
 
   TESSERA_DEVICE void sum_up(const HeadTiles::Place& place, const AttentionGradients<T>& g, int first, int steps,
-                             Turns& at, Sums& dq) const {
+                             PingPong& at, Sums& dq) const {
     const u32 q = owned_.at(at.own) + (first - place.tile * own) * line_bytes, dy = q + Sizes::OwnTile::bytes;
     const Numbers numbers = numbers_of(g, place, first);
     Words words;
-    KeyTurn turn = at.key;
+    KeyState state = at.key;
     unroll<width / 2>([&](auto i) { dq[i] = 0; });
 #pragma unroll 1
-    for (int i = 0; i < steps; ++i, turn.next()) {
+    for (int i = 0; i < steps; ++i, state.next()) {
       Scores scores, gradients;
-      keys_.wait(turn);
-      start_scores(scores, q, keys_.at(turn));
+      keys_.consumer_wait(state);
+      start_scores(scores, q, keys_.at(state));
       wgmma_wait<1>();
       wgmma_fence_operand(words);
       if (i > 0) leave_keys(at);
-      values_.wait(at.value);
+      values_.consumer_wait(at.value);
       start_scores(gradients, dy, values_.at(at.value));
       wgmma_wait<1>();
       wgmma_fence_operand(scores);
@@ -387,7 +388,7 @@ class WideQueryGradients {
       differentiate(gradients, scores, numbers, place.head * p_.queries + first, i * step);
       round_sums<T>(words, gradients);
       wgmma_fence();
-      start_product<T, width, typename Sizes::SummedTile, true>(dq, words, keys_.at(turn), true);
+      start_product<T, width, typename Sizes::SummedTile, true>(dq, words, keys_.at(state), true);
       wgmma_commit();
     }
     wgmma_wait<0>();

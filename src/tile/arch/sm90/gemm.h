@@ -48,12 +48,12 @@ struct TileOrder {
 /// two groups of warps that fill the boxes of a tile in turns.
 struct ResultBoxes {
   static constexpr int box_bytes = 64 * line_bytes, warp_bytes = box_bytes / 4;  // of a warp's 16 lines
-  u32 boxes, barriers, turns;
+  u32 boxes, barriers, order_barriers;
   TESSERA_DEVICE u32 box(int i) const { return boxes + i * box_bytes; }
   TESSERA_DEVICE u32 full(int i) const { return barriers + i * 24; }
   TESSERA_DEVICE u32 ready(int i) const { return full(i) + 8; }
   TESSERA_DEVICE u32 empty(int i) const { return full(i) + 16; }
-  TESSERA_DEVICE u32 turn(int group) const { return turns + group * 8; }
+  TESSERA_DEVICE u32 order_barrier(int group) const { return order_barriers + group * 8; }
 };
 
 /// C::alternates: groups of warps have tiles of their own; C::boxes: for results; none: the blocks of a cluster share
@@ -74,7 +74,7 @@ class Gemm {
   static constexpr int barrier_bytes = stages * 16 + 16 + C::boxes * 24 + 16;
   static constexpr int shared_bytes = stages * stage_bytes + results_bytes + barrier_bytes + 1024;
   using Sums = float[strips][tile_n / 2];
-  using Turn = RingTurn<stages>;
+  using State = PipelineState<stages>;
   static_assert(tile_m == 64 * sharers * strips && tile_m <= 256 && tile_n % 64 == 0 && tile_n >= 64 && tile_n <= 256 &&
                     config.tile_k == 64,
                 "sm90 GEMM: tiles of whole strips of 64 rows, 64, 128, 192 or 256 columns, 64 deep");
@@ -143,9 +143,9 @@ class Gemm {
 
   TESSERA_DEVICE u32 stage_of(int stage) const { return base_ + stage * stage_bytes; }
   TESSERA_DEVICE u32 barriers() const { return base_ + stages * stage_bytes + results_bytes; }
-  TESSERA_DEVICE u32 filled(int stage) const { return barriers() + stage * 16; }
-  TESSERA_DEVICE u32 emptied(int stage) const { return filled(stage) + 8; }
-  TESSERA_DEVICE u32 turn_of(int group) const { return barriers() + stages * 16 + group * 8; }
+  TESSERA_DEVICE u32 full_barrier(int stage) const { return barriers() + stage * 16; }
+  TESSERA_DEVICE u32 empty_barrier(int stage) const { return full_barrier(stage) + 8; }
+  TESSERA_DEVICE u32 order_barrier(int group) const { return barriers() + stages * 16 + group * 8; }
   TESSERA_DEVICE ResultBoxes results() const {
     const u32 of_boxes = barriers() + stages * 16 + 16;
     return {base_ + stages * stage_bytes, of_boxes, of_boxes + C::boxes * 24};
@@ -153,12 +153,12 @@ class Gemm {
 
   TESSERA_DEVICE void make_barriers() const {
     for (int stage = 0; stage < stages; ++stage) {
-      mbarrier_init(filled(stage), 1);
-      mbarrier_init(emptied(stage), 4 * sharers * static_cast<int>(sharing_));
+      mbarrier_init(full_barrier(stage), 1);
+      mbarrier_init(empty_barrier(stage), 4 * sharers * static_cast<int>(sharing_));
     }
     for (int group = 0; group < 2; ++group) {
-      mbarrier_init(turn_of(group), 4);
-      mbarrier_init(results().turn(group), 4);
+      mbarrier_init(order_barrier(group), 4);
+      mbarrier_init(results().order_barrier(group), 4);
     }
     for (int box = 0; box < C::boxes; ++box) {
       mbarrier_init(results().full(box), 1);
@@ -214,7 +214,7 @@ class Gemm {
 
   template <class Result, class Args>
   TESSERA_DEVICE void fetch(const TensorMap& a, const TensorMap& b, const TileOrder& order, const Args& args) const {
-    Turn turn;
+    State state;
     Agenda agenda(order);
 #pragma unroll 1
     while (agenda.next()) {
@@ -224,8 +224,8 @@ class Gemm {
       [[maybe_unused]] auto source = source_of<Result>(args, agenda.work, agenda.begin);
 #pragma unroll 1
       for (int step = agenda.begin; step < agenda.begin + agenda.steps; ++step) {
-        mbarrier_wait(emptied(turn.stage), turn.parity ^ 1);
-        const u32 full = filled(turn.stage), to = stage_of(turn.stage);
+        mbarrier_wait(empty_barrier(state.stage), state.parity ^ 1);
+        const u32 full = full_barrier(state.stage), to = stage_of(state.stage);
         const bool elected = elect_one();
         if (elected) mbarrier_arrive_expect_tx(full, stage_bytes);
         if (!elected) {
@@ -237,7 +237,7 @@ class Gemm {
           load<TileB, tile_n>(b, to + TileA::bytes, full, order.transposed_b, order.cluster_down > 1,
                               agenda.work.column, step * 64, of_b);
         }
-        turn.next();
+        state.next();
       }
     }
   }
@@ -263,7 +263,7 @@ class Gemm {
 
   template <class Result>
   TESSERA_DEVICE void multiply(const TileOrder& order, int warp, Result& result) const {
-    Turn turn;
+    State state;
     Agenda agenda(order);
     [[maybe_unused]] const int group = warp / 4;
     [[maybe_unused]] int others = 0;
@@ -272,21 +272,21 @@ class Gemm {
     while (agenda.next()) {
       if constexpr (alternates) {
         if ((others++ + group) % 2 != 0) {
-          turn.skip(agenda.steps);
+          state.skip(agenda.steps);
           continue;
         }
       }
       wait_on_dependent_grids();
       result.prepare(agenda.work);
       if constexpr (alternates) {
-        mbarrier_wait(turn_of(group), parity);
+        mbarrier_wait(order_barrier(group), parity);
         parity ^= 1;
       }
       Sums sums;
       // Values of their own from here to there: results move among these registers afterwards, and multiplications
       // would wait for each other if that reached into them.
       unroll<strips>([&](auto strip) { unroll<tile_n / 2>([&](auto i) { sums[strip][i] = 0; }); });
-      sum_up(order, turn, agenda.steps, warp, result, sums);
+      sum_up(order, state, agenda.steps, warp, result, sums);
       unroll<strips>([&](auto strip) { wgmma_fence_operand(sums[strip]); });
       result.store(sums, agenda.work);
     }
@@ -295,58 +295,58 @@ class Gemm {
   /// Eight loops in one kernel, unless Result says what the operands are: Operand, transposed_a, transposed_b; or that
   /// both are transposed, of either type: two; or has a `left` that loads fragments of a for registers.
   template <class Result>
-  TESSERA_DEVICE void sum_up(const TileOrder& order, Turn& turn, int steps, int warp, Result& result,
+  TESSERA_DEVICE void sum_up(const TileOrder& order, State& state, int steps, int warp, Result& result,
                              Sums& sums) const {
     if constexpr (requires { result.left; }) {
-      sum_up_registers<typename Result::Operand, Result::transposed_b>(turn, steps, warp, result.left, sums);
+      sum_up_registers<typename Result::Operand, Result::transposed_b>(state, steps, warp, result.left, sums);
     } else if constexpr (requires { typename Result::Operand; }) {
-      sum_up<typename Result::Operand, Result::transposed_a, Result::transposed_b>(turn, steps, warp, sums);
+      sum_up<typename Result::Operand, Result::transposed_a, Result::transposed_b>(state, steps, warp, sums);
     } else if constexpr (requires { typename Result::BothTransposed; }) {
-      if (order.is_bf16) sum_up<bf16, true, true>(turn, steps, warp, sums);
-      else sum_up<f16, true, true>(turn, steps, warp, sums);
+      if (order.is_bf16) sum_up<bf16, true, true>(state, steps, warp, sums);
+      else sum_up<f16, true, true>(state, steps, warp, sums);
     } else {
-      sum_up_any(order, turn, steps, warp, sums);
+      sum_up_any(order, state, steps, warp, sums);
     }
   }
-  TESSERA_DEVICE void sum_up_any(const TileOrder& order, Turn& turn, int steps, int warp, Sums& sums) const {
+  TESSERA_DEVICE void sum_up_any(const TileOrder& order, State& state, int steps, int warp, Sums& sums) const {
     switch (order.is_bf16 * 4 + order.transposed_a * 2 + order.transposed_b) {
       case 0:
-        return sum_up<f16, false, false>(turn, steps, warp, sums);
+        return sum_up<f16, false, false>(state, steps, warp, sums);
       case 1:
-        return sum_up<f16, false, true>(turn, steps, warp, sums);
+        return sum_up<f16, false, true>(state, steps, warp, sums);
       case 2:
-        return sum_up<f16, true, false>(turn, steps, warp, sums);
+        return sum_up<f16, true, false>(state, steps, warp, sums);
       case 3:
-        return sum_up<f16, true, true>(turn, steps, warp, sums);
+        return sum_up<f16, true, true>(state, steps, warp, sums);
       case 4:
-        return sum_up<bf16, false, false>(turn, steps, warp, sums);
+        return sum_up<bf16, false, false>(state, steps, warp, sums);
       case 5:
-        return sum_up<bf16, false, true>(turn, steps, warp, sums);
+        return sum_up<bf16, false, true>(state, steps, warp, sums);
       case 6:
-        return sum_up<bf16, true, false>(turn, steps, warp, sums);
+        return sum_up<bf16, true, false>(state, steps, warp, sums);
       default:
-        return sum_up<bf16, true, true>(turn, steps, warp, sums);
+        return sum_up<bf16, true, true>(state, steps, warp, sums);
     }
   }
 
   /// Each warp tells all blocks that fill this stage.
-  TESSERA_DEVICE void release(int stage) const {
+  TESSERA_DEVICE void consumer_release(int stage) const {
     const int lane = thread_in_block() % 32;
     if (lane >= static_cast<int>(sharing_)) return;
-    if (sharing_ > 1) mbarrier_arrive_cluster(emptied(stage), static_cast<u32>(lane));
-    else mbarrier_arrive(emptied(stage));
+    if (sharing_ > 1) mbarrier_arrive_cluster(empty_barrier(stage), static_cast<u32>(lane));
+    else mbarrier_arrive(empty_barrier(stage));
   }
 
   /// A stage is given back when the next one's multiplications are under way.
   template <class Element, bool TransposedA, bool TransposedB>
-  TESSERA_DEVICE void sum_up(Turn& turn, int steps, int warp, Sums& sums) const {
+  TESSERA_DEVICE void sum_up(State& state, int steps, int warp, Sums& sums) const {
     const u32 rows = alternates ? 0 : warp / 4 * strips * TileA::block_bytes;
     int last = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      const u32 stage = stage_of(turn.stage);
+      const u32 stage = stage_of(state.stage);
       const u64 a = TileA::descriptor(stage + rows), b = TileB::descriptor(stage + TileA::bytes);
-      mbarrier_wait(filled(turn.stage), turn.parity);
+      mbarrier_wait(full_barrier(state.stage), state.parity);
       wgmma_fence();
       unroll<4>([&](auto i) {
         unroll<strips>([&](auto strip) {
@@ -358,31 +358,31 @@ class Gemm {
       wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();
-        release(last);
+        consumer_release(last);
       }
-      last = turn.stage;
-      turn.next();
+      last = state.stage;
+      state.next();
     }
     if constexpr (alternates)
-      if (thread_in_block() % 32 == 0) mbarrier_arrive(turn_of(warp / 4 ^ 1));
+      if (thread_in_block() % 32 == 0) mbarrier_arrive(order_barrier(warp / 4 ^ 1));
     wgmma_wait<0>();
-    release(last);
+    consumer_release(last);
   }
 
   /// With a from registers. A warp has one multiplication under way and one that waits: between them it makes what the
   /// next stage has into what `left` wants, 16 deep at a time.
   template <class Element, bool TransposedB, class Left>
-  TESSERA_DEVICE void sum_up_registers(Turn& turn, int steps, int warp, Left& left, Sums& sums) const {
+  TESSERA_DEVICE void sum_up_registers(State& state, int steps, int warp, Left& left, Sums& sums) const {
     const u32 rows = alternates ? 0 : warp / 4 * strips * TileA::block_bytes;
     typename Left::Fragment fragments[2] = {};
     const auto ask = [&](auto& to) {
-      mbarrier_wait(filled(turn.stage), turn.parity);
-      left.ask(to, stage_of(turn.stage) + rows);
+      mbarrier_wait(full_barrier(state.stage), state.parity);
+      left.ask(to, stage_of(state.stage) + rows);
     };
     const auto step = [&](auto& now, auto& next, int number, auto is_last) {
-      const int stage = turn.stage;
+      const int stage = state.stage;
       const u64 b = TileB::descriptor(stage_of(stage) + TileA::bytes);
-      turn.next();
+      state.next();
       unroll<4>([&](auto i) {
         wgmma_fence();
         unroll<strips>([&](auto strip) {
@@ -393,7 +393,7 @@ class Gemm {
         if constexpr (i == 0) {
           wgmma_wait<1>();
           unroll<strips>([&](auto strip) { wgmma_fence_operand(next[strip]); });
-          if (number > 0) release(stage == 0 ? stages - 1 : stage - 1);
+          if (number > 0) consumer_release(stage == 0 ? stages - 1 : stage - 1);
           if constexpr (!is_last) ask(next);
         }
         if constexpr (!is_last) left.make(next, i);
@@ -417,7 +417,7 @@ class Gemm {
     }
     wgmma_wait<0>();
     unroll<2 * strips>([&](auto i) { wgmma_fence_operand(fragments[i / strips][i % strips]); });
-    release(turn.stage == 0 ? stages - 1 : turn.stage - 1);
+    consumer_release(state.stage == 0 ? stages - 1 : state.stage - 1);
   }
 
   u32 base_, sharing_;

@@ -51,18 +51,18 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
   }
 
  private:
-  using Turn = RingTurn<stages>;
+  using State = PipelineState<stages>;
   using Place = UnitPlace<box_bytes>;
 
   TESSERA_DEVICE Once(const ProductArgs& args, u32 base) : Base(args), base_(base) {}
   TESSERA_DEVICE u32 stage_of(int stage) const { return base_ + stage * stage_bytes; }
-  TESSERA_DEVICE u32 filled(int stage) const { return base_ + stages * stage_bytes + stage * 16; }
-  TESSERA_DEVICE u32 emptied(int stage) const { return filled(stage) + 8; }
+  TESSERA_DEVICE u32 full_barrier(int stage) const { return base_ + stages * stage_bytes + stage * 16; }
+  TESSERA_DEVICE u32 empty_barrier(int stage) const { return full_barrier(stage) + 8; }
 
   TESSERA_DEVICE void make_barriers() const {
     for (int stage = 0; stage < stages; ++stage) {
-      mbarrier_init(filled(stage), 1);
-      mbarrier_init(emptied(stage), 8);
+      mbarrier_init(full_barrier(stage), 1);
+      mbarrier_init(empty_barrier(stage), 8);
     }
     fence_mbarrier_init();
     prefetch_tensor_map(args_.a);
@@ -74,12 +74,12 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
   TESSERA_DEVICE void fetch(const TileWork& work) const {
     wait_on_dependent_grids();
     const int steps = args_.order.steps;
-    Turn turn;
+    State state;
 #pragma unroll 1
-    for (int step = 0; step < steps + has_input; ++step, turn.next()) {
-      mbarrier_wait(emptied(turn.stage), turn.parity ^ 1);
+    for (int step = 0; step < steps + has_input; ++step, state.next()) {
+      mbarrier_wait(empty_barrier(state.stage), state.parity ^ 1);
       if (!elect_one()) continue;
-      const u32 full = filled(turn.stage), to = stage_of(turn.stage);
+      const u32 full = full_barrier(state.stage), to = stage_of(state.stage);
       if (step < steps) {
         mbarrier_arrive_expect_tx(full, stage_bytes);
         load_a(to, full, work.row, step * 64);
@@ -109,14 +109,14 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
     Base::begin(work, lane);
     float sums[width / 2];
     unroll<width / 2>([&](auto i) { sums[i] = 0; });
-    Turn turn;
+    State state;
     int last = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      const u32 stage = stage_of(turn.stage);
+      const u32 stage = stage_of(state.stage);
       const u64 a = TileA::descriptor(stage + warp / 4 * TileA::block_bytes),
                 b = TileB::descriptor(stage + TileA::bytes);
-      mbarrier_wait(filled(turn.stage), turn.parity);
+      mbarrier_wait(full_barrier(state.stage), state.parity);
       wgmma_fence();
       unroll<4>([&](auto i) {
         wgmma<Operand, width, TransposedA, TransposedB>(sums, a + i * TileA::step(TransposedA),
@@ -125,16 +125,16 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
       wgmma_commit();
       if (step > 0) {
         wgmma_wait<1>();
-        if (lane == 0) mbarrier_arrive(emptied(last));
+        if (lane == 0) mbarrier_arrive(empty_barrier(last));
       }
-      last = turn.stage;
-      turn.next();
+      last = state.stage;
+      state.next();
     }
     wgmma_wait<0>();
     wgmma_fence_operand(sums);
     // The result's stage: what is read has come, or all warps have read what was there.
-    mbarrier_wait(has_input ? filled(turn.stage) : emptied(turn.stage), turn.parity ^ !has_input);
-    store(sums, stage_of(turn.stage) + warp * 16 * 64, {work.row + warp * 16, work.column, 0}, lane);
+    mbarrier_wait(has_input ? full_barrier(state.stage) : empty_barrier(state.stage), state.parity ^ !has_input);
+    store(sums, stage_of(state.stage) + warp * 16 * 64, {work.row + warp * 16, work.column, 0}, lane);
   }
 
   /// 64 columns after the other.

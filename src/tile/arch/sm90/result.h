@@ -281,7 +281,7 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
     // A box's barriers tell its last use from the one before by a bit: no group may be a tile ahead of the other.
     [[maybe_unused]] const int self = thread_in_block() / 128;
     if constexpr (Gemm::alternates)
-      mbarrier_wait(boxes_.turn(self), static_cast<u32>(number / (groups * count) ^ self ^ 1) & 1);
+      mbarrier_wait(boxes_.order_barrier(self), static_cast<u32>(number / (groups * count) ^ self ^ 1) & 1);
 #pragma unroll 1
     for (int strip = 0; strip < strips; ++strip) {
       const int row = work.row + (group() * strips + strip) * 64 + warp() * 16;
@@ -301,7 +301,7 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
       if constexpr (strips > 1) unroll<C::config.tile_n / 2>([&](auto i) { sums[0][i] = sums[1][i]; });
     }
     if constexpr (Gemm::alternates)
-      if (lane_ == 0) mbarrier_arrive(boxes_.turn(self ^ 1));
+      if (lane_ == 0) mbarrier_arrive(boxes_.order_barrier(self ^ 1));
   }
 
   /// Called by all threads of the group that does not multiply: its second warp fetches, its third one stores.

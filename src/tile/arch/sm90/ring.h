@@ -7,7 +7,7 @@ namespace sm90 {
 
 /// A place in a ring of Stages, and how often it has gone round.
 template <int Stages>
-struct RingTurn {
+struct PipelineState {
   int stage = 0;
   u32 parity = 0;
   TESSERA_DEVICE void next() {
@@ -31,47 +31,53 @@ constexpr u32 speaking_lanes = 32;
 constexpr u32 speaking_lanes = 1;
 #endif
 
-/// Stages in shared memory, emptied by `Readers` warps and filled by TMA, of which one thread says so, and
+/// Stages in shared memory, emptied by `Consumers` warps and filled by TMA, of which one thread says so, and
 /// by other writers; each has two barriers.
-template <int Stages, int Bytes, int Readers, int Writers = 1>
+template <int Stages, int Bytes, int Consumers, int Producers = 1>
 class Ring {
  public:
   static constexpr int bytes = Stages * Bytes, barrier_bytes = 16 * Stages;
-  using Turn = RingTurn<Stages>;
+  using State = PipelineState<Stages>;
   TESSERA_DEVICE Ring(u32 data, u32 barriers) : data_(data), barriers_(barriers) {}
   TESSERA_DEVICE void make() const {
     for (int stage = 0; stage < Stages; ++stage) {
-      mbarrier_init(filled(stage), Writers);
-      mbarrier_init(emptied(stage), Readers * speaking_lanes);
+      mbarrier_init(full_barrier(stage), Producers);
+      mbarrier_init(empty_barrier(stage), Consumers * speaking_lanes);
     }
   }
-  TESSERA_DEVICE u32 at(const Turn& turn) const { return data_ + turn.stage * Bytes; }
+  TESSERA_DEVICE u32 at(const State& state) const { return data_ + state.stage * Bytes; }
   /// The barrier that copies of so many bytes to this stage count for, once it is free.
-  TESSERA_DEVICE u32 claim(const Turn& turn, u32 copied = Bytes) const {
-    wait_empty(turn);
-    mbarrier_arrive_expect_tx(filled(turn.stage), copied);
-    return filled(turn.stage);
+  TESSERA_DEVICE u32 producer_acquire(const State& state, u32 copied = Bytes) const {
+    producer_wait(state);
+    mbarrier_arrive_expect_tx(full_barrier(state.stage), copied);
+    return full_barrier(state.stage);
   }
-  TESSERA_DEVICE void wait_empty(const Turn& turn) const { mbarrier_wait(emptied(turn.stage), turn.parity ^ 1); }
+  TESSERA_DEVICE void producer_wait(const State& state) const {
+    mbarrier_wait(empty_barrier(state.stage), state.parity ^ 1);
+  }
   /// A writer other than TMA is done.
-  TESSERA_DEVICE void fill(const Turn& turn) const { mbarrier_arrive(filled(turn.stage)); }
-  /// By all lanes of a warp that have written; each warp is `speaking_lanes` of the Writers.
-  TESSERA_DEVICE void fill_by_warp(const Turn& turn) const {
+  TESSERA_DEVICE void producer_commit(const State& state) const { mbarrier_arrive(full_barrier(state.stage)); }
+  /// By all lanes of a warp that have written; each warp is `speaking_lanes` of the Producers.
+  TESSERA_DEVICE void producer_commit_by_warp(const State& state) const {
     sync_warp();
-    if (thread_in_block() % 32 < speaking_lanes) fill(turn);
+    if (thread_in_block() % 32 < speaking_lanes) producer_commit(state);
   }
-  TESSERA_DEVICE void wait(const Turn& turn) const { mbarrier_wait(filled(turn.stage), turn.parity); }
+  TESSERA_DEVICE void consumer_wait(const State& state) const {
+    mbarrier_wait(full_barrier(state.stage), state.parity);
+  }
   /// By all lanes of a warp, whose first one speaks for what all have read.
-  TESSERA_DEVICE void release(const Turn& turn) const {
+  TESSERA_DEVICE void consumer_release(const State& state) const {
     sync_warp();
-    if (thread_in_block() % 32 < speaking_lanes) mbarrier_arrive(emptied(turn.stage));
+    if (thread_in_block() % 32 < speaking_lanes) mbarrier_arrive(empty_barrier(state.stage));
   }
   /// By a lane that reads without the others of its warp.
-  TESSERA_DEVICE void release_alone(const Turn& turn) const { mbarrier_arrive(emptied(turn.stage), speaking_lanes); }
+  TESSERA_DEVICE void consumer_release_by_lane(const State& state) const {
+    mbarrier_arrive(empty_barrier(state.stage), speaking_lanes);
+  }
 
  private:
-  TESSERA_DEVICE u32 filled(int stage) const { return barriers_ + stage * 16; }
-  TESSERA_DEVICE u32 emptied(int stage) const { return filled(stage) + 8; }
+  TESSERA_DEVICE u32 full_barrier(int stage) const { return barriers_ + stage * 16; }
+  TESSERA_DEVICE u32 empty_barrier(int stage) const { return full_barrier(stage) + 8; }
   u32 data_, barriers_;
 };
 

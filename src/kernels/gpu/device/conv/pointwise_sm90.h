@@ -100,16 +100,20 @@ class Ring {
   static constexpr int stages = stages_;
   explicit TESSERA_DEVICE Ring(char* shared) : shared_(shared), base_(sm90::shared_address(shared)) {
     if (tile::thread_in_block() == 0) {
-      for (int i = 0; i < stages; ++i) sm90::mbarrier_init(filled(i), 1);
+      for (int i = 0; i < stages; ++i) sm90::mbarrier_init(full_barrier(i), 1);
       sm90::fence_mbarrier_init();
     }
     tile::sync_warp();  // for racecheck, to which a few predicated writes of one thread are its warp's
   }
   static constexpr int shared_bytes = stages * (bytes + 8);
-  TESSERA_DEVICE char* at(int turn) const { return shared_ + turn % stages * bytes; }
-  TESSERA_DEVICE u32 address(int turn) const { return base_ + static_cast<u32>(turn % stages) * bytes; }
-  TESSERA_DEVICE u32 filled(int turn) const { return base_ + stages * bytes + static_cast<u32>(turn % stages) * 8; }
-  TESSERA_DEVICE void wait(int turn) const { sm90::mbarrier_wait(filled(turn), static_cast<u32>(turn / stages % 2)); }
+  TESSERA_DEVICE char* at(int iteration) const { return shared_ + iteration % stages * bytes; }
+  TESSERA_DEVICE u32 address(int iteration) const { return base_ + static_cast<u32>(iteration % stages) * bytes; }
+  TESSERA_DEVICE u32 full_barrier(int iteration) const {
+    return base_ + stages * bytes + static_cast<u32>(iteration % stages) * 8;
+  }
+  TESSERA_DEVICE void consumer_wait(int iteration) const {
+    sm90::mbarrier_wait(full_barrier(iteration), static_cast<u32>(iteration / stages % 2));
+  }
 
  private:
   char* shared_;
@@ -296,13 +300,14 @@ void pointwise_kernel(const __grid_constant__ PointwiseWork work) {
   const PlaneTiles& tiles = work.tiles;
   const int first = static_cast<int>(tile::block_in_grid()), step = static_cast<int>(gridDim.x);
   const int count = tiles.turns(first, step);
-  const auto tile_of = [&](int turn) { return first + static_cast<i64>(turn) * step; };
+  const auto tile_of = [&](int iteration) { return first + static_cast<i64>(iteration) * step; };
   const bool leads = tile::thread_in_block() == 0, multiplies = warpgroup() * 64 < work.filters;
-  const auto fetch = [&](int turn) {
-    if (turn >= count) return;
-    const i64 tile = tile_of(turn);
-    sm90::mbarrier_arrive_expect_tx(ring.filled(turn), Weights::depth * sm90::line_bytes);
-    sm90::tma_load(ring.address(turn), work.x, ring.filled(turn), tiles.pixel(tile), 0, tiles.image(tile));
+  const auto fetch = [&](int iteration) {
+    if (iteration >= count) return;
+    const i64 tile = tile_of(iteration);
+    sm90::mbarrier_arrive_expect_tx(ring.full_barrier(iteration), Weights::depth * sm90::line_bytes);
+    sm90::tma_load(ring.address(iteration), work.x, ring.full_barrier(iteration), tiles.pixel(tile), 0,
+                   tiles.image(tile));
   };
   if (leads) {
     if (ring.address(0) % sm90::atom_bytes != 0) __trap();  // nothing stands before dynamic shared memory
@@ -318,17 +323,17 @@ void pointwise_kernel(const __grid_constant__ PointwiseWork work) {
   float sums[32];
   tile::sync_block();  // the barriers are made
 #pragma unroll 1
-  for (int turn = 0; turn < count; ++turn) {
-    const i64 tile = tile_of(turn);
+  for (int iteration = 0; iteration < count; ++iteration) {
+    const i64 tile = tile_of(iteration);
     const int pixel = tiles.pixel(tile);
-    ring.wait(turn);
+    ring.consumer_wait(iteration);
     if (work.norm.mean) {
-      norm.apply(ring.at(turn));
+      norm.apply(ring.at(iteration));
       sm90::fence_proxy_async();
       tile::sync_block();
     }
     if (multiplies) {
-      weights.multiply(sums, ring.address(turn));
+      weights.multiply(sums, ring.address(iteration));
       if (work.moments) moments.add();
       sm90::wgmma_wait<0>();
       sm90::wgmma_fence_operand(sums);
@@ -339,7 +344,7 @@ void pointwise_kernel(const __grid_constant__ PointwiseWork work) {
       tile::unroll<16>(
           [&](auto i) { packed[i] = tile::sm80::pack<T>(sums[2 * i] + bias[i % 2], sums[2 * i + 1] + bias[i % 2]); });
       if (work.moments) moments.take(packed, static_cast<int>(tile::min<i64>(tiles.pixels - pixel, tile_pixels)));
-      const u32 rows = ring.address(turn) + static_cast<u32>(warpgroup() * 64 + warp_row()) * sm90::line_bytes;
+      const u32 rows = ring.address(iteration) + static_cast<u32>(warpgroup() * 64 + warp_row()) * sm90::line_bytes;
       tile::unroll<4>([&](auto j) {
         sm90::stmatrix(rows + sm90::swizzled(lane() % 16, j * 2 + lane() / 16), packed[4 * j], packed[4 * j + 1],
                        packed[4 * j + 2], packed[4 * j + 3]);
@@ -348,11 +353,11 @@ void pointwise_kernel(const __grid_constant__ PointwiseWork work) {
     }
     tile::sync_block();
     if (leads) {
-      sm90::tma_store(ring.address(turn), work.y, pixel, 0, tiles.image(tile));
+      sm90::tma_store(ring.address(iteration), work.y, pixel, 0, tiles.image(tile));
       sm90::tma_store_commit();
       constexpr int pending = PointwiseBlock<Weights>::pending;
       sm90::tma_store_wait_read<pending>();
-      if (turn >= pending) fetch(turn - pending + Tiles::stages);
+      if (iteration >= pending) fetch(iteration - pending + Tiles::stages);
     }
   }
   if (multiplies && work.moments) moments.store(work);
@@ -402,11 +407,11 @@ void pointwise_grad_kernel(const __grid_constant__ PointwiseGradWork work) {
   const int channel = block % groups * grad_channels;
   const int count = tiles.turns(part, work.parts);
   const bool leads = tile::thread_in_block() == 0, sums_bias = work.bias && channel == 0;
-  const auto fetch = [&](int turn) {
-    if (turn >= count) return;
-    const i64 tile = part + static_cast<i64>(turn) * work.parts;
+  const auto fetch = [&](int iteration) {
+    if (iteration >= count) return;
+    const i64 tile = part + static_cast<i64>(iteration) * work.parts;
     const int pixel = tiles.pixel(tile), image = tiles.image(tile);
-    const u32 filled = ring.filled(turn), to = ring.address(turn);
+    const u32 filled = ring.full_barrier(iteration), to = ring.address(iteration);
     sm90::mbarrier_arrive_expect_tx(filled, static_cast<u32>(work.depth + work.lines) * sm90::line_bytes);
     sm90::tma_load(to, work.dy, filled, pixel, 0, image);
     sm90::tma_load(to + tile_bytes, work.x, filled, pixel, channel, image);
@@ -421,19 +426,20 @@ void pointwise_grad_kernel(const __grid_constant__ PointwiseGradWork work) {
   tile::sync_block();  // the barriers are made
 
 #pragma unroll 1
-  for (int turn = 0; turn < count; ++turn) {
-    ring.wait(turn);
-    if (work.norm.mean) norm.apply(ring.at(turn) + tile_bytes);
-    if (sums_bias) bias += sum_half<T>(ring.at(turn));
+  for (int iteration = 0; iteration < count; ++iteration) {
+    ring.consumer_wait(iteration);
+    if (work.norm.mean) norm.apply(ring.at(iteration) + tile_bytes);
+    if (sums_bias) bias += sum_half<T>(ring.at(iteration));
     sm90::fence_proxy_async();
     sm90::wgmma_wait<0>();
     tile::sync_block();
-    if (leads && turn > 0) fetch(turn - 1 + grad_stages);
-    const u64 a =
-        sm90::SharedOperand<64>::descriptor(ring.address(turn) + static_cast<u32>(warpgroup() * 64 * sm90::line_bytes));
-    const u64 b = sm90::SharedOperand<128>::descriptor(ring.address(turn) + tile_bytes);
+    if (leads && iteration > 0) fetch(iteration - 1 + grad_stages);
+    const u64 a = sm90::SharedOperand<64>::descriptor(ring.address(iteration) +
+                                                      static_cast<u32>(warpgroup() * 64 * sm90::line_bytes));
+    const u64 b = sm90::SharedOperand<128>::descriptor(ring.address(iteration) + tile_bytes);
     sm90::wgmma_fence();
-    tile::unroll<4>([&](auto k) { sm90::wgmma<T, 128, false, false>(sums, a + k * 2, b + k * 2, k > 0 || turn > 0); });
+    tile::unroll<4>(
+        [&](auto k) { sm90::wgmma<T, 128, false, false>(sums, a + k * 2, b + k * 2, k > 0 || iteration > 0); });
     sm90::wgmma_commit();
   }
   sm90::wgmma_wait<0>();

@@ -52,7 +52,7 @@ class LossesByRing {
  private:
   using Packed = Pack<T, width>;
   using Sum = Exponents<float>;
-  using Turn = typename Ring::Turn;
+  using State = typename Ring::State;
 
   struct Row {
     const T* data;
@@ -80,14 +80,14 @@ class LossesByRing {
   };
 
   TESSERA_DEVICE void fetch_rows() const {
-    Turn turn;
+    State state;
     for (i64 r = tile::block_in_grid(); r < work_.rows; r += gridDim.x) {
       const Row row(work_, r);
-      for (int p = -row.lead; p < row.packs; p += stage_packs, turn.next()) {
+      for (int p = -row.lead; p < row.packs; p += stage_packs, state.next()) {
         const int first = tile::max(p, 0);
         const u32 bytes = static_cast<u32>(tile::min(p + stage_packs, row.packs) - first) * 16;
-        const u32 barrier = ring_.claim(turn, bytes);
-        tile::sm90::bulk_load(ring_.at(turn) + (first - p) * 16, row.data + row.head + first * width, bytes, barrier);
+        const u32 barrier = ring_.producer_acquire(state, bytes);
+        tile::sm90::bulk_load(ring_.at(state) + (first - p) * 16, row.data + row.head + first * width, bytes, barrier);
       }
     }
   }
@@ -112,7 +112,7 @@ class LossesByRing {
 
   TESSERA_DEVICE void take_rows() const {
     const int thread = tile::thread_in_block();
-    Turn turn;
+    State state;
     Sums<float> part{0.0f, 0.0f};
     int parity = 0;
     const i64 first = tile::block_in_grid(), step = gridDim.x;
@@ -124,19 +124,19 @@ class LossesByRing {
       Sum sum = Sum::start();
       const Row row(work_, r);
       int left = row.lead + row.packs, lead = row.lead;
-      for (; left > 0; left -= stage_packs, lead = 0, turn.next()) {
-        const Packed* const from = reinterpret_cast<const Packed*>(shared_) + turn.stage * stage_packs + thread;
-        ring_.wait(turn);
+      for (; left > 0; left -= stage_packs, lead = 0, state.next()) {
+        const Packed* const from = reinterpret_cast<const Packed*>(shared_) + state.stage * stage_packs + thread;
+        ring_.consumer_wait(state);
         if (left >= stage_packs) {
           Packed x[ahead];
           tile::unroll<ahead>([&](auto k) { x[k] = from[k * threads]; });
-          ring_.release(turn);
+          ring_.consumer_release(state);
           if (thread < lead) tile::unroll<width>([&](auto j) { x[0].lane[j] = convert_element<T>(-__builtin_inff()); });
           add(sum, x);
         } else {
           for (int p = thread; p < left; p += threads)
             if (p >= lead) add(sum, {from[p - thread]});
-          ring_.release(turn);
+          ring_.consumer_release(state);
         }
       }
       if (known.has_edge) add(sum, {known.edge});
