@@ -16,7 +16,7 @@
 namespace ladder {
 using namespace tessera::tile;
 using sm90::TensorMap;
-using sm90::TileOrder;
+using sm90::TileScheduler;
 using sm90::TileWork;
 
 #define CHECK(call)                                                                    \
@@ -28,11 +28,11 @@ using sm90::TileWork;
   } while (false)
 
 /// One version. Stays: a block takes one tile after the other. Leaves: results leave through TMA.
-/// Alternates: groups of warps have tiles in turns.
-template <int Rows, int Width, int Warps, int Stages, int Cluster, bool Stays, bool Leaves, bool Alternates = false>
+/// PingPong: groups of warps have tiles in turns.
+template <int Rows, int Width, int Warps, int Stages, int Cluster, bool Stays, bool Leaves, bool PingPong = false>
 struct Version {
   static constexpr Config config{Rows, Width, 64, Warps, Stages, Cluster};
-  static constexpr bool stays = Stays, leaves = Leaves, alternates = Alternates;
+  static constexpr bool stays = Stays, leaves = Leaves, ping_pong = PingPong;
   static constexpr int boxes = 2 * (Warps / 4 - 1);
 };
 
@@ -56,18 +56,18 @@ class Result {
       : given_(given), slab_(boxes.boxes + thread_in_block() / 32 * 2 * box_bytes) {}
   TESSERA_DEVICE void prepare(const TileWork&) {}
 
-  TESSERA_DEVICE void store(const typename Gemm::Sums& sums, const TileWork& work) {
+  TESSERA_DEVICE void store(const typename Gemm::Accumulators& acc, const TileWork& work) {
     unroll<Gemm::strips>([&](auto strip) {
-      const int warp = thread_in_block() / 32, group = V::alternates ? 0 : warp / 4;
+      const int warp = thread_in_block() / 32, group = V::ping_pong ? 0 : warp / 4;
       const int row = work.row + (group * Gemm::strips + strip) * 64 + warp % 4 * 16;
-      if constexpr (V::leaves) store_boxes(sums[strip], row, work.column);
-      else store_elements(sums[strip], row, work.column);
+      if constexpr (V::leaves) store_boxes(acc[strip], row, work.column);
+      else store_elements(acc[strip], row, work.column);
     });
   }
-  static TESSERA_DEVICE void assist(const TileOrder&, const Given&, const sm90::ResultBoxes&) {}
+  static TESSERA_DEVICE void assist(const TileScheduler&, const Given&, const sm90::ResultBoxes&) {}
 
  private:
-  TESSERA_DEVICE void store_boxes(const float (&sums)[width / 2], int row, int column) const {
+  TESSERA_DEVICE void store_boxes(const float (&acc)[width / 2], int row, int column) const {
     const int lane = thread_in_block() % 32;
     unroll<width / 64>([&](auto box) {
       const u32 from = slab_ + box % 2 * box_bytes;
@@ -75,7 +75,7 @@ class Result {
       if (lane == 0) sm90::tma_store_wait_read<pending>();
       sync_warp();
       unroll<4>([&](auto j) {
-        const float* s = sums + box * 32 + j * 8;
+        const float* s = acc + box * 32 + j * 8;
         using sm80::pack;
         sm90::stmatrix(from + sm90::swizzled(lane % 16, j * 2 + lane / 16), pack<bf16>(s[0], s[1]),
                        pack<bf16>(s[2], s[3]), pack<bf16>(s[4], s[5]), pack<bf16>(s[6], s[7]));
@@ -89,13 +89,12 @@ class Result {
     });
     if (lane == 0) sm90::tma_store_wait_read<0>();  // before the block ends
   }
-  TESSERA_DEVICE void store_elements(const float (&sums)[width / 2], int row, int column) const {
+  TESSERA_DEVICE void store_elements(const float (&acc)[width / 2], int row, int column) const {
     const int lane = thread_in_block() % 32;
     const Product& product = given_.product;
     unroll<width / 2>([&](auto i) {
       const int down = row + lane / 4 + i / 2 % 2 * 8, across = column + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      if (down < product.m && across < product.n)
-        product.c[static_cast<i64>(down) * product.n + across] = bf16(sums[i]);
+      if (down < product.m && across < product.n) product.c[static_cast<i64>(down) * product.n + across] = bf16(acc[i]);
     });
   }
 
@@ -106,7 +105,7 @@ class Result {
 template <class V>
 __global__ __launch_bounds__(V::config.warps * 32,
                              1) void kernel(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
-                                            const TileOrder order, const __grid_constant__ Given given) {
+                                            const TileScheduler order, const __grid_constant__ Given given) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   sm90::Gemm<V>::template run<Result<V>>(a, b, order, shared, given);
 }
@@ -135,20 +134,20 @@ void run(const Product& p) {
   constexpr int cluster = V::config.cluster;
   const int down = ceil_div(p.m, V::config.tile_m * cluster), across = ceil_div(p.n, V::config.tile_n),
             steps = ceil_div(p.k, 64);
-  const TileOrder order{.is_bf16 = true,
-                        .transposed_a = false,
-                        .transposed_b = false,
-                        .batch_a = false,
-                        .batch_b = false,
-                        .cluster_down = cluster,
-                        .cluster_across = 1,
-                        .cluster_deep = 1,
-                        .parts = 1,
-                        .down = down,
-                        .across = across,
-                        .steps = steps,
-                        .group = 16 / cluster,
-                        .count = down * across};
+  const TileScheduler order{.is_bf16 = true,
+                            .transposed_a = false,
+                            .transposed_b = false,
+                            .batch_a = false,
+                            .batch_b = false,
+                            .cluster_m = cluster,
+                            .cluster_n = 1,
+                            .cluster_k = 1,
+                            .split_k = 1,
+                            .clusters_m = down,
+                            .clusters_n = across,
+                            .k_tiles = steps,
+                            .group = 16 / cluster,
+                            .count = down * across};
   int multiprocessors = 0;
   CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
   CHECK(cudaFuncSetAttribute(kernel<V>, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes));
@@ -178,7 +177,7 @@ __global__ void fill(bf16* data, i64 count, u64 seed) {
 }
 
 /// Adds up squares of differences and of the truth, for every 97th element.
-__global__ void compare(const Product p, double* sums) {
+__global__ void compare(const Product p, double* acc) {
   const i64 step = 97;
   for (i64 i = (block_in_grid() * blockDim.x + thread_in_block()) * step; i < i64{p.m} * p.n;
        i += i64{gridDim.x} * blockDim.x * step) {
@@ -187,8 +186,8 @@ __global__ void compare(const Product p, double* sums) {
       sum += static_cast<double>(static_cast<float>(p.a[i / p.n * p.k + k])) *
              static_cast<double>(static_cast<float>(p.b[i % p.n * p.k + k]));
     const double difference = static_cast<double>(static_cast<float>(p.c[i])) - sum;
-    atomicAdd(sums, difference * difference);
-    atomicAdd(sums + 1, sum * sum);
+    atomicAdd(acc, difference * difference);
+    atomicAdd(acc + 1, sum * sum);
   }
 }
 
@@ -242,9 +241,9 @@ int main() {
                               {12288, 768, 768},  {12288, 3072, 768}, {12288, 768, 3072}};
   const i64 room = i64{1} << 28;
   bf16* memory;
-  double* sums;
+  double* acc;
   CHECK(cudaMalloc(&memory, 3 * room * sizeof(bf16)));
-  CHECK(cudaMalloc(&sums, 2 * sizeof(double)));
+  CHECK(cudaMalloc(&acc, 2 * sizeof(double)));
   fill<<<1024, 256>>>(memory, 2 * room, static_cast<u64>(std::rand()));
   CHECK(cublasCreate(&handle));
   std::printf("TFLOP/s:");
@@ -258,11 +257,11 @@ int main() {
         sets.push_back(
             {memory + i * m * k, memory + room + i * n * k, memory + 2 * room + i * m * n, s[0], s[1], s[2]});
       CHECK(cudaMemset(memory + 2 * room, 0xff, room * sizeof(bf16)));
-      CHECK(cudaMemset(sums, 0, 2 * sizeof(double)));
+      CHECK(cudaMemset(acc, 0, 2 * sizeof(double)));
       entry.run(sets[0]);
-      compare<<<256, 256>>>(sets[0], sums);
+      compare<<<256, 256>>>(sets[0], acc);
       double both[2];
-      CHECK(cudaMemcpy(both, sums, sizeof both, cudaMemcpyDeviceToHost));
+      CHECK(cudaMemcpy(both, acc, sizeof both, cudaMemcpyDeviceToHost));
       const double time = microseconds(entry, sets);
       std::printf("%22.0f%s", 2e-6 * s[0] * s[1] * s[2] / time, std::sqrt(both[0] / both[1]) < 3e-3 ? "" : " WRONG");
     }

@@ -233,7 +233,7 @@ class FusedGemmOnHopper : public FusedGemmTest {
   std::string compile(std::string_view epilogue, bool transposed = false, int once = 0) {
     HopperGemm gemm{};
     gemm.plan.rows = 128, gemm.plan.width = 192, gemm.plan.stages = 4, gemm.plan.boxes = 4;
-    gemm.plan.alternates = true;
+    gemm.plan.ping_pong = true;
     if (once) gemm.plan.once = true, gemm.plan.width = once;
     gemm.plan.transposed_a = transposed, gemm.plan.transposed_b = !transposed;
     gemm.plan.threads = 384;

@@ -11,7 +11,7 @@ struct Sm90FusedPlan {
   alignas(64) unsigned char args[2048];  // its parameter, tile::sm90::ProductArgs
   /// As tile::sm90::ProductTile takes them.
   int rows, width, stages, boxes;
-  bool alternates;
+  bool ping_pong;
   bool once;  // as tile::sm90::OnceTile takes width and stages
   bool transposed_a, transposed_b;
   long long blocks;

@@ -1,5 +1,5 @@
-// How operands lie in shared memory for wgmma: lines of 128 bytes, whose 16-byte chunks are swizzled by eights of
-// lines, as TMA writes them.
+// How operands lie in shared memory for wgmma: rows of 128 bytes, whose 16-byte chunks are swizzled by eights of rows,
+// as TMA writes them with CU_TENSOR_MAP_SWIZZLE_128B.
 #pragma once
 #include "../../base.h"
 

@@ -39,14 +39,14 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
     if (thread_in_block() == 0) once.make_barriers();
     sync_block();
     launch_dependent_grids();
-    const TileOrder::Place at = args.order.place(static_cast<int>(blockIdx.x));
+    const TileScheduler::Place at = args.order.place(static_cast<int>(blockIdx.x));
     const TileWork work{at.down * 128, at.across * width, 0};
     if (warp >= 8) {
       setmaxnreg_dec<24>();
-      if (warp == 8) once.fetch(work);
+      if (warp == 8) once.produce(work);
     } else {
       setmaxnreg_inc<240>();
-      once.multiply(work, warp);
+      once.consume(work, warp);
     }
   }
 
@@ -71,9 +71,9 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
     if constexpr (has_input) prefetch_tensor_map(args_.input);
   }
 
-  TESSERA_DEVICE void fetch(const TileWork& work) const {
+  TESSERA_DEVICE void produce(const TileWork& work) const {
     wait_on_dependent_grids();
-    const int steps = args_.order.steps;
+    const int steps = args_.order.k_tiles;
     State state;
 #pragma unroll 1
     for (int step = 0; step < steps + has_input; ++step, state.next()) {
@@ -103,12 +103,12 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
     else tma_load(to, args_.b, full, depth, column, 0);
   }
 
-  TESSERA_DEVICE void multiply(const TileWork& work, int warp) {
+  TESSERA_DEVICE void consume(const TileWork& work, int warp) {
     wait_on_dependent_grids();
-    const int lane = thread_in_block() % 32, steps = args_.order.steps;
+    const int lane = thread_in_block() % 32, steps = args_.order.k_tiles;
     Base::begin(work, lane);
-    float sums[width / 2];
-    unroll<width / 2>([&](auto i) { sums[i] = 0; });
+    float acc[width / 2];
+    unroll<width / 2>([&](auto i) { acc[i] = 0; });
     State state;
     int last = 0;
 #pragma unroll 1
@@ -119,7 +119,7 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
       mbarrier_wait(full_barrier(state.stage), state.parity);
       wgmma_fence();
       unroll<4>([&](auto i) {
-        wgmma<Operand, width, TransposedA, TransposedB>(sums, a + i * TileA::step(TransposedA),
+        wgmma<Operand, width, TransposedA, TransposedB>(acc, a + i * TileA::step(TransposedA),
                                                         b + i * TileB::step(TransposedB), i > 0 || step > 0);
       });
       wgmma_commit();
@@ -131,21 +131,21 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
       state.next();
     }
     wgmma_wait<0>();
-    wgmma_fence_operand(sums);
+    wgmma_fence_operand(acc);
     // The result's stage: what is read has come, or all warps have read what was there.
     mbarrier_wait(has_input ? full_barrier(state.stage) : empty_barrier(state.stage), state.parity ^ !has_input);
-    store(sums, stage_of(state.stage) + warp * 16 * 64, {work.row + warp * 16, work.column, 0}, lane);
+    store(acc, stage_of(state.stage) + warp * 16 * 64, {work.row + warp * 16, work.column, 0}, lane);
   }
 
   /// 64 columns after the other.
-  TESSERA_DEVICE void store(float* sums, u32 boxes, const TileWork& work, int lane) {
+  TESSERA_DEVICE void store(float* acc, u32 boxes, const TileWork& work, int lane) {
     unroll<ceil_div(width, 64)>([&](auto part) {
       constexpr int units = min(4, width / 16 - part * 4);
       const u32 box = boxes + part * 2 * box_bytes;
       const int column = work.column + part * 64;
       Base::each([&](auto, auto& input) { input.template ask<units>(Place{work.row, column, box, 0, lane}); });
       unroll<units>([&](auto unit) {
-        Base::make_unit(sums + part * 32 + unit * 8,
+        Base::make_unit(acc + part * 32 + unit * 8,
                         Place{work.row + lane / 4, column + unit * 16 + lane % 4 * 2, box, unit, lane});
         if constexpr (unit % 2 == 1) leave(box + unit / 2 * box_bytes, column + unit / 2 * columns, work.row);
       });

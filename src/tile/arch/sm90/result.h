@@ -1,7 +1,6 @@
-// How a product's sums get to memory on Hopper's cards: an epilogue, any function of a sum and of elements of other
-// matrices, makes elements of them, which leave through boxes of 64 rows of 128 bytes that TMA moves. One
-// of the other matrices arrives in the same boxes. A warp that does not multiply fetches what arrives, another one
-// stores what is ready, so that those that multiply wait for neither.
+// The epilogue of products on Hopper's cards: any function of an accumulator and of elements of other matrices, whose
+// results TMA stores from boxes of 64 rows of 128 bytes in shared memory. One of the other matrices arrives in the same
+// boxes. One producer warp loads what arrives, another one stores what is ready, so that consumers wait for neither.
 #pragma once
 #include "../gpu/fused_gemm.h"
 #include "../sm80/ptx.h"
@@ -11,11 +10,10 @@
 TESSERA_TILE_BEGIN
 namespace sm90 {
 
-/// What the host passes. Rows of the result, and of all that goes through TMA, begin at whole units of 16
-/// bytes.
+/// What the host passes. Rows of the result, and of all that goes through TMA, are 16-byte aligned.
 struct ProductArgs {
   using Matrix = FusedGemmArgs::Matrix;
-  /// What is behind a result's whole units: strides in bytes.
+  /// The columns behind the last 16-byte vector of a row, which TMA does not store: strides in bytes.
   struct Place {
     void* data;
     i64 row, batch;
@@ -23,26 +21,26 @@ struct ProductArgs {
   TensorMap a, b, y;
   TensorMap slope;  // of an epilogue that has one, the second result
   TensorMap input;  // the matrix that arrives in boxes
-  TileOrder order;
+  TileScheduler order;
   Matrix d[FusedGemmArgs::max_addends];  // what the epilogue reads
   float* column_parts;                   // sums of the columns of 16 rows each, [batch][rows / 16][n], if asked for
-  int m, n, whole;                       // of the columns, those in whole units of 16 bytes
+  int m, n, whole;                       // of the columns, those in 16-byte vectors
   int edge_bytes;                        // of a row, those of the other columns
   bool input_batch;                      // whether each product has an input of its own
   bool is_f32;                           // asked by kernels whose results may also be halves
   Place edge[2];                         // y and the slope, for the other columns
 };
 
-/// How a product is cut, see Gemm.
-template <int Rows, int Width, int Stages, int Boxes, bool Alternates, int Warps = 12>
+/// A config of Gemm.
+template <int Rows, int Width, int Stages, int Boxes, bool PingPong, int Warps = 12>
 struct ProductTile {
   static constexpr Config config{Rows, Width, 64, Warps, Stages};
-  static constexpr bool alternates = Alternates;
+  static constexpr bool ping_pong = PingPong;
   static constexpr int boxes = Boxes;
 };
 
-/// What a lane of wgmma's sums has of 16 columns: pairs of columns 8 apart, each in 2 rows 8 apart, the rows side by
-/// side.
+/// What a lane has of 16 columns of wgmma's accumulators: pairs of columns 8 apart, each in 2 rows 8 apart, the rows
+/// side by side.
 using Unit = float[8];
 
 /// Where the first value of a lane's unit lies in the result, and the unit in a box of 64 columns or, Apart, in one of
@@ -177,8 +175,8 @@ TESSERA_DEVICE quick::Pair load(GivenPair given) { return {given.x, given.y}; }
 
 // ---- the result
 
-/// What Epilogue(acc, d0, d1, ...) makes of sums: a quick::Value, or a quick::Both, whose slope goes to the second
-/// result; one that takes a quick::Pair makes two results in f16 at a time.
+/// What Epilogue(acc, d0, d1, ...) makes of accumulators: a quick::Value, or a quick::Both, whose slope goes to the
+/// second result; one that takes a quick::Pair makes two results in f16 at a time.
 template <class Element, class Epilogue, class... Inputs>
 class Elements {
  public:
@@ -247,7 +245,7 @@ class Elements {
   Tuple<Inputs...> inputs_;
 };
 
-/// Of Element; results in f32 are the sums themselves. Columns: sums of results' columns are wanted, too. C as for
+/// Of Element; results in f32 are the accumulators. Columns: sums of results' columns are wanted, too. C as for
 /// Gemm.
 template <class C, class Element, bool Columns, class Epilogue, class... Inputs>
 class ProductResult : public Elements<Element, Epilogue, Inputs...> {
@@ -256,16 +254,16 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
 
  public:
   using Gemm = sm90::Gemm<C>;
-  using Sums = typename Gemm::Sums;
+  using Accumulators = typename Gemm::Accumulators;
   using Base::has_input, Base::has_slope;
   static constexpr int columns = line_bytes / sizeof(Element);  // of a box
   static constexpr int strips = Gemm::strips, wide = C::config.tile_n / columns, count = strips * wide;
-  static constexpr int groups = Gemm::groups, sharers = Gemm::sharers;
+  static constexpr int groups = Gemm::groups, tile_warpgroups = Gemm::tile_warpgroups;
   static constexpr int apart = has_slope ? 2 : 1, slots = C::boxes / apart;  // for boxes of the ring
-  static constexpr int unit = 16 / sizeof(Element);                          // the least that TMA writes
+  static constexpr int unit = 16 / sizeof(Element);                          // the least that TMA stores
 
   TESSERA_DEVICE ProductResult(const ProductArgs& args, const ResultBoxes& boxes)
-      : Base(args), boxes_(boxes), next_(thread_in_block() / 128 * (Gemm::alternates ? count : 1)) {}
+      : Base(args), boxes_(boxes), next_(thread_in_block() / 128 * (Gemm::ping_pong ? count : 1)) {}
 
   /// Asks for what the epilogue reads.
   TESSERA_DEVICE void prepare(const TileWork& work) {
@@ -273,14 +271,14 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
     Base::begin(work, lane_);
   }
 
-  /// One strip of 64 rows after the other, so that there is half the code; the next one's sums move up.
-  TESSERA_DEVICE void store(Sums& sums, const TileWork& work) {
+  /// One strip of 64 rows after the other, so that there is half the code; the next one's accumulators move up.
+  TESSERA_DEVICE void store(Accumulators& acc, const TileWork& work) {
     find_lane();
     int number = next_;
     next_ += groups * count;
     // A box's barriers tell its last use from the one before by a bit: no group may be a tile ahead of the other.
     [[maybe_unused]] const int self = thread_in_block() / 128;
-    if constexpr (Gemm::alternates)
+    if constexpr (Gemm::ping_pong)
       mbarrier_wait(boxes_.order_barrier(self), static_cast<u32>(number / (groups * count) ^ self ^ 1) & 1);
 #pragma unroll 1
     for (int strip = 0; strip < strips; ++strip) {
@@ -291,22 +289,22 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
         if constexpr (has_input) mbarrier_wait(boxes_.full(slot), parity);
         each([&](auto, auto& input) { input.template ask<4>(UnitPlace<>{row, column, box, 0, lane_}); });
         if constexpr (!has_input) mbarrier_wait(boxes_.empty(slot), parity ^ 1);
-        make(sums[0] + place * (columns / 2), box, row, column, work.batch);
+        make(acc[0] + place * (columns / 2), box, row, column, work.batch);
         fence_proxy_async();
         sync_warp();
         if (lane_ == 0) mbarrier_arrive(boxes_.ready(slot));
         each([](auto, auto& input) { input.next(); });
-        number += sharers;
+        number += tile_warpgroups;
       });
-      if constexpr (strips > 1) unroll<C::config.tile_n / 2>([&](auto i) { sums[0][i] = sums[1][i]; });
+      if constexpr (strips > 1) unroll<C::config.tile_n / 2>([&](auto i) { acc[0][i] = acc[1][i]; });
     }
-    if constexpr (Gemm::alternates)
+    if constexpr (Gemm::ping_pong)
       if (lane_ == 0) mbarrier_arrive(boxes_.order_barrier(self ^ 1));
   }
 
-  /// Called by all threads of the group that does not multiply: its second warp fetches, its third one stores.
-  static TESSERA_DEVICE void assist(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
-    const int assistant = thread_in_block() / 32 - Gemm::multiplying_warps;
+  /// Called by all threads of the producer warpgroup: its second warp loads, its third one stores.
+  static TESSERA_DEVICE void assist(const TileScheduler& order, const ProductArgs& args, const ResultBoxes& boxes) {
+    const int assistant = thread_in_block() / 32 - Gemm::consumer_warps;
     if (has_input && assistant == 1 && thread_in_block() % 32 == 0) load_inputs(order, args, boxes);
     if (assistant == 2)
       store_boxes(order, args, boxes,
@@ -316,7 +314,7 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
  protected:
   /// store(box, column, row, batch) starts copying a box to the result; called by the third warp.
   template <class Store>
-  static TESSERA_DEVICE void store_boxes(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes,
+  static TESSERA_DEVICE void store_boxes(const TileScheduler& order, const ProductArgs& args, const ResultBoxes& boxes,
                                          const Store& store) {
     each_box(order, [&](int number, const TileWork& work, int row, int column) {
       const int slot = number % slots;
@@ -338,14 +336,15 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
   }
 
   /// Boxes are numbered, over all tiles of a block, in the order in which they are filled; of a tile that groups share,
-  /// theirs in turn. Calls f with the number of each, the tile and where the box lies in it.
+  /// one after the other. Calls f with the number of each, the tile and where the box lies in it.
   template <class F>
-  static TESSERA_DEVICE void each_box(const TileOrder& order, const F& f) {
+  static TESSERA_DEVICE void each_box(const TileScheduler& order, const F& f) {
     int number = 0;
     Gemm::each_tile(order, [&](const TileWork& work) {
 #pragma unroll 1
-      for (int i = 0; i < count * sharers; ++i, ++number) {
-        const int group = i % sharers, strip = i / sharers / wide, place = i / sharers - strip * wide;
+      for (int i = 0; i < count * tile_warpgroups; ++i, ++number) {
+        const int group = i % tile_warpgroups, strip = i / tile_warpgroups / wide,
+                  place = i / tile_warpgroups - strip * wide;
         f(number, work, work.row + (group * strips + strip) * 64, work.column + place * columns);
       }
     });
@@ -354,22 +353,23 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
 
  private:
   static_assert(strips <= 2 && !(has_input && has_slope) && slots > 0, "sm90 results: two strips; an input or a slope");
-  static_assert(Gemm::alternates || slots % sharers == 0,
+  static_assert(Gemm::ping_pong || slots % tile_warpgroups == 0,
                 "sm90 results: groups that share a tile have boxes of their own");
 
   /// Box by box, in a fifth of the time that sums of 2048 and more take (85 ns a box for each step of 64, whatever the
   /// tile): asked for at once, by all blocks, they would hold up the operands that these want then.
-  static TESSERA_DEVICE void load_inputs(const TileOrder& order, const ProductArgs& args, const ResultBoxes& boxes) {
+  static TESSERA_DEVICE void load_inputs(const TileScheduler& order, const ProductArgs& args,
+                                         const ResultBoxes& boxes) {
     each_box(order, [&](int number, const TileWork& work, int row, int column) {
       const int slot = number % slots;
       mbarrier_wait(boxes.empty(slot), (number / slots & 1) ^ 1);
-      if (order.steps >= 32) nanosleep(order.steps * 16);
+      if (order.k_tiles >= 32) nanosleep(order.k_tiles * 16);
       mbarrier_arrive_expect_tx(boxes.full(slot), ResultBoxes::box_bytes);
       tma_load(box_of(boxes, slot), args.input, boxes.full(slot), column, row, args.input_batch ? work.batch : 0);
     });
   }
 
-  /// The columns of a box behind the last whole unit, of which the engine would write all: two lines a lane.
+  /// The columns of a box behind the last 16-byte vector, of which TMA would store all: two rows a lane.
   static TESSERA_DEVICE void store_edge(const ProductArgs::Place& to, const ProductArgs& args, u32 box, int row,
                                         int batch) {
     int line;  // anew, as for find_lane()
@@ -388,22 +388,22 @@ class ProductResult : public Elements<Element, Epilogue, Inputs...> {
 
   /// Anew for each tile: what is computed from it would otherwise keep registers from one tile to the next.
   TESSERA_DEVICE void find_lane() { asm volatile("mov.u32 %0, %laneid;" : "=r"(lane_)); }
-  static TESSERA_DEVICE int group() { return Gemm::alternates ? 0 : thread_in_block() / 128; }
+  static TESSERA_DEVICE int group() { return Gemm::ping_pong ? 0 : thread_in_block() / 128; }
   static TESSERA_DEVICE int warp() { return thread_in_block() / 32 % 4; }
 
   /// The elements of a warp's part of a box are made, and put where they leave from.
-  TESSERA_DEVICE void make(float* sums, u32 box, int row, int column, int batch) {
+  TESSERA_DEVICE void make(float* acc, u32 box, int row, int column, int batch) {
     if constexpr (is_same_v<Element, float>) {
       unroll<8>([&](auto pair) {  // pairs of columns 8 apart, each in 2 rows
         const int line = lane_ / 4 + pair % 2 * 8, chunk = pair / 2 * 2 + lane_ % 4 / 2;
-        store_pair(box + swizzled(line, chunk) + lane_ % 2 * 8, sums[2 * pair], sums[2 * pair + 1]);
+        store_pair(box + swizzled(line, chunk) + lane_ % 2 * 8, acc[2 * pair], acc[2 * pair + 1]);
       });
     } else {
       unroll<4>([&](auto unit) {
-        Base::make_unit(sums + unit * 8,
+        Base::make_unit(acc + unit * 8,
                         UnitPlace<>{row + lane_ / 4, column + unit * 16 + lane_ % 4 * 2, box, unit, lane_});
       });
-      if constexpr (Columns) sum_columns(sums, row, column, batch);
+      if constexpr (Columns) sum_columns(acc, row, column, batch);
     }
   }
 
@@ -450,7 +450,7 @@ struct KnownOperands : Result {
 /// Called by all threads of a block of C::config.warps, with shared_bytes of shared memory.
 template <class C, class Operand, bool TransposedA, bool TransposedB, class Result>
 TESSERA_DEVICE void product_block(const ProductArgs& args, const char* shared) {
-  TileOrder order = args.order;
+  TileScheduler order = args.order;
   order.transposed_a = TransposedA;
   order.transposed_b = TransposedB;
   Gemm<C>::template run<KnownOperands<Result, Operand, TransposedA, TransposedB>>(args.a, args.b, order, shared, args);

@@ -156,7 +156,7 @@ class WindowLines {
       : windows_(args.windows),
         first_(windows_, work.batch % windows_.batch * windows_.chunks + (AreRows ? work.row : work.column) / 64),
         filter_(AreRows ? work.column : work.row),
-        window_((work.batch / windows_.batch * args.order.steps + begin) * 64),
+        window_((work.batch / windows_.batch * args.order.k_tiles + begin) * 64),
         place_(windows_, window_) {}
 
   TESSERA_DEVICE void load(const TensorMap& a, const TensorMap& b, u32 to, u32 full) {

@@ -69,7 +69,7 @@ bool has_whole_chunks(const ConvArgs& args) { return args.channels % 64 == 0 && 
 /// How long sums are cut: into parts, added up by a kernel of their own, and among the blocks of a cluster.
 struct GradCut {
   const Kind<WindowsGrad>* kind;
-  TileOrder order;
+  TileScheduler order;
   i64 m, n, batch, parts;  // products of so many rows and columns; parts of each
 
   i64 count() const { return batch * parts; }
@@ -89,9 +89,9 @@ GradCut cut_of(const ConvArgs& args) {
     GradCut cut{&kind, {}, args.filters, lines, batch, parts};
     if (kind.taps_down) cut.m = lines, cut.n = args.filters;
     cut.order = kind.order({}, cut.m, cut.n, cut.count(), tile::ceil_div(steps, parts));
-    cut.order.cluster_deep = deep;
+    cut.order.cluster_k = deep;
     const double rounds = static_cast<double>(tile::ceil_div<i64>(cut.order.count, clusters[deep - 1])),
-                 each = tile::ceil_div(cut.order.steps, deep) * kind.step + (deep > 1 ? kind.tile : 2.5),
+                 each = tile::ceil_div(cut.order.k_tiles, deep) * kind.step + (deep > 1 ? kind.tile : 2.5),
                  joins = parts > 1 ? 2 + 3e-6 * static_cast<double>(cut.size()) : 0;
     if (rounds * each + joins < least) least = rounds * each + joins, best = cut;
   };

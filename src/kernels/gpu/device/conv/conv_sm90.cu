@@ -29,13 +29,13 @@ struct RowsResult : SumsAndBias<C, T> {
   using Base = SumsAndBias<C, T>;
   using Operand = T;
   static constexpr bool transposed_a = false, transposed_b = Backward;
-  static constexpr int assisting_registers = Backward ? 24 : 40;  // as many as columns' sums need
+  static constexpr int producer_registers = Backward ? 24 : 40;  // as many as columns' sums need
   template <class Gemm>
   using Source = tile::sm90::WindowRows<Gemm, Backward>;
   using SumsAndBias<C, T>::ProductResult;
-  static TESSERA_DEVICE void assist(const TileOrder& order, const WindowsProduct& args,
+  static TESSERA_DEVICE void assist(const TileScheduler& order, const WindowsProduct& args,
                                     const tile::sm90::ResultBoxes& boxes) {
-    const int warp = tile::thread_in_block() / 32 - Base::Gemm::multiplying_warps - 2;
+    const int warp = tile::thread_in_block() / 32 - Base::Gemm::consumer_warps - 2;
     if (!Backward && args.sums) return store_and_measure(order, args, boxes, warp);
     if (warp != 0) return;
     Base::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
@@ -45,9 +45,9 @@ struct RowsResult : SumsAndBias<C, T> {
 
  private:
   /// The third and the fourth warp store the boxes of a group each and sum up their columns, as they are stored.
-  static TESSERA_DEVICE void store_and_measure(const TileOrder& order, const WindowsProduct& args,
+  static TESSERA_DEVICE void store_and_measure(const TileScheduler& order, const WindowsProduct& args,
                                                const tile::sm90::ResultBoxes& boxes, int self) {
-    static_assert(Base::sharers == 2 && (Base::strips == 1 || Base::wide == 1));
+    static_assert(Base::tile_warpgroups == 2 && (Base::strips == 1 || Base::wide == 1));
     if (self < 0) return;
     constexpr int part_windows = windows_of_part<C>;
     const int lane = tile::thread_in_block() % 32;

@@ -30,7 +30,7 @@ class NormRowsResult : public SumsAndBias<C, T> {
 
   TESSERA_DEVICE NormRowsResult(const NormWindowsProduct& args, const sm90::ResultBoxes& boxes)
       : Base(args, boxes), left(pairs_of(boxes)), args_(args) {
-    constexpr int threads = Base::Gemm::multiplying_warps * 32;
+    constexpr int threads = Base::Gemm::consumer_warps * 32;
     sm90::wait_on_dependent_grids();
     for (int pair = tile::thread_in_block(); pair < args.windows.chunks * 32; pair += threads) {
       const ScaleShift<float> lines[2] = {line_of(pair * 2), line_of(pair * 2 + 1)};
@@ -44,9 +44,9 @@ class NormRowsResult : public SumsAndBias<C, T> {
     Base::prepare(work);
     left.prepare(args_, work);
   }
-  static TESSERA_DEVICE void assist(const TileOrder& order, const NormWindowsProduct& args,
+  static TESSERA_DEVICE void assist(const TileScheduler& order, const NormWindowsProduct& args,
                                     const sm90::ResultBoxes& boxes) {
-    if (tile::thread_in_block() / 32 != Base::Gemm::multiplying_warps + 2) return;
+    if (tile::thread_in_block() / 32 != Base::Gemm::consumer_warps + 2) return;
     Base::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
       if (row < args.m) sm90::store_result(box, args.y, args.windows, column, row);
     });

@@ -9,7 +9,7 @@
 
 namespace tessera::gpu_kernels {
 
-using tile::sm90::TensorMap, tile::sm90::TileOrder, tile::sm90::Windows;
+using tile::sm90::TensorMap, tile::sm90::TileScheduler, tile::sm90::Windows;
 
 // ---- kernels
 
@@ -133,14 +133,14 @@ struct Kind {
   void (*launch[2])(const Args&, Executor&);  // of f16, bf16
   bool taps_down;                             // gradients: taps are rows
 
-  TileOrder order(const Args& args, i64 m, i64 n, i64 batch, i64 steps) const {
-    TileOrder order = args.order;
-    order.cluster_down = order.cluster_across = order.cluster_deep = 1;
-    order.down = static_cast<int>(tile::ceil_div<i64>(m, config.tile_m));
-    order.across = static_cast<int>(tile::ceil_div<i64>(n, config.tile_n));
-    order.steps = static_cast<int>(steps);
+  TileScheduler order(const Args& args, i64 m, i64 n, i64 batch, i64 steps) const {
+    TileScheduler order = args.order;
+    order.cluster_m = order.cluster_n = order.cluster_k = 1;
+    order.clusters_m = static_cast<int>(tile::ceil_div<i64>(m, config.tile_m));
+    order.clusters_n = static_cast<int>(tile::ceil_div<i64>(n, config.tile_n));
+    order.k_tiles = static_cast<int>(steps);
     order.group = 16;
-    order.count = static_cast<int>(order.down * order.across * batch);
+    order.count = static_cast<int>(order.clusters_m * order.clusters_n * batch);
     return order;
   }
 };
@@ -151,9 +151,9 @@ const Kind<Args>& fastest(const Kind<Args> (&kinds)[N], Args& product, i64 steps
   const Kind<Args>* best = nullptr;
   double least = __builtin_inf();
   for (const auto& kind : kinds) {
-    const TileOrder order = kind.order(product, product.m, product.n, 1, steps);
+    const TileScheduler order = kind.order(product, product.m, product.n, 1, steps);
     const double time = static_cast<double>(tile::ceil_div<i64>(order.count, executor.multiprocessors)) *
-                        (order.steps * kind.step + kind.tile);
+                        (order.k_tiles * kind.step + kind.tile);
     if (time < least) least = time, best = &kind, product.order = order;
   }
   return *best;

@@ -17,7 +17,7 @@ long long workspace(const GemmArgs& given, const Executor& executor) {
   const GemmArgs& args = product.args;
   if (!product.is_arranged) return 0;
   if (sums_lines(args)) return product.bytes() + tile::max(finish_bytes(args), line_bytes(args, rows_of_parts, 192));
-  const int parts = may_share_sums(args) ? best_cut(args, executor.multiprocessors, true).order.parts : 1;
+  const int parts = may_share_sums(args) ? best_cut(args, executor.multiprocessors, true).order.split_k : 1;
   return product.bytes() + (parts > 1 ? bytes_of_parts(args, parts) : 0);
 }
 
@@ -67,19 +67,20 @@ void add_parts_kernel(const float* parts, int count, int fours, const MatrixArg 
 }
 
 void run_parts(const GemmArgs& args, const Cut& cut, Executor& executor) {
-  const GemmArgs sums = in_parts(args, cut.order.parts);
+  const GemmArgs sums = in_parts(args, cut.order.split_k);
   run_own(sums, cut, Sm90Ends::sums_f32, own_args(sums, cut, operands_of(sums, cut), nullptr), executor);
   const int fours = static_cast<int>(args.m * args.n / 4);
   launch_early("gemm", add_parts_kernel, tile::ceil_div(fours, 256), 256, 0, 1, executor,
-               static_cast<const float*>(args.workspace), cut.order.parts, fours, args.c, static_cast<int>(args.n / 4));
+               static_cast<const float*>(args.workspace), cut.order.split_k, fours, args.c,
+               static_cast<int>(args.n / 4));
 }
 
 void run_product(const GemmArgs& args, const Cut& cut, Executor& executor) {
   const LineParts parts = line_parts(args, rows_of_parts, cut.width());
   const Sm90Ends ends = ends_of(args);
   const Operands operands = operands_of(args, cut);
-  if (cut.order.cluster_deep > 1) return run_joined(args, cut, operands, executor);
-  if (cut.order.parts > 1) return run_parts(args, cut, executor);
+  if (cut.order.cluster_k > 1) return run_joined(args, cut, operands, executor);
+  if (cut.order.split_k > 1) return run_parts(args, cut, executor);
   if (ends == Sm90Ends::lanes) run_by_lanes(args, cut, operands, executor);
   else run_own(args, cut, ends, own_args(args, cut, operands, static_cast<float*>(parts.columns)), executor);
   add_parts(args, parts, executor);

@@ -44,14 +44,14 @@ void run_wide_products(const tile::sm90::ProductArgs& args, Executor& executor);
 void run_small_products(bool narrow, const tile::sm90::ProductArgs& args, Executor& executor);
 
 /// Clusters of blocks that stay: all that the card has room for, if there is something for each.
-inline i64 sm90_clusters(const tile::sm90::TileOrder& order, const Executor& executor) {
-  if (order.cluster_deep > 1) return order.count;  // each takes one
+inline i64 sm90_clusters(const tile::sm90::TileScheduler& order, const Executor& executor) {
+  if (order.cluster_k > 1) return order.count;  // each takes one
   const i64 clusters = executor.multiprocessors / order.cluster();
   return tile::min<i64>(clusters, order.count);
 }
 
 template <class Gemm, class Args>
-void launch_sm90(void (*kernel)(Args), const tile::sm90::TileOrder& order, const Args& args, Executor& executor) {
+void launch_sm90(void (*kernel)(Args), const tile::sm90::TileScheduler& order, const Args& args, Executor& executor) {
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Gemm::shared_bytes) != cudaSuccess)
     check_launch("gemm");
   const int cluster = order.cluster();

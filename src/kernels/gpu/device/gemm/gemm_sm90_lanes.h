@@ -10,7 +10,7 @@ namespace tessera::gpu_kernels {
 struct LanesProduct {
   tile::sm90::TensorMap a, b;
   GemmArgs args;
-  tile::sm90::TileOrder order;
+  tile::sm90::TileScheduler order;
 };
 
 /// How the sums of a warp, strips of 16 rows of a tile, get to memory.
@@ -18,19 +18,19 @@ template <class C>
 class LanesResult {
  public:
   using Gemm = tile::sm90::Gemm<C>;
-  using Sums = typename Gemm::Sums;
+  using Accumulators = typename Gemm::Accumulators;
   static constexpr int strips = Gemm::strips, across = C::config.tile_n / 16;  // units of a strip
   static constexpr int slab_bytes = 4096;                                      // of a warp: four units
-  static_assert(Gemm::multiplying_warps * slab_bytes <= Gemm::results_bytes, "sm90 lanes: a slab for each warp");
+  static_assert(Gemm::consumer_warps * slab_bytes <= Gemm::results_bytes, "sm90 lanes: a slab for each warp");
 
   TESSERA_DEVICE LanesResult(const LanesProduct& product, const tile::sm90::ResultBoxes& boxes)
       : args_(product.args), slab_(boxes.boxes + tile::thread_in_block() / 32 * slab_bytes) {}
-  static TESSERA_DEVICE void assist(const tile::sm90::TileOrder&, const LanesProduct&, const tile::sm90::ResultBoxes&) {
-  }
+  static TESSERA_DEVICE void assist(const tile::sm90::TileScheduler&, const LanesProduct&,
+                                    const tile::sm90::ResultBoxes&) {}
 
   TESSERA_DEVICE void prepare(const tile::sm90::TileWork&) const {}
-  TESSERA_DEVICE void store(const Sums& sums, const tile::sm90::TileWork& work) const {
-    const int warp = tile::thread_in_block() / 32, group = Gemm::alternates ? 0 : warp / 4;
+  TESSERA_DEVICE void store(const Accumulators& acc, const tile::sm90::TileWork& work) const {
+    const int warp = tile::thread_in_block() / 32, group = Gemm::ping_pong ? 0 : warp / 4;
     int lane;  // anew for each tile: what is computed from it would otherwise keep registers from one to the next
     asm volatile("mov.u32 %0, %laneid;" : "=r"(lane));
     const LaneEpilogue epilogue(args_, BatchPlace(args_, work.batch));
@@ -43,7 +43,7 @@ class LanesResult {
 #pragma unroll 1
       for (int unit = 0; unit < 4; ++unit) {
         tile::sm90::Unit values;
-        pick<0, strips * across>(&sums[0][0], now + unit, values);
+        pick<0, strips * across>(&acc[0][0], now + unit, values);
         tile::unroll<4>([&](auto i) {
           tile::sm90::store_pair(place(lane / 4 + i % 2 * 8, unit * 16 + i / 2 * 8 + lane % 4 * 2), values[2 * i],
                                  values[2 * i + 1]);
@@ -66,13 +66,13 @@ class LanesResult {
  private:
   /// Unit `now` of a lane's sums, by halving, since registers have no index.
   template <int Begin, int End>
-  static TESSERA_DEVICE void pick(const float* sums, int now, tile::sm90::Unit& values) {
+  static TESSERA_DEVICE void pick(const float* acc, int now, tile::sm90::Unit& values) {
     if constexpr (End - Begin == 1) {
-      tile::unroll<8>([&](auto i) { values[i] = sums[Begin * 8 + i]; });
+      tile::unroll<8>([&](auto i) { values[i] = acc[Begin * 8 + i]; });
     } else {
       constexpr int middle = (Begin + End) / 2;
-      if (now < middle) pick<Begin, middle>(sums, now, values);
-      else pick<middle, End>(sums, now, values);
+      if (now < middle) pick<Begin, middle>(acc, now, values);
+      else pick<middle, End>(acc, now, values);
     }
   }
 
@@ -100,10 +100,10 @@ template <class C, bool OnlyResults = false>
 class JoinedResult {
  public:
   using Gemm = tile::sm90::Gemm<C>;
-  using Sums = typename Gemm::Sums;
-  static constexpr int eights = C::config.tile_n / 8, threads = Gemm::multiplying_warps * 32;
+  using Accumulators = typename Gemm::Accumulators;
+  static constexpr int eights = C::config.tile_n / 8, threads = Gemm::consumer_warps * 32;
   static constexpr int room = Gemm::stages * Gemm::stage_bytes;
-  static_assert(Gemm::strips == 1 && Gemm::shares_sums, "sm90 joins: a strip for each group of warps");
+  static_assert(Gemm::strips == 1 && Gemm::splits_k, "sm90 joins: a strip for each group of warps");
 
   /// Whether shared memory is enough for clusters of so many blocks; up to 3 eights too many are read.
   static constexpr bool takes(int blocks) {
@@ -111,21 +111,21 @@ class JoinedResult {
   }
 
   TESSERA_DEVICE JoinedResult(const LanesProduct& product, const tile::sm90::ResultBoxes& boxes)
-      : args_(product.args), blocks_(product.order.cluster_deep), shared_(boxes.boxes - room) {}
+      : args_(product.args), blocks_(product.order.cluster_k), shared_(boxes.boxes - room) {}
 
   TESSERA_DEVICE void prepare(const tile::sm90::TileWork&) const {}
-  TESSERA_DEVICE void store(const Sums& sums, const tile::sm90::TileWork& work) const {
+  TESSERA_DEVICE void store(const Accumulators& acc, const tile::sm90::TileWork& work) const {
     const int rank = static_cast<int>(blockIdx.x) % blocks_;
     meet();  // operands have been read everywhere
-    send(sums[0], rank);
+    send(acc[0], rank);
     meet();
     if (OnlyResults || are_results()) join<4>(rank, work);
     else join<1>(rank, work);
   }
   /// The other threads of a cluster wait as often.
-  static TESSERA_DEVICE void assist(const tile::sm90::TileOrder& order, const LanesProduct&,
+  static TESSERA_DEVICE void assist(const tile::sm90::TileScheduler& order, const LanesProduct&,
                                     const tile::sm90::ResultBoxes&) {
-    if (order.cluster_deep == 1) return;
+    if (order.cluster_k == 1) return;
     tile::sm90::cluster_sync();
     tile::sm90::cluster_sync();
   }
@@ -153,24 +153,24 @@ class JoinedResult {
   }
 
   /// To the neighbour first, so that all blocks get something all the time; to itself in the end.
-  TESSERA_DEVICE void send(const float* sums, int rank) const {
+  TESSERA_DEVICE void send(const float* acc, int rank) const {
 #pragma unroll 1
     for (int step = 1; step < blocks_; ++step) {
       const int owner = rank + step < blocks_ ? rank + step : rank + step - blocks_;
-      send_to<true>(owner, sums, rank);
+      send_to<true>(owner, acc, rank);
     }
-    send_to<false>(rank, sums, rank);
+    send_to<false>(rank, acc, rank);
   }
   template <bool Remote>
-  TESSERA_DEVICE void send_to(int owner, const float* sums, int rank) const {
+  TESSERA_DEVICE void send_to(int owner, const float* acc, int rank) const {
     const int first = first_of(owner), end = first_of(owner + 1);
     const tile::u32 to = place(rank, 0) - static_cast<tile::u32>(first * threads * 16);
     tile::unroll<eights>([&](auto eight) {
       constexpr int now = decltype(eight)::value;
       if (now < first || now >= end) return;
       if constexpr (Remote)
-        tile::sm90::store_four_cluster(to + now * threads * 16, static_cast<tile::u32>(owner), sums + now * 4);
-      else tile::sm90::store_four(to + now * threads * 16, sums + now * 4);
+        tile::sm90::store_four_cluster(to + now * threads * 16, static_cast<tile::u32>(owner), acc + now * 4);
+      else tile::sm90::store_four(to + now * threads * 16, acc + now * 4);
     });
   }
 

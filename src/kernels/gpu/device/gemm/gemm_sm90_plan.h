@@ -10,7 +10,7 @@
 
 namespace tessera::gpu_kernels::sm90_gemm {
 
-using tile::sm90::ProductArgs, tile::sm90::TileOrder;
+using tile::sm90::ProductArgs, tile::sm90::TileScheduler;
 
 // ---- operands in boxes
 
@@ -133,20 +133,19 @@ inline Readable readable(const GemmArgs& given) {
 /// Tiles; and nanoseconds of a block: for a step, for a tile besides, and at the end of all.
 struct Kind {
   tile::Config config;
-  bool alternates;
+  bool ping_pong;
   double step, tile, end;
 };
 struct Cut {
   const Kind* kind;
-  TileOrder order;
+  TileScheduler order;
   int clusters(int multiprocessors) const { return tile::max(multiprocessors / order.cluster(), 1); }
   int width() const { return kind->config.tile_n; }
 };
 
-inline Cut cut_by(const GemmArgs& args, const Kind& kind, int cluster_down = 1, int cluster_across = 1,
-                  int cluster_deep = 1) {
-  const i64 down = tile::ceil_div<i64>(args.m, kind.config.tile_m * cluster_down);
-  const i64 across = tile::ceil_div<i64>(args.n, kind.config.tile_n * cluster_across),
+inline Cut cut_by(const GemmArgs& args, const Kind& kind, int cluster_m = 1, int cluster_n = 1, int cluster_k = 1) {
+  const i64 down = tile::ceil_div<i64>(args.m, kind.config.tile_m * cluster_m);
+  const i64 across = tile::ceil_div<i64>(args.n, kind.config.tile_n * cluster_n),
             count = down * across * batch_count(args);
   return {&kind,
           {.is_bf16 = args.a.type == Scalar::bf16,
@@ -154,19 +153,19 @@ inline Cut cut_by(const GemmArgs& args, const Kind& kind, int cluster_down = 1, 
            .transposed_b = args.b.column == 1,
            .batch_a = args.a.batch[max_batch_rank - 1] != 0,
            .batch_b = args.b.batch[max_batch_rank - 1] != 0,
-           .cluster_down = cluster_down,
-           .cluster_across = cluster_across,
-           .cluster_deep = cluster_deep,
-           .parts = 1,
-           .down = static_cast<int>(down),
-           .across = static_cast<int>(across),
-           .steps = static_cast<int>(tile::ceil_div<i64>(args.k, 64)),
-           .group = 16 / cluster_down,
+           .cluster_m = cluster_m,
+           .cluster_n = cluster_n,
+           .cluster_k = cluster_k,
+           .split_k = 1,
+           .clusters_m = static_cast<int>(down),
+           .clusters_n = static_cast<int>(across),
+           .k_tiles = static_cast<int>(tile::ceil_div<i64>(args.k, 64)),
+           .group = 16 / cluster_m,
            .count = static_cast<int>(count)}};
 }
 
 inline Operands operands_of(const GemmArgs& args, const Cut& cut) {
-  return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.order.cluster_down, cut.order.cluster_across);
+  return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.order.cluster_m, cut.order.cluster_n);
 }
 
 // ---- split-K
@@ -216,12 +215,12 @@ inline ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands
 // ---- fused products, whose kernels are compiled while the program runs
 
 template <class Tile>
-inline void describe(Sm90FusedPlan& plan, const TileOrder& order, const Executor& executor) {
+inline void describe(Sm90FusedPlan& plan, const TileScheduler& order, const Executor& executor) {
   using Gemm = tile::sm90::Gemm<Tile>;
   constexpr tile::Config c = Tile::config;
   plan.rows = c.tile_m, plan.width = c.tile_n, plan.stages = c.stages;
   plan.boxes = Tile::boxes;
-  plan.alternates = Tile::alternates;
+  plan.ping_pong = Tile::ping_pong;
   plan.transposed_a = order.transposed_a, plan.transposed_b = order.transposed_b;
   plan.blocks = sm90_clusters(order, executor);
   plan.threads = Gemm::threads;
@@ -233,7 +232,7 @@ template <int Width>
 using OnceTile = tile::sm90::OnceTile<Width, 5>;
 
 template <int Width>
-inline void describe_once(Sm90FusedPlan& plan, const TileOrder& order) {
+inline void describe_once(Sm90FusedPlan& plan, const TileScheduler& order) {
   plan.rows = 128, plan.width = Width, plan.stages = OnceTile<Width>::config.stages;
   plan.once = true;
   plan.transposed_a = order.transposed_a, plan.transposed_b = order.transposed_b;

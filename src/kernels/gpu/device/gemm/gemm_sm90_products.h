@@ -74,7 +74,7 @@ struct ProductsBy {
   }
   template <class Result>
   void run_any() const {
-    const tile::sm90::TileOrder& order = args.order;
+    const tile::sm90::TileScheduler& order = args.order;
     if (order.transposed_a) return order.transposed_b ? run<true, true, Result>() : run<true, false, Result>();
     return order.transposed_b ? run<false, true, Result>() : run<false, false, Result>();
   }

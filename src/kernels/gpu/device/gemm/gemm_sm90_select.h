@@ -125,7 +125,7 @@ inline Cut cut_in_parts(const GemmArgs& args, const Kind& kind, int multiprocess
   const i64 tiles = cut_by(args, kind).order.count;
   const i64 parts = tile::max<i64>(tile::min<i64>(multiprocessors / tiles, depth_of(args) / 256), 1);
   Cut cut = cut_by(in_parts(args, static_cast<int>(parts)), kind);
-  cut.order.parts = static_cast<int>(parts);
+  cut.order.split_k = static_cast<int>(parts);
   return cut;
 }
 
@@ -175,7 +175,7 @@ inline Cut best_cut(const GemmArgs& args, int multiprocessors, bool has_workspac
     for (const Kind* kind : {&turns, &small, &narrow}) {
       if (kind == &turns && !turned) continue;
       const Cut parts = cut_in_parts(args, *kind, multiprocessors);
-      if (parts.order.parts > 1) consider(parts);
+      if (parts.order.split_k > 1) consider(parts);
     }
   }
   for (int deep = 2; deep <= 8; ++deep) {

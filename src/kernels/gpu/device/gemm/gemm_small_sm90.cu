@@ -10,17 +10,17 @@ class EitherResult {
   using Floats = tile::sm90::ProductResult<C, float, false, SumsOf>;
 
  public:
-  static constexpr int assisting_registers = 32;  // for both
+  static constexpr int producer_registers = 32;  // for both
   TESSERA_DEVICE EitherResult(const ProductArgs& args, const tile::sm90::ResultBoxes& boxes)
       : is_f32_(args.is_f32), halves_(args, boxes), floats_(args, boxes) {}
   TESSERA_DEVICE void prepare(const tile::sm90::TileWork& work) {
     if (!is_f32_) halves_.prepare(work);
   }
-  TESSERA_DEVICE void store(typename Halves::Sums& sums, const tile::sm90::TileWork& work) {
-    if (is_f32_) floats_.store(sums, work);
-    else halves_.store(sums, work);
+  TESSERA_DEVICE void store(typename Halves::Accumulators& acc, const tile::sm90::TileWork& work) {
+    if (is_f32_) floats_.store(acc, work);
+    else halves_.store(acc, work);
   }
-  static TESSERA_DEVICE void assist(const tile::sm90::TileOrder& order, const ProductArgs& args,
+  static TESSERA_DEVICE void assist(const tile::sm90::TileScheduler& order, const ProductArgs& args,
                                     const tile::sm90::ResultBoxes& boxes) {
     if (args.is_f32) Floats::assist(order, args, boxes);
     else Halves::assist(order, args, boxes);
