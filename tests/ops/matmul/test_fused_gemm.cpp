@@ -234,7 +234,7 @@ class FusedGemmOnHopper : public FusedGemmTest {
     HopperGemm gemm{};
     gemm.plan.rows = 128, gemm.plan.width = 192, gemm.plan.stages = 4, gemm.plan.boxes = 4;
     gemm.plan.ping_pong = true;
-    if (once) gemm.plan.once = true, gemm.plan.width = once;
+    if (once) gemm.plan.one_wave = true, gemm.plan.width = once;
     gemm.plan.transposed_a = transposed, gemm.plan.transposed_b = !transposed;
     gemm.plan.threads = 384;
     gemm.dtype = transposed ? BFloat16 : Float16;

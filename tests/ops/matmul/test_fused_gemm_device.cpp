@@ -108,7 +108,7 @@ TEST_F(FusedGemmDevice, PlansARoundOfTilesOfEachWidth) {
     gpu_kernels::Sm90FusedPlan plan{};
     const Operand result(y);
     ASSERT_TRUE(gpu_kernels::plan_fused(Operand(a), Operand(b), result, &result, {}, plan));
-    EXPECT_TRUE(plan.once) << m << 'x' << n << 'x' << k;
+    EXPECT_TRUE(plan.one_wave) << m << 'x' << n << 'x' << k;
     widths.insert(plan.width);
   }
   EXPECT_EQ(widths, (std::set{64, 96, 128}));

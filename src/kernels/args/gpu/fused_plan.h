@@ -12,7 +12,7 @@ struct Sm90FusedPlan {
   /// As tile::sm90::ProductTile takes them.
   int rows, width, stages, boxes;
   bool ping_pong;
-  bool once;  // as tile::sm90::OnceTile takes width and stages
+  bool one_wave;  // as tile::sm90::OneWaveTile takes width and stages
   bool transposed_a, transposed_b;
   long long blocks;
   int threads;

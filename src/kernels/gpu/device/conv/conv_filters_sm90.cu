@@ -1,6 +1,6 @@
 // Gradients of convolutions of halves by their filters, on Hopper's cards: long sums over windows that TMA
 // finds in images.
-#include "kernels/gpu/device/gemm/gemm_sm90_lanes.h"
+#include "kernels/gpu/device/gemm/gemm_sm90_generic.h"
 #include "windows_sm90.h"
 
 namespace tessera::gpu_kernels {
@@ -9,7 +9,7 @@ namespace {
 // ---- kernels
 
 /// Gradients by windows.
-struct WindowsGrad : LanesProduct {
+struct WindowsGrad : GenericProduct {
   Windows windows;
 };
 
@@ -19,11 +19,11 @@ using SmallGrad = tile::sm90::ProductTile<128, 128, 6, 0, false>;
 using WideGrad = tile::sm90::ProductTile<128, 256, 4, 0, false>;
 
 template <class C, bool TapsDown>
-struct GradResult : JoinedResult<C> {
+struct GradResult : ClusterSplitK<C> {
   using BothTransposed = void;
   template <class Gemm>
   using Source = tile::sm90::WindowLines<Gemm, TapsDown>;
-  using JoinedResult<C>::JoinedResult;
+  using ClusterSplitK<C>::ClusterSplitK;
 };
 
 constexpr int join_threads = 64;

@@ -229,7 +229,7 @@ constexpr Kind<WindowsProduct> rows_kind(double step, double tile) {
   return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}, false};
 }
 constexpr Kind<WindowsProduct> rows_kinds[] = {rows_kind<NarrowRows>(0.63, 1.5), rows_kind<SmallRows>(0.44, 2),
-                                               rows_kind<Sm90Wide>(0.67, 3)};
+                                               rows_kind<Sm90Tile128x256>(0.67, 3)};
 /// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients. `y` is a map of 64 lines of results.
 /// Returns windows_of_part.
 int run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product, i64 n, Executor& executor) {

@@ -81,9 +81,9 @@ void launch_rows(const NormWindowsProduct& product, Executor& executor) {
                product);
 }
 
-template <int Rows, int Filters, int Stages, int Boxes>
+template <int Rows, int Filters, int Stages, int TmaMatrix>
 constexpr Kind<NormWindowsProduct> kind(double step, double tile) {
-  using C = sm90::ProductTile<Rows, Filters, Stages, Boxes, false>;
+  using C = sm90::ProductTile<Rows, Filters, Stages, TmaMatrix, false>;
   return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}, false};
 }
 constexpr Kind<NormWindowsProduct> kinds[] = {kind<128, 64, 7, 4>(0.38, 2.5), kind<256, 64, 4, 4>(0.64, 3.5),

@@ -15,8 +15,9 @@ int in_sixteens(i64 lines, int most = pointwise_most) {
   return static_cast<int>(tile::min<i64>(tile::ceil_div<i64>(lines, 16) * 16, most));
 }
 
-Boxes boxes_of(const PlanesArg& planes, Scalar type, i64 images, i64 channels, i64 pixels, int lines) {
-  Boxes b{planes.data, type, pixels, channels, planes.channel_stride, images, planes.batch_stride, tile_pixels, lines};
+TmaMatrix boxes_of(const PlanesArg& planes, Scalar type, i64 images, i64 channels, i64 pixels, int lines) {
+  TmaMatrix b{planes.data,         type,        pixels, channels, planes.channel_stride, images,
+              planes.batch_stride, tile_pixels, lines};
   if (channels == 1) b.pitch = tile::ceil_div<i64>(pixels, 8) * 8;  // of no account, like the next
   if (images == 1) b.step = b.pitch * channels;
   return b;
@@ -35,8 +36,8 @@ Sm90Refusal refuses(Scalar type, i64 channels, i64 filters, i64 pixels) {
 /// Channels that are multiplied; zeros fill up.
 int depth_of(const PointwiseArgs& a) { return a.channels <= 16 ? 16 : a.channels <= 64 ? 64 : pointwise_most; }
 
-Boxes x_boxes(const PointwiseArgs& a) { return boxes_of(a.x, a.type, a.images, a.channels, a.pixels, depth_of(a)); }
-Boxes y_boxes(const PointwiseArgs& a) {
+TmaMatrix x_boxes(const PointwiseArgs& a) { return boxes_of(a.x, a.type, a.images, a.channels, a.pixels, depth_of(a)); }
+TmaMatrix y_boxes(const PointwiseArgs& a) {
   return boxes_of(a.y, a.type, a.images, a.filters, a.pixels, in_sixteens(a.filters));
 }
 
@@ -100,10 +101,10 @@ void run(const PointwiseArgs& a, Executor& executor) {
 
 // ---- dw = dy norm(x)^T
 
-Boxes x_boxes(const PointwiseGradArgs& a) {
+TmaMatrix x_boxes(const PointwiseGradArgs& a) {
   return boxes_of(a.x, a.type, a.images, a.channels, a.pixels, in_sixteens(a.channels, grad_channels));
 }
-Boxes dy_boxes(const PointwiseGradArgs& a) {
+TmaMatrix dy_boxes(const PointwiseGradArgs& a) {
   return boxes_of(a.dy, a.type, a.images, a.filters, a.pixels, in_sixteens(a.filters));
 }
 

@@ -119,7 +119,7 @@ inline TensorMap map_of_filters(const ConvArgs& args, int filters) {
 }
 /// Pixels of all images as lines, in boxes of 64.
 inline TensorMap map_of_pixels(const ConvArgs& args, const ConvTensor& t, i64 channels, i64 pixels) {
-  return map_of(Boxes{t.data, args.type, channels, pixels, t.strides[3], 1, t.strides[3] * pixels, 64, 64});
+  return map_of(TmaMatrix{t.data, args.type, channels, pixels, t.strides[3], 1, t.strides[3] * pixels, 64, 64});
 }
 
 // ---- tiles

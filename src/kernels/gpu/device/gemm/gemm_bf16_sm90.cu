@@ -2,8 +2,8 @@
 
 namespace tessera::gpu_kernels {
 
-void run_products_bf16(Sm90Ends ends, const ProductArgs& args, Executor& executor) {
-  run_products<tile::bf16>(ends, args, executor);
+void run_products_bf16(Sm90Epilogue epilogue, const ProductArgs& args, Executor& executor) {
+  run_products<tile::bf16>(epilogue, args, executor);
 }
 
 }  // namespace tessera::gpu_kernels

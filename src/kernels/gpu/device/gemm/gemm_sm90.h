@@ -1,4 +1,4 @@
-// Matrix products of halves on Hopper's cards: operands come through TMA, and so go results.
+// Matrix products of halves on Hopper's cards, whose operands TMA loads and whose results it stores.
 #pragma once
 #include "gemm.h"
 #include "kernels/gpu/device/runtime/launch_early.h"
@@ -6,23 +6,22 @@
 
 namespace tessera::gpu_kernels {
 
-/// The tiles that kernels are made for. Wide ones, shared by all warps, are best where sums are long; where they are
-/// short, or much happens to them, groups of warps take narrower ones in turns.
-using Sm90Wide = tile::sm90::ProductTile<128, 256, 4, 4, false>;
-using Sm90Turns = tile::sm90::ProductTile<128, 192, 5, 3, true>;
-/// The same with more boxes: for two results, or those of `fused_gemm` and a matrix that arrives.
-using Sm90TurnsBoxes = tile::sm90::ProductTile<128, 192, 4, 8, true>;
+/// The tiles that kernels are made for. Large cooperative ones are best where k is long; where it is short, or the
+/// epilogue is, ping-pong is.
+using Sm90Tile128x256 = tile::sm90::ProductTile<128, 256, 4, 4, false>;
+using Sm90PingPong = tile::sm90::ProductTile<128, 192, 5, 3, true>;
+/// The same with more boxes: for two outputs, or that of `fused_gemm` and a matrix that its epilogue reads.
+using Sm90PingPongTwoOutputs = tile::sm90::ProductTile<128, 192, 4, 8, true>;
 
-/// Small and narrow ones, where larger ones would leave most of the card idle.
-using Sm90Small = tile::sm90::ProductTile<128, 128, 6, 4, false>;
-using Sm90Narrow = tile::sm90::ProductTile<128, 64, 8, 4, false>;
+/// Where larger ones would leave most of the card idle.
+using Sm90Tile128x128 = tile::sm90::ProductTile<128, 128, 6, 4, false>;
+using Sm90Tile128x64 = tile::sm90::ProductTile<128, 64, 8, 4, false>;
 
-/// What becomes of sums. By a kernel of its own: of 16 bits, a bias or none; the same with an addend; activated, with
-/// slopes or without; times a factor, and summed up along columns; in f32 as they are. All else by one kernel, by its
-/// lanes.
-enum class Sm90Ends : u8 {
-  sums,
-  added,
+/// Epilogues. With a kernel of their own: of 16 bits, a bias or none; the same with an addend; activated, with slopes
+/// or without; times a factor, and summed up along columns; accumulators in f32. All else is one generic kernel's.
+enum class Sm90Epilogue : u8 {
+  bias,  // or none
+  addend,
   relu,
   gelu_tanh,
   gelu_erf,
@@ -31,19 +30,19 @@ enum class Sm90Ends : u8 {
   gelu_erf_slope,
   factor,
   gelu_factor,  // in bf16
-  sums_f32,
-  lanes
+  f32,          // as they are
+  generic
 };
 
-/// Of one type of operands, by the kernel for `ends`.
-void run_products_bf16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
-void run_products_f16(Sm90Ends ends, const tile::sm90::ProductArgs& args, Executor& executor);
-/// In wide tiles: sums, with a bias or none.
+/// Of one type of operands, by the kernel for `epilogue`.
+void run_products_bf16(Sm90Epilogue epilogue, const tile::sm90::ProductArgs& args, Executor& executor);
+void run_products_f16(Sm90Epilogue epilogue, const tile::sm90::ProductArgs& args, Executor& executor);
+/// In tiles of 128 x 256: a bias or none.
 void run_wide_products(const tile::sm90::ProductArgs& args, Executor& executor);
-/// In small or narrow tiles: sums with a bias or none, or sums_f32.
+/// In tiles of 128 x 128 or, narrow, 128 x 64: a bias or none, or f32.
 void run_small_products(bool narrow, const tile::sm90::ProductArgs& args, Executor& executor);
 
-/// Clusters of blocks that stay: all that the card has room for, if there is something for each.
+/// Clusters of persistent blocks: all that the card has room for, if there is something for each.
 inline i64 sm90_clusters(const tile::sm90::TileScheduler& order, const Executor& executor) {
   if (order.cluster_k > 1) return order.count;  // each takes one
   const i64 clusters = executor.multiprocessors / order.cluster();

@@ -1,30 +1,30 @@
-// How a product on Hopper's cards is launched: its operands as TMA finds them, copies of those that it
-// cannot find, tiles and clusters, and the arguments of kernels.
+// How a product on Hopper's cards is launched: operands as TMA loads them, copies of those that are misaligned, tiles
+// and clusters, and the arguments of kernels.
 #pragma once
-#include "gemm_sm90_lanes.h"
+#include "gemm_sm90_generic.h"
 #include "kernels/args/gpu/fused_table.h"
 #include "kernels/gpu/device/runtime/tensor_map.h"
 #include "kernels/shared/gemm_transpose.h"
 #include "line_copy.h"
-#include "tile/arch/sm90/once.h"
+#include "tile/arch/sm90/one_wave.h"
 
 namespace tessera::gpu_kernels::sm90_gemm {
 
 using tile::sm90::ProductArgs, tile::sm90::TileScheduler;
 
-// ---- operands in boxes
+// ---- tensor maps
 
 /// A matrix whose contiguous dim is its columns or, transposed, its rows.
-inline Boxes boxes_of(const GemmArgs& args, const MatrixArg& m, i64 rows, i64 columns, bool transposed, int box_length,
-                      int box_lines) {
-  Boxes b{m.data, m.type, columns, rows, m.row, 1, m.batch[max_batch_rank - 1], box_length, box_lines};
+inline TmaMatrix tma_matrix(const GemmArgs& args, const MatrixArg& m, i64 rows, i64 columns, bool transposed,
+                            int box_columns, int box_rows) {
+  TmaMatrix b{m.data, m.type, columns, rows, m.row, 1, m.batch[max_batch_rank - 1], box_columns, box_rows};
   if (transposed) b.length = rows, b.lines = columns, b.pitch = m.column;
   if (b.step != 0) b.count = args.batch[max_batch_rank - 1];
   if (b.count == 1) b.step = b.pitch * b.lines;  // of no account
   return b;
 }
 
-// ---- what is asked for
+// ---- operands
 
 /// Rows of a column-major result are neighbours in memory: it is computed as its transpose. The batch comes last.
 /// False: the batch has several dims that cannot be merged.
@@ -51,53 +51,54 @@ inline bool arrange(GemmArgs& args) {
 }
 
 struct Operands {
-  Boxes a, b;
+  TmaMatrix a, b;
 };
-/// As tiles of rows x width fetch them, in clusters of so many tiles below each other and side by side.
-inline Operands operands_of(const GemmArgs& args, int rows, int width, int down, int across) {
-  const bool turned_a = args.a.column != 1, turned_b = args.b.column != 1;
-  Operands operands{boxes_of(args, args.a, args.m, args.k, turned_a, 64, (turned_a ? 64 : rows) / across),
-                    boxes_of(args, args.b, args.k, args.n, turned_b, 64, (turned_b ? width : 64) / down)};
+/// As tiles of tile_m x tile_n load them, in clusters of so many tiles.
+inline Operands operands_of(const GemmArgs& args, int tile_m, int tile_n, int cluster_m, int cluster_n) {
+  const bool m_contiguous = args.a.column != 1, k_contiguous = args.b.column != 1;  // in a, and in b
+  Operands operands{
+      tma_matrix(args, args.a, args.m, args.k, m_contiguous, 64, (m_contiguous ? 64 : tile_m) / cluster_n),
+      tma_matrix(args, args.b, args.k, args.n, k_contiguous, 64, (k_contiguous ? tile_n : 64) / cluster_m)};
   // Rows and columns behind the last ones in their 16 bytes are read, too, and not stored: boxes that end within are
   // slow.
-  if (turned_a) operands.a.length = tile::ceil_div<i64>(args.m, 8) * 8;
-  if (!turned_b) operands.b.length = tile::ceil_div<i64>(args.n, 8) * 8;
+  if (m_contiguous) operands.a.length = tile::ceil_div<i64>(args.m, 8) * 8;
+  if (!k_contiguous) operands.b.length = tile::ceil_div<i64>(args.n, 8) * 8;
   return operands;
 }
 
 inline bool is_contiguous(const MatrixArg& m) { return m.column == 1 || m.row == 1; }
 
-/// Of all columns in whole units of 16 bytes, as TMA writes them; those behind are stored by lanes.
-inline Boxes result_boxes(const GemmArgs& args, const MatrixArg& m) {
-  Boxes boxes = boxes_of(args, m, args.m, args.n, false, tile::sm90::line_bytes / size_of(m.type), 64);
+/// Of the columns in 16-byte vectors, as TMA stores them; those behind are stored by lanes.
+inline TmaMatrix output_matrix(const GemmArgs& args, const MatrixArg& m) {
+  TmaMatrix boxes = tma_matrix(args, m, args.m, args.n, false, tile::sm90::line_bytes / size_of(m.type), 64);
   boxes.length -= boxes.length % (16 / size_of(m.type));
   return boxes;
 }
-inline Boxes input_boxes(const GemmArgs& args, const MatrixArg& m) {
-  Boxes boxes = result_boxes(args, m);
+inline TmaMatrix input_matrix(const GemmArgs& args, const MatrixArg& m) {
+  TmaMatrix boxes = output_matrix(args, m);
   boxes.length = args.n;
   return boxes;
 }
 
 /// A matrix of c's shape and type that TMA can move.
 inline bool is_like_result(const GemmArgs& args, const MatrixArg& m) {
-  return m.column == 1 && m.type == args.c.type && fits(result_boxes(args, m));
+  return m.column == 1 && m.type == args.c.type && fits(output_matrix(args, m));
 }
 
-/// Whether TMA cannot find lines of an operand: they do not begin at whole units of 16 bytes.
-inline bool is_off(const GemmArgs& args, const MatrixArg& m) {
+/// Whether TMA cannot load an operand: its rows, or columns, are not 16-byte aligned.
+inline bool is_misaligned(const GemmArgs& args, const MatrixArg& m) {
   bool whole = is_contiguous(m) && (m.column == 1 ? m.row : m.column) % 8 == 0;
   for (int d = 0; d < args.batch_rank; ++d) whole = whole && (args.batch[d] == 1 || m.batch[d] % 8 == 0);
   return !whole || reinterpret_cast<size_t>(m.data) % 16 != 0;
 }
 /// Such operands of large products are copied.
-inline bool copies(const GemmArgs& args) {
+inline bool needs_copy(const GemmArgs& args) {
   return size_of(args.a.type) == 2 && size_of(args.b.type) == 2 && args.m * args.n * args.k >= i64{1} << 28 &&
-         (is_off(args, args.a) || is_off(args, args.b));
+         (is_misaligned(args, args.a) || is_misaligned(args, args.b));
 }
 
 /// A product as the pipeline reads it, its operands copied before where they must be.
-struct Readable {
+struct Prepared {
   GemmArgs args;
   bool is_arranged;
   OperandCopy a = {}, b = {};
@@ -105,7 +106,7 @@ struct Readable {
 };
 /// An operand that is transposed stays so.
 inline OperandCopy copy_of(const GemmArgs& args, MatrixArg& m, i64 rows, i64 columns) {
-  if (!is_off(args, m)) return {};
+  if (!is_misaligned(args, m)) return {};
   const bool turned = m.column != 1 && m.row == 1;
   const auto turn = [&] {
     if (!turned) return;
@@ -118,11 +119,11 @@ inline OperandCopy copy_of(const GemmArgs& args, MatrixArg& m, i64 rows, i64 col
   m.data = nullptr;
   return made;
 }
-inline Readable readable(const GemmArgs& given) {
-  Readable product{given, false};
+inline Prepared prepared(const GemmArgs& given) {
+  Prepared product{given, false};
   GemmArgs& args = product.args;
   product.is_arranged = arrange(args);
-  if (!product.is_arranged || !copies(args)) return product;
+  if (!product.is_arranged || !needs_copy(args)) return product;
   product.a = copy_of(args, args.a, args.m, args.k);
   product.b = copy_of(args, args.b, args.k, args.n);
   return product;
@@ -130,24 +131,25 @@ inline Readable readable(const GemmArgs& given) {
 
 // ---- tiles and clusters
 
-/// Tiles; and nanoseconds of a block: for a step, for a tile besides, and at the end of all.
-struct Kind {
+/// Tiles; and what a block takes: for each 64 of k, for a tile besides, and at the end of all.
+struct TileShape {
   tile::Config config;
   bool ping_pong;
-  double step, tile, end;
+  double k_tile_ns, tile_ns, end_ns;
 };
-struct Cut {
-  const Kind* kind;
+struct Tiling {
+  const TileShape* shape;
   TileScheduler order;
   int clusters(int multiprocessors) const { return tile::max(multiprocessors / order.cluster(), 1); }
-  int width() const { return kind->config.tile_n; }
+  int width() const { return shape->config.tile_n; }
 };
 
-inline Cut cut_by(const GemmArgs& args, const Kind& kind, int cluster_m = 1, int cluster_n = 1, int cluster_k = 1) {
-  const i64 down = tile::ceil_div<i64>(args.m, kind.config.tile_m * cluster_m);
-  const i64 across = tile::ceil_div<i64>(args.n, kind.config.tile_n * cluster_n),
-            count = down * across * batch_count(args);
-  return {&kind,
+inline Tiling tiling_of(const GemmArgs& args, const TileShape& shape, int cluster_m = 1, int cluster_n = 1,
+                        int cluster_k = 1) {
+  const i64 clusters_m = tile::ceil_div<i64>(args.m, shape.config.tile_m * cluster_m);
+  const i64 clusters_n = tile::ceil_div<i64>(args.n, shape.config.tile_n * cluster_n),
+            count = clusters_m * clusters_n * batch_count(args);
+  return {&shape,
           {.is_bf16 = args.a.type == Scalar::bf16,
            .transposed_a = args.a.column != 1,
            .transposed_b = args.b.column == 1,
@@ -157,51 +159,52 @@ inline Cut cut_by(const GemmArgs& args, const Kind& kind, int cluster_m = 1, int
            .cluster_n = cluster_n,
            .cluster_k = cluster_k,
            .split_k = 1,
-           .clusters_m = static_cast<int>(down),
-           .clusters_n = static_cast<int>(across),
+           .clusters_m = static_cast<int>(clusters_m),
+           .clusters_n = static_cast<int>(clusters_n),
            .k_tiles = static_cast<int>(tile::ceil_div<i64>(args.k, 64)),
            .group = 16 / cluster_m,
            .count = static_cast<int>(count)}};
 }
 
-inline Operands operands_of(const GemmArgs& args, const Cut& cut) {
-  return operands_of(args, cut.kind->config.tile_m, cut.width(), cut.order.cluster_m, cut.order.cluster_n);
+inline Operands operands_of(const GemmArgs& args, const Tiling& tiling) {
+  return operands_of(args, tiling.shape->config.tile_m, tiling.width(), tiling.order.cluster_m, tiling.order.cluster_n);
 }
 
 // ---- split-K
 
-/// The same product's sums in parts of k, one behind the other in the workspace.
-inline GemmArgs in_parts(const GemmArgs& args, int parts) {
-  GemmArgs sums = args;
-  sums.c = {args.workspace, Scalar::f32, args.n, 1, {}};
-  sums.batch[max_batch_rank - 1] = parts;
-  sums.c.batch[max_batch_rank - 1] = args.m * args.n;
-  return sums;
+/// The product in parts of k, whose results in f32 lie one behind the other in the workspace.
+inline GemmArgs split_k_product(const GemmArgs& args, int parts) {
+  GemmArgs split = args;
+  split.c = {args.workspace, Scalar::f32, args.n, 1, {}};
+  split.batch[max_batch_rank - 1] = parts;
+  split.c.batch[max_batch_rank - 1] = args.m * args.n;
+  return split;
 }
-inline i64 bytes_of_parts(const GemmArgs& args, int parts) { return parts * args.m * args.n * i64{sizeof(float)}; }
+inline i64 split_k_bytes(const GemmArgs& args, int parts) { return parts * args.m * args.n * i64{sizeof(float)}; }
 
-/// The length of sums, filled up with zeros: what is made of it holds for lines that are padded, too.
-inline i64 depth_of(const GemmArgs& args) { return tile::ceil_div<i64>(args.k, 8) * 8; }
+/// k up to a multiple of 8: what is made of it holds for padded operands, too.
+inline i64 padded_k(const GemmArgs& args) { return tile::ceil_div<i64>(args.k, 8) * 8; }
 
 // ---- arguments of kernels
 
-/// For a kernel of its own, whose results leave through boxes.
-inline ProductArgs own_args(const GemmArgs& args, const Cut& cut, const Operands& operands, float* column_parts) {
+/// For a kernel with an epilogue of its own, whose results TMA stores.
+inline ProductArgs kernel_args(const GemmArgs& args, const Tiling& tiling, const Operands& operands,
+                               float* column_parts) {
   const MatrixArg& input = args.addend.data ? args.addend : args.factor;
   ProductArgs product{};
   product.a = map_of(operands.a);
   product.b = map_of(operands.b);
-  product.y = map_of(result_boxes(args, args.c));
-  if (args.slope.data) product.slope = map_of(result_boxes(args, args.slope));
-  if (input.data) product.input = map_of(input_boxes(args, input));
+  product.y = map_of(output_matrix(args, args.c));
+  if (args.slope.data) product.slope = map_of(output_matrix(args, args.slope));
+  if (input.data) product.input = map_of(input_matrix(args, input));
   product.input_batch = input.data && input.batch[max_batch_rank - 1] != 0;
   product.is_f32 = args.c.type == Scalar::f32;
-  product.order = cut.order;
+  product.order = tiling.order;
   product.d[0].data = args.bias.data;
   product.column_parts = column_parts;
   product.m = static_cast<int>(args.m);
   product.n = static_cast<int>(args.n);
-  const i64 whole = result_boxes(args, args.c).length, bytes = size_of(args.c.type);
+  const i64 whole = output_matrix(args, args.c).length, bytes = size_of(args.c.type);
   product.whole = static_cast<int>(whole);
   product.edge_bytes = static_cast<int>((args.n - whole) * bytes);
   const auto edge = [&](const MatrixArg& m) -> ProductArgs::Place {
@@ -229,32 +232,32 @@ inline void describe(Sm90FusedPlan& plan, const TileScheduler& order, const Exec
 
 /// Where all tiles fit the card at once.
 template <int Width>
-using OnceTile = tile::sm90::OnceTile<Width, 5>;
+using OneWaveTile = tile::sm90::OneWaveTile<Width, 5>;
 
 template <int Width>
-inline void describe_once(Sm90FusedPlan& plan, const TileScheduler& order) {
-  plan.rows = 128, plan.width = Width, plan.stages = OnceTile<Width>::config.stages;
-  plan.once = true;
+inline void describe_one_wave(Sm90FusedPlan& plan, const TileScheduler& order) {
+  plan.rows = 128, plan.width = Width, plan.stages = OneWaveTile<Width>::config.stages;
+  plan.one_wave = true;
   plan.transposed_a = order.transposed_a, plan.transposed_b = order.transposed_b;
   plan.blocks = order.count;
-  plan.threads = OnceTile<Width>::threads;
-  plan.shared_bytes = OnceTile<Width>::shared_bytes;
+  plan.threads = OneWaveTile<Width>::threads;
+  plan.shared_bytes = OneWaveTile<Width>::shared_bytes;
 }
-inline void describe_once(Sm90FusedPlan& plan, const Cut& cut) {
-  if (cut.width() == 64) describe_once<64>(plan, cut.order);
-  else if (cut.width() == 96) describe_once<96>(plan, cut.order);
-  else describe_once<128>(plan, cut.order);
+inline void describe_one_wave(Sm90FusedPlan& plan, const Tiling& tiling) {
+  if (tiling.width() == 64) describe_one_wave<64>(plan, tiling.order);
+  else if (tiling.width() == 96) describe_one_wave<96>(plan, tiling.order);
+  else describe_one_wave<128>(plan, tiling.order);
 }
 
-/// Maps with the boxes of tile::sm90::Once.
-inline void use_narrow_boxes(const GemmArgs& args, const Cut& cut, ProductArgs& product) {
-  const auto of = [](Boxes boxes, int lines) {
-    boxes.box_length = 32, boxes.box_lines = lines;
+/// Maps with the boxes of tile::sm90::OneWave.
+inline void use_narrow_boxes(const GemmArgs& args, const Tiling& tiling, ProductArgs& product) {
+  const auto of = [](TmaMatrix boxes, int lines) {
+    boxes.box_columns = 32, boxes.box_rows = lines;
     return map_of(boxes);
   };
-  if (args.b.column == 1) product.b = of(operands_of(args, cut).b, 64);
-  product.y = of(result_boxes(args, args.c), 16);
-  if (args.addend.data) product.input = of(input_boxes(args, args.addend), 128);
+  if (args.b.column == 1) product.b = of(operands_of(args, tiling).b, 64);
+  product.y = of(output_matrix(args, args.c), 16);
+  if (args.addend.data) product.input = of(input_matrix(args, args.addend), 128);
 }
 
 }  // namespace tessera::gpu_kernels::sm90_gemm

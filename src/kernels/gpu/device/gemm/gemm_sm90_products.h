@@ -1,4 +1,4 @@
-// Products of one type of operands by Hopper's pipeline, a kernel for each orientation and epilogue: what is known when
+// Products of one type of operands on Hopper's cards, a kernel for each orientation and epilogue: what is known when
 // they are compiled is neither asked nor kept in registers.
 #pragma once
 #include "gemm_sm90.h"
@@ -88,41 +88,41 @@ struct ProductsBy {
   }
 };
 
-/// In the orientations that ends_of() gives.
+/// In the orientations that epilogue_of() gives.
 template <class Operand>
-void run_products(Sm90Ends ends, const ProductArgs& args, Executor& executor) {
-  using P = ProductsBy<Sm90Turns, Operand>;
+void run_products(Sm90Epilogue epilogue, const ProductArgs& args, Executor& executor) {
+  using P = ProductsBy<Sm90PingPong, Operand>;
   using Bias = typename P::Bias;
   const P products{args, executor};
-  using OfTwo = ProductsBy<Sm90TurnsBoxes, Operand>;
+  using OfTwo = ProductsBy<Sm90PingPongTwoOutputs, Operand>;
   const OfTwo of_two{args, executor};
-  switch (ends) {
-    case Sm90Ends::added: {
+  switch (epilogue) {
+    case Sm90Epilogue::addend: {
       using Result = typename P::template Result<Operand, false, WithAddend, Bias, typename P::Input>;
       return args.order.transposed_b ? products.template run<false, true, Result>()
                                      : products.template run<false, false, Result>();
     }
-    case Sm90Ends::relu:
+    case Sm90Epilogue::relu:
       return products.template run_activated<Activation::relu>();
-    case Sm90Ends::gelu_tanh:
+    case Sm90Epilogue::gelu_tanh:
       return products.template run_activated<Activation::gelu_tanh>();
-    case Sm90Ends::gelu_erf:
+    case Sm90Epilogue::gelu_erf:
       return products.template run_activated<Activation::gelu_erf>();
-    case Sm90Ends::relu_slope:
+    case Sm90Epilogue::relu_slope:
       return of_two.template run_slope<Activation::relu>();
-    case Sm90Ends::gelu_tanh_slope:  // in bf16 its input
+    case Sm90Epilogue::gelu_tanh_slope:  // in bf16 its input
       if constexpr (tile::is_same_v<Operand, tile::bf16>)
         return of_two.template run<false, false, typename OfTwo::template Result<Operand, false, GeluAndInput, Bias>>();
       else return of_two.template run_slope<Activation::gelu_tanh>();
-    case Sm90Ends::gelu_erf_slope:
+    case Sm90Epilogue::gelu_erf_slope:
       return of_two.template run_slope<Activation::gelu_erf>();
-    case Sm90Ends::factor:
+    case Sm90Epilogue::factor:
       return of_two.template run<false, true,
                                  typename OfTwo::template Result<Operand, true, TimesFactor, typename OfTwo::Input>>();
-    case Sm90Ends::gelu_factor:
+    case Sm90Epilogue::gelu_factor:
       return of_two.template run<
           false, true, typename OfTwo::template Result<Operand, true, TimesGeluSlope, typename OfTwo::Input>>();
-    case Sm90Ends::sums_f32:
+    case Sm90Epilogue::f32:
       return products.template run<true, true, typename P::template Result<float, false, SumsOf>>();
     default:
       return products.template run_any<typename P::template Result<Operand, false, WithBias, Bias>>();

@@ -41,7 +41,7 @@ void run_by(const ProductArgs& args, Executor& executor) {
 }  // namespace
 
 void run_small_products(bool narrow, const ProductArgs& args, Executor& executor) {
-  narrow ? run_by<Sm90Narrow>(args, executor) : run_by<Sm90Small>(args, executor);
+  narrow ? run_by<Sm90Tile128x64>(args, executor) : run_by<Sm90Tile128x128>(args, executor);
 }
 
 }  // namespace tessera::gpu_kernels

@@ -5,7 +5,7 @@ namespace {
 
 template <class Operand>
 void run_wide(const ProductArgs& args, Executor& executor) {
-  using P = ProductsBy<Sm90Wide, Operand>;
+  using P = ProductsBy<Sm90Tile128x256, Operand>;
   P{args, executor}.template run_any<typename P::template Result<Operand, false, WithBias, typename P::Bias>>();
 }
 

@@ -1,4 +1,4 @@
-// What the copy engine of Hopper's cards is told about tensors, and whether the card at hand has one.
+// TMA's tensor maps, and whether the card at hand is Hopper's.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -48,15 +48,16 @@ inline EncodeTensorMap encode_function() {
   return function;
 }
 
-/// `count` matrices of `lines` lines of `length` contiguous elements, and the box of them that one copy moves.
-struct Boxes {
+/// `count` matrices of `lines` rows (or columns) of `length` contiguous elements, and the box of them that TMA moves at
+/// a time.
+struct TmaMatrix {
   const void* data;
   Scalar type;
   i64 length, lines, pitch, count, step;
-  int box_length, box_lines;
+  int box_columns, box_rows;
 };
 
-inline bool fits(const Boxes& b) {
+inline bool fits(const TmaMatrix& b) {
   constexpr i64 most_bytes = i64{1} << 40, most = (i64{1} << 31) - 1024;
   const i64 bytes = size_of(b.type);
   const auto is_step = [&](i64 step) { return step > 0 && step * bytes % 16 == 0 && step * bytes < most_bytes; };
@@ -91,8 +92,8 @@ tile::sm90::TensorMap encode_map(Scalar type, const void* data, const i64 (&leng
   return map;
 }
 
-inline tile::sm90::TensorMap map_of(const Boxes& b) {
-  return encode_map<3>(b.type, b.data, {b.length, b.lines, b.count}, {b.pitch, b.step}, {b.box_length, b.box_lines, 1});
+inline tile::sm90::TensorMap map_of(const TmaMatrix& b) {
+  return encode_map<3>(b.type, b.data, {b.length, b.lines, b.count}, {b.pitch, b.step}, {b.box_columns, b.box_rows, 1});
 }
 
 }  // namespace tessera::gpu_kernels

@@ -1,5 +1,5 @@
-// The product with whatever epilogue: all is asked while it runs, and sums go through shared memory to lanes that have
-// four neighbours each.
+// Products with any epilogue: it is interpreted, and accumulators go through shared memory to lanes that have four
+// neighbours each.
 #pragma once
 #include "gemm_sm90.h"
 #include "tile/arch/sm90/bulk.h"
@@ -7,15 +7,15 @@
 namespace tessera::gpu_kernels {
 
 /// A product as this kernel takes it. The batch is the last of max_batch_rank dims.
-struct LanesProduct {
+struct GenericProduct {
   tile::sm90::TensorMap a, b;
   GemmArgs args;
   tile::sm90::TileScheduler order;
 };
 
-/// How the sums of a warp, strips of 16 rows of a tile, get to memory.
+/// How the accumulators of a warp, strips of 16 rows of a tile, get to memory.
 template <class C>
-class LanesResult {
+class GenericResult {
  public:
   using Gemm = tile::sm90::Gemm<C>;
   using Accumulators = typename Gemm::Accumulators;
@@ -23,9 +23,9 @@ class LanesResult {
   static constexpr int slab_bytes = 4096;                                      // of a warp: four units
   static_assert(Gemm::consumer_warps * slab_bytes <= Gemm::results_bytes, "sm90 lanes: a slab for each warp");
 
-  TESSERA_DEVICE LanesResult(const LanesProduct& product, const tile::sm90::ResultBoxes& boxes)
+  TESSERA_DEVICE GenericResult(const GenericProduct& product, const tile::sm90::ResultBoxes& boxes)
       : args_(product.args), slab_(boxes.boxes + tile::thread_in_block() / 32 * slab_bytes) {}
-  static TESSERA_DEVICE void assist(const tile::sm90::TileScheduler&, const LanesProduct&,
+  static TESSERA_DEVICE void assist(const tile::sm90::TileScheduler&, const GenericProduct&,
                                     const tile::sm90::ResultBoxes&) {}
 
   TESSERA_DEVICE void prepare(const tile::sm90::TileWork&) const {}
@@ -64,7 +64,7 @@ class LanesResult {
   }
 
  private:
-  /// Unit `now` of a lane's sums, by halving, since registers have no index.
+  /// Unit `now` of a lane's accumulators, by halving, since registers have no index.
   template <int Begin, int End>
   static TESSERA_DEVICE void pick(const float* acc, int now, tile::sm90::Unit& values) {
     if constexpr (End - Begin == 1) {
@@ -80,7 +80,7 @@ class LanesResult {
   tile::u32 slab_;
 };
 
-/// Four sums, side by side, from an element on that is a multiple of 4.
+/// Four accumulators, side by side, from an element on that is a multiple of 4.
 template <class T>
 TESSERA_DEVICE void store_sums(const MatrixArg& c, i64 at, const float* v) {
   T* const to = static_cast<T*>(const_cast<void*>(c.data)) + at;
@@ -94,10 +94,10 @@ TESSERA_DEVICE void store_sums(const MatrixArg& c, i64 at, const float* v) {
   else store_sums<tile::f16>(c, at, v);
 }
 
-/// Of tiles whose sums the blocks of a cluster share, each a part of k: every block gets what the others have of some
-/// eights of columns, where its operands were, and adds up, in the blocks' order. OnlyResults: all sums are_results().
+/// Split-K within a cluster: every block gets the others' accumulators of some eights of columns through distributed
+/// shared memory, where its operands were, and adds up, in the blocks' order. OnlyResults: all sums are_results().
 template <class C, bool OnlyResults = false>
-class JoinedResult {
+class ClusterSplitK {
  public:
   using Gemm = tile::sm90::Gemm<C>;
   using Accumulators = typename Gemm::Accumulators;
@@ -110,7 +110,7 @@ class JoinedResult {
     return (blocks * tile::ceil_div(eights, blocks) + 3) * threads * 16 <= room;
   }
 
-  TESSERA_DEVICE JoinedResult(const LanesProduct& product, const tile::sm90::ResultBoxes& boxes)
+  TESSERA_DEVICE ClusterSplitK(const GenericProduct& product, const tile::sm90::ResultBoxes& boxes)
       : args_(product.args), blocks_(product.order.cluster_k), shared_(boxes.boxes - room) {}
 
   TESSERA_DEVICE void prepare(const tile::sm90::TileWork&) const {}
@@ -123,7 +123,7 @@ class JoinedResult {
     else join<1>(rank, work);
   }
   /// The other threads of a cluster wait as often.
-  static TESSERA_DEVICE void assist(const tile::sm90::TileScheduler& order, const LanesProduct&,
+  static TESSERA_DEVICE void assist(const tile::sm90::TileScheduler& order, const GenericProduct&,
                                     const tile::sm90::ResultBoxes&) {
     if (order.cluster_k == 1) return;
     tile::sm90::cluster_sync();
@@ -131,7 +131,7 @@ class JoinedResult {
   }
 
  private:
-  /// Of a block alone those that multiply: it would meet in two places, which synccheck takes for a mistake.
+  /// Of a block alone the consumers: it would meet in two places, which synccheck takes for a mistake.
   TESSERA_DEVICE void meet() const {
     if (blocks_ > 1) tile::sm90::cluster_sync();
     else tile::sm90::named_barrier_sync(1, threads);
@@ -223,14 +223,14 @@ class JoinedResult {
 
 /// Of transposed operands alone, whose sums are the result, as gradients of weights have them.
 template <class C>
-struct JoinedTransposed : JoinedResult<C, true> {
+struct ClusterSplitKTransposed : ClusterSplitK<C, true> {
   using BothTransposed = void;
-  using JoinedResult<C, true>::JoinedResult;
+  using ClusterSplitK<C, true>::ClusterSplitK;
 };
 
 template <class C, class Result>
 TESSERA_KERNEL(C::config.warps * 32, 1)
-void lanes_kernel(const __grid_constant__ LanesProduct product) {
+void generic_kernel(const __grid_constant__ GenericProduct product) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::Gemm<C>::template run<Result>(product.a, product.b, product.order, shared, product);
 }

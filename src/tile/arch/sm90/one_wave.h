@@ -1,5 +1,5 @@
-// Products whose tiles all fit the card at once: a block has one tile of 128 rows, of a width that is whole 32, so that
-// 96 columns leave fewer multiprocessors idle than 64 or 128. What an epilogue reads arrives as one more stage, and is
+// Products whose tiles are one wave: a block has one tile of 128 rows, of a width that is a multiple of 32, so that 96
+// columns leave fewer multiprocessors idle than 64 or 128. What an epilogue reads arrives as one more stage, and is
 // replaced there by the result, of which each warp stores its own 16 rows.
 #pragma once
 #include "result.h"
@@ -8,17 +8,17 @@ TESSERA_TILE_BEGIN
 namespace sm90 {
 
 template <int Width, int Stages>
-struct OnceTile {
+struct OneWaveTile {
   static constexpr Config config{128, Width, 64, 12, Stages};
   static constexpr int threads = config.warps * 32, stage_bytes = (128 + Width) * line_bytes;
   static constexpr int shared_bytes = Stages * (stage_bytes + 16) + 1024;
 };
 
-/// C is a OnceTile; the result is of the operands' type. Maps move boxes of 64 columns and 128 rows of a, or 64 rows if
-/// transposed; of 32 columns and 64 rows of b, or 64 rows and the width if it is not transposed; of 32 columns and 128
-/// rows of what is read; of 32 columns and 16 rows of the result.
+/// C is a OneWaveTile; the result is of the operands' type. Maps move boxes of 64 columns and 128 rows of a, or 64 rows
+/// if transposed; of 32 columns and 64 rows of b, or 64 rows and the width if it is not transposed; of 32 columns and
+/// 128 rows of what is read; of 32 columns and 16 rows of the result.
 template <class C, class Operand, bool TransposedA, bool TransposedB, class Epilogue, class... Inputs>
-class Once : Elements<Operand, Epilogue, Inputs...> {
+class OneWave : Elements<Operand, Epilogue, Inputs...> {
   using Base = Elements<Operand, Epilogue, Inputs...>;
   using Base::args_, Base::has_input;
 
@@ -28,25 +28,25 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
   using TileB = conditional_t<TransposedB, NarrowOperand<width>, SharedOperand<width>>;
   static constexpr int columns = 32, box_bytes = 128 * 64, result_bytes = width / columns * box_bytes;
   static_assert(stage_bytes == TileA::bytes + TileB::bytes && C::shared_bytes <= 227 * 1024,
-                "sm90 once: what a block has");
+                "sm90 one wave: what a block has");
   static_assert(width % 32 == 0 && width >= 64 && width <= 128 && result_bytes <= stage_bytes && !Base::has_slope,
-                "sm90 once: results of a width of 64, 96 or 128 take the place of a stage");
+                "sm90 one wave: results of a width of 64, 96 or 128 take the place of a stage");
 
   /// Called by all threads of a block.
   static TESSERA_DEVICE void run(const ProductArgs& args, const char* shared) {
-    Once once(args, (shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
+    OneWave one_wave(args, (shared_address(shared) + atom_bytes - 1) / atom_bytes * atom_bytes);
     const int warp = from_first_lane(thread_in_block() / 32);
-    if (thread_in_block() == 0) once.make_barriers();
+    if (thread_in_block() == 0) one_wave.make_barriers();
     sync_block();
     launch_dependent_grids();
     const TileScheduler::Place at = args.order.place(static_cast<int>(blockIdx.x));
     const TileWork work{at.down * 128, at.across * width, 0};
     if (warp >= 8) {
       setmaxnreg_dec<24>();
-      if (warp == 8) once.produce(work);
+      if (warp == 8) one_wave.produce(work);
     } else {
       setmaxnreg_inc<240>();
-      once.consume(work, warp);
+      one_wave.consume(work, warp);
     }
   }
 
@@ -54,7 +54,7 @@ class Once : Elements<Operand, Epilogue, Inputs...> {
   using State = PipelineState<stages>;
   using Place = UnitPlace<box_bytes>;
 
-  TESSERA_DEVICE Once(const ProductArgs& args, u32 base) : Base(args), base_(base) {}
+  TESSERA_DEVICE OneWave(const ProductArgs& args, u32 base) : Base(args), base_(base) {}
   TESSERA_DEVICE u32 stage_of(int stage) const { return base_ + stage * stage_bytes; }
   TESSERA_DEVICE u32 full_barrier(int stage) const { return base_ + stages * stage_bytes + stage * 16; }
   TESSERA_DEVICE u32 empty_barrier(int stage) const { return full_barrier(stage) + 8; }
