@@ -1,7 +1,6 @@
-// Gradients of convolutions of halves by their filters, on Hopper's cards: long sums over windows that TMA
-// finds in images.
+// Gradients of convolutions of halves by their filters, on Hopper's cards: long sums over windows that im2col loads.
+#include "im2col_sm90.h"
 #include "kernels/gpu/device/gemm/gemm_sm90_generic.h"
-#include "windows_sm90.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -9,8 +8,8 @@ namespace {
 // ---- kernels
 
 /// Gradients by windows.
-struct WindowsGrad : GenericProduct {
-  Windows windows;
+struct Im2colGrad : GenericProduct {
+  Im2col im2col;
 };
 
 /// Of filters and taps, whose sums the blocks of a cluster share; of taps and filters where these are few.
@@ -22,7 +21,7 @@ template <class C, bool TapsDown>
 struct GradResult : ClusterSplitK<C> {
   using BothTransposed = void;
   template <class Gemm>
-  using Source = tile::sm90::WindowLines<Gemm, TapsDown>;
+  using Source = tile::sm90::Im2colColumns<Gemm, TapsDown>;
   using ClusterSplitK<C>::ClusterSplitK;
 };
 
@@ -50,16 +49,16 @@ void join_parts_kernel(const float* parts, const MatrixArg to, int count, i64 fo
 }
 
 template <class C, bool TapsDown>
-void launch_grad(const WindowsGrad& grad, Executor& executor) {
-  launch_windows<C, GradResult<C, TapsDown>>(grad, grad.order.count, executor);
+void launch_grad(const Im2colGrad& grad, Executor& executor) {
+  launch_im2col<C, GradResult<C, TapsDown>>(grad, grad.order.count, executor);
 }
 
 template <class C, bool TapsDown>
-constexpr Kind<WindowsGrad> grad_kind(double step, double tile) {
+constexpr Kind<Im2colGrad> grad_kind(double step, double tile) {
   return {C::config, step, tile, {launch_grad<C, TapsDown>, launch_grad<C, TapsDown>}, TapsDown};
 }
-constexpr Kind<WindowsGrad> grad_kinds[] = {grad_kind<NarrowGrad, true>(0.4, 5), grad_kind<SmallGrad, false>(0.41, 6.5),
-                                            grad_kind<WideGrad, false>(0.62, 11)};
+constexpr Kind<Im2colGrad> grad_kinds[] = {grad_kind<NarrowGrad, true>(0.4, 5), grad_kind<SmallGrad, false>(0.41, 6.5),
+                                           grad_kind<WideGrad, false>(0.62, 11)};
 
 // ---- how it is cut
 
@@ -68,7 +67,7 @@ bool has_whole_chunks(const ConvArgs& args) { return args.channels % 64 == 0 && 
 
 /// How long sums are cut: into parts, added up by a kernel of their own, and among the blocks of a cluster.
 struct GradCut {
-  const Kind<WindowsGrad>* kind;
+  const Kind<Im2colGrad>* kind;
   TileScheduler order;
   i64 m, n, batch, parts;  // products of so many rows and columns; parts of each
 
@@ -85,7 +84,7 @@ GradCut cut_of(const ConvArgs& args) {
   const i64 steps = tile::ceil_div<i64>(pixels, 64);
   GradCut best{};
   double least = __builtin_inf();
-  const auto consider = [&](const Kind<WindowsGrad>& kind, int deep, i64 parts) {
+  const auto consider = [&](const Kind<Im2colGrad>& kind, int deep, i64 parts) {
     GradCut cut{&kind, {}, args.filters, lines, batch, parts};
     if (kind.taps_down) cut.m = lines, cut.n = args.filters;
     cut.order = kind.order({}, cut.m, cut.n, cut.count(), tile::ceil_div(steps, parts));
@@ -124,13 +123,13 @@ long long filters_workspace_sm90(const ConvArgs& args) {
 
 /// [filters, taps] = [filters, windows] [windows, taps]
 void filters_gradient_sm90(const ConvArgs& args, Executor& executor) {
-  const WindowsOf of = windows_of_images(args);
+  const Im2colTensor of = im2col_of_images(args);
   const GradCut cut = cut_of(args);
-  WindowsGrad grad{};
+  Im2colGrad grad{};
   grad.order = cut.order;
   grad.order.is_bf16 = args.type == Scalar::bf16;
-  grad.windows = windows(of);
-  grad.windows.batch = static_cast<int>(cut.batch);
+  grad.im2col = im2col_args(of);
+  grad.im2col.batch = static_cast<int>(cut.batch);
   const bool down = cut.kind->taps_down;
   (down ? grad.b : grad.a) = map_of_pixels(args, args.y, args.filters, of.all());
   (down ? grad.a : grad.b) = map_of(of, 64);

@@ -1,9 +1,8 @@
-// Convolutions of halves on Hopper's cards, and their gradients by images: products whose operands TMA
-// finds in images.
+// Convolutions of halves on Hopper's cards, and their gradients by images: products whose operands im2col loads.
 #include <numeric>
 
+#include "im2col_sm90.h"
 #include "kernels/gpu/device/elementwise/join.h"
-#include "windows_sm90.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -13,8 +12,8 @@ using tile::sm90::SumsAround;
 // ---- kernels
 
 /// Windows by filters, and their gradients by filters.
-struct WindowsProduct : ProductArgs {
-  Windows windows;
+struct Im2colProduct : ProductArgs {
+  Im2col im2col;
   float*
       sums;  // forward: what SumsAround has, of each filter's results in a group's windows, [part][3][filter], or null
 };
@@ -31,21 +30,21 @@ struct RowsResult : SumsAndBias<C, T> {
   static constexpr bool transposed_a = false, transposed_b = Backward;
   static constexpr int producer_registers = Backward ? 24 : 40;  // as many as columns' sums need
   template <class Gemm>
-  using Source = tile::sm90::WindowRows<Gemm, Backward>;
+  using Source = tile::sm90::Im2colRows<Gemm, Backward>;
   using SumsAndBias<C, T>::ProductResult;
-  static TESSERA_DEVICE void assist(const TileScheduler& order, const WindowsProduct& args,
+  static TESSERA_DEVICE void assist(const TileScheduler& order, const Im2colProduct& args,
                                     const tile::sm90::ResultBoxes& boxes) {
     const int warp = tile::thread_in_block() / 32 - Base::Gemm::consumer_warps - 2;
     if (!Backward && args.sums) return store_and_measure(order, args, boxes, warp);
     if (warp != 0) return;
     Base::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
-      if (row < args.m) tile::sm90::store_result(box, args.y, args.windows, column, row);
+      if (row < args.m) tile::sm90::store_result(box, args.y, args.im2col, column, row);
     });
   }
 
  private:
   /// The third and the fourth warp store the boxes of a group each and sum up their columns, as they are stored.
-  static TESSERA_DEVICE void store_and_measure(const TileScheduler& order, const WindowsProduct& args,
+  static TESSERA_DEVICE void store_and_measure(const TileScheduler& order, const Im2colProduct& args,
                                                const tile::sm90::ResultBoxes& boxes, int self) {
     static_assert(Base::tile_warpgroups == 2 && (Base::strips == 1 || Base::wide == 1));
     if (self < 0) return;
@@ -58,7 +57,7 @@ struct RowsResult : SumsAndBias<C, T> {
       const tile::u32 box = Base::box_of(boxes, slot);
       tile::sm90::mbarrier_wait(boxes.ready(slot), number / Base::slots & 1);
       if (rows > 0 && column < args.n) {
-        if (tile::sm90::elect_one()) tile::sm90::store_result(box, args.y, args.windows, column, row);
+        if (tile::sm90::elect_one()) tile::sm90::store_result(box, args.y, args.im2col, column, row);
         tile::sm90::tma_store_commit();
         if (within == 0) sums = tile::sm90::sums_around_first<T>(box);
         tile::sm90::add_columns<T>(sums, box, rows);
@@ -131,8 +130,8 @@ void join_moments_kernel(const float* parts, i64 windows, int part_windows, i64 
 
 /// Those of the output's gradient that give the gradient of the images' elements from (down, across) on, a stride
 /// apart: of some of the filters' taps, the last one first; or of none.
-WindowsOf windows_of_gradient(const ConvArgs& args, const i64 (&from)[2]) {
-  WindowsOf w{args.y, args.type, args.images, args.filters};
+Im2colTensor im2col_of_gradient(const ConvArgs& args, const i64 (&from)[2]) {
+  Im2colTensor w{args.y, args.type, args.images, args.filters};
   i64 least[2], tap_step[2];
   for (int d = 0; d < 2; ++d) {
     const i64 stride = args.stride[d], dilation = args.dilation[d], common = std::gcd(stride, dilation);
@@ -154,12 +153,12 @@ WindowsOf windows_of_gradient(const ConvArgs& args, const i64 (&from)[2]) {
   return w;
 }
 
-/// f(windows_of_gradient, from) for all elements of images.
+/// f(im2col_of_gradient, from) for all elements of images.
 template <class F>
 void each_residue(const ConvArgs& args, const F& f) {
   for (i64 down = 0; down < tile::min(args.stride[0], args.size[0]); ++down)
     for (i64 across = 0; across < tile::min(args.stride[1], args.size[1]); ++across)
-      f(windows_of_gradient(args, {down, across}), down, across);
+      f(im2col_of_gradient(args, {down, across}), down, across);
 }
 
 bool in_units(const ConvTensor& t) {
@@ -171,7 +170,7 @@ bool in_units(const ConvTensor& t) {
 
 /// Corners have 8 bits, and so have distances from a window's first tap, to the last one and three more, which the last
 /// columns of a tile may be.
-bool fits(const WindowsOf& w) {
+bool fits(const Im2colTensor& w) {
   const auto is_corner = [](i64 x) { return x >= -128 && x <= 127; };
   for (int d = 0; d < 2; ++d)
     if (!is_corner(w.first[d]) || !is_corner(w.last[d]) || (w.taps[d] + 2) * w.apart[d] > 255) return false;
@@ -197,10 +196,10 @@ Sm90Refusal refuses(ConvPart part, const ConvArgs& given) {
   if (windows < 1 || args.channels < 1 || args.filters < 1) return Sm90Refusal::small;
   for (i64 number : {windows, args.images * args.size[0] * args.size[1], taps * args.channels, taps * args.filters})
     if (number > most) return Sm90Refusal::shape;
-  bool all_fit = backward || fits(windows_of_images(args));
+  bool all_fit = backward || fits(im2col_of_images(args));
   if (backward)
-    each_residue(args,
-                 [&](const WindowsOf& w, i64, i64) { all_fit = all_fit && (w.taps[0] * w.taps[1] == 0 || fits(w)); });
+    each_residue(
+        args, [&](const Im2colTensor& w, i64, i64) { all_fit = all_fit && (w.taps[0] * w.taps[1] == 0 || fits(w)); });
   if (!all_fit) return Sm90Refusal::shape;
   if (!in_units(args.x) || !in_units(args.w) || !in_units(args.y) ||
       args.w.strides[2] != args.w.strides[3] * args.filter[1] || !is_matrix(args.y, output(args, 0), output(args, 1)) ||
@@ -219,23 +218,23 @@ void zero_lines(const ConvTensor& t, i64 channels, i64 pixels, Executor& executo
 }
 
 template <class C, class T>
-void launch_rows(const WindowsProduct& product, Executor& executor) {
+void launch_rows(const Im2colProduct& product, Executor& executor) {
   const i64 clusters = sm90_clusters(product.order, executor);
-  if (product.order.transposed_b) launch_windows<C, RowsResult<C, T, true>>(product, clusters, executor);
-  else launch_windows<C, RowsResult<C, T, false>>(product, clusters, executor);
+  if (product.order.transposed_b) launch_im2col<C, RowsResult<C, T, true>>(product, clusters, executor);
+  else launch_im2col<C, RowsResult<C, T, false>>(product, clusters, executor);
 }
 template <class C>
-constexpr Kind<WindowsProduct> rows_kind(double step, double tile) {
+constexpr Kind<Im2colProduct> rows_kind(double step, double tile) {
   return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}, false};
 }
-constexpr Kind<WindowsProduct> rows_kinds[] = {rows_kind<NarrowRows>(0.63, 1.5), rows_kind<SmallRows>(0.44, 2),
-                                               rows_kind<Sm90Tile128x256>(0.67, 3)};
+constexpr Kind<Im2colProduct> rows_kinds[] = {rows_kind<NarrowRows>(0.63, 1.5), rows_kind<SmallRows>(0.44, 2),
+                                              rows_kind<Sm90Tile128x256>(0.67, 3)};
 /// [windows, filters] = [windows, taps] [taps, filters], or the same of gradients. `y` is a map of 64 lines of results.
 /// Returns windows_of_part.
-int run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product, i64 n, Executor& executor) {
+int run_rows(const ConvArgs& args, const Im2colTensor& of, Im2colProduct& product, i64 n, Executor& executor) {
   product.m = static_cast<int>(of.all());
   product.n = product.whole = static_cast<int>(n);
-  const auto& best = fastest(rows_kinds, product, of.taps[0] * of.taps[1] * product.windows.chunks, executor);
+  const auto& best = fastest(rows_kinds, product, of.taps[0] * of.taps[1] * product.im2col.chunks, executor);
   product.a = map_of(of, best.config.tile_m);
   product.b = map_of_filters(args, product.order.transposed_b ? 64 : best.config.tile_n);
   best.launch[args.type == Scalar::bf16](product, executor);
@@ -243,9 +242,9 @@ int run_rows(const ConvArgs& args, const WindowsOf& of, WindowsProduct& product,
 }
 
 void run_forward(const ConvArgs& args, Executor& executor) {
-  const WindowsOf of = windows_of_images(args);
-  WindowsProduct product{};
-  product.windows = windows(of);
+  const Im2colTensor of = im2col_of_images(args);
+  Im2colProduct product{};
+  product.im2col = im2col_args(of);
   product.y = map_of_pixels(args, args.y, args.filters, of.all());
   product.d[0].data = args.bias;
   if (args.mean) product.sums = static_cast<float*>(args.workspace);
@@ -262,20 +261,20 @@ void run_images(const ConvArgs& args, Executor& executor) {
   const i64 pixels = args.images * args.size[0] * args.size[1];
   bool all_have_taps = true;
   each_residue(args,
-               [&](const WindowsOf& of, i64, i64) { all_have_taps = all_have_taps && of.taps[0] * of.taps[1] > 0; });
+               [&](const Im2colTensor& of, i64, i64) { all_have_taps = all_have_taps && of.taps[0] * of.taps[1] > 0; });
   if (!all_have_taps) zero_lines(args.x, args.channels, pixels, executor);
-  each_residue(args, [&](const WindowsOf& of, i64 down, i64 across) {
+  each_residue(args, [&](const Im2colTensor& of, i64 down, i64 across) {
     if (of.taps[0] * of.taps[1] == 0) return;
-    WindowsProduct product{};
-    product.windows = windows(of);
+    Im2colProduct product{};
+    product.im2col = im2col_args(of);
     product.order.transposed_b = true;
     if (spread) {
-      WindowsOf results{args.x, args.type, args.images, args.channels, {args.size[0] - down, args.size[1] - across},
-                        {1, 1}};
+      Im2colTensor results{args.x, args.type, args.images, args.channels, {args.size[0] - down, args.size[1] - across},
+                           {1, 1}};
       results.images.data =
           static_cast<tile::u16*>(args.x.data) + down * args.x.strides[2] + across * args.x.strides[3];
       for (int d = 0; d < 2; ++d)
-        results.step[d] = args.stride[d], product.windows.spread[1 - d] = static_cast<int>(args.stride[d]);
+        results.step[d] = args.stride[d], product.im2col.spread[1 - d] = static_cast<int>(args.stride[d]);
       product.y = map_of(results, 64);
     } else {
       product.y = map_of_pixels(args, args.x, args.channels, pixels);

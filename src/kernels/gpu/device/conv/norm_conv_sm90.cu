@@ -1,17 +1,17 @@
 // Convolutions of what batch norm and ReLU make of images of halves, on Hopper's cards: windows are normalised in
 // registers, on their way to the tensor cores.
+#include "im2col_sm90.h"
 #include "kernels/gpu/device/rows/channel_line.h"
 #include "tile/arch/sm90/bulk.h"
-#include "tile/arch/sm90/norm_windows.h"
-#include "windows_sm90.h"
+#include "tile/arch/sm90/norm_im2col.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
 namespace sm90 = tile::sm90;
 
-struct NormWindowsProduct : ProductArgs {
-  Windows windows;
+struct NormIm2colProduct : ProductArgs {
+  Im2col im2col;
   PlanesNorm norm;
   int taps, height, width, channels;
 };
@@ -26,13 +26,13 @@ class NormRowsResult : public SumsAndBias<C, T> {
   using Operand = T;
   static constexpr bool transposed_b = false;
   template <class Gemm>
-  using Source = sm90::WindowRowsByChunk<Gemm>;
+  using Source = sm90::Im2colRowsByChunk<Gemm>;
 
-  TESSERA_DEVICE NormRowsResult(const NormWindowsProduct& args, const sm90::ResultBoxes& boxes)
+  TESSERA_DEVICE NormRowsResult(const NormIm2colProduct& args, const sm90::ResultBoxes& boxes)
       : Base(args, boxes), left(pairs_of(boxes)), args_(args) {
     constexpr int threads = Base::Gemm::consumer_warps * 32;
     sm90::wait_on_dependent_grids();
-    for (int pair = tile::thread_in_block(); pair < args.windows.chunks * 32; pair += threads) {
+    for (int pair = tile::thread_in_block(); pair < args.im2col.chunks * 32; pair += threads) {
       const ScaleShift<float> lines[2] = {line_of(pair * 2), line_of(pair * 2 + 1)};
       const float four[4] = {lines[0].scale, lines[1].scale, lines[0].shift, lines[1].shift};
       sm90::store_four(pairs_of(boxes) + static_cast<tile::u32>(pair) * sm90::pair_bytes, four);
@@ -44,11 +44,11 @@ class NormRowsResult : public SumsAndBias<C, T> {
     Base::prepare(work);
     left.prepare(args_, work);
   }
-  static TESSERA_DEVICE void assist(const TileScheduler& order, const NormWindowsProduct& args,
+  static TESSERA_DEVICE void assist(const TileScheduler& order, const NormIm2colProduct& args,
                                     const sm90::ResultBoxes& boxes) {
     if (tile::thread_in_block() / 32 != Base::Gemm::consumer_warps + 2) return;
     Base::store_boxes(order, args, boxes, [&](tile::u32 box, int column, int row, int) {
-      if (row < args.m) sm90::store_result(box, args.y, args.windows, column, row);
+      if (row < args.m) sm90::store_result(box, args.y, args.im2col, column, row);
     });
   }
 
@@ -67,12 +67,12 @@ class NormRowsResult : public SumsAndBias<C, T> {
             ChannelWeights{norm.bias, norm.weight_type}.at(channel, 0.f)};
   }
 
-  const NormWindowsProduct& args_;
+  const NormIm2colProduct& args_;
 };
 
 template <class C, class T>
-void launch_rows(const NormWindowsProduct& product, Executor& executor) {
-  constexpr auto kernel = windows_kernel<C, NormWindowsProduct, NormRowsResult<C, T>>;
+void launch_rows(const NormIm2colProduct& product, Executor& executor) {
+  constexpr auto kernel = im2col_kernel<C, NormIm2colProduct, NormRowsResult<C, T>>;
   constexpr int shared = sm90::Gemm<C>::shared_bytes + 16 + pairs_bytes;
   static_assert(shared <= 227 * 1024, "normalised windows: more than a block has");
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)
@@ -82,12 +82,12 @@ void launch_rows(const NormWindowsProduct& product, Executor& executor) {
 }
 
 template <int Rows, int Filters, int Stages, int TmaMatrix>
-constexpr Kind<NormWindowsProduct> kind(double step, double tile) {
+constexpr Kind<NormIm2colProduct> kind(double step, double tile) {
   using C = sm90::ProductTile<Rows, Filters, Stages, TmaMatrix, false>;
   return {C::config, step, tile, {launch_rows<C, tile::f16>, launch_rows<C, tile::bf16>}, false};
 }
-constexpr Kind<NormWindowsProduct> kinds[] = {kind<128, 64, 7, 4>(0.38, 2.5), kind<256, 64, 4, 4>(0.64, 3.5),
-                                              kind<128, 128, 5, 4>(0.53, 1.9), kind<128, 256, 4, 2>(0.77, 1.5)};
+constexpr Kind<NormIm2colProduct> kinds[] = {kind<128, 64, 7, 4>(0.38, 2.5), kind<256, 64, 4, 4>(0.64, 3.5),
+                                             kind<128, 128, 5, 4>(0.53, 1.9), kind<128, 256, 4, 2>(0.77, 1.5)};
 
 Sm90Refusal refuses(const ConvArgs& args) {
   const Sm90Refusal refusal = sm90_conv_table()->refuses(ConvPart::forward, args);
@@ -98,9 +98,9 @@ Sm90Refusal refuses(const ConvArgs& args) {
 
 void run(const ConvArgs& given, const PlanesNorm& norm, Executor& executor) {
   const ConvArgs args = arranged(given);
-  const WindowsOf of = windows_of_images(args);
-  NormWindowsProduct product{};
-  product.windows = windows(of);
+  const Im2colTensor of = im2col_of_images(args);
+  NormIm2colProduct product{};
+  product.im2col = im2col_args(of);
   product.norm = norm;
   product.taps = static_cast<int>(of.taps[0] * of.taps[1]);
   product.height = static_cast<int>(args.size[0]);
@@ -109,7 +109,7 @@ void run(const ConvArgs& given, const PlanesNorm& norm, Executor& executor) {
   product.d[0].data = args.bias;
   product.m = static_cast<int>(of.all());
   product.n = product.whole = static_cast<int>(args.filters);
-  const auto& best = fastest(kinds, product, product.taps * product.windows.chunks, executor);
+  const auto& best = fastest(kinds, product, product.taps * product.im2col.chunks, executor);
   product.a = map_of(of, best.config.tile_m);
   product.b = map_of_filters(args, best.config.tile_n);
   product.y = map_of_pixels(args, args.y, args.filters, of.all());

@@ -1,15 +1,15 @@
-// Convolutions as products whose operands TMA finds in images: what their units share.
+// Convolutions as implicit products by TMA's im2col: what their units share.
 #pragma once
 #include "conv.h"
 #include "kernels/args/gpu/tables.h"
 #include "kernels/gpu/device/gemm/gemm_sm90_products.h"
 #include "kernels/gpu/device/runtime/tensor_map.h"
-#include "tile/arch/sm90/windows.h"
+#include "tile/arch/sm90/im2col.h"
 #include "tile/convolution.h"
 
 namespace tessera::gpu_kernels {
 
-using tile::sm90::TensorMap, tile::sm90::TileScheduler, tile::sm90::Windows;
+using tile::sm90::TensorMap, tile::sm90::TileScheduler, tile::sm90::Im2col;
 
 // ---- kernels
 
@@ -18,7 +18,7 @@ using SumsAndBias = typename ProductsBy<C, T>::template Result<T, false, WithBia
 
 template <class C, class Args, class Result>
 TESSERA_KERNEL(C::config.warps * 32, 1)
-void windows_kernel(const __grid_constant__ Args args) {
+void im2col_kernel(const __grid_constant__ Args args) {
   extern __shared__ __attribute__((aligned(128))) char shared[];
   tile::sm90::Gemm<C>::template run<Result>(args.a, args.b, args.order, shared, args);
 }
@@ -30,19 +30,19 @@ inline i64 output(const ConvArgs& args, int d) {
       .output();
 }
 
-/// How windows of images lie: dims are down and across, as in ConvArgs.
-struct WindowsOf {
+/// A tensor map in im2col mode: dims are down and across, as in ConvArgs.
+struct Im2colTensor {
   ConvTensor images;
   Scalar type;
   i64 count, channels, size[2] = {}, taps[2] = {}, step[2] = {}, apart[2] = {}, places[2] = {};
   i64 first[2] = {}, last[2] = {};    // corners of the box of first elements
-  i64 tap = 0, tap_step[2] = {1, 1};  // of the filters: the first one, and to the next, see Windows
+  i64 tap = 0, tap_step[2] = {1, 1};  // of the filters: the first one, and to the next, see Im2col
 
   i64 all() const { return count * places[0] * places[1]; }
 };
 
-inline WindowsOf windows_of_images(const ConvArgs& args) {
-  WindowsOf w{args.x, args.type, args.images, args.channels};
+inline Im2colTensor im2col_of_images(const ConvArgs& args) {
+  Im2colTensor w{args.x, args.type, args.images, args.channels};
   for (int d = 0; d < 2; ++d) {
     w.taps[d] = args.filter[d];
     w.apart[d] = args.filter[d] == 1 ? 1 : args.dilation[d];
@@ -73,7 +73,7 @@ inline ConvArgs arranged(const ConvArgs& given) {
 }
 
 /// Of images or, with windows of one tap, of results.
-inline TensorMap map_of(const WindowsOf& w, int windows) {
+inline TensorMap map_of(const Im2colTensor& w, int windows) {
   using Encode = decltype(&::cuTensorMapEncodeIm2col);
   static const auto encode = driver_function<Encode>("cuTensorMapEncodeIm2col");
   TensorMap map;
@@ -94,7 +94,7 @@ inline TensorMap map_of(const WindowsOf& w, int windows) {
   return map;
 }
 
-inline Windows windows(const WindowsOf& w) {
+inline Im2col im2col_args(const Im2colTensor& w) {
   const auto small = [](i64 x) { return static_cast<int>(x); };
   return {
       .across = small(w.places[1]),
@@ -162,8 +162,8 @@ const Kind<Args>& fastest(const Kind<Args> (&kinds)[N], Args& product, i64 steps
 const Sm90ConvTable* sm90_conv_table();
 
 template <class C, class Result, class Args>
-void launch_windows(const Args& args, i64 clusters, Executor& executor) {
-  constexpr auto kernel = windows_kernel<C, Args, Result>;
+void launch_im2col(const Args& args, i64 clusters, Executor& executor) {
+  constexpr auto kernel = im2col_kernel<C, Args, Result>;
   constexpr int shared = tile::sm90::Gemm<C>::shared_bytes;
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) != cudaSuccess)
     check_launch("convolution");

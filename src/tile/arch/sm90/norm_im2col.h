@@ -1,31 +1,31 @@
-// Windows of images that batch norm and ReLU are applied to on their way from shared memory to wgmma, which takes them
+// Im2col of images that batch norm and ReLU are applied to on their way from shared memory to wgmma, which takes them
 // from registers.
 #pragma once
+#include "im2col.h"
 #include "result.h"
-#include "windows.h"
 
 TESSERA_TILE_BEGIN
 namespace sm90 {
 
-/// WindowRows, chunk by chunk of channels, all taps of each, so that what a channel is normalised with is read once.
+/// Im2colRows, chunk by chunk of channels, all taps of each, so that what a channel is normalised with is read once.
 template <class Gemm>
-class WindowRowsByChunk {
+class Im2colRowsByChunk {
  public:
   template <class Args>
-  TESSERA_DEVICE WindowRowsByChunk(const Args& args, const TileWork& work, int)
-      : windows_(args.windows), place_(windows_, work.row), at_(windows_, 0), taps_(args.taps), column_(work.column) {}
+  TESSERA_DEVICE Im2colRowsByChunk(const Args& args, const TileWork& work, int)
+      : im2col_(args.im2col), place_(im2col_, work.row), at_(im2col_, 0), taps_(args.taps), column_(work.column) {}
 
   TESSERA_DEVICE void load(const TensorMap& images, const TensorMap& filters, u32 to, u32 full) {
-    tma_load_im2col(to, images, full, windows_, place_, at_);
+    tma_load_im2col(to, images, full, im2col_, place_, at_);
     tma_load(to + Gemm::TileA::bytes, filters, full, at_.channel, tap_, column_);
-    at_.right += windows_.apart[0];
-    if (at_.right == windows_.taps_across * windows_.apart[0]) at_.right = 0, at_.down += windows_.apart[1];
+    at_.right += im2col_.apart[0];
+    if (at_.right == im2col_.taps_across * im2col_.apart[0]) at_.right = 0, at_.down += im2col_.apart[1];
     if (++tap_ == taps_) tap_ = at_.right = at_.down = 0, at_.channel += 64;
   }
 
  private:
-  const Windows& windows_;
-  WindowPlace place_;
+  const Im2col& im2col_;
+  Im2colPixel place_;
   TapChunk at_;
   int taps_, tap_ = 0, column_;
 };
@@ -66,13 +66,13 @@ class NormalisedRows {
   /// Finds out which taps of this lane's windows lie in the image, a bit each.
   template <class Args>
   TESSERA_DEVICE void prepare(const Args& args, const TileWork& work) {
-    const Windows& w = args.windows;
+    const Im2col& w = args.im2col;
     taps_ = args.taps;
     tap_ = 0;
     chunk_ = pairs_ + thread_in_block() % 4 * pair_bytes;
     const int first = work.row + thread_in_block() / 128 * strips * 64 + accumulator_row();
     unroll<strips * 2>([&](auto i) {
-      const WindowPlace place(w, first + i / 2 * 64 + i % 2 * 8);
+      const Im2colPixel place(w, first + i / 2 * 64 + i % 2 * 8);
       const int left = w.left + place.column * w.step[0], top = w.top + place.row * w.step[1];
       u32 line = 0;
       inside_[i] = 0;
