@@ -208,7 +208,7 @@ constexpr Entry entries[] = {
     {"2: 4 stages", run<Version<128, 128, 12, 4, 1, false, false>>},
     {"3: tiles of 128x256", run<Version<128, 256, 12, 4, 1, false, false>>},
     {"4: blocks stay", run<Version<128, 256, 12, 4, 1, true, false>>},
-    {"5: results through the copy engine", run<Version<128, 256, 12, 4, 1, true, true>>},
+    {"5: results through TMA", run<Version<128, 256, 12, 4, 1, true, true>>},
     {"6: clusters of two share b", run<Version<128, 256, 12, 4, 2, true, true>>},
     {"7: like 5, tiles of 128x192", run<Version<128, 192, 12, 4, 1, true, true>>},
     {"8: like 7, groups of warps in turns", run<Version<128, 192, 12, 4, 1, true, true, true>>},

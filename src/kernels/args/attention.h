@@ -22,7 +22,7 @@ struct AttentionShape {
   const void* mask;           // of bool or of `type`
   long long mask_strides[4];  // batch, head, query, key, in elements; 0 broadcasts
   // GPUs alone
-  bool whole_units;  // halves whose rows all lie in memory as whole units of 16 bytes
+  bool whole_units;  // halves whose rows are all 16-byte vectors in memory
   double dropout;    // of weights, by Hopper's pipeline alone, where keys are a multiple of four
   const long long *seed, *block;
 };

@@ -1,4 +1,4 @@
-// Rows of heads as NVIDIA's matrix cores move them: halves in whole units of 16 bytes.
+// Rows of heads as NVIDIA's matrix cores move them: halves in 16-byte vectors.
 #pragma once
 #include <algorithm>
 

@@ -201,8 +201,8 @@ Reason sm90_takes_large(const Call& call) {
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
 
-/// What cuBLASLt has no fast algorithms for. Of rows that only end off whole units its entry makes the last few terms
-/// of the sums a product of their own, so that they would be rounded twice.
+/// What cuBLASLt has no fast algorithms for. Of rows that only end off 16 bytes its entry makes the last few terms of
+/// the sums a product of their own, so that they would be rounded twice.
 template <Products (*products)(const Call&)>
 Reason sm90_takes_odd_lines(const Call& call) {
   const Sm90GemmTable* sm90 = tables().sm90_gemm;

@@ -113,7 +113,7 @@ inline AttentionProblem attention_backward_problem(const Call& call) {
   return p;
 }
 
-// ---- rows of heads as NVIDIA's matrix cores move them: halves in whole units of 16 bytes
+// ---- rows of heads as NVIDIA's matrix cores move them: halves in 16-byte vectors
 
 inline constexpr long long kUnit = 8;  // elements
 

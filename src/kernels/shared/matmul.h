@@ -294,7 +294,7 @@ inline Shape hidden_shape(const Call& call) {
   shape.back() = call.in[1].shape()[0];
   return shape;
 }
-// Rows that begin at whole units of 16 bytes.
+// Rows that are 16-byte aligned.
 inline Shape hidden_rows(const Call& call) {
   Shape shape = hidden_shape(call);
   const int64_t unit = 16 / static_cast<int64_t>(size_of(call.in[0].dtype()));

@@ -264,7 +264,7 @@ TEST_F(GpuLarge, Images) {
              {x}, {values_of({4}), values_of({4})});
 }
 
-// Kernels of images whose channels lie last: windows by Hopper's copy engine, batch norm by lines.
+// Kernels of images whose channels lie last: windows by TMA, batch norm by lines.
 TEST_F(GpuLarge, ImagesWithTheirChannelsLast) {
   const Tensor x = normal(with_rows({16, 64, 64})).permute({0, 3, 1, 2});
   const int64_t count = x.size(0), half = count / 2;

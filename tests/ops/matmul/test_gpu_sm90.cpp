@@ -84,7 +84,7 @@ TEST_F(Sm90Products, InEveryOrientation) {
     }
 }
 
-/// Lines that begin where the copy engine cannot find them are copied first.
+/// Lines that begin where TMA cannot find them are copied first.
 TEST_F(Sm90Products, OfLinesThatBeginAnywhere) {
   NoGrad guard;
   const int64_t m = 515, n = 1031, k = 1003;
@@ -133,7 +133,7 @@ TEST_F(Sm90Products, GradientsOfLinesThatBeginAnywhere) {
   }
 }
 
-/// Columns behind the last whole unit of 16 bytes are stored by lanes, since the copy engine would write all of it.
+/// Columns behind the last whole unit of 16 bytes are stored by lanes, since TMA would write all of it.
 TEST_F(Sm90Products, NothingBesideTheResultIsWritten) {
   NoGrad guard;
   const DType dtype = BFloat16;

@@ -41,8 +41,8 @@ struct Sm90GemmTable {
   void (*run)(const GemmArgs& args, Executor& executor);
   /// As GemmTable::workspace.
   long long (*workspace)(const GemmArgs& args, const Executor& executor);
-  /// Whether it has what the vendor's fast algorithms do not take: operands whose lines begin off whole units of 16
-  /// bytes, or end off them along the sums.
+  /// Whether it has what the vendor's fast algorithms do not take: operands whose rows are not 16-byte aligned,
+  /// or do not end so along k.
   bool (*has_odd_lines)(const GemmArgs& args);
 };
 
@@ -82,8 +82,8 @@ struct Sm90NormConvTable {
   void (*run)(const ConvArgs& args, const PlanesNorm& norm, Executor& executor);
 };
 
-/// The vendor's own attention, where its library is installed: of halves in whole units, without a mask. Log-sum-exps
-/// are those of our kernels. Strides are not 0.
+/// The vendor's own attention, where its library is installed: of halves in 16-byte vectors, without a mask.
+/// Log-sum-exps are those of our kernels. Strides are not 0.
 struct VendorAttentionTable {
   /// Bytes, or -1 where the library has no kernel that computes the same each time, or none with so little workspace.
   long long (*workspace)(const AttentionArgs& args);

@@ -212,7 +212,7 @@ struct ForwardSizes {
   }
 };
 
-/// One block of queries; widths are multiples of 8, at most Width, and rows lie in memory as whole units of 16 bytes.
+/// One block of queries; widths are multiples of 8, at most Width, and rows are 16-byte vectors in memory.
 /// lse may be null.
 template <class T, int Width>
 TESSERA_DEVICE void attention_forward(const AttentionProblem& p, const HeadsView<T>& y, const HeadsView<const T>& q,

@@ -113,7 +113,7 @@ struct ForwardSizes {
 };
 
 /// Called by all threads of the block with Sizes::shared_bytes. Widths are at most Sizes::width and, like all steps
-/// from row to row, whole units of 16 bytes; there is no mask, and the scale is positive. Where Sizes::drops, keys are
+/// from row to row, multiples of 16 bytes; there is no mask, and the scale is positive. Where Sizes::drops, keys are
 /// a multiple of four. The maps' boxes are Sizes::queries or keys rows of 64 columns. lse may be null.
 template <class T, class Sizes>
 class AttentionForward {

@@ -6,13 +6,13 @@
 TESSERA_TILE_BEGIN
 namespace sm90 {
 
-/// Starts copying bytes, whole units of 16, to shared memory; they count for `barrier`.
+/// Starts copying bytes, a multiple of 16, to shared memory; they count for `barrier`.
 TESSERA_DEVICE void bulk_load(u32 shared, const void* from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
                : "memory");
 }
-/// Starts copying bytes, whole units of 16, from shared memory; part of this thread's group, see tma_store_commit.
+/// Starts copying bytes, a multiple of 16, from shared memory; part of this thread's group, see tma_store_commit.
 TESSERA_DEVICE void bulk_store(void* to, u32 shared, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
                "r"(shared), "r"(bytes)

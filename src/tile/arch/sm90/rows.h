@@ -176,7 +176,7 @@ class RowsByCluster {
   /// Elements between a multiple of 16 bytes and p.
   static TESSERA_DEVICE int phase(const T* p) { return static_cast<int>(reinterpret_cast<u64>(p) % 16 / sizeof(T)); }
 
-  /// Asks for a turn's rows: whole units of 16 bytes, of which the first and the last may hold neighbours, too.
+  /// Asks for a turn's rows: 16-byte vectors, of which the first and the last may hold neighbours, too.
   TESSERA_DEVICE void fetch(int turn, int stage) const {
     const i64 row = first_row(turn);
     if (row >= rows_.rows) return;

@@ -1,5 +1,5 @@
 // Attention's table. Halves go to matrix cores: flash is Hopper's pipeline where that takes them, else mma.sync, which
-// wants rows of whole units; AMD's take rows as they lie.
+// wants 16-byte aligned rows; AMD's take rows as they lie.
 #include "attention.h"
 
 namespace tessera::gpu_kernels {

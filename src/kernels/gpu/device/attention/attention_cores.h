@@ -1,4 +1,4 @@
-// The matrix cores that attention's kernels are made for: AMD's take rows as they lie, NVIDIA's whole units alone.
+// The matrix cores that attention's kernels are made for: AMD's take rows as they lie, NVIDIA's 16-byte vectors alone.
 #pragma once
 #if defined(__HIP__)
 #include "tile/arch/cdna/attention_backward.h"

@@ -56,7 +56,9 @@ class NormRowsResult : public SumsAndBias<C, T> {
 
  private:
   /// Behind the barriers.
-  static TESSERA_DEVICE tile::u32 pairs_of(const sm90::ResultBoxes& boxes) { return (boxes.order_barrier(2) + 15) / 16 * 16; }
+  static TESSERA_DEVICE tile::u32 pairs_of(const sm90::ResultBoxes& boxes) {
+    return (boxes.order_barrier(2) + 15) / 16 * 16;
+  }
   TESSERA_DEVICE ScaleShift<float> line_of(int channel) const {
     if (channel >= args_.channels) return {0, 0, 0, 0};
     const PlanesNorm& norm = args_.norm;

@@ -105,7 +105,7 @@ void finish_kernel(const GemmArgs args, const LineParts parts) {
   sums.finish(slab, across * pass_width);
 }
 
-// ---- the same for rows of whole units of 16 bytes, without sums of rows
+// ---- the same for rows of 16-byte vectors, without sums of rows
 
 constexpr int quick_height = 128;
 template <class T>
@@ -220,7 +220,7 @@ void activate_kernel(const GemmArgs args, i64 count) {
 
 bool times_gelu_slope(const GemmArgs& args) { return args.factor.data && args.activation == Activation::gelu_tanh; }
 
-/// Whether c, the factor and the slope, of one type, have rows of whole units.
+/// Whether c, the factor and the slope, of one type, have rows of 16-byte vectors.
 bool is_quick(const GemmArgs& args) {
   if (args.row_sums.data || args.c.type == Scalar::f64) return false;
   if (times_gelu_slope(args) && args.c.type != Scalar::bf16) return false;

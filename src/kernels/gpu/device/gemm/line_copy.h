@@ -1,4 +1,4 @@
-// Copies of halves whose lines begin anywhere to lines of whole units of 16 bytes, on Hopper's cards.
+// Copies of halves whose rows are misaligned to 16-byte aligned ones, on Hopper's cards.
 #pragma once
 #include "kernels/gpu/device/runtime/launch_early.h"
 #include "operand_copy.h"

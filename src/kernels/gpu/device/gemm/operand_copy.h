@@ -5,7 +5,7 @@
 
 namespace tessera::gpu_kernels {
 
-/// An operand on its way to where kernels can read it: rows of whole units of 16 bytes, filled up with zeros.
+/// An operand on its way to where kernels can read it: 16-byte aligned rows, padded with zeros.
 struct OperandCopy {
   MatrixArg from;  // no data: it stays
   i64 rows, columns, pitch;
