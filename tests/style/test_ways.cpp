@@ -62,7 +62,7 @@ bool names(const std::string& code, const std::string& symbol) {
   return std::regex_search(code, std::regex("\\b" + symbol));
 }
 
-std::vector<std::string> faults(const Way& way) {
+std::vector<std::string> way_faults(const Way& way) {
   std::vector<std::string> lines;
   if (way.steps.size() > kMostFiles) lines.push_back(way.name + ": " + std::to_string(way.steps.size()) + " files");
   for (size_t i = 0; i < way.steps.size(); ++i) {
@@ -79,7 +79,7 @@ std::vector<std::string> faults(const Way& way) {
 class Ways : public testing::TestWithParam<Way> {};
 
 TEST_P(Ways, AreShortAndLeadOn) {
-  for (const std::string& fault : faults(GetParam())) ADD_FAILURE() << fault;
+  for (const std::string& fault : way_faults(GetParam())) ADD_FAILURE() << fault;
 }
 
 /// docs/architecture.md prints them as they are.
@@ -96,9 +96,9 @@ INSTANTIATE_TEST_SUITE_P(All, Ways, testing::ValuesIn(kWays),
 
 TEST(Way, ThatDoesNotLeadOnIsFound) {
   const Step header{"include/tessera/ops.h", "add"};
-  EXPECT_EQ(faults({"nowhere", {header, {"src/ops/nothing.cpp", "add"}}}).size(), 1u);
-  EXPECT_EQ(faults({"broken", {header, {"src/ops/dispatch.cpp", "dispatch_one"}}}).size(), 1u);
-  EXPECT_EQ(faults({"long", std::vector<Step>(kMostFiles + 1, header)}).size(), 1u);
+  EXPECT_EQ(way_faults({"nowhere", {header, {"src/ops/nothing.cpp", "add"}}}).size(), 1u);
+  EXPECT_EQ(way_faults({"broken", {header, {"src/ops/dispatch.cpp", "dispatch_one"}}}).size(), 1u);
+  EXPECT_EQ(way_faults({"long", std::vector<Step>(kMostFiles + 1, header)}).size(), 1u);
 }
 
 }  // namespace
