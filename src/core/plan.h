@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/util/plans_epoch.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
@@ -184,11 +185,5 @@ class PlanMaker {
  private:
   static void relocate(Plan& plan, const Plan& other);
 };
-
-/// All cached plans are made anew from here on: what they depend on besides tensors, such as the number of threads, has
-/// changed.
-void forget_plans();
-/// Counts calls of forget_plans().
-uint64_t plans_epoch();
 
 }  // namespace tessera

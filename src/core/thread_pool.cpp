@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/plan.h"
+#include "core/util/plans_epoch.h"
 #include "tessera/error.h"
 #include "tessera/parallel.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/plan.h"
+#include "core/util/plans_epoch.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/gpu/plugin_version.h"
-#include "core/plan.h"
+#include "core/util/plans_epoch.h"
 
 namespace tessera {
 namespace gpu {
