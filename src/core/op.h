@@ -103,7 +103,10 @@ struct Op {
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
   /// Made by the host or of other operators, and so without kernels; not called for tensors without memory.
   Tensors (*compute)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
-  const Op* made_of = nullptr;               ///< what its kernels plan with plan_call()
+  const Op* made_of = nullptr;  ///< what its kernels plan with plan_call()
+  /// Floating-point operations of a call whose shapes have no symbols; see cost_of(). Null: one for each element of the
+  /// outputs.
+  double (*flops)(std::span<const TensorMeta> in, std::span<const TensorMeta> out, const Attrs& attrs) = nullptr;
   const RegisteredOp* registered = nullptr;  ///< of one that a program defined at run time (ops/registry.cpp)
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };

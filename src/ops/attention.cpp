@@ -1,8 +1,10 @@
 // Attention: dropout(softmax(scale q kᵀ + mask)) v, on separate heads or on the packed output of one projection. The
 // last input is the state of a random stream where there is dropout; weight i of all, in row-major order, takes word i.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/check.h"
+#include "ops/cost.h"
 #include "ops/gradient.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
@@ -104,6 +106,25 @@ std::pair<Shape, Shape> attended(std::string_view op, std::span<const TensorMeta
   return {{q[0], q[1], q[2], v[3]}, {q[0], q[1], q[2]}};
 }
 
+// Pairs of a query and a key that it attends, but for a mask.
+double pairs_of(double batch_heads, int64_t queries, int64_t keys, bool causal) {
+  const auto n = static_cast<double>(queries), m = static_cast<double>(keys), both = std::min(n, m);
+  return batch_heads * (causal ? both * (both + 1) / 2 + (n - both) * m : n * m);
+}
+double pairs_of(const Shape& q, const Shape& k, const Attrs& attrs) {
+  return pairs_of(elements_of({q[0], q[1]}), q[2].value(), k[2].value(), attrs.as<AttentionAttrs>().causal);
+}
+// Scores and sums of values.
+double attention_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs& attrs) {
+  const Shape &q = in[0].shape, &v = in[2].shape;
+  return 2 * pairs_of(q, in[1].shape, attrs) * static_cast<double>((q[3] + v[3]).value());
+}
+// Scores again, gradients of weights, queries, keys and values.
+double attention_backward_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs& attrs) {
+  const Shape &q = in[3].shape, &v = in[5].shape;
+  return 2 * pairs_of(q, in[4].shape, attrs) * static_cast<double>((3 * q[3] + 2 * v[3]).value());
+}
+
 Metas infer_attention(std::span<const TensorMeta> in, const Attrs& attrs) {
   auto [out, rows] = attended("scaled_dot_product_attention", in, attrs);
   return {{out, in[0].dtype, in[0].device}, {rows, statistics_dtype(in[0].dtype), in[0].device}};
@@ -140,7 +161,8 @@ const Op attention_backward = {.name = "scaled_dot_product_attention_backward",
                                .outputs = "dq, dk, dv",
                                .attrs = attrs_of<AttentionAttrs>,
                                .infer = infer_attention_backward,
-                               .reference = attention_backward_reference};
+                               .reference = attention_backward_reference,
+                               .flops = attention_backward_flops};
 
 Tensors attention_fused_vjp(const Saved& s, const Tensors& grads) {
   if (s.needs_input(3)) return attention_vjp(s, grads);  // a mask that learns: its gradient needs the scores
@@ -161,7 +183,8 @@ const Op attention_op = {.name = "scaled_dot_product_attention",
                          .reference = attention_reference,
                          .saves = {.inputs = 0b11111, .outputs = 0b11},
                          .autocast = Autocast::Lower,
-                         .hidden_outputs = 1};
+                         .hidden_outputs = 1,
+                         .flops = attention_flops};
 
 // ---- attention_qkv: qkv [batch, tokens, 3 heads d], mask?, state? -> y [batch, tokens, heads d], log-sum-exp
 // (hidden). The rows hold all of q, then k, then v, so neither direction splits or joins anything.
@@ -196,6 +219,20 @@ std::pair<Shape, Shape> attended_packed(std::string_view op, std::span<const Ten
 Metas infer_attention_qkv(std::span<const TensorMeta> in, const Attrs& attrs) {
   auto [out, rows] = attended_packed("attention_qkv", in, attrs);
   return {{out, in[0].dtype, in[0].device}, {rows, statistics_dtype(in[0].dtype), in[0].device}};
+}
+
+// Of so many products for each pair.
+template <int products>
+double packed_flops(const Shape& qkv, const Attrs& attrs) {
+  const auto& a = attrs.as<AttentionAttrs>();
+  const double width = static_cast<double>(qkv[2].value()) / 3;
+  return 2 * products * pairs_of(static_cast<double>(qkv[0].value()), qkv[1].value(), qkv[1].value(), a.causal) * width;
+}
+double attention_qkv_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs& attrs) {
+  return packed_flops<2>(in[0].shape, attrs);
+}
+double attention_qkv_backward_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs& attrs) {
+  return packed_flops<5>(in[3].shape, attrs);
 }
 
 Tensors attention_qkv_reference(std::span<const Tensor> in, const Attrs& attrs) {
@@ -233,7 +270,8 @@ const Op attention_qkv_backward = {.name = "attention_qkv_backward",
                                    .outputs = "dqkv",
                                    .attrs = attrs_of<AttentionAttrs>,
                                    .infer = infer_attention_qkv_backward,
-                                   .reference = attention_qkv_backward_reference};
+                                   .reference = attention_qkv_backward_reference,
+                                   .flops = attention_qkv_backward_flops};
 
 Tensors attention_qkv_fused_vjp(const Saved& s, const Tensors& grads) {
   if (s.needs_input(1)) return attention_qkv_vjp(s, grads);
@@ -253,7 +291,8 @@ const Op attention_qkv_op = {.name = "attention_qkv",
                              .reference = attention_qkv_reference,
                              .saves = {.inputs = 0b111, .outputs = 0b11},
                              .autocast = Autocast::Lower,
-                             .hidden_outputs = 1};
+                             .hidden_outputs = 1,
+                             .flops = attention_qkv_flops};
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 
 #include "core/gpu/backend.h"
 #include "kernels/kernel_lists.h"
+#include "ops/cost.h"
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
 #include "ops/picks.h"
@@ -126,7 +127,19 @@ std::string explain_plan(const Call& call) {
   if (call.op.compute) return "";
   Plan plan;
   plan_call(call.op, call.in, call.attrs, call.out, plan);
-  return fmt::format("   listed in {}\n{}", text_of(pick_kernel(call).where), plan.describe());
+  return fmt::format("   listed in {}\n{}{}", text_of(pick_kernel(call).where), plan.describe(), explain_cost(call));
+}
+
+std::string explain_cost(const Call& call) {
+  const auto metas = [](std::span<const Operand> operands) {
+    SmallVector<TensorMeta, 4> all;
+    for (const Operand& o : operands)
+      all.push_back(o.defined() ? TensorMeta{o.shape(), o.dtype(), o.device(), o.strides()} : absent_meta());
+    return all;
+  };
+  const auto in = metas(call.in), out = metas(call.out);
+  const Cost cost = cost_of(call.op, {in.data(), in.size()}, {out.data(), out.size()}, call.attrs);
+  return fmt::format("   {:.6g} FLOPs, {:.6g} bytes of operands and results\n", cost.flops, cost.bytes);
 }
 
 void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, std::span<const Operand> out,

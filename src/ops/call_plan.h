@@ -33,8 +33,10 @@ const Kernel& pick_kernel(const Call& call);
 
 /// A line per entry of the list: chosen, or why it was passed over.
 std::string explain(const Call& call);
-/// What the chosen one runs: a line per launch, and one for the workspace.
+/// What the chosen one runs: a line per launch, one for the workspace, and explain_cost().
 std::string explain_plan(const Call& call);
+/// A line with FLOPs and bytes, as cost_of() counts them.
+std::string explain_cost(const Call& call);
 
 // ---- plans
 

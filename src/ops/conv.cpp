@@ -4,6 +4,7 @@
 
 #include "ops/check.h"
 #include "ops/conv.h"
+#include "ops/cost.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -60,6 +61,10 @@ Metas infer_conv2d(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_groups("conv2d", in[0].shape[1], in[1].shape, a.groups);
   require_shape("conv2d", "bias", in[2], {in[1].shape[0]});
   return {{convolved("conv2d", in[0].shape, in[1].shape, a), in[0].dtype, in[0].device}};
+}
+
+double input_grad_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs&) {
+  return convolution_flops(in[0].shape, in[1].shape);
 }
 
 // Calls fn(index of y, index of x, index of weight) for every product of a convolution.
@@ -196,6 +201,13 @@ Tensors weight_grad_vjp(const Saved& s, const Tensors& grads) {
 
 }  // namespace
 
+double conv2d_flops(std::span<const TensorMeta> in, std::span<const TensorMeta> out, const Attrs&) {
+  return convolution_flops(out[0].shape, in[1].shape);
+}
+double conv2d_weight_grad_flops(std::span<const TensorMeta> in, std::span<const TensorMeta> out, const Attrs&) {
+  return convolution_flops(in[1].shape, out[0].shape);
+}
+
 const Op conv2d_op = {.name = "conv2d",
                       .inputs = "x, weight, bias?",
                       .outputs = "y",
@@ -205,7 +217,8 @@ const Op conv2d_op = {.name = "conv2d",
                       .reference = conv2d_reference,
                       .saves = {.inputs = 0b011},
                       .autocast = Autocast::Lower,
-                      .keeps_layout = true};
+                      .keeps_layout = true,
+                      .flops = conv2d_flops};
 const Op conv2d_input_grad_op = {.name = "conv2d_input_grad",
                                  .inputs = "dy, weight",
                                  .outputs = "dx",
@@ -214,7 +227,8 @@ const Op conv2d_input_grad_op = {.name = "conv2d_input_grad",
                                  .vjp = input_grad_vjp,
                                  .reference = input_grad_reference,
                                  .saves = {.inputs = 0b11},
-                                 .keeps_layout = true};
+                                 .keeps_layout = true,
+                                 .flops = input_grad_flops};
 const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
                                   .inputs = "x, dy, weight?",
                                   .outputs = "dweight",
@@ -224,7 +238,8 @@ const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
                                   .reference = weight_grad_reference,
                                   .saves = {.inputs = 0b11},
                                   .keeps_layout = true,
-                                  .layout_of = 2};
+                                  .layout_of = 2,
+                                  .flops = conv2d_weight_grad_flops};
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <climits>
 
 #include "ops/check.h"
+#include "ops/cost.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
 #include "tessera/autograd.h"
@@ -133,7 +134,8 @@ const Op fused_gemm_op = {.name = "fused_gemm",
                           .attrs = attrs_of<FusedGemmAttrs>,
                           .infer = infer_fused_gemm,
                           .reference = fused_gemm_reference,
-                          .pitched = Pitched::None};
+                          .pitched = Pitched::None,
+                          .flops = product_flops};
 
 }  // namespace
 

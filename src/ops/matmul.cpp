@@ -6,6 +6,7 @@
 #include "kernels/shared/kept_input.h"
 #include "ops/autocast.h"
 #include "ops/check.h"
+#include "ops/cost.h"
 #include "ops/gradient.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
@@ -72,7 +73,8 @@ const Op matmul_op = {.name = "matmul",
                       .reference = matmul_reference,
                       .saves = {.inputs = 0b11},
                       .autocast = Autocast::Lower,
-                      .pitched = Pitched::All};
+                      .pitched = Pitched::All,
+                      .flops = product_flops};
 
 // ---- matmul_wide: the same of halves with its sums in f32, as the gradient of a f32 weight is wanted under autocast
 
@@ -92,7 +94,8 @@ const Op matmul_wide_op = {.name = "matmul_wide",
                            .vjp = matmul_wide_vjp,
                            .reference = matmul_reference,
                            .saves = {.inputs = 0b11},
-                           .pitched = Pitched::All};
+                           .pitched = Pitched::All,
+                           .flops = product_flops};
 
 // Whether this input is a cast f32 parameter, as autocast makes them, whose gradient is then not rounded to halves on
 // its way.
@@ -194,7 +197,8 @@ const Op matmul_mul_sum_op = {.name = "matmul_mul_sum",
                               .reference = matmul_mul_sum_reference,
                               .saves = {.inputs = 0b111},
                               .autocast = Autocast::Lower,
-                              .pitched = Pitched::All};
+                              .pitched = Pitched::All,
+                              .flops = product_flops};
 
 // ---- matmul_gelu_grad: a, b, h -> a b times the slope of gelu_tanh at h, sums of its columns; a backward's own
 
@@ -228,7 +232,8 @@ const Op matmul_gelu_grad_op = {.name = "matmul_gelu_grad",
                                 .attrs = attrs_of<LineSumAttrs>,
                                 .infer = infer_matmul_gelu_grad,
                                 .reference = matmul_gelu_grad_reference,
-                                .pitched = Pitched::All};
+                                .pitched = Pitched::All,
+                                .flops = product_flops};
 
 // ---- linear: x, weight, bias?, residual? -> y, slope of the activation or its input (hidden)
 
@@ -359,7 +364,8 @@ const Op linear_op = {.name = "linear",
                       .saves = {.inputs = 0b0111, .outputs = 0b10},
                       .autocast = Autocast::Lower,
                       .hidden_outputs = 1,
-                      .pitched = Pitched::All};
+                      .pitched = Pitched::All,
+                      .flops = product_flops};
 
 // ---- mlp: x, up, up's bias?, down, down's bias?, residual? -> y, hidden layer, slope of its activation or the
 // activation's input (both hidden)
@@ -381,6 +387,11 @@ Metas infer_mlp(std::span<const TensorMeta> in, const Attrs& attrs) {
   const bool activated = attrs.as<LinearAttrs>().activation != Activation::None;
   const auto meta = [&](const Shape& shape) { return TensorMeta{shape, in[0].dtype, in[0].device}; };
   return {meta(out), meta(hidden), activated ? meta(hidden) : absent_meta(in[0].device)};
+}
+
+double mlp_flops(std::span<const TensorMeta> in, std::span<const TensorMeta> out, const Attrs&) {
+  const double rows = elements_of(out[0].shape) / std::max(1.0, static_cast<double>(out[0].shape.back().value()));
+  return 2 * rows * (elements_of(in[1].shape) + elements_of(in[3].shape));
 }
 
 // Of down, its bias and the residual.
@@ -435,7 +446,8 @@ const Op mlp_op = {.name = "mlp",
                    .autocast = Autocast::Lower,
                    .hidden_outputs = 2,
                    .pitched = Pitched::All,
-                   .made_of = &linear_op};
+                   .made_of = &linear_op,
+                   .flops = mlp_flops};
 
 }  // namespace
 

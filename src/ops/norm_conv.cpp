@@ -4,6 +4,7 @@
 
 #include "ops/check.h"
 #include "ops/conv.h"
+#include "ops/cost.h"
 #include "ops/gradient.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
@@ -159,7 +160,8 @@ const Op weight_grad_op = {.name = "norm_conv2d_weight_grad",
                            .attrs = attrs_of<NormConvAttrs>,
                            .infer = infer_weight_grad,
                            .reference = weight_grad_reference,
-                           .made_of = &conv2d_weight_grad_op};
+                           .made_of = &conv2d_weight_grad_op,
+                           .flops = conv2d_weight_grad_flops};
 
 // ---- norm_conv1x1_one_filter_backward: x, dy, filters, mean, rstd, weight?, bias? -> dx, dweight, dbias, dfilters and
 // the filter's dbias
@@ -186,13 +188,18 @@ Tensors one_filter_reference(std::span<const Tensor> in, const Attrs& attrs) {
   return out;
 }
 
+double one_filter_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs&) {
+  return 2 * convolution_flops(in[1].shape, in[2].shape);
+}
+
 const Op one_filter_op = {.name = "norm_conv1x1_one_filter_backward",
                           .inputs = "x, dy, filters, mean, rstd, norm_weight?, norm_bias?",
                           .outputs = "dx, dnorm_weight, dnorm_bias, dfilters, dbias",
                           .attrs = attrs_of<NormConvAttrs>,
                           .infer = infer_one_filter,
                           .reference = one_filter_reference,
-                          .made_of = &weight_grad_op};
+                          .made_of = &weight_grad_op,
+                          .flops = one_filter_flops};
 
 // Of filters of one element, to each pixel.
 bool is_pointwise(const ConvAttrs& of_filters) {
@@ -298,7 +305,8 @@ const Op norm_conv2d_op = {.name = "norm_conv2d",
                            .saves = {.inputs = 0b1111011, .outputs = 0b1010},
                            .hidden_outputs = 1,
                            .keeps_layout = true,
-                           .made_of = &conv2d_op};
+                           .made_of = &conv2d_op,
+                           .flops = conv2d_flops};
 
 const Op conv2d_moments_op = {.name = "conv2d_moments",
                               .inputs = "x, weight, bias?",
@@ -310,7 +318,8 @@ const Op conv2d_moments_op = {.name = "conv2d_moments",
                               .saves = {.inputs = 0b011},
                               .autocast = Autocast::Lower,
                               .keeps_layout = true,
-                              .made_of = &conv2d_op};
+                              .made_of = &conv2d_op,
+                              .flops = conv2d_flops};
 
 const Op batch_norm_known_op = {.name = "batch_norm_known",
                                 .inputs = "x, mean, var, weight?, bias?",
