@@ -25,6 +25,7 @@ struct CallSeen {
   std::span<const Tensor> outputs = {};  ///< none before the call, and where it threw
   std::span<void* const> callers = {};   ///< return addresses from the call outwards; see ObserveOptions
   bool failed = false;
+  std::span<const Tensor> hidden = {};  ///< what it keeps for backward alone; undefined where it does not
 };
 
 /// A kernel that is started: on the CPU it runs at once, on a GPU on a stream.
@@ -43,7 +44,7 @@ class Observer {
   /// An operator is called. Operators that it is made of follow before it returns.
   virtual void called(const CallSeen&) {}
   virtual void returned(const CallSeen&) {}
-  /// Memory of tensors and workspaces: bytes as asked for.
+  /// Memory of tensors and workspaces: bytes as asked for. On a device without memory, what tensors would take.
   virtual void allocated(Device, size_t) {}
   virtual void released(Device, size_t) {}
   virtual void launched(const LaunchSeen&) {}

@@ -9,6 +9,7 @@
 #include "ops/gradient.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
+#include "tessera/observer.h"
 #include "tessera/ops.h"
 
 namespace tessera {
@@ -124,6 +125,7 @@ class Backward {
   }
 
   void run() {
+    const NamedScope scope("backward");
     while (!queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end(), earlier);
       const Ref<Node> node = std::move(queue_.back());

@@ -213,10 +213,14 @@ Ref<Storage> allocate_nothing(size_t bytes, Device device) {
   auto storage = make_ref<Storage>();
   storage->bytes = bytes;
   storage->device = meta(device);
-  storage->release = [](Storage& s) { meta_bytes -= static_cast<int64_t>(s.bytes); };
+  storage->release = [](Storage& s) {
+    meta_bytes -= static_cast<int64_t>(s.bytes);
+    if (observers::exist()) observers::released(s.device, s.bytes);
+  };
   const int64_t now = meta_bytes += static_cast<int64_t>(bytes);
   for (int64_t peak = meta_peak; peak < now && !meta_peak.compare_exchange_weak(peak, now);) {
   }
+  if (observers::exist()) observers::allocated(storage->device, bytes);
   return storage;
 }
 

@@ -25,6 +25,7 @@ const GPTConfig& checked(const GPTConfig& c) {
 
 // The weights must fit into the machine: an error before the first is made, not after hours of making layers.
 const GPTConfig& fitting(const GPTConfig& c) {
+  if (default_device().meta) return c;
   const auto width = static_cast<double>(c.width);
   const double parameters =
       width * (12 * width * static_cast<double>(c.layers) + static_cast<double>(c.vocab + c.block));
@@ -73,10 +74,15 @@ Tensor GPT::hidden(const Tensor& tokens) const {
   return x.normalized(norm);
 }
 
-Tensors GPT::forward(const Tensors& in) const {
-  const Tensor x = hidden(one_input(in));
-  return {in_scope("head", [&] { return linear(x, head); })};
+namespace {
+
+Tensor logits_of(const Tensor& x, const Tensor& head) {
+  return in_scope("head", [&] { return linear(x, head); });
 }
+
+}  // namespace
+
+Tensors GPT::forward(const Tensors& in) const { return {logits_of(hidden(one_input(in)), head)}; }
 
 Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const {
   return cross_entropy_overwriting((*this)(tokens), targets);
@@ -110,7 +116,7 @@ Tensor backward_in_parts(Tensor x, const Tensor& head, const Tensor& targets, co
     Tensors leaves{part(states).detach().set_requires_grad()};
     if (head.requires_grad()) leaves.push_back(head);
     const Tensor share = sum(part(counted)) / count;
-    Tensor logits = linear(leaves[0], head);
+    Tensor logits = logits_of(leaves[0], head);
     const Tensor end = without_memory(logits);
     const Tensor mean = cross_entropy_and_gradient_(logits, part(goals), weight * share);
     loss = loss + where(gt(share, none), mean * share, none);
@@ -138,7 +144,7 @@ Tensor GPT::loss_and_backward(const Tensor& tokens, const Tensor& targets, const
   const int64_t row = config.vocab * static_cast<int64_t>(size_of(x.dtype()));
   const int64_t at_once = std::max<int64_t>(1, most_bytes / row), parts = (tokens.numel() + at_once - 1) / at_once;
   if (parts > 1) return backward_in_parts(std::move(x), head, targets, wide, parts);
-  Tensor logits = linear(std::exchange(x, Tensor()), head);
+  Tensor logits = logits_of(std::exchange(x, Tensor()), head);
   const Tensor end = without_memory(logits);
   const Tensor loss = cross_entropy_and_gradient_(logits, targets, wide);
   end.backward(std::move(logits));

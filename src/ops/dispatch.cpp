@@ -28,13 +28,16 @@ struct OpNode final : Node, Recycled {
 
   const Op* op;
   Attrs attrs;
+  std::string scope;  // that called, while somebody observes: backward's calls are within it, too
   uint32_t needs = 0;
   bool released = false;
   SmallVector<SavedTensor, 4> inputs;
   SmallVector<SavedTensor, 3> outputs_saved;
   SmallVector<TensorMeta, 2> input_metas;
 
-  OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {}
+  OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {
+    if (observers::exist()) scope = scope_path();
+  }
   std::string_view name() const override { return op->name; }
   int adds_up() const override { return op->adds_up; }
   bool takes_any_dtype() const override { return op->takes_any_dtype; }
@@ -42,6 +45,7 @@ struct OpNode final : Node, Recycled {
   Tensors backward(const Tensors& grads, BackwardStep& step) override {
     if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); }))
       return Tensors(next.size());
+    const NamedScope named(scope);
     if (released)
       throw Error(
           fmt::format("{}: backward runs a second time over a graph that was freed; use retain_graph", op->name));
@@ -211,6 +215,7 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
     const Metas outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
     const bool has_memory = !device.meta && !outputs[0].device.meta && !is_capturing();
     if (has_memory) return op.compute({in.data(), in.size()}, attrs);
+    if (op.in_place && grad_enabled() && !is_capturing()) check_in_place(op, in, outputs.size() - op.hidden_outputs);
     out = make_outputs(op, in, outputs);
   } else {
     const CallPlan& call = call_plan(op, in, attrs, device, keep_hidden);

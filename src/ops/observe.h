@@ -9,7 +9,9 @@ template <class Run>
 [[gnu::noinline, gnu::cold]] Tensors observe_run(const Op& op, const Tensors& in, const Attrs& attrs, const Run& run) {
   observers::Call call(op.name, attrs, {in.data(), in.size()});
   Tensors out = run();
-  call.returns({out.data(), out.size() - op.hidden_outputs});
+  const std::span<const Tensor> all(out.data(), out.size());
+  const size_t shown = out.size() - static_cast<size_t>(op.hidden_outputs);
+  call.returns(all.first(shown), all.subspan(shown));
   return out;
 }
 

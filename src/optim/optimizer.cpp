@@ -9,6 +9,7 @@
 #include "ops/optim.h"
 #include "ops/output_layout.h"
 #include "tessera/autograd.h"
+#include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/optim.h"
 
@@ -88,6 +89,7 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::step(const StepOptions& options) {
   NoGrad guard;
+  const NamedScope scope("optimizer");
   for (Group& g : state_->groups) {
     Tensors parameters, copies, grads;
     std::vector<Tensors> moments(g.moments.size());

@@ -131,9 +131,10 @@ Call::~Call() {
   ObserverLists::notify_quietly([&](Observer& o) { o.returned(seen_); });
 }
 
-void Call::returns(std::span<const Tensor> outputs) {
+void Call::returns(std::span<const Tensor> outputs, std::span<const Tensor> hidden) {
   over_ = true;
   seen_.outputs = outputs;
+  seen_.hidden = hidden;
   ObserverLists::notify([&](Observer& o) { o.returned(seen_); });
 }
 

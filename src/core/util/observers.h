@@ -19,7 +19,7 @@ class Call {
  public:
   Call(std::string_view op, const Attrs& attrs, std::span<const Tensor> inputs);
   ~Call();
-  void returns(std::span<const Tensor> outputs);
+  void returns(std::span<const Tensor> outputs, std::span<const Tensor> hidden);
 
  private:
   std::array<void*, 24> callers_;

@@ -27,7 +27,7 @@ namespace {
 
 struct Recorder : Observer {
   std::vector<std::string> calls, begun, kernels, scopes, sites;
-  int64_t held = 0, allocations = 0;
+  int64_t held = 0, without_memory = 0, allocations = 0;
 
   void called(const CallSeen& call) override {
     begun.emplace_back(call.op);
@@ -36,10 +36,12 @@ struct Recorder : Observer {
   void returned(const CallSeen& call) override { calls.push_back(describe(call)); }
   void allocated(Device device, size_t bytes) override {
     ++allocations;
-    EXPECT_EQ(device, cpu());
-    held += static_cast<int64_t>(bytes);
+    EXPECT_EQ(device.type, DeviceType::CPU);
+    (device.meta ? without_memory : held) += static_cast<int64_t>(bytes);
   }
-  void released(Device, size_t bytes) override { held -= static_cast<int64_t>(bytes); }
+  void released(Device device, size_t bytes) override {
+    (device.meta ? without_memory : held) -= static_cast<int64_t>(bytes);
+  }
   void launched(const LaunchSeen& launch) override {
     kernels.push_back(std::string(launch.op) + ":" + std::string(launch.kernel));
   }
@@ -113,8 +115,13 @@ TEST(Observers, SeeMemoryComeAndGo) {
     EXPECT_EQ(seen.held, memory_stats().allocated - before);
     sum(square(x.clone().set_requires_grad())).backward();
     EXPECT_EQ(seen.held, memory_stats().allocated - before);
-    zeros({5}, Float32, meta(cpu()));  // has no memory
+    const int64_t count = seen.allocations;
+    const Tensor none = zeros({5}, Float32, meta(cpu()));
+    EXPECT_EQ(seen.without_memory, 20);  // what it would take
+    EXPECT_EQ(seen.allocations, count + 1);
+    EXPECT_EQ(seen.held, memory_stats().allocated - before);
   }
+  EXPECT_EQ(seen.without_memory, 0);
   EXPECT_GT(seen.allocations, 3);
   EXPECT_EQ(seen.held, 0);
 }
@@ -279,6 +286,40 @@ TEST(NamedScopes, AreThoseOfAGptsModules) {
   std::set<std::string> names;
   for (const auto& [name, t] : model.named_parameters()) names.insert(name);
   EXPECT_TRUE(names.contains("h.1.attention.qkv.weight"));
+}
+
+// Backward's calls are within those of what they belong to.
+TEST(NamedScopes, AreFoundAgainInBackward) {
+  struct Places : Observer {
+    std::set<std::string> products, others;
+    void called(const CallSeen& call) override {
+      (call.op.starts_with("matmul") || call.op == "adam_" ? products : others).insert(scope_path());
+    }
+  } seen;
+  Generator generator(3);
+  models::GPT model({.layers = 1, .heads = 2, .width = 16, .block = 8, .vocab = 33}, generator);
+  optim::Adam optimizer(model.parameters());
+  const Observing guard(seen);
+  model.loss_and_backward(zeros({1, 8}, Int64), zeros({1, 8}, Int64));
+  optimizer.step();
+  EXPECT_EQ(seen.products, (std::set<std::string>{"backward.h.0.attention.qkv", "backward.h.0.attention.out",
+                                                  "backward.h.0.mlp", "backward.head", "optimizer"}));
+  EXPECT_TRUE(seen.others.contains("head") && seen.others.contains("backward.h.0.norm2"));
+  EXPECT_EQ(scope_path(), "");
+}
+
+TEST(Observers, SeeWhatACallKeepsForBackward) {
+  struct Hidden : Observer {
+    std::vector<std::string> kept;
+    void returned(const CallSeen& call) override {
+      for (const Tensor& t : call.hidden) kept.push_back(std::string(call.op) + ": " + describe(t));
+    }
+  } seen;
+  const Tensor x = ones({2, 3}), w = ones({4, 3}).set_requires_grad();
+  const Observing guard(seen);
+  linear_act(x, w, {}, Activation::Silu);
+  linear_act(x, w.detach(), {}, Activation::Silu);
+  EXPECT_EQ(seen.kept, (Lines{"linear: f32[2, 4] on cpu", "linear: undefined"}));
 }
 
 // ---- call sites
