@@ -1,6 +1,7 @@
 // Tensors on their way from one device to another.
 #include <cstring>
 
+#include "core/capture_state.h"
 #include "core/gpu/backend.h"
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
@@ -53,9 +54,11 @@ std::span<const Op* const> transfer_ops() {
 
 Tensor Tensor::to(Device device) const {
   const Device here = this->device();
-  device.meta |= here.meta;  // what has no memory has none elsewhere
+  if (here.meta && !device.meta && !is_capturing())
+    throw Error("to: " + describe(*this) + " has no memory, so there is nothing to move to " + to_string(device));
+  device.meta |= here.meta;
   if (device == here) return *this;
-  if (device.type != here.type && device.is_gpu() && here.is_gpu())
+  if (device.type != here.type && device.is_card() && here.is_card())
     return to(cpu()).to(device);  // the vendors' libraries know nothing of each other
   if (!is_contiguous() && is_contiguous(ChannelsLast)) return permute({0, 2, 3, 1}).to(device).permute({0, 3, 1, 2});
   return dispatch_one(to_device_op, {contiguous()}, DeviceAttrs{device});
