@@ -1,7 +1,8 @@
-// Models: GPT, as in GPT-2 and nanoGPT, ResNet-20 for CIFAR-10, and a network of 1x1 convolutions.
+// Models: GPT, as in GPT-2 and nanoGPT, ResNet-20 for CIFAR-10, ResNet-50, and a network of 1x1 convolutions.
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,30 @@ struct ResNet20 : nn::Module {
   nn::Child<nn::BatchNorm2d> bn1;
   nn::Child<nn::Sequential> layer1, layer2, layer3;
   nn::Child<nn::Linear> linear;
+};
+
+/// ResNet-50 for ImageNet, He et al. 2016, with the stride of a block in its 3x3 convolution ("v1.5") and torchvision's
+/// names. x [n, 3, h, w] -> logits [n, classes]; published with 224 x 224 pixels.
+struct ResNet50 : nn::Module {
+  explicit ResNet50(int64_t classes = 1000, Generator& generator = default_generator());
+  Tensors forward(const Tensors& in) const override;
+
+  /// From `in` channels to `width`, and by a last convolution to four times as many.
+  struct Block : nn::Module {
+    Block(int64_t in, int64_t width, int64_t stride, Generator& generator);
+    Tensors forward(const Tensors& in) const override;
+    nn::Child<nn::Conv2d> conv1;
+    nn::Child<nn::BatchNorm2d> bn1;
+    nn::Child<nn::Conv2d> conv2;
+    nn::Child<nn::BatchNorm2d> bn2;
+    nn::Child<nn::Conv2d> conv3;
+    nn::Child<nn::BatchNorm2d> bn3;
+    std::optional<nn::Child<nn::Sequential>> downsample;  ///< of the shortcut, where shapes change
+  };
+  nn::Child<nn::Conv2d> conv1;
+  nn::Child<nn::BatchNorm2d> bn1;
+  nn::Child<nn::Sequential> layer1, layer2, layer3, layer4;
+  nn::Child<nn::Linear> fc;
 };
 
 /// A function of position: `layers` times a 1x1 convolution to `width` channels, batch norm and ReLU, then a

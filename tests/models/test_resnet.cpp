@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-using models::ResNet20;
+using models::ResNet20, models::ResNet50;
 
 TEST(ResNet20, HasTheNamesOfPublishedWeights) {
   Generator g(1);
@@ -55,6 +55,37 @@ TEST(ResNet20, TrainsOnAFewImages) {
     for (const Tensor& p : net.parameters()) p.detach().add_(p.grad(), -0.05);
   }
   EXPECT_LT(last, 0.5 * first);
+}
+
+TEST(ResNet50, HasThePublishedNames) {
+  const DeviceGuard guard(meta(cpu()));
+  const ResNet50 net;
+  EXPECT_EQ(net.parameter_count(), 25557032);
+  const StateDict dict = net.state_dict();
+  for (const char* name :
+       {"conv1.weight", "bn1.running_var", "layer1.0.downsample.0.weight", "layer1.0.downsample.1.bias",
+        "layer4.2.conv3.weight", "layer2.3.bn3.running_mean", "fc.weight", "fc.bias"})
+    EXPECT_TRUE(dict.contains(name)) << name;
+  EXPECT_FALSE(dict.contains("layer1.1.downsample.0.weight"));
+  EXPECT_EQ(dict.size(), 53u * 5 + 2);
+  EXPECT_EQ(to_string(dict.at("layer2.0.conv2.weight").shape()), "[128, 128, 3, 3]");
+  EXPECT_EQ(to_string(net(zeros({2, 3, 224, 224})).shape()), "[2, 1000]");
+}
+
+// Its strides, shortcuts and norms, with memory: a block on few images against what it is made of.
+TEST(ResNet50, BlocksAddTheirShortcut) {
+  Generator g(4);
+  const ResNet50::Block block(8, 4, 2, g);
+  const Tensor x = randn({2, 8, 6, 6}, g), y = block(x);
+  ASSERT_EQ(to_string(y.shape()), "[2, 16, 3, 3]");
+  const auto norm = [](const Tensor& t) { return batch_norm(t, {}, {}, {}, {}, true); };
+  Tensor h = relu(norm(conv2d(x, block.conv1->weight)));
+  h = relu(norm(conv2d(h, block.conv2->weight, {}, {.stride = {2, 2}, .padding = {1, 1}})));
+  h = norm(conv2d(h, block.conv3->weight));
+  const auto& shortcut = dynamic_cast<const nn::Conv2d&>((**block.downsample)[0].module());
+  const Tensor want = relu(h + norm(conv2d(x, shortcut.weight, {}, {.stride = {2, 2}})));
+  const auto a = y.to_vector<float>(), b = want.to_vector<float>();
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5);
 }
 
 }  // namespace
