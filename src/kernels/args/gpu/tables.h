@@ -13,15 +13,13 @@
 #include "kernels/args/gpu/optim.h"
 #include "kernels/args/gpu/pointwise.h"
 #include "kernels/args/gpu/random.h"
+#include "kernels/args/gpu/vendor_limits.h"
 #include "kernels/args/norm.h"
 #include "kernels/args/pool.h"
 #include "kernels/args/reduce.h"
 #include "kernels/args/softmax.h"
 
 namespace tessera::gpu_kernels {
-
-/// Bytes of workspace that a vendor's products may use.
-inline constexpr size_t vendor_workspace = size_t(32) << 20;
 
 /// The vendor's own products, where its library is installed. For GELU by tanh, `slope` gets and `factor` is what it is
 /// applied to, as the library has it.

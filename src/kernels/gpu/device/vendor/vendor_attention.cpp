@@ -2,13 +2,11 @@
 #include "cudnn_attention.h"
 #include "cudnn_planner.h"
 #include "kernels/args/gpu/attention_workspace.h"
+#include "kernels/args/gpu/vendor_limits.h"
 #include "kernels/gpu/device/runtime/host.h"
 
 namespace tessera::gpu_kernels {
 namespace {
-
-/// Bytes of workspace that a plan may take: of the backward two for each pair of a query and a key.
-constexpr i64 most_for_attention = i64{2} << 30;
 
 /// What a plan depends on, `other` is whether lse is kept or sums have any order; the scale is a number of the call.
 std::string key_of(const AttentionShape& s, std::initializer_list<HeadsArg> heads, bool backward, bool other) {
@@ -31,12 +29,13 @@ std::string key_of(const AttentionShape& s, std::initializer_list<HeadsArg> head
 cudnn::Entry& entry_of(const AttentionArgs& a) {
   const std::string key = key_of(a.shape, {a.y, a.q, a.k, a.v}, false, a.lse);
   return cudnn::planner().entry(
-      key, [&](const cudnn::Target& target) { return cudnn::plan_attention(target, a, most_for_attention); });
+      key, [&](const cudnn::Target& target) { return cudnn::plan_attention(target, a, vendor_attention_workspace); });
 }
 cudnn::Entry& entry_of(const AttentionBackwardArgs& a) {
   const std::string key = key_of(a.shape, {a.dq, a.dk, a.dv, a.dy, a.q, a.k, a.v, a.y}, true, a.in_any_order);
-  return cudnn::planner().entry(
-      key, [&](const cudnn::Target& target) { return cudnn::plan_attention_backward(target, a, most_for_attention); });
+  return cudnn::planner().entry(key, [&](const cudnn::Target& target) {
+    return cudnn::plan_attention_backward(target, a, vendor_attention_workspace);
+  });
 }
 
 template <class Args>

@@ -3,13 +3,11 @@
 
 #include "cudnn_conv.h"
 #include "cudnn_planner.h"
+#include "kernels/args/gpu/vendor_limits.h"
 #include "kernels/gpu/device/runtime/host.h"
 
 namespace tessera::gpu_kernels {
 namespace {
-
-/// Bytes of workspace that a plan may take: room for the images in another layout.
-constexpr i64 most_for_windows = i64{256} << 20;
 
 struct ConvKey {
   ConvArgs args;
@@ -30,7 +28,7 @@ ConvKey key_of(ConvPart part, const ConvArgs& args) {
 
 cudnn::Entry& entry_of(ConvPart part, const ConvArgs& args) {
   return cudnn::planner().entry(bytes_of(key_of(part, args)), [&](const cudnn::Target& target) {
-    return cudnn::plan_convolution(target, part, args, most_for_windows);
+    return cudnn::plan_convolution(target, part, args, vendor_conv_workspace);
   });
 }
 
