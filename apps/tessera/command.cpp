@@ -16,7 +16,8 @@
 namespace tessera::app {
 
 void CommonOptions::add_to(Command app, bool measures) {
-  app.option("--device", device, "cpu, cuda:N or hip:N").with_default();
+  const std::string more = without_memory ? "; without a card cuda:sm80, cuda:sm90 or hip:gfx90a" : "";
+  app.option("--device", device, "cpu, cuda:N or hip:N" + more).with_default();
   app.option("--threads", threads, "threads of the CPU; 0 means all this process may use")
       .range(0, 1024)
       .with_default();
@@ -43,6 +44,7 @@ void CommonOptions::apply() const {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
+  if (d.meta && !without_memory) throw UsageError("device " + device + " has no memory: nothing can be computed there");
   if (const std::string reason = why_unavailable(d); !reason.empty())
     throw UsageError("device " + device + " is not available: " + reason);
   if (!json.empty()) {  // known before the work, not after it

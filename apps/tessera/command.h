@@ -18,6 +18,7 @@ struct CommonOptions {
   bool tf32 = false, nondeterministic = false;
   uint64_t seed = 1337;
   bool tune = false;
+  bool without_memory = false;  // devices that have none will do: nothing is computed
   void add_to(Command app, bool measures);
   /// --tune and --picks, for commands that run operators.
   void add_picks_to(Command app);
@@ -70,6 +71,7 @@ void add_train_convmodel(Command train);
 void add_sample(Command app);
 void add_bench(Command app);
 void add_explain(Command app);
+void add_explain_model(Command explain);
 void add_ops(Command app);
 void add_devices(Command app);
 void add_cache(Command app);

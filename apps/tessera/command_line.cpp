@@ -75,7 +75,11 @@ Option Command::option(const std::string& name, std::function<void(const T&)> us
 Option Command::flag(const std::string& name, bool& value, const std::string& text) const {
   return Option(app_->add_flag(name, value, text));
 }
-void Command::run(std::function<void()> action) const { app_->callback(std::move(action)); }
+void Command::run(std::function<void()> action) const {
+  app_->callback([app = app_, action = std::move(action)] {
+    if (app->get_subcommands().empty()) action();
+  });
+}
 
 #define TESSERA_OPTION(...) \
   template Option Command::option<__VA_ARGS__>(const std::string&, __VA_ARGS__&, const std::string&) const;

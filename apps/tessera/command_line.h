@@ -55,7 +55,7 @@ class Command {
   template <class T>
   Option option(const std::string& name, std::function<void(const T&)> use, const std::string& text) const;
   Option flag(const std::string& name, bool& value, const std::string& text) const;
-  /// What to do when the command was given.
+  /// What to do when the command was given, and none of its own commands.
   void run(std::function<void()> action) const;
 
  protected:

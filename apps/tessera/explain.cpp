@@ -1,4 +1,4 @@
-// tessera explain OP [SHAPE...]: which kernel a call gets, and why each other one was passed over.
+// tessera explain OP [SHAPE...]: which kernel a call gets, why each other one was passed over, and what the call costs.
 #include <optional>
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@ namespace tessera::app {
 namespace {
 
 struct ExplainOptions : CommonOptions {
+  ExplainOptions() { without_memory = true; }
   std::string op, dtype = "f32";
   std::vector<std::string> arguments;  // as given
   std::vector<std::string> shapes;     // those of them without a `=`
@@ -94,7 +95,10 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device de
                                   : empty(meta.shape, meta.dtype, in.empty() || op.transfers ? meta.device : device));
   const auto ins = operands_of({in.data(), in.size()}), outs = operands_of({out.data(), out.size()});
   const Call call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}};
-  if (call_device(call).is_gpu()) gpu::begin_call(call_device(call));
+  const Device where = call_device(call);
+  if (where.is_gpu() && where.meta)
+    return fmt::print("   kernels are chosen where there is a card\n{}", explain_cost(call));
+  if (where.is_gpu()) gpu::begin_call(where);
   fmt::print("{}{}", explain(call), explain_plan(call));
 }
 
@@ -109,6 +113,7 @@ void explain_attention_backward(const Tensors& given, const Attrs& attrs, Device
 }
 
 void run(ExplainOptions& options) {
+  if (options.op.empty()) throw UsageError("explain: give an operator, or model and a name");
   options.apply();
   const Device device = options.target();
   options.attention.apply(device);
@@ -149,7 +154,7 @@ void add_explain(Command app) {
   const Command command =
       app.command("explain", "Say which kernel a call of an operator gets, and why not the others.");
   auto options = std::make_shared<ExplainOptions>();
-  command.option("op", options->op, "an operator: matmul, sdpa, layer_norm, ...").required();
+  command.option("op", options->op, "an operator: matmul, sdpa, layer_norm, ...");
   command
       .option("arguments", options->arguments,
               "shapes of its inputs, such as 1x12x1024x64 or 'none' for an absent one, and attributes, such as dim=1")
@@ -160,6 +165,7 @@ void add_explain(Command app) {
   options->attention.add_to(command);
   options->add_to(command, false);
   options->add_picks_to(command);
+  add_explain_model(command);
   command.run([options] { run(*options); });
 }
 

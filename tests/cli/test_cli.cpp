@@ -1,5 +1,7 @@
 #include "command_line.h"
 
+#include <map>
+
 namespace tessera::cli {
 namespace {
 
@@ -10,6 +12,7 @@ TEST(Command, Introduces) {
                       {"sample", "--help"},
                       {"bench", "op", "--help"},
                       {"explain", "--help"},
+                      {"explain", "model", "--help"},
                       {"devices", "--help"},
                       {"selftest", "--help"},
                       {"cache", "clear", "--help"}}) {
@@ -52,6 +55,13 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"explain", "matmul", "3x4", "4x5", "5x6"}), 2, "matmul: the number of inputs is 2, not 3");
   expect_error(run({"explain", "conv2d", "1x3x8x8"}), 2, "conv2d: the number of inputs is 2 to 3, not 1");
   expect_error(run({"explain", "dropout", "3x4"}), 2, "dropout: the number of inputs is 2, not 1");
+  expect_error(run({"explain"}), 2, "give an operator, or model and a name");
+  expect_error(run({"explain", "model"}), 2, "name is required");
+  expect_error(run({"explain", "model", "gpt3"}), 2, "unknown model \"gpt3\": there are shakespeare-char-cpu, ");
+  expect_error(run({"explain", "model", "resnet20", "--batch", "-1"}), 2, "--batch");
+  expect_error(run({"explain", "model", "resnet20", "--amp", "int8"}), 2, "int8");
+  expect_error(run({"explain", "model", "resnet20", "--device", "cuda:sm70"}), 2, "sm70");
+  expect_error(run({"explain", "model", "resnet20", "--json", "/nowhere/x.json"}), 2, "cannot write /nowhere/x.json");
 }
 
 TEST(Command, ListsDevices) {
@@ -169,6 +179,54 @@ TEST(Command, ExplainsEachKernel) {
     call.insert(call.begin(), "explain");
     EXPECT_EQ(run(call).code, 0) << call[1];
   }
+}
+
+TEST(Command, ExplainsWhatACallCosts) {
+  const std::string cost = "   120 FLOPs, 188 bytes of operands and results\n";
+  for (const char* device : {"cpu", "cuda:sm90", "hip:gfx90a", "meta(cuda:0)"}) {
+    const Finished f = run({"explain", "matmul", "3x4", "4x5", "--device", device});
+    EXPECT_EQ(f.code, 0) << f.err;
+    EXPECT_NE(f.out.find(cost), std::string::npos) << f.out;
+  }
+}
+
+TEST(Command, ExplainsAModelWithoutACard) {
+  Folder folder;
+  Finished f = run({"explain", "model", "gpt2-124m", "--device", "cuda:0", "--amp", "bf16", "--batch", "2", "--json",
+                    folder / "model.json"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_EQ(f.out.rfind("gpt2-124m: a training step of 2 x 1024 tokens, bf16, on meta(cuda:0); nothing is computed\n"
+                        "parameters 124439808\n",
+                        0),
+            0u)
+      << f.out;
+  EXPECT_NE(f.out.find("cuBLASLt's products, where picked: at most 32.0 MiB in a call"), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find("\nh.11 "), std::string::npos);
+  const auto json = nlohmann::json::parse(read_file(folder / "model.json"));
+  EXPECT_EQ(json["command"], "explain model");
+  EXPECT_EQ(json["device"], "meta(cuda:0)");
+  std::map<std::string, double> results;
+  for (const auto& r : json["results"]) results[r["name"]] = r["value"];
+  EXPECT_EQ(results["parameters"], 124439808);
+  EXPECT_GT(results["peak_memory"], 16 * 124439808.0);
+  double flops = 0;
+  for (const auto& m : json["modules"]) flops += m["flops"].get<double>();
+  EXPECT_NEAR(flops / results["step_flops"], 1, 1e-9);
+  EXPECT_EQ(json["vendor_workspace"][0]["at_most"], 32 << 20);
+  f = run({"explain", "model", "resnet20"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("128 images of [3, 32, 32], f32, on meta(cpu)"), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find("workspace of kernels: at most "), std::string::npos) << f.out;
+}
+
+// Nothing can be learned, measured or read there: one line says so.
+TEST(Command, DoesNotTrainWithoutMemory) {
+  Folder folder;
+  write_file(folder / "text", std::string(3000, 'a') + std::string(3000, 'b'));
+  expect_error(run({"train", "gpt", "--device", "cuda:sm90", "--text", folder / "text", "--out", folder / "out"}), 2,
+               "device cuda:sm90 has no memory");
+  expect_error(run({"bench", "op", "softmax", "--device", "meta(cpu)"}), 2, "device meta(cpu) has no memory");
+  expect_error(run({"selftest", "--device", "hip:gfx90a"}), 2, "device hip:gfx90a has no memory");
 }
 
 TEST(Command, MeasuresPicksAndPinsThem) {
