@@ -35,6 +35,14 @@ struct GemmArgs {
   Activation activation;
   bool tf32;        // f32 operands are rounded to tf32
   void* workspace;  // as many bytes as GemmTable::workspace says; null: none, and no sums of rows or columns
+  bool packed;      // b.data are panels that GemmTable::pack made, of f32, for all of the batch
+};
+
+/// A matrix [k, n] of f32, and its panels.
+struct PanelArgs {
+  long long n, k;
+  MatrixArg matrix;
+  void* panels;
 };
 
 struct GemmTable {
@@ -47,6 +55,11 @@ struct GemmTable {
   /// its slope there) and the sums of rows and columns; null on CPUs.
   void (*finish)(const GemmArgs& args, Executor& executor);
   long long (*finish_workspace)(const GemmArgs& args);
+  // A right side that stays the same may be packed once, for all products of f32; null on GPUs.
+  long long panel_columns = 0;  ///< of a panel; 0: products are as quick without
+  long long (*panel_bytes)(long long n, long long k) = nullptr;
+  void (*pack)(const PanelArgs& args, Executor& executor) = nullptr;
+  void (*unpack)(const PanelArgs& args, Executor& executor) = nullptr;
 };
 
 #define TESSERA_GEMM_TABLE(isa)      \

@@ -19,8 +19,9 @@ class Factor {
         bf16_(matrix<const bf16>(m, rows, columns)),
         own_(matrix<const T>(m, rows, columns)) {}
 
-  cpu::Operand<T> operand() const {
+  cpu::Operand<T> operand(bool packed = false) const {
     if constexpr (is_same_v<T, float>) {
+      if (packed) return {.view = nullptr, .pack = nullptr, .panels = own_.data};
       if (type_ == Scalar::f16) return cpu::operand<side, T>(f16_);
       if (type_ == Scalar::bf16) return cpu::operand<side, T>(bf16_);
     }
@@ -50,16 +51,16 @@ void run_with(const GemmArgs& args, Executor& executor, WithEpilogue<T> with_epi
   const i64 parts = executor.threads();
   const LineParts<T> sums(args, parts);
   if (sums_lines(args)) __builtin_memset(args.workspace, 0, sums.elements(args, parts) * sizeof(T));
-  cpu::multiply_all<T>(ExecutorRef(executor), extent, batch_count(args),
-                       [&](i64 i, cpu::Cell cell, const auto& multiply) {
-                         const GemmProblem problem{args, i, parts, cell};
-                         const Factor<0, T> a(problem.at(args.a), args.m, args.k);
-                         const Factor<1, T> b(problem.at(args.b), args.k, args.n);
-                         const auto run = [&](const cpu::Epilogue<T>& e) {
-                           multiply(cpu::Product<T>{extent, a.operand(), b.operand(), e, !args.column_sums.data});
-                         };
-                         with_epilogue(problem, EpilogueUser<T>(run));
-                       });
+  cpu::multiply_all<T>(
+      ExecutorRef(executor), extent, batch_count(args), [&](i64 i, cpu::Cell cell, const auto& multiply) {
+        const GemmProblem problem{args, i, parts, cell};
+        const Factor<0, T> a(problem.at(args.a), args.m, args.k);
+        const Factor<1, T> b(problem.at(args.b), args.k, args.n);
+        const auto run = [&](const cpu::Epilogue<T>& e) {
+          multiply(cpu::Product<T>{extent, a.operand(), b.operand(args.packed), e, !args.column_sums.data});
+        };
+        with_epilogue(problem, EpilogueUser<T>(run));
+      });
   for (i64 i = 0; sums_lines(args) && i < batch_count(args); ++i) {
     add_parts({args, i, parts}, args.row_sums, sums.rows, args.m, args.row_sums.row);
     add_parts({args, i, parts}, args.column_sums, sums.columns, args.n, args.column_sums.column);
@@ -81,8 +82,41 @@ long long workspace(const GemmArgs& args, const Executor& executor) {
   return LineParts<float>::elements(args, executor.threads()) * size;
 }
 
+// ---- right sides that are packed once
+
+// Without wide vectors a broadcast element is worth so little that dot products are quicker up to eight rows.
+constexpr bool gains_by_panels = NativeVec<float>::lanes >= 8;
+
+long long panel_bytes(long long n, long long k) { return cpu::panels_size<float>(n, k) * sizeof(float); }
+
+/// f(first column) for every panel, by all threads.
+template <class F>
+void each_panel(long long n, Executor& executor, const F& f) {
+  constexpr i64 columns = cpu::block_columns<float>;
+  ExecutorRef(executor).parallel(ceil_div(n, columns), [&](i64 index, int) { f(index * columns); });
+}
+void pack(const PanelArgs& args, Executor& executor) {
+  const auto view = matrix<const float>(args.matrix, args.k, args.n);
+  each_panel(args.n, executor,
+             [&](i64 first) { cpu::pack_panel_of(view, args.n, args.k, first, static_cast<float*>(args.panels)); });
+}
+void unpack(const PanelArgs& args, Executor& executor) {
+  const auto view = matrix<float>(args.matrix, args.k, args.n);
+  each_panel(args.n, executor, [&](i64 first) {
+    cpu::unpack_panel_of(view, args.n, args.k, first, static_cast<const float*>(args.panels));
+  });
+}
+
 }  // namespace
 
-const GemmTable gemm_table{types_fit, run, workspace, nullptr, nullptr};
+const GemmTable gemm_table{.supports = types_fit,
+                           .run = run,
+                           .workspace = workspace,
+                           .finish = nullptr,
+                           .finish_workspace = nullptr,
+                           .panel_columns = gains_by_panels ? cpu::block_columns<float> : 0,
+                           .panel_bytes = panel_bytes,
+                           .pack = pack,
+                           .unpack = unpack};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -47,28 +47,36 @@ inline constexpr i64 whole_elements = 512 * 1024 / static_cast<i64>(sizeof(T));
 template <class T>
 inline constexpr i64 short_sum = 1536 / static_cast<i64>(sizeof(T));
 
-/// Where the elements of a product's matrices lie: whether kernels read B in place, and whether A is transposed.
+/// Rows (or columns) up to which a product counts as skinny.
+inline constexpr i64 skinny_limit = 8;
+
+/// Where the elements of a product's matrices lie: whether kernels read B in place, whether A is transposed, whether B
+/// comes in panels, and whether these are read but once, as all rows of the product are few.
 struct Places {
-  bool right_in_place = false, left_transposed = false;
+  bool right_in_place = false, left_transposed = false, right_packed = false, read_once = false;
 };
 
 /// How a thread's part of a product is cut where nobody says. A panel of B streams through the first-level cache, so
 /// that tile_k may be deep and the result is touched seldom; where B is read in place, a panel uses but a part of every
 /// line. A transposed A is packed from lines a row of A's memory apart, few of which the caches can hold; a B that is
 /// not wide goes by the same steps of k. Nothing hides the packing of the first tile_n columns, which shows where there
-/// are few rows, unless sums are so short that the memory of the result weighs more.
+/// are few rows, unless sums are so short that the memory of the result weighs more. Panels that are there
+/// already are read from their begin to their end where that is done once, otherwise in the steps that packing takes,
+/// so that sums are the same.
 template <class T>
 constexpr TESSERA_HD Config default_config(const Extent& e, Places places) {
   constexpr i64 shallow = 1024 / static_cast<i64>(sizeof(T));
   const bool in_place = places.right_in_place;
   const bool by_steps = places.left_transposed && !in_place && e.n * shallow < right_elements<T>;
-  const i64 deepest = by_steps ? shallow : (in_place ? 768 : 4096) / static_cast<i64>(sizeof(T));
+  const i64 deepest = places.read_once ? max<i64>(1, e.k)
+                      : by_steps       ? shallow
+                                       : (in_place ? 768 : 4096) / static_cast<i64>(sizeof(T));
   const i64 depth = max<i64>(1, e.k);
   const i64 k = ceil_div(depth, ceil_div(depth, deepest));
   const i64 m = max<i64>(1, min(e.m, (in_place ? whole_elements<T> : left_elements<T>) / depth));
-  const bool few_rows = !by_steps && depth > short_sum<T> && e.m * depth <= whole_elements<T>;
+  const bool few_rows = !by_steps && !places.right_packed && depth > short_sum<T> && e.m * depth <= whole_elements<T>;
   const i64 wide = max(i64{64}, right_elements<T> / k / 64 * 64);
-  const i64 n = in_place ? block_columns<T> : few_rows ? 64 : wide;
+  const i64 n = places.read_once ? e.n : in_place ? block_columns<T> : few_rows ? 64 : wide;
   return {static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1, 1};
 }
 

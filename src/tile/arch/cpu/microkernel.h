@@ -214,6 +214,31 @@ __attribute__((noinline)) void placed_kernel(i64 k, const element_t<V>* a, const
   detail::sum_block<V, R, Vectors>(k, Int<1>{}, next, false, ask, c, ldc, lanes_v<V>, add);
 }
 
+/// Up to three rows and several packed panels, `distance` apart, whose columns of C follow each other: as many as few
+/// rows need to hide the latency of multiplications.
+template <class T>
+using PanelsKernel = void (*)(i64 k, const T* a, const T* b, i64 distance, T* c, i64 ldc, bool add);
+
+constexpr TESSERA_HD int panels_at_once(i64 rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+template <class V, int R>
+__attribute__((noinline)) void panels_kernel(i64 k, const element_t<V>* a, const element_t<V>* b, i64 distance,
+                                             element_t<V>* c, i64 ldc, bool add) {
+  constexpr int vectors = panels_at_once(R) * block_vectors;
+  const auto next = [&](V(&row)[vectors]) __attribute__((always_inline)) {
+    TESSERA_UNROLL
+    for (int j = 0; j < vectors; ++j) {
+      row[j] = load<V>(b + j / block_vectors * distance + j % block_vectors * lanes_v<V>);
+    }
+    const auto* left = a;
+    a += R;
+    b += block_vectors * lanes_v<V>;
+    return left;
+  };
+  const auto ask = [] {};
+  detail::sum_block<V, R, vectors>(k, Int<1>{}, next, false, ask, c, ldc, lanes_v<V>, add);
+}
+
 namespace detail {
 
 template <class V, int Vectors, int... I>
@@ -256,6 +281,10 @@ template <class V>
 PlacedKernel<element_t<V>> pick_placed(int rows) {
   return detail::pick_placed<V>(rows, make_seq<block_rows>{});
 }
+template <class V>
+PanelsKernel<element_t<V>> pick_panels(int rows) {
+  return rows == 1 ? panels_kernel<V, 1> : rows == 2 ? panels_kernel<V, 2> : panels_kernel<V, 3>;
+}
 /// The kernel of few rows and more vectors.
 template <class V, int R, int Vectors>
 OuterKernel<element_t<V>> wide_kernel() {
@@ -278,6 +307,7 @@ OuterKernel<element_t<V>> wide_kernel() {
   prefix ColumnsKernel<T> pick_columns<NativeVec<T>, 1>(int); \
   prefix ColumnsKernel<T> pick_columns<NativeVec<T>, 2>(int); \
   prefix PlacedKernel<T> pick_placed<NativeVec<T>>(int);      \
+  prefix PanelsKernel<T> pick_panels<NativeVec<T>>(int);      \
   prefix OuterKernel<T> wide_kernel<NativeVec<T>, 1, 8>();    \
   prefix OuterKernel<T> wide_kernel<NativeVec<T>, 2, 4>();    \
   prefix OuterKernel<T> wide_kernel<NativeVec<T>, 3, 4>();    \

@@ -59,7 +59,8 @@ void multiply_all(const ExecutorRef& executor, const Extent& e, i64 count, const
       } else {
         const i64 row = cell / grid.n, column = cell % grid.n;
         const Span columns = part(e.n, grid.n, column, line_unit);
-        const Places places{product.b.place != nullptr, product.a.data != nullptr && product.a.outer_stride == 1};
+        const Places places{product.b.place != nullptr, product.a.data != nullptr && product.a.outer_stride == 1,
+                            product.b.panels != nullptr, product.b.panels != nullptr && e.m <= skinny_limit};
         const Span steps = part({0, e.k}, turns, index % turns);
         const Extent tallest{part(e.m, grid.m, 0).size(), columns.size(), steps.size()};  // a column's are cut alike
         BlockedTask<T> task(product, part(e.m, grid.m, row), columns, steps, turn > 0,

@@ -324,7 +324,41 @@ struct Operand {
   void (*steps)(const void* view, i64 k, i64 depth, i64* to) = nullptr;
   bool (*place)(const void* view, i64 column, int vectors, const T** to) = nullptr;
   PlacedKernel<T> (*placed_kernel)(int rows) = nullptr;  // block_vectors wide
+  const T* panels = nullptr;  // the whole right side as pack_panel_of() leaves it; then all else is null
 };
+
+/// The columns that a panel has in memory, of which those past the matrix are zeros: whole vectors.
+template <class T>
+TESSERA_HD i64 panel_width(i64 columns, i64 first) {
+  return round_up(min(i64{block_columns<T>}, columns - first), i64{NativeVec<T>::lanes});
+}
+/// Where the panel that begins with a column lies among those of a matrix: one after the other, each of all `depth`
+/// steps of k.
+TESSERA_HD i64 panel_offset(i64 depth, i64 first) {
+  return first * depth;  // all panels before it are full
+}
+/// Elements of all panels of a matrix.
+template <class T>
+TESSERA_HD i64 panels_size(i64 columns, i64 depth) {
+  return round_up(columns, i64{block_columns<T>}) * depth;
+}
+
+/// The panel of a right side [depth, columns] that begins with column `first`, to its place among them all.
+template <class T, class View>
+void pack_panel_of(const View& view, i64 columns, i64 depth, i64 first, T* panels) {
+  const i64 width = panel_width<T>(columns, first);
+  pack_panel<1, T, View>(&view, {first, min(width, columns - first), 0, depth}, static_cast<int>(width),
+                         panels + panel_offset(depth, first));
+}
+/// The way back.
+template <class T, class View>
+void unpack_panel_of(const View& view, i64 columns, i64 depth, i64 first, const T* panels) {
+  const i64 width = panel_width<T>(columns, first), count = min(width, columns - first);
+  const T* from = panels + panel_offset(depth, first);
+  for (i64 j = 0; j < count; ++j) {
+    for (i64 k = 0; k < depth; ++k) view.data[k * view.stride(0) + (first + j) * view.stride(1)] = from[k * width + j];
+  }
+}
 
 template <int Outer, class T, class View>
 Operand<T> operand(const Separable<View>& view) {

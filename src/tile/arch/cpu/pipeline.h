@@ -197,7 +197,7 @@ class BlockedTask {
     if (p_.a.steps) p_.a.steps(p_.a.view, 0, p_.extent.k, steps_a_);
     if (p_.b.steps) p_.b.steps(p_.b.view, 0, p_.extent.k, steps_b_);
     const i64 count = m_parts_ * n_parts_ * k_parts_;
-    if (p_.b.place == nullptr) {
+    if (packs_b()) {
       const Block first = block(0);
       const i64 all = all_shares(first), step = by_rows() ? unit : all;  // along rows of B, which are lines of memory
       for (i64 i = 0; i < all; i += step) pack_b(first, i, i + step);
@@ -231,7 +231,7 @@ class BlockedTask {
   }
   // Slack behind every panel also keeps the same rows of all panels out of one set of the first level.
   i64 panel_size() const { return kc_ * nr + pack_slack<T>; }
-  i64 packed_b_size() const { return nc_ / nr * panel_size(); }
+  i64 packed_b_size() const { return p_.b.panels ? 0 : nc_ / nr * panel_size(); }
   i64 sums_size() const { return keeps_sums_ ? mc_ * nc_ : 0; }
   i64 steps_size(const Operand<T>& x) const {
     return x.steps ? p_.extent.k * static_cast<i64>(sizeof(i64) / sizeof(T)) : 0;
@@ -252,6 +252,13 @@ class BlockedTask {
         packed_b_ + index % 2 * packed_b_size()};
   }
   T* panel(const Block& x, i64 column) const { return x.packed_b + (column - x.n.begin) / nr * panel_size(); }
+  /// The same to be read.
+  const T* right(const Block& x, i64 column) const {
+    if (p_.b.panels == nullptr) return panel(x, column);
+    const i64 width = panel_width<T>(p_.extent.n, column);
+    return p_.b.panels + panel_offset(p_.extent.k, column) + x.k.begin * width;
+  }
+  bool packs_b() const { return p_.b.place == nullptr && p_.b.panels == nullptr; }
 
   /// B is packed in shares: steps of k of all panels where its rows are contiguous, otherwise of one panel after the
   /// other, each rounded up to whole units.
@@ -352,7 +359,9 @@ class BlockedTask {
       const int rows = static_cast<int>(m.size());
       T* const a = panel_a(x, i);
       if (packs_a) pack_a(x, i, panels);
-      for (i64 j = x.n.begin; j < x.n.end; j += nr) {
+      i64 first = x.n.begin;
+      if (p_.b.panels != nullptr && rows <= 3 && k_parts_ == 1 && !a_in_place_) first = multiply_panels(x, m, a);
+      for (i64 j = first; j < x.n.end; j += nr) {
         const i64 index = (j - x.n.begin) / nr;
         Ahead soon = keeps_a && packs_a ? Ahead{} : ahead(next, index, i * share, (i + 1) * share);
         if (soon.at == nullptr && (packs_a || a_in_place_)) soon = row_ahead(x, m, index);
@@ -362,7 +371,7 @@ class BlockedTask {
         }
         finish(x, m, j, [&](T* c, i64 pitch, int vectors, int last, bool add) {
           if (placed) return p_.b.placed_kernel(rows)(depth, a, place, steps_b_ + x.k.begin, c, pitch, add);
-          const T* const b = panel(x, j);
+          const T* const b = right(x, j);
           const i64 width = vectors * V::lanes;
           if constexpr (few_columns > 0) {
             if (a_in_place_) {
@@ -376,8 +385,28 @@ class BlockedTask {
           run(depth, a, b, width, c, pitch, last, add, soon);
         });
       }
-      if (p_.b.place == nullptr) pack_b(next, i * share, (i + 1) * share);
+      if (packs_b()) pack_b(next, i * share, (i + 1) * share);
     }
+  }
+
+  /// Up to three rows of all panels of x that go together. Returns the first column that is left.
+  i64 multiply_panels(const Block& x, Span m, const T* a) const {
+    const int rows = static_cast<int>(m.size());
+    const i64 columns = panels_at_once(rows) * nr, distance = panel_offset(p_.extent.k, nr);
+    const auto run = pick_panels<V>(rows);
+    const Epilogue<T>& e = p_.epilogue;
+    i64 j = x.n.begin;
+    for (; j + columns <= x.n.end; j += columns) {
+      const T* const b = right(x, j);
+      if (e.direct != nullptr) {
+        run(x.k.size(), a, b, distance, e.direct + m.begin * e.pitch + j, e.pitch, e.add || adds_);
+        continue;
+      }
+      e.prefetch(m.begin, j, rows, columns);
+      run(x.k.size(), a, b, distance, block_, columns, false);
+      for (i64 i = 0; i < columns; i += nr) e.apply(e.sink, block_ + i, columns, m.begin, j + i, rows, nr);
+    }
+    return j;
   }
 
   /// Gives the micro-kernel of rows m and the panel at column n its place to write, and passes what is complete to the

@@ -8,9 +8,6 @@
 TESSERA_TILE_BEGIN
 namespace cpu {
 
-/// Rows (or columns) up to which a product counts as skinny.
-inline constexpr i64 skinny_limit = 8;
-
 /// out[i * out_i + j * out_j] = sum over k of a[i * a_step + k] * b[j * b_step + k], in U chains per sum.
 template <class V, int R, int C, int U>
 __attribute__((noinline)) void dot_kernel(i64 k, const element_t<V>* a, i64 a_step, const element_t<V>* b, i64 b_step,
@@ -93,7 +90,7 @@ class SkinnyTask {
   /// Whether a product is skinny, and its large side can be read in place.
   static bool fits(const Product<T>& p) {
     const Extent& e = p.extent;
-    if (min(e.m, e.n) > skinny_limit || e.k < V::lanes) return false;
+    if (min(e.m, e.n) > skinny_limit || e.k < V::lanes || p.b.panels != nullptr) return false;
     const Operand<T>& large = e.m <= e.n ? p.b : p.a;
     return large.data != nullptr && (large.k_stride == 1 || large.outer_stride == 1);
   }
