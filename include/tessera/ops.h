@@ -144,7 +144,7 @@ Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
 /// Element `index` along `dim`, which vanishes; a negative index counts from the end.
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
-/// x itself if it is row-major, otherwise a copy that is.
+/// x itself if it is row-major, otherwise a copy that is; also of what is packed.
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);
 /// Joins along `dim`; the other sizes must agree.

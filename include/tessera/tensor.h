@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/device.h"
@@ -21,10 +23,11 @@ struct Storage : RefCounted, Recycled {
   void* data = nullptr;
   size_t bytes = 0;
   Device device;
-  std::atomic<uint32_t> version{0};     ///< bumped by every in-place write; backward checks it
-  void (*release)(Storage&) = nullptr;  ///< gives the memory back
-  void* owner = nullptr;                ///< for `release`
-  int64_t rows = 0, row_length = 0;     ///< of the matrix that empty_pitched made here; all else is padding
+  std::atomic<uint32_t> version{0};      ///< bumped by every in-place write; backward checks it
+  void (*release)(Storage&) = nullptr;   ///< gives the memory back
+  void* owner = nullptr;                 ///< for `release`
+  const std::string* packing = nullptr;  ///< the name of a kernel's own layout (packing.h); null: strides say all
+  int64_t rows = 0, row_length = 0;      ///< of the matrix that empty_pitched made here; all else is padding
   ~Storage() {
     if (release) release(*this);
   }
@@ -56,7 +59,11 @@ struct TensorMeta {
   int64_t pitch = 0;        ///< of a new tensor: rows begin so many elements apart, with room for spare ones; 0: dense
   int64_t padded_rows = 0;  ///< of a whole storage that empty_pitched made: its rows,
   int64_t padded_row_length = 0, storage_bytes = 0;  ///< their elements, and all of its bytes
+  const std::string* packing = nullptr;  ///< packing_named(), of storage_bytes; null: elements lie by their strides
 };
+
+/// The one string of that name, which lives for good; null for an empty one.
+const std::string* packing_named(std::string_view name);
 
 struct TensorImpl : RefCounted, Recycled {
   Ref<Storage> storage;
@@ -94,10 +101,13 @@ class Tensor {
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device; }
   /// Row-major without gaps. Rows of matrices of halves may be padded on GPUs (docs/architecture.md): see contiguous().
+  /// Never where is_packed().
   bool is_contiguous() const { return impl().contiguous; }
   TensorMeta meta() const;
   /// In ChannelsLast: dense in the order n, h, w, c, which tensors of other than four dims never are.
   bool is_contiguous(MemoryFormat format) const;
+  /// Whether it lies in a layout of some kernel's own (packing.h), which few operators read.
+  bool is_packed() const { return impl().storage->packing; }
   const Ref<Storage>& storage() const { return impl().storage; }
 
   // Its elements. `data` addresses the first element; rows may be pitched, so honour strides.
@@ -208,7 +218,7 @@ Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides
 /// The power of two by which its first element is aligned, up to that of new memory: 64 bytes, 256 on GPUs.
 int alignment_bits(const Tensor& tensor);
 
-/// "f32[4, 3] on cpu"
+/// "f32[4, 3] on cpu", "f32[768, 3072] on cpu packed for gemm.b.avx512.f32.32"
 std::string describe(const Tensor& tensor);
 std::string describe(const TensorMeta& meta);
 /// Elements in nested brackets, long dimensions shortened.

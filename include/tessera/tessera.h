@@ -14,6 +14,7 @@
 #include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/optim.h"
+#include "tessera/packing.h"
 #include "tessera/parallel.h"
 #include "tessera/picks.h"
 #include "tessera/random.h"

@@ -87,6 +87,7 @@ std::vector<OpCase> shape_cases() {
                  .attrs = DeviceAttrs{cpu()},
                  .inputs = inputs({{3, 5}}),
                  .gradients = 1});
+  all.push_back({.op = "pack", .label = "by strides", .attrs = PackAttrs{}, .inputs = inputs({{7, 13}})});
   all.push_back({.op = "clone",
                  .label = "4096x768",
                  .inputs = inputs({{4096, 768}}),

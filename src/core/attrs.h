@@ -171,6 +171,12 @@ struct FusedGemmAttrs {
   bool own_config = false;  // whether a config was asked for
   TESSERA_ATTRS(epilogue, config, own_config)
 };
+/// A layout of some kernel's own, and all of its bytes; without a name: row-major.
+struct PackAttrs {
+  std::string layout;
+  int64_t bytes = 0;
+  TESSERA_ATTRS(layout, bytes)
+};
 struct MultinomialAttrs {
   int64_t samples = 1;
   bool replacement = false;

@@ -8,9 +8,10 @@ namespace {
 
 std::string number(int32_t value) { return value < 0 ? "none" : fmt::format("%{}", value); }
 
-// f32[2, 3], with strides where it does not lie dense
+// f32[2, 3], with strides where it does not lie dense, and f32[2, 3]<layout> where a kernel packed it
 std::string type_text(const GraphValue& v) {
   std::string text = std::string(name(v.meta.dtype)) + to_string(v.meta.shape);
+  if (v.meta.packing) text += '<' + *v.meta.packing + '>';
   if (!v.strides.empty()) text += fmt::format("{{{}}}", fmt::join(v.strides, ", "));
   return text;
 }

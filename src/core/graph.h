@@ -14,7 +14,7 @@ struct GraphValue {
   Strides strides;  ///< how it lies; empty: dense
   friend bool operator==(const GraphValue& a, const GraphValue& b) {
     return a.meta.shape == b.meta.shape && a.meta.dtype == b.meta.dtype && a.meta.device == b.meta.device &&
-           a.strides == b.strides;
+           a.meta.packing == b.meta.packing && a.strides == b.strides;
   }
 };
 

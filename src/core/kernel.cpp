@@ -8,6 +8,16 @@ Device call_device(const Call& call) {
   return call.out.empty() ? cpu() : call.out[0].device();
 }
 
+bool reads_packed(const Kernel& kernel, const Call& call) {
+  for (size_t i = 0; i < call.in.size(); ++i) {
+    const Operand& t = call.in[i];
+    if (!t.packing()) continue;
+    const auto wanted = kernel.pack ? kernel.pack(call, i) : std::nullopt;
+    if (!wanted || wanted->name != t.packing() || wanted->bytes != t.storage_bytes()) return false;
+  }
+  return true;
+}
+
 std::string_view sentence(Reason reason) {
   switch (reason) {
     case Reason::Ok:
@@ -32,6 +42,8 @@ std::string_view sentence(Reason reason) {
       return "is slower on something this small";
     case Reason::Config:
       return "takes no config";
+    case Reason::Packing:
+      return "knows no such packed layout";
     case Reason::Hardware:
       return "needs instructions that this device lacks";
     case Reason::Library:

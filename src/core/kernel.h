@@ -19,6 +19,7 @@ enum class Reason : uint8_t {
   Small,
   Config,
   Library,
+  Packing,
   Hardware,
   NotForced,
 };
@@ -33,18 +34,30 @@ struct Call {
   const void* state = nullptr;   ///< Kernel::state
 };
 
-/// One entry of an operator's ordered list. Both functions see how tensors lie, and no element.
+/// A layout of a kernel's own, in which an input that stays the same from call to call need not be packed each time.
+struct Packing {
+  const std::string* name;  ///< packing_named(): says for which kernel, instruction set and type
+  int64_t bytes;
+};
+
+/// One entry of an operator's ordered list. Its functions see how tensors lie, and no element.
 struct Kernel {
   const char* name;
   Reason (*supports)(const Call&) = nullptr;   ///< null: every call
   void (*plan)(const Call&, Plan&) = nullptr;  ///< launches and workspace
-  const void* state = nullptr;                 ///< of one that is made at run time; its calls carry it
+  /// In which layout it wants an input, if that is constant: it reads it so, too, and in no other one. Null: in none.
+  std::optional<Packing> (*pack)(const Call&, size_t input) = nullptr;
+  const void* state = nullptr;  ///< of one that is made at run time; its calls carry it
   std::source_location where = std::source_location::current();  ///< its place in the list
 };
 
-/// Whether it takes the call; a list's last entry takes all.
+/// Whether the kernel reads all inputs in the layouts in which they are packed.
+bool reads_packed(const Kernel& kernel, const Call& call);
+
+/// Whether it takes the call; a list's last entry takes all whose inputs are not packed.
 inline Reason supports(const Kernel& kernel, Call call) {
   call.state = kernel.state;
+  if (!reads_packed(kernel, call)) return Reason::Packing;
   return kernel.supports ? kernel.supports(call) : Reason::Ok;
 }
 
@@ -53,5 +66,8 @@ Device call_device(const Call& call);
 
 /// Adds to `plan` what another operator's call runs, by the kernel that its own list picks.
 void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, std::span<const Operand> out, Plan& plan);
+
+/// The layout that the kernel which another operator's list picks wants for an input. Without a value: none.
+std::optional<Packing> packing_of(const Call& call, size_t input);
 
 }  // namespace tessera

@@ -47,8 +47,9 @@ Operand::Operand(const TensorMeta& meta, void* place)
       dtype_(meta.dtype),
       device_(meta.device),
       defined_(true),
-      contiguous_(lies_dense(shape_, strides_)),
-      spare_{meta.padded_rows, meta.padded_row_length, meta.storage_bytes} {}
+      contiguous_(!meta.packing && lies_dense(shape_, strides_)),
+      spare_{meta.padded_rows, meta.padded_row_length, meta.storage_bytes},
+      packing_(meta.packing) {}
 
 Operand::Operand(const Tensor& t) {
   if (t.defined()) *this = Operand(t.meta(), t.device().meta ? nullptr : t.data_ptr());
@@ -66,7 +67,10 @@ Operand Operand::as_strided(const Shape& shape, const Strides& strides, int64_t 
 }
 
 std::string describe(const Operand& o) {
-  return o.defined() ? describe(TensorMeta{o.shape(), o.dtype(), o.device()}) : "undefined";
+  if (!o.defined()) return "undefined";
+  TensorMeta meta{o.shape(), o.dtype(), o.device()};
+  meta.packing = o.packing();
+  return describe(meta);
 }
 
 std::string text_of(const std::source_location& where) {

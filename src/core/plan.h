@@ -43,6 +43,8 @@ class Operand {
   int64_t padded_rows() const { return spare_.rows; }
   int64_t padded_row_length() const { return spare_.row_length; }
   int64_t storage_bytes() const { return spare_.bytes; }
+  /// The layout of a kernel's own in which it lies, of storage_bytes(); null: strides say how it lies.
+  const std::string* packing() const { return packing_; }
 
  private:
   struct Spare {
@@ -56,6 +58,7 @@ class Operand {
   Device device_;
   bool defined_ = false, contiguous_ = true;
   Spare spare_;
+  const std::string* packing_ = nullptr;
 };
 std::string describe(const Operand& operand);
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
+#include <set>
 
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
@@ -41,7 +43,7 @@ Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t
   return Tensor(std::move(impl));
 }
 Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype) {
-  const bool contiguous = is_row_major(shape, strides);
+  const bool contiguous = !storage->packing && is_row_major(shape, strides);
   return make(std::move(storage), shape, std::move(strides), offset, dtype, shape.numel().value(), contiguous);
 }
 
@@ -83,6 +85,8 @@ void Tensor::check_access(DType wanted) const {
   if (dtype() != wanted) throw Error(fmt::format("data: {} read as {}", describe(*this), name(wanted)));
   if (device().meta) throw Error("data: " + describe(*this) + " has no memory");
   if (device().type != DeviceType::CPU) throw Error("data: " + describe(*this) + " is not in host memory");
+  if (storage()->packing)
+    throw Error("data: " + describe(*this) + " has no plain elements; contiguous() gives the plain tensor");
 }
 
 namespace {
@@ -196,11 +200,25 @@ TensorMeta Tensor::meta() const {
     meta.padded_row_length = t.storage->row_length;
     meta.storage_bytes = static_cast<int64_t>(t.storage->bytes);
   }
+  if (t.storage->packing) {
+    meta.packing = t.storage->packing;
+    meta.storage_bytes = static_cast<int64_t>(t.storage->bytes);
+  }
   return meta;
 }
 
+const std::string* packing_named(std::string_view name) {
+  static std::mutex mutex;
+  static auto* names = new std::set<std::string, std::less<>>;
+  if (name.empty()) return nullptr;
+  std::lock_guard lock(mutex);
+  const auto known = names->find(name);
+  return known != names->end() ? &*known : &*names->emplace(name).first;
+}
+
 std::string describe(const TensorMeta& meta) {
-  return fmt::format("{}{} on {}", name(meta.dtype), to_string(meta.shape), to_string(meta.device));
+  return fmt::format("{}{} on {}{}{}", name(meta.dtype), to_string(meta.shape), to_string(meta.device),
+                     meta.packing ? " packed for " : "", meta.packing ? *meta.packing : "");
 }
 std::string describe(const Tensor& tensor) { return tensor.defined() ? describe(tensor.meta()) : "undefined"; }
 

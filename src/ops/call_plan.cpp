@@ -1,5 +1,6 @@
 #include "ops/call_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -68,9 +69,18 @@ KernelList kernels_for(const Op& op, DeviceType device) {
   return list;
 }
 
+void refuse_packed(const Op& op, size_t input, const std::string& what) {
+  throw Error(fmt::format("{}: input {} is {}, which it does not read; contiguous() gives the plain tensor", op.name,
+                          input, what));
+}
+
 // One line for a kernel that was forced, else all the reasons.
 [[noreturn]] static void refuse(const Call& call) {
   const std::string* name = forced_kernel(call.op);
+  const KernelList list = kernels_for(call.op, call_device(call).type);
+  if (std::none_of(list.begin(), list.end(), [&](const Kernel& k) { return reads_packed(k, call); }))
+    for (size_t i = 0; i < call.in.size(); ++i)
+      if (call.in[i].packing()) refuse_packed(call.op, i, describe(call.in[i]));
   if (!name) throw Error(fmt::format("{}: no kernel takes {}\n{}", call.op.name, describe_inputs(call), explain(call)));
   std::string there;
   for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
@@ -150,6 +160,16 @@ void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, st
   kernel.plan(call, plan);
 }
 
+std::optional<Packing> packing_of(const Call& call, size_t input) {
+  for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
+    Call own = call;
+    own.state = kernel.state;
+    if (kernel.supports && kernel.supports(own) != Reason::Ok) continue;
+    return kernel.pack ? kernel.pack(own, input) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 ForceKernel::ForceKernel(std::string_view op, std::string kernel) {
   const Op& found = find_op(op);
   bool known = false;
@@ -216,11 +236,17 @@ void add_tensor(KeyWords& key, const Tensor& t) {
   if (!t.defined()) return key.push_back(~uint64_t{0});
   const TensorImpl& impl = t.impl();
   const bool padded = impl.storage->rows != 0 && impl.offset == 0;
+  const std::string* const packing = impl.storage->packing;
   key.push_back(static_cast<uint64_t>(impl.dtype) << 32 | static_cast<uint64_t>(impl.shape.size()) << 16 |
-                static_cast<uint64_t>(alignment_bits(t)) << 8 | static_cast<uint64_t>(padded) << 1 | impl.contiguous);
+                static_cast<uint64_t>(alignment_bits(t)) << 8 | static_cast<uint64_t>(packing != nullptr) << 2 |
+                static_cast<uint64_t>(padded) << 1 | impl.contiguous);
   for (const Dim d : impl.shape) key.push_back(static_cast<uint64_t>(d.value()));
   if (!impl.contiguous)
     for (const int64_t s : impl.strides) key.push_back(static_cast<uint64_t>(s));
+  if (packing) {
+    key.push_back(reinterpret_cast<uintptr_t>(packing));
+    key.push_back(impl.storage->bytes);
+  }
   if (!padded) return;
   key.push_back(static_cast<uint64_t>(impl.storage->rows));
   key.push_back(static_cast<uint64_t>(impl.storage->row_length));
@@ -257,7 +283,8 @@ bool lies_as(const TensorMeta& given, const TensorMeta& wanted) {
   if (is_absent(wanted) || is_absent(given)) return is_absent(wanted) == is_absent(given);
   const auto strides = [](const TensorMeta& m) { return m.strides.empty() ? contiguous_strides(m.shape) : m.strides; };
   return given.shape == wanted.shape && given.dtype == wanted.dtype && given.device == wanted.device &&
-         strides(given) == strides(wanted) && given.alignment >= std::min(wanted.alignment, 64) &&
+         strides(given) == strides(wanted) && given.packing == wanted.packing &&
+         given.alignment >= std::min(wanted.alignment, 64) &&
          (wanted.padded_rows == 0 || given.padded_rows == wanted.padded_rows);
 }
 std::string layout_text(const TensorMeta& m) {
@@ -330,6 +357,16 @@ Ref<Plan> make_plan(const Op& op, std::span<const TensorMeta> in, const Attrs& a
     kernel = &pick_kernel(call);
   });
   return make_plan(*kernel, op, in, attrs, out);
+}
+
+void require_readable(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs,
+                      std::span<const TensorMeta> out) {
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].packing) continue;
+    if (op.compute || op.view) refuse_packed(op, i, describe(in[i]));
+    with_operands(op, in, attrs, out, 0, [](const Call& call) { pick_kernel(call); });
+    return;
+  }
 }
 
 const CallPlan& call_plan(const Op& op, const Tensors& in, const Attrs& attrs, Device device, bool keep_hidden) {

@@ -31,6 +31,9 @@ const std::string* forced_kernel(const Op& op);
 /// supports the call.
 const Kernel& pick_kernel(const Call& call);
 
+/// Throws Error `matmul: input 1 is f32[4, 3] on cpu packed for ..., which it does not read; ...`.
+[[noreturn]] void refuse_packed(const Op& op, size_t input, const std::string& what);
+
 /// A line per entry of the list: chosen, or why it was passed over.
 std::string explain(const Call& call);
 /// What the chosen one runs: a line per launch, one for the workspace, and explain_cost().
@@ -64,6 +67,10 @@ Ref<Plan> make_plan(const Op& op, std::span<const TensorMeta> in, const Attrs& a
 /// The same by one kernel, which must support the call.
 Ref<Plan> make_plan(const Kernel& kernel, const Op& op, std::span<const TensorMeta> in, const Attrs& attrs,
                     std::span<const TensorMeta> out);
+
+/// Throws Error unless a kernel of the op reads those inputs that are packed.
+void require_readable(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs,
+                      std::span<const TensorMeta> out);
 
 /// Runs a plan. Throws Error `plan of kernel 'gemm': tensor 1 is f32[2, 3] on cpu, not ...` where tensors do not lie as
 /// it was made for.

@@ -139,6 +139,7 @@ class Capturing final : public CaptureState {
     if (!storage) storage = allocate(t.storage()->bytes, t.device());
     storage->rows = t.storage()->rows;
     storage->row_length = t.storage()->row_length;
+    storage->packing = t.storage()->packing;
     return as_strided(storage, t.shape(), t.strides(), t.offset(), t.dtype());
   }
 
@@ -156,7 +157,8 @@ class Capturing final : public CaptureState {
     Device device = t.device();
     if (device.index >= 0) device.meta = false;
     GraphValue value{{t.shape(), t.dtype(), device}, {}};
-    if (!t.is_contiguous()) value.strides = t.strides();
+    value.meta.packing = t.storage()->packing;
+    if (!t.is_contiguous() && !value.meta.packing) value.strides = t.strides();
     graph_->values.push_back(std::move(value));
     t.impl().capture = serial_;
     t.impl().value = static_cast<uint32_t>(graph_->values.size() - 1);
@@ -190,7 +192,8 @@ void check_input(size_t i, const Tensor& given, const GraphValue& wanted) {
   if (!given.defined()) throw Error(fmt::format("run: input {} is undefined", i));
   Device device = given.device();
   if (wanted.meta.device.index >= 0 && !wanted.meta.device.meta) device.meta = false;
-  if (!(given.shape() == wanted.meta.shape) || given.dtype() != wanted.meta.dtype || !(device == wanted.meta.device))
+  if (!(given.shape() == wanted.meta.shape) || given.dtype() != wanted.meta.dtype || !(device == wanted.meta.device) ||
+      given.storage()->packing != wanted.meta.packing)
     throw Error(fmt::format("run: input {} is {}, not {}", i, describe(given), describe(wanted.meta)));
 }
 

@@ -122,6 +122,14 @@ void check_in_place(const Op& op, const Tensors& in, size_t written) {
   }
 }
 
+// What is packed is there for evaluation.
+void require_plain(const Op& op, const Tensors& in) {
+  for (const Tensor& t : in)
+    if (t.defined() && t.storage()->packing)
+      throw Error(fmt::format("{}: {} has no gradients, and gives none to others; use NoGrad, or the plain tensor",
+                              op.name, describe(t)));
+}
+
 OpNode::SavedTensor kept(Tensor t, bool overwritten = false) {
   // A saved input that this very call overwrote is lost: its version is the one before.
   const uint32_t version = t.defined() ? t.storage()->version.load(std::memory_order_relaxed) - overwritten : 0;
@@ -183,6 +191,7 @@ void record(const Op& op, Tensors& in, Tensors& out, const Attrs& attrs) {
 
 // The output of a view op, if strides allow one.
 bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
+  if (in.storage()->packing) refuse_packed(op, 0, describe(in));
   auto layout = op.view(in.impl(), attrs);
   if (layout) out.push_back(as_strided(in.storage(), layout->shape, layout->strides, layout->offset, in.dtype()));
   return layout.has_value();
@@ -213,6 +222,7 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
   if (op.compute || device.meta || is_capturing()) {
     const auto metas = metas_of({in.data(), in.size()}, device);
     const Metas outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
+    require_readable(op, {metas.data(), metas.size()}, attrs, {outputs.data(), outputs.size()});
     const bool has_memory = !device.meta && !outputs[0].device.meta && !is_capturing();
     if (has_memory) return op.compute({in.data(), in.size()}, attrs);
     if (op.in_place && grad_enabled() && !is_capturing()) check_in_place(op, in, outputs.size() - op.hidden_outputs);
@@ -236,6 +246,7 @@ Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
   bool recording = false;
   if (op.vjp && grad_enabled())
     for (const Tensor& t : in) recording |= needs_grad(t);
+  if (recording) require_plain(op, in);
   Tensors out = observe(op, in, attrs, [&] {
     return is_capturing() ? record_execution(op, in, attrs, recording) : execute(op, in, attrs, recording);
   });

@@ -95,7 +95,14 @@ class GraphReader {
     v.meta.device = device;
     for (const Dim d : v.meta.shape)
       if (!d.is_symbolic() && d.value() < 0) throw Error(fmt::format("a negative size in '{}'", type));
-    if (const std::string_view strides = type.substr(end + 1); !strides.empty()) read_strides(strides, v);
+    std::string_view rest = type.substr(end + 1);
+    if (rest.starts_with('<')) {
+      const auto closed = rest.find('>');
+      if (closed == rest.npos || closed == 1) throw Error(fmt::format("'{}' names no layout", rest));
+      v.meta.packing = packing_named(rest.substr(1, closed - 1));
+      rest = rest.substr(closed + 1);
+    }
+    if (!rest.empty()) read_strides(rest, v);
     graph_->values.push_back(std::move(v));
     return value;
   }
@@ -168,7 +175,8 @@ class GraphReader {
       return same;
     }
     const int32_t value = declare(text, device);
-    if (!(meta_of(value).shape == meta.shape) || meta_of(value).dtype != meta.dtype)
+    if (!(meta_of(value).shape == meta.shape) || meta_of(value).dtype != meta.dtype ||
+        meta_of(value).packing != meta.packing)
       throw Error(fmt::format("{} gives {}{}, not {}{}", node.op->name, name(meta.dtype), to_string(meta.shape),
                               name(meta_of(value).dtype), to_string(meta_of(value).shape)));
     return value;

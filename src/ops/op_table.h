@@ -29,6 +29,7 @@ std::span<const Op* const> shape_ops();
 std::span<const Op* const> indexing_ops();
 std::span<const Op* const> matmul_ops();
 std::span<const Op* const> fused_gemm_ops();
+std::span<const Op* const> pack_ops();
 std::span<const Op* const> conv_ops();
 std::span<const Op* const> norm_ops();
 std::span<const Op* const> loss_ops();

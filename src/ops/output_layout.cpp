@@ -67,7 +67,9 @@ bool gives_channels_last(const Op& op, std::span<const TensorMeta> in, const Ten
 TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const TensorMeta& meta, bool hidden) {
   TensorMeta out{meta.shape, meta.dtype, meta.device};
   const bool statistic = hidden && op.pitched != Pitched::All;
-  if (out.shape.is_symbolic()) return out;
+  out.packing = meta.packing;
+  if (meta.packing) out.storage_bytes = meta.storage_bytes;
+  if (out.shape.is_symbolic() || out.packing) return out;
   if (gives_channels_last(op, in, out)) {
     out.strides = channels_last(out.shape);
   } else if (out.device.is_gpu() && out.shape.rank() >= 2 && !statistic && pads_rows(op, in, out)) {
@@ -85,6 +87,11 @@ TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const Ten
 
 Tensor make_output(const TensorMeta& layout) {
   if (layout.pitch) return empty_pitched(layout.shape, layout.pitch, layout.dtype, layout.device);
+  if (layout.packing) {
+    const Ref<Storage> storage = allocate(static_cast<size_t>(layout.storage_bytes), layout.device);
+    storage->packing = layout.packing;
+    return as_strided(storage, layout.shape, contiguous_strides(layout.shape), 0, layout.dtype);
+  }
   const Tensor t = empty(layout.shape, layout.dtype, layout.device);
   return layout.strides.empty() ? t : as_strided(t.storage(), layout.shape, layout.strides, 0, layout.dtype);
 }

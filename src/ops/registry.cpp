@@ -184,7 +184,10 @@ void registered_plan(const Call& call, Plan& plan) {
 }
 
 Kernel kernel_for(const OpKernel& of) {
-  return {of.name.c_str(), of.supports ? registered_supports : nullptr, registered_plan, &of};
+  return {.name = of.name.c_str(),
+          .supports = of.supports ? registered_supports : nullptr,
+          .plan = registered_plan,
+          .state = &of};
 }
 
 // ---- definitions

@@ -37,6 +37,7 @@ std::vector<Family> families() {
           {"Random numbers", random_ops()},
           {"Optimizers", optim_ops()},
           {"Devices", transfer_ops()},
+          {"Constant inputs", pack_ops()},
           {"Functions of a program", function_ops()}};
 }
 

@@ -287,7 +287,7 @@ Tensors select_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 Metas infer_clone(std::span<const TensorMeta> in, const Attrs&) {
   require_inputs("clone", in);
-  return {in[0]};
+  return {{in[0].shape, in[0].dtype, in[0].device}};
 }
 Tensors clone_vjp(const Saved&, const Tensors& grads) { return {grads[0]}; }
 Tensors clone_reference(std::span<const Tensor> in, const Attrs&) {

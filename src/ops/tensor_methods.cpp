@@ -32,7 +32,7 @@ Tensor Tensor::mean() const { return tessera::mean(*this); }
 
 Tensor Tensor::prepared(DType dtype) const {
   NoGrad guard;
-  return to(cpu()).to(dtype).contiguous();
+  return (is_packed() ? contiguous() : *this).to(cpu()).to(dtype).contiguous();
 }
 
 // ---- in place
@@ -133,7 +133,7 @@ std::string to_string(const Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   NoGrad guard;
   std::string text;
-  print(tensor, text);
+  print(tensor.is_packed() ? tensor.contiguous() : tensor, text);
   return text;
 }
 

@@ -1,5 +1,9 @@
 // The CPU's matrix products.
+#include <fmt/format.h>
+
+#include "kernels/cpu/isa_select.h"
 #include "kernels/shared/matmul.h"
+#include "kernels/shared/panels.h"
 
 namespace tessera::cpu_kernels {
 namespace {
@@ -34,9 +38,27 @@ constexpr Kernel gelu_grad_list[] = {{.name = "gemm", .plan = plan_gelu_grad}};
 constexpr Kernel matmul_list[] = {{.name = "gemm", .plan = plan_gemm<matmul_products>}};
 constexpr const auto& matmul_wide_list = matmul_list;
 constexpr Kernel matmul_mul_sum_list[] = {{.name = "gemm", .plan = plan_gemm<matmul_mul_sum_products>}};
-constexpr Kernel linear_list[] = {{.name = "gemm", .plan = plan_all<linear_products, plan_gemm<linear_products>>}};
+
+// Weights of f32: all else is converted as it is packed. Rows of the result are contiguous, or it is computed as its
+// transpose.
+std::optional<Packing> pack_weight(const Call& call, size_t input) {
+  const bool fits = input == 1 && call.in[0].dtype() == Float32 && call.out[0].stride(-1) == 1;
+  return fits ? weight_panels(call.in[1]) : std::nullopt;
+}
+constexpr Kernel linear_list[] = {
+    {.name = "gemm", .plan = plan_all<linear_products, plan_gemm<linear_products>>, .pack = pack_weight}};
 
 }  // namespace
+
+std::optional<Packing> weight_panels(const Operand& weight) {
+  const GemmTable& table = gemm_table();
+  static const std::string* const name =
+      packing_named(fmt::format("gemm.b.{}.f32.{}", isa_name(), table.panel_columns));
+  if (table.panel_columns == 0 || weight.dtype() != Float32 || weight.dim() != 2) return std::nullopt;
+  const int64_t n = weight.size(0), k = weight.size(1);
+  if (n < table.panel_columns || k == 0) return std::nullopt;  // as few columns as that are quick as they lie
+  return Packing{name, table.panel_bytes(n, k)};
+}
 
 std::span<const KernelTableEntry> matmul_kernels() {
   static constexpr KernelTableEntry entries[] = {{"matmul", matmul_list},

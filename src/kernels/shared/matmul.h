@@ -238,6 +238,7 @@ inline Products activated_products(const Call& call) {
   Products p(rows_of({&x, &residual, &call.out[0], &call.out[1]}), weight.size(0), weight.size(1));
   set_rows(p, Products::A, x);
   p.set(Products::B, weight, weight.strides()[1], weight.strides()[0], 0);
+  p.args().packed = weight.packing() != nullptr;
   set_rows(p, Products::C, call.out[0]);
   if (bias.defined()) p.set(Products::Bias, bias, 0, bias.strides()[0], 0);
   if (activated) set_rows(p, Products::Slope, call.out[1]);
@@ -301,19 +302,30 @@ inline Shape hidden_rows(const Call& call) {
   shape.back() = (shape.back().value() + unit - 1) / unit * unit;
   return shape;
 }
+inline Operand hidden_at(const Call& call, void* memory) {
+  const Shape shape = hidden_rows(call);
+  return operand_at(memory, shape, call.in[0].dtype(), call.in[0].device())
+      .as_strided(hidden_shape(call), contiguous_strides(shape));
+}
 inline void plan_mlp(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &up = call.in[1], &down = call.in[3];
   Operand hidden = call.out[1];
-  if (!hidden.defined()) {  // nothing will need it afterwards
-    const Shape shape = hidden_rows(call);
-    hidden = operand_at(plan.take(static_cast<int64_t>(bytes_of(shape, x.dtype()))), shape, x.dtype(), x.device())
-                 .as_strided(hidden_shape(call), contiguous_strides(shape));
-  }
+  if (!hidden.defined())  // nothing will need it afterwards
+    hidden = hidden_at(call, plan.take(static_cast<int64_t>(bytes_of(hidden_rows(call), x.dtype()))));
   const Operand first[] = {x, up, call.in[2], {}}, second[] = {hidden, down, call.in[4], call.in[5]};
   const Operand kept[] = {hidden, call.out[2]}, result[] = {call.out[0], {}};
   plan_call(*call.op.made_of, first, call.attrs, kept, plan);
   plan_call(*call.op.made_of, second, LinearAttrs{}, result, plan);
 }
-constexpr Kernel mlp_list[] = {{.name = "two_linear", .plan = plan_mlp}};
+// What the kernels of both want.
+inline std::optional<Packing> pack_mlp(const Call& call, size_t input) {
+  const Operand hidden = call.out[1].defined() ? call.out[1] : hidden_at(call, nullptr);
+  const Operand first[] = {call.in[0], call.in[1], call.in[2], {}}, kept[] = {hidden, call.out[2]};
+  const Operand second[] = {hidden, call.in[3], call.in[4], call.in[5]}, result[] = {call.out[0], {}};
+  if (input == 1) return packing_of({*call.op.made_of, first, call.attrs, kept}, 1);
+  if (input == 3) return packing_of({*call.op.made_of, second, LinearAttrs{}, result}, 1);
+  return std::nullopt;
+}
+constexpr Kernel mlp_list[] = {{.name = "two_linear", .plan = plan_mlp, .pack = pack_mlp}};
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -1,7 +1,7 @@
 // Copies between layouts; views need no kernel.
 #include <algorithm>
 
-#include "kernels/shared/arguments.h"
+#include "kernels/shared/panels.h"
 #include "kernels/shared/tables.h"
 
 namespace tessera::TESSERA_KERNELS {
@@ -26,8 +26,25 @@ void copy_into(const Call& call, Plan& plan, const Operand& to, int64_t offset, 
   launch_copy(plan, args);
 }
 
-void clone(const Call& call, Plan& plan) { copy(call, plan, call.out[0], call.in[0]); }
+// A copy, also of what is packed for this device's products.
+void clone(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &y = call.out[0];
+  if (x.packing()) plan.launch("unpack", gemm_table().unpack, panel_args(y, x));
+  else copy(call, plan, y, x);
+}
+std::optional<Packing> reads_panels(const Call& call, size_t) {
+  return call.in[0].packing() ? weight_panels(call.in[0]) : std::nullopt;
+}
 
+void pack(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &y = call.out[0];
+  if (!y.packing()) return copy(call, plan, y, x);
+  const auto panels = weight_panels(x);
+  if (!panels || panels->name != y.packing() || panels->bytes != y.storage_bytes())
+    throw Error("pack: " + *y.packing() + " of " + std::to_string(y.storage_bytes()) + " bytes is no layout in which " +
+                "kernels of this device and instruction set want " + describe(x));
+  plan.launch("pack", gemm_table().pack, panel_args(x, y));
+}
 // Of a reshape that strides do not allow as a view: input and output have the same elements in row-major order.
 void reshape(const Call& call, Plan& plan) {
   CopyArgs args{};
@@ -95,7 +112,8 @@ void triangle(const Call& call, Plan& plan) {
   plan.launch("triangle", elementwise_table().triangle, args);
 }
 
-constexpr Kernel clone_kernels[] = {{.name = "copy", .plan = clone}};
+constexpr Kernel clone_kernels[] = {{.name = "copy", .plan = clone, .pack = reads_panels}};
+constexpr Kernel pack_kernels[] = {{.name = "copy", .plan = pack}};
 constexpr Kernel reshape_kernels[] = {{.name = "copy", .plan = reshape}};
 constexpr Kernel concat_kernels[] = {{.name = "copy", .plan = concat}};
 constexpr Kernel slice_backward_kernels[] = {{.name = "fill_copy", .plan = slice_backward}};
@@ -110,7 +128,8 @@ std::span<const KernelTableEntry> shape_kernels() {
   static constexpr KernelTableEntry entries[] = {{"clone", clone_kernels},   {"reshape", reshape_kernels},
                                                  {"concat", concat_kernels}, {"slice_backward", slice_backward_kernels},
                                                  {"pad", pad_kernels},       {"flip", flip_kernels},
-                                                 {"tril", tril_kernels},     {"triu", triu_kernels}};
+                                                 {"tril", tril_kernels},     {"triu", triu_kernels},
+                                                 {"pack", pack_kernels}};
   return entries;
 }
 

@@ -113,15 +113,17 @@ TEST(Plan, KernelsMayHaveState) {
     double factor;
   };
   static const Scale three{3};
-  const Kernel kernel{"scaled", [](const Call& c) { return c.state ? Reason::Ok : Reason::Shape; },
-                      [](const Call& c, Plan& plan) {
-                        const auto run = +[](const Args& a, Executor&) { *a.y = static_cast<float>(*a.x * a.factor); };
-                        plan.launch(
-                            "scale", run,
-                            Args{static_cast<const float*>(c.in[0].data_ptr()),
-                                 static_cast<float*>(c.out[0].data_ptr()), static_cast<const Scale*>(c.state)->factor});
-                      },
-                      &three};
+  const Kernel kernel{
+      .name = "scaled",
+      .supports = [](const Call& c) { return c.state ? Reason::Ok : Reason::Shape; },
+      .plan =
+          [](const Call& c, Plan& plan) {
+            const auto run = +[](const Args& a, Executor&) { *a.y = static_cast<float>(*a.x * a.factor); };
+            plan.launch("scale", run,
+                        Args{static_cast<const float*>(c.in[0].data_ptr()), static_cast<float*>(c.out[0].data_ptr()),
+                             static_cast<const Scale*>(c.state)->factor});
+          },
+      .state = &three};
   const Tensor x = full({1}, 2.0), y = empty({1});
   const TensorMeta in[] = {x.meta()}, out[] = {y.meta()};
   const Ref<Plan> plan = make_plan(kernel, find_op("exp"), in, Attrs(), out);

@@ -142,6 +142,7 @@ using Names = std::set<std::string_view>;
 const Names kWithoutGradient = {"full",
                                 "empty",
                                 "draw",
+                                "pack",
                                 "matmul_gelu_grad",
                                 "fused_gemm",
                                 "cross_entropy_and_gradient_",
