@@ -20,6 +20,8 @@ void run(SampleCommand& c) {
   if (std::filesystem::is_directory(c.checkpoint)) c.checkpoint += "/checkpoint.safetensors";
   models::TrainedGPT trained = models::load_trained_gpt(c.checkpoint);
   trained.model.to(c.target());
+  trained.model.eval();
+  trained.model.pack();  // all tokens are drawn with the same weights
   std::vector<int32_t> prompt;
   try {
     prompt = trained.tokenizer.encode(c.prompt);

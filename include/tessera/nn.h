@@ -76,6 +76,17 @@ class Module {
   /// The name under which it was added to another one first; empty where it was not.
   const std::string& name() const;
 
+  /// From now on calls in evaluation, under NoGrad and without autocast, use weights of linear layers as kernels want
+  /// them packed, here and below. The copies lie beside the parameters, in as much memory. Each is made by the first
+  /// call that uses it, and anew when its parameter has been written by operators; train() drops them. Captured
+  /// functions use the parameters. Throws Error in training.
+  void pack();
+  /// Whether pack() was called since the last train().
+  bool packs() const;
+  /// What linear() and mlp() are given for a weight of this module: the packed copy where calls use that, otherwise
+  /// the weight itself.
+  Tensor packed(const Tensor& weight) const;
+
   /// Chooses between training and evaluation for this module and all below.
   void train(bool on = true);
   void eval() { train(false); }
@@ -240,11 +251,11 @@ class EvalMode {
 /// x [..., in] -> x weightᵀ + bias [..., out]; uniform in ±1/sqrt(in).
 struct Linear : Module {
   Linear(int64_t in, int64_t out, bool bias = true, Generator& generator = default_generator());
-  Tensors forward(const Tensors& in) const override { return {linear(one_input(in), weight, bias)}; }
+  Tensors forward(const Tensors& in) const override { return {linear(one_input(in), packed(weight), bias)}; }
   using Module::operator();
   /// act(x weightᵀ + bias) + residual in one pass; `residual` may be undefined.
   Tensor operator()(const Tensor& x, Activation activation, const Tensor& residual = {}) const {
-    return call([&] { return linear_act(x, weight, bias, activation, residual); });
+    return call([&] { return linear_act(x, packed(weight), bias, activation, residual); });
   }
   Tensor weight, bias;
 };

@@ -82,7 +82,7 @@ Tensor logits_of(const Tensor& x, const Tensor& head) {
 
 }  // namespace
 
-Tensors GPT::forward(const Tensors& in) const { return {logits_of(hidden(one_input(in)), head)}; }
+Tensors GPT::forward(const Tensors& in) const { return {logits_of(hidden(one_input(in)), packed(head))}; }
 
 Tensor GPT::loss(const Tensor& tokens, const Tensor& targets) const {
   return cross_entropy_overwriting((*this)(tokens), targets);
@@ -191,7 +191,7 @@ std::vector<int32_t> generate(const GPT& model, const std::vector<int32_t>& prom
     const auto n = std::min(static_cast<int64_t>(all.size()), model.config.block);
     const Tensor context = tensor(std::vector<int64_t>(all.end() - n, all.end()), {1, n});
     const Tensor last = model.hidden(context.to(model.head.device())).select(0, 0).select(0, n - 1);
-    const Tensor logits = linear(last, model.head);
+    const Tensor logits = linear(last, model.packed(model.head));
     const int32_t token = draw(options.vocab ? logits.slice(0, 0, options.vocab) : logits, options, generator);
     all.push_back(token);
     out.push_back(token);

@@ -2,22 +2,64 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <unordered_set>
 
+#include "core/capture_state.h"
+#include "ops/autocast.h"
 #include "ops/lower_copy.h"
 #include "tessera/autograd.h"
 #include "tessera/nn.h"
+#include "tessera/packing.h"
 
 namespace tessera::nn {
+
+// A parameter's copy in the layout of the kernel that reads it.
+struct PackedCopy {
+  Tensor parameter, packed;
+  Ref<Storage> origin;
+  uint32_t version = 0;
+
+  explicit PackedCopy(const Tensor& parameter) : parameter(parameter) {}
+  Tensor fresh() {
+    const Ref<Storage>& now = parameter.storage();
+    const uint32_t written = now->version.load(std::memory_order_relaxed);
+    if (packed.defined() && origin == now && version == written) return packed;
+    packed = {};  // before another one takes as much memory
+    packed = pack_linear(parameter);
+    origin = now;
+    version = written;
+    return packed;
+  }
+};
 
 struct Module::State {
   NamedTensors parameters, buffers;
   NamedModules children;
   std::string name;
   bool training = true;
+  std::atomic<bool> packs = false;
+  std::mutex packing;
+  std::vector<PackedCopy> copies;
+
+  // Several threads may evaluate at once.
+  Tensor packed(const Tensor& weight) {
+    std::lock_guard lock(packing);
+    for (PackedCopy& copy : copies)
+      if (same(copy.parameter, weight)) return copy.fresh();
+    return copies.emplace_back(weight).fresh();
+  }
+  void drop_copies() {
+    {
+      std::lock_guard lock(packing);
+      copies.clear();
+    }
+    for (auto& [name, child] : children) child.module().state_->drop_copies();
+  }
 
   // Calls fn(full name, tensor) for the tensors that `list` selects, here and below.
   template <class Fn>
@@ -36,6 +78,7 @@ struct Module::State {
   }
   void set_training(bool on) {
     training = on;
+    if (on) packs = false;
     for (auto& [name, child] : children) child.module().state_->set_training(on);
   }
   // Calls fn(full name, child, the module that it is in) for all below until that returns true.
@@ -159,6 +202,7 @@ void Module::replace(const std::string& path, const Child<Module>& module, const
   });
   if (circular) throw Error(fmt::format("{}: the new \"{}\" would be a part of itself", title(), path));
   module->train(place->training());
+  if (place->packs()) module->pack();
   if (module->name().empty()) module->state_->name = place->name();
   *place.place_ = *module.place_;
 }
@@ -179,7 +223,27 @@ int64_t Module::parameter_count() const {
   return count;
 }
 
-void Module::train(bool on) { state_->set_training(on); }
+void Module::pack() {
+  if (training()) throw Error(title() + ": pack() in training, which changes the weights; call eval() first");
+  const auto set = [](const std::string&, const Child<Module>& child, const State&) {
+    State& state = *child.module().state_;
+    state.packs = !state.training;
+    return false;
+  };
+  state_->packs = true;
+  state_->walk("", set);
+}
+bool Module::packs() const { return state_->packs; }
+
+Tensor Module::packed(const Tensor& weight) const {
+  const bool plain = !state_->packs || grad_enabled() || is_capturing() || amp::autocast_state.devices;
+  return plain ? weight : state_->packed(weight);
+}
+
+void Module::train(bool on) {
+  state_->set_training(on);
+  if (on) state_->drop_copies();
+}
 bool Module::training() const { return state_->training; }
 
 void Module::zero_grad() {
@@ -207,12 +271,14 @@ void move_to(const Tensor& t, const Tensor& with) {
 void Module::to(DType dtype) {
   if (!is_floating(dtype)) throw Error("Module::to: " + std::string(tessera::name(dtype)) + " is not a floating dtype");
   NoGrad guard;
+  state_->drop_copies();
   for (auto& list : {named_parameters(), named_buffers()})
     for (auto& [name, t] : list)
       if (is_floating(t.dtype())) move_to(t, t.to(dtype));
 }
 void Module::to(Device device) {
   NoGrad guard;
+  state_->drop_copies();
   for (auto& list : {named_parameters(), named_buffers()})
     for (auto& [name, t] : list) move_to(t, t.to(device));
 }

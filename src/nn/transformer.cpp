@@ -103,14 +103,16 @@ Residual TransformerBlock::extended(Residual x, const Tensor& mask) const {
   if (waits)
     x = in_scope("attention", [&]() -> Residual {
       const Tensor all = heads->heads(y, mask);
-      return {x.sum, in_scope("out", [&] { return linear(all, projection->weight); }), projection->bias};
+      return {x.sum, in_scope("out", [&] { return linear(all, projection->packed(projection->weight)); }),
+              projection->bias};
     });
   else if (heads) x = {attention(y, mask, x.sum)};
   else x = {x.sum + (mask.defined() ? attention(y, mask) : attention(y))};
   y = x.normalized(norm2);
   const auto feed_forward = [&](const Tensor& bias, const Tensor& residual) {
     const NamedScope scope("mlp");
-    return mlp(y, widens->weight, widens->bias, config.activation, narrows->weight, bias, residual);
+    return mlp(y, widens->packed(widens->weight), widens->bias, config.activation, narrows->packed(narrows->weight),
+               bias, residual);
   };
   if (waits) return {x.sum, feed_forward({}, {}), narrows->bias};
   if (widens && narrows) y = feed_forward(narrows->bias, drops ? Tensor() : x.sum);
