@@ -54,13 +54,13 @@ gpu::Program program_of(const HopperGemm& gemm) {
   const std::string types = fmt::format("{0}, {1}, {2}, ", element_name(gemm.dtype), p.transposed_a, p.transposed_b),
                     given = "decltype(epilogue)" + inputs;
   const std::string block =
-      p.one_wave ? fmt::format("  sm90::OneWave<sm90::OneWaveTile<{}, {}>, {}{}>::run(args, shared);\n", p.width, p.stages, types,
-                           given)
-             : fmt::format(
-                   "  using Cut = sm90::ProductTile<{}, {}, {}, {}, {}>;\n"
-                   "  using Result = sm90::ProductResult<Cut, {}, false, {}>;\n"
-                   "  sm90::product_block<Cut, {}Result>(args, shared);\n",
-                   p.rows, p.width, p.stages, p.boxes, p.ping_pong, element_name(gemm.dtype), given, types);
+      p.one_wave ? fmt::format("  sm90::OneWave<sm90::OneWaveTile<{}, {}>, {}{}>::run(args, shared);\n", p.width,
+                               p.stages, types, given)
+                 : fmt::format(
+                       "  using Cut = sm90::ProductTile<{}, {}, {}, {}, {}>;\n"
+                       "  using Result = sm90::ProductResult<Cut, {}, false, {}>;\n"
+                       "  sm90::product_block<Cut, {}Result>(args, shared);\n",
+                       p.rows, p.width, p.stages, p.boxes, p.ping_pong, element_name(gemm.dtype), given, types);
   return {fmt::format("#include <tessera/tile/arch/sm90/one_wave.h>\n"
                       "using namespace tessera::tile;\n"
                       "extern \"C\" TESSERA_KERNEL({}, 1) void fused_gemm(\n"

@@ -5,7 +5,6 @@
 
 #include "io/temporary_folder.h"
 #include "ops/call_plan.h"
-#include "ops/call_plan.h"
 #include "ops/op_table_checks.h"
 #include "ops/ops_check.h"
 #include "ops/output_layout.h"

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "core/kernel.h"
-#include "ops/capture.h"
 #include "ops/call_plan.h"
+#include "ops/capture.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/autocast.h"
