@@ -77,8 +77,8 @@ void print(const StepCost& c, const ModelOptions& options) {
   const StepShare all = total(c);
   for (const auto& [name, s] :
        {std::pair{"forward", c.forward}, {"backward", c.backward}, {"AdamW", c.optimizer}, {"step", all}})
-    fmt::print("{:<9} {:>10}, {:>9} moved, {} calls of operators\n", name, decimal(s.flops, "FLOP"),
-               decimal(s.bytes, "B"), s.calls);
+    fmt::print("{:<9} {:>10}, {:>9} moved, {} operators\n", name, decimal(s.flops, "FLOP"), decimal(s.bytes, "B"),
+               s.calls);
   print_memory(c, options.target());
   print_modules(c);
 }

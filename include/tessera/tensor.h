@@ -162,6 +162,7 @@ class Tensor {
   Tensor contiguous() const;
   Tensor clone() const;
   Tensor to(DType dtype) const;
+  /// Itself if it is there. Throws Error where it has no memory and the device has.
   Tensor to(Device device) const;
   /// The same elements, lying so in memory; itself if they do. Throws Error for ChannelsLast without four dims.
   Tensor to(MemoryFormat format) const;

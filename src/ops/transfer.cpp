@@ -58,7 +58,8 @@ Tensor Tensor::to(Device device) const {
     throw Error("to: " + describe(*this) + " has no memory, so there is nothing to move to " + to_string(device));
   device.meta |= here.meta;
   if (device == here) return *this;
-  if (device.type != here.type && device.is_card() && here.is_card())
+  const bool will_run = is_capturing() || (device.is_card() && here.is_card());
+  if (device.type != here.type && device.is_gpu() && here.is_gpu() && will_run)
     return to(cpu()).to(device);  // the vendors' libraries know nothing of each other
   if (!is_contiguous() && is_contiguous(ChannelsLast)) return permute({0, 2, 3, 1}).to(device).permute({0, 3, 1, 2});
   return dispatch_one(to_device_op, {contiguous()}, DeviceAttrs{device});

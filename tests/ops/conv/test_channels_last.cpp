@@ -181,7 +181,7 @@ TEST(ChannelsLast, IsKeptWithoutMemory) {
     EXPECT_TRUE(y.is_contiguous(ChannelsLast));
     EXPECT_TRUE(max_pool2d(y).is_contiguous(ChannelsLast));
     EXPECT_TRUE(concat({y, y}, 1).is_contiguous(ChannelsLast));
-    EXPECT_TRUE(y.to(device == meta(cpu()) ? cuda(0) : cpu()).is_contiguous(ChannelsLast));
+    EXPECT_TRUE(y.to(device == meta(cpu()) ? meta(cuda(0)) : meta(cpu())).is_contiguous(ChannelsLast));
   }
 }
 

@@ -162,6 +162,7 @@ TEST(Meta, ATensorThatMovesThereLosesItsMemory) {
     EXPECT_EQ(to_string((moved + 1.0).shape()), "[3, 4]");
     EXPECT_TRUE(images.to(device).is_contiguous(ChannelsLast));
     EXPECT_EQ(to_string(y.transpose(0, 1).to(device).shape()), "[4, 3]");
+    EXPECT_TRUE(moved.to(parse_device("hip:gfx90a")).to(device).device() == device);
     Tensor there = empty({3, 4}, Float32, device);
     there.copy_(x.detach());
     EXPECT_EQ(error_of([&] { there.to(cpu()); }),
