@@ -89,7 +89,7 @@ void* Plan::take(int64_t bytes) {
 void* Plan::keep_bytes(const void* bytes, size_t count) {
   const size_t at = bytes_.size();
   bytes_.resize(aligned(at + count, kAlignment));
-  std::memcpy(bytes_.data() + at, bytes, count);
+  if (count > 0) std::memcpy(bytes_.data() + at, bytes, count);
   return static_cast<std::byte*>(PlanMaker::place(slots_ + 1, base_, PlanMaker::kMostAlignment)) + at;
 }
 
@@ -101,6 +101,7 @@ void Plan::add(Launch launch, const void* args) {
 }
 
 void Plan::run(std::span<void* const> slots, void* executor) const {
+  if (launches_.empty()) return;
   alignas(64) std::byte room[4096];
   std::vector<std::byte> heap;
   std::byte* bytes = room;
