@@ -85,7 +85,10 @@ class Plan : public RefCounted {
   template <class T>
   T* keep(const T* items, size_t count) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
-    return static_cast<T*>(keep_bytes(items, count * sizeof(T)));
+    if constexpr (std::is_scalar_v<T>) return static_cast<T*>(keep_bytes(items, count * sizeof(T)));
+    std::vector<T> plain(items, items + count);
+    for (T& item : plain) clear_padding(item);
+    return static_cast<T*>(keep_bytes(plain.data(), count * sizeof(T)));
   }
   template <class T>
   T* keep(const T& item) {
@@ -93,9 +96,10 @@ class Plan : public RefCounted {
   }
   /// run(args, executor) when the plan runs, with real pointers in the place of places.
   template <class Args, class Executor>
-  void launch(std::string_view name, void (*run)(const Args&, Executor&), const Args& args,
+  void launch(std::string_view name, void (*run)(const Args&, Executor&), Args args,
               std::source_location where = std::source_location::current()) {
     static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
+    clear_padding(args);
     add({name, where,
          [](void (*fn)(), const void* a, void* e) {
            reinterpret_cast<void (*)(const Args&, Executor&)>(fn)(*static_cast<const Args*>(a),
@@ -107,9 +111,10 @@ class Plan : public RefCounted {
 
   /// The same of what needs no executor.
   template <class Args>
-  void launch(std::string_view name, void (*run)(const Args&), const Args& args,
+  void launch(std::string_view name, void (*run)(const Args&), Args args,
               std::source_location where = std::source_location::current()) {
     static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
+    clear_padding(args);
     add({name, where,
          [](void (*fn)(), const void* a, void*) {
            reinterpret_cast<void (*)(const Args&)>(fn)(*static_cast<const Args*>(a));
@@ -142,6 +147,13 @@ class Plan : public RefCounted {
  private:
   friend class PlanMaker;
   static constexpr size_t kAlignment = 16;
+  // What padding holds from before may be part of a place, and would be taken for a pointer.
+  template <class T>
+  static void clear_padding([[maybe_unused]] T& item) {
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&item);
+#endif
+  }
   void* keep_bytes(const void* bytes, size_t count);
   void add(Launch launch, const void* args);
 
