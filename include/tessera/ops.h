@@ -144,6 +144,8 @@ Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
 /// Element `index` along `dim`, which vanishes; a negative index counts from the end.
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
+/// The same from and to dims that may be symbols.
+Tensor slice(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step = 1);
 /// x itself if it is row-major, otherwise a copy that is.
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);

@@ -45,8 +45,8 @@ struct Saved {
 /// How a view op lays its output over its first input's storage.
 struct ViewLayout {
   Shape shape;
-  Strides strides;
-  int64_t offset = 0;  // elements, from the start of the storage
+  DimStrides strides;
+  Dim offset = 0;  // elements, from the start of the storage
 };
 
 struct RegisteredOp;

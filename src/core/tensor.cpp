@@ -27,6 +27,17 @@ bool is_row_major(const Shape& shape, const Strides& strides) {
   return true;
 }
 
+// The same as far as symbols tell.
+bool lies_row_major(const Shape& shape, const DimStrides& strides) {
+  Dim step = 1;
+  for (int64_t i = shape.rank() - 1; i >= 0; --i) {
+    if (shape[i] == Dim(0)) return true;
+    if (!(shape[i] == Dim(1)) && !(strides[i] == step)) return false;
+    step = step * shape[i];
+  }
+  return true;
+}
+
 Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype, int64_t numel,
             bool contiguous) {
   auto impl = make_ref<TensorImpl>();
@@ -39,6 +50,30 @@ Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t
   impl->dtype = dtype;
   return Tensor(std::move(impl));
 }
+// A tensor without memory, row-major where its strides are, symbol by symbol.
+Tensor make_symbolic(Ref<Storage> storage, const Shape& shape, const DimStrides& strides, Dim offset, DType dtype) {
+  auto impl = make_ref<TensorImpl>();
+  impl->storage = std::move(storage);
+  impl->shape = shape;
+  impl->numel = shape.is_symbolic() ? -1 : shape.numel().value();
+  impl->contiguous = lies_row_major(shape, strides);
+  impl->symbolic = std::make_unique<SymbolicLayout>(SymbolicLayout{strides, offset});
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+// Its storage, too.
+Tensor make_symbolic(const Shape& shape, DType dtype, Device device) {
+  for (const Dim d : shape)
+    if (d.high() < 0) throw Error("empty: negative size in " + to_string(shape));
+  if (!device.meta && !is_capturing())
+    for (const Dim d : shape) d.value();  // says which has none
+  const TensorMeta meta{shape, dtype, device};
+  const int64_t most = bytes_of(meta).high();
+  Ref<Storage> storage = allocate(most == Dim::kUnbounded ? 0 : static_cast<size_t>(most), device);
+  storage->symbolic = true;
+  return make_symbolic(std::move(storage), shape, contiguous_dim_strides(shape), 0, dtype);
+}
+
 Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype) {
   const bool contiguous = is_row_major(shape, strides);
   return make(std::move(storage), shape, std::move(strides), offset, dtype, shape.numel().value(), contiguous);
@@ -57,6 +92,11 @@ size_t checked_bytes(const Shape& shape, DType dtype, int64_t numel) {
 }
 size_t checked_bytes(const Shape& shape, DType dtype) { return checked_bytes(shape, dtype, checked_numel(shape)); }
 
+// Of a matrix whose rows are pitched: spare ones follow.
+int64_t padded_rows(int64_t rows, DType dtype) {
+  return dtype != Float32 || rows < kFewRows ? rows : (rows + 3) / 4 * 4;
+}
+
 }  // namespace
 
 TensorImpl::TensorImpl() = default;
@@ -65,11 +105,26 @@ TensorImpl::~TensorImpl() = default;
 void Tensor::throw_undefined() { throw Error("the tensor is undefined"); }
 
 int64_t Tensor::size(int64_t dim) const { return shape()[normalize_dim("size", dim, shape())].value(); }
-int64_t Tensor::stride(int64_t dim) const { return strides()[normalize_dim("stride", dim, shape())]; }
+const Strides& Tensor::throw_symbolic() const {
+  integers(impl().symbolic->strides);
+  impl().symbolic->offset.value();
+  throw Error("strides: " + describe(*this) + " lies by symbols");
+}
+int64_t Tensor::stride(int64_t dim) const {
+  dim = normalize_dim("stride", dim, shape());
+  return impl().symbolic ? impl().symbolic->strides[dim].value() : impl().strides[dim];
+}
 
 bool Tensor::is_contiguous(MemoryFormat format) const {
   if (format == Contiguous) return is_contiguous();
   if (dim() != 4) return false;
+  if (impl().symbolic) {
+    const DimStrides& s = impl().symbolic->strides;
+    const auto last = [](const auto& list) {
+      return std::remove_cvref_t<decltype(list)>{list[0], list[2], list[3], list[1]};
+    };
+    return lies_row_major(last(shape()), last(s));
+  }
   int64_t step = 1;
   for (int64_t d : {1, 3, 2, 0}) {
     if (size(d) != 1 && stride(d) != step) return false;
@@ -120,6 +175,7 @@ double Tensor::item_double() const { return only_element<double>(*this); }
 int64_t Tensor::item_int() const { return only_element<int64_t>(*this); }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
+  if (shape.is_symbolic()) return make_symbolic(shape, dtype, device);
   const int64_t numel = checked_numel(shape);
   return make(allocate(checked_bytes(shape, dtype, numel), device), shape, contiguous_strides(shape), 0, dtype, numel,
               true);
@@ -136,7 +192,7 @@ Tensor empty_pitched(const Shape& shape, int64_t pitch, DType dtype, Device devi
   Shape padded = shape;
   padded.back() = pitch;
   const int64_t length = shape.back().value(), rows = checked_numel(shape) / std::max<int64_t>(length, 1);
-  const Shape whole = {dtype != Float32 || rows < kFewRows ? rows : (rows + 3) / 4 * 4, pitch};
+  const Shape whole = {padded_rows(rows, dtype), pitch};
   Ref<Storage> storage = allocate(checked_bytes(whole, dtype), device);
   storage->rows = rows;
   storage->row_length = length;
@@ -163,14 +219,27 @@ Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides
     int64_t& end = extent < 0 ? low : high;
     overflow |= __builtin_add_overflow(end, extent, &end);
   }
-  if (overflow || low < 0 || (!none && static_cast<size_t>(high) >= storage->bytes / size_of(dtype)))
+  const bool outside = !none && !storage->symbolic && static_cast<size_t>(high) >= storage->bytes / size_of(dtype);
+  if (overflow || low < 0 || outside)
     throw Error(fmt::format("as_strided: shape {} with strides [{}] at {} leaves a storage of {} bytes",
                             to_string(shape), fmt::join(strides, ", "), offset, storage->bytes));
   return make(storage, shape, Strides(strides), offset, dtype);
 }
 
+Tensor as_strided_dims(const Ref<Storage>& storage, const Shape& shape, const DimStrides& strides, Dim offset,
+                       DType dtype) {
+  const auto is_symbolic = [](Dim d) { return d.is_symbolic(); };
+  if (!offset.is_symbolic() && !shape.is_symbolic() && std::none_of(strides.begin(), strides.end(), is_symbolic))
+    return as_strided(storage, shape, integers(strides), offset.value(), dtype);
+  if (!storage->symbolic && !storage->device.meta)
+    throw Error(fmt::format("as_strided: shape {} has symbols, and its storage memory", to_string(shape)));
+  return make_symbolic(storage, shape, strides, offset, dtype);
+}
+
 Tensor Tensor::detach() const {
-  Tensor plain = make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
+  const auto symbolic = impl().symbolic.get();
+  Tensor plain = symbolic ? make_symbolic(storage(), shape(), symbolic->strides, symbolic->offset, dtype())
+                          : make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
   plain.impl().capture = impl().capture;
   plain.impl().value = impl().value;
   return plain;
@@ -179,7 +248,10 @@ Tensor Tensor::detach() const {
 TensorMeta Tensor::meta() const {
   const TensorImpl& t = impl();
   TensorMeta meta{t.shape, t.dtype, t.storage->device};
-  if (!t.contiguous) meta.strides = t.strides;
+  if (!t.contiguous) {
+    if (t.symbolic) meta.strides = t.symbolic->strides;
+    else meta.strides.append(t.strides.begin(), t.strides.end());
+  }
   if (!t.storage->device.meta)
     meta.alignment = static_cast<int>(std::min<size_t>(
         reinterpret_cast<uintptr_t>(data_ptr()) & (~reinterpret_cast<uintptr_t>(data_ptr()) + 1), 256));
@@ -189,6 +261,21 @@ TensorMeta Tensor::meta() const {
     meta.storage_bytes = static_cast<int64_t>(t.storage->bytes);
   }
   return meta;
+}
+
+DimStrides strides_of(const TensorMeta& meta) {
+  return meta.strides.empty() ? contiguous_dim_strides(meta.shape) : meta.strides;
+}
+
+Dim bytes_of(const TensorMeta& meta) {
+  const auto bytes = static_cast<int64_t>(size_of(meta.dtype));
+  const Dim numel = meta.shape.numel();
+  if (numel == Dim(0)) return 0;
+  if (meta.pitch) return Dim(padded_rows((numel / meta.shape.back()).value(), meta.dtype)) * meta.pitch * bytes;
+  if (meta.strides.empty()) return numel * bytes;
+  Dim last = 0;
+  for (size_t d = 0; d < meta.shape.size(); ++d) last = last + (meta.shape[d] - 1) * meta.strides[d];
+  return (last + 1) * bytes;
 }
 
 std::string describe(const TensorMeta& meta) {

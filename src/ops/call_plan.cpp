@@ -106,15 +106,14 @@ size_t overwritten(const Op& op, size_t outputs) {
 // Whether what was planned for `wanted` can run on `given`.
 bool lies_as(const TensorMeta& given, const TensorMeta& wanted) {
   if (is_absent(wanted) || is_absent(given)) return is_absent(wanted) == is_absent(given);
-  const auto strides = [](const TensorMeta& m) { return m.strides.empty() ? contiguous_strides(m.shape) : m.strides; };
   return given.shape == wanted.shape && given.dtype == wanted.dtype && given.device == wanted.device &&
-         strides(given) == strides(wanted) && given.alignment >= std::min(wanted.alignment, 64) &&
+         strides_of(given) == strides_of(wanted) && given.alignment >= std::min(wanted.alignment, 64) &&
          (wanted.padded_rows == 0 || given.padded_rows == wanted.padded_rows);
 }
 std::string layout_text(const TensorMeta& m) {
   if (is_absent(m)) return "absent";
   std::string text = describe(m);
-  if (!m.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(m.strides, ", "));
+  if (!m.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(integers(m.strides), ", "));
   return m.alignment && m.alignment < 64 ? text + fmt::format(", aligned to {} bytes", m.alignment) : text;
 }
 

@@ -25,8 +25,9 @@ struct Program {
 /// value.
 Program capture(const std::function<Tensors(const Tensors&)>& fn, const Tensors& inputs);
 
-/// Interprets a graph, operator by operator; nothing is recorded for backward. Throws Error where inputs differ from
-/// the graph's in number, shape, dtype or device.
+/// Interprets a graph, operator by operator; nothing is recorded for backward. Symbols are what the inputs' sizes make
+/// them. Throws Error where inputs differ from the graph's in number, shape, dtype or
+/// device, and where a size leaves its bounds or is not what others make it.
 Tensors run(const Graph& graph, const Tensors& inputs);
 
 /// What Graph::text() gave. Every line is checked by its operator's `infer`. Throws Error `graph, line 3: ...`.

@@ -181,7 +181,7 @@ void record(const Op& op, Tensors& in, Tensors& out, const Attrs& attrs) {
 // The output of a view op, if strides allow one.
 bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
   auto layout = op.view(in.impl(), attrs);
-  if (layout) out.push_back(as_strided(in.storage(), layout->shape, layout->strides, layout->offset, in.dtype()));
+  if (layout) out.push_back(as_strided_dims(in.storage(), layout->shape, layout->strides, layout->offset, in.dtype()));
   return layout.has_value();
 }
 

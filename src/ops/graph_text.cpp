@@ -1,8 +1,10 @@
 // Graphs read back from text. Nothing is trusted: each line must be what its operator's `infer` says.
 #include <charconv>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "core/symbols.h"
 #include "ops/capture.h"
 #include "ops/op_table.h"
 #include "ops/schema.h"
@@ -70,13 +72,30 @@ class GraphReader {
 
   void header() {
     const std::string_view first = line();
-    if (!first.starts_with("graph(") || !first.ends_with(") {")) throw Error("a graph begins with 'graph(...) {'");
-    for (std::string_view input : split_list(first.substr(6, first.size() - 9))) {
+    const size_t open = std::string_view("graph").size();
+    if (!first.starts_with("graph(") || !first.ends_with(" {")) throw Error("a graph begins with 'graph(...) {'");
+    const size_t close = closing(first, open);
+    declare_symbols(trimmed(first.substr(close + 1, first.size() - close - 2)));
+    for (std::string_view input : split_list(first.substr(open + 1, close - open - 1))) {
       const auto on = input.rfind(" on ");
       if (on == input.npos) throw Error(fmt::format("'{}' names no device", input));
       const Device device = parse_device(trimmed(input.substr(on + 4)));
       graph_->inputs.push_back(declare(input.substr(0, on), device));
     }
+  }
+
+  // "where n in [0, 12], m in [1, inf]", or nothing.
+  void declare_symbols(std::string_view text) {
+    Symbols bounded;
+    if (!text.empty()) {
+      if (!text.starts_with("where ")) throw Error(fmt::format("'{}' follows the inputs", text.substr(0, 80)));
+      for (std::string_view bounds : split_list(text.substr(6))) {
+        const size_t before = bounded.all().size();
+        bounded.add(parse_bounds(bounds));
+        if (bounded.all().size() == before) throw Error(fmt::format("'{}' stands twice", bounds));
+      }
+    }
+    names_.emplace(bounded.all());
   }
 
   // "%3: f32[2, batch]{6, 1}", the next value.
@@ -102,8 +121,7 @@ class GraphReader {
 
   void read_strides(std::string_view text, GraphValue& v) {
     if (!text.starts_with('{') || !text.ends_with('}')) throw Error(fmt::format("'{}' are no strides", text));
-    for (std::string_view item : split_list(text.substr(1, text.size() - 2)))
-      v.strides.push_back(std::get<int64_t>(parse_attr(AttrKind::Int, item)));
+    for (std::string_view item : split_list(text.substr(1, text.size() - 2))) v.strides.push_back(Dim::parse(item));
     if (v.strides.size() != v.meta.shape.size())
       throw Error(fmt::format("{} strides for shape {}", v.strides.size(), to_string(v.meta.shape)));
   }
@@ -182,6 +200,7 @@ class GraphReader {
   std::string_view text_, line_;
   size_t at_ = 0;
   int number_ = 0;
+  std::optional<DimNames> names_;
   Ref<Graph> graph_ = make_ref<Graph>();
 };
 

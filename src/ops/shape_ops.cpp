@@ -48,11 +48,18 @@ Shape resolve_shape(const Shape& in, const Shape& wanted) {
   return shape;
 }
 
+// How a tensor lies, symbols or not.
+Dim offset_of(const TensorImpl& in) { return in.symbolic ? in.symbolic->offset : Dim(in.offset); }
+DimStrides strides_of(const TensorImpl& in) {
+  return in.symbolic ? in.symbolic->strides : DimStrides(in.strides.begin(), in.strides.end());
+}
+
 // Strides that lay `shape` over the elements of `in` in their order, if there are any: each run of dims that lies
 // evenly in memory must hold a whole number of the new dims.
-std::optional<Strides> strides_for(const TensorImpl& in, const Shape& shape) {
-  if (in.contiguous) return contiguous_strides(shape);
-  Strides out(shape.size());
+std::optional<DimStrides> strides_for(const TensorImpl& in, const Shape& shape) {
+  if (in.contiguous) return contiguous_dim_strides(shape);
+  if (in.symbolic || shape.is_symbolic()) return {};
+  DimStrides out(shape.size());
   int64_t d = shape.rank() - 1;
   for (int64_t end = in.shape.rank(), begin; end > 0; end = begin) {
     const int64_t stride = in.strides[end - 1];
@@ -76,7 +83,7 @@ std::optional<ViewLayout> view_reshape(const TensorImpl& in, const Attrs& attrs)
   Shape shape = resolve_shape(in.shape, attrs.as<ShapeAttrs>().shape.shape());
   auto strides = strides_for(in, shape);
   if (!strides) return {};
-  return ViewLayout{std::move(shape), std::move(*strides), in.offset};
+  return ViewLayout{std::move(shape), std::move(*strides), offset_of(in)};
 }
 Tensors reshape_vjp(const Saved& s, const Tensors& grads) { return {reshape(grads[0], s.metas[0].shape)}; }
 Tensors reshape_reference(std::span<const Tensor> in, const Attrs& attrs) {
@@ -107,8 +114,9 @@ Metas infer_permute(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 std::optional<ViewLayout> view_permute(const TensorImpl& in, const Attrs& attrs) {
   const IntList& dims = attrs.as<PermuteAttrs>().dims;
-  ViewLayout out{permuted(in.shape, dims), {}, in.offset};
-  for (int64_t d : dims) out.strides.push_back(in.strides[d < 0 ? d + in.shape.rank() : d]);
+  ViewLayout out{permuted(in.shape, dims), {}, offset_of(in)};
+  const DimStrides strides = strides_of(in);
+  for (int64_t d : dims) out.strides.push_back(strides[d < 0 ? d + in.shape.rank() : d]);
   return out;
 }
 Tensors permute_vjp(const Saved& s, const Tensors& grads) {
@@ -144,11 +152,12 @@ Metas infer_expand(std::span<const TensorMeta> in, const Attrs& attrs) {
   return like(in[0], expanded(in[0].shape, attrs.as<ShapeAttrs>().shape.shape()));
 }
 std::optional<ViewLayout> view_expand(const TensorImpl& in, const Attrs& attrs) {
-  ViewLayout out{expanded(in.shape, attrs.as<ShapeAttrs>().shape.shape()), {}, in.offset};
+  ViewLayout out{expanded(in.shape, attrs.as<ShapeAttrs>().shape.shape()), {}, offset_of(in)};
+  const DimStrides strides = strides_of(in);
   out.strides.resize(out.shape.size(), 0);
   int64_t shift = out.shape.rank() - in.shape.rank();
   for (int64_t d = 0; d < in.shape.rank(); ++d)
-    if (in.shape[d] == out.shape[d + shift]) out.strides[d + shift] = in.strides[d];
+    if (in.shape[d] == out.shape[d + shift]) out.strides[d + shift] = strides[d];
   return out;
 }
 Tensors expand_vjp(const Saved& s, const Tensors& grads) { return {gradient_for(grads[0], s.metas[0])}; }
@@ -189,10 +198,10 @@ Metas infer_slice(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 std::optional<ViewLayout> view_slice(const TensorImpl& in, const Attrs& attrs) {
   Range range = resolve_range(in.shape, attrs.as<SliceAttrs>());
-  ViewLayout out{in.shape, in.strides, in.offset + range.start.value() * in.strides[range.dim]};
+  ViewLayout out{in.shape, strides_of(in), offset_of(in)};
+  if (!(range.length == Dim(0))) out.offset = out.offset + range.start * out.strides[range.dim];
   out.shape[range.dim] = range.length;
-  out.strides[range.dim] *= attrs.as<SliceAttrs>().step;
-  if (range.length == Dim(0)) out.offset = in.offset;
+  out.strides[range.dim] = out.strides[range.dim] * attrs.as<SliceAttrs>().step;
   return out;
 }
 Tensors slice_vjp(const Saved& s, const Tensors& grads) {
@@ -261,7 +270,8 @@ Metas infer_select(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 std::optional<ViewLayout> view_select(const TensorImpl& in, const Attrs& attrs) {
   Place place = resolve_place(in.shape, attrs.as<SelectAttrs>());
-  ViewLayout out{in.shape, in.strides, in.offset + place.index.value() * in.strides[place.dim]};
+  ViewLayout out{in.shape, strides_of(in), offset_of(in)};
+  out.offset = out.offset + place.index * out.strides[place.dim];
   out.shape.erase(out.shape.begin() + place.dim);
   out.strides.erase(out.strides.begin() + place.dim);
   return out;
@@ -599,9 +609,14 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
   return reshape(x, shape);
 }
 
+Tensor slice(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step) {
+  return dispatch_one(slice_op, {x}, SliceAttrs{dim, start, end, step});
+}
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step) {
+  const Dim size = x.shape()[normalize_dim("slice", dim, x.shape())];
+  if (size.is_symbolic()) return slice(x, dim, Dim(start), Dim(end), step);
   // Beyond the size nothing changes any more; less far, nothing overflows.
-  const int64_t n = x.shape()[normalize_dim("slice", dim, x.shape())].value();
+  const int64_t n = size.value();
   return dispatch_one(slice_op, {x},
                       SliceAttrs{dim, std::max(start, -n), std::max(end, -n), std::min(step, std::max<int64_t>(n, 1))});
 }
