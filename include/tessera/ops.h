@@ -177,6 +177,19 @@ Tensor embedding(const Tensor& index, const Tensor& weight);
 /// index [...] -> [..., classes] (i64): one at the index, zero elsewhere.
 Tensor one_hot(const Tensor& index, int64_t classes);
 
+/// Where x is not zero, i64 [count, rank], in row-major order. On CPUs alone. The count depends on values: without
+/// memory, and while a function is captured, it is a symbol from 0 to the number of elements.
+Tensor nonzero(const Tensor& x);
+/// The elements of x where mask (bool) is true, [count], in row-major order; the two broadcast. By nonzero().
+Tensor masked_select(const Tensor& x, const Tensor& mask);
+struct Unique {
+  Tensor values;   ///< [count], each once, ascending
+  Tensor inverse;  ///< i64 [numel]: which of them each element is
+  Tensor counts;   ///< i64 [count]: how many elements each one has
+};
+/// Of all elements of x, whose number is known. By nonzero().
+Unique unique(const Tensor& x);
+
 // ---- matmul: src/ops/matmul.cpp -------------------------------------------------------------------------------------
 /// [..., m, k] x [..., k, n]; leading dims broadcast; 1-d operands as in NumPy. Transposed views are not copied.
 Tensor matmul(const Tensor& a, const Tensor& b);

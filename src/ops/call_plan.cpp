@@ -14,6 +14,8 @@
 #include "ops/kernel_list.h"
 #include "ops/output_layout.h"
 #include "ops/picks.h"
+#include "tessera/autocast.h"
+#include "tessera/autograd.h"
 
 namespace tessera {
 namespace {
@@ -130,6 +132,27 @@ void with_operands(const Op& op, std::span<const TensorMeta> in, const Attrs& at
   fn(Call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}});
 }
 
+// One number in all shapes, in the place of what `infer` puts there.
+void put_count(Metas& metas, const std::function<Dim(Dim)>& count) {
+  std::pair<Dim, Dim> value = {0, 0};
+  for (TensorMeta& meta : metas)
+    for (Dim& d : meta.shape)
+      for (const Dim symbol : d.symbols()) {
+        if (!symbol.name().empty()) continue;
+        if (!(value.first == symbol)) value = {symbol, count(symbol)};
+        d = d.substitute({&value, 1});
+      }
+}
+
+// What an operator's outputs count, before they are made.
+int64_t count_of(const Op& op, const Tensors& in, const Attrs& attrs, Device device) {
+  const auto metas = metas_of({in.data(), in.size()}, device);
+  op.infer({metas.data(), metas.size()}, attrs);  // what does not fit is not counted
+  const NoGrad plain;
+  const amp::NoAutocast as_given;
+  return op.count({in.data(), in.size()}, attrs).item<int64_t>();
+}
+
 }  // namespace
 
 SmallVector<TensorMeta, 4> metas_of(std::span<const Tensor> in, Device device) {
@@ -147,8 +170,10 @@ SmallVector<Operand, 4> operands_of(std::span<const Tensor> tensors) {
   return operands;
 }
 
-Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden) {
+Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden,
+                    const std::function<Dim(Dim)>& count) {
   Metas metas = op.infer(in, attrs);
+  if (op.count) put_count(metas, count);
   const size_t visible = metas.size() - static_cast<size_t>(op.hidden_outputs), same = overwritten(op, metas.size());
   for (size_t i = 0; i < metas.size(); ++i) {
     if (i < same) metas[i] = in[i];
@@ -184,8 +209,10 @@ Ref<Plan> make_plan(const Op& op, std::span<const TensorMeta> in, const Attrs& a
 
 const CallPlan& call_plan(const Op& op, const Tensors& in, const Attrs& attrs, Device device, bool keep_hidden) {
   static thread_local Cache cache;
+  const int64_t count = op.count ? count_of(op, in, attrs, device) : 0;
   KeyWords key;
   make_key(key, op, in, attrs, device, keep_hidden);
+  if (op.count) key.push_back(static_cast<uint64_t>(count));
   const uint64_t hash = hash_of(key);
   if (Entry* known = cache.find(hash, key)) return known->plan;
   const auto metas = metas_of({in.data(), in.size()}, device);
@@ -193,7 +220,8 @@ const CallPlan& call_plan(const Op& op, const Tensors& in, const Attrs& attrs, D
   entry->hash = hash;
   entry->key.assign(key.begin(), key.end());
   entry->attrs = attrs;
-  entry->plan.outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
+  entry->plan.outputs =
+      infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden, [&](Dim) { return Dim(count); });
   const Metas& out = entry->plan.outputs;
   entry->plan.plan = make_plan(op, {metas.data(), metas.size()}, attrs, {out.data(), out.size()});
   return cache.add(std::move(entry)).plan;

@@ -63,6 +63,12 @@ class Capturing final : public CaptureState {
     return out;
   }
 
+  Dim new_count(const Op& op, Dim count) {
+    std::string name;
+    for (int n = 1; name.empty() || symbols_.has(name); ++n) name = fmt::format("{}_{}", op.name, n);
+    return Dim::count(name, count.high(), op.name);
+  }
+
   Tensor draw(Generator& generator, int64_t elements, Device device) override {
     return draw_state(generator, elements, device);
   }
@@ -226,11 +232,12 @@ SymbolValues symbols_of(const Graph& graph, const Tensors& inputs) {
   return symbols;
 }
 
-// Sizes must be as they were said to be.
-void check_outputs(const Graph& graph, const GraphNode& node, const Tensors& out, const SymbolValues& symbols) {
+// Notes a count that the node has made known; sizes that were known before must be as they were said to be.
+void check_outputs(const Graph& graph, const GraphNode& node, const Tensors& out, SymbolValues& symbols) {
   for (size_t i = 0; i < out.size() && i < node.outputs.size(); ++i) {
     if (node.outputs[i] < 0 || !out[i].defined()) continue;
     const Shape& wanted = graph.values[static_cast<size_t>(node.outputs[i])].meta.shape;
+    if (node.op->count) symbols.note(wanted, out[i].shape());
     if (!(out[i].shape() == symbols.of(wanted)))
       throw Error(fmt::format("run: {} gives {}, not {}{}", node.op->name, to_string(out[i].shape()),
                               to_string(symbols.of(wanted)),
@@ -239,6 +246,12 @@ void check_outputs(const Graph& graph, const GraphNode& node, const Tensors& out
 }
 
 }  // namespace
+
+Dim new_count(const Op& op, Dim count) {
+  if (is_capturing()) return static_cast<Capturing&>(*current_capture).new_count(op, count);
+  static std::atomic<int64_t> serial{0};
+  return Dim::count(fmt::format("{}_of_process_{}", op.name, ++serial), count.high(), op.name);
+}
 
 Tensors record_execution(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
   return static_cast<Capturing&>(*current_capture).record(op, in, attrs, keep_hidden);

@@ -209,7 +209,8 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
   Ref<Plan> plan;
   if (op.compute || device.meta || is_capturing()) {
     const auto metas = metas_of({in.data(), in.size()}, device);
-    const Metas outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
+    const Metas outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden,
+                                        [&](Dim count) { return new_count(op, count); });
     const bool has_memory = !device.meta && !outputs[0].device.meta && !is_capturing();
     if (has_memory) return op.compute({in.data(), in.size()}, attrs);
     out = make_outputs(op, in, outputs);

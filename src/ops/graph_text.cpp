@@ -164,8 +164,10 @@ class GraphReader {
     if (declared.size() != metas.size())
       throw Error(fmt::format("{} has {} outputs, not {}", made.op->name, metas.size(), declared.size()));
     const size_t written = made.op->in_place ? metas.size() - made.op->hidden_outputs : 0;
+    const size_t before = graph_->values.size();
+    SymbolValues count;
     for (size_t i = 0; i < metas.size(); ++i)
-      made.outputs.push_back(output(declared[i], metas[i], made, i, i < written));
+      made.outputs.push_back(output(declared[i], metas[i], made, i, i < written, before, count));
     graph_->nodes.push_back(std::move(made));
   }
 
@@ -177,7 +179,24 @@ class GraphReader {
   }
   const TensorMeta& meta_of(int32_t value) const { return graph_->values[static_cast<size_t>(value)].meta; }
 
-  int32_t output(std::string_view text, const TensorMeta& meta, const GraphNode& node, size_t i, bool in_place) {
+  // What the graph calls an operator's count: a symbol that none of the first `before` values has.
+  void name_count(const Shape& inferred, const Shape& declared, const Op& op, size_t before, SymbolValues& count) {
+    for (size_t d = 0; d < std::min(inferred.size(), declared.size()); ++d) {
+      const Dim wanted = inferred[d], name = declared[d];
+      if (!wanted.is_symbol() || !wanted.name().empty() || !(count.of(wanted) == wanted)) continue;
+      bool is_new = name.is_symbol() && name.counted_by() == op.name && name.high() == wanted.high();
+      for (size_t v = 0; v < before && is_new; ++v)
+        for (const Dim size : graph_->values[v].meta.shape)
+          for (const Dim symbol : size.symbols()) is_new &= !(symbol == name);
+      if (!is_new)
+        throw Error(fmt::format("{}: its count must be a new symbol, one '{}', and {} is not", op.name,
+                                bounds_text(wanted), name.to_string()));
+      count.note({wanted}, {name});
+    }
+  }
+
+  int32_t output(std::string_view text, const TensorMeta& meta, const GraphNode& node, size_t i, bool in_place,
+                 size_t before, SymbolValues& count) {
     if (text == "none") return -1;
     Device device = node.inputs.empty() || node.op->transfers ? meta.device : device_of(node);
     if (in_place) {
@@ -186,8 +205,10 @@ class GraphReader {
       return same;
     }
     const int32_t value = declare(text, device);
-    if (!(meta_of(value).shape == meta.shape) || meta_of(value).dtype != meta.dtype)
-      throw Error(fmt::format("{} gives {}{}, not {}{}", node.op->name, name(meta.dtype), to_string(meta.shape),
+    if (node.op->count) name_count(meta.shape, meta_of(value).shape, *node.op, before, count);
+    const Shape shape = count.of(meta.shape);
+    if (!(meta_of(value).shape == shape) || meta_of(value).dtype != meta.dtype)
+      throw Error(fmt::format("{} gives {}{}, not {}{}", node.op->name, name(meta.dtype), to_string(shape),
                               name(meta_of(value).dtype), to_string(meta_of(value).shape)));
     return value;
   }

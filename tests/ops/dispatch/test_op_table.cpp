@@ -132,6 +132,7 @@ using Names = std::set<std::string_view>;
 // Ops without a gradient. Some ops that end in _backward have none either: they serve where nothing is recorded.
 const Names kWithoutGradient = {"full",
                                 "empty",
+                                "nonzero",
                                 "draw",
                                 "matmul_gelu_grad",
                                 "cross_entropy_and_gradient_",

@@ -1,15 +1,22 @@
-// Sizes that are symbols: tensors without memory, and graphs that run with any sizes.
+// Sizes that are symbols: tensors without memory, and counts that depend on values.
 #include <fstream>
 
 #include "gtest/gtest.h"
 #include "ops/capture.h"
+#include "ops/op_table.h"
 #include "ops/ops_check.h"
+#include "tessera/custom_op.h"
 
 namespace tessera {
 namespace {
 
 Tensor without_memory(const Shape& shape, DType dtype = Float32) { return empty(shape, dtype, meta(cpu())); }
 std::string shape_text(const Tensor& t) { return to_string(t.shape()); }
+std::vector<int64_t> ints(const Tensor& t) { return t.to_vector<int64_t>(); }
+Tensor i64(std::vector<int64_t> values) {
+  const auto n = static_cast<int64_t>(values.size());
+  return tensor(values, {n});
+}
 std::string strides_text(const TensorMeta& meta) {
   const DimStrides strides = strides_of(meta);
   return to_string(Shape(strides.begin(), strides.end()));
@@ -152,6 +159,168 @@ TEST(SymbolicCapture, BadBoundsAreOneLine) {
   EXPECT_EQ(error(" when n in [0, 12]"), "graph, line 1: 'when n in [0, 12]' follows the inputs");
   EXPECT_EQ(error(" where n < 12"), "graph, line 1: 'n < 12' bounds no dim: name in [low, high] does");
   EXPECT_EQ(error(" where n in [12, 0]"), "graph, line 1: dim n: no number is in [12, 0]");
+}
+
+// ---- counts
+
+TEST(Counts, NonzeroMaskedSelectAndUnique) {
+  const Tensor x = tensor<float>({0, 3, 0, 1, 2, 0}, {2, 3});
+  EXPECT_EQ(ints(nonzero(x)), (std::vector<int64_t>{0, 1, 1, 0, 1, 1}));
+  EXPECT_EQ(ints(nonzero(x.transpose(0, 1))), (std::vector<int64_t>{0, 1, 1, 0, 1, 1}));
+  EXPECT_EQ(shape_text(nonzero(zeros({2, 3}))), "[0, 2]");
+  EXPECT_EQ(shape_text(nonzero(ones({}))), "[1, 0]");
+  EXPECT_EQ(masked_select(x, gt(x, full({}, 1))).to_vector<float>(), (std::vector<float>{3, 2}));
+  EXPECT_EQ(masked_select(x, tensor<bool>({true, false, false}, {3})).to_vector<float>(), (std::vector<float>{0, 1}));
+  EXPECT_EQ(shape_text(masked_select(x, zeros({2, 3}, Bool))), "[0]");
+  const Unique u = unique(tensor<int64_t>({5, -1, 5, 7, -1, 5}, {2, 3}));
+  EXPECT_EQ(ints(u.values), (std::vector<int64_t>{-1, 5, 7}));
+  EXPECT_EQ(ints(u.inverse), (std::vector<int64_t>{1, 0, 1, 2, 0, 1}));
+  EXPECT_EQ(ints(u.counts), (std::vector<int64_t>{2, 3, 1}));
+  EXPECT_EQ(unique(tensor<float>({4}, {})).values.to_vector<float>(), std::vector<float>{4});
+  EXPECT_EQ(shape_text(unique(zeros({0, 3})).counts), "[0]");
+  EXPECT_EQ(error_of([&] { masked_select(x, x); }), "masked_select: the mask is f32, not bool");
+  EXPECT_EQ(error_of([&] { masked_select(x, zeros({2}, Bool)); }),
+            "masked_select: shapes do not broadcast: [2, 3] and [2]");
+  EXPECT_EQ(error_of([&] { nonzero(Tensor()); }), "nonzero: input 0 is undefined");
+}
+
+TEST(Counts, MaskedSelectHasAGradient) {
+  const Tensor x = tensor<float>({0, 3, 0, 1, 2, 0}, {2, 3}).set_requires_grad();
+  sum(square(masked_select(x, gt(x.detach(), full({}, 1))))).backward();
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{0, 6, 0, 0, 4, 0}));
+}
+
+TEST(Counts, PlansAreThoseOfTheCount) {
+  for (const int64_t count : {3, 0, 5, 3, 1}) {
+    const Tensor x = zeros({64});
+    x.slice(0, 0, count).fill_(1);
+    EXPECT_EQ(ints(nonzero(x)), ints(arange(0, static_cast<double>(count)))) << count;
+  }
+}
+
+TEST(Counts, AreSymbolsWithoutMemory) {
+  const Tensor places = nonzero(without_memory({4, 3}));
+  const Dim count = places.shape()[0];
+  EXPECT_TRUE(count.is_symbol());
+  EXPECT_EQ(count.high(), 12);
+  EXPECT_EQ(count.counted_by(), "nonzero");
+  EXPECT_EQ(places.shape()[1], Dim(2));
+  EXPECT_FALSE(nonzero(without_memory({4, 3})).shape()[0] == count);
+  const std::string why =
+      "nonzero: the count " + count.to_string() + " depends on values, and here is no memory to read it from";
+  EXPECT_EQ(error_of([&] { places.size(0); }), why);
+  EXPECT_EQ(error_of([&] { split(places, 2, 0); }), why);
+  // What follows knows the sizes by their symbol.
+  const Tensor rows = index_select(without_memory({4, 8}), 0, places.select(1, 0));
+  EXPECT_TRUE(softmax(matmul(rows, without_memory({8, 5})), 1).shape()[0] == count);
+  EXPECT_EQ(shape_text(sum(concat({rows, rows}, 0), {0})), "[8]");
+  EXPECT_EQ(bytes_of(rows.meta()).high(), 12 * 8 * 4);
+}
+
+Tensors chosen_rows(const Tensors& in) {
+  const Tensor places = flatten(nonzero(gt(sum(in[0], {1}), full({}, 0, Float32, in[0].device()))));
+  const Tensor rows = index_select(in[0], 0, places);
+  return {relu(rows), masked_select(in[0], gt(in[0], full({}, 1, Float32, in[0].device())))};
+}
+
+TEST(Counts, AreCapturedPrintedAndReadBack) {
+  const Program program = capture(chosen_rows, {ones({4, 3})});
+  const std::string text = program.graph->text();
+  EXPECT_NE(
+      text.find("graph(%0: f32[4, 3] on cpu) where nonzero_1 in [0, 4] of nonzero, nonzero_2 in [0, 12] of nonzero {"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(text.find(": i64[nonzero_1, 1] = nonzero("), std::string::npos) << text;
+  EXPECT_NE(text.find(": f32[nonzero_1, 3] = index_select(%0, "), std::string::npos) << text;
+  const Ref<Graph> again = parse_graph(text);
+  EXPECT_TRUE(again->equals(*program.graph));
+  for (const double shift : {-9.0, 0.0, 9.0}) {
+    const Tensor x = add(tensor<float>({0, 3, 0, 1, 2, 0, -5, 1, 1, 4, 0, 0}, {4, 3}), shift);
+    const Tensors got = run(*again, {x}), want = chosen_rows({x});
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(shape_text(got[i]), shape_text(want[i]));
+      EXPECT_EQ(got[i].to_vector<float>(), want[i].to_vector<float>());
+    }
+  }
+}
+
+TEST(Counts, GradientsAreCaptured) {
+  const Tensor x = tensor<float>({0, 3, 0, 1, 2, 0}, {2, 3}).set_requires_grad();
+  const Program program = capture(
+      [&](const Tensors&) {
+        const Tensor loss = sum(square(masked_select(x, gt(x.detach(), full({}, 1)))));
+        loss.backward();
+        return Tensors{loss};
+      },
+      {});
+  EXPECT_TRUE(parse_graph(program.graph->text())->equals(*program.graph));
+  EXPECT_EQ(program({})[0].item(), 13);
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{0, 6, 0, 0, 4, 0}));
+}
+
+TEST(Counts, UniqueIsCapturedAndRuns) {
+  const auto fn = [](const Tensors& in) {
+    const Unique u = unique(in[0]);
+    return Tensors{u.values, u.inverse, u.counts};
+  };
+  const Program program = capture(fn, {zeros({6}, Int64)});
+  const Tensors got = program({i64({5, -1, 5, 7, -1, 5})});
+  EXPECT_EQ(ints(got[0]), (std::vector<int64_t>{-1, 5, 7}));
+  EXPECT_EQ(ints(got[2]), (std::vector<int64_t>{2, 3, 1}));
+}
+
+TEST(Counts, WhatNeedsTheNumberNamesTheOperator) {
+  const auto error = [](const std::function<Tensors(const Tensor&)>& fn) {
+    return error_of([&] { capture([&](const Tensors& in) { return fn(nonzero(in[0])); }, {ones({4, 3})}); });
+  };
+  const std::string why = "nonzero: the count nonzero_1 depends on values, and here is no memory to read it from";
+  EXPECT_EQ(error([](const Tensor& t) { return split(t, 2, 0); }), why);
+  EXPECT_EQ(error([](const Tensor& t) { return Tensors{full({}, static_cast<double>(t.numel()))}; }),
+            "nonzero: the count 2*nonzero_1 depends on values, and here is no memory to read it from");
+  EXPECT_EQ(error([](const Tensor& t) { return Tensors{topk(t.select(1, 0), t.size(0), 0).first}; }), why);
+  EXPECT_EQ(error([](const Tensor& t) {
+              return Tensors{t + ones({5, 2}, Int64)};
+            }),
+            "add: shapes do not broadcast: [nonzero_1, 2] and [5, 2]");
+  EXPECT_EQ(error([](const Tensor& t) {
+              return custom_function("closure", {t}, [](const Tensors& in) { return Tensors{nonzero(in[0])}; }, {});
+            }).find("custom_function 'closure': the shape of output 0, [nonzero_2, 2], depends on values"),
+            0u);
+}
+
+TEST(Counts, GraphsCheckWhatSizesWereSaidToBe) {
+  const auto read = [](const std::string& header, const std::string& count) {
+    return error_of([&] {
+      parse_graph("graph(%0: f32[4, 3] on cpu)" + header + " {\n  %1: i64[" + count +
+                  ", 2] = nonzero(%0)\n  return %1\n}\n");
+    });
+  };
+  EXPECT_EQ(read(" where k in [0, 12] of nonzero", "k"), "no error");
+  const auto refusal = [](const std::string& what) {
+    return "graph, line 2: nonzero: its count must be a new symbol, one 'count in [0, 12] of nonzero', and " + what +
+           " is not";
+  };
+  EXPECT_EQ(read("", "k"), refusal("k"));
+  EXPECT_EQ(read(" where k in [0, 12]", "k"), refusal("k"));
+  EXPECT_EQ(read(" where k in [0, 11] of nonzero", "k"), refusal("k"));
+  EXPECT_EQ(read(" where k in [0, 12] of unique", "k"), refusal("k"));
+  EXPECT_EQ(read(" where k in [0, 12] of nonzero", "5"), refusal("5"));
+  EXPECT_EQ(read(" where k in [0, 12] of nonzero", "2*k"), refusal("2*k"));
+  // A second count is another one.
+  EXPECT_EQ(error_of([&] {
+              parse_graph(
+                  "graph(%0: f32[4, 3] on cpu) where k in [0, 12] of nonzero {\n  %1: i64[k, 2] = nonzero(%0)\n"
+                  "  %2: i64[k, 2] = nonzero(%0)\n  return %1\n}\n");
+            }),
+            "graph, line 3: nonzero: its count must be a new symbol, one 'count in [0, 12] of nonzero', and k is not");
+  // Of fewer than two there is no slice of two.
+  const Program program = capture(
+      [](const Tensors& in) {
+        return Tensors{concat({slice(flatten(nonzero(in[0])), 0, 0, 2), flatten(nonzero(in[0]))}, 0)};
+      },
+      {ones({4})});
+  EXPECT_EQ(shape_text(program({ones({4})})[0]), "[6]");
+  EXPECT_EQ(error_of([&] { program({tensor<float>({0, 0, 1, 0}, {4})}); }), "run: slice gives [1], not [2]");
 }
 
 }  // namespace
