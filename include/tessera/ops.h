@@ -10,6 +10,11 @@
 
 namespace tessera {
 
+// ---- creation: src/ops/creation.cpp (more in tensor.h) -----------------------------------------------------------
+/// A copy of `value` on the host, which is part of the graph where a function is captured: what a tensor that it closes
+/// over is by reference, this is for ever.
+Tensor constant(const Tensor& value);
+
 // ---- elementwise: src/ops/elementwise.cpp ---------------------------------------------------------------------------
 // Two operands broadcast by NumPy's rule and are promoted to a common dtype; comparisons and predicates give bool.
 Tensor add(const Tensor& a, const Tensor& b);
@@ -146,6 +151,12 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t s
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
 /// The same from and to dims that may be symbols.
 Tensor slice(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step = 1);
+/// The sizes of x, i64 [rank] on the host. Without memory its elements are known all the same, and so is what small
+/// integer tensors come to that are computed from it: shape_from() reads them, with symbols.
+Tensor shape_of(const Tensor& x);
+/// The elements of an i64 or i32 tensor [rank] as sizes: `reshape(x, shape_from(sizes))`. Throws Error where they
+/// depend on values that are not there while a function is captured.
+Shape shape_from(const Tensor& sizes);
 /// x itself if it is row-major, otherwise a copy that is.
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);

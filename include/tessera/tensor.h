@@ -48,6 +48,9 @@ void empty_cache(Device device = cpu());
 class Tensor;
 struct AutogradMeta;
 
+/// Elements of a small integer tensor without memory, in row-major order, where they are known; null where not.
+using Elements = std::shared_ptr<const std::vector<Dim>>;
+
 /// Shape, type, place and layout of a tensor that may not exist yet. All that is counted may be symbolic.
 struct TensorMeta {
   Shape shape;
@@ -58,6 +61,7 @@ struct TensorMeta {
   int64_t pitch = 0;        ///< of a new tensor: rows begin so many elements apart, with room for spare ones; 0: dense
   int64_t padded_rows = 0;  ///< of a whole storage that empty_pitched made: its rows,
   int64_t padded_row_length = 0, storage_bytes = 0;  ///< their elements, and all of its bytes
+  Elements elements = {};
 };
 
 /// Strides in elements, also where it lies row-major.
@@ -83,6 +87,8 @@ struct TensorImpl : RefCounted, Recycled {
   uint32_t capture = 0, value = 0;  ///< which value of which captured graph this is; see core/capture_state.h
   std::unique_ptr<AutogradMeta> autograd;
   std::unique_ptr<SymbolicLayout> symbolic;  // in the place of strides and offset
+  Elements elements;                         // while storage->version is
+  uint32_t elements_version = 0;
   TensorImpl();
   ~TensorImpl();
 };

@@ -50,6 +50,9 @@ struct ViewLayout {
   Dim offset = 0;  // elements, from the start of the storage
 };
 
+/// Of more elements no meta carries any.
+inline constexpr int64_t kMostElements = 64;
+
 struct RegisteredOp;
 struct Kernel;
 using KernelList = std::span<const Kernel>;
@@ -105,6 +108,10 @@ struct Op {
   /// A size of the outputs depends on values: `infer` says count_symbol(), in the place of which calls in memory put
   /// what this gives, an i64[] made of operators before the outputs are; without memory it is a new symbol.
   Tensor (*count)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
+  /// The elements of its output, a small integer tensor `out`, from what the inputs' metas carry: sizes are computed so
+  /// before there is memory. Null where they are not known; what it throws means the same.
+  Elements (*elements)(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs,
+                       const TensorMeta& out) = nullptr;
   /// Made by the host or of other operators, and so without kernels; not called for tensors without memory.
   Tensors (*compute)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
   const Op* made_of = nullptr;               ///< what its kernels plan with plan_call()

@@ -242,6 +242,8 @@ Tensor Tensor::detach() const {
                           : make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
   plain.impl().capture = impl().capture;
   plain.impl().value = impl().value;
+  plain.impl().elements = impl().elements;
+  plain.impl().elements_version = impl().elements_version;
   return plain;
 }
 
@@ -252,6 +254,8 @@ TensorMeta Tensor::meta() const {
     if (t.symbolic) meta.strides = t.symbolic->strides;
     else meta.strides.append(t.strides.begin(), t.strides.end());
   }
+  if (t.elements && t.elements_version == t.storage->version.load(std::memory_order_relaxed))
+    meta.elements = t.elements;
   if (!t.storage->device.meta)
     meta.alignment = static_cast<int>(std::min<size_t>(
         reinterpret_cast<uintptr_t>(data_ptr()) & (~reinterpret_cast<uintptr_t>(data_ptr()) + 1), 256));

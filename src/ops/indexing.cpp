@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
@@ -231,7 +232,8 @@ const Op gather_op = {.name = "gather",
                       .infer = infer_gather,
                       .vjp = gather_vjp,
                       .reference = gather_reference,
-                      .saves = {.inputs = 2, .metas = 1}};
+                      .saves = {.inputs = 2, .metas = 1},
+                      .elements = moved<1>};
 const Op scatter_add_op = {.name = "scatter_add",
                            .inputs = "x, index, source",
                            .outputs = "y",
@@ -248,7 +250,8 @@ const Op index_select_op = {.name = "index_select",
                             .infer = infer_index_select,
                             .vjp = index_select_vjp,
                             .reference = index_select_reference,
-                            .saves = {.inputs = 2, .metas = 1}};
+                            .saves = {.inputs = 2, .metas = 1},
+                            .elements = moved<1>};
 const Op embedding_op = {.name = "embedding",
                          .inputs = "index, weight",
                          .outputs = "y",

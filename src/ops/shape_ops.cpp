@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/check.h"
+#include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -438,8 +439,33 @@ Tensors triangle_reference(std::span<const Tensor> in, const Attrs& attrs) {
   })};
 }
 
+// ---- sizes as elements
+
+Metas infer_shape_of(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs("shape_of", in);
+  Device host = cpu();
+  host.meta = in[0].device.meta;
+  return {{{in[0].shape.rank()}, Int64, host}};
+}
+Tensors shape_of_compute(std::span<const Tensor> in, const Attrs&) {
+  Tensor sizes = empty_host({in[0].dim()}, Int64);
+  for (int64_t d = 0; d < in[0].dim(); ++d) sizes.data<int64_t>()[d] = in[0].size(d);
+  return {sizes};
+}
+Elements shape_of_elements(const Op&, std::span<const TensorMeta> in, const Attrs&, const TensorMeta&) {
+  return std::make_shared<const std::vector<Dim>>(in[0].shape.begin(), in[0].shape.end());
+}
+
 // ---- the ops
 
+const Op shape_of_op = {.name = "shape_of",
+                        .inputs = "x",
+                        .outputs = "sizes",
+                        .infer = infer_shape_of,
+                        .reference = shape_of_compute,
+                        .transfers = true,
+                        .elements = shape_of_elements,
+                        .compute = shape_of_compute};
 const Op reshape_op = {.name = "reshape",
                        .inputs = "x",
                        .outputs = "y",
@@ -449,7 +475,8 @@ const Op reshape_op = {.name = "reshape",
                        .reference = reshape_reference,
                        .saves = {.metas = 1},
                        .pitched = Pitched::None,
-                       .view = view_reshape};
+                       .view = view_reshape,
+                       .elements = moved<1>};
 const Op permute_op = {.name = "permute",
                        .inputs = "x",
                        .outputs = "y",
@@ -457,7 +484,8 @@ const Op permute_op = {.name = "permute",
                        .infer = infer_permute,
                        .vjp = permute_vjp,
                        .reference = permute_reference,
-                       .view = view_permute};
+                       .view = view_permute,
+                       .elements = moved<1>};
 const Op expand_op = {.name = "expand",
                       .inputs = "x",
                       .outputs = "y",
@@ -466,7 +494,8 @@ const Op expand_op = {.name = "expand",
                       .vjp = expand_vjp,
                       .reference = expand_reference,
                       .saves = {.metas = 1},
-                      .view = view_expand};
+                      .view = view_expand,
+                      .elements = moved<1>};
 const Op slice_op = {.name = "slice",
                      .inputs = "x",
                      .outputs = "y",
@@ -475,7 +504,8 @@ const Op slice_op = {.name = "slice",
                      .vjp = slice_vjp,
                      .reference = slice_reference,
                      .saves = {.metas = 1},
-                     .view = view_slice};
+                     .view = view_slice,
+                     .elements = moved<1>};
 const Op slice_backward_op = {.name = "slice_backward",
                               .inputs = "dy",
                               .outputs = "dx",
@@ -493,14 +523,16 @@ const Op select_op = {.name = "select",
                       .vjp = select_vjp,
                       .reference = select_reference,
                       .saves = {.metas = 1},
-                      .view = view_select};
+                      .view = view_select,
+                      .elements = moved<1>};
 const Op clone_op = {.name = "clone",
                      .inputs = "x",
                      .outputs = "y",
                      .infer = infer_clone,
                      .vjp = clone_vjp,
                      .reference = clone_reference,
-                     .pitched = Pitched::None};
+                     .pitched = Pitched::None,
+                     .elements = moved<1>};
 const Op concat_op = {.name = "concat",
                       .inputs = "tensors...",
                       .outputs = "y",
@@ -511,7 +543,8 @@ const Op concat_op = {.name = "concat",
                       .saves = {.metas = kAll},
                       .autocast = Autocast::Promote,
                       .keeps_layout = true,
-                      .layout_of = kAnyInput};
+                      .layout_of = kAnyInput,
+                      .elements = moved<kAll>};
 const Op pad_op = {.name = "pad",
                    .inputs = "x",
                    .outputs = "y",
@@ -528,7 +561,8 @@ const Op flip_op = {.name = "flip",
                     .infer = infer_flip,
                     .vjp = flip_vjp,
                     .reference = flip_reference,
-                    .keeps_layout = true};
+                    .keeps_layout = true,
+                    .elements = moved<1>};
 const Op tril_op = {.name = "tril",
                     .inputs = "x",
                     .outputs = "y",
@@ -547,8 +581,9 @@ const Op triu_op = {.name = "triu",
 }  // namespace
 
 std::span<const Op* const> shape_ops() {
-  static constexpr const Op* ops[] = {&reshape_op, &permute_op, &expand_op, &slice_op, &slice_backward_op, &select_op,
-                                      &clone_op,   &concat_op,  &pad_op,    &flip_op,  &tril_op,           &triu_op};
+  static constexpr const Op* ops[] = {&reshape_op, &permute_op, &expand_op,  &slice_op, &slice_backward_op,
+                                      &select_op,  &clone_op,   &concat_op,  &pad_op,   &flip_op,
+                                      &tril_op,    &triu_op,    &shape_of_op};
   return ops;
 }
 
@@ -608,6 +643,8 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
   }
   return reshape(x, shape);
 }
+
+Tensor shape_of(const Tensor& x) { return dispatch_one(shape_of_op, {x}); }
 
 Tensor slice(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step) {
   return dispatch_one(slice_op, {x}, SliceAttrs{dim, start, end, step});

@@ -1,4 +1,4 @@
-// Sizes that are symbols: tensors without memory, and counts that depend on values.
+// Sizes that are symbols: tensors without memory, counts that depend on values, sizes that are computed as elements.
 #include <fstream>
 
 #include "gtest/gtest.h"
@@ -17,6 +17,11 @@ Tensor i64(std::vector<int64_t> values) {
   const auto n = static_cast<int64_t>(values.size());
   return tensor(values, {n});
 }
+std::string elements_text(const Tensor& t) {
+  const Elements elements = t.meta().elements;
+  return elements ? to_string(Shape(elements->begin(), elements->end())) : "unknown";
+}
+
 std::string strides_text(const TensorMeta& meta) {
   const DimStrides strides = strides_of(meta);
   return to_string(Shape(strides.begin(), strides.end()));
@@ -321,6 +326,121 @@ TEST(Counts, GraphsCheckWhatSizesWereSaidToBe) {
       {ones({4})});
   EXPECT_EQ(shape_text(program({ones({4})})[0]), "[6]");
   EXPECT_EQ(error_of([&] { program({tensor<float>({0, 0, 1, 0}, {4})}); }), "run: slice gives [1], not [2]");
+}
+
+// ---- sizes as elements
+
+TEST(Elements, SizesAreComputedWithSymbols) {
+  const Dim b = Dim::symbol("b", 1, 64);
+  const Tensor sizes = shape_of(without_memory({b, 6, 4}));
+  EXPECT_EQ(elements_text(sizes), "[b, 6, 4]");
+  EXPECT_EQ(elements_text(sizes.slice(0, 1, 3)), "[6, 4]");
+  EXPECT_EQ(elements_text(sizes.slice(0, 0, 3, 2)), "[b, 4]");
+  EXPECT_EQ(elements_text(sizes.select(0, -1).unsqueeze(0)), "[4]");
+  EXPECT_EQ(elements_text(flip(sizes, {0})), "[4, 6, b]");
+  EXPECT_EQ(elements_text(sizes * 2.0 + 1.0), "[1 + 2*b, 13, 9]");
+  EXPECT_EQ(elements_text(sizes + sizes), "[2*b, 12, 8]");
+  EXPECT_EQ(elements_text(sizes - sizes.select(0, 0)), "[0, 6 + -1*b, 4 + -1*b]");
+  EXPECT_EQ(elements_text(floor_div(sizes * 4.0, sizes.slice(0, 2, 3))), "[b, 6, 4]");
+  EXPECT_EQ(elements_text(sizes.to(Int32)), "[b, 6, 4]");
+  EXPECT_EQ(elements_text(sizes.to(Float32).to(Int64)), "unknown");
+  EXPECT_EQ(elements_text(shape_of(without_memory({Dim::symbol("free")})).to(Int32)), "unknown");  // may be too large
+  EXPECT_EQ(elements_text(sizes.reshape({3, 1}).expand({3, 2})), "[b, b, 6, 6, 4, 4]");
+  EXPECT_EQ(elements_text(concat({sizes, sizes.slice(0, 0, 1)}, 0)), "[b, 6, 4, b]");
+  const Device device = meta(cpu());
+  const Tensor seventy = full({1}, 70, Int64, device), one = full({1}, 1, Int64, device),
+               ten = full({1}, 10, Int64, device);
+  EXPECT_EQ(elements_text(minimum(sizes, seventy)), "[b, 6, 4]");
+  EXPECT_EQ(elements_text(maximum(sizes, one)), "[b, 6, 4]");
+  EXPECT_EQ(elements_text(maximum(sizes, ten)), "unknown");  // b may be less
+  EXPECT_EQ(elements_text(floor_div(sizes, one * 0.0)), "unknown");
+  EXPECT_EQ(elements_text(arange(2, 9, 3, Int64, device)), "[2, 5, 8]");
+  EXPECT_EQ(elements_text(without_memory({3}, Int64)), "unknown");
+  EXPECT_EQ(elements_text(full({65}, 1, Int64, device)), "unknown");
+}
+
+TEST(Elements, WritesEndThem) {
+  const Tensor sizes = shape_of(without_memory({Dim::symbol("b"), 6}));
+  Tensor own = sizes.clone();
+  const Tensor part = own.slice(0, 1, 2);
+  EXPECT_EQ(elements_text(part), "[6]");
+  own.add_(sizes);
+  EXPECT_EQ(elements_text(own), "unknown");
+  EXPECT_EQ(elements_text(part), "unknown");
+  EXPECT_EQ(elements_text(sizes), "[b, 6]");
+}
+
+// What ONNX has for x.reshape(batch, -1): Shape, Gather, Unsqueeze, Concat, Reshape.
+Tensors flattened_as_onnx_does(const Tensors& in) {
+  const Tensor batch = gather(shape_of(in[0]), 0, constant(i64({0})));
+  const Tensor sizes = concat({batch, constant(i64({-1}))}, 0);
+  const Tensor rows = reshape(in[0], shape_from(sizes));
+  const Tensor wide =
+      concat({batch, floor_div(index_select(shape_of(in[0]), 0, constant(i64({2}))), constant(i64({2}))),
+              constant(i64({2, 1}))},
+             0);
+  return {rows, expand(reshape(slice(in[0], 1, 0, 1), shape_from(wide)),
+                       shape_from(concat({slice(wide, 0, 0, 3), constant(i64({3}))}, 0)))};
+}
+
+TEST(Elements, ShapesAreComputedAsOnnxDoes) {
+  const Dim batch = Dim::symbol("batch", 1, 64);
+  const Program program = capture(flattened_as_onnx_does, {without_memory({batch, 3, 4})});
+  const std::string text = program.graph->text();
+  EXPECT_NE(text.find("f32[batch, 12] = reshape(%0) shape=[batch, -1]"), std::string::npos) << text;
+  EXPECT_NE(text.find("= expand("), std::string::npos) << text;
+  EXPECT_NE(text.find("shape=[batch, 2, 2, 3]"), std::string::npos) << text;
+  EXPECT_TRUE(parse_graph(text)->equals(*program.graph));
+  for (const int64_t size : {1, 5, 64}) {
+    const Tensor x = arange(0, static_cast<double>(size * 12), 1, Float32).reshape({size, 3, 4});
+    const Tensors got = run(*parse_graph(text), {x}), want = flattened_as_onnx_does({x});  // eager reads the elements
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(shape_text(got[i]), shape_text(want[i]));
+      EXPECT_EQ(got[i].to_vector<float>(), want[i].to_vector<float>());
+    }
+  }
+}
+
+TEST(Elements, CountsAreElements) {
+  const auto fn = [](const Tensors& in) {
+    const Tensor places = nonzero(in[0]);
+    return Tensors{reshape(places, shape_from(concat({constant(i64({1})), shape_of(places)}, 0)))};
+  };
+  const Program program = capture(fn, {ones({4, 3})});
+  EXPECT_NE(program.graph->text().find("shape=[1, nonzero_1, 2]"), std::string::npos) << program.graph->text();
+  EXPECT_EQ(shape_text(program({tensor<float>({0, 3, 0, 1, 2, 0, 0, 0, 0, 0, 0, 1}, {4, 3})})[0]), "[1, 4, 2]");
+}
+
+TEST(Elements, WhatDependsOnValuesSaysSo) {
+  const std::string why =
+      "shape_from: the elements of i64[2] on meta(cpu) depend on values, and here is no memory to read them from";
+  EXPECT_EQ(error_of([&] {
+              capture([](const Tensors& in) { return Tensors{reshape(ones({6}), shape_from(in[0]))}; }, {i64({2, 3})});
+            }),
+            why);
+  EXPECT_EQ(error_of([&] { shape_from(ones({2})); }), "shape_from: sizes are i64 or i32 [rank], not f32[2] on cpu");
+  EXPECT_EQ(error_of([&] {
+              shape_from(ones({2, 2}, Int64));
+            }),
+            "shape_from: sizes are i64 or i32 [rank], not i64[2, 2] on cpu");
+  EXPECT_EQ(to_string(shape_from(tensor<int32_t>({2, -1}, {2}))), "[2, -1]");
+  EXPECT_EQ(error_of([&] { parse_graph("graph() {\n  %0: i64[1] = constant()\n  return %0\n}\n"); }),
+            "graph, line 2: constant: there is no value");
+  // A place that is none is an error of the run.
+  const Tensor sizes = shape_of(without_memory({Dim::symbol("b"), 6}));
+  EXPECT_EQ(elements_text(index_select(sizes, 0, full({1}, 2, Int64, meta(cpu())))), "unknown");
+}
+
+TEST(Elements, ConstantsAreTheGraphsOwn) {
+  Tensor value = i64({1, 2});
+  const Program program = capture([&](const Tensors&) { return Tensors{constant(value)}; }, {});
+  EXPECT_TRUE(program.closed_over.empty());
+  value.fill_(7);
+  Tensor first = program({})[0];
+  EXPECT_EQ(ints(first), (std::vector<int64_t>{1, 2}));
+  first.fill_(9);
+  EXPECT_EQ(ints(program({})[0]), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(program.graph->text(), "graph() {\n  %0: i64[2] = constant() value=tensor(i64[2], 1, 2)\n  return %0\n}\n");
 }
 
 }  // namespace
