@@ -90,9 +90,11 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device de
              label.empty() ? "" : "  # " + label);
   if (op.view) return fmt::print("-> a view: no kernel runs\n");
   Tensors out;
-  for (const TensorMeta& meta : inferred)
+  for (TensorMeta& meta : inferred) {
+    for (Dim& d : meta.shape) d = d.high();  // of a count that depends on values: as many as there may be
     out.push_back(is_absent(meta) ? Tensor()
                                   : empty(meta.shape, meta.dtype, in.empty() || op.transfers ? meta.device : device));
+  }
   const auto ins = operands_of({in.data(), in.size()}), outs = operands_of({out.data(), out.size()});
   const Call call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}};
   const Device where = call_device(call);

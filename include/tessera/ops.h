@@ -10,6 +10,11 @@
 
 namespace tessera {
 
+// ---- creation: src/ops/creation.cpp (more in tensor.h) -----------------------------------------------------------
+/// A copy of `value` on the host, which is part of the graph where a function is captured: what a tensor that it closes
+/// over is by reference, this is for ever.
+Tensor constant(const Tensor& value);
+
 // ---- elementwise: src/ops/elementwise.cpp ---------------------------------------------------------------------------
 // Two operands broadcast by NumPy's rule and are promoted to a common dtype; comparisons and predicates give bool.
 Tensor add(const Tensor& a, const Tensor& b);
@@ -144,6 +149,14 @@ Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
 /// Element `index` along `dim`, which vanishes; a negative index counts from the end.
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
+/// The same from and to dims that may be symbols.
+Tensor slice(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step = 1);
+/// The sizes of x, i64 [rank] on the host. Without memory its elements are known all the same, and so is what small
+/// integer tensors come to that are computed from it: shape_from() reads them, with symbols.
+Tensor shape_of(const Tensor& x);
+/// The elements of an i64 or i32 tensor [rank] as sizes: `reshape(x, shape_from(sizes))`. Throws Error where they
+/// depend on values that are not there while a function is captured.
+Shape shape_from(const Tensor& sizes);
 /// x itself if it is row-major, otherwise a copy that is; also of what is packed.
 Tensor contiguous(const Tensor& x);
 Tensor clone(const Tensor& x);
@@ -174,6 +187,19 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 Tensor embedding(const Tensor& index, const Tensor& weight);
 /// index [...] -> [..., classes] (i64): one at the index, zero elsewhere.
 Tensor one_hot(const Tensor& index, int64_t classes);
+
+/// Where x is not zero, i64 [count, rank], in row-major order. On CPUs alone. The count depends on values: without
+/// memory, and while a function is captured, it is a symbol from 0 to the number of elements.
+Tensor nonzero(const Tensor& x);
+/// The elements of x where mask (bool) is true, [count], in row-major order; the two broadcast. By nonzero().
+Tensor masked_select(const Tensor& x, const Tensor& mask);
+struct Unique {
+  Tensor values;   ///< [count], each once, ascending
+  Tensor inverse;  ///< i64 [numel]: which of them each element is
+  Tensor counts;   ///< i64 [count]: how many elements each one has
+};
+/// Of all elements of x, whose number is known. By nonzero().
+Unique unique(const Tensor& x);
 
 // ---- matmul: src/ops/matmul.cpp -------------------------------------------------------------------------------------
 /// [..., m, k] x [..., k, n]; leading dims broadcast; 1-d operands as in NumPy. Transposed views are not copied.

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/small_vector.h"
 
@@ -18,10 +19,17 @@ class Dim {
   constexpr Dim(int64_t value = 0) : value_(value) {
     if (value < kSymbolic) throw_out_of_range(value);
   }
-  /// The symbol of that name; the same name is the same symbol everywhere in the process. Throws Error on an empty name
-  /// and on one with a quotation mark.
-  static Dim symbol(std::string_view name);
-  /// What to_string() gave: `12`, `2*batch + 1`, `floor((n)/(2))`, `'any name'`. Throws Error on anything else.
+  static constexpr int64_t kUnbounded = INT64_MAX;
+  /// The symbol of that name, a number from `low` to `high`, both included. The same name with the same bounds is the
+  /// same symbol everywhere in the process; symbols of one name and different bounds cannot meet in an expression, nor
+  /// in a graph. Throws Error on an empty name, on one with a quotation mark, and where low > high.
+  static Dim symbol(std::string_view name, int64_t low = 0, int64_t high = kUnbounded);
+  /// A count from 0 to `high` that depends on the values of tensors: `op`, which gives what has so many, is named where
+  /// somebody needs the number. It is another symbol than those of symbol(). Without a name it is what an operator's
+  /// `infer` says, until a call has a count of its own.
+  static Dim count(std::string_view name, int64_t high, std::string_view op);
+  /// What to_string() gave: `12`, `2*batch + 1`, `floor((n)/(2))`, `'any name'`. Names are those of `DimNames`, and
+  /// else of symbols without bounds. Throws Error on anything else.
   static Dim parse(std::string_view text);
 
   constexpr bool is_symbolic() const { return value_ < kSymbolic; }
@@ -48,8 +56,23 @@ class Dim {
   /// Floor division. Throws Error on a zero divisor.
   friend Dim operator/(Dim a, Dim b) { return divide(a, b); }
 
-  /// Replaces the symbol `name` by `value` wherever it occurs.
+  /// Replaces the symbols of that name by `value` wherever they occur.
   Dim substitute(std::string_view name, int64_t value) const;
+  /// Replaces each first one, a symbol, by its second, all at once.
+  Dim substitute(std::span<const std::pair<Dim, Dim>> values) const;
+
+  /// No value is below, or above, whatever the symbols are within their bounds: itself of an integer. INT64_MIN and
+  /// kUnbounded where there is no such limit.
+  int64_t low() const;
+  int64_t high() const;
+  /// Whether it is a symbol, and no larger expression.
+  bool is_symbol() const;
+  /// Of a symbol: its name.
+  std::string name() const;
+  /// The operator whose count it is, or is computed from; empty where there is none.
+  std::string counted_by() const;
+  /// The symbols in it, each once. Throws Error where two have one name.
+  std::vector<Dim> symbols() const;
 
  private:
   friend struct DimTable;
@@ -62,6 +85,25 @@ class Dim {
   [[noreturn]] static void throw_out_of_range(int64_t value);
   int64_t value_;  // below kSymbolic: an index into the table of expressions
 };
+
+/// While alive, Dim::parse() on this thread reads these symbols' names as these symbols.
+class DimNames {
+ public:
+  explicit DimNames(const std::vector<Dim>& symbols);
+  ~DimNames();
+  DimNames(const DimNames&) = delete;
+  /// The symbol of that name; null where there is none.
+  static const Dim* find(std::string_view name);
+
+ private:
+  std::vector<std::pair<std::string, Dim>> symbols_;
+  const DimNames* before_;
+};
+
+/// "n in [0, 12]", "n in [1, inf]", "nonzero_1 in [0, 12] of nonzero" of a count; empty for a symbol without bounds.
+std::string bounds_text(Dim symbol);
+/// What bounds_text() gave. Throws Error on anything else.
+Dim parse_bounds(std::string_view text);
 
 /// Sizes of a tensor, outermost first.
 class Shape : public SmallVector<Dim, 6> {
@@ -78,7 +120,10 @@ class Shape : public SmallVector<Dim, 6> {
   Dim numel() const;
 };
 
+/// Of what lies in memory.
 using Strides = SmallVector<int64_t, 6>;
+/// Of what may have no memory yet.
+using DimStrides = SmallVector<Dim, 6>;
 
 /// Which dims an operator works on, or a number for each of them: a braced list, or one made at run time. Operators
 /// take at most 8.
@@ -99,6 +144,12 @@ class Dims : public SmallVector<int64_t, 8> {
 std::string to_string(const Shape& shape);
 /// Row-major strides in elements; symbolic shapes have none (Error).
 Strides contiguous_strides(const Shape& shape);
+/// The same of any shape.
+DimStrides contiguous_dim_strides(const Shape& shape);
+/// As integers. Throws Error on a symbol.
+Strides integers(const DimStrides& strides);
+/// As dims.
+DimStrides dims_of(const Strides& strides);
 /// The common shape by NumPy's rule. Throws Error `<op>: shapes do not broadcast: [2, 3] and [4]`.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
 /// Maps -rank..rank-1 to 0..rank-1. Throws Error `<op>: dim 3 is out of range for [2, 3]`.

@@ -26,6 +26,7 @@ struct Storage : RefCounted, Recycled {
   std::atomic<uint32_t> version{0};      ///< bumped by every in-place write; backward checks it
   void (*release)(Storage&) = nullptr;   ///< gives the memory back
   void* owner = nullptr;                 ///< for `release`
+  bool symbolic = false;                 ///< has no memory, and its size depends on symbols: `bytes` says nothing
   const std::string* packing = nullptr;  ///< the name of a kernel's own layout (packing.h); null: strides say all
   int64_t rows = 0, row_length = 0;      ///< of the matrix that empty_pitched made here; all else is padding
   ~Storage() {
@@ -49,32 +50,50 @@ void empty_cache(Device device = cpu());
 class Tensor;
 struct AutogradMeta;
 
-/// Shape, type, place and layout of a tensor that may not exist yet.
+/// Elements of a small integer tensor without memory, in row-major order, where they are known; null where not.
+using Elements = std::shared_ptr<const std::vector<Dim>>;
+
+/// Shape, type, place and layout of a tensor that may not exist yet. All that is counted may be symbolic.
 struct TensorMeta {
   Shape shape;
   DType dtype = Float32;
   Device device;
-  Strides strides = {};     ///< in elements; empty: row-major without gaps
+  DimStrides strides = {};  ///< in elements; empty: row-major without gaps
   int alignment = 0;        ///< of the first element, in bytes: a power of two of at most 256; 0: that of new memory
   int64_t pitch = 0;        ///< of a new tensor: rows begin so many elements apart, with room for spare ones; 0: dense
   int64_t padded_rows = 0;  ///< of a whole storage that empty_pitched made: its rows,
   int64_t padded_row_length = 0, storage_bytes = 0;  ///< their elements, and all of its bytes
   const std::string* packing = nullptr;  ///< packing_named(), of storage_bytes; null: elements lie by their strides
+  Elements elements = {};
 };
 
 /// The one string of that name, which lives for good; null for an empty one.
 const std::string* packing_named(std::string_view name);
+/// Strides in elements, also where it lies row-major.
+DimStrides strides_of(const TensorMeta& meta);
+/// Bytes from its first element to the end of its last; of a pitched one, all of its storage. `.high()` is what a plan
+/// of memory must reserve.
+Dim bytes_of(const TensorMeta& meta);
+
+/// How a tensor without memory lies that has symbols in its shape, strides or offset.
+struct SymbolicLayout {
+  DimStrides strides;
+  Dim offset;
+};
 
 struct TensorImpl : RefCounted, Recycled {
   Ref<Storage> storage;
   int64_t offset = 0;  // elements
-  int64_t numel = 0;
+  int64_t numel = 0;   // -1: symbolic
   Shape shape;
   Strides strides;  // elements
   DType dtype = Float32;
   bool contiguous = true;
   uint32_t capture = 0, value = 0;  ///< which value of which captured graph this is; see core/capture_state.h
   std::unique_ptr<AutogradMeta> autograd;
+  std::unique_ptr<SymbolicLayout> symbolic;  // in the place of strides and offset
+  Elements elements;                         // while storage->version is
+  uint32_t elements_version = 0;
   TensorImpl();
   ~TensorImpl();
 };
@@ -91,12 +110,14 @@ class Tensor {
 
   // What it is.
   const Shape& shape() const { return impl().shape; }
-  const Strides& strides() const { return impl().strides; }
+  /// Throws Error where they are symbolic: see meta().
+  const Strides& strides() const { return impl().symbolic ? throw_symbolic() : impl().strides; }
   int64_t dim() const { return impl().shape.rank(); }
   /// Size along `dim`; negative counts from the end. Throws Error if out of range.
   int64_t size(int64_t dim) const;
   int64_t stride(int64_t dim) const;
-  int64_t numel() const { return impl().numel; }
+  /// Throws Error where it is symbolic, as shape().numel() may be.
+  int64_t numel() const { return impl().numel < 0 ? shape().numel().value() : impl().numel; }
   int64_t offset() const { return impl().offset; }
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device; }
@@ -186,6 +207,7 @@ class Tensor {
 
  private:
   [[noreturn]] static void throw_undefined();
+  [[noreturn]] const Strides& throw_symbolic() const;
   void check_access(DType wanted) const;
   double item_double() const;
   int64_t item_int() const;
@@ -215,6 +237,9 @@ Tensor tensor(const std::vector<T>& values, const Shape& shape);
 Tensor from_memory(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner);
 /// A view on `storage`: the one place where strides are checked against the storage's bounds. Throws Error outside.
 Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides& strides, int64_t offset, DType dtype);
+/// The same, where a storage without memory may be viewed by symbols; these are not checked.
+Tensor as_strided_dims(const Ref<Storage>& storage, const Shape& shape, const DimStrides& strides, Dim offset,
+                       DType dtype);
 
 /// The power of two by which its first element is aligned, up to that of new memory: 64 bytes, 256 on GPUs.
 int alignment_bits(const Tensor& tensor);

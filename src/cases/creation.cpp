@@ -1,4 +1,5 @@
 #include "cases/cases.h"
+#include "tessera/ops.h"
 
 namespace tessera {
 
@@ -30,6 +31,12 @@ std::vector<OpCase> creation_cases() {
                  .check = [](const Tensors&, const Tensors& out) {
                    if (!(out[0].shape() == Shape{3, 5})) throw Error("has another shape");
                  }});
+  for (DType dtype : {Bool, Int64, BFloat16, Float64})
+    all.push_back({.op = "constant",
+                   .label = std::string(name(dtype)),
+                   .attrs = ConstantAttrs{arange(-3, 3, 1, Int64, cpu()).reshape({2, 3}).to(dtype)},
+                   .inputs = nothing,
+                   .dtypes = {Float64}});
   all.push_back({.op = "full",
                  .label = "4096x768",
                  .attrs = CreateAttrs{DimList({4096, 768}), Float32, 0},

@@ -1,4 +1,5 @@
 #include "cases/cases.h"
+#include "tessera/ops.h"
 
 namespace tessera {
 namespace {
@@ -32,6 +33,11 @@ std::function<Tensors(Generator&)> row_gradients(Shape index, int64_t count, int
     shape.push_back(width);
     return Tensors{indices(index, count, g), uniform64(shape, g)};
   };
+}
+
+// So that most are zero.
+std::function<Tensors(Generator&)> sparse(Shape shape) {
+  return [=](Generator& g) { return Tensors{relu(uniform64(shape, g, -1, 0.5))}; };
 }
 
 }  // namespace
@@ -102,6 +108,14 @@ std::vector<OpCase> indexing_cases() {
                    .attrs = OneHotAttrs{5},
                    .inputs = [=](Generator& g) { return Tensors{indices(index, 5, g)}; },
                    .dtypes = {Float64}});
+  for (Shape shape : {Shape{}, Shape{1}, Shape{0, 4}, Shape{101}, Shape{7, 5, 3}})
+    all.push_back({.op = "nonzero", .label = to_string(shape), .inputs = sparse(shape)});
+  all.push_back({.op = "nonzero",
+                 .label = "1000x1000",
+                 .inputs = sparse({1000, 1000}),
+                 .dtypes = {Float32},
+                 .benchmark = true,
+                 .bytes = 2 * 4e6 + 1e6 / 3 * 16});
   all.push_back({.op = "embedding",
                  .label = "1024 of 50257x768",
                  .inputs = rows({1024}, 50257, 768),

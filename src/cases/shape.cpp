@@ -69,6 +69,8 @@ void add_views(std::vector<OpCase>& all) {
 
 std::vector<OpCase> shape_cases() {
   std::vector<OpCase> all;
+  for (Shape shape : {Shape{}, Shape{5}, Shape{0, 7, 3}})
+    all.push_back({.op = "shape_of", .label = to_string(shape), .inputs = inputs({shape})});
   add_views(all);
   all.push_back({.op = "concat", .label = "one", .attrs = DimAttrs{0}, .inputs = inputs({{3, 5}}), .gradients = 1});
   all.push_back({.op = "concat",

@@ -61,6 +61,10 @@ struct CreateAttrs {
   Device device = {};
   TESSERA_ATTRS(shape, dtype, a, b, device)
 };
+struct ConstantAttrs {
+  Tensor value;  // on the host
+  TESSERA_ATTRS(value)
+};
 struct DeviceAttrs {
   Device device = {};
   TESSERA_ATTRS(device)

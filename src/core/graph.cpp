@@ -1,7 +1,6 @@
 #include "core/graph.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace tessera {
 namespace {
@@ -12,8 +11,10 @@ std::string number(int32_t value) { return value < 0 ? "none" : fmt::format("%{}
 std::string type_text(const GraphValue& v) {
   std::string text = std::string(name(v.meta.dtype)) + to_string(v.meta.shape);
   if (v.meta.packing) text += '<' + *v.meta.packing + '>';
-  if (!v.strides.empty()) text += fmt::format("{{{}}}", fmt::join(v.strides, ", "));
-  return text;
+  if (v.strides.empty()) return text;
+  std::string strides;
+  for (const Dim s : v.strides) strides += (strides.empty() ? "" : ", ") + s.to_string();
+  return text + "{" + strides + "}";
 }
 
 template <class List, class Text>
@@ -23,7 +24,27 @@ std::string joined(const List& list, const Text& text) {
   return all;
 }
 
+// " where n in [0, 12], m in [1, inf]"; nothing where no symbol has bounds.
+std::string where_text(const Graph& graph) {
+  std::string text;
+  const Symbols symbols = graph.symbols();
+  for (const Dim symbol : symbols.all())
+    if (const std::string bounds = bounds_text(symbol); !bounds.empty())
+      text += (text.empty() ? " where " : ", ") + bounds;
+  return text;
+}
+
 }  // namespace
+
+Symbols Graph::symbols() const {
+  Symbols all;
+  for (const GraphValue& v : values) {
+    all.add_all(v.meta.shape);
+    all.add_all(v.strides);
+  }
+  for (const GraphNode& node : nodes) all.add_all(node.attrs);
+  return all;
+}
 
 std::string Graph::text() const {
   const auto at = [&](int32_t v) -> const GraphValue& { return values[static_cast<size_t>(v)]; };
@@ -33,7 +54,7 @@ std::string Graph::text() const {
              [&](int32_t v) {
                return fmt::format("{}: {} on {}", number(v), type_text(at(v)), to_string(at(v).meta.device));
              }) +
-      ") {\n";
+      ")" + where_text(*this) + " {\n";
   for (const GraphNode& node : nodes) {
     const auto declared = [&](int32_t v) { return v < 0 ? "none" : number(v) + ": " + type_text(at(v)); };
     const std::string attrs = node.attrs.describe();

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "core/op.h"
+#include "core/symbols.h"
 
 namespace tessera {
 
 /// A tensor of a graph, known by its place in Graph::values.
 struct GraphValue {
   TensorMeta meta;
-  Strides strides;  ///< how it lies; empty: dense
+  DimStrides strides;  ///< how it lies; empty: dense
   friend bool operator==(const GraphValue& a, const GraphValue& b) {
     return a.meta.shape == b.meta.shape && a.meta.dtype == b.meta.dtype && a.meta.device == b.meta.device &&
            a.meta.packing == b.meta.packing && a.strides == b.strides;
@@ -35,9 +36,12 @@ struct Graph final : AttrObject {
   std::vector<int32_t> inputs, outputs;  ///< -1: an undefined output
   std::vector<GraphNode> nodes;
 
-  /// One line a node, `%5: f32[4, 3] = softmax(%4) dim=1`; parse_graph() reads it back equal.
+  /// One line a node, `%5: f32[4, 3] = softmax(%4) dim=1`; parse_graph() reads it back equal. Bounds of symbols stand
+  /// once, in the first line: `graph(%0: f32[n, 3] on cpu) where n in [0, 12] {`.
   std::string text() const override;
   bool equals(const AttrObject& other) const override;
+  /// Every symbol, in values and attributes. Throws Error where two have one name.
+  Symbols symbols() const;
 };
 
 }  // namespace tessera

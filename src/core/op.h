@@ -1,5 +1,6 @@
 // An operator, defined once; and the ordered list of kernels that can run it on a device.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -45,9 +46,12 @@ struct Saved {
 /// How a view op lays its output over its first input's storage.
 struct ViewLayout {
   Shape shape;
-  Strides strides;
-  int64_t offset = 0;  // elements, from the start of the storage
+  DimStrides strides;
+  Dim offset = 0;  // elements, from the start of the storage
 };
+
+/// Of more elements no meta carries any.
+inline constexpr int64_t kMostElements = 64;
 
 struct RegisteredOp;
 struct Kernel;
@@ -101,6 +105,13 @@ struct Op {
   int adds_up = -1;  ///< the input to whose gradient fused_vjp adds what its other uses have given; negative: none
   /// The output aliases input 0 and no kernel runs, unless there is no layout (a reshape that strides do not allow).
   std::optional<ViewLayout> (*view)(const TensorImpl& in, const Attrs& attrs) = nullptr;
+  /// A size of the outputs depends on values: `infer` says count_symbol(), in the place of which calls in memory put
+  /// what this gives, an i64[] made of operators before the outputs are; without memory it is a new symbol.
+  Tensor (*count)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
+  /// The elements of its output, a small integer tensor `out`, from what the inputs' metas carry: sizes are computed so
+  /// before there is memory. Null where they are not known; what it throws means the same.
+  Elements (*elements)(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs,
+                       const TensorMeta& out) = nullptr;
   /// Made by the host or of other operators, and so without kernels; not called for tensors without memory.
   Tensors (*compute)(std::span<const Tensor> in, const Attrs& attrs) = nullptr;
   const Op* made_of = nullptr;  ///< what its kernels plan with plan_call()
@@ -110,6 +121,9 @@ struct Op {
   const RegisteredOp* registered = nullptr;  ///< of one that a program defined at run time (ops/registry.cpp)
   mutable std::array<KernelList, kDeviceTypeCount> kernels = {};  ///< filled from the backends' tables at first use
 };
+
+/// What `infer` of an op with `count` puts where the count belongs: a number up to `most`.
+inline Dim count_symbol(std::string_view op, Dim most) { return Dim::count({}, std::max<int64_t>(most.high(), 0), op); }
 
 /// Stands for an absent optional input, and for a hidden output that a call does not have.
 inline TensorMeta absent_meta(Device device = {}) { return {{Dim(-1)}, Float32, device}; }

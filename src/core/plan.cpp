@@ -41,7 +41,7 @@ bool lies_dense(const Shape& shape, const Strides& strides) {
 
 Operand::Operand(const TensorMeta& meta, void* place)
     : shape_(meta.shape),
-      strides_(meta.strides.empty() ? contiguous_strides(meta.shape) : meta.strides),
+      strides_(meta.strides.empty() ? contiguous_strides(meta.shape) : integers(meta.strides)),
       numel_(meta.shape.numel().value()),
       place_(place),
       dtype_(meta.dtype),

@@ -4,11 +4,50 @@
 #include <charconv>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "tessera/error.h"
 
 namespace tessera {
+
+// From low to high; INT64_MIN and INT64_MAX are infinite.
+struct DimInterval {
+  int64_t low = 0, high = Dim::kUnbounded;
+};
+
+static int64_t clamped(__int128 value) {
+  return static_cast<int64_t>(std::clamp<__int128>(value, INT64_MIN, Dim::kUnbounded));
+}
+static bool is_infinite(int64_t end) { return end == INT64_MIN || end == Dim::kUnbounded; }
+static int64_t sum_of(int64_t a, int64_t b) {
+  return is_infinite(a) ? a : is_infinite(b) ? b : clamped(__int128{a} + b);
+}
+static int64_t product_of(int64_t a, int64_t b) {
+  if (a == 0 || b == 0) return 0;
+  if (is_infinite(a) || is_infinite(b)) return (a < 0) == (b < 0) ? Dim::kUnbounded : INT64_MIN;
+  return clamped(__int128{a} * b);
+}
+static int64_t quotient_of(int64_t a, int64_t b) {  // rounded down; b > 0
+  if (is_infinite(a)) return a;
+  if (is_infinite(b)) return a < 0 ? -1 : 0;
+  return a / b - (a % b < 0);
+}
+
+static DimInterval operator+(DimInterval a, DimInterval b) { return {sum_of(a.low, b.low), sum_of(a.high, b.high)}; }
+static DimInterval operator*(DimInterval a, DimInterval b) {
+  const int64_t ends[] = {product_of(a.low, b.low), product_of(a.low, b.high), product_of(a.high, b.low),
+                          product_of(a.high, b.high)};
+  return {*std::min_element(ends, ends + 4), *std::max_element(ends, ends + 4)};
+}
+static DimInterval operator/(DimInterval a, DimInterval b) {
+  if (b.high < 0) return DimInterval{-1, -1} * a / (DimInterval{-1, -1} * b);
+  if (b.low <= 0) return {INT64_MIN, Dim::kUnbounded};
+  return {std::min(quotient_of(a.low, b.low), quotient_of(a.low, b.high)),
+          std::max(quotient_of(a.high, b.low), quotient_of(a.high, b.high))};
+}
 
 // A symbolic dim is a polynomial over atoms; an atom is a named symbol or a floor division that does not come out even.
 struct DimTable {
@@ -17,6 +56,14 @@ struct DimTable {
   struct Atom {
     std::string name;
     Dim numerator, denominator;  // of a floor division
+    DimInterval bounds = {};     // of a symbol
+    std::string op = {};         // whose count it is
+    bool is_symbol() const { return denominator == Dim(0); }
+    // Equal for those that are one atom.
+    std::string key() const {
+      return is_symbol() ? fmt::format("{}'{}'{}'{}", name, bounds.low, bounds.high, op)
+                         : fmt::format("'{}/{}", numerator.value_, denominator.value_);
+    }
   };
 
   std::mutex mutex;
@@ -38,16 +85,68 @@ struct DimTable {
   Dim intern(const Polynomial& p) {
     if (p.empty()) return 0;
     if (p.size() == 1 && p.begin()->first.empty()) return p.begin()->second;
-    auto [it, fresh] = index.emplace(p, static_cast<int64_t>(polynomials.size()));
-    if (fresh) polynomials.push_back(p);
+    auto it = index.find(p);
+    if (it == index.end()) {
+      symbols(p);  // of one name can be only one
+      it = index.emplace(p, static_cast<int64_t>(polynomials.size())).first;
+      polynomials.push_back(p);
+    }
     Dim handle;
     handle.value_ = Dim::kSymbolic - 1 - it->second;
     return handle;
   }
   Dim atom(Atom a) {
-    auto [it, fresh] = atom_index.emplace(a.name, static_cast<int>(atoms.size()));
+    auto [it, fresh] = atom_index.emplace(a.key(), static_cast<int>(atoms.size()));
     if (fresh) atoms.push_back(std::move(a));
     return intern({{Monomial{{it->second, 1}}, 1}});
+  }
+  // The atom that is all of the polynomial; null where there is more.
+  const Atom* only_atom(Dim d) const {
+    const Polynomial p = polynomial(d);
+    if (p.size() != 1 || p.begin()->second != 1) return nullptr;
+    const Monomial& m = p.begin()->first;
+    return m.size() == 1 && m.begin()->second == 1 ? &atoms[static_cast<size_t>(m.begin()->first)] : nullptr;
+  }
+  // Of the polynomial, by name.
+  std::map<std::string, int> symbols(const Polynomial& p) const {
+    std::map<std::string, int> found;
+    collect(p, found);
+    return found;
+  }
+  void collect(const Polynomial& p, std::map<std::string, int>& found) const {
+    for (auto& [m, c] : p)
+      for (auto& [v, e] : m) {
+        const Atom& a = atoms[static_cast<size_t>(v)];
+        if (!a.is_symbol()) {
+          collect(polynomial(a.numerator), found);
+          collect(polynomial(a.denominator), found);
+        } else if (auto [it, fresh] = found.emplace(a.name, v); it->second != v) {
+          throw_two(atoms[static_cast<size_t>(it->second)], a);
+        }
+      }
+  }
+  [[noreturn]] static void throw_two(const Atom& a, const Atom& b) {
+    const auto rank = [](const Atom& x) { return std::tie(x.bounds.low, x.bounds.high, x.op); };
+    if (rank(b) < rank(a)) throw_two(b, a);
+    throw Error(fmt::format("two dims are named {}: one in {}, one in {}", a.name, range_text(a), range_text(b)));
+  }
+  static std::string range_text(const Atom& a) {
+    const auto end = [](int64_t n) { return n == Dim::kUnbounded ? "inf" : std::to_string(n); };
+    return fmt::format("[{}, {}]{}", end(a.bounds.low), end(a.bounds.high), a.op.empty() ? "" : " of " + a.op);
+  }
+  DimInterval bounds(const Polynomial& p) const {
+    DimInterval sum = {0, 0};
+    for (auto& [m, c] : p) {
+      DimInterval term = {c, c};
+      for (auto& [v, e] : m) {
+        const Atom& a = atoms[static_cast<size_t>(v)];
+        const DimInterval factor =
+            a.is_symbol() ? a.bounds : bounds(polynomial(a.numerator)) / bounds(polynomial(a.denominator));
+        for (int i = 0; i < e; ++i) term = term * factor;
+      }
+      sum = sum + term;
+    }
+    return sum;
   }
   [[noreturn]] static void throw_overflow() { throw Error("arithmetic on dims overflows 64 bits"); }
   static void add_term(Polynomial& p, const Monomial& m, int64_t coefficient) {
@@ -83,6 +182,7 @@ struct DimTable {
     }
     return true;
   }
+  Dim symbol(const Atom& a);                    // locks
   static std::string atom_text(const Atom& a);  // floor divisions are printed as they are
   std::string print(const Polynomial& p) const {
     std::string text;
@@ -105,6 +205,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // As it stands in expressions.
 std::string symbol_text(std::string_view name) {
+  if (name.empty()) return "count";
   const bool plain = is_letter(name[0]) && name != "floor" &&
                      std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); });
   return plain ? std::string(name) : "'" + std::string(name) + "'";
@@ -149,7 +250,7 @@ class DimReader {
     if (!rest_.empty() && is_digit(rest_[0])) return number();
     const std::string_view name = word();
     if (name == "floor") return floor();
-    return Dim::symbol(name);
+    return named(name);
   }
   // ((a)/(b))
   Dim floor() {
@@ -170,9 +271,13 @@ class DimReader {
   Dim quoted() {
     const auto end = rest_.find('\'');
     if (end == rest_.npos || end == 0) fail();
-    const Dim value = Dim::symbol(rest_.substr(0, end));
+    const Dim value = named(rest_.substr(0, end));
     rest_.remove_prefix(end + 1);
     return value;
+  }
+  static Dim named(std::string_view name) {
+    const Dim* const known = DimNames::find(name);
+    return known ? *known : Dim::symbol(name);
   }
   Dim closed(Dim value) {
     expect(')');
@@ -206,16 +311,82 @@ class DimReader {
 
 }  // namespace
 
-std::string DimTable::atom_text(const Atom& a) { return a.denominator == Dim(0) ? symbol_text(a.name) : a.name; }
+std::string DimTable::atom_text(const Atom& a) { return a.is_symbol() ? symbol_text(a.name) : a.name; }
 
 Dim Dim::parse(std::string_view text) { return DimReader(text).whole(); }
 
-Dim Dim::symbol(std::string_view name) {
+namespace {
+void check_symbol(std::string_view name, int64_t low, int64_t high) {
   if (name.empty() || name.find('\'') != name.npos)
     throw Error("'" + std::string(name) + "' cannot be the name of a dim");
+  if (low > high) throw Error(fmt::format("dim {}: no number is in [{}, {}]", name, low, high));
+}
+thread_local const DimNames* names_in_use = nullptr;
+}  // namespace
+
+Dim Dim::symbol(std::string_view name, int64_t low, int64_t high) {
+  check_symbol(name, low, high);
   auto& table = DimTable::get();
   std::lock_guard lock(table.mutex);
-  return table.atom({std::string(name), 0, 0});
+  return table.atom({std::string(name), 0, 0, {low, high}});
+}
+
+Dim Dim::count(std::string_view name, int64_t high, std::string_view op) {
+  check_symbol(name.empty() ? "count" : name, 0, high);
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  return table.atom({std::string(name), 0, 0, {0, high}, std::string(op)});
+}
+
+DimNames::DimNames(const std::vector<Dim>& symbols) : before_(names_in_use) {
+  for (const Dim d : symbols) symbols_.emplace_back(d.name(), d);
+  names_in_use = this;
+}
+DimNames::~DimNames() { names_in_use = before_; }
+const Dim* DimNames::find(std::string_view name) {
+  if (!names_in_use) return nullptr;
+  for (const auto& [known, symbol] : names_in_use->symbols_)
+    if (known == name) return &symbol;
+  return nullptr;
+}
+
+std::string bounds_text(Dim symbol) {
+  if (!symbol.is_symbol()) return {};
+  const std::string op = symbol.counted_by();
+  if (op.empty() && symbol.low() == 0 && symbol.high() == Dim::kUnbounded) return {};
+  const auto end = [](int64_t n) { return n == Dim::kUnbounded ? "inf" : std::to_string(n); };
+  return fmt::format("{} in [{}, {}]{}", symbol.to_string(), end(symbol.low()), end(symbol.high()),
+                     op.empty() ? "" : " of " + op);
+}
+
+Dim parse_bounds(std::string_view text) {
+  const auto refuse = [&] {
+    throw Error("'" + std::string(text.substr(0, 80)) + "' bounds no dim: name in [low, high] does");
+  };
+  const bool quoted = text.starts_with('\'');
+  const auto name_end = quoted ? text.find('\'', 1) : text.find(' ');
+  const auto open = text.find(" in [", std::min(name_end, text.size())),
+             comma = text.find(", ", std::min(open, text.size())), close = text.find(']', std::min(open, text.size()));
+  if (name_end == text.npos || open != name_end + quoted || comma == text.npos || close == text.npos || comma > close)
+    refuse();
+  const auto number = [&](std::string_view digits) {
+    int64_t value = 0;
+    if (digits == "inf") return Dim::kUnbounded;
+    const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (fault != std::errc() || end != digits.data() + digits.size()) refuse();
+    return value;
+  };
+  const std::string_view name = quoted ? text.substr(1, name_end - 1) : text.substr(0, name_end);
+  const int64_t low = number(text.substr(open + 5, comma - open - 5)),
+                high = number(text.substr(comma + 2, close - comma - 2));
+  const std::string_view rest = text.substr(close + 1);
+  if (symbol_text(name) != text.substr(0, name_end + quoted)) refuse();
+  if (rest.empty()) return Dim::symbol(name, low, high);
+  const std::string_view op = rest.starts_with(" of ") ? rest.substr(4) : std::string_view();
+  if (low != 0 || op.empty() ||
+      !std::all_of(op.begin(), op.end(), [](char c) { return is_letter(c) || is_digit(c) || c == '.'; }))
+    refuse();
+  return Dim::count(name, high, op);
 }
 
 std::string Dim::to_string() const {
@@ -225,7 +396,61 @@ std::string Dim::to_string() const {
   return table.print(table.polynomial(*this));
 }
 
-int64_t Dim::throw_symbolic() const { throw Error("dim " + to_string() + " is symbolic: it has no value yet"); }
+int64_t Dim::throw_symbolic() const {
+  if (const std::string op = counted_by(); !op.empty())
+    throw Error(
+        fmt::format("{}: the count {} depends on values, and here is no memory to read it from", op, to_string()));
+  throw Error("dim " + to_string() + " is symbolic: it has no value yet");
+}
+
+int64_t Dim::low() const {
+  if (!is_symbolic()) return value_;
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  return table.bounds(table.polynomial(*this)).low;
+}
+
+int64_t Dim::high() const {
+  if (!is_symbolic()) return value_;
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  return table.bounds(table.polynomial(*this)).high;
+}
+
+bool Dim::is_symbol() const {
+  if (!is_symbolic()) return false;
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  const DimTable::Atom* const only = table.only_atom(*this);
+  return only && only->is_symbol();
+}
+
+std::string Dim::name() const {
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  const DimTable::Atom* const only = is_symbolic() ? table.only_atom(*this) : nullptr;
+  if (!only || !only->is_symbol()) throw Error("a dim that is no symbol has no name");
+  return only->name;
+}
+
+std::string Dim::counted_by() const {
+  if (!is_symbolic()) return {};
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  for (auto& [name, v] : table.symbols(table.polynomial(*this)))
+    if (const std::string& op = table.atoms[static_cast<size_t>(v)].op; !op.empty()) return op;
+  return {};
+}
+
+std::vector<Dim> Dim::symbols() const {
+  std::vector<Dim> all;
+  if (!is_symbolic()) return all;
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  for (auto& [name, v] : table.symbols(table.polynomial(*this)))
+    all.push_back(table.intern({{DimTable::Monomial{{v, 1}}, 1}}));
+  return all;
+}
 
 void Dim::throw_out_of_range(int64_t value) { throw Error("dim " + std::to_string(value) + " is out of range"); }
 
@@ -255,32 +480,57 @@ Dim Dim::divide(Dim a, Dim b) {
   DimTable::Polynomial quotient;
   auto pa = table.polynomial(a), pb = table.polynomial(b);
   if (DimTable::divide_exactly(pa, pb, quotient)) return table.intern(quotient);
+  auto both_sides = pa;
+  for (auto& [m, c] : pb) both_sides.emplace(m, c);
+  table.symbols(both_sides);  // of one name can be only one
   return table.atom({"floor((" + table.print(pa) + ")/(" + table.print(pb) + "))", a, b});
 }
 
-Dim Dim::substitute(std::string_view name, int64_t value) const {
-  if (!is_symbolic()) return *this;
+// With `replace(atom, handle)` in the place of each symbol.
+template <class Replace>
+static Dim substituted(Dim d, const Replace& replace) {
+  if (!d.is_symbolic()) return d;
   auto& table = DimTable::get();
   DimTable::Polynomial p;
-  std::vector<DimTable::Atom> atoms;
+  std::map<int, DimTable::Atom> atoms;
   {
     std::lock_guard lock(table.mutex);
-    p = table.polynomial(*this);
-    atoms = table.atoms;
+    p = table.polynomial(d);
+    for (auto& [m, c] : p)
+      for (auto& [v, e] : m) atoms.emplace(v, table.atoms[static_cast<size_t>(v)]);
   }
   Dim sum = 0;
   for (auto& [m, c] : p) {
     Dim term = c;
     for (auto& [v, e] : m) {
-      auto& a = atoms[v];
-      Dim factor = a.denominator == Dim(0)
-                       ? (a.name == name ? Dim(value) : Dim::symbol(a.name))
-                       : a.numerator.substitute(name, value) / a.denominator.substitute(name, value);
+      const DimTable::Atom& a = atoms.at(v);
+      const Dim factor =
+          a.is_symbol() ? replace(a) : substituted(a.numerator, replace) / substituted(a.denominator, replace);
       for (int i = 0; i < e; ++i) term = term * factor;
     }
     sum = sum + term;
   }
   return sum;
+}
+
+Dim DimTable::symbol(const Atom& a) {
+  std::lock_guard lock(mutex);
+  return atom(a);
+}
+
+Dim Dim::substitute(std::string_view name, int64_t value) const {
+  return substituted(*this,
+                     [&](const auto& atom) { return atom.name == name ? Dim(value) : DimTable::get().symbol(atom); });
+}
+
+Dim Dim::substitute(std::span<const std::pair<Dim, Dim>> values) const {
+  if (values.empty()) return *this;
+  return substituted(*this, [&](const auto& atom) {
+    const Dim symbol = DimTable::get().symbol(atom);
+    for (const auto& [from, to] : values)
+      if (from == symbol) return to;
+    return symbol;
+  });
 }
 
 bool Shape::is_symbolic() const {
@@ -317,6 +567,28 @@ Strides contiguous_strides(const Shape& shape) {
       throw Error("shape " + to_string(shape) + " has strides beyond 2^63");
   }
   return strides;
+}
+
+DimStrides contiguous_dim_strides(const Shape& shape) {
+  DimStrides strides(shape.size());
+  Dim step = 1;
+  for (int64_t i = shape.rank() - 1; i >= 0; --i) {
+    strides[i] = step;
+    if (!(shape[i] == Dim(0))) step = step * shape[i];
+  }
+  return strides;
+}
+
+DimStrides dims_of(const Strides& strides) {
+  DimStrides out;
+  out.append(strides.begin(), strides.end());
+  return out;
+}
+
+Strides integers(const DimStrides& strides) {
+  Strides out(strides.size());
+  for (size_t i = 0; i < strides.size(); ++i) out[i] = strides[i].value();
+  return out;
 }
 
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b) {

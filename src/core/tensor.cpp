@@ -30,6 +30,17 @@ bool is_row_major(const Shape& shape, const Strides& strides) {
   return true;
 }
 
+// The same as far as symbols tell.
+bool lies_row_major(const Shape& shape, const DimStrides& strides) {
+  Dim step = 1;
+  for (int64_t i = shape.rank() - 1; i >= 0; --i) {
+    if (shape[i] == Dim(0)) return true;
+    if (!(shape[i] == Dim(1)) && !(strides[i] == step)) return false;
+    step = step * shape[i];
+  }
+  return true;
+}
+
 Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype, int64_t numel,
             bool contiguous) {
   auto impl = make_ref<TensorImpl>();
@@ -42,6 +53,30 @@ Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t
   impl->dtype = dtype;
   return Tensor(std::move(impl));
 }
+// A tensor without memory, row-major where its strides are, symbol by symbol.
+Tensor make_symbolic(Ref<Storage> storage, const Shape& shape, const DimStrides& strides, Dim offset, DType dtype) {
+  auto impl = make_ref<TensorImpl>();
+  impl->storage = std::move(storage);
+  impl->shape = shape;
+  impl->numel = shape.is_symbolic() ? -1 : shape.numel().value();
+  impl->contiguous = lies_row_major(shape, strides);
+  impl->symbolic = std::make_unique<SymbolicLayout>(SymbolicLayout{strides, offset});
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+// Its storage, too.
+Tensor make_symbolic(const Shape& shape, DType dtype, Device device) {
+  for (const Dim d : shape)
+    if (d.high() < 0) throw Error("empty: negative size in " + to_string(shape));
+  if (!device.meta && !is_capturing())
+    for (const Dim d : shape) d.value();  // says which has none
+  const TensorMeta meta{shape, dtype, device};
+  const int64_t most = bytes_of(meta).high();
+  Ref<Storage> storage = allocate(most == Dim::kUnbounded ? 0 : static_cast<size_t>(most), device);
+  storage->symbolic = true;
+  return make_symbolic(std::move(storage), shape, contiguous_dim_strides(shape), 0, dtype);
+}
+
 Tensor make(Ref<Storage> storage, const Shape& shape, Strides&& strides, int64_t offset, DType dtype) {
   const bool contiguous = !storage->packing && is_row_major(shape, strides);
   return make(std::move(storage), shape, std::move(strides), offset, dtype, shape.numel().value(), contiguous);
@@ -68,11 +103,26 @@ TensorImpl::~TensorImpl() = default;
 void Tensor::throw_undefined() { throw Error("the tensor is undefined"); }
 
 int64_t Tensor::size(int64_t dim) const { return shape()[normalize_dim("size", dim, shape())].value(); }
-int64_t Tensor::stride(int64_t dim) const { return strides()[normalize_dim("stride", dim, shape())]; }
+const Strides& Tensor::throw_symbolic() const {
+  integers(impl().symbolic->strides);
+  impl().symbolic->offset.value();
+  throw Error("strides: " + describe(*this) + " lies by symbols");
+}
+int64_t Tensor::stride(int64_t dim) const {
+  dim = normalize_dim("stride", dim, shape());
+  return impl().symbolic ? impl().symbolic->strides[dim].value() : impl().strides[dim];
+}
 
 bool Tensor::is_contiguous(MemoryFormat format) const {
   if (format == Contiguous) return is_contiguous();
   if (dim() != 4) return false;
+  if (impl().symbolic) {
+    const DimStrides& s = impl().symbolic->strides;
+    const auto last = [](const auto& list) {
+      return std::remove_cvref_t<decltype(list)>{list[0], list[2], list[3], list[1]};
+    };
+    return lies_row_major(last(shape()), last(s));
+  }
   int64_t step = 1;
   for (int64_t d : {1, 3, 2, 0}) {
     if (size(d) != 1 && stride(d) != step) return false;
@@ -125,6 +175,7 @@ double Tensor::item_double() const { return only_element<double>(*this); }
 int64_t Tensor::item_int() const { return only_element<int64_t>(*this); }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
+  if (shape.is_symbolic()) return make_symbolic(shape, dtype, device);
   const int64_t numel = checked_numel(shape);
   return make(allocate(checked_bytes(shape, dtype, numel), device), shape, contiguous_strides(shape), 0, dtype, numel,
               true);
@@ -172,16 +223,31 @@ Tensor as_strided(const Ref<Storage>& storage, const Shape& shape, const Strides
     int64_t& end = extent < 0 ? low : high;
     overflow |= __builtin_add_overflow(end, extent, &end);
   }
-  if (overflow || low < 0 || (!none && static_cast<size_t>(high) >= storage->bytes / size_of(dtype)))
+  const bool outside = !none && !storage->symbolic && static_cast<size_t>(high) >= storage->bytes / size_of(dtype);
+  if (overflow || low < 0 || outside)
     throw Error(fmt::format("as_strided: shape {} with strides [{}] at {} leaves a storage of {} bytes",
                             to_string(shape), fmt::join(strides, ", "), offset, storage->bytes));
   return make(storage, shape, Strides(strides), offset, dtype);
 }
 
+Tensor as_strided_dims(const Ref<Storage>& storage, const Shape& shape, const DimStrides& strides, Dim offset,
+                       DType dtype) {
+  const auto is_symbolic = [](Dim d) { return d.is_symbolic(); };
+  if (!offset.is_symbolic() && !shape.is_symbolic() && std::none_of(strides.begin(), strides.end(), is_symbolic))
+    return as_strided(storage, shape, integers(strides), offset.value(), dtype);
+  if (!storage->symbolic && !storage->device.meta)
+    throw Error(fmt::format("as_strided: shape {} has symbols, and its storage memory", to_string(shape)));
+  return make_symbolic(storage, shape, strides, offset, dtype);
+}
+
 Tensor Tensor::detach() const {
-  Tensor plain = make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
+  const auto symbolic = impl().symbolic.get();
+  Tensor plain = symbolic ? make_symbolic(storage(), shape(), symbolic->strides, symbolic->offset, dtype())
+                          : make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());
   plain.impl().capture = impl().capture;
   plain.impl().value = impl().value;
+  plain.impl().elements = impl().elements;
+  plain.impl().elements_version = impl().elements_version;
   return plain;
 }
 
@@ -193,8 +259,13 @@ int alignment_bits(const Tensor& t) {
 TensorMeta Tensor::meta() const {
   const TensorImpl& t = impl();
   TensorMeta meta{t.shape, t.dtype, t.storage->device};
-  if (!t.contiguous) meta.strides = t.strides;
+  if (!t.contiguous) {
+    if (t.symbolic) meta.strides = t.symbolic->strides;
+    else meta.strides = dims_of(t.strides);
+  }
   if (!t.storage->device.meta) meta.alignment = 1 << alignment_bits(*this);
+  if (t.elements && t.elements_version == t.storage->version.load(std::memory_order_relaxed))
+    meta.elements = t.elements;
   if (t.storage->rows && t.offset == 0) {
     meta.padded_rows = t.storage->rows;
     meta.padded_row_length = t.storage->row_length;
@@ -214,6 +285,22 @@ const std::string* packing_named(std::string_view name) {
   std::lock_guard lock(mutex);
   const auto known = names->find(name);
   return known != names->end() ? &*known : &*names->emplace(name).first;
+}
+
+DimStrides strides_of(const TensorMeta& meta) {
+  return meta.strides.empty() ? contiguous_dim_strides(meta.shape) : meta.strides;
+}
+
+Dim bytes_of(const TensorMeta& meta) {
+  const auto bytes = static_cast<int64_t>(size_of(meta.dtype));
+  const Dim numel = meta.shape.numel();
+  if (meta.packing) return meta.storage_bytes;
+  if (numel == Dim(0)) return 0;
+  if (meta.pitch) return Dim(rows_with_spare((numel / meta.shape.back()).value(), meta.dtype)) * meta.pitch * bytes;
+  if (meta.strides.empty()) return numel * bytes;
+  Dim last = 0;
+  for (size_t d = 0; d < meta.shape.size(); ++d) last = last + (meta.shape[d] - 1) * meta.strides[d];
+  return (last + 1) * bytes;
 }
 
 std::string describe(const TensorMeta& meta) {

@@ -15,6 +15,8 @@
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
 #include "ops/picks.h"
+#include "tessera/autocast.h"
+#include "tessera/autograd.h"
 
 namespace tessera {
 namespace {
@@ -144,7 +146,7 @@ std::string explain_cost(const Call& call) {
   const auto metas = [](std::span<const Operand> operands) {
     SmallVector<TensorMeta, 4> all;
     for (const Operand& o : operands)
-      all.push_back(o.defined() ? TensorMeta{o.shape(), o.dtype(), o.device(), o.strides()} : absent_meta());
+      all.push_back(o.defined() ? TensorMeta{o.shape(), o.dtype(), o.device(), dims_of(o.strides())} : absent_meta());
     return all;
   };
   const auto in = metas(call.in), out = metas(call.out);
@@ -281,16 +283,15 @@ size_t overwritten(const Op& op, size_t outputs) {
 // Whether what was planned for `wanted` can run on `given`.
 bool lies_as(const TensorMeta& given, const TensorMeta& wanted) {
   if (is_absent(wanted) || is_absent(given)) return is_absent(wanted) == is_absent(given);
-  const auto strides = [](const TensorMeta& m) { return m.strides.empty() ? contiguous_strides(m.shape) : m.strides; };
   return given.shape == wanted.shape && given.dtype == wanted.dtype && given.device == wanted.device &&
-         strides(given) == strides(wanted) && given.packing == wanted.packing &&
+         strides_of(given) == strides_of(wanted) && given.packing == wanted.packing &&
          given.alignment >= std::min(wanted.alignment, 64) &&
          (wanted.padded_rows == 0 || given.padded_rows == wanted.padded_rows);
 }
 std::string layout_text(const TensorMeta& m) {
   if (is_absent(m)) return "absent";
   std::string text = describe(m);
-  if (!m.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(m.strides, ", "));
+  if (!m.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(integers(m.strides), ", "));
   return m.alignment && m.alignment < 64 ? text + fmt::format(", aligned to {} bytes", m.alignment) : text;
 }
 
@@ -305,6 +306,27 @@ void with_operands(const Op& op, std::span<const TensorMeta> in, const Attrs& at
     if (const size_t i = outs.size(); i < same) outs.push_back(ins[i]);
     else outs.push_back(operand_of(m, static_cast<uint32_t>(in.size() + i), base));
   fn(Call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}});
+}
+
+// One number in all shapes, in the place of what `infer` puts there.
+void put_count(Metas& metas, const std::function<Dim(Dim)>& count) {
+  std::pair<Dim, Dim> value = {0, 0};
+  for (TensorMeta& meta : metas)
+    for (Dim& d : meta.shape)
+      for (const Dim symbol : d.symbols()) {
+        if (!symbol.name().empty()) continue;
+        if (!(value.first == symbol)) value = {symbol, count(symbol)};
+        d = d.substitute({&value, 1});
+      }
+}
+
+// What an operator's outputs count, before they are made.
+int64_t count_of(const Op& op, const Tensors& in, const Attrs& attrs, Device device) {
+  const auto metas = metas_of({in.data(), in.size()}, device);
+  op.infer({metas.data(), metas.size()}, attrs);  // what does not fit is not counted
+  const NoGrad plain;
+  const amp::NoAutocast as_given;
+  return op.count({in.data(), in.size()}, attrs).item<int64_t>();
 }
 
 }  // namespace
@@ -324,8 +346,10 @@ SmallVector<Operand, 4> operands_of(std::span<const Tensor> tensors) {
   return operands;
 }
 
-Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden) {
+Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden,
+                    const std::function<Dim(Dim)>& count) {
   Metas metas = op.infer(in, attrs);
+  if (op.count && count) put_count(metas, count);
   const size_t visible = metas.size() - static_cast<size_t>(op.hidden_outputs), same = overwritten(op, metas.size());
   for (size_t i = 0; i < metas.size(); ++i) {
     if (i < same) metas[i] = in[i];
@@ -371,8 +395,10 @@ void require_readable(const Op& op, std::span<const TensorMeta> in, const Attrs&
 
 const CallPlan& call_plan(const Op& op, const Tensors& in, const Attrs& attrs, Device device, bool keep_hidden) {
   static thread_local Cache cache;
+  const int64_t count = op.count ? count_of(op, in, attrs, device) : 0;
   KeyWords key;
   make_key(key, op, in, attrs, device, keep_hidden);
+  if (op.count) key.push_back(static_cast<uint64_t>(count));
   const uint64_t hash = hash_of(key);
   if (Entry* known = cache.find(hash, key)) return known->plan;
   const auto metas = metas_of({in.data(), in.size()}, device);
@@ -380,7 +406,8 @@ const CallPlan& call_plan(const Op& op, const Tensors& in, const Attrs& attrs, D
   entry->hash = hash;
   entry->key.assign(key.begin(), key.end());
   entry->attrs = attrs;
-  entry->plan.outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
+  entry->plan.outputs =
+      infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden, [&](Dim) { return Dim(count); });
   const Metas& out = entry->plan.outputs;
   entry->plan.plan = make_plan(op, {metas.data(), metas.size()}, attrs, {out.data(), out.size()});
   return cache.add(std::move(entry)).plan;

@@ -1,6 +1,7 @@
 // What a call of an operator gives and runs, worked out once for all calls whose tensors lie alike; and which kernel of
 // its ordered list that is, and why not the others.
 #pragma once
+#include <functional>
 #include <string>
 
 #include "core/kernel.h"
@@ -55,8 +56,10 @@ SmallVector<TensorMeta, 4> metas_of(std::span<const Tensor> in, Device device);
 /// As kernels see them, with their memory.
 SmallVector<Operand, 4> operands_of(std::span<const Tensor> tensors);
 
-/// Output metas with layouts, by `infer` and output_layout(). Throws what infer throws.
-Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden);
+/// Output metas with layouts, by `infer` and output_layout(); `count` gives what stands where `infer` names one. Throws
+/// what infer throws.
+Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden,
+                    const std::function<Dim(Dim)>& count = nullptr);
 
 /// The plan of a call whose inputs lie in memory on `device`: this thread's last ones are kept. It stays valid until
 /// the thread asks again.

@@ -58,8 +58,15 @@ class Capturing final : public CaptureState {
       else node.outputs.push_back(i < written ? node.inputs[i] : number(out[i]));
       if (i < written) out[i] = in[i];
     }
+    symbols_.add_all(node.attrs);
     graph_->nodes.push_back(std::move(node));
     return out;
+  }
+
+  Dim new_count(const Op& op, Dim count) {
+    std::string name;
+    for (int n = 1; name.empty() || symbols_.has(name); ++n) name = fmt::format("{}_{}", op.name, n);
+    return Dim::count(name, count.high(), op.name);
   }
 
   Tensor draw(Generator& generator, int64_t elements, Device device) override {
@@ -137,9 +144,12 @@ class Capturing final : public CaptureState {
   Tensor twin_of(const Tensor& t) {
     Ref<Storage>& storage = storages_[t.storage().get()];
     if (!storage) storage = allocate(t.storage()->bytes, t.device());
+    storage->symbolic = t.storage()->symbolic;
     storage->rows = t.storage()->rows;
     storage->row_length = t.storage()->row_length;
     storage->packing = t.storage()->packing;
+    if (t.impl().symbolic)
+      return as_strided_dims(storage, t.shape(), t.impl().symbolic->strides, t.impl().symbolic->offset, t.dtype());
     return as_strided(storage, t.shape(), t.strides(), t.offset(), t.dtype());
   }
 
@@ -158,7 +168,9 @@ class Capturing final : public CaptureState {
     if (device.index >= 0) device.meta = false;
     GraphValue value{{t.shape(), t.dtype(), device}, {}};
     value.meta.packing = t.storage()->packing;
-    if (!t.is_contiguous() && !value.meta.packing) value.strides = t.strides();
+    if (!value.meta.packing) value.strides = t.meta().strides;
+    symbols_.add_all(value.meta.shape);
+    symbols_.add_all(value.strides);
     graph_->values.push_back(std::move(value));
     t.impl().capture = serial_;
     t.impl().value = static_cast<uint32_t>(graph_->values.size() - 1);
@@ -186,15 +198,17 @@ class Capturing final : public CaptureState {
   std::unordered_map<const TensorImpl*, Tensor> twins_;
   std::unordered_map<const Storage*, Ref<Storage>> storages_;
   std::vector<Leaf> leaves_;
+  Symbols symbols_;
 };
 
-void check_input(size_t i, const Tensor& given, const GraphValue& wanted) {
+void check_input(size_t i, const Tensor& given, const GraphValue& wanted, const SymbolValues& symbols) {
   if (!given.defined()) throw Error(fmt::format("run: input {} is undefined", i));
   Device device = given.device();
   if (wanted.meta.device.index >= 0 && !wanted.meta.device.meta) device.meta = false;
-  if (!(given.shape() == wanted.meta.shape) || given.dtype() != wanted.meta.dtype || !(device == wanted.meta.device) ||
+  const TensorMeta meta = {symbols.of(wanted.meta.shape), wanted.meta.dtype, wanted.meta.device};
+  if (!(given.shape() == meta.shape) || given.dtype() != meta.dtype || !(device == meta.device) ||
       given.storage()->packing != wanted.meta.packing)
-    throw Error(fmt::format("run: input {} is {}, not {}", i, describe(given), describe(wanted.meta)));
+    throw Error(fmt::format("run: input {} is {}, not {}", i, describe(given), describe(meta)));
 }
 
 // The node after which nobody needs a value; the number of nodes for outputs.
@@ -209,7 +223,38 @@ std::vector<size_t> last_uses(const Graph& graph) {
   return last;
 }
 
+// What the sizes of inputs make of the graph's symbols.
+SymbolValues symbols_of(const Graph& graph, const Tensors& inputs) {
+  SymbolValues symbols;
+  for (size_t i = 0; i < inputs.size(); ++i) try {
+      if (inputs[i].defined())
+        symbols.note(graph.values[static_cast<size_t>(graph.inputs[i])].meta.shape, inputs[i].shape());
+    } catch (const Error& e) {
+      throw Error(fmt::format("run: input {}: {}", i, e.what()));
+    }
+  return symbols;
+}
+
+// Notes a count that the node has made known; sizes that were known before must be as they were said to be.
+void check_outputs(const Graph& graph, const GraphNode& node, const Tensors& out, SymbolValues& symbols) {
+  for (size_t i = 0; i < out.size() && i < node.outputs.size(); ++i) {
+    if (node.outputs[i] < 0 || !out[i].defined()) continue;
+    const Shape& wanted = graph.values[static_cast<size_t>(node.outputs[i])].meta.shape;
+    if (node.op->count) symbols.note(wanted, out[i].shape());
+    if (!(out[i].shape() == symbols.of(wanted)))
+      throw Error(fmt::format("run: {} gives {}, not {}{}", node.op->name, to_string(out[i].shape()),
+                              to_string(symbols.of(wanted)),
+                              wanted.is_symbolic() ? ", which is " + to_string(wanted) : ""));
+  }
+}
+
 }  // namespace
+
+Dim new_count(const Op& op, Dim count) {
+  if (is_capturing()) return static_cast<Capturing&>(*current_capture).new_count(op, count);
+  static std::atomic<int64_t> serial{0};
+  return Dim::count(fmt::format("{}_of_process_{}", op.name, ++serial), count.high(), op.name);
+}
 
 Tensors record_execution(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
   return static_cast<Capturing&>(*current_capture).record(op, in, attrs, keep_hidden);
@@ -229,10 +274,14 @@ Tensors run(const Graph& graph, const Tensors& inputs) {
     throw Error(fmt::format("run: {} inputs for a graph of {}", inputs.size(), graph.inputs.size()));
   NoGrad plain;
   amp::NoAutocast as_given;
+  const Symbols names = graph.symbols();
+  const bool is_symbolic = !names.all().empty();
+  SymbolValues symbols;
+  if (is_symbolic) symbols = symbols_of(graph, inputs);
   std::vector<Tensor> values(graph.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto v = static_cast<size_t>(graph.inputs[i]);
-    check_input(i, inputs[i], graph.values[v]);
+    check_input(i, inputs[i], graph.values[v], symbols);
     values[v] = inputs[i];
   }
   const std::vector<size_t> last = last_uses(graph);
@@ -245,7 +294,9 @@ Tensors run(const Graph& graph, const Tensors& inputs) {
     bool keeps_hidden = false;
     for (size_t i = node.outputs.size() - node.op->hidden_outputs; i < node.outputs.size(); ++i)
       keeps_hidden |= node.outputs[i] >= 0;
-    Tensors out = observe(*node.op, in, node.attrs, [&] { return execute(*node.op, in, node.attrs, keeps_hidden); });
+    const Attrs attrs = is_symbolic ? symbols.of(node.attrs) : node.attrs;
+    Tensors out = observe(*node.op, in, attrs, [&] { return execute(*node.op, in, attrs, keeps_hidden); });
+    if (is_symbolic) check_outputs(graph, node, out, symbols);
     for (size_t i = 0; i < out.size() && i < node.outputs.size(); ++i)
       if (const int32_t v = node.outputs[i]; v >= 0 && last[static_cast<size_t>(v)] > n)
         values[static_cast<size_t>(v)] = std::move(out[i]);

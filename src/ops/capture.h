@@ -25,8 +25,9 @@ struct Program {
 /// value.
 Program capture(const std::function<Tensors(const Tensors&)>& fn, const Tensors& inputs);
 
-/// Interprets a graph, operator by operator; nothing is recorded for backward. Throws Error where inputs differ from
-/// the graph's in number, shape, dtype or device.
+/// Interprets a graph, operator by operator; nothing is recorded for backward. Symbols are what the inputs' sizes, and
+/// counts as they are computed, make them. Throws Error where inputs differ from the graph's in number, shape, dtype or
+/// device, and where a size leaves its bounds or is not what others make it.
 Tensors run(const Graph& graph, const Tensors& inputs);
 
 /// What Graph::text() gave. Every line is checked by its operator's `infer`. Throws Error `graph, line 3: ...`.
@@ -38,5 +39,8 @@ Ref<Graph> parse_graph(std::string_view text);
 Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden);
 /// The same on stand-ins of what has memory, into the current capture.
 Tensors record_execution(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden);
+/// What the count of an op is called where there is no memory: a symbol that the current capture, or else the process,
+/// does not have yet. `count` is what `infer` said.
+Dim new_count(const Op& op, Dim count);
 
 }  // namespace tessera

@@ -106,7 +106,20 @@ class Closures final : public AttrObject {
     } catch (const Error& e) {
       throw Error(fmt::format("custom_function '{}': {}", name, e.what()));
     }
+    check_sizes(in, out);
     return out;
+  }
+
+  // Who calls it could not know a count within.
+  void check_sizes(const Metas& in, const Metas& out) const {
+    Symbols known;
+    for (const TensorMeta& m : in) known.add_all(m.shape);
+    for (size_t i = 0; i < out.size(); ++i)
+      for (const Dim d : out[i].shape)
+        for (const Dim symbol : d.symbols())
+          if (std::find(known.all().begin(), known.all().end(), symbol) == known.all().end())
+            throw Error(fmt::format("custom_function '{}': the shape of output {}, {}, depends on values", name, i,
+                                    to_string(out[i].shape)));
   }
 
   mutable std::mutex mutex_;

@@ -10,6 +10,7 @@
 #include "ops/autocast.h"
 #include "ops/call_plan.h"
 #include "ops/capture.h"
+#include "ops/elements.h"
 #include "ops/observe.h"
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
@@ -193,8 +194,15 @@ void record(const Op& op, Tensors& in, Tensors& out, const Attrs& attrs) {
 bool alias(const Op& op, const Tensor& in, const Attrs& attrs, Tensors& out) {
   if (in.storage()->packing) refuse_packed(op, 0, describe(in));
   auto layout = op.view(in.impl(), attrs);
-  if (layout) out.push_back(as_strided(in.storage(), layout->shape, layout->strides, layout->offset, in.dtype()));
+  if (layout) out.push_back(as_strided_dims(in.storage(), layout->shape, layout->strides, layout->offset, in.dtype()));
   return layout.has_value();
+}
+
+// What is known of the elements of a result without memory.
+void carry_elements(const Op& op, const Tensors& in, const Attrs& attrs, const Tensor& out) {
+  const auto metas = metas_of({in.data(), in.size()}, out.device());
+  out.impl().elements = carried_elements(op, {metas.data(), metas.size()}, attrs, out.meta());
+  out.impl().elements_version = out.storage()->version.load(std::memory_order_relaxed);
 }
 
 Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas) {
@@ -217,16 +225,21 @@ Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas) {
 Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
   const Device device = in.empty() ? op.infer({}, attrs)[0].device : common_device(op, in);
   Tensors out;
-  if (op.view && alias(op, in[0], attrs, out)) return out;
+  if (op.view && alias(op, in[0], attrs, out)) {
+    if (op.elements && out[0].device().meta) carry_elements(op, in, attrs, out[0]);
+    return out;
+  }
   Ref<Plan> plan;
   if (op.compute || device.meta || is_capturing()) {
     const auto metas = metas_of({in.data(), in.size()}, device);
-    const Metas outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden);
+    const Metas outputs = infer_outputs(op, {metas.data(), metas.size()}, attrs, device, keep_hidden,
+                                        [&](Dim count) { return new_count(op, count); });
     require_readable(op, {metas.data(), metas.size()}, attrs, {outputs.data(), outputs.size()});
     const bool has_memory = !device.meta && !outputs[0].device.meta && !is_capturing();
     if (has_memory) return op.compute({in.data(), in.size()}, attrs);
     if (op.in_place && grad_enabled() && !is_capturing()) check_in_place(op, in, outputs.size() - op.hidden_outputs);
     out = make_outputs(op, in, outputs);
+    if (op.elements) carry_elements(op, in, attrs, out[0]);
   } else {
     const CallPlan& call = call_plan(op, in, attrs, device, keep_hidden);
     if (op.in_place && grad_enabled()) check_in_place(op, in, call.outputs.size() - op.hidden_outputs);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -206,6 +207,13 @@ constexpr Op within(double low, double high, Op op) {
   return op;
 }
 
+/// One that computes sizes, too: of dims, what it makes of elements.
+template <auto element>
+constexpr Op on_sizes(Op op) {
+  op.elements = mapped<element>;
+  return op;
+}
+
 template <OpName op, auto value>
 constexpr Op predicate() {
   return {.name = op.text,
@@ -229,6 +237,21 @@ constexpr Op step() {
           .reference = unary_reference<value>,
           .saves = {.metas = 1},
           .keeps_layout = true};
+}
+
+// Where bounds tell which it is.
+Dim smallest(Dim a, Dim b) {
+  if (a == b || a.high() <= b.low()) return a;
+  if (b.high() <= a.low()) return b;
+  throw Error(fmt::format("minimum: {} and {} may each be the smaller one", a.to_string(), b.to_string()));
+}
+Dim largest(Dim a, Dim b) { return smallest(a, b) == a ? b : a; }
+
+// With a number of the attributes.
+template <auto element>
+Elements scalar_elements(const Op&, std::span<const TensorMeta> in, const Attrs& attrs, const TensorMeta& out) {
+  const Dim number = whole_number(attrs.as<ScalarAttrs>().value);
+  return mapped_elements(in, out, [&](std::span<const Dim> e) { return element(e[0], number); });
 }
 
 // Dims that were broadcast are summed; gradients that nobody wants are not computed.
@@ -289,7 +312,7 @@ const Op softplus_backward = binary<"softplus_backward", Like, [](double g, doub
 const Op clamp_backward = {.name = "clamp_backward", .inputs = "dy, x", .outputs = "dx", .attrs = attrs_of<ClampAttrs>, .infer = infer_binary<"clamp_backward", Like>, .reference = clamp_backward_reference, .keeps_layout = true, .layout_of = kAnyInput};
 
 // One input: name, dtype of the result, value; gradient from g and x (the input) or y (the result).
-const Op neg_op = unary<"neg", Like, [](double x) { return -x; }, Output, [](T g, T) { return -g; }>();
+const Op neg_op = on_sizes<[](Dim x) { return Dim(0) - x; }>(unary<"neg", Like, [](double x) { return -x; }, Output, [](T g, T) { return -g; }>());
 const Op abs_op = unary<"abs", Like, [](double x) { return std::abs(x); }, Input, [](T g, T x) { return g * sign(x); }>();
 const Op square_op = unary<"square", Like, [](double x) { return x * x; }, Input, [](T g, T x) { return g * x * 2.0; }>(kFloat32);
 const Op exp_op = unary<"exp", Real, [](double x) { return std::exp(x); }, Output, [](T g, T y) { return g * y; }>(kFloat32);
@@ -333,21 +356,21 @@ Tensor share_of(T g, T winner, T loser) { return where(eq(winner, loser), g * 0.
 Tensor pow_gradient_of_base(T g, S s) { return keep_where(ne(b_of(s), number_like(b_of(s), 0)), g * b_of(s) * pow(a_of(s), b_of(s) + -1.0)); }
 Tensor pow_gradient_of_exponent(T g, S s) { return keep_where(ne(a_of(s), number_like(a_of(s), 0)), g * s.outputs[0] * log(a_of(s))); }
 
-const Op add_op = binary<"add", Like, [](double a, double b) { return a + b; }>(binary_vjp<whole, whole>, kShapes);
-const Op sub_op = binary<"sub", Like, [](double a, double b) { return a - b; }>(binary_vjp<whole, [](T g, S) { return -g; }>, kShapes);
-const Op mul_op = binary<"mul", Like, [](double a, double b) { return a * b; }>(
-    binary_vjp<[](T g, S s) { return g * b_of(s); }, [](T g, S s) { return g * a_of(s); }>, kInputs);
+const Op add_op = on_sizes<[](Dim a, Dim b) { return a + b; }>(binary<"add", Like, [](double a, double b) { return a + b; }>(binary_vjp<whole, whole>, kShapes));
+const Op sub_op = on_sizes<[](Dim a, Dim b) { return a - b; }>(binary<"sub", Like, [](double a, double b) { return a - b; }>(binary_vjp<whole, [](T g, S) { return -g; }>, kShapes));
+const Op mul_op = on_sizes<[](Dim a, Dim b) { return a * b; }>(binary<"mul", Like, [](double a, double b) { return a * b; }>(
+    binary_vjp<[](T g, S s) { return g * b_of(s); }, [](T g, S s) { return g * a_of(s); }>, kInputs));
 const Op div_op = within(0.3, 3, binary<"div", Real, [](double a, double b) { return a / b; }>(
     binary_vjp<[](T g, S s) { return g / b_of(s); }, [](T g, S s) { return -(g * a_of(s) / square(b_of(s))); }>, kInputs));
-const Op floor_div_op = within(0.3, 5, binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>());
-const Op remainder_op = within(0.3, 5, binary<"remainder", Like, remainder_of>(
-    binary_vjp<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs));
+const Op floor_div_op = on_sizes<[](Dim a, Dim b) { return a / b; }>(within(0.3, 5, binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>()));
+const Op remainder_op = on_sizes<[](Dim a, Dim b) { return a - a / b * b; }>(within(0.3, 5, binary<"remainder", Like, remainder_of>(
+    binary_vjp<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs)));
 const Op pow_op = within(0.3, 2, binary<"pow", Like, [](double a, double b) { return std::pow(a, b); }>(
     binary_vjp<pow_gradient_of_base, pow_gradient_of_exponent>, kEverything, kFloat32));
-const Op maximum_op = binary<"maximum", Like, [](double a, double b) { return b < a || a != a ? a : b; }>(
-    binary_vjp<[](T g, S s) { return share_of(g, a_of(s), b_of(s)); }, [](T g, S s) { return share_of(g, b_of(s), a_of(s)); }>, kInputs);
-const Op minimum_op = binary<"minimum", Like, [](double a, double b) { return a < b || a != a ? a : b; }>(
-    binary_vjp<[](T g, S s) { return share_of(g, -a_of(s), -b_of(s)); }, [](T g, S s) { return share_of(g, -b_of(s), -a_of(s)); }>, kInputs);
+const Op maximum_op = on_sizes<largest>(binary<"maximum", Like, [](double a, double b) { return b < a || a != a ? a : b; }>(
+    binary_vjp<[](T g, S s) { return share_of(g, a_of(s), b_of(s)); }, [](T g, S s) { return share_of(g, b_of(s), a_of(s)); }>, kInputs));
+const Op minimum_op = on_sizes<smallest>(binary<"minimum", Like, [](double a, double b) { return a < b || a != a ? a : b; }>(
+    binary_vjp<[](T g, S s) { return share_of(g, -a_of(s), -b_of(s)); }, [](T g, S s) { return share_of(g, -b_of(s), -a_of(s)); }>, kInputs));
 
 const Op eq_op = binary<"eq", Truth, [](double a, double b) { return a == b; }>();
 const Op ne_op = binary<"ne", Truth, [](double a, double b) { return a != b; }>();
@@ -389,7 +412,8 @@ const Op add_scalar_op = {.name = "add_scalar",
                           .infer = infer_scalar<"add_scalar">,
                           .vjp = add_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return x + b; }>,
-                          .keeps_layout = true};
+                          .keeps_layout = true,
+                          .elements = scalar_elements<[](Dim x, Dim b) { return x + b; }>};
 const Op mul_scalar_op = {.name = "mul_scalar",
                           .inputs = "x",
                           .outputs = "y",
@@ -397,7 +421,8 @@ const Op mul_scalar_op = {.name = "mul_scalar",
                           .infer = infer_scalar<"mul_scalar">,
                           .vjp = mul_scalar_vjp,
                           .reference = scalar_reference<[](double x, double b) { return x * b; }>,
-                          .keeps_layout = true};
+                          .keeps_layout = true,
+                          .elements = scalar_elements<[](Dim x, Dim b) { return x * b; }>};
 const Op pow_scalar_op = {.name = "pow_scalar",
                           .inputs = "x",
                           .outputs = "y",
@@ -427,7 +452,8 @@ const Op cast_op = {.name = "cast",
                     .reference = cast_reference,
                     .saves = {.metas = 1},
                     .keeps_layout = true,
-                    .takes_any_dtype = true};
+                    .takes_any_dtype = true,
+                    .elements = mapped<[](Dim x) { return x; }>};
 const Op where_op = {.name = "where",
                      .inputs = "condition, a, b",
                      .outputs = "y",

@@ -1,8 +1,10 @@
 // Graphs read back from text. Nothing is trusted: each line must be what its operator's `infer` says.
 #include <charconv>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "core/symbols.h"
 #include "ops/capture.h"
 #include "ops/op_table.h"
 #include "ops/schema.h"
@@ -70,13 +72,30 @@ class GraphReader {
 
   void header() {
     const std::string_view first = line();
-    if (!first.starts_with("graph(") || !first.ends_with(") {")) throw Error("a graph begins with 'graph(...) {'");
-    for (std::string_view input : split_list(first.substr(6, first.size() - 9))) {
+    const size_t open = std::string_view("graph").size();
+    if (!first.starts_with("graph(") || !first.ends_with(" {")) throw Error("a graph begins with 'graph(...) {'");
+    const size_t close = closing(first, open);
+    declare_symbols(trimmed(first.substr(close + 1, first.size() - close - 2)));
+    for (std::string_view input : split_list(first.substr(open + 1, close - open - 1))) {
       const auto on = input.rfind(" on ");
       if (on == input.npos) throw Error(fmt::format("'{}' names no device", input));
       const Device device = parse_device(trimmed(input.substr(on + 4)));
       graph_->inputs.push_back(declare(input.substr(0, on), device));
     }
+  }
+
+  // "where n in [0, 12], m in [1, inf]", or nothing.
+  void declare_symbols(std::string_view text) {
+    Symbols bounded;
+    if (!text.empty()) {
+      if (!text.starts_with("where ")) throw Error(fmt::format("'{}' follows the inputs", text.substr(0, 80)));
+      for (std::string_view bounds : split_list(text.substr(6))) {
+        const size_t before = bounded.all().size();
+        bounded.add(parse_bounds(bounds));
+        if (bounded.all().size() == before) throw Error(fmt::format("'{}' stands twice", bounds));
+      }
+    }
+    names_.emplace(bounded.all());
   }
 
   // "%3: f32[2, batch]{6, 1}", the next value.
@@ -109,8 +128,7 @@ class GraphReader {
 
   void read_strides(std::string_view text, GraphValue& v) {
     if (!text.starts_with('{') || !text.ends_with('}')) throw Error(fmt::format("'{}' are no strides", text));
-    for (std::string_view item : split_list(text.substr(1, text.size() - 2)))
-      v.strides.push_back(std::get<int64_t>(parse_attr(AttrKind::Int, item)));
+    for (std::string_view item : split_list(text.substr(1, text.size() - 2))) v.strides.push_back(Dim::parse(item));
     if (v.strides.size() != v.meta.shape.size())
       throw Error(fmt::format("{} strides for shape {}", v.strides.size(), to_string(v.meta.shape)));
   }
@@ -153,8 +171,10 @@ class GraphReader {
     if (declared.size() != metas.size())
       throw Error(fmt::format("{} has {} outputs, not {}", made.op->name, metas.size(), declared.size()));
     const size_t written = made.op->in_place ? metas.size() - made.op->hidden_outputs : 0;
+    const size_t before = graph_->values.size();
+    SymbolValues count;
     for (size_t i = 0; i < metas.size(); ++i)
-      made.outputs.push_back(output(declared[i], metas[i], made, i, i < written));
+      made.outputs.push_back(output(declared[i], metas[i], made, i, i < written, before, count));
     graph_->nodes.push_back(std::move(made));
   }
 
@@ -166,7 +186,24 @@ class GraphReader {
   }
   const TensorMeta& meta_of(int32_t value) const { return graph_->values[static_cast<size_t>(value)].meta; }
 
-  int32_t output(std::string_view text, const TensorMeta& meta, const GraphNode& node, size_t i, bool in_place) {
+  // What the graph calls an operator's count: a symbol that none of the first `before` values has.
+  void name_count(const Shape& inferred, const Shape& declared, const Op& op, size_t before, SymbolValues& count) {
+    for (size_t d = 0; d < std::min(inferred.size(), declared.size()); ++d) {
+      const Dim wanted = inferred[d], name = declared[d];
+      if (!wanted.is_symbol() || !wanted.name().empty() || !(count.of(wanted) == wanted)) continue;
+      bool is_new = name.is_symbol() && name.counted_by() == op.name && name.high() == wanted.high();
+      for (size_t v = 0; v < before && is_new; ++v)
+        for (const Dim size : graph_->values[v].meta.shape)
+          for (const Dim symbol : size.symbols()) is_new &= !(symbol == name);
+      if (!is_new)
+        throw Error(fmt::format("{}: its count must be a new symbol, one '{}', and {} is not", op.name,
+                                bounds_text(wanted), name.to_string()));
+      count.note({wanted}, {name});
+    }
+  }
+
+  int32_t output(std::string_view text, const TensorMeta& meta, const GraphNode& node, size_t i, bool in_place,
+                 size_t before, SymbolValues& count) {
     if (text == "none") return -1;
     Device device = node.inputs.empty() || node.op->transfers ? meta.device : device_of(node);
     if (in_place) {
@@ -175,9 +212,11 @@ class GraphReader {
       return same;
     }
     const int32_t value = declare(text, device);
-    if (!(meta_of(value).shape == meta.shape) || meta_of(value).dtype != meta.dtype ||
+    if (node.op->count) name_count(meta.shape, meta_of(value).shape, *node.op, before, count);
+    const Shape shape = count.of(meta.shape);
+    if (!(meta_of(value).shape == shape) || meta_of(value).dtype != meta.dtype ||
         meta_of(value).packing != meta.packing)
-      throw Error(fmt::format("{} gives {}{}, not {}{}", node.op->name, name(meta.dtype), to_string(meta.shape),
+      throw Error(fmt::format("{} gives {}{}, not {}{}", node.op->name, name(meta.dtype), to_string(shape),
                               name(meta_of(value).dtype), to_string(meta_of(value).shape)));
     return value;
   }
@@ -190,6 +229,7 @@ class GraphReader {
   std::string_view text_, line_;
   size_t at_ = 0;
   int number_ = 0;
+  std::optional<DimNames> names_;
   Ref<Graph> graph_ = make_ref<Graph>();
 };
 

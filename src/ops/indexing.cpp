@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
@@ -197,8 +198,33 @@ Tensors one_hot_reference(std::span<const Tensor> in, const Attrs& attrs) {
   })};
 }
 
+// ---- places that values choose
+
+Metas infer_nonzero(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs("nonzero", in);
+  return {{{count_symbol("nonzero", in[0].shape.numel()), Dim(in[0].shape.rank())}, Int64, in[0].device}};
+}
+Tensor nonzero_count(std::span<const Tensor> in, const Attrs&) {
+  return sum(cast(ne(in[0], number_like(in[0], 0)), Int64));
+}
+Tensors nonzero_reference(std::span<const Tensor> in, const Attrs&) {
+  std::vector<reference::Index> found;
+  reference::each_index(in[0].shape(), [&](auto& i) {
+    if (reference::get(in[0], i) != 0) found.push_back(i);
+  });
+  return {reference::generate({static_cast<int64_t>(found.size()), in[0].dim()}, Int64, [&](auto& i) {
+    return static_cast<double>(found[static_cast<size_t>(i[0])][static_cast<size_t>(i[1])]);
+  })};
+}
+
 // ---- the ops
 
+const Op nonzero_op = {.name = "nonzero",
+                       .inputs = "x",
+                       .outputs = "places",
+                       .infer = infer_nonzero,
+                       .reference = nonzero_reference,
+                       .count = nonzero_count};
 const Op gather_op = {.name = "gather",
                       .inputs = "x, index",
                       .outputs = "y",
@@ -206,7 +232,8 @@ const Op gather_op = {.name = "gather",
                       .infer = infer_gather,
                       .vjp = gather_vjp,
                       .reference = gather_reference,
-                      .saves = {.inputs = 2, .metas = 1}};
+                      .saves = {.inputs = 2, .metas = 1},
+                      .elements = moved<1>};
 const Op scatter_add_op = {.name = "scatter_add",
                            .inputs = "x, index, source",
                            .outputs = "y",
@@ -223,7 +250,8 @@ const Op index_select_op = {.name = "index_select",
                             .infer = infer_index_select,
                             .vjp = index_select_vjp,
                             .reference = index_select_reference,
-                            .saves = {.inputs = 2, .metas = 1}};
+                            .saves = {.inputs = 2, .metas = 1},
+                            .elements = moved<1>};
 const Op embedding_op = {.name = "embedding",
                          .inputs = "index, weight",
                          .outputs = "y",
@@ -259,9 +287,14 @@ const Op one_hot_op = {.name = "one_hot",
 }  // namespace
 
 std::span<const Op* const> indexing_ops() {
-  static constexpr const Op* ops[] = {&gather_op,    &scatter_add_op,        &index_select_op,
-                                      &embedding_op, &embedding_backward_op, &embedding_backward_update_op,
-                                      &one_hot_op};
+  static constexpr const Op* ops[] = {&gather_op,
+                                      &scatter_add_op,
+                                      &index_select_op,
+                                      &embedding_op,
+                                      &embedding_backward_op,
+                                      &embedding_backward_update_op,
+                                      &one_hot_op,
+                                      &nonzero_op};
   return ops;
 }
 
@@ -278,6 +311,35 @@ Tensor embedding(const Tensor& index, const Tensor& weight) { return dispatch_on
 Tensor one_hot(const Tensor& index, int64_t classes) {
   if (classes < 1) throw Error(fmt::format("one_hot: {} classes", classes));
   return dispatch_one(one_hot_op, {index}, OneHotAttrs{classes});
+}
+
+Tensor nonzero(const Tensor& x) { return dispatch_one(nonzero_op, {x}); }
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  if (mask.dtype() != Bool) throw Error(fmt::format("masked_select: the mask is {}, not bool", name(mask.dtype())));
+  const Shape shape = broadcast_shapes("masked_select", x.shape(), mask.shape());
+  const Tensor places = nonzero(flatten(expand(mask, shape)));
+  return index_select(flatten(expand(x, shape)), 0, flatten(places));
+}
+
+Unique unique(const Tensor& x) {
+  const Tensor flat = flatten(x);
+  const Dim numel = flat.shape()[0];
+  if (numel == Dim(0)) {
+    const Tensor none = empty({0}, Int64, x.device());
+    return {flat, none, none};
+  }
+  const int64_t n = numel.value();
+  const auto [sorted, order] = topk(flat, n, 0, false);
+  // Where runs of equal ones begin.
+  const Tensor first = ones({1}, Bool, x.device());
+  const Tensor begins = n == 1 ? first : concat({first, ne(slice(sorted, 0, 1, n), slice(sorted, 0, 0, n - 1))}, 0);
+  const Tensor starts = flatten(nonzero(begins));
+  const Tensor run = add(cumsum(cast(begins, Int64), 0), -1);
+  const Dim count = starts.shape()[0];
+  const Tensor ends = concat({slice(starts, 0, 1, count), full({1}, static_cast<double>(n), Int64, x.device())}, 0);
+  return {index_select(sorted, 0, starts), scatter_add(zeros({n}, Int64, x.device()), 0, order, run),
+          sub(ends, starts)};
 }
 
 }  // namespace tessera

@@ -41,18 +41,21 @@ bool pads_rows(const Op& op, std::span<const TensorMeta> in, const TensorMeta& m
 }
 
 // Dense images [n, c, h, w] in the order n, h, w, c.
-Strides channels_last(const Shape& shape) {
-  const auto size = [&](size_t d) { return shape[d].value(); };
-  return {size(1) * size(2) * size(3), 1, size(3) * size(1), size(1)};
+DimStrides channels_last(const Shape& shape) {
+  return {shape[1] * shape[2] * shape[3], 1, shape[3] * shape[1], shape[1]};
+}
+bool has_symbols(const DimStrides& strides) {
+  return std::any_of(strides.begin(), strides.end(), [](Dim s) { return s.is_symbolic(); });
 }
 // Whether they lie in this order, perhaps with gaps, and not in their own as well.
 bool lies_channels_last(const TensorMeta& t) {
-  if (t.shape.rank() != 4 || t.strides.empty() || t.shape[1] == Dim(1) || t.strides[1] != 1) return false;
+  if (t.shape.rank() != 4 || t.strides.empty() || t.shape[1] == Dim(1) || !(t.strides[1] == Dim(1))) return false;
+  if (t.shape.is_symbolic() || has_symbols(t.strides)) return false;
   int64_t extent = t.shape[1].value();
   for (size_t d : {3, 2, 0}) {
     if (t.shape[d] == Dim(1)) continue;
-    if (t.strides[d] < extent) return false;
-    extent += t.strides[d] * (t.shape[d].value() - 1);
+    if (t.strides[d].value() < extent) return false;
+    extent += t.strides[d].value() * (t.shape[d].value() - 1);
   }
   return true;
 }
@@ -76,7 +79,7 @@ TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const Ten
     out.pitch = padded_length(out.shape, out.dtype);
     Shape padded = out.shape;
     padded.back() = out.pitch;
-    out.strides = contiguous_strides(padded);
+    out.strides = contiguous_dim_strides(padded);
     out.padded_row_length = out.shape.back().value();
     out.padded_rows = out.shape.numel().value() / std::max<int64_t>(out.padded_row_length, 1);
     out.storage_bytes =
@@ -93,14 +96,14 @@ Tensor make_output(const TensorMeta& layout) {
     return as_strided(storage, layout.shape, contiguous_strides(layout.shape), 0, layout.dtype);
   }
   const Tensor t = empty(layout.shape, layout.dtype, layout.device);
-  return layout.strides.empty() ? t : as_strided(t.storage(), layout.shape, layout.strides, 0, layout.dtype);
+  return layout.strides.empty() ? t : as_strided_dims(t.storage(), layout.shape, layout.strides, 0, layout.dtype);
 }
 
 bool lies_in_padded_rows(const TensorMeta& t) {
-  if (t.strides.empty() || t.shape.rank() < 2 || is_absent(t)) return false;
+  if (t.strides.empty() || t.shape.rank() < 2 || t.shape.is_symbolic() || is_absent(t)) return false;
   Shape padded = t.shape;
   padded.back() = padded_length(t.shape, t.dtype);
-  return t.strides == contiguous_strides(padded);
+  return t.strides == contiguous_dim_strides(padded);
 }
 
 Tensor zeros_beside(const Tensor& t, DType dtype) {

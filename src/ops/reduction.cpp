@@ -120,17 +120,17 @@ Tensors reduce_reference(std::span<const Tensor> in, const Attrs& attrs) {
   return {reference::generate(reduced_shape(shape, mask, a.keepdim), dtype, [&](auto&) { return results[n++]; })};
 }
 
-using Elements = const std::vector<double>&;
+using Numbers = const std::vector<double>&;
 using A = const ReduceAttrs&;
 
-double sum_of(Elements v, A) { return std::accumulate(v.begin(), v.end(), 0.0); }
-double mean_of(Elements v, A a) { return sum_of(v, a) / static_cast<double>(v.size()); }
-double variance_of(Elements v, A a) {
+double sum_of(Numbers v, A) { return std::accumulate(v.begin(), v.end(), 0.0); }
+double mean_of(Numbers v, A a) { return sum_of(v, a) / static_cast<double>(v.size()); }
+double variance_of(Numbers v, A a) {
   double mean = mean_of(v, a), squares = 0;
   for (double x : v) squares += (x - mean) * (x - mean);
   return squares / static_cast<double>(static_cast<int64_t>(v.size()) - a.correction);
 }
-double logsumexp_of(Elements v, A) {
+double logsumexp_of(Numbers v, A) {
   double largest = *std::max_element(v.begin(), v.end()), sum = 0;
   for (double x : v) sum += std::exp(x - largest);
   return largest + std::log(sum);
@@ -275,19 +275,19 @@ constexpr Op reduction(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = 
           .autocast = autocast};
 }
 
-double product_of(Elements v, A) { return std::accumulate(v.begin(), v.end(), 1.0, std::multiplies<>()); }
-double largest_of(Elements v, A) { return *std::max_element(v.begin(), v.end()); }
-double smallest_of(Elements v, A) { return *std::min_element(v.begin(), v.end()); }
-double deviation_of(Elements v, A a) { return std::sqrt(variance_of(v, a)); }
-double euclidean_length(Elements v, A) { return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0)); }
-bool any_of(Elements v, A) {
+double product_of(Numbers v, A) { return std::accumulate(v.begin(), v.end(), 1.0, std::multiplies<>()); }
+double largest_of(Numbers v, A) { return *std::max_element(v.begin(), v.end()); }
+double smallest_of(Numbers v, A) { return *std::min_element(v.begin(), v.end()); }
+double deviation_of(Numbers v, A a) { return std::sqrt(variance_of(v, a)); }
+double euclidean_length(Numbers v, A) { return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0)); }
+bool any_of(Numbers v, A) {
   return std::any_of(v.begin(), v.end(), [](double x) { return x != 0; });
 }
-bool all_of(Elements v, A) {
+bool all_of(Numbers v, A) {
   return std::all_of(v.begin(), v.end(), [](double x) { return x != 0; });
 }
-int64_t argmax_of(Elements v, A) { return std::max_element(v.begin(), v.end()) - v.begin(); }
-int64_t argmin_of(Elements v, A) { return std::min_element(v.begin(), v.end()) - v.begin(); }
+int64_t argmax_of(Numbers v, A) { return std::max_element(v.begin(), v.end()) - v.begin(); }
+int64_t argmin_of(Numbers v, A) { return std::min_element(v.begin(), v.end()) - v.begin(); }
 
 const Op sum_op = reduction<"sum", Wide, sum_of>(sum_vjp, kShape, kFloat32);
 // With the sums of halves in f32, as the gradient of an f32 bias is wanted under autocast.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/check.h"
+#include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -48,11 +49,18 @@ Shape resolve_shape(const Shape& in, const Shape& wanted) {
   return shape;
 }
 
+// How a tensor lies, symbols or not.
+Dim offset_of(const TensorImpl& in) { return in.symbolic ? in.symbolic->offset : Dim(in.offset); }
+DimStrides strides_of(const TensorImpl& in) {
+  return in.symbolic ? in.symbolic->strides : DimStrides(in.strides.begin(), in.strides.end());
+}
+
 // Strides that lay `shape` over the elements of `in` in their order, if there are any: each run of dims that lies
 // evenly in memory must hold a whole number of the new dims.
-std::optional<Strides> strides_for(const TensorImpl& in, const Shape& shape) {
-  if (in.contiguous) return contiguous_strides(shape);
-  Strides out(shape.size());
+std::optional<DimStrides> strides_for(const TensorImpl& in, const Shape& shape) {
+  if (in.contiguous) return contiguous_dim_strides(shape);
+  if (in.symbolic || shape.is_symbolic()) return {};
+  DimStrides out(shape.size());
   int64_t d = shape.rank() - 1;
   for (int64_t end = in.shape.rank(), begin; end > 0; end = begin) {
     const int64_t stride = in.strides[end - 1];
@@ -76,7 +84,7 @@ std::optional<ViewLayout> view_reshape(const TensorImpl& in, const Attrs& attrs)
   Shape shape = resolve_shape(in.shape, attrs.as<ShapeAttrs>().shape.shape());
   auto strides = strides_for(in, shape);
   if (!strides) return {};
-  return ViewLayout{std::move(shape), std::move(*strides), in.offset};
+  return ViewLayout{std::move(shape), std::move(*strides), offset_of(in)};
 }
 Tensors reshape_vjp(const Saved& s, const Tensors& grads) { return {reshape(grads[0], s.metas[0].shape)}; }
 Tensors reshape_reference(std::span<const Tensor> in, const Attrs& attrs) {
@@ -107,8 +115,9 @@ Metas infer_permute(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 std::optional<ViewLayout> view_permute(const TensorImpl& in, const Attrs& attrs) {
   const IntList& dims = attrs.as<PermuteAttrs>().dims;
-  ViewLayout out{permuted(in.shape, dims), {}, in.offset};
-  for (int64_t d : dims) out.strides.push_back(in.strides[d < 0 ? d + in.shape.rank() : d]);
+  ViewLayout out{permuted(in.shape, dims), {}, offset_of(in)};
+  const DimStrides strides = strides_of(in);
+  for (int64_t d : dims) out.strides.push_back(strides[d < 0 ? d + in.shape.rank() : d]);
   return out;
 }
 Tensors permute_vjp(const Saved& s, const Tensors& grads) {
@@ -144,11 +153,12 @@ Metas infer_expand(std::span<const TensorMeta> in, const Attrs& attrs) {
   return like(in[0], expanded(in[0].shape, attrs.as<ShapeAttrs>().shape.shape()));
 }
 std::optional<ViewLayout> view_expand(const TensorImpl& in, const Attrs& attrs) {
-  ViewLayout out{expanded(in.shape, attrs.as<ShapeAttrs>().shape.shape()), {}, in.offset};
+  ViewLayout out{expanded(in.shape, attrs.as<ShapeAttrs>().shape.shape()), {}, offset_of(in)};
+  const DimStrides strides = strides_of(in);
   out.strides.resize(out.shape.size(), 0);
   int64_t shift = out.shape.rank() - in.shape.rank();
   for (int64_t d = 0; d < in.shape.rank(); ++d)
-    if (in.shape[d] == out.shape[d + shift]) out.strides[d + shift] = in.strides[d];
+    if (in.shape[d] == out.shape[d + shift]) out.strides[d + shift] = strides[d];
   return out;
 }
 Tensors expand_vjp(const Saved& s, const Tensors& grads) { return {gradient_for(grads[0], s.metas[0])}; }
@@ -189,10 +199,10 @@ Metas infer_slice(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 std::optional<ViewLayout> view_slice(const TensorImpl& in, const Attrs& attrs) {
   Range range = resolve_range(in.shape, attrs.as<SliceAttrs>());
-  ViewLayout out{in.shape, in.strides, in.offset + range.start.value() * in.strides[range.dim]};
+  ViewLayout out{in.shape, strides_of(in), offset_of(in)};
+  if (!(range.length == Dim(0))) out.offset = out.offset + range.start * out.strides[range.dim];
   out.shape[range.dim] = range.length;
-  out.strides[range.dim] *= attrs.as<SliceAttrs>().step;
-  if (range.length == Dim(0)) out.offset = in.offset;
+  out.strides[range.dim] = out.strides[range.dim] * attrs.as<SliceAttrs>().step;
   return out;
 }
 Tensors slice_vjp(const Saved& s, const Tensors& grads) {
@@ -261,7 +271,8 @@ Metas infer_select(std::span<const TensorMeta> in, const Attrs& attrs) {
 }
 std::optional<ViewLayout> view_select(const TensorImpl& in, const Attrs& attrs) {
   Place place = resolve_place(in.shape, attrs.as<SelectAttrs>());
-  ViewLayout out{in.shape, in.strides, in.offset + place.index.value() * in.strides[place.dim]};
+  ViewLayout out{in.shape, strides_of(in), offset_of(in)};
+  out.offset = out.offset + place.index * out.strides[place.dim];
   out.shape.erase(out.shape.begin() + place.dim);
   out.strides.erase(out.strides.begin() + place.dim);
   return out;
@@ -428,8 +439,33 @@ Tensors triangle_reference(std::span<const Tensor> in, const Attrs& attrs) {
   })};
 }
 
+// ---- sizes as elements
+
+Metas infer_shape_of(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs("shape_of", in);
+  Device host = cpu();
+  host.meta = in[0].device.meta;
+  return {{{in[0].shape.rank()}, Int64, host}};
+}
+Tensors shape_of_compute(std::span<const Tensor> in, const Attrs&) {
+  Tensor sizes = empty_host({in[0].dim()}, Int64);
+  for (int64_t d = 0; d < in[0].dim(); ++d) sizes.data<int64_t>()[d] = in[0].size(d);
+  return {sizes};
+}
+Elements shape_of_elements(const Op&, std::span<const TensorMeta> in, const Attrs&, const TensorMeta&) {
+  return std::make_shared<const std::vector<Dim>>(in[0].shape.begin(), in[0].shape.end());
+}
+
 // ---- the ops
 
+const Op shape_of_op = {.name = "shape_of",
+                        .inputs = "x",
+                        .outputs = "sizes",
+                        .infer = infer_shape_of,
+                        .reference = shape_of_compute,
+                        .transfers = true,
+                        .elements = shape_of_elements,
+                        .compute = shape_of_compute};
 const Op reshape_op = {.name = "reshape",
                        .inputs = "x",
                        .outputs = "y",
@@ -439,7 +475,8 @@ const Op reshape_op = {.name = "reshape",
                        .reference = reshape_reference,
                        .saves = {.metas = 1},
                        .pitched = Pitched::None,
-                       .view = view_reshape};
+                       .view = view_reshape,
+                       .elements = moved<1>};
 const Op permute_op = {.name = "permute",
                        .inputs = "x",
                        .outputs = "y",
@@ -447,7 +484,8 @@ const Op permute_op = {.name = "permute",
                        .infer = infer_permute,
                        .vjp = permute_vjp,
                        .reference = permute_reference,
-                       .view = view_permute};
+                       .view = view_permute,
+                       .elements = moved<1>};
 const Op expand_op = {.name = "expand",
                       .inputs = "x",
                       .outputs = "y",
@@ -456,7 +494,8 @@ const Op expand_op = {.name = "expand",
                       .vjp = expand_vjp,
                       .reference = expand_reference,
                       .saves = {.metas = 1},
-                      .view = view_expand};
+                      .view = view_expand,
+                      .elements = moved<1>};
 const Op slice_op = {.name = "slice",
                      .inputs = "x",
                      .outputs = "y",
@@ -465,7 +504,8 @@ const Op slice_op = {.name = "slice",
                      .vjp = slice_vjp,
                      .reference = slice_reference,
                      .saves = {.metas = 1},
-                     .view = view_slice};
+                     .view = view_slice,
+                     .elements = moved<1>};
 const Op slice_backward_op = {.name = "slice_backward",
                               .inputs = "dy",
                               .outputs = "dx",
@@ -483,14 +523,16 @@ const Op select_op = {.name = "select",
                       .vjp = select_vjp,
                       .reference = select_reference,
                       .saves = {.metas = 1},
-                      .view = view_select};
+                      .view = view_select,
+                      .elements = moved<1>};
 const Op clone_op = {.name = "clone",
                      .inputs = "x",
                      .outputs = "y",
                      .infer = infer_clone,
                      .vjp = clone_vjp,
                      .reference = clone_reference,
-                     .pitched = Pitched::None};
+                     .pitched = Pitched::None,
+                     .elements = moved<1>};
 const Op concat_op = {.name = "concat",
                       .inputs = "tensors...",
                       .outputs = "y",
@@ -501,7 +543,8 @@ const Op concat_op = {.name = "concat",
                       .saves = {.metas = kAll},
                       .autocast = Autocast::Promote,
                       .keeps_layout = true,
-                      .layout_of = kAnyInput};
+                      .layout_of = kAnyInput,
+                      .elements = moved<kAll>};
 const Op pad_op = {.name = "pad",
                    .inputs = "x",
                    .outputs = "y",
@@ -518,7 +561,8 @@ const Op flip_op = {.name = "flip",
                     .infer = infer_flip,
                     .vjp = flip_vjp,
                     .reference = flip_reference,
-                    .keeps_layout = true};
+                    .keeps_layout = true,
+                    .elements = moved<1>};
 const Op tril_op = {.name = "tril",
                     .inputs = "x",
                     .outputs = "y",
@@ -537,8 +581,9 @@ const Op triu_op = {.name = "triu",
 }  // namespace
 
 std::span<const Op* const> shape_ops() {
-  static constexpr const Op* ops[] = {&reshape_op, &permute_op, &expand_op, &slice_op, &slice_backward_op, &select_op,
-                                      &clone_op,   &concat_op,  &pad_op,    &flip_op,  &tril_op,           &triu_op};
+  static constexpr const Op* ops[] = {&reshape_op, &permute_op, &expand_op,  &slice_op, &slice_backward_op,
+                                      &select_op,  &clone_op,   &concat_op,  &pad_op,   &flip_op,
+                                      &tril_op,    &triu_op,    &shape_of_op};
   return ops;
 }
 
@@ -599,9 +644,16 @@ Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
   return reshape(x, shape);
 }
 
+Tensor shape_of(const Tensor& x) { return dispatch_one(shape_of_op, {x}); }
+
+Tensor slice(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step) {
+  return dispatch_one(slice_op, {x}, SliceAttrs{dim, start, end, step});
+}
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step) {
+  const Dim size = x.shape()[normalize_dim("slice", dim, x.shape())];
+  if (size.is_symbolic()) return slice(x, dim, Dim(start), Dim(end), step);
   // Beyond the size nothing changes any more; less far, nothing overflows.
-  const int64_t n = x.shape()[normalize_dim("slice", dim, x.shape())].value();
+  const int64_t n = size.value();
   return dispatch_one(slice_op, {x},
                       SliceAttrs{dim, std::max(start, -n), std::max(end, -n), std::min(step, std::max<int64_t>(n, 1))});
 }

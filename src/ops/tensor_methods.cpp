@@ -40,16 +40,18 @@ Tensor Tensor::prepared(DType dtype) const {
 namespace {
 
 void check_writable(const char* op, const Tensor& self) {
+  const DimStrides strides = strides_of(self.meta());
   for (int64_t d = 0; d < self.dim(); ++d)
-    if (self.strides()[d] == 0 && self.size(d) > 1)
+    if (strides[d] == Dim(0) && self.shape()[d].high() > 1)
       throw Error(fmt::format("{}: {} repeats elements and cannot be written; use clone()", op, describe(self)));
 }
 
 // `source`, or a copy of it if writing to `self` would change it elsewhere than where it is being read.
 Tensor unaliased(const Tensor& self, const Tensor& source) {
   if (!(source.storage() == self.storage())) return source;
-  bool aligned =
-      source.offset() == self.offset() && source.shape() == self.shape() && source.strides() == self.strides();
+  const bool has_symbols = source.impl().symbolic || self.impl().symbolic;
+  const bool aligned = source.shape() == self.shape() && !has_symbols && source.offset() == self.offset() &&
+                       source.strides() == self.strides();
   return aligned ? source : source.clone();
 }
 

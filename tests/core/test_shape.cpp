@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "tessera/error.h"
 #include "tessera/shape.h"
 
@@ -43,6 +45,77 @@ TEST(Dim, RefusesWhatItCannotHold) {
   EXPECT_THROW(most * 2, Error);
   EXPECT_THROW(h * most * 2, Error);
   EXPECT_THROW(h * most + h, Error);
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Dim, BoundsOfExpressions) {
+  const Dim n = Dim::symbol("n", 2, 12), m = Dim::symbol("m", 0, 3), free = Dim::symbol("free"),
+            below = Dim::symbol("below", -4, 5);
+  const auto text = [](Dim d) { return std::to_string(d.low()) + ".." + std::to_string(d.high()); };
+  EXPECT_EQ(text(7), "7..7");
+  EXPECT_EQ(text(n * m + 1), "1..37");
+  EXPECT_EQ(text(n - m), "-1..12");
+  EXPECT_EQ(text((n - m * 5) / 2), "-7..6");
+  EXPECT_EQ(text(below * below), "-20..25");  // each factor by itself
+  EXPECT_EQ(text(n / (m + 1)), "0..12");
+  EXPECT_EQ(free.low(), 0);
+  EXPECT_EQ((free * n).high(), Dim::kUnbounded);
+  EXPECT_EQ((Dim(0) - free).low(), INT64_MIN);
+  EXPECT_EQ((n / m).high(), Dim::kUnbounded);  // m may be 0
+  EXPECT_EQ((n * INT64_MAX).high(), Dim::kUnbounded);
+}
+
+TEST(Dim, SymbolsOfOneNameHaveTheSameBounds) {
+  const Dim n = Dim::symbol("n", 0, 12), wider = Dim::symbol("n", 0, 13), free = Dim::symbol("n");
+  EXPECT_TRUE(n == Dim::symbol("n", 0, 12));
+  EXPECT_FALSE(n == wider);
+  EXPECT_EQ(error_of([&] { n + wider; }), "two dims are named n: one in [0, 12], one in [0, 13]");
+  EXPECT_EQ(error_of([&] { (n + 1) / (free * 2 + 3); }), "two dims are named n: one in [0, 12], one in [0, inf]");
+  EXPECT_EQ(error_of([&] { n* Dim::count("n", 12, "nonzero"); }),
+            "two dims are named n: one in [0, 12], one in [0, 12] of nonzero");
+  EXPECT_EQ(error_of([&] { Dim::symbol("n", 3, 2); }), "dim n: no number is in [3, 2]");
+  EXPECT_EQ(error_of([&] { Dim::count("n", 5, "nonzero").value(); }),
+            "nonzero: the count n depends on values, and here is no memory to read it from");
+  // Floor divisions of other symbols are others, too, though they print alike.
+  EXPECT_FALSE(n / 2 == wider / 2);
+  EXPECT_EQ((n / 2).high(), 6);
+}
+
+TEST(Dim, BoundsReadBack) {
+  for (const char* text : {"n in [0, 12]", "n in [-3, inf]", "'a b' in [1, 1]", "nonzero_1 in [0, 12] of nonzero"})
+    EXPECT_EQ(bounds_text(parse_bounds(text)), text);
+  EXPECT_EQ(bounds_text(Dim::symbol("n")), "");
+  EXPECT_EQ(bounds_text(Dim::symbol("n", 1, 2) + 1), "");
+  for (const char* text :
+       {"", "n", "n in", "n in [", "n in [0]", "n in [0, ]", "n in [, 3]", "n in [0, 12", "n in [0, 12] of",
+        "n in [0, 12] of ", "n in [0, 12] of a b", "n in [1, 12] of nonzero", "1 in [0, 2]", "2*n in [0, 3]",
+        "'n' in [0, 3]", "'n in [0, 3]", "n in [0, 99999999999999999999]", "n in [0, 12] x"})
+    EXPECT_NE(error_of([&] { parse_bounds(text); }).find(" bounds no dim"), std::string::npos) << text;
+  EXPECT_EQ(error_of([&] { parse_bounds("n in [5, 3]"); }), "dim n: no number is in [5, 3]");
+  const Dim n = Dim::symbol("n", 0, 12);
+  {
+    const DimNames names({n});
+    EXPECT_TRUE(Dim::parse("2*n + 1") == n * 2 + 1);
+    EXPECT_TRUE(Dim::parse("'n'") == n);
+    EXPECT_TRUE(Dim::parse("k") == Dim::symbol("k"));
+  }
+  EXPECT_TRUE(Dim::parse("n") == Dim::symbol("n"));
+}
+
+TEST(Dim, SubstitutesAtOnce) {
+  const Dim n = Dim::symbol("n", 0, 12), m = Dim::symbol("m");
+  const std::pair<Dim, Dim> swap[] = {{n, m}, {m, n}};
+  EXPECT_TRUE((n * 2 + m).substitute(swap) == m * 2 + n);
+  EXPECT_TRUE((n / 2).substitute(swap) == m / 2);
+  EXPECT_TRUE((n + 1).substitute("n", 4) == Dim(5));
 }
 
 TEST(Shape, BroadcastsAsNumPyDoes) {

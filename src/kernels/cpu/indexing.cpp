@@ -74,6 +74,7 @@ class Walk {
       for (int k = 0; k < N; ++k) offset[k] += at_[d] * strides_[k][d];
     }
   }
+  int64_t at(int d) const { return at_[d]; }
   void next() {
     for (int d = rank_ - 1; d >= 0; --d) {
       for (int k = 0; k < N; ++k) offset[k] += strides_[k][d];
@@ -279,12 +280,34 @@ void one_hot(const Call& call, Plan& plan) {
                static_cast<int64_t*>(call.out[0].data_ptr())});
 }
 
+// The output has as many rows as elements were counted.
+struct Nonzero {
+  Lines x, out;
+};
+void run_nonzero(const Nonzero& z, Executor&) {
+  with_element_type(z.x.dtype, [&]<class T>(T*) {
+    const T* const from = static_cast<const T*>(z.x.data);
+    int64_t* to = static_cast<int64_t*>(z.out.data);
+    const int64_t* const end = to + z.out.length[0] * z.out.stride[0];
+    Walk<1> walk(z.x.rank, z.x.length, {z.x.stride}, 0);
+    for (int64_t i = 0; i < z.x.numel && to != end; ++i, walk.next()) {
+      if (!(from[walk.offset[0]] != T(0))) continue;
+      for (int d = 0; d < z.x.rank; ++d) to[d * z.out.stride[1]] = walk.at(d);
+      to += z.out.stride[0];
+    }
+  });
+}
+void nonzero(const Call& call, Plan& plan) {
+  if (call.out[0].numel() > 0) plan.launch("nonzero", run_nonzero, {Lines(call, call.in[0]), Lines(call, call.out[0])});
+}
+
 constexpr Kernel gather_kernels[] = {{.name = "loop", .plan = gather}};
 constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .plan = scatter_add}};
 constexpr Kernel index_select_kernels[] = {{.name = "blocks", .plan = index_select}};
 constexpr Kernel embedding_kernels[] = {{.name = "rows", .plan = embedding}};
 constexpr Kernel embedding_backward_kernels[] = {{.name = "sorted", .plan = embedding_backward}};
 constexpr Kernel one_hot_kernels[] = {{.name = "loop", .plan = one_hot}};
+constexpr Kernel nonzero_kernels[] = {{.name = "loop", .plan = nonzero}};
 
 }  // namespace
 
@@ -295,7 +318,8 @@ std::span<const KernelTableEntry> indexing_kernels() {
                                                  {"embedding", embedding_kernels},
                                                  {"embedding_backward", embedding_backward_kernels},
                                                  {"embedding_backward_", embedding_backward_kernels},
-                                                 {"one_hot", one_hot_kernels}};
+                                                 {"one_hot", one_hot_kernels},
+                                                 {"nonzero", nonzero_kernels}};
   return entries;
 }
 

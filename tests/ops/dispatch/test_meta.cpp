@@ -50,13 +50,22 @@ void check_layouts(const Op& op, const Tensors& in, const Attrs& attrs, const Te
     if (op.view && out[i].storage() == in[0].storage()) {
       const auto layout = op.view(in[0].impl(), attrs);
       ASSERT_TRUE(layout);
-      EXPECT_TRUE(out[i].strides() == layout->strides && out[i].offset() == layout->offset) << layout_of(out[i]);
+      EXPECT_TRUE(dims_of(out[i].strides()) == layout->strides && Dim(out[i].offset()) == layout->offset)
+          << layout_of(out[i]);
       continue;
     }
-    const Strides strides = wanted[i].strides.empty() ? contiguous_strides(wanted[i].shape) : wanted[i].strides;
-    EXPECT_TRUE(out[i].strides() == strides && out[i].dtype() == wanted[i].dtype) << layout_of(out[i]);
+    if (op.count) continue;  // lies by symbols
+    EXPECT_TRUE(dims_of(out[i].strides()) == strides_of(wanted[i]) && out[i].dtype() == wanted[i].dtype) << layout_of(out[i]);
     EXPECT_EQ(out[i].storage()->row_length, wanted[i].pitch ? wanted[i].shape.back().value() : 0);
   }
+}
+
+// A count that depends on values is a symbol with bounds.
+bool may_be(const Shape& got, const Shape& want) {
+  if (got.size() != want.size()) return false;
+  for (size_t d = 0; d < got.size(); ++d)
+    if (const int64_t n = want[d].value(); n < got[d].low() || n > got[d].high()) return false;
+  return true;
 }
 
 void check_alike(const Tensors& got, const Tensors& want, Device device) {
@@ -64,7 +73,7 @@ void check_alike(const Tensors& got, const Tensors& want, Device device) {
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].defined(), want[i].defined()) << i;
     if (!got[i].defined()) continue;
-    EXPECT_EQ(to_string(got[i].shape()), to_string(want[i].shape())) << i;
+    EXPECT_TRUE(may_be(got[i].shape(), want[i].shape())) << to_string(got[i].shape()) << to_string(want[i].shape());
     EXPECT_EQ(name(got[i].dtype()), name(want[i].dtype())) << i;
     EXPECT_EQ(to_string(got[i].device()), to_string(device)) << i;
     EXPECT_EQ(got[i].storage()->data, nullptr) << i;
@@ -101,7 +110,7 @@ void check_forward(const Op& op, const OpCase& c, DType dtype) {
           for (Tensor& t : in)
             if (t.defined()) t = with_gaps(t, form == Form::Pitched ? 1 : 2);
         const Tensors out = dispatch(op, Tensors(in), attrs);
-        check_alike(out, want, device);
+        check_alike(out, want, op.name == "shape_of" ? meta(cpu()) : device);  // sizes lie on the host
         check_layouts(op, in, attrs, out, device);
       }
     }
@@ -132,6 +141,7 @@ class MetaOpTable : public testing::TestWithParam<const Op*> {};
 
 TEST_P(MetaOpTable, GivesWhatTheDeviceWould) {
   const Op& op = *GetParam();
+  if (op.name == "constant") return;  // has memory of its own wherever it is called
   for (const OpCase& c : cases_of(op.name))
     for (DType dtype : c.dtypes) check_forward(op, c, dtype);
 }

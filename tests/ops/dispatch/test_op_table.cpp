@@ -141,6 +141,9 @@ using Names = std::set<std::string_view>;
 // Ops without a gradient. Some ops that end in _backward have none either: they serve where nothing is recorded.
 const Names kWithoutGradient = {"full",
                                 "empty",
+                                "constant",
+                                "nonzero",
+                                "shape_of",
                                 "draw",
                                 "pack",
                                 "matmul_gelu_grad",
