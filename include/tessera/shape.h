@@ -144,7 +144,9 @@ class Dims : public SmallVector<int64_t, 8> {
 std::string to_string(const Shape& shape);
 /// Row-major strides in elements; symbolic shapes have none (Error).
 Strides contiguous_strides(const Shape& shape);
-/// The same of any shape.
+/// Whether they are, dims of one element aside.
+bool is_row_major(const Shape& shape, const Strides& strides);
+/// Row-major ones of any shape.
 DimStrides contiguous_dim_strides(const Shape& shape);
 /// As integers. Throws Error on a symbol.
 Strides integers(const DimStrides& strides);

@@ -8,6 +8,10 @@
 
 namespace tessera {
 
+namespace gpu {
+struct Capture;
+}
+
 /// A queue of work on one device; copies are the same queue.
 class Stream {
  public:
@@ -83,8 +87,7 @@ class DeviceGraph {
   void replay();
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<gpu::Capture> state_;
 };
 
 }  // namespace tessera

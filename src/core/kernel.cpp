@@ -12,7 +12,7 @@ bool reads_packed(const Kernel& kernel, const Call& call) {
   for (size_t i = 0; i < call.in.size(); ++i) {
     const Operand& t = call.in[i];
     if (!t.packing()) continue;
-    const auto wanted = kernel.pack ? kernel.pack(call, i) : std::nullopt;
+    const auto wanted = kernel.pack ? kernel.pack(seen_by(kernel, call), i) : std::nullopt;
     if (!wanted || wanted->name != t.packing() || wanted->bytes != t.storage_bytes()) return false;
   }
   return true;

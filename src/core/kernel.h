@@ -51,14 +51,19 @@ struct Kernel {
   std::source_location where = std::source_location::current();  ///< its place in the list
 };
 
+/// The call as one kernel sees it.
+inline Call seen_by(const Kernel& kernel, Call call) {
+  call.state = kernel.state;
+  return call;
+}
+
 /// Whether the kernel reads all inputs in the layouts in which they are packed.
 bool reads_packed(const Kernel& kernel, const Call& call);
 
 /// Whether it takes the call; a list's last entry takes all whose inputs are not packed.
-inline Reason supports(const Kernel& kernel, Call call) {
-  call.state = kernel.state;
+inline Reason supports(const Kernel& kernel, const Call& call) {
   if (!reads_packed(kernel, call)) return Reason::Packing;
-  return kernel.supports ? kernel.supports(call) : Reason::Ok;
+  return kernel.supports ? kernel.supports(seen_by(kernel, call)) : Reason::Ok;
 }
 
 /// Where a call's kernel runs: where its inputs lie, or its output if there are none.

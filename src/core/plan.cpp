@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -26,17 +27,6 @@ uint64_t past_middle(int alignment) {
 }
 uint64_t aligned(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
-bool lies_dense(const Shape& shape, const Strides& strides) {
-  int64_t step = 1;
-  for (int64_t d = shape.rank() - 1; d >= 0; --d) {
-    const int64_t n = shape[static_cast<size_t>(d)].value();
-    if (n == 0) return true;
-    if (n != 1 && strides[static_cast<size_t>(d)] != step) return false;
-    step *= n;
-  }
-  return true;
-}
-
 }  // namespace
 
 Operand::Operand(const TensorMeta& meta, void* place)
@@ -47,7 +37,7 @@ Operand::Operand(const TensorMeta& meta, void* place)
       dtype_(meta.dtype),
       device_(meta.device),
       defined_(true),
-      contiguous_(!meta.packing && lies_dense(shape_, strides_)),
+      contiguous_(!meta.packing && is_row_major(shape_, strides_)),
       spare_{meta.padded_rows, meta.padded_row_length, meta.storage_bytes},
       packing_(meta.packing) {}
 
@@ -60,18 +50,25 @@ Operand Operand::as_strided(const Shape& shape, const Strides& strides, int64_t 
   o.shape_ = shape;
   o.strides_ = strides;
   o.numel_ = shape.numel().value();
-  o.contiguous_ = lies_dense(shape, strides);
+  o.contiguous_ = is_row_major(shape, strides);
   o.place_ = static_cast<std::byte*>(place_) + offset * static_cast<int64_t>(size_of(dtype_));
   o.spare_ = {};
   return o;
 }
 
-std::string describe(const Operand& o) {
-  if (!o.defined()) return "undefined";
-  TensorMeta meta{o.shape(), o.dtype(), o.device()};
-  meta.packing = o.packing();
-  return describe(meta);
+TensorMeta Operand::meta() const {
+  TensorMeta meta{shape_, dtype_, device_};
+  if (!contiguous_ && !packing_) meta.strides = dims_of(strides_);
+  const auto address = reinterpret_cast<uintptr_t>(place_);
+  if (place_) meta.alignment = static_cast<int>(std::min<uintptr_t>(address & -address, PlanMaker::kMostAlignment));
+  meta.padded_rows = spare_.rows;
+  meta.padded_row_length = spare_.row_length;
+  meta.storage_bytes = spare_.bytes;
+  meta.packing = packing_;
+  return meta;
 }
+
+std::string describe(const Operand& o) { return o.defined() ? describe(o.meta()) : "undefined"; }
 
 std::string text_of(const std::source_location& where) {
   std::string_view file = where.file_name();
@@ -120,7 +117,8 @@ void Plan::run(std::span<void* const> slots, void* executor) const {
 std::string Plan::describe() const {
   std::string text;
   for (const Launch& l : launches_)
-    text += fmt::format("   launch {:<24} {} bytes of arguments  # {}\n", l.name, l.bytes, text_of(l.where));
+    text += fmt::format("   launch {:<24} {} bytes of arguments{}  # {}\n", l.name, l.bytes,
+                        l.library.empty() ? "" : fmt::format(", by {} {}", l.library, l.version), text_of(l.where));
   if (workspace_) text += fmt::format("   workspace {} bytes\n", workspace_);
   return text;
 }

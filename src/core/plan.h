@@ -45,6 +45,8 @@ class Operand {
   int64_t storage_bytes() const { return spare_.bytes; }
   /// The layout of a kernel's own in which it lies, of storage_bytes(); null: strides say how it lies.
   const std::string* packing() const { return packing_; }
+  /// What it was made of.
+  TensorMeta meta() const;
 
  private:
   struct Spare {
@@ -73,7 +75,9 @@ class Plan : public RefCounted {
     std::source_location where;  ///< that plans it
     void (*thunk)(void (*run)(), const void* args, void* executor);
     void (*run)();
-    uint32_t at, bytes;  ///< of its arguments
+    uint32_t at, bytes;        ///< of its arguments
+    std::string_view library;  ///< a vendor's that it calls: another version of it wants another plan; empty: none
+    size_t version = 0;
   };
   /// A pointer among the arguments: so many bytes behind the first element of a slot.
   struct Relocation {
@@ -102,29 +106,22 @@ class Plan : public RefCounted {
   template <class Args, class Executor>
   void launch(std::string_view name, void (*run)(const Args&, Executor&), Args args,
               std::source_location where = std::source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
-    clear_padding(args);
-    add({name, where,
-         [](void (*fn)(), const void* a, void* e) {
-           reinterpret_cast<void (*)(const Args&, Executor&)>(fn)(*static_cast<const Args*>(a),
-                                                                  *static_cast<Executor*>(e));
-         },
-         reinterpret_cast<void (*)()>(run), 0, static_cast<uint32_t>(sizeof(Args))},
-        &args);
+    add(name, where, reinterpret_cast<void (*)()>(run), args, [](void (*fn)(), const void* a, void* e) {
+      reinterpret_cast<void (*)(const Args&, Executor&)>(fn)(*static_cast<const Args*>(a), *static_cast<Executor*>(e));
+    });
   }
-
   /// The same of what needs no executor.
   template <class Args>
   void launch(std::string_view name, void (*run)(const Args&), Args args,
               std::source_location where = std::source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
-    clear_padding(args);
-    add({name, where,
-         [](void (*fn)(), const void* a, void*) {
-           reinterpret_cast<void (*)(const Args&)>(fn)(*static_cast<const Args*>(a));
-         },
-         reinterpret_cast<void (*)()>(run), 0, static_cast<uint32_t>(sizeof(Args))},
-        &args);
+    add(name, where, reinterpret_cast<void (*)()>(run), args, [](void (*fn)(), const void* a, void*) {
+      reinterpret_cast<void (*)(const Args&)>(fn)(*static_cast<const Args*>(a));
+    });
+  }
+  /// The last launch calls a vendor's library, of which this version was asked how.
+  void calls_library(std::string_view name, size_t version) {
+    launches_.back().library = name;
+    launches_.back().version = version;
   }
   /// An object that arguments refer to, which lives as long as the plan.
   template <class T>
@@ -159,6 +156,13 @@ class Plan : public RefCounted {
 #endif
   }
   void* keep_bytes(const void* bytes, size_t count);
+  template <class Args>
+  void add(std::string_view name, std::source_location where, void (*run)(), Args& args,
+           void (*thunk)(void (*)(), const void*, void*)) {
+    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
+    clear_padding(args);
+    add({name, where, thunk, run, 0, static_cast<uint32_t>(sizeof(Args)), {}}, &args);
+  }
   void add(Launch launch, const void* args);
 
   const Kernel* kernel_ = nullptr;

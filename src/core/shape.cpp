@@ -569,6 +569,17 @@ Strides contiguous_strides(const Shape& shape) {
   return strides;
 }
 
+bool is_row_major(const Shape& shape, const Strides& strides) {
+  int64_t step = 1;
+  for (int64_t i = shape.rank() - 1; i >= 0; --i) {
+    int64_t n = shape[i].value();
+    if (n == 0) return true;
+    if (n != 1 && strides[i] != step) return false;
+    step *= n;
+  }
+  return true;
+}
+
 DimStrides contiguous_dim_strides(const Shape& shape) {
   DimStrides strides(shape.size());
   Dim step = 1;

@@ -19,18 +19,7 @@ namespace {
 // there.
 constexpr int64_t kFewRows = 128;
 
-bool is_row_major(const Shape& shape, const Strides& strides) {
-  int64_t step = 1;
-  for (int64_t i = shape.rank() - 1; i >= 0; --i) {
-    int64_t n = shape[i].value();
-    if (n == 0) return true;
-    if (n != 1 && strides[i] != step) return false;
-    step *= n;
-  }
-  return true;
-}
-
-// The same as far as symbols tell.
+// is_row_major() as far as symbols tell.
 bool lies_row_major(const Shape& shape, const DimStrides& strides) {
   Dim step = 1;
   for (int64_t i = shape.rank() - 1; i >= 0; --i) {

@@ -135,37 +135,69 @@ std::string explain(const Call& call) {
   return text;
 }
 
+static SmallVector<TensorMeta, 4> metas_of(std::span<const Operand> operands) {
+  SmallVector<TensorMeta, 4> metas;
+  for (const Operand& o : operands) metas.push_back(o.defined() ? o.meta() : absent_meta());
+  return metas;
+}
+
+// What the device does in one launch of a plan, or beside them.
+static std::string step_text(const gpu::GraphNode& step) {
+  if (step.block[0] == 0) return fmt::format("   step   {}\n", step.name);
+  const auto dims = [](const unsigned(&d)[3]) {
+    return fmt::format("{}", fmt::join(d, d[2] > 1 ? d + 3 : d[1] > 1 ? d + 2 : d + 1, "x"));
+  };
+  return fmt::format("   step   {} blocks of {} threads{}, {} bytes of shared memory, {} registers: {}\n",
+                     dims(step.grid), dims(step.block),
+                     step.cluster > 1 ? fmt::format(" in clusters of {}", step.cluster) : "", step.shared_bytes,
+                     step.registers, step.name);
+}
+
+// The steps of a plan on a card, by running it into a graph that is never launched.
+static std::string explain_steps(const Plan& plan, const Call& call) {
+  const Device device = call_device(call);
+  Tensor workspace;
+  if (const size_t bytes = plan.workspace_bytes()) workspace = empty({static_cast<int64_t>(bytes)}, UInt8, device);
+  SmallVector<void*, 16> slots;
+  for (const auto operands : {call.in, call.out})
+    for (const Operand& o : operands) slots.push_back(o.data_ptr());
+  slots.push_back(workspace.defined() ? workspace.data_ptr() : nullptr);
+  std::string text;
+  const auto run = [&] {
+    gpu::begin_call(device);
+    plan.run({slots.data(), slots.size()}, gpu_executor());
+  };
+  for (const gpu::GraphNode& step : gpu::steps_of(device, run)) text += step_text(step);
+  return text;
+}
+
 std::string explain_plan(const Call& call) {
   if (call.op.compute) return "";
-  Plan plan;
-  plan_call(call.op, call.in, call.attrs, call.out, plan);
-  return fmt::format("   listed in {}\n{}{}", text_of(pick_kernel(call).where), plan.describe(), explain_cost(call));
+  const auto in = metas_of(call.in), out = metas_of(call.out);
+  const Kernel& kernel = pick_kernel(call);
+  const Ref<Plan> plan = make_plan(kernel, call.op, {in.data(), in.size()}, call.attrs, {out.data(), out.size()});
+  std::string text = fmt::format("   listed in {}\n{}", text_of(kernel.where), plan->describe());
+  if (const Device device = call_device(call); device.is_card()) text += explain_steps(*plan, call);
+  else if (!device.is_gpu()) text += fmt::format("   on {}\n", cpu_description());
+  return text + explain_cost(call);
 }
 
 std::string explain_cost(const Call& call) {
-  const auto metas = [](std::span<const Operand> operands) {
-    SmallVector<TensorMeta, 4> all;
-    for (const Operand& o : operands)
-      all.push_back(o.defined() ? TensorMeta{o.shape(), o.dtype(), o.device(), dims_of(o.strides())} : absent_meta());
-    return all;
-  };
-  const auto in = metas(call.in), out = metas(call.out);
+  const auto in = metas_of(call.in), out = metas_of(call.out);
   const Cost cost = cost_of(call.op, {in.data(), in.size()}, {out.data(), out.size()}, call.attrs);
   return fmt::format("   {:.6g} FLOPs, {:.6g} bytes of operands and results\n", cost.flops, cost.bytes);
 }
 
 void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, std::span<const Operand> out,
                Plan& plan) {
-  Call call{op, in, attrs, out};
+  const Call call{op, in, attrs, out};
   const Kernel& kernel = pick_kernel(call);
-  call.state = kernel.state;
-  kernel.plan(call, plan);
+  kernel.plan(seen_by(kernel, call), plan);
 }
 
 std::optional<Packing> packing_of(const Call& call, size_t input) {
   for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
-    Call own = call;
-    own.state = kernel.state;
+    const Call own = seen_by(kernel, call);
     if (kernel.supports && kernel.supports(own) != Reason::Ok) continue;
     return kernel.pack ? kernel.pack(own, input) : std::nullopt;
   }
@@ -367,10 +399,7 @@ Ref<Plan> make_plan(const Kernel& kernel, const Op& op, std::span<const TensorMe
   std::vector<TensorMeta> metas(in.begin(), in.end());
   metas.insert(metas.end(), out.begin(), out.end());
   return PlanMaker::make(kernel, std::move(metas), [&](int base, Plan& plan) {
-    with_operands(op, in, attrs, out, base, [&](Call call) {
-      call.state = kernel.state;
-      kernel.plan(call, plan);
-    });
+    with_operands(op, in, attrs, out, base, [&](const Call& call) { kernel.plan(seen_by(kernel, call), plan); });
   });
 }
 

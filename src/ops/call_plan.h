@@ -37,7 +37,8 @@ const Kernel& pick_kernel(const Call& call);
 
 /// A line per entry of the list: chosen, or why it was passed over.
 std::string explain(const Call& call);
-/// What the chosen one runs: a line per launch, one for the workspace, and explain_cost().
+/// What the chosen one runs: a line per launch, one for the workspace, on a card one per step with its grid, and
+/// explain_cost().
 std::string explain_plan(const Call& call);
 /// A line with FLOPs and bytes, as cost_of() counts them.
 std::string explain_cost(const Call& call);

@@ -116,6 +116,10 @@ class FakeRuntime : public gpu::Runtime {
     captured_.erase(stream);
     return note("end_capture"), ++graphs, handle();
   }
+  std::vector<gpu::GraphNode> end_capture_nodes(gpu::StreamHandle stream) override {
+    captured_.erase(stream);
+    return note("end_capture_nodes"), std::vector<gpu::GraphNode>{{"made_up", {3, 1, 1}, {64, 1, 1}}, {"memset"}};
+  }
   void launch(gpu::GraphHandle, gpu::StreamHandle) override { note("launch"); }
   void destroy_graph(gpu::GraphHandle) noexcept override { --graphs; }
   // A module's code holds the names of its kernels.

@@ -1,5 +1,6 @@
 // The GPUs of this process: plugins found at run time, and what the core keeps for each of their devices.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -71,6 +72,8 @@ struct Capture;
 Capture* capture_on(const DeviceState& state);
 /// A number of that graph alone; 0: none.
 int graph_being_captured(Device device);
+/// The steps in which the device would do what `fn` queues on this thread's stream; nothing is done.
+std::vector<GraphNode> steps_of(Device device, const std::function<void()>& fn);
 /// The state of random numbers that every replay of the graph renews.
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tessera/device.h"
 
@@ -21,6 +22,15 @@ struct Grid {
   int threads;          // of a block
   size_t shared_bytes;  // of a block, chosen at the launch
   bool early = false;   // the kernel itself waits for the one before it, on NVIDIA's cards
+};
+
+/// What a captured graph does in one step: a kernel, or work of the library's own, which has no grid.
+struct GraphNode {
+  std::string name;  // as the source has it
+  unsigned grid[3] = {}, block[3] = {};
+  unsigned cluster = 1;     // blocks
+  size_t shared_bytes = 0;  // of a block, those of its code and those chosen at the launch
+  int registers = 0;        // of a thread
 };
 
 struct FreeMemory {
@@ -68,6 +78,8 @@ class Runtime {
 
   virtual void begin_capture(StreamHandle stream) = 0;
   virtual GraphHandle end_capture(StreamHandle stream) = 0;
+  /// Ends it, too, and says in which steps the work would have been done.
+  virtual std::vector<GraphNode> end_capture_nodes(StreamHandle stream) = 0;
   virtual void launch(GraphHandle graph, StreamHandle stream) = 0;
   virtual void destroy_graph(GraphHandle graph) noexcept = 0;
 

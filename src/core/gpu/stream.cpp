@@ -285,15 +285,15 @@ Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements) {
 
 }  // namespace gpu
 
-struct DeviceGraph::State : gpu::Capture {};
-
 DeviceGraph::DeviceGraph() = default;
 
-void DeviceGraph::capture(Device device, const std::function<void()>& fn) {
+// Has `fn` queue its work, and end(state, stream) take it off the stream.
+static std::shared_ptr<gpu::Capture> captured(Device device, const std::function<void()>& fn,
+                                              const std::function<void(gpu::Capture&, gpu::StreamHandle)>& end) {
   if (!device.is_card()) throw Error("graph: only a GPU's work can be captured, not the cpu's");
   auto& on = gpu::state(device);
   if (gpu::capturing) throw Error("graph: another graph is being captured");
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<gpu::Capture>();
   state->on = &on;
   state->pool = gpu::next_pool++;
   const gpu::StreamHandle stream = gpu::stream_of(on).handle;
@@ -309,13 +309,26 @@ void DeviceGraph::capture(Device device, const std::function<void()>& fn) {
   }
   gpu::capturing = nullptr;
   try {
-    state->handle = on.runtime.end_capture(stream);
+    end(*state, stream);
   } catch (...) {
     if (!failure) failure = std::current_exception();
   }
   on.allocator.end_capture();
   if (failure) std::rethrow_exception(failure);
-  state_ = std::move(state);
+  return state;
+}
+
+void DeviceGraph::capture(Device device, const std::function<void()>& fn) {
+  state_ = captured(device, fn, [](gpu::Capture& state, gpu::StreamHandle stream) {
+    state.handle = state.on->runtime.end_capture(stream);
+  });
+}
+
+std::vector<gpu::GraphNode> gpu::steps_of(Device device, const std::function<void()>& fn) {
+  std::vector<GraphNode> steps;
+  captured(device, fn,
+           [&](Capture& state, StreamHandle stream) { steps = state.on->runtime.end_capture_nodes(stream); });
+  return steps;
 }
 
 void DeviceGraph::replay() {

@@ -165,6 +165,7 @@ void cudnn_attention(const Call& call, Workspace& workspace) {
   const AttentionArgs args = args_of(attention_problem(call));
   void* room = workspace.take(tables().vendor_attention->workspace(args));
   workspace.launch("cudnn", launch_cudnn, {args, room});
+  workspace.plan().calls_library("cudnn", tables().vendor_conv->version());
 }
 template <bool in_any_order = false>
 void cudnn_attention_backward(const Call& call, Workspace& workspace) {
@@ -175,6 +176,7 @@ void cudnn_attention_backward(const Call& call, Workspace& workspace) {
   const UnorderedRoom sums(args.shape);
   args.row_sums = static_cast<float*>(workspace.take(in_any_order ? sums.bytes : sums.sums_at));
   workspace.launch("cudnn", launch_cudnn_backward, {args, room});
+  workspace.plan().calls_library("cudnn", tables().vendor_conv->version());
 }
 
 // On an H100, bf16, 12x12x1024x64 causal, 2x16x4096x64 and 2x8x4096x128: cuDNN takes 0.63, 0.61 and 0.43 of mma.sync's

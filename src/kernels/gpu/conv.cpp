@@ -98,6 +98,7 @@ void run_vendor(const ConvArgs& args, Executor& executor) {
 template <ConvPart part>
 void vendor(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args_of<part>(call, workspace, lies_last(call)), vendor_bytes<part>, run_vendor<part>);
+  if (call.out[0].numel() > 0) workspace.plan().calls_library("cudnn", tables().vendor_conv->version());
 }
 
 // ---- by Hopper's own instructions

@@ -128,6 +128,7 @@ void plan_vendor(const Call& call, Plan& plan) {
     args.workspace = workspace;
     plan.launch("cublasLt", launch_vendor,
                 {without_slope(without_finish(args)), padding_of(call, args), choice, workspace});
+    plan.calls_library("cublasLt", vendor_products().version());
     finish(plan, args);
   });
 }
@@ -142,6 +143,7 @@ void plan_vendor_linear(const Call& call, Plan& plan) {
   void* const workspace = vendor_workspace_of<linear_products>(call, plan);
   activated_products(call).each([&](const GemmArgs& args) {
     plan.launch("cublasLt", launch_vendor_epilogue, {args, {}, choice, workspace});
+    plan.calls_library("cublasLt", tables().vendor_gemm->version());
   });
   add_behind(call, plan);
 }

@@ -61,6 +61,7 @@ void launch_vendor(Workspace& workspace, const GemmArgs& args, void* room) {
   const auto run =
       +[](const VendorProduct& p, Executor& executor) { tables().vendor_gemm->run(p.args, 0, p.workspace, executor); };
   workspace.launch("cublasLt", run, VendorProduct{args, room});
+  workspace.plan().calls_library("cublasLt", tables().vendor_gemm->version());
 }
 
 // `fits` unless our own kernel does not take the call either.

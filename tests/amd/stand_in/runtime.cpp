@@ -21,7 +21,13 @@ using stand_in::card;
 using stand_in::Card;
 using stand_in::Kernel;
 using stand_in::Shape;
-using Work = std::vector<std::function<hipError_t()>>;
+// What a stream was given; of a kernel also which one, and how it is launched.
+struct Step {
+  std::function<hipError_t()> work;
+  const void* function = nullptr;
+  Shape shape{};
+};
+using Work = std::vector<Step>;
 
 struct ihipStream_t {
   std::shared_ptr<Work> capture;  // null: nothing is captured
@@ -131,13 +137,14 @@ hipError_t execute(const Kernel& kernel, const Shape& shape, const std::vector<s
   return hipErrorUnknown;
 }
 
-hipError_t queue(hipStream_t stream, std::function<hipError_t()> work) {
+hipError_t queue(hipStream_t stream, std::function<hipError_t()> work, const void* function = nullptr,
+                 const Shape& shape = {}) {
   if (!stream || !stream->capture) return done(work());
-  stream->capture->push_back(std::move(work));
+  stream->capture->push_back({std::move(work), function, shape});
   return hipSuccess;
 }
 
-hipError_t launch(const Kernel& kernel, const Shape& shape, void** values, hipStream_t stream) {
+hipError_t launch(const Kernel& kernel, const void* function, const Shape& shape, void** values, hipStream_t stream) {
   const uint64_t threads = uint64_t{shape.threads[0]} * shape.threads[1] * shape.threads[2];
   const auto too_many = [&](int d) {
     return uint64_t{shape.blocks[d]} * shape.threads[d] > 0xFFFFFFFF;
@@ -146,9 +153,10 @@ hipError_t launch(const Kernel& kernel, const Shape& shape, void** values, hipSt
       shape.blocks[0] == 0 || shape.blocks[1] == 0 || shape.blocks[2] == 0 ||
       kernel.group_bytes + shape.shared_bytes > 64 * 1024)
     return done(hipErrorInvalidConfiguration);
-  return queue(stream, [kernel, shape, arguments = stand_in::argument_bytes(kernel, shape, values)] {
+  const auto work = [kernel, shape, arguments = stand_in::argument_bytes(kernel, shape, values)] {
     return execute(kernel, shape, arguments);
-  });
+  };
+  return queue(stream, work, function, shape);
 }
 
 // What hipRTC compiles to here: this, and the name of the program's kernel, which does nothing.
@@ -211,7 +219,7 @@ hipError_t hipLaunchKernel(const void* function, dim3 blocks, dim3 threads, void
   STAND_IN_CALL;
   const Kernel* kernel = kernel_of(function);
   if (!kernel) return done(hipErrorInvalidDeviceFunction);
-  return launch(*kernel,
+  return launch(*kernel, function,
                 {{blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}, static_cast<uint32_t>(shared)},
                 values, stream);
 }
@@ -411,8 +419,38 @@ hipError_t hipGraphInstantiate(hipGraphExec_t* executable, hipGraph_t graph, hip
 }
 hipError_t hipGraphLaunch(hipGraphExec_t graph, hipStream_t stream) {
   STAND_IN_CALL;
-  for (const auto& work : graph->work)
-    if (const hipError_t status = queue(stream, work); status != hipSuccess) return status;
+  for (const auto& [work, function, shape] : graph->work)
+    if (const hipError_t status = queue(stream, work, function, shape); status != hipSuccess) return status;
+  return hipSuccess;
+}
+hipError_t hipGraphGetNodes(hipGraph_t graph, hipGraphNode_t* nodes, size_t* count) {
+  STAND_IN_CALL;
+  if (!nodes) return *count = graph->work.size(), hipSuccess;
+  for (size_t i = 0; i < *count; ++i) nodes[i] = reinterpret_cast<hipGraphNode_t>(&graph->work[i]);
+  return hipSuccess;
+}
+hipError_t hipGraphNodeGetType(hipGraphNode_t node, hipGraphNodeType* type) {
+  STAND_IN_CALL;
+  *type = reinterpret_cast<Step*>(node)->function ? hipGraphNodeTypeKernel : hipGraphNodeTypeMemset;
+  return hipSuccess;
+}
+hipError_t hipGraphKernelNodeGetParams(hipGraphNode_t node, hipKernelNodeParams* params) {
+  STAND_IN_CALL;
+  const auto& [work, function, shape] = *reinterpret_cast<Step*>(node);
+  *params = {{shape.threads[0], shape.threads[1], shape.threads[2]}, nullptr, const_cast<void*>(function),
+             {shape.blocks[0], shape.blocks[1], shape.blocks[2]},    nullptr, shape.shared_bytes};
+  return hipSuccess;
+}
+const char* hipKernelNameRefByPtr(const void* function, hipStream_t) {
+  const Kernel* const kernel = kernel_of(function);
+  return kernel ? kernel->name.c_str() : nullptr;
+}
+hipError_t hipFuncGetAttributes(hipFuncAttributes* attributes, const void* function) {
+  STAND_IN_CALL;
+  const Kernel* const kernel = kernel_of(function);
+  if (!kernel) return done(hipErrorInvalidDeviceFunction);
+  *attributes = {};
+  attributes->sharedSizeBytes = kernel->group_bytes;
   return hipSuccess;
 }
 hipError_t hipGraphDestroy(hipGraph_t graph) {
@@ -456,7 +494,7 @@ hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned x, unsigned y,
                                  unsigned threads_y, unsigned threads_z, unsigned shared, hipStream_t stream,
                                  void** values, void**) {
   STAND_IN_CALL;
-  return launch(function->kernel, {{x, y, z}, {threads_x, threads_y, threads_z}, shared}, values, stream);
+  return launch(function->kernel, function, {{x, y, z}, {threads_x, threads_y, threads_z}, shared}, values, stream);
 }
 
 hiprtcResult hiprtcVersion(int* major, int* minor) {

@@ -55,7 +55,8 @@ void check_layouts(const Op& op, const Tensors& in, const Attrs& attrs, const Te
       continue;
     }
     if (op.count) continue;  // lies by symbols
-    EXPECT_TRUE(dims_of(out[i].strides()) == strides_of(wanted[i]) && out[i].dtype() == wanted[i].dtype) << layout_of(out[i]);
+    EXPECT_TRUE(dims_of(out[i].strides()) == strides_of(wanted[i]) && out[i].dtype() == wanted[i].dtype)
+        << layout_of(out[i]);
     EXPECT_EQ(out[i].storage()->row_length, wanted[i].pitch ? wanted[i].shape.back().value() : 0);
   }
 }

@@ -5,14 +5,13 @@
 #include <string>
 
 #if !defined(__HIP__)
-#include <cuda.h>
-
 #include <mutex>
 #endif
 
 #include "core/gpu/architecture.h"
 #include "core/gpu/runtime.h"
 #include "gpu.h"
+#include "graph_nodes.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu_kernels {
@@ -274,6 +273,20 @@ class VendorRuntime final : public gpu::Runtime {
     check(status, "making a captured graph executable");
     return executable;
   }
+  std::vector<gpu::GraphNode> end_capture_nodes(gpu::StreamHandle stream) override {
+    TESSERA_RT(Graph_t) graph = nullptr;
+    check(TESSERA_RT(StreamEndCapture)(queue(stream), &graph), "ending the capture of a graph");
+    size_t count = 0;
+    Status status = TESSERA_RT(GraphGetNodes)(graph, nullptr, &count);
+    std::vector<GraphNode> nodes(count);
+    if (status == success && count > 0) status = TESSERA_RT(GraphGetNodes)(graph, nodes.data(), &count);
+    std::vector<gpu::GraphNode> described;
+    if (status == success)
+      for (const GraphNode node : nodes) described.push_back(describe_node(node));
+    (void)TESSERA_RT(GraphDestroy)(graph);
+    check(status, "reading a captured graph");
+    return described;
+  }
   void launch(gpu::GraphHandle graph, gpu::StreamHandle stream) override {
     check_alive();
     check(TESSERA_RT(GraphLaunch)(static_cast<TESSERA_RT(GraphExec_t)>(graph), queue(stream)), "replaying a graph");
@@ -392,19 +405,11 @@ class KernelHandles {
 };
 KernelHandles handles;
 
-decltype(&::cuLaunchKernel) driver_launch() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  check(cudaGetDriverEntryPointByVersion("cuLaunchKernel", &found, 12000, cudaEnableDefault, &result),
-        "looking for the driver's functions");
-  return reinterpret_cast<decltype(&::cuLaunchKernel)>(found);
-}
-
 }  // namespace
 
 void launch_kernel(const char* what, const void* kernel, unsigned blocks, unsigned threads, size_t shared,
                    const void* const* arguments, Queue queue) {
-  static const auto launch = driver_launch();
+  static const auto launch = driver_function<decltype(&::cuLaunchKernel)>("cuLaunchKernel");
   check_alive();
   void** addresses = const_cast<void**>(arguments);
   if (shared > 48 * 1024 || !launch)  // which the run-time library was asked for

@@ -1,11 +1,9 @@
 // TMA's tensor maps, and whether the card at hand is Hopper's.
 #pragma once
-#include <cuda.h>
-#include <cuda_runtime.h>
-
 #include <array>
 #include <string>
 
+#include "driver.h"
 #include "gpu.h"
 #include "tessera/error.h"
 #include "tile/arch/sm90/ptx.h"
@@ -31,15 +29,6 @@ inline bool is_hopper() {
   int device = 0;  // the current one, which takes 50 ns to ask
   if (!hoppers.alike && (cudaGetDevice(&device) != cudaSuccess || device >= 16)) return false;
   return hoppers.is[device];
-}
-
-/// The driver's function of this name; null where it is too old to have it.
-template <class Function>
-Function driver_function(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  const auto status = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-  return status == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(found) : nullptr;
 }
 
 using EncodeTensorMap = decltype(&::cuTensorMapEncodeTiled);
