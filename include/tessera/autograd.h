@@ -52,7 +52,7 @@ struct BackwardStep {
 struct Node : RefCounted {
   uint64_t sequence = 0;  ///< order of recording: a node's consumers have higher numbers
   SmallVector<Edge, 4> next;
-  SmallVector<TensorMeta, 1> outputs;               ///< of what was produced, to make zeros for unused outputs
+  SmallVector<TensorType, 1> outputs;               ///< of what was produced, to make zeros for unused outputs
   std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
   Node();
   virtual ~Node();

@@ -89,6 +89,13 @@ class SmallVector {
     if (size_ == capacity_) grow(size_ + 1);
     return *std::construct_at(data_ + size_++, std::forward<A>(args)...);
   }
+  /// n more items, whose values are the caller's to set.
+  T* extend(size_t n) requires(std::is_trivially_copyable_v<T>) {
+    reserve(size_ + n);
+    T* const first = data_ + size_;
+    size_ += n;
+    return first;
+  }
   void pop_back() { std::destroy_at(data_ + --size_); }
   void clear() noexcept {
     std::destroy_n(data_, size_);

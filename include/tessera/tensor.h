@@ -53,6 +53,13 @@ struct AutogradMeta;
 /// Elements of a small integer tensor without memory, in row-major order, where they are known; null where not.
 using Elements = std::shared_ptr<const std::vector<Dim>>;
 
+/// What a gradient must fit: a tensor but for how it lies.
+struct TensorType {
+  Shape shape;
+  DType dtype = Float32;
+  Device device;
+};
+
 /// Shape, type, place and layout of a tensor that may not exist yet. All that is counted may be symbolic.
 struct TensorMeta {
   Shape shape;
@@ -247,6 +254,7 @@ int alignment_bits(const Tensor& tensor);
 /// "f32[4, 3] on cpu", "f32[768, 3072] on cpu packed for gemm.b.avx512.f32.32"
 std::string describe(const Tensor& tensor);
 std::string describe(const TensorMeta& meta);
+std::string describe(const TensorType& type);
 /// Elements in nested brackets, long dimensions shortened.
 std::string to_string(const Tensor& tensor);
 

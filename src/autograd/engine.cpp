@@ -303,7 +303,7 @@ class Backward {
       std::push_heap(queue_.begin(), queue_.end(), earlier);
     }
     if (!gradient.value.defined()) return;
-    const TensorMeta& expected = p.node->outputs[p.index];
+    const TensorType& expected = p.node->outputs[p.index];
     if (!(gradient.value.shape() == expected.shape))
       throw Error(fmt::format("backward: gradient {} arrives at {}, whose output is {}", describe(gradient.value),
                               p.node->name(), describe(expected)));

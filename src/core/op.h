@@ -32,7 +32,7 @@ struct Saved {
   const Attrs& attrs;
   std::span<Tensor> inputs,
       outputs;  ///< undefined where `Saves` does not name them; a vjp may drop what it is done with
-  std::span<const TensorMeta> metas;  ///< of the inputs, where `Saves::metas` names them
+  std::span<const TensorType> metas;  ///< of the inputs, where `Saves::metas` names them
   uint32_t needs = 0;                 ///< bit i: the gradient of input i is wanted (inputs past 31 always)
   bool needs_input(int i) const { return i > 31 || (needs >> i & 1); }
   Tensor so_far = {};  ///< with Op::adds_up: to be added to the gradient of that input, where defined

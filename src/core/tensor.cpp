@@ -296,6 +296,7 @@ std::string describe(const TensorMeta& meta) {
   return fmt::format("{}{} on {}{}{}", name(meta.dtype), to_string(meta.shape), to_string(meta.device),
                      meta.packing ? " packed for " : "", meta.packing ? *meta.packing : "");
 }
+std::string describe(const TensorType& type) { return describe(TensorMeta{type.shape, type.dtype, type.device}); }
 std::string describe(const Tensor& tensor) { return tensor.defined() ? describe(tensor.meta()) : "undefined"; }
 
 }  // namespace tessera

@@ -269,34 +269,37 @@ uint64_t hash_of(const KeyWords& words) {
 void add_tensor(KeyWords& key, const Tensor& t) {
   if (!t.defined()) return key.push_back(~uint64_t{0});
   const TensorImpl& impl = t.impl();
+  const size_t rank = impl.shape.size();
   const bool padded = impl.storage->rows != 0 && impl.offset == 0;
   const std::string* const packing = impl.storage->packing;
-  key.push_back(static_cast<uint64_t>(impl.dtype) << 32 | static_cast<uint64_t>(impl.shape.size()) << 16 |
-                static_cast<uint64_t>(alignment_bits(t)) << 8 | static_cast<uint64_t>(packing != nullptr) << 2 |
-                static_cast<uint64_t>(padded) << 1 | impl.contiguous);
-  for (const Dim d : impl.shape) key.push_back(static_cast<uint64_t>(d.value()));
+  uint64_t* word = key.extend(1 + rank + (impl.contiguous ? 0 : rank) + (packing ? 2 : 0) + (padded ? 3 : 0));
+  *word++ = static_cast<uint64_t>(impl.dtype) << 32 | static_cast<uint64_t>(rank) << 16 |
+            static_cast<uint64_t>(alignment_bits(t)) << 8 | static_cast<uint64_t>(packing != nullptr) << 2 |
+            static_cast<uint64_t>(padded) << 1 | impl.contiguous;
+  for (const Dim d : impl.shape) *word++ = static_cast<uint64_t>(d.value());
   if (!impl.contiguous)
-    for (const int64_t s : impl.strides) key.push_back(static_cast<uint64_t>(s));
+    for (const int64_t s : impl.strides) *word++ = static_cast<uint64_t>(s);
   if (packing) {
-    key.push_back(reinterpret_cast<uintptr_t>(packing));
-    key.push_back(impl.storage->bytes);
+    *word++ = reinterpret_cast<uintptr_t>(packing);
+    *word++ = impl.storage->bytes;
   }
   if (!padded) return;
-  key.push_back(static_cast<uint64_t>(impl.storage->rows));
-  key.push_back(static_cast<uint64_t>(impl.storage->row_length));
-  key.push_back(impl.storage->bytes);
+  *word++ = static_cast<uint64_t>(impl.storage->rows);
+  *word++ = static_cast<uint64_t>(impl.storage->row_length);
+  *word++ = impl.storage->bytes;
 }
 
 void make_key(KeyWords& key, const Op& op, const Tensors& in, const Attrs& attrs, Device device, bool keep_hidden) {
-  key.push_back(reinterpret_cast<uintptr_t>(&op));
-  key.push_back(plans_epoch());
   const std::string* const forced = forced_kernel(op);
-  key.push_back(forced ? std::hash<std::string>()(*forced) : 0);
   // A graph that is captured takes what is known of measured picks alone.
   const bool cannot_measure = picks_are_used() && device.is_gpu() && gpu::graph_being_captured(device) != 0;
-  key.push_back(static_cast<uint64_t>(device.type) << 16 | static_cast<uint8_t>(device.index) << 8 |
-                static_cast<uint64_t>(cannot_measure) << 3 | static_cast<uint64_t>(keep_hidden) << 2 |
-                static_cast<uint64_t>(tf32_allowed()) << 1 | static_cast<uint64_t>(nondeterministic_allowed()));
+  uint64_t* const word = key.extend(4);
+  word[0] = reinterpret_cast<uintptr_t>(&op);
+  word[1] = plans_epoch();
+  word[2] = forced ? std::hash<std::string>()(*forced) : 0;
+  word[3] = static_cast<uint64_t>(device.type) << 16 | static_cast<uint8_t>(device.index) << 8 |
+            static_cast<uint64_t>(cannot_measure) << 3 | static_cast<uint64_t>(keep_hidden) << 2 |
+            static_cast<uint64_t>(tf32_allowed()) << 1 | static_cast<uint64_t>(nondeterministic_allowed());
   attrs.add_to_key(key);
   for (const Tensor& t : in) add_tensor(key, t);
 }

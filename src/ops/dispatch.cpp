@@ -34,7 +34,7 @@ struct OpNode final : Node, Recycled {
   bool released = false;
   SmallVector<SavedTensor, 4> inputs;
   SmallVector<SavedTensor, 3> outputs_saved;
-  SmallVector<TensorMeta, 2> input_metas;
+  SmallVector<TensorType, 2> input_metas;
 
   OpNode(const Op& op, const Attrs& attrs) : op(&op), attrs(attrs) {
     if (observers::exist()) scope = scope_path();
@@ -142,7 +142,8 @@ void save(OpNode& node, Tensors& in, Tensors& out) {
   const Saves& saves = node.op->saves;
   const size_t visible = out.size() - node.op->hidden_outputs, overwritten = node.op->in_place ? visible : 0;
   if (saves.metas)
-    for (const Tensor& t : in) node.input_metas.push_back(t.defined() ? t.meta() : absent_meta());
+    for (const Tensor& t : in)
+      node.input_metas.push_back(t.defined() ? TensorType{t.shape(), t.dtype(), t.device()} : TensorType{});
   if (saves.inputs) {
     node.inputs.reserve(in.size());
     for (size_t i = 0; i < in.size(); ++i)

@@ -10,7 +10,7 @@ inline Tensor gradient_for(Tensor gradient, const Shape& shape, DType dtype) {
   if (!(gradient.shape() == shape)) gradient = sum_to(gradient, shape);
   return gradient.dtype() == dtype ? std::move(gradient) : cast(gradient, dtype);
 }
-inline Tensor gradient_for(Tensor gradient, const TensorMeta& input) {
+inline Tensor gradient_for(Tensor gradient, const TensorType& input) {
   return gradient_for(std::move(gradient), input.shape, input.dtype);
 }
 inline Tensor gradient_for(Tensor gradient, const Tensor& input) {
@@ -22,7 +22,7 @@ inline bool lies_apart(const Tensor& g) {
   return g.is_contiguous() || g.is_contiguous(ChannelsLast) || lies_in_padded_rows(g);
 }
 
-inline Tensor zeros_like(const TensorMeta& meta) { return zeros(meta.shape, meta.dtype, meta.device); }
+inline Tensor zeros_like(const TensorType& t) { return zeros(t.shape, t.dtype, t.device); }
 inline Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
 /// A 0-d tensor, for operators that take tensors only.
 inline Tensor number_like(const Tensor& x, double value) { return full({}, value, x.dtype(), x.device()); }

@@ -9,6 +9,7 @@
 
 #include <map>
 
+#include "core/gpu/backend.h"
 #include "io/temporary_folder.h"
 #include "ops/ops_check.h"
 #include "stand_in/control.h"
@@ -261,6 +262,19 @@ TEST_F(HipRuntime, GraphsAreCapturedAndReplayed) {
   EXPECT_EQ((x + 1).numel(), 165);
 }
 
+TEST_F(HipRuntime, AGraphSaysItsSteps) {
+  const Tensor x = on_card({33, 5});
+  const auto steps = gpu::steps_of(hip(), [&] { softmax(x, 1), zeros({33, 5}, Float32, hip()), run_program("acc"); });
+  ASSERT_GE(steps.size(), 3u);
+  EXPECT_NE(steps[0].name.find("softmax"), std::string::npos) << steps[0].name;
+  EXPECT_GE(steps[0].grid[0], 1u);
+  EXPECT_GE(steps[0].block[0], 64u);
+  EXPECT_EQ(steps.back().name, "a kernel");  // compiled at run time: HIP has no name for it
+  EXPECT_GE(steps.back().block[0], 64u);
+  EXPECT_EQ(calls("hipGraphLaunch"), 0);
+  EXPECT_EQ((x + 1).numel(), 165);
+}
+
 // What uses every function that can fail.
 void use_everything() {
   empty_cache(hip());
@@ -287,6 +301,7 @@ void use_everything() {
   DeviceGraph graph;
   graph.capture(hip(), [&] { softmax(x, 1); });
   graph.replay();
+  gpu::steps_of(hip(), [&] { softmax(x, 1); });
   run_program(new_epilogue());
   x = {};
   empty_cache(hip());
@@ -318,10 +333,10 @@ INSTANTIATE_TEST_SUITE_P(Hip, EveryCall,
                                          "hipStreamQuery", "hipStreamWaitEvent", "hipDeviceSynchronize",
                                          "hipEventCreateWithFlags", "hipEventRecord", "hipEventQuery",
                                          "hipEventSynchronize", "hipEventElapsedTime", "hipStreamBeginCapture",
-                                         "hipStreamEndCapture", "hipGraphInstantiate", "hipGraphLaunch",
-                                         "hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchKernel",
-                                         "hiprtcCreateProgram", "hiprtcCompileProgram", "hiprtcGetCodeSize",
-                                         "hiprtcGetCode"),
+                                         "hipStreamEndCapture", "hipGraphGetNodes", "hipGraphInstantiate",
+                                         "hipGraphLaunch", "hipModuleLoadData", "hipModuleGetFunction",
+                                         "hipModuleLaunchKernel", "hiprtcCreateProgram", "hiprtcCompileProgram",
+                                         "hiprtcGetCodeSize", "hiprtcGetCode"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -7,8 +7,11 @@
 #include <fstream>
 #include <thread>
 
+#include "core/gpu/backend.h"
+#include "core/gpu_check.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
+#include "ops/schema.h"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -186,6 +189,32 @@ TEST(Plan, SaysWhatItRuns) {
   const Ref<Plan> plan = plan_for(find_op("softmax"), {x.transpose(0, 1)}, {y.transpose(0, 1)}, DimAttrs{0});
   const std::string text = plan->describe();
   EXPECT_NE(text.find("launch softmax"), std::string::npos) << text;
+}
+
+/// Kernels of the vendor's, and of a plan of several launches, with their grids; nothing of it is computed.
+TEST(GpuPlan, SaysInWhichStepsItRuns) {
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
+  NoGrad guard;
+  const Tensor a = full({512, 256}, 2.0, BFloat16, card()), b = full({256, 384}, 2.0, BFloat16, card()),
+               y = full({512, 384}, 3.0, BFloat16, card());
+  const Op& op = find_op("matmul");
+  const Attrs attrs = default_attrs(op);
+  const auto ins = operands_of(std::vector<Tensor>{a, b}), outs = operands_of(std::vector<Tensor>{y});
+  for (const Kernel& kernel : kernels_for(op, card().type)) {
+    const ForceKernel forced("matmul", kernel.name);
+    const Call call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}};
+    gpu::begin_call(card());
+    if (supports(kernel, call) != Reason::Ok) continue;
+    const std::string text = explain_plan(call);
+    EXPECT_NE(text.find("   step   "), std::string::npos) << text;
+    EXPECT_NE(text.find(" blocks of "), std::string::npos) << text;
+    EXPECT_EQ(text.find(" 0 registers"), std::string::npos) << text;
+    EXPECT_EQ(text.find(": a kernel"), std::string::npos) << text;
+    if (std::string_view(kernel.name).starts_with("vendor")) {
+      EXPECT_NE(text.find(", by cublasLt "), std::string::npos) << text;
+    }
+  }
+  EXPECT_EQ(y.to(Float32).to(cpu()).to_vector<float>(), std::vector<float>(512 * 384, 3.0f));
 }
 
 }  // namespace

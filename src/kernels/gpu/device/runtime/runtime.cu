@@ -284,6 +284,7 @@ class VendorRuntime final : public gpu::Runtime {
     if (status == success)
       for (const GraphNode node : nodes) described.push_back(describe_node(node));
     (void)TESSERA_RT(GraphDestroy)(graph);
+    (void)TESSERA_RT(GetLastError)();  // of what a kernel does not tell: the next launch would find it
     check(status, "reading a captured graph");
     return described;
   }
