@@ -476,10 +476,4 @@ void run_plan(const Plan& plan, std::span<const Tensor> in, std::span<const Tens
   run_as_planned(plan, in, out);
 }
 
-void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out) {
-  const auto in_metas = metas_of(in, cpu()), out_metas = metas_of(out, cpu());
-  run_as_planned(*make_plan(op, {in_metas.data(), in_metas.size()}, attrs, {out_metas.data(), out_metas.size()}), in,
-                 out);
-}
-
 }  // namespace tessera

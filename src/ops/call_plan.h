@@ -82,7 +82,4 @@ void run_plan(const Plan& plan, std::span<const Tensor> in, std::span<const Tens
 /// The same of tensors that are known to.
 void run_as_planned(const Plan& plan, std::span<const Tensor> in, std::span<const Tensor> out);
 
-/// Plans and runs a call on tensors that are there; hidden outputs may be undefined.
-void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out);
-
 }  // namespace tessera

@@ -130,5 +130,14 @@ inline std::vector<std::vector<double>> random_weights(const Tensors& out) {
     for (int64_t j = 0; j < out[i].numel(); ++j) weights[i].push_back(rng() & 1 ? draw(rng) : -draw(rng));
   return weights;
 }
+/// Of a case's outputs, by its inputs in float64.
+inline std::vector<std::vector<double>> random_weights(const Op& op, const OpCase& c, const Prepared& p) {
+  const NoGrad guard;
+  Tensors in = p.exact;
+  if (op.in_place)
+    for (Tensor& t : in)
+      if (t.defined()) t = t.clone();
+  return random_weights(dispatch(op, std::move(in), c.attrs));
+}
 
 }  // namespace tessera::op_table_test

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cases/cases.h"
+#include "ops/call_plan.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
 
@@ -70,6 +71,13 @@ void expect_half_precision_close(F f, const Tensors& exact, double tolerance) {
       EXPECT_LE(relative_error(got[i], want[i]), 2 * limit) << name(dtype) << " gradient " << i;
     }
   }
+}
+
+/// Plans and runs a call on tensors that are there; hidden outputs may be undefined.
+inline void run_op(const Op& op, std::span<const Tensor> in, const Attrs& attrs, std::span<const Tensor> out) {
+  const auto in_metas = metas_of(in, cpu()), out_metas = metas_of(out, cpu());
+  const auto plan = make_plan(op, {in_metas.data(), in_metas.size()}, attrs, {out_metas.data(), out_metas.size()});
+  run_as_planned(*plan, in, out);
 }
 
 }  // namespace tessera

@@ -55,14 +55,7 @@ double gradient_tolerance(const Op& op, DType dtype) { return 4 * tolerance(op.n
 void compare_gradients(const Op& op, const OpCase& c, DType dtype) {
   SCOPED_TRACE(where(c, dtype, Form::Contiguous));
   Prepared p = prepare(c, dtype, Form::Contiguous);
-  auto weights = [&] {
-    NoGrad guard;
-    Tensors in = p.exact;
-    if (op.in_place)
-      for (Tensor& t : in)
-        if (t.defined()) t = t.clone();
-    return random_weights(dispatch(op, std::move(in), c.attrs));
-  }();
+  auto weights = random_weights(op, c, p);
   for (auto& list : weights)  // the same numbers in every dtype
     for (double& w : list) w = static_cast<float>(bf16(static_cast<float>(w)));
   Tensors want = analytic_gradients(op, c, p.exact, weights, Float64, true);

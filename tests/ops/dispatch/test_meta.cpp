@@ -120,14 +120,7 @@ void check_forward(const Op& op, const OpCase& c, DType dtype) {
 void check_backward(const Op& op, const OpCase& c, DType dtype) {
   SCOPED_TRACE(where(c, dtype, Form::Contiguous));
   const Prepared p = prepare(c, dtype, Form::Contiguous);
-  auto weights = [&] {
-    NoGrad guard;
-    Tensors in = p.exact;
-    if (op.in_place)
-      for (Tensor& t : in)
-        if (t.defined()) t = t.clone();
-    return random_weights(dispatch(op, std::move(in), c.attrs));
-  }();
+  auto weights = random_weights(op, c, p);
   for (const bool composed : {false, true}) {
     const Tensors want = analytic_gradients(op, c, p.run, weights, dtype, composed);
     for (const char* text : kWithoutMemory) {

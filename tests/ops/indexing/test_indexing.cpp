@@ -1,5 +1,4 @@
 #include "core/gpu_check.h"
-#include "ops/call_plan.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/parallel.h"

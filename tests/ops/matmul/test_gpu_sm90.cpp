@@ -1,7 +1,6 @@
 // Products of halves by Hopper's own instructions, on a card that has them, against float64.
 #include "core/gpu_check.h"
 #include "core/op.h"
-#include "ops/call_plan.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 
