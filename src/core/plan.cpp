@@ -12,9 +12,10 @@ namespace tessera {
 namespace {
 
 // Places are addresses that no memory has: a slot's begin in the middle of 256 GB, so that offsets have either sign.
+// The two bases differ in both halves of a word: an integer beside half a place that padding kept is no pointer.
 constexpr int kSlotShift = 38;
 constexpr uint64_t kMiddle = uint64_t{1} << (kSlotShift - 1);
-constexpr uint64_t kBases[] = {uint64_t{0x5A0} << 52, uint64_t{0x5A1} << 52};
+constexpr uint64_t kBases[] = {uint64_t{0x5A0} << 52, (uint64_t{0x5A1} << 52) + (1 << 20)};
 constexpr uint32_t kMostSlots = 1u << (52 - kSlotShift);
 
 constexpr uint64_t kWorkspaceAlignment = 256;  // as cuBLASLt wants its own
@@ -125,7 +126,7 @@ std::string Plan::describe() const {
 
 void* PlanMaker::place(uint32_t slot, int base, int alignment) {
   if (slot >= kMostSlots) throw Error(fmt::format("a call of {} tensors: at most {} are supported", slot, kMostSlots));
-  return reinterpret_cast<void*>(kBases[base] | uint64_t{slot} << kSlotShift | (kMiddle + past_middle(alignment)));
+  return reinterpret_cast<void*>(kBases[base] + (uint64_t{slot} << kSlotShift) + kMiddle + past_middle(alignment));
 }
 
 void PlanMaker::relocate(Plan& plan, const Plan& other) {
