@@ -98,8 +98,13 @@ void explain_call(const Op& op, const Tensors& in, const Attrs& attrs, Device de
   const auto ins = operands_of({in.data(), in.size()}), outs = operands_of({out.data(), out.size()});
   const Call call{op, {ins.data(), ins.size()}, attrs, {outs.data(), outs.size()}};
   const Device where = call_device(call);
-  if (where.is_gpu() && where.meta)
-    return fmt::print("   kernels are chosen where there is a card\n{}", explain_cost(call));
+  if (where.is_gpu() && where.meta && op.compute) return fmt::print("{}{}", explain(call), explain_cost(call));
+  if (where.is_gpu() && where.meta) {
+    std::string names;
+    for (const Kernel& kernel : kernels_for(op, where.type))
+      names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+    return fmt::print("   a card chooses the first that takes the call, of: {}\n{}", names, explain_cost(call));
+  }
   if (where.is_gpu()) gpu::begin_call(where);
   fmt::print("{}{}", explain(call), explain_plan(call));
 }
@@ -133,7 +138,11 @@ void run(ExplainOptions& options) {
   Generator generator(options.seed);
   Usage usage = usage_of(*op, generator);
   if (!usage.first) throw UsageError(options.op + ": no example of a call is known");
-  Attrs attrs = options.shapes.empty() ? usage.first->attrs : default_attrs(*op);
+  const bool example = options.shapes.empty() && usage.most > 0;  // the first of its cases
+  Attrs attrs = example ? usage.first->attrs : default_attrs(*op);
+  if (const auto& fields = attrs.type().fields;
+      !example && std::any_of(fields.begin(), fields.end(), [](const auto& f) { return f.name == "dtype"; }))
+    attrs.set_text("dtype", options.dtype);
   if (op->name == "scaled_dot_product_attention")
     attrs = AttentionAttrs{.causal = options.causal, .dropout = options.dropout};
   try {
@@ -143,7 +152,7 @@ void run(ExplainOptions& options) {
       if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
     if (!options.shapes.empty()) in = inputs_of(*op, usage, options, dtype, device, generator);
     if (options.dropout > 0 && in.size() == 5) in[4] = zeros({2}, Int64, device);  // the state of attention's generator
-    explain_call(*op, in, attrs, device, options.shapes.empty() ? usage.first->label : "");
+    explain_call(*op, in, attrs, device, example ? usage.first->label : "");
     if (op->name == "scaled_dot_product_attention") explain_attention_backward(in, attrs, device);
   } catch (const Error& e) {
     throw UsageError(e.what());

@@ -67,23 +67,27 @@ struct OpKernel {
 /// An operator, defined once. Its functions may be called from several threads at a time, for as long as the program
 /// runs.
 ///
-///   register_op({.name = "scale_and_clip",
+///   register_op({.name = "scaled_sine",
 ///                .inputs = "x",
 ///                .outputs = "y",
-///                .attributes = {{"factor", 1.0}, {"most", 6.0}},
+///                .attributes = {{"factor", 1.0}},
 ///                .infer = [](auto in, const Attributes&) { return std::vector{in[0]}; },
+///                .vjp = [](const RecordedCall& call, const Tensors& grads) {
+///                  return Tensors{grads[0] * cos(call.inputs[0]) * call.attributes.get<double>("factor")};
+///                },
 ///                .compute = [](auto in, const Attributes& a) {
-///                  return Tensors{minimum(in[0] * a.get<double>("factor"), full({}, a.get<double>("most")))};
+///                  return Tensors{sin(in[0]) * a.get<double>("factor")};
 ///                }});
-///   Tensor y = call_op("scale_and_clip", {x}, {{"factor", 2.0}})[0];
+///   Tensor y = call_op("scaled_sine", {x}, {{"factor", 2.0}})[0];
 struct OpDefinition {
   std::string name;     ///< letters, digits, '_' and '.', such as "my_library.scale"; the last is no '_'
-  std::string inputs;   ///< "x, weight, bias?": `?` may be undefined; "tensors...": any number of them
+  std::string inputs;   ///< "x, weight, bias?": `?` may be undefined; "tensors...", alone: any number of them
   std::string outputs;  ///< "y, mean"
   std::vector<NamedValue> attributes = {};
   /// Shapes and dtypes of the outputs. Throws Error where inputs do not fit: it is the only check.
   std::function<std::vector<TensorMeta>(std::span<const TensorMeta> in, const Attributes&)> infer;
-  /// Gradients of the inputs, undefined where there is none, from those of the outputs, written in operators.
+  /// Gradients of the inputs, undefined where there is none, from those of the outputs, written in operators. Without
+  /// it a call with floating outputs is an Error where an input requires a gradient.
   std::function<Tensors(const RecordedCall&, const Tensors& grads)> vjp = {};
   /// Made of other operators; nothing of it is recorded. Either this, or kernels.
   std::function<Tensors(std::span<const Tensor> in, const Attributes&)> compute = {};

@@ -149,7 +149,8 @@ Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
 /// Element `index` along `dim`, which vanishes; a negative index counts from the end.
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
-/// The same from and to dims that may be symbols.
+/// The same from and to dims that may be symbols: clamped where the symbols' bounds tell that they lie outside, and
+/// otherwise taken to lie inside, which a captured function checks when it runs.
 Tensor slice(const Tensor& x, int64_t dim, Dim start, Dim end, int64_t step = 1);
 /// The sizes of x, i64 [rank] on the host. Without memory its elements are known all the same, and so is what small
 /// integer tensors come to that are computed from it: shape_from() reads them, with symbols.

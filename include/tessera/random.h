@@ -21,7 +21,7 @@ class Generator {
     offset_ = offset;
   }
   /// Reserves randomness for `elements` numbers: an i64[2] tensor {seed, first block} for the random operators.
-  Tensor reserve(int64_t elements, Device device = cpu());
+  Tensor reserve(Dim elements, Device device = cpu());
 
  private:
   uint64_t seed_, offset_ = 0;

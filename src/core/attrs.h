@@ -196,7 +196,7 @@ struct OptimAttrs {
 /// The generator's object; none: the thread's own
 struct DrawAttrs {
   Ref<AttrObject> generator;
-  int64_t elements = 0;
+  Dim elements = 0;
   Device device = {};
   TESSERA_ATTRS(generator, elements, device)
 };

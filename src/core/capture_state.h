@@ -11,7 +11,7 @@ class CaptureState {
  public:
   virtual ~CaptureState() = default;
   /// A place of random numbers, reserved anew at each run.
-  virtual Tensor draw(Generator& generator, int64_t elements, Device device) = 0;
+  virtual Tensor draw(Generator& generator, Dim elements, Device device) = 0;
   /// Before the gradient of a leaf is set or added to.
   virtual void gradient_changes(const TensorImpl& leaf) = 0;
 };
@@ -30,6 +30,6 @@ class PauseCapture {
 };
 
 /// What Generator::reserve gives where nothing can be written: a state without memory.
-Tensor draw_later(Generator& generator, int64_t elements, Device device);
+Tensor draw_later(Generator& generator, Dim elements, Device device);
 
 }  // namespace tessera

@@ -91,8 +91,12 @@ Device parse_device(std::string_view text) {
     if (kArchitectures[i].type == device.type && kArchitectures[i].name == text.substr(colon + 1))
       return meta({device.type, static_cast<int8_t>(-1 - static_cast<int>(i))});
   std::string digits(text.substr(colon + 1));
-  if (digits.empty() || digits.size() > 2 || digits.find_first_not_of("0123456789") != digits.npos)
-    throw Error("bad device index in '" + std::string(text) + "'");
+  if (digits.empty() || digits.size() > 2 || digits.find_first_not_of("0123456789") != digits.npos) {
+    std::string known;
+    for (const auto& architecture : kArchitectures)
+      if (architecture.type == device.type) known += ", " + std::string(kind) + ":" + std::string(architecture.name);
+    throw Error("unknown device '" + std::string(text) + "': " + std::string(kind) + ":N" + known);
+  }
   device.index = static_cast<int8_t>(std::stoi(digits));
   if (device.type == DeviceType::CPU && device.index != 0)
     throw Error("there is one cpu device, not '" + std::string(text) + "'");

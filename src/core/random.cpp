@@ -7,12 +7,13 @@ namespace tessera {
 
 constinit thread_local CaptureState* current_capture = nullptr;
 
-Tensor draw_later(Generator& generator, int64_t elements, Device device) {
+Tensor draw_later(Generator& generator, Dim elements, Device device) {
   return current_capture ? current_capture->draw(generator, elements, device) : empty({2}, Int64, device);
 }
 
-Tensor Generator::reserve(int64_t elements, Device device) {
-  if (device.meta || is_capturing()) return draw_later(*this, elements, device);
+Tensor Generator::reserve(Dim count, Device device) {
+  if (device.meta || is_capturing()) return draw_later(*this, count, device);
+  const int64_t elements = count.value();
   if (device.is_gpu())
     if (gpu::Capture* capture = gpu::capture_on(gpu::state(device)))
       return gpu::capture_draw(*capture, *this, elements);

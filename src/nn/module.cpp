@@ -325,6 +325,8 @@ void Module::load_state_dict(const StateDict& dict, bool strict) {
     if (source.shape() != t.shape() ||
         (source.dtype() != t.dtype() && !(is_floating(source.dtype()) && is_floating(t.dtype()))))
       mismatched.push_back(fmt::format("{} is {} here and {} there", name, describe(t), describe(source)));
+    else if (source.device().meta && !t.device().meta)
+      mismatched.push_back(fmt::format("{} has no memory there", name));
     else if (!target.source.defined()) target.source = source;
     else if (!equal_bytes(target.source, source))
       mismatched.push_back(fmt::format("{} and {} are tied here and differ there", target.name, name));

@@ -49,6 +49,7 @@ Tensor frozen(const Tensor& estimate, const Tensor& x) {
 
 Images convolve(const Conv2d& conv, const Tensor& x, bool training) {
   if (!training) return {conv(x)};
+  const NamedScope scope(conv.name());
   Tensors in = operands(conv, x);
   const Attrs windows = conv_attrs(conv.options);
   if (fuses_norm(conv2d_moments_op, {in.data(), in.size()}, windows))
@@ -94,6 +95,7 @@ Images norm_convolve(const BatchNorm2d& norm, Activation activation, const Conv2
     in.push_back(norm.bias);
     const Attrs attrs = NormConvAttrs{conv_attrs(conv.options), {.eps = norm.eps, .training = training, .relu = relu}};
     if (as_they_are && fuses_norm(norm_conv2d_op, {in.data(), in.size()}, attrs)) {
+      const NamedScope scope(conv.name());
       const Tensor mean = x.mean, var = x.var;
       x = {};
       Images y = one_pass(norm_conv2d_op, std::move(in), attrs);

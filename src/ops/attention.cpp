@@ -304,7 +304,7 @@ std::span<const Op* const> attention_ops() {
 namespace {
 
 // A word for each weight.
-Tensor state_for(const AttentionOptions& options, int64_t weights, Device device) {
+Tensor state_for(const AttentionOptions& options, Dim weights, Device device) {
   if (options.dropout == 0) return {};
   Generator& generator = options.generator ? *options.generator : default_generator();
   return generator.reserve(weights, device);
@@ -314,13 +314,15 @@ Tensor state_for(const AttentionOptions& options, int64_t weights, Device device
 
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
-  const int64_t weights = q.dim() == 4 && k.dim() == 4 ? q.size(0) * q.size(1) * q.size(2) * k.size(2) : 0;
+  const Shape &s = q.shape(), &keys = k.shape();
+  const Dim weights = s.rank() == 4 && keys.rank() == 4 ? s[0] * s[1] * s[2] * keys[2] : Dim(0);
   return dispatch_one(attention_op, {q, k, v, options.mask, state_for(options, weights, q.device())},
                       AttentionAttrs{options.scale, options.causal, 0, options.dropout});
 }
 
 Tensor attention_qkv(const Tensor& qkv, int64_t heads, const AttentionOptions& options) {
-  const int64_t weights = qkv.dim() == 3 ? qkv.size(0) * heads * qkv.size(1) * qkv.size(1) : 0;
+  const Shape& s = qkv.shape();
+  const Dim weights = s.rank() == 3 ? s[0] * heads * s[1] * s[1] : Dim(0);
   return dispatch_one(attention_qkv_op, {qkv, options.mask, state_for(options, weights, qkv.device())},
                       AttentionAttrs{options.scale, options.causal, heads, options.dropout});
 }

@@ -15,6 +15,7 @@
 #include "ops/op_table.h"
 #include "ops/output_layout.h"
 #include "ops/picks.h"
+#include "ops/schema.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
 
@@ -83,7 +84,12 @@ void refuse_packed(const Op& op, size_t input, const std::string& what) {
   if (std::none_of(list.begin(), list.end(), [&](const Kernel& k) { return reads_packed(k, call); }))
     for (size_t i = 0; i < call.in.size(); ++i)
       if (call.in[i].packing()) refuse_packed(call.op, i, describe(call.in[i]));
-  if (!name) throw Error(fmt::format("{}: no kernel takes {}\n{}", call.op.name, describe_inputs(call), explain(call)));
+  if (!name) {
+    std::string reasons;
+    for (const Kernel& k : list)
+      reasons += fmt::format("{}{} {}", reasons.empty() ? "" : "; ", k.name, sentence(supports(k, call)));
+    throw Error(fmt::format("{}: no kernel takes {}: {}", call.op.name, describe_inputs(call), reasons));
+  }
   std::string there;
   for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
     if (*name == kernel.name)
@@ -381,8 +387,19 @@ SmallVector<Operand, 4> operands_of(std::span<const Tensor> tensors) {
   return operands;
 }
 
+// Inputs that the schema does not call optional.
+static void require_defined(const Op& op, std::span<const TensorMeta> in) {
+  if (std::none_of(in.begin(), in.end(), [](const TensorMeta& m) { return is_absent(m); })) return;
+  const std::vector<OpValue> values = inputs_of(op);
+  for (size_t i = 0; i < std::min(in.size(), values.size()); ++i) {
+    if (values[i].list) return;  // a step's lists have holes
+    if (is_absent(in[i]) && !values[i].optional) throw Error(fmt::format("{}: input {} is undefined", op.name, i));
+  }
+}
+
 Metas infer_outputs(const Op& op, std::span<const TensorMeta> in, const Attrs& attrs, Device device, bool keep_hidden,
                     const std::function<Dim(Dim)>& count) {
+  require_defined(op, in);
   Metas metas = op.infer(in, attrs);
   if (op.count && count) put_count(metas, count);
   const size_t visible = metas.size() - static_cast<size_t>(op.hidden_outputs), same = overwritten(op, metas.size());

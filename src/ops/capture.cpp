@@ -69,7 +69,7 @@ class Capturing final : public CaptureState {
     return Dim::count(name, count.high(), op.name);
   }
 
-  Tensor draw(Generator& generator, int64_t elements, Device device) override {
+  Tensor draw(Generator& generator, Dim elements, Device device) override {
     return draw_state(generator, elements, device);
   }
 

@@ -131,6 +131,16 @@ void require_plain(const Op& op, const Tensors& in) {
                               op.name, describe(t)));
 }
 
+// A gradient would be lost without a word.
+void require_vjp(const Op& op, const Tensors& in, const Tensors& out) {
+  const auto takes_part = [](const Tensor& t) { return t.defined() && is_floating(t.dtype()); };
+  if (std::none_of(out.begin(), out.end(), takes_part)) return;
+  for (size_t i = 0; i < in.size(); ++i)
+    if (needs_grad(in[i]))
+      throw Error(fmt::format("{}: has no vjp, and input {} requires a gradient; give it to detach(), or use NoGrad",
+                              op.name, i));
+}
+
 OpNode::SavedTensor kept(Tensor t, bool overwritten = false) {
   // A saved input that this very call overwrote is lost: its version is the one before.
   const uint32_t version = t.defined() ? t.storage()->version.load(std::memory_order_relaxed) - overwritten : 0;
@@ -266,6 +276,7 @@ Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
   });
   if (op.in_place && is_capturing() && grad_enabled()) check_in_place(op, in, out.size() - op.hidden_outputs);
   if (recording) record(op, in, out, attrs);
+  else if (op.registered && !op.vjp && grad_enabled()) require_vjp(op, in, out);
   for (size_t shown = out.size() - op.hidden_outputs; out.size() > shown;) out.pop_back();
   return out;
 }

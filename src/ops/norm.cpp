@@ -255,7 +255,6 @@ Metas infer_add_layer_norm(std::span<const TensorMeta> in, const Attrs&) {
   require_norm_dtypes(op.view(), in[0], in.subspan(3));
   require_one_floating_dtype(op.view(), in.subspan(1), 1);
   require_shape(op.view(), "branch", in[1], in[0].shape);
-  if (is_absent(in[1])) fail(op.view(), "there is no branch");
   const Shape statistics = statistics_shape<op>(in[0], in[3]);
   require_shape(op.view(), "the bias of the branch", in[2],
                 Shape(in[0].shape.begin() + statistics.rank(), in[0].shape.end()));

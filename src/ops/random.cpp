@@ -162,13 +162,13 @@ struct GeneratorObject final : AttrObject {
 
 Metas infer_draw(std::span<const TensorMeta>, const Attrs& attrs) {
   const auto& a = attrs.as<DrawAttrs>();
-  if (a.elements < 0) throw Error(fmt::format("draw: {} elements", a.elements));
+  if (a.elements.high() < 0) throw Error(fmt::format("draw: {} elements", a.elements.to_string()));
   return {{{2}, Int64, a.device}};
 }
 Tensors draw_compute(std::span<const Tensor>, const Attrs& attrs) {
   const auto& a = attrs.as<DrawAttrs>();
   const auto* own = dynamic_cast<const GeneratorObject*>(a.generator.get());
-  return {(own ? *own->generator : default_generator()).reserve(a.elements, a.device)};
+  return {(own ? *own->generator : default_generator()).reserve(a.elements.value(), a.device)};
 }
 
 const Op draw_op = {.name = "draw",
@@ -181,7 +181,7 @@ const Op draw_op = {.name = "draw",
 // f64 and integers take two words per number.
 Tensor generate(const Op& op, const Shape& shape, DType dtype, double a, double b, Generator& generator,
                 Device device) {
-  int64_t words = shape.numel().value() * (dtype == Float64 || dtype == Int64 ? 2 : 1);
+  const Dim words = shape.numel() * (dtype == Float64 || dtype == Int64 ? 2 : 1);
   return dispatch_one(op, {generator.reserve(words, device)}, CreateAttrs{DimList(shape), dtype, a, b, device});
 }
 
@@ -196,7 +196,7 @@ std::span<const Op* const> random_ops() {
   return ops;
 }
 
-Tensor draw_state(Generator& generator, int64_t elements, Device device) {
+Tensor draw_state(Generator& generator, Dim elements, Device device) {
   DrawAttrs attrs{{}, elements, device};
   if (&generator != &default_generator()) attrs.generator = make_ref<GeneratorObject>(generator);
   return dispatch_one(draw_op, {}, attrs);
@@ -221,14 +221,14 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Generator& generat
 
 Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   if (!training || p == 0) return x;
-  return dispatch_one(dropout_op, {x, generator.reserve(x.numel(), x.device())}, DropoutAttrs{p});
+  return dispatch_one(dropout_op, {x, generator.reserve(x.shape().numel(), x.device())}, DropoutAttrs{p});
 }
 
 Tensor multinomial(const Tensor& probabilities, int64_t samples, bool replacement, Generator& generator) {
   if (probabilities.dim() == 0) throw Error("multinomial: the probabilities are a single number");
-  int64_t n = probabilities.size(-1), rows = n ? probabilities.numel() / n : 0;
+  const Dim n = probabilities.shape().back(), rows = n == Dim(0) ? Dim(0) : probabilities.shape().numel() / n;
   Tensor state =
-      generator.reserve(2 * rows * (replacement ? std::max<int64_t>(samples, 0) : n), probabilities.device());
+      generator.reserve(rows * 2 * (replacement ? Dim(std::max<int64_t>(samples, 0)) : n), probabilities.device());
   return dispatch_one(multinomial_op, {probabilities, state}, MultinomialAttrs{samples, replacement});
 }
 

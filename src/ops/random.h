@@ -5,6 +5,6 @@
 namespace tessera {
 
 /// What Generator::reserve does, as a node: an i64[2] tensor {seed, first block} on the device.
-Tensor draw_state(Generator& generator, int64_t elements, Device device);
+Tensor draw_state(Generator& generator, Dim elements, Device device);
 
 }  // namespace tessera

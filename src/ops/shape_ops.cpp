@@ -169,12 +169,16 @@ Tensors expand_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 // ---- slice, select
 
-// A bound may count from the end. Where a symbol hides the size, bounds are taken to lie inside.
+// A bound may count from the end. It is clamped as far as the bounds of symbols tell; where they do not, it is taken to
+// lie inside, and a graph that runs says where it did not.
 Dim resolve_bound(Dim bound, Dim size) {
-  if (bound.is_symbolic()) return bound;
-  if (size.is_symbolic()) return bound == Dim(kEnd) ? size : bound.value() < 0 ? size + bound : bound;
-  int64_t b = bound.value(), n = size.value();
-  return std::clamp<int64_t>(b < 0 ? b + n : b, 0, n);
+  if (!bound.is_symbolic() && !size.is_symbolic()) {
+    const int64_t b = bound.value(), n = size.value();
+    return std::clamp<int64_t>(b < 0 ? b + n : b, 0, n);
+  }
+  if (bound == Dim(kEnd)) return size;
+  const Dim b = !bound.is_symbolic() && bound.value() < 0 ? size + bound : bound;
+  return b.high() <= 0 ? Dim(0) : (size - b).high() <= 0 ? size : b;
 }
 
 struct Range {
@@ -187,7 +191,7 @@ Range resolve_range(const Shape& in, const SliceAttrs& a) {
   int64_t dim = normalize_dim("slice", a.dim, in);
   Dim start = resolve_bound(a.start, in[dim]), end = resolve_bound(a.end, in[dim]);
   Dim length = (end - start - 1) / a.step + 1;
-  if (!length.is_symbolic() && length.value() < 0) length = 0;
+  if (length.high() <= 0) length = 0;
   return {dim, start, length};
 }
 

@@ -82,6 +82,11 @@ TEST(WithoutMemory, EveryModelSteps) {
         EXPECT_EQ(cost.state_bytes / cost.parameter_bytes, 2);
         StepShare all;
         for (const auto& [name, share] : cost.modules) all.flops += share.flops;
+        for (const auto& [name, share] : cost.modules) {
+          if (name == "other") {
+            EXPECT_LT(share.flops, 0.2 * all.flops) << "outside of modules";
+          }
+        }
         EXPECT_NEAR(all.flops, cost.forward.flops + cost.backward.flops + cost.optimizer.flops, 1e-9 * all.flops);
       }
 }

@@ -123,6 +123,11 @@ TEST(StateDict, StrictListsEveryDifferenceAndChangesNothing) {
   dict["counter"] = zeros({2});
   EXPECT_EQ(error_of([&] { m.load_state_dict(dict, false); }),
             "load_state_dict: mismatched: counter is i64[2] on cpu here and f32[2] on cpu there");
+  dict["counter"] = empty({2}, Int64, meta(cpu()));
+  dict["mid.weight"] = ones({3, 3});
+  EXPECT_EQ(error_of([&] { m.load_state_dict(dict, false); }),
+            "load_state_dict: mismatched: counter has no memory there");
+  EXPECT_EQ(m.mid->weight.to_vector<float>(), std::vector<float>(9, 0));
 }
 
 TEST(Module, ToConvertsInPlace) {

@@ -62,6 +62,20 @@ const Op& affine() {
   return op;
 }
 
+TEST(RegisteredOp, WithoutVjpRefusesWhatRequiresAGradient) {
+  register_op({.name = "test.no_vjp",
+               .inputs = "x",
+               .outputs = "y",
+               .infer = like_first,
+               .compute = [](auto in, const Attributes&) { return Tensors{in[0] * 2.0}; }});
+  const Tensor x = ones({3}).set_requires_grad();
+  EXPECT_EQ(error_of([&] { call_op("test.no_vjp", {x}); }),
+            "test.no_vjp: has no vjp, and input 0 requires a gradient; give it to detach(), or use NoGrad");
+  EXPECT_EQ(call_op("test.no_vjp", {x.detach()})[0].to_vector<float>(), std::vector<float>(3, 2.0f));
+  const NoGrad guard;
+  EXPECT_FALSE(call_op("test.no_vjp", {x})[0].requires_grad());
+}
+
 // x², made of operators.
 const Op& squared() {
   static const Op& op = register_op(

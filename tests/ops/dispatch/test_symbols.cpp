@@ -69,6 +69,38 @@ TEST(SymbolicMeta, TensorsFlowThroughFunctions) {
   written.select(1, 2).copy_(x.select(1, 0));
 }
 
+TEST(SymbolicMeta, SlicesAreClampedAsFarAsBoundsTell) {
+  const Dim n = Dim::symbol("n", 1, 64);
+  const Tensor x = without_memory({n, 8});
+  EXPECT_EQ(shape_text(slice(x, 0, 1, 1000)), "[-1 + n, 8]");
+  EXPECT_EQ(shape_text(slice(x, 0, 100, 1000)), "[0, 8]");
+  EXPECT_EQ(shape_text(slice(x, 0, n, Dim(0))), "[0, 8]");
+  EXPECT_EQ(shape_text(slice(x, 0, -100, 1)), "[1, 8]");
+  EXPECT_EQ(shape_text(slice(x, 0, 0, 2)), "[2, 8]");  // n may be 1: the graph checks it
+  const Program program = capture([](const Tensors& in) { return Tensors{slice(in[0], 0, 0, 2)}; }, {x});
+  EXPECT_EQ(to_string(program({ones({5, 8})})[0].shape()), "[2, 8]");
+  EXPECT_NE(error_of([&] { program({ones({1, 8})}); }).find("slice gives [1, 8], not [2, 8]"), std::string::npos);
+}
+
+TEST(SymbolicMeta, AttentionAndDrawsTakeSymbols) {
+  const Dim n = Dim::symbol("n", 1, 64);
+  const Tensor q = without_memory({2, 3, n, 8});
+  EXPECT_EQ(shape_text(scaled_dot_product_attention(q, q, q, {.causal = true})), "[2, 3, n, 8]");
+  EXPECT_EQ(shape_text(scaled_dot_product_attention(q, q, q, {.dropout = 0.5})), "[2, 3, n, 8]");
+  EXPECT_EQ(shape_text(attention_qkv(without_memory({n, 5, 24}), 2)), "[n, 5, 8]");
+  EXPECT_EQ(shape_text(dropout(q, 0.5, true)), "[2, 3, n, 8]");
+  const auto fn = [](const Tensors& in) {
+    Generator g(3);
+    return Tensors{in[0] * rand(in[0].shape(), default_generator())};
+  };
+  const Program program = capture(fn, {without_memory({n, 3})});
+  EXPECT_NE(program.graph->text().find("elements=3*n"), std::string::npos) << program.graph->text();
+  manual_seed(5);
+  const Tensor drawn = program({ones({4, 3})})[0];
+  manual_seed(5);
+  EXPECT_EQ(drawn.to_vector<float>(), rand({4, 3}, default_generator()).to_vector<float>());
+}
+
 TEST(SymbolicMeta, GradientsFlow) {
   const Dim n = Dim::symbol("n", 1, 12);
   const Tensor x = without_memory({n, 4}), w = without_memory({3, 4}).set_requires_grad(),

@@ -69,7 +69,7 @@ TEST(AddLayerNorm, WithoutAGradientOfEitherResult) {
 TEST(AddLayerNorm, SaysWhatDoesNotFit) {
   const Tensor x = zeros({3, 8});
   EXPECT_EQ(error_of([&] { add_layer_norm(x, zeros({3, 4})); }), "add_layer_norm: branch has shape [3, 4], not [3, 8]");
-  EXPECT_EQ(error_of([&] { add_layer_norm(x, {}); }), "add_layer_norm: there is no branch");
+  EXPECT_EQ(error_of([&] { add_layer_norm(x, {}); }), "add_layer_norm: input 1 is undefined");
   EXPECT_EQ(error_of([&] { add_layer_norm(x, x, zeros({4})); }),
             "add_layer_norm: the bias of the branch has shape [4], not [8]");
   EXPECT_EQ(error_of([&] { add_layer_norm(x, x, {}, zeros({8}, Float16)); }),
