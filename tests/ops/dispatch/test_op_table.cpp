@@ -6,6 +6,7 @@
 #include "core/util/debug.h"
 #include "ops/call_plan.h"
 #include "ops/op_table_checks.h"
+#include "ops/ops_check.h"
 
 namespace tessera {
 namespace {
