@@ -19,7 +19,7 @@ Metas1 like_first(std::span<const TensorMeta> in, const Attributes&) { return {i
 
 // y = factor x + shift, by kernels with state of their own; attributes of several kinds.
 const Op& affine() {
-  static const Op& op = [&]() -> const Op& {
+  static const Op* const op = [] {
     const auto counted = std::make_shared<std::atomic<int>>(0);
     const auto run = [counted](const KernelCall& call) {
       ++*counted;
@@ -36,30 +36,30 @@ const Op& affine() {
       if (call.needs_input(1)) out[1] = sum(grads[0]);
       return out;
     };
-    return register_op({.name = "test.affine",
-                        .inputs = "x, shift?",
-                        .outputs = "y",
-                        .attributes = {{"factor", 1.0},
-                                       {"label", std::string("plain")},
-                                       {"dims", IntList{0, 1}},
-                                       {"table", tensor<float>({1, 2}, {2})},
-                                       {"program", Ref<AttrObject>()}},
-                        .infer =
-                            [](std::span<const TensorMeta> in, const Attributes&) {
-                              if (in[0].dtype != Float64) throw Error("test.affine: x is not f64: " + describe(in[0]));
-                              return Metas1{in[0]};
-                            },
-                        .vjp = backward,
-                        .kernels = {{.name = "small",
-                                     .run = run,
-                                     .supports = [](const KernelCall& call) { return call.in[0].numel() < 4; },
-                                     .workspace_bytes = [](const KernelCall&) { return size_t{64}; }},
-                                    {.name = "plain", .run = run}},
-                        .keeps_inputs = 0,
-                        .keeps_outputs = 0,
-                        .gives_gradients = true});
+    return &register_op({.name = "test.affine",
+                         .inputs = "x, shift?",
+                         .outputs = "y",
+                         .attributes = {{"factor", 1.0},
+                                        {"label", std::string("plain")},
+                                        {"dims", IntList{0, 1}},
+                                        {"table", tensor<float>({1, 2}, {2})},
+                                        {"program", Ref<AttrObject>()}},
+                         .infer =
+                             [](std::span<const TensorMeta> in, const Attributes&) {
+                               if (in[0].dtype != Float64) throw Error("test.affine: x is not f64: " + describe(in[0]));
+                               return Metas1{in[0]};
+                             },
+                         .vjp = backward,
+                         .kernels = {{.name = "small",
+                                      .run = run,
+                                      .supports = [](const KernelCall& call) { return call.in[0].numel() < 4; },
+                                      .workspace_bytes = [](const KernelCall&) { return size_t{64}; }},
+                                     {.name = "plain", .run = run}},
+                         .keeps_inputs = 0,
+                         .keeps_outputs = 0,
+                         .gives_gradients = true});
   }();
-  return op;
+  return *op;
 }
 
 TEST(RegisteredOp, WithoutVjpRefusesWhatRequiresAGradient) {
@@ -78,14 +78,14 @@ TEST(RegisteredOp, WithoutVjpRefusesWhatRequiresAGradient) {
 
 // x², made of operators.
 const Op& squared() {
-  static const Op& op = register_op(
+  static const Op* const op = &register_op(
       {.name = "test.squared",
        .inputs = "x",
        .outputs = "y",
        .infer = like_first,
        .vjp = [](const RecordedCall& call, const Tensors& grads) { return Tensors{grads[0] * call.inputs[0] * 2.0}; },
        .compute = [](std::span<const Tensor> in, const Attributes&) { return Tensors{in[0] * in[0]}; }});
-  return op;
+  return *op;
 }
 
 TEST(RegisteredOp, RunsAndIsDifferentiated) {
