@@ -51,8 +51,8 @@ void add_convolutions(std::string_view op, std::vector<Problem>& all) {
     const Shape x{2, 64, 16, 16}, w{128, 64, window, window}, y{2, 128, 16, 16};
     ConvAttrs attrs{.padding = {window / 2, window / 2}};
     std::vector<Shape> shapes = {x, w, {}};
-    if (op == "conv2d_input_grad") shapes = {y, w}, attrs.size[0] = attrs.size[1] = 16;
-    if (op == "conv2d_weight_grad") shapes = {x, y, {}}, attrs.size[0] = attrs.size[1] = window;
+    if (op == "conv2d_input_grad") shapes = std::vector<Shape>{y, w}, attrs.size[0] = attrs.size[1] = 16;
+    if (op == "conv2d_weight_grad") shapes = std::vector<Shape>{x, y, {}}, attrs.size[0] = attrs.size[1] = window;
     for (bool channels_last : {false, true})
       all.push_back({fmt::format("{} x {}{}", window, window, channels_last ? ", channels last" : ""),
                      attrs,
