@@ -2,6 +2,7 @@
 #include "tile/kernels/reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "rows_check.h"
@@ -48,9 +49,10 @@ void check(const Reducer& reducer, const std::function<double(const Numbers&)>& 
     }
     i64 out[3];
     for (int d = 0; d < 3; ++d) out[d] = s.reduced[d] ? 1 : s.n[d];
-    for (const auto in : {strided(x.data(), {s.n[0], s.n[1], s.n[2]}, {s.n[1] * s.n[2], s.n[2], 1}),  // packed
-                          strided(x.data(), {s.n[0], s.n[1], s.n[2]}, {1, s.n[0], s.n[0] * s.n[1]}),  // reversed
-                          strided(x.data(), {s.n[0], s.n[1], s.n[2]}, {2 * s.n[2], 2 * s.n[0] * s.n[2], 2})}) {
+    const std::array views{strided(x.data(), {s.n[0], s.n[1], s.n[2]}, {s.n[1] * s.n[2], s.n[2], 1}),  // packed
+                           strided(x.data(), {s.n[0], s.n[1], s.n[2]}, {1, s.n[0], s.n[0] * s.n[1]}),  // reversed
+                           strided(x.data(), {s.n[0], s.n[1], s.n[2]}, {2 * s.n[2], 2 * s.n[0] * s.n[2], 2})};
+    for (const auto& in : views) {
       std::vector<Result> y(out[0] * out[1] * out[2] + 1, Result(77));
       reduce_view<Result>(executor(), reducer, packed(y.data(), {out[0], out[1], out[2]}), in, parameter, ordered);
       Numbers got, wanted;
