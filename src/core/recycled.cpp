@@ -29,7 +29,7 @@ struct AtThreadEnd {
   ~AtThreadEnd() {
     for (size_t i = 0; i < kLists; ++i)
       for (lists[i].left = 0; lists[i].first;)
-        ::operator delete(std::exchange(lists[i].first, lists[i].first->next), (i + 1) * kGrain);
+        ::operator delete(std::exchange(lists[i].first, lists[i].first->next));
   }
 };
 
@@ -51,9 +51,9 @@ void* Recycled::operator new(size_t bytes) {
 
 void Recycled::operator delete(void* memory, size_t bytes) noexcept {
   const size_t i = (bytes - 1) / kGrain;
-  if (i >= kLists) return ::operator delete(memory, bytes);
+  if (i >= kLists) return ::operator delete(memory);
   List& list = lists[i];
-  if (list.left == 0) return ::operator delete(memory, (i + 1) * kGrain);
+  if (list.left == 0) return ::operator delete(memory);
   if (!list.first) note_thread();
   --list.left;
   list.first = new (memory) Free{list.first};
