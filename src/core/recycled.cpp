@@ -28,8 +28,7 @@ constinit thread_local std::array<List, kLists> lists{};
 struct AtThreadEnd {
   ~AtThreadEnd() {
     for (size_t i = 0; i < kLists; ++i)
-      for (lists[i].left = 0; lists[i].first;)
-        ::operator delete(std::exchange(lists[i].first, lists[i].first->next));
+      for (lists[i].left = 0; lists[i].first;) ::operator delete(std::exchange(lists[i].first, lists[i].first->next));
   }
 };
 
