@@ -16,6 +16,7 @@ namespace {
 constexpr int kSlotShift = 38;
 constexpr uint64_t kMiddle = uint64_t{1} << (kSlotShift - 1);
 constexpr uint64_t kBases[] = {uint64_t{0x5A0} << 52, (uint64_t{0x5A1} << 52) + (1 << 20)};
+constexpr uint64_t kOnCpu = 64;  // by so much more
 constexpr uint32_t kMostSlots = 1u << (52 - kSlotShift);
 
 constexpr uint64_t kWorkspaceAlignment = 256;  // as cuBLASLt wants its own
@@ -79,7 +80,7 @@ std::string text_of(const std::source_location& where) {
 
 void* Plan::take(int64_t bytes) {
   if (bytes == 0) return nullptr;
-  auto* p = static_cast<std::byte*>(PlanMaker::place(slots_, base_, PlanMaker::kMostAlignment)) + workspace_;
+  auto* p = static_cast<std::byte*>(PlanMaker::place(slots_, base_, PlanMaker::kMostAlignment, on_cpu_)) + workspace_;
   workspace_ += aligned(static_cast<uint64_t>(bytes), kWorkspaceAlignment);
   return p;
 }
@@ -88,7 +89,7 @@ void* Plan::keep_bytes(const void* bytes, size_t count) {
   const size_t at = bytes_.size();
   bytes_.resize(aligned(at + count, kAlignment));
   if (count > 0) std::memcpy(bytes_.data() + at, bytes, count);
-  return static_cast<std::byte*>(PlanMaker::place(slots_ + 1, base_, PlanMaker::kMostAlignment)) + at;
+  return static_cast<std::byte*>(PlanMaker::place(slots_ + 1, base_, PlanMaker::kMostAlignment, on_cpu_)) + at;
 }
 
 void Plan::add(Launch launch, const void* args) {
@@ -124,9 +125,10 @@ std::string Plan::describe() const {
   return text;
 }
 
-void* PlanMaker::place(uint32_t slot, int base, int alignment) {
+void* PlanMaker::place(uint32_t slot, int base, int alignment, bool on_cpu) {
   if (slot >= kMostSlots) throw Error(fmt::format("a call of {} tensors: at most {} are supported", slot, kMostSlots));
-  return reinterpret_cast<void*>(kBases[base] + (uint64_t{slot} << kSlotShift) + kMiddle + past_middle(alignment));
+  return reinterpret_cast<void*>(kBases[base] + (uint64_t{slot} << kSlotShift) + kMiddle + past_middle(alignment) +
+                                 (base == 1 && on_cpu ? kOnCpu : 0));
 }
 
 void PlanMaker::relocate(Plan& plan, const Plan& other) {
@@ -136,9 +138,11 @@ void PlanMaker::relocate(Plan& plan, const Plan& other) {
     uint64_t a, b;
     std::memcpy(&a, plan.bytes_.data() + at, 8);
     std::memcpy(&b, other.bytes_.data() + at, 8);
-    if (b - a != kBases[1] - kBases[0] || a >> 52 != kBases[0] >> 52) continue;
+    if (a >> 52 != kBases[0] >> 52) continue;
     const auto slot = static_cast<uint32_t>(a >> kSlotShift & (kMostSlots - 1));
     if (slot > plan.slots_ + 1) continue;
+    const bool on_cpu = slot < plan.slots_ ? !plan.metas_[slot].device.is_gpu() : plan.on_cpu_;
+    if (b - a != kBases[1] - kBases[0] + (on_cpu ? kOnCpu : 0)) continue;
     const uint64_t first = kMiddle + (slot < plan.slots_ ? past_middle(plan.metas_[slot].alignment) : 0);
     plan.relocations_.push_back({at, slot, static_cast<int64_t>((a & (2 * kMiddle - 1)) - first)});
   }

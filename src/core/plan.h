@@ -169,6 +169,7 @@ class Plan : public RefCounted {
   size_t workspace_ = 0;
   uint32_t slots_ = 0;  // inputs and outputs; then the workspace, then the plan's own bytes
   int base_ = 0;        // which places stand for slots while it is made
+  bool on_cpu_ = false;
   std::vector<TensorMeta> metas_;
   std::vector<Launch> launches_;
   std::vector<Relocation> relocations_;
@@ -181,8 +182,9 @@ class PlanMaker {
  public:
   /// What `alignment` says in a meta is how places are aligned, up to this.
   static constexpr int kMostAlignment = 256;
-  /// Which of two bases; slots are numbered as Plan::run has them.
-  static void* place(uint32_t slot, int base, int alignment);
+  /// Which of two bases; slots are numbered as Plan::run has them. On CPUs, where no kernel asks for more than 64
+  /// bytes, the bases differ in the lowest byte, too: a byte beside what padding kept of a place is no pointer either.
+  static void* place(uint32_t slot, int base, int alignment, bool on_cpu = false);
 
   /// For inputs and outputs that lie so. make(base, plan) has the kernel plan with places of that base. Throws Error
   /// where the kernel plans other launches the second time.
@@ -194,6 +196,8 @@ class PlanMaker {
       plans[base]->kernel_ = &kernel;
       plans[base]->slots_ = static_cast<uint32_t>(metas.size());
       plans[base]->base_ = base;
+      plans[base]->on_cpu_ = true;
+      for (const TensorMeta& m : metas) plans[base]->on_cpu_ &= !m.device.is_gpu();
       make(base, *plans[base]);
     }
     plans[0]->metas_ = std::move(metas);

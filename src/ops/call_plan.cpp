@@ -313,7 +313,8 @@ void make_key(KeyWords& key, const Op& op, const Tensors& in, const Attrs& attrs
 void* executor_of(Device device) { return device.is_gpu() ? gpu_executor() : cpu_executor(); }
 
 Operand operand_of(const TensorMeta& meta, uint32_t slot, int base) {
-  return is_absent(meta) ? Operand() : Operand(meta, PlanMaker::place(slot, base, meta.alignment));
+  return is_absent(meta) ? Operand()
+                         : Operand(meta, PlanMaker::place(slot, base, meta.alignment, !meta.device.is_gpu()));
 }
 
 // In place, output i is input i.

@@ -61,7 +61,7 @@ struct Halves {
 TEST(Plan, HalfAPlaceIsNoPointer) {
   const Kernel& kernel = kernels_for(find_op("cumsum"), DeviceType::CPU)[0];
   const Ref<Plan> plan = PlanMaker::make(kernel, {TensorMeta{{4}, Float32, cpu()}}, [](int base, Plan& p) {
-    void* const place = PlanMaker::place(0, base, 0);
+    void* const place = PlanMaker::place(0, base, 0, true);
     const auto high = static_cast<uint32_t>(reinterpret_cast<uint64_t>(place) >> 32);
     p.launch(
         "halves", +[](const Halves& h) { *static_cast<uint32_t*>(h.pointer) = h.low; }, Halves{5, high, place});
