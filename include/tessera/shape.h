@@ -100,6 +100,21 @@ class DimNames {
   const DimNames* before_;
 };
 
+/// Dims of a text that may turn out to be none: what this thread makes while it is alive is forgotten at its end,
+/// unless keep() was called, or another thread asked for a dim meanwhile. No dim made so may be used afterwards.
+class TemporaryDims {
+ public:
+  TemporaryDims();
+  ~TemporaryDims();
+  TemporaryDims(const TemporaryDims&) = delete;
+  void keep() { keeps_ = true; }
+
+ private:
+  size_t expressions_, atoms_;  // that there were
+  uint64_t asked_, asked_here_;
+  bool keeps_ = false;
+};
+
 /// "n in [0, 12]", "n in [1, inf]", "nonzero_1 in [0, 12] of nonzero" of a count; empty for a symbol without bounds.
 std::string bounds_text(Dim symbol);
 /// What bounds_text() gave. Throws Error on anything else.

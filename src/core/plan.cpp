@@ -16,7 +16,7 @@ namespace {
 constexpr int kSlotShift = 38;
 constexpr uint64_t kMiddle = uint64_t{1} << (kSlotShift - 1);
 constexpr uint64_t kBases[] = {uint64_t{0x5A0} << 52, (uint64_t{0x5A1} << 52) + (1 << 20)};
-constexpr uint64_t kOnCpu = 64;  // by so much more
+constexpr uint64_t kOnCpu = 64;  // by so much more on CPUs; elsewhere by twice the alignment, where it is small
 constexpr uint32_t kMostSlots = 1u << (52 - kSlotShift);
 
 constexpr uint64_t kWorkspaceAlignment = 256;  // as cuBLASLt wants its own
@@ -26,6 +26,10 @@ std::atomic<uint64_t> epoch{1};
 // The first element of what is aligned to less than all places are.
 uint64_t past_middle(int alignment) {
   return alignment != 0 && alignment < PlanMaker::kMostAlignment ? static_cast<uint64_t>(alignment) : 0;
+}
+uint64_t base_of(int base, int alignment, bool on_cpu) {
+  const uint64_t past = past_middle(alignment);
+  return kBases[base] + (base == 0 ? 0 : on_cpu ? kOnCpu : 2 * past);
 }
 uint64_t aligned(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -89,7 +93,7 @@ void* Plan::keep_bytes(const void* bytes, size_t count) {
   const size_t at = bytes_.size();
   bytes_.resize(aligned(at + count, kAlignment));
   if (count > 0) std::memcpy(bytes_.data() + at, bytes, count);
-  return static_cast<std::byte*>(PlanMaker::place(slots_ + 1, base_, PlanMaker::kMostAlignment, on_cpu_)) + at;
+  return static_cast<std::byte*>(PlanMaker::place(slots_ + 1, base_, PlanMaker::kMostAlignment, true)) + at;
 }
 
 void Plan::add(Launch launch, const void* args) {
@@ -116,19 +120,27 @@ void Plan::run(std::span<void* const> slots, void* executor) const {
   for (const Launch& l : launches_) l.thunk(l.run, bytes + l.at, executor);
 }
 
+static std::string padding_text(uint32_t inputs) {
+  std::string text;
+  for (int i = 0; inputs >> i != 0; ++i)
+    if (inputs >> i & 1) text += fmt::format(", zeros to the padding of input {}", i);
+  return text;
+}
+
 std::string Plan::describe() const {
   std::string text;
   for (const Launch& l : launches_)
-    text += fmt::format("   launch {:<24} {} bytes of arguments{}  # {}\n", l.name, l.bytes,
-                        l.library.empty() ? "" : fmt::format(", by {} {}", l.library, l.version), text_of(l.where));
+    text += fmt::format("   launch {:<24} {} bytes of arguments{}{}  # {}\n", l.name, l.bytes,
+                        l.library.empty() ? "" : fmt::format(", by {} {}", l.library, l.version),
+                        padding_text(l.zeroes_padding_of), text_of(l.where));
   if (workspace_) text += fmt::format("   workspace {} bytes\n", workspace_);
   return text;
 }
 
 void* PlanMaker::place(uint32_t slot, int base, int alignment, bool on_cpu) {
   if (slot >= kMostSlots) throw Error(fmt::format("a call of {} tensors: at most {} are supported", slot, kMostSlots));
-  return reinterpret_cast<void*>(kBases[base] + (uint64_t{slot} << kSlotShift) + kMiddle + past_middle(alignment) +
-                                 (base == 1 && on_cpu ? kOnCpu : 0));
+  return reinterpret_cast<void*>(base_of(base, alignment, on_cpu) + (uint64_t{slot} << kSlotShift) + kMiddle +
+                                 past_middle(alignment));
 }
 
 void PlanMaker::relocate(Plan& plan, const Plan& other) {
@@ -141,9 +153,11 @@ void PlanMaker::relocate(Plan& plan, const Plan& other) {
     if (a >> 52 != kBases[0] >> 52) continue;
     const auto slot = static_cast<uint32_t>(a >> kSlotShift & (kMostSlots - 1));
     if (slot > plan.slots_ + 1) continue;
-    const bool on_cpu = slot < plan.slots_ ? !plan.metas_[slot].device.is_gpu() : plan.on_cpu_;
-    if (b - a != kBases[1] - kBases[0] + (on_cpu ? kOnCpu : 0)) continue;
-    const uint64_t first = kMiddle + (slot < plan.slots_ ? past_middle(plan.metas_[slot].alignment) : 0);
+    const bool tensor = slot<plan.slots_, own = slot> plan.slots_;  // else the workspace
+    const bool on_cpu = tensor ? !plan.metas_[slot].device.is_gpu() : own || plan.on_cpu_;
+    const int alignment = tensor ? plan.metas_[slot].alignment : PlanMaker::kMostAlignment;
+    if (b - a != base_of(1, alignment, on_cpu) - base_of(0, alignment, on_cpu)) continue;
+    const uint64_t first = kMiddle + past_middle(alignment);
     plan.relocations_.push_back({at, slot, static_cast<int64_t>((a & (2 * kMiddle - 1)) - first)});
   }
 }

@@ -78,6 +78,7 @@ class Plan : public RefCounted {
     uint32_t at, bytes;        ///< of its arguments
     std::string_view library;  ///< a vendor's that it calls: another version of it wants another plan; empty: none
     size_t version = 0;
+    uint32_t zeroes_padding_of = 0;  ///< bits: inputs whose own padding it fills with zeros
   };
   /// A pointer among the arguments: so many bytes behind the first element of a slot.
   struct Relocation {
@@ -123,6 +124,9 @@ class Plan : public RefCounted {
     launches_.back().library = name;
     launches_.back().version = version;
   }
+  /// The last launch writes zeros to the padding of these inputs, as bits; their elements stay. Nothing else is ever
+  /// written there by one that reads, so that readers on several streams do not disturb each other.
+  void zeroes_padding_of(uint32_t inputs) { launches_.back().zeroes_padding_of = inputs; }
   /// An object that arguments refer to, which lives as long as the plan.
   template <class T>
   const T* own(T object) {
@@ -182,8 +186,9 @@ class PlanMaker {
  public:
   /// What `alignment` says in a meta is how places are aligned, up to this.
   static constexpr int kMostAlignment = 256;
-  /// Which of two bases; slots are numbered as Plan::run has them. On CPUs, where no kernel asks for more than 64
-  /// bytes, the bases differ in the lowest byte, too: a byte beside what padding kept of a place is no pointer either.
+  /// Which of two bases; slots are numbered as Plan::run has them. They differ in the lowest byte, too, where memory of
+  /// that alignment may: a byte beside what padding kept of a place is no pointer either. On CPUs no kernel asks for
+  /// more than 64 bytes.
   static void* place(uint32_t slot, int base, int alignment, bool on_cpu = false);
 
   /// For inputs and outputs that lie so. make(base, plan) has the kernel plan with places of that base. Throws Error

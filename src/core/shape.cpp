@@ -71,6 +71,8 @@ struct DimTable {
   std::map<Polynomial, int64_t> index;
   std::vector<Atom> atoms;
   std::map<std::string, int> atom_index;
+  uint64_t asked = 0;  // for a handle, by any thread
+  static thread_local uint64_t asked_here;
 
   static DimTable& get() {
     static auto* table = new DimTable;  // never destroyed: dims may outlive static destructors
@@ -85,6 +87,7 @@ struct DimTable {
   Dim intern(const Polynomial& p) {
     if (p.empty()) return 0;
     if (p.size() == 1 && p.begin()->first.empty()) return p.begin()->second;
+    ++asked, ++asked_here;
     auto it = index.find(p);
     if (it == index.end()) {
       symbols(p);  // of one name can be only one
@@ -125,14 +128,15 @@ struct DimTable {
         }
       }
   }
+  // "[0, inf]", "[0, 12] of nonzero"
+  static std::string range_text(const Atom& a) {
+    const auto end = [](int64_t n) { return n == Dim::kUnbounded ? "inf" : std::to_string(n); };
+    return fmt::format("[{}, {}]{}", end(a.bounds.low), end(a.bounds.high), a.op.empty() ? "" : " of " + a.op);
+  }
   [[noreturn]] static void throw_two(const Atom& a, const Atom& b) {
     const auto rank = [](const Atom& x) { return std::tie(x.bounds.low, x.bounds.high, x.op); };
     if (rank(b) < rank(a)) throw_two(b, a);
     throw Error(fmt::format("two dims are named {}: one in {}, one in {}", a.name, range_text(a), range_text(b)));
-  }
-  static std::string range_text(const Atom& a) {
-    const auto end = [](int64_t n) { return n == Dim::kUnbounded ? "inf" : std::to_string(n); };
-    return fmt::format("[{}, {}]{}", end(a.bounds.low), end(a.bounds.high), a.op.empty() ? "" : " of " + a.op);
   }
   DimInterval bounds(const Polynomial& p) const {
     DimInterval sum = {0, 0};
@@ -181,6 +185,10 @@ struct DimTable {
       out[m] = ca / cb;
     }
     return true;
+  }
+  void forget_after(size_t expressions, size_t atoms_before) {
+    for (; polynomials.size() > expressions; polynomials.pop_back()) index.erase(polynomials.back());
+    for (; atoms.size() > atoms_before; atoms.pop_back()) atom_index.erase(atoms.back().key());
   }
   Dim symbol(const Atom& a);                    // locks
   static std::string atom_text(const Atom& a);  // floor divisions are printed as they are
@@ -311,6 +319,7 @@ class DimReader {
 
 }  // namespace
 
+thread_local uint64_t DimTable::asked_here = 0;
 std::string DimTable::atom_text(const Atom& a) { return a.is_symbol() ? symbol_text(a.name) : a.name; }
 
 Dim Dim::parse(std::string_view text) { return DimReader(text).whole(); }
@@ -351,12 +360,28 @@ const Dim* DimNames::find(std::string_view name) {
 }
 
 std::string bounds_text(Dim symbol) {
-  if (!symbol.is_symbol()) return {};
-  const std::string op = symbol.counted_by();
-  if (op.empty() && symbol.low() == 0 && symbol.high() == Dim::kUnbounded) return {};
-  const auto end = [](int64_t n) { return n == Dim::kUnbounded ? "inf" : std::to_string(n); };
-  return fmt::format("{} in [{}, {}]{}", symbol.to_string(), end(symbol.low()), end(symbol.high()),
-                     op.empty() ? "" : " of " + op);
+  if (!symbol.is_symbolic()) return {};
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  const DimTable::Atom* const only = table.only_atom(symbol);
+  if (!only || !only->is_symbol()) return {};
+  const bool bounded = only->bounds.low != 0 || only->bounds.high != Dim::kUnbounded || !only->op.empty();
+  return bounded ? symbol_text(only->name) + " in " + DimTable::range_text(*only) : "";
+}
+
+TemporaryDims::TemporaryDims() {
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  expressions_ = table.polynomials.size();
+  atoms_ = table.atoms.size();
+  asked_ = table.asked;
+  asked_here_ = DimTable::asked_here;
+}
+TemporaryDims::~TemporaryDims() {
+  auto& table = DimTable::get();
+  std::lock_guard lock(table.mutex);
+  const bool by_others = table.asked - asked_ != DimTable::asked_here - asked_here_;
+  if (!keeps_ && !by_others) table.forget_after(expressions_, atoms_);
 }
 
 Dim parse_bounds(std::string_view text) {

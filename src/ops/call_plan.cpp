@@ -159,15 +159,21 @@ static std::string step_text(const gpu::GraphNode& step) {
                      step.registers, step.name);
 }
 
+// Behind the addresses of a call's tensors, the workspace's; alive as long as what is returned.
+static Tensor add_workspace(const Plan& plan, Device device, SmallVector<void*, 16>& slots) {
+  Tensor workspace;
+  if (const size_t bytes = plan.workspace_bytes()) workspace = empty({static_cast<int64_t>(bytes)}, UInt8, device);
+  slots.push_back(workspace.defined() ? workspace.data_ptr() : nullptr);
+  return workspace;
+}
+
 // The steps of a plan on a card, by running it into a graph that is never launched.
 static std::string explain_steps(const Plan& plan, const Call& call) {
   const Device device = call_device(call);
-  Tensor workspace;
-  if (const size_t bytes = plan.workspace_bytes()) workspace = empty({static_cast<int64_t>(bytes)}, UInt8, device);
   SmallVector<void*, 16> slots;
   for (const auto operands : {call.in, call.out})
     for (const Operand& o : operands) slots.push_back(o.data_ptr());
-  slots.push_back(workspace.defined() ? workspace.data_ptr() : nullptr);
+  const Tensor workspace = add_workspace(plan, device, slots);
   std::string text;
   const auto run = [&] {
     gpu::begin_call(device);
@@ -473,9 +479,7 @@ void run_as_planned(const Plan& plan, std::span<const Tensor> in, std::span<cons
     }
   const Device device = any ? any->device() : cpu();
   if (device.is_gpu()) gpu::begin_call(device);
-  Tensor workspace;
-  if (const size_t bytes = plan.workspace_bytes()) workspace = empty({static_cast<int64_t>(bytes)}, UInt8, device);
-  slots.push_back(workspace.defined() ? workspace.data_ptr() : nullptr);
+  const Tensor workspace = add_workspace(plan, device, slots);
   plan.run({slots.data(), slots.size()}, executor_of(device));
 }
 

@@ -235,6 +235,11 @@ class GraphReader {
 
 }  // namespace
 
-Ref<Graph> parse_graph(std::string_view text) { return GraphReader(text).read(); }
+Ref<Graph> parse_graph(std::string_view text) {
+  TemporaryDims dims;  // a text that is refused leaves nothing behind
+  Ref<Graph> graph = GraphReader(text).read();
+  dims.keep();
+  return graph;
+}
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <thread>
 
 #include "tessera/error.h"
 #include "tessera/shape.h"
@@ -116,6 +117,25 @@ TEST(Dim, SubstitutesAtOnce) {
   EXPECT_TRUE((n * 2 + m).substitute(swap) == m * 2 + n);
   EXPECT_TRUE((n / 2).substitute(swap) == m / 2);
   EXPECT_TRUE((n + 1).substitute("n", 4) == Dim(5));
+}
+
+/// A new symbol gets the place of one that was forgotten: equal handles show it.
+TEST(Dim, TemporaryOnesAreForgotten) {
+  const auto temporary = [](const char* name, const std::function<void(TemporaryDims&)>& then) {
+    TemporaryDims dims;
+    const Dim first = Dim::symbol(name, 1, 77);
+    (void)(first * first / Dim::symbol("another", 3, 78) + 1);
+    then(dims);
+    return first;
+  };
+  const Dim known = Dim::symbol("known") + 3, forgotten = temporary("a", [](TemporaryDims&) {});
+  EXPECT_TRUE(Dim::symbol("after it") == forgotten);
+  EXPECT_TRUE(known == Dim::symbol("known") + 3);
+  const Dim kept = temporary("b", [](TemporaryDims& dims) { dims.keep(); });
+  EXPECT_EQ(kept.to_string(), "b");
+  const Dim shared =
+      temporary("c", [](TemporaryDims&) { std::thread([] { EXPECT_EQ(Dim::symbol("c", 1, 77).high(), 77); }).join(); });
+  EXPECT_EQ(shared.to_string(), "c");
 }
 
 TEST(Shape, BroadcastsAsNumPyDoes) {

@@ -7,6 +7,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera;
+  const TemporaryDims dims;
   try {
     const Ref<Graph> graph = parse_graph({reinterpret_cast<const char*>(data), size});
     const Ref<Graph> again = parse_graph(graph->text());

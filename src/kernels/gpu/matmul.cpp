@@ -126,9 +126,10 @@ void plan_vendor(const Call& call, Plan& plan) {
   void* const workspace = vendor_workspace_of<products>(call, plan);
   products(call).each([&](GemmArgs args) {
     args.workspace = workspace;
-    plan.launch("cublasLt", launch_vendor,
-                {without_slope(without_finish(args)), padding_of(call, args), choice, workspace});
+    const VendorProduct product{without_slope(without_finish(args)), padding_of(call, args), choice, workspace};
+    plan.launch("cublasLt", launch_vendor, product);
     plan.calls_library("cublasLt", vendor_products().version());
+    plan.zeroes_padding_of(vendor_products().zeroes(product.args, product.padding));
     finish(plan, args);
   });
 }

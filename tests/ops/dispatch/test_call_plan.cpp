@@ -74,6 +74,41 @@ TEST(Plan, HalfAPlaceIsNoPointer) {
   EXPECT_EQ(written, 5u);
 }
 
+struct Byte {
+  uint8_t first;
+  uint8_t rest[7];  // what a compiler may leave as it was
+  void* pointer;
+};
+/// The same of a byte beside seven eighths of a place, in memory of any alignment, on either device, and in that of a
+/// plan's own bytes.
+TEST(Plan, AByteBesideAPlaceIsNoPointer) {
+  const Kernel& kernel = kernels_for(find_op("cumsum"), DeviceType::CPU)[0];
+  const auto launches = [&](TensorMeta meta, bool own) {
+    return PlanMaker::make(kernel, {meta}, [&](int base, Plan& p) {
+      int64_t number = 7;
+      void* const place = own ? p.keep(&number, 1) : PlanMaker::place(0, base, meta.alignment, !meta.device.is_gpu());
+      Byte bytes{};
+      std::memcpy(static_cast<void*>(&bytes), &place, sizeof place);
+      bytes.first = 5;
+      bytes.pointer = place;
+      p.launch(
+          "byte", +[](const Byte& b) { EXPECT_EQ(b.first, 5); }, bytes);
+    });
+  };
+  alignas(256) std::byte memory[512];
+  for (const Device device : {cpu(), cuda(0)})
+    for (const int alignment : {1, 2, 4, 8, 16, 32, 64, 128, 256})
+      for (const bool own : {false, true}) {
+        TensorMeta meta{{4}, UInt8, device};
+        meta.alignment = alignment;
+        const Ref<Plan> plan = launches(meta, own);
+        for (int at = alignment; at <= 256; at += 2 * alignment) {
+          void* slots[] = {memory + at, memory};
+          plan->run(slots, nullptr);
+        }
+      }
+}
+
 /// A number whose bits are those of a place is a number all the same.
 TEST(Plan, NumbersThatLookLikePlacesStay) {
   NoGrad guard;

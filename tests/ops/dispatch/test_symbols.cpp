@@ -184,6 +184,16 @@ TEST(SymbolicCapture, TheSeedOfTheFuzzerIsAGraph) {
   EXPECT_EQ(graph->values[0].meta.shape[0].high(), 12);
 }
 
+/// A new symbol gets the place of one that was forgotten.
+TEST(SymbolicCapture, ARefusedTextLeavesNothingBehind) {
+  const auto forgotten = [] {
+    const TemporaryDims dims;
+    return Dim::symbol("forgotten");
+  }();
+  EXPECT_THROW(parse_graph("graph(%0: f32[unheard_of, 3*unheard_of] on cpu) {\n  %1: f32"), Error);
+  EXPECT_TRUE(Dim::symbol("after the text") == forgotten);
+}
+
 TEST(SymbolicCapture, BadBoundsAreOneLine) {
   const auto error = [](const std::string& where) {
     return error_of([&] { parse_graph("graph(%0: f32[n] on cpu)" + where + " {\n  return %0\n}\n"); });

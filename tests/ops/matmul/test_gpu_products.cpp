@@ -1,4 +1,5 @@
 // Products and convolutions on a GPU, if there is one, off and on the tiles of its kernels, against float64.
+#include <array>
 #include <optional>
 
 #include "core/gpu_check.h"
@@ -197,7 +198,7 @@ TEST_F(GpuProducts, Tf32IsUsedWhereItIsAllowed) {
         }
       }
   }
-  // Large ones, whose lines begin or end off whole 16 bytes.
+  // Large ones, whose lines begin or end off whole 16 bytes; the plan says to whose padding it writes zeros.
   const Tensor a = values({1027, 1031}, Float32), b = values({1031, 1029}, Float32), want = matmul(a, b);
   const auto padded = [](const Tensor& t) { return empty_pitched(t.shape(), 1032, Float32, card()).copy_(t); };
   for (const auto& [turn_a, turn_b] : {std::pair{false, false}, {false, true}, {true, false}})
@@ -212,6 +213,17 @@ TEST_F(GpuProducts, Tf32IsUsedWhereItIsAllowed) {
       allow_tf32(false);
       EXPECT_LE(rounded, 1e-3) << turn_a << turn_b << pads;
       EXPECT_GE(rounded, 1e-5);
+      allow_tf32(true);
+      const auto metas = metas_of(std::array{x, y}, card());
+      const std::span<const TensorMeta> in(metas.data(), metas.size());
+      const Op& op = find_op("matmul");
+      const Metas out = infer_outputs(op, in, {}, card(), false);
+      const std::string plan = make_plan(op, in, {}, {out.data(), out.size()})->describe();
+      allow_tf32(false);
+      for (const char* input : {"0", "1"})
+        EXPECT_EQ(plan.find(std::string("zeros to the padding of input ") + input) != plan.npos,
+                  pads && plan.find("cublasLt") != plan.npos)
+            << plan;
     }
   for (const char* kernel : {"", "implicit_gemm"}) {
     std::optional<ForceKernel> ours;

@@ -23,6 +23,8 @@ struct ProductPadding {
 struct VendorProductTable : VendorGemmTable {
   /// Bytes for `run_padded`.
   size_t (*workspace)(const GemmArgs& args, ProductPadding padding);
+  /// Bits: 1 where `run_padded` writes zeros to a's own padding, 2 to b's.
+  unsigned (*zeroes)(const GemmArgs& args, ProductPadding padding);
   /// As `run`; operands of large products in tf32 are padded with zeros to multiples of 16 bytes, in place or in a
   /// copy.
   void (*run_padded)(const GemmArgs& args, ProductPadding padding, int choice, void* workspace, Executor& executor);

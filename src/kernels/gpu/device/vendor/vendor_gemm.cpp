@@ -389,6 +389,12 @@ size_t workspace_of(const GemmArgs& args, ProductPadding padding) {
   return vendor_bytes(args) + padded_product(args, padding).bytes();
 }
 
+unsigned zeroes(const GemmArgs& args, ProductPadding padding) {
+  const PaddedProduct product = padded_product(args, padding);
+  const auto in_place = [](const PaddedOperand& m) { return m.from && !m.copies(); };
+  return (in_place(product.of[0]) ? 1u : 0u) | (in_place(product.of[1]) ? 2u : 0u);
+}
+
 /// Copies lie behind the library's own room, whose size is a multiple of theirs.
 void run_padded(const GemmArgs& args, ProductPadding padding, int choice, void* workspace, Executor& executor) {
   const Room room{workspace, vendor_bytes(args)};
@@ -401,7 +407,7 @@ size_t version() { return library().complete ? library().cublasLtGetVersion() : 
 }  // namespace
 
 const VendorGemmTable* vendor_gemm_table() {
-  static const VendorProductTable table{{supports, run_product, version}, workspace_of, run_padded};
+  static const VendorProductTable table{{supports, run_product, version}, workspace_of, zeroes, run_padded};
   return library().complete ? &table : nullptr;
 }
 
