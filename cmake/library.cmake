@@ -113,14 +113,15 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   file(GLOB library_sources CONFIGURE_DEPENDS
        src/kernels/cpu/*.cpp src/kernels/gpu/rtc/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp)
   file(GLOB waiting_sources CONFIGURE_DEPENDS  # for kernels, or for the disk
-       src/nn/*.cpp src/io/*.cpp src/models/*.cpp src/cases/*.cpp)
+       src/nn/*.cpp src/io/*.cpp src/profiler/*.cpp src/models/*.cpp src/cases/*.cpp)
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
+    find_package(ZLIB REQUIRED)
     tessera_objects(tessera_waiting 1 ${waiting_sources})
-    target_link_libraries(tessera_waiting PRIVATE nlohmann_json::nlohmann_json)
+    target_link_libraries(tessera_waiting PRIVATE nlohmann_json::nlohmann_json ZLIB::ZLIB)
     add_library(tessera ${library_sources} ${shared_lists} ${embedded} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists> $<TARGET_OBJECTS:tessera_waiting>)
     target_include_directories(tessera PRIVATE src)
-    target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt)
+    target_link_libraries(tessera PUBLIC tessera_core PRIVATE $<BUILD_INTERFACE:tessera_flags> fmt::fmt ZLIB::ZLIB)
     target_compile_options(tessera PRIVATE $<$<CONFIG:Release>:-O2>)  # no loops here that -O3 would make faster
     target_precompile_headers(tessera REUSE_FROM tessera_headers)
     add_library(tessera::tessera ALIAS tessera)

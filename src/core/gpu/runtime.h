@@ -3,7 +3,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/device.h"
@@ -31,6 +33,23 @@ struct GraphNode {
   unsigned cluster = 1;     // blocks
   size_t shared_bytes = 0;  // of a block, those of its code and those chosen at the launch
   int registers = 0;        // of a thread
+};
+
+/// What the vendor's tracing library saw: a call of its run-time library on the host, or work on a device.
+struct Activity {
+  enum Kind : uint8_t { Call, Kernel, Copy, Fill };
+  Kind kind = Kernel;
+  std::string_view name;       // "cudaLaunchKernel", a kernel's as the source has it, "Memcpy HtoD (Pinned -> Device)"
+  int64_t begin = 0, end = 0;  // nanoseconds since 1970
+  int64_t thread = 0;          // of a call: the system's number of it
+  int device = 0;
+  int64_t stream = 0;
+  uint32_t correlation = 0;  // joins a call and what it started
+  uint64_t graph_node = 0;   // of a replay, in the order in which they were captured; 0: none
+  unsigned grid[3] = {}, block[3] = {};
+  int registers = 0;
+  int64_t shared_bytes = 0;
+  int64_t bytes = 0;  // copied or filled
 };
 
 struct FreeMemory {
@@ -89,6 +108,13 @@ class Runtime {
   virtual KernelHandle find_kernel(ModuleHandle module, const char* name) = 0;
   /// `arguments` point to the values of the kernel's parameters.
   virtual void launch(KernelHandle kernel, const Grid& grid, void** arguments, StreamHandle stream) = 0;
+
+  /// Begins to watch all devices with the vendor's tracing library; what is seen is kept in at most `most_bytes`.
+  /// Empty, or one line on why it cannot: then nothing has begun.
+  virtual std::string start_activities(size_t /*most_bytes*/) { return "no tracing library is known"; }
+  /// Waits for the devices, ends it and hands over what was seen, in any order, one after the other on this thread.
+  /// Returns how many were dropped.
+  virtual int64_t stop_activities(const std::function<void(const Activity&)>& /*take*/) { return 0; }
 
  protected:
   ~Runtime() = default;
