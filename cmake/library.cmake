@@ -117,7 +117,12 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
     find_package(ZLIB REQUIRED)
-    tessera_objects(tessera_waiting 1 ${waiting_sources})
+    file(GLOB page_parts CONFIGURE_DEPENDS src/profiler/report_page/*)
+    set(embedded_page ${PROJECT_BINARY_DIR}/embedded_page.cpp)
+    add_custom_command(OUTPUT ${embedded_page} DEPENDS ${page_parts} cmake/embed_page.cmake VERBATIM COMMENT "Embedding the profiler's page"
+      COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/profiler/report_page -D OUT=${embedded_page}
+              -P ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake)
+    tessera_objects(tessera_waiting 1 ${waiting_sources} ${embedded_page})
     target_link_libraries(tessera_waiting PRIVATE nlohmann_json::nlohmann_json ZLIB::ZLIB)
     add_library(tessera ${library_sources} ${shared_lists} ${embedded} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists> $<TARGET_OBJECTS:tessera_waiting>)
     target_include_directories(tessera PRIVATE src)

@@ -14,6 +14,7 @@
 #include "ops/call_plan.h"
 #include "ops/op_table.h"
 #include "peers.h"
+#include "profiling.h"
 #include "tessera/autograd.h"
 #include "tessera/fused_gemm.h"
 #include "tessera/ops.h"
@@ -28,6 +29,7 @@ struct BenchOptions : CommonOptions {
   std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64", dense = "none";
   bool causal = false, in_turns = false;
   AttentionChoice attention;
+  ProfileOptions profile;
   int m = 1024, n = 1024, k = 1024;
   std::vector<int> config;
   std::vector<std::string> products;
@@ -591,7 +593,8 @@ void add_bench(Command app) {
   op.option("--seconds", options->seconds, "time to measure").range(0.01, 600.0).with_default();
   options->add_to(op, true);
   options->add_picks_to(op);
-  op.run([options] { run(*options); });
+  options->profile.add_to(op, "");
+  op.run([options] { with_profile(options->profile, true, [&] { run(*options); }); });
 }
 
 }  // namespace tessera::app

@@ -5,6 +5,8 @@
 
 #include "command.h"
 #include "models/train_gpt.h"
+#include "profiling.h"
+#include "tessera/profiler.h"
 
 namespace tessera::app {
 namespace {
@@ -13,6 +15,7 @@ struct SampleCommand : CommonOptions {
   std::string checkpoint, prompt;
   int64_t count = 500;
   models::SampleOptions options;
+  ProfileOptions profile;
 };
 
 void run(SampleCommand& c) {
@@ -34,6 +37,7 @@ void run(SampleCommand& c) {
   models::generate(trained.model, prompt, c.count, c.options, [&](int32_t token) {
     fmt::print("{}", trained.tokenizer.decode({token}));
     std::fflush(stdout);
+    profiler::step();
     return true;
   });
   fmt::print("\n");
@@ -55,7 +59,8 @@ void add_sample(Command app) {
       .with_default();
   c->add_to(command, false);
   c->add_picks_to(command);
-  command.run([c] { run(*c); });
+  c->profile.add_to(command, "");
+  command.run([c] { with_profile(c->profile, true, [&] { run(*c); }); });
 }
 
 }  // namespace tessera::app

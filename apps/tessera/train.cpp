@@ -9,6 +9,7 @@
 #include "kernels/cpu/peak.h"
 #include "models/train_gpt.h"
 #include "plot.h"
+#include "profiling.h"
 #include "tessera/data.h"
 #include "tessera/io.h"
 #include "tessera/parallel.h"
@@ -23,6 +24,7 @@ struct TrainCommand : TrainingOptions {
   std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
   bool fma_peak = false;
   AttentionChoice attention;
+  ProfileOptions profile;
   TrainOptions options;
   std::vector<cpu_kernels::FmaPeak> peaks;  // before each step of this process, and after the last
   // Hyperparameters that were given on the command line, to be laid over the preset.
@@ -217,7 +219,7 @@ void run(TrainCommand& c) {
   int64_t tokens_per_step = 0;
   models::TrainResult result;
   try {
-    result = train(c, progress, tokens_per_step);
+    with_profile(c.profile, false, [&] { result = train(c, progress, tokens_per_step); });
   } catch (...) {
     progress.finish();
     throw;
@@ -249,6 +251,7 @@ void add_train(Command app) {
   gpt.flag("--fma-peak", c->fma_peak,
            "for --json: measure before and after each step what multiply-adds reach at the clock of the moment");
   c->attention.add_to(gpt);
+  c->profile.add_to(gpt, "wait=1,warmup=1,active=3");
   add_hyperparameters(gpt, *c);
   c->add_to(gpt, "the checkpoint and the loss curve");
   gpt.run([c] { run(*c); });

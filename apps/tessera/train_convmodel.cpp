@@ -8,6 +8,7 @@
 #include "models/train_convmodel.h"
 #include "picture.h"
 #include "plot.h"
+#include "profiling.h"
 #include "tessera/io.h"
 #include "training.h"
 
@@ -18,6 +19,7 @@ using models::ConvModelResult;
 
 struct ConvModelCommand : TrainingOptions {
   models::ConvModelOptions options;
+  ProfileOptions profile;
   // The folder's file of a run in that precision.
   std::string checkpoint(models::Amp amp) const {
     return fmt::format("{}/{}.safetensors", out, amp == models::Amp::Off ? "standard" : models::name(amp));
@@ -154,7 +156,8 @@ void run(ConvModelCommand& c) {
   std::vector<Finished> runs;
   for (models::Amp amp : {models::Amp::Off, c.precision()}) {
     if (!runs.empty() && (amp == models::Amp::Off || runs[0].result.stopped)) break;
-    runs.push_back(train(c, amp));
+    const bool profiled = amp == c.precision();  // the run that --amp names
+    with_profile(profiled ? c.profile : ProfileOptions(), false, [&] { runs.push_back(train(c, amp)); });
   }
   write_file(c.out + "/loss.svg", loss_curves(runs));
   write_results(runs, c);
@@ -181,6 +184,7 @@ void add_train_convmodel(Command train) {
   app.option("--steps", c->options.steps, "optimizer steps").with_default();
   app.option("--size", c->options.size, "height and width of the picture, in pixels").with_default();
   app.option("--lr", c->options.lr, "learning rate").with_default();
+  c->profile.add_to(app, "wait=1,warmup=1,active=3");
   c->add_to(app, "checkpoints, the pictures and the loss curves");
   app.run([c] { run(*c); });
 }

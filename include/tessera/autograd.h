@@ -55,6 +55,8 @@ struct Node : RefCounted {
   SmallVector<TensorType, 1> outputs;               ///< of what was produced, to make zeros for unused outputs
   std::vector<std::pair<int32_t, GradHook>> hooks;  ///< (output, hook)
   Node();
+  /// That of the next one.
+  static uint64_t next_sequence();
   virtual ~Node();
   virtual std::string_view name() const = 0;
   /// Gradients of the inputs from those of the outputs (undefined means zero).

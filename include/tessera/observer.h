@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tessera/tensor.h"
 
@@ -26,6 +27,16 @@ struct CallSeen {
   std::span<void* const> callers = {};   ///< return addresses from the call outwards; see ObserveOptions
   bool failed = false;
   std::span<const Tensor> hidden = {};  ///< what it keeps for backward alone; undefined where it does not
+  int64_t sequence = -1;  ///< once it returned: the number by which its backward knows it, if one was recorded; in
+                          ///< backward: the number of the call whose backward it is part of
+};
+
+/// An operator's kernels in a captured graph.
+struct CapturedCall {
+  std::string op, kernel, path;  ///< path: scope_path() then
+  std::vector<TensorMeta> inputs;
+  double flops = 0, bytes = 0;  ///< that it takes at least
+  size_t end = 0;               ///< so many steps of the graph were there after it
 };
 
 /// A kernel that is started: on the CPU it runs at once, on a GPU on a stream.
@@ -33,7 +44,16 @@ struct LaunchSeen {
   std::string_view op;      ///< empty for a replay
   std::string_view kernel;  ///< its name in the operator's list, or "graph" for a replay of one
   Device device;
-  void* stream = nullptr;  ///< the vendor's handle
+  void* stream = nullptr;                       ///< the vendor's handle
+  uint64_t graph = 0;                           ///< of a replay: another one for each graph
+  std::span<const CapturedCall> captured = {};  ///< of a replay: what it holds, in the order of its steps
+};
+
+/// Memory of tensors and workspaces.
+struct MemorySeen {
+  Device device;
+  size_t bytes;         ///< as asked for; on a device without memory, what tensors would take
+  const void* address;  ///< null without memory
 };
 
 /// Gets what happens, one at a time; what it does itself is not observed. What a function throws goes to the program
@@ -44,9 +64,10 @@ class Observer {
   /// An operator is called. Operators that it is made of follow before it returns.
   virtual void called(const CallSeen&) {}
   virtual void returned(const CallSeen&) {}
-  /// Memory of tensors and workspaces: bytes as asked for. On a device without memory, what tensors would take.
-  virtual void allocated(Device, size_t) {}
-  virtual void released(Device, size_t) {}
+  virtual void allocated(const MemorySeen&) {}
+  virtual void released(const MemorySeen&) {}
+  /// There is not so much memory: an OutOfMemoryError follows, whose message ends with what this returns.
+  virtual std::string ran_out(Device, size_t) { return {}; }
   virtual void launched(const LaunchSeen&) {}
   /// A module, or what else NamedScope names, by its path, such as "h.3.attention".
   virtual void entered(const std::string&) {}

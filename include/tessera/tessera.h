@@ -17,6 +17,7 @@
 #include "tessera/packing.h"
 #include "tessera/parallel.h"
 #include "tessera/picks.h"
+#include "tessera/profiler.h"
 #include "tessera/random.h"
 #include "tessera/shape.h"
 #include "tessera/stream.h"

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/capture_state.h"
+#include "core/util/observers.h"
 #include "ops/gradient.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
@@ -222,6 +223,14 @@ class Backward {
     if (!retain_) node.release();
   }
 
+  static Tensors backward_of(Node& node, const Tensors& grads, BackwardStep& step) {
+    struct Known {
+      int64_t before;
+      ~Known() { observers::backward_of = before; }
+    } known{std::exchange(observers::backward_of, static_cast<int64_t>(node.sequence))};
+    return node.backward(grads, step);
+  }
+
   // From the gradients of a node's outputs to those of its inputs.
   void pass_on(Node& node, SmallVector<Gradient, 1> grads) {
     BackwardStep step{.last = !retain_};
@@ -236,7 +245,7 @@ class Backward {
     Gradient sum = input < 0 ? Gradient() : take_sum(node.next[input]);
     step.so_far = sum.value;
     sum.value = {};
-    Tensors in = node.backward(values, step);
+    Tensors in = backward_of(node, values, step);
     if (in.size() != node.next.size())
       throw Error(
           fmt::format("{}: backward gave {} gradients for {} inputs", node.name(), in.size(), node.next.size()));

@@ -193,10 +193,10 @@ Ref<Storage> allocate_on_gpu(size_t bytes, Device device) {
     } catch (const Error&) {  // a lost device; its memory is lost with it
     }
     state.allocator.release(static_cast<gpu::Block*>(s.owner));
-    if (observers::exist()) observers::released(s.device, s.bytes);
+    if (observers::exist()) observers::released({s.device, s.bytes, s.data});
   };
   if (CachingAllocator::get().poison) state.runtime.fill(storage->data, 0xff, bytes, stream);
-  if (observers::exist()) observers::allocated(device, bytes);
+  if (observers::exist()) observers::allocated({device, bytes, storage->data});
   return storage;
 }
 
@@ -215,30 +215,38 @@ Ref<Storage> allocate_nothing(size_t bytes, Device device) {
   storage->device = meta(device);
   storage->release = [](Storage& s) {
     meta_bytes -= static_cast<int64_t>(s.bytes);
-    if (observers::exist()) observers::released(s.device, s.bytes);
+    if (observers::exist()) observers::released({s.device, s.bytes, s.data});
   };
   const int64_t now = meta_bytes += static_cast<int64_t>(bytes);
   for (int64_t peak = meta_peak; peak < now && !meta_peak.compare_exchange_weak(peak, now);) {
   }
-  if (observers::exist()) observers::allocated(storage->device, bytes);
+  if (observers::exist()) observers::allocated({storage->device, bytes, nullptr});
   return storage;
 }
 
 }  // namespace
 
-Ref<Storage> allocate(size_t bytes, Device device) {
-  if (device.meta || is_capturing()) return allocate_nothing(bytes, device);
-  if (device.is_gpu()) return allocate_on_gpu(bytes, device);
+static Ref<Storage> allocate_on_cpu(size_t bytes, Device device) {
   auto storage = make_ref<Storage>();
   storage->data = CachingAllocator::get().allocate(bytes);
   storage->bytes = bytes;
   storage->device = device;
   storage->release = [](Storage& s) {
     CachingAllocator::get().release(s.data, s.bytes);
-    if (observers::exist()) observers::released(s.device, s.bytes);
+    if (observers::exist()) observers::released({s.device, s.bytes, s.data});
   };
-  if (observers::exist()) observers::allocated(device, bytes);
+  if (observers::exist()) observers::allocated({device, bytes, storage->data});
   return storage;
+}
+
+Ref<Storage> allocate(size_t bytes, Device device) {
+  if (device.meta || is_capturing()) return allocate_nothing(bytes, device);
+  try {
+    return device.is_gpu() ? allocate_on_gpu(bytes, device) : allocate_on_cpu(bytes, device);
+  } catch (const OutOfMemoryError& e) {
+    if (!observers::exist()) throw;
+    throw OutOfMemoryError(e.what() + observers::ran_out(device, bytes));
+  }
 }
 
 MemoryStats memory_stats(Device device) {

@@ -32,10 +32,9 @@ bool grad_enabled() { return recording; }
 GradMode::GradMode(bool enabled) : previous_(recording) { recording = enabled; }
 GradMode::~GradMode() { recording = previous_; }
 
-Node::Node() {
-  static std::atomic<uint64_t> counter{0};
-  sequence = counter.fetch_add(1, std::memory_order_relaxed);
-}
+static constinit std::atomic<uint64_t> sequences{0};
+Node::Node() : sequence(sequences.fetch_add(1, std::memory_order_relaxed)) {}
+uint64_t Node::next_sequence() { return sequences.load(std::memory_order_relaxed); }
 Node::~Node() {
   for (Edge& e : next)
     if (e.node) release_later(std::move(e.node));

@@ -115,11 +115,12 @@ class StepCounter final : public Observer {
     if (op.view && call.outputs[0].storage() == call.inputs[0].storage()) return;
     count(op, call);
   }
-  void allocated(Device, size_t bytes) override {
+  void allocated(const MemorySeen& m) override {
+    const size_t bytes = m.bytes;
     held_ += static_cast<int64_t>(bytes);
     cost_.peak_bytes = std::max(cost_.peak_bytes, held_);
   }
-  void released(Device, size_t bytes) override { held_ -= static_cast<int64_t>(bytes); }
+  void released(const MemorySeen& m) override { held_ -= static_cast<int64_t>(m.bytes); }
 
   /// From here on calls and the peak count; what is held does from the beginning.
   void start() {

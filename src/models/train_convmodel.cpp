@@ -14,6 +14,7 @@
 #include "tessera/autograd.h"
 #include "tessera/models.h"
 #include "tessera/ops.h"
+#include "tessera/profiler.h"
 
 namespace tessera::models {
 namespace {
@@ -67,6 +68,7 @@ class ConvModelRun {
     if (callbacks_.on_start) callbacks_.on_start(model_.parameter_count(), step_);
     while (step_ < options_.steps && !stopped()) {
       step();
+      profiler::step();
       if (static_cast<int64_t>(pending_.size()) >= options_.report_interval) report();
     }
     report();

@@ -14,6 +14,7 @@
 #include "tessera/autograd.h"
 #include "tessera/io.h"
 #include "tessera/optim.h"
+#include "tessera/profiler.h"
 #include "tessera/stream.h"
 
 namespace tessera::models {
@@ -83,11 +84,13 @@ class Run {
 
   TrainResult train() {
     reset_peak_memory(options_.device);
+    profiler::parameters(model_.parameters());
     if (callbacks_.on_start)
       callbacks_.on_start(model_.parameter_count(), options_.batch * options_.accumulate * options_.model.block, step_);
     const auto due = [&](int64_t interval) { return interval > 0 && step_ % interval == 0 && step_ < options_.steps; };
     while (step_ < options_.steps && !stopped()) {
       step();
+      profiler::step();
       if (static_cast<int64_t>(pending_.size()) >= options_.report_interval) send();
       if (due(options_.eval_interval)) validate();
       if (due(options_.checkpoint_interval)) save();
@@ -167,13 +170,18 @@ class Run {
     return share == 1 ? loss : loss * share;
   }
 
+  Tensors next_batch() {
+    const profiler::Range range("data");
+    return loader_.next();
+  }
+
   // False if stopped.
   bool accumulate_gradients(Pending& done) {
     const amp::Autocast region =
         autocast(options_.amp, options_.lower_residual);  // around all batches: their weights are cast once
     for (int64_t i = 0; i < options_.accumulate; ++i) {
       if (stopped()) return false;
-      const Tensors batch = loader_.next();
+      const Tensors batch = next_batch();
       const Tensor part = cast(add_gradients(batch[0], batch[1]), Float64);
       done.loss = done.loss.defined() ? done.loss + part : part;
     }

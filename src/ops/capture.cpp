@@ -295,7 +295,7 @@ Tensors run(const Graph& graph, const Tensors& inputs) {
     for (size_t i = node.outputs.size() - node.op->hidden_outputs; i < node.outputs.size(); ++i)
       keeps_hidden |= node.outputs[i] >= 0;
     const Attrs attrs = is_symbolic ? symbols.of(node.attrs) : node.attrs;
-    Tensors out = observe(*node.op, in, attrs, [&] { return execute(*node.op, in, attrs, keeps_hidden); });
+    Tensors out = observe(*node.op, in, attrs, false, [&] { return execute(*node.op, in, attrs, keeps_hidden); });
     if (is_symbolic) check_outputs(graph, node, out, symbols);
     for (size_t i = 0; i < out.size() && i < node.outputs.size(); ++i)
       if (const int32_t v = node.outputs[i]; v >= 0 && last[static_cast<size_t>(v)] > n)

@@ -10,6 +10,7 @@
 #include "ops/autocast.h"
 #include "ops/call_plan.h"
 #include "ops/capture.h"
+#include "ops/cost.h"
 #include "ops/elements.h"
 #include "ops/observe.h"
 #include "ops/op_table.h"
@@ -231,6 +232,16 @@ Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas) {
   observers::launched({op.name, plan.kernel()->name, device, stream});
 }
 
+// What a replay's kernels are, for those who will see it replayed.
+[[gnu::noinline, gnu::cold]] void note_captured(const Op& op, const Plan& plan, const Tensors& in, const Tensors& out,
+                                                const Attrs& attrs, Device device) {
+  const auto ins = metas_of({in.data(), in.size()}, device), outs = metas_of({out.data(), out.size()}, device);
+  const Cost cost = cost_of(op, {ins.data(), ins.size()}, {outs.data(), outs.size()}, attrs);
+  gpu::note_captured(
+      device,
+      {std::string(op.name), plan.kernel()->name, scope_path(), {ins.begin(), ins.end()}, cost.flops, cost.bytes});
+}
+
 }  // namespace
 
 Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
@@ -258,7 +269,10 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
     plan = call.plan;
   }
   if (plan && observers::exist()) note_launch(op, *plan, device);
-  if (plan) run_as_planned(*plan, {in.data(), in.size()}, {out.data(), out.size()});
+  if (plan) {
+    run_as_planned(*plan, {in.data(), in.size()}, {out.data(), out.size()});
+    if (device.is_card() && gpu::graph_being_captured(device)) note_captured(op, *plan, in, out, attrs, device);
+  }
   if (op.in_place)
     for (size_t i = 0, visible = out.size() - op.hidden_outputs; i < visible; ++i)
       if (out[i].defined()) out[i].storage()->version.fetch_add(1, std::memory_order_relaxed);
@@ -271,7 +285,7 @@ Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
   if (op.vjp && grad_enabled())
     for (const Tensor& t : in) recording |= needs_grad(t);
   if (recording) require_plain(op, in);
-  Tensors out = observe(op, in, attrs, [&] {
+  Tensors out = observe(op, in, attrs, recording, [&] {
     return is_capturing() ? record_execution(op, in, attrs, recording) : execute(op, in, attrs, recording);
   });
   if (op.in_place && is_capturing() && grad_enabled()) check_in_place(op, in, out.size() - op.hidden_outputs);

@@ -43,15 +43,17 @@ const std::vector<std::vector<std::string>> kStrata = {
     {"autograd"},
     {"nn", "optim", "io"},
     {"amp", "data"},
+    {"profiler"},
     {"models"},
     {"cases"},
 };
 
 // The room that a public header speaks for; all others are core's.
 const std::map<std::string, std::string> kPublic = {
-    {"ops.h", "ops"},      {"fused_gemm.h", "ops"}, {"custom_op.h", "ops"},  {"picks.h", "ops"},   {"packing.h", "ops"},
-    {"autocast.h", "ops"}, {"amp.h", "amp"},        {"nn.h", "nn"},          {"optim.h", "optim"}, {"data.h", "data"},
-    {"io.h", "io"},        {"models.h", "models"},  {"tessera.h", "models"},
+    {"ops.h", "ops"},        {"fused_gemm.h", "ops"},    {"custom_op.h", "ops"}, {"picks.h", "ops"},
+    {"packing.h", "ops"},    {"autocast.h", "ops"},      {"amp.h", "amp"},       {"nn.h", "nn"},
+    {"optim.h", "optim"},    {"data.h", "data"},         {"io.h", "io"},         {"models.h", "models"},
+    {"tessera.h", "models"}, {"profiler.h", "profiler"},
 };
 
 using Arrow = std::pair<std::string, std::string>;  // of rooms

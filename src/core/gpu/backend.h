@@ -6,6 +6,7 @@
 
 #include "core/gpu/allocator.h"
 #include "core/gpu/runtime.h"
+#include "tessera/observer.h"
 #include "tessera/stream.h"
 
 namespace tessera {
@@ -76,6 +77,9 @@ int graph_being_captured(Device device);
 std::vector<GraphNode> steps_of(Device device, const std::function<void()>& fn);
 /// The state of random numbers that every replay of the graph renews.
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements);
+
+/// Notes an operator of the graph that this thread captures on the device; call.end is filled in.
+void note_captured(Device device, CapturedCall call);
 
 /// How often graphs were replayed so far: what they write has no version.
 uint64_t replays();

@@ -97,6 +97,8 @@ class Runtime {
 
   virtual void begin_capture(StreamHandle stream) = 0;
   virtual GraphHandle end_capture(StreamHandle stream) = 0;
+  /// How many steps were captured so far; 0 where that is not known.
+  virtual size_t captured_nodes(StreamHandle /*stream*/) { return 0; }
   /// Ends it, too, and says in which steps the work would have been done.
   virtual std::vector<GraphNode> end_capture_nodes(StreamHandle stream) = 0;
   virtual void launch(GraphHandle graph, StreamHandle stream) = 0;

@@ -248,6 +248,7 @@ struct Capture {
     int64_t elements;
   };
   std::vector<Draw> draws;
+  std::vector<CapturedCall> calls;
   ~Capture() {
     if (!on) return;
     draws.clear();
@@ -267,6 +268,13 @@ uint64_t replays() { return replay_count.load(std::memory_order_relaxed); }
 Capture* capture_on(const DeviceState& state) { return capturing && capturing->on == &state ? capturing : nullptr; }
 
 int graph_being_captured(Device device) { return capturing && capturing->on->device == device ? capturing->pool : 0; }
+
+void note_captured(Device device, CapturedCall call) {
+  if (!graph_being_captured(device)) return;
+  DeviceState& on = *capturing->on;
+  call.end = on.runtime.captured_nodes(stream_of(on).handle);
+  capturing->calls.push_back(std::move(call));
+}
 
 Tensor capture_draw(Capture& capture, Generator& generator, int64_t elements) {
   // A replay writes it before the graph runs: memory of the graph's own may be what an earlier call there works in.
@@ -339,7 +347,8 @@ void DeviceGraph::replay() {
     Tensor now = draw.generator->reserve(draw.elements, cpu());
     state_->on->runtime.copy(draw.state.data_ptr(), now.data_ptr(), 16, stream);
   }
-  if (observers::exist()) observers::launched({{}, "graph", state_->on->device, stream});
+  if (observers::exist())
+    observers::launched({{}, "graph", state_->on->device, stream, static_cast<uint64_t>(state_->pool), state_->calls});
   state_->on->runtime.launch(state_->handle, stream);
   ++gpu::replay_count;
 }

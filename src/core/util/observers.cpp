@@ -107,17 +107,23 @@ std::string scope_path() {
 
 namespace observers {
 
-void allocated(Device device, size_t bytes) {
-  ObserverLists::notify([&](Observer& o) { o.allocated(device, bytes); });
+void allocated(const MemorySeen& memory) {
+  ObserverLists::notify([&](Observer& o) { o.allocated(memory); });
 }
-void released(Device device, size_t bytes) noexcept {
-  ObserverLists::notify_quietly([&](Observer& o) { o.released(device, bytes); });
+void released(const MemorySeen& memory) noexcept {
+  ObserverLists::notify_quietly([&](Observer& o) { o.released(memory); });
+}
+std::string ran_out(Device device, size_t bytes) noexcept {
+  std::string text;
+  ObserverLists::notify_quietly([&](Observer& o) { text += o.ran_out(device, bytes); });
+  return text;
 }
 void launched(const LaunchSeen& launch) {
   ObserverLists::notify([&](Observer& o) { o.launched(launch); });
 }
 
 Call::Call(std::string_view op, const Attrs& attrs, std::span<const Tensor> inputs) : seen_{op, attrs, inputs} {
+  seen_.sequence = backward_of;
   if (call_sites_wanted.load(std::memory_order_relaxed)) {
     const int found = backtrace(callers_.data(), static_cast<int>(callers_.size()));
     seen_.callers = {callers_.data(), static_cast<size_t>(found)};
@@ -131,8 +137,9 @@ Call::~Call() {
   ObserverLists::notify_quietly([&](Observer& o) { o.returned(seen_); });
 }
 
-void Call::returns(std::span<const Tensor> outputs, std::span<const Tensor> hidden) {
+void Call::returns(std::span<const Tensor> outputs, std::span<const Tensor> hidden, int64_t sequence) {
   over_ = true;
+  if (sequence >= 0) seen_.sequence = sequence;
   seen_.outputs = outputs;
   seen_.hidden = hidden;
   ObserverLists::notify([&](Observer& o) { o.returned(seen_); });

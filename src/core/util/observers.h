@@ -10,16 +10,22 @@ namespace tessera::observers {
 extern constinit std::atomic<int> count;
 inline bool exist() { return count.load(std::memory_order_relaxed) != 0; }
 
-void allocated(Device device, size_t bytes);
-void released(Device device, size_t bytes) noexcept;
+void allocated(const MemorySeen& memory);
+void released(const MemorySeen& memory) noexcept;
+/// What the error says that follows, by the caller, who holds no lock.
+std::string ran_out(Device device, size_t bytes) noexcept;
 void launched(const LaunchSeen& launch);
+
+/// The number of the recorded call whose backward this thread runs; -1: none.
+inline constinit thread_local int64_t backward_of = -1;
 
 /// A call from its beginning on; if it ends without having returned anything, it has failed.
 class Call {
  public:
   Call(std::string_view op, const Attrs& attrs, std::span<const Tensor> inputs);
   ~Call();
-  void returns(std::span<const Tensor> outputs, std::span<const Tensor> hidden);
+  /// `sequence` is that of the backward which will be recorded; -1: none.
+  void returns(std::span<const Tensor> outputs, std::span<const Tensor> hidden, int64_t sequence);
 
  private:
   std::array<void*, 24> callers_;

@@ -34,12 +34,14 @@ struct Recorder : Observer {
     sites.push_back(call_site(call));
   }
   void returned(const CallSeen& call) override { calls.push_back(describe(call)); }
-  void allocated(Device device, size_t bytes) override {
+  void allocated(const MemorySeen& m) override {
+    const auto [device, bytes, address] = m;
     ++allocations;
     EXPECT_EQ(device.type, DeviceType::CPU);
     (device.meta ? without_memory : held) += static_cast<int64_t>(bytes);
   }
-  void released(Device device, size_t bytes) override {
+  void released(const MemorySeen& m) override {
+    const auto [device, bytes, address] = m;
     (device.meta ? without_memory : held) -= static_cast<int64_t>(bytes);
   }
   void launched(const LaunchSeen& launch) override {
@@ -130,11 +132,12 @@ TEST(Observers, SeeMemoryAndReplaysOfAGpu) {
   struct Seen : Observer {
     int64_t held = 0;
     Lines launches;
-    void allocated(Device device, size_t bytes) override {
+    void allocated(const MemorySeen& m) override {
+      const auto [device, bytes, address] = m;
       EXPECT_EQ(device, hip(0));
       held += static_cast<int64_t>(bytes);
     }
-    void released(Device, size_t bytes) override { held -= static_cast<int64_t>(bytes); }
+    void released(const MemorySeen& m) override { held -= static_cast<int64_t>(m.bytes); }
     void launched(const LaunchSeen& launch) override {
       EXPECT_EQ(launch.device, hip(0));
       launches.emplace_back(launch.kernel);
@@ -201,7 +204,7 @@ TEST(Observers, MayStopACallButNotARelease) {
     void returned(const CallSeen& call) override {
       if (call.failed) throw Error("never seen");
     }
-    void released(Device, size_t) override { throw Error("never seen"); }
+    void released(const MemorySeen&) override { throw Error("never seen"); }
     void left(const std::string&) override { throw Error("never seen"); }
   } observer;
   const Tensor x = ones({3});

@@ -8,6 +8,7 @@
 #include <mutex>
 #endif
 
+#include "activities.h"
 #include "core/gpu/architecture.h"
 #include "core/gpu/runtime.h"
 #include "gpu.h"
@@ -273,6 +274,17 @@ class VendorRuntime final : public gpu::Runtime {
     check(status, "making a captured graph executable");
     return executable;
   }
+#if !defined(__HIP__)
+  size_t captured_nodes(gpu::StreamHandle stream) override {
+    cudaStreamCaptureStatus capturing;
+    cudaGraph_t graph = nullptr;
+    size_t count = 0;
+    Status status = cudaStreamGetCaptureInfo(queue(stream), &capturing, nullptr, &graph, nullptr, nullptr, nullptr);
+    if (status == success && graph) status = cudaGraphGetNodes(graph, nullptr, &count);
+    check(status, "asking for the steps of a graph");
+    return count;
+  }
+#endif
   std::vector<gpu::GraphNode> end_capture_nodes(gpu::StreamHandle stream) override {
     TESSERA_RT(Graph_t) graph = nullptr;
     check(TESSERA_RT(StreamEndCapture)(queue(stream), &graph), "ending the capture of a graph");
@@ -295,6 +307,15 @@ class VendorRuntime final : public gpu::Runtime {
   void destroy_graph(gpu::GraphHandle graph) noexcept override {
     (void)TESSERA_RT(GraphExecDestroy)(static_cast<TESSERA_RT(GraphExec_t)>(graph));
   }
+
+#if defined(__HIP__)
+  std::string start_activities(size_t) override { return "roctracer is not supported"; }
+#else
+  std::string start_activities(size_t most_bytes) override { return gpu_kernels::start_activities(most_bytes); }
+  int64_t stop_activities(const std::function<void(const gpu::Activity&)>& take) override {
+    return gpu_kernels::stop_activities(take);
+  }
+#endif
 
   gpu::ModuleHandle load_module(const void* code) override {
     check_alive();

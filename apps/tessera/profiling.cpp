@@ -1,0 +1,95 @@
+#include "profiling.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "tessera/observer.h"
+#include "tessera/profiler.h"
+#include "training.h"
+
+namespace tessera::app {
+namespace {
+
+// "wait=1,warmup=1,active=3,repeat=1", each where it is not the default.
+profiler::Schedule parse_schedule(const std::string& text) {
+  profiler::Schedule schedule;
+  const auto refuse = [&] {
+    throw UsageError("--profile-steps " + text + ": of wait=N, warmup=N, active=N and repeat=N, with commas between");
+  };
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size()), equal = text.find('=', at);
+    if (equal >= end) refuse();
+    const std::string key = text.substr(at, equal - at);
+    int64_t value = 0;
+    const auto [last, fault] = std::from_chars(text.data() + equal + 1, text.data() + end, value);
+    if (fault != std::errc() || last != text.data() + end || value < 0 || value > 1'000'000'000) refuse();
+    if (key == "wait") schedule.wait = value;
+    else if (key == "warmup") schedule.warmup = value;
+    else if (key == "active") schedule.active = value;
+    else if (key == "repeat") schedule.repeat = value;
+    else refuse();
+    at = end + 1;
+  }
+  return schedule;
+}
+
+// Ends what runs at its next operator once a signal came.
+struct Interrupt : Observer {
+  struct Came : Error {
+    using Error::Error;
+  };
+  void called(const CallSeen&) override {
+    if (training_stop) throw Came("interrupted");
+  }
+};
+
+void print_recording(const profiler::Recording& recording) {
+  fmt::print("\n{}{}{}", recording.steps(), recording.table(), recording.advice());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void ProfileOptions::add_to(Command app, const std::string& default_steps) {
+  steps = default_steps;
+  app.option("--profile", folder, "record where time and memory go, into this folder");
+  if (!steps.empty())
+    app.option("--profile-steps", steps, "which steps are recorded; active=0: all that follow").with_default();
+}
+
+void with_profile(const ProfileOptions& options, bool interrupts, const std::function<void()>& fn) {
+  if (options.folder.empty()) {
+    if (!options.steps.empty()) (void)parse_schedule(options.steps);
+    return fn();
+  }
+  std::error_code failed;
+  std::filesystem::create_directories(options.folder, failed);
+  if (failed) throw UsageError("cannot make the folder " + options.folder + ": " + failed.message());
+  profiler::Options wanted;
+  wanted.schedule = parse_schedule(options.steps);
+  wanted.folder = options.folder;
+  wanted.on_trace = print_recording;
+  profiler::Profile profile(std::move(wanted));
+  Interrupt interrupt;
+  std::optional<Observing> ends_early;
+  if (interrupts) {
+    catch_signals();
+    ends_early.emplace(interrupt);
+  }
+  try {
+    fn();
+  } catch (const Interrupt::Came&) {
+  }
+  ends_early.reset();
+  profile.stop();
+  for (const std::string& file : profile.files()) fmt::print("wrote {}\n", file);
+  if (!profile.files().empty()) fmt::print("open {}/report.html in a browser\n", options.folder);
+  else if (profile.trouble().empty()) fmt::print("note: the run ended before the steps that were to be recorded\n");
+  for (const std::string& what : profile.trouble()) fmt::print(stderr, "note: the profile: {}\n", what);
+  if (interrupts) exit_if_signalled();
+}
+
+}  // namespace tessera::app

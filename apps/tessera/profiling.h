@@ -1,0 +1,20 @@
+// --profile of a command: where its time and memory go.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "command.h"
+
+namespace tessera::app {
+
+struct ProfileOptions {
+  std::string folder, steps;
+  /// `steps`: which are recorded where nothing is said; empty for a command that has no steps.
+  void add_to(Command app, const std::string& default_steps);
+};
+
+/// fn(), recorded if --profile was given; tables are printed as soon as they are complete. With `interrupts` the first
+/// SIGINT ends fn() at its next operator, and what was seen until then is written. Throws UsageError on bad options.
+void with_profile(const ProfileOptions& options, bool interrupts, const std::function<void()>& fn);
+
+}  // namespace tessera::app

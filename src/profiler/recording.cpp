@@ -1,0 +1,51 @@
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "io/file.h"
+#include "profiler/advice.h"
+#include "profiler/report.h"
+#include "profiler/summary.h"
+#include "profiler/trace_json.h"
+#include "tessera/error.h"
+#include "tessera/io.h"
+#include "tessera/profiler.h"
+
+namespace tessera::profiler {
+
+Recording::Recording(std::shared_ptr<const Trace> trace) : trace_(std::move(trace)) {}
+
+std::string Recording::table(size_t rows) const { return table_text(*trace_, kernel_table(*trace_), rows); }
+std::string Recording::steps() const { return steps_text(steps_of(*trace_)); }
+std::string Recording::advice() const { return advice_text(profiler::advice(*trace_)); }
+void Recording::write_trace(const std::string& file) const { profiler::write_trace(*trace_, file); }
+void Recording::write_report(const std::string& file) const { write_file(file, report_html(*trace_)); }
+void Recording::write_flame(const std::string& file) const { write_file(file, flame_svg(*trace_)); }
+
+void Recording::write_memory(const std::string& file) const {
+  std::map<int, int64_t> most;
+  for (const MemoryChange& m : trace_->memory) most[m.device] = std::max(most[m.device], m.allocated);
+  const auto device = std::max_element(most.begin(), most.end(), [](auto& a, auto& b) { return a.second < b.second; });
+  write_memory_timeline(*trace_, device == most.end() ? -1 : device->first, file);
+}
+
+static void make_folder(const std::string& folder) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed || !std::filesystem::is_directory(folder))
+    throw FileError(fmt::format("{}: cannot make the folder: {}", folder, failed.message()));
+}
+
+std::string Recording::write(const std::string& folder) const {
+  make_folder(folder);
+  const std::string file =
+      fmt::format("{}/{}_{}.{}.pt.trace.json", folder, trace_->host, trace_->process, trace_->base / 1000000);
+  write_trace(file);
+  if (!trace_->memory.empty()) write_memory(folder + "/memory.json.gz");
+  write_report(folder + "/report.html");
+  write_flame(folder + "/flame.svg");
+  return file;
+}
+
+}  // namespace tessera::profiler

@@ -1,0 +1,96 @@
+// Profiles through the command: --profile of what runs, and what opens it again.
+#include "command_line.h"
+
+namespace tessera::cli {
+namespace {
+
+struct ProfileCommand : testing::Test {
+  Folder folder;
+  std::string out = folder / "profile";
+  Words train(const Words& more) const {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Rough winds do shake the darling buds of May, and summer's lease hath.\n";
+    write_file(folder / "text.txt", text);
+    return Words{"train",           "gpt",
+                 "--text",          folder / "text.txt",
+                 "--out",           folder / "run",
+                 "--layers",        "2",
+                 "--width",         "16",
+                 "--heads",         "2",
+                 "--block",         "8",
+                 "--batch",         "2",
+                 "--steps",         "6",
+                 "--eval-interval", "0",
+                 "--threads",       "2",
+                 "--profile",       out} +
+           more;
+  }
+  std::string trace() const {
+    for (const auto& entry : fs::directory_iterator(out))
+      if (entry.path().string().ends_with(".pt.trace.json")) return entry.path();
+    return "";
+  }
+};
+
+TEST_F(ProfileCommand, TrainingLeavesATraceAReportAndATable) {
+  const Finished f = run(train({"--profile-steps", "wait=1,warmup=1,active=2"}));
+  ASSERT_EQ(f.code, 0) << f.err;
+  for (const char* name : {"memory.json.gz", "report.html", "flame.svg"}) EXPECT_TRUE(fs::exists(out + "/" + name));
+  const nlohmann::json trace_file = nlohmann::json::parse(read_file(trace()));
+  EXPECT_EQ(trace_file["schemaVersion"], 1);
+  std::set<std::string> steps, ops;
+  for (const auto& e : trace_file["traceEvents"]) {
+    const std::string name = e.value("name", "");
+    if (name.starts_with("ProfilerStep#")) steps.insert(name);
+    if (e.value("cat", "") == "cpu_op") ops.insert(name);
+  }
+  EXPECT_EQ(steps, (std::set<std::string>{"ProfilerStep#2", "ProfilerStep#3"}));
+  for (const char* op : {"linear", "scaled_dot_product_attention", "adam_"}) EXPECT_TRUE(ops.contains(op)) << op;
+  EXPECT_NE(f.out.find("linear"), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find("wrote " + trace()), std::string::npos) << f.out;
+
+  const Finished again = run({"profile", out});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find("linear"), std::string::npos) << again.out;
+  const Finished compared = run({"profile", "--compare", trace(), trace()});
+  EXPECT_EQ(compared.code, 0) << compared.err;
+}
+
+TEST_F(ProfileCommand, TheRunIsTheSameWithIt) {
+  const Finished f = run(train({"--json", folder / "a.json"}));
+  ASSERT_EQ(f.code, 0) << f.err;
+  Words plain = train({"--json", folder / "b.json"});
+  plain.erase(std::find(plain.begin(), plain.end(), "--profile"), std::find(plain.begin(), plain.end(), "--json"));
+  ASSERT_EQ(run(plain).code, 0);
+  const auto losses = [&](const std::string& name) {
+    std::vector<double> all;
+    const auto result = nlohmann::json::parse(read_file(folder / name));
+    for (const auto& s : result["steps"]) all.push_back(s["loss"]);
+    return all;
+  };
+  EXPECT_EQ(losses("a.json"), losses("b.json"));
+}
+
+TEST_F(ProfileCommand, AnInterruptedBenchmarkLeavesWhatWasSeen) {
+  Running bench({"bench", "op", "relu", "--seconds", "60", "--threads", "1", "--profile", out});
+  for (int i = 0; i < 600 && !fs::exists(out); ++i) usleep(10000);
+  usleep(500000);
+  bench.signal_with(SIGINT);
+  const Finished f = bench.finish();
+  EXPECT_EQ(f.code, 128 + SIGINT) << f.err;
+  const nlohmann::json trace_file = nlohmann::json::parse(read_file(trace()));
+  EXPECT_FALSE(trace_file["traceEvents"].empty());
+}
+
+TEST_F(ProfileCommand, RefusesBadInput) {
+  for (const char* steps : {"wait", "wait=x", "often=1", "active=-1", "wait=1,,active=1"})
+    expect_error(run(train({"--profile-steps", steps})), 2, "wait=N, warmup=N, active=N and repeat=N");
+  write_file(folder / "file", "");
+  expect_error(run({"bench", "op", "relu", "--profile", folder / "file/below"}), 2, "cannot make the folder");
+  expect_error(run({"profile", folder / "nothing"}), 2, "nothing");
+  write_file(folder / "other.json", "{\"steps\": []}");
+  expect_error(run({"profile", folder / "other.json"}), 2, "other.json");
+}
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,258 @@
+// Profiles of real work: what is recorded, when, and what must not disturb the program.
+#include "tessera/profiler.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "core/util/observers.h"
+#include "profiler/trace.h"
+#include "tessera/tessera.h"
+
+namespace tessera::profiler {
+namespace {
+
+template <class Fn>
+std::string what_of(const Fn& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+struct Folder {
+  std::string path = std::filesystem::temp_directory_path() / ("profile_" + std::to_string(getpid()));
+  Folder() { std::filesystem::remove_all(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+// One step of training, and the trace of what fn does.
+struct SmallStep {
+  Tensor w = (ones({4, 3}) * 0.1).detach().set_requires_grad(), x = ones({2, 3});
+  optim::SGD optimizer{{w}, {.lr = 0.5}};
+  void operator()() {
+    const NamedScope scope("model");
+    optimizer.zero_grad();
+    sum(relu(linear(x, w))).backward();
+    optimizer.step();
+  }
+};
+std::vector<Recording> recorded(Options options, int steps, const std::function<void()>& fn) {
+  std::vector<Recording> all;
+  options.on_trace = [&](const Recording& r) { all.push_back(r); };
+  Profile profile(std::move(options));
+  for (int i = 0; i < steps; ++i) {
+    fn();
+    profile.step();
+  }
+  profile.stop();
+  return all;
+}
+std::vector<const Span*> spans_named(const Trace& trace, std::string_view name) {
+  std::vector<const Span*> found;
+  for (const Span& s : trace.spans)
+    if (trace.name_of(s) == name) found.push_back(&s);
+  return found;
+}
+
+TEST(Profile, RecordsTheStepsOfItsSchedule) {
+  SmallStep step;
+  const auto all = recorded({.schedule = {.wait = 1, .warmup = 1, .active = 2, .repeat = 2}}, 9, std::ref(step));
+  ASSERT_EQ(all.size(), 2u);
+  for (const Recording& r : all) {
+    std::vector<std::string> steps;
+    for (const Span& s : r.trace().spans)
+      if (s.kind == Kind::Step) steps.emplace_back(r.trace().name_of(s));
+    const int first = &r == &all[0] ? 2 : 6;
+    EXPECT_EQ(steps, (std::vector<std::string>{"ProfilerStep#" + std::to_string(first),
+                                               "ProfilerStep#" + std::to_string(first + 1)}));
+    EXPECT_EQ(spans_named(r.trace(), "linear").size(), 2u);
+  }
+  EXPECT_FALSE(observers::exist());
+}
+
+TEST(Profile, CallsKnowWhatTheyTookAndWhereTheyWere) {
+  SmallStep step;
+  const auto all = recorded({}, 1, std::ref(step));
+  ASSERT_EQ(all.size(), 1u);
+  const Trace& trace = all[0].trace();
+  const auto linears = spans_named(trace, "linear");
+  ASSERT_EQ(linears.size(), 1u);
+  const Call* const call = trace.call_of(*linears[0]);
+  ASSERT_TRUE(call);
+  EXPECT_EQ(call->path, "model");
+  EXPECT_EQ(call->flops, 2 * 2 * 3 * 4);
+  EXPECT_EQ(call->bytes, 4 * (2 * 3 + 4 * 3 + 2 * 4));
+  EXPECT_EQ(call->dims[1], (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(call->types[0], "f32");
+  EXPECT_FALSE(call->kernel.empty());
+  // Its backward has the same number.
+  ASSERT_GE(linears[0]->sequence, 0);
+  const auto backward = std::find_if(trace.spans.begin(), trace.spans.end(), [&](const Span& s) {
+    return s.begin > linears[0]->end && s.sequence == linears[0]->sequence;
+  });
+  ASSERT_NE(backward, trace.spans.end());
+  EXPECT_EQ(trace.call_of(*backward)->path.substr(0, 8), "backward") << trace.call_of(*backward)->path;
+  for (const Span& s : trace.spans) EXPECT_LE(s.begin, s.end);
+  EXPECT_TRUE(std::is_sorted(trace.spans.begin(), trace.spans.end(),
+                             [](const Span& a, const Span& b) { return a.begin < b.begin; }));
+}
+
+TEST(Profile, MemoryAddsUpAndIsOfAKind) {
+  SmallStep step;
+  step();
+  Options options;
+  std::vector<Recording> all;
+  options.on_trace = [&](const Recording& r) { all.push_back(r); };
+  const int64_t before = memory_stats().allocated;
+  int64_t after = 0;
+  {
+    Profile profile(options);
+    profile.parameters({step.w});
+    step();
+    after = memory_stats().allocated;
+  }
+  ASSERT_EQ(all.size(), 1u);
+  const std::vector<MemoryChange>& memory = all[0].trace().memory;
+  int64_t held = 0, parameters = 0;
+  std::set<MemoryKind> kinds;
+  for (const MemoryChange& m : memory) {
+    held += m.bytes;
+    if (m.at > 0) {
+      EXPECT_EQ(held, m.allocated);
+    }
+    if (m.kind == MemoryKind::Parameter) parameters += m.bytes;
+    kinds.insert(m.kind);
+  }
+  EXPECT_EQ(memory[0].allocated, before);
+  EXPECT_EQ(held, after);
+  EXPECT_EQ(parameters, 4 * 3 * 4);
+  EXPECT_TRUE(kinds.contains(MemoryKind::Activation));
+  EXPECT_TRUE(kinds.contains(MemoryKind::Gradient));
+}
+
+TEST(Profile, RangesNestOnSeveralThreads) {
+  const auto all = recorded({}, 1, [] {
+    const Range outer("outer");
+    std::thread([] {
+      const Range other("other");
+      relu(ones({3}));
+    }).join();
+    const Range inner("inner");
+    relu(ones({3}));
+  });
+  const Trace& trace = all[0].trace();
+  const Span &outer = *spans_named(trace, "outer").at(0), &inner = *spans_named(trace, "inner").at(0),
+             &other = *spans_named(trace, "other").at(0);
+  EXPECT_EQ(outer.kind, Kind::Range);
+  EXPECT_LE(outer.begin, inner.begin);
+  EXPECT_GE(outer.end, inner.end);
+  EXPECT_EQ(outer.thread, inner.thread);
+  EXPECT_NE(outer.thread, other.thread);
+  const auto relus = spans_named(trace, "relu");
+  ASSERT_EQ(relus.size(), 2u);
+  EXPECT_EQ(relus[0]->thread, other.thread);
+  EXPECT_EQ(relus[1]->thread, inner.thread);
+}
+
+TEST(Profile, IsOneAtATimeAndRefusesNonsense) {
+  const Profile profile;
+  EXPECT_EQ(what_of([] { Profile(); }), "profile: another one is being made; only one can at a time");
+  EXPECT_EQ(what_of([] { Profile({.schedule = {.wait = -1}}); }), "profile: steps of a schedule cannot be negative");
+  EXPECT_EQ(what_of([] { Profile({.most_bytes = 100}); }), "profile: needs at least 1 MiB for what it keeps");
+  EXPECT_EQ(what_of([] { Profile({.rank = 2, .ranks = 2}); }), "profile: rank 2 of 2 is none");
+}
+
+/// More events than there is room for are counted, and the room stays.
+TEST(Profile, DropsWhatDoesNotFit) {
+  const auto all = recorded({.most_bytes = size_t{1} << 20}, 1, [] {
+    const Tensor x = ones({3});
+    for (int i = 0; i < 30000; ++i) relu(x);
+  });
+  const Trace& trace = all.at(0).trace();
+  EXPECT_GT(trace.dropped, 10000);
+  EXPECT_LE(trace.spans.size() * sizeof(Span), size_t{1} << 20);
+  ASSERT_FALSE(trace.notes.empty());
+  EXPECT_NE(trace.notes.back().find("were dropped"), std::string::npos);
+}
+
+TEST(Profile, GoesOnWhereACallThrows) {
+  const auto all = recorded({}, 1, [] {
+    EXPECT_THROW(linear(ones({2, 3}), ones({4, 5})), Error);
+    relu(ones({3}));
+  });
+  EXPECT_EQ(spans_named(all.at(0).trace(), "relu").size(), 1u);
+  EXPECT_EQ(spans_named(all.at(0).trace(), "linear").size(), 1u);
+}
+
+TEST(Profile, ADiskThatRefusesDisturbsNobody) {
+  SmallStep step;
+  Profile profile({.schedule = {.active = 1}, .folder = "/proc/none"});
+  step();
+  profile.step();
+  step();
+  ASSERT_EQ(profile.trouble().size(), 1u);
+  EXPECT_EQ(profile.trouble()[0].find('\n'), std::string::npos);
+  EXPECT_NE(profile.trouble()[0].find("/proc/none"), std::string::npos);
+  EXPECT_TRUE(profile.files().empty());
+}
+
+TEST(Profile, WritesItsFiles) {
+  const Folder folder;
+  SmallStep step;
+  Profile profile({.schedule = {.wait = 1, .active = 1}, .folder = folder.path});
+  for (int i = 0; i < 3; ++i) {
+    step();
+    profile.step();
+  }
+  EXPECT_EQ(profile.trouble(), std::vector<std::string>());
+  ASSERT_EQ(profile.files().size(), 1u);
+  EXPECT_TRUE(profile.files()[0].ends_with(".pt.trace.json"));
+  for (const std::string& file :
+       {profile.files()[0], folder.path + "/memory.json.gz", folder.path + "/report.html", folder.path + "/flame.svg"})
+    EXPECT_GT(std::filesystem::file_size(file), 100u) << file;
+  EXPECT_NE(profile.summary().find("linear"), std::string::npos) << profile.summary();
+}
+
+TEST(Profile, MemoryThatRunsOutLeavesASnapshot) {
+  const Folder folder;
+  Profile profile({.folder = folder.path});
+  const std::string error = what_of([] { empty({int64_t{1} << 50}); });
+  EXPECT_NE(error.find("out of memory"), std::string::npos);
+  EXPECT_TRUE(error.ends_with("; what was held is in " + folder.path + "/out_of_memory.json.gz")) << error;
+  EXPECT_TRUE(std::filesystem::exists(folder.path + "/out_of_memory.json.gz"));
+}
+
+TEST(Profile, AChildIsNotRecorded) {
+  const Folder folder;
+  Profile profile({.folder = folder.path});
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool silent = !observers::exist() && !is_recording();
+    relu(ones({3}));
+    profile.step();
+    profile.stop();
+    _exit(silent && profile.files().empty() ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  profile.stop();
+  EXPECT_EQ(profile.files().size(), 1u);
+}
+
+TEST(Profile, StepsOfNobodyAreNothing) {
+  step();
+  parameters({ones({3})});
+  EXPECT_FALSE(is_recording());
+  const Range range("unseen");
+}
+
+}  // namespace
+}  // namespace tessera::profiler
