@@ -1,8 +1,8 @@
 # cmake -D FOLDER=src/profiler/report_page -D OUT=FILE.cpp -P embed_page.cmake: the files of the profiler's page as strings of
-# C++ (src/profiler/report_parts.h).
+# C++ (src/profiler/report_page.h).
 file(GLOB files RELATIVE ${FOLDER} ${FOLDER}/page.html ${FOLDER}/*.css ${FOLDER}/*.js)
 list(SORT files)
-set(text "// Made by cmake/embed_page.cmake.\n#include \"profiler/report_parts.h\"\n\nnamespace tessera::profiler {\n\n")
+set(text "// Made by cmake/embed_page.cmake.\n#include \"profiler/report_page.h\"\n\nnamespace tessera::profiler {\n\n")
 string(APPEND text "std::string_view report_page_part(std::string_view name) {\n")
 foreach(file ${files})
   file(READ ${FOLDER}/${file} content)

@@ -16,8 +16,8 @@ endif()
 
 # Sources of a second or two are compiled together: what a compiler does before it comes to their kernels takes as long.
 set(group 0)
-foreach(names "attention/attention;indexing/indexing;runtime/plugin;runtime/activities;random/random;rows/scan;gemm/padded_operands"
-              "rows/line_norm;optim/optim;conv/pool;rows/reduce;runtime/runtime")
+foreach(names "attention/attention;indexing/indexing;runtime/plugin;random/random;rows/scan;gemm/padded_operands"
+              "rows/line_norm;optim/optim;conv/pool;rows/reduce;runtime/runtime;runtime/activities")
   math(EXPR group "${group} + 1")
   set(text "// The small sources of the plugins, ${group}.\n")
   foreach(name ${names})
@@ -89,6 +89,9 @@ if(build_cuda)
   set_source_files_properties(${sm90_sources} PROPERTIES COMPILE_OPTIONS "--generate-code=arch=compute_90a,code=[sm_90a]")
   set_target_properties(tessera_cuda PROPERTIES CUDA_ARCHITECTURES OFF CUDA_VISIBILITY_PRESET hidden)
   target_include_directories(tessera_cuda PRIVATE include src ${PROJECT_BINARY_DIR}/generated)
+  if(CUDAToolkit_CUPTI_INCLUDE_DIR)  # in a folder of its own in some toolkits
+    target_include_directories(tessera_cuda SYSTEM PRIVATE ${CUDAToolkit_CUPTI_INCLUDE_DIR})
+  endif()
   target_compile_definitions(tessera_cuda PRIVATE TESSERA_GPU_KERNELS)
   target_compile_options(tessera_cuda PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra,-Wno-psabi,-ffp-contract=off
                          -Xcompiler=-O1 --fmad=false)  # on the host there are launches only

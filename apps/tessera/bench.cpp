@@ -29,7 +29,7 @@ struct BenchOptions : CommonOptions {
   std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64", dense = "none";
   bool causal = false, in_turns = false;
   AttentionChoice attention;
-  ProfileOptions profile;
+  RecordingOptions profile;
   int m = 1024, n = 1024, k = 1024;
   std::vector<int> config;
   std::vector<std::string> products;

@@ -72,6 +72,7 @@ void add_sample(Command app);
 void add_bench(Command app);
 void add_explain(Command app);
 void add_explain_model(Command explain);
+void add_profile(Command app);
 void add_ops(Command app);
 void add_devices(Command app);
 void add_cache(Command app);

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   app::add_sample(app);
   app::add_bench(app);
   app::add_explain(app);
+  app::add_profile(app);
   app::add_ops(app);
   app::add_devices(app);
   app::add_cache(app);

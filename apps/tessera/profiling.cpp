@@ -53,14 +53,14 @@ void print_recording(const profiler::Recording& recording) {
 
 }  // namespace
 
-void ProfileOptions::add_to(Command app, const std::string& default_steps) {
+void RecordingOptions::add_to(Command app, const std::string& default_steps) {
   steps = default_steps;
   app.option("--profile", folder, "record where time and memory go, into this folder");
   if (!steps.empty())
     app.option("--profile-steps", steps, "which steps are recorded; active=0: all that follow").with_default();
 }
 
-void with_profile(const ProfileOptions& options, bool interrupts, const std::function<void()>& fn) {
+void with_profile(const RecordingOptions& options, bool interrupts, const std::function<void()>& fn) {
   if (options.folder.empty()) {
     if (!options.steps.empty()) (void)parse_schedule(options.steps);
     return fn();

@@ -7,7 +7,7 @@
 
 namespace tessera::app {
 
-struct ProfileOptions {
+struct RecordingOptions {
   std::string folder, steps;
   /// `steps`: which are recorded where nothing is said; empty for a command that has no steps.
   void add_to(Command app, const std::string& default_steps);
@@ -15,6 +15,6 @@ struct ProfileOptions {
 
 /// fn(), recorded if --profile was given; tables are printed as soon as they are complete. With `interrupts` the first
 /// SIGINT ends fn() at its next operator, and what was seen until then is written. Throws UsageError on bad options.
-void with_profile(const ProfileOptions& options, bool interrupts, const std::function<void()>& fn);
+void with_profile(const RecordingOptions& options, bool interrupts, const std::function<void()>& fn);
 
 }  // namespace tessera::app

@@ -15,7 +15,7 @@ struct SampleCommand : CommonOptions {
   std::string checkpoint, prompt;
   int64_t count = 500;
   models::SampleOptions options;
-  ProfileOptions profile;
+  RecordingOptions profile;
 };
 
 void run(SampleCommand& c) {

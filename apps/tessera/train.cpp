@@ -24,7 +24,7 @@ struct TrainCommand : TrainingOptions {
   std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
   bool fma_peak = false;
   AttentionChoice attention;
-  ProfileOptions profile;
+  RecordingOptions profile;
   TrainOptions options;
   std::vector<cpu_kernels::FmaPeak> peaks;  // before each step of this process, and after the last
   // Hyperparameters that were given on the command line, to be laid over the preset.

@@ -19,7 +19,7 @@ using models::ConvModelResult;
 
 struct ConvModelCommand : TrainingOptions {
   models::ConvModelOptions options;
-  ProfileOptions profile;
+  RecordingOptions profile;
   // The folder's file of a run in that precision.
   std::string checkpoint(models::Amp amp) const {
     return fmt::format("{}/{}.safetensors", out, amp == models::Amp::Off ? "standard" : models::name(amp));
@@ -157,7 +157,7 @@ void run(ConvModelCommand& c) {
   for (models::Amp amp : {models::Amp::Off, c.precision()}) {
     if (!runs.empty() && (amp == models::Amp::Off || runs[0].result.stopped)) break;
     const bool profiled = amp == c.precision();  // the run that --amp names
-    with_profile(profiled ? c.profile : ProfileOptions(), false, [&] { runs.push_back(train(c, amp)); });
+    with_profile(profiled ? c.profile : RecordingOptions(), false, [&] { runs.push_back(train(c, amp)); });
   }
   write_file(c.out + "/loss.svg", loss_curves(runs));
   write_results(runs, c);

@@ -13,8 +13,8 @@ namespace tessera::profiler {
 
 std::string digits_text(double value) {
   if (!(value > 0) || !std::isfinite(value)) return "-";
-  if (value < 1e-3) return fmt::format("{:.1g}", value);
-  const int digits = std::clamp(2 - static_cast<int>(std::floor(std::log10(value))), 0, 4);
+  if (value < 1e-3 || value >= 1e6) return fmt::format("{:.1e}", value);
+  const int digits = std::clamp(2 - static_cast<int>(std::floor(std::log10(value * 1.0005))), 0, 5);
   return fmt::format("{:.{}f}", value, digits);
 }
 

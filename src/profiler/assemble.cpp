@@ -171,6 +171,7 @@ void Assembly::sort() {
   }
   for (Span& s : sorted)
     if (s.owner >= 0) s.owner = place[static_cast<size_t>(s.owner)];
+  for (StepCounters& c : trace_.counters) c.step = place[static_cast<size_t>(c.step)];
   for (MemoryChange& m : trace_.memory)
     if (m.owner >= 0) m.owner = place[static_cast<size_t>(m.owner)];
   trace_.spans = std::move(sorted);

@@ -135,8 +135,9 @@ size_t alike(const std::vector<std::string>& names) {
 
 std::string plain_kernel_name(std::string_view name) {
   const std::string all = demangled(name);
-  const bool is_function = all.find('(') != all.npos || all.find('<') != all.npos || all.find("::") != all.npos;
-  if (!is_function || all.find('[') != all.npos) return all;
+  const size_t bracket = all.find('(');
+  const bool has_parameters = bracket != all.npos && bracket > 0 && is_word(all[bracket - 1]);
+  if (!has_parameters && all.find('<') == all.npos && all.find("::") == all.npos) return all;
   // Namespaces go first: the brackets of "(anonymous namespace)" are no parameters.
   const std::string plain = without_namespaces(all);
   const std::string kept(without_result(without_parameters(plain)));

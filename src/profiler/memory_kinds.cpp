@@ -20,11 +20,13 @@ struct Stretch {
   int64_t begin, end;
 };
 
-// The outermost spans that a module's name begins so, in the order of time.
-std::vector<Stretch> phases(const Trace& trace, std::string_view prefix) {
+// The outermost spans of that scope, whatever is around it, in the order of time.
+std::vector<Stretch> phases(const Trace& trace, std::string_view scope) {
   std::vector<Stretch> all;
   for (const Span& s : trace.spans) {
-    if (s.kind != Kind::Module || !trace.name_of(s).starts_with(prefix)) continue;
+    if (s.kind != Kind::Module) continue;
+    const std::string_view path = trace.name_of(s);
+    if (path.substr(path.rfind('.') + 1) != scope) continue;
     if (all.empty() || s.begin >= all.back().end) all.push_back({s.begin, s.end});
   }
   return all;

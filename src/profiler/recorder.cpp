@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -40,6 +41,15 @@ std::vector<int64_t> sizes_of(const Shape& shape) {
   return sizes;
 }
 
+StepCounters operator-(const StepCounters& a, const StepCounters& b) {
+  return {-1,
+          a.cycles - b.cycles,
+          a.instructions - b.instructions,
+          a.cache_misses - b.cache_misses,
+          a.context_switches - b.context_switches,
+          a.page_faults - b.page_faults};
+}
+
 // Number of the thread, as the system and its tools have it.
 int64_t thread_number() {
   static thread_local const int64_t number = gettid();
@@ -67,6 +77,9 @@ void Recorder::begin() {
   step_ = {};
   cards_.clear();
   device_events_.forget();
+  static std::atomic<bool> told{false};  // of what cannot be counted, once
+  const std::string why = counters_.begin();
+  if (!why.empty() && !told.exchange(true)) trace_.notes.push_back(why);
 }
 
 Recorded Recorder::copy() const {
@@ -145,7 +158,13 @@ void Recorder::close(std::vector<Open>& list) {
 
 void Recorder::begin_step(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  if (step_.span >= 0) trace_.spans[static_cast<size_t>(step_.span)].end = now() - trace_.base;
+  const StepCounters counted = counters_.read();
+  if (step_.span >= 0) {
+    trace_.spans[static_cast<size_t>(step_.span)].end = now() - trace_.base;
+    trace_.counters.push_back(counted - counted_);
+    trace_.counters.back().step = step_.span;
+  }
+  counted_ = counted;
   step_ = name.empty() ? Open() : open(Kind::Step, name_of(name), -1, thread());
 }
 

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "profiler/counters.h"
 #include "profiler/device_events.h"
 #include "profiler/trace.h"
 #include "tessera/observer.h"
@@ -95,6 +96,8 @@ class Recorder : public Observer {
   std::unordered_map<uint64_t, std::vector<int32_t>> graphs_;
   std::map<int64_t, Thread> threads_;
   Open step_;
+  Counters counters_;
+  StepCounters counted_;  // where the step began
 };
 
 }  // namespace tessera::profiler

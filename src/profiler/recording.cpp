@@ -17,7 +17,19 @@ namespace tessera::profiler {
 Recording::Recording(std::shared_ptr<const Trace> trace) : trace_(std::move(trace)) {}
 
 std::string Recording::table(size_t rows) const { return table_text(*trace_, kernel_table(*trace_), rows); }
-std::string Recording::steps() const { return steps_text(steps_of(*trace_)); }
+// A line a step, where the processor's counters could be read.
+static std::string counters_text(const Trace& trace) {
+  std::string text;
+  for (const StepCounters& c : trace.counters) {
+    if (c.cycles == 0) continue;
+    const auto each = [&](int64_t n) { return static_cast<double>(n); };
+    text += fmt::format("{}: {:.3g} cycles, {:.2f} instructions a cycle, {:.3g} cache misses, {} context switches\n",
+                        trace.name_of(trace.spans[static_cast<size_t>(c.step)]), each(c.cycles),
+                        each(c.instructions) / each(c.cycles), each(c.cache_misses), c.context_switches);
+  }
+  return text;
+}
+std::string Recording::steps() const { return steps_text(steps_of(*trace_)) + counters_text(*trace_); }
 std::string Recording::advice() const { return advice_text(profiler::advice(*trace_)); }
 void Recording::write_trace(const std::string& file) const { profiler::write_trace(*trace_, file); }
 void Recording::write_report(const std::string& file) const { write_file(file, report_html(*trace_)); }

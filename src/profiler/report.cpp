@@ -10,6 +10,7 @@
 
 #include "profiler/advice.h"
 #include "profiler/flame.h"
+#include "profiler/report_page.h"
 #include "profiler/report_parts.h"
 #include "profiler/summary.h"
 #include "tessera/error.h"

@@ -1,14 +1,10 @@
-// What the report's page is made of: its files, which the build puts into the library, and its data.
+// What the report's page is made of: the parts of its data that take a file each.
 #pragma once
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "profiler/trace.h"
 
 namespace tessera::profiler {
-
-/// The file of that name in report_page/; empty if there is none.
-std::string_view report_page_part(std::string_view name);
 
 /// The earliest begin or change of memory: the zero of the page's times.
 int64_t report_origin(const Trace& trace);

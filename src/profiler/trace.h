@@ -95,6 +95,13 @@ struct DeviceInfo {
   Roof roof;
 };
 
+/// What a step's threads did on the host.
+struct StepCounters {
+  int32_t step = -1;                                       ///< in Trace::spans
+  int64_t cycles = 0, instructions = 0, cache_misses = 0;  ///< 0 where the processor's counters cannot be read
+  int64_t context_switches = 0, page_faults = 0;
+};
+
 struct Trace {
   int64_t base = 0;  ///< nanoseconds since 1970, of the spans' zero
   std::string host;
@@ -106,8 +113,9 @@ struct Trace {
   std::vector<Launch> launches;
   std::vector<Span> spans;  ///< in the order of their begins; of those that begin together, the longer one first
   std::vector<MemoryChange> memory;  ///< in the order of time
-  std::vector<std::string> notes;    ///< what a reader should know: no CUPTI, events dropped, interrupted
-  int64_t dropped = 0;               ///< events for which there was no room
+  std::vector<StepCounters> counters;
+  std::vector<std::string> notes;  ///< what a reader should know: no CUPTI, events dropped, interrupted
+  int64_t dropped = 0;             ///< events for which there was no room
 
   std::string_view name_of(const Span& span) const { return names[static_cast<size_t>(span.name)]; }
   const Call* call_of(const Span& span) const {

@@ -11,8 +11,6 @@
 namespace tessera::profiler {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kDeepestTrace = 32;
 constexpr int64_t kLongestTime = int64_t{1} << 61;  // nanoseconds: two of them can be added
 
@@ -27,13 +25,13 @@ class TraceWalker {
   bool number_unsigned(uint64_t v) { return is_time() ? time(std::to_string(v)) : value(v); }
   bool number_float(double v, const std::string& text) { return is_time() ? time(text) : value(v); }
   bool string(std::string& v) { return value(std::move(v)); }
-  bool binary(Json::binary_t&) { return false; }
-  bool start_object(size_t) { return open(Json::object()); }
-  bool start_array(size_t) { return open(Json::array()); }
+  bool binary(TraceJson::binary_t&) { return false; }
+  bool start_object(size_t) { return open(TraceJson::object()); }
+  bool start_array(size_t) { return open(TraceJson::array()); }
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(std::string& v);
-  bool parse_error(size_t at, const std::string&, const Json::exception&) {
+  bool parse_error(size_t at, const std::string&, const TraceJson::exception&) {
     error_at_ = at;
     return false;
   }
@@ -51,20 +49,20 @@ class TraceWalker {
     return parse_microseconds(text, nanoseconds) ? value(nanoseconds) : value(nullptr);
   }
   bool is_kept() const { return !stack_.empty() || in_events_ || wanted_; }
-  Json* add(Json v);
-  bool value(Json v);
-  bool open(Json v);
+  TraceJson* add(TraceJson v);
+  bool value(TraceJson v);
+  bool open(TraceJson v);
   bool close();
   void complete();
 
   const std::string& file_;
   const TraceParts& parts_;
-  size_t depth_ = 0;          ///< of open lists and objects
-  std::string member_, key_;  ///< of the file; of the value being built
-  std::vector<Json*> stack_;  ///< open lists and objects of the value being built
-  Json root_;                 ///< that value
-  bool wanted_ = false;       ///< whether the present member is built
-  bool in_events_ = false;    ///< whether the list of events is open
+  size_t depth_ = 0;               ///< of open lists and objects
+  std::string member_, key_;       ///< of the file; of the value being built
+  std::vector<TraceJson*> stack_;  ///< open lists and objects of the value being built
+  TraceJson root_;                 ///< that value
+  bool wanted_ = false;            ///< whether the present member is built
+  bool in_events_ = false;         ///< whether the list of events is open
   bool has_events_ = false, is_object_ = false;
   size_t error_at_ = 0;
 };
@@ -79,29 +77,29 @@ bool TraceWalker::key(std::string& v) {
   return true;
 }
 
-Json* TraceWalker::add(Json v) {
+TraceJson* TraceWalker::add(TraceJson v) {
   if (stack_.empty()) {
     root_ = std::move(v);
     return &root_;
   }
-  Json& parent = *stack_.back();
+  TraceJson& parent = *stack_.back();
   if (parent.is_array()) {
     parent.push_back(std::move(v));
     return &parent.back();
   }
-  Json& place = parent[key_];
+  TraceJson& place = parent[key_];
   place = std::move(v);
   return &place;
 }
 
-bool TraceWalker::value(Json v) {
+bool TraceWalker::value(TraceJson v) {
   if (depth_ == 0 || !is_kept()) return true;
   add(std::move(v));
   if (stack_.empty()) complete();
   return true;
 }
 
-bool TraceWalker::open(Json v) {
+bool TraceWalker::open(TraceJson v) {
   if (++depth_ > kDeepestTrace) throw FileError(file_ + ": is no trace: its values are nested too deeply");
   if (depth_ == 1) {
     is_object_ = v.is_object();
@@ -159,7 +157,7 @@ void walk_trace(std::string_view json, const std::string& file, const TraceParts
   const size_t begin = json.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos) throw FileError(file + ": is no trace: it is empty");
   TraceWalker walker(file, parts);
-  if (!Json::sax_parse(json.begin(), json.end(), &walker)) {
+  if (!TraceJson::sax_parse(json.begin(), json.end(), &walker)) {
     if (json[begin] != '{' || !walker.is_object()) throw FileError(file + ": is no trace: no JSON object");
     if (walker.error_at() >= json.size())
       throw FileError(fmt::format("{}: the trace is cut short at byte {}", file, json.size()));

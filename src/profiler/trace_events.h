@@ -8,11 +8,13 @@
 
 namespace tessera::profiler {
 
+using TraceJson = nlohmann::json;
+
 struct TraceParts {
   /// An object of "traceEvents". Its "ts" and "dur" are in nanoseconds, or null where they are no such numbers.
-  std::function<void(const nlohmann::json& event)> event;
+  std::function<void(const TraceJson& event)> event;
   /// A member of the file beside these, if it is wanted().
-  std::function<void(const std::string& key, const nlohmann::json& value)> member;
+  std::function<void(const std::string& key, const TraceJson& value)> member;
   std::function<bool(const std::string& key)> wanted;
 };
 /// Throws FileError where `json` is cut short, is no JSON, nests too deeply, or has no "traceEvents".

@@ -26,12 +26,11 @@ constexpr size_t kTraceBuffer = size_t{1} << 16;
 constexpr int kFirstDeviceSort = 5'000'000;  // Kineto's: devices are shown below processes
 
 std::string json_text(std::string_view text) {
-  using Json = nlohmann::json;
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // JSON has neither infinities nor NaN.
-double finite(double value) { return std::isfinite(value) ? value : 0; }
+double finite_or_zero(double value) { return std::isfinite(value) ? value : 0; }
 
 // Nanoseconds as microseconds, exactly.
 std::string microseconds(int64_t nanoseconds) {
@@ -40,14 +39,15 @@ std::string microseconds(int64_t nanoseconds) {
 }
 
 template <class List, class Text>
-std::string joined(const List& list, const Text& text) {
+std::string joined_json(const List& list, const Text& text) {
   std::string out = "[";
   for (const auto& item : list) out += (out.size() > 1 ? ", " : "") + text(item);
   return out + "]";
 }
 
-std::string dims_text(const std::vector<std::vector<int64_t>>& dims) {
-  return joined(dims, [](const auto& each) { return joined(each, [](int64_t d) { return std::to_string(d); }); });
+std::string dims_json(const std::vector<std::vector<int64_t>>& dims) {
+  return joined_json(dims,
+                     [](const auto& each) { return joined_json(each, [](int64_t d) { return std::to_string(d); }); });
 }
 
 // What PyTorch calls a type of ours.
@@ -70,8 +70,8 @@ std::string own_fields(const Call& call) {
   add("Kernel", call.kernel);
   add("Attributes", call.attributes);
   add("Source", call.source);
-  if (call.flops != 0) out += fmt::format(", \"FLOPs\": {}", finite(call.flops));
-  if (call.bytes != 0) out += fmt::format(", \"Bytes\": {}", finite(call.bytes));
+  if (call.flops != 0) out += fmt::format(", \"FLOPs\": {}", finite_or_zero(call.flops));
+  if (call.bytes != 0) out += fmt::format(", \"Bytes\": {}", finite_or_zero(call.bytes));
   return out;
 }
 
@@ -87,21 +87,17 @@ std::pair<int, int> compute_capability(const std::string& architecture) {
   return {std::atoi(major.c_str()), minor >= '0' && minor <= '9' ? minor - '0' : 0};
 }
 
-// For each span of the host the innermost step or range around it on its thread, or else the step at its time; -1:
-// none.
+// For each span of the host the innermost range around it on its thread; -1: none.
 std::vector<int32_t> ranges_around(const Trace& trace) {
   std::vector<int32_t> around(trace.spans.size(), -1);
   std::unordered_map<int64_t, std::vector<int32_t>> open;  // of each thread
-  int32_t step = -1;
   for (size_t i = 0; i < trace.spans.size(); ++i) {
     const Span& span = trace.spans[i];
     if (is_on_device(span.kind)) continue;
     std::vector<int32_t>& stack = open[span.thread];
     while (!stack.empty() && trace.spans[static_cast<size_t>(stack.back())].end <= span.begin) stack.pop_back();
     if (!stack.empty()) around[i] = stack.back();
-    else if (step >= 0 && trace.spans[static_cast<size_t>(step)].end > span.begin) around[i] = step;
-    if (span.kind == Kind::Step || span.kind == Kind::Range) stack.push_back(static_cast<int32_t>(i));
-    if (span.kind == Kind::Step) step = static_cast<int32_t>(i);
+    if (span.kind == Kind::Range) stack.push_back(static_cast<int32_t>(i));
   }
   return around;
 }
@@ -129,8 +125,9 @@ class TraceWriter {
   /// The begin of an event: after it come its other fields, and "}".
   void event(std::string_view ph, std::string_view category, std::string_view quoted_name, int64_t process,
              int64_t thread, int64_t at) {
-    put("{}{{\"ph\": \"{}\", \"cat\": \"{}\", \"name\": {}, \"pid\": {}, \"tid\": {}, \"ts\": {}", separator_, ph,
-        category, quoted_name, process, thread, microseconds(at));
+    put("{}{{\"ph\": \"{}\", ", separator_, ph);
+    if (!category.empty()) put("\"cat\": \"{}\", ", category);
+    put("\"name\": {}, \"pid\": {}, \"tid\": {}, \"ts\": {}", quoted_name, process, thread, microseconds(at));
     separator_ = ",\n  ";
   }
   int64_t process_of(const Span& span) const { return is_on_device(span.kind) ? span.device : trace_.process; }
@@ -167,8 +164,8 @@ void TraceWriter::prepare() {
   for (const std::string& name : trace_.names) names_.push_back(json_text(name));
   for (const Call& call : trace_.calls) {
     const auto type = [](const std::string& each) { return json_text(kineto_type(each)); };
-    call_arguments_.push_back(fmt::format(", \"Input Dims\": {}, \"Input type\": {}{}", dims_text(call.dims),
-                                          joined(call.types, type), own_fields(call)));
+    call_arguments_.push_back(fmt::format(", \"Input Dims\": {}, \"Input type\": {}{}", dims_json(call.dims),
+                                          joined_json(call.types, type), own_fields(call)));
   }
   for (const DeviceInfo& device : trace_.devices) {
     multiprocessors_[device.id] = device.multiprocessors;
@@ -233,7 +230,7 @@ void TraceWriter::device_properties() {
                     device.id, json_text(device.name), device.memory, major, minor, device.threads_per_multiprocessor,
                     device.warp_size, device.multiprocessors));
   }
-  put("  \"deviceProperties\": {},\n", joined(all, [](const std::string& each) { return each; }));
+  put("  \"deviceProperties\": {},\n", joined_json(all, [](const std::string& each) { return each; }));
 }
 
 void TraceWriter::label(int64_t process, const std::string& name, const std::string& labels, int64_t sort) {
@@ -357,7 +354,7 @@ void TraceWriter::kernel_arguments(const Launch& launch, int device) {
       "{}, \"grid\": [{}, {}, {}], \"block\": [{}, {}, {}], \"est. achieved occupancy %\": {:.4f}",
       launch.registers, launch.shared_bytes, per, warp > 0 ? per * std::ceil(threads / warp) : 0.0, launch.grid[0],
       launch.grid[1], launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
-      100 * finite(launch.occupancy));
+      100 * finite_or_zero(launch.occupancy));
 }
 
 // Arrows from a call of the run-time library to what it started, and from an operator to its backward.
@@ -379,7 +376,8 @@ void TraceWriter::flow(bool begins, std::string_view category, int64_t id, const
   put(", \"id\": {}{}}}", id, begins ? "" : ", \"bp\": \"e\"");
 }
 
-// Steps and ranges as seen on each stream: from the first to the last piece of work of an operator in them.
+// Ranges as seen on each stream: from the first to the last piece of work of an operator in them. Steps are not among
+// them: TensorBoard's plug-in would take those for more steps of the host.
 void TraceWriter::ranges_on_devices() {
   const std::vector<int32_t> around = ranges_around(trace_);
   std::map<std::tuple<int32_t, int32_t, int64_t>, std::pair<int64_t, int64_t>> seen;  // range, device, stream: times
@@ -416,8 +414,8 @@ void TraceWriter::own_device(const DeviceInfo& device) {
       device.id, json_text(device.name), device.memory, device.multiprocessors, device.warp_size,
       device.threads_per_multiprocessor, json_text(device.architecture));
   put("\"roof\": {{\"bytes\": {}, \"f32\": {}, \"tf32\": {}, \"f16\": {}, \"bf16\": {}, \"f64\": {}}}}}",
-      finite(roof.bytes_per_second), finite(roof.f32), finite(roof.tf32), finite(roof.f16), finite(roof.bf16),
-      finite(roof.f64));
+      finite_or_zero(roof.bytes_per_second), finite_or_zero(roof.f32), finite_or_zero(roof.tf32),
+      finite_or_zero(roof.f16), finite_or_zero(roof.bf16), finite_or_zero(roof.f64));
 }
 
 // At the end, so that readers which look for something in a file's first lines find it.
@@ -425,7 +423,7 @@ void TraceWriter::own() {
   const auto each = [](const std::string& text) { return json_text(text); };
   put("  \"tessera\": {{\n  \"host\": {}, \"process\": {}, \"rank\": {}, \"ranks\": {}, \"dropped\": {},\n",
       json_text(trace_.host), trace_.process, trace_.rank, trace_.ranks, trace_.dropped);
-  put("  \"notes\": {},\n  \"devices\": [", joined(trace_.notes, each));
+  put("  \"notes\": {},\n  \"devices\": [", joined_json(trace_.notes, each));
   for (const DeviceInfo& device : trace_.devices) {
     if (&device != &trace_.devices.front()) put(",");
     own_device(device);
@@ -433,7 +431,7 @@ void TraceWriter::own() {
   put("],\n  \"calls\": [");
   for (const Call& call : trace_.calls)
     put("{}\n    {{\"Operator\": {}, \"Dims\": {}, \"Types\": {}{}}}", &call == &trace_.calls.front() ? "" : ",",
-        json_text(call.op), dims_text(call.dims), joined(call.types, each), own_fields(call));
+        json_text(call.op), dims_json(call.dims), joined_json(call.types, each), own_fields(call));
   put("]\n  }}\n}}\n");
 }
 

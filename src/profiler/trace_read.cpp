@@ -22,12 +22,10 @@
 namespace tessera::profiler {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int kMostDevices = 1 << 12;
-const Json kNothing;
+const TraceJson kNothing;
 
-const Json& member(const Json& object, const char* key) {
+const TraceJson& json_member(const TraceJson& object, const char* key) {
   if (!object.is_object()) return kNothing;
   const auto it = object.find(key);
   return it == object.end() ? kNothing : *it;
@@ -35,8 +33,8 @@ const Json& member(const Json& object, const char* key) {
 
 /// The number, if it is one from `least` to `most`; `otherwise` if not.
 template <class Int = int64_t>
-Int integer(const Json& value, Int otherwise, Int least = std::numeric_limits<Int>::min(),
-            Int most = std::numeric_limits<Int>::max()) {
+Int integer_of(const TraceJson& value, Int otherwise, Int least = std::numeric_limits<Int>::min(),
+               Int most = std::numeric_limits<Int>::max()) {
   if (value.is_number_unsigned()) {
     const uint64_t v = value.get<uint64_t>();
     return std::cmp_less_equal(v, most) && std::cmp_greater_equal(v, least) ? static_cast<Int>(v) : otherwise;
@@ -48,16 +46,16 @@ Int integer(const Json& value, Int otherwise, Int least = std::numeric_limits<In
   if (!value.is_number_float()) return otherwise;
   const double v = value.get<double>();  // 2^53 and beyond it is not sure which number was meant
   if (!(std::abs(v) < 9e15) || v != std::floor(v)) return otherwise;
-  return integer(Json(static_cast<int64_t>(v)), otherwise, least, most);
+  return integer_of(TraceJson(static_cast<int64_t>(v)), otherwise, least, most);
 }
 
-double real(const Json& value) { return value.is_number() ? std::max(0.0, value.get<double>()) : 0.0; }
+double real_of(const TraceJson& value) { return value.is_number() ? std::max(0.0, value.get<double>()) : 0.0; }
 
-std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : std::string(); }
+std::string json_string(const TraceJson& value) { return value.is_string() ? value.get<std::string>() : std::string(); }
 
 /// Of a thread or stream, which may be "stream 7", too.
-int64_t thread_number(const Json& value) {
-  if (!value.is_string()) return integer(value, int64_t{0});
+int64_t thread_number(const TraceJson& value) {
+  if (!value.is_string()) return integer_of(value, int64_t{0});
   const auto& text = value.get_ref<const std::string&>();
   size_t at = text.size();
   while (at > 0 && at + 18 > text.size() && std::isdigit(static_cast<unsigned char>(text[at - 1]))) --at;
@@ -73,69 +71,70 @@ std::string own_type(const std::string& kineto) {
   return it == kTypes.end() ? kineto : it->second;
 }
 
-std::vector<std::vector<int64_t>> read_dims(const Json& value) {
+std::vector<std::vector<int64_t>> read_dims(const TraceJson& value) {
   std::vector<std::vector<int64_t>> out;
   if (!value.is_array()) return out;
-  for (const Json& each : value) {
+  for (const TraceJson& each : value) {
     std::vector<int64_t>& dims = out.emplace_back();
     if (!each.is_array()) continue;
-    for (const Json& dim : each)
-      if (dim.is_number_integer()) dims.push_back(integer(dim, int64_t{0}));
+    for (const TraceJson& dim : each)
+      if (dim.is_number_integer()) dims.push_back(integer_of(dim, int64_t{0}));
   }
   return out;
 }
 
-std::vector<std::string> read_texts(const Json& value) {
+std::vector<std::string> read_texts(const TraceJson& value) {
   std::vector<std::string> out;
   if (!value.is_array()) return out;
-  for (const Json& each : value) out.push_back(text_of(each));
+  for (const TraceJson& each : value) out.push_back(json_string(each));
   return out;
 }
 
 /// What write_trace calls the fields of a Call in both places that it writes them to.
-void read_own_fields(const Json& from, Call& call) {
-  call.path = text_of(member(from, "Module"));
-  call.kernel = text_of(member(from, "Kernel"));
-  call.attributes = text_of(member(from, "Attributes"));
-  call.source = text_of(member(from, "Source"));
-  call.flops = real(member(from, "FLOPs"));
-  call.bytes = real(member(from, "Bytes"));
+void read_own_fields(const TraceJson& from, Call& call) {
+  call.path = json_string(json_member(from, "Module"));
+  call.kernel = json_string(json_member(from, "Kernel"));
+  call.attributes = json_string(json_member(from, "Attributes"));
+  call.source = json_string(json_member(from, "Source"));
+  call.flops = real_of(json_member(from, "FLOPs"));
+  call.bytes = real_of(json_member(from, "Bytes"));
 }
 
-Roof read_roof(const Json& value) {
-  return {real(member(value, "bytes")), real(member(value, "f32")),  real(member(value, "tf32")),
-          real(member(value, "f16")),   real(member(value, "bf16")), real(member(value, "f64"))};
+Roof read_roof(const TraceJson& value) {
+  return {real_of(json_member(value, "bytes")), real_of(json_member(value, "f32")),
+          real_of(json_member(value, "tf32")),  real_of(json_member(value, "f16")),
+          real_of(json_member(value, "bf16")),  real_of(json_member(value, "f64"))};
 }
 
-int count_of(const Json& value) { return integer<int>(value, 0, 0); }
+int count_of(const TraceJson& value) { return integer_of<int>(value, 0, 0); }
 
-DeviceInfo read_own_device(const Json& value) {
+DeviceInfo read_own_device(const TraceJson& value) {
   DeviceInfo out;
-  out.id = integer<int>(member(value, "id"), -1, -1, kMostDevices);
-  out.name = text_of(member(value, "name"));
-  out.memory = integer<int64_t>(member(value, "memory"), 0, 0);
-  out.multiprocessors = count_of(member(value, "multiprocessors"));
-  out.warp_size = count_of(member(value, "warp"));
-  out.threads_per_multiprocessor = count_of(member(value, "threads"));
-  out.architecture = text_of(member(value, "architecture"));
-  out.roof = read_roof(member(value, "roof"));
+  out.id = integer_of<int>(json_member(value, "id"), -1, -1, kMostDevices);
+  out.name = json_string(json_member(value, "name"));
+  out.memory = integer_of<int64_t>(json_member(value, "memory"), 0, 0);
+  out.multiprocessors = count_of(json_member(value, "multiprocessors"));
+  out.warp_size = count_of(json_member(value, "warp"));
+  out.threads_per_multiprocessor = count_of(json_member(value, "threads"));
+  out.architecture = json_string(json_member(value, "architecture"));
+  out.roof = read_roof(json_member(value, "roof"));
   return out;
 }
 
-DeviceInfo read_kineto_device(const Json& value) {
+DeviceInfo read_kineto_device(const TraceJson& value) {
   DeviceInfo out;
-  out.id = integer<int>(member(value, "id"), 0, 0, kMostDevices);
-  out.name = text_of(member(value, "name"));
-  out.memory = integer<int64_t>(member(value, "totalGlobalMem"), 0, 0);
-  out.multiprocessors = count_of(member(value, "numSms"));
-  out.warp_size = count_of(member(value, "warpSize"));
-  out.threads_per_multiprocessor = count_of(member(value, "maxThreadsPerMultiprocessor"));
-  const int major = count_of(member(value, "computeMajor")), minor = count_of(member(value, "computeMinor"));
+  out.id = integer_of<int>(json_member(value, "id"), 0, 0, kMostDevices);
+  out.name = json_string(json_member(value, "name"));
+  out.memory = integer_of<int64_t>(json_member(value, "totalGlobalMem"), 0, 0);
+  out.multiprocessors = count_of(json_member(value, "numSms"));
+  out.warp_size = count_of(json_member(value, "warpSize"));
+  out.threads_per_multiprocessor = count_of(json_member(value, "maxThreadsPerMultiprocessor"));
+  const int major = count_of(json_member(value, "computeMajor")), minor = count_of(json_member(value, "computeMinor"));
   if (major > 0) out.architecture = fmt::format("sm_{}{}", major, minor);
   return out;
 }
 
-MemoryKind memory_kind(const Json& value) {
+MemoryKind memory_kind(const TraceJson& value) {
   if (!value.is_string()) return MemoryKind::Unknown;
   for (int i = 0; i < kMemoryKinds; ++i)
     if (name(static_cast<MemoryKind>(i)) == value.get_ref<const std::string&>()) return static_cast<MemoryKind>(i);
@@ -143,7 +142,7 @@ MemoryKind memory_kind(const Json& value) {
 }
 
 /// False: a category of which a Trace has nothing.
-bool kind_of(const std::string& category, const std::string& name, const Json& args, Kind& kind) {
+bool kind_of_event(const std::string& category, const std::string& name, const TraceJson& args, Kind& kind) {
   static const std::unordered_map<std::string, Kind> kKinds = {
       {"cpu_op", Kind::Op},       {"operator", Kind::Op},          {"user_annotation", Kind::Range},
       {"kernel", Kind::Kernel},   {"cuda_runtime", Kind::Runtime}, {"cuda_driver", Kind::Runtime},
@@ -154,7 +153,7 @@ bool kind_of(const std::string& category, const std::string& name, const Json& a
   const auto it = kKinds.find(lower);
   if (it == kKinds.end()) return false;
   kind = it->second;
-  const Json& own = member(args, "Kind");
+  const TraceJson& own = json_member(args, "Kind");
   if (kind == Kind::Range && own.is_string()) {
     if (own == "Step") kind = Kind::Step;
     if (own == "Module") kind = Kind::Module;
@@ -168,20 +167,20 @@ bool kind_of(const std::string& category, const std::string& name, const Json& a
 class TraceReader {
  public:
   explicit TraceReader(const std::string& file) : file_(file) {}
-  void event(const Json& event);
-  void member_of_file(const std::string& key, const Json& value);
+  void event(const TraceJson& event);
+  void member_of_file(const std::string& key, const TraceJson& value);
   Trace finish();
 
  private:
   static constexpr int64_t kNoId = -1;  ///< where an event does not say which number it has; 0: it is of none
 
   int32_t name_index(const std::string& name);
-  int32_t call_index(const Span& span, const std::string& name, const Json& args);
-  int32_t launch_index(const Json& args);
-  void span(Kind kind, const std::string& name, const Json& event, const Json& args);
-  void device_span(Span& span, const Json& event, const Json& args);
-  void memory(const Json& event, const Json& args);
-  void read_own(const Json& value);
+  int32_t call_index(const Span& span, const std::string& name, const TraceJson& args);
+  int32_t launch_index(const TraceJson& args);
+  void span(Kind kind, const std::string& name, const TraceJson& event, const TraceJson& args);
+  void device_span(Span& span, const TraceJson& event, const TraceJson& args);
+  void memory(const TraceJson& event, const TraceJson& args);
+  void read_own(const TraceJson& value);
   void sort_spans();
   void find_owners();
   void find_calls();
@@ -209,14 +208,16 @@ int32_t TraceReader::name_index(const std::string& name) {
 }
 
 // Calls of PyTorch are found alike by what they say of themselves; ours are in a list of their own.
-int32_t TraceReader::call_index(const Span& span, const std::string& name, const Json& args) {
-  const Json& own = member(args, "Call");
-  if (!own.is_null()) return integer<int32_t>(own, -1, -1);
+int32_t TraceReader::call_index(const Span& span, const std::string& name, const TraceJson& args) {
+  const TraceJson& own = json_member(args, "Call");
+  if (!own.is_null()) return integer_of<int32_t>(own, -1, -1);
   if (span.kind != Kind::Op) return -1;
-  const Json& dims = member(args, args.contains("Input Dims") ? "Input Dims" : "Input dims");
-  const Json& types = member(args, "Input type");
-  const Json &path = member(args, "Module Hierarchy"), &stack = member(args, "Call stack");
-  const auto text = [](const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); };
+  const TraceJson& dims = json_member(args, args.contains("Input Dims") ? "Input Dims" : "Input dims");
+  const TraceJson& types = json_member(args, "Input type");
+  const TraceJson &path = json_member(args, "Module Hierarchy"), &stack = json_member(args, "Call stack");
+  const auto text = [](const TraceJson& value) {
+    return value.dump(-1, ' ', false, TraceJson::error_handler_t::replace);
+  };
   const std::string key = name + '\n' + text(dims) + text(types) + text(path) + text(stack);
   const auto [it, added] = calls_.try_emplace(key, static_cast<int32_t>(trace_.calls.size()));
   if (!added) return it->second;
@@ -224,25 +225,25 @@ int32_t TraceReader::call_index(const Span& span, const std::string& name, const
   call.op = name;
   call.dims = read_dims(dims);
   for (const std::string& type : read_texts(types)) call.types.push_back(own_type(type));
-  call.path = text_of(path);
-  const std::string source = text_of(stack);
+  call.path = json_string(path);
+  const std::string source = json_string(stack);
   call.source = source.substr(0, source.find(';'));
   return it->second;
 }
 
-int32_t TraceReader::launch_index(const Json& args) {
+int32_t TraceReader::launch_index(const TraceJson& args) {
   if (!args.contains("grid") && !args.contains("block")) return -1;
   Launch launch;
   const auto three = [&](const char* key, unsigned* out) {
-    const Json& value = member(args, key);
+    const TraceJson& value = json_member(args, key);
     for (size_t i = 0; value.is_array() && i < std::min<size_t>(value.size(), 3); ++i)
-      out[i] = integer<unsigned>(value[i], 1);
+      out[i] = integer_of<unsigned>(value[i], 1);
   };
   three("grid", launch.grid);
   three("block", launch.block);
-  launch.registers = count_of(member(args, "registers per thread"));
-  launch.shared_bytes = integer<int64_t>(member(args, "shared memory"), 0, 0);
-  launch.occupancy = std::min(1.0, real(member(args, "est. achieved occupancy %")) / 100);
+  launch.registers = count_of(json_member(args, "registers per thread"));
+  launch.shared_bytes = integer_of<int64_t>(json_member(args, "shared memory"), 0, 0);
+  launch.occupancy = std::min(1.0, real_of(json_member(args, "est. achieved occupancy %")) / 100);
   const std::tuple key(launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0], launch.block[1],
                        launch.block[2], launch.registers, launch.shared_bytes, launch.occupancy);
   const auto [it, added] = launches_.try_emplace(key, static_cast<int32_t>(trace_.launches.size()));
@@ -250,21 +251,23 @@ int32_t TraceReader::launch_index(const Json& args) {
   return it->second;
 }
 
-void TraceReader::event(const Json& event) {
+void TraceReader::event(const TraceJson& event) {
   ++events_;
-  const Json &ph = member(event, "ph"), &name = member(event, "name"), &args = member(event, "args");
+  const TraceJson &ph = json_member(event, "ph"), &name = json_member(event, "name"),
+                  &args = json_member(event, "args");
   if (!ph.is_string() || !name.is_string()) return;
   const auto& title = name.get_ref<const std::string&>();
   if (ph == "i" && title == "[memory]") return memory(event, args);
   if (ph != "X") return;
-  static const Json kNoArguments = Json::object();
-  const Json& arguments = args.is_object() ? args : kNoArguments;
+  static const TraceJson kNoArguments = TraceJson::object();
+  const TraceJson& arguments = args.is_object() ? args : kNoArguments;
   Kind kind{};
-  if (kind_of(text_of(member(event, "cat")), title, arguments, kind)) span(kind, title, event, arguments);
+  if (kind_of_event(json_string(json_member(event, "cat")), title, arguments, kind))
+    span(kind, title, event, arguments);
 }
 
-void TraceReader::span(Kind kind, const std::string& name, const Json& event, const Json& args) {
-  const Json &ts = member(event, "ts"), &dur = member(event, "dur");
+void TraceReader::span(Kind kind, const std::string& name, const TraceJson& event, const TraceJson& args) {
+  const TraceJson &ts = json_member(event, "ts"), &dur = json_member(event, "dur");
   if (!ts.is_number_integer() || !dur.is_number_integer() || dur.get<int64_t>() < 0) {
     ++left_out_;
     return;
@@ -273,8 +276,8 @@ void TraceReader::span(Kind kind, const std::string& name, const Json& event, co
   span.kind = kind;
   span.begin = ts.get<int64_t>();
   span.end = span.begin + dur.get<int64_t>();
-  span.thread = thread_number(member(event, "tid"));
-  span.correlation = integer<uint32_t>(member(args, "correlation"), 0);
+  span.thread = thread_number(json_member(event, "tid"));
+  span.correlation = integer_of<uint32_t>(json_member(args, "correlation"), 0);
   if (is_on_device(kind)) device_span(span, event, args);
   if (is_on_device(kind) && span.device < 0) {
     ++left_out_;
@@ -282,84 +285,85 @@ void TraceReader::span(Kind kind, const std::string& name, const Json& event, co
   }
   if (kind == Kind::Op) {
     span.detail = call_index(span, name, args);
-    span.sequence = integer<int64_t>(member(args, "Sequence number"), -1, -1);
+    span.sequence = integer_of<int64_t>(json_member(args, "Sequence number"), -1, -1);
   }
-  if (kind < Kind::Runtime && trace_.process == 0) trace_.process = integer<int64_t>(member(event, "pid"), 0, 0);
+  if (kind < Kind::Runtime && trace_.process == 0)
+    trace_.process = integer_of<int64_t>(json_member(event, "pid"), 0, 0);
   span.name = name_index(name);
   count_check(trace_.spans.size());
   trace_.spans.push_back(span);
-  const Json& id = member(args, args.contains("External id") ? "External id" : "external id");
-  ids_.push_back(integer<int64_t>(id, id.is_null() ? kNoId : 0, 0));
+  const TraceJson& id = json_member(args, args.contains("External id") ? "External id" : "external id");
+  ids_.push_back(integer_of<int64_t>(id, id.is_null() ? kNoId : 0, 0));
   has_call_.push_back(args.contains("Call"));
 }
 
-void TraceReader::device_span(Span& span, const Json& event, const Json& args) {
-  const Json& device = member(args, "device");
-  span.device = integer<int32_t>(device.is_null() ? member(event, "pid") : device, -1, 0, kMostDevices);
-  if (args.contains("stream")) span.thread = thread_number(member(args, "stream"));
+void TraceReader::device_span(Span& span, const TraceJson& event, const TraceJson& args) {
+  const TraceJson& device = json_member(args, "device");
+  span.device = integer_of<int32_t>(device.is_null() ? json_member(event, "pid") : device, -1, 0, kMostDevices);
+  if (args.contains("stream")) span.thread = thread_number(json_member(args, "stream"));
   if (span.kind == Kind::Kernel) span.detail = launch_index(args);
-  else span.bytes = integer<int64_t>(member(args, "bytes"), 0, 0);
+  else span.bytes = integer_of<int64_t>(json_member(args, "bytes"), 0, 0);
   span.call = call_index(span, {}, args);
 }
 
-void TraceReader::memory(const Json& event, const Json& args) {
-  const Json &ts = member(event, "ts"), &bytes = member(args, "Bytes");
+void TraceReader::memory(const TraceJson& event, const TraceJson& args) {
+  const TraceJson &ts = json_member(event, "ts"), &bytes = json_member(args, "Bytes");
   constexpr int64_t kMost = int64_t{1} << 44;  // more than any machine has
   MemoryChange change;
-  change.bytes = integer<int64_t>(bytes, 0, -kMost, kMost);
+  change.bytes = integer_of<int64_t>(bytes, 0, -kMost, kMost);
   if (!ts.is_number_integer() || (change.bytes == 0 && bytes != 0)) {
     ++left_out_;
     return;
   }
   change.at = ts.get<int64_t>();
-  change.thread = thread_number(member(event, "tid"));
-  change.address = integer<uint64_t>(member(args, "Addr"), 0);
-  change.allocated = integer<int64_t>(member(args, "Total Allocated"), 0, 0, kMost);
-  change.reserved = integer<int64_t>(member(args, "Total Reserved"), 0, 0, kMost);
-  if (integer<int>(member(args, "Device Type"), 0) != 0)
-    change.device = integer<int32_t>(member(args, "Device Id"), 0, 0, kMostDevices);
-  change.kind = memory_kind(member(args, "Category"));
+  change.thread = thread_number(json_member(event, "tid"));
+  change.address = integer_of<uint64_t>(json_member(args, "Addr"), 0);
+  change.allocated = integer_of<int64_t>(json_member(args, "Total Allocated"), 0, 0, kMost);
+  change.reserved = integer_of<int64_t>(json_member(args, "Total Reserved"), 0, 0, kMost);
+  if (integer_of<int>(json_member(args, "Device Type"), 0) != 0)
+    change.device = integer_of<int32_t>(json_member(args, "Device Id"), 0, 0, kMostDevices);
+  change.kind = memory_kind(json_member(args, "Category"));
   count_check(trace_.memory.size());
   trace_.memory.push_back(change);
-  memory_ids_.push_back(integer<int64_t>(member(args, "External id"), 0, 0));
+  memory_ids_.push_back(integer_of<int64_t>(json_member(args, "External id"), 0, 0));
 }
 
-void TraceReader::member_of_file(const std::string& key, const Json& value) {
+void TraceReader::member_of_file(const std::string& key, const TraceJson& value) {
   if (key == "schemaVersion") has_schema_ = true;
   if (key == "baseTimeNanoseconds" && value.is_number_integer()) {
     has_base_ = true;
-    trace_.base = integer<int64_t>(value, 0);
+    trace_.base = integer_of<int64_t>(value, 0);
   }
   if (key == "distributedInfo" && !has_own_) {
-    trace_.ranks = std::max(1, count_of(member(value, "world_size")));
-    trace_.rank = std::min(trace_.ranks - 1, count_of(member(value, "rank")));
+    trace_.ranks = std::max(1, count_of(json_member(value, "world_size")));
+    trace_.rank = std::min(trace_.ranks - 1, count_of(json_member(value, "rank")));
   }
   if (key == "deviceProperties" && !has_own_ && value.is_array()) {
     trace_.devices.clear();
-    for (const Json& each : value)
+    for (const TraceJson& each : value)
       if (each.is_object()) trace_.devices.push_back(read_kineto_device(each));
   }
   if (key == "tessera" && value.is_object()) read_own(value);
 }
 
-void TraceReader::read_own(const Json& value) {
+void TraceReader::read_own(const TraceJson& value) {
   has_own_ = true;
-  trace_.host = text_of(member(value, "host"));
-  trace_.process = integer<int64_t>(member(value, "process"), 0, 0);
-  trace_.ranks = std::max(1, count_of(member(value, "ranks")));
-  trace_.rank = std::min(trace_.ranks - 1, count_of(member(value, "rank")));
-  trace_.dropped = integer<int64_t>(member(value, "dropped"), 0, 0);
-  trace_.notes = read_texts(member(value, "notes"));
+  trace_.host = json_string(json_member(value, "host"));
+  trace_.process = integer_of<int64_t>(json_member(value, "process"), 0, 0);
+  trace_.ranks = std::max(1, count_of(json_member(value, "ranks")));
+  trace_.rank = std::min(trace_.ranks - 1, count_of(json_member(value, "rank")));
+  trace_.dropped = integer_of<int64_t>(json_member(value, "dropped"), 0, 0);
+  trace_.notes = read_texts(json_member(value, "notes"));
   trace_.devices.clear();
-  for (const Json& each : member(value, "devices")) trace_.devices.push_back(read_own_device(each));
+  for (const TraceJson& each : json_member(value, "devices")) trace_.devices.push_back(read_own_device(each));
   // Operators that did not say which call of the list they are of were given calls as they came.
-  const Json& calls = member(value, "calls");
+  const TraceJson& calls = json_member(value, "calls");
   if (!calls.is_array() || !trace_.calls.empty()) return;
-  for (const Json& each : calls) {
+  for (const TraceJson& each : calls) {
     Call& call = trace_.calls.emplace_back();
-    call.op = text_of(member(each, "Operator"));
-    call.dims = read_dims(member(each, "Dims"));
-    call.types = read_texts(member(each, "Types"));
+    call.op = json_string(json_member(each, "Operator"));
+    call.dims = read_dims(json_member(each, "Dims"));
+    call.types = read_texts(json_member(each, "Types"));
     read_own_fields(each, call);
   }
 }
@@ -377,7 +381,7 @@ void TraceReader::set_base() {
 }
 
 template <class T>
-std::vector<T> in_order(const std::vector<T>& list, const std::vector<uint32_t>& order) {
+std::vector<T> taken_in_order(const std::vector<T>& list, const std::vector<uint32_t>& order) {
   std::vector<T> out;
   out.reserve(list.size());
   for (const uint32_t at : order) out.push_back(list[at]);
@@ -391,15 +395,15 @@ void TraceReader::sort_spans() {
     const Span &x = trace_.spans[a], &y = trace_.spans[b];
     return x.begin != y.begin ? x.begin < y.begin : x.end > y.end;
   });
-  trace_.spans = in_order(trace_.spans, order);
-  ids_ = in_order(ids_, order);
-  has_call_ = in_order(has_call_, order);
+  trace_.spans = taken_in_order(trace_.spans, order);
+  ids_ = taken_in_order(ids_, order);
+  has_call_ = taken_in_order(has_call_, order);
   order.resize(trace_.memory.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return trace_.memory[a].at < trace_.memory[b].at; });
-  trace_.memory = in_order(trace_.memory, order);
-  memory_ids_ = in_order(memory_ids_, order);
+  trace_.memory = taken_in_order(trace_.memory, order);
+  memory_ids_ = taken_in_order(memory_ids_, order);
 }
 
 // "External id" of what runs for an operator is that of the operator; where it has none, the call of the run-time
@@ -462,8 +466,8 @@ Trace parse_trace(std::string_view json, const std::string& file) {
                                                     "deviceProperties", "tessera"};
   walk_trace(
       json, file,
-      {.event = [&](const Json& event) { reader.event(event); },
-       .member = [&](const std::string& key, const Json& value) { reader.member_of_file(key, value); },
+      {.event = [&](const TraceJson& event) { reader.event(event); },
+       .member = [&](const std::string& key, const TraceJson& value) { reader.member_of_file(key, value); },
        .wanted =
            [&](const std::string& key) { return std::find(kMembers.begin(), kMembers.end(), key) != kMembers.end(); }});
   return reader.finish();

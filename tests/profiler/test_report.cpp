@@ -10,6 +10,7 @@
 
 #include "profiler/flame.h"
 #include "profiler/report.h"
+#include "profiler/report_page.h"
 #include "profiler/report_parts.h"
 
 namespace tessera::profiler {
@@ -159,7 +160,8 @@ class MadeTrace {
     kernel.owner = owner;
     kernel.call = trace.spans[static_cast<size_t>(owner)].detail;
     kernel.begin = std::max(now_ + 2'000, device_free_ + 400);
-    kernel.end = device_free_ = kernel.begin + 1'500 + static_cast<int64_t>(std::max(flops / 5e5, bytes / 2.4e3)) + random() % 900;
+    kernel.end = device_free_ =
+        kernel.begin + 1'500 + static_cast<int64_t>(std::max(flops / 5e5, bytes / 2.4e3)) + random() % 900;
     trace.spans.push_back(kernel);
   }
 
@@ -276,7 +278,8 @@ TEST(Report, HoldsEverySpanOfADeviceTrace) {
     size_t in_trace = 0;
     for (size_t k = 0; k < lane[2].get<size_t>(); ++k, ++at, ++in_trace) {
       auto of_lane = [&](const Span& span) {
-        return (is_on_device(span.kind) ? span.device : -1) == lane[0] && std::to_string(span.thread) == lane[1];
+        return (is_on_device(span.kind) ? span.device : -1) == lane[0].get<int>() &&
+               std::to_string(span.thread) == lane[1].get<std::string>();
       };
       while (!of_lane(trace.spans[in_trace])) ++in_trace;
       const Span& span = trace.spans[in_trace];
