@@ -1,6 +1,6 @@
 // What a profile costs the program that it watches: training steps with and without one, by turns
 // (--benchmark_enable_random_interleaving=true --benchmark_repetitions=8), and what is left of it where there is none.
-// TESSERA_BENCH_DEVICE names the device, which is the CPU else.
+// TESSERA_BENCH_DEVICE names the device, which is the CPU else; TESSERA_BENCH_FOLDER where recordings go, if anywhere.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -28,7 +28,10 @@ void ten_steps(benchmark::State& state, const models::StepOptions& options, bool
     state.PauseTiming();
     std::unique_ptr<profiler::Profile> profile;
     if (active) {
-      profile = std::make_unique<profiler::Profile>();
+      profiler::Options wanted;
+      if (const char* folder = std::getenv("TESSERA_BENCH_FOLDER")) wanted.folder = folder + ("/" + options.model);
+      wanted.schedule.warmup = 1;
+      profile = std::make_unique<profiler::Profile>(std::move(wanted));
       step.run();  // begins to watch the device
       current_stream(options.device).synchronize();
       profile->step();

@@ -89,6 +89,10 @@ class Merger {
       if (change.owner >= 0) change.owner += first_span;
       out_.memory.push_back(change);
     }
+    for (StepCounters counters : trace.counters) {
+      if (counters.step >= 0) counters.step += first_span;
+      out_.counters.push_back(counters);
+    }
     first_call_ = static_cast<int32_t>(out_.calls.size());
     first_launch_ = static_cast<int32_t>(out_.launches.size());
     first_correlation_ = last_correlation_;
@@ -113,6 +117,7 @@ class Merger {
     const auto moved = [&](int32_t owner) { return owner < 0 ? owner : place[static_cast<size_t>(owner)]; };
     for (Span& span : spans) span.owner = moved(span.owner);
     for (MemoryChange& change : out_.memory) change.owner = moved(change.owner);
+    for (StepCounters& counters : out_.counters) counters.step = moved(counters.step);
     std::stable_sort(out_.memory.begin(), out_.memory.end(),
                      [](const MemoryChange& a, const MemoryChange& b) { return a.at < b.at; });
     out_.spans = std::move(spans);

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "core/gpu/backend.h"
 #include "core/op.h"
 #include "ops/cost.h"
 #include "ops/op_table.h"
@@ -101,7 +102,7 @@ Recorded Recorder::end() {
 
 // Whether a launch there is to be timed by events.
 bool Recorder::times(Device device) {
-  if (!device.is_card()) return false;
+  if (!device.is_card() || gpu::graph_being_captured(device)) return false;
   const auto [at, fresh] = cards_.emplace(device.type, false);
   if (fresh && on_card) at->second = on_card(device);
   return at->second;

@@ -11,12 +11,14 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera::profiler;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  std::string text;
   try {
-    const std::string_view bytes(reinterpret_cast<const char*>(data), size);
     const std::string unpacked = is_packed(bytes) ? unpack(bytes, "fuzz", std::size_t{1} << 24) : std::string(bytes);
-    const std::string text = trace_text(parse_trace(unpacked, "fuzz"));
-    if (trace_text(parse_trace(text, "fuzz")) != text) std::abort();
+    text = trace_text(parse_trace(unpacked, "fuzz"));
   } catch (const tessera::Error&) {
+    return 0;
   }
+  if (trace_text(parse_trace(text, "fuzz")) != text) std::abort();
   return 0;
 }

@@ -38,6 +38,7 @@ TraceMaker rank_maker(int rank, double late) {
 Trace rank_trace(int rank, double late) {
   Trace out = rank_maker(rank, late).made();
   out.memory.push_back({5000, 0, TraceMaker::kThread, 64, 1, 64, 64, 0, MemoryKind::Activation});
+  out.counters.push_back({0, 100 + rank});
   return out;
 }
 
@@ -74,6 +75,11 @@ TEST(Merge, KeepsRanksApart) {
   ASSERT_EQ(merged.memory.size(), 2u);
   for (const MemoryChange& change : merged.memory) EXPECT_EQ(span_at(merged, change.owner).kind, Kind::Step);
   EXPECT_NE(merged.memory[0].device, merged.memory[1].device);
+  ASSERT_EQ(merged.counters.size(), 2u);
+  for (const StepCounters& counters : merged.counters) {
+    EXPECT_EQ(merged.name_of(span_at(merged, counters.step)), "ProfilerStep#0");
+    EXPECT_EQ(counters.cycles, 100 + rank_of(merged, span_at(merged, counters.step)));
+  }
 }
 
 TEST(Merge, SpansStayInOrder) {
