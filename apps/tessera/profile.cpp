@@ -1,5 +1,6 @@
 // tessera profile FILE|DIR: what a recorded profile comes to; two compared; several ranks' as one.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -46,6 +47,14 @@ std::string trace_file(const std::string& path) {
 }
 
 Trace trace_of(const std::string& path) { return profiler::read_trace(trace_file(path)); }
+
+/// Known before the work, not after it.
+void check_writable(const std::string& file) {
+  if (file.empty()) return;
+  const std::string folder = fs::path(file).parent_path().string();
+  if (fs::is_directory(file) || access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+    throw UsageError("cannot write " + file);
+}
 
 nlohmann::json as_json(const std::string& file, const std::vector<StepRow>& steps, const std::vector<KernelRow>& rows,
                        const std::vector<Advice>& all) {
@@ -128,6 +137,7 @@ void run(const TraceOptions& options) {
   if (!options.out.empty() && options.merge.empty()) throw UsageError("--out belongs to --merge");
   if (!options.json.empty() && options.trace.empty()) throw UsageError("--json wants a trace to say what it holds");
   if (!options.report.empty() && !options.compare.empty()) throw UsageError("--report is of one trace, not of two");
+  for (const std::string& file : {options.out, options.report, options.json}) check_writable(file);
   if (!options.merge.empty()) return run_merge(options);
   if (options.compare.empty()) {
     const std::string file = trace_file(options.trace);

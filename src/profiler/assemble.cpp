@@ -54,7 +54,10 @@ void Assembly::add(const gpu::Activity& a) {
   span.kind = kind_of(a.kind);
   span.begin = a.begin - trace_.base;
   span.end = std::max(a.end - trace_.base, span.begin);
-  if (a.kind == gpu::Activity::Call && (span.begin < 0 || span.begin > last_)) return;
+  if (a.kind == gpu::Activity::Call && (span.begin < 0 || span.begin > last_)) {
+    if (a.correlation) others_.insert(a.correlation);
+    return;
+  }
   span.name = name_of(a.name);
   span.correlation = a.correlation;
   span.bytes = a.bytes;
@@ -128,7 +131,7 @@ void Assembly::find_owners() {
     if (!is_on_device(s.kind) || s.owner >= 0) continue;
     const auto found = started.find(s.correlation);
     if (found != started.end()) s.owner = found->second;
-    else foreign[i] = s.begin < 0 || s.correlation != 0;
+    else foreign[i] = s.begin < 0 || others_.contains(s.correlation);
     if (s.owner >= 0) s.call = trace_.spans[static_cast<size_t>(s.owner)].detail;
   }
   for (size_t i = 0; i < trace_.spans.size(); ++i)

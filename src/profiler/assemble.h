@@ -1,6 +1,7 @@
 // From what a recorder and the devices' libraries saw to a trace.
 #pragma once
 #include <map>
+#include <unordered_set>
 
 #include "core/gpu/runtime.h"
 #include "profiler/recorder.h"
@@ -29,6 +30,7 @@ class Assembly {
   std::vector<DeviceEvents::Piece> pieces_;
   std::unordered_map<std::string, int32_t> names_;
   std::unordered_map<int32_t, uint64_t> graph_nodes_;  // of device spans
+  std::unordered_set<uint32_t> others_;                // calls before and after the recording
   int64_t last_;                                       // moment of the recording
 };
 

@@ -20,15 +20,24 @@ struct Spread {
   double variance() const { return count > 1 ? deviation * deviation / static_cast<double>(count) : 0; }
 };
 
-Spread spread_of(const std::vector<double>& times) {
+/// Steps repeat their calls. So, where it can be, the deviation is that among calls in the same place of their steps:
+/// that calls of other shapes take other times says nothing about noise.
+Spread spread_of(const std::vector<double>& times, size_t steps = 1) {
   Spread out;
   out.count = times.size();
   if (times.empty()) return out;
   for (const double t : times) out.total += t;
   out.mean = out.total / static_cast<double>(out.count);
+  const bool repeats = steps > 1 && times.size() % steps == 0;
+  const size_t places = repeats ? times.size() / steps : 1;
   double squares = 0;
-  for (const double t : times) squares += (t - out.mean) * (t - out.mean);
-  if (out.count > 1) out.deviation = std::sqrt(squares / static_cast<double>(out.count - 1));
+  for (size_t place = 0; place < places; ++place) {
+    double sum = 0, count = 0;
+    for (size_t i = place; i < times.size(); i += places) sum += times[i], count += 1;
+    for (size_t i = place; i < times.size(); i += places)
+      squares += (times[i] - sum / count) * (times[i] - sum / count);
+  }
+  if (out.count > places) out.deviation = std::sqrt(squares / static_cast<double>(out.count - places));
   return out;
 }
 
@@ -114,7 +123,8 @@ std::string spread_text(const Spread& s) {
   const size_t space = time.find(' ');
   const std::string unit = space == time.npos ? "" : time.substr(space + 1);
   const double scale = unit == "us" ? 1e6 : unit == "ms" ? 1e3 : unit == "ns" ? 1e9 : 1;
-  const std::string spread = s.count > 1 ? fmt::format(" +-{:.2g}", s.deviation * scale) : "";
+  const double deviation = s.deviation * scale;
+  const std::string spread = s.count > 1 ? fmt::format(" +-{:.{}f}", deviation, deviation < 10 ? 2 : 0) : "";
   return fmt::format("{}{} x{}", time, spread, s.count);
 }
 
@@ -135,8 +145,8 @@ std::string pair_line(std::string_view kernel, std::string_view op, std::string_
 std::vector<Pair> changes_of(const Trace& a, const Trace& b, const StepSpread& step_a, const StepSpread& step_b) {
   std::vector<Pair> pairs = pairs_of(a, b);
   for (Pair& pair : pairs) {
-    pair.before = spread_of(pair.a);
-    pair.after = spread_of(pair.b);
+    pair.before = spread_of(pair.a, static_cast<size_t>(step_a.count));
+    pair.after = spread_of(pair.b, static_cast<size_t>(step_b.count));
     pair.change = pair.after.total / step_b.count - pair.before.total / step_a.count;
   }
   std::stable_sort(pairs.begin(), pairs.end(),

@@ -428,6 +428,12 @@ void TraceWriter::own() {
     if (&device != &trace_.devices.front()) put(",");
     own_device(device);
   }
+  put("],\n  \"counters\": [");
+  for (const StepCounters& of : trace_.counters)
+    put("{}\n    {{\"External id\": {}, \"cycles\": {}, \"instructions\": {}, \"cache misses\": {}, "
+        "\"context switches\": {}, \"page faults\": {}}}",
+        &of == &trace_.counters.front() ? "" : ",", of.step + int64_t{1}, of.cycles, of.instructions, of.cache_misses,
+        of.context_switches, of.page_faults);
   put("],\n  \"calls\": [");
   for (const Call& call : trace_.calls)
     put("{}\n    {{\"Operator\": {}, \"Dims\": {}, \"Types\": {}{}}}", &call == &trace_.calls.front() ? "" : ",",

@@ -181,6 +181,7 @@ class TraceReader {
   void device_span(Span& span, const TraceJson& event, const TraceJson& args);
   void memory(const TraceJson& event, const TraceJson& args);
   void read_own(const TraceJson& value);
+  void read_counters(const TraceJson& list);
   void sort_spans();
   void find_owners();
   void find_calls();
@@ -356,6 +357,7 @@ void TraceReader::read_own(const TraceJson& value) {
   trace_.notes = read_texts(json_member(value, "notes"));
   trace_.devices.clear();
   for (const TraceJson& each : json_member(value, "devices")) trace_.devices.push_back(read_own_device(each));
+  read_counters(json_member(value, "counters"));
   // Operators that did not say which call of the list they are of were given calls as they came.
   const TraceJson& calls = json_member(value, "calls");
   if (!calls.is_array() || !trace_.calls.empty()) return;
@@ -365,6 +367,22 @@ void TraceReader::read_own(const TraceJson& value) {
     call.dims = read_dims(json_member(each, "Dims"));
     call.types = read_texts(json_member(each, "Types"));
     read_own_fields(each, call);
+  }
+}
+
+// Their steps are "External id"s until owners are found.
+void TraceReader::read_counters(const TraceJson& list) {
+  trace_.counters.clear();
+  if (!list.is_array()) return;
+  for (const TraceJson& each : list) {
+    const auto count = [&](const char* key) { return integer_of<int64_t>(json_member(each, key), 0, 0); };
+    StepCounters& out = trace_.counters.emplace_back();
+    out.step = integer_of<int32_t>(json_member(each, "External id"), 0, 0);
+    out.cycles = count("cycles");
+    out.instructions = count("instructions");
+    out.cache_misses = count("cache misses");
+    out.context_switches = count("context switches");
+    out.page_faults = count("page faults");
   }
 }
 
@@ -428,6 +446,7 @@ void TraceReader::find_owners() {
     span.owner = place(it == started_by.end() ? ids_[i] : it->second);
   }
   for (size_t i = 0; i < trace_.memory.size(); ++i) trace_.memory[i].owner = place(memory_ids_[i]);
+  for (StepCounters& counters : trace_.counters) counters.step = place(counters.step);
 }
 
 void TraceReader::find_calls() {

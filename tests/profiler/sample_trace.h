@@ -28,7 +28,6 @@ class SampleTrace {
     trace_.notes = {"no counters: not permitted"};
     trace_.dropped = 3;
     for (int step = 0; step < 3; ++step) this->step(step);
-    // What the host is told of while it goes on is in the order of begins already; a device's is sorted in.
     sort();
   }
   const Trace& trace() const { return trace_; }
@@ -135,6 +134,9 @@ class SampleTrace {
       if (span.owner >= 0) span.owner = place[static_cast<size_t>(span.owner)];
     for (MemoryChange& change : trace_.memory) change.owner = place[static_cast<size_t>(change.owner)];
     trace_.spans = std::move(sorted);
+    for (size_t i = 0; i < trace_.spans.size(); ++i)
+      if (trace_.spans[i].kind == Kind::Step)
+        trace_.counters.push_back({static_cast<int32_t>(i), 1'000'000, 2'000'000, 3'000, 4, 5});
   }
 
   bool gpu_;

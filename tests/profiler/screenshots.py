@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Opens the profiler's pages in a headless Chromium, at 1280 and 390 pixels, light and dark, and looks for what is wrong.
 
-    TESSERA_REPORT_PAGES=DIR build/tests/test_profiler --gtest_filter='Report.*'
+    TESSERA_REPORT_PAGES=DIR build/test_profiler --gtest_filter='Report.*'
     tests/profiler/screenshots.py [--out DIR] [--browser chromium] DIR/*.html
 
 A page fails if its console has an error, it asks for anything but itself, something leaves the viewport sideways, panels or the

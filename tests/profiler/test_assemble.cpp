@@ -53,12 +53,15 @@ TEST(Assembly, KernelsAreOfTheInnermostCallThatStartedThem) {
   all.add(activity(gpu::Activity::Call, "cudaLaunchKernel", 350, 360, 11));
   all.add(activity(gpu::Activity::Call, "cudaLaunchKernel", 600, 610, 12));
   all.add(activity(gpu::Activity::Kernel, "map", 700, 800, 11));
-  all.add(activity(gpu::Activity::Copy, "Memcpy HtoD", 750, 760, 99));  // started before the recording
+  all.add(activity(gpu::Activity::Copy, "Memcpy HtoD", 750, 760, 99));
+  all.add(activity(gpu::Activity::Call, "cudaMemcpyAsync", -50, -40, 99));  // before the recording
+  all.add(activity(gpu::Activity::Kernel, "unknown", 770, 780, 98));        // of a call that nobody told of
   const Trace t = all.take({});
   EXPECT_EQ(t.call_of(named(t, "gemm"))->op, "linear");
   EXPECT_EQ(t.call_of(named(t, "map"))->op, "relu");
   EXPECT_EQ(t.name_of(t.spans[static_cast<size_t>(named(t, "map").owner)]), "relu");
   for (const Span& s : t.spans) EXPECT_NE(t.name_of(s), "Memcpy HtoD");
+  EXPECT_EQ(t.call_of(named(t, "unknown")), nullptr);
   EXPECT_EQ(named(t, "gemm").thread, 3);
   EXPECT_EQ(named(t, "gemm").device, 0);
 }

@@ -57,6 +57,13 @@ TEST(Compare, SaysWhatChangedAndWhatIsNoise) {
   expect_parts(compare(a, b, 1), {"gemm", "2 others", "-1.90 us"});
 }
 
+// Calls of two shapes: between steps they differ by little, so a small change is none of noise.
+TEST(Compare, SpreadIsThatOfCallsThatDoTheSame) {
+  const Trace a = trace_of_kernels({{"gemm", "matmul", 30}, {"gemm", "matmul", 10}});
+  const Trace b = trace_of_kernels({{"gemm", "matmul", 31}, {"gemm", "matmul", 11}});
+  expect_parts(line_with(compare(a, b), "gemm"), {"20.0 us +-0.12 x8", "+5.0 %", "+2.00 us", "slower"});
+}
+
 TEST(Compare, OfTheSameIsTheSame) {
   const Trace a = trace_of_kernels({{"gemm", "matmul", 20}});
   const std::string text = compare(a, a);

@@ -6,6 +6,7 @@
 
 #include "profiler/analysis.h"
 #include "profiler/summary.h"
+#include "profiler/trace_json.h"
 #include "profiler/trace_maker.h"
 #include "profiler/waits.h"
 #include "tessera/error.h"
@@ -128,6 +129,17 @@ TEST(Merge, CorrectsAClockByWhatRanksLeaveTogether) {
   EXPECT_TRUE(ends.count(900'000));
   EXPECT_TRUE(ends.count(1'900'000));
   EXPECT_EQ(merged.memory[0].at, merged.memory[1].at);
+}
+
+TEST(Merge, StaysMergedInAFile) {
+  const Trace merged = merge({rank_trace(0, 0), rank_trace(1, 300)});
+  const Trace read = parse_trace(trace_text(merged), "merged");
+  EXPECT_TRUE(is_merged(read));
+  ASSERT_EQ(read.spans.size(), merged.spans.size());
+  for (size_t i = 0; i < read.spans.size(); ++i)
+    EXPECT_EQ(rank_of(read, read.spans[i]), rank_of(merged, merged.spans[i]));
+  EXPECT_EQ(waits_text(read), waits_text(merged));
+  EXPECT_EQ(steps_text(steps_of(read)), steps_text(steps_of(merged)));
 }
 
 TEST(Merge, RefusesTwoOfOneRank) {

@@ -4,6 +4,7 @@
 class Flame {
   constructor(report, packed, label) {
     this.texts = report.texts;
+    this.short = this.texts.map((text) => shortName(text));
     for (const key of ['name', 'kind', 'depth', 'calls']) this[key] = unpack(packed[key]);
     for (const key of ['total', 'device']) this[key] = unpack(packed[key], Float64Array);
     this.count = this.name.length;
@@ -58,7 +59,7 @@ class Flame {
       context.fillRect(x0, y, Math.max(x1 - x0 - (x1 - x0 > 3 ? 0.7 : 0), 1), high);
       context.globalAlpha = 1;
       context.fillStyle = theme.colors.text;
-      if (x1 - x0 > 22) context.fillText(this.fit(context, this.texts[this.name[i]], x1 - x0 - 7), x0 + 4, y + high / 2 + 0.5);
+      if (x1 - x0 > 22) context.fillText(this.fit(context, this.short[this.name[i]], x1 - x0 - 7), x0 + 4, y + high / 2 + 0.5);
       if (i !== this.hovered) continue;
       context.strokeStyle = theme.colors.text;
       context.lineWidth = 1.5;

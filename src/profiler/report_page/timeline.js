@@ -9,6 +9,7 @@ class Spans {
     const packed = report.timeline;
     this.report = report;
     this.texts = report.texts;
+    this.short = this.texts.map((text) => shortName(text));
     for (const key of ['kind', 'name', 'call', 'launch', 'owner']) this[key] = unpack(packed[key]);
     for (const key of ['begin', 'length', 'bytes']) this[key] = unpack(packed[key], Float64Array);
     this.count = this.kind.length;
@@ -235,6 +236,9 @@ class Timeline {
     context.textBaseline = 'middle';
     context.fillStyle = theme.colors.ground;
     context.fillRect(0, 0, this.width, this.height);
+    const ticks = this.ticks();
+    context.fillStyle = theme.colors.line;
+    for (const [x] of ticks) context.fillRect(x, Row.axis - 8, 1, this.height);
     for (const lane of this.spans.lanes) {
       this.drawHead(context, lane, lane.y - top);
       if (!lane.open) continue;
@@ -244,7 +248,7 @@ class Timeline {
       });
     }
     this.drawLinks(context, top);
-    this.drawAxis(context);
+    this.drawAxis(context, ticks);
   }
   drawHead(context, lane, y) {
     if (y < -Row.head || y > this.height) return;
@@ -277,7 +281,7 @@ class Timeline {
       context.fillRect(x, y, Math.max(right - x - (width > 3 ? 0.7 : 0), 0.5), Row.height);
       if (right - x < 22) continue;
       context.fillStyle = theme.colors.text;
-      context.fillText(this.fit(context, this.spans.text(i), right - x - 7), x + 4, y + Row.height / 2 + 0.5);
+      context.fillText(this.fit(context, this.spans.short[name[i]], right - x - 7), x + 4, y + Row.height / 2 + 0.5);
     }
     context.globalAlpha = 1;
   }
@@ -306,25 +310,28 @@ class Timeline {
       context.globalAlpha = 1;
     }
   }
-  drawAxis(context) {
-    context.fillStyle = theme.colors.ground;
-    context.fillRect(0, 0, this.width, Row.axis - 2);
-    context.fillStyle = theme.colors.line;
-    context.fillRect(0, Row.axis - 2, this.width, 1);
-    const least = (this.to - this.from) * 100 / this.width, power = 10 ** Math.floor(Math.log10(least));
+  /// [x, label] of round times.
+  ticks() {
+    const least = (this.to - this.from) * 100 / this.width, power = 10 ** Math.floor(Math.log10(least)), out = [];
     const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= least);
     const unit = step >= 1e9 ? 3 : step >= 1e6 ? 2 : step >= 1e3 ? 1 : 0, size = 1000 ** unit;
     const places = Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9));
-    for (let at = Math.ceil(Math.max(this.from, 0) / step) * step; at < this.to; at += step) {
-      const x = Math.round(this.x(at));
+    for (let at = Math.ceil(Math.max(this.from, 0) / step) * step; at < this.to; at += step)
+      out.push([Math.round(this.x(at)), (at / size).toFixed(places) + ' ' + ['ns', 'µs', 'ms', 's'][unit]]);
+    return out;
+  }
+  /// Over the rows, which scroll below it.
+  drawAxis(context, ticks) {
+    context.fillStyle = theme.colors.ground;
+    context.fillRect(0, 0, this.width, Row.axis - 2);
+    for (const [x, label] of ticks) {
       context.fillStyle = theme.colors.line;
-      context.globalAlpha = 0.8;
-      context.fillRect(x, Row.axis - 8, 1, this.height);
-      context.globalAlpha = 1;
+      context.fillRect(x, Row.axis - 8, 1, 8);
       context.fillStyle = theme.colors.soft;
-      const label = (at / size).toFixed(places) + ' ' + ['ns', 'µs', 'ms', 's'][unit];
       if (x + 6 + context.measureText(label).width < this.width) context.fillText(label, x + 4, 10);
     }
+    context.fillStyle = theme.colors.line;
+    context.fillRect(0, Row.axis - 2, this.width, 1);
   }
 
   // Listening.

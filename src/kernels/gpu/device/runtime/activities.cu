@@ -71,7 +71,6 @@ struct Library {
   decltype(&::cuptiActivityEnable) enable = nullptr;
   decltype(&::cuptiActivityDisable) disable = nullptr;
   decltype(&::cuptiActivityEnableRuntimeApi) enable_runtime_call = nullptr;
-  decltype(&::cuptiActivityEnableDriverApi) enable_driver_call = nullptr;
   decltype(&::cuptiActivityFlushAll) flush = nullptr;
   decltype(&::cuptiActivityGetNumDroppedRecords) count_dropped = nullptr;
   decltype(&::cuptiActivityGetNextRecord) next_record = nullptr;
@@ -88,7 +87,6 @@ struct Library {
     load(handle, enable, "cuptiActivityEnable");
     load(handle, disable, "cuptiActivityDisable");
     load(handle, enable_runtime_call, "cuptiActivityEnableRuntimeApi");
-    load(handle, enable_driver_call, "cuptiActivityEnableDriverApi");
     load(handle, flush, "cuptiActivityFlushAll");
     load(handle, count_dropped, "cuptiActivityGetNumDroppedRecords");
     load(handle, next_record, "cuptiActivityGetNextRecord");
@@ -281,6 +279,7 @@ constexpr CUpti_CallbackId launches[] = {
     CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz};
 
 constexpr std::pair<CUpti_ActivityKind, const char*> kinds[] = {{CUPTI_ACTIVITY_KIND_RUNTIME, "calls"},
+                                                                {CUPTI_ACTIVITY_KIND_DRIVER, "the driver's calls"},
                                                                 {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, "kernels"},
                                                                 {CUPTI_ACTIVITY_KIND_MEMCPY, "copies"},
                                                                 {CUPTI_ACTIVITY_KIND_MEMCPY2, "copies between devices"},
@@ -353,7 +352,8 @@ class Reader {
   void read_call(const CUpti_ActivityAPI& r) {
     const bool by_driver = r.kind == CUPTI_ACTIVITY_KIND_DRIVER;
     const uint32_t call = r.cbid, id = r.correlationId;
-    if (by_driver ? std::binary_search(runtime_calls_.begin(), runtime_calls_.end(), id)
+    const bool is_launch = std::find(std::begin(launches), std::end(launches), call) != std::end(launches);
+    if (by_driver ? !is_launch || std::binary_search(runtime_calls_.begin(), runtime_calls_.end(), id)
                   : call < is_noise_.size() && is_noise_[call])
       return;
     std::string& name = calls_[by_driver][call];
@@ -519,18 +519,18 @@ class Session {
     for (const auto& [kind, name] : kinds)
       if (const auto status = library().enable(kind); status != CUPTI_SUCCESS)
         return refusal(std::string("tell of ") + name, status);
-    // What these two refuse costs time, and is left out when it is read.
+    // What this refuses costs time, and is left out when it is read. Asked for launches alone by
+    // cuptiActivityEnableDriverApi, CUPTI 13.0 told of none.
     for (const CUpti_CallbackId call : noise) (void)library().enable_runtime_call(call, 0);
-    for (const CUpti_CallbackId call : launches) (void)library().enable_driver_call(call, 1);
     return "";
   }
   static void disable_calls() {
-    for (const CUpti_CallbackId call : launches) (void)library().enable_driver_call(call, 0);
     (void)library().disable(CUPTI_ACTIVITY_KIND_RUNTIME);
+    (void)library().disable(CUPTI_ACTIVITY_KIND_DRIVER);
   }
   static void disable_work() {
     for (const auto& [kind, name] : kinds)
-      if (kind != CUPTI_ACTIVITY_KIND_RUNTIME) (void)library().disable(kind);
+      if (kind != CUPTI_ACTIVITY_KIND_RUNTIME && kind != CUPTI_ACTIVITY_KIND_DRIVER) (void)library().disable(kind);
   }
 
   std::mutex mutex_;
