@@ -325,24 +325,25 @@ Advices advise_on_small_kernels(const AdviceInput& in) {
 
 namespace {
 
-/// "dim 1 of input 0 is 1023", of the dims that must fill whole vectors of matrix cores; empty: none is to blame.
+/// Which dim of an input must fill whole vectors of matrix cores; -1: none, or that of another input.
+int checked_dim(std::string_view op, size_t input, size_t dims) {
+  const bool first = input == 0;
+  if (op.find("conv") != op.npos) {  // channels
+    if (dims != 4 || input > 1) return -1;
+    return first || op.find("grad") != op.npos ? 1 : 0;
+  }
+  if (dims < 2) return -1;
+  if (op == "linear" && input > 0) return input == 1 ? 0 : -1;  // the weight's rows are the outputs' features
+  return static_cast<int>(dims) - 1;
+}
+
+/// "dim 1 of input 0 is 1023"; empty: none is to blame.
 std::string dims_to_blame(const Call& call, int64_t multiple) {
-  const std::string_view op = bare_op(call.op);
-  const bool convolves = op.find("conv") != op.npos;
   std::vector<std::string> found;
   for (size_t i = 0; i < call.dims.size(); ++i) {
-    const std::vector<int64_t>& dims = call.dims[i];
-    if (dims.size() < 2) continue;  // a bias has the size of another input's dim
-    std::vector<size_t> checked;
-    if (convolves) {
-      if (dims.size() == 4) checked = i == 0 ? std::vector<size_t>{1} : std::vector<size_t>{0, 1};
-    } else {
-      checked = {dims.size() - 1};
-      if (i > 0 && dims.size() == 2 && op == "linear") checked.insert(checked.begin(), 0);  // the outputs' features
-    }
-    for (const size_t d : checked)
-      if (dims[d] > 1 && dims[d] % multiple != 0)
-        found.push_back(fmt::format("dim {} of input {} is {}", d, i, dims[d]));
+    const int dim = checked_dim(bare_op(call.op), i, call.dims[i].size());
+    const int64_t size = dim < 0 ? 0 : call.dims[i][static_cast<size_t>(dim)];
+    if (size > 1 && size % multiple != 0) found.push_back(fmt::format("dim {} of input {} is {}", dim, i, size));
   }
   return fmt::format("{}", fmt::join(found, ", "));
 }
@@ -395,7 +396,7 @@ Advice product_advice(const AdviceInput& in, const ProductFinding& finding, cons
     out.what =
         fmt::format("{} because its inputs are f32: allow tf32, or use mixed precision ({} of a step).", what, calls);
   else
-    out.what = fmt::format("{}: {}, which is no multiple of {}. Pad it ({} of a step).", what, finding.cause,
+    out.what = fmt::format("{}: {}, no multiple of {}. Pad it ({} of a step).", what, finding.cause,
                            finding.roof == "tf32" ? 4 : 8, calls);
   return out;
 }
@@ -433,27 +434,51 @@ Advices advise_on_matrix_cores(const AdviceInput& in) {
 
 // ---- copies
 
-// A copy between layouts or types that is not made takes no time: all of it is won. Copies within the device by the
-// run-time library count as well.
-Advices advise_on_copies(const AdviceInput& in) {
-  Places places;
-  std::map<std::string, int64_t> ops;
-  int64_t won = 0;
-  const auto add = [&](const Span& span, std::string_view op, int64_t time) {
-    won += time;
-    ops[std::string(op)] += time;
-    places.add(in.trace, &span, whole(time));
-  };
+namespace {
+
+/// By which libraries bring images into the layout that their products want, as a part of a convolution.
+bool changes_layout(std::string_view kernel) {
+  return contains_word(kernel, "nchwtonhwc") || contains_word(kernel, "nhwctonchw");
+}
+
+/// Calls f(span, what, nanoseconds) for all within steps that only copies.
+template <class Fn>
+void for_each_copy(const AdviceInput& in, const Fn& f) {
   for (const Piece& piece : in.on_host() ? host_pieces(in.trace) : device_pieces(in.trace)) {
     const Span& first = span_at(in.trace, piece.spans[0]);
     const std::string_view op = op_of(in.trace, first);
     const bool here = in.on_host() ? rank_of(in.trace, first) == in.rank : first.device == in.device;
-    if (here && is_layout_copy(op) && in.is_in_steps(first.begin)) add(first, op, piece.time);
+    if (!here || !in.is_in_steps(first.begin)) continue;
+    if (is_layout_copy(op)) {
+      f(first, op, piece.time);
+      continue;
+    }
+    for (size_t i = 0; i < piece.spans.size(); ++i)
+      if (const Span& span = span_at(in.trace, piece.spans[i]); changes_layout(in.trace.name_of(span)))
+        f(span, plain_kernel_name(in.trace.name_of(span)), piece.times[i]);
   }
-  for (const Span& span : in.trace.spans)
-    if (span.kind == Kind::Copy && span.device == in.device && !in.on_host() && in.is_in_steps(span.begin) &&
-        (contains_word(in.trace.name_of(span), "dtod") || contains_word(in.trace.name_of(span), "device -> device")))
-      add(span, in.trace.name_of(span), interval_of(span).length());
+  if (in.on_host()) return;
+  for (const Span& span : in.trace.spans) {
+    if (span.kind != Kind::Copy || span.device != in.device || !in.is_in_steps(span.begin)) continue;
+    const std::string_view name = in.trace.name_of(span);
+    if (contains_word(name, "dtod") || contains_word(name, "device -> device"))
+      f(span, name, interval_of(span).length());
+  }
+}
+
+}  // namespace
+
+// A copy between layouts or types that is not made takes no time: all of it is won. What the run-time library copies
+// within the device, and libraries between layouts within other operators, counts as well.
+Advices advise_on_copies(const AdviceInput& in) {
+  Places places;
+  std::map<std::string, int64_t> ops;
+  int64_t won = 0;
+  for_each_copy(in, [&](const Span& span, std::string_view what, int64_t time) {
+    won += time;
+    ops[shortened(std::string(what), 40)] += time;
+    places.add(in.trace, &span, whole(time));
+  });
   Advice out = in.advice("layout copies", whole(won));
   if (out.share < kCopyShare) return {};
   places.name(out);

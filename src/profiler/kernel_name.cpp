@@ -121,14 +121,16 @@ std::string where_it_differs(const std::string& text, size_t same, size_t width)
   return begin + tail.substr(0, width - begin.size() - kGap.size()) + std::string(kGap);
 }
 
-size_t alike(const std::vector<std::string>& names) {
-  size_t same = names.front().size();
-  for (const std::string& name : names) {
-    const auto [a, b] = std::mismatch(name.begin(), name.begin() + static_cast<long>(std::min(same, name.size())),
-                                      names.front().begin());
-    same = static_cast<size_t>(a - name.begin());
+/// How much of it begins one of the others, too.
+size_t alike(const std::string& text, const std::set<std::string>& others) {
+  size_t most = 0;
+  for (const std::string& other : others) {
+    if (other == text) continue;
+    const size_t length = std::min(text.size(), other.size());
+    const auto end = text.begin() + static_cast<std::ptrdiff_t>(length);
+    most = std::max(most, static_cast<size_t>(std::mismatch(text.begin(), end, other.begin()).first - text.begin()));
   }
-  return same;
+  return most;
 }
 
 }  // namespace
@@ -161,7 +163,7 @@ std::vector<std::string> short_kernel_names(const std::vector<std::string>& name
   }
   for (size_t i = 0; i < out.size(); ++i) {
     const std::set<std::string>& same = looks[out[i]];
-    if (same.size() > 1) out[i] = where_it_differs(plain[i], alike({same.begin(), same.end()}), width);
+    if (same.size() > 1) out[i] = where_it_differs(plain[i], alike(plain[i], same), width);
   }
   return out;
 }

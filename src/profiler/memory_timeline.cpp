@@ -43,7 +43,9 @@ class MemoryCurve {
     int64_t bytes;
   };
 
-  static int64_t time(int64_t base, const MemoryChange& change) { return base / 1000 + (base % 1000 + change.at) / 1000; }
+  static int64_t time(int64_t base, const MemoryChange& change) {
+    return base / 1000 + (base % 1000 + change.at) / 1000;
+  }
   int64_t& size_of_kind(MemoryKind kind) { return sizes_[static_cast<size_t>(kind)]; }
 
   // What was there before: that which is given back without having been got, and the rest of what the first change

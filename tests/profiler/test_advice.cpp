@@ -234,7 +234,7 @@ TEST(AdviceOnMatrixCores, NamesTheDimThatIsOdd) {
   const Call channels = call_of_op("conv2d", {{8, 3, 224, 224}, {64, 3, 7, 7}}, "f16", flops, 1e6);
   expect_says(
       expect_advice(steps_with_product(channels, "conv"), "matrix cores", 100 - 10 / 0.6, (100 - 10 / 0.6) / 200),
-      {"dim 1 of input 0 is 3"});
+      {": dim 1 of input 0 is 3, no multiple of 8"});
 }
 
 // Bytes alone take 50 us, so the type is not to blame.
@@ -286,6 +286,24 @@ TEST(AdviceOnCopies, CountsTheHostsAndTheLibrarys) {
   };
   expect_advice(library("Memcpy DtoD (Device -> Device)"), "layout copies", 100, 0.1);
   expect_no_advice(library("Memcpy HtoD (Pinned -> Device)"));
+}
+
+// A convolution whose library brings images into another layout first: 80 of its 200 us.
+TEST(AdviceOnCopies, CountsThoseWithinOperators) {
+  const auto steps = [](const char* name) {
+    return advised_steps(1000, [=](TraceMaker& maker, double at) {
+      add_products(maker, at + 5, at + 100, 8);
+      const int32_t call = maker.call(call_of_op("conv2d", {{8, 64, 56, 56}, {64, 64, 3, 3}}, "bf16", 1e9, 0, "conv1"));
+      const int32_t owner = maker.op(call, at + 60, at + 70);
+      maker.kernel(name, at + 900, at + 980, owner);
+      maker.kernel("conv", at + 980, at + 1100, owner);
+    });
+  };
+  const Advice one = expect_advice(steps("void lib::nchwToNhwcKernel<float>(int)"), "layout copies", 80, 0.08);
+  EXPECT_EQ(one.op, "conv2d");
+  EXPECT_EQ(one.path, "conv1");
+  expect_says(one, {"nchwToNhwcKernel<float> 80.0 us"});
+  expect_no_advice(steps("prepare"));
 }
 
 // ---- synchronisation

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "profiler/analysis.h"
@@ -76,6 +77,12 @@ TEST(KernelName, NamesThatWouldLookAlikeShowWhereTheyDiffer) {
   EXPECT_NE(names[1].find("f32"), names[1].npos) << names[1];
   EXPECT_EQ(names[2], "c");
   for (const std::string& name : names) EXPECT_LE(name.size(), 24u);
+  const std::string long_name(40, 'k');
+  const auto three = short_kernel_names(
+      {long_name + "1" + long_name + "2" + long_name + "z", long_name + "1" + long_name + "3" + long_name + "z",
+       long_name + "4" + long_name + "3" + long_name + "z"},
+      24);
+  EXPECT_EQ(std::set<std::string>(three.begin(), three.end()).size(), 3u);
 }
 
 TEST(Digits, AreThree) {
