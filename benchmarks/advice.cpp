@@ -35,9 +35,12 @@ double seconds_of(const Step& step) {
   return best;
 }
 
-std::vector<profiler::Advice> advice_on(const Step& step) {
+// Recordings go to a folder each, if TESSERA_BENCH_FOLDER names one for them.
+std::vector<profiler::Advice> advice_on(const Step& step, const std::string& name) {
   std::vector<profiler::Advice> all;
+  const char* folder = std::getenv("TESSERA_BENCH_FOLDER");
   profiler::Profile profile({.schedule = {.warmup = 2, .active = 10},
+                             .folder = folder ? folder + ("/" + name) : "",
                              .on_trace = [&](const profiler::Recording& r) { all = profiler::advice(r.trace()); }});
   for (int i = 0; i < 12; ++i) {
     step();
@@ -50,12 +53,12 @@ void compare(const std::string& rule, const Step& slow, const Step& mended) {
   const double before = seconds_of(slow), after = seconds_of(mended);
   double said = 0;
   std::string others;
-  for (const profiler::Advice& a : advice_on(slow))
+  for (const profiler::Advice& a : advice_on(slow, rule))
     if (a.rule == rule) said += a.seconds;
     else others += (others.empty() ? "" : ", ") + a.rule;
   const double won = before - after;
   std::string left;
-  for (const profiler::Advice& a : advice_on(mended)) left += (left.empty() ? "" : ", ") + a.rule;
+  for (const profiler::Advice& a : advice_on(mended, rule + " mended")) left += (left.empty() ? "" : ", ") + a.rule;
   fmt::print("{:<18} step {:8.3f} ms, mended {:8.3f} ms, won {:8.3f}, said {:8.3f} ms ({:+.0f} %){}{}\n", rule,
              before * 1e3, after * 1e3, won * 1e3, said * 1e3, (said / won - 1) * 100,
              others.empty() ? "" : "; also: " + others, left.empty() ? "" : "; left: " + left);
@@ -69,10 +72,7 @@ void layouts() {
     auto optimizer = std::make_shared<optim::AdamW>(model->parameters());
     Tensor x = randn({64, 3, 224, 224});
     const Tensor y = randint(0, 1000, {64});
-    if (last) {
-      model->to(ChannelsLast);
-      x = x.to(ChannelsLast);
-    }
+    if (last) x = x.to(ChannelsLast);
     return [=] {
       optimizer->zero_grad();
       Tensor loss;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "profiler/kernel_name.h"
 #include "profiler/waits.h"
@@ -155,6 +156,17 @@ bool reads_from_device(std::string_view op) {
 
 }  // namespace
 
+// When copies to pageable memory of the host end, by the calls that made them: these return only then.
+static std::unordered_map<uint32_t, int64_t> ends_of_reads(const Trace& trace) {
+  std::unordered_map<uint32_t, int64_t> ends;
+  for (const Span& span : trace.spans) {
+    if (span.kind != Kind::Copy || !span.correlation) continue;
+    const std::string_view name = trace.name_of(span);
+    if (name.find("DtoH") != name.npos && name.find("Pageable") != name.npos) ends[span.correlation] = span.end;
+  }
+  return ends;
+}
+
 // A host that waits for the device has nothing queued when the device is done: the device idles until the host has come
 // back and launched again. Without the wait the next kernels would have been queued by then, so the whole gap goes.
 Advices advise_on_synchronisation(AdviceInput& in) {
@@ -162,11 +174,13 @@ Advices advise_on_synchronisation(AdviceInput& in) {
     int64_t won = 0, calls = 0;
   };
   std::map<std::tuple<std::string, std::string, std::string, std::string>, Group> groups;
+  const auto reads = ends_of_reads(in.trace);
   for (const Span& span : in.trace.spans) {
-    const bool waits = span.kind == Kind::Runtime ? makes_host_wait(in.trace.name_of(span))
+    const auto read = span.kind == Kind::Runtime ? reads.find(span.correlation) : reads.end();
+    const bool waits = span.kind == Kind::Runtime ? read != reads.end() || makes_host_wait(in.trace.name_of(span))
                                                   : span.kind == Kind::Op && reads_from_device(op_of(in.trace, span));
     if (!waits || !is_of_host(in, span)) continue;
-    const auto gap = gap_at(in.idle, span.begin);
+    const auto gap = gap_at(in.idle, read != reads.end() ? read->second : span.begin);
     if (gap == in.idle.end() || gap->begin < span.begin || gap->begin > span.end + kAfterwards) continue;
     const Span* owner = span.kind == Kind::Op ? &span : owner_of(in.trace, span);
     const Call* call = owner ? in.trace.call_of(*owner) : nullptr;

@@ -348,6 +348,21 @@ TEST(AdviceOnSynchronisation, SeesItemWithoutTheLibrarysCalls) {
   EXPECT_EQ(one.op, "item");
 }
 
+/// A copy to pageable memory waits though its call is cudaMemcpyAsync; one to pinned memory does not.
+TEST(AdviceOnSynchronisation, KnowsCopiesThatWait) {
+  const auto with_copy = [](const char* copy) {
+    return advised_steps(1000, [&](TraceMaker& maker, double at) {
+      add_products(maker, at + 5, at + 10, 9);
+      const int32_t runtime = maker.add(Kind::Runtime, "cudaMemcpyAsync", at + 101, at + 915);
+      const int32_t on_device = maker.on_device(Kind::Copy, copy, at + 912, at + 914);
+      for (const int32_t span : {runtime, on_device})
+        maker.trace.spans[static_cast<size_t>(span)].correlation = 77777 + static_cast<uint32_t>(at);
+    });
+  };
+  expect_advice(with_copy("Memcpy DtoH (Device -> Pageable)"), "synchronisation", 96, 0.096);  // 914 to 1010
+  EXPECT_FALSE(advice_of(advice(with_copy("Memcpy DtoH (Device -> Pinned)")), "synchronisation"));
+}
+
 // ---- imbalance
 
 Trace unequal_ranks(double late) {
