@@ -2,10 +2,10 @@
 """Reads traces with the parser of TensorBoard's profiler plug-in and with HolisticTraceAnalysis, and compares their
 totals with what is recomputed here from the JSON: within 0.1 %.
 
-    pip install torch-tb-profiler HolisticTraceAnalysis "pandas<3"
     check_traces.py FILE.pt.trace.json[.gz] ...
 
-One line for each comparison that fails, one with counts for each file; exits 1 if any failed.
+One line for each comparison that fails, one with counts for each file, last the total; exits 1 if any failed.
+scripts/check_traces installs what this imports, and calls it.
 """
 
 import gzip
@@ -54,6 +54,8 @@ class Ours:
         annotations = self.of(spans, "user_annotation")
         self.steps = [e for e in annotations if e["name"].startswith("ProfilerStep#")]
         self.memory = [e["args"] for e in self.events if e["ph"] == "i" and e["name"] == "[memory]"]
+        if not self.ops:
+            raise ValueError("it has no operators")  # or comparisons of nothing would pass
 
     @staticmethod
     def of(spans, *categories):
@@ -149,16 +151,27 @@ def check_hta(ours, checks):
                      float(idle[idle["stream"] == stream]["idle_time"].sum()), of=whole)
 
 
+def check_file(file):
+    checks = Checks(file)
+    try:
+        ours = Ours(file)
+    except Exception as error:  # of whatever kind gzip, JSON and a look at what is no trace raise
+        checks.failed += 1
+        print(f"{file}: not a whole trace: {type(error).__name__}: {error}")
+        return checks
+    for check in (check_tensorboard, check_hta) if ours.kernels else (check_tensorboard,):
+        try:
+            check(ours, checks)
+        except Exception as error:  # of the other program, on our trace
+            checks.failed += 1
+            print(f"{file}: {check.__name__}: {type(error).__name__}: {error}")
+    return checks
+
+
 def main(files):
     passed = failed = 0
     for file in files:
-        ours, checks = Ours(file), Checks(file)
-        for check in (check_tensorboard, check_hta) if ours.kernels else (check_tensorboard,):
-            try:
-                check(ours, checks)
-            except Exception as error:  # of the other program, on our trace
-                checks.failed += 1
-                print(f"{file}: {check.__name__}: {type(error).__name__}: {error}")
+        checks = check_file(file)
         print(f"{file}: {checks.passed} passed, {checks.failed} failed")
         passed, failed = passed + checks.passed, failed + checks.failed
     print(f"{passed} passed, {failed} failed")
