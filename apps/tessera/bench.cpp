@@ -539,7 +539,6 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
 }
 
 void run(BenchOptions& options) {
-  options.apply();
   options.attention.apply(options.target());
   if (options.op == "sdpa") return bench_attention(options);
   if (options.op == "rows") return bench_rows(options);
@@ -594,7 +593,10 @@ void add_bench(Command app) {
   options->add_to(op, true);
   options->add_picks_to(op);
   options->profile.add_to(op, "");
-  op.run([options] { with_profile(options->profile, true, [&] { run(*options); }); });
+  op.run([options] {
+    options->apply();
+    with_profile(options->profile, options->target(), true, [&] { run(*options); });
+  });
 }
 
 }  // namespace tessera::app

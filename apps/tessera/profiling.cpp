@@ -47,7 +47,7 @@ struct Interrupt : Observer {
 };
 
 void print_recording(const profiler::Recording& recording) {
-  fmt::print("\n{}{}{}", recording.steps(), recording.table(), recording.advice());
+  fmt::print("\n{}{}{}{}", recording.notes(), recording.steps(), recording.table(), recording.advice());
   std::fflush(stdout);
 }
 
@@ -57,10 +57,14 @@ void RecordingOptions::add_to(Command app, const std::string& default_steps) {
   steps = default_steps;
   app.option("--profile", folder, "record where time and memory go, into this folder");
   if (!steps.empty())
-    app.option("--profile-steps", steps, "which steps are recorded; active=0: all that follow").with_default();
+    app.option("--profile-steps", steps,
+               "which steps are recorded: wait, warmup, active and repeat, where repeat is 1 and the others 0 if left "
+               "out; active=0: "
+               "all that follow")
+        .with_default();
 }
 
-void with_profile(const RecordingOptions& options, bool interrupts, const std::function<void()>& fn) {
+void with_profile(const RecordingOptions& options, Device device, bool interrupts, const std::function<void()>& fn) {
   if (options.folder.empty()) {
     if (!options.steps.empty()) (void)parse_schedule(options.steps);
     return fn();
@@ -68,6 +72,7 @@ void with_profile(const RecordingOptions& options, bool interrupts, const std::f
   std::error_code failed;
   std::filesystem::create_directories(options.folder, failed);
   if (failed) throw UsageError("cannot make the folder " + options.folder + ": " + failed.message());
+  profiler::measure_roofs(device);  // neither in a step nor in the peak of memory
   profiler::Options wanted;
   wanted.schedule = parse_schedule(options.steps);
   wanted.folder = options.folder;

@@ -13,8 +13,9 @@ struct RecordingOptions {
   void add_to(Command app, const std::string& default_steps);
 };
 
-/// fn(), recorded if --profile was given; tables are printed as soon as they are complete. With `interrupts` the first
-/// SIGINT ends fn() at its next operator, and what was seen until then is written. Throws UsageError on bad options.
-void with_profile(const RecordingOptions& options, bool interrupts, const std::function<void()>& fn);
+/// fn(), recorded if --profile was given; `device` is the one that works; tables are printed as soon as they are
+/// complete. With `interrupts` the first SIGINT ends fn() at its next operator, and what was seen until then is
+/// written. Throws UsageError on bad options.
+void with_profile(const RecordingOptions& options, Device device, bool interrupts, const std::function<void()>& fn);
 
 }  // namespace tessera::app

@@ -34,13 +34,16 @@ void run(SampleCommand& c) {
   fmt::print("{}", c.prompt);
   c.options.seed = c.seed;
   c.options.vocab = trained.tokenizer.size();  // the model may know more tokens than the text had characters
-  models::generate(trained.model, prompt, c.count, c.options, [&](int32_t token) {
-    fmt::print("{}", trained.tokenizer.decode({token}));
-    std::fflush(stdout);
-    profiler::step();
-    return true;
+  with_profile(c.profile, c.target(), true, [&] {
+    profiler::parameters(trained.model.parameters());
+    models::generate(trained.model, prompt, c.count, c.options, [&](int32_t token) {
+      fmt::print("{}", trained.tokenizer.decode({token}));
+      std::fflush(stdout);
+      profiler::step();
+      return true;
+    });
+    fmt::print("\n");
   });
-  fmt::print("\n");
 }
 
 }  // namespace
@@ -60,7 +63,7 @@ void add_sample(Command app) {
   c->add_to(command, false);
   c->add_picks_to(command);
   c->profile.add_to(command, "");
-  command.run([c] { with_profile(c->profile, true, [&] { run(*c); }); });
+  command.run([c] { run(*c); });
 }
 
 }  // namespace tessera::app

@@ -219,7 +219,7 @@ void run(TrainCommand& c) {
   int64_t tokens_per_step = 0;
   models::TrainResult result;
   try {
-    with_profile(c.profile, false, [&] { result = train(c, progress, tokens_per_step); });
+    with_profile(c.profile, c.options.device, false, [&] { result = train(c, progress, tokens_per_step); });
   } catch (...) {
     progress.finish();
     throw;

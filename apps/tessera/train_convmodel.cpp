@@ -157,7 +157,8 @@ void run(ConvModelCommand& c) {
   for (models::Amp amp : {models::Amp::Off, c.precision()}) {
     if (!runs.empty() && (amp == models::Amp::Off || runs[0].result.stopped)) break;
     const bool profiled = amp == c.precision();  // the run that --amp names
-    with_profile(profiled ? c.profile : RecordingOptions(), false, [&] { runs.push_back(train(c, amp)); });
+    with_profile(profiled ? c.profile : RecordingOptions(), c.options.device, false,
+                 [&] { runs.push_back(train(c, amp)); });
   }
   write_file(c.out + "/loss.svg", loss_curves(runs));
   write_results(runs, c);

@@ -38,6 +38,8 @@ class Recording {
   std::string table(size_t rows = 10) const;
   /// Time of each step, and of its parts.
   std::string steps() const;
+  /// A line each on what a reader should know: events that were dropped, libraries that are not there.
+  std::string notes() const;
   /// What to change, with the time that it would win; empty where nothing would.
   std::string advice() const;
   /// In Kineto's schema, which Perfetto, TensorBoard's plug-in and HolisticTraceAnalysis read; gzipped if it ends in
@@ -86,7 +88,7 @@ class Profile {
   void parameters(const std::vector<Tensor>& tensors);
   void optimizer_state(const std::vector<Tensor>& tensors);
 
-  /// What the last recording came to: steps, table and advice. Empty before one is complete.
+  /// What the last recording came to: notes, steps, table and advice. Empty before one is complete.
   std::string summary(size_t rows = 10) const;
   const std::vector<std::string>& files() const;
   const std::vector<std::string>& trouble() const;
@@ -101,6 +103,9 @@ void step();
 /// Of the profile that lives, if any.
 void parameters(const std::vector<Tensor>& tensors);
 void optimizer_state(const std::vector<Tensor>& tensors);
+/// Measures what a device reaches, which otherwise follows the first recording there: for programs that time steps, or
+/// tell their peak of memory. A second.
+void measure_roofs(Device device);
 /// Whether a profile is recording now.
 bool is_recording();
 

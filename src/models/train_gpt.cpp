@@ -85,6 +85,9 @@ class Run {
   TrainResult train() {
     reset_peak_memory(options_.device);
     profiler::parameters(model_.parameters());
+    std::vector<Tensor> states;
+    for (const auto& [name, state] : optimizer_->state_dict()) states.push_back(state);
+    profiler::optimizer_state(states);
     if (callbacks_.on_start)
       callbacks_.on_start(model_.parameter_count(), options_.batch * options_.accumulate * options_.model.block, step_);
     const auto due = [&](int64_t interval) { return interval > 0 && step_ % interval == 0 && step_ < options_.steps; };

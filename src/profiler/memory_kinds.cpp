@@ -1,6 +1,7 @@
 // What memory was for: told from when it was asked for, and how long it was held.
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "profiler/assemble.h"
 
@@ -69,27 +70,44 @@ class MemoryTeller {
   std::vector<Stretch> backward_, optimizer_;
 };
 
-// What was there before: what is known by its address, and the rest.
+using Blocks = std::map<uint64_t, std::pair<MemoryKind, int64_t>>;  // by address
+
+// Of a device: what is given back without having been got, and what was told of and is not got later.
+Blocks blocks_before(const Trace& trace, int device, const Assembly::Kinds& known) {
+  Blocks before;
+  std::set<uint64_t> seen;
+  for (const MemoryChange& m : trace.memory)
+    if (m.device == device && seen.insert(m.address).second && m.bytes < 0)
+      before[m.address] = {MemoryKind::Unknown, -m.bytes};
+  for (const auto& [where, what] : known) {
+    if (where.first != device) continue;
+    const auto at = before.find(where.second);
+    if (at != before.end()) at->second.first = what.first;
+    else if (!seen.contains(where.second)) before[where.second] = what;
+  }
+  return before;
+}
+
+// What was there before the recording, as changes at its beginning: blocks that are known, and the rest.
 std::vector<MemoryChange> baseline(const Trace& trace, const Assembly::Kinds& known) {
   std::vector<MemoryChange> all;
   std::map<int, const MemoryChange*> first;
   for (const MemoryChange& m : trace.memory) first.emplace(m.device, &m);
   for (const auto& [device, change] : first) {
-    MemoryChange rest;
-    rest.device = device;
-    rest.allocated = change->allocated - change->bytes;
-    rest.reserved = change->reserved;
-    rest.bytes = rest.allocated;
-    for (const auto& [where, what] : known) {
-      if (where.first != device || what.second > rest.bytes) continue;
-      MemoryChange one = rest;
-      one.address = where.second;
-      one.kind = what.first;
-      one.bytes = what.second;
-      rest.bytes -= what.second;
+    const int64_t total = change->allocated - change->bytes;
+    MemoryChange one;
+    one.device = device;
+    one.reserved = change->reserved;
+    const auto add = [&](uint64_t address, MemoryKind kind, int64_t bytes) {
+      one.address = address;
+      one.kind = kind;
+      one.bytes = bytes;
+      one.allocated += bytes;
       all.push_back(one);
-    }
-    if (rest.bytes > 0) all.push_back(rest);
+    };
+    for (const auto& [address, block] : blocks_before(trace, device, known))
+      if (one.allocated + block.second <= total) add(address, block.first, block.second);
+    if (one.allocated < total) add(0, MemoryKind::Unknown, total - one.allocated);
   }
   return all;
 }
@@ -107,7 +125,7 @@ void tell_memory_kinds(Trace& trace, const Assembly::Kinds& known) {
     const MemoryChange& m = trace.memory[i];
     const std::pair where{static_cast<int>(m.device), m.address};
     if (m.bytes >= 0) {
-      if (m.address) held[where] = i;
+      if (m.address) held[where] = i;  // the rest of what was there has none
     } else if (const auto at = held.find(where); at != held.end()) {
       released[at->second] = m.at;
       made[i] = at->second;

@@ -160,8 +160,7 @@ Profile::Profile(Options options) {
   (void)told;
   checked(options);
   Profile* none = nullptr;
-  if (!living.compare_exchange_strong(none, this))
-    throw Error("profile: another one is being made; only one can at a time");
+  if (!living.compare_exchange_strong(none, this)) throw Error("profile: another one lives; only one can at a time");
   try {
     state_ = std::make_unique<State>(std::move(options));
     state_->enter(state_->next());
@@ -206,7 +205,7 @@ void Profile::optimizer_state(const std::vector<Tensor>& tensors) {
 
 std::string Profile::summary(size_t rows) const {
   if (!state_->last) return "";
-  return state_->last->steps() + state_->last->table(rows) + state_->last->advice();
+  return state_->last->notes() + state_->last->steps() + state_->last->table(rows) + state_->last->advice();
 }
 const std::vector<std::string>& Profile::files() const { return state_->files; }
 const std::vector<std::string>& Profile::trouble() const { return state_->trouble; }

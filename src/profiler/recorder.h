@@ -82,6 +82,7 @@ class Recorder : public Observer {
   void complete(Call& known, const CallSeen& call);
   void change(const MemorySeen& memory, int64_t bytes);
   bool times(Device device);
+  bool has_calls_behind(int32_t span) const;
 
   const Options& options_;
   std::mutex mutex_;                  // ranges come without that of the observers

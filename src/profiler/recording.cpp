@@ -30,6 +30,11 @@ static std::string counters_text(const Trace& trace) {
   return text;
 }
 std::string Recording::steps() const { return steps_text(steps_of(*trace_)) + counters_text(*trace_); }
+std::string Recording::notes() const {
+  std::string text;
+  for (const std::string& note : trace_->notes) text += "note: " + note + "\n";
+  return text;
+}
 std::string Recording::advice() const { return advice_text(profiler::advice(*trace_)); }
 void Recording::write_trace(const std::string& file) const { profiler::write_trace(*trace_, file); }
 void Recording::write_report(const std::string& file) const { write_file(file, report_html(*trace_)); }

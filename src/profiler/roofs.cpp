@@ -97,6 +97,15 @@ const Roof& roof_of(Device device) {
   return at->second;
 }
 
+}  // namespace
+
+void measure_roofs(Device device) {
+  (void)roof_of(device);
+  empty_cache(device);
+}
+
+namespace {
+
 Device device_of(int index) {
   if (index < 0) return cpu();
   return device_count(DeviceType::CUDA) > index ? cuda(index) : hip(index);

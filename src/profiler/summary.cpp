@@ -303,8 +303,12 @@ std::string steps_text(const std::vector<StepRow>& steps) {
                                 "idle", "operators");
   StepRow mean;
   double count = 0;
-  for (const StepRow& step : steps) {
-    out += line(step.name, step);
+  constexpr size_t first = 6, last = 4;  // of many; the mean is of all
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepRow& step = steps[i];
+    const bool shown = steps.size() <= first + last + 1 || i < first || i + last >= steps.size();
+    if (shown) out += line(step.name, step);
+    else if (i == first) out += fmt::format("{} others\n", steps.size() - first - last);
     if (step.seconds <= 0) continue;
     count += 1;
     mean.seconds += step.seconds;

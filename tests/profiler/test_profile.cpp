@@ -77,6 +77,16 @@ TEST(Profile, RecordsTheStepsOfItsSchedule) {
   EXPECT_FALSE(observers::exist());
 }
 
+/// What follows the last step, with no call in it, is none.
+TEST(Profile, TheEndIsNoStep) {
+  SmallStep step;
+  const auto all = recorded({}, 3, std::ref(step));
+  EXPECT_EQ(std::count_if(all.at(0).trace().spans.begin(), all[0].trace().spans.end(),
+                          [](const Span& s) { return s.kind == Kind::Step; }),
+            3);
+  EXPECT_EQ(all[0].trace().counters.size(), 3u);
+}
+
 TEST(Profile, CallsKnowWhatTheyTookAndWhereTheyWere) {
   SmallStep step;
   const auto all = recorded({}, 1, std::ref(step));
@@ -120,17 +130,16 @@ TEST(Profile, MemoryAddsUpAndIsOfAKind) {
   }
   ASSERT_EQ(all.size(), 1u);
   const std::vector<MemoryChange>& memory = all[0].trace().memory;
-  int64_t held = 0, parameters = 0;
+  int64_t held = 0, parameters = 0, at_first = 0;
   std::set<MemoryKind> kinds;
   for (const MemoryChange& m : memory) {
     held += m.bytes;
-    if (m.at > 0) {
-      EXPECT_EQ(held, m.allocated);
-    }
+    EXPECT_EQ(held, m.allocated);
+    if (m.at == 0) at_first = held;
     if (m.kind == MemoryKind::Parameter) parameters += m.bytes;
     kinds.insert(m.kind);
   }
-  EXPECT_EQ(memory[0].allocated, before);
+  EXPECT_EQ(at_first, before);
   EXPECT_EQ(held, after);
   EXPECT_EQ(parameters, 4 * 3 * 4);
   EXPECT_TRUE(kinds.contains(MemoryKind::Activation));
@@ -163,7 +172,7 @@ TEST(Profile, RangesNestOnSeveralThreads) {
 
 TEST(Profile, IsOneAtATimeAndRefusesNonsense) {
   const Profile profile;
-  EXPECT_EQ(what_of([] { Profile(); }), "profile: another one is being made; only one can at a time");
+  EXPECT_EQ(what_of([] { Profile(); }), "profile: another one lives; only one can at a time");
   EXPECT_EQ(what_of([] { Profile({.schedule = {.wait = -1}}); }), "profile: steps of a schedule cannot be negative");
   EXPECT_EQ(what_of([] { Profile({.most_bytes = 100}); }), "profile: needs at least 1 MiB for what it keeps");
   EXPECT_EQ(what_of([] { Profile({.rank = 2, .ranks = 2}); }), "profile: rank 2 of 2 is none");
@@ -180,6 +189,7 @@ TEST(Profile, DropsWhatDoesNotFit) {
   EXPECT_LE(trace.spans.size() * sizeof(Span), size_t{1} << 20);
   ASSERT_FALSE(trace.notes.empty());
   EXPECT_NE(trace.notes.back().find("were dropped"), std::string::npos);
+  EXPECT_NE(all[0].notes().find("were dropped"), std::string::npos);
 }
 
 TEST(Profile, GoesOnWhereACallThrows) {
