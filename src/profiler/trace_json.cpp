@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "profiler/analysis.h"
 #include "profiler/packed_file.h"
 
 namespace tessera::profiler {
@@ -130,7 +131,16 @@ class TraceWriter {
     put("\"name\": {}, \"pid\": {}, \"tid\": {}, \"ts\": {}", quoted_name, process, thread, microseconds(at));
     separator_ = ",\n  ";
   }
-  int64_t process_of(const Span& span) const { return is_on_device(span.kind) ? span.device : trace_.process; }
+  /// A merged trace has a process for each rank, numbered from the first one's.
+  int rank_of_thread(int64_t thread) const {
+    Span span;
+    span.thread = thread;
+    return merged_ ? rank_of(trace_, span) : trace_.rank;
+  }
+  int64_t process_of_thread(int64_t thread) const { return trace_.process + rank_of_thread(thread) - trace_.rank; }
+  int64_t process_of(const Span& span) const {
+    return is_on_device(span.kind) ? span.device : process_of_thread(span.thread);
+  }
 
   void prepare();
   void head();
@@ -155,6 +165,7 @@ class TraceWriter {
   fmt::memory_buffer buffer_;
   std::string_view separator_ = "\n  ";
   std::vector<std::string> names_, call_arguments_;  ///< as JSON
+  const bool merged_ = is_merged(trace_);
   std::unordered_map<int32_t, int> multiprocessors_, warps_;
   std::unordered_map<int64_t, Pair> pairs_;
   std::unordered_set<uint32_t> started_;  ///< correlations of what ran on a device
@@ -260,8 +271,12 @@ void TraceWriter::labels() {
     else threads.insert(span.thread);
   }
   for (const auto& [device, stream] : streams) devices.emplace(device, "");
-  label(trace_.process, "tessera", "CPU", trace_.process);
-  for (const int64_t thread : threads) label_thread(trace_.process, thread, fmt::format("thread {} (tessera)", thread));
+  std::map<int64_t, int> processes = {{trace_.process, trace_.rank}};
+  for (const int64_t thread : threads) processes.emplace(process_of_thread(thread), rank_of_thread(thread));
+  for (const auto& [process, rank] : processes)
+    label(process, merged_ ? fmt::format("tessera, rank {}", rank) : "tessera", "CPU", process);
+  for (const int64_t thread : threads)
+    label_thread(process_of_thread(thread), thread, fmt::format("thread {} (tessera)", thread));
   for (const auto& [device, name] : devices)
     label(device, name.empty() ? "tessera" : "tessera on " + name, fmt::format("GPU {}", device),
           kFirstDeviceSort + device);
@@ -400,7 +415,7 @@ void TraceWriter::ranges_on_devices() {
 }
 
 void TraceWriter::memory(const MemoryChange& change) {
-  event("i", "cpu_instant_event", "\"[memory]\"", trace_.process, change.thread, change.at);
+  event("i", "cpu_instant_event", "\"[memory]\"", process_of_thread(change.thread), change.thread, change.at);
   put(", \"s\": \"t\", \"args\": {{\"Total Reserved\": {}, \"Total Allocated\": {}, \"Bytes\": {}, \"Addr\": {}, "
       "\"Device Id\": {}, \"Device Type\": {}, \"External id\": {}, \"Category\": \"{}\"}}}}",
       change.reserved, change.allocated, change.bytes, change.address, change.device, change.device < 0 ? 0 : 1,

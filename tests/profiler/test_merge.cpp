@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "profiler/analysis.h"
@@ -140,6 +141,22 @@ TEST(Merge, StaysMergedInAFile) {
     EXPECT_EQ(rank_of(read, read.spans[i]), rank_of(merged, merged.spans[i]));
   EXPECT_EQ(waits_text(read), waits_text(merged));
   EXPECT_EQ(steps_text(steps_of(read)), steps_text(steps_of(merged)));
+}
+
+/// A viewer shows a process for each rank, also where both had the same number, as in containers.
+TEST(Merge, ShowsAProcessForEachRank) {
+  Trace a = rank_trace(0, 0), b = rank_trace(1, 300);
+  a.process = b.process = 1;
+  const nlohmann::json file = nlohmann::json::parse(trace_text(merge({a, b})));
+  std::map<std::string, std::set<int64_t>> processes;  // by name
+  std::map<int64_t, int> ops;
+  for (const auto& event : file["traceEvents"]) {
+    if (event["name"] == "process_name") processes[event["args"]["name"]].insert(event["pid"].get<int64_t>());
+    if (event.value("cat", "") == "cpu_op") ++ops[event["pid"].get<int64_t>()];
+  }
+  EXPECT_EQ(processes["tessera, rank 0"], (std::set<int64_t>{1}));
+  EXPECT_EQ(processes["tessera, rank 1"], (std::set<int64_t>{2}));
+  EXPECT_EQ(ops, (std::map<int64_t, int>{{1, 4}, {2, 4}}));
 }
 
 TEST(Merge, RefusesTwoOfOneRank) {
