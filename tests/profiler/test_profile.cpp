@@ -239,6 +239,7 @@ TEST(Profile, MemoryThatRunsOutLeavesASnapshot) {
   EXPECT_TRUE(std::filesystem::exists(folder.path + "/out_of_memory.json.gz"));
 }
 
+#if !defined(__SANITIZE_THREAD__)  // the sanitizer does not follow threads made after fork
 TEST(Profile, AChildIsNotRecorded) {
   const Folder folder;
   Profile profile({.folder = folder.path});
@@ -256,6 +257,7 @@ TEST(Profile, AChildIsNotRecorded) {
   profile.stop();
   EXPECT_EQ(profile.files().size(), 1u);
 }
+#endif
 
 TEST(Profile, StepsOfNobodyAreNothing) {
   step();
