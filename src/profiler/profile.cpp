@@ -69,7 +69,6 @@ struct Profile::State {
 
   void start() {
     if (observing) return;
-    recorder.begin();
     recording = &recorder;
     observing = new Observing(recorder, {.all_threads = true, .call_sites = options.call_sites});
   }
@@ -98,10 +97,10 @@ struct Profile::State {
     return trace;
   }
 
-  void finish(bool describe) {
+  void finish() {
     try {
       Trace trace = end();
-      if (describe) describe_devices(trace);
+      describe_devices(trace);
       const Recording made(std::make_shared<const Trace>(std::move(trace)));
       last = std::make_shared<const Recording>(made);
       if (!options.folder.empty()) files.push_back(made.write(options.folder));
@@ -134,11 +133,11 @@ struct Profile::State {
     return in_cycle < s.wait + s.warmup ? Phase::Warmup : Phase::Active;
   }
   void enter(Phase to) {
-    if (to == Phase::Warmup || to == Phase::Active) start();
-    if (to == Phase::Active) {
-      if (phase != Phase::Active) recorder.begin();
-      recorder.begin_step(fmt::format("ProfilerStep#{}", step));
+    if (to == Phase::Warmup || to == Phase::Active) {
+      if (phase != to) recorder.begin();
+      start();
     }
+    if (to == Phase::Active) recorder.begin_step(fmt::format("ProfilerStep#{}", step));
     phase = to;
   }
   void advance() {
@@ -146,7 +145,7 @@ struct Profile::State {
     ++in_cycle;
     const Schedule& s = options.schedule;
     if (s.active > 0 && in_cycle == s.wait + s.warmup + s.active) {
-      finish(true);
+      finish();
       in_cycle = 0;
       ++cycle;
       phase = Phase::Off;
@@ -179,7 +178,7 @@ void Profile::step() {
 void Profile::stop() {
   if (state_->is_foreign() || living != this) return;
   if (state_->phase == Phase::Active) {
-    state_->finish(true);
+    state_->finish();
   } else if (state_->observing) {
     try {
       state_->end();

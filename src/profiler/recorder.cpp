@@ -83,18 +83,22 @@ void Recorder::begin() {
   if (!why.empty() && !told.exchange(true)) trace_.notes.push_back(why);
 }
 
+static void close_open_spans(Trace& trace) {
+  const int64_t at = now() - trace.base;
+  for (Span& s : trace.spans)
+    if (s.end < s.begin) s.end = at;
+}
+
 Recorded Recorder::copy() const {
   Recorded all{trace_, replays_, {}};
-  const int64_t at = now() - trace_.base;
-  for (Span& s : all.trace.spans)
-    if (s.end < s.begin) s.end = at;
+  close_open_spans(all.trace);
   return all;
 }
 
 Recorded Recorder::end() {
   const std::lock_guard lock(mutex_);
-  Recorded all = copy();
-  all.pieces = device_events_.take();
+  Recorded all{std::move(trace_), std::move(replays_), device_events_.take()};
+  close_open_spans(all.trace);
   trace_ = {};
   replays_.clear();
   return all;
