@@ -1,4 +1,5 @@
-// Models: GPT, as in GPT-2 and nanoGPT, ResNet-20 for CIFAR-10, ResNet-50, and a network of 1x1 convolutions.
+// Models: GPT, as in GPT-2 and nanoGPT; ResNet-20 for CIFAR-10, ResNet-50, MobileNetV2, U-Net, and a network of 1x1
+// convolutions.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -112,6 +113,33 @@ struct ResNet50 : nn::Module {
   nn::Child<nn::BatchNorm2d> bn1;
   nn::Child<nn::Sequential> layer1, layer2, layer3, layer4;
   nn::Child<nn::Linear> fc;
+};
+
+/// MobileNetV2, Sandler et al. 2018, of width 1 with torchvision's names. x [n, 3, h, w] -> logits [n, classes].
+struct MobileNetV2 : nn::Module {
+  explicit MobileNetV2(int64_t classes = 1000, Generator& generator = default_generator());
+  Tensors forward(const Tensors& in) const override;
+
+  /// A depthwise convolution between two 1x1 ones, the first of which widens; added to x where shapes allow.
+  struct Block : nn::Module {
+    Block(int64_t in, int64_t out, int64_t stride, int64_t widening, Generator& generator);
+    Tensors forward(const Tensors& in) const override;
+    bool adds;
+    nn::Child<nn::Sequential> conv;
+  };
+  nn::Child<nn::Sequential> features, classifier;
+};
+
+/// U-Net, Ronneberger et al. 2015, with padded convolutions and batch norm: `levels` times half the size and twice
+/// the channels, from `width` on, and back. x [n, 3, h, w] -> [n, classes, h, w]; h and w are multiples of 2^levels.
+struct UNet : nn::Module {
+  explicit UNet(int64_t classes = 2, int64_t width = 64, int64_t levels = 4,
+                Generator& generator = default_generator());
+  Tensors forward(const Tensors& in) const override;
+
+  std::vector<nn::Child<nn::Sequential>> down, join;
+  std::vector<nn::Child<nn::ConvTranspose2d>> up;
+  nn::Child<nn::Conv2d> out;
 };
 
 /// A function of position: `layers` times a 1x1 convolution to `width` channels, batch norm and ReLU, then a

@@ -276,6 +276,16 @@ struct Conv2d : Module {
   Tensor weight, bias;
 };
 
+/// x [n, in, h, w] -> [n, out, h', w'] by conv_transpose2d with a square kernel; uniform in ±1/sqrt(out / groups *
+/// kernel²).
+struct ConvTranspose2d : Module {
+  ConvTranspose2d(int64_t in, int64_t out, int64_t kernel, const ConvTranspose2dOptions& options = {}, bool bias = true,
+                  Generator& generator = default_generator());
+  Tensors forward(const Tensors& in) const override { return {conv_transpose2d(one_input(in), weight, bias, options)}; }
+  ConvTranspose2dOptions options;
+  Tensor weight, bias;
+};
+
 /// x [..., width] normalised over the last dim, then scaled by `weight` (ones) and shifted by `bias` (zeros).
 struct LayerNorm : Module {
   explicit LayerNorm(int64_t width, bool bias = true, double eps = 1e-5);
@@ -351,6 +361,10 @@ struct Dropout : Module {
 
 struct ReLU : Module {
   Tensors forward(const Tensors& in) const override { return {relu(one_input(in))}; }
+};
+/// min(max(x, 0), 6), Howard et al. 2017.
+struct ReLU6 : Module {
+  Tensors forward(const Tensors& in) const override { return {clamp(one_input(in), 0, 6)}; }
 };
 struct GELU : Module {
   Tensors forward(const Tensors& in) const override { return {gelu(one_input(in))}; }

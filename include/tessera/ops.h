@@ -229,6 +229,15 @@ struct Conv2dOptions {
 /// x [n, c, h, w], weight [out, c / groups, r, s], bias [out] or undefined -> [n, out, h', w'] with
 /// h' = floor((h + 2 padding - dilation (r - 1) - 1) / stride) + 1.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
+struct ConvTranspose2dOptions {
+  int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, output_padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
+};
+/// What conv2d with these options takes back to the shape of x: x [n, c, h, w], weight [c, out / groups, r, s], bias
+/// [out] or undefined -> [n, out, h', w'] with h' = (h - 1) stride - 2 padding + dilation (r - 1) + output_padding + 1.
+/// output_padding is below the stride: it says which of the sizes is meant that conv2d takes to h. Of halves, sums are
+/// rounded before the bias is added.
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose2dOptions& options = {});
 struct Pool2dOptions {
   int64_t window[2] = {2, 2}, stride[2] = {0, 0}, padding[2] = {0, 0}, dilation[2] = {1, 1};  // stride 0: the window
   bool count_include_pad = true;

@@ -75,6 +75,31 @@ void add_convolutions(std::vector<OpCase>& cases) {
                      .gradients = 0b11,
                      .symbolic = false});
   }
+  struct Transposed {
+    std::string label;
+    Shape x, weight;
+    ConvTransposeAttrs attrs;
+    bool bias = true;
+  };
+  for (const Transposed& c : std::initializer_list<Transposed>{
+           {"one element", {1, 1, 1, 1}, {1, 1, 1, 1}, {}, false},
+           {"2x2, twice the size", {2, 6, 5, 7}, {6, 3, 2, 2}, {.stride = {2, 2}}},
+           {"3x3 padded, without bias", {2, 5, 7, 4}, {5, 7, 3, 3}, {.padding = {1, 1}}, false},
+           {"the larger size",
+            {1, 3, 5, 6},
+            {3, 2, 3, 4},
+            {.stride = {2, 3}, .padding = {1, 1}, .output_padding = {1, 2}}},
+           {"dilated", {1, 2, 4, 5}, {2, 3, 3, 2}, {.stride = {1, 2}, .padding = {2, 0}, .dilation = {2, 3}}},
+           {"two groups", {2, 4, 5, 3}, {4, 3, 3, 3}, {.stride = {2, 1}, .groups = 2}}})
+    cases.push_back({.op = "conv_transpose2d",
+                     .label = c.label,
+                     .attrs = c.attrs,
+                     .inputs = [=](Generator& g) -> Tensors {
+                       const Dim out = c.weight[1] * c.attrs.groups;
+                       return {normal64(c.x, g), normal64(c.weight, g), c.bias ? normal64({out}, g) : Tensor()};
+                     },
+                     .gradients = 0b011u | c.bias << 2,
+                     .symbolic = c.attrs.groups == 1});
   for (const Geometry& c : {Geometry{"8x64x56x56, 64 3x3", {8, 64, 56, 56}, {64, 64, 3, 3}, {.padding = {1, 1}}},
                             {"32x256x14x14, 256 3x3", {32, 256, 14, 14}, {256, 256, 3, 3}, {.padding = {1, 1}}}}) {
     const auto add = [&, flops = 2.0 * static_cast<double>(result(c).numel().value() * c.weight.numel().value() /

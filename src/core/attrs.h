@@ -107,6 +107,10 @@ struct ConvAttrs {
   int64_t size[2] = {0, 0};  // of the backward: spatial size of the gradient that is made
   TESSERA_ATTRS(stride, padding, dilation, groups, size)
 };
+struct ConvTransposeAttrs {
+  int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, output_padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
+  TESSERA_ATTRS(stride, padding, output_padding, dilation, groups)
+};
 struct PoolAttrs {
   int64_t window[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
   int64_t size[2] = {0, 0};

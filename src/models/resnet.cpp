@@ -70,11 +70,9 @@ ResNet50::Block::Block(int64_t in, int64_t width, int64_t stride, Generator& gen
 
 Tensors ResNet50::Block::forward(const Tensors& in) const {
   const Tensor& x = one_input(in);
-  nn::Images h = nn::convolve(conv1, x, training());
-  h = nn::norm_convolve(bn1, Activation::Relu, conv2, std::move(h));
-  h = nn::norm_convolve(bn2, Activation::Relu, conv3, std::move(h));
-  const nn::BatchNorm2d* norm = bn3.exact();
-  const Tensor y = norm ? (*norm)(h, Activation::None) : bn3(h.values);
+  Tensor y = relu(bn1(conv1(x)));
+  y = relu(bn2(conv2(y)));
+  y = bn3(conv3(y));
   return {relu(y + (downsample ? (*downsample)(x) : x))};
 }
 
@@ -88,7 +86,7 @@ ResNet50::ResNet50(int64_t classes, Generator& generator)
       fc(add("fc", nn::Linear(2048, classes, true, generator))) {}
 
 Tensors ResNet50::forward(const Tensors& in) const {
-  const Tensor h = bn1(conv1(one_input(in)), Activation::Relu);
+  const Tensor h = relu(bn1(conv1(one_input(in))));
   const Tensor x = max_pool2d(h, {.window = {3, 3}, .stride = {2, 2}, .padding = {1, 1}});
   return {fc(mean(layer4(layer3(layer2(layer1(x)))), {2, 3}))};
 }

@@ -28,7 +28,7 @@ bool is_preset(const std::string& model) {
 
 std::vector<std::string> step_models() {
   std::vector<std::string> all = train_presets();
-  all.insert(all.end(), {"convmodel", "resnet20", "resnet50"});
+  all.insert(all.end(), {"convmodel", "resnet20", "resnet50", "mobilenetv2", "unet"});
   return all;
 }
 
@@ -83,6 +83,12 @@ TrainingStep::TrainingStep(const StepOptions& options)
   } else if (options.model == "resnet50") {
     batch(64);
     make_images(std::make_shared<ResNet50>(), {3, 224, 224}, true);
+  } else if (options.model == "mobilenetv2") {
+    batch(128);
+    make_images(std::make_shared<MobileNetV2>(), {3, 224, 224}, true);
+  } else if (options.model == "unet") {
+    batch(4);
+    make_images(std::make_shared<UNet>(1), {3, 512, 512}, false);
   } else {
     throw Error(fmt::format("unknown model \"{}\": there are {}", options.model, fmt::join(step_models(), ", ")));
   }

@@ -42,6 +42,16 @@ Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& opt
   if (bias) this->bias = add_parameter("bias", uniform_weight({out}, fan_in, generator));
 }
 
+ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, int64_t kernel, const ConvTranspose2dOptions& options,
+                                 bool bias, Generator& generator)
+    : options(options) {
+  check(in > 0 && out > 0 && kernel > 0 && options.groups > 0 && in % options.groups == 0 && out % options.groups == 0,
+        fmt::format("ConvTranspose2d: {} to {} channels in {} groups, kernel {}", in, out, options.groups, kernel));
+  const int64_t channels = out / options.groups, fan_in = channels * kernel * kernel;
+  weight = add_parameter("weight", uniform_weight({in, channels, kernel, kernel}, fan_in, generator));
+  if (bias) this->bias = add_parameter("bias", uniform_weight({out}, fan_in, generator));
+}
+
 LayerNorm::LayerNorm(int64_t width, bool bias, double eps) : eps(eps) {
   weight = add_parameter("weight", ones({width}));
   if (bias) this->bias = add_parameter("bias", zeros({width}));

@@ -243,6 +243,85 @@ const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
 
 namespace {
 
+// ---- conv_transpose2d: x, weight [in, out / groups, r, s], bias? [out] -> y: the images whose convolution with these
+// filters has the shape of x, each of its gradients' two operands as in conv2d_input_grad.
+
+ConvAttrs convolution_of(const ConvTransposeAttrs& a, const Shape& y = {}) {
+  ConvAttrs c;
+  for (size_t d = 0; d < 2; ++d) {
+    c.stride[d] = a.stride[d];
+    c.padding[d] = a.padding[d];
+    c.dilation[d] = a.dilation[d];
+    if (y.rank() == 4 && !y[2 + d].is_symbolic()) c.size[d] = y[2 + d].value();
+  }
+  c.groups = a.groups;
+  return c;
+}
+
+Metas infer_transpose(std::span<const TensorMeta> in, const Attrs& attrs) {
+  constexpr auto op = "conv_transpose2d";
+  auto& a = attrs.as<ConvTransposeAttrs>();
+  require_one_floating_dtype(op, in, 3);
+  require_rank(op, "x", in[0], 4);
+  require_rank(op, "weight", in[1], 4);
+  require_window(op, a);
+  const Shape &x = in[0].shape, &weight = in[1].shape;
+  Shape y{x[0], weight[1] * a.groups, Dim(0), Dim(0)};
+  require_groups(op, y[1], weight, a.groups);
+  if (provably_different(x[1], weight[0]))
+    fail(op, "weight {} does not fit {} channels", to_string(weight), x[1].to_string());
+  for (size_t d = 0; d < 2; ++d) {
+    if (a.output_padding[d] < 0 || a.output_padding[d] >= a.stride[d])
+      fail(op, "output_padding {} is not below the stride {}", a.output_padding[d], a.stride[d]);
+    y[2 + d] =
+        (x[2 + d] - 1) * a.stride[d] - 2 * a.padding[d] + (weight[2 + d] - 1) * a.dilation[d] + a.output_padding[d] + 1;
+    if (!y[2 + d].is_symbolic() && y[2 + d].value() < 1)
+      fail(op, "padding {} leaves {} of the result's rows or columns", a.padding[d], y[2 + d].to_string());
+  }
+  require_shape(op, "bias", in[2], {y[1]});
+  return {{y, in[0].dtype, in[0].device}};
+}
+
+Tensors transpose_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  TensorMeta metas[] = {in[0].meta(), in[1].meta(), absent_meta()};
+  const Shape shape = infer_transpose(metas, attrs)[0].shape;
+  Tensor y = reference::generate(shape, in[0].dtype(), [&](const Index& i) {
+    return in[2].defined() ? reference::get(in[2], std::array{i[1]}) : 0;
+  });
+  each_product(shape, in[1].shape(), in[0].shape(), convolution_of(attrs.as<ConvTransposeAttrs>()),
+               [&](auto& ix, const Index& iy, const Index& iw) {
+                 add_to(y, iy, reference::get(in[0], ix) * reference::get(in[1], iw));
+               });
+  return {y};
+}
+
+Tensors transpose_vjp(const Saved& s, const Tensors& grads) {
+  const Attrs a = convolution_of(s.attrs.as<ConvTransposeAttrs>());
+  const Tensor &weight = s.inputs[1], &dy = grads[0];
+  Tensors out(3);
+  if (s.needs_input(0)) out[0] = convolution(dy, weight, a);
+  if (s.needs_input(1)) out[1] = weight_grad(dy, s.inputs[0], weight, a);
+  if (s.needs_input(2)) out[2] = sum(dy, {0, 2, 3});
+  return out;
+}
+
+double transpose_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs&) {
+  return convolution_flops(in[0].shape, in[1].shape);
+}
+
+const Op conv_transpose2d_op = {.name = "conv_transpose2d",
+                                .inputs = "x, weight, bias?",
+                                .outputs = "y",
+                                .attrs = attrs_of<ConvTransposeAttrs>,
+                                .infer = infer_transpose,
+                                .vjp = transpose_vjp,
+                                .reference = transpose_reference,
+                                .saves = {.inputs = 0b011},
+                                .autocast = Autocast::Lower,
+                                .keeps_layout = true,
+                                .made_of = &conv2d_input_grad_op,
+                                .flops = transpose_flops};
+
 // ---- pooling: x -> y; max_pool2d also keeps the place h * width + w of each maximum (hidden, i64)
 
 template <OpName op>
@@ -437,8 +516,9 @@ PoolAttrs pool_attrs(const Pool2dOptions& o) {
 }  // namespace
 
 std::span<const Op* const> conv_ops() {
-  static constexpr const Op* ops[] = {&conv2d_op,     &conv2d_input_grad_op, &conv2d_weight_grad_op, &max_pool2d_op,
-                                      &avg_pool2d_op, &max_pool2d_backward,  &avg_pool2d_backward};
+  static constexpr const Op* ops[] = {&conv2d_op,           &conv2d_input_grad_op, &conv2d_weight_grad_op,
+                                      &conv_transpose2d_op, &max_pool2d_op,        &avg_pool2d_op,
+                                      &max_pool2d_backward, &avg_pool2d_backward};
   return ops;
 }
 
@@ -454,6 +534,18 @@ ConvAttrs conv_attrs(const Conv2dOptions& o) {
 }
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
   return dispatch_one(conv2d_op, {x, weight, bias}, conv_attrs(options));
+}
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose2dOptions& options) {
+  ConvTransposeAttrs a;
+  for (int d = 0; d < 2; ++d) {
+    a.stride[d] = options.stride[d];
+    a.padding[d] = options.padding[d];
+    a.output_padding[d] = options.output_padding[d];
+    a.dilation[d] = options.dilation[d];
+  }
+  a.groups = options.groups;
+  return dispatch_one(conv_transpose2d_op, {x, weight, bias}, a);
 }
 Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options) {
   return dispatch_one(max_pool2d_op, {x}, pool_attrs(options));

@@ -93,7 +93,8 @@ TEST(WithoutMemory, EveryModelSteps) {
 
 TEST(StepCost, KnowsItsModels) {
   EXPECT_EQ(error_of<Error>([] { TrainingStep({"gpt3"}); }),
-            "unknown model \"gpt3\": there are shakespeare-char-cpu, gpt2-124m, convmodel, resnet20, resnet50");
+            "unknown model \"gpt3\": there are shakespeare-char-cpu, gpt2-124m, convmodel, resnet20, resnet50, "
+            "mobilenetv2, unet");
   EXPECT_EQ(error_of<Error>([] { TrainingStep({"resnet20", -1}); }), "a batch of -1 is none");
 }
 
@@ -122,6 +123,19 @@ TEST(StepCost, OfResNet50IsWhatIsKnown) {
   EXPECT_NEAR(cost.forward.flops / forward, 1, 0.01);
   EXPECT_NEAR(cost.backward.flops / (2 * forward), 1, 0.04);  // images need no gradient
   EXPECT_GT(module_of(cost, "layer3.0").flops, 0);
+}
+
+// Parameters as torchvision's MobileNetV2 has them, and as the sum over U-Net's convolutions.
+TEST(StepCost, OfMobileNetAndUNetIsWhatIsKnown) {
+  const StepCost mobile = cost_of_step({"mobilenetv2", 128});
+  EXPECT_EQ(mobile.parameters, 3504872);
+  EXPECT_NEAR(mobile.forward.flops / (2 * 128 * 300.8e6), 1, 0.1);  // of multiplications, and norms beside them
+  int64_t of_unet = 64 + 1;
+  for (int64_t level = 0, in = 3, out = 64; level <= 4; ++level, in = out, out *= 2) {
+    of_unet += 9 * (in + out) * out + 4 * out;
+    if (level < 4) of_unet += 4 * 2 * out * out + out + 9 * (2 * out + out) * out + 4 * out;
+  }
+  EXPECT_EQ(cost_of_step({"unet", 4}).parameters, of_unet);
 }
 
 // memory_stats() has the workspace of kernels, too, for which plans are asked: then both count the same blocks.

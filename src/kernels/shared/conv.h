@@ -113,6 +113,26 @@ inline void weight_grad_gemm(const Call& call, Workspace& workspace) {
            conv_table().backward_filters);
 }
 
+// ---- conv_transpose2d: x, weight, bias? -> y, as the gradient that it is
+
+inline void conv_transpose2d(const Call& call, Plan& plan) {
+  const auto& t = call.attrs.as<ConvTransposeAttrs>();
+  const Operand &y = call.out[0], &bias = call.in[2];
+  ConvAttrs a;
+  for (int d = 0; d < 2; ++d) {
+    a.stride[d] = t.stride[d];
+    a.padding[d] = t.padding[d];
+    a.dilation[d] = t.dilation[d];
+    a.size[d] = y.size(2 + d);
+  }
+  a.groups = t.groups;
+  plan_call(*call.op.made_of, call.in.first(2), a, {&y, 1}, plan);
+  if (!bias.defined() || y.numel() == 0) return;
+  // The bias is added to rounded sums: no kernel of the gradient takes one.
+  combine(call, plan, MapOp::add, y, y, bias.as_strided(y.shape(), {0, bias.stride(0), 0, 0}));
+}
+inline constexpr Kernel transpose_list[] = {{.name = "composed", .plan = conv_transpose2d}};
+
 // ---- pooling: kernels that take any strides and every floating type
 
 inline PoolArgs pool_args(const Call& call, const Operand& x, const Operand& y) {
