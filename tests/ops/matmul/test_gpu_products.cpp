@@ -6,6 +6,7 @@
 #include "core/op.h"
 #include "gpu_memory.h"
 #include "ops/call_plan.h"
+#include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/stream.h"
 
