@@ -6,6 +6,7 @@
 #include "ops/conv.h"
 #include "ops/cost.h"
 #include "ops/gradient.h"
+#include "ops/matmul.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
@@ -218,6 +219,7 @@ const Op conv2d_op = {.name = "conv2d",
                       .saves = {.inputs = 0b011},
                       .autocast = Autocast::Lower,
                       .keeps_layout = true,
+                      .made_of = &linear_op,
                       .flops = conv2d_flops};
 const Op conv2d_input_grad_op = {.name = "conv2d_input_grad",
                                  .inputs = "dy, weight",
@@ -228,6 +230,7 @@ const Op conv2d_input_grad_op = {.name = "conv2d_input_grad",
                                  .reference = input_grad_reference,
                                  .saves = {.inputs = 0b11},
                                  .keeps_layout = true,
+                                 .made_of = &matmul_op,
                                  .flops = input_grad_flops};
 const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
                                   .inputs = "x, dy, weight?",
@@ -239,6 +242,7 @@ const Op conv2d_weight_grad_op = {.name = "conv2d_weight_grad",
                                   .saves = {.inputs = 0b11},
                                   .keeps_layout = true,
                                   .layout_of = 2,
+                                  .made_of = &matmul_op,
                                   .flops = conv2d_weight_grad_flops};
 
 namespace {

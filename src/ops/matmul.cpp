@@ -8,6 +8,7 @@
 #include "ops/check.h"
 #include "ops/cost.h"
 #include "ops/gradient.h"
+#include "ops/matmul.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
 #include "tessera/autograd.h"
@@ -65,6 +66,8 @@ Tensors matmul_reference(std::span<const Tensor> in, const Attrs& attrs) {
   })};
 }
 
+}  // namespace
+
 const Op matmul_op = {.name = "matmul",
                       .inputs = "a, b",
                       .outputs = "y",
@@ -75,6 +78,8 @@ const Op matmul_op = {.name = "matmul",
                       .autocast = Autocast::Lower,
                       .pitched = Pitched::All,
                       .flops = product_flops};
+
+namespace {
 
 // ---- matmul_wide: the same of halves with its sums in f32, as the gradient of a f32 weight is wanted under autocast
 
@@ -353,6 +358,8 @@ Tensors linear_reference(std::span<const Tensor> in, const Attrs& attrs) {
   })};
 }
 
+}  // namespace
+
 const Op linear_op = {.name = "linear",
                       .inputs = "x, weight, bias?, residual?",
                       .outputs = "y, slope?",
@@ -366,6 +373,8 @@ const Op linear_op = {.name = "linear",
                       .hidden_outputs = 1,
                       .pitched = Pitched::All,
                       .flops = product_flops};
+
+namespace {
 
 // ---- mlp: x, up, up's bias?, down, down's bias?, residual? -> y, hidden layer, slope of its activation or the
 // activation's input (both hidden)

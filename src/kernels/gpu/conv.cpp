@@ -224,6 +224,7 @@ namespace {
 // On an H200, 64 -> 64 and 256 -> 256 channels and 3x3 windows, in each direction: the vendor's take 0.007 to 0.05 of
 // our implicit product's time in f16, 0.09 to 0.63 in f32.
 constexpr Kernel conv2d_list[] = {
+    {.name = "linear", .supports = takes_linear_forward, .plan = linear_forward},
     staged_kernel<sm90_pointwise_forward>("sm90", sm90_takes_pointwise_forward),
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
     staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward),
@@ -232,6 +233,7 @@ constexpr Kernel conv2d_list[] = {
     sm90_kernel<ConvPart::forward>,
     staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
+    {.name = "linear", .supports = takes_linear_input_grad, .plan = linear_input_grad},
     staged_kernel<sm90_pointwise_input_grad>("sm90", sm90_takes_pointwise_input_grad),
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
     staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
@@ -240,6 +242,7 @@ constexpr Kernel input_grad_list[] = {
     sm90_kernel<ConvPart::images>,
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
+    {.name = "linear", .supports = takes_linear_weight_grad, .plan = linear_weight_grad},
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
     staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
     sm90_leading_kernel<ConvPart::filters>,

@@ -195,6 +195,59 @@ void pointwise_weight_grad(const Call& call, Workspace& workspace) {
   WeightGrad(call).plan(workspace, [&](const GemmArgs& args) { workspace.launch("gemm", gemm_table().run, args); });
 }
 
+// ---- images whose channels lie last: [pixels of all images, channels]
+
+namespace {
+
+std::optional<Operand> pixel_rows(const Operand& t) {
+  const Strides& s = t.strides();
+  if (t.size(1) > 1 && s[1] != 1) return {};
+  int64_t step = 0, reached = 0;  // between two pixels; what the dims seen so far span
+  for (const int64_t d : {3, 2, 0}) {
+    if (t.size(d) == 1) continue;
+    if (step == 0) step = reached = s[static_cast<size_t>(d)];
+    if (s[static_cast<size_t>(d)] != reached) return {};
+    reached *= t.size(d);
+  }
+  if (step == 0) step = t.size(1);
+  if (step < t.size(1)) return {};
+  return t.as_strided({t.size(0) * pixels(t), t.size(1)}, {step, 1});
+}
+Operand filter_rows(const Operand& w) {
+  return w.as_strided({w.size(0), w.size(1)}, {w.strides()[0], w.size(1) == 1 ? 1 : w.strides()[1]});
+}
+
+Reason fits_linear(const Call& call, const Operand& image, const Operand& weight, const Operand& result) {
+  if (!is_pointwise(call.attrs.as<ConvAttrs>(), weight)) return Reason::Shape;
+  if (image.numel() == 0 || weight.numel() == 0 || result.numel() == 0) return Reason::Small;
+  return pixel_rows(image) && pixel_rows(result) ? Reason::Ok : Reason::Layout;
+}
+
+}  // namespace
+
+Reason takes_linear_forward(const Call& call) { return fits_linear(call, call.in[0], call.in[1], call.out[0]); }
+Reason takes_linear_input_grad(const Call& call) { return fits_linear(call, call.in[0], call.in[1], call.out[0]); }
+Reason takes_linear_weight_grad(const Call& call) { return fits_linear(call, call.in[0], call.out[0], call.in[1]); }
+
+// y = x w^T + bias
+void linear_forward(const Call& call, Plan& plan) {
+  const Operand in[] = {*pixel_rows(call.in[0]), filter_rows(call.in[1]), call.in[2], {}};
+  const Operand out[] = {*pixel_rows(call.out[0]), {}};
+  plan_call(*call.op.made_of, in, LinearAttrs{}, out, plan);
+}
+// dx = dy w
+void linear_input_grad(const Call& call, Plan& plan) {
+  const Operand in[] = {*pixel_rows(call.in[0]), filter_rows(call.in[1])}, out = *pixel_rows(call.out[0]);
+  plan_call(*call.op.made_of, in, NoAttrs{}, {&out, 1}, plan);
+}
+// dw = dy^T x
+void linear_weight_grad(const Call& call, Plan& plan) {
+  const Operand dy = *pixel_rows(call.in[1]);
+  const Operand in[] = {dy.as_strided({dy.size(1), dy.size(0)}, {1, dy.stride(0)}), *pixel_rows(call.in[0])};
+  const Operand out = filter_rows(call.out[0]);
+  plan_call(*call.op.made_of, in, NoAttrs{}, {&out, 1}, plan);
+}
+
 // The vendor has no bias for rows, so that a pass follows, which costs less than what its products save.
 Reason vendor_takes_pointwise_forward(const Call& call) {
   return vendor_takes(call, takes_pointwise_forward(call), forward_products);

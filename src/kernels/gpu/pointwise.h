@@ -14,6 +14,14 @@ Reason takes_pointwise_forward(const Call& call);
 Reason takes_pointwise_input_grad(const Call& call);
 Reason takes_pointwise_weight_grad(const Call& call);
 
+/// Of images whose channels lie last, where all pixels are the rows of one matrix: a linear layer, by its own list.
+void linear_forward(const Call& call, Plan& plan);
+void linear_input_grad(const Call& call, Plan& plan);
+void linear_weight_grad(const Call& call, Plan& plan);
+Reason takes_linear_forward(const Call& call);
+Reason takes_linear_input_grad(const Call& call);
+Reason takes_linear_weight_grad(const Call& call);
+
 /// By the vendor's library.
 void vendor_pointwise_forward(const Call& call, Workspace& workspace);
 void vendor_pointwise_input_grad(const Call& call, Workspace& workspace);

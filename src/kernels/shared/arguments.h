@@ -1,5 +1,10 @@
 // From operands to the plain structs that kernels take.
 #pragma once
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
+
 #include "core/kernel.h"
 #include "kernels/shared/kernel_tables.h"
 
@@ -30,11 +35,30 @@ inline TensorArg operand(const Operand& t, int rank) {
 /// One number for every element.
 inline TensorArg constant(Plan& plan, double value) { return {plan.keep(value), Scalar::f64, {}, true}; }
 
-inline void launch_map(Plan& plan, const MapArgs& args, std::source_location where = std::source_location::current()) {
+/// Dims in the order in which the first tensor lies, the result, so that what lies channels last is one row, too: where
+/// an element stands does not matter to a map.
+inline void sort_dims(long long* lengths, int rank, std::span<TensorArg* const> tensors) {
+  std::array<int, max_rank> order;
+  std::iota(order.begin(), order.end(), 0);
+  const auto& of_result = tensors[0]->strides;
+  std::stable_sort(order.begin(), order.begin() + rank, [&](int a, int b) { return of_result[a] > of_result[b]; });
+  const auto permute = [&](long long* items) {
+    std::array<long long, max_rank> given;
+    std::copy(items, items + rank, given.begin());
+    for (int d = 0; d < rank; ++d) items[d] = given[static_cast<size_t>(order[static_cast<size_t>(d)])];
+  };
+  permute(lengths);
+  for (TensorArg* t : tensors) permute(t->strides);
+}
+
+inline void launch_map(Plan& plan, MapArgs args, std::source_location where = std::source_location::current()) {
+  TensorArg* all[std::size(args.tensor)];
+  for (size_t i = 0; i < std::size(all); ++i) all[i] = &args.tensor[i];
+  sort_dims(args.lengths, args.rank, std::span(all).first(static_cast<size_t>(args.inputs) + 1));
   plan.launch("map", elementwise_table().map, args, where);
 }
-inline void launch_copy(Plan& plan, const CopyArgs& args,
-                        std::source_location where = std::source_location::current()) {
+inline void launch_copy(Plan& plan, CopyArgs args, std::source_location where = std::source_location::current()) {
+  sort_dims(args.lengths, args.rank, std::array{&args.to, &args.from});
   plan.launch("copy", elementwise_table().copy, args, where);
 }
 

@@ -1,8 +1,6 @@
 // Elementwise operators: one map kernel, told what to compute.
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <numeric>
 
 #include "kernels/shared/arguments.h"
 #include "kernels/shared/tables.h"
@@ -50,21 +48,6 @@ DType computed_dtype(MapOp op, const Call& call) {
   return dtype;
 }
 
-// Dims in the order in which the result lies, so that what lies channels last is one row, too: where an element stands
-// does not matter to a map.
-void sort_dims(MapArgs& args) {
-  std::array<int, max_rank> order;
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.begin() + args.rank,
-                   [&](int a, int b) { return args.tensor[0].strides[a] > args.tensor[0].strides[b]; });
-  const MapArgs given = args;
-  for (int d = 0; d < args.rank; ++d) {
-    const int from = order[static_cast<size_t>(d)];
-    args.lengths[d] = given.lengths[from];
-    for (int i = 0; i <= args.inputs; ++i) args.tensor[i].strides[d] = given.tensor[i].strides[from];
-  }
-}
-
 template <MapOp op, Numbers (*numbers)(const Call&)>
 void map(const Call& call, Plan& plan) {
   const ElementwiseTable& table = elementwise_table();
@@ -78,11 +61,10 @@ void map(const Call& call, Plan& plan) {
   set_lengths(args.lengths, out);
   args.tensor[0] = operand(out, args.rank);
   for (int i = 0; i < args.inputs; ++i) args.tensor[i + 1] = operand(call.in[i], args.rank);
-  sort_dims(args);
   auto [first, second] = numbers(call);
   args.scalars[0] = first;
   args.scalars[1] = second;
-  plan.launch("map", table.map, args);
+  launch_map(plan, args);
 }
 
 void copy_input(const Call& call, Plan& plan) { copy(call, plan, call.out[0], call.in.back()); }

@@ -70,7 +70,9 @@ TEST(Autocast, DocumentsThePolicyOfEveryOperator) {
 // reference (docs.pytorch.org/docs/stable/amp.html) and aten/src/ATen/autocast_mode.h.
 TEST(Autocast, PoliciesAreThoseOfPyTorch) {
   const std::map<std::string, std::vector<std::string>> lists{
-      {"lower", {"matmul", "linear", "conv2d", "conv2d_moments", "scaled_dot_product_attention", "attention_qkv"}},
+      {"lower",
+       {"matmul", "linear", "conv2d", "conv2d_moments", "conv_transpose2d", "scaled_dot_product_attention",
+        "attention_qkv"}},
       {"f32",
        {"sum", "cumsum", "prod", "norm", "logsumexp", "softmax", "log_softmax", "layer_norm", "group_norm",
         "cross_entropy"}},
