@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
+#include <typeinfo>
 
 #include "tessera/nn.h"
 
@@ -18,7 +20,41 @@ void check(bool ok, const std::string& message) {
   if (!ok) throw Error(message);
 }
 
+// The activation that a module is, and nothing more; None where it is none.
+Activation activation_of(const Child<Module>& child) {
+  const std::type_info& type = typeid(child.module());
+  if (type == typeid(ReLU)) return Activation::Relu;
+  if (type == typeid(GELU)) return Activation::GeluErf;
+  if (type == typeid(SiLU)) return Activation::Silu;
+  return type == typeid(Tanh) ? Activation::Tanh : Activation::None;
+}
+
+// activation(module(x)), where the module has both in one pass.
+std::optional<Tensor> activated(const Child<Module>& child, Activation activation, const Tensor& x) {
+  const Module& module = child.module();
+  if (activation == Activation::None) return {};
+  if (typeid(module) == typeid(Linear)) return static_cast<const Linear&>(module)(x, activation);
+  if (typeid(module) == typeid(BatchNorm2d) && activation == Activation::Relu)
+    return static_cast<const BatchNorm2d&>(module)(x, activation);
+  return {};
+}
+
 }  // namespace
+
+Tensors Sequential::forward(const Tensors& in) const {
+  Tensors x = in;
+  const NamedModules& parts = children();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (x.size() == 1 && i + 1 < parts.size())
+      if (std::optional<Tensor> y = activated(parts[i].second, activation_of(parts[i + 1].second), x[0])) {
+        x = {std::move(*y)};
+        ++i;
+        continue;
+      }
+    x = parts[i].second(x);
+  }
+  return x;
+}
 
 Linear::Linear(int64_t in, int64_t out, bool bias, Generator& generator) {
   check(in > 0 && out > 0, fmt::format("Linear: {} to {} features", in, out));

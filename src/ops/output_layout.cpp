@@ -107,6 +107,10 @@ bool lies_in_padded_rows(const TensorMeta& t) {
 }
 
 Tensor zeros_beside(const Tensor& t, DType dtype) {
+  if (TensorMeta meta{t.shape(), dtype, t.device()}; t.dim() == 4 && lies_channels_last(t.meta())) {
+    meta.strides = channels_last(t.shape());
+    return make_output(meta).zero_();
+  }
   if (!t.device().is_gpu() || !lies_in_padded_rows(t) || t.size(-1) < 2048)
     return empty(t.shape(), dtype, t.device()).zero_();
   return empty_pitched(t.shape(), t.stride(-2), dtype, t.device()).zero_();

@@ -7,6 +7,7 @@
 #include "tessera/amp.h"
 #include "tessera/autograd.h"
 #include "tessera/nn.h"
+#include "tessera/observer.h"
 
 namespace tessera {
 namespace {
@@ -112,6 +113,39 @@ TEST(Layers, DropoutOnlyInTraining) {
   drop.eval();
   EXPECT_EQ(moments(drop(x)).low, 1);
   EXPECT_THROW(Dropout(1.0), Error);
+}
+
+// Each pair is one operator, and gives what the two give one by one.
+TEST(Layers, SequentialJoinsLayersWithTheirActivations) {
+  struct Names final : Observer {
+    void called(const CallSeen& call) override { ops.push_back(std::string(call.op)); }
+    std::vector<std::string> ops;
+  };
+  Generator g(3);
+  const Linear linear(7, 5, true, g);
+  BatchNorm2d norm(3);
+  const Tensor rows = randn({4, 7}, g), images = randn({2, 3, 4, 5}, g);
+  const auto ops_of = [](const Module& model, const Tensor& x) {
+    const NoGrad no_grad;
+    Names names;
+    const Observing guard(names);
+    model(x);
+    return names.ops;
+  };
+  const auto joined = [&](auto layer, auto activation, const Tensor& x) {
+    const Sequential model(layer, activation);
+    const Tensor apart = activation(layer(x)), y = model(x);
+    EXPECT_LT(distance(y, apart), 1e-6);
+    return ops_of(model, x);
+  };
+  EXPECT_EQ(joined(linear, ReLU(), rows), std::vector<std::string>{"linear"});
+  EXPECT_EQ(joined(linear, GELU(), rows), std::vector<std::string>{"linear"});
+  EXPECT_EQ(joined(linear, SiLU(), rows), std::vector<std::string>{"linear"});
+  EXPECT_EQ(joined(linear, Tanh(), rows), std::vector<std::string>{"linear"});
+  EXPECT_EQ(joined(linear, Sigmoid(), rows), (std::vector<std::string>{"linear", "sigmoid"}));
+  norm.eval();
+  EXPECT_EQ(joined(norm, ReLU(), images), std::vector<std::string>{"batch_norm_inference"});
+  EXPECT_EQ(joined(norm, Tanh(), images), (std::vector<std::string>{"batch_norm_inference", "tanh"}));
 }
 
 TEST(Layers, SequentialTakesModulesAndFunctions) {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "core/element.h"
+#include "kernels/shared/lies_alike.h"
 #include "kernels/shared/tables.h"
 #include "kernels/shared/workspace.h"
 
@@ -65,17 +66,17 @@ void plan_step(const Call& call, Workspace& workspace) {
   const size_t step = (1 + states + o.copies) * n, lr = step + 1 + n;
   std::vector<StepTensor> tensors;
   for (size_t i = 0; i < n; ++i) {
-    const Operand &param = call.in[i], &grad = call.in[step + 1 + i];
-    StepTensor t{param.numel(),
-                 contiguous(workspace, param, true),
-                 contiguous(workspace, grad, false),
+    const StepOperands own(call, i, n, states, o.copies);
+    StepTensor t{own.param.numel(),
+                 contiguous(workspace, own.param, true),
+                 contiguous(workspace, own.grad, false),
                  {},
-                 scalar_of(param.dtype()),
-                 scalar_of(grad.dtype())};
-    for (size_t s = 0; s < states; ++s) t.state[s] = contiguous(workspace, call.in[(1 + s) * n + i], true);
-    if (const Operand& copy = call.in[(1 + states) * n + i]; o.copies && copy.defined()) {
-      t.lower = contiguous(workspace, copy, true);
-      t.lower_type = scalar_of(copy.dtype());
+                 scalar_of(own.param.dtype()),
+                 scalar_of(own.grad.dtype())};
+    for (size_t s = 0; s < states; ++s) t.state[s] = contiguous(workspace, own.states[s], true);
+    if (own.copy.defined()) {
+      t.lower = contiguous(workspace, own.copy, true);
+      t.lower_type = scalar_of(own.copy.dtype());
     }
     tensors.push_back(t);
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/gpu/rows.h"
+#include "kernels/shared/lies_alike.h"
 #include "kernels/shared/tables.h"
 
 namespace tessera::gpu_kernels {
@@ -53,19 +54,20 @@ void plan_step(const Call& call, Workspace& workspace) {
   const size_t step = (1 + states + o.copies) * n, lr = step + 1 + n;
   std::vector<StepTensor> tensors;
   for (size_t i = 0; i < n; ++i) {
-    const Operand &param = call.in[i], &grad = call.in[step + 1 + i];
+    const StepOperands own(call, i, n, states, o.copies);
+    const Operand &param = own.param, &grad = own.grad;
     StepTensor t{param.numel(), nullptr, nullptr, {}, scalar_of(param.dtype()), scalar_of(grad.dtype())};
     t.param = place(workspace, param, true, t, t.param_gap);
     t.grad = place(workspace, grad, false, t, t.grad_gap);
-    if (const Operand& copy = call.in[(1 + states) * n + i]; o.copies && copy.defined()) {
-      t.lower = place(workspace, copy, true, t, t.lower_gap);
-      t.lower_type = scalar_of(copy.dtype());
+    if (own.copy.defined()) {
+      t.lower = place(workspace, own.copy, true, t, t.lower_gap);
+      t.lower_type = scalar_of(own.copy.dtype());
     }
     bool alike = t.param == param.data_ptr();
-    for (size_t s = 0; s < states; ++s) alike = alike && gap_of(call.in[(1 + s) * n + i]) == t.param_gap;
+    for (size_t s = 0; s < states; ++s) alike = alike && gap_of(own.states[s]) == t.param_gap;
     // Without states as with those that zeros_beside makes: of short rows the ends would cost more than packs gain.
     const bool gaps = alike && (states > 0 || t.length >= 2048) && counts_gaps(t, param);
-    for (size_t s = 0; s < states; ++s) t.state[s] = counted(workspace, call.in[(1 + s) * n + i], true, gaps);
+    for (size_t s = 0; s < states; ++s) t.state[s] = counted(workspace, own.states[s], true, gaps);
     tensors.push_back(t);
   }
   DeviceStepArgs args{};
