@@ -1,0 +1,147 @@
+// Convolutions drawn at random, and what each of their three passes takes: a line each, which convolutions_torch.py
+// reads and puts PyTorch's time beside.
+//   bench_convolutions [COUNT=200] [SEED=1] > ours.txt && python3 benchmarks/convolutions_torch.py ours.txt
+// TESSERA_BENCH_DEVICE names the device (cuda:0). bf16 on a card, f32 on the CPU, where problems are smaller.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+
+#include "ops/conv.h"
+#include "ops/op_table.h"
+#include "tessera/tessera.h"
+
+namespace {
+
+using namespace tessera;
+
+struct Problem {
+  int64_t images, channels, size[2], filters, taps[2], groups;
+  Conv2dOptions options;
+  bool channels_last;
+
+  int64_t places(int d) const {
+    return (size[d] + 2 * options.padding[d] - options.dilation[d] * (taps[d] - 1) - 1) / options.stride[d] + 1;
+  }
+  double multiplications() const {
+    return static_cast<double>(images * filters * places(0) * places(1)) *
+           static_cast<double>(channels / groups * taps[0] * taps[1]);
+  }
+  double elements() const {
+    return static_cast<double>(images) *
+           static_cast<double>(channels * size[0] * size[1] + filters * places(0) * places(1));
+  }
+};
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(seed) {}
+
+  // Of at most so many multiplications and elements.
+  Problem problem(double multiplications, double elements) {
+    while (true) {
+      Problem p{};
+      const int64_t kind = between(0, 19);  // 14 of 20 in one group, 3 depthwise, 3 in a few groups
+      p.groups = 1;
+      p.channels = scaled(3, 1024);
+      p.filters = scaled(3, 1024);
+      if (kind >= 17) {
+        p.groups = int64_t{1} << between(1, 5);
+        p.channels = (p.channels + p.groups - 1) / p.groups * p.groups;
+        p.filters = (p.filters + p.groups - 1) / p.groups * p.groups;
+      } else if (kind >= 14) {
+        p.groups = p.filters = p.channels;
+      }
+      p.size[0] = scaled(7, 224);
+      p.size[1] = between(0, 3) ? p.size[0] : scaled(7, 224);
+      p.taps[0] = between(1, 7);
+      p.taps[1] = between(0, 3) ? p.taps[0] : between(1, 7);
+      for (int d = 0; d < 2; ++d) {
+        p.options.stride[d] = between(0, 2) ? 1 : between(2, 3);
+        p.options.dilation[d] = p.taps[d] == 1 || between(0, 4) ? 1 : 2;
+        p.options.padding[d] = between(0, 2) ? p.taps[d] / 2 * p.options.dilation[d] : 0;
+      }
+      p.options.groups = p.groups;
+      p.channels_last = between(0, 1);
+      if (p.places(0) < 1 || p.places(1) < 1) continue;
+      p.images = scaled(1, 128);
+      while (p.images > 1 && (p.multiplications() > multiplications || p.elements() > elements)) p.images /= 2;
+      if (p.multiplications() <= multiplications && p.elements() <= elements) return p;
+    }
+  }
+
+ private:
+  // As likely in each doubling.
+  int64_t scaled(int64_t low, int64_t high) {
+    std::uniform_real_distribution<> exponent(std::log(static_cast<double>(low)),
+                                              std::log(static_cast<double>(high) + 1));
+    return std::min(high, static_cast<int64_t>(std::exp(exponent(random_))));
+  }
+  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+
+  std::mt19937_64 random_;
+};
+
+// Microseconds of a call: the least of five rounds of as many as take some milliseconds.
+double time(Device device, const std::function<void()>& call) {
+  const auto passed = [&](int calls) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) call();
+    if (device.is_gpu()) current_stream(device).synchronize();
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+  };
+  passed(2);
+  const int calls = static_cast<int>(std::clamp(10000 / passed(1), 1.0, 200.0));
+  double least = passed(calls);
+  for (int round = 0; round < 4; ++round) least = std::min(least, passed(calls));
+  return least / calls;
+}
+
+void run(const Problem& p, Device device) {
+  const DType dtype = device.is_gpu() ? BFloat16 : Float32;
+  const auto make = [&](const Shape& shape) {
+    const Tensor t = randn(shape).to(dtype);
+    return p.channels_last ? t.to(ChannelsLast) : t;
+  };
+  const Tensor x = make({p.images, p.channels, p.size[0], p.size[1]});
+  const Tensor w = make({p.filters, p.channels / p.groups, p.taps[0], p.taps[1]});
+  const Tensor y = conv2d(x, w, {}, p.options), dy = make(y.shape());
+  const auto sized = [&](const int64_t(&size)[2]) {
+    ConvAttrs a = conv_attrs(p.options);
+    std::copy(size, size + 2, a.size);
+    return a;
+  };
+  const double forward = time(device, [&] { conv2d(x, w, {}, p.options); });
+  const double images = time(device, [&] { dispatch_one(conv2d_input_grad_op, {dy, w}, sized(p.size)); });
+  const double filters = time(device, [&] { dispatch_one(conv2d_weight_grad_op, {x, dy, w}, sized(p.taps)); });
+  const Conv2dOptions& o = p.options;
+  fmt::print("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {:.2f} {:.2f} {:.2f}\n", p.images, p.channels, p.size[0],
+             p.size[1], p.filters, p.taps[0], p.taps[1], p.groups, o.stride[0], o.stride[1], o.padding[0], o.padding[1],
+             o.dilation[0], o.dilation[1], p.channels_last ? "last" : "first", forward, images, filters);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int count = argc > 1 ? std::atoi(argv[1]) : 200;
+  const auto seed = static_cast<uint64_t>(argc > 2 ? std::atoll(argv[2]) : 1);
+  try {
+    const char* name = std::getenv("TESSERA_BENCH_DEVICE");
+    const Device device = parse_device(name ? name : "cuda:0");
+    const DeviceGuard guard(device);
+    const NoGrad no_grad;
+    fmt::print(
+        "# seed {}: images channels h w filters taps taps groups strides paddings dilations layout | us forward, "
+        "input gradient, weight gradient\n",
+        seed);
+    Draw draw(seed);
+    for (int i = 0; i < count; ++i) run(device.is_gpu() ? draw.problem(2e10, 2e8) : draw.problem(5e8, 2e7), device);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}
