@@ -5,14 +5,10 @@
 #if __has_include(<cupti.h>)
 #include <cuda_runtime.h>
 #include <cupti.h>
-#include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bitset>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -21,13 +17,14 @@
 
 #include "driver.h"
 #include "graph_nodes.h"
+#include "tracing.h"
 
 namespace tessera::gpu_kernels {
 namespace cupti {
 namespace {
 
 using gpu::Activity;
-using Take = std::function<void(const Activity&)>;
+using tracing::Take;
 
 /// Records of another major version are laid out otherwise.
 constexpr uint32_t built_major = CUPTI_API_VERSION / 10000;
@@ -40,29 +37,20 @@ std::string version_text(uint32_t version) {
   return of_12[std::min<size_t>(version - first, std::size(of_12) - 1)];
 }
 
-/// Its files, the likeliest first: what TESSERA_CUPTI names and nothing else; or the system's and the toolkit's.
+/// Of the newest version that can be used first, and of the system before the toolkit.
 std::vector<std::string> candidates() {
   const std::string name = "libcupti.so";
-  const std::vector<std::string> names = {name + '.' + std::to_string(built_major), name,
-                                          name + '.' + std::to_string(built_major - 1)};
-  std::vector<std::string> files, folders = {""};
-  if (const char* named = std::getenv("TESSERA_CUPTI"); named && *named) {
-    files = {named};
-    folders = {std::string(named) + '/'};
-  } else {
-    std::vector<std::string> toolkits = {"/usr/local/cuda"};
-    if (const char* home = std::getenv("CUDA_HOME"); home && *home) toolkits.insert(toolkits.begin(), home);
-    for (const std::string& toolkit : toolkits)
-      for (const char* folder : {"/extras/CUPTI/lib64/", "/lib64/"}) folders.push_back(toolkit + folder);
-  }
-  for (const std::string& each : names)
-    for (const std::string& folder : folders) files.push_back(folder + each);
-  return files;
+  std::vector<std::string> toolkits = {"/usr/local/cuda"}, folders;
+  if (const char* home = std::getenv("CUDA_HOME"); home && *home) toolkits.insert(toolkits.begin(), home);
+  for (const std::string& toolkit : toolkits)
+    for (const char* folder : {"/extras/CUPTI/lib64/", "/lib64/"}) folders.push_back(toolkit + folder);
+  return tracing::files_of(
+      "TESSERA_CUPTI", {name + '.' + std::to_string(built_major), name, name + '.' + std::to_string(built_major - 1)},
+      folders);
 }
 
-/// CUPTI's functions. None may be called unless `why_not` is empty.
-struct Library {
-  decltype(&::cuptiGetVersion) version = nullptr;
+/// CUPTI's functions. None may be called unless why_not() is empty.
+struct Library : tracing::Library {
   decltype(&::cuptiGetResultString) result_text = nullptr;
   decltype(&::cuptiGetCallbackName) call_name = nullptr;
   decltype(&::cuptiSetThreadIdType) set_thread_ids = nullptr;
@@ -74,48 +62,32 @@ struct Library {
   decltype(&::cuptiActivityFlushAll) flush = nullptr;
   decltype(&::cuptiActivityGetNumDroppedRecords) count_dropped = nullptr;
   decltype(&::cuptiActivityGetNextRecord) next_record = nullptr;
-  std::string why_not;
 
-  Library() {
-    void* const handle = open();
-    if (!handle) return;
-    load(handle, result_text, "cuptiGetResultString");
-    load(handle, call_name, "cuptiGetCallbackName");
-    load(handle, set_thread_ids, "cuptiSetThreadIdType");
-    load(handle, set_clock, "cuptiActivityRegisterTimestampCallback");
-    load(handle, set_buffers, "cuptiActivityRegisterCallbacks");
-    load(handle, enable, "cuptiActivityEnable");
-    load(handle, disable, "cuptiActivityDisable");
-    load(handle, enable_runtime_call, "cuptiActivityEnableRuntimeApi");
-    load(handle, flush, "cuptiActivityFlushAll");
-    load(handle, count_dropped, "cuptiActivityGetNumDroppedRecords");
-    load(handle, next_record, "cuptiActivityGetNextRecord");
+  Library()
+      : tracing::Library("CUPTI", candidates(), refusal,
+                         "libcupti.so." + std::to_string(built_major) +
+                             " was not found: install CUPTI, or let TESSERA_CUPTI name it or its folder") {
+    load(result_text, "cuptiGetResultString");
+    load(call_name, "cuptiGetCallbackName");
+    load(set_thread_ids, "cuptiSetThreadIdType");
+    load(set_clock, "cuptiActivityRegisterTimestampCallback");
+    load(set_buffers, "cuptiActivityRegisterCallbacks");
+    load(enable, "cuptiActivityEnable");
+    load(disable, "cuptiActivityDisable");
+    load(enable_runtime_call, "cuptiActivityEnableRuntimeApi");
+    load(flush, "cuptiActivityFlushAll");
+    load(count_dropped, "cuptiActivityGetNumDroppedRecords");
+    load(next_record, "cuptiActivityGetNextRecord");
   }
 
  private:
-  template <class Function>
-  void load(void* handle, Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(handle, name));
-    if (!function && why_not.empty()) why_not = std::string("this CUPTI has no ") + name;
-  }
-
-  /// Null with a reason. What was opened in vain stays: CUPTI is not made to be closed.
-  void* open() {
-    std::string other;
-    for (const std::string& file : candidates()) {
-      void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (!handle) continue;
-      uint32_t number = 0;
-      version = reinterpret_cast<decltype(version)>(dlsym(handle, "cuptiGetVersion"));
-      if (version && version(&number) == CUPTI_SUCCESS && number / 10000 == built_major) return handle;
-      if (other.empty() && version)
-        other = "CUPTI " + version_text(number) + " is of another version than " + version_text(CUPTI_API_VERSION) +
-                ", which this was built for";
-    }
-    why_not = !other.empty() ? other
-                             : "libcupti.so." + std::to_string(built_major) +
-                                   " was not found: install CUPTI, or let TESSERA_CUPTI name it or its folder";
-    return nullptr;
+  static std::string refusal(void* handle) {
+    const auto version = find<decltype(&::cuptiGetVersion)>(handle, "cuptiGetVersion");
+    uint32_t number = 0;
+    if (!version) return "this CUPTI has no cuptiGetVersion";
+    if (version(&number) == CUPTI_SUCCESS && number / 10000 == built_major) return "";
+    return "CUPTI " + version_text(number) + " is of another version than " + version_text(CUPTI_API_VERSION) +
+           ", which this was built for";
   }
 };
 
@@ -218,11 +190,7 @@ void CUPTIAPI lend_buffer(uint8_t** data, size_t* size, size_t* most_records) {
 void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* data, size_t size, size_t filled) {
   if (data) buffers().take_back(data, size, filled);
 }
-uint64_t CUPTIAPI now() {
-  timespec t{};
-  (void)clock_gettime(CLOCK_REALTIME, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
-}
+uint64_t CUPTIAPI now() { return tracing::now(); }
 
 #define TESSERA_CALL(name) CUPTI_RUNTIME_TRACE_CBID_##name
 /// Calls that are made all the time and take none.
@@ -448,53 +416,51 @@ void synchronize_devices() {
   (void)cudaGetLastError();
 }
 
-class Session {
+class Tracer {
  public:
-  std::string start(size_t most_bytes) {
-    const pid_t owner = owner_;
-    if (owner != 0 && owner != getpid()) return "CUPTI was begun by the process that this one was forked from";
-    std::lock_guard lock(mutex_);
-    if (on_) return "CUPTI is already on";
-    if (!library().why_not.empty()) return library().why_not;
-    owner_ = getpid();
+  static constexpr const char* name = "CUPTI";
+  struct Seen {
+    std::vector<Buffer> buffers;
+    int64_t dropped = 0;
+  };
+  static const std::string& why_not() { return library().why_not(); }
+
+  std::string begin(size_t most_bytes) {
     if (std::string why = prepare(); !why.empty()) return why;
     buffers().begin(most_bytes);
     size_t earlier = 0;
     (void)library().count_dropped(nullptr, 0, &earlier);
-    if (std::string why = enable(); !why.empty()) {
-      disable_calls();
-      disable_work();
-      int64_t dropped = 0;
-      (void)buffers().end(dropped);
-      return why;
-    }
-    on_ = true;
-    return "";
+    std::string why = enable();
+    if (why.empty()) return why;
+    disable_calls();
+    disable_work();
+    int64_t dropped = 0;
+    (void)buffers().end(dropped);
+    return why;
   }
 
-  int64_t stop(const Take& take) {
-    if (owner_ != getpid()) return 0;  // also a child's, whose locks and devices are in no state to be used
-    int64_t dropped = 0;
-    std::vector<Buffer> all;
-    {
-      std::lock_guard lock(mutex_);
-      if (!std::exchange(on_, false)) return 0;
-      disable_calls();
-      synchronize_devices();
-      (void)library().flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-      disable_work();
-      (void)library().flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);  // of what was lent meanwhile
-      all = buffers().end(dropped);
-      size_t unwritten = 0;
-      if (library().count_dropped(nullptr, 0, &unwritten) == CUPTI_SUCCESS) dropped += static_cast<int64_t>(unwritten);
-    }
+  static Seen end() {
+    Seen seen;
+    disable_calls();
+    synchronize_devices();
+    (void)library().flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    disable_work();
+    (void)library().flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);  // of what was lent meanwhile
+    seen.buffers = buffers().end(seen.dropped);
+    size_t unwritten = 0;
+    if (library().count_dropped(nullptr, 0, &unwritten) == CUPTI_SUCCESS)
+      seen.dropped += static_cast<int64_t>(unwritten);
+    return seen;
+  }
+
+  static int64_t hand_over(Seen& seen, const Take& take) {
     Reader reader(take);
-    for (const Buffer& buffer : all) reader.look_for_calls(buffer);
-    for (Buffer& buffer : all) {
+    for (const Buffer& buffer : seen.buffers) reader.look_for_calls(buffer);
+    for (Buffer& buffer : seen.buffers) {
       reader.read(buffer);
       buffer.data.reset();
     }
-    return dropped + reader.dropped;
+    return seen.dropped + reader.dropped;
   }
 
  private:
@@ -533,12 +499,10 @@ class Session {
       if (kind != CUPTI_ACTIVITY_KIND_RUNTIME && kind != CUPTI_ACTIVITY_KIND_DRIVER) (void)library().disable(kind);
   }
 
-  std::mutex mutex_;
-  std::atomic<pid_t> owner_{0};
-  bool prepared_ = false, on_ = false;
+  bool prepared_ = false;
 };
 
-Session session;
+tracing::Session<Tracer> session;
 
 }  // namespace
 }  // namespace cupti
