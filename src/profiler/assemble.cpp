@@ -67,7 +67,7 @@ void Assembly::add(const gpu::Activity& a) {
     span.device = a.device;
     span.thread = a.stream;
   }
-  if (a.kind == gpu::Activity::Kernel) {
+  if (a.kind == gpu::Activity::Kernel && a.block[0] > 0) {  // roctracer does not say how it was launched
     span.detail = static_cast<int32_t>(trace_.launches.size());
     Launch launch{{a.grid[0], a.grid[1], a.grid[2]}, {a.block[0], a.block[1], a.block[2]}, a.registers, a.shared_bytes};
     launch.occupancy = occupancy_of(a);
@@ -138,24 +138,32 @@ void Assembly::find_owners() {
     if (foreign[i]) trace_.spans[i].name = -1;
 }
 
-// Steps of a replay come in the order in which they were captured.
+// Steps of a replay come in the order in which they were captured: by their numbers in the graph where these are told,
+// otherwise by their times, which say nothing once there are several streams.
 void Assembly::own_replays() {
-  std::unordered_map<int32_t, std::vector<std::pair<uint64_t, int32_t>>> steps;
+  struct Steps {
+    std::vector<std::pair<uint64_t, int32_t>> all;
+    bool are_ordered = true;
+  };
+  std::unordered_map<int32_t, Steps> steps;
   for (const Replay& r : replays_) steps[r.span];
   for (size_t i = 0; i < trace_.spans.size(); ++i) {
     const Span& s = trace_.spans[i];
     if (s.name < 0 || !is_on_device(s.kind)) continue;
     const auto found = steps.find(s.owner);
     if (found == steps.end()) continue;
+    Steps& own = found->second;
     const auto node = graph_nodes_.find(static_cast<int32_t>(i));
-    found->second.emplace_back(node == graph_nodes_.end() ? static_cast<uint64_t>(s.begin) : node->second,
-                               static_cast<int32_t>(i));
+    const bool has_number = node != graph_nodes_.end();
+    if (!has_number && !own.all.empty())
+      own.are_ordered &= trace_.spans[static_cast<size_t>(own.all.front().second)].thread == s.thread;
+    own.all.emplace_back(has_number ? node->second : static_cast<uint64_t>(s.begin), static_cast<int32_t>(i));
   }
   for (const Replay& r : replays_) {
-    auto& own = steps[r.span];
+    auto& [own, are_ordered] = steps[r.span];
+    if (!are_ordered || own.size() != r.calls.size()) continue;
     std::sort(own.begin(), own.end());
-    for (size_t k = 0; k < own.size() && own.size() == r.calls.size(); ++k)
-      trace_.spans[static_cast<size_t>(own[k].second)].call = r.calls[k];
+    for (size_t k = 0; k < own.size(); ++k) trace_.spans[static_cast<size_t>(own[k].second)].call = r.calls[k];
   }
 }
 

@@ -88,6 +88,40 @@ TEST(Assembly, StepsOfAReplayAreOfTheCallsThatWereCaptured) {
     EXPECT_EQ(t.name_of(t.spans[static_cast<size_t>(named(t, name).owner)]), "graph");
 }
 
+/// Where a library does not number them, as AMD's.
+TEST(Assembly, StepsWithoutNumbersAreInTheOrderOfTheirTimesOnOneStream) {
+  for (const bool on_one : {true, false}) {
+    Recorded seen = two_calls();
+    seen.replays.push_back({2, {0, 0, 1}});
+    Assembly all(std::move(seen));
+    all.add(activity(gpu::Activity::Call, "hipGraphLaunch", 1010, 1100, 20));
+    all.add(activity(gpu::Activity::Kernel, "third", 1500, 1600, 20));
+    all.add(activity(gpu::Activity::Kernel, "first", 1300, 1400, 20));
+    gpu::Activity second = activity(gpu::Activity::Fill, "second", 1400, 1500, 20);
+    if (!on_one) second.stream = 4;
+    all.add(second);
+    const Trace t = all.take({});
+    for (const auto& [name, op] : {std::pair("first", "linear"), {"second", "linear"}, {"third", "relu"}}) {
+      const Call* const call = t.call_of(named(t, name));
+      EXPECT_EQ(call ? call->op : "none", on_one ? op : "none") << name;
+    }
+  }
+}
+
+/// Where a library does not say how a kernel was launched, nor does the trace.
+TEST(Assembly, AKernelHasALaunchWhereThatWasTold) {
+  Assembly all(two_calls());
+  all.add(activity(gpu::Activity::Kernel, "unknown", 300, 400, 0));
+  gpu::Activity known = activity(gpu::Activity::Kernel, "known", 500, 600, 0);
+  known.grid[0] = 3, known.grid[1] = known.grid[2] = 1;
+  known.block[0] = 64, known.block[1] = known.block[2] = 1;
+  all.add(known);
+  const Trace t = all.take({});
+  EXPECT_EQ(t.launch_of(named(t, "unknown")), nullptr);
+  ASSERT_NE(t.launch_of(named(t, "known")), nullptr);
+  EXPECT_EQ(t.launch_of(named(t, "known"))->grid[0], 3u);
+}
+
 /// Another number of steps than were captured says nothing of which is which.
 TEST(Assembly, AReplayOfOtherStepsIsOfNoCall) {
   Recorded seen = two_calls();

@@ -44,9 +44,9 @@ struct Activity {
   int64_t thread = 0;          // of a call: the system's number of it
   int device = 0;
   int64_t stream = 0;
-  uint32_t correlation = 0;  // joins a call and what it started
-  uint64_t graph_node = 0;   // of a replay, in the order in which they were captured; 0: none
-  unsigned grid[3] = {}, block[3] = {};
+  uint32_t correlation = 0;              // joins a call and what it started
+  uint64_t graph_node = 0;               // of a replay, in the order in which they were captured; 0: none, or not told
+  unsigned grid[3] = {}, block[3] = {};  // how a kernel was launched; all 0 where that is not told
   int registers = 0;
   int64_t shared_bytes = 0;
   int64_t bytes = 0;  // copied or filled
