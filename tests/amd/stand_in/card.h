@@ -18,6 +18,8 @@ class Card {
   void* allocate(size_t bytes);
   bool release(void* memory);
   size_t free_bytes();
+  /// Whether it is the card's memory, or what hipHostMalloc gave.
+  bool has(const void* memory) const { return memory >= base_ && memory < base_ + code_bytes + memory_bytes; }
   /// Room for a code object, for good.
   std::byte* place_code(size_t bytes);
 

@@ -5,6 +5,7 @@
 #include <hip/hip_runtime_api.h>
 #include <hip/hiprtc.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "card.h"
@@ -24,24 +26,26 @@ using stand_in::Shape;
 // What a stream was given; of a kernel also which one, and how it is launched.
 struct Step {
   std::function<hipError_t()> work;
+  StandInWork what;
+  std::string kernel = {};  // mangled
   const void* function = nullptr;
   Shape shape{};
 };
-using Work = std::vector<Step>;
 
+struct ihipGraph {
+  std::vector<Step> steps;
+};
+struct hipGraphExec {
+  std::vector<Step> steps;
+};
 struct ihipStream_t {
-  std::shared_ptr<Work> capture;  // null: nothing is captured
+  std::shared_ptr<ihipGraph> capture;  // null: nothing is captured
+  uint64_t number = 0;
 };
 struct ihipEvent_t {
   bool recorded = false;
   std::chrono::steady_clock::time_point time;
-  std::shared_ptr<Work> capture;  // that it was recorded in
-};
-struct ihipGraph {
-  Work work;
-};
-struct hipGraphExec {
-  Work work;
+  std::shared_ptr<ihipGraph> capture;  // that it was recorded in
 };
 struct ihipModule_t {
   std::map<std::string, Kernel> kernels;
@@ -81,8 +85,48 @@ hipError_t called(const char* name) {
   else if (function.fails_after == 0) return function.status;
   return hipSuccess;
 }
+
+// ---- a tracing library, which hears of calls and of what they had the card do
+
+std::atomic<const StandInTracer*> tracer{nullptr};
+std::atomic<int> tells_late{0};  // milliseconds
+std::atomic<bool> tells_no_times{false};
+thread_local uint64_t correlation_of_call = 0;
+
+class Traced {
+ public:
+  explicit Traced(const char* function) : function_(function), to_(tracer) {
+    if (to_) correlation_of_call = to_->entered(function);
+    begin_ = stand_in_clock();
+  }
+  ~Traced() {
+    if (const uint64_t correlation = std::exchange(correlation_of_call, 0)) to_->left(function_, correlation, begin_);
+  }
+  Traced(const Traced&) = delete;
+  Traced& operator=(const Traced&) = delete;
+
+ private:
+  const char* function_;
+  const StandInTracer* to_;
+  uint64_t begin_;
+};
+
+void tell(const StandInWork& work, const std::string& kernel) {
+  const auto tell_now = [](StandInWork work, const std::string& kernel) {
+    work.kernel = kernel.empty() ? nullptr : kernel.c_str();
+    if (const StandInTracer* to = tracer) to->worked(work);
+  };
+  const int milliseconds = tells_late;
+  if (milliseconds == 0) return tell_now(work, kernel);
+  std::thread([=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    tell_now(work, kernel);
+  }).detach();
+}
+
 // Begins every function that can fail; the other those of hipRTC.
 #define STAND_IN_CALL                                                                        \
+  const Traced traced(__func__);                                                             \
   if (const hipError_t status = called(__func__); status != hipSuccess) return done(status); \
   (void)0
 #define STAND_IN_COMPILER_CALL                                                                                 \
@@ -137,11 +181,17 @@ hipError_t execute(const Kernel& kernel, const Shape& shape, const std::vector<s
   return hipErrorUnknown;
 }
 
-hipError_t queue(hipStream_t stream, std::function<hipError_t()> work, const void* function = nullptr,
-                 const Shape& shape = {}) {
-  if (!stream || !stream->capture) return done(work());
-  stream->capture->push_back({std::move(work), function, shape});
-  return hipSuccess;
+hipError_t queue(hipStream_t stream, const Step& step) {
+  if (stream && stream->capture) return stream->capture->steps.push_back(step), hipSuccess;
+  StandInWork what = step.what;
+  what.correlation = correlation_of_call;
+  what.queue = stream ? stream->number : 0;
+  what.begin = stand_in_clock();
+  const hipError_t status = step.work();
+  what.end = stand_in_clock();
+  if (tells_no_times) what.begin = what.end = 0;
+  if (status == hipSuccess) tell(what, step.kernel);
+  return done(status);
 }
 
 hipError_t launch(const Kernel& kernel, const void* function, const Shape& shape, void** values, hipStream_t stream) {
@@ -156,7 +206,15 @@ hipError_t launch(const Kernel& kernel, const void* function, const Shape& shape
   const auto work = [kernel, shape, arguments = stand_in::argument_bytes(kernel, shape, values)] {
     return execute(kernel, shape, arguments);
   };
-  return queue(stream, work, function, shape);
+  return queue(stream, {work, {StandInWork::Kernel}, kernel.name, function, shape});
+}
+
+// HIP knows the memory that it gave, page-locked memory of the host included.
+StandInWork::Kind kind_of_copy(const void* to, const void* from, bool of_rows) {
+  using Kind = StandInWork::Kind;
+  if (!card().has(from)) return of_rows ? Kind::WriteRows : Kind::Write;
+  if (!card().has(to)) return of_rows ? Kind::ReadRows : Kind::Read;
+  return of_rows ? Kind::CopyRows : Kind::Copy;
 }
 
 // What hipRTC compiles to here: this, and the name of the program's kernel, which does nothing.
@@ -188,6 +246,11 @@ long stand_in_calls(const char* function) {
   return functions()[function].calls;
 }
 
+void stand_in_tell_late(int milliseconds) { tells_late = milliseconds; }
+void stand_in_tell_no_times(bool none) { tells_no_times = none; }
+int stand_in_called(const char* function) { return called(function); }
+void stand_in_trace(const StandInTracer* to) { tracer = to; }
+
 // ---- what clang's code for the host calls
 
 void** __hipRegisterFatBinary(const void* data) {
@@ -204,10 +267,12 @@ void __hipRegisterFunction(void** modules, const void* function, char*, const ch
   registered()[function] = {reinterpret_cast<Bundle*>(modules), name};
 }
 hipError_t __hipPushCallConfiguration(dim3 blocks, dim3 threads, size_t shared, hipStream_t stream) {
+  const Traced traced(__func__);
   configuration = {blocks, threads, shared, stream};
   return hipSuccess;
 }
 hipError_t __hipPopCallConfiguration(dim3* blocks, dim3* threads, size_t* shared, hipStream_t* stream) {
+  const Traced traced(__func__);
   *blocks = configuration.blocks;
   *threads = configuration.threads;
   *shared = configuration.shared;
@@ -268,6 +333,7 @@ hipError_t hipGetDeviceProperties(hipDeviceProp_t* p, int device) {
   return hipSuccess;
 }
 hipError_t hipGetLastError() {
+  const Traced traced(__func__);
   const hipError_t status = last_error;
   last_error = hipSuccess;
   return status;
@@ -319,27 +385,30 @@ hipError_t hipMemGetInfo(size_t* free, size_t* total) {
 }
 hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind, hipStream_t stream) {
   STAND_IN_CALL;
-  return queue(stream, [=] { return std::memmove(to, from, bytes), hipSuccess; });
+  return queue(stream,
+               {[=] { return std::memmove(to, from, bytes), hipSuccess; }, {kind_of_copy(to, from, false), bytes}});
 }
 hipError_t hipMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                             hipMemcpyKind, hipStream_t stream) {
   STAND_IN_CALL;
-  return queue(stream, [=] {
+  const auto copy = [=] {
     for (size_t row = 0; row < height; ++row)
       std::memmove(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
     return hipSuccess;
-  });
+  };
+  return queue(stream, {copy, {kind_of_copy(to, from, true), width * height}});
 }
 hipError_t hipMemsetAsync(void* memory, int byte, size_t bytes, hipStream_t stream) {
   STAND_IN_CALL;
-  return queue(stream, [=] { return std::memset(memory, byte, bytes), hipSuccess; });
+  return queue(stream, {[=] { return std::memset(memory, byte, bytes), hipSuccess; }, {StandInWork::Fill, bytes}});
 }
 
 // ---- streams and events
 
 hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned) {
   STAND_IN_CALL;
-  *stream = new ihipStream_t;
+  static std::atomic<uint64_t> last{0};
+  *stream = new ihipStream_t{nullptr, ++last};
   return hipSuccess;
 }
 hipError_t hipStreamDestroy(hipStream_t stream) {
@@ -402,7 +471,7 @@ hipError_t hipEventElapsedTime(float* ms, hipEvent_t from, hipEvent_t to) {
 hipError_t hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMode) {
   STAND_IN_CALL;
   if (!stream || stream->capture) return done(hipErrorStreamCaptureUnsupported);
-  stream->capture = std::make_shared<Work>();
+  stream->capture = std::make_shared<ihipGraph>();
   return hipSuccess;
 }
 hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t* graph) {
@@ -412,21 +481,30 @@ hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t* graph) {
   *graph = new ihipGraph{std::move(*captured)};
   return hipSuccess;
 }
+hipError_t hipStreamGetCaptureInfo_v2(hipStream_t stream, hipStreamCaptureStatus* capturing, unsigned long long*,
+                                      hipGraph_t* graph, const hipGraphNode_t**, size_t*) {
+  STAND_IN_CALL;
+  *capturing = stream && stream->capture ? hipStreamCaptureStatusActive : hipStreamCaptureStatusNone;
+  if (*capturing == hipStreamCaptureStatusActive) *graph = stream->capture.get();
+  return hipSuccess;
+}
 hipError_t hipGraphInstantiate(hipGraphExec_t* executable, hipGraph_t graph, hipGraphNode_t*, char*, size_t) {
   STAND_IN_CALL;
-  *executable = new hipGraphExec{graph->work};
+  *executable = new hipGraphExec{graph->steps};
+  for (Step& step : (*executable)->steps)
+    if (step.what.kind == StandInWork::Kernel) step.what.kind = StandInWork::Task;
   return hipSuccess;
 }
 hipError_t hipGraphLaunch(hipGraphExec_t graph, hipStream_t stream) {
   STAND_IN_CALL;
-  for (const auto& [work, function, shape] : graph->work)
-    if (const hipError_t status = queue(stream, work, function, shape); status != hipSuccess) return status;
+  for (const Step& step : graph->steps)
+    if (const hipError_t status = queue(stream, step); status != hipSuccess) return status;
   return hipSuccess;
 }
 hipError_t hipGraphGetNodes(hipGraph_t graph, hipGraphNode_t* nodes, size_t* count) {
   STAND_IN_CALL;
-  if (!nodes) return *count = graph->work.size(), hipSuccess;
-  for (size_t i = 0; i < *count; ++i) nodes[i] = reinterpret_cast<hipGraphNode_t>(&graph->work[i]);
+  if (!nodes) return *count = graph->steps.size(), hipSuccess;
+  for (size_t i = 0; i < *count; ++i) nodes[i] = reinterpret_cast<hipGraphNode_t>(&graph->steps[i]);
   return hipSuccess;
 }
 hipError_t hipGraphNodeGetType(hipGraphNode_t node, hipGraphNodeType* type) {
@@ -436,9 +514,10 @@ hipError_t hipGraphNodeGetType(hipGraphNode_t node, hipGraphNodeType* type) {
 }
 hipError_t hipGraphKernelNodeGetParams(hipGraphNode_t node, hipKernelNodeParams* params) {
   STAND_IN_CALL;
-  const auto& [work, function, shape] = *reinterpret_cast<Step*>(node);
-  *params = {{shape.threads[0], shape.threads[1], shape.threads[2]}, nullptr, const_cast<void*>(function),
-             {shape.blocks[0], shape.blocks[1], shape.blocks[2]},    nullptr, shape.shared_bytes};
+  const Step& step = *reinterpret_cast<Step*>(node);
+  const auto& [blocks, threads, shared_bytes] = step.shape;
+  *params = {{threads[0], threads[1], threads[2]}, nullptr, const_cast<void*>(step.function),
+             {blocks[0], blocks[1], blocks[2]},    nullptr, shared_bytes};
   return hipSuccess;
 }
 const char* hipKernelNameRefByPtr(const void* function, hipStream_t) {

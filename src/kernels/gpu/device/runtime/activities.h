@@ -1,5 +1,5 @@
-// What NVIDIA's tracing library, CUPTI, sees; opened at run time where it is installed. The members of gpu::Runtime of
-// these names, for CUDA.
+// What the vendor's tracing library sees, CUPTI or roctracer; opened at run time where it is installed. The members of
+// gpu::Runtime of these names.
 #pragma once
 #include <functional>
 #include <string>

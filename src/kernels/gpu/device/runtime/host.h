@@ -28,7 +28,10 @@ using Queue = TESSERA_RT(Stream_t);
 
 /// Throws DeviceError if the launch just made was refused; `what` names it.
 void check_launch(const char* what);
-#if !defined(__HIP__)
+#if defined(__HIP__)
+/// Whether this process has ever chosen the device, and so may have work there.
+bool was_chosen(int device);
+#else
 /// kernel<<<blocks, threads, shared, queue>>> with the arguments at these addresses, and its check, by the driver
 /// itself where that can be: 0.3 us less (an H100).
 void launch_kernel(const char* what, const void* kernel, unsigned blocks, unsigned threads, size_t shared,

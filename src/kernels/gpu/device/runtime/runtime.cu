@@ -26,6 +26,8 @@ std::array<std::atomic<const char*>, 16> lost{};
 std::atomic<bool> any_lost{false};
 /// Of devices that were asked for their properties, as all are before a kernel runs there.
 [[maybe_unused]] std::array<std::atomic<bool>, 16> without_matrix_cores{};
+/// By this process, at any time.
+std::array<std::atomic<bool>, 16> chosen{};
 
 int current_device() {
   int device = 0;
@@ -144,7 +146,10 @@ class VendorRuntime final : public gpu::Runtime {
 #endif
   }
 
-  void set_device(int device) override { check(TESSERA_RT(SetDevice)(device), "choosing a device"); }
+  void set_device(int device) override {
+    check(TESSERA_RT(SetDevice)(device), "choosing a device");
+    if (device < 16) chosen[device] = true;
+  }
 
   void* allocate(size_t bytes) override {
     check_alive();
@@ -274,17 +279,19 @@ class VendorRuntime final : public gpu::Runtime {
     check(status, "making a captured graph executable");
     return executable;
   }
-#if !defined(__HIP__)
   size_t captured_nodes(gpu::StreamHandle stream) override {
-    cudaStreamCaptureStatus capturing;
-    cudaGraph_t graph = nullptr;
+    TESSERA_RT(StreamCaptureStatus) capturing;
+    TESSERA_RT(Graph_t) graph = nullptr;
     size_t count = 0;
+#if defined(__HIP__)
+    Status status = hipStreamGetCaptureInfo_v2(queue(stream), &capturing, nullptr, &graph, nullptr, nullptr);
+#else
     Status status = cudaStreamGetCaptureInfo(queue(stream), &capturing, nullptr, &graph, nullptr, nullptr, nullptr);
-    if (status == success && graph) status = cudaGraphGetNodes(graph, nullptr, &count);
+#endif
+    if (status == success && graph) status = TESSERA_RT(GraphGetNodes)(graph, nullptr, &count);
     check(status, "asking for the steps of a graph");
     return count;
   }
-#endif
   std::vector<gpu::GraphNode> end_capture_nodes(gpu::StreamHandle stream) override {
     TESSERA_RT(Graph_t) graph = nullptr;
     check(TESSERA_RT(StreamEndCapture)(queue(stream), &graph), "ending the capture of a graph");
@@ -308,14 +315,10 @@ class VendorRuntime final : public gpu::Runtime {
     (void)TESSERA_RT(GraphExecDestroy)(static_cast<TESSERA_RT(GraphExec_t)>(graph));
   }
 
-#if defined(__HIP__)
-  std::string start_activities(size_t) override { return "roctracer is not supported"; }
-#else
   std::string start_activities(size_t most_bytes) override { return gpu_kernels::start_activities(most_bytes); }
   int64_t stop_activities(const std::function<void(const gpu::Activity&)>& take) override {
     return gpu_kernels::stop_activities(take);
   }
-#endif
 
   gpu::ModuleHandle load_module(const void* code) override {
     check_alive();
@@ -375,6 +378,9 @@ VendorRuntime runtime;
 
 }  // namespace
 
+#if defined(__HIP__)
+bool was_chosen(int device) { return device < 16 && chosen[device]; }
+#endif
 #if defined(TESSERA_VECTOR_TARGETS)
 bool has_matrix_cores() { return !without_matrix_cores[current_device()]; }
 #endif
