@@ -12,6 +12,7 @@
 
 #include "ops/conv.h"
 #include "ops/op_table.h"
+#include "tessera/observer.h"
 #include "tessera/tessera.h"
 
 namespace {
@@ -85,6 +86,17 @@ class Draw {
   std::mt19937_64 random_;
 };
 
+// The kernels that a call picked, of the operators' lists.
+std::string kernels_of(const std::function<void()>& call) {
+  struct Names final : Observer {
+    void launched(const LaunchSeen& launch) override { all += (all.empty() ? "" : "+") + std::string(launch.kernel); }
+    std::string all;
+  } names;
+  const Observing guard(names);
+  call();
+  return names.all;
+}
+
 // Microseconds of a call: the least of five rounds of as many as take some milliseconds.
 double time(Device device, const std::function<void()>& call) {
   const auto passed = [&](int calls) {
@@ -114,13 +126,24 @@ void run(const Problem& p, Device device) {
     std::copy(size, size + 2, a.size);
     return a;
   };
-  const double forward = time(device, [&] { conv2d(x, w, {}, p.options); });
-  const double images = time(device, [&] { dispatch_one(conv2d_input_grad_op, {dy, w}, sized(p.size)); });
-  const double filters = time(device, [&] { dispatch_one(conv2d_weight_grad_op, {x, dy, w}, sized(p.taps)); });
+  const std::function<void()> passes[] = {
+      [&] { conv2d(x, w, {}, p.options); },
+      [&] {
+        dispatch_one(conv2d_input_grad_op, {dy, w}, sized(p.size));
+      },
+      [&] {
+        dispatch_one(conv2d_weight_grad_op, {x, dy, w}, sized(p.taps));
+      },
+  };
+  std::string times, kernels;
+  for (const auto& pass : passes) {
+    times += fmt::format(" {:.2f}", time(device, pass));
+    kernels += " " + kernels_of(pass);
+  }
   const Conv2dOptions& o = p.options;
-  fmt::print("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {:.2f} {:.2f} {:.2f}\n", p.images, p.channels, p.size[0],
-             p.size[1], p.filters, p.taps[0], p.taps[1], p.groups, o.stride[0], o.stride[1], o.padding[0], o.padding[1],
-             o.dilation[0], o.dilation[1], p.channels_last ? "last" : "first", forward, images, filters);
+  fmt::print("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}{}{}\n", p.images, p.channels, p.size[0], p.size[1],
+             p.filters, p.taps[0], p.taps[1], p.groups, o.stride[0], o.stride[1], o.padding[0], o.padding[1],
+             o.dilation[0], o.dilation[1], p.channels_last ? "last" : "first", times, kernels);
   std::fflush(stdout);
 }
 

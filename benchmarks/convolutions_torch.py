@@ -49,10 +49,10 @@ def main():
         backward = lambda mask: torch.ops.aten.convolution_backward(dy, x, weight, None, *options, False, (0, 0), groups, mask)
         calls = (forward, lambda: backward((True, False, False)), lambda: backward((False, True, False)))
         with torch.no_grad():
-            for name, ours, call in zip(passes, map(float, words[15:18]), calls):
+            for name, ours, kernel, call in zip(passes, map(float, words[15:18]), words[18:21], calls):
                 theirs = timed(call, device)
                 ratios[name].append(ours / theirs)
-                rows.append((ours / theirs, ours, theirs, name, " ".join(words[:15])))
+                rows.append((ours / theirs, ours, theirs, name, " ".join(words[:15]) + "  " + kernel))
     rows.sort(reverse=True)
     for ratio, ours, theirs, name, problem in rows[:40]:
         print(f"{ratio:6.2f}  {ours:9.1f} us  PyTorch {theirs:9.1f} us  {name:16s} {problem}")

@@ -2,6 +2,7 @@
 #include "kernels/shared/conv.h"
 
 #include "kernels/args/gpu/tables.h"
+#include "kernels/gpu/padded_conv.h"
 #include "kernels/gpu/pointwise.h"
 #include "kernels/gpu/sm90_reason.h"
 
@@ -149,6 +150,9 @@ constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_ta
 template <ConvPart part>
 constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
 
+template <PaddedPass pass>
+constexpr Kernel padded_kernel = staged_kernel<plan_padded<pass>>("padded", takes_padded<pass>);
+
 // norm_conv2d as a convolution, whose attributes live as long as this does.
 struct ConvolutionOf {
   explicit ConvolutionOf(const Call& of)
@@ -230,6 +234,7 @@ constexpr Kernel conv2d_list[] = {
     staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward),
     sm90_leading_kernel<ConvPart::forward>,
     vendor_kernel<ConvPart::forward>,
+    padded_kernel<PaddedPass::Forward>,
     sm90_kernel<ConvPart::forward>,
     staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
@@ -239,6 +244,7 @@ constexpr Kernel input_grad_list[] = {
     staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
     sm90_leading_kernel<ConvPart::images>,
     vendor_kernel<ConvPart::images>,
+    padded_kernel<PaddedPass::InputGrad>,
     sm90_kernel<ConvPart::images>,
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
@@ -247,6 +253,7 @@ constexpr Kernel weight_grad_list[] = {
     staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
     sm90_leading_kernel<ConvPart::filters>,
     vendor_kernel<ConvPart::filters>,
+    padded_kernel<PaddedPass::WeightGrad>,
     sm90_kernel<ConvPart::filters>,
     staged_kernel<weight_grad_gemm>("implicit_gemm")};
 

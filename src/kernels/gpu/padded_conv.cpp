@@ -1,0 +1,94 @@
+#include "kernels/gpu/padded_conv.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+constexpr int64_t unit = 8;  // halves of 16 bytes
+int64_t rounded(int64_t n) { return (n + unit - 1) / unit * unit; }
+
+// What lies in a larger tensor of zeros, channels last: all of it, and the part that is `of`.
+class Padded {
+ public:
+  // `dims`: of [n, c, h, w] or [filters, c, r, s], those that are padded.
+  Padded(Workspace& workspace, const Operand& of, std::initializer_list<size_t> dims) {
+    Shape shape = of.shape();
+    for (const size_t d : dims) shape[d] = Dim(rounded(shape[d].value()));
+    const int64_t bytes = shape.numel().value() * static_cast<int64_t>(size_of(of.dtype()));
+    const Operand dense({shape, of.dtype(), of.device()}, workspace.take(bytes));
+    whole = dense.as_strided(shape, channels_last(dense));
+    part = whole.as_strided(of.shape(), whole.strides());
+  }
+  Operand whole, part;
+};
+
+// An operand that is read: padded where it must be.
+Operand read(const Call& call, Workspace& workspace, const Operand& t, std::initializer_list<size_t> dims) {
+  if (std::all_of(dims.begin(), dims.end(), [&](size_t d) { return t.shape()[d].value() % unit == 0; })) return t;
+  const Padded padded(workspace, t, dims);
+  fill(call, workspace.plan(), padded.whole, 0);
+  copy(call, workspace.plan(), padded.part, t);
+  return padded.whole;
+}
+
+// plan(result) for a result that is padded, of which the part that is wanted follows.
+template <class Plan>
+void write(const Call& call, Workspace& workspace, const Operand& t, std::initializer_list<size_t> dims,
+           const Plan& plan) {
+  if (std::all_of(dims.begin(), dims.end(), [&](size_t d) { return t.shape()[d].value() % unit == 0; })) return plan(t);
+  const Padded padded(workspace, t, dims);
+  plan(padded.whole);
+  copy(call, workspace.plan(), t, padded.part);
+}
+
+// Filters, images and their results, wherever the pass has them.
+template <PaddedPass pass>
+std::array<const Operand*, 3> images_filters_results(const Call& call) {
+  if constexpr (pass == PaddedPass::Forward) return {&call.in[0], &call.in[1], &call.out[0]};
+  else if constexpr (pass == PaddedPass::InputGrad) return {&call.out[0], &call.in[1], &call.in[0]};
+  else return {&call.in[0], &call.out[0], &call.in[1]};
+}
+
+}  // namespace
+
+template <PaddedPass pass>
+Reason takes_padded(const Call& call) {
+  const auto [x, w, y] = images_filters_results<pass>(call);
+  if (call.attrs.as<ConvAttrs>().groups != 1) return Reason::Shape;
+  if (x->dtype() != Float16 && x->dtype() != BFloat16) return Reason::DType;
+  if (x->size(1) % unit == 0 && w->size(0) % unit == 0) return Reason::Shape;  // nothing to pad
+  // Copies cost less than what tensor cores save, but for a few products.
+  constexpr double least = 1e7;
+  const double products =
+      static_cast<double>(y->numel()) * static_cast<double>(w->numel() / std::max<int64_t>(w->size(0), 1));
+  return products < least ? Reason::Small : Reason::Ok;
+}
+
+template <PaddedPass pass>
+void plan_padded(const Call& call, Workspace& workspace) {
+  const auto [x, w, y] = images_filters_results<pass>(call);
+  Plan& plan = workspace.plan();
+  if constexpr (pass == PaddedPass::Forward) {
+    const Operand in[] = {read(call, workspace, *x, {1}), read(call, workspace, *w, {0, 1}), {}};
+    write(call, workspace, *y, {1}, [&](const Operand& out) { plan_call(call.op, in, call.attrs, {&out, 1}, plan); });
+    if (const Operand& bias = call.in[2]; bias.defined())
+      combine(call, plan, MapOp::add, *y, *y, bias.as_strided(y->shape(), {0, bias.stride(0), 0, 0}));
+  } else if constexpr (pass == PaddedPass::InputGrad) {
+    const Operand in[] = {read(call, workspace, *y, {1}), read(call, workspace, *w, {0, 1})};
+    write(call, workspace, *x, {1}, [&](const Operand& out) { plan_call(call.op, in, call.attrs, {&out, 1}, plan); });
+  } else {
+    const Operand in[] = {read(call, workspace, *x, {1}), read(call, workspace, *y, {1}), {}};
+    write(call, workspace, *w, {0, 1}, [&](const Operand& out) {
+      plan_call(call.op, in, call.attrs, {&out, 1}, plan);
+    });
+  }
+}
+
+#define TESSERA_PADDED(pass)                                   \
+  template Reason takes_padded<PaddedPass::pass>(const Call&); \
+  template void plan_padded<PaddedPass::pass>(const Call&, Workspace&);
+TESSERA_PADDED(Forward)
+TESSERA_PADDED(InputGrad)
+TESSERA_PADDED(WeightGrad)
+#undef TESSERA_PADDED
+
+}  // namespace tessera::gpu_kernels
