@@ -10,7 +10,7 @@ namespace tessera {
 
 /// How a product is cut: a block computes tile_m x tile_n elements of the result with `warps` warps (on AMD's cards
 /// waves), adding up tile_k at a time, and keeps `stages` tiles of the operands in shared memory. What is 0 is taken
-/// from the shipped config that fills the card at hand. docs/gpu.md says what goes together.
+/// from the shipped config that fills the card at hand. docs/gpu/products.md says what goes together.
 struct GemmConfig {
   int tile_m = 0, tile_n = 0, tile_k = 0, warps = 0, stages = 0;
 };

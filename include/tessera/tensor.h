@@ -128,7 +128,7 @@ class Tensor {
   int64_t offset() const { return impl().offset; }
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().storage->device; }
-  /// Row-major without gaps. Rows of matrices of halves may be padded on GPUs (docs/architecture.md): see contiguous().
+  /// Row-major without gaps. Rows of matrices of halves may be padded on GPUs (docs/memory.md): see contiguous().
   /// Never where is_packed().
   bool is_contiguous() const { return impl().contiguous; }
   TensorMeta meta() const;

@@ -58,7 +58,7 @@ struct Kernel;
 using KernelList = std::span<const Kernel>;
 
 /// Which outputs of an operator may have rows that start at whole 16 bytes on GPUs, as matrix cores read them best
-/// (docs/architecture.md says what else lies how).
+/// (docs/memory.md says what else lies how).
 enum class Pitched : uint8_t {
   Matrices,  ///< of halves or f32, 64 KB and more, up to three dims; and what has the shape of an input that lies so
   All,       ///< of any dtype, size and number of dims

@@ -5,7 +5,7 @@
 namespace tessera {
 
 /// How an output of `op` lies: `meta`, of which inference says shape, dtype and device, with strides and pitch
-/// (docs/architecture.md says what lies how on a GPU). Shapes with symbols lie dense.
+/// (docs/memory.md says what lies how on a GPU). Shapes with symbols lie dense.
 TensorMeta output_layout(const Op& op, std::span<const TensorMeta> in, const TensorMeta& meta, bool hidden = false);
 /// A new tensor that lies so.
 Tensor make_output(const TensorMeta& layout);
