@@ -11,14 +11,13 @@ struct Mlp : nn::Module {
 };
 
 int main(int argc, char** argv) try {
-  DeviceGuard device(parse_device(argc > 1 ? argv[1] : "cpu"));
+  DeviceGuard device(parse_device(argc > 1 ? argv[1] : "cpu"));  // or "cuda:0", or "hip:0"
   manual_seed(1);
   Mlp model;
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
   double loss_now = 0;
   for (int step = 1; step <= 800; ++step) {
-    Tensor x = randn({256, 2});
-    Tensor radius = norm(x, {1});
+    Tensor x = randn({256, 2}), radius = norm(x, {1});
     Tensor inside = logical_and(gt(radius, full({}, 0.7)), lt(radius, full({}, 1.5))).to(Int64);
     Tensor loss = cross_entropy(model(x), inside);
     optimizer.zero_grad();
