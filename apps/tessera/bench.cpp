@@ -27,7 +27,7 @@ namespace {
 
 struct BenchOptions : CommonOptions {
   std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64", dense = "none";
-  bool causal = false, in_turns = false;
+  bool causal = false, in_turns = false, channels_last = false, training = false;
   AttentionChoice attention;
   RecordingOptions profile;
   int m = 1024, n = 1024, k = 1024;
@@ -461,10 +461,15 @@ void bench_host(const BenchOptions& options) {
   results.write();
 }
 
-Tensors inputs_of(const OpCase& c, DType dtype, Device device, Generator& generator) {
+Tensors inputs_of(const OpCase& c, const BenchOptions& options, Generator& generator) {
+  const DType dtype = dtype_option(options.dtype);
   Tensors in = c.inputs(generator);
-  for (Tensor& t : in)
-    if (t.defined()) t = (t.dtype() == Float64 ? t.to(dtype) : t).to(device);
+  for (Tensor& t : in) {
+    if (!t.defined()) continue;
+    t = (t.dtype() == Float64 ? t.to(dtype) : t).to(options.target());
+    if (options.channels_last && t.dim() == 4) t = t.to(ChannelsLast);
+    if (options.training && is_floating(t.dtype())) t.set_requires_grad();
+  }
   return in;
 }
 
@@ -491,15 +496,16 @@ void report_case(const std::string& name, double time, double flops, double byte
 // An operator in turns with a plain copy of its largest input, in the same memory. Twice: on the same tensors again and
 // again, which caches may hold, and through so many of them that each comes from memory.
 void bench_case(const OpCase& c, const BenchOptions& options, Results& results) {
-  NoGrad guard;
+  const GradMode mode(options.training);
   std::optional<ForceKernel> forced;
   if (!options.kernel.empty()) forced.emplace(c.op, options.kernel);
   Generator generator(options.seed);
   DType dtype = dtype_option(options.dtype);
   const Device device = options.target();
   const Op& op = find_op(c.op);
-  std::string name = fmt::format("{} {}", c.op, c.label);
-  std::vector<Tensors> inputs{inputs_of(c, dtype, device, generator)}, outputs(1);
+  const std::string name = fmt::format("{} {}{}{}", c.op, c.label, options.channels_last ? ", channels last" : "",
+                                       options.training ? ", training" : "");
+  std::vector<Tensors> inputs{inputs_of(c, options, generator)}, outputs(1);
   double bytes = c.bytes * static_cast<double>(size_of(dtype)) / 4;
   size_t slot = 0;
   auto next = [&] { return slot = (slot + 1) % inputs.size(); };
@@ -527,7 +533,7 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
     if (memory) {
       constexpr double kAll = 400e6;
       for (int more = static_cast<int>(std::clamp(kAll / bytes, 2.0, 64.0)) / 2 * 2; more > 0; --more)
-        inputs.push_back(inputs_of(c, dtype, device, generator));  // an odd number in all: both candidates meet each
+        inputs.push_back(inputs_of(c, options, generator));  // an odd number in all: both candidates meet each
       outputs.resize(inputs.size());
       for (size_t i = 0; i < inputs.size(); ++i) candidates[i % 2].run();
     }
@@ -540,6 +546,9 @@ void bench_case(const OpCase& c, const BenchOptions& options, Results& results) 
 
 void run(BenchOptions& options) {
   options.attention.apply(options.target());
+  if ((options.channels_last || options.training) &&
+      (options.op == "gemm" || options.op == "sdpa" || options.op == "rows" || options.op == "host"))
+    throw UsageError("--channels-last and --training: of operators with a benchmark case, not of " + options.op);
   if (options.op == "sdpa") return bench_attention(options);
   if (options.op == "rows") return bench_rows(options);
   if (options.op == "host") return bench_host(options);
@@ -589,6 +598,8 @@ void add_bench(Command app) {
   op.option("--shape", options->shape, "of sdpa's queries, keys and values").with_default();
   op.flag("--causal", options->causal, "causal attention, in sdpa");
   options->attention.add_to(op);
+  op.flag("--channels-last", options->channels_last, "images of an operator's case lie channels last");
+  op.flag("--training", options->training, "an operator's case keeps what its gradient will need");
   op.option("--seconds", options->seconds, "time to measure").range(0.01, 600.0).with_default();
   options->add_to(op, true);
   options->add_picks_to(op);

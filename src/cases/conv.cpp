@@ -155,23 +155,23 @@ Tensor shuffled(const Shape& shape, Generator& g) {
   return x;
 }
 
-// For every position of the result, a place in its window and in the image, as a maximum has one.
-Tensor places_in_windows(const PoolAttrs& a, const Shape& x, const Shape& result, Generator& g) {
-  Tensor places = indices(result, 1 << 20, g);
+// For every position of the result, a tap of its window that lies on the image, as a maximum has one.
+Tensor taps_in_windows(const PoolAttrs& a, const Shape& x, const Shape& result, Generator& g) {
+  Tensor taps = indices(result, 1 << 20, g);
   const int64_t height = x[2].value(), width = x[3].value(), across = result[3].value();
-  int64_t* place = places.data<int64_t>();
-  for (int64_t n = 0; n < places.numel(); ++n) {
+  int64_t* tap = taps.data<int64_t>();
+  for (int64_t n = 0; n < taps.numel(); ++n) {
     const int64_t row = n / across % result[2].value(), column = n % across;
     std::vector<int64_t> inside;
     for (int64_t r = 0; r < a.window[0]; ++r)
       for (int64_t s = 0; s < a.window[1]; ++s) {
         const int64_t y = row * a.stride[0] - a.padding[0] + r * a.dilation[0];
         const int64_t z = column * a.stride[1] - a.padding[1] + s * a.dilation[1];
-        if (y >= 0 && y < height && z >= 0 && z < width) inside.push_back(y * width + z);
+        if (y >= 0 && y < height && z >= 0 && z < width) inside.push_back(r * a.window[1] + s);
       }
-    place[n] = inside[place[n] % inside.size()];
+    tap[n] = inside[tap[n] % inside.size()];
   }
-  return places;
+  return a.window[0] * a.window[1] <= 255 ? taps.to(UInt8) : taps;
 }
 
 void add_poolings(std::vector<OpCase>& cases, bool max) {
@@ -182,6 +182,7 @@ void add_poolings(std::vector<OpCase>& cases, bool max) {
       {"overlapping 2x3", {1, 2, 7, 5}, pooling(2, 3, 1, 1)},
       {"a rest is left out", {1, 2, 8, 10}, pooling(3, 3, 3, 0)},
       {"global", {2, 5, 7, 7}, pooling(7, 7, 7, 0)},
+      {"more than 255 taps", {1, 2, 19, 17}, pooling(16, 17, 1, 0)},
   };
   if (max) list.push_back({"dilated", {1, 3, 11, 9}, pooling(3, 2, 2, 1, 2)});
   else list.push_back({"padding not counted", {1, 3, 11, 9}, pooling(3, 3, 2, 1, 1, false)});
@@ -196,11 +197,33 @@ void add_poolings(std::vector<OpCase>& cases, bool max) {
                      .attrs = sized(c.attrs, c.x),
                      .inputs = [=](Generator& g) -> Tensors {
                        Tensors in = {normal64(result(c), g)};
-                       if (max) in.push_back(places_in_windows(c.attrs, c.x, result(c), g));
+                       if (max) in.push_back(taps_in_windows(c.attrs, c.x, result(c), g));
                        return in;
                      },
                      .gradients = 1,
                      .symbolic = false});
+  }
+  for (const Pooling& c : {Pooling{"64x64x112x112, 3x3", {64, 64, 112, 112}, pooling(3, 3, 2, 1)},
+                           {"4x64x512x512, 2x2", {4, 64, 512, 512}, pooling(2, 2, 2, 0)},
+                           {"4x512x64x64, 2x2", {4, 512, 64, 64}, pooling(2, 2, 2, 0)}}) {
+    const auto x = static_cast<double>(c.x.numel().value()), y = static_cast<double>(result(c).numel().value());
+    const auto middle = static_cast<double>(c.attrs.window[0] / 2 * c.attrs.window[1] + c.attrs.window[1] / 2);
+    cases.push_back({.op = max ? "max_pool2d" : "avg_pool2d",
+                     .label = c.label,
+                     .attrs = c.attrs,
+                     .inputs = [=](Generator& g) -> Tensors { return {normal64(c.x, g)}; },
+                     .benchmark = true,
+                     .bytes = 4 * (x + y)});
+    cases.push_back({.op = max ? "max_pool2d_backward" : "avg_pool2d_backward",
+                     .label = c.label,
+                     .attrs = sized(c.attrs, c.x),
+                     .inputs = [=](Generator& g) -> Tensors {
+                       Tensors in = {normal64(result(c), g)};
+                       if (max) in.push_back(full(result(c), middle, UInt8));
+                       return in;
+                     },
+                     .benchmark = true,
+                     .bytes = 4 * (x + y) + (max ? 2 * y : 0)});  // a tap is half of a half
   }
 }
 

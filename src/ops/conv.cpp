@@ -326,7 +326,8 @@ const Op conv_transpose2d_op = {.name = "conv_transpose2d",
                                 .made_of = &conv2d_input_grad_op,
                                 .flops = transpose_flops};
 
-// ---- pooling: x -> y; max_pool2d also keeps the place h * width + w of each maximum (hidden, i64)
+// ---- pooling: x -> y; max_pool2d also keeps which tap of its window each maximum is (hidden): number row * columns +
+// column, or their count where a window lies on padding only. A byte for windows of up to 255 taps.
 
 template <OpName op>
 Shape pooled(const TensorMeta& x, const PoolAttrs& a) {
@@ -366,10 +367,14 @@ double divisor(const Index& out, int64_t height, int64_t width, const PoolAttrs&
   return count;
 }
 
+int64_t tap_count(const PoolAttrs& a) { return a.window[0] * a.window[1]; }
+DType taps_dtype(const PoolAttrs& a) { return tap_count(a) <= 255 ? UInt8 : Int64; }
+
 Metas infer_max_pool(std::span<const TensorMeta> in, const Attrs& attrs) {
+  auto& a = attrs.as<PoolAttrs>();
   require_one_floating_dtype("max_pool2d", in, 1);
-  Shape shape = pooled<"max_pool2d">(in[0], attrs.as<PoolAttrs>());
-  return {{shape, in[0].dtype, in[0].device}, {shape, Int64, in[0].device}};
+  Shape shape = pooled<"max_pool2d">(in[0], a);
+  return {{shape, in[0].dtype, in[0].device}, {shape, taps_dtype(a), in[0].device}};
 }
 Metas infer_avg_pool(std::span<const TensorMeta> in, const Attrs& attrs) {
   auto& a = attrs.as<PoolAttrs>();
@@ -401,7 +406,7 @@ Tensors avg_pool_reference(std::span<const Tensor> in, const Attrs& attrs) {
   })};
 }
 
-// ---- max_pool2d_backward: dy, places -> dx; avg_pool2d_backward: dy -> dx. Attrs hold the spatial size of dx.
+// ---- max_pool2d_backward: dy, taps -> dx; avg_pool2d_backward: dy -> dx. Attrs hold the spatial size of dx.
 
 template <OpName op>
 Metas infer_pool_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
@@ -409,8 +414,10 @@ Metas infer_pool_backward(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_one_floating_dtype(op.view(), in, 1);
   require_rank(op.view(), "gradient", in[0], 4);
   if (in.size() > 1) {
-    require_shape(op.view(), "places", in[1], in[0].shape);
-    if (in[1].dtype != Int64) fail(op.view(), "places must be i64, not {}", describe(in[1]));
+    require_shape(op.view(), "taps", in[1], in[0].shape);
+    if (in[1].dtype != taps_dtype(a))
+      fail(op.view(), "taps of a window {}x{} must be {}, not {}", a.window[0], a.window[1], name(taps_dtype(a)),
+           describe(in[1]));
   }
   TensorMeta x{{in[0].shape[0], in[0].shape[1], Dim(a.size[0]), Dim(a.size[1])}, in[0].dtype, in[0].device};
   Shape wanted = pooled<op>(x, a);
@@ -424,8 +431,11 @@ Tensors max_pool_backward_reference(std::span<const Tensor> in, const Attrs& att
   auto& a = attrs.as<PoolAttrs>();
   Tensor dx = zeros({in[0].shape()[0], in[0].shape()[1], Dim(a.size[0]), Dim(a.size[1])}, in[0].dtype());
   reference::each_index(in[0].shape(), [&](const Index& i) {
-    auto place = static_cast<int64_t>(reference::get(in[1], i));
-    add_to(dx, {i[0], i[1], place / a.size[1], place % a.size[1]}, reference::get(in[0], i));
+    auto tap = static_cast<int64_t>(reference::get(in[1], i));
+    if (tap == tap_count(a)) return;
+    const int64_t row = i[2] * a.stride[0] - a.padding[0] + tap / a.window[1] * a.dilation[0];
+    const int64_t column = i[3] * a.stride[1] - a.padding[1] + tap % a.window[1] * a.dilation[1];
+    add_to(dx, {i[0], i[1], row, column}, reference::get(in[0], i));
   });
   return {dx};
 }
@@ -447,10 +457,27 @@ PoolAttrs sized_pool(const Attrs& attrs, const Shape& x) {
   return a;
 }
 
+// Where the maxima lie in their planes, h * width + w; 0 where there is none.
+Tensor places_of(const Tensor& taps, const Tensor& exist, const PoolAttrs& a) {
+  const auto width = static_cast<double>(a.window[1]);
+  const Tensor number = taps.to(Int64), row = floor_div(number, full({}, width, Int64, taps.device()));
+  const auto along = [&](int d, const Tensor& tap) {
+    const auto count = static_cast<double>(taps.size(2 + d)), stride = static_cast<double>(a.stride[d]);
+    const Tensor starts = arange(0, count, 1, Int64, taps.device()) * stride - static_cast<double>(a.padding[d]);
+    return (d == 0 ? starts.unsqueeze(1) : starts) + tap * static_cast<double>(a.dilation[d]);
+  };
+  const Tensor places = along(0, row) * static_cast<double>(a.size[1]) + along(1, number - row * width);
+  return where(exist, places, zeros({}, Int64, taps.device()));
+}
+
 // The gradient of the scatter is the gather from the same places.
 Tensors max_pool_backward_vjp(const Saved& s, const Tensors& grads) {
-  const Tensor &g = grads[0], &places = s.inputs[1];
-  return {reshape(gather(flatten(g, 2), 2, flatten(places, 2)), places.shape()), {}};
+  const auto& a = s.attrs.as<PoolAttrs>();
+  const Tensor &g = grads[0], &taps = s.inputs[1],
+               exist = ne(taps, full({}, static_cast<double>(tap_count(a)), taps.dtype(), taps.device()));
+  const Tensor places = flatten(places_of(taps, exist, a), 2);
+  const Tensor at = reshape(gather(flatten(g, 2), 2, places), taps.shape());
+  return {where(exist, at, zeros({}, g.dtype(), g.device())), {}};
 }
 extern const Op avg_pool2d_op;
 Tensors avg_pool_backward_vjp(const Saved& s, const Tensors& grads) {
@@ -460,7 +487,7 @@ Tensors avg_pool_backward_vjp(const Saved& s, const Tensors& grads) {
 }
 
 const Op max_pool2d_backward = {.name = "max_pool2d_backward",
-                                .inputs = "dy, places",
+                                .inputs = "dy, taps",
                                 .outputs = "dx",
                                 .attrs = attrs_of<PoolAttrs>,
                                 .infer = infer_pool_backward<"max_pool2d_backward">,
@@ -487,7 +514,7 @@ Tensors avg_pool_vjp(const Saved& s, const Tensors& grads) {
 
 const Op max_pool2d_op = {.name = "max_pool2d",
                           .inputs = "x",
-                          .outputs = "y, places?",
+                          .outputs = "y, taps?",
                           .attrs = attrs_of<PoolAttrs>,
                           .infer = infer_max_pool,
                           .vjp = max_pool_vjp,

@@ -45,6 +45,7 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"bench", "op", "sdpa", "--shape", "12x64"}), 2, "12x64");
   expect_error(run({"bench", "op", "sdpa", "--attention", "mem-efficient"}), 2, "cpu has flash and math");
   expect_error(run({"bench", "op", "host"}), 2, "only of a GPU");
+  expect_error(run({"bench", "op", "rows", "--training"}), 2, "with a benchmark case, not of rows");
   expect_error(run({"explain", "sdpa", "--attention", "fast"}), 2, "fast");
   expect_error(run({"explain", "sdpa", "--attention", "sm90-any-order"}), 2, "cpu has flash and math");
   expect_error(run({"explain", "nothing"}), 2, "nothing");
@@ -156,6 +157,12 @@ TEST(Command, BenchesRowsBesideACopy) {
       {"bench", "op", "rows", "--m", "5", "--n", "67", "--dtype", "bf16", "--dense", "gradients", "--seconds", "0.01"});
   EXPECT_NE(f.out.find("5 rows of 67 in bf16, dense: gradients, on"), std::string::npos) << f.err;
   EXPECT_EQ(run({"bench", "op", "rows", "--dense", "some"}).code, 2);
+}
+
+TEST(Command, BenchesACaseInAnotherLayout) {
+  const Finished f = run({"bench", "op", "conv2d", "--channels-last", "--training", "--seconds", "0.01"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("8x64x56x56, 64 3x3, channels last, training"), std::string::npos) << f.out;
 }
 
 TEST(Command, ExplainsEachKernel) {

@@ -6,13 +6,14 @@
 
 namespace tessera::TESSERA_KERNELS {
 
-/// Tensors are (n, c, h, w) at any strides and of x's type: f32, f64, f16 or bf16; places are i64.
+/// Tensors are (n, c, h, w) at any strides and of x's type: f32, f64, f16 or bf16; taps are u8 or i64.
 struct PoolArgs {
   long long images, channels;
   long long size[2], window[2], stride[2], padding[2], dilation[2];  // size: of x
   bool count_padding;                                                // in the divisor of an average
   TensorArg x, y;                                                    // in a gradient, x is written and y read
-  TensorArg places;                                                  // of maxima; its data is optional forward
+  bool channels_last;  // where a kernel asks for dense tensors: which order
+  TensorArg taps;      // which of a window is its maximum; its data is optional forward
 };
 
 struct PoolTable {

@@ -51,10 +51,6 @@ std::span<const KernelTableEntry> conv_kernels() {
       {"conv2d_input_grad", input_grad_list},
       {"conv2d_weight_grad", weight_grad_list},
       {"conv_transpose2d", transpose_list},
-      {"max_pool2d", max_list},
-      {"max_pool2d_backward", max_backward_list},
-      {"avg_pool2d", average_list},
-      {"avg_pool2d_backward", average_backward_list},
   };
   return entries;
 }

@@ -101,8 +101,8 @@ std::span<const KernelTableEntry> cpu_kernel_table() {
   static const std::vector<KernelTableEntry> table = [] {
     std::vector<KernelTableEntry> all;
     for (auto family : {creation_kernels(), elementwise_kernels(), reduction_kernels(), shape_kernels(),
-                        indexing_kernels(), matmul_kernels(), conv_kernels(), norm_kernels(), softmax_kernels(),
-                        loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
+                        indexing_kernels(), matmul_kernels(), conv_kernels(), pool_kernels(), norm_kernels(),
+                        softmax_kernels(), loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

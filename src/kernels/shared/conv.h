@@ -1,5 +1,4 @@
-// Convolution and pooling: from tensors to what kernels take. What the lists of the CPU and of GPUs share. The
-// convolution kernels take any strides.
+// Convolution: from tensors to what kernels take, any strides. What the lists of the CPU and of GPUs share.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -132,47 +131,5 @@ inline void conv_transpose2d(const Call& call, Plan& plan) {
   combine(call, plan, MapOp::add, y, y, bias.as_strided(y.shape(), {0, bias.stride(0), 0, 0}));
 }
 inline constexpr Kernel transpose_list[] = {{.name = "composed", .plan = conv_transpose2d}};
-
-// ---- pooling: kernels that take any strides and every floating type
-
-inline PoolArgs pool_args(const Call& call, const Operand& x, const Operand& y) {
-  auto& a = call.attrs.as<PoolAttrs>();
-  PoolArgs args{};
-  args.images = x.size(0);
-  args.channels = x.size(1);
-  for (int d = 0; d < 2; ++d) {
-    args.size[d] = x.size(2 + d);
-    args.window[d] = a.window[d];
-    args.stride[d] = a.stride[d];
-    args.padding[d] = a.padding[d];
-    args.dilation[d] = a.dilation[d];
-  }
-  args.count_padding = a.count_include_pad;
-  args.x = operand(x, 4);
-  args.y = operand(y, 4);
-  return args;
-}
-
-inline void max_pool2d(const Call& call, Plan& plan) {
-  PoolArgs args = pool_args(call, call.in[0], call.out[0]);
-  if (call.out[1].defined()) args.places = operand(call.out[1], 4);
-  plan.launch("max_pool", pool_table().max, args);
-}
-inline void max_pool2d_backward(const Call& call, Plan& plan) {
-  PoolArgs args = pool_args(call, call.out[0], call.in[0]);
-  args.places = operand(call.in[1], 4);
-  plan.launch("max_pool_backward", pool_table().max_backward, args);
-}
-inline void avg_pool2d(const Call& call, Plan& plan) {
-  plan.launch("avg_pool", pool_table().average, pool_args(call, call.in[0], call.out[0]));
-}
-inline void avg_pool2d_backward(const Call& call, Plan& plan) {
-  plan.launch("avg_pool_backward", pool_table().average_backward, pool_args(call, call.out[0], call.in[0]));
-}
-
-inline constexpr Kernel max_list[] = {{.name = "windows", .plan = max_pool2d}};
-inline constexpr Kernel max_backward_list[] = {{.name = "windows", .plan = max_pool2d_backward}};
-inline constexpr Kernel average_list[] = {{.name = "windows", .plan = avg_pool2d}};
-inline constexpr Kernel average_backward_list[] = {{.name = "windows", .plan = avg_pool2d_backward}};
 
 }  // namespace tessera::TESSERA_KERNELS

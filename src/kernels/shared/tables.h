@@ -13,6 +13,7 @@ std::span<const KernelTableEntry> indexing_kernels();
 std::span<const KernelTableEntry> matmul_kernels();
 std::span<const KernelTableEntry> fused_gemm_kernels();  // GPUs' alone
 std::span<const KernelTableEntry> conv_kernels();
+std::span<const KernelTableEntry> pool_kernels();
 std::span<const KernelTableEntry> norm_kernels();
 std::span<const KernelTableEntry> softmax_kernels();
 std::span<const KernelTableEntry> loss_kernels();

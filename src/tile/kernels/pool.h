@@ -25,12 +25,12 @@ TESSERA_HD Taps taps_at(const Window& w, i64 o) {
   return {start, first, start < w.length ? min(w.filter, ceil_div(w.length - start, w.dilation)) : 0};
 }
 
-/// fn(row, column) for every element of a window that lies on the image, in row-major order.
+/// fn(row, column, number of the tap) for every element of a window that lies on the image, in row-major order.
 template <class F>
 TESSERA_HD void each_tap(const PoolProblem& p, const Taps& rows, const Taps& columns, const F& fn) {
   for (i64 r = rows.first; r < rows.last; ++r) {
     for (i64 s = columns.first; s < columns.last; ++s) {
-      fn(rows.start + r * p.h.dilation, columns.start + s * p.w.dilation);
+      fn(rows.start + r * p.h.dilation, columns.start + s * p.w.dilation, r * p.w.filter + s);
     }
   }
 }
@@ -70,39 +70,41 @@ TESSERA_HD void add_to(T& element, C value) {
 
 }  // namespace detail
 
-/// y = the largest element of each window, NaN before all others; places, if given, its index h * width + w, or -1
-/// where a window lies on padding only.
-template <class T, class Executor>
-void max_pool(Executor& executor, const PoolProblem& p, const StridedView<T, 4>& y, const StridedView<i64, 4>& places,
+/// y = the largest element of each window, NaN before all others; taps, if given, its number among those of the window,
+/// row by row, or their count where a window lies on padding only.
+template <class T, class P, class Executor>
+void max_pool(Executor& executor, const PoolProblem& p, const StridedView<T, 4>& y, const StridedView<P, 4>& taps,
               const StridedView<const T, 4>& x) {
   using C = compute_t<T>;
+  const i64 none = p.h.filter * p.w.filter;
   const auto window = [&](i64 n, i64 c, i64 i, i64 j, const detail::Taps& rows, const detail::Taps& columns) {
     C best = -static_cast<C>(__builtin_inf());
-    i64 place = -1;
-    detail::each_tap(p, rows, columns, [&](i64 h, i64 w) {
+    i64 which = none;
+    detail::each_tap(p, rows, columns, [&](i64 h, i64 w, i64 tap) {
       const C v = convert_element<C>(x.at(n, c, h, w));
-      if (place >= 0 && !(v > best) && v == v) return;
+      if (which != none && !(v > best) && v == v) return;
       best = v;
-      place = h * p.w.length + w;
+      which = tap;
     });
     y.at(n, c, i, j) = convert_element<T>(best);
-    if (places.data) places.at(n, c, i, j) = place;
+    if (taps.data) taps.at(n, c, i, j) = static_cast<P>(which);
   };
   detail::each_window(
       ExecutorRef(executor), p, [](i64, i64) {}, window);
 }
 
 /// dx = dy at the places of the maxima, summed, and zero elsewhere.
-template <class T, class Executor>
+template <class T, class P, class Executor>
 void max_pool_backward(Executor& executor, const PoolProblem& p, const StridedView<T, 4>& dx,
-                       const StridedView<const T, 4>& dy, const StridedView<const i64, 4>& places) {
+                       const StridedView<const T, 4>& dy, const StridedView<const P, 4>& taps) {
   using C = compute_t<T>;
   detail::each_window(
       ExecutorRef(executor), p, [&](i64 n, i64 c) { detail::clear_plane(dx, n, c); },
-      [&](i64 n, i64 c, i64 i, i64 j, const detail::Taps&, const detail::Taps&) {
-        const i64 place = places.at(n, c, i, j);
-        if (place < 0) return;
-        detail::add_to(dx.at(n, c, place / p.w.length, place % p.w.length), convert_element<C>(dy.at(n, c, i, j)));
+      [&](i64 n, i64 c, i64 i, i64 j, const detail::Taps& rows, const detail::Taps& columns) {
+        const i64 tap = taps.at(n, c, i, j), r = tap / p.w.filter, s = tap % p.w.filter;
+        if (r == p.h.filter) return;
+        detail::add_to(dx.at(n, c, rows.start + r * p.h.dilation, columns.start + s * p.w.dilation),
+                       convert_element<C>(dy.at(n, c, i, j)));
       });
 }
 
@@ -111,7 +113,7 @@ void avg_pool(Executor& executor, const PoolProblem& p, const StridedView<T, 4>&
   using C = compute_t<T>;
   const auto window = [&](i64 n, i64 c, i64 i, i64 j, const detail::Taps& rows, const detail::Taps& columns) {
     C total = 0;
-    detail::each_tap(p, rows, columns, [&](i64 h, i64 w) { total += convert_element<C>(x.at(n, c, h, w)); });
+    detail::each_tap(p, rows, columns, [&](i64 h, i64 w, i64) { total += convert_element<C>(x.at(n, c, h, w)); });
     y.at(n, c, i, j) = convert_element<T>(total / static_cast<C>(detail::divisor(p, rows, columns)));
   };
   detail::each_window(
@@ -126,7 +128,7 @@ void avg_pool_backward(Executor& executor, const PoolProblem& p, const StridedVi
       ExecutorRef(executor), p, [&](i64 n, i64 c) { detail::clear_plane(dx, n, c); },
       [&](i64 n, i64 c, i64 i, i64 j, const detail::Taps& rows, const detail::Taps& columns) {
         const C share = convert_element<C>(dy.at(n, c, i, j)) / static_cast<C>(detail::divisor(p, rows, columns));
-        detail::each_tap(p, rows, columns, [&](i64 h, i64 w) { detail::add_to(dx.at(n, c, h, w), share); });
+        detail::each_tap(p, rows, columns, [&](i64 h, i64 w, i64) { detail::add_to(dx.at(n, c, h, w), share); });
       });
 }
 

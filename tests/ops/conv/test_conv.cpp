@@ -130,6 +130,30 @@ TEST(Conv2d, KernelsAgree) {
   }
 }
 
+TEST(Pool2d, ATapIsAByteInWindowsOfUpTo255) {
+  const TensorMeta x = zeros({1, 1, 17, 16}).meta();
+  const auto taps = [&](int64_t rows, int64_t columns) {
+    return find_op("max_pool2d").infer({&x, 1}, PoolAttrs{.window = {rows, columns}})[1].dtype;
+  };
+  EXPECT_EQ(taps(3, 3), UInt8);
+  EXPECT_EQ(taps(17, 15), UInt8);
+  EXPECT_EQ(taps(16, 16), Int64);
+  const PoolAttrs a{.window = {2, 2}, .size = {2, 2}};
+  EXPECT_EQ(error_of([&] {
+              dispatch(find_op("max_pool2d_backward"), {zeros({1, 1, 1, 1}), zeros({1, 1, 1, 1}, Int64)}, a);
+            }),
+            "max_pool2d_backward: taps of a window 2x2 must be u8, not i64[1, 1, 1, 1] on cpu");
+}
+
+TEST(Pool2d, WindowsOnPaddingOnlyHaveNoMaximumAndNoGradient) {
+  const Tensor x = ones({1, 1, 4, 4}).set_requires_grad();
+  const Tensor y = max_pool2d(x, {.window = {2, 2}, .stride = {1, 1}, .padding = {1, 1}, .dilation = {5, 5}});
+  EXPECT_EQ(y.to_vector<float>(), std::vector<float>{-INFINITY});
+  const Tensor dy = ones({1, 1, 1, 1}).set_requires_grad(), dx = grad({y}, {x}, {dy}, false, true)[0];
+  EXPECT_EQ(dx.to_vector<float>(), std::vector<float>(16));
+  EXPECT_EQ(grad({dx}, {dy}, {ones({1, 1, 4, 4})})[0].item(), 0);
+}
+
 TEST(Pool2d, MaximumKeepsNaN) {
   Tensor x = tensor<float>({1, NAN, 3, 2}, {1, 1, 2, 2});
   EXPECT_TRUE(std::isnan(max_pool2d(x).item()));

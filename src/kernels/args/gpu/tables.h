@@ -95,6 +95,7 @@ struct Tables {
   const ElementwiseTable* elementwise = nullptr;
   const ReduceTable* reduce = nullptr;
   const PoolTable* pool = nullptr;
+  const PoolTable* dense_pool = nullptr;  // f32, f16 and bf16 of less than 2^30 vectors
   const GemmTable* gemm = nullptr;
   const Sm90GemmTable* sm90_gemm = nullptr;
   const Sm90PointwiseTable* sm90_pointwise = nullptr;

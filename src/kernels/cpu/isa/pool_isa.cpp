@@ -21,20 +21,31 @@ StridedView<T, 4> view(const PoolArgs& a, const TensorArg& t, i64 height, i64 wi
                  {i64{t.strides[0]}, i64{t.strides[1]}, i64{t.strides[2]}, i64{t.strides[3]}});
 }
 
-/// fn(problem, x, y, places) with x of type X and y of type Y, each const where it is read.
-template <class X, class Y, class P, class Fn>
+/// fn(problem, x, y) with x of type X and y of type Y, each const where it is read.
+template <class X, class Y, class Fn>
 void with_views(const PoolArgs& a, const Fn& fn) {
   const PoolProblem p = problem(a);
-  const i64 rows = p.h.output(), columns = p.w.output();
-  fn(p, view<X>(a, a.x, a.size[0], a.size[1]), view<Y>(a, a.y, rows, columns), view<P>(a, a.places, rows, columns));
+  fn(p, view<X>(a, a.x, a.size[0], a.size[1]), view<Y>(a, a.y, p.h.output(), p.w.output()));
+}
+
+/// fn(taps), of one of their two types.
+template <class Fn>
+void with_taps(const PoolArgs& a, const PoolProblem& p, const Fn& fn) {
+  if (a.taps.type == Scalar::i64) fn(view<i64>(a, a.taps, p.h.output(), p.w.output()));
+  else fn(view<u8>(a, a.taps, p.h.output(), p.w.output()));
+}
+
+template <class P>
+StridedView<const P, 4> read_only(const StridedView<P, 4>& v) {
+  return {v.data, v.desc};
 }
 
 void max(const PoolArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    with_views<const T, T, i64>(a,
-                                [&](auto& p, auto x, auto y, auto places) { max_pool<T>(executor, p, y, places, x); });
+    with_views<const T, T>(
+        a, [&](auto& p, auto x, auto y) { with_taps(a, p, [&](auto taps) { max_pool<T>(executor, p, y, taps, x); }); });
   });
 }
 
@@ -42,8 +53,9 @@ void max_backward(const PoolArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    with_views<T, const T, const i64>(
-        a, [&](auto& p, auto x, auto y, auto places) { max_pool_backward<T>(executor, p, x, y, places); });
+    with_views<T, const T>(a, [&](auto& p, auto x, auto y) {
+      with_taps(a, p, [&](auto taps) { max_pool_backward<T>(executor, p, x, y, read_only(taps)); });
+    });
   });
 }
 
@@ -51,7 +63,7 @@ void average(const PoolArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    with_views<const T, T, i64>(a, [&](auto& p, auto x, auto y, auto) { avg_pool<T>(executor, p, y, x); });
+    with_views<const T, T>(a, [&](auto& p, auto x, auto y) { avg_pool<T>(executor, p, y, x); });
   });
 }
 
@@ -59,7 +71,7 @@ void average_backward(const PoolArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    with_views<T, const T, i64>(a, [&](auto& p, auto x, auto y, auto) { avg_pool_backward<T>(executor, p, x, y); });
+    with_views<T, const T>(a, [&](auto& p, auto x, auto y) { avg_pool_backward<T>(executor, p, x, y); });
   });
 }
 

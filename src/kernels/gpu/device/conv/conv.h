@@ -6,22 +6,7 @@
 
 namespace tessera::gpu_kernels {
 
-/// What numbers below 2^31 are multiplied by where they are divided, exactly, by one of those: a division would take
-/// twenty instructions.
-struct Inverse {
-  u32 factor = 0;
-  int shift = 0;  // 2^shift is the divisor or the next power of two; factor the least above 2^(31 + shift) / divisor
-
-  static Inverse of(i64 divisor) {
-    Inverse inverse;
-    while ((i64{1} << inverse.shift) < divisor) ++inverse.shift;
-    inverse.factor = static_cast<u32>((u64{1} << (31 + inverse.shift)) / static_cast<u64>(divisor) + 1);
-    return inverse;
-  }
-  TESSERA_HD int operator()(int number) const {
-    return static_cast<int>(static_cast<u32>(static_cast<u64>(static_cast<u32>(number) << 1) * factor >> 32) >> shift);
-  }
-};
+using tile::Inverse;
 
 /// Three numbers that count one dim of a matrix, the last one fastest. Each moves the place in memory by a stride, and
 /// in an image down and across.

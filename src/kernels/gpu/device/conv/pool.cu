@@ -1,5 +1,5 @@
-// Pooling. Gradients are gathered: each place of the input asks which windows saw it, so that no order is left to
-// chance.
+// Pooling of images with any strides, in f64, and of more elements than dense_pool.cu counts. Gradients are gathered:
+// each place of the input asks which windows saw it, so that no order is left to chance.
 #include "tile/kernels/pool.h"
 
 #include "conv.h"
@@ -44,23 +44,45 @@ TESSERA_DEVICE void each_seer(const Window& w, i64 at, const F& fn) {
     if (w.dilation == 1 || divide(end - output * w.stride, w.dilation).rest == 0) fn(output);
 }
 
+/// Which tap of each window is its maximum: u8 or i64.
+struct TapsArg {
+  StridedView<u8, 4> narrow;
+  StridedView<i64, 4> wide;  // data is null in one of them
+
+  TESSERA_DEVICE i64 at(const Place& o) const {
+    return wide.data ? wide.at(o.n, o.c, o.h, o.w) : narrow.at(o.n, o.c, o.h, o.w);
+  }
+  TESSERA_DEVICE void set(const Place& o, i64 tap) const {
+    if (wide.data) wide.at(o.n, o.c, o.h, o.w) = tap;
+    else if (narrow.data) narrow.at(o.n, o.c, o.h, o.w) = static_cast<u8>(tap);
+  }
+};
+TapsArg taps_of(const PoolArgs& a, const PoolProblem& p) {
+  TapsArg taps{view<u8>(a, a.taps, p.h.output(), p.w.output()), view<i64>(a, a.taps, p.h.output(), p.w.output())};
+  if (a.taps.type == Scalar::i64) taps.narrow.data = nullptr;
+  else taps.wide.data = nullptr;
+  return taps;
+}
+
 template <class T>
 TESSERA_KERNEL(256)
-void max_kernel(const PoolProblem p, StridedView<T, 4> y, StridedView<i64, 4> places, StridedView<const T, 4> x) {
+void max_kernel(const PoolProblem p, StridedView<T, 4> y, const TapsArg taps, StridedView<const T, 4> x) {
   using C = tile::compute_t<T>;
   const i64 height = p.h.output(), width = p.w.output(), total = p.images * p.channels * height * width;
+  const i64 none = p.h.filter * p.w.filter;
   for (i64 index = first_index(); index < total; index += index_step()) {
     const Place o = place_at(index, p.channels, height, width);
     C best = -static_cast<C>(__builtin_inf());
-    i64 place = -1;
-    tile::detail::each_tap(p, tile::detail::taps_at(p.h, o.h), tile::detail::taps_at(p.w, o.w), [&](i64 h, i64 w) {
+    i64 which = none;
+    const auto add = [&](i64 h, i64 w, i64 tap) {
       const C v = tile::convert_element<C>(x.at(o.n, o.c, h, w));
-      if (place >= 0 && !(v > best) && v == v) return;
+      if (which != none && !(v > best) && v == v) return;
       best = v;
-      place = h * p.w.length + w;
-    });
+      which = tap;
+    };
+    tile::detail::each_tap(p, tile::detail::taps_at(p.h, o.h), tile::detail::taps_at(p.w, o.w), add);
     y.at(o.n, o.c, o.h, o.w) = tile::convert_element<T>(best);
-    if (places.data) places.at(o.n, o.c, o.h, o.w) = place;
+    taps.set(o, which);
   }
 }
 
@@ -74,12 +96,12 @@ void average_kernel(const PoolProblem p, StridedView<T, 4> y, StridedView<const 
     const auto rows = tile::detail::taps_at(p.h, o.h), columns = tile::detail::taps_at(p.w, o.w);
     C sum(0);
     tile::detail::each_tap(p, rows, columns,
-                           [&](i64 h, i64 w) { sum += tile::convert_element<C>(x.at(o.n, o.c, h, w)); });
+                           [&](i64 h, i64 w, i64) { sum += tile::convert_element<C>(x.at(o.n, o.c, h, w)); });
     y.at(o.n, o.c, o.h, o.w) = tile::convert_element<T>(sum / static_cast<C>(tile::detail::divisor(p, rows, columns)));
   }
 }
 
-/// dx = the sum of share(n, c, i, j, place in the plane) over the windows (i, j) that see the place.
+/// dx = the sum of share(window, place) over the windows that see the place.
 template <class T, class Share>
 TESSERA_DEVICE void gather(const PoolProblem& p, const StridedView<T, 4>& dx, const Share& share) {
   using C = tile::compute_t<T>;
@@ -88,7 +110,7 @@ TESSERA_DEVICE void gather(const PoolProblem& p, const StridedView<T, 4>& dx, co
     const Place at = place_at(index, p.channels, height, width);
     C sum(0);
     each_seer(p.h, at.h, [&](i64 i) {
-      each_seer(p.w, at.w, [&](i64 j) { sum += share(at.n, at.c, i, j, at.h * width + at.w); });
+      each_seer(p.w, at.w, [&](i64 j) { sum += share(Place{at.n, at.c, i, j}, at); });
     });
     dx.at(at.n, at.c, at.h, at.w) = tile::convert_element<T>(sum);
   }
@@ -96,11 +118,13 @@ TESSERA_DEVICE void gather(const PoolProblem& p, const StridedView<T, 4>& dx, co
 
 template <class T>
 TESSERA_KERNEL(256)
-void max_backward_kernel(const PoolProblem p, StridedView<T, 4> dx, StridedView<const T, 4> dy,
-                         StridedView<const i64, 4> places) {
+void max_backward_kernel(const PoolProblem p, StridedView<T, 4> dx, StridedView<const T, 4> dy, const TapsArg taps) {
   using C = tile::compute_t<T>;
-  gather(p, dx, [&](i64 n, i64 c, i64 i, i64 j, i64 place) {
-    return places.at(n, c, i, j) == place ? tile::convert_element<C>(dy.at(n, c, i, j)) : C(0);
+  gather(p, dx, [&](const Place& window, const Place& at) {
+    const Division tap = divide(taps.at(window), p.w.filter);
+    const bool here = window.h * p.h.stride - p.h.pad_low + tap.quotient * p.h.dilation == at.h &&
+                      window.w * p.w.stride - p.w.pad_low + tap.rest * p.w.dilation == at.w;
+    return here ? tile::convert_element<C>(dy.at(window.n, window.c, window.h, window.w)) : C(0);
   });
 }
 
@@ -108,9 +132,10 @@ template <class T>
 TESSERA_KERNEL(256)
 void average_backward_kernel(const PoolProblem p, StridedView<T, 4> dx, StridedView<const T, 4> dy) {
   using C = tile::compute_t<T>;
-  gather(p, dx, [&](i64 n, i64 c, i64 i, i64 j, i64) {
-    const auto rows = tile::detail::taps_at(p.h, i), columns = tile::detail::taps_at(p.w, j);
-    return tile::convert_element<C>(dy.at(n, c, i, j)) / static_cast<C>(tile::detail::divisor(p, rows, columns));
+  gather(p, dx, [&](const Place& window, const Place&) {
+    const auto rows = tile::detail::taps_at(p.h, window.h), columns = tile::detail::taps_at(p.w, window.w);
+    return tile::convert_element<C>(dy.at(window.n, window.c, window.h, window.w)) /
+           static_cast<C>(tile::detail::divisor(p, rows, columns));
   });
 }
 
@@ -134,16 +159,15 @@ void with_views(const PoolArgs& a, const Fn& fn) {
 void max(const PoolArgs& a, Executor& executor) {
   with_views(a, [&](auto type, const PoolProblem& p, const auto& x, const auto& y) {
     using T = typename decltype(type)::type;
-    const auto places = view<i64>(a, a.places, p.h.output(), p.w.output());
-    launch("pooling", max_kernel<T>, grid_for(outputs(p), 256, executor), 256, 0, executor, p, y, places, read_only(x));
+    launch("pooling", max_kernel<T>, grid_for(outputs(p), 256, executor), 256, 0, executor, p, y, taps_of(a, p),
+           read_only(x));
   });
 }
 void max_backward(const PoolArgs& a, Executor& executor) {
   with_views(a, [&](auto type, const PoolProblem& p, const auto& x, const auto& y) {
     using T = typename decltype(type)::type;
-    const auto places = read_only(view<i64>(a, a.places, p.h.output(), p.w.output()));
     launch("pooling", max_backward_kernel<T>, grid_for(inputs(p), 256, executor), 256, 0, executor, p, x, read_only(y),
-           places);
+           taps_of(a, p));
   });
 }
 void average(const PoolArgs& a, Executor& executor) {

@@ -8,7 +8,7 @@ namespace tessera::gpu_kernels {
 gpu::Runtime& vendor_runtime();
 
 extern ElementwiseTable elementwise_table;
-extern PoolTable pool_table;
+extern PoolTable pool_table, dense_pool_table;
 extern GemmTable gemm_table;
 extern NormTable norm_table;
 extern SoftmaxTable softmax_table;
@@ -44,6 +44,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
   static const gpu_kernels::Tables tables{.elementwise = &gpu_kernels::elementwise_table,
                                           .reduce = &gpu_kernels::reduce_table,
                                           .pool = &gpu_kernels::pool_table,
+                                          .dense_pool = &gpu_kernels::dense_pool_table,
                                           .gemm = &gpu_kernels::gemm_table,
                                           .sm90_gemm = gpu_kernels::sm90_gemm_table(),
                                           .sm90_pointwise = gpu_kernels::sm90_pointwise_table(),
