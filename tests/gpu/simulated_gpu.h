@@ -19,6 +19,12 @@
 #include "tile/types.h"
 
 #define TESSERA_DEVICE inline
+#define TESSERA_KERNEL(...) inline
+#define __shared__ static  // one block runs at a time
+
+struct {
+  unsigned x;
+} inline blockDim, gridDim;
 
 struct uint4 {
   unsigned x, y, z, w;
@@ -52,7 +58,6 @@ struct Copy {
 
 struct Thread {
   ucontext_t context;
-  std::unique_ptr<char[]> stack;
   bool done = false;
   std::vector<Copy> open;                // cp.async since the last commit
   std::deque<std::vector<Copy>> groups;  // not waited for
@@ -112,10 +117,12 @@ inline void run_block(long long index, int threads, const std::function<void()>&
           {}};
   block = &b;
   constexpr size_t stack_bytes = 256 << 10;
-  for (Thread& t : b.threads) {
-    t.stack.reset(new char[stack_bytes]);
+  static std::vector<std::unique_ptr<char[]>> stacks;  // of every block
+  while (static_cast<int>(stacks.size()) < threads) stacks.emplace_back(new char[stack_bytes]);
+  for (size_t i = 0; i < b.threads.size(); ++i) {
+    Thread& t = b.threads[i];
     getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.get();
+    t.context.uc_stack.ss_sp = stacks[i].get();
     t.context.uc_stack.ss_size = stack_bytes;
     makecontext(&t.context, run_thread, 0);
   }

@@ -76,37 +76,39 @@ struct GroupNormBackwardArgs {
   void* workspace;  // group_norm_backward_workspace() bytes
 };
 
-/// Training: mean and rstd [channels] are results, running estimates move by `momentum` and are optional.
-/// Otherwise the running estimates are used, and mean and rstd are ignored. With `relu`, y is what that makes of it.
-/// `lines`, on GPUs: of halves, channels in eights, that lie last in memory, and all is dense.
+/// Training: mean and rstd [channels] are results, running estimates move by `momentum` (1: all the way, whatever they
+/// were) and are optional. Otherwise the running estimates are used, and mean and rstd are ignored. With `relu`, y is
+/// what that makes of it. GPUs alone: a residual may be added before; of `lines`, channels lie last and all is dense.
 struct BatchNormArgs {
   Scalar type, weight_type;
   bool training, relu, lines;
   long long batch, channels, size;
-  PlanesArg y, x;
+  PlanesArg y, x, residual;
   const void *weight, *bias;  // [channels], optional
   void *running_mean, *running_variance;
-  double correction;  // of that variance without training, of lines: 1, or (n - 1) / n where it is the batch's own
+  double correction;  // of that variance without training, on GPUs: 1, or (n - 1) / n where it is the batch's own
   double momentum;
   void *mean, *rstd;
   double eps;
-  void* workspace;  // plane_parts_workspace(channels, elements of each) bytes
+  void* workspace;  // batch_norm_workspace(channels, elements of each) bytes
 };
 
 /// Without training, mean and rstd are those of the running estimates and count as constants. With `relu`, dy is the
 /// gradient of what that made of y. On GPUs, the gradient may be a plane of dy times the filter's weight of the
-/// channel, where one filter has followed; dfilter becomes the filter's own gradient. `lines` as in BatchNormArgs.
+/// channel, where one filter has followed; dfilter becomes the filter's own gradient. Where a residual was added, y
+/// tells what relu let through, and dresidual is a result. `lines` as in BatchNormArgs.
 struct BatchNormBackwardArgs {
   Scalar type, weight_type;
   bool training, relu, lines;
   long long batch, channels, size;
   PlanesArg dx, dy, x;        // dx.data is optional
+  PlanesArg y, dresidual;     // optional
   const void *weight, *bias;  // optional; the bias counts with relu alone, or with a filter
   void *dweight, *dbias;      // optional
   const void* filter;         // [channels] of `type`, optional
   void* dfilter;
   const void *mean, *rstd;
-  void* workspace;  // plane_parts_workspace(channels, elements of each) bytes
+  void* workspace;  // batch_norm_workspace(channels, elements of each) bytes
 };
 
 /// Running estimates [channels] of f32 or f64 move towards what a batch has by `momentum`.
@@ -126,6 +128,7 @@ struct NormTable {
   void (*group_norm_backward)(const GroupNormBackwardArgs& args, Executor& executor);
   long long (*group_norm_backward_workspace)(long long batch, long long channels);
   long long (*plane_parts_workspace)(long long sets, long long elements);
+  long long (*batch_norm_workspace)(long long channels, long long elements);
   void (*batch_norm)(const BatchNormArgs& args, Executor& executor);
   void (*batch_norm_backward)(const BatchNormBackwardArgs& args, Executor& executor);
   void (*move_estimates)(const EstimatesArgs& args, Executor& executor);

@@ -15,10 +15,7 @@ bool lie_in_columns(int64_t inner, std::initializer_list<const Operand*> rows) {
   }
   return true;
 }
-bool has_lines(const Operand& x) {
-  return (x.dtype() == Float16 || x.dtype() == BFloat16) && x.dim() == 4 && x.size(1) % 8 == 0 && !has_planes(x) &&
-         lies_channels_last(x);
-}
+bool has_lines(const Operand& x) { return x.dim() == 4 && !has_planes(x) && lies_channels_last(x); }
 DType planes_dtype(const Operand& x, const Operand&) { return x.dtype(); }
 
 namespace {

@@ -255,7 +255,7 @@ inline void group_norm_backward(const Call& call, Workspace& workspace) {
   workspace.launch("group_norm_backward", norm_table().group_norm_backward, args);
 }
 
-// The batch's variance is a running estimate that starts from nothing and moves all the way.
+// The batch's variance is a running estimate that moves all the way.
 inline void batch_norm(const Call& call, Workspace& workspace) {
   const bool lines = has_lines(call.in[0]);
   auto args = plane_forward_args<BatchNormArgs>(call, workspace, 1, lines);
@@ -266,8 +266,7 @@ inline void batch_norm(const Call& call, Workspace& workspace) {
   args.running_variance = call.out[2].data_ptr();
   args.momentum = 1;
   args.rstd = statistic(workspace, call, 3, args.channels);
-  args.workspace = workspace.take(norm_table().plane_parts_workspace(args.channels, args.batch * args.size));
-  fill(call, workspace.plan(), call.out[2], 0);
+  args.workspace = workspace.take(norm_table().batch_norm_workspace(args.channels, args.batch * args.size));
   workspace.launch("batch_norm", norm_table().batch_norm, args);
 }
 
@@ -303,7 +302,7 @@ inline BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspac
   args.training = call.attrs.as<NormAttrs>().training;
   args.relu = call.attrs.as<NormAttrs>().relu;
   if (args.relu) args.bias = read_contiguous(workspace, call.in[5], common_dtype(call.in[1], call.in[2]));
-  args.workspace = workspace.take(norm_table().plane_parts_workspace(args.channels, args.batch * args.size));
+  args.workspace = workspace.take(norm_table().batch_norm_workspace(args.channels, args.batch * args.size));
   return args;
 }
 inline void batch_norm_backward(const Call& call, Workspace& workspace) {

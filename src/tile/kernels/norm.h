@@ -348,7 +348,8 @@ void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, P
     mean[c] = static_cast<C>(all.mean);
     rstd[c] = static_cast<C>(1 / sqrt(all.squares / all.count + eps));
     const auto move = [&](C& estimate, double value) TESSERA_LAMBDA {
-      estimate = static_cast<C>((1 - running.momentum) * static_cast<double>(estimate) + running.momentum * value);
+      const double before = running.momentum == 1 ? 0 : static_cast<double>(estimate);  // which may be anything
+      estimate = static_cast<C>((1 - running.momentum) * before + running.momentum * value);
     };
     if (running.mean) move(running.mean[c], all.mean);
     if (running.variance) move(running.variance[c], all.squares / max(1.0, all.count - 1));

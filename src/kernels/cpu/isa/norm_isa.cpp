@@ -58,6 +58,7 @@ const NormTable norm_table = {layer_norm,
                               group_norm_backward,
                               group_norm_backward_workspace,
                               plane_parts_workspace,
+                              batch_norm_workspace,
                               batch_norm,
                               batch_norm_backward,
                               move_estimates};

@@ -13,7 +13,7 @@ TESSERA_DEVICE S from_lane(const S& value, int mask) {
   constexpr int words = sizeof(S) / 4;
   static_assert(sizeof(S) % 4 == 0);
   auto w = tile::bit_cast<tile::Array<u32, words>>(value);
-  tile::unroll<words>([&](auto i) { w[i] = tile::detail::from_lane_xor(w[i], mask); });
+  tile::unroll<words>([&](auto i) { w[i] = tile::from_lane_xor(w[i], mask); });
   return tile::bit_cast<S>(w);
 }
 

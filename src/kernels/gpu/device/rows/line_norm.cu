@@ -1,4 +1,4 @@
-// Batch norm of images whose channels lie last, on any card.
+// Batch norm on any card, and of elements of any type and place.
 #include "line_norm.h"
 
 namespace tessera::gpu_kernels {
@@ -7,21 +7,25 @@ namespace {
 struct InTurn {
   static TESSERA_DEVICE void begin() {}
   template <class Work>
-  static void launch(const char* what, void (*kernel)(Work), i64 blocks, const Work& work, Executor& executor) {
-    gpu_kernels::launch(what, kernel, blocks, plane_threads, 0, executor, work);
+  static void launch(const char* what, void (*kernel)(Work), i64 blocks, int threads, const Work& work,
+                     Executor& executor) {
+    gpu_kernels::launch(what, kernel, blocks, threads, 0, executor, work);
   }
 };
 
 }  // namespace
 
-void line_norm(const BatchNormArgs& args, Executor& executor) {
-  if (!line_norm_sm90(args, executor)) line_norm_by<InTurn>(args, executor);
+void batch_norm(const BatchNormArgs& args, Executor& executor) {
+  if (!batch_norm_sm90(args, executor)) line_norm_by<InTurn, true>(args, executor);
 }
-void line_norm_backward(const BatchNormBackwardArgs& args, Executor& executor) {
-  if (!line_norm_backward_sm90(args, executor)) line_norm_backward_by<InTurn>(args, executor);
+void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor) {
+  if (!batch_norm_backward_sm90(args, executor)) line_norm_backward_by<InTurn, true>(args, executor);
 }
 void move_estimates(const EstimatesArgs& args, Executor& executor) {
   if (!move_estimates_sm90(args, executor)) move_estimates_by<InTurn>(args, executor);
+}
+long long batch_norm_workspace(long long channels, long long elements) {
+  return (most_line_parts(channels, elements) + 1) * channels * static_cast<long long>(sizeof(Sums<double>));
 }
 
 }  // namespace tessera::gpu_kernels

@@ -12,22 +12,19 @@ struct Early {
     tile::sm90::wait_on_dependent_grids();
   }
   template <class Work>
-  static void launch(const char* what, void (*kernel)(Work), i64 blocks, const Work& work, Executor& executor) {
-    if (blocks > 0) launch_early(what, kernel, blocks, plane_threads, 0, 1, executor, work);
+  static void launch(const char* what, void (*kernel)(Work), i64 blocks, int threads, const Work& work,
+                     Executor& executor) {
+    if (blocks > 0) launch_early(what, kernel, blocks, threads, 0, 1, executor, work);
   }
 };
 
 }  // namespace
 
-bool line_norm_sm90(const BatchNormArgs& args, Executor& executor) {
-  if (!is_hopper()) return false;
-  line_norm_by<Early>(args, executor);
-  return true;
+bool batch_norm_sm90(const BatchNormArgs& args, Executor& executor) {
+  return is_hopper() && line_norm_by<Early, false>(args, executor);
 }
-bool line_norm_backward_sm90(const BatchNormBackwardArgs& args, Executor& executor) {
-  if (!is_hopper()) return false;
-  line_norm_backward_by<Early>(args, executor);
-  return true;
+bool batch_norm_backward_sm90(const BatchNormBackwardArgs& args, Executor& executor) {
+  return is_hopper() && line_norm_backward_by<Early, false>(args, executor);
 }
 bool move_estimates_sm90(const EstimatesArgs& args, Executor& executor) {
   if (!is_hopper()) return false;

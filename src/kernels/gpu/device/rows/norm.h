@@ -11,19 +11,10 @@ void group_norm(const GroupNormArgs& args, Executor& executor);
 void group_norm_backward(const GroupNormBackwardArgs& args, Executor& executor);
 long long group_norm_backward_workspace(long long batch, long long channels);
 long long plane_parts_workspace(long long sets, long long elements);
+long long batch_norm_workspace(long long channels, long long elements);
 void batch_norm(const BatchNormArgs& args, Executor& executor);
 void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
 void move_estimates(const EstimatesArgs& args, Executor& executor);
-
-/// Batch norm of images whose channels lie last, BatchNormArgs::lines.
-void line_norm(const BatchNormArgs& args, Executor& executor);
-void line_norm_backward(const BatchNormBackwardArgs& args, Executor& executor);
-/// Blocks of what is summed up over lines, 64 channels each: as many as an H100 runs at once, the same on every card.
-inline constexpr i64 line_blocks = 264;
-/// Parts that lines are cut into for so many blocks.
-inline i64 line_norm_parts(i64 lines, i64 channels, i64 blocks = line_blocks) {
-  return tile::max<i64>(1, tile::min(blocks / tile::max<i64>(1, tile::ceil_div<i64>(channels, 64)), lines / 128));
-}
 
 /// Slices of the workspace that clusters of blocks fill, at most; a multiple of the 8 ways in which rows of halves
 /// begin.
@@ -33,8 +24,8 @@ inline bool layer_norm_sm90(const LayerNormArgs&, Executor&) { return false; }
 inline bool softmax_backward_sm90(const SoftmaxBackwardArgs&, Executor&) { return false; }
 inline bool layer_norm_backward_sm90(const LayerNormBackwardArgs&, Executor&) { return false; }
 inline bool cross_entropy_sm90(const CrossEntropyArgs&, Executor&) { return false; }
-inline bool line_norm_sm90(const BatchNormArgs&, Executor&) { return false; }
-inline bool line_norm_backward_sm90(const BatchNormBackwardArgs&, Executor&) { return false; }
+inline bool batch_norm_sm90(const BatchNormArgs&, Executor&) { return false; }
+inline bool batch_norm_backward_sm90(const BatchNormBackwardArgs&, Executor&) { return false; }
 inline bool move_estimates_sm90(const EstimatesArgs&, Executor&) { return false; }
 #else
 /// By clusters of Hopper's blocks, which share long rows; false: they do not take these.
@@ -44,9 +35,9 @@ bool softmax_backward_sm90(const SoftmaxBackwardArgs& args, Executor& executor);
 bool layer_norm_backward_sm90(const LayerNormBackwardArgs& args, Executor& executor);
 /// By a ring; false: it does not take these.
 bool cross_entropy_sm90(const CrossEntropyArgs& args, Executor& executor);
-/// Kernels that begin early; false: on other cards.
-bool line_norm_sm90(const BatchNormArgs& args, Executor& executor);
-bool line_norm_backward_sm90(const BatchNormBackwardArgs& args, Executor& executor);
+/// Kernels that begin early; false: on other cards, and of elements that do not lie in packs of 16 bytes.
+bool batch_norm_sm90(const BatchNormArgs& args, Executor& executor);
+bool batch_norm_backward_sm90(const BatchNormBackwardArgs& args, Executor& executor);
 bool move_estimates_sm90(const EstimatesArgs& args, Executor& executor);
 #endif
 

@@ -1,4 +1,4 @@
-// Group and batch norm, forward.
+// Group norm, forward.
 #include "plane_norm.h"
 
 namespace tessera::gpu_kernels {
@@ -11,10 +11,7 @@ struct PlaneNormWork {
   Planes<const T> x;
   ChannelWeights weight, bias;
   compute_t<T>*mean, *rstd;
-  compute_t<T>*running_mean, *running_variance;  // of batch norm
-  double momentum, eps;
-  bool given;  // the running estimates are used instead of the batch's
-  bool relu;
+  double eps;
   PartMoments* moments;  // [sets, parts]
 };
 
@@ -29,17 +26,17 @@ void plane_moments_kernel(const PlaneNormWork<T> work) {
   first.end = tile::min(part.end, part.begin + plane_threads);
   C sum = C(0), squares = C(0);
   const auto load = [&](const PackPlace& at) {
-    return pack_at<T, width>(work.x.at(s, part.set, at.plane) + at.element);
+    return words_at<T, width>(work.x.at(s, part.set, at.plane) + at.element);
   };
-  for_plane_packs<width>(s, first, load, [&](const PackPlace&, const Pack<T, width>& pack) {
-    const auto v = lanes(pack);
+  for_plane_packs<width>(s, first, load, [&](const PackPlace&, const Words<T, width>& words) {
+    const auto v = lanes_of<T, width>(words);
     tile::unroll<width>([&](auto j) { sum += v[j]; });
   });
   const double firsts = static_cast<double>(tile::max<i64>(1, first.end - first.begin) * width);
   const C centre = static_cast<C>(join_block<plane_threads>(static_cast<double>(sum), Plus{}) / firsts);
   sum = C(0);
-  for_plane_packs<width>(s, part, load, [&](const PackPlace&, const Pack<T, width>& pack) {
-    const auto v = lanes(pack);
+  for_plane_packs<width>(s, part, load, [&](const PackPlace&, const Words<T, width>& words) {
+    const auto v = lanes_of<T, width>(words);
     tile::unroll<width>([&](auto j) {
       const C d = v[j] - centre;
       sum += d;
@@ -59,18 +56,12 @@ void plane_moments_kernel(const PlaneNormWork<T> work) {
 template <class T>
 TESSERA_DEVICE Sums<compute_t<T>> statistics(const PlaneNormWork<T>& work, const PlanePart& part) {
   using C = compute_t<T>;
-  if (work.given) {
-    const double variance = static_cast<double>(work.running_variance[part.set]);
-    return {work.running_mean[part.set], static_cast<C>(1 / tile::sqrt(variance + work.eps))};
-  }
   const PartMoments all = join_moments(work.moments + part.set * work.sets.parts, work.sets.parts);
   const C mean = static_cast<C>(all.mean);
   const C rstd = static_cast<C>(1 / tile::sqrt(all.squares / all.count + work.eps));
   if (part.index == 0 && tile::thread_in_block() == 0) {
     work.mean[part.set] = mean;
     work.rstd[part.set] = rstd;
-    move_estimate(work.running_mean, part.set, all.mean, work.momentum);
-    move_estimate(work.running_variance, part.set, all.squares / tile::max(1.0, all.count - 1), work.momentum);
   }
   return {mean, rstd};
 }
@@ -85,20 +76,17 @@ void plane_norm_kernel(const PlaneNormWork<T> work) {
   i64 last = -1;  // the plane that `line` is for
   ScaleShift<C> line(C(0), C(0), C(0), C(0));
   const auto load = [&](const PackPlace& at) {
-    return pack_at<T, width>(work.x.at(s, part.set, at.plane) + at.element);
+    return words_at<T, width>(work.x.at(s, part.set, at.plane) + at.element);
   };
-  for_plane_packs<width>(s, part, load, [&](const PackPlace& at, const Pack<T, width>& pack) {
+  for_plane_packs<width>(s, part, load, [&](const PackPlace& at, const Words<T, width>& words) {
     if (at.plane != last) {
       const i64 c = s.channel(part.set, at.plane);
       line = {mean_rstd.first, mean_rstd.second, work.weight.at(c, C(1)), work.bias.at(c, C(0))};
       last = at.plane;
     }
-    const auto v = lanes(pack);
+    const auto v = lanes_of<T, width>(words);
     Pack<T, width> out;
-    tile::unroll<width>([&](auto j) {
-      const C y = line(v[j]);
-      out.lane[j] = convert_element<T>(work.relu ? tile::relu(y) : y);
-    });
+    tile::unroll<width>([&](auto j) { out.lane[j] = convert_element<T>(line(v[j])); });
     store_at_once(work.y.at(s, part.set, at.plane) + at.element, out);
   });
 }
@@ -106,25 +94,8 @@ void plane_norm_kernel(const PlaneNormWork<T> work) {
 template <class T, int width>
 void launch_norm(const PlaneNormWork<T>& work, Executor& executor) {
   const i64 blocks = work.sets.sets * work.sets.parts;
-  if (!work.given)
-    launch("group_norm or batch_norm", plane_moments_kernel<T, width>, blocks, plane_threads, 0, executor, work);
-  launch("group_norm or batch_norm", plane_norm_kernel<T, width>, blocks, plane_threads, 0, executor, work);
-}
-
-template <class T, class Args>
-void plane_norm(const Args& a, PlaneNormWork<T> work, Executor& executor) {
-  using C = compute_t<T>;
-  constexpr int width = plane_width<T>;
-  work.y = planes_of<T>(a.y);
-  work.x = planes_of<const T>(a.x);
-  work.weight = {a.weight, a.weight_type};
-  work.bias = {a.bias, a.weight_type};
-  work.mean = static_cast<C*>(a.mean);
-  work.rstd = static_cast<C*>(a.rstd);
-  work.eps = a.eps;
-  work.moments = static_cast<PartMoments*>(a.workspace);
-  if (takes_packs(width, sizeof(T), a.size, a.x, a.y)) launch_norm<T, width>(work, executor);
-  else launch_norm<T, 1>(work, executor);
+  launch("group_norm", plane_moments_kernel<T, width>, blocks, plane_threads, 0, executor, work);
+  launch("group_norm", plane_norm_kernel<T, width>, blocks, plane_threads, 0, executor, work);
 }
 
 }  // namespace
@@ -132,31 +103,25 @@ void plane_norm(const Args& a, PlaneNormWork<T> work, Executor& executor) {
 void group_norm(const GroupNormArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
+    using C = compute_t<T>;
+    constexpr int width = line_width<T>;
     PlaneNormWork<T> work{};
     work.sets = groups_of(a.batch, a.channels, a.size, a.groups);
-    plane_norm<T>(a, work, executor);
-  });
-}
-
-void batch_norm(const BatchNormArgs& a, Executor& executor) {
-  if (a.lines) return line_norm(a, executor);
-  with_float(a.type, [&](auto type) {
-    using T = typename decltype(type)::type;
-    using C = compute_t<T>;
-    PlaneNormWork<T> work{};
-    work.sets = channels_of(a.batch, a.channels, a.size);
-    work.running_mean = static_cast<C*>(a.running_mean);
-    work.running_variance = static_cast<C*>(a.running_variance);
-    work.momentum = a.momentum;
-    work.given = !a.training;
-    work.relu = a.relu;
-    plane_norm<T>(a, work, executor);
+    work.y = planes_of<T>(a.y);
+    work.x = planes_of<const T>(a.x);
+    work.weight = {a.weight, a.weight_type};
+    work.bias = {a.bias, a.weight_type};
+    work.mean = static_cast<C*>(a.mean);
+    work.rstd = static_cast<C*>(a.rstd);
+    work.eps = a.eps;
+    work.moments = static_cast<PartMoments*>(a.workspace);
+    if (takes_packs(width, sizeof(T), a.size, a.x, a.y)) launch_norm<T, width>(work, executor);
+    else launch_norm<T, 1>(work, executor);
   });
 }
 
 long long plane_parts_workspace(long long sets, long long elements) {
-  return sets * tile::max(parts_of(sets, elements), line_norm_parts(elements, sets)) *
-         static_cast<long long>(sizeof(PartMoments));
+  return sets * parts_of(sets, elements) * static_cast<long long>(sizeof(PartMoments));
 }
 
 }  // namespace tessera::gpu_kernels

@@ -1,7 +1,8 @@
-// Group and batch norm over sets of planes that share their statistics, those of a group in one image or those of a
-// channel in all images. A set is cut into parts, a block each, whose sums the blocks of the next kernel put together.
+// Group norm over sets of planes that share their statistics. A set is cut into parts, a block each, whose sums the
+// blocks of the next kernel put together.
 #pragma once
 #include "channel_line.h"
+#include "image_lines.h"
 #include "norm.h"
 
 namespace tessera::gpu_kernels {
@@ -10,20 +11,13 @@ using tile::compute_t;
 using tile::convert_element;
 
 inline constexpr int plane_threads = 256;
-/// Elements that are taken at once where planes allow it; of f64 one, which spares kernels.
-template <class T>
-inline constexpr int plane_width = sizeof(T) == 8 ? 1 : 16 / sizeof(T);
 
-/// Sets of planes: set i is number i / inner of the first kind and i % inner of the second.
+/// Sets of planes: each image has so many groups of neighbouring channels.
 struct PlaneSets {
-  i64 sets, inner, planes, size;  // planes of each set, elements of each plane
-  i64 channels_of_set;            // by which a set's first channel lies behind that of the previous; its planes are
-  bool over_batch;                // those of images, or else of neighbouring channels
-  i64 parts;                      // of each set
+  i64 sets, groups, planes, size;  // planes of each set, elements of each plane
+  i64 parts;                       // of each set
 
-  TESSERA_DEVICE i64 image(i64 set) const { return over_batch ? 0 : set / inner; }
-  TESSERA_DEVICE i64 channel(i64 set) const { return (over_batch ? set : set % inner) * channels_of_set; }
-  TESSERA_DEVICE i64 channel(i64 set, i64 plane) const { return channel(set) + (over_batch ? 0 : plane); }
+  TESSERA_DEVICE i64 channel(i64 set, i64 plane) const { return set % groups * planes + plane; }
   TESSERA_DEVICE double count() const { return static_cast<double>(planes) * static_cast<double>(size); }
 };
 
@@ -32,7 +26,7 @@ struct Planes {
   T* data;
   i64 batch_stride, channel_stride;
   TESSERA_DEVICE T* at(const PlaneSets& s, i64 set, i64 plane) const {
-    return data + (s.image(set) + (s.over_batch ? plane : 0)) * batch_stride + s.channel(set, plane) * channel_stride;
+    return data + set / s.groups * batch_stride + s.channel(set, plane) * channel_stride;
   }
 };
 template <class T>
@@ -88,21 +82,13 @@ TESSERA_DEVICE void for_plane_packs(const PlaneSets& s, const PlanePart& part, c
   }
 }
 
-template <class T, int width>
-TESSERA_DEVICE const Pack<T, width>& pack_at(const T* p) {
-  return *reinterpret_cast<const Pack<T, width>*>(p);
-}
-
 /// Some 2048 blocks of 16384 elements or more: the same on every card, and so are the results.
 inline i64 parts_of(i64 sets, i64 elements) {
   return tile::max<i64>(1, tile::min(2048 / tile::max<i64>(1, sets), elements / 16384));
 }
 inline PlaneSets groups_of(i64 batch, i64 channels, i64 size, i64 groups) {
   const i64 width = channels / groups;
-  return {batch * groups, groups, width, size, width, false, parts_of(batch * groups, width * size)};
-}
-inline PlaneSets channels_of(i64 batch, i64 channels, i64 size) {
-  return {channels, channels, batch, size, 1, true, parts_of(channels, batch * size)};
+  return {batch * groups, groups, width, size, parts_of(batch * groups, width * size)};
 }
 
 using PartMoments = tile::Moments<double>;
@@ -119,12 +105,6 @@ TESSERA_DEVICE PartMoments join_moments(const PartMoments* parts, i64 count) {
   for (i64 i = lane; i < count; i += team_lanes)
     squares += parts[i].squares + parts[i].count * (parts[i].mean - mean) * (parts[i].mean - mean);
   return {mean, join_lanes(squares, Plus{}), all.first};
-}
-
-/// A running estimate, if there is one, moves towards `value`.
-template <class C>
-TESSERA_DEVICE void move_estimate(C* estimate, i64 i, double value, double momentum) {
-  if (estimate) estimate[i] = static_cast<C>((1 - momentum) * static_cast<double>(estimate[i]) + momentum * value);
 }
 
 /// Whether packs of `width` elements lie within planes at multiples of their size.

@@ -8,7 +8,7 @@
 #include "hip.h"
 #endif
 #define TESSERA_RT(name) hip##name
-#else
+#elif !defined(TESSERA_SIMULATED_GPU)
 #include <cuda_runtime.h>
 #define TESSERA_RT(name) cuda##name
 #endif
@@ -24,7 +24,11 @@ using tile::u32;
 using tile::u64;
 using tile::u8;
 
+#if defined(TESSERA_SIMULATED_GPU)
+using Queue = void*;
+#else
 using Queue = TESSERA_RT(Stream_t);
+#endif
 
 /// Throws DeviceError if the launch just made was refused; `what` names it.
 void check_launch(const char* what);
