@@ -115,18 +115,33 @@ OpCase batch_norm_case(std::string label, Shape x, bool weight, bool bias, bool 
       },
       .gradients = 1u | weight << 1 | bias << 2};
 }
-OpCase batch_norm_inference_case(std::string label, Shape x, bool weight, bool bias, bool relu) {
+OpCase batch_norm_add_case(std::string label, Shape x, bool weight, bool bias, bool relu) {
+  return {.op = "batch_norm_add",
+          .label = std::move(label),
+          .attrs = NormAttrs{.training = true, .relu = relu},
+          .inputs = [=](Generator& g) -> Tensors {
+            return {uniform64(x, g, -2, 3), normal64(x, g), weight ? normal64({x[1]}, g) : Tensor(),
+                    bias ? normal64({x[1]}, g) : Tensor()};
+          },
+          .gradients = 3u | weight << 2 | bias << 3};
+}
+OpCase batch_norm_inference_case(std::string label, Shape x, bool weight, bool bias, bool relu, bool adds = false) {
   return {.op = "batch_norm_inference",
           .label = std::move(label),
           .attrs = NormAttrs{.relu = relu},
           .inputs = [=](Generator& g) -> Tensors {
-            return {normal64(x, g), normal64({x[1]}, g), uniform64({x[1]}, g, 0.5, 2),
-                    weight ? normal64({x[1]}, g) : Tensor(), bias ? normal64({x[1]}, g) : Tensor()};
+            return {normal64(x, g),
+                    normal64({x[1]}, g),
+                    uniform64({x[1]}, g, 0.5, 2),
+                    weight ? normal64({x[1]}, g) : Tensor(),
+                    bias ? normal64({x[1]}, g) : Tensor(),
+                    adds ? normal64(x, g) : Tensor()};
           },
-          .gradients = 0b111u | weight << 3 | bias << 4,
+          .gradients = 0b111u | weight << 3 | bias << 4 | adds << 5,
           .dtypes = kExact};
 }
-OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool relu = false, bool training = true) {
+OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool relu = false, bool training = true,
+                                bool adds = false) {
   return {.op = "batch_norm_backward",
           .label = std::move(label),
           .attrs = NormAttrs{.training = training, .relu = relu},
@@ -136,7 +151,8 @@ OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool re
                     weight ? normal64({x[1]}, g) : Tensor(),
                     normal64({x[1]}, g),
                     uniform64({x[1]}, g, 0.5, 2),
-                    weight && relu ? normal64({x[1]}, g) : Tensor()};
+                    weight && relu ? normal64({x[1]}, g) : Tensor(),
+                    adds ? normal64(x, g) : Tensor()};
           },
           .dtypes = kExact};
 }
@@ -224,6 +240,30 @@ OpCase softmax_backward_case(std::string_view op, std::string label, Shape x, in
           }};
 }
 
+// Training of image networks: statistics and weights in f32 beside images of any type, whose elements are sums of two,
+// which are soon made. The bytes are those of two passes.
+void add_image_benchmarks(std::vector<OpCase>& cases, const Shape& shape, bool channels_last) {
+  const auto images = [=](Generator& g) {
+    const Tensor x = normal64({shape[0], Dim(1), shape[2], shape[3]}, g) + normal64({shape[1], Dim(1), Dim(1)}, g);
+    return channels_last ? x.to(ChannelsLast) : x;
+  };
+  const auto channel = [=](Generator& g) { return uniform64({shape[1]}, g, 0.5, 2).to(Float32); };
+  const std::string label = to_string(shape) + (channels_last ? " channels last" : " planes");
+  const double pass = 4 * static_cast<double>(shape.numel().value());
+  const auto add = [&](std::string_view op, const char* what, double passes, const auto& inputs) {
+    const Attrs attrs = NormAttrs{.training = true, .relu = true};
+    cases.push_back(
+        {.op = op, .label = label + what, .attrs = attrs, .inputs = inputs, .benchmark = true, .bytes = passes * pass});
+  };
+  add("batch_norm", "", 3, [=](Generator& g) -> Tensors { return {images(g), channel(g), channel(g)}; });
+  add("batch_norm_add", "", 4, [=](Generator& g) -> Tensors { return {images(g), images(g), channel(g), channel(g)}; });
+  const auto backward = [=](Generator& g, bool adds) -> Tensors {
+    return {images(g), images(g), channel(g), channel(g), channel(g), channel(g), adds ? images(g) : Tensor()};
+  };
+  add("batch_norm_backward", "", 5, [=](Generator& g) { return backward(g, false); });
+  add("batch_norm_backward", " of a residual", 7, [=](Generator& g) { return backward(g, true); });
+}
+
 OpCase timed(OpCase c, double bytes) {
   c.benchmark = true;
   c.gradients = 0;
@@ -235,95 +275,107 @@ OpCase timed(OpCase c, double bytes) {
 
 std::vector<OpCase> norm_cases() {
   constexpr double kBytes = 2.0 * 4096 * 768 * 4;  // read once, written once
-  std::vector<OpCase> cases = {
-      layer_norm_case("two columns", {3, 2}, 1, true, true),
-      layer_norm_case("one row", {37}, 1, true, true),
-      layer_norm_case("prime sizes", {7, 5, 53}, 1, true, true),
-      layer_norm_case("without bias", {11, 129}, 1, true, false),
-      layer_norm_case("without weight", {5, 31}, 1, false, false),
-      layer_norm_case("over two dims", {3, 5, 7}, 2, true, true),
-      layer_norm_case("wide", {2, 1031}, 1, true, true),
-      layer_norm_case("no rows", {0, 5}, 1, true, true),
-      layer_norm_case("whole packs", {70, 768}, 1, true, true),
-      add_layer_norm_case("prime sizes", {7, 5, 53}, 1, true, true, true),
-      add_layer_norm_case("only a sum and its norm", {11, 129}, 1, false, false, false),
-      add_layer_norm_case("over two dims", {3, 5, 7}, 2, true, true, false),
-      add_layer_norm_case("whole packs", {70, 768}, 1, true, true, true),
-      add_layer_norm_case("no rows", {0, 5}, 1, true, true, true),
-      add_layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true, true, true),
-      add_layer_norm_backward_case("without weight", {5, 31}, 1, false, false, true),
-      add_layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true, true, false),
-      add_layer_norm_backward_case("whole packs", {301, 768}, 1, true, true, true),
-      layer_norm_backward_case("2056 columns", {37, 2056}, 1, true, true, true),
-      layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true, true, true),
-      layer_norm_backward_case("without weight", {5, 31}, 1, false, true, false),
-      layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true, false, true),
-      layer_norm_backward_case("wide", {3, 1031}, 1, true, true, false),
-      layer_norm_backward_case("whole packs", {301, 768}, 1, true, true, true),
-      layer_norm_backward_case("1024 columns", {37, 1024}, 1, true, true, false),
-      layer_norm_backward_case("a row of whole packs", {1, 64}, 1, false, true, true),
-      rms_norm_case("one column", {3, 1}, true),
-      rms_norm_case("prime sizes", {7, 5, 53}, true),
-      rms_norm_case("without weight", {5, 129}, false),
-      rms_norm_backward_case("prime sizes", {71, 53}, true),
-      rms_norm_backward_case("without weight", {5, 31}, false),
-      rms_norm_backward_case("whole packs", {67, 320}, true),
-      group_norm_case("a group per channel", {2, 3, 5}, 3, true, true),
-      group_norm_case("one group", {2, 5, 3, 7}, 1, true, true),
-      group_norm_case("two groups", {3, 6, 5, 5}, 2, true, true),
-      group_norm_case("without weight", {2, 4, 11}, 2, false, false),
-      group_norm_case("no spatial dims", {5, 6}, 2, true, false),
-      group_norm_backward_case("two groups", {3, 6, 5, 5}, 2, true),
-      group_norm_backward_case("without weight", {2, 4, 11}, 2, false),
-      group_norm_backward_case("no spatial dims", {5, 6}, 2, true),
-      batch_norm_case("prime sizes", {3, 5, 7, 11}, true, true),
-      batch_norm_case("no spatial dims", {13, 5}, true, true),
-      batch_norm_case("without weight", {3, 2, 7}, false, false),
-      batch_norm_case("relu", {3, 5, 7, 11}, true, true, true),
-      batch_norm_case("relu without weight", {3, 2, 7}, false, false, true),
-      batch_norm_case("in parts", {1, 2, 83, 1009}, true, true),
-      batch_norm_backward_case("prime sizes", {3, 5, 7, 11}, true),
-      batch_norm_backward_case("no spatial dims", {13, 5}, true),
-      batch_norm_backward_case("without weight", {3, 2, 7}, false),
-      batch_norm_backward_case("relu", {3, 5, 7, 11}, true, true),
-      batch_norm_backward_case("given statistics", {3, 5, 7, 11}, true, true, false),
-      batch_norm_inference_case("prime sizes", {3, 5, 7, 11}, true, true, false),
-      batch_norm_inference_case("relu", {2, 3, 4, 8}, true, true, true),
-      batch_norm_inference_case("without weight", {13, 5}, false, false, false),
-      batch_norm_backward_case("relu without weight", {3, 2, 7}, false, true),
-      batch_norm_backward_case("in parts", {1, 2, 83, 1009}, true),
-      {.op = "move_estimates_",
-       .label = "a prime",
-       .attrs = ScalarAttrs{0.1},
-       .inputs = [](Generator& g) -> Tensors {
-         const Shape channels{263};
-         return {normal64(channels, g), uniform64(channels, g, 0.5, 2), normal64(channels, g),
-                 uniform64(channels, g, 0.5, 2)};
-       },
-       .dtypes = kExact},
-      batch_norm_known_case("prime sizes", {3, 5, 7, 11}, true, true),
-      batch_norm_known_case("without weight", {2, 8, 4, 3}, false, false),
-      norm_conv_case("prime sizes", {3, 5, 7, 11}, 13, Form::Full, true, true, true),
-      norm_conv_case("without relu and bias", {2, 3, 4, 8}, 2, Form::Full, false, true, false),
-      norm_conv_case("without weight", {2, 3, 4, 8}, 1, Form::Bare, true, true, true),
-      norm_conv_case("without norm", {2, 2, 3, 5}, 7, Form::Plain, true, true, false),
-      norm_conv_case("given statistics", {2, 3, 4, 8}, 5, Form::Full, true, false, true),
-      norm_conv_case("given statistics, without weight", {1, 1, 3, 8}, 5, Form::Bare, false, false, false),
-      norm_conv_case("windows", {2, 3, 5, 7}, 4, Form::Full, true, true, true, 3, 2, {.padding = {1, 1}}),
-      norm_conv_case("windows apart, in groups", {2, 4, 7, 6}, 6, Form::Full, true, false, true, 2, 3,
-                     {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2}),
-      norm_conv_grad_case("prime sizes", {3, 5, 7, 11}, {3, 13, 7, 11}, {.size = {1, 1}}, Form::Full, true),
-      norm_conv_grad_case("windows", {2, 3, 5, 7}, {2, 4, 5, 8}, {.padding = {1, 1}, .size = {3, 2}}, Form::Full, true),
-      norm_conv_grad_case("without weight", {2, 3, 4, 8}, {2, 1, 4, 8}, {.size = {1, 1}}, Form::Bare, false),
-      one_filter_backward_case("prime sizes", {3, 5, 7, 11}, true, true, true),
-      one_filter_backward_case("given statistics", {2, 3, 4, 8}, true, false, true),
-      one_filter_backward_case("without relu", {2, 3, 4, 8}, true, true, false),
-      one_filter_backward_case("without weight", {1, 2, 83, 1009}, false, true, true),
-      norm_conv_grad_case("without norm", {2, 2, 3, 5}, {2, 7, 3, 5}, {.size = {1, 1}}, Form::Plain, false),
-      timed(layer_norm_case("4096x768", {4096, 768}, 1, true, true), kBytes),
-      timed(layer_norm_backward_case("12288x768", {12288, 768}, 1, true, true, true), kBytes),
-      timed(softmax_case("softmax", "4096x768", {4096, 768}, -1), kBytes),
-  };
+  std::vector<OpCase> cases =
+      {
+          layer_norm_case("two columns", {3, 2}, 1, true, true),
+          layer_norm_case("one row", {37}, 1, true, true),
+          layer_norm_case("prime sizes", {7, 5, 53}, 1, true, true),
+          layer_norm_case("without bias", {11, 129}, 1, true, false),
+          layer_norm_case("without weight", {5, 31}, 1, false, false),
+          layer_norm_case("over two dims", {3, 5, 7}, 2, true, true),
+          layer_norm_case("wide", {2, 1031}, 1, true, true),
+          layer_norm_case("no rows", {0, 5}, 1, true, true),
+          layer_norm_case("whole packs", {70, 768}, 1, true, true),
+          add_layer_norm_case("prime sizes", {7, 5, 53}, 1, true, true, true),
+          add_layer_norm_case("only a sum and its norm", {11, 129}, 1, false, false, false),
+          add_layer_norm_case("over two dims", {3, 5, 7}, 2, true, true, false),
+          add_layer_norm_case("whole packs", {70, 768}, 1, true, true, true),
+          add_layer_norm_case("no rows", {0, 5}, 1, true, true, true),
+          add_layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true, true, true),
+          add_layer_norm_backward_case("without weight", {5, 31}, 1, false, false, true),
+          add_layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true, true, false),
+          add_layer_norm_backward_case("whole packs", {301, 768}, 1, true, true, true),
+          layer_norm_backward_case("2056 columns", {37, 2056}, 1, true, true, true),
+          layer_norm_backward_case("prime sizes", {7, 5, 53}, 1, true, true, true),
+          layer_norm_backward_case("without weight", {5, 31}, 1, false, true, false),
+          layer_norm_backward_case("over two dims", {67, 5, 7}, 2, true, false, true),
+          layer_norm_backward_case("wide", {3, 1031}, 1, true, true, false),
+          layer_norm_backward_case("whole packs", {301, 768}, 1, true, true, true),
+          layer_norm_backward_case("1024 columns", {37, 1024}, 1, true, true, false),
+          layer_norm_backward_case("a row of whole packs", {1, 64}, 1, false, true, true),
+          rms_norm_case("one column", {3, 1}, true),
+          rms_norm_case("prime sizes", {7, 5, 53}, true),
+          rms_norm_case("without weight", {5, 129}, false),
+          rms_norm_backward_case("prime sizes", {71, 53}, true),
+          rms_norm_backward_case("without weight", {5, 31}, false),
+          rms_norm_backward_case("whole packs", {67, 320}, true),
+          group_norm_case("a group per channel", {2, 3, 5}, 3, true, true),
+          group_norm_case("one group", {2, 5, 3, 7}, 1, true, true),
+          group_norm_case("two groups", {3, 6, 5, 5}, 2, true, true),
+          group_norm_case("without weight", {2, 4, 11}, 2, false, false),
+          group_norm_case("no spatial dims", {5, 6}, 2, true, false),
+          group_norm_backward_case("two groups", {3, 6, 5, 5}, 2, true),
+          group_norm_backward_case("without weight", {2, 4, 11}, 2, false),
+          group_norm_backward_case("no spatial dims", {5, 6}, 2, true),
+          batch_norm_case("prime sizes", {3, 5, 7, 11}, true, true),
+          batch_norm_case("no spatial dims", {13, 5}, true, true),
+          batch_norm_case("without weight", {3, 2, 7}, false, false),
+          batch_norm_case("relu", {3, 5, 7, 11}, true, true, true),
+          batch_norm_case("relu without weight", {3, 2, 7}, false, false, true),
+          batch_norm_case("in parts", {1, 2, 83, 1009}, true, true),
+          batch_norm_case("pixels without planes", {21, 24, 1, 1}, true, true, true),
+          batch_norm_add_case("prime sizes", {3, 5, 7, 11}, true, true, true),
+          batch_norm_add_case("without relu", {4, 6, 14, 14}, true, true, false),
+          batch_norm_add_case("without weight", {3, 2, 7}, false, false, true),
+          batch_norm_add_case("planes across packs", {5, 16, 7, 7}, true, true, true),
+          batch_norm_backward_case("of a residual", {3, 5, 7, 11}, true, true, true, true),
+          batch_norm_backward_case("of a residual, given statistics", {4, 6, 14, 14}, true, true, false, true),
+          batch_norm_backward_case("of a residual, without weight", {5, 16, 7, 7}, false, true, true, true),
+          batch_norm_inference_case("residual", {3, 5, 7, 11}, true, true, true, true),
+          batch_norm_inference_case("residual without relu", {4, 6, 14, 14}, true, false, false, true),
+          batch_norm_backward_case("prime sizes", {3, 5, 7, 11}, true),
+          batch_norm_backward_case("no spatial dims", {13, 5}, true),
+          batch_norm_backward_case("without weight", {3, 2, 7}, false),
+          batch_norm_backward_case("relu", {3, 5, 7, 11}, true, true),
+          batch_norm_backward_case("given statistics", {3, 5, 7, 11}, true, true, false),
+          batch_norm_inference_case("prime sizes", {3, 5, 7, 11}, true, true, false),
+          batch_norm_inference_case("relu", {2, 3, 4, 8}, true, true, true),
+          batch_norm_inference_case("without weight", {13, 5}, false, false, false),
+          batch_norm_backward_case("relu without weight", {3, 2, 7}, false, true),
+          batch_norm_backward_case("in parts", {1, 2, 83, 1009}, true),
+          {.op = "move_estimates_",
+           .label = "a prime",
+           .attrs = ScalarAttrs{0.1},
+           .inputs = [](Generator& g) -> Tensors {
+             const Shape channels{263};
+             return {normal64(channels, g), uniform64(channels, g, 0.5, 2), normal64(channels, g),
+                     uniform64(channels, g, 0.5, 2)};
+           },
+           .dtypes = kExact},
+          batch_norm_known_case("prime sizes", {3, 5, 7, 11}, true, true),
+          batch_norm_known_case("without weight", {2, 8, 4, 3}, false, false),
+          norm_conv_case("prime sizes", {3, 5, 7, 11}, 13, Form::Full, true, true, true),
+          norm_conv_case("without relu and bias", {2, 3, 4, 8}, 2, Form::Full, false, true, false),
+          norm_conv_case("without weight", {2, 3, 4, 8}, 1, Form::Bare, true, true, true),
+          norm_conv_case("without norm", {2, 2, 3, 5}, 7, Form::Plain, true, true, false),
+          norm_conv_case("given statistics", {2, 3, 4, 8}, 5, Form::Full, true, false, true),
+          norm_conv_case("given statistics, without weight", {1, 1, 3, 8}, 5, Form::Bare, false, false, false),
+          norm_conv_case("windows", {2, 3, 5, 7}, 4, Form::Full, true, true, true, 3, 2, {.padding = {1, 1}}),
+          norm_conv_case("windows apart, in groups", {2, 4, 7, 6}, 6, Form::Full, true, false, true, 2, 3,
+                         {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2}),
+          norm_conv_grad_case("prime sizes", {3, 5, 7, 11}, {3, 13, 7, 11}, {.size = {1, 1}}, Form::Full, true),
+          norm_conv_grad_case("windows", {2, 3, 5, 7}, {2, 4, 5, 8}, {.padding = {1, 1}, .size = {3, 2}}, Form::Full,
+                              true),
+          norm_conv_grad_case("without weight", {2, 3, 4, 8}, {2, 1, 4, 8}, {.size = {1, 1}}, Form::Bare, false),
+          one_filter_backward_case("prime sizes", {3, 5, 7, 11}, true, true, true),
+          one_filter_backward_case("given statistics", {2, 3, 4, 8}, true, false, true),
+          one_filter_backward_case("without relu", {2, 3, 4, 8}, true, true, false),
+          one_filter_backward_case("without weight", {1, 2, 83, 1009}, false, true, true),
+          norm_conv_grad_case("without norm", {2, 2, 3, 5}, {2, 7, 3, 5}, {.size = {1, 1}}, Form::Plain, false),
+          timed(layer_norm_case("4096x768", {4096, 768}, 1, true, true), kBytes),
+          timed(layer_norm_backward_case("12288x768", {12288, 768}, 1, true, true, true), kBytes),
+          timed(softmax_case("softmax", "4096x768", {4096, 768}, -1), kBytes),
+      };
   for (std::string_view op : {"softmax", "log_softmax"}) {
     cases.push_back(softmax_case(op, "one element", {1}, 0));
     cases.push_back(softmax_case(op, "last dim", {7, 53}, -1));
@@ -339,6 +391,12 @@ std::vector<OpCase> norm_cases() {
     cases.push_back(softmax_backward_case(op, "first dim", {31, 5}, 0));
     cases.push_back(softmax_backward_case(op, "middle dim", {3, 17, 5}, 1));
   }
+  for (const Shape& shape :
+       {Shape{64, 64, 112, 112}, Shape{64, 256, 56, 56}, Shape{64, 512, 28, 28}, Shape{64, 1024, 14, 14},
+        Shape{64, 2048, 7, 7}, Shape{128, 96, 112, 112}, Shape{128, 24, 56, 56}})
+    add_image_benchmarks(cases, shape, true);
+  for (const Shape& shape : {Shape{64, 256, 56, 56}, Shape{64, 1024, 14, 14}, Shape{64, 2048, 7, 7}})
+    add_image_benchmarks(cases, shape, false);
   for (OpCase& c : cases)
     if (c.label == "no rows" || c.label == "in parts") c.gradients = 0;
   return cases;

@@ -66,7 +66,8 @@ struct NormCall {
 };
 NormCall norm_call(std::span<const Tensor> in, const Attrs& attrs) {
   if (is_training(attrs)) return {find_op("batch_norm"), {in[X], in[NormWeight], in[NormBias]}, norm_of(attrs)};
-  return {find_op("batch_norm_inference"), {in[X], in[Mean], in[Var], in[NormWeight], in[NormBias]}, norm_of(attrs)};
+  return {
+      find_op("batch_norm_inference"), {in[X], in[Mean], in[Var], in[NormWeight], in[NormBias], {}}, norm_of(attrs)};
 }
 
 Tensors reference_of(const Op& op, const Tensors& in, const Attrs& attrs) {
@@ -149,7 +150,7 @@ Tensors weight_grad_reference(std::span<const Tensor> in, const Attrs& attrs) {
     NormAttrs given = norm_of(attrs);
     given.eps = 0;
     given.training = false;
-    a = reference_of(find_op("batch_norm_inference"), {a, in[2], pow(in[3], -2.0), in[4], in[5]}, given)[0];
+    a = reference_of(find_op("batch_norm_inference"), {a, in[2], pow(in[3], -2.0), in[4], in[5], {}}, given)[0];
   }
   return {reference_of(conv2d_weight_grad_op, {a, in[1], {}}, conv_of(attrs))[0], sum(in[1], {0, 2, 3})};
 }
@@ -182,7 +183,8 @@ Metas infer_one_filter(std::span<const TensorMeta> in, const Attrs& attrs) {
 Tensors one_filter_reference(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor gradient = in[1] * in[2];
   Tensors out =
-      reference_of(find_op("batch_norm_backward"), {gradient, in[0], in[5], in[3], in[4], in[6]}, norm_of(attrs));
+      reference_of(find_op("batch_norm_backward"), {gradient, in[0], in[5], in[3], in[4], in[6], {}}, norm_of(attrs));
+  out.resize(3);
   const Tensors factors{in[0], in[1], in[3], in[4], in[5], in[6]};
   for (const Tensor& t : reference_of(weight_grad_op, factors, attrs)) out.push_back(t);
   return out;
@@ -232,7 +234,8 @@ Tensors forward_fused_vjp(const Saved& s, const Tensors& grads) {
   if (!before) return wanted(s, std::move(out));
   out[X] = dispatch_one(conv2d_input_grad_op, {dy, s.inputs[Filters]}, sized(s.attrs, x));
   if (mean.defined()) {
-    Tensors found = dispatch(find_op("batch_norm_backward"), {out[X], x, weight, mean, rstd, bias}, norm_of(s.attrs));
+    Tensors found =
+        dispatch(find_op("batch_norm_backward"), {out[X], x, weight, mean, rstd, bias, {}}, norm_of(s.attrs));
     out[X] = found[0];
     out[NormWeight] = found[1];
     out[NormBias] = found[2];
@@ -288,7 +291,7 @@ Tensors known_vjp(const Saved& s, const Tensors& grads) {
   return of_known(s, find_op("batch_norm").vjp(saved, {grads[0], {}, {}}));
 }
 Tensors known_fused_vjp(const Saved& s, const Tensors& grads) {
-  Tensors in{grads[0], s.inputs[0], s.inputs[3], s.inputs[1], s.outputs[1], s.inputs[4]};
+  Tensors in{grads[0], s.inputs[0], s.inputs[3], s.inputs[1], s.outputs[1], s.inputs[4], {}};
   return of_known(s, dispatch(find_op("batch_norm_backward"), std::move(in), s.attrs));
 }
 

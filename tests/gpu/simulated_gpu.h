@@ -22,9 +22,10 @@
 #define TESSERA_KERNEL(...) inline
 #define __shared__ static  // one block runs at a time
 
-struct {
+struct Dimensions {
   unsigned x;
-} inline blockDim, gridDim;
+};
+inline Dimensions blockDim, gridDim;
 
 struct uint4 {
   unsigned x, y, z, w;

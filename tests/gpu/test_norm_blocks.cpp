@@ -8,7 +8,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "kernels/gpu/device/rows/line_norm.h"
+#include "kernels/gpu/device/rows/line_norm_backward.h"
 
 namespace tessera::gpu_kernels {
 

@@ -5,6 +5,7 @@ namespace tessera::cpu_kernels {
 
 bool lie_in_columns(int64_t, std::initializer_list<const Operand*>) { return false; }
 bool has_lines(const Operand&) { return false; }
+bool adds_residual() { return false; }
 DType planes_dtype(const Operand& x, const Operand& weight) { return common_dtype(x, weight); }
 
 namespace {
@@ -33,6 +34,7 @@ std::span<const KernelTableEntry> norm_kernels() {
       {"group_norm", plane_list<group_norm>},
       {"group_norm_backward", plane_list<group_norm_backward>},
       {"batch_norm", plane_list<batch_norm>},
+      {"batch_norm_add", plane_list<batch_norm_add>},
       {"move_estimates_", plane_list<move_estimates>},
       {"batch_norm_backward", plane_list<batch_norm_backward>},
       {"batch_norm_inference", plane_list<batch_norm_inference>},

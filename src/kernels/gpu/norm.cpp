@@ -16,17 +16,18 @@ bool lie_in_columns(int64_t inner, std::initializer_list<const Operand*> rows) {
   return true;
 }
 bool has_lines(const Operand& x) { return x.dim() == 4 && !has_planes(x) && lies_channels_last(x); }
+bool adds_residual() { return true; }
 DType planes_dtype(const Operand& x, const Operand&) { return x.dtype(); }
 
 namespace {
 
-Reason known_takes_lines(const Call& call) { return has_lines(call.in[0]) ? Reason::Ok : Reason::Layout; }
-void batch_norm_known_lines(const Call& call, Workspace& workspace) {
-  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, true);
-  args.lines = true;
+void batch_norm_given(const Call& call, Workspace& workspace) {
+  const bool lines = has_lines(call.in[0]);
+  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, lines);
+  args.lines = lines;
   args.relu = call.attrs.as<NormAttrs>().relu;
-  args.running_mean = read_contiguous(workspace, call.in[1], Float32);
-  args.running_variance = read_contiguous(workspace, call.in[2], Float32);
+  args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
+  args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
   const double count = static_cast<double>(args.batch) * static_cast<double>(args.size);
   args.correction = (count - 1) / count;
   if (call.out[1].defined()) args.rstd = call.out[1].data_ptr();
@@ -55,7 +56,7 @@ constexpr Kernel norm_conv_list[] = {staged_kernel<sm90_norm_conv>("sm90", sm90_
 constexpr Kernel norm_conv_grad_list[] = {staged_kernel<sm90_norm_conv_grad>("sm90", sm90_takes_norm_conv_grad),
                                           composed_grad};
 constexpr Kernel moments_list[] = {staged_kernel<sm90_moments>("sm90.windows", sm90_takes_moments), composed_moments};
-constexpr Kernel known_list[] = {staged_kernel<batch_norm_known_lines>("lines", known_takes_lines), composed_known};
+constexpr Kernel known_list[] = {staged_kernel<batch_norm_given>("given"), composed_known};
 constexpr Kernel one_filter_list[] = {staged_kernel<one_filter_backward_planes>("planes"),
                                       staged_kernel<one_filter_backward>("composed")};
 
@@ -77,6 +78,7 @@ std::span<const KernelTableEntry> norm_kernels() {
       {"group_norm", plane_list<group_norm>},
       {"group_norm_backward", plane_list<group_norm_backward>},
       {"batch_norm", plane_list<batch_norm>},
+      {"batch_norm_add", plane_list<batch_norm_add>},
       {"move_estimates_", plane_list<move_estimates>},
       {"batch_norm_backward", plane_list<batch_norm_backward>},
       {"batch_norm_inference", plane_list<batch_norm_inference>},

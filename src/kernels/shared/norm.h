@@ -193,6 +193,8 @@ inline PlanesArg write_planes(Workspace& workspace, const Operand& t, DType dtyp
 
 // Whether batch norm takes x by lines of channels.
 bool has_lines(const Operand& x);
+// Whether it adds a residual in its own pass.
+bool adds_residual();
 
 // What a kernel over planes is given: GPUs take halves beside f32 weights.
 DType planes_dtype(const Operand& x, const Operand& weight);
@@ -255,11 +257,13 @@ inline void group_norm_backward(const Call& call, Workspace& workspace) {
   workspace.launch("group_norm_backward", norm_table().group_norm_backward, args);
 }
 
-// The batch's variance is a running estimate that moves all the way.
-inline void batch_norm(const Call& call, Workspace& workspace) {
+// x, and weight? and bias? from `first` on; with a residual before them. The batch's variance is a running estimate
+// that moves all the way.
+inline void batch_norm_of(const Call& call, Workspace& workspace, size_t first, const Operand& residual) {
   const bool lines = has_lines(call.in[0]);
-  auto args = plane_forward_args<BatchNormArgs>(call, workspace, 1, lines);
+  auto args = plane_forward_args<BatchNormArgs>(call, workspace, first, lines);
   args.lines = lines;
+  if (residual.defined()) args.residual = read_planes(workspace, residual, call.in[0].dtype(), lines);
   args.training = true;
   args.relu = call.attrs.as<NormAttrs>().relu;
   args.mean = call.out[1].data_ptr();
@@ -268,6 +272,36 @@ inline void batch_norm(const Call& call, Workspace& workspace) {
   args.rstd = statistic(workspace, call, 3, args.channels);
   args.workspace = workspace.take(norm_table().batch_norm_workspace(args.channels, args.batch * args.size));
   workspace.launch("batch_norm", norm_table().batch_norm, args);
+}
+
+inline void batch_norm(const Call& call, Workspace& workspace) { batch_norm_of(call, workspace, 1, {}); }
+
+// Another operator's kernel, which is done when the next launch begins.
+template <auto body>
+void plan_inner(Workspace& workspace, const Call& call) {
+  Workspace inner(call, workspace.plan());
+  body(call, inner);
+  inner.finish();
+}
+
+// y = y + residual, or relu of that.
+inline void add_residual(const Call& call, Plan& plan, const Operand& y, const Operand& residual, bool relu) {
+  combine(call, plan, MapOp::add, y, y, residual);
+  if (relu) combine(call, plan, MapOp::maximum, y, y, constant(plan, 0));
+}
+inline NormAttrs without_relu(const Call& call) {
+  NormAttrs attrs = call.attrs.as<NormAttrs>();
+  attrs.relu = false;
+  return attrs;
+}
+
+// x, residual, weight?, bias?
+inline void batch_norm_add(const Call& call, Workspace& workspace) {
+  if (adds_residual()) return batch_norm_of(call, workspace, 2, call.in[1]);
+  const Operand in[] = {call.in[0], call.in[2], call.in[3]};
+  const Attrs attrs = without_relu(call);
+  plan_inner<batch_norm>(workspace, {call.op, in, attrs, call.out});
+  add_residual(call, workspace.plan(), call.out[0], call.in[1], call.attrs.as<NormAttrs>().relu);
 }
 
 // running mean and variance, which move, towards a batch's
@@ -284,12 +318,19 @@ inline void move_estimates(const Call& call, Workspace& workspace) {
   if (args.channels > 0) workspace.launch("move_estimates", norm_table().move_estimates, args);
 }
 
-// x, mean, variance, weight?, bias?
+// x, mean, variance, weight?, bias?, residual?
 inline void batch_norm_inference(const Call& call, Workspace& workspace) {
+  const Operand residual = call.in.size() > 5 ? call.in[5] : Operand();
+  if (residual.defined() && !adds_residual()) {
+    const Attrs attrs = without_relu(call);
+    plan_inner<batch_norm_inference>(workspace, {call.op, call.in.first(5), attrs, call.out});
+    return add_residual(call, workspace.plan(), call.out[0], residual, call.attrs.as<NormAttrs>().relu);
+  }
   const bool lines = has_lines(call.in[0]);
   auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, lines);
   args.lines = lines;
   args.relu = call.attrs.as<NormAttrs>().relu;
+  if (residual.defined()) args.residual = read_planes(workspace, residual, call.in[0].dtype(), lines);
   args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
   args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
   args.correction = 1;
@@ -305,8 +346,22 @@ inline BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspac
   args.workspace = workspace.take(norm_table().batch_norm_workspace(args.channels, args.batch * args.size));
   return args;
 }
+// dy, x, weight?, mean, rstd, bias?, y? -> dx, dweight, dbias, dresidual
 inline void batch_norm_backward(const Call& call, Workspace& workspace) {
-  const BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace, has_lines(call.in[1]));
+  const Operand y = call.in.size() > 6 ? call.in[6] : Operand();
+  if (y.defined() && !adds_residual()) {
+    const Operand& dresidual = call.out[3];
+    combine(call, workspace.plan(), MapOp::relu_backward, dresidual, call.in[0], y);
+    const Operand in[] = {dresidual, call.in[1], call.in[2], call.in[3], call.in[4], call.in[5]};
+    const Attrs attrs = without_relu(call);
+    return plan_inner<batch_norm_backward>(workspace, {call.op, in, attrs, call.out});
+  }
+  const bool lines = has_lines(call.in[1]);
+  BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace, lines);
+  if (y.defined()) {
+    args.y = read_planes(workspace, y, call.in[1].dtype(), lines);
+    args.dresidual = write_planes(workspace, call.out[3], call.in[1].dtype(), lines);
+  }
   workspace.launch("batch_norm_backward", norm_table().batch_norm_backward, args);
 }
 
@@ -315,14 +370,6 @@ inline void batch_norm_backward(const Call& call, Workspace& workspace) {
 inline Operand scratch(Workspace& workspace, const Shape& shape, DType dtype, Device device) {
   const long long bytes = shape.numel().value() * static_cast<long long>(size_of(dtype));
   return Operand({shape, dtype, device}, workspace.take(bytes));
-}
-
-// Another operator's kernel, which is done when the next launch begins.
-template <auto body>
-void plan_inner(Workspace& workspace, const Call& call) {
-  Workspace inner(call, workspace.plan());
-  body(call, inner);
-  inner.finish();
 }
 
 // x, mean, var, weight?, bias? -> y, rstd; statistics are found once more

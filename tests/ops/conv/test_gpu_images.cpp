@@ -2,7 +2,9 @@
 // halves beside f32 weights.
 #include <fmt/format.h>
 
+#include "ops/batch_norm.h"
 #include "ops/call_plan.h"
+#include "ops/check.h"
 #include "ops/gpu_against_float64.h"
 #include "ops/norm_conv.h"
 #include "ops/op_table.h"
@@ -137,8 +139,36 @@ TEST_P(GpuImagesOfShape, BatchNormTakesHalvesBesideF32Weights) {
     }
 }
 
-const Shape small_shapes[] = {{6, 3, 1, 1}, {3, 8, 11, 13}, {7, 300, 3, 5}};
-const Shape large_shapes[] = {{1, 3, 160, 512}, {2, 5, 83, 309}, {64, 2, 40, 32}, {2, 200, 37, 29}, {64, 136, 14, 14}};
+TEST_P(GpuImagesOfShape, BatchNormAddsAResidual) {
+  const Shape shape = GetParam(), channel{shape[1]};
+  for (const auto& [dtype, channels_last] :
+       {std::pair{Float32, true}, {Float16, false}, {BFloat16, true}, {BFloat16, false}})
+    for (const bool training : {true, false}) {
+      const std::string label =
+          fmt::format("{} {} {} {}", to_string(shape), name(dtype), training, channels_last ? "last" : "first");
+      const Tensors in{values(shape, dtype) + 1.0, values(shape, dtype), values(channel, Float32),
+                       values(channel, Float32)};
+      const Tensors on{there(in[0], dtype, channels_last), there(in[1], dtype, channels_last), there(in[2], Float32),
+                       there(in[3], Float32)};
+      const Tensor exact_x = on[0].to(cpu()).to(Float64), g = values(shape, dtype);
+      const auto norm = [&](const Tensors& of) {
+        const Tensor mean = zeros(channel, statistics_dtype(of[0].dtype()), of[0].device()),
+                     variance = ones(channel, statistics_dtype(of[0].dtype()), of[0].device());
+        return batch_norm_add(of[0], of[1], of[2], of[3], mean, variance, training, 0.1, 1e-5, Activation::Relu);
+      };
+      const Tensors exact{exact_x, in[1], in[2], in[3]};
+      const Tensor want = norm(exact), got = norm(on);
+      EXPECT_TRUE(on[0].is_contiguous() || got.strides() == on[0].strides()) << label;
+      EXPECT_LE(error(got, want), 10 * limit(dtype)) << label;
+      const Tensors wanted = gradients(norm, exact, g), found = gradients(norm, on, there(g, dtype, channels_last));
+      for (size_t i = 0; i < 4; ++i)
+        EXPECT_LE(error(found[i], wanted[i]), 10 * limit(dtype)) << label << " input " << i;
+    }
+}
+
+const Shape small_shapes[] = {{6, 3, 1, 1}, {3, 8, 11, 13}, {7, 300, 3, 5}, {9, 24, 7, 7}, {5, 72, 4, 8}};
+const Shape large_shapes[] = {{1, 3, 160, 512},  {2, 5, 83, 309},  {64, 2, 40, 32},  {2, 200, 37, 29},
+                              {64, 136, 14, 14}, {32, 16, 56, 56}, {64, 24, 28, 28}, {16, 2048, 7, 7}};
 INSTANTIATE_TEST_SUITE_P(Small, GpuImagesOfShape, testing::ValuesIn(small_shapes));
 INSTANTIATE_TEST_SUITE_P(Large, GpuImagesOfShape, testing::ValuesIn(large_shapes));
 

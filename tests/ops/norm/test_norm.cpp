@@ -1,3 +1,5 @@
+#include "ops/batch_norm.h"
+#include "ops/op_table.h"
 #include "ops/ops_check.h"
 
 namespace tessera {
@@ -63,6 +65,49 @@ TEST(Norm, BatchNormInferenceGivesItsEstimatesGradients) {
   Tensor y = batch_norm(x, w, b, mean, var, false, 0.1, 1e-5, Activation::Relu);
   const Tensors got = grad({sum(square(y))}, {mean, var});
   for (int i : {0, 1}) EXPECT_LE(relative_error(got[i], want[i]), 1e-12);
+}
+
+TEST(Norm, BatchNormAddsAResidual) {
+  Generator g(5);
+  const Tensor x = normal64({4, 3, 5}, g), residual = normal64({4, 3, 5}, g), w = normal64({3}, g),
+               b = normal64({3}, g), dy = normal64({4, 3, 5}, g);
+  for (const bool training : {true, false})
+    for (const Activation activation : {Activation::None, Activation::Relu}) {
+      const auto run = [&](const auto& norm) {
+        Tensors leaves;
+        for (const Tensor& t : {x, residual, w, b}) leaves.push_back(t.detach().set_requires_grad());
+        Tensor mean = full({3}, 0.5, Float64), var = full({3}, 2, Float64);
+        const Tensor y = norm(leaves, mean, var);
+        Tensors out = grad({y}, leaves, {dy});
+        for (const Tensor& t : {y, mean, var}) out.push_back(t);
+        return out;
+      };
+      const Tensors got = run([&](const Tensors& in, Tensor& mean, Tensor& var) {
+        return batch_norm_add(in[0], in[1], in[2], in[3], mean, var, training, 0.1, 1e-5, activation);
+      });
+      const Tensors want = run([&](const Tensors& in, Tensor& mean, Tensor& var) {
+        const Tensor sum = batch_norm(in[0], in[2], in[3], mean, var, training) + in[1];
+        return activation == Activation::Relu ? relu(sum) : sum;
+      });
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_LE(relative_error(got[i], want[i]), 1e-12) << i << (training ? " training" : "");
+    }
+}
+
+TEST(Norm, BatchNormRefusesOtherResiduals) {
+  const Tensor x = zeros({4, 3, 5}), statistic = ones({3});
+  const auto add = [&](const Tensor& residual, bool training) {
+    return error_of(
+        [&] { batch_norm_add(x, residual, {}, {}, statistic, statistic, training, 0.1, 1e-5, Activation::Relu); });
+  };
+  EXPECT_EQ(add(zeros({4, 3, 4}), true), "batch_norm_add: residual has shape [4, 3, 4], not [4, 3, 5]");
+  EXPECT_EQ(add(zeros({4, 3, 4}), false), "batch_norm_inference: residual has shape [4, 3, 4], not [4, 3, 5]");
+  EXPECT_EQ(add(zeros({4, 3, 5}, Float64), true),
+            "batch_norm_add: dtypes differ: x f32[4, 3, 5] on cpu and residual f64[4, 3, 5] on cpu");
+  EXPECT_EQ(error_of([&] {
+              dispatch(find_op("batch_norm_backward"), {x, x, {}, statistic, statistic, {}, x}, NormAttrs{});
+            }),
+            "batch_norm_backward: y is for what relu followed");
 }
 
 TEST(Norm, IsCloseInHalfPrecision) {

@@ -2,24 +2,9 @@
 #include "line_norm.h"
 
 namespace tessera::gpu_kernels {
-namespace {
-
-struct InTurn {
-  static TESSERA_DEVICE void begin() {}
-  template <class Work>
-  static void launch(const char* what, void (*kernel)(Work), i64 blocks, int threads, const Work& work,
-                     Executor& executor) {
-    gpu_kernels::launch(what, kernel, blocks, threads, 0, executor, work);
-  }
-};
-
-}  // namespace
 
 void batch_norm(const BatchNormArgs& args, Executor& executor) {
   if (!batch_norm_sm90(args, executor)) line_norm_by<InTurn, true>(args, executor);
-}
-void batch_norm_backward(const BatchNormBackwardArgs& args, Executor& executor) {
-  if (!batch_norm_backward_sm90(args, executor)) line_norm_backward_by<InTurn, true>(args, executor);
 }
 void move_estimates(const EstimatesArgs& args, Executor& executor) {
   if (!move_estimates_sm90(args, executor)) move_estimates_by<InTurn>(args, executor);

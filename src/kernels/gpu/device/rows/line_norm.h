@@ -13,6 +13,16 @@ namespace {
 using tile::compute_t;
 using tile::convert_element;
 
+/// Kernels one after the other, on any card.
+struct InTurn {
+  static TESSERA_DEVICE void begin() {}
+  template <class Work>
+  static void launch(const char* what, void (*kernel)(Work), i64 blocks, int threads, const Work& work,
+                     Executor& executor) {
+    gpu_kernels::launch(what, kernel, blocks, threads, 0, executor, work);
+  }
+};
+
 /// A running estimate, if there is one, moves towards `value`; all the way whatever it was.
 template <class C>
 TESSERA_DEVICE void move_estimate(C* estimate, i64 i, double value, double momentum) {
@@ -59,25 +69,25 @@ void line_moments_kernel(const LineNormWork<T> work) {
   const LinePart part(work.lines, width);
   Walk<const T, width, 1> x(part, {work.x}, true);
   C sums[width] = {}, squares[width] = {}, centre[width];
-  part.each<6>([&] { return x.load(); },
-               [&](const auto& held) {
-                 const auto v = held[0];
-                 tile::unroll<width>([&](auto j) {
-                   const C d = v[j] - centre[j];
-                   sums[j] += d;
-                   squares[j] = tile::fma(d, d, squares[j]);
-                 });
-               },
-               [&] {
-                 const int channel = tile::thread_in_block();
-                 if (part.has(channel)) {
-                   const i64 c = part.first_channel + channel;
-                   centres.items[channel] = centre_of<T, width>(work, c);
-                   if (part.part == 0) work.centre(c) = {centres.items[channel], C(0)};
-                 }
-                 tile::sync_block();
-                 centres.read(part, centre);
-               });
+  part.each<width == 1 ? 4 : 6>([&] { return x.load(); },
+                                [&](const auto& held) {
+                                  const auto v = held[0];
+                                  tile::unroll<width>([&](auto j) {
+                                    const C d = v[j] - centre[j];
+                                    sums[j] += d;
+                                    squares[j] = tile::fma(d, d, squares[j]);
+                                  });
+                                },
+                                [&] {
+                                  const int channel = tile::thread_in_block();
+                                  if (part.has(channel)) {
+                                    const i64 c = part.first_channel + channel;
+                                    centres.items[channel] = centre_of<T, width>(work, c);
+                                    if (part.part == 0) work.centre(c) = {centres.items[channel], C(0)};
+                                  }
+                                  tile::sync_block();
+                                  centres.read(part, centre);
+                                });
   sum_up_block(part, sums, squares, [&](int channel, const Sums<double>& all) {
     work.sums[part.part * work.lines.channels + part.first_channel + channel] = {static_cast<C>(all.first),
                                                                                  static_cast<C>(all.second)};
@@ -134,199 +144,33 @@ void line_norm_kernel(const LineNormWork<T> work) {
   };
   auto in = from();
   C scale[width], shift[width];
-  part.each<adds ? 4 : 8>([&] { return in.load(); },
-                          [&](const auto& held) {
-                            const auto v = held[0];
-                            Pack<T, width> out;
-                            tile::unroll<width>([&](auto j) {
-                              C to = tile::fma(v[j], scale[j], shift[j]);
-                              if constexpr (adds) to += held[1][j];
-                              out.lane[j] = convert_element<T>(work.relu ? tile::relu(to) : to);
-                            });
-                            y.store({out});
-                          },
-                          [&] {
-                            const Share share(work.lines.group);
-                            const bool has = part.has(share.channel), keeps = part.part == 0;
-                            const NormChannel<T> channel(work, part.first_channel + (has ? share.channel : 0));
-                            Sums<double> all{0, 0};
-                            if (!work.given) all = join_parts(part, share, work.sums);
-                            if (share.index == 0 && has) {
-                              const ScaleShift<C> line =
-                                  work.given ? channel.given_line(work, keeps) : channel.line(work, all, keeps);
-                              scales.items[share.channel] = line.scale;
-                              shifts.items[share.channel] = line.shift;
-                            }
-                            tile::sync_block();
-                            scales.read(part, scale);
-                            shifts.read(part, shift);
-                          });
-}
-
-// ---- backward
-
-template <class T>
-struct LineBackwardWork {
-  using C = compute_t<T>;
-  Lines lines;
-  PlanesArg dx, dy, x, y, dresidual;
-  ChannelWeights weight, bias;
-  void *dweight, *dbias;
-  const C *mean, *rstd;
-  double share;  // of an element in its channel's statistics, or 0 where these are given
-  bool relu;
-  ChannelWeights filter;  // that dy counts times, or none
-  void* dfilter;
-  Sums<C>* sums;  // [parts, channels] of dy and dy (x - mean)
-};
-
-/// dy counts where y, a line of x for each channel, was positive.
-template <class C, int width>
-struct Gate {
-  struct Shared {
-    BlockChannels<C> scales, shifts;
-
-    TESSERA_DEVICE void set(int channel, const ScaleShift<C>& line) {
-      scales.items[channel] = line.scale;
-      shifts.items[channel] = line.shift;
-    }
-  };
-  C scale[width], shift[width];
-
-  TESSERA_DEVICE void read(const LinePart& part, const Shared& shared) {
-    shared.scales.read(part, scale);
-    shared.shifts.read(part, shift);
-  }
-  TESSERA_DEVICE C operator()(int j, C dy, C x, bool relu) const {
-    return relu && !(tile::fma(x, scale[j], shift[j]) > C(0)) ? C(0) : dy;
-  }
-};
-/// What belongs to a channel, read before its sums are joined.
-template <class T>
-struct GradientChannel {
-  using C = compute_t<T>;
-  i64 c;
-  C mean, rstd, weight, bias, filter;
-
-  TESSERA_DEVICE GradientChannel(const LineBackwardWork<T>& work, i64 c)
-      : c(c),
-        mean(work.mean[c]),
-        rstd(work.rstd[c]),
-        weight(work.weight.at(c, C(1))),
-        bias(work.bias.at(c, C(0))),
-        filter(work.filter.at(c, C(1))) {}
-
-  TESSERA_DEVICE ScaleShift<C> line() const { return {mean, rstd, weight, bias}; }
-  /// The gradients of what belongs to it, from sums of dy and of dy (x - mean) without the filter.
-  TESSERA_DEVICE void store(const LineBackwardWork<T>& work, const Sums<double>& all) const {
-    const Scalar type = work.weight.type;
-    const double by = static_cast<double>(filter), of_normal = all.second * static_cast<double>(rstd);
-    if (work.dweight) store_as(work.dweight, type, c, by * of_normal);
-    if (work.dbias) store_as(work.dbias, type, c, by * all.first);
-    if (work.dfilter)  // the sum of dy times what the norm gave
-      store_as(work.dfilter, work.filter.type, c,
-               static_cast<double>(weight) * of_normal + static_cast<double>(bias) * all.first);
-  }
-};
-
-/// Where something was added before relu, y itself tells where dy counts, and that is the addend's gradient.
-template <class Way, class T, int width, bool adds>
-TESSERA_KERNEL(line_threads, 1)
-void line_sums_kernel(const LineBackwardWork<T> work) {
-  using C = compute_t<T>;
-  __shared__ typename Gate<C, width>::Shared lines;
-  __shared__ BlockChannels<C> means;
-  Way::begin();
-  const LinePart part(work.lines, width);
-  const auto from = [&] {
-    if constexpr (adds) return Walk<const T, width, 3>(part, {work.dy, work.x, work.y}, true);
-    else return Walk<const T, width, 2>(part, {work.dy, work.x}, true);
-  };
-  auto in = from();
-  Walk<T, width, 1> dresidual(part, {adds ? work.dresidual : work.dx}, true);
-  Gate<C, width> gate;
-  C first[width] = {}, second[width] = {}, mean[width];
-  part.each<adds ? 3 : 4>([&] { return in.load(); },
-                          [&](const auto& held) {
-                            const auto g = held[0], v = held[1];
-                            [[maybe_unused]] Pack<T, width> out;
-                            tile::unroll<width>([&](auto j) {
-                              C d;
-                              if constexpr (adds)
-                                d = held[2][j] > C(0) ? g[j] : C(0), out.lane[j] = convert_element<T>(d);
-                              else d = gate(j, g[j], v[j], work.relu);
-                              first[j] += d;
-                              second[j] = tile::fma(d, v[j] - mean[j], second[j]);
-                            });
-                            if constexpr (adds) dresidual.store({out});
-                          },
-                          [&] {
-                            const int channel = tile::thread_in_block();
-                            if (part.has(channel)) {
-                              const i64 c = part.first_channel + channel;
-                              if constexpr (!adds) lines.set(channel, GradientChannel<T>(work, c).line());
-                              means.items[channel] = work.mean[c];
-                            }
-                            tile::sync_block();
-                            if constexpr (!adds) gate.read(part, lines);
-                            means.read(part, mean);
-                          });
-  sum_up_block(part, first, second, [&](int channel, const Sums<double>& all) {
-    work.sums[part.part * work.lines.channels + part.first_channel + channel] = {static_cast<C>(all.first),
-                                                                                 static_cast<C>(all.second)};
-  });
-}
-
-/// dx = gain dy + slope x + rest
-template <class Way, class T, int width, bool filters>
-TESSERA_KERNEL(line_threads, 1)
-void line_backward_kernel(const LineBackwardWork<T> work) {
-  using C = compute_t<T>;
-  __shared__ typename Gate<C, width>::Shared lines;
-  __shared__ BlockChannels<C> slopes, rests;
-  __shared__ BlockChannels<C> gains;
-  Way::begin();
-  LinePart part(work.lines, width);
-  if (!work.dx.data) part.steps = 0;
-  Walk<const T, width, 2> in(part, {work.dy, work.x});
-  Walk<T, width, 1> dx(part, {work.dx});
-  Gate<C, width> gate;
-  C gain[filters ? width : 1], slope[width], rest[width];
-  part.each<filters ? 3 : 4>([&] { return in.load(); },
-               [&](const auto& held) {
-                 const auto g = held[0], v = held[1];
-                 Pack<T, width> out;
-                 tile::unroll<width>([&](auto j) {
-                   const C d = gate(j, g[j], v[j], work.relu);
-                   out.lane[j] = convert_element<T>(tile::fma(d, filters ? gain[filters ? j.value : 0] : gate.scale[j],
-                                                              tile::fma(v[j], slope[j], rest[j])));
-                 });
-                 dx.store({out});
-               },
-               [&] {
-                 const Share share(work.lines.group);
-                 const int channel = share.channel;
-                 const bool has = part.has(channel);
-                 const GradientChannel<T> of(work, part.first_channel + (has ? channel : 0));
-                 const Sums<double> all = join_parts(part, share, work.sums);
-                 if (share.index == 0 && has) {
-                   const ScaleShift<C> line = of.line();
-                   const double rstd = static_cast<double>(of.rstd);
-                   const double factor = static_cast<double>(of.filter) * static_cast<double>(line.scale),
-                                of_x = -work.share * factor * rstd * rstd * all.second;
-                   lines.set(channel, line);
-                   if constexpr (filters) gains.items[channel] = static_cast<C>(factor);
-                   slopes.items[channel] = static_cast<C>(of_x);
-                   rests.items[channel] =
-                       static_cast<C>(-work.share * factor * all.first - of_x * static_cast<double>(of.mean));
-                   if (part.part == 0) of.store(work, all);
-                 }
-                 tile::sync_block();
-                 gate.read(part, lines);
-                 if constexpr (filters) gains.read(part, gain);
-                 slopes.read(part, slope);
-                 rests.read(part, rest);
-               });
+  part.each<adds || width == 1 ? 4 : 8>(
+      [&] { return in.load(); },
+      [&](const auto& held) {
+        const auto v = held[0];
+        Pack<T, width> out;
+        tile::unroll<width>([&](auto j) {
+          C to = tile::fma(v[j], scale[j], shift[j]);
+          if constexpr (adds) to += held[1][j];
+          out.lane[j] = convert_element<T>(work.relu ? tile::relu(to) : to);
+        });
+        y.store({out});
+      },
+      [&] {
+        const Share share(work.lines.group);
+        const bool has = part.has(share.channel), keeps = part.part == 0;
+        const NormChannel<T> channel(work, part.first_channel + (has ? share.channel : 0));
+        Sums<double> all{0, 0};
+        if (!work.given) all = join_parts(part, share, work.sums);
+        if (share.index == 0 && has) {
+          const ScaleShift<C> line = work.given ? channel.given_line(work, keeps) : channel.line(work, all, keeps);
+          scales.items[share.channel] = line.scale;
+          shifts.items[share.channel] = line.shift;
+        }
+        tile::sync_block();
+        scales.read(part, scale);
+        shifts.read(part, shift);
+      });
 }
 
 // ---- running estimates, of any layout
@@ -428,56 +272,6 @@ bool line_norm_by(BatchNormArgs a, Executor& executor) {
                 blocks, line_threads, work, executor);
   };
   return with_packs<singles>(a.type, a.channels, a.size, run, y, x, residual);
-}
-
-template <class T>
-LineBackwardWork<T> backward_work(const BatchNormBackwardArgs& a) {
-  using C = compute_t<T>;
-  LineBackwardWork<T> work{};
-  work.dx = operand_of(a, a.dx);
-  work.dy = operand_of(a, a.dy);
-  work.x = operand_of(a, a.x);
-  work.y = operand_of(a, a.y);
-  work.dresidual = operand_of(a, a.dresidual);
-  work.weight = {a.weight, a.weight_type};
-  work.bias = {a.bias, a.weight_type};
-  work.dweight = a.dweight;
-  work.dbias = a.dbias;
-  work.filter = {a.filter, a.type};
-  work.dfilter = a.dfilter;
-  work.mean = static_cast<const C*>(a.mean);
-  work.rstd = static_cast<const C*>(a.rstd);
-  work.relu = a.relu;
-  work.sums = static_cast<Sums<C>*>(a.workspace);
-  return work;
-}
-
-template <class Way, bool singles>
-bool line_norm_backward_by(BatchNormBackwardArgs a, Executor& executor) {
-  const PlanesArg operands[] = {operand_of(a, a.dx), operand_of(a, a.dy), operand_of(a, a.x), operand_of(a, a.y),
-                                operand_of(a, a.dresidual)};
-  by_lines(a);
-  const auto run = [&](auto type, auto wide) {
-    using T = typename decltype(type)::type;
-    constexpr int width = decltype(wide)::value;
-    LineBackwardWork<T> work = backward_work<T>(a);
-    const bool behind = lie_behind(a.channels, a.size, operands[0], operands[1], operands[2], operands[3], operands[4]);
-    work.lines = lines_of(a.batch, a.channels, a.size, behind, width, executor.multiprocessors);
-    work.share = a.training ? 1 / work.lines.elements() : 0;
-    const i64 blocks = work.lines.blocks();
-    if (a.y.data) {
-      Way::launch("batch_norm_backward", line_sums_kernel<Way, T, width, true>, blocks, line_threads, work, executor);
-      work.dy = work.dresidual;
-      work.relu = false;
-    } else {
-      Way::launch("batch_norm_backward", line_sums_kernel<Way, T, width, false>, blocks, line_threads, work, executor);
-    }
-    Way::launch("batch_norm_backward",
-                a.filter ? line_backward_kernel<Way, T, width, true> : line_backward_kernel<Way, T, width, false>,
-                blocks, line_threads, work, executor);
-  };
-  return with_packs<singles>(a.type, a.channels, a.size, run, operands[0], operands[1], operands[2], operands[3],
-                             operands[4]);
 }
 
 }  // namespace

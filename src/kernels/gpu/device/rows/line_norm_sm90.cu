@@ -1,7 +1,7 @@
 // The same on Hopper, where each kernel is launched before the one before it has ended.
 #include "kernels/gpu/device/runtime/launch_early.h"
 #include "kernels/gpu/device/runtime/tensor_map.h"
-#include "line_norm.h"
+#include "line_norm_backward.h"
 
 namespace tessera::gpu_kernels {
 namespace {
