@@ -1,5 +1,7 @@
 #include "kernels/gpu/padded_conv.h"
 
+#include <limits>
+
 namespace tessera::gpu_kernels {
 namespace {
 
@@ -56,10 +58,14 @@ Reason takes_padded(const Call& call) {
   if (call.attrs.as<ConvAttrs>().groups != 1) return Reason::Shape;
   if (x->dtype() != Float16 && x->dtype() != BFloat16) return Reason::DType;
   if (x->size(1) % unit == 0 && w->size(0) % unit == 0) return Reason::Shape;  // nothing to pad
+  if (x->numel() == 0 || w->numel() == 0 || y->numel() == 0) return Reason::Small;
+  // Tensor cores' kernels count elements in 32 bits.
+  const int64_t most =
+      std::max(rounded(x->size(1)) * x->numel() / x->size(1), rounded(w->size(0)) * y->numel() / w->size(0));
+  if (most > std::numeric_limits<int32_t>::max()) return Reason::Shape;
   // Copies cost less than what tensor cores save, but for a few products.
   constexpr double least = 1e7;
-  const double products =
-      static_cast<double>(y->numel()) * static_cast<double>(w->numel() / std::max<int64_t>(w->size(0), 1));
+  const double products = static_cast<double>(y->numel()) * static_cast<double>(w->numel() / w->size(0));
   return products < least ? Reason::Small : Reason::Ok;
 }
 

@@ -47,14 +47,18 @@ void add_products(std::string_view op, std::vector<Problem>& all) {
 }
 
 void add_convolutions(std::string_view op, std::vector<Problem>& all) {
-  for (int64_t window : {1, 3}) {
-    const Shape x{2, 64, 16, 16}, w{128, 64, window, window}, y{2, 128, 16, 16};
+  struct Sizes {
+    int64_t images, channels, filters, edge, window;
+  };
+  for (const auto& [n, c, k, edge, window] :
+       {Sizes{2, 64, 128, 16, 1}, Sizes{2, 64, 128, 16, 3}, Sizes{8, 13, 21, 32, 3}}) {
+    const Shape x{n, c, edge, edge}, w{k, c, window, window}, y{n, k, edge, edge};
     ConvAttrs attrs{.padding = {window / 2, window / 2}};
     std::vector<Shape> shapes = {x, w, {}};
-    if (op == "conv2d_input_grad") shapes = std::vector<Shape>{y, w}, attrs.size[0] = attrs.size[1] = 16;
+    if (op == "conv2d_input_grad") shapes = std::vector<Shape>{y, w}, attrs.size[0] = attrs.size[1] = edge;
     if (op == "conv2d_weight_grad") shapes = std::vector<Shape>{x, y, {}}, attrs.size[0] = attrs.size[1] = window;
     for (bool channels_last : {false, true})
-      all.push_back({fmt::format("{} x {}{}", window, window, channels_last ? ", channels last" : ""),
+      all.push_back({fmt::format("{} to {}, {} x {}{}", c, k, window, window, channels_last ? ", channels last" : ""),
                      attrs,
                      normals(shapes),
                      0,
