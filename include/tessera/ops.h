@@ -17,80 +17,80 @@ Tensor constant(const Tensor& value);
 
 // ---- elementwise: src/ops/elementwise.cpp ---------------------------------------------------------------------------
 // Two operands broadcast by NumPy's rule and are promoted to a common dtype; comparisons and predicates give bool.
-Tensor add(const Tensor& a, const Tensor& b);
-Tensor sub(const Tensor& a, const Tensor& b);
-Tensor mul(const Tensor& a, const Tensor& b);
+Tensor add(Tensor a, Tensor b);
+Tensor sub(Tensor a, Tensor b);
+Tensor mul(Tensor a, Tensor b);
 /// True division: integers become f32.
-Tensor div(const Tensor& a, const Tensor& b);
+Tensor div(Tensor a, Tensor b);
 /// floor(a / b); integers stay integers.
-Tensor floor_div(const Tensor& a, const Tensor& b);
+Tensor floor_div(Tensor a, Tensor b);
 /// Sign of the divisor, as in Python.
-Tensor remainder(const Tensor& a, const Tensor& b);
-Tensor pow(const Tensor& a, const Tensor& b);
-Tensor maximum(const Tensor& a, const Tensor& b);
-Tensor minimum(const Tensor& a, const Tensor& b);
+Tensor remainder(Tensor a, Tensor b);
+Tensor pow(Tensor a, Tensor b);
+Tensor maximum(Tensor a, Tensor b);
+Tensor minimum(Tensor a, Tensor b);
 Tensor add(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor pow(const Tensor& a, double exponent);
 
 // Functions of one tensor keep its shape; roots, exponentials, logarithms and the like make f32 of integers.
-Tensor neg(const Tensor& x);
-Tensor abs(const Tensor& x);
-Tensor sign(const Tensor& x);
-Tensor exp(const Tensor& x);
+Tensor neg(Tensor x);
+Tensor abs(Tensor x);
+Tensor sign(Tensor x);
+Tensor exp(Tensor x);
 /// 2^x.
-Tensor exp2(const Tensor& x);
-Tensor expm1(const Tensor& x);
-Tensor log(const Tensor& x);
-Tensor log1p(const Tensor& x);
-Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);
-Tensor square(const Tensor& x);
-Tensor reciprocal(const Tensor& x);
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-Tensor tan(const Tensor& x);
+Tensor exp2(Tensor x);
+Tensor expm1(Tensor x);
+Tensor log(Tensor x);
+Tensor log1p(Tensor x);
+Tensor sqrt(Tensor x);
+Tensor rsqrt(Tensor x);
+Tensor square(Tensor x);
+Tensor reciprocal(Tensor x);
+Tensor sin(Tensor x);
+Tensor cos(Tensor x);
+Tensor tan(Tensor x);
 /// Arc tangent, between -pi / 2 and pi / 2.
-Tensor atan(const Tensor& x);
-Tensor tanh(const Tensor& x);
-Tensor sigmoid(const Tensor& x);
-Tensor erf(const Tensor& x);
-Tensor floor(const Tensor& x);
-Tensor ceil(const Tensor& x);
+Tensor atan(Tensor x);
+Tensor tanh(Tensor x);
+Tensor sigmoid(Tensor x);
+Tensor erf(Tensor x);
+Tensor floor(Tensor x);
+Tensor ceil(Tensor x);
 /// Half to even.
-Tensor round(const Tensor& x);
-Tensor trunc(const Tensor& x);
+Tensor round(Tensor x);
+Tensor trunc(Tensor x);
 /// min(max(x, low), high).
 Tensor clamp(const Tensor& x, double low, double high);
-Tensor relu(const Tensor& x);
+Tensor relu(Tensor x);
 /// x * Phi(x).
-Tensor gelu(const Tensor& x);
+Tensor gelu(Tensor x);
 /// 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x^3))), Hendrycks & Gimpel 2016.
-Tensor gelu_tanh(const Tensor& x);
+Tensor gelu_tanh(Tensor x);
 /// x * sigmoid(x).
-Tensor silu(const Tensor& x);
+Tensor silu(Tensor x);
 /// log(1 + exp(x)).
-Tensor softplus(const Tensor& x);
+Tensor softplus(Tensor x);
 
-Tensor eq(const Tensor& a, const Tensor& b);
-Tensor ne(const Tensor& a, const Tensor& b);
-Tensor lt(const Tensor& a, const Tensor& b);
-Tensor le(const Tensor& a, const Tensor& b);
-Tensor gt(const Tensor& a, const Tensor& b);
-Tensor ge(const Tensor& a, const Tensor& b);
-Tensor logical_and(const Tensor& a, const Tensor& b);
-Tensor logical_or(const Tensor& a, const Tensor& b);
-Tensor logical_xor(const Tensor& a, const Tensor& b);
-Tensor logical_not(const Tensor& x);
-Tensor isnan(const Tensor& x);
-Tensor isinf(const Tensor& x);
-Tensor isfinite(const Tensor& x);
+Tensor eq(Tensor a, Tensor b);
+Tensor ne(Tensor a, Tensor b);
+Tensor lt(Tensor a, Tensor b);
+Tensor le(Tensor a, Tensor b);
+Tensor gt(Tensor a, Tensor b);
+Tensor ge(Tensor a, Tensor b);
+Tensor logical_and(Tensor a, Tensor b);
+Tensor logical_or(Tensor a, Tensor b);
+Tensor logical_xor(Tensor a, Tensor b);
+Tensor logical_not(Tensor x);
+Tensor isnan(Tensor x);
+Tensor isinf(Tensor x);
+Tensor isfinite(Tensor x);
 /// a where condition (bool) is true, b elsewhere.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 /// The elements converted to `dtype`; x itself if it has it.
 Tensor cast(const Tensor& x, DType dtype);
 
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator+(Tensor a, Tensor b) { return add(std::move(a), std::move(b)); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }

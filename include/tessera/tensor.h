@@ -107,6 +107,11 @@ struct TensorImpl : RefCounted, Recycled {
 
 using GradHook = std::function<Tensor(const Tensor&)>;
 
+namespace detail {
+extern constinit std::atomic<bool> call_waits;  // for the next one: see core/waiting.h
+void run_waiting_call();
+}  // namespace detail
+
 class Tensor {
  public:
   Tensor() = default;
@@ -136,11 +141,14 @@ class Tensor {
   bool is_contiguous(MemoryFormat format) const;
   /// Whether it lies in a layout of some kernel's own (packing.h), which few operators read.
   bool is_packed() const { return impl().storage->packing; }
-  const Ref<Storage>& storage() const { return impl().storage; }
+  const Ref<Storage>& storage() const {
+    if (detail::call_waits.load(std::memory_order_acquire)) [[unlikely]] detail::run_waiting_call();
+    return impl().storage;
+  }
 
   // Its elements. `data` addresses the first element; rows may be pitched, so honour strides.
   void* data_ptr() const {
-    return static_cast<std::byte*>(impl().storage->data) + impl().offset * size_of(impl().dtype);
+    return static_cast<std::byte*>(storage()->data) + impl().offset * size_of(impl().dtype);
   }
   /// Throws Error unless T is the tensor's dtype and the tensor is on the CPU.
   template <class T>

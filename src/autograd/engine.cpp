@@ -7,6 +7,7 @@
 
 #include "core/capture_state.h"
 #include "core/util/observers.h"
+#include "core/waiting.h"
 #include "ops/gradient.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
@@ -103,6 +104,7 @@ class Backward {
   /// With `targets`, only their gradients are computed and no leaf is touched.
   Backward(const Tensors& outputs, const Tensors* targets, bool retain_graph)
       : targets_(targets), retain_(retain_graph) {
+    settle();
     if (targets) {
       captured_.resize(targets->size());
       for (size_t i = 0; i < targets->size(); ++i) {

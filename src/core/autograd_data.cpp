@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/capture_state.h"
+#include "core/waiting.h"
 #include "tessera/autograd.h"
 
 namespace tessera {
@@ -45,6 +46,7 @@ AutogradMeta::~AutogradMeta() {
 }
 
 Edge gradient_edge(const Tensor& tensor) {
+  settle();
   const auto& meta = tensor.impl().autograd;
   if (!meta || !meta->requires_grad) return {};
   if (meta->node) return {meta->node, {}, meta->index};
@@ -53,6 +55,7 @@ Edge gradient_edge(const Tensor& tensor) {
 
 namespace {
 AutogradMeta& ensure_meta(const Tensor& t) {
+  settle();
   auto& meta = t.impl().autograd;
   if (!meta) meta = std::make_unique<AutogradMeta>();
   return *meta;
@@ -60,7 +63,10 @@ AutogradMeta& ensure_meta(const Tensor& t) {
 }  // namespace
 
 bool Tensor::requires_grad() const { return impl().autograd && impl().autograd->requires_grad; }
-bool Tensor::is_leaf() const { return !impl().autograd || !impl().autograd->node; }
+bool Tensor::is_leaf() const {
+  settle();
+  return !impl().autograd || !impl().autograd->node;
+}
 Tensor Tensor::grad() const { return impl().autograd ? impl().autograd->grad : Tensor(); }
 
 Tensor& Tensor::set_requires_grad(bool on) {
@@ -80,6 +86,7 @@ void Tensor::set_grad(Tensor grad) const {
 }
 
 void Tensor::register_hook(GradHook hook) const {
+  settle();
   if (!requires_grad()) throw Error("register_hook: " + describe(*this) + " does not require a gradient");
   AutogradMeta& meta = *impl().autograd;
   if (meta.node) meta.node->hooks.emplace_back(meta.index, std::move(hook));

@@ -10,6 +10,7 @@
 
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
+#include "core/waiting.h"
 #include "tessera/autograd.h"
 
 namespace tessera {
@@ -230,6 +231,7 @@ Tensor as_strided_dims(const Ref<Storage>& storage, const Shape& shape, const Di
 }
 
 Tensor Tensor::detach() const {
+  settle();
   const auto symbolic = impl().symbolic.get();
   Tensor plain = symbolic ? make_symbolic(storage(), shape(), symbolic->strides, symbolic->offset, dtype())
                           : make(storage(), shape(), Strides(strides()), offset(), dtype(), numel(), is_contiguous());

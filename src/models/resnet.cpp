@@ -72,8 +72,8 @@ Tensors ResNet50::Block::forward(const Tensors& in) const {
   const Tensor& x = one_input(in);
   Tensor y = relu(bn1(conv1(x)));
   y = relu(bn2(conv2(y)));
-  y = bn3(conv3(y));
-  return {relu(y + (downsample ? (*downsample)(x) : x))};
+  const Tensor shortcut = downsample ? (*downsample)(x) : x;
+  return {relu(bn3(conv3(y)) + shortcut)};
 }
 
 ResNet50::ResNet50(int64_t classes, Generator& generator)

@@ -10,4 +10,11 @@ Tensor batch_norm_add(const Tensor& x, const Tensor& residual, const Tensor& wei
                       Tensor running_mean, Tensor running_var, bool training, double momentum, double eps,
                       Activation activation);
 
+/// relu(x) and a + b by the norm that waits (core/waiting.h), where x, or one of a and b, is what it gives and nobody else
+/// holds that. Undefined where it is not so: then the call goes its own way.
+Tensor relu_of_waiting(Tensor& x);
+Tensor add_to_waiting(Tensor& a, Tensor& b);
+/// For tests: elsewhere results on the CPU are there when a call returns, since whoever holds a pointer sees them.
+void let_norms_wait_on_cpu(bool on);
+
 }  // namespace tessera

@@ -7,6 +7,7 @@
 
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
+#include "core/waiting.h"
 #include "ops/autocast.h"
 #include "ops/call_plan.h"
 #include "ops/capture.h"
@@ -245,6 +246,7 @@ Tensors make_outputs(const Op& op, const Tensors& in, const Metas& metas) {
 }  // namespace
 
 Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_hidden) {
+  settle();
   const Device device = in.empty() ? op.infer({}, attrs)[0].device : common_device(op, in);
   Tensors out;
   if (op.view && alias(op, in[0], attrs, out)) {
@@ -280,6 +282,7 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
 }
 
 Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
+  settle();
   if (amp::autocast_state.devices) amp::autocast(op, in);
   bool recording = false;
   if (op.vjp && grad_enabled())
@@ -296,6 +299,7 @@ Tensors dispatch(const Op& op, Tensors&& in, const Attrs& attrs) {
 }
 
 void record_call(const Op& op, const Tensors& in, const Tensors& out, const Attrs& attrs) {
+  settle();
   if (!grad_enabled() || std::none_of(in.begin(), in.end(), needs_grad)) return;
   Tensors inputs = in, outputs = out;
   record(op, inputs, outputs, attrs);

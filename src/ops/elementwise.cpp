@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/batch_norm.h"
 #include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
@@ -540,10 +541,26 @@ std::span<const Op* const> elementwise_ops() {
 
 // ---- public functions
 
+namespace {
+
+// By value, so that what a call before has just given, and nobody else holds, may be part of that call's own pass.
+Tensor mapped(const Op& op, Tensor x) {
+  if (&op == &relu_op && detail::call_waits.load(std::memory_order_relaxed))
+    if (Tensor y = relu_of_waiting(x); y.defined()) return y;
+  return dispatch_one(op, {std::move(x)});
+}
+Tensor mapped(const Op& op, Tensor a, Tensor b) {
+  if (&op == &add_op && detail::call_waits.load(std::memory_order_relaxed))
+    if (Tensor y = add_to_waiting(a, b); y.defined()) return y;
+  return dispatch_one(op, {std::move(a), std::move(b)});
+}
+
+}  // namespace
+
 #define TESSERA_FUNCTION_1(name) \
-  Tensor name(const Tensor& x) { return dispatch_one(name##_op, {x}); }
+  Tensor name(Tensor x) { return mapped(name##_op, std::move(x)); }
 #define TESSERA_FUNCTION_2(name) \
-  Tensor name(const Tensor& a, const Tensor& b) { return dispatch_one(name##_op, {a, b}); }
+  Tensor name(Tensor a, Tensor b) { return mapped(name##_op, std::move(a), std::move(b)); }
 #define TESSERA_FUNCTION_3(name) \
   Tensor name(const Tensor& a, const Tensor& b, const Tensor& c) { return dispatch_one(name##_op, {a, b, c}); }
 #define TESSERA_MAP(name, Functor, inputs, ...) TESSERA_FUNCTION_##inputs(name)

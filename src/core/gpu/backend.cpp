@@ -12,6 +12,7 @@
 
 #include "core/gpu/plugin_version.h"
 #include "core/util/plans_epoch.h"
+#include "core/waiting.h"
 
 namespace tessera {
 namespace gpu {
@@ -251,10 +252,12 @@ void wait_for(DeviceState& state, const Wait& wait) {
 }  // namespace
 
 void synchronize(DeviceState& state, StreamHandle stream) {
+  settle();
   wait_for(state, [&] { state.runtime.synchronize(stream); });
 }
 
 void synchronize(DeviceState& state) {
+  settle();
   wait_for(state, [&] { state.runtime.synchronize_device(); });
 }
 

@@ -9,6 +9,7 @@
 #include "core/gpu/backend.h"
 #include "core/util/bytes.h"
 #include "core/util/observers.h"
+#include "core/waiting.h"
 #include "tessera/random.h"
 
 namespace tessera {
@@ -39,24 +40,28 @@ void Stream::synchronize() const {
   if (state_->on) gpu::synchronize(*state_->on, state_->handle);
 }
 bool Stream::is_idle() const {
+  settle();
   if (!state_->on) return true;
   gpu::enter(*state_->on);
   return state_->on->runtime.is_idle(state_->handle);
 }
 
 Stream current_stream(Device device) {
+  settle();
   if (!device.is_card()) return Stream(device);
   auto& on = gpu::state(device);
   return Stream(gpu::stream_of(on).shared_from_this());
 }
 
 StreamGuard::StreamGuard(const Stream& stream) : stream_(stream.state()) {
+  settle();
   if (!stream.state()->on) return;
   auto& on = *stream.state()->on;
   before_ = current_stream(on.device).state();
   gpu::set_stream(on, stream.state().get());
 }
 StreamGuard::~StreamGuard() {
+  settle();
   if (before_) gpu::set_stream(*before_->on, before_.get());
 }
 
@@ -78,12 +83,14 @@ Event::Event(Device device, bool timed) : state_(std::make_shared<State>()) {
   state_->on = &on;
 }
 void Event::record(const Stream& stream) {
+  settle();
   if (!state_->on) return;
   if (stream.state()->on != state_->on) throw Error("event: recorded on a stream of another device");
   gpu::enter(*state_->on);
   state_->on->runtime.record(state_->handle, stream.state()->handle);
 }
 void Event::wait(const Stream& stream) const {
+  settle();
   if (!state_->on || !stream.state()->on) return;
   if (stream.device().type != state_->on->device.type) throw Error("event: waited for on a stream of another vendor");
   gpu::enter(*stream.state()->on);
@@ -298,6 +305,7 @@ DeviceGraph::DeviceGraph() = default;
 // Has `fn` queue its work, and end(state, stream) take it off the stream.
 static std::shared_ptr<gpu::Capture> captured(Device device, const std::function<void()>& fn,
                                               const std::function<void(gpu::Capture&, gpu::StreamHandle)>& end) {
+  settle();
   if (!device.is_card()) throw Error("graph: only a GPU's work can be captured, not the cpu's");
   auto& on = gpu::state(device);
   if (gpu::capturing) throw Error("graph: another graph is being captured");
@@ -312,6 +320,7 @@ static std::shared_ptr<gpu::Capture> captured(Device device, const std::function
   std::exception_ptr failure;
   try {
     fn();
+    settle();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -340,6 +349,7 @@ std::vector<gpu::GraphNode> gpu::steps_of(Device device, const std::function<voi
 }
 
 void DeviceGraph::replay() {
+  settle();
   if (!state_) throw Error("graph: nothing was captured");
   gpu::enter(*state_->on);
   const gpu::StreamHandle stream = gpu::stream_of(*state_->on).handle;

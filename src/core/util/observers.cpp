@@ -94,6 +94,16 @@ NamedScope::~NamedScope() {
   innermost_scope = outer_;
 }
 
+observers::ScopeOf::ScopeOf(std::string_view path) : outer_(innermost_scope) {
+  if (path.empty()) return;
+  innermost_scope = nullptr;
+  scope_.emplace(path);
+}
+observers::ScopeOf::~ScopeOf() {
+  scope_.reset();
+  innermost_scope = outer_;
+}
+
 std::string scope_path() {
   std::string path;
   for (const NamedScope* s = innermost_scope; s; s = s->outer_) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <optional>
 
 #include "tessera/observer.h"
 
@@ -18,6 +19,19 @@ void launched(const LaunchSeen& launch);
 
 /// The number of the recorded call whose backward this thread runs; -1: none.
 inline constinit thread_local int64_t backward_of = -1;
+
+/// What this thread does is for now within that path alone; an empty one changes nothing.
+class ScopeOf {
+ public:
+  explicit ScopeOf(std::string_view path);
+  ~ScopeOf();
+  ScopeOf(const ScopeOf&) = delete;
+  ScopeOf& operator=(const ScopeOf&) = delete;
+
+ private:
+  const NamedScope* outer_;
+  std::optional<NamedScope> scope_;
+};
 
 /// A call from its beginning on; if it ends without having returned anything, it has failed.
 class Call {
