@@ -1,13 +1,12 @@
-# cmake -D FOLDER=src/tile -D PREFIX=tessera/tile -D OUT=FILE.cpp -P embed.cmake: every header below FOLDER as a string of
-# C++, for compilers that run inside the program (src/kernels/gpu/rtc/embedded.h).
-file(GLOB_RECURSE headers RELATIVE ${FOLDER} ${FOLDER}/*.h)
-list(SORT headers)
-set(text "// Made by cmake/embed.cmake.\n#include \"kernels/gpu/rtc/embedded.h\"\n\nnamespace tessera::gpu {\nnamespace {\n")
-string(APPEND text "constexpr EmbeddedHeader headers[] = {\n")
-foreach(header ${headers})
-  file(READ ${FOLDER}/${header} content)
-  string(APPEND text "{\"${PREFIX}/${header}\", R\"embedded(${content})embedded\"},\n")
+# cmake -D FOLDER=DIR -D PATTERN=*.h -D PREFIX=NAME/ -D HEADER=FILE.h -D FUNCTION=a::b -D OUT=FILE.cpp -P embed.cmake: all files of
+# that pattern below FOLDER as strings of C++. FUNCTION, which HEADER declares, gives a span of them (core/util/embedded.h).
+file(GLOB_RECURSE files RELATIVE ${FOLDER} ${FOLDER}/${PATTERN})
+list(SORT files)
+set(text "// Made by cmake/embed.cmake.\n#include \"${HEADER}\"\n\n")
+string(APPEND text "std::span<const tessera::EmbeddedFile> ${FUNCTION}() {\n  static constexpr tessera::EmbeddedFile files[] = {\n")
+foreach(file ${files})
+  file(READ ${FOLDER}/${file} content)
+  string(APPEND text "{\"${PREFIX}${file}\", R\"embedded(${content})embedded\"},\n")
 endforeach()
-string(APPEND text "};\n}  // namespace\n\nstd::span<const EmbeddedHeader> embedded_headers() { return headers; }\n\n")
-string(APPEND text "}  // namespace tessera::gpu\n")
+string(APPEND text "  };\n  return files;\n}\n")
 file(WRITE ${OUT} "${text}")

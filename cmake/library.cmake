@@ -107,7 +107,8 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   file(GLOB_RECURSE tile_headers CONFIGURE_DEPENDS src/tile/*.h)
   set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
   add_custom_command(OUTPUT ${embedded} DEPENDS ${tile_headers} cmake/embed.cmake VERBATIM COMMENT "Embedding the tile headers"
-    COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/tile -D PREFIX=tessera/tile -D OUT=${embedded}
+    COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/tile -D PATTERN=*.h -D PREFIX=tessera/tile/
+            -D HEADER=kernels/gpu/rtc/embedded.h -D FUNCTION=tessera::gpu::embedded_headers -D OUT=${embedded}
             -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
 
   file(GLOB library_sources CONFIGURE_DEPENDS
@@ -119,9 +120,10 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     find_package(ZLIB REQUIRED)
     file(GLOB page_parts CONFIGURE_DEPENDS src/profiler/report_page/*)
     set(embedded_page ${PROJECT_BINARY_DIR}/embedded_page.cpp)
-    add_custom_command(OUTPUT ${embedded_page} DEPENDS ${page_parts} cmake/embed_page.cmake VERBATIM COMMENT "Embedding the profiler's page"
-      COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/profiler/report_page -D OUT=${embedded_page}
-              -P ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake)
+    add_custom_command(OUTPUT ${embedded_page} DEPENDS ${page_parts} cmake/embed.cmake VERBATIM COMMENT "Embedding the profiler's page"
+      COMMAND ${CMAKE_COMMAND} -D FOLDER=${PROJECT_SOURCE_DIR}/src/profiler/report_page -D PATTERN=* -D PREFIX=
+              -D HEADER=profiler/report_page.h -D FUNCTION=tessera::profiler::report_page_files -D OUT=${embedded_page}
+              -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
     tessera_objects(tessera_waiting 1 ${waiting_sources} ${embedded_page})
     target_link_libraries(tessera_waiting PRIVATE nlohmann_json::nlohmann_json ZLIB::ZLIB)
     add_library(tessera ${library_sources} ${shared_lists} ${embedded} ${isa_objects} $<TARGET_OBJECTS:tessera_gpu_lists> $<TARGET_OBJECTS:tessera_waiting>)

@@ -298,6 +298,12 @@ std::string script_text(const json& data) {
 
 }  // namespace
 
+std::string_view report_page_part(std::string_view name) {
+  for (const EmbeddedFile& file : report_page_files())
+    if (name == file.name) return file.text;
+  return {};
+}
+
 int64_t report_origin(const Trace& trace) {
   int64_t origin = trace.spans.empty() ? INT64_MAX : trace.spans.front().begin;
   if (!trace.memory.empty()) origin = std::min(origin, trace.memory.front().at);

@@ -46,13 +46,13 @@ struct Headers {
   std::vector<const char*> names, pointers;
 
   Headers() {
-    for (const EmbeddedHeader& header : embedded_headers()) {
+    for (const EmbeddedFile& header : embedded_headers()) {
       names.push_back(header.name);
       texts.push_back(rooted(header));
     }
     for (const std::string& text : texts) pointers.push_back(text.c_str());
   }
-  static std::string rooted(const EmbeddedHeader& header) {
+  static std::string rooted(const EmbeddedFile& header) {
     const std::string directive = "#include \"";
     const auto folder = std::filesystem::path(header.name).parent_path();
     std::istringstream in(header.text);

@@ -25,7 +25,7 @@ Compiler& compiler_of(DeviceType type) {
 const std::string& headers_key() {
   static const std::string key = [] {
     std::string all;
-    for (const EmbeddedHeader& header : embedded_headers()) all.append(header.name).append(header.text);
+    for (const EmbeddedFile& header : embedded_headers()) all.append(header.name).append(header.text);
     return cache_key({all});
   }();
   return key;
