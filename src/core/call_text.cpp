@@ -1,13 +1,10 @@
 // Calls that observers see, as text.
-#include <cxxabi.h>
 #include <dlfcn.h>
-
-#include <cstdlib>
-#include <memory>
 
 #include <fmt/format.h>
 
 #include "core/attrs.h"
+#include "core/util/demangled.h"
 #include "tessera/observer.h"
 
 namespace tessera {
@@ -17,12 +14,6 @@ std::string list_text(std::span<const Tensor> tensors) {
   std::string text;
   for (const Tensor& t : tensors) text += (text.empty() ? "" : ", ") + (t.defined() ? describe(t) : "none");
   return text;
-}
-
-std::string demangled(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
-  return status == 0 ? name.get() : symbol;
 }
 
 // Also of a template, whose name follows the type that it returns.

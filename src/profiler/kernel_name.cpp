@@ -1,26 +1,15 @@
 #include "profiler/kernel_name.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <map>
-#include <memory>
 #include <set>
+
+#include "core/util/demangled.h"
 
 namespace tessera::profiler {
 namespace {
 
 constexpr std::string_view kGap = "..", kAnonymous = "(anonymous namespace)::";
-
-std::string demangled(std::string_view name) {
-  std::string text(name);
-  if (!text.starts_with("_Z")) return text;
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> plain(abi::__cxa_demangle(text.c_str(), nullptr, nullptr, &status),
-                                                          std::free);
-  return status == 0 && plain ? plain.get() : text;
-}
 
 bool is_word(char c) { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
@@ -136,7 +125,7 @@ size_t alike(const std::string& text, const std::set<std::string>& others) {
 }  // namespace
 
 std::string plain_kernel_name(std::string_view name) {
-  const std::string all = demangled(name);
+  const std::string all = demangled(std::string(name));
   const size_t bracket = all.find('(');
   const bool has_parameters = bracket != all.npos && bracket > 0 && is_word(all[bracket - 1]);
   if (!has_parameters && all.find('<') == all.npos && all.find("::") == all.npos) return all;

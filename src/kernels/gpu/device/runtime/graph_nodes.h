@@ -1,12 +1,10 @@
 // What is in a captured graph, as the vendor's run-time library tells it.
 #pragma once
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "core/gpu/runtime.h"
+#include "core/util/demangled.h"
 #include "host.h"
 #if !defined(__HIP__)
 #include "driver.h"
@@ -15,15 +13,6 @@
 namespace tessera::gpu_kernels {
 
 using GraphNode = TESSERA_RT(GraphNode_t);
-
-/// As it stands in the source.
-inline std::string demangled(const char* name) {
-  int status = 0;
-  char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
-  std::string plain = status == 0 ? text : name;
-  std::free(text);
-  return plain;
-}
 
 /// How a kernel is launched, and its name; without one where the library does not say.
 inline gpu::GraphNode kernel_node(GraphNode node) {
