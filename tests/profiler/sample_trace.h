@@ -1,16 +1,17 @@
-// A trace of three training steps of something small, as a recorder would make it: what files are tested with.
+// Traces of something like a GPT in training, as a recorder would make them.
 #pragma once
 #include <algorithm>
 #include <string>
 
-#include "profiler/trace.h"
+#include "trace_maker.h"
 
 namespace tessera::profiler {
 
-/// On a GPU the host starts kernels, and copies, which run later; on the host its operators are all there is.
+/// On a GPU the host starts kernels, on two streams, and copies, which run later; on the host its operators are all
+/// there is.
 class SampleTrace {
  public:
-  explicit SampleTrace(bool gpu) : gpu_(gpu) {
+  explicit SampleTrace(bool gpu, int steps = 3, int layers = 3) : gpu_(gpu) {
     trace_.base = 1'760'000'000'123'456'789;
     trace_.host = "node-17";
     trace_.process = 4242;
@@ -24,124 +25,149 @@ class SampleTrace {
                                 2048,
                                 "sm_90",
                                 {3.1e12, 5.5e13, 4.2e14, 8.1e14, 8.2e14, 5.6e13}});
-    trace_.launches = {{{132, 2, 1}, {256, 1, 1}, 168, 49152, 0.375}, {{7, 1, 1}, {128, 1, 1}, 32, 0, 1}};
+    trace_.launches = {{{96, 18, 1}, {256, 1, 1}, 168, 49152, 0.375}, {{7, 1, 1}, {128, 1, 1}, 32, 0, 1}};
     trace_.notes = {"no counters: not permitted"};
     trace_.dropped = 3;
-    for (int step = 0; step < 3; ++step) this->step(step);
-    sort();
+    for (int step = 0; step < steps; ++step) this->step(step, layers);
+    trace_ = in_order(std::move(trace_));
   }
   const Trace& trace() const { return trace_; }
 
  private:
-  void step(int number) {
+  void step(int number, int layers) {
     const int32_t step = open(Kind::Step, "ProfilerStep#" + std::to_string(number + 2));
     const int32_t data = open(Kind::Range, "data");
-    now_ += 10'007;
-    device(Kind::Copy, "Memcpy HtoD (Pageable -> Device)", "cudaMemcpyAsync", -1, 4'003, -1);
+    now_ += 60'000;
+    on_device(Kind::Copy, "Memcpy HtoD (Pageable -> Device)", "cudaMemcpyAsync", -1, 4'003);
     close(data);
-    change(1 << 20, 0x7f0000000000u + static_cast<uint64_t>(number), MemoryKind::Input, data);
-    const int32_t forward = open(Kind::Range, "forward");
-    for (int layer = 0; layer < 3; ++layer) product("h." + std::to_string(layer), number * 10 + layer, 21'011);
-    close(forward);
-    const int32_t backward = open(Kind::Range, "backward");
-    for (int layer = 2; layer >= 0; --layer)
-      product("backward.h." + std::to_string(layer), number * 10 + layer, 40'123);
-    close(backward);
-    device(Kind::Fill, "Memset (Device)", "cudaMemsetAsync", -1, 1'500, -1);
-    op("adamw", "", -1, 30'000);
-    change(-(1 << 20), 0x7f0000000000u + static_cast<uint64_t>(number), MemoryKind::Input, step);
-    now_ = std::max(now_, device_) + 3'000;
+    allocate(data, MemoryKind::Input);
+    for (const std::string prefix : {"", "backward."}) {
+      const int32_t range = open(Kind::Range, prefix.empty() ? "forward" : "backward");
+      for (int layer = 0; layer < layers; ++layer)
+        this->layer(prefix + "h." + std::to_string(layer), number * layers + layer);
+      close(range);
+      if (prefix.empty()) log_loss();
+    }
+    on_device(Kind::Fill, "Memset (Device)", "cudaMemsetAsync", -1, 1'500);
+    op("adamw", "", 0, 4e6, {{768, 768}}, MemoryKind::OptimizerState);
+    now_ += 25'000;
+    for (; !blocks_.empty(); blocks_.pop_back()) free_last();
+    now_ = std::max(now_, device_);
     close(step);
-    now_ += 500;
+    trace_.counters.push_back({step, 1'000'000, 2'000'000, 3'000, 4, 5});
   }
-  void product(const std::string& path, int64_t sequence, int64_t time) {
+
+  void log_loss() {
+    const int32_t range = open(Kind::Range, "log");
+    if (gpu_) {
+      const int32_t wait = open(Kind::Runtime, "cudaStreamSynchronize");
+      now_ = std::max(now_, device_);
+      close(wait);
+    }
+    now_ += 40'000 + random() % 20'000;
+    close(range);
+  }
+
+  void layer(const std::string& path, int64_t sequence) {
+    const MemoryKind kind = path.starts_with("backward") ? MemoryKind::Gradient : MemoryKind::Activation;
     const int32_t module = open(Kind::Module, path);
-    op("matmul", path, sequence, time);
-    op("gelu", path, -1, time / 7);
+    for (const std::string part : {".attention", ".mlp"}) {
+      const int32_t inner = open(Kind::Module, path + part);
+      op("layer_norm", path + part, 8e6, 1.2e7 / 7, {{12, 1024, 768}, {}, {768}}, kind);
+      op("matmul", path + part, 1.1e10, 4e7, {{12288, 768}, {}, {768, 2304}}, kind, 2 * sequence + (part == ".mlp"));
+      op(part == ".mlp" ? "gelu" : "attention", path + part, 9e9, 5e7, {{12, 12, 1024, 64}}, kind);
+      op("add", path + part, 9e6, 1.1e8, {{12, 1024, 768}, {12, 1024, 768}}, kind);
+      close(inner);
+    }
     close(module);
   }
-  void op(const std::string& name, const std::string& path, int64_t sequence, int64_t time) {
+
+  void op(const std::string& name, const std::string& path, double flops, double bytes,
+          std::vector<std::vector<int64_t>> dims, MemoryKind kind, int64_t sequence = -1) {
     const int32_t at = open(Kind::Op, name);
-    Span& span = trace_.spans[static_cast<size_t>(at)];
-    span.detail = call(name, path);
-    span.sequence = sequence;
-    now_ += gpu_ ? 2'003 : time;
-    if (gpu_) device(Kind::Kernel, name + "_kernel<float, 128>", "cudaLaunchKernel", at, time, span.detail);
+    trace_.spans[static_cast<size_t>(at)].detail = call(name, path, flops, bytes, std::move(dims));
+    trace_.spans[static_cast<size_t>(at)].sequence = sequence;
+    allocate(at, kind);
+    const int64_t time = 1'500 + static_cast<int64_t>(std::max(flops / 5e5, bytes / 2.4e3)) + random() % 900;
+    if (gpu_)
+      on_device(Kind::Kernel, "void tessera::" + name + "_kernel<bf16, 128>(Args)", "cudaLaunchKernel", at, time);
+    else now_ += 4'000 + static_cast<int64_t>(flops / 1000) + random() % 2000;
     close(at);
   }
-  void device(Kind kind, const std::string& name, const std::string& runtime, int32_t op, int64_t time, int32_t call) {
+
+  int32_t call(const std::string& op, const std::string& path, double flops, double bytes,
+               std::vector<std::vector<int64_t>> dims) {
+    for (size_t i = 0; i < trace_.calls.size(); ++i)
+      if (trace_.calls[i].op == op && trace_.calls[i].path == path) return static_cast<int32_t>(i);
+    Call out = call_of_op(op, std::move(dims), "bf16", flops, bytes, path);
+    for (size_t i = 0; i < out.dims.size(); ++i)
+      if (out.dims[i].empty()) out.types[i].clear();
+    out.attributes = "transposed=[0, 1]";
+    out.source = "train.cpp:42";
+    trace_.calls.push_back(std::move(out));
+    return static_cast<int32_t>(trace_.calls.size()) - 1;
+  }
+
+  void on_device(Kind kind, const std::string& name, const std::string& runtime, int32_t owner, int64_t time) {
     if (!gpu_) return;
     const int32_t by = open(Kind::Runtime, runtime);
-    now_ += 1'501;
+    now_ += 2'500 + random() % 1'500;
     close(by);
     const uint32_t correlation = ++correlation_;
     trace_.spans[static_cast<size_t>(by)].correlation = correlation;
-    trace_.spans[static_cast<size_t>(by)].owner = op;
-    device_ = std::max(device_ + 250, now_ + 3'001);
-    Span span{.kind = kind, .name = name_of(name), .begin = device_, .end = device_ + time, .thread = 7, .device = 0};
-    span.owner = op;
-    span.call = call;
+    trace_.spans[static_cast<size_t>(by)].owner = owner;
+    device_ = std::max(device_ + 400, now_ + 2'001);
+    Span span{.kind = kind, .name = name_in(trace_, name), .begin = device_, .end = device_ + time, .device = 0};
+    span.thread = name.find("add_") == name.npos ? 7 : 13;
+    span.owner = owner;
     span.correlation = correlation;
+    if (owner >= 0) span.call = trace_.spans[static_cast<size_t>(owner)].detail;
     if (kind == Kind::Kernel) span.detail = correlation % 3 == 0 ? -1 : static_cast<int32_t>(correlation % 2);
     else span.bytes = 1 << 20;
     trace_.spans.push_back(span);
     device_ += time;
   }
-  int32_t call(const std::string& name, const std::string& path) {
-    Call call{name,
-              {{64, 768}, {}, {768, 3072}},
-              {"f32", "", "bf16"},
-              "transposed=[0, 1]",
-              name + " tiles",
-              path,
-              "train.cpp:42",
-              2.5e9,
-              1.25e7 / 3};
-    for (size_t i = 0; i < trace_.calls.size(); ++i)
-      if (trace_.calls[i].op == name && trace_.calls[i].path == path) return static_cast<int32_t>(i);
-    trace_.calls.push_back(call);
-    return static_cast<int32_t>(trace_.calls.size()) - 1;
-  }
-  int32_t name_of(const std::string& name) {
-    const auto it = std::find(trace_.names.begin(), trace_.names.end(), name);
-    if (it != trace_.names.end()) return static_cast<int32_t>(it - trace_.names.begin());
-    trace_.names.push_back(name);
-    return static_cast<int32_t>(trace_.names.size()) - 1;
-  }
+
   int32_t open(Kind kind, const std::string& name) {
     now_ += 103;
-    trace_.spans.push_back({.kind = kind, .name = name_of(name), .begin = now_, .thread = 4243});
+    trace_.spans.push_back({.kind = kind, .name = name_in(trace_, name), .begin = now_, .thread = 4243});
     return static_cast<int32_t>(trace_.spans.size()) - 1;
   }
   void close(int32_t at) { trace_.spans[static_cast<size_t>(at)].end = now_ += 97; }
-  void change(int64_t bytes, uint64_t address, MemoryKind kind, int32_t owner) {
-    allocated_ += bytes;
-    trace_.memory.push_back({now_, gpu_ ? 0 : -1, 4243, bytes, address, allocated_, int64_t{1} << 30, owner, kind});
+
+  void allocate(int32_t owner, MemoryKind kind) {
+    MemoryChange change;
+    change.device = gpu_ ? 0 : -1;
+    change.thread = 4243;
+    change.bytes = 1'000'000 + random() % 3'000'000;
+    change.address = next_address_ += 1 << 24;
+    change.owner = owner;
+    change.kind = kind;
+    record(change);
+    blocks_.push_back(change);
   }
-  void sort() {
-    std::vector<int32_t> order(trace_.spans.size()), place(trace_.spans.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-    const auto at = [&](int32_t i) -> const Span& { return trace_.spans[static_cast<size_t>(i)]; };
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return at(a).begin != at(b).begin ? at(a).begin < at(b).begin : at(a).end > at(b).end;
-    });
-    std::vector<Span> sorted;
-    for (size_t i = 0; i < order.size(); ++i) {
-      place[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
-      sorted.push_back(at(order[i]));
-    }
-    for (Span& span : sorted)
-      if (span.owner >= 0) span.owner = place[static_cast<size_t>(span.owner)];
-    for (MemoryChange& change : trace_.memory) change.owner = place[static_cast<size_t>(change.owner)];
-    trace_.spans = std::move(sorted);
-    for (size_t i = 0; i < trace_.spans.size(); ++i)
-      if (trace_.spans[i].kind == Kind::Step)
-        trace_.counters.push_back({static_cast<int32_t>(i), 1'000'000, 2'000'000, 3'000, 4, 5});
+  void free_last() {
+    MemoryChange change = blocks_.back();
+    change.bytes = -change.bytes;
+    change.owner = -1;
+    record(change);
+  }
+  void record(MemoryChange& change) {
+    change.at = now_ += 1'001;
+    change.allocated = allocated_ += change.bytes;
+    change.reserved = reserved_ = std::max(reserved_, (allocated_ / (1 << 25) + 1) << 25);
+    trace_.memory.push_back(change);
+  }
+
+  int64_t random() {
+    return static_cast<int64_t>((state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL) >> 40);
   }
 
   bool gpu_;
-  int64_t now_ = 1'000, device_ = 0, allocated_ = int64_t{3} << 20;
+  int64_t now_ = 1'000, device_ = 0, allocated_ = 500'000'000, reserved_ = 0;
+  uint64_t next_address_ = 0, state_ = 1;
   uint32_t correlation_ = 0;
+  std::vector<MemoryChange> blocks_;
   Trace trace_;
 };
 

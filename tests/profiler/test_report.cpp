@@ -12,213 +12,12 @@
 #include "profiler/report.h"
 #include "profiler/report_page.h"
 #include "profiler/report_parts.h"
+#include "sample_trace.h"
 
 namespace tessera::profiler {
 namespace {
 
 using nlohmann::json;
-
-/// Builds traces of something like a GPT: steps, modules, operators, on a device kernels on two streams, memory.
-class MadeTrace {
- public:
-  explicit MadeTrace(bool device) : device_(device) {
-    trace.base = 1'760'000'000'000'000'000;
-    trace.host = "node-17";
-    trace.process = 4242;
-    trace.devices.push_back({-1, "A processor of 16 cores", int64_t{64} << 30, 16, 0, 0, "x86-64", {}});
-    trace.devices.back().roof = {4e10, 1.2e12, 0, 0, 0, 6e11};
-    if (!device) return;
-    trace.devices.push_back({0, "A GPU of 80 GiB", int64_t{80} << 30, 132, 32, 2048, "sm_90", {}});
-    trace.devices.back().roof = {3e12, 5.5e13, 4.2e14, 8.1e14, 8.1e14, 5.5e13};
-  }
-
-  void step(int layers) {
-    const int64_t begin = now_;
-    const int32_t at = open(Kind::Step, "ProfilerStep#" + std::to_string(steps_++));
-    const int32_t data = open(Kind::Range, "data");
-    now_ += 60'000;
-    close(data);
-    if (device_) copy_in();
-    for (const std::string prefix : {"", "backward."}) {
-      const int32_t range = open(Kind::Range, prefix.empty() ? "forward" : "backward");
-      for (int layer = 0; layer < layers; ++layer) this->layer(prefix + "h." + std::to_string(layer));
-      close(range);
-      if (prefix.empty()) log_loss();
-    }
-    op("adamw", "", 0, 4e6, {{768, 768}});
-    now_ += 25'000;
-    for (; !blocks_.empty(); blocks_.pop_back()) free_last();
-    if (now_ < device_free_) now_ = device_free_;
-    close(at);
-    EXPECT_GT(now_, begin);
-  }
-
-  Trace finish() {
-    std::vector<int32_t> order(trace.spans.size()), place(trace.spans.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      const Span &left = trace.spans[static_cast<size_t>(a)], &right = trace.spans[static_cast<size_t>(b)];
-      return left.begin != right.begin ? left.begin < right.begin : left.end > right.end;
-    });
-    std::vector<Span> sorted;
-    for (const int32_t at : order) {
-      place[static_cast<size_t>(at)] = static_cast<int32_t>(sorted.size());
-      sorted.push_back(trace.spans[static_cast<size_t>(at)]);
-    }
-    for (Span& span : sorted)
-      if (span.owner >= 0) span.owner = place[static_cast<size_t>(span.owner)];
-    for (MemoryChange& change : trace.memory)
-      if (change.owner >= 0) change.owner = place[static_cast<size_t>(change.owner)];
-    trace.spans = std::move(sorted);
-    return trace;
-  }
-
-  Trace trace;
-
- private:
-  int32_t name(const std::string& text) {
-    const auto at = std::find(trace.names.begin(), trace.names.end(), text) - trace.names.begin();
-    if (at == std::ssize(trace.names)) trace.names.push_back(text);
-    return static_cast<int32_t>(at);
-  }
-  int32_t open(Kind kind, const std::string& text) {
-    Span span;
-    span.kind = kind;
-    span.name = name(text);
-    span.begin = span.end = now_;
-    span.thread = 4242;
-    trace.spans.push_back(span);
-    now_ += 300;
-    return static_cast<int32_t>(trace.spans.size()) - 1;
-  }
-  void close(int32_t at) { trace.spans[static_cast<size_t>(at)].end = now_ += 200; }
-
-  void log_loss() {
-    const int32_t range = open(Kind::Range, "log");
-    if (device_) {
-      const int32_t wait = open(Kind::Runtime, "cudaStreamSynchronize");
-      now_ = std::max(now_, device_free_);
-      close(wait);
-    }
-    now_ += 40'000 + random() % 20'000;
-    close(range);
-  }
-
-  void layer(const std::string& path) {
-    const int32_t module = open(Kind::Module, path);
-    for (const char* part : {".attention", ".mlp"}) {
-      const int32_t inner = open(Kind::Module, path + part);
-      op("layer_norm", path + part, 8e6, 1.2e7, {{12, 1024, 768}, {768}});
-      op("matmul", path + part, 1.1e10, 4e7, {{12288, 768}, {768, 2304}});
-      op(std::string(part) == ".mlp" ? "gelu" : "attention", path + part, 9e9, 5e7, {{12, 12, 1024, 64}});
-      op("add", path + part, 9e6, 1.1e8, {{12, 1024, 768}, {12, 1024, 768}});
-      close(inner);
-    }
-    close(module);
-  }
-
-  void op(const std::string& op, const std::string& path, double flops, double bytes,
-          std::vector<std::vector<int64_t>> dims) {
-    const int32_t at = open(Kind::Op, op);
-    trace.spans[static_cast<size_t>(at)].detail = call(op, path, flops, bytes, std::move(dims));
-    allocate(at, op == "adamw"                    ? MemoryKind::OptimizerState
-                 : path.rfind("backward", 0) == 0 ? MemoryKind::Gradient
-                                                  : MemoryKind::Activation);
-    if (device_) launch(at, op, flops, bytes);
-    else now_ += 4'000 + static_cast<int64_t>(flops / 1000) + random() % 2000;
-    close(at);
-  }
-
-  int32_t call(const std::string& op, const std::string& path, double flops, double bytes,
-               std::vector<std::vector<int64_t>> dims) {
-    for (size_t i = 0; i < trace.calls.size(); ++i)
-      if (trace.calls[i].op == op && trace.calls[i].path == path) return static_cast<int32_t>(i);
-    Call out;
-    out.op = op;
-    out.path = path;
-    out.dims = std::move(dims);
-    out.types.assign(out.dims.size(), "bf16");
-    out.kernel = op + "_tiled_128x128";
-    out.flops = flops;
-    out.bytes = bytes;
-    trace.calls.push_back(std::move(out));
-    return static_cast<int32_t>(trace.calls.size()) - 1;
-  }
-
-  void launch(int32_t owner, const std::string& op, double flops, double bytes) {
-    if (trace.launches.empty()) trace.launches.push_back({{96, 18, 1}, {256, 1, 1}, 168, 98304, 0.25});
-    const int32_t runtime = open(Kind::Runtime, "cudaLaunchKernel");
-    trace.spans[static_cast<size_t>(runtime)].owner = owner;
-    now_ += 2'500 + random() % 1500;
-    close(runtime);
-    Span kernel;
-    kernel.kind = Kind::Kernel;
-    kernel.name = name("void tessera::" + op + "_kernel<bf16, 128, 128, 32>(Args)");
-    kernel.thread = op == "add" ? 13 : 7;
-    kernel.device = 0;
-    kernel.detail = 0;
-    kernel.owner = owner;
-    kernel.call = trace.spans[static_cast<size_t>(owner)].detail;
-    kernel.begin = std::max(now_ + 2'000, device_free_ + 400);
-    kernel.end = device_free_ =
-        kernel.begin + 1'500 + static_cast<int64_t>(std::max(flops / 5e5, bytes / 2.4e3)) + random() % 900;
-    trace.spans.push_back(kernel);
-  }
-
-  void copy_in() {
-    Span copy;
-    copy.kind = Kind::Copy;
-    copy.name = name("Memcpy HtoD");
-    copy.thread = 7;
-    copy.device = 0;
-    copy.bytes = 98'304;
-    copy.begin = std::max(now_, device_free_);
-    copy.end = device_free_ = copy.begin + 9'000;
-    trace.spans.push_back(copy);
-  }
-
-  void allocate(int32_t owner, MemoryKind kind) {
-    MemoryChange change;
-    change.at = now_;
-    change.device = device_ ? 0 : -1;
-    change.bytes = 1'000'000 + random() % 3'000'000;
-    change.address = next_address_ += 1 << 24;
-    change.owner = owner;
-    change.kind = kind;
-    record(change);
-    blocks_.push_back(change);
-  }
-  void free_last() {
-    MemoryChange change = blocks_.back();
-    change.bytes = -change.bytes;
-    change.at = now_ += 50;
-    change.owner = -1;
-    record(change);
-  }
-  void record(MemoryChange& change) {
-    allocated_ += change.bytes;
-    reserved_ = std::max(reserved_, (allocated_ / (1 << 25) + 1) << 25);
-    change.allocated = allocated_;
-    change.reserved = reserved_;
-    trace.memory.push_back(change);
-  }
-
-  int64_t random() {
-    return static_cast<int64_t>((state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL) >> 40);
-  }
-
-  bool device_;
-  int steps_ = 0;
-  int64_t now_ = 5'000'000, device_free_ = 0, allocated_ = 500'000'000, reserved_ = 0;
-  uint64_t next_address_ = 0, state_ = 1;
-  std::vector<MemoryChange> blocks_;
-};
-
-Trace made_trace(bool device, int steps, int layers) {
-  MadeTrace made(device);
-  for (int i = 0; i < steps; ++i) made.step(layers);
-  return made.finish();
-}
 
 /// The page's data; where TESSERA_REPORT_PAGES names a folder, the page is left there for screenshots.py.
 json page_data(const Trace& trace, const std::string& name) {
@@ -262,7 +61,7 @@ std::vector<int64_t> unpacked(const std::string& base64) {
 }
 
 TEST(Report, HoldsEverySpanOfADeviceTrace) {
-  const Trace trace = made_trace(true, 3, 12);
+  const Trace trace = SampleTrace(true, 3, 12).trace();
   const json data = page_data(trace, "gpu");
   const json& timeline = data["timeline"];
   ASSERT_EQ(timeline["lanes"].size(), 3U);
@@ -300,7 +99,7 @@ TEST(Report, HoldsEverySpanOfADeviceTrace) {
 }
 
 TEST(Report, IsOnePageWithoutNetwork) {
-  const std::string page = report_html(made_trace(true, 1, 2));
+  const std::string page = report_html(SampleTrace(true, 1, 2).trace());
   EXPECT_EQ(page.rfind("<!DOCTYPE html>", 0), 0U);
   EXPECT_EQ(page.find("{{"), std::string::npos) << "a part was not filled in";
   EXPECT_NE(page.find("Content-Security-Policy"), std::string::npos);
@@ -309,7 +108,7 @@ TEST(Report, IsOnePageWithoutNetwork) {
 }
 
 TEST(Report, OfTheHostAloneHasNoDevices) {
-  const json data = page_data(made_trace(false, 20, 6), "cpu");
+  const json data = page_data(SampleTrace(false, 20, 6).trace(), "cpu");
   EXPECT_EQ(data["timeline"]["lanes"].size(), 1U);
   EXPECT_EQ(unpacked(data["device_flame"]["name"]).size(), 0U);
   EXPECT_TRUE(data["gaps"].empty());
@@ -327,7 +126,7 @@ TEST(Report, OfNothingIsStillAPage) {
 }
 
 TEST(Report, OfManySpansIsSmallAndQuick) {
-  const Trace trace = made_trace(true, 165, 12);
+  const Trace trace = SampleTrace(true, 165, 12).trace();
   ASSERT_GT(trace.spans.size(), 100'000U);
   const auto begin = std::chrono::steady_clock::now();
   const std::string page = report_html(trace);
@@ -337,7 +136,7 @@ TEST(Report, OfManySpansIsSmallAndQuick) {
 }
 
 TEST(Report, NamesCannotLeaveTheirPlace) {
-  Trace trace = made_trace(true, 1, 1);
+  Trace trace = SampleTrace(true, 1, 1).trace();
   const std::string evil = "</script><script>alert(1)</script>{{page.js}}\xff\"&";
   trace.names[static_cast<size_t>(trace.spans[0].name)] = evil;
   trace.host = evil;
@@ -442,7 +241,7 @@ TEST(Flame, HostTimeIsOfWhatEncloses) {
 }
 
 TEST(Flame, DeviceTimeIsOfModulesAndOperators) {
-  const Trace trace = made_trace(true, 2, 3);
+  const Trace trace = SampleTrace(true, 2, 3).trace();
   int64_t kernels = 0, total = 0;
   for (const Span& span : trace.spans)
     if (is_on_device(span.kind)) kernels += span.end - span.begin;
@@ -461,7 +260,7 @@ TEST(Flame, DeviceTimeIsOfModulesAndOperators) {
 }
 
 TEST(Flame, PictureIsWellFormed) {
-  const std::string svg = flame_svg(made_trace(true, 1, 2));
+  const std::string svg = flame_svg(SampleTrace(true, 1, 2).trace());
   EXPECT_EQ(svg.rfind("<svg xmlns=", 0), 0U);
   size_t open = 0, closed = 0;
   for (size_t at = svg.find("<g>"); at != std::string::npos; at = svg.find("<g>", at + 1)) ++open;
@@ -470,7 +269,7 @@ TEST(Flame, PictureIsWellFormed) {
   EXPECT_EQ(open, closed);
   EXPECT_NE(svg.find("Device time"), std::string::npos);
   EXPECT_EQ(svg.find("<script"), std::string::npos);
-  EXPECT_EQ(flame_svg(made_trace(false, 1, 2)).find("Device time"), std::string::npos);
+  EXPECT_EQ(flame_svg(SampleTrace(false, 1, 2).trace()).find("Device time"), std::string::npos);
 }
 
 TEST(Flame, MarkupIsEscaped) {

@@ -9,6 +9,34 @@
 
 namespace tessera::profiler {
 
+/// Where the name is among the trace's, to which it is added.
+inline int32_t name_in(Trace& trace, const std::string& name) {
+  const auto at = std::find(trace.names.begin(), trace.names.end(), name) - trace.names.begin();
+  if (at == std::ssize(trace.names)) trace.names.push_back(name);
+  return static_cast<int32_t>(at);
+}
+
+/// With spans in order.
+inline Trace in_order(Trace trace) {
+  std::vector<int32_t> order(trace.spans.size()), place(order.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto at = [&](int32_t i) -> const Span& { return trace.spans[static_cast<size_t>(i)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return at(a).begin != at(b).begin ? at(a).begin < at(b).begin : at(a).end > at(b).end;
+  });
+  std::vector<Span> sorted;
+  for (const int32_t i : order) {
+    place[static_cast<size_t>(i)] = static_cast<int32_t>(sorted.size());
+    sorted.push_back(at(i));
+  }
+  const auto moved = [&](int32_t owner) { return owner < 0 ? owner : place[static_cast<size_t>(owner)]; };
+  for (Span& span : sorted) span.owner = moved(span.owner);
+  for (MemoryChange& change : trace.memory) change.owner = moved(change.owner);
+  for (StepCounters& counters : trace.counters) counters.step = moved(counters.step);
+  trace.spans = std::move(sorted);
+  return trace;
+}
+
 class TraceMaker {
  public:
   static constexpr int64_t kThread = 100, kStream = 7;
@@ -16,7 +44,7 @@ class TraceMaker {
   int32_t add(Kind kind, const std::string& name, double begin, double end, int64_t thread = kThread) {
     Span span;
     span.kind = kind;
-    span.name = name_of(name);
+    span.name = name_in(trace, name);
     span.begin = in_nanoseconds(begin);
     span.end = in_nanoseconds(end);
     span.thread = thread;
@@ -63,34 +91,12 @@ class TraceMaker {
     trace.devices.push_back(info);
   }
 
-  /// With spans in order.
-  Trace made() const {
-    Trace out = trace;
-    std::vector<int32_t> order(out.spans.size()), place(order.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      const Span &x = trace.spans[static_cast<size_t>(a)], &y = trace.spans[static_cast<size_t>(b)];
-      return x.begin != y.begin ? x.begin < y.begin : x.end > y.end;
-    });
-    for (size_t i = 0; i < order.size(); ++i) {
-      out.spans[i] = trace.spans[static_cast<size_t>(order[i])];
-      place[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
-    }
-    for (Span& span : out.spans)
-      if (span.owner >= 0) span.owner = place[static_cast<size_t>(span.owner)];
-    return out;
-  }
+  Trace made() const { return in_order(trace); }
 
   Trace trace;
 
  private:
   static int64_t in_nanoseconds(double us) { return static_cast<int64_t>(us * 1000); }
-  int32_t name_of(const std::string& name) {
-    const auto at = std::find(trace.names.begin(), trace.names.end(), name);
-    if (at != trace.names.end()) return static_cast<int32_t>(at - trace.names.begin());
-    trace.names.push_back(name);
-    return static_cast<int32_t>(trace.names.size()) - 1;
-  }
   uint32_t correlation_ = 0;
 };
 
