@@ -22,17 +22,6 @@ Kind kind_of(gpu::Activity::Kind kind) {
   }
 }
 
-// Share of the threads that a multiprocessor of Hopper's or Ampere's can hold.
-double occupancy_of(const gpu::Activity& a) {
-  constexpr double registers = 65536, shared = 233472, threads = 2048, blocks = 32;
-  const double block = static_cast<double>(a.block[0]) * a.block[1] * a.block[2];
-  if (block == 0) return 0;
-  double held = std::min(blocks, std::floor(threads / block));
-  if (a.registers) held = std::min(held, std::floor(registers / (a.registers * block)));
-  if (a.shared_bytes) held = std::min(held, std::floor(shared / static_cast<double>(a.shared_bytes + 1024)));
-  return std::min(1.0, held * block / threads);
-}
-
 }  // namespace
 
 Assembly::Assembly(Recorded seen)
@@ -69,9 +58,8 @@ void Assembly::add(const gpu::Activity& a) {
   }
   if (a.kind == gpu::Activity::Kernel && a.block[0] > 0) {  // roctracer does not say how it was launched
     span.detail = static_cast<int32_t>(trace_.launches.size());
-    Launch launch{{a.grid[0], a.grid[1], a.grid[2]}, {a.block[0], a.block[1], a.block[2]}, a.registers, a.shared_bytes};
-    launch.occupancy = occupancy_of(a);
-    trace_.launches.push_back(launch);
+    trace_.launches.push_back(
+        {{a.grid[0], a.grid[1], a.grid[2]}, {a.block[0], a.block[1], a.block[2]}, a.registers, a.shared_bytes});
   }
   if (a.graph_node) graph_nodes_.emplace(static_cast<int32_t>(trace_.spans.size()), a.graph_node);
   trace_.spans.push_back(span);
@@ -196,6 +184,22 @@ Trace Assembly::take(const Kinds& known) {
   tell_memory_kinds(trace_, known);
   if (trace_.dropped > 0) note(std::to_string(trace_.dropped) + " events were dropped: there was no room for more");
   return std::move(trace_);
+}
+
+// By the tightest of a multiprocessor's limits that are known.
+double occupancy_of(const Launch& launch, const DeviceInfo& device) {
+  const double block = 1.0 * launch.block[0] * launch.block[1] * launch.block[2];
+  const double threads = device.threads_per_multiprocessor;
+  if (block == 0 || threads == 0) return 0;
+  double held = std::floor(threads / block);
+  const auto limit = [&](double all, double of_a_block) {
+    if (all > 0 && of_a_block > 0) held = std::min(held, std::floor(all / of_a_block));
+  };
+  limit(device.blocks_per_multiprocessor, 1);
+  limit(device.registers_per_multiprocessor, launch.registers * block);
+  limit(static_cast<double>(device.shared_per_multiprocessor),
+        static_cast<double>(launch.shared_bytes + device.shared_reserved));
+  return held * block / threads;
 }
 
 }  // namespace tessera::profiler

@@ -40,4 +40,7 @@ void tell_memory_kinds(Trace& trace, const Assembly::Kinds& known);
 /// What the devices of the trace are, with measured roofs; a device is measured once in a process.
 void describe_devices(Trace& trace);
 
+/// Which share of a multiprocessor's threads blocks of that launch can fill; 0: not known.
+double occupancy_of(const Launch& launch, const DeviceInfo& device);
+
 }  // namespace tessera::profiler

@@ -12,6 +12,7 @@
 
 #include "core/gpu/backend.h"
 #include "kernels/kernel_lists.h"
+#include "profiler/analysis.h"
 #include "profiler/assemble.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
@@ -130,17 +131,25 @@ void describe_devices(Trace& trace) {
     DeviceInfo info = id < 0 ? host() : DeviceInfo();
     if (id >= 0) {
       const DeviceProperties p = properties(device);
+      const gpu::Multiprocessor on = gpu::state(device).runtime.multiprocessor(id);
       info.id = id;
       info.name = p.name;
       info.memory = static_cast<int64_t>(p.memory);
       info.multiprocessors = p.multiprocessors;
       info.warp_size = p.warp_size;
-      info.threads_per_multiprocessor = 2048;
+      info.threads_per_multiprocessor = on.threads;
+      info.blocks_per_multiprocessor = on.blocks;
+      info.registers_per_multiprocessor = on.registers;
+      info.shared_per_multiprocessor = on.shared_bytes;
+      info.shared_reserved = on.reserved_bytes;
       info.architecture = p.architecture;
     }
     if (id >= 0 || !on_cards) info.roof = roof_of(device);
     trace.devices.push_back(std::move(info));
   }
+  for (const Span& s : trace.spans)
+    if (const DeviceInfo* info = trace.launch_of(s) ? device_info(trace, s.device) : nullptr)
+      trace.launches[static_cast<size_t>(s.detail)].occupancy = occupancy_of(*trace.launch_of(s), *info);
 }
 
 }  // namespace tessera::profiler

@@ -93,6 +93,10 @@ struct DeviceInfo {
   int multiprocessors = 0, warp_size = 0, threads_per_multiprocessor = 0;
   std::string architecture;  ///< "sm_90"
   Roof roof;
+  /// Of a multiprocessor, beside its threads; 0: not known.
+  int blocks_per_multiprocessor = 0, registers_per_multiprocessor = 0;
+  int64_t shared_per_multiprocessor = 0;  ///< bytes
+  int64_t shared_reserved = 0;            ///< of them, that each block takes beside its own
 };
 
 /// What a step's threads did on the host.

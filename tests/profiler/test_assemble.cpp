@@ -144,5 +144,29 @@ TEST(Assembly, PiecesTimedByEventsAreKernels) {
   EXPECT_EQ(t.call_of(s)->op, "relu");
 }
 
+/// The tightest limit decides, and each card has its own.
+TEST(Occupancy, IsByWhatTheDeviceHas) {
+  DeviceInfo large, small, unknown;
+  large.threads_per_multiprocessor = 2048;
+  large.blocks_per_multiprocessor = 32;
+  large.registers_per_multiprocessor = small.registers_per_multiprocessor = 65536;
+  large.shared_per_multiprocessor = 228 << 10;
+  large.shared_reserved = small.shared_reserved = 1 << 10;
+  small.threads_per_multiprocessor = 1536;
+  small.blocks_per_multiprocessor = 16;
+  small.shared_per_multiprocessor = 100 << 10;
+  const auto launch = [](unsigned threads, int registers, int64_t shared) {
+    return Launch{{1, 1, 1}, {threads, 1, 1}, registers, shared};
+  };
+  EXPECT_EQ(occupancy_of(launch(256, 32, 0), large), 1);
+  EXPECT_EQ(occupancy_of(launch(1024, 32, 0), small), 1024.0 / 1536);     // one block
+  EXPECT_EQ(occupancy_of(launch(32, 16, 0), small), 16 * 32 / 1536.0);    // of its blocks
+  EXPECT_EQ(occupancy_of(launch(256, 128, 0), large), 2 * 256 / 2048.0);  // of its registers
+  EXPECT_EQ(occupancy_of(launch(256, 32, 48 << 10), large), 0.5);         // of its shared memory
+  EXPECT_EQ(occupancy_of(launch(256, 32, 48 << 10), small), 2 * 256 / 1536.0);
+  EXPECT_EQ(occupancy_of(launch(256, 32, 0), unknown), 0);
+  EXPECT_EQ(occupancy_of(launch(0, 0, 0), large), 0);
+}
+
 }  // namespace
 }  // namespace tessera::profiler

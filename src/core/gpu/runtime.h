@@ -52,6 +52,13 @@ struct Activity {
   int64_t bytes = 0;  // copied or filled
 };
 
+/// What one multiprocessor has for all blocks that are on it; 0: not known.
+struct Multiprocessor {
+  int threads = 0, blocks = 0, registers = 0;
+  int64_t shared_bytes = 0;
+  int64_t reserved_bytes = 0;  // of them, that each block takes beside its own
+};
+
 struct FreeMemory {
   size_t free, total;  // bytes
 };
@@ -63,6 +70,7 @@ class Runtime {
  public:
   virtual int device_count() = 0;
   virtual DeviceProperties properties(int device) = 0;
+  virtual Multiprocessor multiprocessor(int /*device*/) { return {}; }
   /// Of the library, and of the driver where that is another: "CUDA 13.0, driver for 13.1", "HIP 6.2".
   virtual std::string versions() = 0;
   virtual void set_device(int device) = 0;

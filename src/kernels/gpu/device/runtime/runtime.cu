@@ -85,6 +85,16 @@ std::string version_text(int version) {
   return std::to_string(major) + '.' + std::to_string(minor);
 }
 
+auto library_properties(int device) {
+#if defined(__HIP__)
+  hipDeviceProp_t p;
+#else
+  cudaDeviceProp p;
+#endif
+  check(TESSERA_RT(GetDeviceProperties)(&p, device), "asking for a device's properties");
+  return p;
+}
+
 Queue queue(gpu::StreamHandle stream) { return static_cast<Queue>(stream); }
 TESSERA_RT(Event_t) event_of(gpu::EventHandle event) { return static_cast<TESSERA_RT(Event_t)>(event); }
 
@@ -107,12 +117,7 @@ class VendorRuntime final : public gpu::Runtime {
   }
 
   DeviceProperties properties(int device) override {
-#if defined(__HIP__)
-    hipDeviceProp_t p;
-#else
-    cudaDeviceProp p;
-#endif
-    check(TESSERA_RT(GetDeviceProperties)(&p, device), "asking for a device's properties");
+    const auto p = library_properties(device);
     DeviceProperties properties;
     properties.name = p.name;
     properties.memory = p.totalGlobalMem;
@@ -133,6 +138,21 @@ class VendorRuntime final : public gpu::Runtime {
                         ") is not supported: sm_80 is the oldest that is");
 #endif
     return properties;
+  }
+
+  gpu::Multiprocessor multiprocessor(int device) override {
+    const auto p = library_properties(device);
+    gpu::Multiprocessor on;
+    on.threads = p.maxThreadsPerMultiProcessor;
+#if defined(__HIP__)
+    on.shared_bytes = static_cast<int64_t>(p.maxSharedMemoryPerMultiProcessor);
+#else
+    on.blocks = p.maxBlocksPerMultiProcessor;
+    on.registers = p.regsPerMultiprocessor;
+    on.shared_bytes = static_cast<int64_t>(p.sharedMemPerMultiprocessor);
+    on.reserved_bytes = static_cast<int64_t>(p.reservedSharedMemPerBlock);
+#endif
+    return on;
   }
 
   std::string versions() override {
