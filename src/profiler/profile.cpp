@@ -76,7 +76,6 @@ struct Profile::State {
   Trace end() {
     recording = nullptr;
     delete std::exchange(observing, nullptr);
-    recorder.begin_step("");
     Assembly all(recorder.end());
     for (auto& [type, why] : std::exchange(watched, {})) {
       if (!why.empty()) {
@@ -143,6 +142,7 @@ struct Profile::State {
   void advance() {
     ++step;
     ++in_cycle;
+    recorder.end_step();
     const Schedule& s = options.schedule;
     if (s.active > 0 && in_cycle == s.wait + s.warmup + s.active) {
       finish();

@@ -97,6 +97,7 @@ Recorded Recorder::copy() const {
 
 Recorded Recorder::end() {
   const std::lock_guard lock(mutex_);
+  if (step_.span >= 0) trace_.spans[static_cast<size_t>(step_.span)].name = -1;  // which the assembly leaves out
   Recorded all{std::move(trace_), std::move(replays_), device_events_.take()};
   close_open_spans(all.trace);
   trace_ = {};
@@ -161,22 +162,18 @@ void Recorder::close(std::vector<Open>& list) {
   list.pop_back();
 }
 
-bool Recorder::has_calls_behind(int32_t span) const {
-  return std::any_of(trace_.spans.begin() + span, trace_.spans.end(), [](const Span& s) { return s.kind == Kind::Op; });
-}
-
 void Recorder::begin_step(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  const StepCounters counted = counters_.read();
-  if (step_.span >= 0 && name.empty() && !has_calls_behind(step_.span)) {
-    trace_.spans[static_cast<size_t>(step_.span)].name = -1;  // the program has ended with the step before
-  } else if (step_.span >= 0) {
-    trace_.spans[static_cast<size_t>(step_.span)].end = now() - trace_.base;
-    trace_.counters.push_back(counted - counted_);
-    trace_.counters.back().step = step_.span;
-  }
-  counted_ = counted;
-  step_ = name.empty() ? Open() : open(Kind::Step, name_of(name), -1, thread());
+  counted_ = counters_.read();
+  step_ = open(Kind::Step, name_of(name), -1, thread());
+}
+void Recorder::end_step() {
+  const std::lock_guard lock(mutex_);
+  if (step_.span < 0) return;
+  trace_.spans[static_cast<size_t>(step_.span)].end = now() - trace_.base;
+  trace_.counters.push_back(counters_.read() - counted_);
+  trace_.counters.back().step = step_.span;
+  step_ = Open();
 }
 
 void Recorder::begin_range(std::string_view name) {

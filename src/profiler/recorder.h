@@ -35,12 +35,13 @@ class Recorder : public Observer {
 
   /// Forgets what was seen, and begins. Calls that are open go on.
   void begin();
-  /// Ends. Spans that are still open end now.
+  /// Ends. Spans that are still open end now; a step that is open is none.
   Recorded end();
   /// What end() would give, without the times of events, while it goes on. For functions of an observer.
   Recorded copy() const;
-  /// The step that begins now, and ends the one before; empty: none.
   void begin_step(const std::string& name);
+  /// The step that began last is over; where none did, nothing.
+  void end_step();
 
   void begin_range(std::string_view name);
   void end_range();
@@ -82,7 +83,6 @@ class Recorder : public Observer {
   void complete(Call& known, const CallSeen& call);
   void change(const MemorySeen& memory, int64_t bytes);
   bool times(Device device);
-  bool has_calls_behind(int32_t span) const;
 
   const Options& options_;
   std::mutex mutex_;                  // ranges come without that of the observers

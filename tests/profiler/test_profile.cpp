@@ -77,14 +77,32 @@ TEST(Profile, RecordsTheStepsOfItsSchedule) {
   EXPECT_FALSE(observers::exist());
 }
 
-/// What follows the last step, with no call in it, is none.
+/// What follows the last step, such as a validation, is recorded, but is no step.
 TEST(Profile, TheEndIsNoStep) {
   SmallStep step;
-  const auto all = recorded({}, 3, std::ref(step));
-  EXPECT_EQ(std::count_if(all.at(0).trace().spans.begin(), all[0].trace().spans.end(),
-                          [](const Span& s) { return s.kind == Kind::Step; }),
-            3);
-  EXPECT_EQ(all[0].trace().counters.size(), 3u);
+  for (const int64_t active : {0, 5}) {
+    std::vector<Recording> all;
+    {
+      Profile profile({.schedule = {.active = active}, .on_trace = [&](const Recording& r) { all.push_back(r); }});
+      for (int i = 0; i < 3; ++i) {
+        step();
+        profile.step();
+      }
+      tanh(ones({3}));
+    }
+    const Trace& trace = all.at(0).trace();
+    int64_t last = 0, steps = 0;
+    for (const Span& s : trace.spans) {
+      if (s.kind != Kind::Step) continue;
+      last = s.end;
+      ++steps;
+    }
+    EXPECT_EQ(steps, 3);
+    EXPECT_EQ(trace.counters.size(), 3u);
+    const auto behind = spans_named(trace, "tanh");
+    ASSERT_EQ(behind.size(), 1u);
+    EXPECT_GT(behind[0]->begin, last);
+  }
 }
 
 TEST(Profile, CallsKnowWhatTheyTookAndWhereTheyWere) {
