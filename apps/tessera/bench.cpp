@@ -20,6 +20,7 @@
 #include "tessera/ops.h"
 #include "tessera/optim.h"
 #include "tessera/parallel.h"
+#include "tessera/profiler.h"
 #include "tessera/stream.h"
 
 namespace tessera::app {
@@ -79,8 +80,8 @@ std::function<double()> clock_of(const std::function<void()>& run, Device device
   return [clock] { return clock->seconds(); };
 }
 
-// Rounds over all candidates until the time is used: drift of the machine meets all alike. `between`: before each run,
-// and after the last.
+// Rounds over all candidates, steps of a profile, until the time is used: drift of the machine meets all alike.
+// `between`: before each run, and after the last.
 void time_interleaved(
     std::vector<Candidate>& candidates, double seconds, Device device, const std::function<void()>& between = [] {}) {
   std::vector<std::function<double()>> clocks;
@@ -91,8 +92,10 @@ void time_interleaved(
   auto start = std::chrono::steady_clock::now();
   between();
   while (std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds) ||
-         candidates[0].times.size() < 5)
+         candidates[0].times.size() < 5) {
     for (size_t i = 0; i < candidates.size(); ++i) candidates[i].times.push_back(clocks[i]()), between();
+    profiler::step();
+  }
 }
 
 DType dtype_option(const std::string& name) {
@@ -447,6 +450,7 @@ void bench_host(const BenchOptions& options) {
       launch.times.push_back(time_of(launch.run));
       c.times.push_back(time - (before + launch.times.back()) / 2);
     }
+    profiler::step();
   }
   Results results("bench op host", options);
   fmt::print("host, {} on {}; a launch takes {:.2f} us, a call above that, us: median (quarters)\n", options.dtype,
@@ -603,7 +607,7 @@ void add_bench(Command app) {
   op.option("--seconds", options->seconds, "time to measure").range(0.01, 600.0).with_default();
   options->add_to(op, true);
   options->add_picks_to(op);
-  options->profile.add_to(op, "");
+  options->profile.add_to(op, "active=0");
   op.run([options] {
     options->apply();
     with_profile(options->profile, options->target(), true, [&] { run(*options); });

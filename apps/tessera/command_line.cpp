@@ -59,6 +59,7 @@ Option Option::one_of(const std::vector<std::string>& values) const {
 Option Option::take_all() const { return Option(option_->take_all()); }
 Option Option::between_commas(int count) const { return Option(option_->delimiter(',')->expected(count)); }
 Option Option::excludes(Option other) const { return Option(option_->excludes(other.option_)); }
+Option Option::needs(Option other) const { return Option(option_->needs(other.option_)); }
 
 Command Command::command(const std::string& name, const std::string& text) const {
   return Command(app_->add_subcommand(name, text));

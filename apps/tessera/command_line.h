@@ -35,6 +35,7 @@ class Option {
   /// Exactly that many values, between commas.
   Option between_commas(int count) const;
   Option excludes(Option other) const;
+  Option needs(Option other) const;
 
  private:
   CLI::Option* option_;

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <optional>
 
 #include "tessera/observer.h"
@@ -16,21 +17,21 @@ namespace {
 // "wait=1,warmup=1,active=3,repeat=1", each where it is not the default.
 profiler::Schedule parse_schedule(const std::string& text) {
   profiler::Schedule schedule;
-  const auto refuse = [&] {
-    throw UsageError("--profile-steps " + text + ": of wait=N, warmup=N, active=N and repeat=N, with commas between");
-  };
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size()), equal = text.find('=', at);
-    if (equal >= end) refuse();
-    const std::string key = text.substr(at, equal - at);
-    int64_t value = 0;
-    const auto [last, fault] = std::from_chars(text.data() + equal + 1, text.data() + end, value);
-    if (fault != std::errc() || last != text.data() + end || value < 0 || value > 1'000'000'000) refuse();
-    if (key == "wait") schedule.wait = value;
-    else if (key == "warmup") schedule.warmup = value;
-    else if (key == "active") schedule.active = value;
-    else if (key == "repeat") schedule.repeat = value;
-    else refuse();
+  std::map<std::string, int64_t*> parts = {{"wait", &schedule.wait},
+                                           {"warmup", &schedule.warmup},
+                                           {"active", &schedule.active},
+                                           {"repeat", &schedule.repeat}};
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size()), equal = std::min(text.find('=', at), end);
+    const auto part = parts.find(text.substr(at, equal - at));
+    int64_t value = -1;
+    const char* const last = text.data() + end;
+    if (equal < end && std::from_chars(text.data() + equal + 1, last, value).ptr != last) value = -1;
+    if (part == parts.end() || value < 0 || value > 1'000'000'000)
+      throw UsageError("--profile-steps " + text +
+                       ": of wait=N, warmup=N, active=N and repeat=N, each once, with commas between");
+    *part->second = value;
+    parts.erase(part);
     at = end + 1;
   }
   return schedule;
@@ -55,28 +56,24 @@ void print_recording(const profiler::Recording& recording) {
 
 void RecordingOptions::add_to(Command app, const std::string& default_steps) {
   steps = default_steps;
-  app.option("--profile", folder, "record where time and memory go, into this folder");
-  if (!steps.empty())
-    app.option("--profile-steps", steps,
-               "which steps are recorded: wait, warmup, active and repeat, where repeat is 1 and the others 0 if left "
-               "out; active=0: "
-               "all that follow")
-        .with_default();
+  const Option profile = app.option("--profile", folder, "record where time and memory go, into this folder");
+  app.option("--profile-steps", steps,
+             "which steps are recorded: wait, warmup, active and repeat, where repeat is 1 and the others 0 if left "
+             "out; active=0: all that follow")
+      .with_default()
+      .needs(profile);
 }
 
 void with_profile(const RecordingOptions& options, Device device, bool interrupts, const std::function<void()>& fn) {
-  if (options.folder.empty()) {
-    if (!options.steps.empty()) (void)parse_schedule(options.steps);
-    return fn();
-  }
-  std::error_code failed;
-  std::filesystem::create_directories(options.folder, failed);
-  if (failed) throw UsageError("cannot make the folder " + options.folder + ": " + failed.message());
-  profiler::measure_roofs(device);  // neither in a step nor in the peak of memory
+  if (options.folder.empty()) return fn();
   profiler::Options wanted;
   wanted.schedule = parse_schedule(options.steps);
   wanted.folder = options.folder;
   wanted.on_trace = print_recording;
+  std::error_code failed;
+  std::filesystem::create_directories(options.folder, failed);
+  if (failed) throw UsageError("cannot make the folder " + options.folder + ": " + failed.message());
+  profiler::measure_roofs(device);  // neither in a step nor in the peak of memory
   profiler::Profile profile(std::move(wanted));
   Interrupt interrupt;
   std::optional<Observing> ends_early;

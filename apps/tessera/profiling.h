@@ -9,7 +9,7 @@ namespace tessera::app {
 
 struct RecordingOptions {
   std::string folder, steps;
-  /// `steps`: which are recorded where nothing is said; empty for a command that has no steps.
+  /// `default_steps`: which are recorded where nothing is said.
   void add_to(Command app, const std::string& default_steps);
 };
 

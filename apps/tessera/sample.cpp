@@ -62,7 +62,7 @@ void add_sample(Command app) {
       .with_default();
   c->add_to(command, false);
   c->add_picks_to(command);
-  c->profile.add_to(command, "");
+  c->profile.add_to(command, "active=0");
   command.run([c] { run(*c); });
 }
 

@@ -71,6 +71,28 @@ TEST_F(ProfileCommand, TheRunIsTheSameWithIt) {
   EXPECT_EQ(losses("a.json"), losses("b.json"));
 }
 
+/// A round of a benchmark is a step, and so is a token of a sample.
+TEST_F(ProfileCommand, BenchmarksAndSamplesHaveSteps) {
+  const auto steps = [&] {
+    std::vector<std::string> names;
+    const nlohmann::json file = nlohmann::json::parse(read_file(trace()));
+    for (const auto& e : file["traceEvents"])
+      if (const std::string name = e.value("name", ""); name.starts_with("ProfilerStep#")) names.push_back(name);
+    fs::remove_all(out);
+    return names;
+  };
+  const Words three{"--profile", out, "--profile-steps", "wait=1,active=3"};
+  const Words wanted{"ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"};
+  Finished f = run(Words{"bench", "op", "add", "--seconds", "0.05", "--threads", "1"} + three);
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_EQ(steps(), wanted);
+  ASSERT_EQ(run(train({})).code, 0);
+  fs::remove_all(out);
+  f = run(Words{"sample", "--checkpoint", folder / "run", "--tokens", "6", "--threads", "1"} + three);
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_EQ(steps(), wanted);
+}
+
 TEST_F(ProfileCommand, AnInterruptedBenchmarkLeavesWhatWasSeen) {
   Running bench({"bench", "op", "add", "--seconds", "60", "--threads", "1", "--profile", out});
   for (int i = 0; i < 600 && !fs::exists(out); ++i) usleep(10000);
@@ -83,8 +105,10 @@ TEST_F(ProfileCommand, AnInterruptedBenchmarkLeavesWhatWasSeen) {
 }
 
 TEST_F(ProfileCommand, RefusesBadInput) {
-  for (const char* steps : {"wait", "wait=x", "often=1", "active=-1", "wait=1,,active=1"})
-    expect_error(run(train({"--profile-steps", steps})), 2, "wait=N, warmup=N, active=N and repeat=N");
+  for (const char* steps : {"wait", "wait=x", "wait=", "often=1", "active=-1", "wait=1,,active=1", "wait=1,", "",
+                            "wait=1,wait=2", "active=99999999999999999999"})
+    expect_error(run(train({"--profile-steps", steps})), 2, "wait=N, warmup=N, active=N and repeat=N, each once");
+  expect_error(run({"bench", "op", "add", "--profile-steps", "active=1"}), 2, "--profile-steps requires --profile");
   write_file(folder / "file", "");
   expect_error(run({"bench", "op", "add", "--profile", folder / "file/below"}), 2, "cannot make the folder");
   expect_error(run({"profile", folder / "nothing"}), 2, "nothing");
