@@ -50,8 +50,10 @@ class Recording {
   /// One page that needs no network.
   void write_report(const std::string& file) const;
   void write_flame(const std::string& file) const;
-  /// All of these in a folder, which is made: <host>_<process>.<ms>.pt.trace.json, memory.json.gz (where memory was
-  /// recorded), report.html and flame.svg. Gives the trace's name.
+  /// All of these in a folder, which is made: <host>_<process>.<ms>.pt.trace.json, and under the same name
+  /// .memory.json.gz (where memory was recorded), .report.html and .flame.svg. Without that name these three are the
+  /// newest recording's, too. Gives the trace's name. Where a file cannot be written the others are; the error names
+  /// it.
   std::string write(const std::string& folder) const;
 
  private:
@@ -65,12 +67,14 @@ struct Options {
   bool call_sites = false;  ///< which function called an operator, as far as the dynamic linker knows; slow
   std::string folder = {};  ///< where each recording is written to; empty: nowhere
   size_t most_bytes = size_t{48} << 20;  ///< of what is kept until it is written; what does not fit is counted
-  std::function<void(const Recording&)> on_trace = {};  ///< for each, on the thread that ends it
-  int rank = 0, ranks = 1;                              ///< of this process among those that work together
+  /// For each, on the thread that ends it; its files may be still to come.
+  std::function<void(const Recording&)> on_trace = {};
+  int rank = 0, ranks = 1;  ///< of this process among those that work together
 };
 
 /// Records all threads and devices of this process, one profile at a time. What goes wrong with files or devices while
-/// it lives does not disturb the program: trouble() says what it was.
+/// it lives does not disturb the program: trouble() says what it was. Files are written on a thread of its own while
+/// the program goes on; the end of the next recording waits for it, and so do stop(), files() and trouble().
 class Profile {
  public:
   /// Throws Error where another one lives, or where the schedule or the room makes no sense.

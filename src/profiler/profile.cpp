@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <iterator>
 
 #include <fmt/format.h>
 
 #include "core/gpu/backend.h"
 #include "core/util/observers.h"
 #include "profiler/assemble.h"
+#include "profiler/files.h"
 #include "profiler/trace_json.h"
 #include "tessera/autograd.h"
 #include "tessera/error.h"
@@ -52,6 +54,7 @@ struct Profile::State {
   Assembly::Kinds kinds;
   std::vector<std::string> files, trouble;
   std::shared_ptr<const Recording> last;
+  FileWriter writer;
 
   explicit State(Options o) : options(std::move(o)) {
     recorder.on_card = [this](Device device) { return watch(device); };
@@ -100,13 +103,19 @@ struct Profile::State {
     try {
       Trace trace = end();
       describe_devices(trace);
-      const Recording made(std::make_shared<const Trace>(std::move(trace)));
-      last = std::make_shared<const Recording>(made);
-      if (!options.folder.empty()) files.push_back(made.write(options.folder));
-      if (options.on_trace) options.on_trace(made);
+      last = std::make_shared<const Recording>(std::make_shared<const Trace>(std::move(trace)));
+      wait_for_files();
+      if (!options.folder.empty()) writer.begin(last, options.folder);
+      if (options.on_trace) options.on_trace(*last);
     } catch (const Error& e) {  // the program goes on
       trouble.emplace_back(e.what());
     }
+  }
+
+  void wait_for_files() {
+    WrittenFiles written = writer.wait();
+    if (!written.trace.empty()) files.push_back(std::move(written.trace));
+    std::move(written.trouble.begin(), written.trouble.end(), std::back_inserter(trouble));
   }
 
   // What was seen until memory ran out, while the program hears of it.
@@ -186,6 +195,7 @@ void Profile::stop() {
       state_->trouble.emplace_back(e.what());
     }
   }
+  state_->wait_for_files();
   state_->phase = Phase::Done;
   living = nullptr;
 }
@@ -206,8 +216,14 @@ std::string Profile::summary(size_t rows) const {
   if (!state_->last) return "";
   return state_->last->notes() + state_->last->steps() + state_->last->table(rows) + state_->last->advice();
 }
-const std::vector<std::string>& Profile::files() const { return state_->files; }
-const std::vector<std::string>& Profile::trouble() const { return state_->trouble; }
+const std::vector<std::string>& Profile::files() const {
+  state_->wait_for_files();
+  return state_->files;
+}
+const std::vector<std::string>& Profile::trouble() const {
+  state_->wait_for_files();
+  return state_->trouble;
+}
 
 void step() {
   if (Profile* const profile = living) profile->step();

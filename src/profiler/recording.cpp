@@ -1,10 +1,11 @@
 #include <algorithm>
-#include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "io/file.h"
 #include "profiler/advice.h"
+#include "profiler/files.h"
 #include "profiler/report.h"
 #include "profiler/summary.h"
 #include "profiler/trace_json.h"
@@ -47,22 +48,10 @@ void Recording::write_memory(const std::string& file) const {
   write_memory_timeline(*trace_, device == most.end() ? -1 : device->first, file);
 }
 
-static void make_folder(const std::string& folder) {
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed || !std::filesystem::is_directory(folder))
-    throw FileError(fmt::format("{}: cannot make the folder: {}", folder, failed.message()));
-}
-
 std::string Recording::write(const std::string& folder) const {
-  make_folder(folder);
-  const std::string file =
-      fmt::format("{}/{}_{}.{}.pt.trace.json", folder, trace_->host, trace_->process, trace_->base / 1000000);
-  write_trace(file);
-  if (!trace_->memory.empty()) write_memory(folder + "/memory.json.gz");
-  write_report(folder + "/report.html");
-  write_flame(folder + "/flame.svg");
-  return file;
+  const WrittenFiles written = write_files(*this, folder);
+  if (!written.trouble.empty()) throw FileError(fmt::format("{}", fmt::join(written.trouble, "; ")));
+  return written.trace;
 }
 
 }  // namespace tessera::profiler

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "core/util/observers.h"
@@ -231,6 +233,13 @@ TEST(Profile, ADiskThatRefusesDisturbsNobody) {
   EXPECT_TRUE(profile.files().empty());
 }
 
+std::string bytes_of(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+/// Of a recording's file: the name without what is the trace's alone.
+std::string own_name(const std::string& trace) { return trace.substr(0, trace.rfind(".pt.trace.json")); }
+
 TEST(Profile, WritesItsFiles) {
   const Folder folder;
   SmallStep step;
@@ -242,10 +251,35 @@ TEST(Profile, WritesItsFiles) {
   EXPECT_EQ(profile.trouble(), std::vector<std::string>());
   ASSERT_EQ(profile.files().size(), 1u);
   EXPECT_TRUE(profile.files()[0].ends_with(".pt.trace.json"));
-  for (const std::string& file :
-       {profile.files()[0], folder.path + "/memory.json.gz", folder.path + "/report.html", folder.path + "/flame.svg"})
-    EXPECT_GT(std::filesystem::file_size(file), 100u) << file;
+  EXPECT_GT(std::filesystem::file_size(profile.files()[0]), 100u);
+  for (const std::string file : {"memory.json.gz", "report.html", "flame.svg"}) {
+    EXPECT_GT(bytes_of(folder.path + "/" + file).size(), 100u) << file;
+    EXPECT_EQ(bytes_of(folder.path + "/" + file), bytes_of(own_name(profile.files()[0]) + "." + file));
+  }
   EXPECT_NE(profile.summary().find("linear"), std::string::npos) << profile.summary();
+}
+
+/// Plain names are the newest recording's; those before keep theirs, in this profile and in the next.
+TEST(Profile, NoRecordingReplacesAnother) {
+  const Folder folder;
+  std::vector<std::string> traces, reports;
+  for (const bool memory : {true, false}) {
+    Profile profile({.schedule = {.active = 1, .repeat = 3}, .memory = memory, .folder = folder.path});
+    for (int i = 0; i < 3; ++i) {
+      relu(ones({3 + i}));
+      profile.step();
+      ASSERT_EQ(profile.trouble(), std::vector<std::string>());
+      traces.push_back(profile.files().back());
+      reports.push_back(bytes_of(folder.path + "/report.html"));
+    }
+  }
+  EXPECT_EQ(std::set(traces.begin(), traces.end()).size(), 6u);
+  for (size_t i = 0; i < traces.size(); ++i) {
+    EXPECT_EQ(bytes_of(own_name(traces[i]) + ".report.html"), reports[i]);
+    EXPECT_TRUE(std::filesystem::exists(own_name(traces[i]) + ".flame.svg"));
+    EXPECT_EQ(std::filesystem::exists(own_name(traces[i]) + ".memory.json.gz"), i < 3);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path + "/memory.json.gz")) << "the newest has none";
 }
 
 TEST(Profile, MemoryThatRunsOutLeavesASnapshot) {
