@@ -10,6 +10,7 @@
 #include "profiler/report.h"
 #include "profiler/summary.h"
 #include "profiler/trace_json.h"
+#include "profiling.h"
 #include "tessera/io.h"
 
 namespace tessera::app {
@@ -103,8 +104,7 @@ void show_trace(const Trace& trace, const std::string& file, const TraceOptions&
   print_notes(trace);
   fmt::print("{}\n{}\n", profiler::steps_text(steps),
              profiler::table_text(trace, rows, static_cast<size_t>(options.top)));
-  const std::string text = profiler::advice_text(all);
-  fmt::print("{}", text.empty() ? "no advice: nothing that is known would win 2 % of a step\n" : text);
+  fmt::print("{}", advice_lines(profiler::advice_text(all)));
   if (!options.report.empty()) write_file(options.report, profiler::report_html(trace));
   if (!options.json.empty()) {
     const auto replace = nlohmann::json::error_handler_t::replace;  // names are a file's

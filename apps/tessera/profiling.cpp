@@ -48,11 +48,15 @@ struct Interrupt : Observer {
 };
 
 void print_recording(const profiler::Recording& recording) {
-  fmt::print("\n{}{}{}{}", recording.notes(), recording.steps(), recording.table(), recording.advice());
+  fmt::print("\n{}{}{}{}", recording.notes(), recording.steps(), recording.table(), advice_lines(recording.advice()));
   std::fflush(stdout);
 }
 
 }  // namespace
+
+std::string advice_lines(const std::string& advice) {
+  return advice.empty() ? "no advice: nothing that is known would win 2 % of a step\n" : advice;
+}
 
 void RecordingOptions::add_to(Command app, const std::string& default_steps) {
   steps = default_steps;
@@ -88,7 +92,8 @@ void with_profile(const RecordingOptions& options, Device device, bool interrupt
   ends_early.reset();
   profile.stop();
   for (const std::string& file : profile.files()) fmt::print("wrote {}\n", file);
-  if (!profile.files().empty()) fmt::print("open {}/report.html in a browser\n", options.folder);
+  const char* const which = profile.files().size() > 1 ? ": the last recording's" : "";
+  if (!profile.files().empty()) fmt::print("open {}/report.html in a browser{}\n", options.folder, which);
   else if (profile.trouble().empty()) fmt::print("note: the run ended before the steps that were to be recorded\n");
   for (const std::string& what : profile.trouble()) fmt::print(stderr, "note: the profile: {}\n", what);
   if (interrupts) exit_if_signalled();

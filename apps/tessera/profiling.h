@@ -18,4 +18,7 @@ struct RecordingOptions {
 /// written. Throws UsageError on bad options.
 void with_profile(const RecordingOptions& options, Device device, bool interrupts, const std::function<void()>& fn);
 
+/// Advice for people; where there is none, that there is none.
+std::string advice_lines(const std::string& advice);
+
 }  // namespace tessera::app

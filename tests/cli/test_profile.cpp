@@ -48,6 +48,8 @@ TEST_F(ProfileCommand, TrainingLeavesATraceAReportAndATable) {
   for (const char* op : {"linear", "attention_qkv", "adam_"}) EXPECT_TRUE(ops.contains(op)) << op;
   EXPECT_NE(f.out.find("linear"), std::string::npos) << f.out;
   EXPECT_NE(f.out.find("wrote " + trace()), std::string::npos) << f.out;
+  const bool advised = f.out.find(" of a step (") != std::string::npos;
+  EXPECT_NE(f.out.find("no advice: ") != std::string::npos, advised) << f.out;
 
   const Finished again = run({"profile", out});
   ASSERT_EQ(again.code, 0) << again.err;
@@ -102,6 +104,18 @@ TEST_F(ProfileCommand, AnInterruptedBenchmarkLeavesWhatWasSeen) {
   EXPECT_EQ(f.code, 128 + SIGINT) << f.err;
   const nlohmann::json trace_file = nlohmann::json::parse(read_file(trace()));
   EXPECT_FALSE(trace_file["traceEvents"].empty());
+}
+
+/// What is too large for the disk costs its file, not the tables.
+TEST_F(ProfileCommand, AFullDiskLeavesTheTables) {
+  const Finished f =
+      Running({"bench", "op", "add", "--seconds", "0.05", "--threads", "1", "--profile", out}, 16384).finish();
+  EXPECT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("kernel, on the host"), std::string::npos) << f.out;
+  EXPECT_EQ(f.out.find("wrote "), std::string::npos) << f.out;
+  for (const char* file : {".pt.trace.json", ".report.html"})
+    EXPECT_NE(f.err.find(std::string(file) + "\": File too large\n"), std::string::npos) << f.err;
+  EXPECT_EQ(trace(), "");
 }
 
 TEST_F(ProfileCommand, RefusesBadInput) {
