@@ -110,7 +110,11 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(pa
       break;
     ::close(fd_);
   }
-  if (::ftruncate(fd_, 0) != 0) fail(errno);
+  if (::ftruncate(fd_, 0) != 0) {
+    const int error = errno;
+    ::close(fd_);
+    fail(error);
+  }
 }
 
 AtomicFile::~AtomicFile() {

@@ -134,6 +134,15 @@ TEST(Files, ASecondWriterIsRefused) {
   EXPECT_EQ(read_file(folder / "f"), "b");
 }
 
+/// What could not be begun is let go of: the second attempt fails as the first.
+TEST(Files, ATemporaryNameThatIsADeviceIsRefused) {
+  TemporaryFolder folder;
+  std::filesystem::create_symlink("/dev/zero", folder / "f.tmp");
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(error_of([&] { write_file(folder / "f", "b"); }),
+              "cannot write \"" + (folder / "f") + "\": Invalid argument");
+}
+
 TEST(Files, ReadFileReadsPipesAndEmptyFiles) {
   TemporaryFolder folder;
   write_file(folder / "empty", "");
