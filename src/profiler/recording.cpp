@@ -18,15 +18,19 @@ namespace tessera::profiler {
 Recording::Recording(std::shared_ptr<const Trace> trace) : trace_(std::move(trace)) {}
 
 std::string Recording::table(size_t rows) const { return table_text(*trace_, kernel_table(*trace_), rows); }
-// A line a step, where the processor's counters could be read.
+// A line a step, of those of the processor's counters that this machine has.
 static std::string counters_text(const Trace& trace) {
   std::string text;
   for (const StepCounters& c : trace.counters) {
-    if (c.cycles == 0) continue;
     const auto each = [&](int64_t n) { return static_cast<double>(n); };
-    text += fmt::format("{}: {:.3g} cycles, {:.2f} instructions a cycle, {:.3g} cache misses, {} context switches\n",
-                        trace.name_of(trace.spans[static_cast<size_t>(c.step)]), each(c.cycles),
-                        each(c.instructions) / each(c.cycles), each(c.cache_misses), c.context_switches);
+    std::vector<std::string> parts;
+    if (c.cycles > 0) parts.push_back(fmt::format("{:.3g} cycles", each(c.cycles)));
+    if (c.cycles > 0 && c.instructions > 0)
+      parts.push_back(fmt::format("{:.2f} instructions a cycle", each(c.instructions) / each(c.cycles)));
+    if (c.cache_misses > 0) parts.push_back(fmt::format("{:.3g} cache misses", each(c.cache_misses)));
+    if (parts.empty()) continue;
+    parts.push_back(fmt::format("{} context switches", c.context_switches));
+    text += fmt::format("{}: {}\n", trace.name_of(trace.spans[static_cast<size_t>(c.step)]), fmt::join(parts, ", "));
   }
   return text;
 }

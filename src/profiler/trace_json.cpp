@@ -444,11 +444,15 @@ void TraceWriter::own() {
     own_device(device);
   }
   put("],\n  \"counters\": [");
-  for (const StepCounters& of : trace_.counters)
-    put("{}\n    {{\"External id\": {}, \"cycles\": {}, \"instructions\": {}, \"cache misses\": {}, "
-        "\"context switches\": {}, \"page faults\": {}}}",
-        &of == &trace_.counters.front() ? "" : ",", of.step + int64_t{1}, of.cycles, of.instructions, of.cache_misses,
-        of.context_switches, of.page_faults);
+  for (const StepCounters& of : trace_.counters) {
+    put("{}\n    {{\"External id\": {}, \"context switches\": {}, \"page faults\": {}",
+        &of == &trace_.counters.front() ? "" : ",", of.step + int64_t{1}, of.context_switches, of.page_faults);
+    const std::pair<const char*, int64_t> processors[] = {
+        {"cycles", of.cycles}, {"instructions", of.instructions}, {"cache misses", of.cache_misses}};
+    for (const auto& [name, count] : processors)  // many a virtual machine has some of them, or none
+      if (count > 0) put(", \"{}\": {}", name, count);
+    put("}}");
+  }
   put("],\n  \"calls\": [");
   for (const Call& call : trace_.calls)
     put("{}\n    {{\"Operator\": {}, \"Dims\": {}, \"Types\": {}{}}}", &call == &trace_.calls.front() ? "" : ",",

@@ -17,6 +17,7 @@
 #include "profiler/trace_json.h"
 #include "sample_trace.h"
 #include "tessera/error.h"
+#include "tessera/profiler.h"
 
 namespace tessera::profiler {
 namespace {
@@ -174,6 +175,27 @@ TEST(TraceJson, TimesBeforeTheBaseAndFarFromItAreExact) {
   EXPECT_TRUE(parse_microseconds("1.5e3", out) && out == 1'500'000);
   EXPECT_FALSE(parse_microseconds("1e300", out));
   EXPECT_FALSE(parse_microseconds("99999999999999999999", out));
+}
+
+/// What a machine does not count is not there, and is none when it is read.
+TEST(TraceJson, CountersThatAMachineDoesNotHaveAreLeftAway) {
+  Trace trace = SampleTrace(false).trace();
+  trace.counters[0].cycles = trace.counters[0].instructions = trace.counters[0].cache_misses = 0;
+  trace.counters[1].cache_misses = trace.counters[1].page_faults = 0;
+  const auto counters = nlohmann::json::parse(trace_text(trace))["tessera"]["counters"];
+  for (const char* name : {"cycles", "instructions", "cache misses"}) {
+    EXPECT_FALSE(counters[0].contains(name)) << name;
+    EXPECT_EQ(counters[1].contains(name), name != std::string("cache misses")) << name;
+    EXPECT_TRUE(counters[2].contains(name)) << name;
+  }
+  EXPECT_EQ(counters[1]["page faults"], 0) << "which the system always counts";
+  expect_same_counters(trace, parse_trace(trace_text(trace), "FILE"));
+  const std::string steps = Recording(std::make_shared<const Trace>(trace)).steps();
+  EXPECT_EQ(steps.find("ProfilerStep#2: "), std::string::npos) << steps;
+  EXPECT_NE(steps.find("ProfilerStep#3: 1e+06 cycles, 2.00 instructions a cycle, 4 context switches"),
+            std::string::npos)
+      << steps;
+  EXPECT_NE(steps.find("3e+03 cache misses"), std::string::npos) << steps;
 }
 
 // What readers of Kineto's schema look for.
