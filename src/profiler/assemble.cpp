@@ -52,6 +52,7 @@ void Assembly::add(const gpu::Activity& a) {
   span.bytes = a.bytes;
   if (a.kind == gpu::Activity::Call) {
     span.thread = a.thread;
+    span.detail = a.function;
   } else {
     span.device = a.device;
     span.thread = a.stream;

@@ -169,13 +169,13 @@ class Merger {
   }
 
   void add_span(const Trace& trace, Span span, int32_t first_span) {
-    const bool detail_is_launch = span.kind == Kind::Kernel;
     span.name = names_here_.at(static_cast<size_t>(span.name));
     span.begin += shift_;
     span.end += shift_;
     span.thread = thread_of(span.thread);
     span.device = devices_.at(span.device);
-    if (span.detail >= 0) span.detail += detail_is_launch ? first_launch_ : first_call_;
+    if (span.kind == Kind::Op && span.detail >= 0) span.detail += first_call_;
+    if (span.kind == Kind::Kernel && span.detail >= 0) span.detail += first_launch_;
     span.owner = owner_of(trace, span) ? span.owner + first_span : -1;
     if (span.call >= 0) span.call += first_call_;
     if (span.sequence >= 0) last_sequence_ = std::max(last_sequence_, span.sequence += first_sequence_);

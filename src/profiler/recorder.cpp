@@ -33,13 +33,23 @@ uint64_t mixed(uint64_t h, const Tensor& t) {
   h = mixed(h, static_cast<uint64_t>(t.dtype()) << 8 | static_cast<uint64_t>(t.dim()));
   if (!t.shape().is_symbolic())
     for (const Dim d : t.shape()) h = mixed(h, static_cast<uint64_t>(d.value()));
+  if (!t.impl().symbolic)
+    for (const int64_t stride : t.strides()) h = mixed(h, static_cast<uint64_t>(stride));
   return h;
 }
 
-std::vector<int64_t> sizes_of(const Shape& shape) {
-  std::vector<int64_t> sizes;
-  for (const Dim d : shape) sizes.push_back(d.is_symbolic() ? -1 : d.value());
-  return sizes;
+template <class Dims>
+std::vector<int64_t> numbers_of(const Dims& dims) {
+  std::vector<int64_t> numbers;
+  for (const Dim d : dims) numbers.push_back(d.is_symbolic() ? -1 : d.value());
+  return numbers;
+}
+
+void add_input(Call& call, const TensorMeta& input) {
+  const bool absent = is_absent(input);
+  call.dims.push_back(absent ? std::vector<int64_t>() : numbers_of(input.shape));
+  call.strides.push_back(absent ? std::vector<int64_t>() : numbers_of(strides_of(input)));
+  call.types.emplace_back(absent ? "" : name(input.dtype));
 }
 
 StepCounters operator-(const StepCounters& a, const StepCounters& b) {
@@ -222,10 +232,7 @@ int32_t Recorder::call_of(const CallSeen& call, Thread& on, bool& fresh) {
   known.source = source;
   if (options_.shapes) {
     known.attributes = call.attrs.describe();
-    for (const Tensor& t : call.inputs) {
-      known.dims.push_back(t.defined() ? sizes_of(t.shape()) : std::vector<int64_t>());
-      known.types.emplace_back(t.defined() ? name(t.dtype()) : "");
-    }
+    for (const Tensor& t : call.inputs) add_input(known, t.defined() ? t.meta() : absent_meta());
   }
   trace_.calls.push_back(std::move(known));
   return at->second;
@@ -277,10 +284,7 @@ int32_t Recorder::captured_call(const CapturedCall& call) {
   known.path = call.path;
   known.flops = call.flops;
   known.bytes = call.bytes;
-  for (const TensorMeta& m : call.inputs) {
-    known.dims.push_back(is_absent(m) ? std::vector<int64_t>() : sizes_of(m.shape));
-    known.types.emplace_back(is_absent(m) ? "" : name(m.dtype));
-  }
+  for (const TensorMeta& m : call.inputs) add_input(known, m);
   trace_.calls.push_back(std::move(known));
   return static_cast<int32_t>(trace_.calls.size()) - 1;
 }

@@ -25,11 +25,12 @@ struct Call {
   std::string op;
   std::vector<std::vector<int64_t>> dims;  ///< of its inputs; empty of a scalar and of an absent one
   std::vector<std::string> types;          ///< "f32", of its inputs; empty: absent
-  std::string attributes;                  ///< as text, those that differ from their defaults
+  std::string attributes;                  ///< "dim=1, axes=[0, 2]": those that differ from their defaults
   std::string kernel;                      ///< of the operator's list; empty where it starts none itself
   std::string path;                        ///< of modules around it: "h.3.attention", or "backward.h.3.attention"
   std::string source;                      ///< who called it, where that is known
   double flops = 0, bytes = 0;             ///< that it takes at least; 0 where it starts no kernel itself
+  std::vector<std::vector<int64_t>> strides = {};  ///< as dims, in elements; none: not known
 };
 
 /// How a kernel was launched.
@@ -45,12 +46,13 @@ struct Span {
   Kind kind = Kind::Op;
   int32_t name = 0;  ///< in Trace::names
   int64_t begin = 0, end = 0;
-  int64_t thread = 0;     ///< of the host: the system's number of it; of a device: its stream
-  int32_t device = -1;    ///< -1: the host
-  int32_t detail = -1;    ///< of an Op: in Trace::calls; of a Kernel: in Trace::launches; -1: none
-  int32_t owner = -1;     ///< in Trace::spans: of a device's, and of Runtime, the Op that it was for; -1: none is known
-  int32_t call = -1;      ///< in Trace::calls: of a device's whose operator is known, also in a replayed graph
-  int64_t sequence = -1;  ///< of an Op: joins forward and backward; -1: none
+  int64_t thread = 0;   ///< of the host: the system's number of it; of a device: its stream
+  int32_t device = -1;  ///< -1: the host
+  int32_t detail = -1;  ///< of an Op: in Trace::calls; of a Kernel: in Trace::launches; of Runtime: the number by which
+                        ///< the vendor's tracing library knows the function; -1: none
+  int32_t owner = -1;   ///< in Trace::spans: of a device's, and of Runtime, the Op that it was for; -1: none is known
+  int32_t call = -1;    ///< in Trace::calls: of a device's whose operator is known, also in a replayed graph
+  int64_t sequence = -1;     ///< of an Op: joins forward and backward; -1: none
   uint32_t correlation = 0;  ///< joins Runtime and what it started on a device; 0: none
   int64_t bytes = 0;         ///< of a Copy or a Fill
 };

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/attr_value.h"
 #include "profiler/analysis.h"
 #include "profiler/packed_file.h"
 
@@ -73,6 +74,34 @@ std::string own_fields(const Call& call) {
   add("Source", call.source);
   if (call.flops != 0) out += fmt::format(", \"FLOPs\": {}", finite_or_zero(call.flops));
   if (call.bytes != 0) out += fmt::format(", \"Bytes\": {}", finite_or_zero(call.bytes));
+  return out;
+}
+
+// The values of attributes, which PyTorch has among an operator's inputs; of its own operators these are there already.
+std::vector<std::string_view> attribute_values(const Call& call) {
+  std::vector<std::string_view> values;
+  try {
+    for (const std::string_view each : split_list(call.attributes))
+      if (const size_t equal = each.find('='); equal != each.npos) values.push_back(each.substr(equal + 1));
+  } catch (const Error&) {  // what was read from a file may be anything
+  }
+  return values;
+}
+
+// Of an operator's event: each list has an entry for each input, and then one for each attribute.
+std::string inputs_json(const Call& call) {
+  std::vector<std::vector<int64_t>> dims = call.dims, strides = call.strides;
+  std::vector<std::string> types, values(dims.size());
+  for (const std::string& type : call.types) types.emplace_back(kineto_type(type));
+  for (const std::string_view value : attribute_values(call)) {
+    dims.emplace_back();
+    types.emplace_back(value.starts_with('[') ? "ScalarList" : "Scalar");
+    values.emplace_back(value);
+  }
+  strides.resize(call.strides.empty() ? 0 : dims.size());
+  std::string out = fmt::format(", \"Input Dims\": {}, \"Input type\": {}, \"Concrete Inputs\": {}", dims_json(dims),
+                                joined_json(types, json_text), joined_json(values, json_text));
+  if (!strides.empty()) out += fmt::format(", \"Input Strides\": {}", dims_json(strides));
   return out;
 }
 
@@ -173,11 +202,7 @@ class TraceWriter {
 
 void TraceWriter::prepare() {
   for (const std::string& name : trace_.names) names_.push_back(json_text(name));
-  for (const Call& call : trace_.calls) {
-    const auto type = [](const std::string& each) { return json_text(kineto_type(each)); };
-    call_arguments_.push_back(fmt::format(", \"Input Dims\": {}, \"Input type\": {}{}", dims_json(call.dims),
-                                          joined_json(call.types, type), own_fields(call)));
-  }
+  for (const Call& call : trace_.calls) call_arguments_.push_back(inputs_json(call) + own_fields(call));
   for (const DeviceInfo& device : trace_.devices) {
     multiprocessors_[device.id] = device.multiprocessors;
     warps_[device.id] = device.warp_size;
@@ -330,8 +355,12 @@ void TraceWriter::arguments(size_t at) {
   const int64_t id =
       is_on_device(span.kind) || span.kind == Kind::Runtime ? int64_t{span.owner} + 1 : static_cast<int64_t>(at) + 1;
   put("\"External id\": {}", id);
+  if (!is_on_device(span.kind) && span.kind != Kind::Runtime) put(", \"Ev Idx\": {}", at);
   if (span.kind == Kind::Op) return operator_arguments(at);
-  if (span.kind == Kind::Runtime) return put(", \"correlation\": {}", span.correlation);
+  if (span.kind == Kind::Runtime) {
+    if (span.detail >= 0) put(", \"cbid\": {}", span.detail);
+    return put(", \"correlation\": {}", span.correlation);
+  }
   if (span.kind == Kind::Step) return put(", \"Kind\": \"Step\"");
   if (span.kind == Kind::Range) return put(", \"Kind\": \"Range\"");
   if (span.kind == Kind::Module) return put(", \"Kind\": \"Module\"");
@@ -455,8 +484,9 @@ void TraceWriter::own() {
   }
   put("],\n  \"calls\": [");
   for (const Call& call : trace_.calls)
-    put("{}\n    {{\"Operator\": {}, \"Dims\": {}, \"Types\": {}{}}}", &call == &trace_.calls.front() ? "" : ",",
-        json_text(call.op), dims_json(call.dims), joined_json(call.types, each), own_fields(call));
+    put("{}\n    {{\"Operator\": {}, \"Dims\": {}, \"Strides\": {}, \"Types\": {}{}}}",
+        &call == &trace_.calls.front() ? "" : ",", json_text(call.op), dims_json(call.dims), dims_json(call.strides),
+        joined_json(call.types, each), own_fields(call));
   put("]\n  }}\n}}\n");
 }
 

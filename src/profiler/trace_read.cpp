@@ -214,18 +214,23 @@ int32_t TraceReader::call_index(const Span& span, const std::string& name, const
   if (!own.is_null()) return integer_of<int32_t>(own, -1, -1);
   if (span.kind != Kind::Op) return -1;
   const TraceJson& dims = json_member(args, args.contains("Input Dims") ? "Input Dims" : "Input dims");
-  const TraceJson& types = json_member(args, "Input type");
+  const TraceJson &types = json_member(args, "Input type"), &strides = json_member(args, "Input Strides"),
+                  &values = json_member(args, "Concrete Inputs");
   const TraceJson &path = json_member(args, "Module Hierarchy"), &stack = json_member(args, "Call stack");
   const auto text = [](const TraceJson& value) {
     return value.dump(-1, ' ', false, TraceJson::error_handler_t::replace);
   };
-  const std::string key = name + '\n' + text(dims) + text(types) + text(path) + text(stack);
+  const std::string key =
+      name + '\n' + text(dims) + text(types) + text(strides) + text(values) + text(path) + text(stack);
   const auto [it, added] = calls_.try_emplace(key, static_cast<int32_t>(trace_.calls.size()));
   if (!added) return it->second;
   Call& call = trace_.calls.emplace_back();
   call.op = name;
   call.dims = read_dims(dims);
+  call.strides = read_dims(strides);
   for (const std::string& type : read_texts(types)) call.types.push_back(own_type(type));
+  for (const std::string& value : read_texts(values))
+    if (!value.empty()) call.attributes += (call.attributes.empty() ? "" : ", ") + value;
   call.path = json_string(path);
   const std::string source = json_string(stack);
   call.source = source.substr(0, source.find(';'));
@@ -288,6 +293,7 @@ void TraceReader::span(Kind kind, const std::string& name, const TraceJson& even
     span.detail = call_index(span, name, args);
     span.sequence = integer_of<int64_t>(json_member(args, "Sequence number"), -1, -1);
   }
+  if (kind == Kind::Runtime) span.detail = integer_of<int32_t>(json_member(args, "cbid"), -1, -1);
   if (kind < Kind::Runtime && trace_.process == 0)
     trace_.process = integer_of<int64_t>(json_member(event, "pid"), 0, 0);
   span.name = name_index(name);
@@ -365,6 +371,7 @@ void TraceReader::read_own(const TraceJson& value) {
     Call& call = trace_.calls.emplace_back();
     call.op = json_string(json_member(each, "Operator"));
     call.dims = read_dims(json_member(each, "Dims"));
+    call.strides = read_dims(json_member(each, "Strides"));
     call.types = read_texts(json_member(each, "Types"));
     read_own_fields(each, call);
   }

@@ -102,6 +102,10 @@ class SampleTrace {
     Call out = call_of_op(op, std::move(dims), "bf16", flops, bytes, path);
     for (size_t i = 0; i < out.dims.size(); ++i)
       if (out.dims[i].empty()) out.types[i].clear();
+    for (const auto& dims : out.dims) {
+      out.strides.emplace_back(dims.size(), 1);
+      for (size_t d = dims.size(); d-- > 1;) out.strides.back()[d - 1] = out.strides.back()[d] * dims[d];
+    }
     out.attributes = "transposed=[0, 1]";
     out.source = "train.cpp:42";
     trace_.calls.push_back(std::move(out));
@@ -116,6 +120,7 @@ class SampleTrace {
     const uint32_t correlation = ++correlation_;
     trace_.spans[static_cast<size_t>(by)].correlation = correlation;
     trace_.spans[static_cast<size_t>(by)].owner = owner;
+    if (kind == Kind::Kernel) trace_.spans[static_cast<size_t>(by)].detail = 211;
     device_ = std::max(device_ + 400, now_ + 2'001);
     Span span{.kind = kind, .name = name_in(trace_, name), .begin = device_, .end = device_ + time, .device = 0};
     span.thread = name.find("add_") == name.npos ? 7 : 13;

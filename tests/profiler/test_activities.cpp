@@ -113,6 +113,7 @@ TEST_F(GpuActivities, KernelsAndCopiesBelongToCalls) {
     EXPECT_NE(call.text, of_vendor("DeviceSynchronize")) << "of the end";
     EXPECT_FALSE(call.text.starts_with('_')) << call.text;
     EXPECT_EQ(call.thread, gettid()) << call.text;
+    EXPECT_GT(call.function, 0) << call.text;
     EXPECT_GE(call.begin, before) << call.text;
     EXPECT_LE(call.end, after) << call.text;
     EXPECT_GE(call.end, call.begin) << call.text;

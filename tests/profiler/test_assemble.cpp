@@ -50,7 +50,9 @@ const Span& named(const Trace& t, std::string_view name) {
 TEST(Assembly, KernelsAreOfTheInnermostCallThatStartedThem) {
   Assembly all(two_calls());
   all.add(activity(gpu::Activity::Kernel, "gemm", 2000, 3000, 12));  // in any order
-  all.add(activity(gpu::Activity::Call, "cudaLaunchKernel", 350, 360, 11));
+  gpu::Activity launch = activity(gpu::Activity::Call, "cudaLaunchKernel", 350, 360, 11);
+  launch.function = 211;
+  all.add(launch);
   all.add(activity(gpu::Activity::Call, "cudaLaunchKernel", 600, 610, 12));
   all.add(activity(gpu::Activity::Kernel, "map", 700, 800, 11));
   all.add(activity(gpu::Activity::Copy, "Memcpy HtoD", 750, 760, 99));
@@ -62,6 +64,7 @@ TEST(Assembly, KernelsAreOfTheInnermostCallThatStartedThem) {
   EXPECT_EQ(t.name_of(t.spans[static_cast<size_t>(named(t, "map").owner)]), "relu");
   for (const Span& s : t.spans) EXPECT_NE(t.name_of(s), "Memcpy HtoD");
   EXPECT_EQ(t.call_of(named(t, "unknown")), nullptr);
+  EXPECT_EQ(named(t, "cudaLaunchKernel").detail, 211);
   EXPECT_EQ(named(t, "gemm").thread, 3);
   EXPECT_EQ(named(t, "gemm").device, 0);
 }

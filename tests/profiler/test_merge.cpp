@@ -61,6 +61,9 @@ TEST(Merge, KeepsRanksApart) {
   std::map<uint32_t, std::set<int>> correlations;
   for (const Span& span : merged.spans) {
     const int rank = rank_of(merged, span);
+    if (span.kind == Kind::Runtime) {
+      EXPECT_EQ(span.detail, 211);
+    }
     if (span.kind == Kind::Kernel) {
       ranks[span.device].insert(rank);
       const std::string path = merged.call_of(span)->path;

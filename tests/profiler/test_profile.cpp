@@ -121,6 +121,7 @@ TEST(Profile, CallsKnowWhatTheyTookAndWhereTheyWere) {
   EXPECT_EQ(call->bytes, 4 * (2 * 3 + 4 * 3 + 2 * 4));
   EXPECT_EQ(call->dims[1], (std::vector<int64_t>{4, 3}));
   EXPECT_EQ(call->types[0], "f32");
+  EXPECT_EQ(call->strides[1], (std::vector<int64_t>{3, 1}));
   EXPECT_FALSE(call->kernel.empty());
   // Its backward has the same number.
   ASSERT_GE(linears[0]->sequence, 0);
@@ -132,6 +133,22 @@ TEST(Profile, CallsKnowWhatTheyTookAndWhereTheyWere) {
   for (const Span& s : trace.spans) EXPECT_LE(s.begin, s.end);
   EXPECT_TRUE(std::is_sorted(trace.spans.begin(), trace.spans.end(),
                              [](const Span& a, const Span& b) { return a.begin < b.begin; }));
+}
+
+/// Calls on tensors that lie otherwise are others, and say so.
+TEST(Profile, CallsAreToldApartByHowInputsLie) {
+  const Tensor x = ones({2, 3, 4, 5});
+  const auto all = recorded({}, 1, [&] {
+    relu(x);
+    relu(x.to(ChannelsLast));
+    relu(x);
+  });
+  const Trace& trace = all.at(0).trace();
+  const auto relus = spans_named(trace, "relu");
+  ASSERT_EQ(relus.size(), 3u);
+  EXPECT_EQ(trace.call_of(*relus[0]), trace.call_of(*relus[2]));
+  EXPECT_EQ(trace.call_of(*relus[0])->strides[0], (std::vector<int64_t>{60, 20, 5, 1}));
+  EXPECT_EQ(trace.call_of(*relus[1])->strides[0], (std::vector<int64_t>{60, 1, 15, 3}));
 }
 
 TEST(Profile, MemoryAddsUpAndIsOfAKind) {

@@ -62,8 +62,8 @@ std::string refusal(const std::string& json) {
 void expect_same_call(const Call* a, const Call* b) {
   ASSERT_EQ(a == nullptr, b == nullptr);
   if (!a) return;
-  EXPECT_EQ(std::tie(a->op, a->dims, a->types, a->attributes, a->kernel, a->path, a->source),
-            std::tie(b->op, b->dims, b->types, b->attributes, b->kernel, b->path, b->source));
+  EXPECT_EQ(std::tie(a->op, a->dims, a->strides, a->types, a->attributes, a->kernel, a->path, a->source),
+            std::tie(b->op, b->dims, b->strides, b->types, b->attributes, b->kernel, b->path, b->source));
   EXPECT_EQ(a->flops, b->flops);
   EXPECT_EQ(a->bytes, b->bytes);
 }
@@ -89,6 +89,9 @@ void expect_same_spans(const Trace& a, const Trace& b) {
     EXPECT_EQ(std::tie(x.begin, x.end, x.thread, x.device), std::tie(y.begin, y.end, y.thread, y.device));
     EXPECT_EQ(std::tie(x.owner, x.sequence, x.correlation, x.bytes),
               std::tie(y.owner, y.sequence, y.correlation, y.bytes));
+    if (x.kind == Kind::Runtime) {
+      EXPECT_EQ(x.detail, y.detail);
+    }
     expect_same_call(a.call_of(x), b.call_of(y));
     expect_same_launch(a.launch_of(x), b.launch_of(y));
   }
@@ -152,6 +155,8 @@ TEST(TraceJson, AnEmptyTraceAndOddTextsComeBack) {
   trace.names[0] = "quotes \" and \\, \n\x01 and \xc3\xa9";
   trace.host = "";
   trace.calls[0].path.clear();
+  trace.calls[0].attributes = "axes=[1, \"";  // of another program
+  trace.calls[0].strides.clear();
   trace.spans[3].call = trace.spans[3].owner = -1;
   trace.base = 0;
   expect_same_trace(trace, parse_trace(trace_text(trace), "FILE"));
@@ -214,9 +219,28 @@ TEST(TraceJson, HasWhatReadersLookFor) {
     EXPECT_TRUE(one.count(category)) << category;
   for (const auto& event : json["traceEvents"]) {
     if (event["name"] != "matmul") continue;
-    for (const char* key : {"External id", "Input Dims", "Input type", "Sequence number", "Fwd thread id", "Module",
-                            "FLOPs", "Bytes", "Kernel", "Attributes", "Source"})
+    for (const char* key : {"External id", "Ev Idx", "Sequence number", "Fwd thread id", "Module", "FLOPs", "Bytes",
+                            "Kernel", "Attributes", "Source"})
       EXPECT_TRUE(event["args"].contains(key)) << key;
+    // Inputs, of which the second is absent, and then the one attribute.
+    const auto& args = event["args"];
+    EXPECT_EQ(args["Input Dims"], nlohmann::json::parse("[[12288, 768], [], [768, 2304], []]"));
+    EXPECT_EQ(args["Input Strides"], nlohmann::json::parse("[[768, 1], [], [2304, 1], []]"));
+    EXPECT_EQ(args["Input type"], nlohmann::json({"c10::BFloat16", "", "c10::BFloat16", "ScalarList"}));
+    EXPECT_EQ(args["Concrete Inputs"], nlohmann::json({"", "", "", "[0, 1]"}));
+  }
+  std::map<int64_t, std::string> by_id;
+  for (const auto& event : json["traceEvents"])
+    if (event.value("cat", "") == "user_annotation") by_id[event["args"]["External id"].get<int64_t>()] = event["name"];
+  for (const auto& event : json["traceEvents"]) {
+    const auto args = event.value("args", nlohmann::json::object());
+    if (event.value("cat", "") == "gpu_user_annotation") {
+      EXPECT_EQ(by_id.at(args["External id"].get<int64_t>()), event["name"].get<std::string>());
+    } else if (event["name"] == "cudaLaunchKernel") {
+      EXPECT_EQ(args["cbid"], 211);
+    } else if (event["name"] == "cudaStreamSynchronize") {
+      EXPECT_FALSE(args.contains("cbid")) << "which nobody knows";
+    }
   }
   for (const auto& event : json["traceEvents"]) {
     if (event.value("cat", "") != "kernel" || !event["args"].contains("grid")) continue;
@@ -288,6 +312,7 @@ constexpr const char* kPyTorchTrace = R"json({
    "dur": 900.5, "args": {"External id": 1}},
   {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 900, "tid": 901, "ts": 2000000010.250, "dur": 30.125,
    "args": {"External id": 2, "Sequence number": 5, "Fwd thread id": 0, "Input Dims": [[64, 128], [128, 32], []],
+     "Input Strides": [[128, 1], [1, 128], []], "Concrete Inputs": ["", "", "1"],
      "Input type": ["float", "c10::BFloat16", "Scalar"], "Call stack": "train.py(3): main;runpy.py(1): run"}},
   {"ph": "X", "cat": "cuda_driver", "name": "cuLaunchKernel", "pid": 900, "tid": 901, "ts": 2000000020.500, "dur": 8,
    "args": {"External id": 2, "cbid": 211, "correlation": 77}},
@@ -316,8 +341,12 @@ TEST(TraceJson, ReadsPyTorchs) {
   ASSERT_TRUE(call);
   EXPECT_EQ(call->dims, (std::vector<std::vector<int64_t>>{{64, 128}, {128, 32}, {}}));
   EXPECT_EQ(call->types, (std::vector<std::string>{"f32", "bf16", "Scalar"}));
+  EXPECT_EQ(call->strides, (std::vector<std::vector<int64_t>>{{128, 1}, {1, 128}, {}}));
+  EXPECT_EQ(call->attributes, "1");
   EXPECT_EQ(call->source, "train.py(3): main");
+  EXPECT_NE(trace_text(trace).find(R"("Input Dims": [[64, 128], [128, 32], []], )"), std::string::npos);
   EXPECT_EQ(runtime.kind, Kind::Runtime);
+  EXPECT_EQ(runtime.detail, 211);
   EXPECT_EQ(runtime.owner, 1);
   EXPECT_EQ(std::tie(kernel.kind, kernel.owner, kernel.device, kernel.thread),
             std::make_tuple(Kind::Kernel, 1, 0, int64_t{7}));

@@ -75,6 +75,7 @@ class TraceMaker {
     const int32_t owner = op(call, launch, launch + 4);
     const int32_t runtime = add(Kind::Runtime, "cudaLaunchKernel", launch + 1, launch + 3);
     trace.spans[static_cast<size_t>(runtime)].owner = owner;
+    trace.spans[static_cast<size_t>(runtime)].detail = 211;
     trace.spans[static_cast<size_t>(runtime)].correlation = ++correlation_;
     const int32_t at = kernel(name, begin, end, owner);
     trace.spans[static_cast<size_t>(at)].correlation = correlation_;

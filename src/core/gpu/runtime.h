@@ -42,6 +42,7 @@ struct Activity {
   std::string_view name;       // "cudaLaunchKernel", a kernel's as the source has it, "Memcpy HtoD (Pinned -> Device)"
   int64_t begin = 0, end = 0;  // nanoseconds since 1970
   int64_t thread = 0;          // of a call: the system's number of it
+  int function = -1;           // of a call: the library's number of what was called
   int device = 0;
   int64_t stream = 0;
   uint32_t correlation = 0;              // joins a call and what it started

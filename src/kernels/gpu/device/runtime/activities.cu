@@ -335,6 +335,7 @@ class Reader {
     a.kind = Activity::Call;
     a.name = name;
     a.thread = r.threadId;
+    a.function = static_cast<int>(call);
     a.correlation = id;
     hand_over(a, r.start, r.end);
   }
