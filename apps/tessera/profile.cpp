@@ -69,16 +69,20 @@ nlohmann::json as_json(const std::string& file, const std::vector<StepRow>& step
                          {"idle", s.idle},
                          {"host_ops", s.host_ops}});
   auto& kernels = out["kernels"] = nlohmann::json::array();
-  for (const KernelRow& r : rows)
+  for (const KernelRow& r : rows) {
+    auto modules = nlohmann::json::array();
+    for (const auto& [module, seconds] : r.modules) modules.push_back({{"module", module}, {"seconds", seconds}});
     kernels.push_back({{"kernel", r.kernel},
                        {"op", r.op},
-                       {"module", r.path},
+                       {"module", r.path()},
+                       {"modules", std::move(modules)},
                        {"calls", r.calls},
                        {"seconds", r.seconds},
                        {"share", r.share},
                        {"bytes_per_second", r.bytes_per_second},
                        {"flops_per_second", r.flops_per_second},
                        {"roof_share", r.roof_share}});
+  }
   auto& advices = out["advice"] = nlohmann::json::array();
   for (const Advice& a : all)
     advices.push_back({{"rule", a.rule},

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 /// More spans would make the page slow to open: the shortest are left out of its timeline.
 constexpr size_t kMostSpans = 400'000;
-constexpr size_t kMostRows = 2000, kMostFlameNodes = 20'000;
+constexpr size_t kMostRows = 2000, kModulesOfARow = 100, kMostFlameNodes = 20'000;
 
 /// Whole numbers in base64, seven bits in each byte, the lowest first; the sign is in the lowest bit.
 class PackedColumn {
@@ -190,8 +190,18 @@ json devices_json(const Trace& trace) {
   return out;
 }
 
+/// Those that took most, one after the other with their seconds.
+json modules_json(const KernelRow& row, TextPool& pool) {
+  json out = json::array();
+  for (size_t i = 0; i < std::min(row.modules.size(), kModulesOfARow); ++i) {
+    out.push_back(pool(row.modules[i].first));
+    out.push_back(row.modules[i].second);
+  }
+  return out;
+}
+
 /// The kernel's name, operator, device, calls, seconds, share, of a call the least, the median and the most, rates,
-/// share of the roof, path.
+/// share of the roof, modules with seconds, how many modules there are.
 json rows_json(const std::vector<KernelRow>& rows, TextPool& pool) {
   json out = json::array();
   for (const KernelRow& row : rows) {
@@ -201,7 +211,7 @@ json rows_json(const std::vector<KernelRow>& rows, TextPool& pool) {
     if (times.empty()) times.push_back(row.calls > 0 ? row.seconds / static_cast<double>(row.calls) : 0);
     out.push_back({pool(row.kernel), pool(row.op), row.device, row.calls, row.seconds, row.share, times.front(),
                    times[times.size() / 2], times.back(), row.bytes_per_second, row.flops_per_second, row.roof_share,
-                   pool(row.path)});
+                   modules_json(row, pool), row.modules.size()});
   }
   return out;
 }

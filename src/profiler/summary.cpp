@@ -43,9 +43,10 @@ struct RowSums {
   }
 
   KernelRow finished(double total) {
-    const auto by_time = [](const auto& a, const auto& b) { return a.second < b.second; };
-    if (!paths.empty()) row.path = std::max_element(paths.begin(), paths.end(), by_time)->first;
-    row.kernel = std::max_element(kernels.begin(), kernels.end(), by_time)->first;
+    for (const auto& [path, seconds] : paths) row.modules.emplace_back(path, seconds);
+    std::stable_sort(row.modules.begin(), row.modules.end(), [](auto& a, auto& b) { return a.second > b.second; });
+    row.kernel =
+        std::max_element(kernels.begin(), kernels.end(), [](auto& a, auto& b) { return a.second < b.second; })->first;
     if (total > 0) row.share = row.seconds / total;
     if (row.seconds > 0) {
       row.flops_per_second = flops / row.seconds;

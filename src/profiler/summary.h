@@ -1,6 +1,7 @@
 // What a trace comes to: tables, steps, who waited, and what two traces differ in.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "profiler/trace.h"
@@ -16,9 +17,11 @@ struct KernelRow {
   double seconds = 0;                                 ///< of all calls
   double share = 0;                                   ///< of all kernels' time, 0 to 1
   double bytes_per_second = 0, flops_per_second = 0;  ///< 0: not known
-  double roof_share = 0;      ///< of what the measured roofs allow at its FLOPs and bytes, 0 to 1; 0: not known
-  std::string path;           ///< of modules: the one that took most
+  double roof_share = 0;  ///< of what the measured roofs allow at its FLOPs and bytes, 0 to 1; 0: not known
+  /// Of modules, and what each took, seconds: the one that took most first; "" is outside of all.
+  std::vector<std::pair<std::string, double>> modules;
   std::vector<double> times;  ///< seconds of each call
+  std::string path() const { return modules.empty() ? "" : modules[0].first; }
 };
 /// By time, the most first. With `by_op` rows of an operator's kernels are joined. Where the trace has kernels of a
 /// device, the host's operators are left out.

@@ -54,6 +54,19 @@ TEST_F(ProfileCommand, TrainingLeavesATraceAReportAndATable) {
   const Finished again = run({"profile", out});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_NE(again.out.find("linear"), std::string::npos) << again.out;
+  ASSERT_EQ(run({"profile", out, "--json", folder / "table.json"}).code, 0);
+  const nlohmann::json table = nlohmann::json::parse(read_file(folder / "table.json"));
+  std::set<std::string> modules;
+  for (const auto& row : table["kernels"]) {
+    double sum = 0;
+    for (const auto& m : row["modules"]) {
+      sum += m["seconds"].get<double>();
+      if (row["op"] == "linear") modules.insert(m["module"]);
+    }
+    EXPECT_NEAR(sum, row["seconds"].get<double>(), 1e-9) << row;
+    EXPECT_EQ(row["module"], row["modules"][0]["module"]) << row;
+  }
+  for (const char* name : {"h.0.attention.qkv", "h.1.attention.qkv"}) EXPECT_TRUE(modules.contains(name)) << name;
   const Finished compared = run({"profile", "--compare", trace(), trace()});
   EXPECT_EQ(compared.code, 0) << compared.err;
 }

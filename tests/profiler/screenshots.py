@@ -128,6 +128,11 @@ USE = r"""
     for (const head of heads) head.click();
     heads[1].click();
   }
+  for (const row of [...document.querySelectorAll('td details')].slice(0, 2)) {
+    row.querySelector('summary').click();
+    await frame();
+    if (!row.open || row.querySelector('li').getBoundingClientRect().height < 5) wrong.push('a row does not open: ' + row.textContent.slice(0, 30));
+  }
   for (const flame of document.querySelectorAll('.flame canvas')) {
     flame.scrollIntoView({block: 'center', behavior: 'instant'});
     const before = flame.toDataURL(), box = flame.getBoundingClientRect();
@@ -219,13 +224,12 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(domain + ".enable")
         self.size(width, 900)
+        if width < 600:
+            self.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def call(self, method, **parameters):
         return self.browser.call(method, self.session, **parameters)
-
-        if width < 600:
-            self.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
 
     def size(self, width, height):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)

@@ -115,6 +115,28 @@ TEST(Report, OfTheHostAloneHasNoDevices) {
   EXPECT_EQ(data["memory"][0]["device"], -1);
 }
 
+/// Rows have the times of their modules, the longest first; of very many only these, and their number.
+TEST(Report, RowsSayWhichModules) {
+  const json data = page_data(SampleTrace(true, 1, 40).trace(), "modules");
+  for (const char* table : {"kernels", "operators"}) {
+    for (const json& row : data[table]) {
+      const std::string op = data["texts"][row[1].get<size_t>()];
+      const json& modules = row[12];
+      const size_t count = op == "adamw" ? 1 : op == "attention" || op == "gelu" ? 80 : 160;
+      EXPECT_EQ(row[13], count) << op;
+      ASSERT_EQ(modules.size(), 2 * std::min<size_t>(count, 100)) << op;
+      double sum = 0, last = 1;
+      for (size_t i = 1; i < modules.size(); i += 2) {
+        EXPECT_LE(modules[i].get<double>(), last);
+        sum += last = modules[i].get<double>();
+      }
+      if (count <= 100) {
+        EXPECT_NEAR(sum, row[4].get<double>(), 1e-9);
+      }
+    }
+  }
+}
+
 TEST(Report, OfNothingIsStillAPage) {
   Trace trace;
   trace.notes = {"interrupted before the first step"};

@@ -118,7 +118,7 @@ TEST(KernelTable, SharesACallsWorkAmongItsKernels) {
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].kernel, "gemm");
   EXPECT_EQ(rows[0].op, "matmul");
-  EXPECT_EQ(rows[0].path, "h.0.mlp");
+  EXPECT_EQ(rows[0].path(), "h.0.mlp");
   EXPECT_EQ(rows[0].device, 0);
   EXPECT_EQ(rows[0].calls, 2);
   EXPECT_EQ(rows[0].times.size(), 2u);
@@ -135,6 +135,26 @@ TEST(KernelTable, SharesACallsWorkAmongItsKernels) {
   double flops = 0;
   for (const KernelRow& row : rows) flops += row.flops_per_second * row.seconds;
   EXPECT_NEAR(flops, 2 * 12e9 + 2 * 1e6, 1);
+}
+
+/// A row is of all modules that have the kernel, the one that took most first.
+TEST(KernelTable, NamesEveryModule) {
+  TraceMaker maker;
+  for (const auto& [path, time] : {std::pair{"h.0", 10}, {"", 5}, {"h.1", 30}, {"h.0", 10}}) {
+    const int32_t call = maker.call(call_of_op("add", {{64}}, "f32", 0, 0, path));
+    const auto begin = static_cast<double>(maker.trace.spans.size() * 100);
+    maker.kernel("map", begin + 20, begin + 20 + time, maker.op(call, begin, begin + 10));
+  }
+  const auto rows = kernel_table(maker.made());
+  ASSERT_EQ(rows.size(), 1u);
+  const auto& modules = rows[0].modules;
+  ASSERT_EQ(modules.size(), 3u);
+  EXPECT_EQ(modules[0].first, "h.1");
+  EXPECT_NEAR(modules[0].second, 30e-6, 1e-12);
+  EXPECT_EQ(modules[1].first, "h.0");
+  EXPECT_NEAR(modules[1].second, 20e-6, 1e-12);
+  EXPECT_EQ(modules[2].first, "");
+  EXPECT_EQ(rows[0].path(), "h.1");
 }
 
 TEST(KernelTable, JoinsAnOperatorsKernels) {

@@ -27,9 +27,19 @@ function sortedTable(rows, columns, by, most = 25) {
 }
 
 /// Rows as report.cpp writes them.
-const Column = {kernel: 0, op: 1, device: 2, calls: 3, seconds: 4, share: 5, least: 6, median: 7, most: 8, bandwidth: 9, rate: 10, roof: 11, path: 12};
+const Column = {kernel: 0, op: 1, device: 2, calls: 3, seconds: 4, share: 5, least: 6, median: 7, most: 8, bandwidth: 9, rate: 10, roof: 11, modules: 12, moduleCount: 13};
 const gigabytes = (value) => scaled(value, ['B/s', 'kB/s', 'MB/s', 'GB/s', 'TB/s'], 1000);
 const rates = (value) => scaled(value, ['FLOP/s', 'kFLOP/s', 'MFLOP/s', 'GFLOP/s', 'TFLOP/s', 'PFLOP/s'], 1000);
+
+/// The module that took most; of several, all of them with their times in a row that opens.
+function modulesOf(row, texts) {
+  const list = row[Column.modules], others = row[Column.moduleCount] - list.length / 2, name = (at) => shortName(texts[list[at]]) || '(outside)';
+  if (list.length <= 2) return list.length ? shortName(texts[list[0]]) : '';
+  const all = h('ul', {class: 'modules'});
+  for (let at = 0; at < list.length; at += 2) all.append(h('li', {title: texts[list[at]]}, h('span', {class: 'soft'}, seconds(list[at + 1])), ' ' + name(at)));
+  if (others) all.append(h('li', {class: 'soft'}, plural(others, 'other')));
+  return h('details', null, h('summary', null, h('span', null, name(0)), ' +' + count(row[Column.moduleCount] - 1)), all);
+}
 
 function tablePanel(report, id, title, rows, timeline) {
   if (!rows.length) {
@@ -59,7 +69,8 @@ function tablePanel(report, id, title, rows, timeline) {
   if (has('roof')) columns.push(number('Of its roof', 'roof', percent));
   if (rows.some((row) => texts[row[Column[second]]])) columns.push(words(second === 'op' ? 'Operator' : 'Kernel', second));
   if (new Set(rows.map(of('device'))).size > 1) columns.push({title: 'Device', value: of('device'), text: (row) => (row[Column.device] < 0 ? 'host' : String(row[Column.device]))});
-  if (rows.some((row) => texts[row[Column.path]])) columns.push(words('Module', 'path'));
+  const firstModule = (row) => texts[row[Column.modules][0]] || '';
+  if (rows.some(firstModule)) columns.push({title: 'Module', words: true, value: firstModule, text: (row) => modulesOf(row, texts)});
   panel(id, title, plural(rows.length, 'row') + '; a click on a head sorts', ...sortedTable(rows, columns, 1));
 }
 
