@@ -49,6 +49,8 @@ CHECKS = r"""
     const texts = [...chart.querySelectorAll('text')], boxes = texts.map((e) => e.getBoundingClientRect());
     texts.forEach((a, i) => texts.slice(i + 1).forEach((b, k) => { if (cross(boxes[i], boxes[i + 1 + k], 2)) wrong.push('texts overlap: ' + nameOf(a) + ' and ' + nameOf(b)); }));
   }
+  for (const name of document.querySelectorAll('#roofline text.halo')) for (const dot of document.querySelectorAll('#roofline circle'))
+    if (cross(name.getBoundingClientRect(), dot.getBoundingClientRect(), 2)) { wrong.push('a name lies on a dot: ' + nameOf(name)); break; }
   if (!panels.length) wrong.push('no panel');
   const painted = (canvas) => {  // text and frames are grey, what they are about is not
     const all = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;

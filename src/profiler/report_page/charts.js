@@ -189,7 +189,7 @@ function rooflineChart(report, rows, device, width) {
   for (let power = 0; power <= decadesX; ++power) {
     const at = x0 * 10 ** power;
     out.append(s('line', {class: 'grid', x1: x(at), x2: x(at), y1: top, y2: height}));
-    if (power % every === 0) out.append(s('text', {x: Math.min(x(at), right - 8), y: height + 16, 'text-anchor': 'middle'}, plainPower(at)));
+    if (power % every === 0) out.append(s('text', {x: Math.min(x(at), right - 8), y: height + 19, 'text-anchor': 'middle'}, plainPower(at)));
   }
   const decadesY = Math.floor(Math.log10(y1 / y0) + 1e-9), everyY = Math.ceil(decadesY * 18 / (height - top));
   for (let power = 0; power <= decadesY; ++power) {
@@ -197,58 +197,68 @@ function rooflineChart(report, rows, device, width) {
     out.append(s('line', {class: 'grid', x1: left, x2: right, y1: y(at), y2: y(at)}));
     if (power % everyY === 0) out.append(s('text', {x: left - 6, y: y(at) + 4, 'text-anchor': 'end'}, round(rates(at))));
   }
-  out.append(s('text', {x: (left + right) / 2, y: height + 34, 'text-anchor': 'middle'}, 'FLOP per byte'));
-  const taken = drawRoofs(out, roofs, bandwidth, {x, y, x0, y0, left, right, top, height});
-  drawDots(out, report, dots, {x, y, left, right, top, height}, taken);
+  out.append(s('text', {x: (left + right) / 2, y: height + 36, 'text-anchor': 'middle'}, 'FLOP per byte'));
+  const most = Math.max(...dots.map((dot) => dot.row[Column.share])) || 1, plot = {x, y, x0, y0, left, right, height};
+  dots.sort((a, b) => b.row[Column.share] - a.row[Column.share]);
+  for (const dot of dots) Object.assign(dot, {cx: x(dot.x), cy: y(dot.y), radius: 3.5 + 10 * Math.sqrt(dot.row[Column.share] / most)});
+  const taken = dots.map(({cx, cy, radius}) => [cx - radius, cy - radius, cx + radius, cy + radius]);
+  drawRoofs(out, roofs, bandwidth, plot, taken);
+  drawDots(out, report, dots, plot, taken);
   return out;
 }
 const plainPower = (value) => (value >= 0.001 && value < 1e6 ? count(+value.toPrecision(1)) : value.toExponential(0));
 
-/// Lines of the roofs, with names to the left of where they begin: no dot is there, above all roofs. Returns the names' boxes.
-function drawRoofs(out, roofs, bandwidth, {x, y, x0, y0, left, right}) {
-  const taken = [], boxOf = (text, end, base) => [end - text.length * 6.4, base - 10, end, base + 3];
-  const write = (text, end, base) => {
-    out.append(s('text', {class: 'strong halo', x: end, y: base, 'text-anchor': 'end'}, text));
-    taken.push(boxOf(text, end, base));
-  };
-  let last = Infinity;
-  for (const [type, rate] of roofs) {
-    const begin = bandwidth ? Math.max(x(rate / bandwidth), left) : left, level = y(rate), long = type + ' ' + round(rates(rate));
+const labelWidth = (text) => text.length * 6.4;
+/// Of [text, x of its begin, baseline] the first that lies in the plot and on nothing that is taken, which it is then.
+function placed(candidates, {left, right, height}, taken) {
+  for (const [text, begin, base] of candidates) {
+    const box = [begin, base - 10, begin + labelWidth(text), base + 3];
+    if (box[0] < left || box[2] > right || box[1] < 0 || box[3] > height || taken.some((other) => crossing(box, other))) continue;
+    taken.push(box);
+    return s('text', {class: 'strong halo', x: begin, y: base}, text);
+  }
+  return null;
+}
+
+/// Lines of the roofs, and names for them: to the left of where a roof begins, where no dot is, or at its end.
+function drawRoofs(out, roofs, bandwidth, plot, taken) {
+  const {x, y, x0, y0, left, right} = plot, lines = roofs.map(([type, rate]) => ({type, rate, begin: bandwidth ? Math.max(x(rate / bandwidth), left) : left, level: y(rate)}));
+  for (const {begin, level} of lines) {
     out.append(s('path', {class: 'roof', d: `M${begin.toFixed(1)} ${level.toFixed(1)}H${right}`}));
-    const text = [long, long.replace('FLOP/s', ''), type].find((each) => begin - 8 - each.length * 6.4 > left);
-    last = Math.min(level + 4, last - 13);
-    if (text) write(text, begin - 8, last); else write(long, right, last - 9);
+    taken.push([begin, level - 1, right, level + 1]);
   }
-  if (!bandwidth) return taken;
-  const from = Math.max(x0, y0 / bandwidth), to = roofs.length ? roofs[roofs.length - 1][1] / bandwidth : from * 1e3;
-  out.append(s('path', {class: 'roof', d: `M${x(from).toFixed(1)} ${y(from * bandwidth).toFixed(1)}L${x(to).toFixed(1)} ${y(to * bandwidth).toFixed(1)}`}));
-  for (let share = 0.3; share < 0.95; share += 0.05) {  // along the slope, where there is room
-    const at = from * (to / from) ** share, text = 'memory ' + round(gigabytes(bandwidth)), end = x(at) - 8, base = y(at * bandwidth) - 2, box = boxOf(text, end, base);
-    if (box[0] < left || taken.some((other) => crossing(box, other))) continue;
-    write(text, end, base);
-    break;
+  const from = bandwidth ? Math.max(x0, y0 / bandwidth) : x0, to = roofs.length && bandwidth ? roofs[roofs.length - 1][1] / bandwidth : from * 1e3;
+  const slope = (share) => [x(from * (to / from) ** share), y(from * (to / from) ** share * bandwidth)];
+  if (bandwidth) {
+    out.append(s('path', {class: 'roof', d: `M${slope(0).map((each) => each.toFixed(1)).join(' ')}L${slope(1).map((each) => each.toFixed(1)).join(' ')}`}));
+    for (let share = 0; share <= 1; share += 0.005) taken.push([slope(share)[0] - 1, slope(share)[1] - 1, slope(share)[0] + 1, slope(share)[1] + 1]);
   }
-  return taken;
+  for (const {type, rate, begin, level} of lines.reverse()) {
+    const long = type + ' ' + round(rates(rate)), candidates = [];
+    for (const text of [long, long.replace('FLOP/s', ''), type]) {
+      for (const away of [5, 20, 35, 50, 65]) candidates.push([text, begin - away - labelWidth(text), level - 4]);
+      for (const base of [level - 5, level + 13]) candidates.push([text, right - labelWidth(text), base]);
+    }
+    out.append(placed(candidates, plot, taken) || '');
+  }
+  if (!bandwidth) return;
+  const text = 'memory ' + round(gigabytes(bandwidth)), candidates = [];
+  for (let share = 0.3; share < 0.95; share += 0.05) candidates.push([text, slope(share)[0] - 8 - labelWidth(text), slope(share)[1] - 5]);
+  out.append(placed(candidates, plot, taken) || '');
 }
 const crossing = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
 /// The dots, the large ones first; the costliest with their names, where there is room.
-function drawDots(out, report, dots, {x, y, left, right, top, height}, taken) {
-  const most = Math.max(...dots.map((dot) => dot.row[Column.share])) || 1, names = [];
-  dots.sort((a, b) => b.row[Column.share] - a.row[Column.share]);
-  const radiusOf = (row) => 3.5 + 10 * Math.sqrt(row[Column.share] / most);
-  for (const dot of dots) {
-    const radius = radiusOf(dot.row);
-    taken.push([x(dot.x) - radius, y(dot.y) - radius, x(dot.x) + radius, y(dot.y) + radius]);
-  }
-  for (const [at, {row, x: intensity, y: rate}] of dots.entries()) {
-    const radius = radiusOf(row), cx = x(intensity), cy = y(rate), op = report.texts[row[Column.op]], kernel = report.texts[row[Column.kernel]];
+function drawDots(out, report, dots, plot, taken) {
+  const names = new Map();
+  for (const [at, {row, x: intensity, y: rate, cx, cy, radius}] of dots.entries()) {
+    const op = report.texts[row[Column.op]], kernel = report.texts[row[Column.kernel]];
     out.append(withTip(s('circle', {class: 'dot', cx, cy, r: radius, tabindex: at < 20 ? 0 : -1}), () => [h('b', null, op || kernel), terms([['kernel', op ? kernel : ''],
       ['time', seconds(row[Column.seconds]) + ', ' + percent(row[Column.share])], ['arithmetic', rates(rate)], ['memory', gigabytes(row[Column.bandwidth])],
       ['intensity', digits(intensity) + ' FLOP per byte'], ['of its roof', row[Column.roof] ? percent(row[Column.roof]) : '']])]));
-    const text = shortName(op || kernel, true), wide = text.length * 6.4, px = cx + radius + 4 + wide > right ? cx - radius - 5 - wide : cx + radius + 4, box = [px, cy - 7, px + wide, cy + 7];
-    if (names.length >= 6 || px < left || taken.some((other) => crossing(box, other))) continue;
-    taken.push(box);
-    names.push(s('text', {class: 'strong halo', x: px, y: cy + 4}, text));
+    const text = shortName(op || kernel, true), width = labelWidth(text);
+    if (names.size >= 6 || names.has(text)) continue;
+    const name = placed([[text, cx + radius + 4, cy + 4], [text, cx - radius - 5 - width, cy + 4], [text, cx - width / 2, cy + radius + 13], [text, cx - width / 2, cy - radius - 5]], plot, taken);
+    if (name) names.set(text, name);
   }
-  out.append(...names);
+  out.append(...names.values());
 }
