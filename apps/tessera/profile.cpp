@@ -91,6 +91,7 @@ nlohmann::json as_json(const std::string& file, const std::vector<StepRow>& step
                        {"module", a.path},
                        {"source", a.source},
                        {"seconds", a.seconds},
+                       {"at_most", std::max(a.seconds, a.at_most)},
                        {"share", a.share}});
   return out;
 }

@@ -115,7 +115,11 @@ std::vector<Advice> advice(const Trace& trace) {
 std::string advice_text(const std::vector<Advice>& all) {
   std::string out;
   for (const Advice& one : all) {
-    out += fmt::format("{}: {} of a step ({:.0f} %)\n", one.rule, time_text(one.seconds), 100 * one.share);
+    const double most = one.share * one.at_most / one.seconds;
+    out += one.at_most > 0
+               ? fmt::format("{}: {} to {} of a step ({:.0f} to {:.0f} %)\n", one.rule, time_text(one.seconds),
+                             time_text(one.at_most), 100 * one.share, 100 * most)
+               : fmt::format("{}: {} of a step ({:.0f} %)\n", one.rule, time_text(one.seconds), 100 * one.share);
     out += wrapped(one.what, kAdviceWidth);
     std::string where;
     for (const auto& [what, text] : {std::pair{"operator", &one.op}, {"module", &one.path}, {"from", &one.source}})

@@ -14,6 +14,7 @@ struct Advice {
   std::string op, path, source;  ///< where it is known
   double seconds = 0;            ///< of a step, to be won
   double share = 0;              ///< of a step's time
+  double at_most = 0;            ///< seconds, where more than `seconds` may be won; else 0
 };
 /// What is worth at least 2 % of a step, by time to be won. A tuned step gets none.
 std::vector<Advice> advice(const Trace& trace);

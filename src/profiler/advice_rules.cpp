@@ -30,6 +30,7 @@ constexpr int64_t kDispatchGap = 50'000;   // gaps up to this are the host's, wh
 constexpr double kLow = 0.3, kGood = 0.6;  // shares of a roof: what points at a cause, and what good products reach
 constexpr double kLeastProduct = 4e-6;     // seconds that a product takes however small it is
 constexpr double kCopyShare = 0.05;        // of a step: some copies are always needed
+constexpr double kLittle = 0.05;           // of what is won: more than this is worth a word
 
 double whole(int64_t nanoseconds) { return static_cast<double>(nanoseconds); }
 
@@ -455,6 +456,39 @@ bool changes_layout(std::string_view kernel) {
   return contains_word(kernel, "nchwtonhwc") || contains_word(kernel, "nhwctonchw");
 }
 
+/// Whether images of the call lie as planes, which are one after the other.
+bool has_planes(const Call& call) {
+  for (size_t i = 0; i < std::min(call.dims.size(), call.strides.size()); ++i) {
+    const auto &dims = call.dims[i], &strides = call.strides[i];
+    if (dims.size() == 4 && strides.size() == 4 && dims[1] > 1 && strides[3] == 1 && strides[1] > 1) return true;
+  }
+  return false;
+}
+
+bool moves_images(const Trace& trace, const Span& span) {
+  const std::string_view op = bare_op(op_of(trace, span));
+  const Call* call = trace.call_of(span);
+  return changes_layout(trace.name_of(span)) || (call && (op == "contiguous" || op == "copy" || op == "clone") &&
+                                                 !call->dims.empty() && call->dims.back().size() == 4);
+}
+
+/// What norms and pools of images that lie as planes take longer than their bytes need: there kernels for channels last
+/// may come near that.
+double lost_on_planes(const AdviceInput& in) {
+  double lost = 0;
+  const DeviceInfo* info = device_info(in.trace, in.device);
+  if (!info || in.on_host()) return 0;
+  for (const Piece& piece : device_pieces(in.trace)) {
+    const Span& first = span_at(in.trace, piece.spans[0]);
+    if (first.device != in.device || !in.is_in_steps(first.begin) || !piece.call || !has_planes(*piece.call)) continue;
+    const std::string_view op = bare_op(piece.call->op);
+    if (op.find("batch_norm") == op.npos && op.find("pool") == op.npos) continue;
+    const double allowed = allowed_seconds(info->roof, dtype_of(*piece.call), false, 0, piece.call->bytes);
+    if (allowed > 0) lost += std::max(0.0, whole(piece.time) - allowed * 1e9);
+  }
+  return lost;
+}
+
 /// Calls f(span, what, nanoseconds) for all within steps that only copies.
 template <class Fn>
 void for_each_copy(const AdviceInput& in, const Fn& f) {
@@ -483,13 +517,16 @@ void for_each_copy(const AdviceInput& in, const Fn& f) {
 }  // namespace
 
 // A copy between layouts or types that is not made takes no time: all of it is won. What the run-time library copies
-// within the device, and libraries between layouts within other operators, counts as well.
+// within the device, and libraries between layouts within other operators, counts as well. Where images are copied,
+// norms and pools of planes may gain, too: at most what they lose to memory's roof.
 Advices advise_on_copies(const AdviceInput& in) {
   Places places;
   std::map<std::string, int64_t> ops;
   int64_t won = 0;
+  bool images = false;
   for_each_copy(in, [&](const Span& span, std::string_view what, int64_t time) {
     won += time;
+    images = images || moves_images(in.trace, span);
     ops[shortened(std::string(what), 40)] += time;
     places.add(in.trace, &span, whole(time));
   });
@@ -506,6 +543,14 @@ Advices advise_on_copies(const AdviceInput& in) {
       "{:.0f} % of a step only moves or converts elements: {}. Keep tensors in the layout and type that "
       "their next use wants.",
       100 * out.share, fmt::join(parts, ", "));
+  const double lost = images ? in.advice("", lost_on_planes(in)).seconds : 0;
+  if (lost > kLittle * out.seconds) {
+    out.at_most = out.seconds + lost;
+    out.what += fmt::format(
+        " Norms and pools of images that lie as planes take {} longer than their bytes need: of images that lie "
+        "channels last some of that is won, too.",
+        time_text(lost));
+  }
   return {out};
 }
 

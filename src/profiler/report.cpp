@@ -237,6 +237,7 @@ json advice_json(const Trace& trace) {
                    {"path", item.path},
                    {"source", item.source},
                    {"seconds", item.seconds},
+                   {"at_most", item.at_most},
                    {"share", item.share}});
   return out;
 }

@@ -306,6 +306,33 @@ TEST(AdviceOnCopies, CountsThoseWithinOperators) {
   expect_no_advice(steps("prepare"));
 }
 
+/// Norms and pools of planes may gain where images need not be copied: at most what they take longer than their bytes.
+TEST(AdviceOnCopies, SaysWhatNormsOfPlanesMayGain) {
+  const std::vector<std::vector<int64_t>> planes = {{64 * 56 * 56, 56 * 56, 56, 1}},
+                                          last = {{64 * 56 * 56, 1, 56 * 64, 64}};
+  const auto steps = [](const char* kernel, const char* norm, const std::vector<std::vector<int64_t>>& strides) {
+    return advised_steps(1000, [=](TraceMaker& maker, double at) {
+      add_products(maker, at + 5, at + 100, 8);
+      const int32_t conv = maker.call(call_of_op("conv2d", {{8, 64, 56, 56}, {64, 64, 3, 3}}, "bf16", 1e9));
+      maker.kernel(kernel, at + 900, at + 980, maker.op(conv, at + 60, at + 70));
+      Call call = call_of_op(norm, {{8, 64, 56, 56}}, "bf16", 1e6, 100e6);  // 50 us at this roof
+      call.strides = strides;
+      maker.kernel("norm", at + 980, at + 1070, maker.op(maker.call(call), at + 70, at + 80));
+    });
+  };
+  for (const char* norm : {"batch_norm", "batch_norm_backward", "max_pool2d"}) {
+    const Advice one = expect_advice(steps("nchwToNhwcKernel", norm, planes), "layout copies", 80, 0.08);
+    EXPECT_NEAR(one.at_most, 120e-6, 1e-10);
+    expect_says(one, {"planes take 40.0 us longer"});
+    const std::string text = advice_text({one});
+    EXPECT_NE(text.find("layout copies: 80.0 us to 120 us of a step (8 to 12 %)"), std::string::npos) << text;
+  }
+  EXPECT_EQ(expect_advice(steps("nchwToNhwcKernel", "batch_norm", last), "layout copies", 80, 0.08).at_most, 0);
+  EXPECT_EQ(expect_advice(steps("nchwToNhwcKernel", "layer_norm", planes), "layout copies", 80, 0.08).at_most, 0);
+  EXPECT_EQ(expect_advice(steps("nchwToNhwcKernel", "batch_norm", {}), "layout copies", 80, 0.08).at_most, 0);
+  expect_no_advice(steps("conv", "batch_norm", planes));  // nothing is copied
+}
+
 // ---- synchronisation
 
 // Products end 900 us after they began; the host waits for them until then, and has the next ones 100 us later.

@@ -201,7 +201,7 @@ function advicePanel(report) {
     return;
   }
   panel('advice', 'Advice', 'by time to be won, of each step', h('ol', {class: 'advice'}, ...report.advice.map((item) => h('li', null,
-    h('div', {class: 'win'}, seconds(item.seconds), h('small', null, percent(item.share) + ' of a step')),
+    h('div', {class: 'win'}, seconds(item.seconds), h('small', null, item.at_most ? 'to ' + seconds(item.at_most) + ', ' + percent(item.share) : percent(item.share), ' of a step')),
     h('div', null, h('div', {class: 'rule'}, item.rule), h('p', null, item.what),
       h('p', {class: 'where code'}, [item.op, item.path, item.source].filter(Boolean).join(' · ')))))));
 }
