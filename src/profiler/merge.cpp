@@ -244,10 +244,13 @@ std::vector<Collective> collectives_of(const Trace& trace) {
   const auto is_one = [&](const Span& s, Kind kind) { return s.kind == kind && matches[static_cast<size_t>(s.name)]; };
   const bool kernels =
       std::any_of(trace.spans.begin(), trace.spans.end(), [&](const Span& s) { return is_one(s, Kind::Kernel); });
+  const auto counts = [&](const Span& s) {
+    return kernels ? is_one(s, Kind::Kernel) : is_one(s, Kind::Op) || is_one(s, Kind::Range);
+  };
   std::map<std::pair<int, int64_t>, int64_t> within;  // until when the thread is in one
   std::vector<Collective> out;
   for (const Span& span : trace.spans) {
-    if (!is_one(span, kernels ? Kind::Kernel : Kind::Op)) continue;
+    if (!counts(span)) continue;
     int64_t& until = within[{span.device, span.thread}];
     if (!kernels && span.begin < until) continue;
     until = span.end;

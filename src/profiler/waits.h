@@ -13,7 +13,8 @@ struct Collective {
   std::string step, name;
   Interval time;
 };
-/// Kernels of collectives; where there are none, operators that are, without those within others. In order of begin.
+/// Kernels of collectives; where there are none, operators and ranges of such names, without those within others. In
+/// the order of their begins.
 std::vector<Collective> collectives_of(const Trace& trace);
 
 /// Of a merged trace: collectives of a name in a step.

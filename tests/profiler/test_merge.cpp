@@ -216,6 +216,23 @@ TEST(Waits, AreOfOperatorsWhereThereAreNoKernels) {
   EXPECT_NE(waits_text(merged).find("4 ranks, 10.0 us to 40.0 us"), std::string::npos) << waits_text(merged);
 }
 
+/// A program that has collectives of its own gives them such a name.
+TEST(Waits, AreOfRangesThatBearTheName) {
+  std::vector<Trace> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    TraceMaker maker;
+    maker.trace.rank = rank;
+    maker.add(Kind::Range, "all_reduce", rank * 30, 100);
+    maker.op(maker.call(call_of_op("all_reduce")), rank * 30 + 5, 90);  // a part of it
+    maker.add(Kind::Range, "reduce", 200, 210);
+    ranks.push_back(maker.made());
+  }
+  const auto waits = waits_of(merge(ranks));
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].calls, 1);
+  EXPECT_NEAR(waits[0].waited[0], 30e-6, 1e-12);
+}
+
 TEST(Waits, WithoutCollectivesThereAreNone) {
   TraceMaker maker;
   maker.kernel("map", 0, 10);
