@@ -22,7 +22,8 @@ constexpr int64_t kKernelGap = 1'000;      // between kernels of a captured grap
 constexpr int64_t kLaunchFloor = 2'000;    // of a small kernel: to fill a device with blocks, and to drain it
 constexpr int64_t kSmallKernel = 10'000;   // so short that this floor is a good part of it
 constexpr int64_t kSmallOp = 5'000;        // the same on the host,
-constexpr int64_t kOpFloor = 500;          // where a call's dispatch and allocation take about this
+constexpr int64_t kOpFloor = 200;          // where a call's dispatch and allocation take about this,
+constexpr int64_t kRecording = 500;        // and up to so much between calls is the recorder's own
 constexpr int64_t kRowGap = 50'000;        // kernels further apart are not a row: something else is between them
 constexpr size_t kShortestRow = 5;         // of calls
 constexpr int64_t kAfterwards = 20'000;    // until a host that waited has its next kernel on a device
@@ -251,11 +252,22 @@ namespace {
 struct SmallCall {
   const Span* span;
   std::pair<int32_t, int32_t> id;  // of the call that it is for
+  int64_t time = 0;                // of its kernels in the row
 };
 
 struct RowOfCalls {
   std::vector<SmallCall> calls;
   int64_t gaps = 0;  // between different calls
+
+  /// What is won if one call takes the place of all: gaps, and a floor for all but one, which is no more than it took.
+  int64_t gain(int64_t floor) const {
+    int64_t floors = 0, most = 0;
+    for (const SmallCall& call : calls) {
+      floors += std::min(floor, call.time);
+      most = std::max(most, std::min(floor, call.time));
+    }
+    return gaps + floors - most;
+  }
 };
 
 bool may_be_fused(std::string_view op) { return !op.empty() && !is_product(op) && !is_collective(op); }
@@ -266,10 +278,10 @@ std::vector<SmallCall> small_candidates(const AdviceInput& in) {
     const Span& span = in.trace.spans[i];
     if (!in.is_in_steps(span.begin)) continue;
     if (!in.on_host()) {
-      if (span.kind == Kind::Kernel && span.device == in.device) out.push_back({&span, {span.owner, span.call}});
+      if (span.kind == Kind::Kernel && span.device == in.device) out.push_back({&span, {span.owner, span.call}, 0});
     } else if (span.kind == Kind::Op && span.thread == in.thread) {
       if (!out.empty() && out.back().span->end >= span.end) out.pop_back();  // it calls this one
-      out.push_back({&span, {static_cast<int32_t>(i), -1}});
+      out.push_back({&span, {static_cast<int32_t>(i), -1}, 0});
     }
   }
   if (!in.on_host())  // streams after each other
@@ -289,12 +301,11 @@ std::vector<RowOfCalls> rows_of_small(const AdviceInput& in) {
     if (!joins && last) rows.emplace_back();
     if (!fits) continue;
     RowOfCalls& to = rows.back();
-    if (!to.calls.empty() && to.calls.back().id == call.id) {  // of one call: nobody can fuse that from outside
-      to.calls.back().span = call.span;
-      continue;
-    }
-    if (!to.calls.empty()) to.gaps += std::max<int64_t>(gap, 0);
-    to.calls.push_back(call);
+    const bool same = !to.calls.empty() && to.calls.back().id == call.id;  // nobody can fuse that from outside
+    if (!same && !to.calls.empty()) to.gaps += std::max<int64_t>(gap - (in.on_host() ? kRecording : 0), 0);
+    if (!same) to.calls.push_back(call);
+    to.calls.back().span = call.span;
+    to.calls.back().time += interval_of(*call.span).length();
   }
   std::erase_if(rows, [](const RowOfCalls& row) { return row.calls.size() < kShortestRow; });
   return rows;
@@ -303,14 +314,12 @@ std::vector<RowOfCalls> rows_of_small(const AdviceInput& in) {
 }  // namespace
 
 // One kernel in the place of n has no gaps within, and fills and drains the device once: n - 1 gaps and floors are won.
-// That it also reads and writes less is not counted. On the host the same holds of calls and their dispatch.
+// That it also reads and writes less is not counted. On the host the same holds of calls and their dispatch, but short
+// gaps there are the recorder's.
 Advices advise_on_small_kernels(const AdviceInput& in) {
   const std::vector<RowOfCalls> rows = rows_of_small(in);
   if (rows.empty()) return {};
-  const int64_t floor = in.on_host() ? kOpFloor : kLaunchFloor;
-  const auto gain = [&](const RowOfCalls& row) {
-    return row.gaps + static_cast<int64_t>(row.calls.size() - 1) * floor;
-  };
+  const auto gain = [&](const RowOfCalls& row) { return row.gain(in.on_host() ? kOpFloor : kLaunchFloor); };
   int64_t won = 0;
   size_t shortest = SIZE_MAX, longest = 0;
   for (const RowOfCalls& row : rows) {
