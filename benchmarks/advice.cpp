@@ -1,13 +1,22 @@
 // Whether advice is right: steps that are slow for a known reason, what the profiler says that mending it would win,
-// and what it does win. TESSERA_BENCH_DEVICE names the card; most rules are about cards.
+// and what it does win. TESSERA_BENCH_DEVICE names the device, "cuda:0" where it does not; on "cpu" there are only the
+// rules that are about hosts, too. Arguments name rules; without any all are tried.
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "profiler/advice.h"
+#include "profiler/summary.h"
+#include "profiler/trace_json.h"
 #include "tessera/tessera.h"
 
 namespace {
@@ -19,17 +28,17 @@ Device card() {
   const char* name = std::getenv("TESSERA_BENCH_DEVICE");
   return parse_device(name ? name : "cuda:0");
 }
-void wait() { current_stream(card()).synchronize(); }
+void wait_for(Device device) { current_stream(device).synchronize(); }
 
 // Seconds of a step, the best of five times ten.
-double seconds_of(const Step& step) {
+double seconds_of(const Step& step, Device device = card()) {
   for (int i = 0; i < 5; ++i) step();
   double best = 1e9;
   for (int turn = 0; turn < 5; ++turn) {
-    wait();
+    wait_for(device);
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < 10; ++i) step();
-    wait();
+    wait_for(device);
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 10);
   }
   return best;
@@ -49,21 +58,28 @@ std::vector<profiler::Advice> advice_on(const Step& step, const std::string& nam
   return all;
 }
 
-void compare(const std::string& rule, const Step& slow, const Step& mended) {
-  const double before = seconds_of(slow), after = seconds_of(mended);
-  double said = 0;
-  std::string others;
-  for (const profiler::Advice& a : advice_on(slow, rule))
-    if (a.rule == rule) said += a.seconds;
+void tell(const std::string& name, const std::string& rule, double before, double after,
+          const std::vector<profiler::Advice>& found, const std::vector<profiler::Advice>& left) {
+  double said = 0, at_most = 0;
+  std::string others, rest;
+  for (const profiler::Advice& a : found)
+    if (a.rule == rule) said += a.seconds, at_most += std::max(a.seconds, a.at_most);
     else others += (others.empty() ? "" : ", ") + a.rule;
+  for (const profiler::Advice& a : left) rest += (rest.empty() ? "" : ", ") + a.rule;
   const double won = before - after;
-  std::string left;
-  for (const profiler::Advice& a : advice_on(mended, rule + " mended")) left += (left.empty() ? "" : ", ") + a.rule;
-  fmt::print("{:<18} step {:8.3f} ms, mended {:8.3f} ms, won {:8.3f}, said {:8.3f} ms ({:+.0f} %){}{}\n", rule,
-             before * 1e3, after * 1e3, won * 1e3, said * 1e3, (said / won - 1) * 100,
-             others.empty() ? "" : "; also: " + others, left.empty() ? "" : "; left: " + left);
+  const std::string range = at_most > said ? fmt::format(" to {:.3f}", at_most * 1e3) : "";
+  fmt::print("{:<24} step {:8.3f} ms, mended {:8.3f} ms, won {:8.3f}, said {:8.3f}{} ms ({:+.0f} %){}{}\n", name,
+             before * 1e3, after * 1e3, won * 1e3, said * 1e3, range, (std::clamp(won, said, at_most) / won - 1) * 100,
+             others.empty() ? "" : "; also: " + others, rest.empty() ? "" : "; left: " + rest);
   std::fflush(stdout);
 }
+
+void compare(const std::string& rule, const Step& slow, const Step& mended, const std::string& name) {
+  const double before = seconds_of(slow), after = seconds_of(mended);
+  const auto found = advice_on(slow, name);
+  tell(name, rule, before, after, found, advice_on(mended, name + " mended"));
+}
+void compare(const std::string& rule, const Step& slow, const Step& mended) { compare(rule, slow, mended, rule); }
 
 // Images planes first, and channels last.
 void layouts() {
@@ -133,16 +149,16 @@ void launches() {
 
 // Batches that are not there in time.
 void data() {
-  const Step step = wide_step(4096, 2048, 8);
+  const Step step = card().is_gpu() ? wide_step(4096, 2048, 8) : wide_step(64, 256, 8);
   const auto with = [&](bool late) {
     return [=] {
       if (late) {
-        wait();
+        wait_for(card());
         const profiler::Range range("data");
         std::this_thread::sleep_for(std::chrono::milliseconds(3));
       }
       step();
-      wait();
+      wait_for(card());
     };
   };
   compare("data loader", with(true), with(false));
@@ -165,13 +181,145 @@ void reads() {
   compare("synchronisation", step(true), step(false));
 }
 
+// On a card a captured graph, which leaves the host out of it.
+Step without_host(const Step& step) {
+  if (!card().is_gpu()) return step;
+  for (int i = 0; i < 3; ++i) step();
+  auto graph = std::make_shared<DeviceGraph>();
+  graph->capture(card(), step);
+  return [=] { graph->replay(); };
+}
+
+// GELU written out, and as the one operator that it is; and a step of an optimizer for each parameter, and for all.
+void small_kernels() {
+  const Tensor x = card().is_gpu() ? randn({64, 256}) : randn({8, 64}), w = randn({x.size(1), x.size(1)});
+  const auto chain = [=](bool written_out) {
+    return [=] {
+      const NoGrad no_grad;
+      for (int i = 0; i < 20; ++i) {
+        const Tensor h = matmul(x, w);  // between two rows
+        if (written_out) (void)(0.5 * h * (1.0 + tanh(0.7978845608 * (h + 0.044715 * (h * h * h)))));
+        else (void)gelu_tanh(h);
+      }
+    };
+  };
+  compare("small kernels", without_host(chain(true)), without_host(chain(false)), "small kernels, a chain");
+
+  std::vector<Tensor> parameters;
+  for (int i = 0; i < 64; ++i) {
+    parameters.push_back(randn({256}).set_requires_grad());
+    parameters.back().set_grad(randn({256}));
+  }
+  const auto optimizer = std::make_shared<optim::SGD>(parameters, optim::SGDOptions{.lr = 1e-4});
+  const Step each = [=] {
+    const NoGrad no_grad;
+    for (Tensor p : parameters) p.add_(p.grad(), -1e-4);
+  };
+  compare("small kernels", without_host(each), without_host([=] { optimizer->step(); }), "small kernels, steps");
+}
+
+// ---- ranks
+
+// What two processes share, in which each is a rank.
+struct Ranks {
+  pthread_barrier_t barrier;
+  double seconds = 0;  // of a step
+};
+
+// Pieces of work, of which rank 0 has three times as many as the other or as many, and then both wait for each other. A
+// piece is a product where there are two cards; otherwise a pause, since processes on one card, or on few cores, take
+// time from each other.
+void work_as_rank(int rank, bool even, Ranks& ranks, const std::string& folder) {
+  const bool on_cards = card().is_gpu() && device_count(card().type) > 1;
+  const Device device = on_cards ? Device{card().type, static_cast<int8_t>(rank)} : cpu();
+  const int64_t n = on_cards ? 4096 : 1;
+  const Tensor a = randn({n, n}).to(device), b = randn({n, n}).to(device);
+  const int pieces = even ? 4 : rank == 0 ? 6 : 2;
+  const Step step = [&] {
+    const NoGrad no_grad;
+    for (int i = 0; i < pieces; ++i) {
+      (void)matmul(a, b);
+      if (!on_cards) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    if (on_cards) synchronize(device);
+    const profiler::Range range("all_reduce");
+    pthread_barrier_wait(&ranks.barrier);
+  };
+  const double seconds = seconds_of(step, device);
+  if (rank == 0) ranks.seconds = seconds;
+  profiler::Profile profile({.schedule = {.warmup = 2, .active = 10}, .folder = folder, .rank = rank, .ranks = 2});
+  for (int i = 0; i < 12; ++i) {
+    step();
+    profile.step();
+  }
+  profile.stop();
+  for (const std::string& what : profile.trouble()) throw Error(what);
+}
+
+// Runs both ranks. Gives a step's seconds, and the advice on their traces as one.
+double with_ranks(bool even, std::vector<profiler::Advice>& found) {
+  std::string folder = (std::filesystem::temp_directory_path() / "advice-XXXXXX").string();
+  if (!mkdtemp(folder.data())) throw Error("cannot make a folder for traces");
+  void* const memory = mmap(nullptr, sizeof(Ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Error("cannot share memory with ranks");
+  Ranks& ranks = *new (memory) Ranks;
+  pthread_barrierattr_t shared;
+  pthread_barrierattr_init(&shared);
+  pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&ranks.barrier, &shared, 2);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 2; ++rank) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    try {
+      work_as_rank(rank, even, ranks, fmt::format("{}/{}", folder, rank));
+      _exit(0);
+    } catch (const std::exception& e) {
+      fmt::print(stderr, "rank {}: {}\n", rank, e.what());
+      _exit(1);
+    }
+  }
+  bool failed = false;
+  for (size_t i = 0; i < children.size(); ++i) {
+    int status = 0;
+    (void)wait(&status);
+    if (status != 0 && !std::exchange(failed, true))
+      for (const pid_t child : children) kill(child, SIGKILL);  // the other would wait for ever
+  }
+  if (failed) throw Error("a rank failed");
+  std::vector<profiler::Trace> traces;
+  for (int rank = 0; rank < 2; ++rank)
+    for (const auto& entry : std::filesystem::directory_iterator(fmt::format("{}/{}", folder, rank)))
+      if (entry.path().string().ends_with(".pt.trace.json")) traces.push_back(profiler::read_trace(entry.path()));
+  found = profiler::advice(profiler::merge(traces));
+  const double seconds = ranks.seconds;
+  munmap(memory, sizeof(Ranks));
+  std::filesystem::remove_all(folder);
+  return seconds;
+}
+
+// Two processes, of which one has more to do. Before anything else here touches a card: its driver does not survive a
+// fork.
+void imbalance() {
+  std::vector<profiler::Advice> found, left;
+  const double before = with_ranks(false, found), after = with_ranks(true, left);
+  tell("imbalance", "imbalance", before, after, found, left);
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const std::vector<std::string> wanted(argv + 1, argv + argc);
+  const auto wants = [&](const char* rule) {
+    return wanted.empty() || std::find(wanted.begin(), wanted.end(), rule) != wanted.end();
+  };
+  if (wants("imbalance")) imbalance();
   const DeviceGuard guard(card());
-  layouts();
-  matrix_cores();
-  launches();
-  data();
-  reads();
+  const bool on_card = card().is_gpu();
+  if (on_card && wants("layout copies")) layouts();
+  if (on_card && wants("matrix cores")) matrix_cores();
+  if (on_card && wants("host-bound")) launches();
+  if (on_card && wants("synchronisation")) reads();
+  if (wants("data loader")) data();
+  if (wants("small kernels")) small_kernels();
 }
