@@ -74,6 +74,7 @@ void with_profile(const RecordingOptions& options, Device device, bool interrupt
   wanted.schedule = parse_schedule(options.steps);
   wanted.folder = options.folder;
   wanted.on_trace = print_recording;
+  if (interrupts) catch_signals();
   std::error_code failed;
   std::filesystem::create_directories(options.folder, failed);
   if (failed) throw UsageError("cannot make the folder " + options.folder + ": " + failed.message());
@@ -81,10 +82,7 @@ void with_profile(const RecordingOptions& options, Device device, bool interrupt
   profiler::Profile profile(std::move(wanted));
   Interrupt interrupt;
   std::optional<Observing> ends_early;
-  if (interrupts) {
-    catch_signals();
-    ends_early.emplace(interrupt);
-  }
+  if (interrupts) ends_early.emplace(interrupt);
   try {
     fn();
   } catch (const Interrupt::Came&) {
