@@ -27,7 +27,7 @@ namespace tessera::app {
 namespace {
 
 struct BenchOptions : CommonOptions {
-  std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64", dense = "none";
+  std::string op, dtype = "f32", epilogue = "none", kernel, shape = "1x12x1024x64", dense = "none", only;
   bool causal = false, in_turns = false, channels_last = false, training = false;
   AttentionChoice attention;
   RecordingOptions profile;
@@ -564,10 +564,13 @@ void run(BenchOptions& options) {
   for (OpCase& c : op_cases()) {
     if (!c.benchmark) continue;
     if (known.find(std::string(c.op)) == known.npos) known += " " + std::string(c.op);
+    if (c.label.find(options.only) == std::string::npos) continue;
     if (c.op == options.op || options.op == "all") chosen.push_back(std::move(c));
   }
   if (chosen.empty())
-    throw UsageError("no benchmark for '" + options.op + "'; there are: gemm sdpa rows host all" + known);
+    throw UsageError("no benchmark for '" + options.op + "'" +
+                     (options.only.empty() ? "" : " with a case '" + options.only + "'") +
+                     "; there are: gemm sdpa rows host all" + known);
   Results results("bench op " + options.op, options);
   fmt::print("{}\n", options.place());
   for (const OpCase& c : chosen) bench_case(c, options, results);
@@ -602,6 +605,7 @@ void add_bench(Command app) {
   op.option("--shape", options->shape, "of sdpa's queries, keys and values").with_default();
   op.flag("--causal", options->causal, "causal attention, in sdpa");
   options->attention.add_to(op);
+  op.option("--case", options->only, "of an operator's cases, those whose name contains this");
   op.flag("--channels-last", options->channels_last, "images of an operator's case lie channels last");
   op.flag("--training", options->training, "an operator's case keeps what its gradient will need");
   op.option("--seconds", options->seconds, "time to measure").range(0.01, 600.0).with_default();

@@ -1,5 +1,7 @@
 #include "cases/cases.h"
 
+#include <fmt/format.h>
+
 #include "tessera/ops.h"
 
 namespace tessera {
@@ -25,6 +27,13 @@ std::vector<Geometry> geometries() {
       {"strided and dilated", {2, 2, 13, 12}, {3, 2, 3, 2}, {.stride = {2, 3}, .padding = {1, 1}, .dilation = {3, 2}}},
       {"two groups", {2, 6, 5, 7}, {4, 3, 3, 3}, {.padding = {1, 1}, .groups = 2}},
       {"depthwise", {1, 5, 7, 6}, {5, 1, 3, 3}, {.padding = {1, 1}, .groups = 5}},
+      {"depthwise, vectors of channels", {2, 8, 9, 8}, {8, 1, 3, 3}, {.padding = {1, 1}, .groups = 8}},
+      {"depthwise, stride 2", {2, 4, 7, 9}, {4, 1, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}, .groups = 4}},
+      {"depthwise 5x3, dilated",
+       {1, 4, 11, 9},
+       {4, 1, 5, 3},
+       {.stride = {2, 1}, .padding = {2, 2}, .dilation = {1, 2}, .groups = 4}},
+      {"depthwise, two filters a channel", {2, 3, 6, 5}, {6, 1, 3, 3}, {.padding = {1, 1}, .groups = 3}},
       {"off the tile", {1, 7, 9, 10}, {17, 7, 3, 3}, {.padding = {1, 1}}},
       {"tiles of 2x2", {2, 17, 11, 13}, {19, 17, 3, 3}, {.padding = {1, 2}}},
   };
@@ -100,26 +109,54 @@ void add_convolutions(std::vector<OpCase>& cases) {
                      },
                      .gradients = 0b011u | c.bias << 2,
                      .symbolic = c.attrs.groups == 1});
+}
+
+// A convolution and its gradients; of those that memory bounds, their bytes count.
+void add_benchmarks(std::vector<OpCase>& cases, const Geometry& c, bool moves_bytes) {
+  const Shape y = result(c);
+  const auto x_count = static_cast<double>(c.x.numel().value()), y_count = static_cast<double>(y.numel().value()),
+             of_filter = static_cast<double>(c.weight.numel().value() / c.weight[0].value());
+  const auto add = [&](std::string_view op, const ConvAttrs& attrs, const Shape& a, const Shape& b) {
+    cases.push_back({.op = op,
+                     .label = c.label,
+                     .attrs = attrs,
+                     .inputs = [=](Generator& g) -> Tensors {
+                       Tensors in = {normal64(a, g), normal64(b, g)};
+                       if (op != "conv2d_input_grad") in.push_back({});
+                       return in;
+                     },
+                     .benchmark = true,
+                     .bytes = moves_bytes ? 4 * (x_count + y_count) : 0,
+                     .flops = 2 * y_count * of_filter});
+  };
+  add("conv2d", c.attrs, c.x, c.weight);
+  add("conv2d_input_grad", sized(c.attrs, c.x), y, c.weight);
+  add("conv2d_weight_grad", sized(c.attrs, c.weight), c.x, y);
+}
+
+void add_convolution_benchmarks(std::vector<OpCase>& cases) {
   for (const Geometry& c : {Geometry{"8x64x56x56, 64 3x3", {8, 64, 56, 56}, {64, 64, 3, 3}, {.padding = {1, 1}}},
-                            {"32x256x14x14, 256 3x3", {32, 256, 14, 14}, {256, 256, 3, 3}, {.padding = {1, 1}}}}) {
-    const auto add = [&, flops = 2.0 * static_cast<double>(result(c).numel().value() * c.weight.numel().value() /
-                                                           c.weight[0].value())](
-                         std::string_view op, const ConvAttrs& attrs, const Shape& a, const Shape& b) {
-      cases.push_back({.op = op,
-                       .label = c.label,
-                       .attrs = attrs,
-                       .inputs = [=](Generator& g) -> Tensors {
-                         Tensors in = {normal64(a, g), normal64(b, g)};
-                         if (op != "conv2d_input_grad") in.push_back({});
-                         return in;
-                       },
-                       .benchmark = true,
-                       .flops = flops});
-    };
-    add("conv2d", c.attrs, c.x, c.weight);
-    add("conv2d_input_grad", sized(c.attrs, c.x), result(c), c.weight);
-    add("conv2d_weight_grad", sized(c.attrs, c.weight), c.x, result(c));
-  }
+                            {"32x256x14x14, 256 3x3", {32, 256, 14, 14}, {256, 256, 3, 3}, {.padding = {1, 1}}}})
+    add_benchmarks(cases, c, false);
+  struct Depthwise {
+    int64_t channels, size, stride;
+  };
+  for (const Depthwise& d : std::initializer_list<Depthwise>{{32, 112, 1},
+                                                             {96, 112, 2},
+                                                             {144, 56, 1},
+                                                             {144, 56, 2},
+                                                             {192, 28, 1},
+                                                             {192, 28, 2},
+                                                             {384, 14, 1},
+                                                             {576, 14, 1},
+                                                             {576, 14, 2},
+                                                             {960, 7, 1}})  // MobileNetV2's
+    add_benchmarks(cases,
+                   {fmt::format("128x{}x{}x{}, depthwise 3x3 by {}", d.channels, d.size, d.size, d.stride),
+                    {128, d.channels, d.size, d.size},
+                    {d.channels, 1, 3, 3},
+                    {.stride = {d.stride, d.stride}, .padding = {1, 1}, .groups = d.channels}},
+                   true);
 }
 
 struct Pooling {
@@ -232,6 +269,7 @@ void add_poolings(std::vector<OpCase>& cases, bool max) {
 std::vector<OpCase> conv_cases() {
   std::vector<OpCase> cases;
   add_convolutions(cases);
+  add_convolution_benchmarks(cases);
   add_poolings(cases, true);
   add_poolings(cases, false);
   return cases;

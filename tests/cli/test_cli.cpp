@@ -160,9 +160,12 @@ TEST(Command, BenchesRowsBesideACopy) {
 }
 
 TEST(Command, BenchesACaseInAnotherLayout) {
-  const Finished f = run({"bench", "op", "conv2d", "--channels-last", "--training", "--seconds", "0.01"});
+  const Finished f =
+      run({"bench", "op", "conv2d", "--case", "8x64x56x56", "--channels-last", "--training", "--seconds", "0.01"});
   ASSERT_EQ(f.code, 0) << f.err;
   EXPECT_NE(f.out.find("8x64x56x56, 64 3x3, channels last, training"), std::string::npos) << f.out;
+  EXPECT_EQ(f.out.find("32x256x14x14"), std::string::npos) << f.out;
+  expect_error(run({"bench", "op", "conv2d", "--case", "9x9"}), 2, "with a case '9x9'");
 }
 
 TEST(Command, ExplainsEachKernel) {

@@ -65,7 +65,7 @@ constexpr int images = 2;
 template <class T>
 struct Pooling {
   Windows w;
-  DensePool p;
+  DenseWindows p;
   Images<T> x, y, dy, dx;
   Images<u8> taps;
   std::vector<double> want_y, want_dx;
@@ -73,8 +73,8 @@ struct Pooling {
 
   Pooling(const Windows& w, int channels, bool last, int width, bool max)
       : w(w),
-        p(PoolWindow::of(w.height, w.rows, w.stride, w.dilation, w.padding),
-          PoolWindow::of(w.width, w.columns, w.stride, w.dilation, w.padding), last ? images : images * channels,
+        p(ImageWindow::of(w.height, w.rows, w.stride, w.dilation, w.padding),
+          ImageWindow::of(w.width, w.columns, w.stride, w.dilation, w.padding), last ? images : images * channels,
           last ? channels / width : 1, w.count_padding),
         x(images, channels, w.height, w.width, last, T(NAN)),
         y(images, channels, p.h.output, p.w.output, last, T(NAN)),
@@ -154,7 +154,7 @@ struct Pooling {
 };
 
 template <class F>
-void every_thread(const DensePool& p, const F& fn) {
+void every_thread(const DenseWindows& p, const F& fn) {
   for (int thread = 0; thread < p.threads; ++thread) fn(thread);
 }
 
@@ -178,7 +178,7 @@ template <class T, int V>
 void check_maxima(const Windows& w, int channels, bool last) {
   SCOPED_TRACE(w.name);
   Pooling<T> of(w, channels, last, V, true);
-  const DensePool results = of.p.over_results(), places = of.p.over_images();
+  const DenseWindows results = of.p.over_results(), places = of.p.over_images();
   const auto forward = [&](auto size) {
     SCOPED_TRACE(size);
     of.y = Images<T>(images, channels, of.p.h.output, of.p.w.output, last, T(NAN));
@@ -197,7 +197,7 @@ void check_maxima(const Windows& w, int channels, bool last) {
     using Form = decltype(form);
     if (!Form::is(of.p)) return;
     of.dx = Images<T>(images, channels, w.height, w.width, last, T(NAN));
-    const DensePool blocks = of.p.over_blocks(Form::Stride, Form::Stride);
+    const DenseWindows blocks = of.p.over_blocks(Form::Stride, Form::Stride);
     every_thread(blocks,
                  [&](int thread) { unpool_block<Form, V>(blocks, thread, of.dx.start, of.dy.start, of.taps.start); });
     of.check_dx();
@@ -231,7 +231,7 @@ TYPED_TEST(PoolBlocks, MaximaOfWholeRows) {
     SCOPED_TRACE(w.name);
     Pooling<TypeParam> of(w, 3, false, 1, true);
     ASSERT_TRUE(has_rows_for<Form>(of.p, K));
-    const DensePool results = of.p.over_result_rows(K), blocks = of.p.over_blocks(Form::Stride, Form::Stride * K);
+    const DenseWindows results = of.p.over_result_rows(K), blocks = of.p.over_blocks(Form::Stride, Form::Stride * K);
     every_thread(results,
                  [&](int thread) { pool_row<Form, K>(results, thread, of.y.start, of.taps.start, of.x.start); });
     of.check_y(true);
@@ -262,7 +262,7 @@ template <class T, int V>
 void check_averages(const Windows& w, int channels, bool last) {
   SCOPED_TRACE(w.name);
   Pooling<T> of(w, channels, last, V, false);
-  const DensePool results = of.p.over_results(), places = of.p.over_images();
+  const DenseWindows results = of.p.over_results(), places = of.p.over_images();
   every_thread(results, [&](int thread) {
     pool_window<Average, 0, V>(results, thread, of.y.start, static_cast<u8*>(nullptr), of.x.start);
   });

@@ -2,6 +2,7 @@
 #include "kernels/shared/conv.h"
 
 #include "kernels/args/gpu/tables.h"
+#include "kernels/gpu/depthwise.h"
 #include "kernels/gpu/padded_conv.h"
 #include "kernels/gpu/pointwise.h"
 #include "kernels/gpu/sm90_reason.h"
@@ -148,6 +149,11 @@ template <ConvPart part>
 constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_takes<part>);
 
 template <ConvPart part>
+constexpr Kernel depthwise_kernel = staged_kernel<depthwise<part>>("depthwise", takes_depthwise<part>);
+template <ConvPart part>
+constexpr Kernel any_depthwise_kernel = staged_kernel<depthwise<part>>("depthwise.any", takes_any_depthwise<part>);
+
+template <ConvPart part>
 constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
 
 template <PaddedPass pass>
@@ -232,29 +238,35 @@ constexpr Kernel conv2d_list[] = {
     staged_kernel<sm90_pointwise_forward>("sm90", sm90_takes_pointwise_forward),
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
     staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward),
+    depthwise_kernel<ConvPart::forward>,
     sm90_leading_kernel<ConvPart::forward>,
     vendor_kernel<ConvPart::forward>,
     padded_kernel<PaddedPass::Forward>,
     sm90_kernel<ConvPart::forward>,
+    any_depthwise_kernel<ConvPart::forward>,
     staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
     {.name = "linear", .supports = takes_linear_input_grad, .plan = linear_input_grad},
     staged_kernel<sm90_pointwise_input_grad>("sm90", sm90_takes_pointwise_input_grad),
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
     staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
+    depthwise_kernel<ConvPart::images>,
     sm90_leading_kernel<ConvPart::images>,
     vendor_kernel<ConvPart::images>,
     padded_kernel<PaddedPass::InputGrad>,
     sm90_kernel<ConvPart::images>,
+    any_depthwise_kernel<ConvPart::images>,
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
     {.name = "linear", .supports = takes_linear_weight_grad, .plan = linear_weight_grad},
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
     staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
+    depthwise_kernel<ConvPart::filters>,
     sm90_leading_kernel<ConvPart::filters>,
     vendor_kernel<ConvPart::filters>,
     padded_kernel<PaddedPass::WeightGrad>,
     sm90_kernel<ConvPart::filters>,
+    any_depthwise_kernel<ConvPart::filters>,
     staged_kernel<weight_grad_gemm>("implicit_gemm")};
 
 }  // namespace

@@ -61,6 +61,11 @@ std::vector<Case> cases(DType dtype) {
   const auto in_groups = [](const Tensors& in) {
     return conv2d(in[0], in[1], {}, {.stride = {1, 2}, .padding = {2, 1}, .dilation = {2, 1}, .groups = 2});
   };
+  const auto depthwise = [](int64_t stride) {
+    return [stride](const Tensors& in) {
+      return conv2d(in[0], in[1], in[2], {.stride = {stride, stride}, .padding = {1, 1}, .groups = 6});
+    };
+  };
   const auto norm = [](bool training) {
     return [training](const Tensors& in) {
       return batch_norm(in[0], in[1], in[2], zeros({6}, in[0].dtype()), ones({6}, in[0].dtype()), training);
@@ -84,6 +89,8 @@ std::vector<Case> cases(DType dtype) {
       {"winograd", same_size, {random(wide), random({16, 16, 3, 3}), random({16})}},
       {"pointwise", [](const Tensors& in) { return conv2d(in[0], in[1]); }, {x, random({5, 6, 1, 1})}},
       {"groups", in_groups, {x, random({4, 3, 3, 3})}},
+      {"depthwise", depthwise(1), {x, random({6, 1, 3, 3}), b}},
+      {"depthwise, stride 2", depthwise(2), {x, random({6, 1, 3, 3}), b}},
       {"batch_norm", norm(true), {x, w, b}},
       {"batch_norm, evaluated", norm(false), {x, w, b}},
       {"group_norm", [](const Tensors& in) { return group_norm(in[0], 3, in[1], in[2]); }, {x, w, b}},

@@ -9,6 +9,7 @@
 #include "kernels/args/conv.h"
 #include "kernels/args/elementwise.h"
 #include "kernels/args/gemm.h"
+#include "kernels/args/gpu/depthwise.h"
 #include "kernels/args/gpu/indexing.h"
 #include "kernels/args/gpu/optim.h"
 #include "kernels/args/gpu/pointwise.h"
@@ -80,6 +81,15 @@ struct Sm90NormConvTable {
   void (*run)(const ConvArgs& args, const PlanesNorm& norm, Executor& executor);
 };
 
+/// Convolutions of every channel by itself.
+struct DepthwiseTable {
+  bool (*is_fast)(const DepthwiseArgs& args);  ///< whether its windows are those that run at the speed of memory
+  long long (*filters_workspace)(const DepthwiseArgs& args);
+  void (*forward)(const DepthwiseArgs& args, Executor& executor);
+  void (*backward_images)(const DepthwiseArgs& args, Executor& executor);
+  void (*backward_filters)(const DepthwiseArgs& args, Executor& executor);
+};
+
 /// The vendor's own attention, where its library is installed: of halves in 16-byte vectors, without a mask.
 /// Log-sum-exps are those of our kernels. Strides are not 0.
 struct VendorAttentionTable {
@@ -100,6 +110,7 @@ struct Tables {
   const Sm90GemmTable* sm90_gemm = nullptr;
   const Sm90PointwiseTable* sm90_pointwise = nullptr;
   const ConvTable* conv = nullptr;
+  const DepthwiseTable* depthwise = nullptr;
   const Sm90ConvTable* sm90_conv = nullptr;
   const Sm90NormConvTable* sm90_norm_conv = nullptr;
   const VendorGemmTable* vendor_gemm = nullptr;

@@ -24,4 +24,12 @@ TESSERA_DEVICE Pack<T, width> packed_as(const Array<C, width>& x) {
   return pack;
 }
 
+/// Stores a pack by one instruction: nvcc makes several of some that are put together from single elements.
+template <class T, int width>
+TESSERA_DEVICE void store_whole(void* to, const Pack<T, width>& pack) {
+  if constexpr (sizeof(pack) == 8) *static_cast<u64*>(to) = bit_cast<u64>(pack);
+  else if constexpr (sizeof(pack) == 4) *static_cast<u32*>(to) = bit_cast<u32>(pack);
+  else *static_cast<Pack<T, width>*>(to) = pack;
+}
+
 TESSERA_TILE_END

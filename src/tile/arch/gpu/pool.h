@@ -1,97 +1,10 @@
-// Maxima and averages over windows of dense images, and their gradients, for a thread each. Images are outer x rows x
-// columns x inner vectors: of V neighbouring channels where these lie last, else single elements of planes. All sizes
-// and numbers of vectors are below 2^30. Gradients are gathered: a place of the images asks which windows saw it, so
-// that no order is left to chance.
+// Maxima and averages over windows of dense images, and their gradients, for a thread each. Gradients are gathered: a
+// place of the images asks which windows saw it, so that no order is left to chance.
 #pragma once
 #include "pack.h"
+#include "windows.h"
 
 TESSERA_TILE_BEGIN
-
-/// One spatial dim.
-struct PoolWindow {
-  int length, output, filter, stride, dilation, padding;
-  Inverse by_stride, by_dilation;
-
-  static PoolWindow of(i64 length, i64 filter, i64 stride, i64 dilation, i64 padding) {
-    const i64 room = length + 2 * padding - dilation * (filter - 1) - 1;
-    stride = min(stride, room + 1);  // a longer one leaves one window all the same
-    return {static_cast<int>(length),   static_cast<int>(room / stride + 1),
-            static_cast<int>(filter),   static_cast<int>(stride),
-            static_cast<int>(dilation), static_cast<int>(padding),
-            Inverse::of(stride),        Inverse::of(dilation)};
-  }
-  TESSERA_HD int start(int o) const { return o * stride - padding; }
-  /// The taps [first, last) that lie on the image, of a window that starts at `start`.
-  TESSERA_HD int first_tap(int start) const { return start < 0 ? by_dilation(dilation - 1 - start) : 0; }
-  TESSERA_HD int last_tap(int start) const {
-    return start < length ? min(filter, by_dilation(length - start + dilation - 1)) : 0;
-  }
-  /// What it adds to the divisor of an average.
-  TESSERA_HD int counted(int start, bool padding_counts) const {
-    if (padding_counts) return min(filter, length + padding - start);
-    return last_tap(start) - first_tap(start);
-  }
-  /// The windows [first, last] that reach over `at`; with dilation not all see it.
-  TESSERA_HD int first_window(int at) const {
-    const int begin = at + padding - dilation * (filter - 1);
-    return begin > 0 ? by_stride(begin + stride - 1) : 0;
-  }
-  TESSERA_HD int last_window(int at) const { return min(by_stride(at + padding), output - 1); }
-};
-
-/// A vector's place, in the order in which they lie.
-struct PoolPlace {
-  int outer, row, column, inner;
-};
-
-struct DensePool {
-  PoolWindow h, w;
-  int outer, inner;                        // images, or all their planes; vectors of a pixel
-  bool count_padding;                      // in the divisor of an average
-  int rows = 0, columns = 0, threads = 0;  // of an image a thread each; of all
-  Inverse by_inner, by_columns, by_rows;
-
-  DensePool(const PoolWindow& h, const PoolWindow& w, i64 outer, i64 inner, bool count_padding)
-      : h(h), w(w), outer(static_cast<int>(outer)), inner(static_cast<int>(inner)), count_padding(count_padding) {}
-  DensePool over(int new_rows, int new_columns) const {
-    DensePool p = *this;
-    p.rows = new_rows;
-    p.columns = new_columns;
-    p.threads = outer * new_rows * new_columns * inner;
-    p.by_inner = Inverse::of(inner);
-    p.by_columns = Inverse::of(new_columns);
-    p.by_rows = Inverse::of(new_rows);
-    return p;
-  }
-  DensePool over_results() const { return over(h.output, w.output); }
-  DensePool over_images() const { return over(h.length, w.length); }
-  /// For pool_row and, in blocks of `down` x `across` places, the gradients of windows of one form.
-  DensePool over_result_rows(int results) const { return over(h.output, w.output / results); }
-  DensePool over_blocks(int down, int across) const {
-    return over(ceil_div(h.length, down), ceil_div(w.length, across));
-  }
-
-  TESSERA_HD PoolPlace place(int thread) const {
-    const int pixel = by_inner(thread), line = by_columns(pixel), outer = by_rows(line);
-    return {outer, line - outer * rows, pixel - line * columns, thread - pixel * inner};
-  }
-  TESSERA_HD int in_images(int outer, int row, int column, int at) const {
-    return ((outer * h.length + row) * w.length + column) * inner + at;
-  }
-  TESSERA_HD int in_results(int outer, int row, int column, int at) const {
-    return ((outer * h.output + row) * w.output + column) * inner + at;
-  }
-};
-
-/// Vector `index` of V elements.
-template <int V, class T>
-TESSERA_DEVICE Pack<T, V> load_vector(const T* data, int index) {
-  return *reinterpret_cast<const Pack<T, V>*>(data + static_cast<i64>(index) * V);
-}
-template <int V, class T>
-TESSERA_DEVICE void store_vector(T* data, int index, const Pack<T, V>& pack) {
-  *reinterpret_cast<Pack<T, V>*>(data + static_cast<i64>(index) * V) = pack;
-}
 
 /// Which taps V neighbours' maxima are, a byte each.
 template <int V>
@@ -134,7 +47,7 @@ struct Largest {
   TESSERA_DEVICE void add(const Values& v, int number) {
     unroll<V>([&](auto j) { add(j, v[j], number); });
   }
-  TESSERA_DEVICE void store(const DensePool&, int, int, int at, T* y, u8* taps) {
+  TESSERA_DEVICE void store(const DenseWindows&, int, int, int at, T* y, u8* taps) {
     store_vector<V>(y, at, packed_as<T>(best));
     Pack<u8, V> pack;
     unroll<V>([&](auto j) {
@@ -157,10 +70,10 @@ struct Average {
   TESSERA_DEVICE void add(const Values& v, int) {
     unroll<V>([&](auto j) { sum[j] += v[j]; });
   }
-  static TESSERA_DEVICE C share(const DensePool& p, int top, int left) {
+  static TESSERA_DEVICE C share(const DenseWindows& p, int top, int left) {
     return C(1) / static_cast<C>(p.h.counted(top, p.count_padding) * p.w.counted(left, p.count_padding));
   }
-  TESSERA_DEVICE void store(const DensePool& p, int top, int left, int at, T* y, u8*) {
+  TESSERA_DEVICE void store(const DenseWindows& p, int top, int left, int at, T* y, u8*) {
     const C scale = share(p, top, left);
     unroll<V>([&](auto j) { sum[j] *= scale; });
     store_vector<V>(y, at, packed_as<T>(sum));
@@ -170,9 +83,9 @@ struct Average {
 /// y = what Fold makes of one window, of Size x Size taps or, for 0, of any number of them. Loads do not wait for each
 /// other.
 template <template <class, int> class Fold, int Size, int V, class T>
-TESSERA_DEVICE void pool_window(const DensePool& p, int thread, T* y, u8* taps, const T* x) {
+TESSERA_DEVICE void pool_window(const DenseWindows& p, int thread, T* y, u8* taps, const T* x) {
   using F = Fold<T, V>;
-  const PoolPlace o = p.place(thread);
+  const VectorPlace o = p.place(thread);
   const int top = p.h.start(o.row), left = p.w.start(o.column);
   const int first_row = p.h.first_tap(top), last_row = p.h.last_tap(top);
   const int first_column = p.w.first_tap(left), last_column = p.w.last_tap(left);
@@ -216,27 +129,19 @@ TESSERA_DEVICE void add_where(Array<C, V>& sum, const Array<C, V>& g, TapBytes<V
 
 /// dx = the gradient of one place: of maxima by their taps, of averages without.
 template <bool Max, int V, class T>
-TESSERA_DEVICE void unpool_place(const DensePool& p, int thread, T* dx, const T* dy, const u8* taps) {
-  const PoolPlace at = p.place(thread);
+TESSERA_DEVICE void unpool_place(const DenseWindows& p, int thread, T* dx, const T* dy, const u8* taps) {
+  const VectorPlace at = p.place(thread);
   Array<compute_t<T>, V> sum{};
-  const int last_row = p.h.last_window(at.row), first_column = p.w.first_window(at.column),
-            last_column = p.w.last_window(at.column);
-  for (int i = p.h.first_window(at.row); i <= last_row; ++i) {
-    const int down = at.row - p.h.start(i), r = p.h.by_dilation(down);
-    if (r * p.h.dilation != down) continue;
-    for (int j = first_column; j <= last_column; ++j) {
-      const int across = at.column - p.w.start(j), s = p.w.by_dilation(across);
-      if (s * p.w.dilation != across) continue;
-      const int window = p.in_results(at.outer, i, j, at.inner);
-      const auto g = unpacked(load_vector<V>(dy, window));
-      if constexpr (Max) {
-        add_where(sum, g, load_taps<V>(taps, window), r * p.w.filter + s);
-      } else {
-        const auto share = Average<T, V>::share(p, p.h.start(i), p.w.start(j));
-        unroll<V>([&](auto k) { sum[k] = fma(g[k], share, sum[k]); });
-      }
+  p.each_window(at, [&](int i, int j, int tap) {
+    const int window = p.in_results(at.outer, i, j, at.inner);
+    const auto g = unpacked(load_vector<V>(dy, window));
+    if constexpr (Max) {
+      add_where(sum, g, load_taps<V>(taps, window), tap);
+    } else {
+      const auto share = Average<T, V>::share(p, p.h.start(i), p.w.start(j));
+      unroll<V>([&](auto k) { sum[k] = fma(g[k], share, sum[k]); });
     }
-  }
+  });
   store_vector<V>(dx, thread, packed_as<T>(sum));
 }
 
@@ -252,17 +157,17 @@ struct PoolForm {
   /// The tap of the window `ahead` that place `at` is; negative or Size and more where it is none.
   static constexpr TESSERA_HD int tap(int at, int ahead) { return at + Padding - ahead * Stride; }
   static constexpr TESSERA_HD bool sees(int at, int ahead) { return tap(at, ahead) >= 0 && tap(at, ahead) < Size; }
-  static bool is(const PoolWindow& w) {
+  static bool is(const ImageWindow& w) {
     return w.filter == Size && w.stride == Stride && w.padding == Padding && w.dilation == 1;
   }
-  static bool is(const DensePool& p) { return is(p.h) && is(p.w); }
+  static bool is(const DenseWindows& p) { return is(p.h) && is(p.w); }
 };
 
 /// The gradient of Stride x Stride places; their blocks are counted.
 template <class Form, int V, class T>
-TESSERA_DEVICE void unpool_block(const DensePool& p, int thread, T* dx, const T* dy, const u8* taps) {
+TESSERA_DEVICE void unpool_block(const DenseWindows& p, int thread, T* dx, const T* dy, const u8* taps) {
   constexpr int stride = Form::Stride, seers = Form::seers;
-  const PoolPlace b = p.place(thread);
+  const VectorPlace b = p.place(thread);
   Array<compute_t<T>, V> sum[stride * stride] = {};
   Pack<T, V> g[seers * seers];
   TapBytes<V> which[seers * seers];
@@ -292,15 +197,15 @@ TESSERA_DEVICE void unpool_block(const DensePool& p, int thread, T* dx, const T*
 // ---- the same in planes whose rows are whole vectors: a thread has K results that are neighbours in a row
 
 template <class Form>
-bool has_rows_for(const DensePool& p, int results) {
+bool has_rows_for(const DenseWindows& p, int results) {
   return p.inner == 1 && Form::is(p) && p.w.length % (results * Form::Stride) == 0;
 }
 
 template <class Form, int K, class T>
-TESSERA_DEVICE void pool_row(const DensePool& p, int thread, T* y, u8* taps, const T* x) {
+TESSERA_DEVICE void pool_row(const DenseWindows& p, int thread, T* y, u8* taps, const T* x) {
   constexpr int stride = Form::Stride, size = Form::Size, padding = Form::Padding, across = K * stride;
   static_assert(size - padding <= stride, "results need no column behind their own");
-  const PoolPlace o = p.place(thread);
+  const VectorPlace o = p.place(thread);
   const int top = o.row * stride - padding;
   const auto tap_row = [&](int r) { return min(max(r, -top), p.h.length - 1 - top); };  // on the image
   Pack<T, across> row[size];
@@ -330,10 +235,10 @@ TESSERA_DEVICE void pool_row(const DensePool& p, int thread, T* y, u8* taps, con
 
 /// The gradient of Stride rows of as many places as K windows step over.
 template <class Form, int K, class T>
-TESSERA_DEVICE void unpool_rows(const DensePool& p, int thread, T* dx, const T* dy, const u8* taps) {
+TESSERA_DEVICE void unpool_rows(const DenseWindows& p, int thread, T* dx, const T* dy, const u8* taps) {
   constexpr int stride = Form::Stride, seers = Form::seers, across = K * stride, behind = seers - 1;
   using C = compute_t<T>;
-  const PoolPlace b = p.place(thread);
+  const VectorPlace b = p.place(thread);
   Array<C, across> sum[stride] = {};
   unroll<seers>([&](auto e) {
     const int i = b.row + e, at = (b.outer * p.h.output + min(i, p.h.output - 1)) * p.columns + b.column;

@@ -6,53 +6,53 @@
 namespace tessera::gpu_kernels {
 namespace {
 
-using tile::DensePool;
+using tile::DenseWindows;
 using tile::Inverse;
 
 constexpr int threads = 256;
 
 template <template <class, int> class Fold, int Size, int V, class T>
 TESSERA_KERNEL(threads)
-void window_kernel(const DensePool p, T* y, u8* taps, const T* x) {
+void window_kernel(const DenseWindows p, T* y, u8* taps, const T* x) {
   if (const i64 thread = first_index(); thread < p.threads)
     tile::pool_window<Fold, Size, V>(p, static_cast<int>(thread), y, taps, x);
 }
 template <bool Max, int V, class T>
 TESSERA_KERNEL(threads)
-void place_kernel(const DensePool p, T* dx, const T* dy, const u8* taps) {
+void place_kernel(const DenseWindows p, T* dx, const T* dy, const u8* taps) {
   if (const i64 thread = first_index(); thread < p.threads)
     tile::unpool_place<Max, V>(p, static_cast<int>(thread), dx, dy, taps);
 }
 template <class Form, int V, class T>
 TESSERA_KERNEL(threads)
-void block_kernel(const DensePool p, T* dx, const T* dy, const u8* taps) {
+void block_kernel(const DenseWindows p, T* dx, const T* dy, const u8* taps) {
   if (const i64 thread = first_index(); thread < p.threads)
     tile::unpool_block<Form, V>(p, static_cast<int>(thread), dx, dy, taps);
 }
 template <class Form, int K, class T>
 TESSERA_KERNEL(threads)
-void row_kernel(const DensePool p, T* y, u8* taps, const T* x) {
+void row_kernel(const DenseWindows p, T* y, u8* taps, const T* x) {
   if (const i64 thread = first_index(); thread < p.threads)
     tile::pool_row<Form, K>(p, static_cast<int>(thread), y, taps, x);
 }
 template <class Form, int K, class T>
 TESSERA_KERNEL(threads)
-void rows_kernel(const DensePool p, T* dx, const T* dy, const u8* taps) {
+void rows_kernel(const DenseWindows p, T* dx, const T* dy, const u8* taps) {
   if (const i64 thread = first_index(); thread < p.threads)
     tile::unpool_rows<Form, K>(p, static_cast<int>(thread), dx, dy, taps);
 }
 
 template <class... P>
-void launch_for(const DensePool& p, Executor& executor, void (*kernel)(const DensePool, P...), P... arguments) {
+void launch_for(const DenseWindows& p, Executor& executor, void (*kernel)(const DenseWindows, P...), P... arguments) {
   launch("pooling", kernel, tile::ceil_div<i64>(p.threads, threads), threads, 0, executor, p, arguments...);
 }
 
-DensePool problem(const PoolArgs& args, int width) {
+DenseWindows problem(const PoolArgs& args, int width) {
   const auto window = [&](int d) {
-    return tile::PoolWindow::of(args.size[d], args.window[d], args.stride[d], args.dilation[d], args.padding[d]);
+    return tile::ImageWindow::of(args.size[d], args.window[d], args.stride[d], args.dilation[d], args.padding[d]);
   };
-  return args.channels_last ? DensePool(window(0), window(1), args.images, args.channels / width, args.count_padding)
-                            : DensePool(window(0), window(1), args.images * args.channels, 1, args.count_padding);
+  return args.channels_last ? DenseWindows(window(0), window(1), args.images, args.channels / width, args.count_padding)
+                            : DenseWindows(window(0), window(1), args.images * args.channels, 1, args.count_padding);
 }
 
 using Halves = tile::PoolForm<2, 2, 0>;       // of each side
@@ -86,7 +86,7 @@ void with_vectors(const PoolArgs& args, const Fn& fn) {
 template <class T>
 constexpr int row_results = 8 / sizeof(T);
 template <class Form, class T>
-bool takes_rows(const DensePool& p, const PoolArgs& args) {
+bool takes_rows(const DenseWindows& p, const PoolArgs& args) {
   constexpr int results = row_results<T>;
   return tile::has_rows_for<Form>(p, results) && is_aligned(args.x, 16) && is_aligned(args.y, 8) &&
          is_aligned(args.taps, results);
@@ -96,7 +96,7 @@ void max(const PoolArgs& args, Executor& executor) {
   with_vectors(args, [&](auto type, auto vector) {
     using T = typename decltype(type)::type;
     constexpr int V = decltype(vector)::value;
-    const DensePool p = problem(args, V);
+    const DenseWindows p = problem(args, V);
     T* const y = static_cast<T*>(args.y.data);
     u8* const taps = static_cast<u8*>(args.taps.data);
     const T* const x = static_cast<const T*>(args.x.data);
@@ -126,7 +126,7 @@ void max_backward(const PoolArgs& args, Executor& executor) {
   with_vectors(args, [&](auto type, auto vector) {
     using T = typename decltype(type)::type;
     constexpr int V = decltype(vector)::value;
-    const DensePool p = problem(args, V);
+    const DenseWindows p = problem(args, V);
     T* const dx = static_cast<T*>(args.x.data);
     const T* const dy = static_cast<const T*>(args.y.data);
     const u8* const taps = static_cast<const u8*>(args.taps.data);

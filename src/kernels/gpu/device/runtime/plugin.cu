@@ -14,6 +14,7 @@ extern NormTable norm_table;
 extern SoftmaxTable softmax_table;
 extern ReduceTable reduce_table;
 extern ConvTable conv_table;
+extern DepthwiseTable depthwise_table;
 extern AttentionTable attention_table;
 #if defined(__HIP__)
 const Sm90GemmTable* sm90_gemm_table() { return nullptr; }
@@ -49,6 +50,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .sm90_gemm = gpu_kernels::sm90_gemm_table(),
                                           .sm90_pointwise = gpu_kernels::sm90_pointwise_table(),
                                           .conv = &gpu_kernels::conv_table,
+                                          .depthwise = &gpu_kernels::depthwise_table,
                                           .sm90_conv = gpu_kernels::sm90_conv_table(),
                                           .sm90_norm_conv = gpu_kernels::sm90_norm_conv_table(),
                                           .vendor_gemm = gpu_kernels::vendor_gemm_table(),
