@@ -47,7 +47,8 @@ struct LineNormWork {
   TESSERA_DEVICE Sums<C>& centre(i64 c) const { return sums[lines.parts * lines.channels + c]; }
 };
 
-/// The mean of eight elements from all over a channel: what is summed up around it does not cancel.
+/// The mean of eight elements from all over a channel: what is summed up around it does not cancel. It has few bits, as
+/// elements have, or each of millions of differences would be rounded the same way.
 template <class T, int width>
 TESSERA_DEVICE compute_t<T> centre_of(const LineNormWork<T>& work, i64 c) {
   const Lines& of = work.lines;
@@ -57,7 +58,7 @@ TESSERA_DEVICE compute_t<T> centre_of(const LineNormWork<T>& work, i64 c) {
     const i64 image = of.images * i / 8, place = of.in_image * i / 8;
     sum += convert_element<compute_t<T>>(x[image * work.x.batch_stride + place * width]);
   });
-  return sum / 8;
+  return convert_element<compute_t<T>>(convert_element<bf16>(static_cast<float>(sum / 8)));
 }
 
 template <class Way, class T, int width>
