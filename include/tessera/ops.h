@@ -61,7 +61,7 @@ Tensor ceil(Tensor x);
 Tensor round(Tensor x);
 Tensor trunc(Tensor x);
 /// min(max(x, low), high).
-Tensor clamp(const Tensor& x, double low, double high);
+Tensor clamp(Tensor x, double low, double high);
 Tensor relu(Tensor x);
 /// x * Phi(x).
 Tensor gelu(Tensor x);

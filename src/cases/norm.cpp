@@ -105,11 +105,11 @@ OpCase group_norm_backward_case(std::string label, Shape x, int64_t groups, bool
           .symbolic = false};
 }
 
-OpCase batch_norm_case(std::string label, Shape x, bool weight, bool bias, bool relu = false) {
+OpCase batch_norm_case(std::string label, Shape x, bool weight, bool bias, bool relu = false, double high = INFINITY) {
   return {
       .op = "batch_norm",
       .label = std::move(label),
-      .attrs = NormAttrs{.training = true, .relu = relu},
+      .attrs = NormAttrs{.training = true, .relu = relu, .high = high},
       .inputs = [=](Generator& g) -> Tensors {
         return {uniform64(x, g, -2, 3), weight ? normal64({x[1]}, g) : Tensor(), bias ? normal64({x[1]}, g) : Tensor()};
       },
@@ -125,10 +125,11 @@ OpCase batch_norm_add_case(std::string label, Shape x, bool weight, bool bias, b
           },
           .gradients = 3u | weight << 2 | bias << 3};
 }
-OpCase batch_norm_inference_case(std::string label, Shape x, bool weight, bool bias, bool relu, bool adds = false) {
+OpCase batch_norm_inference_case(std::string label, Shape x, bool weight, bool bias, bool relu, bool adds = false,
+                                 double high = INFINITY) {
   return {.op = "batch_norm_inference",
           .label = std::move(label),
-          .attrs = NormAttrs{.relu = relu},
+          .attrs = NormAttrs{.relu = relu, .high = high},
           .inputs = [=](Generator& g) -> Tensors {
             return {normal64(x, g),
                     normal64({x[1]}, g),
@@ -141,10 +142,10 @@ OpCase batch_norm_inference_case(std::string label, Shape x, bool weight, bool b
           .dtypes = kExact};
 }
 OpCase batch_norm_backward_case(std::string label, Shape x, bool weight, bool relu = false, bool training = true,
-                                bool adds = false) {
+                                bool adds = false, double high = INFINITY) {
   return {.op = "batch_norm_backward",
           .label = std::move(label),
-          .attrs = NormAttrs{.training = training, .relu = relu},
+          .attrs = NormAttrs{.training = training, .relu = relu, .high = high},
           .inputs = [=](Generator& g) -> Tensors {
             return {normal64(x, g),
                     normal64(x, g),
@@ -180,10 +181,10 @@ OpCase norm_conv_case(std::string label, Shape x, int64_t filters, Form form, bo
           .dtypes = kExact,
           .symbolic = false};
 }
-OpCase batch_norm_known_case(std::string label, Shape x, bool weight, bool relu) {
+OpCase batch_norm_known_case(std::string label, Shape x, bool weight, bool relu, double high = INFINITY) {
   return {.op = "batch_norm_known",
           .label = std::move(label),
-          .attrs = NormAttrs{.training = true, .relu = relu},
+          .attrs = NormAttrs{.training = true, .relu = relu, .high = high},
           .inputs = [=](Generator& g) -> Tensors {
             const Tensor images = uniform64(x, g, -2, 3);
             return {images, mean(images, {0, 2, 3}), var(images, {0, 2, 3}), weight ? normal64({x[1]}, g) : Tensor(),
@@ -324,6 +325,11 @@ std::vector<OpCase> norm_cases() {
           batch_norm_case("relu without weight", {3, 2, 7}, false, false, true),
           batch_norm_case("in parts", {1, 2, 83, 1009}, true, true),
           batch_norm_case("pixels without planes", {21, 24, 1, 1}, true, true, true),
+          batch_norm_case("relu up to 1.5", {3, 5, 7, 11}, true, true, true, 1.5),
+          batch_norm_inference_case("relu up to 1.5", {4, 6, 14, 14}, true, true, true, false, 1.5),
+          batch_norm_known_case("relu up to 1.5", {3, 5, 7, 11}, true, true, 1.5),
+          batch_norm_backward_case("relu up to 1.5", {3, 5, 7, 11}, true, true, true, false, 1.5),
+          batch_norm_backward_case("relu up to 1.5, given statistics", {4, 6, 14, 14}, true, true, false, false, 1.5),
           batch_norm_add_case("prime sizes", {3, 5, 7, 11}, true, true, true),
           batch_norm_add_case("without relu", {4, 6, 14, 14}, true, true, false),
           batch_norm_add_case("without weight", {3, 2, 7}, false, false, true),

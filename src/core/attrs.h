@@ -1,5 +1,6 @@
 // Attributes of operators: structs, one per op family, carried by value in an `Attrs` (core/attr_value.h).
 #pragma once
+#include <limits>
 #include <string_view>
 #include <tuple>
 
@@ -119,19 +120,20 @@ struct PoolAttrs {
 };
 struct NormAttrs {
   double eps = 1e-5;
-  int64_t groups = 0;     // group norm
-  double momentum = 0.1;  // batch norm
-  bool training = false;  // batch norm
-  bool relu = false;      // batch norm, followed by it
-  bool dbias = true;      // layer_norm_backward: whether it is wanted
-  TESSERA_ATTRS(eps, groups, momentum, training, relu, dbias)
+  int64_t groups = 0;                                     // group norm
+  double momentum = 0.1;                                  // batch norm
+  bool training = false;                                  // batch norm
+  bool relu = false;                                      // batch norm, followed by it
+  bool dbias = true;                                      // layer_norm_backward: whether it is wanted
+  double high = std::numeric_limits<double>::infinity();  // batch norm: what relu gives at most, as in ReLU6
+  TESSERA_ATTRS(eps, groups, momentum, training, relu, dbias, high)
 };
 /// A convolution of what batch norm gives.
 struct NormConvAttrs {
   ConvAttrs conv;
   NormAttrs norm;
   static constexpr std::string_view attr_names =
-      "stride, padding, dilation, groups, size, eps, norm_groups, momentum, training, relu, dbias";
+      "stride, padding, dilation, groups, size, eps, norm_groups, momentum, training, relu, dbias, high";
   auto members() { return std::tuple_cat(conv.members(), norm.members()); }
   auto members() const { return std::tuple_cat(conv.members(), norm.members()); }
 };

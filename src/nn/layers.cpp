@@ -29,9 +29,11 @@ Activation activation_of(const Child<Module>& child) {
   return type == typeid(Tanh) ? Activation::Tanh : Activation::None;
 }
 
-// activation(module(x)), where the module has both in one pass.
-std::optional<Tensor> activated(const Child<Module>& child, Activation activation, const Tensor& x) {
+// next(module(x)), where the module has both in one pass.
+std::optional<Tensor> activated(const Child<Module>& child, const Child<Module>& next, const Tensor& x) {
   const Module& module = child.module();
+  if (typeid(module) == typeid(BatchNorm2d) && typeid(next.module()) == typeid(ReLU6)) return clamp(module(x), 0, 6);
+  const Activation activation = activation_of(next);
   if (activation == Activation::None) return {};
   if (typeid(module) == typeid(Linear)) return static_cast<const Linear&>(module)(x, activation);
   if (typeid(module) == typeid(BatchNorm2d) && activation == Activation::Relu)
@@ -46,7 +48,7 @@ Tensors Sequential::forward(const Tensors& in) const {
   const NamedModules& parts = children();
   for (size_t i = 0; i < parts.size(); ++i) {
     if (x.size() == 1 && i + 1 < parts.size())
-      if (std::optional<Tensor> y = activated(parts[i].second, activation_of(parts[i + 1].second), x[0])) {
+      if (std::optional<Tensor> y = activated(parts[i].second, parts[i + 1].second, x[0])) {
         x = {std::move(*y)};
         ++i;
         continue;

@@ -569,7 +569,11 @@ Tensor mapped(const Op& op, Tensor a, Tensor b) {
 Tensor add(const Tensor& a, double b) { return dispatch_one(add_scalar_op, {a}, ScalarAttrs{b}); }
 Tensor mul(const Tensor& a, double b) { return dispatch_one(mul_scalar_op, {a}, ScalarAttrs{b}); }
 Tensor pow(const Tensor& a, double e) { return e == 2 ? square(a) : dispatch_one(pow_scalar_op, {a}, ScalarAttrs{e}); }
-Tensor clamp(const Tensor& x, double low, double high) { return dispatch_one(clamp_op, {x}, ClampAttrs{low, high}); }
+Tensor clamp(Tensor x, double low, double high) {
+  if (low == 0 && high > 0 && detail::call_waits.load(std::memory_order_relaxed))
+    if (Tensor y = relu_of_waiting(x, high); y.defined()) return y;
+  return dispatch_one(clamp_op, {std::move(x)}, ClampAttrs{low, high});
+}
 Tensor cast(const Tensor& x, DType dtype) {
   return x.dtype() == dtype ? x : dispatch_one(cast_op, {x}, CastAttrs{dtype});
 }

@@ -1,5 +1,8 @@
 // Normalisation over rows, groups of channels or the batch; one formula, three ways to look at x.
 #include "ops/batch_norm.h"
+
+#include <cmath>
+
 #include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/norm_conv.h"
@@ -427,6 +430,11 @@ void require_like(std::string_view op, std::string_view what, const TensorMeta& 
   if (t.dtype != x.dtype) fail(op, "dtypes differ: x {} and {} {}", describe(x), what, describe(t));
 }
 
+// What is added before ReLU would have to be kept to see whether the sum was below the highest value.
+void require_unlimited(std::string_view op, const Attrs& attrs) {
+  if (!std::isinf(attrs.as<NormAttrs>().high)) fail(op, "a highest value after a residual is not supported");
+}
+
 template <OpName op>
 void require_channels(const TensorMeta& x, const TensorMeta& weight) {
   if (x.shape.rank() < 2) fail(op.view(), "x needs a batch and a channel dim: {}", to_string(x.shape));
@@ -445,16 +453,22 @@ Metas infer_batch_norm(std::span<const TensorMeta> in, const Attrs&) {
 
 double values_per_channel(const Tensor& x) { return static_cast<double>((x.shape().numel() / x.shape()[1]).value()); }
 
-// The gradient of y from that of relu(y), for either of them.
-Tensor before_relu(const Tensor& g, const Tensor& y) {
+// ReLU up to its highest value.
+Tensor relu_of(const Tensor& y, const NormAttrs& attrs) {
+  return std::isinf(attrs.high) ? relu(y) : clamp(y, 0, attrs.high);
+}
+// The gradient of y from that of ReLU of y; without a highest value y may be either of them.
+Tensor before_relu(const Tensor& g, const Tensor& y, const NormAttrs& attrs) {
   NoGrad flat;  // almost everywhere
-  return where(gt(y, zeros({}, y.dtype(), y.device())), g, zeros({}, g.dtype(), g.device()));
+  Tensor open = gt(y, number_like(y, 0));
+  if (!std::isinf(attrs.high)) open = logical_and(open, lt(y, number_like(y, attrs.high)));
+  return where(open, g, number_like(g, 0));
 }
 Tensor before_relu(const Seen& seen, const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                   const Moments& m, const Tensor& residual = {}) {
+                   const Moments& m, const NormAttrs& attrs, const Tensor& residual = {}) {
   NoGrad flat;
   const Tensor y = scale_and_shift(seen, normalized(seen, x, m), weight, bias, x.shape());
-  return before_relu(g, residual.defined() ? y + residual : y);
+  return before_relu(g, residual.defined() ? y + residual : y, attrs);
 }
 
 // dx, dweight and dbias from the gradients of what the norm gave (before relu), and of mean and variance.
@@ -476,7 +490,8 @@ Tensors batch_norm_vjp(const Saved& s, const Tensors& grads) {
   Seen seen = channels_of(x.shape());
   Moments m = moments(seen, x, true, s.attrs.as<NormAttrs>().eps);
   Tensor g = grads[0];
-  if (g.defined() && s.attrs.as<NormAttrs>().relu) g = before_relu(seen, g, x, weight, s.inputs[2], m);
+  if (g.defined() && s.attrs.as<NormAttrs>().relu)
+    g = before_relu(seen, g, x, weight, s.inputs[2], m, s.attrs.as<NormAttrs>());
   return wanted(s, training_gradients(seen, m, x, weight, g, grads), 3);
 }
 
@@ -487,7 +502,8 @@ Tensors batch_norm_reference(std::span<const Tensor> in, const Attrs& attrs) {
   Tensor var = seen.average(square(reshape(in[0], seen.x) - m.mean)) * (count / (count - 1));
   Shape channel{in[0].shape()[1]};
   const Tensor y = scale_and_shift(seen, normalized(seen, in[0], m), in[1], in[2], in[0].shape());
-  return {attrs.as<NormAttrs>().relu ? relu(y) : y, reshape(m.mean, channel), reshape(var, channel)};
+  return {attrs.as<NormAttrs>().relu ? relu_of(y, attrs.as<NormAttrs>()) : y, reshape(m.mean, channel),
+          reshape(var, channel)};
 }
 
 // dy, x, weight?, mean, rstd, bias?, y? -> dx, dweight, dbias, dresidual: where a residual was added before relu, y is
@@ -503,6 +519,7 @@ Metas infer_batch_norm_backward(std::span<const TensorMeta> in, const Attrs& att
   if (!is_absent(in[6])) {
     require_like("batch_norm_backward", "y", in[6], in[1]);
     if (!attrs.as<NormAttrs>().relu) fail("batch_norm_backward", "y is for what relu followed");
+    require_unlimited("batch_norm_backward", attrs);
   }
   const TensorMeta dresidual = is_absent(in[6]) ? like(in[1], Shape{0}) : in[1];
   return {in[1], gradient_like(in[1], in[2]), gradient_like(in[1], in[2]), dresidual};
@@ -511,9 +528,10 @@ Tensors batch_norm_backward_reference(std::span<const Tensor> in, const Attrs& a
   const Seen seen = channels_of(in[1].shape());
   const Moments m{in[3], in[4]};
   Tensor g = in[0];
-  if (in[6].defined()) g = before_relu(g, in[6]);
-  else if (attrs.as<NormAttrs>().relu) g = before_relu(seen, g, in[1], in[2], in[5], m);
-  Tensors out = gradients(seen, g, in[1], in[2], m, !attrs.as<NormAttrs>().training);
+  const auto& norm = attrs.as<NormAttrs>();
+  if (in[6].defined()) g = before_relu(g, in[6], norm);
+  else if (norm.relu) g = before_relu(seen, g, in[1], in[2], in[5], m, norm);
+  Tensors out = gradients(seen, g, in[1], in[2], m, !norm.training);
   out.push_back(in[6].defined() ? g : empty({0}, g.dtype(), g.device()));
   return out;
 }
@@ -551,6 +569,7 @@ const Op batch_norm_op = {.name = "batch_norm",
 
 Metas infer_batch_norm_add(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_like("batch_norm_add", "residual", in[1], in[0]);
+  require_unlimited("batch_norm_add", attrs);
   const TensorMeta of_norm[] = {in[0], in[2], in[3]};
   return infer_batch_norm(of_norm, attrs);
 }
@@ -563,7 +582,7 @@ Tensors batch_norm_add_vjp(const Saved& s, const Tensors& grads) {
   const Tensor &x = s.inputs[0], &weight = s.inputs[2];
   const Seen seen = channels_of(x.shape());
   Tensor g = grads[0];
-  if (g.defined() && s.attrs.as<NormAttrs>().relu) g = before_relu(g, s.outputs[0]);
+  if (g.defined() && s.attrs.as<NormAttrs>().relu) g = before_relu(g, s.outputs[0], s.attrs.as<NormAttrs>());
   const Moments m = moments(seen, x, true, s.attrs.as<NormAttrs>().eps);
   return batch_norm_add_gradients(s, training_gradients(seen, m, x, weight, g, grads), g);
 }
@@ -626,12 +645,15 @@ const Op move_estimates_op = {.name = "move_estimates_",
 // ---- batch_norm_inference: x [n, c, ...], mean [c], var [c], weight? [c], bias? [c], residual? (added to y) -> y (or
 // relu(y))
 
-Metas infer_batch_norm_inference(std::span<const TensorMeta> in, const Attrs&) {
+Metas infer_batch_norm_inference(std::span<const TensorMeta> in, const Attrs& attrs) {
   constexpr OpName op = "batch_norm_inference";
   require_norm_dtypes(op.view(), in[0], in.subspan(3, 2));
   require_channels<op>(in[0], in[3]);
   require_bias_like_weight(op.view(), in[3], in[4]);
-  if (!is_absent(in[5])) require_like(op.view(), "residual", in[5], in[0]);
+  if (!is_absent(in[5])) {
+    require_like(op.view(), "residual", in[5], in[0]);
+    require_unlimited(op.view(), attrs);
+  }
   for (const TensorMeta& statistic : in.subspan(1, 2)) {
     require_shape(op.view(), "statistic", statistic, {in[0].shape[1]});
     if (statistic.dtype != statistics_dtype(in[0].dtype))
@@ -653,7 +675,8 @@ Tensors batch_norm_inference_vjp(const Saved& s, const Tensors& grads) {
   const Seen seen = channels_of(x.shape());
   const Moments m = given_moments(s.inputs[1], s.inputs[2], s.attrs);
   Tensor g = grads[0];
-  if (s.attrs.as<NormAttrs>().relu) g = before_relu(seen, g, x, weight, s.inputs[4], m, s.inputs[5]);
+  if (s.attrs.as<NormAttrs>().relu)
+    g = before_relu(seen, g, x, weight, s.inputs[4], m, s.attrs.as<NormAttrs>(), s.inputs[5]);
   Tensors out = inference_gradients(s, gradients(seen, g, x, weight, m, true), g);
   if (!s.needs_input(1) && !s.needs_input(2)) return out;
   Tensor dxhat = reshape(g, seen.x);
@@ -672,7 +695,7 @@ Tensors batch_norm_inference_fused_vjp(const Saved& s, const Tensors& grads) {
   NormAttrs attrs = s.attrs.as<NormAttrs>();
   Tensor g = grads[0];
   if (residual.defined() && attrs.relu) {  // y was not kept
-    g = before_relu(channels_of(x.shape()), g, x, weight, bias, m, residual);
+    g = before_relu(channels_of(x.shape()), g, x, weight, bias, m, attrs, residual);
     attrs.relu = false;
   }
   return inference_gradients(s, dispatch(batch_norm_backward, {g, x, weight, m.mean, m.rstd, bias, {}}, attrs), g);
@@ -682,7 +705,7 @@ Tensors batch_norm_inference_reference(std::span<const Tensor> in, const Attrs& 
   Tensor y =
       scale_and_shift(seen, normalized(seen, in[0], given_moments(in[1], in[2], attrs)), in[3], in[4], in[0].shape());
   if (in[5].defined()) y = y + in[5];
-  return {attrs.as<NormAttrs>().relu ? relu(y) : y};
+  return {attrs.as<NormAttrs>().relu ? relu_of(y, attrs.as<NormAttrs>()) : y};
 }
 
 const Op batch_norm_inference_op = {.name = "batch_norm_inference",

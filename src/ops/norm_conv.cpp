@@ -1,6 +1,7 @@
 #include "ops/norm_conv.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/check.h"
 #include "ops/conv.h"
@@ -46,9 +47,14 @@ void require_norm(std::string_view op, const TensorMeta& x, std::span<const Tens
       fail(op, "a weight {} does not fit x {}", describe(t), describe(x));
 }
 
+void require_relu_unlimited(std::string_view op, const Attrs& attrs) {
+  if (!std::isinf(norm_of(attrs).high)) fail(op, "a highest value of ReLU is not supported");
+}
+
 // ---- the forward
 
 Metas infer_forward(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_relu_unlimited("norm_conv2d", attrs);
   const TensorMeta y = conv2d_op.infer(in.first(3), conv_of(attrs))[0];
   require_norm("norm_conv2d", in[X], in.subspan(Mean, 4));
   const Dim channels = is_absent(in[Mean]) ? Dim(0) : in[X].shape[1];
@@ -138,6 +144,7 @@ Tensors forward_vjp(const Saved& s, const Tensors& grads) {
 // ---- norm_conv2d_weight_grad: x, dy, mean?, rstd?, weight?, bias? -> dfilters, dbias
 
 Metas infer_weight_grad(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_relu_unlimited("norm_conv2d_weight_grad", attrs);
   const Metas given{in[0], in[1], absent_meta()};
   const TensorMeta filters = conv2d_weight_grad_op.infer({given.data(), given.size()}, conv_of(attrs))[0];
   require_norm("norm_conv2d_weight_grad", in[0], in.subspan(2, 4));

@@ -2,6 +2,7 @@
 // may be part of its pass. So `relu(batch_norm(x) + y)` is one operator, forward and backward.
 #include "ops/batch_norm.h"
 
+#include <cmath>
 #include <optional>
 
 #include "core/capture_state.h"
@@ -85,16 +86,16 @@ class WaitingNorm final : public WaitingCall {
   bool adds() const { return residual_.defined(); }
   const NormArguments& norm() const { return norm_; }
 
-  Tensor now(const Tensor& residual, Activation activation) const {
+  Tensor now(const Tensor& residual, Activation activation, double high = INFINITY) const {
     const GradMode mode(records_);
     const amp::NoAutocast plain;
     const StreamGuard stream(stream_);
     const observers::ScopeOf scope(scope_);
     return batch_norm_add(norm_.x, residual, norm_.weight, norm_.bias, norm_.running_mean, norm_.running_var,
-                          norm_.training, norm_.momentum, norm_.eps, activation);
+                          norm_.training, norm_.momentum, norm_.eps, activation, high);
   }
   Tensor as_it_is() const { return now(residual_, Activation::None); }
-  Tensor with_relu() const { return now(residual_, Activation::Relu); }
+  Tensor with_relu(double high) const { return now(residual_, Activation::Relu, high); }
 
  private:
   NormArguments norm_;
@@ -183,9 +184,12 @@ Tensor added(Tensor& a, const Tensor& b) {
 
 void let_norms_wait_on_cpu(bool on) { waits_on_cpu = on; }
 
-Tensor relu_of_waiting(Tensor& x) {
+Tensor relu_of_waiting(Tensor& x, double high) {
   const std::unique_ptr<WaitingNorm> norm = take_norm(x);
-  return norm ? norm->with_relu() : Tensor();
+  if (!norm) return {};
+  if (std::isinf(high) || !norm->adds()) return norm->with_relu(high);
+  x = norm->as_it_is();
+  return {};
 }
 Tensor add_to_waiting(Tensor& a, Tensor& b) {
   Tensor y = added(a, b);
@@ -205,9 +209,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Ten
 
 Tensor batch_norm_add(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
                       Tensor running_mean, Tensor running_var, bool training, double momentum, double eps,
-                      Activation activation) {
+                      Activation activation, double high) {
   check({x, weight, bias, running_mean, running_var, training, momentum, eps}, activation);
-  const NormAttrs attrs{.eps = eps, .training = training, .relu = activation == Activation::Relu};
+  const NormAttrs attrs{.eps = eps, .training = training, .relu = activation == Activation::Relu, .high = high};
   if (!training) {
     // Backward may come after a step in training has moved the estimates, so that it gets copies.
     bool recorded = false;

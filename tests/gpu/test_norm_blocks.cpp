@@ -4,6 +4,7 @@
 #define TESSERA_GPU_KERNELS
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <stdexcept>
@@ -101,7 +102,7 @@ struct Norm {
   static constexpr double eps = 1e-5;
   Images images;
   bool relu, adds;
-  double shift;
+  double shift, high = INFINITY;  // of relu
   Memory<T> x, y, residual, dy, dx, dresidual;
   std::vector<C> weight, bias, mean, rstd, running_mean, running_variance, dweight, dbias;
   std::vector<double> exact_x, exact_residual, exact_y, exact_mean, exact_rstd, exact_variance;
@@ -149,6 +150,7 @@ struct Norm {
     a.running_variance = running_variance.data();
     a.correction = 1;
     a.eps = eps;
+    a.high = high;
     a.mean = mean.data();
     a.rstd = rstd.data();
     a.workspace = workspace.data();
@@ -160,6 +162,7 @@ struct Norm {
     a.weight_type = scalar<C>;
     a.training = training;
     a.relu = relu;
+    a.high = high;
     a.lines = images.last;
     a.batch = images.batch;
     a.channels = images.channels;
@@ -199,7 +202,7 @@ struct Norm {
       const size_t c = channel(i), at = static_cast<size_t>(i);
       const double v = normal_of(i) * static_cast<double>(weight[c]) + static_cast<double>(bias[c]) +
                        (adds ? exact_residual[at] : 0.0);
-      exact_y[at] = relu ? std::max(v, 0.0) : v;
+      exact_y[at] = relu ? std::clamp(v, 0.0, high) : v;
     }
   }
 
@@ -256,9 +259,9 @@ struct Norm {
     std::vector<double> exact_dx(exact_dy.size()), exact_dresidual, sum(weight.size()), of_normal = sum, exact_dfilter;
     for (i64 i = 0; i < images.count(); ++i) {
       const size_t at = static_cast<size_t>(i);
-      const bool open =
-          adds ? y_kept[at] > 0
-               : normal_of(i) * static_cast<double>(weight[channel(i)]) + static_cast<double>(bias[channel(i)]) > 0;
+      const size_t c = channel(i);
+      const double line = normal_of(i) * static_cast<double>(weight[c]) + static_cast<double>(bias[c]);
+      const bool open = adds ? y_kept[at] > 0 : line > 0 && line < high;
       if (relu && !open) exact_dy[at] = 0;
       sum[channel(i)] += exact_dy[at];
       of_normal[channel(i)] += exact_dy[at] * normal_of(i);
@@ -305,11 +308,12 @@ TYPED_TEST_SUITE(NormBlocks, Types);
 TYPED_TEST(NormBlocks, AgreeWithFloat64) {
   if (!can_simulate) GTEST_SKIP() << "the sanitizer";
   for (const Images& images : shapes)
-    for (int form = 0; form < 4; ++form) {
+    for (int form = 0; form < 5; ++form) {
       SCOPED_TRACE(testing::Message() << images.batch << "x" << images.channels << "x" << images.size
                                       << (images.last ? " last" : "") << " form " << form);
-      const bool relu = form > 0, adds = form > 1;
-      Norm<TypeParam> norm(images, relu, adds, 2, form < 3);
+      const bool relu = form > 0, adds = form == 2 || form == 3;
+      Norm<TypeParam> norm(images, relu, adds, 2, form != 3);
+      if (form == 4) norm.high = 0.7;
       norm.expect_training();
       norm.expect_backward(true);
       if (form == 1) norm.expect_backward(false);

@@ -78,7 +78,8 @@ struct GroupNormBackwardArgs {
 
 /// Training: mean and rstd [channels] are results, running estimates move by `momentum` (1: all the way, whatever they
 /// were) and are optional. Otherwise the running estimates are used, and mean and rstd are ignored. With `relu`, y is
-/// what that makes of it. GPUs alone: a residual may be added before; of `lines`, channels lie last and all is dense.
+/// what that makes of it, at most `high`. GPUs alone: a residual may be added before; of `lines`, channels lie last and
+/// all is dense.
 struct BatchNormArgs {
   Scalar type, weight_type;
   bool training, relu, lines;
@@ -89,7 +90,7 @@ struct BatchNormArgs {
   double correction;  // of that variance without training, on GPUs: 1, or (n - 1) / n where it is the batch's own
   double momentum;
   void *mean, *rstd;
-  double eps;
+  double eps, high;
   void* workspace;  // batch_norm_workspace(channels, elements of each) bytes
 };
 
@@ -108,6 +109,7 @@ struct BatchNormBackwardArgs {
   const void* filter;         // [channels] of `type`, optional
   void* dfilter;
   const void *mean, *rstd;
+  double high;      // of relu
   void* workspace;  // batch_norm_workspace(channels, elements of each) bytes
 };
 

@@ -26,6 +26,7 @@ void batch_norm_given(const Call& call, Workspace& workspace) {
   auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, lines);
   args.lines = lines;
   args.relu = call.attrs.as<NormAttrs>().relu;
+  args.high = call.attrs.as<NormAttrs>().high;
   args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
   args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
   const double count = static_cast<double>(args.batch) * static_cast<double>(args.size);

@@ -266,6 +266,7 @@ inline void batch_norm_of(const Call& call, Workspace& workspace, size_t first, 
   if (residual.defined()) args.residual = read_planes(workspace, residual, call.in[0].dtype(), lines);
   args.training = true;
   args.relu = call.attrs.as<NormAttrs>().relu;
+  args.high = call.attrs.as<NormAttrs>().high;
   args.mean = call.out[1].data_ptr();
   args.running_variance = call.out[2].data_ptr();
   args.momentum = 1;
@@ -285,9 +286,10 @@ void plan_inner(Workspace& workspace, const Call& call) {
 }
 
 // y = y + residual, or relu of that.
-inline void add_residual(const Call& call, Plan& plan, const Operand& y, const Operand& residual, bool relu) {
+inline void add_residual(const Call& call, Plan& plan, const Operand& y, const Operand& residual) {
+  const auto& attrs = call.attrs.as<NormAttrs>();
   combine(call, plan, MapOp::add, y, y, residual);
-  if (relu) combine(call, plan, MapOp::maximum, y, y, constant(plan, 0));
+  if (attrs.relu) combine(call, plan, MapOp::maximum, y, y, constant(plan, 0));
 }
 inline NormAttrs without_relu(const Call& call) {
   NormAttrs attrs = call.attrs.as<NormAttrs>();
@@ -301,7 +303,7 @@ inline void batch_norm_add(const Call& call, Workspace& workspace) {
   const Operand in[] = {call.in[0], call.in[2], call.in[3]};
   const Attrs attrs = without_relu(call);
   plan_inner<batch_norm>(workspace, {call.op, in, attrs, call.out});
-  add_residual(call, workspace.plan(), call.out[0], call.in[1], call.attrs.as<NormAttrs>().relu);
+  add_residual(call, workspace.plan(), call.out[0], call.in[1]);
 }
 
 // running mean and variance, which move, towards a batch's
@@ -324,12 +326,13 @@ inline void batch_norm_inference(const Call& call, Workspace& workspace) {
   if (residual.defined() && !adds_residual()) {
     const Attrs attrs = without_relu(call);
     plan_inner<batch_norm_inference>(workspace, {call.op, call.in.first(5), attrs, call.out});
-    return add_residual(call, workspace.plan(), call.out[0], residual, call.attrs.as<NormAttrs>().relu);
+    return add_residual(call, workspace.plan(), call.out[0], residual);
   }
   const bool lines = has_lines(call.in[0]);
   auto args = plane_forward_args<BatchNormArgs>(call, workspace, 3, lines);
   args.lines = lines;
   args.relu = call.attrs.as<NormAttrs>().relu;
+  args.high = call.attrs.as<NormAttrs>().high;
   if (residual.defined()) args.residual = read_planes(workspace, residual, call.in[0].dtype(), lines);
   args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
   args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
@@ -342,6 +345,7 @@ inline BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspac
   args.lines = lines;
   args.training = call.attrs.as<NormAttrs>().training;
   args.relu = call.attrs.as<NormAttrs>().relu;
+  args.high = call.attrs.as<NormAttrs>().high;
   if (args.relu) args.bias = read_contiguous(workspace, call.in[5], common_dtype(call.in[1], call.in[2]));
   args.workspace = workspace.take(norm_table().batch_norm_workspace(args.channels, args.batch * args.size));
   return args;

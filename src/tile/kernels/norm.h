@@ -9,6 +9,12 @@
 
 TESSERA_TILE_BEGIN
 
+/// What follows a norm: nothing, or ReLU up to `high`.
+struct Relu {
+  bool follows = false;
+  double high = __builtin_inf();
+};
+
 namespace detail {
 
 /// Asks for the row 2 KB ahead of row r: the processor does not look beyond a page, and a walk over several tensors
@@ -50,18 +56,20 @@ TESSERA_HD Moments<double> run_moments(i64 n, const T* x) {
   return all;
 }
 
-/// The gradient of scale x + shift from that of what relu makes of it; without `relu` they are the same.
+/// The gradient of scale x + shift from that of what relu makes of it; without relu they are the same.
 template <class C>
 struct ReluGate {
-  bool relu;
+  Relu relu;
   C scale, shift;
   template <class V>
   TESSERA_HD V operator()(V g, V x) const {
-    return relu ? select(fma(x, V(scale), V(shift)) > V(C(0)), g, V(C(0))) : g;
+    if (!relu.follows) return g;
+    const V y = fma(x, V(scale), V(shift)), none = V(C(0));
+    return select(y > none, select(y < V(static_cast<C>(relu.high)), g, none), none);
   }
 };
 template <class C>
-inline constexpr ReluGate<C> open_gate{false, C(0), C(0)};
+inline constexpr ReluGate<C> open_gate{{}, C(0), C(0)};
 
 /// Sums of dy and of dy * x over n contiguous elements, x counted from `centre`.
 template <class C, class T>
@@ -84,13 +92,13 @@ TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre, ReluG
 
 /// y = scale * x + shift, or what relu makes of that.
 template <class C, class T>
-TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift, bool with_relu = false) {
+TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift, Relu with = {}) {
   using V = RowVec<C>;
   map_row<C>(
       n, y,
       [=](V v) TESSERA_LAMBDA {
         const V line = fma(v, V(scale), V(shift));
-        return with_relu ? relu(line) : line;
+        return with.follows ? min(relu(line), V(static_cast<C>(with.high))) : line;
       },
       x);
 }
@@ -340,7 +348,7 @@ struct RunningStats {
 template <class T, class Executor>
 void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
                          const T* bias, RunningStats<compute_t<T>> running, compute_t<T>* mean, compute_t<T>* rstd,
-                         double eps, bool relu = false) {
+                         double eps, Relu relu = {}) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 2, [&](i64 c, int) {
     Moments<double> all{0, 0, 0};
@@ -362,7 +370,7 @@ void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, P
 template <class T, class Executor>
 void batch_norm_inference(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
                           const T* bias, const compute_t<T>* mean, const compute_t<T>* variance, double eps,
-                          bool relu = false) {
+                          Relu relu = {}) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.batch * s.channels, s.size, [&](i64 i, int) {
     const i64 b = i / s.channels, c = i % s.channels;
@@ -376,7 +384,7 @@ void batch_norm_inference(Executor& executor, const PlaneShape& s, Planes<T> y, 
 template <class T, class Executor>
 void batch_norm_backward(Executor& executor, const PlaneShape& s, bool training, Planes<T> dx, T* dweight, T* dbias,
                          Planes<const T> dy, Planes<const T> x, const T* weight, const compute_t<T>* mean,
-                         const compute_t<T>* rstd, bool relu = false, const T* bias = nullptr) {
+                         const compute_t<T>* rstd, Relu relu = {}, const T* bias = nullptr) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 4, [&](i64 c, int) {
     const C line = rstd[c] * detail::entry(weight, c, C(1));  // as in the forward

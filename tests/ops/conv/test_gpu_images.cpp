@@ -139,6 +139,22 @@ TEST_P(GpuImagesOfShape, BatchNormTakesHalvesBesideF32Weights) {
     }
 }
 
+TEST_P(GpuImagesOfShape, BatchNormCutsReluOff) {
+  const Shape shape = GetParam(), channel{shape[1]};
+  for (const auto& [dtype, channels_last] : {std::pair{Float32, true}, {Float16, false}, {BFloat16, true}}) {
+    const std::string label = fmt::format("{} {} {}", to_string(shape), name(dtype), channels_last ? "last" : "first");
+    const auto norm = [](const Tensors& of) {
+      return batch_norm_add(of[0], {}, of[1], of[2], {}, {}, true, 0.1, 1e-5, Activation::Relu, 0.75);
+    };
+    const Tensors in{values(shape, dtype), values(channel, Float32), values(channel, Float32)};
+    const Tensors on{there(in[0], dtype, channels_last), there(in[1], Float32), there(in[2], Float32)};
+    const Tensor want = norm(in), g = values(shape, dtype);
+    EXPECT_LE(error(norm(on), want), 10 * limit(dtype)) << label;
+    const Tensors wanted = gradients(norm, in, g), found = gradients(norm, on, there(g, dtype, channels_last));
+    for (size_t i = 0; i < 3; ++i) EXPECT_LE(error(found[i], wanted[i]), 10 * limit(dtype)) << label << " input " << i;
+  }
+}
+
 TEST_P(GpuImagesOfShape, BatchNormAddsAResidual) {
   const Shape shape = GetParam(), channel{shape[1]};
   for (const auto& [dtype, channels_last] :

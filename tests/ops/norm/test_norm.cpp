@@ -94,6 +94,28 @@ TEST(Norm, BatchNormAddsAResidual) {
     }
 }
 
+TEST(Norm, BatchNormCutsReluOff) {
+  Generator g(6);
+  const Tensor x = normal64({4, 3, 5}, g), w = uniform64({3}, g, 4, 8), dy = normal64({4, 3, 5}, g);
+  for (const bool training : {true, false}) {
+    const auto run = [&](const auto& norm) {
+      const Tensors leaves{x.detach().set_requires_grad(), w.detach().set_requires_grad()};
+      const Tensor y = norm(leaves, zeros({3}, Float64), ones({3}, Float64));
+      Tensors out = grad({y}, leaves, {dy});
+      out.push_back(y);
+      return out;
+    };
+    const Tensors got = run([&](const Tensors& in, const Tensor& mean, const Tensor& var) {
+      return batch_norm_add(in[0], {}, in[1], {}, mean, var, training, 0.1, 1e-5, Activation::Relu, 6);
+    });
+    const Tensors want = run([&](const Tensors& in, const Tensor& mean, const Tensor& var) {
+      return clamp(batch_norm(in[0], in[1], {}, mean, var, training), 0, 6);
+    });
+    EXPECT_EQ(amax(got[2]).item<double>(), 6);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(relative_error(got[i], want[i]), 1e-12) << i << training;
+  }
+}
+
 TEST(Norm, BatchNormRefusesOtherResiduals) {
   const Tensor x = zeros({4, 3, 5}), statistic = ones({3});
   const auto add = [&](const Tensor& residual, bool training) {
@@ -104,6 +126,8 @@ TEST(Norm, BatchNormRefusesOtherResiduals) {
   EXPECT_EQ(add(zeros({4, 3, 4}), false), "batch_norm_inference: residual has shape [4, 3, 4], not [4, 3, 5]");
   EXPECT_EQ(add(zeros({4, 3, 5}, Float64), true),
             "batch_norm_add: dtypes differ: x f32[4, 3, 5] on cpu and residual f64[4, 3, 5] on cpu");
+  EXPECT_EQ(error_of([&] { batch_norm_add(x, x, {}, {}, {}, {}, true, 0.1, 1e-5, Activation::Relu, 6); }),
+            "batch_norm_add: a highest value after a residual is not supported");
   EXPECT_EQ(error_of([&] {
               dispatch(find_op("batch_norm_backward"), {x, x, {}, statistic, statistic, {}, x}, NormAttrs{});
             }),

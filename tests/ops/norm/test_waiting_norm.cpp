@@ -66,6 +66,10 @@ TEST_F(WaitingNorm, TakesInWhatFollows) {
     EXPECT_EQ(ops_of([&] { y = norm(t) + b, y.data_ptr(); }), Names{"batch_norm_add"});
     expect_same(y, at_once([&] { return norm(t) + b; }));
     EXPECT_EQ(ops_of([&] { y = norm(t) + b + b, y.data_ptr(); }), (Names{"batch_norm_add", "add"}));
+    EXPECT_EQ(ops_of([&] { y = clamp(norm(t), 0, 0.5), y.data_ptr(); }), Names{"batch_norm"});
+    expect_same(y, at_once([&] { return clamp(norm(t), 0, 0.5); }));
+    EXPECT_EQ(ops_of([&] { y = clamp(norm(t) + b, 0, 0.5), y.data_ptr(); }), (Names{"batch_norm_add", "clamp"}));
+    EXPECT_EQ(ops_of([&] { y = clamp(norm(t), -1, 1), y.data_ptr(); }), (Names{"batch_norm", "clamp"}));
     NoGrad flat;
     EXPECT_EQ(ops_of([&] { y = relu(norm(t, false) + b), y.data_ptr(); }), Names{"batch_norm_inference"});
     expect_same(y, at_once([&] { return relu(norm(t, false) + b); }));

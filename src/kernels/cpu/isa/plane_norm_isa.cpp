@@ -57,9 +57,9 @@ void batch_norm(const BatchNormArgs& a, Executor& e) {
     auto *mean = static_cast<C*>(a.running_mean), *variance = static_cast<C*>(a.running_variance);
     if (a.training) {
       tile::batch_norm_training<T>(executor, shape, y, x, weight, bias, {mean, variance, a.momentum},
-                                   static_cast<C*>(a.mean), static_cast<C*>(a.rstd), a.eps, a.relu);
+                                   static_cast<C*>(a.mean), static_cast<C*>(a.rstd), a.eps, {a.relu, a.high});
     } else {
-      tile::batch_norm_inference<T>(executor, shape, y, x, weight, bias, mean, variance, a.eps, a.relu);
+      tile::batch_norm_inference<T>(executor, shape, y, x, weight, bias, mean, variance, a.eps, {a.relu, a.high});
     }
   });
 }
@@ -72,7 +72,7 @@ void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& e) {
     tile::batch_norm_backward<T>(
         executor, {a.batch, a.channels, a.size}, a.training, planes_of<T>(a.dx), static_cast<T*>(a.dweight),
         static_cast<T*>(a.dbias), planes_of<const T>(a.dy), planes_of<const T>(a.x), static_cast<const T*>(a.weight),
-        static_cast<const C*>(a.mean), static_cast<const C*>(a.rstd), a.relu, static_cast<const T*>(a.bias));
+        static_cast<const C*>(a.mean), static_cast<const C*>(a.rstd), {a.relu, a.high}, static_cast<const T*>(a.bias));
   });
 }
 

@@ -41,6 +41,7 @@ struct LineNormWork {
   ChannelWeights weight, bias;
   C *mean, *rstd, *running_mean, *running_variance;
   double momentum, eps, correction, elements;
+  C high;
   bool given, relu;  // given: the running estimates are used, this one corrected
   Sums<C>* sums;     // [parts, channels] of x - centre and its square, and behind them the centres
 
@@ -153,7 +154,7 @@ void line_norm_kernel(const LineNormWork<T> work) {
         tile::unroll<width>([&](auto j) {
           C to = tile::fma(v[j], scale[j], shift[j]);
           if constexpr (adds) to += held[1][j];
-          out.lane[j] = convert_element<T>(work.relu ? tile::relu(to) : to);
+          out.lane[j] = convert_element<T>(work.relu ? tile::min(tile::relu(to), work.high) : to);
         });
         y.store({out});
       },
@@ -228,6 +229,7 @@ LineNormWork<T> norm_work(const BatchNormArgs& a) {
   work.correction = a.correction;
   work.given = !a.training;
   work.relu = a.relu;
+  work.high = static_cast<C>(a.high);
   work.sums = static_cast<Sums<C>*>(a.workspace);
   return work;
 }

@@ -16,12 +16,13 @@ struct LineBackwardWork {
   const C *mean, *rstd;
   double share;  // of an element in its channel's statistics, or 0 where these are given
   bool relu;
+  C high;                 // of relu
   ChannelWeights filter;  // that dy counts times, or none
   void* dfilter;
   Sums<C>* sums;  // [parts, channels] of dy and dy (x - mean)
 };
 
-/// dy counts where y, a line of x for each channel, was positive.
+/// dy counts where y, a line of x for each channel, was what relu lets through.
 template <class C, int width>
 struct Gate {
   struct Shared {
@@ -38,8 +39,9 @@ struct Gate {
     shared.scales.read(part, scale);
     shared.shifts.read(part, shift);
   }
-  TESSERA_DEVICE C operator()(int j, C dy, C x, bool relu) const {
-    return relu && !(tile::fma(x, scale[j], shift[j]) > C(0)) ? C(0) : dy;
+  TESSERA_DEVICE C operator()(int j, C dy, C x, bool relu, C high) const {
+    const C y = tile::fma(x, scale[j], shift[j]);
+    return relu && !(y > C(0) && y < high) ? C(0) : dy;
   }
 };
 /// What belongs to a channel, read before its sums are joined.
@@ -87,31 +89,30 @@ void line_sums_kernel(const LineBackwardWork<T> work) {
   Walk<T, width, 1> dresidual(part, {adds ? work.dresidual : work.dx}, true);
   Gate<C, width> gate;
   C first[width] = {}, second[width] = {}, mean[width];
-  part.each<adds ? 3 : 4>([&] { return in.load(); },
-                          [&](const auto& held) {
-                            const auto g = held[0], v = held[1];
-                            [[maybe_unused]] Pack<T, width> out;
-                            tile::unroll<width>([&](auto j) {
-                              C d;
-                              if constexpr (adds)
-                                d = held[2][j] > C(0) ? g[j] : C(0), out.lane[j] = convert_element<T>(d);
-                              else d = gate(j, g[j], v[j], work.relu);
-                              first[j] += d;
-                              second[j] = tile::fma(d, v[j] - mean[j], second[j]);
-                            });
-                            if constexpr (adds) dresidual.store({out});
-                          },
-                          [&] {
-                            const int channel = tile::thread_in_block();
-                            if (part.has(channel)) {
-                              const i64 c = part.first_channel + channel;
-                              if constexpr (!adds) lines.set(channel, GradientChannel<T>(work, c).line());
-                              means.items[channel] = work.mean[c];
-                            }
-                            tile::sync_block();
-                            if constexpr (!adds) gate.read(part, lines);
-                            means.read(part, mean);
-                          });
+  part.each<3>([&] { return in.load(); },
+               [&](const auto& held) {
+                 const auto g = held[0], v = held[1];
+                 [[maybe_unused]] Pack<T, width> out;
+                 tile::unroll<width>([&](auto j) {
+                   C d;
+                   if constexpr (adds) d = held[2][j] > C(0) ? g[j] : C(0), out.lane[j] = convert_element<T>(d);
+                   else d = gate(j, g[j], v[j], work.relu, work.high);
+                   first[j] += d;
+                   second[j] = tile::fma(d, v[j] - mean[j], second[j]);
+                 });
+                 if constexpr (adds) dresidual.store({out});
+               },
+               [&] {
+                 const int channel = tile::thread_in_block();
+                 if (part.has(channel)) {
+                   const i64 c = part.first_channel + channel;
+                   if constexpr (!adds) lines.set(channel, GradientChannel<T>(work, c).line());
+                   means.items[channel] = work.mean[c];
+                 }
+                 tile::sync_block();
+                 if constexpr (!adds) gate.read(part, lines);
+                 means.read(part, mean);
+               });
   sum_up_block(part, first, second, [&](int channel, const Sums<double>& all) {
     work.sums[part.part * work.lines.channels + part.first_channel + channel] = {static_cast<C>(all.first),
                                                                                  static_cast<C>(all.second)};
@@ -139,7 +140,7 @@ void line_backward_kernel(const LineBackwardWork<T> work) {
         const auto g = held[0], v = held[1];
         Pack<T, width> out;
         tile::unroll<width>([&](auto j) {
-          const C d = gate(j, g[j], v[j], work.relu);
+          const C d = gate(j, g[j], v[j], work.relu, work.high);
           out.lane[j] = convert_element<T>(
               tile::fma(d, filters ? gain[filters ? j.value : 0] : gate.scale[j], tile::fma(v[j], slope[j], rest[j])));
         });
@@ -190,6 +191,7 @@ LineBackwardWork<T> backward_work(const BatchNormBackwardArgs& a) {
   work.mean = static_cast<const C*>(a.mean);
   work.rstd = static_cast<const C*>(a.rstd);
   work.relu = a.relu;
+  work.high = static_cast<C>(a.high);
   work.sums = static_cast<Sums<C>*>(a.workspace);
   return work;
 }
