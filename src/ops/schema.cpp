@@ -32,6 +32,7 @@ std::vector<Family> families() {
           {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
           {"Convolution", conv_ops()},
           {"Norms and softmax", norm_ops()},
+          {"Batch norm", batch_norm_ops()},
           {"Losses", loss_ops()},
           {"Attention", attention_ops()},
           {"Random numbers", random_ops()},

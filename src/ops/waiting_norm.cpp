@@ -207,40 +207,4 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, Ten
                         eps, activation);
 }
 
-Tensor batch_norm_add(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& bias,
-                      Tensor running_mean, Tensor running_var, bool training, double momentum, double eps,
-                      Activation activation, double high) {
-  check({x, weight, bias, running_mean, running_var, training, momentum, eps}, activation);
-  const NormAttrs attrs{.eps = eps, .training = training, .relu = activation == Activation::Relu, .high = high};
-  if (!training) {
-    // Backward may come after a step in training has moved the estimates, so that it gets copies.
-    bool recorded = false;
-    for (const Tensor* t :
-         std::initializer_list<const Tensor*>{&x, &residual, &weight, &bias, &running_mean, &running_var})
-      recorded |= grad_enabled() && t->defined() && t->requires_grad();
-    auto estimate = [&](const Tensor& running) {
-      const DType dtype = statistics_dtype(x.dtype());
-      return recorded && running.dtype() == dtype ? clone(running) : cast(running, dtype);
-    };
-    return dispatch_one(op_of<"batch_norm_inference">(),
-                        {x, estimate(running_mean), estimate(running_var), weight, bias, residual}, attrs);
-  }
-  Tensors out = residual.defined() ? dispatch(op_of<"batch_norm_add">(), {x, residual, weight, bias}, attrs)
-                                   : dispatch(op_of<"batch_norm">(), {x, weight, bias}, attrs);
-  move_estimates(running_mean, running_var, out[1], out[2], momentum);
-  return out[0];
-}
-
-void move_estimates(Tensor running_mean, Tensor running_var, const Tensor& mean, const Tensor& var, double momentum) {
-  NoGrad guard;
-  const bool alike = running_mean.defined() && running_var.defined() && running_mean.dtype() == mean.dtype() &&
-                     running_var.dtype() == var.dtype();
-  if (alike) {
-    dispatch(op_of<"move_estimates_">(), {running_mean, running_var, mean, var}, ScalarAttrs{momentum});
-    return;
-  }
-  if (running_mean.defined()) running_mean.mul_(1 - momentum).add_(mean, momentum);
-  if (running_var.defined()) running_var.mul_(1 - momentum).add_(var, momentum);
-}
-
 }  // namespace tessera
