@@ -26,6 +26,7 @@ struct Dimensions {
   unsigned x;
 };
 inline Dimensions blockDim, gridDim;
+#define TESSERA_SHARED static  // blocks run one after the other
 
 struct uint4 {
   unsigned x, y, z, w;
@@ -80,6 +81,7 @@ struct Block {
   ucontext_t caller;
 };
 inline Block* block;
+inline int blocks_in_grid = 1;
 
 /// Goes on with the next thread that is not done; back to the caller after the last.
 inline void hand_over() {
@@ -161,6 +163,8 @@ TESSERA_TILE_BEGIN
 
 inline int thread_in_block() { return simulated::block->current; }
 inline i64 block_in_grid() { return simulated::block->index; }
+inline int threads_in_block() { return static_cast<int>(simulated::block->threads.size()); }
+inline int blocks_in_grid() { return simulated::blocks_in_grid; }
 inline void sync_block() {
   simulated::meet(simulated::block->barrier, static_cast<int>(simulated::block->threads.size()), [] {});
 }

@@ -12,6 +12,7 @@
 #endif
 
 #define TESSERA_DEVICE __device__ inline __attribute__((always_inline))
+#define TESSERA_SHARED __shared__ __attribute__((aligned(16)))
 
 /// A kernel of at most that many threads a block: TESSERA_KERNEL(256) void name(...). Registers are given out so that
 /// TESSERA_KERNEL(256, 2) leaves room for two blocks on a multiprocessor, which is four SIMDs on AMD's cards.
@@ -29,6 +30,10 @@ TESSERA_TILE_BEGIN
 #if defined(__HIP__)
 TESSERA_DEVICE int thread_in_block() { return static_cast<int>(__builtin_amdgcn_workitem_id_x() & 1023u); }
 TESSERA_DEVICE i64 block_in_grid() { return __builtin_amdgcn_workgroup_id_x(); }
+TESSERA_DEVICE int threads_in_block() { return static_cast<int>(__builtin_amdgcn_workgroup_size_x()); }
+TESSERA_DEVICE int blocks_in_grid() {
+  return static_cast<int>(__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x());
+}
 /// Waits for every thread of the block; what they wrote to shared memory is then visible.
 TESSERA_DEVICE void sync_block() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
@@ -55,6 +60,8 @@ TESSERA_DEVICE float fast_reciprocal(float x) { return __builtin_amdgcn_rcpf(x);
 #else
 TESSERA_DEVICE int thread_in_block() { return static_cast<int>(threadIdx.x & 1023u); }
 TESSERA_DEVICE i64 block_in_grid() { return blockIdx.x; }
+TESSERA_DEVICE int threads_in_block() { return static_cast<int>(blockDim.x); }
+TESSERA_DEVICE int blocks_in_grid() { return static_cast<int>(gridDim.x); }
 /// Waits for every thread of the block; what they wrote to shared memory is then visible.
 TESSERA_DEVICE void sync_block() { __syncthreads(); }
 /// The same for the threads of a warp, of 32 neighbours at least.

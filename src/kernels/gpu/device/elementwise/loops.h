@@ -2,6 +2,7 @@
 // one or two; threads find their element by division.
 #pragma once
 #include "kernels/gpu/device/runtime/gpu.h"
+#include "tile/arch/gpu/row_tile.h"
 
 namespace tessera::gpu_kernels {
 
@@ -97,42 +98,7 @@ Nest<Operands> make_nest(int rank, const Lengths& lengths, const TensorArg* cons
   return nest;
 }
 
-/// Stores a pack of 8 or 16 bytes at once: nvcc merges such a store with the single ones of another path, element by
-/// element.
-template <class P>
-TESSERA_DEVICE void store_at_once(void* to, const P& pack) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(P) == 16) {
-    const auto w = tile::bit_cast<tile::Array<u32, 4>>(pack);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]),
-                 "r"(w[2]), "r"(w[3])
-                 : "memory");
-    return;
-  } else if constexpr (sizeof(P) == 8) {
-    const auto w = tile::bit_cast<tile::Array<u32, 2>>(pack);
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1])
-                 : "memory");
-    return;
-  }
-#endif
-  *static_cast<P*>(to) = pack;
-}
-
-/// The 16 bytes that begin `shift` bytes into two packs: shifted by whole words and then by half a one.
-template <class T, int width>
-TESSERA_DEVICE Pack<T, width> shifted(const Pack<T, width>& first, const Pack<T, width>& second, int shift) {
-  struct {
-    Pack<T, width> pack[2];
-  } const both{{first, second}};
-  auto w = tile::bit_cast<tile::Array<u32, 8>>(both);
-  if (shift != 0) {  // one way for all shifts: a choice between packs may become one between addresses
-    tile::unroll<6>([&](auto i) { w[i] = shift & 8 ? w[i + 2] : w[i]; });
-    tile::unroll<5>([&](auto i) { w[i] = shift & 4 ? w[i + 1] : w[i]; });
-    if constexpr (sizeof(T) == 2)
-      tile::unroll<4>([&](auto i) { w[i] = shift & 2 ? w[i] >> 16 | w[i + 1] << 16 : w[i]; });
-  }
-  return tile::bit_cast<Pack<T, width>>(tile::Array<u32, 4>{{w[0], w[1], w[2], w[3]}});
-}
+using tile::shifted, tile::store_at_once;
 
 /// As many neighbours as there are left in a row of `length`, at most a pack: at once where they lie at a whole one,
 /// else of 16 bytes from the two that hold them, if all of these is the row's.

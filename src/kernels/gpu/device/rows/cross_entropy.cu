@@ -1,7 +1,7 @@
 // Softmax cross-entropy: the loss of a row in one pass over its logits, their gradient in one more, in place or not.
-#include "held_rows.h"
 #include "kernels/gpu/device/runtime/fault.h"
 #include "norm.h"
+#include "row_kernels.h"
 
 namespace tessera::gpu_kernels {
 
@@ -25,16 +25,16 @@ struct CrossEntropyWork {
   const char* op;
 };
 
-/// What a block's rows add up to, in `part` of the first thread of each team, goes to its place in `parts`.
-template <class Team, class C>
+/// What a block's rows add up to, in `part` of the first thread of each group, goes to its place in `parts`.
+template <class Group, class C>
 TESSERA_DEVICE void store_part(Sums<C>* parts, Sums<C> part) {
-  if constexpr (Team::rows > 1) {
-    __shared__ Sums<C> room[Team::rows];
+  if constexpr (Group::rows > 1) {
+    __shared__ Sums<C> room[Group::rows];
     const int thread = tile::thread_in_block();
-    if (Team::rank() == 0) room[thread / Team::size] = part;
+    if (Group::rank() == 0) room[thread / Group::size()] = part;
     tile::sync_block();
     if (thread == 0)
-      for (int i = 1; i < Team::rows; ++i) part = part + room[i];
+      for (int i = 1; i < Group::rows; ++i) part = part + room[i];
   }
   if (tile::thread_in_block() == 0) parts[tile::block_in_grid()] = part;
 }
@@ -45,17 +45,19 @@ inline constexpr int resident_blocks = 1;
 constexpr int total_threads = 512;
 #else
 template <class T, class Team>  // unasked, nvcc gives long rows of floats 67 registers, which leaves one block
-inline constexpr int resident_blocks = sizeof(T) == 2 ? 1536 / Team::threads : Team::resident;
+inline constexpr int resident_blocks = sizeof(T) == 2         ? 1536 / Team::threads
+                                       : Team::threads == 512 ? 2
+                                                              : 1;
 constexpr int total_threads = 1024;
 #endif
 
-template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads, resident_blocks<T, Team>)
+template <class T, class Group, int width, int held>
+TESSERA_KERNEL(Group::threads, resident_blocks<T, Group>)
 void cross_entropy_kernel(const CrossEntropyWork<T> work) {
   using C = compute_t<T>;
   const bool smooth = work.smoothing > 0;
-  const i64 step = static_cast<i64>(gridDim.x) * Team::rows;
-  i64 r = Team::row(), target = r < work.rows ? work.targets[r] : 0;
+  const i64 step = static_cast<i64>(gridDim.x) * Group::rows;
+  i64 r = Group::row(), target = r < work.rows ? work.targets[r] : 0;
   Sums<C> part{C(0), C(0)};
   for (; r < work.rows; r += step) {
     const T* const logits = work.logits[r];
@@ -63,25 +65,12 @@ void cross_entropy_kernel(const CrossEntropyWork<T> work) {
     const C wanted =
         valid ? convert_element<C>(logits[target]) : C(0);  // under way with the row, as is the next target
     const i64 next = r + step < work.rows ? work.targets[r + step] : 0;
-    HeldRows<T, width, Team, held, 1> x(logits, {logits}, work.classes, 0);
-    auto e = Exponents<C>::start();
-    C total = C(0);
-    if constexpr (held > 0) {  // the largest of all first
-      x.read([&](auto, const auto& row) { e.largest = larger(e.largest, largest_of(row[0])); });
-      e.largest = Team::join(e.largest, Larger{});
-      x.each([&, by = e.shift()](auto, const auto& row) { e.add_beside(row[0], by); });
-      e.sum = Team::join(e.sum, Plus{});
-    } else {
-      x.read([&](auto, const auto& row) { e.add(row[0]); });
-      e.template join<Team>();
-    }
-    if (smooth) {
-      x.each([&](auto, const auto& row) {
-        for (const C v : lanes(row[0]).x) total += v;
-      });
-      total = Team::join(total, Plus{});
-    }
-    if (Team::rank() == 0) {
+    BlockRows<Group, width, held> rows(work.rows, work.classes, logits, 0, nullptr, r);
+    auto x = rows.tile(work.logits);
+    rows.load(x);
+    const auto e = exponents_tile(rows, x)[0];
+    const C total = smooth ? reduce_tile(rows, x)[0] : C(0);
+    if (rows.is_first_thread()) {
       const C lse = e.shift() + tile::log(e.sum);
       C loss = C(0);
       if (valid && counts) {
@@ -97,7 +86,7 @@ void cross_entropy_kernel(const CrossEntropyWork<T> work) {
     }
     target = next;
   }
-  store_part<Team>(work.parts, part);
+  store_part<Group>(work.parts, part);
 }
 
 /// The sum of all losses, or their mean over the targets that count.
@@ -123,10 +112,10 @@ class RowGradient {
     factor_ = counts ? work.scale[r * work.scale_step] : C(0);
     zero_ = factor_ == C(0);  // also where the logits are infinite
   }
-  template <int width, class Index>
-  TESSERA_DEVICE Lanes<T, width> operator()(const Piece<width, Index>& at, Lanes<T, width> v) const {
-    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target_ - at.index, width), -1));
-    tile::unroll<width>([&](auto j) {
+  template <class At>
+  TESSERA_DEVICE Lanes<T, At::width> operator()(const At& at, Lanes<T, At::width> v) const {
+    const int hit = static_cast<int>(tile::max<i64>(tile::min<i64>(target_ - at.column, At::width), -1));
+    tile::unroll<At::width>([&](auto j) {
       C g = fast_exp(v[j] - lse_) - everywhere_;
       if (j == hit) g -= C(1) - share_;
       v.x[j] = zero_ ? C(0) : g * factor_;
@@ -140,15 +129,17 @@ class RowGradient {
   bool zero_;
 };
 
-template <class T, int width, class Team, int held>
-TESSERA_KERNEL(Team::threads)
+template <class T, class Group, int width, int held>
+TESSERA_KERNEL(Group::threads)
 void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
-  const i64 r = Team::row();
+  const i64 r = Group::row();
   if (r >= work.rows) return;
   T* const dx = work.dlogits[r];
-  HeldRows<T, width, Team, held, 1> x(dx, {work.logits[r]}, work.classes, 0);
+  BlockRows<Group, width, held> rows(work.rows, work.classes, dx);
+  auto x = rows.tile(work.logits);
+  rows.load(x);
   const RowGradient<T> gradient(work, r);
-  x.read([&](auto at, const auto& row) { store_piece(dx, at, gradient(at, lanes(row[0]))); });
+  rows.each([&](auto, const auto& at, const auto& v) { store_place(dx, at, gradient(at, v)); }, x);
 }
 
 #if !defined(__HIP__)
@@ -280,13 +271,14 @@ long long cross_entropy(const CrossEntropyArgs& a, Executor& executor) {
     work.parts = static_cast<Sums<C>*>(a.parts);
     work.fault = executor.fault;
     work.op = a.op;
-    with_rows<T, 1, false, 256>(
-        a.classes, RowLayout(sizeof(T), a.logits), [&](auto width, auto team, auto held, const RowsHeld&) {
-          using Team = decltype(team);
-          const i64 blocks = grid_for(a.rows, Team::rows, executor, 32);
-          launch("cross_entropy", cross_entropy_kernel<T, width, Team, held>, blocks, Team::threads, 0, executor, work);
-          add_up<C>(a.total, a.mean, a.parts, blocks, executor);
-        });
+    with_rows<T, 1, false, 256, 512>(a.classes, RowLayout(sizeof(T), a.logits),
+                                     [&](auto group, auto width, auto held, const RowsHeld& held_by) {
+                                       using Group = decltype(group);
+                                       const i64 blocks = grid_for(a.rows, Group::rows, executor, 32);
+                                       launch("cross_entropy", cross_entropy_kernel<T, Group, width, held>, blocks,
+                                              held_by.threads, 0, executor, work);
+                                       add_up<C>(a.total, a.mean, a.parts, blocks, executor);
+                                     });
   });
   return -1;  // the device reports invalid targets
 }
@@ -300,12 +292,13 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& a, Executor& executo
     work.from = static_cast<const C*>(a.lse);
     work.scale = static_cast<const C*>(a.scale);
     work.scale_step = a.scale_step;
-    with_rows<T, 1, false, 256>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits),
-                                [&](auto width, auto team, auto held, const RowsHeld&) {
-                                  using Team = decltype(team);
-                                  launch("cross_entropy_backward", cross_entropy_backward_kernel<T, width, Team, held>,
-                                         Team::blocks(a.rows), Team::threads, 0, executor, work);
-                                });
+    with_rows<T, 1, false, 256, 512>(a.classes, RowLayout(sizeof(T), a.logits, a.dlogits),
+                                     [&](auto group, auto width, auto held, const RowsHeld& held_by) {
+                                       using Group = decltype(group);
+                                       launch("cross_entropy_backward",
+                                              cross_entropy_backward_kernel<T, Group, width, held>,
+                                              Group::blocks(a.rows), held_by.threads, 0, executor, work);
+                                     });
   });
 }
 

@@ -1,8 +1,8 @@
 // Cross-entropy of long rows on Hopper: TMA streams them through a ring in shared memory that never drains,
 // so that memory is busy, too, while a block adds up what its threads have of a row.
 #pragma once
-#include "held_rows.h"
 #include "kernels/gpu/device/runtime/fault.h"
+#include "row_kernels.h"
 #include "tile/arch/sm90/bulk.h"
 #include "tile/arch/sm90/ring.h"
 
@@ -14,7 +14,7 @@ template <class T>
 struct LossesWork {
   i64 rows, ignore_index;
   int classes;
-  Rows<const T> logits;
+  tile::Rows<const T> logits;
   const i64* targets;
   float *losses, *lse;
   Sums<float>* parts;  // of losses and targets that count, one for each block

@@ -26,9 +26,9 @@ bool layer_norm_backward_sm90(const LayerNormBackwardArgs& a, Executor& executor
   } else {
     with_half(a.type, [&](auto type) {
       using T = typename decltype(type)::type;
-      slices = packed_norm_backward<T, 1, 2, 512>(a, sums, executor);
-      if (slices == 0) slices = packed_norm_backward<T, 2, 3, 384>(a, sums, executor);
-      if (slices == 0) slices = packed_norm_backward<T, 4, 5, 384>(a, sums, executor);
+      slices = cluster_norm_backward<T, 1, 2, 512>(a, sums, executor);
+      if (slices == 0) slices = cluster_norm_backward<T, 2, 3, 384>(a, sums, executor);
+      if (slices == 0) slices = cluster_norm_backward<T, 4, 5, 384>(a, sums, executor);
     });
   }
   if (slices > 0 && sums > 0) sum_slices_sm90(SliceSums<float>(a, slices, sums), executor);

@@ -62,7 +62,7 @@ void plane_sums_kernel(const PlaneBackwardWork<T> work) {
   const C mean = work.mean[set];
   Sums<C> part{C(0), C(0)};
   const T *dy = work.dy.at(s, set, plane), *x = work.x.at(s, set, plane);
-  for (i64 i = Team::rank() * width; i < s.size; i += Team::size * width) {
+  for (i64 i = Team::rank() * width; i < s.size; i += Team::size() * width) {
     const auto g = lanes_of<T, width>(words_at<T, width>(dy + i)), v = lanes_of<T, width>(words_at<T, width>(x + i));
     tile::unroll<width>([&](auto j) {
       part.first += g[j];

@@ -45,11 +45,24 @@ struct SliceSums {
   }
 };
 
+/// Of floats; of doubles where weights are.
+void sum_weights(const LayerNormBackwardArgs& args, i64 slices, int sums, Executor& executor);
+
 /// Launched before the kernel that makes the slices has ended; false: not on Hopper.
 #if defined(__HIP__)
 inline bool sum_slices_sm90(const SliceSums<float>&, Executor&) { return false; }
 #else
 bool sum_slices_sm90(const SliceSums<float>& work, Executor& executor);
 #endif
+
+/// Rows of whole packs, by groups that take turns and keep sums of their columns; false: it does not take these.
+bool layer_norm_backward_turns(const LayerNormBackwardArgs& args, Executor& executor);
+inline constexpr int warp_columns = 1024;  // of halves that a warp holds
+/// Blocks that take some rows after the others: as many as a large card runs at once, at most four to each
+/// multiprocessor.
+inline i64 turn_blocks(i64 rows, i64 together) {
+  return tile::max<i64>(1, tile::min<i64>(132 * together, tile::ceil_div<i64>(rows, 4)));
+}
+inline constexpr i64 most_together = 4;
 
 }  // namespace tessera::gpu_kernels
