@@ -1,6 +1,7 @@
 // The kernels of reductions, for memory of one type or any; see reduce.h.
 #pragma once
 #include "reduce.h"
+#include "row_kernels.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -8,18 +9,16 @@ namespace {
 /// Memory whose type is known at run time.
 struct AnyType {};
 
-/// What a thread folds, in `ways` lanes that do not wait for one another.
-template <class Fold, int ways>
+/// What a thread folds, in `ways` lanes that do not wait for one another; of one result, or of one for each lane.
+template <class Fold, int ways, int results>
 struct Folder {
   typename Fold::Local local[ways];
-  typename Fold::State state[ways];
+  typename Fold::State state[results];
   int pending = 0;
 
   TESSERA_DEVICE Folder() {
-    tile::unroll<ways>([&](auto j) {
-      local[j] = Fold::start();
-      state[j] = Fold::begin();
-    });
+    tile::unroll<ways>([&](auto j) { local[j] = Fold::start(); });
+    tile::unroll<results>([&](auto j) { state[j] = Fold::begin(); });
   }
   TESSERA_DEVICE void fold(int j, typename Fold::Compute x, i64 index) { Fold::fold(local[j], x, index); }
   /// After every round of fold()s.
@@ -27,7 +26,7 @@ struct Folder {
     if (++pending == 128) flush();
   }
   TESSERA_DEVICE void flush() {
-    tile::unroll<ways>([&](auto j) { Fold::flush(state[j], local[j]); });
+    tile::unroll<ways>([&](auto j) { Fold::flush(state[j % results], local[j]); });
     pending = 0;
   }
 };
@@ -38,61 +37,67 @@ struct Join {
   TESSERA_DEVICE State operator()(const State& a, const State& b) const { return Fold::join(a, b); }
 };
 
-/// A team of plan.team threads, 32 or 256, for each slice of a result.
-template <class Fold, class M, int width>
-TESSERA_KERNEL(256)
+/// What a group has of a slice of a result.
+template <class Fold>
+TESSERA_DEVICE void store_slice(const ReducePlan& plan, i64 slice, i64 at, const typename Fold::State& state) {
+  if (plan.states) static_cast<typename Fold::State*>(plan.states)[slice] = state;
+  else store_result<Fold>(plan, at, state);
+}
+
+/// A group for each slice of a result whose elements lie together: what folds make of a row that nobody holds.
+template <class Fold, class M, class Group>
+TESSERA_KERNEL(256, 3)
 void reduce_rows(const ReducePlan plan) {
-  using C = typename Fold::Compute;
-  using State = typename Fold::State;
-  const int thread = tile::thread_in_block(), rank = thread % plan.team;
-  const i64 unit = tile::block_in_grid() * (256 / plan.team) + thread / plan.team;
-  const i64 result = tile::quotient(unit, plan.slices), slice = unit - result * plan.slices;
+  constexpr int width = 16 / sizeof(M);
+  const i64 unit = Group::row(), result = tile::quotient(unit, plan.slices);
   if (result >= plan.results.total) return;
   i64 base[2];
   plan.results.locate(result, 1, base);
-  const i64 begin = slice * plan.slice_length;
-  const i64 end = tile::min<i64>(width > 1 ? plan.extent : plan.elements.total, begin + plan.slice_length);
-  Folder<Fold, width> folder;
-  if constexpr (width > 1) {
-    const Span<const M, width> row(static_cast<const M*>(plan.in) + base[0] + begin, end - begin);
-    const i64 pitch = plan.pitch, length = pitch > 0 ? plan.row : width;
-    i64 column = 0, onward = 0;  // of a pack's first element in its row, and to that of the thread's next pack
-    if (pitch > 0) {
-      const i64 step = plan.team * width, start = begin + pitch + row.first(rank);
-      column = start - tile::quotient(start, pitch) * pitch;
-      onward = step - tile::quotient(step, pitch) * pitch;
-    }
-    const auto in_row = [&](i64 at) { return pitch == 0 || at < length || (at >= pitch && at - pitch < length); };
-    for (i64 p = rank; p < row.packs(); p += plan.team) {
-      const i64 first = row.first(p);
-      if (row.whole(first) && column + width <= length) {
-        const Lanes<M, width, C> v(row.load(p, M()));
-        tile::unroll<width>([&](auto j) { folder.fold(j, v[j], begin + first + j); });
-      } else {
-        tile::unroll<width>([&](auto j) {
-          if (row.inside(first + j) && in_row(column + j))
-            folder.fold(j, tile::convert_element<C>(row.data[first + j]), begin + first + j);
-        });
-      }
-      folder.next();
-      column += onward;
-      if (column >= pitch) column -= pitch;
-    }
-  } else {
-    for (i64 i = begin + rank; i < end; i += plan.team) {
-      i64 at[1];
-      plan.elements.locate(i, 1, at);
-      folder.fold(0, load_as<C>(plan.in, plan.in_type, base[0] + at[0]), i);
-      folder.next();
-    }
+  const i64 begin = (unit - result * plan.slices) * plan.slice_length, pitch = plan.pitch;
+  const M* const from = static_cast<const M*>(plan.in) + base[0] + begin;
+  BlockRows<Group, width, 0> rows(1, tile::min(plan.extent - begin, plan.slice_length), from, 0, nullptr, 0);
+  auto x = rows.tile(Rows<const M>{from, 0});
+  rows.load(x);
+  Folder<Fold, width, 1> folder;
+  rows.each(
+      [&](auto, const auto& at, const auto& v) {
+        const i64 first = begin + at.column, column = pitch > 0 ? first - tile::quotient(first, pitch) * pitch : 0;
+        constexpr int count = tile::remove_cvref_t<decltype(at)>::width;
+        const auto fold = [&](auto j) { folder.fold(j, v[j], first + j); };
+        if (pitch == 0 || column + count <= plan.row) tile::unroll<count>(fold);
+        else
+          tile::unroll<count>([&](auto j) {
+            const i64 c = column + j;
+            if ((c < pitch ? c : c - pitch) < plan.row) fold(j);
+          });
+        folder.next();
+      },
+      x);
+  folder.flush();
+  const auto state = Group::join(folder.state[0], Join<Fold>{});
+  if (Group::rank() == 0) store_slice<Fold>(plan, unit, base[1], state);
+}
+
+/// The same of elements of any type that lie anyhow, by teams of plan.team threads, 32 or 256.
+template <class Fold>
+TESSERA_KERNEL(256)
+void reduce_elements(const ReducePlan plan) {
+  const int thread = tile::thread_in_block(), rank = thread % plan.team;
+  const i64 unit = tile::block_in_grid() * (256 / plan.team) + thread / plan.team;
+  const i64 result = tile::quotient(unit, plan.slices), begin = (unit - result * plan.slices) * plan.slice_length;
+  if (result >= plan.results.total) return;
+  i64 base[2], at[1];
+  plan.results.locate(result, 1, base);
+  Folder<Fold, 1, 1> folder;
+  for (i64 i = begin + rank; i < tile::min(plan.elements.total, begin + plan.slice_length); i += plan.team) {
+    plan.elements.locate(i, 1, at);
+    folder.fold(0, load_as<typename Fold::Compute>(plan.in, plan.in_type, base[0] + at[0]), i);
+    folder.next();
   }
   folder.flush();
-  State state = folder.state[0];
-  for (int j = 1; j < width; ++j) state = Fold::join(state, folder.state[j]);
+  auto state = folder.state[0];
   state = plan.team == team_lanes ? join_lanes(state, Join<Fold>{}) : join_block<256>(state, Join<Fold>{});
-  if (rank != 0) return;
-  if (plan.states) static_cast<State*>(plan.states)[unit] = state;
-  else store_result<Fold>(plan, base[1], state);
+  if (rank == 0) store_slice<Fold>(plan, unit, base[1], state);
 }
 
 /// Threads next to each other take results next to each other, `width` each; plan.ways threads share them.
@@ -107,7 +112,7 @@ void reduce_columns(const ReducePlan plan) {
   const i64 slice = tile::block_in_grid() - group * plan.slices, pack = group * lanes + lane;
   const bool exists = pack * width < plan.results.total;
   i64 base[2] = {0, 0}, left = width;
-  Folder<Fold, width> folder;
+  Folder<Fold, width, width> folder;
   if (exists) {
     left = plan.results.locate(pack, width, base);
     const i64 begin = slice * plan.slice_length;
@@ -152,10 +157,8 @@ void reduce_columns(const ReducePlan plan) {
       for (int w = 1; way == 0 && w < plan.ways; ++w) state = Fold::join(state, room[w * lanes + lane]);
       tile::sync_block();
     }
-    if (exists && way == 0 && j < left) {
-      if (plan.states) static_cast<State*>(plan.states)[(pack * width + j) * plan.slices + slice] = state;
-      else store_result<Fold>(plan, base[1] + j * step, state);
-    }
+    if (exists && way == 0 && j < left)
+      store_slice<Fold>(plan, (pack * width + j) * plan.slices + slice, base[1] + j * step, state);
   });
 }
 
@@ -194,7 +197,9 @@ bool run_packed(const ReducePlan& plan, Executor& executor) {
       if (!packs) return;
       const auto go = launcher(plan, executor);
       if (plan.columns) go(reduce_columns<Fold, M, width>, tile::ceil_div<i64>(plan.results.total, width) * plan.ways);
-      else go(reduce_rows<Fold, M, width>, plan.results.total * plan.team);
+      else
+        go(plan.team == team_lanes ? reduce_rows<Fold, M, Team<team_lanes>> : reduce_rows<Fold, M, Team<256>>,
+           plan.results.total * plan.team);
       done = true;
     }
   });
@@ -208,7 +213,7 @@ void run_reduce(const ReducePlan& plan, Executor& executor) {
     using Fold = typename decltype(fold)::type;
     const auto go = launcher(plan, executor);
     if (plan.columns) go(reduce_columns<Fold, AnyType, 1>, plan.results.total * plan.ways);
-    else go(reduce_rows<Fold, AnyType, 1>, plan.results.total * plan.team);
+    else go(reduce_elements<Fold>, plan.results.total * plan.team);
   });
 }
 
