@@ -133,7 +133,7 @@ class BlockRows {
   template <class T, class X>
   TESSERA_DEVICE void store(const Rows<T>& to, const X& x) {
     T* const row = to[row_];
-    each([&](auto, const auto& at, const auto& v) { store_place(row, at, v); }, x);
+    each([&](auto, auto at, const auto& v) { store_place(row, at, v); }, x);
   }
   /// What rows have added to columns, as [blocks][sums][n].
   template <class C, class... Columns>
@@ -306,21 +306,13 @@ struct BlockRows<Team, width, held, turns>::Late : Beside<E, !has_edges> {
 /// Elements that have been worked out.
 template <class Team, int width, int held, Turns turns>
 template <class C>
-class BlockRows<Team, width, held, turns>::Worked {
+class BlockRows<Team, width, held, turns>::Worked : public InHand {
  public:
   static constexpr bool holds = true;
   using Element = C;
   template <class X>
   TESSERA_DEVICE Worked(BlockRows& rows, const X& x) {
-    rows.each(
-        [&](auto, const auto& at, const auto& v) {
-          unroll<remove_cvref_t<decltype(at)>::width>([&](auto j) { lanes(at.k).x[j] = v[j]; });
-        },
-        x);
-  }
-  template <class H, class At>
-  TESSERA_DEVICE None fetch(H, const At&) const {
-    return {};
+    rows.each([&](auto, auto at, const auto& v) { unroll<at.width>([&](auto j) { lanes(at.k).x[j] = v[j]; }); }, x);
   }
   template <class H, class At>
   TESSERA_DEVICE const auto& value(H, const At& at, None) const {
@@ -338,12 +330,8 @@ class BlockRows<Team, width, held, turns>::Worked {
 /// Sums of a thread's columns, to which a fold adds; dropped where rows do not take turns.
 template <class Team, int width, int held, Turns turns>
 template <class C>
-class BlockRows<Team, width, held, turns>::ColumnSums {
+class BlockRows<Team, width, held, turns>::ColumnSums : public InHand {
  public:
-  template <class H, class At>
-  TESSERA_DEVICE None fetch(H, const At&) const {
-    return {};
-  }
   template <class H, class At>
   TESSERA_DEVICE C* value(H, const At& at, None) {
     if constexpr (takes_turns) return part_[at.k];

@@ -12,81 +12,9 @@
 // holds. Values of a row and values of a column (a norm's weights) are tiles, too, the same along the other dimension.
 #pragma once
 #include "group.h"
+#include "pack.h"
 
 TESSERA_TILE_BEGIN
-
-// ---- packs, and their elements
-
-/// Stores a pack of 8 or 16 bytes at once: nvcc merges such a store with the single ones of another path, element by
-/// element.
-template <class P>
-TESSERA_DEVICE void store_at_once(void* to, const P& pack) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(P) == 16) {
-    const auto w = bit_cast<Array<u32, 4>>(pack);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]),
-                 "r"(w[2]), "r"(w[3])
-                 : "memory");
-    return;
-  } else if constexpr (sizeof(P) == 8) {
-    const auto w = bit_cast<Array<u32, 2>>(pack);
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1])
-                 : "memory");
-    return;
-  }
-#endif
-  *static_cast<P*>(to) = pack;
-}
-
-/// The 16 bytes that begin `shift` bytes into two packs: shifted by whole words and then by half a one.
-template <class T, int width>
-TESSERA_DEVICE Pack<T, width> shifted(const Pack<T, width>& first, const Pack<T, width>& second, int shift) {
-  struct {
-    Pack<T, width> pack[2];
-  } const both{{first, second}};
-  auto w = bit_cast<Array<u32, 8>>(both);
-  if (shift != 0) {  // one way for all shifts: a choice between packs may become one between addresses
-    unroll<6>([&](auto i) { w[i] = shift & 8 ? w[i + 2] : w[i]; });
-    unroll<5>([&](auto i) { w[i] = shift & 4 ? w[i + 1] : w[i]; });
-    if constexpr (sizeof(T) == 2) unroll<4>([&](auto i) { w[i] = shift & 2 ? w[i] >> 16 | w[i + 1] << 16 : w[i]; });
-  }
-  return bit_cast<Pack<T, width>>(Array<u32, 4>{{w[0], w[1], w[2], w[3]}});
-}
-
-/// The same in every lane, by words: nvcc would take packs apart, lane by lane, where one way has this and another
-/// more.
-template <class T, int width, class C>
-TESSERA_DEVICE Pack<T, width> filled(C value) {
-  Pack<T, 1> one{{convert_element<T>(value)}};
-  if constexpr (sizeof(T) == 2 && width % 2 == 0) {
-    const u32 bits = bit_cast<u16>(one);
-    Array<u32, width / 2> words;
-    unroll<width / 2>([&](auto i) { words[i] = bits | bits << 16; });
-    return bit_cast<Pack<T, width>>(words);
-  } else {
-    Pack<T, width> pack;
-    unroll<width>([&](auto j) { pack.lane[j] = one.lane[0]; });
-    return pack;
-  }
-}
-
-/// The elements of a pack in the type to compute in.
-template <class T, int width, class C = compute_t<T>>
-struct Lanes {
-  C x[width];
-
-  Lanes() = default;
-  TESSERA_DEVICE explicit Lanes(const Pack<T, width>& p) {
-    if constexpr (is_same_v<T, bf16> && is_same_v<C, float> && width % 2 == 0) {  // an instruction each
-      const auto pairs = bit_cast<Array<u32, width / 2>>(p);
-      unroll<width>(
-          [&](auto j) { x[j] = bit_cast<float>(j % 2 == 0 ? pairs[j / 2] << 16 : pairs[j / 2] & 0xffff0000u); });
-    } else {
-      unroll<width>([&](auto j) { x[j] = convert_element<C>(p.lane[j]); });
-    }
-  }
-  TESSERA_DEVICE C operator[](int j) const { return x[j]; }
-};
 
 /// Rows of contiguous elements, `pitch` elements apart; data may be missing.
 template <class T>
@@ -113,6 +41,14 @@ struct Place {
 struct None {
   template <class Holder>
   TESSERA_DEVICE void load(const Holder&) {}
+};
+
+/// What has all in hand.
+struct InHand {
+  template <class H, class At>
+  TESSERA_DEVICE None fetch(H, const At&) const {
+    return {};
+  }
 };
 
 // ---- values of rows, of columns and of maps
@@ -294,15 +230,18 @@ TESSERA_DEVICE auto map_tile(const F& f, const First& first, const Tiles&... til
 
 // ---- reductions
 
+/// fn(Int<h>, elements...) at every place of a row and column.
+template <class Holder, class Fn, class... Tiles>
+TESSERA_DEVICE void for_each_place(Holder& rows, const Fn& fn, Tiles&&... tiles) {
+  rows.each([&](auto h, auto at, const auto&... v) { unroll<at.width>([&](auto j) { fn(h, v[j]...); }); }, tiles...);
+}
+
 /// What fold(state, elements...) makes of zeros at every place of a row, as a sum: for each row S.
 template <class S, class Holder, class Fold, class... Tiles>
 TESSERA_DEVICE auto reduce_tile(Holder& rows, const Fold& fold, Tiles&&... tiles) {
   RowValues<S, Holder::height> state{};
-  rows.each(
-      [&](auto h, const auto& at, const auto&... v) {
-        unroll<remove_cvref_t<decltype(at)>::width>([&](auto j) { fold(state.of_row[h], v[j]...); });
-      },
-      tiles...);
+  for_each_place(
+      rows, [&](auto h, auto&&... v) { fold(state.of_row[h], v...); }, tiles...);
   return rows.join(state, Plus{});
 }
 /// The sum of a row.
@@ -316,9 +255,8 @@ TESSERA_DEVICE auto reduce_tile(Holder& rows, const X& x) {
 /// Adds rows to the sums of their columns.
 template <class Holder, class Sums, class X>
 TESSERA_DEVICE void add_tile(Holder& rows, Sums& sums, const X& x) {
-  rows.each([](auto, const auto& at, auto* sum,
-               const auto& v) { unroll<remove_cvref_t<decltype(at)>::width>([&](auto j) { sum[j] += v[j]; }); },
-            sums, x);
+  for_each_place(
+      rows, [](auto, auto& sum, auto v) { sum += v; }, sums, x);
 }
 
 /// Mean and sum of squared deviations of each row, in two passes over what threads hold; of `rms`, 0 and the sum of
@@ -346,36 +284,6 @@ TESSERA_DEVICE auto moments_tile(Holder& rows, const X& x, bool rms) {
 /// e^x as the hardware has it, to 2^-22 for x in [-1, 0]; double by the library.
 TESSERA_DEVICE double fast_exp(double x) { return exp(x); }
 TESSERA_DEVICE float fast_exp(float x) { return fast_exp2(x * 1.44269504f); }
-
-TESSERA_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }  // of NaN and a number, the number
-TESSERA_DEVICE double larger(double a, double b) { return ::fmax(a, b); }
-struct Larger {
-  static constexpr bool commutes = true;
-  template <class C>
-  TESSERA_DEVICE C operator()(C a, C b) const {
-    return larger(a, b);
-  }
-};
-
-/// The largest element of a pack; of NaN and a number, the number.
-template <class T, int width>
-TESSERA_DEVICE compute_t<T> largest_of(const Pack<T, width>& p) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 2 && width == 8) {  // of pairs, an instruction each
-    const auto w = bit_cast<Array<u32, 4>>(p);
-    const auto pair = [](u32 a, u32 b) {
-      if constexpr (is_same_v<T, bf16>) asm("max.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-      else asm("max.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-      return a;
-    };
-    return largest_of(bit_cast<Pack<T, 2>>(pair(pair(w[0], w[1]), pair(w[2], w[3]))));
-  }
-#endif
-  const Lanes<T, width> v(p);
-  auto top = v[0];
-  for (int j = 1; j < width; ++j) top = larger(top, v[j]);
-  return top;
-}
 
 /// The largest element and the sum of e^(x - shift()): softmax in one pass (Milakov and Gimelshein, arXiv:1805.02867).
 template <class C>
@@ -436,11 +344,11 @@ TESSERA_DEVICE auto exponents_tile(Holder& rows, const X& x) {
   auto e = Exponents<C>::start();
   const auto join = [&](C value, auto op) { return rows.join(RowValues<C, 1>{{value}}, op)[0]; };
   if constexpr (Holder::in_registers) {
-    rows.each([&](auto, const auto&, const auto& p) { e.largest = larger(e.largest, largest_of(p)); }, packs);
+    rows.each([&](auto, auto, const auto& p) { e.largest = larger(e.largest, largest_of(p)); }, packs);
     e.largest = join(e.largest, Larger{});
-    rows.each([&, by = e.shift()](auto, const auto&, const auto& p) { e.add_beside(p, by); }, packs);
+    rows.each([&, by = e.shift()](auto, auto, const auto& p) { e.add_beside(p, by); }, packs);
   } else {
-    rows.each([&](auto, const auto&, const auto& p) { e.add(p); }, packs);
+    rows.each([&](auto, auto, const auto& p) { e.add(p); }, packs);
     e.move_to(join(e.largest, Larger{}));
   }
   e.sum = join(e.sum, Plus{});

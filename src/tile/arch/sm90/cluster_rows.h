@@ -90,7 +90,6 @@ class ClusterRows {
   using Packed = Pack<T, width>;
   class Staged;
   class Columns;
-  class SharedColumns;
   class ColumnSums;
 
   /// Packs that a block has, at most, of rows of n.
@@ -121,7 +120,7 @@ class ClusterRows {
     }
     cluster_sync();
     wait_on_dependent_grids();
-    slice_.template each<packs>([&](const auto& at) { elements_ += remove_cvref_t<decltype(at)>::width; });
+    slice_.template each<packs>([&](auto at) { elements_ += at.width; });
     of_warp_ = join_lanes(elements_, Plus{});
     per_row_ = 1.0f / static_cast<float>(shape.n);
   }
@@ -140,8 +139,7 @@ class ClusterRows {
   }
   TESSERA_DEVICE auto columns(const T* data, float otherwise) {
     const Beside<T> array(data, reinterpret_cast<const void*>(-slice_.start * sizeof(T)), otherwise);
-    if constexpr (shared_columns > 0) return SharedColumns(*this, array);
-    else return Columns(*this, array);
+    return Columns(*this, array, room(shape_.stages) + arrays_++ * pitch_);
   }
   template <class C>
   TESSERA_DEVICE auto column_sums() const {
@@ -167,9 +165,8 @@ class ClusterRows {
   }
   template <class Visit, class... Tiles>
   TESSERA_DEVICE void each(const Visit& visit, Tiles&... tiles) {
-    slice_.template each<packs>([&](const auto& at) {
-      unroll<height>([&](auto h) { visit(h, at, tiles.value(h, at, tiles.fetch(h, at))...); });
-    });
+    slice_.template each<packs>(
+        [&](auto at) { unroll<height>([&](auto h) { visit(h, at, tiles.value(h, at, tiles.fetch(h, at))...); }); });
   }
   /// Of floats, or of two; once a turn.
   template <class S>
@@ -199,7 +196,7 @@ class ClusterRows {
     unroll<height>([&](auto h) {
       if (row(h) >= shape_.count) return;
       T* const at_row = to[row(h)];
-      slice_.template each<packs>([&](const auto& at) { store_place(at_row, at, x.value(h, at, x.fetch(h, at))); });
+      slice_.template each<packs>([&](auto at) { store_place(at_row, at, x.value(h, at, x.fetch(h, at))); });
       leave(turn_ * height + h, stage_ + h);
     });
   }
@@ -313,7 +310,7 @@ class ClusterRows {
 
 /// Rows of a block's slice in shared memory.
 template <class T, int cluster, int packs, int inputs, int height, int shared_columns>
-class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::Staged {
+class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::Staged : public InHand {
  public:
   static constexpr bool holds = true;
   using Element = float;
@@ -326,12 +323,8 @@ class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::Staged {
       const size_t from = rows_.begin(number_, rows_.existing_row(h, 0));
       at_[h] = ((h * inputs + number_) * rows_.pitch_ + within_line(from)) * 16 + (here ? from % 16 : 0);
       if (here) return;
-      rows_.slice_.template each<packs>([&](const auto& at) { at_place(h, at) = {}; });  // what this thread will read
+      rows_.slice_.template each<packs>([&](auto at) { at_place(h, at) = {}; });  // what this thread will read
     });
-  }
-  template <class H, class At>
-  TESSERA_DEVICE None fetch(H, const At&) const {
-    return {};
   }
   template <class H, class At>
   TESSERA_DEVICE auto value(H h, const At& at, None) const {
@@ -363,79 +356,46 @@ class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::Staged {
   int at_[height];  // from which byte of the room on a row lies
 };
 
-/// What a thread keeps for its columns.
+/// What a thread keeps for its columns, in shared memory where registers do not suffice.
 template <class T, int cluster, int packs, int inputs, int height, int shared_columns>
-class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::Columns {
+class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::Columns : public InHand {
  public:
   static constexpr bool holds = true;
   using Element = float;
-  TESSERA_DEVICE Columns(const ClusterRows& rows, const Beside<T>& array) {
-    rows.slice_.template each<packs>(
-        [&](const auto& at) { pack(at.k) = array.pack(Int<0>{}, at, array.fetch(Int<0>{}, at)); });
-  }
-  template <class H, class At>
-  TESSERA_DEVICE None fetch(H, const At&) const {
-    return {};
+  TESSERA_DEVICE Columns(const ClusterRows& rows, const Beside<T>& array, Packed* room)
+      : slice_(rows.slice_), room_(room) {
+    slice_.template each<packs>([&](auto at) {
+      const auto pack = array.pack(Int<0>{}, at, array.fetch(Int<0>{}, at));
+      if constexpr (at.width == 1) edge_ = pack;
+      else if constexpr (shared_columns > 0) room_[slice_.pack(at.k)] = pack;
+      else words_[at.k] = bit_cast<Array<u32, 4>>(pack);
+    });
   }
   template <class H, class At>
   TESSERA_DEVICE auto value(H, const At& at, None) const {
     if constexpr (At::width == 1) {
       return Lanes<T, 1>(edge_);
+    } else if constexpr (shared_columns > 0) {
+      return Lanes<T, width>(room_[slice_.pack(at.k)]);
     } else {
-      auto words = bit_cast<Array<u32, 4>>(pack_[at.k]);
+      auto words = words_[at.k];
       // or nvcc would widen all of them ahead of the loop over rows, for which registers do not suffice
       unroll<4>([&](auto i) { asm volatile("" : "+r"(words[i])); });
       return Lanes<T, width>(bit_cast<Packed>(words));
     }
   }
-  TESSERA_DEVICE Packed& pack(int k) { return pack_[k]; }
-  TESSERA_DEVICE Pack<T, 1>& pack(Edge) { return edge_; }
 
  private:
-  Packed pack_[packs];
-  Pack<T, 1> edge_;
-};
-
-/// The same in shared memory, where registers do not suffice: a thread looks at its own packs only.
-template <class T, int cluster, int packs, int inputs, int height, int shared_columns>
-class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::SharedColumns {
- public:
-  static constexpr bool holds = true;
-  using Element = float;
-  TESSERA_DEVICE SharedColumns(ClusterRows& rows, const Beside<T>& array)
-      : room_(rows.room(rows.shape_.stages) + rows.arrays_++ * rows.pitch_),
-        own_(rows.slice_.own),
-        threads_(rows.slice_.threads) {
-    Columns columns(rows, array);
-    unroll<packs>([&](auto k) {
-      if (rows.slice_.pack(k) < rows.slice_.packs) room_[own_ + k * threads_] = columns.pack(k);
-    });
-    edge_ = columns.pack(Edge{});
-  }
-  template <class H, class At>
-  TESSERA_DEVICE None fetch(H, const At&) const {
-    return {};
-  }
-  template <class H, class At>
-  TESSERA_DEVICE auto value(H, const At& at, None) const {
-    if constexpr (At::width == 1) return Lanes<T, 1>(edge_);
-    else return Lanes<T, width>(room_[own_ + at.k * threads_]);
-  }
-
- private:
+  const PackSlice<width>& slice_;
   Packed* room_;
-  int own_, threads_;
+  Array<u32, 4> words_[packs];
   Pack<T, 1> edge_;
 };
 
 /// Sums of a thread's columns, to which a fold adds.
 template <class T, int cluster, int packs, int inputs, int height, int shared_columns>
-class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::ColumnSums {
+class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::ColumnSums : public InHand {
  public:
-  template <class H, class At>
-  TESSERA_DEVICE None fetch(H, const At&) const {
-    return {};
-  }
   template <class H, class At>
   TESSERA_DEVICE float* value(H, const At& at, None) {
     return sum(at.k);
@@ -446,8 +406,8 @@ class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::ColumnSums
     float* const columns = reinterpret_cast<float*>(rows.room(0));  // from slice.begin on
     const int from = max(0, slice.begin), length = min(slice.n, slice.end) - from;
     sync_block();
-    slice.template each<packs>([&](const auto& at) {
-      constexpr int width = remove_cvref_t<decltype(at)>::width, count = width == 1 ? 1 : 4;
+    slice.template each<packs>([&](auto at) {
+      constexpr int width = at.width, count = width == 1 ? 1 : 4;
       const float* const own = const_cast<ColumnSums*>(this)->sum(at.k);
       unroll<width / count>([&](auto i) {
         Pack<float, count> four;
@@ -485,13 +445,12 @@ TESSERA_DEVICE RowValues<Moments<float>, 1> ClusterRows<T, cluster, packs, input
   const auto some = x.value(h, first, None{});
   unroll<width>([&](auto j) { shift += some[j]; });
   shift /= width;
-  each(
-      [&](auto, const auto& at, const auto& v) {
-        unroll<remove_cvref_t<decltype(at)>::width>([&](auto j) {
-          const float d = v[j] - shift;
-          sum += d;
-          squares = fma(d, d, squares);
-        });
+  for_each_place(
+      *this,
+      [&](auto, float v) {
+        const float d = v - shift;
+        sum += d;
+        squares = fma(d, d, squares);
       },
       x);
   float middle = sum * (1.0f / elements_);

@@ -2,7 +2,7 @@
 // one or two; threads find their element by division.
 #pragma once
 #include "kernels/gpu/device/runtime/gpu.h"
-#include "tile/arch/gpu/row_tile.h"
+#include "tile/arch/gpu/pack.h"
 
 namespace tessera::gpu_kernels {
 

@@ -139,7 +139,7 @@ void cross_entropy_backward_kernel(const CrossEntropyWork<T> work) {
   auto x = rows.tile(work.logits);
   rows.load(x);
   const RowGradient<T> gradient(work, r);
-  rows.each([&](auto, const auto& at, const auto& v) { store_place(dx, at, gradient(at, v)); }, x);
+  rows.each([&](auto, auto at, const auto& v) { store_place(dx, at, gradient(at, v)); }, x);
 }
 
 #if !defined(__HIP__)

@@ -60,9 +60,9 @@ void reduce_rows(const ReducePlan plan) {
   rows.load(x);
   Folder<Fold, width, 1> folder;
   rows.each(
-      [&](auto, const auto& at, const auto& v) {
+      [&](auto, auto at, const auto& v) {
         const i64 first = begin + at.column, column = pitch > 0 ? first - tile::quotient(first, pitch) * pitch : 0;
-        constexpr int count = tile::remove_cvref_t<decltype(at)>::width;
+        constexpr int count = at.width;
         const auto fold = [&](auto j) { folder.fold(j, v[j], first + j); };
         if (pitch == 0 || column + count <= plan.row) tile::unroll<count>(fold);
         else

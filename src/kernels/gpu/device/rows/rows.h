@@ -1,6 +1,7 @@
 // Rows, and the groups of threads that work on them: tile/arch/gpu/row_tile.h.
 #pragma once
 #include "kernels/gpu/device/elementwise/join.h"
+#include "tile/arch/gpu/row_tile.h"
 
 namespace tessera::gpu_kernels {
 
