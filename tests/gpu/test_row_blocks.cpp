@@ -172,8 +172,9 @@ void expect_norm(const Shape& s, int apart_by) {
       RowsInMemory<T> x(s.rows, s.n, s.pitch + apart_by, s.phase), y(s.rows, s.n, s.pitch, s.phase, false);
       RowsInMemory<T> weight(1, s.n, s.n, 1), bias(1, s.n, s.n, 2);
       std::vector<C> mean(s.rows), rstd(s.rows);
-      W::run(LayerNorm<T>{s.rows, s.n, rms, C(1e-5), y.rows(), x.input(), weights ? weight.input().data : nullptr,
-                          weights ? bias.input().data : nullptr, mean.data(), rstd.data()});
+      W::run(LayerNorm<T>{s.rows, s.n, rms, C(1e-5), C(1) / static_cast<C>(s.n), y.rows(), x.input(),
+                          weights ? weight.input().data : nullptr, weights ? bias.input().data : nullptr, mean.data(),
+                          rstd.data()});
       std::vector<Statistics> of(s.rows);
       for (i64 r = 0; r < s.rows; ++r) {
         of[r] = statistics([&](i64 r, i64 c) { return x.at(r, c); }, r, s.n, rms);
@@ -233,6 +234,7 @@ struct Gradients {
     work.weight = weight.input().data;
     work.mean = rms ? nullptr : mean.data();
     work.rstd = rstd.data();
+    work.share = C(1) / static_cast<C>(s.n);
     work.partial = partial.data();
     work.sums = sums;
     return work;
@@ -320,8 +322,8 @@ TEST(RowBlocks, NormOfASum) {
   RowsInMemory<float> weight(1, s.n, s.n, 0), bias(1, s.n, s.n, 0), shift(1, s.n, s.n, 0);
   std::vector<float> mean(s.rows), rstd(s.rows);
   for (const bool summed : {true, false}) {
-    SumNorm<float, bf16, const float*> work{{s.rows, s.n, false, 1e-5f, y.rows(), x.input(), weight.input().data,
-                                             bias.input().data, mean.data(), rstd.data()},
+    SumNorm<float, bf16, const float*> work{{s.rows, s.n, false, 1e-5f, 1.0f / s.n, y.rows(), x.input(),
+                                             weight.input().data, bias.input().data, mean.data(), rstd.data()},
                                             {nullptr, 0},
                                             {nullptr, 0},
                                             nullptr};

@@ -132,6 +132,7 @@ class BlockRows {
   }
   template <class T, class X>
   TESSERA_DEVICE void store(const Rows<T>& to, const X& x) {
+    if (!to.data) return;
     T* const row = to[row_];
     each([&](auto, auto at, const auto& v) { store_place(row, at, v); }, x);
   }
@@ -235,11 +236,11 @@ class BlockRows<Team, width, held, turns>::Held {
     } else {
       Raw raw;
       if (is_kept(at.k)) {
-        raw.pack[0] = room(at.k);
+        raw.pack[0] = bit_cast<Words>(room(at.k));
       } else if constexpr (held == apart) {
         raw = beside().fetch(Int<0>{}, at);
       } else {
-        raw.pack[0] = *reinterpret_cast<const Packed*>(data_ + at.column);
+        raw.pack[0] = bit_cast<Words>(*reinterpret_cast<const Packed*>(data_ + at.column));
       }
       return raw;
     }
@@ -251,7 +252,7 @@ class BlockRows<Team, width, held, turns>::Held {
     } else if constexpr (in_registers) {
       return bit_cast<Packed>(part_.part[at.k]);
     } else {
-      Packed packed = raw.pack[0];
+      Packed packed = bit_cast<Packed>(raw.pack[0]);
       if constexpr (held == apart)
         if (!is_kept(at.k)) packed = beside().pack(Int<0>{}, at, raw);
       if (!rows_.again_ && at.k < rows_.kept_) room(at.k) = packed;
@@ -265,10 +266,8 @@ class BlockRows<Team, width, held, turns>::Held {
 
  private:
   using Part = Tile<conditional_t<sizeof(E) == 2, u16, E>, HeldLayout<Team::most, in_registers ? held : 1, width>>;
-  struct One {
-    Packed pack[1];
-  };
-  using Raw = conditional_t<held == apart, typename Beside<E>::template Raw<width>, One>;
+  using Raw = typename Beside<E, held != apart>::template Raw<width>;
+  using Words = typename Raw::Words;
 
   TESSERA_DEVICE Beside<E> beside() const { return {data_, rows_.result_}; }
   TESSERA_DEVICE bool is_kept(Index k) const { return rows_.again_ && k < rows_.kept_; }

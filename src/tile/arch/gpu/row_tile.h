@@ -112,9 +112,11 @@ class Beside {
 #else
   static constexpr bool shifts = !alike;
 #endif
+  /// Words, since nvcc takes packs apart, lane by lane, where one way has this and another that.
   template <int width>
   struct Raw {
-    Pack<T, width> pack[shifts && width > 1 ? 2 : 1];
+    using Words = conditional_t<width == 1, Pack<T, 1>, Array<u32, width* static_cast<int>(sizeof(T)) / 4>>;
+    Words pack[shifts && width > 1 ? 2 : 1];
   };
   TESSERA_DEVICE Beside(const T* data, const void* row, C otherwise = C(0))
       : data_(data),
@@ -123,30 +125,36 @@ class Beside {
 
   template <class H, class At>
   TESSERA_DEVICE Raw<At::width> fetch(H, const At& at) const {
+    using Words = typename Raw<At::width>::Words;
     Raw<At::width> raw{};
     if (!data_) return raw;
     const T* const from = data_ + at.column;
     if constexpr (alike) {
-      raw.pack[0] = *reinterpret_cast<const Pack<T, At::width>*>(from);
+      raw.pack[0] = bit_cast<Words>(*reinterpret_cast<const Pack<T, At::width>*>(from));
     } else if constexpr (!shifts || At::width == 1) {
       __builtin_memcpy(&raw.pack[0], from, sizeof(raw));
     } else {
       const auto* const whole = reinterpret_cast<const Pack<T, At::width>*>(reinterpret_cast<size_t>(from) - shift_);
-      raw.pack[0] = whole[0];
-      if (shift_ != 0) raw.pack[1] = whole[1];
+      raw.pack[0] = bit_cast<Words>(whole[0]);
+      if (shift_ != 0) raw.pack[1] = bit_cast<Words>(whole[1]);
     }
     return raw;
   }
   template <class H, class At, int width>
   TESSERA_DEVICE Pack<T, width> pack(H, const At&, const Raw<width>& raw) const {
-    if (!data_) return filled<T, width>(otherwise_);
-    if constexpr (!shifts || width == 1) return raw.pack[0];
-    else return shifted(raw.pack[0], raw.pack[1], shift_);
+    using P = Pack<T, width>;
+    if constexpr (!shifts || width == 1) return bit_cast<P>(raw.pack[0]);
+    else return shifted(bit_cast<P>(raw.pack[0]), bit_cast<P>(raw.pack[1]), shift_);
   }
   template <class H, class At, int width>
   TESSERA_DEVICE Lanes<T, width> value(H h, const At& at, const Raw<width>& raw) const {
-    return Lanes<T, width>(pack(h, at, raw));
+    if (data_) return Lanes<T, width>(pack(h, at, raw));
+    Lanes<T, width> v;
+    unroll<width>([&](auto j) { v.x[j] = otherwise_; });
+    return v;
   }
+  TESSERA_DEVICE bool is_missing() const { return !data_; }
+  TESSERA_DEVICE C otherwise() const { return otherwise_; }
 
  private:
   const T* data_;
@@ -364,7 +372,7 @@ TESSERA_DEVICE void store_place(T* row, const At& at, const V& v) {
   unroll<At::width>([&](auto j) { out.lane[j] = convert_element<T>(v[j]); });
   store_at_once(row + at.column, out);
 }
-/// Stores rows; values of rows go to an array of them.
+/// Stores rows, if there is a place for them; values of rows go to an array of them.
 template <class Holder, class T, class X>
 TESSERA_DEVICE void store_tile(Holder& rows, const Rows<T>& to, const X& x) {
   rows.store(to, x);

@@ -365,7 +365,8 @@ class ClusterRows<T, cluster, packs, inputs, height, shared_columns>::Columns : 
   TESSERA_DEVICE Columns(const ClusterRows& rows, const Beside<T>& array, Packed* room)
       : slice_(rows.slice_), room_(room) {
     slice_.template each<packs>([&](auto at) {
-      const auto pack = array.pack(Int<0>{}, at, array.fetch(Int<0>{}, at));
+      const auto pack = array.is_missing() ? filled<T, at.width>(array.otherwise())
+                                           : array.pack(Int<0>{}, at, array.fetch(Int<0>{}, at));
       if constexpr (at.width == 1) edge_ = pack;
       else if constexpr (shared_columns > 0) room_[slice_.pack(at.k)] = pack;
       else words_[at.k] = bit_cast<Array<u32, 4>>(pack);

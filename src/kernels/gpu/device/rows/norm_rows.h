@@ -13,7 +13,7 @@ struct LayerNorm {
   static constexpr int registers = 64;  // of a thread, at most
   tile::i64 count, n;
   bool rms;
-  C eps;
+  C eps, share;  // share: 1 / n
   tile::Rows<Y> to;
   tile::Rows<const T> x;
   Weight weight, bias;
@@ -27,7 +27,6 @@ struct LayerNorm {
   }
   template <class Holder, class X, class W>
   TESSERA_DEVICE void normalize(Holder& rows, const X& v, const W& w, const W& b) const {
-    const C share = C(1) / static_cast<C>(n);
     const auto moments = tile::moments_tile(rows, v, rms);
     const auto r =
         map_tile([&](const auto& m) { return C(1) / tile::sqrt(tile::fma(m.squares, share, eps)); }, moments);
@@ -55,7 +54,7 @@ struct SumNorm : LayerNorm<T, Y, Weight> {
     const auto add = [](float v, float more, float s) { return v + (more + tile::convert_element<float>(Y(s))); };
     while (rows.load(v, more)) {
       const auto all = sum.data ? rows.hold(map_tile(add, v, more, s)) : rows.hold(v);
-      if (sum.data) store_tile(rows, sum, all);
+      store_tile(rows, sum, all);
       this->normalize(rows, all, w, b);
     }
   }
@@ -74,6 +73,7 @@ struct NormBackward {
   tile::Rows<const T> x, addend;
   Weight weight;
   const C *mean, *rstd;  // no mean: RMS norm
+  C share;               // 1 / n
   C* partial;            // [groups of rows][sums][n]
   int sums;              // that are wanted: none; of weights; of biases; and of dx
 
@@ -85,30 +85,34 @@ struct NormBackward {
     auto m = rows.values(mean, C(0)), r = rows.values(rstd, C(1));
     auto more = rows.late_tile(addend);
     auto dw = rows.template column_sums<C>(), db = dw, sum = dw;
-    const C share = C(1) / static_cast<C>(n);
     const auto fold = [](tile::Sums<C>& s, C d, C v, C w, C& dw, C& db, C r, C shift) {
       const C normal = tile::fma(v, r, shift), g = d * w;
       s = {s.first + g, tile::fma(g, normal, s.second)};
-      dw = tile::fma(d, normal, dw);
-      db += d;
+      dw = tile::fma(d, normal, dw), db += d;
+    };
+    struct Line {  // dx = scale dy weight + slope x + rest
+      C scale, slope, rest;
     };
     while (rows.load(d, v, m, r, more)) {
       const auto shift = map_tile([](C m, C r) { return -m * r; }, m, r);
-      const auto s = reduce_tile<tile::Sums<C>>(rows, fold, d, v, w, dw, db, r, shift);
-      const auto by = map_tile([&](const tile::Sums<C>& s, C r) { return -s.second * share * r * r; }, s, r);
-      const auto rest =
-          map_tile([&](const tile::Sums<C>& s, C m, C r, C by) { return mean ? -m * by - s.first * share * r : C(0); },
-                   s, m, r, by);
-      const auto dx = [](C d, C v, C w, C r, C by, C rest) { return tile::fma(d * w, r, tile::fma(v, by, rest)); };
-      const auto g = map_tile(dx, d, v, w, r, by, rest);
+      const auto sums_of_row = reduce_tile<tile::Sums<C>>(rows, fold, d, v, w, dw, db, r, shift);
+      const auto to_line = [&](const tile::Sums<C>& s, C m, C r) {
+        const C slope = -s.second * share * r * r;
+        return Line{r, slope, mean ? -m * slope - s.first * share * r : C(0)};
+      };
+      const auto dx = [](C d, C v, C w, const Line& l) {
+        return tile::fma(d * w, l.scale, tile::fma(v, l.slope, l.rest));
+      };
+      const auto g = map_tile(dx, d, v, w, map_tile(to_line, sums_of_row, m, r));
       if constexpr (branches) {
         const auto all = addend.data ? rows.hold(map_tile(tile::Plus{}, g, more)) : rows.hold(g);
         tile::add_tile(rows, sum, all);
-        if (branch.data) store_tile(rows, branch, all);
-        if (to.data) store_tile(rows, to, all);
-      } else if (to.data) {
-        if constexpr (adds) store_tile(rows, to, map_tile(tile::Plus{}, g, more));
-        else store_tile(rows, to, g);
+        store_tile(rows, branch, all);
+        store_tile(rows, to, all);
+      } else if constexpr (adds) {
+        store_tile(rows, to, map_tile(tile::Plus{}, g, more));
+      } else {
+        store_tile(rows, to, g);
       }
     }
     if constexpr (branches) rows.store_sums(partial, sums, dw, db, sum);

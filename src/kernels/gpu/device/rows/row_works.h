@@ -18,6 +18,7 @@ LayerNorm<T, Y, Weight> layer_norm_of(const LayerNormArgs& a, Weight weight, Wei
           a.n,
           a.rms,
           static_cast<C>(a.eps),
+          C(1) / static_cast<C>(a.n),
           rows_of<Y>(a.y),
           rows_of<const T>(a.x),
           weight,
@@ -45,6 +46,7 @@ Work norm_backward_of(const LayerNormBackwardArgs& a, int sums) {
   else work.weight = static_cast<decltype(work.weight)>(a.weight);
   work.mean = a.rms ? nullptr : static_cast<const C*>(a.mean);
   work.rstd = static_cast<const C*>(a.rstd);
+  work.share = C(1) / static_cast<C>(a.n);
   work.partial = static_cast<C*>(a.workspace);
   work.sums = sums;
   return work;
