@@ -19,12 +19,10 @@ TESSERA_DEVICE S from_lane(const S& value, int mask) {
   return bit_cast<S>(w);
 }
 
-struct Plus {
-  static constexpr bool commutes = true;  // the order of a and b makes no difference
-  template <class S>
-  TESSERA_DEVICE S operator()(S a, S b) const {
-    return a + b;
-  }
+/// Whether the order of a and b makes no difference to op(a, b).
+template <class Op>
+inline constexpr bool commutes = is_same_v<Op, Add> || requires {
+  Op::commutes;
 };
 
 /// Two sums at once.
@@ -41,7 +39,7 @@ TESSERA_DEVICE S join_lanes(S value, const Op& op) {
 #pragma unroll
   for (int mask = 1; mask < team_lanes; mask *= 2) {
     const S other = from_lane(value, mask);
-    if constexpr (requires { Op::commutes; }) value = op(value, other);
+    if constexpr (commutes<Op>) value = op(value, other);
     else value = lane & mask ? op(other, value) : op(value, other);
   }
   return value;

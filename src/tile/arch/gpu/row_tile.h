@@ -250,7 +250,7 @@ TESSERA_DEVICE auto reduce_tile(Holder& rows, const Fold& fold, Tiles&&... tiles
   RowValues<S, Holder::height> state{};
   for_each_place(
       rows, [&](auto h, auto&&... v) { fold(state.of_row[h], v...); }, tiles...);
-  return rows.join(state, Plus{});
+  return rows.join(state, Add{});
 }
 /// The sum of a row.
 template <class Holder, class X>
@@ -359,7 +359,7 @@ TESSERA_DEVICE auto exponents_tile(Holder& rows, const X& x) {
     rows.each([&](auto, auto, const auto& p) { e.add(p); }, packs);
     e.move_to(join(e.largest, Larger{}));
   }
-  e.sum = join(e.sum, Plus{});
+  e.sum = join(e.sum, Add{});
   return RowValues<Exponents<C>, 1>{{e}};
 }
 

@@ -121,7 +121,7 @@ class ClusterRows {
     cluster_sync();
     wait_on_dependent_grids();
     slice_.template each<packs>([&](auto at) { elements_ += at.width; });
-    of_warp_ = join_lanes(elements_, Plus{});
+    of_warp_ = join_lanes(elements_, Add{});
     per_row_ = 1.0f / static_cast<float>(shape.n);
   }
 
@@ -170,7 +170,7 @@ class ClusterRows {
   }
   /// Of floats, or of two; once a turn.
   template <class S>
-  TESSERA_DEVICE RowValues<S, height> join(const RowValues<S, height>& own, Plus) {
+  TESSERA_DEVICE RowValues<S, height> join(const RowValues<S, height>& own, Add) {
     constexpr int words = sizeof(S) / 4;
     auto sums = bit_cast<Array<float, height * words>>(own);
     sum_in_first_warp(sums.items);
@@ -275,13 +275,13 @@ class ClusterRows {
     float* const room = sums_room();
     const int lane = slice_.thread % 32;
     unroll<count>([&](auto i) {
-      v[i] = join_lanes(v[i], Plus{});
+      v[i] = join_lanes(v[i], Add{});
       if (lane == 0) room[slice_.thread / 32 * count + i] = v[i];
     });
     sync_block();
     if (slice_.thread >= 32) return;
     unroll<count>(
-        [&](auto i) { v[i] = join_lanes(lane < slice_.threads / 32 ? room[lane * count + i] : 0.0f, Plus{}); });
+        [&](auto i) { v[i] = join_lanes(lane < slice_.threads / 32 ? room[lane * count + i] : 0.0f, Add{}); });
   }
   /// All blocks of the cluster what this one's first warp has of the rows' sums.
   TESSERA_DEVICE void tell(const RowPart (&part)[height]) const {
@@ -458,8 +458,8 @@ TESSERA_DEVICE RowValues<Moments<float>, 1> ClusterRows<T, cluster, packs, input
   squares = fma(-sum, middle, squares);
   middle += shift;
   // Of a warp, of the block, of the cluster: the mean first, then squares by what means differ from that.
-  const float warp = join_lanes(middle * elements_, Plus{}) * (1.0f / of_warp_), off = middle - warp;
-  squares = join_lanes(fma(off * off, elements_, squares), Plus{});
+  const float warp = join_lanes(middle * elements_, Add{}) * (1.0f / of_warp_), off = middle - warp;
+  squares = join_lanes(fma(off * off, elements_, squares), Add{});
   auto* const warps = reinterpret_cast<Array<float, 4>*>(sums_room());
   const int thread = slice_.thread;
   if (thread % 32 == 0) warps[thread / 32] = {{warp, squares, of_warp_, 0.0f}};
@@ -467,9 +467,9 @@ TESSERA_DEVICE RowValues<Moments<float>, 1> ClusterRows<T, cluster, packs, input
   RowPart part[1]{};
   if (thread < 32) {
     const auto own = thread < slice_.threads / 32 ? warps[thread] : Array<float, 4>{};
-    const float mean = join_lanes(own[0] * own[2], Plus{}) / static_cast<float>(slice_.length(slice_.rank));
+    const float mean = join_lanes(own[0] * own[2], Add{}) / static_cast<float>(slice_.length(slice_.rank));
     const float d = own[0] - mean;
-    part[0] = {mean, join_lanes(fma(d * d, own[2], own[1]), Plus{})};
+    part[0] = {mean, join_lanes(fma(d * d, own[2], own[1]), Add{})};
   }
   tell(part);
   float mean = 0, all = 0;

@@ -5,6 +5,7 @@
 
 namespace tessera::gpu_kernels {
 
-using tile::from_lane, tile::join_block, tile::join_lanes, tile::Plus, tile::Sums, tile::Team, tile::team_lanes;
+using tile::from_lane, tile::join_block, tile::join_lanes, tile::Sums, tile::Team, tile::team_lanes;
+using Plus = tile::Add;
 
 }  // namespace tessera::gpu_kernels

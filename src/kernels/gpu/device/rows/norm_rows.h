@@ -105,12 +105,12 @@ struct NormBackward {
       };
       const auto g = map_tile(dx, d, v, w, map_tile(to_line, sums_of_row, m, r));
       if constexpr (branches) {
-        const auto all = addend.data ? rows.hold(map_tile(tile::Plus{}, g, more)) : rows.hold(g);
+        const auto all = addend.data ? rows.hold(map_tile(tile::Add{}, g, more)) : rows.hold(g);
         tile::add_tile(rows, sum, all);
         store_tile(rows, branch, all);
         store_tile(rows, to, all);
       } else if constexpr (adds) {
-        store_tile(rows, to, map_tile(tile::Plus{}, g, more));
+        store_tile(rows, to, map_tile(tile::Add{}, g, more));
       } else {
         store_tile(rows, to, g);
       }
