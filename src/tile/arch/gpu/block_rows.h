@@ -109,7 +109,8 @@ class BlockRows {
     (tiles.load(*this), ...);
     return true;
   }
-  /// visit(Int<0>, place, elements of tiles...) for the places of this thread.
+  /// visit(Int<0>, place, elements of tiles...) for the places of this thread. The first pass over rows that registers
+  /// do not hold reads all of their tiles, since it is then that these are kept.
   template <class Visit, class... Tiles>
   TESSERA_DEVICE void each(const Visit& visit, Tiles&... tiles) {
     constexpr Int<0> h;

@@ -128,8 +128,8 @@ class ClusterRows {
   TESSERA_DEVICE auto tile(const Rows<const T>& from) {
     const int number = tiles_++;
     in_[number] = &from;
-    if (slice_.thread == 0)
-      for (int s = 0; s < shape_.stages; ++s) fetch(number, s, s);
+    if (tiles_ == inputs && slice_.thread == 0)  // the first row of all operands comes first
+      for (int s = 0; s < shape_.stages; ++s) unroll<inputs>([&](auto k) { fetch(k, s, s); });
     return Staged(*this, number);
   }
   /// Rows that are needed late: none.
