@@ -248,6 +248,107 @@ TEST_F(Winograd, is_the_same_for_any_number_of_threads) {
   }
 }
 
+class Direct : public Conv<float> {
+ public:
+  // Blocks of rows that end within an image, of columns and of several images; pixels that meet in few sets of a cache;
+  // groups, dilation and strides beyond the window; windows that see nothing but padding, and inputs that none sees.
+  const std::vector<Case> shapes{{1, 1, 9, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {2, 3, 64, 1, {23, 21}, {7, 5}, {2, 2}, {1, 1}, {3, 2}},
+                                 {3, 5, 37, 1, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {3, 16, 33, 1, {7, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {2, 512, 20, 1, {5, 6}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {2, 256, 70, 1, {9, 8}, {1, 1}, {2, 2}, {1, 1}, {0, 0}},
+                                 {2, 512, 9, 1, {3, 5}, {3, 2}, {1, 1}, {1, 1}, {1, 1}},
+                                 {2, 67, 9, 1, {33, 37}, {2, 3}, {2, 1}, {1, 1}, {1, 1}},
+                                 {1, 1031, 9, 1, {1, 103}, {1, 2}, {1, 1}, {1, 1}, {0, 1}},
+                                 {2, 24, 32, 2, {11, 12}, {3, 2}, {2, 1}, {1, 2}, {2, 1}},
+                                 {1, 12, 18, 1, {17, 16}, {3, 3}, {2, 3}, {2, 3}, {2, 4}},
+                                 {1, 9, 10, 1, {12, 13}, {1, 2}, {3, 4}, {1, 1}, {0, 0}},
+                                 {2, 10, 8, 1, {3, 2}, {3, 3}, {1, 1}, {1, 1}, {4, 5}},
+                                 {40, 8, 13, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}}};
+  std::string name(const Set& set, const Case& shape, bool last) {
+    return std::string(set.name) + " case " + std::to_string(&shape - shapes.data()) + (last ? " last" : " first");
+  }
+  // Filters in both layouts; of images and outputs channels lie last, and pixels may have gaps between them.
+  void prepare_direct(const Case& shape, bool filters_last, i64 gap) {
+    prepare(shape, true);
+    w = fresh(c.filters, group_channels, c.filter[0], c.filter[1], filters_last);
+    spread(x, c.images, c.channels, c.size, gap);
+    spread(y, c.images, c.filters, out, gap);
+  }
+  void spread(Tensor& t, i64 images, i64 channels, const i64 (&size)[2], i64 gap) {
+    const i64 pixel = channels + gap;
+    t = fresh(images, pixel, size[0], size[1], true);
+    for (i64 i = 0; gap > 0 && i < static_cast<i64>(t.data.size()); ++i) {
+      if (i % pixel >= channels) t.data[i] = 0;
+    }
+  }
+};
+
+TEST_F(Direct, forward) {
+  for (const Case& shape : shapes) {
+    for (bool last : {false, true}) {
+      prepare_direct(shape, last, last ? 0 : 3);
+      const auto expected = outputs();
+      for (const Set& set : sets()) {
+        run(args(Activation::relu), set.table->direct_workspace, set.table->direct_forward);
+        EXPECT_LE(error(y.data, expected), tolerance) << name(set, shape, last);
+        std::fill(y.data.begin(), y.data.end(), 0.f);
+      }
+    }
+  }
+}
+
+TEST_F(Direct, forward_without_bias) {
+  for (const Case& shape : shapes) {
+    prepare_direct(shape, true, 0);
+    std::fill(bias.begin(), bias.end(), 1e4f);  // relu changes nothing
+    auto expected = outputs();
+    for (double& v : expected) v -= 1e4;
+    ConvArgs a = args();
+    a.bias = nullptr;
+    for (const Set& set : sets()) {
+      run(a, set.table->direct_workspace, set.table->direct_forward);
+      EXPECT_LE(error(y.data, expected), tolerance) << name(set, shape, true);
+    }
+  }
+}
+
+TEST_F(Direct, backward_images) {
+  for (const Case& shape : shapes) {
+    for (bool last : {false, true}) {
+      prepare_direct(shape, last, last ? 0 : 3);
+      const auto expected = image_gradients();
+      for (const Set& set : sets()) {
+        run(args(), set.table->direct_workspace, set.table->direct_backward_images);
+        EXPECT_LE(error(x.data, expected), tolerance) << name(set, shape, last);
+        std::fill(x.data.begin(), x.data.end(), 0.f);
+      }
+    }
+  }
+}
+
+TEST_F(Direct, backward_filters) {
+  const int threads = tessera::num_threads();
+  for (const Case& shape : shapes) {
+    for (bool last : {false, true}) {
+      prepare_direct(shape, last, last ? 0 : 3);
+      std::vector<double> sum(w.data.size());
+      each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
+        sum[&w.at(k, wc, r, s) - w.data.data()] += double(y.at(n, k, i, j)) * x.at(n, ch, h, v);
+      });
+      for (const Set& set : sets()) {
+        for (int n : {1, 3}) {
+          tessera::set_num_threads(n);
+          run(args(), set.table->direct_filters_workspace, set.table->direct_backward_filters);
+          EXPECT_LE(error(w.data, sum), tolerance) << name(set, shape, last) << n;
+        }
+      }
+    }
+  }
+  tessera::set_num_threads(threads);
+}
+
 TEST(conv_table, halves_are_left_to_casts) {
   ConvArgs args{};
   args.type = Scalar::bf16;

@@ -44,6 +44,13 @@ struct ConvTable {
   long long (*winograd_workspace)(const ConvArgs& args);
   void (*winograd_forward)(const ConvArgs& args, Executor& executor);
   void (*winograd_backward_images)(const ConvArgs& args, Executor& executor);
+  /// The same of f32 where channels of images and outputs lie one after the other in memory, by a kernel that reads
+  /// images in place.
+  long long (*direct_workspace)(const ConvArgs& args);
+  void (*direct_forward)(const ConvArgs& args, Executor& executor);
+  void (*direct_backward_images)(const ConvArgs& args, Executor& executor);
+  long long (*direct_filters_workspace)(const ConvArgs& args);  // for as many threads as there are
+  void (*direct_backward_filters)(const ConvArgs& args, Executor& executor);
 };
 
 #define TESSERA_CONV_TABLE(isa)      \

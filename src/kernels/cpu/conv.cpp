@@ -1,4 +1,5 @@
-// The CPU's convolutions: by Winograd's algorithm, or as products of implicit matrices.
+// The CPU's convolutions: by Winograd's algorithm, by a kernel that reads channels-last images in place, or as products
+// of implicit matrices.
 #include "kernels/shared/conv.h"
 
 namespace tessera::cpu_kernels {
@@ -37,11 +38,47 @@ Reason input_grad_takes_winograd(const Call& call) {
   return reason == Reason::Ok && (a.padding[0] > 2 || a.padding[1] > 2) ? Reason::Shape : reason;
 }
 
-constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_winograd>("winograd", takes_winograd),
+// ---- over channels that lie last
+
+void conv2d_direct(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, forward_args(call, workspace), conv_table().direct_workspace, conv_table().direct_forward);
+}
+void input_grad_direct(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, images_args(call, workspace), conv_table().direct_workspace,
+           conv_table().direct_backward_images);
+}
+
+void weight_grad_direct(const Call& call, Workspace& workspace) {
+  convolve(call, workspace, filters_args(call, workspace), conv_table().direct_filters_workspace,
+           conv_table().direct_backward_filters);
+}
+
+// Vectors run along the channels of what is computed.
+Reason takes_direct(const Call& call) {
+  const Operand &from = call.in[0], &to = call.out[0];
+  const auto last = [](const Operand& t) { return t.size(1) == 1 || t.strides()[1] == 1; };
+  if (from.dtype() != Float32 || to.dtype() != Float32) return Reason::DType;
+  if (!last(from) || !last(to)) return Reason::Layout;
+  return to.size(1) / call.attrs.as<ConvAttrs>().groups < 8 ? Reason::Small : Reason::Ok;
+}
+
+// Vectors run along the channels of a row of taps.
+Reason weight_grad_takes_direct(const Call& call) {
+  const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  const auto last = [](const Operand& t) { return t.size(1) == 1 || t.strides()[1] == 1; };
+  if (x.dtype() != Float32 || dy.dtype() != Float32 || dw.dtype() != Float32) return Reason::DType;
+  if (!last(x) || !last(dy)) return Reason::Layout;
+  return dw.size(1) * dw.size(3) < 8 || dw.size(0) / call.attrs.as<ConvAttrs>().groups < 4 ? Reason::Small : Reason::Ok;
+}
+
+constexpr Kernel conv2d_list[] = {staged_kernel<conv2d_direct>("direct", takes_direct),
+                                  staged_kernel<conv2d_winograd>("winograd", takes_winograd),
                                   staged_kernel<conv2d_gemm>("implicit_gemm")};
-constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_winograd>("winograd", input_grad_takes_winograd),
+constexpr Kernel input_grad_list[] = {staged_kernel<input_grad_direct>("direct", takes_direct),
+                                      staged_kernel<input_grad_winograd>("winograd", input_grad_takes_winograd),
                                       staged_kernel<input_grad_gemm>("implicit_gemm")};
-constexpr Kernel weight_grad_list[] = {staged_kernel<weight_grad_gemm>("implicit_gemm")};
+constexpr Kernel weight_grad_list[] = {staged_kernel<weight_grad_direct>("direct", weight_grad_takes_direct),
+                                       staged_kernel<weight_grad_gemm>("implicit_gemm")};
 
 }  // namespace
 

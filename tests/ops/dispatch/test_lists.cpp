@@ -126,6 +126,13 @@ void add_known_statistics(std::vector<Problem>& all) {
 std::vector<Problem> problems_of(std::string_view op, Device device) {
   std::vector<Problem> all;
   for (OpCase& c : cases_of(op)) all.push_back({c.label, c.attrs, std::move(c.inputs), c.gradients, c.dtypes});
+  if (device.type == DeviceType::CPU && op.starts_with("conv2d"))
+    for (size_t i = 0, count = all.size(); i < count; ++i) {
+      Problem p = all[i];
+      p.label += ", channels last";
+      p.channels_last = true;
+      all.push_back(std::move(p));
+    }
   if (device.is_gpu() && op == "batch_norm_known") add_known_statistics(all);
   if (device.type != DeviceType::CUDA) return all;
   if (op.starts_with("matmul") || op == "linear") add_products(op, all);

@@ -79,6 +79,7 @@ TEST_F(PicksTest, WhatIsKnownIsUsedAndExplained) {
   convolve();
   EXPECT_TRUE(book->kept.empty());
   EXPECT_EQ(explained(),
+            "   direct           needs another memory layout\n"
             "   winograd         supported, but not what was picked, 20.0 us\n"
             "-> implicit_gemm    chosen by measurement, 10.2 us\n"
             "measured 2026-11-21T14:00:00Z\n");

@@ -50,8 +50,20 @@ void backward_filters(const ConvArgs& args, Executor& executor) {
 
 }  // namespace
 
-const ConvTable conv_table{supports,         images_workspace,        outputs_workspace, images_workspace,
-                           forward,          backward_images,         backward_filters,  winograd_workspace,
-                           winograd_forward, winograd_backward_images};
+const ConvTable conv_table{.supports = supports,
+                           .forward_workspace = images_workspace,
+                           .backward_images_workspace = outputs_workspace,
+                           .backward_filters_workspace = images_workspace,
+                           .forward = forward,
+                           .backward_images = backward_images,
+                           .backward_filters = backward_filters,
+                           .winograd_workspace = winograd_workspace,
+                           .winograd_forward = winograd_forward,
+                           .winograd_backward_images = winograd_backward_images,
+                           .direct_workspace = direct_workspace,
+                           .direct_forward = direct_forward,
+                           .direct_backward_images = direct_backward_images,
+                           .direct_filters_workspace = direct_filters_workspace,
+                           .direct_backward_filters = direct_backward_filters};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

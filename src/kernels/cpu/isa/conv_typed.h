@@ -110,6 +110,12 @@ i64 winograd_workspace(const ConvArgs& args);
 void winograd_forward(const ConvArgs& args, Executor& executor);
 void winograd_backward_images(const ConvArgs& args, Executor& executor);
 
+i64 direct_workspace(const ConvArgs& args);
+void direct_forward(const ConvArgs& args, Executor& executor);
+void direct_backward_images(const ConvArgs& args, Executor& executor);
+i64 direct_filters_workspace(const ConvArgs& args);
+void direct_backward_filters(const ConvArgs& args, Executor& executor);
+
 #define TESSERA_CONV_OF(prefix, T)                                        \
   prefix template void forward_as<T>(const ConvArgs&, Executor&);         \
   prefix template void backward_images_as<T>(const ConvArgs&, Executor&); \

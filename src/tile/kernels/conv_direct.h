@@ -1,0 +1,292 @@
+// Convolutions over images whose channels are contiguous, as products of pixels with filters: rows of the left matrix
+// are pixels of a row of the output, which the micro-kernel reads in place, a stretch of channels at each tap; filters
+// are packed. Images are copied, a block of rows at a time, only where windows reach into padding, or where pixels lie
+// so far apart that they meet in few sets of the cache.
+#pragma once
+
+#include "../arch/cpu/pipeline.h"
+#include "../arch/cpu/stretches.h"
+#include "../convolution.h"
+#include "../executor.h"
+
+TESSERA_TILE_BEGIN
+
+/// One dimension of a direct convolution: output i < outputs sees the inputs i * stride + j * dilation - before, j <
+/// taps, of `length`; those outside are zero.
+struct Sweep {
+  i64 length, outputs, taps, stride, dilation, before;
+  i64 first_input(i64 output) const { return output * stride - before; }
+  /// Taps that lie inside.
+  cpu::Span inside(i64 output) const {
+    const i64 first = first_input(output);
+    const i64 begin = first < 0 ? ceil_div(-first, dilation) : 0;
+    const i64 end = first < length ? min(taps, (length - 1 - first) / dilation + 1) : 0;
+    return {begin, max(begin, end)};
+  }
+  /// Inputs that so many outputs see.
+  i64 extent(i64 count) const { return (count - 1) * stride + (taps - 1) * dilation + 1; }
+};
+
+inline Sweep sweep(const Window& w) { return {w.length, w.output(), w.filter, w.stride, w.dilation, w.pad_low}; }
+/// The gradient of the input as a convolution of the output's gradient by the taps that a residue meets, last one
+/// first.
+inline Sweep sweep(const Residue& r) {
+  return {r.outputs, r.count, r.taps, 1, r.output_step, r.output_step * (r.taps - 1) - r.output};
+}
+
+/// Elements of packed filters.
+template <class T>
+i64 packed_filters_size(i64 filters, i64 depth) {
+  return cpu::panels_size<T>(filters, depth);
+}
+
+/// Packs filters (k, r, s, c): panels of filters, each in steps of r, s and c.
+template <class T>
+void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w, T* to) {
+  const i64 filters = w.length(0), rows = w.length(1), columns = w.length(2), channels = w.length(3);
+  const i64 depth = rows * columns * channels, nr = cpu::block_columns<T>;
+  const bool dense = w.stride(3) == 1 && w.stride(2) == channels && w.stride(1) == columns * channels;
+  executor.parallel(ceil_div(filters, nr), [&](i64 index, int) {
+    const i64 first = index * nr, width = cpu::panel_width<T>(filters, first), count = min(width, filters - first);
+    T* panel = to + cpu::panel_offset(depth, first);
+    const i64 taps = dense ? 1 : rows * columns, steps = depth / max<i64>(taps, 1);
+    for (i64 tap = 0; tap < taps; ++tap) {
+      const T* from = w.data + tap / columns * w.stride(1) + tap % columns * w.stride(2);
+      const auto view = strided(from, {steps, filters}, {w.stride(3), w.stride(0)});
+      cpu::pack_panel<1, T, remove_cvref_t<decltype(view)>>(&view, {first, count, 0, steps}, static_cast<int>(width),
+                                                            panel + tap * steps * width);
+    }
+  });
+}
+
+namespace detail {
+
+/// How a direct convolution is cut: blocks of rows of all images, of columns, and of panels of filters.
+template <class T>
+class DirectPlan {
+ public:
+  static constexpr i64 nr = cpu::block_columns<T>;
+  /// Elements of images that a block reads: with a panel of filters they stay in the second-level cache.
+  static constexpr i64 block_elements = 384 * 1024 / static_cast<i64>(sizeof(T));
+
+  DirectPlan(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
+      : x_(x), h_(h), w_(w), filters_(filters), panels_(ceil_div(filters, nr)) {
+    constexpr i64 set = 2048 / static_cast<i64>(sizeof(T));  // pixels so far apart meet in two sets of the first level
+    const i64 channels = x.length(3);
+    const bool meet = w.outputs > 1 && w.stride * x.stride(2) % set == 0;
+    const bool padded = w.before > 0 || w.extent(w.outputs) - w.before > w.length;
+    copies_ = (meet || padded) && h.taps * w.taps > 0;
+    pitch_ = copies_ ? channels + (meet ? NativeVec<T>::lanes : 0) : x.stride(2);
+    step_ = copies_ && w.taps == 1 ? 1 : w.stride;
+    const i64 rows = x.length(0) * h.outputs, row = w.extent(w.outputs) * channels;
+    column_parts_ = min(w.outputs, max<i64>(1, ceil_div(row * h.taps, block_elements)));
+    const i64 most = max<i64>(1, block_elements * column_parts_ / max<i64>(1, row * min(h.stride, h.taps)));
+    row_parts_ = ceil_div(rows, most);
+    // Filters that are larger than the images are read by one thread each.
+    const bool heavy = filters * h.taps * w.taps > rows * w.outputs;
+    const i64 wanted = threads == 1 ? 1 : 2 * threads;
+    if (!heavy && rows * w.outputs > wanted * cpu::block_rows) split_images(wanted);
+    filter_parts_ = min(panels_, ceil_div(wanted, row_parts_ * column_parts_));
+  }
+
+  i64 tasks() const { return row_parts_ * column_parts_ * filter_parts_; }
+
+ private:
+  void split_images(i64 wanted) {
+    const i64 rows = x_.length(0) * h_.outputs;
+    if (rows >= wanted) {
+      row_parts_ = min(rows, round_up(row_parts_, wanted));
+    } else {
+      column_parts_ = min(ceil_div(w_.outputs, i64{cpu::block_rows}), round_up(column_parts_, ceil_div(wanted, rows)));
+    }
+  }
+
+ protected:
+  StridedView<const T, 4> x_;
+  Sweep h_, w_;
+  i64 filters_, panels_;
+  bool copies_;
+  i64 pitch_, step_;  // of pixels where they are read; pixels from one output to the next
+  i64 row_parts_, column_parts_, filter_parts_;
+};
+
+/// A block of a direct convolution in the hands of one thread.
+template <class T>
+class DirectTask : DirectPlan<T> {
+  using Plan = DirectPlan<T>;
+  using V = NativeVec<T>;
+  using Plan::x_, Plan::h_, Plan::w_, Plan::pitch_, Plan::step_, Plan::copies_, Plan::filters_, Plan::nr;
+
+ public:
+  /// The index-th block of images that are cut as `plan` says.
+  DirectTask(const Plan& plan, const StridedView<const T, 4>& x, i64 index)
+      : Plan(plan),
+        panels_(cpu::part(plan_panels(), this->filter_parts_, index % this->filter_parts_)),
+        columns_(cpu::part(w_.outputs, this->column_parts_, index / this->filter_parts_ % this->column_parts_)),
+        rows_(cpu::part(x_.length(0) * h_.outputs, this->row_parts_,
+                        index / (this->filter_parts_ * this->column_parts_))),
+        whole_rows_(w_.dilation == 1 && pitch_ == x_.length(3)),
+        row_pitch_(copies_ ? (w_.taps == 1 ? columns_.size() : w_.extent(columns_.size())) * pitch_ : x_.stride(1)),
+        per_row_(whole_rows_ ? 1 : w_.taps) {
+    x_.data = x.data;
+  }
+
+  i64 scratch_bytes() const {
+    using W = cpu::Workspace<T>;
+    return W::bytes(copied_size()) + W::bytes(cpu::block_rows * nr) + W::bytes(offsets_size());
+  }
+
+  /// sink(image, row) is the epilogue over [columns of that row of the output, filters].
+  template <class MakeSink>
+  void run(const T* packed, void* scratch, const MakeSink& sink) {
+    cpu::Workspace<T> memory(scratch);
+    copied_ = memory.take(copied_size());
+    T* const block = memory.take(cpu::block_rows * nr);
+    offsets_ = reinterpret_cast<i64*>(memory.take(offsets_size()));
+    for (i64 r = 0, at = 0; r < h_.taps; ++r) {
+      for (i64 s = 0; s < per_row_; ++s) offsets_[at++] = r * row_distance() + s * w_.dilation * pitch_;
+    }
+    if (copies_) copy();
+    const i64 depth = h_.taps * w_.taps * x_.length(3);
+    i64 turn = 0;
+    for (i64 p = panels_.begin; p < panels_.end; ++p) {
+      const T* const panel = packed + cpu::panel_offset(depth, p * nr);
+      const i64 next = min(p + 1, panels_.end - 1);
+      const char* const ahead = reinterpret_cast<const char*>(packed + cpu::panel_offset(depth, next * nr));
+      for (i64 row = rows_.begin; row < rows_.end; ++row) {
+        const auto epilogue_sink = sink(row / h_.outputs, row % h_.outputs);
+        const auto epilogue = cpu::epilogue_of<T>(epilogue_sink);
+        multiply_row(row, panel, p * nr, depth, epilogue, block, ahead, turn);
+      }
+    }
+  }
+
+ private:
+  i64 plan_panels() const { return ceil_div(filters_, nr); }
+  /// Rows of the input that outputs [begin, end) of an image see, of those that there are; where there is one tap, a
+  /// copy has only those that are seen.
+  cpu::Span inputs(i64 begin, i64 end) const {
+    if (h_.taps == 1) return {begin, end};
+    const i64 first = h_.first_input(begin);
+    return {max<i64>(0, first), min(h_.length, first + h_.extent(end - begin))};
+  }
+  i64 row_distance() const { return h_.dilation * row_pitch_; }
+  i64 offsets_size() const { return h_.taps * per_row_ * static_cast<i64>(sizeof(i64) / sizeof(T)); }
+
+  /// fn(image, outputs) for the parts of images that the rows of the block are.
+  template <class Fn>
+  void each_image(const Fn& fn) const {
+    for (i64 row = rows_.begin; row < rows_.end;) {
+      const i64 image = row / h_.outputs, first = row % h_.outputs;
+      const i64 count = min(h_.outputs - first, rows_.end - row);
+      fn(image, cpu::Span{first, first + count});
+      row += count;
+    }
+  }
+  i64 copied_size() const {
+    i64 rows = 0;
+    if (copies_) each_image([&](i64, const cpu::Span& o) { rows += max<i64>(0, inputs(o.begin, o.end).size()); });
+    return rows * row_pitch_;
+  }
+  void copy() const {
+    T* to = copied_;
+    each_image([&](i64 image, const cpu::Span& o) {
+      const cpu::Span in = inputs(o.begin, o.end);
+      for (i64 i = in.begin; i < in.end; ++i, to += row_pitch_)
+        copy_row(image, h_.taps == 1 ? h_.first_input(i) : i, to);
+    });
+  }
+  void copy_row(i64 image, i64 row, T* to) const {
+    const i64 channels = x_.length(3), count = row_pitch_ / pitch_;
+    const T* const from = x_.data + image * x_.stride(0) + row * x_.stride(1);
+    const i64 first = w_.first_input(columns_.begin), step = w_.taps == 1 ? w_.stride : 1;
+    const bool outside = row < 0 || row >= h_.length;
+    for (i64 i = 0; i < count; ++i, to += pitch_) {
+      const i64 at = first + i * step;
+      if (outside || at < 0 || at >= w_.length) {
+        for (i64 c = 0; c < channels; ++c) to[c] = T(0);
+      } else if (pitch_ == channels && x_.stride(2) == channels && step == 1) {
+        const i64 run = min(count - i, w_.length - at);
+        copy_run(from + at * channels, run * channels, to);
+        i += run - 1, to += (run - 1) * pitch_;
+      } else {
+        copy_run(from + at * x_.stride(2), channels, to);
+      }
+    }
+  }
+  static void copy_run(const T* from, i64 count, T* to) {
+    __builtin_memcpy(to, from, static_cast<unsigned long>(count) * sizeof(T));
+  }
+
+  /// Where the window of the block's first column begins in a row of the output; taps outside of the image are not
+  /// read.
+  const T* origin(i64 row) const {
+    const i64 image = row / h_.outputs, output = row % h_.outputs;
+    if (!copies_) {
+      return x_.data + image * x_.stride(0) + h_.first_input(output) * x_.stride(1) +
+             w_.first_input(columns_.begin) * x_.stride(2);
+    }
+    const i64 image0 = rows_.begin / h_.outputs, first = rows_.begin % h_.outputs;
+    i64 before = 0;  // rows of images before this one
+    if (image > image0) {
+      before = inputs(first, h_.outputs).size() + (image - image0 - 1) * inputs(0, h_.outputs).size();
+    }
+    const i64 held = inputs(image > image0 ? 0 : first, h_.outputs).begin;
+    return copied_ + (before + (h_.taps == 1 ? output : h_.first_input(output)) - held) * row_pitch_;
+  }
+
+  void multiply_row(i64 row, const T* panel, i64 filter, i64 depth, const cpu::Epilogue<T>& epilogue, T* block,
+                    const char* ahead, i64& turn) const {
+    const i64 count = columns_.size(), tiles = ceil_div(count, i64{cpu::block_rows});
+    const i64 filters = min(nr, filters_ - filter);
+    const int vectors = static_cast<int>(ceil_div(filters, i64{V::lanes}));
+    const int last = static_cast<int>(filters) - (vectors - 1) * V::lanes;
+    const cpu::Span taps = h_.inside(row % h_.outputs);
+    const i64 channels = x_.length(3), length = whole_rows_ ? w_.taps * channels : channels;
+    const cpu::Stretches stretches{taps.size() * per_row_, length, offsets_ + taps.begin * per_row_};
+    const T* const b = panel + taps.begin * w_.taps * channels * vectors * V::lanes;
+    const T* const from = origin(row);
+    const i64 share = depth / cpu::ahead_steps * cpu::ahead_lines * 64;
+    for (i64 t = 0; t < tiles; ++t, ++turn) {
+      const cpu::Span at = cpu::part(count, tiles, t);
+      const int rows = static_cast<int>(at.size());
+      const i64 column = columns_.begin + at.begin;
+      const auto kernel = vectors == 1 ? cpu::pick_stretch<V, 1>(rows) : cpu::pick_stretch<V, 2>(rows);
+      const bool direct = epilogue.direct != nullptr;
+      T* const to = direct ? epilogue.direct + column * epilogue.pitch + filter : block;
+      kernel(stretches, from + at.begin * step_ * pitch_, step_ * pitch_, b, to, direct ? epilogue.pitch : nr,
+             direct ? last : V::lanes, ahead + turn % 4 * share);
+      if (!direct) epilogue.apply(epilogue.sink, block, nr, column, filter, rows, filters);
+    }
+  }
+
+  cpu::Span panels_, columns_, rows_;
+  bool whole_rows_;  // whether a row of taps is one stretch
+  i64 row_pitch_, per_row_;
+  T* copied_ = nullptr;
+  i64* offsets_ = nullptr;
+};
+
+}  // namespace detail
+
+/// The convolution of images (n, h, w, c) of contiguous channels, in groups of `channels`, with packed filters, so many
+/// for each group; sink(group, image, row) is the epilogue over [columns of that row of the output, filters].
+template <class T, class MakeSink>
+void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<const T, 4>& x, const Sweep& h,
+                   const Sweep& w, i64 filters, const T* packed, const MakeSink& sink) {
+  if (groups * x.length(0) * h.outputs * w.outputs * filters == 0) return;
+  const i64 channels = x.length(3) / groups, size = packed_filters_size<T>(filters, h.taps * w.taps * channels);
+  const auto part = [&](i64 group) {
+    return strided(x.data + group * channels, {x.length(0), x.length(1), x.length(2), channels},
+                   {x.stride(0), x.stride(1), x.stride(2), x.stride(3)});
+  };
+  const detail::DirectPlan<T> plan(part(0), h, w, filters, ceil_div<i64>(executor.threads(), groups));
+  executor.parallel(groups * plan.tasks(), [&](i64 index, int thread) {
+    const i64 group = index / plan.tasks();
+    detail::DirectTask<T> task(plan, part(group), index % plan.tasks());
+    task.run(packed + group * size, executor.scratch(thread, task.scratch_bytes()),
+             [&](i64 image, i64 row) { return sink(group, image, row); });
+  });
+}
+
+TESSERA_TILE_END

@@ -1,0 +1,260 @@
+// The gradient of filters from images whose channels are contiguous, as products of the output's gradient, transposed,
+// with pixels: columns of a product are the channels of a row of taps, which lie one after the other in memory. Threads
+// share the filters, or, where these are few, the pixels, and their sums are added up afterwards.
+#pragma once
+
+#include "conv_direct.h"
+
+TESSERA_TILE_BEGIN
+
+namespace detail {
+
+/// How the gradient of filters is cut.
+template <class T>
+class FiltersPlan {
+ public:
+  using V = NativeVec<T>;
+  static constexpr i64 nr = cpu::block_columns<T>;
+  /// Elements of images and gradients of a block: they stay in the second-level cache.
+  static constexpr i64 block_elements = 512 * 1024 / static_cast<i64>(sizeof(T));
+  /// Gradients of at most so many elements are summed by each thread apart.
+  static constexpr i64 few_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
+
+  FiltersPlan(i64 images, i64 channels, i64 pixel, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
+      : h_(h), w_(w), images_(images), channels_(channels), filters_(filters) {
+    constexpr i64 set = 2048 / static_cast<i64>(sizeof(T));  // pixels so far apart meet in two sets of the first level
+    const bool odd = w.stride * channels % set == 0;         // has to be
+    whole_rows_ = w.dilation == 1 && !odd;
+    length_ = whole_rows_ ? w.taps * channels : channels;
+    stretches_ = whole_rows_ ? h.taps : h.taps * w.taps;
+    const bool padded = w.before > 0 || w.extent(w.outputs) - w.before > w.length;
+    copies_ = padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
+              (whole_rows_ && w.taps > 1 && pixel != channels);
+    pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
+    const i64 rows = images * h.outputs;
+    const bool few = filters * h.taps * w.taps * channels <= few_elements;
+    row_parts_ = few ? min(rows, threads) : 1;
+    filter_parts_ = row_parts_ >= threads ? 1 : min(panels(), 2 * threads);
+    const i64 per_row = w.outputs * filters / filter_parts_ + min(h.stride, h.taps) * w.extent(w.outputs) * channels;
+    block_rows_ = max<i64>(1, block_elements / per_row);
+  }
+
+  i64 row_parts() const { return row_parts_; }
+  i64 tasks() const { return row_parts_ * filter_parts_; }
+  i64 panels() const { return ceil_div(filters_, i64{cpu::block_rows}); }
+  i64 depth() const { return h_.taps * w_.taps * channels_; }
+
+ protected:
+  Sweep h_, w_;
+  i64 images_, channels_, filters_;
+  bool whole_rows_, copies_;
+  i64 pitch_, length_, stretches_;  // of pixels where they are read; of a stretch of channels; their number
+  i64 row_parts_, filter_parts_, block_rows_;
+};
+
+/// A part of the gradient of filters in the hands of one thread.
+template <class T>
+class FiltersTask : FiltersPlan<T> {
+  using Plan = FiltersPlan<T>;
+  using V = NativeVec<T>;
+  using Plan::h_, Plan::w_, Plan::pitch_, Plan::copies_, Plan::channels_, Plan::filters_, Plan::nr, Plan::length_,
+      Plan::stretches_, Plan::block_rows_;
+  using Pair = cpu::RowPairs::Pair;
+
+ public:
+  FiltersTask(const Plan& plan, const StridedView<const T, 4>& x, const StridedView<const T, 4>& dy, i64 index)
+      : Plan(plan),
+        x_(x),
+        dy_(dy),
+        rows_(cpu::part(x.length(0) * h_.outputs, this->row_parts_, index / this->filter_parts_)),
+        panels_(cpu::part(plan.panels(), this->filter_parts_, index % this->filter_parts_)),
+        row_pitch_(copies_ ? w_.extent(w_.outputs) * pitch_ : x.stride(1)) {}
+
+  i64 scratch_bytes() const {
+    using W = cpu::Workspace<T>;
+    return W::bytes(copied_size()) + W::bytes(packed_size()) + W::bytes(pairs_size());
+  }
+
+  /// to = this part of [filters, (r, s, c)].
+  void run(T* to, void* scratch) {
+    cpu::Workspace<T> memory(scratch);
+    copied_ = memory.take(copied_size());
+    packed_ = memory.take(packed_size());
+    pairs_ = reinterpret_cast<Pair*>(memory.take(pairs_size()));
+    for (i64 row = rows_.begin; row < rows_.end; row += block_rows_) {
+      const cpu::Span block{row, min(rows_.end, row + block_rows_)};
+      if (copies_) copy(block);
+      pack(block);
+      for (i64 s = 0; s < stretches_; ++s) multiply(block, s, to);
+    }
+  }
+
+ private:
+  /// At most so many rows of images are copied for a block: each image begins with those above its first output.
+  i64 copied_size() const {
+    if (!copies_) return 0;
+    const i64 images = min((block_rows_ - 1) / h_.outputs + 2, this->images_);
+    return (block_rows_ * h_.stride + images * h_.extent(1)) * row_pitch_ + nr;
+  }
+  i64 packed_size() const { return block_rows_ * w_.outputs * filters_in() + cpu::pack_slack<T>; }
+  i64 filters_in() const { return panel(panels_.end - 1).end - panel(panels_.begin).begin; }
+  i64 pairs_size() const { return h_.taps * block_rows_ * static_cast<i64>(sizeof(Pair) / sizeof(T)); }
+  cpu::Span panel(i64 index) const { return cpu::part(filters_, this->panels(), index); }
+
+  /// The gradient of the output, a panel of filters after the other.
+  void pack(const cpu::Span& block) const {
+    const i64 first = panel(panels_.begin).begin, pixels = block.size() * w_.outputs;
+    for (i64 p = panels_.begin; p < panels_.end; ++p) {
+      const cpu::Span k = panel(p);
+      const int count = static_cast<int>(k.size());
+      T* to = packed_ + (k.begin - first) * pixels;
+      for (i64 row = block.begin; row < block.end; ++row, to += w_.outputs * count) {
+        const T* from = dy_.data + row / h_.outputs * dy_.stride(0) + row % h_.outputs * dy_.stride(1) + k.begin;
+        cpu::detail::pack_along_outer(from, dy_.stride(2), count, count, w_.outputs, to);
+      }
+    }
+  }
+
+  void copy(const cpu::Span& block) const {
+    T* to = copied_;
+    for (i64 row = block.begin; row < block.end;) {
+      const i64 image = row / h_.outputs, first = row % h_.outputs;
+      const i64 count = min(h_.outputs - first, block.end - row);
+      const i64 begin = h_.first_input(first), end = begin + h_.extent(count);
+      for (i64 i = begin; i < end; ++i, to += row_pitch_) {
+        if (h_.taps == 1 && (i - begin) % h_.stride != 0) continue;  // no window sees it
+        if (i >= 0 && i < h_.length) copy_row(x_.data + image * x_.stride(0) + i * x_.stride(1), to);
+      }
+      row += count;
+    }
+  }
+  void copy_row(const T* from, T* to) const {
+    const i64 count = row_pitch_ / pitch_;
+    const i64 left = min(count, max<i64>(0, w_.before)), skipped = max<i64>(0, -w_.before);
+    const i64 inside = max<i64>(0, min(count - left, w_.length - skipped));
+    const auto zero = [&](i64 pixels) {
+      for (i64 i = 0; i < pixels * pitch_; ++i) to[i] = T(0);
+      to += pixels * pitch_;
+    };
+    zero(left);
+    from += skipped * x_.stride(2);
+    if (pitch_ == channels_ && x_.stride(2) == channels_) {
+      __builtin_memcpy(to, from, static_cast<unsigned long>(inside * channels_) * sizeof(T));
+      to += inside * channels_;
+    } else {
+      for (i64 i = 0; i < inside; ++i, from += x_.stride(2), to += pitch_) {
+        __builtin_memcpy(to, from, static_cast<unsigned long>(channels_) * sizeof(T));
+      }
+    }
+    zero(count - left - inside);
+  }
+
+  /// Where the rows of a block begin that a row of taps sees, in its copy or the images.
+  i64 find_pairs(const cpu::Span& block, i64 tap) const {
+    i64 found = 0, held = 0;
+    for (i64 row = block.begin; row < block.end;) {
+      const i64 image = row / h_.outputs, first = row % h_.outputs;
+      const i64 count = min(h_.outputs - first, block.end - row);
+      for (i64 i = 0; i < count; ++i) {
+        const i64 at = h_.first_input(first + i) + tap * h_.dilation;
+        if (at < 0 || at >= h_.length) continue;
+        const i64 place = copies_ ? (held + at - h_.first_input(first)) * row_pitch_
+                                  : image * x_.stride(0) + at * row_pitch_ - w_.before * pitch_;
+        pairs_[found++] = {row - block.begin + i, place};
+      }
+      held += h_.extent(count);
+      row += count;
+    }
+    return found;
+  }
+
+  void multiply(const cpu::Span& block, i64 stretch, T* to) {
+    const i64 per_row = this->whole_rows_ ? 1 : w_.taps, tap = stretch % per_row;
+    const bool add = block.begin > rows_.begin;
+    const i64 found = find_pairs(block, stretch / per_row);
+    const T* const from = (copies_ ? copied_ : x_.data) + tap * w_.dilation * pitch_;
+    const i64 first = panel(panels_.begin).begin, pixels = block.size() * w_.outputs;
+    const i64 depth = this->depth();
+    for (i64 j = 0; j < length_; j += nr) {
+      const i64 columns = min(nr, length_ - j);
+      const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
+      const int last = static_cast<int>(columns) - (vectors - 1) * V::lanes;
+      for (i64 p = panels_.begin; p < panels_.end; ++p) {
+        const cpu::Span k = panel(p);
+        const int count = static_cast<int>(k.size());
+        const auto kernel = vectors == 1 ? cpu::pick_row_pairs<V, 1>(count) : cpu::pick_row_pairs<V, 2>(count);
+        kernel({found, w_.outputs, pairs_}, packed_ + (k.begin - first) * pixels, from + j, w_.stride * pitch_,
+               to + k.begin * depth + stretch * length_ + j, depth, last, add);
+      }
+    }
+  }
+
+  StridedView<const T, 4> x_, dy_;
+  cpu::Span rows_, panels_;
+  i64 row_pitch_;
+  T *copied_ = nullptr, *packed_ = nullptr;
+  Pair* pairs_ = nullptr;
+};
+
+}  // namespace detail
+
+/// The gradient gw (k, r, s, c) of filters in groups, from images (n, h, w, c) and the gradient of the output (n, ho,
+/// wo, k), both of contiguous channels.
+template <class T>
+class FiltersGradient {
+ public:
+  FiltersGradient(i64 groups, const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w,
+                  const StridedView<const T, 4>& dy, const StridedView<T, 4>& gw, i64 threads)
+      : groups_(groups),
+        channels_(x.length(3) / groups),
+        filters_(dy.length(3) / groups),
+        x_(x),
+        dy_(dy),
+        gw_(gw),
+        plan_(x.length(0), channels_, x.stride(2), h, w, filters_, ceil_div(threads, groups)),
+        in_place_(plan_.row_parts() == 1 && gw.stride(3) == 1 && gw.stride(2) == channels_ &&
+                  gw.stride(1) == w.taps * channels_ && gw.stride(0) == plan_.depth()) {}
+
+  /// Elements of memory that run() needs.
+  i64 memory_size() const { return in_place_ ? 0 : plan_.row_parts() * groups_ * size(); }
+
+  void run(const ExecutorRef& executor, T* memory) const {
+    const i64 tasks = plan_.tasks(), each = tasks / plan_.row_parts();
+    executor.parallel(groups_ * tasks, [&](i64 index, int thread) {
+      const i64 group = index / tasks, part = index % tasks / each;
+      detail::FiltersTask<T> task(plan_, slice(x_, group * channels_, channels_),
+                                  slice(dy_, group * filters_, filters_), index % tasks);
+      T* const to = in_place_ ? gw_.data + group * size() : memory + (part * groups_ + group) * size();
+      task.run(to, executor.scratch(thread, task.scratch_bytes()));
+    });
+    if (!in_place_) executor.parallel(groups_ * filters_, [&](i64 filter, int) { add_parts(memory, filter); });
+  }
+
+ private:
+  i64 size() const { return filters_ * plan_.depth(); }
+  static StridedView<const T, 4> slice(const StridedView<const T, 4>& v, i64 first, i64 count) {
+    return strided(v.data + first, {v.length(0), v.length(1), v.length(2), count},
+                   {v.stride(0), v.stride(1), v.stride(2), v.stride(3)});
+  }
+  void add_parts(const T* memory, i64 filter) const {
+    const T* from = memory + filter * plan_.depth();
+    for (i64 r = 0; r < gw_.length(1); ++r) {
+      for (i64 s = 0; s < gw_.length(2); ++s) {
+        T* to = gw_.data + filter * gw_.stride(0) + r * gw_.stride(1) + s * gw_.stride(2);
+        for (i64 c = 0; c < channels_; ++c, ++from, to += gw_.stride(3)) {
+          T sum = *from;
+          for (i64 part = 1; part < plan_.row_parts(); ++part) sum += from[part * groups_ * size()];
+          *to = sum;
+        }
+      }
+    }
+  }
+
+  i64 groups_, channels_, filters_;
+  StridedView<const T, 4> x_, dy_;
+  StridedView<T, 4> gw_;
+  detail::FiltersPlan<T> plan_;
+  bool in_place_;
+};
+
+TESSERA_TILE_END
