@@ -211,10 +211,29 @@ TEST_F(Winograd, forward) {
   }
 }
 
+TEST_F(Winograd, of_channels_that_lie_last) {
+  for (const Set& set : sets()) {
+    for (const Case& shape : shapes) {
+      for (bool filters_last : {false, true}) {
+        prepare(shape, true);
+        w = fresh(c.filters, c.channels, 3, 3, filters_last);
+        run(args(Activation::relu), set.table->winograd_last_workspace, set.table->winograd_last_forward);
+        EXPECT_LE(error(y.data, outputs()), tolerance) << set.name << " case " << &shape - shapes.data();
+        const auto expected = image_gradients();
+        run(args(), set.table->winograd_last_workspace, set.table->winograd_last_backward_images);
+        EXPECT_LE(error(x.data, expected), tolerance) << set.name << " case " << &shape - shapes.data();
+      }
+    }
+  }
+}
+
 TEST_F(Winograd, takes_padding_wider_than_the_window) {
   for (const Set& set : sets()) {
     prepare({1, 3, 5, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {5, 4}}, false);
     run(args(Activation::relu), set.table->winograd_workspace, set.table->winograd_forward);
+    EXPECT_LE(error(y.data, outputs()), tolerance) << set.name;
+    prepare({1, 3, 5, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {5, 4}}, true);
+    run(args(Activation::relu), set.table->winograd_last_workspace, set.table->winograd_last_forward);
     EXPECT_LE(error(y.data, outputs()), tolerance) << set.name;
   }
 }
@@ -343,6 +362,45 @@ TEST_F(Direct, backward_filters) {
           run(args(), set.table->direct_filters_workspace, set.table->direct_backward_filters);
           EXPECT_LE(error(w.data, sum), tolerance) << name(set, shape, last) << n;
         }
+      }
+    }
+  }
+  tessera::set_num_threads(threads);
+}
+
+class Depthwise : public Direct {
+ public:
+  // Channels off a vector; windows that see nothing but padding, inputs that none sees, strides beyond the window.
+  const std::vector<Case> shapes{{2, 5, 5, 5, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {1, 37, 37, 37, {12, 13}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+                                 {3, 16, 16, 16, {11, 6}, {5, 2}, {1, 3}, {2, 1}, {3, 1}},
+                                 {1, 19, 19, 19, {8, 17}, {1, 2}, {2, 3}, {1, 1}, {0, 0}},
+                                 {2, 67, 67, 67, {3, 2}, {3, 3}, {1, 1}, {1, 1}, {4, 5}},
+                                 {1, 33, 33, 33, {9, 31}, {7, 7}, {2, 1}, {1, 2}, {3, 6}}};
+};
+
+TEST_F(Depthwise, forward_and_gradients) {
+  const int threads = tessera::num_threads();
+  for (const Case& shape : shapes) {
+    for (bool last : {false, true}) {
+      const auto at = [&](const Set& set) {
+        return std::string(set.name) + " case " + std::to_string(&shape - shapes.data()) + (last ? " last" : "");
+      };
+      tessera::set_num_threads(last ? 1 : 3);
+      for (const Set& set : sets()) {
+        prepare_direct(shape, last, last ? 0 : 3);
+        auto expected = outputs();
+        run(args(Activation::relu), set.table->depthwise_workspace, set.table->depthwise_forward);
+        EXPECT_LE(error(y.data, expected), tolerance) << at(set);
+        expected = image_gradients();
+        run(args(), set.table->depthwise_workspace, set.table->depthwise_backward_images);
+        EXPECT_LE(error(x.data, expected), tolerance) << at(set);
+        expected.assign(w.data.size(), 0);
+        each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
+          expected[&w.at(k, wc, r, s) - w.data.data()] += double(y.at(n, k, i, j)) * x.at(n, ch, h, v);
+        });
+        run(args(), set.table->depthwise_filters_workspace, set.table->depthwise_backward_filters);
+        EXPECT_LE(error(w.data, expected), tolerance) << at(set);
       }
     }
   }

@@ -44,13 +44,23 @@ struct ConvTable {
   long long (*winograd_workspace)(const ConvArgs& args);
   void (*winograd_forward)(const ConvArgs& args, Executor& executor);
   void (*winograd_backward_images)(const ConvArgs& args, Executor& executor);
-  /// The same of f32 where channels of images and outputs lie one after the other in memory, by a kernel that reads
+  /// The same where channels of images and outputs lie one after the other in memory.
+  long long (*winograd_last_workspace)(const ConvArgs& args);
+  void (*winograd_last_forward)(const ConvArgs& args, Executor& executor);
+  void (*winograd_last_backward_images)(const ConvArgs& args, Executor& executor);
+  /// Any windows of f32 where channels of images and outputs lie one after the other in memory, by a kernel that reads
   /// images in place.
   long long (*direct_workspace)(const ConvArgs& args);
   void (*direct_forward)(const ConvArgs& args, Executor& executor);
   void (*direct_backward_images)(const ConvArgs& args, Executor& executor);
   long long (*direct_filters_workspace)(const ConvArgs& args);  // for as many threads as there are
   void (*direct_backward_filters)(const ConvArgs& args, Executor& executor);
+  /// The same where each channel has a filter of its own.
+  long long (*depthwise_workspace)(const ConvArgs& args);
+  void (*depthwise_forward)(const ConvArgs& args, Executor& executor);
+  void (*depthwise_backward_images)(const ConvArgs& args, Executor& executor);
+  long long (*depthwise_filters_workspace)(const ConvArgs& args);
+  void (*depthwise_backward_filters)(const ConvArgs& args, Executor& executor);
 };
 
 #define TESSERA_CONV_TABLE(isa)      \

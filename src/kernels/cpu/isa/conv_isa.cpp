@@ -60,10 +60,18 @@ const ConvTable conv_table{.supports = supports,
                            .winograd_workspace = winograd_workspace,
                            .winograd_forward = winograd_forward,
                            .winograd_backward_images = winograd_backward_images,
+                           .winograd_last_workspace = winograd_last_workspace,
+                           .winograd_last_forward = winograd_last_forward,
+                           .winograd_last_backward_images = winograd_last_backward_images,
                            .direct_workspace = direct_workspace,
                            .direct_forward = direct_forward,
                            .direct_backward_images = direct_backward_images,
                            .direct_filters_workspace = direct_filters_workspace,
-                           .direct_backward_filters = direct_backward_filters};
+                           .direct_backward_filters = direct_backward_filters,
+                           .depthwise_workspace = depthwise_workspace,
+                           .depthwise_forward = depthwise_forward,
+                           .depthwise_backward_images = depthwise_backward_images,
+                           .depthwise_filters_workspace = depthwise_filters_workspace,
+                           .depthwise_backward_filters = depthwise_backward_filters};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -106,15 +106,41 @@ void backward_filters_as(const ConvArgs& args, Executor& pool) {
                              });
 }
 
+/// The gradient of the images of 3x3 windows as a convolution: of the gradient of the output, by the filters turned
+/// round.
+inline ConvArgs of_gradient(const ConvArgs& args) {
+  ConvArgs r = args;
+  const ConvShape s = shape_of(args);
+  r.channels = args.filters, r.filters = args.channels;
+  r.size[0] = s.h.output(), r.size[1] = s.w.output();
+  for (int d = 0; d < 2; ++d) r.padding[d] = 2 - args.padding[d];
+  r.x = args.y, r.y = args.x;
+  const long long* from = args.w.strides;
+  r.w = {static_cast<float*>(args.w.data) + 2 * from[2] + 2 * from[3], {from[1], from[0], -from[2], -from[3]}};
+  r.bias = nullptr;
+  r.activation = Activation::none;
+  return r;
+}
+
 i64 winograd_workspace(const ConvArgs& args);
 void winograd_forward(const ConvArgs& args, Executor& executor);
 void winograd_backward_images(const ConvArgs& args, Executor& executor);
+
+i64 winograd_last_workspace(const ConvArgs& args);
+void winograd_last_forward(const ConvArgs& args, Executor& executor);
+void winograd_last_backward_images(const ConvArgs& args, Executor& executor);
 
 i64 direct_workspace(const ConvArgs& args);
 void direct_forward(const ConvArgs& args, Executor& executor);
 void direct_backward_images(const ConvArgs& args, Executor& executor);
 i64 direct_filters_workspace(const ConvArgs& args);
 void direct_backward_filters(const ConvArgs& args, Executor& executor);
+
+i64 depthwise_workspace(const ConvArgs& args);
+void depthwise_forward(const ConvArgs& args, Executor& executor);
+void depthwise_backward_images(const ConvArgs& args, Executor& executor);
+i64 depthwise_filters_workspace(const ConvArgs& args);
+void depthwise_backward_filters(const ConvArgs& args, Executor& executor);
 
 #define TESSERA_CONV_OF(prefix, T)                                        \
   prefix template void forward_as<T>(const ConvArgs&, Executor&);         \
