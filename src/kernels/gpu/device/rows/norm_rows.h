@@ -6,6 +6,13 @@ namespace tessera::gpu_kernels {
 
 using tile::map_tile, tile::reduce_tile, tile::store_tile;
 
+/// (x - mean) rstd. Halves have no digits to lose, and few instructions an element to spare: -mean rstd is the row's.
+template <class T, class C>
+TESSERA_DEVICE C normal(C x, C mean, C rstd) {
+  if constexpr (sizeof(T) == 2) return tile::fma(x, rstd, -mean * rstd);
+  else return (x - mean) * rstd;
+}
+
 /// y = (x - mean) rstd weight + bias.
 template <class T, class Y = T, class Weight = const T*>
 struct LayerNorm {
@@ -30,11 +37,11 @@ struct LayerNorm {
     const auto moments = tile::moments_tile(rows, v, rms);
     const auto r =
         map_tile([&](const auto& m) { return C(1) / tile::sqrt(tile::fma(m.squares, share, eps)); }, moments);
-    const auto shift = map_tile([](const auto& m, C r) { return -m.mean * r; }, moments, r);
-    if (!rms) store_tile(rows, mean, map_tile([](const auto& m) { return m.mean; }, moments));
+    const auto m = map_tile([](const auto& m) { return m.mean; }, moments);
+    if (!rms) store_tile(rows, mean, m);
     store_tile(rows, rstd, r);
-    const auto y = [](C v, C r, C shift, C w, C b) { return tile::fma(tile::fma(v, r, shift), w, b); };
-    store_tile(rows, to, map_tile(y, v, r, shift, w, b));
+    const auto y = [](C v, C m, C r, C w, C b) { return tile::fma(normal<T>(v, m, r), w, b); };
+    store_tile(rows, to, map_tile(y, v, m, r, w, b));
   }
 };
 
@@ -85,25 +92,20 @@ struct NormBackward {
     auto m = rows.values(mean, C(0)), r = rows.values(rstd, C(1));
     auto more = rows.late_tile(addend);
     auto dw = rows.template column_sums<C>(), db = dw, sum = dw;
-    const auto fold = [](tile::Sums<C>& s, C d, C v, C w, C& dw, C& db, C r, C shift) {
-      const C normal = tile::fma(v, r, shift), g = d * w;
-      s = {s.first + g, tile::fma(g, normal, s.second)};
-      dw = tile::fma(d, normal, dw), db += d;
+    const auto fold = [](tile::Sums<C>& s, C d, C v, C w, C& dw, C& db, C m, C r) {
+      const C x = normal<T>(v, m, r), g = d * w;
+      s = {s.first + g, tile::fma(g, x, s.second)};
+      dw = tile::fma(d, x, dw), db += d;
     };
-    struct Line {  // dx = scale dy weight + slope x + rest
-      C scale, slope, rest;
+    const auto dx = [](C d, C v, C w, C m, C r, C less, C slope) {  // rstd (d w - less) + slope (v - mean)
+      if constexpr (sizeof(T) == 2) return tile::fma(d * w, r, tile::fma(v, slope, -m * slope - less * r));
+      else return tile::fma(d * w - less, r, (v - m) * slope);
     };
     while (rows.load(d, v, m, r, more)) {
-      const auto shift = map_tile([](C m, C r) { return -m * r; }, m, r);
-      const auto sums_of_row = reduce_tile<tile::Sums<C>>(rows, fold, d, v, w, dw, db, r, shift);
-      const auto to_line = [&](const tile::Sums<C>& s, C m, C r) {
-        const C slope = -s.second * share * r * r;
-        return Line{r, slope, mean ? -m * slope - s.first * share * r : C(0)};
-      };
-      const auto dx = [](C d, C v, C w, const Line& l) {
-        return tile::fma(d * w, l.scale, tile::fma(v, l.slope, l.rest));
-      };
-      const auto g = map_tile(dx, d, v, w, map_tile(to_line, sums_of_row, m, r));
+      const auto s = reduce_tile<tile::Sums<C>>(rows, fold, d, v, w, dw, db, m, r);
+      const auto less = map_tile([&](const auto& s) { return mean ? s.first * share : C(0); }, s);
+      const auto slope = map_tile([&](const auto& s, C r) { return -s.second * share * r * r; }, s, r);
+      const auto g = map_tile(dx, d, v, w, m, r, less, slope);
       if constexpr (branches) {
         const auto all = addend.data ? rows.hold(map_tile(tile::Add{}, g, more)) : rows.hold(g);
         tile::add_tile(rows, sum, all);
