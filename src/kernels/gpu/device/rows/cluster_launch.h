@@ -88,11 +88,5 @@ void with_narrow(Scalar type, const Fn& fn) {
   if (type == Scalar::f16) return fn(Type<f16>{});
   fn(Type<bf16>{});
 }
-/// The same for halves.
-template <class Fn>
-void with_half(Scalar type, const Fn& fn) {
-  if (type == Scalar::f16) fn(Type<f16>{});
-  else fn(Type<bf16>{});
-}
 
 }  // namespace tessera::gpu_kernels

@@ -1,4 +1,4 @@
-// Gradients of layer and RMS norm of halves on Hopper, and the sums of what slices of rows give the weights.
+// Gradients of layer and RMS norm on Hopper, and the sums of what slices of rows give the weights.
 #include "norm_backward_sm90.h"
 #include "slice_sums.h"
 
@@ -20,17 +20,10 @@ bool layer_norm_backward_sm90(const LayerNormBackwardArgs& a, Executor& executor
                      !a.addend.data && !a.dbranch.data && !a.dbranch_bias;
   if (!plain || a.rows == 0 || a.n < 512 || a.n > most_cluster_columns || !is_hopper()) return false;
   const int sums = a.dbias ? 2 : a.dweight ? 1 : 0;
-  i64 slices = 0;
-  if (a.type == Scalar::f32) {
-    slices = norm_backward_f32_sm90(a, sums, executor);
-  } else {
-    with_half(a.type, [&](auto type) {
-      using T = typename decltype(type)::type;
-      slices = cluster_norm_backward<T, 1, 2, 512>(a, sums, executor);
-      if (slices == 0) slices = cluster_norm_backward<T, 2, 3, 384>(a, sums, executor);
-      if (slices == 0) slices = cluster_norm_backward<T, 4, 5, 384>(a, sums, executor);
-    });
-  }
+  const auto by_type = a.type == Scalar::f32   ? norm_backward_f32_sm90
+                       : a.type == Scalar::f16 ? norm_backward_f16_sm90
+                                               : norm_backward_bf16_sm90;
+  const i64 slices = by_type(a, sums, executor);
   if (slices > 0 && sums > 0) sum_slices_sm90(SliceSums<float>(a, slices, sums), executor);
   return slices > 0;
 }

@@ -14,7 +14,16 @@ i64 cluster_norm_backward(const LayerNormBackwardArgs& a, int sums, Executor& ex
                                                                     {a.dy, a.x}, a.dx, most_row_slices(a.n), executor);
 }
 
-/// The same of floats, of which `sums` are wanted.
+/// The same of one type, by as few blocks as hold a row, of which `sums` are wanted.
 i64 norm_backward_f32_sm90(const LayerNormBackwardArgs& a, int sums, Executor& executor);
+i64 norm_backward_f16_sm90(const LayerNormBackwardArgs& a, int sums, Executor& executor);
+i64 norm_backward_bf16_sm90(const LayerNormBackwardArgs& a, int sums, Executor& executor);
+template <class T>
+i64 norm_backward_of_halves(const LayerNormBackwardArgs& a, int sums, Executor& executor) {
+  i64 slices = cluster_norm_backward<T, 1, 2, 512>(a, sums, executor);
+  if (slices == 0) slices = cluster_norm_backward<T, 2, 3, 384>(a, sums, executor);
+  if (slices == 0) slices = cluster_norm_backward<T, 4, 5, 384>(a, sums, executor);
+  return slices;
+}
 
 }  // namespace tessera::gpu_kernels
