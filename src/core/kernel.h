@@ -69,6 +69,18 @@ inline Reason supports(const Kernel& kernel, const Call& call) {
 /// Where a call's kernel runs: where its inputs lie, or its output if there are none.
 Device call_device(const Call& call);
 
+/// While a kernel plans calls of its own operator, which then pick as if none were forced.
+class PlansWithin {
+ public:
+  explicit PlansWithin(const Op& op);
+  ~PlansWithin();
+  PlansWithin(const PlansWithin&) = delete;
+  PlansWithin& operator=(const PlansWithin&) = delete;
+
+ private:
+  const Op* before_;
+};
+
 /// Adds to `plan` what another operator's call runs, by the kernel that its own list picks.
 void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, std::span<const Operand> out, Plan& plan);
 

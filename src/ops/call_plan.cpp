@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include <utility>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -29,6 +31,7 @@ struct Forced {
   std::string kernel;
 };
 thread_local SmallVector<Forced, 2> forced;
+thread_local const Op* outer = nullptr;  // that plans calls of its own operator
 
 std::span<const KernelTableEntry> table_of(DeviceType device) {
   return device == DeviceType::CPU ? cpu_kernel_table() : gpu_kernel_table();
@@ -55,6 +58,7 @@ std::string describe_inputs(const Call& call) {
 }  // namespace
 
 const std::string* forced_kernel(const Op& op) {
+  if (&op == outer) return nullptr;
   for (size_t i = forced.size(); i-- > 0;)
     if (forced[i].op == op.name) return &forced[i].kernel;
   return nullptr;
@@ -206,6 +210,9 @@ void plan_call(const Op& op, std::span<const Operand> in, const Attrs& attrs, st
   const Kernel& kernel = pick_kernel(call);
   kernel.plan(seen_by(kernel, call), plan);
 }
+
+PlansWithin::PlansWithin(const Op& op) : before_(std::exchange(outer, &op)) {}
+PlansWithin::~PlansWithin() { outer = before_; }
 
 std::optional<Packing> packing_of(const Call& call, size_t input) {
   for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {

@@ -41,26 +41,26 @@ struct ConvTable {
   void (*backward_filters)(const ConvArgs& args, Executor& executor);
   /// The first two by Winograd's algorithm: f32, 3x3, stride and dilation 1, one group, and for the gradient a padding
   /// of at most 2.
-  long long (*winograd_workspace)(const ConvArgs& args);
-  void (*winograd_forward)(const ConvArgs& args, Executor& executor);
-  void (*winograd_backward_images)(const ConvArgs& args, Executor& executor);
+  long long (*winograd_workspace)(const ConvArgs& args) = nullptr;
+  void (*winograd_forward)(const ConvArgs& args, Executor& executor) = nullptr;
+  void (*winograd_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
   /// The same where channels of images and outputs lie one after the other in memory.
-  long long (*winograd_last_workspace)(const ConvArgs& args);
-  void (*winograd_last_forward)(const ConvArgs& args, Executor& executor);
-  void (*winograd_last_backward_images)(const ConvArgs& args, Executor& executor);
+  long long (*winograd_last_workspace)(const ConvArgs& args) = nullptr;
+  void (*winograd_last_forward)(const ConvArgs& args, Executor& executor) = nullptr;
+  void (*winograd_last_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
   /// Any windows of f32 where channels of images and outputs lie one after the other in memory, by a kernel that reads
   /// images in place.
-  long long (*direct_workspace)(const ConvArgs& args);
-  void (*direct_forward)(const ConvArgs& args, Executor& executor);
-  void (*direct_backward_images)(const ConvArgs& args, Executor& executor);
-  long long (*direct_filters_workspace)(const ConvArgs& args);  // for as many threads as there are
-  void (*direct_backward_filters)(const ConvArgs& args, Executor& executor);
+  long long (*direct_workspace)(const ConvArgs& args) = nullptr;
+  void (*direct_forward)(const ConvArgs& args, Executor& executor) = nullptr;
+  void (*direct_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
+  long long (*direct_filters_workspace)(const ConvArgs& args) = nullptr;  // for as many threads as there are
+  void (*direct_backward_filters)(const ConvArgs& args, Executor& executor) = nullptr;
   /// The same where each channel has a filter of its own.
-  long long (*depthwise_workspace)(const ConvArgs& args);
-  void (*depthwise_forward)(const ConvArgs& args, Executor& executor);
-  void (*depthwise_backward_images)(const ConvArgs& args, Executor& executor);
-  long long (*depthwise_filters_workspace)(const ConvArgs& args);
-  void (*depthwise_backward_filters)(const ConvArgs& args, Executor& executor);
+  long long (*depthwise_workspace)(const ConvArgs& args) = nullptr;
+  void (*depthwise_forward)(const ConvArgs& args, Executor& executor) = nullptr;
+  void (*depthwise_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
+  long long (*depthwise_filters_workspace)(const ConvArgs& args) = nullptr;
+  void (*depthwise_backward_filters)(const ConvArgs& args, Executor& executor) = nullptr;
 };
 
 #define TESSERA_CONV_TABLE(isa)      \

@@ -72,6 +72,7 @@ Reason takes_padded(const Call& call) {
 template <PaddedPass pass>
 void plan_padded(const Call& call, Workspace& workspace) {
   const auto [x, w, y] = images_filters_results<pass>(call);
+  const PlansWithin within(call.op);
   Plan& plan = workspace.plan();
   if constexpr (pass == PaddedPass::Forward) {
     const Operand in[] = {read(call, workspace, *x, {1}), read(call, workspace, *w, {0, 1}), {}};
