@@ -108,7 +108,7 @@ struct TensorImpl : RefCounted, Recycled {
 using GradHook = std::function<Tensor(const Tensor&)>;
 
 namespace detail {
-extern constinit std::atomic<bool> call_waits;  // for the next one: see core/waiting.h
+extern constinit std::atomic<bool> call_waits;  // for the next one: see core/util/waiting.h
 void run_waiting_call();
 }  // namespace detail
 

@@ -7,7 +7,7 @@
 
 #include "core/capture_state.h"
 #include "core/util/observers.h"
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 #include "ops/gradient.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/capture_state.h"
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 #include "tessera/autograd.h"
 
 namespace tessera {

@@ -10,7 +10,7 @@
 
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 #include "tessera/autograd.h"
 
 namespace tessera {

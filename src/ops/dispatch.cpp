@@ -7,7 +7,7 @@
 
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 #include "ops/autocast.h"
 #include "ops/call_plan.h"
 #include "ops/capture.h"

@@ -7,7 +7,7 @@
 
 #include "core/capture_state.h"
 #include "core/util/observers.h"
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 #include "ops/check.h"
 #include "ops/norm_conv.h"
 #include "ops/op_name.h"

@@ -12,7 +12,7 @@
 
 #include "core/gpu/plugin_version.h"
 #include "core/util/plans_epoch.h"
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 
 namespace tessera {
 namespace gpu {

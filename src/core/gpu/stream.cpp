@@ -9,7 +9,7 @@
 #include "core/gpu/backend.h"
 #include "core/util/bytes.h"
 #include "core/util/observers.h"
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 #include "tessera/random.h"
 
 namespace tessera {

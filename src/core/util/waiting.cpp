@@ -1,4 +1,4 @@
-#include "core/waiting.h"
+#include "core/util/waiting.h"
 
 #include <mutex>
 #include <thread>
