@@ -142,14 +142,13 @@ class Tensor {
   /// Whether it lies in a layout of some kernel's own (packing.h), which few operators read.
   bool is_packed() const { return impl().storage->packing; }
   const Ref<Storage>& storage() const {
-    if (detail::call_waits.load(std::memory_order_acquire)) [[unlikely]] detail::run_waiting_call();
+    if (detail::call_waits.load(std::memory_order_acquire)) [[unlikely]]
+      detail::run_waiting_call();
     return impl().storage;
   }
 
   // Its elements. `data` addresses the first element; rows may be pitched, so honour strides.
-  void* data_ptr() const {
-    return static_cast<std::byte*>(storage()->data) + impl().offset * size_of(impl().dtype);
-  }
+  void* data_ptr() const { return static_cast<std::byte*>(storage()->data) + impl().offset * size_of(impl().dtype); }
   /// Throws Error unless T is the tensor's dtype and the tensor is on the CPU.
   template <class T>
   T* data() const {

@@ -12,8 +12,8 @@ Tensor batch_norm_add(const Tensor& x, const Tensor& residual, const Tensor& wei
                       Tensor running_mean, Tensor running_var, bool training, double momentum, double eps,
                       Activation activation, double high = INFINITY);
 
-/// relu(x), of at most `high`, and a + b by the norm that waits (core/util/waiting.h), where x, or one of a and b, is what
-/// it gives and nobody else holds that. Undefined where it is not so: then the call goes its own way.
+/// relu(x), of at most `high`, and a + b by the norm that waits (core/util/waiting.h), where x, or one of a and b, is
+/// what it gives and nobody else holds that. Undefined where it is not so: then the call goes its own way.
 Tensor relu_of_waiting(Tensor& x, double high = INFINITY);
 Tensor add_to_waiting(Tensor& a, Tensor& b);
 /// For tests: elsewhere results on the CPU are there when a call returns, since whoever holds a pointer sees them.

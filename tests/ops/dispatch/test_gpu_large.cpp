@@ -114,9 +114,7 @@ TEST_F(GpuLarge, FunctionsOfOneTensor) {
 
 TEST_F(GpuLarge, FunctionsOfTwoTensors) {
   const Tensor a = normal(with_rows({8191})), b = normal(a.shape());
-  const auto of = [](Tensor (*f)(Tensor, Tensor)) {
-    return [f](const Tensors& in) { return f(in[0], in[1]); };
-  };
+  const auto of = [](Tensor (*f)(Tensor, Tensor)) { return [f](const Tensors& in) { return f(in[0], in[1]); }; };
   for (const Operator& op : {Operator{"add", of(add)},
                              {"sub", of(sub)},
                              {"mul", of(mul)},
