@@ -95,7 +95,7 @@ TEST_F(Roctracer, WorkHasTheNamesAndCallsThatHipGivesIt) {
     if (a.kind == gpu::Activity::Call) continue;
     EXPECT_GT(a.stream, 0);
     EXPECT_EQ(a.bytes, a.kind == gpu::Activity::Kernel ? 0 : 37 * 5 * 4) << a.text;
-    const bool is_softmax = a.text.find("softmax") != a.text.npos && a.text.find('(') != a.text.npos;
+    const bool is_softmax = a.text.find("Softmax<") != a.text.npos && a.text.find('(') != a.text.npos;
     work_of_calls.insert((is_softmax ? "softmax" : a.text) + " by " + calls[a.correlation]);
   }
   EXPECT_EQ(work_of_calls.count("softmax by hipLaunchKernel"), 1u);  // as the source has it: with its parameters
@@ -120,7 +120,7 @@ TEST_F(Roctracer, WhatIsToldLateIsWaitedForButNotForever) {
     std::this_thread::sleep_for(std::chrono::milliseconds(400));  // until that of the last one comes
   });
   ASSERT_EQ(next.of(gpu::Activity::Kernel).size(), 1u);
-  EXPECT_NE(next.of(gpu::Activity::Kernel)[0].text.find("softmax"), std::string::npos);
+  EXPECT_NE(next.of(gpu::Activity::Kernel)[0].text.find("Softmax<"), std::string::npos);
 }
 
 TEST_F(Roctracer, ARefusalIsOneLineAndNothingBegins) {
@@ -211,7 +211,7 @@ std::multiset<std::pair<std::string, std::string>> kernels_by_operator(const Tra
     if (span.kind != Kind::Kernel) continue;
     const Call* const call = trace.call_of(span);
     const std::string name(trace.name_of(span));
-    found.emplace(name.find("softmax") != name.npos ? "softmax"
+    found.emplace(name.find("Softmax") != name.npos ? "softmax"
                   : name.find("Exp") != name.npos   ? "exp"
                                                     : name,
                   call ? call->op : "none");

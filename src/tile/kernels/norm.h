@@ -10,7 +10,7 @@
 TESSERA_TILE_BEGIN
 
 /// What follows a norm: nothing, or ReLU up to `high`.
-struct Relu {
+struct NormRelu {
   bool follows = false;
   double high = __builtin_inf();
 };
@@ -59,7 +59,7 @@ TESSERA_HD Moments<double> run_moments(i64 n, const T* x) {
 /// The gradient of scale x + shift from that of what relu makes of it; without relu they are the same.
 template <class C>
 struct ReluGate {
-  Relu relu;
+  NormRelu relu;
   C scale, shift;
   template <class V>
   TESSERA_HD V operator()(V g, V x) const {
@@ -92,7 +92,7 @@ TESSERA_HD Pair<double> run_sums(i64 n, const T* dy, const T* x, C centre, ReluG
 
 /// y = scale * x + shift, or what relu makes of that.
 template <class C, class T>
-TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift, Relu with = {}) {
+TESSERA_HD void run_linear(i64 n, T* y, const T* x, C scale, C shift, NormRelu with = {}) {
   using V = RowVec<C>;
   map_row<C>(
       n, y,
@@ -348,7 +348,7 @@ struct RunningStats {
 template <class T, class Executor>
 void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
                          const T* bias, RunningStats<compute_t<T>> running, compute_t<T>* mean, compute_t<T>* rstd,
-                         double eps, Relu relu = {}) {
+                         double eps, NormRelu relu = {}) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 2, [&](i64 c, int) {
     Moments<double> all{0, 0, 0};
@@ -370,7 +370,7 @@ void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, P
 template <class T, class Executor>
 void batch_norm_inference(Executor& executor, const PlaneShape& s, Planes<T> y, Planes<const T> x, const T* weight,
                           const T* bias, const compute_t<T>* mean, const compute_t<T>* variance, double eps,
-                          Relu relu = {}) {
+                          NormRelu relu = {}) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.batch * s.channels, s.size, [&](i64 i, int) {
     const i64 b = i / s.channels, c = i % s.channels;
@@ -384,7 +384,7 @@ void batch_norm_inference(Executor& executor, const PlaneShape& s, Planes<T> y, 
 template <class T, class Executor>
 void batch_norm_backward(Executor& executor, const PlaneShape& s, bool training, Planes<T> dx, T* dweight, T* dbias,
                          Planes<const T> dy, Planes<const T> x, const T* weight, const compute_t<T>* mean,
-                         const compute_t<T>* rstd, Relu relu = {}, const T* bias = nullptr) {
+                         const compute_t<T>* rstd, NormRelu relu = {}, const T* bias = nullptr) {
   using C = compute_t<T>;
   for_rows(ExecutorRef(executor), s.channels, s.batch * s.size * 4, [&](i64 c, int) {
     const C line = rstd[c] * detail::entry(weight, c, C(1));  // as in the forward

@@ -1,17 +1,10 @@
 // Softmax, log-softmax and cross-entropy over contiguous rows, with their gradients.
 #pragma once
 
+#include "../rows.h"
 #include "rows.h"
 
 TESSERA_TILE_BEGIN
-
-/// Matrices whose rows are contiguous and `pitch` elements apart.
-template <class T>
-struct Rows {
-  T* data;
-  i64 pitch;
-  TESSERA_HD T* operator[](i64 row) const { return data + row * pitch; }
-};
 
 /// The shift and the sum of exponentials of a row, so that softmax(x) = exp(x - shift) / sum.
 template <class C>

@@ -11,18 +11,11 @@
 // A map is worked out where it is reduced or stored, so that what no register holds is in the same kernel what one
 // holds. Values of a row and values of a column (a norm's weights) are tiles, too, the same along the other dimension.
 #pragma once
+#include "../../rows.h"
 #include "group.h"
 #include "pack.h"
 
 TESSERA_TILE_BEGIN
-
-/// Rows of contiguous elements, `pitch` elements apart; data may be missing.
-template <class T>
-struct Rows {
-  T* data;
-  i64 pitch;
-  TESSERA_DEVICE T* operator[](i64 r) const { return data + r * pitch; }
-};
 
 // ---- places: a thread's k-th pack of a row, or its element beside packs
 

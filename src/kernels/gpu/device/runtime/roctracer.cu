@@ -121,7 +121,7 @@ struct Kept {
   uint64_t bytes;
   uint32_t name;  // in Seen::names
   uint32_t correlation;
-  int device;
+  int number;  // the device, or the call's
   Activity::Kind kind;
 };
 
@@ -234,7 +234,7 @@ class Keeper {
                          .bytes = has_bytes ? r.bytes : 0,
                          .name = name,
                          .correlation = static_cast<uint32_t>(r.correlation),
-                         .device = is_call ? -1 : r.work.device,
+                         .number = is_call ? static_cast<int>(r.operation) : r.work.device,
                          .kind = kind});
   }
 
@@ -369,9 +369,10 @@ class Tracer {
       a.bytes = static_cast<int64_t>(kept.bytes);
       if (kept.kind == Activity::Call) {
         a.thread = static_cast<int64_t>(kept.at);
+        a.function = kept.number;
       } else {
         a.stream = static_cast<int64_t>(kept.at);
-        a.device = devices.index_of(kept.device);
+        a.device = devices.index_of(kept.number);
       }
       take(a);
     }
