@@ -60,7 +60,7 @@ TEST_F(GpuDepthwise, ThreeByThree) {
                            {4, 576, 14, 14},
                            {3, 960, 7, 7},
                            {2, 5, 17, 12},
-                           {1, 1, 3, 1},
+                           {1, 2, 3, 1},
                            {2, 132, 1, 9}})
       check(three(x, stride), "depthwise");
 }
