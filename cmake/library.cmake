@@ -114,7 +114,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   file(GLOB library_sources CONFIGURE_DEPENDS
        src/kernels/cpu/*.cpp src/kernels/gpu/rtc/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp)
   file(GLOB waiting_sources CONFIGURE_DEPENDS  # for kernels, or for the disk
-       src/nn/*.cpp src/io/*.cpp src/profiler/*.cpp src/models/*.cpp src/cases/*.cpp)
+       src/nn/*.cpp src/io/*.cpp src/onnx/*.cpp src/onnx/handlers/*.cpp src/profiler/*.cpp src/models/*.cpp src/cases/*.cpp)
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
     find_package(ZLIB REQUIRED)

@@ -77,5 +77,6 @@ void add_ops(Command app);
 void add_devices(Command app);
 void add_cache(Command app);
 void add_selftest(Command app);
+void add_onnx_test(Command app);
 
 }  // namespace tessera::app

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   app::add_devices(app);
   app::add_cache(app);
   app::add_selftest(app);
+  app::add_onnx_test(app);
   try {
     app.parse(argc, argv);
     return std::fflush(stdout) == 0 ? 0 : fail(1, "cannot write to the standard output");

@@ -1,0 +1,84 @@
+// ONNX: model files are read, run and looked into. A file is mapped and its weights are views of it; nothing that it
+// says is trusted. Errors are one line with the file, the node and the rule broken: FileError for what is no valid
+// model, Unsupported for what is not there yet, Error for inputs that do not fit. https://onnx.ai
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/tensor.h"
+
+namespace tessera::onnx {
+
+/// What a valid model asks for and Tessera lacks.
+struct Unsupported : Error {
+  using Error::Error;
+};
+
+/// What flows between nodes: a tensor, a sequence of values, or nothing, which is also an optional without a value.
+class Value {
+ public:
+  Value() = default;
+  Value(Tensor tensor) : tensor_(std::move(tensor)) {}  // NOLINT: a tensor is a value
+  explicit Value(std::vector<Value> sequence)
+      : sequence_(std::make_shared<const std::vector<Value>>(std::move(sequence))) {}
+
+  bool is_tensor() const { return tensor_.defined(); }
+  bool is_sequence() const { return sequence_ != nullptr; }
+  bool is_absent() const { return !is_tensor() && !is_sequence(); }
+  /// Throws Error where it is none.
+  const Tensor& tensor() const;
+  const std::vector<Value>& sequence() const;
+
+ private:
+  Tensor tensor_;
+  std::shared_ptr<const std::vector<Value>> sequence_;
+};
+using Values = std::vector<Value>;
+std::string describe(const Value& value);
+
+/// What a model says of an input or an output.
+struct Port {
+  enum Kind { kTensor, kSequence, kOptional };
+  std::string name;
+  Kind kind = kTensor;
+  std::string type;        ///< of its elements, as ONNX calls it: "float"
+  bool has_shape = false;  ///< otherwise even the rank is open
+  /// Sizes: a number, a name, or "?".
+  std::vector<std::string> dims = {};
+};
+std::string describe(const Port& port);
+
+struct LoadOptions {
+  Device device = cpu();           ///< where weights go and nodes run
+  int64_t loop_limit = 1'000'000;  ///< turns of one loop, beyond which it counts as endless
+};
+
+namespace detail {
+struct LoadedModel;
+}
+
+class Model {
+ public:
+  /// Reads a file. Throws FileError, and Unsupported with the first node that cannot run.
+  explicit Model(const std::string& path, const LoadOptions& options = {});
+  /// The same for bytes in memory; `name` stands for the file in errors.
+  static Model from_bytes(std::string bytes, const std::string& name = "model", const LoadOptions& options = {});
+
+  const std::vector<Port>& inputs() const;  ///< without those that have a value in the file
+  const std::vector<Port>& outputs() const;
+  /// Inputs in the order of inputs(); the last ones may be missing where the model gives them a value. Throws Error.
+  Values run(const Values& inputs) const;
+  /// The same by name.
+  std::map<std::string, Value> run(const std::map<std::string, Value>& inputs) const;
+
+ private:
+  Model() = default;
+  std::shared_ptr<const detail::LoadedModel> loaded_;
+};
+
+/// Reads a TensorProto, SequenceProto or OptionalProto from bytes, as tests of ONNX keep values. Throws FileError.
+Value read_value(std::string bytes, Port::Kind kind, const std::string& name = "value");
+
+}  // namespace tessera::onnx

@@ -1,0 +1,257 @@
+#include "onnx/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "onnx/handler.h"
+
+namespace tessera::onnx {
+namespace {
+
+constexpr int kDeepestCalls = 32;  // functions in functions
+constexpr int kNewestOpset = 28, kOldestOpset = 1;
+
+std::string_view plain_domain(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
+
+Port port_of(const ValueInfoProto& info) {
+  Port port{.name = std::string(info.name), .type = ""};
+  const TypeProto* type = info.type ? &*info.type : nullptr;
+  while (type && !type->tensor) {
+    const Optional<ElementType>& element = type->sequence ? type->sequence : type->optional;
+    if (!element) break;
+    if (port.kind == Port::kTensor) port.kind = type->sequence ? Port::kSequence : Port::kOptional;
+    type = element->elem_type ? &*element->elem_type : nullptr;
+  }
+  if (!type || !type->tensor) return port;
+  port.type = type_name(type->tensor->elem_type);
+  if (!type->tensor->shape) return port;
+  port.has_shape = true;
+  for (const Dimension& d : type->tensor->shape->dims)
+    port.dims.push_back(d.value ? std::to_string(*d.value) : d.param.empty() ? "?" : std::string(d.param));
+  return port;
+}
+int64_t element_type(const ValueInfoProto& info) {
+  return info.type && info.type->tensor ? info.type->tensor->elem_type : 0;
+}
+
+/// What all graphs of one model share while they are made.
+struct Context {
+  const ModelProto& model;
+  Source& source;
+  const LoadOptions& options;
+  std::vector<std::string>* problems;
+};
+
+using Opsets = std::map<std::string, int, std::less<>>;
+
+Opsets opsets_of(const std::vector<OperatorSet>& sets) {
+  Opsets out;
+  for (const OperatorSet& set : sets)
+    out[std::string(plain_domain(set.domain))] = static_cast<int>(std::clamp<int64_t>(set.version, 0, 1 << 20));
+  return out;
+}
+
+/// The attributes of a call of a function, for references to them within it.
+using Given = std::map<std::string, const AttributeProto*, std::less<>>;
+
+class Builder {
+ public:
+  Builder(const Context& context, const Opsets& opsets, Builder* outer, const Given* given, int depth)
+      : context_(context), opsets_(opsets), outer_(outer), given_(given), depth_(depth) {}
+
+  Graph of_graph(const GraphProto& proto) {
+    for (const TensorProto& t : proto.initializers) constant(std::string(t.name), context_.source.tensor(t));
+    for (const SparseTensorProto& t : proto.sparse_initializers)
+      constant(std::string(t.values ? t.values->name : Bytes()), context_.source.tensor(t));
+    for (const ValueInfoProto& info : proto.inputs) {
+      if (info.name.empty()) fail("an input without a name");
+      const auto known = slots_.find(std::string(info.name));
+      // Files of before IR 4 list initializers as inputs, too: they come behind the others, and may be left out.
+      (known == slots_.end() ? required_ : optional_).push_back(&info);
+    }
+    for (const auto* list : {&required_, &optional_})
+      for (const ValueInfoProto* info : *list) {
+        graph_.inputs.push_back(port_of(*info));
+        graph_.input_types.push_back(element_type(*info));
+        graph_.input_slots.push_back(list == &required_ ? define(std::string(info->name))
+                                                        : slots_.at(std::string(info->name)));
+      }
+    graph_.required_inputs = required_.size();
+    for (const NodeProto& node : proto.nodes) add(node);
+    for (const ValueInfoProto& info : proto.outputs) {
+      graph_.outputs.push_back(port_of(info));
+      graph_.output_slots.push_back(use(std::string(info.name), "output"));
+    }
+    return finish();
+  }
+
+  Graph of_function(const FunctionProto& proto) {
+    for (const Bytes name : proto.inputs) {
+      graph_.inputs.push_back({.name = std::string(name), .type = ""});
+      graph_.input_types.push_back(0);
+      graph_.input_slots.push_back(define(std::string(name)));
+    }
+    for (const NodeProto& node : proto.nodes) add(node);
+    for (const Bytes name : proto.outputs) {
+      graph_.outputs.push_back({.name = std::string(name), .type = ""});
+      graph_.output_slots.push_back(use(std::string(name), "output"));
+    }
+    return finish();
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
+    throw FileError(context_.source.file() + ": " + fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  int define(const std::string& name) {
+    if (!slots_.emplace(name, graph_.slots).second) fail("the name {} is used twice", in_quotes(name));
+    return graph_.slots++;
+  }
+  void constant(const std::string& name, Tensor value) {
+    graph_.constants.emplace_back(define(name), value.to(context_.options.device));
+  }
+
+  /// The slot of a value; from the graphs around this one, too. -1 where none has it.
+  int find(const std::string& name) {
+    if (const auto at = slots_.find(name); at != slots_.end()) return at->second;
+    if (!outer_) return -1;
+    const int there = outer_->find(name);
+    if (there < 0) return -1;
+    const int here = graph_.slots++;
+    slots_.emplace(name, here);
+    captured_.insert(name);
+    graph_.captures.emplace_back(there, here);
+    return here;
+  }
+  int use(const std::string& name, std::string_view what) {
+    if (name.empty()) return -1;
+    const int slot = find(name);
+    if (slot < 0) fail("{} {} is computed by no node before it", what, in_quotes(name));
+    return slot;
+  }
+
+  void add(const NodeProto& node) {
+    Step step;
+    step.op = std::string(node.op_type);
+    step.name = std::string(node.name);
+    step.file = context_.source.file();
+    const std::string_view domain = plain_domain(node.domain);
+    step.in.reserve(node.inputs.size());
+    for (const Bytes name : node.inputs) step.in.push_back(use(std::string(name), "input"));
+    take_attributes(node.attributes, step);
+    resolve(node, domain, step);
+    for (const Bytes name : node.outputs) {
+      if (captured_.count(std::string(name))) slots_.erase(std::string(name)), captured_.erase(std::string(name));
+      step.out.push_back(name.empty() ? -1 : define(std::string(name)));
+    }
+    graph_.steps.push_back(std::move(step));
+  }
+
+  void take_attributes(const std::vector<AttributeProto>& attributes, Step& step) {
+    for (const AttributeProto& attribute : attributes) {
+      const AttributeProto* a = &attribute;
+      if (!a->reference.empty()) {
+        if (!given_)
+          fail("{}attribute {} refers to one of a function, but is in none", where(step), in_quotes(a->name));
+        const auto at = given_->find(a->reference);
+        if (at == given_->end()) continue;  // the call leaves it out
+        a = at->second;
+      }
+      if (a->type == kGraphAttribute || (a->type == 0 && a->g)) {
+        if (!a->g) fail("{}attribute {} has no graph", where(step), in_quotes(attribute.name));
+        if (depth_ >= kDeepestCalls) fail("{}graphs are nested too deeply", where(step));
+        Builder inner(context_, opsets_, this, given_, depth_ + 1);
+        step.bodies.push_back({std::string(attribute.name), std::make_unique<Graph>(inner.of_graph(*a->g))});
+        continue;
+      }
+      AttributeProto& kept = step.attributes.emplace_back(*a);
+      kept.name = attribute.name;
+    }
+  }
+
+  /// Finds what runs the node: a function of the file, or a handler.
+  void resolve(const NodeProto& node, std::string_view domain, Step& step) {
+    const auto version = opsets_.find(domain);
+    for (const FunctionProto& f : context_.model.functions)
+      if (f.name == node.op_type && plain_domain(f.domain) == domain && f.overload == node.overload)
+        return call(f, step);
+    if (version == opsets_.end())
+      return cannot(step, fmt::format("the file imports no operators of {}", in_quotes(node.domain)));
+    step.opset = version->second;
+    if (domain.empty() && (step.opset > kNewestOpset || step.opset < kOldestOpset))
+      return cannot(step, fmt::format("opset {} is not known; {} is the newest that is", step.opset, kNewestOpset));
+    step.entry = find_handler(domain, node.op_type, step.opset);
+    if (step.entry) return;
+    cannot(step, domain.empty() ? "the operator is not supported"
+                                : fmt::format("the operator of {} is not supported", in_quotes(node.domain)));
+  }
+  void call(const FunctionProto& function, Step& step) {
+    if (depth_ >= kDeepestCalls) fail("{}functions call each other without end", where(step));
+    Given given;
+    for (const AttributeProto& a : function.defaults) given[std::string(a.name)] = &a;
+    for (const AttributeProto& a : step.attributes) given[std::string(a.name)] = &a;
+    const Opsets opsets = opsets_of(function.opsets);
+    Builder inner(context_, opsets, nullptr, &given, depth_ + 1);
+    step.function = std::make_unique<Graph>(inner.of_function(function));
+    if (step.in.size() > step.function->inputs.size())
+      fail("{}{} inputs, of which the function takes {}", where(step), step.in.size(), step.function->inputs.size());
+  }
+  void cannot(const Step& step, const std::string& why) {
+    if (!context_.problems) throw Unsupported(where(step) + why);
+    context_.problems->push_back(where(step) + why);
+  }
+
+  Graph finish() {
+    find_last_uses();
+    return std::move(graph_);
+  }
+  void find_last_uses() {
+    std::vector<int> last(static_cast<size_t>(graph_.slots), -2);  // -2: lives on
+    const auto see = [&](int slot, int step) {
+      if (slot >= 0) last[static_cast<size_t>(slot)] = step;
+    };
+    for (size_t i = 0; i < graph_.steps.size(); ++i) {
+      const Step& step = graph_.steps[i];
+      const int at = static_cast<int>(i);
+      for (const int slot : step.out) see(slot, at);
+      for (const int slot : step.in) see(slot, at);
+      for (const Body& body : step.bodies)
+        for (const auto& [there, here] : body.graph->captures) see(there, at);
+    }
+    for (const int slot : graph_.output_slots) see(slot, -2);
+    for (const auto& [slot, value] : graph_.constants) see(slot, -2);
+    for (size_t slot = 0; slot < last.size(); ++slot)
+      if (last[slot] >= 0) graph_.steps[static_cast<size_t>(last[slot])].frees.push_back(static_cast<int>(slot));
+  }
+
+  const Context& context_;
+  const Opsets& opsets_;
+  Builder* outer_;
+  const Given* given_;
+  int depth_;
+  Graph graph_;
+  std::unordered_map<std::string, int> slots_;
+  std::unordered_set<std::string> captured_;  // a node here may give such a name anew
+  std::vector<const ValueInfoProto*> required_, optional_;
+};
+
+}  // namespace
+
+std::string where(const Step& step) {
+  return fmt::format("{}: node {}{}: ", step.file, step.name.empty() ? "" : in_quotes(step.name) + " ",
+                     step.name.empty() ? step.op : "(" + step.op + ")");
+}
+
+Graph prepare(const ModelProto& model, Source& source, const LoadOptions& options, std::vector<std::string>* problems) {
+  if (!model.graph) throw FileError(source.file() + ": has no graph: not ONNX");
+  const Context context{model, source, options, problems};
+  const Opsets opsets = opsets_of(model.opsets);
+  return Builder(context, opsets, nullptr, nullptr, 0).of_graph(*model.graph);
+}
+
+}  // namespace tessera::onnx

@@ -1,0 +1,262 @@
+// Elementwise operators.
+#include <cmath>
+
+#include "onnx/handler.h"
+#include "tessera/ops.h"
+
+namespace tessera::onnx {
+namespace {
+
+template <Tensor (*function)(Tensor)>
+Values unary(const Call& c) {
+  return {function(c.in(0))};
+}
+/// A number of the dtype of x, to broadcast.
+Tensor number_like(const Tensor& x, double value) { return full({}, value, x.dtype(), x.device()); }
+
+/// Versions below 7 broadcast only where the attribute says so: b lies along the dims of a from `axis` on.
+Tensor old_broadcast(const Call& c) {
+  Tensor b = c.in(1);
+  if (c.opset() >= 7 || !c.flag("broadcast", false) || !c.has_attribute("axis")) return b;
+  int64_t axis = c.integer("axis", 0);
+  const int64_t rank = c.in(0).dim();
+  if (axis < 0) axis += rank;
+  if (axis < 0 || axis + b.dim() > rank) c.fail("axis {} is outside", axis);
+  for (int64_t d = axis + b.dim(); d < rank; ++d) b = unsqueeze(b, -1);
+  return b;
+}
+template <Tensor (*function)(Tensor, Tensor)>
+Values binary(const Call& c) {
+  if (c.in(0).dtype() != c.in(1).dtype()) c.fail("types differ: {} and {}", describe(c.in(0)), describe(c.in(1)));
+  return {function(c.in(0), old_broadcast(c))};
+}
+
+Tensor truncated_quotient(const Tensor& a, const Tensor& b) {
+  const Tensor q = floor_div(a, b);
+  const Tensor one_less = logical_and(lt(q, number_like(q, 0)), ne(mul(q, b), a));  // rounded down below zero
+  return add(q, cast(one_less, q.dtype()));
+}
+Values divide(const Call& c) {
+  const Tensor &a = c.in(0), b = old_broadcast(c);
+  if (a.dtype() != b.dtype()) c.fail("types differ: {} and {}", describe(a), describe(b));
+  if (is_floating(a.dtype())) return {div(a, b)};
+  if (any(eq(b, number_like(b, 0))).item() != 0) c.fail("an integer is divided by zero");
+  return {truncated_quotient(a, b)};
+}
+Values modulo(const Call& c) {
+  const Tensor &a = c.in(0), &b = c.in(1);
+  if (a.dtype() != b.dtype()) c.fail("types differ: {} and {}", describe(a), describe(b));
+  const bool integers = !is_floating(a.dtype());
+  if (integers && any(eq(b, number_like(b, 0))).item() != 0) c.fail("an integer is divided by zero");
+  if (!c.flag("fmod", false)) return {remainder(a, b)};
+  return {sub(a, mul(integers ? truncated_quotient(a, b) : trunc(div(a, b)), b))};  // the sign of a
+}
+Values power(const Call& c) {
+  const Tensor& a = c.in(0);
+  const Tensor b = old_broadcast(c);
+  return {cast(pow(a, is_floating(a.dtype()) ? cast(b, a.dtype()) : b), a.dtype())};
+}
+
+template <Tensor (*function)(Tensor, Tensor)>
+Values of_all(const Call& c) {
+  Tensor out = c.in(0);
+  for (size_t i = 1; i < c.inputs(); ++i) out = function(out, c.in(i));
+  return {out};
+}
+Values mean_of_all(const Call& c) {
+  Tensor out = c.in(0);
+  for (size_t i = 1; i < c.inputs(); ++i) out = add(out, c.in(i));
+  return {mul(out, 1.0 / static_cast<double>(c.inputs()))};
+}
+
+Values clip_by_attributes(const Call& c) {
+  constexpr double most = 3.402823466385288598e38;
+  return {clamp(c.in(0), c.real("min", -most), c.real("max", most))};
+}
+Values clip(const Call& c) {
+  Tensor x = c.in(0);
+  if (c.has(1)) x = maximum(x, c.in(1));
+  if (c.has(2)) x = minimum(x, c.in(2));
+  return {x};
+}
+
+// ---- activations
+
+Values elu(const Call& c) {
+  const Tensor& x = c.in(0);
+  const double alpha = c.real("alpha", 1);
+  return {where(gt(x, number_like(x, 0)), x, alpha * expm1(x))};
+}
+Values celu(const Call& c) {
+  const Tensor& x = c.in(0);
+  const double alpha = c.real("alpha", 1);
+  return {where(gt(x, number_like(x, 0)), x, alpha * expm1(x * (1 / alpha)))};
+}
+Values selu(const Call& c) {
+  const Tensor& x = c.in(0);
+  const double alpha = c.real("alpha", 1.67326319217681884765625), gamma = c.real("gamma", 1.05070102214813232421875);
+  return {gamma * where(gt(x, number_like(x, 0)), x, alpha * expm1(x))};
+}
+Values leaky_relu(const Call& c) {
+  const Tensor& x = c.in(0);
+  return {where(ge(x, number_like(x, 0)), x, x * c.real("alpha", 0.01f))};
+}
+Values prelu(const Call& c) {
+  const Tensor& x = c.in(0);
+  Tensor slope = c.in(1);
+  if (c.opset() < 7)  // of channels
+    for (int64_t d = 2; d < x.dim() && slope.dim() == 1 && slope.numel() > 1; ++d) slope = unsqueeze(slope, -1);
+  if (c.opset() < 7 && slope.dim() > 1)
+    slope = reshape(slope, {slope.size(0), Dim(-1)}), slope = c.in(1).dim() == 1 ? slope : c.in(1);
+  const Tensor zero = number_like(x, 0);
+  return {where(lt(x, zero), mul(x, slope), x)};
+}
+Values hard_sigmoid(const Call& c) { return {clamp(c.in(0) * c.real("alpha", 0.2f) + c.real("beta", 0.5), 0, 1)}; }
+Values hard_swish(const Call& c) {
+  const Tensor& x = c.in(0);
+  return {mul(x, clamp(x * (1.0 / 6) + 0.5, 0, 1))};
+}
+Values thresholded_relu(const Call& c) {
+  const Tensor& x = c.in(0);
+  return {where(gt(x, number_like(x, c.real("alpha", 1))), x, number_like(x, 0))};
+}
+Values shrink(const Call& c) {
+  const Tensor& x = c.in(0);
+  const double bias = c.real("bias", 0), lambda = c.real("lambd", 0.5);
+  const Tensor below = lt(x, number_like(x, -lambda)), above = gt(x, number_like(x, lambda));
+  return {where(below, cast(add(x, number_like(x, bias)), x.dtype()),
+                where(above, cast(sub(x, number_like(x, bias)), x.dtype()), number_like(x, 0)))};
+}
+Values softsign(const Call& c) {
+  const Tensor& x = c.in(0);
+  return {div(x, abs(x) + 1.0)};
+}
+Values mish(const Call& c) {
+  const Tensor& x = c.in(0);
+  return {mul(x, tanh(softplus(x)))};
+}
+Values gelu(const Call& c) {
+  const std::string kind = c.text("approximate", "none");
+  if (kind == "tanh") return {gelu_tanh(c.in(0))};
+  if (kind != "none") c.fail("approximate {} is not known", kind);
+  return {tessera::gelu(c.in(0))};
+}
+Values swish(const Call& c) {
+  const Tensor& x = c.in(0);
+  const double alpha = c.real("alpha", 1);
+  return {alpha == 1 ? silu(x) : mul(x, sigmoid(x * alpha))};
+}
+Values swiglu(const Call& c) {
+  const Tensor& x = c.in(0);
+  const int64_t axis = c.integer("axis", -1), half = x.size(axis) / 2;
+  if (x.size(axis) % 2) c.fail("{} halves of {}", axis, describe(x));
+  const Tensor gate = slice(x, axis, 0, half), value = slice(x, axis, half, 2 * half);
+  const double alpha = c.real("alpha", 1);
+  return {mul(mul(gate, sigmoid(gate * alpha)), value)};
+}
+
+// ---- predicates
+
+Values is_inf(const Call& c) {
+  const Tensor& x = c.in(0);
+  const bool negative = c.flag("detect_negative", true), positive = c.flag("detect_positive", true);
+  if (negative && positive) return {isinf(x)};
+  const Tensor zero = number_like(x, 0);
+  if (negative) return {logical_and(isinf(x), lt(x, zero))};
+  if (positive) return {logical_and(isinf(x), gt(x, zero))};
+  return {zeros(x.shape(), Bool, x.device())};
+}
+Values choose(const Call& c) { return {where(c.in(0), c.in(1), c.in(2))}; }
+
+Values cast_to(const Call& c) {
+  const Tensor& x = c.in(0);
+  const DType to = c.dtype("to", Float32);
+  if (to == Bool) return {ne(x, number_like(x, 0))};
+  return {cast(is_floating(x.dtype()) && !is_floating(to) ? trunc(x) : x, to)};
+}
+Values cast_like(const Call& c) {
+  const Tensor& x = c.in(0);
+  return {c.in(1).dtype() == Bool ? ne(x, number_like(x, 0)) : cast(x, c.in(1).dtype())};
+}
+Values identity(const Call& c) { return {c.value(0)}; }
+Values dropout(const Call& c) {
+  const Tensor& x = c.in(0);
+  const bool training = c.has(2) && c.in(2).item() != 0;
+  const double ratio = c.has(1) ? c.number(1) : 0.5;
+  if (training && ratio > 0) {
+    const Tensor mask =
+        ge(rand(x.shape(), default_generator(), Float32, x.device()), full({}, ratio, Float32, x.device()));
+    return {mul(x, cast(mask, x.dtype())) * (1 / (1 - ratio)), mask};
+  }
+  return {x, ones(x.shape(), c.opset() < 10 ? x.dtype() : Bool, x.device())};
+}
+
+constexpr Entry entries[] = {
+    {"Abs", 1, unary<tessera::abs>},
+    {"Add", 1, binary<add>},
+    {"And", 1, binary<logical_and>},
+    {"Atan", 7, unary<tessera::atan>},
+    {"Cast", 6, cast_to},
+    {"CastLike", 15, cast_like},
+    {"Ceil", 1, unary<tessera::ceil>},
+    {"Celu", 12, celu},
+    {"Clip", 1, clip_by_attributes},
+    {"Clip", 11, clip},
+    {"Cos", 7, unary<tessera::cos>},
+    {"Div", 1, divide},
+    {"Dropout", 1, dropout},
+    {"Elu", 1, elu},
+    {"Equal", 1, binary<eq>},
+    {"Erf", 9, unary<tessera::erf>},
+    {"Exp", 1, unary<tessera::exp>},
+    {"Floor", 1, unary<tessera::floor>},
+    {"Gelu", 20, gelu},
+    {"Greater", 1, binary<gt>},
+    {"GreaterOrEqual", 12, binary<ge>},
+    {"HardSigmoid", 1, hard_sigmoid},
+    {"HardSwish", 14, hard_swish},
+    {"Identity", 1, identity},
+    {"IsInf", 10, is_inf},
+    {"IsNaN", 9, unary<tessera::isnan>},
+    {"LeakyRelu", 1, leaky_relu},
+    {"Less", 1, binary<lt>},
+    {"LessOrEqual", 12, binary<le>},
+    {"Log", 1, unary<tessera::log>},
+    {"Max", 1, of_all<maximum>},
+    {"Mean", 1, mean_of_all},
+    {"Min", 1, of_all<minimum>},
+    {"Mish", 18, mish},
+    {"Mod", 10, modulo},
+    {"Mul", 1, binary<mul>},
+    {"Neg", 1, unary<neg>},
+    {"Not", 1, unary<logical_not>},
+    {"Or", 1, binary<logical_or>},
+    {"Pow", 1, power},
+    {"PRelu", 1, prelu},
+    {"Reciprocal", 1, unary<reciprocal>},
+    {"Relu", 1, unary<relu>},
+    {"Round", 11, unary<tessera::round>},
+    {"Selu", 1, selu},
+    {"Shrink", 9, shrink},
+    {"Sigmoid", 1, unary<sigmoid>},
+    {"Sign", 9, unary<sign>},
+    {"Sin", 7, unary<tessera::sin>},
+    {"Softplus", 1, unary<softplus>},
+    {"Softsign", 1, softsign},
+    {"Sqrt", 1, unary<tessera::sqrt>},
+    {"Sub", 1, binary<sub>},
+    {"Sum", 1, of_all<add>},
+    {"SwiGLU", 28, swiglu},
+    {"Swish", 24, swish},
+    {"Tan", 7, unary<tessera::tan>},
+    {"Tanh", 1, unary<tessera::tanh>},
+    {"ThresholdedRelu", 10, thresholded_relu},
+    {"Where", 9, choose},
+    {"Xor", 1, binary<logical_xor>},
+};
+
+}  // namespace
+
+std::span<const Entry> math_handlers() { return entries; }
+
+}  // namespace tessera::onnx

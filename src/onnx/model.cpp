@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "io/file.h"
+#include "onnx/graph.h"
+#include "tessera/autograd.h"
+#include "tessera/io.h"
+
+namespace tessera::onnx {
+
+struct detail::LoadedModel {
+  std::string file;
+  LoadOptions options;
+  std::shared_ptr<void> owner;
+  Graph graph;
+};
+
+const Tensor& Value::tensor() const {
+  if (!is_tensor()) throw Error(fmt::format("{} is no tensor", describe(*this)));
+  return tensor_;
+}
+const std::vector<Value>& Value::sequence() const {
+  if (!is_sequence()) throw Error(fmt::format("{} is no sequence", describe(*this)));
+  return *sequence_;
+}
+std::string describe(const Value& value) {
+  if (value.is_tensor()) return tessera::describe(value.tensor());
+  if (value.is_absent()) return "nothing";
+  return fmt::format("a sequence of {}", value.sequence().size());
+}
+std::string describe(const Port& port) {
+  std::string type = port.type.empty() ? "any" : port.type;
+  if (port.has_shape) type += fmt::format("[{}]", fmt::join(port.dims, ", "));
+  if (port.kind == Port::kSequence) type = "sequence of " + type;
+  if (port.kind == Port::kOptional) type = "optional " + type;
+  return type;
+}
+
+namespace {
+
+std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, std::shared_ptr<void> owner, const std::string& file,
+                                                const std::string& folder, const LoadOptions& options) {
+  const NoGrad no_grad;
+  const DeviceGuard guard(options.device);
+  auto loaded = std::make_shared<detail::LoadedModel>();
+  loaded->file = file;
+  loaded->options = options;
+  loaded->owner = owner;  // attributes view its bytes
+  Source source(file, folder, owner);
+  loaded->graph = prepare(read_proto<ModelProto>(bytes, file), source, options);
+  fold_constants(loaded->graph, options);
+  return loaded;
+}
+
+// What the model says of an input, held against what it is given.
+void check(const std::string& file, const Port& port, int64_t type, const Value& value) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(fmt::format("{}: input {} is {}, but {}", file, in_quotes(port.name), describe(port), what));
+  };
+  if (port.kind == Port::kOptional && value.is_absent()) return;
+  if (port.kind == Port::kSequence && !value.is_sequence()) fail("is given " + describe(value));
+  if (port.kind != Port::kTensor) return;
+  if (!value.is_tensor()) fail("is given " + describe(value));
+  const Tensor& t = value.tensor();
+  if (type != 0 && dtype_from(type) != t.dtype()) fail("is given " + describe(value));
+  if (!port.has_shape) return;
+  if (static_cast<size_t>(t.dim()) != port.dims.size()) fail("is given " + describe(value));
+  for (size_t d = 0; d < port.dims.size(); ++d)
+    if (std::isdigit(static_cast<unsigned char>(port.dims[d][0])) &&
+        port.dims[d] != std::to_string(t.size(static_cast<int64_t>(d))))
+      fail("is given " + describe(value));
+}
+
+}  // namespace
+
+Model::Model(const std::string& path, const LoadOptions& options) {
+  const auto file = map_file(path);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  loaded_ = load(Bytes(file->data, file->size), file, path, folder.empty() ? "." : folder, options);
+}
+Model Model::from_bytes(std::string bytes, const std::string& name, const LoadOptions& options) {
+  const auto owner = std::make_shared<std::string>(std::move(bytes));
+  Model model;
+  model.loaded_ = load(*owner, owner, name, "", options);
+  return model;
+}
+
+const std::vector<Port>& Model::inputs() const { return loaded_->graph.inputs; }
+const std::vector<Port>& Model::outputs() const { return loaded_->graph.outputs; }
+
+Values Model::run(const Values& inputs) const {
+  const Graph& graph = loaded_->graph;
+  if (inputs.size() > graph.inputs.size() || inputs.size() < graph.required_inputs)
+    throw Error(fmt::format("{}: takes {} inputs, not {}", loaded_->file, graph.required_inputs, inputs.size()));
+  const NoGrad no_grad;
+  const DeviceGuard guard(loaded_->options.device);
+  Values there = inputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].is_absent() && i >= graph.required_inputs) continue;
+    check(loaded_->file, graph.inputs[i], graph.input_types[i], inputs[i]);
+    if (inputs[i].is_tensor()) there[i] = inputs[i].tensor().to(loaded_->options.device);
+  }
+  return onnx::run(graph, there, loaded_->options);
+}
+
+std::map<std::string, Value> Model::run(const std::map<std::string, Value>& inputs) const {
+  const Graph& graph = loaded_->graph;
+  Values in(graph.inputs.size());
+  size_t found = 0;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const auto at = inputs.find(graph.inputs[i].name);
+    if (at != inputs.end()) in[i] = at->second, ++found;
+    else if (i < graph.required_inputs && graph.inputs[i].kind != Port::kOptional)
+      throw Error(fmt::format("{}: input {} is missing", loaded_->file, in_quotes(graph.inputs[i].name)));
+  }
+  if (found != inputs.size())
+    for (const auto& [name, value] : inputs)
+      if (std::none_of(graph.inputs.begin(), graph.inputs.end(), [&](const Port& p) { return p.name == name; }))
+        throw Error(fmt::format("{}: has no input {}", loaded_->file, in_quotes(name)));
+  const Values out = run(in);
+  std::map<std::string, Value> named;
+  for (size_t i = 0; i < out.size(); ++i) named[graph.outputs[i].name] = out[i];
+  return named;
+}
+
+namespace {
+
+Value sequence_of(const SequenceProto& proto, Source& source) {
+  Values all;
+  for (const TensorProto& t : proto.tensors) all.emplace_back(source.tensor(t));
+  for (const SequenceProto& s : proto.sequences) all.push_back(sequence_of(s, source));
+  return Value(std::move(all));
+}
+
+}  // namespace
+
+Value read_value(std::string bytes, Port::Kind kind, const std::string& name) {
+  const auto owner = std::make_shared<std::string>(std::move(bytes));
+  Source source(name, "", owner);
+  if (kind == Port::kSequence) return sequence_of(read_proto<SequenceProto>(*owner, name), source);
+  if (kind == Port::kTensor) return source.tensor(read_proto<TensorProto>(*owner, name));
+  const auto optional = read_proto<OptionalProto>(*owner, name);
+  if (optional.tensor) return source.tensor(*optional.tensor);
+  return optional.sequence ? sequence_of(*optional.sequence, source) : Value();
+}
+
+}  // namespace tessera::onnx
