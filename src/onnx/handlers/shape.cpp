@@ -1,5 +1,203 @@
+// Shapes: views, joins and splits.
+#include <algorithm>
+
 #include "onnx/handler.h"
+#include "tessera/ops.h"
 
 namespace tessera::onnx {
-std::span<const Entry> shape_handlers() { return {}; }
+namespace {
+
+int64_t dim_in(const Call& c, int64_t d, int64_t rank) {
+  if (d < -rank || d >= rank) c.fail("dim {} is outside of {}", d, rank);
+  return d < 0 ? d + rank : d;
+}
+Tensor list_of(const std::vector<int64_t>& values) { return tensor(values, {static_cast<int64_t>(values.size())}); }
+
+Values reshape_to(const Call& c) {
+  const Tensor& x = c.in(0);
+  std::vector<int64_t> sizes = c.has(1) ? c.ints(1) : c.integers("shape");
+  const bool zeros_stay = c.flag("allowzero", false);
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] == 0 && !zeros_stay) {
+      if (d >= static_cast<size_t>(x.dim())) c.fail("size 0 keeps dim {}, which {} lacks", d, describe(x));
+      sizes[d] = x.size(static_cast<int64_t>(d));
+    }
+  return {reshape(x, Shape(std::span<const int64_t>(sizes)))};
+}
+Values transpose_dims(const Call& c) {
+  std::vector<int64_t> order = c.integers("perm");
+  if (order.empty())
+    for (int64_t d = c.in(0).dim(); d-- > 0;) order.push_back(d);
+  return {permute(c.in(0), order)};
+}
+Values flatten_to_matrix(const Call& c) {
+  const Tensor& x = c.in(0);
+  int64_t axis = c.integer("axis", 1);
+  if (axis < 0) axis += x.dim();
+  if (axis < 0 || axis > x.dim()) c.fail("axis {} is outside of {}", axis, describe(x));
+  int64_t rows = 1;
+  for (int64_t d = 0; d < axis; ++d) rows *= x.size(d);
+  int64_t columns = 1;
+  for (int64_t d = axis; d < x.dim(); ++d) columns *= x.size(d);
+  return {reshape(x, {rows, columns})};
+}
+Values squeeze_dims(const Call& c) {
+  Tensor x = c.in(0);
+  std::vector<int64_t> axes = c.has(1) ? c.ints(1) : c.integers("axes");
+  const int64_t rank = x.dim();
+  const bool all = !c.has(1) && !c.has_attribute("axes");
+  if (all)
+    for (int64_t d = 0; d < rank; ++d)
+      if (x.size(d) == 1) axes.push_back(d);
+  for (int64_t& d : axes) d = dim_in(c, d, rank);
+  std::sort(axes.begin(), axes.end(), std::greater<>());
+  axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
+  for (const int64_t d : axes) x = squeeze(x, d);
+  return {x};
+}
+Values unsqueeze_dims(const Call& c) {
+  Tensor x = c.in(0);
+  std::vector<int64_t> axes = c.has(1) ? c.ints(1) : c.integers("axes");
+  const int64_t rank = x.dim() + static_cast<int64_t>(axes.size());
+  for (int64_t& d : axes) d = dim_in(c, d, rank);
+  std::sort(axes.begin(), axes.end());
+  if (std::adjacent_find(axes.begin(), axes.end()) != axes.end()) c.fail("a dim is named twice");
+  for (const int64_t d : axes) x = unsqueeze(x, d);
+  return {x};
+}
+Values concat_along(const Call& c) { return {concat(c.tensors(), c.integer("axis", 1))}; }
+
+Values split_along(const Call& c) {
+  const Tensor& x = c.in(0);
+  const int64_t axis = dim_in(c, c.integer("axis", 0), x.dim()), size = x.size(axis);
+  std::vector<int64_t> sizes = c.has(1) ? c.ints(1) : c.integers("split");
+  if (sizes.empty()) {
+    const int64_t parts = c.integer("num_outputs", static_cast<int64_t>(c.outputs()));
+    if (parts <= 0) c.fail("{} parts", parts);
+    const int64_t each = (size + parts - 1) / parts;
+    for (int64_t i = 0; i < parts; ++i) sizes.push_back(std::clamp<int64_t>(size - i * each, 0, each));
+  }
+  Values out;
+  int64_t at = 0;
+  for (const int64_t n : sizes) {
+    if (n < 0 || n > size - at) c.fail("parts of {} elements are more than the {} along dim {}", n, size, axis);
+    out.emplace_back(slice(x, axis, at, at + n));
+    at += n;
+  }
+  if (at != size) c.fail("parts have {} elements, of {} along dim {}", at, size, axis);
+  return out;
+}
+
+/// Elements start, start + step, ... before end, as NumPy has it, also backwards.
+Tensor slice_as_numpy(const Call& c, const Tensor& x, int64_t axis, int64_t start, int64_t end, int64_t step) {
+  const int64_t size = x.size(axis);
+  if (step == 0) c.fail("a step of 0");
+  const auto from_end = [&](int64_t i) { return i < 0 ? i + size : i; };
+  if (step > 0) {
+    start = std::clamp<int64_t>(from_end(std::max(start, -size)), 0, size);
+    end = std::clamp<int64_t>(from_end(std::max(end, -size)), 0, size);
+    return slice(x, axis, start, std::max(start, end), step);
+  }
+  start = std::clamp<int64_t>(start < -size ? -1 : from_end(start), -1, size - 1);
+  end = std::clamp<int64_t>(end < -size ? -1 : from_end(end), -1, size - 1);
+  if (start <= end) return slice(x, axis, 0, 0);
+  const int64_t last = size - 1;  // backwards: elements last - start, ... of what is turned round
+  return slice(flip(x, {axis}), axis, last - start, last - end, step == INT64_MIN ? INT64_MAX : -step);
+}
+Values slices(const Call& c) {
+  Tensor x = c.in(0);
+  const bool by_inputs = c.has(1);
+  const std::vector<int64_t> starts = by_inputs ? c.ints(1) : c.integers("starts"),
+                             ends = by_inputs ? c.ints(2) : c.integers("ends");
+  std::vector<int64_t> axes = by_inputs ? c.ints(3, {}) : c.integers("axes"), steps = c.ints(4, {});
+  if (axes.empty())
+    for (size_t i = 0; i < starts.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  if (steps.empty()) steps.assign(starts.size(), 1);
+  if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size())
+    c.fail("starts, ends, axes and steps are of different lengths");
+  for (size_t i = 0; i < starts.size(); ++i)
+    x = slice_as_numpy(c, x, dim_in(c, axes[i], x.dim()), starts[i], ends[i], steps[i]);
+  return {x};
+}
+
+Values expand_to(const Call& c) {
+  const Tensor& x = c.in(0);
+  std::vector<int64_t> sizes = c.ints(1);
+  const int64_t rank = std::max<int64_t>(x.dim(), static_cast<int64_t>(sizes.size()));
+  sizes.insert(sizes.begin(), static_cast<size_t>(rank) - sizes.size(), 1);
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    int64_t& size = sizes[static_cast<size_t>(rank - x.dim() + d)];
+    if (size == 1) size = x.size(d);
+  }
+  return {expand(x, Shape(std::span<const int64_t>(sizes)))};
+}
+Values tile_dims(const Call& c) {
+  Tensor x = c.in(0);
+  std::vector<int64_t> repeats = c.ints(1);
+  if (repeats.size() != static_cast<size_t>(x.dim())) c.fail("{} repeats for {}", repeats.size(), describe(x));
+  for (size_t d = 0; d < repeats.size(); ++d) {
+    if (repeats[d] < 0) c.fail("{} repeats", repeats[d]);
+    const int64_t axis = static_cast<int64_t>(d), size = x.size(axis);
+    if (repeats[d] == 1) continue;
+    Shape wide = x.shape(), merged = x.shape();
+    x = unsqueeze(x, axis);
+    wide.insert(wide.begin() + axis, Dim(repeats[d]));
+    merged[d] = Dim(repeats[d] * size);
+    x = reshape(expand(x, wide), merged);
+  }
+  return {x};
+}
+Values shape_of_input(const Call& c) {
+  const Value& v = c.value(0);
+  const Tensor& x = v.tensor();
+  const auto bound = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + x.dim() : i, 0, x.dim()); };
+  const int64_t start = bound(c.integer("start", 0)), end = bound(c.integer("end", x.dim()));
+  std::vector<int64_t> sizes;
+  for (int64_t d = start; d < end; ++d) sizes.push_back(x.size(d));
+  return {list_of(sizes)};
+}
+Values size_of_input(const Call& c) { return {tensor(std::vector<int64_t>{c.in(0).numel()}, {})}; }
+
+Values triangle(const Call& c) {
+  const int64_t k = c.has(1) ? static_cast<int64_t>(c.number(1)) : 0;
+  return {c.flag("upper", true) ? triu(c.in(0), k) : tril(c.in(0), k)};
+}
+
+Values reverse_sequence(const Call& c) {
+  const Tensor& x = c.in(0);
+  const std::vector<int64_t> lengths = c.ints(1);
+  const int64_t batch = dim_in(c, c.integer("batch_axis", 1), x.dim()),
+                time = dim_in(c, c.integer("time_axis", 0), x.dim());
+  if (static_cast<int64_t>(lengths.size()) != x.size(batch)) c.fail("{} lengths for {}", lengths.size(), describe(x));
+  Tensors parts;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t at = static_cast<int64_t>(i), n = lengths[i];
+    if (n < 0 || n > x.size(time)) c.fail("a length of {}", n);
+    const Tensor one = slice(x, batch, at, at + 1);
+    parts.push_back(concat({flip(slice(one, time, 0, n), {time}), slice(one, time, n, x.size(time))}, time));
+  }
+  return {concat(parts, batch)};
+}
+
+constexpr Entry entries[] = {
+    {"Concat", 1, concat_along},
+    {"Expand", 8, expand_to},
+    {"Flatten", 1, flatten_to_matrix},
+    {"Reshape", 1, reshape_to},
+    {"ReverseSequence", 10, reverse_sequence},
+    {"Shape", 1, shape_of_input},
+    {"Size", 1, size_of_input},
+    {"Slice", 1, slices},
+    {"Split", 1, split_along},
+    {"Squeeze", 1, squeeze_dims},
+    {"Tile", 6, tile_dims},
+    {"Transpose", 1, transpose_dims},
+    {"Trilu", 14, triangle},
+    {"Unsqueeze", 1, unsqueeze_dims},
+};
+
+}  // namespace
+
+std::span<const Entry> shape_handlers() { return entries; }
+
 }  // namespace tessera::onnx
