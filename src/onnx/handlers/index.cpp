@@ -1,5 +1,80 @@
+// Indexing.
+#include <algorithm>
+
 #include "onnx/handler.h"
+#include "tessera/ops.h"
 
 namespace tessera::onnx {
-std::span<const Entry> index_handlers() { return {}; }
+namespace {
+
+int64_t axis_of(const Call& c, int64_t otherwise, int64_t rank) {
+  const int64_t axis = c.integer("axis", otherwise);
+  if (axis < -rank || axis >= rank) c.fail("axis {} is outside of {} dims", axis, rank);
+  return axis < 0 ? axis + rank : axis;
+}
+/// Indices below zero count from the end.
+Tensor from_start(const Tensor& index, int64_t size) {
+  const Tensor wide = cast(index, Int64);
+  const Tensor below = lt(wide, full({}, 0, Int64, wide.device()));
+  return add(wide, mul(cast(below, Int64), full({}, static_cast<double>(size), Int64, wide.device())));
+}
+
+Values gathers(const Call& c) {
+  const Tensor &x = c.in(0), &index = c.in(1);
+  const int64_t axis = axis_of(c, 0, x.dim());
+  if (index.dim() == 0 && index.device() == cpu()) return {select(x, axis, index.item<int64_t>())};
+  const Tensor flat = reshape(from_start(index, x.size(axis)), {Dim(-1)});
+  Shape shape;
+  for (int64_t d = 0; d < axis; ++d) shape.push_back(x.size(d));
+  for (int64_t d = 0; d < index.dim(); ++d) shape.push_back(index.size(d));
+  for (int64_t d = axis + 1; d < x.dim(); ++d) shape.push_back(x.size(d));
+  return {reshape(index_select(x, axis, flat), shape)};
+}
+Values gather_elements(const Call& c) {
+  const Tensor& x = c.in(0);
+  const int64_t axis = axis_of(c, 0, x.dim());
+  return {gather(x, axis, from_start(c.in(1), x.size(axis)))};
+}
+
+Values one_hots(const Call& c) {
+  const Tensor& index = c.in(0);
+  const int64_t depth = static_cast<int64_t>(c.number(1)), rank = index.dim() + 1;
+  const int64_t axis = axis_of(c, -1, rank);
+  if (depth < 0) c.fail("a depth of {}", depth);
+  const Tensor whole = is_floating(index.dtype()) ? cast(index, Int64) : index;
+  Shape classes;
+  for (int64_t d = 0; d < rank; ++d) classes.push_back(d == axis ? depth : 1);
+  const Tensor hot = eq(unsqueeze(from_start(whole, depth), axis),
+                        reshape(arange(0, static_cast<double>(depth), 1, Int64, index.device()), classes));
+  const Tensor& values = c.in(2);  // off, on
+  return {where(hot, select(values, 0, 1), select(values, 0, 0))};
+}
+
+Values largest(const Call& c) {
+  const Tensor& x = c.in(0);
+  const int64_t k = c.has(1) ? c.ints(1).at(0) : c.integer("k", 1);
+  const auto [values, indices] = topk(x, k, axis_of(c, -1, x.dim()), c.flag("largest", true));
+  return {values, indices};
+}
+
+Values non_zero(const Call& c) {
+  return {contiguous(transpose(nonzero(c.in(0).dim() == 0 ? unsqueeze(c.in(0), 0) : c.in(0)), 0, 1))};
+}
+Values compress(const Call& c) {
+  const Tensor& condition = c.in(1);
+  const Tensor chosen = reshape(nonzero(condition), {Dim(-1)});
+  const Tensor& x = c.in(0);
+  if (!c.has_attribute("axis")) return {index_select(reshape(x, {Dim(-1)}), 0, chosen)};
+  return {index_select(x, axis_of(c, 0, x.dim()), chosen)};
+}
+
+constexpr Entry entries[] = {
+    {"Compress", 9, compress}, {"Gather", 1, gathers},  {"GatherElements", 11, gather_elements},
+    {"NonZero", 9, non_zero},  {"OneHot", 9, one_hots}, {"TopK", 1, largest},
+};
+
+}  // namespace
+
+std::span<const Entry> index_handlers() { return entries; }
+
 }  // namespace tessera::onnx

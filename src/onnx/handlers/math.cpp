@@ -147,12 +147,8 @@ Values swish(const Call& c) {
   return {alpha == 1 ? silu(x) : mul(x, sigmoid(x * alpha))};
 }
 Values swiglu(const Call& c) {
-  const Tensor& x = c.in(0);
-  const int64_t axis = c.integer("axis", -1), half = x.size(axis) / 2;
-  if (x.size(axis) % 2) c.fail("{} halves of {}", axis, describe(x));
-  const Tensor gate = slice(x, axis, 0, half), value = slice(x, axis, half, 2 * half);
-  const double alpha = c.real("alpha", 1);
-  return {mul(mul(gate, sigmoid(gate * alpha)), value)};
+  const Tensor &gate = c.in(0), &value = c.in(1);
+  return {mul(mul(gate, sigmoid(gate * c.real("alpha", 1))), value)};
 }
 
 // ---- predicates
@@ -204,7 +200,7 @@ constexpr Entry entries[] = {
     {"Clip", 11, clip},
     {"Cos", 7, unary<tessera::cos>},
     {"Div", 1, divide},
-    {"Dropout", 1, dropout},
+    {"Dropout", 1, dropout, "", true},
     {"Elu", 1, elu},
     {"Equal", 1, binary<eq>},
     {"Erf", 9, unary<tessera::erf>},
