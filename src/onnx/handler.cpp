@@ -87,6 +87,9 @@ Values Call::run(std::string_view graph, const Values& inputs) const {
     fail("the graph {} takes {} inputs, not {}", graph, body.inputs.size(), inputs.size());
   return onnx::run(body, inputs, {.device = frame_.device, .loop_limit = frame_.loop_limit}, &frame_);
 }
+bool Call::has_graph(std::string_view name) const {
+  return std::any_of(step_.bodies.begin(), step_.bodies.end(), [&](const Body& body) { return body.name == name; });
+}
 size_t Call::inputs_of(std::string_view graph) const { return body_of(step_, graph).inputs.size(); }
 
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset) {

@@ -56,6 +56,7 @@ class Call {
 
   /// Runs a graph that is an attribute. Throws where there is none of that name.
   Values run(std::string_view graph, const Values& inputs) const;
+  bool has_graph(std::string_view name) const;
   size_t inputs_of(std::string_view graph) const;
   /// Turns of a loop that are allowed.
   int64_t loop_limit() const { return frame_.loop_limit; }
