@@ -32,6 +32,8 @@ int main(int argc, char** argv) {
   app::add_devices(app);
   app::add_cache(app);
   app::add_selftest(app);
+  app::add_run(app);
+  app::add_info(app);
   app::add_onnx_test(app);
   try {
     app.parse(argc, argv);

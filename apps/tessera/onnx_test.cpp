@@ -11,6 +11,7 @@
 #include "command.h"
 #include "tessera/io.h"
 #include "tessera/onnx.h"
+#include "tessera/ops.h"
 
 namespace tessera::app {
 namespace {
@@ -47,6 +48,21 @@ void compare_tensors(const Tensor& got, const Tensor& want, const OnnxTestOption
                                a.size(), a[first], b[first]));
 }
 
+// Draws differ from run to run, but are of one distribution: their means are within six deviations of each other.
+void compare_draws(const Tensor& got, const Tensor& want, const std::string& at) {
+  if (got.dtype() != want.dtype() || got.shape() != want.shape())
+    throw Mismatch(fmt::format("{} is {}, should be {}", at, describe(got), describe(want)));
+  const auto moments = [](const Tensor& t) {
+    const Tensor wide = t.to(cpu()).to(Float64);
+    return std::pair(mean(wide).item(), var(wide, {}, 0).item());
+  };
+  if (got.numel() == 0) return;
+  const auto [a, a_var] = moments(got);
+  const auto [b, b_var] = moments(want);
+  if (std::abs(a - b) > 6 * std::sqrt((a_var + b_var + 1e-12) / static_cast<double>(got.numel())))
+    throw Mismatch(fmt::format("{}: its mean is {:.4g}, should be {:.4g}", at, a, b));
+}
+
 void compare(const onnx::Value& got, const onnx::Value& want, const OnnxTestOptions& options, const std::string& at) {
   if (want.is_tensor() && got.is_tensor()) return compare_tensors(got.tensor(), want.tensor(), options, at);
   if (want.is_sequence() && got.is_sequence() && want.sequence().size() == got.sequence().size()) {
@@ -80,7 +96,9 @@ Outcome test(const fs::path& folder, const OnnxTestOptions& options) {
       const onnx::Values want = read_values(data, "output", model.outputs());
       for (size_t i = 0; i < want.size(); ++i) {
         if (i >= got.size()) throw Mismatch(fmt::format("output {} is missing", i));
-        compare(got[i], want[i], options, "output " + model.outputs()[i].name);
+        const std::string at = "output " + model.outputs()[i].name;
+        if (model.is_random() && got[i].is_tensor()) compare_draws(got[i].tensor(), want[i].tensor(), at);
+        else compare(got[i], want[i], options, at);
       }
     }
   } catch (const onnx::Unsupported& e) {

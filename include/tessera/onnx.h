@@ -71,12 +71,27 @@ class Model {
   /// Inputs in the order of inputs(); the last ones may be missing where the model gives them a value. Throws Error.
   Values run(const Values& inputs) const;
   /// The same by name.
-  std::map<std::string, Value> run(const std::map<std::string, Value>& inputs) const;
+  std::map<std::string, Value> run_by_name(const std::map<std::string, Value>& inputs) const;
+  /// Whether some node draws random numbers, so that runs differ.
+  bool is_random() const;
 
  private:
   Model() = default;
   std::shared_ptr<const detail::LoadedModel> loaded_;
 };
+
+/// What a file holds, whether it can run here or not.
+struct Inspection {
+  std::string producer;  ///< with its version
+  int64_t ir_version = 0;
+  std::map<std::string, int64_t> opsets;  ///< by domain; that of ONNX itself is "ai.onnx"
+  std::vector<Port> inputs, outputs;
+  std::map<std::string, int64_t> operators;  ///< how many nodes of each, in functions and inner graphs, too
+  int64_t nodes = 0, parameters = 0, parameter_bytes = 0;
+  std::vector<std::string> unsupported;  ///< a line for each node that cannot run
+};
+/// Throws FileError where the file is no valid model.
+Inspection inspect(const std::string& path);
 
 /// Reads a TensorProto, SequenceProto or OptionalProto from bytes, as tests of ONNX keep values. Throws FileError.
 Value read_value(std::string bytes, Port::Kind kind, const std::string& name = "value");

@@ -6,6 +6,7 @@
 #include "onnx/graph.h"
 #include "onnx/handler.h"
 #include "tessera/autograd.h"
+#include "tessera/observer.h"
 
 namespace tessera::onnx {
 namespace {
@@ -32,6 +33,7 @@ void run_step(const Step& step, const Frame& frame) {
   Values in;
   in.reserve(step.in.size());
   for (const int slot : step.in) in.push_back(slot < 0 ? Value() : frame.values[static_cast<size_t>(slot)]);
+  const NamedScope scope(step.name.empty() ? step.op : step.name);
   Values out;
   if (step.function) {
     out = run(*step.function, in, {.device = frame.device, .loop_limit = frame.loop_limit});

@@ -69,8 +69,10 @@ class Builder {
     for (const ValueInfoProto& info : proto.inputs) {
       if (info.name.empty()) fail("an input without a name");
       const auto known = slots_.find(std::string(info.name));
-      // Files of before IR 4 list initializers as inputs, too: they come behind the others, and may be left out.
-      (known == slots_.end() ? required_ : optional_).push_back(&info);
+      // What has a value in the file comes behind the others, and may be left out. Files of before IR 4 list all of
+      // their weights so, which nobody replaces.
+      if (known == slots_.end()) required_.push_back(&info);
+      else if (context_.model.ir_version >= 4) optional_.push_back(&info);
     }
     for (const auto* list : {&required_, &optional_})
       for (const ValueInfoProto* info : *list) {
@@ -106,6 +108,11 @@ class Builder {
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
     throw FileError(context_.source.file() + ": " + fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  template <class... Args>
+  [[noreturn]] static void fail_at(const Step& step, fmt::format_string<Args...> text, Args&&... args) {
+    throw FileError(where(step) + fmt::format(text, std::forward<Args>(args)...));
   }
 
   int define(const std::string& name) {
@@ -156,15 +163,14 @@ class Builder {
     for (const AttributeProto& attribute : attributes) {
       const AttributeProto* a = &attribute;
       if (!a->reference.empty()) {
-        if (!given_)
-          fail("{}attribute {} refers to one of a function, but is in none", where(step), in_quotes(a->name));
+        if (!given_) fail_at(step, "attribute {} refers to one of a function, but is in none", in_quotes(a->name));
         const auto at = given_->find(a->reference);
         if (at == given_->end()) continue;  // the call leaves it out
         a = at->second;
       }
       if (a->type == kGraphAttribute || (a->type == 0 && a->g)) {
-        if (!a->g) fail("{}attribute {} has no graph", where(step), in_quotes(attribute.name));
-        if (depth_ >= kDeepestCalls) fail("{}graphs are nested too deeply", where(step));
+        if (!a->g) fail_at(step, "attribute {} has no graph", in_quotes(attribute.name));
+        if (depth_ >= kDeepestCalls) fail_at(step, "graphs are nested too deeply");
         Builder inner(context_, opsets_, this, given_, depth_ + 1);
         step.bodies.push_back({std::string(attribute.name), std::make_unique<Graph>(inner.of_graph(*a->g))});
         continue;
@@ -191,7 +197,7 @@ class Builder {
                                 : fmt::format("the operator of {} is not supported", in_quotes(node.domain)));
   }
   void call(const FunctionProto& function, Step& step) {
-    if (depth_ >= kDeepestCalls) fail("{}functions call each other without end", where(step));
+    if (depth_ >= kDeepestCalls) fail_at(step, "functions call each other without end");
     Given given;
     for (const AttributeProto& a : function.defaults) given[std::string(a.name)] = &a;
     for (const AttributeProto& a : step.attributes) given[std::string(a.name)] = &a;
@@ -199,7 +205,7 @@ class Builder {
     Builder inner(context_, opsets, nullptr, &given, depth_ + 1);
     step.function = std::make_unique<Graph>(inner.of_function(function));
     if (step.in.size() > step.function->inputs.size())
-      fail("{}{} inputs, of which the function takes {}", where(step), step.in.size(), step.function->inputs.size());
+      fail_at(step, "{} inputs, of which the function takes {}", step.in.size(), step.function->inputs.size());
   }
   void cannot(const Step& step, const std::string& why) {
     if (!context_.problems) throw Unsupported(where(step) + why);

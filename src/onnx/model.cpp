@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "io/file.h"
 #include "onnx/graph.h"
+#include "onnx/handler.h"
 #include "tessera/autograd.h"
 #include "tessera/io.h"
 
@@ -13,6 +16,7 @@ namespace tessera::onnx {
 struct detail::LoadedModel {
   std::string file;
   LoadOptions options;
+  bool is_random = false;
   std::shared_ptr<void> owner;
   Graph graph;
 };
@@ -40,6 +44,13 @@ std::string describe(const Port& port) {
 
 namespace {
 
+bool draws(const Graph& graph) {
+  return std::any_of(graph.steps.begin(), graph.steps.end(), [](const Step& step) {
+    return (step.entry && step.entry->random) || (step.function && draws(*step.function)) ||
+           std::any_of(step.bodies.begin(), step.bodies.end(), [](const Body& body) { return draws(*body.graph); });
+  });
+}
+
 std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, std::shared_ptr<void> owner, const std::string& file,
                                                 const std::string& folder, const LoadOptions& options) {
   const NoGrad no_grad;
@@ -50,6 +61,7 @@ std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, std::shared_ptr<voi
   loaded->owner = owner;  // attributes view its bytes
   Source source(file, folder, owner);
   loaded->graph = prepare(read_proto<ModelProto>(bytes, file), source, options);
+  loaded->is_random = draws(loaded->graph);
   fold_constants(loaded->graph, options);
   return loaded;
 }
@@ -90,6 +102,8 @@ Model Model::from_bytes(std::string bytes, const std::string& name, const LoadOp
 const std::vector<Port>& Model::inputs() const { return loaded_->graph.inputs; }
 const std::vector<Port>& Model::outputs() const { return loaded_->graph.outputs; }
 
+bool Model::is_random() const { return loaded_->is_random; }
+
 Values Model::run(const Values& inputs) const {
   const Graph& graph = loaded_->graph;
   if (inputs.size() > graph.inputs.size() || inputs.size() < graph.required_inputs)
@@ -105,7 +119,7 @@ Values Model::run(const Values& inputs) const {
   return onnx::run(graph, there, loaded_->options);
 }
 
-std::map<std::string, Value> Model::run(const std::map<std::string, Value>& inputs) const {
+std::map<std::string, Value> Model::run_by_name(const std::map<std::string, Value>& inputs) const {
   const Graph& graph = loaded_->graph;
   Values in(graph.inputs.size());
   size_t found = 0;
@@ -123,6 +137,44 @@ std::map<std::string, Value> Model::run(const std::map<std::string, Value>& inpu
   std::map<std::string, Value> named;
   for (size_t i = 0; i < out.size(); ++i) named[graph.outputs[i].name] = out[i];
   return named;
+}
+
+namespace {
+
+void count(const Graph& graph, Inspection& out) {
+  for (const Step& step : graph.steps) {
+    if (step.function) {
+      count(*step.function, out);
+      continue;
+    }
+    ++out.nodes;
+    ++out.operators[step.op];
+    for (const Body& body : step.bodies) count(*body.graph, out);
+  }
+}
+
+}  // namespace
+
+Inspection inspect(const std::string& path) {
+  const auto file = map_file(path);
+  const auto proto = read_proto<ModelProto>(Bytes(file->data, file->size), path);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  Source source(path, folder.empty() ? "." : folder, file);
+  Inspection out;
+  out.producer = fmt::format("{} {}", proto.producer_name, proto.producer_version);
+  while (out.producer.ends_with(' ')) out.producer.pop_back();
+  out.ir_version = proto.ir_version;
+  for (const OperatorSet& set : proto.opsets)
+    out.opsets[set.domain.empty() ? "ai.onnx" : std::string(set.domain)] = set.version;
+  const Graph graph = prepare(proto, source, {}, &out.unsupported);
+  out.inputs = graph.inputs;
+  out.outputs = graph.outputs;
+  for (const auto& [slot, value] : graph.constants) {
+    out.parameters += value.tensor().numel();
+    out.parameter_bytes += value.tensor().numel() * static_cast<int64_t>(size_of(value.tensor().dtype()));
+  }
+  count(graph, out);
+  return out;
 }
 
 namespace {

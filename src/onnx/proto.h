@@ -58,50 +58,50 @@ enum DataType : int32_t {
 };
 
 struct StringPair {
-  Bytes key, value;
+  Bytes key = {}, value = {};
 };
 
 struct TensorProto {
-  std::vector<int64_t> dims;
+  std::vector<int64_t> dims = {};
   int64_t data_type = 0;
-  std::vector<float> float_data;
-  std::vector<int64_t> int32_data;
-  std::vector<Bytes> string_data;
-  std::vector<int64_t> int64_data;
-  Bytes name, raw_data;
-  std::vector<double> double_data;
-  std::vector<int64_t> uint64_data;
-  std::vector<StringPair> external_data;
+  std::vector<float> float_data = {};
+  std::vector<int64_t> int32_data = {};
+  std::vector<Bytes> string_data = {};
+  std::vector<int64_t> int64_data = {};
+  Bytes name = {}, raw_data = {};
+  std::vector<double> double_data = {};
+  std::vector<int64_t> uint64_data = {};
+  std::vector<StringPair> external_data = {};
   int64_t data_location = 0;  // 1: in a file of its own
 };
 
 struct SparseTensorProto {
-  Optional<TensorProto> values, indices;
-  std::vector<int64_t> dims;
+  Optional<TensorProto> values = {}, indices = {};
+  std::vector<int64_t> dims = {};
 };
 
 struct Dimension {
-  Optional<int64_t> value;
-  Bytes param;
+  Optional<int64_t> value = {};
+  Bytes param = {};
 };
 struct TensorShapeProto {
-  std::vector<Dimension> dims;
+  std::vector<Dimension> dims = {};
 };
 struct TensorType {
   int64_t elem_type = 0;
-  Optional<TensorShapeProto> shape;
+  Optional<TensorShapeProto> shape = {};
 };
 struct TypeProto;
 struct ElementType {  // of a sequence, or of an optional
-  Optional<TypeProto> elem_type;
+  Optional<TypeProto> elem_type = {};
 };
 struct TypeProto {
-  Optional<TensorType> tensor, sparse_tensor;
-  Optional<ElementType> sequence, optional, map;
+  Optional<TensorType> tensor = {}, sparse_tensor = {};
+  Optional<ElementType> sequence = {}, optional = {}, map = {};
 };
 struct ValueInfoProto {
-  Bytes name;
-  Optional<TypeProto> type;
+  Bytes name = {};
+  Optional<TypeProto> type = {};
 };
 
 struct GraphProto;
@@ -123,70 +123,70 @@ enum AttributeType : int32_t {
   kTypesAttribute,
 };
 struct AttributeProto {
-  Bytes name, reference;  // reference: to an attribute of the function that this is in
+  Bytes name = {}, reference = {};  // reference: to an attribute of the function that this is in
   int64_t type = 0;
   float f = 0;
   int64_t i = 0;
-  Bytes s;
-  Optional<TensorProto> t;
-  Optional<GraphProto> g;
-  std::vector<float> floats;
-  std::vector<int64_t> ints;
-  std::vector<Bytes> strings;
-  std::vector<TensorProto> tensors;
-  Optional<SparseTensorProto> sparse_tensor;
-  Optional<TypeProto> type_proto;
+  Bytes s = {};
+  Optional<TensorProto> t = {};
+  Optional<GraphProto> g = {};
+  std::vector<float> floats = {};
+  std::vector<int64_t> ints = {};
+  std::vector<Bytes> strings = {};
+  std::vector<TensorProto> tensors = {};
+  Optional<SparseTensorProto> sparse_tensor = {};
+  Optional<TypeProto> type_proto = {};
 };
 
 struct NodeProto {
-  std::vector<Bytes> inputs, outputs;  // an empty name: absent
-  Bytes name, op_type, domain, overload;
-  std::vector<AttributeProto> attributes;
+  std::vector<Bytes> inputs = {}, outputs = {};  // an empty name: absent
+  Bytes name = {}, op_type = {}, domain = {}, overload = {};
+  std::vector<AttributeProto> attributes = {};
 };
 
 struct GraphProto {
-  std::vector<NodeProto> nodes;
-  Bytes name;
-  std::vector<TensorProto> initializers;
-  std::vector<SparseTensorProto> sparse_initializers;
-  std::vector<ValueInfoProto> inputs, outputs, values;
+  std::vector<NodeProto> nodes = {};
+  Bytes name = {};
+  std::vector<TensorProto> initializers = {};
+  std::vector<SparseTensorProto> sparse_initializers = {};
+  std::vector<ValueInfoProto> inputs = {}, outputs = {}, values = {};
 };
 
 struct OperatorSet {
-  Bytes domain;
+  Bytes domain = {};
   int64_t version = 0;
 };
 
 struct FunctionProto {
-  Bytes name, domain, overload;
-  std::vector<Bytes> inputs, outputs, attributes;
-  std::vector<AttributeProto> defaults;  // attributes that calls may leave out
-  std::vector<NodeProto> nodes;
-  std::vector<OperatorSet> opsets;
+  Bytes name = {}, domain = {}, overload = {};
+  std::vector<Bytes> inputs = {}, outputs = {}, attributes = {};
+  std::vector<AttributeProto> defaults = {};  // attributes that calls may leave out
+  std::vector<NodeProto> nodes = {};
+  std::vector<OperatorSet> opsets = {};
 };
 
 struct ModelProto {
   int64_t ir_version = 0;
-  std::vector<OperatorSet> opsets;
-  Bytes producer_name, producer_version, domain, doc;
+  std::vector<OperatorSet> opsets = {};
+  Bytes producer_name = {}, producer_version = {}, domain = {}, doc = {};
   int64_t model_version = 0;
-  Optional<GraphProto> graph;
-  std::vector<StringPair> metadata;
-  std::vector<FunctionProto> functions;
+  Optional<GraphProto> graph = {};
+  std::vector<StringPair> metadata = {};
+  std::vector<FunctionProto> functions = {};
 };
 
 // Values in files of their own: inputs and outputs of tests.
 struct SequenceProto {
-  Bytes name;
+  Bytes name = {};
   int64_t elem_type = 0;
-  std::vector<TensorProto> tensors;
-  std::vector<SequenceProto> sequences;
+  std::vector<TensorProto> tensors = {};
+  std::vector<SequenceProto> sequences = {};
 };
 struct OptionalProto {
-  Bytes name;
+  Bytes name = {};
   int64_t elem_type = 0;
-  Optional<TensorProto> tensor;
-  Optional<SequenceProto> sequence;
+  Optional<TensorProto> tensor = {};
+  Optional<SequenceProto> sequence = {};
 };
 
 // ---- the table
@@ -250,5 +250,8 @@ TESSERA_ONNX_FIELDS(OptionalProto, Field<1, &M::name>{}, Field<2, &M::elem_type>
 /// which begins with `file`, where the bytes are none.
 template <class Message>
 Message read_proto(Bytes bytes, const std::string& file);
+/// The bytes of a message of one of the types ModelProto and TensorProto.
+template <class Message>
+std::string write_proto(const Message& message);
 
 }  // namespace tessera::onnx

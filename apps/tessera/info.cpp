@@ -1,0 +1,134 @@
+// tessera info MODEL.onnx: what a model file holds, and what it takes to run it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "model_inputs.h"
+#include "ops/cost.h"
+#include "ops/op_table.h"
+#include "tessera/observer.h"
+#include "tessera/onnx.h"
+
+namespace tessera::app {
+namespace {
+
+struct InfoOptions {
+  CommonOptions common;
+  std::string model;
+  std::vector<std::string> dims;
+};
+
+struct Share {
+  int64_t calls = 0;
+  double flops = 0, bytes = 0;
+};
+/// What each operator of the library takes in a run.
+struct Counter : Observer {
+  std::map<std::string, Share> operators;
+  void returned(const CallSeen& call) override {
+    const Op* const op = find(call.op);
+    if (!op || op->view || call.failed) return;
+    std::vector<TensorMeta> in, out;
+    for (const Tensor& t : call.inputs) in.push_back(t.defined() ? t.meta() : TensorMeta{});
+    for (const Tensor& t : call.outputs) out.push_back(t.defined() ? t.meta() : TensorMeta{});
+    const Cost cost = cost_of(*op, in, out, call.attrs);
+    Share& share = operators[std::string(call.op)];
+    ++share.calls;
+    share.flops += cost.flops;
+    share.bytes += cost.bytes;
+  }
+  static const Op* find(std::string_view name) {
+    for (const Op* op : op_table())
+      if (op->name == name) return op;
+    return nullptr;
+  }
+};
+
+std::string scaled(double number, const char* unit) {
+  const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t p = 0;
+  for (; number >= 1000 && p + 1 < std::size(prefixes); ++p) number /= 1000;
+  return fmt::format("{:.4g} {}{}", number, prefixes[p], unit);
+}
+
+void print_ports(const char* what, const std::vector<onnx::Port>& ports) {
+  fmt::print("{}\n", what);
+  for (const onnx::Port& port : ports) fmt::print("  {}  {}\n", port.name, describe(port));
+}
+
+void print_run(const InfoOptions& options, Results& results) {
+  const onnx::Model model(options.model, {.device = options.common.target()});
+  const auto dims = parse_dims(options.dims);
+  const auto open = [&](const onnx::Port& port) {
+    return !port.has_shape || std::any_of(port.dims.begin(), port.dims.end(), [&](const std::string& d) {
+      return !std::isdigit(static_cast<unsigned char>(d[0])) && !dims.count(d);
+    });
+  };
+  for (const onnx::Port& port : model.inputs())
+    if (port.kind != onnx::Port::kTensor || open(port))
+      return fmt::print("\nFLOPs and memory are known once sizes are: give --dim NAME=SIZE for each that is open\n");
+  const auto inputs = inputs_of(model, {}, dims);
+  Counter counter;
+  reset_peak_memory(options.common.target());
+  {
+    const Observing guard(counter);
+    (void)model.run_by_name(inputs);
+  }
+  const int64_t peak = memory_stats(options.common.target()).peak_allocated;
+  Share all;
+  std::vector<std::pair<std::string, Share>> sorted(counter.operators.begin(), counter.operators.end());
+  std::sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second.flops > b.second.flops; });
+  fmt::print("\n{:<32} {:>6} {:>13} {:>13}\n", "operator here", "calls", "FLOPs", "bytes moved");
+  for (const auto& [name, share] : sorted) {
+    fmt::print("{:<32} {:>6} {:>13} {:>13}\n", name, share.calls, scaled(share.flops, ""), scaled(share.bytes, "B"));
+    all.calls += share.calls, all.flops += share.flops, all.bytes += share.bytes;
+  }
+  fmt::print("{:<32} {:>6} {:>13} {:>13}\n", "all", all.calls, scaled(all.flops, ""), scaled(all.bytes, "B"));
+  fmt::print("peak memory of tensors in a run {}\n", scaled(static_cast<double>(peak), "B"));
+  results.add("flops", all.flops, "FLOP", false);
+  results.add("peak memory", static_cast<double>(peak), "bytes", false);
+}
+
+void run(const InfoOptions& options) {
+  options.common.apply();
+  const onnx::Inspection info = onnx::inspect(options.model);
+  Results results("info", options.common);
+  std::vector<std::string> opsets;
+  for (const auto& [domain, version] : info.opsets) opsets.push_back(fmt::format("{} {}", domain, version));
+  fmt::print("{}: IR {}, {}, by {}\n", options.model, info.ir_version, fmt::join(opsets, ", "),
+             info.producer.empty() ? "nobody named" : info.producer);
+  print_ports("inputs", info.inputs);
+  print_ports("outputs", info.outputs);
+  fmt::print("{} parameters, {}\n", info.parameters, scaled(static_cast<double>(info.parameter_bytes), "B"));
+  fmt::print("{} nodes\n", info.nodes);
+  std::vector<std::pair<std::string, int64_t>> sorted(info.operators.begin(), info.operators.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second > b.second; });
+  for (const auto& [op, count] : sorted) fmt::print("  {:<28} {:>6}\n", op, count);
+  results.add("parameters", static_cast<double>(info.parameters), "elements", false);
+  results.add("nodes", static_cast<double>(info.nodes), "nodes", false);
+  results.extra()["operators"] = info.operators;
+  results.extra()["unsupported"] = info.unsupported;
+  if (info.unsupported.empty()) {
+    print_run(options, results);
+  } else {
+    fmt::print("not supported\n");
+    for (const std::string& line : info.unsupported) fmt::print("  {}\n", line);
+  }
+  results.write();
+}
+
+}  // namespace
+
+void add_info(Command app) {
+  const Command command = app.command("info", "Look into a model file (ONNX).");
+  auto options = std::make_shared<InfoOptions>();
+  command.option("model", options->model, "an ONNX file").required();
+  command.option("--dim", options->dims, "NAME=SIZE: of a size that the model leaves open");
+  options->common.add_to(command, true);
+  command.run([options] { run(*options); });
+}
+
+}  // namespace tessera::app

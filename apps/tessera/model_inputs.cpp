@@ -1,0 +1,90 @@
+#include "model_inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "command_line.h"
+#include "tessera/io.h"
+#include "tessera/ops.h"
+
+namespace tessera::app {
+namespace {
+
+std::pair<std::string, std::string> halves(const std::string& text, const char* form) {
+  const size_t at = text.rfind('=');
+  if (at == text.npos || at == 0) throw UsageError(fmt::format("'{}' is not {}", text, form));
+  return {text.substr(0, at), text.substr(at + 1)};
+}
+int64_t to_count(const std::string& text) {
+  int64_t n = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  return error == std::errc() && end == text.data() + text.size() && n >= 0 ? n : -1;
+}
+DType dtype_named(const onnx::Port& port) {
+  const std::pair<const char*, DType> names[] = {{"float", Float32}, {"double", Float64},  {"int64", Int64},
+                                                 {"int32", Int32},   {"bool", Bool},       {"uint8", UInt8},
+                                                 {"int8", Int8},     {"float16", Float16}, {"bfloat16", BFloat16}};
+  for (const auto& [name, dtype] : names)
+    if (port.type == name) return dtype;
+  throw UsageError(fmt::format("input {} is {}: give it a file by --input", port.name, describe(port)));
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts) {
+  std::map<std::string, int64_t> dims;
+  for (const std::string& text : texts) {
+    const auto [name, size] = halves(text, "NAME=SIZE");
+    if ((dims[name] = to_count(size)) < 0) throw UsageError(fmt::format("'{}' is not NAME=SIZE", text));
+  }
+  return dims;
+}
+std::map<std::string, std::string> parse_files(const std::vector<std::string>& texts) {
+  std::map<std::string, std::string> files;
+  for (const std::string& text : texts) files.insert(halves(text, "NAME=FILE"));
+  return files;
+}
+
+onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64_t>& dims) {
+  if (port.kind == onnx::Port::kOptional) return {};
+  if (port.kind != onnx::Port::kTensor || !port.has_shape)
+    throw UsageError(fmt::format("input {} is {}: give it a file by --input", port.name, describe(port)));
+  const DType dtype = dtype_named(port);
+  Shape shape;
+  for (const std::string& dim : port.dims) {
+    int64_t size = to_count(dim);
+    const auto named = dims.find(dim);
+    if (size < 0 && named == dims.end())
+      throw UsageError(fmt::format("input {} is {}: say --dim {}=SIZE, or give it a file by --input", port.name,
+                                   describe(port), dim));
+    shape.push_back(size >= 0 ? size : named->second);
+  }
+  if (dtype == Bool) return cast(randint(0, 2, shape), Bool);
+  return is_floating(dtype) ? cast(randn(shape), dtype) : cast(randint(0, 10, shape), dtype);
+}
+
+std::map<std::string, onnx::Value> inputs_of(const onnx::Model& model, const std::map<std::string, std::string>& files,
+                                             const std::map<std::string, int64_t>& dims) {
+  std::map<std::string, onnx::Value> all;
+  std::map<std::string, std::string> left = files;
+  for (const onnx::Port& port : model.inputs()) {
+    const auto at = left.find(port.name);
+    if (at == left.end()) {
+      all[port.name] = draw_input(port, dims);
+      continue;
+    }
+    all[port.name] = at->second.ends_with(".pb") ? onnx::read_value(read_file(at->second), port.kind, at->second)
+                                                 : onnx::Value(load_npy(at->second));
+    left.erase(at);
+  }
+  if (!left.empty()) {
+    std::string names;
+    for (const onnx::Port& port : model.inputs()) names += (names.empty() ? "" : ", ") + port.name;
+    throw UsageError(fmt::format("no input is called {}; there are: {}", left.begin()->first, names));
+  }
+  return all;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,24 @@
+// Inputs of model files: read, or drawn.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/onnx.h"
+
+namespace tessera::app {
+
+/// "batch=2" and the like, by name. Throws UsageError.
+std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts);
+/// "NAME=FILE", by name. Throws UsageError.
+std::map<std::string, std::string> parse_files(const std::vector<std::string>& texts);
+
+/// A seeded random value of the declared shape: normal numbers, integers below 10, bools. Throws UsageError where a
+/// size is open that `dims` does not name.
+onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64_t>& dims);
+
+/// What files hold for inputs that they name (.npy, or .pb as in ONNX's tests), and draws for all others.
+std::map<std::string, onnx::Value> inputs_of(const onnx::Model& model, const std::map<std::string, std::string>& files,
+                                             const std::map<std::string, int64_t>& dims);
+
+}  // namespace tessera::app

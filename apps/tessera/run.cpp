@@ -1,0 +1,110 @@
+// tessera run MODEL.onnx: runs a model file once, and says what comes out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "command.h"
+#include "model_inputs.h"
+#include "profiling.h"
+#include "tessera/amp.h"
+#include "tessera/autograd.h"
+#include "tessera/io.h"
+#include "tessera/onnx.h"
+#include "tessera/ops.h"
+#include "tessera/stream.h"
+
+namespace tessera::app {
+namespace {
+
+struct RunOptions {
+  CommonOptions common;
+  RecordingOptions recording;
+  std::string model, output, dtype = "as it is";
+  std::vector<std::string> inputs, dims;
+};
+
+std::string range_of(const Tensor& t) {
+  if (t.numel() == 0) return "no elements";
+  const Tensor wide = t.to(cpu()).to(Float64);
+  return fmt::format("{:.6g} to {:.6g}, mean {:.6g}", amin(wide).item(), amax(wide).item(), mean(wide).item());
+}
+
+void print(const std::string& name, const onnx::Value& value) {
+  if (!value.is_tensor()) {
+    fmt::print("{}  {}\n", name, describe(value));
+    if (value.is_sequence())
+      for (size_t i = 0; i < value.sequence().size(); ++i) print(fmt::format("{}[{}]", name, i), value.sequence()[i]);
+    return;
+  }
+  const Tensor& t = value.tensor();
+  fmt::print("{}  {}{}  {}\n", name, tessera::name(t.dtype()), to_string(t.shape()), range_of(t));
+}
+
+/// A file name of an output's name, which may have slashes.
+std::string file_name(std::string name) {
+  for (char& c : name)
+    if (c == '/' || c == '\\' || c == ':' || static_cast<unsigned char>(c) < 32) c = '_';
+  return name.empty() || name[0] == '.' ? "_" + name : name;
+}
+void save(const std::string& folder, const std::string& name, const onnx::Value& value) {
+  if (value.is_sequence()) {
+    for (size_t i = 0; i < value.sequence().size(); ++i)
+      save(folder, fmt::format("{}.{}", name, i), value.sequence()[i]);
+    return;
+  }
+  if (!value.is_tensor()) return;
+  const Tensor t = value.tensor().to(cpu());
+  save_npy((std::filesystem::path(folder) / (file_name(name) + ".npy")).string(),
+           t.dtype() == BFloat16 ? t.to(Float32) : t);  // NumPy has no bf16
+}
+
+void run(const RunOptions& options) {
+  options.common.apply();
+  const auto files = parse_files(options.inputs);
+  const auto dims = parse_dims(options.dims);
+  const Device device = options.common.target();
+  const onnx::Model model(options.model, {.device = device});
+  const auto inputs = inputs_of(model, files, dims);
+  std::map<std::string, onnx::Value> outputs;
+  const auto begin = std::chrono::steady_clock::now();
+  with_profile(options.recording, device, false, [&] {
+    std::optional<amp::Autocast> region;
+    if (options.dtype == "fp16") region.emplace(Float16);
+    if (options.dtype == "bf16") region.emplace(BFloat16);
+    outputs = model.run_by_name(inputs);
+    if (device.is_gpu()) current_stream(device).synchronize();
+  });
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  for (const onnx::Port& port : model.outputs()) print(port.name, outputs[port.name]);
+  if (!options.output.empty()) {
+    std::filesystem::create_directories(options.output);
+    for (const auto& [name, value] : outputs) save(options.output, name, value);
+  }
+  Results results("run", options.common);
+  results.add("first run", took.count(), "ms", false);
+  results.write();
+}
+
+}  // namespace
+
+void add_run(Command app) {
+  const Command command = app.command("run", "Run a model file (ONNX) once.");
+  auto options = std::make_shared<RunOptions>();
+  command.option("model", options->model, "an ONNX file").required();
+  command.option("--input", options->inputs,
+                 "NAME=FILE: .npy, or .pb as in ONNX's tests; inputs without a file are drawn");
+  command.option("--dim", options->dims, "NAME=SIZE: of a size that the model leaves open");
+  command.option("--output", options->output, "folder for outputs, as NAME.npy");
+  command.option("--dtype", options->dtype, "products in fp16 or bf16")
+      .one_of({"as it is", "fp16", "bf16"})
+      .with_default();
+  options->common.add_to(command, true);
+  options->recording.add_to(command, "wait=0,warmup=0,active=1");
+  command.run([options] { run(*options); });
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,241 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "io/io_check.h"
+#include "io/temporary_folder.h"
+#include "onnx/model_maker.h"
+#include "tessera/io.h"
+#include "tessera/onnx.h"
+#include "tessera/ops.h"
+
+namespace tessera::onnx {
+namespace {
+
+std::string error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "no error";
+}
+std::string load_error(const ModelMaker& maker) {
+  return error_of([&] { Model::from_bytes(maker.bytes(), "m.onnx"); });
+}
+std::vector<float> floats(const Value& value) { return value.tensor().to_vector<float>(); }
+
+ModelMaker two_layers() {
+  ModelMaker m;
+  m.input("x", {-1, 3}).output("y", {-1, 2}).weight("w", {3, 2}, {1, 2, 3, 4, 5, 6}).weight("b", {2}, {0.5f, -100});
+  m.add("MatMul", {"x", "w"}, {"h"});
+  m.add("Add", {"h", "b"}, {"z"});
+  m.add("Relu", {"z"}, {"y"});
+  return m;
+}
+
+TEST(OnnxModel, RunsByPositionAndByName) {
+  const Model model = Model::from_bytes(two_layers().bytes(), "m.onnx");
+  ASSERT_EQ(model.inputs().size(), 1u);
+  EXPECT_EQ(describe(model.inputs()[0]), "float[n, 3]");
+  const Tensor x = tensor(std::vector<float>{1, 0, 0, 0, 1, 1}, {2, 3});
+  const Tensor w = tensor(std::vector<float>{1, 2, 3, 4, 5, 6}, {3, 2}),
+               b = tensor(std::vector<float>{0.5f, -100}, {2});
+  const std::vector<float> want = relu(matmul(x, w) + b).to_vector<float>();
+  EXPECT_EQ(floats(model.run({x})[0]), want);
+  EXPECT_EQ(floats(model.run_by_name(std::map<std::string, Value>{{"x", x}}).at("y")), want);
+}
+
+TEST(OnnxModel, SaysWhichInputDoesNotFit) {
+  const Model model = Model::from_bytes(two_layers().bytes(), "m.onnx");
+  EXPECT_EQ(error_of([&] {
+              model.run({zeros({2, 4})});
+            }),
+            "m.onnx: input \"x\" is float[n, 3], but is given f32[2, 4] on cpu");
+  EXPECT_EQ(error_of([&] {
+              model.run({zeros({2, 3}, Int64)});
+            }),
+            "m.onnx: input \"x\" is float[n, 3], but is given i64[2, 3] on cpu");
+  EXPECT_EQ(error_of([&] { model.run(Values{}); }), "m.onnx: takes 1 inputs, not 0");
+  EXPECT_EQ(error_of([&] {
+              model.run_by_name(std::map<std::string, Value>{{"y", zeros({2, 3})}});
+            }),
+            "m.onnx: input \"x\" is missing");
+}
+
+TEST(OnnxModel, WhatANodeDoesWrongNamesIt) {
+  ModelMaker m;
+  m.input("a", {-1, -1}).input("b", {-1, -1}).output("y", {-1, -1});
+  m.add("MatMul", {"a", "b"}, {"y"}).name = "product";
+  const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+  const std::string error = error_of([&] { model.run({zeros({2, 3}), zeros({2, 3})}); });
+  EXPECT_TRUE(error.starts_with("m.onnx: node \"product\" (MatMul): matmul: ")) << error;
+}
+
+TEST(OnnxModel, RefusesWhatIsNoModel) {
+  const auto error = [](std::string bytes) { return error_of([&] { Model::from_bytes(std::move(bytes), "m.onnx"); }); };
+  EXPECT_EQ(error(""), "m.onnx: has no graph: not ONNX");
+  EXPECT_TRUE(error("no model at all").starts_with("m.onnx: not ONNX")) << error("no model at all");
+  const std::string whole = two_layers().bytes();
+  for (size_t size = 0; size + 1 < whole.size(); ++size) {
+    const std::string what = error(whole.substr(0, size));
+    EXPECT_TRUE(what.starts_with("m.onnx: ") || what == "no error") << size << ": " << what;
+    EXPECT_EQ(what.find('\n'), what.npos);
+  }
+}
+
+TEST(OnnxModel, RefusesGraphsThatCannotBe) {
+  ModelMaker cycle;
+  cycle.input("x", {1}).output("y", {1});
+  cycle.add("Add", {"x", "z"}, {"y"});
+  cycle.add("Relu", {"y"}, {"z"});
+  EXPECT_EQ(load_error(cycle), "m.onnx: input \"z\" is computed by no node before it");
+
+  ModelMaker twice;
+  twice.input("x", {1}).output("y", {1});
+  twice.add("Relu", {"x"}, {"y"});
+  twice.add("Exp", {"x"}, {"y"});
+  EXPECT_EQ(load_error(twice), "m.onnx: the name \"y\" is used twice");
+
+  ModelMaker absent;
+  absent.input("x", {1}).output("y", {1});
+  EXPECT_EQ(load_error(absent), "m.onnx: output \"y\" is computed by no node before it");
+
+  ModelMaker unknown;
+  unknown.input("x", {1}).output("y", {1});
+  unknown.add("Frobnicate", {"x"}, {"y"});
+  EXPECT_EQ(load_error(unknown), "m.onnx: node Frobnicate: the operator is not supported");
+
+  ModelMaker lies;
+  lies.input("x", {1}).output("y", {1}).weight("w", {1 << 30, 1 << 30, 1 << 30}, {1});
+  EXPECT_EQ(load_error(lies).find("m.onnx: tensor \"w\": "), 0u) << load_error(lies);
+  ModelMaker few;
+  few.weight("w", {3}, {1, 2});
+  EXPECT_EQ(load_error(few), "m.onnx: tensor \"w\": 2 elements, of shape [3]");
+  ModelMaker negative;
+  negative.weight("w", {-3}, {1, 2});
+  EXPECT_EQ(load_error(negative), "m.onnx: tensor \"w\": a size of -3");
+  ModelMaker strings;
+  strings.graph().initializers.push_back({.dims = {1}, .data_type = kString, .string_data = {"a"}, .name = "w"});
+  EXPECT_EQ(load_error(strings), "m.onnx: tensor \"w\": elements of string are not supported");
+}
+
+TEST(OnnxModel, RecursiveFunctionsEnd) {
+  ModelMaker m;
+  m.proto().opsets.push_back({"mine", 1});
+  m.input("x", {1}).output("y", {1});
+  m.add("F", {"x"}, {"y"}).domain = "mine";
+  NodeProto again = m.node("F", {"a"}, {"b"});
+  again.domain = "mine";
+  m.proto().functions.push_back({.name = "F",
+                                 .domain = "mine",
+                                 .inputs = {"a"},
+                                 .outputs = {"b"},
+                                 .nodes = {again},
+                                 .opsets = {{"", 20}, {"mine", 1}}});
+  EXPECT_EQ(load_error(m), "m.onnx: node F: functions call each other without end");
+}
+
+TEST(OnnxModel, FunctionsTakeAttributesOfTheirCalls) {
+  ModelMaker m;
+  m.proto().opsets.push_back({"mine", 1});
+  m.input("x", {3}).output("y", {3});
+  NodeProto& call = m.add("Leaky", {"x"}, {"y"});
+  call.domain = "mine";
+  call.attributes.push_back({.name = "slope", .type = kFloatAttribute, .f = 0.5f});
+  NodeProto inner = m.node("LeakyRelu", {"a"}, {"b"});
+  inner.attributes.push_back({.name = "alpha", .reference = "slope", .type = kFloatAttribute});
+  m.proto().functions.push_back({.name = "Leaky",
+                                 .domain = "mine",
+                                 .inputs = {"a"},
+                                 .outputs = {"b"},
+                                 .attributes = {"slope"},
+                                 .nodes = {inner},
+                                 .opsets = {{"", 20}}});
+  const Model model = Model::from_bytes(m.bytes());
+  EXPECT_EQ(floats(model.run({tensor(std::vector<float>{-4, 0, 6}, {3})})[0]), (std::vector<float>{-2, 0, 6}));
+}
+
+/// A loop that adds x to its state `turns` times, or for ever.
+ModelMaker loop_of(bool for_ever) {
+  ModelMaker m;
+  m.input("x", {1}).input("turns", {}, kInt64).output("y", {1}).output("all", {-1, 1});
+  NodeProto& node = m.add("Loop", {for_ever ? "" : "turns", "", "x"}, {"y", "all"});
+  AttributeProto body{.name = "body", .type = kGraphAttribute};
+  GraphProto& graph = body.g.make();
+  graph.inputs = {m.value("i", {}, kInt64), m.value("goes_on", {}, kBool), m.value("state", {1})};
+  graph.nodes = {m.node("Add", {"state", "x"}, {"next"}), m.node("Identity", {"goes_on"}, {"still"}),
+                 m.node("Identity", {"next"}, {"seen"})};
+  graph.outputs = {m.value("still", {}, kBool), m.value("next", {1}), m.value("seen", {1})};
+  node.attributes.push_back(body);
+  return m;
+}
+
+TEST(OnnxModel, LoopsSeeTheGraphAroundThem) {
+  const Model model = Model::from_bytes(loop_of(false).bytes());
+  const Values out = model.run({tensor(std::vector<float>{2}, {1}), tensor(std::vector<int64_t>{3}, {})});
+  EXPECT_EQ(floats(out[0]), std::vector<float>{8});
+  EXPECT_EQ(floats(out[1]), (std::vector<float>{4, 6, 8}));
+}
+
+TEST(OnnxModel, LoopsWithoutEndReachALimit) {
+  const Model model = Model::from_bytes(loop_of(true).bytes(), "m.onnx", {.loop_limit = 50});
+  const std::string error = error_of([&] { model.run({zeros({1}), tensor(std::vector<int64_t>{3}, {})}); });
+  EXPECT_EQ(error, "m.onnx: node Loop: the loop takes more than 50 turns");
+}
+
+TEST(OnnxModel, ConstantsAreFolded) {
+  ModelMaker m;
+  m.input("x", {-1, 4}).output("y", {2, -1}).integers("two", {2}).integers("rest", {-1});
+  NodeProto& join = m.add("Concat", {"two", "rest"}, {"shape"});
+  join.attributes.push_back(attribute("axis", 0));
+  m.add("Reshape", {"x", "shape"}, {"y"});
+  const Model model = Model::from_bytes(m.bytes());
+  EXPECT_EQ(model.run({zeros({3, 4})})[0].tensor().shape(), (Shape{2, 6}));
+}
+
+TEST(OnnxModel, ExternalDataStaysInTheFolder) {
+  TemporaryFolder folder;
+  const float values[] = {3, 4};
+  write_file(folder / "w.bin", std::string("12345678") + std::string(reinterpret_cast<const char*>(values), 8));
+  const auto error = [&](const std::string& location, const std::string& offset) {
+    ModelMaker m;
+    m.input("x", {2}).output("y", {2});
+    m.graph().initializers.push_back(
+        {.dims = {2},
+         .data_type = kFloat,
+         .name = "w",
+         .external_data = {{"location", m.keep(location)}, {"offset", m.keep(offset)}, {"length", "8"}},
+         .data_location = 1});
+    m.add("Add", {"x", "w"}, {"y"});
+    write_file(folder / "m.onnx", m.bytes());
+    return error_of([&] {
+      EXPECT_EQ(floats(Model(folder / "m.onnx").run({zeros({2})})[0]), (std::vector<float>{3, 4}));
+    });
+  };
+  EXPECT_EQ(error("w.bin", "8"), "no error");
+  EXPECT_NE(error("w.bin", "9").find("ends behind the end"), std::string::npos);
+  EXPECT_NE(error("w.bin", "-1").find("is no count of bytes"), std::string::npos);
+  EXPECT_NE(error("../w.bin", "8").find("outside of the model's folder"), std::string::npos);
+  EXPECT_NE(error("/etc/passwd", "0").find("outside of the model's folder"), std::string::npos);
+  std::filesystem::create_symlink("/etc/passwd", folder / "link");
+  EXPECT_NE(error("link", "0").find("outside of the model's folder"), std::string::npos);
+}
+
+TEST(OnnxModel, InspectionNamesWhatCannotRun) {
+  TemporaryFolder folder;
+  ModelMaker m = two_layers();
+  m.add("Frobnicate", {"y"}, {"q"}).name = "last";
+  write_file(folder / "m.onnx", m.bytes());
+  const Inspection info = inspect(folder / "m.onnx");
+  EXPECT_EQ(info.nodes, 4);
+  EXPECT_EQ(info.parameters, 8);
+  EXPECT_EQ(info.parameter_bytes, 32);
+  EXPECT_EQ(info.operators.at("MatMul"), 1);
+  EXPECT_EQ(info.opsets.at("ai.onnx"), 20);
+  ASSERT_EQ(info.unsupported.size(), 1u);
+  EXPECT_EQ(info.unsupported[0], (folder / "m.onnx") + ": node \"last\" (Frobnicate): the operator is not supported");
+}
+
+}  // namespace
+}  // namespace tessera::onnx
