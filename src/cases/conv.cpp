@@ -219,6 +219,7 @@ void add_poolings(std::vector<OpCase>& cases, bool max) {
       {"overlapping 2x3", {1, 2, 7, 5}, pooling(2, 3, 1, 1)},
       {"a rest is left out", {1, 2, 8, 10}, pooling(3, 3, 3, 0)},
       {"global", {2, 5, 7, 7}, pooling(7, 7, 7, 0)},
+      {"channels across vectors", {2, 83, 7, 9}, pooling(3, 2, 2, 1)},
       {"more than 255 taps", {1, 2, 19, 17}, pooling(16, 17, 1, 0)},
   };
   if (max) list.push_back({"dilated", {1, 3, 11, 9}, pooling(3, 2, 2, 1, 2)});

@@ -78,8 +78,8 @@ struct GroupNormBackwardArgs {
 
 /// Training: mean and rstd [channels] are results, running estimates move by `momentum` (1: all the way, whatever they
 /// were) and are optional. Otherwise the running estimates are used, and mean and rstd are ignored. With `relu`, y is
-/// what that makes of it, at most `high`. GPUs alone: a residual may be added before; of `lines`, channels lie last and
-/// all is dense.
+/// what that makes of it, at most `high`. Of `lines`, channels lie last and all is dense. A residual may be added
+/// before, on the CPU to lines alone.
 struct BatchNormArgs {
   Scalar type, weight_type;
   bool training, relu, lines;

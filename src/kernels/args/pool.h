@@ -12,7 +12,7 @@ struct PoolArgs {
   long long size[2], window[2], stride[2], padding[2], dilation[2];  // size: of x
   bool count_padding;                                                // in the divisor of an average
   TensorArg x, y;                                                    // in a gradient, x is written and y read
-  bool channels_last;  // where a kernel asks for dense tensors: which order
+  bool channels_last;  // dense tensors on GPUs: which order; on the CPU: channels are contiguous, and vectors run along
   TensorArg taps;      // which of a window is its maximum; its data is optional forward
 };
 

@@ -4,8 +4,10 @@
 namespace tessera::cpu_kernels {
 
 bool lie_in_columns(int64_t, std::initializer_list<const Operand*>) { return false; }
-bool has_lines(const Operand&) { return false; }
-bool adds_residual() { return false; }
+bool adds_residual(const Operand& x) { return has_lines(x); }
+long long batch_norm_bytes(long long channels, long long elements, bool lines) {
+  return lines ? norm_table().batch_norm_workspace(channels, elements) : 0;
+}
 DType planes_dtype(const Operand& x, const Operand& weight) { return common_dtype(x, weight); }
 
 namespace {

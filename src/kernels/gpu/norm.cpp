@@ -15,8 +15,10 @@ bool lie_in_columns(int64_t inner, std::initializer_list<const Operand*> rows) {
   }
   return true;
 }
-bool has_lines(const Operand& x) { return x.dim() == 4 && !has_planes(x) && lies_channels_last(x); }
-bool adds_residual() { return true; }
+bool adds_residual(const Operand&) { return true; }
+long long batch_norm_bytes(long long channels, long long elements, bool) {
+  return norm_table().batch_norm_workspace(channels, elements);
+}
 DType planes_dtype(const Operand& x, const Operand&) { return x.dtype(); }
 
 namespace {

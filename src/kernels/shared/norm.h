@@ -192,9 +192,11 @@ inline PlanesArg write_planes(Workspace& workspace, const Operand& t, DType dtyp
 }
 
 // Whether batch norm takes x by lines of channels.
-bool has_lines(const Operand& x);
-// Whether it adds a residual in its own pass.
-bool adds_residual();
+inline bool has_lines(const Operand& x) { return x.dim() == 4 && !has_planes(x) && lies_channels_last(x); }
+// Whether it adds a residual to what it makes of x in its own pass.
+bool adds_residual(const Operand& x);
+// Bytes of workspace of batch norm and of its gradient.
+long long batch_norm_bytes(long long channels, long long elements, bool lines);
 
 // What a kernel over planes is given: GPUs take halves beside f32 weights.
 DType planes_dtype(const Operand& x, const Operand& weight);
@@ -263,7 +265,8 @@ inline void batch_norm_of(const Call& call, Workspace& workspace, size_t first, 
   const bool lines = has_lines(call.in[0]);
   auto args = plane_forward_args<BatchNormArgs>(call, workspace, first, lines);
   args.lines = lines;
-  if (residual.defined()) args.residual = read_planes(workspace, residual, call.in[0].dtype(), lines);
+  if (residual.defined())
+    args.residual = read_planes(workspace, residual, planes_dtype(call.in[0], call.in[first]), lines);
   args.training = true;
   args.relu = call.attrs.as<NormAttrs>().relu;
   args.high = call.attrs.as<NormAttrs>().high;
@@ -271,7 +274,7 @@ inline void batch_norm_of(const Call& call, Workspace& workspace, size_t first, 
   args.running_variance = call.out[2].data_ptr();
   args.momentum = 1;
   args.rstd = statistic(workspace, call, 3, args.channels);
-  args.workspace = workspace.take(norm_table().batch_norm_workspace(args.channels, args.batch * args.size));
+  args.workspace = workspace.take(batch_norm_bytes(args.channels, args.batch * args.size, lines));
   workspace.launch("batch_norm", norm_table().batch_norm, args);
 }
 
@@ -299,7 +302,7 @@ inline NormAttrs without_relu(const Call& call) {
 
 // x, residual, weight?, bias?
 inline void batch_norm_add(const Call& call, Workspace& workspace) {
-  if (adds_residual()) return batch_norm_of(call, workspace, 2, call.in[1]);
+  if (adds_residual(call.in[0])) return batch_norm_of(call, workspace, 2, call.in[1]);
   const Operand in[] = {call.in[0], call.in[2], call.in[3]};
   const Attrs attrs = without_relu(call);
   plan_inner<batch_norm>(workspace, {call.op, in, attrs, call.out});
@@ -323,7 +326,7 @@ inline void move_estimates(const Call& call, Workspace& workspace) {
 // x, mean, variance, weight?, bias?, residual?
 inline void batch_norm_inference(const Call& call, Workspace& workspace) {
   const Operand residual = call.in.size() > 5 ? call.in[5] : Operand();
-  if (residual.defined() && !adds_residual()) {
+  if (residual.defined() && !adds_residual(call.in[0])) {
     const Attrs attrs = without_relu(call);
     plan_inner<batch_norm_inference>(workspace, {call.op, call.in.first(5), attrs, call.out});
     return add_residual(call, workspace.plan(), call.out[0], residual);
@@ -333,7 +336,7 @@ inline void batch_norm_inference(const Call& call, Workspace& workspace) {
   args.lines = lines;
   args.relu = call.attrs.as<NormAttrs>().relu;
   args.high = call.attrs.as<NormAttrs>().high;
-  if (residual.defined()) args.residual = read_planes(workspace, residual, call.in[0].dtype(), lines);
+  if (residual.defined()) args.residual = read_planes(workspace, residual, planes_dtype(call.in[0], call.in[3]), lines);
   args.running_mean = read_contiguous(workspace, call.in[1], statistics_dtype(call.in[0]));
   args.running_variance = read_contiguous(workspace, call.in[2], statistics_dtype(call.in[0]));
   args.correction = 1;
@@ -347,13 +350,13 @@ inline BatchNormBackwardArgs batch_norm_backward_args(const Call& call, Workspac
   args.relu = call.attrs.as<NormAttrs>().relu;
   args.high = call.attrs.as<NormAttrs>().high;
   if (args.relu) args.bias = read_contiguous(workspace, call.in[5], common_dtype(call.in[1], call.in[2]));
-  args.workspace = workspace.take(norm_table().batch_norm_workspace(args.channels, args.batch * args.size));
+  args.workspace = workspace.take(batch_norm_bytes(args.channels, args.batch * args.size, lines));
   return args;
 }
 // dy, x, weight?, mean, rstd, bias?, y? -> dx, dweight, dbias, dresidual
 inline void batch_norm_backward(const Call& call, Workspace& workspace) {
   const Operand y = call.in.size() > 6 ? call.in[6] : Operand();
-  if (y.defined() && !adds_residual()) {
+  if (y.defined() && !adds_residual(call.in[1])) {
     const Operand& dresidual = call.out[3];
     combine(call, workspace.plan(), MapOp::relu_backward, dresidual, call.in[0], y);
     const Operand in[] = {dresidual, call.in[1], call.in[2], call.in[3], call.in[4], call.in[5]};
@@ -363,8 +366,9 @@ inline void batch_norm_backward(const Call& call, Workspace& workspace) {
   const bool lines = has_lines(call.in[1]);
   BatchNormBackwardArgs args = batch_norm_backward_args(call, workspace, lines);
   if (y.defined()) {
-    args.y = read_planes(workspace, y, call.in[1].dtype(), lines);
-    args.dresidual = write_planes(workspace, call.out[3], call.in[1].dtype(), lines);
+    const DType dtype = planes_dtype(call.in[1], call.in[2]);
+    args.y = read_planes(workspace, y, dtype, lines);
+    args.dresidual = write_planes(workspace, call.out[3], dtype, lines);
   }
   workspace.launch("batch_norm_backward", norm_table().batch_norm_backward, args);
 }

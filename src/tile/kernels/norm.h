@@ -342,6 +342,19 @@ struct RunningStats {
   double momentum;  // share of the new batch
 };
 
+namespace detail {
+/// Moves the estimates of channel c towards a batch's moments.
+template <class C>
+TESSERA_HD void move_estimates(const RunningStats<C>& running, i64 c, const Moments<double>& batch) {
+  const auto move = [&](C& estimate, double value) TESSERA_LAMBDA {
+    const double before = running.momentum == 1 ? 0 : static_cast<double>(estimate);  // which may be anything
+    estimate = static_cast<C>((1 - running.momentum) * before + running.momentum * value);
+  };
+  if (running.mean) move(running.mean[c], batch.mean);
+  if (running.variance) move(running.variance[c], batch.squares / max(1.0, batch.count - 1));
+}
+}  // namespace detail
+
 /// Normalises each channel over the batch (Ioffe and Szegedy, arXiv:1502.03167). In training mean and rstd, one per
 /// channel, are those of the batch and the running estimates move towards them (the variance unbiased). With `relu`, y
 /// is what that makes of it.
@@ -355,12 +368,7 @@ void batch_norm_training(Executor& executor, const PlaneShape& s, Planes<T> y, P
     for (i64 b = 0; b < s.batch; ++b) all = merge(all, detail::run_moments<C>(s.size, x.at(b, c)));
     mean[c] = static_cast<C>(all.mean);
     rstd[c] = static_cast<C>(1 / sqrt(all.squares / all.count + eps));
-    const auto move = [&](C& estimate, double value) TESSERA_LAMBDA {
-      const double before = running.momentum == 1 ? 0 : static_cast<double>(estimate);  // which may be anything
-      estimate = static_cast<C>((1 - running.momentum) * before + running.momentum * value);
-    };
-    if (running.mean) move(running.mean[c], all.mean);
-    if (running.variance) move(running.variance[c], all.squares / max(1.0, all.count - 1));
+    detail::move_estimates(running, c, all);
     const C scale = rstd[c] * detail::entry(weight, c, C(1)), shift = detail::entry(bias, c, C(0)) - mean[c] * scale;
     for (i64 b = 0; b < s.batch; ++b) detail::run_linear(s.size, y.at(b, c), x.at(b, c), scale, shift, relu);
   });

@@ -125,7 +125,7 @@ void add_known_statistics(std::vector<Problem>& all) {
 std::vector<Problem> problems_of(std::string_view op, Device device) {
   std::vector<Problem> all;
   for (OpCase& c : cases_of(op)) all.push_back({c.label, c.attrs, std::move(c.inputs), c.gradients, c.dtypes});
-  if (device.type == DeviceType::CPU && op.starts_with("conv2d"))
+  if (device.type == DeviceType::CPU && (op.starts_with("conv2d") || op.find("_pool2d") != op.npos))
     for (size_t i = 0, count = all.size(); i < count; ++i) {
       Problem p = all[i];
       p.label += ", channels last";

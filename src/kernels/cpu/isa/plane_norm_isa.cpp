@@ -1,6 +1,6 @@
 #include "internal.h"
 #include "plane_norm.h"
-#include "tile/kernels/norm.h"
+#include "tile/kernels/line_norm.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 
@@ -43,7 +43,9 @@ long long group_norm_backward_workspace(long long batch, long long channels) {
 }
 
 long long plane_parts_workspace(long long, long long) { return 0; }
-long long batch_norm_workspace(long long, long long) { return 0; }
+long long batch_norm_workspace(long long channels, long long elements) {
+  return line_norm_workspace({elements, channels});
+}
 
 void batch_norm(const BatchNormArgs& a, Executor& e) {
   const ExecutorRef executor(e);
@@ -55,11 +57,21 @@ void batch_norm(const BatchNormArgs& a, Executor& e) {
     const auto x = planes_of<const T>(a.x);
     const auto *weight = static_cast<const T*>(a.weight), *bias = static_cast<const T*>(a.bias);
     auto *mean = static_cast<C*>(a.running_mean), *variance = static_cast<C*>(a.running_variance);
-    if (a.training) {
+    const NormRelu relu{a.relu, a.high};
+    if (a.lines) {
+      const LineShape lines(a.batch * a.size, a.channels);
+      const NormLines<T> t{y.data, x.data, static_cast<const T*>(a.residual.data)};
+      if (a.training) {
+        line_norm_training<T>(executor, lines, t, weight, bias, {mean, variance, a.momentum}, static_cast<C*>(a.mean),
+                              static_cast<C*>(a.rstd), a.eps, a.workspace, relu);
+      } else {
+        line_norm_inference<T>(executor, lines, t, weight, bias, mean, variance, a.eps, relu);
+      }
+    } else if (a.training) {
       tile::batch_norm_training<T>(executor, shape, y, x, weight, bias, {mean, variance, a.momentum},
-                                   static_cast<C*>(a.mean), static_cast<C*>(a.rstd), a.eps, {a.relu, a.high});
+                                   static_cast<C*>(a.mean), static_cast<C*>(a.rstd), a.eps, relu);
     } else {
-      tile::batch_norm_inference<T>(executor, shape, y, x, weight, bias, mean, variance, a.eps, {a.relu, a.high});
+      tile::batch_norm_inference<T>(executor, shape, y, x, weight, bias, mean, variance, a.eps, relu);
     }
   });
 }
@@ -69,6 +81,15 @@ void batch_norm_backward(const BatchNormBackwardArgs& a, Executor& e) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     using C = compute_t<T>;
+    if (a.lines) {
+      return line_norm_backward<T>(
+          executor, {a.batch * a.size, a.channels}, a.training,
+          {static_cast<T*>(a.dx.data), static_cast<T*>(a.dresidual.data), static_cast<const T*>(a.dy.data),
+           static_cast<const T*>(a.x.data), static_cast<const T*>(a.y.data)},
+          static_cast<T*>(a.dweight), static_cast<T*>(a.dbias), static_cast<const T*>(a.weight),
+          static_cast<const C*>(a.mean), static_cast<const C*>(a.rstd), a.workspace, {a.relu, a.high},
+          static_cast<const T*>(a.bias));
+    }
     tile::batch_norm_backward<T>(
         executor, {a.batch, a.channels, a.size}, a.training, planes_of<T>(a.dx), static_cast<T*>(a.dweight),
         static_cast<T*>(a.dbias), planes_of<const T>(a.dy), planes_of<const T>(a.x), static_cast<const T*>(a.weight),

@@ -1,7 +1,7 @@
 #include "kernels/args/pool.h"
 
 #include "internal.h"
-#include "tile/kernels/pool.h"
+#include "tile/kernels/pool_last.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 namespace {
@@ -44,8 +44,12 @@ void max(const PoolArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    with_views<const T, T>(
-        a, [&](auto& p, auto x, auto y) { with_taps(a, p, [&](auto taps) { max_pool<T>(executor, p, y, taps, x); }); });
+    with_views<const T, T>(a, [&](auto& p, auto x, auto y) {
+      with_taps(a, p, [&](auto taps) {
+        if (a.channels_last) max_pool_last<T>(executor, p, y, taps, x);
+        else max_pool<T>(executor, p, y, taps, x);
+      });
+    });
   });
 }
 
@@ -54,7 +58,10 @@ void max_backward(const PoolArgs& a, Executor& e) {
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
     with_views<T, const T>(a, [&](auto& p, auto x, auto y) {
-      with_taps(a, p, [&](auto taps) { max_pool_backward<T>(executor, p, x, y, read_only(taps)); });
+      with_taps(a, p, [&](auto taps) {
+        if (a.channels_last) max_pool_last_backward<T>(executor, p, x, y, read_only(taps));
+        else max_pool_backward<T>(executor, p, x, y, read_only(taps));
+      });
     });
   });
 }
@@ -63,7 +70,10 @@ void average(const PoolArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    with_views<const T, T>(a, [&](auto& p, auto x, auto y) { avg_pool<T>(executor, p, y, x); });
+    with_views<const T, T>(a, [&](auto& p, auto x, auto y) {
+      if (a.channels_last) avg_pool_last<T>(executor, p, y, x);
+      else avg_pool<T>(executor, p, y, x);
+    });
   });
 }
 
@@ -71,7 +81,10 @@ void average_backward(const PoolArgs& a, Executor& e) {
   const ExecutorRef executor(e);
   with_float(a.x.type, [&](auto type) {
     using T = typename decltype(type)::type;
-    with_views<T, const T>(a, [&](auto& p, auto x, auto y) { avg_pool_backward<T>(executor, p, x, y); });
+    with_views<T, const T>(a, [&](auto& p, auto x, auto y) {
+      if (a.channels_last) avg_pool_last_backward<T>(executor, p, x, y);
+      else avg_pool_backward<T>(executor, p, x, y);
+    });
   });
 }
 
