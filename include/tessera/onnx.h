@@ -52,6 +52,7 @@ std::string describe(const Port& port);
 
 struct LoadOptions {
   Device device = cpu();           ///< where weights go and nodes run
+  bool optimize = true;            ///< several nodes may become one call, on packed weights
   int64_t loop_limit = 1'000'000;  ///< turns of one loop, beyond which it counts as endless
 };
 

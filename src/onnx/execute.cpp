@@ -105,21 +105,8 @@ void fold_constants(Graph& graph, const LoadOptions& options) {
     }
     return true;
   });
-  // Constants that only folded steps used are let go.
-  std::vector<bool> used(values.size());
-  const auto use = [&](int slot) {
-    if (slot >= 0) used[static_cast<size_t>(slot)] = true;
-  };
-  for (const Step& step : graph.steps) {
-    for (const int slot : step.in) use(slot);
-    for (const Body& body : step.bodies)
-      for (const auto& [there, here] : body.graph->captures) use(there);
-  }
-  for (const int slot : graph.output_slots) use(slot);
-  for (const int slot : graph.input_slots) use(slot);
-  std::erase_if(graph.constants, [&](const auto& c) { return !used[static_cast<size_t>(c.first)]; });
-  for (Step& step : graph.steps)  // what is constant now stays
-    std::erase_if(step.frees, [&](int slot) { return known[static_cast<size_t>(slot)]; });
+  drop_unused(graph);
+  find_last_uses(graph);
 }
 
 }  // namespace tessera::onnx

@@ -213,28 +213,9 @@ class Builder {
   }
 
   Graph finish() {
-    find_last_uses();
+    find_last_uses(graph_);
     return std::move(graph_);
   }
-  void find_last_uses() {
-    std::vector<int> last(static_cast<size_t>(graph_.slots), -2);  // -2: lives on
-    const auto see = [&](int slot, int step) {
-      if (slot >= 0) last[static_cast<size_t>(slot)] = step;
-    };
-    for (size_t i = 0; i < graph_.steps.size(); ++i) {
-      const Step& step = graph_.steps[i];
-      const int at = static_cast<int>(i);
-      for (const int slot : step.out) see(slot, at);
-      for (const int slot : step.in) see(slot, at);
-      for (const Body& body : step.bodies)
-        for (const auto& [there, here] : body.graph->captures) see(there, at);
-    }
-    for (const int slot : graph_.output_slots) see(slot, -2);
-    for (const auto& [slot, value] : graph_.constants) see(slot, -2);
-    for (size_t slot = 0; slot < last.size(); ++slot)
-      if (last[slot] >= 0) graph_.steps[static_cast<size_t>(last[slot])].frees.push_back(static_cast<int>(slot));
-  }
-
   const Context& context_;
   const Opsets& opsets_;
   Builder* outer_;
@@ -251,6 +232,51 @@ class Builder {
 std::string where(const Step& step) {
   return fmt::format("{}: node {}{}: ", step.file, step.name.empty() ? "" : in_quotes(step.name) + " ",
                      step.name.empty() ? step.op : "(" + step.op + ")");
+}
+
+void find_last_uses(Graph& graph) {
+  constexpr int unused = -2;  // by any step, or kept for the caller
+  std::vector<int> last(static_cast<size_t>(graph.slots), unused);
+  const auto see = [&](int slot, int step) {
+    if (slot >= 0) last[static_cast<size_t>(slot)] = step;
+  };
+  for (size_t i = 0; i < graph.steps.size(); ++i) {
+    Step& step = graph.steps[i];
+    const int at = static_cast<int>(i);
+    step.frees.clear();
+    for (const int slot : step.out) see(slot, at);
+    for (const int slot : step.in) see(slot, at);
+    for (const Body& body : step.bodies)
+      for (const auto& [there, here] : body.graph->captures) see(there, at);
+  }
+  for (const int slot : graph.output_slots) see(slot, unused);
+  for (const auto& [slot, value] : graph.constants) see(slot, unused);
+  for (size_t slot = 0; slot < last.size(); ++slot)
+    if (last[slot] >= 0) graph.steps[static_cast<size_t>(last[slot])].frees.push_back(static_cast<int>(slot));
+}
+
+void drop_unused(Graph& graph) {
+  std::vector<bool> used(static_cast<size_t>(graph.slots));
+  const auto use = [&](int slot) {
+    if (slot >= 0) used[static_cast<size_t>(slot)] = true;
+  };
+  for (const int slot : graph.output_slots) use(slot);
+  for (const int slot : graph.input_slots) use(slot);
+  std::vector<bool> needed(graph.steps.size());
+  for (size_t i = graph.steps.size(); i-- > 0;) {
+    const Step& step = graph.steps[i];
+    needed[i] = std::any_of(step.out.begin(), step.out.end(),
+                            [&](int slot) { return slot >= 0 && used[static_cast<size_t>(slot)]; });
+    if (!needed[i]) continue;
+    for (const int slot : step.in) use(slot);
+    for (const Body& body : step.bodies)
+      for (const auto& [there, here] : body.graph->captures) use(there);
+  }
+  std::vector<Step> steps;
+  for (size_t i = 0; i < needed.size(); ++i)
+    if (needed[i]) steps.push_back(std::move(graph.steps[i]));
+  graph.steps = std::move(steps);
+  std::erase_if(graph.constants, [&](const auto& c) { return !used[static_cast<size_t>(c.first)]; });
 }
 
 Graph prepare(const ModelProto& model, Source& source, const LoadOptions& options, std::vector<std::string>* problems) {

@@ -60,6 +60,11 @@ Graph prepare(const ModelProto& model, Source& source, const LoadOptions& option
 /// Replaces steps whose inputs are known by what they give.
 void fold_constants(Graph& graph, const LoadOptions& options);
 
+/// Says of each step which values nothing uses behind it.
+void find_last_uses(Graph& graph);
+/// Drops steps whose results nothing uses, and constants.
+void drop_unused(Graph& graph);
+
 /// `outer`: of the graph around this one, if there is one.
 Values run(const Graph& graph, const Values& inputs, const LoadOptions& options, const Frame* outer = nullptr);
 /// Runs one step on the values of a frame, and leaves what it gives there.

@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "onnx/graph.h"
 #include "onnx/handler.h"
+#include "onnx/optimize.h"
 #include "tessera/autograd.h"
 #include "tessera/io.h"
 
@@ -63,6 +64,7 @@ std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, std::shared_ptr<voi
   loaded->graph = prepare(read_proto<ModelProto>(bytes, file), source, options);
   loaded->is_random = draws(loaded->graph);
   fold_constants(loaded->graph, options);
+  if (options.optimize) optimize(loaded->graph);
   return loaded;
 }
 

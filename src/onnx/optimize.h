@@ -1,0 +1,11 @@
+// What a graph's nodes become once its weights are known.
+#pragma once
+#include "onnx/graph.h"
+
+namespace tessera::onnx {
+
+/// Batch norms go into the convolution before them, and a product with a weight, the bias, the activation and the
+/// residual behind it become one call on a packed weight. Constants must have been folded.
+void optimize(Graph& graph);
+
+}  // namespace tessera::onnx
