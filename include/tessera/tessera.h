@@ -13,6 +13,8 @@
 #include "tessera/nn.h"
 #include "tessera/observer.h"
 #include "tessera/ops.h"
+#include "tessera/ops_indexing.h"
+#include "tessera/ops_math.h"
 #include "tessera/optim.h"
 #include "tessera/packing.h"
 #include "tessera/parallel.h"

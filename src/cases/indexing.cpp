@@ -40,6 +40,8 @@ std::function<Tensors(Generator&)> sparse(Shape shape) {
   return [=](Generator& g) { return Tensors{relu(uniform64(shape, g, -1, 0.5))}; };
 }
 
+constexpr const char* kScatters[] = {"scatter", "scatter_add", "scatter_prod", "scatter_amax", "scatter_amin"};
+
 }  // namespace
 
 std::vector<OpCase> indexing_cases() {
@@ -53,11 +55,12 @@ std::vector<OpCase> indexing_cases() {
                    .attrs = attrs,
                    .inputs = places({7, 5, 3}, {7, 5, 3}, bound),
                    .gradients = 1});
-    all.push_back({.op = "scatter_add",
-                   .label = label,
-                   .attrs = attrs,
-                   .inputs = places({7, 5, 3}, {7, 5, 3}, bound, true),
-                   .gradients = 5});
+    for (const char* op : kScatters)
+      all.push_back({.op = op,
+                     .label = label,
+                     .attrs = attrs,
+                     .inputs = places({7, 5, 3}, {7, 5, 3}, bound, true),
+                     .gradients = 5});
     all.push_back({.op = "index_select",
                    .label = label,
                    .attrs = attrs,
@@ -70,12 +73,19 @@ std::vector<OpCase> indexing_cases() {
                  .inputs = places({7, 5}, {4, 9}, 5),
                  .gradients = 1,
                  .symbolic = false});
-  all.push_back({.op = "scatter_add",
-                 .label = "smaller index",
-                 .attrs = DimAttrs{0},
-                 .inputs = places({7, 5}, {13, 4}, 7, true),
-                 .gradients = 5,
-                 .symbolic = false});
+  for (const char* op : kScatters) {
+    all.push_back({.op = op,
+                   .label = "smaller index",
+                   .attrs = DimAttrs{0},
+                   .inputs = places({7, 5}, {13, 4}, 7, true),
+                   .gradients = 5,
+                   .symbolic = false});
+    all.push_back({.op = op,
+                   .label = "no index",
+                   .attrs = DimAttrs{0},
+                   .inputs = places({7, 5}, {0, 5}, 7, true),
+                   .symbolic = false});
+  }
   all.push_back({.op = "gather", .label = "one", .attrs = DimAttrs{0}, .inputs = places({1}, {1}, 1), .gradients = 1});
   all.push_back({.op = "index_select",
                  .label = "one row",

@@ -5,31 +5,14 @@
 
 #include "ops/elements.h"
 #include "ops/gradient.h"
+#include "ops/index_check.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
 
 namespace tessera {
 namespace {
 
-void check_index(std::string_view op, const TensorMeta& index) {
-  if (index.dtype != Int64 && index.dtype != Int32)
-    throw Error(fmt::format("{}: the index is {}, not i64 or i32", op, name(index.dtype)));
-}
-
-// ---- gather, scatter_add
-
-int64_t check_places(std::string_view op, const Shape& x, const TensorMeta& index, int64_t dim) {
-  check_index(op, index);
-  dim = normalize_dim(op, dim, x);
-  bool fits = index.shape.size() == x.size();
-  for (int64_t d = 0; fits && d < x.rank(); ++d)
-    fits = d == dim || index.shape[d] == x[d] ||
-           (!x[d].is_symbolic() && !index.shape[d].is_symbolic() && index.shape[d].value() <= x[d].value());
-  if (!fits)
-    throw Error(fmt::format("{}: the index {} does not fit {} outside of dim {}", op, to_string(index.shape),
-                            to_string(x), dim));
-  return dim;
-}
+// ---- gather
 
 Metas infer_gather(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_inputs("gather", in);
@@ -40,37 +23,9 @@ Tensors gather_vjp(const Saved& s, const Tensors& grads) {
   return {scatter_add(zeros_like(s.metas[0]), s.attrs.as<DimAttrs>().dim, s.inputs[1], grads[0]), {}};
 }
 
-// The place that `index` names for its element i.
-reference::Index place(const Tensor& x, const Tensor& index, const Attrs& attrs, const reference::Index& i) {
-  reference::Index at = i;
-  at[normalize_dim("", attrs.as<DimAttrs>().dim, x.shape())] = static_cast<int64_t>(reference::get(index, i));
-  return at;
-}
 Tensors gather_reference(std::span<const Tensor> in, const Attrs& attrs) {
   return {reference::generate(in[1].shape(), in[0].dtype(),
                               [&](auto& i) { return reference::get(in[0], place(in[0], in[1], attrs, i)); })};
-}
-
-Metas infer_scatter_add(std::span<const TensorMeta> in, const Attrs& attrs) {
-  require_inputs("scatter_add", in);
-  check_places("scatter_add", in[0].shape, in[1], attrs.as<DimAttrs>().dim);
-  if (!(in[1].shape == in[2].shape) || in[2].dtype != in[0].dtype)
-    throw Error(fmt::format("scatter_add: the source must be like the index {} and of dtype {}, not {}",
-                            to_string(in[1].shape), name(in[0].dtype), describe(in[2])));
-  return {in[0]};
-}
-Tensors scatter_add_vjp(const Saved& s, const Tensors& grads) {
-  Tensors out = {grads[0], {}, {}};
-  if (s.needs_input(2)) out[2] = gather(grads[0], s.attrs.as<DimAttrs>().dim, s.inputs[1]);
-  return out;
-}
-Tensors scatter_add_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  Tensor out = in[0].clone();
-  reference::each_index(in[1].shape(), [&](auto& i) {
-    auto at = place(in[0], in[1], attrs, i);
-    reference::set(out, at, reference::get(out, at) + reference::get(in[2], i));
-  });
-  return {out};
 }
 
 // ---- index_select, embedding
@@ -234,15 +189,6 @@ const Op gather_op = {.name = "gather",
                       .reference = gather_reference,
                       .saves = {.inputs = 2, .metas = 1},
                       .elements = moved<1>};
-const Op scatter_add_op = {.name = "scatter_add",
-                           .inputs = "x, index, source",
-                           .outputs = "y",
-                           .attrs = attrs_of<DimAttrs>,
-                           .infer = infer_scatter_add,
-                           .vjp = scatter_add_vjp,
-                           .reference = scatter_add_reference,
-                           .saves = {.inputs = 2},
-                           .autocast = Autocast::Promote};
 const Op index_select_op = {.name = "index_select",
                             .inputs = "x, index",
                             .outputs = "y",
@@ -287,22 +233,14 @@ const Op one_hot_op = {.name = "one_hot",
 }  // namespace
 
 std::span<const Op* const> indexing_ops() {
-  static constexpr const Op* ops[] = {&gather_op,
-                                      &scatter_add_op,
-                                      &index_select_op,
-                                      &embedding_op,
-                                      &embedding_backward_op,
-                                      &embedding_backward_update_op,
-                                      &one_hot_op,
-                                      &nonzero_op};
+  static constexpr const Op* ops[] = {
+      &gather_op,  &index_select_op, &embedding_op, &embedding_backward_op, &embedding_backward_update_op,
+      &one_hot_op, &nonzero_op};
   return ops;
 }
 
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
   return dispatch_one(gather_op, {x, index}, DimAttrs{dim});
-}
-Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  return dispatch_one(scatter_add_op, {x, index, source}, DimAttrs{dim});
 }
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return dispatch_one(index_select_op, {x, index}, DimAttrs{dim});

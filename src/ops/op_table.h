@@ -27,6 +27,8 @@ std::span<const Op* const> elementwise_ops();
 std::span<const Op* const> reduction_ops();
 std::span<const Op* const> shape_ops();
 std::span<const Op* const> indexing_ops();
+std::span<const Op* const> scatter_ops();
+std::span<const Op* const> bit_ops();
 std::span<const Op* const> matmul_ops();
 std::span<const Op* const> fused_gemm_ops();
 std::span<const Op* const> pack_ops();

@@ -5,47 +5,11 @@
 #include <utility>
 
 #include "core/element.h"
-#include "kernels/shared/arguments.h"
+#include "kernels/cpu/walk.h"
 #include "kernels/shared/tables.h"
 
 namespace tessera::cpu_kernels {
 namespace {
-
-// Calls fn(begin, end, thread) for parts of [0, total), each worth a thread; `cost` is of one item, in elements moved.
-template <class Fn>
-void split(int64_t total, int64_t cost, const Fn& fn) {
-  const int64_t part = std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(cost, 1));
-  executor().parallel((total + part - 1) / part,
-                      [&](int64_t i, int thread) { fn(i * part, std::min(total, (i + 1) * part), thread); });
-}
-
-// Calls fn with a null pointer of an integer type as wide as an element: for what only moves.
-template <class Fn>
-void with_size(DType dtype, const Fn& fn) {
-  switch (size_of(dtype)) {
-    case 1:
-      return fn(static_cast<uint8_t*>(nullptr));
-    case 2:
-      return fn(static_cast<uint16_t*>(nullptr));
-    case 4:
-      return fn(static_cast<uint32_t*>(nullptr));
-    default:
-      return fn(static_cast<uint64_t*>(nullptr));
-  }
-}
-
-// A tensor as these loops walk it.
-struct Lines {
-  void* data;
-  DType dtype;
-  bool dense;
-  int rank;
-  int64_t numel, length[max_rank], stride[max_rank];
-  Lines(const Call& call, const Operand& t)
-      : data(t.data_ptr()), dtype(t.dtype()), dense(t.is_contiguous()), rank(checked_rank(call, t)), numel(t.numel()) {
-    for (int d = 0; d < rank; ++d) length[d] = t.size(d), stride[d] = t.strides()[static_cast<size_t>(d)];
-  }
-};
 
 struct IndexArg {
   const void* data;
@@ -59,41 +23,6 @@ struct IndexArg {
     return i;
   }
 };
-
-// Walks the coordinates of a shape in row-major order, with the element offsets of N operands.
-template <int N>
-class Walk {
- public:
-  int64_t offset[N] = {};
-
-  Walk(int rank, const int64_t* lengths, std::array<const int64_t*, N> strides, int64_t position)
-      : rank_(rank), length_(lengths), strides_(strides) {
-    for (int d = rank_ - 1; d >= 0; --d) {
-      at_[d] = position % length_[d];
-      position /= length_[d];
-      for (int k = 0; k < N; ++k) offset[k] += at_[d] * strides_[k][d];
-    }
-  }
-  int64_t at(int d) const { return at_[d]; }
-  void next() {
-    for (int d = rank_ - 1; d >= 0; --d) {
-      for (int k = 0; k < N; ++k) offset[k] += strides_[k][d];
-      if (++at_[d] < length_[d]) return;
-      for (int k = 0; k < N; ++k) offset[k] -= at_[d] * strides_[k][d];
-      at_[d] = 0;
-    }
-  }
-
- private:
-  int rank_;
-  const int64_t* length_;
-  std::array<const int64_t*, N> strides_;
-  int64_t at_[max_rank] = {};
-};
-
-int64_t offset_of(const Lines& t, int64_t position) {
-  return t.dense ? position : Walk<1>(t.rank, t.length, {t.stride}, position).offset[0];
-}
 
 int64_t dim_of(const Call& call, const Operand& x) {
   checked_rank(call, x);
@@ -132,13 +61,15 @@ void gather(const Call& call, Plan& plan) {
               {Lines(call, x), Lines(call, index), Lines(call, out), IndexArg(call, index), dim_of(call, x)});
 }
 
-// A line along `dim` is one thread's, so that additions happen in order.
-struct ScatterAdd {
+// A line along `dim` is one thread's, so that what meets at a place does so in order.
+struct Scatter {
   Lines places, source, out;
   IndexArg index;
   int64_t dim, bound;
 };
-void run_scatter_add(const ScatterAdd& s, Executor&) {
+// Combine: what is at a place, and what comes to it.
+template <class Combine>
+void run_scatter(const Scatter& s, Executor&) {
   const int64_t dim = s.dim, length = s.places.length[dim];
   const int64_t to_step = s.out.stride[dim], index_step = s.places.stride[dim], from_step = s.source.stride[dim];
   int64_t lines[max_rank];
@@ -151,18 +82,50 @@ void run_scatter_add(const ScatterAdd& s, Executor&) {
       Walk<3> walk(s.places.rank, lines, {s.out.stride, s.places.stride, s.source.stride}, begin);
       for (int64_t line = begin; line < end; ++line, walk.next())
         for (int64_t i = 0; i < length; ++i) {
-          T& sum = to[walk.offset[0] + s.index.read(walk.offset[1] + i * index_step, s.bound) * to_step];
-          sum = static_cast<T>(sum + from[walk.offset[2] + i * from_step]);
+          T& held = to[walk.offset[0] + s.index.read(walk.offset[1] + i * index_step, s.bound) * to_step];
+          held = static_cast<T>(Combine()(held, from[walk.offset[2] + i * from_step]));
         }
     });
   });
 }
-void scatter_add(const Call& call, Plan& plan) {
+struct Overwrite {
+  template <class T>
+  T operator()(T, T b) const {
+    return b;
+  }
+};
+struct Sum {
+  template <class T>
+  auto operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Product {
+  template <class T>
+  auto operator()(T a, T b) const {
+    return a * b;
+  }
+};
+// NaN stays.
+struct Largest {
+  template <class T>
+  T operator()(T a, T b) const {
+    return b > a || b != b ? b : a;
+  }
+};
+struct Smallest {
+  template <class T>
+  T operator()(T a, T b) const {
+    return b < a || b != b ? b : a;
+  }
+};
+template <class Combine>
+void scatter(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
   copy(call, plan, out, x);
   if (index.numel() == 0) return;
   const int64_t dim = dim_of(call, x);
-  plan.launch("scatter_add", run_scatter_add,
+  plan.launch("scatter", run_scatter<Combine>,
               {Lines(call, index), Lines(call, source), Lines(call, out), IndexArg(call, index), dim, x.size(dim)});
 }
 
@@ -302,7 +265,8 @@ void nonzero(const Call& call, Plan& plan) {
 }
 
 constexpr Kernel gather_kernels[] = {{.name = "loop", .plan = gather}};
-constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .plan = scatter_add}};
+template <class Combine>
+constexpr Kernel scatter_kernels[] = {{.name = "lines", .plan = scatter<Combine>}};
 constexpr Kernel index_select_kernels[] = {{.name = "blocks", .plan = index_select}};
 constexpr Kernel embedding_kernels[] = {{.name = "rows", .plan = embedding}};
 constexpr Kernel embedding_backward_kernels[] = {{.name = "sorted", .plan = embedding_backward}};
@@ -313,7 +277,11 @@ constexpr Kernel nonzero_kernels[] = {{.name = "loop", .plan = nonzero}};
 
 std::span<const KernelTableEntry> indexing_kernels() {
   static constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
-                                                 {"scatter_add", scatter_add_kernels},
+                                                 {"scatter", scatter_kernels<Overwrite>},
+                                                 {"scatter_add", scatter_kernels<Sum>},
+                                                 {"scatter_prod", scatter_kernels<Product>},
+                                                 {"scatter_amax", scatter_kernels<Largest>},
+                                                 {"scatter_amin", scatter_kernels<Smallest>},
                                                  {"index_select", index_select_kernels},
                                                  {"embedding", embedding_kernels},
                                                  {"embedding_backward", embedding_backward_kernels},

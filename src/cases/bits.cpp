@@ -1,0 +1,29 @@
+#include "cases/cases.h"
+#include "tessera/ops.h"
+
+namespace tessera {
+
+std::vector<OpCase> bit_cases() {
+  std::vector<OpCase> all;
+  const std::pair<Shape, Shape> shapes[] = {
+      {{}, {}}, {{1}, {1}}, {{7, 13}, {7, 13}}, {{5, 1, 3}, {4, 1}}, {{0, 3}, {1}}};
+  for (const char* op : {"bitwise_and", "bitwise_or", "bitwise_xor"})
+    for (const auto& [a, b] : shapes)
+      for (DType dtype : {Bool, UInt8, Int8, Int32, Int64}) {
+        const int64_t least = dtype == Bool || dtype == UInt8 ? 0 : -128;
+        all.push_back({.op = op,
+                       .label = std::string(name(dtype)) + " " + to_string(a) + " " + to_string(b),
+                       .inputs =
+                           [=](Generator& g) {
+                             const auto draw = [&](const Shape& shape) {
+                               const Tensor whole = indices(shape, dtype == Bool ? 2 : 256, g);
+                               return cast(whole + static_cast<double>(dtype == UInt8 ? 0 : least), dtype);
+                             };
+                             return Tensors{draw(a), draw(b)};
+                           },
+                       .dtypes = {Float64}});
+      }
+  return all;
+}
+
+}  // namespace tessera

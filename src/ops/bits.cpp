@@ -1,0 +1,94 @@
+// Operators on the bits of integers, and what is made of them.
+#include <limits>
+
+#include "ops/check.h"
+#include "ops/gradient.h"
+#include "ops/op_name.h"
+#include "ops/op_table.h"
+#include "ops/reference.h"
+#include "tessera/ops_math.h"
+
+namespace tessera {
+namespace {
+
+void require_integers(std::string_view op, DType dtype) {
+  if (is_floating(dtype)) fail(op, "takes integers and bools, not {}", name(dtype));
+}
+
+template <OpName op>
+Metas infer_bits(std::span<const TensorMeta> in, const Attrs&) {
+  require_inputs(op.view(), in);
+  require_integers(op.view(), in[0].dtype);
+  require_integers(op.view(), in[1].dtype);
+  if (in[0].dtype != in[1].dtype) fail(op.view(), "dtypes differ: {} and {}", name(in[0].dtype), name(in[1].dtype));
+  return {{broadcast_shapes(op.view(), in[0].shape, in[1].shape), in[0].dtype, in[0].device}};
+}
+
+template <auto combine>
+Tensors bits_reference(std::span<const Tensor> in, const Attrs&) {
+  return {reference::generate(broadcast_shapes("", in[0].shape(), in[1].shape()), in[0].dtype(), [&](auto& i) {
+    const auto a = static_cast<int64_t>(reference::get(in[0], i)), b = static_cast<int64_t>(reference::get(in[1], i));
+    return static_cast<double>(combine(a, b));
+  })};
+}
+
+template <OpName op, auto combine>
+constexpr Op bits() {
+  return {
+      .name = op.text, .inputs = "a, b", .outputs = "y", .infer = infer_bits<op>, .reference = bits_reference<combine>};
+}
+using I = int64_t;
+const Op bitwise_and_op = bits<"bitwise_and", [](I a, I b) { return a & b; }>();
+const Op bitwise_or_op = bits<"bitwise_or", [](I a, I b) { return a | b; }>();
+const Op bitwise_xor_op = bits<"bitwise_xor", [](I a, I b) { return a ^ b; }>();
+
+Tensor of_bits(const Op& op, const Tensor& a, const Tensor& b) {
+  const DType dtype = promote(a.dtype(), b.dtype());
+  return dispatch_one(op, {cast(a, dtype), cast(b, dtype)});
+}
+
+// In i64: the count, 0 where there are fewer than none or as many as bits, and where that is so.
+struct Shift {
+  Tensor value, count, out_of_range;
+  DType dtype;
+  Shift(std::string_view op, const Tensor& a, const Tensor& n) : dtype(promote(a.dtype(), n.dtype())) {
+    require_integers(op, dtype);
+    if (dtype == Bool) fail(op, "takes integers, not bools");
+    value = cast(a, Int64);
+    const Tensor wide = cast(n, Int64), zero = number_like(wide, 0);
+    const Tensor bits = number_like(wide, static_cast<double>(8 * size_of(dtype)));
+    out_of_range = logical_or(lt(wide, zero), ge(wide, bits));
+    count = where(out_of_range, zero, wide);
+  }
+  Tensor power(const Tensor& n) const { return pow(number_like(n, 2), n); }
+};
+
+}  // namespace
+
+std::span<const Op* const> bit_ops() {
+  static constexpr const Op* ops[] = {&bitwise_and_op, &bitwise_or_op, &bitwise_xor_op};
+  return ops;
+}
+
+Tensor bitwise_and(const Tensor& a, const Tensor& b) { return of_bits(bitwise_and_op, a, b); }
+Tensor bitwise_or(const Tensor& a, const Tensor& b) { return of_bits(bitwise_or_op, a, b); }
+Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return of_bits(bitwise_xor_op, a, b); }
+Tensor bitwise_not(const Tensor& x) {
+  require_integers("bitwise_not", x.dtype());
+  if (x.dtype() == Bool) return logical_not(x);
+  return sub(number_like(x, x.dtype() == UInt8 ? 255 : -1), x);
+}
+
+Tensor left_shift(const Tensor& a, const Tensor& count) {
+  const Shift s("left_shift", a, count);
+  return cast(where(s.out_of_range, number_like(s.value, 0), s.value * s.power(s.count)), s.dtype);
+}
+// 2^63 is no i64: that far only the sign remains, as beyond all bits.
+Tensor right_shift(const Tensor& a, const Tensor& count) {
+  const Shift s("right_shift", a, count);
+  const Tensor zero = number_like(s.value, 0), sign = where(lt(s.value, zero), number_like(zero, -1), zero);
+  const Tensor most = number_like(zero, 63), whole = logical_or(s.out_of_range, eq(s.count, most));
+  return cast(where(whole, sign, floor_div(s.value, s.power(where(whole, zero, s.count)))), s.dtype);
+}
+
+}  // namespace tessera
