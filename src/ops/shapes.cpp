@@ -1,0 +1,155 @@
+// Functions that move elements, made of views, copies and gathers.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "ops/gradient.h"
+#include "tessera/ops_indexing.h"
+#include "tessera/ops_shape.h"
+
+namespace tessera {
+namespace {
+
+// x as [outer, size of dim, inner].
+struct Middle {
+  Dim outer = 1, size, inner = 1;
+  Middle(const Tensor& x, int64_t dim) : size(x.shape()[dim]) {
+    for (int64_t d = 0; d < x.dim(); ++d) {
+      if (d < dim) outer = outer * x.shape()[d];
+      if (d > dim) inner = inner * x.shape()[d];
+    }
+  }
+};
+
+// Along one dim, as a whole or each element.
+Tensor repeat_along(const Tensor& x, int64_t dim, int64_t count, bool each) {
+  if (count == 1) return x;
+  const Middle m(x, dim);
+  Shape shape = x.shape();
+  shape[dim] = shape[dim] * count;
+  if (m.size == Dim(1)) return expand(x, shape);
+  const Shape apart = each ? Shape{m.outer, m.size, Dim(1), m.inner} : Shape{m.outer, Dim(1), m.size, m.inner};
+  Shape together = apart;
+  together[each ? 2 : 1] = count;
+  return reshape(expand(reshape(x, apart), together), shape);
+}
+
+}  // namespace
+
+Tensor repeat(const Tensor& x, const Dims& counts) {
+  const auto rank = static_cast<int64_t>(counts.size());
+  if (rank < x.dim() || std::any_of(counts.begin(), counts.end(), [](int64_t c) { return c < 0; }))
+    throw Error(
+        fmt::format("repeat: [{}] are no counts for each dim of {}", fmt::join(counts, ", "), to_string(x.shape())));
+  Shape shape(static_cast<size_t>(rank - x.dim()), Dim(1));
+  shape.append(x.shape().begin(), x.shape().end());
+  Tensor y = reshape(x, shape);
+  for (int64_t d = rank; d-- > 0;) y = repeat_along(y, d, counts[d], false);
+  return y;
+}
+
+Tensor repeat_interleave(const Tensor& x, int64_t count, int64_t dim) {
+  dim = normalize_dim("repeat_interleave", dim, x.shape());
+  if (count < 0) throw Error(fmt::format("repeat_interleave: {} times", count));
+  return repeat_along(x, dim, count, true);
+}
+
+Tensor repeat_interleave(const Tensor& x, const Tensor& counts, int64_t dim) {
+  dim = normalize_dim("repeat_interleave", dim, x.shape());
+  if (counts.dim() != 1 || !(counts.shape()[0] == x.shape()[dim]) || is_floating(counts.dtype()))
+    throw Error(fmt::format("repeat_interleave: {} are no counts for dim {} of {}", describe(counts), dim,
+                            to_string(x.shape())));
+  if (counts.numel() > 0 && amin(counts).item<int64_t>() < 0) throw Error("repeat_interleave: a count is negative");
+  const Tensor ends = cumsum(counts, 0);
+  const Tensor places = arange(0, sum(counts).item(), 1, Int64, x.device());
+  return index_select(x, dim, searchsorted(ends, places, true));
+}
+
+Tensor roll(const Tensor& x, const Dims& shifts, const Dims& dims) {
+  if (shifts.size() != dims.size()) throw Error(fmt::format("roll: {} shifts for {} dims", shifts.size(), dims.size()));
+  Tensor y = x;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    const int64_t dim = normalize_dim("roll", dims[i], x.shape()), n = x.size(dim);
+    const int64_t shift = n == 0 ? 0 : (shifts[i] % n + n) % n;
+    if (shift != 0) y = concat({slice(y, dim, n - shift, n), slice(y, dim, 0, n - shift)}, dim);
+  }
+  return y;
+}
+
+Tensor movedim(const Tensor& x, int64_t from, int64_t to) {
+  from = normalize_dim("movedim", from, x.shape());
+  to = normalize_dim("movedim", to, x.shape());
+  Dims dims;
+  for (int64_t d = 0; d < x.dim(); ++d)
+    if (d != from) dims.push_back(d);
+  dims.insert(dims.begin() + to, from);
+  return from == to ? x : permute(x, dims);
+}
+
+// In the flattened matrix its elements lie a row and a column apart.
+Tensor diagonal(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
+  a = normalize_dim("diagonal", a, x.shape());
+  b = normalize_dim("diagonal", b, x.shape());
+  if (a == b) throw Error(fmt::format("diagonal: dim {} of {} twice", a, to_string(x.shape())));
+  const int64_t rows = x.size(a), columns = x.size(b);
+  const int64_t row = std::clamp<int64_t>(offset < 0 ? -offset : 0, 0, rows);
+  const int64_t column = std::clamp<int64_t>(offset > 0 ? offset : 0, 0, columns);
+  const int64_t count = std::min(rows - row, columns - column), start = row * columns + column;
+  const Tensor last = movedim(movedim(x, a, -1), b > a ? b - 1 : b, -1);
+  const Tensor flat = flatten(last, -2, -1);
+  return slice(flat, -1, count > 0 ? start : 0, count > 0 ? start + (count - 1) * (columns + 1) + 1 : 0, columns + 1);
+}
+
+Tensor eye(int64_t rows, int64_t columns, int64_t offset, DType dtype, Device device) {
+  if (columns == -1) columns = rows;
+  if (rows < 0 || columns < 0) throw Error(fmt::format("eye: {} rows and {} columns", rows, columns));
+  const Tensor down = arange(0, static_cast<double>(rows), 1, Int64, device);
+  const Tensor across = arange(0, static_cast<double>(columns), 1, Int64, device);
+  return cast(eq(reshape(down + static_cast<double>(offset), {rows, 1}), across), dtype);
+}
+
+// From both ends, so that both are met.
+Tensor linspace(double start, double end, int64_t steps, DType dtype, Device device) {
+  if (steps < 0) throw Error(fmt::format("linspace: {} steps", steps));
+  const auto n = static_cast<double>(steps);
+  const double step = steps > 1 ? (end - start) / (n - 1) : 0;
+  const Tensor i = arange(0, n, 1, Float64, device);
+  const Tensor first_half = steps < 2 ? ge(i, number_like(i, 0)) : lt(i, number_like(i, n / 2));
+  return cast(where(first_half, i * step + start, (i - (n - 1)) * step + end), dtype);
+}
+
+Tensors meshgrid(const Tensors& tensors, bool swapped) {
+  Shape shape;
+  for (const Tensor& t : tensors) {
+    if (t.dim() != 1) throw Error(fmt::format("meshgrid: {} is not 1-d", to_string(t.shape())));
+    shape.push_back(t.shape()[0]);
+  }
+  Tensors out;
+  for (size_t d = 0; d < tensors.size(); ++d) {
+    Shape along(tensors.size(), Dim(1));
+    along[static_cast<int64_t>(d)] = tensors[d].shape()[0];
+    const Tensor grid = expand(reshape(tensors[d], along), shape);
+    out.push_back(swapped && tensors.size() > 1 ? transpose(grid, 0, 1) : grid);
+  }
+  return out;
+}
+
+Tensor slice_by(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step) {
+  if (step == 0) throw Error("slice_by: the step is 0");
+  if (step > 0) return slice(x, dim, start, end, step);
+  const int64_t n = x.size(dim);
+  // From the end of x, whose elements are turned round: before the first one is behind the last one.
+  const auto turned = [n](int64_t at) { return n - 1 - std::clamp<int64_t>(at < 0 ? at + n : at, -1, n - 1); };
+  const int64_t back = step == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -step;
+  return slice(flip(x, {dim}), dim, turned(std::max(start, -n - 1)), turned(std::max(end, -n - 1)), back);
+}
+
+Tensors unbind(const Tensor& x, int64_t dim) {
+  Tensors out;
+  for (int64_t i = 0, n = x.size(dim); i < n; ++i) out.push_back(select(x, dim, i));
+  return out;
+}
+
+}  // namespace tessera

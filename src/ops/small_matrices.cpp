@@ -1,0 +1,113 @@
+// Determinants, inverses and factors of small matrices: elimination, step by step for the whole batch.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "ops/gradient.h"
+#include "ops/precise.h"
+#include "tessera/ops_shape.h"
+
+namespace tessera {
+namespace {
+
+int64_t require_square(std::string_view op, const Tensor& a) {
+  if (a.dim() < 2 || !(a.shape()[a.dim() - 1] == a.shape()[a.dim() - 2]) || !is_floating(a.dtype()))
+    throw Error(fmt::format("{}: takes square matrices of a floating dtype, not {}", op, describe(a)));
+  return a.size(-1);
+}
+
+Tensor numbers_to(int64_t n, const Tensor& like) { return arange(0, static_cast<double>(n), 1, Int64, like.device()); }
+
+// Of [batch, n, w]: the rows k and p [batch, 1] exchanged.
+Tensor exchange_rows(const Tensor& x, int64_t k, const Tensor& p) {
+  const int64_t n = x.size(1);
+  const Tensor row = reshape(numbers_to(n, x), {1, n}), first = number_like(row, static_cast<double>(k));
+  const Tensor from = where(eq(row, first), p, where(eq(row, p), first, row));
+  return gather(x, 1, expand(unsqueeze(from, -1), x.shape()));
+}
+
+// Gauss and Jordan: rows [batch, n, w], whose first n columns become the identity, the determinant of these, and where
+// it is 0. A pivot of 0 is passed over.
+struct Eliminated {
+  Tensor rows, determinant, singular;
+  Eliminated(Tensor given, int64_t n) : rows(std::move(given)) {
+    const Tensor number = numbers_to(n, rows), one = number_like(rows, 1), zero = number_like(rows, 0);
+    determinant = ones({rows.shape()[0]}, rows.dtype(), rows.device());
+    singular = zeros({rows.shape()[0]}, Bool, rows.device());
+    for (int64_t k = 0; k < n; ++k) {
+      const Tensor at = number_like(number, static_cast<double>(k));
+      const Tensor below = where(ge(number, at), abs(select(rows, 2, k)), number_like(rows, -1));
+      const Tensor largest = argmax(below, 1, true);
+      rows = exchange_rows(rows, k, largest);
+      const Tensor row = slice(rows, 1, k, k + 1), pivot = select(row, 2, k);
+      determinant = determinant * squeeze(where(eq(largest, at), pivot, -pivot), 1);
+      const Tensor none = eq(pivot, zero);
+      singular = logical_or(singular, squeeze(none, 1));
+      const Tensor scaled = row / unsqueeze(where(none, one, pivot), -1);
+      const Tensor this_row = reshape(eq(number, at), {1, n, 1});
+      rows = where(this_row, scaled, rows - slice(rows, 2, k, k + 1) * scaled);
+    }
+  }
+};
+
+Shape leading(const Tensor& a) { return Shape(a.shape().begin(), a.shape().end() - 2); }
+
+}  // namespace
+
+Tensor det(const Tensor& a) {
+  const int64_t n = require_square("det", a);
+  return in_single(a, [&](const Tensor& v) {
+    return reshape(Eliminated(reshape(v, {leading(a).numel(), n, n}), n).determinant, leading(a));
+  });
+}
+
+Tensor solve(const Tensor& a, const Tensor& b) {
+  const int64_t n = require_square("solve", a);
+  if (b.dim() < 2 || !(b.shape()[b.dim() - 2] == Dim(n)) || !is_floating(b.dtype()))
+    throw Error(fmt::format("solve: {} and {} are no system of equations", describe(a), describe(b)));
+  const Shape outer = broadcast_shapes("solve", leading(a), leading(b));
+  const Dim m = b.shape()[b.dim() - 1];
+  return in_single(a, b, [&](const Tensor& left, const Tensor& right) {
+    const auto as_batch = [&](const Tensor& t, Dim width) {
+      Shape shape = outer;
+      shape.push_back(n);
+      shape.push_back(width);
+      return reshape(expand(t, shape), {outer.numel(), Dim(n), width});
+    };
+    const Eliminated done(concat({as_batch(left, n), as_batch(right, m)}, 2), n);
+    const Tensor x = slice(done.rows, 2, Dim(n), m + n);
+    const Tensor singular = reshape(done.singular, {outer.numel(), Dim(1), Dim(1)});
+    Shape shape = outer;
+    shape.push_back(n);
+    shape.push_back(m);
+    return reshape(where(singular, number_like(x, NAN), x), shape);
+  });
+}
+
+Tensor inverse(const Tensor& a) {
+  const int64_t n = require_square("inverse", a);
+  return solve(a, cast(eq(reshape(numbers_to(n, a), {n, 1}), numbers_to(n, a)), a.dtype()));
+}
+
+// A column after the other: what the columns before it do not explain, by the root of the pivot.
+Tensor cholesky(const Tensor& a) {
+  const int64_t n = require_square("cholesky", a);
+  return in_single(a, [&](const Tensor& v) {
+    const Tensor whole = reshape(v, {leading(a).numel(), n, n});
+    const Tensor number = reshape(numbers_to(n, a), {1, n, 1});
+    Tensors columns;
+    for (int64_t k = 0; k < n; ++k) {
+      Tensor rest = slice(whole, 2, k, k + 1);
+      if (k > 0) {
+        const Tensor before = concat(columns, 2);
+        rest = rest - matmul(before, transpose(slice(before, 1, k, k + 1), 1, 2));
+      }
+      const Tensor column = rest / sqrt(slice(rest, 1, k, k + 1));
+      const Tensor here = ge(number, number_like(number, static_cast<double>(k)));
+      columns.push_back(where(here, column, number_like(column, 0)));
+    }
+    return reshape(n > 0 ? concat(columns, 2) : whole, a.shape());
+  });
+}
+
+}  // namespace tessera
