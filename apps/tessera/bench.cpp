@@ -582,6 +582,7 @@ void run(BenchOptions& options) {
 void add_bench(Command app) {
   const Command command = app.command("bench", "Measure.");
   command.require_command();
+  add_bench_model(command);
   const Command op = command.command("op", "Time an operator beside the peers that are installed.");
   auto options = std::make_shared<BenchOptions>();
   op.option("op", options->op,

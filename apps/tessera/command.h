@@ -70,6 +70,7 @@ void add_train(Command app);
 void add_train_convmodel(Command train);
 void add_sample(Command app);
 void add_bench(Command app);
+void add_bench_model(Command bench);
 void add_explain(Command app);
 void add_explain_model(Command explain);
 void add_profile(Command app);
