@@ -105,6 +105,8 @@ std::span<const Entry> creation_handlers();
 std::span<const Entry> loss_handlers();
 std::span<const Entry> quantize_handlers();
 std::span<const Entry> attention_handlers();
+std::span<const Entry> function_handlers();
+std::span<const Entry> order_handlers();
 
 /// The one that serves an operator at an opset; null where there is none.
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset);

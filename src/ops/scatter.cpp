@@ -164,9 +164,9 @@ double neutral(ScatterReduction how, DType dtype) {
   if (how != ScatterReduction::Max && how != ScatterReduction::Min) return 0;
   const bool least = how == ScatterReduction::Max;
   if (is_floating(dtype)) return least ? -INFINITY : INFINITY;
-  const double bits = static_cast<double>(size_of(dtype) * 8);
+  const int bits = static_cast<int>(size_of(dtype) * 8);
   if (dtype == Bool || dtype == UInt8) return least ? 0 : dtype == Bool ? 1 : 255;
-  return least ? -std::exp2(bits - 1) : dtype == Int64 ? 0x1p63 - 1024 : std::exp2(bits - 1) - 1;
+  return least ? -std::ldexp(1, bits - 1) : dtype == Int64 ? 0x1p63 - 1024 : std::ldexp(1, bits - 1) - 1;
 }
 
 Tensor mean_of_scattered(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& sums, bool include_self) {

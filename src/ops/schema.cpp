@@ -28,6 +28,8 @@ std::vector<Family> families() {
           {"Reductions", reduction_ops()},
           {"Shapes and views", shape_ops()},
           {"Indexing", indexing_ops()},
+          {"Writing to places", scatter_ops()},
+          {"Bits", bit_ops()},
           {"Products", matmul_ops()},
           {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
           {"Convolution", conv_ops()},

@@ -104,7 +104,7 @@ std::set<std::string> files_that_name(const std::set<std::string>& names) {
 }
 
 TEST(Maps, ANewOperatorIsNamedInThreeFiles) {
-  const std::set<std::string> names{"tan", "atan", "exp2"};
+  const std::set<std::string> names{"exp2"};  // which nothing else calls
   for (const std::string& name : names) EXPECT_TRUE(is_operator(name)) << name;
   std::set<std::string> files = files_that_name(names);
   for (const char* scalar : {"src/tile/math.h"}) files.erase(scalar);  // of the function itself, if there was none

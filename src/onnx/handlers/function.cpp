@@ -1,0 +1,49 @@
+// Trigonometric and hyperbolic functions, bits, and small matrices.
+#include "onnx/handler.h"
+#include "tessera/ops_math.h"
+#include "tessera/ops_shape.h"
+
+namespace tessera::onnx {
+namespace {
+
+template <Tensor (*function)(const Tensor&)>
+Values of_one(const Call& c) {
+  return {function(c.in(0))};
+}
+template <Tensor (*function)(const Tensor&, const Tensor&)>
+Values of_two(const Call& c) {
+  if (c.in(0).dtype() != c.in(1).dtype()) c.fail("types differ: {} and {}", describe(c.in(0)), describe(c.in(1)));
+  return {function(c.in(0), c.in(1))};
+}
+
+Values bit_shift(const Call& c) {
+  const std::string direction = c.text("direction", "");
+  if (direction == "LEFT") return of_two<left_shift>(c);
+  if (direction != "RIGHT") c.fail("direction '{}' is neither LEFT nor RIGHT", direction);
+  return of_two<right_shift>(c);
+}
+
+Values einstein_sum(const Call& c) { return {einsum(c.text("equation", ""), c.tensors())}; }
+
+constexpr Entry entries[] = {
+    {"Acos", 7, of_one<tessera::acos>},
+    {"Acosh", 9, of_one<tessera::acosh>},
+    {"Asin", 7, of_one<tessera::asin>},
+    {"Asinh", 9, of_one<tessera::asinh>},
+    {"Atanh", 9, of_one<tessera::atanh>},
+    {"BitShift", 11, bit_shift},
+    {"BitwiseAnd", 18, of_two<bitwise_and>},
+    {"BitwiseNot", 18, of_one<bitwise_not>},
+    {"BitwiseOr", 18, of_two<bitwise_or>},
+    {"BitwiseXor", 18, of_two<bitwise_xor>},
+    {"Cosh", 9, of_one<tessera::cosh>},
+    {"Det", 11, of_one<det>},
+    {"Einsum", 12, einstein_sum},
+    {"Sinh", 9, of_one<tessera::sinh>},
+};
+
+}  // namespace
+
+std::span<const Entry> function_handlers() { return entries; }
+
+}  // namespace tessera::onnx
