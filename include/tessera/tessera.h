@@ -15,6 +15,7 @@
 #include "tessera/ops.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_math.h"
+#include "tessera/ops_pool.h"
 #include "tessera/ops_shape.h"
 #include "tessera/optim.h"
 #include "tessera/packing.h"

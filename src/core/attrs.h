@@ -85,6 +85,11 @@ struct SelectAttrs {
   Dim index;
   TESSERA_ATTRS(dim, index)
 };
+/// Windows of `size` elements `dilation` apart; each begins `stride` behind the last one.
+struct WindowAttrs {
+  int64_t dim = 0, size = 1, stride = 1, dilation = 1;
+  TESSERA_ATTRS(dim, size, stride, dilation)
+};
 /// Of the backward of a slice or an index: the size of `dim` in the gradient that is made.
 struct ScatterAttrs {
   int64_t dim = 0;

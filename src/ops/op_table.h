@@ -26,6 +26,7 @@ std::span<const Op* const> creation_ops();
 std::span<const Op* const> elementwise_ops();
 std::span<const Op* const> reduction_ops();
 std::span<const Op* const> shape_ops();
+std::span<const Op* const> window_ops();
 std::span<const Op* const> indexing_ops();
 std::span<const Op* const> scatter_ops();
 std::span<const Op* const> bit_ops();

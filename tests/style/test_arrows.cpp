@@ -79,7 +79,9 @@ class House {
   std::string room(const fs::path& file) const {
     const fs::path in_source = file.lexically_relative(source_);
     if (*in_source.begin() != "..") return in_source.parent_path().string();
-    const auto found = kPublic.find(file.filename().string());
+    const std::string name = file.filename().string();
+    if (name.rfind("ops_", 0) == 0) return "ops";
+    const auto found = kPublic.find(name);
     return found == kPublic.end() ? "include" : found->second;
   }
   void read(const fs::path& file) {
