@@ -27,6 +27,7 @@ std::vector<Family> families() {
           {"Elementwise", elementwise_ops()},
           {"Reductions", reduction_ops()},
           {"Shapes and views", shape_ops()},
+          {"Sliding windows", window_ops()},
           {"Indexing", indexing_ops()},
           {"Writing to places", scatter_ops()},
           {"Bits", bit_ops()},
