@@ -13,6 +13,7 @@
 #include "tessera/nn.h"
 #include "tessera/observer.h"
 #include "tessera/ops.h"
+#include "tessera/ops_image.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_math.h"
 #include "tessera/ops_pool.h"

@@ -1,0 +1,215 @@
+// Resizing, one dim after the other: each element of the result is a weighted sum of few elements of x, whose places
+// and weights depend on sizes alone.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/check.h"
+#include "tessera/ops_image.h"
+
+namespace tessera {
+namespace {
+
+// One dim's resizing.
+struct Line {
+  int64_t size, count;
+  double scale, begin = 0, end = 1;  // the region of TfCropAndResize
+};
+
+double coordinate(const Line& line, int64_t i, Coordinates rule) {
+  const auto n = static_cast<double>(line.size), at = static_cast<double>(i), whole = line.scale * n;
+  const double half_pixel = (at + 0.5) / line.scale - 0.5;
+  switch (rule) {
+    case Coordinates::HalfPixelSymmetric:
+      return n / 2 * (1 - static_cast<double>(line.count) / whole) + half_pixel;
+    case Coordinates::PytorchHalfPixel:
+      return whole == 1 ? -0.5 : half_pixel;
+    case Coordinates::AlignCorners:
+      return whole == 1 ? 0 : at * (n - 1) / (whole - 1);
+    case Coordinates::Asymmetric:
+      return at / line.scale;
+    case Coordinates::TfCropAndResize:
+      return line.begin * (n - 1) + (line.end - line.begin) * (n - 1) * (whole == 1 ? 0.5 : at / (whole - 1));
+    default:
+      return half_pixel;
+  }
+}
+
+int64_t nearest_place(double at, NearestRule rule) {
+  switch (rule) {
+    case NearestRule::RoundPreferFloor:
+      return static_cast<int64_t>(std::ceil(at - 0.5));
+    case NearestRule::RoundPreferCeil:
+      return static_cast<int64_t>(std::floor(at + 0.5));
+    case NearestRule::Floor:
+      return static_cast<int64_t>(std::floor(at));
+    default:
+      return static_cast<int64_t>(std::ceil(at));
+  }
+}
+
+double kernel_at(double distance, const ResizeOptions& o) {
+  const double x = std::abs(distance), a = o.cubic;
+  if (o.interpolation == Interpolation::Linear) return std::max(0.0, 1 - x);
+  if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
+}
+
+// Each element of the result has `taps` places and weights.
+struct Taps {
+  int64_t taps = 1;
+  std::vector<int64_t> places;
+  std::vector<double> weights;
+};
+
+Taps nearest_taps(const Line& line, const ResizeOptions& o) {
+  Taps t;
+  for (int64_t i = 0; i < line.count; ++i) {
+    const int64_t place = nearest_place(coordinate(line, i, o.coordinates), o.nearest);
+    t.places.push_back(std::clamp<int64_t>(place, 0, line.size - 1));
+  }
+  return t;
+}
+
+Taps weighted_taps(const Line& line, const ResizeOptions& o) {
+  const double stretch = o.antialias ? std::min(line.scale, 1.0) : 1;  // of distances
+  const double reach = (o.interpolation == Interpolation::Linear ? 1 : 2) / stretch;
+  const auto first = static_cast<int64_t>(std::floor(-reach) + 1);
+  Taps t{.taps = 2 - 2 * first, .places = {}, .weights = {}};
+  for (int64_t i = 0; i < line.count; ++i) {
+    const double at = coordinate(line, i, o.coordinates), floor = std::floor(at);
+    const size_t begin = t.weights.size();
+    double total = 0;
+    for (int64_t tap = first; tap < first + t.taps; ++tap) {
+      const int64_t place = static_cast<int64_t>(floor) + tap;
+      const bool outside = place < 0 || place >= line.size;
+      const double distance = (static_cast<double>(tap) - (at - floor)) * stretch;
+      t.places.push_back(std::clamp<int64_t>(place, 0, line.size - 1));
+      t.weights.push_back(outside && o.exclude_outside ? 0 : kernel_at(distance, o));
+      total += t.weights.back();
+    }
+    if ((o.antialias || o.exclude_outside) && total != 0)
+      for (size_t w = begin; w < t.weights.size(); ++w) t.weights[w] /= total;
+  }
+  return t;
+}
+
+Tensor along(const std::vector<double>& values, const Tensor& x, int64_t dim) {
+  Shape shape{static_cast<int64_t>(values.size())};
+  for (int64_t d = dim + 1; d < x.dim(); ++d) shape.push_back(1);
+  return tensor(values, shape).to(x.dtype()).to(x.device());
+}
+
+// By a sum over taps.
+Tensor gathered(const Tensor& x, int64_t dim, const Taps& t) {
+  const auto count = static_cast<int64_t>(t.places.size()) / t.taps;
+  Tensor y;
+  for (int64_t tap = 0; tap < t.taps; ++tap) {
+    std::vector<int64_t> places;
+    std::vector<double> weights;
+    for (int64_t i = 0; i < count; ++i) {
+      places.push_back(t.places[static_cast<size_t>(i * t.taps + tap)]);
+      if (!t.weights.empty()) weights.push_back(t.weights[static_cast<size_t>(i * t.taps + tap)]);
+    }
+    if (!weights.empty() && std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0; })) continue;
+    Tensor one = index_select(x, dim, tensor(places, {count}).to(x.device()));
+    if (!weights.empty()) one = mul(one, along(weights, x, dim));
+    y = y.defined() ? add(y, one) : one;
+  }
+  return y;
+}
+
+// By a product with the matrix of the weights, where taps are many.
+Tensor multiplied(const Tensor& x, int64_t dim, const Taps& t, int64_t size) {
+  const auto count = static_cast<int64_t>(t.places.size()) / t.taps;
+  std::vector<double> matrix(static_cast<size_t>(size * count), 0);
+  for (int64_t i = 0; i < count * t.taps; ++i)
+    matrix[static_cast<size_t>(t.places[static_cast<size_t>(i)] * count + i / t.taps)] +=
+        t.weights[static_cast<size_t>(i)];
+  return transpose(matmul(transpose(x, dim, -1), tensor(matrix, {size, count}).to(x.dtype()).to(x.device())), dim, -1);
+}
+
+// With the value for what lies outside.
+Tensor extrapolated(const Tensor& y, int64_t dim, const Line& line, const ResizeOptions& o) {
+  std::vector<double> outside;
+  for (int64_t i = 0; i < line.count; ++i) {
+    const double at = coordinate(line, i, o.coordinates);
+    outside.push_back(at < 0 || at > static_cast<double>(line.size - 1) ? 1 : 0);
+  }
+  if (std::all_of(outside.begin(), outside.end(), [](double is) { return is == 0; })) return y;
+  return where(cast(along(outside, y, dim), Bool), full({}, o.extrapolation, y.dtype(), y.device()), y);
+}
+
+Tensor resized(const Tensor& x, int64_t dim, const Line& line, const ResizeOptions& o) {
+  constexpr int64_t few = 4;
+  const bool is_whole = o.coordinates != Coordinates::TfCropAndResize || (line.begin == 0 && line.end == 1);
+  if (is_whole && line.count == line.size && std::abs(line.scale - 1) < 1e-9) return x;
+  const Taps t = o.interpolation == Interpolation::Nearest ? nearest_taps(line, o) : weighted_taps(line, o);
+  const Tensor y = t.taps > few ? multiplied(x, dim, t, line.size) : gathered(x, dim, t);
+  return o.coordinates == Coordinates::TfCropAndResize ? extrapolated(y, dim, line, o) : y;
+}
+
+std::vector<int64_t> checked_dims(std::string_view op, const Tensor& x, const Dims& dims, size_t numbers,
+                                  const ResizeOptions& o) {
+  if (dims.size() != numbers) fail(op, "{} numbers for {} dims of {}", numbers, dims.size(), to_string(x.shape()));
+  if (o.interpolation != Interpolation::Nearest && !is_floating(x.dtype()))
+    fail(op, "interpolates floating-point tensors, not {}", describe(x));
+  if (o.interpolation == Interpolation::Nearest && o.antialias)
+    fail(op, "antialias takes Linear or Cubic, not Nearest");
+  if (o.coordinates == Coordinates::TfCropAndResize && o.region.size() != 2 * dims.size())
+    fail(op, "the region has {} bounds for {} dims", o.region.size(), dims.size());
+  std::vector<int64_t> all;
+  for (const int64_t d : dims) {
+    all.push_back(normalize_dim(op, d, x.shape()));
+    if (std::count(all.begin(), all.end(), all.back()) > 1)
+      fail(op, "dim {} of {} is named twice", d, to_string(x.shape()));
+    if (x.size(all.back()) < 1) fail(op, "dim {} of {} has no elements", d, to_string(x.shape()));
+  }
+  return all;
+}
+
+Line line_of(const Tensor& x, int64_t dim, int64_t count, double scale, const ResizeOptions& o, size_t i) {
+  Line line{x.size(dim), count, scale};
+  if (o.coordinates == Coordinates::TfCropAndResize) {
+    line.begin = o.region[i];
+    line.end = o.region[i + o.region.size() / 2];
+  }
+  return line;
+}
+
+}  // namespace
+
+Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const ResizeOptions& o) {
+  const auto all = checked_dims("resize", x, dims, sizes.size(), o);
+  std::vector<double> scales;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (sizes[i] < 1) fail("resize", "a size of {}", sizes[i]);
+    scales.push_back(static_cast<double>(sizes[i]) / static_cast<double>(x.size(all[i])));
+  }
+  if (scales.empty()) return x;
+  const auto [least, most] = std::minmax_element(scales.begin(), scales.end());
+  const double common = o.aspect == AspectRatio::NotLarger ? *least : *most;
+  Tensor y = x;
+  for (size_t i = 0; i < all.size(); ++i) {
+    Line line = line_of(x, all[i], sizes[i], scales[i], o, i);
+    if (o.aspect != AspectRatio::Stretch) {
+      line.scale = common;
+      line.count = std::max<int64_t>(1, static_cast<int64_t>(common * static_cast<double>(line.size) + 0.5));
+    }
+    y = resized(y, all[i], line, o);
+  }
+  return y;
+}
+
+Tensor resize_by(const Tensor& x, const Dims& dims, const std::vector<double>& scales, const ResizeOptions& o) {
+  const auto all = checked_dims("resize_by", x, dims, scales.size(), o);
+  Tensor y = x;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const double count = std::floor(static_cast<double>(x.size(all[i])) * scales[i]);
+    if (!(scales[i] > 0) || !(count >= 1) || count > 1e15)
+      fail("resize_by", "a scale of {} for dim {} of {}", scales[i], all[i], to_string(x.shape()));
+    y = resized(y, all[i], line_of(x, all[i], static_cast<int64_t>(count), scales[i], o, i), o);
+  }
+  return y;
+}
+
+}  // namespace tessera
