@@ -17,6 +17,7 @@
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_math.h"
 #include "tessera/ops_pool.h"
+#include "tessera/ops_recurrent.h"
 #include "tessera/ops_shape.h"
 #include "tessera/optim.h"
 #include "tessera/packing.h"
