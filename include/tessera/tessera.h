@@ -19,6 +19,7 @@
 #include "tessera/ops_pool.h"
 #include "tessera/ops_recurrent.h"
 #include "tessera/ops_shape.h"
+#include "tessera/ops_signal.h"
 #include "tessera/optim.h"
 #include "tessera/packing.h"
 #include "tessera/parallel.h"
