@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "ops/slope_check.h"
 #include "ops/reference.h"
+#include "ops/slope_check.h"
 #include "tessera/ops_image.h"
 
 namespace tessera {

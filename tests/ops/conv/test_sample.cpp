@@ -1,5 +1,5 @@
-#include "ops/slope_check.h"
 #include "ops/reference.h"
+#include "ops/slope_check.h"
 #include "tessera/ops_image.h"
 
 namespace tessera {

@@ -1,8 +1,8 @@
 #include <complex>
 #include <numbers>
 
-#include "ops/slope_check.h"
 #include "ops/reference.h"
+#include "ops/slope_check.h"
 #include "tessera/ops_signal.h"
 
 namespace tessera {
