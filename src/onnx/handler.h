@@ -107,6 +107,10 @@ std::span<const Entry> quantize_handlers();
 std::span<const Entry> attention_handlers();
 std::span<const Entry> function_handlers();
 std::span<const Entry> order_handlers();
+std::span<const Entry> window_handlers();
+std::span<const Entry> image_handlers();
+std::span<const Entry> recurrent_handlers();
+std::span<const Entry> signal_handlers();
 
 /// The one that serves an operator at an opset; null where there is none.
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset);

@@ -208,7 +208,8 @@ ConvTransposeOptions with_output_sizes(ConvTransposeOptions options, const Shape
   for (int64_t d = 0; d < spatial; ++d) {
     const int64_t total =
         (x[2 + d].value() - 1) * stride[d] + behind[d] + (weight[2 + d].value() - 1) * dilation[d] + 1 - sizes[d];
-    options.low.push_back(upper ? total / 2 : total - total / 2);
+    const int64_t half = (total - (total < 0)) / 2;  // rounded down
+    options.low.push_back(upper ? half : total - half);
     options.high.push_back(total - options.low.back());
   }
   return options;

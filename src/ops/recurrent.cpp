@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/check.h"
+#include "tessera/ops_math.h"
 #include "tessera/ops_recurrent.h"
 
 namespace tessera {
@@ -11,7 +12,6 @@ namespace {
 using Kind = RecurrentActivation::Kind;
 
 Tensor recurrent_activation(const Tensor& x, const RecurrentActivation& a) {
-  const auto number = [&](double value) { return full({}, value, x.dtype(), x.device()); };
   switch (a.kind) {
     case Kind::Sigmoid:
       return sigmoid(x);
@@ -22,17 +22,17 @@ Tensor recurrent_activation(const Tensor& x, const RecurrentActivation& a) {
     case Kind::Affine:
       return add(mul(x, a.alpha), a.beta);
     case Kind::LeakyRelu:
-      return where(ge(x, number(0)), x, mul(x, a.alpha));
+      return leaky_relu(x, a.alpha);
     case Kind::ThresholdedRelu:
-      return where(gt(x, number(a.alpha)), x, number(0));
+      return thresholded_relu(x, a.alpha);
     case Kind::ScaledTanh:
       return mul(tanh(mul(x, a.beta)), a.alpha);
     case Kind::HardSigmoid:
-      return clamp(add(mul(x, a.alpha), a.beta), 0, 1);
+      return hardsigmoid(x, a.alpha, a.beta);
     case Kind::Elu:
-      return where(ge(x, number(0)), x, mul(expm1(minimum(x, number(0))), a.alpha));
+      return elu(x, a.alpha);
     case Kind::Softsign:
-      return div(x, add(abs(x), 1));
+      return softsign(x);
     default:
       return softplus(x);
   }
