@@ -30,7 +30,7 @@ struct Latency {
   double p50 = 0, p90 = 0, p99 = 0;
   size_t calls = 0;
 };
-Latency latency_of(std::vector<double> times) {
+Latency summary_of(std::vector<double> times) {
   std::sort(times.begin(), times.end());
   const auto at = [&](double share) {
     return times[std::min(times.size() - 1, static_cast<size_t>(share * static_cast<double>(times.size())))];
@@ -67,8 +67,8 @@ std::map<std::string, int64_t> with_batch(const onnx::Model& model, std::map<std
   return dims;
 }
 
-Latency measure(const onnx::Model& model, const std::map<std::string, onnx::Value>& inputs,
-                const BenchModelOptions& o) {
+Latency latency_of(const onnx::Model& model, const std::map<std::string, onnx::Value>& inputs,
+                   const BenchModelOptions& o) {
   const Device device = o.common.target();
   using Clock = std::chrono::steady_clock;
   const auto once = [&] {
@@ -82,7 +82,7 @@ Latency measure(const onnx::Model& model, const std::map<std::string, onnx::Valu
   const auto begin = Clock::now();
   while (times.size() < 5 || std::chrono::duration<double>(Clock::now() - begin).count() < o.seconds)
     times.push_back(once());
-  return latency_of(times);
+  return summary_of(times);
 }
 
 // Arguments: the model, threads, seconds, and the inputs as "name=dtype:sizes". A line of JSON for each system.
@@ -176,9 +176,9 @@ void run(const BenchModelOptions& o) {
   for (const int64_t batch : counts(o.batches, "batch sizes"))
     for (const int64_t n : threads) {
       set_num_threads(static_cast<int>(n));
-      const auto inputs = inputs_of(model, {}, with_batch(model, dims, batch));
+      const auto inputs = model_inputs(model, {}, with_batch(model, dims, batch));
       reset_peak_memory(o.common.target());
-      const Latency ours = measure(model, inputs, o);
+      const Latency ours = latency_of(model, inputs, o);
       const auto line = [&](const std::string& name, const Latency& l) {
         fmt::print("{:>5} {:>7}  {:<22} {:>10.3f} {:>10.3f} {:>10.3f} {:>11.1f} {:>9.2f}\n", batch, n, name, l.p50,
                    l.p90, l.p99, static_cast<double>(batch) * 1e3 / l.p50, ours.p50 / l.p50);

@@ -70,7 +70,7 @@ void print_run(const InfoOptions& options, Results& results) {
   for (const onnx::Port& port : model.inputs())
     if (port.kind != onnx::Port::kTensor || open(port))
       return fmt::print("\nFLOPs and memory are known once sizes are: give --dim NAME=SIZE for each that is open\n");
-  const auto inputs = inputs_of(model, {}, dims);
+  const auto inputs = model_inputs(model, {}, dims);
   Counter counter;
   reset_peak_memory(options.common.target());
   {

@@ -65,8 +65,9 @@ onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64
   return is_floating(dtype) ? cast(randn(shape), dtype) : cast(randint(0, 10, shape), dtype);
 }
 
-std::map<std::string, onnx::Value> inputs_of(const onnx::Model& model, const std::map<std::string, std::string>& files,
-                                             const std::map<std::string, int64_t>& dims) {
+std::map<std::string, onnx::Value> model_inputs(const onnx::Model& model,
+                                                const std::map<std::string, std::string>& files,
+                                                const std::map<std::string, int64_t>& dims) {
   std::map<std::string, onnx::Value> all;
   std::map<std::string, std::string> left = files;
   for (const onnx::Port& port : model.inputs()) {

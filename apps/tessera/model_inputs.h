@@ -18,7 +18,8 @@ std::map<std::string, std::string> parse_files(const std::vector<std::string>& t
 onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64_t>& dims);
 
 /// What files hold for inputs that they name (.npy, or .pb as in ONNX's tests), and draws for all others.
-std::map<std::string, onnx::Value> inputs_of(const onnx::Model& model, const std::map<std::string, std::string>& files,
-                                             const std::map<std::string, int64_t>& dims);
+std::map<std::string, onnx::Value> model_inputs(const onnx::Model& model,
+                                                const std::map<std::string, std::string>& files,
+                                                const std::map<std::string, int64_t>& dims);
 
 }  // namespace tessera::app

@@ -68,7 +68,7 @@ void run(const RunOptions& options) {
   const auto dims = parse_dims(options.dims);
   const Device device = options.common.target();
   const onnx::Model model(options.model, {.device = device});
-  const auto inputs = inputs_of(model, files, dims);
+  const auto inputs = model_inputs(model, files, dims);
   std::map<std::string, onnx::Value> outputs;
   const auto begin = std::chrono::steady_clock::now();
   with_profile(options.recording, device, false, [&] {

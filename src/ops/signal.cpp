@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
-constexpr int64_t kLongest = int64_t(1) << 15;  // its matrix has 4 * 2^30 elements
+constexpr int64_t kLongestWindow = int64_t(1) << 15;  // its matrix has 4 * 2^30 elements
 
 // A transform's sizes: `in` elements of `parts` numbers become `out` of `out_parts`.
 struct Transform {
@@ -44,7 +44,7 @@ Transform transform_of(const Tensor& x, int64_t dim, const FourierOptions& o) {
   const int64_t length = o.length > 0 ? o.length : to_real ? 2 * (size - 1) : size;
   if (length < 1 || o.length < 0)
     fail("dft", "a length of {} for {}", o.length ? o.length : length, to_string(x.shape()));
-  if (length > kLongest) fail("dft", "a length of {} exceeds {}", length, kLongest);
+  if (length > kLongestWindow) fail("dft", "a length of {} exceeds {}", length, kLongestWindow);
   const int64_t half = length / 2 + 1;
   return {length,          to_real ? half : length,
           x.size(-1),      o.onesided && !o.inverse ? half : length,
