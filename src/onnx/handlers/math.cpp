@@ -104,10 +104,8 @@ Values leaky_relu(const Call& c) {
 Values prelu(const Call& c) {
   const Tensor& x = c.in(0);
   Tensor slope = c.in(1);
-  if (c.opset() < 7)  // of channels
-    for (int64_t d = 2; d < x.dim() && slope.dim() == 1 && slope.numel() > 1; ++d) slope = unsqueeze(slope, -1);
-  if (c.opset() < 7 && slope.dim() > 1)
-    slope = reshape(slope, {slope.size(0), Dim(-1)}), slope = c.in(1).dim() == 1 ? slope : c.in(1);
+  if (c.opset() < 7 && slope.dim() == 1)  // of channels
+    for (int64_t d = 2; d < x.dim(); ++d) slope = unsqueeze(slope, -1);
   const Tensor zero = number_like(x, 0);
   return {where(lt(x, zero), mul(x, slope), x)};
 }

@@ -179,7 +179,16 @@ Values reverse_sequence(const Call& c) {
   return {concat(parts, batch)};
 }
 
+/// The same bytes as elements of another type of that size.
+Values bit_cast(const Call& c) {
+  const Tensor x = contiguous(c.in(0));
+  const DType to = c.dtype("to", x.dtype());
+  if (size_of(to) != size_of(x.dtype())) c.fail("{} elements are not as long as {}", describe(x), name(to));
+  return {as_strided(x.storage(), x.shape(), x.strides(), x.offset(), to)};
+}
+
 constexpr Entry entries[] = {
+    {"BitCast", 26, bit_cast},
     {"Concat", 1, concat_along},
     {"Expand", 8, expand_to},
     {"Flatten", 1, flatten_to_matrix},
