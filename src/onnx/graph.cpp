@@ -11,6 +11,7 @@
 namespace tessera::onnx {
 namespace {
 
+constexpr int64_t kLongestList = 64;
 constexpr int kDeepestCalls = 32;  // functions in functions
 constexpr int kNewestOpset = 28, kOldestOpset = 1;
 
@@ -120,7 +121,9 @@ class Builder {
     return graph_.slots++;
   }
   void constant(const std::string& name, Tensor value) {
-    graph_.constants.emplace_back(define(name), value.to(context_.options.device));
+    // Sizes, axes and the like are read on the host; a call that computes with them moves them.
+    const bool is_list = !is_floating(value.dtype()) && value.dim() <= 1 && value.numel() <= kLongestList;
+    graph_.constants.emplace_back(define(name), is_list ? value : value.to(context_.options.device));
   }
 
   /// The slot of a value; from the graphs around this one, too. -1 where none has it.

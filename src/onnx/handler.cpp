@@ -8,6 +8,11 @@
 
 namespace tessera::onnx {
 
+Call::Call(const Step& step, const Frame& frame, Values in) : step_(step), frame_(frame), in_(std::move(in)) {
+  if (!frame.device.is_gpu()) return;
+  for (const Value& v : in_) on_device_ = on_device_ || (v.is_tensor() && v.tensor().device() == frame.device);
+}
+
 const Value& Call::value(size_t i) const {
   static const Value absent;
   return i < in_.size() ? in_[i] : absent;
@@ -15,6 +20,7 @@ const Value& Call::value(size_t i) const {
 const Tensor& Call::in(size_t i) const {
   if (!has(i)) fail("input {} is missing", i);
   if (!in_[i].is_tensor()) fail("input {} is no tensor", i);
+  if (on_device_ && !in_[i].tensor().device().is_gpu()) in_[i] = in_[i].tensor().to(frame_.device);
   return in_[i].tensor();
 }
 Tensors Call::tensors() const {
@@ -23,7 +29,8 @@ Tensors Call::tensors() const {
   return out;
 }
 std::vector<int64_t> Call::ints(size_t i) const {
-  const Tensor& t = in(i);
+  if (!has(i)) fail("input {} is missing", i);
+  const Tensor& t = in_[i].tensor();
   if (is_floating(t.dtype()) || t.dim() > 1) fail("input {} must be a list of integers, not {}", i, describe(t));
   return t.to(cpu()).to_vector<int64_t>();
 }

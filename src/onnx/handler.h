@@ -13,7 +13,7 @@ namespace tessera::onnx {
 /// A node at work: its inputs, and its attributes by name. What a node does wrong throws Error that names it.
 class Call {
  public:
-  Call(const Step& step, const Frame& frame, Values in) : step_(step), frame_(frame), in_(std::move(in)) {}
+  Call(const Step& step, const Frame& frame, Values in);
 
   /// The version of the operator's domain that the model imports.
   int opset() const { return step_.opset; }
@@ -24,7 +24,7 @@ class Call {
   bool has(size_t i) const { return i < in_.size() && !in_[i].is_absent(); }
   /// Absent where the node does not name it.
   const Value& value(size_t i) const;
-  /// Throws where it is absent or no tensor.
+  /// Throws where it is absent or no tensor. On the device where one of the inputs is.
   const Tensor& in(size_t i) const;
   /// Undefined where it is absent.
   Tensor optional(size_t i) const { return has(i) ? in(i) : Tensor(); }
@@ -79,7 +79,8 @@ class Call {
 
   const Step& step_;
   const Frame& frame_;
-  Values in_;
+  mutable Values in_;
+  bool on_device_ = false;  // a GPU, where an input is
 };
 
 using Handler = Values (*)(const Call&);

@@ -188,21 +188,11 @@ Values bit_cast(const Call& c) {
 }
 
 constexpr Entry entries[] = {
-    {"BitCast", 26, bit_cast},
-    {"Concat", 1, concat_along},
-    {"Expand", 8, expand_to},
-    {"Flatten", 1, flatten_to_matrix},
-    {"Reshape", 1, reshape_to},
-    {"ReverseSequence", 10, reverse_sequence},
-    {"Shape", 1, shape_of_input},
-    {"Size", 1, size_of_input},
-    {"Slice", 1, slices},
-    {"Split", 1, split_along},
-    {"Squeeze", 1, squeeze_dims},
-    {"Tile", 6, tile_dims},
-    {"Transpose", 1, transpose_dims},
-    {"Trilu", 14, triangle},
-    {"Unsqueeze", 1, unsqueeze_dims},
+    {"BitCast", 26, bit_cast},         {"Concat", 1, concat_along},  {"Expand", 8, expand_to},
+    {"Flatten", 1, flatten_to_matrix}, {"Reshape", 1, reshape_to},   {"ReverseSequence", 10, reverse_sequence},
+    {"Shape", 1, shape_of_input},      {"Size", 1, size_of_input},   {"Slice", 1, slices},
+    {"Split", 1, split_along},         {"Squeeze", 1, squeeze_dims}, {"Tile", 6, tile_dims},
+    {"Transpose", 1, transpose_dims},  {"Trilu", 14, triangle},      {"Unsqueeze", 1, unsqueeze_dims},
 };
 
 }  // namespace
