@@ -3,6 +3,7 @@
 
 #include "onnx/handler.h"
 #include "tessera/ops.h"
+#include "tessera/ops_math.h"
 
 namespace tessera::onnx {
 namespace {
@@ -31,25 +32,19 @@ Values binary(const Call& c) {
   return {function(c.in(0), old_broadcast(c))};
 }
 
-Tensor truncated_quotient(const Tensor& a, const Tensor& b) {
-  const Tensor q = floor_div(a, b);
-  const Tensor one_less = logical_and(lt(q, number_like(q, 0)), ne(mul(q, b), a));  // rounded down below zero
-  return add(q, cast(one_less, q.dtype()));
-}
 Values divide(const Call& c) {
   const Tensor &a = c.in(0), b = old_broadcast(c);
   if (a.dtype() != b.dtype()) c.fail("types differ: {} and {}", describe(a), describe(b));
   if (is_floating(a.dtype())) return {div(a, b)};
   if (any(eq(b, number_like(b, 0))).item() != 0) c.fail("an integer is divided by zero");
-  return {truncated_quotient(a, b)};
+  return {div_trunc(a, b)};
 }
 Values modulo(const Call& c) {
   const Tensor &a = c.in(0), &b = c.in(1);
   if (a.dtype() != b.dtype()) c.fail("types differ: {} and {}", describe(a), describe(b));
   const bool integers = !is_floating(a.dtype());
   if (integers && any(eq(b, number_like(b, 0))).item() != 0) c.fail("an integer is divided by zero");
-  if (!c.flag("fmod", false)) return {remainder(a, b)};
-  return {sub(a, mul(integers ? truncated_quotient(a, b) : trunc(div(a, b)), b))};  // the sign of a
+  return {c.flag("fmod", false) ? tessera::fmod(a, b) : remainder(a, b)};
 }
 Values power(const Call& c) {
   const Tensor& a = c.in(0);
@@ -84,25 +79,17 @@ Values clip(const Call& c) {
 
 // ---- activations
 
-Values elu(const Call& c) {
-  const Tensor& x = c.in(0);
-  const double alpha = c.real("alpha", 1);
-  return {where(gt(x, number_like(x, 0)), x, alpha * expm1(x))};
+template <Tensor (*function)(const Tensor&)>
+Values activation(const Call& c) {
+  return {function(c.in(0))};
 }
-Values celu(const Call& c) {
-  const Tensor& x = c.in(0);
-  const double alpha = c.real("alpha", 1);
-  return {where(gt(x, number_like(x, 0)), x, alpha * expm1(x * (1 / alpha)))};
+
+Values elu_of(const Call& c) { return {elu(c.in(0), c.real("alpha", 1))}; }
+Values celu_of(const Call& c) { return {celu(c.in(0), c.real("alpha", 1))}; }
+Values selu_of(const Call& c) {
+  return {selu(c.in(0), c.real("alpha", 1.67326319217681884765625), c.real("gamma", 1.05070102214813232421875))};
 }
-Values selu(const Call& c) {
-  const Tensor& x = c.in(0);
-  const double alpha = c.real("alpha", 1.67326319217681884765625), gamma = c.real("gamma", 1.05070102214813232421875);
-  return {gamma * where(gt(x, number_like(x, 0)), x, alpha * expm1(x))};
-}
-Values leaky_relu(const Call& c) {
-  const Tensor& x = c.in(0);
-  return {where(ge(x, number_like(x, 0)), x, x * c.real("alpha", 0.01f))};
-}
+Values leaky_relu_of(const Call& c) { return {leaky_relu(c.in(0), c.real("alpha", 0.01f))}; }
 Values prelu(const Call& c) {
   const Tensor& x = c.in(0);
   Tensor slope = c.in(1);
@@ -111,29 +98,14 @@ Values prelu(const Call& c) {
   const Tensor zero = number_like(x, 0);
   return {where(lt(x, zero), mul(x, slope), x)};
 }
-Values hard_sigmoid(const Call& c) { return {clamp(c.in(0) * c.real("alpha", 0.2f) + c.real("beta", 0.5), 0, 1)}; }
-Values hard_swish(const Call& c) {
-  const Tensor& x = c.in(0);
-  return {mul(x, clamp(x * (1.0 / 6) + 0.5, 0, 1))};
-}
-Values thresholded_relu(const Call& c) {
-  const Tensor& x = c.in(0);
-  return {where(gt(x, number_like(x, c.real("alpha", 1))), x, number_like(x, 0))};
-}
+Values hard_sigmoid(const Call& c) { return {hardsigmoid(c.in(0), c.real("alpha", 0.2f), c.real("beta", 0.5))}; }
+Values thresholded(const Call& c) { return {thresholded_relu(c.in(0), c.real("alpha", 1))}; }
 Values shrink(const Call& c) {
   const Tensor& x = c.in(0);
   const double bias = c.real("bias", 0), lambda = c.real("lambd", 0.5);
   const Tensor below = lt(x, number_like(x, -lambda)), above = gt(x, number_like(x, lambda));
   return {where(below, cast(add(x, number_like(x, bias)), x.dtype()),
                 where(above, cast(sub(x, number_like(x, bias)), x.dtype()), number_like(x, 0)))};
-}
-Values softsign(const Call& c) {
-  const Tensor& x = c.in(0);
-  return {div(x, abs(x) + 1.0)};
-}
-Values mish(const Call& c) {
-  const Tensor& x = c.in(0);
-  return {mul(x, tanh(softplus(x)))};
 }
 Values gelu(const Call& c) {
   const std::string kind = c.text("approximate", "none");
@@ -195,13 +167,13 @@ constexpr Entry entries[] = {
     {"Cast", 6, cast_to},
     {"CastLike", 15, cast_like},
     {"Ceil", 1, unary<tessera::ceil>},
-    {"Celu", 12, celu},
+    {"Celu", 12, celu_of},
     {"Clip", 1, clip_by_attributes},
     {"Clip", 11, clip},
     {"Cos", 7, unary<tessera::cos>},
     {"Div", 1, divide},
     {"Dropout", 1, dropout, "", true},
-    {"Elu", 1, elu},
+    {"Elu", 1, elu_of},
     {"Equal", 1, binary<eq>},
     {"Erf", 9, unary<tessera::erf>},
     {"Exp", 1, unary<tessera::exp>},
@@ -210,18 +182,18 @@ constexpr Entry entries[] = {
     {"Greater", 1, binary<gt>},
     {"GreaterOrEqual", 12, binary<ge>},
     {"HardSigmoid", 1, hard_sigmoid},
-    {"HardSwish", 14, hard_swish},
+    {"HardSwish", 14, activation<hardswish>},
     {"Identity", 1, identity},
     {"IsInf", 10, is_inf},
     {"IsNaN", 9, unary<tessera::isnan>},
-    {"LeakyRelu", 1, leaky_relu},
+    {"LeakyRelu", 1, leaky_relu_of},
     {"Less", 1, binary<lt>},
     {"LessOrEqual", 12, binary<le>},
     {"Log", 1, unary<tessera::log>},
     {"Max", 1, of_all<maximum>},
     {"Mean", 1, mean_of_all},
     {"Min", 1, of_all<minimum>},
-    {"Mish", 18, mish},
+    {"Mish", 18, activation<mish>},
     {"Mod", 10, modulo},
     {"Mul", 1, binary<mul>},
     {"Neg", 1, unary<neg>},
@@ -232,13 +204,13 @@ constexpr Entry entries[] = {
     {"Reciprocal", 1, unary<reciprocal>},
     {"Relu", 1, unary<relu>},
     {"Round", 11, unary<tessera::round>},
-    {"Selu", 1, selu},
+    {"Selu", 1, selu_of},
     {"Shrink", 9, shrink},
     {"Sigmoid", 1, unary<sigmoid>},
     {"Sign", 9, unary<sign>},
     {"Sin", 7, unary<tessera::sin>},
     {"Softplus", 1, unary<softplus>},
-    {"Softsign", 1, softsign},
+    {"Softsign", 1, activation<softsign>},
     {"Sqrt", 1, unary<tessera::sqrt>},
     {"Sub", 1, binary<sub>},
     {"Sum", 1, of_all<add>},
@@ -246,7 +218,7 @@ constexpr Entry entries[] = {
     {"Swish", 24, swish},
     {"Tan", 7, unary<tessera::tan>},
     {"Tanh", 1, unary<tessera::tanh>},
-    {"ThresholdedRelu", 10, thresholded_relu},
+    {"ThresholdedRelu", 10, thresholded},
     {"Where", 9, choose},
     {"Xor", 1, binary<logical_xor>},
 };

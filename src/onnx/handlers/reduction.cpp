@@ -1,6 +1,7 @@
 // Reductions, cumulative sums, and which element is the largest.
 #include "onnx/handler.h"
 #include "tessera/ops.h"
+#include "tessera/ops_indexing.h"
 
 namespace tessera::onnx {
 namespace {
@@ -43,14 +44,11 @@ Values reduce(const Call& c) {
   return {function(x, axes, c.flag("keepdims", true))};
 }
 
-template <Tensor (*function)(const Tensor&, int64_t, bool)>
+using Choice = Tensor (*)(const Tensor&, int64_t, bool);
+template <Choice first, Choice last>
 Values arg(const Call& c) {
-  const Tensor& x = c.in(0);
-  const int64_t axis = c.integer("axis", 0);
-  const bool keep = c.flag("keepdims", true);
-  if (!c.flag("select_last_index", false)) return {function(x, axis, keep)};
-  const Tensor from_end = function(flip(x, {axis}), axis, keep);
-  return {sub(full({}, static_cast<double>(x.size(axis) - 1), Int64, x.device()), from_end)};
+  const Choice choice = c.flag("select_last_index", false) ? last : first;
+  return {choice(c.in(0), c.integer("axis", 0), c.flag("keepdims", true))};
 }
 
 Values cumulative_sum(const Call& c) {
@@ -66,8 +64,8 @@ Values cumulative_sum(const Call& c) {
 }
 
 constexpr Entry entries[] = {
-    {"ArgMax", 1, arg<argmax>},
-    {"ArgMin", 1, arg<argmin>},
+    {"ArgMax", 1, arg<argmax, argmax_last>},
+    {"ArgMin", 1, arg<argmin, argmin_last>},
     {"CumSum", 11, cumulative_sum},
     {"ReduceL1", 1, reduce<l1>},
     {"ReduceL2", 1, reduce<l2>},

@@ -3,6 +3,7 @@
 
 #include "onnx/handler.h"
 #include "tessera/ops.h"
+#include "tessera/ops_shape.h"
 
 namespace tessera::onnx {
 namespace {
@@ -88,22 +89,6 @@ Values split_along(const Call& c) {
   return out;
 }
 
-/// Elements start, start + step, ... before end, as NumPy has it, also backwards.
-Tensor slice_as_numpy(const Call& c, const Tensor& x, int64_t axis, int64_t start, int64_t end, int64_t step) {
-  const int64_t size = x.size(axis);
-  if (step == 0) c.fail("a step of 0");
-  const auto from_end = [&](int64_t i) { return i < 0 ? i + size : i; };
-  if (step > 0) {
-    start = std::clamp<int64_t>(from_end(std::max(start, -size)), 0, size);
-    end = std::clamp<int64_t>(from_end(std::max(end, -size)), 0, size);
-    return slice(x, axis, start, std::max(start, end), step);
-  }
-  start = std::clamp<int64_t>(start < -size ? -1 : from_end(start), -1, size - 1);
-  end = std::clamp<int64_t>(end < -size ? -1 : from_end(end), -1, size - 1);
-  if (start <= end) return slice(x, axis, 0, 0);
-  const int64_t last = size - 1;  // backwards: elements last - start, ... of what is turned round
-  return slice(flip(x, {axis}), axis, last - start, last - end, step == INT64_MIN ? INT64_MAX : -step);
-}
 Values slices(const Call& c) {
   Tensor x = c.in(0);
   const bool by_inputs = c.has(1);
@@ -115,8 +100,7 @@ Values slices(const Call& c) {
   if (steps.empty()) steps.assign(starts.size(), 1);
   if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size())
     c.fail("starts, ends, axes and steps are of different lengths");
-  for (size_t i = 0; i < starts.size(); ++i)
-    x = slice_as_numpy(c, x, dim_in(c, axes[i], x.dim()), starts[i], ends[i], steps[i]);
+  for (size_t i = 0; i < starts.size(); ++i) x = slice_by(x, dim_in(c, axes[i], x.dim()), starts[i], ends[i], steps[i]);
   return {x};
 }
 
@@ -132,20 +116,10 @@ Values expand_to(const Call& c) {
   return {expand(x, Shape(std::span<const int64_t>(sizes)))};
 }
 Values tile_dims(const Call& c) {
-  Tensor x = c.in(0);
-  std::vector<int64_t> repeats = c.ints(1);
-  if (repeats.size() != static_cast<size_t>(x.dim())) c.fail("{} repeats for {}", repeats.size(), describe(x));
-  for (size_t d = 0; d < repeats.size(); ++d) {
-    if (repeats[d] < 0) c.fail("{} repeats", repeats[d]);
-    const int64_t axis = static_cast<int64_t>(d), size = x.size(axis);
-    if (repeats[d] == 1) continue;
-    Shape wide = x.shape(), merged = x.shape();
-    x = unsqueeze(x, axis);
-    wide.insert(wide.begin() + axis, Dim(repeats[d]));
-    merged[d] = Dim(repeats[d] * size);
-    x = reshape(expand(x, wide), merged);
-  }
-  return {x};
+  const std::vector<int64_t> repeats = c.ints(1);
+  if (repeats.size() != static_cast<size_t>(c.in(0).dim()))
+    c.fail("{} repeats for {}", repeats.size(), describe(c.in(0)));
+  return {repeat(c.in(0), repeats)};
 }
 Values shape_of_input(const Call& c) {
   const Value& v = c.value(0);
