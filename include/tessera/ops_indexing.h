@@ -1,5 +1,6 @@
 // Indexing, order and scans beyond those of ops.h. All but what says "on CPUs alone" is made of operators that every
-// device has. Indices are i64 or i32; out of range they throw Error.
+// device has. Indices are i64 or i32; out of range they throw Error. Sizes that a function counts with are numbers: it
+// throws Error where they are symbols.
 #pragma once
 #include <optional>
 #include <utility>
@@ -40,7 +41,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor
 // ---- order: src/ops/order.cpp ---------------------------------------------------------------------------------------
 // Equal elements keep their order, and NaN counts as larger than all else.
 
-/// Values and where they were (i64).
+/// Values and where they were (i64). On GPUs the time of lines of more than some thousands grows with their square.
 std::pair<Tensor, Tensor> sort(const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The second of sort().
 Tensor argsort(const Tensor& x, int64_t dim = -1, bool descending = false);

@@ -62,6 +62,8 @@ Tensor bitwise_not(const Tensor& x);
 Tensor left_shift(const Tensor& a, const Tensor& count);
 /// floor(a / 2^count); where count is negative or at least the bits of the dtype, 0, and -1 of negative a.
 Tensor right_shift(const Tensor& a, const Tensor& count);
+/// The bits of each element as an element of a dtype of the same size, which is no bool. PyTorch's view of a dtype.
+Tensor bitcast(const Tensor& x, DType dtype);
 
 // ---- activations: src/ops/activations.cpp ---------------------------------------------------------------------------
 

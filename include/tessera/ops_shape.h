@@ -1,4 +1,5 @@
-// Shapes, products over named dims and small matrices beyond ops.h, made of its operators.
+// Shapes, products over named dims and small matrices beyond ops.h, made of its operators. Sizes that a function counts
+// with are numbers: it throws Error where they are symbols.
 #pragma once
 #include <string_view>
 

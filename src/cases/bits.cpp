@@ -3,6 +3,10 @@
 
 namespace tessera {
 
+namespace {
+using Inputs = std::function<Tensors(Generator&)>;
+}
+
 std::vector<OpCase> bit_cases() {
   std::vector<OpCase> all;
   const std::pair<Shape, Shape> shapes[] = {
@@ -23,6 +27,15 @@ std::vector<OpCase> bit_cases() {
                            },
                        .dtypes = {Float64}});
       }
+  const Inputs small = [](Generator& g) { return Tensors{cast(indices({7, 13}, 256, g), UInt8)}; };
+  const Inputs wide = [](Generator& g) { return Tensors{cast(indices({3, 5, 7}, 1 << 30, g), Int32)}; };
+  const Inputs real = [](Generator& g) { return Tensors{uniform64({7, 13}, g)}; };
+  for (const auto& [dtype, inputs] : {std::pair{Int8, small}, {Float32, wide}, {Int64, real}})
+    all.push_back({.op = "bitcast",
+                   .label = std::string(name(dtype)),
+                   .attrs = CastAttrs{dtype},
+                   .inputs = inputs,
+                   .dtypes = {Float64}});
   return all;
 }
 

@@ -1,4 +1,5 @@
 // Operators on the bits of integers, and what is made of them.
+#include <cstring>
 #include <limits>
 
 #include "ops/check.h"
@@ -42,6 +43,25 @@ const Op bitwise_and_op = bits<"bitwise_and", [](I a, I b) { return a & b; }>();
 const Op bitwise_or_op = bits<"bitwise_or", [](I a, I b) { return a | b; }>();
 const Op bitwise_xor_op = bits<"bitwise_xor", [](I a, I b) { return a ^ b; }>();
 
+Metas infer_bitcast(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("bitcast", in);
+  const DType from = in[0].dtype, to = attrs.as<CastAttrs>().dtype;
+  if (size_of(from) != size_of(to)) fail("bitcast", "{} and {} have not one size", name(from), name(to));
+  if (to == Bool && from != Bool) fail("bitcast", "not every {} is a bool", name(from));
+  return {{in[0].shape, to, in[0].device}};
+}
+Tensors bitcast_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor x = in[0].contiguous(), y = empty(x.shape(), attrs.as<CastAttrs>().dtype);
+  std::memcpy(y.data_ptr(), x.data_ptr(), static_cast<size_t>(x.numel()) * size_of(x.dtype()));
+  return {y};
+}
+const Op bitcast_op = {.name = "bitcast",
+                       .inputs = "x",
+                       .outputs = "y",
+                       .attrs = attrs_of<CastAttrs>,
+                       .infer = infer_bitcast,
+                       .reference = bitcast_reference};
+
 Tensor of_bits(const Op& op, const Tensor& a, const Tensor& b) {
   const DType dtype = promote(a.dtype(), b.dtype());
   return dispatch_one(op, {cast(a, dtype), cast(b, dtype)});
@@ -66,7 +86,7 @@ struct Shift {
 }  // namespace
 
 std::span<const Op* const> bit_ops() {
-  static constexpr const Op* ops[] = {&bitwise_and_op, &bitwise_or_op, &bitwise_xor_op};
+  static constexpr const Op* ops[] = {&bitwise_and_op, &bitwise_or_op, &bitwise_xor_op, &bitcast_op};
   return ops;
 }
 
@@ -77,6 +97,10 @@ Tensor bitwise_not(const Tensor& x) {
   require_integers("bitwise_not", x.dtype());
   if (x.dtype() == Bool) return logical_not(x);
   return sub(number_like(x, x.dtype() == UInt8 ? 255 : -1), x);
+}
+
+Tensor bitcast(const Tensor& x, DType dtype) {
+  return x.dtype() == dtype ? x : dispatch_one(bitcast_op, {x}, CastAttrs{dtype});
 }
 
 Tensor left_shift(const Tensor& a, const Tensor& count) {

@@ -36,6 +36,18 @@ std::optional<Packing> reads_panels(const Call& call, size_t) {
   return call.in[0].packing() ? weight_panels(call.in[0]) : std::nullopt;
 }
 
+// A copy of bits: both sides are taken as of one type.
+void bitcast(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &y = call.out[0];
+  CopyArgs args{};
+  args.rank = checked_rank(call, y);
+  set_lengths(args.lengths, y);
+  args.to = operand(y, args.rank);
+  args.from = operand(x, args.rank);
+  args.to.type = args.from.type;
+  launch_copy(plan, args);
+}
+
 void pack(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &y = call.out[0];
   if (!y.packing()) return copy(call, plan, y, x);
@@ -113,6 +125,7 @@ void triangle(const Call& call, Plan& plan) {
 }
 
 constexpr Kernel clone_kernels[] = {{.name = "copy", .plan = clone, .pack = reads_panels}};
+constexpr Kernel bitcast_kernels[] = {{.name = "copy", .plan = bitcast}};
 constexpr Kernel pack_kernels[] = {{.name = "copy", .plan = pack}};
 constexpr Kernel reshape_kernels[] = {{.name = "copy", .plan = reshape}};
 constexpr Kernel concat_kernels[] = {{.name = "copy", .plan = concat}};
@@ -129,7 +142,7 @@ std::span<const KernelTableEntry> shape_kernels() {
                                                  {"concat", concat_kernels}, {"slice_backward", slice_backward_kernels},
                                                  {"pad", pad_kernels},       {"flip", flip_kernels},
                                                  {"tril", tril_kernels},     {"triu", triu_kernels},
-                                                 {"pack", pack_kernels}};
+                                                 {"pack", pack_kernels},     {"bitcast", bitcast_kernels}};
   return entries;
 }
 

@@ -23,6 +23,8 @@ Values bit_shift(const Call& c) {
   return of_two<right_shift>(c);
 }
 
+Values bit_cast(const Call& c) { return {bitcast(c.in(0), c.dtype("to", c.in(0).dtype()))}; }
+
 Values einstein_sum(const Call& c) { return {einsum(c.text("equation", ""), c.tensors())}; }
 
 constexpr Entry entries[] = {
@@ -31,6 +33,7 @@ constexpr Entry entries[] = {
     {"Asin", 7, of_one<tessera::asin>},
     {"Asinh", 9, of_one<tessera::asinh>},
     {"Atanh", 9, of_one<tessera::atanh>},
+    {"BitCast", 26, bit_cast},
     {"BitShift", 11, bit_shift},
     {"BitwiseAnd", 18, of_two<bitwise_and>},
     {"BitwiseNot", 18, of_one<bitwise_not>},

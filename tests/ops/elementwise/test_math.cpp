@@ -226,6 +226,17 @@ TEST(Math, BitsOfIntegers) {
   EXPECT_EQ(error_of([&] { bitwise_not(ones({7})); }), "bitwise_not: takes integers and bools, not f32");
 }
 
+TEST(Math, BitsAsAnotherType) {
+  const Tensor x = tensor<float>({1, -0.5f, 3e38f}, {3});
+  EXPECT_EQ(bitcast(x, Int32).to_vector<int64_t>(),
+            (std::vector<int64_t>{0x3f800000, int32_t(0xbf000000), 0x7f61b1e6}));
+  EXPECT_EQ(bitcast(bitcast(x, Int32), Float32).to_vector<float>(), x.to_vector<float>());
+  EXPECT_EQ(bitcast(tensor<bool>({true, false}, {2}), UInt8).to_vector<int64_t>(), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(bitcast(full({1}, 1.0, BFloat16), Float16).item(), 1.875);
+  EXPECT_EQ(error_of([&] { bitcast(x, Int64); }), "bitcast: f32 and i64 have not one size");
+  EXPECT_EQ(error_of([&] { bitcast(zeros({1}, Int8), Bool); }), "bitcast: not every i8 is a bool");
+}
+
 template <class T>
 void expect_shifts() {
   const int bits = static_cast<int>(8 * sizeof(T));
