@@ -43,6 +43,8 @@ const std::vector<std::vector<std::string>> kStrata = {
     {"autograd"},
     {"nn", "optim", "io"},
     {"amp", "data"},
+    {"onnx"},
+    {"onnx/handlers"},
     {"profiler"},
     {"models"},
     {"cases"},
@@ -53,7 +55,7 @@ const std::map<std::string, std::string> kPublic = {
     {"ops.h", "ops"},        {"fused_gemm.h", "ops"},    {"custom_op.h", "ops"}, {"picks.h", "ops"},
     {"packing.h", "ops"},    {"autocast.h", "ops"},      {"amp.h", "amp"},       {"nn.h", "nn"},
     {"optim.h", "optim"},    {"data.h", "data"},         {"io.h", "io"},         {"models.h", "models"},
-    {"tessera.h", "models"}, {"profiler.h", "profiler"},
+    {"tessera.h", "models"}, {"profiler.h", "profiler"}, {"onnx.h", "onnx"},
 };
 
 using Arrow = std::pair<std::string, std::string>;  // of rooms

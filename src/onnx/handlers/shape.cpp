@@ -153,20 +153,21 @@ Values reverse_sequence(const Call& c) {
   return {concat(parts, batch)};
 }
 
-/// The same bytes as elements of another type of that size.
-Values bit_cast(const Call& c) {
-  const Tensor x = contiguous(c.in(0));
-  const DType to = c.dtype("to", x.dtype());
-  if (size_of(to) != size_of(x.dtype())) c.fail("{} elements are not as long as {}", describe(x), name(to));
-  return {as_strided(x.storage(), x.shape(), x.strides(), x.offset(), to)};
-}
-
 constexpr Entry entries[] = {
-    {"BitCast", 26, bit_cast},         {"Concat", 1, concat_along},  {"Expand", 8, expand_to},
-    {"Flatten", 1, flatten_to_matrix}, {"Reshape", 1, reshape_to},   {"ReverseSequence", 10, reverse_sequence},
-    {"Shape", 1, shape_of_input},      {"Size", 1, size_of_input},   {"Slice", 1, slices},
-    {"Split", 1, split_along},         {"Squeeze", 1, squeeze_dims}, {"Tile", 6, tile_dims},
-    {"Transpose", 1, transpose_dims},  {"Trilu", 14, triangle},      {"Unsqueeze", 1, unsqueeze_dims},
+    {"Concat", 1, concat_along},
+    {"Expand", 8, expand_to},
+    {"Flatten", 1, flatten_to_matrix},
+    {"Reshape", 1, reshape_to},
+    {"ReverseSequence", 10, reverse_sequence},
+    {"Shape", 1, shape_of_input},
+    {"Size", 1, size_of_input},
+    {"Slice", 1, slices},
+    {"Split", 1, split_along},
+    {"Squeeze", 1, squeeze_dims},
+    {"Tile", 6, tile_dims},
+    {"Transpose", 1, transpose_dims},
+    {"Trilu", 14, triangle},
+    {"Unsqueeze", 1, unsqueeze_dims},
 };
 
 }  // namespace
