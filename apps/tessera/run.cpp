@@ -5,13 +5,10 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "command.h"
 #include "model_inputs.h"
 #include "profiling.h"
-#include "tessera/amp.h"
-#include "tessera/autograd.h"
 #include "tessera/io.h"
 #include "tessera/onnx.h"
 #include "tessera/ops.h"
@@ -67,14 +64,12 @@ void run(const RunOptions& options) {
   const auto files = parse_files(options.inputs);
   const auto dims = parse_dims(options.dims);
   const Device device = options.common.target();
-  const onnx::Model model(options.model, {.device = device});
+  const DType dtype = options.dtype == "fp16" ? Float16 : options.dtype == "bf16" ? BFloat16 : Float32;
+  const onnx::Model model(options.model, {.device = device, .dtype = dtype});
   const auto inputs = model_inputs(model, files, dims);
   std::map<std::string, onnx::Value> outputs;
   const auto begin = std::chrono::steady_clock::now();
   with_profile(options.recording, device, false, [&] {
-    std::optional<amp::Autocast> region;
-    if (options.dtype == "fp16") region.emplace(Float16);
-    if (options.dtype == "bf16") region.emplace(BFloat16);
     outputs = model.run_by_name(inputs);
     if (device.is_gpu()) current_stream(device).synchronize();
   });

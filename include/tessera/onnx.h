@@ -51,8 +51,9 @@ struct Port {
 std::string describe(const Port& port);
 
 struct LoadOptions {
-  Device device = cpu();           ///< where weights go and nodes run
-  bool optimize = true;            ///< several nodes may become one call, on packed weights
+  Device device = cpu();  ///< where weights go and nodes run
+  DType dtype = Float32;  ///< f16 or bf16: products of f32 run in it, as under amp::Autocast; outputs stay as declared
+  bool optimize = true;   ///< several nodes may become one call, on packed weights
   int64_t loop_limit = 1'000'000;  ///< turns of one loop, beyond which it counts as endless
 };
 

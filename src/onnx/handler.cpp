@@ -5,6 +5,7 @@
 #include <map>
 
 #include "onnx/tensors.h"
+#include "tessera/autocast.h"
 
 namespace tessera::onnx {
 
@@ -97,6 +98,7 @@ Values Call::run(std::string_view graph, const Values& inputs) const {
 bool Call::has_graph(std::string_view name) const {
   return std::any_of(step_.bodies.begin(), step_.bodies.end(), [&](const Body& body) { return body.name == name; });
 }
+bool Call::mixes_types() const { return amp::autocast_enabled(frame_.device.type); }
 size_t Call::inputs_of(std::string_view graph) const { return body_of(step_, graph).inputs.size(); }
 
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset) {

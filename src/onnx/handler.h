@@ -61,6 +61,8 @@ class Call {
   /// Turns of a loop that are allowed.
   int64_t loop_limit() const { return frame_.loop_limit; }
   Device device() const { return frame_.device; }
+  /// Whether floats of several types may meet: products run in a lower one.
+  bool mixes_types() const;
 
   /// Throws Error: the node, and what is wrong with it.
   template <class... Args>

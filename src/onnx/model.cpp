@@ -9,8 +9,10 @@
 #include "onnx/graph.h"
 #include "onnx/handler.h"
 #include "onnx/optimize.h"
+#include "tessera/autocast.h"
 #include "tessera/autograd.h"
 #include "tessera/io.h"
+#include "tessera/ops.h"
 
 namespace tessera::onnx {
 
@@ -64,7 +66,7 @@ std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, std::shared_ptr<voi
   loaded->graph = prepare(read_proto<ModelProto>(bytes, file), source, options);
   loaded->is_random = draws(loaded->graph);
   fold_constants(loaded->graph, options);
-  if (options.optimize) optimize(loaded->graph);
+  if (options.optimize) optimize(loaded->graph, options.dtype);
   return loaded;
 }
 
@@ -118,7 +120,12 @@ Values Model::run(const Values& inputs) const {
     check(loaded_->file, graph.inputs[i], graph.input_types[i], inputs[i]);
     if (inputs[i].is_tensor()) there[i] = inputs[i].tensor().to(loaded_->options.device);
   }
-  return onnx::run(graph, there, loaded_->options);
+  if (loaded_->options.dtype == Float32) return onnx::run(graph, there, loaded_->options);
+  const amp::Autocast region(loaded_->options.dtype, {.cache_weights = false});
+  Values out = onnx::run(graph, there, loaded_->options);
+  for (size_t i = 0; i < out.size(); ++i)
+    if (graph.outputs[i].type == "float" && out[i].is_tensor()) out[i] = cast(out[i].tensor(), Float32);
+  return out;
 }
 
 std::map<std::string, Value> Model::run_by_name(const std::map<std::string, Value>& inputs) const {

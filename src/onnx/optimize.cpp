@@ -20,13 +20,15 @@ constexpr Entry linear_entry{"Linear", 1, fused_linear, "tessera"};
 /// A graph with who makes and who uses each value.
 class Rewriter {
  public:
-  explicit Rewriter(Graph& graph) : graph_(graph), gone_(graph.steps.size()) { index(); }
+  Rewriter(Graph& graph, DType products) : graph_(graph), products_(products), gone_(graph.steps.size()) { index(); }
 
   void run() {
     for (size_t i = 0; i < graph_.steps.size(); ++i) {
       if (is(i, "BatchNormalization")) fold_batch_norm(i);
       else if (is(i, "MatMul") || is(i, "Gemm")) fuse_linear(i);
     }
+    for (size_t i = 0; i < graph_.steps.size(); ++i)
+      if (is(i, "Conv")) lower_filters(i);
     finish();
   }
 
@@ -62,7 +64,8 @@ class Rewriter {
   }
   /// The tensor of input i where it is known.
   const Tensor* constant(const Step& step, size_t i) const {
-    return i < step.in.size() && step.in[i] >= 0 ? constant_[static_cast<size_t>(step.in[i])] : nullptr;
+    const size_t slot = i < step.in.size() && step.in[i] >= 0 ? static_cast<size_t>(step.in[i]) : constant_.size();
+    return slot < constant_.size() ? constant_[slot] : nullptr;  // not of what was added
   }
   /// The one step that uses a value which nothing else sees; -1 where there are others.
   int only_user(int slot) const {
@@ -173,11 +176,23 @@ class Rewriter {
     step.in = {step.in[0], packed, bias};
     step.attributes = {{.name = "activation", .type = kIntAttribute, .i = static_cast<int64_t>(activation)}};
   }
+  /// What a product reads of a weight.
+  Tensor lowered(const Tensor& weight) const { return weight.dtype() == Float32 ? cast(weight, products_) : weight; }
+  void lower_filters(size_t at) {
+    Step& conv = graph_.steps[at];
+    const int slot = conv.in.size() > 1 ? conv.in[1] : -1;
+    if (slot < 0 || products_ == Float32) return;
+    Tensor filters = constant(conv, 1) ? *constant(conv, 1) : Tensor();
+    for (const auto& [added, value] : added_)  // a batch norm went into it
+      if (added == slot) filters = value.tensor();
+    if (filters.defined()) conv.in[1] = add_constant(lowered(filters));
+  }
+
   /// A weight that several products share is packed once.
   int packed_of(int slot, const Tensor& weight, bool turned) {
     for (const auto& [from, how, to] : packed_)
       if (from == slot && how == turned) return to;
-    const int to = add_constant(pack_linear(turned ? weight : transpose(weight, 0, 1)));
+    const int to = add_constant(pack_linear(lowered(turned ? weight : transpose(weight, 0, 1))));
     packed_.emplace_back(slot, turned, to);
     return to;
   }
@@ -194,6 +209,7 @@ class Rewriter {
   }
 
   Graph& graph_;
+  DType products_;
   std::vector<bool> gone_, is_output_;
   std::vector<int> maker_;
   std::vector<std::vector<int>> users_;
@@ -204,9 +220,9 @@ class Rewriter {
 
 }  // namespace
 
-void optimize(Graph& graph) {
+void optimize(Graph& graph, DType products) {
   const NoGrad no_grad;
-  Rewriter(graph).run();
+  Rewriter(graph, products).run();
 }
 
 }  // namespace tessera::onnx

@@ -5,7 +5,8 @@
 namespace tessera::onnx {
 
 /// Batch norms go into the convolution before them, and a product with a weight, the bias, the activation and the
-/// residual behind it become one call on a packed weight. Constants must have been folded.
-void optimize(Graph& graph);
+/// residual behind it become one call on a packed weight. Constants must have been
+/// folded. Weights of f32 become those that `products` run in.
+void optimize(Graph& graph, DType products);
 
 }  // namespace tessera::onnx
