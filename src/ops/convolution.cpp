@@ -26,7 +26,7 @@ Tensor with_bias(const Tensor& y, const Tensor& bias, int64_t spatial) {
   if (!bias.defined()) return y;
   Shape shape{bias.numel()};
   for (int64_t d = 0; d < spatial; ++d) shape.push_back(1);
-  return add(y, reshape(bias, shape));
+  return add(y, reshape(cast(bias, y.dtype()), shape));
 }
 
 // [n, c, d, h, w] -> [n * windows, c * taps, h, w]: as channels all depths that a window reaches.

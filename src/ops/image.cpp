@@ -120,8 +120,9 @@ Tensor local_response_norm(const Tensor& x, int64_t size, double alpha, double b
   require_floats(op, x);
   if (x.dim() < 2) fail(op, "{} has no channels", to_string(x.shape()));
   if (size < 1) fail(op, "a size of {}", size);
-  const Tensor planes =
-      reshape(square(x), {x.size(0), 1, x.size(1), x.numel() / std::max<int64_t>(1, x.size(0) * x.size(1))});
+  const Shape& shape = x.shape();
+  const Dim rest = Shape(shape.begin() + 2, shape.end()).numel();
+  const Tensor planes = reshape(square(x), {shape[0], Dim(1), shape[1], rest});
   const Windows w{.size = {size, 1}, .stride = {1, 1}, .low = {(size - 1) / 2, 0}, .high = {size / 2, 0}};
   const Tensor means = reshape(avg_pool(planes, w), x.shape());
   return div(x, pow(add(mul(means, alpha), bias), beta));

@@ -10,12 +10,12 @@ namespace tessera {
 namespace {
 
 // One dim's resizing.
-struct Line {
+struct ResizedLine {
   int64_t size, count;
   double scale, begin = 0, end = 1;  // the region of TfCropAndResize
 };
 
-double coordinate(const Line& line, int64_t i, Coordinates rule) {
+double coordinate(const ResizedLine& line, int64_t i, Coordinates rule) {
   const auto n = static_cast<double>(line.size), at = static_cast<double>(i), whole = line.scale * n;
   const double half_pixel = (at + 0.5) / line.scale - 0.5;
   switch (rule) {
@@ -61,7 +61,7 @@ struct Taps {
   std::vector<double> weights;
 };
 
-Taps nearest_taps(const Line& line, const ResizeOptions& o) {
+Taps nearest_taps(const ResizedLine& line, const ResizeOptions& o) {
   Taps t;
   for (int64_t i = 0; i < line.count; ++i) {
     const int64_t place = nearest_place(coordinate(line, i, o.coordinates), o.nearest);
@@ -70,7 +70,7 @@ Taps nearest_taps(const Line& line, const ResizeOptions& o) {
   return t;
 }
 
-Taps weighted_taps(const Line& line, const ResizeOptions& o) {
+Taps weighted_taps(const ResizedLine& line, const ResizeOptions& o) {
   const double stretch = o.antialias ? std::min(line.scale, 1.0) : 1;  // of distances
   const double reach = (o.interpolation == Interpolation::Linear ? 1 : 2) / stretch;
   const auto first = static_cast<int64_t>(std::floor(-reach) + 1);
@@ -129,7 +129,7 @@ Tensor multiplied(const Tensor& x, int64_t dim, const Taps& t, int64_t size) {
 }
 
 // With the value for what lies outside.
-Tensor extrapolated(const Tensor& y, int64_t dim, const Line& line, const ResizeOptions& o) {
+Tensor extrapolated(const Tensor& y, int64_t dim, const ResizedLine& line, const ResizeOptions& o) {
   std::vector<double> outside;
   for (int64_t i = 0; i < line.count; ++i) {
     const double at = coordinate(line, i, o.coordinates);
@@ -139,7 +139,7 @@ Tensor extrapolated(const Tensor& y, int64_t dim, const Line& line, const Resize
   return where(cast(along(outside, y, dim), Bool), full({}, o.extrapolation, y.dtype(), y.device()), y);
 }
 
-Tensor resized(const Tensor& x, int64_t dim, const Line& line, const ResizeOptions& o) {
+Tensor resized(const Tensor& x, int64_t dim, const ResizedLine& line, const ResizeOptions& o) {
   constexpr int64_t few = 4;
   const bool is_whole = o.coordinates != Coordinates::TfCropAndResize || (line.begin == 0 && line.end == 1);
   if (is_whole && line.count == line.size && std::abs(line.scale - 1) < 1e-9) return x;
@@ -167,8 +167,8 @@ std::vector<int64_t> checked_dims(std::string_view op, const Tensor& x, const Di
   return all;
 }
 
-Line line_of(const Tensor& x, int64_t dim, int64_t count, double scale, const ResizeOptions& o, size_t i) {
-  Line line{x.size(dim), count, scale};
+ResizedLine line_of(const Tensor& x, int64_t dim, int64_t count, double scale, const ResizeOptions& o, size_t i) {
+  ResizedLine line{x.size(dim), count, scale};
   if (o.coordinates == Coordinates::TfCropAndResize) {
     line.begin = o.region[i];
     line.end = o.region[i + o.region.size() / 2];
@@ -190,7 +190,7 @@ Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const Resize
   const double common = o.aspect == AspectRatio::NotLarger ? *least : *most;
   Tensor y = x;
   for (size_t i = 0; i < all.size(); ++i) {
-    Line line = line_of(x, all[i], sizes[i], scales[i], o, i);
+    ResizedLine line = line_of(x, all[i], sizes[i], scales[i], o, i);
     if (o.aspect != AspectRatio::Stretch) {
       line.scale = common;
       line.count = std::max<int64_t>(1, static_cast<int64_t>(common * static_cast<double>(line.size) + 0.5));

@@ -3,6 +3,7 @@
 #include "ops/sample.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "ops/windows.h"
 
@@ -59,10 +60,11 @@ void require_images(std::string_view op, const Tensor& x, const Tensor& other, s
 }
 
 // The first row of each image among rows_of_images: [images, 1, ...] of `rank` dims.
-Tensor first_rows(int64_t images, int64_t elements, int64_t rank, Device device) {
+Tensor first_rows(Dim images, int64_t elements, int64_t rank, Device device) {
   Shape shape{images};
+  const Tensor each = full(shape, static_cast<double>(elements), Int64, device);
   while (shape.rank() < rank) shape.push_back(1);
-  return reshape(mul(arange(0, static_cast<double>(images), 1, Int64, device), static_cast<double>(elements)), shape);
+  return reshape(sub(cumsum(each, 0), each), shape);
 }
 
 // -1 to 1 over `count` elements.
@@ -143,8 +145,8 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
     const Tensor at = from_grid(select(grid, -1, spatial - 1 - d), sizes.back(), options.align_corners);
     axes.push_back(axis_taps(at, sizes.back(), options));
   }
-  const int64_t elements = x.numel() / std::max<int64_t>(1, x.size(0) * x.size(1));
-  const Tensor base = first_rows(x.size(0), elements, grid.dim() - 1, x.device());
+  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t(1), std::multiplies<>());
+  const Tensor base = first_rows(x.shape()[0], elements, grid.dim() - 1, x.device());
   const Tensor y = summed_rows(rows_of_images(x), combined_taps(base, axes, sizes));
   Dims order{0, y.dim() - 1};
   for (int64_t d = 1; d < y.dim() - 1; ++d) order.push_back(d);
@@ -233,23 +235,24 @@ Tensor window_places(const Deformed& d, size_t dim, const Tensor& like) {
 Tensor deform_conv(const Tensor& x, const Tensor& weight, const Tensor& offset, const Tensor& mask, const Tensor& bias,
                    const ConvOptions& options) {
   const Deformed d = checked_deformed(x, weight, offset, mask, options);
-  const int64_t n = x.size(0), c = x.size(1), part = c / d.parts, count = d.rows * d.columns;
-  const Tensor shifts = reshape(offset, {n * d.parts, d.taps, 2, d.rows, d.columns});
+  const int64_t c = x.size(1), groups = options.groups, out = weight.size(0), in = c / groups * d.taps;
+  const Dim n = x.shape()[0], images = n * d.parts, part = c / d.parts, taps = d.taps, rows = d.rows,
+            columns = d.columns;
+  const Tensor shifts = reshape(offset, {images, taps, Dim(2), rows, columns});
   std::vector<AxisTaps> axes;
   const std::vector<int64_t> sizes{x.size(2), x.size(3)};
   for (size_t dim = 0; dim < 2; ++dim)
     axes.push_back(
         axis_taps(add(select(shifts, 2, static_cast<int64_t>(dim)), window_places(d, dim, x)), sizes[dim], {}));
-  const Tensor base = first_rows(n * d.parts, sizes[0] * sizes[1], 4, x.device());
-  const Tensor images = reshape(x, {n * d.parts, part, sizes[0], sizes[1]});
-  Tensor columns = summed_rows(rows_of_images(images), combined_taps(base, axes, sizes));
-  if (mask.defined()) columns = mul(columns, reshape(mask, {n * d.parts, d.taps, d.rows, d.columns, 1}));
-  columns = permute(reshape(columns, {n, d.parts, d.taps, count, part}), {0, 1, 4, 2, 3});
-  const int64_t groups = options.groups, out = weight.size(0);
-  const Tensor filters = reshape(weight, {groups, out / groups, c / groups * d.taps});
-  const Tensor y =
-      reshape(matmul(filters, reshape(columns, {n, groups, c / groups * d.taps, count})), {n, out, d.rows, d.columns});
-  return bias.defined() ? add(y, reshape(bias, {out, 1, 1})) : y;
+  const Tensor base = first_rows(images, sizes[0] * sizes[1], 4, x.device());
+  const Tensor elements = rows_of_images(reshape(x, {images, part, x.shape()[2], x.shape()[3]}));
+  Tensor sampled = summed_rows(elements, combined_taps(base, axes, sizes));
+  if (mask.defined()) sampled = mul(sampled, reshape(mask, {images, taps, rows, columns, Dim(1)}));
+  sampled = permute(reshape(sampled, {n, Dim(d.parts), taps, rows * columns, part}), {0, 1, 4, 2, 3});
+  const Tensor filters = reshape(weight, {groups, out / groups, in});
+  const Tensor y = reshape(matmul(filters, reshape(sampled, {n, Dim(groups), Dim(in), rows * columns})),
+                           {n, Dim(out), rows, columns});
+  return bias.defined() ? add(y, reshape(cast(bias, y.dtype()), {out, 1, 1})) : y;
 }
 
 }  // namespace tessera

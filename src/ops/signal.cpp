@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
-constexpr int64_t kLongestWindow = int64_t(1) << 15;  // its matrix has 4 * 2^30 elements
+constexpr int64_t kLongestTransform = int64_t(1) << 15;  // its matrix has 4 * 2^30 elements
 
 // A transform's sizes: `in` elements of `parts` numbers become `out` of `out_parts`.
 struct Transform {
@@ -44,7 +44,7 @@ Transform transform_of(const Tensor& x, int64_t dim, const FourierOptions& o) {
   const int64_t length = o.length > 0 ? o.length : to_real ? 2 * (size - 1) : size;
   if (length < 1 || o.length < 0)
     fail("dft", "a length of {} for {}", o.length ? o.length : length, to_string(x.shape()));
-  if (length > kLongestWindow) fail("dft", "a length of {} exceeds {}", length, kLongestWindow);
+  if (length > kLongestTransform) fail("dft", "a length of {} exceeds {}", length, kLongestTransform);
   const int64_t half = length / 2 + 1;
   return {length,          to_real ? half : length,
           x.size(-1),      o.onesided && !o.inverse ? half : length,
@@ -59,7 +59,7 @@ Tensor cut_or_padded(const Tensor& x, int64_t dim, int64_t size) {
   return pad(x, low, high);
 }
 
-void require_window(std::string_view op, const Tensor& x, const Tensor& window, int64_t step) {
+void require_frames(std::string_view op, const Tensor& x, const Tensor& window, int64_t step) {
   if (!is_floating(x.dtype())) fail(op, "takes floating-point tensors, not {}", describe(x));
   if (window.dim() != 1 || window.size(0) < 1)
     fail(op, "window must have shape [frame], not {}", to_string(window.shape()));
@@ -87,7 +87,7 @@ Tensor dft(const Tensor& x, int64_t dim, const FourierOptions& options) {
 
 Tensor stft(const Tensor& x, const Tensor& window, int64_t step, bool onesided) {
   constexpr std::string_view op = "stft";
-  require_window(op, x, window, step);
+  require_frames(op, x, window, step);
   if (x.dim() == 2) return stft(unsqueeze(x, -1), window, step, onesided);
   if (x.dim() != 3 || x.size(2) < 1 || x.size(2) > 2)
     fail(op, "x must have shape [batch, length] or [batch, length, 1 or 2], not {}", to_string(x.shape()));
@@ -99,7 +99,7 @@ Tensor stft(const Tensor& x, const Tensor& window, int64_t step, bool onesided) 
 
 Tensor istft(const Tensor& y, const Tensor& window, int64_t step, bool onesided) {
   constexpr std::string_view op = "istft";
-  require_window(op, y, window, step);
+  require_frames(op, y, window, step);
   const int64_t frame = window.size(0), bins = onesided ? frame / 2 + 1 : frame;
   if (y.dim() != 4 || y.size(3) != 2 || y.size(2) != bins || y.size(1) < 1)
     fail(op, "y must have shape [batch, frames, {}, 2], not {}", bins, to_string(y.shape()));

@@ -92,7 +92,7 @@ struct Cell {
   }
 };
 
-struct Use {
+struct NetUse {
   Net net;
   RecurrentOptions o = {};
   int64_t layers = 1;
@@ -100,14 +100,14 @@ struct Use {
 };
 const Sizes kSizes{5, 3, 4, 2};
 
-struct Network {
+struct RecurrentNet {
   Tensor x, hidden, cell, lengths;
   std::vector<RecurrentWeights> layers;
 };
-Network made(const Use& use, Generator& g) {
+RecurrentNet made(const NetUse& use, Generator& g) {
   const auto& [steps, batch, in, n] = kSizes;
   const int64_t d = use.o.direction == Direction::Both ? 2 : 1, rows = gates_of(use.net) * n;
-  Network net{normal64({steps, batch, in}, g), {}, {}, {}, {}};
+  RecurrentNet net{normal64({steps, batch, in}, g), {}, {}, {}, {}};
   if (use.states) net.hidden = normal64({use.layers * d, batch, n}, g);
   if (use.states && use.net == Net::Lstm) net.cell = normal64({use.layers * d, batch, n}, g);
   if (use.lengths) net.lengths = tensor<int64_t>({5, 2, 4}, {3});
@@ -120,13 +120,13 @@ Network made(const Use& use, Generator& g) {
   return net;
 }
 
-RecurrentResult run(const Use& use, const Network& n) {
+RecurrentResult run_net(const NetUse& use, const RecurrentNet& n) {
   if (use.net == Net::Rnn) return rnn(n.x, n.layers, n.hidden, n.lengths, use.o);
   if (use.net == Net::Gru) return gru(n.x, n.layers, n.hidden, n.lengths, use.o);
   return lstm(n.x, n.layers, n.hidden, n.cell, n.lengths, use.o);
 }
 
-RecurrentResult by_loops(const Use& use, const Network& net) {
+RecurrentResult by_loops(const NetUse& use, const RecurrentNet& net) {
   const auto& [steps, batch, in, n] = kSizes;
   const int64_t d = use.o.direction == Direction::Both ? 2 : 1;
   const size_t functions = use.net == Net::Rnn ? 1 : use.net == Net::Gru ? 2 : 3;
@@ -160,9 +160,9 @@ RecurrentResult by_loops(const Use& use, const Network& net) {
   return r;
 }
 
-void expect_as_by_loops(const Use& use, Generator& g) {
-  Network net = made(use, g);
-  const RecurrentResult got = run(use, net), want = by_loops(use, net);
+void expect_as_by_loops(const NetUse& use, Generator& g) {
+  RecurrentNet net = made(use, g);
+  const RecurrentResult got = run_net(use, net), want = by_loops(use, net);
   EXPECT_LE(relative_error(got.output, want.output), 1e-13);
   EXPECT_LE(relative_error(got.hidden, want.hidden), 1e-13);
   EXPECT_EQ(got.cell.defined(), use.net == Net::Lstm);
@@ -183,7 +183,7 @@ void expect_as_by_loops(const Use& use, Generator& g) {
         net.x = in[0];
         size_t i = 1;
         each([&](Tensor& t) { t = in[i++]; });
-        const RecurrentResult r = run(use, net);
+        const RecurrentResult r = run_net(use, net);
         Tensors parts{flatten(r.output), flatten(r.hidden)};
         if (r.cell.defined()) parts.push_back(flatten(r.cell));
         return concat(parts, 0);
@@ -243,10 +243,10 @@ TEST(Recurrent, TakesParametersOfPyTorch) {
 
 TEST(Recurrent, OfNoSteps) {
   Generator g(3);
-  const Use use{.net = Net::Lstm};
-  Network net = made(use, g);
+  const NetUse use{.net = Net::Lstm};
+  RecurrentNet net = made(use, g);
   net.x = zeros({0, 3, 4}, Float64);
-  const RecurrentResult r = run(use, net);
+  const RecurrentResult r = run_net(use, net);
   EXPECT_EQ(r.output.shape(), (Shape{0, 3, 2}));
   EXPECT_EQ(r.cell.to_vector<double>(), net.cell.to_vector<double>());
 }
