@@ -117,8 +117,9 @@ void require_lists(const Layer& layer, const Tensor& x, const std::vector<Recurr
   if (!o.activations.empty() && o.activations.size() != count)
     fail(layer.op, "{} activations, not {}", o.activations.size(), count);
   if (!(o.clip >= 0)) fail(layer.op, "clip {} is negative", o.clip);
-  if (lengths.defined() && (lengths.dim() != 1 || lengths.size(0) != x.size(1) || is_floating(lengths.dtype())))
-    fail(layer.op, "lengths must be integers of shape [{}], not {}", x.size(1), describe(lengths));
+  const Dim batch = x.shape()[1];
+  if (lengths.defined() && (!(lengths.shape() == Shape{batch}) || is_floating(lengths.dtype())))
+    fail(layer.op, "lengths must be integers of shape [{}], not {}", batch.to_string(), describe(lengths));
 }
 
 // A parameter of one layer: present or not, of that shape.
@@ -182,27 +183,28 @@ Run run_direction(const Layer& layer, const Tensor& x, const RecurrentWeights& w
     outputs[static_cast<size_t>(at)] =
         is_on.defined() ? where(is_on, s.hidden, full({}, 0, x.dtype(), x.device())) : s.hidden;
   }
-  if (steps == 0) return {zeros({0, x.size(1), s.hidden.size(1)}, x.dtype(), x.device()), s};
+  if (steps == 0) return {zeros({Dim(0), x.shape()[1], s.hidden.shape()[1]}, x.dtype(), x.device()), s};
   return {stack(outputs, 0), s};
 }
 
 RecurrentResult run_layers(const Layer& layer, const Tensor& x, const std::vector<RecurrentWeights>& layers,
                            const Tensor& hidden, const Tensor& cell, const Tensor& lengths, const RecurrentOptions& o) {
   require_lists(layer, x, layers, lengths, o);
-  const int64_t d = directions_of(o), batch = x.size(1);
+  const int64_t d = directions_of(o);
+  const Dim batch = x.shape()[1];
   Tensor y = x;
   Tensors last_hidden, last_cell;
   for (size_t i = 0; i < layers.size(); ++i) {
     const RecurrentWeights& w = layers[i];
     require_weights(layer, w, d, y.size(2));
-    const Shape wanted{static_cast<int64_t>(layers.size()) * d, batch, w.hidden.size(2)};
+    const Shape wanted{Dim(static_cast<int64_t>(layers.size()) * d), batch, w.hidden.shape()[2]};
     require_parameter(layer, "the hidden state", hidden, wanted);
     require_parameter(layer, "the cell state", cell, wanted);
     Tensors outputs;
     for (int64_t k = 0; k < d; ++k) {
       const int64_t at = static_cast<int64_t>(i) * d + k;
       const auto initial = [&](const Tensor& t) {
-        return t.defined() ? select(t, 0, at) : zeros({batch, w.hidden.size(2)}, x.dtype(), x.device());
+        return t.defined() ? select(t, 0, at) : zeros({batch, w.hidden.shape()[2]}, x.dtype(), x.device());
       };
       const bool reverse = o.direction == Direction::Reverse || k == 1;
       const Run run = run_direction(layer, y, w, k, reverse,
