@@ -11,10 +11,10 @@ namespace {
 using Bytes = long long (*ConvTable::*)(const ConvArgs&);
 using Run = void (*ConvTable::*)(const ConvArgs&, Executor&);
 
-// A convolution, or a gradient, by functions of the table.
-template <ConvArgs (*args)(const Call&, Workspace&, bool), Bytes bytes, Run run>
+// A convolution, or a gradient, by functions of the table, of images as they lie or copied into channels last.
+template <ConvArgs (*args)(const Call&, Workspace&, Last), Bytes bytes, Run run, Last last = Last::None>
 void by(const Call& call, Workspace& workspace) {
-  convolve(call, workspace, args(call, workspace, false), conv_table().*bytes, conv_table().*run);
+  convolve(call, workspace, args(call, workspace, last), conv_table().*bytes, conv_table().*run);
 }
 
 // Winograd's algorithm trades multiplications, of which a tile of 2x2 outputs saves 20 for each channel and filter, for
@@ -48,21 +48,40 @@ Reason lie_last(std::initializer_list<const Operand*> images) {
   }
   return Reason::Ok;
 }
+// Vectors run along the channels of the result. Where these are few, long rows of it are faster as products of implicit
+// matrices, unless many channels are summed up.
+bool is_narrow(const Call& call) {
+  const Operand &from = call.in[0], &to = call.out[0];
+  const int64_t groups = call.attrs.as<ConvAttrs>().groups;
+  return to.size(1) < 8 * groups && from.size(1) < 16 * groups && to.size(3) >= 64;
+}
 Reason takes_direct(const Call& call) {
   const Reason reason = lie_last({&call.in[0], &call.out[0]});
   if (reason != Reason::Ok) return reason;
-  return call.out[0].size(1) / call.attrs.as<ConvAttrs>().groups < 8 ? Reason::Small : Reason::Ok;
+  return is_narrow(call) ? Reason::Small : Reason::Ok;
 }
 Reason takes_winograd_last(const Call& call) {
   const Reason reason = takes_direct(call);
   return reason == Reason::Ok ? takes_tiles(call, 48) : reason;
 }
-// Of the gradient of filters along the channels of a row of taps.
-Reason weight_grad_takes_direct(const Call& call) {
+// Channels that lie one after the other where the gradient of filters is summed up: those of a row of taps.
+int64_t stretch_of(const Call& call) {
   const Operand& dw = call.out[0];
-  const Reason reason = lie_last({&call.in[0], &call.in[1]});
-  if (reason != Reason::Ok || dw.dtype() != Float32) return reason == Reason::Ok ? Reason::DType : reason;
-  return dw.size(1) * dw.size(3) < 8 || dw.size(0) / call.attrs.as<ConvAttrs>().groups < 4 ? Reason::Small : Reason::Ok;
+  return dw.size(1) * (call.attrs.as<ConvAttrs>().dilation[1] == 1 ? dw.size(3) : 1);
+}
+// Short rows make slow products of implicit matrices, whose vectors run along them.
+constexpr int64_t short_row = 32;
+bool has_taps(const Operand& weight) { return weight.size(2) * weight.size(3) > 1; }
+
+// Images in another order, of contiguous rows, are turned round on the way.
+Reason weight_grad_takes_direct(const Call& call) {
+  const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  if (dw.dtype() != Float32) return Reason::DType;
+  const Reason last = lie_last({&x, &dy});
+  if (last != Reason::Layout) return last == Reason::Ok && stretch_of(call) < 5 ? Reason::Small : last;
+  for (const Operand* t : {&x, &dy})
+    if (t->strides()[3] != 1 && t->strides()[1] != 1) return Reason::Layout;
+  return dy.size(3) < short_row && has_taps(dw) && stretch_of(call) >= 8 ? Reason::Ok : Reason::Layout;
 }
 
 // Each channel has a filter of its own.
@@ -76,6 +95,32 @@ Reason weight_grad_takes_depthwise(const Call& call) {
   return takes_depthwise(call, call.out[0], {&call.in[0], &call.in[1]});
 }
 
+// ---- copied into channels last
+
+Reason takes_copies(const Call& call, bool worth) {
+  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
+  return worth ? Reason::Ok : Reason::Shape;
+}
+template <size_t weight>
+Reason takes_copied_depthwise(const Call& call) {
+  const Operand& w = weight < call.in.size() ? call.in[weight] : call.out[0];
+  return takes_copies(call, w.size(1) == 1 && w.size(0) == call.attrs.as<ConvAttrs>().groups);
+}
+
+Reason takes_copied_direct(const Call& call) {
+  const Operand &weight = call.in[1], &y = call.out[0];
+  const bool many = call.attrs.as<ConvAttrs>().groups > 1 || weight.size(0) > 4;
+  return takes_copies(call, y.size(3) < short_row && has_taps(weight) && many);
+}
+// Each residue of a stride is a product of its own, of still shorter rows.
+Reason input_grad_takes_copied_direct(const Call& call) {
+  const Operand &weight = call.in[1], &dx = call.out[0];
+  const auto& a = call.attrs.as<ConvAttrs>();
+  const bool strided = a.stride[0] * a.stride[1] > 1;
+  const bool many = strided || weight.size(0) / a.groups >= 12;
+  return takes_copies(call, dx.size(3) < short_row * a.stride[1] && (has_taps(weight) || strided) && many);
+}
+
 using T = ConvTable;
 constexpr Kernel conv2d_list[] = {
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward>>("depthwise", takes_depthwise),
@@ -83,6 +128,10 @@ constexpr Kernel conv2d_list[] = {
                                                                                             takes_winograd_last),
     staged_kernel<by<forward_args, &T::direct_workspace, &T::direct_forward>>("direct", takes_direct),
     staged_kernel<by<forward_args, &T::winograd_workspace, &T::winograd_forward>>("winograd", takes_winograd),
+    staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward, Last::Images>>(
+        "copied_depthwise", takes_copied_depthwise<1>),
+    staged_kernel<by<forward_args, &T::direct_workspace, &T::direct_forward, Last::Result>>("copied_direct",
+                                                                                            takes_copied_direct),
     staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
     staged_kernel<by<images_args, &T::depthwise_workspace, &T::depthwise_backward_images>>("depthwise",
@@ -92,12 +141,18 @@ constexpr Kernel input_grad_list[] = {
     staged_kernel<by<images_args, &T::direct_workspace, &T::direct_backward_images>>("direct", takes_direct),
     staged_kernel<by<images_args, &T::winograd_workspace, &T::winograd_backward_images>>(
         "winograd", input_grad_takes<takes_winograd>),
+    staged_kernel<by<images_args, &T::depthwise_workspace, &T::depthwise_backward_images, Last::Images>>(
+        "copied_depthwise", takes_copied_depthwise<1>),
+    staged_kernel<by<images_args, &T::direct_workspace, &T::direct_backward_images, Last::Result>>(
+        "copied_direct", input_grad_takes_copied_direct),
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
     staged_kernel<by<filters_args, &T::depthwise_filters_workspace, &T::depthwise_backward_filters>>(
         "depthwise", weight_grad_takes_depthwise),
     staged_kernel<by<filters_args, &T::direct_filters_workspace, &T::direct_backward_filters>>(
         "direct", weight_grad_takes_direct),
+    staged_kernel<by<filters_args, &T::depthwise_filters_workspace, &T::depthwise_backward_filters, Last::Images>>(
+        "copied_depthwise", takes_copied_depthwise<9>),
     staged_kernel<weight_grad_gemm>("implicit_gemm")};
 
 }  // namespace

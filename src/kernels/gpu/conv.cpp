@@ -17,9 +17,10 @@ namespace {
 
 template <ConvPart part>
 ConvArgs args_of(const Call& call, Workspace& workspace, bool channels_last = false) {
-  if constexpr (part == ConvPart::forward) return forward_args(call, workspace, channels_last);
-  else if constexpr (part == ConvPart::images) return images_args(call, workspace, channels_last);
-  else return filters_args(call, workspace, channels_last);
+  const Last last = channels_last ? Last::All : Last::None;
+  if constexpr (part == ConvPart::forward) return forward_args(call, workspace, last);
+  else if constexpr (part == ConvPart::images) return images_args(call, workspace, last);
+  else return filters_args(call, workspace, last);
 }
 
 // Whether the tensor is dense in this order of its dims; then its strides say so in dims of one element, too.
@@ -189,7 +190,7 @@ Reason sm90_takes_moments(const Call& call) {
   return is_small(args) ? reason_of(sm90->refuses(ConvPart::forward, args)) : Reason::Shape;
 }
 void sm90_moments(const Call& call, Workspace& workspace) {
-  ConvArgs args = forward_args(call, workspace, true);
+  ConvArgs args = forward_args(call, workspace, Last::All);
   args.mean = static_cast<float*>(call.out[1].data_ptr());
   args.variance = static_cast<float*>(call.out[2].data_ptr());
   convolve(call, workspace, args, sm90_bytes<ConvPart::forward>, run_sm90<ConvPart::forward>);
@@ -225,7 +226,7 @@ void launch_norm_windows(const NormWindows& w, Executor& executor) {
 }
 }  // namespace
 void sm90_norm_windows(const Call& call, Workspace& workspace) {
-  const ConvArgs args = forward_args(ConvolutionOf(call).call, workspace, true);
+  const ConvArgs args = forward_args(ConvolutionOf(call).call, workspace, Last::All);
   workspace.launch("norm_conv.sm90", launch_norm_windows, {args, norm_before(call)});
 }
 

@@ -41,6 +41,9 @@ inline ConvArgs sizes(const Call& call, const Operand& x, const Operand& weight)
 
 // ---- the arguments of a convolution and its gradients
 
+// Which tensors have to be channels last: the images that result, all images, or filters too.
+enum class Last { None, Result, Images, All };
+
 // As they lie, or channels last in memory, where they are copied unless they are dense and aligned so.
 class Operands {
  public:
@@ -62,33 +65,37 @@ class Operands {
   bool last_;
 };
 
-inline ConvArgs forward_args(const Call& call, Workspace& workspace, bool channels_last = false) {
+inline ConvArgs forward_args(const Call& call, Workspace& workspace, Last last = Last::None) {
   const Operand &x = call.in[0], &weight = call.in[1], &bias = call.in[2];
   DType dtype = conv_dtype(x);
-  const Operands operands(workspace, dtype, channels_last);
+  const Operands result(workspace, dtype, last != Last::None), images(workspace, dtype, last >= Last::Images),
+      filters(workspace, dtype, last == Last::All);
   ConvArgs args = sizes(call, x, weight);
-  args.x = operands.read(x);
-  args.w = operands.read(weight);
-  args.y = operands.write(call.out[0]);
+  args.x = images.read(x);
+  args.w = filters.read(weight);
+  args.y = result.write(call.out[0]);
   if (bias.defined()) args.bias = workspace.read(bias, dtype, bias.is_contiguous()).data;
   return args;
 }
-inline ConvArgs images_args(const Call& call, Workspace& workspace, bool channels_last = false) {
+inline ConvArgs images_args(const Call& call, Workspace& workspace, Last last = Last::None) {
   const Operand &dy = call.in[0], &weight = call.in[1], &dx = call.out[0];
-  const Operands operands(workspace, conv_dtype(dy), channels_last);
+  const DType dtype = conv_dtype(dy);
+  const Operands result(workspace, dtype, last != Last::None), images(workspace, dtype, last >= Last::Images),
+      filters(workspace, dtype, last == Last::All);
   ConvArgs args = sizes(call, dx, weight);
-  args.x = operands.write(dx);
-  args.w = operands.read(weight);
-  args.y = operands.read(dy);
+  args.x = result.write(dx);
+  args.w = filters.read(weight);
+  args.y = images.read(dy);
   return args;
 }
-inline ConvArgs filters_args(const Call& call, Workspace& workspace, bool channels_last = false) {
+inline ConvArgs filters_args(const Call& call, Workspace& workspace, Last last = Last::None) {
   const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
-  const Operands operands(workspace, conv_dtype(x), channels_last);
+  const DType dtype = conv_dtype(x);
+  const Operands images(workspace, dtype, last >= Last::Images), filters(workspace, dtype, last == Last::All);
   ConvArgs args = sizes(call, x, dw);
-  args.x = operands.read(x);
-  args.w = operands.write(dw);
-  args.y = operands.read(dy);
+  args.x = images.read(x);
+  args.w = filters.write(dw);
+  args.y = images.read(dy);
   return args;
 }
 

@@ -1,13 +1,14 @@
 // Convolutions over images whose channels are contiguous, as products of pixels with filters: rows of the left matrix
 // are pixels of a row of the output, which the micro-kernel reads in place, a stretch of channels at each tap; filters
-// are packed. Images are copied, a block of rows at a time, only where windows reach into padding, or where pixels lie
-// so far apart that they meet in few sets of the cache.
+// are packed. Images are copied, a block of rows at a time, only where windows reach into padding, where pixels lie so
+// far apart that they meet in few sets of the cache, or where channels are not contiguous.
 #pragma once
 
 #include "../arch/cpu/pipeline.h"
 #include "../arch/cpu/stretches.h"
 #include "../convolution.h"
 #include "../executor.h"
+#include "transpose.h"
 
 TESSERA_TILE_BEGIN
 
@@ -73,10 +74,12 @@ class DirectPlan {
       : x_(x), h_(h), w_(w), filters_(filters), panels_(ceil_div(filters, nr)) {
     constexpr i64 set = 2048 / static_cast<i64>(sizeof(T));  // pixels so far apart meet in two sets of the first level
     const i64 channels = x.length(3);
-    const bool meet = w.outputs > 1 && w.stride * x.stride(2) % set == 0;
+    turns_ = channels > 1 && x.stride(3) != 1;
+    const i64 pixel = turns_ ? channels : x.stride(2);
+    const bool meet = w.outputs > 1 && w.stride * pixel % set == 0;
     const bool padded = w.before > 0 || w.extent(w.outputs) - w.before > w.length;
-    copies_ = (meet || padded) && h.taps * w.taps > 0;
-    pitch_ = copies_ ? channels + (meet ? NativeVec<T>::lanes : 0) : x.stride(2);
+    copies_ = (turns_ || meet || padded) && h.taps * w.taps > 0;
+    pitch_ = copies_ ? channels + (meet ? NativeVec<T>::lanes : 0) : pixel;
     step_ = copies_ && w.taps == 1 ? 1 : w.stride;
     const i64 rows = x.length(0) * h.outputs, row = w.extent(w.outputs) * channels;
     column_parts_ = min(w.outputs, max<i64>(1, ceil_div(row * h.taps, block_elements)));
@@ -105,7 +108,7 @@ class DirectPlan {
   StridedView<const T, 4> x_;
   Sweep h_, w_;
   i64 filters_, panels_;
-  bool copies_;
+  bool copies_, turns_;
   i64 pitch_, step_;  // of pixels where they are read; pixels from one output to the next
   i64 row_parts_, column_parts_, filter_parts_;
 };
@@ -115,7 +118,7 @@ template <class T>
 class DirectTask : DirectPlan<T> {
   using Plan = DirectPlan<T>;
   using V = NativeVec<T>;
-  using Plan::x_, Plan::h_, Plan::w_, Plan::pitch_, Plan::step_, Plan::copies_, Plan::filters_, Plan::nr;
+  using Plan::x_, Plan::h_, Plan::w_, Plan::pitch_, Plan::step_, Plan::copies_, Plan::filters_, Plan::nr, Plan::turns_;
 
  public:
   /// The index-th block of images that are cut as `plan` says.
@@ -201,6 +204,7 @@ class DirectTask : DirectPlan<T> {
     const T* const from = x_.data + image * x_.stride(0) + row * x_.stride(1);
     const i64 first = w_.first_input(columns_.begin), step = w_.taps == 1 ? w_.stride : 1;
     const bool outside = row < 0 || row >= h_.length;
+    if (turns_ && !outside) return turn_row(from, first, step, to);
     for (i64 i = 0; i < count; ++i, to += pitch_) {
       const i64 at = first + i * step;
       if (outside || at < 0 || at >= w_.length) {
@@ -211,6 +215,29 @@ class DirectTask : DirectPlan<T> {
         i += run - 1, to += (run - 1) * pitch_;
       } else {
         copy_run(from + at * x_.stride(2), channels, to);
+      }
+    }
+  }
+  /// The same of a row whose channels are not contiguous; pixel i of the copy is first + i * step.
+  void turn_row(const T* from, i64 first, i64 step, T* to) const {
+    constexpr i64 size = sizeof(T);
+    const i64 channels = x_.length(3), count = row_pitch_ / pitch_;
+    const i64 begin = min(count, first < 0 ? ceil_div(-first, step) : 0);
+    const i64 end = max(begin, min(count, ceil_div(w_.length - first, step)));
+    const auto zero = [&](i64 i) {
+      for (i64 c = 0; c < channels; ++c) to[i * pitch_ + c] = T(0);
+    };
+    for (i64 i = 0; i < begin; ++i) zero(i);
+    for (i64 i = end; i < count; ++i) zero(i);
+    from += (first + begin * step) * x_.stride(2);
+    to += begin * pitch_;
+    const i64 distance = step * x_.stride(2);
+    if (distance == 1) {
+      tile::detail::transpose_plane<T>(reinterpret_cast<char*>(to), pitch_ * size, reinterpret_cast<const char*>(from),
+                                       x_.stride(3) * size, end - begin, channels);
+    } else {
+      for (i64 c = 0; c < channels; ++c) {
+        for (i64 i = 0; i < end - begin; ++i) to[i * pitch_ + c] = from[c * x_.stride(3) + i * distance];
       }
     }
   }
@@ -269,15 +296,15 @@ class DirectTask : DirectPlan<T> {
 
 }  // namespace detail
 
-/// The convolution of images (n, h, w, c) of contiguous channels, in groups of `channels`, with packed filters, so many
-/// for each group; sink(group, image, row) is the epilogue over [columns of that row of the output, filters].
+/// The convolution of images (n, h, w, c), best of contiguous channels, in groups, with packed filters, so many for
+/// each group; sink(group, image, row) is the epilogue over [columns of that row of the output, filters].
 template <class T, class MakeSink>
 void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<const T, 4>& x, const Sweep& h,
                    const Sweep& w, i64 filters, const T* packed, const MakeSink& sink) {
   if (groups * x.length(0) * h.outputs * w.outputs * filters == 0) return;
   const i64 channels = x.length(3) / groups, size = packed_filters_size<T>(filters, h.taps * w.taps * channels);
   const auto part = [&](i64 group) {
-    return strided(x.data + group * channels, {x.length(0), x.length(1), x.length(2), channels},
+    return strided(x.data + group * channels * x.stride(3), {x.length(0), x.length(1), x.length(2), channels},
                    {x.stride(0), x.stride(1), x.stride(2), x.stride(3)});
   };
   const detail::DirectPlan<T> plan(part(0), h, w, filters, ceil_div<i64>(executor.threads(), groups));

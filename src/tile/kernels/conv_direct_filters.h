@@ -1,9 +1,11 @@
 // The gradient of filters from images whose channels are contiguous, as products of the output's gradient, transposed,
 // with pixels: columns of a product are the channels of a row of taps, which lie one after the other in memory. Threads
-// share the filters, or, where these are few, the pixels, and their sums are added up afterwards.
+// share the filters, or, where these are few, the pixels, and their sums are added up afterwards. Images whose rows are
+// contiguous are turned round on the way, a block at a time.
 #pragma once
 
 #include "conv_direct.h"
+#include "transpose.h"
 
 TESSERA_TILE_BEGIN
 
@@ -20,18 +22,21 @@ class FiltersPlan {
   /// Gradients of at most so many elements are summed by each thread apart.
   static constexpr i64 few_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
 
-  FiltersPlan(i64 images, i64 channels, i64 pixel, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
-      : h_(h), w_(w), images_(images), channels_(channels), filters_(filters) {
+  /// Of images (n, h, w, c), whose channels are a part of those of a group.
+  FiltersPlan(const StridedView<const T, 4>& x, i64 channels, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
+      : h_(h), w_(w), images_(x.length(0)), channels_(channels), filters_(filters) {
+    const i64 pixel = x.stride(2);
     constexpr i64 set = 2048 / static_cast<i64>(sizeof(T));  // pixels so far apart meet in two sets of the first level
     const bool odd = w.stride * channels % set == 0;         // has to be
     whole_rows_ = w.dilation == 1 && !odd;
     length_ = whole_rows_ ? w.taps * channels : channels;
     stretches_ = whole_rows_ ? h.taps : h.taps * w.taps;
     const bool padded = w.before > 0 || w.extent(w.outputs) - w.before > w.length;
-    copies_ = padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
+    turns_ = channels > 1 && x.stride(3) != 1;
+    copies_ = turns_ || padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
               (whole_rows_ && w.taps > 1 && pixel != channels);
     pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
-    const i64 rows = images * h.outputs;
+    const i64 rows = images_ * h.outputs;
     const bool few = filters * h.taps * w.taps * channels <= few_elements;
     row_parts_ = few ? min(rows, threads) : 1;
     filter_parts_ = row_parts_ >= threads ? 1 : min(panels(), 2 * threads);
@@ -47,7 +52,7 @@ class FiltersPlan {
  protected:
   Sweep h_, w_;
   i64 images_, channels_, filters_;
-  bool whole_rows_, copies_;
+  bool whole_rows_, copies_, turns_;
   i64 pitch_, length_, stretches_;  // of pixels where they are read; of a stretch of channels; their number
   i64 row_parts_, filter_parts_, block_rows_;
 };
@@ -58,7 +63,7 @@ class FiltersTask : FiltersPlan<T> {
   using Plan = FiltersPlan<T>;
   using V = NativeVec<T>;
   using Plan::h_, Plan::w_, Plan::pitch_, Plan::copies_, Plan::channels_, Plan::filters_, Plan::nr, Plan::length_,
-      Plan::stretches_, Plan::block_rows_;
+      Plan::stretches_, Plan::block_rows_, Plan::turns_;
   using Pair = cpu::RowPairs::Pair;
 
  public:
@@ -109,8 +114,9 @@ class FiltersTask : FiltersPlan<T> {
       const int count = static_cast<int>(k.size());
       T* to = packed_ + (k.begin - first) * pixels;
       for (i64 row = block.begin; row < block.end; ++row, to += w_.outputs * count) {
-        const T* from = dy_.data + row / h_.outputs * dy_.stride(0) + row % h_.outputs * dy_.stride(1) + k.begin;
-        cpu::detail::pack_along_outer(from, dy_.stride(2), count, count, w_.outputs, to);
+        const T* from =
+            dy_.data + row / h_.outputs * dy_.stride(0) + row % h_.outputs * dy_.stride(1) + k.begin * dy_.stride(3);
+        cpu::detail::pack_strided(from, dy_.stride(3), dy_.stride(2), count, count, w_.outputs, to);
       }
     }
   }
@@ -138,7 +144,12 @@ class FiltersTask : FiltersPlan<T> {
     };
     zero(left);
     from += skipped * x_.stride(2);
-    if (pitch_ == channels_ && x_.stride(2) == channels_) {
+    if (turns_) {
+      constexpr i64 size = sizeof(T);
+      tile::detail::transpose_plane<T>(reinterpret_cast<char*>(to), pitch_ * size, reinterpret_cast<const char*>(from),
+                                       x_.stride(3) * size, inside, channels_);
+      to += inside * pitch_;
+    } else if (pitch_ == channels_ && x_.stride(2) == channels_) {
       __builtin_memcpy(to, from, static_cast<unsigned long>(inside * channels_) * sizeof(T));
       to += inside * channels_;
     } else {
@@ -199,7 +210,7 @@ class FiltersTask : FiltersPlan<T> {
 }  // namespace detail
 
 /// The gradient gw (k, r, s, c) of filters in groups, from images (n, h, w, c) and the gradient of the output (n, ho,
-/// wo, k), both of contiguous channels.
+/// wo, k). Each has contiguous channels, or rows: strides of 1 along them, or along w and wo.
 template <class T>
 class FiltersGradient {
  public:
@@ -211,7 +222,7 @@ class FiltersGradient {
         x_(x),
         dy_(dy),
         gw_(gw),
-        plan_(x.length(0), channels_, x.stride(2), h, w, filters_, ceil_div(threads, groups)),
+        plan_(x, channels_, h, w, filters_, ceil_div(threads, groups)),
         in_place_(plan_.row_parts() == 1 && gw.stride(3) == 1 && gw.stride(2) == channels_ &&
                   gw.stride(1) == w.taps * channels_ && gw.stride(0) == plan_.depth()) {}
 
@@ -233,7 +244,7 @@ class FiltersGradient {
  private:
   i64 size() const { return filters_ * plan_.depth(); }
   static StridedView<const T, 4> slice(const StridedView<const T, 4>& v, i64 first, i64 count) {
-    return strided(v.data + first, {v.length(0), v.length(1), v.length(2), count},
+    return strided(v.data + first * v.stride(3), {v.length(0), v.length(1), v.length(2), count},
                    {v.stride(0), v.stride(1), v.stride(2), v.stride(3)});
   }
   void add_parts(const T* memory, i64 filter) const {

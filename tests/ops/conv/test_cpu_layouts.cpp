@@ -1,0 +1,110 @@
+// Convolutions on the CPU of images whose channels do not lie last: those that are faster that way turn them round, as
+// a whole or a block at a time, which nobody can tell from the results.
+#include "core/plan.h"
+#include "ops/conv.h"
+#include "ops/op_table.h"
+#include "ops/ops_check.h"
+
+namespace tessera {
+namespace {
+
+struct Problem {
+  const char* name;
+  Shape x, w;
+  Conv2dOptions options;
+  const char *forward, *images, *filters;  // the kernels that are to be picked
+};
+
+// Rows and channels beyond whole blocks of a transposition, channels that lie 2 KB apart, padding, strides, windows of
+// one column, groups, and channels of one filter each.
+std::vector<Problem> problems() {
+  const char *copied = "copied_direct", *depthwise = "copied_depthwise", *gemm = "implicit_gemm";
+  return {
+      {"channels beyond blocks", {2, 37, 18, 21}, {19, 37, 5, 3}, {.padding = {2, 1}}, copied, copied, "direct"},
+      {"512 channels", {1, 512, 5, 18}, {24, 512, 2, 2}, {}, copied, copied, "direct"},
+      {"one column, stride 3", {2, 18, 9, 35}, {13, 18, 4, 1}, {.stride = {1, 3}}, copied, copied, "direct"},
+      {"points, stride 2", {2, 20, 9, 35}, {13, 20, 1, 1}, {.stride = {2, 2}}, gemm, copied, gemm},
+      {"dilated", {1, 33, 15, 17}, {12, 33, 3, 3}, {.padding = {1, 2}, .dilation = {1, 2}}, copied, copied, "direct"},
+      {"groups", {2, 36, 11, 20}, {45, 4, 3, 3}, {.padding = {1, 1}, .groups = 9}, copied, gemm, "direct"},
+      {"depthwise",
+       {2, 21, 12, 40},
+       {21, 1, 3, 3},
+       {.stride = {2, 1}, .padding = {1, 1}, .groups = 21},
+       depthwise,
+       depthwise,
+       depthwise},
+      {"long rows", {1, 18, 9, 80}, {13, 18, 4, 3}, {}, gemm, gemm, gemm},
+  };
+}
+
+// The result and both gradients.
+Tensors results(const Problem& p, const Tensor& x, const Tensor& w, const Tensor& dy) {
+  const Tensors leaves{x.detach().set_requires_grad(), w.detach().set_requires_grad()};
+  const Tensor y = conv2d(leaves[0], leaves[1], {}, p.options);
+  Tensors out = grad({y}, leaves, {dy});
+  out.push_back(y);
+  return out;
+}
+
+const char* picked(const char* op, const Tensors& in, const Attrs& attrs, const Tensor& out) {
+  Tensors all = in;
+  all.resize(3);
+  const auto in_metas = metas_of(all, cpu()), out_metas = metas_of(std::span(&out, 1), cpu());
+  return make_plan(find_op(op), {in_metas.data(), op == std::string("conv2d_input_grad") ? 2u : 3u}, attrs,
+                   {out_metas.data(), 1})
+      ->kernel()
+      ->name;
+}
+
+TEST(CpuLayouts, ImagesAreTurnedRoundOnTheWay) {
+  Generator g(17);
+  for (const Problem& p : problems()) {
+    SCOPED_TRACE(p.name);
+    const Tensor x = normal64(p.x, g), w = normal64(p.w, g);
+    const Tensor dy = normal64(conv2d(x, w, {}, p.options).shape(), g);
+    const Tensors want = results(p, x, w, dy);
+    const Tensor xs = x.to(Float32), ws = w.to(Float32), dys = dy.to(Float32);
+    const Tensors got = results(p, xs, ws, dys);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_LE(relative_error(got[i], want[i]), 2e-6) << i;
+      EXPECT_TRUE(got[i].is_contiguous()) << i;
+    }
+    ConvAttrs attrs = conv_attrs(p.options);
+    EXPECT_STREQ(picked("conv2d", {xs, ws}, attrs, dys), p.forward);
+    for (int d : {0, 1}) attrs.size[d] = xs.size(2 + d);
+    EXPECT_STREQ(picked("conv2d_input_grad", {dys, ws}, attrs, xs), p.images);
+    for (int d : {0, 1}) attrs.size[d] = ws.size(2 + d);
+    EXPECT_STREQ(picked("conv2d_weight_grad", {xs, dys}, attrs, ws), p.filters);
+  }
+}
+
+// Of each tensor alone: the filters' gradient takes either order.
+TEST(CpuLayouts, MayDiffer) {
+  Generator g(18);
+  const Problem p = problems()[0];
+  const Tensor x = normal64(p.x, g), w = normal64(p.w, g);
+  const Tensor dy = normal64(conv2d(x, w, {}, p.options).shape(), g);
+  const Tensors want = results(p, x, w, dy);
+  for (const MemoryFormat of_x : {Contiguous, ChannelsLast})
+    for (const MemoryFormat of_dy : {Contiguous, ChannelsLast}) {
+      const Tensors got = results(p, x.to(Float32).to(of_x), w.to(Float32), dy.to(Float32).to(of_dy));
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(relative_error(got[i], want[i]), 2e-6) << i;
+    }
+  const Tensor wide = normal64({2, 37, 18, 42}, g).to(Float32), apart = wide.slice(3, 0, 42, 2);  // rows with gaps
+  const Tensors exact = results(p, apart.to(Float64).contiguous(), w, dy);
+  const Tensors got = results(p, apart, w.to(Float32), dy.to(Float32));
+  for (size_t i = 0; i < exact.size(); ++i) EXPECT_LE(relative_error(got[i], exact[i]), 2e-6) << i;
+}
+
+// Few channels along long rows are products of implicit matrices.
+TEST(CpuLayouts, NarrowResultsAreDirectWhereMuchIsSummedUp) {
+  for (const auto& [channels, filters, width, kernel] :
+       {std::tuple{24, 3, 100, "direct"}, {6, 4, 100, "implicit_gemm"}, {6, 4, 30, "direct"}, {6, 8, 100, "direct"}}) {
+    const Tensor x = empty({1, channels, 9, width}).to(ChannelsLast), w = empty({filters, channels, 5, 5});
+    const Tensor y = empty({1, filters, 5, width - 4}).to(ChannelsLast);
+    EXPECT_STREQ(picked("conv2d", {x, w}, conv_attrs({}), y), kernel) << channels << " to " << filters;
+  }
+}
+
+}  // namespace
+}  // namespace tessera
