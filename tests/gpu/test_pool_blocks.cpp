@@ -13,7 +13,7 @@ using namespace tessera::tile;
 
 namespace {
 
-struct Windows {
+struct BlockWindows {
   const char* name;
   int height, width, rows, columns, stride, padding, dilation = 1;
   bool count_padding = true;
@@ -64,14 +64,14 @@ constexpr int images = 2;
 /// What one call takes and gives, and what it should give.
 template <class T>
 struct Pooling {
-  Windows w;
+  BlockWindows w;
   DenseWindows p;
   Images<T> x, y, dy, dx;
   Images<u8> taps;
   std::vector<double> want_y, want_dx;
   std::vector<int> want_taps;
 
-  Pooling(const Windows& w, int channels, bool last, int width, bool max)
+  Pooling(const BlockWindows& w, int channels, bool last, int width, bool max)
       : w(w),
         p(ImageWindow::of(w.height, w.rows, w.stride, w.dilation, w.padding),
           ImageWindow::of(w.width, w.columns, w.stride, w.dilation, w.padding), last ? images : images * channels,
@@ -158,7 +158,7 @@ void every_thread(const DenseWindows& p, const F& fn) {
   for (int thread = 0; thread < p.threads; ++thread) fn(thread);
 }
 
-const Windows windows[] = {{"2x2", 6, 8, 2, 2, 2, 0},
+const BlockWindows windows[] = {{"2x2", 6, 8, 2, 2, 2, 0},
                            {"2x2, odd sizes", 7, 5, 2, 2, 2, 0},
                            {"3x3", 11, 13, 3, 3, 2, 1},
                            {"3x3, even sizes", 8, 6, 3, 3, 2, 1},
@@ -169,13 +169,13 @@ const Windows windows[] = {{"2x2", 6, 8, 2, 2, 2, 0},
                            {"one element", 1, 1, 1, 1, 1, 0},
                            {"5x5", 9, 12, 5, 5, 3, 2},
                            {"a long stride", 5, 4, 3, 3, 1 << 20, 1}};
-const Windows dilated[] = {{"dilated", 11, 9, 3, 2, 2, 1, 2},
+const BlockWindows dilated[] = {{"dilated", 11, 9, 3, 2, 2, 1, 2},
                            {"3x3, dilated", 13, 12, 3, 3, 2, 1, 3},
                            {"on padding only", 4, 4, 2, 2, 1, 1, 5}};
 
 /// In vectors of V channels, or of single elements.
 template <class T, int V>
-void check_maxima(const Windows& w, int channels, bool last) {
+void check_maxima(const BlockWindows& w, int channels, bool last) {
   SCOPED_TRACE(w.name);
   Pooling<T> of(w, channels, last, V, true);
   const DenseWindows results = of.p.over_results(), places = of.p.over_images();
@@ -213,20 +213,20 @@ TYPED_TEST_SUITE(PoolBlocks, Types);
 
 TYPED_TEST(PoolBlocks, MaximaOfVectorsOfChannels) {
   constexpr int V = 16 / sizeof(TypeParam);
-  for (const Windows& w : windows) check_maxima<TypeParam, V>(w, 2 * V, true);
-  for (const Windows& w : dilated) check_maxima<TypeParam, V>(w, V, true);
+  for (const BlockWindows& w : windows) check_maxima<TypeParam, V>(w, 2 * V, true);
+  for (const BlockWindows& w : dilated) check_maxima<TypeParam, V>(w, V, true);
 }
 
 TYPED_TEST(PoolBlocks, MaximaOfSingleElements) {
   for (bool last : {false, true}) {
-    for (const Windows& w : windows) check_maxima<TypeParam, 1>(w, 3, last);
-    for (const Windows& w : dilated) check_maxima<TypeParam, 1>(w, 5, last);
+    for (const BlockWindows& w : windows) check_maxima<TypeParam, 1>(w, 3, last);
+    for (const BlockWindows& w : dilated) check_maxima<TypeParam, 1>(w, 5, last);
   }
 }
 
 TYPED_TEST(PoolBlocks, MaximaOfWholeRows) {
   constexpr int K = 8 / sizeof(TypeParam);
-  const auto check = [](auto form, const Windows& w) {
+  const auto check = [](auto form, const BlockWindows& w) {
     using Form = decltype(form);
     SCOPED_TRACE(w.name);
     Pooling<TypeParam> of(w, 3, false, 1, true);
@@ -248,7 +248,7 @@ TYPED_TEST(PoolBlocks, MaximaOfWholeRows) {
 
 TYPED_TEST(PoolBlocks, RowsAreRefusedWhereTheyLeaveARest) {
   constexpr int K = 8 / sizeof(TypeParam);
-  const auto takes = [](const Windows& w) {
+  const auto takes = [](const BlockWindows& w) {
     return has_rows_for<PoolForm<3, 2, 1>>(Pooling<TypeParam>(w, 1, false, 1, true).p, K);
   };
   EXPECT_TRUE(takes({"", 5, 4 * K, 3, 3, 2, 1}));
@@ -259,7 +259,7 @@ TYPED_TEST(PoolBlocks, RowsAreRefusedWhereTheyLeaveARest) {
 }
 
 template <class T, int V>
-void check_averages(const Windows& w, int channels, bool last) {
+void check_averages(const BlockWindows& w, int channels, bool last) {
   SCOPED_TRACE(w.name);
   Pooling<T> of(w, channels, last, V, false);
   const DenseWindows results = of.p.over_results(), places = of.p.over_images();
@@ -275,7 +275,7 @@ void check_averages(const Windows& w, int channels, bool last) {
 
 TYPED_TEST(PoolBlocks, Averages) {
   constexpr int V = 16 / sizeof(TypeParam);
-  for (Windows w : windows)
+  for (BlockWindows w : windows)
     for (bool count : {true, false}) {
       w.count_padding = count;
       check_averages<TypeParam, V>(w, 2 * V, true);

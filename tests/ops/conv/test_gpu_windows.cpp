@@ -13,12 +13,12 @@
 namespace tessera {
 namespace {
 
-struct Windows {
+struct PoolWindows {
   int64_t images, channels, filters, height, width, rows, columns;
   Conv2dOptions options;
 };
-std::string name_of_windows(const testing::TestParamInfo<Windows>& info) {
-  const Windows& s = info.param;
+std::string name_of_windows(const testing::TestParamInfo<PoolWindows>& info) {
+  const PoolWindows& s = info.param;
   const Conv2dOptions& o = s.options;
   return fmt::format("{}x{}x{}x{}_{}x{}x{}_stride{}x{}_padding{}x{}_dilation{}x{}", s.images, s.channels, s.height,
                      s.width, s.filters, s.rows, s.columns, o.stride[0], o.stride[1], o.padding[0], o.padding[1],
@@ -40,7 +40,7 @@ class Sm90Windows : public GpuAgainstFloat64 {
     const Tensor moved = t.to(dtype).to(card());
     return channels_last ? moved.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}) : moved;
   }
-  static std::string refusal(const Windows& s, DType dtype = Float16) {
+  static std::string refusal(const PoolWindows& s, DType dtype = Float16) {
     const ForceKernel forced("conv2d", "sm90.windows");
     return error_of([&] {
       conv2d(zeros({s.images, s.channels, s.height, s.width}, dtype, card()),
@@ -49,7 +49,7 @@ class Sm90Windows : public GpuAgainstFloat64 {
   }
 };
 
-class Sm90WindowsOfSize : public Sm90Windows, public testing::WithParamInterface<Windows> {
+class Sm90WindowsOfSize : public Sm90Windows, public testing::WithParamInterface<PoolWindows> {
  protected:
   /// Images, filters and, if asked for, a bias, of numbers that `dtype` has.
   Tensors inputs(DType dtype, bool biased) {
@@ -59,7 +59,7 @@ class Sm90WindowsOfSize : public Sm90Windows, public testing::WithParamInterface
   /// Images of one pixel are dense with their channels first and last.
   bool lies_last() const { return s.height * s.width > 1; }
 
-  const Windows s = GetParam();
+  const PoolWindows s = GetParam();
 };
 
 TEST_P(Sm90WindowsOfSize, AgainstFloat64) {
@@ -146,7 +146,7 @@ TEST_P(Sm90WindowsOfSize, NormalisesWindows) {
 }
 
 // The small ones are what racecheck takes.
-const Windows small_windows[] = {
+const PoolWindows small_windows[] = {
     {1, 8, 8, 1, 1, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},     {1, 8, 8, 1, 2, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},
     {3, 24, 40, 7, 5, 1, 1, {{1, 1}, {0, 0}, {1, 1}}},   {3, 24, 40, 7, 5, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {1, 64, 64, 7, 5, 3, 3, {{1, 1}, {0, 1}, {1, 1}}},   {2, 64, 24, 9, 14, 1, 5, {{1, 1}, {0, 2}, {1, 1}}},
@@ -156,7 +156,7 @@ const Windows small_windows[] = {
     {2, 40, 72, 14, 14, 3, 3, {{1, 1}, {2, 3}, {2, 3}}}, {3, 24, 40, 13, 9, 1, 1, {{3, 2}, {0, 1}, {1, 1}}},
     {2, 16, 72, 12, 19, 4, 3, {{2, 3}, {1, 2}, {2, 3}}}, {5, 40, 64, 33, 3, 2, 5, {{8, 1}, {0, 4}, {1, 2}}},
     {1, 16, 40, 100, 3, 3, 2, {{1, 1}, {1, 1}, {1, 1}}}};
-const Windows large_windows[] = {
+const PoolWindows large_windows[] = {
     {3, 72, 264, 14, 14, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {1, 1000, 40, 13, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {32, 64, 128, 14, 14, 3, 3, {{2, 2}, {1, 1}, {1, 1}}}, {32, 24, 16, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
     {32, 64, 64, 28, 28, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},  {32, 64, 64, 56, 56, 3, 3, {{1, 1}, {1, 1}, {1, 1}}},
@@ -267,19 +267,19 @@ TEST_F(Sm90Windows, RefusesToNormalise) {
 }
 
 TEST_F(Sm90Windows, RefusesWhatItDoesNotTake) {
-  const Windows good{2, 16, 24, 9, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}};
+  const PoolWindows good{2, 16, 24, 9, 9, 3, 3, {{1, 1}, {1, 1}, {1, 1}}};
   EXPECT_EQ(refusal(good), "no error");
   const auto changed = [&](auto change) {
-    Windows s = good;
+    PoolWindows s = good;
     change(s);
     return refusal(s);
   };
   const auto is_refused = [](const std::string& why) { return why.find("shapes") != std::string::npos; };
-  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.channels = 12; })));
-  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.filters = 12; })));
-  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.options.padding[0] = 129; })));
-  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.height = 99, s.options.stride[0] = 9; })));
-  EXPECT_TRUE(is_refused(changed([](Windows& s) { s.options.groups = 2; })));
+  EXPECT_TRUE(is_refused(changed([](PoolWindows& s) { s.channels = 12; })));
+  EXPECT_TRUE(is_refused(changed([](PoolWindows& s) { s.filters = 12; })));
+  EXPECT_TRUE(is_refused(changed([](PoolWindows& s) { s.options.padding[0] = 129; })));
+  EXPECT_TRUE(is_refused(changed([](PoolWindows& s) { s.height = 99, s.options.stride[0] = 9; })));
+  EXPECT_TRUE(is_refused(changed([](PoolWindows& s) { s.options.groups = 2; })));
   EXPECT_NE(refusal(good, Float32).find("dtype"), std::string::npos);
 }
 
