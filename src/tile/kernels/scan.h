@@ -74,6 +74,51 @@ inline void sift_down(Ranked<T>* heap, i64 n, i64 at, bool largest) {
   heap[at] = moved;
 }
 
+/// The same of values alone, which are not ranked by their index.
+template <bool largest, class T>
+inline bool precedes(T a, T b) {
+  return largest ? a > b || (a != a && b == b) : a < b || (b != b && a == a);
+}
+
+/// Two sorted runs into one; of equals those of the first run come first.
+template <bool largest, class T>
+inline void merge_runs(const Ranked<T>* a, const Ranked<T>* a_end, const Ranked<T>* b, const Ranked<T>* b_end,
+                       Ranked<T>* out) {
+  while (a != a_end && b != b_end) {
+    const bool second = precedes<largest>(b->value, a->value);
+    *out++ = second ? *b : *a;
+    b += second;
+    a += !second;
+  }
+  while (a != a_end) *out++ = *a++;
+  while (b != b_end) *out++ = *b++;
+}
+
+/// Sorts stably, in runs that double; what is sorted lies in one of the two places that are given.
+template <bool largest, class T>
+inline Ranked<T>* sort_runs(Ranked<T>* items, Ranked<T>* spare, i64 n) {
+  constexpr i64 shortest = 16;
+  for (i64 begin = 0; begin < n; begin += shortest) {
+    const i64 end = min(begin + shortest, n);
+    for (i64 i = begin + 1; i < end; ++i) {
+      const Ranked<T> moved = items[i];
+      i64 at = i;
+      for (; at > begin && precedes<largest>(moved.value, items[at - 1].value); --at) items[at] = items[at - 1];
+      items[at] = moved;
+    }
+  }
+  for (i64 run = shortest; run < n; run *= 2) {
+    for (i64 begin = 0; begin < n; begin += 2 * run) {
+      const i64 middle = min(begin + run, n), end = min(middle + run, n);
+      merge_runs<largest>(items + begin, items + middle, items + middle, items + end, spare + begin);
+    }
+    Ranked<T>* const sorted = spare;
+    spare = items;
+    items = sorted;
+  }
+  return items;
+}
+
 }  // namespace detail
 
 /// Running sums along each line in T (double or i64).
@@ -88,11 +133,32 @@ inline void run_cumsum(const LinePlan& plan, const ExecutorRef& executor) {
   });
 }
 
-/// The k first elements of each line in order, k <= length, by a heap of k: n log k at worst.
+namespace detail {
+/// The k first of all elements of a line, which are sorted.
+template <class T>
+inline void run_sort(const LinePlan& plan, i64 k, bool largest, const ExecutorRef& executor) {
+  using Item = Ranked<T>;
+  for_each_line(plan, 32, executor, [&](char* const* at, int thread) {
+    auto* items = static_cast<Item*>(executor.scratch(thread, 2 * plan.length * static_cast<i64>(sizeof(Item))));
+    for_each_block<T>(plan, at[0], [&](const T* block, i64 n, i64 index) {
+      for (i64 i = 0; i < n; ++i) items[index + i] = {block[i], index + i};
+    });
+    Item* const spare = items + plan.length;
+    const Item* sorted =
+        largest ? sort_runs<true>(items, spare, plan.length) : sort_runs<false>(items, spare, plan.length);
+    plan.store(at[1], plan.strides[1], &sorted->value, sizeof(Item), k);
+    plan.store_index(at[2], plan.strides[2], &sorted->index, sizeof(Item), k);
+  });
+}
+}  // namespace detail
+
+/// The k first elements of each line in order, k <= length: by a heap of k, n log k at worst, or where most of them are
+/// wanted by sorting the line.
 template <class T>
 inline void run_topk(const LinePlan& plan, i64 k, bool largest, const ExecutorRef& executor) {
   using Item = detail::Ranked<T>;
   if (k == 0) return;
+  if (2 * k > plan.length) return detail::run_sort<T>(plan, k, largest, executor);
   detail::for_each_line(plan, 8, executor, [&](char* const* at, int thread) {
     auto* heap = static_cast<Item*>(executor.scratch(thread, k * static_cast<i64>(sizeof(Item))));
     i64 held = 0;
