@@ -80,6 +80,8 @@ std::vector<OpCase> indexing_cases() {
                    .inputs = places({7, 5}, {13, 4}, 7, true),
                    .gradients = 5,
                    .symbolic = false});
+    all.push_back(
+        {.op = op, .label = "many columns", .attrs = DimAttrs{0}, .inputs = places({3, 2, 131}, {4, 2, 131}, 3, true)});
     all.push_back({.op = op,
                    .label = "no index",
                    .attrs = DimAttrs{0},

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "core/element.h"
@@ -67,24 +69,37 @@ struct Scatter {
   IndexArg index;
   int64_t dim, bound;
 };
-// Combine: what is at a place, and what comes to it.
+// Combine: what is at a place, and what comes to it. Lines that lie side by side along the last dim go together, so
+// that memory is read and written by rows.
 template <class Combine>
 void run_scatter(const Scatter& s, Executor&) {
-  const int64_t dim = s.dim, length = s.places.length[dim];
-  const int64_t to_step = s.out.stride[dim], index_step = s.places.stride[dim], from_step = s.source.stride[dim];
-  int64_t lines[max_rank];
+  const int64_t dim = s.dim, length = s.places.length[dim], last = s.places.rank - 1;
+  const int64_t columns = dim == last ? 1 : s.places.length[last], most = std::min<int64_t>(columns, 64);
+  const Lines* const operands[] = {&s.out, &s.places, &s.source};
+  int64_t lines[max_rank], strides[3][max_rank], side[3];
   std::copy(s.places.length, s.places.length + s.places.rank, lines);
+  for (int k = 0; k < 3; ++k) {
+    std::copy(operands[k]->stride, operands[k]->stride + s.places.rank, strides[k]);
+    side[k] = strides[k][last];
+    if (dim != last) strides[k][last] *= most;
+  }
+  if (dim != last) lines[last] = (columns + most - 1) / most;
   lines[dim] = 1;
+  const int64_t total = std::accumulate(lines, lines + s.places.rank, int64_t{1}, std::multiplies<>());
+  const int64_t to_step = s.out.stride[dim], index_step = s.places.stride[dim], from_step = s.source.stride[dim];
   with_element_type(s.out.dtype, [&]<class T>(T*) {
-    T* to = static_cast<T*>(s.out.data);
-    const T* from = static_cast<const T*>(s.source.data);
-    split(s.places.numel / length, length, [&](int64_t begin, int64_t end, int) {
-      Walk<3> walk(s.places.rank, lines, {s.out.stride, s.places.stride, s.source.stride}, begin);
-      for (int64_t line = begin; line < end; ++line, walk.next())
-        for (int64_t i = 0; i < length; ++i) {
-          T& held = to[walk.offset[0] + s.index.read(walk.offset[1] + i * index_step, s.bound) * to_step];
-          held = static_cast<T>(Combine()(held, from[walk.offset[2] + i * from_step]));
-        }
+    split(total, length * most, [&](int64_t begin, int64_t end, int) {
+      Walk<3> walk(s.places.rank, lines, {strides[0], strides[1], strides[2]}, begin);
+      for (int64_t line = begin; line < end; ++line, walk.next()) {
+        const int64_t count = dim == last ? 1 : std::min(most, columns - walk.at(static_cast<int>(last)) * most);
+        T* const to = static_cast<T*>(s.out.data) + walk.offset[0];
+        const T* from = static_cast<const T*>(s.source.data) + walk.offset[2];
+        for (int64_t i = 0, index = walk.offset[1]; i < length; ++i, index += index_step, from += from_step)
+          for (int64_t c = 0; c < count; ++c) {
+            T& held = to[s.index.read(index + c * side[1], s.bound) * to_step + c * side[0]];
+            held = static_cast<T>(Combine()(held, from[c * side[2]]));
+          }
+      }
     });
   });
 }
