@@ -52,7 +52,7 @@ struct GridSampleOptions {
   bool align_corners = false;  ///< -1 and 1 are the middles of the outermost elements, and not their outer edges
 };
 /// x [n, c, h, w] at grid [n, h', w', 2] -> [n, c, h', w'], and x [n, c, d, h, w] at grid [n, d', h', w', 3]. Points
-/// are (x, y) or (x, y, z), from -1 to 1. Differentiable in both.
+/// are (x, y) or (x, y, z), from -1 to 1, and may have a wider dtype than x. Differentiable in both.
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
 /// The grid of an affine map theta [n, 2, 3] or [n, 3, 4] for images of `sizes`, h and w or d, h and w:
 /// [n, sizes..., 2 or 3].

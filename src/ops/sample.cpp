@@ -52,9 +52,8 @@ Tensor from_grid(const Tensor& grid, int64_t size, bool align_corners) {
   return align_corners ? mul(add(grid, 1), (n - 1) / 2) : mul(add(mul(add(grid, 1), n), -1), 0.5);
 }
 
-void require_images(std::string_view op, const Tensor& x, const Tensor& other, std::string_view what) {
+void require_images(std::string_view op, const Tensor& x) {
   if (!is_floating(x.dtype())) fail(op, "takes floating-point tensors, not {}", describe(x));
-  if (x.dtype() != other.dtype()) fail(op, "{} is {} for x of {}", what, name(other.dtype()), name(x.dtype()));
   for (int64_t d = 2; d < x.dim(); ++d)
     if (x.size(d) < 1) fail(op, "{} has no elements", to_string(x.shape()));
 }
@@ -137,13 +136,16 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   if (spatial < 2 || spatial > 3) fail(op, "x must have 4 or 5 dims, not shape {}", to_string(x.shape()));
   if (grid.dim() != x.dim() || grid.size(-1) != spatial || !(grid.shape()[0] == x.shape()[0]))
     fail(op, "grid {} does not fit x {}", to_string(grid.shape()), to_string(x.shape()));
-  require_images(op, x, grid, "grid");
+  require_images(op, x);
+  if (!is_floating(grid.dtype())) fail(op, "grid must be floating, not {}", describe(grid));
   std::vector<AxisTaps> axes;
   std::vector<int64_t> sizes;
   for (int64_t d = 0; d < spatial; ++d) {
     sizes.push_back(x.size(2 + d));
     const Tensor at = from_grid(select(grid, -1, spatial - 1 - d), sizes.back(), options.align_corners);
     axes.push_back(axis_taps(at, sizes.back(), options));
+    for (AxisTap& tap : axes.back())
+      if (tap.weight.defined()) tap.weight = cast(tap.weight, x.dtype());
   }
   const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t(1), std::multiplies<>());
   const Tensor base = first_rows(x.shape()[0], elements, grid.dim() - 1, x.device());
@@ -191,7 +193,8 @@ Deformed checked_deformed(const Tensor& x, const Tensor& weight, const Tensor& o
   if (x.dim() != 4 || weight.dim() != 4 || offset.dim() != 4)
     fail(op, "x, weight and offset must have 4 dims, not shapes {}, {} and {}", to_string(x.shape()),
          to_string(weight.shape()), to_string(offset.shape()));
-  require_images(op, x, offset, "offset");
+  require_images(op, x);
+  if (x.dtype() != offset.dtype()) fail(op, "offset is {} for x of {}", name(offset.dtype()), name(x.dtype()));
   const Windows given{.size = {weight.size(2), weight.size(3)},
                       .stride = o.stride,
                       .low = o.low,

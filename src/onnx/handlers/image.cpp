@@ -108,7 +108,7 @@ Values sample_by_grid(const Call& c) {
   const GridSampleOptions o{.interpolation = choice(c, "mode", "linear", kInterpolations),
                             .beyond = choice(c, "padding_mode", "zeros", kBeyond),
                             .align_corners = c.flag("align_corners", false)};
-  return {grid_sample(c.in(0), cast(c.in(1), c.in(0).dtype()), o)};
+  return {grid_sample(c.in(0), c.in(1), o)};
 }
 Values grid_of_affine(const Call& c) {
   const std::vector<int64_t> sizes = c.ints(1);

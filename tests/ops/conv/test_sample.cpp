@@ -86,6 +86,17 @@ TEST(GridSample, OfTwoAndThreeDims) {
         }
 }
 
+TEST(GridSample, OfHalvesAtPointsOfMoreDigits) {
+  Generator g(5);
+  const Tensor exact = normal64({1, 2, 40, 50}, g), grid = uniform64({1, 6, 7, 2}, g).to(Float32);
+  for (const DType dtype : {Float16, BFloat16}) {
+    const Tensor x = exact.to(dtype), y = grid_sample(x, grid);
+    EXPECT_EQ(y.dtype(), dtype);
+    const Tensor want = grid_sample(x.to(Float64), grid.to(Float64));
+    EXPECT_LE(relative_error(y.to(Float64), want), dtype == Float16 ? 1e-3 : 8e-3) << name(dtype);
+  }
+}
+
 TEST(GridSample, TakesAnAffineGrid) {
   Generator g(2);
   const Tensor x = normal64({2, 3, 4, 5}, g);
@@ -154,7 +165,10 @@ TEST(GridSample, NamesTheRuleThatIsBroken) {
               grid_sample(x, zeros({1, 2, 3, 3}));
             }),
             "grid_sample: grid [1, 2, 3, 3] does not fit x [1, 2, 3, 4]");
-  EXPECT_EQ(error_of([&] { grid_sample(x, zeros({1, 2, 3, 2}, Float64)); }), "grid_sample: grid is f64 for x of f32");
+  EXPECT_EQ(error_of([&] {
+              grid_sample(x, zeros({1, 2, 3, 2}, Int64));
+            }),
+            "grid_sample: grid must be floating, not i64[1, 2, 3, 2] on cpu");
   EXPECT_EQ(error_of([&] {
               affine_grid(zeros({1, 2, 2}), {3, 3});
             }),
