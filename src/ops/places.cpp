@@ -40,9 +40,9 @@ class FlatIndex {
 
 // Of x: the dims before those that are indexed, these, and those behind.
 struct Places {
-  int64_t batch, count, width;  // elements
-  Shape outer, rest;            // of the index without its last dim, and of x behind the dims that it names
-  Tensor flat;                  // [batch * indices]
+  Dim batch, count, width;  // elements
+  Shape outer, rest;        // of the index without its last dim, and of x behind the dims that it names
+  Tensor flat;              // [batch * indices]
 };
 
 Places places_of(std::string_view op, const Tensor& x, const Tensor& index, int64_t batch_dims) {
@@ -56,23 +56,23 @@ Places places_of(std::string_view op, const Tensor& x, const Tensor& index, int6
   Places p;
   p.outer = part_of(index.shape(), 0, index.dim() - 1);
   p.rest = part_of(x.shape(), batch_dims + k, x.dim());
-  p.batch = part_of(x.shape(), 0, batch_dims).numel().value();
-  p.count = part_of(x.shape(), batch_dims, batch_dims + k).numel().value();
-  p.width = p.rest.numel().value();
+  p.batch = part_of(x.shape(), 0, batch_dims).numel();
+  p.count = part_of(x.shape(), batch_dims, batch_dims + k).numel();
+  p.width = p.rest.numel();
   FlatIndex flat;
   for (int64_t j = 0; j < k; ++j) flat.add(select(index, -1, j), x.size(batch_dims + j));
   p.flat = flatten(flat.get());
-  if (batch_dims > 0 && p.batch > 0) {
-    const int64_t each = p.flat.numel() / p.batch;
-    const Tensor rows = reshape(p.flat, {p.batch, each});
-    const Tensor start = arange(0, static_cast<double>(p.batch), 1, Int64, x.device()) * static_cast<double>(p.count);
-    p.flat = flatten(where(lt(rows, number_like(rows, 0)), rows, rows + reshape(start, {p.batch, 1})));
+  if (batch_dims > 0) {
+    const Tensor rows = reshape(p.flat, {p.batch, part_of(p.outer, batch_dims, p.outer.rank()).numel()});
+    const Tensor number = cumsum(ones({p.batch, Dim(1)}, Int64, x.device()), 0) + -1.0;
+    const Tensor within = rows + number * static_cast<double>(p.count.value());
+    p.flat = flatten(where(lt(rows, number_like(rows, 0)), rows, within));
   }
   return p;
 }
 
 Tensor write(const Tensor& rows, const Tensor& flat, const Tensor& source, std::optional<ScatterReduction> how) {
-  const Tensor index = expand(reshape(flat, {flat.numel(), 1}), source.shape());
+  const Tensor index = expand(reshape(flat, {flat.shape()[0], Dim(1)}), source.shape());
   return how ? scatter_reduce(rows, 0, index, source, *how) : scatter(rows, 0, index, source);
 }
 
@@ -91,7 +91,7 @@ Tensor scatter_nd(const Tensor& x, const Tensor& index, const Tensor& source, st
     throw Error(fmt::format("scatter_nd: the source must be of shape {} and dtype {}, not {}", to_string(wanted),
                             name(x.dtype()), describe(source)));
   const Tensor rows = reshape(x, {p.count, p.width});
-  return reshape(write(rows, p.flat, reshape(source, {p.flat.numel(), p.width}), how), x.shape());
+  return reshape(write(rows, p.flat, reshape(source, {p.flat.shape()[0], p.width}), how), x.shape());
 }
 
 Tensor take_along_dim(const Tensor& x, const Tensor& index, int64_t dim) {

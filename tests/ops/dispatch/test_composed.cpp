@@ -64,5 +64,31 @@ TEST(Composed, FunctionsAreCaptured) {
   }
 }
 
+// Dims beside those that a function works along may be symbols.
+TEST(Composed, FunctionsTakeASymbolicBatch) {
+  const Dim n = Dim::symbol("n");
+  const Device device = meta(cpu());
+  const Tensor x = empty({n, Dim(4), Dim(4)}, Float32, device), at = empty({n, Dim(4), Dim(4)}, Int64, device);
+  const auto shape = [](const Tensor& y) { return to_string(y.shape()); };
+  EXPECT_EQ(shape(gather_nd(x, slice(at, 2, 0, 1), 1)), "[n, 4, 4]");
+  const Tensor two = empty({Dim(3), Dim(2)}, Int64, device);
+  EXPECT_EQ(shape(gather_nd(x.transpose(0, 2), two)), "[3, n]");
+  EXPECT_EQ(shape(scatter_nd(x.transpose(0, 2), two, empty({Dim(3), n}, Float32, device))), "[4, 4, n]");
+  EXPECT_EQ(shape(scatter(x, 1, at, x)), "[n, 4, 4]");
+  EXPECT_EQ(shape(take_along_dim(x, at, 2)), "[n, 4, 4]");
+  EXPECT_EQ(shape(sort(x, 1).first), "[n, 4, 4]");
+  EXPECT_EQ(shape(median(x, 2).first), "[n, 4]");
+  EXPECT_EQ(shape(cumprod(x, 1)), "[n, 4, 4]");
+  EXPECT_EQ(shape(cummax(x, 1).first), "[n, 4, 4]");
+  EXPECT_EQ(shape(repeat(x, {2, 1, 3})), "[2*n, 4, 12]");
+  EXPECT_EQ(shape(roll(x, {1}, {2})), "[n, 4, 4]");
+  EXPECT_EQ(shape(diagonal(x, 1, 1, 2)), "[n, 3]");
+  EXPECT_EQ(shape(einsum("bij,bjk->bik", {x, x})), "[n, 4, 4]");
+  EXPECT_EQ(shape(det(x)), "[n]");
+  EXPECT_EQ(shape(inverse(x)), "[n, 4, 4]");
+  EXPECT_EQ(shape(glu(x, 1)), "[n, 2, 4]");
+  EXPECT_EQ(shape(erfinv(x)), "[n, 4, 4]");
+}
+
 }  // namespace
 }  // namespace tessera
