@@ -49,6 +49,7 @@ struct Graph {
 struct Frame {
   Device device;
   int64_t loop_limit;
+  bool channels_last;
   const Graph& graph;
   std::vector<Value>& values;  // by slot
 };

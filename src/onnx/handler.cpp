@@ -93,7 +93,9 @@ Values Call::run(std::string_view graph, const Values& inputs) const {
   const Graph& body = body_of(step_, graph);
   if (inputs.size() > body.inputs.size() || inputs.size() < body.required_inputs)
     fail("the graph {} takes {} inputs, not {}", graph, body.inputs.size(), inputs.size());
-  return onnx::run(body, inputs, {.device = frame_.device, .loop_limit = frame_.loop_limit}, &frame_);
+  return onnx::run(body, inputs,
+                   {.device = frame_.device, .optimize = frame_.channels_last, .loop_limit = frame_.loop_limit},
+                   &frame_);
 }
 bool Call::has_graph(std::string_view name) const {
   return std::any_of(step_.bodies.begin(), step_.bodies.end(), [&](const Body& body) { return body.name == name; });

@@ -61,6 +61,8 @@ class Call {
   /// Turns of a loop that are allowed.
   int64_t loop_limit() const { return frame_.loop_limit; }
   Device device() const { return frame_.device; }
+  /// Whether images had better lie channels last.
+  bool channels_last() const { return frame_.channels_last; }
   /// Whether floats of several types may meet: products run in a lower one.
   bool mixes_types() const;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <optional>
 
 #include "io/file.h"
 #include "onnx/graph.h"
@@ -120,11 +121,15 @@ Values Model::run(const Values& inputs) const {
     check(loaded_->file, graph.inputs[i], graph.input_types[i], inputs[i]);
     if (inputs[i].is_tensor()) there[i] = inputs[i].tensor().to(loaded_->options.device);
   }
-  if (loaded_->options.dtype == Float32) return onnx::run(graph, there, loaded_->options);
-  const amp::Autocast region(loaded_->options.dtype, {.cache_weights = false});
+  std::optional<amp::Autocast> region;
+  if (loaded_->options.dtype != Float32)
+    region.emplace(loaded_->options.dtype, amp::AutocastOptions{.cache_weights = false});
   Values out = onnx::run(graph, there, loaded_->options);
-  for (size_t i = 0; i < out.size(); ++i)
-    if (graph.outputs[i].type == "float" && out[i].is_tensor()) out[i] = cast(out[i].tensor(), Float32);
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!out[i].is_tensor()) continue;
+    if (region && graph.outputs[i].type == "float") out[i] = cast(out[i].tensor(), Float32);
+    out[i] = contiguous(out[i].tensor());
+  }
   return out;
 }
 

@@ -28,7 +28,7 @@ class Rewriter {
       else if (is(i, "MatMul") || is(i, "Gemm")) fuse_linear(i);
     }
     for (size_t i = 0; i < graph_.steps.size(); ++i)
-      if (is(i, "Conv")) lower_filters(i);
+      if (is(i, "Conv")) lay_filters(i);
     finish();
   }
 
@@ -178,14 +178,14 @@ class Rewriter {
   }
   /// What a product reads of a weight.
   Tensor lowered(const Tensor& weight) const { return weight.dtype() == Float32 ? cast(weight, products_) : weight; }
-  void lower_filters(size_t at) {
+  void lay_filters(size_t at) {
     Step& conv = graph_.steps[at];
     const int slot = conv.in.size() > 1 ? conv.in[1] : -1;
-    if (slot < 0 || products_ == Float32) return;
+    if (slot < 0) return;
     Tensor filters = constant(conv, 1) ? *constant(conv, 1) : Tensor();
     for (const auto& [added, value] : added_)  // a batch norm went into it
       if (added == slot) filters = value.tensor();
-    if (filters.defined()) conv.in[1] = add_constant(lowered(filters));
+    if (filters.defined() && filters.dim() == 4) conv.in[1] = add_constant(lowered(filters).to(ChannelsLast));
   }
 
   /// A weight that several products share is packed once.

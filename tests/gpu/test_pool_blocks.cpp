@@ -159,19 +159,19 @@ void every_thread(const DenseWindows& p, const F& fn) {
 }
 
 const BlockWindows windows[] = {{"2x2", 6, 8, 2, 2, 2, 0},
-                           {"2x2, odd sizes", 7, 5, 2, 2, 2, 0},
-                           {"3x3", 11, 13, 3, 3, 2, 1},
-                           {"3x3, even sizes", 8, 6, 3, 3, 2, 1},
-                           {"3x3 of stride 1", 5, 7, 3, 3, 1, 1},
-                           {"2x3", 7, 5, 2, 3, 1, 1},
-                           {"stride leaves a rest", 8, 10, 3, 3, 3, 0},
-                           {"global", 7, 7, 7, 7, 7, 0},
-                           {"one element", 1, 1, 1, 1, 1, 0},
-                           {"5x5", 9, 12, 5, 5, 3, 2},
-                           {"a long stride", 5, 4, 3, 3, 1 << 20, 1}};
+                                {"2x2, odd sizes", 7, 5, 2, 2, 2, 0},
+                                {"3x3", 11, 13, 3, 3, 2, 1},
+                                {"3x3, even sizes", 8, 6, 3, 3, 2, 1},
+                                {"3x3 of stride 1", 5, 7, 3, 3, 1, 1},
+                                {"2x3", 7, 5, 2, 3, 1, 1},
+                                {"stride leaves a rest", 8, 10, 3, 3, 3, 0},
+                                {"global", 7, 7, 7, 7, 7, 0},
+                                {"one element", 1, 1, 1, 1, 1, 0},
+                                {"5x5", 9, 12, 5, 5, 3, 2},
+                                {"a long stride", 5, 4, 3, 3, 1 << 20, 1}};
 const BlockWindows dilated[] = {{"dilated", 11, 9, 3, 2, 2, 1, 2},
-                           {"3x3, dilated", 13, 12, 3, 3, 2, 1, 3},
-                           {"on padding only", 4, 4, 2, 2, 1, 1, 5}};
+                                {"3x3, dilated", 13, 12, 3, 3, 2, 1, 3},
+                                {"on padding only", 4, 4, 2, 2, 1, 1, 5}};
 
 /// In vectors of V channels, or of single elements.
 template <class T, int V>

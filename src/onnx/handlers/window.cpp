@@ -40,7 +40,9 @@ ConvOptions conv_options(const Call& c, const Shape& x, const Tensor& weight) {
 }
 
 Values convolve(const Call& c) {
-  return {conv(c.in(0), c.in(1), c.optional(2), conv_options(c, c.in(0).shape(), c.in(1)))};
+  Tensor x = c.in(0);
+  if (c.channels_last() && x.dim() == 4) x = x.to(ChannelsLast);  // what follows lies so, too
+  return {conv(x, c.in(1), c.optional(2), conv_options(c, x.shape(), c.in(1)))};
 }
 
 // Sums of products of 8-bit integers are below 2^53, so that f64 has them exactly.
