@@ -582,7 +582,6 @@ void run(BenchOptions& options) {
 void add_bench(Command app) {
   const Command command = app.command("bench", "Measure.");
   command.require_command();
-  add_bench_model(command);
   const Command op = command.command("op", "Time an operator beside the peers that are installed.");
   auto options = std::make_shared<BenchOptions>();
   op.option("op", options->op,
@@ -617,6 +616,7 @@ void add_bench(Command app) {
     options->apply();
     with_profile(options->profile, options->target(), true, [&] { run(*options); });
   });
+  add_bench_model(command);
 }
 
 }  // namespace tessera::app

@@ -1,0 +1,58 @@
+// run, info, bench model and onnx-test on a model that others made.
+#include <gtest/gtest.h>
+
+#include "command_line.h"
+#include "tessera/io.h"
+
+namespace tessera::cli {
+namespace {
+
+const std::string mnist = TESSERA_SOURCE_DIR "/tests/data/mnist/mnist.onnx";
+
+TEST(ModelFiles, AreRunAndTheirOutputsSaved) {
+  const Folder folder;
+  const std::string out = folder / "out";
+  const Finished drawn = run({"run", mnist, "--output", out});
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_EQ(drawn.out.rfind("Plus214_Output_0  f32[1, 10]  ", 0), 0u) << drawn.out;
+  const Tensor first = load_npy(out + "/Plus214_Output_0.npy");
+  EXPECT_EQ(first.shape(), (Shape{1, 10}));
+
+  save_npy(folder / "x.npy", zeros({1, 1, 28, 28}));
+  EXPECT_EQ(run({"run", mnist, "--input", "Input3=" + (folder / "x.npy"), "--output", out}).code, 0);
+  EXPECT_NE(load_npy(out + "/Plus214_Output_0.npy").to_vector<float>(), first.to_vector<float>());
+  save_npy(folder / "y.npy", zeros({1, 1, 28, 27}));
+  expect_error(run({"run", mnist, "--input", "Input3=" + (folder / "y.npy")}), 1,
+               "float[1, 1, 28, 28], but is given f32[1, 1, 28, 27]");
+}
+
+TEST(ModelFiles, RefuseBadUsage) {
+  expect_error(run({"run", mnist + ".not"}), 2, "mnist.onnx.not");
+  expect_error(run({"run", TESSERA_SOURCE_DIR "/README.md"}), 2, "not ONNX");
+  expect_error(run({"run", mnist, "--input", "Input3"}), 2, "NAME=FILE");
+  expect_error(run({"run", mnist, "--input", "x=y.npy"}), 2, "there are: Input3");
+  expect_error(run({"run", mnist, "--dim", "n=two"}), 2, "NAME=SIZE");
+  expect_error(run({"run", mnist, "--dtype", "fp8"}), 2, "fp8");
+  expect_error(run({"info", TESSERA_SOURCE_DIR}), 2, "error: ");
+  expect_error(run({"bench", "model", mnist, "--batch", "2"}), 2, "a batch of 2 does not fit");
+  expect_error(run({"bench", "model", mnist, "--batch", "1,,2"}), 2, "no list of batch sizes");
+  expect_error(run({"onnx-test", mnist}), 2, "no folder");
+}
+
+TEST(ModelFiles, AreLookedInto) {
+  const Finished info = run({"info", mnist});
+  EXPECT_EQ(info.code, 0) << info.err;
+  for (const char* text : {"Input3  float[1, 1, 28, 28]", "5998 parameters", "Conv", "conv2d", "peak memory"})
+    EXPECT_NE(info.out.find(text), std::string::npos) << text << "\n" << info.out;
+}
+
+TEST(ModelFiles, AreTimed) {
+  const Folder folder;
+  const Finished timed = run({"bench", "model", mnist, "--seconds", "0.05", "--json", folder / "results.json"});
+  EXPECT_EQ(timed.code, 0) << timed.err;
+  EXPECT_NE(timed.out.find("Tessera"), std::string::npos) << timed.out;
+  EXPECT_NE(read_file(folder / "results.json").find("p50"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::cli
