@@ -58,7 +58,9 @@ std::map<std::string, int64_t> with_batch(const onnx::Model& model, std::map<std
   bool open = false;
   for (const onnx::Port& port : model.inputs()) {
     if (port.dims.empty() || std::isdigit(static_cast<unsigned char>(port.dims[0][0]))) continue;
-    open = dims.emplace(port.dims[0], batch).first->second == batch || open;
+    if (dims.emplace(port.dims[0], batch).first->second != batch)
+      throw UsageError(fmt::format("the size {} of input {} is the batch: say --batch", port.dims[0], port.name));
+    open = true;
   }
   if (!open && batch != 1)
     for (const onnx::Port& port : model.inputs())
@@ -160,7 +162,7 @@ std::vector<nlohmann::json> peers(const BenchModelOptions& o, const std::map<std
     if (one.is_object()) all.push_back(std::move(one));
     line.clear();
   }
-  if (pclose(pipe) != 0) fmt::print(stderr, "note: {} could not measure peers\n", o.python);
+  if (pclose(pipe) != 0) fmt::print(stderr, "note: {} could not measure peers: is it a Python with numpy?\n", o.python);
   return all;
 }
 
@@ -172,7 +174,7 @@ void run(const BenchModelOptions& o) {
       o.threads.empty() ? std::vector<int64_t>{num_threads()} : counts(o.threads, "threads");
   Results results("bench model", o.common);
   fmt::print("{:>5} {:>7}  {:<22} {:>10} {:>10} {:>10} {:>11} {:>9}\n", "batch", "threads", "", "p50 ms", "p90 ms",
-             "p99 ms", "samples/s", "ours / it");
+             "p99 ms", "samples/s", "ours/this");
   for (const int64_t batch : counts(o.batches, "batch sizes"))
     for (const int64_t n : threads) {
       set_num_threads(static_cast<int>(n));

@@ -89,7 +89,7 @@ void Results::add(const std::string& name, double value, const std::string& unit
 
 void Results::write() const {
   if (path_.empty()) return;
-  write_file(path_, object_->dump(2) + "\n");
+  write_file(path_, object_->dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 Progress::Progress(int64_t total)

@@ -99,7 +99,7 @@ void run(const InfoOptions& options) {
   std::vector<std::string> opsets;
   for (const auto& [domain, version] : info.opsets) opsets.push_back(fmt::format("{} {}", domain, version));
   fmt::print("{}: IR {}, {}, by {}\n", options.model, info.ir_version, fmt::join(opsets, ", "),
-             info.producer.empty() ? "nobody named" : info.producer);
+             info.producer.empty() ? "an unnamed producer" : info.producer);
   print_ports("inputs", info.inputs);
   print_ports("outputs", info.outputs);
   fmt::print("{} parameters, {}\n", info.parameters, scaled(static_cast<double>(info.parameter_bytes), "B"));
@@ -112,7 +112,13 @@ void run(const InfoOptions& options) {
   results.extra()["operators"] = info.operators;
   results.extra()["unsupported"] = info.unsupported;
   if (info.unsupported.empty()) {
-    print_run(options, results);
+    try {
+      print_run(options, results);
+    } catch (const UsageError&) {
+      throw;
+    } catch (const Error& e) {
+      fmt::print("\na run on drawn inputs fails: {}\n", e.what());
+    }
   } else {
     fmt::print("not supported\n");
     for (const std::string& line : info.unsupported) fmt::print("  {}\n", line);

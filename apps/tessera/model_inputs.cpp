@@ -70,6 +70,11 @@ std::map<std::string, onnx::Value> model_inputs(const onnx::Model& model,
                                                 const std::map<std::string, int64_t>& dims) {
   std::map<std::string, onnx::Value> all;
   std::map<std::string, std::string> left = files;
+  for (const auto& [name, size] : dims)
+    if (std::none_of(model.inputs().begin(), model.inputs().end(), [&](const onnx::Port& port) {
+          return std::find(port.dims.begin(), port.dims.end(), name) != port.dims.end();
+        }))
+      throw UsageError(fmt::format("no input has a size called {}", name));
   for (const onnx::Port& port : model.inputs()) {
     const auto at = left.find(port.name);
     if (at == left.end()) {

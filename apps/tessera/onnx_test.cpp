@@ -139,6 +139,7 @@ void run(const OnnxTestOptions& options) {
     if (outcome.result != "passed" || options.verbose)
       fmt::print("{:7}  {}{}{}\n", outcome.result, outcome.name, outcome.why.empty() ? "" : ": ", outcome.why);
   }
+  if (list.empty()) throw UsageError("there are no such tests");
   fmt::print("{} passed, {} failed, {} refused\n", counts["passed"], counts["failed"], counts["refused"]);
   for (const char* result : {"passed", "failed", "refused"})
     results.add(result, static_cast<double>(counts[result]), "tests", std::string_view(result) == "passed");

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "command.h"
+#include "io/file.h"
 #include "model_inputs.h"
 #include "profiling.h"
 #include "tessera/io.h"
@@ -30,15 +32,21 @@ std::string range_of(const Tensor& t) {
   return fmt::format("{:.6g} to {:.6g}, mean {:.6g}", amin(wide).item(), amax(wide).item(), mean(wide).item());
 }
 
+/// The name as it is, or in quotes where it would disturb a terminal.
+std::string plain(const std::string& name) {
+  const auto disturbs = [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; };
+  return std::any_of(name.begin(), name.end(), disturbs) ? in_quotes(name) : name;
+}
+
 void print(const std::string& name, const onnx::Value& value) {
   if (!value.is_tensor()) {
-    fmt::print("{}  {}\n", name, describe(value));
+    fmt::print("{}  {}\n", plain(name), describe(value));
     if (value.is_sequence())
       for (size_t i = 0; i < value.sequence().size(); ++i) print(fmt::format("{}[{}]", name, i), value.sequence()[i]);
     return;
   }
   const Tensor& t = value.tensor();
-  fmt::print("{}  {}{}  {}\n", name, tessera::name(t.dtype()), to_string(t.shape()), range_of(t));
+  fmt::print("{}  {}{}  {}\n", plain(name), tessera::name(t.dtype()), to_string(t.shape()), range_of(t));
 }
 
 /// A file name of an output's name, which may have slashes.
@@ -55,7 +63,7 @@ void save(const std::string& folder, const std::string& name, const onnx::Value&
   }
   if (!value.is_tensor()) return;
   const Tensor t = value.tensor().to(cpu());
-  save_npy((std::filesystem::path(folder) / (file_name(name) + ".npy")).string(),
+  save_npy((std::filesystem::path(folder) / (name + ".npy")).string(),
            t.dtype() == BFloat16 ? t.to(Float32) : t);  // NumPy has no bf16
 }
 
@@ -76,8 +84,15 @@ void run(const RunOptions& options) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   for (const onnx::Port& port : model.outputs()) print(port.name, outputs[port.name]);
   if (!options.output.empty()) {
-    std::filesystem::create_directories(options.output);
-    for (const auto& [name, value] : outputs) save(options.output, name, value);
+    std::error_code error;
+    std::filesystem::create_directories(options.output, error);
+    if (error) throw Error(fmt::format("cannot make the folder {}: {}", options.output, error.message()));
+    std::set<std::string> names;
+    for (const auto& [name, value] : outputs) {
+      std::string file = file_name(name);
+      for (int i = 2; !names.insert(file).second; ++i) file = fmt::format("{}_{}", file_name(name), i);
+      save(options.output, file, value);
+    }
   }
   Results results("run", options.common);
   results.add("first run", took.count(), "ms", false);
@@ -93,7 +108,7 @@ void add_run(Command app) {
   command.option("--input", options->inputs,
                  "NAME=FILE: .npy, or .pb as in ONNX's tests; inputs without a file are drawn");
   command.option("--dim", options->dims, "NAME=SIZE: of a size that the model leaves open");
-  command.option("--output", options->output, "folder for outputs, as NAME.npy");
+  command.option("--output", options->output, "folder for outputs, as NAME.npy; / and the like become _");
   command.option("--dtype", options->dtype, "products in fp16 or bf16")
       .one_of({"as it is", "fp16", "bf16"})
       .with_default();

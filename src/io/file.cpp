@@ -31,7 +31,7 @@ struct Fd {
 };
 
 int open_to_read(const std::string& path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("open", path, errno);
   return fd;
 }

@@ -41,8 +41,9 @@ void run_step(const Step& step, const Frame& frame) {
   } else {
     try {
       out = step.entry->run(Call(step, frame, std::move(in)));
-    } catch (const OutOfMemoryError&) {
-      throw;
+    } catch (const OutOfMemoryError& e) {
+      if (std::string_view(e.what()).starts_with(step.file)) throw;
+      throw OutOfMemoryError(where(step) + e.what());
     } catch (const Unsupported&) {
       throw;
     } catch (const FileError&) {
@@ -55,7 +56,7 @@ void run_step(const Step& step, const Frame& frame) {
   }
   for (size_t i = 0; i < step.out.size(); ++i) {
     if (step.out[i] < 0) continue;
-    if (i >= out.size()) throw Error(fmt::format("{}output {} is not supported", where(step), i));
+    if (i >= out.size()) throw Error(fmt::format("{}gives no output {}", where(step), i));
     frame.values[static_cast<size_t>(step.out[i])] = std::move(out[i]);
   }
 }
@@ -68,7 +69,8 @@ Values run(const Graph& graph, const Values& inputs, const LoadOptions& options,
   if (outer)
     for (const auto& [there, here] : graph.captures)
       values[static_cast<size_t>(here)] = outer->values[static_cast<size_t>(there)];
-  const Frame frame{options.device, options.loop_limit, options.optimize, graph, values};
+  int64_t turns = 0;
+  const Frame frame{options.device, options.loop_limit, options.optimize, outer ? outer->turns : turns, graph, values};
   for (const Step& step : graph.steps) {
     run_step(step, frame);
     for (const int slot : step.frees) values[static_cast<size_t>(slot)] = Value();
@@ -85,7 +87,8 @@ void fold_constants(Graph& graph, const LoadOptions& options) {
   std::vector<bool> known(values.size());
   for (const auto& [slot, value] : graph.constants) known[static_cast<size_t>(slot)] = true;
   for (const int slot : graph.input_slots) known[static_cast<size_t>(slot)] = false;  // a caller may give another
-  const Frame frame{options.device, options.loop_limit, options.optimize, graph, values};
+  int64_t turns = 0;
+  const Frame frame{options.device, options.loop_limit, options.optimize, turns, graph, values};
   std::erase_if(graph.steps, [&](Step& step) {
     if (!step.entry || step.entry->random || !step.bodies.empty()) return false;
     const auto is_known = [&](int slot) { return slot < 0 || known[static_cast<size_t>(slot)]; };

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -12,7 +14,9 @@ namespace tessera::onnx {
 namespace {
 
 constexpr int64_t kLongestList = 64;
-constexpr int kDeepestCalls = 32;  // functions in functions
+constexpr int kDeepestCalls = 64;          // functions in functions, graphs in graphs
+constexpr int64_t kMostSteps = 2'000'000;  // of a model, with those that calls of functions become
+constexpr int64_t kNewestIr = 14;
 constexpr int kNewestOpset = 28, kOldestOpset = 1;
 
 std::string_view plain_domain(std::string_view domain) { return domain == "ai.onnx" ? "" : domain; }
@@ -44,6 +48,7 @@ struct Context {
   Source& source;
   const LoadOptions& options;
   std::vector<std::string>* problems;
+  int64_t steps = 0;
 };
 
 using Opsets = std::map<std::string, int, std::less<>>;
@@ -51,7 +56,7 @@ using Opsets = std::map<std::string, int, std::less<>>;
 Opsets opsets_of(const std::vector<OperatorSet>& sets) {
   Opsets out;
   for (const OperatorSet& set : sets)
-    out[std::string(plain_domain(set.domain))] = static_cast<int>(std::clamp<int64_t>(set.version, 0, 1 << 20));
+    out[std::string(plain_domain(set.domain))] = static_cast<int>(std::clamp<int64_t>(set.version, -1, 1 << 20));
   return out;
 }
 
@@ -60,7 +65,7 @@ using Given = std::map<std::string, const AttributeProto*, std::less<>>;
 
 class Builder {
  public:
-  Builder(const Context& context, const Opsets& opsets, Builder* outer, const Given* given, int depth)
+  Builder(Context& context, const Opsets& opsets, Builder* outer, const Given* given, int depth)
       : context_(context), opsets_(opsets), outer_(outer), given_(given), depth_(depth) {}
 
   Graph of_graph(const GraphProto& proto) {
@@ -75,6 +80,10 @@ class Builder {
       if (known == slots_.end()) required_.push_back(&info);
       else if (context_.model.ir_version >= 4) optional_.push_back(&info);
     }
+    for (const ValueInfoProto* info : required_)
+      if (const int64_t type = element_type(*info); type != 0 && !dtype_from(type))
+        cannot(fmt::format("{}: input {}: elements of {} are not supported", context_.source.file(),
+                           in_quotes(info->name), type_name(type)));
     for (const auto* list : {&required_, &optional_})
       for (const ValueInfoProto* info : *list) {
         graph_.inputs.push_back(port_of(*info));
@@ -159,6 +168,7 @@ class Builder {
       if (captured_.count(std::string(name))) slots_.erase(std::string(name)), captured_.erase(std::string(name));
       step.out.push_back(name.empty() ? -1 : define(std::string(name)));
     }
+    if (++context_.steps > kMostSteps) fail_at(step, "nodes become more than {}", kMostSteps);
     graph_.steps.push_back(std::move(step));
   }
 
@@ -173,7 +183,7 @@ class Builder {
       }
       if (a->type == kGraphAttribute || (a->type == 0 && a->g)) {
         if (!a->g) fail_at(step, "attribute {} has no graph", in_quotes(attribute.name));
-        if (depth_ >= kDeepestCalls) fail_at(step, "graphs are nested too deeply");
+        if (depth_ >= kDeepestCalls) fail_at(step, "graphs are nested more than {} deep", kDeepestCalls);
         Builder inner(context_, opsets_, this, given_, depth_ + 1);
         step.bodies.push_back({std::string(attribute.name), std::make_unique<Graph>(inner.of_graph(*a->g))});
         continue;
@@ -200,7 +210,7 @@ class Builder {
                                 : fmt::format("the operator of {} is not supported", in_quotes(node.domain)));
   }
   void call(const FunctionProto& function, Step& step) {
-    if (depth_ >= kDeepestCalls) fail_at(step, "functions call each other without end");
+    if (depth_ >= kDeepestCalls) fail_at(step, "functions call each other more than {} deep", kDeepestCalls);
     Given given;
     for (const AttributeProto& a : function.defaults) given[std::string(a.name)] = &a;
     for (const AttributeProto& a : step.attributes) given[std::string(a.name)] = &a;
@@ -210,16 +220,17 @@ class Builder {
     if (step.in.size() > step.function->inputs.size())
       fail_at(step, "{} inputs, of which the function takes {}", step.in.size(), step.function->inputs.size());
   }
-  void cannot(const Step& step, const std::string& why) {
-    if (!context_.problems) throw Unsupported(where(step) + why);
-    context_.problems->push_back(where(step) + why);
+  void cannot(const Step& step, const std::string& why) { cannot(where(step) + why); }
+  void cannot(const std::string& what) {
+    if (!context_.problems) throw Unsupported(what);
+    context_.problems->push_back(what);
   }
 
   Graph finish() {
     find_last_uses(graph_);
     return std::move(graph_);
   }
-  const Context& context_;
+  Context& context_;
   const Opsets& opsets_;
   Builder* outer_;
   const Given* given_;
@@ -284,7 +295,14 @@ void drop_unused(Graph& graph) {
 
 Graph prepare(const ModelProto& model, Source& source, const LoadOptions& options, std::vector<std::string>* problems) {
   if (!model.graph) throw FileError(source.file() + ": has no graph: not ONNX");
-  const Context context{model, source, options, problems};
+  if (model.ir_version > kNewestIr)
+    throw Unsupported(fmt::format("{}: IR version {} is newer than {}, the newest that is known", source.file(),
+                                  model.ir_version, kNewestIr));
+  std::set<std::tuple<Bytes, Bytes, Bytes>> functions;
+  for (const FunctionProto& f : model.functions)
+    if (!functions.insert({plain_domain(f.domain), f.name, f.overload}).second)
+      throw FileError(fmt::format("{}: the function {} is there twice", source.file(), in_quotes(f.name)));
+  Context context{model, source, options, problems};
   const Opsets opsets = opsets_of(model.opsets);
   return Builder(context, opsets, nullptr, nullptr, 0).of_graph(*model.graph);
 }

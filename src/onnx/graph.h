@@ -50,6 +50,7 @@ struct Frame {
   Device device;
   int64_t loop_limit;
   bool channels_last;
+  int64_t& turns;  // of all loops so far
   const Graph& graph;
   std::vector<Value>& values;  // by slot
 };

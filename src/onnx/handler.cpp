@@ -100,6 +100,9 @@ Values Call::run(std::string_view graph, const Values& inputs) const {
 bool Call::has_graph(std::string_view name) const {
   return std::any_of(step_.bodies.begin(), step_.bodies.end(), [&](const Body& body) { return body.name == name; });
 }
+void Call::count_turn() const {
+  if (++frame_.turns > frame_.loop_limit) fail("loops take more than {} turns", frame_.loop_limit);
+}
 bool Call::mixes_types() const { return amp::autocast_enabled(frame_.device.type); }
 size_t Call::inputs_of(std::string_view graph) const { return body_of(step_, graph).inputs.size(); }
 

@@ -58,8 +58,8 @@ class Call {
   Values run(std::string_view graph, const Values& inputs) const;
   bool has_graph(std::string_view name) const;
   size_t inputs_of(std::string_view graph) const;
-  /// Turns of a loop that are allowed.
-  int64_t loop_limit() const { return frame_.loop_limit; }
+  /// Counts a turn of a loop. Throws where those of this run are more than allowed.
+  void count_turn() const;
   Device device() const { return frame_.device; }
   /// Whether images had better lie channels last.
   bool channels_last() const { return frame_.channels_last; }

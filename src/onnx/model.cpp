@@ -129,6 +129,11 @@ Values Model::run(const Values& inputs) const {
     if (!out[i].is_tensor()) continue;
     if (region && graph.outputs[i].type == "float") out[i] = cast(out[i].tensor(), Float32);
     out[i] = contiguous(out[i].tensor());
+    const Port& port = graph.outputs[i];
+    if (!port.type.empty() && port.kind == Port::kTensor &&
+        port.type != type_name(data_type_of(out[i].tensor().dtype())))
+      throw Error(fmt::format("{}: output {} is declared as {}, but is {}", loaded_->file, in_quotes(port.name),
+                              describe(port), describe(out[i])));
   }
   return out;
 }

@@ -14,7 +14,7 @@ namespace {
 using Reader = protozero::pbf_reader;
 using Wire = protozero::pbf_wire_type;
 
-constexpr int kDeepest = 64;  // messages in messages: graphs in graphs take four each
+constexpr int kDeepest = 256;  // messages in messages: graphs in graphs take four each
 
 struct Malformed {
   std::string what;
@@ -75,7 +75,7 @@ void read_field(Reader& reader, std::vector<T>& out, int depth) {
 
 template <class Message>
 void read_message(Reader reader, Message& message, int depth) {
-  if (depth > kDeepest) throw Malformed{"messages are nested too deeply"};
+  if (depth > kDeepest) throw Malformed{fmt::format("messages are nested more than {} deep", kDeepest)};
   while (reader.next()) {
     const bool known = std::apply(
         [&](auto... fields) {
@@ -95,8 +95,8 @@ Message read_proto(Bytes bytes, const std::string& file) {
   Message message;
   try {
     read_message(Reader(bytes.data(), bytes.size()), message, 0);
-  } catch (const protozero::exception& e) {
-    throw FileError(fmt::format("{}: not ONNX, or truncated: {}", file, e.what()));
+  } catch (const protozero::exception&) {  // which speaks of its own words
+    throw FileError(file + ": not ONNX, or truncated");
   } catch (const Malformed& e) {
     throw FileError(fmt::format("{}: not ONNX: {}", file, e.what));
   }

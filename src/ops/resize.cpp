@@ -2,6 +2,8 @@
 // and weights depend on sizes alone.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "ops/check.h"
 #include "tessera/ops_image.h"
@@ -148,6 +150,12 @@ Tensor resized(const Tensor& x, int64_t dim, const ResizedLine& line, const Resi
   return o.coordinates == Coordinates::TfCropAndResize ? extrapolated(y, dim, line, o) : y;
 }
 
+/// Before tables are made: results that no memory holds are refused.
+void require_possible(std::string_view op, const Tensor& x, double scales) {
+  if (!x.shape().is_symbolic() && !(static_cast<double>(x.numel()) * scales < 0x1p40))
+    fail(op, "{} becomes {:.3g} times as large", to_string(x.shape()), scales);
+}
+
 std::vector<int64_t> checked_dims(std::string_view op, const Tensor& x, const Dims& dims, size_t numbers,
                                   const ResizeOptions& o) {
   if (dims.size() != numbers) fail(op, "{} numbers for {} dims of {}", numbers, dims.size(), to_string(x.shape()));
@@ -186,6 +194,7 @@ Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const Resize
     scales.push_back(static_cast<double>(sizes[i]) / static_cast<double>(x.size(all[i])));
   }
   if (scales.empty()) return x;
+  require_possible("resize", x, std::accumulate(scales.begin(), scales.end(), 1.0, std::multiplies<>()));
   const auto [least, most] = std::minmax_element(scales.begin(), scales.end());
   const double common = o.aspect == AspectRatio::NotLarger ? *least : *most;
   Tensor y = x;
@@ -202,6 +211,7 @@ Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const Resize
 
 Tensor resize_by(const Tensor& x, const Dims& dims, const std::vector<double>& scales, const ResizeOptions& o) {
   const auto all = checked_dims("resize_by", x, dims, scales.size(), o);
+  require_possible("resize_by", x, std::accumulate(scales.begin(), scales.end(), 1.0, std::multiplies<>()));
   Tensor y = x;
   for (size_t i = 0; i < all.size(); ++i) {
     const double count = std::floor(static_cast<double>(x.size(all[i])) * scales[i]);

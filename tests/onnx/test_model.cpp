@@ -133,7 +133,7 @@ TEST(OnnxModel, RecursiveFunctionsEnd) {
                                  .outputs = {"b"},
                                  .nodes = {again},
                                  .opsets = {{"", 20}, {"mine", 1}}});
-  EXPECT_EQ(load_error(m), "m.onnx: node F: functions call each other without end");
+  EXPECT_EQ(load_error(m), "m.onnx: node F: functions call each other more than 64 deep");
 }
 
 TEST(OnnxModel, FunctionsTakeAttributesOfTheirCalls) {
@@ -181,7 +181,7 @@ TEST(OnnxModel, LoopsSeeTheGraphAroundThem) {
 TEST(OnnxModel, LoopsWithoutEndReachALimit) {
   const Model model = Model::from_bytes(loop_of(true).bytes(), "m.onnx", {.loop_limit = 50});
   const std::string error = error_of([&] { model.run({zeros({1}), tensor(std::vector<int64_t>{3}, {})}); });
-  EXPECT_EQ(error, "m.onnx: node Loop: the loop takes more than 50 turns");
+  EXPECT_EQ(error, "m.onnx: node Loop: loops take more than 50 turns");
 }
 
 TEST(OnnxModel, ConstantsAreFolded) {

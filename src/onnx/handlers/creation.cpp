@@ -7,6 +7,8 @@
 namespace tessera::onnx {
 namespace {
 
+constexpr int64_t kMostElements = int64_t{1} << 33;  // of what a few numbers ask for
+
 Values constants(const Call& c) {
   if (c.has_attribute("value")) return {c.tensor("value")};
   if (c.has_attribute("value_float")) return {full({}, c.real("value_float", 0), Float32, cpu())};
@@ -34,16 +36,19 @@ Values range(const Call& c) {
   if (start.numel() != 1 || limit.numel() != 1 || delta.numel() != 1)
     c.fail("start, limit and delta are one number each");
   if (delta.item() == 0) c.fail("a delta of 0");
-  if (!is_floating(start.dtype())) {
-    const int64_t a = start.item<int64_t>(), b = limit.item<int64_t>(), d = delta.item<int64_t>();
-    std::vector<int64_t> all;
-    for (int64_t i = a; d > 0 ? i < b : i > b; i += d) all.push_back(i);
-    return {cast(tensor(all, {static_cast<int64_t>(all.size())}), start.dtype())};
+  if (is_floating(start.dtype())) {
+    const double a = start.item(), d = delta.item(), steps = std::ceil((limit.item() - a) / d);
+    if (!(steps < static_cast<double>(kMostElements))) c.fail("{} elements", steps);  // or NaN
+    const Tensor at = arange(0, std::max(steps, 0.0), 1, Float64, c.device());
+    return {cast(at * d + a, start.dtype())};
   }
-  const double a = start.item(), d = delta.item();
-  const int64_t count = std::max<int64_t>(0, static_cast<int64_t>(std::ceil((limit.item() - a) / d)));
-  const Tensor steps = arange(0, static_cast<double>(count), 1, Float64, c.device());
-  return {cast(steps * d + a, start.dtype())};
+  const int64_t a = start.item<int64_t>(), b = limit.item<int64_t>(), d = delta.item<int64_t>();
+  const __int128 length = d > 0 ? static_cast<__int128>(b) - a : static_cast<__int128>(a) - b;
+  const __int128 step = d > 0 ? d : -static_cast<__int128>(d), count = length > 0 ? (length + step - 1) / step : 0;
+  if (count > kMostElements) c.fail("{} elements are too many", static_cast<double>(count));
+  std::vector<int64_t> all(static_cast<size_t>(count));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = a + static_cast<int64_t>(i) * d;
+  return {cast(tensor(all, {static_cast<int64_t>(all.size())}), start.dtype())};
 }
 Values eye_like(const Call& c) {
   const Tensor& x = c.in(0);

@@ -24,6 +24,7 @@ Values transform_frames(const Call& c) {
 
 Values window_of(const Call& c, double a0, double a1, double a2) {
   const auto size = static_cast<int64_t>(c.number(0));
+  if (size > (int64_t{1} << 33)) c.fail("a window of {} elements", size);
   return {cosine_window(size, a0, a1, a2, c.flag("periodic", true), c.dtype("output_datatype", Float32), c.device())};
 }
 Values hann(const Call& c) { return window_of(c, 0.5, 0.5, 0); }

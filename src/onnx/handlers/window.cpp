@@ -35,6 +35,10 @@ Dims spatial_sizes(const Tensor& weight) {
   return size;
 }
 ConvOptions conv_options(const Call& c, const Shape& x, const Tensor& weight) {
+  const Dims size = spatial_sizes(weight);
+  const std::vector<int64_t> said = c.integers("kernel_shape", {size.begin(), size.end()});
+  if (!std::equal(said.begin(), said.end(), size.begin(), size.end()))
+    c.fail("kernel_shape is not that of the weight {}", describe(weight));
   const Windows w = windows_of(c, x, spatial_sizes(weight));
   return {.stride = w.stride, .low = w.low, .high = w.high, .dilation = w.dilation, .groups = c.integer("group", 1)};
 }
