@@ -211,14 +211,16 @@ Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const Resize
 
 Tensor resize_by(const Tensor& x, const Dims& dims, const std::vector<double>& scales, const ResizeOptions& o) {
   const auto all = checked_dims("resize_by", x, dims, scales.size(), o);
-  require_possible("resize_by", x, std::accumulate(scales.begin(), scales.end(), 1.0, std::multiplies<>()));
-  Tensor y = x;
+  std::vector<int64_t> counts;
   for (size_t i = 0; i < all.size(); ++i) {
     const double count = std::floor(static_cast<double>(x.size(all[i])) * scales[i]);
     if (!(scales[i] > 0) || !(count >= 1) || count > 1e15)
       fail("resize_by", "a scale of {} for dim {} of {}", scales[i], all[i], to_string(x.shape()));
-    y = resized(y, all[i], line_of(x, all[i], static_cast<int64_t>(count), scales[i], o, i), o);
+    counts.push_back(static_cast<int64_t>(count));
   }
+  require_possible("resize_by", x, std::accumulate(scales.begin(), scales.end(), 1.0, std::multiplies<>()));
+  Tensor y = x;
+  for (size_t i = 0; i < all.size(); ++i) y = resized(y, all[i], line_of(x, all[i], counts[i], scales[i], o, i), o);
   return y;
 }
 
