@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
+#include <cmath>
 #include <fstream>
 
 #include "io/io_check.h"
@@ -136,6 +139,27 @@ TEST(OnnxModel, RecursiveFunctionsEnd) {
   EXPECT_EQ(load_error(m), "m.onnx: node F: functions call each other more than 64 deep");
 }
 
+TEST(OnnxModel, FunctionsThatMultiplyEnd) {
+  ModelMaker m;
+  m.proto().opsets.push_back({"mine", 1});
+  m.input("x", {1}).output("y", {1});
+  m.add("F0", {"x"}, {"y"}).domain = "mine";
+  for (int i = 0; i < 40; ++i) {
+    const std::string next = i < 39 ? "F" + std::to_string(i + 1) : "Relu";
+    NodeProto first = m.node(next, {"a"}, {"b"}), second = m.node(next, {"b"}, {"c"});
+    if (i < 39) first.domain = second.domain = "mine";
+    m.proto().functions.push_back({.name = m.keep("F" + std::to_string(i)),
+                                   .domain = "mine",
+                                   .inputs = {"a"},
+                                   .outputs = {"c"},
+                                   .nodes = {first, second},
+                                   .opsets = {{"", 20}, {"mine", 1}}});
+  }
+  EXPECT_NE(load_error(m).find("nodes become more than 2000000"), std::string::npos) << load_error(m);
+  m.proto().functions.push_back(m.proto().functions[0]);
+  EXPECT_EQ(load_error(m), "m.onnx: the function \"F0\" is there twice");
+}
+
 TEST(OnnxModel, FunctionsTakeAttributesOfTheirCalls) {
   ModelMaker m;
   m.proto().opsets.push_back({"mine", 1});
@@ -182,6 +206,95 @@ TEST(OnnxModel, LoopsWithoutEndReachALimit) {
   const Model model = Model::from_bytes(loop_of(true).bytes(), "m.onnx", {.loop_limit = 50});
   const std::string error = error_of([&] { model.run({zeros({1}), tensor(std::vector<int64_t>{3}, {})}); });
   EXPECT_EQ(error, "m.onnx: node Loop: loops take more than 50 turns");
+}
+
+TEST(OnnxModel, LoopsInLoopsShareTheLimit) {
+  ModelMaker m = loop_of(false);
+  const Model model = Model::from_bytes(m.bytes(), "m.onnx", {.loop_limit = 5});
+  const auto turns = [&](int64_t n) { return model.run({zeros({1}), tensor(std::vector<int64_t>{n}, {})}); };
+  EXPECT_EQ(turns(5).size(), 2u);
+  EXPECT_EQ(turns(5).size(), 2u);  // each run counts anew
+  EXPECT_NE(error_of([&] { turns(6); }), "no error");
+}
+
+TEST(OnnxModel, ListsWithoutEndAreRefused) {
+  for (const int64_t type : {int64_t{kInt64}, int64_t{kFloat}}) {
+    ModelMaker m;
+    m.input("a", {}, type).input("b", {}, type).input("d", {}, type).output("y", {-1}, type);
+    m.add("Range", {"a", "b", "d"}, {"y"});
+    const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+    const auto range = [&](double b, double d) {
+      const DType dtype = type == kInt64 ? Int64 : Float32;
+      return model.run({full({}, 0, dtype), full({}, b, dtype), full({}, d, dtype)})[0].tensor();
+    };
+    EXPECT_EQ(range(7, 2).to_vector<double>(), (std::vector<double>{0, 2, 4, 6}));
+    EXPECT_EQ(range(-7, -3).to_vector<double>(), (std::vector<double>{0, -3, -6}));
+    EXPECT_EQ(range(-7, 3).numel(), 0);
+    EXPECT_NE(error_of([&] { range(4e15, 1); }).find("node Range: "), std::string::npos);
+    EXPECT_NE(error_of([&] { range(4, 0); }).find("a delta of 0"), std::string::npos);
+    EXPECT_NE(error_of([&] { range(type == kFloat ? NAN : 4e18, 1); }), "no error");
+  }
+}
+
+TEST(OnnxModel, SaysWhatIsNotAsDeclared) {
+  ModelMaker type;
+  type.input("x", {2}).output("y", {2}, kInt64);
+  type.add("Relu", {"x"}, {"y"});
+  const Model model = Model::from_bytes(type.bytes(), "m.onnx");
+  EXPECT_EQ(error_of([&] { model.run({zeros({2})}); }),
+            "m.onnx: output \"y\" is declared as int64[2], but is f32[2] on cpu");
+
+  ModelMaker text;
+  text.input("x", {2}, kString).output("y", {2}, kString);
+  text.add("Identity", {"x"}, {"y"});
+  EXPECT_EQ(load_error(text), "m.onnx: input \"x\": elements of string are not supported");
+
+  ModelMaker newer;
+  newer.proto().ir_version = 99;
+  newer.input("x", {1});
+  EXPECT_EQ(load_error(newer), "m.onnx: IR version 99 is newer than 14, the newest that is known");
+
+  ModelMaker kernel;
+  kernel.input("x", {1, 1, 4, 4}).output("y", {1, 1, 2, 2}).weight("w", {1, 1, 3, 3}, std::vector<float>(9, 1));
+  AttributeProto shape{.name = "kernel_shape", .type = kIntsAttribute};
+  shape.ints = {9, 9};
+  kernel.add("Conv", {"x", "w"}, {"y"}).attributes.push_back(shape);
+  const Model conv = Model::from_bytes(kernel.bytes(), "m.onnx");
+  EXPECT_NE(error_of([&] { conv.run({zeros({1, 1, 4, 4})}); }).find("kernel_shape"), std::string::npos);
+}
+
+TEST(OnnxModel, APipeIsNoModel) {
+  TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_NE(error_of([&] { Model(folder / "pipe"); }).find("pipe"), std::string::npos);
+}
+
+/// Norms, biases and activations: the same with the rewriting of nodes as without, in each type of products.
+TEST(OnnxModel, RewrittenNodesGiveTheSame) {
+  ModelMaker m;
+  std::vector<float> filters(4 * 3 * 3 * 3), weight(4 * 5);
+  for (size_t i = 0; i < filters.size(); ++i) filters[i] = std::sin(static_cast<float>(i));
+  for (size_t i = 0; i < weight.size(); ++i) weight[i] = std::cos(static_cast<float>(i));
+  m.input("x", {2, 3, 6, 5}).output("y", {2, 5}).weight("f", {4, 3, 3, 3}, filters).weight("w", {4, 5}, weight);
+  m.weight("scale", {4}, {1, 2, 0.5f, -1}).weight("shift", {4}, {0, 1, -1, 2}).weight("bias", {5}, {1, 2, 3, 4, 5});
+  m.weight("mean", {4}, {0.5f, -0.5f, 0, 1}).weight("var", {4}, {1, 2, 0.25f, 4});
+  m.add("Conv", {"x", "f"}, {"c"});
+  m.add("BatchNormalization", {"c", "scale", "shift", "mean", "var"}, {"n"});
+  m.add("GlobalAveragePool", {"n"}, {"p"});
+  m.add("Flatten", {"p"}, {"q"});
+  m.add("MatMul", {"q", "w"}, {"h"});
+  m.add("Add", {"bias", "h"}, {"s"});
+  m.add("Tanh", {"s"}, {"y"});
+  Generator generator(7);
+  const Tensor x = randn({2, 3, 6, 5}, generator);
+  const Tensor want = Model::from_bytes(m.bytes(), "m", {.optimize = false}).run({x})[0].tensor();
+  const auto error = [&](const LoadOptions& options) {
+    const Tensor got = Model::from_bytes(m.bytes(), "m", options).run({x})[0].tensor();
+    return norm(sub(got, want)).item() / norm(want).item();
+  };
+  EXPECT_LE(error({}), 1e-6);
+  EXPECT_LE(error({.dtype = Float16}), 2e-3);
+  EXPECT_LE(error({.dtype = BFloat16}), 2e-2);
 }
 
 TEST(OnnxModel, ConstantsAreFolded) {
