@@ -54,7 +54,7 @@ struct LoadOptions {
   Device device = cpu();  ///< where weights go and nodes run
   DType dtype = Float32;  ///< f16 or bf16: products of f32 run in it, as under amp::Autocast; outputs stay as declared
   bool optimize = true;   ///< several nodes may become one call, on packed weights
-  int64_t loop_limit = 1'000'000;  ///< turns of one loop, beyond which it counts as endless
+  int64_t loop_limit = 1'000'000;  ///< turns of all loops in a run, beyond which it counts as endless
 };
 
 namespace detail {
@@ -68,7 +68,8 @@ class Model {
   /// The same for bytes in memory; `name` stands for the file in errors.
   static Model from_bytes(std::string bytes, const std::string& name = "model", const LoadOptions& options = {});
 
-  const std::vector<Port>& inputs() const;  ///< without those that have a value in the file
+  /// Those that have a value in the file come last, and may be left out.
+  const std::vector<Port>& inputs() const;
   const std::vector<Port>& outputs() const;
   /// Inputs in the order of inputs(); the last ones may be missing where the model gives them a value. Throws Error.
   Values run(const Values& inputs) const;

@@ -36,8 +36,7 @@ void run_step(const Step& step, const Frame& frame) {
   const NamedScope scope(step.name.empty() ? step.op : step.name);
   Values out;
   if (step.function) {
-    out = run(*step.function, in,
-              {.device = frame.device, .optimize = frame.channels_last, .loop_limit = frame.loop_limit});
+    out = run(*step.function, in, frame.options, &frame);
   } else {
     try {
       out = step.entry->run(Call(step, frame, std::move(in)));
@@ -70,7 +69,7 @@ Values run(const Graph& graph, const Values& inputs, const LoadOptions& options,
     for (const auto& [there, here] : graph.captures)
       values[static_cast<size_t>(here)] = outer->values[static_cast<size_t>(there)];
   int64_t turns = 0;
-  const Frame frame{options.device, options.loop_limit, options.optimize, outer ? outer->turns : turns, graph, values};
+  const Frame frame{options, outer ? outer->turns : turns, graph, values};
   for (const Step& step : graph.steps) {
     run_step(step, frame);
     for (const int slot : step.frees) values[static_cast<size_t>(slot)] = Value();
@@ -88,7 +87,7 @@ void fold_constants(Graph& graph, const LoadOptions& options) {
   for (const auto& [slot, value] : graph.constants) known[static_cast<size_t>(slot)] = true;
   for (const int slot : graph.input_slots) known[static_cast<size_t>(slot)] = false;  // a caller may give another
   int64_t turns = 0;
-  const Frame frame{options.device, options.loop_limit, options.optimize, turns, graph, values};
+  const Frame frame{options, turns, graph, values};
   std::erase_if(graph.steps, [&](Step& step) {
     if (!step.entry || step.entry->random || !step.bodies.empty()) return false;
     const auto is_known = [&](int slot) { return slot < 0 || known[static_cast<size_t>(slot)]; };

@@ -47,9 +47,7 @@ struct Graph {
 
 /// What runs of graphs share.
 struct Frame {
-  Device device;
-  int64_t loop_limit;
-  bool channels_last;
+  const LoadOptions& options;
   int64_t& turns;  // of all loops so far
   const Graph& graph;
   std::vector<Value>& values;  // by slot

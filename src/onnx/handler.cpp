@@ -10,8 +10,8 @@
 namespace tessera::onnx {
 
 Call::Call(const Step& step, const Frame& frame, Values in) : step_(step), frame_(frame), in_(std::move(in)) {
-  if (!frame.device.is_gpu()) return;
-  for (const Value& v : in_) on_device_ = on_device_ || (v.is_tensor() && v.tensor().device() == frame.device);
+  if (!frame.options.device.is_gpu()) return;
+  for (const Value& v : in_) on_device_ = on_device_ || (v.is_tensor() && v.tensor().device() == frame.options.device);
 }
 
 const Value& Call::value(size_t i) const {
@@ -21,7 +21,7 @@ const Value& Call::value(size_t i) const {
 const Tensor& Call::in(size_t i) const {
   if (!has(i)) fail("input {} is missing", i);
   if (!in_[i].is_tensor()) fail("input {} is no tensor", i);
-  if (on_device_ && !in_[i].tensor().device().is_gpu()) in_[i] = in_[i].tensor().to(frame_.device);
+  if (on_device_ && !in_[i].tensor().device().is_gpu()) in_[i] = in_[i].tensor().to(frame_.options.device);
   return in_[i].tensor();
 }
 Tensors Call::tensors() const {
@@ -93,17 +93,22 @@ Values Call::run(std::string_view graph, const Values& inputs) const {
   const Graph& body = body_of(step_, graph);
   if (inputs.size() > body.inputs.size() || inputs.size() < body.required_inputs)
     fail("the graph {} takes {} inputs, not {}", graph, body.inputs.size(), inputs.size());
-  return onnx::run(body, inputs,
-                   {.device = frame_.device, .optimize = frame_.channels_last, .loop_limit = frame_.loop_limit},
-                   &frame_);
+  return onnx::run(body, inputs, frame_.options, &frame_);
+}
+int64_t Call::axis_in(int64_t axis, int64_t rank) const {
+  if (axis < -rank || axis >= rank) fail("axis {} is outside of {} dims", axis, rank);
+  return axis < 0 ? axis + rank : axis;
+}
+void Call::check_types() const {
+  if (in(0).dtype() != in(1).dtype() && !amp::autocast_enabled(frame_.options.device.type))
+    fail("types differ: {} and {}", describe(in(0)), describe(in(1)));
 }
 bool Call::has_graph(std::string_view name) const {
   return std::any_of(step_.bodies.begin(), step_.bodies.end(), [&](const Body& body) { return body.name == name; });
 }
 void Call::count_turn() const {
-  if (++frame_.turns > frame_.loop_limit) fail("loops take more than {} turns", frame_.loop_limit);
+  if (++frame_.turns > frame_.options.loop_limit) fail("loops take more than {} turns", frame_.options.loop_limit);
 }
-bool Call::mixes_types() const { return amp::autocast_enabled(frame_.device.type); }
 size_t Call::inputs_of(std::string_view graph) const { return body_of(step_, graph).inputs.size(); }
 
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset) {

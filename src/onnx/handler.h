@@ -36,6 +36,9 @@ class Call {
   /// The one element of an input.
   double number(size_t i) const { return in(i).item(); }
 
+  /// Throws where inputs 0 and 1 are of different types, unless products run in a lower one, so that these meet.
+  void check_types() const;
+
   // Outputs.
   size_t outputs() const { return step_.out.size(); }
   /// Whether something uses output i.
@@ -50,6 +53,9 @@ class Call {
   std::vector<int64_t> integers(std::string_view name, std::vector<int64_t> otherwise = {}) const;
   std::vector<double> reals(std::string_view name, std::vector<double> otherwise = {}) const;
   std::vector<std::string> texts(std::string_view name) const;
+  /// The attribute `axis`, counted from the start. Throws outside of `rank` dims, as axis_in() does for any number.
+  int64_t axis(int64_t otherwise, int64_t rank) const { return axis_in(integer("axis", otherwise), rank); }
+  int64_t axis_in(int64_t axis, int64_t rank) const;
   Tensor tensor(std::string_view name) const;
   /// An attribute that names a type; `otherwise` where there is none.
   DType dtype(std::string_view name, DType otherwise) const;
@@ -60,11 +66,9 @@ class Call {
   size_t inputs_of(std::string_view graph) const;
   /// Counts a turn of a loop. Throws where those of this run are more than allowed.
   void count_turn() const;
-  Device device() const { return frame_.device; }
+  Device device() const { return frame_.options.device; }
   /// Whether images had better lie channels last.
-  bool channels_last() const { return frame_.channels_last; }
-  /// Whether floats of several types may meet: products run in a lower one.
-  bool mixes_types() const;
+  bool channels_last() const { return frame_.options.optimize; }
 
   /// Throws Error: the node, and what is wrong with it.
   template <class... Args>

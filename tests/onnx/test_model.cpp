@@ -217,6 +217,24 @@ TEST(OnnxModel, LoopsInLoopsShareTheLimit) {
   EXPECT_NE(error_of([&] { turns(6); }), "no error");
 }
 
+TEST(OnnxModel, LoopsInFunctionsCountInTheirRun) {
+  ModelMaker inner = loop_of(false), m;
+  m.proto().opsets.push_back({"mine", 1});
+  m.input("x", {1}).input("turns", {}, kInt64).output("q", {1});
+  m.proto().functions.push_back({.name = "F",
+                                 .domain = "mine",
+                                 .inputs = {"x", "turns"},
+                                 .outputs = {"y"},
+                                 .nodes = inner.graph().nodes,
+                                 .opsets = {{"", 20}}});
+  m.add("F", {"x", "turns"}, {"p"}).domain = "mine";
+  m.add("F", {"p", "turns"}, {"q"}).domain = "mine";
+  const Model model = Model::from_bytes(m.bytes(), "m.onnx", {.loop_limit = 6});
+  const auto turns = [&](int64_t n) { return floats(model.run({ones({1}), tensor(std::vector<int64_t>{n}, {})})[0]); };
+  EXPECT_EQ(turns(3), std::vector<float>{16});  // each adds what it is given three times
+  EXPECT_NE(error_of([&] { turns(4); }).find("loops take more than 6 turns"), std::string::npos);
+}
+
 TEST(OnnxModel, ListsWithoutEndAreRefused) {
   for (const int64_t type : {int64_t{kInt64}, int64_t{kFloat}}) {
     ModelMaker m;

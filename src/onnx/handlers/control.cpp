@@ -168,10 +168,7 @@ Values sequence_map(const Call& c) {
 }
 Values split_to_sequence(const Call& c) {
   const Tensor& x = c.in(0);
-  int64_t axis = c.integer("axis", 0);
-  if (axis < 0) axis += x.dim();
-  if (axis < 0 || axis >= x.dim()) c.fail("axis {} is outside of {}", axis, describe(x));
-  const int64_t size = x.size(axis);
+  const int64_t axis = c.axis(0, x.dim()), size = x.size(axis);
   std::vector<int64_t> sizes;
   bool keeps = true;
   if (!c.has(1)) {

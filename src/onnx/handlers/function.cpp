@@ -12,7 +12,7 @@ Values of_one(const Call& c) {
 }
 template <Tensor (*function)(const Tensor&, const Tensor&)>
 Values of_two(const Call& c) {
-  if (c.in(0).dtype() != c.in(1).dtype()) c.fail("types differ: {} and {}", describe(c.in(0)), describe(c.in(1)));
+  c.check_types();
   return {function(c.in(0), c.in(1))};
 }
 

@@ -7,11 +7,6 @@
 namespace tessera::onnx {
 namespace {
 
-int64_t axis_of(const Call& c, int64_t otherwise, int64_t rank) {
-  const int64_t axis = c.integer("axis", otherwise);
-  if (axis < -rank || axis >= rank) c.fail("axis {} is outside of {} dims", axis, rank);
-  return axis < 0 ? axis + rank : axis;
-}
 /// Indices below zero count from the end.
 Tensor from_start(const Tensor& index, int64_t size) {
   const Tensor wide = cast(index, Int64);
@@ -21,7 +16,7 @@ Tensor from_start(const Tensor& index, int64_t size) {
 
 Values gathers(const Call& c) {
   const Tensor &x = c.in(0), &index = c.in(1);
-  const int64_t axis = axis_of(c, 0, x.dim());
+  const int64_t axis = c.axis(0, x.dim());
   if (index.dim() == 0 && index.device() == cpu()) return {select(x, axis, index.item<int64_t>())};
   const Tensor flat = reshape(from_start(index, x.size(axis)), {Dim(-1)});
   Shape shape;
@@ -32,14 +27,14 @@ Values gathers(const Call& c) {
 }
 Values gather_elements(const Call& c) {
   const Tensor& x = c.in(0);
-  const int64_t axis = axis_of(c, 0, x.dim());
+  const int64_t axis = c.axis(0, x.dim());
   return {gather(x, axis, from_start(c.in(1), x.size(axis)))};
 }
 
 Values one_hots(const Call& c) {
   const Tensor& index = c.in(0);
   const int64_t depth = static_cast<int64_t>(c.number(1)), rank = index.dim() + 1;
-  const int64_t axis = axis_of(c, -1, rank);
+  const int64_t axis = c.axis(-1, rank);
   if (depth < 0) c.fail("a depth of {}", depth);
   const Tensor whole = is_floating(index.dtype()) ? cast(index, Int64) : index;
   Shape classes;
@@ -53,7 +48,7 @@ Values one_hots(const Call& c) {
 Values largest(const Call& c) {
   const Tensor& x = c.in(0);
   const int64_t k = c.has(1) ? c.ints(1).at(0) : c.integer("k", 1);
-  const auto [values, indices] = topk(x, k, axis_of(c, -1, x.dim()), c.flag("largest", true));
+  const auto [values, indices] = topk(x, k, c.axis(-1, x.dim()), c.flag("largest", true));
   return {values, indices};
 }
 
@@ -65,7 +60,7 @@ Values compress(const Call& c) {
   const Tensor chosen = reshape(nonzero(condition), {Dim(-1)});
   const Tensor& x = c.in(0);
   if (!c.has_attribute("axis")) return {index_select(reshape(x, {Dim(-1)}), 0, chosen)};
-  return {index_select(x, axis_of(c, 0, x.dim()), chosen)};
+  return {index_select(x, c.axis(0, x.dim()), chosen)};
 }
 
 constexpr Entry entries[] = {

@@ -26,26 +26,22 @@ Tensor old_broadcast(const Call& c) {
   for (int64_t d = axis + b.dim(); d < rank; ++d) b = unsqueeze(b, -1);
   return b;
 }
-void check_types(const Call& c) {
-  const Tensor &a = c.in(0), &b = c.in(1);
-  if (a.dtype() != b.dtype() && !c.mixes_types()) c.fail("types differ: {} and {}", describe(a), describe(b));
-}
 template <Tensor (*function)(Tensor, Tensor)>
 Values binary(const Call& c) {
-  check_types(c);
+  c.check_types();
   return {function(c.in(0), old_broadcast(c))};
 }
 
 Values divide(const Call& c) {
   const Tensor &a = c.in(0), b = old_broadcast(c);
-  check_types(c);
+  c.check_types();
   if (is_floating(a.dtype())) return {div(a, b)};
   if (any(eq(b, number_like(b, 0))).item() != 0) c.fail("an integer is divided by zero");
   return {div_trunc(a, b)};
 }
 Values modulo(const Call& c) {
   const Tensor &a = c.in(0), &b = c.in(1);
-  check_types(c);
+  c.check_types();
   const bool integers = !is_floating(a.dtype());
   if (integers && any(eq(b, number_like(b, 0))).item() != 0) c.fail("an integer is divided by zero");
   return {c.flag("fmod", false) ? tessera::fmod(a, b) : remainder(a, b)};

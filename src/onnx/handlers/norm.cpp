@@ -7,11 +7,6 @@
 namespace tessera::onnx {
 namespace {
 
-int64_t axis_of(const Call& c, int64_t otherwise, int64_t rank) {
-  const int64_t axis = c.integer("axis", otherwise);
-  if (axis < -rank || axis >= rank) c.fail("axis {} is outside of {} dims", axis, rank);
-  return axis < 0 ? axis + rank : axis;
-}
 int64_t elements(const Tensor& x, int64_t first, int64_t end) {
   int64_t n = 1;
   for (int64_t d = first; d < end; ++d) n *= x.size(d);
@@ -23,7 +18,7 @@ template <Tensor (*function)(const Tensor&, int64_t)>
 Values softmax_like(const Call& c) {
   const Tensor& x = c.in(0);
   if (c.opset() >= 13) return {function(x, c.integer("axis", -1))};
-  const int64_t axis = axis_of(c, 1, x.dim());
+  const int64_t axis = c.axis(1, x.dim());
   return {reshape(function(reshape(x, {elements(x, 0, axis), elements(x, axis, x.dim())}), 1), x.shape())};
 }
 Tensor hardest(const Tensor& x, int64_t axis) {
@@ -59,7 +54,7 @@ Values batch_norm_inference(const Call& c) {
 /// Over the dims from `axis` on, in f32 at least: y = x_hat * scale + bias, the mean and 1 / deviation.
 Values layer_norms(const Call& c) {
   const Tensor& x = c.in(0);
-  const int64_t axis = axis_of(c, -1, x.dim());
+  const int64_t axis = c.axis(-1, x.dim());
   const double eps = c.real("epsilon", 1e-5f);
   const auto fits = [&](size_t i) {  // what the one-pass kernel takes
     if (!c.has(i)) return true;
@@ -82,7 +77,7 @@ Values layer_norms(const Call& c) {
 }
 Values rms_norms(const Call& c) {
   const Tensor& x = c.in(0);
-  const int64_t axis = axis_of(c, -1, x.dim());
+  const int64_t axis = c.axis(-1, x.dim());
   const double eps = c.real("epsilon", 1e-5f);
   if (axis == x.dim() - 1 && c.in(1).dim() == 1 && c.in(1).dtype() == x.dtype() && c.in(1).size(0) == x.size(axis))
     return {rms_norm(x, c.in(1), eps)};
@@ -112,7 +107,7 @@ Values instance_norms(const Call& c) {
 Values hard_max(const Call& c) {
   const Tensor& x = c.in(0);
   if (c.opset() >= 13) return {hardest(x, c.integer("axis", -1))};
-  const int64_t axis = axis_of(c, 1, x.dim());
+  const int64_t axis = c.axis(1, x.dim());
   return {reshape(hardest(reshape(x, {elements(x, 0, axis), elements(x, axis, x.dim())}), 1), x.shape())};
 }
 

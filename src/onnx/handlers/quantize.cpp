@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "onnx/handler.h"
+#include "onnx/handlers/zero_point.h"
 #include "tessera/ops.h"
 
 namespace tessera::onnx {
@@ -62,11 +63,6 @@ Values dynamic_quantize(const Call& c) {
   return {cast(y, UInt8), scale, cast(point, UInt8)};
 }
 
-// Sums of products of 8-bit integers are below 2^53, so that f64 has them exactly.
-Tensor less_zero(const Tensor& x, const Tensor& point) {
-  const Tensor wide = cast(x, Float64);
-  return point.defined() ? sub(wide, cast(point, Float64)) : wide;
-}
 /// Zero points of rows of a [..., m, k], or of columns of b.
 Tensor of_rows(const Tensor& point) {
   return point.defined() && point.dim() == 1 && point.numel() > 1 ? unsqueeze(point, 1) : point;

@@ -8,10 +8,6 @@
 namespace tessera::onnx {
 namespace {
 
-int64_t dim_in(const Call& c, int64_t d, int64_t rank) {
-  if (d < -rank || d >= rank) c.fail("dim {} is outside of {}", d, rank);
-  return d < 0 ? d + rank : d;
-}
 Tensor list_of(const std::vector<int64_t>& values) { return tensor(values, {static_cast<int64_t>(values.size())}); }
 
 Values reshape_to(const Call& c) {
@@ -50,7 +46,7 @@ Values squeeze_dims(const Call& c) {
   if (all)
     for (int64_t d = 0; d < rank; ++d)
       if (x.size(d) == 1) axes.push_back(d);
-  for (int64_t& d : axes) d = dim_in(c, d, rank);
+  for (int64_t& d : axes) d = c.axis_in(d, rank);
   std::sort(axes.begin(), axes.end(), std::greater<>());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   for (const int64_t d : axes) x = squeeze(x, d);
@@ -60,7 +56,7 @@ Values unsqueeze_dims(const Call& c) {
   Tensor x = c.in(0);
   std::vector<int64_t> axes = c.has(1) ? c.ints(1) : c.integers("axes");
   const int64_t rank = x.dim() + static_cast<int64_t>(axes.size());
-  for (int64_t& d : axes) d = dim_in(c, d, rank);
+  for (int64_t& d : axes) d = c.axis_in(d, rank);
   std::sort(axes.begin(), axes.end());
   if (std::adjacent_find(axes.begin(), axes.end()) != axes.end()) c.fail("a dim is named twice");
   for (const int64_t d : axes) x = unsqueeze(x, d);
@@ -70,7 +66,7 @@ Values concat_along(const Call& c) { return {concat(c.tensors(), c.integer("axis
 
 Values split_along(const Call& c) {
   const Tensor& x = c.in(0);
-  const int64_t axis = dim_in(c, c.integer("axis", 0), x.dim()), size = x.size(axis);
+  const int64_t axis = c.axis(0, x.dim()), size = x.size(axis);
   std::vector<int64_t> sizes = c.has(1) ? c.ints(1) : c.integers("split");
   if (sizes.empty()) {
     const int64_t parts = c.integer("num_outputs", static_cast<int64_t>(c.outputs()));
@@ -100,7 +96,7 @@ Values slices(const Call& c) {
   if (steps.empty()) steps.assign(starts.size(), 1);
   if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size())
     c.fail("starts, ends, axes and steps are of different lengths");
-  for (size_t i = 0; i < starts.size(); ++i) x = slice_by(x, dim_in(c, axes[i], x.dim()), starts[i], ends[i], steps[i]);
+  for (size_t i = 0; i < starts.size(); ++i) x = slice_by(x, c.axis_in(axes[i], x.dim()), starts[i], ends[i], steps[i]);
   return {x};
 }
 
@@ -140,8 +136,8 @@ Values triangle(const Call& c) {
 Values reverse_sequence(const Call& c) {
   const Tensor& x = c.in(0);
   const std::vector<int64_t> lengths = c.ints(1);
-  const int64_t batch = dim_in(c, c.integer("batch_axis", 1), x.dim()),
-                time = dim_in(c, c.integer("time_axis", 0), x.dim());
+  const int64_t batch = c.axis_in(c.integer("batch_axis", 1), x.dim()),
+                time = c.axis_in(c.integer("time_axis", 0), x.dim());
   if (static_cast<int64_t>(lengths.size()) != x.size(batch)) c.fail("{} lengths for {}", lengths.size(), describe(x));
   Tensors parts;
   for (size_t i = 0; i < lengths.size(); ++i) {

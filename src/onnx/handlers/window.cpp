@@ -1,5 +1,6 @@
 // Convolutions and pools.
 #include "onnx/handler.h"
+#include "onnx/handlers/zero_point.h"
 #include "tessera/ops_pool.h"
 
 namespace tessera::onnx {
@@ -49,11 +50,6 @@ Values convolve(const Call& c) {
   return {conv(x, c.in(1), c.optional(2), conv_options(c, x.shape(), c.in(1)))};
 }
 
-// Sums of products of 8-bit integers are below 2^53, so that f64 has them exactly.
-Tensor without_zero(const Tensor& x, const Tensor& zero) {
-  const Tensor wide = cast(x, Float64);
-  return zero.defined() ? sub(wide, cast(zero, Float64)) : wide;
-}
 // A number for each filter.
 Tensor of_filters(const Tensor& t, const Tensor& weight) {
   if (!t.defined() || t.numel() == 1) return t;
@@ -62,15 +58,15 @@ Tensor of_filters(const Tensor& t, const Tensor& weight) {
   return reshape(t, shape);
 }
 Values convolve_integers(const Call& c) {
-  const Tensor weight = without_zero(c.in(1), of_filters(c.optional(3), c.in(1)));
-  const Tensor y = conv(without_zero(c.in(0), c.optional(2)), weight, {}, conv_options(c, c.in(0).shape(), weight));
+  const Tensor weight = less_zero(c.in(1), of_filters(c.optional(3), c.in(1)));
+  const Tensor y = conv(less_zero(c.in(0), c.optional(2)), weight, {}, conv_options(c, c.in(0).shape(), weight));
   return {cast(y, Int32)};
 }
 Values convolve_quantised(const Call& c) {
   const Tensor scale = mul(cast(c.in(1), Float64), cast(of_filters(c.in(4), c.in(3)), Float64));
-  const Tensor weight = without_zero(c.in(3), of_filters(c.in(5), c.in(3)));
+  const Tensor weight = less_zero(c.in(3), of_filters(c.in(5), c.in(3)));
   const Tensor bias = c.has(8) ? cast(c.in(8), Float64) : Tensor();
-  const Tensor sums = conv(without_zero(c.in(0), c.in(2)), weight, bias, conv_options(c, c.in(0).shape(), weight));
+  const Tensor sums = conv(less_zero(c.in(0), c.in(2)), weight, bias, conv_options(c, c.in(0).shape(), weight));
   const Tensor factor =
       scale.numel() == 1 ? scale : reshape(scale, Shape(scale.shape().begin(), scale.shape().end() - 1));
   const Tensor y = add(round(div(mul(sums, factor), cast(c.in(6), Float64))), cast(c.in(7), Float64));
