@@ -60,6 +60,13 @@ void CommonOptions::apply() const {
   if (!picks.empty()) pin_picks(picks, d);
 }
 
+std::string decimal(double number, const char* unit) {
+  const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t p = 0;
+  for (; number >= 1000 && p + 1 < std::size(prefixes); ++p) number /= 1000;
+  return fmt::format("{:.4g} {}{}", number, prefixes[p], unit);
+}
+
 Shape parse_shape(const std::string& text) {
   Shape shape;
   size_t at = 0;

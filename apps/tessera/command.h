@@ -30,6 +30,9 @@ struct CommonOptions {
   std::string place() const;
 };
 
+/// Four digits and a unit with its prefix: "16.35 GFLOP".
+std::string decimal(double number, const char* unit);
+
 /// The shape that "12x1024x64" names. Throws UsageError.
 Shape parse_shape(const std::string& text);
 

@@ -31,12 +31,6 @@ std::string binary(double bytes) {
   if (bytes < 0x1p20) return fmt::format("{:.1f} KiB", bytes / 0x1p10);
   return bytes < 0x1p30 ? fmt::format("{:.1f} MiB", bytes / 0x1p20) : fmt::format("{:.2f} GiB", bytes / 0x1p30);
 }
-std::string decimal(double number, const char* unit) {
-  const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
-  size_t p = 0;
-  for (; number >= 1000 && p + 1 < std::size(prefixes); ++p) number /= 1000;
-  return fmt::format("{:.4g} {}{}", number, prefixes[p], unit);
-}
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 StepShare total(const StepCost& c) {

@@ -29,30 +29,18 @@ struct Share {
 struct Counter : Observer {
   std::map<std::string, Share> operators;
   void returned(const CallSeen& call) override {
-    const Op* const op = find(call.op);
-    if (!op || op->view || call.failed) return;
+    const Op& op = find_op(call.op);
+    if (op.view || call.failed) return;
     std::vector<TensorMeta> in, out;
     for (const Tensor& t : call.inputs) in.push_back(t.defined() ? t.meta() : TensorMeta{});
     for (const Tensor& t : call.outputs) out.push_back(t.defined() ? t.meta() : TensorMeta{});
-    const Cost cost = cost_of(*op, in, out, call.attrs);
+    const Cost cost = cost_of(op, in, out, call.attrs);
     Share& share = operators[std::string(call.op)];
     ++share.calls;
     share.flops += cost.flops;
     share.bytes += cost.bytes;
   }
-  static const Op* find(std::string_view name) {
-    for (const Op* op : op_table())
-      if (op->name == name) return op;
-    return nullptr;
-  }
 };
-
-std::string scaled(double number, const char* unit) {
-  const char* const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
-  size_t p = 0;
-  for (; number >= 1000 && p + 1 < std::size(prefixes); ++p) number /= 1000;
-  return fmt::format("{:.4g} {}{}", number, prefixes[p], unit);
-}
 
 void print_ports(const char* what, const std::vector<onnx::Port>& ports) {
   fmt::print("{}\n", what);
@@ -83,11 +71,11 @@ void print_run(const InfoOptions& options, Results& results) {
   std::sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second.flops > b.second.flops; });
   fmt::print("\n{:<32} {:>6} {:>13} {:>13}\n", "operator here", "calls", "FLOPs", "bytes moved");
   for (const auto& [name, share] : sorted) {
-    fmt::print("{:<32} {:>6} {:>13} {:>13}\n", name, share.calls, scaled(share.flops, ""), scaled(share.bytes, "B"));
+    fmt::print("{:<32} {:>6} {:>13} {:>13}\n", name, share.calls, decimal(share.flops, ""), decimal(share.bytes, "B"));
     all.calls += share.calls, all.flops += share.flops, all.bytes += share.bytes;
   }
-  fmt::print("{:<32} {:>6} {:>13} {:>13}\n", "all", all.calls, scaled(all.flops, ""), scaled(all.bytes, "B"));
-  fmt::print("peak memory of tensors in a run {}\n", scaled(static_cast<double>(peak), "B"));
+  fmt::print("{:<32} {:>6} {:>13} {:>13}\n", "all", all.calls, decimal(all.flops, ""), decimal(all.bytes, "B"));
+  fmt::print("peak memory of tensors in a run {}\n", decimal(static_cast<double>(peak), "B"));
   results.add("flops", all.flops, "FLOP", false);
   results.add("peak memory", static_cast<double>(peak), "bytes", false);
 }
@@ -102,7 +90,7 @@ void run(const InfoOptions& options) {
              info.producer.empty() ? "an unnamed producer" : info.producer);
   print_ports("inputs", info.inputs);
   print_ports("outputs", info.outputs);
-  fmt::print("{} parameters, {}\n", info.parameters, scaled(static_cast<double>(info.parameter_bytes), "B"));
+  fmt::print("{} parameters, {}\n", info.parameters, decimal(static_cast<double>(info.parameter_bytes), "B"));
   fmt::print("{} nodes\n", info.nodes);
   std::vector<std::pair<std::string, int64_t>> sorted(info.operators.begin(), info.operators.end());
   std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second > b.second; });

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "command_line.h"
+#include "onnx/tensors.h"
 #include "tessera/io.h"
 #include "tessera/ops.h"
 
@@ -23,11 +24,8 @@ int64_t to_count(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && n >= 0 ? n : -1;
 }
 DType dtype_named(const onnx::Port& port) {
-  const std::pair<const char*, DType> names[] = {{"float", Float32}, {"double", Float64},  {"int64", Int64},
-                                                 {"int32", Int32},   {"bool", Bool},       {"uint8", UInt8},
-                                                 {"int8", Int8},     {"float16", Float16}, {"bfloat16", BFloat16}};
-  for (const auto& [name, dtype] : names)
-    if (port.type == name) return dtype;
+  for (int i = 0; i < kDTypeCount; ++i)
+    if (const auto dtype = static_cast<DType>(i); port.type == onnx::type_name(onnx::data_type_of(dtype))) return dtype;
   throw UsageError(fmt::format("input {} is {}: give it a file by --input", port.name, describe(port)));
 }
 

@@ -91,11 +91,14 @@ Outcome test(const fs::path& folder, const OnnxTestOptions& options) {
     const onnx::Model model((folder / "model.onnx").string(), {.device = options.common.target()});
     for (int set = 0;; ++set) {
       const fs::path data = folder / fmt::format("test_data_set_{}", set);
-      if (!fs::is_directory(data)) break;
+      if (!fs::is_directory(data)) {
+        if (set == 0) throw FileError(data.string() + " is missing");
+        break;
+      }
       const onnx::Values got = model.run(read_values(data, "input", model.inputs()));
       const onnx::Values want = read_values(data, "output", model.outputs());
+      if (want.size() != got.size()) throw Mismatch(fmt::format("{} outputs, should be {}", got.size(), want.size()));
       for (size_t i = 0; i < want.size(); ++i) {
-        if (i >= got.size()) throw Mismatch(fmt::format("output {} is missing", i));
         const std::string at = "output " + model.outputs()[i].name;
         if (model.is_random() && got[i].is_tensor()) compare_draws(got[i].tensor(), want[i].tensor(), at);
         else compare(got[i], want[i], options, at);

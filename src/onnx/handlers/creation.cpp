@@ -3,6 +3,7 @@
 
 #include "onnx/handler.h"
 #include "tessera/ops.h"
+#include "tessera/ops_shape.h"
 
 namespace tessera::onnx {
 namespace {
@@ -53,11 +54,7 @@ Values range(const Call& c) {
 Values eye_like(const Call& c) {
   const Tensor& x = c.in(0);
   if (x.dim() != 2) c.fail("{} is no matrix", describe(x));
-  const int64_t k = c.integer("k", 0);
-  const Tensor rows = arange(0, static_cast<double>(x.size(0)), 1, Int64, x.device()),
-               columns = arange(0, static_cast<double>(x.size(1)), 1, Int64, x.device());
-  const Tensor on = eq(unsqueeze(rows, 1) + static_cast<double>(k), unsqueeze(columns, 0));
-  return {cast(on, c.dtype("dtype", x.dtype()))};
+  return {eye(x.size(0), x.size(1), c.integer("k", 0), c.dtype("dtype", x.dtype()), x.device())};
 }
 
 // ---- draws: a seed makes them the same each time
