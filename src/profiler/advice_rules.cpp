@@ -210,8 +210,9 @@ Advices advise_on_synchronisation(AdviceInput& in) {
 // ---- the host
 
 // Where a kernel was launched only after the device had run dry, the device waited for the host. A graph's kernels are
-// about kKernelGap apart, so what is more than that is won. What the host does in between must be operators and
-// launches: what else a program does there, no graph and no larger batch would make shorter.
+// about kKernelGap apart, so what is more than that is won, less what only the recording took. What the host does in
+// between must be operators and launches: what else a program does there, no graph and no larger batch would make
+// shorter.
 Advices advise_on_host(AdviceInput& in) {
   if (in.on_host()) return {};
   std::vector<Interval> work;
@@ -220,16 +221,18 @@ Advices advise_on_host(AdviceInput& in) {
       work.push_back(interval_of(span));
   const Intervals busy = union_of(std::move(work));
   const std::vector<const Span*> spans = device_spans(in);
+  const DeviceInfo* const device = device_info(in.trace, in.device);
+  const int64_t stays = kKernelGap + (device ? device->launch_cost : 0);
   Places places;
   int64_t won = 0, gaps = 0;
   std::erase_if(in.idle, [&](const Interval& gap) {
-    if (gap.length() <= kKernelGap) return false;
+    if (gap.length() <= stays) return false;
     const Span* next = started_at(spans, gap.end);
     const bool known = next && (in.launched.call(*next) || owner_of(in.trace, *next));
     if (!known || in.launched(*next) < gap.begin) return false;  // it was queued in time
     const int64_t named = length_of(clipped_to(busy, gap));
     if (gap.length() > kDispatchGap && named * 2 < gap.length()) return false;
-    won += gap.length() - kKernelGap;
+    won += gap.length() - stays;
     ++gaps;
     places.add(in.trace, next, whole(gap.length()));
     return true;

@@ -102,7 +102,7 @@ struct Profile::State {
   void finish() {
     try {
       Trace trace = end();
-      describe_devices(trace);
+      describe_devices(trace, options);
       last = std::make_shared<const Recording>(std::make_shared<const Trace>(std::move(trace)));
       wait_for_files();
       if (!options.folder.empty()) writer.begin(last, options.folder);

@@ -99,6 +99,7 @@ struct DeviceInfo {
   int blocks_per_multiprocessor = 0, registers_per_multiprocessor = 0;
   int64_t shared_per_multiprocessor = 0;  ///< bytes
   int64_t shared_reserved = 0;            ///< of them, that each block takes beside its own
+  int64_t launch_cost = 0;                ///< nanoseconds of the host that recording added to a launch
 };
 
 /// What a step's threads did on the host.

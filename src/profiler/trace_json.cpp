@@ -454,9 +454,9 @@ void TraceWriter::memory(const MemoryChange& change) {
 void TraceWriter::own_device(const DeviceInfo& device) {
   const Roof& roof = device.roof;
   put("\n    {{\"id\": {}, \"name\": {}, \"memory\": {}, \"multiprocessors\": {}, \"warp\": {}, \"threads\": {}, "
-      "\"architecture\": {}, ",
+      "\"architecture\": {}, \"launch cost\": {}, ",
       device.id, json_text(device.name), device.memory, device.multiprocessors, device.warp_size,
-      device.threads_per_multiprocessor, json_text(device.architecture));
+      device.threads_per_multiprocessor, json_text(device.architecture), device.launch_cost);
   put("\"roof\": {{\"bytes\": {}, \"f32\": {}, \"tf32\": {}, \"f16\": {}, \"bf16\": {}, \"f64\": {}}}}}",
       finite_or_zero(roof.bytes_per_second), finite_or_zero(roof.f32), finite_or_zero(roof.tf32),
       finite_or_zero(roof.f16), finite_or_zero(roof.bf16), finite_or_zero(roof.f64));

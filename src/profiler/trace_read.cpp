@@ -117,6 +117,7 @@ DeviceInfo read_own_device(const TraceJson& value) {
   out.warp_size = count_of(json_member(value, "warp"));
   out.threads_per_multiprocessor = count_of(json_member(value, "threads"));
   out.architecture = json_string(json_member(value, "architecture"));
+  out.launch_cost = integer_of<int64_t>(json_member(value, "launch cost"), 0, 0);
   out.roof = read_roof(json_member(value, "roof"));
   return out;
 }

@@ -133,6 +133,14 @@ TEST(AdviceOnHost, CountsGapsInWhichTheDeviceWaitsForLaunches) {
   expect_says(one, {"20 gaps", "29.0 us on average", "graph"});
 }
 
+TEST(AdviceOnHost, LeavesOutWhatRecordingTook) {
+  Trace trace = sparse_steps(false);
+  trace.devices.at(0).launch_cost = 4'000;
+  expect_advice(trace, "host-bound", 20 * 25, 0.5);
+  trace.devices.at(0).launch_cost = 40'000;
+  expect_no_advice(trace);
+}
+
 TEST(AdviceOnHost, IsSilentWhereKernelsWereLaunchedInTime) { expect_no_advice(sparse_steps(true)); }
 
 TEST(AdviceOnHost, IsSilentWhereTheProgramDoesSomethingElse) {

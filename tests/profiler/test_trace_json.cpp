@@ -103,7 +103,7 @@ void expect_same_devices(const Trace& a, const Trace& b) {
     const DeviceInfo &x = a.devices[i], &y = b.devices[i];
     EXPECT_EQ(std::tie(x.id, x.name, x.memory, x.multiprocessors, x.warp_size, x.threads_per_multiprocessor),
               std::tie(y.id, y.name, y.memory, y.multiprocessors, y.warp_size, y.threads_per_multiprocessor));
-    EXPECT_EQ(x.architecture, y.architecture);
+    EXPECT_EQ(std::tie(x.architecture, x.launch_cost), std::tie(y.architecture, y.launch_cost));
     const Roof &r = x.roof, &s = y.roof;
     EXPECT_EQ(std::tie(r.bytes_per_second, r.f32, r.tf32, r.f16, r.bf16, r.f64),
               std::tie(s.bytes_per_second, s.f32, s.tf32, s.f16, s.bf16, s.f64));
