@@ -28,6 +28,10 @@ struct DepthwiseCall {
     std::copy(conv.stride, conv.stride + 2, args.stride);
     std::copy(conv.dilation, conv.dilation + 2, args.dilation);
     std::copy(conv.padding, conv.padding + 2, args.padding);
+    // A window with one place has one result whatever its stride, which may as well be that of the other dim.
+    for (int d = 0; d < 2; ++d)
+      if (args.size[d] + 2 * args.padding[d] - args.dilation[d] * (args.filter[d] - 1) == 1)
+        args.stride[d] = args.stride[1 - d];
     return args;
   }
   // Where an operand lies for the kernels, which write the last one that is asked for.
