@@ -189,8 +189,8 @@ Tensor embedding(const Tensor& index, const Tensor& weight);
 /// index [...] -> [..., classes] (i64): one at the index, zero elsewhere.
 Tensor one_hot(const Tensor& index, int64_t classes);
 
-/// Where x is not zero, i64 [count, rank], in row-major order. On CPUs alone. The count depends on values: without
-/// memory, and while a function is captured, it is a symbol from 0 to the number of elements.
+/// Where x is not zero, i64 [count, rank], in row-major order. The count depends on values: without memory, and while a
+/// function is captured, it is a symbol from 0 to the number of elements.
 Tensor nonzero(const Tensor& x);
 /// The elements of x where mask (bool) is true, [count], in row-major order; the two broadcast. By nonzero().
 Tensor masked_select(const Tensor& x, const Tensor& mask);

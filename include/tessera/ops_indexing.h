@@ -17,8 +17,7 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& 
 
 enum class ScatterReduction { Sum, Mean, Prod, Max, Min };
 /// x combined with what source has for each place, or without `include_self` that alone; elements that no index names
-/// stay. A mean of integers is rounded down. Prod, Max and Min are on CPUs alone; extremes that are equal share the
-/// gradient.
+/// stay. A mean of integers is rounded down. Extremes that are equal share the gradient.
 Tensor scatter_reduce(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source, ScatterReduction how,
                       bool include_self = true);
 
@@ -86,7 +85,7 @@ struct UniqueAlong {
   Tensor counts;   ///< i64 [count]: how often each one is there
 };
 /// Of the slices along `dim`, ascending by their first element, then the next one, or in the order in which they
-/// appear. By nonzero(), on CPUs alone.
+/// appear. By nonzero().
 UniqueAlong unique_along(const Tensor& x, int64_t dim, bool sorted = true);
 
 }  // namespace tessera

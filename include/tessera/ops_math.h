@@ -53,7 +53,6 @@ Tensor isclose(const Tensor& a, const Tensor& b, double relative = 1e-5, double 
 // ---- bits: src/ops/bits.cpp -----------------------------------------------------------------------------------------
 // Of integers and bools, which broadcast and are promoted; floating-point tensors throw Error.
 
-/// On CPUs alone, as bitwise_or and bitwise_xor.
 Tensor bitwise_and(const Tensor& a, const Tensor& b);
 Tensor bitwise_or(const Tensor& a, const Tensor& b);
 Tensor bitwise_xor(const Tensor& a, const Tensor& b);

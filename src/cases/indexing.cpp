@@ -80,6 +80,7 @@ std::vector<OpCase> indexing_cases() {
                    .inputs = places({7, 5}, {13, 4}, 7, true),
                    .gradients = 5,
                    .symbolic = false});
+    all.push_back({.op = op, .label = "a long line", .attrs = DimAttrs{0}, .inputs = places({901}, {5003}, 901, true)});
     all.push_back(
         {.op = op, .label = "many columns", .attrs = DimAttrs{0}, .inputs = places({3, 2, 131}, {4, 2, 131}, 3, true)});
     all.push_back({.op = op,
@@ -120,7 +121,7 @@ std::vector<OpCase> indexing_cases() {
                    .attrs = OneHotAttrs{5},
                    .inputs = [=](Generator& g) { return Tensors{indices(index, 5, g)}; },
                    .dtypes = {Float64}});
-  for (Shape shape : {Shape{}, Shape{1}, Shape{0, 4}, Shape{101}, Shape{7, 5, 3}})
+  for (Shape shape : {Shape{}, Shape{1}, Shape{0, 4}, Shape{101}, Shape{7, 5, 3}, Shape{3, 2047}})
     all.push_back({.op = "nonzero", .label = to_string(shape), .inputs = sparse(shape)});
   all.push_back({.op = "nonzero",
                  .label = "1000x1000",

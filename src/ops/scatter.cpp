@@ -1,6 +1,4 @@
 // Writing to computed places: what comes to an element overwrites it, or is combined with it.
-#include "ops/scatter.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -132,28 +130,8 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
   return dispatch_one(scatter_add_op, {x, index, source}, DimAttrs{dim});
 }
 
-// Of the writes to a place all but the last become 0, so that their sum is the last.
-Tensor scatter_by_sorting(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  dim = normalize_dim("scatter", dim, x.shape());
-  const int64_t n = index.size(dim);
-  if (n == 0) return x.clone();
-  const auto [sorted, order] = topk(index, n, dim, false);
-  Shape one = index.shape();
-  one[dim] = 1;
-  const Tensor end = ones(one, Bool, x.device());
-  const Tensor changes = ne(slice(sorted, dim, 1, n), slice(sorted, dim, 0, n - 1));
-  const Tensor ends = cast(concat({changes, end}, dim), Int64);
-  const Tensor last = scatter_add(zeros(index.shape(), Int64, x.device()), dim, order, ends);
-  const Tensor written = scatter_add(zeros(x.shape(), Int64, x.device()), dim, index, last);
-  const Tensor values = kept_where(ne(last, number_like(last, 0)), source);
-  const Tensor sums = scatter_add(zeros(x.shape(), x.dtype(), x.device()), dim, index, values);
-  return where(ne(written, number_like(written, 0)), sums, x);
-}
-
 Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  if (!x.device().is_gpu()) return dispatch_one(scatter_op, {x, index, source}, DimAttrs{dim});
-  infer_scatter<"scatter">(std::array{x.meta(), index.meta(), source.meta()}, DimAttrs{dim});
-  return scatter_by_sorting(x, dim, index, source);
+  return dispatch_one(scatter_op, {x, index, source}, DimAttrs{dim});
 }
 
 namespace {

@@ -37,8 +37,8 @@ class Assembly {
 /// Says of each change what it was for, and adds what was there before, at the beginning.
 void tell_memory_kinds(Trace& trace, const Assembly::Kinds& known);
 
-/// What the devices of the trace are, with measured roofs and what recording with these options costs there; a device is
-/// measured once in a process.
+/// What the devices of the trace are, with measured roofs and what recording with these options costs there; a device
+/// is measured once in a process.
 void describe_devices(Trace& trace, const Options& options);
 /// Nanoseconds that recording adds to a call which launches a kernel there.
 int64_t cost_of_recording_a_launch(Device device, const Options& options);

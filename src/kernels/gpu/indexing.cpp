@@ -1,4 +1,5 @@
-// Reading and adding at computed places. Kernels check each index and leave out what it would have read or written.
+// Reading and writing at computed places, and bits. Kernels check each index and leave out what it would have read or
+// written.
 #include "kernels/args/gpu/indexing.h"
 
 #include "kernels/shared/arguments.h"
@@ -65,13 +66,37 @@ void embedding(const Call& call, Plan& plan) {
   plan.launch("take", index_table().take, args);
 }
 
-void scatter_add(const Call& call, Plan& plan) {
+// Of one line: sums of the elements that meet at a place, each by one thread, in order.
+void add_along(const Call& call, Plan& plan) {
+  const Operand &index = call.in[1], &source = call.in[2], &out = call.out[0];
+  SumRowsArgs args{};
+  args.op = call.op.name.data();
+  args.rank = 1;
+  args.lengths[0] = index.size(0);
+  args.index = operand(index, 1);
+  args.x = operand(source, 1);
+  args.count = index.size(0);
+  args.rows = out.size(0);
+  args.width = args.step = args.out_step = 1;
+  args.out = out.data_ptr();
+  args.out_row = out.strides()[0];
+  args.adds = true;
+  args.workspace = plan.take(index_table().sum_rows_bytes(args.count, args.rows));
+  plan.launch("sum_rows", index_table().sum_rows, args);
+}
+
+template <ScatterCombine combine>
+void scatter_by(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
   copy(call, plan, out, x);
   if (index.numel() == 0) return;
+  constexpr int64_t few = 256;  // that a thread does alone
+  if (combine == ScatterCombine::sum && index.dim() == 1 && index.size(0) > few && is_floating(out.dtype()))
+    return add_along(call, plan);
   const int64_t dim = dim_of(call, x);
-  ScatterAddArgs args{};
+  ScatterArgs args{};
   args.op = call.op.name.data();
+  args.combine = combine;
   args.rank = static_cast<int>(index.dim());
   set_lengths(args.lengths, index);
   args.lengths[dim] = 1;
@@ -83,7 +108,65 @@ void scatter_add(const Call& call, Plan& plan) {
   args.index_step = index.strides()[dim];
   args.source_step = source.strides()[dim];
   args.bound = x.size(dim);
-  plan.launch("scatter_add", index_table().scatter_add, args);
+  plan.launch("scatter", scatter_table().combine, args);
+}
+
+void overwrite(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &index = call.in[1], &out = call.out[0];
+  copy(call, plan, out, x);
+  if (index.numel() == 0) return;
+  const int64_t dim = dim_of(call, x);
+  OverwriteArgs args{};
+  args.op = call.op.name.data();
+  args.rank = static_cast<int>(index.dim());
+  set_lengths(args.lengths, index);
+  args.out = operand(out, args.rank);
+  args.index = operand(index, args.rank);
+  args.source = operand(call.in[2], args.rank);
+  args.count = out.numel();
+  args.writers.data = plan.take(args.count * 8);
+  const Strides dense = contiguous_strides(out.shape());
+  std::copy(dense.begin(), dense.end(), args.writers.strides);
+  args.out_step = args.out.strides[dim];
+  args.writer_step = dense[static_cast<size_t>(dim)];
+  args.out.strides[dim] = args.writers.strides[dim] = 0;
+  args.bound = x.size(dim);
+  plan.launch("scatter", scatter_table().overwrite, args);
+}
+
+void nonzero(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &out = call.out[0];
+  if (out.numel() == 0) return;
+  NonzeroArgs args{};
+  args.rank = checked_rank(call, x);
+  set_lengths(args.lengths, x);
+  args.x = operand(x, args.rank);
+  args.tiles = (x.numel() + nonzero_tile - 1) / nonzero_tile;
+  args.most = out.size(0);
+  args.counts = static_cast<long long*>(plan.take(args.tiles * 8));
+  args.out = static_cast<long long*>(out.data_ptr());
+  args.out_row = out.strides()[0];
+  args.out_column = out.strides()[1];
+  plan.launch("nonzero", nonzero_table().count, args);
+  CumsumArgs sums{};
+  sums.rank = 1;
+  sums.lengths[0] = args.tiles;
+  sums.in = sums.out = {args.counts, Scalar::i64, {1}};
+  plan.launch("cumsum", reduce_table().cumsum, sums);
+  plan.launch("nonzero", nonzero_table().write, args);
+}
+
+template <BitOp op>
+void bits(const Call& call, Plan& plan) {
+  const Operand& out = call.out[0];
+  BitsArgs args{};
+  args.op = op;
+  args.rank = checked_rank(call, out);
+  set_lengths(args.lengths, out);
+  args.out = operand(out, args.rank);
+  args.a = operand(call.in[0], args.rank);
+  args.b = operand(call.in[1], args.rank);
+  if (out.numel() > 0) plan.launch("bits", bits_table().run, args);
 }
 
 void embedding_backward(const Call& call, Plan& plan) {
@@ -120,7 +203,12 @@ void one_hot(const Call& call, Plan& plan) {
 }
 
 constexpr Kernel gather_kernels[] = {{.name = "loop", .plan = gather}};
-constexpr Kernel scatter_add_kernels[] = {{.name = "lines", .plan = scatter_add}};
+template <ScatterCombine combine>
+constexpr Kernel scatter_kernels[] = {{.name = "lines", .plan = scatter_by<combine>}};
+constexpr Kernel overwrite_kernels[] = {{.name = "last", .plan = overwrite}};
+constexpr Kernel nonzero_kernels[] = {{.name = "tiles", .plan = nonzero}};
+template <BitOp op>
+constexpr Kernel bits_kernels[] = {{.name = "loop", .plan = bits<op>}};
 constexpr Kernel index_select_kernels[] = {{.name = "loop", .plan = index_select}};
 constexpr Kernel embedding_kernels[] = {{.name = "rows", .plan = embedding}};
 constexpr Kernel embedding_backward_kernels[] = {{.name = "sorted", .plan = embedding_backward}};
@@ -130,12 +218,23 @@ constexpr Kernel one_hot_kernels[] = {{.name = "loop", .plan = one_hot}};
 
 std::span<const KernelTableEntry> indexing_kernels() {
   static constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
-                                                 {"scatter_add", scatter_add_kernels},
+                                                 {"scatter", overwrite_kernels},
+                                                 {"scatter_add", scatter_kernels<ScatterCombine::sum>},
+                                                 {"scatter_prod", scatter_kernels<ScatterCombine::product>},
+                                                 {"scatter_amax", scatter_kernels<ScatterCombine::largest>},
+                                                 {"scatter_amin", scatter_kernels<ScatterCombine::smallest>},
+                                                 {"nonzero", nonzero_kernels},
                                                  {"index_select", index_select_kernels},
                                                  {"embedding", embedding_kernels},
                                                  {"embedding_backward", embedding_backward_kernels},
                                                  {"embedding_backward_", embedding_backward_kernels},
                                                  {"one_hot", one_hot_kernels}};
+  return entries;
+}
+std::span<const KernelTableEntry> bit_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"bitwise_and", bits_kernels<BitOp::both>},
+                                                 {"bitwise_or", bits_kernels<BitOp::either>},
+                                                 {"bitwise_xor", bits_kernels<BitOp::one>}};
   return entries;
 }
 

@@ -170,7 +170,8 @@ Values suppress_boxes(const Call& c) {
                        .iou_threshold = c.has(3) ? c.number(3) : 0,
                        .centered = c.flag("center_point_box", false)};
   if (c.has(4)) o.score_threshold = c.number(4);
-  return {non_max_suppression(c.in(0), c.in(1), o)};
+  // On the host, where values decide how many boxes remain.
+  return {non_max_suppression(c.in(0).to(cpu()), c.in(1).to(cpu()), o).to(c.device())};
 }
 
 Values convolve_deformed(const Call& c) {

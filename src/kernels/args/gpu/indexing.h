@@ -14,13 +14,48 @@ struct TakeArgs {
   long long step, bound;
 };
 
-/// Adds `length` elements of the source to each line of the output, in order; the strides are those of lines.
-struct ScatterAddArgs {
+enum class ScatterCombine { sum, product, largest, smallest };
+
+/// Combines `length` elements of the source with each line of the output, in order; the strides are those of lines.
+struct ScatterArgs {
   const char* op;
+  ScatterCombine combine;
   int rank;
   long long lengths[max_rank];  // of lines
   TensorArg out, index, source;
   long long length, out_step, index_step, source_step, bound;
+};
+
+/// Writes each element of the source to its place; of several the last one stays.
+struct OverwriteArgs {
+  const char* op;
+  int rank;
+  long long lengths[max_rank];            // of the index
+  TensorArg out, writers, index, source;  // out, writers: without strides along the dim of places
+  long long out_step, writer_step, bound;
+  long long count;  // of writers: an unsigned number of 8 bytes for each element of the output, without gaps
+};
+
+struct ScatterTable {
+  void (*combine)(const ScatterArgs& args, Executor& executor);
+  void (*overwrite)(const OverwriteArgs& args, Executor& executor);
+};
+
+inline constexpr int nonzero_tile = 2048;  // elements
+
+/// The places of elements that are not zero.
+struct NonzeroArgs {
+  int rank;
+  long long lengths[max_rank];
+  TensorArg x;
+  long long tiles, most;  // most: rows of the output
+  long long* counts;      // of each tile; then their running sums
+  long long *out, out_row, out_column;
+};
+
+struct NonzeroTable {
+  void (*count)(const NonzeroArgs& args, Executor& executor);
+  void (*write)(const NonzeroArgs& args, Executor& executor);
 };
 
 /// Each of `rows` rows of the output is the sum of those rows of `x` that its number in `index` names.
@@ -36,6 +71,18 @@ struct SumRowsArgs {
   void* workspace;  // as large as `sum_rows_bytes` says
 };
 
+enum class BitOp { both, either, one };  // and, or, exclusive or
+
+struct BitsArgs {
+  BitOp op;
+  int rank;
+  long long lengths[max_rank];
+  TensorArg out, a, b;  // of one type
+};
+struct BitsTable {
+  void (*run)(const BitsArgs& args, Executor& executor);
+};
+
 struct OneHotArgs {
   const char* op;
   int rank;
@@ -47,7 +94,6 @@ struct OneHotArgs {
 
 struct IndexTable {
   void (*take)(const TakeArgs& args, Executor& executor);
-  void (*scatter_add)(const ScatterAddArgs& args, Executor& executor);
   long long (*sum_rows_bytes)(long long count, long long rows);
   void (*sum_rows)(const SumRowsArgs& args, Executor& executor);
   void (*one_hot)(const OneHotArgs& args, Executor& executor);
@@ -66,6 +112,9 @@ struct CreationTable {
 };
 
 const IndexTable& index_table();
+const ScatterTable& scatter_table();
+const NonzeroTable& nonzero_table();
+const BitsTable& bits_table();
 const CreationTable& creation_table();
 
 }  // namespace tessera::gpu_kernels

@@ -120,6 +120,9 @@ struct Tables {
   const NormTable* norm = nullptr;
   const SoftmaxTable* softmax = nullptr;
   const IndexTable* index = nullptr;
+  const ScatterTable* scatter = nullptr;
+  const NonzeroTable* nonzero = nullptr;
+  const BitsTable* bits = nullptr;
   const CreationTable* creation = nullptr;
   const DrawTable* draw = nullptr;
   const StepTable* step = nullptr;

@@ -1,4 +1,4 @@
-// Reading and adding at computed places, one-hot vectors and ranges.
+// Reading at computed places, one-hot vectors and ranges.
 #include "kernels/args/gpu/indexing.h"
 
 #include "kernels/gpu/device/elementwise/loops.h"
@@ -77,54 +77,6 @@ void take(const TakeArgs& args, Executor& executor) {
   }
 }
 
-// ---- scatter_add: a line is one thread's, so that additions happen in order
-
-struct ScatterWork {
-  Nest<3> nest;  // out, index, source
-  void* out;
-  const void* source;
-  Places places;
-  i64 length, out_step, index_step, source_step;
-};
-
-template <class T>
-TESSERA_DEVICE T sum(T a, T b) {
-  if constexpr (tile::is_same_v<T, bool>) return a || b;
-  else
-    return tile::convert_element<T>(tile::convert_element<tile::compute_t<T>>(a) +
-                                    tile::convert_element<tile::compute_t<T>>(b));
-}
-
-template <class T>
-TESSERA_KERNEL(128)
-void scatter_add_kernel(const ScatterWork work) {
-  for (i64 line = first_index(); line < work.nest.total; line += index_step()) {
-    i64 at[3];
-    work.nest.locate(line, 1, at);
-    T* to = static_cast<T*>(work.out) + at[0];
-    const T* from = static_cast<const T*>(work.source) + at[2];
-    for (i64 i = 0; i < work.length; ++i) {
-      const i64 place = work.places.at(at[1] + i * work.index_step);
-      if (place >= 0) to[place * work.out_step] = sum(to[place * work.out_step], from[i * work.source_step]);
-    }
-  }
-}
-
-void scatter_add(const ScatterAddArgs& args, Executor& executor) {
-  const ScatterWork work{make_nest<3>(args.rank, args.lengths, {&args.out, &args.index, &args.source}),
-                         args.out.data,
-                         args.source.data,
-                         Places(args.index, args.bound, args.op, executor),
-                         args.length,
-                         args.out_step,
-                         args.index_step,
-                         args.source_step};
-  with_any(args.out.type, [&](auto type) {
-    using T = typename decltype(type)::type;
-    launch("scatter_add", scatter_add_kernel<T>, grid_for(work.nest.total, 128, executor, 16), 128, 0, executor, work);
-  });
-}
-
 // ---- one_hot
 
 TESSERA_KERNEL(256)
@@ -166,7 +118,7 @@ long long sum_rows_bytes(long long count, long long rows);
 void sum_rows(const SumRowsArgs& args, Executor& executor);
 
 const IndexTable* device_index_table() {
-  static const IndexTable table{take, scatter_add, sum_rows_bytes, sum_rows, one_hot};
+  static const IndexTable table{take, sum_rows_bytes, sum_rows, one_hot};
   return &table;
 }
 const CreationTable* device_creation_table() {

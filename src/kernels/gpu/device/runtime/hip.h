@@ -30,8 +30,12 @@ struct BlockSize {
 inline constexpr __device__ GridSize gridDim{};
 inline constexpr __device__ BlockSize blockDim{};
 
-__device__ inline int atomicAdd(int* at, int value) {
+template <class T>
+__device__ inline T atomicAdd(T* at, T value) {
   return __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+__device__ inline unsigned long long atomicMax(unsigned long long* at, unsigned long long value) {
+  return __hip_atomic_fetch_max(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 __device__ inline int atomicCAS_system(int* at, int expected, int desired) {
   __hip_atomic_compare_exchange_strong(at, &expected, desired, __ATOMIC_RELAXED, __ATOMIC_RELAXED,

@@ -35,6 +35,9 @@ const VendorAttentionTable* vendor_attention_table();
 #endif
 const CreationTable* device_creation_table();
 const IndexTable* device_index_table();
+const ScatterTable* device_scatter_table();
+const NonzeroTable* device_nonzero_table();
+const BitsTable* device_bits_table();
 const DrawTable* device_draw_table();
 const StepTable* device_step_table();
 
@@ -60,6 +63,9 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .norm = &gpu_kernels::norm_table,
                                           .softmax = &gpu_kernels::softmax_table,
                                           .index = gpu_kernels::device_index_table(),
+                                          .scatter = gpu_kernels::device_scatter_table(),
+                                          .nonzero = gpu_kernels::device_nonzero_table(),
+                                          .bits = gpu_kernels::device_bits_table(),
                                           .creation = gpu_kernels::device_creation_table(),
                                           .draw = gpu_kernels::device_draw_table(),
                                           .step = gpu_kernels::device_step_table()};
