@@ -48,10 +48,10 @@ double seconds_of(const Step& step, Device device = card()) {
 std::vector<profiler::Advice> advice_on(const Step& step, const std::string& name) {
   std::vector<profiler::Advice> all;
   const char* folder = std::getenv("TESSERA_BENCH_FOLDER");
-  profiler::Profile profile({.schedule = {.warmup = 2, .active = 10},
+  profiler::Profile profile({.schedule = {.wait = 5, .warmup = 1, .active = 10},
                              .folder = folder ? folder + ("/" + name) : "",
                              .on_trace = [&](const profiler::Recording& r) { all = profiler::advice(r.trace()); }});
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 16; ++i) {
     step();
     profile.step();
   }

@@ -215,6 +215,7 @@ PlansWithin::PlansWithin(const Op& op) : before_(std::exchange(outer, &op)) {}
 PlansWithin::~PlansWithin() { outer = before_; }
 
 std::optional<Packing> packing_of(const Call& call, size_t input) {
+  if (call_device(call).is_card()) gpu::begin_call(call_device(call));  // whose kernels are asked
   for (const Kernel& kernel : kernels_for(call.op, call_device(call).type)) {
     const Call own = seen_by(kernel, call);
     if (kernel.supports && kernel.supports(own) != Reason::Ok) continue;

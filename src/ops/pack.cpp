@@ -55,7 +55,7 @@ std::span<const Op* const> pack_ops() {
 Tensor pack_linear(const Tensor& weight) {
   if (!weight.defined() || weight.dim() != 2)
     fail("pack_linear", "the weight has two dims, [out, in], not {}", describe(weight));
-  if (weight.is_packed() || weight.shape().is_symbolic()) return weight;
+  if (weight.is_packed() || weight.shape().is_symbolic() || weight.device().meta) return weight;
   const auto wanted = linear_packing(weight.meta());
   if (!wanted) return weight;
   NoGrad plain;

@@ -209,6 +209,17 @@ Advices advise_on_synchronisation(AdviceInput& in) {
 
 // ---- the host
 
+// How much longer recorded steps are on the host than others, in nanoseconds of a step.
+static int64_t recording_time(const AdviceInput& in) {
+  std::vector<int64_t> steps;
+  for (const Span& span : in.trace.spans)
+    if (span.kind == Kind::Step && rank_of(in.trace, span) == in.rank) steps.push_back(span.end - span.begin);
+  if (steps.empty() || in.trace.plain_step == 0) return 0;
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+  std::nth_element(steps.begin(), middle, steps.end());
+  return std::max<int64_t>(*middle - in.trace.plain_step, 0);
+}
+
 // Where a kernel was launched only after the device had run dry, the device waited for the host. A graph's kernels are
 // about kKernelGap apart, so what is more than that is won, less what only the recording took. What the host does in
 // between must be operators and launches: what else a program does there, no graph and no larger batch would make
@@ -221,22 +232,21 @@ Advices advise_on_host(AdviceInput& in) {
       work.push_back(interval_of(span));
   const Intervals busy = union_of(std::move(work));
   const std::vector<const Span*> spans = device_spans(in);
-  const DeviceInfo* const device = device_info(in.trace, in.device);
-  const int64_t stays = kKernelGap + (device ? device->launch_cost : 0);
   Places places;
   int64_t won = 0, gaps = 0;
   std::erase_if(in.idle, [&](const Interval& gap) {
-    if (gap.length() <= stays) return false;
+    if (gap.length() <= kKernelGap) return false;
     const Span* next = started_at(spans, gap.end);
     const bool known = next && (in.launched.call(*next) || owner_of(in.trace, *next));
     if (!known || in.launched(*next) < gap.begin) return false;  // it was queued in time
     const int64_t named = length_of(clipped_to(busy, gap));
     if (gap.length() > kDispatchGap && named * 2 < gap.length()) return false;
-    won += gap.length() - stays;
+    won += gap.length() - kKernelGap;
     ++gaps;
     places.add(in.trace, next, whole(gap.length()));
     return true;
   });
+  won = std::max<int64_t>(won - recording_time(in) * static_cast<int64_t>(in.steps.size()), 0);
   Advice out = in.advice("host-bound", whole(won));
   places.name(out);
   out.what = fmt::format(

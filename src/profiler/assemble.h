@@ -37,11 +37,8 @@ class Assembly {
 /// Says of each change what it was for, and adds what was there before, at the beginning.
 void tell_memory_kinds(Trace& trace, const Assembly::Kinds& known);
 
-/// What the devices of the trace are, with measured roofs and what recording with these options costs there; a device
-/// is measured once in a process.
-void describe_devices(Trace& trace, const Options& options);
-/// Nanoseconds that recording adds to a call which launches a kernel there.
-int64_t cost_of_recording_a_launch(Device device, const Options& options);
+/// What the devices of the trace are, with measured roofs; a device is measured once in a process.
+void describe_devices(Trace& trace);
 
 /// Which share of a multiprocessor's threads blocks of that launch can fill; 0: not known.
 double occupancy_of(const Launch& launch, const DeviceInfo& device);

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
 
@@ -21,6 +22,14 @@ namespace {
 std::atomic<Recorder*> recording{nullptr};  // while one does, for ranges
 std::atomic<Profile*> living{nullptr};
 std::atomic<int> fork_count{0};
+
+// 0 of none. Of two, of which the first may be a program's first, the shorter one.
+int64_t lower_median(std::vector<int64_t> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() - 1) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 // A child has none of the threads and devices that are recorded: there the profile is silent.
 void after_fork_in_child() {
@@ -49,6 +58,8 @@ struct Profile::State {
   Observing* observing = nullptr;
   Phase phase = Phase::Off;
   int64_t step = 0, cycle = 0, in_cycle = 0;
+  int64_t began = now();       // when this step did
+  std::vector<int64_t> plain;  // what steps took of this cycle that were not recorded
   int forks = fork_count;
   std::map<DeviceType, std::string> watched;  // and why its library tells nothing
   Assembly::Kinds kinds;
@@ -90,6 +101,7 @@ struct Profile::State {
       if (dropped > 0) all.note(fmt::format("{} activities of devices were dropped: there was no room", dropped));
     }
     Trace trace = all.take(kinds);
+    trace.plain_step = lower_median(std::exchange(plain, {}));
     trace.rank = options.rank;
     trace.ranks = options.ranks;
     trace.process = getpid();
@@ -102,7 +114,7 @@ struct Profile::State {
   void finish() {
     try {
       Trace trace = end();
-      describe_devices(trace, options);
+      describe_devices(trace);
       last = std::make_shared<const Recording>(std::make_shared<const Trace>(std::move(trace)));
       wait_for_files();
       if (!options.folder.empty()) writer.begin(last, options.folder);
@@ -133,11 +145,11 @@ struct Profile::State {
     }
   }
 
-  // The phase of the step that begins now.
+  // The phase of the step that begins now. Only the last step of a warm-up warms the recording up.
   Phase next() const {
     const Schedule& s = options.schedule;
     if (s.repeat > 0 && cycle >= s.repeat) return Phase::Done;
-    if (in_cycle < s.wait) return Phase::Wait;
+    if (in_cycle < s.wait + std::max<int64_t>(s.warmup - 1, 0)) return Phase::Wait;
     return in_cycle < s.wait + s.warmup ? Phase::Warmup : Phase::Active;
   }
   void enter(Phase to) {
@@ -149,6 +161,7 @@ struct Profile::State {
     phase = to;
   }
   void advance() {
+    if (!observing) plain.push_back(now() - began);
     ++step;
     ++in_cycle;
     recorder.end_step();
@@ -160,6 +173,7 @@ struct Profile::State {
       phase = Phase::Off;
     }
     enter(next());
+    began = now();
   }
 };
 

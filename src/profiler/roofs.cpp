@@ -121,7 +121,7 @@ DeviceInfo host() {
 
 }  // namespace
 
-void describe_devices(Trace& trace, const Options& options) {
+void describe_devices(Trace& trace) {
   std::set<int> ids = {-1};
   for (const Span& s : trace.spans) ids.insert(s.device);
   for (const MemoryChange& m : trace.memory) ids.insert(m.device);
@@ -143,7 +143,6 @@ void describe_devices(Trace& trace, const Options& options) {
       info.shared_per_multiprocessor = on.shared_bytes;
       info.shared_reserved = on.reserved_bytes;
       info.architecture = p.architecture;
-      info.launch_cost = cost_of_recording_a_launch(device, options);
     }
     if (id >= 0 || !on_cards) info.roof = roof_of(device);
     trace.devices.push_back(std::move(info));

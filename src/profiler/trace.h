@@ -99,7 +99,6 @@ struct DeviceInfo {
   int blocks_per_multiprocessor = 0, registers_per_multiprocessor = 0;
   int64_t shared_per_multiprocessor = 0;  ///< bytes
   int64_t shared_reserved = 0;            ///< of them, that each block takes beside its own
-  int64_t launch_cost = 0;                ///< nanoseconds of the host that recording added to a launch
 };
 
 /// What a step's threads did on the host.
@@ -114,6 +113,7 @@ struct Trace {
   std::string host;
   int64_t process = 0;
   int rank = 0, ranks = 1;
+  int64_t plain_step = 0;  ///< nanoseconds of the host for a step that was not recorded; 0: there was none
   std::vector<DeviceInfo> devices;
   std::vector<std::string> names;
   std::vector<Call> calls;

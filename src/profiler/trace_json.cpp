@@ -454,9 +454,9 @@ void TraceWriter::memory(const MemoryChange& change) {
 void TraceWriter::own_device(const DeviceInfo& device) {
   const Roof& roof = device.roof;
   put("\n    {{\"id\": {}, \"name\": {}, \"memory\": {}, \"multiprocessors\": {}, \"warp\": {}, \"threads\": {}, "
-      "\"architecture\": {}, \"launch cost\": {}, ",
+      "\"architecture\": {}, ",
       device.id, json_text(device.name), device.memory, device.multiprocessors, device.warp_size,
-      device.threads_per_multiprocessor, json_text(device.architecture), device.launch_cost);
+      device.threads_per_multiprocessor, json_text(device.architecture));
   put("\"roof\": {{\"bytes\": {}, \"f32\": {}, \"tf32\": {}, \"f16\": {}, \"bf16\": {}, \"f64\": {}}}}}",
       finite_or_zero(roof.bytes_per_second), finite_or_zero(roof.f32), finite_or_zero(roof.tf32),
       finite_or_zero(roof.f16), finite_or_zero(roof.bf16), finite_or_zero(roof.f64));
@@ -465,8 +465,9 @@ void TraceWriter::own_device(const DeviceInfo& device) {
 // At the end, so that readers which look for something in a file's first lines find it.
 void TraceWriter::own() {
   const auto each = [](const std::string& text) { return json_text(text); };
-  put("  \"tessera\": {{\n  \"host\": {}, \"process\": {}, \"rank\": {}, \"ranks\": {}, \"dropped\": {},\n",
-      json_text(trace_.host), trace_.process, trace_.rank, trace_.ranks, trace_.dropped);
+  put("  \"tessera\": {{\n  \"host\": {}, \"process\": {}, \"rank\": {}, \"ranks\": {}, \"plain step\": {}, "
+      "\"dropped\": {},\n",
+      json_text(trace_.host), trace_.process, trace_.rank, trace_.ranks, trace_.plain_step, trace_.dropped);
   put("  \"notes\": {},\n  \"devices\": [", joined_json(trace_.notes, each));
   for (const DeviceInfo& device : trace_.devices) {
     if (&device != &trace_.devices.front()) put(",");

@@ -117,7 +117,6 @@ DeviceInfo read_own_device(const TraceJson& value) {
   out.warp_size = count_of(json_member(value, "warp"));
   out.threads_per_multiprocessor = count_of(json_member(value, "threads"));
   out.architecture = json_string(json_member(value, "architecture"));
-  out.launch_cost = integer_of<int64_t>(json_member(value, "launch cost"), 0, 0);
   out.roof = read_roof(json_member(value, "roof"));
   return out;
 }
@@ -360,6 +359,7 @@ void TraceReader::read_own(const TraceJson& value) {
   trace_.process = integer_of<int64_t>(json_member(value, "process"), 0, 0);
   trace_.ranks = std::max(1, count_of(json_member(value, "ranks")));
   trace_.rank = std::min(trace_.ranks - 1, count_of(json_member(value, "rank")));
+  trace_.plain_step = integer_of<int64_t>(json_member(value, "plain step"), 0, 0);
   trace_.dropped = integer_of<int64_t>(json_member(value, "dropped"), 0, 0);
   trace_.notes = read_texts(json_member(value, "notes"));
   trace_.devices.clear();

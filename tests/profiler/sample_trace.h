@@ -25,10 +25,10 @@ class SampleTrace {
                                 2048,
                                 "sm_90",
                                 {3.1e12, 5.5e13, 4.2e14, 8.1e14, 8.2e14, 5.6e13}});
-    if (gpu) trace_.devices.back().launch_cost = 3'100;
     trace_.launches = {{{96, 18, 1}, {256, 1, 1}, 168, 49152, 0.375}, {{7, 1, 1}, {128, 1, 1}, 32, 0, 1}};
     trace_.notes = {"no counters: not permitted"};
     trace_.dropped = 3;
+    trace_.plain_step = 1'234'567;
     for (int step = 0; step < steps; ++step) this->step(step, layers);
     trace_ = in_order(std::move(trace_));
   }

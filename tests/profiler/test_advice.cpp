@@ -134,11 +134,13 @@ TEST(AdviceOnHost, CountsGapsInWhichTheDeviceWaitsForLaunches) {
 }
 
 TEST(AdviceOnHost, LeavesOutWhatRecordingTook) {
-  Trace trace = sparse_steps(false);
-  trace.devices.at(0).launch_cost = 4'000;
-  expect_advice(trace, "host-bound", 20 * 25, 0.5);
-  trace.devices.at(0).launch_cost = 40'000;
+  Trace trace = sparse_steps(false);  // of a millisecond
+  trace.plain_step = 900'000;
+  expect_advice(trace, "host-bound", 20 * 29 - 100, 0.48);
+  trace.plain_step = 400'000;
   expect_no_advice(trace);
+  trace.plain_step = 2'000'000;  // a first one
+  expect_advice(trace, "host-bound", 20 * 29, 0.58);
 }
 
 TEST(AdviceOnHost, IsSilentWhereKernelsWereLaunchedInTime) { expect_no_advice(sparse_steps(true)); }

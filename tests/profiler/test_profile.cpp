@@ -79,6 +79,20 @@ TEST(Profile, RecordsTheStepsOfItsSchedule) {
   EXPECT_FALSE(observers::exist());
 }
 
+TEST(Profile, KnowsWhatStepsTakeThatAreNotRecorded) {
+  int steps = 0;
+  const auto sleep = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(steps++ == 0 ? 300 : 20)); };
+  const auto plain_step = [&](Schedule schedule) {
+    steps = 0;
+    return recorded({.schedule = schedule}, 6, sleep).at(0).trace().plain_step;
+  };
+  EXPECT_EQ(plain_step({.warmup = 1, .active = 2}), 0);
+  for (const Schedule& s : {Schedule{.wait = 2, .active = 2}, Schedule{.warmup = 3, .active = 2}}) {
+    EXPECT_GE(plain_step(s), 20'000'000);
+    EXPECT_LT(plain_step(s), 300'000'000);
+  }
+}
+
 /// What follows the last step, such as a validation, is recorded, but is no step.
 TEST(Profile, TheEndIsNoStep) {
   SmallStep step;
