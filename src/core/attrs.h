@@ -173,6 +173,11 @@ struct LinearAttrs {
   Activation activation = Activation::None;
   TESSERA_ATTRS(activation)
 };
+/// A recurrent layer that begins at the last step.
+struct RecurrentAttrs {
+  bool reverse = false;
+  TESSERA_ATTRS(reverse)
+};
 /// Which sums of a product's lines are wanted beside it.
 struct LineSumAttrs {
   bool rows = false, columns = false;

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr int kFormat = 1;
+constexpr int kPicksFormat = 1;
 constexpr size_t kMostBytes = size_t(64) << 20;
 
 std::string kind_of(Device device) {
@@ -60,7 +60,7 @@ class Line {
 PicksFile parse_first(const Line& line) {
   auto format = line.json().find("tessera_picks");
   if (format == line.json().end() || !format->is_number_integer()) line.fail("not a file of picks");
-  if (*format != kFormat) line.fail(fmt::format("format {}; this program reads {}", format->dump(), kFormat));
+  if (*format != kPicksFormat) line.fail(fmt::format("format {}; this program reads {}", format->dump(), kPicksFormat));
   return {line.string("device"), line.string("card"), line.string("libraries"), {}};
 }
 
@@ -177,8 +177,8 @@ PicksFile parse_picks(std::string_view text, const std::string& name) {
 
 std::string format_picks(const PicksFile& file) {
   const auto dump = [](const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n'; };
-  std::string text =
-      dump({{"tessera_picks", kFormat}, {"device", file.device}, {"card", file.card}, {"libraries", file.libraries}});
+  std::string text = dump(
+      {{"tessera_picks", kPicksFormat}, {"device", file.device}, {"card", file.card}, {"libraries", file.libraries}});
   for (const auto& [call, pick] : file.picks) {
     Json times = Json::object();
     for (const auto& [kernel, time] : pick.microseconds) times[kernel] = time;

@@ -1,8 +1,9 @@
-// Recurrent layers, made of products and elementwise operators: one product gives all steps' inputs to the gates, and
-// each step adds that of its hidden state.
+// Recurrent layers. One product gives all steps' inputs to the gates, and each step adds that of its hidden state: of
+// an LSTM as it mostly is in one operator, of others by products and elementwise operators.
 #include <algorithm>
 
 #include "ops/check.h"
+#include "ops/lstm.h"
 #include "tessera/ops_math.h"
 #include "tessera/ops_recurrent.h"
 
@@ -165,10 +166,28 @@ struct Run {
   State last;
 };
 
+// Whether lstm_layer() does it: without sequences of their own lengths, and with functions as they mostly are.
+bool is_plain_lstm(const Layer& layer, const Tensor& x, const RecurrentWeights& w, const Tensor& lengths,
+                   const RecurrentOptions& o) {
+  return layer.has_cell && !(x.shape()[0] == Dim(0)) && !w.peepholes.defined() && !lengths.defined() && o.clip == 0 &&
+         !o.coupled_gates && o.activations.empty();
+}
+Run run_plain_lstm(const Tensor& x, const RecurrentWeights& w, int64_t d, bool reverse, const State& s) {
+  const Tensor bias = of_direction(w.input_bias, d), more = of_direction(w.hidden_bias, d);
+  const Tensor in = linear(x, of_direction(w.input, d),
+                           bias.defined() && more.defined() ? add(bias, more)
+                           : bias.defined()                 ? bias
+                                                            : more);
+  const LstmStates states = lstm_layer(in, of_direction(w.hidden, d), s.hidden, s.cell, reverse);
+  const int64_t last = reverse ? 0 : -1;
+  return {states.hidden, {select(states.hidden, 0, last), select(states.cell, 0, last)}};
+}
+
 // Each sequence of x [steps, batch, in] in one direction. A reverse one starts at the last step, where sequences that
 // are shorter do not move yet.
 Run run_direction(const Layer& layer, const Tensor& x, const RecurrentWeights& w, int64_t d, bool reverse, State s,
                   const Tensor& lengths, const RecurrentOptions& o) {
+  if (is_plain_lstm(layer, x, w, lengths, o)) return run_plain_lstm(x, w, d, reverse, s);
   const Cell cell{of_direction(w.hidden, d), of_direction(w.hidden_bias, d), of_direction(w.peepholes, d),
                   activations_of(layer, o, d), o};
   const Tensor in = linear(x, of_direction(w.input, d), of_direction(w.input_bias, d));

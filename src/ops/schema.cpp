@@ -23,16 +23,27 @@ struct Family {
   std::span<const Op* const> ops;
 };
 std::vector<Family> families() {
-  return {{"Creation", creation_ops()},         {"Elementwise", elementwise_ops()},
-          {"Reductions", reduction_ops()},      {"Shapes and views", shape_ops()},
-          {"Sliding windows", window_ops()},    {"Indexing", indexing_ops()},
-          {"Writing to places", scatter_ops()}, {"Bits", bit_ops()},
-          {"Products", matmul_ops()},           {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
-          {"Convolution", conv_ops()},          {"Norms and softmax", norm_ops()},
-          {"Batch norm", batch_norm_ops()},     {"Losses", loss_ops()},
-          {"Attention", attention_ops()},       {"Random numbers", random_ops()},
-          {"Optimizers", optim_ops()},          {"Devices", transfer_ops()},
-          {"Constant inputs", pack_ops()},      {"Functions of a program", function_ops()}};
+  return {{"Creation", creation_ops()},
+          {"Elementwise", elementwise_ops()},
+          {"Reductions", reduction_ops()},
+          {"Shapes and views", shape_ops()},
+          {"Sliding windows", window_ops()},
+          {"Indexing", indexing_ops()},
+          {"Writing to places", scatter_ops()},
+          {"Bits", bit_ops()},
+          {"Recurrent layers", recurrent_ops()},
+          {"Products", matmul_ops()},
+          {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
+          {"Convolution", conv_ops()},
+          {"Norms and softmax", norm_ops()},
+          {"Batch norm", batch_norm_ops()},
+          {"Losses", loss_ops()},
+          {"Attention", attention_ops()},
+          {"Random numbers", random_ops()},
+          {"Optimizers", optim_ops()},
+          {"Devices", transfer_ops()},
+          {"Constant inputs", pack_ops()},
+          {"Functions of a program", function_ops()}};
 }
 
 }  // namespace

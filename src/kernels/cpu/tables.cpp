@@ -71,6 +71,7 @@ const char* isa_name() { return names[static_cast<int>(isa())].data(); }
 TESSERA_TABLE(ElementwiseTable, elementwise_table)
 TESSERA_TABLE(ReduceTable, reduce_table)
 TESSERA_TABLE(PoolTable, pool_table)
+TESSERA_TABLE(RecurrentTable, recurrent_table)
 TESSERA_TABLE(RandomTable, random_table)
 TESSERA_TABLE(GemmTable, gemm_table)
 TESSERA_TABLE(ConvTable, conv_table)
@@ -102,8 +103,8 @@ std::span<const KernelTableEntry> cpu_kernel_table() {
     std::vector<KernelTableEntry> all;
     for (auto family :
          {creation_kernels(), elementwise_kernels(), reduction_kernels(), shape_kernels(), indexing_kernels(),
-          bit_kernels(), matmul_kernels(), conv_kernels(), pool_kernels(), norm_kernels(), softmax_kernels(),
-          loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
+          bit_kernels(), recurrent_kernels(), matmul_kernels(), conv_kernels(), pool_kernels(), norm_kernels(),
+          softmax_kernels(), loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

@@ -9,6 +9,7 @@
 #include "kernels/args/optim.h"
 #include "kernels/args/pool.h"
 #include "kernels/args/random.h"
+#include "kernels/args/recurrent.h"
 #include "kernels/args/reduce.h"
 #include "kernels/args/softmax.h"
 
@@ -29,5 +30,6 @@ const AttentionTable& attention_table();
 const NormTable& norm_table();
 const SoftmaxTable& softmax_table();
 const OptimTable& optim_table();
+const RecurrentTable& recurrent_table();
 
 }  // namespace tessera::TESSERA_KERNELS

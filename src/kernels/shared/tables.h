@@ -10,7 +10,7 @@ std::span<const KernelTableEntry> elementwise_kernels();
 std::span<const KernelTableEntry> reduction_kernels();
 std::span<const KernelTableEntry> shape_kernels();
 std::span<const KernelTableEntry> indexing_kernels();
-std::span<const KernelTableEntry> bit_kernels();  // CPUs' alone
+std::span<const KernelTableEntry> bit_kernels();
 std::span<const KernelTableEntry> matmul_kernels();
 std::span<const KernelTableEntry> fused_gemm_kernels();  // GPUs' alone
 std::span<const KernelTableEntry> conv_kernels();
@@ -19,6 +19,7 @@ std::span<const KernelTableEntry> norm_kernels();
 std::span<const KernelTableEntry> softmax_kernels();
 std::span<const KernelTableEntry> loss_kernels();
 std::span<const KernelTableEntry> attention_kernels();
+std::span<const KernelTableEntry> recurrent_kernels();
 std::span<const KernelTableEntry> random_kernels();
 std::span<const KernelTableEntry> optim_kernels();
 

@@ -17,6 +17,7 @@
 #include "kernels/args/gpu/vendor_limits.h"
 #include "kernels/args/norm.h"
 #include "kernels/args/pool.h"
+#include "kernels/args/recurrent.h"
 #include "kernels/args/reduce.h"
 #include "kernels/args/softmax.h"
 
@@ -123,6 +124,7 @@ struct Tables {
   const ScatterTable* scatter = nullptr;
   const NonzeroTable* nonzero = nullptr;
   const BitsTable* bits = nullptr;
+  const RecurrentTable* recurrent = nullptr;
   const CreationTable* creation = nullptr;
   const DrawTable* draw = nullptr;
   const StepTable* step = nullptr;

@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include "cases/cases.h"
+#include "tessera/ops.h"
+
+namespace tessera {
+namespace {
+
+// x, the weight and both states; or what the gradient takes: of the outputs, the weight, the cell state, cells, gates.
+Tensors of_layer(int64_t steps, int64_t batch, int64_t hidden, Generator& g) {
+  return {uniform64({steps, batch, 4 * hidden}, g), uniform64({4 * hidden, hidden}, g, -0.5, 0.5),
+          uniform64({batch, hidden}, g), uniform64({batch, hidden}, g)};
+}
+Tensors of_gradient(int64_t steps, int64_t batch, int64_t hidden, Generator& g) {
+  return {uniform64({steps, batch, hidden}, g),          uniform64({steps, batch, hidden}, g),
+          uniform64({4 * hidden, hidden}, g, -0.5, 0.5), uniform64({batch, hidden}, g),
+          uniform64({steps, batch, hidden}, g),          uniform64({steps, batch, 4 * hidden}, g, 0.1, 0.9)};
+}
+
+}  // namespace
+
+std::vector<OpCase> recurrent_cases() {
+  std::vector<OpCase> all;
+  struct Size {
+    int64_t steps, batch, hidden;
+  };
+  for (const auto& [steps, batch, hidden] : {Size{3, 2, 5}, {1, 2, 3}, {4, 3, 17}, {5, 1, 40}})
+    for (const bool reverse : {false, true}) {
+      const std::string label = fmt::format("{}x{}x{}{}", steps, batch, hidden, reverse ? ", reverse" : "");
+      all.push_back({.op = "lstm_layer",
+                     .label = label,
+                     .attrs = RecurrentAttrs{reverse},
+                     .inputs = [=](Generator& g) { return of_layer(steps, batch, hidden, g); },
+                     .gradients = hidden < 17 ? 0b1111u : 0u,
+                     .symbolic = false});
+      all.push_back({.op = "lstm_layer_backward",
+                     .label = label,
+                     .attrs = RecurrentAttrs{reverse},
+                     .inputs = [=](Generator& g) { return of_gradient(steps, batch, hidden, g); },
+                     .symbolic = false});
+    }
+  all.push_back({.op = "lstm_layer_backward",
+                 .label = "of the output alone",
+                 .attrs = RecurrentAttrs{},
+                 .inputs =
+                     [](Generator& g) {
+                       Tensors in = of_gradient(3, 2, 5, g);
+                       in[1] = {};
+                       return in;
+                     },
+                 .symbolic = false});
+  all.push_back({.op = "lstm_layer",
+                 .label = "100x32x256",
+                 .attrs = RecurrentAttrs{},
+                 .inputs = [](Generator& g) { return of_layer(100, 32, 256, g); },
+                 .dtypes = {Float32},
+                 .benchmark = true,
+                 .flops = 2.0 * 100 * 32 * 1024 * 256});
+  return all;
+}
+
+}  // namespace tessera

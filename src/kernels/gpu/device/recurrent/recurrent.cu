@@ -1,0 +1,73 @@
+// Cells of recurrent layers: a thread for each element of the state.
+#include "kernels/args/recurrent.h"
+
+#include "kernels/gpu/device/runtime/gpu.h"
+#include "tile/kernels/recurrent.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+template <class T>
+TESSERA_DEVICE T* row_of(T* p, i64 at) {
+  return p ? p + at : p;
+}
+
+template <class T>
+TESSERA_KERNEL(256)
+void lstm_kernel(i64 batch, i64 hidden, const tile::LstmRow<T> all) {
+  using C = tile::compute_t<T>;
+  for (i64 n = first_index(); n < batch * hidden; n += index_step()) {
+    const i64 b = n / hidden, at = b * hidden;
+    const tile::LstmRow<T> row{all.gates + 4 * at, all.cell_before + at, all.cell + at, all.output + at};
+    tile::lstm_at<C>(row, hidden, n - at, 1);
+  }
+}
+template <class T>
+TESSERA_KERNEL(256)
+void lstm_backward_kernel(i64 batch, i64 hidden, const tile::LstmGradientRow<T> all) {
+  using C = tile::compute_t<T>;
+  for (i64 n = first_index(); n < batch * hidden; n += index_step()) {
+    const i64 b = n / hidden, at = b * hidden;
+    const tile::LstmGradientRow<T> row{
+        all.gates + 4 * at,          all.cell + at,         all.cell_before + at,
+        row_of(all.doutput, at),     row_of(all.dcell, at), row_of(all.dhidden_after, at),
+        row_of(all.dcell_after, at), all.dgates + 4 * at,   all.dcell_before + at};
+    tile::lstm_gradient_at<C>(row, hidden, n - at, 1);
+  }
+}
+
+void lstm(const LstmArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const tile::LstmRow<T> all{static_cast<T*>(a.gates), static_cast<const T*>(a.cell_before), static_cast<T*>(a.cell),
+                               static_cast<T*>(a.output)};
+    launch("lstm", lstm_kernel<T>, grid_for(a.batch * a.hidden, 256, executor), 256, 0, executor, i64{a.batch},
+           i64{a.hidden}, all);
+  });
+}
+void lstm_backward(const LstmBackwardArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto at = [](const void* p) { return static_cast<const T*>(p); };
+    const tile::LstmGradientRow<T> all{at(a.gates),
+                                       at(a.cell),
+                                       at(a.cell_before),
+                                       at(a.doutput),
+                                       at(a.dcell),
+                                       at(a.dhidden_after),
+                                       at(a.dcell_after),
+                                       static_cast<T*>(a.dgates),
+                                       static_cast<T*>(a.dcell_before)};
+    launch("lstm", lstm_backward_kernel<T>, grid_for(a.batch * a.hidden, 256, executor), 256, 0, executor, i64{a.batch},
+           i64{a.hidden}, all);
+  });
+}
+
+}  // namespace
+
+const RecurrentTable* device_recurrent_table() {
+  static const RecurrentTable table{lstm, lstm_backward};
+  return &table;
+}
+
+}  // namespace tessera::gpu_kernels

@@ -1,0 +1,119 @@
+// Recurrent layers as one call: each step is a product with the hidden state, then its cell.
+#include <optional>
+#include <utility>
+
+#include "kernels/shared/matmul.h"
+#include "kernels/shared/panels.h"
+
+namespace tessera::TESSERA_KERNELS {
+namespace {
+
+/// Step t of [steps, batch, n].
+Operand step_of(const Operand& all, int64_t t) {
+  return all.as_strided({all.shape()[1], all.shape()[2]}, {all.stride(1), all.stride(2)}, t * all.stride(0));
+}
+Operand transposed(const Operand& m) { return m.as_strided({m.shape()[1], m.shape()[0]}, {m.stride(1), m.stride(0)}); }
+Operand dense(const Staged& s, const Operand& like) {
+  return operand_at(s.data, like.shape(), like.dtype(), like.device());
+}
+
+/// Where steps are in memory, and in which order they go.
+struct Steps {
+  int64_t count;
+  bool reverse;
+  /// The i-th that goes.
+  int64_t at(int64_t i) const { return reverse ? count - 1 - i : i; }
+};
+
+/// y = x weight^T + addend, step after step with one weight, which is packed once where its kernel wants that.
+class StepProduct {
+ public:
+  StepProduct(const Call& call, Plan& plan, const Operand& weight, const Operand& x, const Operand& y)
+      : linear_(*call.op.made_of), plan_(plan), weight_(weight) {
+    const Operand in[] = {x, weight, {}, {}}, out[] = {y, {}};
+    const auto packing = packing_of({linear_, in, attrs_, out}, 1);
+    if (!packing) return;
+    TensorMeta meta{weight.shape(), weight.dtype(), weight.device()};
+    meta.packing = packing->name;
+    meta.storage_bytes = packing->bytes;
+    weight_ = Operand(meta, plan.take(packing->bytes));
+    plan.launch("pack", gemm_table().pack, panel_args(weight, weight_));
+  }
+  void launch(const Operand& x, const Operand& addend, const Operand& y) {
+    const Operand in[] = {x, weight_, {}, addend}, out[] = {y, {}};
+    plan_call(linear_, in, attrs_, out, plan_);
+  }
+
+ private:
+  const Op& linear_;
+  Plan& plan_;
+  const Attrs attrs_ = LinearAttrs{};
+  Operand weight_;
+};
+
+/// Room for a step of `like` [steps, batch, n].
+Operand room_for_step(const Call& call, Plan& plan, const Operand& like) {
+  const Shape shape{like.shape()[1], like.shape()[2]};
+  return operand_at(plan.take(static_cast<int64_t>(bytes_of(shape, like.dtype()))), shape, like.dtype(),
+                    call.in[0].device());
+}
+
+void lstm(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &output = call.out[0], &cells = call.out[1], &gates = call.out[2];
+  Workspace workspace(call, plan);
+  const Operand hidden = dense(workspace.read(call.in[2], x.dtype(), call.in[2].is_contiguous()), call.in[2]);
+  const Operand cell = dense(workspace.read(call.in[3], x.dtype(), call.in[3].is_contiguous()), call.in[3]);
+  const Steps steps{x.size(0), call.attrs.as<RecurrentAttrs>().reverse};
+  if (steps.count == 0) return;
+  const Operand room = gates.defined() ? step_of(gates, 0) : room_for_step(call, plan, x);
+  StepProduct product(call, plan, call.in[1], hidden, room);
+  for (int64_t i = 0; i < steps.count; ++i) {
+    const int64_t t = steps.at(i), before = i > 0 ? steps.at(i - 1) : 0;
+    const Operand into_gates = gates.defined() ? step_of(gates, t) : room;
+    product.launch(i > 0 ? step_of(output, before) : hidden, step_of(x, t), into_gates);
+    plan.launch("lstm", recurrent_table().lstm,
+                LstmArgs{x.size(1), output.size(2), scalar_of(x.dtype()), into_gates.data_ptr(),
+                         (i > 0 ? step_of(cells, before) : cell).data_ptr(), step_of(cells, t).data_ptr(),
+                         step_of(output, t).data_ptr()});
+  }
+}
+
+void lstm_backward(const Call& call, Plan& plan) {
+  const Operand &weight = call.in[2], &dx = call.out[0], &dhidden = call.out[1], &dcell = call.out[2];
+  Workspace workspace(call, plan);
+  const auto contiguous = [&](const Operand& t) {
+    return t.defined() ? dense(workspace.read(t, dx.dtype(), t.is_contiguous()), t) : Operand();
+  };
+  const Operand doutput = contiguous(call.in[0]), dcells = contiguous(call.in[1]), cell = contiguous(call.in[3]),
+                cells = contiguous(call.in[4]), gates = contiguous(call.in[5]);
+  const auto at = [](const Operand& t, int64_t step) { return t.defined() ? step_of(t, step).data_ptr() : nullptr; };
+  const Steps steps{dx.size(0), call.attrs.as<RecurrentAttrs>().reverse};
+  if (steps.count == 0) {
+    fill(call, plan, dhidden, 0);
+    return fill(call, plan, dcell, 0);
+  }
+  StepProduct product(call, plan, transposed(weight), step_of(dx, 0), dhidden);
+  for (int64_t i = steps.count - 1; i >= 0; --i) {
+    const int64_t t = steps.at(i);
+    const bool last = i == steps.count - 1;
+    plan.launch("lstm_backward", recurrent_table().lstm_backward,
+                LstmBackwardArgs{dx.size(1), dhidden.size(1), scalar_of(dx.dtype()), at(gates, t), at(cells, t),
+                                 i > 0 ? at(cells, steps.at(i - 1)) : cell.data_ptr(), at(doutput, t), at(dcells, t),
+                                 last ? nullptr : dhidden.data_ptr(), last ? nullptr : dcell.data_ptr(), at(dx, t),
+                                 dcell.data_ptr()});
+    product.launch(step_of(dx, t), {}, dhidden);
+  }
+}
+
+constexpr Kernel lstm_kernels[] = {{.name = "steps", .plan = lstm}};
+constexpr Kernel lstm_backward_kernels[] = {{.name = "steps", .plan = lstm_backward}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> recurrent_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"lstm_layer", lstm_kernels},
+                                                 {"lstm_layer_backward", lstm_backward_kernels}};
+  return entries;
+}
+
+}  // namespace tessera::TESSERA_KERNELS

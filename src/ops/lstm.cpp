@@ -1,0 +1,196 @@
+// A layer of an LSTM over whole sequences as one operator.
+#include "ops/lstm.h"
+
+#include <cmath>
+
+#include "ops/check.h"
+#include "ops/gradient.h"
+#include "ops/matmul.h"
+#include "ops/op_table.h"
+#include "ops/reference.h"
+
+namespace tessera {
+namespace {
+
+// ---- lstm_layer: what goes into the gates beside the hidden state [steps, batch, 4 * hidden], the hidden state's
+// weight [4 * hidden, hidden], hidden and cell state before the first step -> the hidden and the cell states behind
+// each step, and the gates (hidden)
+
+Metas infer_lstm(std::span<const TensorMeta> in, const Attrs&) {
+  constexpr std::string_view op = "lstm_layer";
+  require_inputs(op, in);
+  require_one_floating_dtype(op, in, 4);
+  require_rank(op, "x", in[0], 3);
+  require_rank(op, "the weight", in[1], 2);
+  const Dim hidden = in[1].shape[1], batch = in[0].shape[1];
+  require_shape(op, "the weight", in[1], {in[0].shape[2], hidden});
+  if (!(hidden * 4 == in[0].shape[2])) fail(op, "{} are not four gates of {}", describe(in[0]), hidden.to_string());
+  require_shape(op, "the hidden state", in[2], {batch, hidden});
+  require_shape(op, "the cell state", in[3], {batch, hidden});
+  const TensorMeta states{{in[0].shape[0], batch, hidden}, in[0].dtype, in[0].device};
+  return {states, states, {in[0].shape, in[0].dtype, in[0].device}};
+}
+
+double lstm_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs&) {
+  const Shape& x = in[0].shape;
+  return 2.0 * static_cast<double>((x[0] * x[1] * x[2] * in[1].shape[1]).value());
+}
+
+// Of one element of the batch and the state.
+struct Gates {
+  double input, output, forget, cell;
+};
+double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+
+// Calls step(t, before) in the order of the steps; before: the one that went before, -1 at first.
+template <class Fn>
+void each_step(const Tensor& x, const Attrs& attrs, bool backward, const Fn& step) {
+  const int64_t n = x.size(0);
+  const bool reverse = attrs.as<RecurrentAttrs>().reverse;
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t i = backward ? n - 1 - k : k, t = reverse ? n - 1 - i : i;
+    step(t, i == 0 ? -1 : reverse ? t + 1 : t - 1);
+  }
+}
+
+double number(const Tensor& t, std::initializer_list<int64_t> at) {
+  return reference::get(t, std::span(at.begin(), at.size()));
+}
+void put(const Tensor& t, std::initializer_list<int64_t> at, double value) {
+  reference::set(t, std::span(at.begin(), at.size()), value);
+}
+
+// All outputs, the gates too.
+Tensors lstm_all(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor &x = in[0], &weight = in[1];
+  const int64_t batch = x.size(1), hidden = weight.size(1);
+  const Tensor output = empty({x.size(0), batch, hidden}, x.dtype()), cells = empty(output.shape(), x.dtype()),
+               gates = empty(x.shape(), x.dtype());
+  each_step(x, attrs, false, [&](int64_t t, int64_t before) {
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t i = 0; i < hidden; ++i) {
+        const auto into = [&](int64_t gate) {
+          double sum = number(x, {t, b, gate * hidden + i});
+          for (int64_t k = 0; k < hidden; ++k)
+            sum += number(weight, {gate * hidden + i, k}) *
+                   (before < 0 ? number(in[2], {b, k}) : number(output, {before, b, k}));
+          return sum;
+        };
+        const Gates g{sigmoid_of(into(0)), sigmoid_of(into(1)), sigmoid_of(into(2)), std::tanh(into(3))};
+        const double cell =
+            g.forget * (before < 0 ? number(in[3], {b, i}) : number(cells, {before, b, i})) + g.input * g.cell;
+        put(cells, {t, b, i}, cell);
+        put(output, {t, b, i}, g.output * std::tanh(cell));
+        const double all[] = {g.input, g.output, g.forget, g.cell};
+        for (int64_t gate = 0; gate < 4; ++gate) put(gates, {t, b, gate * hidden + i}, all[gate]);
+      }
+  });
+  return {output, cells, gates};
+}
+Tensors lstm_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  Tensors all = lstm_all(in, attrs);
+  all.pop_back();
+  return all;
+}
+
+// ---- its gradient: those of the outputs, the weight, the first cell state, cells, gates -> those of x, of the hidden
+// and of the cell state
+
+Metas infer_lstm_backward(std::span<const TensorMeta> in, const Attrs&) {
+  constexpr std::string_view op = "lstm_layer_backward";
+  for (size_t i = 2; i < 6; ++i)
+    if (is_absent(in[i])) fail(op, "input {} is undefined", i);
+  require_one_floating_dtype(op, in.subspan(2), 4);
+  require_rank(op, "the weight", in[2], 2);
+  require_rank(op, "the cells", in[4], 3);
+  const Shape& cells = in[4].shape;
+  const Dim hidden = cells[2];
+  require_shape(op, "the weight", in[2], {hidden * 4, hidden});
+  require_shape(op, "the cell state", in[3], {cells[1], hidden});
+  require_shape(op, "the gates", in[5], {cells[0], cells[1], hidden * 4});
+  require_shape(op, "the gradient of the output", in[0], cells);
+  require_shape(op, "the gradient of the cells", in[1], cells);
+  const auto meta = [&](const Shape& shape) { return TensorMeta{shape, in[2].dtype, in[2].device}; };
+  return {meta(in[5].shape), meta({cells[1], hidden}), meta({cells[1], hidden})};
+}
+
+Tensors lstm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const Tensor &weight = in[2], &cells = in[4], &gates = in[5];
+  const int64_t batch = cells.size(1), hidden = cells.size(2);
+  const Tensor dx = empty(gates.shape(), gates.dtype()), dhidden = zeros({batch, hidden}, gates.dtype()),
+               dcell = zeros({batch, hidden}, gates.dtype());
+  each_step(cells, attrs, true, [&](int64_t t, int64_t before) {
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t i = 0; i < hidden; ++i) {
+        const auto gate = [&](int64_t k) { return number(gates, {t, b, k * hidden + i}); };
+        const auto given = [&](const Tensor& g) { return g.defined() ? number(g, {t, b, i}) : 0; };
+        const double c = before < 0 ? number(in[3], {b, i}) : number(cells, {before, b, i});
+        const double tanh_cell = std::tanh(number(cells, {t, b, i})), dh = given(in[0]) + number(dhidden, {b, i});
+        const double dc = given(in[1]) + number(dcell, {b, i}) + dh * gate(1) * (1 - tanh_cell * tanh_cell);
+        const double d[] = {dc * gate(3) * gate(0) * (1 - gate(0)), dh * tanh_cell * gate(1) * (1 - gate(1)),
+                            dc * c * gate(2) * (1 - gate(2)), dc * gate(0) * (1 - gate(3) * gate(3))};
+        for (int64_t k = 0; k < 4; ++k) put(dx, {t, b, k * hidden + i}, d[k]);
+        put(dcell, {b, i}, dc * gate(2));
+      }
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t i = 0; i < hidden; ++i) {
+        double sum = 0;
+        for (int64_t k = 0; k < 4 * hidden; ++k) sum += number(dx, {t, b, k}) * number(weight, {k, i});
+        put(dhidden, {b, i}, sum);
+      }
+  });
+  return {dx, dhidden, dcell};
+}
+
+const Op lstm_backward_op = {.name = "lstm_layer_backward",
+                             .inputs = "doutput?, dcells?, weight, cell, cells, gates",
+                             .outputs = "dx, dhidden, dcell",
+                             .attrs = attrs_of<RecurrentAttrs>,
+                             .infer = infer_lstm_backward,
+                             .reference = lstm_backward_reference,
+                             .pitched = Pitched::None,
+                             .made_of = &linear_op};
+
+Tensors lstm_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor &weight = s.inputs[1], &hidden = s.inputs[2], &output = s.outputs[0];
+  const Tensors d =
+      dispatch(lstm_backward_op, {grads[0], grads[1], weight, s.inputs[3], s.outputs[1], s.outputs[2]}, s.attrs);
+  Tensors out = {d[0], {}, d[1], d[2]};
+  if (!s.needs_input(1)) return out;
+  const bool reverse = s.attrs.as<RecurrentAttrs>().reverse;
+  const Dim steps = output.shape()[0];
+  const Tensor first = unsqueeze(hidden, 0);
+  const Tensor before =
+      reverse ? concat({slice(output, 0, 1, steps), first}, 0) : concat({first, slice(output, 0, 0, steps - 1)}, 0);
+  const auto rows = [](const Tensor& t) { return flatten(t, 0, 1); };
+  out[1] = matmul(transpose(rows(d[0]), 0, 1), rows(before));
+  return out;
+}
+
+const Op lstm_op = {.name = "lstm_layer",
+                    .inputs = "x, weight, hidden, cell",
+                    .outputs = "output, cells, gates?",
+                    .attrs = attrs_of<RecurrentAttrs>,
+                    .infer = infer_lstm,
+                    .vjp = lstm_vjp,
+                    .reference = lstm_reference,
+                    .saves = {.inputs = 0b1110, .outputs = 0b111},
+                    .autocast = Autocast::Lower,
+                    .hidden_outputs = 1,
+                    .pitched = Pitched::None,
+                    .made_of = &linear_op,
+                    .flops = lstm_flops};
+
+}  // namespace
+
+std::span<const Op* const> recurrent_ops() {
+  static constexpr const Op* ops[] = {&lstm_op, &lstm_backward_op};
+  return ops;
+}
+
+LstmStates lstm_layer(const Tensor& x, const Tensor& weight, const Tensor& hidden, const Tensor& cell, bool reverse) {
+  Tensors out = dispatch(lstm_op, {x, weight, hidden, cell}, RecurrentAttrs{reverse});
+  return {out[0], out[1]};
+}
+
+}  // namespace tessera
