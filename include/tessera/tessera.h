@@ -11,6 +11,7 @@
 #include "tessera/io.h"
 #include "tessera/models.h"
 #include "tessera/nn.h"
+#include "tessera/nn_recurrent.h"
 #include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/ops_image.h"

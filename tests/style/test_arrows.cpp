@@ -52,10 +52,25 @@ const std::vector<std::vector<std::string>> kStrata = {
 
 // The room that a public header speaks for; all others are core's.
 const std::map<std::string, std::string> kPublic = {
-    {"ops.h", "ops"},        {"fused_gemm.h", "ops"},    {"custom_op.h", "ops"}, {"picks.h", "ops"},
-    {"packing.h", "ops"},    {"autocast.h", "ops"},      {"amp.h", "amp"},       {"nn.h", "nn"},
-    {"optim.h", "optim"},    {"data.h", "data"},         {"io.h", "io"},         {"models.h", "models"},
-    {"tessera.h", "models"}, {"profiler.h", "profiler"}, {"onnx.h", "onnx"},
+    {"ops.h", "ops"},
+    {"fused_gemm.h", "ops"},
+    {"custom_op.h", "ops"},
+    {"picks.h", "ops"},
+    {"packing.h", "ops"},
+    {"autocast.h", "ops"},
+    {"amp.h", "amp"},
+    {"nn.h", "nn"},
+    {"nn_recurrent.h", "nn"},
+    {"models_audio.h", "models"},
+    {"models_text.h", "models"},
+    {"models_vision.h", "models"},
+    {"optim.h", "optim"},
+    {"data.h", "data"},
+    {"io.h", "io"},
+    {"models.h", "models"},
+    {"tessera.h", "models"},
+    {"profiler.h", "profiler"},
+    {"onnx.h", "onnx"},
 };
 
 using Arrow = std::pair<std::string, std::string>;  // of rooms
