@@ -1,4 +1,8 @@
-#include "tessera/models.h"
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/models_vision.h"
 
 namespace tessera::models {
 namespace {
@@ -22,20 +26,38 @@ nn::Sequential widened(int64_t in, int64_t out, int64_t stride, int64_t widening
   return conv;
 }
 
-nn::Sequential all_features(Generator& generator) {
-  struct Stage {
-    int64_t widening, channels, blocks, stride;
-  };
-  constexpr Stage stages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
-                              {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
-  nn::Sequential features(convolution(3, 32, 3, 2, 1, generator));
-  int64_t in = 32;
-  for (const Stage& s : stages)
+const MobileNetV2Config& checked_mobilenet(const MobileNetV2Config& c) {
+  const bool stages_fit = std::all_of(c.stages.begin(), c.stages.end(), [](const MobileNetV2Stage& s) {
+    return s.widening > 0 && s.channels > 0 && s.blocks > 0 && s.stride > 0;
+  });
+  if (!(c.width > 0 && c.width < 1e3) || !stages_fit || c.first < 1 || c.last < 1 || c.classes < 1)
+    throw Error(
+        fmt::format("MobileNetV2: width {}, {} stages, {} channels before and {} after them, {} classes make "
+                    "no model",
+                    c.width, c.stages.size(), c.first, c.last, c.classes));
+  return c;
+}
+
+// The nearest multiple of 8, or the next where that is more than a tenth less.
+int64_t scaled(int64_t channels, double width) {
+  const double wanted = static_cast<double>(channels) * width;
+  const int64_t nearest = std::max<int64_t>(8, static_cast<int64_t>(wanted + 4) / 8 * 8);
+  return static_cast<double>(nearest) < 0.9 * wanted ? nearest + 8 : nearest;
+}
+
+int64_t last_channels(const MobileNetV2Config& c) { return scaled(c.last, std::max(1.0, c.width)); }
+
+nn::Sequential all_features(const MobileNetV2Config& c, Generator& generator) {
+  int64_t in = scaled(c.first, c.width);
+  nn::Sequential features;
+  features.append(convolution(3, in, 3, 2, 1, generator));
+  for (const MobileNetV2Stage& s : c.stages)
     for (int64_t i = 0; i < s.blocks; ++i) {
-      features.append(MobileNetV2::Block(in, s.channels, i ? 1 : s.stride, s.widening, generator));
-      in = s.channels;
+      const int64_t out = scaled(s.channels, c.width);
+      features.append(MobileNetV2::Block(in, out, i ? 1 : s.stride, s.widening, generator));
+      in = out;
     }
-  features.append(convolution(in, 1280, 1, 1, 1, generator));
+  features.append(convolution(in, last_channels(c), 1, 1, 1, generator));
   return features;
 }
 
@@ -50,8 +72,12 @@ Tensors MobileNetV2::Block::forward(const Tensors& in) const {
 }
 
 MobileNetV2::MobileNetV2(int64_t classes, Generator& generator)
-    : features(add("features", all_features(generator))),
-      classifier(add("classifier", nn::Sequential(nn::Dropout(0.2), nn::Linear(1280, classes, true, generator)))) {}
+    : MobileNetV2(MobileNetV2Config{.classes = classes}, generator) {}
+
+MobileNetV2::MobileNetV2(const MobileNetV2Config& c, Generator& generator)
+    : features(add("features", all_features(checked_mobilenet(c), generator))),
+      classifier(add("classifier",
+                     nn::Sequential(nn::Dropout(0.2), nn::Linear(last_channels(c), c.classes, true, generator)))) {}
 
 Tensors MobileNetV2::forward(const Tensors& in) const { return {classifier(mean(features(one_input(in)), {2, 3}))}; }
 

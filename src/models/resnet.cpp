@@ -1,4 +1,9 @@
-#include "tessera/models.h"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tessera/models_vision.h"
 
 namespace tessera::models {
 namespace {
@@ -11,10 +16,32 @@ nn::Conv2d conv1x1(int64_t in, int64_t out, int64_t stride, Generator& generator
   return nn::Conv2d(in, out, 1, {.stride = {stride, stride}}, /*bias=*/false, generator);
 }
 
-nn::Sequential bottlenecks(int64_t count, int64_t in, int64_t width, int64_t stride, Generator& generator) {
+// What brings the shortcut to the shape of a block's result; nothing where it has it.
+std::optional<nn::Sequential> shortcut_of(int64_t in, int64_t out, int64_t stride, Generator& generator) {
+  if (stride == 1 && in == out) return {};
+  return nn::Sequential(conv1x1(in, out, stride, generator), nn::BatchNorm2d(out));
+}
+
+const ResNetConfig& checked_resnet(const ResNetConfig& c) {
+  const auto none = [](int64_t n) { return n < 1; };
+  if (c.blocks.size() != 4 || std::any_of(c.blocks.begin(), c.blocks.end(), none) || none(c.width) ||
+      none(c.channels) || none(c.classes))
+    throw Error(fmt::format("ResNet: stages of [{}] blocks, width {}, {} channels, {} classes make no model",
+                            fmt::join(c.blocks, ", "), c.width, c.channels, c.classes));
+  return c;
+}
+
+// Channels behind stage i.
+int64_t channels_of(const ResNetConfig& c, size_t i) { return (c.width << i) * (c.bottleneck ? 4 : 1); }
+
+nn::Sequential resnet_stage(const ResNetConfig& c, size_t stage, Generator& generator) {
+  const int64_t width = c.width << stage, out = channels_of(c, stage);
   nn::Sequential blocks;
-  for (int64_t i = 0; i < count; ++i)
-    blocks.append(ResNet50::Block(i ? 4 * width : in, width, i ? 1 : stride, generator));
+  for (int64_t i = 0; i < c.blocks[stage]; ++i) {
+    const int64_t in = i ? out : stage ? channels_of(c, stage - 1) : c.width, stride = i || stage == 0 ? 1 : 2;
+    if (c.bottleneck) blocks.append(ResNet::Bottleneck(in, width, stride, generator));
+    else blocks.append(ResNet::BasicBlock(in, width, stride, generator));
+  }
   return blocks;
 }
 
@@ -56,39 +83,57 @@ Tensors ResNet20::forward(const Tensors& in) const {
   return {linear(mean(layer3(layer2(layer1(relu(bn1(conv1(x)))))), {2, 3}))};
 }
 
-ResNet50::Block::Block(int64_t in, int64_t width, int64_t stride, Generator& generator)
+ResNetTrunk::BasicBlock::BasicBlock(int64_t in, int64_t out, int64_t stride, Generator& generator)
+    : conv1(add("conv1", conv3x3(in, out, stride, generator))),
+      bn1(add("bn1", nn::BatchNorm2d(out))),
+      conv2(add("conv2", conv3x3(out, out, 1, generator))),
+      bn2(add("bn2", nn::BatchNorm2d(out))) {
+  if (auto parts = shortcut_of(in, out, stride, generator)) downsample = add("downsample", *parts);
+}
+
+Tensors ResNetTrunk::BasicBlock::forward(const Tensors& in) const {
+  const Tensor& x = one_input(in);
+  const Tensor y = bn2(conv2(relu(bn1(conv1(x)))));
+  return {relu(y + (downsample ? (*downsample)(x) : x))};
+}
+
+ResNetTrunk::Bottleneck::Bottleneck(int64_t in, int64_t width, int64_t stride, Generator& generator)
     : conv1(add("conv1", conv1x1(in, width, 1, generator))),
       bn1(add("bn1", nn::BatchNorm2d(width))),
       conv2(add("conv2", conv3x3(width, width, stride, generator))),
       bn2(add("bn2", nn::BatchNorm2d(width))),
       conv3(add("conv3", conv1x1(width, 4 * width, 1, generator))),
       bn3(add("bn3", nn::BatchNorm2d(4 * width))) {
-  if (stride != 1 || in != 4 * width)
-    downsample =
-        add("downsample", nn::Sequential(conv1x1(in, 4 * width, stride, generator), nn::BatchNorm2d(4 * width)));
+  if (auto parts = shortcut_of(in, 4 * width, stride, generator)) downsample = add("downsample", *parts);
 }
 
-Tensors ResNet50::Block::forward(const Tensors& in) const {
+Tensors ResNetTrunk::Bottleneck::forward(const Tensors& in) const {
   const Tensor& x = one_input(in);
   Tensor y = relu(bn1(conv1(x)));
   y = relu(bn2(conv2(y)));
-  const Tensor shortcut = downsample ? (*downsample)(x) : x;
-  return {relu(bn3(conv3(y)) + shortcut)};
+  return {relu(bn3(conv3(y)) + (downsample ? (*downsample)(x) : x))};
 }
 
-ResNet50::ResNet50(int64_t classes, Generator& generator)
-    : conv1(add("conv1", nn::Conv2d(3, 64, 7, {.stride = {2, 2}, .padding = {3, 3}}, /*bias=*/false, generator))),
-      bn1(add("bn1", nn::BatchNorm2d(64))),
-      layer1(add("layer1", bottlenecks(3, 64, 64, 1, generator))),
-      layer2(add("layer2", bottlenecks(4, 256, 128, 2, generator))),
-      layer3(add("layer3", bottlenecks(6, 512, 256, 2, generator))),
-      layer4(add("layer4", bottlenecks(3, 1024, 512, 2, generator))),
-      fc(add("fc", nn::Linear(2048, classes, true, generator))) {}
+ResNetTrunk::ResNetTrunk(const ResNetConfig& c, Generator& generator)
+    : config(checked_resnet(c)),
+      conv1(add("conv1",
+                nn::Conv2d(c.channels, c.width, 7, {.stride = {2, 2}, .padding = {3, 3}}, /*bias=*/false, generator))),
+      bn1(add("bn1", nn::BatchNorm2d(c.width))),
+      layer1(add("layer1", resnet_stage(c, 0, generator))),
+      layer2(add("layer2", resnet_stage(c, 1, generator))),
+      layer3(add("layer3", resnet_stage(c, 2, generator))),
+      layer4(add("layer4", resnet_stage(c, 3, generator))) {}
 
-Tensors ResNet50::forward(const Tensors& in) const {
-  const Tensor h = relu(bn1(conv1(one_input(in))));
-  const Tensor x = max_pool2d(h, {.window = {3, 3}, .stride = {2, 2}, .padding = {1, 1}});
-  return {fc(mean(layer4(layer3(layer2(layer1(x)))), {2, 3}))};
+Tensors ResNetTrunk::forward(const Tensors& in) const {
+  Tensors out{relu(bn1(conv1(one_input(in))))};
+  out.push_back(layer1(max_pool2d(out[0], {.window = {3, 3}, .stride = {2, 2}, .padding = {1, 1}})));
+  for (const auto* layer : {&layer2, &layer3, &layer4}) out.push_back((*layer)(out.back()));
+  return out;
 }
+
+ResNet::ResNet(const ResNetConfig& c, Generator& generator)
+    : ResNetTrunk(c, generator), fc(add("fc", nn::Linear(channels_of(c, 3), c.classes, true, generator))) {}
+
+Tensors ResNet::forward(const Tensors& in) const { return {fc(mean(ResNetTrunk::forward(in).back(), {2, 3}))}; }
 
 }  // namespace tessera::models
