@@ -1,56 +1,34 @@
-// tessera bench model FILE: latency and throughput of a model file, beside ONNX Runtime and OpenVINO where a Python has
-// them.
+// tessera bench model FILE|NAME: latency and throughput of a model file beside ONNX Runtime and OpenVINO, or of a model
+// of the zoo beside PyTorch, where a Python has them.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <chrono>
-#include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
-#include "command.h"
+#include "io/file.h"
+#include "latency.h"
 #include "model_inputs.h"
+#include "tessera/autograd.h"
+#include "tessera/io.h"
+#include "tessera/models.h"
 #include "tessera/onnx.h"
-#include "tessera/parallel.h"
-#include "tessera/stream.h"
 
 namespace tessera::app {
 namespace {
 
-struct BenchModelOptions {
-  CommonOptions common;
-  std::string model, batches = "1", threads, python;
+struct BenchModelOptions : LatencyOptions {
+  std::string model, weights;
   std::vector<std::string> dims;
-  double seconds = 3;
 };
 
-/// What one system takes for one batch, in milliseconds.
-struct Latency {
-  double p50 = 0, p90 = 0, p99 = 0;
-  size_t calls = 0;
-};
-Latency summary_of(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  const auto at = [&](double share) {
-    return times[std::min(times.size() - 1, static_cast<size_t>(share * static_cast<double>(times.size())))];
-  };
-  return {at(0.5), at(0.9), at(0.99), times.size()};
+std::string names_of_zoo() {
+  std::vector<std::string> names;
+  for (const models::ZooModel& model : models::zoo()) names.push_back(model.name);
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::vector<int64_t> counts(const std::string& text, const char* what) {
-  std::vector<int64_t> all;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    int64_t n = 0;
-    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, n);
-    if (error != std::errc() || stop != text.data() + end || n < 1)
-      throw UsageError(fmt::format("'{}' is no list of {}", text, what));
-    all.push_back(n);
-    begin = end + 1;
-  }
-  return all;
-}
+// ---- a model file ---------------------------------------------------------------------------------------------------
 
 /// The dims by name, with those that lead an input as the batch.
 std::map<std::string, int64_t> with_batch(const onnx::Model& model, std::map<std::string, int64_t> dims,
@@ -69,45 +47,18 @@ std::map<std::string, int64_t> with_batch(const onnx::Model& model, std::map<std
   return dims;
 }
 
-Latency latency_of(const onnx::Model& model, const std::map<std::string, onnx::Value>& inputs,
-                   const BenchModelOptions& o) {
-  const Device device = o.common.target();
-  using Clock = std::chrono::steady_clock;
-  const auto once = [&] {
-    const auto begin = Clock::now();
-    (void)model.run_by_name(inputs);
-    if (device.is_gpu()) current_stream(device).synchronize();
-    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-  };
-  for (int i = 0; i < 3; ++i) once();
-  std::vector<double> times;
-  const auto begin = Clock::now();
-  while (times.size() < 5 || std::chrono::duration<double>(Clock::now() - begin).count() < o.seconds)
-    times.push_back(once());
-  return summary_of(times);
-}
-
-// Arguments: the model, threads, seconds, and the inputs as "name=dtype:sizes". A line of JSON for each system.
-constexpr const char* kPeers = R"(
-import json, sys, time
+// Arguments: the model, and the inputs as "name=dtype:sizes".
+constexpr const char* kOnnxPeers = R"(
 import numpy as np
-model, threads, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+model = arguments[0]
 rng = np.random.default_rng(0)
 feeds = {}
-for text in sys.argv[4:]:
+for text in arguments[1:]:
     name, rest = text.rsplit('=', 1)
     dtype, sizes = rest.split(':')
     shape = [int(s) for s in sizes.split('x') if s]
     kind = np.dtype(dtype)
     feeds[name] = (rng.standard_normal(shape) if kind.kind == 'f' else rng.integers(0, 2 if dtype == 'bool' else 10, shape)).astype(kind)
-def timed(name, call):
-    for _ in range(3): call()
-    times, begin = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < seconds:
-        t = time.perf_counter(); call(); times.append((time.perf_counter() - t) * 1e3)
-    times.sort()
-    at = lambda share: times[min(len(times) - 1, int(share * len(times)))]
-    print(json.dumps({'name': name, 'p50': at(.5), 'p90': at(.9), 'p99': at(.99), 'calls': len(times)}), flush=True)
 try:
     import onnxruntime as ort
     o = ort.SessionOptions(); o.intra_op_num_threads = threads; o.log_severity_level = 4
@@ -115,7 +66,7 @@ try:
     timed('ONNX Runtime ' + ort.__version__, lambda: s.run(None, feeds))
     del s
 except ImportError: pass
-except Exception as e: print(json.dumps({'name': 'ONNX Runtime', 'error': str(e).splitlines()[0]}))
+except Exception as e: failed('ONNX Runtime', e)
 try:
     import openvino as ov
     core = ov.Core(); m = core.read_model(model)
@@ -124,95 +75,155 @@ try:
     r = c.create_infer_request()
     timed('OpenVINO ' + ov.__version__.split('-')[0], lambda: r.infer(feeds))
 except ImportError: pass
-except Exception as e: print(json.dumps({'name': 'OpenVINO', 'error': str(e).splitlines()[0]}))
+except Exception as e: failed('OpenVINO', e)
 )";
 
-std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
 std::string numpy_name(DType dtype) {
   const char* names[] = {"bool", "uint8", "int8", "int32", "int64", "float16", "", "float32", "float64"};
   return names[static_cast<int>(dtype)];
 }
 
-std::vector<nlohmann::json> peers(const BenchModelOptions& o, const std::map<std::string, onnx::Value>& inputs,
-                                  int64_t threads) {
-  std::string command =
-      fmt::format("{} -c {} {} {} {}", quoted(o.python), quoted(kPeers), quoted(o.model), threads, o.seconds);
+std::vector<std::string> peers_arguments(const std::string& model, const std::map<std::string, onnx::Value>& inputs) {
+  std::vector<std::string> all{model};
   for (const auto& [name, value] : inputs) {
     const std::string type = numpy_name(value.tensor().dtype());
     if (type.empty()) return {};
     std::string sizes;
     for (int64_t d = 0; d < value.tensor().dim(); ++d)
       sizes += fmt::format("{}{}", d ? "x" : "", value.tensor().size(d));
-    command += " " + quoted(fmt::format("{}={}:{}", name, type, sizes));
+    all.push_back(fmt::format("{}={}:{}", name, type, sizes));
   }
-  std::vector<nlohmann::json> all;
-  FILE* const pipe = popen((command + " 2>/dev/null").c_str(), "r");
-  if (!pipe) throw Error(fmt::format("cannot start {}", o.python));
-  std::string line;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) {
-    if (c != '\n') {
-      line += static_cast<char>(c);
-      continue;
-    }
-    nlohmann::json one = nlohmann::json::parse(line, nullptr, false);
-    if (one.is_object()) all.push_back(std::move(one));
-    line.clear();
-  }
-  if (pclose(pipe) != 0) fmt::print(stderr, "note: {} could not measure peers: is it a Python with numpy?\n", o.python);
   return all;
+}
+
+void time_file(const BenchModelOptions& o) {
+  if (!o.weights.empty()) throw UsageError("--weights is for models of the zoo: a file has its own");
+  if (!std::filesystem::exists(o.model))
+    throw UsageError(
+        fmt::format("there is no file {}, nor a model of that name: there are {}", in_quotes(o.model), names_of_zoo()));
+  const auto dims = parse_dims(o.dims);
+  const onnx::Model model(o.model, {.device = o.common.target()});
+  time_model(
+      o,
+      {.with_batch =
+           [&](int64_t batch) {
+             const auto inputs = model_inputs(model, {}, with_batch(model, dims, batch));
+             return TimedCall{[&model, inputs] { (void)model.run_by_name(inputs); }, peers_arguments(o.model, inputs)};
+           },
+       .peers = std::string(kTimedInPython) + kOnnxPeers});
+}
+
+// ---- a model of the zoo ---------------------------------------------------------------------------------------------
+
+// Arguments: the model, the batch and the device.
+constexpr const char* kTorchPeers = R"(
+import logging
+name, batch, device = arguments[0], int(arguments[1]), arguments[2]
+try: import torch
+except ImportError: sys.exit(0)
+from torch import nn
+torch.set_num_threads(threads)
+logging.disable(logging.WARNING)
+class KeywordLSTM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(40, 128, 2, batch_first=True), nn.Linear(128, 12)
+    def forward(self, x): return self.fc(self.lstm(x)[1][0][-1])
+class Pooled(nn.Module):
+    def __init__(self, bert):
+        super().__init__()
+        self.bert = bert
+    def forward(self, ids, mask, types):
+        x, m = self.bert(ids, mask, types).last_hidden_state, mask.unsqueeze(-1).float()
+        return nn.functional.normalize((x * m).sum(1) / m.sum(1), dim=1)
+def made():
+    vision = {'mobilenetv2': 'mobilenet_v2', 'vit-b16': 'vit_b_16'}
+    if name in ('bert', 'minilm', 'gpt2'):
+        import transformers as t
+        vocab = 50257 if name == 'gpt2' else 30522
+        ids = torch.randint(0, vocab, (batch, 128))
+        mask = torch.ones_like(ids)
+        if name == 'gpt2': return t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)), [ids]
+        small = dict(num_hidden_layers=6, hidden_size=384, intermediate_size=1536) if name == 'minilm' else {}
+        bert = t.BertModel(t.BertConfig(**small))
+        return Pooled(bert) if small else bert, [ids, mask, torch.zeros_like(ids)]
+    if name == 'keyword-lstm': return KeywordLSTM(), [torch.randn(batch, 101, 40)]
+    if name == 'unet-resnet34':
+        import segmentation_models_pytorch as smp
+        return smp.Unet('resnet34', encoder_weights=None), [torch.randn(batch, 3, 256, 256)]
+    import torchvision
+    return getattr(torchvision.models, vision.get(name, name))(), [torch.randn(batch, 3, 224, 224)]
+def waited(call):
+    def once():
+        call()
+        if device != 'cpu': torch.cuda.synchronize()
+    return once
+version = 'PyTorch ' + torch.__version__.split('+')[0]
+try:
+    model, inputs = made()
+    model, inputs = model.eval().to(device), [x.to(device) for x in inputs]
+except Exception as e:
+    failed(version, e)
+    sys.exit(0)
+with torch.inference_mode():
+    timed(version, waited(lambda: model(*inputs)))
+    for way, options in [('torch.compile', {}), ('  with CUDA graphs', {'mode': 'reduce-overhead'})][:1 if device == 'cpu' else 2]:
+        try:
+            compiled = torch.compile(model, **options)
+            timed(way, waited(lambda: compiled(*inputs)))
+        except Exception as e: failed(way, e)
+)";
+
+void load_weights(nn::Module& model, const models::ZooModel& kind, const std::string& path) {
+  const StateDict file = load_safetensors(path);
+  try {
+    model.load_state_dict(kind.convert(file));
+  } catch (const Error& e) {
+    throw FileError(fmt::format("{}: {}", path, e.what()));
+  }
+}
+
+void time_zoo_model(const BenchModelOptions& o, const models::ZooModel& kind) {
+  if (!o.dims.empty()) throw UsageError("--dim is for sizes that a model file leaves open");
+  const DeviceGuard device(o.common.target());
+  const NoGrad no_grad;
+  Generator generator(o.common.seed);
+  const auto model = kind.make(generator);
+  if (!o.weights.empty()) load_weights(*model, kind, o.weights);
+  model->eval();
+  model->pack();
+  time_model(o, {.with_batch =
+                     [&](int64_t batch) {
+                       const Tensors inputs = kind.inputs(batch, generator);
+                       return TimedCall{[model, inputs] { (void)(*model)(inputs); },
+                                        {kind.name, fmt::format("{}", batch), o.common.device}};
+                     },
+                 .peers = std::string(kTimedInPython) + kTorchPeers});
 }
 
 void run(const BenchModelOptions& o) {
   o.common.apply();
-  const auto dims = parse_dims(o.dims);
-  const onnx::Model model(o.model, {.device = o.common.target()});
-  const std::vector<int64_t> threads =
-      o.threads.empty() ? std::vector<int64_t>{num_threads()} : counts(o.threads, "threads");
-  Results results("bench model", o.common);
-  fmt::print("{:>5} {:>7}  {:<22} {:>10} {:>10} {:>10} {:>11} {:>9}\n", "batch", "threads", "", "p50 ms", "p90 ms",
-             "p99 ms", "samples/s", "ours/this");
-  for (const int64_t batch : counts(o.batches, "batch sizes"))
-    for (const int64_t n : threads) {
-      set_num_threads(static_cast<int>(n));
-      const auto inputs = model_inputs(model, {}, with_batch(model, dims, batch));
-      reset_peak_memory(o.common.target());
-      const Latency ours = latency_of(model, inputs, o);
-      const auto line = [&](const std::string& name, const Latency& l) {
-        fmt::print("{:>5} {:>7}  {:<22} {:>10.3f} {:>10.3f} {:>10.3f} {:>11.1f} {:>9.2f}\n", batch, n, name, l.p50,
-                   l.p90, l.p99, static_cast<double>(batch) * 1e3 / l.p50, ours.p50 / l.p50);
-        results.add(fmt::format("{} batch {} threads {} p50", name, batch, n), l.p50, "ms", false);
-        std::fflush(stdout);
-      };
-      line("Tessera", ours);
-      results.add(fmt::format("Tessera batch {} threads {} peak memory", batch, n),
-                  static_cast<double>(memory_stats(o.common.target()).peak_allocated), "bytes", false);
-      if (o.python.empty()) continue;
-      for (const nlohmann::json& peer : peers(o, inputs, n)) {
-        const std::string name = peer.value("name", "?");
-        if (peer.contains("error")) fmt::print(stderr, "note: {}: {}\n", name, peer["error"].get<std::string>());
-        else line(name, {peer["p50"], peer["p90"], peer["p99"], peer["calls"]});
-      }
-    }
-  results.write();
+  for (const models::ZooModel& kind : models::zoo())
+    if (kind.name == o.model) return time_zoo_model(o, kind);
+  time_file(o);
 }
 
 }  // namespace
 
 void add_bench_model(Command bench) {
-  const Command command = bench.command("model", "Time a model file (ONNX).");
+  const Command command = bench.command("model", "Time a model file (ONNX), or a model of the zoo.");
   auto options = std::make_shared<BenchModelOptions>();
-  command.option("model", options->model, "an ONNX file").required();
+  command.option("model", options->model, "an ONNX file, or one of " + names_of_zoo()).required();
   command
       .option("--batch", options->batches, "sizes, as in 1,16: of each input's first size that the model leaves open")
       .with_default();
   command.option("--per-threads", options->threads, "numbers of threads, as in 1,2");
   command.option("--dim", options->dims, "NAME=SIZE: of another size that the model leaves open");
+  command.option("--weights", options->weights,
+                 "safetensors of a model of the zoo, in its authors' names; random ones otherwise");
   command.option("--seconds", options->seconds, "time to measure each").range(0.01, 600.0).with_default();
-  command.option("--python", options->python, "a Python whose ONNX Runtime and OpenVINO are measured beside it");
+  command.option("--python", options->python,
+                 "a Python whose ONNX Runtime and OpenVINO, or for the zoo whose PyTorch, is measured beside it");
   options->common.add_to(command, true);
   command.run([options] { run(*options); });
 }

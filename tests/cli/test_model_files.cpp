@@ -1,8 +1,9 @@
-// run, info, bench model and onnx-test on a model that others made.
+// run, info, bench model and onnx-test on a model that others made, and bench model on the zoo.
 #include <gtest/gtest.h>
 
 #include "command_line.h"
 #include "tessera/io.h"
+#include "tessera/models.h"
 
 namespace tessera::cli {
 namespace {
@@ -52,6 +53,30 @@ TEST(ModelFiles, AreTimed) {
   EXPECT_EQ(timed.code, 0) << timed.err;
   EXPECT_NE(timed.out.find("Tessera"), std::string::npos) << timed.out;
   EXPECT_NE(read_file(folder / "results.json").find("p50"), std::string::npos);
+}
+
+TEST(Zoo, IsTimedByName) {
+  const Folder folder;
+  const models::ZooModel& kind = models::zoo_model("keyword-lstm");
+  Generator g(1);
+  StateDict weights = kind.make(g)->state_dict();
+  save_safetensors(folder / "weights", weights);
+  const Finished timed = run({"bench", "model", "keyword-lstm", "--weights", folder / "weights", "--batch", "1,2",
+                              "--seconds", "0.05", "--json", folder / "results.json"});
+  EXPECT_EQ(timed.code, 0) << timed.err;
+  EXPECT_NE(read_file(folder / "results.json").find("Tessera batch 2 threads"), std::string::npos) << timed.out;
+
+  weights.erase("fc.bias");
+  save_safetensors(folder / "weights", weights);
+  expect_error(run({"bench", "model", "keyword-lstm", "--weights", folder / "weights"}), 2,
+               "weights: load_state_dict: missing: fc.bias");
+}
+
+TEST(Zoo, RefusesBadUsage) {
+  expect_error(run({"bench", "model", "resnet19"}), 2, "nor a model of that name: there are resnet18, ");
+  expect_error(run({"bench", "model", "resnet18", "--dim", "n=2"}), 2, "--dim is for");
+  expect_error(run({"bench", "model", mnist, "--weights", "x"}), 2, "--weights is for");
+  expect_error(run({"bench", "model", "resnet18", "--weights", mnist + ".not"}), 2, "mnist.onnx.not");
 }
 
 }  // namespace
