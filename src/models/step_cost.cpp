@@ -29,6 +29,8 @@ bool is_preset(const std::string& model) {
 std::vector<std::string> step_models() {
   std::vector<std::string> all = train_presets();
   all.insert(all.end(), {"convmodel", "resnet20", "resnet50", "mobilenetv2", "unet"});
+  for (const ZooModel& kind : zoo())
+    if (std::find(all.begin(), all.end(), kind.name) == all.end()) all.push_back(kind.name);
   return all;
 }
 
@@ -65,6 +67,25 @@ void TrainingStep::make_gpt(const std::string& preset) {
   };
 }
 
+void TrainingStep::make_zoo_model(const ZooModel& kind) {
+  Generator generator(1);
+  const std::shared_ptr<nn::Module> model = kind.make(generator);
+  const Tensors inputs = kind.inputs(options_.batch, generator);
+  batch_ = describe(inputs[0]);
+  model_ = model;
+  forward_backward_ = [=, amp = options_.amp](amp::GradScaler& scaler) {
+    Tensor loss;
+    {
+      const amp::Autocast region = autocast(amp);
+      for (const Tensor& y : (*model)(inputs)) {
+        const Tensor one = mean(square(y));
+        loss = loss.defined() ? loss + one : one;
+      }
+    }
+    scaler.scale(loss).backward();
+  };
+}
+
 TrainingStep::TrainingStep(const StepOptions& options)
     : options_(options), scaler_({.enabled = options.amp == Amp::Float16}) {
   if (options.batch < 0) throw Error(fmt::format("a batch of {} is none", options.batch));
@@ -90,7 +111,11 @@ TrainingStep::TrainingStep(const StepOptions& options)
     batch(4);
     make_images(std::make_shared<UNet>(1), {3, 512, 512}, false);
   } else {
-    throw Error(fmt::format("unknown model \"{}\": there are {}", options.model, fmt::join(step_models(), ", ")));
+    const auto found = std::find_if(zoo().begin(), zoo().end(), [&](const auto& m) { return m.name == options.model; });
+    if (found == zoo().end())
+      throw Error(fmt::format("unknown model \"{}\": there are {}", options.model, fmt::join(step_models(), ", ")));
+    batch(32);
+    make_zoo_model(*found);
   }
   optimizer_ = std::make_unique<optim::AdamW>(model_->parameters());
 }

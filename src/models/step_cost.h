@@ -12,6 +12,8 @@
 
 namespace tessera::models {
 
+struct ZooModel;
+
 struct StepOptions {
   std::string model;  ///< one of step_models()
   int64_t batch = 0;  ///< sequences or images; 0: the model's own
@@ -19,7 +21,7 @@ struct StepOptions {
   Amp amp = Amp::Off;
 };
 
-/// The presets of `train gpt`, and models of images.
+/// The presets of `train gpt`, models of images, and the zoo.
 std::vector<std::string> step_models();
 
 /// A model with AdamW and a batch of zeros, on a device with or without memory. Weights are random. A preset whose
@@ -39,6 +41,8 @@ class TrainingStep {
   template <class M>
   void make_images(std::shared_ptr<M> model, const Shape& image, bool classes);
   void make_gpt(const std::string& preset);
+  /// The loss is the mean square of each output.
+  void make_zoo_model(const ZooModel& kind);
 
   StepOptions options_;
   std::string batch_;

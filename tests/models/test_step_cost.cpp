@@ -94,7 +94,7 @@ TEST(WithoutMemory, EveryModelSteps) {
 TEST(StepCost, KnowsItsModels) {
   EXPECT_EQ(error_of<Error>([] { TrainingStep({"gpt3"}); }),
             "unknown model \"gpt3\": there are shakespeare-char-cpu, gpt2-124m, convmodel, resnet20, resnet50, "
-            "mobilenetv2, unet");
+            "mobilenetv2, unet, resnet18, resnet34, vit-b16, bert, minilm, gpt2, keyword-lstm, unet-resnet34");
   EXPECT_EQ(error_of<Error>([] { TrainingStep({"resnet20", -1}); }), "a batch of -1 is none");
 }
 
