@@ -75,16 +75,15 @@ Tensor Bert::vectors_of(const Tensor& tokens) const {
 }
 
 Tensor Bert::hidden(const Tensor& tokens, const Tensor& mask, const Tensor& kinds) const {
-  if (tokens.dim() != 2 || tokens.size(1) > config.positions || tokens.size(1) < 1)
+  if (tokens.dim() != 2 || tokens.shape()[1].high() > config.positions || tokens.shape()[1].low() < 1)
     throw Error(
         fmt::format("Bert: takes [batch, 1 to {}] tokens, not {}", config.positions, to_string(tokens.shape())));
   for (const Tensor& t : {mask, kinds})
     if (t.defined() && !(t.shape() == tokens.shape()))
       throw Error(fmt::format("Bert: mask and types are as the tokens, {}, and not {}", to_string(tokens.shape()),
                               to_string(t.shape())));
-  const Tensor order = arange(0, static_cast<double>(tokens.size(1)), 1, Int64, tokens.device());
   const Tensor of_type = types(kinds.defined() ? kinds : zeros(tokens.shape(), Int64, tokens.device()));
-  Tensor x = drop(norm(vectors_of(tokens) + of_type + places(order)));
+  Tensor x = drop(norm(vectors_of(tokens) + of_type + slice(places->weight, 0, Dim(0), tokens.shape()[1])));
   Tensor attends;
   if (mask.defined()) attends = unsqueeze(unsqueeze(cast(mask, Bool), 1), 1);
   for (const auto& layer : layers) x = layer(x, attends);

@@ -60,13 +60,13 @@ GPT::GPT(const GPTConfig& c, Generator& generator)
 }
 
 Tensor GPT::hidden(const Tensor& tokens) const {
-  const int64_t n = tokens.size(-1);
-  if (tokens.dim() != 2 || n > config.block)
+  const Dim n = tokens.dim() == 2 ? tokens.shape()[1] : Dim(0);
+  if (tokens.dim() != 2 || n.high() > config.block)
     throw Error(fmt::format("GPT: takes [batch, at most {}] tokens, not {}", config.block, to_string(tokens.shape())));
   Tensor places;
   if (const nn::Embedding* table = wpe.exact())
-    places = n < config.block ? table->weight.slice(0, 0, n) : table->weight;  // a slice costs backward a copy
-  else places = wpe(arange(0, double(n), 1, Int64, tokens.device()));
+    places = n == config.block ? table->weight : slice(table->weight, 0, Dim(0), n);  // which costs backward a copy
+  else places = wpe(arange(0, double(n.value()), 1, Int64, tokens.device()));
   nn::Residual x{drop(wte(tokens) + places)};
   for (const auto& block : blocks)
     if (const nn::TransformerBlock* known = block.exact()) x = known->extend(std::move(x));

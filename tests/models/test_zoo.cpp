@@ -129,6 +129,27 @@ TEST(Zoo, HasThePublishedNumbersOfParameters) {
             "gpt2, keyword-lstm, unet-resnet34");
 }
 
+// Batches and lengths of texts may be symbols, which captured functions and exported files want.
+TEST(Zoo, TakesSymbols) {
+  const DeviceGuard guard(meta(cpu()));
+  const NoGrad no_grad;
+  const Dim batch = Dim::symbol("batch", 1, 64), length = Dim::symbol("length", 1, 100);
+  for (const ZooModel& kind : zoo()) {
+    SCOPED_TRACE(kind.name);
+    Generator g(1);
+    const auto model = kind.make(g);
+    model->eval();
+    Tensors inputs = kind.inputs(2, g);
+    for (Tensor& x : inputs) {
+      Shape shape = x.shape();
+      shape[0] = batch;
+      if (x.dtype() == Int64) shape[1] = length;
+      x = empty(shape, x.dtype());
+    }
+    for (const Tensor& y : (*model)(inputs)) EXPECT_EQ(y.shape()[0], batch);
+  }
+}
+
 // In a folder that scripts/fixtures.py full has made, in TESSERA_ZOO. Gradients are compared in f64 alone: among
 // millions of ReLUs rounding to f32 turns some on or off.
 TEST(Zoo, FullModelsAgreeWithPyTorch) {
