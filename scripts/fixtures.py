@@ -251,7 +251,7 @@ def write(folder, dtype, make, inputs, call, saved):
     check = {f"{what}.{i}": t for what, all in [("inputs", given), ("outputs", outputs)] for i, t in enumerate(all)}
     check |= {"gradients." + name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     rounded = {name: (t.detach().float() if t.is_floating_point() else t).contiguous() for name, t in check.items()}
-    safetensors.torch.save_file(rounded, folder / "check.safetensors")
+    safetensors.torch.save_file(rounded, folder / "check.safetensors", {"made_by": "PyTorch " + torch.__version__})
     print(folder, sum(f.stat().st_size for f in folder.iterdir()), "bytes", flush=True)
 
 
