@@ -157,6 +157,7 @@ int main(int argc, char** argv) {
     const Device device = parse_device(name ? name : "cuda:0");
     const DeviceGuard guard(device);
     const NoGrad no_grad;
+    allow_nondeterministic(true);  // as in PyTorch, unless told otherwise
     fmt::print(
         "# seed {}: images channels h w filters taps taps groups strides paddings dilations layout | us forward, "
         "input gradient, weight gradient\n",

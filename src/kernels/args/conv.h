@@ -24,7 +24,8 @@ struct ConvArgs {
   const void* bias;    // forward: [filters], or null
   Activation activation;
   void* workspace;         // of workspace_bytes
-  bool tf32;               // GPUs may round operands of f32 to tf32
+  bool tf32;               // GPUs may round operands of f32 to tf32,
+  bool in_any_order;       // and add up in any order, so that the last bits vary
   float *mean, *variance;  // forward by Hopper's instructions: of each filter's results, the second divided by n - 1
 };
 

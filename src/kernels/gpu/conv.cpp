@@ -152,6 +152,9 @@ constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_ta
 template <ConvPart part>
 constexpr Kernel depthwise_kernel = staged_kernel<depthwise<part>>("depthwise", takes_depthwise<part>);
 template <ConvPart part>
+constexpr Kernel depthwise_planes_kernel = staged_kernel<depthwise<part>>("depthwise.planes",
+                                                                          takes_depthwise_planes<part>);
+template <ConvPart part>
 constexpr Kernel any_depthwise_kernel = staged_kernel<depthwise<part>>("depthwise.any", takes_any_depthwise<part>);
 
 template <ConvPart part>
@@ -240,6 +243,7 @@ constexpr Kernel conv2d_list[] = {
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
     staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward),
     depthwise_kernel<ConvPart::forward>,
+    depthwise_planes_kernel<ConvPart::forward>,
     sm90_leading_kernel<ConvPart::forward>,
     vendor_kernel<ConvPart::forward>,
     padded_kernel<PaddedPass::Forward>,
@@ -252,6 +256,7 @@ constexpr Kernel input_grad_list[] = {
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
     staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
     depthwise_kernel<ConvPart::images>,
+    depthwise_planes_kernel<ConvPart::images>,
     sm90_leading_kernel<ConvPart::images>,
     vendor_kernel<ConvPart::images>,
     padded_kernel<PaddedPass::InputGrad>,
@@ -263,6 +268,7 @@ constexpr Kernel weight_grad_list[] = {
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
     staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
     depthwise_kernel<ConvPart::filters>,
+    depthwise_planes_kernel<ConvPart::filters>,
     sm90_leading_kernel<ConvPart::filters>,
     vendor_kernel<ConvPart::filters>,
     padded_kernel<PaddedPass::WeightGrad>,

@@ -23,6 +23,7 @@ struct DepthwiseCall {
     args.channels_last = last;
     args.images = conv.images;
     args.channels = conv.channels;
+    args.multiplier = conv.filters / std::max<long long>(conv.channels, 1);
     std::copy(conv.size, conv.size + 2, args.size);
     std::copy(conv.filter, conv.filter + 2, args.filter);
     std::copy(conv.stride, conv.stride + 2, args.stride);
@@ -52,7 +53,9 @@ Reason takes_any_depthwise(const Call& call) {
   const DepthwiseArgs args = of.args(call);
   if (!tables().depthwise) return Reason::Hardware;
   if (args.type == Scalar::f64) return Reason::DType;
-  if (call.attrs.as<ConvAttrs>().groups != args.channels || of.w.size(0) != args.channels) return Reason::Shape;
+  if (call.attrs.as<ConvAttrs>().groups != args.channels || of.w.size(0) != args.channels * args.multiplier)
+    return Reason::Shape;
+  if (args.multiplier > 1 && of.last) return Reason::Layout;
   constexpr long long most = 1 << 30;
   const long long vector = of.last && args.channels % 4 == 0 ? 4 : 1;
   for (const Operand* t : {&of.x, &of.w, &of.y})
@@ -66,6 +69,15 @@ Reason takes_depthwise(const Call& call) {
   const Reason any = takes_any_depthwise<part>(call);
   if (any != Reason::Ok) return any;
   return tables().depthwise->is_fast(DepthwiseCall<part>(call).args(call)) ? Reason::Ok : Reason::Shape;
+}
+
+template <ConvPart part>
+Reason takes_depthwise_planes(const Call& call) {
+  const Reason any = takes_any_depthwise<part>(call);
+  if (any != Reason::Ok) return any;
+  const DepthwiseCall<part> of(call);
+  if (of.last) return Reason::Layout;
+  return part == ConvPart::filters || of.args(call).multiplier > 1 ? Reason::Ok : Reason::Shape;
 }
 
 template <ConvPart part>
@@ -86,9 +98,10 @@ void depthwise(const Call& call, Workspace& workspace) {
                    args);
 }
 
-#define TESSERA_DEPTHWISE(part)                                     \
-  template void depthwise<ConvPart::part>(const Call&, Workspace&); \
-  template Reason takes_depthwise<ConvPart::part>(const Call&);     \
+#define TESSERA_DEPTHWISE(part)                                        \
+  template void depthwise<ConvPart::part>(const Call&, Workspace&);    \
+  template Reason takes_depthwise<ConvPart::part>(const Call&);        \
+  template Reason takes_depthwise_planes<ConvPart::part>(const Call&); \
   template Reason takes_any_depthwise<ConvPart::part>(const Call&);
 TESSERA_DEPTHWISE(forward)
 TESSERA_DEPTHWISE(images)

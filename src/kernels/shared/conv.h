@@ -23,6 +23,7 @@ inline ConvArgs sizes(const Call& call, const Operand& x, const Operand& weight)
   ConvArgs args{};
   args.type = scalar_of(conv_dtype(x));
   args.tf32 = tf32_allowed();
+  args.in_any_order = nondeterministic_allowed();
   args.images = x.size(0);
   args.channels = x.size(1);
   args.filters = weight.size(0);

@@ -15,6 +15,7 @@ struct Depthwise {
   Shape x;
   int64_t rows, columns;
   Conv2dOptions options;
+  int64_t multiplier = 1;  // results for each channel; of planes alone where there are several
 };
 Depthwise three(const Shape& x, int64_t stride) {
   return {x, 3, 3, {.stride = {stride, stride}, .padding = {1, 1}, .groups = x[1].value()}};
@@ -28,11 +29,13 @@ class GpuDepthwise : public GpuAgainstFloat64 {
   void check(const Depthwise& c, const char* kernel) {
     for (DType dtype : dtypes)
       for (MemoryFormat format : {ChannelsLast, Contiguous}) {
+        if (format == ChannelsLast && c.multiplier > 1) continue;
+        const Dim filters = c.x[1] * Dim(c.multiplier);
         SCOPED_TRACE(fmt::format("{} {}x{} {} {}", to_string(c.x), c.rows, c.columns, name(dtype),
                                  format == Contiguous ? "planes" : "channels last"));
         const Tensors exact{values(c.x, dtype).set_requires_grad(),
-                            values({c.x[1], Dim(1), Dim(c.rows), Dim(c.columns)}, dtype).set_requires_grad()};
-        const Tensor bias = values({c.x[1]}, dtype), want = conv2d(exact[0], exact[1], bias, c.options);
+                            values({filters, Dim(1), Dim(c.rows), Dim(c.columns)}, dtype).set_requires_grad()};
+        const Tensor bias = values({filters}, dtype), want = conv2d(exact[0], exact[1], bias, c.options);
         const Tensor g = values(want.shape(), dtype);
         const Tensors wanted = grad({want}, exact, {g});
         const Tensors near{there(exact[0].detach(), dtype, format).set_requires_grad(),
@@ -66,15 +69,17 @@ TEST_F(GpuDepthwise, ThreeByThree) {
 }
 
 TEST_F(GpuDepthwise, OtherWindows) {
-  const auto of = [](const Shape& x, int64_t rows, int64_t columns, Conv2dOptions options) {
+  const auto of = [](const Shape& x, int64_t rows, int64_t columns, Conv2dOptions options, int64_t multiplier = 1) {
     options.groups = x[1].value();
-    return Depthwise{x, rows, columns, options};
+    return Depthwise{x, rows, columns, options, multiplier};
   };
   for (const Depthwise& c :
        {of({2, 24, 13, 11}, 5, 5, {.padding = {2, 2}}),
         of({2, 40, 17, 19}, 7, 7, {.stride = {2, 2}, .padding = {3, 3}}),
         of({1, 6, 20, 21}, 3, 3, {.padding = {2, 2}, .dilation = {2, 2}}),
-        of({2, 8, 9, 12}, 3, 2, {.stride = {3, 1}, .padding = {0, 1}}), of({2, 8, 9, 12}, 3, 3, {.padding = {1, 1}})})
+        of({2, 8, 9, 12}, 3, 2, {.stride = {3, 1}, .padding = {0, 1}}), of({2, 8, 9, 12}, 3, 3, {.padding = {1, 1}}),
+        of({2, 8, 84, 84}, 5, 1, {.stride = {3, 1}, .padding = {2, 0}}, 2),
+        of({3, 5, 11, 12}, 3, 3, {.padding = {1, 1}}, 3)})
     check(c, "depthwise.any");
 }
 
@@ -88,8 +93,9 @@ TEST_F(GpuDepthwise, SaysWhatItDoesNotTake) {
   };
   EXPECT_EQ(refusal("depthwise", 4, 4, 3, Float16), "no error");
   EXPECT_EQ(refusal("depthwise.any", 4, 4, 2, Float16), "no error");
+  EXPECT_EQ(refusal("depthwise.any", 8, 4, 5, Float16), "no error");
   for (const std::string& why : {refusal("depthwise", 4, 2, 3, Float16), refusal("depthwise", 8, 4, 3, Float16),
-                                 refusal("depthwise", 4, 4, 5, Float16), refusal("depthwise.any", 8, 4, 5, Float16)})
+                                 refusal("depthwise", 4, 4, 5, Float16), refusal("depthwise.any", 4, 2, 5, Float16)})
     EXPECT_NE(why.find("does not take these shapes"), std::string::npos) << why;
   EXPECT_NE(refusal("depthwise", 4, 4, 3, Float64).find("dtype"), std::string::npos);
 }

@@ -471,12 +471,17 @@ TESSERA_DEVICE void join_filter_sums(const float* partial, int parts, int taps, 
 
 struct AnyDepthwise {
   DenseWindows windows;
-  int channels;
+  int channels;  // of the images, or forward of the results, as windows are counted
   bool planes;
+  int multiplier;  // of planes: results for each channel
   Inverse by_channels;
 
-  AnyDepthwise(const DenseWindows& windows, i64 channels, bool planes)
-      : windows(windows), channels(static_cast<int>(channels)), planes(planes), by_channels(Inverse::of(channels)) {}
+  AnyDepthwise(const DenseWindows& windows, i64 channels, bool planes, i64 multiplier = 1)
+      : windows(windows),
+        channels(static_cast<int>(channels)),
+        planes(planes),
+        multiplier(static_cast<int>(multiplier)),
+        by_channels(Inverse::of(channels)) {}
   /// The first channel of a vector.
   TESSERA_DEVICE int channel(const VectorPlace& at, int vector) const {
     return planes ? at.outer - by_channels(at.outer) * channels : at.inner * vector;
@@ -497,12 +502,13 @@ TESSERA_DEVICE void depthwise_window(const AnyDepthwise& d, int thread, T* y, co
   const int top = p.h.start(o.row), left = p.w.start(o.column), last_row = p.h.last_tap(top);
   const int first_column = p.w.first_tap(left), last_column = p.w.last_tap(left);
   const int channel = d.channel(o, V), taps = p.h.filter * p.w.filter;
+  const int images = d.multiplier == 1 ? o.outer : o.outer / d.multiplier;
   Array<float, V> sum{};
   if (bias) unroll<V>([&](auto v) { sum[v] = convert_element<float>(bias[channel + v]); });
   for (int r = p.h.first_tap(top); r < last_row; ++r)
 #pragma unroll 4
     for (int s = first_column; s < last_column; ++s) {
-      const int at = p.in_images(o.outer, top + r * p.h.dilation, left + s * p.w.dilation, o.inner);
+      const int at = p.in_images(images, top + r * p.h.dilation, left + s * p.w.dilation, o.inner);
       add_tap<V>(sum, load_vector<V>(x, at), w + static_cast<i64>(channel) * taps + r * p.w.filter + s, taps);
     }
   store_vector<V>(y, thread, packed_as<T>(sum));
@@ -514,11 +520,40 @@ TESSERA_DEVICE void depthwise_place(const AnyDepthwise& d, int thread, T* dx, co
   const VectorPlace at = p.place(thread);
   const int channel = d.channel(at, V), taps = p.h.filter * p.w.filter;
   Array<float, V> sum{};
-  p.each_window(at, [&](int i, int j, int tap) {
-    add_tap<V>(sum, load_vector<V>(dy, p.in_results(at.outer, i, j, at.inner)),
-               w + static_cast<i64>(channel) * taps + tap, taps);
-  });
+  for (int k = 0; k < d.multiplier; ++k)
+    p.each_window(at, [&](int i, int j, int tap) {
+      add_tap<V>(sum, load_vector<V>(dy, p.in_results(at.outer * d.multiplier + k, i, j, at.inner)),
+                 w + static_cast<i64>(channel * d.multiplier + k) * taps + tap, taps);
+    });
   store_vector<V>(dx, thread, packed_as<T>(sum));
+}
+
+inline constexpr int plane_tap_block = 256;
+
+/// Of planes: a block sums up a tap of a filter. `room` is of a number for each thread.
+template <class T>
+TESSERA_DEVICE void depthwise_plane_tap(const AnyDepthwise& d, const Inverse& by_result, const Inverse& by_column,
+                                        T* dw, const T* x, const T* dy, float* room) {
+  const DenseWindows& p = d.windows;
+  const int taps = p.h.filter * p.w.filter, filters = d.channels * d.multiplier, thread = thread_in_block();
+  const int block = static_cast<int>(block_in_grid()), filter = block / taps, tap = block - filter * taps;
+  const int r = tap / p.w.filter, s = tap - r * p.w.filter, results = p.h.output * p.w.output;
+  float sum = 0;
+#pragma unroll 4
+  for (int at = thread; at < p.outer / d.channels * results; at += plane_tap_block) {
+    const int image = by_result(at), place = at - image * results, i = by_column(place), j = place - i * p.w.output;
+    const int row = p.h.start(i) + r * p.h.dilation, column = p.w.start(j) + s * p.w.dilation;
+    if (row < 0 || row >= p.h.length || column < 0 || column >= p.w.length) continue;
+    const float g = convert_element<float>(dy[(image * filters + filter) * results + place]);
+    sum =
+        fma(g, convert_element<float>(x[p.in_images(image * d.channels + filter / d.multiplier, row, column, 0)]), sum);
+  }
+  room[thread] = sum;
+  for (int half = plane_tap_block / 2; half > 0; half /= 2) {
+    sync_block();
+    if (thread < half) room[thread] += room[thread + half];
+  }
+  if (thread == 0) dw[block] = convert_element<T>(room[0]);
 }
 
 /// partial [parts, taps, channels]: a thread sums up a part of the results for a tap of a vector of channels.

@@ -68,10 +68,18 @@ void taps_kernel(const AnyDepthwise p, int parts, float* partial, const T* x, co
   tile::depthwise_tap_sums<V>(p, parts, first_index(), partial, x, dy);
 }
 
+template <class T>
+TESSERA_KERNEL(tile::plane_tap_block)
+void plane_taps_kernel(const AnyDepthwise p, tile::Inverse by_result, tile::Inverse by_column, T* dw, const T* x,
+                       const T* dy) {
+  __shared__ float room[tile::plane_tap_block];
+  tile::depthwise_plane_tap(p, by_result, by_column, dw, x, dy, room);
+}
+
 // ---- launches
 
 bool is_three(const DepthwiseArgs& a) {
-  bool is = a.stride[0] == a.stride[1] && (a.stride[0] == 1 || a.stride[0] == 2);
+  bool is = a.multiplier == 1 && a.stride[0] == a.stride[1] && (a.stride[0] == 1 || a.stride[0] == 2);
   for (int d = 0; d < 2; ++d) is = is && a.filter[d] == 3 && a.padding[d] == 1 && a.dilation[d] == 1;
   return is;
 }
@@ -115,17 +123,17 @@ void with_layout(const DepthwiseArgs& a, const Fn& fn) {
   else if (vectors) fn(InWholeRows{}, p);
   else fn(InVectors<1>{}, p);
 }
-/// fn(Int<V>, AnyDepthwise)
+/// fn(Int<V>, AnyDepthwise). `channels`: of images, or of results.
 template <class T, class Fn>
-void with_windows(const DepthwiseArgs& a, const Fn& fn) {
+void with_windows(const DepthwiseArgs& a, i64 channels, const Fn& fn) {
   const auto window = [&](int d) {
     return tile::ImageWindow::of(a.size[d], a.filter[d], a.stride[d], a.dilation[d], a.padding[d]);
   };
   const auto of = [&](auto vector) {
     constexpr int V = decltype(vector)::value;
-    const DenseWindows windows(window(0), window(1), a.channels_last ? a.images : a.images * a.channels,
-                               a.channels_last ? a.channels / V : 1, false);
-    fn(vector, AnyDepthwise(windows, a.channels, !a.channels_last));
+    const DenseWindows windows(window(0), window(1), a.channels_last ? a.images : a.images * channels,
+                               a.channels_last ? channels / V : 1, false);
+    fn(vector, AnyDepthwise(windows, channels, !a.channels_last, a.multiplier));
   };
   if (a.channels_last && takes_vectors<T>(a)) of(tile::Int<4>{});
   else of(tile::Int<1>{});
@@ -136,7 +144,7 @@ void forward(const DepthwiseArgs& a, Executor& executor) {
     using T = typename decltype(type)::type;
     const T* const bias = static_cast<const T*>(a.bias);
     if (!is_three(a))
-      return with_windows<T>(a, [&](auto vector, const AnyDepthwise& any) {
+      return with_windows<T>(a, a.channels * a.multiplier, [&](auto vector, const AnyDepthwise& any) {
         AnyDepthwise p = any;
         p.windows = any.windows.over_results();
         launch("depthwise", window_kernel<decltype(vector)::value, T>, tile::ceil_div<i64>(p.windows.threads, 256), 256,
@@ -154,7 +162,7 @@ void backward_images(const DepthwiseArgs& a, Executor& executor) {
   with_type(a, [&](auto type, auto dx, auto w, auto dy) {
     using T = typename decltype(type)::type;
     if (!is_three(a))
-      return with_windows<T>(a, [&](auto vector, const AnyDepthwise& any) {
+      return with_windows<T>(a, a.channels, [&](auto vector, const AnyDepthwise& any) {
         AnyDepthwise p = any;
         p.windows = any.windows.over_images();
         launch("depthwise", place_kernel<decltype(vector)::value, T>, tile::ceil_div<i64>(p.windows.threads, 256), 256,
@@ -191,12 +199,19 @@ void join(const DepthwiseArgs& a, int parts, T* dw, Executor& executor) {
   launch("depthwise", join_kernel<T>, static_cast<i64>(taps) * tile::ceil_div(channels, 32), 256, 0, executor,
          static_cast<const float*>(a.workspace), parts, taps, channels, dw);
 }
+template <class T>
+void plane_taps(const DepthwiseArgs& a, const AnyDepthwise& p, T* dw, const T* x, const T* dy, Executor& executor) {
+  const i64 columns = p.windows.w.output, results = columns * p.windows.h.output;
+  launch("depthwise", plane_taps_kernel<T>, a.channels * a.multiplier * a.filter[0] * a.filter[1],
+         tile::plane_tap_block, 0, executor, p, tile::Inverse::of(results), tile::Inverse::of(columns), dw, x, dy);
+}
 void backward_filters(const DepthwiseArgs& a, Executor& executor) {
   with_type(a, [&](auto type, auto x, auto dw, auto dy) {
     using T = typename decltype(type)::type;
     float* const partial = static_cast<float*>(a.workspace);
     if (!is_three(a))
-      return with_windows<T>(a, [&](auto vector, const AnyDepthwise& p) {
+      return with_windows<T>(a, a.channels, [&](auto vector, const AnyDepthwise& p) {
+        if (p.planes) return plane_taps(a, p, dw, x, dy, executor);
         constexpr int V = decltype(vector)::value;
         const int parts = parts_of(p, V);
         const i64 work = a.channels / V * a.filter[0] * a.filter[1] * parts;
@@ -221,7 +236,9 @@ long long filters_workspace(const DepthwiseArgs& a) {
   with_type(a, [&](auto type, auto, auto, auto) {
     using T = typename decltype(type)::type;
     if (!is_three(a)) {
-      with_windows<T>(a, [&](auto vector, const AnyDepthwise& p) { parts = parts_of(p, decltype(vector)::value); });
+      with_windows<T>(a, a.channels, [&](auto vector, const AnyDepthwise& p) {
+        parts = p.planes ? 0 : parts_of(p, decltype(vector)::value);
+      });
       return;
     }
     with_layout<T>(a, [&](auto, const Depthwise& of) {

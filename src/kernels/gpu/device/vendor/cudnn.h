@@ -314,6 +314,11 @@ class Rules {
   constexpr Rules(std::initializer_list<Note> forbidden) {
     for (Note note : forbidden) forbidden_ |= 1u << static_cast<int>(note);
   }
+  constexpr Rules without(Note note) const {
+    Rules rules = *this;
+    rules.forbidden_ &= ~(1u << static_cast<int>(note));
+    return rules;
+  }
   bool allow(const Object& config) const {
     const std::vector<Object> engine = config.get(Attribute::config_engine, Kind::engine, 1);
     for (Note note : engine.at(0).get<Note>(Attribute::engine_notes, 16))

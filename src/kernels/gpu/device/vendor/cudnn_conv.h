@@ -5,7 +5,7 @@
 namespace tessera::gpu_kernels::cudnn {
 
 /// Sums in f32; f32 stays f32, or where tf32 is allowed is taken like a half. Algorithms that trade precision for
-/// speed, or whose result varies, have no part.
+/// speed have no part, and those whose result varies only where that is allowed.
 inline constexpr Rules half_rules = {Note::nondeterministic,
                                      Note::reduces_in_lower_precision,
                                      Note::fft,
@@ -66,7 +66,9 @@ inline std::optional<Plan> plan_convolution(const Target& target, ConvPart part,
   operation.set(first + 3, filters).set(first + 4, images).set(first + 5, out_images);
   graph.add(operation);
   const bool exact = args.type == Scalar::f32 && !args.tf32;
-  return find_plan(target, std::move(graph), exact ? f32_rules : half_rules, most_workspace);
+  const Rules rules = exact ? f32_rules : half_rules;
+  return find_plan(target, std::move(graph), args.in_any_order ? rules.without(Note::nondeterministic) : rules,
+                   most_workspace);
 }
 
 }  // namespace tessera::gpu_kernels::cudnn
