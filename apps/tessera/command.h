@@ -82,6 +82,7 @@ void add_devices(Command app);
 void add_cache(Command app);
 void add_selftest(Command app);
 void add_onnx_test(Command app);
+void add_export(Command app);
 void add_run(Command app);
 void add_info(Command app);
 

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   app::add_cache(app);
   app::add_selftest(app);
   app::add_run(app);
+  app::add_export(app);
   app::add_info(app);
   app::add_onnx_test(app);
   try {

@@ -1,4 +1,4 @@
-// ONNX: model files are read, run and looked into. A file is mapped and its weights are views of it; nothing that it
+// ONNX: model files are read, run, looked into and written. A file is mapped and its weights are views of it; nothing that it
 // says is trusted. Errors are one line with the file, the node and the rule broken: FileError for what is no valid
 // model, Unsupported for what is not there yet, Error for inputs that do not fit. https://onnx.ai
 #pragma once
@@ -8,6 +8,10 @@
 #include <vector>
 
 #include "tessera/tensor.h"
+
+namespace tessera::nn {
+class Module;
+}
 
 namespace tessera::onnx {
 
@@ -95,6 +99,21 @@ struct Inspection {
 };
 /// Throws FileError where the file is no valid model.
 Inspection inspect(const std::string& path);
+
+struct SaveOptions {
+  int64_t opset = 20;  ///< 18 to 28
+  /// What the first size of the first input is called, which stays open, here and where other inputs begin with the
+  /// same size; empty: it is fixed, as all other sizes are.
+  std::string batch = "batch";
+  /// "input" and "output" without, and "input_2", ... where there are several.
+  std::vector<std::string> inputs = {}, outputs = {};
+  int64_t most_bytes = 2'000'000'000;  ///< of weights in the model file; more than that go to PATH.data
+};
+
+/// Writes what the module computes in evaluation of such inputs, atomically. Inputs without memory are taken as they
+/// are, with symbols as open sizes. Parameters keep their names in the state dict. Throws Unsupported, which names the
+/// operator that has no counterpart in ONNX and the module that calls it, and Error; then nothing has been written.
+void save(const nn::Module& module, const Tensors& inputs, const std::string& path, const SaveOptions& options = {});
 
 /// Reads a TensorProto, SequenceProto or OptionalProto from bytes, as tests of ONNX keep values. Throws FileError.
 Value read_value(std::string bytes, Port::Kind kind, const std::string& name = "value");

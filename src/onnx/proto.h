@@ -250,7 +250,7 @@ TESSERA_ONNX_FIELDS(OptionalProto, Field<1, &M::name>{}, Field<2, &M::elem_type>
 /// which begins with `file`, where the bytes are none.
 template <class Message>
 Message read_proto(Bytes bytes, const std::string& file);
-/// The bytes of a message of one of the types ModelProto and TensorProto.
+/// The bytes of a message of one of the types ModelProto, NodeProto and TensorProto.
 template <class Message>
 std::string write_proto(const Message& message);
 

@@ -6,50 +6,59 @@
 namespace tessera::onnx {
 namespace {
 
-using Writer = protozero::pbf_writer;
 using Tag = protozero::pbf_tag_type;
 
+/// A message being written, and where its bytes go.
+struct Output {
+  std::string& bytes;
+  protozero::pbf_writer writer;
+};
+
 template <class Message>
-void write_message(Writer& writer, const Message& message);
+void write_message(Output& out, const Message& message);
 
 // Zero is what a field is without being there.
-void write_field(Writer& writer, Tag tag, Bytes value) {
-  if (value.data()) writer.add_bytes(tag, value.data(), value.size());
+void write_field(Output& out, Tag tag, Bytes value) {
+  if (value.data()) out.writer.add_bytes(tag, value.data(), value.size());
 }
-void write_field(Writer& writer, Tag tag, int64_t value) {
-  if (value != 0) writer.add_int64(tag, value);
+void write_field(Output& out, Tag tag, int64_t value) {
+  if (value != 0) out.writer.add_int64(tag, value);
 }
-void write_field(Writer& writer, Tag tag, float value) {
-  if (value != 0) writer.add_float(tag, value);
+void write_field(Output& out, Tag tag, float value) {
+  if (value != 0) out.writer.add_float(tag, value);
 }
 template <class Message>
 requires requires { Fields<Message>::all; }
-void write_field(Writer& writer, Tag tag, const Message& value) {
-  Writer inner(writer, tag);
-  write_message(inner, value);
+void write_field(Output& out, Tag tag, const Message& value) {
+  const size_t before = out.bytes.size();
+  {
+    Output inner{out.bytes, protozero::pbf_writer(out.writer, tag)};
+    write_message(inner, value);
+  }
+  // protozero drops messages without fields, such as the shape of a scalar.
+  if (out.bytes.size() == before) out.writer.add_message(tag, "", 0);
 }
 template <class T>
-void write_field(Writer& writer, Tag tag, const Optional<T>& value) {
+void write_field(Output& out, Tag tag, const Optional<T>& value) {
   if (!value) return;
-  if constexpr (std::is_same_v<T, int64_t>) writer.add_int64(tag, *value);  // a 0 that is there
-  else write_field(writer, tag, *value);
+  if constexpr (std::is_same_v<T, int64_t>) out.writer.add_int64(tag, *value);  // a 0 that is there
+  else write_field(out, tag, *value);
 }
 template <class T>
-void write_field(Writer& writer, Tag tag, const std::vector<T>& all) {
-  if constexpr (std::is_same_v<T, int64_t>) writer.add_packed_int64(tag, all.begin(), all.end());
-  else if constexpr (std::is_same_v<T, float>) writer.add_packed_float(tag, all.begin(), all.end());
-  else if constexpr (std::is_same_v<T, double>) writer.add_packed_double(tag, all.begin(), all.end());
+void write_field(Output& out, Tag tag, const std::vector<T>& all) {
+  if constexpr (std::is_same_v<T, int64_t>) out.writer.add_packed_int64(tag, all.begin(), all.end());
+  else if constexpr (std::is_same_v<T, float>) out.writer.add_packed_float(tag, all.begin(), all.end());
+  else if constexpr (std::is_same_v<T, double>) out.writer.add_packed_double(tag, all.begin(), all.end());
   else if constexpr (std::is_same_v<T, Bytes>)
-    for (const Bytes one : all) writer.add_bytes(tag, one.data() ? one.data() : "", one.size());  // "" has its place
+    for (const Bytes one : all) out.writer.add_bytes(tag, one.data() ? one.data() : "", one.size());  // "" has its place
   else
-    for (const T& one : all) write_field(writer, tag, one);
+    for (const T& one : all) write_field(out, tag, one);
 }
 
 template <class Message>
-void write_message(Writer& writer, const Message& message) {
-  std::apply(
-      [&](auto... fields) { (write_field(writer, static_cast<Tag>(fields.number), message.*fields.member), ...); },
-      Fields<Message>::all);
+void write_message(Output& out, const Message& message) {
+  std::apply([&](auto... fields) { (write_field(out, static_cast<Tag>(fields.number), message.*fields.member), ...); },
+             Fields<Message>::all);
 }
 
 }  // namespace
@@ -57,11 +66,12 @@ void write_message(Writer& writer, const Message& message) {
 template <class Message>
 std::string write_proto(const Message& message) {
   std::string bytes;
-  Writer writer(bytes);
-  write_message(writer, message);
+  Output out{bytes, protozero::pbf_writer(bytes)};
+  write_message(out, message);
   return bytes;
 }
 template std::string write_proto(const ModelProto&);
 template std::string write_proto(const TensorProto&);
+template std::string write_proto(const NodeProto&);
 
 }  // namespace tessera::onnx

@@ -13,6 +13,7 @@
 #include "ops/schema.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
+#include "tessera/observer.h"
 
 namespace tessera {
 namespace {
@@ -59,7 +60,7 @@ class Capturing final : public CaptureState {
       if (i < written) out[i] = in[i];
     }
     symbols_.add_all(node.attrs);
-    graph_->nodes.push_back(std::move(node));
+    append(std::move(node));
     return out;
   }
 
@@ -95,6 +96,7 @@ class Capturing final : public CaptureState {
     close();
     inputs_first();
     program.closed_over = std::move(closed_over_);
+    program.paths = std::move(paths_);
     program.graph = std::move(graph_);
     return program;
   }
@@ -184,17 +186,23 @@ class Capturing final : public CaptureState {
     if (!t.is_contiguous() && t.shape().numel() != Dim(0))
       throw Error("capture: no operator made " + describe(t) + ", which does not lie dense");
     const int32_t value = number(t);  // of empty(), which is no operator
-    graph_->nodes.push_back({&find_op("empty"),
-                             CreateAttrs{DimList(t.shape()), t.dtype(), 0, 0, graph_->values.back().meta.device},
-                             {},
-                             {value}});
+    append({&find_op("empty"),
+            CreateAttrs{DimList(t.shape()), t.dtype(), 0, 0, graph_->values.back().meta.device},
+            {},
+            {value}});
     return value;
+  }
+
+  void append(GraphNode node) {
+    graph_->nodes.push_back(std::move(node));
+    paths_.push_back(scope_path());
   }
 
   static inline std::atomic<uint32_t> serials{0};
   const uint32_t serial_;
   Ref<Graph> graph_ = make_ref<Graph>();
   Tensors closed_over_;
+  std::vector<std::string> paths_;
   std::unordered_map<const TensorImpl*, Tensor> twins_;
   std::unordered_map<const Storage*, Ref<Storage>> storages_;
   std::vector<Leaf> leaves_;

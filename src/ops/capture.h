@@ -1,6 +1,7 @@
 // Functions as graphs: what they dispatch on tensors without memory is recorded, printed, read back and run.
 #pragma once
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct Program {
   Tensors closed_over;  ///< by reference: parameters, states, constants
   size_t outputs = 0;   ///< of the function; those of the graph that follow are gradients
   Tensors leaves;       ///< whose .grad() the function leaves behind, in the order of the graph's further outputs
+  std::vector<std::string> paths;  ///< of each node: scope_path() at its call, such as "h.3.attention"
 
   /// Runs the graph on such inputs, and sets the leaves' gradients. Throws Error where inputs are not as captured.
   Tensors operator()(const Tensors& given) const;

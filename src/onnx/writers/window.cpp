@@ -1,0 +1,76 @@
+// Convolutions and pools.
+#include "onnx/writer.h"
+#include "onnx/writers/convolution.h"
+#include "tessera/ops.h"
+
+namespace tessera::onnx {
+
+Name convolution(const OpCall& c, const Name& x, const ConvAttrs& a) {
+  const Names in = c.has(2) ? Names{x, c.in(1), c.in(2)} : Names{x, c.in(1)};
+  return c.node("Conv", in,
+                {integers("strides", {a.stride[0], a.stride[1]}),
+                 integers("pads", {a.padding[0], a.padding[1], a.padding[0], a.padding[1]}),
+                 integers("dilations", {a.dilation[0], a.dilation[1]}), integer("group", a.groups)});
+}
+
+namespace {
+
+Names conv2d_of(const OpCall& c) { return {convolution(c, c.in(0), c.attrs<ConvAttrs>())}; }
+
+Names conv_transpose2d_of(const OpCall& c) {
+  const auto& a = c.attrs<ConvTransposeAttrs>();
+  const Names in = c.has(2) ? Names{c.in(0), c.in(1), c.in(2)} : Names{c.in(0), c.in(1)};
+  return {c.node("ConvTranspose", in,
+                 {integers("strides", {a.stride[0], a.stride[1]}),
+                  integers("pads", {a.padding[0], a.padding[1], a.padding[0], a.padding[1]}),
+                  integers("dilations", {a.dilation[0], a.dilation[1]}), integer("group", a.groups),
+                  integers("output_padding", {a.output_padding[0], a.output_padding[1]})})};
+}
+
+// What conv2d takes to dy: the sizes say how much of the input no window reaches.
+Names conv2d_input_grad_of(const OpCall& c) {
+  const auto& a = c.attrs<ConvAttrs>();
+  std::vector<int64_t> beyond;
+  for (int64_t d = 0; d < 2; ++d) {
+    const Dim size = c.type(0).shape[2 + d], wanted = c.out().shape[2 + d], taps = c.type(1).shape[2 + d];
+    const Dim rest = wanted - ((size - 1) * a.stride[d] - 2 * a.padding[d] + (taps - 1) * a.dilation[d] + 1);
+    if (rest.is_symbolic()) c.refuse("needs fixed sizes, not {}", size.to_string());
+    beyond.push_back(rest.value());
+  }
+  return {c.node("ConvTranspose", {c.in(0), c.in(1)},
+                 {integers("strides", {a.stride[0], a.stride[1]}),
+                  integers("pads", {a.padding[0], a.padding[1], a.padding[0], a.padding[1]}),
+                  integers("dilations", {a.dilation[0], a.dilation[1]}), integer("group", a.groups),
+                  integers("output_padding", beyond)})};
+}
+
+Attributes windows(const PoolAttrs& a) {
+  return {integers("kernel_shape", {a.window[0], a.window[1]}), integers("strides", {a.stride[0], a.stride[1]}),
+          integers("pads", {a.padding[0], a.padding[1], a.padding[0], a.padding[1]})};
+}
+Names max_pool2d_of(const OpCall& c) {
+  const auto& a = c.attrs<PoolAttrs>();
+  Attributes attributes = windows(a);
+  attributes.push_back(integers("dilations", {a.dilation[0], a.dilation[1]}));
+  return {c.node("MaxPool", {c.in(0)}, std::move(attributes))};
+}
+Names avg_pool2d_of(const OpCall& c) {
+  const auto& a = c.attrs<PoolAttrs>();
+  Attributes attributes = windows(a);
+  attributes.push_back(integer("count_include_pad", a.count_include_pad));
+  return {c.node("AveragePool", {c.in(0)}, std::move(attributes))};
+}
+
+constexpr WriterEntry entries[] = {
+    {"avg_pool2d", avg_pool2d_of},
+    {"conv2d", conv2d_of},
+    {"conv2d_input_grad", conv2d_input_grad_of},
+    {"conv_transpose2d", conv_transpose2d_of},
+    {"max_pool2d", max_pool2d_of},
+};
+
+}  // namespace
+
+std::span<const WriterEntry> window_writers() { return entries; }
+
+}  // namespace tessera::onnx

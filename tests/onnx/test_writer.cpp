@@ -1,0 +1,238 @@
+// Models that are written agree with the modules when they are read back.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "onnx/proto.h"
+#include "onnx/written.h"
+#include "tessera/io.h"
+#include "tessera/models.h"
+#include "tessera/ops_recurrent.h"
+
+namespace tessera::onnx {
+namespace {
+
+using models::GPT;
+using Makes = std::function<Tensor(const Shape&)>;
+
+Tensor images(const Shape& shape) {
+  static Generator g(7);
+  return randn(shape, g);
+}
+Tensor tokens(const Shape& shape) {
+  static Generator g(8);
+  return randint(0, 11, shape, g);
+}
+// Statistics as after training, so that norms do something.
+void stir(nn::Module& module) {
+  Generator g(9);
+  for (auto& [name, t] : module.named_buffers())
+    name.ends_with("var") ? nn::init::uniform_(t, 0.5, 2, g) : nn::init::normal_(t, 0, 0.3, g);
+  for (auto& [name, t] : module.named_parameters())
+    if (t.dim() == 1) nn::init::uniform_(t, -0.5, 1, g);
+}
+
+// Written with an input of one batch, right for others.
+void expect_written(nn::Module& module, const Shape& one, const Makes& make, const SaveOptions& options = {}) {
+  TemporaryFolder folder;
+  stir(module);
+  save(module, {make(one)}, folder / "m.onnx", options);
+  for (const int64_t batch : {1, 3}) {
+    Shape shape = one;
+    shape[0] = batch;
+    EXPECT_LE(error_of_file(folder / "m.onnx", module, {make(shape)}), 1e-5) << "opset " << options.opset << ", batch "
+                                                                             << batch;
+  }
+}
+
+TEST(OnnxWriter, WritesModelsOfImages) {
+  models::ResNet20 resnet20;
+  expect_written(resnet20, {2, 3, 32, 32}, images);
+  models::ResNet50 resnet50(10);
+  expect_written(resnet50, {2, 3, 64, 64}, images);
+  models::MobileNetV2 mobilenet(10);
+  expect_written(mobilenet, {2, 3, 64, 64}, images);
+  models::UNet unet(2, 8, 2);
+  expect_written(unet, {2, 3, 16, 16}, images);
+  models::ConvModel convmodel(2, 16);
+  expect_written(convmodel, {2, 2, 9, 9}, images);
+}
+
+TEST(OnnxWriter, WritesGptAtEveryOpset) {
+  for (const bool tied : {true, false}) {
+    GPT gpt({.layers = 2, .heads = 2, .width = 16, .block = 8, .vocab = 11, .bias = tied, .tied_head = tied});
+    for (int64_t opset = 18; opset <= 28; ++opset) expect_written(gpt, {2, 7}, tokens, {.opset = opset});
+  }
+}
+
+TEST(OnnxWriter, LeavesSizesOpenThatInputsLeaveOpen) {
+  GPT gpt({.layers = 2, .heads = 2, .width = 16, .block = 8, .vocab = 11});
+  TemporaryFolder folder;
+  const Shape open{Dim::symbol("batch", 1), Dim::symbol("tokens", 1, 8)};
+  save(gpt, {empty(open, Int64, meta(cpu()))}, folder / "gpt.onnx", {.inputs = {"ids"}, .outputs = {"logits"}});
+  const Model model(folder / "gpt.onnx");
+  EXPECT_EQ(model.inputs()[0].name + describe(model.inputs()[0]), "idsint64[batch, tokens]");
+  EXPECT_EQ(model.outputs()[0].name + describe(model.outputs()[0]), "logitsfloat[batch, tokens, 11]");
+  for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{2, 8}})
+    EXPECT_LE(error_of_file(folder / "gpt.onnx", gpt, {tokens(shape)}), 1e-5) << to_string(shape);
+}
+
+TEST(OnnxWriter, WritesTransformersWithMasks) {
+  for (const Activation activation : {Activation::Relu, Activation::GeluErf, Activation::Silu, Activation::Tanh})
+    for (const int64_t opset : {18, 20, 23}) {
+      nn::TransformerBlock block({.width = 12, .heads = 3, .dropout = 0.5, .activation = activation});
+      stir(block);
+      TemporaryFolder folder;
+      Tensor mask = tensor(std::vector<bool>{true, true, true, false, true, true, false, false, false}, {3, 3});
+      for (const Tensor& m : {mask, (cast(mask, Float32) - 1.0) * 9.0}) {
+        save(block, {images({2, 3, 12}), m}, folder / "block.onnx", {.opset = opset});
+        EXPECT_LE(error_of_file(folder / "block.onnx", block, {images({4, 3, 12}), m}), 1e-5) << opset;
+      }
+    }
+}
+
+TEST(OnnxWriter, WritesAttentionWithSharedHeads) {
+  const FunctionOf attention([](const Tensors& in) {
+    return Tensors{scaled_dot_product_attention(in[0], in[1], in[2], {.causal = true, .scale = 0.3})};
+  });
+  TemporaryFolder folder;
+  for (const int64_t opset : {20, 23}) {
+    const auto inputs = [](int64_t batch) {
+      return Tensors{images({batch, 4, 5, 6}), images({batch, 2, 7, 6}), images({batch, 2, 7, 6})};
+    };
+    save(attention, inputs(2), folder / "a.onnx", {.opset = opset});
+    EXPECT_LE(error_of_file(folder / "a.onnx", attention, inputs(3)), 1e-5) << opset;
+  }
+}
+
+TEST(OnnxWriter, WritesRecurrentLayers) {
+  struct Layers : nn::Module {
+    Tensor in = add_parameter("in", images({2, 12, 5})), hidden = add_parameter("hidden", images({2, 12, 3}));
+    Tensor bias = add_parameter("bias", images({2, 12}));
+    Tensors forward(const Tensors& x) const override {
+      const RecurrentOptions both{.direction = Direction::Both};
+      const auto gates = [](const Tensor& t, int64_t rows) { return t.slice(1, 0, rows); };
+      const RecurrentResult l = lstm(x[0], {{in, hidden, bias, bias}}, {}, {}, {}, both);
+      const RecurrentResult g = gru(x[0], {{gates(in, 9), gates(hidden, 9), gates(bias, 9)}}, {}, {}, both);
+      const RecurrentResult r = rnn(x[0], {{gates(in, 3), gates(hidden, 3), gates(bias, 3)}}, {}, {}, both);
+      return {l.output, l.hidden, l.cell, g.output, r.output};
+    }
+  };
+  const Layers layers;
+  TemporaryFolder folder;
+  save(layers, {empty({Dim(4), Dim::symbol("batch", 1), Dim(5)}, Float32, meta(cpu()))}, folder / "layers.onnx");
+  for (const int64_t batch : {1, 3})
+    EXPECT_LE(error_of_file(folder / "layers.onnx", layers, {images({4, batch, 5})}), 1e-5);
+}
+
+// What a file holds.
+struct File {
+  std::string bytes;
+  ModelProto model;
+  explicit File(const std::string& path) : bytes(read_file(path)), model(read_proto<ModelProto>(bytes, path)) {}
+  std::vector<std::string> weights() const {
+    std::vector<std::string> names;
+    for (const TensorProto& t : model.graph->initializers) names.emplace_back(t.name);
+    return names;
+  }
+};
+
+TEST(OnnxWriter, WeightsKeepTheirNamesAndAreThereOnce) {
+  GPT gpt({.layers = 1, .heads = 1, .width = 4, .block = 8, .vocab = 11});
+  TemporaryFolder folder;
+  save(gpt, {tokens({2, 8})}, folder / "gpt.onnx");
+  const std::vector<std::string> weights = File(folder / "gpt.onnx").weights();
+  const StateDict dict = gpt.state_dict();
+  for (const auto& [name, t] : dict) EXPECT_EQ(std::count(weights.begin(), weights.end(), name), 1) << name;
+  for (const std::string& name : weights) EXPECT_TRUE(dict.contains(name) || name.starts_with("constant")) << name;
+}
+
+TEST(OnnxWriter, LargeWeightsGoToAFileBesideIt) {
+  models::ResNet20 resnet;
+  stir(resnet);
+  TemporaryFolder folder;
+  save(resnet, {images({2, 3, 32, 32})}, folder / "m.onnx");
+  EXPECT_FALSE(std::filesystem::exists(folder / "m.onnx.data"));
+  save(resnet, {images({2, 3, 32, 32})}, folder / "m.onnx", {.most_bytes = 1000});
+  EXPECT_GT(std::filesystem::file_size(folder / "m.onnx.data"), 20 * std::filesystem::file_size(folder / "m.onnx"));
+  EXPECT_LE(error_of_file(folder / "m.onnx", resnet, {images({2, 3, 32, 32})}), 1e-5);
+}
+
+TEST(OnnxWriter, ScalarsHaveAShape) {
+  const FunctionOf total([](const Tensors& in) { return Tensors{sum(in[0]), in[0]}; });
+  TemporaryFolder folder;
+  save(total, {images({2, 3})}, folder / "m.onnx");
+  const File file(folder / "m.onnx");
+  ASSERT_EQ(file.model.graph->outputs.size(), 2u);
+  EXPECT_TRUE(file.model.graph->outputs[0].type->tensor->shape);
+  EXPECT_LE(error_of_file(folder / "m.onnx", total, {images({4, 3})}), 1e-5);
+}
+
+TEST(OnnxWriter, SizesAreComputedFromThoseOfInputs) {
+  const FunctionOf flat([](const Tensors& in) {
+    const Dim n = in[0].shape()[0];
+    const Tensor places = cast(sum(ones({n * 3}), {}), Float32);
+    return Tensors{reshape(in[0], {n * 3, Dim(2)}), in[0] * places, var(in[0])};
+  });
+  TemporaryFolder folder;
+  save(flat, {images({2, 3, 2})}, folder / "m.onnx");
+  EXPECT_LE(error_of_file(folder / "m.onnx", flat, {images({5, 3, 2})}), 1e-5);
+}
+
+TEST(OnnxWriter, RefusesWhatOnnxLacks) {
+  struct Noise : nn::Module {
+    Tensors forward(const Tensors& in) const override { return {in[0] + rand({3})}; }
+  };
+  struct Outer : nn::Module {
+    nn::Child<Noise> noise = add("noise", Noise());
+    Tensors forward(const Tensors& in) const override { return noise(in); }
+  };
+  TemporaryFolder folder;
+  EXPECT_EQ(tessera::error_of<Unsupported>([&] { save(Outer(), {images({2, 3})}, folder / "m.onnx"); }),
+            (folder / "m.onnx") + ": operator 'draw' of module \"noise\" has no counterpart in ONNX");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  const FunctionOf bits([](const Tensors& in) { return Tensors{bitcast(in[0], Int32)}; });
+  EXPECT_EQ(tessera::error_of<Unsupported>([&] { save(bits, {images({2, 3})}, folder / "m.onnx"); }),
+            (folder / "m.onnx") + ": operator 'bitcast' has no counterpart in ONNX before opset 26");
+}
+
+TEST(OnnxWriter, RefusesBadOptionsAndPaths) {
+  const nn::Linear linear(3, 2);
+  const Tensors x{images({2, 3})};
+  TemporaryFolder folder;
+  const std::string path = folder / "m.onnx";
+  const auto error = [&](const SaveOptions& options) { return tessera::error_of([&] { save(linear, x, path, options); }); };
+  EXPECT_EQ(error({.opset = 17}), path + ": opset 17 is none of 18 to 28");
+  EXPECT_EQ(error({.opset = 29}), path + ": opset 29 is none of 18 to 28");
+  EXPECT_EQ(error({.inputs = {"a", "b"}}), path + ": 2 names for 1 inputs");
+  EXPECT_EQ(error({.inputs = {"a"}, .outputs = {"a"}}),
+            path + ": inputs and outputs need names of their own, not \"a\" again");
+  EXPECT_EQ(error({.inputs = {"weight"}}), path + ": a parameter is called \"weight\", too");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  const std::string nowhere = tessera::error_of([&] { save(linear, x, folder / "none/m.onnx"); });
+  EXPECT_NE(nowhere.find("none/m.onnx"), nowhere.npos) << nowhere;
+}
+
+TEST(OnnxWriter, LeavesTheOldFileWhereTheNewOneFails) {
+  TemporaryFolder folder;
+  const nn::Linear linear(3, 2);
+  save(linear, {images({2, 3})}, folder / "m.onnx");
+  const FunctionOf random([](const Tensors& in) { return Tensors{in[0] + rand({3})}; });
+  EXPECT_THROW(save(random, {images({2, 3})}, folder / "m.onnx"), Unsupported);
+  EXPECT_LE(error_of_file(folder / "m.onnx", linear, {images({2, 3})}), 1e-5);
+}
+
+TEST(OnnxWriter, ModulesStayAsTheyAre) {
+  nn::Sequential model(nn::Linear(3, 4), nn::Dropout(0.5), nn::Linear(4, 2));
+  TemporaryFolder folder;
+  save(model, {images({2, 3})}, folder / "m.onnx");
+  EXPECT_TRUE(model.training());
+  model.eval();
+  model.pack();
+  save(model, {images({2, 3})}, folder / "n.onnx");
+  EXPECT_TRUE(model.packs());
+  EXPECT_EQ(read_file(folder / "m.onnx"), read_file(folder / "n.onnx"));
+}
+
+}  // namespace
+}  // namespace tessera::onnx

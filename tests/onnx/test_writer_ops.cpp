@@ -1,0 +1,109 @@
+// Every operator's cases, written and read back. With TESSERA_ONNX_FOLDER the models stay there, in the layout of
+// ONNX's tests, for others to run (scripts/onnx_export_check).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "cases/cases.h"
+#include "onnx/tensors.h"
+#include "onnx/written.h"
+#include "ops/op_table.h"
+#include "tessera/io.h"
+
+namespace tessera::onnx {
+namespace {
+
+bool is_of_training(const Op& op) {
+  const std::string_view name = op.name;
+  for (const char* part : {"backward", "_grad", "_mul_sum", "adam", "sgd", "unscale", "update_scale", "global_norm"})
+    if (name.find(part) != name.npos && name != "slice_backward" && name != "conv2d_input_grad") return true;
+  return op.in_place;
+}
+
+// What ONNX lacks, or this library does for itself alone.
+const std::set<std::string_view> kWithout = {
+    "batch_norm",      "batch_norm_add", "batch_norm_known", "conv2d_moments", "custom_function",
+    "draw",            "dropout",        "empty",            "fused_gemm",     "multinomial",
+    "normal",          "pack",           "randint",          "uniform"};
+
+/// What a case draws, floating inputs in f32; absent ones are not among the inputs of the model.
+struct Drawn {
+  Tensors all, present;
+  FunctionOf module;
+  explicit Drawn(const OpCase& c)
+      : all(drawn(c)), present(those(all)), module([&op = find_op(c.op), attrs = c.attrs, given = all](const Tensors& in) {
+          Tensors full = given;
+          for (size_t i = 0, next = 0; i < full.size(); ++i)
+            if (full[i].defined()) full[i] = in[next++];
+          return dispatch(op, std::move(full), attrs);
+        }) {}
+  static Tensors drawn(const OpCase& c) {
+    Generator g(5);
+    Tensors in = c.inputs ? c.inputs(g) : Tensors();
+    for (Tensor& t : in)
+      if (t.defined() && is_floating(t.dtype())) t = t.to(Float32);
+    return in;
+  }
+  static Tensors those(const Tensors& all) {
+    Tensors present;
+    for (const Tensor& t : all)
+      if (t.defined()) present.push_back(t);
+    return present;
+  }
+};
+
+void keep(const std::string& folder, const std::string& model, const Drawn& d) {
+  const std::string data = folder + "/test_data_set_0/";
+  std::filesystem::create_directories(data);
+  std::filesystem::copy_file(model, folder + "/model.onnx", std::filesystem::copy_options::overwrite_existing);
+  const auto write = [&](const char* what, const Tensors& tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor t = tensors[i].contiguous();
+      TensorProto proto{.data_type = data_type_of(t.dtype())};
+      for (const Dim size : t.shape()) proto.dims.push_back(size.value());
+      proto.raw_data = Bytes(static_cast<const char*>(t.data_ptr()), static_cast<size_t>(t.numel()) * size_of(t.dtype()));
+      write_file(data + what + "_" + std::to_string(i) + ".pb", write_proto(proto));
+    }
+  };
+  const NoGrad no_grad;
+  write("input", d.present);
+  write("output", d.module(d.present));
+}
+
+void expect_cases(int64_t opset) {
+  TemporaryFolder folder;
+  const std::string path = folder / "m.onnx";
+  const char* const kept = std::getenv("TESSERA_ONNX_FOLDER");
+  std::set<std::string_view> refused;
+  std::map<std::string, int> numbers;
+  for (const OpCase& c : op_cases()) {
+    if (c.benchmark || is_of_training(find_op(c.op))) continue;
+    if (!c.dtypes.empty() && std::find(c.dtypes.begin(), c.dtypes.end(), Float32) == c.dtypes.end()) continue;
+    SCOPED_TRACE(std::string(c.op) + " " + c.label);
+    try {
+      const Drawn d(c);
+      save(d.module, d.present, path, {.opset = opset, .batch = ""});
+      EXPECT_LE(error_of_file(path, d.module, d.present), 1e-5);
+      const int number = ++numbers[std::string(c.op)];
+      if (kept) keep(fmt::format("{}/{}_{}_{}", kept, c.op, number, opset), path, d);
+    } catch (const Unsupported& e) {
+      refused.insert(c.op);
+      EXPECT_TRUE(kWithout.count(c.op) || (c.op == "bitcast" && opset < 26)) << e.what();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  }
+  for (const std::string_view op : kWithout)
+    EXPECT_TRUE(refused.count(op)) << op;
+}
+
+TEST(OnnxWriterOps, CasesAgreeAtOpset20) { expect_cases(20); }
+TEST(OnnxWriterOps, CasesAgreeAtTheFirstOpset) { expect_cases(18); }
+TEST(OnnxWriterOps, CasesAgreeAtTheLastOpset) { expect_cases(28); }
+
+}  // namespace
+}  // namespace tessera::onnx
