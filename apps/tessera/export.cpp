@@ -108,8 +108,12 @@ Exported model_of(const ExportOptions& options) {
   if (!std::filesystem::exists(options.model))
     throw UsageError(fmt::format("'{}' is neither a checkpoint nor one of {}", options.model, names()));
   if (!options.weights.empty()) throw UsageError("--weights are for a model by name; a checkpoint has its own");
-  const bool is_folder = std::filesystem::is_directory(options.model);
-  return of_checkpoint(is_folder ? options.model + "/checkpoint.safetensors" : options.model);
+  std::string file = options.model;
+  if (std::filesystem::is_directory(file)) {  // of `train convmodel`, or of `train gpt`
+    const std::string convmodel = file + "/standard.safetensors";
+    file = std::filesystem::exists(convmodel) ? convmodel : file + "/checkpoint.safetensors";
+  }
+  return of_checkpoint(file);
 }
 
 // "batch=8" fixes a size that is open, and "n" is another name for the first one.

@@ -49,10 +49,12 @@ Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Te
 
 // q, k, v [batch, tokens, width] -> [batch, queries, width].
 Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const {
-  const int64_t batch = q.size(0), d = config.width / config.heads;
-  auto heads = [&](const Tensor& t) { return t.reshape({batch, t.size(1), config.heads, d}).transpose(1, 2); };
+  const Dim batch = q.shape()[0], d = config.width / config.heads;
+  auto heads = [&](const Tensor& t) {
+    return t.reshape({batch, t.shape()[1], Dim(config.heads), d}).transpose(1, 2);
+  };
   const Tensor y = scaled_dot_product_attention(heads(q), heads(k), heads(v), options(mask));
-  return y.transpose(1, 2).reshape({batch, q.size(1), config.width});
+  return y.transpose(1, 2).reshape({batch, q.shape()[1], Dim(config.width)});
 }
 
 AttentionOptions MultiheadAttention::options(const Tensor& mask) const {

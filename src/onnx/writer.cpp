@@ -328,9 +328,10 @@ Name OpCall::activation(const Name& x, Activation activation, DType dtype) const
       break;
   }
   if (opset() >= 20) return node("Gelu", {x}, {text("approximate", "tanh")});
+  // 1 + tanh(u) = 2 sigmoid(2 u), which does not cancel.
   const Name cubic = node("Mul", {node("Mul", {node("Mul", {x, x}), x}), n(0.044715)});
-  const Name inner = node("Mul", {node("Add", {x, cubic}), n(std::numbers::sqrt2 * std::numbers::inv_sqrtpi)});
-  return node("Mul", {node("Mul", {x, n(0.5)}), node("Add", {node("Tanh", {inner}), n(1)})});
+  const Name twice = node("Mul", {node("Add", {x, cubic}), n(2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi)});
+  return node("Mul", {x, node("Sigmoid", {twice})});
 }
 
 }  // namespace tessera::onnx

@@ -15,7 +15,10 @@ Names one_hot_of(const OpCall& c) {
   const Name classes = c.number(static_cast<double>(c.attrs<OneHotAttrs>().classes), Int64);
   return {c.node("OneHot", {c.in(0), classes, c.ints({0, 1})})};
 }
-Names nonzero_of(const OpCall& c) { return {c.transpose(c.node("NonZero", {c.in(0)}), {1, 0})}; }
+Names nonzero_of(const OpCall& c) {
+  if (c.type(0).shape.empty()) c.refuse("of a number differs in ONNX");
+  return {c.transpose(c.node("NonZero", {c.in(0)}), {1, 0})};
+}
 
 constexpr char kNone[] = "none", kAdd[] = "add", kMul[] = "mul", kMax[] = "max", kMin[] = "min";
 template <const char* reduction>

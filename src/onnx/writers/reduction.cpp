@@ -1,4 +1,6 @@
 // Reductions, scans and order.
+#include <algorithm>
+
 #include "onnx/writer.h"
 #include "tessera/ops.h"
 
@@ -53,12 +55,32 @@ Name variance(const OpCall& c) {
 Names var_of(const OpCall& c) { return {variance(c)}; }
 Names std_of(const OpCall& c) { return {c.node("Sqrt", {variance(c)})}; }
 
+// Over several dims in the place of one, row-major.
 template <const char* op>
 Names index_of(const OpCall& c) {
   const auto& a = c.attrs<ReduceAttrs>();
-  if (a.dims.size() != 1 || c.type(0).shape.empty()) c.refuse("of several dims cannot be written");
-  const Name x = c.type(0).dtype == Bool ? c.in_as(0, Int32) : c.in(0);
-  return {c.node(op, {x}, {integer("axis", c.axis(a.dims[0])), integer("keepdims", a.keepdim)})};
+  const Shape& shape = c.type(0).shape;
+  Name x = c.type(0).dtype == Bool ? c.in_as(0, Int32) : c.in(0);
+  if (a.dims.size() == 1 && !shape.empty())
+    return {c.node(op, {x}, {integer("axis", c.axis(a.dims[0])), integer("keepdims", a.keepdim)})};
+  std::vector<int64_t> kept, gone;
+  for (int64_t d = 0; d < shape.rank(); ++d) {
+    const bool is_named = std::any_of(a.dims.begin(), a.dims.end(), [&](int64_t named) { return c.axis(named) == d; });
+    (a.dims.empty() || is_named ? gone : kept).push_back(d);
+  }
+  Shape flat;
+  for (const int64_t d : kept) flat.push_back(shape[d]);
+  const Shape rest = flat;
+  Dim count = 1;
+  for (const int64_t d : gone) count = count * shape[d];
+  flat.push_back(count);
+  std::vector<int64_t> order = kept;
+  order.insert(order.end(), gone.begin(), gone.end());
+  Shape turned;
+  for (const int64_t d : order) turned.push_back(shape[d]);
+  x = c.reshape(c.transpose(x, order), turned, flat);
+  const Name y = c.node(op, {x}, {integer("axis", -1), integer("keepdims", 0)});
+  return {c.reshape(y, rest, c.out().shape)};
 }
 
 Names cumsum_of(const OpCall& c) {
