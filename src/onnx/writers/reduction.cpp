@@ -84,6 +84,7 @@ Names index_of(const OpCall& c) {
 }
 
 Names cumsum_of(const OpCall& c) {
+  if (c.type(0).shape.empty()) return {c.in_as(0, c.out().dtype)};
   const Name axis = c.number(static_cast<double>(c.axis(c.attrs<DimAttrs>().dim)), Int64);
   return {c.node("CumSum", {c.in_as(0, c.out().dtype), axis})};
 }
