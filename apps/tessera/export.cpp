@@ -64,13 +64,21 @@ std::shared_ptr<M> loaded(std::shared_ptr<M> model, const StateDict& weights) {
 constexpr NamedModel named_models[] = {
     {"gpt2", gpt2},
     {"resnet20",
-     [](const StateDict& w) { return of_images(loaded(std::make_shared<models::ResNet20>(), w), {3, 32, 32}); }},
+     [](const StateDict& w) {
+       return of_images(loaded(std::make_shared<models::ResNet20>(), w), {3, 32, 32});
+     }},
     {"resnet50",
-     [](const StateDict& w) { return of_images(loaded(std::make_shared<models::ResNet50>(), w), {3, 224, 224}); }},
+     [](const StateDict& w) {
+       return of_images(loaded(std::make_shared<models::ResNet50>(), w), {3, 224, 224});
+     }},
     {"mobilenet_v2",
-     [](const StateDict& w) { return of_images(loaded(std::make_shared<models::MobileNetV2>(), w), {3, 224, 224}); }},
+     [](const StateDict& w) {
+       return of_images(loaded(std::make_shared<models::MobileNetV2>(), w), {3, 224, 224});
+     }},
     {"unet",
-     [](const StateDict& w) { return of_images(loaded(std::make_shared<models::UNet>(), w), {3, 256, 256}, "mask"); }},
+     [](const StateDict& w) {
+       return of_images(loaded(std::make_shared<models::UNet>(), w), {3, 256, 256}, "mask");
+     }},
     {"convmodel",
      [](const StateDict& w) {
        return of_images(loaded(std::make_shared<models::ConvModel>(), w), {2, 512, 512}, "picture");
@@ -125,7 +133,8 @@ void settle(const std::vector<std::string>& dims, Shape& shape) {
     const size_t sign = text.find('=');
     const std::string name = text.substr(0, sign);
     if (sign == text.npos) {
-      if (name.empty() || name.find_first_of("\"'\n") != name.npos || std::any_of(shape.begin(), shape.end(), is_called(name)))
+      if (name.empty() || name.find_first_of("\"'\n") != name.npos ||
+          std::any_of(shape.begin(), shape.end(), is_called(name)))
         throw UsageError(fmt::format("--dim: '{}' is no name for the first size", name));
       if (shape[0].is_symbolic()) shape[0] = Dim::symbol(name, shape[0].low(), shape[0].high());
       continue;
@@ -158,7 +167,8 @@ void add_export(Command app) {
   command.option("model", options->model, "a checkpoint, the folder that holds it, or " + names()).required();
   command.option("-o,--output", options->output, "file to write").required();
   command.option("--opset", options->opset, "version of ONNX's operators").range(18, 28).with_default();
-  command.option("--weights", options->weights, "weights of a model by name, in its own names or Hugging Face's (.safetensors)");
+  command.option("--weights", options->weights,
+                 "weights of a model by name, in its own names or Hugging Face's (.safetensors)");
   command.option("--dim", options->dims, "NAME=SIZE fixes a size that is open; NAME alone calls the first one so");
   options->common.add_to(command, false);
   command.run([options] { run(*options); });

@@ -1,6 +1,6 @@
-// ONNX: model files are read, run, looked into and written. A file is mapped and its weights are views of it; nothing that it
-// says is trusted. Errors are one line with the file, the node and the rule broken: FileError for what is no valid
-// model, Unsupported for what is not there yet, Error for inputs that do not fit. https://onnx.ai
+// ONNX: model files are read, run, looked into and written. A file is mapped and its weights are views of it; nothing
+// that it says is trusted. Errors are one line with the file, the node and the rule broken: FileError for what is no
+// valid model, Unsupported for what is not there yet, Error for inputs that do not fit. https://onnx.ai
 #pragma once
 #include <map>
 #include <memory>

@@ -50,9 +50,7 @@ Tensor MultiheadAttention::cross(const Tensor& x, const Tensor& memory, const Te
 // q, k, v [batch, tokens, width] -> [batch, queries, width].
 Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) const {
   const Dim batch = q.shape()[0], d = config.width / config.heads;
-  auto heads = [&](const Tensor& t) {
-    return t.reshape({batch, t.shape()[1], Dim(config.heads), d}).transpose(1, 2);
-  };
+  auto heads = [&](const Tensor& t) { return t.reshape({batch, t.shape()[1], Dim(config.heads), d}).transpose(1, 2); };
   const Tensor y = scaled_dot_product_attention(heads(q), heads(k), heads(v), options(mask));
   return y.transpose(1, 2).reshape({batch, q.shape()[1], Dim(config.width)});
 }

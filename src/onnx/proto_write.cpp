@@ -50,7 +50,8 @@ void write_field(Output& out, Tag tag, const std::vector<T>& all) {
   else if constexpr (std::is_same_v<T, float>) out.writer.add_packed_float(tag, all.begin(), all.end());
   else if constexpr (std::is_same_v<T, double>) out.writer.add_packed_double(tag, all.begin(), all.end());
   else if constexpr (std::is_same_v<T, Bytes>)
-    for (const Bytes one : all) out.writer.add_bytes(tag, one.data() ? one.data() : "", one.size());  // "" has its place
+    for (const Bytes one : all)
+      out.writer.add_bytes(tag, one.data() ? one.data() : "", one.size());  // "" has its place
   else
     for (const T& one : all) write_field(out, tag, one);
 }

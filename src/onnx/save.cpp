@@ -47,9 +47,7 @@ void write_external(const std::vector<GraphWriter::Weight>& weights, AtomicFile&
 }  // namespace
 
 size_t padded_bytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
-std::string external_name(const std::string& path) {
-  return std::filesystem::path(path).filename().string() + ".data";
-}
+std::string external_name(const std::string& path) { return std::filesystem::path(path).filename().string() + ".data"; }
 
 void save(const nn::Module& module, const Tensors& inputs, const std::string& path, const SaveOptions& options) {
   if (options.opset < kFirstOpset || options.opset > kLastOpset)

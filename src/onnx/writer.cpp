@@ -18,9 +18,8 @@ constexpr size_t kExternalBytes = 1024;  // smaller tensors stay in the model, a
 OpWriter find_writer(std::string_view op) {
   static const auto table = [] {
     std::map<std::string_view, OpWriter> all;
-    for (auto family :
-         {elementwise_writers(), reduction_writers(), shape_writers(), indexing_writers(), linear_writers(),
-          window_writers(), norm_writers(), attention_writers(), creation_writers()})
+    for (auto family : {elementwise_writers(), reduction_writers(), shape_writers(), indexing_writers(),
+                        linear_writers(), window_writers(), norm_writers(), attention_writers(), creation_writers()})
       for (const WriterEntry& e : family)
         if (!all.emplace(e.op, e.write).second) throw Error(fmt::format("two writers of {}", e.op));
     return all;
@@ -84,7 +83,8 @@ void GraphWriter::name_inputs(const StateDict& weights) {
   for (size_t i = 0; i < program_.inputs; ++i) bind(graph_.inputs[i], inputs_[i]);
   for (size_t i = 0; i < program_.closed_over.size(); ++i) {
     const Tensor& t = program_.closed_over[i];
-    const auto it = std::find_if(weights.begin(), weights.end(), [&](const auto& w) { return lies_alike(w.second, t); });
+    const auto it =
+        std::find_if(weights.begin(), weights.end(), [&](const auto& w) { return lies_alike(w.second, t); });
     Name name = it == weights.end() ? unique("constant") : it->first;
     if (it == weights.end() || taken_.insert(name).second) weights_.push_back({name, dense_on_host(t)});
     bind(graph_.inputs[program_.inputs + i], name);

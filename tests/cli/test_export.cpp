@@ -25,7 +25,8 @@ TEST(Export, WritesModelsByName) {
 TEST(Export, SizesAreNamedAndFixed) {
   const Folder folder;
   const std::string file = folder / "m.onnx";
-  EXPECT_NE(run({"export", "convmodel", "-o", file, "--dim", "n"}).out.find("image[n, 2, 512, 512]"), std::string::npos);
+  EXPECT_NE(run({"export", "convmodel", "-o", file, "--dim", "n"}).out.find("image[n, 2, 512, 512]"),
+            std::string::npos);
   EXPECT_NE(run({"export", "convmodel", "-o", file, "--dim", "batch=3"}).out.find("image[3, 2, 512, 512]"),
             std::string::npos);
   EXPECT_EQ(onnx::Model(file).inputs()[0].dims, (std::vector<std::string>{"3", "2", "512", "512"}));
@@ -55,8 +56,16 @@ TEST(Export, WritesCheckpoints) {
   std::string text;
   for (int i = 0; i < 60; ++i) text += "Shall I compare thee to a summer's day?\n";
   write_file(folder / "text.txt", text);
-  ASSERT_EQ(run({"train",   "gpt", "--preset", "shakespeare-char-cpu", "--text",  folder / "text.txt", "--out", folder / "gpt",
-                 "--width", "16",  "--layers", "1", "--heads", "2", "--block", "8", "--batch", "2", "--steps", "2"})
+  ASSERT_EQ(run({"train",    "gpt",
+                 "--preset", "shakespeare-char-cpu",
+                 "--text",   folder / "text.txt",
+                 "--out",    folder / "gpt",
+                 "--width",  "16",
+                 "--layers", "1",
+                 "--heads",  "2",
+                 "--block",  "8",
+                 "--batch",  "2",
+                 "--steps",  "2"})
                 .code,
             0);
   const std::string file = folder / "gpt.onnx";
@@ -75,11 +84,13 @@ TEST(Export, WritesCheckpoints) {
 TEST(Export, RefusesBadUsage) {
   const Folder folder;
   const std::string file = folder / "m.onnx";
-  expect_error(run({"export", "resnet21", "-o", file}), 2, "'resnet21' is neither a checkpoint nor one of gpt2, resnet20, ");
+  expect_error(run({"export", "resnet21", "-o", file}), 2,
+               "'resnet21' is neither a checkpoint nor one of gpt2, resnet20, ");
   expect_error(run({"export", "resnet20"}), 2, "--output is required");
   expect_error(run({"export", "resnet20", "-o", file, "--opset", "17"}), 2, "--opset");
   expect_error(run({"export", "resnet20", "-o", file, "--opset", "29"}), 2, "--opset");
-  expect_error(run({"export", "resnet20", "-o", file, "--dim", "height=3"}), 2, "no size 'height' of [batch, 3, 32, 32]");
+  expect_error(run({"export", "resnet20", "-o", file, "--dim", "height=3"}), 2,
+               "no size 'height' of [batch, 3, 32, 32]");
   expect_error(run({"export", "resnet20", "-o", file, "--dim", "batch=0"}), 2, "'0' is no size for batch in [1, inf]");
   expect_error(run({"export", "resnet20", "-o", file, "--dim", ""}), 2, "'' is no name");
   expect_error(run({"export", TESSERA_SOURCE_DIR "/README.md", "-o", file}), 2, "README.md");

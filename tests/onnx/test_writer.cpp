@@ -40,8 +40,8 @@ void expect_written(nn::Module& module, const Shape& one, const Makes& make, con
   for (const int64_t batch : {1, 3}) {
     Shape shape = one;
     shape[0] = batch;
-    EXPECT_LE(error_of_file(folder / "m.onnx", module, {make(shape)}), 1e-5) << "opset " << options.opset << ", batch "
-                                                                             << batch;
+    EXPECT_LE(error_of_file(folder / "m.onnx", module, {make(shape)}), 1e-5)
+        << "opset " << options.opset << ", batch " << batch;
   }
 }
 
@@ -188,11 +188,15 @@ TEST(OnnxWriter, RefusesWhatOnnxLacks) {
     Tensors forward(const Tensors& in) const override { return noise(in); }
   };
   TemporaryFolder folder;
-  EXPECT_EQ(tessera::error_of<Unsupported>([&] { save(Outer(), {images({2, 3})}, folder / "m.onnx"); }),
+  EXPECT_EQ(tessera::error_of<Unsupported>([&] {
+              save(Outer(), {images({2, 3})}, folder / "m.onnx");
+            }),
             (folder / "m.onnx") + ": operator 'draw' of module \"noise\" has no counterpart in ONNX");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   const FunctionOf bits([](const Tensors& in) { return Tensors{bitcast(in[0], Int32)}; });
-  EXPECT_EQ(tessera::error_of<Unsupported>([&] { save(bits, {images({2, 3})}, folder / "m.onnx"); }),
+  EXPECT_EQ(tessera::error_of<Unsupported>([&] {
+              save(bits, {images({2, 3})}, folder / "m.onnx");
+            }),
             (folder / "m.onnx") + ": operator 'bitcast' has no counterpart in ONNX before opset 26");
 }
 
@@ -201,7 +205,9 @@ TEST(OnnxWriter, RefusesBadOptionsAndPaths) {
   const Tensors x{images({2, 3})};
   TemporaryFolder folder;
   const std::string path = folder / "m.onnx";
-  const auto error = [&](const SaveOptions& options) { return tessera::error_of([&] { save(linear, x, path, options); }); };
+  const auto error = [&](const SaveOptions& options) {
+    return tessera::error_of([&] { save(linear, x, path, options); });
+  };
   EXPECT_EQ(error({.opset = 17}), path + ": opset 17 is none of 18 to 28");
   EXPECT_EQ(error({.opset = 29}), path + ": opset 29 is none of 18 to 28");
   EXPECT_EQ(error({.inputs = {"a", "b"}}), path + ": 2 names for 1 inputs");

@@ -51,13 +51,17 @@ std::vector<Written> functions_of_elements() {
           all("lerp", [](const Tensor& x) { return lerp(x, flip(x, {1}), 0.3); }),
           all("nan_to_num", [](const Tensor& x) { return nan_to_num(log(x + -0.5), 3, 4, -5); }),
           all("isclose", [](const Tensor& x) { return isclose(x, flip(x, {1}), 0.3); }),
-          all("shifts", [=](const Tensor& x) { return right_shift(left_shift(whole(x), whole(x * 0.05)), whole(x * 0.02)); }),
+          all("shifts",
+              [=](const Tensor& x) { return right_shift(left_shift(whole(x), whole(x * 0.05)), whole(x * 0.02)); }),
           all("bitwise_not", [=](const Tensor& x) { return bitwise_not(whole(x)); }),
           all("elu", [](const Tensor& x) { return elu(x + -0.5, 0.7); }),
           all("selu", [](const Tensor& x) { return selu(x + -0.5); }),
           all("celu", [](const Tensor& x) { return celu(x + -0.5, 0.7); }),
           all("leaky_relu", [](const Tensor& x) { return leaky_relu(x + -0.5); }),
-          all("prelu", [](const Tensor& x) { return prelu(x + -0.5, tensor(std::vector<float>{0.1f, 0.2f, 0, 1, 2}, {5})); }),
+          all("prelu",
+              [](const Tensor& x) {
+                return prelu(x + -0.5, tensor(std::vector<float>{0.1f, 0.2f, 0, 1, 2}, {5}));
+              }),
           all("thresholded_relu", [](const Tensor& x) { return thresholded_relu(x, 0.4); }),
           all("hardswish", [](const Tensor& x) { return hardswish(x * 9.0 + -4.0); }),
           all("hardtanh", [](const Tensor& x) { return hardtanh(x, 0.2, 0.7); }),
@@ -79,24 +83,42 @@ std::vector<Written> functions_of_shapes() {
     return Written{name, s, std::move(f), open};
   };
   return {
-      all("repeat", [](const Tensor& x) { return Tensors{repeat(x, {2, 1, 3})}; }),
+      all("repeat",
+          [](const Tensor& x) {
+            return Tensors{repeat(x, {2, 1, 3})};
+          }),
       all("repeat_interleave", [](const Tensor& x) { return Tensors{repeat_interleave(x, 3, 1)}; }),
       all("roll", [](const Tensor& x) { return Tensors{roll(x, {2}, {1})}; }),
-      all("diagonal", [](const Tensor& x) { return Tensors{diagonal(x, 1)}; }, false),
+      all(
+          "diagonal", [](const Tensor& x) { return Tensors{diagonal(x, 1)}; }, false),
       all("eye", [](const Tensor& x) { return Tensors{matmul(x, eye(6, 4, 1))}; }),
       all("linspace", [](const Tensor& x) { return Tensors{x * linspace(0, 2, 6)}; }),
-      all("meshgrid", [](const Tensor& x) { return meshgrid({select(x, 1, 0), select(x, 1, 1)}); }),
+      all("meshgrid",
+          [](const Tensor& x) {
+            return meshgrid({select(x, 1, 0), select(x, 1, 1)});
+          }),
       all("slice_by", [](const Tensor& x) { return Tensors{slice_by(x, 1, 5, 0, -2)}; }),
       all("movedim", [](const Tensor& x) { return Tensors{movedim(x, 0, 1)}; }),
       all("unbind", [](const Tensor& x) { return unbind(x, 1); }),
-      all("einsum", [](const Tensor& x) { return Tensors{einsum("ij,jk,ll->ki", {x, x, x})}; }, false),
+      all(
+          "einsum",
+          [](const Tensor& x) {
+            return Tensors{einsum("ij,jk,ll->ki", {x, x, x})};
+          },
+          false),
       all("tensordot", [](const Tensor& x) { return Tensors{tensordot(x, x, {1}, {1})}; }),
-      all("det", [](const Tensor& x) { return Tensors{det(x)}; }, false),
-      all("inverse", [](const Tensor& x) { return Tensors{inverse(x + eye(6) * 9.0)}; }, false),
-      all("solve", [](const Tensor& x) { return Tensors{solve(x + eye(6) * 9.0, x)}; }, false),
-      all("cholesky", [](const Tensor& x) { return Tensors{cholesky(matmul(x, transpose(x, 0, 1)) + eye(6))}; }, false),
-      all("scatter", [=](const Tensor& x) { return Tensors{scatter(x, 0, at, x * 2.0)}; }, false),
-      all("scatter_reduce",
+      all(
+          "det", [](const Tensor& x) { return Tensors{det(x)}; }, false),
+      all(
+          "inverse", [](const Tensor& x) { return Tensors{inverse(x + eye(6) * 9.0)}; }, false),
+      all(
+          "solve", [](const Tensor& x) { return Tensors{solve(x + eye(6) * 9.0, x)}; }, false),
+      all(
+          "cholesky", [](const Tensor& x) { return Tensors{cholesky(matmul(x, transpose(x, 0, 1)) + eye(6))}; }, false),
+      all(
+          "scatter", [=](const Tensor& x) { return Tensors{scatter(x, 0, at, x * 2.0)}; }, false),
+      all(
+          "scatter_reduce",
           [=](const Tensor& x) {
             Tensors out;
             using enum ScatterReduction;
@@ -105,12 +127,15 @@ std::vector<Written> functions_of_shapes() {
             return out;
           },
           false),
-      all("gather_nd", [=](const Tensor& x) { return Tensors{gather_nd(x, rows)}; }, false),
-      all("scatter_nd",
+      all(
+          "gather_nd", [=](const Tensor& x) { return Tensors{gather_nd(x, rows)}; }, false),
+      all(
+          "scatter_nd",
           [=](const Tensor& x) { return Tensors{scatter_nd(x, rows, select(x, 0, 1), ScatterReduction::Sum)}; }, false),
-      all("take_along_dim", [=](const Tensor& x) { return Tensors{take_along_dim(x, at, 1)}; }, false),
-      all("index_put",
-          [=](const Tensor& x) { return Tensors{index_put(x, {line}, select(x, 0, 1), true)}; }, false),
+      all(
+          "take_along_dim", [=](const Tensor& x) { return Tensors{take_along_dim(x, at, 1)}; }, false),
+      all(
+          "index_put", [=](const Tensor& x) { return Tensors{index_put(x, {line}, select(x, 0, 1), true)}; }, false),
       all("index_add", [=](const Tensor& x) { return Tensors{index_add(x, 1, line, x, 0.5)}; }),
       all("masked_select", [](const Tensor& x) { return Tensors{masked_select(x, gt(x, full({}, 0.5)))}; }),
       all("sort", [](const Tensor& x) { return both_of(sort(x, 1, true)); }),
@@ -123,7 +148,8 @@ std::vector<Written> functions_of_shapes() {
       all("cumprod", [](const Tensor& x) { return Tensors{cumprod(x, 1)}; }),
       all("cummax", [](const Tensor& x) { return both_of(cummax(x, 1)); }),
       all("logcumsumexp", [](const Tensor& x) { return Tensors{logcumsumexp(x, 1)}; }),
-      all("unique_along", [](const Tensor& x) { return Tensors{unique_along(round(x * 2.0), 0).counts}; }, false),
+      all(
+          "unique_along", [](const Tensor& x) { return Tensors{unique_along(round(x * 2.0), 0).counts}; }, false),
   };
 }
 
@@ -134,12 +160,19 @@ std::vector<Written> functions_of_images() {
   const auto all = [](const char* name, const Shape& shape, std::function<Tensors(const Tensor&)> f, bool open = true) {
     return Written{name, shape, std::move(f), open};
   };
-  const Tensor w1 = randn({4, 3, 3}, g), w2 = randn({4, 3, 3, 2}, g), w3 = randn({4, 3, 2, 3, 2}, g), bias = randn({4}, g);
+  const Tensor w1 = randn({4, 3, 3}, g), w2 = randn({4, 3, 3, 2}, g), w3 = randn({4, 3, 2, 3, 2}, g),
+               bias = randn({4}, g);
   const Tensor t1 = randn({3, 4, 3}, g), t2 = randn({3, 4, 3, 2}, g);
   return {
       all("conv1d", line, [=](const Tensor& x) { return Tensors{conv(x, w1, bias, {.stride = {2}, .low = {1}})}; }),
-      all("conv2d", image, [=](const Tensor& x) { return Tensors{conv(x, w2, bias, {.low = {1, 0}, .high = {2, 1}})}; }),
-      all("conv3d", block, [=](const Tensor& x) { return Tensors{conv(x, w3, bias, {.low = {1, 1, 0}})}; }),
+      all("conv2d", image,
+          [=](const Tensor& x) {
+            return Tensors{conv(x, w2, bias, {.low = {1, 0}, .high = {2, 1}})};
+          }),
+      all("conv3d", block,
+          [=](const Tensor& x) {
+            return Tensors{conv(x, w3, bias, {.low = {1, 1, 0}})};
+          }),
       all("conv_transpose1d", line,
           [=](const Tensor& x) { return Tensors{conv_transpose(x, t1, bias, {.stride = {2}, .low = {1}})}; }),
       all("conv_transpose2d", image,
@@ -148,19 +181,32 @@ std::vector<Written> functions_of_images() {
           }),
       all("max_pool", image, [=](const Tensor& x) { return Tensors{max_pool(x, w)}; }),
       all("max_pool_with_indices", image, [=](const Tensor& x) { return both_of(max_pool_with_indices(x, w)); }),
-      all("avg_pool", image, [=](const Tensor& x) { return Tensors{avg_pool(x, w), avg_pool(x, w, false)}; }),
-      all("max_pool3d", block, [](const Tensor& x) { return Tensors{max_pool(x, {.size = {2, 2, 3}})}; }),
+      all("avg_pool", image,
+          [=](const Tensor& x) {
+            return Tensors{avg_pool(x, w), avg_pool(x, w, false)};
+          }),
+      all("max_pool3d", block,
+          [](const Tensor& x) {
+            return Tensors{max_pool(x, {.size = {2, 2, 3}})};
+          }),
       all("lp_pool", image, [=](const Tensor& x) { return Tensors{lp_pool(x, w, 3)}; }),
       all("adaptive_pools", image,
-          [](const Tensor& x) { return Tensors{adaptive_max_pool(x, {3, 4}), adaptive_avg_pool(x, {3, 4})}; }),
+          [](const Tensor& x) {
+            return Tensors{adaptive_max_pool(x, {3, 4}), adaptive_avg_pool(x, {3, 4})};
+          }),
       all("global_pools", image,
-          [](const Tensor& x) { return Tensors{global_max_pool(x), global_avg_pool(x), global_lp_pool(x)}; }),
+          [](const Tensor& x) {
+            return Tensors{global_max_pool(x), global_avg_pool(x), global_lp_pool(x)};
+          }),
       all("max_unpool", image,
           [](const Tensor& x) {
             const auto [y, places] = max_pool_with_indices(x, {.size = {2, 2}});
             return Tensors{max_unpool(y, places, {7, 6})};
           }),
-      all("unfold", image, [=](const Tensor& x) { return Tensors{unfold(x, {.size = {3, 2}, .stride = {2, 1}})}; }),
+      all("unfold", image,
+          [=](const Tensor& x) {
+            return Tensors{unfold(x, {.size = {3, 2}, .stride = {2, 1}})};
+          }),
       all("fold", {2, 12, 6},
           [](const Tensor& x) {
             return Tensors{fold(x, {4, 5}, {.size = {3, 2}, .stride = {2, 2}, .low = {1, 0}, .high = {1, 1}})};
@@ -171,16 +217,22 @@ std::vector<Written> functions_of_images() {
                            resize(x, {2, 3}, {5, 9}, {.interpolation = Interpolation::Cubic}),
                            resize(x, {2, 3}, {14, 12}, {.interpolation = Interpolation::Nearest})};
           }),
-      all("grid_sample", image,
+      all(
+          "grid_sample", image,
           [](const Tensor& x) {
             const Tensor theta = tensor(std::vector<float>{0.9f, 0.2f, 0, -0.1f, 1.1f, 0.3f}, {1, 2, 3});
             const Tensor grid = expand(affine_grid(theta, {5, 4}), {x.shape()[0], Dim(5), Dim(4), Dim(2)});
             return Tensors{grid_sample(x, grid)};
           },
           false),
-      all("pixel_shuffle", squares, [](const Tensor& x) { return Tensors{pixel_shuffle(x, 2), depth_to_space(x, 2)}; }),
+      all("pixel_shuffle", squares,
+          [](const Tensor& x) {
+            return Tensors{pixel_shuffle(x, 2), depth_to_space(x, 2)};
+          }),
       all("pixel_unshuffle", squares,
-          [](const Tensor& x) { return Tensors{pixel_unshuffle(x, 2), space_to_depth(x, 2)}; }),
+          [](const Tensor& x) {
+            return Tensors{pixel_unshuffle(x, 2), space_to_depth(x, 2)};
+          }),
       all("channel_shuffle", squares, [](const Tensor& x) { return Tensors{channel_shuffle(x, 4)}; }),
       all("pads", image,
           [](const Tensor& x) {
@@ -192,7 +244,10 @@ std::vector<Written> functions_of_images() {
             return Tensors{local_response_norm(x, 3), instance_norm(x), lp_normalize(x, 2, 1),
                            mean_variance_norm(x, {0, 2, 3})};
           }),
-      all("group_norm", squares, [](const Tensor& x) { return Tensors{group_norm(x, 4), group_norm(x, 8)}; }),
+      all("group_norm", squares,
+          [](const Tensor& x) {
+            return Tensors{group_norm(x, 4), group_norm(x, 8)};
+          }),
   };
 }
 

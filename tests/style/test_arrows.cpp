@@ -44,7 +44,7 @@ const std::vector<std::vector<std::string>> kStrata = {
     {"nn", "optim", "io"},
     {"amp", "data"},
     {"onnx"},
-    {"onnx/handlers"},
+    {"onnx/handlers", "onnx/writers"},
     {"profiler"},
     {"models"},
     {"cases"},

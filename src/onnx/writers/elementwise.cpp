@@ -71,9 +71,7 @@ Names trunc_of(const OpCall& c) {
   if (!is_floating(c.out().dtype)) return {c.in(0)};
   return {c.node("Mul", {c.node("Sign", {c.in(0)}), c.node("Floor", {c.node("Abs", {c.in(0)})})})};
 }
-Names exp2_of(const OpCall& c) {
-  return {c.node("Pow", {c.number(2, c.out().dtype), c.in_as(0, c.out().dtype)})};
-}
+Names exp2_of(const OpCall& c) { return {c.node("Pow", {c.number(2, c.out().dtype), c.in_as(0, c.out().dtype)})}; }
 // tanh(x / 2) (exp(x) + 1), exact for small x, too.
 Names expm1_of(const OpCall& c) {
   const DType dtype = c.out().dtype;
@@ -165,8 +163,8 @@ Names clamp_to(const OpCall& c) {
   const DType dtype = c.out().dtype;
   const auto bound = [&](double b) { return std::isinf(b) ? Name() : c.number(b, dtype); };
   if (low == 0 && high == INFINITY) return {c.node("Relu", {c.in(0)})};
-  return {c.node("Clip", {c.in(0), low < 0 ? bound(low) : c.number(low, dtype),
-                          high > 0 ? bound(high) : c.number(high, dtype)})};
+  return {c.node(
+      "Clip", {c.in(0), low < 0 ? bound(low) : c.number(low, dtype), high > 0 ? bound(high) : c.number(high, dtype)})};
 }
 
 constexpr WriterEntry entries[] = {

@@ -4,15 +4,12 @@
 namespace tessera::onnx {
 namespace {
 
-Names matmul_of(const OpCall& c) {
-  return {c.node("MatMul", {c.in_as(0, c.out().dtype), c.in_as(1, c.out().dtype)})};
-}
+Names matmul_of(const OpCall& c) { return {c.node("MatMul", {c.in_as(0, c.out().dtype), c.in_as(1, c.out().dtype)})}; }
 
 // x weightᵀ + bias. Gemm takes matrices alone.
 Name product(const OpCall& c, const Name& x, size_t weight, const Name& bias) {
   if (c.type(0).shape.rank() == 2)
-    return c.node("Gemm", bias.empty() ? Names{x, c.in(weight)} : Names{x, c.in(weight), bias},
-                  {integer("transB", 1)});
+    return c.node("Gemm", bias.empty() ? Names{x, c.in(weight)} : Names{x, c.in(weight), bias}, {integer("transB", 1)});
   const Name y = c.node("MatMul", {x, c.transpose(c.in(weight), {1, 0})});
   return bias.empty() ? y : c.node("Add", {y, bias});
 }

@@ -26,8 +26,7 @@ Name layer_norm_in(const OpCall& c, const Name& x, size_t weight, DType dtype) {
   const Shape last = normalized_shape(c, weight);
   Names in{x, parameter(c, weight, last, 1, dtype)};
   if (c.has(weight + 1)) in.push_back(c.in_as(weight + 1, dtype));
-  return c.node("LayerNormalization", in,
-                {integer("axis", -last.rank()), real("epsilon", c.attrs<NormAttrs>().eps)});
+  return c.node("LayerNormalization", in, {integer("axis", -last.rank()), real("epsilon", c.attrs<NormAttrs>().eps)});
 }
 Names layer_norm_of(const OpCall& c) { return {layer_norm_in(c, c.in(0), 1, c.out().dtype)}; }
 // x, branch, branch_bias?, weight?, bias? -> sum, y
@@ -106,8 +105,7 @@ Names norm_conv2d_of(const OpCall& c) {
 
 template <bool logarithm>
 Names softmax_of(const OpCall& c) {
-  return {c.node(logarithm ? "LogSoftmax" : "Softmax", {c.in(0)},
-                 {integer("axis", c.axis(c.attrs<DimAttrs>().dim))})};
+  return {c.node(logarithm ? "LogSoftmax" : "Softmax", {c.in(0)}, {integer("axis", c.axis(c.attrs<DimAttrs>().dim))})};
 }
 
 // logits [..., classes], which ONNX wants in dim 1.
@@ -122,22 +120,18 @@ Names cross_entropy_of(const OpCall& c) {
     x = c.node("Reshape", {x, c.constant(tensor(std::vector<int64_t>{-1, logits.back().value()}, {2}))});
     y = c.node("Reshape", {y, c.ints({-1})});
   }
-  const Name loss = c.node("SoftmaxCrossEntropyLoss", {x, y},
-                           {integer("ignore_index", a.ignore_index),
-                            text("reduction", names[static_cast<size_t>(a.reduction)])});
+  const Name loss =
+      c.node("SoftmaxCrossEntropyLoss", {x, y},
+             {integer("ignore_index", a.ignore_index), text("reduction", names[static_cast<size_t>(a.reduction)])});
   const bool flat = a.reduction != Reduction::None || logits.rank() == 2;
   return {flat ? loss : c.node("Reshape", {loss, c.sizes(target)})};
 }
 
 constexpr WriterEntry entries[] = {
-    {"add_layer_norm", add_layer_norm_of},
-    {"batch_norm_inference", batch_norm_inference_of},
-    {"cross_entropy", cross_entropy_of},
-    {"group_norm", group_norm_of},
-    {"layer_norm", layer_norm_of},
-    {"log_softmax", softmax_of<true>},
-    {"norm_conv2d", norm_conv2d_of},
-    {"rms_norm", rms_norm_of},
+    {"add_layer_norm", add_layer_norm_of}, {"batch_norm_inference", batch_norm_inference_of},
+    {"cross_entropy", cross_entropy_of},   {"group_norm", group_norm_of},
+    {"layer_norm", layer_norm_of},         {"log_softmax", softmax_of<true>},
+    {"norm_conv2d", norm_conv2d_of},       {"rms_norm", rms_norm_of},
     {"softmax", softmax_of<false>},
 };
 

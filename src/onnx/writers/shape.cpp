@@ -112,8 +112,7 @@ Names spread(const OpCall& c) {
     n *= a.step;
   }
   const int64_t start = a.start.value(), high = a.size.value() - start - n;
-  if (high < 0)
-    x = c.node("Slice", {x, c.ints({0}), c.ints({n + high}), c.ints({dim})});
+  if (high < 0) x = c.node("Slice", {x, c.ints({0}), c.ints({n + high}), c.ints({dim})});
   return {padded(x, rank, dim, start, std::max<int64_t>(high, 0))};
 }
 
