@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kFirstOpset = 18, kLastOpset = 28;
 
-Program captured(const nn::Module& module, const Tensors& inputs, const std::string& batch) {
+Program captured(const nn::Module& module, const Tensors& inputs, const std::string& batch, const std::string& path) {
   const NoGrad no_grad;
   const amp::NoAutocast as_given;
   const nn::EvalMode eval(module);
@@ -32,7 +32,14 @@ Program captured(const nn::Module& module, const Tensors& inputs, const std::str
     if (is_batch) shape[0] = Dim::symbol(batch, 1);
     open.push_back(empty(shape, t.dtype(), meta(t.device())));
   }
-  return capture([&](const Tensors& in) { return module(in); }, open);
+  try {
+    return capture([&](const Tensors& in) { return module(in); }, open);
+  } catch (const OutOfMemoryError&) {
+    throw;
+  } catch (const Error& e) {
+    const bool is_open = std::string_view(e.what()).find("is symbolic") != std::string_view::npos;
+    throw Error(fmt::format("{}: {}{}", path, e.what(), is_open ? "; the model reads it, so it must be fixed" : ""));
+  }
 }
 
 void write_external(const std::vector<GraphWriter::Weight>& weights, AtomicFile& file) {
@@ -52,7 +59,7 @@ std::string external_name(const std::string& path) { return std::filesystem::pat
 void save(const nn::Module& module, const Tensors& inputs, const std::string& path, const SaveOptions& options) {
   if (options.opset < kFirstOpset || options.opset > kLastOpset)
     throw Error(fmt::format("{}: opset {} is none of {} to {}", path, options.opset, kFirstOpset, kLastOpset));
-  const Program program = captured(module, inputs, options.batch);
+  const Program program = captured(module, inputs, options.batch, path);
   GraphWriter writer(program, module.state_dict(), options, path);
   writer.write();
   std::vector<GraphWriter::Weight> external;

@@ -125,6 +125,74 @@ TEST(OnnxWriter, WritesRecurrentLayers) {
     EXPECT_LE(error_of_file(folder / "layers.onnx", layers, {images({4, batch, 5})}), 1e-5);
 }
 
+TEST(OnnxWriter, WritesVisionTransformersAndEncoders) {
+  struct Vision : nn::Module {
+    nn::Child<nn::Conv2d> patches = add("patches", nn::Conv2d(3, 12, 4, {.stride = {4, 4}}));
+    Tensor first = add_parameter("class_token", images({1, 1, 12})),
+           places = add_parameter("places", images({1, 5, 12}));
+    nn::Child<nn::TransformerBlock> block = add("block", nn::TransformerBlock({.width = 12, .heads = 3}));
+    nn::Child<nn::LayerNorm> norm = add("norm", nn::LayerNorm(12));
+    Tensors forward(const Tensors& in) const override {
+      const Dim batch = in[0].shape()[0];
+      const Tensor x = transpose(flatten(patches(in[0]), 2), 1, 2);
+      const Tensor all = concat({expand(first, {batch, Dim(1), Dim(12)}), x}, 1) + places;
+      return {select(norm(block(all)), 1, 0)};
+    }
+  };
+  Vision vision;
+  expect_written(vision, {2, 3, 8, 8}, images);
+
+  struct Encoder : nn::Module {
+    nn::Child<nn::Embedding> words = add("words", nn::Embedding(11, 12)), places = add("places", nn::Embedding(9, 12));
+    nn::Child<nn::LayerNorm> norm = add("norm", nn::LayerNorm(12));
+    nn::Child<nn::MultiheadAttention> attention = add("attention", nn::MultiheadAttention({.width = 12, .heads = 3}));
+    Tensors forward(const Tensors& in) const override {
+      const Dim n = in[0].shape()[1];
+      const Tensor x = norm(words(in[0]) + slice(places->weight, 0, Dim(0), n));
+      const Tensor mask = unsqueeze(unsqueeze(ne(in[1], zeros({}, Int64)), 1), 1);
+      const Tensor kept = unsqueeze(cast(in[1], Float32), 2), y = attention(x, mask);
+      return {y, attention->cross(y, x, mask), sum(y * kept, {1}) / clamp(sum(kept, {1}), 1e-9, INFINITY)};
+    }
+  };
+  const Encoder encoder;
+  TemporaryFolder folder;
+  const Tensor open = empty({Dim::symbol("batch", 1), Dim::symbol("tokens", 1, 9)}, Int64, meta(cpu()));
+  save(encoder, {open, open}, folder / "m.onnx", {.inputs = {"ids", "mask"}, .outputs = {"states", "crossed", "mean"}});
+  for (const Shape& shape : {Shape{1, 1}, Shape{3, 7}}) {
+    Tensor mask = cast(gt(tokens(shape), full(shape, 3, Int64)), Int64);
+    EXPECT_LE(error_of_file(folder / "m.onnx", encoder, {tokens(shape), mask}), 1e-5) << to_string(shape);
+  }
+}
+
+TEST(OnnxWriter, HeightAndWidthMayBeOpen) {
+  models::ResNet50 resnet(10);
+  models::ConvModel convmodel(2, 16);
+  TemporaryFolder folder;
+  const auto check = [&](nn::Module& module, int64_t channels) {
+    stir(module);
+    const Shape open{Dim::symbol("n", 1), Dim(channels), Dim::symbol("height", 32), Dim::symbol("width", 32)};
+    save(module, {empty(open, Float32, meta(cpu()))}, folder / "m.onnx");
+    for (const auto& [height, width] : {std::pair(32, 32), std::pair(47, 64)})
+      EXPECT_LE(error_of_file(folder / "m.onnx", module, {images({2, channels, height, width})}), 1e-5);
+  };
+  check(resnet, 3);
+  check(convmodel, 2);
+}
+
+TEST(OnnxWriter, WritesHalves) {
+  models::ResNet20 resnet;
+  GPT gpt({.layers = 1, .heads = 2, .width = 16, .block = 8, .vocab = 11});
+  TemporaryFolder folder;
+  for (const DType dtype : {Float16, BFloat16}) {
+    resnet.to(dtype);
+    gpt.to(dtype);
+    save(resnet, {images({2, 3, 32, 32}).to(dtype)}, folder / "r.onnx");
+    EXPECT_LE(error_of_file(folder / "r.onnx", resnet, {images({3, 3, 32, 32}).to(dtype)}), 2e-2) << name(dtype);
+    save(gpt, {tokens({2, 7})}, folder / "g.onnx");
+    EXPECT_LE(error_of_file(folder / "g.onnx", gpt, {tokens({3, 7})}), 2e-2) << name(dtype);
+  }
+}
+
 // What a file holds.
 struct File {
   std::string bytes;
@@ -198,6 +266,17 @@ TEST(OnnxWriter, RefusesWhatOnnxLacks) {
               save(bits, {images({2, 3})}, folder / "m.onnx");
             }),
             (folder / "m.onnx") + ": operator 'bitcast' has no counterpart in ONNX before opset 26");
+}
+
+TEST(OnnxWriter, SaysWhichSizeMustBeFixed) {
+  const FunctionOf counts([](const Tensors& in) { return Tensors{in[0] * static_cast<double>(in[0].size(0))}; });
+  TemporaryFolder folder;
+  const std::string error = tessera::error_of([&] { save(counts, {images({2, 3})}, folder / "m.onnx"); });
+  EXPECT_TRUE(error.starts_with((folder / "m.onnx") + ": ")) << error;
+  EXPECT_NE(error.find("dim batch is symbolic"), error.npos) << error;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  save(counts, {images({2, 3})}, folder / "m.onnx", {.batch = ""});
+  EXPECT_LE(error_of_file(folder / "m.onnx", counts, {images({2, 3})}), 1e-5);
 }
 
 TEST(OnnxWriter, RefusesBadOptionsAndPaths) {
