@@ -17,7 +17,8 @@ void reduce(const Call& call, Workspace& workspace) {
   ReduceArgs args{};
   args.op = op;
   args.compute = reduce_type(in.dtype());
-  if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // means and the like of integers
+  const bool truncates = op == ReduceOp::mean && args.compute == Scalar::i64;
+  if (truncates || !table.supports(op, args.compute)) args.compute = Scalar::f64;  // means and the like of integers
   args.rank = checked_rank(call, in);
   set_lengths(args.lengths, in);
   for (bool& reduced : args.reduced) reduced = attrs.dims.empty();

@@ -25,6 +25,15 @@ TEST(Reduction, LosesNothingOverManyElements) {
   EXPECT_NEAR(var(far).item(), 1e-6 * 100000.0 * 100001.0 / 12, 1.0);
 }
 
+TEST(Reduction, MeansOfIntegersAreNotRounded) {
+  for (const DType dtype : {Int64, Int32, UInt8, Bool}) {
+    const Tensor x = tensor(std::vector<int64_t>{1, 0, 1, 1, 0, 1}, {2, 3}).to(dtype);
+    EXPECT_EQ(mean(x, {0}).to_vector<float>(), (std::vector<float>{1, 0, 1})) << name(dtype);
+    EXPECT_EQ(mean(x, {1}).to_vector<float>(), (std::vector<float>{2 / 3.0f, 2 / 3.0f})) << name(dtype);
+    EXPECT_EQ(mean(x).item<float>(), 4 / 6.0f) << name(dtype);
+  }
+}
+
 TEST(Reduction, TreatsSpecialValues) {
   double inf = std::numeric_limits<double>::infinity();
   Tensor x = tensor<double>({1, std::nan(""), 3, -inf, -inf, -inf}, {2, 3});
