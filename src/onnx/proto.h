@@ -251,7 +251,8 @@ TESSERA_ONNX_FIELDS(OptionalProto, Field<1, &M::name>{}, Field<2, &M::elem_type>
 template <class Message>
 Message read_proto(Bytes bytes, const std::string& file);
 /// The bytes of a message of one of the types ModelProto, NodeProto and TensorProto.
+/// `bytes`: about how many there will be, if that is known.
 template <class Message>
-std::string write_proto(const Message& message);
+std::string write_proto(const Message& message, size_t bytes = 0);
 
 }  // namespace tessera::onnx

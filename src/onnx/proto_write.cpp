@@ -65,14 +65,15 @@ void write_message(Output& out, const Message& message) {
 }  // namespace
 
 template <class Message>
-std::string write_proto(const Message& message) {
-  std::string bytes;
-  Output out{bytes, protozero::pbf_writer(bytes)};
+std::string write_proto(const Message& message, size_t bytes) {
+  std::string text;
+  text.reserve(bytes);
+  Output out{text, protozero::pbf_writer(text)};
   write_message(out, message);
-  return bytes;
+  return text;
 }
-template std::string write_proto(const ModelProto&);
-template std::string write_proto(const TensorProto&);
-template std::string write_proto(const NodeProto&);
+template std::string write_proto(const ModelProto&, size_t);
+template std::string write_proto(const NodeProto&, size_t);
+template std::string write_proto(const TensorProto&, size_t);
 
 }  // namespace tessera::onnx

@@ -63,7 +63,10 @@ void save(const nn::Module& module, const Tensors& inputs, const std::string& pa
   GraphWriter writer(program, module.state_dict(), options, path);
   writer.write();
   std::vector<GraphWriter::Weight> external;
-  const std::string bytes = write_proto(writer.model(external));
+  const ModelProto proto = writer.model(external);
+  size_t size = size_t{1} << 16;  // of nodes and names, about
+  for (const TensorProto& t : proto.graph->initializers) size += t.raw_data.size();
+  const std::string bytes = write_proto(proto, size);
   if (external.empty()) return write_file(path, bytes);
   AtomicFile model(path), data(path + ".data");
   write_external(external, data);

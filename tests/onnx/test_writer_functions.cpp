@@ -75,6 +75,66 @@ std::vector<Written> functions_of_elements() {
           one("relu6", relu6)};
 }
 
+// Types that meet, and integers of both signs.
+std::vector<Written> functions_of_types() {
+  const auto all = [](const char* name, std::function<Tensors(const Tensor&, const Tensor&)> f) {
+    return Written{name, {4, 5}, [f](const Tensor& x) {
+                     const Tensor whole = cast(x * 20 + -10.0, Int64);
+                     return f(whole,
+                              where(eq(flip(whole, {1}), full({}, 0, Int64)), full({}, 3, Int64), flip(whole, {1})));
+                   }};
+  };
+  return {
+      all("integer_divisions",
+          [](const Tensor& a, const Tensor& b) {
+            return Tensors{floor_div(a, b), remainder(a, b), div(a, b)};
+          }),
+      all("integers_to_integers",
+          [](const Tensor& a, const Tensor& b) {
+            return Tensors{maximum(a, b),   minimum(a, b),     abs(a),   neg(a),  sign(a),  square(a),
+                           relu(a),         floor(a),          trunc(a), a * 3.0, a + -2.0, pow(a, 3),
+                           clamp(a, -3, 4), cast(a, Int32) * b};
+          }),
+      all("integers_to_floats",
+          [](const Tensor& a, const Tensor& b) {
+            return Tensors{exp(a * 0.1),         sqrt(abs(a)),
+                           sigmoid(a),           a + 0.5,
+                           a * cast(b, Float32), cast(a, Float64) * cast(b, Float32),
+                           mean(a, {1}),         norm(a),
+                           var(a, {1})};
+          }),
+      all("integer_reductions",
+          [](const Tensor& a, const Tensor&) {
+            return Tensors{sum(a, {1}),        prod(slice(a, 1, 0, 2), {1}),
+                           amax(a, {1}, true), amin(a),
+                           cumsum(a, 1),       argmax(a, 1),
+                           any(a, {1}),        tessera::all(a)};
+          }),
+      all("comparisons",
+          [](const Tensor& a, const Tensor& b) {
+            const Tensor small = lt(a, b), few = gt(a, full({}, 2, Int64));
+            return Tensors{small,
+                           le(cast(a, Float32), b),
+                           ge(a, b),
+                           eq(small, few),
+                           lt(small, few),
+                           ne(a, full({}, 1.5)),
+                           logical_and(a, few),
+                           logical_not(a),
+                           sum(small, {1}),
+                           amax(small, {1}),
+                           where(small, a, cast(b, Float32)),
+                           small * few,
+                           bitwise_and(small, few)};
+          }),
+      all("casts",
+          [](const Tensor& a, const Tensor&) {
+            return Tensors{cast(a, Bool), cast(cast(a, Float32) * 0.3, Int32), cast(a, Int8),
+                           cast(cast(a, Float16), Float32)};
+          }),
+  };
+}
+
 std::vector<Written> functions_of_shapes() {
   static Generator g(5);
   const Tensor at = indices({6, 6}, 6, g), rows = reshape(indices({12}, 6, g), {6, 2}), line = indices({6}, 6, g);
@@ -275,6 +335,7 @@ void expect_functions(const std::vector<Written>& functions) {
 }
 
 TEST(OnnxWriterFunctions, OfElements) { expect_functions(functions_of_elements()); }
+TEST(OnnxWriterFunctions, OfOtherTypes) { expect_functions(functions_of_types()); }
 TEST(OnnxWriterFunctions, OfShapesAndPlaces) { expect_functions(functions_of_shapes()); }
 TEST(OnnxWriterFunctions, OfImages) { expect_functions(functions_of_images()); }
 

@@ -8,9 +8,10 @@
 namespace tessera::onnx {
 namespace {
 
-// The operands in the type of the result, which is ONNX's rule.
+// The operands in the type of the result, which is ONNX's rule. It has no arithmetic of bools.
 template <const char* op>
 Names in_result_type(const OpCall& c) {
+  if (c.out().dtype == Bool) c.refuse("of bools has no counterpart in ONNX");
   Names in;
   for (size_t i = 0; i < c.inputs(); ++i) in.push_back(c.in_as(i, c.out().dtype));
   return {c.node(op, in)};
@@ -65,6 +66,11 @@ TESSERA_ONNX_OP(BitwiseXor)
 
 // ---- one operand
 
+// ONNX Runtime knows Relu of floats alone.
+Names relu_of(const OpCall& c) {
+  const DType dtype = c.out().dtype;
+  return {is_floating(dtype) ? c.node("Relu", {c.in(0)}) : c.node("Max", {c.in(0), c.number(0, dtype)})};
+}
 Names square_of(const OpCall& c) { return {c.node("Mul", {c.in(0), c.in(0)})}; }
 Names rsqrt_of(const OpCall& c) { return {c.node("Reciprocal", {c.node("Sqrt", {c.in_as(0, c.out().dtype)})})}; }
 Names trunc_of(const OpCall& c) {
@@ -123,9 +129,10 @@ template <const char* op>
 Names logical(const OpCall& c) {
   return {c.node(op, {c.in_as(0, Bool), c.in_as(1, Bool)})};
 }
-template <const char* of_bools, const char* of_integers>
-Names bitwise(const OpCall& c) {
-  return c.out().dtype == Bool ? logical<of_bools>(c) : in_result_type<of_integers>(c);
+// What ONNX calls otherwise of bools.
+template <const char* of_bools, const char* of_numbers>
+Names either(const OpCall& c) {
+  return c.out().dtype == Bool ? logical<of_bools>(c) : in_result_type<of_numbers>(c);
 }
 
 // Mod has the sign of the divisor for integers, and that of the dividend for floats.
@@ -169,13 +176,13 @@ Names clamp_to(const OpCall& c) {
 
 constexpr WriterEntry entries[] = {
     {"abs", in_result_type<kAbs>},
-    {"add", in_result_type<kAdd>},
+    {"add", either<kOr, kAdd>},
     {"add_scalar", with_number<kAdd>},
     {"atan", in_result_type<kAtan>},
     {"bitcast", bitcast_of},
-    {"bitwise_and", bitwise<kAnd, kBitwiseAnd>},
-    {"bitwise_or", bitwise<kOr, kBitwiseOr>},
-    {"bitwise_xor", bitwise<kXor, kBitwiseXor>},
+    {"bitwise_and", either<kAnd, kBitwiseAnd>},
+    {"bitwise_or", either<kOr, kBitwiseOr>},
+    {"bitwise_xor", either<kXor, kBitwiseXor>},
     {"cast", cast_of},
     {"ceil", rounded<kCeil>},
     {"clamp", clamp_to},
@@ -203,16 +210,16 @@ constexpr WriterEntry entries[] = {
     {"logical_or", logical<kOr>},
     {"logical_xor", logical<kXor>},
     {"lt", comparison<kLess>},
-    {"maximum", in_result_type<kMax>},
-    {"minimum", in_result_type<kMin>},
-    {"mul", in_result_type<kMul>},
+    {"maximum", either<kOr, kMax>},
+    {"minimum", either<kAnd, kMin>},
+    {"mul", either<kAnd, kMul>},
     {"mul_scalar", with_number<kMul>},
     {"ne", unequal},
     {"neg", in_result_type<kNeg>},
     {"pow", in_result_type<kPow>},
     {"pow_scalar", with_number<kPow>},
     {"reciprocal", in_result_type<kReciprocal>},
-    {"relu", activated<Activation::Relu>},
+    {"relu", relu_of},
     {"remainder", remainder_of},
     {"round", rounded<kRound>},
     {"rsqrt", rsqrt_of},

@@ -325,5 +325,15 @@ TEST(GraphText, IsChecked) {
     EXPECT_NE(error_of([&] { parse_graph(good.substr(0, cut)); }), "no error") << cut;
 }
 
+TEST(Capture, KnowsWhereEachNodeWasCalled) {
+  const auto fn = [](const Tensors& in) {
+    const Tensor y = in_scope("outer", [&] { return in_scope("inner", [&] { return exp(in[0]); }) + in[0]; });
+    return Tensors{relu(y)};
+  };
+  const Program program = capture(fn, {zeros({2, 3}, Float32, meta(cpu()))});
+  EXPECT_EQ(program.graph->nodes.size(), 3u);
+  EXPECT_EQ(program.paths, (std::vector<std::string>{"outer.inner", "outer", ""}));
+}
+
 }  // namespace
 }  // namespace tessera
