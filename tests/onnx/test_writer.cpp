@@ -1,12 +1,14 @@
 // Models that are written agree with the modules when they are read back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "onnx/proto.h"
 #include "onnx/written.h"
 #include "tessera/io.h"
 #include "tessera/models.h"
+#include "tessera/ops_math.h"
 #include "tessera/ops_recurrent.h"
 
 namespace tessera::onnx {
@@ -162,6 +164,26 @@ TEST(OnnxWriter, WritesVisionTransformersAndEncoders) {
     Tensor mask = cast(gt(tokens(shape), full(shape, 3, Int64)), Int64);
     EXPECT_LE(error_of_file(folder / "m.onnx", encoder, {tokens(shape), mask}), 1e-5) << to_string(shape);
   }
+}
+
+// Packed weights and folded norms included.
+TEST(OnnxWriter, WritesWhatWasRead) {
+  TemporaryFolder folder;
+  models::ResNet20 resnet;
+  stir(resnet);
+  save(resnet, {images({2, 3, 32, 32})}, folder / "resnet.onnx");
+  const auto again = [&](const std::string& file, const Shape& shape) {
+    const auto model = std::make_shared<Model>(file);
+    const FunctionOf read([model](const Tensors& in) {
+      Tensors out;
+      for (const Value& v : model->run(values_of(in))) out.push_back(v.tensor());
+      return out;
+    });
+    save(read, {images(shape)}, folder / "again.onnx", {.batch = ""});
+    EXPECT_LE(error_of_file(folder / "again.onnx", read, {images(shape)}), 1e-5) << file;
+  };
+  again(folder / "resnet.onnx", {2, 3, 32, 32});
+  again(TESSERA_SOURCE_DIR "/tests/data/mnist/mnist.onnx", {1, 1, 28, 28});
 }
 
 TEST(OnnxWriter, HeightAndWidthMayBeOpen) {
