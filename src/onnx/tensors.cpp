@@ -49,7 +49,7 @@ Tensor from_numbers(const TensorProto& proto, const Shape& shape, DType dtype, c
   }();
   if (count != static_cast<size_t>(shape.numel().value()))
     throw FileError(fmt::format("{}{} elements, of shape {}", where, count, to_string(shape)));
-  Tensor out = empty(shape, dtype, cpu());
+  Tensor out = empty_host(shape, dtype);
   switch (dtype) {
     case Float32:
       convert<float>(proto.float_data, out);
@@ -114,7 +114,7 @@ Tensor Source::tensor(const TensorProto& proto) {
   char* const data = const_cast<char*>(at.bytes.data());  // a private mapping: writes do not reach the file
   if (at.owner && reinterpret_cast<uintptr_t>(data) % size_of(dtype) == 0)
     return from_memory(data, shape, dtype, at.owner);
-  Tensor out = empty(shape, dtype, cpu());
+  Tensor out = empty_host(shape, dtype);
   if (bytes) std::memcpy(out.data_ptr(), data, bytes);
   return out;
 }
@@ -177,7 +177,8 @@ Tensor Source::tensor(const SparseTensorProto& proto) {
     if (flat[i] < 0 || flat[i] >= shape.numel().value())
       throw FileError(fmt::format("{}index {} is outside", where, flat[i]));
   }
-  Tensor out = zeros(shape, values.dtype(), cpu());
+  Tensor out = empty_host(shape, values.dtype());  // memory, also while a function is captured
+  if (bytes) std::memset(out.data_ptr(), 0, bytes);
   const size_t size = size_of(values.dtype());
   const Tensor dense = values.contiguous();
   for (size_t i = 0; i < flat.size(); ++i)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "onnx/model_maker.h"
 #include "onnx/proto.h"
 #include "onnx/written.h"
 #include "tessera/io.h"
@@ -184,6 +185,17 @@ TEST(OnnxWriter, WritesWhatWasRead) {
   };
   again(folder / "resnet.onnx", {2, 3, 32, 32});
   again(TESSERA_SOURCE_DIR "/tests/data/mnist/mnist.onnx", {1, 1, 28, 28});
+
+  // A node that makes a tensor each time it runs.
+  ModelMaker filled;
+  filled.input("x", {-1, 3}).output("y", {-1, 3});
+  filled.add("Shape", {"x"}, {"sizes"});
+  AttributeProto two{.name = "value", .type = kTensorAttribute};
+  two.t.make() = {.dims = {1}, .data_type = kFloat, .float_data = {2}};
+  filled.add("ConstantOfShape", {"sizes"}, {"twos"}).attributes.push_back(two);
+  filled.add("Add", {"x", "twos"}, {"y"});
+  write_file(folder / "filled.onnx", filled.bytes());
+  again(folder / "filled.onnx", {2, 3});
 }
 
 TEST(OnnxWriter, HeightAndWidthMayBeOpen) {
