@@ -107,12 +107,13 @@ struct SaveOptions {
   std::string batch = "batch";
   /// "input" and "output" without, and "input_2", ... where there are several.
   std::vector<std::string> inputs = {}, outputs = {};
-  int64_t most_bytes = 2'000'000'000;  ///< of weights in the model file; more than that go to PATH.data
+  int64_t most_bytes = 2'000'000'000;  ///< of weights in the model file, at most so many; more go to PATH.data
 };
 
-/// Writes what the module computes in evaluation of such inputs, atomically. Inputs without memory are taken as they
-/// are, with symbols as open sizes. Parameters keep their names in the state dict. Throws Unsupported, which names the
-/// operator that has no counterpart in ONNX and the module that calls it, and Error; then nothing has been written.
+/// Writes what the module computes in evaluation of such inputs. Each file is replaced at once, that of the data first.
+/// Inputs without memory are taken as they are, with symbols as open sizes. Parameters keep their names in the state
+/// dict. Throws Unsupported, which names the operator that has no counterpart in ONNX and the module that calls it, and
+/// Error; then nothing has been written.
 void save(const nn::Module& module, const Tensors& inputs, const std::string& path, const SaveOptions& options = {});
 
 /// Reads a TensorProto, SequenceProto or OptionalProto from bytes, as tests of ONNX keep values. Throws FileError.

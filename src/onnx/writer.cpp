@@ -13,6 +13,7 @@ namespace tessera::onnx {
 namespace {
 
 constexpr int64_t kIrVersions[] = {8, 9, 9, 10, 10, 11, 12, 13, 13, 13, 14};  // from opset 18 on
+constexpr int64_t kMostInFile = 2'000'000'000;                                // messages end at 2^31 bytes
 constexpr size_t kExternalBytes = 1024;  // smaller tensors stay in the model, as is customary
 
 OpWriter find_writer(std::string_view op) {
@@ -81,12 +82,14 @@ void GraphWriter::name_inputs(const StateDict& weights) {
       if (weights.contains(name)) throw Error(fmt::format("{}: a parameter is called \"{}\", too", file_, name));
     }
   for (size_t i = 0; i < program_.inputs; ++i) bind(graph_.inputs[i], inputs_[i]);
+  for (const auto& [name, t] : weights) taken_.insert(name);
+  std::set<Name> added;
   for (size_t i = 0; i < program_.closed_over.size(); ++i) {
     const Tensor& t = program_.closed_over[i];
     const auto it =
         std::find_if(weights.begin(), weights.end(), [&](const auto& w) { return lies_alike(w.second, t); });
-    Name name = it == weights.end() ? unique("constant") : it->first;
-    if (it == weights.end() || taken_.insert(name).second) weights_.push_back({name, dense_on_host(t)});
+    const Name name = it == weights.end() ? unique("constant") : it->first;
+    if (added.insert(name).second) weights_.push_back({name, dense_on_host(t)});
     bind(graph_.inputs[program_.inputs + i], name);
   }
 }
@@ -247,7 +250,7 @@ ModelProto GraphWriter::model(std::vector<Weight>& external) {
   for (const Weight& w : weights_) {
     TensorProto& proto = graph.initializers.emplace_back(weight(w));
     const size_t bytes = bytes_of(w.tensor);
-    if (all <= options_.most_bytes || bytes < kExternalBytes) continue;
+    if (all <= std::min(options_.most_bytes, kMostInFile) || bytes < kExternalBytes) continue;
     const auto keep = [&](std::string text) { return Bytes(texts_.emplace_back(std::move(text))); };
     proto.raw_data = {};
     proto.data_location = 1;

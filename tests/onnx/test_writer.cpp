@@ -249,6 +249,18 @@ TEST(OnnxWriter, WeightsKeepTheirNamesAndAreThereOnce) {
   for (const std::string& name : weights) EXPECT_TRUE(dict.contains(name) || name.starts_with("constant")) << name;
 }
 
+TEST(OnnxWriter, ConstantsAndNodesHaveNoNameOfAWeight) {
+  struct Layer : nn::Module {
+    Tensor other = tensor(std::vector<float>{1, 2, 3}, {3}), mine = add_parameter("constant", images({3}));
+    Tensor add_ = add_parameter("Add", images({3}));
+    Tensors forward(const Tensors& in) const override { return {(in[0] + other) * mine + add_ * 2.0}; }
+  };
+  const Layer layer;
+  TemporaryFolder folder;
+  save(layer, {images({2, 3})}, folder / "m.onnx");
+  EXPECT_LE(error_of_file(folder / "m.onnx", layer, {images({4, 3})}), 1e-5);
+}
+
 TEST(OnnxWriter, LargeWeightsGoToAFileBesideIt) {
   models::ResNet20 resnet;
   stir(resnet);
