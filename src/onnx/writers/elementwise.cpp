@@ -169,7 +169,7 @@ Names clamp_to(const OpCall& c) {
   const auto [low, high] = c.attrs<ClampAttrs>();
   const DType dtype = c.out().dtype;
   const auto bound = [&](double b) { return std::isinf(b) ? Name() : c.number(b, dtype); };
-  if (low == 0 && high == INFINITY) return {c.node("Relu", {c.in(0)})};
+  if (low == 0 && high == INFINITY) return relu_of(c);
   return {c.node(
       "Clip", {c.in(0), low < 0 ? bound(low) : c.number(low, dtype), high > 0 ? bound(high) : c.number(high, dtype)})};
 }
