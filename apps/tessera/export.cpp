@@ -22,32 +22,31 @@ struct ExportOptions {
   std::vector<std::string> dims;
 };
 
-/// A model, and what it takes.
+/// An input: open sizes are symbols.
+struct Taken {
+  std::string name;
+  Shape shape;
+  DType dtype = Float32;
+};
 struct Exported {
   std::shared_ptr<nn::Module> module;
-  Shape shape;  // of its input, open sizes as symbols
-  DType dtype = Float32;
-  std::string input, output;
+  std::vector<Taken> inputs;
+  std::vector<std::string> outputs;  // names; what follows is called by itself
 };
 
 Exported of_images(std::shared_ptr<nn::Module> module, const Shape& image, const char* output = "logits") {
   Shape shape{Dim::symbol("batch", 1)};
   shape.append(image.begin(), image.end());
-  return {std::move(module), shape, Float32, "image", output};
+  return {std::move(module), {{"image", shape}}, {output}};
 }
 Exported of_tokens(std::shared_ptr<models::GPT> model) {
   const Shape shape{Dim::symbol("batch", 1), Dim::symbol("tokens", 1, model->config.block)};
-  return {std::move(model), shape, Int64, "tokens", "logits"};
+  return {std::move(model), {{"tokens", shape, Int64}}, {"logits"}};
 }
 
 // ---- models by name: random weights, or those of a file
 
-struct NamedModel {
-  const char* name;
-  /// `weights`: of a file that was given; empty otherwise.
-  Exported (*make)(const StateDict& weights);
-};
-
+/// `weights`: of a file that was given; empty otherwise.
 Exported gpt2(const StateDict& weights) {
   if (weights.empty()) return of_tokens(std::make_shared<models::GPT>(models::GPTConfig{}));
   const models::GPTConfig config = models::gpt2_config(weights);
@@ -55,39 +54,58 @@ Exported gpt2(const StateDict& weights) {
   model->load_state_dict(models::convert_gpt2(weights, config.block));
   return of_tokens(model);
 }
+Exported of_zoo(const models::ZooModel& zoo, const StateDict& weights) {
+  const auto module = zoo.make(default_generator());
+  if (!weights.empty()) module->load_state_dict(zoo.convert(weights));
+  Exported out{module, {}, {zoo.gives}};
+  const Dim batch = Dim::symbol("batch", 1), tokens = Dim::symbol("tokens", 1, std::max<int64_t>(zoo.longest, 1));
+  const Tensors examples = zoo.inputs(1, default_generator());
+  for (size_t i = 0; i < examples.size(); ++i) {
+    Shape shape = examples[i].shape();
+    shape[0] = batch;
+    if (zoo.longest > 0) shape[1] = tokens;
+    out.inputs.push_back({zoo.takes.at(i), shape, examples[i].dtype()});
+  }
+  return out;
+}
 template <class M>
-std::shared_ptr<M> loaded(std::shared_ptr<M> model, const StateDict& weights) {
+Exported of_own(const StateDict& weights, const Shape& image, const char* output) {
+  const auto model = std::make_shared<M>();
   if (!weights.empty()) model->load_state_dict(weights);
-  return model;
+  return of_images(model, image, output);
 }
 
-constexpr NamedModel named_models[] = {
-    {"gpt2", gpt2},
-    {"resnet20",
-     [](const StateDict& w) {
-       return of_images(loaded(std::make_shared<models::ResNet20>(), w), {3, 32, 32});
-     }},
-    {"resnet50",
-     [](const StateDict& w) {
-       return of_images(loaded(std::make_shared<models::ResNet50>(), w), {3, 224, 224});
-     }},
-    {"mobilenet_v2",
-     [](const StateDict& w) {
-       return of_images(loaded(std::make_shared<models::MobileNetV2>(), w), {3, 224, 224});
-     }},
-    {"unet",
-     [](const StateDict& w) {
-       return of_images(loaded(std::make_shared<models::UNet>(), w), {3, 256, 256}, "mask");
-     }},
-    {"convmodel",
-     [](const StateDict& w) {
-       return of_images(loaded(std::make_shared<models::ConvModel>(), w), {2, 512, 512}, "picture");
-     }},
+struct NamedModel {
+  std::string name;
+  std::function<Exported(const StateDict& weights)> make;
 };
+const std::vector<NamedModel>& named_models() {
+  static const std::vector<NamedModel> all = [] {
+    std::vector<NamedModel> list = {
+        {"gpt2", gpt2},
+        {"resnet20",
+         [](const StateDict& w) {
+           return of_own<models::ResNet20>(w, {3, 32, 32}, "logits");
+         }},
+        {"unet",
+         [](const StateDict& w) {
+           return of_own<models::UNet>(w, {3, 256, 256}, "mask");
+         }},
+        {"convmodel",
+         [](const StateDict& w) {
+           return of_own<models::ConvModel>(w, {2, 512, 512}, "picture");
+         }},
+    };
+    for (const models::ZooModel& zoo : models::zoo())
+      if (zoo.name != "gpt2") list.push_back({zoo.name, [&zoo](const StateDict& w) { return of_zoo(zoo, w); }});
+    return list;
+  }();
+  return all;
+}
 
 std::string names() {
   std::vector<std::string> all;
-  for (const NamedModel& m : named_models) all.emplace_back(m.name);
+  for (const NamedModel& m : named_models()) all.push_back(m.name);
   return fmt::format("{}", fmt::join(all, ", "));
 }
 
@@ -104,7 +122,7 @@ Exported of_checkpoint(const std::string& file) {
 }
 
 Exported model_of(const ExportOptions& options) {
-  for (const NamedModel& m : named_models) {
+  for (const NamedModel& m : named_models()) {
     if (options.model != m.name) continue;
     if (options.weights.empty()) return m.make({});
     const StateDict weights = load_safetensors(options.weights);
@@ -124,39 +142,67 @@ Exported model_of(const ExportOptions& options) {
   return of_checkpoint(file);
 }
 
+bool is_called(Dim d, const std::string& name) { return d.is_symbolic() && d.name() == name; }
+
+// Puts another size in the place of one. Whether it was there.
+bool replace_size(std::vector<Taken>& inputs, const std::string& name, Dim size) {
+  bool found = false;
+  for (Taken& input : inputs)
+    for (Dim& d : input.shape)
+      if (is_called(d, name)) {
+        d = size;
+        found = true;
+      }
+  return found;
+}
+
+Dim open_size(const std::vector<Taken>& inputs, const std::string& name) {
+  for (const Taken& input : inputs)
+    for (const Dim d : input.shape)
+      if (is_called(d, name)) return d;
+  throw UsageError(fmt::format("--dim: no size '{}' of {} is open", name, to_string(inputs.at(0).shape)));
+}
+
 // "batch=8" fixes a size that is open, and "n" is another name for the first one.
-void settle(const std::vector<std::string>& dims, Shape& shape) {
-  const auto is_called = [](const std::string& name) {
-    return [name](Dim d) { return d.is_symbolic() && d.name() == name; };
-  };
+void settle(const std::vector<std::string>& dims, std::vector<Taken>& inputs) {
   for (const std::string& text : dims) {
     const size_t sign = text.find('=');
     const std::string name = text.substr(0, sign);
+    const Dim first = inputs.at(0).shape[0];
     if (sign == text.npos) {
-      if (name.empty() || name.find_first_of("\"'\n") != name.npos ||
-          std::any_of(shape.begin(), shape.end(), is_called(name)))
+      const Dim renamed = name.empty() || name.find_first_of("\"'\n") != name.npos ? Dim(0) : Dim::symbol(name, 1);
+      if (!renamed.is_symbolic() || std::any_of(inputs.begin(), inputs.end(), [&](const Taken& t) {
+            return std::any_of(t.shape.begin(), t.shape.end(), [&](Dim d) { return is_called(d, name); });
+          }))
         throw UsageError(fmt::format("--dim: '{}' is no name for the first size", name));
-      if (shape[0].is_symbolic()) shape[0] = Dim::symbol(name, shape[0].low(), shape[0].high());
+      if (first.is_symbolic())
+        replace_size(inputs, std::string(first.name()), Dim::symbol(name, first.low(), first.high()));
       continue;
     }
-    const auto at = std::find_if(shape.begin(), shape.end(), is_called(name));
+    const Dim open = open_size(inputs, name);
     const std::string digits = text.substr(sign + 1);
-    if (at == shape.end()) throw UsageError(fmt::format("--dim: no size '{}' of {} is open", name, to_string(shape)));
     if (digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != digits.npos ||
-        std::stoll(digits) < at->low() || std::stoll(digits) > at->high())
-      throw UsageError(fmt::format("--dim: '{}' is no size for {}", digits, bounds_text(*at)));
-    *at = std::stoll(digits);
+        std::stoll(digits) < open.low() || std::stoll(digits) > open.high())
+      throw UsageError(fmt::format("--dim: '{}' is no size for {}", digits, bounds_text(open)));
+    replace_size(inputs, name, std::stoll(digits));
   }
 }
 
 void run(const ExportOptions& options) {
   options.common.apply();
   Exported model = model_of(options);
-  settle(options.dims, model.shape);
-  onnx::save(*model.module, {empty(model.shape, model.dtype, meta(cpu()))}, options.output,
-             {.opset = options.opset, .inputs = {model.input}, .outputs = {model.output}});
-  fmt::print("wrote {}: opset {}, {} parameters, {}{} -> {}\n", options.output, options.opset,
-             model.module->parameter_count(), model.input, to_string(model.shape), model.output);
+  settle(options.dims, model.inputs);
+  Tensors inputs;
+  std::vector<std::string> taken, described;
+  for (const Taken& input : model.inputs) {
+    inputs.push_back(empty(input.shape, input.dtype, meta(cpu())));
+    taken.push_back(input.name);
+    described.push_back(input.name + to_string(input.shape));
+  }
+  onnx::save(*model.module, inputs, options.output,
+             {.opset = options.opset, .inputs = taken, .outputs = model.outputs});
+  fmt::print("wrote {}: opset {}, {} parameters, {} -> {}\n", options.output, options.opset,
+             model.module->parameter_count(), fmt::join(described, ", "), fmt::join(model.outputs, ", "));
 }
 
 }  // namespace

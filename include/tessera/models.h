@@ -12,6 +12,9 @@ struct ZooModel {
   std::function<Tensors(int64_t batch, Generator&)> inputs;     ///< examples, on default_device()
   /// What load_state_dict() wants of a file in the names of those who publish such weights.
   std::function<StateDict(const StateDict&)> convert;
+  std::vector<std::string> takes;  ///< what inputs are called
+  std::string gives;
+  int64_t longest = 0;  ///< of texts, whose second size is free: tokens; 0: it takes none
 };
 /// All of them: "resnet18" and so on.
 const std::vector<ZooModel>& zoo();

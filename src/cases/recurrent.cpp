@@ -12,7 +12,7 @@ Tensors of_layer(int64_t steps, int64_t batch, int64_t hidden, Generator& g) {
           uniform64({batch, hidden}, g), uniform64({batch, hidden}, g)};
 }
 Tensors of_gradient(int64_t steps, int64_t batch, int64_t hidden, Generator& g) {
-  return {uniform64({steps, batch, hidden}, g),          uniform64({steps, batch, hidden}, g),
+  return {uniform64({steps, batch, hidden}, g),          uniform64({batch, hidden}, g),
           uniform64({4 * hidden, hidden}, g, -0.5, 0.5), uniform64({batch, hidden}, g),
           uniform64({steps, batch, hidden}, g),          uniform64({steps, batch, 4 * hidden}, g, 0.1, 0.9)};
 }

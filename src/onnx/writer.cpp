@@ -19,8 +19,9 @@ constexpr size_t kExternalBytes = 1024;  // smaller tensors stay in the model, a
 OpWriter find_writer(std::string_view op) {
   static const auto table = [] {
     std::map<std::string_view, OpWriter> all;
-    for (auto family : {elementwise_writers(), reduction_writers(), shape_writers(), indexing_writers(),
-                        linear_writers(), window_writers(), norm_writers(), attention_writers(), creation_writers()})
+    for (auto family :
+         {elementwise_writers(), reduction_writers(), shape_writers(), indexing_writers(), linear_writers(),
+          window_writers(), recurrent_writers(), norm_writers(), attention_writers(), creation_writers()})
       for (const WriterEntry& e : family)
         if (!all.emplace(e.op, e.write).second) throw Error(fmt::format("two writers of {}", e.op));
     return all;

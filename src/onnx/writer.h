@@ -158,6 +158,7 @@ std::span<const WriterEntry> shape_writers();
 std::span<const WriterEntry> indexing_writers();
 std::span<const WriterEntry> linear_writers();
 std::span<const WriterEntry> window_writers();
+std::span<const WriterEntry> recurrent_writers();
 std::span<const WriterEntry> norm_writers();
 std::span<const WriterEntry> attention_writers();
 std::span<const WriterEntry> creation_writers();

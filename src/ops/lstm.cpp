@@ -13,8 +13,8 @@ namespace tessera {
 namespace {
 
 // ---- lstm_layer: what goes into the gates beside the hidden state [steps, batch, 4 * hidden], the hidden state's
-// weight [4 * hidden, hidden], hidden and cell state before the first step -> the hidden and the cell states behind
-// each step, and the gates (hidden)
+// weight [4 * hidden, hidden], hidden and cell state before the first step -> the hidden states behind each step, the
+// last cell state; and all cell states and the gates (hidden)
 
 Metas infer_lstm(std::span<const TensorMeta> in, const Attrs&) {
   constexpr std::string_view op = "lstm_layer";
@@ -27,8 +27,9 @@ Metas infer_lstm(std::span<const TensorMeta> in, const Attrs&) {
   if (!(hidden * 4 == in[0].shape[2])) fail(op, "{} are not four gates of {}", describe(in[0]), hidden.to_string());
   require_shape(op, "the hidden state", in[2], {batch, hidden});
   require_shape(op, "the cell state", in[3], {batch, hidden});
-  const TensorMeta states{{in[0].shape[0], batch, hidden}, in[0].dtype, in[0].device};
-  return {states, states, {in[0].shape, in[0].dtype, in[0].device}};
+  const auto meta = [&](const Shape& shape) { return TensorMeta{shape, in[0].dtype, in[0].device}; };
+  const Shape states{in[0].shape[0], batch, hidden};
+  return {meta(states), meta({batch, hidden}), meta(states), meta(in[0].shape)};
 }
 
 double lstm_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, const Attrs&) {
@@ -36,10 +37,6 @@ double lstm_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, c
   return 2.0 * static_cast<double>((x[0] * x[1] * x[2] * in[1].shape[1]).value());
 }
 
-// Of one element of the batch and the state.
-struct Gates {
-  double input, output, forget, cell;
-};
 double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 
 // Calls step(t, before) in the order of the steps; before: the one that went before, -1 at first.
@@ -60,12 +57,10 @@ void put(const Tensor& t, std::initializer_list<int64_t> at, double value) {
   reference::set(t, std::span(at.begin(), at.size()), value);
 }
 
-// All outputs, the gates too.
-Tensors lstm_all(std::span<const Tensor> in, const Attrs& attrs) {
+Tensors lstm_reference(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor &x = in[0], &weight = in[1];
   const int64_t batch = x.size(1), hidden = weight.size(1);
-  const Tensor output = empty({x.size(0), batch, hidden}, x.dtype()), cells = empty(output.shape(), x.dtype()),
-               gates = empty(x.shape(), x.dtype());
+  const Tensor output = empty({x.size(0), batch, hidden}, x.dtype()), cells = in[3].clone();
   each_step(x, attrs, false, [&](int64_t t, int64_t before) {
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t i = 0; i < hidden; ++i) {
@@ -76,25 +71,16 @@ Tensors lstm_all(std::span<const Tensor> in, const Attrs& attrs) {
                    (before < 0 ? number(in[2], {b, k}) : number(output, {before, b, k}));
           return sum;
         };
-        const Gates g{sigmoid_of(into(0)), sigmoid_of(into(1)), sigmoid_of(into(2)), std::tanh(into(3))};
-        const double cell =
-            g.forget * (before < 0 ? number(in[3], {b, i}) : number(cells, {before, b, i})) + g.input * g.cell;
-        put(cells, {t, b, i}, cell);
-        put(output, {t, b, i}, g.output * std::tanh(cell));
-        const double all[] = {g.input, g.output, g.forget, g.cell};
-        for (int64_t gate = 0; gate < 4; ++gate) put(gates, {t, b, gate * hidden + i}, all[gate]);
+        const double cell = sigmoid_of(into(2)) * number(cells, {b, i}) + sigmoid_of(into(0)) * std::tanh(into(3));
+        put(cells, {b, i}, cell);
+        put(output, {t, b, i}, sigmoid_of(into(1)) * std::tanh(cell));
       }
   });
-  return {output, cells, gates};
-}
-Tensors lstm_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  Tensors all = lstm_all(in, attrs);
-  all.pop_back();
-  return all;
+  return {output, cells};
 }
 
-// ---- its gradient: those of the outputs, the weight, the first cell state, cells, gates -> those of x, of the hidden
-// and of the cell state
+// ---- its gradient: those of the output and the last cell state, the weight, the first cell state, cells, gates ->
+// those of x, of the hidden and of the cell state
 
 Metas infer_lstm_backward(std::span<const TensorMeta> in, const Attrs&) {
   constexpr std::string_view op = "lstm_layer_backward";
@@ -109,7 +95,7 @@ Metas infer_lstm_backward(std::span<const TensorMeta> in, const Attrs&) {
   require_shape(op, "the cell state", in[3], {cells[1], hidden});
   require_shape(op, "the gates", in[5], {cells[0], cells[1], hidden * 4});
   require_shape(op, "the gradient of the output", in[0], cells);
-  require_shape(op, "the gradient of the cells", in[1], cells);
+  require_shape(op, "the gradient of the cell state", in[1], {cells[1], hidden});
   const auto meta = [&](const Shape& shape) { return TensorMeta{shape, in[2].dtype, in[2].device}; };
   return {meta(in[5].shape), meta({cells[1], hidden}), meta({cells[1], hidden})};
 }
@@ -118,15 +104,15 @@ Tensors lstm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) 
   const Tensor &weight = in[2], &cells = in[4], &gates = in[5];
   const int64_t batch = cells.size(1), hidden = cells.size(2);
   const Tensor dx = empty(gates.shape(), gates.dtype()), dhidden = zeros({batch, hidden}, gates.dtype()),
-               dcell = zeros({batch, hidden}, gates.dtype());
+               dcell = in[1].defined() ? in[1].clone() : zeros({batch, hidden}, gates.dtype());
   each_step(cells, attrs, true, [&](int64_t t, int64_t before) {
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t i = 0; i < hidden; ++i) {
         const auto gate = [&](int64_t k) { return number(gates, {t, b, k * hidden + i}); };
-        const auto given = [&](const Tensor& g) { return g.defined() ? number(g, {t, b, i}) : 0; };
         const double c = before < 0 ? number(in[3], {b, i}) : number(cells, {before, b, i});
-        const double tanh_cell = std::tanh(number(cells, {t, b, i})), dh = given(in[0]) + number(dhidden, {b, i});
-        const double dc = given(in[1]) + number(dcell, {b, i}) + dh * gate(1) * (1 - tanh_cell * tanh_cell);
+        const double tanh_cell = std::tanh(number(cells, {t, b, i})),
+                     dh = (in[0].defined() ? number(in[0], {t, b, i}) : 0) + number(dhidden, {b, i});
+        const double dc = number(dcell, {b, i}) + dh * gate(1) * (1 - tanh_cell * tanh_cell);
         const double d[] = {dc * gate(3) * gate(0) * (1 - gate(0)), dh * tanh_cell * gate(1) * (1 - gate(1)),
                             dc * c * gate(2) * (1 - gate(2)), dc * gate(0) * (1 - gate(3) * gate(3))};
         for (int64_t k = 0; k < 4; ++k) put(dx, {t, b, k * hidden + i}, d[k]);
@@ -143,7 +129,7 @@ Tensors lstm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) 
 }
 
 const Op lstm_backward_op = {.name = "lstm_layer_backward",
-                             .inputs = "doutput?, dcells?, weight, cell, cells, gates",
+                             .inputs = "doutput?, dlast?, weight, cell, cells, gates",
                              .outputs = "dx, dhidden, dcell",
                              .attrs = attrs_of<RecurrentAttrs>,
                              .infer = infer_lstm_backward,
@@ -154,7 +140,7 @@ const Op lstm_backward_op = {.name = "lstm_layer_backward",
 Tensors lstm_vjp(const Saved& s, const Tensors& grads) {
   const Tensor &weight = s.inputs[1], &hidden = s.inputs[2], &output = s.outputs[0];
   const Tensors d =
-      dispatch(lstm_backward_op, {grads[0], grads[1], weight, s.inputs[3], s.outputs[1], s.outputs[2]}, s.attrs);
+      dispatch(lstm_backward_op, {grads[0], grads[1], weight, s.inputs[3], s.outputs[2], s.outputs[3]}, s.attrs);
   Tensors out = {d[0], {}, d[1], d[2]};
   if (!s.needs_input(1)) return out;
   const bool reverse = s.attrs.as<RecurrentAttrs>().reverse;
@@ -169,14 +155,14 @@ Tensors lstm_vjp(const Saved& s, const Tensors& grads) {
 
 const Op lstm_op = {.name = "lstm_layer",
                     .inputs = "x, weight, hidden, cell",
-                    .outputs = "output, cells, gates?",
+                    .outputs = "output, last, cells?, gates?",
                     .attrs = attrs_of<RecurrentAttrs>,
                     .infer = infer_lstm,
                     .vjp = lstm_vjp,
                     .reference = lstm_reference,
-                    .saves = {.inputs = 0b1110, .outputs = 0b111},
+                    .saves = {.inputs = 0b1110, .outputs = 0b1101},
                     .autocast = Autocast::Lower,
-                    .hidden_outputs = 1,
+                    .hidden_outputs = 2,
                     .pitched = Pitched::None,
                     .made_of = &linear_op,
                     .flops = lstm_flops};
@@ -188,7 +174,7 @@ std::span<const Op* const> recurrent_ops() {
   return ops;
 }
 
-LstmStates lstm_layer(const Tensor& x, const Tensor& weight, const Tensor& hidden, const Tensor& cell, bool reverse) {
+LstmResult lstm_layer(const Tensor& x, const Tensor& weight, const Tensor& hidden, const Tensor& cell, bool reverse) {
   Tensors out = dispatch(lstm_op, {x, weight, hidden, cell}, RecurrentAttrs{reverse});
   return {out[0], out[1]};
 }

@@ -178,9 +178,8 @@ Run run_plain_lstm(const Tensor& x, const RecurrentWeights& w, int64_t d, bool r
                            bias.defined() && more.defined() ? add(bias, more)
                            : bias.defined()                 ? bias
                                                             : more);
-  const LstmStates states = lstm_layer(in, of_direction(w.hidden, d), s.hidden, s.cell, reverse);
-  const int64_t last = reverse ? 0 : -1;
-  return {states.hidden, {select(states.hidden, 0, last), select(states.cell, 0, last)}};
+  const LstmResult all = lstm_layer(in, of_direction(w.hidden, d), s.hidden, s.cell, reverse);
+  return {all.hidden, {select(all.hidden, 0, reverse ? 0 : -1), all.cell}};
 }
 
 // Each sequence of x [steps, batch, in] in one direction. A reverse one starts at the last step, where sequences that

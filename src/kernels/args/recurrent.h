@@ -12,7 +12,7 @@ struct LstmArgs {
   Scalar type;
   void* gates;  // what goes into them, then what they are
   const void* cell_before;
-  void *cell, *output;
+  void *cell, *output;  // cell may be cell_before
 };
 
 /// Its gradient. Without memory: zeros.
@@ -20,7 +20,7 @@ struct LstmBackwardArgs {
   long long batch, hidden;
   Scalar type;
   const void *gates, *cell, *cell_before;
-  const void *doutput, *dcell;              // of the step's results
+  const void* doutput;                      // of the step's result
   const void *dhidden_after, *dcell_after;  // from the step that comes next
   void *dgates, *dcell_before;              // dcell_before may be dcell_after
 };

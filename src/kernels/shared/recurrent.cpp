@@ -58,24 +58,28 @@ Operand room_for_step(const Call& call, Plan& plan, const Operand& like) {
                     call.in[0].device());
 }
 
+// Without room for all cell states, which backward alone needs, each takes the place of the one before.
 void lstm(const Call& call, Plan& plan) {
-  const Operand &x = call.in[0], &output = call.out[0], &cells = call.out[1], &gates = call.out[2];
+  const Operand &x = call.in[0], &output = call.out[0], &last_cell = call.out[1], &cells = call.out[2],
+                &gates = call.out[3];
   Workspace workspace(call, plan);
   const Operand hidden = dense(workspace.read(call.in[2], x.dtype(), call.in[2].is_contiguous()), call.in[2]);
   const Operand cell = dense(workspace.read(call.in[3], x.dtype(), call.in[3].is_contiguous()), call.in[3]);
   const Steps steps{x.size(0), call.attrs.as<RecurrentAttrs>().reverse};
-  if (steps.count == 0) return;
+  if (steps.count == 0) return copy(call, plan, last_cell, cell);
   const Operand room = gates.defined() ? step_of(gates, 0) : room_for_step(call, plan, x);
+  const auto cell_of = [&](int64_t t) { return cells.defined() ? step_of(cells, t) : last_cell; };
   StepProduct product(call, plan, call.in[1], hidden, room);
   for (int64_t i = 0; i < steps.count; ++i) {
     const int64_t t = steps.at(i), before = i > 0 ? steps.at(i - 1) : 0;
     const Operand into_gates = gates.defined() ? step_of(gates, t) : room;
     product.launch(i > 0 ? step_of(output, before) : hidden, step_of(x, t), into_gates);
-    plan.launch("lstm", recurrent_table().lstm,
-                LstmArgs{x.size(1), output.size(2), scalar_of(x.dtype()), into_gates.data_ptr(),
-                         (i > 0 ? step_of(cells, before) : cell).data_ptr(), step_of(cells, t).data_ptr(),
-                         step_of(output, t).data_ptr()});
+    plan.launch(
+        "lstm", recurrent_table().lstm,
+        LstmArgs{x.size(1), output.size(2), scalar_of(x.dtype()), into_gates.data_ptr(),
+                 (i > 0 ? cell_of(before) : cell).data_ptr(), cell_of(t).data_ptr(), step_of(output, t).data_ptr()});
   }
+  if (cells.defined()) copy(call, plan, last_cell, step_of(cells, steps.at(steps.count - 1)));
 }
 
 void lstm_backward(const Call& call, Plan& plan) {
@@ -84,13 +88,13 @@ void lstm_backward(const Call& call, Plan& plan) {
   const auto contiguous = [&](const Operand& t) {
     return t.defined() ? dense(workspace.read(t, dx.dtype(), t.is_contiguous()), t) : Operand();
   };
-  const Operand doutput = contiguous(call.in[0]), dcells = contiguous(call.in[1]), cell = contiguous(call.in[3]),
+  const Operand doutput = contiguous(call.in[0]), dlast_cell = contiguous(call.in[1]), cell = contiguous(call.in[3]),
                 cells = contiguous(call.in[4]), gates = contiguous(call.in[5]);
   const auto at = [](const Operand& t, int64_t step) { return t.defined() ? step_of(t, step).data_ptr() : nullptr; };
   const Steps steps{dx.size(0), call.attrs.as<RecurrentAttrs>().reverse};
   if (steps.count == 0) {
     fill(call, plan, dhidden, 0);
-    return fill(call, plan, dcell, 0);
+    return dlast_cell.defined() ? copy(call, plan, dcell, dlast_cell) : fill(call, plan, dcell, 0);
   }
   StepProduct product(call, plan, transposed(weight), step_of(dx, 0), dhidden);
   for (int64_t i = steps.count - 1; i >= 0; --i) {
@@ -98,9 +102,9 @@ void lstm_backward(const Call& call, Plan& plan) {
     const bool last = i == steps.count - 1;
     plan.launch("lstm_backward", recurrent_table().lstm_backward,
                 LstmBackwardArgs{dx.size(1), dhidden.size(1), scalar_of(dx.dtype()), at(gates, t), at(cells, t),
-                                 i > 0 ? at(cells, steps.at(i - 1)) : cell.data_ptr(), at(doutput, t), at(dcells, t),
-                                 last ? nullptr : dhidden.data_ptr(), last ? nullptr : dcell.data_ptr(), at(dx, t),
-                                 dcell.data_ptr()});
+                                 i > 0 ? at(cells, steps.at(i - 1)) : cell.data_ptr(), at(doutput, t),
+                                 last ? nullptr : dhidden.data_ptr(), last ? dlast_cell.data_ptr() : dcell.data_ptr(),
+                                 at(dx, t), dcell.data_ptr()});
     product.launch(step_of(dx, t), {}, dhidden);
   }
 }

@@ -40,7 +40,7 @@ struct LstmRow {
 };
 template <class T>
 struct LstmGradientRow {
-  const T *gates, *cell, *cell_before, *doutput, *dcell, *dhidden_after, *dcell_after;
+  const T *gates, *cell, *cell_before, *doutput, *dhidden_after, *dcell_after;
   T *dgates, *dcell_before;
 };
 
@@ -75,7 +75,7 @@ TESSERA_HD void lstm_at(const LstmRow<T>& row, i64 hidden, i64 i, Lanes lanes) {
 }
 template <class V, class T, class Lanes>
 TESSERA_HD void lstm_gradient_at(const LstmGradientRow<T>& row, i64 hidden, i64 i, Lanes lanes) {
-  V dcell = detail::load_or_zero<V>(row.dcell, i, lanes) + detail::load_or_zero<V>(row.dcell_after, i, lanes);
+  V dcell = detail::load_or_zero<V>(row.dcell_after, i, lanes);
   const V dhidden =
       detail::load_or_zero<V>(row.doutput, i, lanes) + detail::load_or_zero<V>(row.dhidden_after, i, lanes);
   const auto d =

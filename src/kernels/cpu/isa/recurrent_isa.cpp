@@ -46,7 +46,6 @@ void lstm_backward(const LstmBackwardArgs& a, Executor& e) {
                                          at(a.cell),
                                          at(a.cell_before),
                                          at(a.doutput),
-                                         at(a.dcell),
                                          at(a.dhidden_after),
                                          at(a.dcell_after),
                                          static_cast<T*>(a.dgates) + b * 4 * hidden,

@@ -49,15 +49,9 @@ void lstm_backward(const LstmBackwardArgs& a, Executor& executor) {
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
     const auto at = [](const void* p) { return static_cast<const T*>(p); };
-    const tile::LstmGradientRow<T> all{at(a.gates),
-                                       at(a.cell),
-                                       at(a.cell_before),
-                                       at(a.doutput),
-                                       at(a.dcell),
-                                       at(a.dhidden_after),
-                                       at(a.dcell_after),
-                                       static_cast<T*>(a.dgates),
-                                       static_cast<T*>(a.dcell_before)};
+    const tile::LstmGradientRow<T> all{
+        at(a.gates),         at(a.cell),        at(a.cell_before),         at(a.doutput),
+        at(a.dhidden_after), at(a.dcell_after), static_cast<T*>(a.dgates), static_cast<T*>(a.dcell_before)};
     launch("lstm", lstm_backward_kernel<T>, grid_for(a.batch * a.hidden, 256, executor), 256, 0, executor, i64{a.batch},
            i64{a.hidden}, all);
   });
