@@ -79,7 +79,8 @@ except Exception as e: failed('OpenVINO', e)
 )";
 
 std::string numpy_name(DType dtype) {
-  const char* names[] = {"bool", "uint8", "int8", "int32", "int64", "float16", "", "float32", "float64"};
+  const char* names[] = {"bool",  "uint8",  "int8",    "int16", "uint16",  "int32",  "uint32",
+                         "int64", "uint64", "float16", "",      "float32", "float64"};
   return names[static_cast<int>(dtype)];
 }
 

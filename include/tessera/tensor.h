@@ -159,7 +159,9 @@ class Tensor {
   template <class T = double>
   T item() const {
     if constexpr (std::is_same_v<T, int64_t>) return item_int();
-    else return static_cast<T>(item_double());
+    if constexpr (std::is_same_v<T, uint64_t>)  // the bits of a u64, which no double holds
+      if (!is_floating(dtype())) return static_cast<T>(item_int());
+    return static_cast<T>(item_double());
   }
   /// All elements in row-major order, converted to T.
   template <class T>

@@ -42,15 +42,26 @@ DType parse_dtype(std::string_view text) {
     if (name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
   if (text == "fp16") return Float16;
   if (text == "fp32") return Float32;
-  throw Error("unknown dtype '" + std::string(text) + "': one of bool u8 i8 i32 i64 f16 bf16 f32 f64");
+  std::string known;
+  for (int i = 0; i < kDTypeCount; ++i) known += ' ' + std::string(name(static_cast<DType>(i)));
+  throw Error("unknown dtype '" + std::string(text) + "': one of" + known);
 }
 
 DType promote(DType a, DType b) {
   if (a == b) return a;
   DType lo = std::min(a, b), hi = std::max(a, b);
   if (lo == DType::Float16 && hi == DType::BFloat16) return DType::Float32;
+  if (is_floating(hi) || lo == DType::Bool || is_unsigned(lo) == is_unsigned(hi)) return hi;
   if (lo == DType::UInt8 && hi == DType::Int8) return DType::Int32;
-  return hi;
+  if (!is_unsigned(hi) && size_of(hi) > size_of(lo)) return hi;
+  switch (is_unsigned(hi) ? hi : lo) {
+    case DType::UInt16:
+      return DType::Int32;
+    case DType::UInt32:
+      return DType::Int64;
+    default:
+      return DType::Float64;
+  }
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/capture_state.h"
+#include "core/element.h"
 #include "core/gpu/backend.h"
 #include "core/util/waiting.h"
 #include "tessera/autograd.h"
@@ -137,27 +138,7 @@ R only_element(const Tensor& t) {
   alignas(8) std::byte copy[8];
   if (t.device().is_gpu()) gpu::read(copy, t);
   const void* p = t.device().is_gpu() ? copy : t.data_ptr();
-  switch (t.dtype()) {
-    case Bool:
-      return static_cast<R>(*static_cast<const bool*>(p));
-    case UInt8:
-      return static_cast<R>(*static_cast<const uint8_t*>(p));
-    case Int8:
-      return static_cast<R>(*static_cast<const int8_t*>(p));
-    case Int32:
-      return static_cast<R>(*static_cast<const int32_t*>(p));
-    case Int64:
-      return static_cast<R>(*static_cast<const int64_t*>(p));
-    case Float16:
-      return static_cast<R>(static_cast<float>(*static_cast<const f16*>(p)));
-    case BFloat16:
-      return static_cast<R>(static_cast<float>(*static_cast<const bf16*>(p)));
-    case Float32:
-      return static_cast<R>(*static_cast<const float*>(p));
-    case Float64:
-      return static_cast<R>(*static_cast<const double*>(p));
-  }
-  throw Error("item: unknown dtype");
+  return with_element_type(t.dtype(), [&]<class T>(T*) { return static_cast<R>(*static_cast<const T*>(p)); });
 }
 }  // namespace
 

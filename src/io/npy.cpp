@@ -12,7 +12,8 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::string_view kDescriptions[] = {"|b1", "|u1", "|i1", "<i4", "<i8", "<f2", "", "<f4", "<f8"};
+constexpr std::string_view kDescriptions[] = {"|b1", "|u1", "|i1", "<i2", "<u2", "<i4", "<u4",
+                                              "<i8", "<u8", "<f2", "",    "<f4", "<f8"};
 
 // The header is a Python dict of three entries, as {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 class HeaderParser {

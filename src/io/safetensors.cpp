@@ -16,7 +16,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxHeader = 100'000'000;  // as in the reference implementation
-constexpr std::string_view kDTypeNames[] = {"BOOL", "U8", "I8", "I32", "I64", "F16", "BF16", "F32", "F64"};
+constexpr std::string_view kDTypeNames[] = {"BOOL", "U8",  "I8",  "I16",  "U16", "I32", "U32",
+                                            "I64",  "U64", "F16", "BF16", "F32", "F64"};
 
 bool find_dtype(const Json& value, DType& dtype) {
   if (!value.is_string()) return false;

@@ -17,7 +17,8 @@ constexpr std::string_view kTypeNames[] = {
     "int64",     "string",     "bool",       "float16",      "double",         "uint32",     "uint64",
     "complex64", "complex128", "bfloat16",   "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz",
     "uint4",     "int4",       "float4e2m1", "float8e8m0",   "uint2",          "int2"};
-constexpr int64_t kDataTypes[] = {kBool, kUInt8, kInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat, kDouble};
+constexpr int64_t kDataTypes[] = {kBool,  kUInt8,  kInt8,    kInt16,    kUInt16, kInt32, kUInt32,
+                                  kInt64, kUInt64, kFloat16, kBFloat16, kFloat,  kDouble};
 
 // Sizes of one tensor, checked.
 Shape shape_from(const std::vector<int64_t>& dims, const std::string& where) {
@@ -43,6 +44,9 @@ Tensor from_numbers(const TensorProto& proto, const Shape& shape, DType dtype, c
         return proto.double_data.size();
       case Int64:
         return proto.int64_data.size();
+      case UInt32:
+      case UInt64:
+        return proto.uint64_data.size();
       default:
         return proto.int32_data.size();
     }
@@ -60,9 +64,17 @@ Tensor from_numbers(const TensorProto& proto, const Shape& shape, DType dtype, c
     case Int64:
       convert<int64_t>(proto.int64_data, out);
       break;
+    case UInt64:
+      convert<uint64_t>(proto.uint64_data, out);
+      break;
     case Int32:
       convert<int32_t>(proto.int32_data, out);
       break;
+    case UInt32:
+      convert<uint32_t>(proto.uint64_data, out);
+      break;
+    case Int16:
+    case UInt16:
     case Float16:
     case BFloat16:
       convert<uint16_t>(proto.int32_data, out);

@@ -67,15 +67,16 @@ Tensor of_bits(const Op& op, const Tensor& a, const Tensor& b) {
   return dispatch_one(op, {cast(a, dtype), cast(b, dtype)});
 }
 
-// In i64: the count, 0 where there are fewer than none or as many as bits, and where that is so.
+// In i64, or in u64: the count, 0 where there are fewer than none or as many as bits, and where that is so.
 struct Shift {
   Tensor value, count, out_of_range;
   DType dtype;
   Shift(std::string_view op, const Tensor& a, const Tensor& n) : dtype(promote(a.dtype(), n.dtype())) {
     require_integers(op, dtype);
     if (dtype == Bool) fail(op, "takes integers, not bools");
-    value = cast(a, Int64);
-    const Tensor wide = cast(n, Int64), zero = number_like(wide, 0);
+    const DType compute = dtype == UInt64 ? UInt64 : Int64;
+    value = cast(a, compute);
+    const Tensor wide = cast(n, compute), zero = number_like(wide, 0);
     const Tensor bits = number_like(wide, static_cast<double>(8 * size_of(dtype)));
     out_of_range = logical_or(lt(wide, zero), ge(wide, bits));
     count = where(out_of_range, zero, wide);
@@ -96,7 +97,7 @@ Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return of_bits(bitwise_xo
 Tensor bitwise_not(const Tensor& x) {
   require_integers("bitwise_not", x.dtype());
   if (x.dtype() == Bool) return logical_not(x);
-  return sub(number_like(x, x.dtype() == UInt8 ? 255 : -1), x);
+  return add(neg(x), -1);
 }
 
 Tensor bitcast(const Tensor& x, DType dtype) {
@@ -107,10 +108,12 @@ Tensor left_shift(const Tensor& a, const Tensor& count) {
   const Shift s("left_shift", a, count);
   return cast(where(s.out_of_range, number_like(s.value, 0), s.value * s.power(s.count)), s.dtype);
 }
-// 2^63 is no i64: that far only the sign remains, as beyond all bits.
+// 2^63 is no i64: that far only the sign remains, as beyond all bits. It is a u64.
 Tensor right_shift(const Tensor& a, const Tensor& count) {
   const Shift s("right_shift", a, count);
-  const Tensor zero = number_like(s.value, 0), sign = where(lt(s.value, zero), number_like(zero, -1), zero);
+  const Tensor zero = number_like(s.value, 0);
+  if (s.dtype == UInt64) return where(s.out_of_range, zero, floor_div(s.value, s.power(s.count)));
+  const Tensor sign = where(lt(s.value, zero), number_like(zero, -1), zero);
   const Tensor most = number_like(zero, 63), whole = logical_or(s.out_of_range, eq(s.count, most));
   return cast(where(whole, sign, floor_div(s.value, s.power(where(whole, zero, s.count)))), s.dtype);
 }

@@ -105,7 +105,18 @@ void refuse_packed(const Op& op, size_t input, const std::string& what) {
                           to_string(call_device(call)), *name, there));
 }
 
+// GPUs keep and move rare types; kernels that compute with them would each have to be compiled for them.
+static void require_common_dtypes(const Call& call) {
+  const Device device = call_device(call);
+  if (!device.is_gpu()) return;
+  for (const auto operands : {call.in, call.out})
+    for (const Operand& o : operands)
+      if (o.defined() && is_rare(o.dtype()))
+        throw Error(fmt::format("{}: {}: only the CPU computes with {}", call.op.name, describe(o), name(o.dtype())));
+}
+
 const Kernel& pick_kernel(const Call& call) {
+  require_common_dtypes(call);
   KernelList list = kernels_for(call.op, call_device(call).type);
   if (!forced.empty() && forced_kernel(call.op)) {
     for (const Kernel& kernel : list)

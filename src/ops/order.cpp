@@ -198,7 +198,8 @@ Tensor cumprod(const Tensor& x, int64_t dim) {
     return scan_by_doubling({v}, line.dim, line.size,
                             [](const Tensors& a, const Tensors& b) -> Tensors { return {a[0] * b[0]}; })[0];
   };
-  return line.back(is_floating(x.dtype()) ? in_single(line.x, scan) : scan(cast(line.x, Int64)));
+  return line.back(is_floating(x.dtype()) ? in_single(line.x, scan)
+                                          : scan(cast(line.x, x.dtype() == UInt64 ? UInt64 : Int64)));
 }
 
 std::pair<Tensor, Tensor> cummax(const Tensor& x, int64_t dim) { return running_extreme("cummax", x, dim, true); }

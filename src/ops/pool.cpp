@@ -66,19 +66,9 @@ Tensor by_two_dims(const Tensor& x, const Windows& w, Pool pool2d) {
 
 // Below every element.
 double lowest_of(DType dtype) {
-  switch (dtype) {
-    case Bool:
-    case UInt8:
-      return 0;
-    case Int8:
-      return std::numeric_limits<int8_t>::lowest();
-    case Int32:
-      return std::numeric_limits<int32_t>::lowest();
-    case Int64:
-      return static_cast<double>(std::numeric_limits<int64_t>::lowest());
-    default:
-      return -INFINITY;
-  }
+  if (is_floating(dtype)) return -INFINITY;
+  if (dtype == Bool || is_unsigned(dtype)) return 0;
+  return -std::ldexp(1, static_cast<int>(size_of(dtype)) * 8 - 1);
 }
 
 Dims spatial_places(int64_t spatial, int64_t first) {

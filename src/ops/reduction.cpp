@@ -16,7 +16,7 @@ namespace {
 
 // ---- dtypes and shapes
 
-// The input's dtype; integers become f32; i64; halves, too, become f32; bool; i64.
+// The input's dtype; integers become f32; i64, but u64 stays; halves, too, become f32; bool; i64.
 enum class Result { Like, Real, Wide, Statistics, Truth, Index };
 using enum Result;
 
@@ -25,7 +25,7 @@ constexpr DType result_dtype(Result result, DType in) {
     case Real:
       return is_floating(in) ? in : Float32;
     case Wide:
-      return is_floating(in) ? in : Int64;
+      return is_floating(in) || in == UInt64 ? in : Int64;
     case Statistics:
       return statistics_dtype(in);
     case Truth:

@@ -9,6 +9,7 @@
 #include "ops/op_table.h"
 #include "ops/reference.h"
 #include "tessera/ops_indexing.h"
+#include "tessera/ops_math.h"
 
 namespace tessera {
 namespace {
@@ -137,14 +138,13 @@ Tensor scatter(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& 
 namespace {
 
 // What changes nothing that it is combined with.
-double neutral(ScatterReduction how, DType dtype) {
-  if (how == ScatterReduction::Prod) return 1;
-  if (how != ScatterReduction::Max && how != ScatterReduction::Min) return 0;
-  const bool least = how == ScatterReduction::Max;
-  if (is_floating(dtype)) return least ? -INFINITY : INFINITY;
-  const int bits = static_cast<int>(size_of(dtype) * 8);
-  if (dtype == Bool || dtype == UInt8) return least ? 0 : dtype == Bool ? 1 : 255;
-  return least ? -std::ldexp(1, bits - 1) : dtype == Int64 ? 0x1p63 - 1024 : std::ldexp(1, bits - 1) - 1;
+Tensor neutral(ScatterReduction how, const Tensor& x) {
+  if (how == ScatterReduction::Prod) return number_like(x, 1);
+  if (how != ScatterReduction::Max && how != ScatterReduction::Min) return number_like(x, 0);
+  if (is_floating(x.dtype())) return number_like(x, how == ScatterReduction::Max ? -INFINITY : INFINITY);
+  const bool from_zero = x.dtype() == Bool || is_unsigned(x.dtype());
+  const Tensor least = number_like(x, from_zero ? 0 : -std::ldexp(1, static_cast<int>(size_of(x.dtype())) * 8 - 1));
+  return how == ScatterReduction::Max ? least : bitwise_not(least);
 }
 
 Tensor mean_of_scattered(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& sums, bool include_self) {
@@ -158,8 +158,7 @@ Tensor mean_of_scattered(const Tensor& x, int64_t dim, const Tensor& index, cons
 
 Tensor scatter_reduce(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source, ScatterReduction how,
                       bool include_self) {
-  const Tensor start =
-      include_self ? x : scatter(x, dim, index, full(index.shape(), neutral(how, x.dtype()), x.dtype(), x.device()));
+  const Tensor start = include_self ? x : scatter(x, dim, index, contiguous(expand(neutral(how, x), index.shape())));
   switch (how) {
     case ScatterReduction::Sum:
       return scatter_add(start, dim, index, source);

@@ -114,6 +114,7 @@ void print(const Tensor& t, std::string& text) {
   if (t.dim() == 0) {
     if (t.dtype() == Bool) text += t.item<bool>() ? "true" : "false";
     else if (is_floating(t.dtype())) text += fmt::format("{:.6g}", t.item());
+    else if (t.dtype() == UInt64) text += std::to_string(t.item<uint64_t>());
     else text += std::to_string(t.item<int64_t>());
     return;
   }

@@ -54,9 +54,12 @@ std::string dims_json(const std::vector<std::vector<int64_t>>& dims) {
 
 // What PyTorch calls a type of ours.
 std::string_view kineto_type(std::string_view type) {
-  static constexpr std::string_view kTypes[][2] = {
-      {"f32", "float"},    {"f16", "c10::Half"}, {"bf16", "c10::BFloat16"}, {"f64", "double"},
-      {"i64", "long int"}, {"i32", "int"},       {"u8", "unsigned char"},   {"i8", "signed char"}};
+  static constexpr std::string_view kTypes[][2] = {{"f32", "float"},          {"f16", "c10::Half"},
+                                                   {"bf16", "c10::BFloat16"}, {"f64", "double"},
+                                                   {"i64", "long int"},       {"i32", "int"},
+                                                   {"u8", "unsigned char"},   {"i8", "signed char"},
+                                                   {"i16", "short int"},      {"u16", "short unsigned int"},
+                                                   {"u32", "unsigned int"},   {"u64", "long unsigned int"}};
   for (const auto& each : kTypes)
     if (each[0] == type) return each[1];
   return type;

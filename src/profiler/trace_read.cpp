@@ -64,9 +64,12 @@ int64_t thread_number(const TraceJson& value) {
 
 std::string own_type(const std::string& kineto) {
   static const std::unordered_map<std::string, std::string> kTypes = {
-      {"float", "f32"},    {"c10::Half", "f16"}, {"c10::BFloat16", "bf16"}, {"double", "f64"},     {"long int", "i64"},
-      {"long", "i64"},     {"int", "i32"},       {"unsigned char", "u8"},   {"signed char", "i8"}, {"half", "f16"},
-      {"bfloat16", "bf16"}};
+      {"float", "f32"},        {"c10::Half", "f16"},          {"c10::BFloat16", "bf16"},
+      {"double", "f64"},       {"long int", "i64"},           {"long", "i64"},
+      {"int", "i32"},          {"unsigned char", "u8"},       {"signed char", "i8"},
+      {"half", "f16"},         {"bfloat16", "bf16"},          {"short int", "i16"},
+      {"short", "i16"},        {"short unsigned int", "u16"}, {"unsigned short", "u16"},
+      {"unsigned int", "u32"}, {"long unsigned int", "u64"},  {"unsigned long", "u64"}};
   const auto it = kTypes.find(kineto);
   return it == kTypes.end() ? kineto : it->second;
 }

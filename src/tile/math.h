@@ -95,6 +95,8 @@ template <class V>
 TESSERA_HD V abs(V x) {
   if constexpr (is_same_v<V, i32> || is_same_v<V, i64>) {
     return x < 0 ? -x : x;
+  } else if constexpr (element_t<V>(-1) > element_t<V>(0)) {
+    return x;
   } else if constexpr (is_same_v<element_t<V>, float> || detail::is_f64<V>) {
     using I = rebind_t<V, typename SignedOfSize<sizeof(element_t<V>)>::type>;
     using E = element_t<I>;

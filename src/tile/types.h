@@ -121,6 +121,10 @@ TESSERA_HD To convert_element(From x) {
     return convert_element<To>(static_cast<float>(x));
   } else if constexpr (is_same_v<To, f16> || is_same_v<To, bf16>) {
     return To(static_cast<float>(x));
+  } else if constexpr ((is_same_v<To, u64> || is_same_v<To, u32>)&&(is_same_v<From, float> ||
+                                                                    is_same_v<From, double>)) {
+    // What lies below zero wraps, as it does in smaller types; on its own each processor does as it likes.
+    return is_same_v<To, u32> || x < From(0) ? static_cast<To>(static_cast<i64>(x)) : static_cast<To>(x);
   } else {
     return static_cast<To>(x);
   }

@@ -41,7 +41,31 @@ TEST(DType, Promotes) {
   EXPECT_EQ(parse_dtype("bf16"), BFloat16);
   EXPECT_EQ(parse_dtype("fp16"), Float16);
   EXPECT_EQ(parse_dtype("fp32"), Float32);
-  EXPECT_THROW(parse_dtype("float"), Error);
+  EXPECT_EQ(parse_dtype("u16"), UInt16);
+  try {
+    parse_dtype("float");
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "unknown dtype 'float': one of bool u8 i8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64");
+  }
+}
+
+TEST(DType, PromotesIntegersToTheSmallestThatHoldsBoth) {
+  const auto bits = [](DType t) { return static_cast<int>(8 * size_of(t)) - !is_unsigned(t); };  // without the sign
+  const auto holds = [&](DType t, DType other) {
+    return other == Bool || (bits(t) >= bits(other) && (is_unsigned(other) || !is_unsigned(t)));
+  };
+  constexpr DType all[] = {UInt8, Int8, Int16, UInt16, Int32, UInt32, Int64, UInt64};
+  for (DType a : {Bool, UInt8, Int8, Int16, UInt16, Int32, UInt32, Int64, UInt64})
+    for (DType b : all) {
+      DType want = Float64;
+      for (DType t : all)
+        if (holds(t, a) && holds(t, b) && (is_floating(want) || size_of(t) < size_of(want))) want = t;
+      if (want == Int16 && size_of(a) + size_of(b) == 2) want = Int32;  // which every device computes with
+      EXPECT_EQ(promote(a, b), want) << name(a) << ", " << name(b);
+      EXPECT_EQ(promote(b, a), want) << name(b) << ", " << name(a);
+      for (DType f : {Float16, BFloat16, Float32, Float64}) EXPECT_EQ(promote(b, f), f) << name(b) << ", " << name(f);
+    }
 }
 
 TEST(Device, Parses) {

@@ -37,8 +37,16 @@ inline std::vector<double> elements(const Tensor& t) {
         return *reinterpret_cast<const uint8_t*>(base);
       case Int8:
         return *reinterpret_cast<const int8_t*>(base);
+      case Int16:
+        return *reinterpret_cast<const int16_t*>(base);
+      case UInt16:
+        return *reinterpret_cast<const uint16_t*>(base);
       case Int32:
         return *reinterpret_cast<const int32_t*>(base);
+      case UInt32:
+        return *reinterpret_cast<const uint32_t*>(base);
+      case UInt64:
+        return static_cast<double>(*reinterpret_cast<const uint64_t*>(base));
       case Int64:
         return static_cast<double>(*reinterpret_cast<const int64_t*>(base));
       case Float16:

@@ -21,8 +21,8 @@ namespace tessera::TESSERA_KERNELS {
 inline constexpr int max_rank = 8;
 
 /// Element types in memory, in the order of tessera::DType.
-enum class Scalar : unsigned char { boolean, u8, i8, i32, i64, f16, bf16, f32, f64 };
-inline constexpr int scalar_count = 9;
+enum class Scalar : unsigned char { boolean, u8, i8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64 };
+inline constexpr int scalar_count = 13;
 
 /// A strided operand of a kernel; strides are in elements and may be zero (broadcast) or negative.
 struct TensorArg {

@@ -15,7 +15,7 @@ enum class MapOp : unsigned char {
   count
 };
 
-/// tensor[0] = op(tensor[1], ...) over `lengths`, computed in `compute` (f64, f32, i64 or i32); memory may hold
+/// tensor[0] = op(tensor[1], ...) over `lengths`, computed in `compute` (f64, f32, i64, u64 or i32); memory may hold
 /// any type and is converted on the way.
 struct MapArgs {
   MapOp op;

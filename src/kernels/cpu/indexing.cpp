@@ -112,13 +112,15 @@ struct Overwrite {
 struct Sum {
   template <class T>
   auto operator()(T a, T b) const {
-    return a + b;
+    if constexpr (std::is_integral_v<T>) return static_cast<uint64_t>(a) + static_cast<uint64_t>(b);  // wraps
+    else return a + b;
   }
 };
 struct Product {
   template <class T>
   auto operator()(T a, T b) const {
-    return a * b;
+    if constexpr (std::is_integral_v<T>) return static_cast<uint64_t>(a) * static_cast<uint64_t>(b);
+    else return a * b;
   }
 };
 // NaN stays.
@@ -212,7 +214,8 @@ void run_sum_rows(const SumRows& s, Executor& executor) {
   const int64_t step = s.grad.stride[leading];
   sort_by_row(s);
   with_element_type(s.out.dtype, [&]<class T>(T*) {
-    using Sum = std::conditional_t<sizeof(T) == 2, float, T>;  // half types are summed in float
+    using Sum = std::conditional_t<std::is_same_v<T, f16> || std::is_same_v<T, bf16>, float,
+                                   T>;  // half types are summed in float
     const T* from = static_cast<const T*>(s.grad.data);
     T* to = static_cast<T*>(s.out.data);
     split(rows, width * (1 + n / std::max<int64_t>(rows, 1)), [&](int64_t begin, int64_t end, int thread) {

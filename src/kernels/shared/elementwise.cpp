@@ -1,7 +1,4 @@
 // Elementwise operators: one map kernel, told what to compute.
-#include <algorithm>
-#include <limits>
-
 #include "kernels/shared/arguments.h"
 #include "kernels/shared/tables.h"
 
@@ -17,12 +14,8 @@ Numbers value(const Call& c) { return {c.attrs.as<ScalarAttrs>().value}; }
 Numbers addend(const Call& c) { return {1, c.attrs.as<ScalarAttrs>().value}; }
 Numbers factor(const Call& c) { return {c.attrs.as<ScalarAttrs>().value, -0.0}; }  // x + -0.0 is x, also for zeros
 Numbers bounds(const Call& c) {
-  auto [low, high] = c.attrs.as<ClampAttrs>();
-  if (is_floating(c.in[0].dtype())) return {low, high};
-  bool wide = c.in[0].dtype() == Int64;  // the largest doubles that fit
-  double least = wide ? -0x1p63 : std::numeric_limits<int>::min();
-  double most = wide ? 0x1p63 - 1024 : std::numeric_limits<int>::max();
-  return {std::clamp(low, least, most), std::clamp(high, least, most)};
+  const auto [low, high] = c.attrs.as<ClampAttrs>();
+  return {low, high};
 }
 
 Scalar compute_type(DType dtype) {
@@ -34,7 +27,10 @@ Scalar compute_type(DType dtype) {
     case BFloat16:
       return Scalar::f32;
     case Int64:
+    case UInt32:
       return Scalar::i64;
+    case UInt64:
+      return Scalar::u64;
     default:
       return Scalar::i32;
   }
@@ -55,6 +51,8 @@ void map(const Call& call, Plan& plan) {
   MapArgs args{};
   args.op = op;
   args.compute = compute_type(computed_dtype(op, call));
+  const bool wraps = args.compute == Scalar::u64 && !table.supports(op, Scalar::u64);  // as i64 does
+  if (wraps) args.compute = Scalar::i64;
   if (!table.supports(op, args.compute)) args.compute = Scalar::f64;  // functions of integers
   args.rank = checked_rank(call, out);
   args.inputs = static_cast<int>(call.in.size());
@@ -62,6 +60,9 @@ void map(const Call& call, Plan& plan) {
   args.tensor[0] = operand(out, args.rank);
   for (int i = 0; i < args.inputs; ++i) args.tensor[i + 1] = operand(call.in[i], args.rank);
   auto [first, second] = numbers(call);
+  if (wraps)
+    for (double* number : {&first, &second})
+      if (*number >= 0x1p63) *number -= 0x1p64;
   args.scalars[0] = first;
   args.scalars[1] = second;
   launch_map(plan, args);

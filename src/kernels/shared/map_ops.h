@@ -9,7 +9,7 @@ namespace tessera::TESSERA_ISA_KERNELS {
 enum class MapUnit { arithmetic, rounding, math, predicate };
 enum class MapTypes { floats, any };
 
-/// A map of N inputs by a functor F, in f32 and f64, and of any type in i32 and i64, too.
+/// A map of N inputs by a functor F, in f32 and f64, and of any type in i32 and i64, too, on CPUs also in u64.
 template <MapOp Op, class F, int N, MapTypes Types, MapUnit Unit>
 struct MapTraits {
   using Functor = F;

@@ -49,7 +49,8 @@ Values modulo(const Call& c) {
 Values power(const Call& c) {
   const Tensor& a = c.in(0);
   const Tensor b = old_broadcast(c);
-  return {cast(pow(a, is_floating(a.dtype()) ? cast(b, a.dtype()) : b), a.dtype())};
+  const bool wide = !is_floating(a.dtype()) && is_floating(b.dtype());  // as the power is
+  return {cast(pow(a, wide ? b : cast(b, a.dtype())), a.dtype())};
 }
 
 template <Tensor (*function)(Tensor, Tensor)>

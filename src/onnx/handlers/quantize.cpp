@@ -14,6 +14,8 @@ struct Range {
 Range range_of(const Call& c, DType dtype) {
   if (dtype == UInt8) return {0, 255};
   if (dtype == Int8) return {-128, 127};
+  if (dtype == UInt16) return {0, 65535};
+  if (dtype == Int16) return {-32768, 32767};
   c.refuse("quantised elements of {} are not supported", name(dtype));
 }
 

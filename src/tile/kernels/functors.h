@@ -7,9 +7,22 @@
 TESSERA_TILE_BEGIN
 namespace op {
 
+template <class T>
+inline constexpr bool has_sign = static_cast<T>(-1) < static_cast<T>(0);
+/// A number as an element; the nearest one where integers end.
+template <class T>
+TESSERA_HD T nearest(double x) {
+  if constexpr (static_cast<T>(0.5) == 0) {
+    constexpr T most = static_cast<T>(~u64(0) >> (64 - 8 * static_cast<int>(sizeof(T)) + has_sign<T>));
+    constexpr T least = has_sign<T> ? static_cast<T>(-most - 1) : T(0);
+    if (x >= static_cast<double>(most)) return most;
+    if (x <= static_cast<double>(least)) return least;
+  }
+  return static_cast<T>(x);
+}
 template <class V>
 TESSERA_HD V number(double x) {
-  return V(static_cast<element_t<V>>(x));
+  return V(nearest<element_t<V>>(x));
 }
 template <class V>
 TESSERA_HD auto is_true(V x) {
@@ -42,7 +55,8 @@ template <class T>
 TESSERA_HD T floor_quotient(T x, T y) {
   if constexpr (is_integer<T>) {
     if (y == 0) return 0;
-    if (y == -1) return static_cast<T>(u64(0) - static_cast<u64>(x));
+    if constexpr (!has_sign<T>) return x / y;
+    if (y == T(-1)) return static_cast<T>(u64(0) - static_cast<u64>(x));
     const T q = x / y;
     return q * y != x && (x < 0) != (y < 0) ? q - 1 : q;
   } else {
@@ -59,7 +73,8 @@ TESSERA_HD T floor_remainder(T x, T y) {
   T r = x;
   if constexpr (is_integer<T>) {
     if (y == 0) return x;
-    r = y == -1 ? 0 : x % y;
+    if constexpr (!has_sign<T>) return x % y;
+    r = y == T(-1) ? 0 : x % y;
   } else {
     r = static_cast<T>(__builtin_fmod(x, y));
   }
@@ -67,7 +82,8 @@ TESSERA_HD T floor_remainder(T x, T y) {
 }
 template <class T>
 TESSERA_HD T integer_power(T x, T y) {
-  if (y < 0) return x == 1 ? 1 : x == -1 ? (y % 2 ? -1 : 1) : 0;
+  if constexpr (has_sign<T>)
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y % 2 ? -1 : 1) : 0;
   u64 base = static_cast<u64>(x), result = 1;
   for (; y > 0; y /= 2, base *= base) {
     if (y % 2) result *= base;

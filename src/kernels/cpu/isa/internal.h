@@ -9,12 +9,15 @@ namespace tessera::cpu_kernels::TESSERA_ISA {
 using tile::i32;
 using tile::i64;
 
-inline constexpr int scalar_size[scalar_count] = {1, 1, 1, 4, 8, 2, 2, 4, 8};
+inline constexpr int scalar_size[scalar_count] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
 
 inline int size_of(Scalar type) { return scalar_size[static_cast<int>(type)]; }
 
 /// The conversion between two element types.
 tile::ConvertFn converter(Scalar to, Scalar from);
+/// The same, but between u64 and i64, where the order of elements stays and their values do not: kernels that only
+/// compare need no instance for u64.
+tile::ConvertFn order_preserving(Scalar to, Scalar from);
 
 template <class T>
 struct Type {

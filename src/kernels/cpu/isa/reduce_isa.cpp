@@ -15,8 +15,6 @@ Reducer reducer_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
       return reducer<SumFold, T>();
-    case ReduceOp::mean:
-      return reducer<MeanFold, T>();
     case ReduceOp::prod:
       return reducer<ProductFold, T>();
     case ReduceOp::max:
@@ -36,6 +34,8 @@ Reducer reducer_of(ReduceOp op) {
   }
   if constexpr (!is_same_v<T, i64>) {
     switch (op) {
+      case ReduceOp::mean:
+        return reducer<MeanFold, T>();
       case ReduceOp::variance:
         return variance_reducer<T>();
       case ReduceOp::std:
@@ -71,6 +71,7 @@ Reducer reducer_of(ReduceOp op, Scalar compute) {
 }
 
 bool is_arg(ReduceOp op) { return op == ReduceOp::argmax || op == ReduceOp::argmin; }
+bool is_extreme(ReduceOp op) { return op == ReduceOp::max || op == ReduceOp::min; }
 
 bool supports(ReduceOp op, Scalar compute) { return reducer_of(op, compute).finish != nullptr; }
 
@@ -90,8 +91,9 @@ void reduce(const ReduceArgs& args, Executor& executor) {
   plan.in_size = size_of(args.in.type);
   plan.same = args.in.type == args.compute;
   plan.ordered = is_arg(args.op);
-  plan.load = converter(args.compute, args.in.type);
-  plan.store = converter(args.out.type, is_arg(args.op) ? Scalar::i64 : args.compute);
+  const auto by = [](bool ordered) { return ordered ? order_preserving : converter; };
+  plan.load = by(is_extreme(args.op) || is_arg(args.op))(args.compute, args.in.type);
+  plan.store = by(is_extreme(args.op))(args.out.type, is_arg(args.op) ? Scalar::i64 : args.compute);
   plan.reducer = reducer_of(args.op, args.compute);
   plan.parameter = args.parameter;
   run_reduce(plan, ExecutorRef(executor));
@@ -135,8 +137,8 @@ void topk(const TopkArgs& args, Executor& executor) {
   const TensorArg* tensors[] = {&args.in, &args.values, &args.indices};
   LinePlan plan = line_plan(args.rank, args.dim, args.lengths, tensors, 3);
   const Scalar wide = wide_type(args.in.type);
-  plan.load = converter(wide, args.in.type);
-  plan.store = converter(args.values.type, wide);
+  plan.load = order_preserving(wide, args.in.type);
+  plan.store = order_preserving(args.values.type, wide);
   plan.store_index = converter(args.indices.type, Scalar::i64);
   if (wide == Scalar::f64) run_topk<double>(plan, args.k, args.largest, ExecutorRef(executor));
   else run_topk<i64>(plan, args.k, args.largest, ExecutorRef(executor));

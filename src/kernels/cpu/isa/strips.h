@@ -19,6 +19,28 @@ tile::StripFn typed_strip() {
   else return tile::map_strip<F, Out, T, T, T>;
 }
 
+/// Maps in which a u64 is not an i64 of the same bits, as it is where numbers are only added, multiplied or moved.
+constexpr bool minds_the_sign(MapOp op) {
+  switch (op) {
+    case MapOp::abs:
+    case MapOp::sign:
+    case MapOp::relu:
+    case MapOp::floor_div:
+    case MapOp::remainder:
+    case MapOp::maximum:
+    case MapOp::minimum:
+    case MapOp::pow:
+    case MapOp::clamp:
+    case MapOp::lt:
+    case MapOp::le:
+    case MapOp::gt:
+    case MapOp::ge:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// The strip of an op that is in the list.
 template <class List>
 tile::StripFn strip_in(MapOp op, Scalar compute) {
@@ -29,6 +51,8 @@ tile::StripFn strip_in(MapOp op, Scalar compute) {
     if constexpr (Entry::integers) {
       if (compute == Scalar::i64) return typed_strip<Entry, i64>();
       if (compute == Scalar::i32) return typed_strip<Entry, i32>();
+      if constexpr (minds_the_sign(Entry::op))
+        if (compute == Scalar::u64) return typed_strip<Entry, tile::u64>();
     }
     return nullptr;
   });

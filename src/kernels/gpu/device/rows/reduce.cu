@@ -9,7 +9,7 @@ void topk(const TopkArgs& args, Executor& executor);
 namespace {
 
 bool supports(ReduceOp op, Scalar compute) {
-  if (compute == Scalar::i64) return op <= ReduceOp::argmin;
+  if (compute == Scalar::i64) return op <= ReduceOp::argmin && op != ReduceOp::mean;
   return (compute == Scalar::f32 || compute == Scalar::f64) && op < ReduceOp::count;
 }
 

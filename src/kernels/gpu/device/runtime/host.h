@@ -44,7 +44,7 @@ void launch_kernel(const char* what, const void* kernel, unsigned blocks, unsign
 /// Throws Error: this family has no kernel for what `args` asked.
 [[noreturn]] void throw_unsupported(const char* what);
 
-inline constexpr int element_size[scalar_count] = {1, 1, 1, 4, 8, 2, 2, 4, 8};
+inline constexpr int element_size[scalar_count] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
 inline int size_of(Scalar type) { return element_size[static_cast<int>(type)]; }
 
 }  // namespace tessera::gpu_kernels
