@@ -119,7 +119,7 @@ const Entry* find_handler(std::string_view domain, std::string_view op, int opse
          {math_handlers(), shape_handlers(), reduction_handlers(), linear_handlers(), norm_handlers(), index_handlers(),
           control_handlers(), creation_handlers(), loss_handlers(), quantize_handlers(), attention_handlers(),
           function_handlers(), order_handlers(), window_handlers(), image_handlers(), recurrent_handlers(),
-          signal_handlers()})
+          signal_handlers(), feature_handlers()})
       for (const Entry& entry : family) entries.emplace(Key(entry.domain, entry.op), &entry);
     return entries;
   }();

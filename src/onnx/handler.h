@@ -120,6 +120,7 @@ std::span<const Entry> window_handlers();
 std::span<const Entry> image_handlers();
 std::span<const Entry> recurrent_handlers();
 std::span<const Entry> signal_handlers();
+std::span<const Entry> feature_handlers();
 
 /// The one that serves an operator at an opset; null where there is none.
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset);

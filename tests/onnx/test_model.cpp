@@ -353,6 +353,110 @@ TEST(OnnxModel, ExternalDataStaysInTheFolder) {
   EXPECT_NE(error("link", "0").find("outside of the model's folder"), std::string::npos);
 }
 
+/// Lists of numbers in files hold several types: each keeps its values, also those past 2^63.
+TEST(OnnxModel, IntegersOfAllTypes) {
+  const struct {
+    DType dtype;
+    std::vector<int64_t> narrow, wide;
+    std::vector<uint64_t> want;  // shifted by one
+  } cases[] = {
+      {Int16, {-32768, 3, -1}, {}, {uint64_t(-16384), 1, uint64_t(-1)}},
+      {UInt16, {32768, 3, 65535}, {}, {16384, 1, 32767}},
+      {UInt32, {}, {int64_t{1} << 31, 3, 0xffffffff}, {1 << 30, 1, 0x7fffffff}},
+      {UInt64, {}, {std::numeric_limits<int64_t>::min(), 3, -1}, {uint64_t{1} << 62, 1, ~uint64_t{0} >> 1}},
+  };
+  for (const auto& test : cases) {
+    const int64_t type = data_type_of(test.dtype);
+    ModelMaker m;
+    m.input("n", {1}, type).output("y", {3}, type).output("z", {3}, kInt64);
+    m.graph().initializers.push_back(
+        {.dims = {3}, .data_type = type, .int32_data = test.narrow, .name = "w", .uint64_data = test.wide});
+    m.add("BitShift", {"w", "n"}, {"y"}).attributes = {{.name = "direction", .type = kStringAttribute, .s = "RIGHT"}};
+    m.add("Cast", {"y"}, {"z"}).attributes = {attribute("to", kInt64)};
+    const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+    EXPECT_EQ(describe(model.inputs()[0]), type_name(type) + "[1]");
+    const Values got = model.run({ones({1}, test.dtype)});
+    EXPECT_EQ(got[0].tensor().dtype(), test.dtype);
+    EXPECT_EQ(got[1].tensor().to(UInt64).to_vector<uint64_t>(), test.want) << name(test.dtype);
+    EXPECT_EQ(error_of([&] { model.run({ones({1}, Int32)}); }),
+              "m.onnx: input \"n\" is " + type_name(type) + "[1], but is given i32[1] on cpu");
+    m.graph().initializers[0].dims = {4};
+    EXPECT_EQ(load_error(m), "m.onnx: tensor \"w\": 3 elements, of shape [4]");
+  }
+  ModelMaker m;
+  m.input("x", {1}, 17).output("y", {1}, 17).add("Identity", {"x"}, {"y"});
+  EXPECT_EQ(load_error(m), "m.onnx: input \"x\": elements of float8e4m3fn are not supported");
+}
+
+ModelMaker n_grams(std::vector<int64_t> begins, std::vector<int64_t> columns) {
+  ModelMaker m(9);
+  m.input("x", {-1, 4}, kInt64).output("y", {-1, -1});
+  const auto list = [](Bytes name, std::vector<int64_t> ints) {
+    return AttributeProto{.name = name, .type = kIntsAttribute, .ints = std::move(ints)};
+  };
+  m.add("TfIdfVectorizer", {"x"}, {"y"}).attributes = {
+      {.name = "mode", .type = kStringAttribute, .s = "TFIDF"},
+      {.name = "weights", .type = kFloatsAttribute, .floats = {1, 2, 0.5f}},
+      attribute("min_gram_length", 1),
+      attribute("max_gram_length", 2),
+      attribute("max_skip_count", 1),
+      list("pool_int64s", {5, 6, 5, 6}),
+      list("ngram_counts", std::move(begins)),
+      list("ngram_indexes", std::move(columns))};
+  return m;
+}
+TEST(OnnxModel, CountsGrams) {
+  const Tensor x = tensor<int64_t>({5, 6, 6, 5, 7, 5, 7, 6}, {2, 4});
+  const auto run = [&](const ModelMaker& m) { return Model::from_bytes(m.bytes(), "m.onnx").run({x})[0]; };
+  // 5 and 6 weigh 1 and 2; "5 6", also with one between, a half.
+  EXPECT_EQ(floats(run(n_grams({0, 2}, {3, 0, 1}))), (std::vector<float>{4, 1, 0, 2, 2, 0.5f, 0, 1}));
+  const auto error = [&](const ModelMaker& m) { return error_of([&] { run(m); }); };
+  EXPECT_NE(error(n_grams({0, 1}, {0, 1, 2})).find("2-grams lie from 1 to 4 of a pool of 4"), std::string::npos);
+  EXPECT_NE(error(n_grams({0, 9}, {0, 1, 2})).find("1-grams lie from 0 to 9 of a pool of 4"), std::string::npos);
+  EXPECT_NE(error(n_grams({0, 2}, {0, 1, -1})).find("an n-gram is counted in column -1"), std::string::npos);
+  EXPECT_NE(error(n_grams({0}, {0, 1, 2})).find("4 n-grams have 3 columns"), std::string::npos);
+}
+
+/// x[0] <= 1 ? (x[1] > 5 ? leaf 0 : leaf 1) : leaf 2
+ModelMaker tree(std::vector<int64_t> next_if_false, int64_t target = 1) {
+  ModelMaker m;
+  m.proto().opsets.push_back({"ai.onnx.ml", 5});
+  m.input("x", {-1, 2}).output("y", {-1, 2});
+  const auto list = [](Bytes name, std::vector<int64_t> ints) {
+    return AttributeProto{.name = name, .type = kIntsAttribute, .ints = std::move(ints)};
+  };
+  const auto numbers = [](Bytes name, TensorProto t) {
+    AttributeProto a{.name = name, .type = kTensorAttribute};
+    a.t.make() = std::move(t);
+    return a;
+  };
+  NodeProto& node = m.add("TreeEnsemble", {"x"}, {"y"});
+  node.domain = "ai.onnx.ml";
+  node.attributes = {attribute("n_targets", 2),
+                     list("tree_roots", {0, 0}),
+                     list("nodes_featureids", {0, 1}),
+                     list("nodes_truenodeids", {1, 0}),
+                     list("nodes_trueleafs", {0, 1}),
+                     list("nodes_falsenodeids", std::move(next_if_false)),
+                     list("nodes_falseleafs", {1, 1}),
+                     list("leaf_targetids", {0, target, 0}),
+                     numbers("nodes_modes", {.dims = {2}, .data_type = kUInt8, .int32_data = {0, 3}}),
+                     numbers("nodes_splits", {.dims = {2}, .data_type = kFloat, .float_data = {1, 5}}),
+                     numbers("leaf_weights", {.dims = {3}, .data_type = kFloat, .float_data = {0.5f, 2, -1}})};
+  return m;
+}
+TEST(OnnxModel, TreesSumTheirLeaves) {
+  const Tensor x = tensor<float>({1, 6, 0, 5, 2, 9, NAN, 0}, {4, 2});
+  const auto run = [&](const ModelMaker& m) { return Model::from_bytes(m.bytes(), "m.onnx").run({x})[0]; };
+  EXPECT_EQ(floats(run(tree({2, 1}))), (std::vector<float>{1, 0, 0, 4, -2, 0, -2, 0}));
+  const auto error = [&](const ModelMaker& m) { return error_of([&] { run(m); }); };
+  EXPECT_NE(error(tree({3, 1})).find("node or leaf 3 of 3"), std::string::npos);
+  EXPECT_NE(error(tree({2, 1}, 2)).find("target 2 of 2"), std::string::npos);
+  ModelMaker loop = tree({2, 1});
+  loop.graph().nodes[0].attributes[4].ints = {0, 0};  // the second node is no leaf, and its true side the first
+  EXPECT_NE(error(loop).find("tree 0 has no end"), std::string::npos);
+}
+
 TEST(OnnxModel, InspectionNamesWhatCannotRun) {
   TemporaryFolder folder;
   ModelMaker m = two_layers();
