@@ -69,6 +69,12 @@ struct Scatter {
   IndexArg index;
   int64_t dim, bound;
 };
+struct Overwrite {
+  template <class T>
+  T operator()(T, T b) const {
+    return b;
+  }
+};
 // Combine: what is at a place, and what comes to it. Lines that lie side by side along the last dim go together, so
 // that memory is read and written by rows.
 template <class Combine>
@@ -87,7 +93,7 @@ void run_scatter(const Scatter& s, Executor&) {
   lines[dim] = 1;
   const int64_t total = std::accumulate(lines, lines + s.places.rank, int64_t{1}, std::multiplies<>());
   const int64_t to_step = s.out.stride[dim], index_step = s.places.stride[dim], from_step = s.source.stride[dim];
-  with_element_type(s.out.dtype, [&]<class T>(T*) {
+  const auto run = [&]<class T>(T*) {
     split(total, length * most, [&](int64_t begin, int64_t end, int) {
       Walk<3> walk(s.places.rank, lines, {strides[0], strides[1], strides[2]}, begin);
       for (int64_t line = begin; line < end; ++line, walk.next()) {
@@ -101,14 +107,10 @@ void run_scatter(const Scatter& s, Executor&) {
           }
       }
     });
-  });
+  };
+  if constexpr (std::is_same_v<Combine, Overwrite>) with_size(s.out.dtype, run);
+  else with_element_type(s.out.dtype, run);
 }
-struct Overwrite {
-  template <class T>
-  T operator()(T, T b) const {
-    return b;
-  }
-};
 struct Sum {
   template <class T>
   auto operator()(T a, T b) const {

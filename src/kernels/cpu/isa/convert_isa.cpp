@@ -15,6 +15,26 @@ struct OrderedU64 {
   static constexpr u64 first_bit = u64{1} << 63;
 };
 
+template <class T>
+inline constexpr bool is_integer =
+    !is_same_v<T, bool> && !is_same_v<T, f16> && !is_same_v<T, bf16> && !is_same_v<T, float> && !is_same_v<T, double>;
+
+/// Pairs of types with the same bits share an instance: low bits do not depend on signs, and a bool is a small number.
+template <class To, class From>
+constexpr ConvertFn conversion() {
+  if constexpr (is_same_v<To, bool>) {
+    return convert_run<bool, From>;
+  } else if constexpr (is_same_v<From, bool>) {
+    return conversion<To, u8>();
+  } else if constexpr (is_integer<To> && is_integer<From>) {
+    using Signed = typename SignedOfSize<sizeof(From)>::type;
+    using Source = conditional_t<sizeof(From) >= sizeof(To), Signed, From>;
+    return convert_run<typename SignedOfSize<sizeof(To)>::type, Source>;
+  } else {
+    return convert_run<To, From>;
+  }
+}
+
 /// Types in the order of Scalar.
 template <class... T>
 struct Types {
@@ -26,7 +46,7 @@ struct Types {
  private:
   template <class To>
   static ConvertFn from_type(Scalar from) {
-    static constexpr ConvertFn from_types[] = {convert_run<To, T>...};
+    static constexpr ConvertFn from_types[] = {conversion<To, T>()...};
     return from_types[static_cast<int>(from)];
   }
 };
