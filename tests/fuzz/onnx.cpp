@@ -14,7 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const onnx::Port& port : model.inputs()) {
       Shape shape;
       for (const std::string& dim : port.dims) shape.push_back(dim == "1" ? 1 : 2);
-      inputs.emplace_back(port.type == "int64" ? zeros(shape, Int64) : ones(shape));
+      inputs.emplace_back(port.type == "int64"   ? zeros(shape, Int64)
+                          : port.type == "int32" ? zeros(shape, Int32)
+                                                 : ones(shape));
     }
     (void)model.run(inputs);
   } catch (const Error&) {

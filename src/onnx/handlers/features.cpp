@@ -30,7 +30,8 @@ struct Grams {
   std::map<std::vector<int64_t>, size_t> places;  // of each n-gram among `columns` and `weights`
   std::vector<int64_t> columns;
   std::vector<double> weights;
-  int64_t width = 0;  // of a row of the result
+  int64_t width = 0;    // of a row of the result
+  int64_t longest = 0;  // that the pool has
 };
 Grams grams_of(const Call& c) {
   if (c.has_attribute("pool_strings")) c.refuse("elements of string are not supported");
@@ -46,6 +47,7 @@ Grams grams_of(const Call& c) {
     out.width = std::max(out.width, column + 1);
   }
   const auto size = static_cast<int64_t>(pool.size());
+  out.longest = static_cast<int64_t>(begins.size());
   size_t place = 0;
   for (size_t i = 0; i < begins.size(); ++i) {
     const int64_t begin = begins[i], end = i + 1 < begins.size() ? begins[i + 1] : size;
@@ -70,12 +72,13 @@ Values count_grams(const Call& c) {
   const std::string mode = c.text("mode", "TF");
   if (mode != "TF" && mode != "IDF" && mode != "TFIDF") c.fail("mode '{}' is not known", mode);
   const Grams grams = grams_of(c);
+  const int64_t most = std::min({longest, length, grams.longest});
   const std::vector<int64_t> elements = x.to(cpu()).to_vector<int64_t>();
   const Tensor out = zeros({rows, grams.width}, Float32, cpu());
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<double> counts(grams.columns.size());
     for (int64_t distance = 1; distance <= skips + 1; ++distance)
-      for (int64_t n = std::max<int64_t>(shortest, distance > 1 ? 2 : 1); n <= std::min(longest, length); ++n)
+      for (int64_t n = std::max<int64_t>(shortest, distance > 1 ? 2 : 1); n <= most; ++n)
         for (int64_t first = 0; first + (n - 1) * distance < length; ++first) {
           std::vector<int64_t> gram(static_cast<size_t>(n));
           for (int64_t i = 0; i < n; ++i)
