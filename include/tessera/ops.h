@@ -104,8 +104,8 @@ inline Tensor operator-(double a, const Tensor& b) { return add(neg(b), a); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
 // ---- reductions: src/ops/reduction.cpp (empty `dims` means all) -----------------------------------------------------
-// The dims reduced vanish, or stay as 1 with `keepdim`. Of integers, sums and products are i64, means and norms f32.
-// Dims named twice, more than 8 of them and extrema of no elements throw.
+// The dims reduced vanish, or stay as 1 with `keepdim`. Of integers, sums and products are i64, of u64 they are u64;
+// means and norms are f32. Dims named twice, more than 8 of them and extrema of no elements throw.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);

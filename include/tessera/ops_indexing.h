@@ -70,7 +70,7 @@ Tensor histc(const Tensor& x, int64_t bins = 100, double low = 0, double high = 
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 
 // Scans along `dim` up to and with each element; the shape of x. They take log2(n) steps.
-/// Products; of integers i64.
+/// Products; of integers i64, of u64 u64.
 Tensor cumprod(const Tensor& x, int64_t dim);
 /// Extremes, and the index (i64) where each was last met. NaN stays.
 std::pair<Tensor, Tensor> cummax(const Tensor& x, int64_t dim);

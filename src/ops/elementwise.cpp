@@ -568,7 +568,12 @@ Tensor mapped(const Op& op, Tensor a, Tensor b) {
 
 Tensor add(const Tensor& a, double b) { return dispatch_one(add_scalar_op, {a}, ScalarAttrs{b}); }
 Tensor mul(const Tensor& a, double b) { return dispatch_one(mul_scalar_op, {a}, ScalarAttrs{b}); }
-Tensor pow(const Tensor& a, double e) { return e == 2 ? square(a) : dispatch_one(pow_scalar_op, {a}, ScalarAttrs{e}); }
+Tensor pow(const Tensor& a, double e) {
+  if (e == 2) return square(a);
+  // In the integer's own arithmetic: pow_scalar computes in f64.
+  const bool whole = !is_floating(a.dtype()) && a.dtype() != Bool && e >= 0 && e <= 127 && e == std::floor(e);
+  return whole ? pow(a, number_like(a, e)) : dispatch_one(pow_scalar_op, {a}, ScalarAttrs{e});
+}
 Tensor clamp(Tensor x, double low, double high) {
   if (low == 0 && high > 0 && detail::call_waits.load(std::memory_order_relaxed))
     if (Tensor y = relu_of_waiting(x, high); y.defined()) return y;

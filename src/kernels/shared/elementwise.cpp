@@ -44,10 +44,15 @@ DType computed_dtype(MapOp op, const Call& call) {
   return dtype;
 }
 
+constexpr bool rounds(MapOp op) {
+  return op == MapOp::floor || op == MapOp::ceil || op == MapOp::round || op == MapOp::trunc;
+}
+
 template <MapOp op, Numbers (*numbers)(const Call&)>
 void map(const Call& call, Plan& plan) {
   const ElementwiseTable& table = elementwise_table();
   const Operand& out = call.out[0];
+  if (rounds(op) && !is_floating(out.dtype())) return copy(call, plan, out, call.in[0]);
   MapArgs args{};
   args.op = op;
   args.compute = compute_type(computed_dtype(op, call));

@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/ops_indexing.h"
@@ -71,6 +73,7 @@ TYPED_TEST(Integers, SumsAndProductsWrap) {
   this->expect_each(b * 5.0, [](T x) { return wrapped<T>(std::multiplies<>(), x, 5); });
   this->expect_each(pow(b, full({}, 3, dtype_of<T>)),
                     [](T x) { return wrapped<T>(std::multiplies<>(), x, wrapped<T>(std::multiplies<>(), x, x)); });
+  this->expect_each(pow(b, 3), [](T x) { return wrapped<T>([](auto u, auto) { return u * u * u; }, x); });
   Tensor in_place = b.clone();
   in_place.add_(b, 2).mul_(b);
   this->expect_each(in_place, [](T x) { return wrapped<T>([](auto u, auto) { return u * 3 * u; }, x); });
@@ -107,6 +110,8 @@ TYPED_TEST(Integers, Compare) {
   this->expect_pairs(maximum(a, b), [](T x, T y) { return std::max(x, y); });
   this->expect_pairs(minimum(a, b), [](T x, T y) { return std::min(x, y); });
   this->expect_pairs(where(lt(a, b), a, b), [](T x, T y) { return std::min(x, y); });
+  for (const Tensor& rounded : {floor(b), ceil(b), round(b), trunc(b)})
+    this->expect_each(rounded, [](T x) { return x; });
   this->expect_each(abs(b), [](T x) { return static_cast<T>(x < 0 ? -x : x); });
   this->expect_each(sign(b), [](T x) { return static_cast<T>(x < 0 ? -1 : x > 0); });
   this->expect_each(relu(b), [](T x) { return std::max<T>(x, 0); });
