@@ -1,0 +1,67 @@
+// What is recorded, and in which dtype operators run: scopes of Python's `with`.
+#include "module.h"
+
+namespace tessera::python {
+namespace {
+
+// Of guards that begin and end with a scope of C++. Those of one thread end in the reverse order.
+template <class Guard, class... Args>
+class Scope {
+ public:
+  explicit Scope(Args... args) : args_(args...) {}
+  Scope(const Scope&) = delete;
+  void enter() {
+    entered_.push_back(std::apply([](const auto&... a) { return std::make_unique<Guard>(a...); }, args_));
+  }
+  void exit() {
+    if (entered_.empty()) throw Error("this scope has not been entered");
+    entered_.pop_back();
+  }
+
+ private:
+  std::tuple<Args...> args_;
+  std::vector<std::unique_ptr<Guard>> entered_;
+};
+
+template <class S>
+nb::class_<S> bind_scope(nb::module_& m, const char* name) {
+  return nb::class_<S>(m, name)
+      .def("__enter__", [](nb::handle self) { nb::inst_ptr<S>(self)->enter(); return nb::borrow(self); })
+      .def("__exit__", [](S& s, const nb::args&) { s.exit(); });
+}
+
+using GradScope = Scope<GradMode, bool>;
+using DeviceScope = Scope<DeviceGuard, Device>;
+using AutocastScope = Scope<amp::Autocast, DType, amp::AutocastOptions>;
+using AutocastOn = Scope<amp::Autocast, DType, DeviceType, amp::AutocastOptions>;
+
+}  // namespace
+
+void bind_autograd(nb::module_& m) {
+  m.def("is_grad_enabled", &grad_enabled, "Whether operations are recorded on this thread.");
+  bind_scope<GradScope>(m, "set_grad_enabled").def("__init__", [](GradScope* s, bool on) { new (s) GradScope(on); }, nb::arg("mode"));
+  bind_scope<DeviceScope>(m, "DeviceGuard").def("__init__", [](DeviceScope* s, Device d) { new (s) DeviceScope(d); }, nb::arg("device"));
+  m.def("grad", &grad, nb::arg("outputs"), nb::arg("inputs"), nb::arg("grad_outputs") = Tensors{},
+        nb::arg("retain_graph") = false, nb::arg("create_graph") = false, nb::arg("allow_unused") = false,
+        nb::call_guard<Unlocked>(), "Gradients of `outputs` with respect to `inputs`, without touching any .grad.");
+  m.def("custom_function", &custom_function, nb::arg("name"), nb::arg("inputs"), nb::arg("forward"), nb::arg("backward"),
+        nb::arg("gives_gradients") = false,
+        "An operation with its own backward: `forward(inputs)` gives the outputs, and `backward(inputs, outputs, grads)` "
+        "the gradients of the inputs, all in lists.", nb::call_guard<Unlocked>());
+
+  const auto make = [](AutocastScope* s, DType dtype, bool enabled, bool cache, bool lower_residual) {
+    new (s) AutocastScope(dtype, {.enabled = enabled, .cache_weights = cache, .lower_residual = lower_residual});
+  };
+  bind_scope<AutocastScope>(m, "Autocast")
+      .def("__init__", make, nb::arg("dtype") = BFloat16, nb::arg("enabled") = true, nb::arg("cache_enabled") = true,
+           nb::arg("lower_residual") = false);
+  const auto make_on = [](AutocastOn* s, Device device, DType dtype, bool enabled, bool cache, bool lower_residual) {
+    new (s) AutocastOn(dtype, device.type,
+                       {.enabled = enabled, .cache_weights = cache, .lower_residual = lower_residual});
+  };
+  bind_scope<AutocastOn>(m, "AutocastOn")
+      .def("__init__", make_on, nb::arg("device"), nb::arg("dtype") = BFloat16, nb::arg("enabled") = true,
+           nb::arg("cache_enabled") = true, nb::arg("lower_residual") = false);
+}
+
+}  // namespace tessera::python

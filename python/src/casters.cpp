@@ -1,0 +1,87 @@
+#include "casters.h"
+
+namespace tessera::python {
+
+Tensor beside(const Operand& operand, const Operand& other) {
+  if (operand.kind == Operand::kTensor) return operand.tensor;
+  DType dtype = operand.kind == Operand::kFloat ? Float32 : operand.kind == Operand::kInt ? Int64 : Bool;
+  Device device = default_device();
+  if (other.kind == Operand::kTensor) {
+    const DType beside = other.tensor.dtype();
+    if (is_floating(beside) || operand.kind == Operand::kBool || (operand.kind == Operand::kInt && beside != Bool))
+      dtype = beside;
+    device = other.tensor.device();
+  }
+  if (dtype != Int64) return full({}, operand.number, dtype, device);
+  Tensor exact = empty_host({}, Int64);
+  *exact.data<int64_t>() = operand.integer;
+  return exact.to(device);
+}
+
+DType dtype_named(std::string_view name) {
+  static constexpr std::pair<std::string_view, DType> kLong[] = {
+      {"uint8", UInt8},     {"int8", Int8},         {"int32", Int32},     {"int64", Int64},
+      {"float16", Float16}, {"bfloat16", BFloat16}, {"float32", Float32}, {"float64", Float64}};
+  if (name.starts_with("torch.")) name.remove_prefix(6);
+  for (const auto& [text, dtype] : kLong)
+    if (name == text) return dtype;
+  return parse_dtype(name);
+}
+
+bool read_operand(nb::handle source, Operand& out) noexcept {
+  PyObject* const p = source.ptr();
+  if (nb::isinstance<Tensor>(source)) {
+    out.kind = Operand::kTensor;
+    out.tensor = *nb::inst_ptr<Tensor>(source);
+    return true;
+  }
+  if (PyBool_Check(p)) {
+    out.kind = Operand::kBool;
+    out.number = static_cast<double>(out.integer = p == Py_True);
+    return true;
+  }
+  if (PyFloat_Check(p)) {
+    out.kind = Operand::kFloat;
+    out.number = PyFloat_AsDouble(p);
+    return true;
+  }
+  if (!PyLong_Check(p) && PyObject_Size(p) >= 0) return false;  // arrays, strings, lists
+  PyErr_Clear();
+  if (PyIndex_Check(p)) {
+    const nb::object index = nb::steal(PyNumber_Index(p));
+    if (index.is_valid()) {
+      out.kind = Operand::kInt;
+      out.integer = PyLong_AsLongLong(index.ptr());
+      out.number = static_cast<double>(out.integer);
+      if (!PyErr_Occurred()) return true;
+    }
+    PyErr_Clear();
+    return false;
+  }
+  if (!PyNumber_Check(p)) return false;
+  out.kind = Operand::kFloat;
+  out.number = PyFloat_AsDouble(p);
+  if (!PyErr_Occurred()) return true;
+  PyErr_Clear();
+  return false;
+}
+
+bool read_integers(nb::handle source, std::vector<int64_t>& out) noexcept {
+  const auto read = [&](PyObject* p) {
+    if (!PyIndex_Check(p)) return false;
+    const nb::object index = nb::steal(PyNumber_Index(p));
+    if (!index.is_valid()) return false;
+    out.push_back(PyLong_AsLongLong(index.ptr()));
+    return !PyErr_Occurred();
+  };
+  bool good = true;
+  if (PyTuple_Check(source.ptr()) || PyList_Check(source.ptr())) {
+    for (nb::handle item : source) good = good && read(item.ptr());
+  } else {
+    good = read(source.ptr());
+  }
+  if (!good) PyErr_Clear();
+  return good;
+}
+
+}  // namespace tessera::python

@@ -1,0 +1,80 @@
+// The extension tessera._C.
+#include "module.h"
+
+namespace tessera::python {
+
+void bind_errors(nb::module_& m) {
+  // The last one that fits is asked first.
+  nb::exception<Error> error(m, "Error", PyExc_RuntimeError);
+  nb::exception<OutOfMemoryError>(m, "OutOfMemoryError", error);
+  nb::exception<FileError>(m, "FileError", error);
+  nb::exception<DeviceError>(m, "DeviceError", error);
+  nb::exception<onnx::Unsupported>(m, "Unsupported", error);
+}
+
+void bind_basics(nb::module_& m) {
+  nb::enum_<DType>(m, "dtype")
+      .value("bool", Bool)
+      .value("uint8", UInt8)
+      .value("int8", Int8)
+      .value("int32", Int32)
+      .value("int64", Int64)
+      .value("float16", Float16)
+      .value("bfloat16", BFloat16)
+      .value("float32", Float32)
+      .value("float64", Float64);
+  m.def("promote_types", &promote, nb::arg("type1"), nb::arg("type2"), "The smallest dtype that holds both.");
+  m.def("is_floating_dtype", &is_floating, nb::arg("dtype"));
+  m.def("size_of", &size_of, nb::arg("dtype"), "Bytes of one element.");
+
+  nb::class_<Device>(m, "device", "Where tensors live: \"cpu\", \"cuda:0\", \"hip:1\".")
+      .def("__init__", [](Device* made, const std::string& name) { new (made) Device(parse_device(name)); })
+      .def_prop_ro("type", [](Device d) { return d.type == DeviceType::CPU ? "cpu" : d.type == DeviceType::CUDA ? "cuda" : "hip"; })
+      .def_prop_ro("index", [](Device d) { return static_cast<int>(d.index); })
+      .def("__eq__", [](Device a, Device b) { return a == b; }, nb::is_operator())
+      .def("__hash__", [](Device d) { return nb::hash(nb::str(to_string(d).c_str())); })
+      .def("__str__", [](Device d) { return to_string(d); })
+      .def("__repr__", [](Device d) { return "device('" + to_string(d) + "')"; });
+  m.def("default_device", &default_device);
+  m.def("device_count", [](const std::string& type) { return device_count(parse_device(type).type); }, nb::arg("type"),
+        "GPUs of a kind, \"cuda\" or \"hip\", that were found.");
+  m.def("why_unavailable", &why_unavailable, nb::arg("device"), "Why a device cannot be used; empty if it can.");
+  m.def("synchronize", &synchronize, nb::arg("device"), nb::call_guard<Unlocked>());
+  m.def("set_num_threads", &set_num_threads, nb::arg("n"));
+  m.def("get_num_threads", &num_threads);
+
+  nb::class_<Generator>(m, "Generator", "A seed, and how much of its stream has been used.")
+      .def(nb::init<uint64_t>(), nb::arg("seed") = 0)
+      .def("manual_seed", nb::overload_cast<uint64_t>(&Generator::seed), nb::arg("seed"))
+      .def_prop_ro("seed", nb::overload_cast<>(&Generator::seed, nb::const_))
+      .def_prop_ro("offset", &Generator::offset)
+      .def("set_state", &Generator::set_state, nb::arg("seed"), nb::arg("offset"));
+  m.def("manual_seed", &manual_seed, nb::arg("seed"), "Seeds the generator that is used where none is given.");
+}
+
+}  // namespace tessera::python
+
+NB_MODULE(_C, m) {
+  using namespace tessera::python;
+  nb::set_leak_warnings(false);  // tensors that modules of Python hold live as long as these
+  m.attr("__version__") = TESSERA_VERSION;
+  bind_errors(m);
+  bind_basics(m);
+  nb::class_<tessera::Tensor> tensor(m, "Tensor", nb::dynamic_attr(), nb::is_weak_referenceable());
+  bind_tensor(m, tensor);
+  bind_arrays(m, tensor);
+  bind_places(tensor);
+  bind_ops(m, tensor);
+  bind_ops_image(m, tensor);
+  bind_ops_indexing(m, tensor);
+  bind_ops_math(m, tensor);
+  bind_ops_pool(m, tensor);
+  bind_ops_recurrent(m, tensor);
+  bind_ops_shape(m, tensor);
+  bind_ops_signal(m, tensor);
+  bind_autograd(m);
+  bind_nn(m);
+  bind_optim(m);
+  bind_files(m);
+  bind_onnx(m);
+}

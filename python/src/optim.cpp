@@ -1,0 +1,132 @@
+// Optimizers, and losses scaled for f16.
+#include "module.h"
+
+namespace tessera::python {
+namespace {
+
+// An option of a group, or the constructor's.
+template <class T>
+void read_option(const nb::dict& group, const char* name, T& value) {
+  if (group.contains(name)) value = nb::cast<T>(group[name]);
+}
+void read_betas(const nb::dict& group, double& beta1, double& beta2) {
+  if (!group.contains("betas")) return;
+  const auto betas = nb::cast<std::pair<double, double>>(group["betas"]);
+  beta1 = betas.first, beta2 = betas.second;
+}
+void read_options(const nb::dict& group, optim::SGDOptions& o) {
+  read_option(group, "lr", o.lr);
+  read_option(group, "momentum", o.momentum);
+  read_option(group, "dampening", o.dampening);
+  read_option(group, "weight_decay", o.weight_decay);
+  read_option(group, "nesterov", o.nesterov);
+}
+template <class Options>
+void read_options(const nb::dict& group, Options& o) {
+  read_option(group, "lr", o.lr);
+  read_betas(group, o.beta1, o.beta2);
+  read_option(group, "eps", o.eps);
+  read_option(group, "weight_decay", o.weight_decay);
+}
+
+// Tensors, or dicts with "params" and options, as PyTorch has them.
+template <class Options>
+std::vector<optim::ParamGroup<Options>> groups_of(nb::handle parameters, const Options& options) {
+  std::vector<optim::ParamGroup<Options>> groups;
+  optim::ParamGroup<Options> plain{{}, options};
+  for (nb::handle item : parameters) {
+    if (!nb::isinstance<nb::dict>(item)) {
+      plain.parameters.push_back(nb::cast<Tensor>(item));
+      continue;
+    }
+    const nb::dict group = nb::borrow<nb::dict>(item);
+    optim::ParamGroup<Options> made{{}, options};
+    for (nb::handle p : group["params"]) made.parameters.push_back(nb::cast<Tensor>(p));
+    read_options(group, made.options);
+    groups.push_back(std::move(made));
+  }
+  if (!plain.parameters.empty() || groups.empty()) groups.push_back(std::move(plain));
+  return groups;
+}
+
+std::vector<Tensor> tensors_of(nb::handle parameters) {
+  if (nb::isinstance<Tensor>(parameters)) return {nb::cast<Tensor>(parameters)};
+  std::vector<Tensor> out;
+  for (nb::handle p : parameters) out.push_back(nb::cast<Tensor>(p));
+  return out;
+}
+
+template <class O, class Options>
+void bind_adam(nb::module_& m, const char* name, double decay) {
+  nb::class_<O, optim::Optimizer>(m, name).def(
+      "__init__",
+      [](O* made, nb::handle params, double lr, std::pair<double, double> betas, double eps, double weight_decay) {
+        const Options options{lr, betas.first, betas.second, eps, weight_decay};
+        new (made) O(groups_of(params, options));
+      },
+      nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("betas") = std::pair(0.9, 0.999), nb::arg("eps") = 1e-8,
+      nb::arg("weight_decay") = decay);
+}
+
+void bind_optimizers(nb::module_& m) {
+  using optim::Optimizer;
+  nb::class_<Optimizer>(m, "Optimizer")
+      .def("step",
+           [](Optimizer& o, const Tensor& grad_scale, const Tensor& found_inf) {
+             const Unlocked unlocked;
+             o.step({.grad_scale = grad_scale, .found_inf = found_inf});
+           },
+           nb::arg("grad_scale").none() = nb::none(), nb::arg("found_inf").none() = nb::none())
+      .def("zero_grad", &Optimizer::zero_grad, "Drops all gradients.")
+      .def("parameters", &Optimizer::parameters)
+      .def("lr", &Optimizer::lr, nb::arg("group") = 0)
+      .def("scale_lr", &Optimizer::scale_lr, nb::arg("factor"), "Sets every rate to `factor` times that of its options.")
+      .def("state_dict", &Optimizer::state_dict)
+      .def("load_state_dict", &Optimizer::load_state_dict, nb::arg("state_dict"));
+  nb::class_<optim::SGD, Optimizer>(m, "SGD").def(
+      "__init__",
+      [](optim::SGD* made, nb::handle params, double lr, double momentum, double dampening, double weight_decay,
+         bool nesterov) {
+        const optim::SGDOptions options{lr, momentum, dampening, weight_decay, nesterov};
+        new (made) optim::SGD(groups_of(params, options));
+      },
+      nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("momentum") = 0.0, nb::arg("dampening") = 0.0,
+      nb::arg("weight_decay") = 0.0, nb::arg("nesterov") = false);
+  bind_adam<optim::Adam, optim::AdamOptions>(m, "Adam", 0);
+  bind_adam<optim::AdamW, optim::AdamWOptions>(m, "AdamW", 0.01);
+}
+
+void bind_scaler(nb::module_& m) {
+  using amp::GradScaler;
+  nb::class_<GradScaler>(m, "GradScaler", "Scales losses by the largest factor with which gradients do not overflow.")
+      .def("__init__",
+           [](GradScaler* made, double init_scale, double growth, double backoff, int64_t interval, bool enabled) {
+             new (made) GradScaler({init_scale, growth, interval, backoff, enabled});
+           },
+           nb::arg("init_scale") = 65536.0, nb::arg("growth_factor") = 2.0, nb::arg("backoff_factor") = 0.5,
+           nb::arg("growth_interval") = 2000, nb::arg("enabled") = true)
+      .def("scale", &GradScaler::scale, nb::arg("loss"))
+      .def("unscale_", &GradScaler::unscale_, nb::arg("optimizer"))
+      .def("step", [](GradScaler& s, optim::Optimizer& o) { return s.step(o); }, nb::arg("optimizer"))
+      .def("update", &GradScaler::update)
+      .def("get_scale", &GradScaler::current_scale)
+      .def("state_dict", &GradScaler::state_dict)
+      .def("load_state_dict", &GradScaler::load_state_dict, nb::arg("state_dict"));
+}
+
+}  // namespace
+
+void bind_optim(nb::module_& parent) {
+  nb::module_ m = parent.def_submodule("_optim");
+  bind_optimizers(m);
+  m.def("constant", &optim::constant, "The factor 1 at every step.");
+  m.def("warmup_cosine", &optim::warmup_cosine, nb::arg("warmup"), nb::arg("total"), nb::arg("final_factor") = 0.0,
+        "A function of the step for scale_lr(): rises linearly, falls along half a cosine.");
+  m.def("step_decay", &optim::step_decay, nb::arg("every"), nb::arg("factor") = 0.1);
+  m.def("grad_norm", [](nb::handle p) { return optim::grad_norm(tensors_of(p)); }, nb::arg("parameters"));
+  m.def("clip_grad_norm_", [](nb::handle p, double most) { return optim::clip_grad_norm_(tensors_of(p), most); },
+        nb::arg("parameters"), nb::arg("max_norm"), "Scales gradients so that their norm is at most that; returns the norm before.");
+  bind_scaler(parent);
+}
+
+}  // namespace tessera::python

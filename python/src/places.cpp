@@ -1,0 +1,190 @@
+// x[...]: integers, slices, None, Ellipsis, boolean and integer tensors, by NumPy's rules.
+#include "module.h"
+
+namespace tessera::python {
+namespace {
+
+// What a key comes to: a view by its integers and slices, and tensors that index dims of that view.
+struct Places {
+  Tensor view;
+  std::vector<std::pair<int64_t, Tensor>> indices;
+  bool apart = false;  // something lies between indices: what they give comes first
+
+  // The view with the indexed dims in front.
+  Tensor in_front() const {
+    Dims order;
+    for (const auto& index : indices) order.push_back(index.first);
+    for (int64_t d = 0; d < view.dim(); ++d)
+      if (std::find(order.begin(), order.end(), d) == order.end()) order.push_back(d);
+    return permute(view, order);
+  }
+};
+
+Tensor counted_from_start(const Tensor& index, int64_t size) {
+  const Tensor wide = index.to(Int64);
+  return where(lt(wide, full({}, 0, Int64)), add(wide, full({}, static_cast<double>(size), Int64)), wide);
+}
+
+int64_t integer(nb::handle item) {
+  const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
+  if (!index.is_valid()) throw nb::python_error();
+  return nb::cast<int64_t>(index);
+}
+
+Tensor sliced(const Tensor& x, int64_t dim, nb::handle item) {
+  Py_ssize_t start, stop, step;
+  if (PySlice_Unpack(item.ptr(), &start, &stop, &step) < 0) throw nb::python_error();
+  const Py_ssize_t n = PySlice_AdjustIndices(x.size(dim), &start, &stop, step);
+  if (step > 0) return slice(x, dim, start, std::max(start, stop), step);
+  if (n == 0) return slice(x, dim, 0, 0);
+  return slice_by(x, dim, start, stop < 0 ? -x.size(dim) - 1 : stop, step);
+}
+
+int64_t dims_taken(nb::handle item) {
+  if (item.is_none() || PyBool_Check(item.ptr())) return 0;
+  if (nb::isinstance<Tensor>(item)) {
+    const Tensor& t = *nb::inst_ptr<Tensor>(item);
+    return t.dtype() == Bool ? t.dim() : 1;
+  }
+  return 1;
+}
+
+// A list as a tensor; others as they are.
+nb::object as_index(nb::handle item) {
+  if (!nb::isinstance<nb::list>(item) && !nb::hasattr(item, "__array_interface__")) return nb::borrow(item);
+  if (PyIndex_Check(item.ptr()) && nb::hasattr(item, "dtype") && nb::len(nb::object(item.attr("shape"))) == 0) return nb::borrow(item);
+  const nb::object module = nb::module_::import_("tessera");
+  return module.attr("as_tensor")(item);
+}
+
+Places places(const Tensor& x, nb::handle key) {
+  std::vector<nb::object> items;
+  if (nb::isinstance<nb::tuple>(key))
+    for (nb::handle item : nb::borrow<nb::tuple>(key)) items.push_back(as_index(item));
+  else items.push_back(as_index(key));
+
+  int64_t taken = 0, ellipses = 0;
+  for (const nb::object& item : items) {
+    if (item.ptr() == Py_Ellipsis) ++ellipses;
+    else taken += dims_taken(item);
+  }
+  if (ellipses > 1) throw Error("index: more than one Ellipsis");
+  if (taken > x.dim())
+    throw Error("index: " + std::to_string(taken) + " indices for the dims of " + to_string(x.shape()));
+
+  Places out{x, {}};
+  int64_t dim = 0;
+  int64_t position = 0, last = -1;  // of items that index by tensors
+  for (const nb::object& item : items) {
+    ++position;
+    if (item.ptr() == Py_Ellipsis) {
+      dim += x.dim() - taken;
+    } else if (item.is_none()) {
+      out.view = unsqueeze(out.view, dim++);
+    } else if (PySlice_Check(item.ptr())) {
+      out.view = sliced(out.view, dim++, item);
+    } else if (nb::isinstance<Tensor>(item)) {
+      const Tensor& index = *nb::inst_ptr<Tensor>(item);
+      if (is_floating(index.dtype())) throw Error("index: of dtype " + std::string(name(index.dtype())) + ", not an integer or bool");
+      out.apart = out.apart || (last >= 0 && position != last + 1);
+      last = position;
+      if (index.dtype() != Bool) {
+        out.indices.emplace_back(dim, counted_from_start(index, out.view.size(dim)));
+        ++dim;
+        continue;
+      }
+      for (int64_t d = 0; d < index.dim(); ++d)
+        if (index.size(d) != out.view.size(dim + d))
+          throw Error("index: a mask " + to_string(index.shape()) + " for dims of " + to_string(out.view.shape()));
+      const Tensor where_true = nonzero(index);
+      for (int64_t d = 0; d < index.dim(); ++d) out.indices.emplace_back(dim++, select(where_true, 1, d));
+    } else if (PyBool_Check(item.ptr())) {
+      throw Error("index: True and False alone are no indices here; use None");
+    } else {
+      const int64_t i = integer(item), n = out.view.size(dim);
+      if (i < -n || i >= n)
+        throw nb::index_error(("index " + std::to_string(i) + " is out of range for dim " + std::to_string(dim) + " of " +
+                               to_string(out.view.shape())).c_str());
+      out.view = select(out.view, dim, i);
+    }
+  }
+  return out;
+}
+
+// The indices, broadcast to one shape and side by side.
+Tensor rows_of_indices(const Places& at) {
+  Shape common;
+  for (const auto& index : at.indices) common = broadcast_shapes("index", common, index.second.shape());
+  Tensors parts;
+  for (const auto& index : at.indices) parts.push_back(expand(index.second, common));
+  return stack(parts, -1);
+}
+
+Tensor get(const Tensor& x, nb::handle key) {
+  const Places at = places(x, key);
+  const Unlocked unlocked;
+  if (at.indices.empty()) return at.view;
+  const Tensor rows = rows_of_indices(at);
+  const int64_t first = at.indices.front().first, found = rows.dim() - 1;
+  if (at.indices.size() == 1) {
+    const Tensor flat = index_select(at.view, first, reshape(rows, {-1}));
+    Shape shape;
+    for (int64_t d = 0; d < first; ++d) shape.push_back(at.view.shape()[d]);
+    for (int64_t d = 0; d < found; ++d) shape.push_back(rows.shape()[d]);
+    for (int64_t d = first + 1; d < at.view.dim(); ++d) shape.push_back(at.view.shape()[d]);
+    return reshape(flat, shape);
+  }
+  const Tensor gathered = gather_nd(at.in_front(), rows);
+  if (at.apart || first == 0) return gathered;
+  Dims order;
+  for (int64_t d = 0; d < first; ++d) order.push_back(found + d);
+  for (int64_t d = 0; d < found; ++d) order.push_back(d);
+  for (int64_t d = found + first; d < gathered.dim(); ++d) order.push_back(d);
+  return permute(gathered, order);
+}
+
+void set(Tensor& x, nb::handle key, const Operand& value) {
+  Places at = places(x, key);
+  const Unlocked unlocked;
+  Tensor from = beside(value, {.tensor = x});
+  if (from.dtype() != x.dtype()) from = from.to(x.dtype());
+  if (at.indices.empty()) {
+    at.view.copy_(from.dim() > at.view.dim() ? reshape(from, at.view.shape()) : from);
+    return;
+  }
+  const Tensor rows = rows_of_indices(at);
+  const int64_t found = rows.dim() - 1, count = static_cast<int64_t>(at.indices.size()), first = at.indices.front().first;
+  Tensor front = at.in_front();
+  Shape wanted;  // of what the key reads, with the found dims in front
+  for (int64_t d = 0; d < found; ++d) wanted.push_back(rows.shape()[d]);
+  for (int64_t d = count; d < front.dim(); ++d) wanted.push_back(front.shape()[d]);
+  if (!at.apart && first > 0) {  // values come in the order in which they are read
+    Shape read;
+    for (int64_t d = 0; d < first; ++d) read.push_back(wanted[found + d]);
+    for (int64_t d = 0; d < found; ++d) read.push_back(wanted[d]);
+    for (size_t d = found + first; d < wanted.size(); ++d) read.push_back(wanted[d]);
+    Dims order;
+    for (int64_t d = 0; d < found; ++d) order.push_back(first + d);
+    for (int64_t d = 0; d < first; ++d) order.push_back(d);
+    for (size_t d = found + first; d < wanted.size(); ++d) order.push_back(d);
+    from = permute(expand(from, read), order);
+  } else {
+    from = expand(from, wanted);
+  }
+  front.copy_(scatter_nd(front, rows, from));
+}
+
+}  // namespace
+
+void bind_places(nb::class_<Tensor>& tensor) {
+  tensor.def("__getitem__", &get, nb::arg("key").none())
+      .def("__setitem__", &set, nb::arg("key").none(), nb::arg("value"))
+      .def("__iter__",
+           [](const Tensor& t) {
+             if (t.dim() == 0) throw nb::type_error("a tensor without dims cannot be iterated over");
+             return nb::iter(nb::cast(unbind(t, 0)));
+           })
+      .def("__contains__", [](const Tensor& t, const Operand& value) { return any(eq(t, beside(value, {.tensor = t}))).item() != 0; });
+}
+
+}  // namespace tessera::python

@@ -1,0 +1,18 @@
+"""Tessera from Python: tensors with gradients, operators, modules, optimizers, model files."""
+from . import _C
+from ._C import *  # noqa: F403: every function that the library declares
+from ._C import Tensor, device, dtype  # noqa: F401
+from .functions import *  # noqa: F403
+from .shapes import *  # noqa: F403
+from .creation import *  # noqa: F403
+from . import _tensor, aliases  # noqa: F401
+from .aliases import *  # noqa: F403
+from . import amp, autograd, io, linalg, nn, onnx, optim, special  # noqa: F401
+from .autograd import enable_grad, no_grad, set_grad_enabled  # noqa: F401
+from .io import load_safetensors, save_safetensors  # noqa: F401
+from .onnx import load_onnx, run  # noqa: F401
+
+bool, uint8, int8, int32, int64 = dtype.bool, dtype.uint8, dtype.int8, dtype.int32, dtype.int64
+float16, bfloat16, float32, float64 = dtype.float16, dtype.bfloat16, dtype.float32, dtype.float64
+half, float, double, long, int = float16, float32, float64, int64, int32
+__version__ = _C.__version__

@@ -1,0 +1,597 @@
+"""Functions as PyTorch has them, where those of the library differ in what they take, or are several in one."""
+from __future__ import annotations
+
+import builtins
+import math
+
+from . import _C
+from . import creation
+from ._C import Tensor, dtype
+from .shapes import _dims, _scalars, broadcast_tensors, diagonal, movedim, nonzero, roll
+
+
+def _to(x, dtype):
+    return x if dtype is None else x.to(dtype)
+
+
+def _tensor_like(value, x):
+    return value if isinstance(value, Tensor) else creation.full_like(x, value)
+
+
+# ---- reductions
+
+
+def _reduction(name):
+    plain = getattr(_C, name)
+
+    @_scalars
+    def reduce(input, dim=None, keepdim=False, *, dtype=None):
+        return plain(_to(input, dtype), dim, keepdim)
+    reduce.__name__, reduce.__doc__ = name, plain.__doc__
+    return reduce
+
+
+sum, mean, prod, amax, amin, any, all, logsumexp = map(
+    _reduction, ("sum", "mean", "prod", "amax", "amin", "any", "all", "logsumexp"))
+
+
+def _spread(name):
+    plain = getattr(_C, name)
+
+    @_scalars
+    def spread(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+        if isinstance(dim, bool):  # the overload without dims
+            dim, unbiased = None, dim
+        number = int(unbiased) if correction is None else correction
+        if isinstance(number, float) and not number.is_integer():
+            n = math.prod(input.shape[d] for d in _dims(dim, input.ndim))
+            variance = _C.var(input, dim, 0, keepdim) * (n / (n - number))
+            return _C.sqrt(variance) if name == "std" else variance
+        return plain(input, dim, int(number), keepdim)
+    spread.__name__ = name
+    return spread
+
+
+var, std = _spread("var"), _spread("std")
+
+
+def var_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return var(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
+
+
+def std_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    return std(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
+
+
+def _position(name):
+    plain = getattr(_C, name)
+
+    @_scalars
+    def position(input, dim=None, keepdim=False):
+        if dim is not None:
+            return plain(input, dim, keepdim)
+        found = plain(input.reshape((-1,)), 0)
+        return found.reshape((1,) * input.ndim) if keepdim else found
+    position.__name__, position.__doc__ = name, plain.__doc__
+    return position
+
+
+argmax, argmin = _position("argmax"), _position("argmin")
+
+
+def _extreme(name, among, with_index, of_two):
+    @_scalars
+    def extreme(input, dim=None, keepdim=False, *, other=None):
+        if isinstance(dim, Tensor):
+            return of_two(input, dim)
+        if other is not None:
+            return of_two(input, other)
+        return among(input) if dim is None else with_index(input, dim, keepdim)
+    extreme.__name__ = name
+    return extreme
+
+
+max = _extreme("max", _C.amax, _C.max_with_index, _C.maximum)
+min = _extreme("min", _C.amin, _C.min_with_index, _C.minimum)
+
+
+def aminmax(input, *, dim=None, keepdim=False):
+    return amin(input, dim, keepdim), amax(input, dim, keepdim)
+
+
+@_scalars
+def median(input, dim=None, keepdim=False):
+    return _C.median(input) if dim is None else _C.median(input, dim, keepdim)
+
+
+def count_nonzero(input, dim=None):
+    return sum(_C.ne(input, 0).to(dtype.int64), dim)
+
+
+def nansum(input, dim=None, keepdim=False, *, dtype=None):
+    x = _to(input, dtype)
+    return sum(_C.where(_C.isnan(x), creation.zeros_like(x), x), dim, keepdim)
+
+
+def nanmean(input, dim=None, keepdim=False, *, dtype=None):
+    x = _to(input, dtype)
+    number = sum(_C.logical_not(_C.isnan(x)).to(x.dtype), dim, keepdim)
+    return nansum(x, dim, keepdim) / number
+
+
+def _quantiles(x, q, interpolation, n):
+    """By sorted x with its `dim` last; n [..., 1]: how many elements of each line count."""
+    at = q * (n - 1)
+    below = _C.floor(at)
+    if interpolation == "lower":
+        at = below
+    elif interpolation == "higher":
+        at = _C.ceil(at)
+    elif interpolation == "nearest":
+        at = _C.round(at)
+    elif interpolation == "midpoint":
+        at = (below + _C.ceil(at)) / 2
+    below = _C.floor(at)
+    low = _C.gather(x, -1, _C.maximum(below, 0).to(dtype.int64))
+    high = _C.gather(x, -1, _C.maximum(_C.ceil(at), 0).to(dtype.int64))
+    return _C.lerp(low, high, (at - below).to(x.dtype))
+
+
+def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", ignore_nan=False):
+    """Of a line's elements in order, that at a part q of its length. NaN in a line is its quantile."""
+    ranks = q if isinstance(q, Tensor) else creation.tensor(q, dtype=input.dtype)
+    x = input.reshape((-1,)) if dim is None or input.ndim == 0 else movedim(input, dim, -1)
+    ordered, n = sort(x)[0], x.shape[-1]
+    number = creation.full(x.shape[:-1] + (1,), float(n))
+    bad = any(_C.isnan(x), -1, True)
+    if ignore_nan:
+        number = sum(_C.logical_not(_C.isnan(x)).to(x.dtype), -1, True)
+    flat = ranks.reshape((-1,))
+    wanted = flat.expand(x.shape[:-1] + flat.shape)
+    found = _quantiles(ordered, wanted, interpolation, number.expand(wanted.shape))
+    if not ignore_nan:
+        found = _C.where(bad.expand(found.shape), creation.full_like(found, math.nan), found)
+    out = movedim(found, -1, 0)
+    if keepdim and (dim is None or input.ndim == 0):
+        out = out.reshape(flat.shape + (1,) * input.ndim)
+    elif keepdim:
+        out = out.unsqueeze(1 + dim % input.ndim)
+    return out if ranks.ndim else out.select(0, 0)
+
+
+def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear"):
+    return quantile(input, q, dim, keepdim, interpolation=interpolation, ignore_nan=True)
+
+
+def _vector_norm(x, ord, dim, keepdim):
+    dims = _dims(dim, x.ndim)
+    if ord == 2 and x.ndim:
+        return _C.norm(x, dims, keepdim)
+    magnitude = _C.abs(x)
+    if ord == math.inf:
+        return amax(magnitude, dims, keepdim)
+    if ord == -math.inf:
+        return amin(magnitude, dims, keepdim)
+    if ord == 0:
+        return sum(_C.ne(x, 0).to(x.dtype), dims, keepdim)
+    if ord == 1:
+        return sum(magnitude, dims, keepdim)
+    return _C.pow(sum(_C.pow(magnitude, float(ord)), dims, keepdim), 1 / ord)
+
+
+def norm(input, p="fro", dim=None, keepdim=False, *, dtype=None):
+    """The vector norm of order p over `dim`; "fro" is 2."""
+    if p == "nuc":
+        raise _C.Error("norm: the nuclear norm is not there")
+    return _vector_norm(_to(input, dtype), 2 if p in ("fro", None) else p, dim, keepdim)
+
+
+def dist(input, other, p=2):
+    return _vector_norm(_C.sub(input, other), p, None, False)
+
+
+@_scalars
+def softmax(input, dim, *, dtype=None):
+    return _C.softmax(_to(input, dtype), dim)
+
+
+@_scalars
+def log_softmax(input, dim, *, dtype=None):
+    return _C.log_softmax(_to(input, dtype), dim)
+
+
+def _scan(name):
+    plain = getattr(_C, name)
+
+    @_scalars
+    def scan(input, dim, *, dtype=None):
+        return plain(_to(input, dtype), dim)
+    scan.__name__, scan.__doc__ = name, plain.__doc__
+    return scan
+
+
+cumsum, cumprod, cummax, cummin, logcumsumexp = map(_scan, ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"))
+
+
+# ---- order
+
+
+@_scalars
+def sort(input, dim=-1, descending=False, *, stable=True):
+    return _C.sort(input, dim, descending)
+
+
+@_scalars
+def argsort(input, dim=-1, descending=False, *, stable=True):
+    return _C.argsort(input, dim, descending)
+
+
+def msort(input):
+    return sort(input, 0)[0]
+
+
+@_scalars
+def topk(input, k, dim=-1, largest=True, sorted=True):
+    return _C.topk(input, k, dim, largest)
+
+
+@_scalars
+def kthvalue(input, k, dim=-1, keepdim=False):
+    return _C.kthvalue(input, k, dim, keepdim)
+
+
+def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
+    """The elements that are there, ascending, or the slices along `dim`."""
+    if dim is None:
+        values, inverse, counts = _C.unique(input)
+        inverse = inverse.reshape(input.shape)
+    else:
+        values, _, inverse, counts = _C.unique_along(input, dim, sorted)
+    out = (values,) + (inverse,) * return_inverse + (counts,) * return_counts
+    return out if len(out) > 1 else values
+
+
+def searchsorted(sorted_sequence, input, *, right=False, side=None):
+    values = input if isinstance(input, Tensor) else creation.scalar_tensor(input, dtype=sorted_sequence.dtype)
+    return _C.searchsorted(sorted_sequence, values, right or side == "right")
+
+
+def bucketize(input, boundaries, *, right=False):
+    return searchsorted(boundaries, input, right=right)
+
+
+def histc(input, bins=100, min=0, max=0):
+    return _C.histc(input, bins, min, max)
+
+
+def isin(elements, test_elements, *, assume_unique=False, invert=False):
+    wanted = _tensor_like(test_elements, elements if isinstance(elements, Tensor) else test_elements).reshape((-1,))
+    x = elements if isinstance(elements, Tensor) else creation.scalar_tensor(elements, dtype=wanted.dtype)
+    found = any(_C.eq(x.unsqueeze(-1), wanted), -1) if wanted.numel() else creation.zeros(x.shape, dtype=dtype.bool)
+    return _C.logical_not(found) if invert else found
+
+
+# ---- elementwise
+
+
+def add(input, other, *, alpha=1):
+    return _C.add(input, other if alpha == 1 else _C.mul(other, alpha) if isinstance(other, Tensor) else other * alpha)
+
+
+def sub(input, other, *, alpha=1):
+    return _C.sub(input, other if alpha == 1 else _C.mul(other, alpha) if isinstance(other, Tensor) else other * alpha)
+
+
+def rsub(input, other, *, alpha=1):
+    return _C.sub(other, input if alpha == 1 else _C.mul(input, alpha))
+
+
+def div(input, other, *, rounding_mode=None):
+    """a / b, rounded as `rounding_mode` says: None, "floor" or "trunc"."""
+    kinds = {None: _C.div, "floor": _C.floor_divide, "trunc": _C.div_trunc}
+    if rounding_mode not in kinds:
+        raise _C.Error(f"div: rounding_mode {rounding_mode!r} is none of: None, floor, trunc")
+    return kinds[rounding_mode](input, other)
+
+
+def clamp(input, min=None, max=None):
+    """min(max(input, min), max), with numbers, tensors, or neither of one of them."""
+    if min is None and max is None:
+        raise _C.Error("clamp: neither min nor max is given")
+    if not isinstance(min, Tensor) and not isinstance(max, Tensor):
+        return _C.clamp(input, -math.inf if min is None else min, math.inf if max is None else max)
+    out = input if min is None else _C.maximum(input, min)
+    return out if max is None else _C.minimum(out, max)
+
+
+def clamp_min(input, min):
+    return clamp(input, min)
+
+
+def clamp_max(input, max):
+    return clamp(input, None, max)
+
+
+def where(condition, input=None, other=None):
+    """input where the condition holds, other elsewhere; alone it gives the indices of what is true, a tensor a dim."""
+    if input is None:
+        return nonzero(condition, as_tuple=True)
+    if not isinstance(input, Tensor) and not isinstance(other, Tensor):
+        input = creation.full((), input)
+    if not isinstance(input, Tensor):
+        input = _C.mul(creation.ones((), dtype=other.dtype), input)
+    if not isinstance(other, Tensor):
+        other = _C.mul(creation.ones((), dtype=input.dtype), other)
+    return _C.where(condition, input, other)
+
+
+def lerp(input, end, weight):
+    return _C.lerp(input, end, weight)
+
+
+def round(input, *, decimals=0):
+    """Half to even, to so many decimals."""
+    if decimals == 0:
+        return _C.round(input)
+    factor = 10.0 ** builtins.abs(decimals)
+    return _C.round(input * factor) / factor if decimals > 0 else _C.round(input / factor) * factor
+
+
+def nan_to_num(input, nan=None, posinf=None, neginf=None):
+    return _C.nan_to_num(input, 0 if nan is None else nan, posinf, neginf)
+
+
+def gelu(input, *, approximate="none"):
+    if approximate not in ("none", "tanh"):
+        raise _C.Error(f"gelu: approximate {approximate!r} is none of: none, tanh")
+    return _C.gelu(input) if approximate == "none" else _C.gelu_tanh(input)
+
+
+def logaddexp(input, other):
+    larger = _C.maximum(input, other)
+    same = _C.logical_and(_C.eq(input, other), _C.isinf(input))
+    apart = _C.where(same, creation.zeros_like(larger), _C.neg(_C.abs(_C.sub(input, other))))
+    return _C.add(larger, _C.log1p(_C.exp(apart)))
+
+
+def logaddexp2(input, other):
+    return logaddexp(input * math.log(2), other * math.log(2)) / math.log(2)
+
+
+def xlogy(input, other):
+    product = _C.mul(input, _C.log(other if isinstance(other, Tensor) else creation.full_like(input, other)))
+    zero = _C.eq(input, 0) if isinstance(input, Tensor) else creation.full(product.shape, input == 0)
+    bad = _C.isnan(other) if isinstance(other, Tensor) else creation.full(product.shape, math.isnan(other))
+    return _C.where(_C.logical_and(zero, _C.logical_not(bad)), creation.zeros_like(product), product)
+
+
+def logit(input, eps=None):
+    x = input if eps is None else _C.clamp(input, eps, 1 - eps)
+    return _C.log(x / (1 - x))
+
+
+def sinc(input):
+    """sin(pi x) / (pi x), 1 at 0."""
+    zero = _C.eq(input, 0)
+    x = _C.where(zero, creation.ones_like(input), input) * math.pi
+    return _C.where(zero, creation.ones_like(input), _C.sin(x) / x)
+
+
+def heaviside(input, values):
+    steps = _C.gt(input, 0).to(values.dtype)
+    return _C.where(_C.eq(input, 0), values, steps)
+
+
+def copysign(input, other):
+    sign = signbit(_tensor_like(other, input))
+    magnitude = _C.abs(input)
+    return _C.where(sign, _C.neg(magnitude), magnitude)
+
+
+def signbit(input):
+    """Whether the sign is negative, also that of 0."""
+    if not input.is_floating_point():
+        return _C.lt(input, 0)
+    return _C.logical_or(_C.lt(input, 0), _C.logical_and(_C.eq(input, 0), _C.lt(_C.reciprocal(input), 0)))
+
+
+def _preferring_numbers(of_two):
+    def choose(input, other):
+        return of_two(_C.where(_C.isnan(input), other, input), _C.where(_C.isnan(other), input, other))
+    return choose
+
+
+fmax, fmin = _preferring_numbers(_C.maximum), _preferring_numbers(_C.minimum)
+
+
+def frac(input):
+    return _C.sub(input, _C.trunc(input))
+
+
+def erfc(input):
+    return _C.sub(1.0, _C.erf(input))
+
+
+def deg2rad(input):
+    return _C.mul(input.to(_floating(input)), math.pi / 180)
+
+
+def rad2deg(input):
+    return _C.mul(input.to(_floating(input)), 180 / math.pi)
+
+
+def _floating(x):
+    return x.dtype if x.is_floating_point() else dtype.float32
+
+
+def ldexp(input, other):
+    return _C.mul(input, _C.pow(2.0, other.to(_floating(other))))
+
+
+def float_power(input, exponent):
+    x = input.to(dtype.float64) if isinstance(input, Tensor) else input
+    return _C.pow(x, exponent.to(dtype.float64) if isinstance(exponent, Tensor) else float(exponent))
+
+
+def isposinf(input):
+    return _C.logical_and(_C.isinf(input), _C.gt(input, 0))
+
+
+def isneginf(input):
+    return _C.logical_and(_C.isinf(input), _C.lt(input, 0))
+
+
+def isreal(input):
+    return creation.ones(input.shape, dtype=dtype.bool)
+
+
+def angle(input):
+    """0, pi of negative numbers, NaN of NaN."""
+    turned = _C.where(_C.lt(input, 0), creation.full_like(input, math.pi), creation.zeros_like(input))
+    return _C.where(_C.isnan(input), input, turned)
+
+
+def same(input):
+    """The tensor itself: what operators of complex numbers are for real ones."""
+    return input
+
+
+def allclose(input, other, rtol=1e-5, atol=1e-8, equal_nan=False) -> bool:
+    return bool(all(_C.isclose(input, other, rtol, atol, equal_nan)))
+
+
+def equal(input, other) -> bool:
+    return input.shape == other.shape and bool(all(_C.eq(input, other)))
+
+
+def addcmul(input, tensor1, tensor2, *, value=1):
+    return _C.add(input, _C.mul(_C.mul(tensor1, tensor2), value))
+
+
+def addcdiv(input, tensor1, tensor2, *, value=1):
+    return _C.add(input, _C.mul(_C.div(tensor1, tensor2), value))
+
+
+def mvlgamma(input, p):
+    shifts = creation.arange(p, dtype=input.dtype) / -2
+    return sum(_C.lgamma(input.unsqueeze(-1) + shifts), -1) + p * (p - 1) / 4 * math.log(math.pi)
+
+
+# ---- products
+
+
+def _scaled(product, input, beta, alpha):
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else _C.add(product, input if beta == 1 else input * beta)
+
+
+def addmm(input, mat1, mat2, *, beta=1, alpha=1):
+    return _scaled(_C.matmul(mat1, mat2), input, beta, alpha)
+
+
+def addmv(input, mat, vec, *, beta=1, alpha=1):
+    return _scaled(_C.matmul(mat, vec), input, beta, alpha)
+
+
+def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    return _scaled(sum(_C.matmul(batch1, batch2), 0), input, beta, alpha)
+
+
+def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
+    return _scaled(_C.matmul(batch1, batch2), input, beta, alpha)
+
+
+def outer(input, vec2):
+    return _C.mul(input.unsqueeze(1), vec2.unsqueeze(0))
+
+
+def addr(input, vec1, vec2, *, beta=1, alpha=1):
+    return _scaled(outer(vec1, vec2), input, beta, alpha)
+
+
+def dot(input, other):
+    return sum(_C.mul(input, other))
+
+
+def mm(input, mat2):
+    return _C.matmul(input, mat2)
+
+
+def inner(input, other):
+    if input.ndim == 0 or other.ndim == 0:
+        return _C.mul(input, other)
+    return _C.tensordot(input, other, input.ndim - 1, other.ndim - 1)
+
+
+def tensordot(a, b, dims=2):
+    """Over the last `dims` dims of a and the first ones of b, or over the dims that two lists name."""
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        dims = (list(range(a.ndim - dims, a.ndim)), list(range(dims)))
+    return _C.tensordot(a, b, dims[0], dims[1])
+
+
+def einsum(equation, *operands):
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        operands = operands[0]
+    return _C.einsum(equation, list(operands))
+
+
+def kron(input, other):
+    n = builtins.max(input.ndim, other.ndim)
+    a = input.reshape((1,) * (n - input.ndim) + input.shape)
+    b = other.reshape((1,) * (n - other.ndim) + other.shape)
+    spread_a = a.reshape([s for d in a.shape for s in (d, 1)])
+    spread_b = b.reshape([s for d in b.shape for s in (1, d)])
+    return _C.mul(spread_a, spread_b).reshape([x * y for x, y in zip(a.shape, b.shape)])
+
+
+def cross(input, other, dim=None):
+    a, b = broadcast_tensors(input, other)
+    if dim is None:
+        dim = next(d for d in range(a.ndim) if a.shape[d] == 3)
+    return _C.sub(_C.mul(roll(a, -1, dim), roll(b, -2, dim)), _C.mul(roll(a, -2, dim), roll(b, -1, dim)))
+
+
+def cdist(x1, x2, p=2.0):
+    """Distances [..., n, m] between the rows of both."""
+    return _vector_norm(_C.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1, False)
+
+
+def pdist(input, p=2.0):
+    at = creation.triu_indices(input.shape[0], input.shape[0], 1)
+    return _vector_norm(_C.sub(input[at[0]], input[at[1]]), p, -1, False)
+
+
+def cov(input, *, correction=1, fweights=None, aweights=None):
+    x = input.reshape((1, -1)) if input.ndim < 2 else input
+    weights = creation.ones(x.shape[1], dtype=x.dtype)
+    if fweights is not None:
+        weights = weights * fweights.to(x.dtype)
+    if aweights is not None:
+        weights = weights * aweights.to(x.dtype)
+    total = sum(weights)
+    centered = x - sum(x * weights, 1, True) / total
+    freedom = total - correction if aweights is None else total - correction * sum(weights * aweights.to(x.dtype)) / total
+    out = _C.matmul(centered * weights, centered.t()) / _C.maximum(freedom, 0.0)
+    return out.reshape(()) if out.numel() == 1 else out
+
+
+def corrcoef(input):
+    c = cov(input)
+    if c.ndim == 0:
+        return c / c
+    scale = _C.sqrt(diagonal(c))
+    return c / scale.unsqueeze(0) / scale.unsqueeze(1)
+
+
+def renorm(input, p, dim, maxnorm):
+    others = [d for d in range(input.ndim) if d != dim % input.ndim]
+    size = _vector_norm(input, p, others, True)
+    factor = _C.where(_C.gt(size, maxnorm), maxnorm / (size + 1e-7), creation.ones_like(size))
+    return _C.mul(input, factor)

@@ -1,0 +1,562 @@
+"""torch.nn.functional: layers, pools, activations and losses as functions."""
+from __future__ import annotations
+
+import builtins
+import math
+
+from .. import _C, creation, functions, shapes
+from .._C import (  # noqa: F401
+    celu, channel_shuffle, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu, relu6, selu,
+    sigmoid, silu, softsign, tanh, tanhshrink)
+from .._C import Tensor, dtype
+from ..functions import gelu, pdist  # noqa: F401
+from ..shapes import one_hot  # noqa: F401
+
+
+def _each(value, n):
+    """A number for each of n dims."""
+    if isinstance(value, (tuple, list)):
+        return list(value) * (n if len(value) == 1 else 1)
+    return [value] * n
+
+
+def _reduced(loss, reduction, count=None):
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return _C.sum(loss)
+    if reduction != "mean":
+        raise _C.Error(f"reduction: {reduction!r} is none of: none, mean, sum")
+    return _C.mean(loss) if count is None else _C.sum(loss) / count
+
+
+def _batched(rank):
+    """Lets a function of images take one without a batch: `rank` counts the batch and the channels."""
+    def decorate(function):
+        def wrapped(input, *args, **kwargs):
+            if input.ndim == rank:
+                return function(input, *args, **kwargs)
+            out = function(input.unsqueeze(0), *args, **kwargs)
+            return tuple(o.squeeze(0) for o in out) if isinstance(out, tuple) else _C.squeeze(out, 0)
+        wrapped.__name__, wrapped.__doc__ = function.__name__, function.__doc__
+        return wrapped
+    return decorate
+
+
+# ---- linear layers
+
+
+def linear(input, weight, bias=None):
+    return _C.linear(input, weight, bias) if weight.ndim == 2 and input.ndim > 1 else _plain_linear(input, weight, bias)
+
+
+def _plain_linear(input, weight, bias):
+    out = _C.matmul(input, shapes.t(weight))
+    return out if bias is None else out + bias
+
+
+def bilinear(input1, input2, weight, bias=None):
+    out = _C.einsum("...i,oij,...j->...o", [input1, weight, input2])
+    return out if bias is None else out + bias
+
+
+def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+    """Rows of `weight`; that of `padding_idx` gets no gradient."""
+    if max_norm is not None or scale_grad_by_freq:
+        raise _C.Error("embedding: max_norm and scale_grad_by_freq are not there")
+    if padding_idx is not None:
+        place = shapes.select_scatter(creation.zeros(weight.shape[0], dtype=dtype.bool),
+                                      creation.ones((), dtype=dtype.bool), 0, padding_idx)
+        weight = _C.where(place.unsqueeze(1), weight.detach(), weight)
+    return _C.embedding(input, weight)
+
+
+# ---- convolutions
+
+
+def _padding(padding, weight, dilation, n):
+    """What lies before and behind each dim."""
+    if padding == "valid":
+        return [0] * n, [0] * n
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:])]
+        return [t // 2 for t in total], [t - t // 2 for t in total]
+    return _each(padding, n), _each(padding, n)
+
+
+def _convolution(n):
+    @_batched(n + 2)
+    def conv(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+        dilation = _each(dilation, n)
+        low, high = _padding(padding, weight, dilation, n)
+        if n == 2 and low == high:
+            return _C.conv2d(input, weight, bias, _each(stride, n), low, dilation, groups)
+        return _C.conv(input, weight, bias, stride=_each(stride, n), low=low, high=high, dilation=dilation, groups=groups)
+    conv.__name__ = f"conv{n}d"
+    return conv
+
+
+def _transposed(n):
+    @_batched(n + 2)
+    def conv(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+        cut = _each(padding, n)
+        return _C.conv_transpose(input, weight, bias, stride=_each(stride, n), low=cut, high=cut,
+                                 output_padding=_each(output_padding, n), dilation=_each(dilation, n), groups=groups)
+    conv.__name__ = f"conv_transpose{n}d"
+    return conv
+
+
+conv1d, conv2d, conv3d = map(_convolution, (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_transposed, (1, 2, 3))
+
+
+@_batched(4)
+def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
+    cut = _each(padding, 2)
+    return _C.unfold(input, _each(kernel_size, 2), stride=_each(stride, 2), low=cut, high=cut, dilation=_each(dilation, 2))
+
+
+@_batched(3)
+def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
+    cut = _each(padding, 2)
+    return _C.fold(input, output_size, _each(kernel_size, 2), stride=_each(stride, 2), low=cut, high=cut,
+                   dilation=_each(dilation, 2))
+
+
+# ---- pools
+
+
+def _windows(n, kernel_size, stride, padding, dilation, ceil_mode):
+    size, cut = _each(kernel_size, n), _each(padding, n)
+    for k, p in zip(size, cut):
+        if p > k / 2:
+            raise _C.Error(f"pool: padding {p} is more than half of the window {k}")
+    return {"size": size, "stride": size if stride in (None, ()) else _each(stride, n), "low": cut, "high": cut,
+            "dilation": _each(dilation, n), "ceil": ceil_mode}
+
+
+def _max_pool(n):
+    @_batched(n + 2)
+    def pool(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+        windows = _windows(n, kernel_size, stride, padding, dilation, ceil_mode)
+        return (_C.max_pool_with_indices if return_indices else _C.max_pool)(input, **windows)
+    pool.__name__ = f"max_pool{n}d"
+    return pool
+
+
+def _avg_pool(n):
+    @_batched(n + 2)
+    def pool(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+        windows = _windows(n, kernel_size, stride, padding, 1, ceil_mode)
+        if divisor_override is None:
+            return _C.avg_pool(input, **windows, count_include_pad=count_include_pad)
+        sums = _C.avg_pool(input, **windows, count_include_pad=False)
+        counts = _C.avg_pool(creation.ones_like(input), **{**windows, "ceil": ceil_mode}, count_include_pad=True)
+        inside = counts * math.prod(windows["size"])
+        if ceil_mode:
+            raise _C.Error("avg_pool: divisor_override with ceil_mode is not there")
+        return sums * inside / divisor_override
+    pool.__name__ = f"avg_pool{n}d"
+    return pool
+
+
+def _adaptive(n, plain):
+    @_batched(n + 2)
+    def pool(input, output_size):
+        sizes = [input.shape[i - n] if s is None else s for i, s in enumerate(_each(output_size, n))]
+        return plain(input, sizes)
+    pool.__name__ = f"{plain.__name__}{n}d"
+    return pool
+
+
+def _unpool(n):
+    def pool(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+        size, cut = _each(kernel_size, n), _each(padding, n)
+        step = size if stride in (None, ()) else _each(stride, n)
+        if output_size is None:
+            output_size = [(d - 1) * s - 2 * p + k for d, s, p, k in zip(input.shape[-n:], step, cut, size)]
+        if input.ndim == n + 2:
+            return _C.max_unpool(input, indices, list(output_size)[-n:])
+        return _C.max_unpool(input.unsqueeze(0), indices.unsqueeze(0), list(output_size)[-n:]).squeeze(0)
+    pool.__name__ = f"max_unpool{n}d"
+    return pool
+
+
+max_pool1d, max_pool2d, max_pool3d = map(_max_pool, (1, 2, 3))
+avg_pool1d, avg_pool2d, avg_pool3d = map(_avg_pool, (1, 2, 3))
+max_unpool1d, max_unpool2d, max_unpool3d = map(_unpool, (1, 2, 3))
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive(n, _C.adaptive_avg_pool) for n in (1, 2, 3))
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive(n, _C.adaptive_max_pool) for n in (1, 2, 3))
+
+
+# ---- sampling
+
+
+def pad(input, pad, mode="constant", value=None):
+    """`pad` holds what goes before and behind the last dim, then the one before it, and so on; negative numbers cut."""
+    low, high = list(pad[0::2])[::-1], list(pad[1::2])[::-1]
+    if mode == "constant":
+        for dim, (a, b) in enumerate(zip(low, high), start=input.ndim - len(low)):  # cut off first
+            if a < 0 or b < 0:
+                input = _C.slice(input, dim, -builtins.min(a, 0), input.shape[dim] + builtins.min(b, 0))
+        low, high = ([builtins.max(p, 0) for p in side] for side in (low, high))
+        return _C.pad(input, low, high, 0 if value is None else float(value))
+    kinds = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    if mode not in kinds:
+        raise _C.Error(f"pad: mode {mode!r} is none of: constant, {', '.join(kinds)}")
+    return _C.pad(input, low, high, kinds[mode])
+
+
+def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None,
+                antialias=False):
+    """Images resized; modes nearest, nearest-exact, linear, bilinear, trilinear, bicubic and area."""
+    n = input.ndim - 2
+    if (size is None) == (scale_factor is None):
+        raise _C.Error("interpolate: one of size and scale_factor is given")
+    sizes = _each(size, n) if size is not None else None
+    if scale_factor is not None:
+        scales = [float(s) for s in _each(scale_factor, n)]
+        wanted = [math.floor(d * s) for d, s in zip(input.shape[2:], scales)]
+        if recompute_scale_factor or mode == "area":
+            sizes = wanted
+    if mode == "area":
+        return _C.adaptive_avg_pool(input, sizes)
+    kinds = {"nearest": "nearest", "nearest-exact": "nearest", "linear": "linear", "bilinear": "linear",
+             "trilinear": "linear", "bicubic": "cubic"}
+    if mode not in kinds:
+        raise _C.Error(f"interpolate: mode {mode!r} is none of: area, {', '.join(kinds)}")
+    options = {"interpolation": kinds[mode], "coordinates": "align_corners" if align_corners else "half_pixel"}
+    if mode == "nearest":
+        options.update(coordinates="asymmetric", nearest="floor")
+    elif mode == "nearest-exact":
+        options.update(nearest="round_prefer_ceil")
+    if antialias:
+        options.update(antialias=True, exclude_outside=True, cubic=-0.5)
+    dims = list(range(2, n + 2))
+    if sizes is not None:
+        return _C.resize(input, dims, sizes, **options)
+    return _C.resize_by(input, dims, scales, **options)
+
+
+def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
+    kinds = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
+    return _C.grid_sample(input, grid, kinds[mode], padding_mode, bool(align_corners))
+
+
+def affine_grid(theta, size, align_corners=False):
+    return _C.affine_grid(theta, list(size)[2:], bool(align_corners))
+
+
+# ---- activations
+
+
+def softmax(input, dim=None, *, dtype=None):
+    return functions.softmax(input, _default_dim(input) if dim is None else dim, dtype=dtype)
+
+
+def log_softmax(input, dim=None, *, dtype=None):
+    return functions.log_softmax(input, _default_dim(input) if dim is None else dim, dtype=dtype)
+
+
+def softmin(input, dim=None, *, dtype=None):
+    return softmax(_C.neg(input), dim, dtype=dtype)
+
+
+def _default_dim(input):
+    return 0 if input.ndim in (0, 1, 3) else 1
+
+
+def leaky_relu(input, negative_slope=0.01):
+    return _C.leaky_relu(input, negative_slope)
+
+
+def prelu(input, weight):
+    if weight.numel() == 1:
+        weight = weight.reshape((1,))
+    return _C.prelu(input if input.ndim > 1 or weight.numel() == 1 else input.unsqueeze(0), weight).reshape(input.shape)
+
+
+def hardtanh(input, min_val=-1.0, max_val=1.0):
+    return _C.hardtanh(input, min_val, max_val)
+
+
+def softplus(input, beta=1.0, threshold=20.0):
+    scaled = input * float(beta)
+    return _C.where(_C.gt(scaled, threshold), input, _C.softplus(scaled) / float(beta))
+
+
+def softshrink(input, lambd=0.5):
+    return _C.softshrink(input, lambd)
+
+
+def hardshrink(input, lambd=0.5):
+    return _C.hardshrink(input, lambd)
+
+
+def threshold(input, threshold, value):
+    return _C.where(_C.gt(input, threshold), input, creation.full_like(input, value))
+
+
+def glu(input, dim=-1):
+    return _C.glu(input, dim)
+
+
+def dropout(input, p=0.5, training=True):
+    return _C.dropout(input, p, training)
+
+
+# ---- norms
+
+
+def normalize(input, p=2.0, dim=1, eps=1e-12):
+    size = functions._vector_norm(input, p, dim, True)
+    return input / _C.maximum(size, eps).expand(input.shape)
+
+
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    if weight is None and len(normalized_shape) != 1:
+        weight = creation.ones(tuple(normalized_shape), dtype=input.dtype)
+    return _C.layer_norm(input, weight, bias, eps)
+
+
+def rms_norm(input, normalized_shape, weight=None, eps=None):
+    eps = {dtype.float64: 2.220446049250313e-16}.get(input.dtype, 1.1920929e-07) if eps is None else eps
+    n = len(normalized_shape)
+    flat = input.reshape(input.shape[:input.ndim - n] + (-1,))
+    return _C.rms_norm(flat, None if weight is None else weight.reshape((-1,)), eps).reshape(input.shape)
+
+
+def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
+    return _C.group_norm(input, num_groups, weight, bias, eps)
+
+
+def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1,
+                  eps=1e-5):
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None:
+        raise _C.Error("instance_norm: running statistics are not there")
+    return _C.instance_norm(input, weight, bias, eps)
+
+
+def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    channels = input.shape[1]
+    if running_mean is None:
+        running_mean, running_var = creation.zeros(channels), creation.ones(channels)
+    if weight is None:
+        weight = creation.ones(channels, dtype=input.dtype)
+    if bias is None:
+        bias = creation.zeros(channels, dtype=input.dtype)
+    return _C.batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+    """PyTorch's windows of an even size have one more channel before, and ours one more behind."""
+    if size % 2:
+        return _C.local_response_norm(input, size, alpha, beta, k)
+    channels = input.shape[1]
+    squares = _C.pad(input * input, [size // 2, *[0] * (input.ndim - 2)], [(size - 1) // 2, *[0] * (input.ndim - 2)])
+    means = _C.mean(_C.sliding_windows(squares, 1, size), -1)
+    return input / _C.pow(_C.slice(means, 1, 0, channels) * alpha + k, beta)
+
+
+def cosine_similarity(x1, x2, dim=1, eps=1e-8):
+    a, b = shapes.broadcast_tensors(x1, x2)
+    sizes = [_C.maximum(functions._vector_norm(x, 2, dim, True), eps) for x in (a, b)]
+    return functions.sum((a / sizes[0]) * (b / sizes[1]), dim)
+
+
+def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
+    return functions._vector_norm(_C.add(_C.sub(x1, x2), eps), p, -1, keepdim)
+
+
+# ---- attention
+
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+                                 enable_gqa=False):
+    """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]."""
+    n = query.ndim
+    lead = query.shape[:-2]
+    q, k, v = (x.reshape((1,) * builtins.max(4 - n, 0) + x.shape) for x in (query, key, value))
+    if n > 4:
+        q, k, v = (x.reshape((-1,) + x.shape[-3:]) for x in (q, k, v))
+        attn_mask = attn_mask if attn_mask is None else attn_mask.expand(lead + attn_mask.shape[-2:]).reshape(
+            (-1,) + lead[-1:] + attn_mask.shape[-2:])
+    out = _C.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal,
+                                          scale=0.0 if scale is None else scale, dropout_p=dropout_p)
+    return out.reshape(lead + out.shape[-2:])
+
+
+# ---- losses
+
+
+def mse_loss(input, target, reduction="mean", weight=None):
+    loss = _C.square(_C.sub(input, target))
+    return _reduced(loss if weight is None else loss * weight, reduction, None if weight is None else _C.sum(weight.expand(loss.shape)))
+
+
+def l1_loss(input, target, reduction="mean", weight=None):
+    loss = _C.abs(_C.sub(input, target))
+    return _reduced(loss if weight is None else loss * weight, reduction, None if weight is None else _C.sum(weight.expand(loss.shape)))
+
+
+def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
+    apart = _C.abs(_C.sub(input, target))
+    loss = _C.where(_C.le(apart, delta), apart * apart * 0.5, (apart - 0.5 * delta) * delta)
+    return _reduced(loss if weight is None else loss * weight, reduction, None if weight is None else _C.sum(weight.expand(loss.shape)))
+
+
+def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
+    if beta == 0:
+        return l1_loss(input, target, reduction)
+    return _reduced(huber_loss(input, target, "none", beta) / beta, reduction)
+
+
+def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
+    """input [n, classes, ...] of logarithms of probabilities, target [n, ...]."""
+    if input.ndim == 1:
+        out = nll_loss(input.unsqueeze(0), target.reshape((1,)), weight, ignore_index, "none")
+        counted = _C.ne(target.reshape((1,)), ignore_index).to(input.dtype)
+        share = counted if weight is None else weight[_C.where(_C.ne(target, ignore_index), target, 0 * target)].reshape((1,)) * counted
+        return _C.sum(out) / _C.sum(share) if reduction == "mean" else _C.sum(out) if reduction == "sum" else out.reshape(())
+    there = _C.ne(target, ignore_index)
+    index = _C.where(there, target, creation.zeros_like(target))
+    counted = there.to(input.dtype)
+    if weight is not None:
+        counted = counted * _C.index_select(weight, 0, index.reshape((-1,))).reshape(index.shape)
+    picked = _C.squeeze(_C.gather(input, 1, index.unsqueeze(1)), 1)
+    loss = _C.where(there, _C.neg(picked * counted), creation.zeros_like(picked))
+    return _reduced(loss, reduction, _C.sum(counted))
+
+
+def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    """input [n, classes, ...] of logits; target [n, ...] of classes, or of the shape of input, probabilities."""
+    if input.shape == target.shape and target.is_floating_point():
+        return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    plain = weight is None and input.ndim == 2 and target.numel() > 0
+    if plain:
+        return _C.cross_entropy(input, target, reduction, ignore_index, label_smoothing)
+    logs = log_softmax(input, 1 if input.ndim > 1 else 0)
+    loss = nll_loss(logs, target, weight, ignore_index, reduction)
+    if label_smoothing == 0:
+        return loss
+    classes = 1 if input.ndim > 1 else 0
+    spread = logs if weight is None else logs * weight.reshape([-1 if d == classes else 1 for d in range(logs.ndim)])
+    there = _C.ne(target, ignore_index)
+    smooth = _C.neg(_C.sum(spread, classes)) / logs.shape[classes]
+    smooth = _C.where(there, smooth, creation.zeros_like(smooth))
+    counted = there.to(input.dtype)
+    if weight is not None:
+        index = _C.where(there, target, creation.zeros_like(target))
+        counted = counted * _C.index_select(weight, 0, index.reshape((-1,))).reshape(index.shape)
+    return loss * (1 - label_smoothing) + _reduced(smooth, reduction, _C.sum(counted)) * label_smoothing
+
+
+def _soft_cross_entropy(input, target, weight, reduction, label_smoothing):
+    classes = 1 if input.ndim > 1 else 0
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / input.shape[classes]
+    logs = log_softmax(input, classes) * target
+    if weight is not None:
+        logs = logs * weight.reshape([-1 if d == classes else 1 for d in range(input.ndim)])
+    loss = _C.neg(_C.sum(logs, classes))
+    return _reduced(loss, reduction, loss.numel() if loss.numel() else None)
+
+
+def binary_cross_entropy(input, target, weight=None, reduction="mean"):
+    def log(x):
+        return _C.clamp(_C.log(x), -100, math.inf)
+    loss = _C.neg(target * log(input) + (1 - target) * log(1 - input))
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+def binary_cross_entropy_with_logits(input, target, weight=None, reduction="mean", pos_weight=None):
+    positive = _C.logsigmoid(input) * target
+    loss = _C.neg((positive if pos_weight is None else positive * pos_weight) + _C.logsigmoid(_C.neg(input)) * (1 - target))
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+def kl_div(input, target, reduction="mean", log_target=False):
+    loss = _C.exp(target) * (target - input) if log_target else functions.xlogy(target, target) - target * input
+    if reduction == "batchmean":
+        return _C.sum(loss) / input.shape[0] if input.ndim else _C.sum(loss)
+    return _reduced(loss, reduction)
+
+
+def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduction="mean"):
+    loss = _C.exp(input) - target * input if log_input else input - target * _C.log(input + eps)
+    if full:
+        stirling = target * _C.log(target) - target + 0.5 * _C.log(target * (2 * math.pi))
+        loss = loss + _C.where(_C.le(target, 1), creation.zeros_like(loss), stirling)
+    return _reduced(loss, reduction)
+
+
+def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    if not isinstance(var, Tensor):
+        var = creation.full_like(input, var)
+    if var.ndim == input.ndim - 1:
+        var = var.unsqueeze(-1)
+    bounded = _C.where(_C.lt(var, eps), creation.full_like(var, eps), var)
+    bounded = var + (bounded - var).detach()  # the gradient passes as if nothing was bounded
+    loss = 0.5 * (_C.log(bounded) + _C.square(input - target) / bounded)
+    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
+    zero = creation.zeros_like(input)
+    apart = _C.where(_C.ne(target, 1), _C.relu(margin - input), zero)
+    return _reduced(_C.where(_C.ne(target, -1), input, zero) + apart, reduction)
+
+
+def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
+    return _reduced(_C.relu(_C.neg(target) * (input1 - input2) + margin), reduction)
+
+
+def soft_margin_loss(input, target, reduction="mean"):
+    return _reduced(_C.log1p(_C.exp(_C.neg(target) * input)), reduction)
+
+
+def multilabel_soft_margin_loss(input, target, weight=None, reduction="mean"):
+    loss = _C.neg(target * _C.logsigmoid(input) + (1 - target) * _C.logsigmoid(_C.neg(input)))
+    return _reduced(_C.mean(loss if weight is None else loss * weight, -1), reduction)
+
+
+def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction="mean"):
+    x = input if input.ndim > 1 else input.unsqueeze(0)
+    index = target.reshape((-1, 1))
+    apart = _C.relu(margin - _C.gather(x, 1, index) + x)
+    loss = apart if p == 1 else apart * apart
+    if weight is not None:
+        loss = loss * _C.index_select(weight, 0, index.reshape((-1,))).unsqueeze(1)
+    others = 1 - _C.one_hot(index.reshape((-1,)), x.shape[1]).to(x.dtype)
+    loss = _C.sum(loss * others, 1) / x.shape[1]
+    return _reduced(loss if input.ndim > 1 else loss.reshape(()), reduction)
+
+
+def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
+    eps = 1e-12
+    a, b = _C.sum(input1 * input1, -1) + eps, _C.sum(input2 * input2, -1) + eps
+    alike = _C.sum(input1 * input2, -1) / _C.sqrt(a * b)
+    zero = creation.zeros_like(alike)
+    loss = _C.where(_C.eq(target, 1), 1 - alike, zero) + _C.where(_C.eq(target, -1), _C.relu(alike - margin), zero)
+    return _reduced(loss, reduction)
+
+
+def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
+    return triplet_margin_with_distance_loss(
+        anchor, positive, negative, distance_function=lambda a, b: pairwise_distance(a, b, p, eps), margin=margin, swap=swap,
+        reduction=reduction)
+
+
+def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False,
+                                      reduction="mean"):
+    distance = distance_function or pairwise_distance
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = _C.minimum(far, distance(positive, negative))
+    return _reduced(_C.relu(near - far + margin), reduction)

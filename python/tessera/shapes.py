@@ -1,0 +1,487 @@
+"""Shapes and indexing as PyTorch has them, where those of the library differ in what they take."""
+from __future__ import annotations
+
+import builtins
+import functools
+
+from . import _C
+from . import creation
+from ._C import Tensor, dtype
+
+
+def _dims(dim, ndim):
+    """Those that `dim` names, from 0, all of them for None and ()."""
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return list(range(ndim))
+    return [d % builtins.max(ndim, 1) for d in (dim if isinstance(dim, (tuple, list)) else [dim])]
+
+
+def _scalars(function):
+    """Lets a function of dims take tensors that have none, as if they had one."""
+    def drop(out):
+        return out.reshape(()) if isinstance(out, Tensor) and out.ndim == 1 and out.numel() == 1 else out
+
+    @functools.wraps(function)
+    def wrapped(input, *args, **kwargs):
+        if input.ndim:
+            return function(input, *args, **kwargs)
+        out = function(input.reshape((1,)), *args, **kwargs)
+        return tuple(map(drop, out)) if isinstance(out, tuple) else drop(out)
+    return wrapped
+
+
+# ---- shape
+
+
+def _listed(sizes):
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+
+
+def reshape(input, *shape):
+    return _C.reshape(input, _listed(shape))
+
+
+def permute(input, *dims):
+    return _C.permute(input, _listed(dims)) if input.ndim else input
+
+
+def expand(input, *size):
+    return _C.expand(input, _listed(size))
+
+
+def expand_as(input, other):
+    return _C.expand(input, other.shape)
+
+
+def reshape_as(input, other):
+    return _C.reshape(input, other.shape)
+
+
+def transpose(input, dim0, dim1):
+    return _C.transpose(input, dim0, dim1) if input.ndim else input
+
+
+def t(input):
+    return _C.transpose(input, 0, 1) if input.ndim > 1 else input
+
+
+def squeeze(input, dim=None):
+    for d in sorted({d for d in _dims(dim, input.ndim) if d < input.ndim}, reverse=True):
+        if input.shape[d] == 1:
+            input = _C.squeeze(input, d)
+    return input
+
+
+def flatten(input, start_dim=0, end_dim=-1):
+    return _C.flatten(input, start_dim, end_dim) if input.ndim else input.reshape((1,))
+
+
+def unflatten(input, dim, sizes):
+    d = dim % input.ndim
+    return input.reshape(input.shape[:d] + tuple(sizes) + input.shape[d + 1:])
+
+
+def ravel(input):
+    return input.reshape((-1,))
+
+
+def cat(tensors, dim=0):
+    """Joined along `dim`; the dtypes are promoted, and empty 1-d tensors are passed over."""
+    parts = [p for p in tensors if p.shape != (0,)]
+    return _C.concat(parts, dim) if parts else list(tensors)[0]
+
+
+def stack(tensors, dim=0):
+    return _C.stack(list(tensors), dim)
+
+
+def split(input, split_size_or_sections, dim=0):
+    if isinstance(split_size_or_sections, int):
+        return _C.split(input, split_size_or_sections, dim)
+    ends = [0]
+    for size in split_size_or_sections:
+        ends.append(ends[-1] + size)
+    if ends[-1] != input.shape[dim]:
+        raise _C.Error(f"split: sections of {ends[-1]} elements for dim {dim} of {input.shape}")
+    return tuple(_C.slice(input, dim, a, b) for a, b in zip(ends, ends[1:]))
+
+
+def chunk(input, chunks, dim=0):
+    return _C.chunk(input, chunks, dim)
+
+
+def tensor_split(input, indices_or_sections, dim=0):
+    n, at = input.shape[dim], indices_or_sections
+    if isinstance(at, Tensor):
+        at = at.tolist()
+    if isinstance(at, int):
+        sizes = [n // at + (i < n % at) for i in range(at)]
+        return split(input, sizes, dim)
+    return tuple(_C.slice(input, dim, a, builtins.max(a, b) if b >= 0 else b) for a, b in zip([0, *at], [*at, n]))
+
+
+def hsplit(input, indices_or_sections):
+    return tensor_split(input, indices_or_sections, 0 if input.ndim == 1 else 1)
+
+
+def vsplit(input, indices_or_sections):
+    return tensor_split(input, indices_or_sections, 0)
+
+
+def dsplit(input, indices_or_sections):
+    return tensor_split(input, indices_or_sections, 2)
+
+
+def narrow(input, dim, start, length):
+    start = int(start) + (input.shape[dim] if start < 0 else 0)
+    return _C.slice(input, dim, start, start + length)
+
+
+def repeat(input, *counts):
+    return _C.repeat(input, _listed(counts))
+
+
+def tile(input, *dims):
+    counts = tuple(_listed(dims))
+    return _C.repeat(input, (1,) * (input.ndim - len(counts)) + counts)
+
+
+def repeat_interleave(input, repeats, dim=None):
+    if dim is None:
+        input, dim = input.reshape((-1,)), 0
+    if isinstance(repeats, Tensor) and repeats.numel() == 1:
+        repeats = int(repeats.item())
+    return _C.repeat_interleave(input.reshape((1,)) if input.ndim == 0 else input, repeats, dim)
+
+
+def roll(input, shifts, dims=None):
+    if input.ndim == 0:
+        return input
+    if dims is None or dims == ():
+        return _C.roll(input.reshape((-1,)), shifts, 0).reshape(input.shape)
+    return _C.roll(input, shifts, dims)
+
+
+def flip(input, *dims):
+    dims = _listed(dims)
+    return _C.flip(input, dims) if input.ndim and dims else input.clone()
+
+
+def fliplr(input):
+    return _C.flip(input, 1)
+
+
+def flipud(input):
+    return _C.flip(input, 0)
+
+
+def rot90(input, k=1, dims=(0, 1)):
+    a, b = dims
+    k %= 4
+    if k == 2:
+        return _C.flip(input, (a, b))
+    return input if k == 0 else transpose(_C.flip(input, b if k == 1 else a), a, b)
+
+
+def diagonal(input, offset=0, dim1=0, dim2=1):
+    return _C.diagonal(input, offset, dim1, dim2)
+
+
+def diag_embed(input, offset=0, dim1=-2, dim2=-1):
+    n, m = input.shape[-1], input.shape[-1] + builtins.abs(offset)
+    wide = input.unsqueeze(-1).expand(input.shape + (m,))
+    rows = creation.arange(m).unsqueeze(1)
+    on = _C.eq(creation.arange(m).unsqueeze(0) - rows, offset)
+    first = builtins.max(-offset, 0)
+    place = _C.clamp(rows - first, 0, builtins.max(n - 1, 0)).reshape((-1,))
+    out = _C.where(on, _C.index_select(wide, -2, place), creation.zeros((), dtype=input.dtype))
+    return movedim(out, (-2, -1), (dim1, dim2))
+
+
+def diag(input, diagonal=0):
+    return diag_embed(input, diagonal) if input.ndim == 1 else _C.diagonal(input, diagonal)
+
+
+def diagflat(input, offset=0):
+    return diag_embed(input.reshape((-1,)), offset)
+
+
+def trace(input):
+    return _C.sum(_C.diagonal(input))
+
+
+def movedim(input, source, destination):
+    if isinstance(source, int):
+        return _C.movedim(input, source, destination) if input.ndim else input
+    n = input.ndim
+    pairs = {d % n: s % n for s, d in zip(source, destination)}
+    rest = iter(d for d in range(n) if d not in pairs.values())
+    return permute(input, [pairs[d] if d in pairs else next(rest) for d in range(n)])
+
+
+def unfold(input, dimension, size, step):
+    """Windows of `size` elements, `step` apart, along a dim, as the last dim."""
+    x = input.reshape((1,)) if input.ndim == 0 else input
+    out = _C.sliding_windows(x, dimension, size, step)
+    return out.select(0, 0) if input.ndim == 0 else out
+
+
+def meshgrid(*tensors, indexing="ij"):
+    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
+        tensors = tensors[0]
+    return _C.meshgrid([p.reshape((-1,)) for p in tensors], indexing == "xy")
+
+
+def broadcast_shapes(*shapes):
+    shapes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    n, out = builtins.max(map(len, shapes), default=0), []
+    for sizes in zip(*((1,) * (n - len(s)) + s for s in shapes)):
+        wide = {s for s in sizes if s != 1}
+        if len(wide) > 1:
+            raise _C.Error(f"broadcast_shapes: shapes do not broadcast: {', '.join(map(str, shapes))}")
+        out.append(wide.pop() if wide else 1)
+    return tuple(out)
+
+
+def broadcast_tensors(*tensors):
+    shape = broadcast_shapes(*(x.shape for x in tensors))
+    return tuple(_C.expand(x, shape) for x in tensors)
+
+
+def atleast_1d(*tensors):
+    return _each(tensors, lambda x: x if x.ndim else x.reshape((1,)))
+
+
+def atleast_2d(*tensors):
+    return _each(tensors, lambda x: x if x.ndim > 1 else x.reshape((1, -1)))
+
+
+def atleast_3d(*tensors):
+    return _each(tensors, lambda x: x if x.ndim > 2 else x.unsqueeze(-1) if x.ndim == 2 else x.reshape((1, -1, 1)))
+
+
+def _each(tensors, function):
+    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
+        tensors = tuple(tensors[0])
+        return tuple(map(function, tensors))
+    return tuple(map(function, tensors)) if len(tensors) > 1 else function(tensors[0])
+
+
+def hstack(tensors):
+    parts = [atleast_1d(x) for x in tensors]
+    return cat(parts, 0 if parts[0].ndim == 1 else 1)
+
+
+def vstack(tensors):
+    return cat([atleast_2d(x) for x in tensors], 0)
+
+
+def dstack(tensors):
+    return cat([atleast_3d(x) for x in tensors], 2)
+
+
+def column_stack(tensors):
+    return cat([x if x.ndim > 1 else x.reshape((-1, 1)) for x in tensors], 1)
+
+
+def block_diag(*tensors):
+    parts = [atleast_2d(x) for x in tensors]
+    width, before, rows = builtins.sum(p.shape[1] for p in parts), 0, []
+    for p in parts:
+        rows.append(_C.pad(p, (0, before), (0, width - before - p.shape[1])))
+        before += p.shape[1]
+    return _C.concat(rows, 0)
+
+
+def cartesian_prod(*tensors):
+    if len(tensors) == 1:
+        return tensors[0]
+    return _C.stack([m.reshape((-1,)) for m in _C.meshgrid(list(tensors))], 1)
+
+
+def diff(input, n=1, dim=-1, prepend=None, append=None):
+    x = cat([p for p in (prepend, input, append) if p is not None], dim)
+    for _ in range(n):
+        size = x.shape[dim]
+        x = _C.sub(_C.slice(x, dim, 1, size), _C.slice(x, dim, 0, builtins.max(size - 1, 0)))
+    return x
+
+
+def _trapezoids(y, x, dx, dim):
+    n = y.shape[dim]
+    both = _C.add(_C.slice(y, dim, 1, n), _C.slice(y, dim, 0, builtins.max(n - 1, 0)))
+    if x is None:
+        return both * (dx / 2)
+    widths = diff(x, dim=dim if x.ndim > 1 else -1)
+    if x.ndim == 1:
+        widths = widths.reshape([-1 if d == dim % y.ndim else 1 for d in range(y.ndim)])
+    return _C.mul(both, widths) * 0.5
+
+
+def trapezoid(y, x=None, *, dx=1, dim=-1):
+    return _C.sum(_trapezoids(y, x, dx, dim), dim)
+
+
+def cumulative_trapezoid(y, x=None, *, dx=1, dim=-1):
+    return _C.cumsum(_trapezoids(y, x, dx, dim), dim)
+
+
+# ---- indexing
+
+
+def nonzero(input, *, as_tuple=False):
+    found = _C.nonzero(input)
+    return tuple(found.select(1, d) for d in range(input.ndim)) if as_tuple else found
+
+
+def gather(input, dim, index):
+    if input.ndim == 0:
+        return _C.gather(input.reshape((1,)), 0, index.reshape((-1,))).reshape(index.shape)
+    return _C.gather(input, dim, index)
+
+
+def index_select(input, dim, index):
+    if input.ndim == 0:
+        return _C.index_select(input.reshape((1,)), 0, index.reshape((-1,))).reshape(())
+    return _C.index_select(input, dim, index.reshape((-1,)))
+
+
+def take_along_dim(input, indices, dim=None):
+    if dim is None:
+        return _C.gather(input.reshape((-1,)), 0, indices.reshape((-1,)))
+    shape = list(broadcast_shapes(*([s if d != dim % x.ndim else 1 for d, s in enumerate(x.shape)] for x in (input, indices))))
+    shape[dim] = input.shape[dim]
+    return _C.take_along_dim(input.expand(shape), indices, dim)
+
+
+def take(input, index):
+    return input.reshape((-1,))[index]
+
+
+def _cut_to(index, source):
+    return source[tuple(slice(0, n) for n in index.shape)] if source.shape != index.shape else source
+
+
+def scatter(input, dim, index, src, *, reduce=None):
+    """input with src, a tensor or a number, written to the places that gather would read, or added or multiplied."""
+    source = _cut_to(index, src) if isinstance(src, Tensor) else creation.full(index.shape, src, dtype=input.dtype)
+    if input.ndim == 0:
+        return scatter(input.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,)), reduce=reduce).reshape(())
+    if index.ndim == 0 or index.numel() == 0:
+        index, source = index.reshape((-1,)), source.reshape((-1,))
+        if index.numel() == 0:
+            return input.clone()
+    if reduce is None:
+        return _C.scatter(input, dim, index, source)
+    return _C.scatter_reduce(input, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+def scatter_add(input, dim, index, src):
+    return scatter(input, dim, index, src, reduce="add")
+
+
+def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
+    names = {"amax": "max", "amin": "min"}
+    if input.ndim == 0:
+        return _C.scatter_reduce(input.reshape((1,)), 0, index.reshape((-1,)), src.reshape((-1,)), names.get(reduce, reduce),
+                                 include_self).reshape(())
+    if index.numel() == 0:
+        return input.clone()
+    return _C.scatter_reduce(input, dim, index, _cut_to(index, src), names.get(reduce, reduce), include_self)
+
+
+def _rows(input, dim, index, source):
+    """An index for scatter that names whole slices along a dim."""
+    shape = [1] * source.ndim
+    shape[dim] = -1
+    return index.reshape(shape).expand(source.shape)
+
+
+@_scalars
+def index_add(input, dim, index, source, *, alpha=1):
+    return _C.index_add(input, dim, index.reshape((-1,)), source.reshape((1,)) if source.ndim == 0 else source, alpha)
+
+
+@_scalars
+def index_copy(input, dim, index, source):
+    source, index = source.reshape((1,)) if source.ndim == 0 else source, index.reshape((-1,))
+    return _C.scatter(input, dim, _rows(input, dim, index, source), source) if index.numel() else input.clone()
+
+
+@_scalars
+def index_fill(input, dim, index, value):
+    index = index.reshape((-1,))
+    named = _C.gt(_C.sum(_C.one_hot(index, input.shape[dim]), 0), 0) if index.numel() else creation.zeros(
+        input.shape[dim], dtype=dtype.bool)
+    shape = [1] * input.ndim
+    shape[dim] = -1
+    return masked_fill(input, named.reshape(shape), value)
+
+
+@_scalars
+def index_reduce(input, dim, index, source, reduce, *, include_self=True):
+    source, index = source.reshape((1,)) if source.ndim == 0 else source, index.reshape((-1,))
+    return scatter_reduce(input, dim, _rows(input, dim, index, source), source, reduce, include_self=include_self)
+
+
+def index_put(input, indices, values, accumulate=False):
+    if builtins.any(i is None for i in indices):
+        raise _C.Error("index_put: every index is a tensor here")
+    spread = []
+    for i in indices:
+        spread += nonzero(i, as_tuple=True) if i.dtype == dtype.bool else [i]
+    return _C.index_put(input, spread, values, accumulate)
+
+
+def put(input, index, source, accumulate=False):
+    return _C.index_put(input.reshape((-1,)), [index.reshape((-1,))], source.reshape((-1,)), accumulate).reshape(input.shape)
+
+
+def select_scatter(input, src, dim, index):
+    index %= input.shape[dim]
+    place = creation.arange(input.shape[dim]).reshape([-1 if d == dim % input.ndim else 1 for d in range(input.ndim)])
+    return _C.where(_C.eq(place, index), src.unsqueeze(dim), input)
+
+
+def slice_scatter(input, src, dim=0, start=None, end=None, step=1):
+    at = creation.tensor(list(range(input.shape[dim]))[start:end:step], dtype=dtype.int64)
+    return index_copy(input, dim, at, src)
+
+
+def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
+    x = movedim(input, (dim1, dim2), (-2, -1))
+    rows, columns = x.shape[-2:]
+    on = _C.eq(creation.arange(columns).unsqueeze(0) - creation.arange(rows).unsqueeze(1), offset)
+    place = creation.arange(rows) + builtins.min(offset, 0)
+    n = builtins.max(src.shape[-1], 1)
+    spread = _C.index_select(src, -1, _C.clamp(place, 0, n - 1)).unsqueeze(-1).expand(x.shape) if src.numel() else x
+    return movedim(_C.where(on, spread, x), (-2, -1), (dim1, dim2))
+
+
+def masked_fill(input, mask, value):
+    return _C.where(mask, _C.mul(creation.ones((), dtype=input.dtype), value), input)
+
+
+def masked_scatter(input, mask, source):
+    mask = mask.expand(broadcast_shapes(input.shape, mask.shape))
+    x = input.expand(mask.shape)
+    order = _C.cumsum(mask.reshape((-1,)).to(dtype.int64), 0) - 1
+    taken = _C.index_select(source.reshape((-1,)), 0, _C.clamp(order, 0, builtins.max(source.numel() - 1, 0)))
+    return _C.where(mask, taken.reshape(mask.shape), x)
+
+
+def one_hot(input, num_classes=-1):
+    return _C.one_hot(input, int(_C.amax(input).item()) + 1 if num_classes < 0 else num_classes)
+
+
+def sum_to_size(input, *size):
+    return _C.sum_to(input, _listed(size))
+
+
+def multinomial(input, num_samples, replacement=False, *, generator=None):
+    return _C.multinomial(input, num_samples, replacement, generator)
+
+
+def bernoulli(input, *, generator=None):
+    """1 with the probabilities of the input, 0 otherwise."""
+    return _C.lt(_C.rand(input.shape, generator), input).to(input.dtype)
