@@ -22,7 +22,7 @@ PARAMETER_NAMES_OF = {
         "v": "value", "mask": "attn_mask", "dropout": "dropout_p"}, "scatter": {"source": "src"},
     "scatter_add": {"source": "src"}, "scatter_reduce": {"source": "src", "how": "reduce"},
     "embedding": {"index": "input"}, "lerp": {"b": "end"}, "permute": {"dims": "dims"}, "flip": {"dims": "dims"},
-    "roll": {"dims": "dims"},
+    "roll": {"dims": "dims"}, "pixel_shuffle": {"factor": "upscale_factor"}, "pixel_unshuffle": {"factor": "downscale_factor"},
 }
 # What Python cannot use: slices by symbols, and memory of captured functions.
 SKIPPED = {("slice", "Dim start")}

@@ -12,8 +12,8 @@ struct Known {
   DType dtype;
   Code code;
 };
-constexpr Known kKnown[] = {{Bool, Code::Bool},     {UInt8, Code::UInt},      {Int8, Code::Int},
-                            {Int32, Code::Int},     {Int64, Code::Int},       {Float16, Code::Float},
+constexpr Known kKnown[] = {{Bool, Code::Bool},       {UInt8, Code::UInt},    {Int8, Code::Int},
+                            {Int32, Code::Int},       {Int64, Code::Int},     {Float16, Code::Float},
                             {BFloat16, Code::Bfloat}, {Float32, Code::Float}, {Float64, Code::Float}};
 
 nb::dlpack::dtype dlpack_dtype(DType dtype) {
@@ -80,8 +80,10 @@ nb::ndarray<Framework> exported(const Tensor& t, nb::dlpack::dtype as, const cha
   std::vector<size_t> shape;
   for (const Dim d : t.shape()) shape.push_back(d.value());
   void* const data = t.data_ptr();
-  const nb::capsule owner(new Ref<Storage>(t.storage()), [](void* p) noexcept { delete static_cast<Ref<Storage>*>(p); });
-  return nb::ndarray<Framework>(data, shape.size(), shape.data(), owner, t.strides().data(), as, nb::device::cpu::value, 0);
+  const nb::capsule owner(new Ref<Storage>(t.storage()),
+                          [](void* p) noexcept { delete static_cast<Ref<Storage>*>(p); });
+  return nb::ndarray<Framework>(data, shape.size(), shape.data(), owner, t.strides().data(), as, nb::device::cpu::value,
+                                0);
 }
 
 // What nested lists hold: a shape, and numbers of one kind.
@@ -133,7 +135,8 @@ Tensor tensor_of(nb::handle data, std::optional<DType> dtype, Device device) {
 
 void bind_arrays(nb::module_& m, nb::class_<Tensor>& tensor) {
   m.def("_from_array", &from_array, nb::arg("array"), nb::arg("dtype") = nb::none());
-  m.def("_tensor_of", &tensor_of, nb::arg("data"), nb::arg("dtype") = nb::none(), nb::arg("device").none() = nb::none());
+  m.def("_tensor_of", &tensor_of, nb::arg("data"), nb::arg("dtype") = nb::none(),
+        nb::arg("device").none() = nb::none());
   // Of bf16, which NumPy lacks, the bits.
   tensor.def("_numpy", [](const Tensor& t) {
     const nb::dlpack::dtype bits{static_cast<uint8_t>(Code::UInt), 16, 1};

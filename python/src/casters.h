@@ -158,7 +158,8 @@ struct type_caster<std::array<int64_t, 2>> {
   }
 };
 
-// Names are looked up when they are converted; one that is none throws what the library says, where the dispatcher lets it.
+// Names are looked up when they are converted; one that is none throws what the library says, where the dispatcher lets
+// it.
 
 /// tessera.float32, or its name.
 template <>
@@ -174,7 +175,8 @@ struct type_caster<tessera::DType> {
       return true;
     }
     int64_t number;
-    if (!NB_CALL(enum_from_python)(NB_CTX_C(cleanup), &typeid(tessera::DType), source.ptr(), &number, flags)) return false;
+    if (!NB_CALL(enum_from_python)(NB_CTX_C(cleanup), &typeid(tessera::DType), source.ptr(), &number, flags))
+      return false;
     dtype_ = static_cast<tessera::DType>(number);
     return true;
   }

@@ -29,15 +29,20 @@ void bind_basics(nb::module_& m) {
 
   nb::class_<Device>(m, "device", "Where tensors live: \"cpu\", \"cuda:0\", \"hip:1\".")
       .def("__init__", [](Device* made, const std::string& name) { new (made) Device(parse_device(name)); })
-      .def_prop_ro("type", [](Device d) { return d.type == DeviceType::CPU ? "cpu" : d.type == DeviceType::CUDA ? "cuda" : "hip"; })
+      .def_prop_ro("type",
+                   [](Device d) {
+                     return d.type == DeviceType::CPU ? "cpu" : d.type == DeviceType::CUDA ? "cuda" : "hip";
+                   })
       .def_prop_ro("index", [](Device d) { return static_cast<int>(d.index); })
-      .def("__eq__", [](Device a, Device b) { return a == b; }, nb::is_operator())
+      .def(
+          "__eq__", [](Device a, Device b) { return a == b; }, nb::is_operator())
       .def("__hash__", [](Device d) { return nb::hash(nb::str(to_string(d).c_str())); })
       .def("__str__", [](Device d) { return to_string(d); })
       .def("__repr__", [](Device d) { return "device('" + to_string(d) + "')"; });
   m.def("default_device", &default_device);
-  m.def("device_count", [](const std::string& type) { return device_count(parse_device(type).type); }, nb::arg("type"),
-        "GPUs of a kind, \"cuda\" or \"hip\", that were found.");
+  m.def(
+      "device_count", [](const std::string& type) { return device_count(parse_device(type).type); }, nb::arg("type"),
+      "GPUs of a kind, \"cuda\" or \"hip\", that were found.");
   m.def("why_unavailable", &why_unavailable, nb::arg("device"), "Why a device cannot be used; empty if it can.");
   m.def("synchronize", &synchronize, nb::arg("device"), nb::call_guard<Unlocked>());
   m.def("set_num_threads", &set_num_threads, nb::arg("n"));

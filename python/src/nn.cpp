@@ -1,7 +1,7 @@
 // Modules, which Python may extend: an override of forward() is what the library calls, too.
+#include <nanobind/trampoline.h>
 #include "module.h"
 #include "named.h"
-#include <nanobind/trampoline.h>
 
 namespace tessera::python {
 namespace {
@@ -76,9 +76,9 @@ template <class M>
 auto layer(nb::module_& m, const char* name, const char* doc) {
   nb::class_<M, nn::Module, Overridable<M>> made(m, name, nb::dynamic_attr(), doc);
   made.def("forward", &forward<M>);
-  if constexpr (requires(M& l) { l.weight; }) made.def_prop_ro("weight", [](const M& l) { return l.weight; });
-  if constexpr (requires(M& l) { l.bias; }) made.def_prop_ro("bias", [](const M& l) { return l.bias; });
-  if constexpr (requires(M& l) { l.eps; }) made.def_ro("eps", &M::eps);
+  if constexpr (requires(M & l) { l.weight; }) made.def_prop_ro("weight", [](const M& l) { return l.weight; });
+  if constexpr (requires(M & l) { l.bias; }) made.def_prop_ro("bias", [](const M& l) { return l.bias; });
+  if constexpr (requires(M & l) { l.eps; }) made.def_ro("eps", &M::eps);
   return made;
 }
 
@@ -105,27 +105,42 @@ void bind_module(nb::module_& m) {
              return out;
            })
       .def("named_modules", [](const Module& self) { return listed(self.named_modules()); })
-      .def("get_submodule", [](const Module& self, const std::string& path) { return shared(self.child(path)); },
-           nb::arg("target"))
-      .def("replace",
-           [](Module& self, const std::string& path, std::shared_ptr<Module> module, bool any_shapes) {
-             self.replace(path, nn::Child<Module>(std::move(module)), {.any_shapes = any_shapes});
-           },
-           nb::arg("path"), nb::arg("module"), nb::arg("any_shapes") = false,
-           "Puts a module where that of that name was.")
+      .def(
+          "get_submodule", [](const Module& self, const std::string& path) { return shared(self.child(path)); },
+          nb::arg("target"))
+      .def(
+          "replace",
+          [](Module& self, const std::string& path, std::shared_ptr<Module> module, bool any_shapes) {
+            self.replace(path, nn::Child<Module>(std::move(module)), {.any_shapes = any_shapes});
+          },
+          nb::arg("path"), nb::arg("module"), nb::arg("any_shapes") = false,
+          "Puts a module where that of that name was.")
       .def_prop_ro("name", &Module::name)
       .def("pack", &Module::pack, "Lets calls in evaluation use weights as kernels want them, until train().")
-      .def("train", [](nb::handle self, bool on) { nb::inst_ptr<Module>(self)->train(on); return nb::borrow(self); },
-           nb::arg("mode") = true)
-      .def("eval", [](nb::handle self) { nb::inst_ptr<Module>(self)->eval(); return nb::borrow(self); })
+      .def(
+          "train",
+          [](nb::handle self, bool on) {
+            nb::inst_ptr<Module>(self)->train(on);
+            return nb::borrow(self);
+          },
+          nb::arg("mode") = true)
+      .def("eval",
+           [](nb::handle self) {
+             nb::inst_ptr<Module>(self)->eval();
+             return nb::borrow(self);
+           })
       .def_prop_ro("training", &Module::training)
       .def("zero_grad", &Module::zero_grad)
-      .def("_to", [](Module& self, const std::optional<DType>& dtype, const std::optional<std::string>& device) {
-             if (dtype) self.to(*dtype);
-             if (device) self.to(parse_device(*device));
-           },
-           nb::arg("dtype") = nb::none(), nb::arg("device") = nb::none())
-      .def("channels_last", [](Module& self) { self.to(ChannelsLast); }, "Lays the filters of convolutions so in memory.")
+      .def(
+          "_to",
+          [](Module& self, const std::optional<DType>& dtype, const std::optional<std::string>& device) {
+            if (dtype) self.to(*dtype);
+            if (device) self.to(parse_device(*device));
+          },
+          nb::arg("dtype") = nb::none(), nb::arg("device") = nb::none())
+      .def(
+          "channels_last", [](Module& self) { self.to(ChannelsLast); },
+          "Lays the filters of convolutions so in memory.")
       .def("state_dict", &Module::state_dict, "Parameters and buffers, each once under its first name; no copies.")
       .def("load_state_dict", &Module::load_state_dict, nb::arg("state_dict"), nb::arg("strict") = true)
       .def("add_parameter", &Open::parameter, nb::arg("name"), nb::arg("value"))
@@ -137,39 +152,56 @@ auto generator() { return nb::arg("generator").none() = nb::none(); }
 
 void bind_layers(nb::module_& m) {
   layer<nn::Linear>(m, "Linear", "x [..., in] -> x weight^T + bias [..., out].")
-      .def("__init__", [](Overridable<nn::Linear>* l, int64_t in, int64_t out, bool bias, Generator* g) {
-        new (l) Overridable<nn::Linear>(in, out, bias, generator_or_default(g));
-      }, nb::arg("in_features"), nb::arg("out_features"), nb::arg("bias") = true, generator());
+      .def(
+          "__init__",
+          [](nn::Linear* l, int64_t in, int64_t out, bool bias, Generator* g) {
+            new (l) Overridable<nn::Linear>(in, out, bias, generator_or_default(g));
+          },
+          nb::arg("in_features"), nb::arg("out_features"), nb::arg("bias") = true, generator());
   layer<nn::Embedding>(m, "Embedding", "index [...] -> rows [..., width].")
-      .def("__init__", [](Overridable<nn::Embedding>* l, int64_t count, int64_t width, Generator* g) {
-        new (l) Overridable<nn::Embedding>(count, width, generator_or_default(g));
-      }, nb::arg("num_embeddings"), nb::arg("embedding_dim"), generator());
+      .def(
+          "__init__",
+          [](nn::Embedding* l, int64_t count, int64_t width, Generator* g) {
+            new (l) Overridable<nn::Embedding>(count, width, generator_or_default(g));
+          },
+          nb::arg("num_embeddings"), nb::arg("embedding_dim"), generator());
   using Pair = std::array<int64_t, 2>;
   const Pair one{1, 1}, none{0, 0};
   layer<nn::Conv2d>(m, "Conv2d", "x [n, in, h, w] -> [n, out, h', w'] with a square kernel.")
-      .def("__init__", [](Overridable<nn::Conv2d>* l, int64_t in, int64_t out, int64_t kernel, Pair stride, Pair padding,
-                          Pair dilation, int64_t groups, bool bias, Generator* g) {
-        Conv2dOptions options{.groups = groups};
-        copy_array(stride, options.stride), copy_array(padding, options.padding), copy_array(dilation, options.dilation);
-        new (l) Overridable<nn::Conv2d>(in, out, kernel, options, bias, generator_or_default(g));
-      }, nb::arg("in_channels"), nb::arg("out_channels"), nb::arg("kernel_size"), nb::arg("stride") = one,
-           nb::arg("padding") = none, nb::arg("dilation") = one, nb::arg("groups") = 1, nb::arg("bias") = true, generator());
+      .def(
+          "__init__",
+          [](nn::Conv2d* l, int64_t in, int64_t out, int64_t kernel, Pair stride, Pair padding, Pair dilation,
+             int64_t groups, bool bias, Generator* g) {
+            Conv2dOptions options{.groups = groups};
+            copy_array(stride, options.stride), copy_array(padding, options.padding),
+                copy_array(dilation, options.dilation);
+            new (l) Overridable<nn::Conv2d>(in, out, kernel, options, bias, generator_or_default(g));
+          },
+          nb::arg("in_channels"), nb::arg("out_channels"), nb::arg("kernel_size"), nb::arg("stride") = one,
+          nb::arg("padding") = none, nb::arg("dilation") = one, nb::arg("groups") = 1, nb::arg("bias") = true,
+          generator());
   layer<nn::ConvTranspose2d>(m, "ConvTranspose2d", "x [n, in, h, w] -> [n, out, h', w'] with a square kernel.")
-      .def("__init__", [](Overridable<nn::ConvTranspose2d>* l, int64_t in, int64_t out, int64_t kernel, Pair stride,
-                          Pair padding, Pair output_padding, int64_t groups, bool bias, Pair dilation, Generator* g) {
-        ConvTranspose2dOptions options{.groups = groups};
-        copy_array(stride, options.stride), copy_array(padding, options.padding), copy_array(dilation, options.dilation);
-        copy_array(output_padding, options.output_padding);
-        new (l) Overridable<nn::ConvTranspose2d>(in, out, kernel, options, bias, generator_or_default(g));
-      }, nb::arg("in_channels"), nb::arg("out_channels"), nb::arg("kernel_size"), nb::arg("stride") = one,
-           nb::arg("padding") = none, nb::arg("output_padding") = none, nb::arg("groups") = 1, nb::arg("bias") = true,
-           nb::arg("dilation") = one, generator());
+      .def(
+          "__init__",
+          [](nn::ConvTranspose2d* l, int64_t in, int64_t out, int64_t kernel, Pair stride, Pair padding,
+             Pair output_padding, int64_t groups, bool bias, Pair dilation, Generator* g) {
+            ConvTranspose2dOptions options{.groups = groups};
+            copy_array(stride, options.stride), copy_array(padding, options.padding),
+                copy_array(dilation, options.dilation);
+            copy_array(output_padding, options.output_padding);
+            new (l) Overridable<nn::ConvTranspose2d>(in, out, kernel, options, bias, generator_or_default(g));
+          },
+          nb::arg("in_channels"), nb::arg("out_channels"), nb::arg("kernel_size"), nb::arg("stride") = one,
+          nb::arg("padding") = none, nb::arg("output_padding") = none, nb::arg("groups") = 1, nb::arg("bias") = true,
+          nb::arg("dilation") = one, generator());
   layer<nn::LayerNorm>(m, "LayerNorm", "x [..., width] normalised over the last dim.")
-      .def(nb::init<int64_t, bool, double>(), nb::arg("normalized_shape"), nb::kw_only(), nb::arg("bias") = true, nb::arg("eps") = 1e-5);
+      .def(nb::init<int64_t, bool, double>(), nb::arg("normalized_shape"), nb::kw_only(), nb::arg("bias") = true,
+           nb::arg("eps") = 1e-5);
   layer<nn::RMSNorm>(m, "RMSNorm", "x [..., width] divided by its root mean square over the last dim.")
       .def(nb::init<int64_t, double>(), nb::arg("normalized_shape"), nb::arg("eps") = 1e-5);
   layer<nn::BatchNorm2d>(m, "BatchNorm2d", "x [n, channels, h, w] normalised over each channel.")
-      .def(nb::init<int64_t, double, double>(), nb::arg("num_features"), nb::kw_only(), nb::arg("momentum") = 0.1, nb::arg("eps") = 1e-5)
+      .def(nb::init<int64_t, double, double>(), nb::arg("num_features"), nb::kw_only(), nb::arg("momentum") = 0.1,
+           nb::arg("eps") = 1e-5)
       .def_prop_ro("running_mean", [](const nn::BatchNorm2d& l) { return l.running_mean; })
       .def_prop_ro("running_var", [](const nn::BatchNorm2d& l) { return l.running_var; });
   layer<nn::GroupNorm>(m, "GroupNorm", "x [n, channels, ...] normalised over each of some groups of channels.")
@@ -193,53 +225,77 @@ void append(nn::Sequential& to, nb::handle part) {
 void bind_models(nb::module_& m) {
   using nn::Sequential;
   layer<Sequential>(m, "Sequential", "Its parts, modules or functions of one tensor, in turn.")
-      .def("__init__", [](Overridable<Sequential>* s, const nb::args& parts) {
-        new (s) Overridable<Sequential>();
-        for (nb::handle part : parts) append(*s, part);
-      })
-      .def("append", [](nb::handle self, nb::handle part) { append(*nb::inst_ptr<Sequential>(self), part); return nb::borrow(self); },
-           nb::arg("module"))
+      .def("__init__",
+           [](Sequential* s, const nb::args& parts) {
+             new (s) Overridable<Sequential>();
+             for (nb::handle part : parts) append(*s, part);
+           })
+      .def(
+          "append",
+          [](nb::handle self, nb::handle part) {
+            append(*nb::inst_ptr<Sequential>(self), part);
+            return nb::borrow(self);
+          },
+          nb::arg("module"))
       .def("__len__", &Sequential::size)
       .def("__getitem__", [](const Sequential& s, int64_t i) {
         const int64_t n = static_cast<int64_t>(s.size());
         if (i < -n || i >= n) throw nb::index_error(("Sequential has " + std::to_string(n) + " parts").c_str());
         return shared(s[i < 0 ? i + n : i]);
       });
-  layer<nn::MultiheadAttention>(m, "MultiheadAttention", "Self-attention of x [batch, tokens, width]; takes x, a mask and a residual.")
-      .def("__init__", [](Overridable<nn::MultiheadAttention>* l, int64_t width, int64_t heads, bool bias, bool causal,
-                          double dropout, Generator* g) {
-        new (l) Overridable<nn::MultiheadAttention>(
-            nn::AttentionConfig{.width = width, .heads = heads, .bias = bias, .causal = causal, .dropout = dropout},
-            generator_or_default(g));
-      }, nb::arg("width"), nb::arg("heads"), nb::arg("bias") = true, nb::arg("causal") = false, nb::arg("dropout") = 0.0, generator());
-  layer<nn::TransformerBlock>(m, "TransformerBlock", "x += attention(norm1(x)); x += down(act(up(norm2(x)))); takes x and a mask.")
-      .def("__init__", [](Overridable<nn::TransformerBlock>* l, int64_t width, int64_t heads, int64_t hidden, bool bias,
-                          bool causal, double dropout, Activation activation, Generator* g) {
-        new (l) Overridable<nn::TransformerBlock>(
-            nn::TransformerConfig{.width = width, .heads = heads, .hidden = hidden, .bias = bias, .causal = causal,
-                                  .dropout = dropout, .activation = activation},
-            generator_or_default(g));
-      }, nb::arg("width"), nb::arg("heads"), nb::arg("hidden") = 0, nb::arg("bias") = true, nb::arg("causal") = false,
-           nb::arg("dropout") = 0.0, nb::arg("activation") = Activation::GeluErf, generator());
+  layer<nn::MultiheadAttention>(m, "MultiheadAttention",
+                                "Self-attention of x [batch, tokens, width]; takes x, a mask and a residual.")
+      .def(
+          "__init__",
+          [](nn::MultiheadAttention* l, int64_t width, int64_t heads, bool bias, bool causal, double dropout,
+             Generator* g) {
+            new (l) Overridable<nn::MultiheadAttention>(
+                nn::AttentionConfig{.width = width, .heads = heads, .bias = bias, .causal = causal, .dropout = dropout},
+                generator_or_default(g));
+          },
+          nb::arg("width"), nb::arg("heads"), nb::arg("bias") = true, nb::arg("causal") = false,
+          nb::arg("dropout") = 0.0, generator());
+  layer<nn::TransformerBlock>(m, "TransformerBlock",
+                              "x += attention(norm1(x)); x += down(act(up(norm2(x)))); takes x and a mask.")
+      .def(
+          "__init__",
+          [](nn::TransformerBlock* l, int64_t width, int64_t heads, int64_t hidden, bool bias, bool causal,
+             double dropout, Activation activation, Generator* g) {
+            new (l) Overridable<nn::TransformerBlock>(nn::TransformerConfig{.width = width,
+                                                                            .heads = heads,
+                                                                            .hidden = hidden,
+                                                                            .bias = bias,
+                                                                            .causal = causal,
+                                                                            .dropout = dropout,
+                                                                            .activation = activation},
+                                                      generator_or_default(g));
+          },
+          nb::arg("width"), nb::arg("heads"), nb::arg("hidden") = 0, nb::arg("bias") = true, nb::arg("causal") = false,
+          nb::arg("dropout") = 0.0, nb::arg("activation") = Activation::GeluErf, generator());
 }
 
 void bind_init(nb::module_& parent) {
   nb::module_ m = parent.def_submodule("_init", "Fill a tensor in place, outside of any graph.");
   using namespace nn::init;
   m.def("constant_", &constant_, nb::arg("tensor"), nb::arg("val"));
-  const auto drawn = [&](const char* name, void (*fill)(Tensor, double, double, Generator&), const char* a, const char* b,
-                         double first, double second) {
-    m.def(name, [fill](const Tensor& t, double x, double y, Generator* g) { fill(t, x, y, generator_or_default(g)); },
-          nb::arg("tensor"), nb::arg(a) = first, nb::arg(b) = second, generator());
+  const auto drawn = [&](const char* name, void (*fill)(Tensor, double, double, Generator&), const char* a,
+                         const char* b, double first, double second) {
+    m.def(
+        name, [fill](const Tensor& t, double x, double y, Generator* g) { fill(t, x, y, generator_or_default(g)); },
+        nb::arg("tensor"), nb::arg(a) = first, nb::arg(b) = second, generator());
   };
   drawn("normal_", &normal_, "mean", "std", 0, 1);
   drawn("uniform_", &uniform_, "a", "b", 0, 1);
-  m.def("trunc_normal_", [](const Tensor& t, double mean, double std, double cut, Generator* g) {
-    trunc_normal_(t, mean, std, cut, generator_or_default(g));
-  }, nb::arg("tensor"), nb::arg("mean") = 0.0, nb::arg("std") = 1.0, nb::arg("cut") = 2.0, generator());
+  m.def(
+      "trunc_normal_",
+      [](const Tensor& t, double mean, double std, double cut, Generator* g) {
+        trunc_normal_(t, mean, std, cut, generator_or_default(g));
+      },
+      nb::arg("tensor"), nb::arg("mean") = 0.0, nb::arg("std") = 1.0, nb::arg("cut") = 2.0, generator());
   const auto gained = [&](const char* name, void (*fill)(Tensor, double, Generator&), double gain) {
-    m.def(name, [fill](const Tensor& t, double g, Generator* from) { fill(t, g, generator_or_default(from)); },
-          nb::arg("tensor"), nb::arg("gain") = gain, generator());
+    m.def(
+        name, [fill](const Tensor& t, double g, Generator* from) { fill(t, g, generator_or_default(from)); },
+        nb::arg("tensor"), nb::arg("gain") = gain, generator());
   };
   gained("xavier_uniform_", &xavier_uniform_, 1);
   gained("xavier_normal_", &xavier_normal_, 1);

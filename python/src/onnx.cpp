@@ -25,7 +25,8 @@ nb::object object_of(const onnx::Value& value) {
 
 nb::dict run(const onnx::Model& model, const nb::args& by_place, const nb::dict& by_name) {
   nb::dict out;
-  if (by_place.size() > 0 && by_name.size() > 0) throw Error("run: inputs are given by their place or by name, not both");
+  if (by_place.size() > 0 && by_name.size() > 0)
+    throw Error("run: inputs are given by their place or by name, not both");
   onnx::Values inputs, outputs;
   std::map<std::string, onnx::Value> named, given;
   for (nb::handle one : by_place) inputs.push_back(value_of(one));
@@ -50,21 +51,24 @@ void bind_onnx(nb::module_& parent) {
   nb::class_<Port>(m, "Port", "What a model says of an input or an output.")
       .def_ro("name", &Port::name)
       .def_ro("type", &Port::type, "Of its elements, as ONNX calls it.")
-      .def_prop_ro("dims", [](const Port& p) { return p.has_shape ? std::optional(p.dims) : std::nullopt; },
-                   "Numbers, names or \"?\", as strings; None where even the rank is open.")
+      .def_prop_ro(
+          "dims", [](const Port& p) { return p.has_shape ? std::optional(p.dims) : std::nullopt; },
+          "Numbers, names or \"?\", as strings; None where even the rank is open.")
       .def("__repr__", [](const Port& p) { return onnx::describe(p); });
   nb::class_<Model>(m, "Model", "A model file, ready to run.")
-      .def("__init__",
-           [](Model* made, const std::string& path, Device device, DType dtype, bool optimize, int64_t loop_limit) {
-             const Unlocked unlocked;
-             new (made) Model(path, {.device = device, .dtype = dtype, .optimize = optimize, .loop_limit = loop_limit});
-           },
-           nb::arg("path"), nb::arg("device") = "cpu", nb::arg("dtype") = Float32, nb::arg("optimize") = true,
-           nb::arg("loop_limit") = int64_t{1'000'000})
+      .def(
+          "__init__",
+          [](Model* made, const std::string& path, Device device, DType dtype, bool optimize, int64_t loop_limit) {
+            const Unlocked unlocked;
+            new (made) Model(path, {.device = device, .dtype = dtype, .optimize = optimize, .loop_limit = loop_limit});
+          },
+          nb::arg("path"), nb::arg("device") = "cpu", nb::arg("dtype") = Float32, nb::arg("optimize") = true,
+          nb::arg("loop_limit") = int64_t{1'000'000})
       .def_prop_ro("inputs", &Model::inputs)
       .def_prop_ro("outputs", &Model::outputs)
       .def_prop_ro("is_random", &Model::is_random)
-      .def("_run", [](const Model& model, const nb::dict& named, const nb::args& inputs) { return run(model, inputs, named); });
+      .def("_run",
+           [](const Model& model, const nb::dict& named, const nb::args& inputs) { return run(model, inputs, named); });
   nb::class_<Inspection>(m, "Inspection", "What a file holds, whether it can run here or not.")
       .def_ro("producer", &Inspection::producer)
       .def_ro("ir_version", &Inspection::ir_version)

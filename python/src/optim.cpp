@@ -71,16 +71,18 @@ void bind_adam(nb::module_& m, const char* name, double decay) {
 void bind_optimizers(nb::module_& m) {
   using optim::Optimizer;
   nb::class_<Optimizer>(m, "Optimizer")
-      .def("step",
-           [](Optimizer& o, const Tensor& grad_scale, const Tensor& found_inf) {
-             const Unlocked unlocked;
-             o.step({.grad_scale = grad_scale, .found_inf = found_inf});
-           },
-           nb::arg("grad_scale").none() = nb::none(), nb::arg("found_inf").none() = nb::none())
+      .def(
+          "step",
+          [](Optimizer& o, const Tensor& grad_scale, const Tensor& found_inf) {
+            const Unlocked unlocked;
+            o.step({.grad_scale = grad_scale, .found_inf = found_inf});
+          },
+          nb::arg("grad_scale").none() = nb::none(), nb::arg("found_inf").none() = nb::none())
       .def("zero_grad", &Optimizer::zero_grad, "Drops all gradients.")
       .def("parameters", &Optimizer::parameters)
       .def("lr", &Optimizer::lr, nb::arg("group") = 0)
-      .def("scale_lr", &Optimizer::scale_lr, nb::arg("factor"), "Sets every rate to `factor` times that of its options.")
+      .def("scale_lr", &Optimizer::scale_lr, nb::arg("factor"),
+           "Sets every rate to `factor` times that of its options.")
       .def("state_dict", &Optimizer::state_dict)
       .def("load_state_dict", &Optimizer::load_state_dict, nb::arg("state_dict"));
   nb::class_<optim::SGD, Optimizer>(m, "SGD").def(
@@ -99,15 +101,17 @@ void bind_optimizers(nb::module_& m) {
 void bind_scaler(nb::module_& m) {
   using amp::GradScaler;
   nb::class_<GradScaler>(m, "GradScaler", "Scales losses by the largest factor with which gradients do not overflow.")
-      .def("__init__",
-           [](GradScaler* made, double init_scale, double growth, double backoff, int64_t interval, bool enabled) {
-             new (made) GradScaler({init_scale, growth, interval, backoff, enabled});
-           },
-           nb::arg("init_scale") = 65536.0, nb::arg("growth_factor") = 2.0, nb::arg("backoff_factor") = 0.5,
-           nb::arg("growth_interval") = 2000, nb::arg("enabled") = true)
+      .def(
+          "__init__",
+          [](GradScaler* made, double init_scale, double growth, double backoff, int64_t interval, bool enabled) {
+            new (made) GradScaler({init_scale, growth, interval, backoff, enabled});
+          },
+          nb::arg("init_scale") = 65536.0, nb::arg("growth_factor") = 2.0, nb::arg("backoff_factor") = 0.5,
+          nb::arg("growth_interval") = 2000, nb::arg("enabled") = true)
       .def("scale", &GradScaler::scale, nb::arg("loss"))
       .def("unscale_", &GradScaler::unscale_, nb::arg("optimizer"))
-      .def("step", [](GradScaler& s, optim::Optimizer& o) { return s.step(o); }, nb::arg("optimizer"))
+      .def(
+          "step", [](GradScaler& s, optim::Optimizer& o) { return s.step(o); }, nb::arg("optimizer"))
       .def("update", &GradScaler::update)
       .def("get_scale", &GradScaler::current_scale)
       .def("state_dict", &GradScaler::state_dict)
@@ -123,9 +127,12 @@ void bind_optim(nb::module_& parent) {
   m.def("warmup_cosine", &optim::warmup_cosine, nb::arg("warmup"), nb::arg("total"), nb::arg("final_factor") = 0.0,
         "A function of the step for scale_lr(): rises linearly, falls along half a cosine.");
   m.def("step_decay", &optim::step_decay, nb::arg("every"), nb::arg("factor") = 0.1);
-  m.def("grad_norm", [](nb::handle p) { return optim::grad_norm(tensors_of(p)); }, nb::arg("parameters"));
-  m.def("clip_grad_norm_", [](nb::handle p, double most) { return optim::clip_grad_norm_(tensors_of(p), most); },
-        nb::arg("parameters"), nb::arg("max_norm"), "Scales gradients so that their norm is at most that; returns the norm before.");
+  m.def(
+      "grad_norm", [](nb::handle p) { return optim::grad_norm(tensors_of(p)); }, nb::arg("parameters"));
+  m.def(
+      "clip_grad_norm_", [](nb::handle p, double most) { return optim::clip_grad_norm_(tensors_of(p), most); },
+      nb::arg("parameters"), nb::arg("max_norm"),
+      "Scales gradients so that their norm is at most that; returns the norm before.");
   bind_scaler(parent);
 }
 

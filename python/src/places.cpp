@@ -9,6 +9,7 @@ struct Places {
   Tensor view;
   std::vector<std::pair<int64_t, Tensor>> indices;
   bool apart = false;  // something lies between indices: what they give comes first
+  Dims turned = {};    // dims of the view that slices with negative steps would turn round: see places()
 
   // The view with the indexed dims in front.
   Tensor in_front() const {
@@ -31,13 +32,15 @@ int64_t integer(nb::handle item) {
   return nb::cast<int64_t>(index);
 }
 
-Tensor sliced(const Tensor& x, int64_t dim, nb::handle item) {
+// The elements of a slice in ascending order; `turned` says whether they are wanted in the other one.
+Tensor sliced(const Tensor& x, int64_t dim, nb::handle item, bool& turned) {
   Py_ssize_t start, stop, step;
   if (PySlice_Unpack(item.ptr(), &start, &stop, &step) < 0) throw nb::python_error();
   const Py_ssize_t n = PySlice_AdjustIndices(x.size(dim), &start, &stop, step);
-  if (step > 0) return slice(x, dim, start, std::max(start, stop), step);
+  turned = step < 0;
   if (n == 0) return slice(x, dim, 0, 0);
-  return slice_by(x, dim, start, stop < 0 ? -x.size(dim) - 1 : stop, step);
+  if (turned) return slice(x, dim, start + (n - 1) * step, start + 1, -step);
+  return slice(x, dim, start, stop, step);
 }
 
 int64_t dims_taken(nb::handle item) {
@@ -52,12 +55,14 @@ int64_t dims_taken(nb::handle item) {
 // A list as a tensor; others as they are.
 nb::object as_index(nb::handle item) {
   if (!nb::isinstance<nb::list>(item) && !nb::hasattr(item, "__array_interface__")) return nb::borrow(item);
-  if (PyIndex_Check(item.ptr()) && nb::hasattr(item, "dtype") && nb::len(nb::object(item.attr("shape"))) == 0) return nb::borrow(item);
+  if (PyIndex_Check(item.ptr()) && nb::hasattr(item, "dtype") && nb::len(nb::object(item.attr("shape"))) == 0)
+    return nb::borrow(item);
   const nb::object module = nb::module_::import_("tessera");
   return module.attr("as_tensor")(item);
 }
 
-Places places(const Tensor& x, nb::handle key) {
+// Slices with negative steps are turned round at once, or left to the caller where their elements are written to.
+Places places(const Tensor& x, nb::handle key, bool to_write) {
   std::vector<nb::object> items;
   if (nb::isinstance<nb::tuple>(key))
     for (nb::handle item : nb::borrow<nb::tuple>(key)) items.push_back(as_index(item));
@@ -72,7 +77,7 @@ Places places(const Tensor& x, nb::handle key) {
   if (taken > x.dim())
     throw Error("index: " + std::to_string(taken) + " indices for the dims of " + to_string(x.shape()));
 
-  Places out{x, {}};
+  Places out{.view = x, .indices = {}};
   int64_t dim = 0;
   int64_t position = 0, last = -1;  // of items that index by tensors
   for (const nb::object& item : items) {
@@ -82,10 +87,15 @@ Places places(const Tensor& x, nb::handle key) {
     } else if (item.is_none()) {
       out.view = unsqueeze(out.view, dim++);
     } else if (PySlice_Check(item.ptr())) {
-      out.view = sliced(out.view, dim++, item);
+      bool turned = false;
+      out.view = sliced(out.view, dim, item, turned);
+      if (turned && to_write) out.turned.push_back(dim);
+      else if (turned) out.view = flip(out.view, {dim});
+      ++dim;
     } else if (nb::isinstance<Tensor>(item)) {
       const Tensor& index = *nb::inst_ptr<Tensor>(item);
-      if (is_floating(index.dtype())) throw Error("index: of dtype " + std::string(name(index.dtype())) + ", not an integer or bool");
+      if (is_floating(index.dtype()))
+        throw Error("index: of dtype " + std::string(name(index.dtype())) + ", not an integer or bool");
       out.apart = out.apart || (last >= 0 && position != last + 1);
       last = position;
       if (index.dtype() != Bool) {
@@ -103,8 +113,9 @@ Places places(const Tensor& x, nb::handle key) {
     } else {
       const int64_t i = integer(item), n = out.view.size(dim);
       if (i < -n || i >= n)
-        throw nb::index_error(("index " + std::to_string(i) + " is out of range for dim " + std::to_string(dim) + " of " +
-                               to_string(out.view.shape())).c_str());
+        throw nb::index_error(("index " + std::to_string(i) + " is out of range for dim " + std::to_string(dim) +
+                               " of " + to_string(out.view.shape()))
+                                  .c_str());
       out.view = select(out.view, dim, i);
     }
   }
@@ -121,7 +132,7 @@ Tensor rows_of_indices(const Places& at) {
 }
 
 Tensor get(const Tensor& x, nb::handle key) {
-  const Places at = places(x, key);
+  const Places at = places(x, key, false);
   const Unlocked unlocked;
   if (at.indices.empty()) return at.view;
   const Tensor rows = rows_of_indices(at);
@@ -144,16 +155,20 @@ Tensor get(const Tensor& x, nb::handle key) {
 }
 
 void set(Tensor& x, nb::handle key, const Operand& value) {
-  Places at = places(x, key);
+  Places at = places(x, key, true);
   const Unlocked unlocked;
   Tensor from = beside(value, {.tensor = x});
   if (from.dtype() != x.dtype()) from = from.to(x.dtype());
   if (at.indices.empty()) {
-    at.view.copy_(from.dim() > at.view.dim() ? reshape(from, at.view.shape()) : from);
+    if (from.dim() > at.view.dim()) from = reshape(from, at.view.shape());
+    if (!at.turned.empty()) from = flip(expand(from, at.view.shape()), at.turned);
+    at.view.copy_(from);
     return;
   }
+  if (!at.turned.empty()) throw Error("index: a slice with a negative step beside index tensors is not written to");
   const Tensor rows = rows_of_indices(at);
-  const int64_t found = rows.dim() - 1, count = static_cast<int64_t>(at.indices.size()), first = at.indices.front().first;
+  const int64_t found = rows.dim() - 1, count = static_cast<int64_t>(at.indices.size()),
+                first = at.indices.front().first;
   Tensor front = at.in_front();
   Shape wanted;  // of what the key reads, with the found dims in front
   for (int64_t d = 0; d < found; ++d) wanted.push_back(rows.shape()[d]);
@@ -184,7 +199,8 @@ void bind_places(nb::class_<Tensor>& tensor) {
              if (t.dim() == 0) throw nb::type_error("a tensor without dims cannot be iterated over");
              return nb::iter(nb::cast(unbind(t, 0)));
            })
-      .def("__contains__", [](const Tensor& t, const Operand& value) { return any(eq(t, beside(value, {.tensor = t}))).item() != 0; });
+      .def("__contains__",
+           [](const Tensor& t, const Operand& value) { return any(eq(t, beside(value, {.tensor = t}))).item() != 0; });
 }
 
 }  // namespace tessera::python

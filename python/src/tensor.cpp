@@ -86,24 +86,32 @@ Tensor& assign(Tensor& to, const Tensor& value) {
 
 void define_in_place(nb::class_<Tensor>& tensor) {
   tensor
-      .def("copy_", [](Tensor& t, const Operand& source) { return assign(t, beside(source, {.tensor = t})); },
-           nb::arg("source"), "Writes the elements of `source`, which broadcasts, in place.")
-      .def("fill_", [](Tensor& t, double value) { return t.fill_(value); }, nb::arg("value"))
+      .def(
+          "copy_", [](Tensor& t, const Operand& source) { return assign(t, beside(source, {.tensor = t})); },
+          nb::arg("source"), "Writes the elements of `source`, which broadcasts, in place.")
+      .def(
+          "fill_", [](Tensor& t, double value) { return t.fill_(value); }, nb::arg("value"))
       .def("zero_", [](Tensor& t) { return t.zero_(); })
-      .def("add_",
-           [](Tensor& t, const Operand& other, double alpha) { return t.add_(beside(other, {.tensor = t}), alpha); },
-           nb::arg("other"), nb::kw_only(), nb::arg("alpha") = 1.0, nb::call_guard<Unlocked>())
-      .def("sub_",
-           [](Tensor& t, const Operand& other, double alpha) { return t.add_(beside(other, {.tensor = t}), -alpha); },
-           nb::arg("other"), nb::kw_only(), nb::arg("alpha") = 1.0, nb::call_guard<Unlocked>())
-      .def("mul_", [](Tensor& t, const Operand& other) { return t.mul_(beside(other, {.tensor = t})); },
-           nb::arg("other"), nb::call_guard<Unlocked>())
-      .def("__iadd__", [](Tensor& t, const Operand& other) { return t.add_(beside(other, {.tensor = t})); },
-           nb::is_operator(), nb::call_guard<Unlocked>())
-      .def("__isub__", [](Tensor& t, const Operand& other) { return t.add_(beside(other, {.tensor = t}), -1); },
-           nb::is_operator(), nb::call_guard<Unlocked>())
-      .def("__imul__", [](Tensor& t, const Operand& other) { return t.mul_(beside(other, {.tensor = t})); },
-           nb::is_operator(), nb::call_guard<Unlocked>());
+      .def(
+          "add_",
+          [](Tensor& t, const Operand& other, double alpha) { return t.add_(beside(other, {.tensor = t}), alpha); },
+          nb::arg("other"), nb::kw_only(), nb::arg("alpha") = 1.0, nb::call_guard<Unlocked>())
+      .def(
+          "sub_",
+          [](Tensor& t, const Operand& other, double alpha) { return t.add_(beside(other, {.tensor = t}), -alpha); },
+          nb::arg("other"), nb::kw_only(), nb::arg("alpha") = 1.0, nb::call_guard<Unlocked>())
+      .def(
+          "mul_", [](Tensor& t, const Operand& other) { return t.mul_(beside(other, {.tensor = t})); },
+          nb::arg("other"), nb::call_guard<Unlocked>())
+      .def(
+          "__iadd__", [](Tensor& t, const Operand& other) { return t.add_(beside(other, {.tensor = t})); },
+          nb::is_operator(), nb::call_guard<Unlocked>())
+      .def(
+          "__isub__", [](Tensor& t, const Operand& other) { return t.add_(beside(other, {.tensor = t}), -1); },
+          nb::is_operator(), nb::call_guard<Unlocked>())
+      .def(
+          "__imul__", [](Tensor& t, const Operand& other) { return t.mul_(beside(other, {.tensor = t})); },
+          nb::is_operator(), nb::call_guard<Unlocked>());
 }
 
 nb::object item(const Tensor& t) {
@@ -116,7 +124,8 @@ void define_values(nb::class_<Tensor>& tensor) {
   tensor.def("item", &item, "The value of a one-element tensor.")
       .def("__bool__", [](const Tensor& t) { return t.item() != 0; })
       .def("__float__", [](const Tensor& t) { return t.item(); })
-      .def("__int__", [](const Tensor& t) { return is_floating(t.dtype()) ? static_cast<int64_t>(t.item()) : t.item<int64_t>(); })
+      .def("__int__",
+           [](const Tensor& t) { return is_floating(t.dtype()) ? static_cast<int64_t>(t.item()) : t.item<int64_t>(); })
       .def("__index__",
            [](const Tensor& t) {
              if (is_floating(t.dtype())) throw nb::type_error("a floating-point tensor is no index");
@@ -131,7 +140,8 @@ void define_values(nb::class_<Tensor>& tensor) {
       .def("__repr__",
            [](const Tensor& t) {
              if (t.device().meta || t.is_packed()) return "tensor(" + describe(t) + ")";
-             return "tensor(" + to_string(t.detach()) + ", " + describe(t) + (t.requires_grad() ? ", requires_grad)" : ")");
+             return "tensor(" + to_string(t.detach()) + ", " + describe(t) +
+                    (t.requires_grad() ? ", requires_grad)" : ")");
            })
       .def("tolist", [](const Tensor& t) {
         const auto nested = [](auto&& self, const Tensor& part) -> nb::object {
@@ -145,19 +155,21 @@ void define_values(nb::class_<Tensor>& tensor) {
 }
 
 void define_gradients(nb::class_<Tensor>& tensor) {
-  tensor
-      .def_prop_rw("requires_grad", &Tensor::requires_grad, [](Tensor& t, bool on) { t.set_requires_grad(on); })
-      .def("requires_grad_", [](Tensor& t, bool on) { return t.set_requires_grad(on); }, nb::arg("requires_grad") = true)
+  tensor.def_prop_rw("requires_grad", &Tensor::requires_grad, [](Tensor& t, bool on) { t.set_requires_grad(on); })
+      .def(
+          "requires_grad_", [](Tensor& t, bool on) { return t.set_requires_grad(on); }, nb::arg("requires_grad") = true)
       .def_prop_ro("is_leaf", &Tensor::is_leaf)
-      .def_prop_rw("grad", &Tensor::grad, [](const Tensor& t, const Tensor& grad) { t.set_grad(grad); },
-                   nb::for_setter(nb::arg("grad").none()), "The accumulated gradient, or None.")
+      .def_prop_rw(
+          "grad", &Tensor::grad, [](const Tensor& t, const Tensor& grad) { t.set_grad(grad); },
+          nb::for_setter(nb::arg("grad").none()), "The accumulated gradient, or None.")
       .def("backward", &Tensor::backward, nb::arg("gradient").none() = nb::none(), nb::arg("retain_graph") = false,
            nb::arg("create_graph") = false, nb::call_guard<Unlocked>(),
            "Differentiates from here. `gradient` defaults to one for a single element.")
       .def("detach", &Tensor::detach, "The same elements outside of the graph.")
-      .def("register_hook",
-           [](const Tensor& t, std::function<Tensor(const Tensor&)> hook) { t.register_hook(std::move(hook)); },
-           nb::arg("hook"), "Called with the gradient during backward; what it returns, unless None, takes its place.");
+      .def(
+          "register_hook",
+          [](const Tensor& t, std::function<Tensor(const Tensor&)> hook) { t.register_hook(std::move(hook)); },
+          nb::arg("hook"), "Called with the gradient during backward; what it returns, unless None, takes its place.");
 }
 
 // to(), with what it is given in any order: a dtype, a device, another tensor.
@@ -189,11 +201,13 @@ void define_shape(nb::class_<Tensor>& tensor) {
       .def("data_ptr", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data_ptr()); })
       .def("is_contiguous", [](const Tensor& t) { return t.is_contiguous(); })
       .def("is_floating_point", [](const Tensor& t) { return is_floating(t.dtype()); })
-      .def("is_same", [](const Tensor& a, const Tensor& b) { return same(a, b); }, nb::arg("other"),
-           "Whether both are handles of one tensor.")
+      .def(
+          "is_same", [](const Tensor& a, const Tensor& b) { return same(a, b); }, nb::arg("other"),
+          "Whether both are handles of one tensor.")
       .def("_to", &to_any, nb::arg("dtype") = nb::none(), nb::arg("device") = nb::none(), nb::call_guard<Unlocked>())
-      .def("channels_last", [](const Tensor& t) { return t.to(ChannelsLast); }, nb::call_guard<Unlocked>(),
-           "The same elements, lying in memory in the order n, h, w, c.");
+      .def(
+          "channels_last", [](const Tensor& t) { return t.to(ChannelsLast); }, nb::call_guard<Unlocked>(),
+          "The same elements, lying in memory in the order n, h, w, c.");
 }
 
 void define_creation(nb::module_& m) {
@@ -203,10 +217,12 @@ void define_creation(nb::module_& m) {
   m.def("full", &full, nb::arg("size"), nb::arg("fill_value"), dtype(), device(), nb::call_guard<Unlocked>());
   m.def("arange", &arange, nb::arg("start"), nb::arg("end"), nb::arg("step") = 1.0, nb::arg("dtype") = Int64, device(),
         nb::call_guard<Unlocked>());
-  m.def("memory_allocated", [](Device d) { return memory_stats(d).allocated; }, nb::arg("device").none() = nb::none(),
-        "Bytes that tensors hold now.");
-  m.def("max_memory_allocated", [](Device d) { return memory_stats(d).peak_allocated; },
-        nb::arg("device").none() = nb::none(), "The most bytes that tensors held since the last reset.");
+  m.def(
+      "memory_allocated", [](Device d) { return memory_stats(d).allocated; }, nb::arg("device").none() = nb::none(),
+      "Bytes that tensors hold now.");
+  m.def(
+      "max_memory_allocated", [](Device d) { return memory_stats(d).peak_allocated; },
+      nb::arg("device").none() = nb::none(), "The most bytes that tensors held since the last reset.");
   m.def("reset_peak_memory", &reset_peak_memory, nb::arg("device").none() = nb::none());
 }
 

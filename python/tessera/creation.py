@@ -124,12 +124,12 @@ def randn_like(input, *, dtype=None, device=None) -> Tensor:
     return _C.randn(input.shape, None, dtype or input.dtype, device or input.device)
 
 
-def scalar_tensor(value, *, dtype=dtype.float32, device=None) -> Tensor:
-    return _C.full((), float(value), dtype, device)
+def scalar_tensor(value, *, dtype=dtype.float32, device=None, requires_grad=False) -> Tensor:
+    return _finish(_C.full((), float(value), dtype, device), requires_grad)
 
 
-def eye(n, m=None, *, dtype=dtype.float32, device=None) -> Tensor:
-    return _C.eye(n, -1 if m is None else m, 0, dtype, device)
+def eye(n, m=None, *, dtype=dtype.float32, device=None, requires_grad=False) -> Tensor:
+    return _finish(_C.eye(n, -1 if m is None else m, 0, dtype, device), requires_grad)
 
 
 def linspace(start, end, steps, *, dtype=dtype.float32, device=None) -> Tensor:

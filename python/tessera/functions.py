@@ -250,18 +250,21 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
         values, inverse, counts = _C.unique(input)
         inverse = inverse.reshape(input.shape)
     else:
-        values, _, inverse, counts = _C.unique_along(input, dim, sorted)
+        values, _, inverse, counts = _C.unique_along(input, dim)
     out = (values,) + (inverse,) * return_inverse + (counts,) * return_counts
     return out if len(out) > 1 else values
 
 
-def searchsorted(sorted_sequence, input, *, right=False, side=None):
+def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
     values = input if isinstance(input, Tensor) else creation.scalar_tensor(input, dtype=sorted_sequence.dtype)
-    return _C.searchsorted(sorted_sequence, values, right or side == "right")
+    if sorter is not None:
+        sorted_sequence = _C.gather(sorted_sequence, -1, sorter)
+    found = _C.searchsorted(sorted_sequence, values, right or side == "right")
+    return found.to(dtype.int32) if out_int32 else found
 
 
-def bucketize(input, boundaries, *, right=False):
-    return searchsorted(boundaries, input, right=right)
+def bucketize(input, boundaries, *, out_int32=False, right=False):
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
 def histc(input, bins=100, min=0, max=0):
@@ -370,7 +373,10 @@ def xlogy(input, other):
 
 
 def logit(input, eps=None):
-    x = input if eps is None else _C.clamp(input, eps, 1 - eps)
+    x = input
+    if eps is not None:
+        high = creation.full_like(input, 1 - eps)
+        x = _C.where(_C.lt(input, eps), creation.full_like(input, eps), _C.minimum(input, high))
     return _C.log(x / (1 - x))
 
 
@@ -533,6 +539,11 @@ def tensordot(a, b, dims=2):
         dims = dims.tolist()
     if isinstance(dims, int):
         dims = (list(range(a.ndim - dims, a.ndim)), list(range(dims)))
+    for x, y in zip(*dims):  # what has one element broadcasts
+        if a.shape[x] == 1 != b.shape[y]:
+            b = sum(b, y, True)
+        elif b.shape[y] == 1 != a.shape[x]:
+            a = sum(a, x, True)
     return _C.tensordot(a, b, dims[0], dims[1])
 
 
@@ -558,7 +569,7 @@ def cross(input, other, dim=None):
     return _C.sub(_C.mul(roll(a, -1, dim), roll(b, -2, dim)), _C.mul(roll(a, -2, dim), roll(b, -1, dim)))
 
 
-def cdist(x1, x2, p=2.0):
+def cdist(x1, x2, p=2.0, compute_mode=None):
     """Distances [..., n, m] between the rows of both."""
     return _vector_norm(_C.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1, False)
 

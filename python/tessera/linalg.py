@@ -13,7 +13,7 @@ diagonal = functools.partial(shapes.diagonal, dim1=-2, dim2=-1)
 
 
 def cholesky(input, *, upper=False):
-    lower = _C.cholesky(input)
+    lower = _C.cholesky((input + _C.transpose(input, -2, -1)) * 0.5)  # so that its gradient is symmetric
     return _C.transpose(lower, -2, -1) if upper else lower
 
 
@@ -72,5 +72,5 @@ def norm(input, ord=None, dim=None, keepdim=False, *, dtype=None):
 
 
 def vander(x, *, N=None):
-    n = x.shape[-1] if N is None else N
+    n, x = x.shape[-1] if N is None else N, x.reshape((1,)) if x.ndim == 0 else x
     return _C.pow(x.unsqueeze(-1), creation.arange(n, dtype=x.dtype))

@@ -2,6 +2,7 @@
 from . import _C
 
 Model, Port, Inspection, inspect = _C._onnx.Model, _C._onnx.Port, _C._onnx.Inspection, _C._onnx.inspect
+Unsupported = _C.Unsupported
 
 
 def _run(self, inputs=None, *more):

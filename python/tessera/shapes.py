@@ -66,6 +66,8 @@ def t(input):
 
 
 def squeeze(input, dim=None):
+    if dim == ():
+        return input
     for d in sorted({d for d in _dims(dim, input.ndim) if d < input.ndim}, reverse=True):
         if input.shape[d] == 1:
             input = _C.squeeze(input, d)
@@ -146,7 +148,7 @@ def tile(input, *dims):
     return _C.repeat(input, (1,) * (input.ndim - len(counts)) + counts)
 
 
-def repeat_interleave(input, repeats, dim=None):
+def repeat_interleave(input, repeats, dim=None, *, output_size=None):
     if dim is None:
         input, dim = input.reshape((-1,)), 0
     if isinstance(repeats, Tensor) and repeats.numel() == 1:
@@ -162,8 +164,8 @@ def roll(input, shifts, dims=None):
     return _C.roll(input, shifts, dims)
 
 
-def flip(input, *dims):
-    dims = _listed(dims)
+def flip(input, *axes, dims=None):
+    dims = _listed(axes) if dims is None else dims
     return _C.flip(input, dims) if input.ndim and dims else input.clone()
 
 
@@ -300,6 +302,8 @@ def cartesian_prod(*tensors):
 
 
 def diff(input, n=1, dim=-1, prepend=None, append=None):
+    if n == 0:
+        return input
     x = cat([p for p in (prepend, input, append) if p is not None], dim)
     for _ in range(n):
         size = x.shape[dim]
@@ -330,11 +334,15 @@ def cumulative_trapezoid(y, x=None, *, dx=1, dim=-1):
 
 
 def nonzero(input, *, as_tuple=False):
+    if as_tuple and input.ndim == 0:
+        input = input.reshape((1,))
     found = _C.nonzero(input)
     return tuple(found.select(1, d) for d in range(input.ndim)) if as_tuple else found
 
 
 def gather(input, dim, index):
+    if index.dtype in (dtype.uint8, dtype.int8):
+        index = index.to(dtype.int64)
     if input.ndim == 0:
         return _C.gather(input.reshape((1,)), 0, index.reshape((-1,))).reshape(index.shape)
     return _C.gather(input, dim, index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import builtins
 import math
 
-from .. import _C, creation, functions, shapes
+from .. import _C, autograd, creation, functions, shapes
 from .._C import (  # noqa: F401
     celu, channel_shuffle, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu, relu6, selu,
     sigmoid, silu, softsign, tanh, tanhshrink)
@@ -150,23 +150,43 @@ def _avg_pool(n):
         windows = _windows(n, kernel_size, stride, padding, 1, ceil_mode)
         if divisor_override is None:
             return _C.avg_pool(input, **windows, count_include_pad=count_include_pad)
-        sums = _C.avg_pool(input, **windows, count_include_pad=False)
-        counts = _C.avg_pool(creation.ones_like(input), **{**windows, "ceil": ceil_mode}, count_include_pad=True)
-        inside = counts * math.prod(windows["size"])
-        if ceil_mode:
-            raise _C.Error("avg_pool: divisor_override with ceil_mode is not there")
-        return sums * inside / divisor_override
+        # With the padding made zeros, all windows have as many elements; those that begin beyond it are left out.
+        size, step, cut = windows["size"], windows["stride"], windows["low"]
+        room = [c + (s - 1 if ceil_mode else 0) for c, s in zip(cut, step)]
+        out = _C.avg_pool(_C.pad(input, cut, room), size, step) * (math.prod(size) / divisor_override)
+        for d, (length, s, c) in enumerate(zip(input.shape[2:], step, cut), start=2):
+            out = _C.slice(out, d, 0, builtins.min(out.shape[d], (length + c - 1) // s + 1))
+        return out
     pool.__name__ = f"avg_pool{n}d"
     return pool
 
 
 def _adaptive(n, plain):
     @_batched(n + 2)
-    def pool(input, output_size):
+    def pool(input, output_size, return_indices=False):
         sizes = [input.shape[i - n] if s is None else s for i, s in enumerate(_each(output_size, n))]
-        return plain(input, sizes)
+        return (plain(input, sizes), _places_of_maxima(input, sizes)) if return_indices else plain(input, sizes)
     pool.__name__ = f"{plain.__name__}{n}d"
     return pool
+
+
+def _places_of_maxima(input, sizes):
+    """Where adaptive_max_pool finds its maxima, row-major in each plane."""
+    n, x = len(sizes), input.detach()
+    place = creation.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
+    for d, m in enumerate(sizes):  # window i of dim d becomes row i of two dims, filled up by its first element
+        length, at, dim = x.shape[2 + 2 * d], [], 2 + 2 * d
+        bounds = [(i * length // m, -(-(i + 1) * length // m)) for i in range(m)]
+        widest = builtins.max(b - a for a, b in bounds)
+        at = creation.tensor([[a + k if a + k < b else a for k in range(widest)] for a, b in bounds])
+        x = _C.index_select(x, dim, at.reshape((-1,))).reshape(x.shape[:dim] + at.shape + x.shape[dim + 1:])
+        place = _C.index_select(place, 2 * d, at.reshape((-1,))).reshape(
+            place.shape[:2 * d] + at.shape + place.shape[2 * d + 1:])
+    order = [2 * d for d in range(n)] + [2 * d + 1 for d in range(n)]
+    place = _C.permute(place, order).reshape((*sizes, -1))
+    windows = _C.permute(x, [0, 1, *(o + 2 for o in order)]).reshape(x.shape[:2] + (*sizes, -1))
+    best = _C.argmax(windows, -1, True)
+    return _C.squeeze(_C.gather(place.expand(windows.shape), -1, best), -1)
 
 
 def _unpool(n):
@@ -175,9 +195,12 @@ def _unpool(n):
         step = size if stride in (None, ()) else _each(stride, n)
         if output_size is None:
             output_size = [(d - 1) * s - 2 * p + k for d, s, p, k in zip(input.shape[-n:], step, cut, size)]
-        if input.ndim == n + 2:
-            return _C.max_unpool(input, indices, list(output_size)[-n:])
-        return _C.max_unpool(input.unsqueeze(0), indices.unsqueeze(0), list(output_size)[-n:]).squeeze(0)
+        # Of several values for one place the last one stays; max_unpool() of the library gives their sum.
+        sizes = list(output_size)[-n:]
+        planes = input.shape[:-n] + (math.prod(sizes),)
+        flat = shapes.scatter(creation.zeros(planes, dtype=input.dtype), -1, indices.reshape(planes[:-1] + (-1,)),
+                              input.reshape(planes[:-1] + (-1,)))
+        return flat.reshape(planes[:-1] + tuple(sizes))
     pool.__name__ = f"max_unpool{n}d"
     return pool
 
@@ -195,11 +218,12 @@ adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive(n, _C
 def pad(input, pad, mode="constant", value=None):
     """`pad` holds what goes before and behind the last dim, then the one before it, and so on; negative numbers cut."""
     low, high = list(pad[0::2])[::-1], list(pad[1::2])[::-1]
-    if mode == "constant":
-        for dim, (a, b) in enumerate(zip(low, high), start=input.ndim - len(low)):  # cut off first
-            if a < 0 or b < 0:
+    if mode != "circular":  # cut off first
+        for dim, (a, b) in enumerate(zip(low, high), start=input.ndim - len(low)):
+            if (a < 0 or b < 0) and input.shape[dim] + builtins.min(a, 0) + builtins.min(b, 0) > 0:
                 input = _C.slice(input, dim, -builtins.min(a, 0), input.shape[dim] + builtins.min(b, 0))
-        low, high = ([builtins.max(p, 0) for p in side] for side in (low, high))
+                low[dim - input.ndim], high[dim - input.ndim] = builtins.max(a, 0), builtins.max(b, 0)
+    if mode == "constant":
         return _C.pad(input, low, high, 0 if value is None else float(value))
     kinds = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     if mode not in kinds:
@@ -217,7 +241,7 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     if scale_factor is not None:
         scales = [float(s) for s in _each(scale_factor, n)]
         wanted = [math.floor(d * s) for d, s in zip(input.shape[2:], scales)]
-        if recompute_scale_factor or mode == "area":
+        if recompute_scale_factor or align_corners or mode == "area":
             sizes = wanted
     if mode == "area":
         return _C.adaptive_avg_pool(input, sizes)
@@ -294,6 +318,8 @@ def softshrink(input, lambd=0.5):
 
 
 def hardshrink(input, lambd=0.5):
+    if lambd < 0:
+        return input.clone()
     return _C.hardshrink(input, lambd)
 
 
@@ -326,6 +352,8 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
 def rms_norm(input, normalized_shape, weight=None, eps=None):
     eps = {dtype.float64: 2.220446049250313e-16}.get(input.dtype, 1.1920929e-07) if eps is None else eps
     n = len(normalized_shape)
+    if input.numel() == 0:
+        return input.clone()
     flat = input.reshape(input.shape[:input.ndim - n] + (-1,))
     return _C.rms_norm(flat, None if weight is None else weight.reshape((-1,)), eps).reshape(input.shape)
 
@@ -339,11 +367,17 @@ def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None:
-        raise _C.Error("instance_norm: running statistics are not there")
+        with autograd.no_grad():
+            dims = [0, *range(2, input.ndim)]
+            mean, var = _C.mean(input, dims[1:]), _C.var(input, dims[1:])
+            running_mean.copy_(running_mean * (1 - momentum) + _C.mean(mean, 0) * momentum)
+            running_var.copy_(running_var * (1 - momentum) + _C.mean(var, 0) * momentum)
     return _C.instance_norm(input, weight, bias, eps)
 
 
 def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+    if input.numel() == 0:
+        return input.clone()
     channels = input.shape[1]
     if running_mean is None:
         running_mean, running_var = creation.zeros(channels), creation.ones(channels)
@@ -527,7 +561,7 @@ def multilabel_soft_margin_loss(input, target, weight=None, reduction="mean"):
 
 
 def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction="mean"):
-    x = input if input.ndim > 1 else input.unsqueeze(0)
+    x = input if input.ndim > 1 else input.reshape((1, -1))
     index = target.reshape((-1, 1))
     apart = _C.relu(margin - _C.gather(x, 1, index) + x)
     loss = apart if p == 1 else apart * apart

@@ -1,0 +1,158 @@
+"""Modules, optimizers, mixed precision."""
+import numpy as np
+import pytest
+import tessera
+from tessera import nn, optim
+
+
+class Mlp(nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.hidden = nn.Linear(2, width)
+        self.out = nn.Linear(width, 1)
+        self.scale = nn.Parameter(tessera.ones(1))
+        self.register_buffer("seen", tessera.zeros(1))
+
+    def forward(self, x, factor=1.0):
+        return self.out(self.hidden(x).tanh()) * self.scale * factor
+
+
+def test_modules_of_python_have_parts():
+    model = Mlp()
+    names = [n for n, _ in model.named_parameters()]
+    assert names == ["scale", "hidden.weight", "hidden.bias", "out.weight", "out.bias"] or set(names) == {
+        "scale", "hidden.weight", "hidden.bias", "out.weight", "out.bias"}
+    assert len(model.parameters()) == 5 and model.parameter_count() == 2 * 16 + 16 + 16 + 1 + 1
+    assert set(model.state_dict()) == set(names) | {"seen"}
+    assert [n for n, _ in model.named_children()] == ["hidden", "out"] and isinstance(model.hidden, nn.Linear)
+    assert model.training and not model.eval().training and not model.hidden.training and model.train().hidden.training
+    x = tessera.ones(3, 2)
+    np.testing.assert_allclose(model(x, factor=2.0).detach().numpy(), 2 * model(x).detach().numpy(), rtol=1e-6)
+    model.to(tessera.float64)
+    assert model.scale.dtype == tessera.float64 and model(x.double()).dtype == tessera.float64
+
+
+def test_state_goes_from_one_to_another():
+    a, b = Mlp(), Mlp()
+    x = tessera.randn(4, 2)
+    assert not tessera.allclose(a(x), b(x))
+    b.load_state_dict(a.state_dict())
+    assert tessera.equal(a(x), b(x)) and not a.hidden.weight.is_same(b.hidden.weight)
+    with pytest.raises(tessera.Error, match="scale"):
+        b.load_state_dict({k: v for k, v in a.state_dict().items() if k != "scale"})
+    b.load_state_dict({}, strict=False)
+
+
+def test_a_module_that_calls_nothing_says_so():
+    class Empty(nn.Module):
+        pass
+    with pytest.raises(tessera.Error, match="forward"):
+        Empty()(tessera.ones(1))
+
+
+def test_overrides_are_called_by_the_library():
+    class Doubled(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            Doubled.calls += 1
+            return super().forward(x) * 2
+    layer = Doubled(2, 2)
+    model = nn.Sequential(layer, nn.ReLU(), lambda x: x + 1)
+    x = tessera.randn(3, 2)
+    wanted = np.maximum(2 * (x @ layer.weight.T + layer.bias).detach().numpy(), 0) + 1
+    np.testing.assert_allclose(model(x).detach().numpy(), wanted, rtol=1e-5)
+    assert Doubled.calls == 1 and len(model) == 3 and isinstance(model[0], Doubled) and isinstance(model[1], nn.ReLU)
+
+    class Fails(nn.Module):
+        def forward(self, x):
+            raise KeyError("gone")
+    with pytest.raises(KeyError):
+        nn.Sequential(Fails())(x)
+
+
+def test_children_outlive_their_names():
+    import gc
+    model = nn.Sequential(Mlp())
+    gc.collect()
+    assert model(tessera.ones(1, 2)).shape == (1, 1) and isinstance(model[0], Mlp)
+    child = model[0]
+    del model
+    gc.collect()
+    assert child(tessera.ones(1, 2)).shape == (1, 1)
+
+
+def test_replacing_a_part():
+    model = Mlp()
+    model.out = nn.Linear(16, 3)
+    assert model(tessera.ones(2, 2)).shape == (2, 3) and len(model.parameters()) == 5
+    assert len(nn.ModuleList([nn.ReLU(), nn.Tanh()])) == 2
+
+
+@pytest.mark.parametrize("make", [
+    lambda p: optim.SGD(p, lr=0.05, momentum=0.9), lambda p: optim.Adam(p, lr=0.02), lambda p: optim.AdamW(p, lr=0.02),
+    lambda p: optim.AdamW([{"params": p[:2], "lr": 0.02}, {"params": p[2:], "lr": 0.03, "weight_decay": 0.0}])])
+def test_training_lowers_the_loss(make):
+    tessera.manual_seed(3)
+    model = Mlp()
+    optimizer = make(model.parameters())
+    x = tessera.randn(64, 2)
+    target = (x[:, :1] * x[:, 1:]).detach()
+    losses = []
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), target)
+        loss.backward()
+        optim.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+    state = optimizer.state_dict()
+    assert any("step" in k for k in state)
+    optimizer.load_state_dict(state)
+
+
+def test_schedules_and_bad_groups():
+    layer = nn.Linear(2, 2)
+    optimizer = optim.SGD(layer.parameters(), lr=1.0)
+    schedule = optim.warmup_cosine(2, 10)
+    optimizer.scale_lr(schedule(10))
+    assert optimizer.lr() == 0
+    with pytest.raises(tessera.Error):
+        optim.SGD([{"params": layer.parameters()}, {"params": layer.parameters()}])
+
+
+def test_autocast_and_scaler():
+    model = nn.Linear(4, 4)
+    x = tessera.randn(2, 4)
+    with tessera.amp.autocast(dtype=tessera.bfloat16):
+        assert model(x).dtype == tessera.bfloat16
+        with tessera.amp.autocast(enabled=False):
+            assert model(x).dtype == tessera.float32
+    assert model(x).dtype == tessera.float32
+    optimizer, scaler = optim.SGD(model.parameters(), lr=0.1), tessera.amp.GradScaler()
+    with tessera.amp.autocast("cpu", tessera.float16):
+        loss = model(x).float().square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() > 0
+    with pytest.raises(tessera.Error, match="."):
+        with tessera.amp.autocast(dtype=tessera.int64):
+            pass
+
+
+LAYERS = [(nn.Conv2d(2, 4, 3, padding=1), (1, 2, 5, 5), (1, 4, 5, 5)), (nn.BatchNorm2d(2), (2, 2, 3, 3), (2, 2, 3, 3)),
+          (nn.ConvTranspose2d(2, 4, 2, stride=2), (1, 2, 3, 3), (1, 4, 6, 6)), (nn.LayerNorm(5), (2, 5), (2, 5)),
+          (nn.GroupNorm(2, 4), (1, 4, 3), (1, 4, 3)), (nn.RMSNorm(5), (2, 5), (2, 5)), (nn.Flatten(), (2, 3, 4), (2, 12)),
+          (nn.MultiheadAttention(8, 2), (1, 3, 8), (1, 3, 8)), (nn.TransformerBlock(8, 2), (1, 3, 8), (1, 3, 8)),
+          (nn.Dropout(0.5), (3,), (3,)), (nn.GELU(), (3,), (3,))]
+
+
+@pytest.mark.parametrize("layer,given,wanted", LAYERS, ids=lambda v: type(v).__name__ if isinstance(v, nn.Module) else "")
+def test_layers(layer, given, wanted):
+    x = tessera.randn(*given, requires_grad=True)
+    y = layer(x)
+    assert y.shape == wanted
+    y.sum().backward()
+    assert x.grad.shape == given
