@@ -70,6 +70,7 @@ NB_MODULE(_C, m) {
   bind_arrays(m, tensor);
   bind_places(tensor);
   bind_ops(m, tensor);
+  bind_scaled(m, tensor);
   bind_ops_image(m, tensor);
   bind_ops_indexing(m, tensor);
   bind_ops_math(m, tensor);

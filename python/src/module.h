@@ -8,6 +8,8 @@ void bind_errors(nb::module_& m);
 void bind_basics(nb::module_& m);
 /// What Tensor has beside operators.
 void bind_tensor(nb::module_& m, nb::class_<Tensor>& tensor);
+/// add and sub with a factor, beside those of the headers.
+void bind_scaled(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_arrays(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_places(nb::class_<Tensor>& tensor);
 void bind_autograd(nb::module_& m);

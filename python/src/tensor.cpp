@@ -228,6 +228,18 @@ void define_creation(nb::module_& m) {
 
 }  // namespace
 
+void bind_scaled(nb::module_& m, nb::class_<Tensor>& tensor) {
+  const auto scaled = [&](const char* name, Binary op, const char* doc) {
+    const auto call = [op](const Operand& a, const Operand& b, double alpha) {
+      const Unlocked unlocked;
+      return op(a, {.tensor = mul(beside(b, a), alpha)});
+    };
+    function_and_method(m, tensor, name, call, nb::arg("input"), nb::arg("other"), nb::kw_only(), nb::arg("alpha"), doc);
+  };
+  scaled("add", plus, "input + alpha * other");
+  scaled("sub", minus, "input - alpha * other");
+}
+
 void bind_tensor(nb::module_& m, nb::class_<Tensor>& tensor) {
   tensor.def(nb::init<const Tensor&>(), nb::arg("other"), "Another handle of the same tensor.");
   define_operators(tensor);

@@ -3,7 +3,7 @@ from . import _C, functions, shapes
 
 absolute, arccos, arcsin, arctan, arctan2 = _C.abs, _C.acos, _C.asin, _C.atan, _C.atan2
 arccosh, arcsinh, arctanh = _C.acosh, _C.asinh, _C.atanh
-true_divide, divide, multiply, negative, subtract = _C.div, functions.div, _C.mul, _C.neg, functions.sub
+true_divide, divide, multiply, negative, subtract = _C.div, functions.div, _C.mul, _C.neg, _C.sub
 fix, clip, ger, sgn, argwhere = _C.trunc, functions.clamp, functions.outer, _C.sign, _C.nonzero
 greater, greater_equal, less, less_equal, not_equal = _C.gt, _C.ge, _C.lt, _C.le, _C.ne
 bmm, mv, vdot = _C.matmul, _C.matmul, functions.dot

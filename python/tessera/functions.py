@@ -250,7 +250,8 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
         values, inverse, counts = _C.unique(input)
         inverse = inverse.reshape(input.shape)
     else:
-        values, _, inverse, counts = _C.unique_along(input, dim)
+        values, _, inverse, counts = _C.unique_along(_C.transpose(input, 0, dim), 0)
+        values = _C.transpose(values, 0, dim)
     out = (values,) + (inverse,) * return_inverse + (counts,) * return_counts
     return out if len(out) > 1 else values
 
@@ -279,14 +280,6 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
 
 
 # ---- elementwise
-
-
-def add(input, other, *, alpha=1):
-    return _C.add(input, other if alpha == 1 else _C.mul(other, alpha) if isinstance(other, Tensor) else other * alpha)
-
-
-def sub(input, other, *, alpha=1):
-    return _C.sub(input, other if alpha == 1 else _C.mul(other, alpha) if isinstance(other, Tensor) else other * alpha)
 
 
 def rsub(input, other, *, alpha=1):

@@ -343,6 +343,8 @@ def nonzero(input, *, as_tuple=False):
 def gather(input, dim, index):
     if index.dtype in (dtype.uint8, dtype.int8):
         index = index.to(dtype.int64)
+    if index.numel() == 0:
+        return creation.zeros(index.shape, dtype=input.dtype)
     if input.ndim == 0:
         return _C.gather(input.reshape((1,)), 0, index.reshape((-1,))).reshape(index.shape)
     return _C.gather(input, dim, index)

@@ -195,12 +195,16 @@ def _unpool(n):
         step = size if stride in (None, ()) else _each(stride, n)
         if output_size is None:
             output_size = [(d - 1) * s - 2 * p + k for d, s, p, k in zip(input.shape[-n:], step, cut, size)]
-        # Of several values for one place the last one stays; max_unpool() of the library gives their sum.
+        # Of several values for one place the last one stays, and all get its gradient; max_unpool() gives their sum.
         sizes = list(output_size)[-n:]
         planes = input.shape[:-n] + (math.prod(sizes),)
-        flat = shapes.scatter(creation.zeros(planes, dtype=input.dtype), -1, indices.reshape(planes[:-1] + (-1,)),
-                              input.reshape(planes[:-1] + (-1,)))
-        return flat.reshape(planes[:-1] + tuple(sizes))
+        lines = planes[:-1] + (-1,)
+        blank, at, values = creation.zeros(planes, dtype=input.dtype), indices.reshape(lines), input.reshape(lines)
+        out = _C.scatter(blank, -1, at, values.detach())
+        if values.requires_grad:
+            added = _C.scatter_add(blank, -1, at, values)
+            out = out + (added - added.detach())
+        return out.reshape(planes[:-1] + tuple(sizes))
     pool.__name__ = f"max_unpool{n}d"
     return pool
 
@@ -218,9 +222,14 @@ adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive(n, _C
 def pad(input, pad, mode="constant", value=None):
     """`pad` holds what goes before and behind the last dim, then the one before it, and so on; negative numbers cut."""
     low, high = list(pad[0::2])[::-1], list(pad[1::2])[::-1]
+    if mode == "replicate" and builtins.min(pad) < 0:
+        for dim, (a, b) in enumerate(zip(low, high), start=input.ndim - len(low)):
+            n = input.shape[dim]
+            input = _C.index_select(input, dim, _C.clamp(creation.arange(-a, n + b), 0, n - 1))
+        return input
     if mode != "circular":  # cut off first
         for dim, (a, b) in enumerate(zip(low, high), start=input.ndim - len(low)):
-            if (a < 0 or b < 0) and input.shape[dim] + builtins.min(a, 0) + builtins.min(b, 0) > 0:
+            if (a < 0 or b < 0) and input.shape[dim] + builtins.min(a, 0) + builtins.min(b, 0) >= 0:
                 input = _C.slice(input, dim, -builtins.min(a, 0), input.shape[dim] + builtins.min(b, 0))
                 low[dim - input.ndim], high[dim - input.ndim] = builtins.max(a, 0), builtins.max(b, 0)
     if mode == "constant":
@@ -344,7 +353,7 @@ def normalize(input, p=2.0, dim=1, eps=1e-12):
 
 
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    if weight is None and len(normalized_shape) != 1:
+    if weight is None and (bias is not None or len(normalized_shape) != 1):
         weight = creation.ones(tuple(normalized_shape), dtype=input.dtype)
     return _C.layer_norm(input, weight, bias, eps)
 
@@ -414,16 +423,15 @@ def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
                                  enable_gqa=False):
     """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]."""
-    n = query.ndim
-    lead = query.shape[:-2]
-    q, k, v = (x.reshape((1,) * builtins.max(4 - n, 0) + x.shape) for x in (query, key, value))
-    if n > 4:
-        q, k, v = (x.reshape((-1,) + x.shape[-3:]) for x in (q, k, v))
-        attn_mask = attn_mask if attn_mask is None else attn_mask.expand(lead + attn_mask.shape[-2:]).reshape(
-            (-1,) + lead[-1:] + attn_mask.shape[-2:])
+    all_three = [x.unsqueeze(0) if x.ndim == 2 else x for x in (query, key, value)]
+    lead = shapes.broadcast_shapes(*(x.shape[:-3] for x in all_three))
+    q, k, v = (x.expand(lead + x.shape[-3:]).reshape((-1,) + x.shape[-3:]) for x in all_three)
+    if attn_mask is not None and attn_mask.ndim > 4:
+        attn_mask = attn_mask.expand(lead + attn_mask.shape[-3:]).reshape((-1,) + attn_mask.shape[-3:])
     out = _C.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal,
                                           scale=0.0 if scale is None else scale, dropout_p=dropout_p)
-    return out.reshape(lead + out.shape[-2:])
+    out = out.reshape(lead + out.shape[-3:])
+    return out.squeeze(0) if query.ndim == 2 else out
 
 
 # ---- losses
