@@ -250,8 +250,7 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
         values, inverse, counts = _C.unique(input)
         inverse = inverse.reshape(input.shape)
     else:
-        values, _, inverse, counts = _C.unique_along(_C.transpose(input, 0, dim), 0)
-        values = _C.transpose(values, 0, dim)
+        values, _, inverse, counts = _C.unique_along(input, dim)
     out = (values,) + (inverse,) * return_inverse + (counts,) * return_counts
     return out if len(out) > 1 else values
 

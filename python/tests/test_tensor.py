@@ -58,6 +58,15 @@ def test_masks_and_index_tensors(rng):
     assert len(list(x)) == 4 and len(x) == 4 and 0.0 in x
 
 
+@pytest.mark.parametrize("dim", [None, 0, 1, 2])
+def test_unique_as_numpy(dim, rng):
+    array = rng.integers(0, 2, (3, 4, 5)).astype(np.float32)
+    ours = tessera.unique(tessera.from_numpy(array), return_inverse=True, return_counts=True, dim=dim)
+    wanted = np.unique(array, return_inverse=True, return_counts=True, axis=dim)
+    for a, b in zip(ours, wanted):
+        np.testing.assert_array_equal(a.numpy(), b.reshape(a.shape))
+
+
 def test_bad_indices():
     x = tessera.zeros(2, 3)
     with pytest.raises(IndexError, match=r"^index 2 is out of range for dim 0 of \[2, 3\]$"):

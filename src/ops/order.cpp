@@ -7,6 +7,7 @@
 #include "ops/gradient.h"
 #include "ops/precise.h"
 #include "tessera/ops_indexing.h"
+#include "tessera/ops_shape.h"
 
 namespace tessera {
 namespace {
@@ -240,7 +241,7 @@ UniqueAlong unique_along(const Tensor& x, int64_t dim, bool sorted) {
   const int64_t n = x.size(dim);
   const Tensor none = empty({0}, Int64, x.device());
   if (n == 0) return {x, none, none, none};
-  const Tensor rows = reshape(transpose(x, 0, dim), {n, x.numel() / n});
+  const Tensor rows = reshape(movedim(x, dim, 0), {n, x.numel() / n});
   const Tensor order = order_of_rows(rows), in_order = index_select(rows, 0, order);
   const Tensor changes = any(ne(slice(in_order, 0, 1, n), slice(in_order, 0, 0, n - 1)), {1});
   const Tensor begins = concat({ones({1}, Bool, x.device()), changes}, 0), starts = flatten(nonzero(begins));

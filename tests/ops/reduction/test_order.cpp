@@ -264,5 +264,11 @@ TEST(Order, SlicesThatAreThereOnce) {
   EXPECT_EQ(error_of([&] { unique_along(x, 2); }), "unique_along: dim 2 is out of range for [23, 2]");
 }
 
+TEST(Order, SlicesAreComparedInRowMajorOrder) {
+  // Along the last dim the slices are (1, 0, 1, 0) and (1, 1, 0, 0): they differ first at [0, 1].
+  const Tensor x = tensor<int64_t>({1, 1, 0, 1, 1, 0, 0, 0}, {2, 2, 2});
+  EXPECT_EQ(unique_along(x, 2).first.to_vector<int64_t>(), (Places{0, 1}));
+}
+
 }  // namespace
 }  // namespace tessera
