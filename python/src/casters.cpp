@@ -31,6 +31,7 @@ DType dtype_named(std::string_view name) {
 bool read_operand(nb::handle source, Operand& out) noexcept {
   PyObject* const p = source.ptr();
   if (nb::isinstance<Tensor>(source)) {
+    if (!nb::inst_ready(source)) return false;
     out.kind = Operand::kTensor;
     out.tensor = *nb::inst_ptr<Tensor>(source);
     return true;

@@ -38,6 +38,13 @@ struct Operand {
 /// `operand` as a tensor that goes with `other`.
 Tensor beside(const Operand& operand, const Operand& other);
 
+/// The C++ object behind one of Python. Throws TypeError where a class of Python did not let it be made.
+template <class T>
+T& object_of(nb::handle self) {
+  if (!nb::inst_ready(self)) throw nb::type_error("super().__init__() was not called");
+  return *nb::inst_ptr<T>(self);
+}
+
 inline Generator& generator_or_default(Generator* generator) { return generator ? *generator : default_generator(); }
 
 template <class T, size_t N>

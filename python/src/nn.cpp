@@ -90,7 +90,7 @@ void bind_module(nb::module_& m) {
       .def("forward", &forward<Module>)
       .def("__call__",
            [](nb::handle self, const nb::args& arguments, const nb::kwargs& keywords) {
-             const NamedScope scope(nb::inst_ptr<Module>(self)->name());
+             const NamedScope scope(object_of<Module>(self).name());
              return self.attr("forward")(*arguments, **keywords);
            })
       .def("parameters", &Module::parameters, "Every parameter once, in the order of registration.")
@@ -116,17 +116,18 @@ void bind_module(nb::module_& m) {
           nb::arg("path"), nb::arg("module"), nb::arg("any_shapes") = false,
           "Puts a module where that of that name was.")
       .def_prop_ro("name", &Module::name)
-      .def("pack", &Module::pack, "Lets calls in evaluation use weights as kernels want them, until train().")
+      .def("pack", &Module::pack, nb::call_guard<Unlocked>(),
+           "Lets calls in evaluation use weights as kernels want them, until train().")
       .def(
           "train",
           [](nb::handle self, bool on) {
-            nb::inst_ptr<Module>(self)->train(on);
+            object_of<Module>(self).train(on);
             return nb::borrow(self);
           },
           nb::arg("mode") = true)
       .def("eval",
            [](nb::handle self) {
-             nb::inst_ptr<Module>(self)->eval();
+             object_of<Module>(self).eval();
              return nb::borrow(self);
            })
       .def_prop_ro("training", &Module::training)
@@ -134,6 +135,7 @@ void bind_module(nb::module_& m) {
       .def(
           "_to",
           [](Module& self, const std::optional<DType>& dtype, const std::optional<std::string>& device) {
+            const Unlocked unlocked;
             if (dtype) self.to(*dtype);
             if (device) self.to(parse_device(*device));
           },
@@ -142,7 +144,8 @@ void bind_module(nb::module_& m) {
           "channels_last", [](Module& self) { self.to(ChannelsLast); },
           "Lays the filters of convolutions so in memory.")
       .def("state_dict", &Module::state_dict, "Parameters and buffers, each once under its first name; no copies.")
-      .def("load_state_dict", &Module::load_state_dict, nb::arg("state_dict"), nb::arg("strict") = true)
+      .def("load_state_dict", &Module::load_state_dict, nb::arg("state_dict"), nb::arg("strict") = true,
+           nb::call_guard<Unlocked>())
       .def("add_parameter", &Open::parameter, nb::arg("name"), nb::arg("value"))
       .def("register_buffer", &Open::buffer, nb::arg("name"), nb::arg("value"))
       .def("add_module", &Open::child, nb::arg("name"), nb::arg("module"));
@@ -233,7 +236,7 @@ void bind_models(nb::module_& m) {
       .def(
           "append",
           [](nb::handle self, nb::handle part) {
-            append(*nb::inst_ptr<Sequential>(self), part);
+            append(object_of<Sequential>(self), part);
             return nb::borrow(self);
           },
           nb::arg("module"))

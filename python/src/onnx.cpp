@@ -15,11 +15,11 @@ onnx::Value value_of(nb::handle given) {
   return nb::cast<Tensor>(nb::module_::import_("tessera").attr("as_tensor")(given));
 }
 
-nb::object object_of(const onnx::Value& value) {
+nb::object value_for_python(const onnx::Value& value) {
   if (value.is_absent()) return nb::none();
   if (value.is_tensor()) return nb::cast(value.tensor());
   nb::list all;
-  for (const onnx::Value& one : value.sequence()) all.append(object_of(one));
+  for (const onnx::Value& one : value.sequence()) all.append(value_for_python(one));
   return all;
 }
 
@@ -38,7 +38,7 @@ nb::dict run(const onnx::Model& model, const nb::args& by_place, const nb::dict&
   }
   for (size_t i = 0; i < model.outputs().size(); ++i) {
     const std::string& name = model.outputs()[i].name;
-    out[name.c_str()] = object_of(given.empty() ? outputs[i] : named[name]);
+    out[name.c_str()] = value_for_python(given.empty() ? outputs[i] : named[name]);
   }
   return out;
 }

@@ -130,7 +130,12 @@ void bind_optim(nb::module_& parent) {
   m.def(
       "grad_norm", [](nb::handle p) { return optim::grad_norm(tensors_of(p)); }, nb::arg("parameters"));
   m.def(
-      "clip_grad_norm_", [](nb::handle p, double most) { return optim::clip_grad_norm_(tensors_of(p), most); },
+      "clip_grad_norm_",
+      [](nb::handle p, double most) {
+        const std::vector<Tensor> parameters = tensors_of(p);
+        const Unlocked unlocked;
+        return optim::clip_grad_norm_(parameters, most);
+      },
       nb::arg("parameters"), nb::arg("max_norm"),
       "Scales gradients so that their norm is at most that; returns the norm before.");
   bind_scaler(parent);

@@ -46,7 +46,7 @@ Tensor sliced(const Tensor& x, int64_t dim, nb::handle item, bool& turned) {
 int64_t dims_taken(nb::handle item) {
   if (item.is_none() || PyBool_Check(item.ptr())) return 0;
   if (nb::isinstance<Tensor>(item)) {
-    const Tensor& t = *nb::inst_ptr<Tensor>(item);
+    const Tensor& t = object_of<Tensor>(item);
     return t.dtype() == Bool ? t.dim() : 1;
   }
   return 1;
@@ -93,7 +93,7 @@ Places places(const Tensor& x, nb::handle key, bool to_write) {
       else if (turned) out.view = flip(out.view, {dim});
       ++dim;
     } else if (nb::isinstance<Tensor>(item)) {
-      const Tensor& index = *nb::inst_ptr<Tensor>(item);
+      const Tensor& index = object_of<Tensor>(item);
       if (is_floating(index.dtype()))
         throw Error("index: of dtype " + std::string(name(index.dtype())) + ", not an integer or bool");
       out.apart = out.apart || (last >= 0 && position != last + 1);

@@ -234,7 +234,8 @@ void bind_scaled(nb::module_& m, nb::class_<Tensor>& tensor) {
       const Unlocked unlocked;
       return op(a, {.tensor = mul(beside(b, a), alpha)});
     };
-    function_and_method(m, tensor, name, call, nb::arg("input"), nb::arg("other"), nb::kw_only(), nb::arg("alpha"), doc);
+    function_and_method(m, tensor, name, call, nb::arg("input"), nb::arg("other"), nb::kw_only(), nb::arg("alpha"),
+                        doc);
   };
   scaled("add", plus, "input + alpha * other");
   scaled("sub", minus, "input - alpha * other");

@@ -359,7 +359,8 @@ def index_select(input, dim, index):
 def take_along_dim(input, indices, dim=None):
     if dim is None:
         return _C.gather(input.reshape((-1,)), 0, indices.reshape((-1,)))
-    shape = list(broadcast_shapes(*([s if d != dim % x.ndim else 1 for d, s in enumerate(x.shape)] for x in (input, indices))))
+    others = ([1 if d == dim % x.ndim else n for d, n in enumerate(x.shape)] for x in (input, indices))
+    shape = list(broadcast_shapes(*others))
     shape[dim] = input.shape[dim]
     return _C.take_along_dim(input.expand(shape), indices, dim)
 

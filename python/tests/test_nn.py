@@ -50,6 +50,23 @@ def test_a_module_that_calls_nothing_says_so():
         Empty()(tessera.ones(1))
 
 
+def test_a_module_that_was_not_made_says_so():
+    class Hollow(nn.Module):
+        def __init__(self):
+            pass
+
+        def forward(self, x):
+            return x
+    with pytest.raises((TypeError, RuntimeError), match="__init__"):
+        Hollow()(tessera.ones(1))
+
+    class Flat(tessera.Tensor):
+        def __init__(self):
+            pass
+    with pytest.raises(TypeError):
+        tessera.ones(1) + Flat()
+
+
 def test_overrides_are_called_by_the_library():
     class Doubled(nn.Linear):
         calls = 0

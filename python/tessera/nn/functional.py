@@ -30,6 +30,13 @@ def _reduced(loss, reduction, count=None):
     return _C.mean(loss) if count is None else _C.sum(loss) / count
 
 
+def _weighted(loss, weight, reduction):
+    """The same with a factor for each element, by whose sum a mean divides."""
+    if weight is None:
+        return _reduced(loss, reduction)
+    return _reduced(loss * weight, reduction, _C.sum(weight.expand(loss.shape)))
+
+
 def _batched(rank):
     """Lets a function of images take one without a batch: `rank` counts the batch and the channels."""
     def decorate(function):
@@ -439,18 +446,18 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
 def mse_loss(input, target, reduction="mean", weight=None):
     loss = _C.square(_C.sub(input, target))
-    return _reduced(loss if weight is None else loss * weight, reduction, None if weight is None else _C.sum(weight.expand(loss.shape)))
+    return _weighted(loss, weight, reduction)
 
 
 def l1_loss(input, target, reduction="mean", weight=None):
     loss = _C.abs(_C.sub(input, target))
-    return _reduced(loss if weight is None else loss * weight, reduction, None if weight is None else _C.sum(weight.expand(loss.shape)))
+    return _weighted(loss, weight, reduction)
 
 
 def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     apart = _C.abs(_C.sub(input, target))
     loss = _C.where(_C.le(apart, delta), apart * apart * 0.5, (apart - 0.5 * delta) * delta)
-    return _reduced(loss if weight is None else loss * weight, reduction, None if weight is None else _C.sum(weight.expand(loss.shape)))
+    return _weighted(loss, weight, reduction)
 
 
 def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
@@ -464,7 +471,8 @@ def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
     if input.ndim == 1:
         out = nll_loss(input.unsqueeze(0), target.reshape((1,)), weight, ignore_index, "none")
         counted = _C.ne(target.reshape((1,)), ignore_index).to(input.dtype)
-        share = counted if weight is None else weight[_C.where(_C.ne(target, ignore_index), target, 0 * target)].reshape((1,)) * counted
+        there = _C.where(_C.ne(target, ignore_index), target, 0 * target)
+        share = counted if weight is None else weight[there].reshape((1,)) * counted
         return _C.sum(out) / _C.sum(share) if reduction == "mean" else _C.sum(out) if reduction == "sum" else out.reshape(())
     there = _C.ne(target, ignore_index)
     index = _C.where(there, target, creation.zeros_like(target))
