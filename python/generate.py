@@ -198,19 +198,21 @@ class Writer:
         return text + (".none()" if bare in ("Tensor", "Dims") and p is not function.parameters[0] else "")
 
     def binding(self, f):
-        """The lines that bind one function, and whether it is a method, too."""
-        types, arguments, before, call = [], [], [], []
-        operands = (f.name not in NO_OPERANDS
-                    and bool(OPERANDS.match(signature(f))))
-        for i, p in enumerate(f.parameters):
+        """The line that binds one function."""
+        types, arguments, before, call = [], [], [], {}
+        operands = f.name not in NO_OPERANDS and bool(OPERANDS.match(signature(f)))
+        # Options may have defaults and stand before what has none: Python wants them behind it.
+        first = [p for p in f.parameters if p.default is None and p.type.removeprefix("const ").rstrip("&") not in self.structs]
+        for p in first + [p for p in f.parameters if p not in first]:
+            i = f.parameters.index(p)
             bare = p.type.removeprefix("const ").rstrip("&").strip()
             if operands and i < 2:
                 types.append(f"Operand {p.name}")
                 arguments.append(self.argument(f, Parameter("Operand", p.name)))
-                call.append(f"beside({p.name}, {'ba'[i]})")
+                call[i] = f"beside({p.name}, {'ba'[i]})"
             elif bare in self.structs and bare not in self.objects:
                 before.append(f"{bare} {p.name};")
-                call.append(f"std::move({p.name})")
+                call[i] = f"std::move({p.name})"
                 for one in self.structs[bare].fields:
                     kind, how = self.cpp(one)
                     types.append(f"{kind} {p.name}_{one.name}")
@@ -226,10 +228,11 @@ class Writer:
                 kind, how = self.cpp(p)
                 types.append(f"{kind} {p.name}")
                 arguments.append(self.argument(f, p))
-                call.append(how)
+                call[i] = how
         if operands and f.name in self.scalars and len(f.parameters) == 2:
             before.append(f"if (b.is_factor_of(a)) return {f.name}(a.tensor, b.number);")
-        body = f"const Unlocked unlocked; {' '.join(before)} return {f.name}({', '.join(call)});"
+        called = ", ".join(call[i] for i in sorted(call))
+        body = f"const Unlocked unlocked; {' '.join(before)} return {f.name}({called});"
         if f.result in self.structs:  # a tuple of results, or keywords for another function
             body = f"const auto made = [&] {{ {body} }}(); return {self.unpacked(f.result)};"
         arrow = " -> Tensor" if f.result == "Tensor" else ""
@@ -305,7 +308,9 @@ def main():
     arguments.add_argument("out", type=Path)
     options = arguments.parse_args()
     headers = everything(options.folder)
-    options.out.write_text(named(headers) if options.what == "names" else bindings(options.what, headers))
+    text = named(headers) if options.what == "names" else bindings(options.what, headers)
+    if not options.out.exists() or options.out.read_text() != text:  # what is the same is not compiled again
+        options.out.write_text(text)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,8 @@ struct type_caster<tessera::Tensor> : type_caster_base<tessera::Tensor> {
 
 template <>
 struct type_caster<tessera::Tensors> : list_caster<tessera::Tensors, tessera::Tensor> {
+  static constexpr auto Name = io_name("collections.abc.Sequence", "tuple") + const_name("[") +
+                               make_caster<tessera::Tensor>::Name + io_name("", ", ...") + const_name("]");
   template <class T>
   static handle from_cpp(T&& tensors, rv_policy policy, cleanup_list* cleanup) noexcept {
     object list = steal(list_caster::from_cpp(std::forward<T>(tensors), policy, cleanup));

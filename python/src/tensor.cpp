@@ -180,11 +180,22 @@ Tensor to_any(const Tensor& t, const std::optional<DType>& dtype, const std::opt
   return out;
 }
 
+Tensor turned(const Tensor& t) {
+  Dims order;
+  for (int64_t d = t.dim(); d-- > 0;) order.push_back(d);
+  return permute(t, order);
+}
+
 void define_shape(nb::class_<Tensor>& tensor) {
   tensor.def_prop_ro("shape", &Tensor::shape)
       .def_prop_ro("dtype", &Tensor::dtype)
       .def_prop_ro("device", &Tensor::device)
       .def_prop_ro("ndim", &Tensor::dim)
+      .def_prop_ro("T", &turned, "The dims in the reverse order.")
+      .def_prop_ro("H", &turned)
+      .def_prop_ro(
+          "mT", [](const Tensor& t) { return t.transpose(-2, -1); }, "The last two dims exchanged.")
+      .def_prop_ro("mH", [](const Tensor& t) { return t.transpose(-2, -1); })
       .def("dim", &Tensor::dim)
       .def("numel", &Tensor::numel)
       .def("size", [](const Tensor& t) { return t.shape(); })

@@ -34,8 +34,56 @@ def _is_dtype(name):
     return name.split(".")[-1] in _C.dtype.__members__ or name in ("f16", "bf16", "f32", "f64", "i8", "u8", "i32", "i64")
 
 
-def _conversion(wanted):
-    return lambda self: self._to(wanted, None)
+def cpu(self):
+    return self._to(None, "cpu")
+
+
+def cuda(self, index=0):
+    return self._to(None, f"cuda:{index}")
+
+
+def type_as(self, other):
+    return self.to(other)
+
+
+def is_same_size(self, other):
+    return self.shape == other.shape
+
+
+def float(self):
+    return self._to(dtype.float32, None)
+
+
+def double(self):
+    return self._to(dtype.float64, None)
+
+
+def half(self):
+    return self._to(dtype.float16, None)
+
+
+def bfloat16(self):
+    return self._to(dtype.bfloat16, None)
+
+
+def long(self):
+    return self._to(dtype.int64, None)
+
+
+def int(self):
+    return self._to(dtype.int32, None)
+
+
+def char(self):
+    return self._to(dtype.int8, None)
+
+
+def byte(self):
+    return self._to(dtype.uint8, None)
+
+
+def bool(self):
+    return self._to(dtype.bool, None)
 
 
 def view(self, *shape):
@@ -69,26 +117,12 @@ def fill(self, value):
     return creation.full_like(self, value)
 
 
-def _turned(self):
-    return _C.permute(self, list(range(self.ndim))[::-1])
-
-
 def _install():
-    for name in ("float32 float", "float64 double", "float16 half", "bfloat16 bfloat16", "int64 long", "int32 int",
-                 "int8 char", "uint8 byte", "bool bool"):
-        kind, method = name.split()
-        setattr(Tensor, method, _conversion(getattr(dtype, kind)))
-    Tensor.cpu = lambda self: self._to(None, "cpu")
-    Tensor.cuda = lambda self, index=0: self._to(None, f"cuda:{index}")
-    Tensor.type_as = lambda self, other: self.to(other)
-    for function in (numpy, __array__, to, view, new_full, new_zeros, new_ones, new_empty, new_tensor, fill):
+    own = (numpy, __array__, to, cpu, cuda, type_as, is_same_size, float, double, half, bfloat16, long, int, char, byte, bool,
+           view, new_full, new_zeros, new_ones, new_empty, new_tensor, fill)
+    for function in own:
         setattr(Tensor, function.__name__, function)
-    Tensor.view_as = shapes.reshape_as
-    Tensor.T = property(_turned)
-    Tensor.mT = property(lambda self: _C.transpose(self, -2, -1))
-    Tensor.H = property(shapes.t)
-    Tensor.mH = Tensor.mT
-    Tensor.nelement, Tensor.is_same_size = Tensor.numel, lambda self, other: self.shape == other.shape
+    Tensor.view_as, Tensor.nelement = shapes.reshape_as, Tensor.numel
     # Functions whose first argument is a tensor.
     for module in (functions, shapes):
         for name, function in vars(module).items():

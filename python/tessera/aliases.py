@@ -11,10 +11,11 @@ swapaxes, swapdims, moveaxis = shapes.transpose, shapes.transpose, shapes.movedi
 concat, concatenate, row_stack = shapes.cat, shapes.cat, shapes.vstack
 
 
-def _method(function):
-    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
-
-
-for _name, _function in list(globals().items()):
-    if not _name.startswith("_") and callable(_function) and not _name.startswith(("concat", "row_")):
-        setattr(_C.Tensor, _name, _method(_function))
+# As methods: names of PyTorch, and those of the same here.
+_METHODS = """absolute abs, arccos acos, arcsin asin, arctan atan, arctan2 atan2, arccosh acosh, arcsinh asinh, arctanh atanh,
+true_divide div, divide div, multiply mul, negative neg, subtract sub, fix trunc, clip clamp, ger outer, sgn sign,
+argwhere nonzero, greater gt, greater_equal ge, less lt, less_equal le, not_equal ne, bmm matmul, mv matmul, vdot dot,
+swapaxes transpose, swapdims transpose, moveaxis movedim"""
+for _pair in _METHODS.split(","):
+    _name, _same = _pair.split()
+    setattr(_C.Tensor, _name, getattr(_C.Tensor, _same))

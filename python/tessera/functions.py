@@ -397,13 +397,17 @@ def signbit(input):
     return _C.logical_or(_C.lt(input, 0), _C.logical_and(_C.eq(input, 0), _C.lt(_C.reciprocal(input), 0)))
 
 
-def _preferring_numbers(of_two):
-    def choose(input, other):
-        return of_two(_C.where(_C.isnan(input), other, input), _C.where(_C.isnan(other), input, other))
-    return choose
+def _numbers(input, other):
+    """Both, with the other's element where one has NaN."""
+    return _C.where(_C.isnan(input), other, input), _C.where(_C.isnan(other), input, other)
 
 
-fmax, fmin = _preferring_numbers(_C.maximum), _preferring_numbers(_C.minimum)
+def fmax(input, other):
+    return _C.maximum(*_numbers(input, other))
+
+
+def fmin(input, other):
+    return _C.minimum(*_numbers(input, other))
 
 
 def frac(input):

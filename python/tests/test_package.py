@@ -1,4 +1,6 @@
 """Everything that the headers declare is there, and the package loads fast."""
+import ast
+import importlib
 import pathlib
 import re
 import subprocess
@@ -59,6 +61,12 @@ def test_stubs_name_what_is_there():
     text = stubs.read_text()
     assert "class Tensor" in text and re.search(r"def softmax\(input: Tensor, dim: int\) -> Tensor", text)
     assert (folder / "py.typed").exists()
+    for path in (folder / "_C").rglob("*.pyi"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tessera."):
+                module = importlib.import_module(node.module)
+                missing = [n.name for n in node.names if not hasattr(module, n.name)]
+                assert not missing, f"{path.name}: {node.module} has no {missing}"
 
 
 def test_the_documents_example_runs():
