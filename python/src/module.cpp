@@ -13,7 +13,8 @@ void bind_errors(nb::module_& m) {
 }
 
 void bind_basics(nb::module_& m) {
-  nb::enum_<DType>(m, "dtype")
+  // Type checkers would take dtype and device within Tensor for its properties.
+  nb::enum_<DType>(m, "DType")
       .value("bool", Bool)
       .value("uint8", UInt8)
       .value("int8", Int8)
@@ -23,11 +24,12 @@ void bind_basics(nb::module_& m) {
       .value("bfloat16", BFloat16)
       .value("float32", Float32)
       .value("float64", Float64);
+  m.attr("dtype") = m.attr("DType");
   m.def("promote_types", &promote, nb::arg("type1"), nb::arg("type2"), "The smallest dtype that holds both.");
   m.def("is_floating_dtype", &is_floating, nb::arg("dtype"));
   m.def("size_of", &size_of, nb::arg("dtype"), "Bytes of one element.");
 
-  nb::class_<Device>(m, "device", "Where tensors live: \"cpu\", \"cuda:0\", \"hip:1\".")
+  nb::class_<Device>(m, "Device", "Where tensors live: \"cpu\", \"cuda:0\", \"hip:1\".")
       .def("__init__", [](Device* made, const std::string& name) { new (made) Device(parse_device(name)); })
       .def_prop_ro("type",
                    [](Device d) {
@@ -39,6 +41,7 @@ void bind_basics(nb::module_& m) {
       .def("__hash__", [](Device d) { return nb::hash(nb::str(to_string(d).c_str())); })
       .def("__str__", [](Device d) { return to_string(d); })
       .def("__repr__", [](Device d) { return "device('" + to_string(d) + "')"; });
+  m.attr("device") = m.attr("Device");
   m.def("default_device", &default_device);
   m.def(
       "device_count", [](const std::string& type) { return device_count(parse_device(type).type); }, nb::arg("type"),

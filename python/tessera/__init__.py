@@ -1,6 +1,5 @@
 """Tessera from Python: tensors with gradients, operators, modules, optimizers, model files."""
 from . import _C
-from ._C import *  # noqa: F403: every function that the library declares
 from ._C import Tensor, device, dtype  # noqa: F401
 from .functions import *  # noqa: F403
 from .shapes import *  # noqa: F403
@@ -11,6 +10,13 @@ from . import amp, autograd, io, linalg, nn, onnx, optim, special  # noqa: F401
 from .autograd import enable_grad, no_grad, set_grad_enabled  # noqa: F401
 from .io import load_safetensors, save_safetensors  # noqa: F401
 from .onnx import load_onnx, run  # noqa: F401
+
+# Every function that the library declares, where none above has its name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._C import *  # noqa: F403
+globals().update({name: value for name, value in vars(_C).items() if not name.startswith("_") and name not in globals()})
+del builtins, functools, math, annotations  # noqa: F821: of the modules above
 
 bool, uint8, int8, int32, int64 = dtype.bool, dtype.uint8, dtype.int8, dtype.int32, dtype.int64
 float16, bfloat16, float32, float64 = dtype.float16, dtype.bfloat16, dtype.float32, dtype.float64

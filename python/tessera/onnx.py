@@ -1,7 +1,10 @@
 """Model files: tessera.load_onnx("model.onnx").run({"x": array})."""
 from . import _C
 
-Model, Port, Inspection, inspect = _C._onnx.Model, _C._onnx.Port, _C._onnx.Inspection, _C._onnx.inspect
+Model = _C._onnx.Model
+Port = _C._onnx.Port
+Inspection = _C._onnx.Inspection
+inspect = _C._onnx.inspect
 Unsupported = _C.Unsupported
 
 

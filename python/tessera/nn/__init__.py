@@ -5,13 +5,27 @@ from .. import _C
 from ..creation import tensor
 from . import functional, init  # noqa: F401
 
-_layers = _C._nn
-Module, Sequential, Linear, Embedding = _layers.Module, _layers.Sequential, _layers.Linear, _layers.Embedding
-Conv2d, ConvTranspose2d, Dropout, Flatten = _layers.Conv2d, _layers.ConvTranspose2d, _layers.Dropout, _layers.Flatten
-LayerNorm, RMSNorm, BatchNorm2d, GroupNorm = _layers.LayerNorm, _layers.RMSNorm, _layers.BatchNorm2d, _layers.GroupNorm
-ReLU, ReLU6, GELU, SiLU, Tanh, Sigmoid = (_layers.ReLU, _layers.ReLU6, _layers.GELU, _layers.SiLU, _layers.Tanh,
-                                          _layers.Sigmoid)
-MultiheadAttention, TransformerBlock = _layers.MultiheadAttention, _layers.TransformerBlock
+# A line each, which type checkers take for names of classes.
+Module = _C._nn.Module
+Sequential = _C._nn.Sequential
+Linear = _C._nn.Linear
+Embedding = _C._nn.Embedding
+Conv2d = _C._nn.Conv2d
+ConvTranspose2d = _C._nn.ConvTranspose2d
+Dropout = _C._nn.Dropout
+Flatten = _C._nn.Flatten
+LayerNorm = _C._nn.LayerNorm
+RMSNorm = _C._nn.RMSNorm
+BatchNorm2d = _C._nn.BatchNorm2d
+GroupNorm = _C._nn.GroupNorm
+ReLU = _C._nn.ReLU
+ReLU6 = _C._nn.ReLU6
+GELU = _C._nn.GELU
+SiLU = _C._nn.SiLU
+Tanh = _C._nn.Tanh
+Sigmoid = _C._nn.Sigmoid
+MultiheadAttention = _C._nn.MultiheadAttention
+TransformerBlock = _C._nn.TransformerBlock
 
 
 class Parameter(_C.Tensor):
