@@ -75,7 +75,7 @@ nb::object forward(const M& module, const nb::args& arguments) {
 template <class M>
 auto layer(nb::module_& m, const char* name, const char* doc) {
   nb::class_<M, nn::Module, Overridable<M>> made(m, name, nb::dynamic_attr(), doc);
-  made.def("forward", &forward<M>);
+  made.def("forward", &forward<M>, nb::sig("def forward(self, *args: tessera._C.Tensor | None) -> typing.Any"));
   if constexpr (requires(M & l) { l.weight; }) made.def_prop_ro("weight", [](const M& l) { return l.weight; });
   if constexpr (requires(M & l) { l.bias; }) made.def_prop_ro("bias", [](const M& l) { return l.bias; });
   if constexpr (requires(M & l) { l.eps; }) made.def_ro("eps", &M::eps);
@@ -87,12 +87,15 @@ void bind_module(nb::module_& m) {
   nb::class_<Module, Overridable<Module>>(m, "Module", nb::dynamic_attr(), nb::is_weak_referenceable(),
                                           "Base of all layers and models; forward() says what one does.")
       .def(nb::init<>())
-      .def("forward", &forward<Module>)
-      .def("__call__",
-           [](nb::handle self, const nb::args& arguments, const nb::kwargs& keywords) {
-             const NamedScope scope(object_of<Module>(self).name());
-             return self.attr("forward")(*arguments, **keywords);
-           })
+      .def("forward", &forward<Module>,
+           nb::sig("def forward(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
+      .def(
+          "__call__",
+          [](nb::handle self, const nb::args& arguments, const nb::kwargs& keywords) {
+            const NamedScope scope(object_of<Module>(self).name());
+            return self.attr("forward")(*arguments, **keywords);
+          },
+          nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
       .def("parameters", &Module::parameters, "Every parameter once, in the order of registration.")
       .def("named_parameters", &Module::named_parameters)
       .def("named_buffers", &Module::named_buffers)
