@@ -8,21 +8,23 @@ namespace {
 
 using Code = nb::dlpack::dtype_code;
 
-struct Known {
-  DType dtype;
-  Code code;
-};
-constexpr Known kKnown[] = {{Bool, Code::Bool},       {UInt8, Code::UInt},    {Int8, Code::Int},
-                            {Int32, Code::Int},       {Int64, Code::Int},     {Float16, Code::Float},
-                            {BFloat16, Code::Bfloat}, {Float32, Code::Float}, {Float64, Code::Float}};
+constexpr DType kAll[] = {Bool,   UInt8, Int8,    UInt16,   Int16,   UInt32, Int32,
+                          UInt64, Int64, Float16, BFloat16, Float32, Float64};
+static_assert(std::size(kAll) == kDTypeCount);
 
+Code code_of(DType dtype) {
+  if (dtype == Bool) return Code::Bool;
+  if (dtype == BFloat16) return Code::Bfloat;
+  if (is_floating(dtype)) return Code::Float;
+  return is_unsigned(dtype) ? Code::UInt : Code::Int;
+}
 nb::dlpack::dtype dlpack_dtype(DType dtype) {
-  return {static_cast<uint8_t>(kKnown[static_cast<int>(dtype)].code), static_cast<uint8_t>(8 * size_of(dtype)), 1};
+  return {static_cast<uint8_t>(code_of(dtype)), static_cast<uint8_t>(8 * size_of(dtype)), 1};
 }
 
 DType dtype_of_array(nb::dlpack::dtype type) {
-  for (const Known& known : kKnown)
-    if (type == dlpack_dtype(known.dtype)) return known.dtype;
+  for (const DType dtype : kAll)
+    if (type == dlpack_dtype(dtype)) return dtype;
   throw Error("from_dlpack: elements of code " + std::to_string(type.code) + " with " + std::to_string(type.bits) +
               " bits are no dtype of tessera");
 }

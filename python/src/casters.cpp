@@ -21,6 +21,7 @@ Tensor beside(const Operand& operand, const Operand& other) {
 DType dtype_named(std::string_view name) {
   static constexpr std::pair<std::string_view, DType> kLong[] = {
       {"uint8", UInt8},     {"int8", Int8},         {"int32", Int32},     {"int64", Int64},
+      {"uint16", UInt16},   {"int16", Int16},       {"uint32", UInt32},   {"uint64", UInt64},
       {"float16", Float16}, {"bfloat16", BFloat16}, {"float32", Float32}, {"float64", Float64}};
   if (name.starts_with("torch.")) name.remove_prefix(6);
   for (const auto& [text, dtype] : kLong)

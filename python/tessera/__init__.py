@@ -19,6 +19,8 @@ globals().update({name: value for name, value in vars(_C).items() if not name.st
 del builtins, functools, math, annotations  # noqa: F821: of the modules above
 
 bool, uint8, int8, int32, int64 = dtype.bool, dtype.uint8, dtype.int8, dtype.int32, dtype.int64
+uint16, int16, uint32, uint64 = dtype.uint16, dtype.int16, dtype.uint32, dtype.uint64
+short = int16
 float16, bfloat16, float32, float64 = dtype.float16, dtype.bfloat16, dtype.float32, dtype.float64
 half, float, double, long, int = float16, float32, float64, int64, int32
 __version__ = _C.__version__

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tessera
 
-DTYPES = [np.bool_, np.uint8, np.int8, np.int32, np.int64, np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
+DTYPES = [np.bool_, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64,
+          np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
 
 
 @pytest.mark.parametrize("kind", DTYPES, ids=lambda d: np.dtype(d).name)
