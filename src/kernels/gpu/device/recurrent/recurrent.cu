@@ -28,10 +28,14 @@ void lstm_backward_kernel(i64 batch, i64 hidden, const tile::LstmGradientRow<T> 
   using C = tile::compute_t<T>;
   for (i64 n = first_index(); n < batch * hidden; n += index_step()) {
     const i64 b = n / hidden, at = b * hidden;
-    const tile::LstmGradientRow<T> row{
-        all.gates + 4 * at,          all.cell + at,         all.cell_before + at,
-        row_of(all.doutput, at),     row_of(all.dcell, at), row_of(all.dhidden_after, at),
-        row_of(all.dcell_after, at), all.dgates + 4 * at,   all.dcell_before + at};
+    const tile::LstmGradientRow<T> row{all.gates + 4 * at,
+                                       all.cell + at,
+                                       all.cell_before + at,
+                                       row_of(all.doutput, at),
+                                       row_of(all.dhidden_after, at),
+                                       row_of(all.dcell_after, at),
+                                       all.dgates + 4 * at,
+                                       all.dcell_before + at};
     tile::lstm_gradient_at<C>(row, hidden, n - at, 1);
   }
 }
