@@ -18,7 +18,7 @@ namespace {
 
 // ---- models: what things take, in nanoseconds, or as shares
 
-constexpr int64_t kKernelGap = 1'000;      // between kernels of a captured graph: nothing makes it smaller
+constexpr int64_t kKernelGap = 500;        // between kernels of a captured graph: nothing makes it smaller
 constexpr int64_t kLaunchFloor = 2'000;    // of a small kernel: to fill a device with blocks, and to drain it
 constexpr int64_t kSmallKernel = 10'000;   // so short that this floor is a good part of it
 constexpr int64_t kSmallOp = 5'000;        // the same on the host,
@@ -211,13 +211,13 @@ Advices advise_on_synchronisation(AdviceInput& in) {
 
 // How much longer recorded steps are on the host than others, in nanoseconds of a step.
 static int64_t recording_time(const AdviceInput& in) {
-  std::vector<int64_t> steps;
-  for (const Span& span : in.trace.spans)
-    if (span.kind == Kind::Step && rank_of(in.trace, span) == in.rank) steps.push_back(span.end - span.begin);
-  if (steps.empty() || in.trace.plain_step == 0) return 0;
-  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
-  std::nth_element(steps.begin(), middle, steps.end());
-  return std::max<int64_t>(*middle - in.trace.plain_step, 0);
+  int64_t recorded = 0, count = 0;
+  for (const Span& span : in.trace.spans) {
+    if (span.kind != Kind::Step || rank_of(in.trace, span) != in.rank) continue;
+    recorded += span.end - span.begin;
+    ++count;
+  }
+  return count == 0 || in.trace.plain_step == 0 ? 0 : std::max<int64_t>(recorded / count - in.trace.plain_step, 0);
 }
 
 // Where a kernel was launched only after the device had run dry, the device waited for the host. A graph's kernels are

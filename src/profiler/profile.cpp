@@ -23,14 +23,6 @@ std::atomic<Recorder*> recording{nullptr};  // while one does, for ranges
 std::atomic<Profile*> living{nullptr};
 std::atomic<int> fork_count{0};
 
-// 0 of none. Of two, of which the first may be a program's first, the shorter one.
-int64_t lower_median(std::vector<int64_t> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() - 1) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // A child has none of the threads and devices that are recorded: there the profile is silent.
 void after_fork_in_child() {
   ++fork_count;
@@ -58,8 +50,7 @@ struct Profile::State {
   Observing* observing = nullptr;
   Phase phase = Phase::Off;
   int64_t step = 0, cycle = 0, in_cycle = 0;
-  int64_t began = now();       // when this step did
-  std::vector<int64_t> plain;  // what steps took of this cycle that were not recorded
+  int64_t plain_from = 0, plain_until = 0, plain_steps = 0;  // of this cycle: steps that are not recorded
   int forks = fork_count;
   std::map<DeviceType, std::string> watched;  // and why its library tells nothing
   Assembly::Kinds kinds;
@@ -101,7 +92,7 @@ struct Profile::State {
       if (dropped > 0) all.note(fmt::format("{} activities of devices were dropped: there was no room", dropped));
     }
     Trace trace = all.take(kinds);
-    trace.plain_step = lower_median(std::exchange(plain, {}));
+    if (plain_steps > 0) trace.plain_step = (plain_until - plain_from) / plain_steps;
     trace.rank = options.rank;
     trace.ranks = options.ranks;
     trace.process = getpid();
@@ -161,7 +152,7 @@ struct Profile::State {
     phase = to;
   }
   void advance() {
-    if (!observing) plain.push_back(now() - began);
+    if (!observing) count_plain_step();
     ++step;
     ++in_cycle;
     recorder.end_step();
@@ -173,7 +164,17 @@ struct Profile::State {
       phase = Phase::Off;
     }
     enter(next());
-    began = now();
+  }
+
+  // The first of a cycle is left out, which may be a program's first. Devices are waited for where the others begin and
+  // where they end: they may be behind the host.
+  void count_plain_step() {
+    const Schedule& s = options.schedule;
+    const int64_t last = s.wait + std::max<int64_t>(s.warmup - 1, 0) - 1;
+    if (last < 1 || (in_cycle != 0 && in_cycle != last)) return;
+    if (default_device().is_card()) synchronize(default_device());
+    (in_cycle == 0 ? plain_from : plain_until) = now();
+    plain_steps = in_cycle;
   }
 };
 

@@ -176,11 +176,11 @@ void check_any(const Form& f, bool last) {
                [&](int thread) { depthwise_place<V>(places, thread, c.dx.start, c.dy.start, c.w.start); });
   c.dx.expect_close(c.want_dx, "dx");
   if (!last && can_simulate) {
-    const int plane = f.out(0) * f.out(1);
     alignas(16) static float room[plane_tap_block];
     for (int block = 0; block < f.filters() * f.rows * f.columns; ++block)
       simulated::run_block(block, plane_tap_block, [&] {
-        depthwise_plane_tap(places, Inverse::of(plane), Inverse::of(f.out(1)), c.dw.start, c.x.start, c.dy.start, room);
+        depthwise_plane_tap(places, plane_tap_lanes(f.out(1)), Inverse::of(f.out(0)), c.dw.start, c.x.start, c.dy.start,
+                            room);
       });
     c.dw.expect_close(c.want_dw, "dw");
   }

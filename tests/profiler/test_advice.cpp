@@ -127,20 +127,20 @@ Trace sparse_steps(bool in_time) {
 }
 
 TEST(AdviceOnHost, CountsGapsInWhichTheDeviceWaitsForLaunches) {
-  const Advice one = expect_advice(sparse_steps(false), "host-bound", 20 * 29, 0.58);
+  const Advice one = expect_advice(sparse_steps(false), "host-bound", 20 * 29.5, 0.59);
   EXPECT_EQ(one.op, "layer_norm");
   EXPECT_EQ(one.path, "h.2");
-  expect_says(one, {"20 gaps", "29.0 us on average", "graph"});
+  expect_says(one, {"20 gaps", "29.5 us on average", "graph"});
 }
 
 TEST(AdviceOnHost, LeavesOutWhatRecordingTook) {
   Trace trace = sparse_steps(false);  // of a millisecond
   trace.plain_step = 900'000;
-  expect_advice(trace, "host-bound", 20 * 29 - 100, 0.48);
+  expect_advice(trace, "host-bound", 20 * 29.5 - 100, 0.49);
   trace.plain_step = 400'000;
   expect_no_advice(trace);
   trace.plain_step = 2'000'000;  // a first one
-  expect_advice(trace, "host-bound", 20 * 29, 0.58);
+  expect_advice(trace, "host-bound", 20 * 29.5, 0.59);
 }
 
 TEST(AdviceOnHost, IsSilentWhereKernelsWereLaunchedInTime) { expect_no_advice(sparse_steps(true)); }

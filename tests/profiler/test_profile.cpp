@@ -86,8 +86,8 @@ TEST(Profile, KnowsWhatStepsTakeThatAreNotRecorded) {
     steps = 0;
     return recorded({.schedule = schedule}, 6, sleep).at(0).trace().plain_step;
   };
-  EXPECT_EQ(plain_step({.warmup = 1, .active = 2}), 0);
-  for (const Schedule& s : {Schedule{.wait = 2, .active = 2}, Schedule{.warmup = 3, .active = 2}}) {
+  EXPECT_EQ(plain_step({.wait = 1, .warmup = 1, .active = 2}), 0);
+  for (const Schedule& s : {Schedule{.wait = 3, .active = 2}, Schedule{.wait = 1, .warmup = 3, .active = 2}}) {
     EXPECT_GE(plain_step(s), 20'000'000);
     EXPECT_LT(plain_step(s), 300'000'000);
   }

@@ -77,7 +77,9 @@ Reason takes_depthwise_planes(const Call& call) {
   if (any != Reason::Ok) return any;
   const DepthwiseCall<part> of(call);
   if (of.last) return Reason::Layout;
-  return part == ConvPart::filters || of.args(call).multiplier > 1 ? Reason::Ok : Reason::Shape;
+  const DepthwiseArgs args = of.args(call);
+  const bool windows = args.filter[0] * args.filter[1] > 1;  // otherwise the vendor's is twice as fast
+  return args.multiplier > 1 || (part == ConvPart::filters && windows) ? Reason::Ok : Reason::Shape;
 }
 
 template <ConvPart part>

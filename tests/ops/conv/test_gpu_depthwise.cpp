@@ -30,12 +30,12 @@ class GpuDepthwise : public GpuAgainstFloat64 {
     for (DType dtype : dtypes)
       for (MemoryFormat format : {ChannelsLast, Contiguous}) {
         if (format == ChannelsLast && c.multiplier > 1) continue;
-        const Dim filters = c.x[1] * Dim(c.multiplier);
+        const Dim results = c.x[1] * Dim(c.multiplier);
         SCOPED_TRACE(fmt::format("{} {}x{} {} {}", to_string(c.x), c.rows, c.columns, name(dtype),
                                  format == Contiguous ? "planes" : "channels last"));
         const Tensors exact{values(c.x, dtype).set_requires_grad(),
-                            values({filters, Dim(1), Dim(c.rows), Dim(c.columns)}, dtype).set_requires_grad()};
-        const Tensor bias = values({filters}, dtype), want = conv2d(exact[0], exact[1], bias, c.options);
+                            values({results, Dim(1), Dim(c.rows), Dim(c.columns)}, dtype).set_requires_grad()};
+        const Tensor bias = values({results}, dtype), want = conv2d(exact[0], exact[1], bias, c.options);
         const Tensor g = values(want.shape(), dtype);
         const Tensors wanted = grad({want}, exact, {g});
         const Tensors near{there(exact[0].detach(), dtype, format).set_requires_grad(),

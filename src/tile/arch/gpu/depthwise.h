@@ -530,23 +530,29 @@ TESSERA_DEVICE void depthwise_place(const AnyDepthwise& d, int thread, T* dx, co
 
 inline constexpr int plane_tap_block = 256;
 
-/// Of planes: a block sums up a tap of a filter. `room` is of a number for each thread.
+/// Of planes: a block sums up a tap of a filter. So many `lanes`, a power of two, go along a row of results, and the
+/// rows of all images are shared. `room` is of a number for each thread.
 template <class T>
-TESSERA_DEVICE void depthwise_plane_tap(const AnyDepthwise& d, const Inverse& by_result, const Inverse& by_column,
-                                        T* dw, const T* x, const T* dy, float* room) {
+TESSERA_DEVICE void depthwise_plane_tap(const AnyDepthwise& d, int lanes, const Inverse& by_rows, T* dw, const T* x,
+                                        const T* dy, float* room) {
   const DenseWindows& p = d.windows;
   const int taps = p.h.filter * p.w.filter, filters = d.channels * d.multiplier, thread = thread_in_block();
   const int block = static_cast<int>(block_in_grid()), filter = block / taps, tap = block - filter * taps;
-  const int r = tap / p.w.filter, s = tap - r * p.w.filter, results = p.h.output * p.w.output;
+  const int r = tap / p.w.filter, s = tap - r * p.w.filter, channel = filter / d.multiplier,
+            lane = thread & (lanes - 1);
+  const int offset = p.w.start(0) + s * p.w.dilation;
   float sum = 0;
+  for (int line = thread / lanes; line < p.outer / d.channels * p.h.output; line += plane_tap_block / lanes) {
+    const int image = by_rows(line), i = line - image * p.h.output, row = p.h.start(i) + r * p.h.dilation;
+    if (row < 0 || row >= p.h.length) continue;
+    const T* const g = dy + p.in_results(image * filters + filter, i, 0, 0);
+    const T* const v = x + p.in_images(image * d.channels + channel, row, 0, 0);
 #pragma unroll 4
-  for (int at = thread; at < p.outer / d.channels * results; at += plane_tap_block) {
-    const int image = by_result(at), place = at - image * results, i = by_column(place), j = place - i * p.w.output;
-    const int row = p.h.start(i) + r * p.h.dilation, column = p.w.start(j) + s * p.w.dilation;
-    if (row < 0 || row >= p.h.length || column < 0 || column >= p.w.length) continue;
-    const float g = convert_element<float>(dy[(image * filters + filter) * results + place]);
-    sum =
-        fma(g, convert_element<float>(x[p.in_images(image * d.channels + filter / d.multiplier, row, column, 0)]), sum);
+    for (int j = lane; j < p.w.output; j += lanes) {
+      const int column = offset + j * p.w.stride;
+      if (column >= 0 && column < p.w.length)
+        sum = fma(convert_element<float>(g[j]), convert_element<float>(v[column]), sum);
+    }
   }
   room[thread] = sum;
   for (int half = plane_tap_block / 2; half > 0; half /= 2) {
@@ -554,6 +560,12 @@ TESSERA_DEVICE void depthwise_plane_tap(const AnyDepthwise& d, const Inverse& by
     if (thread < half) room[thread] += room[thread + half];
   }
   if (thread == 0) dw[block] = convert_element<T>(room[0]);
+}
+/// As many lanes as a row of results has, at most 32.
+inline int plane_tap_lanes(i64 columns) {
+  int lanes = 1;
+  while (lanes < 32 && lanes < columns) lanes *= 2;
+  return lanes;
 }
 
 /// partial [parts, taps, channels]: a thread sums up a part of the results for a tap of a vector of channels.

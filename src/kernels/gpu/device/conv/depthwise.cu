@@ -70,10 +70,9 @@ void taps_kernel(const AnyDepthwise p, int parts, float* partial, const T* x, co
 
 template <class T>
 TESSERA_KERNEL(tile::plane_tap_block)
-void plane_taps_kernel(const AnyDepthwise p, tile::Inverse by_result, tile::Inverse by_column, T* dw, const T* x,
-                       const T* dy) {
+void plane_taps_kernel(const AnyDepthwise p, int lanes, tile::Inverse by_rows, T* dw, const T* x, const T* dy) {
   __shared__ float room[tile::plane_tap_block];
-  tile::depthwise_plane_tap(p, by_result, by_column, dw, x, dy, room);
+  tile::depthwise_plane_tap(p, lanes, by_rows, dw, x, dy, room);
 }
 
 // ---- launches
@@ -201,9 +200,9 @@ void join(const DepthwiseArgs& a, int parts, T* dw, Executor& executor) {
 }
 template <class T>
 void plane_taps(const DepthwiseArgs& a, const AnyDepthwise& p, T* dw, const T* x, const T* dy, Executor& executor) {
-  const i64 columns = p.windows.w.output, results = columns * p.windows.h.output;
   launch("depthwise", plane_taps_kernel<T>, a.channels * a.multiplier * a.filter[0] * a.filter[1],
-         tile::plane_tap_block, 0, executor, p, tile::Inverse::of(results), tile::Inverse::of(columns), dw, x, dy);
+         tile::plane_tap_block, 0, executor, p, tile::plane_tap_lanes(p.windows.w.output),
+         tile::Inverse::of(p.windows.h.output), dw, x, dy);
 }
 void backward_filters(const DepthwiseArgs& a, Executor& executor) {
   with_type(a, [&](auto type, auto x, auto dw, auto dy) {
