@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "graph_picture.h"
 #include "model_inputs.h"
 #include "ops/cost.h"
 #include "ops/op_table.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct InfoOptions {
   CommonOptions common;
-  std::string model;
+  std::string model, graph;
   std::vector<std::string> dims;
 };
 
@@ -97,6 +98,10 @@ void run(const InfoOptions& options) {
   for (const auto& [op, count] : sorted) fmt::print("  {:<28} {:>6}\n", op, count);
   results.add("parameters", static_cast<double>(info.parameters), "elements", false);
   results.add("nodes", static_cast<double>(info.nodes), "nodes", false);
+  if (!options.graph.empty()) {
+    write_graph(info, options.graph);
+    fmt::print("wrote {}\n", options.graph);
+  }
   results.extra()["operators"] = info.operators;
   results.extra()["unsupported"] = info.unsupported;
   if (info.unsupported.empty()) {
@@ -121,6 +126,7 @@ void add_info(Command app) {
   auto options = std::make_shared<InfoOptions>();
   command.option("model", options->model, "an ONNX file").required();
   command.option("--dim", options->dims, "NAME=SIZE: of a size that the model leaves open");
+  command.option("--graph", options->graph, "file for a picture of the graph: .svg, .png, .pdf by Graphviz, or .dot");
   options->common.add_to(command, true);
   command.run([options] { run(*options); });
 }

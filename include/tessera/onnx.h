@@ -87,6 +87,11 @@ class Model {
   std::shared_ptr<const detail::LoadedModel> loaded_;
 };
 
+/// A node of a file's outermost graph as the file has it.
+struct NodeText {
+  std::string op, name;
+  std::vector<std::string> inputs, outputs;  ///< names of values; empty: absent
+};
 /// What a file holds, whether it can run here or not.
 struct Inspection {
   std::string producer;  ///< with its version
@@ -96,6 +101,8 @@ struct Inspection {
   std::map<std::string, int64_t> operators;  ///< how many nodes of each, in functions and inner graphs, too
   int64_t nodes = 0, parameters = 0, parameter_bytes = 0;
   std::vector<std::string> unsupported;  ///< a line for each node that cannot run
+  std::vector<NodeText> graph;
+  std::map<std::string, std::vector<int64_t>> weights;  ///< sizes of the outermost graph's, by name
 };
 /// Throws FileError where the file is no valid model.
 Inspection inspect(const std::string& path);

@@ -193,6 +193,13 @@ Inspection inspect(const std::string& path) {
     out.parameter_bytes += value.tensor().numel() * static_cast<int64_t>(size_of(value.tensor().dtype()));
   }
   count(graph, out);
+  if (!proto.graph) return out;
+  const auto texts = [](const std::vector<Bytes>& names) {
+    return std::vector<std::string>(names.begin(), names.end());
+  };
+  for (const NodeProto& node : proto.graph->nodes)
+    out.graph.push_back({std::string(node.op_type), std::string(node.name), texts(node.inputs), texts(node.outputs)});
+  for (const TensorProto& weight : proto.graph->initializers) out.weights[std::string(weight.name)] = weight.dims;
   return out;
 }
 

@@ -47,6 +47,21 @@ TEST(ModelFiles, AreLookedInto) {
     EXPECT_NE(info.out.find(text), std::string::npos) << text << "\n" << info.out;
 }
 
+TEST(ModelFiles, AreDrawn) {
+  const Folder folder;
+  const Finished info = run({"info", mnist, "--graph", folder / "graph.dot"});
+  EXPECT_EQ(info.code, 0) << info.err;
+  const std::string dot = read_file(folder / "graph.dot");
+  for (const char* text :
+       {"digraph {", "\"Conv\\n[8, 1, 5, 5]\"", "\"in_Input3\" -> \"node_", "-> \"out_Plus214_Output_0\""})
+    EXPECT_NE(dot.find(text), std::string::npos) << text << "\n" << dot;
+  expect_error(run({"info", mnist, "--graph", folder / "graph.jpeg"}), 2, ".svg, .png, .pdf or .dot");
+  expect_error(run({"info", mnist, "--graph", "/nowhere/graph.dot"}), 2, "/nowhere/graph.dot: cannot be written");
+  const Finished picture = run({"info", mnist, "--graph", folder / "graph.svg"});
+  if (picture.code == 0) EXPECT_NE(read_file(folder / "graph.svg").find("<svg"), std::string::npos);
+  else expect_error(picture, 2, "needs the program dot, of the package graphviz");
+}
+
 TEST(ModelFiles, AreTimed) {
   const Folder folder;
   const Finished timed = run({"bench", "model", mnist, "--seconds", "0.05", "--json", folder / "results.json"});
