@@ -16,6 +16,8 @@
 #include "tessera/ops.h"
 #include "tessera/ops_image.h"
 #include "tessera/ops_indexing.h"
+#include "tessera/ops_layers.h"
+#include "tessera/ops_loss.h"
 #include "tessera/ops_math.h"
 #include "tessera/ops_pool.h"
 #include "tessera/ops_recurrent.h"

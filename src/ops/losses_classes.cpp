@@ -1,0 +1,136 @@
+// Losses of classes.
+#include "ops/losses.h"
+#include "tessera/ops_loss.h"
+#include "tessera/ops_shape.h"
+
+namespace tessera {
+namespace {
+
+void require_classes(std::string_view op, const Tensor& target) {
+  if (target.dtype() != Int64 && target.dtype() != Int32)
+    fail(op, "target must be i64 or i32, not {}", describe(target));
+}
+void require_weight_of_classes(std::string_view op, const Tensor& weight, const Dim classes) {
+  if (weight.defined() && !(weight.shape() == Shape{classes}))
+    fail(op, "the weight {} is not one number for each of {} classes", to_string(weight.shape()), classes.to_string());
+}
+// The shape without the last dim.
+Shape rows_of(const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); }
+
+/// A number for each example: its loss, and what it counts in a mean; 0 for those that are ignored.
+struct Likelihood {
+  Tensor loss, weight, counted;
+};
+// Of logarithms [..., classes].
+Likelihood likelihood_of(std::string_view op, const Tensor& logs, const Tensor& target, const Tensor& weight,
+                         int64_t ignore_index) {
+  require_classes(op, target);
+  require_shape(op, "target", target.meta(), rows_of(logs.shape()));
+  require_weight_of_classes(op, weight, logs.shape().back());
+  const Tensor wide = cast(target, Int64), zero = number_like(logs, 0);
+  const Tensor counted = ne(wide, number_like(wide, static_cast<double>(ignore_index)));
+  const Tensor at = where(counted, wide, number_like(wide, 0));
+  const Tensor picked = squeeze(gather(logs, -1, unsqueeze(at, -1)), -1);
+  Tensor factor = cast(counted, logs.dtype());
+  if (weight.defined()) factor = factor * squeeze(embedding(at, unsqueeze(cast(weight, logs.dtype()), 1)), -1);
+  return {where(counted, -(picked * factor), zero), factor, counted};
+}
+
+// Examples as rows [n, classes], classes of targets [n, ...]: a single example is one row.
+struct Rows {
+  Tensor x, target;
+};
+Rows rows_of_examples(std::string_view op, const Tensor& x, const Tensor& target, bool target_has_classes) {
+  require_classes(op, target);
+  if (x.dim() > 2) fail(op, "x must have 1 or 2 dims, not shape {}", to_string(x.shape()));
+  const bool single = x.dim() < 2, one_class = single && !target_has_classes;
+  if (!(one_class && target.shape() == Shape{1}))
+    require_shape(op, "target", target.meta(),
+                  target_has_classes ? x.shape()
+                  : one_class        ? Shape()
+                                     : rows_of(x.shape()));
+  const Tensor in = in_loss_dtype(loss_input(op, x));
+  if (!single) return {in, target};
+  return {reshape(in, {1, -1}), target_has_classes ? reshape(target, {1, -1}) : reshape(target, {1})};
+}
+Tensor reduced_examples(const Tensor& values, const Tensor& x, Reduction reduction) {
+  const Tensor y = reduced(values, reduction);
+  return cast(x.dim() < 2 && reduction == Reduction::None ? squeeze(y, 0) : y, amp::autocast_to_float32(x).dtype());
+}
+
+}  // namespace
+
+Tensor nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,
+                Reduction reduction) {
+  constexpr std::string_view op = "nll_loss";
+  if (x.dim() < 1) fail(op, "no classes in {}", to_string(x.shape()));
+  const Tensor in = loss_input(op, x), logs = in_loss_dtype(movedim(in, x.dim() == 1 ? 0 : 1, -1));
+  const Likelihood each = likelihood_of(op, logs, target, weight, ignore_index);
+  return cast(reduced(each.loss, each.weight, reduction), in.dtype());
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
+  constexpr std::string_view op = "cross_entropy";
+  if (!is_floating(logits.dtype())) fail(op, "logits must be floating, not {}", describe(logits));
+  if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+    fail(op, "label smoothing {} is not between 0 and 1", o.label_smoothing);
+  const int64_t dim = logits.dim() == 1 ? 0 : normalize_dim(op, o.dim, logits.shape());
+  const Tensor last = movedim(logits, dim, -1);
+  const bool soft = is_floating(target.dtype());
+  if (!soft && !o.weight.defined()) return cross_entropy(last, target, o.reduction, o.ignore_index, o.label_smoothing);
+
+  const Dim classes = last.shape().back();
+  require_weight_of_classes(op, o.weight, classes);
+  const Tensor logs = log_softmax(in_loss_dtype(amp::autocast_to_float32(last)), -1);
+  const double shared = o.label_smoothing / static_cast<double>(classes.value());
+  const Tensor weight = o.weight.defined() ? cast(o.weight, logs.dtype()) : Tensor();
+  const auto weighted = [&](const Tensor& t) { return weight.defined() ? t * weight : t; };
+  if (soft) {
+    require_shape(op, "target", target.meta(), logits.shape());
+    const Tensor wanted = cast(movedim(target, dim, -1), logs.dtype()) * (1 - o.label_smoothing) + shared;
+    return reduced(-sum(weighted(wanted) * logs, {-1}), o.reduction);
+  }
+  const Likelihood each = likelihood_of(op, logs, target, weight, o.ignore_index);
+  if (o.label_smoothing == 0) return reduced(each.loss, each.weight, o.reduction);
+  const Tensor smooth = where(each.counted, -sum(weighted(logs), {-1}), number_like(logs, 0));
+  return reduced(each.loss * (1 - o.label_smoothing) + smooth * shared, each.weight, o.reduction);
+}
+
+Tensor multi_margin_loss(const Tensor& x, const Tensor& target, int64_t p, double margin, const Tensor& weight,
+                         Reduction reduction) {
+  constexpr std::string_view op = "multi_margin_loss";
+  if (p != 1 && p != 2) fail(op, "p is {}, neither 1 nor 2", p);
+  const auto [in, classes] = rows_of_examples(op, x, target, false);
+  require_weight_of_classes(op, weight, in.shape()[1]);
+  const Tensor column = unsqueeze(cast(classes, Int64), 1), zero = number_like(in, 0);
+  const Tensor over = relu(in - gather(in, 1, column) + margin), powers = p == 2 ? square(over) : over;
+  const Tensor own = eq(arange(0, static_cast<double>(in.size(1)), 1, Int64, in.device()), column);
+  Tensor each = mean(where(own, zero, powers), {1});
+  if (weight.defined()) each = each * index_select(cast(weight, in.dtype()), 0, squeeze(column, 1));
+  return reduced_examples(each, x, reduction);
+}
+
+Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  constexpr std::string_view op = "multilabel_margin_loss";
+  const auto [in, given] = rows_of_examples(op, x, target, true);
+  const Tensor classes = cast(given, Int64), none = number_like(classes, 0);
+  const Tensor listed = eq(cumsum(cast(lt(classes, none), Int64), 1), none), at = where(listed, classes, none);
+  const Tensor hits = cast(one_hot(at, in.size(1)), Int64) * cast(unsqueeze(listed, 2), Int64);
+  const Tensor others = eq(sum(hits, {1}, true), none);  // [n, 1, classes]: those that are not listed
+  const Tensor over = relu(unsqueeze(in, 1) - unsqueeze(gather(in, 1, at), 2) + 1.0);
+  const Tensor counts = logical_and(unsqueeze(listed, 2), others);
+  const double classes_count = static_cast<double>(in.size(1));
+  return reduced_examples(sum(where(counts, over, number_like(in, 0)), {1, 2}) / classes_count, x, reduction);
+}
+
+Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target, const Tensor& weight, Reduction reduction) {
+  constexpr std::string_view op = "multilabel_soft_margin_loss";
+  if (!(x.shape() == target.shape()))
+    fail(op, "shapes differ: {} and {}", to_string(x.shape()), to_string(target.shape()));
+  const Tensor in = loss_input(op, x), wide = in_loss_dtype(in);
+  if (x.dim() < 1) fail(op, "no classes in {}", to_string(x.shape()));
+  const Tensor each = binary_cross_entropy_with_logits(wide, cast(target, wide.dtype()), weight, {}, Reduction::None);
+  return cast(reduced(mean(each, {-1}), reduction), in.dtype());
+}
+
+}  // namespace tessera
