@@ -1,8 +1,10 @@
 // Losses, and the optimizers of ONNX's training operators.
 #include <cmath>
+#include <limits>
 
 #include "onnx/handler.h"
 #include "tessera/ops.h"
+#include "tessera/ops_loss.h"
 
 namespace tessera::onnx {
 namespace {
@@ -10,20 +12,13 @@ namespace {
 /// log-probabilities [n, classes, ...], labels [n, ...], weights of classes or nothing.
 Tensor negative_log_likelihood(const Call& c, const Tensor& logs, const Tensor& labels, const Tensor& weights) {
   if (logs.dim() < 2 || labels.dim() != logs.dim() - 1) c.fail("labels {} for {}", describe(labels), describe(logs));
-  const bool ignores = c.has_attribute("ignore_index");
-  const Tensor wide = cast(labels, Int64), nothing = full({}, 0, Int64, wide.device());
-  const Tensor ignored = eq(wide, full({}, static_cast<double>(c.integer("ignore_index", 0)), Int64, wide.device()));
-  const Tensor at = ignores ? where(ignored, nothing, wide) : wide;
-  const Tensor zero = full({}, 0, logs.dtype(), logs.device());
-  Tensor loss = neg(squeeze(gather(logs, 1, unsqueeze(at, 1)), 1)), weight;
-  if (weights.defined()) weight = embedding(reshape(at, {Dim(-1)}), unsqueeze(weights, 1));
-  weight = weight.defined() ? reshape(weight, at.shape()) : ones(at.shape(), logs.dtype(), logs.device());
-  if (ignores) weight = where(ignored, zero, weight);
-  loss = mul(loss, weight);
+  constexpr int64_t none = std::numeric_limits<int64_t>::min();
+  const int64_t ignored = c.has_attribute("ignore_index") ? c.integer("ignore_index", 0) : none;
   const std::string reduction = c.text("reduction", "mean");
-  if (reduction == "none") return loss;
-  if (reduction == "sum") return sum(loss);
-  if (reduction == "mean") return div(sum(loss), sum(weight));
+  const auto loss = [&](Reduction r) { return nll_loss(logs, labels, weights, ignored, r); };
+  if (reduction == "none") return loss(Reduction::None);
+  if (reduction == "sum") return loss(Reduction::Sum);
+  if (reduction == "mean") return loss(Reduction::Mean);
   c.fail("reduction {} is not known", reduction);
 }
 Values likelihood(const Call& c) { return {negative_log_likelihood(c, c.in(0), c.in(1), c.optional(2))}; }
