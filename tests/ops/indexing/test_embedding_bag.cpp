@@ -95,6 +95,15 @@ TEST(EmbeddingBag, TakesRowsAndFactors) {
   expect_gradients(bag, {c.weight, c.factors}, "embedding_bag");
 }
 
+TEST(EmbeddingBag, OfNothingIsZero) {
+  const Tensor weight = ones({6, 5});
+  for (BagMode mode : {BagMode::Sum, BagMode::Mean, BagMode::Max}) {
+    const Tensor rows = embedding_bag(zeros({2, 0}, Int64), weight, {.mode = mode});
+    const Tensor bags = embedding_bag(zeros({0}, Int64), weight, {.mode = mode, .offsets = zeros({2}, Int64)});
+    for (const Tensor* y : {&rows, &bags}) EXPECT_EQ(y->to_vector<float>(), std::vector<float>(10, 0));
+  }
+}
+
 TEST(EmbeddingBag, IsCaptured) {
   const BagCase c = bag_case();
   const auto bag = [](const Tensors& in) {
