@@ -9,8 +9,8 @@
 namespace tessera {
 
 // ---- activations and dropout: src/ops/layers.cpp --------------------------------------------------------------------
-/// x above `threshold`, `value` elsewhere.
-Tensor threshold(const Tensor& x, double threshold, double value);
+/// x above `limit`, `value` elsewhere.
+Tensor threshold(const Tensor& x, double limit, double value);
 /// softmax(-x).
 Tensor softmin(const Tensor& x, int64_t dim);
 /// x above 0, slope x elsewhere: slopes are drawn between low and high, or all are their mean without `training`. Xu et

@@ -41,8 +41,8 @@ Tensor alpha_dropped(std::string_view op, const Tensor& x, const Shape& shape, d
 
 }  // namespace
 
-Tensor threshold(const Tensor& x, double threshold, double value) {
-  return where(gt(x, number_like(x, threshold)), x, number_like(x, value));
+Tensor threshold(const Tensor& x, double limit, double value) {
+  return where(gt(x, number_like(x, limit)), x, number_like(x, value));
 }
 Tensor softmin(const Tensor& x, int64_t dim) { return softmax(-x, dim); }
 
