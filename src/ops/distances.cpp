@@ -1,4 +1,4 @@
-// Distances, and losses of pairs and triplets.
+// Distances, and losses of pairs and triplets. Under autocast distances are f32, as PyTorch's.
 #include "ops/losses.h"
 
 #include <cmath>
@@ -34,8 +34,15 @@ void require_float_pair(std::string_view op, const Tensor& a, const Tensor& b) {
     if (!is_floating(t->dtype())) fail(op, "takes floating-point tensors, not {}", describe(*t));
 }
 
-// All pairs by one product. Its roundings may fall below 0.
+// f(x1, x2) in f32 at least, under autocast, too.
+template <class F>
+Tensor distance_of(const Tensor& x1, const Tensor& x2, const F& f) {
+  return in_single(amp::autocast_to_float32(x1), amp::autocast_to_float32(x2), f);
+}
+
+// All pairs by one product, which autocast must not lower. Its roundings may fall below 0.
 Tensor distances_by_product(const Tensor& a, const Tensor& b) {
+  const amp::Autocast off(BFloat16, {.enabled = false});
   const Tensor squares = sum(square(a), {-1}, true) + transpose(sum(square(b), {-1}, true), -2, -1);
   return power_of(clamp(squares - matmul(a, transpose(b, -2, -1)) * 2.0, 0, INFINITY), 0.5);
 }
@@ -46,7 +53,7 @@ Tensor pairwise_distance(const Tensor& x1, const Tensor& x2, double p, double ep
   constexpr std::string_view op = "pairwise_distance";
   require_float_pair(op, x1, x2);
   broadcast_shapes(op, x1.shape(), x2.shape());
-  return in_single(x1, x2, [&](const Tensor& a, const Tensor& b) { return length_of(a - b + eps, p, -1, keepdim); });
+  return distance_of(x1, x2, [&](const Tensor& a, const Tensor& b) { return length_of(a - b + eps, p, -1, keepdim); });
 }
 
 Tensor cdist(const Tensor& x1, const Tensor& x2, double p) {
@@ -59,7 +66,7 @@ Tensor cdist(const Tensor& x1, const Tensor& x2, double p) {
   const auto is_large = [](const Tensor& x) {
     return x.shape()[static_cast<size_t>(x.dim() - 2)].high() > Dim(few).low();
   };
-  return in_single(x1, x2, [&](const Tensor& a, const Tensor& b) {
+  return distance_of(x1, x2, [&](const Tensor& a, const Tensor& b) {
     if (p == 2 && (is_large(a) || is_large(b))) return distances_by_product(a, b);
     return length_of(unsqueeze(a, a.dim() - 1) - unsqueeze(b, b.dim() - 2), p, -1, false);
   });
@@ -78,7 +85,8 @@ Tensor pdist(const Tensor& x, double p) {
   const auto rows = [&](const std::vector<int64_t>& at, const Tensor& v) {
     return index_select(v, 0, tensor(at, {static_cast<int64_t>(at.size())}).to(x.device()));
   };
-  return in_single(x, [&](const Tensor& v) { return length_of(rows(first, v) - rows(second, v), p, -1, false); });
+  return distance_of(
+      x, x, [&](const Tensor& v, const Tensor&) { return length_of(rows(first, v) - rows(second, v), p, -1, false); });
 }
 
 Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double eps) {
@@ -88,7 +96,7 @@ Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double
   if (shape.empty()) return reshape(cosine_similarity(reshape(x1, {1}), reshape(x2, {1}), dim, eps), {});
   normalize_dim(op, dim, shape);
   const auto unit = [&](const Tensor& v) { return v / clamp(length_of(v, 2, dim, true), eps, INFINITY); };
-  return in_single(x1, x2, [&](const Tensor& a, const Tensor& b) {
+  return distance_of(x1, x2, [&](const Tensor& a, const Tensor& b) {
     return sum(unit(expand(a, shape)) * unit(expand(b, shape)), {dim});
   });
 }

@@ -1,6 +1,7 @@
 // Distances, and losses of pairs and triplets, against plain loops in float64.
 #include "ops/capture.h"
 #include "ops/composed_check.h"
+#include "tessera/autocast.h"
 #include "tessera/ops_loss.h"
 
 namespace tessera {
@@ -165,6 +166,31 @@ TEST(Distances, AreCaptured) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].to_vector<double>(), want[i].to_vector<double>());
   const Tensor symbolic = empty({Dim::symbol("n"), Dim(3)}, Float32, meta(cpu()));
   EXPECT_EQ(to_string(cdist(symbolic, empty({6, 3}, Float32, meta(cpu()))).shape()), "[n, 6]");
+}
+
+TEST(Distances, AndLossesAreF32UnderAutocast) {
+  Generator g(15);
+  const Tensor a = normal64({30, 3}, g).to(BFloat16), b = normal64({30, 3}, g).to(BFloat16);
+  const auto all = [](const Tensor& x, const Tensor& y) {
+    return Tensors{cdist(x, y),
+                   pdist(x),
+                   pairwise_distance(x, y),
+                   cosine_similarity(x, y),
+                   l1_loss(x, y),
+                   kl_div(x, y),
+                   triplet_margin_loss(x, y, x),
+                   margin_ranking_loss(x, y, x),
+                   nll_loss(x, zeros({30}, Int64)),
+                   cosine_embedding_loss(x, y, ones({30}))};
+  };
+  const Tensors want = all(a.to(Float32), b.to(Float32)), low = all(a, b);
+  const amp::Autocast guard(BFloat16);
+  const Tensors got = all(a, b);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(low[i].dtype(), BFloat16) << i;
+    EXPECT_EQ(got[i].dtype(), Float32) << i;
+    EXPECT_LE(relative_error(got[i], want[i]), 1e-6) << i;
+  }
 }
 
 TEST(Distances, NameTheRuleThatIsBroken) {
