@@ -79,6 +79,8 @@ class Model {
   Values run(const Values& inputs) const;
   /// The same by name.
   std::map<std::string, Value> run_by_name(const std::map<std::string, Value>& inputs) const;
+  /// How often a run calls each operator outside of inner graphs: after nodes were folded, and put together.
+  std::map<std::string, int64_t> calls() const;
   /// Whether some node draws random numbers, so that runs differ.
   bool is_random() const;
 

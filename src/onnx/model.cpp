@@ -107,6 +107,12 @@ Model Model::from_bytes(std::string bytes, const std::string& name, const LoadOp
 const std::vector<Port>& Model::inputs() const { return loaded_->graph.inputs; }
 const std::vector<Port>& Model::outputs() const { return loaded_->graph.outputs; }
 
+std::map<std::string, int64_t> Model::calls() const {
+  std::map<std::string, int64_t> out;
+  for (const Step& step : loaded_->graph.steps) ++out[step.op];
+  return out;
+}
+
 bool Model::is_random() const { return loaded_->is_random; }
 
 Values Model::run(const Values& inputs) const {

@@ -4,9 +4,9 @@
 
 namespace tessera::onnx {
 
-/// Batch norms go into the convolution before them, and a product with a weight, the bias, the activation and the
-/// residual behind it become one call on a packed weight. Constants must have been
-/// folded. Weights of f32 become those that `products` run in.
+/// Batch norms go into the convolution before them. Activations, norms and attention become one call each where they
+/// are spelled as exporters do; a product with a weight, the bias, the activation and the residual behind it become one
+/// on a packed weight. Constants must have been folded. Weights of f32 become those that `products` run in.
 void optimize(Graph& graph, DType products);
 
 }  // namespace tessera::onnx

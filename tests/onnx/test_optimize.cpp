@@ -1,0 +1,329 @@
+// What nodes become one call, what does not, and that both give the same.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "onnx/model_maker.h"
+#include "tessera/onnx.h"
+#include "tessera/ops.h"
+#include "tessera/random.h"
+
+namespace tessera::onnx {
+namespace {
+
+constexpr float kNoWeight = -std::numeric_limits<float>::infinity();
+
+Model loaded(const ModelMaker& m, bool optimize = true) {
+  return Model::from_bytes(m.bytes(), "m.onnx", {.optimize = optimize});
+}
+int64_t calls_of(const Model& model, const std::string& op) {
+  const auto calls = model.calls();
+  const auto at = calls.find(op);
+  return at == calls.end() ? 0 : at->second;
+}
+/// The first outputs of both differ by so much, relative to their length.
+double difference(const ModelMaker& m, const Values& inputs) {
+  const Tensor got = loaded(m).run(inputs)[0].tensor(), want = loaded(m, false).run(inputs)[0].tensor();
+  EXPECT_EQ(got.shape(), want.shape());
+  return norm(sub(got, want)).item() / norm(want).item();
+}
+Tensor random(const Shape& shape, uint64_t seed = 3) {
+  Generator generator(seed);
+  return randn(shape, generator);
+}
+void set(NodeProto& node, std::string_view name, std::vector<int64_t> values) {
+  AttributeProto a{.name = name, .type = kIntsAttribute};
+  a.ints = std::move(values);
+  node.attributes.push_back(a);
+}
+
+// ---- activations
+
+/// A model of one input x and its output y, with numbers named by what they are.
+ModelMaker spelled(const std::vector<std::vector<std::string>>& nodes, const std::map<std::string, float>& numbers,
+                   const std::vector<std::string>& more_outputs = {}) {
+  ModelMaker m;
+  m.input("x", {-1, 5}).output("y", {-1, 5});
+  for (const std::string& name : more_outputs) m.output(name, {-1, 5});
+  for (const auto& [name, value] : numbers) m.weight(name, {}, {value});
+  for (const auto& n : nodes) m.add(n[0], {n.begin() + 1, n.end() - 1}, {n.back()});
+  return m;
+}
+void expect_calls(const ModelMaker& m, const std::map<std::string, int64_t>& calls) {
+  EXPECT_EQ(loaded(m).calls(), calls);
+  EXPECT_LE(difference(m, {random({7, 5})}), 1e-6);
+}
+
+TEST(OnnxOptimize, SiluIsOneCall) {
+  expect_calls(spelled({{"Sigmoid", "x", "s"}, {"Mul", "x", "s", "y"}}, {}), {{"Swish", 1}});
+  expect_calls(spelled({{"Sigmoid", "x", "s"}, {"Mul", "s", "x", "y"}}, {}), {{"Swish", 1}});
+}
+TEST(OnnxOptimize, WhatIsNotQuiteSiluStays) {
+  // A sigmoid of something else, one that is seen by others, and a factor too many.
+  expect_calls(spelled({{"Neg", "x", "n"}, {"Sigmoid", "n", "s"}, {"Mul", "x", "s", "y"}}, {}),
+               {{"Neg", 1}, {"Sigmoid", 1}, {"Mul", 1}});
+  expect_calls(spelled({{"Sigmoid", "x", "s"}, {"Mul", "x", "s", "y"}}, {}, {"s"}), {{"Sigmoid", 1}, {"Mul", 1}});
+  expect_calls(spelled({{"Mul", "x", "two", "d"}, {"Sigmoid", "x", "s"}, {"Mul", "d", "s", "y"}}, {{"two", 2}}),
+               {{"Sigmoid", 1}, {"Mul", 2}});
+}
+TEST(OnnxOptimize, HardSwishIsOneCall) {
+  const auto made = [](float alpha) {
+    ModelMaker m;
+    m.input("x", {-1, 5}).output("y", {-1, 5});
+    m.add("HardSigmoid", {"x"}, {"s"}).attributes.push_back({.name = "alpha", .type = kFloatAttribute, .f = alpha});
+    m.add("Mul", {"x", "s"}, {"y"});
+    return m;
+  };
+  expect_calls(made(1.f / 6), {{"HardSwish", 1}});
+  expect_calls(made(0.2f), {{"HardSigmoid", 1}, {"Mul", 1}});
+}
+
+ModelMaker gelu_by_erf(float inverse, const std::vector<std::string>& outputs = {}) {
+  return spelled({{"Div", "x", "root", "d"},
+                  {"Erf", "d", "e"},
+                  {"Add", "e", "one", "a"},
+                  {"Mul", "x", "a", "m"},
+                  {"Mul", "m", "half", "y"}},
+                 {{"root", inverse}, {"one", 1}, {"half", 0.5f}}, outputs);
+}
+TEST(OnnxOptimize, GeluByErfIsOneCall) {
+  expect_calls(gelu_by_erf(std::sqrt(2.f)), {{"Gelu", 1}});
+  expect_calls(spelled({{"Mul", "x", "half", "h"},
+                        {"Mul", "x", "inverse", "d"},
+                        {"Erf", "d", "e"},
+                        {"Add", "one", "e", "a"},
+                        {"Mul", "h", "a", "y"}},
+                       {{"inverse", std::sqrt(0.5f)}, {"one", 1}, {"half", 0.5f}}),
+               {{"Gelu", 1}});
+}
+TEST(OnnxOptimize, WhatIsNotQuiteGeluStays) {
+  EXPECT_EQ(calls_of(loaded(gelu_by_erf(1.5f)), "Erf"), 1);
+  EXPECT_EQ(calls_of(loaded(gelu_by_erf(std::sqrt(2.f), {"a"})), "Erf"), 1);
+  EXPECT_LE(difference(gelu_by_erf(1.5f), {random({7, 5})}), 1e-6);
+}
+TEST(OnnxOptimize, GeluByTanhIsOneCall) {
+  const std::map<std::string, float> numbers = {
+      {"three", 3}, {"cubed", 0.044715f}, {"scale", std::sqrt(2 / 3.14159265f)}, {"one", 1}, {"half", 0.5f}};
+  const auto made = [&](const std::string& cube, std::map<std::string, float> with) {
+    return spelled({{"Pow", "x", "three", "p"},
+                    {"Mul", "p", "cubed", "c"},
+                    {"Add", "x", "c", "i"},
+                    {"Mul", "i", "scale", "v"},
+                    {cube, "v", "t"},
+                    {"Add", "t", "one", "a"},
+                    {"Mul", "x", "half", "h"},
+                    {"Mul", "h", "a", "y"}},
+                   with);
+  };
+  expect_calls(made("Tanh", numbers), {{"Gelu", 1}});
+  EXPECT_EQ(calls_of(loaded(made("Atan", numbers)), "Gelu"), 0);
+  std::map<std::string, float> others = numbers;
+  others["cubed"] = 0.05f;
+  EXPECT_EQ(calls_of(loaded(made("Tanh", others)), "Gelu"), 0);
+  // x taken out of the brackets.
+  expect_calls(spelled({{"Mul", "x", "x", "q"},
+                        {"Mul", "q", "cubed", "c"},
+                        {"Add", "c", "one", "i"},
+                        {"Mul", "x", "scale", "s"},
+                        {"Mul", "s", "i", "v"},
+                        {"Tanh", "v", "t"},
+                        {"Add", "t", "one", "a"},
+                        {"Mul", "x", "a", "m"},
+                        {"Mul", "m", "half", "y"}},
+                       numbers),
+               {{"Gelu", 1}});
+}
+
+// ---- norms
+
+ModelMaker layer_norm_by_nodes(int64_t axis, const std::vector<std::string>& outputs = {}) {
+  ModelMaker m(13);
+  m.input("x", {-1, 5}).output("y", {-1, 5}).weight("two", {}, {2}).weight("eps", {}, {1e-5f});
+  for (const std::string& name : outputs) m.output(name, {-1, 5});
+  m.weight("w", {5}, {1, 2, 0.5f, -1, 3}).weight("b", {5}, {0, 1, 2, -3, 4});
+  set(m.add("ReduceMean", {"x"}, {"mean"}), "axes", {axis});
+  m.add("Sub", {"x", "mean"}, {"d"});
+  m.add("Pow", {"d", "two"}, {"q"});
+  set(m.add("ReduceMean", {"q"}, {"var"}), "axes", {axis});
+  m.add("Add", {"var", "eps"}, {"e"});
+  m.add("Sqrt", {"e"}, {"r"});
+  m.add("Div", {"d", "r"}, {"n"});
+  m.add("Mul", {"n", "w"}, {"s"});
+  m.add("Add", {"s", "b"}, {"y"});
+  return m;
+}
+TEST(OnnxOptimize, LayerNormIsOneCall) {
+  expect_calls(layer_norm_by_nodes(-1), {{"LayerNormalization", 1}});
+  EXPECT_EQ(calls_of(loaded(layer_norm_by_nodes(0)), "LayerNormalization"), 0);
+  EXPECT_EQ(calls_of(loaded(layer_norm_by_nodes(-1, {"d"})), "LayerNormalization"), 0);
+  EXPECT_LE(difference(layer_norm_by_nodes(0), {random({7, 5})}), 1e-6);
+}
+
+/// Six channels of 3x4 in groups; `dims`: of what weights them.
+ModelMaker group_norm_by_nodes(int64_t groups, const std::vector<int64_t>& dims, float scale = 1) {
+  ModelMaker m;
+  m.input("x", {-1, 6, 3, 4}).output("y", {-1, 6, 3, 4}).integers("apart", {0, groups, -1});
+  m.weight("ones", {groups}, std::vector<float>(static_cast<size_t>(groups), scale));
+  m.weight("zeros", {groups}, std::vector<float>(static_cast<size_t>(groups), 0));
+  int64_t count = 1;
+  for (const int64_t d : dims) count *= d;
+  std::vector<float> w, b;
+  for (int64_t i = 0; i < count; ++i) w.push_back(0.5f + static_cast<float>(i)), b.push_back(static_cast<float>(-i));
+  m.weight("w", dims, w).weight("b", dims, b);
+  m.add("Reshape", {"x", "apart"}, {"g"});
+  m.add("InstanceNormalization", {"g", "ones", "zeros"}, {"n"});
+  m.add("Shape", {"x"}, {"sizes"});
+  m.add("Reshape", {"n", "sizes"}, {"t"});
+  m.add("Mul", {"t", "w"}, {"s"});
+  m.add("Add", {"s", "b"}, {"y"});
+  return m;
+}
+TEST(OnnxOptimize, GroupNormIsOneCall) {
+  const Tensor x = random({2, 6, 3, 4});
+  for (const auto& dims : {std::vector<int64_t>{6, 1, 1}, std::vector<int64_t>{1, 6, 1, 1}, std::vector<int64_t>{4},
+                           std::vector<int64_t>{6, 3, 4}}) {
+    const ModelMaker m = group_norm_by_nodes(2, dims);
+    EXPECT_EQ(loaded(m).calls(), (std::map<std::string, int64_t>{{"GroupNorm", 1}}));
+    EXPECT_LE(difference(m, {x}), 1e-6);
+  }
+  EXPECT_LE(difference(group_norm_by_nodes(4, {6, 1, 1}), {x}), 1e-6);  // groups that cut through channels
+  const ModelMaker weighted = group_norm_by_nodes(2, {6, 1, 1}, 3);
+  EXPECT_EQ(calls_of(loaded(weighted), "GroupNorm"), 0);
+  EXPECT_LE(difference(weighted, {x}), 1e-6);
+}
+
+// ---- attention
+
+struct Spelling {
+  bool scaled_before = false, masked = false, guarded = false, by_reshapes = false;
+  std::string softmax = "Softmax", also_seen = "";
+  float scale = 0.25f;
+};
+/// Two heads of three queries on four keys of width 5.
+ModelMaker attention_by_nodes(const Spelling& s) {
+  ModelMaker m;
+  m.input("q", {-1, 2, 3, 5}).input("k", {-1, 2, 4, 5}).input("v", {-1, 2, 4, 5}).output("y", {-1, 2, 3, 5});
+  if (s.masked) m.input("mask", {-1, 1, 3, 4});
+  if (!s.also_seen.empty()) m.output(s.also_seen, {-1, 2, 3, 4});
+  m.weight("scale", {1}, {s.scale}).weight("root", {1}, {std::sqrt(s.scale)}).weight("zero", {}, {0});
+  if (s.by_reshapes) {
+    m.integers("apart", {-1, 4, 5}).integers("back", {-1, 2, 5, 4});
+    m.add("Reshape", {"k", "apart"}, {"k3"});
+    set(m.add("Transpose", {"k3"}, {"t3"}), "perm", {0, 2, 1});
+    m.add("Reshape", {"t3", "back"}, {"t"});
+  } else {
+    set(m.add("Transpose", {"k"}, {"t"}), "perm", {0, 1, 3, 2});
+  }
+  std::string scores = "scores";
+  if (s.scaled_before) {
+    m.add("Mul", {"q", "root"}, {"q2"});
+    m.add("Mul", {"t", "root"}, {"t2"});
+    m.add("MatMul", {"q2", "t2"}, {scores});
+  } else {
+    m.add("MatMul", {"q", "t"}, {"plain"});
+    m.add("Mul", {"plain", "scale"}, {scores});
+  }
+  if (s.masked) m.add("Add", {scores, "mask"}, {"masked"}), scores = "masked";
+  m.add(s.softmax, {scores}, {"weights"}).attributes.push_back(attribute("axis", -1));
+  if (s.guarded) {
+    m.add("IsNaN", {"weights"}, {"nan"});
+    m.add("Where", {"nan", "zero", "weights"}, {"safe"});
+  }
+  m.add("MatMul", {s.guarded ? "safe" : "weights", "v"}, {"y"});
+  return m;
+}
+Values heads(bool masked) {
+  Values in = {random({2, 2, 3, 5}, 1), random({2, 2, 4, 5}, 2), random({2, 2, 4, 5}, 3)};
+  if (masked) in.emplace_back(random({2, 1, 3, 4}, 4));
+  return in;
+}
+
+TEST(OnnxOptimize, AttentionIsOneCall) {
+  for (const bool before : {false, true})
+    for (const bool masked : {false, true})
+      for (const bool guarded : {false, true})
+        for (const bool by_reshapes : {false, true}) {
+          const ModelMaker m = attention_by_nodes(
+              {.scaled_before = before, .masked = masked, .guarded = guarded, .by_reshapes = by_reshapes});
+          const std::string turn = by_reshapes ? "TurnedMatrices" : "Transpose";
+          EXPECT_EQ(loaded(m).calls(), (std::map<std::string, int64_t>{{"ScaledDotProductAttention", 1}, {turn, 1}}));
+          EXPECT_LE(difference(m, heads(masked)), 2e-6);
+        }
+}
+TEST(OnnxOptimize, QueriesThatSeeNoKeyStayAsTheyAre) {
+  Values in = heads(true);
+  Tensor mask = in[3].tensor().clone();
+  for (int key = 0; key < 4; ++key) mask.data<float>()[4 + key] = kNoWeight;  // query 1 of the first sample
+  in[3] = mask;
+  const auto run = [&](bool guarded, bool optimize) {
+    return loaded(attention_by_nodes({.masked = true, .guarded = guarded}), optimize)
+        .run(in)[0]
+        .tensor()
+        .to_vector<float>();
+  };
+  for (const bool guarded : {false, true}) {
+    const std::vector<float> got = run(guarded, true), want = run(guarded, false);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(std::isnan(got[i]), std::isnan(want[i])) << i;
+      if (!std::isnan(want[i])) {
+        EXPECT_NEAR(got[i], want[i], 1e-5) << i;
+      }
+    }
+    EXPECT_EQ(std::isnan(want[5]), !guarded);
+  }
+}
+TEST(OnnxOptimize, WhatIsNotQuiteAttentionStays) {
+  for (const Spelling& s : {Spelling{.softmax = "LogSoftmax"}, Spelling{.also_seen = "scores"},
+                            Spelling{.also_seen = "weights"}, Spelling{.scale = -1}}) {
+    const ModelMaker m = attention_by_nodes(s);
+    EXPECT_EQ(calls_of(loaded(m), "ScaledDotProductAttention"), 0);
+    EXPECT_EQ(calls_of(loaded(m), "MatMul"), 2);
+    if (s.scale > 0) {
+      EXPECT_LE(difference(m, heads(false)), 1e-6);
+    }
+  }
+}
+TEST(OnnxOptimize, HeadsThatDoNotFitOneKernelGiveTheSame) {
+  const ModelMaker m = attention_by_nodes({.masked = true});
+  ModelMaker open = m;
+  GraphProto& graph = open.graph();
+  for (ValueInfoProto& info : graph.inputs) info = open.value(std::string(info.name), {-1, -1, -1, -1});
+  for (ValueInfoProto& info : graph.outputs) info = open.value(std::string(info.name), {-1, -1, -1, -1});
+  // Values wider than keys, a mask that widens the batch, and heads that broadcast.
+  const Tensor q = random({2, 2, 3, 5}, 1), k = random({2, 2, 4, 5}, 2), v = random({2, 2, 4, 5}, 3),
+               mask = random({2, 1, 3, 4}, 4);
+  EXPECT_LE(difference(open, {q, k, random({2, 2, 4, 6}, 5), mask}), 2e-6);
+  EXPECT_LE(difference(open, {slice(q, 0, 0, 1), slice(k, 0, 0, 1), slice(v, 0, 0, 1), mask}), 2e-6);
+  EXPECT_LE(difference(open, {q, slice(k, 1, 0, 1), slice(v, 1, 0, 1), mask}), 2e-6);
+}
+TEST(OnnxOptimize, TurnedMatricesReadTheirSizes) {
+  ModelMaker m;
+  m.input("x", {-1, 2, 4, 5}).output("y", {-1, 2, 5, 4}).integers("apart", {-1, 5, 4}).integers("back", {-1, 2, 5, 4});
+  m.add("Reshape", {"x", "apart"}, {"a"});  // rows of another length: no transposition of x
+  set(m.add("Transpose", {"a"}, {"t"}), "perm", {0, 2, 1});
+  m.add("Reshape", {"t", "back"}, {"y"});
+  EXPECT_EQ(difference(m, {random({3, 2, 4, 5})}), 0);
+}
+
+// ---- products
+
+TEST(OnnxOptimize, ProductsTakeActivationAndResidual) {
+  ModelMaker m;
+  m.input("x", {-1, -1, 4}).input("r", {-1, -1, -1}).output("y", {-1, -1, 4}).weight("b", {4}, {1, 2, 3, 4});
+  m.weight("w", {4, 4}, {1, 0, 2, 0, 0, 1, 0, 3, 1, 1, 1, 1, 0, 0, 0, -1});
+  m.add("MatMul", {"x", "w"}, {"h"});
+  m.add("Add", {"h", "b"}, {"a"});
+  m.add("Sigmoid", {"a"}, {"s"});
+  m.add("Mul", {"a", "s"}, {"g"});
+  m.add("Add", {"r", "g"}, {"y"});
+  EXPECT_EQ(loaded(m).calls(), (std::map<std::string, int64_t>{{"Linear", 1}}));
+  const Tensor x = random({2, 3, 4});
+  EXPECT_LE(difference(m, {x, random({2, 3, 4}, 5)}), 1e-6);
+  EXPECT_LE(difference(m, {x, random({1, 3, 1}, 5)}), 1e-6);  // residuals that broadcast
+  EXPECT_LE(difference(m, {slice(x, 0, 0, 1), random({2, 3, 4}, 5)}), 1e-6);
+}
+
+}  // namespace
+}  // namespace tessera::onnx
