@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
+#include "core/conv_attrs.h"
 #include "tessera/ops.h"
 
 namespace tessera {
@@ -52,6 +55,28 @@ ConvAttrs sized(ConvAttrs attrs, const Shape& like) {
   return attrs;
 }
 
+void add_activated(std::vector<OpCase>& cases, const Geometry& c) {
+  const ConvAttrs& a = c.attrs;
+  const auto add = [&](const std::string& what, Activation activation, double high, bool residual) {
+    cases.push_back({.op = "conv2d_act",
+                     .label = c.label + ", " + what,
+                     .attrs = ConvActAttrs{.stride = {a.stride[0], a.stride[1]},
+                                           .padding = {a.padding[0], a.padding[1]},
+                                           .dilation = {a.dilation[0], a.dilation[1]},
+                                           .groups = a.groups,
+                                           .activation = activation,
+                                           .high = high},
+                     .inputs = [=](Generator& g) -> Tensors {
+                       return {normal64(c.x, g), normal64(c.weight, g), c.bias ? normal64({c.weight[0]}, g) : Tensor(),
+                               residual ? normal64(result(c), g) : Tensor()};
+                     },
+                     .gradients = 0b011u | c.bias << 2 | residual << 3,
+                     .symbolic = c.attrs.groups == 1});
+  };
+  add("SiLU", Activation::Silu, INFINITY, false);
+  add("ReLU to 1, residual", Activation::Relu, 1, true);
+}
+
 void add_convolutions(std::vector<OpCase>& cases) {
   for (const Geometry& c : geometries()) {
     cases.push_back({.op = "conv2d",
@@ -67,6 +92,7 @@ void add_convolutions(std::vector<OpCase>& cases) {
       cases.back().op = "conv2d_moments";
       cases.back().dtypes = {Float32, Float64};  // its statistics are those of a rounded result
     }
+    add_activated(cases, c);
     cases.push_back({.op = "conv2d_input_grad",
                      .label = c.label,
                      .attrs = sized(c.attrs, c.x),

@@ -257,6 +257,8 @@ Metas infer_linear(std::span<const TensorMeta> in, const Attrs& attrs) {
   return {y, activated ? y : absent_meta(y.device)};
 }
 
+}  // namespace
+
 const Op& activation_op(Activation activation) {
   switch (activation) {
     case Activation::Relu:
@@ -275,7 +277,6 @@ const Op& activation_op(Activation activation) {
   throw Error("linear: unknown activation");
 }
 
-// The gradient of h from that of activation(h), in the way the activation's own op does it.
 Tensor activation_gradient(Activation activation, const Tensor& g, Tensor h) {
   if (activation == Activation::None) return g;
   static const Attrs none;
@@ -284,6 +285,8 @@ Tensor activation_gradient(Activation activation, const Tensor& g, Tensor h) {
   Saved saved{none, {&h, 1}, {&out, 1}, {}, 1};
   return (op.fused_vjp && !grad_enabled() ? op.fused_vjp : op.vjp)(saved, {g})[0];
 }
+
+namespace {
 
 // Of x, weight and bias, the first inputs, from the gradient of what the activation is applied to; `dbias` may be
 // there.
@@ -324,6 +327,8 @@ Tensors linear_fused_vjp(const Saved& s, const Tensors& grads) {
   return with_residual(linear_gradients(s, dh), g);
 }
 
+}  // namespace
+
 double activate(Activation activation, double x) {
   switch (activation) {
     case Activation::None:
@@ -341,6 +346,8 @@ double activate(Activation activation, double x) {
   }
   throw Error("linear: unknown activation");
 }
+
+namespace {
 
 Tensors linear_reference(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor &x = in[0], &weight = in[1], &bias = in[2], &residual = in[3];

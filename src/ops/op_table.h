@@ -35,6 +35,7 @@ std::span<const Op* const> matmul_ops();
 std::span<const Op* const> fused_gemm_ops();
 std::span<const Op* const> pack_ops();
 std::span<const Op* const> conv_ops();
+std::span<const Op* const> conv_act_ops();
 std::span<const Op* const> norm_ops();
 std::span<const Op* const> batch_norm_ops();
 std::span<const Op* const> loss_ops();

@@ -1,6 +1,8 @@
 // Inputs that stay the same, packed once: the layout is a kernel's own, which it states as Kernel::pack.
 #include "ops/call_plan.h"
 #include "ops/check.h"
+#include "ops/conv.h"
+#include "ops/conv_act.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
 #include "tessera/autograd.h"
@@ -45,6 +47,22 @@ std::optional<Packing> linear_packing(const TensorMeta& weight) {
   return packing_of({op, ins, attrs, outs}, 1);
 }
 
+std::optional<Packing> filter_packing(const TensorMeta& weight) {
+  const Attrs attrs = ConvAttrs{};
+  const TensorMeta in[] = {
+      {{Dim(1), weight.shape[1], Dim(1), Dim(1)}, weight.dtype, weight.device}, weight, absent_meta()};
+  const Metas out = infer_outputs(conv2d_op, in, attrs, weight.device, false);
+  const Operand ins[] = {Operand(in[0], nullptr), Operand(weight, nullptr), {}};
+  const Operand outs[] = {Operand(out[0], nullptr)};
+  return packing_of({conv2d_op, ins, attrs, outs}, 1);
+}
+
+Tensor packed_as(const Tensor& weight, const std::optional<Packing>& wanted) {
+  if (!wanted) return weight;
+  NoGrad plain;
+  return dispatch_one(pack_op, {weight}, PackAttrs{*wanted->name, wanted->bytes});
+}
+
 }  // namespace
 
 std::span<const Op* const> pack_ops() {
@@ -56,10 +74,12 @@ Tensor pack_linear(const Tensor& weight) {
   if (!weight.defined() || weight.dim() != 2)
     fail("pack_linear", "the weight has two dims, [out, in], not {}", describe(weight));
   if (weight.is_packed() || weight.shape().is_symbolic() || weight.device().meta) return weight;
-  const auto wanted = linear_packing(weight.meta());
-  if (!wanted) return weight;
-  NoGrad plain;
-  return dispatch_one(pack_op, {weight}, PackAttrs{*wanted->name, wanted->bytes});
+  return packed_as(weight, linear_packing(weight.meta()));
+}
+Tensor pack_filters(const Tensor& weight) {
+  if (!weight.defined() || weight.dim() != 4 || weight.is_packed() || weight.shape().is_symbolic()) return weight;
+  if (weight.device().meta || weight.size(2) != 1 || weight.size(3) != 1) return weight;
+  return packed_as(weight, filter_packing(weight.meta()));
 }
 
 }  // namespace tessera

@@ -35,6 +35,7 @@ std::vector<Family> families() {
           {"Products", matmul_ops()},
           {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
           {"Convolution", conv_ops()},
+          {"Convolution with what is behind it", conv_act_ops()},
           {"Norms and softmax", norm_ops()},
           {"Batch norm", batch_norm_ops()},
           {"Losses", loss_ops()},

@@ -281,6 +281,38 @@ TEST(OnnxModel, SaysWhatIsNotAsDeclared) {
   EXPECT_NE(error_of([&] { conv.run({zeros({1, 1, 4, 4})}); }).find("kernel_shape"), std::string::npos);
 }
 
+TEST(OnnxModel, PaddingStaysBelowTheWindow) {
+  for (const std::string op : {"AveragePool", "MaxPool"}) {
+    ModelMaker m;
+    m.input("x", {1, 1, 4, 4}).output("y", {1, 1, -1, -1});
+    AttributeProto shape{.name = "kernel_shape", .type = kIntsAttribute}, pads{.name = "pads", .type = kIntsAttribute};
+    shape.ints = {2, 2};
+    pads.ints = {2, 0, 1, 0};
+    m.add(op, {"x"}, {"y"}).attributes = {shape, pads};
+    const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+    EXPECT_EQ(error_of([&] {
+                model.run({zeros({1, 1, 4, 4})});
+              }),
+              "m.onnx: node " + op + ": padding 2 is not below the window's 2");
+  }
+}
+
+TEST(OnnxModel, RecurrentLayersAreWhatTheirWeightsSay) {
+  ModelMaker m;
+  m.input("x", {3, 2, 1}).input("n", {2}, kInt32).output("y", {3, 1, 2, 1});
+  m.weight("w", {1, 4, 1}, std::vector<float>(4, 1)).weight("r", {1, 4, 1}, std::vector<float>(4, 1));
+  NodeProto& node = m.add("LSTM", {"x", "w", "r", "", "n"}, {"y"});
+  const auto lengths = [](int32_t a, int32_t b) { return tensor(std::vector<int32_t>{a, b}, {2}); };
+  const auto error = [&](const Tensor& n) {
+    const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+    return error_of([&] { model.run({ones({3, 2, 1}), n}); });
+  };
+  EXPECT_EQ(error(lengths(3, 1)), "no error");
+  EXPECT_EQ(error(lengths(3, 4)), "m.onnx: node LSTM: a sequence of 4 steps in f32[3, 2, 1] on cpu");
+  node.attributes.push_back(attribute("hidden_size", 5));
+  EXPECT_EQ(error(lengths(3, 1)), "m.onnx: node LSTM: hidden_size is 5, but the weight is f32[1, 4, 1] on cpu");
+}
+
 TEST(OnnxModel, APipeIsNoModel) {
   TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);

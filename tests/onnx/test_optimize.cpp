@@ -325,5 +325,78 @@ TEST(OnnxOptimize, ProductsTakeActivationAndResidual) {
   EXPECT_LE(difference(m, {slice(x, 0, 0, 1), random({2, 3, 4}, 5)}), 1e-6);
 }
 
+// ---- convolutions
+
+struct Behind {
+  std::string activation;
+  bool residual = false;
+  float low = 0, high = 6;
+  std::vector<int64_t> pads = {1, 1, 1, 1};
+};
+/// A 3x3 convolution of 3 channels to 5 with what is behind it.
+ModelMaker convolution_by_nodes(const Behind& b) {
+  ModelMaker m;
+  m.input("x", {-1, 3, 7, 6}).output("y", {-1, 5, -1, -1}).weight("low", {}, {b.low}).weight("high", {}, {b.high});
+  if (b.residual) m.input("r", {-1, -1, -1, -1});
+  std::vector<float> filters(5 * 3 * 9);
+  for (size_t i = 0; i < filters.size(); ++i) filters[i] = std::sin(static_cast<float>(i));
+  m.weight("w", {5, 3, 3, 3}, filters).weight("b", {5}, {1, -1, 2, 0, 3});
+  set(m.add("Conv", {"x", "w", "b"}, {"c"}), "pads", b.pads);
+  std::string value = "c";
+  if (b.residual) m.add("Add", {"r", "c"}, {"s"}), value = "s";
+  if (b.activation == "Clip") {
+    m.add("Clip", {value, "low", "high"}, {"y"});
+  } else if (b.activation == "Silu") {
+    m.add("Sigmoid", {value}, {"g"});
+    m.add("Mul", {value, "g"}, {"y"});
+  } else {
+    m.add(b.activation, {value}, {"y"});
+  }
+  return m;
+}
+TEST(OnnxOptimize, ConvolutionsTakeActivationAndResidual) {
+  const Tensor x = random({2, 3, 7, 6});
+  for (const std::string activation : {"Relu", "Clip", "Silu", "Tanh"}) {
+    const ModelMaker plain = convolution_by_nodes({.activation = activation}),
+                     added = convolution_by_nodes({.activation = activation, .residual = true});
+    EXPECT_EQ(loaded(plain).calls(), (std::map<std::string, int64_t>{{"ConvAct", 1}})) << activation;
+    EXPECT_EQ(loaded(added).calls(), (std::map<std::string, int64_t>{{"ConvAct", 1}})) << activation;
+    EXPECT_LE(difference(plain, {x}), 1e-6) << activation;
+    EXPECT_LE(difference(added, {x, random({2, 5, 7, 6}, 5)}), 1e-6) << activation;
+    EXPECT_LE(difference(added, {x, random({1, 5, 1, 6}, 5)}), 1e-6) << activation;  // residuals that broadcast
+    EXPECT_LE(difference(added, {slice(x, 0, 0, 1), random({2, 5, 7, 6}, 5)}), 1e-6) << activation;
+  }
+  const Behind uneven{.activation = "Relu", .residual = true, .pads = {0, 1, 1, 1}};
+  EXPECT_LE(difference(convolution_by_nodes(uneven), {x, random({2, 5, 6, 6}, 5)}), 1e-6);
+}
+TEST(OnnxOptimize, FiltersOfOneElementArePacked) {
+  for (const auto& pads :
+       {std::vector<int64_t>{0, 0, 0, 0}, std::vector<int64_t>{1, 1, 1, 1}, std::vector<int64_t>{0, 1, 1, 1}})
+    for (const int64_t stride : {1, 2}) {
+      ModelMaker m;
+      m.input("x", {-1, 7, 9, 10}).output("y", {-1, 69, -1, -1});
+      std::vector<float> filters(69 * 7);
+      for (size_t i = 0; i < filters.size(); ++i) filters[i] = std::sin(static_cast<float>(i));
+      m.weight("w", {69, 7, 1, 1}, filters);
+      NodeProto& node = m.add("Conv", {"x", "w"}, {"y"});
+      set(node, "pads", pads);
+      set(node, "strides", {stride, stride});
+      const Tensor x = random({2, 7, 9, 10});
+      EXPECT_LE(difference(m, {x}), 1e-6);
+      EXPECT_EQ(loaded(m).run({slice(x, 0, 0, 0)})[0].tensor().shape()[0], Dim(0));
+    }
+}
+TEST(OnnxOptimize, WhatConvolutionsDoNotTakeStays) {
+  const Tensor x = random({2, 3, 7, 6});
+  for (const Behind& b : {Behind{.activation = "Clip", .low = -1}, Behind{.activation = "Clip", .high = 0},
+                          Behind{.activation = "Abs"}, Behind{.activation = "Sin"}}) {
+    EXPECT_EQ(calls_of(loaded(convolution_by_nodes(b)), "Conv"), 1) << b.activation;
+    EXPECT_EQ(calls_of(loaded(convolution_by_nodes(b)), b.activation), 1);
+    if (b.high > 0) {
+      EXPECT_LE(difference(convolution_by_nodes(b), {x}), 1e-6) << b.activation;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::onnx

@@ -45,6 +45,7 @@ const std::vector<std::vector<std::string>> kStrata = {
     {"amp", "data"},
     {"onnx"},
     {"onnx/handlers", "onnx/writers"},
+    {"onnx/optimize"},
     {"profiler"},
     {"models"},
     {"cases"},

@@ -26,6 +26,9 @@ struct ConvArgs {
   void* workspace;         // of workspace_bytes
   bool tf32;               // GPUs may round operands of f32 to tf32,
   bool in_any_order;       // and add up in any order, so that the last bits vary
+  bool packed_filters;     // w.data has them as panels, for the direct kernel
+  float high;              // which ReLU gives at most; 0: none
+  ConvTensor residual;     // forward: of the shape of y, added before the activation; or without data
   float *mean, *variance;  // forward by Hopper's instructions: of each filter's results, the second divided by n - 1
 };
 

@@ -1,6 +1,9 @@
 // The CPU's convolutions: by Winograd's algorithm, by a kernel that reads channels-last images in place, or as products
 // of implicit matrices.
 #include "kernels/shared/conv.h"
+#include "core/conv_attrs.h"
+#include "kernels/shared/matmul.h"
+#include "kernels/shared/panels.h"
 
 namespace tessera::cpu_kernels {
 
@@ -121,18 +124,61 @@ Reason input_grad_takes_copied_direct(const Call& call) {
   return takes_copies(call, dx.size(3) < short_row * a.stride[1] && (has_taps(weight) || strided) && many);
 }
 
+// Filters of one element each are a product's weight.
+std::optional<Packing> pack_points(const Call& call, size_t input) {
+  const bool one_group = input == 1 && call.in[1].size(1) == call.in[0].size(1);
+  return one_group ? weight_panels(call.in[1]) : std::nullopt;
+}
+constexpr Kernel reading_points(Kernel kernel) {
+  kernel.pack = pack_points;
+  return kernel;
+}
+
 using T = ConvTable;
 constexpr Kernel conv2d_list[] = {
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward>>("depthwise", takes_depthwise),
     staged_kernel<by<forward_args, &T::winograd_last_workspace, &T::winograd_last_forward>>("winograd_last",
                                                                                             takes_winograd_last),
-    staged_kernel<by<forward_args, &T::direct_workspace, &T::direct_forward>>("direct", takes_direct),
+    reading_points(staged_kernel<by<forward_args, &T::direct_workspace, &T::direct_forward>>("direct", takes_direct)),
     staged_kernel<by<forward_args, &T::winograd_workspace, &T::winograd_forward>>("winograd", takes_winograd),
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward, Last::Images>>(
         "copied_depthwise", takes_copied_depthwise<1>),
     staged_kernel<by<forward_args, &T::direct_workspace, &T::direct_forward, Last::Result>>("copied_direct",
                                                                                             takes_copied_direct),
     staged_kernel<conv2d_gemm>("implicit_gemm")};
+// ---- with what is behind it: the same, but that few add a residual
+
+template <Reason (*takes)(const Call&), bool adds>
+Reason takes_act(const Call& call) {
+  const Operand& residual = call.in[3];
+  if (residual.defined() && !adds) return Reason::Shape;
+  if (residual.defined() && residual.size(1) != 1 && residual.strides()[1] != 1) return Reason::Layout;
+  const Attrs conv = call.attrs.as<ConvActAttrs>().conv();
+  return takes({call.op, call.in, conv, call.out});
+}
+template <Bytes bytes, Run run, Last last = Last::None>
+void act_by(const Call& call, Workspace& workspace) {
+  const auto& a = call.attrs.as<ConvActAttrs>();
+  const Attrs conv = a.conv();
+  ConvArgs args = forward_args({call.op, call.in, conv, call.out}, workspace, last);
+  args.activation = activation_of(a.activation);
+  if (a.high < std::numeric_limits<double>::infinity()) args.high = static_cast<float>(a.high);
+  if (call.in[3].defined()) args.residual = conv_tensor(workspace.read(call.in[3], conv_dtype(call.in[0])));
+  convolve(call, workspace, args, conv_table().*bytes, conv_table().*run);
+}
+constexpr Kernel conv2d_act_list[] = {
+    staged_kernel<act_by<&T::depthwise_workspace, &T::depthwise_forward>>("depthwise",
+                                                                          takes_act<takes_depthwise, false>),
+    staged_kernel<act_by<&T::winograd_last_workspace, &T::winograd_last_forward>>("winograd_last",
+                                                                                  takes_act<takes_winograd_last, true>),
+    reading_points(
+        staged_kernel<act_by<&T::direct_workspace, &T::direct_forward>>("direct", takes_act<takes_direct, true>)),
+    staged_kernel<act_by<&T::winograd_workspace, &T::winograd_forward>>("winograd", takes_act<takes_winograd, false>),
+    staged_kernel<act_by<&T::depthwise_workspace, &T::depthwise_forward, Last::Images>>(
+        "copied_depthwise", takes_act<takes_copied_depthwise<1>, false>),
+    staged_kernel<act_by<&T::direct_workspace, &T::direct_forward, Last::Result>>(
+        "copied_direct", takes_act<takes_copied_direct, false>),
+    staged_kernel<act_by<&T::forward_workspace, &T::forward>>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
     staged_kernel<by<images_args, &T::depthwise_workspace, &T::depthwise_backward_images>>("depthwise",
                                                                                            takes_depthwise),
@@ -160,6 +206,7 @@ constexpr Kernel weight_grad_list[] = {
 std::span<const KernelTableEntry> conv_kernels() {
   static constexpr KernelTableEntry entries[] = {
       {"conv2d", conv2d_list},
+      {"conv2d_act", conv2d_act_list},
       {"conv2d_input_grad", input_grad_list},
       {"conv2d_weight_grad", weight_grad_list},
       {"conv_transpose2d", transpose_list},

@@ -54,7 +54,8 @@ std::optional<Packing> weight_panels(const Operand& weight) {
   const GemmTable& table = gemm_table();
   static const std::string* const name =
       packing_named(fmt::format("gemm.b.{}.f32.{}", isa_name(), table.panel_columns));
-  if (table.panel_columns == 0 || weight.dtype() != Float32 || weight.dim() != 2) return std::nullopt;
+  const bool is_point = weight.dim() == 4 && weight.size(2) == 1 && weight.size(3) == 1;
+  if (table.panel_columns == 0 || weight.dtype() != Float32 || (weight.dim() != 2 && !is_point)) return std::nullopt;
   const int64_t n = weight.size(0), k = weight.size(1);
   if (n < table.panel_columns || k == 0) return std::nullopt;  // as few columns as that are quick as they lie
   return Packing{name, table.panel_bytes(n, k)};

@@ -73,7 +73,8 @@ inline ConvArgs forward_args(const Call& call, Workspace& workspace, Last last =
       filters(workspace, dtype, last == Last::All);
   ConvArgs args = sizes(call, x, weight);
   args.x = images.read(x);
-  args.w = filters.read(weight);
+  args.packed_filters = weight.packing() != nullptr;
+  args.w = args.packed_filters ? ConvTensor{weight.data_ptr(), {}} : filters.read(weight);
   args.y = result.write(call.out[0]);
   if (bias.defined()) args.bias = workspace.read(bias, dtype, bias.is_contiguous()).data;
   return args;

@@ -4,7 +4,8 @@
 
 namespace tessera::TESSERA_KERNELS {
 
-/// How products with a weight [n, k] of f32 want it to lie. Without a value: as it does.
+/// How products with a weight [n, k] of f32 want it to lie, or convolutions with filters [n, k, 1, 1]. Without a value:
+/// as it does.
 #ifdef TESSERA_GPU_KERNELS
 inline std::optional<Packing> weight_panels(const Operand&) { return std::nullopt; }
 #else

@@ -64,6 +64,8 @@ Tensor turned(const Call& c, const Tensor& t) { return t.defined() && is_batch_f
 
 RecurrentWeights weights_of(const Call& c) {
   RecurrentWeights w{c.in(1), c.in(2)};
+  const int64_t width = w.hidden.dim() > 0 ? w.hidden.size(-1) : 0, said = c.integer("hidden_size", width);
+  if (said != width) c.fail("hidden_size is {}, but the weight is {}", said, describe(w.hidden));
   if (!c.has(3)) return w;
   const Tensor& bias = c.in(3);
   if (bias.dim() != 2 || bias.size(1) % 2) c.fail("biases have shape {}", to_string(bias.shape()));
@@ -71,6 +73,16 @@ RecurrentWeights weights_of(const Call& c) {
   w.input_bias = slice(bias, 1, 0, half);
   w.hidden_bias = slice(bias, 1, half, 2 * half);
   return w;
+}
+
+/// Lengths of sequences, which have at most the steps of x.
+Tensor lengths_of(const Call& c) {
+  if (!c.has(4)) return {};
+  const Tensor& x = c.in(0);
+  const int64_t steps = x.dim() == 3 ? x.size(is_batch_first(c) ? 1 : 0) : 0;
+  for (const int64_t length : c.ints(4))
+    if (length < 0 || length > steps) c.fail("a sequence of {} steps in {}", length, describe(x));
+  return c.in(4);
 }
 
 Values results_of(const Call& c, const RecurrentResult& r) {
@@ -85,12 +97,12 @@ Values results_of(const Call& c, const RecurrentResult& r) {
 template <auto layer>
 Values run_layer(const Call& c) {
   return results_of(c,
-                    layer(turned(c, c.in(0)), {weights_of(c)}, turned(c, c.optional(5)), c.optional(4), options_of(c)));
+                    layer(turned(c, c.in(0)), {weights_of(c)}, turned(c, c.optional(5)), lengths_of(c), options_of(c)));
 }
 Values run_lstm(const Call& c) {
   RecurrentWeights w = weights_of(c);
   w.peepholes = c.optional(7);
-  return results_of(c, lstm(turned(c, c.in(0)), {w}, turned(c, c.optional(5)), turned(c, c.optional(6)), c.optional(4),
+  return results_of(c, lstm(turned(c, c.in(0)), {w}, turned(c, c.optional(5)), turned(c, c.optional(6)), lengths_of(c),
                             options_of(c)));
 }
 

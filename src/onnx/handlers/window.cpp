@@ -1,7 +1,7 @@
 // Convolutions and pools.
-#include "onnx/handler.h"
+#include "onnx/handlers/window.h"
+
 #include "onnx/handlers/zero_point.h"
-#include "tessera/ops_pool.h"
 
 namespace tessera::onnx {
 namespace {
@@ -28,13 +28,21 @@ Windows windows_of(const Call& c, const Shape& x, Dims size) {
   w.high = std::vector<int64_t>(pads.begin() + rank, pads.end());
   return w;
 }
-Windows pool_windows(const Call& c) { return windows_of(c, c.in(0).shape(), c.integers("kernel_shape")); }
+Windows pool_windows(const Call& c) {
+  const Windows w = windows_of(c, c.in(0).shape(), c.integers("kernel_shape"));
+  for (size_t d = 0; d < w.size.size() && d < w.low.size(); ++d)
+    if (std::max(w.low[d], w.high[d]) >= w.size[d])
+      c.fail("padding {} is not below the window's {}", std::max(w.low[d], w.high[d]), w.size[d]);
+  return w;
+}
 
 Dims spatial_sizes(const Tensor& weight) {
   Dims size;
   for (int64_t d = 2; d < weight.dim(); ++d) size.push_back(weight.size(d));
   return size;
 }
+}  // namespace
+
 ConvOptions conv_options(const Call& c, const Shape& x, const Tensor& weight) {
   const Dims size = spatial_sizes(weight);
   const std::vector<int64_t> said = c.integers("kernel_shape", {size.begin(), size.end()});
@@ -43,6 +51,8 @@ ConvOptions conv_options(const Call& c, const Shape& x, const Tensor& weight) {
   const Windows w = windows_of(c, x, spatial_sizes(weight));
   return {.stride = w.stride, .low = w.low, .high = w.high, .dilation = w.dilation, .groups = c.integer("group", 1)};
 }
+
+namespace {
 
 Values convolve(const Call& c) {
   Tensor x = c.in(0);

@@ -1,8 +1,57 @@
 // Convolutions and what is behind them.
+#include <cmath>
+
+#include "onnx/handlers/window.h"
 #include "onnx/optimize/rewriter.h"
+#include "ops/conv_act.h"
 #include "tessera/ops.h"
 
 namespace tessera::onnx {
+namespace {
+
+/// act(conv(x, w) + bias + residual); a residual of another shape is added for itself.
+Values fused_convolution(const Call& c) {
+  const Tensor &given = c.in(0), &weight = c.in(1), residual = c.optional(3);
+  const auto activation = static_cast<Activation>(c.integer("activation", 0));
+  const double high = c.real("high", INFINITY);
+  const ConvOptions o = conv_options(c, given.shape(), weight);
+  bool fits = given.dim() == 4 && std::equal(o.low.begin(), o.low.end(), o.high.begin(), o.high.end());
+  if (fits && residual.defined()) {
+    const auto places = [&](size_t d) {
+      const int64_t at = static_cast<int64_t>(d) + 2;
+      return (given.size(at) + 2 * o.low[d] - o.dilation[d] * (weight.size(at) - 1) - 1) / o.stride[d] + 1;
+    };
+    fits = residual.shape() == Shape{given.size(0), weight.size(0), places(0), places(1)};
+  }
+  const Tensor x = given.dim() == 4 ? given.to(ChannelsLast) : given;
+  if (!fits || x.numel() == 0) {
+    const Tensor y = conv(x, weight.is_packed() ? contiguous(weight) : weight, c.optional(2), o);
+    return {activated(residual.defined() ? add(y, residual) : y, activation, high)};
+  }
+  Conv2dOptions plain{.groups = o.groups};
+  for (size_t d = 0; d < 2; ++d) {
+    plain.stride[d] = o.stride[d];
+    plain.padding[d] = o.low[d];
+    plain.dilation[d] = o.dilation[d];
+  }
+  return {conv2d_act(x, weight, c.optional(2), plain, activation, high,
+                     residual.defined() ? residual.to(ChannelsLast) : residual)};
+}
+constexpr Entry convolution_entry{"ConvAct", 1, fused_convolution, "tessera"};
+
+/// The bounds of a Clip between zero and a number; 0 where it is none.
+double clip_from_zero(const Rewriter& r, int at) {
+  if (!r.is(at, "Clip")) return 0;
+  const Step& step = r.step(at);
+  if (step.in.size() != 3) {
+    const bool by_attributes = step.in.size() == 1 && attribute_of(step, "min") && attribute_of(step, "max");
+    return by_attributes && real_of(step, "min", 1) == 0 ? std::max(0.0, real_of(step, "max", 0)) : 0;
+  }
+  const auto low = r.number(step.in[1]), high = r.number(step.in[2]);
+  return low == 0.0 && high && std::isfinite(*high) ? std::max(0.0, *high) : 0;
+}
+
+}  // namespace
 
 void fold_batch_norm(Rewriter& r, int at) {
   if (!r.is(at, "BatchNormalization")) return;
@@ -43,6 +92,34 @@ void lay_filters(Rewriter& r, int at) {
   std::vector<int> in = conv.in;
   in[1] = r.add_constant(lowered.to(ChannelsLast));
   r.replace(at, at, conv.entry, in, conv.attributes);
+}
+
+void fuse_convolution(Rewriter& r, int at) {
+  if (!r.is(at, "Conv")) return;
+  const Step& conv = r.step(at);
+  int last = at, residual = -1;
+  const auto value = [&] { return r.step(last).out[0]; };
+  if (const int next = r.only_user(value(), "Add"); next >= 0) {
+    const int other = other_input(r.step(next), value());
+    if (other >= 0 && other != value() && !r.constant(other).defined()) residual = other, last = next;
+  }
+  Activation activation = Activation::None;
+  double high = 0;
+  if (const int next = r.only_user(value()); next >= 0) {
+    high = clip_from_zero(r, next);
+    activation = high > 0 ? Activation::Relu : activation_of(r, next);
+    if (activation != Activation::None) last = next;
+  }
+  const Tensor filters = r.constant(conv, 1);
+  const Tensor packed = filters.defined() && integer_of(conv, "group", 1) == 1 ? pack_filters(filters) : filters;
+  const bool packs = packed.defined() && packed.is_packed();
+  if (last == at && !packs) return;
+  std::vector<AttributeProto> attributes = conv.attributes;
+  attributes.push_back({.name = "activation", .type = kIntAttribute, .i = static_cast<int64_t>(activation)});
+  if (high > 0) attributes.push_back({.name = "high", .type = kFloatAttribute, .f = static_cast<float>(high)});
+  r.replace(last, at, &convolution_entry,
+            {conv.in[0], packs ? r.add_constant(packed) : conv.in[1], conv.in.size() > 2 ? conv.in[2] : -1, residual},
+            std::move(attributes));
 }
 
 }  // namespace tessera::onnx

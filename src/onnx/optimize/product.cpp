@@ -18,6 +18,8 @@ Values fused_linear(const Call& c) {
 }
 constexpr Entry linear_entry{"Linear", 1, fused_linear, "tessera"};
 
+}  // namespace
+
 Activation activation_of(const Rewriter& r, int at) {
   const Step& step = r.step(at);
   if (r.is(at, "Relu")) return Activation::Relu;
@@ -27,8 +29,6 @@ Activation activation_of(const Rewriter& r, int at) {
   const AttributeProto* a = attribute_of(step, "approximate");
   return a && a->s == "tanh" ? Activation::GeluTanh : Activation::GeluErf;
 }
-
-}  // namespace
 
 void ProductFuser::fuse(int at) {
   const bool gemm = r_.is(at, "Gemm");

@@ -191,7 +191,7 @@ void optimize(Graph& graph, DType products) {
   each(fuse_attention);
   ProductFuser products_of(r);
   each([&](Rewriter&, int at) { products_of.fuse(at); });
-  each(lay_filters);
+  each(lay_filters, fuse_convolution);
   r.finish();
 }
 

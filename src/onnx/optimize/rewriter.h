@@ -92,6 +92,10 @@ void fuse_attention(Rewriter& r, int at);
 void fold_batch_norm(Rewriter& r, int at);
 /// Filters lie as images do: channels last.
 void lay_filters(Rewriter& r, int at);
+/// A convolution with the residual and the activation behind it.
+void fuse_convolution(Rewriter& r, int at);
+/// None where the step is none that products and convolutions take.
+Activation activation_of(const Rewriter& r, int at);
 /// A product with what is behind it; weights that several share are packed once.
 class ProductFuser {
  public:

@@ -1,6 +1,10 @@
+#include <cmath>
+
 #include "ops/call_plan.h"
+#include "ops/conv_act.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
+#include "tessera/autograd.h"
 
 namespace tessera {
 namespace {
@@ -111,6 +115,51 @@ TEST(Conv2d, NamesWhyWinogradIsPassedOver) {
   };
   expect(gradient(2), "-> winograd         chosen");
   expect(gradient(3), "does not take these shapes");
+}
+
+TEST(Conv2d, RefusesResidualsAndBoundsThatDoNotFit) {
+  const Tensor x = zeros({2, 3, 5, 5}), w = zeros({6, 3, 3, 3});
+  const auto error = [&](const Tensor& residual, Activation activation, double high) {
+    return error_of([&] { conv2d_act(x, w, {}, {}, activation, high, residual); });
+  };
+  EXPECT_EQ(error(zeros({2, 6, 3, 1}), Activation::Relu, INFINITY),
+            "conv2d_act: residual has shape [2, 6, 3, 1], not [2, 6, 3, 3]");
+  const std::string bound = "conv2d_act: a highest value of ";
+  EXPECT_TRUE(error({}, Activation::Silu, 6).starts_with(bound));
+  EXPECT_TRUE(error({}, Activation::Relu, -1).starts_with(bound));
+  EXPECT_TRUE(error({}, Activation::Relu, NAN).starts_with(bound));
+}
+
+// Channels last, by the kernels that read images in place: with activation and residual, and on packed filters.
+TEST(Conv2d, TakesWhatIsBehindItAndPackedFilters) {
+  struct Case {
+    Shape x, weight;
+    Conv2dOptions options;
+  };
+  for (const Case& c : {Case{{2, 9, 7, 5}, {70, 9, 1, 1}, {}}, Case{{2, 9, 7, 5}, {70, 9, 1, 1}, {.stride = {2, 3}}},
+                        Case{{1, 33, 6, 9}, {33, 33, 1, 1}, {.padding = {1, 2}}},
+                        Case{{2, 16, 12, 13}, {17, 16, 3, 3}, {.padding = {1, 1}}},
+                        Case{{2, 12, 9, 9}, {8, 6, 3, 3}, {.stride = {2, 2}, .groups = 2}}}) {
+    Generator g(11);
+    const Tensor x = randn(c.x, g).to(ChannelsLast), weight = randn(c.weight, g).to(ChannelsLast),
+                 bias = randn({c.weight[0]}, g);
+    const Tensor h = conv2d(x, weight, bias, c.options), residual = randn(h.shape(), g).to(ChannelsLast);
+    const NoGrad plain;
+    const Tensor packed = pack_filters(weight);
+    for (const Tensor& filters : {weight, packed}) {
+      const auto near = [&](const Tensor& got, const Tensor& want) {
+        EXPECT_LE(norm(sub(got, want)).item(), 1e-6 * norm(want).item());
+      };
+      near(conv2d(x, filters, bias, c.options), h);
+      near(conv2d_act(x, filters, bias, c.options, Activation::Silu), silu(h));
+      near(conv2d_act(x, filters, bias, c.options, Activation::Relu, 1, residual), clamp(add(h, residual), 0, 1));
+    }
+    EXPECT_EQ(contiguous(packed).to_vector<float>(), weight.to_vector<float>());
+  }
+  const Tensor packed = pack_filters(randn({64, 8, 1, 1}));
+  if (packed.is_packed()) {
+    EXPECT_NE(error_of([&] { relu(packed); }).find("which it does not read"), std::string::npos);
+  }
 }
 
 TEST(Conv2d, KernelsAgree) {

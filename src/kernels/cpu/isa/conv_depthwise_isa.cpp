@@ -33,7 +33,7 @@ void depthwise_forward(const ConvArgs& args, Executor& executor) {
           return store(line, result);
         });
   };
-  const AnyActivation any{args.activation};
+  const ConvActivation any = activation_of(args);
   if (args.bias == nullptr) return args.activation == Activation::none ? run(acc) : run(apply(any, acc));
   const auto bias =
       strided(static_cast<const float*>(args.bias), tuple(y.length(2), y.length(3)), tuple(i64{0}, Int<1>{}));

@@ -12,7 +12,8 @@ bool is_one_row(const ConvArgs& a, const ConvShape& s) {
     return t.strides[2] == w * t.strides[3] && t.strides[0] == h * t.strides[2];
   };
   const auto point = [](const Window& d) { return d.filter == 1 && d.stride == 1 && d.pad_low + d.pad_high == 0; };
-  return point(s.h) && point(s.w) && dense(a.x, s.h.length, s.w.length) && dense(a.y, s.h.output(), s.w.output());
+  return point(s.h) && point(s.w) && dense(a.x, s.h.length, s.w.length) && dense(a.y, s.h.output(), s.w.output()) &&
+         (!a.residual.data || dense(a.residual, s.h.output(), s.w.output()));
 }
 ConvArgs as_one_row(ConvArgs a) {
   a.size[1] *= a.images * a.size[0];
@@ -26,6 +27,7 @@ i64 packed_size(i64 groups, i64 filters, i64 depth) { return groups * packed_fil
 }  // namespace
 
 i64 direct_workspace(const ConvArgs& args) {
+  if (args.packed_filters) return 0;
   const ConvShape s = shape_of(args);
   const i64 taps = s.h.filter * s.w.filter, k = s.group_filters(), c = s.group_channels();
   return max(packed_size(s.groups, k, c * taps), packed_size(s.groups, c, k * taps)) * static_cast<i64>(sizeof(float));
@@ -38,21 +40,27 @@ void direct_forward(const ConvArgs& given, Executor& pool) {
   const auto y = outputs<float>(args, s);
   const auto w = filters<const float>(args);
   const i64 k = s.group_filters(), size = packed_size(1, k, s.group_channels() * s.h.filter * s.w.filter);
-  float* const packed = static_cast<float*>(args.workspace);
-  for (i64 g = 0; g < s.groups; ++g) pack_filters(executor, tile::detail::group_filters(w, g, k), packed + g * size);
+  float* const packed = static_cast<float*>(args.packed_filters ? args.w.data : args.workspace);
+  for (i64 g = 0; g < s.groups && !args.packed_filters; ++g)
+    pack_filters(executor, tile::detail::group_filters(w, g, k), packed + g * size);
   const auto run = [&](const auto& finish) {
     conv2d_direct<float>(executor, s.groups, images<const float>(args), sweep(s.h), sweep(s.w), k, packed,
                          [&](i64 group, i64 image, i64 row) {
                            float* const to = y.data + image * y.stride(0) + row * y.stride(1) + group * k;
-                           return store(strided(to, {y.length(2), k}, {y.stride(2), 1}), finish(group));
+                           return store(strided(to, {y.length(2), k}, {y.stride(2), 1}), finish(group, image, row));
                          });
   };
-  if (args.bias == nullptr && args.activation == Activation::none) return run([](i64) { return acc; });
+  const bool plain = args.bias == nullptr && args.activation == Activation::none && !args.residual.data;
+  if (plain) return run([](i64, i64, i64) { return acc; });
   const float zero = 0;
-  run([&](i64 group) {
+  const auto of_bias = [&](i64 group) {
     const float* const bias = args.bias ? static_cast<const float*>(args.bias) + group * k : &zero;
-    const auto row = strided(bias, {y.length(2), k}, {0, args.bias ? 1 : 0});
-    return apply(AnyActivation{args.activation}, acc + load(row));
+    return load(strided(bias, {y.length(2), k}, {0, args.bias ? 1 : 0}));
+  };
+  const ConvActivation any = activation_of(args);
+  if (!args.residual.data) return run([&](i64 group, i64, i64) { return apply(any, acc + of_bias(group)); });
+  run([&](i64 group, i64 image, i64 row) {
+    return apply(any, acc + of_bias(group) + load(residual_row(args, image, row, group * k, y.length(2), k)));
   });
 }
 

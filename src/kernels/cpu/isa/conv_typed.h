@@ -16,6 +16,20 @@ inline ConvShape shape_of(const ConvArgs& a) {
   return {a.images, a.channels, a.filters, a.groups, window(0), window(1)};
 }
 
+/// The activation behind a convolution.
+struct ConvActivation {
+  AnyActivation any;
+  float high;  // of ReLU; 0: none
+  template <class V>
+  TESSERA_HD V operator()(V x) const {
+    const V y = any(x);
+    if (high == 0) return y;
+    const V most(static_cast<tile::element_t<V>>(high));
+    return tile::select(y > most, most, y);
+  }
+};
+inline ConvActivation activation_of(const ConvArgs& a) { return {{a.activation}, a.high}; }
+
 /// (n, c, h, w) as (n, h, w, c).
 template <class T>
 StridedView<T, 4> channels_last(const ConvTensor& t, i64 n, i64 c, i64 h, i64 w) {
@@ -32,6 +46,13 @@ StridedView<T, 4> filters(const ConvArgs& a) {
 template <class T>
 StridedView<T, 4> outputs(const ConvArgs& a, const ConvShape& s) {
   return channels_last<T>(a.y, a.images, a.filters, s.h.output(), s.w.output());
+}
+
+/// What is added to a row of the output, from a filter on: [columns, filters], whose filters are contiguous.
+inline auto residual_row(const ConvArgs& a, i64 image, i64 row, i64 first, i64 columns, i64 filters) {
+  const auto& s = a.residual.strides;
+  return strided(static_cast<const float*>(a.residual.data) + image * s[0] + row * s[2] + first,
+                 tuple(columns, filters), tuple(i64{s[3]}, Int<1>{}));
 }
 
 /// One group of an image (n, h, w, c) as the matrix [channels, positions].
@@ -56,16 +77,27 @@ void forward_as(const ConvArgs& args, Executor& pool) {
   const auto y = outputs<T>(args, s);
   const i64 k = s.group_filters();
   const T zero = 0;
-  const auto run = [&](auto result, auto activation) {
-    conv2d_forward<T>(ExecutorRef(pool), s, images<const T>(args), filters<const T>(args),
-                      static_cast<T*>(args.workspace), [&](i64 image, i64 group) {
-                        const T* bias = args.bias ? static_cast<const T*>(args.bias) + group * k : &zero;
-                        const i64 step = args.bias ? 1 : 0;
-                        const auto column = strided(bias, tuple(k, s.h.output() * s.w.output()), tuple(step, Int<0>{}));
-                        return store(result(image, group), apply(activation, acc + load(column)));
-                      });
+  const auto column_of = [&](i64 group) {
+    const T* bias = args.bias ? static_cast<const T*>(args.bias) + group * k : &zero;
+    return strided(bias, tuple(k, s.h.output() * s.w.output()), tuple(i64{args.bias ? 1 : 0}, Int<0>{}));
   };
-  const AnyActivation any{args.activation};
+  const auto run_sink = [&](const auto& sink) {
+    conv2d_forward<T>(ExecutorRef(pool), s, images<const T>(args), filters<const T>(args),
+                      static_cast<T*>(args.workspace), sink);
+  };
+  const auto run = [&](auto result, auto activation) {
+    run_sink([&](i64 image, i64 group) {
+      return store(result(image, group), apply(activation, acc + load(column_of(group))));
+    });
+  };
+  const ConvActivation any = activation_of(args);
+  if (args.residual.data) {
+    const auto residual = channels_last<const T>(args.residual, args.images, args.filters, s.h.output(), s.w.output());
+    return run_sink([&](i64 image, i64 group) {
+      return store(planes(y, image, group, k),
+                   apply(any, acc + load(column_of(group)) + load(planes(residual, image, group, k))));
+    });
+  }
   const auto dense = [&](i64 image, i64 group) { return strided_planes(y, image, group, k); };
   if (!is_dense(y)) return run([&](i64 image, i64 group) { return planes(y, image, group, k); }, any);
   if constexpr (is_same_v<T, float>) {
@@ -119,6 +151,8 @@ inline ConvArgs of_gradient(const ConvArgs& args) {
   r.w = {static_cast<float*>(args.w.data) + 2 * from[2] + 2 * from[3], {from[1], from[0], -from[2], -from[3]}};
   r.bias = nullptr;
   r.activation = Activation::none;
+  r.high = 0;
+  r.residual = {};
   return r;
 }
 

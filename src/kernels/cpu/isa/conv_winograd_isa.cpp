@@ -14,9 +14,8 @@ void winograd_forward(const ConvArgs& args, Executor& executor) {
                             tuple(s.filters, s.h.output() * s.w.output()), tuple(i64{args.bias ? 1 : 0}, Int<0>{}));
   const auto run = [&](auto result) {
     conv2d_winograd(ExecutorRef(executor), s, images<const float>(args), filters<const float>(args),
-                    static_cast<float*>(args.workspace), [&](i64 image) {
-                      return store(result(image), apply(AnyActivation{args.activation}, acc + load(bias)));
-                    });
+                    static_cast<float*>(args.workspace),
+                    [&](i64 image) { return store(result(image), apply(activation_of(args), acc + load(bias))); });
   };
   if (is_dense(y)) run([&](i64 image) { return strided_planes(y, image, 0, s.filters); });
   else run([&](i64 image) { return planes(y, image, 0, s.filters); });
