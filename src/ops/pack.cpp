@@ -73,7 +73,8 @@ std::span<const Op* const> pack_ops() {
 Tensor pack_linear(const Tensor& weight) {
   if (!weight.defined() || weight.dim() != 2)
     fail("pack_linear", "the weight has two dims, [out, in], not {}", describe(weight));
-  if (weight.is_packed() || weight.shape().is_symbolic() || weight.device().meta) return weight;
+  if (weight.is_packed() || weight.shape().is_symbolic()) return weight;
+  if (weight.device().is_gpu() && weight.device().meta) return weight;  // no card is there to be asked
   return packed_as(weight, linear_packing(weight.meta()));
 }
 Tensor pack_filters(const Tensor& weight) {

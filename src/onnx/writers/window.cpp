@@ -1,4 +1,7 @@
 // Convolutions and pools.
+#include <cmath>
+
+#include "core/conv_attrs.h"
 #include "onnx/writer.h"
 #include "onnx/writers/convolution.h"
 #include "tessera/ops.h"
@@ -16,6 +19,15 @@ Name convolution(const OpCall& c, const Name& x, const ConvAttrs& a) {
 namespace {
 
 Names conv2d_of(const OpCall& c) { return {convolution(c, c.in(0), c.attrs<ConvAttrs>())}; }
+
+Names conv2d_act_of(const OpCall& c) {
+  const auto& a = c.attrs<ConvActAttrs>();
+  const DType dtype = c.out().dtype;
+  Name y = convolution(c, c.in(0), a.conv());
+  if (c.has(3)) y = c.node("Add", {y, c.in(3)});
+  if (std::isfinite(a.high)) return {c.node("Clip", {y, c.number(0, dtype), c.number(a.high, dtype)})};
+  return {c.activation(y, a.activation, dtype)};
+}
 
 Names conv_transpose2d_of(const OpCall& c) {
   const auto& a = c.attrs<ConvTransposeAttrs>();
@@ -64,6 +76,7 @@ Names avg_pool2d_of(const OpCall& c) {
 constexpr WriterEntry entries[] = {
     {"avg_pool2d", avg_pool2d_of},
     {"conv2d", conv2d_of},
+    {"conv2d_act", conv2d_act_of},
     {"conv2d_input_grad", conv2d_input_grad_of},
     {"conv_transpose2d", conv_transpose2d_of},
     {"max_pool2d", max_pool2d_of},
