@@ -22,6 +22,11 @@ PARAMETER_NAMES_OF = {
         "v": "value", "mask": "attn_mask", "dropout": "dropout_p"}, "scatter": {"source": "src"},
     "scatter_add": {"source": "src"}, "scatter_reduce": {"source": "src", "how": "reduce"},
     "embedding": {"index": "input"}, "lerp": {"b": "end"}, "permute": {"dims": "dims"}, "flip": {"dims": "dims"},
+    "binary_cross_entropy_with_logits": {"positive_weight": "pos_weight"}, "gaussian_nll_loss": {"variance": "var"},
+    "ctc_loss": {"x": "log_probs", "target": "targets"}, "threshold": {"limit": "threshold"},
+    "rrelu": {"low": "lower", "high": "upper"}, "embedding_bag": {"index": "input"},
+    "margin_ranking_loss": {"x1": "input1", "x2": "input2"}, "cosine_embedding_loss": {"x1": "input1", "x2": "input2"},
+    "bilinear": {"x1": "input1", "x2": "input2"}, "gumbel_softmax": {"logits": "logits"},
     "roll": {"dims": "dims"}, "pixel_shuffle": {"factor": "upscale_factor"}, "pixel_unshuffle": {"factor": "downscale_factor"},
 }
 # What Python cannot use: slices by symbols, and memory of captured functions.

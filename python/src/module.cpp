@@ -80,6 +80,8 @@ NB_MODULE(_C, m) {
   bind_scaled(m, tensor);
   bind_ops_image(m, tensor);
   bind_ops_indexing(m, tensor);
+  bind_ops_layers(m, tensor);
+  bind_ops_loss(m, tensor);
   bind_ops_math(m, tensor);
   bind_ops_pool(m, tensor);
   bind_ops_recurrent(m, tensor);

@@ -22,6 +22,8 @@ void bind_onnx(nb::module_& m);
 void bind_ops(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_image(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_indexing(nb::module_& m, nb::class_<Tensor>& tensor);
+void bind_ops_layers(nb::module_& m, nb::class_<Tensor>& tensor);
+void bind_ops_loss(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_math(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_pool(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_recurrent(nb::module_& m, nb::class_<Tensor>& tensor);
