@@ -7,6 +7,7 @@
 #include "ops/conv.h"
 #include "ops/gradient.h"
 #include "ops/matmul.h"
+#include "ops/op_table.h"
 #include "ops/reference.h"
 
 namespace tessera {
