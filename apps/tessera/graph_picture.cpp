@@ -20,7 +20,7 @@ namespace tessera::app {
 namespace {
 
 // A string in Graphviz's language; what is no printable ASCII becomes a question mark.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '\n') {
@@ -61,8 +61,8 @@ class Picture {
 
  private:
   void add_port(const std::string& prefix, const onnx::Port& port) {
-    text_ += fmt::format("  {} [shape=ellipse fillcolor=\"#ffffff\" label={}]\n", quoted(prefix + port.name),
-                         quoted(port.name + "\n" + describe(port)));
+    text_ += fmt::format("  {} [shape=ellipse fillcolor=\"#ffffff\" label={}]\n", in_quotes(prefix + port.name),
+                         in_quotes(port.name + "\n" + describe(port)));
     if (prefix == "in_") makers_[port.name] = prefix + port.name;
   }
   void add_node(size_t i) {
@@ -71,14 +71,14 @@ class Picture {
     for (const std::string& name : node.inputs)
       if (const auto weight = model_.weights.find(name); weight != model_.weights.end())
         label += fmt::format("\n[{}]", fmt::join(weight->second, ", "));
-    text_ += fmt::format("  node_{} [fillcolor=\"{}\" label={} tooltip={}]\n", i, colour_of(node.op), quoted(label),
-                         quoted(node.name.empty() ? node.op : node.name));
+    text_ += fmt::format("  node_{} [fillcolor=\"{}\" label={} tooltip={}]\n", i, colour_of(node.op), in_quotes(label),
+                         in_quotes(node.name.empty() ? node.op : node.name));
     for (const std::string& name : node.outputs)
       if (!name.empty()) makers_[name] = fmt::format("node_{}", i);
   }
   void add_edge(const std::string& value, const std::string& to) {
     if (const auto maker = makers_.find(value); maker != makers_.end())
-      text_ += fmt::format("  {} -> {} [tooltip={}]\n", quoted(maker->second), quoted(to), quoted(value));
+      text_ += fmt::format("  {} -> {} [tooltip={}]\n", in_quotes(maker->second), in_quotes(to), in_quotes(value));
   }
 
   const onnx::Inspection& model_;
