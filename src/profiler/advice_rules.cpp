@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@ namespace {
 // ---- models: what things take, in nanoseconds, or as shares
 
 constexpr int64_t kKernelGap = 500;        // between kernels of a captured graph: nothing makes it smaller
+constexpr int64_t kLaunchTime = 4'000;     // from the begin of a call that launches until a device can begin
 constexpr int64_t kLaunchFloor = 2'000;    // of a small kernel: to fill a device with blocks, and to drain it
 constexpr int64_t kSmallKernel = 10'000;   // so short that this floor is a good part of it
 constexpr int64_t kSmallOp = 5'000;        // the same on the host,
@@ -209,15 +211,18 @@ Advices advise_on_synchronisation(AdviceInput& in) {
 
 // ---- the host
 
-// How much longer recorded steps are on the host than others, in nanoseconds of a step.
-static int64_t recording_time(const AdviceInput& in) {
-  int64_t recorded = 0, count = 0;
+// Of a device's idle time in recorded steps, the share that other steps have, too: recording lengthens what the host
+// does.
+static double plain_share(const AdviceInput& in) {
+  double recorded = 0, count = 0;
   for (const Span& span : in.trace.spans) {
     if (span.kind != Kind::Step || rank_of(in.trace, span) != in.rank) continue;
-    recorded += span.end - span.begin;
+    recorded += seconds_in(span.end - span.begin);
     ++count;
   }
-  return count == 0 || in.trace.plain_step == 0 ? 0 : std::max<int64_t>(recorded / count - in.trace.plain_step, 0);
+  if (count == 0 || in.trace.plain_step == 0) return 1;
+  const double busy = in.busy_share * in.step_seconds, idle = recorded / count - busy;
+  return idle > 0 ? std::clamp((seconds_in(in.trace.plain_step) - busy) / idle, 0.0, 1.0) : 1;
 }
 
 // Where a kernel was launched only after the device had run dry, the device waited for the host. A graph's kernels are
@@ -238,7 +243,7 @@ Advices advise_on_host(AdviceInput& in) {
     if (gap.length() <= kKernelGap) return false;
     const Span* next = started_at(spans, gap.end);
     const bool known = next && (in.launched.call(*next) || owner_of(in.trace, *next));
-    if (!known || in.launched(*next) < gap.begin) return false;  // it was queued in time
+    if (!known || in.launched(*next) + kLaunchTime < gap.begin) return false;  // it was queued in time
     const int64_t named = length_of(clipped_to(busy, gap));
     if (gap.length() > kDispatchGap && named * 2 < gap.length()) return false;
     won += gap.length() - kKernelGap;
@@ -246,7 +251,7 @@ Advices advise_on_host(AdviceInput& in) {
     places.add(in.trace, next, whole(gap.length()));
     return true;
   });
-  won = std::max<int64_t>(won - recording_time(in) * static_cast<int64_t>(in.steps.size()), 0);
+  won = std::llround(static_cast<double>(won) * plain_share(in));
   Advice out = in.advice("host-bound", whole(won));
   places.name(out);
   out.what = fmt::format(
