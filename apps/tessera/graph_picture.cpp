@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 
+#include "command_line.h"
 #include "tessera/error.h"
 
 extern char** environ;
@@ -89,7 +90,7 @@ class Picture {
 void write_text(const std::string& text, const std::string& path) {
   std::ofstream file(path);
   file << text;
-  if (!file.flush()) throw Error(path + ": cannot be written");
+  if (!file.flush()) throw FileError(path + ": cannot be written");
 }
 
 // Runs dot, without a shell.
@@ -98,9 +99,9 @@ void draw(const std::string& source, const std::string& format, const std::strin
   const std::array<const char*, 6> words{"dot", kind.c_str(), "-o", path.c_str(), source.c_str(), nullptr};
   pid_t child = 0;
   if (posix_spawnp(&child, "dot", nullptr, nullptr, const_cast<char* const*>(words.data()), environ) != 0)
-    throw Error(path + ": a picture needs the program dot, of the package graphviz; a file .dot needs nothing");
+    throw FileError(path + ": a picture needs the program dot, of the package graphviz; a file .dot needs nothing");
   int status = 0;
-  if (waitpid(child, &status, 0) != child || status != 0) throw Error(path + ": dot could not draw it");
+  if (waitpid(child, &status, 0) != child || status != 0) throw FileError(path + ": dot could not draw it");
 }
 
 }  // namespace
@@ -111,7 +112,7 @@ void write_graph(const onnx::Inspection& model, const std::string& path) {
   const std::string format = std::filesystem::path(path).extension().string();
   if (format == ".dot") return write_text(graphviz_text(model), path);
   if (format != ".svg" && format != ".png" && format != ".pdf")
-    throw Error(path + ": a graph is written as .svg, .png, .pdf or .dot");
+    throw UsageError(path + ": a graph is written as .svg, .png, .pdf or .dot");
   const std::string source = path + ".dot.part";
   write_text(graphviz_text(model), source);
   try {

@@ -128,6 +128,11 @@ Tensors lstm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) 
   return {dx, dhidden, dcell};
 }
 
+double lstm_backward_flops(std::span<const TensorMeta>, std::span<const TensorMeta> out, const Attrs&) {
+  const Shape& dx = out[0].shape;
+  return 2.0 * static_cast<double>((dx[0] * dx[1] * dx[2] * out[1].shape[1]).value());
+}
+
 const Op lstm_backward_op = {.name = "lstm_layer_backward",
                              .inputs = "doutput?, dlast?, weight, cell, cells, gates",
                              .outputs = "dx, dhidden, dcell",
@@ -135,7 +140,8 @@ const Op lstm_backward_op = {.name = "lstm_layer_backward",
                              .infer = infer_lstm_backward,
                              .reference = lstm_backward_reference,
                              .pitched = Pitched::None,
-                             .made_of = &linear_op};
+                             .made_of = &linear_op,
+                             .flops = lstm_backward_flops};
 
 Tensors lstm_vjp(const Saved& s, const Tensors& grads) {
   const Tensor &weight = s.inputs[1], &hidden = s.inputs[2], &output = s.outputs[0];

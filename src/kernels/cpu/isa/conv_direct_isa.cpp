@@ -59,8 +59,11 @@ void direct_forward(const ConvArgs& given, Executor& pool) {
   };
   const ConvActivation any = activation_of(args);
   if (!args.residual.data) return run([&](i64 group, i64, i64) { return apply(any, acc + of_bias(group)); });
+  const auto residual =
+      channels_last<const float>(args.residual, args.images, args.filters, s.h.output(), s.w.output());
   run([&](i64 group, i64 image, i64 row) {
-    return apply(any, acc + of_bias(group) + load(residual_row(args, image, row, group * k, y.length(2), k)));
+    const float* const from = residual.data + image * residual.stride(0) + row * residual.stride(1) + group * k;
+    return apply(any, acc + of_bias(group) + load(strided(from, {y.length(2), k}, {residual.stride(2), 1})));
   });
 }
 
