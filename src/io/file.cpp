@@ -80,6 +80,10 @@ MappedFile::~MappedFile() {
   if (size) ::munmap(data, size);
 }
 
+void MappedFile::release_pages() {
+  if (size) (void)::madvise(data, size, MADV_DONTNEED);
+}
+
 std::shared_ptr<MappedFile> map_file(const std::string& path) {
   Fd file{open_to_read(path)};
   struct stat status = status_of(file.fd, path);

@@ -18,6 +18,8 @@ struct MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
+  /// Gives memory back; what is read later comes from the file again. Nothing may have been written.
+  void release_pages();
 };
 /// Throws FileError if `path` is no readable regular file.
 std::shared_ptr<MappedFile> map_file(const std::string& path);

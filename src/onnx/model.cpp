@@ -96,6 +96,9 @@ Model::Model(const std::string& path, const LoadOptions& options) {
   const auto file = map_file(path);
   const std::string folder = std::filesystem::path(path).parent_path().string();
   loaded_ = load(Bytes(file->data, file->size), file, path, folder.empty() ? "." : folder, options);
+  // Kernels read packed copies of most weights: neither the file nor what it took to make them stays in memory.
+  file->release_pages();
+  empty_cache(cpu());
 }
 Model Model::from_bytes(std::string bytes, const std::string& name, const LoadOptions& options) {
   const auto owner = std::make_shared<std::string>(std::move(bytes));

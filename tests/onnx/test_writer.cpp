@@ -1,8 +1,10 @@
 // Models that are written agree with the modules when they are read back.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "onnx/model_maker.h"
 #include "onnx/proto.h"
@@ -364,6 +366,29 @@ TEST(OnnxWriter, ModulesStayAsTheyAre) {
   EXPECT_TRUE(model.packs());
   EXPECT_EQ(read_file(folder / "m.onnx"), read_file(folder / "n.onnx"));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep shadows of what is there
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+TEST(OnnxModelFile, IsInMemoryOnce) {
+  TemporaryFolder folder;
+  const std::string file = folder / "wide.onnx";
+  {
+    const nn::Linear wide(2048, 4096);
+    save(wide, {zeros({1, 2048})}, file);
+  }
+  empty_cache(cpu());
+  const int64_t before = resident_bytes();
+  const Model model(file);
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(file));
+  EXPECT_LT(resident_bytes() - before, size * 6 / 5);
+  EXPECT_EQ(model.run({ones({1, 2048})})[0].tensor().shape(), (Shape{1, 4096}));
+}
+#endif
 
 }  // namespace
 }  // namespace tessera::onnx
