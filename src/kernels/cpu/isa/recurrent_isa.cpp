@@ -9,49 +9,48 @@ namespace {
 
 constexpr i64 kCost = 16;  // of an element, beside an addition
 
-/// fn(first element, lanes) along a row.
-template <class V, class Fn>
-void along(i64 hidden, const Fn& fn) {
-  i64 i = 0;
-  for (; i + V::lanes <= hidden; i += V::lanes) fn(i, tile::AllLanes{});
-  if (i < hidden) fn(i, static_cast<int>(hidden - i));
-}
-
-void lstm(const LstmArgs& a, Executor& e) {
+/// Threads share the rows of the batch: row_at(Type<T>, where its states begin) and step(Vec, row, element, lanes).
+template <class Args, class RowAt, class Step>
+void each_row(const Args& a, Executor& e, const RowAt& row_at, const Step& step) {
   const tile::ExecutorRef executor(e);
   const i64 hidden = a.hidden;
   with_float(a.type, [&](auto type) {
-    using T = typename decltype(type)::type;
-    using V = tile::NativeVec<tile::compute_t<T>>;
+    using V = tile::NativeVec<tile::compute_t<typename decltype(type)::type>>;
     tile::for_rows(executor, a.batch, hidden * kCost, [&](i64 b, int) {
-      const tile::LstmRow<T> row{static_cast<T*>(a.gates) + b * 4 * hidden,
-                                 static_cast<const T*>(a.cell_before) + b * hidden,
-                                 static_cast<T*>(a.cell) + b * hidden, static_cast<T*>(a.output) + b * hidden};
-      along<V>(hidden, [&](i64 i, auto lanes) { tile::lstm_at<V>(row, hidden, i, lanes); });
+      const auto row = row_at(type, b * hidden);
+      i64 i = 0;
+      for (; i + V::lanes <= hidden; i += V::lanes) step(Type<V>{}, row, i, tile::AllLanes{});
+      if (i < hidden) step(Type<V>{}, row, i, static_cast<int>(hidden - i));
     });
   });
 }
 
-void lstm_backward(const LstmBackwardArgs& a, Executor& e) {
-  const tile::ExecutorRef executor(e);
-  const i64 hidden = a.hidden;
-  with_float(a.type, [&](auto type) {
+void lstm(const LstmArgs& a, Executor& e) {
+  const auto row_at = [&](auto type, i64 at) {
     using T = typename decltype(type)::type;
-    using V = tile::NativeVec<tile::compute_t<T>>;
-    tile::for_rows(executor, a.batch, hidden * kCost, [&](i64 b, int) {
-      const auto at = [&](const void* p, i64 width = 1) {
-        return p ? static_cast<const T*>(p) + b * hidden * width : nullptr;
-      };
-      const tile::LstmGradientRow<T> row{at(a.gates, 4),
-                                         at(a.cell),
-                                         at(a.cell_before),
-                                         at(a.doutput),
-                                         at(a.dhidden_after),
-                                         at(a.dcell_after),
-                                         static_cast<T*>(a.dgates) + b * 4 * hidden,
-                                         static_cast<T*>(a.dcell_before) + b * hidden};
-      along<V>(hidden, [&](i64 i, auto lanes) { tile::lstm_gradient_at<V>(row, hidden, i, lanes); });
-    });
+    return tile::LstmRow<T>{static_cast<T*>(a.gates) + 4 * at, static_cast<const T*>(a.cell_before) + at,
+                            static_cast<T*>(a.cell) + at, static_cast<T*>(a.output) + at};
+  };
+  each_row(a, e, row_at, [&](auto vec, const auto& row, i64 i, auto lanes) {
+    tile::lstm_at<typename decltype(vec)::type>(row, a.hidden, i, lanes);
+  });
+}
+
+void lstm_backward(const LstmBackwardArgs& a, Executor& e) {
+  const auto row_at = [&](auto type, i64 at) {
+    using T = typename decltype(type)::type;
+    const auto of = [&](const void* p) { return p ? static_cast<const T*>(p) + at : nullptr; };
+    return tile::LstmGradientRow<T>{static_cast<const T*>(a.gates) + 4 * at,
+                                    of(a.cell),
+                                    of(a.cell_before),
+                                    of(a.doutput),
+                                    of(a.dhidden_after),
+                                    of(a.dcell_after),
+                                    static_cast<T*>(a.dgates) + 4 * at,
+                                    static_cast<T*>(a.dcell_before) + at};
+  };
+  each_row(a, e, row_at, [&](auto vec, const auto& row, i64 i, auto lanes) {
+    tile::lstm_gradient_at<typename decltype(vec)::type>(row, a.hidden, i, lanes);
   });
 }
 

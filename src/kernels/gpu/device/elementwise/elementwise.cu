@@ -1,4 +1,5 @@
 // Maps are looked up in their lists; copies and fills.
+#include "by_size.h"
 #include "kernels/args/gpu/indexing.h"
 #include "map.h"
 
@@ -321,16 +322,7 @@ void move(const CopyArgs& args, Executor& executor) {
   launch_copy<T, T>(args, executor);
 }
 void move(const CopyArgs& args, Executor& executor) {
-  switch (size_of(args.to.type)) {
-    case 1:
-      return move<u8>(args, executor);
-    case 2:
-      return move<tile::u16>(args, executor);
-    case 4:
-      return move<u32>(args, executor);
-    default:
-      return move<u64>(args, executor);
-  }
+  with_size(args.to.type, [&](auto type) { move<typename decltype(type)::type>(args, executor); });
 }
 
 void fill(const CopyArgs& args, Executor& executor) {
@@ -455,19 +447,10 @@ void bits_kernel(const BitsWork work) {
 void bits(const BitsArgs& args, Executor& executor) {
   const BitsWork work{make_nest<3>(args.rank, args.lengths, {&args.out, &args.a, &args.b}), args.out.data, args.a.data,
                       args.b.data, args.op};
-  const auto of = [&]<class T>(T) {
-    launch("bits", bits_kernel<T>, grid_for(work.nest.total, 256, executor), 256, 0, executor, work);
-  };
-  switch (size_of(args.out.type)) {
-    case 1:
-      return of(u8());
-    case 2:
-      return of(tile::u16());
-    case 4:
-      return of(u32());
-    default:
-      return of(u64());
-  }
+  with_size(args.out.type, [&](auto type) {
+    launch("bits", bits_kernel<typename decltype(type)::type>, grid_for(work.nest.total, 256, executor), 256, 0,
+           executor, work);
+  });
 }
 
 }  // namespace

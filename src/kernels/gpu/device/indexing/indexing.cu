@@ -1,6 +1,7 @@
 // Reading at computed places, one-hot vectors and ranges.
 #include "kernels/args/gpu/indexing.h"
 
+#include "kernels/gpu/device/elementwise/by_size.h"
 #include "kernels/gpu/device/elementwise/loops.h"
 #include "kernels/gpu/device/runtime/fault.h"
 
@@ -65,16 +66,7 @@ void launch_take(const TakeArgs& args, Executor& executor) {
 
 // Elements only move: they are taken as integers of their size.
 void take(const TakeArgs& args, Executor& executor) {
-  switch (size_of(args.x.type)) {
-    case 1:
-      return launch_take<u8>(args, executor);
-    case 2:
-      return launch_take<tile::u16>(args, executor);
-    case 4:
-      return launch_take<u32>(args, executor);
-    default:
-      return launch_take<u64>(args, executor);
-  }
+  with_size(args.x.type, [&](auto type) { launch_take<typename decltype(type)::type>(args, executor); });
 }
 
 // ---- one_hot

@@ -1,5 +1,6 @@
 // Writing to computed places, in an order that is the same each time; and the places of what is not zero.
 #include "kernels/args/gpu/indexing.h"
+#include "kernels/gpu/device/elementwise/by_size.h"
 #include "kernels/gpu/device/elementwise/loops.h"
 #include "kernels/gpu/device/runtime/fault.h"
 
@@ -161,17 +162,9 @@ void overwrite(const OverwriteArgs& args, Executor& executor) {
   const auto grid = grid_for(work.nest.total, 256, executor);
   launch("scatter", clear_writers, grid_for(args.count, 256, executor), 256, 0, executor, work.writers, args.count);
   launch("scatter", find_writers, grid, 256, 0, executor, work);
-  const auto of = [&]<class T>(T) { launch("scatter", overwrite_kernel<T>, grid, 256, 0, executor, work); };
-  switch (size_of(args.out.type)) {
-    case 1:
-      return of(u8());
-    case 2:
-      return of(tile::u16());
-    case 4:
-      return of(u32());
-    default:
-      return of(u64());
-  }
+  with_size(args.out.type, [&](auto type) {
+    launch("scatter", overwrite_kernel<typename decltype(type)::type>, grid, 256, 0, executor, work);
+  });
 }
 
 }  // namespace
