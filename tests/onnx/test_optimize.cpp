@@ -331,7 +331,7 @@ struct Behind {
   std::string activation;
   bool residual = false;
   float low = 0, high = 6;
-  std::vector<int64_t> pads = {1, 1, 1, 1};
+  std::vector<int64_t> pads = {1, 1, 1, 1}, strides = {1, 1};
 };
 /// A 3x3 convolution of 3 channels to 5 with what is behind it.
 ModelMaker convolution_by_nodes(const Behind& b) {
@@ -341,7 +341,9 @@ ModelMaker convolution_by_nodes(const Behind& b) {
   std::vector<float> filters(5 * 3 * 9);
   for (size_t i = 0; i < filters.size(); ++i) filters[i] = std::sin(static_cast<float>(i));
   m.weight("w", {5, 3, 3, 3}, filters).weight("b", {5}, {1, -1, 2, 0, 3});
-  set(m.add("Conv", {"x", "w", "b"}, {"c"}), "pads", b.pads);
+  NodeProto& node = m.add("Conv", {"x", "w", "b"}, {"c"});
+  set(node, "pads", b.pads);
+  set(node, "strides", b.strides);
   std::string value = "c";
   if (b.residual) m.add("Add", {"r", "c"}, {"s"}), value = "s";
   if (b.activation == "Clip") {
@@ -368,6 +370,20 @@ TEST(OnnxOptimize, ConvolutionsTakeActivationAndResidual) {
   }
   const Behind uneven{.activation = "Relu", .residual = true, .pads = {0, 1, 1, 1}};
   EXPECT_LE(difference(convolution_by_nodes(uneven), {x, random({2, 5, 6, 6}, 5)}), 1e-6);
+}
+TEST(OnnxOptimize, WindowsThatAreNoneAreErrors) {
+  const auto error_of = [](const Behind& b) -> std::string {
+    try {
+      loaded(convolution_by_nodes(b)).run({random({2, 3, 7, 6}), random({2, 5, 7, 6}, 5)});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  const int64_t huge = int64_t{1} << 62;
+  EXPECT_NE(error_of({.activation = "Relu", .residual = true, .strides = {0, 1}}).find("stride 0"), std::string::npos);
+  EXPECT_NE(error_of({.activation = "Relu", .residual = true, .pads = {huge, 1, huge, 1}}).find("must not exceed"),
+            std::string::npos);
 }
 TEST(OnnxOptimize, FiltersOfOneElementArePacked) {
   for (const auto& pads :

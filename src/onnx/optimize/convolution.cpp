@@ -3,6 +3,7 @@
 
 #include "onnx/handlers/window.h"
 #include "onnx/optimize/rewriter.h"
+#include "ops/conv.h"
 #include "ops/conv_act.h"
 #include "tessera/ops.h"
 
@@ -16,24 +17,26 @@ Values fused_convolution(const Call& c) {
   const double high = c.real("high", INFINITY);
   const ConvOptions o = conv_options(c, given.shape(), weight);
   bool fits = given.dim() == 4 && std::equal(o.low.begin(), o.low.end(), o.high.begin(), o.high.end());
+  ConvAttrs attrs{.groups = o.groups};
+  for (size_t d = 0; fits && d < 2; ++d) {
+    attrs.stride[d] = o.stride[d];
+    attrs.padding[d] = o.low[d];
+    attrs.dilation[d] = o.dilation[d];
+  }
   if (fits && residual.defined()) {
-    const auto places = [&](size_t d) {
-      const int64_t at = static_cast<int64_t>(d) + 2;
-      return (given.size(at) + 2 * o.low[d] - o.dilation[d] * (weight.size(at) - 1) - 1) / o.stride[d] + 1;
-    };
-    fits = residual.shape() == Shape{given.size(0), weight.size(0), places(0), places(1)};
+    TensorMeta in[] = {given.meta(), weight.meta(), absent_meta(given.device())};
+    in[1].dtype = in[0].dtype;  // which products in a lower one come to
+    fits = residual.shape() == conv2d_op.infer({in, 3}, attrs)[0].shape;
   }
   const Tensor x = given.dim() == 4 ? given.to(ChannelsLast) : given;
   if (!fits || x.numel() == 0) {
     const Tensor y = conv(x, weight.is_packed() ? contiguous(weight) : weight, c.optional(2), o);
     return {activated(residual.defined() ? add(y, residual) : y, activation, high)};
   }
-  Conv2dOptions plain{.groups = o.groups};
-  for (size_t d = 0; d < 2; ++d) {
-    plain.stride[d] = o.stride[d];
-    plain.padding[d] = o.low[d];
-    plain.dilation[d] = o.dilation[d];
-  }
+  const Conv2dOptions plain{.stride = {attrs.stride[0], attrs.stride[1]},
+                            .padding = {attrs.padding[0], attrs.padding[1]},
+                            .dilation = {attrs.dilation[0], attrs.dilation[1]},
+                            .groups = attrs.groups};
   return {conv2d_act(x, weight, c.optional(2), plain, activation, high,
                      residual.defined() ? residual.to(ChannelsLast) : residual)};
 }

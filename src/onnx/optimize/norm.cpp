@@ -68,8 +68,9 @@ Values fused_group_norm(const Call& c) {
     return !t.defined() || (t.dim() >= x.dim() - 1 && t.dim() <= x.dim() && t.numel() == x.size(1) &&
                             t.size(t.dim() - x.dim() + 1) == x.size(1));
   };
-  const bool plain = x.dim() >= 2 && (sizes[0] == 0 || sizes[0] == x.size(0)) && x.size(1) % groups == 0 &&
-                     (sizes[2] == -1 || x.size(0) * groups * sizes[2] == x.numel());
+  const int64_t planes = x.dim() >= 2 && groups <= x.size(1) ? x.size(0) * groups : 0;  // whatever a file asks for
+  const bool plain = planes > 0 && (sizes[0] == 0 || sizes[0] == x.size(0)) && x.size(1) % groups == 0 &&
+                     (sizes[2] == -1 || sizes[2] == x.numel() / planes);
   const bool as_before = !c.has(2) || Shape(std::span<const int64_t>(c.ints(2))) == x.shape();
   if (plain && as_before && of_channels(weight) && of_channels(bias)) {
     const auto flat = [&](const Tensor& t) { return t.defined() ? reshape(t, {x.size(1)}) : t; };
