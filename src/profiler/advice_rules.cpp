@@ -211,18 +211,30 @@ Advices advise_on_synchronisation(AdviceInput& in) {
 
 // ---- the host
 
+// Seconds of the device's recorded steps, on average.
+static double recorded_step(const AdviceInput& in) {
+  double sum = 0, count = 0;
+  for (const Span& span : in.trace.spans) {
+    if (span.kind != Kind::Step || rank_of(in.trace, span) != in.rank) continue;
+    sum += seconds_in(span.end - span.begin);
+    ++count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
 // Of a device's idle time in recorded steps, the share that other steps have, too: recording lengthens what the host
 // does.
 static double plain_share(const AdviceInput& in) {
-  double recorded = 0, count = 0;
-  for (const Span& span : in.trace.spans) {
-    if (span.kind != Kind::Step || rank_of(in.trace, span) != in.rank) continue;
-    recorded += seconds_in(span.end - span.begin);
-    ++count;
-  }
-  if (count == 0 || in.trace.plain_step == 0) return 1;
-  const double busy = in.busy_share * in.step_seconds, idle = recorded / count - busy;
+  if (in.trace.plain_step == 0) return 1;
+  const double busy = in.busy_share * in.step_seconds, idle = recorded_step(in) - busy;
   return idle > 0 ? std::clamp((seconds_in(in.trace.plain_step) - busy) / idle, 0.0, 1.0) : 1;
+}
+
+// What other steps take of a recorded one: recording also spreads a graph's kernels.
+static double plain_length(const AdviceInput& in) {
+  const double recorded = recorded_step(in);
+  if (in.trace.plain_step == 0 || recorded == 0) return 1;
+  return std::min(seconds_in(in.trace.plain_step) / recorded, 1.0);
 }
 
 // Where a kernel was launched only after the device had run dry, the device waited for the host. A graph's kernels are
@@ -350,7 +362,7 @@ Advices advise_on_small_kernels(const AdviceInput& in) {
   for (size_t i = 0; i < std::min<size_t>(best.calls.size(), 4); ++i)
     ops.emplace_back(op_of(in.trace, *best.calls[i].span));
   if (best.calls.size() > ops.size()) ops.emplace_back("..");
-  Advice out = in.advice("small kernels", whole(won));
+  Advice out = in.advice("small kernels", whole(won) * (in.on_host() ? 1 : plain_length(in)));
   Places places;
   places.add(in.trace, best.calls[0].span, 1);
   places.name(out);

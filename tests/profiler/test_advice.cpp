@@ -174,6 +174,15 @@ TEST(AdviceOnSmallKernels, WinsGapsAndFloorsBetweenThem) {
   expect_advice(steps_of_small(20, "add", 1.5), "small kernels", 19 * 2.5, 0.0475);  // no floor is more than it took
 }
 
+// A graph's kernels are spread by recording: its steps are shorter otherwise.
+TEST(AdviceOnSmallKernels, LeavesOutWhatRecordingTook) {
+  Trace trace = steps_of_small(20, "add");
+  trace.plain_step = 750'000;
+  expect_advice(trace, "small kernels", 19 * 3 * 0.75, 0.057 * 0.75);
+  trace.plain_step = 2'000'000;  // a first one
+  expect_advice(trace, "small kernels", 19 * 3, 0.057);
+}
+
 TEST(AdviceOnSmallKernels, IsSilentWhereRowsAreShortOrHoldProducts) {
   expect_no_advice(steps_of_small(4, "add"));
   expect_no_advice(steps_of_small(20, "matmul"));
