@@ -176,12 +176,19 @@ void check_any(const Form& f, bool last) {
                [&](int thread) { depthwise_place<V>(places, thread, c.dx.start, c.dy.start, c.w.start); });
   c.dx.expect_close(c.want_dx, "dx");
   if (!last && can_simulate) {
-    alignas(16) static float room[plane_tap_block];
-    for (int block = 0; block < f.filters() * f.rows * f.columns; ++block)
-      simulated::run_block(block, plane_tap_block, [&] {
-        depthwise_plane_tap(places, plane_tap_lanes(f.out(1)), Inverse::of(f.out(0)), c.dw.start, c.x.start, c.dy.start,
-                            room);
+    const DenseWindows runs = plane_taps_runs(places);
+    const int parts = plane_taps_parts(places);
+    for (int block = 0; block < f.filters() * f.rows * parts; ++block)
+      simulated::run_block(block, plane_taps_block, [&] {
+        depthwise_plane_taps<false>(places, runs, parts, c.dw.start, c.x.start, c.dy.start);
       });
+    c.dw.expect_close(c.want_dw, "dw");
+    if (f.stride[1] == 1 && f.dilation[1] == 1) {
+      for (int block = 0; block < f.filters() * f.rows * parts; ++block)
+        simulated::run_block(block, plane_taps_block, [&] {
+          depthwise_plane_taps<true>(places, runs, parts, c.dw.start, c.x.start, c.dy.start);
+        });
+    }
     c.dw.expect_close(c.want_dw, "dw");
   }
   for (int parts : {1, 3}) {
@@ -224,11 +231,12 @@ TYPED_TEST(DepthwiseBlocks, SingleElements) {
     }
 }
 TYPED_TEST(DepthwiseBlocks, AnyWindows) {
-  const Form forms[] = {{2, 8, 9, 7, 5, 5, {1, 1}, {2, 2}, {1, 1}},   {1, 8, 11, 13, 3, 2, {2, 3}, {1, 1}, {3, 2}},
-                        {2, 4, 7, 7, 7, 7, {1, 1}, {3, 3}, {1, 1}},   {1, 12, 6, 5, 1, 1, {1, 1}, {0, 0}, {1, 1}},
-                        {1, 4, 8, 9, 3, 3, {3, 3}, {0, 0}, {1, 1}},   {1, 4, 5, 6, 3, 3, {1, 1}, {0, 2}, {1, 1}},
-                        {2, 4, 5, 4, 2, 4, {1, 1}, {3, 5}, {1, 1}},   {2, 3, 9, 8, 5, 1, {3, 1}, {2, 0}, {1, 1}, 2},
-                        {1, 2, 7, 6, 3, 3, {2, 1}, {1, 2}, {1, 2}, 3}};
+  const Form forms[] = {{2, 8, 9, 7, 5, 5, {1, 1}, {2, 2}, {1, 1}},    {1, 8, 11, 13, 3, 2, {2, 3}, {1, 1}, {3, 2}},
+                        {2, 4, 7, 7, 7, 7, {1, 1}, {3, 3}, {1, 1}},    {1, 12, 6, 5, 1, 1, {1, 1}, {0, 0}, {1, 1}},
+                        {1, 4, 8, 9, 3, 3, {3, 3}, {0, 0}, {1, 1}},    {1, 4, 5, 6, 3, 3, {1, 1}, {0, 2}, {1, 1}},
+                        {2, 4, 5, 4, 2, 4, {1, 1}, {3, 5}, {1, 1}},    {2, 3, 9, 8, 5, 1, {3, 1}, {2, 0}, {1, 1}, 2},
+                        {1, 2, 7, 6, 3, 3, {2, 1}, {1, 2}, {1, 2}, 3}, {1, 4, 5, 21, 2, 11, {1, 1}, {1, 4}, {1, 1}},
+                        {2, 4, 6, 15, 1, 9, {1, 2}, {0, 3}, {1, 1}}};
   for (const Form& f : forms)
     for (bool last : {false, true}) {
       if (last && f.multiplier > 1) continue;

@@ -78,6 +78,7 @@ TEST_F(GpuDepthwise, OtherWindows) {
         of({2, 40, 17, 19}, 7, 7, {.stride = {2, 2}, .padding = {3, 3}}),
         of({1, 6, 20, 21}, 3, 3, {.padding = {2, 2}, .dilation = {2, 2}}),
         of({2, 8, 9, 12}, 3, 2, {.stride = {3, 1}, .padding = {0, 1}}), of({2, 8, 9, 12}, 3, 3, {.padding = {1, 1}}),
+        of({2, 4, 9, 30}, 2, 11, {.padding = {0, 4}}), of({3, 4, 8, 33}, 1, 9, {.stride = {1, 2}, .padding = {0, 3}}),
         of({2, 8, 84, 84}, 5, 1, {.stride = {3, 1}, .padding = {2, 0}}, 2),
         of({3, 5, 11, 12}, 3, 3, {.padding = {1, 1}}, 3)})
     check(c, "depthwise.any");

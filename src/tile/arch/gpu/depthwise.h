@@ -2,6 +2,7 @@
 // has a run of 4 columns of the images, in vectors of V channels where these lie last, and walks down rows, each of
 // which it loads once, the next one while it multiplies. Other windows, further below, a vector a thread.
 #pragma once
+#include "group.h"
 #include "pack.h"
 #include "windows.h"
 
@@ -528,44 +529,60 @@ TESSERA_DEVICE void depthwise_place(const AnyDepthwise& d, int thread, T* dx, co
   store_vector<V>(dx, thread, packed_as<T>(sum));
 }
 
-inline constexpr int plane_tap_block = 256;
+// ---- taps of planes
 
-/// Of planes: a block sums up a tap of a filter. So many `lanes`, a power of two, go along a row of results, and the
-/// rows of all images are shared. `room` is of a number for each thread.
-template <class T>
-TESSERA_DEVICE void depthwise_plane_tap(const AnyDepthwise& d, int lanes, const Inverse& by_rows, T* dw, const T* x,
-                                        const T* dy, float* room) {
+inline constexpr int plane_taps_block = 512, plane_taps_run = 4, plane_taps_most = 8;
+
+/// Results' runs of columns, which threads share; `outer` counts images.
+inline DenseWindows plane_taps_runs(const AnyDepthwise& d) {
+  DenseWindows runs = d.windows;
+  runs.outer /= d.channels;
+  return runs.over(runs.h.output, ceil_div(runs.w.output, plane_taps_run));
+}
+/// Blocks of a row of taps.
+inline int plane_taps_parts(const AnyDepthwise& d) { return ceil_div(d.windows.w.filter, plane_taps_most); }
+
+/// Of planes: a block sums up neighbours in a row of taps of one filter. A thread's runs are of four results, whose
+/// images it holds where `dense` windows overlap, by steps and dilation of 1.
+template <bool dense, class T>
+TESSERA_DEVICE void depthwise_plane_taps(const AnyDepthwise& d, const DenseWindows& runs, int parts, T* dw, const T* x,
+                                         const T* dy) {
+  constexpr int Q = plane_taps_run, S = plane_taps_most;
   const DenseWindows& p = d.windows;
-  const int taps = p.h.filter * p.w.filter, filters = d.channels * d.multiplier, thread = thread_in_block();
-  const int block = static_cast<int>(block_in_grid()), filter = block / taps, tap = block - filter * taps;
-  const int r = tap / p.w.filter, s = tap - r * p.w.filter, channel = filter / d.multiplier,
-            lane = thread & (lanes - 1);
-  const int offset = p.w.start(0) + s * p.w.dilation;
-  float sum = 0;
-  for (int line = thread / lanes; line < p.outer / d.channels * p.h.output; line += plane_tap_block / lanes) {
-    const int image = by_rows(line), i = line - image * p.h.output, row = p.h.start(i) + r * p.h.dilation;
+  const int filters = d.channels * d.multiplier, block = static_cast<int>(block_in_grid()), row_of_taps = block / parts;
+  const int first = (block - row_of_taps * parts) * S, taps = min(S, p.w.filter - first);
+  const int filter = row_of_taps / p.h.filter, r = row_of_taps - filter * p.h.filter, channel = filter / d.multiplier;
+  Array<float, S> sum{};
+  for (int run = thread_in_block(); run < runs.threads; run += plane_taps_block) {
+    const VectorPlace at = runs.place(run);
+    const int row = p.h.start(at.row) + r * p.h.dilation, result = at.column * Q;
     if (row < 0 || row >= p.h.length) continue;
-    const T* const g = dy + p.in_results(image * filters + filter, i, 0, 0);
-    const T* const v = x + p.in_images(image * d.channels + channel, row, 0, 0);
-#pragma unroll 4
-    for (int j = lane; j < p.w.output; j += lanes) {
-      const int column = offset + j * p.w.stride;
-      if (column >= 0 && column < p.w.length)
-        sum = fma(convert_element<float>(g[j]), convert_element<float>(v[column]), sum);
+    const T* const results = dy + p.in_results(at.outer * filters + filter, at.row, result, 0);
+    const T* const images = x + p.in_images(at.outer * d.channels + channel, row, 0, 0);
+    const int column = p.w.start(result) + first * p.w.dilation;
+    const auto image = [&](int at) { return at >= 0 && at < p.w.length ? convert_element<float>(images[at]) : 0.f; };
+    Array<float, Q> g{};
+    unroll<Q>([&](auto q) {
+      if (result + q < p.w.output) g[q] = convert_element<float>(results[q]);
+    });
+    if constexpr (dense) {
+      Array<float, Q + S - 1> v{};
+      unroll<Q + S - 1>([&](auto i) {
+        if (i < Q + taps - 1) v[i] = image(column + i);
+      });
+      unroll<S>([&](auto s) { unroll<Q>([&](auto q) { sum[s] = fma(g[q], v[q + s], sum[s]); }); });
+    } else {
+      unroll<S>([&](auto s) {
+        if (s < taps)
+          unroll<Q>([&](auto q) { sum[s] = fma(g[q], image(column + q * p.w.stride + s * p.w.dilation), sum[s]); });
+      });
     }
   }
-  room[thread] = sum;
-  for (int half = plane_tap_block / 2; half > 0; half /= 2) {
-    sync_block();
-    if (thread < half) room[thread] += room[thread + half];
-  }
-  if (thread == 0) dw[block] = convert_element<T>(room[0]);
-}
-/// As many lanes as a row of results has, at most 32.
-inline int plane_tap_lanes(i64 columns) {
-  int lanes = 1;
-  while (lanes < 32 && lanes < columns) lanes *= 2;
-  return lanes;
+  unroll<S>([&](auto s) {
+    if (s >= taps) return;
+    const float whole = join_in_turn<plane_taps_block>(sum[s], Add{}, s);
+    if (thread_in_block() == 0) dw[row_of_taps * p.w.filter + first + s] = convert_element<T>(whole);
+  });
 }
 
 /// partial [parts, taps, channels]: a thread sums up a part of the results for a tap of a vector of channels.

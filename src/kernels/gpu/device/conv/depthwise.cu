@@ -68,11 +68,10 @@ void taps_kernel(const AnyDepthwise p, int parts, float* partial, const T* x, co
   tile::depthwise_tap_sums<V>(p, parts, first_index(), partial, x, dy);
 }
 
-template <class T>
-TESSERA_KERNEL(tile::plane_tap_block)
-void plane_taps_kernel(const AnyDepthwise p, int lanes, tile::Inverse by_rows, T* dw, const T* x, const T* dy) {
-  __shared__ float room[tile::plane_tap_block];
-  tile::depthwise_plane_tap(p, lanes, by_rows, dw, x, dy, room);
+template <bool dense, class T>
+TESSERA_KERNEL(tile::plane_taps_block)
+void plane_taps_kernel(const AnyDepthwise p, const DenseWindows runs, int parts, T* dw, const T* x, const T* dy) {
+  tile::depthwise_plane_taps<dense>(p, runs, parts, dw, x, dy);
 }
 
 // ---- launches
@@ -200,9 +199,11 @@ void join(const DepthwiseArgs& a, int parts, T* dw, Executor& executor) {
 }
 template <class T>
 void plane_taps(const DepthwiseArgs& a, const AnyDepthwise& p, T* dw, const T* x, const T* dy, Executor& executor) {
-  launch("depthwise", plane_taps_kernel<T>, a.channels * a.multiplier * a.filter[0] * a.filter[1],
-         tile::plane_tap_block, 0, executor, p, tile::plane_tap_lanes(p.windows.w.output),
-         tile::Inverse::of(p.windows.h.output), dw, x, dy);
+  const tile::ImageWindow& w = p.windows.w;
+  const auto kernel = w.stride == 1 && w.dilation == 1 ? plane_taps_kernel<true, T> : plane_taps_kernel<false, T>;
+  const int parts = tile::plane_taps_parts(p);
+  launch("depthwise", kernel, a.channels * a.multiplier * a.filter[0] * parts, tile::plane_taps_block, 0, executor, p,
+         tile::plane_taps_runs(p), parts, dw, x, dy);
 }
 void backward_filters(const DepthwiseArgs& a, Executor& executor) {
   with_type(a, [&](auto type, auto x, auto dw, auto dy) {
