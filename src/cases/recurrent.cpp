@@ -17,14 +17,87 @@ Tensors of_gradient(int64_t steps, int64_t batch, int64_t hidden, Generator& g) 
           uniform64({steps, batch, hidden}, g),          uniform64({steps, batch, 4 * hidden}, g, 0.1, 0.9)};
 }
 
+struct Size {
+  int64_t steps, batch, hidden;
+};
+constexpr Size kSizes[] = {{3, 2, 5}, {1, 2, 3}, {4, 3, 17}, {5, 1, 40}};
+
+void add_gru_cases(std::vector<OpCase>& all) {
+  const auto of_layer = [](const Size& s, bool bias, Generator& g) {
+    const int64_t n = s.hidden;
+    return Tensors{uniform64({s.steps, s.batch, 3 * n}, g), uniform64({3 * n, n}, g, -0.5, 0.5),
+                   bias ? uniform64({3 * n}, g) : Tensor(), uniform64({s.batch, n}, g)};
+  };
+  const auto of_gradient = [](const Size& s, Generator& g) {
+    const int64_t n = s.hidden;
+    return Tensors{uniform64({s.steps, s.batch, n}, g), uniform64({3 * n, n}, g, -0.5, 0.5),
+                   uniform64({s.steps, s.batch, n}, g), uniform64({s.batch, n}, g),
+                   uniform64({s.steps, s.batch, 4 * n}, g, 0.1, 0.9)};
+  };
+  for (const Size& s : kSizes)
+    for (const bool reverse : {false, true}) {
+      const std::string label =
+          fmt::format("{}x{}x{}{}", s.steps, s.batch, s.hidden, reverse ? ", reverse, without bias" : "");
+      all.push_back({.op = "gru_layer",
+                     .label = label,
+                     .attrs = RecurrentAttrs{reverse},
+                     .inputs = [=](Generator& g) { return of_layer(s, !reverse, g); },
+                     .gradients = s.hidden >= 17 ? 0u
+                                  : reverse      ? 0b1011u
+                                                 : 0b1111u,
+                     .symbolic = false});
+      all.push_back({.op = "gru_layer_backward",
+                     .label = label,
+                     .attrs = RecurrentAttrs{reverse},
+                     .inputs = [=](Generator& g) { return of_gradient(s, g); },
+                     .symbolic = false});
+    }
+  all.push_back({.op = "gru_layer",
+                 .label = "100x32x256",
+                 .attrs = RecurrentAttrs{},
+                 .inputs =
+                     [=](Generator& g) {
+                       return of_layer({100, 32, 256}, true, g);
+                     },
+                 .dtypes = {Float32},
+                 .benchmark = true,
+                 .flops = 2.0 * 100 * 32 * 768 * 256});
+}
+
+void add_rnn_cases(std::vector<OpCase>& all) {
+  for (const auto& [steps, batch, hidden] : kSizes)
+    for (const bool reverse : {false, true})
+      for (const bool relu : {false, true}) {
+        const std::string label =
+            fmt::format("{}x{}x{}{}{}", steps, batch, hidden, relu ? ", ReLU" : "", reverse ? ", reverse" : "");
+        all.push_back({.op = "rnn_layer",
+                       .label = label,
+                       .attrs = RnnAttrs{reverse, relu},
+                       .inputs =
+                           [=](Generator& g) {
+                             return Tensors{uniform64({steps, batch, hidden}, g),
+                                            uniform64({hidden, hidden}, g, -0.5, 0.5), uniform64({batch, hidden}, g)};
+                           },
+                       .gradients = hidden < 17 ? 0b111u : 0u,
+                       .symbolic = false});
+        all.push_back({.op = "rnn_layer_backward",
+                       .label = label,
+                       .attrs = RnnAttrs{reverse, relu},
+                       .inputs =
+                           [=](Generator& g) {
+                             return Tensors{uniform64({steps, batch, hidden}, g),
+                                            uniform64({hidden, hidden}, g, -0.5, 0.5),
+                                            uniform64({steps, batch, hidden}, g)};
+                           },
+                       .symbolic = false});
+      }
+}
+
 }  // namespace
 
 std::vector<OpCase> recurrent_cases() {
   std::vector<OpCase> all;
-  struct Size {
-    int64_t steps, batch, hidden;
-  };
-  for (const auto& [steps, batch, hidden] : {Size{3, 2, 5}, {1, 2, 3}, {4, 3, 17}, {5, 1, 40}})
+  for (const auto& [steps, batch, hidden] : kSizes)
     for (const bool reverse : {false, true}) {
       const std::string label = fmt::format("{}x{}x{}{}", steps, batch, hidden, reverse ? ", reverse" : "");
       all.push_back({.op = "lstm_layer",
@@ -39,6 +112,8 @@ std::vector<OpCase> recurrent_cases() {
                      .inputs = [=](Generator& g) { return of_gradient(steps, batch, hidden, g); },
                      .symbolic = false});
     }
+  add_gru_cases(all);
+  add_rnn_cases(all);
   all.push_back({.op = "lstm_layer_backward",
                  .label = "of the output alone",
                  .attrs = RecurrentAttrs{},

@@ -178,6 +178,11 @@ struct RecurrentAttrs {
   bool reverse = false;
   TESSERA_ATTRS(reverse)
 };
+/// One without gates, whose function may be ReLU in the place of tanh.
+struct RnnAttrs {
+  bool reverse = false, relu = false;
+  TESSERA_ATTRS(reverse, relu)
+};
 /// Which sums of a product's lines are wanted beside it.
 struct LineSumAttrs {
   bool rows = false, columns = false;

@@ -45,6 +45,9 @@ AttributeProto real(Bytes name, double value) {
   return {.name = name, .type = kFloatAttribute, .f = static_cast<float>(value)};
 }
 AttributeProto text(Bytes name, Bytes value) { return {.name = name, .type = kStringAttribute, .s = value}; }
+AttributeProto texts(Bytes name, std::vector<Bytes> values) {
+  return {.name = name, .type = kStringsAttribute, .strings = std::move(values)};
+}
 
 // ---- the graph
 

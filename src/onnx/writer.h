@@ -28,6 +28,7 @@ AttributeProto integer(Bytes name, int64_t value);
 AttributeProto integers(Bytes name, std::vector<int64_t> values);
 AttributeProto real(Bytes name, double value);
 AttributeProto text(Bytes name, Bytes value);
+AttributeProto texts(Bytes name, std::vector<Bytes> values);
 
 /// The file in which a model's large weights lie, and the place that one takes there.
 std::string external_name(const std::string& path);

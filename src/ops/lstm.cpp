@@ -1,13 +1,11 @@
 // A layer of an LSTM over whole sequences as one operator.
-#include "ops/lstm.h"
-
 #include <cmath>
 
 #include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/matmul.h"
 #include "ops/op_table.h"
-#include "ops/reference.h"
+#include "ops/recurrent_steps.h"
 
 namespace tessera {
 namespace {
@@ -37,31 +35,11 @@ double lstm_flops(std::span<const TensorMeta> in, std::span<const TensorMeta>, c
   return 2.0 * static_cast<double>((x[0] * x[1] * x[2] * in[1].shape[1]).value());
 }
 
-double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
-
-// Calls step(t, before) in the order of the steps; before: the one that went before, -1 at first.
-template <class Fn>
-void each_step(const Tensor& x, const Attrs& attrs, bool backward, const Fn& step) {
-  const int64_t n = x.size(0);
-  const bool reverse = attrs.as<RecurrentAttrs>().reverse;
-  for (int64_t k = 0; k < n; ++k) {
-    const int64_t i = backward ? n - 1 - k : k, t = reverse ? n - 1 - i : i;
-    step(t, i == 0 ? -1 : reverse ? t + 1 : t - 1);
-  }
-}
-
-double number(const Tensor& t, std::initializer_list<int64_t> at) {
-  return reference::get(t, std::span(at.begin(), at.size()));
-}
-void put(const Tensor& t, std::initializer_list<int64_t> at, double value) {
-  reference::set(t, std::span(at.begin(), at.size()), value);
-}
-
 Tensors lstm_reference(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor &x = in[0], &weight = in[1];
   const int64_t batch = x.size(1), hidden = weight.size(1);
   const Tensor output = empty({x.size(0), batch, hidden}, x.dtype()), cells = in[3].clone();
-  each_step(x, attrs, false, [&](int64_t t, int64_t before) {
+  each_step(x, attrs.as<RecurrentAttrs>().reverse, false, [&](int64_t t, int64_t before) {
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t i = 0; i < hidden; ++i) {
         const auto into = [&](int64_t gate) {
@@ -105,7 +83,7 @@ Tensors lstm_backward_reference(std::span<const Tensor> in, const Attrs& attrs) 
   const int64_t batch = cells.size(1), hidden = cells.size(2);
   const Tensor dx = empty(gates.shape(), gates.dtype()), dhidden = zeros({batch, hidden}, gates.dtype()),
                dcell = in[1].defined() ? in[1].clone() : zeros({batch, hidden}, gates.dtype());
-  each_step(cells, attrs, true, [&](int64_t t, int64_t before) {
+  each_step(cells, attrs.as<RecurrentAttrs>().reverse, true, [&](int64_t t, int64_t before) {
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t i = 0; i < hidden; ++i) {
         const auto gate = [&](int64_t k) { return number(gates, {t, b, k * hidden + i}); };
@@ -133,6 +111,8 @@ double lstm_backward_flops(std::span<const TensorMeta>, std::span<const TensorMe
   return 2.0 * static_cast<double>((dx[0] * dx[1] * dx[2] * out[1].shape[1]).value());
 }
 
+}  // namespace
+
 const Op lstm_backward_op = {.name = "lstm_layer_backward",
                              .inputs = "doutput?, dlast?, weight, cell, cells, gates",
                              .outputs = "dx, dhidden, dcell",
@@ -143,19 +123,13 @@ const Op lstm_backward_op = {.name = "lstm_layer_backward",
                              .made_of = &linear_op,
                              .flops = lstm_backward_flops};
 
-Tensors lstm_vjp(const Saved& s, const Tensors& grads) {
+static Tensors lstm_vjp(const Saved& s, const Tensors& grads) {
   const Tensor &weight = s.inputs[1], &hidden = s.inputs[2], &output = s.outputs[0];
   const Tensors d =
       dispatch(lstm_backward_op, {grads[0], grads[1], weight, s.inputs[3], s.outputs[2], s.outputs[3]}, s.attrs);
   Tensors out = {d[0], {}, d[1], d[2]};
   if (!s.needs_input(1)) return out;
-  const bool reverse = s.attrs.as<RecurrentAttrs>().reverse;
-  const Dim steps = output.shape()[0];
-  const Tensor first = unsqueeze(hidden, 0);
-  const Tensor before =
-      reverse ? concat({slice(output, 0, 1, steps), first}, 0) : concat({first, slice(output, 0, 0, steps - 1)}, 0);
-  const auto rows = [](const Tensor& t) { return flatten(t, 0, 1); };
-  out[1] = matmul(transpose(rows(d[0]), 0, 1), rows(before));
+  out[1] = weight_gradient(d[0], output, hidden, s.attrs.as<RecurrentAttrs>().reverse);
   return out;
 }
 
@@ -172,13 +146,6 @@ const Op lstm_op = {.name = "lstm_layer",
                     .pitched = Pitched::None,
                     .made_of = &linear_op,
                     .flops = lstm_flops};
-
-}  // namespace
-
-std::span<const Op* const> recurrent_ops() {
-  static constexpr const Op* ops[] = {&lstm_op, &lstm_backward_op};
-  return ops;
-}
 
 LstmResult lstm_layer(const Tensor& x, const Tensor& weight, const Tensor& hidden, const Tensor& cell, bool reverse) {
   Tensors out = dispatch(lstm_op, {x, weight, hidden, cell}, RecurrentAttrs{reverse});

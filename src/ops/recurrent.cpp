@@ -1,9 +1,10 @@
 // Recurrent layers. One product gives all steps' inputs to the gates, and each step adds that of its hidden state: of
-// an LSTM as it mostly is in one operator, of others by products and elementwise operators.
+// layers as they mostly are in one operator, of others by products and elementwise operators.
 #include <algorithm>
 
 #include "ops/check.h"
-#include "ops/lstm.h"
+#include "ops/op_table.h"
+#include "ops/recurrent_steps.h"
 #include "tessera/ops_math.h"
 #include "tessera/ops_recurrent.h"
 
@@ -100,11 +101,12 @@ State lstm_step(const Cell& c, const Tensor& in, const State& s) {
 
 // What a kind of layer is.
 struct Layer {
+  enum Kind { Rnn, Gru, Lstm } kind;
   std::string_view op;
   int64_t gates;
   size_t activations;
   State (*step)(const Cell&, const Tensor&, const State&);
-  bool has_cell = false;
+  bool has_cell() const { return kind == Lstm; }
 };
 
 int64_t directions_of(const RecurrentOptions& o) { return o.direction == Direction::Both ? 2 : 1; }
@@ -166,27 +168,42 @@ struct Run {
   State last;
 };
 
-// Whether lstm_layer() does it: without sequences of their own lengths, and with functions as they mostly are.
-bool is_plain_lstm(const Layer& layer, const Tensor& x, const RecurrentWeights& w, const Tensor& lengths,
-                   const RecurrentOptions& o) {
-  return layer.has_cell && !(x.shape()[0] == Dim(0)) && !w.peepholes.defined() && !lengths.defined() && o.clip == 0 &&
-         !o.coupled_gates && o.activations.empty();
+// Whether one operator does it: without sequences of their own lengths, and with functions as they mostly are.
+bool is_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, const Tensor& lengths,
+              const RecurrentOptions& o) {
+  if (x.shape()[0] == Dim(0) || w.peepholes.defined() || lengths.defined() || o.clip != 0 || o.coupled_gates)
+    return false;
+  if (layer.kind == Layer::Rnn)
+    return std::all_of(o.activations.begin(), o.activations.end(),
+                       [](const auto& a) { return a.kind == Kind::Tanh || a.kind == Kind::Relu; });
+  return o.activations.empty() && (layer.kind == Layer::Lstm || o.linear_before_reset);
 }
-Run run_plain_lstm(const Tensor& x, const RecurrentWeights& w, int64_t d, bool reverse, const State& s) {
-  const Tensor bias = of_direction(w.input_bias, d), more = of_direction(w.hidden_bias, d);
+Run run_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, int64_t d, bool reverse, const State& s,
+              const RecurrentOptions& o) {
+  const Tensor weight = of_direction(w.hidden, d), bias = of_direction(w.input_bias, d),
+               more = of_direction(w.hidden_bias, d);
+  const bool apart = layer.kind == Layer::Gru;  // its reset gate takes a share of the hidden state's bias
   const Tensor in = linear(x, of_direction(w.input, d),
-                           bias.defined() && more.defined() ? add(bias, more)
-                           : bias.defined()                 ? bias
-                                                            : more);
-  const LstmResult all = lstm_layer(in, of_direction(w.hidden, d), s.hidden, s.cell, reverse);
-  return {all.hidden, {select(all.hidden, 0, reverse ? 0 : -1), all.cell}};
+                           apart || !more.defined() ? bias
+                           : bias.defined()         ? add(bias, more)
+                                                    : more);
+  const auto run = [&](const Tensor& all, const Tensor& cell) {
+    return Run{all, {select(all, 0, reverse ? 0 : -1), cell}};
+  };
+  if (layer.kind == Layer::Gru) return run(gru_layer(in, weight, more, s.hidden, reverse), {});
+  if (layer.kind == Layer::Rnn) {
+    const bool relu = activations_of(layer, o, d)[0].kind == Kind::Relu;
+    return run(rnn_layer(in, weight, s.hidden, {reverse, relu}), {});
+  }
+  const LstmResult all = lstm_layer(in, weight, s.hidden, s.cell, reverse);
+  return run(all.hidden, all.cell);
 }
 
 // Each sequence of x [steps, batch, in] in one direction. A reverse one starts at the last step, where sequences that
 // are shorter do not move yet.
 Run run_direction(const Layer& layer, const Tensor& x, const RecurrentWeights& w, int64_t d, bool reverse, State s,
                   const Tensor& lengths, const RecurrentOptions& o) {
-  if (is_plain_lstm(layer, x, w, lengths, o)) return run_plain_lstm(x, w, d, reverse, s);
+  if (is_plain(layer, x, w, lengths, o)) return run_plain(layer, x, w, d, reverse, s, o);
   const Cell cell{of_direction(w.hidden, d), of_direction(w.hidden_bias, d), of_direction(w.peepholes, d),
                   activations_of(layer, o, d), o};
   const Tensor in = linear(x, of_direction(w.input, d), of_direction(w.input_bias, d));
@@ -226,14 +243,14 @@ RecurrentResult run_layers(const Layer& layer, const Tensor& x, const std::vecto
       };
       const bool reverse = o.direction == Direction::Reverse || k == 1;
       const Run run = run_direction(layer, y, w, k, reverse,
-                                    {initial(hidden), layer.has_cell ? initial(cell) : Tensor()}, lengths, o);
+                                    {initial(hidden), layer.has_cell() ? initial(cell) : Tensor()}, lengths, o);
       outputs.push_back(run.output);
       last_hidden.push_back(run.last.hidden);
-      if (layer.has_cell) last_cell.push_back(run.last.cell);
+      if (layer.has_cell()) last_cell.push_back(run.last.cell);
     }
     y = outputs.size() == 1 ? outputs[0] : concat(outputs, 2);
   }
-  return {y, stack(last_hidden, 0), layer.has_cell ? stack(last_cell, 0) : Tensor()};
+  return {y, stack(last_hidden, 0), layer.has_cell() ? stack(last_cell, 0) : Tensor()};
 }
 
 Tensor reordered_gates(std::string_view op, const Tensor& parameter, const std::vector<int64_t>& order) {
@@ -248,6 +265,22 @@ Tensor reordered_gates(std::string_view op, const Tensor& parameter, const std::
 
 }  // namespace
 
+Tensor all_rows(const Tensor& t) { return flatten(t, 0, 1); }
+Tensor states_before(const Tensor& output, const Tensor& hidden, bool reverse) {
+  const Dim steps = output.shape()[0];
+  const Tensor first = unsqueeze(hidden, 0);
+  return reverse ? concat({slice(output, 0, 1, steps), first}, 0) : concat({first, slice(output, 0, 0, steps - 1)}, 0);
+}
+Tensor weight_gradient(const Tensor& dproduct, const Tensor& output, const Tensor& hidden, bool reverse) {
+  return matmul(transpose(all_rows(dproduct), 0, 1), all_rows(states_before(output, hidden, reverse)));
+}
+
+std::span<const Op* const> recurrent_ops() {
+  static constexpr const Op* ops[] = {&lstm_op,         &lstm_backward_op, &gru_op,
+                                      &gru_backward_op, &rnn_op,           &rnn_backward_op};
+  return ops;
+}
+
 Tensor lstm_gates_from_pytorch(const Tensor& parameter) {
   return reordered_gates("lstm_gates_from_pytorch", parameter, {0, 3, 1, 2});
 }
@@ -257,15 +290,15 @@ Tensor gru_gates_from_pytorch(const Tensor& parameter) {
 
 RecurrentResult rnn(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
                     const Tensor& lengths, const RecurrentOptions& options) {
-  return run_layers({"rnn", 1, 1, rnn_step}, x, layers, hidden, {}, lengths, options);
+  return run_layers({Layer::Rnn, "rnn", 1, 1, rnn_step}, x, layers, hidden, {}, lengths, options);
 }
 RecurrentResult gru(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
                     const Tensor& lengths, const RecurrentOptions& options) {
-  return run_layers({"gru", 3, 2, gru_step}, x, layers, hidden, {}, lengths, options);
+  return run_layers({Layer::Gru, "gru", 3, 2, gru_step}, x, layers, hidden, {}, lengths, options);
 }
 RecurrentResult lstm(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
                      const Tensor& cell, const Tensor& lengths, const RecurrentOptions& options) {
-  return run_layers({"lstm", 4, 3, lstm_step, true}, x, layers, hidden, cell, lengths, options);
+  return run_layers({Layer::Lstm, "lstm", 4, 3, lstm_step}, x, layers, hidden, cell, lengths, options);
 }
 
 }  // namespace tessera

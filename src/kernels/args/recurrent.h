@@ -25,9 +25,43 @@ struct LstmBackwardArgs {
   void *dgates, *dcell_before;              // dcell_before may be dcell_after
 };
 
+/// A step of gated recurrent units behind its product; x, product [batch, 3 * hidden], gates [batch, 4 * hidden] where
+/// they are kept.
+struct GruArgs {
+  long long batch, hidden;
+  Scalar type;
+  const void *x, *product, *before;
+  void *gates, *output;
+};
+struct GruBackwardArgs {
+  long long batch, hidden;
+  Scalar type;
+  const void *gates, *before, *doutput, *dhidden_after;
+  void *dx, *dproduct, *dhidden;  // dhidden: less what comes through the product
+};
+
+/// A step without gates behind its product: of `count` elements.
+struct RnnArgs {
+  long long count;
+  Scalar type;
+  bool relu;
+  void* output;  // what goes into the function, then its result
+};
+struct RnnBackwardArgs {
+  long long count;
+  Scalar type;
+  bool relu;
+  const void *output, *doutput, *dhidden_after;
+  void* dx;
+};
+
 struct RecurrentTable {
   void (*lstm)(const LstmArgs& args, Executor& executor);
   void (*lstm_backward)(const LstmBackwardArgs& args, Executor& executor);
+  void (*gru)(const GruArgs& args, Executor& executor);
+  void (*gru_backward)(const GruBackwardArgs& args, Executor& executor);
+  void (*rnn)(const RnnArgs& args, Executor& executor);
+  void (*rnn_backward)(const RnnBackwardArgs& args, Executor& executor);
 };
 
 #define TESSERA_RECURRENT_TABLE(isa)           \

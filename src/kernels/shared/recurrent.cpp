@@ -25,12 +25,13 @@ struct Steps {
   int64_t at(int64_t i) const { return reverse ? count - 1 - i : i; }
 };
 
-/// y = x weight^T + addend, step after step with one weight, which is packed once where its kernel wants that.
+/// y = x weight^T + bias + addend, step after step with one weight, which is packed once where its kernel wants that.
 class StepProduct {
  public:
-  StepProduct(const Call& call, Plan& plan, const Operand& weight, const Operand& x, const Operand& y)
-      : linear_(*call.op.made_of), plan_(plan), weight_(weight) {
-    const Operand in[] = {x, weight, {}, {}}, out[] = {y, {}};
+  StepProduct(const Call& call, Plan& plan, const Operand& weight, const Operand& x, const Operand& y,
+              const Operand& bias = {})
+      : linear_(*call.op.made_of), plan_(plan), weight_(weight), bias_(bias) {
+    const Operand in[] = {x, weight, bias, {}}, out[] = {y, {}};
     const auto packing = packing_of({linear_, in, attrs_, out}, 1);
     if (!packing) return;
     TensorMeta meta{weight.shape(), weight.dtype(), weight.device()};
@@ -40,7 +41,7 @@ class StepProduct {
     plan.launch("pack", gemm_table().pack, panel_args(weight, weight_));
   }
   void launch(const Operand& x, const Operand& addend, const Operand& y) {
-    const Operand in[] = {x, weight_, {}, addend}, out[] = {y, {}};
+    const Operand in[] = {x, weight_, bias_, addend}, out[] = {y, {}};
     plan_call(linear_, in, attrs_, out, plan_);
   }
 
@@ -48,7 +49,7 @@ class StepProduct {
   const Op& linear_;
   Plan& plan_;
   const Attrs attrs_ = LinearAttrs{};
-  Operand weight_;
+  Operand weight_, bias_;
 };
 
 /// Room for a step of `like` [steps, batch, n].
@@ -109,14 +110,105 @@ void lstm_backward(const Call& call, Plan& plan) {
   }
 }
 
+/// A contiguous copy where it is not, in the dtype of the call's result.
+class Contiguous {
+ public:
+  Contiguous(const Call& call, Plan& plan) : workspace_(call, plan), dtype_(call.out[0].dtype()) {}
+  Operand operator()(const Operand& t) {
+    return t.defined() ? dense(workspace_.read(t, dtype_, t.is_contiguous()), t) : Operand();
+  }
+
+ private:
+  Workspace workspace_;
+  DType dtype_;
+};
+
+void* data_of(const Operand& t, int64_t step) { return t.defined() ? step_of(t, step).data_ptr() : nullptr; }
+
+void gru(const Call& call, Plan& plan) {
+  Contiguous contiguous(call, plan);
+  const Operand x = contiguous(call.in[0]), hidden = contiguous(call.in[3]), &output = call.out[0],
+                &gates = call.out[1];
+  const Steps steps{x.size(0), call.attrs.as<RecurrentAttrs>().reverse};
+  if (steps.count == 0) return;
+  const Operand room = room_for_step(call, plan, x);
+  StepProduct product(call, plan, call.in[1], hidden, room, call.in[2]);
+  for (int64_t i = 0; i < steps.count; ++i) {
+    const int64_t t = steps.at(i);
+    const Operand before = i > 0 ? step_of(output, steps.at(i - 1)) : hidden;
+    product.launch(before, {}, room);
+    plan.launch("gru", recurrent_table().gru,
+                GruArgs{x.size(1), output.size(2), scalar_of(x.dtype()), data_of(x, t), room.data_ptr(),
+                        before.data_ptr(), data_of(gates, t), data_of(output, t)});
+  }
+}
+
+void gru_backward(const Call& call, Plan& plan) {
+  const Operand &dx = call.out[0], &dproduct = call.out[1], &dhidden = call.out[2];
+  Contiguous contiguous(call, plan);
+  const Operand doutput = contiguous(call.in[0]), output = contiguous(call.in[2]), hidden = contiguous(call.in[3]),
+                gates = contiguous(call.in[4]);
+  const Steps steps{dx.size(0), call.attrs.as<RecurrentAttrs>().reverse};
+  if (steps.count == 0) return fill(call, plan, dhidden, 0);
+  const Operand direct = room_for_step(call, plan, output);
+  StepProduct product(call, plan, transposed(call.in[1]), step_of(dproduct, 0), dhidden);
+  for (int64_t i = steps.count - 1; i >= 0; --i) {
+    const int64_t t = steps.at(i);
+    plan.launch("gru_backward", recurrent_table().gru_backward,
+                GruBackwardArgs{dx.size(1), dhidden.size(1), scalar_of(dx.dtype()), data_of(gates, t),
+                                i > 0 ? data_of(output, steps.at(i - 1)) : hidden.data_ptr(), data_of(doutput, t),
+                                i == steps.count - 1 ? nullptr : dhidden.data_ptr(), data_of(dx, t),
+                                data_of(dproduct, t), direct.data_ptr()});
+    product.launch(step_of(dproduct, t), direct, dhidden);
+  }
+}
+
+void rnn(const Call& call, Plan& plan) {
+  const Operand &x = call.in[0], &output = call.out[0];
+  const RnnAttrs& attrs = call.attrs.as<RnnAttrs>();
+  const Operand hidden = Contiguous(call, plan)(call.in[2]);
+  const Steps steps{x.size(0), attrs.reverse};
+  if (steps.count == 0) return;
+  StepProduct product(call, plan, call.in[1], hidden, step_of(output, 0));
+  for (int64_t i = 0; i < steps.count; ++i) {
+    const Operand to = step_of(output, steps.at(i));
+    product.launch(i > 0 ? step_of(output, steps.at(i - 1)) : hidden, step_of(x, steps.at(i)), to);
+    plan.launch("rnn", recurrent_table().rnn, RnnArgs{to.numel(), scalar_of(x.dtype()), attrs.relu, to.data_ptr()});
+  }
+}
+
+void rnn_backward(const Call& call, Plan& plan) {
+  const Operand &dx = call.out[0], &dhidden = call.out[1];
+  const RnnAttrs& attrs = call.attrs.as<RnnAttrs>();
+  Contiguous contiguous(call, plan);
+  const Operand doutput = contiguous(call.in[0]), output = contiguous(call.in[2]);
+  const Steps steps{dx.size(0), attrs.reverse};
+  if (steps.count == 0) return fill(call, plan, dhidden, 0);
+  StepProduct product(call, plan, transposed(call.in[1]), step_of(dx, 0), dhidden);
+  for (int64_t i = steps.count - 1; i >= 0; --i) {
+    const int64_t t = steps.at(i);
+    plan.launch(
+        "rnn_backward", recurrent_table().rnn_backward,
+        RnnBackwardArgs{dhidden.numel(), scalar_of(dx.dtype()), attrs.relu, data_of(output, t), data_of(doutput, t),
+                        i == steps.count - 1 ? nullptr : dhidden.data_ptr(), data_of(dx, t)});
+    product.launch(step_of(dx, t), {}, dhidden);
+  }
+}
+
 constexpr Kernel lstm_kernels[] = {{.name = "steps", .plan = lstm}};
 constexpr Kernel lstm_backward_kernels[] = {{.name = "steps", .plan = lstm_backward}};
+constexpr Kernel gru_kernels[] = {{.name = "steps", .plan = gru}};
+constexpr Kernel gru_backward_kernels[] = {{.name = "steps", .plan = gru_backward}};
+constexpr Kernel rnn_kernels[] = {{.name = "steps", .plan = rnn}};
+constexpr Kernel rnn_backward_kernels[] = {{.name = "steps", .plan = rnn_backward}};
 
 }  // namespace
 
 std::span<const KernelTableEntry> recurrent_kernels() {
-  static constexpr KernelTableEntry entries[] = {{"lstm_layer", lstm_kernels},
-                                                 {"lstm_layer_backward", lstm_backward_kernels}};
+  static constexpr KernelTableEntry entries[] = {
+      {"lstm_layer", lstm_kernels}, {"lstm_layer_backward", lstm_backward_kernels},
+      {"gru_layer", gru_kernels},   {"gru_layer_backward", gru_backward_kernels},
+      {"rnn_layer", rnn_kernels},   {"rnn_layer_backward", rnn_backward_kernels}};
   return entries;
 }
 

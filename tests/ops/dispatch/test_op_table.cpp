@@ -187,10 +187,22 @@ const Names kWithoutGradient = {"full",
                                 "update_scale_",
                                 "cross_entropy_backward_"};
 // Ops whose attributes fix sizes of their inputs, or whose inputs have multiples of each other's.
-const Names kWithoutSymbols = {"conv2d_input_grad",      "conv2d_weight_grad",  "max_pool2d_backward",
-                               "avg_pool2d_backward",    "group_norm_backward", "attention_qkv",
-                               "attention_qkv_backward", "norm_conv2d",         "norm_conv1x1_one_filter_backward",
-                               "custom_function",        "lstm_layer",          "lstm_layer_backward"};
+const Names kWithoutSymbols = {"conv2d_input_grad",
+                               "conv2d_weight_grad",
+                               "max_pool2d_backward",
+                               "avg_pool2d_backward",
+                               "group_norm_backward",
+                               "attention_qkv",
+                               "attention_qkv_backward",
+                               "norm_conv2d",
+                               "norm_conv1x1_one_filter_backward",
+                               "custom_function",
+                               "lstm_layer",
+                               "lstm_layer_backward",
+                               "gru_layer",
+                               "gru_layer_backward",
+                               "rnn_layer",
+                               "rnn_layer_backward"};
 
 TEST_P(OpTable, GradientMatchesFiniteDifferences) {
   const Op& op = *GetParam();

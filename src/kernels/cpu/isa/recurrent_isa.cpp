@@ -1,5 +1,7 @@
 #include "kernels/args/recurrent.h"
 
+#include <utility>
+
 #include "internal.h"
 #include "tile/kernels/recurrent.h"
 #include "tile/kernels/rows.h"
@@ -54,9 +56,69 @@ void lstm_backward(const LstmBackwardArgs& a, Executor& e) {
   });
 }
 
+void gru(const GruArgs& a, Executor& e) {
+  const auto row_at = [&](auto type, i64 at) {
+    using T = typename decltype(type)::type;
+    return tile::GruRow<T>{static_cast<const T*>(a.x) + 3 * at, static_cast<const T*>(a.product) + 3 * at,
+                           static_cast<const T*>(a.before) + at, a.gates ? static_cast<T*>(a.gates) + 4 * at : nullptr,
+                           static_cast<T*>(a.output) + at};
+  };
+  each_row(a, e, row_at, [&](auto vec, const auto& row, i64 i, auto lanes) {
+    tile::gru_at<typename decltype(vec)::type>(row, a.hidden, i, lanes);
+  });
+}
+
+void gru_backward(const GruBackwardArgs& a, Executor& e) {
+  const auto row_at = [&](auto type, i64 at) {
+    using T = typename decltype(type)::type;
+    const auto of = [&](const void* p) { return p ? static_cast<const T*>(p) + at : nullptr; };
+    return tile::GruGradientRow<T>{static_cast<const T*>(a.gates) + 4 * at,
+                                   of(a.before),
+                                   of(a.doutput),
+                                   of(a.dhidden_after),
+                                   static_cast<T*>(a.dx) + 3 * at,
+                                   static_cast<T*>(a.dproduct) + 3 * at,
+                                   static_cast<T*>(a.dhidden) + at};
+  };
+  each_row(a, e, row_at, [&](auto vec, const auto& row, i64 i, auto lanes) {
+    tile::gru_gradient_at<typename decltype(vec)::type>(row, a.hidden, i, lanes);
+  });
+}
+
+/// One row of all elements, in pieces that threads share.
+struct Flat {
+  static constexpr i64 piece = 2048;
+  i64 batch, hidden;
+  Scalar type;
+};
+template <class Args, class Step>
+void each_piece(const Args& a, Executor& e, const Step& step) {
+  const auto at = [](auto type, i64 at) { return std::pair(type, at); };
+  const i64 whole = a.count / Flat::piece, rest = a.count % Flat::piece;
+  each_row(Flat{whole, Flat::piece, a.type}, e, at, step);
+  if (rest > 0)
+    each_row(
+        Flat{1, rest, a.type}, e, [&](auto type, i64) { return std::pair(type, a.count - rest); }, step);
+}
+
+void rnn(const RnnArgs& a, Executor& e) {
+  each_piece(a, e, [&](auto vec, const auto& from, i64 i, auto lanes) {
+    using T = typename std::decay_t<decltype(from.first)>::type;
+    tile::rnn_at<typename decltype(vec)::type>(a.relu, static_cast<T*>(a.output), from.second + i, lanes);
+  });
+}
+void rnn_backward(const RnnBackwardArgs& a, Executor& e) {
+  each_piece(a, e, [&](auto vec, const auto& from, i64 i, auto lanes) {
+    using T = typename std::decay_t<decltype(from.first)>::type;
+    const auto of = [](const void* p) { return static_cast<const T*>(p); };
+    tile::rnn_gradient_at<typename decltype(vec)::type>(a.relu, of(a.output), of(a.doutput), of(a.dhidden_after),
+                                                        static_cast<T*>(a.dx), from.second + i, lanes);
+  });
+}
+
 }  // namespace
 
 extern const RecurrentTable recurrent_table;
-const RecurrentTable recurrent_table{lstm, lstm_backward};
+const RecurrentTable recurrent_table{lstm, lstm_backward, gru, gru_backward, rnn, rnn_backward};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

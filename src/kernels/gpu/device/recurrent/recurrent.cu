@@ -61,10 +61,86 @@ void lstm_backward(const LstmBackwardArgs& a, Executor& executor) {
   });
 }
 
+template <class T>
+TESSERA_KERNEL(256)
+void gru_kernel(i64 batch, i64 hidden, const tile::GruRow<T> all) {
+  using C = tile::compute_t<T>;
+  for (i64 n = first_index(); n < batch * hidden; n += index_step()) {
+    const i64 b = n / hidden, at = b * hidden;
+    const tile::GruRow<T> row{all.x + 3 * at, all.product + 3 * at, all.before + at, row_of(all.gates, 4 * at),
+                              all.output + at};
+    tile::gru_at<C>(row, hidden, n - at, 1);
+  }
+}
+template <class T>
+TESSERA_KERNEL(256)
+void gru_backward_kernel(i64 batch, i64 hidden, const tile::GruGradientRow<T> all) {
+  using C = tile::compute_t<T>;
+  for (i64 n = first_index(); n < batch * hidden; n += index_step()) {
+    const i64 b = n / hidden, at = b * hidden;
+    const tile::GruGradientRow<T> row{
+        all.gates + 4 * at, all.before + at,       all.doutput + at, row_of(all.dhidden_after, at),
+        all.dx + 3 * at,    all.dproduct + 3 * at, all.dhidden + at};
+    tile::gru_gradient_at<C>(row, hidden, n - at, 1);
+  }
+}
+template <class T>
+TESSERA_KERNEL(256)
+void rnn_kernel(i64 count, bool relu, T* output) {
+  for (i64 n = first_index(); n < count; n += index_step()) tile::rnn_at<tile::compute_t<T>>(relu, output, n, 1);
+}
+template <class T>
+TESSERA_KERNEL(256)
+void rnn_backward_kernel(i64 count, bool relu, const T* output, const T* doutput, const T* dhidden_after, T* dx) {
+  for (i64 n = first_index(); n < count; n += index_step())
+    tile::rnn_gradient_at<tile::compute_t<T>>(relu, output, doutput, dhidden_after, dx, n, 1);
+}
+
+void gru(const GruArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto at = [](const void* p) { return static_cast<const T*>(p); };
+    const tile::GruRow<T> all{at(a.x), at(a.product), at(a.before), static_cast<T*>(a.gates),
+                              static_cast<T*>(a.output)};
+    launch("gru", gru_kernel<T>, grid_for(a.batch * a.hidden, 256, executor), 256, 0, executor, i64{a.batch},
+           i64{a.hidden}, all);
+  });
+}
+void gru_backward(const GruBackwardArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto at = [](const void* p) { return static_cast<const T*>(p); };
+    const tile::GruGradientRow<T> all{at(a.gates),
+                                      at(a.before),
+                                      at(a.doutput),
+                                      at(a.dhidden_after),
+                                      static_cast<T*>(a.dx),
+                                      static_cast<T*>(a.dproduct),
+                                      static_cast<T*>(a.dhidden)};
+    launch("gru", gru_backward_kernel<T>, grid_for(a.batch * a.hidden, 256, executor), 256, 0, executor, i64{a.batch},
+           i64{a.hidden}, all);
+  });
+}
+void rnn(const RnnArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch("rnn", rnn_kernel<T>, grid_for(a.count, 256, executor), 256, 0, executor, i64{a.count}, a.relu,
+           static_cast<T*>(a.output));
+  });
+}
+void rnn_backward(const RnnBackwardArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto at = [](const void* p) { return static_cast<const T*>(p); };
+    launch("rnn", rnn_backward_kernel<T>, grid_for(a.count, 256, executor), 256, 0, executor, i64{a.count}, a.relu,
+           at(a.output), at(a.doutput), at(a.dhidden_after), static_cast<T*>(a.dx));
+  });
+}
+
 }  // namespace
 
 const RecurrentTable* device_recurrent_table() {
-  static const RecurrentTable table{lstm, lstm_backward};
+  static const RecurrentTable table{lstm, lstm_backward, gru, gru_backward, rnn, rnn_backward};
   return &table;
 }
 
