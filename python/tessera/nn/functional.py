@@ -126,7 +126,7 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
 @_batched(3)
 def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
     cut = _each(padding, 2)
-    return _C.fold(input, output_size, _each(kernel_size, 2), stride=_each(stride, 2), low=cut, high=cut,
+    return _C.fold(input, _each(output_size, 2), _each(kernel_size, 2), stride=_each(stride, 2), low=cut, high=cut,
                    dilation=_each(dilation, 2))
 
 
