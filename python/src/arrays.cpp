@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 
 #include "module.h"
+#include "tessera/foreign.h"
 
 namespace tessera::python {
 namespace {
@@ -29,7 +30,43 @@ DType dtype_of_array(nb::dlpack::dtype type) {
               " bits are no dtype of tessera");
 }
 
+// DLPack's numbers of kinds of devices: of the CPU, CUDA and ROCm.
+constexpr int kCpu = 1, kCuda = 2, kRocm = 10;
+int kind_of(Device device) {
+  return device.type == DeviceType::CPU ? kCpu : device.type == DeviceType::CUDA ? kCuda : kRocm;
+}
+Device device_of(int kind, int index) {
+  if (kind == kCpu) return cpu();
+  if (kind == kCuda) return cuda(index);
+  if (kind == kRocm) return hip(index);
+  throw Error("from_dlpack: memory of device type " + std::to_string(kind) +
+              " is not taken; only that of the CPU, CUDA and ROCm");
+}
+
+// What an array hands out once this thread's stream waits for what was queued on it. Null where it knows no streams.
+nb::object capsule_on_stream(nb::handle source) {
+  if (!nb::hasattr(source, "__dlpack_device__")) return {};
+  const auto [kind, index] = nb::cast<std::pair<int, int>>(source.attr("__dlpack_device__")());
+  const Device device = device_of(kind, index);
+  if (!device.is_card()) return {};
+  const auto stream = reinterpret_cast<uintptr_t>(foreign::handle_of(current_stream(device)));
+  try {
+    return source.attr("__dlpack__")(nb::arg("stream") = stream, nb::arg("max_version") = nb::make_tuple(1, 1));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return source.attr("__dlpack__")(nb::arg("stream") = stream);  // of before DLPack 1.0
+}
+
 nb::ndarray<> imported(nb::handle source) {
+  if (PyCapsule_CheckExact(source.ptr())) {
+    const char* const name = PyCapsule_GetName(source.ptr());
+    if (!name) PyErr_Clear();
+    if (name && std::string_view(name).starts_with("used_dltensor"))
+      throw Error("from_dlpack: the capsule has been consumed; each is taken once");
+  }
+  const nb::object capsule = capsule_on_stream(source);
+  if (capsule.is_valid()) source = capsule;
   nb::ndarray<> array;
   if (nb::try_cast(source, array)) return array;
   nb::ndarray<nb::ro> frozen;
@@ -42,9 +79,7 @@ nb::ndarray<> imported(nb::handle source) {
 
 Tensor from_array(nb::handle source, std::optional<DType> dtype) {
   auto array = std::make_unique<nb::ndarray<>>(imported(source));
-  if (array->device_type() != nb::device::cpu::value)
-    throw Error("from_dlpack: memory of device type " + std::to_string(array->device_type()) +
-                " is not taken; only that of the CPU");
+  const Device device = device_of(array->device_type(), array->device_id());
   if (!dtype) dtype = dtype_of_array(array->dtype());
   const int64_t size = size_of(*dtype);
   Shape shape;
@@ -59,33 +94,77 @@ Tensor from_array(nb::handle source, std::optional<DType> dtype) {
   std::byte* const first = static_cast<std::byte*>(array->data_handle()) + array->byte_offset();
   if (reinterpret_cast<uintptr_t>(first) % size)
     throw Error("from_dlpack: elements of " + std::to_string(size) + " bytes do not lie at multiples of that");
-  auto storage = make_ref<Storage>();
-  storage->data = first + low * size;
-  storage->bytes = array->size() ? (high - low + 1) * size : 0;
-  storage->owner = array.release();
-  storage->release = [](Storage& s) {  // in any thread, and perhaps when there is no Python any more
+  const size_t bytes = array->size() ? (high - low + 1) * size : 0;
+  // Perhaps let go when there is no Python any more.
+  const Ref<Storage> storage = foreign::adopt(first + low * size, bytes, device, [kept = array.release()] {
     const nb::gil_scoped_acquire locked;
-    if (locked.is_valid()) delete static_cast<nb::ndarray<>*>(s.owner);
-  };
+    if (locked.is_valid()) delete kept;
+  });
   return as_strided(storage, shape, strides, -low, *dtype);
 }
 
 namespace {
 
-// The memory of a tensor for others, who keep the storage alive, and not the tensor: what that refers to may change.
-template <class Framework>
-nb::ndarray<Framework> exported(const Tensor& t, nb::dlpack::dtype as, const char* op) {
+void check_has_memory(const Tensor& t, const char* op) {
   if (t.device().meta) throw Error(std::string(op) + ": " + describe(t) + " has no memory");
   if (t.is_packed()) throw Error(std::string(op) + ": " + describe(t) + " lies in a layout of some kernel's own");
   if (t.requires_grad()) throw Error(std::string(op) + ": the tensor requires a gradient; use detach() first");
-  if (t.device().is_gpu()) throw Error(std::string(op) + ": " + describe(t) + " lies on a GPU; use cpu() first");
+}
+
+// The memory of a tensor for others, who keep what `owner` does, and not the tensor: what that refers to may change.
+template <class Framework>
+nb::ndarray<Framework> exported(const Tensor& t, nb::dlpack::dtype as, const nb::object& owner) {
   std::vector<size_t> shape;
   for (const Dim d : t.shape()) shape.push_back(d.value());
-  void* const data = t.data_ptr();
+  return nb::ndarray<Framework>(t.data_ptr(), shape.size(), shape.data(), owner, t.strides().data(), as,
+                                kind_of(t.device()), t.device().index);
+}
+
+nb::ndarray<nb::numpy> numpy(const Tensor& t) {
+  check_has_memory(t, "numpy");
+  if (t.device().is_gpu()) throw Error("numpy: " + describe(t) + " lies on a GPU; use cpu() first");
   const nb::capsule owner(new Ref<Storage>(t.storage()),
                           [](void* p) noexcept { delete static_cast<Ref<Storage>*>(p); });
-  return nb::ndarray<Framework>(data, shape.size(), shape.data(), owner, t.strides().data(), as, nb::device::cpu::value,
-                                0);
+  const nb::dlpack::dtype bits{static_cast<uint8_t>(Code::UInt), 16, 1};  // of bf16, which NumPy lacks
+  return exported<nb::numpy>(t, t.dtype() == BFloat16 ? bits : dlpack_dtype(t.dtype()), owner);
+}
+
+// The stream that a consumer names, by the protocol's rules; nothing for -1, which says that it waits by itself.
+std::optional<foreign::StreamHandle> stream_named(nb::handle stream, Device device) {
+  if (stream.is_none()) return foreign::default_stream(device);
+  const auto number = nb::cast<int64_t>(stream);
+  if (number == -1) return {};
+  const bool vague = device.type == DeviceType::CUDA ? number == 0 : number == 1 || number == 2;
+  if (number < 0 || vague)
+    throw Error("__dlpack__: " + std::to_string(number) + " names no stream of " + to_string(device));
+  return reinterpret_cast<foreign::StreamHandle>(static_cast<uintptr_t>(number));
+}
+
+nb::object dlpack(const Tensor& t, nb::handle stream, nb::handle max_version,
+                  std::optional<std::pair<int, int>> dl_device, std::optional<bool> copy) {
+  check_has_memory(t, "__dlpack__");
+  const auto own = std::pair<int, int>(kind_of(t.device()), t.device().index);
+  const std::pair<int, int> wanted = dl_device.value_or(own);
+  const bool leaves = wanted != own;
+  if (leaves && (wanted != std::pair(kCpu, 0) || copy == false))
+    throw nb::buffer_error(("__dlpack__: " + describe(t) + " is not shared with device type " +
+                            std::to_string(wanted.first) + ", number " + std::to_string(wanted.second))
+                               .c_str());
+  const Tensor x = [&] {
+    const Unlocked unlocked;
+    return leaves ? t.to(cpu()) : copy.value_or(false) ? t.clone() : t;
+  }();
+  std::optional<foreign::StreamHandle> theirs;
+  if (x.device().is_card()) {
+    theirs = stream_named(stream, x.device());
+    if (theirs) foreign::wait(*theirs, current_stream(x.device()));
+  }
+  const nb::capsule owner(new foreign::Loan(x.storage(), theirs), [](void* p) noexcept {
+    const Unlocked unlocked;  // it may wait for a GPU
+    delete static_cast<foreign::Loan*>(p);
+  });
+  const auto array = nb::cast(exported<nb::array_api>(x, dlpack_dtype(x.dtype()), owner));
+  return array.attr("__dlpack__")(nb::arg("max_version") = max_version);
 }
 
 // What nested lists hold: a shape, and numbers of one kind.
@@ -139,18 +218,15 @@ void bind_arrays(nb::module_& m, nb::class_<Tensor>& tensor) {
   m.def("_from_array", &from_array, nb::arg("array"), nb::arg("dtype") = nb::none());
   m.def("_tensor_of", &tensor_of, nb::arg("data"), nb::arg("dtype") = nb::none(),
         nb::arg("device").none() = nb::none());
-  // Of bf16, which NumPy lacks, the bits.
-  tensor.def("_numpy", [](const Tensor& t) {
-    const nb::dlpack::dtype bits{static_cast<uint8_t>(Code::UInt), 16, 1};
-    return exported<nb::numpy>(t, t.dtype() == BFloat16 ? bits : dlpack_dtype(t.dtype()), "numpy");
-  });
-  tensor.def("__dlpack__", [](const Tensor& t, const nb::kwargs& asked) {
-    return nb::cast(exported<nb::array_api>(t, dlpack_dtype(t.dtype()), "__dlpack__")).attr("__dlpack__")(**asked);
-  });
-  tensor.def("__dlpack_device__", [](const Tensor& t) {
-    const int type = t.device().type == DeviceType::CPU ? 1 : t.device().type == DeviceType::CUDA ? 2 : 10;
-    return nb::make_tuple(type, static_cast<int>(t.device().index));
-  });
+  tensor.def("_numpy", &numpy);
+  tensor.def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+             nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+             nb::sig("def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, "
+                     "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> typing.Any"),
+             "A capsule on the tensor's memory, after which `stream` of the consumer waits for what is queued here.");
+  tensor.def(
+      "__dlpack_device__", [](const Tensor& t) { return std::pair(kind_of(t.device()), int{t.device().index}); },
+      "DLPack's number of the kind of device, and the device's own.");
 }
 
 }  // namespace tessera::python

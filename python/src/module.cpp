@@ -76,6 +76,7 @@ NB_MODULE(_C, m) {
   bind_tensor(m, tensor);
   bind_arrays(m, tensor);
   bind_places(tensor);
+  bind_streams(m, tensor);
   bind_ops(m, tensor);
   bind_scaled(m, tensor);
   bind_ops_image(m, tensor);

@@ -12,6 +12,7 @@ void bind_tensor(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_scaled(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_arrays(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_places(nb::class_<Tensor>& tensor);
+void bind_streams(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_autograd(nb::module_& m);
 void bind_nn(nb::module_& m);
 void bind_optim(nb::module_& m);

@@ -6,7 +6,7 @@ from .shapes import *  # noqa: F403
 from .creation import *  # noqa: F403
 from . import _tensor, aliases  # noqa: F401
 from .aliases import *  # noqa: F403
-from . import amp, autograd, io, linalg, nn, onnx, optim, special  # noqa: F401
+from . import amp, autograd, cuda, io, linalg, nn, onnx, optim, special  # noqa: F401
 from .autograd import enable_grad, no_grad, set_grad_enabled  # noqa: F401
 from .io import load_safetensors, save_safetensors  # noqa: F401
 from .onnx import load_onnx, run  # noqa: F401

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <list>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "core/gpu/backend.h"
 #include "fake_runtime.h"
 #include "ops/ops_check.h"
+#include "tessera/foreign.h"
 #include "tessera/ops.h"
 #include "tessera/random.h"
 #include "tessera/stream.h"
@@ -138,6 +140,59 @@ TEST_F(FakeGpu, AStreamOfAnotherCardIsRefused) {
   EXPECT_EQ(error_of([&] { record_stream(x, Stream(hip(1))); }),
             "record_stream: a tensor of hip:0, but a stream of hip:1");
   record_stream(x, Stream(cpu()));  // its work is done
+}
+
+TEST_F(FakeGpu, MemoryOfOthersGoesBackOnceAfterTheWorkOnIt) {
+  const Stream side(device);
+  std::array<float, 4> theirs = {1, 2, 3, 4};
+  int returned = 0, before = 0, after = 0;  // of waits
+  {
+    const Ref<Storage> storage = foreign::adopt(theirs.data(), sizeof(theirs), device, [&] {
+      ++returned;
+      after = runtime.count("synchronize");
+    });
+    Tensor x = as_strided(storage, {2}, {1}, 2, Float32);
+    EXPECT_EQ(x.data_ptr(), theirs.data() + 2);
+    record_stream(x, side);
+    EXPECT_EQ(x.to(cpu()).to_vector<float>(), (std::vector<float>{3, 4}));
+    before = runtime.count("synchronize");
+    EXPECT_EQ(returned, 0);
+  }
+  EXPECT_EQ(returned, 1);
+  EXPECT_EQ(after, before + 2);     // the stream then, and `side`
+  runtime.failing = "synchronize";  // a lost device
+  foreign::adopt(theirs.data(), sizeof(theirs), device, [&] { ++returned; });
+  EXPECT_EQ(returned, 2);
+  runtime.failing.clear();
+  EXPECT_THROW(foreign::adopt(theirs.data(), 4, hip(7), [] {}), Error);
+  foreign::adopt(theirs.data(), 4, cpu(), [&] { ++returned; });
+  EXPECT_EQ(returned, 3);
+}
+
+TEST_F(FakeGpu, WhatIsLentWaitsForTheStreamThatWorksOnIt) {
+  const auto theirs = reinterpret_cast<foreign::StreamHandle>(uintptr_t{0x7000});
+  const int events = runtime.events, waits = runtime.count("wait");
+  foreign::wait(theirs, current_stream(device));
+  foreign::wait(theirs, Stream(cpu()));
+  EXPECT_EQ(runtime.count("wait"), waits + 1);
+  EXPECT_EQ(runtime.events, events);
+  void* place = nullptr;
+  {
+    Tensor x = empty({1000}, Float32, device);
+    place = x.data_ptr();
+    const foreign::Loan loan(x.storage(), foreign::default_stream(device));
+    runtime.events_happen = false;
+  }
+  EXPECT_EQ(runtime.count("synchronize_device"), 0);
+  EXPECT_NE(empty({1000}, Float32, device).data_ptr(), place);  // the default stream may still read it
+  runtime.events_happen = true;
+  EXPECT_EQ(empty({1000}, Float32, device).data_ptr(), place);
+  for (const std::optional<foreign::StreamHandle> stream : {std::optional(theirs), {}}) {
+    const int before = runtime.count("synchronize_device");
+    { const foreign::Loan loan(empty({1000}, Float32, device).storage(), stream); }
+    EXPECT_EQ(runtime.count("synchronize_device"), before + 1);
+  }
+  const foreign::Loan nothing(empty({4}, Float32, cpu()).storage(), {});
 }
 
 TEST_F(FakeGpu, StreamsEventsAndPinnedMemoryGiveBackWhatTheyTook) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/gpu/backend.h"
+#include "core/gpu/foreign.h"
 #include "core/util/bytes.h"
 #include "core/util/observers.h"
 #include "core/util/waiting.h"
@@ -167,6 +168,7 @@ void record_stream(const Tensor& tensor, const Stream& stream) {
   if (stream.state()->on != &on)
     throw Error(fmt::format("record_stream: a tensor of {}, but a stream of {}", to_string(tensor.device()),
                             to_string(stream.device())));
+  if (gpu::note_foreign_use(*tensor.storage(), stream.state())) return;
   on.allocator.use(static_cast<gpu::Block*>(tensor.storage()->owner), stream.state()->handle);
 }
 
