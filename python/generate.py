@@ -36,6 +36,31 @@ METHODS = {"elementwise", "reductions", "shape", "indexing", "matmul", "writing 
            "order", "functions", "bits", "shapes"}
 NO_METHODS = {"linear", "linear_act", "mlp", "matmul_mul_sum", "concat", "stack", "einsum", "meshgrid", "where",
               "embedding", "constant"}
+# Of functions that share a comment with their neighbours in the header.
+DOCS = {
+    "eq": "Whether a == b, bool: two operands broadcast and are promoted.", "ne": "Whether a != b, bool, as eq().",
+    "lt": "Whether a < b, bool, as eq().", "le": "Whether a <= b, bool, as eq().", "gt": "Whether a > b, bool, as eq().",
+    "ge": "Whether a >= b, bool, as eq().", "logical_and": "Whether both are other than 0, bool; they broadcast.",
+    "logical_or": "Whether one is other than 0, bool; they broadcast.",
+    "logical_xor": "Whether just one is other than 0, bool; they broadcast.",
+    "logical_not": "Whether an element is 0, bool; the shape of x.", "isnan": "Whether an element is NaN, bool; the shape of x.",
+    "isinf": "Whether an element is infinite, bool; the shape of x.",
+    "isfinite": "Whether an element is a number and not infinite, bool; the shape of x.",
+    "clone": "A copy of the same shape, row-major.", "triu": "What lies on and above a diagonal of [..., n, m], 0 elsewhere.",
+    "linear_act": "act(x weightᵀ + bias) + residual in one pass: x [..., in], weight [out, in], bias [out], residual [..., out].",
+    "cross_entropy": "Of logits [n, classes] and the classes [n] that are right, i64 or i32.",
+    "depth_to_space": "x [n, c factor², h, w] -> [n, c, h factor, w factor]; the place in the square is the outer part of a channel.",
+    "min_with_index": "The smallest elements along `dim` and their first places, i64.",
+    "argmin_last": "The last place of the smallest element along `dim`, i64.",
+    "sinh": "(exp(x) - exp(-x)) / 2; the shape of x.", "cosh": "(exp(x) + exp(-x)) / 2; the shape of x.",
+    "asinh": "The inverse of sinh(); the shape of x.", "log2": "The logarithm to base 2; the shape of x.",
+    "log10": "The logarithm to base 10; the shape of x.", "lerp": "a + weight (b - a); all three broadcast.",
+    "bitwise_and": "Bit by bit, of integers and bools, which broadcast.", "bitwise_or": "As bitwise_and().",
+    "bitwise_xor": "As bitwise_and().", "bitwise_not": "Every bit turned, of integers and bools; the shape of x.",
+    "adaptive_avg_pool": "x [n, c, ...] -> [n, c, sizes...]: means of windows that cover it evenly, as in PyTorch.",
+    "gru_gates_from_pytorch": "A parameter [3 hidden, ...] of a GRU with PyTorch's order of gates in that of gru().",
+    "mel_weight_matrix": "Weights [bins, mels] that turn a spectrum into one of the mel scale, as in ONNX.",
+}
 # Two operands of which either may be a number.
 OPERANDS = re.compile(r"^(const Tensor& |Tensor )a,(const Tensor& |Tensor )b(,|$)")
 NO_OPERANDS = {"matmul", "matmul_mul_sum", "tensordot", "solve", "lerp"}
@@ -56,6 +81,7 @@ class Function:
     parameters: list
     doc: str
     section: str
+    family: str = ""  # what the header says of several functions
 
 
 @dataclass
@@ -108,20 +134,24 @@ def fields(body):
 
 def read(path):
     """What a header declares."""
-    header, doc, section, statement, depth = Header(), [], "", "", 0
+    header, doc, section, statement, depth, family, in_family = Header(), [], "", "", 0, [], False
     for line in Path(path).read_text().splitlines():
         code = line.split("//")[0].rstrip()
         if not code.strip():
             comment = line.strip()
             if comment.startswith("// ---- "):
-                section = comment[8:].split(":")[0].split(" (")[0].strip()
+                section, family = comment[8:].split(":")[0].split(" (")[0].strip(), []
             if statement:
                 continue
             if comment.startswith("///"):
                 doc.append(comment[3:].strip())
+            elif comment.startswith("//") and not comment.startswith("// ----"):
+                family = family + [comment[2:].strip()] if in_family else [comment[2:].strip()]
             elif not comment:
-                doc = []
+                doc, family = [], []
+            in_family = comment.startswith("//") and not comment.startswith("///")
             continue
+        in_family = False
         if code.startswith(("#", "namespace", "}  // ", "}", "template", "using")) and not statement:
             doc = []
             continue
@@ -141,7 +171,7 @@ def read(path):
         elif not text.startswith("inline"):
             result, name, inside = re.match(r"^([\w:<>, ]+?) (\w+)\((.*)\);$", text).groups()
             header.functions.append(
-                Function(name, result, [parameter(p) for p in split(inside)], " ".join(doc), section))
+                Function(name, result, [parameter(p) for p in split(inside)], " ".join(doc), section, " ".join(family)))
         doc = []
     return header
 
@@ -160,6 +190,12 @@ def bound_name(function):
 
 def signature(function):
     return ",".join(f"{p.type} {p.name}" for p in function.parameters[:3])
+
+
+def documentation(function):
+    """Its own comment; that of its neighbours where it has none."""
+    own = function.doc or DOCS.get(function.name, "")
+    return f"{own} {function.family}".strip() if not own or function.section == "elementwise" else own
 
 
 def is_skipped(function):
@@ -243,7 +279,7 @@ class Writer:
         arrow = " -> Tensor" if f.result == "Tensor" else ""
         method = (f.section in METHODS and f.name not in NO_METHODS and f.parameters
                   and re.sub("const |&", "", f.parameters[0].type).strip() == "Tensor")
-        doc = f.doc.replace("\\", "\\\\").replace('"', '\\"')
+        doc = documentation(f).replace("\\", "\\\\").replace('"', '\\"')
         pieces = [f'"{bound_name(f)}"', f"[]({', '.join(types)}){arrow} {{ {body} }}", *arguments, f'"{doc}"']
         return ("function_and_method(m, tensor, " if method else "m.def(") + ", ".join(pieces) + ");"
 

@@ -29,6 +29,22 @@ DType dtype_named(std::string_view name) {
   return parse_dtype(name);
 }
 
+nb::object as_tensor(nb::handle source) { return nb::module_::import_("tessera").attr("as_tensor")(source); }
+
+// An array of NumPy with dims. False, without an error, where it is none or has no dtype of ours.
+static bool read_array(nb::handle source, Operand& out) noexcept {
+  try {
+    if (!nb::hasattr(source, "__array_interface__")) return false;
+    out.kind = Operand::kTensor;
+    out.tensor = *nb::inst_ptr<Tensor>(as_tensor(source));
+    return true;
+  } catch (nb::python_error& error) {
+    return error.discard_as_unraisable("operand"), false;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 bool read_operand(nb::handle source, Operand& out) noexcept {
   PyObject* const p = source.ptr();
   if (nb::isinstance<Tensor>(source)) {
@@ -47,7 +63,7 @@ bool read_operand(nb::handle source, Operand& out) noexcept {
     out.number = PyFloat_AsDouble(p);
     return true;
   }
-  if (!PyLong_Check(p) && PyObject_Size(p) >= 0) return false;  // arrays, strings, lists
+  if (!PyLong_Check(p) && PyObject_Size(p) >= 0) return read_array(source, out);  // arrays, strings, lists
   PyErr_Clear();
   if (PyIndex_Check(p)) {
     const nb::object index = nb::steal(PyNumber_Index(p));

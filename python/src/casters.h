@@ -24,7 +24,7 @@ namespace tessera::python {
 /// Lets other threads of Python run while the library does.
 using Unlocked = nb::gil_scoped_release;
 
-/// A tensor, or a number that takes the dtype of the tensor beside it, as in PyTorch.
+/// A tensor, an array, or a number that takes the dtype of the tensor beside it, as in PyTorch.
 struct Operand {
   enum Kind { kTensor, kBool, kInt, kFloat } kind = kTensor;
   Tensor tensor;
@@ -61,6 +61,8 @@ DType dtype_named(std::string_view name);
 /// Integers of a sequence, or one alone. False, without an error, where `source` is neither.
 bool read_integers(nb::handle source, std::vector<int64_t>& out) noexcept;
 bool read_operand(nb::handle source, Operand& out) noexcept;
+/// What tessera.as_tensor makes of lists and arrays. Throws what that raises.
+nb::object as_tensor(nb::handle source);
 
 }  // namespace tessera::python
 

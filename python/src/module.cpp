@@ -1,5 +1,8 @@
 // The extension tessera._C.
+#include <chrono>
+
 #include "module.h"
+#include "tessera/interrupt.h"
 
 namespace tessera::python {
 
@@ -44,6 +47,7 @@ void bind_basics(nb::module_& m) {
           "__eq__", [](Device a, Device b) { return a == b; }, nb::is_operator())
       .def("__hash__", [](Device d) { return nb::hash(nb::str(to_string(d).c_str())); })
       .def("__str__", [](Device d) { return to_string(d); })
+      .def("__reduce__", [](nb::handle self) { return nb::make_tuple(self.type(), nb::make_tuple(nb::str(self))); })
       .def("__repr__", [](Device d) { return "device('" + to_string(d) + "')"; });
   m.attr("device") = m.attr("Device");
   m.def("default_device", &default_device);
@@ -64,12 +68,24 @@ void bind_basics(nb::module_& m) {
   m.def("manual_seed", &manual_seed, nb::arg("seed"), "Seeds the generator that is used where none is given.");
 }
 
+// Lets Ctrl-C end long work: Python's handlers of signals run now and then, in its main thread.
+static void run_signal_handlers() {
+  using Clock = std::chrono::steady_clock;
+  static thread_local Clock::time_point last{};
+  const Clock::time_point now = Clock::now();
+  if (now - last < std::chrono::milliseconds(50)) return;
+  last = now;
+  const nb::gil_scoped_acquire locked;
+  if (locked.is_valid() && PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
 }  // namespace tessera::python
 
 NB_MODULE(_C, m) {
   using namespace tessera::python;
   nb::set_leak_warnings(false);  // tensors that modules of Python hold live as long as these
   m.attr("__version__") = TESSERA_VERSION;
+  tessera::set_interrupt_check(&tessera::python::run_signal_handlers);
   bind_errors(m);
   bind_basics(m);
   nb::class_<tessera::Tensor> tensor(m, "Tensor", nb::dynamic_attr(), nb::is_weak_referenceable());
@@ -93,4 +109,5 @@ NB_MODULE(_C, m) {
   bind_optim(m);
   bind_files(m);
   bind_onnx(m);
+  bind_models(m);
 }

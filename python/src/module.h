@@ -18,6 +18,7 @@ void bind_nn(nb::module_& m);
 void bind_optim(nb::module_& m);
 void bind_files(nb::module_& m);
 void bind_onnx(nb::module_& m);
+void bind_models(nb::module_& m);
 
 // Made by generate.py, one for each header of operators.
 void bind_ops(nb::module_& m, nb::class_<Tensor>& tensor);

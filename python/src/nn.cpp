@@ -2,6 +2,7 @@
 #include <nanobind/trampoline.h>
 #include "module.h"
 #include "named.h"
+#include "tessera/nn_recurrent.h"
 
 namespace tessera::python {
 namespace {
@@ -20,13 +21,13 @@ struct Open : nn::Module {
   }
 };
 
+// Those of nested tuples and lists, in order.
 Tensors tensors_of(nb::handle result) {
-  if (nb::isinstance<nb::tuple>(result) || nb::isinstance<nb::list>(result)) {
-    Tensors out;
-    for (nb::handle one : result) out.push_back(nb::cast<Tensor>(one));
-    return out;
-  }
-  return {nb::cast<Tensor>(result)};
+  if (!nb::isinstance<nb::tuple>(result) && !nb::isinstance<nb::list>(result)) return {nb::cast<Tensor>(result)};
+  Tensors out;
+  for (nb::handle one : result)
+    for (Tensor& t : tensors_of(one)) out.push_back(std::move(t));
+  return out;
 }
 
 nb::object one_or_all(const Tensors& out) { return out.size() == 1 ? nb::cast(out[0]) : nb::cast(out); }
@@ -67,7 +68,8 @@ nb::object forward(const M& module, const nb::args& arguments) {
   Tensors out;
   {
     const Unlocked unlocked;
-    out = module.M::forward(in);
+    // An override of Python that calls super().forward() is not to be called again. Models of C++ have no class here.
+    out = dynamic_cast<const Overridable<M>*>(&module) ? module.M::forward(in) : module.forward(in);
   }
   return one_or_all(out);
 }
@@ -222,13 +224,75 @@ void bind_layers(nb::module_& m) {
   layer<nn::Flatten>(m, "Flatten", "All dims but the first as one.").def(nb::init<>());
 }
 
+// x and states, one or a tuple of them -> the output and the states, in the form of PyTorch.
+template <class M>
+nb::object forward_recurrent(const M& module, const Tensor& x, nb::handle states) {
+  Tensors in{x};
+  if (!states.is_none())
+    for (Tensor& t : tensors_of(states)) in.push_back(std::move(t));
+  Tensors out;
+  {
+    const Unlocked unlocked;
+    out = module.M::forward(in);
+  }
+  if (out.size() == 2) return nb::make_tuple(out[0], out[1]);
+  return nb::make_tuple(out[0], nb::make_tuple(out[1], out[2]));
+}
+
+template <class M>
+nb::class_<M, nn::Module, Overridable<M>> recurrent(nb::module_& m, const char* name, const char* doc) {
+  nb::class_<M, nn::Module, Overridable<M>> made(m, name, nb::dynamic_attr(), doc);
+  made.def("forward", &forward_recurrent<M>, nb::arg("input"), nb::arg("states") = nb::none(),
+           nb::sig("def forward(self, input: tessera._C.Tensor, states: typing.Any = None) -> typing.Any"),
+           "The output, and the states behind the last step.");
+  return made;
+}
+
+template <class M>
+void bind_gated(nb::module_& m, const char* name, const char* doc) {
+  recurrent<M>(m, name, doc)
+      .def(
+          "__init__",
+          [](M* made, int64_t in, int64_t hidden, int64_t layers, bool bias, bool batch_first, double dropout,
+             bool bidirectional, Generator* g) {
+            const nn::RecurrentConfig config{in, hidden, layers, bias, batch_first, dropout, bidirectional};
+            new (made) Overridable<M>(config, generator_or_default(g));
+          },
+          nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("num_layers") = 1, nb::arg("bias") = true,
+          nb::arg("batch_first") = false, nb::arg("dropout") = 0.0, nb::arg("bidirectional") = false, generator());
+}
+
+void bind_recurrent(nb::module_& m) {
+  bind_gated<nn::LSTM>(m, "LSTM",
+                       "x [steps, batch, in] and (h, c) [layers * d, batch, hidden] -> output [steps, batch, d * "
+                       "hidden], (h, c). Hochreiter & Schmidhuber 1997.");
+  bind_gated<nn::GRU>(m, "GRU",
+                      "x [steps, batch, in] and h [layers * d, batch, hidden] -> output [steps, batch, d * hidden], h. "
+                      "Cho et al. 2014.");
+  recurrent<nn::RNN>(m, "RNN",
+                     "x [steps, batch, in] and h [layers * d, batch, hidden] -> output [steps, batch, d * hidden], h. "
+                     "Elman 1990.")
+      .def(
+          "__init__",
+          [](nn::RNN* made, int64_t in, int64_t hidden, int64_t layers, const std::string& nonlinearity, bool bias,
+             bool batch_first, double dropout, bool bidirectional, Generator* g) {
+            if (nonlinearity != "tanh" && nonlinearity != "relu")
+              throw Error("RNN: nonlinearity '" + nonlinearity + "' is none of: tanh, relu");
+            const nn::RecurrentConfig config{in, hidden, layers, bias, batch_first, dropout, bidirectional};
+            new (made) Overridable<nn::RNN>(config, nonlinearity == "relu", generator_or_default(g));
+          },
+          nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("num_layers") = 1, nb::arg("nonlinearity") = "tanh",
+          nb::arg("bias") = true, nb::arg("batch_first") = false, nb::arg("dropout") = 0.0,
+          nb::arg("bidirectional") = false, generator());
+}
+
 // What Sequential takes: modules, and functions of one tensor.
 void append(nn::Sequential& to, nb::handle part) {
   if (nb::isinstance<nn::Module>(part)) to.append(nn::Child<nn::Module>(nb::cast<std::shared_ptr<nn::Module>>(part)));
   else to.append(nn::Function(nb::cast<std::function<Tensor(const Tensor&)>>(part)));
 }
 
-void bind_models(nb::module_& m) {
+void bind_blocks(nb::module_& m) {
   using nn::Sequential;
   layer<Sequential>(m, "Sequential", "Its parts, modules or functions of one tensor, in turn.")
       .def("__init__",
@@ -315,7 +379,8 @@ void bind_nn(nb::module_& parent) {
   nb::module_ m = parent.def_submodule("_nn");
   bind_module(m);
   bind_layers(m);
-  bind_models(m);
+  bind_recurrent(m);
+  bind_blocks(m);
   bind_init(m);
 }
 

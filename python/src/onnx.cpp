@@ -12,7 +12,7 @@ onnx::Value value_of(nb::handle given) {
     for (nb::handle one : given) all.push_back(value_of(one));
     return onnx::Value(std::move(all));
   }
-  return nb::cast<Tensor>(nb::module_::import_("tessera").attr("as_tensor")(given));
+  return nb::cast<Tensor>(as_tensor(given));
 }
 
 nb::object value_for_python(const onnx::Value& value) {
@@ -66,7 +66,8 @@ void bind_onnx(nb::module_& parent) {
           nb::arg("loop_limit") = int64_t{1'000'000})
       .def_prop_ro("inputs", &Model::inputs)
       .def_prop_ro("outputs", &Model::outputs)
-      .def_prop_ro("is_random", &Model::is_random)
+      .def_prop_ro("is_random", &Model::is_random, "Whether some node draws random numbers, so that runs differ.")
+      .def("calls", &Model::calls, "How often a run calls each operator outside of inner graphs.")
       .def("_run",
            [](const Model& model, const nb::dict& named, const nb::args& inputs) { return run(model, inputs, named); });
   nb::class_<Inspection>(m, "Inspection", "What a file holds, whether it can run here or not.")
@@ -79,6 +80,17 @@ void bind_onnx(nb::module_& parent) {
       .def_ro("parameters", &Inspection::parameters)
       .def_ro("parameter_bytes", &Inspection::parameter_bytes)
       .def_ro("unsupported", &Inspection::unsupported);
+  m.def(
+      "save",
+      [](const nn::Module& module, const Tensors& inputs, const std::string& path, int64_t opset,
+         const std::string& batch, std::vector<std::string> input_names, std::vector<std::string> output_names) {
+        const onnx::SaveOptions options{
+            .opset = opset, .batch = batch, .inputs = std::move(input_names), .outputs = std::move(output_names)};
+        onnx::save(module, inputs, path, options);
+      },
+      nb::arg("module"), nb::arg("inputs"), nb::arg("path"), nb::arg("opset") = 20, nb::arg("batch") = "batch",
+      nb::arg("input_names") = std::vector<std::string>{}, nb::arg("output_names") = std::vector<std::string>{},
+      nb::call_guard<Unlocked>());
   m.def("inspect", &onnx::inspect, nb::arg("path"), nb::call_guard<Unlocked>());
 }
 

@@ -29,6 +29,14 @@ void read_options(const nb::dict& group, Options& o) {
   read_option(group, "weight_decay", o.weight_decay);
 }
 
+// A parameter, or a pair of its name and it.
+Tensor parameter_of(nb::handle item) {
+  if (nb::isinstance<nb::tuple>(item) && nb::len(item) == 2) item = nb::borrow<nb::tuple>(item)[1];
+  if (!nb::isinstance<Tensor>(item))
+    throw nb::type_error(("a parameter is a tensor, not " + std::string(nb::repr(item).c_str())).c_str());
+  return nb::cast<Tensor>(item);
+}
+
 // Tensors, or dicts with "params" and options, as PyTorch has them.
 template <class Options>
 std::vector<optim::ParamGroup<Options>> groups_of(nb::handle parameters, const Options& options) {
@@ -36,12 +44,12 @@ std::vector<optim::ParamGroup<Options>> groups_of(nb::handle parameters, const O
   optim::ParamGroup<Options> plain{{}, options};
   for (nb::handle item : parameters) {
     if (!nb::isinstance<nb::dict>(item)) {
-      plain.parameters.push_back(nb::cast<Tensor>(item));
+      plain.parameters.push_back(parameter_of(item));
       continue;
     }
     const nb::dict group = nb::borrow<nb::dict>(item);
     optim::ParamGroup<Options> made{{}, options};
-    for (nb::handle p : group["params"]) made.parameters.push_back(nb::cast<Tensor>(p));
+    for (nb::handle p : group["params"]) made.parameters.push_back(parameter_of(p));
     read_options(group, made.options);
     groups.push_back(std::move(made));
   }
@@ -52,7 +60,7 @@ std::vector<optim::ParamGroup<Options>> groups_of(nb::handle parameters, const O
 std::vector<Tensor> tensors_of(nb::handle parameters) {
   if (nb::isinstance<Tensor>(parameters)) return {nb::cast<Tensor>(parameters)};
   std::vector<Tensor> out;
-  for (nb::handle p : parameters) out.push_back(nb::cast<Tensor>(p));
+  for (nb::handle p : parameters) out.push_back(parameter_of(p));
   return out;
 }
 
@@ -73,12 +81,26 @@ void bind_optimizers(nb::module_& m) {
   nb::class_<Optimizer>(m, "Optimizer")
       .def(
           "step",
-          [](Optimizer& o, const Tensor& grad_scale, const Tensor& found_inf) {
+          [](Optimizer& o, nb::handle closure, const Tensor& grad_scale, const Tensor& found_inf) {
+            const nb::object loss = closure.is_none() ? nb::none() : closure();
             const Unlocked unlocked;
             o.step({.grad_scale = grad_scale, .found_inf = found_inf});
+            return loss;
           },
-          nb::arg("grad_scale").none() = nb::none(), nb::arg("found_inf").none() = nb::none())
-      .def("zero_grad", &Optimizer::zero_grad, "Drops all gradients.")
+          nb::arg("closure") = nb::none(), nb::kw_only(), nb::arg("grad_scale").none() = nb::none(),
+          nb::arg("found_inf").none() = nb::none(),
+          nb::sig("def step(self, closure: collections.abc.Callable[[], typing.Any] | None = None, *, "
+                  "grad_scale: tessera._C.Tensor | None = None, found_inf: tessera._C.Tensor | None = None) "
+                  "-> typing.Any"),
+          "Updates parameters from their gradients, after `closure`, whose result it returns.")
+      .def(
+          "zero_grad",
+          [](Optimizer& o, bool set_to_none) {
+            if (set_to_none) return o.zero_grad();
+            for (const Tensor& p : o.parameters())
+              if (Tensor grad = p.grad(); grad.defined()) grad.zero_();
+          },
+          nb::arg("set_to_none") = true, "Drops all gradients, or makes them zero.")
       .def("parameters", &Optimizer::parameters)
       .def("lr", &Optimizer::lr, nb::arg("group") = 0)
       .def("scale_lr", &Optimizer::scale_lr, nb::arg("factor"),

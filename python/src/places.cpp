@@ -44,7 +44,7 @@ Tensor sliced(const Tensor& x, int64_t dim, nb::handle item, bool& turned) {
 }
 
 int64_t dims_taken(nb::handle item) {
-  if (item.is_none() || PyBool_Check(item.ptr())) return 0;
+  if (item.is_none()) return 0;
   if (nb::isinstance<Tensor>(item)) {
     const Tensor& t = object_of<Tensor>(item);
     return t.dtype() == Bool ? t.dim() : 1;
@@ -52,13 +52,13 @@ int64_t dims_taken(nb::handle item) {
   return 1;
 }
 
-// A list as a tensor; others as they are.
+// Lists, True and False as tensors; others as they are.
 nb::object as_index(nb::handle item) {
+  if (PyBool_Check(item.ptr())) return as_tensor(item);
   if (!nb::isinstance<nb::list>(item) && !nb::hasattr(item, "__array_interface__")) return nb::borrow(item);
   if (PyIndex_Check(item.ptr()) && nb::hasattr(item, "dtype") && nb::len(nb::object(item.attr("shape"))) == 0)
     return nb::borrow(item);
-  const nb::object module = nb::module_::import_("tessera");
-  return module.attr("as_tensor")(item);
+  return as_tensor(item);
 }
 
 // Slices with negative steps are turned round at once, or left to the caller where their elements are written to.
@@ -103,13 +103,16 @@ Places places(const Tensor& x, nb::handle key, bool to_write) {
         ++dim;
         continue;
       }
+      if (index.dim() == 0) {  // a new dim, of one element or none
+        out.view = unsqueeze(out.view, dim);
+        out.indices.emplace_back(dim++, reshape(nonzero(reshape(index, {1})), {-1}));
+        continue;
+      }
       for (int64_t d = 0; d < index.dim(); ++d)
         if (index.size(d) != out.view.size(dim + d))
           throw Error("index: a mask " + to_string(index.shape()) + " for dims of " + to_string(out.view.shape()));
       const Tensor where_true = nonzero(index);
       for (int64_t d = 0; d < index.dim(); ++d) out.indices.emplace_back(dim++, select(where_true, 1, d));
-    } else if (PyBool_Check(item.ptr())) {
-      throw Error("index: True and False alone are no indices here; use None");
     } else {
       const int64_t i = integer(item), n = out.view.size(dim);
       if (i < -n || i >= n)
@@ -154,7 +157,9 @@ Tensor get(const Tensor& x, nb::handle key) {
   return permute(gathered, order);
 }
 
-void set(Tensor& x, nb::handle key, const Operand& value) {
+void set(Tensor& x, nb::handle key, nb::handle given) {
+  Operand value;
+  if (!read_operand(given, value)) value = {.tensor = nb::cast<Tensor>(as_tensor(given))};
   Places at = places(x, key, true);
   const Unlocked unlocked;
   Tensor from = beside(value, {.tensor = x});
@@ -193,7 +198,8 @@ void set(Tensor& x, nb::handle key, const Operand& value) {
 
 void bind_places(nb::class_<Tensor>& tensor) {
   tensor.def("__getitem__", &get, nb::arg("key").none())
-      .def("__setitem__", &set, nb::arg("key").none(), nb::arg("value"))
+      .def("__setitem__", &set, nb::arg("key").none(), nb::arg("value"),
+           "Writes a number, a tensor, an array or a list, which broadcasts, in place.")
       .def("__iter__",
            [](const Tensor& t) {
              if (t.dim() == 0) throw nb::type_error("a tensor without dims cannot be iterated over");

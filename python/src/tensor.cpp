@@ -10,6 +10,10 @@ template <Tensor (*op)(Tensor, Tensor)>
 Tensor binary(const Operand& a, const Operand& b) {
   return op(beside(a, b), beside(b, a));
 }
+template <Tensor (*op)(const Tensor&, const Tensor&)>
+Tensor by_reference(const Operand& a, const Operand& b) {
+  return op(beside(a, b), beside(b, a));
+}
 Tensor plus(const Operand& a, const Operand& b) {
   if (b.is_factor_of(a)) return add(a.tensor, b.number);
   return add(beside(a, b), beside(b, a));
@@ -60,19 +64,13 @@ void define_operators(nb::class_<Tensor>& tensor) {
   define_binary(tensor, "__le__", nullptr, binary<le>);
   define_binary(tensor, "__gt__", nullptr, binary<gt>);
   define_binary(tensor, "__ge__", nullptr, binary<ge>);
-  const auto bits = [](Tensor (*op)(const Tensor&, const Tensor&)) {
-    return [op](const Operand& a, const Operand& b) {
-      const Unlocked unlocked;
-      return op(beside(a, b), beside(b, a));
-    };
-  };
-  tensor.def("__and__", bits(bitwise_and), nb::is_operator())
-      .def("__or__", bits(bitwise_or), nb::is_operator())
-      .def("__xor__", bits(bitwise_xor), nb::is_operator())
-      .def("__lshift__", bits(left_shift), nb::is_operator())
-      .def("__rshift__", bits(right_shift), nb::is_operator())
-      .def("__matmul__", bits(matmul), nb::is_operator())
-      .def("__invert__", [](const Tensor& x) { return x.dtype() == Bool ? logical_not(x) : bitwise_not(x); })
+  define_binary(tensor, "__and__", "__rand__", by_reference<bitwise_and>);
+  define_binary(tensor, "__or__", "__ror__", by_reference<bitwise_or>);
+  define_binary(tensor, "__xor__", "__rxor__", by_reference<bitwise_xor>);
+  define_binary(tensor, "__lshift__", "__rlshift__", by_reference<left_shift>);
+  define_binary(tensor, "__rshift__", "__rrshift__", by_reference<right_shift>);
+  define_binary(tensor, "__matmul__", "__rmatmul__", by_reference<matmul>);
+  tensor.def("__invert__", [](const Tensor& x) { return x.dtype() == Bool ? logical_not(x) : bitwise_not(x); })
       .def("__neg__", [](const Tensor& x) { return neg(x); })
       .def("__pos__", [](const Tensor& x) { return x; })
       .def("__abs__", [](const Tensor& x) { return abs(x); });
@@ -209,6 +207,11 @@ void define_shape(nb::class_<Tensor>& tensor) {
       .def("stride", &Tensor::stride, nb::arg("dim"))
       .def("storage_offset", &Tensor::offset)
       .def("element_size", [](const Tensor& t) { return size_of(t.dtype()); })
+      .def_prop_ro("itemsize", [](const Tensor& t) { return size_of(t.dtype()); })
+      .def_prop_ro("nbytes", [](const Tensor& t) { return t.numel() * static_cast<int64_t>(size_of(t.dtype())); })
+      .def_prop_ro("is_cuda", [](const Tensor& t) { return t.device().type == DeviceType::CUDA; })
+      .def_prop_ro(
+          "is_meta", [](const Tensor& t) { return t.device().meta; }, "Whether it has no memory.")
       .def("data_ptr", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data_ptr()); })
       .def("is_contiguous", [](const Tensor& t) { return t.is_contiguous(); })
       .def("is_floating_point", [](const Tensor& t) { return is_floating(t.dtype()); })

@@ -11,6 +11,7 @@
 #include "ops/gradient.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
+#include "tessera/interrupt.h"
 #include "tessera/observer.h"
 #include "tessera/ops.h"
 
@@ -130,6 +131,7 @@ class Backward {
   void run() {
     const NamedScope scope("backward");
     while (!queue_.empty()) {
+      check_interrupt();
       std::pop_heap(queue_.begin(), queue_.end(), earlier);
       const Ref<Node> node = std::move(queue_.back());
       queue_.pop_back();

@@ -6,6 +6,7 @@
 #include "onnx/graph.h"
 #include "onnx/handler.h"
 #include "tessera/autograd.h"
+#include "tessera/interrupt.h"
 #include "tessera/observer.h"
 
 namespace tessera::onnx {
@@ -71,6 +72,7 @@ Values run(const Graph& graph, const Values& inputs, const LoadOptions& options,
   int64_t turns = 0;
   const Frame frame{options, outer ? outer->turns : turns, graph, values};
   for (const Step& step : graph.steps) {
+    check_interrupt();
     run_step(step, frame);
     for (const int slot : step.frees) values[static_cast<size_t>(slot)] = Value();
   }
