@@ -6,10 +6,15 @@ from .shapes import *  # noqa: F403
 from .creation import *  # noqa: F403
 from . import _tensor, aliases  # noqa: F401
 from .aliases import *  # noqa: F403
-from . import amp, autograd, cuda, io, linalg, nn, onnx, optim, special  # noqa: F401
-from .autograd import enable_grad, no_grad, set_grad_enabled  # noqa: F401
+from . import amp, autograd, cuda, io, linalg, models, nn, onnx, optim, special  # noqa: F401
+from .amp import autocast  # noqa: F401
+from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # noqa: F401
+from ._documents import inherit as _inherit
 from .io import load_safetensors, save_safetensors  # noqa: F401
 from .onnx import load_onnx, run  # noqa: F401
+
+for _module in (functions, shapes, nn.functional, linalg):  # noqa: F821
+    _inherit(_module)
 
 # Every function that the library declares, where none above has its name.
 TYPE_CHECKING = False

@@ -4,22 +4,80 @@ from __future__ import annotations
 from . import _C, creation, functions, shapes
 from ._C import Tensor, dtype
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._types import Any, DTypeLike, DeviceLike, Dims, Generator
 
-def numpy(self):
-    """An array on the tensor's memory, which lives as long as the array does; bf16 is that of ml_dtypes."""
+
+def numpy(self, *, force: bool = False) -> Any:
+    """An array on the tensor's memory, which lives as long as the array does; bf16 is that of ml_dtypes.
+
+    With `force` it is taken out of its graph, and copied from a GPU.
+    """
+    if force:
+        self = self.detach().cpu()
     if self.dtype != dtype.bfloat16:
         return self._numpy()
     import ml_dtypes
     return self._numpy().view(ml_dtypes.bfloat16)
 
 
-def __array__(self, dtype=None, copy=None):
+def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    """An array on the tensor's memory, or a copy where another dtype or `copy` asks for one."""
     array = self.detach().numpy()
-    return array if dtype is None or array.dtype == dtype else array.astype(dtype)
+    if dtype is None or array.dtype == dtype:
+        return array.copy() if copy else array
+    if copy is False:
+        raise ValueError(f"__array__: {array.dtype} is not {dtype} without a copy")
+    return array.astype(dtype)
 
 
-def to(self, *args, dtype=None, device=None):
-    """To a dtype, a device, both, or those of another tensor."""
+# ---- copies
+
+
+def _rebuilt(bits, dtype, device, requires_grad, kind=Tensor):
+    made = _C._from_array(bits if bits.flags.writeable else bits.copy(), dtype).to(device)
+    return kind(made, requires_grad) if kind is not Tensor else made.requires_grad_(requires_grad) if requires_grad else made
+
+
+def __reduce_ex__(self, protocol) -> Any:
+    """Pickled are the elements of the tensor itself, not those of what it is a view of, and neither graph nor gradient."""
+    if self.is_meta:
+        raise _C.Error(f"pickle: {self!r} has no memory")
+    bits = self.detach().cpu().contiguous()._numpy()
+    return _rebuilt, (bits, self.dtype, str(self.device), self.requires_grad, type(self))
+
+
+def __copy__(self) -> Tensor:
+    """Another handle of the same tensor."""
+    return Tensor(self)
+
+
+def __deepcopy__(self, memo) -> Tensor:
+    """A copy of a leaf and of its gradient."""
+    if not self.is_leaf:
+        raise _C.Error("deepcopy: the tensor is the result of recorded operations; use detach() first")
+    kept = self.detach().clone()
+    made = kept.requires_grad_(self.requires_grad) if type(self) is Tensor else type(self)(kept, self.requires_grad)
+    if self.grad is not None:
+        made.grad = self.grad.clone()
+    memo[id(self)] = made
+    return made
+
+
+def __format__(self, spec: str) -> str:
+    """A tensor of one element as its number."""
+    return format(self.item(), spec) if spec and self.numel() == 1 else format(repr(self), spec)
+
+
+def __reversed__(self) -> Tensor:
+    """The first dim reversed."""
+    return _C.flip(self, 0)
+
+
+def to(self, *args: Tensor | DTypeLike | DeviceLike | None, dtype: DTypeLike | None = None, device: DeviceLike | None = None,
+       non_blocking: bool = False, copy: bool | None = False) -> Tensor:
+    """To a dtype, a device, both, or those of another tensor; itself where it has them, unless `copy`."""
     for what in args:
         if isinstance(what, Tensor):
             dtype, device = what.dtype, what.device
@@ -27,108 +85,190 @@ def to(self, *args, dtype=None, device=None):
             dtype = what
         elif what is not None:
             device = what
-    return self._to(dtype, None if device is None else str(device))
+    made = self._to(dtype, None if device is None else str(device))
+    return made.clone() if copy and made.is_same(self) else made
 
 
 def _is_dtype(name):
     return name.split(".")[-1] in _C.dtype.__members__ or name in ("f16", "bf16", "f32", "f64", "i8", "u8", "i32", "i64")
 
 
-def cpu(self):
+def cpu(self) -> Tensor:
+    """On the host; itself where it lies there."""
     return self._to(None, "cpu")
 
 
-def cuda(self, index=0):
+def cuda(self, index: int = 0, non_blocking: bool = False) -> Tensor:
+    """On a GPU of NVIDIA's."""
     return self._to(None, f"cuda:{index}")
 
 
-def type_as(self, other):
+def type_as(self, other: Tensor) -> Tensor:
+    """With the dtype and on the device of another tensor."""
     return self.to(other)
 
 
-def is_same_size(self, other):
+def is_same_size(self, other: Tensor) -> bool:
+    """Whether both have one shape."""
     return self.shape == other.shape
 
 
-def float(self):
+def float(self) -> Tensor:
+    """As f32."""
     return self._to(dtype.float32, None)
 
 
-def double(self):
+def double(self) -> Tensor:
+    """As f64."""
     return self._to(dtype.float64, None)
 
 
-def half(self):
+def half(self) -> Tensor:
+    """As f16."""
     return self._to(dtype.float16, None)
 
 
-def bfloat16(self):
+def bfloat16(self) -> Tensor:
+    """As bf16."""
     return self._to(dtype.bfloat16, None)
 
 
-def long(self):
+def long(self) -> Tensor:
+    """As i64."""
     return self._to(dtype.int64, None)
 
 
-def int(self):
+def int(self) -> Tensor:
+    """As i32."""
     return self._to(dtype.int32, None)
 
 
-def char(self):
+def char(self) -> Tensor:
+    """As i8."""
     return self._to(dtype.int8, None)
 
 
-def byte(self):
+def short(self) -> Tensor:
+    """As i16."""
+    return self._to(dtype.int16, None)
+
+
+def byte(self) -> Tensor:
+    """As u8."""
     return self._to(dtype.uint8, None)
 
 
-def bool(self):
+def bool(self) -> Tensor:
+    """As bool: whether an element is other than 0."""
     return self._to(dtype.bool, None)
 
 
-def view(self, *shape):
+def view(self, *shape: Dims | DTypeLike) -> Tensor:
     """The same elements in another shape, or as a dtype of the same size."""
     if len(shape) == 1 and isinstance(shape[0], (_C.dtype, str)):
         return _C.bitcast(self, shape[0])
     return _C.reshape(self, shapes._listed(shape))
 
 
-def new_full(self, size, fill_value, *, dtype=None, device=None):
+def new_full(self, size: Dims, fill_value: float, *, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> Tensor:
+    """A number in that size, with the dtype and on the device of this tensor."""
     return creation.full(size, fill_value, dtype=dtype or self.dtype, device=device or self.device)
 
 
-def new_zeros(self, *size, dtype=None, device=None):
+def new_zeros(self, *size: Dims, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> Tensor:
+    """Zeros in that size, with the dtype and on the device of this tensor."""
     return new_full(self, creation._size(size), 0, dtype=dtype, device=device)
 
 
-def new_ones(self, *size, dtype=None, device=None):
+def new_ones(self, *size: Dims, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> Tensor:
+    """Ones in that size, with the dtype and on the device of this tensor."""
     return new_full(self, creation._size(size), 1, dtype=dtype, device=device)
 
 
-def new_empty(self, *size, dtype=None, device=None):
+def new_empty(self, *size: Dims, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> Tensor:
+    """A tensor of that size with the dtype and on the device of this one."""
     return creation.empty(creation._size(size), dtype=dtype or self.dtype, device=device or self.device)
 
 
-def new_tensor(self, data, *, dtype=None, device=None):
+def new_tensor(self, data: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> Tensor:
+    """A copy of data with the dtype and on the device of this tensor."""
     return creation.tensor(data, dtype=dtype or self.dtype, device=device or self.device)
 
 
-def fill(self, value):
+def fill(self, value: float) -> Tensor:
+    """A number in the shape of this tensor."""
     return creation.full_like(self, value)
 
 
+# ---- in place
+
+
+def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Filled with numbers that are uniform in [low, high)."""
+    _C._nn._init.uniform_(self, low, high, generator)
+    return self
+
+
+def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Filled with numbers of a normal distribution."""
+    _C._nn._init.normal_(self, mean, std, generator)
+    return self
+
+
+def detach_(self) -> Tensor:
+    """Itself, as a leaf that needs no gradient."""
+    if not self.is_leaf:
+        raise _C.Error("detach_: the tensor is the result of recorded operations; use detach()")
+    return self.requires_grad_(False)
+
+
+def _written(x, value, name):
+    if value is NotImplemented:
+        return value
+    if value.is_floating_point() and not x.is_floating_point():
+        raise _C.Error(f"{name}: a result of {value.dtype.name} is not written to a tensor of {x.dtype.name}")
+    return x.copy_(value)
+
+
+def _in_place(name, function):
+    def write(self, *args: Any, **kwargs: Any) -> Tensor:
+        return _written(self, function(self, *args, **kwargs), name)
+    write.__name__, write.__doc__ = name, f"{function.__name__}(), written in place."
+    return write
+
+
+_IN_PLACE = """abs acos asin atan ceil clamp clamp_max clamp_min cos cumsum div elu erf exp expm1 fill floor fmod index_add
+index_copy index_fill index_put index_reduce leaky_relu lerp log log1p logical_not masked_fill masked_scatter nan_to_num neg pow
+put reciprocal relu remainder renorm round rsqrt scatter scatter_add scatter_reduce sigmoid sign silu sin sqrt square tan tanh
+tril triu trunc"""
+
+
 def _install():
-    own = (numpy, __array__, to, cpu, cuda, type_as, is_same_size, float, double, half, bfloat16, long, int, char, byte, bool,
-           view, new_full, new_zeros, new_ones, new_empty, new_tensor, fill)
+    own = (numpy, __array__, __reduce_ex__, __copy__, __deepcopy__, __format__, __reversed__, to, cpu, cuda, type_as,
+           is_same_size, float, double, half, bfloat16, long, int, short, char, byte, bool, view, new_full, new_zeros, new_ones,
+           new_empty, new_tensor, fill, uniform_, normal_, detach_)
     for function in own:
         setattr(Tensor, function.__name__, function)
     Tensor.view_as, Tensor.nelement = shapes.reshape_as, Tensor.numel
+    Tensor.data = property(Tensor.detach, doc="The same elements outside of the graph.")
+    Tensor.__array_priority__ = 1000  # array + tensor is a tensor
     # Functions whose first argument is a tensor.
     for module in (functions, shapes):
         for name, function in vars(module).items():
             first = getattr(getattr(function, "__code__", None), "co_varnames", ("",))[:1]
             if not name.startswith("_") and first == ("input",):
                 setattr(Tensor, name, function)
+    for name in _IN_PLACE.split():
+        if hasattr(Tensor, name) and not hasattr(Tensor, name + "_"):
+            setattr(Tensor, name + "_", _in_place(name + "_", getattr(Tensor, name)))
+    for name in ("truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+        setattr(Tensor, f"__i{name}__", _in_place(f"__i{name}__", getattr(Tensor, f"__{name}__")))
 
 
 _install()
+
+# ---- dtypes
+
+dtype.itemsize = property(_C.size_of, doc="Bytes of one element.")
+dtype.is_floating_point = property(_C.is_floating_dtype)
+dtype.__repr__ = dtype.__str__ = lambda self: f"tessera.{self.name}"

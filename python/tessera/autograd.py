@@ -38,6 +38,9 @@ class no_grad(set_grad_enabled):
         super().__init__(False)
 
 
+inference_mode = no_grad
+
+
 class enable_grad(set_grad_enabled):
     """Operations are recorded within."""
 

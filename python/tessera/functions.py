@@ -9,6 +9,10 @@ from . import creation
 from ._C import Tensor, dtype
 from .shapes import _dims, _scalars, broadcast_tensors, diagonal, movedim, nonzero, roll
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._types import Any, DTypeLike, Dims, Operand, Sequence
+
 
 def _to(x, dtype):
     return x if dtype is None else x.to(dtype)
@@ -25,7 +29,7 @@ def _reduction(name):
     plain = getattr(_C, name)
 
     @_scalars
-    def reduce(input, dim=None, keepdim=False, *, dtype=None):
+    def reduce(input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
         return plain(_to(input, dtype), dim, keepdim)
     reduce.__name__, reduce.__doc__ = name, plain.__doc__
     return reduce
@@ -39,7 +43,8 @@ def _spread(name):
     plain = getattr(_C, name)
 
     @_scalars
-    def spread(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+    def spread(input: Tensor, dim: Dims | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None =
+               None) -> Tensor:
         if isinstance(dim, bool):  # the overload without dims
             dim, unbiased = None, dim
         number = int(unbiased) if correction is None else correction
@@ -55,13 +60,17 @@ def _spread(name):
 var, std = _spread("var"), _spread("std")
 
 
-def var_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+def var_mean(input: Tensor, dim: Dims | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None =
+             None) -> tuple[Tensor, Tensor]:
+    """The variances over `dim`, and the means."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     return var(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
 
 
-def std_mean(input, dim=None, unbiased=True, keepdim=False, *, correction=None):
+def std_mean(input: Tensor, dim: Dims | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None =
+             None) -> tuple[Tensor, Tensor]:
+    """The standard deviations over `dim`, and the means."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     return std(input, dim, unbiased, keepdim, correction=correction), mean(input, dim, keepdim)
@@ -71,7 +80,7 @@ def _position(name):
     plain = getattr(_C, name)
 
     @_scalars
-    def position(input, dim=None, keepdim=False):
+    def position(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         if dim is not None:
             return plain(input, dim, keepdim)
         found = plain(input.reshape((-1,)), 0)
@@ -85,7 +94,8 @@ argmax, argmin = _position("argmax"), _position("argmin")
 
 def _extreme(name, among, with_index, of_two):
     @_scalars
-    def extreme(input, dim=None, keepdim=False, *, other=None):
+    def extreme(input: Tensor, dim: Tensor | int | None = None, keepdim: bool = False, *, other: Tensor | None = None) -> Any:
+        """Extrema of all elements, along a dim with their indices (i64), or of two tensors, which broadcast."""
         if isinstance(dim, Tensor):
             return of_two(input, dim)
         if other is not None:
@@ -99,25 +109,29 @@ max = _extreme("max", _C.amax, _C.max_with_index, _C.maximum)
 min = _extreme("min", _C.amin, _C.min_with_index, _C.minimum)
 
 
-def aminmax(input, *, dim=None, keepdim=False):
+def aminmax(input: Tensor, *, dim: Dims | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest elements over `dim`, which vanishes unless `keepdim`."""
     return amin(input, dim, keepdim), amax(input, dim, keepdim)
 
 
 @_scalars
-def median(input, dim=None, keepdim=False):
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return _C.median(input) if dim is None else _C.median(input, dim, keepdim)
 
 
-def count_nonzero(input, dim=None):
+def count_nonzero(input: Tensor, dim: Dims | None = None) -> Tensor:
+    """How many elements along `dim` are other than 0, i64."""
     return sum(_C.ne(input, 0).to(dtype.int64), dim)
 
 
-def nansum(input, dim=None, keepdim=False, *, dtype=None):
+def nansum(input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
+    """Sums over `dim` with 0 in the place of NaN."""
     x = _to(input, dtype)
     return sum(_C.where(_C.isnan(x), creation.zeros_like(x), x), dim, keepdim)
 
 
-def nanmean(input, dim=None, keepdim=False, *, dtype=None):
+def nanmean(input: Tensor, dim: Dims | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
+    """Means over `dim` of what is not NaN."""
     x = _to(input, dtype)
     number = sum(_C.logical_not(_C.isnan(x)).to(x.dtype), dim, keepdim)
     return nansum(x, dim, keepdim) / number
@@ -141,7 +155,8 @@ def _quantiles(x, q, interpolation, n):
     return _C.lerp(low, high, (at - below).to(x.dtype))
 
 
-def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", ignore_nan=False):
+def quantile(input: Tensor, q: Tensor | float | Sequence[float], dim: int | None = None, keepdim: bool = False, *, interpolation:
+             str = 'linear', ignore_nan: bool = False) -> Tensor:
     """Of a line's elements in order, that at a part q of its length. NaN in a line is its quantile."""
     ranks = q if isinstance(q, Tensor) else creation.tensor(q, dtype=input.dtype)
     x = input.reshape((-1,)) if dim is None or input.ndim == 0 else movedim(input, dim, -1)
@@ -163,7 +178,9 @@ def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", ignor
     return out if ranks.ndim else out.select(0, 0)
 
 
-def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear"):
+def nanquantile(input: Tensor, q: Tensor | float | Sequence[float], dim: int | None = None, keepdim: bool = False, *,
+                interpolation: str = 'linear') -> Tensor:
+    """As quantile(), of what is not NaN."""
     return quantile(input, q, dim, keepdim, interpolation=interpolation, ignore_nan=True)
 
 
@@ -183,24 +200,26 @@ def _vector_norm(x, ord, dim, keepdim):
     return _C.pow(sum(_C.pow(magnitude, float(ord)), dims, keepdim), 1 / ord)
 
 
-def norm(input, p="fro", dim=None, keepdim=False, *, dtype=None):
+def norm(input: Tensor, p: float | str | None = 'fro', dim: Dims | None = None, keepdim: bool = False, *, dtype: DTypeLike | None
+         = None) -> Tensor:
     """The vector norm of order p over `dim`; "fro" is 2."""
     if p == "nuc":
         raise _C.Error("norm: the nuclear norm is not there")
     return _vector_norm(_to(input, dtype), 2 if p in ("fro", None) else p, dim, keepdim)
 
 
-def dist(input, other, p=2):
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of input - other, a tensor without dims."""
     return _vector_norm(_C.sub(input, other), p, None, False)
 
 
 @_scalars
-def softmax(input, dim, *, dtype=None):
+def softmax(input: Tensor, dim: int, *, dtype: DTypeLike | None = None) -> Tensor:
     return _C.softmax(_to(input, dtype), dim)
 
 
 @_scalars
-def log_softmax(input, dim, *, dtype=None):
+def log_softmax(input: Tensor, dim: int, *, dtype: DTypeLike | None = None) -> Tensor:
     return _C.log_softmax(_to(input, dtype), dim)
 
 
@@ -208,7 +227,7 @@ def _scan(name):
     plain = getattr(_C, name)
 
     @_scalars
-    def scan(input, dim, *, dtype=None):
+    def scan(input: Tensor, dim: int, *, dtype: DTypeLike | None = None) -> Any:
         return plain(_to(input, dtype), dim)
     scan.__name__, scan.__doc__ = name, plain.__doc__
     return scan
@@ -221,30 +240,32 @@ cumsum, cumprod, cummax, cummin, logcumsumexp = map(_scan, ("cumsum", "cumprod",
 
 
 @_scalars
-def sort(input, dim=-1, descending=False, *, stable=True):
+def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> tuple[Tensor, Tensor]:
     return _C.sort(input, dim, descending)
 
 
 @_scalars
-def argsort(input, dim=-1, descending=False, *, stable=True):
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
     return _C.argsort(input, dim, descending)
 
 
-def msort(input):
+def msort(input: Tensor) -> Tensor:
+    """The elements sorted along the first dim; the shape of input."""
     return sort(input, 0)[0]
 
 
 @_scalars
-def topk(input, k, dim=-1, largest=True, sorted=True):
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
     return _C.topk(input, k, dim, largest)
 
 
 @_scalars
-def kthvalue(input, k, dim=-1, keepdim=False):
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return _C.kthvalue(input, k, dim, keepdim)
 
 
-def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None =
+           None) -> Any:
     """The elements that are there, ascending, or the slices along `dim`."""
     if dim is None:
         values, inverse, counts = _C.unique(input)
@@ -255,7 +276,8 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
     return out if len(out) > 1 else values
 
 
-def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None):
+def searchsorted(sorted_sequence: Tensor, input: Operand, *, out_int32: bool = False, right: bool = False, side: str | None =
+                 None, sorter: Tensor | None = None) -> Tensor:
     values = input if isinstance(input, Tensor) else creation.scalar_tensor(input, dtype=sorted_sequence.dtype)
     if sorter is not None:
         sorted_sequence = _C.gather(sorted_sequence, -1, sorter)
@@ -263,15 +285,16 @@ def searchsorted(sorted_sequence, input, *, out_int32=False, right=False, side=N
     return found.to(dtype.int32) if out_int32 else found
 
 
-def bucketize(input, boundaries, *, out_int32=False, right=False):
+def bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-def histc(input, bins=100, min=0, max=0):
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     return _C.histc(input, bins, min, max)
 
 
-def isin(elements, test_elements, *, assume_unique=False, invert=False):
+def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each element is one of `test_elements`, bool; the shape of `elements`."""
     wanted = _tensor_like(test_elements, elements if isinstance(elements, Tensor) else test_elements).reshape((-1,))
     x = elements if isinstance(elements, Tensor) else creation.scalar_tensor(elements, dtype=wanted.dtype)
     found = any(_C.eq(x.unsqueeze(-1), wanted), -1) if wanted.numel() else creation.zeros(x.shape, dtype=dtype.bool)
@@ -281,11 +304,12 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
 # ---- elementwise
 
 
-def rsub(input, other, *, alpha=1):
+def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Tensor:
+    """other - alpha * input; they broadcast."""
     return _C.sub(other, input if alpha == 1 else _C.mul(input, alpha))
 
 
-def div(input, other, *, rounding_mode=None):
+def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """a / b, rounded as `rounding_mode` says: None, "floor" or "trunc"."""
     kinds = {None: _C.div, "floor": _C.floor_divide, "trunc": _C.div_trunc}
     if rounding_mode not in kinds:
@@ -293,7 +317,7 @@ def div(input, other, *, rounding_mode=None):
     return kinds[rounding_mode](input, other)
 
 
-def clamp(input, min=None, max=None):
+def clamp(input: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """min(max(input, min), max), with numbers, tensors, or neither of one of them."""
     if min is None and max is None:
         raise _C.Error("clamp: neither min nor max is given")
@@ -303,15 +327,17 @@ def clamp(input, min=None, max=None):
     return out if max is None else _C.minimum(out, max)
 
 
-def clamp_min(input, min):
+def clamp_min(input: Tensor, min: Operand) -> Tensor:
+    """max(input, min)."""
     return clamp(input, min)
 
 
-def clamp_max(input, max):
+def clamp_max(input: Tensor, max: Operand) -> Tensor:
+    """min(input, max)."""
     return clamp(input, None, max)
 
 
-def where(condition, input=None, other=None):
+def where(condition: Tensor, input: Operand | None = None, other: Operand | None = None) -> Any:
     """input where the condition holds, other elsewhere; alone it gives the indices of what is true, a tensor a dim."""
     if input is None:
         return nonzero(condition, as_tuple=True)
@@ -324,11 +350,11 @@ def where(condition, input=None, other=None):
     return _C.where(condition, input, other)
 
 
-def lerp(input, end, weight):
+def lerp(input: Tensor, end: Tensor, weight: Operand) -> Tensor:
     return _C.lerp(input, end, weight)
 
 
-def round(input, *, decimals=0):
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Half to even, to so many decimals."""
     if decimals == 0:
         return _C.round(input)
@@ -336,35 +362,39 @@ def round(input, *, decimals=0):
     return _C.round(input * factor) / factor if decimals > 0 else _C.round(input / factor) * factor
 
 
-def nan_to_num(input, nan=None, posinf=None, neginf=None):
+def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     return _C.nan_to_num(input, 0 if nan is None else nan, posinf, neginf)
 
 
-def gelu(input, *, approximate="none"):
+def gelu(input: Tensor, *, approximate: str = 'none') -> Tensor:
     if approximate not in ("none", "tanh"):
         raise _C.Error(f"gelu: approximate {approximate!r} is none of: none, tanh")
     return _C.gelu(input) if approximate == "none" else _C.gelu_tanh(input)
 
 
-def logaddexp(input, other):
+def logaddexp(input: Tensor, other: Tensor) -> Tensor:
+    """log(exp(input) + exp(other)) without overflow; they broadcast."""
     larger = _C.maximum(input, other)
     same = _C.logical_and(_C.eq(input, other), _C.isinf(input))
     apart = _C.where(same, creation.zeros_like(larger), _C.neg(_C.abs(_C.sub(input, other))))
     return _C.add(larger, _C.log1p(_C.exp(apart)))
 
 
-def logaddexp2(input, other):
+def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
+    """log2(2^input + 2^other) without overflow; they broadcast."""
     return logaddexp(input * math.log(2), other * math.log(2)) / math.log(2)
 
 
-def xlogy(input, other):
+def xlogy(input: Operand, other: Operand) -> Tensor:
+    """input log(other), 0 where input is 0; they broadcast."""
     product = _C.mul(input, _C.log(other if isinstance(other, Tensor) else creation.full_like(input, other)))
     zero = _C.eq(input, 0) if isinstance(input, Tensor) else creation.full(product.shape, input == 0)
     bad = _C.isnan(other) if isinstance(other, Tensor) else creation.full(product.shape, math.isnan(other))
     return _C.where(_C.logical_and(zero, _C.logical_not(bad)), creation.zeros_like(product), product)
 
 
-def logit(input, eps=None):
+def logit(input: Tensor, eps: float = None) -> Tensor:
+    """log(x / (1 - x)), of x between eps and 1 - eps where `eps` is given; the shape of input."""
     x = input
     if eps is not None:
         high = creation.full_like(input, 1 - eps)
@@ -372,25 +402,27 @@ def logit(input, eps=None):
     return _C.log(x / (1 - x))
 
 
-def sinc(input):
+def sinc(input: Tensor) -> Tensor:
     """sin(pi x) / (pi x), 1 at 0."""
     zero = _C.eq(input, 0)
     x = _C.where(zero, creation.ones_like(input), input) * math.pi
     return _C.where(zero, creation.ones_like(input), _C.sin(x) / x)
 
 
-def heaviside(input, values):
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 below 0, 1 above, `values` at 0; they broadcast."""
     steps = _C.gt(input, 0).to(values.dtype)
     return _C.where(_C.eq(input, 0), values, steps)
 
 
-def copysign(input, other):
+def copysign(input: Tensor, other: Operand) -> Tensor:
+    """The magnitude of input with the sign of other; they broadcast."""
     sign = signbit(_tensor_like(other, input))
     magnitude = _C.abs(input)
     return _C.where(sign, _C.neg(magnitude), magnitude)
 
 
-def signbit(input):
+def signbit(input: Tensor) -> Tensor:
     """Whether the sign is negative, also that of 0."""
     if not input.is_floating_point():
         return _C.lt(input, 0)
@@ -402,27 +434,33 @@ def _numbers(input, other):
     return _C.where(_C.isnan(input), other, input), _C.where(_C.isnan(other), input, other)
 
 
-def fmax(input, other):
+def fmax(input: Tensor, other: Tensor) -> Tensor:
+    """The larger element, or the one that is not NaN; they broadcast."""
     return _C.maximum(*_numbers(input, other))
 
 
-def fmin(input, other):
+def fmin(input: Tensor, other: Tensor) -> Tensor:
+    """The smaller element, or the one that is not NaN; they broadcast."""
     return _C.minimum(*_numbers(input, other))
 
 
-def frac(input):
+def frac(input: Tensor) -> Tensor:
+    """input - trunc(input); the shape of input."""
     return _C.sub(input, _C.trunc(input))
 
 
-def erfc(input):
+def erfc(input: Tensor) -> Tensor:
+    """1 - erf(input); the shape of input."""
     return _C.sub(1.0, _C.erf(input))
 
 
-def deg2rad(input):
+def deg2rad(input: Tensor) -> Tensor:
+    """Degrees as radians; the shape of input."""
     return _C.mul(input.to(_floating(input)), math.pi / 180)
 
 
-def rad2deg(input):
+def rad2deg(input: Tensor) -> Tensor:
+    """Radians as degrees; the shape of input."""
     return _C.mul(input.to(_floating(input)), 180 / math.pi)
 
 
@@ -430,55 +468,65 @@ def _floating(x):
     return x.dtype if x.is_floating_point() else dtype.float32
 
 
-def ldexp(input, other):
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """input 2^other; they broadcast."""
     return _C.mul(input, _C.pow(2.0, other.to(_floating(other))))
 
 
-def float_power(input, exponent):
+def float_power(input: Operand, exponent: Operand) -> Tensor:
+    """input^exponent in f64; they broadcast."""
     x = input.to(dtype.float64) if isinstance(input, Tensor) else input
     return _C.pow(x, exponent.to(dtype.float64) if isinstance(exponent, Tensor) else float(exponent))
 
 
-def isposinf(input):
+def isposinf(input: Tensor) -> Tensor:
+    """Whether an element is infinite and positive, bool; the shape of input."""
     return _C.logical_and(_C.isinf(input), _C.gt(input, 0))
 
 
-def isneginf(input):
+def isneginf(input: Tensor) -> Tensor:
+    """Whether an element is infinite and negative, bool; the shape of input."""
     return _C.logical_and(_C.isinf(input), _C.lt(input, 0))
 
 
-def isreal(input):
+def isreal(input: Tensor) -> Tensor:
+    """True for every element, bool; the shape of input."""
     return creation.ones(input.shape, dtype=dtype.bool)
 
 
-def angle(input):
+def angle(input: Tensor) -> Tensor:
     """0, pi of negative numbers, NaN of NaN."""
     turned = _C.where(_C.lt(input, 0), creation.full_like(input, math.pi), creation.zeros_like(input))
     return _C.where(_C.isnan(input), input, turned)
 
 
-def same(input):
+def same(input: Tensor) -> Tensor:
     """The tensor itself: what operators of complex numbers are for real ones."""
     return input
 
 
-def allclose(input, other, rtol=1e-5, atol=1e-8, equal_nan=False) -> bool:
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all elements are within atol + rtol |other| of each other."""
     return bool(all(_C.isclose(input, other, rtol, atol, equal_nan)))
 
 
-def equal(input, other) -> bool:
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether shapes and all elements are the same."""
     return input.shape == other.shape and bool(all(_C.eq(input, other)))
 
 
-def addcmul(input, tensor1, tensor2, *, value=1):
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value tensor1 tensor2; all three broadcast."""
     return _C.add(input, _C.mul(_C.mul(tensor1, tensor2), value))
 
 
-def addcdiv(input, tensor1, tensor2, *, value=1):
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value tensor1 / tensor2; all three broadcast."""
     return _C.add(input, _C.mul(_C.div(tensor1, tensor2), value))
 
 
-def mvlgamma(input, p):
+def mvlgamma(input: Tensor, p: int) -> Tensor:
+    """The logarithm of the multivariate gamma function of dimension p; the shape of input."""
     shifts = creation.arange(p, dtype=input.dtype) / -2
     return sum(_C.lgamma(input.unsqueeze(-1) + shifts), -1) + p * (p - 1) / 4 * math.log(math.pi)
 
@@ -491,45 +539,54 @@ def _scaled(product, input, beta, alpha):
     return product if beta == 0 else _C.add(product, input if beta == 1 else input * beta)
 
 
-def addmm(input, mat1, mat2, *, beta=1, alpha=1):
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha mat1 mat2: mat1 [n, k], mat2 [k, m] -> [n, m], to which input broadcasts."""
     return _scaled(_C.matmul(mat1, mat2), input, beta, alpha)
 
 
-def addmv(input, mat, vec, *, beta=1, alpha=1):
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha mat vec: mat [n, k], vec [k] -> [n]."""
     return _scaled(_C.matmul(mat, vec), input, beta, alpha)
 
 
-def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha times the sum of the products of batches: [b, n, k], [b, k, m] -> [n, m]."""
     return _scaled(sum(_C.matmul(batch1, batch2), 0), input, beta, alpha)
 
 
-def baddbmm(input, batch1, batch2, *, beta=1, alpha=1):
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha batch1 batch2: [b, n, k], [b, k, m] -> [b, n, m]."""
     return _scaled(_C.matmul(batch1, batch2), input, beta, alpha)
 
 
-def outer(input, vec2):
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """[n], [m] -> [n, m]: every product of two elements."""
     return _C.mul(input.unsqueeze(1), vec2.unsqueeze(0))
 
 
-def addr(input, vec1, vec2, *, beta=1, alpha=1):
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta input + alpha outer(vec1, vec2): [n], [m] -> [n, m]."""
     return _scaled(outer(vec1, vec2), input, beta, alpha)
 
 
-def dot(input, other):
+def dot(input: Tensor, other: Tensor) -> Tensor:
+    """[n], [n] -> []: the sum of products."""
     return sum(_C.mul(input, other))
 
 
-def mm(input, mat2):
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """[n, k], [k, m] -> [n, m]."""
     return _C.matmul(input, mat2)
 
 
-def inner(input, other):
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """[..., k], [... , k] -> [..., ...]: products summed over the last dims."""
     if input.ndim == 0 or other.ndim == 0:
         return _C.mul(input, other)
     return _C.tensordot(input, other, input.ndim - 1, other.ndim - 1)
 
 
-def tensordot(a, b, dims=2):
+def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] | Tensor = 2) -> Tensor:
     """Over the last `dims` dims of a and the first ones of b, or over the dims that two lists name."""
     if isinstance(dims, Tensor):
         dims = dims.tolist()
@@ -543,13 +600,14 @@ def tensordot(a, b, dims=2):
     return _C.tensordot(a, b, dims[0], dims[1])
 
 
-def einsum(equation, *operands):
+def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
     if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
         operands = operands[0]
     return _C.einsum(equation, list(operands))
 
 
-def kron(input, other):
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """Kronecker's product: each dim has the product of both sizes."""
     n = builtins.max(input.ndim, other.ndim)
     a = input.reshape((1,) * (n - input.ndim) + input.shape)
     b = other.reshape((1,) * (n - other.ndim) + other.shape)
@@ -558,24 +616,26 @@ def kron(input, other):
     return _C.mul(spread_a, spread_b).reshape([x * y for x, y in zip(a.shape, b.shape)])
 
 
-def cross(input, other, dim=None):
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """The vector product along a dim of 3 elements; they broadcast."""
     a, b = broadcast_tensors(input, other)
     if dim is None:
         dim = next(d for d in range(a.ndim) if a.shape[d] == 3)
     return _C.sub(_C.mul(roll(a, -1, dim), roll(b, -2, dim)), _C.mul(roll(a, -2, dim), roll(b, -1, dim)))
 
 
-def cdist(x1, x2, p=2.0, compute_mode=None):
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """Distances [..., n, m] between the rows of both."""
     return _vector_norm(_C.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1, False)
 
 
-def pdist(input, p=2.0):
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     at = creation.triu_indices(input.shape[0], input.shape[0], 1)
     return _vector_norm(_C.sub(input[at[0]], input[at[1]]), p, -1, False)
 
 
-def cov(input, *, correction=1, fweights=None, aweights=None):
+def cov(input: Tensor, *, correction: float | None = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+    """[variables, observations] -> [variables, variables]: covariances."""
     x = input.reshape((1, -1)) if input.ndim < 2 else input
     weights = creation.ones(x.shape[1], dtype=x.dtype)
     if fweights is not None:
@@ -589,7 +649,8 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
     return out.reshape(()) if out.numel() == 1 else out
 
 
-def corrcoef(input):
+def corrcoef(input: Tensor) -> Tensor:
+    """[variables, observations] -> [variables, variables]: Pearson's correlations."""
     c = cov(input)
     if c.ndim == 0:
         return c / c
@@ -597,7 +658,8 @@ def corrcoef(input):
     return c / scale.unsqueeze(0) / scale.unsqueeze(1)
 
 
-def renorm(input, p, dim, maxnorm):
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """Slices along `dim` scaled so that their p-norm is at most `maxnorm`; the shape of input."""
     others = [d for d in range(input.ndim) if d != dim % input.ndim]
     size = _vector_norm(input, p, others, True)
     factor = _C.where(_C.gt(size, maxnorm), maxnorm / (size + 1e-7), creation.ones_like(size))

@@ -1,5 +1,11 @@
 """Model files: tessera.load_onnx("model.onnx").run({"x": array})."""
+from __future__ import annotations
+
 from . import _C
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._types import Any, DTypeLike, DeviceLike, PathLike, Sequence
 
 Model = _C._onnx.Model
 Port = _C._onnx.Port
@@ -18,7 +24,7 @@ def _run(self, inputs=None, *more):
 Model.run = Model.__call__ = _run
 
 
-def load_onnx(path, *, device="cpu", dtype=_C.dtype.float32, optimize=True) -> Model:
+def load_onnx(path: PathLike, *, device: DeviceLike = 'cpu', dtype: DTypeLike = _C.dtype.float32, optimize: bool = True) -> Model:
     """Reads a model file. Throws FileError where it is none, and Unsupported for what is not there."""
     return Model(str(path), device, dtype, optimize)
 
@@ -26,6 +32,20 @@ def load_onnx(path, *, device="cpu", dtype=_C.dtype.float32, optimize=True) -> M
 load = load_onnx
 
 
-def run(path, inputs=None, *more, device="cpu", dtype=_C.dtype.float32) -> dict:
+def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: int = 'batch', input_names: Sequence[str] = (),
+         output_names: Sequence[str] = ()) -> None:
+    """Writes what a module computes in evaluation of such inputs, one tensor or several.
+
+    The first size of the first input stays open under the name of `batch`, and so do equal first sizes of others; with "" all
+    sizes are fixed. Throws Unsupported, which names what ONNX lacks.
+    """
+    inputs = (inputs,) if isinstance(inputs, _C.Tensor) else tuple(inputs)
+    _C._onnx.save(module, inputs, str(path), opset, batch, list(input_names), list(output_names))
+
+
+export = save
+
+
+def run(path: PathLike, inputs: Any = None, *more: Any, device: DeviceLike = 'cpu', dtype: DTypeLike = _C.dtype.float32) -> dict:
     """Reads a model file and runs it once."""
     return _run(load_onnx(path, device=device, dtype=dtype), inputs, *more)

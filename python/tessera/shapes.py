@@ -8,6 +8,10 @@ from . import _C
 from . import creation
 from ._C import Tensor, dtype
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._types import Any, Dims, Generator, Operand, Sequence
+
 
 def _dims(dim, ndim):
     """Those that `dim` names, from 0, all of them for None and ()."""
@@ -37,35 +41,38 @@ def _listed(sizes):
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 
-def reshape(input, *shape):
+def reshape(input: Tensor, *shape: Dims) -> Tensor:
     return _C.reshape(input, _listed(shape))
 
 
-def permute(input, *dims):
+def permute(input: Tensor, *dims: Dims) -> Tensor:
     return _C.permute(input, _listed(dims)) if input.ndim else input
 
 
-def expand(input, *size):
+def expand(input: Tensor, *size: Dims) -> Tensor:
     return _C.expand(input, _listed(size))
 
 
-def expand_as(input, other):
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """input broadcast to the shape of other, as a view."""
     return _C.expand(input, other.shape)
 
 
-def reshape_as(input, other):
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    """input in the shape of other."""
     return _C.reshape(input, other.shape)
 
 
-def transpose(input, dim0, dim1):
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return _C.transpose(input, dim0, dim1) if input.ndim else input
 
 
-def t(input):
+def t(input: Tensor) -> Tensor:
+    """[n, m] -> [m, n], a view; what has fewer dims as it is."""
     return _C.transpose(input, 0, 1) if input.ndim > 1 else input
 
 
-def squeeze(input, dim=None):
+def squeeze(input: Tensor, dim: Dims | None = None) -> Tensor:
     if dim == ():
         return input
     for d in sorted({d for d in _dims(dim, input.ndim) if d < input.ndim}, reverse=True):
@@ -74,30 +81,32 @@ def squeeze(input, dim=None):
     return input
 
 
-def flatten(input, start_dim=0, end_dim=-1):
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return _C.flatten(input, start_dim, end_dim) if input.ndim else input.reshape((1,))
 
 
-def unflatten(input, dim, sizes):
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """A dim as several, whose sizes multiply to its own."""
     d = dim % input.ndim
     return input.reshape(input.shape[:d] + tuple(sizes) + input.shape[d + 1:])
 
 
-def ravel(input):
+def ravel(input: Tensor) -> Tensor:
+    """All dims as one."""
     return input.reshape((-1,))
 
 
-def cat(tensors, dim=0):
+def cat(tensors: Sequence[Tensor], dim: Dims | None = 0) -> Tensor:
     """Joined along `dim`; the dtypes are promoted, and empty 1-d tensors are passed over."""
     parts = [p for p in tensors if p.shape != (0,)]
     return _C.concat(parts, dim) if parts else list(tensors)[0]
 
 
-def stack(tensors, dim=0):
+def stack(tensors: Sequence[Tensor], dim: Dims | None = 0) -> Tensor:
     return _C.stack(list(tensors), dim)
 
 
-def split(input, split_size_or_sections, dim=0):
+def split(input: Tensor, split_size_or_sections: Dims, dim: int = 0) -> tuple[Tensor, ...]:
     if isinstance(split_size_or_sections, int):
         return _C.split(input, split_size_or_sections, dim)
     ends = [0]
@@ -108,11 +117,12 @@ def split(input, split_size_or_sections, dim=0):
     return tuple(_C.slice(input, dim, a, b) for a, b in zip(ends, ends[1:]))
 
 
-def chunk(input, chunks, dim=0):
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return _C.chunk(input, chunks, dim)
 
 
-def tensor_split(input, indices_or_sections, dim=0):
+def tensor_split(input: Tensor, indices_or_sections: Dims | Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts along `dim`: so many, or those that begin at the indices. Views."""
     n, at = input.shape[dim], indices_or_sections
     if isinstance(at, Tensor):
         at = at.tolist()
@@ -122,33 +132,38 @@ def tensor_split(input, indices_or_sections, dim=0):
     return tuple(_C.slice(input, dim, a, builtins.max(a, b) if b >= 0 else b) for a, b in zip([0, *at], [*at, n]))
 
 
-def hsplit(input, indices_or_sections):
+def hsplit(input: Tensor, indices_or_sections: Dims | Tensor) -> tuple[Tensor, ...]:
+    """tensor_split() along the second dim, or the only one."""
     return tensor_split(input, indices_or_sections, 0 if input.ndim == 1 else 1)
 
 
-def vsplit(input, indices_or_sections):
+def vsplit(input: Tensor, indices_or_sections: Dims | Tensor) -> tuple[Tensor, ...]:
+    """tensor_split() along the first dim."""
     return tensor_split(input, indices_or_sections, 0)
 
 
-def dsplit(input, indices_or_sections):
+def dsplit(input: Tensor, indices_or_sections: Dims | Tensor) -> tuple[Tensor, ...]:
+    """tensor_split() along the third dim."""
     return tensor_split(input, indices_or_sections, 2)
 
 
-def narrow(input, dim, start, length):
+def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
+    """`length` elements along `dim` from `start` on, a view."""
     start = int(start) + (input.shape[dim] if start < 0 else 0)
     return _C.slice(input, dim, start, start + length)
 
 
-def repeat(input, *counts):
+def repeat(input: Tensor, *counts: Dims) -> Tensor:
     return _C.repeat(input, _listed(counts))
 
 
-def tile(input, *dims):
+def tile(input: Tensor, *dims: Dims) -> Tensor:
+    """The tensor repeated so often along its last dims."""
     counts = tuple(_listed(dims))
     return _C.repeat(input, (1,) * (input.ndim - len(counts)) + counts)
 
 
-def repeat_interleave(input, repeats, dim=None, *, output_size=None):
+def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
     if dim is None:
         input, dim = input.reshape((-1,)), 0
     if isinstance(repeats, Tensor) and repeats.numel() == 1:
@@ -156,7 +171,7 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
     return _C.repeat_interleave(input.reshape((1,)) if input.ndim == 0 else input, repeats, dim)
 
 
-def roll(input, shifts, dims=None):
+def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
     if input.ndim == 0:
         return input
     if dims is None or dims == ():
@@ -164,20 +179,23 @@ def roll(input, shifts, dims=None):
     return _C.roll(input, shifts, dims)
 
 
-def flip(input, *axes, dims=None):
+def flip(input: Tensor, *axes: Dims, dims: Dims | None = None) -> Tensor:
     dims = _listed(axes) if dims is None else dims
     return _C.flip(input, dims) if input.ndim and dims else input.clone()
 
 
-def fliplr(input):
+def fliplr(input: Tensor) -> Tensor:
+    """The second dim reversed."""
     return _C.flip(input, 1)
 
 
-def flipud(input):
+def flipud(input: Tensor) -> Tensor:
+    """The first dim reversed."""
     return _C.flip(input, 0)
 
 
-def rot90(input, k=1, dims=(0, 1)):
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned by 90 degrees k times in the plane of two dims."""
     a, b = dims
     k %= 4
     if k == 2:
@@ -185,11 +203,12 @@ def rot90(input, k=1, dims=(0, 1)):
     return input if k == 0 else transpose(_C.flip(input, b if k == 1 else a), a, b)
 
 
-def diagonal(input, offset=0, dim1=0, dim2=1):
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     return _C.diagonal(input, offset, dim1, dim2)
 
 
-def diag_embed(input, offset=0, dim1=-2, dim2=-1):
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """[..., n] -> [..., m, m] with these elements on a diagonal, and m = n + |offset|."""
     n, m = input.shape[-1], input.shape[-1] + builtins.abs(offset)
     wide = input.unsqueeze(-1).expand(input.shape + (m,))
     rows = creation.arange(m).unsqueeze(1)
@@ -200,19 +219,22 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     return movedim(out, (-2, -1), (dim1, dim2))
 
 
-def diag(input, diagonal=0):
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """A vector as a diagonal matrix, or the diagonal of a matrix."""
     return diag_embed(input, diagonal) if input.ndim == 1 else _C.diagonal(input, diagonal)
 
 
-def diagflat(input, offset=0):
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """All elements on a diagonal of a matrix."""
     return diag_embed(input.reshape((-1,)), offset)
 
 
-def trace(input):
+def trace(input: Tensor) -> Tensor:
+    """[n, m] -> []: the sum of the diagonal."""
     return _C.sum(_C.diagonal(input))
 
 
-def movedim(input, source, destination):
+def movedim(input: Tensor, source: Dims, destination: Dims) -> Tensor:
     if isinstance(source, int):
         return _C.movedim(input, source, destination) if input.ndim else input
     n = input.ndim
@@ -221,20 +243,21 @@ def movedim(input, source, destination):
     return permute(input, [pairs[d] if d in pairs else next(rest) for d in range(n)])
 
 
-def unfold(input, dimension, size, step):
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements, `step` apart, along a dim, as the last dim."""
     x = input.reshape((1,)) if input.ndim == 0 else input
     out = _C.sliding_windows(x, dimension, size, step)
     return out.select(0, 0) if input.ndim == 0 else out
 
 
-def meshgrid(*tensors, indexing="ij"):
+def meshgrid(*tensors: Tensor, indexing: str = 'ij') -> tuple[Tensor, ...]:
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tensors[0]
     return _C.meshgrid([p.reshape((-1,)) for p in tensors], indexing == "xy")
 
 
-def broadcast_shapes(*shapes):
+def broadcast_shapes(*shapes: Dims) -> tuple[int, ...]:
+    """The shape to which all of these broadcast."""
     shapes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
     n, out = builtins.max(map(len, shapes), default=0), []
     for sizes in zip(*((1,) * (n - len(s)) + s for s in shapes)):
@@ -245,20 +268,24 @@ def broadcast_shapes(*shapes):
     return tuple(out)
 
 
-def broadcast_tensors(*tensors):
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """All of them expanded to one shape, as views."""
     shape = broadcast_shapes(*(x.shape for x in tensors))
     return tuple(_C.expand(x, shape) for x in tensors)
 
 
-def atleast_1d(*tensors):
+def atleast_1d(*tensors: Tensor) -> Any:
+    """The tensors, with one dim where they have none."""
     return _each(tensors, lambda x: x if x.ndim else x.reshape((1,)))
 
 
-def atleast_2d(*tensors):
+def atleast_2d(*tensors: Tensor) -> Any:
+    """The tensors, with two dims where they have fewer."""
     return _each(tensors, lambda x: x if x.ndim > 1 else x.reshape((1, -1)))
 
 
-def atleast_3d(*tensors):
+def atleast_3d(*tensors: Tensor) -> Any:
+    """The tensors, with three dims where they have fewer."""
     return _each(tensors, lambda x: x if x.ndim > 2 else x.unsqueeze(-1) if x.ndim == 2 else x.reshape((1, -1, 1)))
 
 
@@ -269,24 +296,29 @@ def _each(tensors, function):
     return tuple(map(function, tensors)) if len(tensors) > 1 else function(tensors[0])
 
 
-def hstack(tensors):
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the second dim, or the only one."""
     parts = [atleast_1d(x) for x in tensors]
     return cat(parts, 0 if parts[0].ndim == 1 else 1)
 
 
-def vstack(tensors):
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the first of at least two dims."""
     return cat([atleast_2d(x) for x in tensors], 0)
 
 
-def dstack(tensors):
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the third of at least three dims."""
     return cat([atleast_3d(x) for x in tensors], 2)
 
 
-def column_stack(tensors):
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the second dim, vectors as columns."""
     return cat([x if x.ndim > 1 else x.reshape((-1, 1)) for x in tensors], 1)
 
 
-def block_diag(*tensors):
+def block_diag(*tensors: Tensor) -> Tensor:
+    """[n_i, m_i] ... -> [sum of n, sum of m]: the matrices along the diagonal of one."""
     parts = [atleast_2d(x) for x in tensors]
     width, before, rows = builtins.sum(p.shape[1] for p in parts), 0, []
     for p in parts:
@@ -295,13 +327,15 @@ def block_diag(*tensors):
     return _C.concat(rows, 0)
 
 
-def cartesian_prod(*tensors):
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """[n_i] ... -> [product of n, count]: every choice of an element of each."""
     if len(tensors) == 1:
         return tensors[0]
     return _C.stack([m.reshape((-1,)) for m in _C.meshgrid(list(tensors))], 1)
 
 
-def diff(input, n=1, dim=-1, prepend=None, append=None):
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """Differences of neighbours along `dim`, n times; each makes it one shorter."""
     if n == 0:
         return input
     x = cat([p for p in (prepend, input, append) if p is not None], dim)
@@ -322,25 +356,27 @@ def _trapezoids(y, x, dx, dim):
     return _C.mul(both, widths) * 0.5
 
 
-def trapezoid(y, x=None, *, dx=1, dim=-1):
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1, dim: int = -1) -> Tensor:
+    """The integral along `dim`, which vanishes, by the trapezoidal rule."""
     return _C.sum(_trapezoids(y, x, dx, dim), dim)
 
 
-def cumulative_trapezoid(y, x=None, *, dx=1, dim=-1):
+def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1, dim: int = -1) -> Tensor:
+    """Integrals from the start on along `dim`, which gets one shorter."""
     return _C.cumsum(_trapezoids(y, x, dx, dim), dim)
 
 
 # ---- indexing
 
 
-def nonzero(input, *, as_tuple=False):
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     if as_tuple and input.ndim == 0:
         input = input.reshape((1,))
     found = _C.nonzero(input)
     return tuple(found.select(1, d) for d in range(input.ndim)) if as_tuple else found
 
 
-def gather(input, dim, index):
+def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     if index.dtype in (dtype.uint8, dtype.int8):
         index = index.to(dtype.int64)
     if index.numel() == 0:
@@ -350,13 +386,13 @@ def gather(input, dim, index):
     return _C.gather(input, dim, index)
 
 
-def index_select(input, dim, index):
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     if input.ndim == 0:
         return _C.index_select(input.reshape((1,)), 0, index.reshape((-1,))).reshape(())
     return _C.index_select(input, dim, index.reshape((-1,)))
 
 
-def take_along_dim(input, indices, dim=None):
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     if dim is None:
         return _C.gather(input.reshape((-1,)), 0, indices.reshape((-1,)))
     others = ([1 if d == dim % x.ndim else n for d, n in enumerate(x.shape)] for x in (input, indices))
@@ -365,7 +401,8 @@ def take_along_dim(input, indices, dim=None):
     return _C.take_along_dim(input.expand(shape), indices, dim)
 
 
-def take(input, index):
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """The elements at indices into all of them, row-major; the shape of index."""
     return input.reshape((-1,))[index]
 
 
@@ -373,7 +410,7 @@ def _cut_to(index, source):
     return source[tuple(slice(0, n) for n in index.shape)] if source.shape != index.shape else source
 
 
-def scatter(input, dim, index, src, *, reduce=None):
+def scatter(input: Tensor, dim: int, index: Tensor, src: Operand, *, reduce: str | None = None) -> Tensor:
     """input with src, a tensor or a number, written to the places that gather would read, or added or multiplied."""
     source = _cut_to(index, src) if isinstance(src, Tensor) else creation.full(index.shape, src, dtype=input.dtype)
     if input.ndim == 0:
@@ -387,11 +424,11 @@ def scatter(input, dim, index, src, *, reduce=None):
     return _C.scatter_reduce(input, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
 
 
-def scatter_add(input, dim, index, src):
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return scatter(input, dim, index, src, reduce="add")
 
 
-def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     names = {"amax": "max", "amin": "min"}
     if input.ndim == 0:
         return _C.scatter_reduce(input.reshape((1,)), 0, index.reshape((-1,)), src.reshape((-1,)), names.get(reduce, reduce),
@@ -409,18 +446,20 @@ def _rows(input, dim, index, source):
 
 
 @_scalars
-def index_add(input, dim, index, source, *, alpha=1):
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     return _C.index_add(input, dim, index.reshape((-1,)), source.reshape((1,)) if source.ndim == 0 else source, alpha)
 
 
 @_scalars
-def index_copy(input, dim, index, source):
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """input with the slices of source written to places `index` [n] along `dim`."""
     source, index = source.reshape((1,)) if source.ndim == 0 else source, index.reshape((-1,))
     return _C.scatter(input, dim, _rows(input, dim, index, source), source) if index.numel() else input.clone()
 
 
 @_scalars
-def index_fill(input, dim, index, value):
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor:
+    """input with a value written to places `index` [n] along `dim`."""
     index = index.reshape((-1,))
     named = _C.gt(_C.sum(_C.one_hot(index, input.shape[dim]), 0), 0) if index.numel() else creation.zeros(
         input.shape[dim], dtype=dtype.bool)
@@ -430,12 +469,13 @@ def index_fill(input, dim, index, value):
 
 
 @_scalars
-def index_reduce(input, dim, index, source, reduce, *, include_self=True):
+def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """input with the slices of source reduced into places `index` [n] along `dim`."""
     source, index = source.reshape((1,)) if source.ndim == 0 else source, index.reshape((-1,))
     return scatter_reduce(input, dim, _rows(input, dim, index, source), source, reduce, include_self=include_self)
 
 
-def index_put(input, indices, values, accumulate=False):
+def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> Tensor:
     if builtins.any(i is None for i in indices):
         raise _C.Error("index_put: every index is a tensor here")
     spread = []
@@ -444,22 +484,27 @@ def index_put(input, indices, values, accumulate=False):
     return _C.index_put(input, spread, values, accumulate)
 
 
-def put(input, index, source, accumulate=False):
+def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """input with source written to indices into all elements, row-major."""
     return _C.index_put(input.reshape((-1,)), [index.reshape((-1,))], source.reshape((-1,)), accumulate).reshape(input.shape)
 
 
-def select_scatter(input, src, dim, index):
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """input with src written to one place along `dim`."""
     index %= input.shape[dim]
     place = creation.arange(input.shape[dim]).reshape([-1 if d == dim % input.ndim else 1 for d in range(input.ndim)])
     return _C.where(_C.eq(place, index), src.unsqueeze(dim), input)
 
 
-def slice_scatter(input, src, dim=0, start=None, end=None, step=1):
+def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int =
+                  1) -> Tensor:
+    """input with src written to a slice along `dim`."""
     at = creation.tensor(list(range(input.shape[dim]))[start:end:step], dtype=dtype.int64)
     return index_copy(input, dim, at, src)
 
 
-def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """input with src written to a diagonal."""
     x = movedim(input, (dim1, dim2), (-2, -1))
     rows, columns = x.shape[-2:]
     on = _C.eq(creation.arange(columns).unsqueeze(0) - creation.arange(rows).unsqueeze(1), offset)
@@ -469,11 +514,13 @@ def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
     return movedim(_C.where(on, spread, x), (-2, -1), (dim1, dim2))
 
 
-def masked_fill(input, mask, value):
+def masked_fill(input: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    """value where the mask holds, input elsewhere; they broadcast."""
     return _C.where(mask, _C.mul(creation.ones((), dtype=input.dtype), value), input)
 
 
-def masked_scatter(input, mask, source):
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Elements of source, in order, where the mask holds, input elsewhere."""
     mask = mask.expand(broadcast_shapes(input.shape, mask.shape))
     x = input.expand(mask.shape)
     order = _C.cumsum(mask.reshape((-1,)).to(dtype.int64), 0) - 1
@@ -481,18 +528,19 @@ def masked_scatter(input, mask, source):
     return _C.where(mask, taken.reshape(mask.shape), x)
 
 
-def one_hot(input, num_classes=-1):
+def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     return _C.one_hot(input, int(_C.amax(input).item()) + 1 if num_classes < 0 else num_classes)
 
 
-def sum_to_size(input, *size):
+def sum_to_size(input: Tensor, *size: Dims) -> Tensor:
+    """Sums down to a shape that broadcasts to that of input."""
     return _C.sum_to(input, _listed(size))
 
 
-def multinomial(input, num_samples, replacement=False, *, generator=None):
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     return _C.multinomial(input, num_samples, replacement, generator)
 
 
-def bernoulli(input, *, generator=None):
+def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     """1 with the probabilities of the input, 0 otherwise."""
     return _C.lt(_C.rand(input.shape, generator), input).to(input.dtype)

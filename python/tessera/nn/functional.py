@@ -2,15 +2,20 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 
 from .. import _C, autograd, creation, functions, shapes
 from .._C import (  # noqa: F401
-    celu, channel_shuffle, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu, relu6, selu,
-    sigmoid, silu, softsign, tanh, tanhshrink)
+    celu, channel_shuffle, ctc_loss, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu,
+    relu6, selu, sigmoid, silu, softsign, tanh, tanhshrink)
 from .._C import Tensor, dtype
 from ..functions import gelu, pdist  # noqa: F401
 from ..shapes import one_hot  # noqa: F401
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._types import Any, Callable, DTypeLike, Dims, Operand, Sequence
 
 
 def _each(value, n):
@@ -45,7 +50,7 @@ def _batched(rank):
                 return function(input, *args, **kwargs)
             out = function(input.unsqueeze(0), *args, **kwargs)
             return tuple(o.squeeze(0) for o in out) if isinstance(out, tuple) else _C.squeeze(out, 0)
-        wrapped.__name__, wrapped.__doc__ = function.__name__, function.__doc__
+        functools.update_wrapper(wrapped, function)
         return wrapped
     return decorate
 
@@ -53,7 +58,7 @@ def _batched(rank):
 # ---- linear layers
 
 
-def linear(input, weight, bias=None):
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _C.linear(input, weight, bias) if weight.ndim == 2 and input.ndim > 1 else _plain_linear(input, weight, bias)
 
 
@@ -62,12 +67,13 @@ def _plain_linear(input, weight, bias):
     return out if bias is None else out + bias
 
 
-def bilinear(input1, input2, weight, bias=None):
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     out = _C.einsum("...i,oij,...j->...o", [input1, weight, input2])
     return out if bias is None else out + bias
 
 
-def embedding(input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False):
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float =
+              2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
     """Rows of `weight`; that of `padding_idx` gets no gradient."""
     if max_norm is not None or scale_grad_by_freq:
         raise _C.Error("embedding: max_norm and scale_grad_by_freq are not there")
@@ -93,23 +99,27 @@ def _padding(padding, weight, dilation, n):
 
 def _convolution(n):
     @_batched(n + 2)
-    def conv(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    def conv(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Dims | None = 1, padding: Dims | str = 0,
+             dilation: Dims = 1, groups: int = 1) -> Tensor:
         dilation = _each(dilation, n)
         low, high = _padding(padding, weight, dilation, n)
         if n == 2 and low == high:
             return _C.conv2d(input, weight, bias, _each(stride, n), low, dilation, groups)
         return _C.conv(input, weight, bias, stride=_each(stride, n), low=low, high=high, dilation=dilation, groups=groups)
     conv.__name__ = f"conv{n}d"
+    conv.__doc__ = f"x [n, c, sizes of {n} dims], weight [out, c / groups, windows], bias [out] -> [n, out, ...]."
     return conv
 
 
 def _transposed(n):
     @_batched(n + 2)
-    def conv(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    def conv(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Dims | None = 1, padding: Dims | str = 0,
+             output_padding: Dims = 0, groups: int = 1, dilation: Dims = 1) -> Tensor:
         cut = _each(padding, n)
         return _C.conv_transpose(input, weight, bias, stride=_each(stride, n), low=cut, high=cut,
                                  output_padding=_each(output_padding, n), dilation=_each(dilation, n), groups=groups)
     conv.__name__ = f"conv_transpose{n}d"
+    conv.__doc__ = f"x [n, c, sizes of {n} dims], weight [c, out / groups, windows], bias [out] -> [n, out, ...]."
     return conv
 
 
@@ -118,13 +128,13 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_transposed, (1, 2, 3
 
 
 @_batched(4)
-def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
+def unfold(input: Tensor, kernel_size: Dims, dilation: Dims = 1, padding: Dims = 0, stride: Dims | None = 1) -> Tensor:
     cut = _each(padding, 2)
     return _C.unfold(input, _each(kernel_size, 2), stride=_each(stride, 2), low=cut, high=cut, dilation=_each(dilation, 2))
 
 
 @_batched(3)
-def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
+def fold(input: Tensor, output_size: Dims, kernel_size: Dims, dilation: Dims = 1, padding: Dims = 0, stride: Dims = 1) -> Tensor:
     cut = _each(padding, 2)
     return _C.fold(input, _each(output_size, 2), _each(kernel_size, 2), stride=_each(stride, 2), low=cut, high=cut,
                    dilation=_each(dilation, 2))
@@ -144,16 +154,19 @@ def _windows(n, kernel_size, stride, padding, dilation, ceil_mode):
 
 def _max_pool(n):
     @_batched(n + 2)
-    def pool(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+    def pool(input: Tensor, kernel_size: Dims, stride: Dims | None = None, padding: Dims = 0, dilation: Dims = 1, ceil_mode: bool
+             = False, return_indices: bool = False) -> Any:
         windows = _windows(n, kernel_size, stride, padding, dilation, ceil_mode)
         return (_C.max_pool_with_indices if return_indices else _C.max_pool)(input, **windows)
     pool.__name__ = f"max_pool{n}d"
+    pool.__doc__ = f"Maxima of windows: x [n, c, sizes of {n} dims] -> [n, c, windows], and where they are with `return_indices`."
     return pool
 
 
 def _avg_pool(n):
     @_batched(n + 2)
-    def pool(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+    def pool(input: Tensor, kernel_size: Dims, stride: Dims | None = None, padding: Dims = 0, ceil_mode: bool = False,
+             count_include_pad: bool = True, divisor_override: int | None = None) -> Any:
         windows = _windows(n, kernel_size, stride, padding, 1, ceil_mode)
         if divisor_override is None:
             return _C.avg_pool(input, **windows, count_include_pad=count_include_pad)
@@ -165,15 +178,17 @@ def _avg_pool(n):
             out = _C.slice(out, d, 0, builtins.min(out.shape[d], (length + c - 1) // s + 1))
         return out
     pool.__name__ = f"avg_pool{n}d"
+    pool.__doc__ = f"Means of windows: x [n, c, sizes of {n} dims] -> [n, c, windows]."
     return pool
 
 
 def _adaptive(n, plain):
     @_batched(n + 2)
-    def pool(input, output_size, return_indices=False):
+    def pool(input: Tensor, output_size: int | Sequence[int | None], return_indices: bool = False) -> Any:
         sizes = [input.shape[i - n] if s is None else s for i, s in enumerate(_each(output_size, n))]
         return (plain(input, sizes), _places_of_maxima(input, sizes)) if return_indices else plain(input, sizes)
     pool.__name__ = f"{plain.__name__}{n}d"
+    pool.__doc__ = f"As many windows as `output_size` says: x [n, c, sizes of {n} dims] -> [n, c, output_size]."
     return pool
 
 
@@ -197,7 +212,8 @@ def _places_of_maxima(input, sizes):
 
 
 def _unpool(n):
-    def pool(input, indices, kernel_size, stride=None, padding=0, output_size=None):
+    def pool(input: Tensor, indices: Tensor, kernel_size: Dims, stride: Dims | None = None, padding: Dims = 0, output_size: int |
+             Sequence[int | None] = None) -> Any:
         size, cut = _each(kernel_size, n), _each(padding, n)
         step = size if stride in (None, ()) else _each(stride, n)
         if output_size is None:
@@ -213,6 +229,7 @@ def _unpool(n):
             out = out + (added - added.detach())
         return out.reshape(planes[:-1] + tuple(sizes))
     pool.__name__ = f"max_unpool{n}d"
+    pool.__doc__ = f"Maxima of {n}-d windows back where they were, and 0 elsewhere."
     return pool
 
 
@@ -226,7 +243,7 @@ adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive(n, _C
 # ---- sampling
 
 
-def pad(input, pad, mode="constant", value=None):
+def pad(input: Tensor, pad: Sequence[int], mode: str = 'constant', value: float = None) -> Tensor:
     """`pad` holds what goes before and behind the last dim, then the one before it, and so on; negative numbers cut."""
     low, high = list(pad[0::2])[::-1], list(pad[1::2])[::-1]
     if mode == "replicate" and builtins.min(pad) < 0:
@@ -247,8 +264,9 @@ def pad(input, pad, mode="constant", value=None):
     return _C.pad(input, low, high, kinds[mode])
 
 
-def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None,
-                antialias=False):
+def interpolate(input: Tensor, size: Dims | None = None, scale_factor: float | Sequence[float] | None = None, mode: str =
+                'nearest', align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool =
+                False) -> Tensor:
     """Images resized; modes nearest, nearest-exact, linear, bilinear, trilinear, bicubic and area."""
     n = input.ndim - 2
     if (size is None) == (scale_factor is None):
@@ -278,31 +296,34 @@ def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corne
     return _C.resize_by(input, dims, scales, **options)
 
 
-def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
+def upsample(input: Tensor, size: Dims | None = None, scale_factor: float | Sequence[float] | None = None, mode: str = 'nearest',
+             align_corners: bool | None = None) -> Tensor:
+    """interpolate() under its old name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
-def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
+def grid_sample(input: Tensor, grid: Tensor, mode: str = 'bilinear', padding_mode: str = 'zeros', align_corners: bool =
+                False) -> Tensor:
     kinds = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
     return _C.grid_sample(input, grid, kinds[mode], padding_mode, bool(align_corners))
 
 
-def affine_grid(theta, size, align_corners=False):
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool = False) -> Tensor:
     return _C.affine_grid(theta, list(size)[2:], bool(align_corners))
 
 
 # ---- activations
 
 
-def softmax(input, dim=None, *, dtype=None):
+def softmax(input: Tensor, dim: int = None, *, dtype: DTypeLike | None = None) -> Tensor:
     return functions.softmax(input, _default_dim(input) if dim is None else dim, dtype=dtype)
 
 
-def log_softmax(input, dim=None, *, dtype=None):
+def log_softmax(input: Tensor, dim: int = None, *, dtype: DTypeLike | None = None) -> Tensor:
     return functions.log_softmax(input, _default_dim(input) if dim is None else dim, dtype=dtype)
 
 
-def softmin(input, dim=None, *, dtype=None):
+def softmin(input: Tensor, dim: Dims | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     return softmax(_C.neg(input), dim, dtype=dtype)
 
 
@@ -310,62 +331,63 @@ def _default_dim(input):
     return 0 if input.ndim in (0, 1, 3) else 1
 
 
-def leaky_relu(input, negative_slope=0.01):
+def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
     return _C.leaky_relu(input, negative_slope)
 
 
-def prelu(input, weight):
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if weight.numel() == 1:
         weight = weight.reshape((1,))
     return _C.prelu(input if input.ndim > 1 or weight.numel() == 1 else input.unsqueeze(0), weight).reshape(input.shape)
 
 
-def hardtanh(input, min_val=-1.0, max_val=1.0):
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     return _C.hardtanh(input, min_val, max_val)
 
 
-def softplus(input, beta=1.0, threshold=20.0):
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     scaled = input * float(beta)
     return _C.where(_C.gt(scaled, threshold), input, _C.softplus(scaled) / float(beta))
 
 
-def softshrink(input, lambd=0.5):
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return _C.softshrink(input, lambd)
 
 
-def hardshrink(input, lambd=0.5):
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     if lambd < 0:
         return input.clone()
     return _C.hardshrink(input, lambd)
 
 
-def threshold(input, threshold, value):
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
     return _C.where(_C.gt(input, threshold), input, creation.full_like(input, value))
 
 
-def glu(input, dim=-1):
+def glu(input: Tensor, dim: int = -1) -> Tensor:
     return _C.glu(input, dim)
 
 
-def dropout(input, p=0.5, training=True):
+def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return _C.dropout(input, p, training)
 
 
 # ---- norms
 
 
-def normalize(input, p=2.0, dim=1, eps=1e-12):
+def normalize(input: Tensor, p: float = 2.0, dim: Dims = 1, eps: float = 1e-12) -> Tensor:
     size = functions._vector_norm(input, p, dim, True)
     return input / _C.maximum(size, eps).expand(input.shape)
 
 
-def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
+def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps:
+               float = 1e-05) -> Tensor:
     if weight is None and (bias is not None or len(normalized_shape) != 1):
         weight = creation.ones(tuple(normalized_shape), dtype=input.dtype)
     return _C.layer_norm(input, weight, bias, eps)
 
 
-def rms_norm(input, normalized_shape, weight=None, eps=None):
+def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float = None) -> Tensor:
     eps = {dtype.float64: 2.220446049250313e-16}.get(input.dtype, 1.1920929e-07) if eps is None else eps
     n = len(normalized_shape)
     if input.numel() == 0:
@@ -374,12 +396,14 @@ def rms_norm(input, normalized_shape, weight=None, eps=None):
     return _C.rms_norm(flat, None if weight is None else weight.reshape((-1,)), eps).reshape(input.shape)
 
 
-def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5):
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float =
+               1e-05) -> Tensor:
     return _C.group_norm(input, num_groups, weight, bias, eps)
 
 
-def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True, momentum=0.1,
-                  eps=1e-5):
+def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None =
+                  None, bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float =
+                  1e-05) -> Tensor:
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if running_mean is not None:
@@ -391,7 +415,8 @@ def instance_norm(input, running_mean=None, running_var=None, weight=None, bias=
     return _C.instance_norm(input, weight, bias, eps)
 
 
-def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
+def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor
+               | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-05) -> Tensor:
     if input.numel() == 0:
         return input.clone()
     channels = input.shape[1]
@@ -404,7 +429,7 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     return _C.batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
-def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
+def local_response_norm(input: Tensor, size: Dims, alpha: float = 0.0001, beta: float = 0.75, k: int = 1.0) -> Tensor:
     """PyTorch's windows of an even size have one more channel before, and ours one more behind."""
     if size % 2:
         return _C.local_response_norm(input, size, alpha, beta, k)
@@ -414,21 +439,21 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
     return input / _C.pow(_C.slice(means, 1, 0, channels) * alpha + k, beta)
 
 
-def cosine_similarity(x1, x2, dim=1, eps=1e-8):
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: Dims | None = 1, eps: float = 1e-08) -> Tensor:
     a, b = shapes.broadcast_tensors(x1, x2)
     sizes = [_C.maximum(functions._vector_norm(x, 2, dim, True), eps) for x in (a, b)]
     return functions.sum((a / sizes[0]) * (b / sizes[1]), dim)
 
 
-def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06, keepdim: bool = False) -> Tensor:
     return functions._vector_norm(_C.add(_C.sub(x1, x2), eps), p, -1, keepdim)
 
 
 # ---- attention
 
 
-def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
-                                 enable_gqa=False):
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: float, attn_mask: Tensor | None = None, dropout_p: float =
+                                 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
     """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]."""
     all_three = [x.unsqueeze(0) if x.ndim == 2 else x for x in (query, key, value)]
     lead = shapes.broadcast_shapes(*(x.shape[:-3] for x in all_three))
@@ -444,29 +469,31 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 # ---- losses
 
 
-def mse_loss(input, target, reduction="mean", weight=None):
+def mse_loss(input: Tensor, target: Tensor, reduction: str = 'mean', weight: Tensor | None = None) -> Tensor:
     loss = _C.square(_C.sub(input, target))
     return _weighted(loss, weight, reduction)
 
 
-def l1_loss(input, target, reduction="mean", weight=None):
+def l1_loss(input: Tensor, target: Tensor, reduction: str = 'mean', weight: Tensor | None = None) -> Tensor:
     loss = _C.abs(_C.sub(input, target))
     return _weighted(loss, weight, reduction)
 
 
-def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
+def huber_loss(input: Tensor, target: Tensor, reduction: str = 'mean', delta: float = 1.0, weight: Tensor | None =
+               None) -> Tensor:
     apart = _C.abs(_C.sub(input, target))
     loss = _C.where(_C.le(apart, delta), apart * apart * 0.5, (apart - 0.5 * delta) * delta)
     return _weighted(loss, weight, reduction)
 
 
-def smooth_l1_loss(input, target, reduction="mean", beta=1.0):
+def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = 'mean', beta: float = 1.0) -> Tensor:
     if beta == 0:
         return l1_loss(input, target, reduction)
     return _reduced(huber_loss(input, target, "none", beta) / beta, reduction)
 
 
-def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str =
+             'mean') -> Tensor:
     """input [n, classes, ...] of logarithms of probabilities, target [n, ...]."""
     if input.ndim == 1:
         out = nll_loss(input.unsqueeze(0), target.reshape((1,)), weight, ignore_index, "none")
@@ -484,7 +511,8 @@ def nll_loss(input, target, weight=None, ignore_index=-100, reduction="mean"):
     return _reduced(loss, reduction, _C.sum(counted))
 
 
-def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = 'mean',
+                  label_smoothing: float = 0.0) -> Tensor:
     """input [n, classes, ...] of logits; target [n, ...] of classes, or of the shape of input, probabilities."""
     if input.shape == target.shape and target.is_floating_point():
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
@@ -518,27 +546,29 @@ def _soft_cross_entropy(input, target, weight, reduction, label_smoothing):
     return _reduced(loss, reduction, loss.numel() if loss.numel() else None)
 
 
-def binary_cross_entropy(input, target, weight=None, reduction="mean"):
-    def log(x):
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean') -> Tensor:
+    def log(x: Tensor | None) -> Tensor:
         return _C.clamp(_C.log(x), -100, math.inf)
     loss = _C.neg(target * log(input) + (1 - target) * log(1 - input))
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
-def binary_cross_entropy_with_logits(input, target, weight=None, reduction="mean", pos_weight=None):
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean',
+                                     pos_weight: Tensor | None = None) -> Tensor:
     positive = _C.logsigmoid(input) * target
     loss = _C.neg((positive if pos_weight is None else positive * pos_weight) + _C.logsigmoid(_C.neg(input)) * (1 - target))
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
-def kl_div(input, target, reduction="mean", log_target=False):
+def kl_div(input: Tensor, target: Tensor, reduction: str = 'mean', log_target: bool = False) -> Tensor:
     loss = _C.exp(target) * (target - input) if log_target else functions.xlogy(target, target) - target * input
     if reduction == "batchmean":
         return _C.sum(loss) / input.shape[0] if input.ndim else _C.sum(loss)
     return _reduced(loss, reduction)
 
 
-def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduction="mean"):
+def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-08, reduction: str
+                     = 'mean') -> Tensor:
     loss = _C.exp(input) - target * input if log_input else input - target * _C.log(input + eps)
     if full:
         stirling = target * _C.log(target) - target + 0.5 * _C.log(target * (2 * math.pi))
@@ -546,7 +576,8 @@ def poisson_nll_loss(input, target, log_input=True, full=False, eps=1e-8, reduct
     return _reduced(loss, reduction)
 
 
-def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = False, eps: float = 1e-06, reduction: str =
+                      'mean') -> Tensor:
     if not isinstance(var, Tensor):
         var = creation.full_like(input, var)
     if var.ndim == input.ndim - 1:
@@ -557,26 +588,27 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
-def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = 'mean') -> Tensor:
     zero = creation.zeros_like(input)
     apart = _C.where(_C.ne(target, 1), _C.relu(margin - input), zero)
     return _reduced(_C.where(_C.ne(target, -1), input, zero) + apart, reduction)
 
 
-def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = 'mean') -> Tensor:
     return _reduced(_C.relu(_C.neg(target) * (input1 - input2) + margin), reduction)
 
 
-def soft_margin_loss(input, target, reduction="mean"):
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = 'mean') -> Tensor:
     return _reduced(_C.log1p(_C.exp(_C.neg(target) * input)), reduction)
 
 
-def multilabel_soft_margin_loss(input, target, weight=None, reduction="mean"):
+def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean') -> Tensor:
     loss = _C.neg(target * _C.logsigmoid(input) + (1 - target) * _C.logsigmoid(_C.neg(input)))
     return _reduced(_C.mean(loss if weight is None else loss * weight, -1), reduction)
 
 
-def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction="mean"):
+def multi_margin_loss(input: Tensor, target: Tensor, p: float = 1, margin: float = 1.0, weight: Tensor | None = None, reduction:
+                      str = 'mean') -> Tensor:
     x = input if input.ndim > 1 else input.reshape((1, -1))
     index = target.reshape((-1, 1))
     apart = _C.relu(margin - _C.gather(x, 1, index) + x)
@@ -588,7 +620,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction="me
     return _reduced(loss if input.ndim > 1 else loss.reshape(()), reduction)
 
 
-def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = 'mean') -> Tensor:
     eps = 1e-12
     a, b = _C.sum(input1 * input1, -1) + eps, _C.sum(input2 * input2, -1) + eps
     alike = _C.sum(input1 * input2, -1) / _C.sqrt(a * b)
@@ -597,14 +629,17 @@ def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
     return _reduced(loss, reduction)
 
 
-def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction="mean"):
+def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float =
+                        1e-06, swap: bool = False, reduction: str = 'mean') -> Tensor:
     return triplet_margin_with_distance_loss(
         anchor, positive, negative, distance_function=lambda a, b: pairwise_distance(a, b, p, eps), margin=margin, swap=swap,
         reduction=reduction)
 
 
-def triplet_margin_with_distance_loss(anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False,
-                                      reduction="mean"):
+def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative: Tensor, *, distance_function: Callable[[Tensor,
+                                      Tensor], Tensor] | None = None, margin: float = 1.0, swap: bool = False, reduction: str =
+                                      'mean') -> Tensor:
+    """max(distance(anchor, positive) - distance(anchor, negative) + margin, 0), reduced."""
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:

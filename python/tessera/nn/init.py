@@ -1,4 +1,6 @@
 """Initialisers: fill a tensor in place, outside of any graph."""
+from __future__ import annotations
+
 from .. import _C
 
 _fill = _C._nn._init
@@ -7,11 +9,11 @@ xavier_uniform_, xavier_normal_ = _fill.xavier_uniform_, _fill.xavier_normal_
 kaiming_uniform_, kaiming_normal_ = _fill.kaiming_uniform_, _fill.kaiming_normal_
 
 
-def zeros_(tensor):
+def zeros_(tensor: Tensor) -> Tensor:
     constant_(tensor, 0)
     return tensor
 
 
-def ones_(tensor):
+def ones_(tensor: Tensor) -> Tensor:
     constant_(tensor, 1)
     return tensor

@@ -1,0 +1,135 @@
+"""What Module has in Python, and Parameter."""
+from __future__ import annotations
+
+from .. import _C
+from .._C import dtype
+from ..creation import tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._types import Any, Callable, DTypeLike, DeviceLike
+
+Module = _C._nn.Module
+
+
+class Parameter(_C.Tensor):
+    """A tensor that a module trains, once it is an attribute of it."""
+
+    def __init__(self, data: Any, requires_grad: bool = True) -> Module:
+        super().__init__(data.detach() if isinstance(data, _C.Tensor) else tensor(data))
+        self.requires_grad_(requires_grad)
+
+
+def __setattr__(self, name: str, value: float) -> None:
+    """What is a parameter or a module becomes a part under the name of the attribute."""
+    if isinstance(value, Module):
+        if name in dict(self.named_children()):
+            self.replace(name, value, any_shapes=True)
+        else:
+            self.add_module(name, value)
+    elif isinstance(value, Parameter):
+        self.add_parameter(name, value)
+    object.__setattr__(self, name, value)
+
+
+def to(self, *args: Tensor | DTypeLike | DeviceLike | None, dtype: DTypeLike | None = None, device: DeviceLike | None = None,
+       non_blocking: bool = False) -> Module:
+    """Converts parameters and buffers in place: to a dtype, a device, or both."""
+    for what in args:
+        if isinstance(what, _C.dtype):
+            dtype = what
+        else:
+            device = what
+    self._to(dtype, None if device is None else str(device))
+    return self
+
+
+def cpu(self) -> Module:
+    """Moves parameters and buffers to the host."""
+    return self.to("cpu")
+
+
+def cuda(self, index: int = 0) -> Module:
+    """Moves parameters and buffers to a GPU of NVIDIA's."""
+    return self.to(f"cuda:{index}")
+
+
+def half(self) -> Module:
+    """Converts parameters and buffers to f16."""
+    return self.to(dtype.float16)
+
+
+def bfloat16(self) -> Module:
+    """Converts parameters and buffers to bf16."""
+    return self.to(dtype.bfloat16)
+
+
+def float(self) -> Module:
+    """Converts parameters and buffers to f32."""
+    return self.to(dtype.float32)
+
+
+def double(self) -> Module:
+    """Converts parameters and buffers to f64."""
+    return self.to(dtype.float64)
+
+
+def modules(self) -> list[Module]:
+    """The module itself and all below it, each once."""
+    return [self, *(module for _, module in self._named_modules())]
+
+
+def named_modules(self) -> list[tuple[str, Module]]:
+    """The module itself, without a name, and all below it, each once under its first name."""
+    return [("", self), *self._named_modules()]
+
+
+def buffers(self) -> list[Tensor]:
+    """Tensors that are saved but not trained."""
+    return [buffer for _, buffer in self.named_buffers()]
+
+
+def get_parameter(self, target: str) -> Tensor:
+    """The parameter of that name."""
+    found = dict(self.named_parameters())
+    if target not in found:
+        raise _C.Error(f"get_parameter: {target!r} is none of: {', '.join(found)}")
+    return found[target]
+
+
+def apply(self, fn: Callable[[Any], Any]) -> Module:
+    """Calls fn(module) for all modules below, then for this one."""
+    for child in self.children():
+        child.apply(fn)
+    fn(self)
+    return self
+
+
+def requires_grad_(self, requires_grad: bool = True) -> Module:
+    """Whether parameters get gradients."""
+    for parameter in self.parameters():
+        parameter.requires_grad_(requires_grad)
+    return self
+
+
+def extra_repr(self) -> str:
+    """What repr() says between the brackets: shapes of the module's own parameters."""
+    return ", ".join(f"{name} {list(p.shape)}" for name, p in self.named_parameters() if "." not in name)
+
+
+def __repr__(self) -> str:
+    parts = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
+    lines = "".join(f"\n  {part}" for part in parts)
+    extra = self.extra_repr()
+    return f"{type(self).__name__}({extra}{lines}\n)" if parts else f"{type(self).__name__}({extra})"
+
+
+def __reduce_ex__(self, protocol) -> Any:
+    raise TypeError(f"{type(self).__name__}: modules are not copied or pickled; state_dict() is")
+
+
+Module._named_modules = Module.named_modules
+for _function in (__setattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, buffers, get_parameter,
+                  apply, requires_grad_, extra_repr, __repr__, __reduce_ex__):
+    setattr(Module, _function.__name__, _function)
+Module.register_parameter, Module.register_module = Module.add_parameter, Module.add_module
