@@ -12,6 +12,7 @@
 #include "profiler/report.h"
 #include "profiler/report_page.h"
 #include "profiler/report_parts.h"
+#include "profiler/trace_json.h"
 #include "sample_trace.h"
 
 namespace tessera::profiler {
@@ -135,6 +136,16 @@ TEST(Report, RowsSayWhichModules) {
       }
     }
   }
+}
+
+/// Of a card that is behind its host, with an earlier version's names.
+TEST(Report, OfAStoredTraceOfACard) {
+  const Trace trace = read_trace(TESSERA_SOURCE_DIR "/tests/profiler/traces/gpt2_h100.pt.trace.json.gz");
+  const json data = page_data(trace, "h100");
+  EXPECT_EQ(data["span_count"], trace.spans.size());
+  EXPECT_EQ(data["timeline"]["lanes"].size(), 3U) << "two threads and a stream";
+  for (const char* panel : {"kernels", "operators", "gaps", "memory"}) EXPECT_FALSE(data[panel].empty()) << panel;
+  EXPECT_EQ(data["steps"].size(), 2U);
 }
 
 TEST(Report, OfNothingIsStillAPage) {

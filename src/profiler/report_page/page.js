@@ -82,9 +82,10 @@ function mixed(a, b, share) {
   return '#' + parts.map((part) => part.toString(16).padStart(2, '0')).join('');
 }
 
-/// "void f<bf16, 128>(Args)" without its type and parameters; with `bare` also without what it is instantiated for.
+/// "void a::f<bf16, 128>(Args)" without type, namespaces and parameters; with `bare` also without what it is instantiated for.
 function shortName(name, bare = false) {
-  const plain = name.replace(/^void /, '').replace(/\([^()]*\)( \[.*\])?$/, '') || name;
+  const here = name.replace(/^void /, '').replace(/\(anonymous namespace\)::|\b[A-Za-z_]\w*::/g, '');
+  const plain = here.replace(/\([^()]*\)( \[.*\])?$/, '') || here;
   return bare ? plain.replace(/<.*>/, '') || plain : plain;
 }
 
@@ -155,7 +156,8 @@ function fitter() {
     let width = widths.get(text);
     if (width === undefined) widths.set(text, width = context.measureText(text).width);
     if (width <= room) return text;
-    const letters = Math.floor(text.length * (room - 9) / width);
+    let letters = Math.floor(text.length * (room - 9) / width);
+    while (letters >= 2 && context.measureText(text.slice(0, letters) + '…').width > room) --letters;  // some letters are wide
     return letters < 2 ? '' : text.slice(0, letters) + '…';
   };
 }
