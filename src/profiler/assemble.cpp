@@ -27,6 +27,7 @@ Kind kind_of(gpu::Activity::Kind kind) {
 Assembly::Assembly(Recorded seen)
     : trace_(std::move(seen.trace)),
       replays_(std::move(seen.replays)),
+      graphs_(std::move(seen.graphs)),
       pieces_(std::move(seen.pieces)),
       last_(now() - trace_.base) {
   for (size_t i = 0; i < trace_.names.size(); ++i) names_.emplace(trace_.names[i], static_cast<int32_t>(i));
@@ -150,9 +151,10 @@ void Assembly::own_replays() {
   }
   for (const Replay& r : replays_) {
     auto& [own, are_ordered] = steps[r.span];
-    if (!are_ordered || own.size() != r.calls.size()) continue;
+    const std::vector<int32_t>& calls = graphs_[r.graph];
+    if (!are_ordered || own.size() != calls.size()) continue;
     std::sort(own.begin(), own.end());
-    for (size_t k = 0; k < own.size(); ++k) trace_.spans[static_cast<size_t>(own[k].second)].call = r.calls[k];
+    for (size_t k = 0; k < own.size(); ++k) trace_.spans[static_cast<size_t>(own[k].second)].call = calls[k];
   }
 }
 

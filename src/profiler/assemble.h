@@ -27,6 +27,7 @@ class Assembly {
 
   Trace trace_;
   std::vector<Replay> replays_;
+  std::vector<std::vector<int32_t>> graphs_;
   std::vector<DeviceEvents::Piece> pieces_;
   std::unordered_map<std::string, int32_t> names_;
   std::unordered_map<int32_t, uint64_t> graph_nodes_;  // of device spans

@@ -45,6 +45,21 @@ std::vector<int64_t> numbers_of(const Dims& dims) {
   return numbers;
 }
 
+// What keeping a text costs that is looked up by itself, and a call.
+size_t kept_bytes(std::string_view text) { return 2 * (sizeof(std::string) + text.size()) + 4 * sizeof(void*); }
+size_t kept_bytes(const Call& call) {
+  size_t bytes = sizeof(Call) + call.op.size() + call.attributes.size() + call.path.size() + call.source.size();
+  for (const auto& dims : call.dims) bytes += 2 * (sizeof dims + dims.size() * sizeof(int64_t)) + sizeof(std::string);
+  return bytes + 4 * sizeof(void*);
+}
+
+// Grows as a vector does, but not beyond what it may hold.
+template <class T>
+void add_bounded(std::vector<T>& to, const T& what, size_t most) {
+  if (to.size() == to.capacity()) to.reserve(std::max(to.size() + 1, std::min(2 * to.size() + 64, most)));
+  to.push_back(what);
+}
+
 void add_input(Call& call, const TensorMeta& input) {
   const bool absent = is_absent(input);
   call.dims.push_back(absent ? std::vector<int64_t>() : numbers_of(input.shape));
@@ -71,7 +86,7 @@ int64_t thread_number() {
 
 Recorder::Recorder(const Options& options)
     : options_(options),
-      most_spans_(options.most_bytes * (options.memory ? 2 : 3) / 3 / sizeof(Span)),
+      room_(options.most_bytes * (options.memory ? 2 : 3) / 3),
       most_changes_(options.memory ? options.most_bytes / 3 / sizeof(MemoryChange) : 0) {}
 
 void Recorder::begin() {
@@ -83,8 +98,10 @@ void Recorder::begin() {
   path_texts_.clear();
   calls_.clear();
   graphs_.clear();
+  graph_numbers_.clear();
   threads_.clear();
   replays_.clear();
+  kept_ = 0;
   step_ = {};
   cards_.clear();
   device_events_.forget();
@@ -100,7 +117,7 @@ static void close_open_spans(Trace& trace) {
 }
 
 Recorded Recorder::copy() const {
-  Recorded all{trace_, replays_, {}};
+  Recorded all{trace_, replays_, graphs_, {}};
   close_open_spans(all.trace);
   return all;
 }
@@ -108,10 +125,12 @@ Recorded Recorder::copy() const {
 Recorded Recorder::end() {
   const std::lock_guard lock(mutex_);
   if (step_.span >= 0) trace_.spans[static_cast<size_t>(step_.span)].name = -1;  // which the assembly leaves out
-  Recorded all{std::move(trace_), std::move(replays_), device_events_.take()};
+  Recorded all{std::move(trace_), std::move(replays_), std::move(graphs_), device_events_.take()};
   close_open_spans(all.trace);
   trace_ = {};
   replays_.clear();
+  graphs_.clear();
+  graph_numbers_.clear();
   return all;
 }
 
@@ -134,34 +153,41 @@ Recorder::Thread& Recorder::thread() {
 
 int32_t Recorder::name_of(std::string_view text) {
   const auto [at, fresh] = names_.emplace(text, static_cast<int32_t>(trace_.names.size()));
-  if (fresh) trace_.names.emplace_back(text);
+  if (fresh) {
+    trace_.names.emplace_back(text);
+    kept_ += kept_bytes(text);
+  }
   return at->second;
 }
 
 int32_t Recorder::path_of(const std::string& path) {
   const auto [at, fresh] = paths_.emplace(path, static_cast<int32_t>(path_texts_.size()));
-  if (fresh) path_texts_.push_back(path);
+  if (fresh) {
+    path_texts_.push_back(path);
+    kept_ += kept_bytes(path);
+  }
   return at->second;
 }
 
 // ---- spans
 
 // An end before the begin says that it is open.
-Recorder::Open Recorder::open(Kind kind, int32_t name, int32_t detail, Thread& on) {
+Recorder::Open Recorder::open(Kind kind, std::string_view name, int32_t detail, Thread& on) {
   Open made;
-  if (trace_.spans.size() >= most_spans_) {
+  if (!has_room()) {
     ++trace_.dropped;
     return made;
   }
   made.span = static_cast<int32_t>(trace_.spans.size());
   Span span;
   span.kind = kind;
-  span.name = name;
+  span.name = name_of(name);
   span.detail = detail;
   span.thread = on.id;
   span.begin = now() - trace_.base;
   span.end = span.begin - 1;
-  trace_.spans.push_back(span);
+  kept_ += sizeof(Span);
+  add_bounded(trace_.spans, span, room_ / sizeof(Span));
   return made;
 }
 
@@ -175,7 +201,7 @@ void Recorder::close(std::vector<Open>& list) {
 void Recorder::begin_step(const std::string& name) {
   const std::lock_guard lock(mutex_);
   counted_ = counters_.read();
-  step_ = open(Kind::Step, name_of(name), -1, thread());
+  step_ = open(Kind::Step, name, -1, thread());
 }
 void Recorder::end_step() {
   const std::lock_guard lock(mutex_);
@@ -189,7 +215,7 @@ void Recorder::end_step() {
 void Recorder::begin_range(std::string_view name) {
   const std::lock_guard lock(mutex_);
   Thread& on = thread();
-  on.ranges.push_back(open(Kind::Range, name_of(name), -1, on));
+  on.ranges.push_back(open(Kind::Range, name, -1, on));
 }
 void Recorder::end_range() {
   const std::lock_guard lock(mutex_);
@@ -199,8 +225,8 @@ void Recorder::end_range() {
 void Recorder::entered(const std::string& path) {
   const std::lock_guard lock(mutex_);
   Thread& on = thread();
-  on.paths.push_back(path_of(path));
-  on.modules.push_back(open(Kind::Module, name_of(path), -1, on));
+  on.paths.push_back(has_room() ? path_of(path) : on.paths.back());
+  on.modules.push_back(open(Kind::Module, path, -1, on));
 }
 void Recorder::left(const std::string&) {
   const std::lock_guard lock(mutex_);
@@ -234,16 +260,22 @@ int32_t Recorder::call_of(const CallSeen& call, Thread& on, bool& fresh) {
     known.attributes = call.attrs.describe();
     for (const Tensor& t : call.inputs) add_input(known, t.defined() ? t.meta() : absent_meta());
   }
-  trace_.calls.push_back(std::move(known));
+  add_call(std::move(known));
   return at->second;
+}
+
+int32_t Recorder::add_call(Call known) {
+  kept_ += kept_bytes(known);
+  trace_.calls.push_back(std::move(known));
+  return static_cast<int32_t>(trace_.calls.size()) - 1;
 }
 
 void Recorder::called(const CallSeen& call) {
   const std::lock_guard lock(mutex_);
   Thread& on = thread();
   bool fresh = false;
-  const int32_t detail = call_of(call, on, fresh);
-  Open opened = open(Kind::Op, name_of(call.op), detail, on);
+  const int32_t detail = has_room() ? call_of(call, on, fresh) : -1;
+  Open opened = open(Kind::Op, call.op, detail, on);
   opened.fresh = fresh;
   if (opened.span >= 0) trace_.spans[static_cast<size_t>(opened.span)].sequence = call.sequence;
   on.calls.push_back(opened);
@@ -285,8 +317,17 @@ int32_t Recorder::captured_call(const CapturedCall& call) {
   known.flops = call.flops;
   known.bytes = call.bytes;
   for (const TensorMeta& m : call.inputs) add_input(known, m);
-  trace_.calls.push_back(std::move(known));
-  return static_cast<int32_t>(trace_.calls.size()) - 1;
+  return add_call(std::move(known));
+}
+
+size_t Recorder::graph_of(const LaunchSeen& launch) {
+  const auto [at, fresh] = graph_numbers_.emplace(launch.graph, graphs_.size());
+  if (fresh) {
+    auto& calls = graphs_.emplace_back();
+    for (const CapturedCall& c : launch.captured) calls.resize(std::max(c.end, calls.size()), captured_call(c));
+    kept_ += calls.size() * sizeof(int32_t);
+  }
+  return at->second;
 }
 
 void Recorder::launched(const LaunchSeen& launch) {
@@ -294,13 +335,11 @@ void Recorder::launched(const LaunchSeen& launch) {
   Thread& on = thread();
   const bool timed = times(launch.device);
   if (launch.graph) {  // which no operator launches: it stands for itself
-    auto& calls = graphs_[launch.graph];
-    if (calls.empty())
-      for (const CapturedCall& c : launch.captured) calls.resize(std::max(c.end, calls.size()), captured_call(c));
-    Open replay = open(Kind::Op, name_of("graph"), -1, on);
-    if (replay.span >= 0) {
-      trace_.spans[static_cast<size_t>(replay.span)].end = trace_.spans[static_cast<size_t>(replay.span)].begin;
-      replays_.push_back({replay.span, calls});
+    const size_t graph = has_room() ? graph_of(launch) : 0;
+    if (const int32_t span = open(Kind::Op, "graph", -1, on).span; span >= 0) {
+      trace_.spans[static_cast<size_t>(span)].end = trace_.spans[static_cast<size_t>(span)].begin;
+      replays_.push_back({span, graph});
+      kept_ += sizeof(Replay);
     }
     return;
   }
@@ -339,7 +378,7 @@ void Recorder::change(const MemorySeen& memory, int64_t bytes) {
   seen.reserved = stats.reserved;
   for (const auto* list : {&on.calls, &on.modules, &on.ranges})
     if (seen.owner < 0 && !list->empty()) seen.owner = list->back().span;
-  trace_.memory.push_back(seen);
+  add_bounded(trace_.memory, seen, most_changes_);
 }
 void Recorder::allocated(const MemorySeen& memory) { change(memory, static_cast<int64_t>(memory.bytes)); }
 void Recorder::released(const MemorySeen& memory) { change(memory, -static_cast<int64_t>(memory.bytes)); }

@@ -18,15 +18,16 @@ int64_t now();
 
 /// A replay of a captured graph, and what is in it.
 struct Replay {
-  int32_t span = -1;           // the Op that stands for it
-  std::vector<int32_t> calls;  // in Trace::calls, one for each step of the graph; -1: not known
+  int32_t span = -1;  // the Op that stands for it
+  size_t graph = 0;   // in Recorded::graphs
 };
 
 /// What a recorder hands over.
 struct Recorded {
   Trace trace;
   std::vector<Replay> replays;
-  std::vector<DeviceEvents::Piece> pieces;  // of devices whose library tells nothing
+  std::vector<std::vector<int32_t>> graphs;  // in Trace::calls, one for each step of the graph; -1: not known
+  std::vector<DeviceEvents::Piece> pieces;   // of devices whose library tells nothing
 };
 
 class Recorder : public Observer {
@@ -77,8 +78,11 @@ class Recorder : public Observer {
   int32_t name_of(std::string_view text);
   int32_t path_of(const std::string& path);
   int32_t call_of(const CallSeen& call, Thread& on, bool& fresh);
+  size_t graph_of(const LaunchSeen& launch);
   int32_t captured_call(const CapturedCall& call);
-  Open open(Kind kind, int32_t name, int32_t detail, Thread& on);
+  int32_t add_call(Call known);
+  bool has_room() const { return kept_ + sizeof(Span) <= room_; }
+  Open open(Kind kind, std::string_view name, int32_t detail, Thread& on);
   void close(std::vector<Open>& list);
   void complete(Call& known, const CallSeen& call);
   void change(const MemorySeen& memory, int64_t bytes);
@@ -87,14 +91,16 @@ class Recorder : public Observer {
   const Options& options_;
   std::mutex mutex_;                  // ranges come without that of the observers
   std::map<DeviceType, bool> cards_;  // seen, and whether their launches are timed by events
-  size_t most_spans_, most_changes_;
+  size_t room_, kept_ = 0;            // bytes, of spans and of what they are called
+  size_t most_changes_;
   Trace trace_;
   std::vector<Replay> replays_;
+  std::vector<std::vector<int32_t>> graphs_;
   DeviceEvents device_events_;
   std::unordered_map<std::string, int32_t> names_, paths_;
   std::vector<std::string> path_texts_;
   std::unordered_map<uint64_t, int32_t> calls_;
-  std::unordered_map<uint64_t, std::vector<int32_t>> graphs_;
+  std::unordered_map<uint64_t, size_t> graph_numbers_;
   std::map<int64_t, Thread> threads_;
   Open step_;
   Counters counters_;

@@ -71,7 +71,8 @@ TEST(Assembly, KernelsAreOfTheInnermostCallThatStartedThem) {
 
 TEST(Assembly, StepsOfAReplayAreOfTheCallsThatWereCaptured) {
   Recorded seen = two_calls();
-  seen.replays.push_back({2, {0, 0, 1}});
+  seen.graphs = {{0, 0, 1}};
+  seen.replays.push_back({2, 0});
   Assembly all(std::move(seen));
   all.add(activity(gpu::Activity::Call, "cudaGraphLaunch", 1010, 1100, 20));
   const auto step = [&](const char* name, int64_t begin, uint64_t node) {
@@ -95,7 +96,8 @@ TEST(Assembly, StepsOfAReplayAreOfTheCallsThatWereCaptured) {
 TEST(Assembly, StepsWithoutNumbersAreInTheOrderOfTheirTimesOnOneStream) {
   for (const bool on_one : {true, false}) {
     Recorded seen = two_calls();
-    seen.replays.push_back({2, {0, 0, 1}});
+    seen.graphs = {{0, 0, 1}};
+    seen.replays.push_back({2, 0});
     Assembly all(std::move(seen));
     all.add(activity(gpu::Activity::Call, "hipGraphLaunch", 1010, 1100, 20));
     all.add(activity(gpu::Activity::Kernel, "third", 1500, 1600, 20));
@@ -128,7 +130,8 @@ TEST(Assembly, AKernelHasALaunchWhereThatWasTold) {
 /// Another number of steps than were captured says nothing of which is which.
 TEST(Assembly, AReplayOfOtherStepsIsOfNoCall) {
   Recorded seen = two_calls();
-  seen.replays.push_back({2, {0, 0, 1}});
+  seen.graphs = {{0, 0, 1}};
+  seen.replays.push_back({2, 0});
   Assembly all(std::move(seen));
   all.add(activity(gpu::Activity::Call, "cudaGraphLaunch", 1010, 1100, 20));
   all.add(activity(gpu::Activity::Kernel, "only", 1300, 1400, 20));

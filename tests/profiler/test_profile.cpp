@@ -243,6 +243,55 @@ TEST(Profile, DropsWhatDoesNotFit) {
   EXPECT_NE(all[0].notes().find("were dropped"), std::string::npos);
 }
 
+/// Kilobytes of memory that the system counts as this process's.
+int64_t resident() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (word == "VmRSS:") {
+      status >> word;
+      return std::stoll(word);
+    }
+  return 0;
+}
+
+/// A step of very many events, each of another name: the room holds names, too, and what does not fit is counted.
+TEST(Profile, TenMillionEventsOfAStepDoNotTakeAllMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int events = 500'000;
+#else
+  constexpr int events = 10'000'000;
+#endif
+  constexpr size_t room = size_t{6} << 20;
+  const int64_t before = resident();
+  int64_t grown = 0;
+  const auto all = recorded({.most_bytes = room}, 1, [&] {
+    for (int i = 0; i < events; ++i) const Range range("batch " + std::to_string(i));
+    grown = (resident() - before) * 1024;
+  });
+  const Trace& trace = all.at(0).trace();
+  EXPECT_EQ(trace.dropped + std::ssize(trace.spans), events + 2) << "the step, and the one that began behind it";
+  EXPECT_GT(trace.spans.size(), 10'000u);
+  EXPECT_LE(trace.spans.size() * sizeof(Span) + trace.names.size() * sizeof(std::string), room);
+  EXPECT_NE(all[0].notes().find(std::to_string(trace.dropped) + " events were dropped"), std::string::npos);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(grown, int64_t{2} * room);
+#endif
+}
+
+/// So are calls that all differ, and their attributes.
+TEST(Profile, CallsThatAllDifferFitIntoTheRoom) {
+  constexpr size_t room = size_t{2} << 20;
+  const auto all = recorded({.memory = false, .most_bytes = room}, 1, [] {
+    const NoGrad no_grad;
+    const Tensor x = ones({3});
+    for (int i = 0; i < 20000; ++i) x.reshape({3}) * (1.0 + i);
+  });
+  const Trace& trace = all.at(0).trace();
+  EXPECT_GT(trace.dropped, 1000);
+  ASSERT_GT(trace.calls.size(), 1000u);
+  EXPECT_LE(trace.calls.size() * sizeof(Call) + trace.spans.size() * sizeof(Span), room);
+}
+
 TEST(Profile, GoesOnWhereACallThrows) {
   const auto all = recorded({}, 1, [] {
     EXPECT_THROW(linear(ones({2, 3}), ones({4, 5})), Error);
