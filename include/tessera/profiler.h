@@ -67,7 +67,8 @@ struct Options {
   bool call_sites = false;  ///< which function called an operator, as far as the dynamic linker knows; slow
   std::string folder = {};  ///< where each recording is written to; empty: nowhere
   size_t most_bytes = size_t{48} << 20;  ///< of what is kept until it is written; what does not fit is counted
-  /// For each, on the thread that ends it; its files may be still to come.
+  /// For each, on the thread that ends it; its files may be still to come. Where no step was timed before a recording,
+  /// it comes a step later.
   std::function<void(const Recording&)> on_trace = {};
   int rank = 0, ranks = 1;  ///< of this process among those that work together
 };
@@ -92,7 +93,8 @@ class Profile {
   void parameters(const std::vector<Tensor>& tensors);
   void optimizer_state(const std::vector<Tensor>& tensors);
 
-  /// What the last recording came to: notes, steps, table and advice. Empty before one is complete.
+  /// What the last recording came to: notes, steps, table and advice. Empty before one is complete. Does not wait for
+  /// the step that would be timed behind it; nor do files() and trouble().
   std::string summary(size_t rows = 10) const;
   const std::vector<std::string>& files() const;
   const std::vector<std::string>& trouble() const;

@@ -268,9 +268,10 @@ Advices advise_on_host(AdviceInput& in) {
   places.name(out);
   out.what = fmt::format(
       "the device waits for the host in {} of a step, {} on average: kernels start as soon as they "
-      "are launched. Replay the step as a captured graph, or give each step larger batches.",
+      "are launched. Replay the step as a captured graph, or give each step larger batches.{}",
       count_text(gaps / static_cast<int64_t>(in.steps.size()), "gap"),
-      time_text(gaps ? seconds_in(won) / static_cast<double>(gaps) : 0));
+      time_text(gaps ? seconds_in(won) / static_cast<double>(gaps) : 0),
+      in.trace.plain_step ? "" : " Recording is part of it: no step was timed without.");
   return {out};
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -55,6 +56,8 @@ struct Profile::State {
   std::map<DeviceType, std::string> watched;  // and why its library tells nothing
   Assembly::Kinds kinds;
   std::vector<std::string> files, trouble;
+  std::optional<Trace> ended;  // which waits for a step to compare with
+  int64_t ended_at = 0;
   std::shared_ptr<const Recording> last;
   FileWriter writer;
 
@@ -104,7 +107,17 @@ struct Profile::State {
 
   void finish() {
     try {
-      Trace trace = end();
+      ended = end();
+    } catch (const Error& e) {  // the program goes on
+      trouble.emplace_back(e.what());
+    }
+  }
+
+  // Gives what was recorded to who wants it.
+  void hand_over() {
+    if (!ended || is_foreign()) return;
+    Trace trace = *std::exchange(ended, std::nullopt);
+    try {
       describe_devices(trace);
       last = std::make_shared<const Recording>(std::make_shared<const Trace>(std::move(trace)));
       wait_for_files();
@@ -152,6 +165,11 @@ struct Profile::State {
     phase = to;
   }
   void advance() {
+    if (ended) {
+      ended->plain_step = moment() - ended_at;
+      hand_over();
+    }
+    if (phase == Phase::Done) return;
     if (!observing) count_plain_step();
     ++step;
     ++in_cycle;
@@ -163,17 +181,28 @@ struct Profile::State {
       ++cycle;
       phase = Phase::Off;
     }
-    enter(next());
+    const Phase to = next();
+    // Where no step was timed before a recording, the one behind it is, until when nobody writes files beside it.
+    if (ended && (ended->plain_step > 0 || to == Phase::Warmup || to == Phase::Active)) hand_over();
+    if (ended) ended_at = moment();
+    enter(to);
   }
 
-  // The first of a cycle is left out, which may be a program's first. Devices are waited for where the others begin and
-  // where they end: they may be behind the host.
+  // Now, with devices that are not behind the host.
+  static int64_t moment() {
+    try {
+      if (default_device().is_card()) synchronize(default_device());
+    } catch (const Error&) {  // the program hears of it by itself
+    }
+    return now();
+  }
+
+  // The first of a cycle is left out, which may be a program's first.
   void count_plain_step() {
     const Schedule& s = options.schedule;
     const int64_t last = s.wait + std::max<int64_t>(s.warmup - 1, 0) - 1;
     if (last < 1 || (in_cycle != 0 && in_cycle != last)) return;
-    if (default_device().is_card()) synchronize(default_device());
-    (in_cycle == 0 ? plain_from : plain_until) = now();
+    (in_cycle == 0 ? plain_from : plain_until) = moment();
     plain_steps = in_cycle;
   }
 };
@@ -196,7 +225,7 @@ Profile::Profile(Options options) {
 Profile::~Profile() { stop(); }
 
 void Profile::step() {
-  if (!state_->is_foreign() && state_->phase != Phase::Done) state_->advance();
+  if (!state_->is_foreign() && (state_->phase != Phase::Done || state_->ended)) state_->advance();
 }
 
 void Profile::stop() {
@@ -210,6 +239,7 @@ void Profile::stop() {
       state_->trouble.emplace_back(e.what());
     }
   }
+  state_->hand_over();
   state_->wait_for_files();
   state_->phase = Phase::Done;
   living = nullptr;
@@ -228,14 +258,17 @@ void Profile::optimizer_state(const std::vector<Tensor>& tensors) {
 }
 
 std::string Profile::summary(size_t rows) const {
+  state_->hand_over();
   if (!state_->last) return "";
   return state_->last->notes() + state_->last->steps() + state_->last->table(rows) + state_->last->advice();
 }
 const std::vector<std::string>& Profile::files() const {
+  state_->hand_over();
   state_->wait_for_files();
   return state_->files;
 }
 const std::vector<std::string>& Profile::trouble() const {
+  state_->hand_over();
   state_->wait_for_files();
   return state_->trouble;
 }

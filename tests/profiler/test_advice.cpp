@@ -135,8 +135,11 @@ TEST(AdviceOnHost, CountsGapsInWhichTheDeviceWaitsForLaunches) {
 
 TEST(AdviceOnHost, LeavesOutWhatRecordingTook) {
   Trace trace = sparse_steps(false);  // of a millisecond, of which the device is busy for 400 us
+  const std::string unknown = "Recording is part of it: no step was timed without.";
+  expect_says(expect_advice(trace, "host-bound", 20 * 29.5, 0.59), {unknown});
   trace.plain_step = 700'000;
-  expect_advice(trace, "host-bound", 20 * 29.5 / 2, 0.295);
+  const Advice known = expect_advice(trace, "host-bound", 20 * 29.5 / 2, 0.295);
+  EXPECT_EQ(known.what.find(unknown), std::string::npos);
   trace.plain_step = 400'000;
   expect_no_advice(trace);
   trace.plain_step = 2'000'000;  // a first one

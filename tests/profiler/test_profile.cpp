@@ -81,16 +81,42 @@ TEST(Profile, RecordsTheStepsOfItsSchedule) {
 
 TEST(Profile, KnowsWhatStepsTakeThatAreNotRecorded) {
   int steps = 0;
-  const auto sleep = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(steps++ == 0 ? 300 : 20)); };
-  const auto plain_step = [&](Schedule schedule) {
+  const auto sleep = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(steps++ == 0 ? 600 : 20)); };
+  const auto plain_step = [&](Schedule schedule, int count) {
     steps = 0;
-    return recorded({.schedule = schedule}, 6, sleep).at(0).trace().plain_step;
+    return recorded({.schedule = schedule}, count, sleep).at(0).trace().plain_step;
   };
-  EXPECT_EQ(plain_step({.wait = 1, .warmup = 1, .active = 2}), 0);
-  for (const Schedule& s : {Schedule{.wait = 3, .active = 2}, Schedule{.wait = 1, .warmup = 3, .active = 2}}) {
-    EXPECT_GE(plain_step(s), 20'000'000);
-    EXPECT_LT(plain_step(s), 300'000'000);
+  // Before the recording; where there is only the program's first step, behind it.
+  for (const Schedule& s : {Schedule{.wait = 3, .active = 2}, Schedule{.wait = 1, .warmup = 3, .active = 2},
+                            Schedule{.wait = 1, .warmup = 1, .active = 3}, Schedule{.active = 2}}) {
+    const int64_t time = plain_step(s, 6);
+    EXPECT_GE(time, 20'000'000);
+    EXPECT_LT(time, 600'000'000);
   }
+  EXPECT_EQ(plain_step({.wait = 1, .warmup = 1, .active = 3}, 5), 0) << "the program ends with the recording";
+}
+
+/// It waits for the step that is timed behind it, but not longer than anybody who asks.
+TEST(Profile, ARecordingIsHandedOverBehindTheStepThatIsTimed) {
+  int seen = 0;
+  const auto recordings_after = [&](Schedule schedule, int steps, bool ask) {
+    seen = 0;
+    Profile profile({.schedule = schedule, .on_trace = [&](const Recording&) { ++seen; }});
+    for (int i = 0; i < steps; ++i) {
+      relu(ones({3}));
+      profile.step();
+    }
+    EXPECT_FALSE(ask && profile.summary().empty());
+    return seen;
+  };
+  const Schedule one{.wait = 1, .active = 1};
+  EXPECT_EQ(recordings_after(one, 2, false), 0);
+  EXPECT_EQ(seen, 1) << "the profile ended";
+  EXPECT_EQ(recordings_after(one, 2, true), 1);
+  EXPECT_EQ(recordings_after(one, 3, false), 1);
+  EXPECT_EQ(recordings_after({.wait = 2, .active = 1}, 3, false), 1) << "a step was timed before";
+  EXPECT_EQ(recordings_after({.active = 1, .repeat = 0}, 3, false), 3) << "no step is plain";
+  EXPECT_EQ(recordings_after({.wait = 1, .active = 1, .repeat = 2}, 5, false), 2);
 }
 
 /// What follows the last step, such as a validation, is recorded, but is no step.
