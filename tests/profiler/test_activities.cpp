@@ -73,20 +73,27 @@ class GpuActivities : public GpuTest {
   }
 };
 
-TEST(Activities, ARefusalIsOneLineAndNothingBegins) {
-  const std::string no_card = why_unavailable(cuda());
-  if (no_card.empty()) GTEST_SKIP() << "there is a card that tells";
-  if (no_card.find("libtessera_cuda.so") != no_card.npos) GTEST_SKIP() << no_card;  // not built, or of another build
+/// Of NVIDIA's plugin, where there is no card; or why not.
+gpu::Runtime* runtime_without_a_card(std::string& why) {
+  const std::string no_card = why = why_unavailable(cuda());
+  if (no_card.empty()) why = "there is a card that tells";
+  if (no_card.empty() || no_card.find("libtessera_cuda.so") != no_card.npos) return nullptr;  // not this build's
   const char* folder = std::getenv("TESSERA_PLUGIN_DIR");
   const std::filesystem::path file =
       (folder && *folder ? std::filesystem::path(folder) : std::filesystem::canonical("/proc/self/exe").parent_path()) /
       "libtessera_cuda.so";
-  if (!std::filesystem::exists(file)) GTEST_SKIP() << file << " is not there";
+  why = file.string() + " is not there";
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(library, nullptr) << dlerror();
+  if (!library) return nullptr;
   const auto entry = reinterpret_cast<const gpu::Plugin* (*)()>(dlsym(library, "tessera_plugin"));
-  ASSERT_NE(entry, nullptr);
-  gpu::Runtime& runtime = *entry()->runtime;
+  return entry ? entry()->runtime : nullptr;
+}
+
+TEST(Activities, ARefusalIsOneLineAndNothingBegins) {
+  std::string no_card;
+  gpu::Runtime* const found = runtime_without_a_card(no_card);
+  if (!found) GTEST_SKIP() << no_card;
+  gpu::Runtime& runtime = *found;
   for (int i = 0; i < 3; ++i) {
     const std::string why = runtime.start_activities(kRoomForActivities);
     const SeenActivities seen = stop_watching(runtime);
@@ -96,6 +103,29 @@ TEST(Activities, ARefusalIsOneLineAndNothingBegins) {
     EXPECT_EQ(seen.dropped, 0);
   }
 }
+
+#if defined(TESSERA_OTHER_CUPTI)
+// Prints why a CUPTI is refused, in a process of its own: what was opened stays.
+void begin_with(const char* cupti) {
+  setenv("TESSERA_CUPTI", cupti, 1);
+  std::string why;
+  gpu::Runtime* const runtime = runtime_without_a_card(why);
+  if (runtime) why = runtime->start_activities(kRoomForActivities);
+  std::fprintf(stderr, "%s\n", why.c_str());
+  std::_Exit(runtime ? 0 : 1);
+}
+TEST(ActivitiesDeathTest, ACuptiThatCannotBeUsedIsSaidInALine) {
+  std::string why;
+  if (!runtime_without_a_card(why)) GTEST_SKIP() << why;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto ends = testing::ExitedWithCode(0);
+  EXPECT_EXIT(begin_with("/nowhere"), ends,
+              "^libcupti.so.[0-9]+ was not found: install CUPTI, or let TESSERA_CUPTI name it or its folder\n$");
+  EXPECT_EXIT(begin_with(TESSERA_OTHER_CUPTI), ends,
+              "^CUPTI 12.4 is of another version than [0-9]+.[0-9]+, which this was built for\n$");
+  EXPECT_EXIT(begin_with("libz.so.1"), ends, "^this CUPTI has no cuptiGetVersion\n$");
+}
+#endif
 
 TEST_F(GpuActivities, KernelsAndCopiesBelongToCalls) {
   const Tensor a = full({256, 256}, 0.5, Float32, card()), b = full({256, 256}, 2, Float32, card());

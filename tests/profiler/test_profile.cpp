@@ -2,10 +2,15 @@
 #include "tessera/profiler.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -395,6 +400,29 @@ TEST(Profile, MemoryThatRunsOutLeavesASnapshot) {
   EXPECT_NE(error.find("out of memory"), std::string::npos);
   EXPECT_TRUE(error.ends_with("; what was held is in " + folder.path + "/out_of_memory.json.gz")) << error;
   EXPECT_TRUE(std::filesystem::exists(folder.path + "/out_of_memory.json.gz"));
+}
+
+// Prints the notes of two recordings where the system refuses the processor's counters.
+void profile_without_counters() {
+  sock_filter refuse[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_perf_event_open, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{std::size(refuse), refuse};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+    std::_Exit(77);
+  const auto all = recorded({.schedule = {.active = 1, .repeat = 2}}, 2, [] { relu(ones({3})); });
+  for (const Recording& r : all) {
+    const bool counted = r.steps().find("cycles") != std::string::npos;
+    std::fprintf(stderr, "%srecorded%s\n", r.notes().c_str(), counted ? ", with counters" : "");
+  }
+  std::_Exit(0);
+}
+TEST(ProfileDeathTest, CountersThatAreNotPermittedAreSaidOnce) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(profile_without_counters(), testing::ExitedWithCode(0),
+              "^note: no permission for the processor's counters: see /proc/sys/kernel/perf_event_paranoid\n"
+              "recorded\nrecorded\n$");
 }
 
 #if !defined(__SANITIZE_THREAD__)  // the sanitizer does not follow threads made after fork
