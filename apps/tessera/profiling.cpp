@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -35,6 +36,18 @@ profiler::Schedule parse_schedule(const std::string& text) {
     at = end + 1;
   }
   return schedule;
+}
+
+// What launchers tell each of their processes: RANK of WORLD_SIZE.
+void take_rank(profiler::Options& options) {
+  const char *const rank = std::getenv("RANK"), *const ranks = std::getenv("WORLD_SIZE");
+  if (!rank || !ranks) return;
+  const auto read = [](std::string_view text, int& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+  };
+  if (!read(rank, options.rank) || !read(ranks, options.ranks) || options.rank < 0 || options.rank >= options.ranks)
+    throw UsageError(fmt::format("--profile: RANK={} of WORLD_SIZE={} is no rank", rank, ranks));
 }
 
 // Ends what runs at its next operator once a signal came.
@@ -72,6 +85,7 @@ void with_profile(const RecordingOptions& options, Device device, bool interrupt
   if (options.folder.empty()) return fn();
   profiler::Options wanted;
   wanted.schedule = parse_schedule(options.steps);
+  take_rank(wanted);
   wanted.folder = options.folder;
   wanted.on_trace = print_recording;
   if (interrupts) catch_signals();

@@ -71,6 +71,63 @@ TEST_F(ProfileCommand, TrainingLeavesATraceAReportAndATable) {
   EXPECT_EQ(compared.code, 0) << compared.err;
 }
 
+/// By default the first step is the program's: the one behind the recording is timed, if there is one.
+TEST_F(ProfileCommand, AStepIsTimedWithoutRecording) {
+  for (const int steps : {5, 6}) {
+    fs::remove_all(out);
+    Words words = train({});
+    *(std::find(words.begin(), words.end(), "--steps") + 1) = std::to_string(steps);
+    const Finished f = run(words);
+    ASSERT_EQ(f.code, 0) << f.err;
+    const nlohmann::json file = nlohmann::json::parse(read_file(trace()));
+    EXPECT_EQ(file["tessera"]["plain step"] > 0, steps == 6);
+  }
+}
+
+/// Two processes, each told its rank by the environment as launchers do.
+TEST_F(ProfileCommand, ProcessesWithRanksMergeIntoOneTrace) {
+  const Finished alone = run(train({}));
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  const std::string trace_of_none = trace();
+  Words ranks;
+  setenv("WORLD_SIZE", "2", 1);
+  for (const char* rank : {"0", "1"}) {
+    setenv("RANK", rank, 1);
+    out = folder / "rank" + rank;
+    const Finished f = run(train({}));
+    EXPECT_EQ(f.code, 0) << f.err;
+    ranks.push_back(trace());
+  }
+  for (const char* rank : {"2", "-1", "first", "", "1 "}) {
+    setenv("RANK", rank, 1);
+    expect_error(run(train({})), 2, "--profile: RANK=" + std::string(rank) + " of WORLD_SIZE=2 is no rank");
+  }
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  const Finished merged = run(Words{"profile", "--merge"} + ranks + Words{"--out", folder / "all.json"});
+  ASSERT_EQ(merged.code, 0) << merged.err;
+  std::set<int> processes;
+  const nlohmann::json all = nlohmann::json::parse(read_file(folder / "all.json"));
+  for (const auto& e : all["traceEvents"])
+    if (e.value("cat", "") == "cpu_op") processes.insert(e["pid"].get<int>());
+  EXPECT_EQ(processes.size(), 2u);
+  expect_error(run({"profile", "--merge", ranks[0], trace_of_none, "--out", folder / "b.json"}), 2, "rank 0");
+}
+
+TEST_F(ProfileCommand, InterruptedTrainingLeavesWhatWasSeen) {
+  Words words = train({"--profile-steps", "active=0"});
+  *(std::find(words.begin(), words.end(), "--steps") + 1) = "1000000";
+  Running training(words);
+  ASSERT_TRUE(training.wait_for("step 1/"));
+  training.signal_with(SIGINT);
+  const Finished f = training.finish();
+  EXPECT_EQ(f.code, 128 + SIGINT) << f.err;
+  EXPECT_NE(f.out.find("wrote " + trace()), std::string::npos) << f.out;
+  const Finished again = run({"profile", out});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find("ProfilerStep#0"), std::string::npos) << again.out;
+}
+
 TEST_F(ProfileCommand, TheRunIsTheSameWithIt) {
   const Finished f = run(train({"--json", folder / "a.json"}));
   ASSERT_EQ(f.code, 0) << f.err;
