@@ -71,4 +71,17 @@ RecurrentResult gru(const Tensor& x, const std::vector<RecurrentWeights>& layers
 RecurrentResult lstm(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden = {},
                      const Tensor& cell = {}, const Tensor& lengths = {}, const RecurrentOptions& options = {});
 
+// One step of a layer, whose weights are of one direction: x [batch, in], states [batch, hidden], or undefined for 0.
+
+/// The hidden state behind it.
+Tensor rnn_cell(const Tensor& x, const RecurrentWeights& weights, const Tensor& hidden = {},
+                const RecurrentOptions& options = {});
+Tensor gru_cell(const Tensor& x, const RecurrentWeights& weights, const Tensor& hidden = {},
+                const RecurrentOptions& options = {});
+struct LstmState {
+  Tensor hidden, cell;
+};
+LstmState lstm_cell(const Tensor& x, const RecurrentWeights& weights, const Tensor& hidden = {},
+                    const Tensor& cell = {}, const RecurrentOptions& options = {});
+
 }  // namespace tessera

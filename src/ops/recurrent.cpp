@@ -301,4 +301,25 @@ RecurrentResult lstm(const Tensor& x, const std::vector<RecurrentWeights>& layer
   return run_layers({Layer::Lstm, "lstm", 4, 3, lstm_step}, x, layers, hidden, cell, lengths, options);
 }
 
+// A cell is a layer of one step.
+static Tensor one_step(std::string_view op, const Tensor& x) {
+  if (x.dim() != 2) fail(op, "x must have 2 dims, not shape {}", to_string(x.shape()));
+  return unsqueeze(x, 0);
+}
+static Tensor one_layer(const Tensor& state) { return state.defined() ? unsqueeze(state, 0) : state; }
+
+Tensor rnn_cell(const Tensor& x, const RecurrentWeights& weights, const Tensor& hidden,
+                const RecurrentOptions& options) {
+  return select(rnn(one_step("rnn_cell", x), {weights}, one_layer(hidden), {}, options).hidden, 0, 0);
+}
+Tensor gru_cell(const Tensor& x, const RecurrentWeights& weights, const Tensor& hidden,
+                const RecurrentOptions& options) {
+  return select(gru(one_step("gru_cell", x), {weights}, one_layer(hidden), {}, options).hidden, 0, 0);
+}
+LstmState lstm_cell(const Tensor& x, const RecurrentWeights& weights, const Tensor& hidden, const Tensor& cell,
+                    const RecurrentOptions& options) {
+  const RecurrentResult r = lstm(one_step("lstm_cell", x), {weights}, one_layer(hidden), one_layer(cell), {}, options);
+  return {select(r.hidden, 0, 0), select(r.cell, 0, 0)};
+}
+
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include "onnx/handlers/window.h"
 
 #include "onnx/handlers/zero_point.h"
+#include "tessera/ops_quantize.h"
 
 namespace tessera::onnx {
 namespace {
@@ -68,9 +69,7 @@ Tensor of_filters(const Tensor& t, const Tensor& weight) {
   return reshape(t, shape);
 }
 Values convolve_integers(const Call& c) {
-  const Tensor weight = less_zero(c.in(1), of_filters(c.optional(3), c.in(1)));
-  const Tensor y = conv(less_zero(c.in(0), c.optional(2)), weight, {}, conv_options(c, c.in(0).shape(), weight));
-  return {cast(y, Int32)};
+  return {integer_conv(c.in(0), c.in(1), c.optional(2), c.optional(3), conv_options(c, c.in(0).shape(), c.in(1)))};
 }
 Values convolve_quantised(const Call& c) {
   const Tensor scale = mul(cast(c.in(1), Float64), cast(of_filters(c.in(4), c.in(3)), Float64));

@@ -268,5 +268,25 @@ TEST(Recurrent, NamesTheRuleThatIsBroken) {
   EXPECT_EQ(error_of([&] { lstm(x, {{}}); }), "lstm: weights of input and hidden state are needed");
 }
 
+TEST(Recurrent, CellsAreOneStep) {
+  for (const Net kind : {Net::Rnn, Net::Gru, Net::Lstm}) {
+    Generator g(21);
+    const RecurrentNet net = made({.net = kind}, g);
+    const Tensor x = select(net.x, 0, 0), hidden = select(net.hidden, 0, 0);
+    const RecurrentResult one = run_net({.net = kind}, {unsqueeze(x, 0), net.hidden, net.cell, {}, net.layers});
+    const RecurrentWeights& w = net.layers[0];
+    Tensor got;
+    if (kind == Net::Rnn) got = rnn_cell(x, w, hidden);
+    if (kind == Net::Gru) got = gru_cell(x, w, hidden);
+    if (kind == Net::Lstm) {
+      const LstmState s = lstm_cell(x, w, hidden, select(net.cell, 0, 0));
+      EXPECT_LE(relative_error(s.cell, select(one.cell, 0, 0)), 1e-12);
+      got = s.hidden;
+    }
+    EXPECT_LE(relative_error(got, select(one.hidden, 0, 0)), 1e-12);
+    EXPECT_EQ(error_of([&] { rnn_cell(net.x, w); }), "rnn_cell: x must have 2 dims, not shape [5, 3, 4]");
+  }
+}
+
 }  // namespace
 }  // namespace tessera
