@@ -95,12 +95,14 @@ NB_MODULE(_C, m) {
   bind_streams(m, tensor);
   bind_ops(m, tensor);
   bind_scaled(m, tensor);
+  bind_ops_attention(m, tensor);
   bind_ops_image(m, tensor);
   bind_ops_indexing(m, tensor);
   bind_ops_layers(m, tensor);
   bind_ops_loss(m, tensor);
   bind_ops_math(m, tensor);
   bind_ops_pool(m, tensor);
+  bind_ops_quantize(m, tensor);
   bind_ops_recurrent(m, tensor);
   bind_ops_shape(m, tensor);
   bind_ops_signal(m, tensor);

@@ -22,12 +22,14 @@ void bind_models(nb::module_& m);
 
 // Made by generate.py, one for each header of operators.
 void bind_ops(nb::module_& m, nb::class_<Tensor>& tensor);
+void bind_ops_attention(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_image(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_indexing(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_layers(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_loss(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_math(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_pool(nb::module_& m, nb::class_<Tensor>& tensor);
+void bind_ops_quantize(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_recurrent(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_shape(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_signal(nb::module_& m, nb::class_<Tensor>& tensor);
