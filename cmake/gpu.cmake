@@ -18,7 +18,7 @@ endif()
 set(group 0)
 foreach(names "attention/attention;indexing/indexing;runtime/plugin;random/random;rows/scan;gemm/padded_operands"
               "optim/optim;conv/pool;rows/reduce;runtime/runtime;runtime/activities;runtime/roctracer"
-              "indexing/scatter;recurrent/recurrent")
+              "indexing/scatter;indexing/lines;recurrent/recurrent")
   math(EXPR group "${group} + 1")
   set(text "// The small sources of the plugins, ${group}.\n")
   foreach(name ${names})

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/check.h"
+#include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
 
 namespace tessera {
@@ -91,9 +92,20 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
     if (padding == Padding::Constant || before[i] + behind[i] == 0) continue;
     const int64_t left = y.size(dim);
     if (left < 1) fail("pad", "dim {} of {} has no elements to repeat", dim, to_string(x.shape()));
-    std::vector<int64_t> places;
-    for (int64_t at = -before[i]; at < left + behind[i]; ++at) places.push_back(mirrored_place(at, left, padding));
-    y = index_select(y, dim, tensor(places, {static_cast<int64_t>(places.size())}).to(x.device()));
+    const auto places = [&] {
+      std::vector<int64_t> all;
+      for (int64_t at = -before[i]; at < left + behind[i]; ++at) all.push_back(mirrored_place(at, left, padding));
+      return all;
+    };
+    const int64_t length = before[i] + left + behind[i];
+    if (takes_sparse_lines(y)) {
+      const std::string name = fmt::format("pad {} {} {} {}", left, before[i], behind[i], static_cast<int>(padding));
+      y = sparse_lines(y, dim, kept_matrix(name, y.dtype(), y.device(), [&] {
+                         return sparse_matrix(places(), {}, length, left, y.dtype(), y.device());
+                       }));
+    } else {
+      y = index_select(y, dim, tensor(places(), {length}).to(x.device()));
+    }
   }
   const auto grows = [](const Dims& list) {
     return std::any_of(list.begin(), list.end(), [](int64_t n) { return n > 0; });

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ops/check.h"
+#include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
 
 namespace tessera {
@@ -141,12 +142,33 @@ Tensor extrapolated(const Tensor& y, int64_t dim, const ResizedLine& line, const
   return where(cast(along(outside, y, dim), Bool), full({}, o.extrapolation, y.dtype(), y.device()), y);
 }
 
+Taps taps_of(const ResizedLine& line, const ResizeOptions& o) {
+  return o.interpolation == Interpolation::Nearest ? nearest_taps(line, o) : weighted_taps(line, o);
+}
+// All that the weights come from.
+std::string name_of(const ResizedLine& line, const ResizeOptions& o) {
+  return fmt::format("resize {} {} {} {} {} {} {} {} {} {} {}", line.size, line.count, line.scale, line.begin, line.end,
+                     static_cast<int>(o.interpolation), static_cast<int>(o.coordinates), static_cast<int>(o.nearest),
+                     o.antialias, o.exclude_outside, o.cubic);
+}
+
 Tensor resized(const Tensor& x, int64_t dim, const ResizedLine& line, const ResizeOptions& o) {
   constexpr int64_t few = 4;
   const bool is_whole = o.coordinates != Coordinates::TfCropAndResize || (line.begin == 0 && line.end == 1);
   if (is_whole && line.count == line.size && std::abs(line.scale - 1) < 1e-9) return x;
-  const Taps t = o.interpolation == Interpolation::Nearest ? nearest_taps(line, o) : weighted_taps(line, o);
-  const Tensor y = t.taps > few ? multiplied(x, dim, t, line.size) : gathered(x, dim, t);
+  const auto composed = [&] {
+    const Taps t = taps_of(line, o);
+    return t.taps > few ? multiplied(x, dim, t, line.size) : gathered(x, dim, t);
+  };
+  const Tensor y = takes_sparse_lines(x)
+                       ? sparse_lines(x, dim,
+                                      kept_matrix(name_of(line, o), x.dtype(), x.device(),
+                                                  [&] {
+                                                    const Taps t = taps_of(line, o);
+                                                    return sparse_matrix(t.places, t.weights, line.count, line.size,
+                                                                         x.dtype(), x.device());
+                                                  }))
+                       : composed();
   return o.coordinates == Coordinates::TfCropAndResize ? extrapolated(y, dim, line, o) : y;
 }
 

@@ -32,6 +32,7 @@ std::vector<Family> families() {
           {"Writing to places", scatter_ops()},
           {"Bits", bit_ops()},
           {"Recurrent layers", recurrent_ops()},
+          {"Sparse matrices along a dim", line_ops()},
           {"Products", matmul_ops()},
           {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
           {"Convolution", conv_ops()},

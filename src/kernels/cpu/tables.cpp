@@ -72,6 +72,7 @@ TESSERA_TABLE(ElementwiseTable, elementwise_table)
 TESSERA_TABLE(ReduceTable, reduce_table)
 TESSERA_TABLE(PoolTable, pool_table)
 TESSERA_TABLE(RecurrentTable, recurrent_table)
+TESSERA_TABLE(LinesTable, lines_table)
 TESSERA_TABLE(RandomTable, random_table)
 TESSERA_TABLE(GemmTable, gemm_table)
 TESSERA_TABLE(ConvTable, conv_table)
@@ -103,8 +104,8 @@ std::span<const KernelTableEntry> cpu_kernel_table() {
     std::vector<KernelTableEntry> all;
     for (auto family :
          {creation_kernels(), elementwise_kernels(), reduction_kernels(), shape_kernels(), indexing_kernels(),
-          bit_kernels(), recurrent_kernels(), matmul_kernels(), conv_kernels(), pool_kernels(), norm_kernels(),
-          softmax_kernels(), loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
+          bit_kernels(), recurrent_kernels(), line_kernels(), matmul_kernels(), conv_kernels(), pool_kernels(),
+          norm_kernels(), softmax_kernels(), loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

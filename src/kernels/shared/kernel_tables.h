@@ -5,6 +5,7 @@
 #include "kernels/args/conv.h"
 #include "kernels/args/elementwise.h"
 #include "kernels/args/gemm.h"
+#include "kernels/args/lines.h"
 #include "kernels/args/norm.h"
 #include "kernels/args/optim.h"
 #include "kernels/args/pool.h"
@@ -31,5 +32,6 @@ const NormTable& norm_table();
 const SoftmaxTable& softmax_table();
 const OptimTable& optim_table();
 const RecurrentTable& recurrent_table();
+const LinesTable& lines_table();
 
 }  // namespace tessera::TESSERA_KERNELS

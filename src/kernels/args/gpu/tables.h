@@ -15,6 +15,7 @@
 #include "kernels/args/gpu/pointwise.h"
 #include "kernels/args/gpu/random.h"
 #include "kernels/args/gpu/vendor_limits.h"
+#include "kernels/args/lines.h"
 #include "kernels/args/norm.h"
 #include "kernels/args/pool.h"
 #include "kernels/args/recurrent.h"
@@ -125,6 +126,7 @@ struct Tables {
   const NonzeroTable* nonzero = nullptr;
   const BitsTable* bits = nullptr;
   const RecurrentTable* recurrent = nullptr;
+  const LinesTable* lines = nullptr;
   const CreationTable* creation = nullptr;
   const DrawTable* draw = nullptr;
   const StepTable* step = nullptr;

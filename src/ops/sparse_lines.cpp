@@ -1,0 +1,152 @@
+#include "ops/sparse_lines.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <mutex>
+
+#include "core/capture_state.h"
+#include "ops/check.h"
+#include "ops/op_table.h"
+#include "tessera/ops.h"
+
+namespace tessera {
+namespace {
+
+// ---- sparse_lines: x, a sparse matrix by its rows and by its columns -> its product with x along `dim`
+
+Metas infer_sparse_lines(std::span<const TensorMeta> in, const Attrs& attrs) {
+  constexpr std::string_view op = "sparse_lines";
+  require_inputs(op, in);
+  if (!is_floating(in[0].dtype)) fail(op, "takes floating-point tensors, not {}", describe(in[0]));
+  const int64_t dim = attrs.as<DimAttrs>().dim;
+  if (dim < 0 || dim >= in[0].shape.rank()) fail(op, "dim {} of {}", dim, describe(in[0]));
+  const DType weight = in[0].dtype == Float64 ? Float64 : Float32;
+  for (size_t i = 1; i < 7; ++i)
+    if (in[i].shape.rank() != 1 || in[i].dtype != (i % 3 == 0 ? weight : Int32))
+      fail(op, "{} where places and weights of a matrix belong", describe(in[i]));
+  for (size_t i : {1, 4})
+    if (in[i].shape[0] == Dim(0) || !(in[i + 1].shape == in[i + 2].shape))
+      fail(op, "{}, {} and {} are no rows", describe(in[i]), describe(in[i + 1]), describe(in[i + 2]));
+  const auto at = static_cast<size_t>(dim);
+  if (!(in[4].shape[0] == in[0].shape[at] + 1))
+    fail(op, "a matrix of {} columns for dim {} of {}", (in[4].shape[0] - 1).to_string(), dim, describe(in[0]));
+  TensorMeta out{in[0].shape, in[0].dtype, in[0].device};
+  out.shape[at] = in[1].shape[0] - 1;
+  return {out};
+}
+
+Tensors sparse_lines_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const int64_t dim = attrs.as<DimAttrs>().dim;
+  const Tensor x = transpose(in[0], 0, dim).clone();
+  const auto begins = in[1].to_vector<int64_t>(), places = in[2].to_vector<int64_t>();
+  const auto weights = in[3].to_vector<double>();
+  const auto count = static_cast<int64_t>(begins.size()) - 1, inner = x.size(0) ? x.numel() / x.size(0) : 0;
+  Shape shape = x.shape();
+  shape[0] = Dim(count);
+  const Tensor y = zeros(shape, x.dtype());
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t t = begins[static_cast<size_t>(i)]; t < begins[static_cast<size_t>(i) + 1]; ++t)
+      for (int64_t j = 0; j < inner; ++j)
+        y.data<double>()[i * inner + j] +=
+            weights[static_cast<size_t>(t)] * x.data<double>()[places[static_cast<size_t>(t)] * inner + j];
+  return {transpose(y, 0, dim).clone()};
+}
+
+double sparse_lines_flops(std::span<const TensorMeta> in, std::span<const TensorMeta> out, const Attrs&) {
+  const double rows = static_cast<double>(in[1].shape[0].value() - 1);
+  const double each = rows > 0 ? static_cast<double>(in[2].shape[0].value()) / rows : 0;
+  return 2 * each * static_cast<double>(out[0].shape.numel().value());
+}
+
+Tensors sparse_lines_vjp(const Saved& s, const Tensors& grads);
+
+const Op sparse_lines_op = {.name = "sparse_lines",
+                            .inputs = "x, begins, places, weights, begins_back, places_back, weights_back",
+                            .outputs = "out",
+                            .attrs = attrs_of<DimAttrs>,
+                            .infer = infer_sparse_lines,
+                            .vjp = sparse_lines_vjp,
+                            .reference = sparse_lines_reference,
+                            .saves = {.inputs = 0b1111110},
+                            .pitched = Pitched::None,
+                            .flops = sparse_lines_flops};
+
+Tensors sparse_lines_vjp(const Saved& s, const Tensors& grads) {
+  const auto& m = s.inputs;
+  return {
+      dispatch_one(sparse_lines_op, {grads[0], m[4], m[5], m[6], m[1], m[2], m[3]}, s.attrs), {}, {}, {}, {}, {}, {}};
+}
+
+struct Entry {
+  int64_t row, column;
+  double weight;
+};
+struct Rows {
+  std::vector<int32_t> begins, places;
+  std::vector<double> weights;
+};
+Rows rows_of(const std::vector<Entry>& entries, int64_t count, bool by_column) {
+  Rows rows{std::vector<int32_t>(static_cast<size_t>(count) + 1, 0), std::vector<int32_t>(entries.size()),
+            std::vector<double>(entries.size())};
+  for (const Entry& e : entries) ++rows.begins[static_cast<size_t>(by_column ? e.column : e.row) + 1];
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) rows.begins[i + 1] += rows.begins[i];
+  std::vector<int32_t> next(rows.begins.begin(), rows.begins.end() - 1);
+  for (const Entry& e : entries) {
+    const auto at = static_cast<size_t>(next[static_cast<size_t>(by_column ? e.column : e.row)]++);
+    rows.places[at] = static_cast<int32_t>(by_column ? e.row : e.column);
+    rows.weights[at] = e.weight;
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::span<const Op* const> line_ops() {
+  static constexpr const Op* ops[] = {&sparse_lines_op};
+  return ops;
+}
+
+SparseMatrix sparse_matrix(const std::vector<int64_t>& places, const std::vector<double>& weights, int64_t count,
+                           int64_t length, DType dtype, Device device) {
+  const int64_t each = count > 0 ? static_cast<int64_t>(places.size()) / count : 0;
+  std::vector<Entry> entries;
+  for (int64_t i = 0; i < count * each; ++i) {
+    const double weight = weights.empty() ? 1 : weights[static_cast<size_t>(i)];
+    if (weight != 0) entries.push_back({i / each, places[static_cast<size_t>(i)], weight});
+  }
+  const auto whole = [&](const std::vector<int32_t>& v) {
+    return tensor(v, {static_cast<int64_t>(v.size())}).to(device);
+  };
+  const auto numbers = [&](const std::vector<double>& v) {
+    return tensor(v, {static_cast<int64_t>(v.size())}).to(dtype == Float64 ? Float64 : Float32).to(device);
+  };
+  const Rows rows = rows_of(entries, count, false), columns = rows_of(entries, length, true);
+  return {whole(rows.begins),    whole(rows.places),    numbers(rows.weights),
+          whole(columns.begins), whole(columns.places), numbers(columns.weights)};
+}
+
+SparseMatrix kept_matrix(const std::string& name, DType dtype, Device device,
+                         const std::function<SparseMatrix()>& make) {
+  constexpr size_t most = 64;
+  static std::mutex mutex;
+  static auto* kept = new std::deque<std::pair<std::string, SparseMatrix>>;  // outlives what runs at exit
+  const std::string key =
+      fmt::format("{} {} {}", name, tessera::name(dtype == Float64 ? Float64 : Float32), to_string(device));
+  const std::lock_guard lock(mutex);
+  for (const auto& [other, matrix] : *kept)
+    if (other == key) return matrix;
+  if (kept->size() == most) kept->pop_back();
+  return kept->emplace_front(key, make()).second;
+}
+
+Tensor sparse_lines(const Tensor& x, int64_t dim, const SparseMatrix& m) {
+  return dispatch_one(sparse_lines_op, {x, m.begins, m.places, m.weights, m.begins_back, m.places_back, m.weights_back},
+                      DimAttrs{dim});
+}
+
+bool takes_sparse_lines(const Tensor& x) {
+  return is_floating(x.dtype()) && x.device().is_gpu() && !x.device().meta && !is_capturing();
+}
+
+}  // namespace tessera
