@@ -1,14 +1,19 @@
 // Convolutions drawn at random, and what each of their three passes takes: a line each, which convolutions_torch.py
 // reads and puts PyTorch's time beside.
 //   bench_convolutions [COUNT=200] [SEED=1] > ours.txt && python3 benchmarks/convolutions_torch.py ours.txt
-// TESSERA_BENCH_DEVICE names the device (cuda:0). bf16 on a card, f32 on the CPU, where problems are smaller.
+// Without a count, of "-", it times those whose lines it reads from its input: so the script takes turns with it.
+// TESSERA_BENCH_DEVICE names the device (cuda:0). TESSERA_BENCH_CLOCK=process counts processor time: with one thread, on
+// a machine with other work. bf16 on a card, f32 on the CPU, where problems are smaller.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
+#include <iostream>
 #include <random>
+#include <sstream>
 
 #include "ops/conv.h"
 #include "ops/op_table.h"
@@ -97,18 +102,29 @@ std::string kernels_of(const std::function<void()>& call) {
   return names.all;
 }
 
-// Microseconds of a call: the least of five rounds of as many as take some milliseconds.
+// Microseconds now, or of the processor's work for this process where TESSERA_BENCH_CLOCK=process.
+double now() {
+  static const char* const clock = std::getenv("TESSERA_BENCH_CLOCK");
+  if (clock && std::string_view(clock) == "process") return 1e6 / CLOCKS_PER_SEC * static_cast<double>(std::clock());
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Microseconds of a call: the least of some rounds of as many as take a millisecond, or ten on a card.
 double time(Device device, const std::function<void()>& call) {
   const auto passed = [&](int calls) {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = now();
     for (int i = 0; i < calls; ++i) call();
     if (device.is_gpu()) current_stream(device).synchronize();
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    return now() - begin;
   };
   passed(2);
-  const int calls = static_cast<int>(std::clamp(10000 / passed(1), 1.0, 200.0));
-  double least = passed(calls);
-  for (int round = 0; round < 4; ++round) least = std::min(least, passed(calls));
+  const double length = device.is_gpu() ? 10000 : 1000;
+  const int calls = static_cast<int>(std::clamp(length / passed(1), 1.0, 200.0));
+  double least = passed(calls), all = least;
+  for (int round = 1; round < 5 || all < 20000; ++round) {
+    const double round_time = passed(calls);
+    least = std::min(least, round_time), all += round_time;
+  }
   return least / calls;
 }
 
@@ -147,9 +163,25 @@ void run(const Problem& p, Device device) {
   std::fflush(stdout);
 }
 
+// The problem of a line that run() prints.
+Problem problem_of(const std::string& line) {
+  std::istringstream words(line);
+  Problem p{};
+  Conv2dOptions& o = p.options;
+  std::string layout;
+  words >> p.images >> p.channels >> p.size[0] >> p.size[1] >> p.filters >> p.taps[0] >> p.taps[1] >> p.groups >>
+      o.stride[0] >> o.stride[1] >> o.padding[0] >> o.padding[1] >> o.dilation[0] >> o.dilation[1] >> layout;
+  if (!words || (layout != "last" && layout != "first"))
+    throw Error(fmt::format("bench_convolutions: not a convolution: {}", line));
+  o.groups = p.groups;
+  p.channels_last = layout == "last";
+  return p;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool reads = argc > 1 && std::string_view(argv[1]) == "-";
   const int count = argc > 1 ? std::atoi(argv[1]) : 200;
   const auto seed = static_cast<uint64_t>(argc > 2 ? std::atoll(argv[2]) : 1);
   try {
@@ -158,6 +190,9 @@ int main(int argc, char** argv) {
     const DeviceGuard guard(device);
     const NoGrad no_grad;
     allow_nondeterministic(true);  // as in PyTorch, unless told otherwise
+    std::string line;
+    while (reads && std::getline(std::cin, line)) run(problem_of(line), device);
+    if (reads) return 0;
     fmt::print(
         "# seed {}: images channels h w filters taps taps groups strides paddings dilations layout | us forward, "
         "input gradient, weight gradient\n",

@@ -407,6 +407,76 @@ TEST_F(Depthwise, forward_and_gradients) {
   tessera::set_num_threads(threads);
 }
 
+class Planes : public Direct {
+ public:
+  // Rows shorter and longer than a vector, blocks of rows, of one image and of several, strides in both dimensions with
+  // and without residues that no tap meets, dilation beyond the stride, windows that see nothing but padding, images
+  // read where they lie, more filters than a block has, planes of points, and inputs that no window sees.
+  const std::vector<Case> shapes{{2, 4, 4, 4, {6, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {3, 6, 4, 2, {7, 19}, {5, 2}, {1, 1}, {1, 1}, {0, 0}},
+                                 {2, 3, 11, 1, {23, 41}, {7, 5}, {2, 3}, {1, 1}, {3, 2}},
+                                 {1, 6, 9, 3, {33, 37}, {6, 6}, {1, 1}, {2, 2}, {5, 4}},
+                                 {2, 5, 5, 5, {8, 17}, {1, 2}, {2, 3}, {1, 1}, {0, 0}},
+                                 {1, 4, 2, 2, {17, 16}, {3, 3}, {2, 3}, {2, 3}, {2, 4}},
+                                 {1, 2, 3, 1, {15, 16}, {3, 2}, {2, 3}, {3, 2}, {1, 0}},
+                                 {2, 3, 3, 1, {3, 2}, {3, 3}, {1, 1}, {1, 1}, {4, 5}},
+                                 {3, 7, 7, 7, {9, 11}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {2, 6, 10, 2, {9, 11}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {2, 3, 5, 1, {12, 13}, {1, 2}, {3, 4}, {1, 1}, {0, 0}},
+                                 {1, 17, 3, 1, {131, 150}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {40, 2, 13, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {1, 1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}}};
+};
+
+TEST_F(Planes, forward_and_gradients) {
+  const int threads = tessera::num_threads();
+  for (const Case& shape : shapes) {
+    for (bool last : {false, true}) {
+      for (const Set& set : sets()) {
+        tessera::set_num_threads(last ? 1 : 3);
+        prepare(shape, false);
+        if (last) prepare_direct(shape, false, 3);
+        auto expected = outputs();
+        run(args(Activation::relu), set.table->planes_workspace, set.table->planes_forward);
+        EXPECT_LE(error(y.data, expected), tolerance) << name(set, shape, last);
+        expected = image_gradients();
+        run(args(), set.table->planes_workspace, set.table->planes_backward_images);
+        EXPECT_LE(error(x.data, expected), tolerance) << name(set, shape, last);
+        expected.assign(w.data.size(), 0);
+        each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
+          expected[&w.at(k, wc, r, s) - w.data.data()] += double(y.at(n, k, i, j)) * x.at(n, ch, h, v);
+        });
+        run(args(), set.table->planes_filters_workspace, set.table->planes_backward_filters);
+        EXPECT_LE(error(w.data, expected), tolerance) << name(set, shape, last);
+      }
+    }
+  }
+  tessera::set_num_threads(threads);
+}
+
+TEST_F(Planes, nothing_or_a_residual_behind_the_sums) {
+  for (const Case& shape : shapes) {
+    for (const Set& set : sets()) {
+      prepare(shape, false);
+      std::fill(bias.begin(), bias.end(), 1e4f);  // relu changes nothing
+      auto expected = outputs();
+      for (double& v : expected) v -= 1e4;
+      ConvArgs a = args();
+      a.bias = nullptr;
+      run(a, set.table->planes_workspace, set.table->planes_forward);
+      EXPECT_LE(error(y.data, expected), tolerance) << name(set, shape, false);
+      Tensor residual = fresh(c.images, c.filters, out[0], out[1], true);
+      for (i64 n = 0; n < c.images; ++n)
+        for (i64 k = 0; k < c.filters; ++k)
+          for (i64 i = 0; i < out[0]; ++i)
+            for (i64 j = 0; j < out[1]; ++j) expected[&y.at(n, k, i, j) - y.data.data()] += residual.at(n, k, i, j);
+      a.residual = residual.arg();
+      run(a, set.table->planes_workspace, set.table->planes_forward);
+      EXPECT_LE(error(y.data, expected), tolerance) << name(set, shape, false);
+    }
+  }
+}
+
 TEST(conv_table, halves_are_left_to_casts) {
   ConvArgs args{};
   args.type = Scalar::bf16;

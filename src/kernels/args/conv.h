@@ -65,6 +65,12 @@ struct ConvTable {
   void (*depthwise_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
   long long (*depthwise_filters_workspace)(const ConvArgs& args) = nullptr;
   void (*depthwise_backward_filters)(const ConvArgs& args, Executor& executor) = nullptr;
+  /// The same of f32 in any layout, best where a group has few channels or filters and rows lie one after the other.
+  long long (*planes_workspace)(const ConvArgs& args) = nullptr;
+  void (*planes_forward)(const ConvArgs& args, Executor& executor) = nullptr;
+  void (*planes_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
+  long long (*planes_filters_workspace)(const ConvArgs& args) = nullptr;  // for as many threads as there are
+  void (*planes_backward_filters)(const ConvArgs& args, Executor& executor) = nullptr;
 };
 
 #define TESSERA_CONV_TABLE(isa)      \

@@ -72,6 +72,11 @@ const ConvTable conv_table{.supports = supports,
                            .depthwise_forward = depthwise_forward,
                            .depthwise_backward_images = depthwise_backward_images,
                            .depthwise_filters_workspace = depthwise_filters_workspace,
-                           .depthwise_backward_filters = depthwise_backward_filters};
+                           .depthwise_backward_filters = depthwise_backward_filters,
+                           .planes_workspace = planes_workspace,
+                           .planes_forward = planes_forward,
+                           .planes_backward_images = planes_backward_images,
+                           .planes_filters_workspace = planes_filters_workspace,
+                           .planes_backward_filters = planes_backward_filters};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -176,6 +176,12 @@ void depthwise_backward_images(const ConvArgs& args, Executor& executor);
 i64 depthwise_filters_workspace(const ConvArgs& args);
 void depthwise_backward_filters(const ConvArgs& args, Executor& executor);
 
+i64 planes_workspace(const ConvArgs& args);
+void planes_forward(const ConvArgs& args, Executor& executor);
+void planes_backward_images(const ConvArgs& args, Executor& executor);
+i64 planes_filters_workspace(const ConvArgs& args);
+void planes_backward_filters(const ConvArgs& args, Executor& executor);
+
 #define TESSERA_CONV_OF(prefix, T)                                        \
   prefix template void forward_as<T>(const ConvArgs&, Executor&);         \
   prefix template void backward_images_as<T>(const ConvArgs&, Executor&); \
