@@ -17,6 +17,7 @@
 
 #include "core/capture_state.h"
 #include "core/gpu/backend.h"
+#include "core/util/allocation_limit.h"
 #include "core/util/bytes.h"
 #include "core/util/debug.h"
 #include "core/util/observers.h"
@@ -24,7 +25,12 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define TESSERA_CACHE_BLOCKS 0  // reuse would hide use-after-free from the sanitizer
-#else
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)  // as clang says the same
+#define TESSERA_CACHE_BLOCKS 0
+#endif
+#endif
+#ifndef TESSERA_CACHE_BLOCKS
 #define TESSERA_CACHE_BLOCKS 1
 #endif
 
@@ -239,8 +245,13 @@ static Ref<Storage> allocate_on_cpu(size_t bytes, Device device) {
   return storage;
 }
 
+constinit thread_local size_t AllocationLimit::most_ = SIZE_MAX;
+
 Ref<Storage> allocate(size_t bytes, Device device) {
   if (device.meta || is_capturing()) return allocate_nothing(bytes, device);
+  if (bytes > AllocationLimit::most())
+    throw OutOfMemoryError(fmt::format("{} asked for, of {} that are allowed", describe_bytes(bytes),
+                                       describe_bytes(AllocationLimit::most())));
   try {
     return device.is_gpu() ? allocate_on_gpu(bytes, device) : allocate_on_cpu(bytes, device);
   } catch (const OutOfMemoryError& e) {

@@ -80,8 +80,12 @@ MappedFile::~MappedFile() {
   if (size) ::munmap(data, size);
 }
 
-void MappedFile::release_pages() {
-  if (size) (void)::madvise(data, size, MADV_DONTNEED);
+void MappedFile::release_pages(const char* begin, size_t bytes) {
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE)), offset = static_cast<size_t>(begin - data);
+  const size_t first = (offset + page - 1) / page * page;
+  size_t end = offset + bytes;
+  if (end < size) end = end / page * page;  // the last page of the file is whole
+  if (end > first) (void)::madvise(data + first, end - first, MADV_DONTNEED);
 }
 
 std::shared_ptr<MappedFile> map_file(const std::string& path) {

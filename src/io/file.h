@@ -19,7 +19,9 @@ struct MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
   /// Gives memory back; what is read later comes from the file again. Nothing may have been written.
-  void release_pages();
+  void release_pages() { release_pages(data, size); }
+  /// The same of the whole pages within a part.
+  void release_pages(const char* begin, size_t bytes);
 };
 /// Throws FileError if `path` is no readable regular file.
 std::shared_ptr<MappedFile> map_file(const std::string& path);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/util/allocation_limit.h"
 #include "onnx/graph.h"
 #include "onnx/handler.h"
 #include "tessera/autograd.h"
@@ -12,20 +13,50 @@
 namespace tessera::onnx {
 namespace {
 
-constexpr int64_t kLargestFolded = 64 << 20;  // bytes of a result that is kept although the file does not hold it
+// Bytes that are kept although the file does not hold them, and how many for each that it does hold.
+constexpr int64_t kLargestFolded = 64 << 20, kMostFolded = 8;
 
 int64_t bytes_of(const Value& value) {
-  if (value.is_tensor()) return value.tensor().numel() * static_cast<int64_t>(size_of(value.tensor().dtype()));
   int64_t all = 0;
+  const auto add = [&](int64_t bytes) {
+    if (__builtin_add_overflow(all, bytes, &all)) all = INT64_MAX;
+  };
+  if (value.is_tensor() && __builtin_mul_overflow(value.tensor().numel(), size_of(value.tensor().dtype()), &all))
+    all = INT64_MAX;  // a view that repeats its elements
   if (value.is_sequence())
-    for (const Value& v : value.sequence()) all += bytes_of(v);
+    for (const Value& v : value.sequence()) add(bytes_of(v));
   return all;
+}
+/// Of the tensors in attributes.
+int64_t bytes_of(const Step& step) {
+  size_t all = 0;
+  for (const AttributeProto& a : step.attributes)
+    if (a.t)
+      all += a.t->raw_data.size() + 4 * a.t->float_data.size() + 8 * a.t->double_data.size() +
+             8 * (a.t->int32_data.size() + a.t->int64_data.size() + a.t->uint64_data.size());
+  return static_cast<int64_t>(all);
 }
 
 std::vector<Value> values_of(const Graph& graph) {
   std::vector<Value> values(static_cast<size_t>(graph.slots));
   for (const auto& [slot, value] : graph.constants) values[static_cast<size_t>(slot)] = value;
   return values;
+}
+
+/// How many inputs of steps, inner graphs and outputs each value is.
+std::vector<int> count_uses(const Graph& graph) {
+  std::vector<int> uses(static_cast<size_t>(graph.slots));
+  const auto use = [&](int slot) {
+    if (slot >= 0) ++uses[static_cast<size_t>(slot)];
+  };
+  for (const Step& step : graph.steps) {
+    for (const int slot : step.in) use(slot);
+    for (const Body& body : step.bodies)
+      for (const auto& [there, here] : body.graph->captures) use(there);
+  }
+  for (const int slot : graph.output_slots) use(slot);
+  for (const int slot : graph.input_slots) use(slot);
+  return uses;
 }
 
 }  // namespace
@@ -44,6 +75,8 @@ void run_step(const Step& step, const Frame& frame) {
     } catch (const OutOfMemoryError& e) {
       if (std::string_view(e.what()).starts_with(step.file)) throw;
       throw OutOfMemoryError(where(step) + e.what());
+    } catch (const std::bad_alloc&) {
+      throw OutOfMemoryError(where(step) + "out of memory");
     } catch (const Unsupported&) {
       throw;
     } catch (const FileError&) {
@@ -85,31 +118,51 @@ Values run(const Graph& graph, const Values& inputs, const LoadOptions& options,
 void fold_constants(Graph& graph, const LoadOptions& options) {
   const NoGrad no_grad;
   std::vector<Value> values = values_of(graph);
-  std::vector<bool> known(values.size());
-  for (const auto& [slot, value] : graph.constants) known[static_cast<size_t>(slot)] = true;
+  std::vector<bool> kept(values.size()), known(values.size());
+  int64_t left = kLargestFolded;
+  for (const auto& [slot, value] : graph.constants) {
+    kept[static_cast<size_t>(slot)] = known[static_cast<size_t>(slot)] = true;
+    left += kMostFolded * bytes_of(value);
+  }
+  graph.constants.clear();  // so that a weight dies with its last use
   for (const int slot : graph.input_slots) known[static_cast<size_t>(slot)] = false;  // a caller may give another
+  std::vector<int> uses = count_uses(graph);
   int64_t turns = 0;
   const Frame frame{options, turns, graph, values};
   std::erase_if(graph.steps, [&](Step& step) {
     if (!step.entry || step.entry->random || !step.bodies.empty()) return false;
     const auto is_known = [&](int slot) { return slot < 0 || known[static_cast<size_t>(slot)]; };
     if (!std::all_of(step.in.begin(), step.in.end(), is_known)) return false;
+    int64_t given = bytes_of(step), largest = 0;
+    left += kMostFolded * given;
+    for (const int slot : step.in)
+      if (slot >= 0) given = std::max(given, bytes_of(values[static_cast<size_t>(slot)]));
+    const int64_t most = std::min(left, std::max(kLargestFolded, given));
     try {
+      const AllocationLimit limit(static_cast<size_t>(most));
       run_step(step, frame);
     } catch (const Error&) {
       return false;  // said when it runs, if it ever does
     }
-    int64_t bytes = 0;
     for (const int slot : step.out)
-      if (slot >= 0) bytes += bytes_of(values[static_cast<size_t>(slot)]);
-    if (bytes > kLargestFolded) return false;
+      if (slot >= 0) largest = std::max(largest, bytes_of(values[static_cast<size_t>(slot)]));
+    if (largest > most) {
+      for (const int slot : step.out)
+        if (slot >= 0) values[static_cast<size_t>(slot)] = Value();
+      return false;
+    }
     for (const int slot : step.out) {
       if (slot < 0) continue;
-      known[static_cast<size_t>(slot)] = true;
-      graph.constants.emplace_back(slot, values[static_cast<size_t>(slot)]);
+      left = std::max<int64_t>(0, left - bytes_of(values[static_cast<size_t>(slot)]));
+      kept[static_cast<size_t>(slot)] = known[static_cast<size_t>(slot)] = true;
     }
+    for (const int slot : step.in)
+      if (slot >= 0 && --uses[static_cast<size_t>(slot)] == 0) values[static_cast<size_t>(slot)] = Value();
     return true;
   });
+  for (size_t slot = 0; slot < values.size(); ++slot)
+    if (kept[slot] && !values[slot].is_absent())
+      graph.constants.emplace_back(static_cast<int>(slot), std::move(values[slot]));
   drop_unused(graph);
   find_last_uses(graph);
 }

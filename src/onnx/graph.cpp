@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "onnx/handler.h"
+#include "onnx/schema.h"
 
 namespace tessera::onnx {
 namespace {
@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kLongestList = 64;
 constexpr int kDeepestCalls = 64;          // functions in functions, graphs in graphs
 constexpr int64_t kMostSteps = 2'000'000;  // of a model, with those that calls of functions become
+constexpr size_t kMostCopied = size_t{1} << 30;
 constexpr int64_t kNewestIr = 14;
 constexpr int kNewestOpset = 28, kOldestOpset = 1;
 
@@ -48,15 +49,27 @@ struct Context {
   Source& source;
   const LoadOptions& options;
   std::vector<std::string>* problems;
+  std::map<std::tuple<Bytes, Bytes, Bytes>, const FunctionProto*> functions = {};  // domain, name, overload
   int64_t steps = 0;
+  size_t copied = 0;  // bytes of tensors in functions, which each call has for itself
 };
+
+size_t bytes_of(const TensorProto& t) {
+  return t.raw_data.size() + t.float_data.size() * sizeof(float) +
+         (t.int32_data.size() + t.int64_data.size() + t.uint64_data.size() + t.double_data.size()) * sizeof(int64_t);
+}
 
 using Opsets = std::map<std::string, int, std::less<>>;
 
-Opsets opsets_of(const std::vector<OperatorSet>& sets) {
+Opsets opsets_of(const std::vector<OperatorSet>& sets, const std::string& file) {
   Opsets out;
-  for (const OperatorSet& set : sets)
-    out[std::string(plain_domain(set.domain))] = static_cast<int>(std::clamp<int64_t>(set.version, -1, 1 << 20));
+  for (const OperatorSet& set : sets) {
+    const int version = static_cast<int>(std::clamp<int64_t>(set.version, -1, 1 << 20));
+    const auto [at, is_new] = out.emplace(plain_domain(set.domain), version);
+    if (!is_new && at->second != version)
+      throw FileError(
+          fmt::format("{}: imports opsets {} and {} of {}", file, at->second, version, in_quotes(set.domain)));
+  }
   return out;
 }
 
@@ -69,7 +82,10 @@ class Builder {
       : context_(context), opsets_(opsets), outer_(outer), given_(given), depth_(depth) {}
 
   Graph of_graph(const GraphProto& proto) {
-    for (const TensorProto& t : proto.initializers) constant(std::string(t.name), context_.source.tensor(t));
+    for (const TensorProto& t : proto.initializers) {
+      count_copy(bytes_of(t));
+      constant(std::string(t.name), context_.source.tensor(t));
+    }
     for (const SparseTensorProto& t : proto.sparse_initializers)
       constant(std::string(t.values ? t.values->name : Bytes()), context_.source.tensor(t));
     for (const ValueInfoProto& info : proto.inputs) {
@@ -168,6 +184,7 @@ class Builder {
       if (captured_.count(std::string(name))) slots_.erase(std::string(name)), captured_.erase(std::string(name));
       step.out.push_back(name.empty() ? -1 : define(std::string(name)));
     }
+    if (step.entry) check_schema(step, domain);
     if (++context_.steps > kMostSteps) fail_at(step, "nodes become more than {}", kMostSteps);
     graph_.steps.push_back(std::move(step));
   }
@@ -188,17 +205,24 @@ class Builder {
         step.bodies.push_back({std::string(attribute.name), std::make_unique<Graph>(inner.of_graph(*a->g))});
         continue;
       }
+      if (a->t) count_copy(bytes_of(*a->t));
+      count_copy((a->ints.size() + a->floats.size() + a->strings.size() + a->tensors.size()) * sizeof(TensorProto));
       AttributeProto& kept = step.attributes.emplace_back(*a);
       kept.name = attribute.name;
     }
   }
 
+  /// Of what a function holds. A few bytes of a file must not become many.
+  void count_copy(size_t bytes) {
+    if (given_ && (context_.copied += bytes) > kMostCopied)
+      fail("what functions hold becomes more than {} bytes", kMostCopied);
+  }
+
   /// Finds what runs the node: a function of the file, or a handler.
   void resolve(const NodeProto& node, std::string_view domain, Step& step) {
     const auto version = opsets_.find(domain);
-    for (const FunctionProto& f : context_.model.functions)
-      if (f.name == node.op_type && plain_domain(f.domain) == domain && f.overload == node.overload)
-        return call(f, step);
+    const auto function = context_.functions.find({domain, node.op_type, node.overload});
+    if (function != context_.functions.end()) return call(*function->second, step);
     if (version == opsets_.end())
       return cannot(step, fmt::format("the file imports no operators of {}", in_quotes(node.domain)));
     step.opset = version->second;
@@ -214,7 +238,7 @@ class Builder {
     Given given;
     for (const AttributeProto& a : function.defaults) given[std::string(a.name)] = &a;
     for (const AttributeProto& a : step.attributes) given[std::string(a.name)] = &a;
-    const Opsets opsets = opsets_of(function.opsets);
+    const Opsets opsets = opsets_of(function.opsets, context_.source.file());
     Builder inner(context_, opsets, nullptr, &given, depth_ + 1);
     step.function = std::make_unique<Graph>(inner.of_function(function));
     if (step.in.size() > step.function->inputs.size())
@@ -298,12 +322,11 @@ Graph prepare(const ModelProto& model, Source& source, const LoadOptions& option
   if (model.ir_version > kNewestIr)
     throw Unsupported(fmt::format("{}: IR version {} is newer than {}, the newest that is known", source.file(),
                                   model.ir_version, kNewestIr));
-  std::set<std::tuple<Bytes, Bytes, Bytes>> functions;
-  for (const FunctionProto& f : model.functions)
-    if (!functions.insert({plain_domain(f.domain), f.name, f.overload}).second)
-      throw FileError(fmt::format("{}: the function {} is there twice", source.file(), in_quotes(f.name)));
   Context context{model, source, options, problems};
-  const Opsets opsets = opsets_of(model.opsets);
+  for (const FunctionProto& f : model.functions)
+    if (!context.functions.try_emplace({plain_domain(f.domain), f.name, f.overload}, &f).second)
+      throw FileError(fmt::format("{}: the function {} is there twice", source.file(), in_quotes(f.name)));
+  const Opsets opsets = opsets_of(model.opsets, source.file());
   return Builder(context, opsets, nullptr, nullptr, 0).of_graph(*model.graph);
 }
 

@@ -30,10 +30,19 @@ Tensors Call::tensors() const {
   return out;
 }
 std::vector<int64_t> Call::ints(size_t i) const {
+  constexpr int64_t kMost = int64_t{1} << 24;  // a view may repeat one number without end
   if (!has(i)) fail("input {} is missing", i);
   const Tensor& t = in_[i].tensor();
   if (is_floating(t.dtype()) || t.dim() > 1) fail("input {} must be a list of integers, not {}", i, describe(t));
+  if (t.numel() > kMost) fail("input {} is a list of {}", i, t.numel());
   return t.to(cpu()).to_vector<int64_t>();
+}
+int64_t Call::whole(size_t i, int64_t least, int64_t most) const {
+  const Tensor& t = in(i);
+  if (is_floating(t.dtype()) || t.numel() != 1) fail("input {} must be an integer, not {}", i, describe(t));
+  const int64_t value = t.item<int64_t>();
+  if (value < least || value > most) fail("input {} is {}, not from {} to {}", i, value, least, most);
+  return value;
 }
 
 const AttributeProto* Call::find(std::string_view name) const {
@@ -111,8 +120,11 @@ void Call::count_turn() const {
 }
 size_t Call::inputs_of(std::string_view graph) const { return body_of(step_, graph).inputs.size(); }
 
-const Entry* find_handler(std::string_view domain, std::string_view op, int opset) {
-  using Key = std::pair<std::string_view, std::string_view>;
+namespace {
+
+using Key = std::pair<std::string_view, std::string_view>;  // domain and operator
+
+const std::multimap<Key, const Entry*>& all_entries() {
   static const std::multimap<Key, const Entry*> all = [] {
     std::multimap<Key, const Entry*> entries;
     for (const auto family :
@@ -123,8 +135,24 @@ const Entry* find_handler(std::string_view domain, std::string_view op, int opse
       for (const Entry& entry : family) entries.emplace(Key(entry.domain, entry.op), &entry);
     return entries;
   }();
+  return all;
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& all_operators() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> out;
+    for (const auto& [key, entry] : all_entries())
+      if (out.empty() || out.back() != key.second) out.push_back(key.second);
+    return out;
+  }();
+  return names;
+}
+
+const Entry* find_handler(std::string_view domain, std::string_view op, int opset) {
   const Entry* best = nullptr;
-  const auto [begin, end] = all.equal_range(Key(domain, op));
+  const auto [begin, end] = all_entries().equal_range(Key(domain, op));
   for (auto at = begin; at != end; ++at)
     if (at->second->since <= opset && (!best || at->second->since > best->since)) best = at->second;
   return best;

@@ -35,6 +35,8 @@ class Call {
   std::vector<int64_t> ints(size_t i, std::vector<int64_t> otherwise) const { return has(i) ? ints(i) : otherwise; }
   /// The one element of an input.
   double number(size_t i) const { return in(i).item(); }
+  /// The same, which must be an integer. Throws outside of `least` to `most`.
+  int64_t whole(size_t i, int64_t least, int64_t most) const;
 
   /// Throws where inputs 0 and 1 are of different types, unless products run in a lower one, so that these meet.
   void check_types() const;
@@ -124,5 +126,7 @@ std::span<const Entry> feature_handlers();
 
 /// The one that serves an operator at an opset; null where there is none.
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset);
+/// The names of all operators that are served, each once, in order.
+const std::vector<std::string_view>& all_operators();
 
 }  // namespace tessera::onnx

@@ -55,16 +55,15 @@ bool draws(const Graph& graph) {
   });
 }
 
-std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, std::shared_ptr<void> owner, const std::string& file,
-                                                const std::string& folder, const LoadOptions& options) {
+std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, Source source, std::shared_ptr<void> owner,
+                                                const LoadOptions& options) {
   const NoGrad no_grad;
   const DeviceGuard guard(options.device);
   auto loaded = std::make_shared<detail::LoadedModel>();
-  loaded->file = file;
+  loaded->file = source.file();
   loaded->options = options;
-  loaded->owner = owner;  // attributes view its bytes
-  Source source(file, folder, owner);
-  loaded->graph = prepare(read_proto<ModelProto>(bytes, file), source, options);
+  loaded->owner = std::move(owner);  // attributes view its bytes
+  loaded->graph = prepare(read_proto<ModelProto>(bytes, source.file()), source, options);
   loaded->is_random = draws(loaded->graph);
   fold_constants(loaded->graph, options);
   if (options.optimize) optimize(loaded->graph, options.dtype);
@@ -95,7 +94,8 @@ void check(const std::string& file, const Port& port, int64_t type, const Value&
 Model::Model(const std::string& path, const LoadOptions& options) {
   const auto file = map_file(path);
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  loaded_ = load(Bytes(file->data, file->size), file, path, folder.empty() ? "." : folder, options);
+  loaded_ =
+      load(Bytes(file->data, file->size), Source(path, folder.empty() ? "." : folder, file, file.get()), file, options);
   // Kernels read packed copies of most weights: neither the file nor what it took to make them stays in memory.
   file->release_pages();
   empty_cache(cpu());
@@ -103,7 +103,7 @@ Model::Model(const std::string& path, const LoadOptions& options) {
 Model Model::from_bytes(std::string bytes, const std::string& name, const LoadOptions& options) {
   const auto owner = std::make_shared<std::string>(std::move(bytes));
   Model model;
-  model.loaded_ = load(*owner, owner, name, "", options);
+  model.loaded_ = load(*owner, Source(name, "", owner), owner, options);
   return model;
 }
 

@@ -20,6 +20,9 @@ constexpr std::string_view kTypeNames[] = {
 constexpr int64_t kDataTypes[] = {kBool,  kUInt8,  kInt8,    kInt16,    kUInt16, kInt32, kUInt32,
                                   kInt64, kUInt64, kFloat16, kBFloat16, kFloat,  kDouble};
 
+// What few numbers may become: bytes in any case, and how many zeros for each.
+constexpr size_t kLargestOfFew = size_t{64} << 20, kMostZeros = 1000;
+
 // Sizes of one tensor, checked.
 Shape shape_from(const std::vector<int64_t>& dims, const std::string& where) {
   if (dims.size() > 64) throw FileError(fmt::format("{}{} dims are too many", where, dims.size()));
@@ -115,7 +118,7 @@ Tensor Source::tensor(const TensorProto& proto) {
   const DType dtype = required_dtype(proto.data_type, where);
   size_t bytes;
   if (!dense_bytes(shape, dtype, bytes)) throw FileError(fmt::format("{}a shape of {}", where, to_string(shape)));
-  Located at{proto.raw_data, owner_};
+  Located at{proto.raw_data, owner_, mapped_};
   if (proto.data_location == 1) at = external(proto, where);
   else if (!proto.raw_data.data()) return from_numbers(proto, shape, dtype, where);
   if (at.bytes.size() != bytes)
@@ -124,10 +127,14 @@ Tensor Source::tensor(const TensorProto& proto) {
     for (const char c : at.bytes)
       if (c != 0 && c != 1) throw FileError(fmt::format("{}a bool that is {}", where, static_cast<int>(c)));
   char* const data = const_cast<char*>(at.bytes.data());  // a private mapping: writes do not reach the file
+  constexpr size_t kFewBytes = size_t{1} << 20;           // not worth a call of the system
+  const auto release = [file = at.mapped, owner = at.owner, data, bytes](void*) { file->release_pages(data, bytes); };
+  const bool gives_back = at.mapped && bytes >= kFewBytes;
   if (at.owner && reinterpret_cast<uintptr_t>(data) % size_of(dtype) == 0)
-    return from_memory(data, shape, dtype, at.owner);
+    return from_memory(data, shape, dtype, gives_back ? std::shared_ptr<void>(data, release) : at.owner);
   Tensor out = empty_host(shape, dtype);
   if (bytes) std::memcpy(out.data_ptr(), data, bytes);
+  if (gives_back) release(nullptr);
   return out;
 }
 
@@ -147,7 +154,11 @@ Source::Located Source::external(const TensorProto& proto, const std::string& wh
   }
   namespace fs = std::filesystem;
   if (folder_.empty() || location.empty()) throw FileError(where + "its data lies in another file, which is not named");
-  const fs::path folder = fs::weakly_canonical(folder_), path = fs::weakly_canonical(folder / location);
+  std::error_code broken;  // names that are too long, links in a circle
+  const fs::path folder = fs::weakly_canonical(folder_, broken);
+  const fs::path path = broken ? fs::path() : fs::weakly_canonical(folder / location, broken);
+  if (broken || location.find('\0') != location.npos)
+    throw FileError(fmt::format("{}its data lies in {}, which is no file", where, in_quotes(location)));
   const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
   if (fs::path(location).is_absolute() || end != folder.end() || rest == path.end())
     throw FileError(fmt::format("{}its data lies outside of the model's folder, in {}", where, in_quotes(location)));
@@ -161,7 +172,7 @@ Source::Located Source::external(const TensorProto& proto, const std::string& wh
   }
   if (length > file->size - offset)
     throw FileError(fmt::format("{}ends behind the end of {}", where, in_quotes(location)));
-  return {Bytes(file->data + offset, length), file};
+  return {Bytes(file->data + offset, length), file, file.get()};
 }
 
 Tensor Source::tensor(const SparseTensorProto& proto) {
@@ -171,7 +182,8 @@ Tensor Source::tensor(const SparseTensorProto& proto) {
   const Tensor values = tensor(*proto.values), indices = tensor(*proto.indices);
   const Shape shape = shape_from(proto.dims, where);
   size_t bytes;
-  if (!dense_bytes(shape, values.dtype(), bytes) || bytes > (size_t{1} << 32))
+  const size_t most = std::max(kLargestOfFew, bytes_of(values) * kMostZeros);
+  if (!dense_bytes(shape, values.dtype(), bytes) || bytes > most)
     throw FileError(fmt::format("{}a shape of {}", where, to_string(shape)));
   if (values.dim() != 1 || indices.dtype() != Int64 || indices.dim() < 1 || indices.dim() > 2 ||
       indices.size(0) != values.size(0) || (indices.dim() == 2 && indices.size(1) != shape.rank()))

@@ -1,4 +1,5 @@
 // Quantised tensors, and exact products of small integers.
+#include <algorithm>
 #include <optional>
 
 #include "ops/check.h"
@@ -24,7 +25,7 @@ Tensor spread(std::string_view op, const Tensor& x, const Tensor& t, int64_t axi
   if (t.numel() == 1 && block == 0) return reshape(t, {});
   if (axis < 0) axis += x.dim();
   if (axis < 0 || axis >= x.dim() || block < 0) fail(op, "axis {} in blocks of {} of {}", axis, block, describe(x));
-  const int64_t parts = block == 0 ? x.size(axis) : (x.size(axis) + block - 1) / block;
+  const int64_t parts = block == 0 ? x.size(axis) : x.size(axis) == 0 ? 0 : (x.size(axis) - 1) / block + 1;
   if (block == 0 ? t.numel() != parts : t.dim() != x.dim() || t.size(axis) != parts)
     fail(op, "{} for {} parts of {}", describe(t), parts, describe(x));
   if (block == 0) {
@@ -32,9 +33,10 @@ Tensor spread(std::string_view op, const Tensor& x, const Tensor& t, int64_t axi
     for (int64_t d = 0; d < x.dim(); ++d) shape.push_back(d == axis ? t.numel() : 1);
     return reshape(t, shape);
   }
+  const int64_t length = std::min(block, x.size(axis));  // of the only one
   Shape wide = t.shape(), merged = t.shape();
-  wide.insert(wide.begin() + axis + 1, Dim(block));
-  merged[static_cast<size_t>(axis)] = Dim(parts * block);
+  wide.insert(wide.begin() + axis + 1, Dim(length));
+  merged[static_cast<size_t>(axis)] = Dim(parts * length);
   return slice(reshape(expand(unsqueeze(t, axis + 1), wide), merged), axis, 0, x.size(axis));
 }
 DType compute_type(const Tensor& t) { return t.dtype() == Float64 ? Float64 : Float32; }

@@ -74,7 +74,7 @@ Values turn_by_position(const Call& c) {
   const Tensor x = packed ? by_heads(c, in, c.integer("num_heads", 0)) : in;
   if (x.dim() != 4) c.fail("{} are no heads", describe(x));
   const int64_t d = x.size(3), turned = c.integer("rotary_embedding_dim", 0) ? c.integer("rotary_embedding_dim", 0) : d;
-  if (turned <= 0 || turned > d || turned % 2) c.fail("{} of {} elements turn", turned, d);
+  if (turned < 2 || turned > d || turned % 2) c.fail("{} of {} elements turn", turned, d);
   const auto angles = [&](size_t i) {  // [batch, tokens, turned / 2]
     return slice(c.has(3) ? embedding(c.in(3), c.in(i)) : c.in(i), -1, 0, turned / 2);
   };

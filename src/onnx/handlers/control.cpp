@@ -30,7 +30,7 @@ Tensor stacked(const Call& c, const Values& turns) {
 
 Values loop(const Call& c) {
   const bool counted = c.has(0);
-  const int64_t turns = counted ? static_cast<int64_t>(c.in(0).item<int64_t>()) : INT64_MAX;
+  const int64_t turns = counted ? c.whole(0, INT64_MIN, INT64_MAX) : INT64_MAX;
   bool goes_on = !c.has(1) || truth(c, c.value(1));
   const size_t states = c.inputs() > 2 ? c.inputs() - 2 : 0;
   Values state;
@@ -56,8 +56,10 @@ int64_t entry_of(const std::vector<int64_t>& list, size_t i) { return i < list.s
 
 Values scan(const Call& c) {
   const bool old = c.opset() < 9;  // with a batch, and lengths of sequences as its first input
-  const size_t inputs = static_cast<size_t>(c.integer("num_scan_inputs", 0)), first = old ? 1 : 0;
-  if (inputs < 1 || c.inputs() < inputs + first) c.fail("{} inputs to scan", inputs);
+  const int64_t scanned_inputs = c.integer("num_scan_inputs", 0);
+  const size_t first = old ? 1 : 0, most = c.inputs() - std::min(c.inputs(), first);
+  if (scanned_inputs < 1 || static_cast<uint64_t>(scanned_inputs) > most) c.fail("{} inputs to scan", scanned_inputs);
+  const auto inputs = static_cast<size_t>(scanned_inputs);
   if (old && c.has(0)) c.refuse("lengths of sequences are not supported");
   const size_t states = c.inputs() - first - inputs;
   const auto in_axes = c.integers("scan_input_axes"), out_axes = c.integers("scan_output_axes");
@@ -115,7 +117,7 @@ Values scan(const Call& c) {
 
 int64_t position(const Call& c, size_t i, int64_t size, int64_t otherwise) {
   if (!c.has(i)) return otherwise;
-  int64_t at = c.in(i).item<int64_t>();
+  int64_t at = c.whole(i, -size, size);
   if (at < 0) at += size;
   if (at < 0 || at > size) c.fail("position {} is outside of a sequence of {}", at, size);
   return at;
@@ -123,9 +125,16 @@ int64_t position(const Call& c, size_t i, int64_t size, int64_t otherwise) {
 const Values& sequence_in(const Call& c, size_t i) { return c.value(i).sequence(); }
 
 Values sequence_empty(const Call&) { return {Value(Values())}; }
+void check_element(const Call& c, const Values& sequence, const Tensor& more) {
+  if (!sequence.empty() && sequence[0].tensor().dtype() != more.dtype())
+    c.fail("{} in a sequence of {}", describe(more), describe(sequence[0]));
+}
 Values sequence_construct(const Call& c) {
   Values all;
-  for (size_t i = 0; i < c.inputs(); ++i) all.emplace_back(c.in(i));
+  for (size_t i = 0; i < c.inputs(); ++i) {
+    check_element(c, all, c.in(i));
+    all.emplace_back(c.in(i));
+  }
   return {Value(std::move(all))};
 }
 Values sequence_at(const Call& c) {
@@ -137,7 +146,8 @@ Values sequence_at(const Call& c) {
 Values sequence_insert(const Call& c) {
   Values all = sequence_in(c, 0);
   const int64_t size = static_cast<int64_t>(all.size());
-  all.insert(all.begin() + position(c, 2, size, size), c.value(1));
+  check_element(c, all, c.in(1));
+  all.insert(all.begin() + position(c, 2, size, size), c.in(1));
   return {Value(std::move(all))};
 }
 Values sequence_erase(const Call& c) {
@@ -160,12 +170,13 @@ Values sequence_map(const Call& c) {
     }
     Values one = c.run("body", in);
     if (one.size() < out.size()) c.fail("the body gives {} values, not {}", one.size(), out.size());
-    for (size_t i = 0; i < out.size(); ++i) out[i].push_back(std::move(one[i]));
+    for (size_t i = 0; i < out.size(); ++i) out[i].emplace_back(one[i].tensor());
   }
   Values sequences;
   for (Values& all : out) sequences.emplace_back(std::move(all));
   return sequences;
 }
+constexpr int64_t kMostParts = int64_t{1} << 24;  // a view may repeat its elements without end
 Values split_to_sequence(const Call& c) {
   const Tensor& x = c.in(0);
   const int64_t axis = c.axis(0, x.dim()), size = x.size(axis);
@@ -173,10 +184,11 @@ Values split_to_sequence(const Call& c) {
   bool keeps = true;
   if (!c.has(1)) {
     keeps = c.flag("keepdims", true);
+    if (size > kMostParts) c.fail("{} parts", size);
     sizes.assign(static_cast<size_t>(size), 1);
   } else if (c.in(1).dim() == 0) {
-    const int64_t each = c.in(1).item<int64_t>();
-    if (each <= 0) c.fail("parts of {}", each);
+    const int64_t each = c.whole(1, 1, INT64_MAX);
+    if ((size - 1) / each > kMostParts) c.fail("{} parts of {}", (size - 1) / each + 1, each);
     for (int64_t at = 0; at < size; at += each) sizes.push_back(std::min(each, size - at));
   } else {
     sizes = c.ints(1);

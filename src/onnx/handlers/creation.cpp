@@ -47,9 +47,10 @@ Values range(const Call& c) {
   const __int128 length = d > 0 ? static_cast<__int128>(b) - a : static_cast<__int128>(a) - b;
   const __int128 step = d > 0 ? d : -static_cast<__int128>(d), count = length > 0 ? (length + step - 1) / step : 0;
   if (count > kMostElements) c.fail("{} elements are too many", static_cast<double>(count));
-  std::vector<int64_t> all(static_cast<size_t>(count));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = a + static_cast<int64_t>(i) * d;
-  return {cast(tensor(all, {static_cast<int64_t>(all.size())}), start.dtype())};
+  const Tensor all = empty_host({static_cast<int64_t>(count)}, Int64);
+  for (int64_t i = 0; i < all.numel(); ++i)
+    all.data<int64_t>()[i] = static_cast<int64_t>(a + static_cast<__int128>(i) * d);
+  return {cast(all, start.dtype())};
 }
 Values eye_like(const Call& c) {
   const Tensor& x = c.in(0);
@@ -71,9 +72,15 @@ Shape shape_attribute(const Call& c) {
     if (n < 0) c.fail("a size of {}", n);
   return Shape(std::span<const int64_t>(sizes));
 }
+double not_negative(const Call& c, std::string_view name, double value) {
+  if (!(value >= 0)) c.fail("{} is {}", name, value);
+  return value;
+}
 Tensor normal(const Call& c, const Shape& shape, DType dtype) {
   Generator generator = seeded(c);
-  return cast(randn(shape, generator, Float32, c.device()) * c.real("scale", 1) + c.real("mean", 0), dtype);
+  return cast(
+      randn(shape, generator, Float32, c.device()) * not_negative(c, "scale", c.real("scale", 1)) + c.real("mean", 0),
+      dtype);
 }
 Tensor uniform(const Call& c, const Shape& shape, DType dtype) {
   Generator generator = seeded(c);

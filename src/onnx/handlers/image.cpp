@@ -4,7 +4,7 @@
 #include <array>
 #include <numeric>
 
-#include "onnx/handler.h"
+#include "onnx/handlers/window.h"
 
 namespace tessera::onnx {
 namespace {
@@ -158,6 +158,7 @@ Values align_regions(const Call& c) {
                           .sampling_ratio = c.integer("sampling_ratio", 0),
                           .aligned = how == "half_pixel",
                           .max = mode == "max"};
+  if (how != "half_pixel" && how != "output_half_pixel") c.fail("coordinate_transformation_mode is '{}'", how);
   return {roi_align(c.in(0), c.in(1), c.in(2), o)};
 }
 Values pool_regions(const Call& c) {
@@ -166,7 +167,7 @@ Values pool_regions(const Call& c) {
   return {roi_max_pool(c.in(0), c.in(1), sizes[0], sizes[1], c.real("spatial_scale", 1))};
 }
 Values suppress_boxes(const Call& c) {
-  SuppressionOptions o{.most = c.has(2) ? static_cast<int64_t>(c.number(2)) : 0,
+  SuppressionOptions o{.most = c.has(2) ? c.whole(2, INT64_MIN, INT64_MAX) : 0,
                        .iou_threshold = c.has(3) ? c.number(3) : 0,
                        .centered = c.flag("center_point_box", false)};
   if (c.has(4)) o.score_threshold = c.number(4);
@@ -177,6 +178,12 @@ Values suppress_boxes(const Call& c) {
 Values convolve_deformed(const Call& c) {
   const std::vector<int64_t> pads = c.integers("pads", {0, 0, 0, 0});
   if (pads.size() != 4) c.fail("{} paddings for 2 dims", pads.size());
+  const Tensor &weight = c.in(1), &offsets = c.in(2);
+  check_kernel_shape(c, weight);
+  const int64_t groups = c.integer("offset_group", 1);
+  if (weight.dim() != 4 || offsets.dim() != 4 || groups < 1 || offsets.size(1) % groups ||
+      offsets.size(1) / groups != 2 * weight.size(2) * weight.size(3))
+    c.fail("offsets {} of {} groups for {}", describe(offsets), groups, describe(weight));
   const ConvOptions o{.stride = c.integers("strides", {1, 1}),
                       .low = {pads[0], pads[1]},
                       .high = {pads[2], pads[3]},

@@ -1,5 +1,6 @@
 // Indexing.
 #include <algorithm>
+#include <cmath>
 
 #include "onnx/handler.h"
 #include "tessera/ops.h"
@@ -31,9 +32,17 @@ Values gather_elements(const Call& c) {
   return {gather(x, axis, from_start(c.in(1), x.size(axis)))};
 }
 
+/// Of an input that may be of any type.
+int64_t one_number(const Call& c, size_t i) {
+  constexpr double kMost = 1e15;
+  const double number = c.number(i);
+  if (!(std::abs(number) <= kMost)) c.fail("input {} is {}", i, number);
+  return static_cast<int64_t>(number);
+}
+
 Values one_hots(const Call& c) {
   const Tensor& index = c.in(0);
-  const int64_t depth = static_cast<int64_t>(c.number(1)), rank = index.dim() + 1;
+  const int64_t depth = one_number(c, 1), rank = index.dim() + 1;
   const int64_t axis = c.axis(-1, rank);
   if (depth < 0) c.fail("a depth of {}", depth);
   const Tensor whole = is_floating(index.dtype()) ? cast(index, Int64) : index;
@@ -47,7 +56,7 @@ Values one_hots(const Call& c) {
 
 Values largest(const Call& c) {
   const Tensor& x = c.in(0);
-  const int64_t k = c.has(1) ? c.ints(1).at(0) : c.integer("k", 1);
+  const int64_t k = c.has(1) ? one_number(c, 1) : c.integer("k", 1);
   const auto [values, indices] = topk(x, k, c.axis(-1, x.dim()), c.flag("largest", true));
   return {values, indices};
 }

@@ -34,6 +34,7 @@ Tensor hardest(const Tensor& x, int64_t axis) {
 Values batch_norm_inference(const Call& c) {
   const Tensor& x = c.in(0);
   const double eps = c.real("epsilon", 1e-5f), momentum = c.real("momentum", 0.9f);
+  if (!c.flag("spatial", true)) c.refuse("statistics of each element (spatial = 0) are not supported");
   if (!c.flag("training_mode", false)) {
     const auto vector = [&](size_t i) { return cast(c.in(i), x.dtype() == Float64 ? Float64 : Float32); };
     const Tensor image = x.dim() == 1 ? unsqueeze(x, 1) : x;

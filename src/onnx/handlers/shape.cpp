@@ -8,11 +8,14 @@
 namespace tessera::onnx {
 namespace {
 
+constexpr int64_t kMostDims = 64;  // as weights have
+
 Tensor list_of(const std::vector<int64_t>& values) { return tensor(values, {static_cast<int64_t>(values.size())}); }
 
 Values reshape_to(const Call& c) {
   const Tensor& x = c.in(0);
   std::vector<int64_t> sizes = c.has(1) ? c.ints(1) : c.integers("shape");
+  if (sizes.size() > static_cast<size_t>(kMostDims)) c.fail("{} dims are too many", sizes.size());
   const bool zeros_stay = c.flag("allowzero", false);
   for (size_t d = 0; d < sizes.size(); ++d)
     if (sizes[d] == 0 && !zeros_stay) {
@@ -56,6 +59,7 @@ Values unsqueeze_dims(const Call& c) {
   Tensor x = c.in(0);
   std::vector<int64_t> axes = c.has(1) ? c.ints(1) : c.integers("axes");
   const int64_t rank = x.dim() + static_cast<int64_t>(axes.size());
+  if (rank > kMostDims) c.fail("{} dims are too many", rank);
   for (int64_t& d : axes) d = c.axis_in(d, rank);
   std::sort(axes.begin(), axes.end());
   if (std::adjacent_find(axes.begin(), axes.end()) != axes.end()) c.fail("a dim is named twice");
@@ -70,8 +74,8 @@ Values split_along(const Call& c) {
   std::vector<int64_t> sizes = c.has(1) ? c.ints(1) : c.integers("split");
   if (sizes.empty()) {
     const int64_t parts = c.integer("num_outputs", static_cast<int64_t>(c.outputs()));
-    if (parts <= 0) c.fail("{} parts", parts);
-    const int64_t each = (size + parts - 1) / parts;
+    if (parts <= 0 || parts != static_cast<int64_t>(c.outputs())) c.fail("{} parts for {} outputs", parts, c.outputs());
+    const int64_t each = size / parts + (size % parts != 0);
     for (int64_t i = 0; i < parts; ++i) sizes.push_back(std::clamp<int64_t>(size - i * each, 0, each));
   }
   Values out;
@@ -103,6 +107,7 @@ Values slices(const Call& c) {
 Values expand_to(const Call& c) {
   const Tensor& x = c.in(0);
   std::vector<int64_t> sizes = c.ints(1);
+  if (sizes.size() > static_cast<size_t>(kMostDims)) c.fail("{} dims are too many", sizes.size());
   const int64_t rank = std::max<int64_t>(x.dim(), static_cast<int64_t>(sizes.size()));
   sizes.insert(sizes.begin(), static_cast<size_t>(rank) - sizes.size(), 1);
   for (int64_t d = 0; d < x.dim(); ++d) {
@@ -128,8 +133,9 @@ Values shape_of_input(const Call& c) {
 }
 Values size_of_input(const Call& c) { return {tensor(std::vector<int64_t>{c.in(0).numel()}, {})}; }
 
+constexpr int64_t kMostDiagonals = int64_t{1} << 62;
 Values triangle(const Call& c) {
-  const int64_t k = c.has(1) ? static_cast<int64_t>(c.number(1)) : 0;
+  const int64_t k = c.has(1) ? c.whole(1, -kMostDiagonals, kMostDiagonals) : 0;
   return {c.flag("upper", true) ? triu(c.in(0), k) : tril(c.in(0), k)};
 }
 

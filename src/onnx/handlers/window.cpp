@@ -14,6 +14,12 @@ Dims each(const Call& c, std::string_view name, int64_t rank, int64_t otherwise)
   return given;
 }
 
+std::string auto_pad(const Call& c) {
+  const std::string how = c.text("auto_pad", "NOTSET");
+  if (how != "NOTSET" && how != "VALID" && how != "SAME_UPPER" && how != "SAME_LOWER") c.fail("auto_pad is '{}'", how);
+  return how;
+}
+
 // Windows of x: strides, dilations, and paddings as they are given or as auto_pad says.
 Windows windows_of(const Call& c, const Shape& x, Dims size) {
   const int64_t rank = x.rank() - 2;
@@ -21,7 +27,7 @@ Windows windows_of(const Call& c, const Shape& x, Dims size) {
   if (static_cast<int64_t>(size.size()) != rank) c.fail("windows of {} dims on {}", size.size(), to_string(x));
   Windows w{.size = size, .stride = each(c, "strides", rank, 1), .dilation = each(c, "dilations", rank, 1)};
   w.ceil = c.flag("ceil_mode", false);
-  const std::string how = c.text("auto_pad", "NOTSET");
+  const std::string how = auto_pad(c);
   if (how == "SAME_UPPER" || how == "SAME_LOWER") return same_padding(w, x, how == "SAME_UPPER");
   const Dims pads =
       how == "VALID" ? Dims(std::vector<int64_t>(2 * static_cast<size_t>(rank), 0)) : each(c, "pads", 2 * rank, 0);
@@ -44,11 +50,15 @@ Dims spatial_sizes(const Tensor& weight) {
 }
 }  // namespace
 
-ConvOptions conv_options(const Call& c, const Shape& x, const Tensor& weight) {
+void check_kernel_shape(const Call& c, const Tensor& weight) {
   const Dims size = spatial_sizes(weight);
   const std::vector<int64_t> said = c.integers("kernel_shape", {size.begin(), size.end()});
   if (!std::equal(said.begin(), said.end(), size.begin(), size.end()))
     c.fail("kernel_shape is not that of the weight {}", describe(weight));
+}
+
+ConvOptions conv_options(const Call& c, const Shape& x, const Tensor& weight) {
+  check_kernel_shape(c, weight);
   const Windows w = windows_of(c, x, spatial_sizes(weight));
   return {.stride = w.stride, .low = w.low, .high = w.high, .dilation = w.dilation, .groups = c.integer("group", 1)};
 }
@@ -87,11 +97,12 @@ Values convolve_transposed(const Call& c) {
   const Tensor &x = c.in(0), &weight = c.in(1);
   const int64_t rank = x.dim() - 2;
   if (rank < 1) c.fail("{} has no spatial dims", describe(x));
+  check_kernel_shape(c, weight);
   ConvTransposeOptions o{.stride = each(c, "strides", rank, 1),
                          .output_padding = each(c, "output_padding", rank, 0),
                          .dilation = each(c, "dilations", rank, 1),
                          .groups = c.integer("group", 1)};
-  const std::string how = c.text("auto_pad", "NOTSET");
+  const std::string how = auto_pad(c);
   const bool is_same = how == "SAME_UPPER" || how == "SAME_LOWER";
   if (c.has_attribute("output_shape") || is_same) {
     std::vector<int64_t> sizes = c.integers("output_shape");
@@ -159,10 +170,13 @@ Values unpool_maxima(const Call& c) {
   const int64_t rank = x.dim() - 2;
   if (static_cast<int64_t>(kernel.size()) != rank) c.fail("windows of {} dims on {}", kernel.size(), describe(x));
   const Dims stride = each(c, "strides", rank, 1), pads = each(c, "pads", 2 * rank, 0);
+  constexpr int64_t kMostPixels = int64_t{1} << 40;
   Dims sizes;
   int64_t plane = 1;
   for (int64_t d = 0; d < rank; ++d) {
-    sizes.push_back((x.size(2 + d) - 1) * stride[d] - pads[d] - pads[rank + d] + kernel[d]);
+    const __int128 size = (x.size(2 + d) - 1) * static_cast<__int128>(stride[d]) - pads[d] - pads[rank + d] + kernel[d];
+    if (size < 1 || size > kMostPixels / plane) c.fail("a plane has no or too many pixels along dim {}", 2 + d);
+    sizes.push_back(static_cast<int64_t>(size));
     plane *= sizes[d];
   }
   const Tensor y = max_unpool(x, sub(places, mul(numbers_of_planes(x), static_cast<double>(plane))), sizes);
@@ -171,6 +185,7 @@ Values unpool_maxima(const Call& c) {
   if (static_cast<int64_t>(wanted.size()) != x.dim()) c.fail("{} sizes for {}", wanted.size(), describe(x));
   Dims low, high;
   for (int64_t d = 0; d < rank; ++d) {
+    if (wanted[static_cast<size_t>(2 + d)] < 0) c.fail("a size of {}", wanted[static_cast<size_t>(2 + d)]);
     low.push_back(0);
     high.push_back(wanted[static_cast<size_t>(2 + d)] - sizes[d]);
   }

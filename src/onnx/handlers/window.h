@@ -5,6 +5,8 @@
 
 namespace tessera::onnx {
 
+/// Throws where `kernel_shape` says another than the weight has.
+void check_kernel_shape(const Call& c, const Tensor& weight);
 /// What a Conv's attributes say. Throws where they do not fit the weight.
 ConvOptions conv_options(const Call& c, const Shape& x, const Tensor& weight);
 

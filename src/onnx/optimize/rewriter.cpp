@@ -18,9 +18,9 @@ Rewriter::Rewriter(Graph& graph, DType products)
     const Step& step = graph.steps[i];
     const int at = static_cast<int>(i);
     for (const int slot : step.in)
-      if (slot >= 0) users_[static_cast<size_t>(slot)].push_back(at);
+      if (slot >= 0) users_[static_cast<size_t>(slot)].insert(at);
     for (const Body& body : step.bodies)
-      for (const auto& [there, here] : body.graph->captures) users_[static_cast<size_t>(there)].push_back(at);
+      for (const auto& [there, here] : body.graph->captures) users_[static_cast<size_t>(there)].insert(at);
     for (const int slot : step.out)
       if (slot >= 0) maker_[static_cast<size_t>(slot)] = at;
   }
@@ -28,8 +28,12 @@ Rewriter::Rewriter(Graph& graph, DType products)
     if (slot >= 0) is_output_[static_cast<size_t>(slot)] = true;
   std::vector<bool> given(known_);
   for (const int slot : graph.input_slots) given[static_cast<size_t>(slot)] = true;
-  for (const auto& [slot, value] : graph.constants)
-    if (!given[static_cast<size_t>(slot)] && value.is_tensor()) constant_[static_cast<size_t>(slot)] = value.tensor();
+  for (size_t i = 0; i < graph.constants.size(); ++i) {
+    const auto& [slot, value] = graph.constants[i];
+    if (given[static_cast<size_t>(slot)] || !value.is_tensor()) continue;
+    constant_[static_cast<size_t>(slot)] = value.tensor();
+    place_[slot] = i;
+  }
 }
 
 bool Rewriter::is(int at, std::string_view op) const {
@@ -45,7 +49,7 @@ int Rewriter::maker(int slot, std::string_view op) const {
 int Rewriter::only_user(int slot) const {
   if (slot < 0) return -1;
   const auto& users = users_[static_cast<size_t>(slot)];
-  return users.size() == 1 && !is_output_[static_cast<size_t>(slot)] ? users[0] : -1;
+  return users.size() == 1 && !is_output_[static_cast<size_t>(slot)] ? *users.begin() : -1;
 }
 int Rewriter::only_user(int slot, std::string_view op) const {
   const int at = only_user(slot);
@@ -88,7 +92,7 @@ void Rewriter::replace(int at, int named, const Entry* entry, std::vector<int> i
                        std::vector<AttributeProto> attributes) {
   Step& s = graph_.steps[static_cast<size_t>(at)];
   for (const int slot : in)
-    if (slot >= 0) users_[static_cast<size_t>(slot)].push_back(at);
+    if (slot >= 0) users_[static_cast<size_t>(slot)].insert(at);
   const std::vector<int> before = std::exchange(s.in, std::move(in));
   const Step& like = step(named);
   s.name = like.name;
@@ -101,16 +105,27 @@ void Rewriter::replace(int at, int named, const Entry* entry, std::vector<int> i
   for (const int slot : before) release(slot, at);
 }
 void Rewriter::release(int slot, int user) {
-  if (slot < 0) return;
-  auto& users = users_[static_cast<size_t>(slot)];
-  const auto place = std::find(users.begin(), users.end(), user);
-  if (place != users.end()) users.erase(place);
-  const int at = maker(slot);
-  if (at < 0 || gone_[static_cast<size_t>(at)] || !step(at).bodies.empty()) return;
-  for (const int out : step(at).out)
-    if (is_used(out)) return;
-  gone_[static_cast<size_t>(at)] = true;
-  for (const int in : step(at).in) release(in, at);
+  std::vector<std::pair<int, int>> released{{slot, user}};  // no recursion: what is behind may be a long chain
+  while (!released.empty()) {
+    std::tie(slot, user) = released.back();
+    released.pop_back();
+    if (slot < 0) continue;
+    auto& users = users_[static_cast<size_t>(slot)];
+    if (const auto place = users.find(user); place != users.end()) users.erase(place);
+    if (!is_used(slot)) forget(slot);
+    const int at = maker(slot);
+    if (at < 0 || gone_[static_cast<size_t>(at)] || !step(at).bodies.empty()) continue;
+    const auto& out = step(at).out;
+    if (std::any_of(out.begin(), out.end(), [&](int s) { return is_used(s); })) continue;
+    gone_[static_cast<size_t>(at)] = true;
+    for (const int in : step(at).in) released.emplace_back(in, at);
+  }
+}
+
+void Rewriter::forget(int slot) {
+  constant_[static_cast<size_t>(slot)] = Tensor();
+  const auto place = place_.find(slot);
+  if (place != place_.end()) graph_.constants[place->second].second = Value();
 }
 
 void Rewriter::finish() {

@@ -2,8 +2,10 @@
 // a function that looks at its last step and replaces that; what only it used is gone then.
 #pragma once
 #include <optional>
+#include <set>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "onnx/handler.h"
@@ -30,7 +32,7 @@ class Rewriter {
   /// operator.
   int only_user(int slot) const;
   int only_user(int slot, std::string_view op) const;
-  const std::vector<int>& users(int slot) const { return users_[static_cast<size_t>(slot)]; }
+  const std::multiset<int>& users(int slot) const { return users_[static_cast<size_t>(slot)]; }
   /// Whether nothing but these steps uses a value.
   bool is_seen_only_by(int slot, const std::vector<int>& steps) const;
   /// Whether something sees a value.
@@ -53,14 +55,17 @@ class Rewriter {
 
  private:
   void release(int slot, int user);
+  /// Weights that nothing needs any more make room for their packed copies.
+  void forget(int slot);
 
   Graph& graph_;
   DType products_;
   std::vector<bool> gone_, is_output_;
   std::vector<int> maker_;
-  std::vector<std::vector<int>> users_;
+  std::vector<std::multiset<int>> users_;  // steps, once for each input: a number may have a million
   std::vector<Tensor> constant_;
-  size_t known_ = 0;  // slots of the graph as it was
+  std::unordered_map<int, size_t> place_;  // of a known value among the graph's
+  size_t known_ = 0;                       // slots of the graph as it was
 };
 
 // Attributes of a step.

@@ -12,25 +12,35 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+// Targets that know their format change what it says.
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed)
+    __attribute__((weak));
 
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr std::size_t max_cuts = 500;
-constexpr int mutations = 2000;
+// Of a seed; where there are many seeds, of all of them together thirty times as much.
+constexpr std::size_t max_cuts = 500, max_mutations = 2000;
 
 void run(const Bytes& bytes) {
   const Bytes exact(bytes.begin(), bytes.end());  // no spare capacity: sanitizers see a read past the end
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
 }
 
-void replay(const Bytes& seed, std::mt19937& random) {
+void replay(const Bytes& seed, std::size_t seeds, std::mt19937& random) {
   run(seed);
-  const std::size_t step = seed.size() / max_cuts + 1;
+  const std::size_t share = seeds > 30 ? (seeds + 29) / 30 : 1, mutations = max_mutations / share;
+  const std::size_t step = seed.size() * share / max_cuts + 1;
   for (std::size_t size = 0; size < seed.size(); size += step) run(Bytes(seed.begin(), seed.begin() + size));
-  for (int i = 0; i < mutations && !seed.empty(); ++i) {
+  for (std::size_t i = 0; i < mutations && !seed.empty(); ++i) {
     Bytes mutant = seed;
+    if (LLVMFuzzerCustomMutator && i % 2) {
+      mutant.resize(seed.size() + 4096);
+      mutant.resize(LLVMFuzzerCustomMutator(mutant.data(), seed.size(), mutant.size(), random()));
+      run(mutant);
+      continue;
+    }
     for (unsigned changes = 1 + random() % 4; changes > 0; --changes) {
       // Headers are at the front and the most fragile: half of the changes go to the first 256 bytes.
       const std::size_t range = random() % 2 ? std::min<std::size_t>(seed.size(), 256) : seed.size();
@@ -53,7 +63,7 @@ int main(int argc, char** argv) {
   std::mt19937 random(1);
   for (const auto& file : files) {
     std::ifstream stream(file, std::ios::binary);
-    replay(Bytes(std::istreambuf_iterator<char>(stream), {}), random);
+    replay(Bytes(std::istreambuf_iterator<char>(stream), {}), files.size(), random);
   }
   std::printf("%zu seeds\n", files.size());
   return files.empty() ? 1 : 0;

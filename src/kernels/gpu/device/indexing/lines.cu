@@ -11,7 +11,7 @@ template <class T, class C>
 TESSERA_KERNEL(256)
 void sparse_lines_kernel(i64 total, i64 count, const tile::SparseRows<C> rows, const T* x, T* out) {
   for (i64 n = first_index(); n < total; n += index_step()) {
-    const i64 row = tile::divide(n, rows.inner), o = tile::divide(row, count);
+    const i64 row = tile::quotient(n, rows.inner), o = tile::quotient(row, count);
     const T* const from = x + o * rows.length * rows.inner;
     tile::detail::store_lanes(out + n, rows.template product<C>(from, row - o * count, n - row * rows.inner, 1), 1);
   }
