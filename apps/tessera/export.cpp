@@ -1,4 +1,4 @@
-// tessera export NAME|CHECKPOINT: a model as a file of ONNX.
+// tessera export NAME|CHECKPOINT|MODEL.onnx: a model as a file of ONNX.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "command.h"
+#include "model_inputs.h"
 #include "models/train_gpt.h"
 #include "models/training.h"
 #include "tessera/io.h"
@@ -188,8 +189,39 @@ void settle(const std::vector<std::string>& dims, std::vector<Taken>& inputs) {
   }
 }
 
+// ---- model files, with all sizes fixed
+
+/// A model file as a module: writing it captures what a run calls.
+struct FileModel : nn::Module {
+  explicit FileModel(const std::string& path) : model(path) {}
+  Tensors forward(const Tensors& in) const override {
+    Tensors out;
+    for (const onnx::Value& v : model.run(onnx::Values(in.begin(), in.end()))) out.push_back(v.tensor());
+    return out;
+  }
+  onnx::Model model;
+};
+
+void write_again(const ExportOptions& options) {
+  if (!options.weights.empty()) throw UsageError("--weights are for a model by name; a file has its own");
+  const FileModel file(options.model);
+  const auto given = model_inputs(file.model, {}, parse_dims(options.dims));
+  Tensors inputs;
+  std::vector<std::string> taken, described, gives;
+  for (const onnx::Port& port : file.model.inputs()) {
+    inputs.push_back(given.at(port.name).tensor());
+    taken.push_back(port.name);
+    described.push_back(port.name + to_string(inputs.back().shape()));
+  }
+  for (const onnx::Port& port : file.model.outputs()) gives.push_back(port.name);
+  onnx::save(file, inputs, options.output, {.opset = options.opset, .batch = "", .inputs = taken, .outputs = gives});
+  fmt::print("wrote {}: opset {}, {} -> {}\n", options.output, options.opset, fmt::join(described, ", "),
+             fmt::join(gives, ", "));
+}
+
 void run(const ExportOptions& options) {
   options.common.apply();
+  if (options.model.ends_with(".onnx")) return write_again(options);
   Exported model = model_of(options);
   settle(options.dims, model.inputs);
   Tensors inputs;
@@ -210,12 +242,15 @@ void run(const ExportOptions& options) {
 void add_export(Command app) {
   const Command command = app.command("export", "Write a model as a file (ONNX).");
   auto options = std::make_shared<ExportOptions>();
-  command.option("model", options->model, "a checkpoint, the folder that holds it, or " + names()).required();
+  command.option("model", options->model, "a checkpoint, the folder that holds it, a model file (.onnx), or " + names())
+      .required();
   command.option("-o,--output", options->output, "file to write").required();
   command.option("--opset", options->opset, "version of ONNX's operators").range(18, 28).with_default();
   command.option("--weights", options->weights,
                  "weights of a model by name, in its own names or Hugging Face's (.safetensors)");
-  command.option("--dim", options->dims, "NAME=SIZE fixes a size that is open; NAME alone calls the first one so");
+  command.option("--dim", options->dims,
+                 "NAME=SIZE fixes a size that is open, as a model file needs for all of its own; NAME alone calls the "
+                 "first one so");
   options->common.add_to(command, false);
   command.run([options] { run(*options); });
 }

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "core/capture_state.h"
 #include "core/util/allocation_limit.h"
 #include "onnx/graph.h"
 #include "onnx/handler.h"
@@ -37,6 +39,13 @@ int64_t bytes_of(const Step& step) {
   return static_cast<int64_t>(all);
 }
 
+// Whether what the step gives follows from values alone that are there, also while a function is captured.
+bool is_known(const Step& step, const Values& in) {
+  return step.entry && !step.entry->random && step.bodies.empty() &&
+         std::all_of(in.begin(), in.end(),
+                     [](const Value& v) { return v.is_absent() || (v.is_tensor() && !v.tensor().device().meta); });
+}
+
 std::vector<Value> values_of(const Graph& graph) {
   std::vector<Value> values(static_cast<size_t>(graph.slots));
   for (const auto& [slot, value] : graph.constants) values[static_cast<size_t>(slot)] = value;
@@ -66,6 +75,9 @@ void run_step(const Step& step, const Frame& frame) {
   in.reserve(step.in.size());
   for (const int slot : step.in) in.push_back(slot < 0 ? Value() : frame.values[static_cast<size_t>(slot)]);
   const NamedScope scope(step.name.empty() ? step.op : step.name);
+  // What becomes of sizes is computed, so that the steps which read it can be captured.
+  std::optional<PauseCapture> computed;
+  if (is_capturing() && is_known(step, in)) computed.emplace();
   Values out;
   if (step.function) {
     out = run(*step.function, in, frame.options, &frame);

@@ -81,6 +81,26 @@ TEST(Export, WritesCheckpoints) {
   EXPECT_EQ(run({"run", folder / "conv.onnx"}).out.rfind("picture  f32[1, 1, 512, 512]", 0), 0u);
 }
 
+TEST(Export, WritesAModelFileAgain) {
+  const Folder folder;
+  const std::string file = folder / "m.onnx", again = folder / "again.onnx";
+  ASSERT_EQ(run({"export", "resnet20", "-o", file}).code, 0);
+  const Finished written = run({"export", file, "--dim", "batch=3", "--opset", "18", "-o", again});
+  ASSERT_EQ(written.code, 0) << written.err;
+  EXPECT_EQ(written.out, "wrote " + again + ": opset 18, image[3, 3, 32, 32] -> logits\n");
+  Generator g(3);
+  const Tensor x = randn({3, 3, 32, 32}, g);
+  const std::vector<double> want = onnx::Model(file).run({x})[0].tensor().to_vector<double>(),
+                            got = onnx::Model(again).run({x})[0].tensor().to_vector<double>();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4 * std::abs(want[i]) + 1e-5);
+
+  expect_error(run({"export", file, "-o", again}), 2, "say --dim batch=SIZE");
+  expect_error(run({"export", file, "--dim", "height=3", "-o", again}), 2, "no input has a size called height");
+  expect_error(run({"export", file, "--weights", file, "-o", again}), 2, "a file has its own");
+  expect_error(run({"export", folder / "none.onnx", "-o", again}), 2, "none.onnx");
+}
+
 TEST(Export, RefusesBadUsage) {
   const Folder folder;
   const std::string file = folder / "m.onnx";

@@ -176,12 +176,7 @@ TEST(OnnxWriter, WritesWhatWasRead) {
   stir(resnet);
   save(resnet, {images({2, 3, 32, 32})}, folder / "resnet.onnx");
   const auto again = [&](const std::string& file, const Shape& shape) {
-    const auto model = std::make_shared<Model>(file);
-    const FunctionOf read([model](const Tensors& in) {
-      Tensors out;
-      for (const Value& v : model->run(values_of(in))) out.push_back(v.tensor());
-      return out;
-    });
+    const FunctionOf read = module_of(file);
     save(read, {images(shape)}, folder / "again.onnx", {.batch = ""});
     EXPECT_LE(error_of_file(folder / "again.onnx", read, {images(shape)}), 1e-5) << file;
   };

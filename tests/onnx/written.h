@@ -20,6 +20,15 @@ struct FunctionOf : nn::Module {
 
 inline Values values_of(const Tensors& tensors) { return Values(tensors.begin(), tensors.end()); }
 
+/// A model file as a module.
+inline FunctionOf module_of(const std::string& path) {
+  return FunctionOf([model = std::make_shared<Model>(path)](const Tensors& in) {
+    Tensors out;
+    for (const Value& v : model->run(values_of(in))) out.push_back(v.tensor());
+    return out;
+  });
+}
+
 /// The largest relative L2 error of the outputs of the file against those of the module; types and shapes must agree.
 inline double error_of_file(const std::string& path, const nn::Module& module, const Tensors& inputs) {
   const NoGrad no_grad;
