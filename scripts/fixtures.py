@@ -271,4 +271,5 @@ def main(arguments):
         write(folder / name, dtype, *models[name])
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

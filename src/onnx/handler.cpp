@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "core/capture_state.h"
 #include "onnx/tensors.h"
 #include "tessera/autocast.h"
 
@@ -35,14 +36,20 @@ std::vector<int64_t> Call::ints(size_t i) const {
   const Tensor& t = in_[i].tensor();
   if (is_floating(t.dtype()) || t.dim() > 1) fail("input {} must be a list of integers, not {}", i, describe(t));
   if (t.numel() > kMost) fail("input {} is a list of {}", i, t.numel());
+  const PauseCapture read;  // now, also where the call itself is captured
   return t.to(cpu()).to_vector<int64_t>();
 }
 int64_t Call::whole(size_t i, int64_t least, int64_t most) const {
   const Tensor& t = in(i);
   if (is_floating(t.dtype()) || t.numel() != 1) fail("input {} must be an integer, not {}", i, describe(t));
+  const PauseCapture read;
   const int64_t value = t.item<int64_t>();
   if (value < least || value > most) fail("input {} is {}, not from {} to {}", i, value, least, most);
   return value;
+}
+std::vector<double> Call::numbers(size_t i) const {
+  const PauseCapture read;
+  return in(i).to(cpu()).to_vector<double>();
 }
 
 const AttributeProto* Call::find(std::string_view name) const {

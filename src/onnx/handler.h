@@ -33,6 +33,8 @@ class Call {
   /// The elements of a small integer input.
   std::vector<int64_t> ints(size_t i) const;
   std::vector<int64_t> ints(size_t i, std::vector<int64_t> otherwise) const { return has(i) ? ints(i) : otherwise; }
+  /// The elements of a small floating input.
+  std::vector<double> numbers(size_t i) const;
   /// The one element of an input.
   double number(size_t i) const { return in(i).item(); }
   /// The same, which must be an integer. Throws outside of `least` to `most`.

@@ -193,6 +193,26 @@ TEST(OnnxWriter, WritesWhatWasRead) {
   filled.add("Add", {"x", "twos"}, {"y"});
   write_file(folder / "filled.onnx", filled.bytes());
   again(folder / "filled.onnx", {2, 3});
+
+  // Numbers that a node reads, here scales, and a divisor, by which whole numbers are divided.
+  ModelMaker resized;
+  resized.input("x", {-1, 1, 4}).output("y", {-1, -1, -1}).weight("scales", {3}, {1, 2, 0.5f}).integers("two", {2});
+  resized.add("Resize", {"x", "", "scales"}, {"large"});
+  resized.add("Cast", {"large"}, {"whole"}).attributes.push_back(attribute("to", kInt64));
+  resized.add("Div", {"whole", "two"}, {"half"});
+  resized.add("Cast", {"half"}, {"y"}).attributes.push_back(attribute("to", kFloat));
+  write_file(folder / "resized.onnx", resized.bytes());
+  again(folder / "resized.onnx", {2, 1, 4});
+
+  // What depends on values is no graph of operators.
+  ModelMaker branches;
+  branches.input("x", {-1}).output("y", {-1});
+  branches.add("NonZero", {"x"}, {"places"});
+  branches.add("Shape", {"places"}, {"sizes"});
+  branches.add("ConstantOfShape", {"sizes"}, {"y"});
+  write_file(folder / "branches.onnx", branches.bytes());
+  EXPECT_THROW(save(module_of(folder / "branches.onnx"), {ones({4})}, folder / "none.onnx", {.batch = ""}), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder / "none.onnx"));
 }
 
 TEST(OnnxWriter, HeightAndWidthMayBeOpen) {

@@ -72,9 +72,8 @@ Tensor interpolated(const Tensor& x, const ResizeOptions& o, F resize_it) {
   if (is_floating(x.dtype()) || o.interpolation == Interpolation::Nearest) return resize_it(x);
   return cast(resize_it(cast(x, Float32)), x.dtype());
 }
-Tensor by_scales(const Tensor& x, const Dims& dims, const Tensor& scales, const ResizeOptions& o) {
-  const auto numbers = scales.to(cpu()).to_vector<double>();
-  return interpolated(x, o, [&](const Tensor& t) { return resize_by(t, dims, numbers, o); });
+Tensor by_scales(const Tensor& x, const Dims& dims, const std::vector<double>& scales, const ResizeOptions& o) {
+  return interpolated(x, o, [&](const Tensor& t) { return resize_by(t, dims, scales, o); });
 }
 
 Values resize_images(const Call& c) {
@@ -88,8 +87,8 @@ Values resize_images(const Call& c) {
                   .aspect = choice(c, "keep_aspect_ratio_policy", "stretch", kAspects),
                   .extrapolation = c.real("extrapolation_value", 0)};
   const Dims dims = axes_of(x, c.integers("axes"));
-  if (o.coordinates == Coordinates::TfCropAndResize) o.region = c.in(1).to(cpu()).to_vector<double>();
-  if (has_elements(c, 2)) return {by_scales(x, dims, c.in(2), o)};
+  if (o.coordinates == Coordinates::TfCropAndResize) o.region = c.numbers(1);
+  if (has_elements(c, 2)) return {by_scales(x, dims, c.numbers(2), o)};
   if (!has_elements(c, 3)) c.fail("neither scales nor sizes are given");
   const Dims sizes = c.ints(3);
   return {interpolated(x, o, [&](const Tensor& t) { return resize(t, dims, sizes, o); })};
@@ -100,8 +99,7 @@ Values resize_plainly(const Call& c) {
                         .coordinates = Coordinates::Asymmetric,
                         .nearest = NearestRule::Floor};
   const Tensor& x = c.in(0);
-  const std::vector<double> scales = c.reals("scales");
-  return {by_scales(x, axes_of(x, {}), c.has(1) ? c.in(1) : tensor(scales, {static_cast<int64_t>(scales.size())}), o)};
+  return {by_scales(x, axes_of(x, {}), c.has(1) ? c.numbers(1) : c.reals("scales"), o)};
 }
 
 Values sample_by_grid(const Call& c) {
