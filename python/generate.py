@@ -208,8 +208,8 @@ class Writer:
         self.structs = structs
         # Calls with a number as the last operand, for which there is a function of its own.
         self.scalars = {f.name for f in functions if [p.type for p in f.parameters] == ["const Tensor&", "double"]}
-        self.objects = {s for f in functions for p in f.parameters
-                        for s in re.findall(r"std::vector<(\w+)>", p.type) if s in structs}
+        types = [p.type for f in functions for p in f.parameters] + [p.type for s in structs.values() for p in s.fields]
+        self.objects = {s for t in types for s in re.findall(r"std::vector<(\w+)>", t) if s in structs}
 
     def cpp(self, p):
         """The type by which the binding takes a parameter, and how the call passes it on."""
@@ -250,7 +250,7 @@ class Writer:
             if operands and i < 2:
                 types.append(f"Operand {p.name}")
                 arguments.append(self.argument(f, Parameter("Operand", p.name)))
-                call[i] = f"beside({p.name}, {'ba'[i]})"
+                call[i] = f"beside(real({p.name}), {'ba'[i]})" if f.name == "div" else f"beside({p.name}, {'ba'[i]})"
             elif bare in self.structs and bare not in self.objects:
                 before.append(f"{bare} {p.name};")
                 call[i] = f"std::move({p.name})"

@@ -13,10 +13,10 @@ using AutocastOn = Scope<amp::Autocast, DType, DeviceType, amp::AutocastOptions>
 
 void bind_autograd(nb::module_& m) {
   m.def("is_grad_enabled", &grad_enabled, "Whether operations are recorded on this thread.");
-  bind_scope<GradScope>(m, "set_grad_enabled")
+  bind_scope<GradScope>(m, "set_grad_enabled", "Whether operations are recorded within.")
       .def(
           "__init__", [](GradScope* s, bool on) { new (s) GradScope(on); }, nb::arg("mode"));
-  bind_scope<DeviceScope>(m, "DeviceGuard")
+  bind_scope<DeviceScope>(m, "DeviceGuard", "Tensors that name no device are made there within.")
       .def(
           "__init__", [](DeviceScope* s, Device d) { new (s) DeviceScope(d); }, nb::arg("device"));
   m.def("grad", &grad, nb::arg("outputs"), nb::arg("inputs"), nb::arg("grad_outputs") = Tensors{},
@@ -32,14 +32,14 @@ void bind_autograd(nb::module_& m) {
   const auto make = [](AutocastScope* s, DType dtype, bool enabled, bool cache, bool lower_residual) {
     new (s) AutocastScope(dtype, {.enabled = enabled, .cache_weights = cache, .lower_residual = lower_residual});
   };
-  bind_scope<AutocastScope>(m, "Autocast")
+  bind_scope<AutocastScope>(m, "Autocast", "Operators of this thread choose their dtype within.")
       .def("__init__", make, nb::arg("dtype") = BFloat16, nb::arg("enabled") = true, nb::arg("cache_enabled") = true,
            nb::arg("lower_residual") = false);
   const auto make_on = [](AutocastOn* s, Device device, DType dtype, bool enabled, bool cache, bool lower_residual) {
     new (s)
         AutocastOn(dtype, device.type, {.enabled = enabled, .cache_weights = cache, .lower_residual = lower_residual});
   };
-  bind_scope<AutocastOn>(m, "AutocastOn")
+  bind_scope<AutocastOn>(m, "AutocastOn", "Autocast on one kind of device.")
       .def("__init__", make_on, nb::arg("device"), nb::arg("dtype") = BFloat16, nb::arg("enabled") = true,
            nb::arg("cache_enabled") = true, nb::arg("lower_residual") = false);
 }

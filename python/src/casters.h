@@ -38,6 +38,12 @@ struct Operand {
 /// `operand` as a tensor that goes with `other`.
 Tensor beside(const Operand& operand, const Operand& other);
 
+/// An operand of true division, which makes no integers: -3 beside a u8 stays -3.
+inline Operand real(Operand operand) {
+  if (operand.kind == Operand::kInt) operand.kind = Operand::kFloat;
+  return operand;
+}
+
 /// The C++ object behind one of Python. Throws TypeError where a class of Python did not let it be made.
 template <class T>
 T& object_of(nb::handle self) {
@@ -215,6 +221,7 @@ struct type_caster<tessera::DType> {
 template <>
 struct type_caster<tessera::Device> : type_caster_base<tessera::Device> {
   using Base = type_caster_base<tessera::Device>;
+  static constexpr auto Name = const_name<tessera::Device>() + io_name(" | str", "");
   enum Kind { kObject, kText, kDefault };
   bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
     kind_ = source.is_none() ? kDefault : isinstance<str>(source) ? kText : kObject;

@@ -9,15 +9,17 @@ namespace tessera::python {
 void bind_errors(nb::module_& m) {
   // The last one that fits is asked first.
   nb::exception<Error> error(m, "Error", PyExc_RuntimeError);
-  nb::exception<OutOfMemoryError>(m, "OutOfMemoryError", error);
-  nb::exception<FileError>(m, "FileError", error);
-  nb::exception<DeviceError>(m, "DeviceError", error);
-  nb::exception<onnx::Unsupported>(m, "Unsupported", error);
+  error.attr("__doc__") = "What the library says is wrong: the operator, the shapes and the rule broken.";
+  nb::exception<OutOfMemoryError>(m, "OutOfMemoryError", error).attr("__doc__") = "Memory does not suffice.";
+  nb::exception<FileError>(m, "FileError", error).attr("__doc__") = "A file that is missing or damaged.";
+  nb::exception<DeviceError>(m, "DeviceError", error).attr("__doc__") = "A GPU, or its driver, has failed.";
+  nb::exception<onnx::Unsupported>(m, "Unsupported", error).attr("__doc__") =
+      "What a valid model asks for and is not there.";
 }
 
 void bind_basics(nb::module_& m) {
   // Type checkers would take dtype and device within Tensor for its properties.
-  nb::enum_<DType>(m, "DType")
+  nb::enum_<DType>(m, "DType", "What the elements of a tensor are.")
       .value("bool", Bool)
       .value("uint8", UInt8)
       .value("int8", Int8)
@@ -88,7 +90,8 @@ NB_MODULE(_C, m) {
   tessera::set_interrupt_check(&tessera::python::run_signal_handlers);
   bind_errors(m);
   bind_basics(m);
-  nb::class_<tessera::Tensor> tensor(m, "Tensor", nb::dynamic_attr(), nb::is_weak_referenceable());
+  nb::class_<tessera::Tensor> tensor(m, "Tensor", nb::dynamic_attr(), nb::is_weak_referenceable(),
+                                     "A strided view of memory on a device, with an optional place in a graph.");
   bind_tensor(m, tensor);
   bind_arrays(m, tensor);
   bind_places(tensor);
@@ -112,4 +115,5 @@ NB_MODULE(_C, m) {
   bind_files(m);
   bind_onnx(m);
   bind_models(m);
+  bind_fused_gemm(m);
 }

@@ -65,20 +65,21 @@ std::vector<Tensor> tensors_of(nb::handle parameters) {
 }
 
 template <class O, class Options>
-void bind_adam(nb::module_& m, const char* name, double decay) {
-  nb::class_<O, optim::Optimizer>(m, name).def(
-      "__init__",
-      [](O* made, nb::handle params, double lr, std::pair<double, double> betas, double eps, double weight_decay) {
-        const Options options{lr, betas.first, betas.second, eps, weight_decay};
-        new (made) O(groups_of(params, options));
-      },
-      nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("betas") = std::pair(0.9, 0.999), nb::arg("eps") = 1e-8,
-      nb::arg("weight_decay") = decay);
+void bind_adam(nb::module_& m, const char* name, double decay, const char* doc) {
+  nb::class_<O, optim::Optimizer>(m, name, doc)
+      .def(
+          "__init__",
+          [](O* made, nb::handle params, double lr, std::pair<double, double> betas, double eps, double weight_decay) {
+            const Options options{lr, betas.first, betas.second, eps, weight_decay};
+            new (made) O(groups_of(params, options));
+          },
+          nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("betas") = std::pair(0.9, 0.999), nb::arg("eps") = 1e-8,
+          nb::arg("weight_decay") = decay);
 }
 
 void bind_optimizers(nb::module_& m) {
   using optim::Optimizer;
-  nb::class_<Optimizer>(m, "Optimizer")
+  nb::class_<Optimizer>(m, "Optimizer", "Updates parameters from their gradients.")
       .def(
           "step",
           [](Optimizer& o, nb::handle closure, const Tensor& grad_scale, const Tensor& found_inf) {
@@ -107,17 +108,19 @@ void bind_optimizers(nb::module_& m) {
            "Sets every rate to `factor` times that of its options.")
       .def("state_dict", &Optimizer::state_dict)
       .def("load_state_dict", &Optimizer::load_state_dict, nb::arg("state_dict"));
-  nb::class_<optim::SGD, Optimizer>(m, "SGD").def(
-      "__init__",
-      [](optim::SGD* made, nb::handle params, double lr, double momentum, double dampening, double weight_decay,
-         bool nesterov) {
-        const optim::SGDOptions options{lr, momentum, dampening, weight_decay, nesterov};
-        new (made) optim::SGD(groups_of(params, options));
-      },
-      nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("momentum") = 0.0, nb::arg("dampening") = 0.0,
-      nb::arg("weight_decay") = 0.0, nb::arg("nesterov") = false);
-  bind_adam<optim::Adam, optim::AdamOptions>(m, "Adam", 0);
-  bind_adam<optim::AdamW, optim::AdamWOptions>(m, "AdamW", 0.01);
+  nb::class_<optim::SGD, Optimizer>(m, "SGD", "With (Nesterov) momentum, Sutskever et al. 2013.")
+      .def(
+          "__init__",
+          [](optim::SGD* made, nb::handle params, double lr, double momentum, double dampening, double weight_decay,
+             bool nesterov) {
+            const optim::SGDOptions options{lr, momentum, dampening, weight_decay, nesterov};
+            new (made) optim::SGD(groups_of(params, options));
+          },
+          nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("momentum") = 0.0, nb::arg("dampening") = 0.0,
+          nb::arg("weight_decay") = 0.0, nb::arg("nesterov") = false);
+  bind_adam<optim::Adam, optim::AdamOptions>(m, "Adam", 0, "Kingma & Ba 2015; weight decay is added to the gradient.");
+  bind_adam<optim::AdamW, optim::AdamWOptions>(m, "AdamW", 0.01,
+                                               "Adam with decoupled weight decay, Loshchilov & Hutter 2019.");
 }
 
 void bind_scaler(nb::module_& m) {
@@ -148,9 +151,11 @@ void bind_optim(nb::module_& parent) {
   m.def("constant", &optim::constant, "The factor 1 at every step.");
   m.def("warmup_cosine", &optim::warmup_cosine, nb::arg("warmup"), nb::arg("total"), nb::arg("final_factor") = 0.0,
         "A function of the step for scale_lr(): rises linearly, falls along half a cosine.");
-  m.def("step_decay", &optim::step_decay, nb::arg("every"), nb::arg("factor") = 0.1);
+  m.def("step_decay", &optim::step_decay, nb::arg("every"), nb::arg("factor") = 0.1,
+        "A function of the step for scale_lr(): multiplies by `factor` after every `every` steps.");
   m.def(
-      "grad_norm", [](nb::handle p) { return optim::grad_norm(tensors_of(p)); }, nb::arg("parameters"));
+      "grad_norm", [](nb::handle p) { return optim::grad_norm(tensors_of(p)); }, nb::arg("parameters"),
+      "The L2 norm of all gradients together, a tensor without dims.");
   m.def(
       "clip_grad_norm_",
       [](nb::handle p, double most) {

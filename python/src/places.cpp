@@ -23,7 +23,8 @@ struct Places {
 
 Tensor counted_from_start(const Tensor& index, int64_t size) {
   const Tensor wide = index.to(Int64);
-  return where(lt(wide, full({}, 0, Int64)), add(wide, full({}, static_cast<double>(size), Int64)), wide);
+  const auto number = [&](int64_t n) { return full({}, static_cast<double>(n), Int64, index.device()); };
+  return where(lt(wide, number(0)), add(wide, number(size)), wide);
 }
 
 int64_t integer(nb::handle item) {
@@ -93,7 +94,7 @@ Places places(const Tensor& x, nb::handle key, bool to_write) {
       else if (turned) out.view = flip(out.view, {dim});
       ++dim;
     } else if (nb::isinstance<Tensor>(item)) {
-      const Tensor& index = object_of<Tensor>(item);
+      const Tensor index = object_of<Tensor>(item).to(x.device());
       if (is_floating(index.dtype()))
         throw Error("index: of dtype " + std::string(name(index.dtype())) + ", not an integer or bool");
       out.apart = out.apart || (last >= 0 && position != last + 1);
@@ -164,6 +165,7 @@ void set(Tensor& x, nb::handle key, nb::handle given) {
   const Unlocked unlocked;
   Tensor from = beside(value, {.tensor = x});
   if (from.dtype() != x.dtype()) from = from.to(x.dtype());
+  from = from.to(x.device());
   if (at.indices.empty()) {
     if (from.dim() > at.view.dim()) from = reshape(from, at.view.shape());
     if (!at.turned.empty()) from = flip(expand(from, at.view.shape()), at.turned);

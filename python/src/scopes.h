@@ -24,8 +24,8 @@ class Scope {
 };
 
 template <class S>
-nb::class_<S> bind_scope(nb::module_& m, const char* name) {
-  return nb::class_<S>(m, name)
+nb::class_<S> bind_scope(nb::module_& m, const char* name, const char* doc) {
+  return nb::class_<S>(m, name, doc)
       .def("__enter__",
            [](nb::handle self) {
              nb::inst_ptr<S>(self)->enter();

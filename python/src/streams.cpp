@@ -16,7 +16,7 @@ void bind_streams(nb::module_& m, nb::class_<Tensor>& tensor) {
   m.def("current_stream", &current_stream, nb::arg("device").none() = nb::none(),
         "The stream that this thread's calls on a device go to.");
   using StreamScope = Scope<StreamGuard, Stream>;
-  bind_scope<StreamScope>(m, "StreamGuard")
+  bind_scope<StreamScope>(m, "StreamGuard", "Calls of this thread on the stream's device go to it within.")
       .def(
           "__init__", [](StreamScope* made, const Stream& stream) { new (made) StreamScope(stream); },
           nb::arg("stream"));

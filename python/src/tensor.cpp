@@ -14,6 +14,7 @@ template <Tensor (*op)(const Tensor&, const Tensor&)>
 Tensor by_reference(const Operand& a, const Operand& b) {
   return op(beside(a, b), beside(b, a));
 }
+Tensor quotient(const Operand& a, const Operand& b) { return div(beside(real(a), b), beside(real(b), a)); }
 Tensor plus(const Operand& a, const Operand& b) {
   if (b.is_factor_of(a)) return add(a.tensor, b.number);
   return add(beside(a, b), beside(b, a));
@@ -54,7 +55,7 @@ void define_operators(nb::class_<Tensor>& tensor) {
   define_binary(tensor, "__add__", "__radd__", plus);
   define_binary(tensor, "__sub__", "__rsub__", minus);
   define_binary(tensor, "__mul__", "__rmul__", times);
-  define_binary(tensor, "__truediv__", "__rtruediv__", binary<div>);
+  define_binary(tensor, "__truediv__", "__rtruediv__", quotient);
   define_binary(tensor, "__floordiv__", "__rfloordiv__", binary<floor_div>);
   define_binary(tensor, "__mod__", "__rmod__", binary<remainder>);
   define_binary(tensor, "__pow__", "__rpow__", power);

@@ -225,7 +225,7 @@ def detach_(self) -> Tensor:
 def _written(x, value, name):
     if value is NotImplemented:
         return value
-    if value.is_floating_point() and not x.is_floating_point():
+    if (value.is_floating_point() and not x.is_floating_point()) or (x.dtype == dtype.bool != value.dtype):
         raise _C.Error(f"{name}: a result of {value.dtype.name} is not written to a tensor of {x.dtype.name}")
     return x.copy_(value)
 
@@ -234,6 +234,7 @@ def _in_place(name, function):
     def write(self, *args: Any, **kwargs: Any) -> Tensor:
         return _written(self, function(self, *args, **kwargs), name)
     write.__name__, write.__doc__ = name, f"{function.__name__}(), written in place."
+    write.__wrapped__ = function  # whose arguments it takes
     return write
 
 

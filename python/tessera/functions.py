@@ -158,10 +158,10 @@ def _quantiles(x, q, interpolation, n):
 def quantile(input: Tensor, q: Tensor | float | Sequence[float], dim: int | None = None, keepdim: bool = False, *, interpolation:
              str = 'linear', ignore_nan: bool = False) -> Tensor:
     """Of a line's elements in order, that at a part q of its length. NaN in a line is its quantile."""
-    ranks = q if isinstance(q, Tensor) else creation.tensor(q, dtype=input.dtype)
+    ranks = q if isinstance(q, Tensor) else creation.tensor(q, dtype=input.dtype, device=input.device)
     x = input.reshape((-1,)) if dim is None or input.ndim == 0 else movedim(input, dim, -1)
     ordered, n = sort(x)[0], x.shape[-1]
-    number = creation.full(x.shape[:-1] + (1,), float(n))
+    number = creation.full(x.shape[:-1] + (1,), float(n), device=x.device)
     bad = any(_C.isnan(x), -1, True)
     if ignore_nan:
         number = sum(_C.logical_not(_C.isnan(x)).to(x.dtype), -1, True)
@@ -179,7 +179,7 @@ def quantile(input: Tensor, q: Tensor | float | Sequence[float], dim: int | None
 
 
 def nanquantile(input: Tensor, q: Tensor | float | Sequence[float], dim: int | None = None, keepdim: bool = False, *,
-                interpolation: str = 'linear') -> Tensor:
+                interpolation: str = "linear") -> Tensor:
     """As quantile(), of what is not NaN."""
     return quantile(input, q, dim, keepdim, interpolation=interpolation, ignore_nan=True)
 
@@ -200,7 +200,7 @@ def _vector_norm(x, ord, dim, keepdim):
     return _C.pow(sum(_C.pow(magnitude, float(ord)), dims, keepdim), 1 / ord)
 
 
-def norm(input: Tensor, p: float | str | None = 'fro', dim: Dims | None = None, keepdim: bool = False, *, dtype: DTypeLike | None
+def norm(input: Tensor, p: float | str | None = "fro", dim: Dims | None = None, keepdim: bool = False, *, dtype: DTypeLike | None
          = None) -> Tensor:
     """The vector norm of order p over `dim`; "fro" is 2."""
     if p == "nuc":
@@ -278,7 +278,8 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
 
 def searchsorted(sorted_sequence: Tensor, input: Operand, *, out_int32: bool = False, right: bool = False, side: str | None =
                  None, sorter: Tensor | None = None) -> Tensor:
-    values = input if isinstance(input, Tensor) else creation.scalar_tensor(input, dtype=sorted_sequence.dtype)
+    values = input if isinstance(input, Tensor) else creation.scalar_tensor(
+        input, dtype=sorted_sequence.dtype, device=sorted_sequence.device)
     if sorter is not None:
         sorted_sequence = _C.gather(sorted_sequence, -1, sorter)
     found = _C.searchsorted(sorted_sequence, values, right or side == "right")
@@ -296,8 +297,10 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Whether each element is one of `test_elements`, bool; the shape of `elements`."""
     wanted = _tensor_like(test_elements, elements if isinstance(elements, Tensor) else test_elements).reshape((-1,))
-    x = elements if isinstance(elements, Tensor) else creation.scalar_tensor(elements, dtype=wanted.dtype)
-    found = any(_C.eq(x.unsqueeze(-1), wanted), -1) if wanted.numel() else creation.zeros(x.shape, dtype=dtype.bool)
+    x = elements if isinstance(elements, Tensor) else creation.scalar_tensor(
+        elements, dtype=wanted.dtype, device=wanted.device)
+    nothing = creation.zeros_like(x, dtype=dtype.bool)
+    found = any(_C.eq(x.unsqueeze(-1), wanted), -1) if wanted.numel() else nothing
     return _C.logical_not(found) if invert else found
 
 
@@ -342,11 +345,11 @@ def where(condition: Tensor, input: Operand | None = None, other: Operand | None
     if input is None:
         return nonzero(condition, as_tuple=True)
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
-        input = creation.full((), input)
+        input = creation.full((), input, device=condition.device)
     if not isinstance(input, Tensor):
-        input = _C.mul(creation.ones((), dtype=other.dtype), input)
+        input = _C.mul(creation.ones((), dtype=other.dtype, device=other.device), input)
     if not isinstance(other, Tensor):
-        other = _C.mul(creation.ones((), dtype=input.dtype), other)
+        other = _C.mul(creation.ones((), dtype=input.dtype, device=input.device), other)
     return _C.where(condition, input, other)
 
 
@@ -366,7 +369,7 @@ def nan_to_num(input: Tensor, nan: float | None = None, posinf: float | None = N
     return _C.nan_to_num(input, 0 if nan is None else nan, posinf, neginf)
 
 
-def gelu(input: Tensor, *, approximate: str = 'none') -> Tensor:
+def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         raise _C.Error(f"gelu: approximate {approximate!r} is none of: none, tanh")
     return _C.gelu(input) if approximate == "none" else _C.gelu_tanh(input)
@@ -388,12 +391,14 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
 def xlogy(input: Operand, other: Operand) -> Tensor:
     """input log(other), 0 where input is 0; they broadcast."""
     product = _C.mul(input, _C.log(other if isinstance(other, Tensor) else creation.full_like(input, other)))
-    zero = _C.eq(input, 0) if isinstance(input, Tensor) else creation.full(product.shape, input == 0)
-    bad = _C.isnan(other) if isinstance(other, Tensor) else creation.full(product.shape, math.isnan(other))
+    zero = _C.eq(input, 0) if isinstance(input, Tensor) else creation.full(
+        product.shape, input == 0, device=product.device)
+    bad = _C.isnan(other) if isinstance(other, Tensor) else creation.full(
+        product.shape, math.isnan(other), device=product.device)
     return _C.where(_C.logical_and(zero, _C.logical_not(bad)), creation.zeros_like(product), product)
 
 
-def logit(input: Tensor, eps: float = None) -> Tensor:
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), of x between eps and 1 - eps where `eps` is given; the shape of input."""
     x = input
     if eps is not None:
@@ -491,7 +496,7 @@ def isneginf(input: Tensor) -> Tensor:
 
 def isreal(input: Tensor) -> Tensor:
     """True for every element, bool; the shape of input."""
-    return creation.ones(input.shape, dtype=dtype.bool)
+    return creation.ones_like(input, dtype=dtype.bool)
 
 
 def angle(input: Tensor) -> Tensor:
@@ -527,7 +532,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension p; the shape of input."""
-    shifts = creation.arange(p, dtype=input.dtype) / -2
+    shifts = creation.arange(p, dtype=input.dtype, device=input.device) / -2
     return sum(_C.lgamma(input.unsqueeze(-1) + shifts), -1) + p * (p - 1) / 4 * math.log(math.pi)
 
 
@@ -630,14 +635,14 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = Non
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
-    at = creation.triu_indices(input.shape[0], input.shape[0], 1)
+    at = creation.triu_indices(input.shape[0], input.shape[0], 1).to(device=input.device)
     return _vector_norm(_C.sub(input[at[0]], input[at[1]]), p, -1, False)
 
 
 def cov(input: Tensor, *, correction: float | None = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
     """[variables, observations] -> [variables, variables]: covariances."""
     x = input.reshape((1, -1)) if input.ndim < 2 else input
-    weights = creation.ones(x.shape[1], dtype=x.dtype)
+    weights = creation.ones(x.shape[1], dtype=x.dtype, device=x.device)
     if fweights is not None:
         weights = weights * fweights.to(x.dtype)
     if aweights is not None:

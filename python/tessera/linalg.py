@@ -35,7 +35,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if n < 0:
         return matrix_power(inv(input), -n)
     if n == 0:
-        return creation.eye(input.shape[-1], dtype=input.dtype).expand(input.shape).clone()
+        return creation.eye(input.shape[-1], dtype=input.dtype, device=input.device).expand(input.shape).clone()
     half = matrix_power(input, n // 2) if n > 1 else None
     square = _C.matmul(half, half) if n > 1 else input
     return _C.matmul(square, input) if n > 1 and n % 2 else square
@@ -57,7 +57,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Dims | None = None, keepdim: boo
     return functions._vector_norm(functions._to(x, dtype), ord, dim, keepdim)
 
 
-def matrix_norm(input: Tensor, ord: float | str = 'fro', dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: DTypeLike
+def matrix_norm(input: Tensor, ord: float | str = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: DTypeLike
                 | None = None) -> Tensor:
     """"fro", 1, -1, inf or -inf: the others need singular values, which are not there."""
     x = functions._to(input, dtype)
@@ -85,4 +85,4 @@ def norm(input: Tensor, ord: float | str | None = None, dim: Dims | None = None,
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """[..., n] -> [..., n, N]: powers 0 to N - 1 of each element."""
     n, x = x.shape[-1] if N is None else N, x.reshape((1,)) if x.ndim == 0 else x
-    return _C.pow(x.unsqueeze(-1), creation.arange(n, dtype=x.dtype))
+    return _C.pow(x.unsqueeze(-1), creation.arange(n, dtype=x.dtype, device=x.device))

@@ -14,7 +14,7 @@ inspect = _C._onnx.inspect
 Unsupported = _C.Unsupported
 
 
-def _run(self, inputs=None, *more):
+def _run(self, inputs: Any = None, *more: Any) -> dict[str, Any]:
     """A dict of outputs from a dict of inputs, or from inputs in the order of the model; these may be arrays."""
     if isinstance(inputs, dict):
         return self._run(inputs)
@@ -24,7 +24,7 @@ def _run(self, inputs=None, *more):
 Model.run = Model.__call__ = _run
 
 
-def load_onnx(path: PathLike, *, device: DeviceLike = 'cpu', dtype: DTypeLike = _C.dtype.float32, optimize: bool = True) -> Model:
+def load_onnx(path: PathLike, *, device: DeviceLike = "cpu", dtype: DTypeLike = _C.dtype.float32, optimize: bool = True) -> Model:
     """Reads a model file. Throws FileError where it is none, and Unsupported for what is not there."""
     return Model(str(path), device, dtype, optimize)
 
@@ -32,7 +32,7 @@ def load_onnx(path: PathLike, *, device: DeviceLike = 'cpu', dtype: DTypeLike = 
 load = load_onnx
 
 
-def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: int = 'batch', input_names: Sequence[str] = (),
+def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: int = "batch", input_names: Sequence[str] = (),
          output_names: Sequence[str] = ()) -> None:
     """Writes what a module computes in evaluation of such inputs, one tensor or several.
 
@@ -46,6 +46,7 @@ def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: in
 export = save
 
 
-def run(path: PathLike, inputs: Any = None, *more: Any, device: DeviceLike = 'cpu', dtype: DTypeLike = _C.dtype.float32) -> dict:
+def run(path: PathLike, inputs: Any = None, *more: Any, device: DeviceLike = "cpu",
+        dtype: DTypeLike = _C.dtype.float32) -> dict[str, Any]:
     """Reads a model file and runs it once."""
     return _run(load_onnx(path, device=device, dtype=dtype), inputs, *more)

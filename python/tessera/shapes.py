@@ -211,11 +211,13 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     """[..., n] -> [..., m, m] with these elements on a diagonal, and m = n + |offset|."""
     n, m = input.shape[-1], input.shape[-1] + builtins.abs(offset)
     wide = input.unsqueeze(-1).expand(input.shape + (m,))
-    rows = creation.arange(m).unsqueeze(1)
-    on = _C.eq(creation.arange(m).unsqueeze(0) - rows, offset)
+    columns = creation.arange(m, device=input.device).unsqueeze(0)
+    rows = columns.t()
+    on = _C.eq(columns - rows, offset)
     first = builtins.max(-offset, 0)
     place = _C.clamp(rows - first, 0, builtins.max(n - 1, 0)).reshape((-1,))
-    out = _C.where(on, _C.index_select(wide, -2, place), creation.zeros((), dtype=input.dtype))
+    out = _C.where(on, _C.index_select(wide, -2, place), creation.zeros(
+        (), dtype=input.dtype, device=input.device))
     return movedim(out, (-2, -1), (dim1, dim2))
 
 
@@ -250,7 +252,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return out.select(0, 0) if input.ndim == 0 else out
 
 
-def meshgrid(*tensors: Tensor, indexing: str = 'ij') -> tuple[Tensor, ...]:
+def meshgrid(*tensors: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tensors[0]
     return _C.meshgrid([p.reshape((-1,)) for p in tensors], indexing == "xy")
@@ -380,7 +382,7 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     if index.dtype in (dtype.uint8, dtype.int8):
         index = index.to(dtype.int64)
     if index.numel() == 0:
-        return creation.zeros(index.shape, dtype=input.dtype)
+        return creation.zeros(index.shape, dtype=input.dtype, device=input.device)
     if input.ndim == 0:
         return _C.gather(input.reshape((1,)), 0, index.reshape((-1,))).reshape(index.shape)
     return _C.gather(input, dim, index)
@@ -412,7 +414,8 @@ def _cut_to(index, source):
 
 def scatter(input: Tensor, dim: int, index: Tensor, src: Operand, *, reduce: str | None = None) -> Tensor:
     """input with src, a tensor or a number, written to the places that gather would read, or added or multiplied."""
-    source = _cut_to(index, src) if isinstance(src, Tensor) else creation.full(index.shape, src, dtype=input.dtype)
+    source = _cut_to(index, src) if isinstance(src, Tensor) else creation.full(
+        index.shape, src, dtype=input.dtype, device=input.device)
     if input.ndim == 0:
         return scatter(input.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,)), reduce=reduce).reshape(())
     if index.ndim == 0 or index.numel() == 0:
@@ -462,7 +465,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Operand) -> Tensor
     """input with a value written to places `index` [n] along `dim`."""
     index = index.reshape((-1,))
     named = _C.gt(_C.sum(_C.one_hot(index, input.shape[dim]), 0), 0) if index.numel() else creation.zeros(
-        input.shape[dim], dtype=dtype.bool)
+        input.shape[dim], dtype=dtype.bool, device=input.device)
     shape = [1] * input.ndim
     shape[dim] = -1
     return masked_fill(input, named.reshape(shape), value)
@@ -492,14 +495,15 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """input with src written to one place along `dim`."""
     index %= input.shape[dim]
-    place = creation.arange(input.shape[dim]).reshape([-1 if d == dim % input.ndim else 1 for d in range(input.ndim)])
+    place = creation.arange(input.shape[dim], device=input.device).reshape([
+        -1 if d == dim % input.ndim else 1 for d in range(input.ndim)])
     return _C.where(_C.eq(place, index), src.unsqueeze(dim), input)
 
 
 def slice_scatter(input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int =
                   1) -> Tensor:
     """input with src written to a slice along `dim`."""
-    at = creation.tensor(list(range(input.shape[dim]))[start:end:step], dtype=dtype.int64)
+    at = creation.tensor(list(range(input.shape[dim]))[start:end:step], dtype=dtype.int64, device=input.device)
     return index_copy(input, dim, at, src)
 
 
@@ -507,8 +511,9 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
     """input with src written to a diagonal."""
     x = movedim(input, (dim1, dim2), (-2, -1))
     rows, columns = x.shape[-2:]
-    on = _C.eq(creation.arange(columns).unsqueeze(0) - creation.arange(rows).unsqueeze(1), offset)
-    place = creation.arange(rows) + builtins.min(offset, 0)
+    down = creation.arange(rows, device=input.device)
+    on = _C.eq(creation.arange(columns, device=input.device).unsqueeze(0) - down.unsqueeze(1), offset)
+    place = down + builtins.min(offset, 0)
     n = builtins.max(src.shape[-1], 1)
     spread = _C.index_select(src, -1, _C.clamp(place, 0, n - 1)).unsqueeze(-1).expand(x.shape) if src.numel() else x
     return movedim(_C.where(on, spread, x), (-2, -1), (dim1, dim2))
@@ -516,7 +521,7 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 
 def masked_fill(input: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """value where the mask holds, input elsewhere; they broadcast."""
-    return _C.where(mask, _C.mul(creation.ones((), dtype=input.dtype), value), input)
+    return _C.where(mask, _C.mul(creation.ones((), dtype=input.dtype, device=input.device), value), input)
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:

@@ -62,8 +62,16 @@ const Op bitcast_op = {.name = "bitcast",
                        .infer = infer_bitcast,
                        .reference = bitcast_reference};
 
+// As of other operators of two operands: a 0-d tensor does not widen another one, unless that is bool.
+DType type_of_bits(const Tensor& a, const Tensor& b) {
+  const auto gives_way = [](const Tensor& x, const Tensor& to) {
+    return x.dim() == 0 && to.dim() > 0 && !is_floating(x.dtype()) && (x.dtype() == Bool || to.dtype() != Bool);
+  };
+  return gives_way(a, b) ? b.dtype() : gives_way(b, a) ? a.dtype() : promote(a.dtype(), b.dtype());
+}
+
 Tensor of_bits(const Op& op, const Tensor& a, const Tensor& b) {
-  const DType dtype = promote(a.dtype(), b.dtype());
+  const DType dtype = type_of_bits(a, b);
   return dispatch_one(op, {cast(a, dtype), cast(b, dtype)});
 }
 
@@ -71,7 +79,7 @@ Tensor of_bits(const Op& op, const Tensor& a, const Tensor& b) {
 struct Shift {
   Tensor value, count, out_of_range;
   DType dtype;
-  Shift(std::string_view op, const Tensor& a, const Tensor& n) : dtype(promote(a.dtype(), n.dtype())) {
+  Shift(std::string_view op, const Tensor& a, const Tensor& n) : dtype(type_of_bits(a, n)) {
     require_integers(op, dtype);
     if (dtype == Bool) fail(op, "takes integers, not bools");
     const DType compute = dtype == UInt64 ? UInt64 : Int64;

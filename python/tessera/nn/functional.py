@@ -78,8 +78,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max
     if max_norm is not None or scale_grad_by_freq:
         raise _C.Error("embedding: max_norm and scale_grad_by_freq are not there")
     if padding_idx is not None:
-        place = shapes.select_scatter(creation.zeros(weight.shape[0], dtype=dtype.bool),
-                                      creation.ones((), dtype=dtype.bool), 0, padding_idx)
+        place = _C.eq(creation.arange(weight.shape[0], device=weight.device), padding_idx % weight.shape[0])
         weight = _C.where(place.unsqueeze(1), weight.detach(), weight)
     return _C.embedding(input, weight)
 
@@ -195,12 +194,12 @@ def _adaptive(n, plain):
 def _places_of_maxima(input, sizes):
     """Where adaptive_max_pool finds its maxima, row-major in each plane."""
     n, x = len(sizes), input.detach()
-    place = creation.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
+    place = creation.arange(math.prod(x.shape[2:]), device=x.device).reshape(x.shape[2:])
     for d, m in enumerate(sizes):  # window i of dim d becomes row i of two dims, filled up by its first element
         length, at, dim = x.shape[2 + 2 * d], [], 2 + 2 * d
         bounds = [(i * length // m, -(-(i + 1) * length // m)) for i in range(m)]
         widest = builtins.max(b - a for a, b in bounds)
-        at = creation.tensor([[a + k if a + k < b else a for k in range(widest)] for a, b in bounds])
+        at = creation.tensor([[a + k if a + k < b else a for k in range(widest)] for a, b in bounds], device=x.device)
         x = _C.index_select(x, dim, at.reshape((-1,))).reshape(x.shape[:dim] + at.shape + x.shape[dim + 1:])
         place = _C.index_select(place, 2 * d, at.reshape((-1,))).reshape(
             place.shape[:2 * d] + at.shape + place.shape[2 * d + 1:])
@@ -222,7 +221,8 @@ def _unpool(n):
         sizes = list(output_size)[-n:]
         planes = input.shape[:-n] + (math.prod(sizes),)
         lines = planes[:-1] + (-1,)
-        blank, at, values = creation.zeros(planes, dtype=input.dtype), indices.reshape(lines), input.reshape(lines)
+        blank = creation.zeros(planes, dtype=input.dtype, device=input.device)
+        at, values = indices.reshape(lines), input.reshape(lines)
         out = _C.scatter(blank, -1, at, values.detach())
         if values.requires_grad:
             added = _C.scatter_add(blank, -1, at, values)
@@ -243,13 +243,13 @@ adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive(n, _C
 # ---- sampling
 
 
-def pad(input: Tensor, pad: Sequence[int], mode: str = 'constant', value: float = None) -> Tensor:
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """`pad` holds what goes before and behind the last dim, then the one before it, and so on; negative numbers cut."""
     low, high = list(pad[0::2])[::-1], list(pad[1::2])[::-1]
     if mode == "replicate" and builtins.min(pad) < 0:
         for dim, (a, b) in enumerate(zip(low, high), start=input.ndim - len(low)):
             n = input.shape[dim]
-            input = _C.index_select(input, dim, _C.clamp(creation.arange(-a, n + b), 0, n - 1))
+            input = _C.index_select(input, dim, _C.clamp(creation.arange(-a, n + b, device=input.device), 0, n - 1))
         return input
     if mode != "circular":  # cut off first
         for dim, (a, b) in enumerate(zip(low, high), start=input.ndim - len(low)):
@@ -296,13 +296,13 @@ def interpolate(input: Tensor, size: Dims | None = None, scale_factor: float | S
     return _C.resize_by(input, dims, scales, **options)
 
 
-def upsample(input: Tensor, size: Dims | None = None, scale_factor: float | Sequence[float] | None = None, mode: str = 'nearest',
+def upsample(input: Tensor, size: Dims | None = None, scale_factor: float | Sequence[float] | None = None, mode: str = "nearest",
              align_corners: bool | None = None) -> Tensor:
     """interpolate() under its old name."""
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
-def grid_sample(input: Tensor, grid: Tensor, mode: str = 'bilinear', padding_mode: str = 'zeros', align_corners: bool =
+def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool =
                 False) -> Tensor:
     kinds = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
     return _C.grid_sample(input, grid, kinds[mode], padding_mode, bool(align_corners))
@@ -315,11 +315,11 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool = False)
 # ---- activations
 
 
-def softmax(input: Tensor, dim: int = None, *, dtype: DTypeLike | None = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     return functions.softmax(input, _default_dim(input) if dim is None else dim, dtype=dtype)
 
 
-def log_softmax(input: Tensor, dim: int = None, *, dtype: DTypeLike | None = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     return functions.log_softmax(input, _default_dim(input) if dim is None else dim, dtype=dtype)
 
 
@@ -383,11 +383,11 @@ def normalize(input: Tensor, p: float = 2.0, dim: Dims = 1, eps: float = 1e-12) 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps:
                float = 1e-05) -> Tensor:
     if weight is None and (bias is not None or len(normalized_shape) != 1):
-        weight = creation.ones(tuple(normalized_shape), dtype=input.dtype)
+        weight = creation.ones(tuple(normalized_shape), dtype=input.dtype, device=input.device)
     return _C.layer_norm(input, weight, bias, eps)
 
 
-def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float = None) -> Tensor:
+def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     eps = {dtype.float64: 2.220446049250313e-16}.get(input.dtype, 1.1920929e-07) if eps is None else eps
     n = len(normalized_shape)
     if input.numel() == 0:
@@ -421,11 +421,11 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
         return input.clone()
     channels = input.shape[1]
     if running_mean is None:
-        running_mean, running_var = creation.zeros(channels), creation.ones(channels)
+        running_mean, running_var = (creation.full((channels,), n, device=input.device) for n in (0.0, 1.0))
     if weight is None:
-        weight = creation.ones(channels, dtype=input.dtype)
+        weight = creation.ones(channels, dtype=input.dtype, device=input.device)
     if bias is None:
-        bias = creation.zeros(channels, dtype=input.dtype)
+        bias = creation.zeros(channels, dtype=input.dtype, device=input.device)
     return _C.batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
@@ -469,24 +469,24 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: float, attn_
 # ---- losses
 
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = 'mean', weight: Tensor | None = None) -> Tensor:
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     loss = _C.square(_C.sub(input, target))
     return _weighted(loss, weight, reduction)
 
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = 'mean', weight: Tensor | None = None) -> Tensor:
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     loss = _C.abs(_C.sub(input, target))
     return _weighted(loss, weight, reduction)
 
 
-def huber_loss(input: Tensor, target: Tensor, reduction: str = 'mean', delta: float = 1.0, weight: Tensor | None =
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None =
                None) -> Tensor:
     apart = _C.abs(_C.sub(input, target))
     loss = _C.where(_C.le(apart, delta), apart * apart * 0.5, (apart - 0.5 * delta) * delta)
     return _weighted(loss, weight, reduction)
 
 
-def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = 'mean', beta: float = 1.0) -> Tensor:
+def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     if beta == 0:
         return l1_loss(input, target, reduction)
     return _reduced(huber_loss(input, target, "none", beta) / beta, reduction)
@@ -511,7 +511,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     return _reduced(loss, reduction, _C.sum(counted))
 
 
-def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = 'mean',
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
                   label_smoothing: float = 0.0) -> Tensor:
     """input [n, classes, ...] of logits; target [n, ...] of classes, or of the shape of input, probabilities."""
     if input.shape == target.shape and target.is_floating_point():
@@ -546,21 +546,21 @@ def _soft_cross_entropy(input, target, weight, reduction, label_smoothing):
     return _reduced(loss, reduction, loss.numel() if loss.numel() else None)
 
 
-def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean') -> Tensor:
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     def log(x: Tensor | None) -> Tensor:
         return _C.clamp(_C.log(x), -100, math.inf)
     loss = _C.neg(target * log(input) + (1 - target) * log(1 - input))
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
-def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean',
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean",
                                      pos_weight: Tensor | None = None) -> Tensor:
     positive = _C.logsigmoid(input) * target
     loss = _C.neg((positive if pos_weight is None else positive * pos_weight) + _C.logsigmoid(_C.neg(input)) * (1 - target))
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
-def kl_div(input: Tensor, target: Tensor, reduction: str = 'mean', log_target: bool = False) -> Tensor:
+def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
     loss = _C.exp(target) * (target - input) if log_target else functions.xlogy(target, target) - target * input
     if reduction == "batchmean":
         return _C.sum(loss) / input.shape[0] if input.ndim else _C.sum(loss)
@@ -588,21 +588,21 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = 
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
-def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = 'mean') -> Tensor:
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     zero = creation.zeros_like(input)
     apart = _C.where(_C.ne(target, 1), _C.relu(margin - input), zero)
     return _reduced(_C.where(_C.ne(target, -1), input, zero) + apart, reduction)
 
 
-def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = 'mean') -> Tensor:
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
     return _reduced(_C.relu(_C.neg(target) * (input1 - input2) + margin), reduction)
 
 
-def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = 'mean') -> Tensor:
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return _reduced(_C.log1p(_C.exp(_C.neg(target) * input)), reduction)
 
 
-def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean') -> Tensor:
+def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     loss = _C.neg(target * _C.logsigmoid(input) + (1 - target) * _C.logsigmoid(_C.neg(input)))
     return _reduced(_C.mean(loss if weight is None else loss * weight, -1), reduction)
 
@@ -620,7 +620,7 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: float = 1, margin: float
     return _reduced(loss if input.ndim > 1 else loss.reshape(()), reduction)
 
 
-def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = 'mean') -> Tensor:
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
     eps = 1e-12
     a, b = _C.sum(input1 * input1, -1) + eps, _C.sum(input2 * input2, -1) + eps
     alike = _C.sum(input1 * input2, -1) / _C.sqrt(a * b)

@@ -1,10 +1,10 @@
 """Layers that are made of functions here, beside those of the library."""
 from __future__ import annotations
 
-import inspect
 import math
 
-from .. import _C, creation
+from .. import creation
+from .._documents import signature_of
 from . import functional
 from .base import Module, Parameter
 
@@ -14,9 +14,8 @@ class _Functional(Module):
 
     def __init__(self, *args, **options):
         super().__init__()
-        self.options = inspect.signature(self.function).bind_partial(*[None] * self.tensors, *args, **options).arguments
-        for name in list(self.options)[:self.tensors]:
-            del self.options[name]
+        given = signature_of(self.function).bind_partial(*[None] * self.tensors, *args, **options).arguments
+        self.options = dict(list(given.items())[self.tensors:])
 
     def forward(self, *tensors):
         return type(self).function(*tensors, **self.options)

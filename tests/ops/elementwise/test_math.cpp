@@ -220,6 +220,12 @@ TEST(Math, BitsOfIntegers) {
   expect(bitwise_or(a.to(Int32), b), [](int64_t p, int64_t q) { return p | q; });
   expect(bitwise_xor(a.to(Int8), b.to(Int8)), [](int64_t p, int64_t q) { return p ^ q; });
   expect(bitwise_not(a), [](int64_t p, int64_t) { return ~p; });
+  const Tensor number = full({}, 3, Int64);  // widens nothing but bools
+  EXPECT_EQ(bitwise_and(a.to(Int8), number).dtype(), Int8);
+  EXPECT_EQ(bitwise_or(number, a.to(Int16)).dtype(), Int16);
+  EXPECT_EQ(left_shift(a.to(Int8), number).dtype(), Int8);
+  EXPECT_EQ(bitwise_xor(a.to(Bool), number).dtype(), Int64);
+  EXPECT_EQ(bitwise_and(number, full({}, 1, Int8)).dtype(), Int64);
   EXPECT_EQ(bitwise_not(tensor<uint8_t>({0, 5, 255}, {3})).to_vector<int64_t>(), (std::vector<int64_t>{255, 250, 0}));
   EXPECT_EQ(bitwise_not(tensor<bool>({true, false}, {2})).to_vector<bool>(), (std::vector<bool>{false, true}));
   EXPECT_EQ(error_of([&] { bitwise_and(a, ones({7})); }), "bitwise_and: takes integers and bools, not f32");
