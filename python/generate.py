@@ -299,7 +299,7 @@ class Writer:
             none = ".none()" if bare == "Tensor" else ""
             default = (" = nb::none()" if bare == "Tensor" else f" = {name}{{}}.{p.name}") if p.default else ""
             args.append(f'nb::arg("{p.name}"){none}{default}')
-        return (f'nb::class_<{name}>(m, "{name}").def("__init__", []({name}* made, {", ".join(kinds)}) '
+        return (f'nb::class_<{name}>(m, "{name}", "Takes: {", ".join(p.name for p in s.fields)}.").def("__init__", []({name}* made, {", ".join(kinds)}) '
                 f'{{ new (made) {name}(); {" ".join(inits)} }}, {", ".join(args)});')
 
 

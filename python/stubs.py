@@ -109,12 +109,12 @@ def complete(text: str, cls: type) -> str:
     return text[:start.end()] + "\n".join(lines).rstrip() + "\n\n" + text[at:]
 
 
-def complete_extension(path: pathlib.Path, classes: list, imports: str) -> None:
+def complete_extension(path: pathlib.Path, classes: list, own: str) -> None:
     text = re.sub(r"^from tessera\.(?!_C)[\w.]+ import (\([^)]*\)|.*)\n", "", path.read_text(), flags=re.M)
     text = "\n".join(map(repaired, text.split("\n")))
     for cls in classes:
         text = complete(text, cls)
-    path.write_text(f"import builtins\n{imports}{text}")
+    path.write_text(f"import builtins\n{types_but(own)}{text}")
 
 
 def described(name: str, cls: type) -> str:
@@ -156,6 +156,12 @@ def home(value) -> str | None:
     return module if module.startswith("tessera") else None
 
 
+def types_but(names: str) -> str:
+    """The import of what annotations need, without what the module itself exports."""
+    kept = [n for n in re.findall(r"\w+", TYPES.partition("(")[2]) if n not in names.split()]
+    return f"from tessera._types import {', '.join(kept)}\n"
+
+
 def stub(name: str) -> str:
     module = importlib.import_module("tessera" + (f".{name}" if name else ""))
     out, imports = [], []
@@ -183,7 +189,7 @@ def stub(name: str) -> str:
             out.append(f"{key}: _DType\n")
         elif callable(value):
             out.append(define(key, signature(value), value.__doc__) + "\n")
-    start = "from tessera._types import DType as _DType\n" if not name else TYPES
+    start = "from tessera._types import DType as _DType\n" if not name else types_but(" ".join(i.split(" as ")[-1] for i in imports))
     start += "from tessera import _C\n" if any("_C." in text for text in out) else ""
     return start + "".join(imports) + "\n" + "".join(out)
 
@@ -194,10 +200,10 @@ def main() -> None:
     folder = arguments.parse_args().folder
     sys.path.insert(0, str(folder.parent))
     import tessera
-    own = r"\b(Device|DType|Generator|Tensor), |,\s+Tensor\b"
-    complete_extension(folder / "_C" / "__init__.pyi", [tessera.Tensor, tessera._C.DType], re.sub(own, "", TYPES))
-    complete_extension(folder / "_C" / "_onnx.pyi", [tessera.onnx.Model], TYPES.replace("Model, ", ""))
-    complete_extension(folder / "_C" / "_nn" / "__init__.pyi", [tessera.nn.Module], TYPES.replace("Module, ", ""))
+    complete_extension(folder / "_C" / "__init__.pyi", [tessera.Tensor, tessera._C.DType], "Device DType Generator Tensor")
+    complete_extension(folder / "_C" / "_onnx.pyi", [tessera.onnx.Model], "Model")
+    complete_extension(folder / "_C" / "_nn" / "__init__.pyi", [tessera.nn.Module], "Module")
+    complete_extension(folder / "_C" / "_io.pyi", [], "")
     for name in MODULES:
         path = folder.joinpath(*name.split(".")) if name else folder
         path = path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")

@@ -12,8 +12,8 @@ void bind_files(nb::module_& parent) {
       "Free text that a safetensors file carries.");
   m.def("save_safetensors", &save_safetensors, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata") = Metadata{},
         nb::call_guard<Unlocked>(), "Writes atomically.");
-  m.def("load_npy", &load_npy, nb::arg("path"), nb::call_guard<Unlocked>());
-  m.def("save_npy", &save_npy, nb::arg("path"), nb::arg("tensor"), nb::call_guard<Unlocked>());
+  m.def("load_npy", &load_npy, nb::arg("path"), nb::call_guard<Unlocked>(), "The tensor that a file of NumPy holds.");
+  m.def("save_npy", &save_npy, nb::arg("path"), nb::arg("tensor"), nb::call_guard<Unlocked>(), "Writes atomically.");
   m.def(
       "save_checkpoint",
       [](const std::string& path, const StateDict& tensors, const Metadata& metadata) {

@@ -1,6 +1,6 @@
 // Products with an epilogue that is given as text.
-#include "module.h"
 #include "tessera/fused_gemm.h"
+#include "module.h"
 
 namespace tessera::python {
 

@@ -35,11 +35,11 @@ void bind_basics(nb::module_& m) {
       .value("float64", Float64);
   m.attr("dtype") = m.attr("DType");
   m.def("promote_types", &promote, nb::arg("type1"), nb::arg("type2"), "The smallest dtype that holds both.");
-  m.def("is_floating_dtype", &is_floating, nb::arg("dtype"));
+  m.def("is_floating_dtype", &is_floating, nb::arg("dtype"), "Whether it is f16, bf16, f32 or f64.");
   m.def("size_of", &size_of, nb::arg("dtype"), "Bytes of one element.");
 
   nb::class_<Device>(m, "Device", "Where tensors live: \"cpu\", \"cuda:0\", \"hip:1\".")
-      .def("__init__", [](Device* made, const std::string& name) { new (made) Device(parse_device(name)); })
+      .def(nb::new_([](const std::string& name) { return parse_device(name); }), nb::arg("name"))
       .def_prop_ro("type",
                    [](Device d) {
                      return d.type == DeviceType::CPU ? "cpu" : d.type == DeviceType::CUDA ? "cuda" : "hip";
@@ -52,14 +52,15 @@ void bind_basics(nb::module_& m) {
       .def("__reduce__", [](nb::handle self) { return nb::make_tuple(self.type(), nb::make_tuple(nb::str(self))); })
       .def("__repr__", [](Device d) { return "device('" + to_string(d) + "')"; });
   m.attr("device") = m.attr("Device");
-  m.def("default_device", &default_device);
+  m.def("default_device", &default_device, "Where tensors are made that name no device.");
   m.def(
       "device_count", [](const std::string& type) { return device_count(parse_device(type).type); }, nb::arg("type"),
       "GPUs of a kind, \"cuda\" or \"hip\", that were found.");
   m.def("why_unavailable", &why_unavailable, nb::arg("device"), "Why a device cannot be used; empty if it can.");
-  m.def("synchronize", &synchronize, nb::arg("device"), nb::call_guard<Unlocked>());
-  m.def("set_num_threads", &set_num_threads, nb::arg("n"));
-  m.def("get_num_threads", &num_threads);
+  m.def("synchronize", &synchronize, nb::arg("device"), nb::call_guard<Unlocked>(),
+        "Waits for all that was queued on a GPU, and raises what its kernels found wrong.");
+  m.def("set_num_threads", &set_num_threads, nb::arg("n"), "How many threads of the CPU operators use.");
+  m.def("get_num_threads", &num_threads, "How many threads of the CPU operators use.");
 
   nb::class_<Generator>(m, "Generator", "A seed, and how much of its stream has been used.")
       .def(nb::init<uint64_t>(), nb::arg("seed") = 0)

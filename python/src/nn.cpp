@@ -347,30 +347,33 @@ void bind_blocks(nb::module_& m) {
 void bind_init(nb::module_& parent) {
   nb::module_ m = parent.def_submodule("_init", "Fill a tensor in place, outside of any graph.");
   using namespace nn::init;
-  m.def("constant_", &constant_, nb::arg("tensor"), nb::arg("val"));
+  m.def("constant_", &constant_, nb::arg("tensor"), nb::arg("val"), "Fills with one number.");
   const auto drawn = [&](const char* name, void (*fill)(Tensor, double, double, Generator&), const char* a,
-                         const char* b, double first, double second) {
+                         const char* b, double first, double second, const char* doc) {
     m.def(
         name, [fill](const Tensor& t, double x, double y, Generator* g) { fill(t, x, y, generator_or_default(g)); },
-        nb::arg("tensor"), nb::arg(a) = first, nb::arg(b) = second, generator());
+        nb::arg("tensor"), nb::arg(a) = first, nb::arg(b) = second, generator(), doc);
   };
-  drawn("normal_", &normal_, "mean", "std", 0, 1);
-  drawn("uniform_", &uniform_, "a", "b", 0, 1);
+  drawn("normal_", &normal_, "mean", "std", 0, 1, "Fills with numbers of a normal distribution.");
+  drawn("uniform_", &uniform_, "a", "b", 0, 1, "Fills with numbers that are uniform in [a, b).");
   m.def(
       "trunc_normal_",
       [](const Tensor& t, double mean, double std, double cut, Generator* g) {
         trunc_normal_(t, mean, std, cut, generator_or_default(g));
       },
-      nb::arg("tensor"), nb::arg("mean") = 0.0, nb::arg("std") = 1.0, nb::arg("cut") = 2.0, generator());
-  const auto gained = [&](const char* name, void (*fill)(Tensor, double, Generator&), double gain) {
+      nb::arg("tensor"), nb::arg("mean") = 0.0, nb::arg("std") = 1.0, nb::arg("cut") = 2.0, generator(),
+      "Fills with numbers of a normal distribution that lie within `cut` standard deviations.");
+  const auto gained = [&](const char* name, void (*fill)(Tensor, double, Generator&), double gain, const char* doc) {
     m.def(
         name, [fill](const Tensor& t, double g, Generator* from) { fill(t, g, generator_or_default(from)); },
-        nb::arg("tensor"), nb::arg("gain") = gain, generator());
+        nb::arg("tensor"), nb::arg("gain") = gain, generator(), doc);
   };
-  gained("xavier_uniform_", &xavier_uniform_, 1);
-  gained("xavier_normal_", &xavier_normal_, 1);
-  gained("kaiming_uniform_", &kaiming_uniform_, 1.4142135623730951);
-  gained("kaiming_normal_", &kaiming_normal_, 1.4142135623730951);
+  gained("xavier_uniform_", &xavier_uniform_, 1, "Uniform, with variance 2 gain² / (fan_in + fan_out). Glorot 2010.");
+  gained("xavier_normal_", &xavier_normal_, 1, "Normal, with variance 2 gain² / (fan_in + fan_out). Glorot 2010.");
+  gained("kaiming_uniform_", &kaiming_uniform_, 1.4142135623730951,
+         "Uniform, with variance gain² / fan_in. He et al. 2015.");
+  gained("kaiming_normal_", &kaiming_normal_, 1.4142135623730951,
+         "Normal, with variance gain² / fan_in. He et al. 2015.");
 }
 
 }  // namespace

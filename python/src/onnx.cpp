@@ -91,7 +91,8 @@ void bind_onnx(nb::module_& parent) {
       nb::arg("module"), nb::arg("inputs"), nb::arg("path"), nb::arg("opset") = 20, nb::arg("batch") = "batch",
       nb::arg("input_names") = std::vector<std::string>{}, nb::arg("output_names") = std::vector<std::string>{},
       nb::call_guard<Unlocked>());
-  m.def("inspect", &onnx::inspect, nb::arg("path"), nb::call_guard<Unlocked>());
+  m.def("inspect", &onnx::inspect, nb::arg("path"), nb::call_guard<Unlocked>(),
+        "What a file holds, whether it can run here or not.");
 }
 
 }  // namespace tessera::python

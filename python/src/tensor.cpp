@@ -120,7 +120,9 @@ nb::object item(const Tensor& t) {
 }
 
 void define_values(nb::class_<Tensor>& tensor) {
-  tensor.def("item", &item, "The value of a one-element tensor.")
+  tensor
+      .def("item", &item, nb::sig("def item(self) -> float"),
+           "The value of a one-element tensor: a bool, an int or a float.")
       .def("__bool__", [](const Tensor& t) { return t.item() != 0; })
       .def("__float__", [](const Tensor& t) { return t.item(); })
       .def("__int__",
@@ -228,17 +230,20 @@ void define_shape(nb::class_<Tensor>& tensor) {
 void define_creation(nb::module_& m) {
   const auto dtype = [] { return nb::arg("dtype") = Float32; };
   const auto device = [] { return nb::arg("device").none() = nb::none(); };
-  m.def("empty", &empty, nb::arg("size"), dtype(), device(), nb::call_guard<Unlocked>());
-  m.def("full", &full, nb::arg("size"), nb::arg("fill_value"), dtype(), device(), nb::call_guard<Unlocked>());
+  m.def("empty", &empty, nb::arg("size"), dtype(), device(), nb::call_guard<Unlocked>(),
+        "A tensor of that size whose elements are not set.");
+  m.def("full", &full, nb::arg("size"), nb::arg("fill_value"), dtype(), device(), nb::call_guard<Unlocked>(),
+        "A tensor of that size filled with a number.");
   m.def("arange", &arange, nb::arg("start"), nb::arg("end"), nb::arg("step") = 1.0, nb::arg("dtype") = Int64, device(),
-        nb::call_guard<Unlocked>());
+        nb::call_guard<Unlocked>(), "[n]: start, start + step, ... below end.");
   m.def(
       "memory_allocated", [](Device d) { return memory_stats(d).allocated; }, nb::arg("device").none() = nb::none(),
       "Bytes that tensors hold now.");
   m.def(
       "max_memory_allocated", [](Device d) { return memory_stats(d).peak_allocated; },
       nb::arg("device").none() = nb::none(), "The most bytes that tensors held since the last reset.");
-  m.def("reset_peak_memory", &reset_peak_memory, nb::arg("device").none() = nb::none());
+  m.def("reset_peak_memory", &reset_peak_memory, nb::arg("device").none() = nb::none(),
+        "Lets max_memory_allocated() begin anew.");
 }
 
 }  // namespace

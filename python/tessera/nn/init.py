@@ -10,10 +10,12 @@ kaiming_uniform_, kaiming_normal_ = _fill.kaiming_uniform_, _fill.kaiming_normal
 
 
 def zeros_(tensor: Tensor) -> Tensor:
+    """Fills with 0."""
     constant_(tensor, 0)
     return tensor
 
 
 def ones_(tensor: Tensor) -> Tensor:
+    """Fills with 1."""
     constant_(tensor, 1)
     return tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 
 from .. import creation
-from .._documents import signature_of
+from .._documents import signature_of as _signature_of
 from . import functional
 from .base import Module, Parameter
 
@@ -14,7 +14,7 @@ class _Functional(Module):
 
     def __init__(self, *args, **options):
         super().__init__()
-        given = signature_of(self.function).bind_partial(*[None] * self.tensors, *args, **options).arguments
+        given = _signature_of(self.function).bind_partial(*[None] * self.tensors, *args, **options).arguments
         self.options = dict(list(given.items())[self.tensors:])
 
     def forward(self, *tensors):
