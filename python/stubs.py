@@ -14,7 +14,7 @@ import sys
 import types
 
 TYPES = "from tessera._types import (Any, Callable, Device, DeviceLike, Dims, DType, DTypeLike, Generator, Iterable, Iterator,\n" \
-        "                            Model, Module, Operand, PathLike, Sequence, Tensor)\n"
+        "                            Model, Module, Operand, PathLike, Self, Sequence, Tensor)\n"
 MODULES = ["aliases", "amp", "autograd", "creation", "cuda", "functions", "io", "linalg", "models", "nn", "nn.base", "nn.functional",
            "nn.init", "nn.layers", "onnx", "optim", "shapes", "special", ""]
 # Names that types have in annotations and that classes use for something else.
@@ -91,6 +91,7 @@ def members(cls: type, known: str) -> str:
         elif isinstance(value, types.FunctionType):
             own = value.__name__ == name
             told = signature(value, method=True) if not name.startswith("__i") else "(self, arg: Operand, /) -> Tensor"
+            told = told.replace("-> Module", "-> Self")  # of a module's own methods
             out.append(define(name, told, value.__doc__ if own else None, "    "))
     return "\n".join(out)
 

@@ -38,8 +38,6 @@ static bool read_array(nb::handle source, Operand& out) noexcept {
     out.kind = Operand::kTensor;
     out.tensor = *nb::inst_ptr<Tensor>(as_tensor(source));
     return true;
-  } catch (nb::python_error& error) {
-    return error.discard_as_unraisable("operand"), false;
   } catch (const std::exception&) {
     return false;
   }

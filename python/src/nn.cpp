@@ -129,12 +129,15 @@ void bind_module(nb::module_& m) {
             object_of<Module>(self).train(on);
             return nb::borrow(self);
           },
-          nb::arg("mode") = true)
-      .def("eval",
-           [](nb::handle self) {
-             object_of<Module>(self).eval();
-             return nb::borrow(self);
-           })
+          nb::arg("mode") = true, nb::sig("def train(self, mode: bool = True) -> typing.Self"),
+          "Chooses between training and evaluation for this module and all below.")
+      .def(
+          "eval",
+          [](nb::handle self) {
+            object_of<Module>(self).eval();
+            return nb::borrow(self);
+          },
+          nb::sig("def eval(self) -> typing.Self"), "train(False).")
       .def_prop_ro("training", &Module::training)
       .def("zero_grad", &Module::zero_grad)
       .def(
@@ -306,7 +309,7 @@ void bind_blocks(nb::module_& m) {
             append(object_of<Sequential>(self), part);
             return nb::borrow(self);
           },
-          nb::arg("module"))
+          nb::arg("module"), nb::sig("def append(self, module: typing.Any) -> typing.Self"))
       .def("__len__", &Sequential::size)
       .def("__getitem__", [](const Sequential& s, int64_t i) {
         const int64_t n = static_cast<int64_t>(s.size());

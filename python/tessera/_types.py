@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from ._C import Device, DType, Generator, Tensor
 from ._C._nn import Module
@@ -16,4 +16,4 @@ Operand: TypeAlias = Tensor | float
 PathLike: TypeAlias = str | os.PathLike[str]
 
 __all__ = ["Any", "Callable", "DType", "DTypeLike", "Device", "DeviceLike", "Dims", "Generator", "Iterable", "Iterator", "Model",
-           "Module", "Operand", "PathLike", "Sequence", "Tensor"]
+           "Module", "Operand", "PathLike", "Self", "Sequence", "Tensor"]

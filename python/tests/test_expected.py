@@ -69,7 +69,7 @@ def test_arrays_beside_tensors():
         assert isinstance(y, tessera.Tensor) and y.requires_grad and y.tolist() == [1, 2, 3]
     assert (x + np.float64(2)).dtype == tessera.float32 and (np.float32(2) * x).tolist() == [2, 2, 2]
     assert (tessera.ones(3) + a.astype(np.float64)).dtype == tessera.float64
-    assert (a > x).tolist() == [False, True, True] and (np.arange(3.0) @ tessera.arange(3.0)).item() == 5
+    assert (a > x).tolist() == [False, True, True] and (np.arange(3, dtype=np.float32) @ tessera.arange(3.0)).item() == 5
     frozen = a.copy()
     frozen.flags.writeable = False
     assert (x - frozen).tolist() == [0, -1, -2]
