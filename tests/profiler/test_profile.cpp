@@ -393,6 +393,26 @@ TEST(Profile, NoRecordingReplacesAnother) {
   EXPECT_FALSE(std::filesystem::exists(folder.path + "/memory.json.gz")) << "the newest has none";
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep what was freed
+/// As in an hour of training with a schedule.
+TEST(Profile, ManyRecordingsTakeNoMoreMemoryThanSome) {
+  const Folder folder;
+  SmallStep step;
+  Profile profile({.schedule = {.wait = 1, .warmup = 1, .active = 3, .repeat = 0}, .folder = folder.path});
+  const auto resident_after = [&](int recordings) {
+    for (int i = 0; i < 5 * recordings; ++i) {
+      step();
+      profile.step();
+    }
+    EXPECT_EQ(profile.trouble(), std::vector<std::string>());
+    return resident();
+  };
+  const int64_t some = resident_after(30), more = resident_after(170);
+  EXPECT_EQ(profile.files().size(), 200u);
+  EXPECT_LT(more - some, 1024) << "kB";
+}
+#endif
+
 TEST(Profile, MemoryThatRunsOutLeavesASnapshot) {
   const Folder folder;
   Profile profile({.folder = folder.path});
