@@ -2,8 +2,8 @@
 // reads and puts PyTorch's time beside.
 //   bench_convolutions [COUNT=200] [SEED=1] > ours.txt && python3 benchmarks/convolutions_torch.py ours.txt
 // Without a count, of "-", it times those whose lines it reads from its input: so the script takes turns with it.
-// TESSERA_BENCH_DEVICE names the device (cuda:0). TESSERA_BENCH_CLOCK=process counts processor time: with one thread, on
-// a machine with other work. bf16 on a card, f32 on the CPU, where problems are smaller.
+// TESSERA_BENCH_DEVICE names the device (cuda:0). TESSERA_BENCH_CLOCK=process counts processor time: with one thread,
+// on a machine with other work. bf16 on a card, f32 on the CPU, where problems are smaller.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -24,9 +24,7 @@ struct Phases {
   /// Places of a plane that so many outputs see.
   i64 extent(i64 outputs) const { return outputs + (sweep.taps > 0 ? place(sweep.taps - 1) : 0); }
   /// The input at the first place of a plane, for outputs from `output` on.
-  i64 first(i64 phase, i64 output) const {
-    return sweep.first_input(output) + phase * sweep.dilation % sweep.stride;
-  }
+  i64 first(i64 phase, i64 output) const { return sweep.first_input(output) + phase * sweep.dilation % sweep.stride; }
   /// Whether windows are of stride 1 and stay inside.
   bool plain() const {
     return sweep.stride == 1 && sweep.before <= 0 && sweep.extent(sweep.outputs) - sweep.before <= sweep.length;
@@ -87,8 +85,8 @@ class PlanesPlan {
     for (i64 c = 0; c < channels_; ++c) {
       for (i64 r = 0; r < h_.sweep.taps; ++r) {
         for (i64 s = 0; s < w_.sweep.taps; ++s) {
-          const i64 start = in_place_ ? c * x.stride(3)
-                                      : ((c * h_.count + r % h_.count) * w_.count + s % w_.count) * plane_;
+          const i64 start =
+              in_place_ ? c * x.stride(3) : ((c * h_.count + r % h_.count) * w_.count + s % w_.count) * plane_;
           *to++ = start + h_.place(r) * pitch_ + w_.place(s);
         }
       }
@@ -121,8 +119,7 @@ class PlanesPlan {
     const i64 end = max(begin, min(pitch_, first < length ? ceil_div(length - first, step) : 0));
     const i64 rows = held_rows(block), top = h_.first(r, block.rows.begin);
     for (i64 image = block.images.begin; image < block.images.end; ++image) {
-      const T* const from =
-          x.data + image * x.stride(0) + channel * x.stride(3) + (first + begin * step) * x.stride(2);
+      const T* const from = x.data + image * x.stride(0) + channel * x.stride(3) + (first + begin * step) * x.stride(2);
       for (i64 i = 0; i < rows; ++i, to += pitch_) {
         const i64 at = top + i * h_.sweep.stride;
         const bool outside = at < 0 || at >= h_.sweep.length;
@@ -320,8 +317,8 @@ void conv2d_planes(const ExecutorRef& executor, i64 groups, const StridedView<co
   const i64 tasks = plan.blocks() * groups, parts = min(tasks, 8 * i64{executor.threads()});
   const i64 offsets_size = plan.depth() * static_cast<i64>(sizeof(i64) / sizeof(T));
   executor.parallel(parts, [&](i64 index, int thread) {
-    Memory memory(executor.scratch(thread, Memory::bytes(offsets_size) + Memory::bytes(plan.copied_size()) +
-                                               Memory::bytes(Task::values_size())));
+    Memory memory(executor.scratch(
+        thread, Memory::bytes(offsets_size) + Memory::bytes(plan.copied_size()) + Memory::bytes(Task::values_size())));
     i64* const offsets = reinterpret_cast<i64*>(memory.take(offsets_size));
     T* const copy = memory.take(plan.copied_size());
     const Task task(plan, w.outputs, filters, offsets, copy, memory.take(Task::values_size()));

@@ -9,7 +9,7 @@ namespace detail {
 
 template <class V>
 element_t<V> sum_of_lanes(V v) {
-  if constexpr (lanes_v<V> > 4) {
+  if constexpr (lanes_v < V >> 4) {
     const auto halves = bit_cast<Halves<V>>(v);
     return sum_of_lanes(halves.low + halves.high);
   } else {
@@ -89,8 +89,7 @@ class PlanesFilters {
   T& gradient(i64 group, i64 index) const {
     const i64 s = index % gw_.length(2), r = index / gw_.length(2) % gw_.length(1);
     const i64 taps = gw_.length(1) * gw_.length(2), c = index / taps % channels_, k = index / (taps * channels_);
-    return gw_.data[(group * filters_ + k) * gw_.stride(0) + r * gw_.stride(1) + s * gw_.stride(2) +
-                    c * gw_.stride(3)];
+    return gw_.data[(group * filters_ + k) * gw_.stride(0) + r * gw_.stride(1) + s * gw_.stride(2) + c * gw_.stride(3)];
   }
 
   /// Adds the products of a block.
@@ -110,8 +109,7 @@ class PlanesFilters {
         multiply({rows, columns, pitch, pitch}, gradients + i * held_dy(block) * pitch, plan_.plane(), right, offsets,
                  sums);
       } else {
-        const T* const left =
-            dy.data + (block.images.begin + i) * dy.stride(0) + block.rows.begin * dy.stride(1);
+        const T* const left = dy.data + (block.images.begin + i) * dy.stride(0) + block.rows.begin * dy.stride(1);
         multiply({rows, columns, dy.stride(1), pitch}, left, dy.stride(3), right, offsets, sums);
       }
     }

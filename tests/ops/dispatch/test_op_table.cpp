@@ -202,7 +202,8 @@ const Names kWithoutSymbols = {"conv2d_input_grad",
                                "gru_layer",
                                "gru_layer_backward",
                                "rnn_layer",
-                               "rnn_layer_backward"};
+                               "rnn_layer_backward",
+                               "sparse_lines"};
 
 TEST_P(OpTable, GradientMatchesFiniteDifferences) {
   const Op& op = *GetParam();

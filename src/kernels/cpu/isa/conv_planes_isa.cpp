@@ -35,8 +35,8 @@ struct Finish {
     if (bias) v += V(bias[filter]);
     if (residual.data) {
       const i64 step = residual.stride(2);
-      const float* const from = residual.data + image * residual.stride(0) + row * residual.stride(1) +
-                                column * step + filter * residual.stride(3);
+      const float* const from = residual.data + image * residual.stride(0) + row * residual.stride(1) + column * step +
+                                filter * residual.stride(3);
       float lanes[lanes_v<V>];
       for (int i = 0; i < count && step != 1; ++i) lanes[i] = from[i * step];
       v += load<V>(step == 1 ? from : lanes, count);
@@ -92,10 +92,9 @@ void planes_backward_images(const ConvArgs& given, Executor& pool) {
       const i64 last_v = v.tap + v.tap_step * max<i64>(0, v.taps - 1);
       const float* const last = w.data + last_h * w.stride(1) + last_v * w.stride(2);
       for (i64 g = 0; g < s.groups; ++g) {  // channels for filters, and taps turned round
-        pack_planes_filters(
-            strided(last + g * k * w.stride(0), {c, h.taps, v.taps, k},
-                    {w.stride(3), -h.tap_step * w.stride(1), -v.tap_step * w.stride(2), w.stride(0)}),
-            packed + g * size);
+        pack_planes_filters(strided(last + g * k * w.stride(0), {c, h.taps, v.taps, k},
+                                    {w.stride(3), -h.tap_step * w.stride(1), -v.tap_step * w.stride(2), w.stride(0)}),
+                            packed + g * size);
       }
       float* const first = gx.data + h.first * gx.stride(1) + v.first * gx.stride(2);
       const auto met = strided(first, {gx.length(0), h.count, v.count, gx.length(3)},

@@ -144,8 +144,7 @@ PlacesKernel<element_t<V>> places_of(int vectors, Seq<I...>) {
 template <class V, int... I>
 PlacesKernel<element_t<V>> pick_places(int rows, int vectors, Seq<I...>) {
   using Pick = PlacesKernel<element_t<V>> (*)(int);
-  static constexpr Pick table[] = {
-      [](int n) { return places_of<V, I + 1>(n, make_seq<places_vectors(I + 1)>{}); }...};
+  static constexpr Pick table[] = {[](int n) { return places_of<V, I + 1>(n, make_seq<places_vectors(I + 1)>{}); }...};
   return table[rows - 1](vectors);
 }
 template <class V, int R, int... I>
