@@ -270,7 +270,8 @@ TEST_F(Winograd, is_the_same_for_any_number_of_threads) {
 class Direct : public Conv<float> {
  public:
   // Blocks of rows that end within an image, of columns and of several images; pixels that meet in few sets of a cache;
-  // groups, dilation and strides beyond the window; windows that see nothing but padding, and inputs that none sees.
+  // groups, dilation and strides beyond the window; windows that see nothing but padding, and inputs that none sees;
+  // windows that are gathered for the gradient of filters.
   const std::vector<Case> shapes{{1, 1, 9, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
                                  {2, 3, 64, 1, {23, 21}, {7, 5}, {2, 2}, {1, 1}, {3, 2}},
                                  {3, 5, 37, 1, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
@@ -284,6 +285,8 @@ class Direct : public Conv<float> {
                                  {1, 12, 18, 1, {17, 16}, {3, 3}, {2, 3}, {2, 3}, {2, 4}},
                                  {1, 9, 10, 1, {12, 13}, {1, 2}, {3, 4}, {1, 1}, {0, 0}},
                                  {2, 10, 8, 1, {3, 2}, {3, 3}, {1, 1}, {1, 1}, {4, 5}},
+                                 {2, 3, 67, 1, {7, 11}, {3, 2}, {2, 1}, {1, 1}, {1, 1}},
+                                 {3, 14, 86, 2, {9, 8}, {3, 3}, {1, 2}, {1, 2}, {2, 3}},
                                  {40, 8, 13, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}}};
   std::string name(const Set& set, const Case& shape, bool last) {
     return std::string(set.name) + " case " + std::to_string(&shape - shapes.data()) + (last ? " last" : " first");
@@ -425,6 +428,8 @@ class Planes : public Direct {
                                  {2, 3, 5, 1, {12, 13}, {1, 2}, {3, 4}, {1, 1}, {0, 0}},
                                  {1, 17, 3, 1, {131, 150}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
                                  {40, 2, 13, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {2, 3, 2, 1, {7, 17}, {3, 2}, {1, 1}, {1, 1}, {0, 0}},
+                                 {3, 4, 4, 4, {15, 15}, {2, 2}, {2, 1}, {2, 1}, {2, 1}},
                                  {1, 1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}}};
 };
 

@@ -1,5 +1,5 @@
-// The CPU's convolutions: by Winograd's algorithm, by a kernel that reads channels-last images in place, or as products
-// of implicit matrices.
+// The CPU's convolutions: by Winograd's algorithm, by kernels whose vectors run along channels that lie last or along
+// rows, or as products of implicit matrices.
 #include "kernels/shared/conv.h"
 #include "core/conv_attrs.h"
 #include "kernels/shared/matmul.h"
@@ -98,6 +98,72 @@ Reason weight_grad_takes_depthwise(const Call& call) {
   return takes_depthwise(call, call.out[0], {&call.in[0], &call.in[1]});
 }
 
+// ---- over planes: vectors run along rows, so that a group may have few filters
+
+bool rows_lie(std::initializer_list<const Operand*> images) {
+  return std::ranges::all_of(images, [](const Operand* t) { return t->size(3) == 1 || t->strides()[3] == 1; });
+}
+// Where each channel has a filter of its own, many channels fill vectors, too. Copies of images into channels last pay
+// where rows are short, or where there are many taps; not where images are read where they lie.
+bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns) {
+  const auto& a = call.attrs.as<ConvAttrs>();
+  const int64_t taps = weight.size(2) * weight.size(3), strides = a.stride[0] * a.stride[1];
+  if (!rows) return weight.size(0) <= 4 && taps >= 2;
+  const bool in_place = taps * strides == 1 && a.padding[0] + a.padding[1] == 0;
+  return weight.size(0) <= 8 || in_place || (columns >= short_row && taps <= 16);
+}
+bool is_depthwise(const Call& call, const Operand& weight) {
+  return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
+}
+
+// Images whose channels lie last are turned round on the way, which pays where there are more taps than results, and no
+// more channels than a cache holds rows of. `scattered`: whether a product of implicit matrices would have to gather or
+// scatter elements along rows, as strides make it.
+Reason takes_planes(const Call& call, bool scattered) {
+  const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  if (conv_dtype(from) != Float32) return Reason::DType;
+  const bool rows = rows_lie({&from, &to});
+  if (!rows && std::min(from.size(3), to.size(3)) < 7) return Reason::Layout;
+  if (is_depthwise(call, weight)) {
+    return rows_beat_channels(call, weight, rows, to.size(3)) ? Reason::Ok : Reason::Shape;
+  }
+  const int64_t groups = call.attrs.as<ConvAttrs>().groups, each = to.size(1) / groups, summed = from.size(1) / groups;
+  const int64_t taps = weight.size(2) * weight.size(3);
+  if (!rows) {
+    const bool many_taps = taps >= 2 * each && summed * from.size(3) <= 16384;
+    return each <= 8 && (many_taps || is_narrow(call)) ? Reason::Ok : Reason::Layout;
+  }
+  const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
+  if (std::min(places(from), places(to)) < 20) return Reason::Small;
+  const bool few = each <= 8 || (each <= 12 && summed <= 16);
+  return few || (scattered && std::min(each, summed) <= 16) ? Reason::Ok : Reason::Shape;
+}
+bool is_strided(const Call& call) {
+  const auto& a = call.attrs.as<ConvAttrs>();
+  return a.stride[0] * a.stride[1] > 1;
+}
+Reason takes_planes(const Call& call) {
+  const bool copied = call.out[0].size(3) < short_row;  // into channels last
+  return takes_planes(call, is_strided(call) && has_taps(call.in[1]) && !copied);
+}
+Reason input_grad_takes_planes(const Call& call) {
+  const bool copied = call.out[0].size(3) < short_row * call.attrs.as<ConvAttrs>().stride[1];
+  return takes_planes(call, is_strided(call) && !copied);
+}
+Reason weight_grad_takes_planes(const Call& call) {
+  const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  if (conv_dtype(x) != Float32) return Reason::DType;
+  if (is_depthwise(call, dw)) {
+    return rows_beat_channels(call, dw, rows_lie({&x, &dy}), dy.size(3)) ? Reason::Ok : Reason::Shape;
+  }
+  const int64_t filters = dw.size(0) / call.attrs.as<ConvAttrs>().groups;
+  // Channels that lie last are read once for each group.
+  if (!rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20)) return Reason::Layout;
+  const bool idle = stretch_of(call) < 8 && dy.size(3) >= short_row;  // lanes of the direct kernel
+  if (!idle && weight_grad_takes_direct(call) == Reason::Ok) return Reason::Layout;
+  return filters <= 12 && dw.size(1) <= 64 ? Reason::Ok : Reason::Shape;
+}
+
 // ---- copied into channels last
 
 Reason takes_copies(const Call& call, bool worth) {
@@ -136,6 +202,7 @@ constexpr Kernel reading_points(Kernel kernel) {
 
 using T = ConvTable;
 constexpr Kernel conv2d_list[] = {
+    staged_kernel<by<forward_args, &T::planes_workspace, &T::planes_forward>>("planes", takes_planes),
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward>>("depthwise", takes_depthwise),
     staged_kernel<by<forward_args, &T::winograd_last_workspace, &T::winograd_last_forward>>("winograd_last",
                                                                                             takes_winograd_last),
@@ -167,6 +234,7 @@ void act_by(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args, conv_table().*bytes, conv_table().*run);
 }
 constexpr Kernel conv2d_act_list[] = {
+    staged_kernel<act_by<&T::planes_workspace, &T::planes_forward>>("planes", takes_act<takes_planes, true>),
     staged_kernel<act_by<&T::depthwise_workspace, &T::depthwise_forward>>("depthwise",
                                                                           takes_act<takes_depthwise, false>),
     staged_kernel<act_by<&T::winograd_last_workspace, &T::winograd_last_forward>>("winograd_last",
@@ -180,6 +248,7 @@ constexpr Kernel conv2d_act_list[] = {
         "copied_direct", takes_act<takes_copied_direct, false>),
     staged_kernel<act_by<&T::forward_workspace, &T::forward>>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
+    staged_kernel<by<images_args, &T::planes_workspace, &T::planes_backward_images>>("planes", input_grad_takes_planes),
     staged_kernel<by<images_args, &T::depthwise_workspace, &T::depthwise_backward_images>>("depthwise",
                                                                                            takes_depthwise),
     staged_kernel<by<images_args, &T::winograd_last_workspace, &T::winograd_last_backward_images>>(
@@ -193,6 +262,8 @@ constexpr Kernel input_grad_list[] = {
         "copied_direct", input_grad_takes_copied_direct),
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
+    staged_kernel<by<filters_args, &T::planes_filters_workspace, &T::planes_backward_filters>>(
+        "planes", weight_grad_takes_planes),
     staged_kernel<by<filters_args, &T::depthwise_filters_workspace, &T::depthwise_backward_filters>>(
         "depthwise", weight_grad_takes_depthwise),
     staged_kernel<by<filters_args, &T::direct_filters_workspace, &T::direct_backward_filters>>(

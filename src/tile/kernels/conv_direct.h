@@ -62,6 +62,15 @@ void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w,
 
 namespace detail {
 
+/// Copies a few elements: a call for each pixel would take longer.
+template <class T>
+void copy_run(const T* from, i64 count, T* to) {
+  using V = NativeVec<T>;
+  i64 i = 0;
+  for (; i + V::lanes <= count; i += V::lanes) store(to + i, load<V>(from + i));
+  if (const int rest = static_cast<int>(count - i); rest > 0) store(to + i, load<V>(from + i, rest), rest);
+}
+
 /// How a direct convolution is cut: blocks of rows of all images, of columns, and of panels of filters.
 template <class T>
 class DirectPlan {
@@ -240,9 +249,6 @@ class DirectTask : DirectPlan<T> {
         for (i64 i = 0; i < end - begin; ++i) to[i * pitch_ + c] = from[c * x_.stride(3) + i * distance];
       }
     }
-  }
-  static void copy_run(const T* from, i64 count, T* to) {
-    __builtin_memcpy(to, from, static_cast<unsigned long>(count) * sizeof(T));
   }
 
   /// Where the window of the block's first column begins in a row of the output; taps outside of the image are not

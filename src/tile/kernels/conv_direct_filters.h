@@ -1,7 +1,8 @@
 // The gradient of filters from images whose channels are contiguous, as products of the output's gradient, transposed,
 // with pixels: columns of a product are the channels of a row of taps, which lie one after the other in memory. Threads
 // share the filters, or, where these are few, the pixels, and their sums are added up afterwards. Images whose rows are
-// contiguous are turned round on the way, a block at a time.
+// contiguous are turned round on the way, a block at a time. Windows are gathered where their rows would leave lanes
+// idle.
 #pragma once
 
 #include "conv_direct.h"
@@ -24,7 +25,14 @@ class FiltersPlan {
 
   /// Of images (n, h, w, c), whose channels are a part of those of a group.
   FiltersPlan(const StridedView<const T, 4>& x, i64 channels, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
-      : h_(h), w_(w), images_(x.length(0)), channels_(channels), filters_(filters) {
+      : window_h_(h),
+        window_w_(w),
+        h_(h),
+        w_(w),
+        images_(x.length(0)),
+        channels_(channels),
+        filters_(filters),
+        depth_(h.taps * w.taps * channels) {
     const i64 pixel = x.stride(2);
     constexpr i64 set = 2048 / static_cast<i64>(sizeof(T));  // pixels so far apart meet in two sets of the first level
     const bool odd = w.stride * channels % set == 0;         // has to be
@@ -36,23 +44,40 @@ class FiltersPlan {
     copies_ = turns_ || padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
               (whole_rows_ && w.taps > 1 && pixel != channels);
     pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
+    gathers_ = !turns_ && gathering_pays();
+    if (gathers_) {
+      h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
+      whole_rows_ = copies_ = true;
+      stretches_ = 1, length_ = pitch_ = depth_;
+    }
     const i64 rows = images_ * h.outputs;
-    const bool few = filters * h.taps * w.taps * channels <= few_elements;
+    const bool few = filters * depth_ <= few_elements;
     row_parts_ = few ? min(rows, threads) : 1;
     filter_parts_ = row_parts_ >= threads ? 1 : min(panels(), 2 * threads);
-    const i64 per_row = w.outputs * filters / filter_parts_ + min(h.stride, h.taps) * w.extent(w.outputs) * channels;
+    const i64 pixel_read = gathers_ ? depth_ : channels;
+    const i64 per_row =
+        w_.outputs * filters / filter_parts_ + min(h_.stride, h_.taps) * w_.extent(w_.outputs) * pixel_read;
     block_rows_ = max<i64>(1, block_elements / per_row);
   }
 
   i64 row_parts() const { return row_parts_; }
   i64 tasks() const { return row_parts_ * filter_parts_; }
   i64 panels() const { return ceil_div(filters_, i64{cpu::block_rows}); }
-  i64 depth() const { return h_.taps * w_.taps * channels_; }
+  i64 depth() const { return depth_; }
+
+ private:
+  /// Whether a matrix of windows saves more multiplications than copies take, each worth a few.
+  bool gathering_pays() const {
+    const auto vectors = [](i64 length) { return ceil_div(length, i64{V::lanes}); };
+    const i64 saved = filters_ * (stretches_ * vectors(length_) - vectors(depth_));
+    return saved > 8 * window_h_.taps * window_w_.taps * vectors(channels_);
+  }
 
  protected:
-  Sweep h_, w_;
-  i64 images_, channels_, filters_;
-  bool whole_rows_, copies_, turns_;
+  Sweep window_h_, window_w_;
+  Sweep h_, w_;  // the same, or of points of a matrix of windows
+  i64 images_, channels_, filters_, depth_;
+  bool whole_rows_, copies_, turns_, gathers_;
   i64 pitch_, length_, stretches_;  // of pixels where they are read; of a stretch of channels; their number
   i64 row_parts_, filter_parts_, block_rows_;
 };
@@ -63,7 +88,7 @@ class FiltersTask : FiltersPlan<T> {
   using Plan = FiltersPlan<T>;
   using V = NativeVec<T>;
   using Plan::h_, Plan::w_, Plan::pitch_, Plan::copies_, Plan::channels_, Plan::filters_, Plan::nr, Plan::length_,
-      Plan::stretches_, Plan::block_rows_, Plan::turns_;
+      Plan::stretches_, Plan::block_rows_, Plan::turns_, Plan::window_h_, Plan::window_w_;
   using Pair = cpu::RowPairs::Pair;
 
  public:
@@ -129,9 +154,34 @@ class FiltersTask : FiltersPlan<T> {
       const i64 begin = h_.first_input(first), end = begin + h_.extent(count);
       for (i64 i = begin; i < end; ++i, to += row_pitch_) {
         if (h_.taps == 1 && (i - begin) % h_.stride != 0) continue;  // no window sees it
-        if (i >= 0 && i < h_.length) copy_row(x_.data + image * x_.stride(0) + i * x_.stride(1), to);
+        if (this->gathers_) {
+          gather_row(image, i, to);
+        } else if (i >= 0 && i < h_.length) copy_row(x_.data + image * x_.stride(0) + i * x_.stride(1), to);
       }
       row += count;
+    }
+  }
+  /// The windows of a row of outputs, one after the other.
+  void gather_row(i64 image, i64 row, T* to) const {
+    const auto zero = [&](i64 count) {
+      for (i64 i = 0; i < count; ++i) *to++ = T(0);
+    };
+    const i64 top = window_h_.first_input(row);
+    for (i64 column = 0; column < w_.outputs; ++column) {
+      const cpu::Span inside = window_w_.inside(column);
+      for (i64 r = 0; r < window_h_.taps; ++r) {
+        const i64 at = top + r * window_h_.dilation;
+        if (at < 0 || at >= window_h_.length) {
+          zero(window_w_.taps * channels_);
+          continue;
+        }
+        zero(inside.begin * channels_);
+        const T* from = x_.data + image * x_.stride(0) + at * x_.stride(1) +
+                        (window_w_.first_input(column) + inside.begin * window_w_.dilation) * x_.stride(2);
+        for (i64 s = inside.begin; s < inside.end; ++s, from += window_w_.dilation * x_.stride(2), to += channels_)
+          copy_run(from, channels_, to);
+        zero((window_w_.taps - inside.end) * channels_);
+      }
     }
   }
   void copy_row(const T* from, T* to) const {
@@ -150,12 +200,10 @@ class FiltersTask : FiltersPlan<T> {
                                        x_.stride(3) * size, inside, channels_);
       to += inside * pitch_;
     } else if (pitch_ == channels_ && x_.stride(2) == channels_) {
-      __builtin_memcpy(to, from, static_cast<unsigned long>(inside * channels_) * sizeof(T));
+      copy_run(from, inside * channels_, to);
       to += inside * channels_;
     } else {
-      for (i64 i = 0; i < inside; ++i, from += x_.stride(2), to += pitch_) {
-        __builtin_memcpy(to, from, static_cast<unsigned long>(channels_) * sizeof(T));
-      }
+      for (i64 i = 0; i < inside; ++i, from += x_.stride(2), to += pitch_) copy_run(from, channels_, to);
     }
     zero(count - left - inside);
   }

@@ -48,15 +48,16 @@ class PlanesPlan {
   /// Of images (n, h, w, c) of one group, in at least so many blocks where there are rows enough.
   PlanesPlan(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 blocks)
       : h_(h), w_(w), images_(x.length(0)), channels_(x.length(3)) {
-    in_place_ = h_.plain() && w_.plain() && x.stride(2) == 1 && x.stride(1) >= w.length;
+    in_place_ = depth() > 0 && h_.plain() && w_.plain() && x.stride(2) == 1 && x.stride(1) >= w.length;
     pitch_ = in_place_ ? x.stride(1) : w_.extent(w.outputs);
-    flat_ = h.outputs > 1 && pitch_ < round_up(w.outputs, i64{V::lanes});
+    // Runs of a few vectors leave registers idle: they are worth some places between rows.
+    const i64 row = round_up(w.outputs, i64{V::lanes}), most = row < 4 * V::lanes ? row + row / 3 : row;
+    flat_ = h.outputs > 1 && pitch_ < most;
     block_images_ = 1, block_rows_ = h.outputs;
     if (!in_place_) {
-      const i64 row = max<i64>(1, channels_ * h_.count * w_.count * pitch_);
-      const i64 most = max<i64>(4, block_elements / row - (h_.extent(1) - 1));
-      block_rows_ = even(h.outputs, most);
-      if (block_rows_ == h.outputs) block_images_ = even(images_, max<i64>(1, most / h_.extent(h.outputs)));
+      const i64 all = block_elements / max<i64>(1, channels_ * h_.count * w_.count * pitch_);  // rows
+      block_rows_ = even(h.outputs, max<i64>(4, all - (h_.extent(1) - 1)));
+      if (block_rows_ == h.outputs) block_images_ = even(images_, max<i64>(1, all / h_.extent(h.outputs)));
     }
     if (images_ >= blocks) {
       block_images_ = min(block_images_, images_ / blocks);
@@ -133,13 +134,8 @@ class PlanesPlan {
 
  public:
   static void copy_line(const T* from, i64 step, i64 count, T* to) {
-    i64 j = 0;
-    if (step == 1) {
-      for (; j + V::lanes <= count; j += V::lanes) store(to + j, load<V>(from + j));
-      if (const int rest = static_cast<int>(count - j); rest > 0) store(to + j, load<V>(from + j, rest), rest);
-    } else {
-      for (; j < count; ++j) to[j] = from[j * step];
-    }
+    if (step == 1) return copy_run(from, count, to);
+    for (i64 j = 0; j < count; ++j) to[j] = from[j * step];
   }
 
  private:
@@ -186,20 +182,25 @@ class PlanesTask {
       const cpu::Span filters = cpu::part(filters_, panels, p);
       const T* const a = packed + filters.begin * plan_.depth();
       if (plan_.flat()) {
-        places(block, filters, a, from, 0, ((images - 1) * held + rows - 1) * pitch + columns_, result);
+        places(block, {0, 0}, filters, a, from, ((images - 1) * held + rows - 1) * pitch + columns_, result);
         continue;
       }
       for (i64 image = 0; image < images; ++image) {
         for (i64 row = 0; row < rows; ++row) {
-          places(block, filters, a, from, (image * held + row) * pitch, columns_, result);
+          places(block, {image, row}, filters, a, from, columns_, result);
         }
       }
     }
   }
 
  private:
-  void places(const PlanesBlock& block, const cpu::Span& filters, const T* a, const T* from, i64 first, i64 count,
-              const Result& result) const {
+  struct Line {
+    i64 image, row;  // counted from the block's first
+  };
+  /// So many places from the beginning of a line on.
+  void places(const PlanesBlock& block, const Line& line, const cpu::Span& filters, const T* a, const T* from,
+              i64 count, const Result& result) const {
+    const i64 held = plan_.held_rows(block), first = (line.image * held + line.row) * plan_.pitch();
     const int rows = static_cast<int>(filters.size());
     const i64 vectors = ceil_div(count, i64{V::lanes}), parts = ceil_div(vectors, i64{cpu::places_vectors(rows)});
     const bool direct = result.direct() && !plan_.flat();
@@ -209,14 +210,13 @@ class PlanesTask {
       const int n = static_cast<int>(part.size()), last = static_cast<int>(end - begin) - (n - 1) * V::lanes;
       const auto kernel = cpu::pick_places<V>(rows, n);
       if (direct) {
-        const i64 row = at / plan_.pitch(), held = max<i64>(1, plan_.held_rows(block)), image = row / held;
-        T* const to = result.place(block.images.begin + image, filters.begin, block.rows.begin + row - image * held);
+        T* const to = result.place(block.images.begin + line.image, filters.begin, block.rows.begin + line.row);
         kernel(plan_.depth(), a, from + at, offsets_, to + begin, result.filter_stride(), last);
         continue;
       }
       const i64 pitch = n * V::lanes;
       kernel(plan_.depth(), a, from + at, offsets_, values_, pitch, last);
-      each_line(block, columns_, plan_.pitch(), plan_.held_rows(block), at, at + end - begin,
+      each_line(block, columns_, plan_.pitch(), held, at, at + end - begin,
                 [&](i64 image, i64 row, i64 column, i64 value, i64 length) {
                   for (i64 i = 0; i < rows; ++i)
                     result.put(values_ + i * pitch + value, image, filters.begin + i, row, column, length);

@@ -39,7 +39,8 @@ class PlanesFilters {
         gw_(gw),
         plan_(part(x, 0, channels_), h, w, parts_wanted(groups, threads)),
         parts_(max<i64>(1, min(parts_wanted(groups, threads), plan_.blocks()))),
-        copies_dy_(plan_.flat() || dy.stride(2) != 1) {}
+        flat_(plan_.pitch() < round_up(w.outputs, i64{V::lanes})),
+        copies_dy_(flat_ || dy.stride(2) != 1) {}
 
   /// Elements of memory that run() needs.
   i64 memory_size() const { return parts_ == 1 ? 0 : parts_ * groups_ * size(); }
@@ -97,7 +98,7 @@ class PlanesFilters {
     const T* const from = plan_.planes(part(x_, group, channels_), block, images);
     const auto dy = part(dy_, group, filters_);
     const i64 pitch = plan_.pitch(), rows = block.rows.size(), held = plan_.held_rows(block), columns = dy.length(2);
-    if (plan_.flat()) {
+    if (flat_) {
       copy_dy(dy, block, gradients);
       const i64 places = ((block.images.size() - 1) * held + rows - 1) * pitch + columns;
       return multiply({1, places, 0, 0}, gradients, plan_.plane(), from, offsets, sums);
@@ -155,7 +156,7 @@ class PlanesFilters {
   StridedView<T, 4> gw_;
   detail::PlanesPlan<T> plan_;
   i64 parts_;
-  bool copies_dy_;
+  bool flat_, copies_dy_;
 };
 
 TESSERA_TILE_END

@@ -18,21 +18,43 @@ struct Problem {
 // Rows and channels beyond whole blocks of a transposition, channels that lie 2 KB apart, padding, strides, windows of
 // one column, groups, and channels of one filter each.
 std::vector<Problem> problems() {
-  const char *copied = "copied_direct", *depthwise = "copied_depthwise", *gemm = "implicit_gemm";
+  const char *copied = "copied_direct", *depthwise = "copied_depthwise", *gemm = "implicit_gemm", *planes = "planes";
   return {
       {"channels beyond blocks", {2, 37, 18, 21}, {19, 37, 5, 3}, {.padding = {2, 1}}, copied, copied, "direct"},
       {"512 channels", {1, 512, 5, 18}, {24, 512, 2, 2}, {}, copied, copied, "direct"},
       {"one column, stride 3", {2, 18, 9, 35}, {13, 18, 4, 1}, {.stride = {1, 3}}, copied, copied, "direct"},
       {"points, stride 2", {2, 20, 9, 35}, {13, 20, 1, 1}, {.stride = {2, 2}}, gemm, copied, gemm},
       {"dilated", {1, 33, 15, 17}, {12, 33, 3, 3}, {.padding = {1, 2}, .dilation = {1, 2}}, copied, copied, "direct"},
-      {"groups", {2, 36, 11, 20}, {45, 4, 3, 3}, {.padding = {1, 1}, .groups = 9}, copied, gemm, "direct"},
+      {"groups", {2, 36, 11, 20}, {45, 4, 3, 3}, {.padding = {1, 1}, .groups = 9}, planes, planes, "direct"},
+      {"groups of more filters",
+       {2, 36, 11, 20},
+       {117, 12, 3, 3},
+       {.padding = {1, 1}, .groups = 3},
+       copied,
+       copied,
+       "direct"},
+      {"groups of few points", {2, 36, 11, 40}, {45, 4, 1, 1}, {.groups = 9}, planes, planes, planes},
       {"depthwise",
-       {2, 21, 12, 40},
+       {2, 21, 12, 30},
        {21, 1, 3, 3},
        {.stride = {2, 1}, .padding = {1, 1}, .groups = 21},
        depthwise,
        depthwise,
        depthwise},
+      {"depthwise of long rows",
+       {2, 21, 12, 40},
+       {21, 1, 3, 3},
+       {.stride = {2, 1}, .padding = {1, 1}, .groups = 21},
+       planes,
+       planes,
+       planes},
+      {"depthwise of few channels",
+       {2, 5, 9, 11},
+       {5, 1, 3, 3},
+       {.padding = {1, 1}, .groups = 5},
+       planes,
+       planes,
+       planes},
       {"long rows", {1, 18, 9, 80}, {13, 18, 4, 3}, {}, gemm, gemm, gemm},
   };
 }
@@ -96,12 +118,16 @@ TEST(CpuLayouts, MayDiffer) {
   for (size_t i = 0; i < exact.size(); ++i) EXPECT_LE(relative_error(got[i], exact[i]), 2e-6) << i;
 }
 
-// Few channels along long rows are products of implicit matrices.
-TEST(CpuLayouts, NarrowResultsAreDirectWhereMuchIsSummedUp) {
-  for (const auto& [channels, filters, width, kernel] :
-       {std::tuple{24, 3, 100, "direct"}, {6, 4, 100, "implicit_gemm"}, {6, 4, 30, "direct"}, {6, 8, 100, "direct"}}) {
-    const Tensor x = empty({1, channels, 9, width}).to(ChannelsLast), w = empty({filters, channels, 5, 5});
-    const Tensor y = empty({1, filters, 5, width - 4}).to(ChannelsLast);
+// Over channels that lie last, few results are worth turning images round where there are many taps.
+TEST(CpuLayouts, FewResultsOfManyTapsRunAlongRows) {
+  for (const auto& [channels, filters, taps, width, kernel] : {std::tuple{24, 3, 5, 100, "planes"},
+                                                               {24, 3, 2, 100, "direct"},
+                                                               {6, 4, 2, 100, "planes"},
+                                                               {6, 8, 5, 100, "planes"},
+                                                               {6, 9, 5, 100, "direct"},
+                                                               {6, 4, 5, 8, "direct"}}) {
+    const Tensor x = empty({1, channels, 9, width}).to(ChannelsLast), w = empty({filters, channels, taps, taps});
+    const Tensor y = empty({1, filters, 10 - taps, width + 1 - taps}).to(ChannelsLast);
     EXPECT_STREQ(picked("conv2d", {x, w}, conv_attrs({}), y), kernel) << channels << " to " << filters;
   }
 }
