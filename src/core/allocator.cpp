@@ -247,11 +247,25 @@ static Ref<Storage> allocate_on_cpu(size_t bytes, Device device) {
 
 constinit thread_local size_t AllocationLimit::most_ = SIZE_MAX;
 
-Ref<Storage> allocate(size_t bytes, Device device) {
-  if (device.meta || is_capturing()) return allocate_nothing(bytes, device);
+static void check_limit(size_t bytes) {
   if (bytes > AllocationLimit::most())
     throw OutOfMemoryError(fmt::format("{} asked for, of {} that are allowed", describe_bytes(bytes),
                                        describe_bytes(AllocationLimit::most())));
+}
+
+void check_allocation(std::initializer_list<int64_t> sizes) {
+  constexpr size_t kLarge = size_t(256) << 20;
+  size_t bytes = 8;
+  for (const int64_t size : sizes)
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(std::max<int64_t>(size, 0)), &bytes)) bytes = SIZE_MAX / 2;
+  check_limit(bytes);
+  if (bytes >= kLarge && bytes > available_memory())
+    throw OutOfMemoryError(fmt::format("out of memory: {} asked for", describe_bytes(bytes)));
+}
+
+Ref<Storage> allocate(size_t bytes, Device device) {
+  if (device.meta || is_capturing()) return allocate_nothing(bytes, device);
+  check_limit(bytes);
   try {
     return device.is_gpu() ? allocate_on_gpu(bytes, device) : allocate_on_cpu(bytes, device);
   } catch (const OutOfMemoryError& e) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/util/allocation_limit.h"
 #include "ops/check.h"
 #include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
@@ -92,6 +93,7 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
     if (padding == Padding::Constant || before[i] + behind[i] == 0) continue;
     const int64_t left = y.size(dim);
     if (left < 1) fail("pad", "dim {} of {} has no elements to repeat", dim, to_string(x.shape()));
+    check_allocation({left + before[i] + behind[i]});
     const auto places = [&] {
       std::vector<int64_t> all;
       for (int64_t at = -before[i]; at < left + behind[i]; ++at) all.push_back(mirrored_place(at, left, padding));

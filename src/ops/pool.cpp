@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/util/allocation_limit.h"
 #include "ops/windows.h"
 
 namespace tessera {
@@ -85,14 +86,14 @@ Tensor whole_windows(const Tensor& x, const Windows& w) {
 // What a window's mean over all of its taps is multiplied by, so that it is one over those that count: a factor for
 // each window along dim `d`.
 std::vector<double> shares_along(const Windows& w, int64_t d, int64_t size, int64_t count, bool include_pad) {
+  check_allocation({count});
   std::vector<double> shares;
   const int64_t low = include_pad ? -w.low[d] : 0, high = include_pad ? size + w.high[d] : size;
   for (int64_t i = 0; i < count; ++i) {
-    int64_t taps = 0;
-    for (int64_t tap = 0; tap < w.size[d]; ++tap) {
-      const int64_t at = i * w.stride[d] - w.low[d] + tap * w.dilation[d];
-      taps += low <= at && at < high;
-    }
+    const int64_t at = i * w.stride[d] - w.low[d], step = w.dilation[d];
+    const int64_t first = at >= low ? 0 : (low - at - 1) / step + 1;
+    const int64_t end = at >= high ? 0 : std::min(w.size[d], (high - at - 1) / step + 1);
+    const int64_t taps = std::max<int64_t>(0, end - first);
     shares.push_back(static_cast<double>(w.size[d]) / static_cast<double>(taps));
   }
   return shares;

@@ -20,8 +20,12 @@ Extent extent_of(const Tensor& regions, int64_t from, const RoiAlignOptions& o) 
   return {begin, o.aligned ? length : maximum(length, full({}, 1, length.dtype(), length.device()))};
 }
 
+// Along one dim of a region; lists of them lie on the host.
+constexpr int64_t kMostBins = 1 << 16, kMostSamples = 1 << 22;
+
 // Coordinates of `samples` points in each of `bins`, [r, bins * samples].
 Tensor sample_coordinates(const Extent& e, int64_t bins, int64_t samples) {
+  if (samples > kMostSamples / bins) fail("roi_align", "{} samples in each of {} bins", samples, bins);
   std::vector<double> parts;
   for (int64_t i = 0; i < bins * samples; ++i)
     parts.push_back((static_cast<double>(i) + 0.5) / static_cast<double>(bins * samples));
@@ -75,6 +79,7 @@ void require_regions(std::string_view op, const Tensor& x, const Tensor& regions
     fail(op, "regions must have shape [r, {}], not {}", width, to_string(regions.shape()));
   if (regions.dtype() != x.dtype()) fail(op, "regions are {} for x of {}", name(regions.dtype()), name(x.dtype()));
   if (rows < 1 || columns < 1) fail(op, "{} rows and {} columns", rows, columns);
+  if (rows > kMostBins || columns > kMostBins) fail(op, "{} rows and {} columns are too many", rows, columns);
   if (x.size(2) < 1 || x.size(3) < 1) fail(op, "{} has no elements", to_string(x.shape()));
 }
 
@@ -166,8 +171,10 @@ Tensor roi_align(const Tensor& x, const Tensor& regions, const Tensor& batch, co
   const auto samples = [&](int64_t column, int64_t bins) {
     const auto lengths = extent_of(regions.detach(), column, o).length.to(cpu()).to_vector<double>();
     std::vector<int64_t> all;
-    for (const double length : lengths)
+    for (const double length : lengths) {
+      if (!(length <= static_cast<double>(kMostSamples))) fail(op, "a region of length {}", length);
       all.push_back(static_cast<int64_t>(std::ceil(length / static_cast<double>(bins))));
+    }
     return all;
   };
   const auto down = samples(1, o.rows), across = samples(0, o.columns);
@@ -180,6 +187,7 @@ Tensor roi_align(const Tensor& x, const Tensor& regions, const Tensor& batch, co
 
 Tensor roi_max_pool(const Tensor& x, const Tensor& regions, int64_t rows, int64_t columns, double spatial_scale) {
   constexpr std::string_view op = "roi_max_pool";
+  constexpr double kFarthest = 1e12;  // pixels
   require_regions(op, x, regions, 5, rows, columns);
   const auto numbers = regions.detach().to(cpu()).to_vector<double>();
   Tensors all;
@@ -187,7 +195,11 @@ Tensor roi_max_pool(const Tensor& x, const Tensor& regions, int64_t rows, int64_
     const double image = numbers[i];
     if (!(image >= 0) || image >= static_cast<double>(x.size(0)))
       fail(op, "region {} is of image {} of {}", i / 5, image, to_string(x.shape()));
-    const auto bound = [&](size_t n) { return static_cast<int64_t>(std::round(numbers[i + n] * spatial_scale)); };
+    const auto bound = [&](size_t n) {
+      const double at = std::round(numbers[i + n] * spatial_scale);
+      if (!(std::abs(at) <= kFarthest)) fail(op, "region {} ends at {}", i / 5, at);
+      return static_cast<int64_t>(at);
+    };
     const Tensor one = slice(x, 0, static_cast<int64_t>(image), static_cast<int64_t>(image) + 1);
     const Tensor lines = most_of_bins(one, 2, bins_between(bound(2), bound(4), rows, x.size(2)));
     all.push_back(most_of_bins(lines, 3, bins_between(bound(1), bound(3), columns, x.size(3))));

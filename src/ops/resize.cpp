@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include "core/util/allocation_limit.h"
 #include "ops/check.h"
 #include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
@@ -66,6 +67,7 @@ struct Taps {
 
 Taps nearest_taps(const ResizedLine& line, const ResizeOptions& o) {
   Taps t;
+  check_allocation({line.count});
   for (int64_t i = 0; i < line.count; ++i) {
     const int64_t place = nearest_place(coordinate(line, i, o.coordinates), o.nearest);
     t.places.push_back(std::clamp<int64_t>(place, 0, line.size - 1));
@@ -78,6 +80,7 @@ Taps weighted_taps(const ResizedLine& line, const ResizeOptions& o) {
   const double reach = (o.interpolation == Interpolation::Linear ? 1 : 2) / stretch;
   const auto first = static_cast<int64_t>(std::floor(-reach) + 1);
   Taps t{.taps = 2 - 2 * first, .places = {}, .weights = {}};
+  check_allocation({line.count, t.taps});
   for (int64_t i = 0; i < line.count; ++i) {
     const double at = coordinate(line, i, o.coordinates), floor = std::floor(at);
     const size_t begin = t.weights.size();
@@ -124,6 +127,7 @@ Tensor gathered(const Tensor& x, int64_t dim, const Taps& t) {
 // By a product with the matrix of the weights, where taps are many.
 Tensor multiplied(const Tensor& x, int64_t dim, const Taps& t, int64_t size) {
   const auto count = static_cast<int64_t>(t.places.size()) / t.taps;
+  check_allocation({size, count});
   std::vector<double> matrix(static_cast<size_t>(size * count), 0);
   for (int64_t i = 0; i < count * t.taps; ++i)
     matrix[static_cast<size_t>(t.places[static_cast<size_t>(i)] * count + i / t.taps)] +=

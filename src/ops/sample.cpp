@@ -1,6 +1,7 @@
 // Sampling between the elements of images: the elements about each point are rows of channels, which are gathered,
 // weighted and summed. So it is differentiable in images and in points.
 #include "ops/sample.h"
+#include "core/util/allocation_limit.h"
 
 #include <cmath>
 #include <numeric>
@@ -69,6 +70,7 @@ Tensor first_rows(Dim images, int64_t elements, int64_t rank, Device device) {
 // -1 to 1 over `count` elements.
 Tensor base_coordinates(int64_t count, bool align_corners) {
   const auto n = static_cast<double>(count);
+  check_allocation({count});
   std::vector<double> at;
   for (int64_t i = 0; i < count; ++i) {
     const auto place = static_cast<double>(i);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/util/allocation_limit.h"
 #include "ops/check.h"
 #include "tessera/ops_pool.h"
 #include "tessera/ops_signal.h"
@@ -21,6 +22,7 @@ struct Transform {
 
 // The matrix [in * parts, out * out_parts] that a real signal's rows are multiplied with.
 std::vector<double> fourier_matrix(const Transform& t) {
+  check_allocation({t.in, t.parts, t.out, t.out_parts});
   std::vector<double> matrix(static_cast<size_t>(t.in * t.parts * t.out * t.out_parts));
   const double scale = t.inverse ? 1 / static_cast<double>(t.length) : 1, sign = t.inverse ? 1 : -1;
   size_t at = 0;
@@ -115,6 +117,7 @@ Tensor istft(const Tensor& y, const Tensor& window, int64_t step, bool onesided)
 Tensor cosine_window(int64_t size, double a0, double a1, double a2, bool periodic, DType dtype, Device device) {
   if (size < 1 || size > int64_t(1) << 40) fail("cosine_window", "a size of {}", size);
   const auto last = static_cast<double>(periodic ? size : std::max<int64_t>(1, size - 1));
+  check_allocation({size});
   std::vector<double> values;
   for (int64_t i = 0; i < size; ++i) {
     const double t = kTurn * static_cast<double>(i) / last;
@@ -147,6 +150,7 @@ Tensor mel_weight_matrix(const MelOptions& o, DType dtype, Device device) {
         static_cast<int64_t>(static_cast<double>(o.length + 1) * hertz / static_cast<double>(o.sample_rate));
     return std::min(bin, rows - 1);
   };
+  check_allocation({rows, o.bins});
   std::vector<double> weights(static_cast<size_t>(rows * o.bins), 0);
   for (int64_t i = 0; i < o.bins; ++i) {
     const int64_t low = edge(i), center = edge(i + 1), high = edge(i + 2);

@@ -2,6 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 
 namespace tessera {
 
@@ -20,5 +22,9 @@ class AllocationLimit {
   static constinit thread_local size_t most_;
   size_t before_;
 };
+
+/// Throws OutOfMemoryError where a tensor of so many elements of 8 bytes would: for lists that an operator makes on the
+/// host, from sizes that its caller says.
+void check_allocation(std::initializer_list<int64_t> sizes);
 
 }  // namespace tessera

@@ -155,6 +155,16 @@ TEST(Regions, NameTheRuleThatIsBroken) {
   EXPECT_EQ(error_of([&] { roi_align(x, regions, zeros({2}, Int64), {.rows = 0}); }),
             "roi_align: 0 rows and 1 columns");
   EXPECT_EQ(error_of([&] {
+              roi_max_pool(x, zeros({1, 5}), int64_t{1} << 31, 1);
+            }),
+            "roi_max_pool: 2147483648 rows and 1 columns are too many");
+  EXPECT_EQ(error_of([&] { roi_align(x, regions, zeros({2}, Int64), {.sampling_ratio = int64_t{1} << 40}); }),
+            "roi_align: 1099511627776 samples in each of 1 bins");
+  EXPECT_EQ(error_of([&] {
+              roi_max_pool(x, full({1, 5}, 0) / zeros({1, 5}), 1, 1);
+            }),
+            "roi_max_pool: region 0 is of image nan of [1, 2, 3, 4]");
+  EXPECT_EQ(error_of([&] {
               roi_max_pool(x, ones({1, 5}), 1, 1);
             }),
             "roi_max_pool: region 0 is of image 1 of [1, 2, 3, 4]");
