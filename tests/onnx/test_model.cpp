@@ -66,6 +66,38 @@ TEST(OnnxModel, SaysWhichInputDoesNotFit) {
             "m.onnx: input \"x\" is missing");
 }
 
+TEST(OnnxModel, WholeNumbersMayBeTheLargestThereIs) {
+  ModelMaker m;
+  m.input("boxes", {1, 3, 4}).input("scores", {1, 1, 3}).output("kept", {-1, 3}, kInt64).weight("overlap", {}, {0.5f});
+  m.integers("most", {INT64_MAX});
+  m.add("NonMaxSuppression", {"boxes", "scores", "most", "overlap"}, {"kept"});
+  const Tensor boxes = tensor(std::vector<float>{0, 0, 2, 2, 0, 0, 2, 1.9f, 5, 5, 6, 6}, {1, 3, 4}),
+               scores = tensor(std::vector<float>{1, 2, 3}, {1, 1, 3});
+  const Tensor kept = Model::from_bytes(m.bytes(), "m.onnx").run({boxes, scores})[0].tensor();
+  EXPECT_EQ(kept.to_vector<int64_t>(), (std::vector<int64_t>{0, 0, 2, 0, 0, 1}));
+
+  ModelMaker endless;
+  endless.output("y", {-1}).weight("size", {}, {INFINITY});
+  endless.add("HannWindow", {"size"}, {"y"});
+  EXPECT_EQ(error_of([&] { Model::from_bytes(endless.bytes(), "m.onnx").run(Values{}); }),
+            "m.onnx: node HannWindow: input 0 must be an integer, not f32[] on cpu");
+}
+
+TEST(OnnxModel, ASizeThatIsATermIsOpen) {
+  ModelMaker m = two_layers();
+  m.graph().inputs[0].type.make().tensor.make().shape.make().dims[0].param = "2*n";
+  const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+  EXPECT_EQ(describe(model.inputs()[0]), "float[2*n, 3]");
+  EXPECT_EQ(model.run({zeros({4, 3})})[0].tensor().shape(), Shape({4, 2}));
+  EXPECT_EQ(error_of([&] {
+              model.run({zeros({4, 2})});
+            }),
+            "m.onnx: input \"x\" is float[2*n, 3], but is given f32[4, 2] on cpu");
+  for (const char* open : {"2*n", "n", "?", "-1", "", "99999999999999999999"}) EXPECT_EQ(known_size(open), -1) << open;
+  EXPECT_EQ(known_size("0"), 0);
+  EXPECT_EQ(known_size("32"), 32);
+}
+
 TEST(OnnxModel, WhatANodeDoesWrongNamesIt) {
   ModelMaker m;
   m.input("a", {-1, -1}).input("b", {-1, -1}).output("y", {-1, -1});
