@@ -14,6 +14,7 @@ import dataclasses
 import io
 import logging
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,11 +31,18 @@ from check_export import error_of, session_of
 
 LIMIT = 1e-5
 # What our writer says of models that read what they have computed, and of operators that ONNX lacks.
-REFUSALS = ("has no memory, so its value cannot be read", "is symbolic", "has no counterpart in ONNX")
+REFUSALS = ("has no memory, so its value cannot be read", "depends on values", "is symbolic",
+            "has no counterpart in ONNX")
 
 
 class Skipped(Exception):
     pass
+
+
+@contextlib.contextmanager
+def quiet():
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 def run(*words):
@@ -107,7 +115,7 @@ def run_ours(tessera, path, inputs, outputs, folder):
         np.save(folder / f"{name}.npy", x)
         words += ["--input", f"{name}={folder / name}.npy"]
     run(tessera, "run", path, *words, "--output", folder / "out")
-    return [np.load(folder / "out" / (name.replace("/", "_") + ".npy")) for name in outputs]
+    return [np.load(folder / "out" / (re.sub(r"[/\\:]", "_", name) + ".npy")) for name in outputs]
 
 
 class Peer:
@@ -168,10 +176,13 @@ def compare(tessera, path, model, case, folder, seed):
     return f"{worst:.1e}, {beside}, {len(ran)} of {len(case.sizes)} sizes", ran
 
 
+def onnx_inputs(path):
+    return onnx.load(str(path), load_external_data=False).graph.input
+
+
 def sizes_of(path, inputs):
     """The open sizes of a file, where inputs are those."""
-    graph = onnx.load(str(path), load_external_data=False).graph
-    named = {d.dim_param: size for x, t in zip(graph.input, inputs)
+    named = {d.dim_param: size for x, t in zip(onnx_inputs(path), inputs)
              for d, size in zip(x.type.tensor_type.shape.dim, t.shape) if d.dim_param}
     return [word for name, size in named.items() for word in ("--dim", f"{name}={size}")]
 
@@ -207,10 +218,14 @@ def write_again(tessera, path, model, case, folder):
 def write_twin(tessera, model, case, folder):
     """The model of ours with the same weights."""
     weights, written = folder / "weights.safetensors", folder / "written.onnx"
-    saved = {k: t.detach().clone().contiguous() for k, t in case.saved(model.model).items()}
+    with quiet():
+        saved = {k: t.detach().clone().contiguous() for k, t in case.saved(model.model).items()}
     safetensors.torch.save_file(saved, weights)
     run(tessera, "export", case.zoo, "--weights", weights, "-o", written)
     onnx.checker.check_model(str(written), full_check=True)
+    dims = onnx_inputs(written)[0].type.tensor_type.shape.dim
+    first = [d.dim_value or size for d, size in zip(dims, case.sizes[0])]  # images are of one size
+    case = dataclasses.replace(case, sizes=[(batch, *first[1:]) for batch in torch_models.BATCHES])
     return compare(tessera, written, model, case, folder, 4)[0]
 
 
@@ -224,7 +239,7 @@ def check(tessera, name, case, folder, options):
     begin = time.time()
     if not (options.keep and path.exists()):
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            with quiet():
                 export(model, case, path, options.exporter)
             if options.strip:
                 strip(path)
@@ -248,7 +263,7 @@ def main():
     parser.add_argument("--exporter", choices=["dynamo", "torchscript"], default="dynamo")
     parser.add_argument("--keep", type=pathlib.Path, help="folder of the exported files, which are used again")
     parser.add_argument("--strip", action="store_true", help="exported files hold nothing but the model")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(2)
