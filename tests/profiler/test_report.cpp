@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -161,9 +161,9 @@ TEST(Report, OfNothingIsStillAPage) {
 TEST(Report, OfManySpansIsSmallAndQuick) {
   const Trace trace = SampleTrace(true, 165, 12).trace();
   ASSERT_GT(trace.spans.size(), 100'000U);
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // of the processor, whatever else the machine does
   const std::string page = report_html(trace);
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 20);
+  EXPECT_LT(std::clock() - begin, 20 * CLOCKS_PER_SEC);
   EXPECT_LT(page.size(), trace.spans.size() * 30 + 400'000);
   page_data(trace, "large");
 }
