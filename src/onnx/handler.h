@@ -37,8 +37,8 @@ class Call {
   std::vector<double> numbers(size_t i) const;
   /// The one element of an input.
   double number(size_t i) const { return in(i).item(); }
-  /// The same, which must be an integer: exporters say INT64_MAX for "all", which no double is. Throws outside of `least`
-  /// to `most`.
+  /// The same, which must be an integer: exporters say INT64_MAX for "all", which no double is. Throws outside of
+  /// `least` to `most`.
   int64_t whole(size_t i, int64_t least, int64_t most) const;
 
   /// Throws where inputs 0 and 1 are of different types, unless products run in a lower one, so that these meet.

@@ -4,6 +4,7 @@
 
 #include "ops/check.h"
 #include "ops/sample.h"
+#include "ops/sample_kernels.h"
 
 namespace tessera {
 namespace {
@@ -165,6 +166,7 @@ Tensor roi_align(const Tensor& x, const Tensor& regions, const Tensor& batch, co
   const int64_t count = regions.size(0);
   if (batch.dim() != 1 || batch.size(0) != count || is_floating(batch.dtype()))
     fail(op, "batch must be integers of shape [{}], not {}", count, describe(batch));
+  if (has_roi_align_kernel(x, regions, o)) return roi_align_by_kernel(x, regions, batch, o);
   const Tensor rows = rows_of_images(x);
   if (o.sampling_ratio > 0) return aligned_regions(rows, x, regions, batch, o, o.sampling_ratio, o.sampling_ratio);
   if (count == 0) return zeros({0, x.size(1), o.rows, o.columns}, x.dtype(), x.device());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "ops/sample_kernels.h"
 #include "ops/windows.h"
 
 namespace tessera {
@@ -140,6 +141,11 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
     fail(op, "grid {} does not fit x {}", to_string(grid.shape()), to_string(x.shape()));
   require_images(op, x);
   if (!is_floating(grid.dtype())) fail(op, "grid must be floating, not {}", describe(grid));
+  return x.device().is_gpu() ? grid_sample_by_kernel(x, grid, options) : composed_grid_sample(x, grid, options);
+}
+
+Tensor composed_grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options) {
+  const int64_t spatial = x.dim() - 2;
   std::vector<AxisTaps> axes;
   std::vector<int64_t> sizes;
   for (int64_t d = 0; d < spatial; ++d) {

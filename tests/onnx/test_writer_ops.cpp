@@ -26,8 +26,8 @@ const std::set<std::string_view> kWithout = {
     "normal",     "pack",           "randint",          "rnn_layer_backward", "sparse_lines",        "uniform"};
 
 // And what it lacks of others.
-constexpr std::string_view kInPart[] = {"in training", "with dropout", "with smoothed labels", "before opset 26",
-                                        "of a number differs"};
+constexpr std::string_view kInPart[] = {"in training",     "with dropout",    "with smoothed labels",
+                                        "before opset 20", "before opset 26", "of a number differs"};
 
 /// What a case draws, floating inputs in f32; absent ones are not among the inputs of the model.
 struct Drawn {

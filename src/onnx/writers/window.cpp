@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/conv_attrs.h"
+#include "core/sample_attrs.h"
 #include "onnx/writer.h"
 #include "onnx/writers/convolution.h"
 #include "tessera/ops.h"
@@ -73,13 +74,33 @@ Names avg_pool2d_of(const OpCall& c) {
   return {c.node("AveragePool", {c.in(0)}, std::move(attributes))};
 }
 
+Names grid_sample_of(const OpCall& c) {
+  const auto& a = c.attrs<GridSampleAttrs>();
+  constexpr const char* beyond[] = {"zeros", "border", "reflection"};
+  constexpr const char* modes[2][3] = {{"nearest", "bilinear", "bicubic"}, {"nearest", "linear", "cubic"}};
+  const bool renamed = c.opset() >= 20;
+  if (!renamed && c.type(0).shape.rank() != 4) c.refuse("three spatial dims cannot be written before opset 20");
+  return {c.node("GridSample", {c.in(0), c.in(1)},
+                 {text("mode", modes[renamed][a.interpolation]), text("padding_mode", beyond[a.beyond]),
+                  integer("align_corners", a.align_corners)})};
+}
+Names roi_align_of(const OpCall& c) {
+  const auto& a = c.attrs<RoiAlignAttrs>();
+  return {c.node("RoiAlign", {c.in(0), c.in_as(1, c.type(0).dtype), c.in_as(2, Int64)},
+                 {text("coordinate_transformation_mode", a.aligned ? "half_pixel" : "output_half_pixel"),
+                  integer("output_height", a.rows), integer("output_width", a.columns),
+                  integer("sampling_ratio", a.sampling_ratio), real("spatial_scale", a.spatial_scale)})};
+}
+
 constexpr WriterEntry entries[] = {
     {"avg_pool2d", avg_pool2d_of},
     {"conv2d", conv2d_of},
     {"conv2d_act", conv2d_act_of},
     {"conv2d_input_grad", conv2d_input_grad_of},
     {"conv_transpose2d", conv_transpose2d_of},
+    {"grid_sample", grid_sample_of},
     {"max_pool2d", max_pool2d_of},
+    {"roi_align", roi_align_of},
 };
 
 }  // namespace

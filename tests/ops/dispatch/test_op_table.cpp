@@ -185,7 +185,9 @@ const Names kWithoutGradient = {"full",
                                 "global_norm",
                                 "unscale_",
                                 "update_scale_",
-                                "cross_entropy_backward_"};
+                                "cross_entropy_backward_",
+                                "grid_sample_input_grad",
+                                "grid_sample_grid_grad"};
 // Ops whose attributes fix sizes of their inputs, or whose inputs have multiples of each other's.
 const Names kWithoutSymbols = {"conv2d_input_grad",
                                "conv2d_weight_grad",
@@ -203,7 +205,8 @@ const Names kWithoutSymbols = {"conv2d_input_grad",
                                "gru_layer_backward",
                                "rnn_layer",
                                "rnn_layer_backward",
-                               "sparse_lines"};
+                               "sparse_lines",
+                               "roi_align_input_grad"};
 
 TEST_P(OpTable, GradientMatchesFiniteDifferences) {
   const Op& op = *GetParam();

@@ -20,6 +20,7 @@
 #include "kernels/args/pool.h"
 #include "kernels/args/recurrent.h"
 #include "kernels/args/reduce.h"
+#include "kernels/args/sample.h"
 #include "kernels/args/softmax.h"
 
 namespace tessera::gpu_kernels {
@@ -127,6 +128,7 @@ struct Tables {
   const BitsTable* bits = nullptr;
   const RecurrentTable* recurrent = nullptr;
   const LinesTable* lines = nullptr;
+  const SampleTable* sample = nullptr;
   const CreationTable* creation = nullptr;
   const DrawTable* draw = nullptr;
   const StepTable* step = nullptr;

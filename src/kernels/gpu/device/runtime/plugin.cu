@@ -40,6 +40,7 @@ const NonzeroTable* device_nonzero_table();
 const BitsTable* device_bits_table();
 const RecurrentTable* device_recurrent_table();
 const LinesTable* device_lines_table();
+const SampleTable* device_sample_table();
 const DrawTable* device_draw_table();
 const StepTable* device_step_table();
 
@@ -70,6 +71,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .bits = gpu_kernels::device_bits_table(),
                                           .recurrent = gpu_kernels::device_recurrent_table(),
                                           .lines = gpu_kernels::device_lines_table(),
+                                          .sample = gpu_kernels::device_sample_table(),
                                           .creation = gpu_kernels::device_creation_table(),
                                           .draw = gpu_kernels::device_draw_table(),
                                           .step = gpu_kernels::device_step_table()};

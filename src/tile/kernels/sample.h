@@ -1,0 +1,284 @@
+// Images read at points between their elements: which elements are about a point, their weights, and how those change
+// with the point.
+#pragma once
+#include "../math.h"
+#include "../types.h"
+
+TESSERA_TILE_BEGIN
+
+enum class ImageBeyond : i32 { zeros, border, reflection };
+
+struct SampleRule {
+  ImageBeyond beyond;
+  bool align_corners;
+};
+
+/// The elements along one dim, -1 beyond the image, with their weights and what those change by for a step of the
+/// point's coordinate.
+template <class C, int N>
+struct DimTaps {
+  i32 place[N];
+  C weight[N], slope[N];
+};
+
+template <class C>
+struct Coordinate {
+  C at, slope;
+};
+
+/// The coordinate where the image is read for one that may lie beyond it.
+template <class C>
+TESSERA_HD Coordinate<C> within_image(C at, i32 size, const SampleRule& rule) {
+  const C last = static_cast<C>(size - 1);
+  C slope(1);
+  if (rule.beyond == ImageBeyond::zeros) return {at, slope};
+  if (rule.beyond == ImageBeyond::reflection) {
+    const C low = rule.align_corners ? C(0) : C(-0.5), high = rule.align_corners ? last : last + C(0.5);
+    const C span = high - low;
+    if (!(span > C(0))) return {C(0), C(0)};
+    const C distance = abs(at - low), turns = floor(distance / span), rest = distance - turns * span;
+    const bool is_odd = turns != C(2) * floor(turns * C(0.5));
+    slope = (at < low) != is_odd ? C(-1) : C(1);
+    at = (is_odd ? span - rest : rest) + low;
+  }
+  if (!(at >= C(0))) return {C(0), C(0)};
+  if (at > last) return {last, C(0)};
+  return {at, slope};
+}
+
+namespace detail {
+
+template <class C>
+TESSERA_HD i32 place_of(C whole, i32 size, const SampleRule& rule) {
+  if (rule.beyond == ImageBeyond::zeros)
+    return whole >= C(0) && whole <= static_cast<C>(size - 1) ? static_cast<i32>(whole) : -1;
+  return static_cast<i32>(round(within_image(whole, size, rule).at));
+}
+
+// Weights of elements at a distance up to 1, and up to 2, and their slopes. Keys 1981 with a = -0.75.
+template <class C>
+TESSERA_HD Coordinate<C> cubic_near(C d) {
+  return {(C(1.25) * d - C(2.25)) * d * d + C(1), (C(3.75) * d - C(4.5)) * d};
+}
+template <class C>
+TESSERA_HD Coordinate<C> cubic_far(C d) {
+  return {((C(-0.75) * d + C(3.75)) * d - C(6)) * d + C(3), (C(-2.25) * d + C(7.5)) * d - C(6)};
+}
+
+}  // namespace detail
+
+/// N: 1 for the nearest element, 2 and 4 for linear and cubic interpolation.
+template <int N, class C>
+TESSERA_HD DimTaps<C, N> taps_about(Coordinate<C> point, i32 size, const SampleRule& rule) {
+  DimTaps<C, N> taps;
+  const auto put = [&](int i, C whole, C weight, C slope) {
+    taps.place[i] = detail::place_of(whole, size, rule);
+    taps.weight[i] = weight;
+    taps.slope[i] = slope * point.slope;
+  };
+  if constexpr (N == 1) {
+    put(0, round(point.at), C(1), C(0));
+  } else if constexpr (N == 2) {
+    const Coordinate<C> inside = within_image(point.at, size, rule);
+    const C begin = floor(inside.at), part = inside.at - begin;
+    put(0, begin, C(1) - part, -inside.slope);
+    put(1, begin + C(1), part, inside.slope);
+  } else {
+    const C begin = floor(point.at), part = point.at - begin, rest = C(1) - part;
+    const Coordinate<C> weights[4] = {detail::cubic_far(part + C(1)), detail::cubic_near(part),
+                                      detail::cubic_near(rest), detail::cubic_far(rest + C(1))};
+    for (int i = 0; i < 4; ++i)
+      put(i, begin + static_cast<C>(i - 1), weights[i].at, i < 2 ? weights[i].slope : -weights[i].slope);
+  }
+  return taps;
+}
+
+/// Of images without channels: their sizes are those of depth, rows and columns.
+struct SampledImage {
+  i32 spatial, size[3];
+  SampleRule rule;
+  TESSERA_HD i64 plane() const { return i64(size[0]) * size[1] * size[2]; }
+};
+
+template <class C, int N>
+struct PointTaps {
+  DimTaps<C, N> dim[3];
+  i32 depth;  // taps along it
+};
+
+/// About a point of a grid, from -1 to 1 in an image, columns first.
+template <int N, class C>
+TESSERA_HD PointTaps<C, N> taps_at(const SampledImage& image, const C* point) {
+  PointTaps<C, N> taps;
+  for (int d = 0; d < 3; ++d) {
+    const C n = static_cast<C>(image.size[d]);
+    if (d < 3 - image.spatial) {
+      taps.depth = 1;
+      taps.dim[d].place[0] = 0;
+      taps.dim[d].weight[0] = C(1);
+      taps.dim[d].slope[0] = C(0);
+      continue;
+    }
+    if (d == 0) taps.depth = N;
+    const C from = point[2 - d] + C(1);
+    const Coordinate<C> at = image.rule.align_corners ? Coordinate<C>{from * ((n - C(1)) * C(0.5)), (n - C(1)) * C(0.5)}
+                                                      : Coordinate<C>{(from * n - C(1)) * C(0.5), n * C(0.5)};
+    taps.dim[d] = taps_about<N>(at, image.size[d], image.rule);
+  }
+  return taps;
+}
+
+/// fn(offset in the plane, weight) for the elements on the image.
+template <class C, int N, class Fn>
+TESSERA_HD void each_tap(const SampledImage& image, const PointTaps<C, N>& taps, const Fn& fn) {
+  const auto& [depth, rows, columns] = taps.dim;
+  for (int k = 0; k < taps.depth; ++k) {
+    if (depth.place[k] < 0) continue;
+    for (int i = 0; i < N; ++i) {
+      if (rows.place[i] < 0) continue;
+      const i32 row = (depth.place[k] * image.size[1] + rows.place[i]) * image.size[2];
+      const C weight = depth.weight[k] * rows.weight[i];
+      for (int j = 0; j < N; ++j)
+        if (columns.place[j] >= 0) fn(row + columns.place[j], weight * columns.weight[j]);
+    }
+  }
+}
+
+/// What the sum of the channels' gradients times results changes by for a step of the point: columns, rows, depth.
+template <int N, class T, class C>
+TESSERA_HD void slope_at_point(const SampledImage& image, const PointTaps<C, N>& taps, i64 channels, const T* x,
+                               const T* dy, i64 points, C (&slope)[3]) {
+  const i64 plane = image.plane();
+  const auto& [depth, rows, columns] = taps.dim;
+  slope[0] = slope[1] = slope[2] = C(0);
+  for (int k = 0; k < taps.depth; ++k) {
+    if (depth.place[k] < 0) continue;
+    C product[N][N] = {};
+    for (i64 c = 0; c < channels; ++c) {
+      const C g = convert_element<C>(dy[c * points]);
+      const T* const from = x + c * plane + i64(depth.place[k]) * image.size[1] * image.size[2];
+      for (int i = 0; i < N; ++i)
+        for (int j = 0; j < N; ++j)
+          if (rows.place[i] >= 0 && columns.place[j] >= 0)
+            product[i][j] += g * convert_element<C>(from[rows.place[i] * image.size[2] + columns.place[j]]);
+    }
+    for (int i = 0; i < N; ++i)
+      for (int j = 0; j < N; ++j) {
+        slope[0] += product[i][j] * depth.weight[k] * rows.weight[i] * columns.slope[j];
+        slope[1] += product[i][j] * depth.weight[k] * rows.slope[i] * columns.weight[j];
+        slope[2] += product[i][j] * depth.slope[k] * rows.weight[i] * columns.weight[j];
+      }
+  }
+}
+
+// ---- sources: results of one channel, and what each takes of an image's plane
+
+/// Points of grids; those of an image lie together.
+template <int N, class C>
+struct GridSources {
+  SampledImage image;
+  i64 images, each_image;
+  const C* grid;
+
+  TESSERA_HD i64 count() const { return images * each_image; }
+  /// How many of them make the results of a channel that lie together.
+  TESSERA_HD i64 together() const { return each_image; }
+  TESSERA_HD i64 first(i64 n) const { return n * each_image; }
+  TESSERA_HD i64 last(i64 n) const { return (n + 1) * each_image; }
+  TESSERA_HD i64 plane() const { return image.plane(); }
+  /// fn(image, offset in the plane, weight)
+  template <class Fn>
+  TESSERA_HD void each(i64 source, const Fn& fn) const {
+    const i64 n = source / each_image;
+    each_tap(image, taps_at<N>(image, grid + source * image.spatial),
+             [&](i32 offset, C weight) { fn(n, offset, weight); });
+  }
+};
+
+/// Bins of regions.
+template <class C>
+struct RegionSources {
+  i64 images, regions;
+  i32 size[2], bins[2], samples;
+  C scale;
+  bool aligned;
+  const C* bounds;
+  const i64* batch;
+
+  TESSERA_HD i64 count() const { return regions * bins[0] * bins[1]; }
+  TESSERA_HD i64 together() const { return i64(bins[0]) * bins[1]; }
+  TESSERA_HD i64 first(i64) const { return 0; }
+  TESSERA_HD i64 last(i64) const { return count(); }
+  TESSERA_HD i64 plane() const { return i64(size[0]) * size[1]; }
+  template <class Fn>
+  TESSERA_HD void each(i64 source, const Fn& fn) const {
+    const i64 region = source / together(), n = batch[region];
+    if (n < 0 || n >= images) return;
+    const i32 bin = static_cast<i32>(source - region * together());
+    const Along rows = along(region, 0, bin / bins[1]), columns = along(region, 1, bin % bins[1]);
+    const C share = C(1) / (static_cast<C>(rows.samples) * static_cast<C>(columns.samples));
+    for (i32 i = 0; i < rows.samples; ++i) {
+      const DimTaps<C, 2> down = taps_of(rows, i, size[0]);
+      for (i32 j = 0; j < columns.samples; ++j) {
+        const DimTaps<C, 2> across = taps_of(columns, j, size[1]);
+        for (int k = 0; k < 4; ++k)
+          if (down.place[k / 2] >= 0 && across.place[k % 2] >= 0)
+            fn(n, down.place[k / 2] * size[1] + across.place[k % 2], share * down.weight[k / 2] * across.weight[k % 2]);
+      }
+    }
+  }
+
+ private:
+  /// A bin along one dim: sample i lies at begin + (first + i + 1/2) step.
+  struct Along {
+    C begin, step;
+    i32 first, samples;
+  };
+  TESSERA_HD Along along(i64 region, int dim, i32 bin) const {
+    const C* const bound = bounds + region * 4 + (1 - dim);
+    const C shift = aligned ? C(0.5) : C(0), begin = bound[0] * scale - shift;
+    C length = bound[2] * scale - shift - begin;
+    if (!aligned && length < C(1)) length = C(1);
+    i32 count = samples;
+    if (count == 0) {
+      const C wanted = ceil(length / static_cast<C>(bins[dim]));
+      count = wanted > C(0) ? static_cast<i32>(wanted < C(1 << 20) ? wanted : C(1 << 20)) : 0;
+    }
+    return {begin, length / (static_cast<C>(bins[dim]) * static_cast<C>(count)), bin * count, count};
+  }
+  /// The border repeats up to one element beyond the image; farther samples are 0.
+  static TESSERA_HD DimTaps<C, 2> taps_of(const Along& bin, i32 i, i32 length) {
+    const C at = bin.begin + (static_cast<C>(bin.first + i) + C(0.5)) * bin.step;
+    DimTaps<C, 2> taps = taps_about<2>(Coordinate<C>{at, C(1)}, length, SampleRule{ImageBeyond::border, false});
+    if (!(at >= C(-1) && at <= static_cast<C>(length))) taps.place[0] = taps.place[1] = -1;
+    return taps;
+  }
+};
+
+/// How many channels of a source go together.
+inline constexpr int channels_together = 8;
+
+/// Where the results of a source's first channel of those from `first` on lie.
+template <class Sources>
+TESSERA_HD i64 result_place(const Sources& sources, i64 source, i64 channels, i64 first) {
+  const i64 group = source / sources.together();
+  return (group * channels + first) * sources.together() + source - group * sources.together();
+}
+
+/// y of a source and `count` channels from `first` on, at most channels_together.
+template <class C, class T, class Sources>
+TESSERA_HD void sample_source(const Sources& sources, i64 source, i64 channels, i64 first, int count, const T* x,
+                              T* y) {
+  const i64 plane = sources.plane(), together = sources.together();
+  C sum[channels_together] = {};
+  sources.each(source, [&](i64 n, i32 offset, C weight) {
+    const T* const from = x + (n * channels + first) * plane + offset;
+    for (int k = 0; k < channels_together; ++k)
+      if (k < count) sum[k] += weight * convert_element<C>(from[k * plane]);
+  });
+  T* const to = y + result_place(sources, source, channels, first);
+  for (int k = 0; k < channels_together; ++k)
+    if (k < count) to[k * together] = convert_element<T>(sum[k]);
+}
+
+TESSERA_TILE_END
