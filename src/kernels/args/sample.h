@@ -51,13 +51,13 @@ struct GatherRoom {
 /// Lists count in 32 bits.
 inline constexpr long long most_gathered = (1ll << 32) - 1;
 
-/// Contributions to the gradient of x, and places that they come to.
-constexpr long long gathered_entries(const GridSampleArgs& a) {
-  const long long taps = 1ll << a.interpolation;
-  return a.images * a.points * taps * taps * (a.spatial == 3 ? taps : 1);
+/// Contributions to the gradient of x, which may be more than 2^63, and places that they come to.
+constexpr double gathered_entries(const GridSampleArgs& a) {
+  const int taps = 1 << a.interpolation;
+  return static_cast<double>(a.images) * static_cast<double>(a.points) * (taps * taps * (a.spatial == 3 ? taps : 1));
 }
-constexpr long long gathered_entries(const RoiAlignArgs& a) {
-  return a.regions * a.bins[0] * a.bins[1] * a.samples * a.samples * 4;
+constexpr double gathered_entries(const RoiAlignArgs& a) {
+  return 4.0 * static_cast<double>(a.regions) * a.bins[0] * a.bins[1] * a.samples * a.samples;
 }
 constexpr long long gathered_places(const GridSampleArgs& a) { return a.images * a.size[0] * a.size[1] * a.size[2]; }
 constexpr long long gathered_places(const RoiAlignArgs& a) { return a.images * a.size[0] * a.size[1]; }

@@ -231,8 +231,8 @@ struct RegionSources {
  private:
   /// A bin along one dim: sample i lies at begin + (first + i + 1/2) step.
   struct Along {
-    C begin, step;
-    i32 first, samples;
+    C begin, step, first;
+    i32 samples;
   };
   TESSERA_HD Along along(i64 region, int dim, i32 bin) const {
     const C* const bound = bounds + region * 4 + (1 - dim);
@@ -244,11 +244,11 @@ struct RegionSources {
       const C wanted = ceil(length / static_cast<C>(bins[dim]));
       count = wanted > C(0) ? static_cast<i32>(wanted < C(1 << 20) ? wanted : C(1 << 20)) : 0;
     }
-    return {begin, length / (static_cast<C>(bins[dim]) * static_cast<C>(count)), bin * count, count};
+    return {begin, length / (static_cast<C>(bins[dim]) * static_cast<C>(count)), static_cast<C>(bin) * static_cast<C>(count), count};
   }
   /// The border repeats up to one element beyond the image; farther samples are 0.
   static TESSERA_HD DimTaps<C, 2> taps_of(const Along& bin, i32 i, i32 length) {
-    const C at = bin.begin + (static_cast<C>(bin.first + i) + C(0.5)) * bin.step;
+    const C at = bin.begin + (bin.first + static_cast<C>(i) + C(0.5)) * bin.step;
     DimTaps<C, 2> taps = taps_about<2>(Coordinate<C>{at, C(1)}, length, SampleRule{ImageBeyond::border, false});
     if (!(at >= C(-1) && at <= static_cast<C>(length))) taps.place[0] = taps.place[1] = -1;
     return taps;

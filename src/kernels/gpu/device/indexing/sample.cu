@@ -51,9 +51,9 @@ void sample_kernel(const Sources sources, const Shares shares, i64 total, const 
 }
 
 TESSERA_KERNEL(256)
-void check_batch(const i64* batch, i64 regions, i64 images, gpu::Fault* fault) {
+void check_batch(const i64* batch, i64 regions, i64 images, const char* op, gpu::Fault* fault) {
   for (i64 i = first_index(); i < regions; i += index_step())
-    if (batch[i] < 0 || batch[i] >= images) raise(fault, "roi_align", batch[i], images);
+    if (batch[i] < 0 || batch[i] >= images) raise(fault, op, batch[i], images);
 }
 
 template <class T, int N>
@@ -295,7 +295,7 @@ void sample(const Args& a, Executor& executor) {
 
 void roi_align(const RoiAlignArgs& a, Executor& executor) {
   launch("sample", check_batch, grid_for(a.regions, kThreads, executor), kThreads, 0, executor, a.batch, i64{a.regions},
-         i64{a.images}, executor.fault);
+         i64{a.images}, "roi_align", executor.fault);
   sample(a, executor);
 }
 
@@ -326,7 +326,7 @@ template <class T, class Args, class Sources>
 void gather(const Args& a, const Sources& sources, Executor& executor) {
   using C = tile::compute_t<T>;
   const i64 places = gathered_places(a);
-  const Lists<C> lists = lists_in<C>(a.room, GatherRoom(places, gathered_entries(a), a.type), places);
+  const Lists<C> lists = lists_in<C>(a.room, GatherRoom(places, static_cast<i64>(gathered_entries(a)), a.type), places);
   const i64 of_sources = grid_for(sources.count(), kThreads, executor),
             of_places = grid_for(places, kThreads, executor);
   clear(lists.counts, places + 1, executor);
