@@ -66,6 +66,7 @@ struct Tap {
 
 double mirrored(double at, double low, double high, double& slope) {
   if (high <= low) return slope = 0, 0;
+  if (at == low || at == high) slope = at == low ? 0 : -1;  // as what is made of operators has it there
   for (; at < low || at > high; slope = -slope) at = at < low ? 2 * low - at : 2 * high - at;
   return at;
 }

@@ -38,7 +38,7 @@ TESSERA_HD Coordinate<C> within_image(C at, i32 size, const SampleRule& rule) {
     if (!(span > C(0))) return {C(0), C(0)};
     const C distance = abs(at - low), turns = floor(distance / span), rest = distance - turns * span;
     const bool is_odd = turns != C(2) * floor(turns * C(0.5));
-    slope = (at < low) != is_odd ? C(-1) : C(1);
+    slope = at == low ? C(0) : (at < low) != is_odd ? C(-1) : C(1);
     at = (is_odd ? span - rest : rest) + low;
   }
   if (!(at >= C(0))) return {C(0), C(0)};
