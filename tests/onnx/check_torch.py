@@ -1,10 +1,10 @@
-"""check_torch.py TESSERA SET [NAME...] [--exporter dynamo|torchscript] [--keep FOLDER [--strip]]: models of PyTorch through its exporter
-(opset 20, with open sizes), run by `tessera run` at several sizes beside PyTorch and ONNX Runtime.
+"""check_torch.py TESSERA SET [NAME...] [--exporter dynamo|torchscript] [--keep FOLDER [--strip]]: models of PyTorch through its
+exporter (opset 20, with open sizes), run by `tessera run` at several sizes beside PyTorch and ONNX Runtime.
 
 SET: small, zoo, torchvision, transformers or own (torch_models.py). Errors are relative L2 norms to what PyTorch
 gives, in f64 where that is soon done.
-Whatever ONNX Runtime runs must run here, and agree to 1e-5, or as well as ONNX Runtime does. `tessera export` then writes the file
-again, and the zoo's own model with the same weights; ONNX's checker judges what was written, and both run it.
+Whatever ONNX Runtime runs must run here, and agree to 1e-5, or as well as ONNX Runtime does. `tessera export` then writes the
+file again, and the zoo's own model with the same weights; ONNX's checker judges what was written, and both run it.
 The last line is 'N passed, N failed[, N skipped]'; skipped is what the exporter or ONNX Runtime lacks.
 """
 import argparse
@@ -83,7 +83,8 @@ def export(model, case, path, exporter):
     names = [f"input_{i}" for i in range(len(inputs))]
     if exporter == "torchscript":
         axes = {name: dims for name, dims in zip(names, case.open) if dims}
-        return torch.onnx.export(model, tuple(inputs), str(path), dynamo=False, opset_version=20, input_names=names, dynamic_axes=axes)
+        return torch.onnx.export(model, tuple(inputs), str(path), dynamo=False, opset_version=20, input_names=names,
+                                 dynamic_axes=axes)
     known = {}
 
     def dim(name):
@@ -167,8 +168,8 @@ def compare(tessera, path, model, case, folder, seed):
             ours, their = error_of(got[i], want[i]), error_of(other[i], want[i]) if other else 0
             between = error_of(got[i], other[i]) if other else 0
             if not agrees(ours, their, between):
-                raise RuntimeError(f"{name} differs at {sizes}: {ours:.1e}, ONNX Runtime {their:.1e}, {between:.1e} between them; "
-                                   f"{got[i].dtype}{list(got[i].shape)} for {want[i].dtype}{list(want[i].shape)}")
+                raise RuntimeError(f"{name} differs at {sizes}: {ours:.1e}, ONNX Runtime {their:.1e}, {between:.1e} between "
+                                   f"them; {got[i].dtype}{list(got[i].shape)} for {want[i].dtype}{list(want[i].shape)}")
             worst, theirs = max(worst, ours), max(theirs, their)
     if not ran:
         raise Skipped("ONNX Runtime: " + peer.refuses)
@@ -235,12 +236,13 @@ def check(tessera, name, case, folder, options):
     torch_models.fixtures.spread(model)
     if case.halves:
         model.half().float()
+    exporter = "torchscript" if case.older else options.exporter
     path = (options.keep or folder) / f"{name}.onnx"
     begin = time.time()
     if not (options.keep and path.exists()):
         try:
             with quiet():
-                export(model, case, path, options.exporter)
+                export(model, case, path, exporter)
             if options.strip:
                 strip(path)
         except Exception as e:
@@ -250,7 +252,7 @@ def check(tessera, name, case, folder, options):
     text, ran = compare(tessera, path, model, case, folder, 2)
     look(tessera, path, case, folder)
     text += "; again " + write_again(tessera, path, model, dataclasses.replace(case, sizes=ran[-1:]), folder)
-    if case.zoo and options.exporter == "dynamo":
+    if case.zoo and exporter == "dynamo":
         text += "; our twin " + write_twin(tessera, model, case, folder)
     return f"{text} (export {took:.0f} s, all {time.time() - begin:.0f} s)"
 

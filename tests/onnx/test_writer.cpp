@@ -353,6 +353,9 @@ TEST(OnnxWriter, RefusesBadOptionsAndPaths) {
   EXPECT_EQ(error({.opset = 17}), path + ": opset 17 is none of 18 to 28");
   EXPECT_EQ(error({.opset = 29}), path + ": opset 29 is none of 18 to 28");
   EXPECT_EQ(error({.inputs = {"a", "b"}}), path + ": 2 names for 1 inputs");
+  const FunctionOf two([](const Tensors& in) { return Tensors{relu(in[0]), tanh(in[0])}; });
+  save(two, {ones({2})}, path + ".two", {.outputs = {"states"}});
+  EXPECT_EQ(Model(path + ".two").outputs()[1].name, "output_2");
   EXPECT_EQ(error({.inputs = {"a"}, .outputs = {"a"}}),
             path + ": inputs and outputs need names of their own, not \"a\" again");
   EXPECT_EQ(error({.inputs = {"weight"}}), path + ": a parameter is called \"weight\", too");

@@ -26,6 +26,7 @@ class Case:
     zoo: str = ""  # the name of our twin, whose weights are those of `saved`
     saved: typing.Callable = None
     exact: bool = True  # what PyTorch gives is computed in f64
+    older: bool = False  # exported through TorchScript, as the newer exporter fails
     halves: bool = False  # weights are rounded to f16, as those of tests/data/zoo are
 
 
@@ -172,12 +173,17 @@ def text_model(model, config, call=masked, **options):
 
 
 def image_model(model, config, call=pictured, side=32, **options):
-    settings = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=side, patch_size=8)
+    settings = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=side,
+                    patch_size=8)
     return tiny(model, config, call, images, [(n, 3, side, side) for n in BATCHES], [{0: "batch"}], **(settings | options))
 
 
 def encoder_decoder(n, count, given):
     return [*ids_and_mask(n, count), torch.randint(2, 97, (n, given))]
+
+
+def older(case):
+    return dataclasses.replace(case, older=True)
 
 
 def transformers_models():
@@ -202,22 +208,21 @@ def transformers_models():
                                  position_buckets=16, max_position_embeddings=64, type_vocab_size=0),
         "modernbert": text_model("ModernBertModel", "ModernBertConfig", pad_token_id=0, bos_token_id=1, eos_token_id=2,
                                  cls_token_id=1, sep_token_id=2, local_attention=4),
-        "xlnet": text_model("XLNetModel", "XLNetConfig", d_model=32, n_layer=2, n_head=4, d_inner=48),
+        "xlnet": older(text_model("XLNetModel", "XLNetConfig", d_model=32, n_layer=2, n_head=4, d_inner=48)),
         "llama": text_model("LlamaForCausalLM", "LlamaConfig", causal, **llama),
         "mistral": text_model("MistralForCausalLM", "MistralConfig", causal, sliding_window=4, **llama),
         "qwen2": text_model("Qwen2ForCausalLM", "Qwen2Config", causal, **llama),
         "qwen3": text_model("Qwen3ForCausalLM", "Qwen3Config", causal, head_dim=8, **llama),
         "gemma2": text_model("Gemma2ForCausalLM", "Gemma2Config", causal, head_dim=8, sliding_window=4, **llama),
         "phi3": text_model("Phi3ForCausalLM", "Phi3Config", causal, pad_token_id=0, **llama),
-        "mixtral": text_model("MixtralForCausalLM", "MixtralConfig", causal, num_local_experts=4, experts_implementation="eager", **llama),
         "gpt-neox": text_model("GPTNeoXForCausalLM", "GPTNeoXConfig", causal, max_position_embeddings=64),
         "opt": text_model("OPTForCausalLM", "OPTConfig", causal, ffn_dim=48, max_position_embeddings=64, word_embed_proj_dim=32),
         "bloom": text_model("BloomForCausalLM", "BloomConfig", causal, n_layer=2, n_head=4),
         "falcon": text_model("FalconForCausalLM", "FalconConfig", causal),
-        "mamba": text_model("MambaForCausalLM", "MambaConfig", lambda model, ids, mask: [model(input_ids=ids, use_cache=False).logits],
-                            state_size=4, intermediate_size=64),
-        "t5": tiny("T5ForConditionalGeneration", "T5Config", translated, **both, vocab_size=97, d_model=32, d_kv=8, d_ff=48,
-                   num_layers=2, num_heads=4),
+        "mamba": text_model("MambaForCausalLM", "MambaConfig", state_size=4, intermediate_size=64,
+                            call=lambda model, ids, mask: [model(input_ids=ids, use_cache=False).logits]),
+        "t5": older(tiny("T5ForConditionalGeneration", "T5Config", translated, **both, vocab_size=97, d_model=32, d_kv=8, d_ff=48,
+                         num_layers=2, num_heads=4)),
         "bart": tiny("BartForConditionalGeneration", "BartConfig", translated, **both, **seq2seq),
         "marian": tiny("MarianMTModel", "MarianConfig", translated, **both, **seq2seq),
         "whisper": tiny("WhisperForConditionalGeneration", "WhisperConfig",
@@ -231,10 +236,10 @@ def transformers_models():
                      [TEXT, TEXT, {0: "batch"}], **clip),
         "vit": image_model("ViTModel", "ViTConfig"),
         "deit": image_model("DeiTModel", "DeiTConfig"),
-        "beit": image_model("BeitModel", "BeitConfig", use_relative_position_bias=True),
+        "beit": older(image_model("BeitModel", "BeitConfig", use_relative_position_bias=True)),
         "dinov2": image_model("Dinov2Model", "Dinov2Config"),
-        "swin": tiny("SwinModel", "SwinConfig", pictured, images, [(n, 3, 32, 32) for n in BATCHES], [{0: "batch"}], image_size=32,
-                     patch_size=2, embed_dim=8, depths=[1, 2], num_heads=[2, 4], window_size=4),
+        "swin": older(tiny("SwinModel", "SwinConfig", pictured, images, [(n, 3, 32, 32) for n in BATCHES], [{0: "batch"}],
+                           image_size=32, patch_size=2, embed_dim=8, depths=[1, 2], num_heads=[2, 4], window_size=4)),
         "convnext": tiny("ConvNextModel", "ConvNextConfig", pictured, images, [(n, 3, 32, 32) for n in BATCHES], [{0: "batch"}],
                          hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
         "segformer": image_model("SegformerForSemanticSegmentation", "SegformerConfig", side=64, hidden_sizes=[8, 8, 16, 16],
@@ -264,7 +269,7 @@ def torchvision_models():
         "regnet_x_400mf", "convnext_tiny")}
     return plain | {
         "inception_v3": vision("inception_v3", (2, 3, 128, 128), (1, 3, 160, 128), (5, 3, 112, 96), init_weights=False),
-        "googlenet": vision("googlenet", init_weights=False),
+        "googlenet": older(vision("googlenet", init_weights=False)),
         "swin_t": vision("swin_t"),
         "swin_v2_t": vision("swin_v2_t"),
         "maxvit_t": vision("maxvit_t", *square(224), opened=fixed),
@@ -277,8 +282,10 @@ def torchvision_models():
         "ssdlite320_mobilenet_v3_large": detection("ssdlite320_mobilenet_v3_large"),
         "maskrcnn_resnet50_fpn": detection("maskrcnn_resnet50_fpn"),
         "keypointrcnn_resnet50_fpn": detection("keypointrcnn_resnet50_fpn"),
-        "raft_small": Case(lambda: Called(vision("raft_small", inside=".optical_flow").make(), lambda model, a, b: [model(a, b, num_flow_updates=3)[-1]]),
-                           lambda n: [torch.randn(n, 3, 128, 128), torch.randn(n, 3, 128, 128)], [(n,) for n in BATCHES], [{0: "batch"}] * 2),
+        "raft_small": Case(lambda: Called(vision("raft_small", inside=".optical_flow").make(),
+                                          lambda model, a, b: [model(a, b, num_flow_updates=3)[-1]]),
+                           lambda n: [torch.randn(n, 3, 128, 128), torch.randn(n, 3, 128, 128)],
+                           [(n,) for n in BATCHES], [{0: "batch"}] * 2),
         "r3d_18": Case(lambda: vision("r3d_18", inside=".video").make(), lambda n: [torch.randn(n, 3, 8, 48, 48)],
                        [(n,) for n in BATCHES], fixed),
         "mvit_v1_b": Case(lambda: vision("mvit_v1_b", inside=".video").make(), lambda n: [torch.randn(n, 3, 16, 224, 224)],
@@ -293,7 +300,8 @@ def detection(name):
         return [value for value in model([x])[0].values()]
 
     case = vision(name, inside=".detection", weights_backbone=None)
-    return Case(lambda: Called(case.make(), call), lambda h, w: [torch.rand(3, h, w)], [(120, 160), (96, 96)], [None])
+    return Case(lambda: Called(case.make(), call), lambda h, w: [torch.rand(3, h, w)], [(120, 160), (96, 96)], [None],
+                exact=False, older=True)
 
 
 # ---- models of our own, of layers that the others lack --------------------------------------------------------------
@@ -392,7 +400,8 @@ class Sampler(nn.Module):
         running = torch.cumsum(x, -1)
         shuffled = nn.functional.pixel_shuffle(x, 2)
         padded = nn.functional.pad(x, (1, 2, 2, 1), mode="reflect")
-        picked = torch.where(x > 0, x, x.abs().log1p()).gather(3, index[:, None, None, :].clamp(max=x.shape[3] - 1).expand(-1, 4, x.shape[2], -1))
+        column = index[:, None, None, :].clamp(max=x.shape[3] - 1).expand(-1, 4, x.shape[2], -1)
+        picked = torch.where(x > 0, x, x.abs().log1p()).gather(3, column)
         return warped, half, large, best, where, spread, running, shuffled, padded, picked
 
 
@@ -408,9 +417,9 @@ class Branches(nn.Module):
 
 
 def own_models():
-    frames = [{0: "batch", 1: "frames"}]
     def recurrent(kind, **options):
-        return Case(lambda: Recurrent(kind, batch_first=True, **options), lambda n, t: [torch.randn(n, t, 6)], [(2, 9), (1, 5), (5, 12)], frames)
+        return Case(lambda: Recurrent(kind, batch_first=True, **options), lambda n, t: [torch.randn(n, t, 6)],
+                    [(2, 9), (1, 5), (5, 12)], [{0: "batch", 1: "frames"}])
 
     return {
         "rnn": recurrent("RNN"), "rnn-relu-both": recurrent("RNN", nonlinearity="relu", bidirectional=True),
@@ -420,7 +429,8 @@ def own_models():
                             [(2, 6, 4), (1, 3, 5), (5, 8, 2)], [{0: "batch", 1: "source"}, {0: "batch", 1: "target"}]),
         "denoiser": Case(Denoiser, lambda n, h, w: [torch.randn(n, 3, h, w), torch.randint(0, 1000, (n,))],
                          [(2, 16, 24), (1, 8, 32), (5, 24, 8)], [PICTURE[0], {0: "batch"}], {"height": 2, "width": 2}),
-        "spectrum": Case(Spectrum, lambda n, t: [torch.randn(n, t)], [(2, 400), (1, 333), (5, 640)], [{0: "batch", 1: "samples"}]),
+        "spectrum": Case(Spectrum, lambda n, t: [torch.randn(n, t)], [(2, 400), (1, 333), (5, 640)],
+                         [{0: "batch", 1: "samples"}]),
         "sampler": Case(Sampler, lambda n, h, w: [torch.randn(n, 4, h, w), torch.randint(0, 4 * h * w, (n, 5))],
                         [(2, 8, 12), (1, 6, 10), (5, 14, 8)], [PICTURE[0], {0: "batch"}], {"height": 2, "width": 2}),
         "branches": Case(Branches, lambda n: [torch.randn(n, 8)], [(n,) for n in BATCHES], [{0: "batch"}]),
