@@ -114,7 +114,7 @@ struct SaveOptions {
   /// What the first size of the first input is called, which stays open, here and where other inputs begin with the
   /// same size; empty: it is fixed, as all other sizes are.
   std::string batch = "batch";
-  /// "input" and "output" without, and "input_2", ... where there are several.
+  /// Those without are "input" and "output", and "input_2", ... behind the first.
   std::vector<std::string> inputs = {}, outputs = {};
   int64_t most_bytes = 2'000'000'000;  ///< of weights in the model file, at most so many; more go to PATH.data
 };

@@ -71,8 +71,7 @@ Name GraphWriter::unique(const Name& wanted) {
 
 void GraphWriter::name_inputs(const StateDict& weights) {
   const auto named = [](const Names& given, const char* what, size_t count, const std::string& file) {
-    if (given.size() > count)
-      throw Error(fmt::format("{}: {} names for {} {}s", file, given.size(), count, what));
+    if (given.size() > count) throw Error(fmt::format("{}: {} names for {} {}s", file, given.size(), count, what));
     Names all = given;
     for (size_t i = all.size(); i < count; ++i) all.push_back(i ? fmt::format("{}_{}", what, i + 1) : what);
     return all;
