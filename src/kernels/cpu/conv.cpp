@@ -136,7 +136,7 @@ Reason takes_planes(const Call& call, bool scattered) {
   const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
   if (std::min(places(from), places(to)) < 20) return Reason::Small;
   const bool few = each <= 8 || (each <= 12 && summed <= 16);
-  return few || (scattered && std::min(each, summed) <= 16) ? Reason::Ok : Reason::Shape;
+  return few || (scattered && std::min(each, summed) <= 32) ? Reason::Ok : Reason::Shape;
 }
 bool is_strided(const Call& call) {
   const auto& a = call.attrs.as<ConvAttrs>();
