@@ -74,7 +74,8 @@ void set_gradient(Workspace& workspace, const Operand& dx, long long results, bo
   constexpr long long most = most_gathered;
   const bool fits = bounded && entries <= static_cast<double>(most) && results <= most && gathered_places(a) < most;
   a.adding = nondeterministic_allowed() ? Adding::any_order : fits ? Adding::lists : Adding::in_order;
-  if (a.adding == Adding::lists) a.room = workspace.take(GatherRoom(gathered_places(a), static_cast<long long>(entries), a.type).bytes);
+  if (a.adding == Adding::lists)
+    a.room = workspace.take(GatherRoom(gathered_places(a), static_cast<long long>(entries), a.type).bytes);
   a.dx = result(workspace, dx, a.adding == Adding::lists ? dx.dtype() : statistics_dtype(dx));
 #else
   (void)results, (void)bounded;

@@ -244,7 +244,8 @@ struct RegionSources {
       const C wanted = ceil(length / static_cast<C>(bins[dim]));
       count = wanted > C(0) ? static_cast<i32>(wanted < C(1 << 20) ? wanted : C(1 << 20)) : 0;
     }
-    return {begin, length / (static_cast<C>(bins[dim]) * static_cast<C>(count)), static_cast<C>(bin) * static_cast<C>(count), count};
+    return {begin, length / (static_cast<C>(bins[dim]) * static_cast<C>(count)),
+            static_cast<C>(bin) * static_cast<C>(count), count};
   }
   /// The border repeats up to one element beyond the image; farther samples are 0.
   static TESSERA_HD DimTaps<C, 2> taps_of(const Along& bin, i32 i, i32 length) {
