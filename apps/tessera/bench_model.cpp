@@ -204,6 +204,7 @@ void time_zoo_model(const BenchModelOptions& o, const models::ZooModel& kind) {
 
 void run(const BenchModelOptions& o) {
   o.common.apply();
+  check(o);
   for (const models::ZooModel& kind : models::zoo())
     if (kind.name == o.model) return time_zoo_model(o, kind);
   time_file(o);
@@ -218,13 +219,15 @@ void add_bench_model(Command bench) {
   command
       .option("--batch", options->batches, "sizes, as in 1,16: of each input's first size that the model leaves open")
       .with_default();
-  command.option("--per-threads", options->threads, "numbers of threads, as in 1,2");
+  command.option("--threads", options->threads,
+                 "numbers of threads of the CPU, as in 1,2; all this process may use where none are given");
   command.option("--dim", options->dims, "NAME=SIZE: of another size that the model leaves open");
   command.option("--weights", options->weights,
                  "safetensors of a model of the zoo, in its authors' names; random ones otherwise");
   command.option("--seconds", options->seconds, "time to measure each").range(0.01, 600.0).with_default();
   command.option("--python", options->python,
                  "a Python whose ONNX Runtime and OpenVINO, or for the zoo whose PyTorch, is measured beside it");
+  options->common.own_threads = true;
   options->common.add_to(command, true);
   command.run([options] { run(*options); });
 }

@@ -18,9 +18,10 @@ namespace tessera::app {
 void CommonOptions::add_to(Command app, bool measures) {
   const std::string more = without_memory ? "; without a card cuda:sm80, cuda:sm90 or hip:gfx90a" : "";
   app.option("--device", device, "cpu, cuda:N or hip:N" + more).with_default();
-  app.option("--threads", threads, "threads of the CPU; 0 means all this process may use")
-      .range(0, 1024)
-      .with_default();
+  if (!own_threads)
+    app.option("--threads", threads, "threads of the CPU; 0 means all this process may use")
+        .range(0, 1024)
+        .with_default();
   app.flag("--tf32", tf32, "products of f32 on NVIDIA's cards may round their operands to tf32");
   app.flag("--nondeterministic", nondeterministic, "kernels on GPUs may add up in any order: faster, other last bits");
   app.option("--seed", seed, "seed of every random draw").with_default();
@@ -47,17 +48,19 @@ void CommonOptions::apply() const {
   if (d.meta && !without_memory) throw UsageError("device " + device + " has no memory: nothing can be computed there");
   if (const std::string reason = why_unavailable(d); !reason.empty())
     throw UsageError("device " + device + " is not available: " + reason);
-  if (!json.empty()) {  // known before the work, not after it
-    const std::string folder = std::filesystem::path(json).parent_path().string();
-    if (std::filesystem::is_directory(json) || access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
-      throw UsageError("cannot write " + json);
-  }
+  if (!json.empty()) require_writable(json);
   if (threads) set_num_threads(threads);
   allow_tf32(tf32);
   allow_nondeterministic(nondeterministic);
   manual_seed(seed);
   if (tune) measure_picks();
   if (!picks.empty()) pin_picks(picks, d);
+}
+
+void require_writable(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (std::filesystem::is_directory(path) || access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+    throw UsageError("cannot write " + path);
 }
 
 std::string decimal(double number, const char* unit) {

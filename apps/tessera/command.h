@@ -19,6 +19,7 @@ struct CommonOptions {
   uint64_t seed = 1337;
   bool tune = false;
   bool without_memory = false;  // devices that have none will do: nothing is computed
+  bool own_threads = false;     // the command has a --threads of its own
   void add_to(Command app, bool measures);
   /// --tune and --picks, for commands that run operators.
   void add_picks_to(Command app);
@@ -29,6 +30,9 @@ struct CommonOptions {
   /// The name of the device, or how many threads.
   std::string place() const;
 };
+
+/// Throws UsageError where a file cannot be written: known before the work, not after it.
+void require_writable(const std::string& path);
 
 /// Four digits and a unit with its prefix: "16.35 GFLOP".
 std::string decimal(double number, const char* unit);

@@ -221,6 +221,7 @@ void write_again(const ExportOptions& options) {
 
 void run(const ExportOptions& options) {
   options.common.apply();
+  require_writable(options.output);
   if (options.model.ends_with(".onnx")) return write_again(options);
   Exported model = model_of(options);
   settle(options.dims, model.inputs);
@@ -233,8 +234,11 @@ void run(const ExportOptions& options) {
   }
   onnx::save(*model.module, inputs, options.output,
              {.opset = options.opset, .inputs = taken, .outputs = model.outputs});
-  fmt::print("wrote {}: opset {}, {} parameters, {} -> {}\n", options.output, options.opset,
-             model.module->parameter_count(), fmt::join(described, ", "), fmt::join(model.outputs, ", "));
+  const onnx::Inspection written = onnx::inspect(options.output);
+  fmt::print("wrote {}: opset {}, {} -> {}\n", options.output, options.opset, fmt::join(described, ", "),
+             fmt::join(model.outputs, ", "));
+  fmt::print("{} parameters of the model; the file holds {} numbers, {}\n", model.module->parameter_count(),
+             written.parameters, decimal(static_cast<double>(written.parameter_bytes), "B"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <map>
 
-#include "command_line.h"
+#include "command.h"
 #include "tessera/error.h"
 
 extern char** environ;
@@ -108,11 +108,16 @@ void draw(const std::string& source, const std::string& format, const std::strin
 
 std::string graphviz_text(const onnx::Inspection& model) { return Picture(model).text(); }
 
+void require_graph_file(const std::string& path) {
+  const std::string format = std::filesystem::path(path).extension().string();
+  if (format != ".dot" && format != ".svg" && format != ".png" && format != ".pdf")
+    throw UsageError(path + ": a graph is written as .svg, .png, .pdf or .dot");
+  require_writable(path);
+}
+
 void write_graph(const onnx::Inspection& model, const std::string& path) {
   const std::string format = std::filesystem::path(path).extension().string();
   if (format == ".dot") return write_text(graphviz_text(model), path);
-  if (format != ".svg" && format != ".png" && format != ".pdf")
-    throw UsageError(path + ": a graph is written as .svg, .png, .pdf or .dot");
   const std::string source = path + ".dot.part";
   write_text(graphviz_text(model), source);
   try {

@@ -8,9 +8,7 @@
 #include "command.h"
 #include "graph_picture.h"
 #include "model_inputs.h"
-#include "ops/cost.h"
-#include "ops/op_table.h"
-#include "tessera/observer.h"
+#include "run_cost.h"
 #include "tessera/onnx.h"
 
 namespace tessera::app {
@@ -22,35 +20,13 @@ struct InfoOptions {
   std::vector<std::string> dims;
 };
 
-struct Share {
-  int64_t calls = 0;
-  double flops = 0, bytes = 0;
-};
-/// What each operator of the library takes in a run.
-struct Counter : Observer {
-  std::map<std::string, Share> operators;
-  void returned(const CallSeen& call) override {
-    const Op& op = find_op(call.op);
-    if (op.view || call.failed) return;
-    std::vector<TensorMeta> in, out;
-    for (const Tensor& t : call.inputs) in.push_back(t.defined() ? t.meta() : TensorMeta{});
-    for (const Tensor& t : call.outputs) out.push_back(t.defined() ? t.meta() : TensorMeta{});
-    const Cost cost = cost_of(op, in, out, call.attrs);
-    Share& share = operators[std::string(call.op)];
-    ++share.calls;
-    share.flops += cost.flops;
-    share.bytes += cost.bytes;
-  }
-};
-
 void print_ports(const char* what, const std::vector<onnx::Port>& ports) {
   fmt::print("{}\n", what);
   for (const onnx::Port& port : ports) fmt::print("  {}  {}\n", port.name, describe(port));
 }
 
-void print_run(const InfoOptions& options, Results& results) {
+void print_run(const InfoOptions& options, const std::map<std::string, int64_t>& dims, Results& results) {
   const onnx::Model model(options.model, {.device = options.common.target()});
-  const auto dims = parse_dims(options.dims);
   const auto open = [&](const onnx::Port& port) {
     return !port.has_shape || std::any_of(port.dims.begin(), port.dims.end(), [&](const std::string& d) {
       return !std::isdigit(static_cast<unsigned char>(d[0])) && !dims.count(d);
@@ -60,15 +36,11 @@ void print_run(const InfoOptions& options, Results& results) {
     if (port.kind != onnx::Port::kTensor || open(port))
       return fmt::print("\nFLOPs and memory are known once sizes are: give --dim NAME=SIZE for each that is open\n");
   const auto inputs = model_inputs(model, {}, dims);
-  Counter counter;
   reset_peak_memory(options.common.target());
-  {
-    const Observing guard(counter);
-    (void)model.run_by_name(inputs);
-  }
+  const auto operators = cost_of_run([&] { (void)model.run_by_name(inputs); });
   const int64_t peak = memory_stats(options.common.target()).peak_allocated;
   Share all;
-  std::vector<std::pair<std::string, Share>> sorted(counter.operators.begin(), counter.operators.end());
+  std::vector<std::pair<std::string, Share>> sorted(operators.begin(), operators.end());
   std::sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second.flops > b.second.flops; });
   fmt::print("\n{:<32} {:>6} {:>13} {:>13}\n", "operator here", "calls", "FLOPs", "bytes moved");
   for (const auto& [name, share] : sorted) {
@@ -83,7 +55,10 @@ void print_run(const InfoOptions& options, Results& results) {
 
 void run(const InfoOptions& options) {
   options.common.apply();
+  const auto dims = parse_dims(options.dims);
+  if (!options.graph.empty()) require_graph_file(options.graph);
   const onnx::Inspection info = onnx::inspect(options.model);
+  require_dims(info.inputs, dims);
   Results results("info", options.common);
   std::vector<std::string> opsets;
   for (const auto& [domain, version] : info.opsets) opsets.push_back(fmt::format("{} {}", domain, version));
@@ -91,7 +66,8 @@ void run(const InfoOptions& options) {
              info.producer.empty() ? "an unnamed producer" : info.producer);
   print_ports("inputs", info.inputs);
   print_ports("outputs", info.outputs);
-  fmt::print("{} parameters, {}\n", info.parameters, decimal(static_cast<double>(info.parameter_bytes), "B"));
+  fmt::print("{} numbers in parameters and constants, {}\n", info.parameters,
+             decimal(static_cast<double>(info.parameter_bytes), "B"));
   fmt::print("{} nodes\n", info.nodes);
   std::vector<std::pair<std::string, int64_t>> sorted(info.operators.begin(), info.operators.end());
   std::stable_sort(sorted.begin(), sorted.end(), [](auto& a, auto& b) { return a.second > b.second; });
@@ -106,7 +82,7 @@ void run(const InfoOptions& options) {
   results.extra()["unsupported"] = info.unsupported;
   if (info.unsupported.empty()) {
     try {
-      print_run(options, results);
+      print_run(options, dims, results);
     } catch (const UsageError&) {
       throw;
     } catch (const Error& e) {

@@ -6,8 +6,11 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "kernels/cpu/peak.h"
+#include "run_cost.h"
 #include "tessera/parallel.h"
 #include "tessera/stream.h"
 
@@ -43,18 +46,23 @@ Latency summary_of(std::vector<double> times) {
   return {at(0.5), at(0.9), at(0.99), times.size()};
 }
 
-std::vector<int64_t> counts(const std::string& text, const char* what) {
+std::vector<int64_t> counts(const std::string& text, const char* what, int64_t most) {
   std::vector<int64_t> all;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     int64_t n = 0;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, n);
-    if (error != std::errc() || stop != text.data() + end || n < 1)
+    if (error != std::errc() || stop != text.data() + end || n < 1 || n > most)
       throw UsageError(fmt::format("'{}' is no list of {}", text, what));
     all.push_back(n);
     begin = end + 1;
   }
   return all;
+}
+
+std::vector<int64_t> batches_of(const LatencyOptions& o) { return counts(o.batches, "batch sizes", int64_t(1) << 31); }
+std::vector<int64_t> threads_of(const LatencyOptions& o) {
+  return o.threads.empty() ? std::vector<int64_t>{num_threads()} : counts(o.threads, "threads", 1024);
 }
 
 Latency latency_of(const TimedCall& call, const LatencyOptions& o) {
@@ -104,32 +112,47 @@ std::vector<nlohmann::json> peers(const LatencyOptions& o, const std::string& sc
 
 }  // namespace
 
+void check(const LatencyOptions& o) {
+  (void)batches_of(o);
+  (void)threads_of(o);
+  if (!o.python.empty() && std::system((quoted(o.python) + " -c '' 2>/dev/null").c_str()) != 0)
+    throw UsageError(fmt::format("--python: {} is no Python that starts", o.python));
+}
+
 void time_model(const LatencyOptions& o, const TimedModel& model) {
-  const std::vector<int64_t> threads =
-      o.threads.empty() ? std::vector<int64_t>{num_threads()} : counts(o.threads, "threads");
   Results results("bench model", o.common);
-  fmt::print("{:>5} {:>7}  {:<22} {:>10} {:>10} {:>10} {:>11} {:>9}\n", "batch", "threads", "", "p50 ms", "p90 ms",
-             "p99 ms", "samples/s", "ours/this");
-  for (const int64_t batch : counts(o.batches, "batch sizes"))
-    for (const int64_t n : threads) {
+  fmt::print("{:>5} {:>7}  {:<22} {:>10} {:>10} {:>10} {:>11} {:>8} {:>10} {:>9}\n", "batch", "threads", "", "p50 ms",
+             "p90 ms", "p99 ms", "samples/s", "of peak", "memory", "ours/this");
+  const bool on_cpu = !o.common.target().is_gpu();
+  for (const int64_t batch : batches_of(o))
+    for (const int64_t n : threads_of(o)) {
       set_num_threads(static_cast<int>(n));
       const TimedCall call = model.with_batch(batch);
+      const double flops = flops_of_run(call.once);
+      const double peak = on_cpu ? 1e9 * cpu_kernels::measure_fma_peak(static_cast<int>(n), 0.1).gflops : 0;
       reset_peak_memory(o.common.target());
       const Latency ours = latency_of(call, o);
-      const auto line = [&](const std::string& name, const Latency& l) {
-        fmt::print("{:>5} {:>7}  {:<22} {:>10.3f} {:>10.3f} {:>10.3f} {:>11.1f} {:>9.2f}\n", batch, n, name, l.p50,
-                   l.p90, l.p99, static_cast<double>(batch) * 1e3 / l.p50, ours.p50 / l.p50);
-        results.add(fmt::format("{} batch {} threads {} p50", name, batch, n), l.p50, "ms", false);
+      const auto memory = static_cast<double>(memory_stats(o.common.target()).peak_allocated);
+      const auto line = [&](const std::string& name, const Latency& l, const std::string& bytes) {
+        const double rate = static_cast<double>(batch) * 1e3 / l.p50, share = flops / (l.p50 * 1e-3) / peak;
+        fmt::print("{:>5} {:>7}  {:<22} {:>10.3f} {:>10.3f} {:>10.3f} {:>11.1f} {:>8} {:>10} {:>9.2f}\n", batch, n,
+                   name, l.p50, l.p90, l.p99, rate, peak > 0 ? fmt::format("{:.1f} %", 100 * share) : "-", bytes,
+                   ours.p50 / l.p50);
+        const std::string of = fmt::format("{} batch {} threads {} ", name, batch, n);
+        results.add(of + "p50", l.p50, "ms", false);
+        results.add(of + "p90", l.p90, "ms", false);
+        results.add(of + "p99", l.p99, "ms", false);
+        results.add(of + "throughput", rate, "samples/s", true);
+        if (peak > 0) results.add(of + "share of the peak", share, "fraction", true);
         std::fflush(stdout);
       };
-      line("Tessera", ours);
-      results.add(fmt::format("Tessera batch {} threads {} peak memory", batch, n),
-                  static_cast<double>(memory_stats(o.common.target()).peak_allocated), "bytes", false);
+      line("Tessera", ours, decimal(memory, "B"));
+      results.add(fmt::format("Tessera batch {} threads {} peak memory", batch, n), memory, "bytes", false);
       if (o.python.empty() || call.arguments.empty()) continue;
       for (const nlohmann::json& peer : peers(o, model.peers, call.arguments, n)) {
         const std::string name = peer.value("name", "?");
         if (peer.contains("error")) fmt::print(stderr, "note: {}: {}\n", name, peer["error"].get<std::string>());
-        else line(name, {peer["p50"], peer["p90"], peer["p99"], peer["calls"]});
+        else line(name, {peer["p50"], peer["p90"], peer["p99"], peer["calls"]}, "-");
       }
     }
   results.write();

@@ -28,6 +28,9 @@ struct TimedModel {
   std::string peers;
 };
 
+/// Throws UsageError: before a model is loaded.
+void check(const LatencyOptions& options);
+
 /// Times the model and its peers, prints a table and writes results. Throws UsageError.
 void time_model(const LatencyOptions& options, const TimedModel& model);
 

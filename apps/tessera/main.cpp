@@ -12,6 +12,7 @@ namespace {
 int fail(int code, std::string message) {
   for (char& c : message)
     if (c == '\n') c = ' ';
+  std::fflush(stdout);  // first what came before
   fmt::print(stderr, "error: {}\n", message);
   return code;
 }

@@ -35,14 +35,25 @@ std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts)
   std::map<std::string, int64_t> dims;
   for (const std::string& text : texts) {
     const auto [name, size] = halves(text, "NAME=SIZE");
+    if (dims.contains(name)) throw UsageError(fmt::format("--dim: size {} is given twice", name));
     if ((dims[name] = to_count(size)) < 0) throw UsageError(fmt::format("'{}' is not NAME=SIZE", text));
   }
   return dims;
 }
 std::map<std::string, std::string> parse_files(const std::vector<std::string>& texts) {
   std::map<std::string, std::string> files;
-  for (const std::string& text : texts) files.insert(halves(text, "NAME=FILE"));
+  for (const std::string& text : texts)
+    if (const auto [at, fresh] = files.insert(halves(text, "NAME=FILE")); !fresh)
+      throw UsageError(fmt::format("--input: input {} is given twice", at->first));
   return files;
+}
+
+void require_dims(const std::vector<onnx::Port>& inputs, const std::map<std::string, int64_t>& dims) {
+  for (const auto& [name, size] : dims)
+    if (std::none_of(inputs.begin(), inputs.end(), [&](const onnx::Port& port) {
+          return std::find(port.dims.begin(), port.dims.end(), name) != port.dims.end();
+        }))
+      throw UsageError(fmt::format("no input has a size called {}", name));
 }
 
 onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64_t>& dims) {
@@ -68,11 +79,7 @@ std::map<std::string, onnx::Value> model_inputs(const onnx::Model& model,
                                                 const std::map<std::string, int64_t>& dims) {
   std::map<std::string, onnx::Value> all;
   std::map<std::string, std::string> left = files;
-  for (const auto& [name, size] : dims)
-    if (std::none_of(model.inputs().begin(), model.inputs().end(), [&](const onnx::Port& port) {
-          return std::find(port.dims.begin(), port.dims.end(), name) != port.dims.end();
-        }))
-      throw UsageError(fmt::format("no input has a size called {}", name));
+  require_dims(model.inputs(), dims);
   for (const onnx::Port& port : model.inputs()) {
     const auto at = left.find(port.name);
     if (at == left.end()) {

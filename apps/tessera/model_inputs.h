@@ -13,6 +13,9 @@ std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts)
 /// "NAME=FILE", by name. Throws UsageError.
 std::map<std::string, std::string> parse_files(const std::vector<std::string>& texts);
 
+/// Throws UsageError for a size that no input has.
+void require_dims(const std::vector<onnx::Port>& inputs, const std::map<std::string, int64_t>& dims);
+
 /// A seeded random value of the declared shape: normal numbers, integers below 10, bools. Throws UsageError where a
 /// size is open that `dims` does not name.
 onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64_t>& dims);

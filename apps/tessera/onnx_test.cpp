@@ -127,15 +127,28 @@ std::vector<fs::path> tests_in(const std::vector<std::string>& folders) {
   return all;
 }
 
+/// Also between commas.
+std::vector<std::string> parts_of(const std::vector<std::string>& lists) {
+  std::vector<std::string> all;
+  for (const std::string& list : lists)
+    for (size_t begin = 0; begin <= list.size();) {
+      const size_t end = std::min(list.find(',', begin), list.size());
+      if (end > begin) all.push_back(list.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  return all;
+}
+
 void run(const OnnxTestOptions& options) {
   options.common.apply();
+  const std::vector<std::string> only = parts_of(options.only);
   Results results("onnx-test", options.common);
   std::map<std::string, int64_t> counts;
   nlohmann::json& list = results.extra()["tests"] = nlohmann::json::array();
   for (const fs::path& folder : tests_in(options.folders)) {
     const std::string name = folder.filename().string();
     const auto names = [&](const std::string& part) { return name.find(part) != name.npos; };
-    if (!options.only.empty() && std::none_of(options.only.begin(), options.only.end(), names)) continue;
+    if (!only.empty() && std::none_of(only.begin(), only.end(), names)) continue;
     const Outcome outcome = test(folder, options);
     ++counts[outcome.result];
     list.push_back({{"name", outcome.name}, {"result", outcome.result}, {"why", outcome.why}});
@@ -158,7 +171,7 @@ void add_onnx_test(Command app) {
   command.option("folders", options->folders, "folders with model.onnx, or with such folders in them")
       .take_all()
       .required();
-  command.option("--only", options->only, "tests whose name contains one of these");
+  command.option("--only", options->only, "tests whose name contains one of these, as in conv,pool");
   command.option("--rtol", options->rtol, "relative tolerance").range(0.0, 1.0).with_default();
   command.option("--atol", options->atol, "absolute tolerance").range(0.0, 1.0).with_default();
   command.flag("--verbose", options->verbose, "print what passes, too");

@@ -26,11 +26,14 @@ struct RunOptions {
   std::vector<std::string> inputs, dims;
 };
 
-std::string range_of(const Tensor& t) {
-  if (t.numel() == 0) return "no elements";
-  const Tensor wide = t.to(cpu()).to(Float64);
-  return fmt::format("{:.6g} to {:.6g}, mean {:.6g}", amin(wide).item(), amax(wide).item(), mean(wide).item());
-}
+/// What a tensor with elements comes to.
+struct Range {
+  double low, high, mean;
+  explicit Range(const Tensor& t) {
+    const Tensor wide = t.to(cpu()).to(Float64);
+    low = amin(wide).item(), high = amax(wide).item(), mean = tessera::mean(wide).item();
+  }
+};
 
 /// The name as it is, or in quotes where it would disturb a terminal.
 std::string plain(const std::string& name) {
@@ -38,15 +41,24 @@ std::string plain(const std::string& name) {
   return std::any_of(name.begin(), name.end(), disturbs) ? in_quotes(name) : name;
 }
 
-void print(const std::string& name, const onnx::Value& value) {
+/// A line for each value, and an object for each tensor.
+void report(const std::string& name, const onnx::Value& value, nlohmann::json& list) {
   if (!value.is_tensor()) {
     fmt::print("{}  {}\n", plain(name), describe(value));
     if (value.is_sequence())
-      for (size_t i = 0; i < value.sequence().size(); ++i) print(fmt::format("{}[{}]", name, i), value.sequence()[i]);
+      for (size_t i = 0; i < value.sequence().size(); ++i)
+        report(fmt::format("{}[{}]", name, i), value.sequence()[i], list);
     return;
   }
   const Tensor& t = value.tensor();
-  fmt::print("{}  {}{}  {}\n", plain(name), tessera::name(t.dtype()), to_string(t.shape()), range_of(t));
+  fmt::print("{}  {}{}  ", plain(name), tessera::name(t.dtype()), to_string(t.shape()));
+  nlohmann::json& one = list.emplace_back();
+  one = {{"name", name}, {"dtype", tessera::name(t.dtype())}, {"shape", nlohmann::json::array()}};
+  for (const Dim d : t.shape()) one["shape"].push_back(d.value());
+  if (t.numel() == 0) return fmt::print("no elements\n");
+  const Range range(t);
+  fmt::print("{:.6g} to {:.6g}, mean {:.6g}\n", range.low, range.high, range.mean);
+  one["min"] = range.low, one["max"] = range.high, one["mean"] = range.mean;
 }
 
 /// A file name of an output's name, which may have slashes.
@@ -72,7 +84,7 @@ void run(const RunOptions& options) {
   const auto files = parse_files(options.inputs);
   const auto dims = parse_dims(options.dims);
   const Device device = options.common.target();
-  const DType dtype = options.dtype == "fp16" ? Float16 : options.dtype == "bf16" ? BFloat16 : Float32;
+  const DType dtype = options.dtype.ends_with("16") ? options.dtype == "bf16" ? BFloat16 : Float16 : Float32;
   const onnx::Model model(options.model, {.device = device, .dtype = dtype});
   const auto inputs = model_inputs(model, files, dims);
   std::map<std::string, onnx::Value> outputs;
@@ -82,7 +94,9 @@ void run(const RunOptions& options) {
     if (device.is_gpu()) current_stream(device).synchronize();
   });
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  for (const onnx::Port& port : model.outputs()) print(port.name, outputs[port.name]);
+  Results results("run", options.common);
+  nlohmann::json& list = results.extra()["outputs"] = nlohmann::json::array();
+  for (const onnx::Port& port : model.outputs()) report(port.name, outputs[port.name], list);
   if (!options.output.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.output, error);
@@ -94,7 +108,6 @@ void run(const RunOptions& options) {
       save(options.output, file, value);
     }
   }
-  Results results("run", options.common);
   results.add("first run", took.count(), "ms", false);
   results.write();
 }
@@ -109,8 +122,8 @@ void add_run(Command app) {
                  "NAME=FILE: .npy, or .pb as in ONNX's tests; inputs without a file are drawn");
   command.option("--dim", options->dims, "NAME=SIZE: of a size that the model leaves open");
   command.option("--output", options->output, "folder for outputs, as NAME.npy; / and the like become _");
-  command.option("--dtype", options->dtype, "products in fp16 or bf16")
-      .one_of({"as it is", "fp16", "bf16"})
+  command.option("--dtype", options->dtype, "products in f16, also called fp16, or bf16")
+      .one_of({"as it is", "f16", "fp16", "bf16"})
       .with_default();
   options->common.add_to(command, true);
   options->recording.add_to(command, "wait=0,warmup=0,active=1");

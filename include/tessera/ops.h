@@ -22,7 +22,8 @@ Tensor sub(Tensor a, Tensor b);
 Tensor mul(Tensor a, Tensor b);
 /// True division: integers become f32.
 Tensor div(Tensor a, Tensor b);
-/// floor(a / b); integers stay integers.
+/// floor(a / b); integers stay integers. On the CPU a division of integers by 0 throws Error; on a GPU, and in a
+/// captured function, the quotient is 0 and the remainder a.
 Tensor floor_div(Tensor a, Tensor b);
 /// Sign of the divisor, as in Python.
 Tensor remainder(Tensor a, Tensor b);
@@ -60,7 +61,7 @@ Tensor ceil(Tensor x);
 /// Half to even.
 Tensor round(Tensor x);
 Tensor trunc(Tensor x);
-/// min(max(x, low), high).
+/// min(max(x, low), high); of integers f32 where a bound has a fraction. On a bound the gradient is 0.
 Tensor clamp(Tensor x, double low, double high);
 Tensor relu(Tensor x);
 /// x * Phi(x).

@@ -90,7 +90,8 @@ Tensor non_max_suppression(const Tensor& boxes, const Tensor& scores, const Supp
 
 // ---- rearranging: src/ops/image.cpp ---------------------------------------------------------------------------------
 /// Blocks of channels become squares: x [n, c factor², h, w] -> [n, c, h factor, w factor]. The place in the square is
-/// the inner part of a channel (ONNX: CRD), and the outer one in depth_to_space (DCR). Shi et al. 2016.
+/// the inner part of a channel (ONNX: CRD), and the outer one in depth_to_space (DCR). The first takes any dims before
+/// the channels. Shi et al. 2016.
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);
 Tensor depth_to_space(const Tensor& x, int64_t factor);
 // Their reverses.
@@ -100,7 +101,7 @@ Tensor space_to_depth(const Tensor& x, int64_t factor);
 Tensor channel_shuffle(const Tensor& x, int64_t groups);
 enum class Padding : uint8_t {
   Constant,
-  Reflect,  ///< mirrored about the outermost elements
+  Reflect,  ///< mirrored about the outermost elements, by fewer than there are
   Edge,     ///< the outermost elements repeated
   Wrap,     ///< from the other end
 };

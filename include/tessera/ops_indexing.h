@@ -46,9 +46,9 @@ std::pair<Tensor, Tensor> sort(const Tensor& x, int64_t dim = -1, bool descendin
 Tensor argsort(const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The k-th smallest element along `dim`, k from 1, and its index.
 std::pair<Tensor, Tensor> kthvalue(const Tensor& x, int64_t k, int64_t dim = -1, bool keepdim = false);
-/// The middle element along `dim`, the smaller of two, and its index.
+/// The middle element along `dim`, the smaller of two, and its index; those of the first NaN where there is one.
 std::pair<Tensor, Tensor> median(const Tensor& x, int64_t dim, bool keepdim = false);
-/// That of all elements.
+/// That of all elements; NaN of none.
 Tensor median(const Tensor& x);
 /// The largest (smallest) element along `dim` and the index of the first such one.
 std::pair<Tensor, Tensor> max_with_index(const Tensor& x, int64_t dim, bool keepdim = false);

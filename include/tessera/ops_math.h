@@ -32,12 +32,12 @@ Tensor hypot(const Tensor& a, const Tensor& b);
 Tensor erfinv(const Tensor& x);
 /// log |gamma(x)|, infinite at 0, -1, -2, ...
 Tensor lgamma(const Tensor& x);
-/// The derivative of lgamma.
+/// The derivative of lgamma; NaN at -1, -2, ...
 Tensor digamma(const Tensor& x);
 
-/// The remainder of a / b with the sign of a, as in C. Of integers it is a where b is 0.
+/// The remainder of a / b with the sign of a, as in C. Integers are divided as by floor_div().
 Tensor fmod(const Tensor& a, const Tensor& b);
-/// trunc(a / b); integers stay integers, and are 0 where b is 0.
+/// trunc(a / b); integers stay integers, and are divided as by floor_div().
 Tensor div_trunc(const Tensor& a, const Tensor& b);
 /// a + weight (b - a).
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
@@ -61,7 +61,8 @@ Tensor bitwise_not(const Tensor& x);
 Tensor left_shift(const Tensor& a, const Tensor& count);
 /// floor(a / 2^count); where count is negative or at least the bits of the dtype, 0, and -1 of negative a.
 Tensor right_shift(const Tensor& a, const Tensor& count);
-/// The bits of each element as an element of a dtype of the same size, which is no bool. PyTorch's view of a dtype.
+/// The bits of rows as elements of another dtype, which is no bool; to one of another size the last dim grows or
+/// shrinks. PyTorch's view of a dtype.
 Tensor bitcast(const Tensor& x, DType dtype);
 
 // ---- activations: src/ops/activations.cpp ---------------------------------------------------------------------------
@@ -92,7 +93,7 @@ Tensor mish(const Tensor& x);
 Tensor softsign(const Tensor& x);
 /// x moved towards 0 by `lambda`, 0 where |x| <= lambda. Throws Error where lambda is negative.
 Tensor softshrink(const Tensor& x, double lambda = 0.5);
-/// x where |x| > lambda, 0 elsewhere. Throws Error where lambda is negative.
+/// x, but 0 where |x| <= lambda. Throws Error where lambda is negative.
 Tensor hardshrink(const Tensor& x, double lambda = 0.5);
 /// x - tanh(x).
 Tensor tanhshrink(const Tensor& x);

@@ -51,11 +51,13 @@ Tensor tensordot(const Tensor& a, const Tensor& b, const Dims& dims_a, const Dim
 
 /// Determinant [...].
 Tensor det(const Tensor& a);
-/// x [..., n, m] with a x = b [..., n, m]; leading dims broadcast. NaN where a is singular.
+/// x [..., n, m] with a x = b [..., n, m]; leading dims broadcast. Throws Error on the CPU where a is
+/// singular; on a GPU, and in a captured function, that gives NaN.
 Tensor solve(const Tensor& a, const Tensor& b);
-/// NaN where a is singular.
+/// Where a is singular as solve().
 Tensor inverse(const Tensor& a);
-/// The lower triangle l with l lᵀ = a, of which the lower triangle is read. NaN where a is not positive definite.
+/// The lower triangle l with l lᵀ = a, of which the lower triangle is read. Where a is not positive definite as
+/// solve().
 Tensor cholesky(const Tensor& a);
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include "module.h"
 #include "tessera/foreign.h"
+#include "tessera/ops.h"
 
 namespace tessera::python {
 namespace {
@@ -200,6 +201,16 @@ struct Numbers {
   }
 };
 
+// Whole numbers are still what they were as integers of a narrower dtype.
+void require_fit(const Tensor& numbers, const Tensor& cast) {
+  if (is_floating(cast.dtype()) || cast.dtype() == Bool) return;
+  const std::vector<double> before = numbers.to_vector<double>(), after = cast.to_vector<double>();
+  for (size_t i = 0; i < before.size(); ++i)
+    if (before[i] != after[i])
+      throw Error("tensor: " + std::to_string(static_cast<int64_t>(before[i])) + " does not fit " +
+                  std::string(name(cast.dtype())));
+}
+
 Tensor tensor_of(nb::handle data, std::optional<DType> dtype, Device device) {
   Numbers numbers;
   numbers.read(data, 0);
@@ -209,7 +220,9 @@ Tensor tensor_of(nb::handle data, std::optional<DType> dtype, Device device) {
   Tensor made = empty_host(shape, floating ? Float64 : Int64);
   if (floating) std::copy(numbers.values.begin(), numbers.values.end(), made.data<double>());
   else std::copy(numbers.integers.begin(), numbers.integers.end(), made.data<int64_t>());
-  return made.to(dtype.value_or(floating ? Float32 : numbers.kind == Operand::kInt ? Int64 : Bool)).to(device);
+  const Tensor cast = made.to(dtype.value_or(floating ? Float32 : numbers.kind == Operand::kInt ? Int64 : Bool));
+  require_fit(floating ? trunc(made) : made, cast);
+  return cast.to(device);
 }
 
 }  // namespace

@@ -158,6 +158,8 @@ def _quantiles(x, q, interpolation, n):
 def quantile(input: Tensor, q: Tensor | float | Sequence[float], dim: int | None = None, keepdim: bool = False, *, interpolation:
              str = 'linear', ignore_nan: bool = False) -> Tensor:
     """Of a line's elements in order, that at a part q of its length. NaN in a line is its quantile."""
+    if not input.is_floating_point():
+        raise _C.Error(f"quantile: takes floating-point tensors, not {input.dtype}")
     ranks = q if isinstance(q, Tensor) else creation.tensor(q, dtype=input.dtype, device=input.device)
     x = input.reshape((-1,)) if dim is None or input.ndim == 0 else movedim(input, dim, -1)
     ordered, n = sort(x)[0], x.shape[-1]
@@ -423,7 +425,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 def copysign(input: Tensor, other: Operand) -> Tensor:
     """The magnitude of input with the sign of other; they broadcast."""
     sign = signbit(_tensor_like(other, input))
-    magnitude = _C.abs(input)
+    magnitude = _C.abs(input.to(_floating(input)))
     return _C.where(sign, _C.neg(magnitude), magnitude)
 
 

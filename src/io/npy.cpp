@@ -1,12 +1,14 @@
 // NumPy's array format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "tessera/io.h"
+#include "tessera/ops.h"
 
 namespace tessera {
 namespace {
@@ -20,21 +22,26 @@ class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& file) : rest_(text), file_(file) {}
 
-  TensorMeta parse() {
+  struct Header {
     TensorMeta meta;
+    bool fortran = false;  // the first dim runs first
+  };
+  Header parse() {
+    Header header;
+    auto& [meta, fortran] = header;
     bool descr = false, order = false, shape = false;
     expect("{");
     while (!accept("}")) {
       const std::string_view key = string();
       expect(":");
       if (key == "descr" && !descr) descr = true, meta.dtype = dtype();
-      else if (key == "fortran_order" && !order) order = true, c_order();
+      else if (key == "fortran_order" && !order) order = true, fortran = is_fortran();
       else if (key == "shape" && !shape) shape = true, meta.shape = sizes();
       else fail("unexpected " + in_quotes(key));
       if (!accept(",") && !peek("}")) fail("expected , or }");
     }
     if (!descr || !order || !shape || !(skip(), rest_.empty())) fail("needs exactly descr, fortran_order and shape");
-    return meta;
+    return header;
   }
 
  private:
@@ -72,9 +79,10 @@ class HeaderParser {
       if (text == kDescriptions[i] && !text.empty()) return static_cast<DType>(i);
     throw FileError(fmt::format("{}: elements of type {} are not supported", file_, in_quotes(text)));
   }
-  void c_order() {
-    if (accept("True")) throw FileError(file_ + ": Fortran order is not supported");
+  bool is_fortran() {
+    if (accept("True")) return true;
     expect("False");
+    return false;
   }
   Shape sizes() {
     Shape out;
@@ -106,7 +114,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& name) {
   uint32_t header = 0;
   if (bytes.size() >= before) std::memcpy(&header, bytes.data() + 8, before - 8);
   if (bytes.size() < before || header > bytes.size() - before) throw FileError(name + ": truncated npy header");
-  const TensorMeta meta = HeaderParser(bytes.substr(before, header), name).parse();
+  const auto [meta, fortran] = HeaderParser(bytes.substr(before, header), name).parse();
   const std::string_view data = bytes.substr(before + header);
   size_t wanted;
   if (!dense_bytes(meta.shape, meta.dtype, wanted) || wanted != data.size())
@@ -115,9 +123,14 @@ Tensor parse_npy(std::string_view bytes, const std::string& name) {
   if (meta.dtype == Bool)
     for (char c : data)
       if (c != 0 && c != 1) throw FileError(name + ": bool elements that are neither 0 nor 1");
-  Tensor out = empty(meta.shape, meta.dtype);
+  Shape lies = meta.shape;
+  if (fortran) std::reverse(lies.begin(), lies.end());
+  const Tensor out = empty(lies, meta.dtype);
   if (wanted) std::memcpy(out.data_ptr(), data.data(), wanted);
-  return out;
+  if (!fortran || out.dim() < 2) return out;
+  Dims turned;
+  for (int64_t d = out.dim(); d-- > 0;) turned.push_back(d);
+  return contiguous(permute(out, turned));
 }
 
 Tensor load_npy(const std::string& path) {

@@ -324,7 +324,8 @@ void Module::load_state_dict(const StateDict& dict, bool strict) {
     Target& target = targets[at->second];
     if (source.shape() != t.shape() ||
         (source.dtype() != t.dtype() && !(is_floating(source.dtype()) && is_floating(t.dtype()))))
-      mismatched.push_back(fmt::format("{} is {} here and {} there", name, describe(t), describe(source)));
+      mismatched.push_back(fmt::format("{} is {}{} here and {}{} there", name, tessera::name(t.dtype()),
+                                       to_string(t.shape()), tessera::name(source.dtype()), to_string(source.shape())));
     else if (source.device().meta && !t.device().meta)
       mismatched.push_back(fmt::format("{} has no memory there", name));
     else if (!target.source.defined()) target.source = source;
@@ -342,7 +343,7 @@ void Module::load_state_dict(const StateDict& dict, bool strict) {
   std::vector<std::string> parts;
   auto list = [&](const char* what, const std::vector<std::string>& names) {
     if (names.empty()) return;
-    const size_t shown = std::min<size_t>(names.size(), 5);
+    const size_t shown = std::min<size_t>(names.size(), 3);
     parts.push_back(fmt::format("{}: {}{}", what,
                                 fmt::join(names.begin(), names.begin() + static_cast<long>(shown), ", "),
                                 names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : ""));

@@ -10,12 +10,15 @@
 namespace tessera {
 namespace {
 
-/// x above 0, `otherwise` elsewhere.
+/// x above 0 and where it is NaN, `otherwise` elsewhere.
 Tensor unless_positive(const Tensor& x, const Tensor& otherwise) {
-  return where(gt(x, number_like(x, 0)), x, otherwise);
+  return where(le(x, number_like(x, 0)), otherwise, x);
 }
-/// exp(x) - 1 of what is below 0: nothing overflows where it is not asked for.
-Tensor expm1_below(const Tensor& x, double scale = 1) { return expm1(clamp(x, -INFINITY, 0) * scale); }
+/// exp(x) - 1 of what is not above 0: nothing overflows where it is not asked for.
+Tensor expm1_below(const Tensor& x, double scale = 1) {
+  const Tensor zero = number_like(x, 0);
+  return expm1(where(le(x, zero), x, zero) * scale);
+}
 
 void require_not_negative(std::string_view op, double lambda) {
   if (!(lambda >= 0)) throw Error(fmt::format("{}: lambda is {}, negative", op, lambda));
@@ -69,11 +72,14 @@ Tensor softsign(const Tensor& x) {
 }
 Tensor softshrink(const Tensor& x, double lambda) {
   require_not_negative("softshrink", lambda);
-  return in_single(x, [&](const Tensor& v) { return v - clamp(v, -lambda, lambda); });
+  return in_single(x, [&](const Tensor& v) {
+    const Tensor zero = number_like(v, 0), moved = where(lt(v, zero), v + lambda, v + -lambda);
+    return where(le(abs(v), number_like(v, lambda)), zero, moved);
+  });
 }
 Tensor hardshrink(const Tensor& x, double lambda) {
   require_not_negative("hardshrink", lambda);
-  return in_single(x, [&](const Tensor& v) { return where(gt(abs(v), number_like(v, lambda)), v, number_like(v, 0)); });
+  return in_single(x, [&](const Tensor& v) { return where(le(abs(v), number_like(v, lambda)), number_like(v, 0), v); });
 }
 Tensor tanhshrink(const Tensor& x) {
   return in_single(x, [](const Tensor& v) { return v - tanh(v); });

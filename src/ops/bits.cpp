@@ -43,15 +43,27 @@ const Op bitwise_and_op = bits<"bitwise_and", [](I a, I b) { return a & b; }>();
 const Op bitwise_or_op = bits<"bitwise_or", [](I a, I b) { return a | b; }>();
 const Op bitwise_xor_op = bits<"bitwise_xor", [](I a, I b) { return a ^ b; }>();
 
+// The last dim holds as many bytes as before.
+Shape recast(Shape shape, DType from, DType to) {
+  const auto old_size = static_cast<int64_t>(size_of(from)), new_size = static_cast<int64_t>(size_of(to));
+  if (old_size == new_size) return shape;
+  if (shape.empty()) fail("bitcast", "one {} is not one {}", name(from), name(to));
+  const Dim bytes = shape.back() * old_size, count = bytes / new_size;
+  if (provably_different(count * new_size, bytes))
+    fail("bitcast", "rows of {} {} are no whole number of {}", shape.back().to_string(), name(from), name(to));
+  shape.back() = count;
+  return shape;
+}
+
 Metas infer_bitcast(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_inputs("bitcast", in);
   const DType from = in[0].dtype, to = attrs.as<CastAttrs>().dtype;
-  if (size_of(from) != size_of(to)) fail("bitcast", "{} and {} have not one size", name(from), name(to));
   if (to == Bool && from != Bool) fail("bitcast", "not every {} is a bool", name(from));
-  return {{in[0].shape, to, in[0].device}};
+  return {{recast(in[0].shape, from, to), to, in[0].device}};
 }
 Tensors bitcast_reference(std::span<const Tensor> in, const Attrs& attrs) {
-  const Tensor x = in[0].contiguous(), y = empty(x.shape(), attrs.as<CastAttrs>().dtype);
+  const DType to = attrs.as<CastAttrs>().dtype;
+  const Tensor x = in[0].contiguous(), y = empty(recast(x.shape(), x.dtype(), to), to);
   std::memcpy(y.data_ptr(), x.data_ptr(), static_cast<size_t>(x.numel()) * size_of(x.dtype()));
   return {y};
 }

@@ -171,7 +171,10 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const Attrs& attrs) {
 Tensor input_grad(const Tensor& dy, const Tensor& weight, const Tensor& x, const Attrs& attrs) {
   return dispatch_one(conv2d_input_grad_op, {dy, weight}, sized(attrs, x));
 }
+// Kernels share the images of a batch among threads, and take no empty one.
 Tensor weight_grad(const Tensor& x, const Tensor& dy, const Tensor& weight, const Attrs& attrs) {
+  if (x.shape().numel() == Dim(0) || dy.shape().numel() == Dim(0))
+    return zeros(weight.shape(), weight.dtype(), weight.device());
   return dispatch_one(conv2d_weight_grad_op, {x, dy, weight}, sized(attrs, weight));
 }
 

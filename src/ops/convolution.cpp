@@ -42,7 +42,7 @@ Tensor depth_taps_as_channels(const Tensor& weight) {
 }
 
 Tensor conv3d_by_depths(const Tensor& x, const Tensor& weight, const Tensor& bias, const Windows& w, int64_t groups) {
-  window_count("conv", w, 0, x.size(2));
+  const int64_t depth = window_count("conv", w, 0, x.size(2));
   const Tensor padded = w.low[0] || w.high[0] ? pad(x, {w.low[0], 0, 0}, {w.high[0], 0, 0}) : x;
   const Tensor y = conv(depths_as_channels(padded, w), depth_taps_as_channels(weight), bias,
                         {.stride = {w.stride[1], w.stride[2]},
@@ -51,7 +51,7 @@ Tensor conv3d_by_depths(const Tensor& x, const Tensor& weight, const Tensor& bia
                          .dilation = {w.dilation[1], w.dilation[2]},
                          .groups = groups});
   const Shape& s = y.shape();
-  return permute(reshape(y, {x.shape()[0], s[0] / x.shape()[0], s[1], s[2], s[3]}), {0, 2, 1, 3, 4});
+  return permute(reshape(y, {x.shape()[0], Dim(depth), s[1], s[2], s[3]}), {0, 2, 1, 3, 4});
 }
 
 // Without padding: every element of the result that a product reaches.

@@ -1,5 +1,7 @@
 #include "ops/cost.h"
 
+#include "ops/elements.h"
+
 namespace tessera {
 
 double elements_of(const Shape& shape) {
@@ -28,8 +30,9 @@ Cost cost_of(const Op& op, std::span<const TensorMeta> in, std::span<const Tenso
   Cost cost;
   for (const auto metas : {in, out})
     for (const TensorMeta& t : metas) cost.bytes += bytes_moved_of(t);
+  const bool only_moves = op.elements == &moved<1> || op.elements == &moved<kAll>;
   if (op.flops) cost.flops = op.flops(in, out, attrs);
-  else
+  else if (!only_moves)
     for (const TensorMeta& t : out)
       if (!is_absent(t)) cost.flops += elements_of(t.shape);
   return cost;

@@ -11,7 +11,8 @@ struct Cost {
 
 /// FLOPs are those of the products of matrices, convolutions and attention: two for each multiplication and its
 /// addition, in the padding of images and for hidden scores, too, but causal attention has half of its pairs. What is
-/// applied to elements on the way counts nothing, and other operators count one for each element of their outputs.
+/// applied to elements on the way counts nothing, nor does what only moves them, such as concat; other operators count
+/// one for each element of their outputs.
 /// Bytes are those of each input, read once, and each output, written once; elements that strides repeat count once.
 /// Absent inputs and outputs cost nothing. Not for views, which cost nothing at all. Throws Error on symbols.
 Cost cost_of(const Op& op, std::span<const TensorMeta> in, std::span<const TensorMeta> out, const Attrs& attrs);

@@ -1,10 +1,12 @@
 // Elementwise operators: makers of ops, then tables with a line or two per op. What else there is of a map, its public
 // function, too, is made of its line in tile/kernels/maps.h.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include <fmt/format.h>
 
+#include "core/capture_state.h"
 #include "ops/batch_norm.h"
 #include "ops/elements.h"
 #include "ops/gradient.h"
@@ -228,6 +230,13 @@ constexpr Op predicate() {
 // The gradient of a step is zero wherever there is one.
 Tensors zero_vjp(const Saved& s, const Tensors&) { return {zeros_like(s.metas[0])}; }
 
+Tensors zero_binary_vjp(const Saved& s, const Tensors&) {
+  Tensors out(2);
+  for (int i = 0; i < 2; ++i)
+    if (s.needs_input(i)) out[static_cast<size_t>(i)] = zeros_like(s.metas[static_cast<size_t>(i)]);
+  return out;
+}
+
 template <OpName op, auto value>
 constexpr Op step() {
   return {.name = op.text,
@@ -363,7 +372,7 @@ const Op mul_op = on_sizes<[](Dim a, Dim b) { return a * b; }>(binary<"mul", Lik
     binary_vjp<[](T g, S s) { return g * b_of(s); }, [](T g, S s) { return g * a_of(s); }>, kInputs));
 const Op div_op = within(0.3, 3, binary<"div", Real, [](double a, double b) { return a / b; }>(
     binary_vjp<[](T g, S s) { return g / b_of(s); }, [](T g, S s) { return -(g * a_of(s) / square(b_of(s))); }>, kInputs));
-const Op floor_div_op = on_sizes<[](Dim a, Dim b) { return a / b; }>(within(0.3, 5, binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>()));
+const Op floor_div_op = on_sizes<[](Dim a, Dim b) { return a / b; }>(within(0.3, 5, binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>(zero_binary_vjp, kShapes)));
 const Op remainder_op = on_sizes<[](Dim a, Dim b) { return a - a / b * b; }>(within(0.3, 5, binary<"remainder", Like, remainder_of>(
     binary_vjp<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs)));
 const Op pow_op = within(0.3, 2, binary<"pow", Like, [](double a, double b) { return std::pow(a, b); }>(
@@ -392,10 +401,26 @@ Tensors pow_scalar_vjp(const Saved& s, const Tensors& grads) {
   double e = s.attrs.as<ScalarAttrs>().value;
   return {e == 0 ? zeros_like(grads[0]) : grads[0] * (pow(s.inputs[0], e - 1) * e)};
 }
+// What lies on a bound gets no gradient, so this keeps it from the next numbers of x on.
+ClampAttrs inside_bounds(const Saved& s) {
+  const bool wide = s.inputs[0].dtype() == Float64;
+  const auto next = [&](double bound, double towards) {
+    if (std::isinf(bound)) return bound;
+    return wide ? std::nextafter(bound, towards)
+                : std::nextafter(static_cast<float>(bound), static_cast<float>(towards));
+  };
+  const auto [low, high] = s.attrs.as<ClampAttrs>();
+  return {next(low, INFINITY), next(high, -INFINITY)};
+}
 Tensors clamp_vjp(const Saved& s, const Tensors& grads) {
-  auto [low, high] = s.attrs.as<ClampAttrs>();
-  const Tensor& x = s.inputs[0];
-  return {keep_where(logical_and(ge(x, number_like(x, low)), le(x, number_like(x, high))), grads[0])};
+  const auto [low, high] = s.attrs.as<ClampAttrs>();
+  const Tensor &x = s.inputs[0], least = number_like(x, low), most = number_like(x, high);
+  const Tensor above = std::isinf(low) ? ge(x, least) : gt(x, least),
+               below = std::isinf(high) ? le(x, most) : lt(x, most);
+  return {keep_where(logical_and(above, below), grads[0])};
+}
+Tensors clamp_fused_vjp(const Saved& s, const Tensors& grads) {
+  return {dispatch_one(clamp_backward, {grads[0], s.inputs[0]}, inside_bounds(s))};
 }
 Tensors cast_vjp(const Saved& s, const Tensors& grads) { return {cast(grads[0], s.metas[0].dtype)}; }
 Tensors where_vjp(const Saved& s, const Tensors& grads) {
@@ -440,7 +465,7 @@ const Op clamp_op = {.name = "clamp",
                      .attrs = attrs_of<ClampAttrs>,
                      .infer = infer_unary<"clamp", Like>,
                      .vjp = clamp_vjp,
-                     .fused_vjp = fused_vjp<clamp_backward, Input>,
+                     .fused_vjp = clamp_fused_vjp,
                      .reference = clamp_reference,
                      .saves = {.inputs = 1},
                      .keeps_layout = true};
@@ -549,7 +574,25 @@ Tensor mapped(const Op& op, Tensor x) {
     if (Tensor y = relu_of_waiting(x); y.defined()) return y;
   return dispatch_one(op, {std::move(x)});
 }
+// On the CPU an integer is not divided by 0. What a GPU holds is not waited for.
+void require_divisors(const Op& op, const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || is_floating(a.dtype()) || is_floating(b.dtype())) return;
+  if (b.device().is_gpu() || b.device().meta || is_capturing()) return;
+  const Tensor dense = b.contiguous();
+  const auto holds_zero = [&]<class T>(T zero) {
+    const T* const first = static_cast<const T*>(dense.data_ptr());
+    return std::find(first, first + dense.numel(), zero) != first + dense.numel();
+  };
+  const size_t size = size_of(b.dtype());
+  if (size == 1   ? holds_zero(uint8_t{0})
+      : size == 2 ? holds_zero(uint16_t{0})
+      : size == 4 ? holds_zero(uint32_t{0})
+                  : holds_zero(uint64_t{0}))
+    throw Error(fmt::format("{}: an integer is divided by 0: {} by {}", op.name, describe(a), describe(b)));
+}
+
 Tensor mapped(const Op& op, Tensor a, Tensor b) {
+  if (&op == &floor_div_op || &op == &remainder_op) require_divisors(op, a, b);
   if (&op == &add_op && detail::call_waits.load(std::memory_order_relaxed))
     if (Tensor y = add_to_waiting(a, b); y.defined()) return y;
   return dispatch_one(op, {std::move(a), std::move(b)});
@@ -577,6 +620,8 @@ Tensor pow(const Tensor& a, double e) {
 Tensor clamp(Tensor x, double low, double high) {
   if (low == 0 && high > 0 && detail::call_waits.load(std::memory_order_relaxed))
     if (Tensor y = relu_of_waiting(x, high); y.defined()) return y;
+  const auto cuts = [](double bound) { return std::isfinite(bound) && bound != std::floor(bound); };
+  if (!is_floating(x.dtype()) && (cuts(low) || cuts(high))) x = cast(x, Float32);  // as a sum with a fraction
   return dispatch_one(clamp_op, {std::move(x)}, ClampAttrs{low, high});
 }
 Tensor cast(const Tensor& x, DType dtype) {

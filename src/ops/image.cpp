@@ -6,6 +6,7 @@
 #include "ops/check.h"
 #include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
+#include "tessera/ops_shape.h"
 
 namespace tessera {
 namespace {
@@ -39,12 +40,37 @@ Tensor channels_of_squares(std::string_view op, const Tensor& x, int64_t factor,
                  {s[0], s[1] * (factor * factor), s[2] / factor, s[3] / factor});
 }
 
-// Which element of `size` lies at place `i`, which may be beyond them.
-int64_t mirrored_place(int64_t i, int64_t size, Padding padding) {
-  if (padding == Padding::Edge) return std::clamp<int64_t>(i, 0, size - 1);
-  const int64_t period = padding == Padding::Wrap ? size : std::max<int64_t>(1, 2 * (size - 1));
-  const int64_t at = (i % period + period) % period;
-  return at < size ? at : period - at;
+// `count` elements that lie before x along dim, or behind it.
+Tensor border(const Tensor& x, int64_t dim, int64_t count, bool behind, Padding padding) {
+  const int64_t size = x.size(dim);
+  if (padding == Padding::Edge) {
+    Shape shape = x.shape();
+    shape[dim] = count;
+    return expand(behind ? slice(x, dim, size - 1, size) : slice(x, dim, 0, 1), shape);
+  }
+  if (padding == Padding::Reflect)
+    return flip(behind ? slice(x, dim, size - 1 - count, size - 1) : slice(x, dim, 1, count + 1), {dim});
+  const int64_t rest = count % size;
+  const Tensor part = behind ? slice(x, dim, 0, rest) : slice(x, dim, size - rest, size);
+  if (count < size) return part;
+  Dims turns(std::vector<int64_t>(static_cast<size_t>(x.dim()), 1));
+  turns[dim] = count / size;
+  return concat(behind ? Tensors{repeat(x, turns), part} : Tensors{part, repeat(x, turns)}, dim);
+}
+
+// The element that is repeated at a place beyond the border.
+int64_t repeated_place(int64_t at, int64_t size, Padding padding) {
+  if (padding == Padding::Edge) return std::clamp<int64_t>(at, 0, size - 1);
+  if (padding == Padding::Wrap) return (at % size + size) % size;
+  return at < 0 ? -at : at < size ? at : 2 * (size - 1) - at;
+}
+SparseMatrix padded_lines(const Tensor& y, int64_t size, int64_t before, int64_t behind, Padding padding) {
+  const std::string name = fmt::format("pad {} {} {} {}", size, before, behind, static_cast<int>(padding));
+  return kept_matrix(name, y.dtype(), y.device(), [&] {
+    std::vector<int64_t> places;
+    for (int64_t at = -before; at < size + behind; ++at) places.push_back(repeated_place(at, size, padding));
+    return sparse_matrix(places, {}, before + size + behind, size, y.dtype(), y.device());
+  });
 }
 
 void require_floats(std::string_view op, const Tensor& x) {
@@ -53,12 +79,30 @@ void require_floats(std::string_view op, const Tensor& x) {
 
 }  // namespace
 
-Tensor pixel_shuffle(const Tensor& x, int64_t factor) { return squares_of_channels("pixel_shuffle", x, factor, false); }
+namespace {
+// For images with any dims before theirs, or none, as PyTorch's.
+template <class F>
+Tensor image_by_image(std::string_view op, const Tensor& x, const F& f) {
+  if (x.dim() == 4) return f(x);
+  if (x.dim() < 3) fail(op, "x must have at least 3 dims, not shape {}", to_string(x.shape()));
+  const Shape &s = x.shape(), outer(s.begin(), s.end() - 3);
+  const Tensor y = f(reshape(x, {outer.numel(), s[x.dim() - 3], s[x.dim() - 2], s[x.dim() - 1]}));
+  Shape shape = outer;
+  shape.append(y.shape().begin() + 1, y.shape().end());
+  return reshape(y, shape);
+}
+}  // namespace
+
+Tensor pixel_shuffle(const Tensor& x, int64_t factor) {
+  return image_by_image("pixel_shuffle", x,
+                        [&](const Tensor& t) { return squares_of_channels("pixel_shuffle", t, factor, false); });
+}
 Tensor depth_to_space(const Tensor& x, int64_t factor) {
   return squares_of_channels("depth_to_space", x, factor, true);
 }
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor) {
-  return channels_of_squares("pixel_unshuffle", x, factor, false);
+  return image_by_image("pixel_unshuffle", x,
+                        [&](const Tensor& t) { return channels_of_squares("pixel_unshuffle", t, factor, false); });
 }
 Tensor space_to_depth(const Tensor& x, int64_t factor) {
   return channels_of_squares("space_to_depth", x, factor, true);
@@ -93,20 +137,17 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
     if (padding == Padding::Constant || before[i] + behind[i] == 0) continue;
     const int64_t left = y.size(dim);
     if (left < 1) fail("pad", "dim {} of {} has no elements to repeat", dim, to_string(x.shape()));
+    if (padding == Padding::Reflect && std::max(before[i], behind[i]) >= left)
+      fail("pad", "reflections of {} and {} elements do not fit dim {} of {}, which has {} beside its end", before[i],
+           behind[i], dim, to_string(x.shape()), left - 1);
     check_allocation({left + before[i] + behind[i]});
-    const auto places = [&] {
-      std::vector<int64_t> all;
-      for (int64_t at = -before[i]; at < left + behind[i]; ++at) all.push_back(mirrored_place(at, left, padding));
-      return all;
-    };
-    const int64_t length = before[i] + left + behind[i];
     if (takes_sparse_lines(y)) {
-      const std::string name = fmt::format("pad {} {} {} {}", left, before[i], behind[i], static_cast<int>(padding));
-      y = sparse_lines(y, dim, kept_matrix(name, y.dtype(), y.device(), [&] {
-                         return sparse_matrix(places(), {}, length, left, y.dtype(), y.device());
-                       }));
+      y = sparse_lines(y, dim, padded_lines(y, left, before[i], behind[i], padding));
     } else {
-      y = index_select(y, dim, tensor(places(), {length}).to(x.device()));
+      Tensors parts{y};
+      if (before[i] > 0) parts.insert(parts.begin(), border(y, dim, before[i], false, padding));
+      if (behind[i] > 0) parts.push_back(border(y, dim, behind[i], true, padding));
+      y = concat(parts, dim);
     }
   }
   const auto grows = [](const Dims& list) {

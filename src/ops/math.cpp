@@ -42,12 +42,12 @@ Tensor cosh(const Tensor& x) {
   return in_single(x, [](const Tensor& v) { return (exp(v) + exp(-v)) * 0.5; });
 }
 
-// log(a + sqrt(a² + 1)) without cancellation, and without the square where that is nothing beside it.
+// log(a + sqrt(a² + 1)) without cancellation; log(2 a) where 1 is nothing beside the square.
 Tensor asinh(const Tensor& x) {
-  constexpr double large = 1e9;
-  const auto positive = [](const Tensor& a) {
-    const Tensor root = where(gt(a, number_like(a, large)), a, sqrt(square(clamp(a, 0, large)) + 1.0));
-    return log1p(a + a * (a / (root + 1.0)));
+  const auto positive = [](const Tensor& v) {
+    const Tensor large = gt(v, number_like(v, 1e9)), one = number_like(v, 1), a = where(large, one, v);
+    const Tensor small = log1p(a + a * (a / (sqrt(square(a) + 1.0) + 1.0)));
+    return where(large, log(where(large, v, one)) + std::numbers::ln2, small);
   };
   return in_single(x, [&](const Tensor& v) { return odd(v, positive); });
 }
@@ -133,9 +133,9 @@ Tensor erfinv(const Tensor& x) {
       const Tensor newton = (erf(y) - bounded) * exp(square(y)) * (1 / (2 * std::numbers::inv_sqrtpi));
       y = y - newton / (y * newton + 1.0);
     }
-    const Tensor end = where(below_zero(v), number_like(v, -INFINITY), number_like(v, INFINITY));
-    const Tensor outside = where(eq(size, one), end, number_like(v, NAN));
-    return where(inside, y, outside);
+    // A product, so that the gradient there is infinite or NaN, too.
+    const Tensor beyond = where(inside, number_like(v, 0), v);
+    return where(inside, y, beyond * where(eq(size, one), number_like(v, INFINITY), number_like(v, NAN)));
   });
 }
 
@@ -152,7 +152,8 @@ Tensor lgamma(const Tensor& x) {
     const Tensor stirling = (w + -0.5) * (log(w) - 1.0) + (0.5 * std::log(2 * std::numbers::pi) - 0.5) + series;
     const Tensor above = stirling - where(few, log(product), number_like(z, 0));
     const Tensor angle = from_integer(where(low, v, number_like(v, 0.25))) * std::numbers::pi;
-    return where(low, std::log(std::numbers::pi) - log(abs(sin(angle))) - above, above);
+    const Tensor value = where(low, std::log(std::numbers::pi) - log(abs(sin(angle))) - above, above);
+    return where(eq(v, number_like(v, -INFINITY)), number_like(v, INFINITY), value);
   });
 }
 
@@ -165,7 +166,8 @@ Tensor digamma(const Tensor& x) {
                        reciprocal(w);
     for (int k = 0; k < kShift; ++k) above = above - reciprocal(z + k);
     const Tensor angle = from_integer(where(low, v, number_like(v, 0.25))) * std::numbers::pi;
-    return where(low, above - std::numbers::pi * reciprocal(tan(angle)), above);
+    const Tensor value = where(low, above - std::numbers::pi * reciprocal(tan(angle)), above);
+    return where(logical_and(below_zero(v), eq(v, floor(v))), number_like(v, NAN), value);
   });
 }
 

@@ -59,9 +59,16 @@ std::pair<Tensor, Tensor> median(const Tensor& x, int64_t dim, bool keepdim) {
   const Line line("median", x, dim);
   if (line.size == 0)
     throw Error(fmt::format("median: no elements to choose from along dim {} of {}", line.dim, to_string(x.shape())));
-  return kthvalue(x, (line.size + 1) / 2, dim, keepdim);
+  const Chosen middle = kthvalue(x, (line.size + 1) / 2, dim, keepdim);
+  if (!is_floating(x.dtype())) return middle;
+  const auto [largest, index] = max_with_index(x, dim, keepdim);  // NaN, where there is one
+  const Tensor bad = isnan(largest);
+  return {where(bad, largest, middle.first), where(bad, index, middle.second)};
 }
-Tensor median(const Tensor& x) { return median(flatten(x), 0).first; }
+Tensor median(const Tensor& x) {
+  if (is_floating(x.dtype()) && x.shape().numel() == Dim(0)) return full({}, NAN, x.dtype(), x.device());
+  return median(flatten(x), 0).first;
+}
 
 namespace {
 Chosen extreme_with_index(std::string_view op, const Tensor& x, int64_t dim, bool keepdim, bool largest) {
@@ -110,7 +117,7 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
     const Tensor middle =
         minimum(floor_div(low + high, number_like(low, 2)), number_like(low, static_cast<double>(n - 1)));
     const Tensor at = gather(sorted, -1, middle);
-    const Tensor after = right ? le(at, wanted) : lt(at, wanted);
+    const Tensor after = logical_not(right ? gt(at, wanted) : ge(at, wanted));  // NaN comes behind all
     low = where(logical_and(open, after), middle + 1.0, low);
     high = where(logical_and(open, logical_not(after)), middle, high);
   }

@@ -234,7 +234,8 @@ Tensors var_vjp(const Saved& s, const Tensors& grads) {
 Tensors std_vjp(const Saved& s, const Tensors& grads) {
   const Tensor& x = s.inputs[0];
   Reversal r(s, x.shape());
-  return {r.kept(grads[0] / s.outputs[0]) * deviations(x, r) *
+  const Tensor& y = s.outputs[0];  // of what does not vary, the gradient is 0
+  return {r.kept(keep_where(ne(y, number_like(y, 0)), grads[0] / y)) * deviations(x, r) *
           (1 / (r.count() - static_cast<double>(r.attrs.correction)))};
 }
 Tensors norm_vjp(const Saved& s, const Tensors& grads) {

@@ -1,8 +1,10 @@
 // Determinants, inverses and factors of small matrices: elimination, step by step for the whole batch.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "core/capture_state.h"
 #include "ops/gradient.h"
 #include "ops/precise.h"
 #include "tessera/ops_shape.h"
@@ -50,6 +52,15 @@ struct Eliminated {
   }
 };
 
+// The CPU says which of the matrices a is `bad`, [batch]. A GPU, which is not waited for, gives NaN.
+void refuse(std::string_view op, const Tensor& a, const Tensor& bad, std::string_view what) {
+  if (bad.device().is_gpu() || bad.device().meta || is_capturing()) return;
+  const auto flags = bad.to_vector<bool>();
+  const auto at = std::find(flags.begin(), flags.end(), true) - flags.begin();
+  if (at == static_cast<int64_t>(flags.size())) return;
+  throw Error(fmt::format("{}: matrix {} of {} is {}", op, at, to_string(a.shape()), what));
+}
+
 Shape leading(const Tensor& a) { return Shape(a.shape().begin(), a.shape().end() - 2); }
 
 }  // namespace
@@ -61,8 +72,9 @@ Tensor det(const Tensor& a) {
   });
 }
 
-Tensor solve(const Tensor& a, const Tensor& b) {
-  const int64_t n = require_square("solve", a);
+namespace {
+Tensor solved(std::string_view op, const Tensor& a, const Tensor& b) {
+  const int64_t n = require_square(op, a);
   if (b.dim() < 2 || !(b.shape()[b.dim() - 2] == Dim(n)) || !is_floating(b.dtype()))
     throw Error(fmt::format("solve: {} and {} are no system of equations", describe(a), describe(b)));
   const Shape outer = broadcast_shapes("solve", leading(a), leading(b));
@@ -75,6 +87,7 @@ Tensor solve(const Tensor& a, const Tensor& b) {
       return reshape(expand(t, shape), {outer.numel(), Dim(n), width});
     };
     const Eliminated done(concat({as_batch(left, n), as_batch(right, m)}, 2), n);
+    refuse(op, a, done.singular, "singular");
     const Tensor x = slice(done.rows, 2, Dim(n), m + n);
     const Tensor singular = reshape(done.singular, {outer.numel(), Dim(1), Dim(1)});
     Shape shape = outer;
@@ -83,10 +96,13 @@ Tensor solve(const Tensor& a, const Tensor& b) {
     return reshape(where(singular, number_like(x, NAN), x), shape);
   });
 }
+}  // namespace
+
+Tensor solve(const Tensor& a, const Tensor& b) { return solved("solve", a, b); }
 
 Tensor inverse(const Tensor& a) {
   const int64_t n = require_square("inverse", a);
-  return solve(a, cast(eq(reshape(numbers_to(n, a), {n, 1}), numbers_to(n, a)), a.dtype()));
+  return solved("inverse", a, cast(eq(reshape(numbers_to(n, a), {n, 1}), numbers_to(n, a)), a.dtype()));
 }
 
 // A column after the other: what the columns before it do not explain, by the root of the pivot.
@@ -106,7 +122,10 @@ Tensor cholesky(const Tensor& a) {
       const Tensor here = ge(number, number_like(number, static_cast<double>(k)));
       columns.push_back(where(here, column, number_like(column, 0)));
     }
-    return reshape(n > 0 ? concat(columns, 2) : whole, a.shape());
+    if (n == 0) return reshape(whole, a.shape());
+    const Tensor factor = concat(columns, 2);
+    refuse("cholesky", a, any(isnan(diagonal(factor, 0, 1, 2)), {1}), "not positive definite");
+    return reshape(factor, a.shape());
   });
 }
 

@@ -84,11 +84,14 @@ Tensor folded_blocks(const Tensor& windows, Dim length, const WindowAttrs& a) {
   lines[a.dim] = lines[a.dim] * a.stride;
   Dims low(Dims{0}), high(Dims{0});
   for (int64_t d = 0; d < after; ++d) low.push_back(0), high.push_back(0);
+  int64_t behind = blocks * a.stride - 1;  // the last window
+  if (!length.is_symbolic() && !lines[a.dim].is_symbolic())
+    behind = std::max(behind, length.value() - lines[a.dim].value());
   Tensor out;
   for (int64_t b = 0; b < blocks; ++b) {
     const Tensor line = reshape(slice(taps, a.dim + 1, b * a.stride, (b + 1) * a.stride), lines);
     low[0] = b * a.stride;
-    high[0] = (blocks - b) * a.stride - 1;  // also what lies behind the last window
+    high[0] = behind - b * a.stride;
     const Tensor one = pad(line, low, high);
     out = out.defined() ? add(out, one) : one;
   }

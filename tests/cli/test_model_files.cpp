@@ -22,6 +22,12 @@ TEST(ModelFiles, AreRunAndTheirOutputsSaved) {
   save_npy(folder / "x.npy", zeros({1, 1, 28, 28}));
   EXPECT_EQ(run({"run", mnist, "--input", "Input3=" + (folder / "x.npy"), "--output", out}).code, 0);
   EXPECT_NE(load_npy(out + "/Plus214_Output_0.npy").to_vector<float>(), first.to_vector<float>());
+  EXPECT_EQ(run({"run", mnist, "--dtype", "f16", "--json", folder / "results.json"}).code, 0);
+  const auto outputs = nlohmann::json::parse(read_file(folder / "results.json"))["outputs"];
+  ASSERT_EQ(outputs.size(), 1u);
+  EXPECT_EQ(outputs[0]["name"], "Plus214_Output_0");
+  EXPECT_EQ(outputs[0]["shape"], (std::vector<int64_t>{1, 10}));
+  EXPECT_LE(outputs[0]["min"].get<double>(), outputs[0]["mean"].get<double>());
   save_npy(folder / "y.npy", zeros({1, 1, 28, 27}));
   expect_error(run({"run", mnist, "--input", "Input3=" + (folder / "y.npy")}), 1,
                "float[1, 1, 28, 28], but is given f32[1, 1, 28, 27]");
@@ -32,18 +38,26 @@ TEST(ModelFiles, RefuseBadUsage) {
   expect_error(run({"run", TESSERA_SOURCE_DIR "/README.md"}), 2, "not ONNX");
   expect_error(run({"run", mnist, "--input", "Input3"}), 2, "NAME=FILE");
   expect_error(run({"run", mnist, "--input", "x=y.npy"}), 2, "there are: Input3");
+  expect_error(run({"run", mnist, "--input", "Input3=a.npy", "--input", "Input3=b.npy"}), 2, "Input3 is given twice");
   expect_error(run({"run", mnist, "--dim", "n=two"}), 2, "NAME=SIZE");
+  expect_error(run({"run", mnist, "--dim", "n=2", "--dim", "n=3"}), 2, "size n is given twice");
+  for (const char* command : {"run", "info"})
+    expect_error(run({command, mnist, "--dim", "btach=2"}), 2, "no input has a size called btach");
   expect_error(run({"run", mnist, "--dtype", "fp8"}), 2, "fp8");
   expect_error(run({"info", TESSERA_SOURCE_DIR}), 2, "error: ");
   expect_error(run({"bench", "model", mnist, "--batch", "2"}), 2, "a batch of 2 does not fit");
   expect_error(run({"bench", "model", mnist, "--batch", "1,,2"}), 2, "no list of batch sizes");
+  expect_error(run({"bench", "model", "no file", "--batch", "0"}), 2, "no list of batch sizes");
+  expect_error(run({"bench", "model", mnist, "--threads", "1,0"}), 2, "'1,0' is no list of threads");
+  expect_error(run({"bench", "model", mnist, "--python", "/nope"}), 2, "/nope is no Python that starts");
   expect_error(run({"onnx-test", mnist}), 2, "no folder");
 }
 
 TEST(ModelFiles, AreLookedInto) {
   const Finished info = run({"info", mnist});
   EXPECT_EQ(info.code, 0) << info.err;
-  for (const char* text : {"Input3  float[1, 1, 28, 28]", "5998 parameters", "Conv", "conv2d", "peak memory"})
+  for (const char* text :
+       {"Input3  float[1, 1, 28, 28]", "5998 numbers in parameters and constants", "Conv", "conv2d", "peak memory"})
     EXPECT_NE(info.out.find(text), std::string::npos) << text << "\n" << info.out;
 }
 
@@ -56,7 +70,9 @@ TEST(ModelFiles, AreDrawn) {
        {"digraph {", "\"Conv\\n[8, 1, 5, 5]\"", "\"in_Input3\" -> \"node_", "-> \"out_Plus214_Output_0\""})
     EXPECT_NE(dot.find(text), std::string::npos) << text << "\n" << dot;
   expect_error(run({"info", mnist, "--graph", folder / "graph.jpeg"}), 2, ".svg, .png, .pdf or .dot");
-  expect_error(run({"info", mnist, "--graph", "/nowhere/graph.dot"}), 2, "/nowhere/graph.dot: cannot be written");
+  const Finished nowhere = run({"info", mnist, "--graph", "/nowhere/graph.svg"});
+  expect_error(nowhere, 2, "cannot write /nowhere/graph.svg");
+  EXPECT_EQ(nowhere.out, "");  // before the work
   const Finished picture = run({"info", mnist, "--graph", folder / "graph.svg"});
   if (picture.code == 0) EXPECT_NE(read_file(folder / "graph.svg").find("<svg"), std::string::npos);
   else expect_error(picture, 2, "needs the program dot, of the package graphviz");
@@ -64,10 +80,15 @@ TEST(ModelFiles, AreDrawn) {
 
 TEST(ModelFiles, AreTimed) {
   const Folder folder;
-  const Finished timed = run({"bench", "model", mnist, "--seconds", "0.05", "--json", folder / "results.json"});
+  const Finished timed =
+      run({"bench", "model", mnist, "--threads", "1,2", "--seconds", "0.05", "--json", folder / "results.json"});
   EXPECT_EQ(timed.code, 0) << timed.err;
   EXPECT_NE(timed.out.find("Tessera"), std::string::npos) << timed.out;
-  EXPECT_NE(read_file(folder / "results.json").find("p50"), std::string::npos);
+  const std::string results = read_file(folder / "results.json");
+  for (const char* threads : {"1", "2"})
+    for (const char* what : {"p50", "p90", "p99", "throughput", "share of the peak", "peak memory"})
+      EXPECT_NE(results.find(std::string("Tessera batch 1 threads ") + threads + " " + what), std::string::npos)
+          << what;
 }
 
 TEST(Zoo, IsTimedByName) {

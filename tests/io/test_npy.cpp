@@ -35,6 +35,15 @@ TEST(Npy, RoundTrip) {
   EXPECT_THROW(save_npy(folder / "a.npy", empty({1}, BFloat16)), Error);
 }
 
+// As np.save(x.T) makes them: the first dim runs first.
+TEST(Npy, FortranOrderIsRead) {
+  std::string bytes = npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", 6);
+  for (char i = 0; i < 6; ++i) bytes[bytes.size() - 6 + static_cast<size_t>(i)] = i;
+  const Tensor t = parse_npy(bytes, "x.npy");
+  EXPECT_EQ(t.shape(), (Shape{2, 3}));
+  EXPECT_EQ(t.to_vector<uint8_t>(), (std::vector<uint8_t>{0, 2, 4, 1, 3, 5}));
+}
+
 TEST(Npy, ReadsWhatNumPyWrites) {
   const char* header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }        \n";
   for (char version : {1, 2, 3}) {
@@ -70,7 +79,8 @@ TEST(Npy, RefusesEveryBadFile) {
       {npy(with("'>f4'", "False", "(2,)"), 8), "elements of type \">f4\" are not supported"},
       {npy(with("''", "False", "(2,)"), 8), "elements of type \"\" are not supported"},
       {npy(with("[('a', '<f4')]", "False", "(2,)"), 8), "structured arrays are not supported"},
-      {npy(with("'<f4'", "True", "(2,)"), 8), "Fortran order is not supported"},
+      {npy(with("'<f4'", "True", "(3,)"), 8), "f32[3] does not take 8 bytes"},
+      {npy(with("'<f4'", "Fortran", "(2,)"), 8), "bad npy header: expected False"},
       {npy(with("'<f4'", "Maybe", "(2,)"), 8), "bad npy header: expected False"},
       {npy("{'descr': '<f4', 'descr': '<f4', }", 0), "bad npy header: unexpected \"descr\""},
       {npy("{'descr': '<f4'}", 0), "bad npy header: needs exactly descr, fortran_order and shape"},

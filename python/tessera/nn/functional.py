@@ -457,9 +457,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: float, attn_
     """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]."""
     all_three = [x.unsqueeze(0) if x.ndim == 2 else x for x in (query, key, value)]
     lead = shapes.broadcast_shapes(*(x.shape[:-3] for x in all_three))
-    q, k, v = (x.expand(lead + x.shape[-3:]).reshape((-1,) + x.shape[-3:]) for x in all_three)
+    batch = math.prod(lead)  # not -1: there may be no keys
+    q, k, v = (x.expand(lead + x.shape[-3:]).reshape((batch,) + x.shape[-3:]) for x in all_three)
     if attn_mask is not None and attn_mask.ndim > 4:
-        attn_mask = attn_mask.expand(lead + attn_mask.shape[-3:]).reshape((-1,) + attn_mask.shape[-3:])
+        attn_mask = attn_mask.expand(lead + attn_mask.shape[-3:]).reshape((batch,) + attn_mask.shape[-3:])
     out = _C.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal,
                                           scale=0.0 if scale is None else scale, dropout_p=dropout_p)
     out = out.reshape(lead + out.shape[-3:])

@@ -36,15 +36,28 @@ std::optional<Packing> reads_panels(const Call& call, size_t) {
   return call.in[0].packing() ? weight_panels(call.in[0]) : std::nullopt;
 }
 
-// A copy of bits: both sides are taken as of one type.
+// A copy of bits: both sides are taken as of one type, the narrower one, of which an element of the other is a row.
 void bitcast(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &y = call.out[0];
+  const bool spreads = size_of(x.dtype()) > size_of(y.dtype());
+  const Operand &wide = spreads ? x : y, &narrow = spreads ? y : x;
+  const auto ratio = static_cast<long long>(size_of(wide.dtype()) / size_of(narrow.dtype()));
   CopyArgs args{};
   args.rank = checked_rank(call, y);
-  set_lengths(args.lengths, y);
-  args.to = operand(y, args.rank);
-  args.from = operand(x, args.rank);
-  args.to.type = args.from.type;
+  set_lengths(args.lengths, wide);
+  TensorArg parts = operand(wide, args.rank), whole = operand(narrow, args.rank);
+  parts.type = whole.type;
+  if (ratio > 1) {
+    if (args.rank == max_rank) throw Error("bitcast: " + describe(x) + " has more than 7 dims");
+    for (int d = 0; d < args.rank; ++d) parts.strides[d] *= ratio;
+    const long long step = narrow.strides().back();
+    whole.strides[args.rank - 1] = step * ratio;
+    whole.strides[args.rank] = step;
+    parts.strides[args.rank] = 1;
+    args.lengths[args.rank++] = ratio;
+  }
+  args.from = spreads ? parts : whole;
+  args.to = spreads ? whole : parts;
   launch_copy(plan, args);
 }
 

@@ -23,7 +23,11 @@ Values bit_shift(const Call& c) {
   return of_two<right_shift>(c);
 }
 
-Values bit_cast(const Call& c) { return {bitcast(c.in(0), c.dtype("to", c.in(0).dtype()))}; }
+Values bit_cast(const Call& c) {
+  const DType from = c.in(0).dtype(), to = c.dtype("to", from);
+  if (size_of(from) != size_of(to)) c.fail("{} and {} have not one size", name(from), name(to));
+  return {bitcast(c.in(0), to)};
+}
 
 Values einstein_sum(const Call& c) { return {einsum(c.text("equation", ""), c.tensors())}; }
 

@@ -101,6 +101,7 @@ Names isfinite_of(const OpCall& c) { return {c.node("Not", {c.node("Or", {test(c
 Names not_of(const OpCall& c) { return {c.node("Not", {c.in_as(0, Bool)})}; }
 Names bitcast_of(const OpCall& c) {
   if (c.opset() < 26) c.refuse("has no counterpart in ONNX before opset 26");
+  if (size_of(c.type(0).dtype) != size_of(c.out().dtype)) c.refuse("has no counterpart in ONNX between sizes");
   return {c.node("BitCast", {c.in(0)}, {integer("to", data_type_of(c.out().dtype))})};
 }
 Names cast_of(const OpCall& c) { return {c.in_as(0, c.out().dtype)}; }

@@ -113,6 +113,21 @@ TEST(ConvTranspose, HasTheSizesThatAreWanted) {
   }
 }
 
+TEST(Conv, AnEmptyBatchGivesFiltersNoGradient) {
+  for (const Shape& edges : {Shape{7}, Shape{7, 9}, Shape{5, 7, 9}}) {
+    Shape image{0, 4}, filters{5, 4};
+    image.append(edges.begin(), edges.end());
+    for (int64_t d = 0; d < edges.rank(); ++d) filters.push_back(3);
+    for (const bool transposed : {false, true}) {
+      if (transposed) filters[0] = 4;
+      const Tensor x = zeros(image);
+      Tensor w = ones(filters).set_requires_grad();
+      sum(transposed ? conv_transpose(x, w) : conv(x, w)).backward();
+      EXPECT_EQ(w.grad().to_vector<double>(), zeros(filters).to_vector<double>()) << edges.rank();
+    }
+  }
+}
+
 TEST(Conv, NamesTheRuleThatIsBroken) {
   const Tensor x = zeros({1, 4, 7}), w = zeros({6, 4, 3});
   EXPECT_EQ(error_of([&] { conv(zeros({4, 7}), w); }), "conv: x must have one to three spatial dims, not shape [4, 7]");

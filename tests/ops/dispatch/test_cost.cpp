@@ -28,6 +28,8 @@ TEST(Cost, IsThatOfProductsAndOperands) {
   EXPECT_EQ(cost("mlp", {{3, 8}, {32, 8}, {}, {8, 32}, {}, {}}, LinearAttrs{}).flops, 2 * 3 * 2 * 8 * 32);
   EXPECT_EQ(cost("add", {{6}, {6}}, NoAttrs{}).flops, 6);
   EXPECT_EQ(cost("matmul", {{3, 0}, {0, 5}}, NoAttrs{}).flops, 0);
+  EXPECT_EQ(cost("clone", {{6}}, NoAttrs{}).flops, 0);
+  EXPECT_EQ(cost("concat", {{6}, {7}}, DimAttrs{0}).flops, 0);
 }
 
 TEST(Cost, CountsEachElementOnce) {

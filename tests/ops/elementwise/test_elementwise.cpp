@@ -75,6 +75,41 @@ TEST(Elementwise, GradientsDoNotLeakThroughWhatWasNotChosen) {
   EXPECT_EQ(z.grad().to_vector<double>(), (std::vector<double>{0, 3}));
 }
 
+// As in PyTorch: on a bound, beyond one and at NaN there is none.
+TEST(Elementwise, ClampedElementsGetNoGradient) {
+  for (DType dtype : {Float64, Float32, Float16})
+    for (const bool composed : {false, true}) {
+      const Tensor x = tensor<double>({-2, -1, 0, 1, 2, std::nan("")}, {6}).to(dtype).set_requires_grad();
+      const Tensor g = grad({clamp(x, -1, 1)}, {x}, {ones({6}, dtype)}, false, composed)[0];
+      EXPECT_EQ(g.to_vector<double>(), (std::vector<double>{0, 0, 1, 0, 0, 0})) << name(dtype) << composed;
+    }
+  Tensor x = tensor<double>({-kInfinity, 3}, {2}).set_requires_grad();
+  clamp(x, -kInfinity, 5).backward(ones({2}, Float64));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 1}));
+}
+
+TEST(Elementwise, ABoundWithAFractionMakesFloatsOfIntegers) {
+  const Tensor x = tensor<int64_t>({-5, 2, 7}, {3});
+  EXPECT_EQ(clamp(x, 0.5, 2.5).dtype(), Float32);
+  EXPECT_EQ(clamp(x, 0.5, 2.5).to_vector<double>(), (std::vector<double>{0.5, 2, 2.5}));
+  EXPECT_EQ(clamp(x, 0, kInfinity).dtype(), Int64);
+}
+
+TEST(Elementwise, RoundedQuotientsHaveASlopeOfZero) {
+  Tensor a = tensor<double>({3.5, -1}, {2}).set_requires_grad(), b = full({}, 2.0, Float64).set_requires_grad();
+  sum(floor_div(a, b)).backward();
+  EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{0, 0}));
+  EXPECT_EQ(b.grad().item(), 0);
+}
+
+TEST(Elementwise, RefusesToDivideAnIntegerByZero) {
+  const Tensor a = tensor<int64_t>({1, 2}, {2}), b = tensor<uint8_t>({1, 0}, {2});
+  EXPECT_EQ(error_of([&] { remainder(a, b); }), "remainder: an integer is divided by 0: i64[2] on cpu by u8[2] on cpu");
+  EXPECT_EQ(error_of([&] { floor_div(a, zeros({}, Int64)); }),
+            "floor_div: an integer is divided by 0: i64[2] on cpu by i64[] on cpu");
+  EXPECT_EQ(floor_div(ones({1}), zeros({1}, Int64)).item(), kInfinity);
+}
+
 TEST(Elementwise, CanBeDifferentiatedTwice) {
   Tensor x = tensor<double>({0.3, -1.7}, {2}).set_requires_grad();
   for (auto* f : {&gelu_tanh, &gelu, &silu, &tanh, &sigmoid, &exp, &softplus}) {

@@ -137,6 +137,36 @@ TEST(Math, EndsOfTheirRanges) {
   EXPECT_DOUBLE_EQ(at(acosh, {1e200})[0], std::acosh(1e200));
 }
 
+std::vector<double> slopes_at(const std::function<Tensor(const Tensor&)>& f, const std::vector<double>& x) {
+  Tensor leaf = tensor(x, {static_cast<int64_t>(x.size())}).set_requires_grad();
+  sum(f(leaf)).backward();
+  return leaf.grad().to_vector<double>();
+}
+
+TEST(Math, InfinitiesAndNaNAreThoseOfPyTorch) {
+  EXPECT_EQ(at(asinh, {kUnbounded, -kUnbounded}), (std::vector<double>{kUnbounded, -kUnbounded}));
+  EXPECT_EQ(at(lgamma, {-kUnbounded, -2}), (std::vector<double>{kUnbounded, kUnbounded}));
+  for (double pole : {-1.0, -7.0, -kUnbounded}) EXPECT_TRUE(std::isnan(at(digamma, {pole})[0])) << pole;
+  EXPECT_TRUE(std::isnan(hardshrink(full({}, NAN)).item()));
+  const auto erfinv_slopes = slopes_at(erfinv, {-1, 1, 1.5, 0});
+  EXPECT_EQ(erfinv_slopes[0], kUnbounded);
+  EXPECT_EQ(erfinv_slopes[1], kUnbounded);
+  EXPECT_TRUE(std::isnan(erfinv_slopes[2]));
+  EXPECT_TRUE(std::isfinite(erfinv_slopes[3]));
+}
+
+// On the edge of two pieces it is PyTorch's choice which one counts.
+TEST(Math, SlopesOnEdgesAndAtNaN) {
+  EXPECT_EQ(slopes_at([](const Tensor& x) { return elu(x, 3); }, {0, NAN}), (std::vector<double>{3, 1}));
+  EXPECT_EQ(slopes_at([](const Tensor& x) { return celu(x); }, {0, NAN}), (std::vector<double>{1, 1}));
+  EXPECT_EQ(slopes_at([](const Tensor& x) { return softshrink(x); }, {-0.5, 0.5, -2, NAN}),
+            (std::vector<double>{0, 0, 1, 1}));
+  EXPECT_EQ(slopes_at([](const Tensor& x) { return hardshrink(x); }, {-0.5, 0.5, -2, NAN}),
+            (std::vector<double>{0, 0, 1, 1}));
+  EXPECT_EQ(slopes_at(relu6, {0, 6, 3}), (std::vector<double>{0, 0, 1}));
+  EXPECT_EQ(slopes_at(hardswish, {-3, 3}), (std::vector<double>{0, 1}));
+}
+
 // Two operands, of which one is broadcast, as the library has it.
 void expect_binary(const char* what, Tensor (*f)(const Tensor&, const Tensor&), double (*value)(double, double),
                    double low = -3, double high = 3, bool smooth = true) {
@@ -176,10 +206,15 @@ TEST(Math, DivisionsOfIntegersAreThoseOfC) {
   const std::vector<int64_t> numbers = {-7, -6, -1, 0, 1, 6, 7, INT64_MIN + 1};
   for (int64_t a : numbers)
     for (int64_t b : numbers) {
+      if (b == 0) continue;
       const Tensor x = tensor<int64_t>({a}, {1}), y = tensor<int64_t>({b}, {1});
-      EXPECT_EQ(div_trunc(x, y).item<int64_t>(), b == 0 ? 0 : a / b) << a << " " << b;
-      EXPECT_EQ(fmod(x, y).item<int64_t>(), b == 0 ? a : a % b) << a << " " << b;
+      EXPECT_EQ(div_trunc(x, y).item<int64_t>(), a / b) << a << " " << b;
+      EXPECT_EQ(fmod(x, y).item<int64_t>(), a % b) << a << " " << b;
     }
+  const Tensor some = tensor<int32_t>({1, 2}, {2}), none = tensor<int32_t>({1, 0}, {2});
+  for (const auto function : {div_trunc, fmod})
+    EXPECT_EQ(error_of([&] { function(some, none); }),
+              "floor_div: an integer is divided by 0: i32[2] on cpu by i32[2] on cpu");
   EXPECT_EQ(fmod(full({1}, -1e-10, Float64), ones({1}, Float64)).item(), -1e-10);
 }
 
@@ -239,7 +274,14 @@ TEST(Math, BitsAsAnotherType) {
   EXPECT_EQ(bitcast(bitcast(x, Int32), Float32).to_vector<float>(), x.to_vector<float>());
   EXPECT_EQ(bitcast(tensor<bool>({true, false}, {2}), UInt8).to_vector<int64_t>(), (std::vector<int64_t>{1, 0}));
   EXPECT_EQ(bitcast(full({1}, 1.0, BFloat16), Float16).item(), 1.875);
-  EXPECT_EQ(error_of([&] { bitcast(x, Int64); }), "bitcast: f32 and i64 have not one size");
+  const Tensor narrow = bitcast(x, UInt16);
+  EXPECT_EQ(narrow.to_vector<int64_t>(), (std::vector<int64_t>{0, 0x3f80, 0, 0xbf00, 0xb1e6, 0x7f61}));
+  EXPECT_EQ(bitcast(narrow, Float32).to_vector<float>(), x.to_vector<float>());
+  const Tensor turned = transpose(tensor<int16_t>({1, 2, 3, 4, 5, 6}, {2, 3}), 0, 1);
+  EXPECT_EQ(bitcast(turned, Int32).to_vector<int64_t>(),
+            (std::vector<int64_t>{1 + (4 << 16), 2 + (5 << 16), 3 + (6 << 16)}));
+  EXPECT_EQ(error_of([&] { bitcast(x, Int64); }), "bitcast: rows of 3 f32 are no whole number of i64");
+  EXPECT_EQ(error_of([&] { bitcast(zeros({}), Int64); }), "bitcast: one f32 is not one i64");
   EXPECT_EQ(error_of([&] { bitcast(zeros({1}, Int8), Bool); }), "bitcast: not every i8 is a bool");
 }
 

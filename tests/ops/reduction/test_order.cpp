@@ -93,6 +93,10 @@ TEST(Order, ElementsByRank) {
   EXPECT_EQ(median(tensor<float>({4, 1, 3, 2, 9, 0}, {2, 3}), 1).first.to_vector<double>(), (Numbers{3, 2}));
   EXPECT_EQ(to_string(median(x, 1, true).second.shape()), "[2, 1, 3]");
   expect_gradients([](const Tensors& in) { return median(in[0], 1).first; }, {uniform64({3, 5}, g)}, "median");
+  const auto [nan, at] = median(tensor<float>({0, NAN, 2, NAN}, {4}), 0);
+  EXPECT_TRUE(std::isnan(nan.item()));
+  EXPECT_EQ(at.item<int64_t>(), 1);
+  EXPECT_TRUE(std::isnan(median(ones({0, 4})).item()));
   EXPECT_EQ(error_of([&] { kthvalue(x, 10, 1); }), "kthvalue: no element 10 among 9 along dim 1 of [2, 9, 3]");
   EXPECT_EQ(error_of([] { median(ones({2, 0}), 1); }), "median: no elements to choose from along dim 1 of [2, 0]");
 }
@@ -141,6 +145,9 @@ TEST(Order, PlacesInWhatIsSorted) {
   }
   EXPECT_EQ(bucketize(tensor<float>({0, 1, 5, 9}, {2, 2}), tensor<float>({1, 5, 7}, {3})).to_vector<int64_t>(),
             (Places{0, 0, 1, 3}));
+  const Tensor few = tensor<float>({0, 1, 2}, {3}), odd = tensor<float>({NAN, INFINITY, -INFINITY, 1}, {4});
+  EXPECT_EQ(searchsorted(few, odd).to_vector<int64_t>(), (Places{3, 3, 0, 1}));
+  EXPECT_EQ(searchsorted(few, odd, true).to_vector<int64_t>(), (Places{3, 3, 0, 2}));
   EXPECT_EQ(error_of([] {
               searchsorted(ones({2, 3}), ones({3, 3}));
             }),

@@ -46,6 +46,14 @@ TEST(Reduction, TreatsSpecialValues) {
   EXPECT_EQ(argmax(tensor<float>({2, 7, 7, 1}, {4}), 0).item<int64_t>(), 1);
 }
 
+TEST(Reduction, TheDeviationOfWhatDoesNotVaryHasNoSlope) {
+  for (const int64_t n : {1, 3}) {
+    Tensor x = full({n}, 2.0, Float64).set_requires_grad();
+    std_dev(x, {}, 0).backward();
+    EXPECT_EQ(x.grad().to_vector<double>(), zeros({n}).to_vector<double>()) << n;
+  }
+}
+
 TEST(Reduction, SumsToBroadcastShapes) {
   Generator g(3);
   Tensor x = normal64({2, 3, 5}, g);

@@ -45,6 +45,15 @@ TEST(Windows, GradientsFold) {
       {normal64({2, 7, 9}, g)});
 }
 
+// What no window reaches, behind a single one, too.
+TEST(Windows, GradientsAreThereForWhatNoWindowReaches) {
+  Generator g(4);
+  for (const auto& [size, stride, dilation] : {std::array<int64_t, 3>{2, 3, 1}, {1, 7, 1}, {2, 5, 2}, {2, 3, 2}})
+    expect_slopes([&, size = size, stride = stride, dilation = dilation](
+                      const Tensors& in) { return square(sliding_windows(in[0], {1}, {size}, {stride}, {dilation})); },
+                  {normal64({3, 4}, g)});
+}
+
 // im2col by loops.
 Tensor columns(const Tensor& x, const Windows& w, int64_t rows, int64_t cols) {
   const int64_t taps = w.size[0] * w.size[1];
