@@ -35,7 +35,7 @@ std::map<std::string, int64_t> with_batch(const onnx::Model& model, std::map<std
                                           int64_t batch) {
   bool open = false;
   for (const onnx::Port& port : model.inputs()) {
-    if (port.dims.empty() || std::isdigit(static_cast<unsigned char>(port.dims[0][0]))) continue;
+    if (port.dims.empty() || onnx::known_size(port.dims[0]) >= 0) continue;
     if (dims.emplace(port.dims[0], batch).first->second != batch)
       throw UsageError(fmt::format("the size {} of input {} is the batch: say --batch", port.dims[0], port.name));
     open = true;

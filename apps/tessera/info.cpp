@@ -29,7 +29,7 @@ void print_run(const InfoOptions& options, const std::map<std::string, int64_t>&
   const onnx::Model model(options.model, {.device = options.common.target()});
   const auto open = [&](const onnx::Port& port) {
     return !port.has_shape || std::any_of(port.dims.begin(), port.dims.end(), [&](const std::string& d) {
-      return !std::isdigit(static_cast<unsigned char>(d[0])) && !dims.count(d);
+      return onnx::known_size(d) < 0 && !dims.count(d);
     });
   };
   for (const onnx::Port& port : model.inputs())

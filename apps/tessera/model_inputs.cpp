@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "command_line.h"
 #include "onnx/tensors.h"
@@ -18,11 +17,6 @@ std::pair<std::string, std::string> halves(const std::string& text, const char* 
   if (at == text.npos || at == 0) throw UsageError(fmt::format("'{}' is not {}", text, form));
   return {text.substr(0, at), text.substr(at + 1)};
 }
-int64_t to_count(const std::string& text) {
-  int64_t n = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  return error == std::errc() && end == text.data() + text.size() && n >= 0 ? n : -1;
-}
 DType dtype_named(const onnx::Port& port) {
   for (int i = 0; i < kDTypeCount; ++i)
     if (const auto dtype = static_cast<DType>(i); port.type == onnx::type_name(onnx::data_type_of(dtype))) return dtype;
@@ -36,7 +30,7 @@ std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts)
   for (const std::string& text : texts) {
     const auto [name, size] = halves(text, "NAME=SIZE");
     if (dims.contains(name)) throw UsageError(fmt::format("--dim: size {} is given twice", name));
-    if ((dims[name] = to_count(size)) < 0) throw UsageError(fmt::format("'{}' is not NAME=SIZE", text));
+    if ((dims[name] = onnx::known_size(size)) < 0) throw UsageError(fmt::format("'{}' is not NAME=SIZE", text));
   }
   return dims;
 }
@@ -63,7 +57,7 @@ onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64
   const DType dtype = dtype_named(port);
   Shape shape;
   for (const std::string& dim : port.dims) {
-    int64_t size = to_count(dim);
+    int64_t size = onnx::known_size(dim);
     const auto named = dims.find(dim);
     if (size < 0 && named == dims.end())
       throw UsageError(fmt::format("input {} is {}: say --dim {}=SIZE, or give it a file by --input", port.name,

@@ -53,6 +53,8 @@ struct Port {
   std::vector<std::string> dims = {};
 };
 std::string describe(const Port& port);
+/// The number that a size of a Port is; -1 where it is open. Exporters also name sizes by terms, such as "32*height".
+int64_t known_size(const std::string& dim);
 
 struct LoadOptions {
   Device device = cpu();  ///< where weights go and nodes run

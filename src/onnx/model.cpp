@@ -2,7 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <optional>
 
@@ -46,6 +46,12 @@ std::string describe(const Port& port) {
   return type;
 }
 
+int64_t known_size(const std::string& dim) {
+  int64_t size = -1;
+  const auto [end, error] = std::from_chars(dim.data(), dim.data() + dim.size(), size);
+  return error == std::errc() && end == dim.data() + dim.size() && size >= 0 ? size : -1;
+}
+
 namespace {
 
 bool draws(const Graph& graph) {
@@ -84,8 +90,7 @@ void check(const std::string& file, const Port& port, int64_t type, const Value&
   if (!port.has_shape) return;
   if (static_cast<size_t>(t.dim()) != port.dims.size()) fail("is given " + describe(value));
   for (size_t d = 0; d < port.dims.size(); ++d)
-    if (std::isdigit(static_cast<unsigned char>(port.dims[d][0])) &&
-        port.dims[d] != std::to_string(t.size(static_cast<int64_t>(d))))
+    if (const int64_t size = known_size(port.dims[d]); size >= 0 && size != t.size(static_cast<int64_t>(d)))
       fail("is given " + describe(value));
 }
 
