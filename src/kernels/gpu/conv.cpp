@@ -59,6 +59,18 @@ bool straighten(ConvArgs& args) {
 // Whether the images lie channels last, where filters are copied to lie so, too.
 bool lies_last(const Call& call) { return !call.in[0].is_contiguous() && lies_channels_last(call.in[0]); }
 
+// With steps and dilation cuDNN 9 has no gradient of halves' images on matrix cores whose sums are in f32: it took up
+// to 146 times as long as our own where there is much to do.
+bool steps_and_dilates(const ConvArgs& a) {
+  constexpr double much = 1e8;  // multiplications
+  const auto above_one = [](const long long(&n)[2]) { return n[0] > 1 || n[1] > 1; };
+  const double work = static_cast<double>(a.images * a.size[0] * a.size[1]) /
+                      static_cast<double>(a.stride[0] * a.stride[1]) *
+                      static_cast<double>(a.filters * (a.channels / a.groups) * a.filter[0] * a.filter[1]);
+  return a.type != Scalar::f32 && above_one(a.stride) && above_one(a.dilation) && a.channels / a.groups >= 8 &&
+         a.filters / a.groups >= 8 && work >= much;
+}
+
 template <ConvPart part>
 Reason vendor_takes(const Call& call) {
   const VendorConvTable* vendor = vendor_tables() ? tables().vendor_conv : nullptr;
@@ -67,6 +79,7 @@ Reason vendor_takes(const Call& call) {
   ConvArgs args = args_of<part>(call, trial.workspace, lies_last(call));
   if (args.type == Scalar::f64) return Reason::DType;
   if (!straighten(args)) return Reason::Layout;
+  if (part == ConvPart::images && steps_and_dilates(args)) return Reason::Shape;
   return vendor->workspace(part, args) < 0 ? Reason::Shape : Reason::Ok;
 }
 
@@ -152,8 +165,8 @@ constexpr Kernel sm90_kernel = staged_kernel<sm90<part>>("sm90.windows", sm90_ta
 template <ConvPart part>
 constexpr Kernel depthwise_kernel = staged_kernel<depthwise<part>>("depthwise", takes_depthwise<part>);
 template <ConvPart part>
-constexpr Kernel depthwise_planes_kernel = staged_kernel<depthwise<part>>("depthwise.planes",
-                                                                          takes_depthwise_planes<part>);
+constexpr Kernel depthwise_windows_kernel = staged_kernel<depthwise<part>>("depthwise.windows",
+                                                                           takes_depthwise_windows<part>);
 template <ConvPart part>
 constexpr Kernel any_depthwise_kernel = staged_kernel<depthwise<part>>("depthwise.any", takes_any_depthwise<part>);
 
@@ -243,7 +256,7 @@ constexpr Kernel conv2d_list[] = {
     staged_kernel<vendor_pointwise_forward>("vendor_pointwise", vendor_takes_pointwise_forward),
     staged_kernel<pointwise_forward>("pointwise", takes_pointwise_forward),
     depthwise_kernel<ConvPart::forward>,
-    depthwise_planes_kernel<ConvPart::forward>,
+    depthwise_windows_kernel<ConvPart::forward>,
     sm90_leading_kernel<ConvPart::forward>,
     vendor_kernel<ConvPart::forward>,
     padded_kernel<PaddedPass::Forward>,
@@ -256,7 +269,7 @@ constexpr Kernel input_grad_list[] = {
     staged_kernel<vendor_pointwise_input_grad>("vendor_pointwise", vendor_takes_pointwise_input_grad),
     staged_kernel<pointwise_input_grad>("pointwise", takes_pointwise_input_grad),
     depthwise_kernel<ConvPart::images>,
-    depthwise_planes_kernel<ConvPart::images>,
+    depthwise_windows_kernel<ConvPart::images>,
     sm90_leading_kernel<ConvPart::images>,
     vendor_kernel<ConvPart::images>,
     padded_kernel<PaddedPass::InputGrad>,
@@ -268,7 +281,7 @@ constexpr Kernel weight_grad_list[] = {
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
     staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
     depthwise_kernel<ConvPart::filters>,
-    depthwise_planes_kernel<ConvPart::filters>,
+    depthwise_windows_kernel<ConvPart::filters>,
     sm90_leading_kernel<ConvPart::filters>,
     vendor_kernel<ConvPart::filters>,
     padded_kernel<PaddedPass::WeightGrad>,

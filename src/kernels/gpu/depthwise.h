@@ -12,7 +12,7 @@ void depthwise(const Call& call, Workspace& workspace);
 template <ConvPart part>
 Reason takes_depthwise(const Call& call);
 template <ConvPart part>
-Reason takes_depthwise_planes(const Call& call);
+Reason takes_depthwise_windows(const Call& call);
 template <ConvPart part>
 Reason takes_any_depthwise(const Call& call);
 

@@ -63,7 +63,7 @@ TEST_F(GpuSample, GridsOfAllKinds) {
                 [&](const Tensors& in) {
                   return grid_sample(in[0], in[1], {mode, beyond, align});
                 },
-                {x, grid}, mode == Interpolation::Nearest ? 1 : 2, dtype);
+                {x, grid}, mode == Interpolation::Nearest || dtype != Float32 ? 1 : 2, dtype);  // halves hit kinks
           }
 }
 
@@ -106,7 +106,9 @@ TEST_F(GpuSample, Regions) {
     for (const int64_t samples : {0, 1, 2, 5})
       for (const bool aligned : {false, true}) {
         SCOPED_TRACE(fmt::format("{} {} {}", name(dtype), samples, aligned));
-        const Tensor low = uniform64({6, 2}, generator, -2, 8), size = uniform64({6, 2}, generator, 1, 9);
+        const bool within = dtype != Float32;  // halves hit the border, beyond which all is 0
+        const Tensor low = uniform64({6, 2}, generator, within ? 1 : -2, within ? 4 : 8),
+                     size = uniform64({6, 2}, generator, 1, within ? 4 : 9);
         const Tensor regions = concat({low, add(low, size)}, 1).to(dtype).to(Float64);
         const RoiAlignOptions o{
             .rows = 3, .columns = 4, .spatial_scale = 0.8, .sampling_ratio = samples, .aligned = aligned};

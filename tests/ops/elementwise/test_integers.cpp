@@ -82,15 +82,15 @@ TYPED_TEST(Integers, SumsAndProductsWrap) {
 TYPED_TEST(Integers, DivisionsRoundDown) {
   using T = TypeParam;
   const auto quotient = [](T x, T y) -> T {
-    if (y == 0) return 0;
     if (y == static_cast<T>(-1) && std::is_signed_v<T>) return wrapped<T>(std::minus<>(), 0, x);
     const T q = static_cast<T>(x / y);
     return static_cast<T>(q - (x % y != 0 && (x < 0) != (y < 0)));
   };
   const auto& a = this->column;
-  this->expect_pairs(floor_div(a, this->row), quotient);
-  this->expect_pairs(remainder(a, this->row), [&](T x, T y) { return static_cast<T>(x - quotient(x, y) * y); });
   const Tensor divisor = where(eq(this->row, full({}, 0, dtype_of<T>)), full({}, 1, dtype_of<T>), this->row);
+  const auto by = [&](const auto& fn) { return [=](T x, T y) { return fn(x, y == 0 ? static_cast<T>(1) : y); }; };
+  this->expect_pairs(floor_div(a, divisor), by(quotient));
+  this->expect_pairs(remainder(a, divisor), by([&](T x, T y) { return static_cast<T>(x - quotient(x, y) * y); }));
   const auto truncated = [](T x, T y) { return static_cast<T>(y == 0 ? x : x / y); };
   this->expect_pairs(div_trunc(a, divisor), truncated);
   this->expect_pairs(tessera::fmod(a, divisor), [](T x, T y) { return static_cast<T>(y == 0 ? 0 : x % y); });

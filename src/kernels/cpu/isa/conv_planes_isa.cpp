@@ -83,8 +83,8 @@ void planes_backward_images(const ConvArgs& given, Executor& pool) {
   const auto w = filters<const float>(args);
   const i64 k = s.group_filters(), c = s.group_channels();
   float* const packed = static_cast<float*>(args.workspace);
-  for (i64 first_h = 0; first_h < s.h.stride; ++first_h) {
-    for (i64 first_w = 0; first_w < s.w.stride; ++first_w) {
+  for (i64 first_h = 0; first_h < min(s.h.stride, s.h.length); ++first_h) {
+    for (i64 first_w = 0; first_w < min(s.w.stride, s.w.length); ++first_w) {
       const Residue h = residue(s.h, first_h), v = residue(s.w, first_w);
       if (h.count == 0 || v.count == 0) continue;
       const i64 size = c * k * h.taps * v.taps;
