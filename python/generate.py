@@ -58,6 +58,8 @@ DOCS = {
     "bitwise_and": "Bit by bit, of integers and bools, which broadcast.", "bitwise_or": "As bitwise_and().",
     "bitwise_xor": "As bitwise_and().", "bitwise_not": "Every bit turned, of integers and bools; the shape of x.",
     "adaptive_avg_pool": "x [n, c, ...] -> [n, c, sizes...]: means of windows that cover it evenly, as in PyTorch.",
+    "gru_cell": "A step of gru(): x [batch, in], hidden [batch, hidden] or None for 0; the hidden state behind it.",
+    "lstm_cell": "A step of lstm(): x [batch, in], hidden and cell [batch, hidden] or None for 0; both behind it.",
     "gru_gates_from_pytorch": "A parameter [3 hidden, ...] of a GRU with PyTorch's order of gates in that of gru().",
     "mel_weight_matrix": "Weights [bins, mels] that turn a spectrum into one of the mel scale, as in ONNX.",
 }

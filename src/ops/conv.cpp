@@ -26,6 +26,7 @@ Dim places(std::string_view op, Dim size, Dim window, int64_t stride, int64_t pa
 }
 
 constexpr int64_t kMost = int64_t(1) << 31;  // of a window and its parameters: products of two do not overflow
+constexpr int64_t kMostStride = int64_t(1) << 24;  // gradients walk over its residues
 
 template <class A>
 void require_window(std::string_view op, const A& attrs) {
@@ -36,6 +37,8 @@ void require_window(std::string_view op, const A& attrs) {
     else if (std::max({attrs.stride[d], attrs.dilation[d], attrs.padding[d]}) > kMost)
       fail(op, "stride {}, dilation {} and padding {} must not exceed 2^31", attrs.stride[d], attrs.dilation[d],
            attrs.padding[d]);
+    else if (attrs.stride[d] > kMostStride)
+      fail(op, "stride {} must not exceed 2^24", attrs.stride[d]);
 }
 
 // ---- conv2d: x, weight [out, c / groups, r, s], bias? [out] -> y
