@@ -142,8 +142,12 @@ Values Model::run(const Values& inputs) const {
   for (size_t i = 0; i < out.size(); ++i) {
     if (!out[i].is_tensor()) continue;
     if (region && graph.outputs[i].type == "float") out[i] = cast(out[i].tensor(), Float32);
-    out[i] = contiguous(out[i].tensor());
     const Port& port = graph.outputs[i];
+    try {
+      out[i] = contiguous(out[i].tensor());
+    } catch (const OutOfMemoryError& e) {  // a view that repeats its elements
+      throw OutOfMemoryError(fmt::format("{}: output {}: {}", loaded_->file, in_quotes(port.name), e.what()));
+    }
     if (!port.type.empty() && port.kind == Port::kTensor &&
         port.type != type_name(data_type_of(out[i].tensor().dtype())))
       throw Error(fmt::format("{}: output {} is declared as {}, but is {}", loaded_->file, in_quotes(port.name),

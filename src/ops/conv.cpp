@@ -26,7 +26,6 @@ Dim places(std::string_view op, Dim size, Dim window, int64_t stride, int64_t pa
 }
 
 constexpr int64_t kMost = int64_t(1) << 31;  // of a window and its parameters: products of two do not overflow
-constexpr int64_t kMostStride = int64_t(1) << 24;  // gradients walk over its residues
 
 template <class A>
 void require_window(std::string_view op, const A& attrs) {
@@ -37,8 +36,6 @@ void require_window(std::string_view op, const A& attrs) {
     else if (std::max({attrs.stride[d], attrs.dilation[d], attrs.padding[d]}) > kMost)
       fail(op, "stride {}, dilation {} and padding {} must not exceed 2^31", attrs.stride[d], attrs.dilation[d],
            attrs.padding[d]);
-    else if (attrs.stride[d] > kMostStride)
-      fail(op, "stride {} must not exceed 2^24", attrs.stride[d]);
 }
 
 // ---- conv2d: x, weight [out, c / groups, r, s], bias? [out] -> y
@@ -268,6 +265,8 @@ ConvAttrs convolution_of(const ConvTransposeAttrs& a, const Shape& y = {}) {
   return c;
 }
 
+constexpr int64_t kMostStride = int64_t(1) << 24;  // over whose residues kernels walk
+
 Metas infer_transpose(std::span<const TensorMeta> in, const Attrs& attrs) {
   constexpr auto op = "conv_transpose2d";
   auto& a = attrs.as<ConvTransposeAttrs>();
@@ -283,6 +282,7 @@ Metas infer_transpose(std::span<const TensorMeta> in, const Attrs& attrs) {
   for (size_t d = 0; d < 2; ++d) {
     if (a.output_padding[d] < 0 || a.output_padding[d] >= a.stride[d])
       fail(op, "output_padding {} is not below the stride {}", a.output_padding[d], a.stride[d]);
+    if (a.stride[d] > kMostStride) fail(op, "stride {} must not exceed 2^24", a.stride[d]);
     y[2 + d] =
         (x[2 + d] - 1) * a.stride[d] - 2 * a.padding[d] + (weight[2 + d] - 1) * a.dilation[d] + a.output_padding[d] + 1;
     if (!y[2 + d].is_symbolic() && y[2 + d].value() < 1)
