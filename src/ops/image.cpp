@@ -77,9 +77,6 @@ void require_floats(std::string_view op, const Tensor& x) {
   if (!is_floating(x.dtype())) fail(op, "takes floating-point tensors, not {}", describe(x));
 }
 
-}  // namespace
-
-namespace {
 // For images with any dims before theirs, or none, as PyTorch's.
 template <class F>
 Tensor image_by_image(std::string_view op, const Tensor& x, const F& f) {

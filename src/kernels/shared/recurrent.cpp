@@ -59,13 +59,27 @@ Operand room_for_step(const Call& call, Plan& plan, const Operand& like) {
                     call.in[0].device());
 }
 
+/// A contiguous copy where it is not, in the dtype of the call's result.
+class Contiguous {
+ public:
+  Contiguous(const Call& call, Plan& plan) : workspace_(call, plan), dtype_(call.out[0].dtype()) {}
+  Operand operator()(const Operand& t) {
+    return t.defined() ? dense(workspace_.read(t, dtype_, t.is_contiguous()), t) : Operand();
+  }
+
+ private:
+  Workspace workspace_;
+  DType dtype_;
+};
+
+void* data_of(const Operand& t, int64_t step) { return t.defined() ? step_of(t, step).data_ptr() : nullptr; }
+
 // Without room for all cell states, which backward alone needs, each takes the place of the one before.
 void lstm(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &output = call.out[0], &last_cell = call.out[1], &cells = call.out[2],
                 &gates = call.out[3];
-  Workspace workspace(call, plan);
-  const Operand hidden = dense(workspace.read(call.in[2], x.dtype(), call.in[2].is_contiguous()), call.in[2]);
-  const Operand cell = dense(workspace.read(call.in[3], x.dtype(), call.in[3].is_contiguous()), call.in[3]);
+  Contiguous contiguous(call, plan);
+  const Operand hidden = contiguous(call.in[2]), cell = contiguous(call.in[3]);
   const Steps steps{x.size(0), call.attrs.as<RecurrentAttrs>().reverse};
   if (steps.count == 0) return copy(call, plan, last_cell, cell);
   const Operand room = gates.defined() ? step_of(gates, 0) : room_for_step(call, plan, x);
@@ -85,13 +99,9 @@ void lstm(const Call& call, Plan& plan) {
 
 void lstm_backward(const Call& call, Plan& plan) {
   const Operand &weight = call.in[2], &dx = call.out[0], &dhidden = call.out[1], &dcell = call.out[2];
-  Workspace workspace(call, plan);
-  const auto contiguous = [&](const Operand& t) {
-    return t.defined() ? dense(workspace.read(t, dx.dtype(), t.is_contiguous()), t) : Operand();
-  };
+  Contiguous contiguous(call, plan);
   const Operand doutput = contiguous(call.in[0]), dlast_cell = contiguous(call.in[1]), cell = contiguous(call.in[3]),
                 cells = contiguous(call.in[4]), gates = contiguous(call.in[5]);
-  const auto at = [](const Operand& t, int64_t step) { return t.defined() ? step_of(t, step).data_ptr() : nullptr; };
   const Steps steps{dx.size(0), call.attrs.as<RecurrentAttrs>().reverse};
   if (steps.count == 0) {
     fill(call, plan, dhidden, 0);
@@ -102,28 +112,13 @@ void lstm_backward(const Call& call, Plan& plan) {
     const int64_t t = steps.at(i);
     const bool last = i == steps.count - 1;
     plan.launch("lstm_backward", recurrent_table().lstm_backward,
-                LstmBackwardArgs{dx.size(1), dhidden.size(1), scalar_of(dx.dtype()), at(gates, t), at(cells, t),
-                                 i > 0 ? at(cells, steps.at(i - 1)) : cell.data_ptr(), at(doutput, t),
-                                 last ? nullptr : dhidden.data_ptr(), last ? dlast_cell.data_ptr() : dcell.data_ptr(),
-                                 at(dx, t), dcell.data_ptr()});
+                LstmBackwardArgs{dx.size(1), dhidden.size(1), scalar_of(dx.dtype()), data_of(gates, t),
+                                 data_of(cells, t), i > 0 ? data_of(cells, steps.at(i - 1)) : cell.data_ptr(),
+                                 data_of(doutput, t), last ? nullptr : dhidden.data_ptr(),
+                                 last ? dlast_cell.data_ptr() : dcell.data_ptr(), data_of(dx, t), dcell.data_ptr()});
     product.launch(step_of(dx, t), {}, dhidden);
   }
 }
-
-/// A contiguous copy where it is not, in the dtype of the call's result.
-class Contiguous {
- public:
-  Contiguous(const Call& call, Plan& plan) : workspace_(call, plan), dtype_(call.out[0].dtype()) {}
-  Operand operator()(const Operand& t) {
-    return t.defined() ? dense(workspace_.read(t, dtype_, t.is_contiguous()), t) : Operand();
-  }
-
- private:
-  Workspace workspace_;
-  DType dtype_;
-};
-
-void* data_of(const Operand& t, int64_t step) { return t.defined() ? step_of(t, step).data_ptr() : nullptr; }
 
 void gru(const Call& call, Plan& plan) {
   Contiguous contiguous(call, plan);
