@@ -206,8 +206,8 @@ ConvTransposeOptions with_output_sizes(ConvTransposeOptions options, const Shape
              behind = spatial_list(op, "output_padding", options.output_padding, spatial, 0);
   options.low.clear(), options.high.clear();
   for (int64_t d = 0; d < spatial; ++d) {
-    const int64_t total =
-        (x[2 + d].value() - 1) * stride[d] + behind[d] + (weight[2 + d].value() - 1) * dilation[d] + 1 - sizes[d];
+    const Dim whole = (x[2 + d] - 1) * stride[d] + behind[d] + (weight[2 + d] - 1) * dilation[d] + 1;
+    const int64_t total = (whole - sizes[d]).value();
     const int64_t half = (total - (total < 0)) / 2;  // rounded down
     options.low.push_back(upper ? half : total - half);
     options.high.push_back(total - options.low.back());

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/check.h"
+#include "ops/dim_set.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
@@ -37,32 +38,30 @@ constexpr DType result_dtype(Result result, DType in) {
   }
 }
 
-// Bit d: dim d is reduced.
-uint32_t reduced_dims(std::string_view op, const Shape& shape, const IntList& dims) {
-  if (dims.empty()) return (1u << shape.size()) - 1;
-  uint32_t mask = 0;
+DimSet reduced_dims(std::string_view op, const Shape& shape, const IntList& dims) {
+  if (dims.empty()) return DimSet::all(op, shape);
+  DimSet set = DimSet::none(op, shape);
   for (int64_t d : dims) {
     if (shape.empty() && (d == 0 || d == -1)) continue;
-    uint32_t bit = 1u << normalize_dim(op, d, shape);
-    if (mask & bit) throw Error(fmt::format("{}: dim {} of {} is named twice", op, d, to_string(shape)));
-    mask |= bit;
+    if (!set.insert(normalize_dim(op, d, shape)))
+      throw Error(fmt::format("{}: dim {} of {} is named twice", op, d, to_string(shape)));
   }
-  return mask;
+  return set;
 }
 
-Shape reduced_shape(const Shape& in, uint32_t mask, bool keepdim) {
+Shape reduced_shape(const Shape& in, const DimSet& reduced, bool keepdim) {
   Shape shape;
   for (int64_t d = 0; d < in.rank(); ++d) {
-    if (!(mask >> d & 1)) shape.push_back(in[d]);
+    if (!reduced.contains(d)) shape.push_back(in[d]);
     else if (keepdim) shape.push_back(1);
   }
   return shape;
 }
 
-Dim reduced_count(const Shape& in, uint32_t mask) {
+Dim reduced_count(const Shape& in, const DimSet& reduced) {
   Dim n = 1;
   for (int64_t d = 0; d < in.rank(); ++d)
-    if (mask >> d & 1) n = n * in[d];
+    if (reduced.contains(d)) n = n * in[d];
   return n;
 }
 
@@ -70,10 +69,10 @@ template <OpName op, Result result, bool may_be_empty = true>
 Metas infer_reduce(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_inputs(op.view(), in);
   const auto& a = attrs.as<ReduceAttrs>();
-  uint32_t mask = reduced_dims(op.view(), in[0].shape, a.dims);
-  if (!may_be_empty && reduced_count(in[0].shape, mask) == Dim(0))
+  const DimSet reduced = reduced_dims(op.view(), in[0].shape, a.dims);
+  if (!may_be_empty && reduced_count(in[0].shape, reduced) == Dim(0))
     throw Error(fmt::format("{}: no elements to choose from in {}", op.view(), to_string(in[0].shape)));
-  return {{reduced_shape(in[0].shape, mask, a.keepdim), result_dtype(result, in[0].dtype), in[0].device}};
+  return {{reduced_shape(in[0].shape, reduced, a.keepdim), result_dtype(result, in[0].dtype), in[0].device}};
 }
 
 Metas infer_cumsum(std::span<const TensorMeta> in, const Attrs& attrs) {
@@ -100,10 +99,10 @@ template <auto value>
 Tensors reduce_reference(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<ReduceAttrs>();
   const Shape& shape = in[0].shape();
-  uint32_t mask = reduced_dims("", shape, a.dims);
-  Shape kept = reduced_shape(shape, mask, true), inner = shape;
+  const DimSet reduced = reduced_dims("", shape, a.dims);
+  Shape kept = reduced_shape(shape, reduced, true), inner = shape;
   for (int64_t d = 0; d < shape.rank(); ++d)
-    if (!(mask >> d & 1)) inner[d] = 1;
+    if (!reduced.contains(d)) inner[d] = 1;
   using Value = decltype(value(std::vector<double>(), a));
   DType dtype = std::is_same_v<Value, bool> ? Bool : std::is_same_v<Value, int64_t> ? Int64 : in[0].dtype();
   std::vector<double> results;
@@ -117,7 +116,7 @@ Tensors reduce_reference(std::span<const Tensor> in, const Attrs& attrs) {
     results.push_back(static_cast<double>(value(elements, a)));
   });
   size_t n = 0;
-  return {reference::generate(reduced_shape(shape, mask, a.keepdim), dtype, [&](auto&) { return results[n++]; })};
+  return {reference::generate(reduced_shape(shape, reduced, a.keepdim), dtype, [&](auto&) { return results[n++]; })};
 }
 
 using Numbers = const std::vector<double>&;
@@ -185,12 +184,12 @@ Tensors topk_reference(std::span<const Tensor> in, const Attrs& attrs) {
 struct Reversal {
   const ReduceAttrs& attrs;
   const Shape& shape;
-  uint32_t mask;
+  DimSet reduced;
   Reversal(const Saved& s, const Shape& input)
-      : attrs(s.attrs.as<ReduceAttrs>()), shape(input), mask(reduced_dims("backward", input, attrs.dims)) {}
+      : attrs(s.attrs.as<ReduceAttrs>()), shape(input), reduced(reduced_dims("backward", input, attrs.dims)) {}
   /// A result, or its gradient, with the reduced dims as 1.
-  Tensor kept(const Tensor& t) const { return reshape(t, reduced_shape(shape, mask, true)); }
-  double count() const { return static_cast<double>(reduced_count(shape, mask).value()); }
+  Tensor kept(const Tensor& t) const { return reshape(t, reduced_shape(shape, reduced, true)); }
+  double count() const { return static_cast<double>(reduced_count(shape, reduced).value()); }
 };
 
 Tensor reduce(const Op& op, const Tensor& x, ReduceAttrs attrs) { return dispatch_one(op, {x}, attrs); }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/check.h"
+#include "ops/dim_set.h"
 #include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
@@ -99,13 +100,13 @@ Tensors reshape_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 Shape permuted(const Shape& in, const IntList& dims) {
   Shape shape;
-  uint32_t seen = 0;
+  DimSet seen = DimSet::none("permute", in);
   for (int64_t d : dims) {
     d = normalize_dim("permute", d, in);
-    seen |= 1u << d;
+    seen.insert(d);
     shape.push_back(in[d]);
   }
-  if (shape.size() != in.size() || seen != (1u << in.size()) - 1)
+  if (shape.size() != in.size() || seen != DimSet::all("permute", in))
     throw Error(fmt::format("permute: the dims must name each of {} once", to_string(in)));
   return shape;
 }
@@ -403,12 +404,10 @@ Tensors pad_reference(std::span<const Tensor> in, const Attrs& attrs) {
 
 Metas infer_flip(std::span<const TensorMeta> in, const Attrs& attrs) {
   require_inputs("flip", in);
-  uint32_t seen = 0;
-  for (int64_t d : attrs.as<PermuteAttrs>().dims) {
-    uint32_t bit = 1u << normalize_dim("flip", d, in[0].shape);
-    if (seen & bit) throw Error(fmt::format("flip: dim {} of {} is named twice", d, to_string(in[0].shape)));
-    seen |= bit;
-  }
+  DimSet seen = DimSet::none("flip", in[0].shape);
+  for (int64_t d : attrs.as<PermuteAttrs>().dims)
+    if (!seen.insert(normalize_dim("flip", d, in[0].shape)))
+      throw Error(fmt::format("flip: dim {} of {} is named twice", d, to_string(in[0].shape)));
   return {in[0]};
 }
 Tensors flip_vjp(const Saved& s, const Tensors& grads) { return {dispatch_one(flip_op, {grads[0]}, s.attrs)}; }

@@ -258,20 +258,22 @@ Tensor fold(const Tensor& x, const Dims& sizes, const Windows& windows) {
   if (spatial < 1 || spatial > 3) fail(op, "takes one to three spatial dims, not {}", spatial);
   const Windows w = filled_windows(op, windows, spatial, false);
   Dims dims, lengths;
-  int64_t taps = 1, count = 1;
+  Dim count = 1;
+  int64_t taps = 1;
   for (int64_t d = 0; d < spatial; ++d) taps *= w.size[d];
   if (x.size(1) % taps) fail(op, "{} channels do not split into windows of {} taps", x.size(1), taps);
   Shape split{x.shape()[0], x.size(1) / taps};
   for (int64_t d = 0; d < spatial; ++d) split.push_back(w.size[d]);
   Dims order{0, 1};
   for (int64_t d = 0; d < spatial; ++d) {
+    if (sizes[d] < 0 || sizes[d] > INT64_MAX / 4) fail(op, "size {} is out of range", sizes[d]);
     split.push_back(window_count(op, w, d, sizes[d]));
-    count *= split.back().value();
+    count = count * split.back();
     lengths.push_back(sizes[d] + w.low[d] + w.high[d]);
     dims.push_back(2 + d);
     order.push_back(2 + spatial + d);
   }
-  if (x.size(2) != count) fail(op, "{} has {} windows, not {}", to_string(x.shape()), x.size(2), count);
+  if (x.size(2) != count.value()) fail(op, "{} has {} windows, not {}", to_string(x.shape()), x.size(2), count.value());
   for (int64_t d = 0; d < spatial; ++d) order.push_back(2 + d);
   Tensor y = fold_windows(permute(reshape(x, split), order), dims, lengths, w.stride, w.dilation);
   for (int64_t d = 0; d < spatial; ++d) y = slice(y, 2 + d, w.low[d], w.low[d] + sizes[d]);

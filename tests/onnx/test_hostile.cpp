@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cctype>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -189,11 +192,16 @@ TEST(OnnxHostile, PagesOfAFileThatWasReadGoBack) {
   constexpr size_t kBytes = size_t{8} << 20;
   write_file(folder / "f", std::string(kBytes, 'x'));
   const auto file = map_file(folder / "f");
-  const auto resident = [] {  // bytes of files
-    std::istringstream numbers(read_file("/proc/self/statm"));
-    int64_t all, here, files;
-    numbers >> all >> here >> files;
-    return files * sysconf(_SC_PAGESIZE);
+  const auto resident = [&] {  // bytes of the file that lie in this process
+    std::istringstream lines(read_file("/proc/self/smaps"));
+    int64_t sum = 0, kilobytes = 0;
+    bool is_file = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (std::sscanf(line.c_str(), "Rss: %" SCNd64, &kilobytes) == 1) sum += is_file ? kilobytes << 10 : 0;
+      else if (std::isxdigit(static_cast<unsigned char>(line[0])) && line.find('-') != std::string::npos)
+        is_file = line.ends_with(folder / "f");
+    }
+    return sum;
   };
   const auto owner = std::shared_ptr<void>(file);
   Source source("f", "", owner, file.get());

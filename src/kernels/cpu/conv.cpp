@@ -107,9 +107,9 @@ bool rows_lie(std::initializer_list<const Operand*> images) {
 // where rows are short, or where there are many taps; not where images are read where they lie.
 bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns) {
   const auto& a = call.attrs.as<ConvAttrs>();
-  const int64_t taps = weight.size(2) * weight.size(3), strides = a.stride[0] * a.stride[1];
+  const int64_t taps = weight.size(2) * weight.size(3);
   if (!rows) return weight.size(0) <= 4 && taps >= 2;
-  const bool in_place = taps * strides == 1 && a.padding[0] + a.padding[1] == 0;
+  const bool in_place = taps == 1 && a.stride[0] == 1 && a.stride[1] == 1 && a.padding[0] == 0 && a.padding[1] == 0;
   return weight.size(0) <= 8 || in_place || (columns >= short_row && taps <= 16);
 }
 bool is_depthwise(const Call& call, const Operand& weight) {
