@@ -112,13 +112,16 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
             -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
 
   file(GLOB library_sources CONFIGURE_DEPENDS
-       src/kernels/cpu/*.cpp src/kernels/gpu/rtc/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp)
+       src/kernels/cpu/*.cpp src/kernels/gpu/rtc/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp
+       src/dist/*.cpp)
   file(GLOB waiting_sources CONFIGURE_DEPENDS  # for kernels, or for the disk
        src/nn/*.cpp src/io/*.cpp src/onnx/*.cpp src/onnx/handlers/*.cpp src/onnx/optimize/*.cpp src/onnx/writers/*.cpp
        src/profiler/*.cpp src/models/*.cpp src/cases/*.cpp)
   file(GLOB handler_sources CONFIGURE_DEPENDS  # each with names of its own
        src/onnx/handlers/*.cpp src/onnx/optimize/*.cpp src/onnx/writers/*.cpp)
   set_source_files_properties(${handler_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  set_source_files_properties(src/dist/combine.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON
+    COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")  # loops
   if(library_sources)
     find_package(nlohmann_json REQUIRED)
     find_package(ZLIB REQUIRED)

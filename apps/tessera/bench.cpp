@@ -617,6 +617,7 @@ void add_bench(Command app) {
     with_profile(options->profile, options->target(), true, [&] { run(*options); });
   });
   add_bench_model(command);
+  add_bench_comm(command);
 }
 
 }  // namespace tessera::app

@@ -75,9 +75,11 @@ class Progress {
 // One function per subcommand; each adds itself to the app and runs in its callback.
 void add_train(Command app);
 void add_train_convmodel(Command train);
+void add_launch(Command app);
 void add_sample(Command app);
 void add_bench(Command app);
 void add_bench_model(Command bench);
+void add_bench_comm(Command bench);
 void add_explain(Command app);
 void add_explain_model(Command explain);
 void add_profile(Command app);

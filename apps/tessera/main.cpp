@@ -5,6 +5,7 @@
 #include <new>
 
 #include "command.h"
+#include "tessera/dist.h"
 #include "tessera/version.h"
 
 namespace {
@@ -25,6 +26,7 @@ int main(int argc, char** argv) {
                              std::string("tessera ") + TESSERA_VERSION);
   app.require_command();
   app::add_train(app);
+  app::add_launch(app);
   app::add_sample(app);
   app::add_bench(app);
   app::add_explain(app);
@@ -44,6 +46,8 @@ int main(int argc, char** argv) {
     return fail(2, e.what());
   } catch (const FileError& e) {
     return fail(2, e.what());
+  } catch (const dist::Aborted&) {
+    return 1;  // whoever ended the run has said why
   } catch (const std::bad_alloc&) {
     return fail(1, "out of memory");
   } catch (const std::exception& e) {

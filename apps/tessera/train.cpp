@@ -166,9 +166,10 @@ void settle(TrainCommand& c) {
   c.options.seed = c.seed;
   c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
   c.options.init = c.init;
-  c.options.resume = c.resume;
   c.options.text = read_text(c.text);
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
+  c.resume_after_restart(c.options.checkpoint);
+  c.options.resume = c.resume;
   c.prepare({c.options.checkpoint});
 }
 
@@ -184,7 +185,7 @@ std::string scaling(const TrainCommand& c, const models::StepInfo& s, int64_t sk
   return skipped ? fmt::format("{}  {} steps skipped", text, skipped) : text;
 }
 
-models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_per_step) {
+models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& progress, int64_t& tokens_per_step) {
   double rate = 0;
   int64_t skipped = 0;
   const auto probe = [&] {
@@ -195,10 +196,13 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
   callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
     catch_signals();  // from the first step on: before that there is nothing to save
     tokens_per_step = tokens;
-    progress.note(fmt::format("{} parameters, {} tokens per step, {}{}{}", parameters, tokens, c.place(), precision(c),
-                              first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
+    if (world.rank() > 0) return;
+    progress.note(fmt::format("{} parameters, {} tokens per step, {}{}{}{}", parameters, tokens,
+                              world.size() > 1 ? fmt::format("{} ranks with ", world.size()) : "", c.place(),
+                              precision(c), first_step > 1 ? fmt::format(", from step {}", first_step) : ""));
     probe();
   };
+  if (world.rank() > 0) return models::train_gpt(c.options, callbacks, &world);
   callbacks.on_step = [&](const models::StepInfo& s) {
     double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;
     rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;
@@ -210,21 +214,23 @@ models::TrainResult train(TrainCommand& c, Progress& progress, int64_t& tokens_p
   callbacks.on_eval = [&](const models::EvalInfo& e) {
     progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss));
   };
-  return models::train_gpt(c.options, callbacks);
+  return models::train_gpt(c.options, callbacks, &world);
 }
 
 void run(TrainCommand& c) {
   settle(c);
+  const dist::World world;
   Progress progress(c.options.steps);
   int64_t tokens_per_step = 0;
   models::TrainResult result;
   try {
-    with_profile(c.profile, c.options.device, false, [&] { result = train(c, progress, tokens_per_step); });
+    with_profile(c.profile, c.options.device, false, [&] { result = train(c, world, progress, tokens_per_step); });
   } catch (...) {
     progress.finish();
     throw;
   }
   progress.finish();
+  if (world.rank() > 0) return exit_if_signalled();
   write_file(c.out + "/loss.svg", loss_curve(result));
   summarize(result, c);
   write_results(result, c, tokens_per_step);

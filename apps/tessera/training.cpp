@@ -5,6 +5,7 @@
 
 #include <climits>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "tessera/parallel.h"
@@ -43,6 +44,11 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
   app.option("--stop-after", stop_after, "save and end after that many steps in all").range(1, INT_MAX);
   CommonOptions::add_to(app, true);
   add_picks_to(app);
+}
+
+void TrainingOptions::resume_after_restart(const std::string& checkpoint) {
+  const char* const restarts = std::getenv("TESSERA_RESTART");
+  if (restarts && std::string_view(restarts) != "0" && std::filesystem::exists(checkpoint)) resume = true;
 }
 
 models::Amp TrainingOptions::precision() const {

@@ -21,6 +21,8 @@ struct TrainingOptions : CommonOptions {
   bool resume = false;
   int64_t stop_after = 0;  // 0: never
 
+  /// A run that `tessera launch` began anew goes on from the checkpoint, if there is one by then.
+  void resume_after_restart(const std::string& checkpoint);
   void add_to(Command app, const std::string& what_is_written);
   models::Amp precision() const;
   /// Makes the folder and checks it for these checkpoints, of which a run that goes on needs one. Throws UsageError.

@@ -76,8 +76,9 @@ struct AutogradMeta : Recycled {
   Ref<Node> node;          ///< the operation that made the tensor; null for leaves
   int32_t index = 0;
   bool is_view = false;
-  std::vector<GradHook> hooks;                            ///< of a leaf, before accumulation
-  std::vector<std::function<void(const Tensor&)>> ready;  ///< of a leaf, after its gradient is complete
+  std::vector<GradHook> hooks;  ///< of a leaf, before accumulation
+  /// Of a leaf, after its gradient is complete, by their numbers.
+  std::vector<std::pair<uint64_t, std::function<void(const Tensor&)>>> ready;
   std::weak_ptr<void> derived;  ///< of a leaf: what its owner, such as an optimizer, makes of it and keeps
   ~AutogradMeta();
 };
@@ -85,8 +86,13 @@ struct AutogradMeta : Recycled {
 /// The edge along which the gradient of `tensor` flows; empty if it needs none.
 Edge gradient_edge(const Tensor& tensor);
 
-/// Called with a leaf once its gradient of this backward is complete (for overlapped reduction).
-void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> callback);
+/// Called with a leaf once its gradient of this backward is complete (for overlapped reduction). Returns a number by
+/// which to remove it.
+uint64_t on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> callback);
+void remove_gradient_callback(const Tensor& leaf, uint64_t number);
+/// Calls `callback` once when the backward that this thread is in has ended, in the order of these calls. To be called
+/// by hooks and callbacks; throws Error outside of backward.
+void at_end_of_backward(std::function<void()> callback);
 
 /// Gradients of `outputs` with respect to `inputs`, without touching any .grad().
 /// `grad_outputs` may be empty where every output has one element. With `create_graph` the result can be differentiated

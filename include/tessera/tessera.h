@@ -5,6 +5,7 @@
 #include "tessera/custom_op.h"
 #include "tessera/data.h"
 #include "tessera/device.h"
+#include "tessera/dist.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
 #include "tessera/fused_gemm.h"

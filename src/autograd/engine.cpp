@@ -130,6 +130,11 @@ class Backward {
 
   void run() {
     const NamedScope scope("backward");
+    struct Current {  // backward may be called within backward
+      Backward* outer;
+      explicit Current(Backward* walk) : outer(std::exchange(current, walk)) {}
+      ~Current() { current = outer; }
+    } here(this);
     while (!queue_.empty()) {
       check_interrupt();
       std::pop_heap(queue_.begin(), queue_.end(), earlier);
@@ -137,7 +142,11 @@ class Backward {
       queue_.pop_back();
       step(*node, *nodes_.find(node.get()));
     }
+    for (size_t i = 0; i < at_end_.size(); ++i) std::exchange(at_end_[i], {})();
   }
+
+  void at_end(std::function<void()> callback) { at_end_.push_back(std::move(callback)); }
+  static thread_local Backward* current;  // the innermost one of this thread
 
   Tensors& captured() { return captured_; }
 
@@ -341,7 +350,7 @@ class Backward {
     }
     if (current_capture) note_change(leaf, meta);
     keep(meta, std::move(total));
-    for (auto& callback : meta.ready) callback(Tensor(Ref<TensorImpl>(&leaf)));
+    for (auto& [number, callback] : meta.ready) callback(Tensor(Ref<TensorImpl>(&leaf)));
   }
 
   static void note_change(const TensorImpl& leaf, const AutogradMeta& meta) {
@@ -372,7 +381,10 @@ class Backward {
   SmallVector<Ref<Node>, 8> queue_;  // a heap, the latest first
   Tensors captured_;
   Blocks blocks_;
+  std::vector<std::function<void()>> at_end_;
 };
+
+thread_local Backward* Backward::current = nullptr;
 
 // `given`: the caller gives its memory away, too.
 void seed(Backward& walk, const char* op, const Tensor& output, Tensor gradient, bool given = false) {
@@ -387,6 +399,11 @@ void seed(Backward& walk, const char* op, const Tensor& output, Tensor gradient,
 }
 
 }  // namespace
+
+void at_end_of_backward(std::function<void()> callback) {
+  if (!Backward::current) throw Error("at_end_of_backward: this thread is not in backward");
+  Backward::current->at_end(std::move(callback));
+}
 
 void Tensor::backward(Tensor gradient, bool retain_graph, bool create_graph) const {
   if (!requires_grad()) throw Error("backward: " + describe(*this) + " does not require a gradient");

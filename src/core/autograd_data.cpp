@@ -93,10 +93,18 @@ void Tensor::register_hook(GradHook hook) const {
   else meta.hooks.push_back(std::move(hook));
 }
 
-void on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> callback) {
+uint64_t on_gradient_ready(const Tensor& leaf, std::function<void(const Tensor&)> callback) {
+  static std::atomic<uint64_t> numbers{0};
   if (!leaf.requires_grad() || !leaf.is_leaf())
     throw Error("on_gradient_ready: " + describe(leaf) + " is not a leaf that requires a gradient");
-  ensure_meta(leaf).ready.push_back(std::move(callback));
+  const uint64_t number = ++numbers;
+  ensure_meta(leaf).ready.emplace_back(number, std::move(callback));
+  return number;
+}
+
+void remove_gradient_callback(const Tensor& leaf, uint64_t number) {
+  if (AutogradMeta* meta = leaf.impl().autograd.get())
+    std::erase_if(meta->ready, [&](const auto& callback) { return callback.first == number; });
 }
 
 }  // namespace tessera

@@ -74,6 +74,17 @@ int available_processors() {
   return std::clamp(n, 1, kMaxThreads);
 }
 
+// What TESSERA_THREADS says, or all processors.
+int default_threads() {
+  const char* const text = std::getenv("TESSERA_THREADS");
+  if (!text || !*text) return available_processors();
+  char* end = nullptr;
+  const long n = std::strtol(text, &end, 10);
+  if (*end || n < 1 || n > kMaxThreads)
+    throw Error(std::string("TESSERA_THREADS=") + text + " is not a number from 1 to 1024");
+  return static_cast<int>(n);
+}
+
 // Indices that a thread takes before it helps the others. A region deals out contiguous shares, so that a thread meets
 // the rows again that it wrote in the region before, and that are in its cache.
 struct alignas(64) Share {
@@ -211,7 +222,7 @@ Executor& executor() {
   std::lock_guard lock(pool_mutex);
   install_fork_handler();
   if (!pool.load()) {
-    if (!wanted_threads) wanted_threads = available_processors();
+    if (!wanted_threads) wanted_threads = default_threads();
     pool.store(new ThreadPool(wanted_threads), std::memory_order_release);
   }
   return *pool.load();

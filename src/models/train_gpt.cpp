@@ -12,6 +12,7 @@
 #include "models/train_config.h"
 #include "tessera/amp.h"
 #include "tessera/autograd.h"
+#include "tessera/dist.h"
 #include "tessera/io.h"
 #include "tessera/optim.h"
 #include "tessera/profiler.h"
@@ -24,6 +25,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kSmallestLossScale = 0x1p-10;      // gradients that overflow below it are not finite
 constexpr int64_t kLargestSize = int64_t{1} << 30;  // of anything that is counted in a model, so that products fit
+
+// Random numbers belong to a batch, whichever rank takes it: so many blocks of the stream are its own.
+constexpr int kDrawsOfBatch = 36;
+constexpr uint64_t kMostBatches = uint64_t{1} << (63 - kDrawsOfBatch);
 
 // Streams of random numbers that belong to one seed.
 enum Stream : uint64_t { kWeights, kBatches, kDropout, kStreams };
@@ -39,33 +44,56 @@ std::unique_ptr<optim::AdamW> make_optimizer(const GPT& model, const TrainOption
   return std::make_unique<optim::AdamW>(Groups{{matrices, options}, {others, undecayed}});
 }
 
-// Mean loss over all tokens but the first, in consecutive blocks. Absent if stopped.
-std::optional<double> evaluate(const GPT& model, const std::vector<int32_t>& tokens, int64_t batch,
+// Which part of the work is this rank's.
+struct Ranks {
+  const dist::Group* group = nullptr;  // null: one rank
+
+  int size() const { return group ? group->size() : 1; }
+  int rank() const { return group ? group->rank() : 0; }
+  bool leads() const { return rank() == 0; }
+  // Of numbers that each rank has its part of, [parts], all: [size parts].
+  Tensor all(const Tensor& parts) const { return group ? dist::all_gather(parts, *group) : parts; }
+  // Whether any rank says so; all of them ask.
+  bool any(bool mine) const {
+    if (!group || group->size() == 1) return mine;
+    return dist::all_reduce(tensor(std::vector<int32_t>{mine}, {1}), *group, dist::Max).item<int32_t>() != 0;
+  }
+};
+
+// Mean loss over all tokens but the first, in consecutive blocks; ranks take batches in turn. Absent if stopped.
+std::optional<double> evaluate(const GPT& model, const std::vector<int32_t>& tokens, int64_t batch, const Ranks& ranks,
                                const std::atomic<bool>* stop) {
   NoGrad no_grad;
   nn::EvalMode eval(model);
   const auto total = static_cast<int64_t>(tokens.size()) - 1;
   const Device device = model.head.device();
-  Tensor sum = zeros({}, Float64, device);
-  for (int64_t at = 0; at < total;) {
-    if (stop && *stop) return std::nullopt;
+  Tensors parts;
+  for (int64_t at = 0, number = 0; at < total; ++number) {
+    if (ranks.size() == 1 && stop && *stop) return std::nullopt;
     const int64_t length = std::min(model.config.block, total - at), rows = std::min(batch, (total - at) / length);
-    const auto from = tokens.begin() + at;
-    const Shape shape{rows, length};
-    const Tensor x = tensor(std::vector<int64_t>(from, from + rows * length), shape).to(device);
-    const Tensor y = tensor(std::vector<int64_t>(from + 1, from + rows * length + 1), shape).to(device);
-    sum = sum + cast(model.loss(x, y), Float64) * static_cast<double>(rows * length);
+    if (number % ranks.size() == ranks.rank()) {
+      const auto from = tokens.begin() + at;
+      const Shape shape{rows, length};
+      const Tensor x = tensor(std::vector<int64_t>(from, from + rows * length), shape).to(device);
+      const Tensor y = tensor(std::vector<int64_t>(from + 1, from + rows * length + 1), shape).to(device);
+      parts.push_back(reshape(cast(model.loss(x, y), Float64) * static_cast<double>(rows * length), {1}));
+    } else {
+      parts.push_back(zeros({1}, Float64, device));
+    }
     at += rows * length;
   }
-  return without_nan_sign(sum.item() / static_cast<double>(total));
+  Tensor sums = concat(parts, 0);
+  if (ranks.group) sums = dist::all_reduce(sums, *ranks.group);
+  return without_nan_sign(sum(sums).item() / static_cast<double>(total));
 }
 
 // A run: everything that a checkpoint holds.
 class Run {
  public:
-  Run(const TrainOptions& options, const TrainCallbacks& callbacks)
+  Run(const TrainOptions& options, const TrainCallbacks& callbacks, const dist::Group* group)
       : options_(options),
         callbacks_(callbacks),
+        ranks_{group},
         initial_(options.init.empty() ? StateDict() : load_safetensors(options.init)),
         data_(make_text_data(options.text, CharTokenizer(options.text), options.model.block)),
         model_(make_model()),
@@ -73,11 +101,12 @@ class Run {
         scaler_({.enabled = options.amp == Amp::Float16}),
         schedule_(optim::warmup_cosine(options.warmup, std::max(options.steps, options.warmup),
                                        options.lr > 0 ? options.min_lr / options.lr : 0)),
-        loader_(shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches)), 2,
-                options.device),
-        file_(options.checkpoint, options.resume) {
+        loader_(own_batches(
+                    shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches))),
+                2, options.device),
+        gradients_(model_.parameters()),
+        file_(ranks_.leads() ? options.checkpoint : "", options.resume) {
     initial_.clear();
-    default_generator().seed(seed_of(options.seed, kDropout));
     if (options.resume) restore();
     loss_scale_ = scaler_.current_scale();
   }
@@ -91,7 +120,7 @@ class Run {
     if (callbacks_.on_start)
       callbacks_.on_start(model_.parameter_count(), options_.batch * options_.accumulate * options_.model.block, step_);
     const auto due = [&](int64_t interval) { return interval > 0 && step_ % interval == 0 && step_ < options_.steps; };
-    while (step_ < options_.steps && !stopped()) {
+    while (step_ < options_.steps && !ranks_.any(stopped())) {
       step();
       profiler::step();
       if (static_cast<int64_t>(pending_.size()) >= options_.report_interval) send();
@@ -99,8 +128,8 @@ class Run {
       if (due(options_.checkpoint_interval)) save();
     }
     report();
-    if (!stopped()) result_.val_loss = validate();
-    result_.stopped = stopped() && step_ < options_.steps;
+    if (step_ >= options_.steps) result_.val_loss = validate();
+    result_.stopped = step_ < options_.steps;
     save();
     result_.flops_per_step = model_.training_flops(options_.batch * options_.accumulate * options_.model.block);
     result_.peak_memory_bytes = memory_stats(options_.device).peak_allocated;
@@ -147,16 +176,21 @@ class Run {
     return model;
   }
 
+  // Batches of each step that are this rank's, one after another.
+  int64_t own() const { return options_.accumulate / ranks_.size(); }
+  // The number of this rank's i-th batch among all batches.
+  int64_t number_of(int64_t i) const { return i / own() * options_.accumulate + ranks_.rank() * own() + i % own(); }
+  BatchSource own_batches(BatchSource all) const {
+    return [this, all = std::move(all)](int64_t i) { return all(number_of(i)); };
+  }
+
   void step() {
     if (pending_.empty() && !sent_) last_.emplace(options_.device);
-    const int64_t position = loader_.position();
-    const Generator generator = default_generator();
     Pending done;
     optimizer_->scale_lr(schedule_(step_));
     optimizer_->zero_grad();
     if (!accumulate_gradients(done)) {  // the step is taken anew when the run goes on
-      loader_.seek(position);
-      default_generator().set_state(generator.seed(), generator.offset());
+      loader_.seek(step_ * own());
       return;
     }
     done.step = ++step_;
@@ -180,15 +214,31 @@ class Run {
 
   // False if stopped.
   bool accumulate_gradients(Pending& done) {
-    const amp::Autocast region =
-        autocast(options_.amp, options_.lower_residual);  // around all batches: their weights are cast once
-    for (int64_t i = 0; i < options_.accumulate; ++i) {
-      if (stopped()) return false;
+    Tensors losses;
+    for (int64_t i = 0; i < own(); ++i) {
+      if (ranks_.size() == 1 && stopped()) return gradients_.clear(), false;
+      const int64_t number = number_of(loader_.position());
+      default_generator().set_state(seed_of(options_.seed, kDropout), static_cast<uint64_t>(number) << kDrawsOfBatch);
       const Tensors batch = next_batch();
-      const Tensor part = cast(add_gradients(batch[0], batch[1]), Float64);
-      done.loss = done.loss.defined() ? done.loss + part : part;
+      // Of one batch: where gradients of a cast meet others would depend on the batch that cast first.
+      const amp::Autocast region = autocast(options_.amp, options_.lower_residual);
+      losses.push_back(reshape(cast(add_gradients(batch[0], batch[1]), Float64), {1}));
+      if (own() > 1) gradients_.add();
     }
+    if (own() > 1) gradients_.finish();
+    reduce_gradients();
+    const NoGrad no_grad;
+    done.loss = sum(ranks_.all(concat(losses, 0)));
     return true;
+  }
+
+  // Of the ranks: one of each parameter.
+  void reduce_gradients() {
+    if (ranks_.size() == 1) return;
+    Tensors all;
+    for (const Tensor& p : model_.parameters())
+      if (const Tensor grad = p.grad(); grad.defined()) all.push_back(grad);
+    dist::all_reduce_(all, *ranks_.group);
   }
 
   // A step that must be skipped is skipped by the device, which nobody waits for.
@@ -265,7 +315,7 @@ class Run {
     report();
     optimizer_->zero_grad();
     const amp::Autocast region = autocast(options_.amp, options_.lower_residual);
-    const std::optional<double> loss = evaluate(model_, *data_.validation, options_.batch, callbacks_.stop);
+    const std::optional<double> loss = evaluate(model_, *data_.validation, options_.batch, ranks_, callbacks_.stop);
     if (!loss) return loss;
     result_.evals.push_back({step_, *loss});
     if (callbacks_.on_eval) callbacks_.on_eval(result_.evals.back());
@@ -284,9 +334,7 @@ class Run {
     for (const EvalInfo& e : result_.evals) evals.push_back({static_cast<double>(e.step), e.loss});
     out.tensors.emplace("history.steps", table(steps, 5));
     out.tensors.emplace("history.evals", table(evals, 2));
-    const nlohmann::json state{{"step", step_},
-                               {"position", loader_.position()},
-                               {"generator", {default_generator().seed(), default_generator().offset()}}};
+    const nlohmann::json state{{"step", step_}};
     out.metadata = {{"kind", "gpt"},
                     {"config", config_to_json(options_).dump()},
                     {"state", state.dump()},
@@ -300,6 +348,7 @@ class Run {
 
   TrainOptions options_;
   const TrainCallbacks& callbacks_;
+  Ranks ranks_;
   StateDict initial_;
   TextData data_;
   GPT model_;
@@ -307,6 +356,7 @@ class Run {
   amp::GradScaler scaler_;
   optim::Schedule schedule_;
   DataLoader loader_;
+  dist::GradientSum gradients_;
   CheckpointFile file_;
   int64_t step_ = 0;
   std::vector<Pending> pending_;
@@ -347,13 +397,11 @@ void Run::restore() {
     if (!json.is_number_unsigned()) throw FileError(file + ": damaged checkpoint: bad state");
     return json.get<uint64_t>();
   };
-  const nlohmann::json none, &generator = state.contains("generator") ? state["generator"] : none;
-  if (!generator.is_array() || generator.size() != 2) throw FileError(file + ": damaged checkpoint: bad state");
-  default_generator().set_state(count(generator[0]), count(generator[1]));
-  const uint64_t step = count(state.value("step", none)), position = count(state.value("position", none));
-  if (position > INT64_MAX / 2 || step > position) throw FileError(file + ": damaged checkpoint: bad state");
+  const uint64_t step = count(state.value("step", nlohmann::json()));
+  if (step > kMostBatches / static_cast<uint64_t>(options_.accumulate))
+    throw FileError(file + ": damaged checkpoint: bad state");
   step_ = static_cast<int64_t>(step);
-  loader_.seek(static_cast<int64_t>(position));
+  loader_.seek(step_ * own());
   restore_history(from);
 }
 
@@ -413,6 +461,7 @@ void validate(const TrainOptions& o) {
   require(o.steps >= 1, "steps", o.steps);
   require(o.batch >= 1, "batch", o.batch);
   require(o.accumulate >= 1, "accumulation", o.accumulate);
+  require(o.steps <= static_cast<int64_t>(kMostBatches) / o.accumulate, "steps", o.steps);
   require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
   require(o.min_lr >= 0, "min_lr", o.min_lr);
   if (!(o.min_lr <= o.lr)) throw Error(fmt::format("train: min_lr = {} exceeds lr = {}", o.min_lr, o.lr));
@@ -437,9 +486,13 @@ void validate(const TrainOptions& o) {
   if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
 }
 
-TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks) {
+TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks, const dist::Group* group) {
   validate(options);
-  return Run(options.resume ? resumed(options) : options, callbacks).train();
+  if (group && options.accumulate % group->size() != 0)
+    throw Error(
+        fmt::format("train: {} ranks do not divide the {} batches of a step: give an --accumulation that they do",
+                    group->size(), options.accumulate));
+  return Run(options.resume ? resumed(options) : options, callbacks, group).train();
 }
 
 TrainedGPT load_trained_gpt(const std::string& file) {

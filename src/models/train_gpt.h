@@ -10,6 +10,7 @@
 #include "models/training.h"
 #include "tessera/data.h"
 #include "tessera/device.h"
+#include "tessera/dist.h"
 #include "tessera/models.h"
 
 namespace tessera::models {
@@ -17,9 +18,9 @@ namespace tessera::models {
 enum class OnNan { Stop, Skip };
 
 struct TrainOptions {
-  GPTConfig model;  ///< vocab 0: as many as the text has characters
-  int64_t steps = 2000, batch = 12, accumulate = 1;
-  double lr = 1e-3, min_lr = 1e-4;  ///< cosine from the first to the second after `warmup` steps
+  GPTConfig model;                                   ///< vocab 0: as many as the text has characters
+  int64_t steps = 2000, batch = 12, accumulate = 1;  ///< ranks share the batches of a step
+  double lr = 1e-3, min_lr = 1e-4;                   ///< cosine from the first to the second after `warmup` steps
   int64_t warmup = 100;
   double beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1;  ///< decay on matrices only
   double clip = 1;                                       ///< largest norm of the gradient; 0: any
@@ -79,11 +80,14 @@ struct TrainResult {
   bool stopped = false;
 };
 
-/// Trains and returns. The same options, threads and machine give bit-identical losses, whether or not the run was
-/// stopped and resumed in between. Throws Error or FileError: bad options, a text that is too short, a checkpoint that
-/// is missing, damaged or of another configuration, a full disk, or (OnNan::Stop) a loss or gradient that is not
-/// finite; the last checkpoint stays. With Amp::Float16 gradients that overflow only lower the scale of the loss.
-TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks = {});
+/// Trains and returns, as one of the ranks of `group` where there is one: rank 0 reports and saves. The same options,
+/// threads and machine give bit-identical losses, whether or not the run was stopped and resumed in between, and on
+/// every number of ranks that gives each a power of two of a step's batches, or one rank all. Throws Error or
+/// FileError: bad options, a text that is too short, a checkpoint that is missing, damaged or of another configuration,
+/// a full disk, or (OnNan::Stop) a loss or gradient that is not finite; the last checkpoint stays. With Amp::Float16
+/// gradients that overflow only lower the scale of the loss.
+TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbacks = {},
+                      const dist::Group* group = nullptr);
 
 /// A trained model and its tokenizer.
 struct TrainedGPT {

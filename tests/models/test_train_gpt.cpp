@@ -217,9 +217,8 @@ TEST(TrainGPT, RefusesCheckpointsWhosePartsDoNotFitTogether) {
   EXPECT_EQ(with([](Checkpoint& c) { c.metadata.erase("state"); }), prefix + "damaged checkpoint: no state");
   EXPECT_EQ(with([](Checkpoint& c) { c.metadata["state"] = "[" + std::string(1000, '['); }),
             prefix + "damaged checkpoint: JSON nested too deeply");
-  for (const char* state : {"{}", R"({"step":-1})", R"({"step":1,"position":1,"generator":[1]})",
-                            R"({"step":12,"position":3,"generator":[1,2]})",
-                            R"({"step":12,"position":18446744073709551615,"generator":[1,2]})"})
+  for (const char* state :
+       {"{}", R"({"step":-1})", R"({"step":"1"})", R"({"step":1.5})", R"({"step":18446744073709551615})"})
     EXPECT_EQ(with([&](Checkpoint& c) { c.metadata["state"] = state; }), prefix + "damaged checkpoint: bad state")
         << state;
   EXPECT_EQ(with([](Checkpoint& c) { c.metadata["config"] = R"({"layers":"1"})"; }),

@@ -43,7 +43,7 @@ const std::vector<std::vector<std::string>> kStrata = {
     {"ops"},
     {"autograd"},
     {"nn", "optim", "io"},
-    {"amp", "data"},
+    {"amp", "data", "dist"},
     {"onnx"},
     {"onnx/handlers", "onnx/writers"},
     {"onnx/optimize"},
@@ -54,6 +54,7 @@ const std::vector<std::vector<std::string>> kStrata = {
 
 // The room that a public header speaks for; all others are core's.
 const std::map<std::string, std::string> kPublic = {
+    {"dist.h", "dist"},
     {"ops.h", "ops"},
     {"fused_gemm.h", "ops"},
     {"custom_op.h", "ops"},

@@ -1,0 +1,132 @@
+// tessera bench comm: collectives of the ranks that `tessera launch` began, from a few bytes up.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "tessera/dist.h"
+#include "tessera/ops.h"
+
+namespace tessera::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using dist::World;
+
+/// A collective of x, which has as many bytes as the row of the table says, and the share of them that a link carries:
+/// bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md there).
+struct Row {
+  const char* name;
+  std::function<void(const Tensor& x, const World& world)> call;
+  std::function<double(double ranks)> bus;
+};
+
+double others(double n) { return (n - 1) / n; }
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all{
+      {"all_reduce", [](const Tensor& x, const World& w) { dist::all_reduce_({x}, w); },
+       [](double n) { return 2 * others(n); }},
+      {"all_gather", [](const Tensor& x, const World& w) { dist::all_gather(x.slice(0, 0, x.size(0) / w.size()), w); },
+       others},
+      {"reduce_scatter", [](const Tensor& x, const World& w) { dist::reduce_scatter(x, w); }, others},
+      {"all_to_all", [](const Tensor& x, const World& w) { dist::all_to_all(x, w); }, others},
+      {"broadcast", [](const Tensor& x, const World& w) { dist::broadcast(x, 0, w); }, [](double) { return 1.0; }},
+      {"reduce", [](const Tensor& x, const World& w) { dist::reduce(x, 0, w); }, [](double) { return 1.0; }},
+      {"gather", [](const Tensor& x, const World& w) { dist::gather(x.slice(0, 0, x.size(0) / w.size()), 0, w); },
+       others},
+      {"scatter", [](const Tensor& x, const World& w) { dist::scatter(x, 0, w); }, others},
+      {"send_recv",
+       [](const Tensor& x, const World& w) {  // round in a ring; the first rank begins
+         const int next = (w.rank() + 1) % w.size(), before = (w.rank() + w.size() - 1) % w.size();
+         const TensorMeta meta{x.shape(), x.dtype(), x.device()};
+         if (w.rank() == 0) dist::send(x, next, w);
+         dist::recv(meta, before, w);
+         if (w.rank() != 0) dist::send(x, next, w);
+       },
+       [](double n) { return n; }}};
+  return all;
+}
+
+struct CommCommand : CommonOptions {
+  int64_t least = 4, most = int64_t{64} << 20;
+  double seconds = 0.2;
+  std::string only, dtype = "f32";
+
+  // Microseconds of each call, in order; as many on all ranks.
+  std::vector<double> measure(const Row& row, const Tensor& x, const World& world) const {
+    for (int i = 0; i < 3; ++i) row.call(x, world);
+    std::vector<double> times;
+    const Clock::time_point begin = Clock::now();
+    const auto since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
+    for (int64_t more = 1; more > 0;) {
+      for (int i = 0; i < 10; ++i) {
+        dist::barrier(world);
+        const Clock::time_point start = Clock::now();
+        row.call(x, world);
+        times.push_back(since(start) * 1e6);
+      }
+      more = dist::all_reduce(full({1}, since(begin) < seconds, Int32), world, dist::Min).item<int32_t>();
+    }
+    // A call has taken as long as the rank that it took longest.
+    const auto count = static_cast<int64_t>(times.size());
+    times = dist::all_reduce(tensor(times, {count}), world, dist::Max).to_vector<double>();
+    std::sort(times.begin(), times.end());
+    return times;
+  }
+
+  void run() {
+    apply();
+    const World world;
+    if (world.size() == 1)
+      throw UsageError("one rank has nobody to exchange with: tessera launch --procs 2 -- tessera bench comm");
+    if (least > most) throw UsageError(fmt::format("--min {} exceeds --max {}", least, most));
+    const DType type = parse_dtype(dtype);
+    Results results("bench comm", *this);
+    results.extra()["ranks"] = world.size();
+    results.extra()["engine"] = std::string(world.engine());
+    const bool leads = world.rank() == 0;
+    if (leads) {
+      fmt::print("{} ranks, engine {}, {}\n\n", world.size(), world.engine(), dtype);
+      fmt::print("{:<15} {:>11} {:>10} {:>10} {:>10} {:>9}\n", "collective", "bytes", "p50 us", "p90 us", "p99 us",
+                 "bus GB/s");
+    }
+    for (const Row& row : rows()) {
+      if (!only.empty() && only != row.name) continue;
+      for (int64_t bytes = least; bytes <= most; bytes *= 4) {
+        const int64_t each = world.size(), count = std::max<int64_t>(bytes / static_cast<int64_t>(size_of(type)), 1);
+        Generator generator(1);
+        const Tensor x = cast(rand({(count + each - 1) / each * each}, generator), type).to(target());
+        const std::vector<double> times = measure(row, x, world);
+        if (!leads) continue;
+        const auto at = [&](double q) { return times[static_cast<size_t>(q * static_cast<double>(times.size() - 1))]; };
+        const double moved = static_cast<double>(x.numel()) * static_cast<double>(size_of(type));
+        const double bus = moved * row.bus(world.size()) / at(0.5) * 1e-3;
+        fmt::print("{:<15} {:>11.0f} {:>10.1f} {:>10.1f} {:>10.1f} {:>9.2f}\n", row.name, moved, at(0.5), at(0.9),
+                   at(0.99), bus);
+        std::fflush(stdout);
+        results.add(fmt::format("{} {:.0f}", row.name, moved), at(0.5), "us", false);
+      }
+    }
+    if (leads) results.write();
+  }
+};
+
+}  // namespace
+
+void add_bench_comm(Command bench) {
+  const Command command = bench.command("comm", "Measure collectives between the ranks of `tessera launch`.");
+  auto c = std::make_shared<CommCommand>();
+  command.option("--min", c->least, "bytes of the smallest tensor").range(1, INT_MAX).with_default();
+  command.option("--max", c->most, "bytes of the largest").range(1, INT_MAX).with_default();
+  command.option("--only", c->only, "one collective, such as all_reduce");
+  command.option("--dtype", c->dtype, "of the elements").with_default();
+  command.option("--seconds", c->seconds, "of each measurement").range(1e-3, 3600.0).with_default();
+  c->add_to(command, true);
+  command.run([c] { c->run(); });
+}
+
+}  // namespace tessera::app

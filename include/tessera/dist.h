@@ -1,0 +1,162 @@
+// Many ranks that work on one thing: threads of a process, or processes that `tessera launch` began.
+//
+//   dist::World world;
+//   dist::DataParallel parallel(model, world);
+//   ... a training loop as it was, each rank with batches of its own ...
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/nn.h"
+
+namespace tessera::dist {
+
+/// The run was ended for all ranks, because one of them failed or did not answer: the message says which and why.
+struct Aborted : Error {
+  using Error::Error;
+};
+
+/// How elements of all ranks become one. Sums of f16 and bf16 are made in f32 and rounded once.
+enum class ReduceOp : uint8_t { Sum, Mean, Product, Max, Min };
+using enum ReduceOp;
+std::string_view name(ReduceOp op);
+
+/// Ranks that call collectives together, all in the same order. A handle: copies are the same group.
+class Group {
+ public:
+  /// This process's place in the group, from 0, and how many there are.
+  int rank() const;
+  int size() const;
+  /// Those ranks of this group that give the same color, in their order. Every rank of this group calls it.
+  Group split(int color) const;
+  /// How its ranks exchange bytes, such as "neighbours".
+  std::string_view engine() const;
+
+  struct State;
+  State& state() const { return *state_; }
+
+ protected:
+  explicit Group(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+struct WorldOptions {
+  double timeout = 1800;  ///< seconds after which a rank that waits ends the run
+};
+
+/// All ranks. A process that nothing has launched is the only one.
+class World : public Group {
+ public:
+  /// Joins those that `tessera launch` began. Throws Error where it cannot.
+  explicit World(const WorldOptions& options = {});
+  /// The rank among those of this host, from 0.
+  int local_rank() const { return rank(); }
+
+ private:
+  friend void run_ranks(int, const std::function<void(const World&)>&, const WorldOptions&);
+  using Group::Group;
+};
+
+/// Runs `body` as each of `size` ranks, which are threads of this process. Returns when all have; rethrows what the
+/// first one that failed threw, and the others end.
+void run_ranks(int size, const std::function<void(const World&)>& body, const WorldOptions& options = {});
+
+// ---- collectives: tensors of any device and strides; shapes and dtypes are the same on all ranks, or Error ----------
+// All but send, recv and barrier are differentiable; backward then calls the reverse collective on all ranks.
+
+/// The combination of all ranks' x, on all of them.
+Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op = Sum);
+/// The same at `root`; elsewhere x.
+Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op = Sum);
+/// x [n, ...] combined; each rank gets its share of n / size rows. Throws Error unless size divides n.
+Tensor reduce_scatter(const Tensor& x, const Group& group, ReduceOp op = Sum);
+/// x [n, ...] of all ranks, one after another: [size n, ...].
+Tensor all_gather(const Tensor& x, const Group& group);
+/// The same at `root`; elsewhere [0, ...].
+Tensor gather(const Tensor& x, int root, const Group& group);
+/// Each rank's share of n / size rows of what `root` gave, x [n, ...]; elsewhere x says shape and dtype.
+Tensor scatter(const Tensor& x, int root, const Group& group);
+/// What `root` gave; elsewhere x says shape and dtype.
+Tensor broadcast(const Tensor& x, int root, const Group& group);
+/// Of x [n, ...] each rank gets its share of n / size rows from all: [n, ...].
+Tensor all_to_all(const Tensor& x, const Group& group);
+/// To one rank, which calls recv. Both know shape and dtype.
+void send(const Tensor& x, int to, const Group& group);
+Tensor recv(const TensorMeta& meta, int from, const Group& group);
+/// Returns once all ranks have called it.
+void barrier(const Group& group);
+/// In place and of all tensors together, which share a dtype: what many gradients need.
+void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op = Sum);
+
+/// A collective on its way, in the group's own thread.
+class Work {
+ public:
+  /// What it gave. Throws what it threw.
+  Tensor wait();
+  bool done() const;
+
+ private:
+  friend Work start(const Group&, std::function<Tensor()>);
+  struct State;
+  std::shared_ptr<State> state_;
+};
+/// Runs `collective`, which calls one or more of `group`, behind those that were started before:
+/// `Work sum = dist::start(group, [=] { return dist::all_reduce(x, group); });` Until it is done, nothing else calls
+/// collectives of the group. It is not differentiable.
+Work start(const Group& group, std::function<Tensor()> collective);
+
+// ---- training -------------------------------------------------------------------------------------------------------
+
+struct DataParallelOptions {
+  ReduceOp op = Mean;  ///< of the gradients: Mean as everybody's, Sum where losses are weighted
+};
+
+/// Data parallelism: each rank has the whole model and a part of the batch, and after each backward the gradients of
+/// all ranks are one. Parameters and buffers begin as those of rank 0. A parameter that a rank did not use counts as
+/// zero there, and one that no rank used has no gradient. Li et al. 2020.
+class DataParallel {
+ public:
+  /// Throws Error where parameters of the ranks differ in name, shape or dtype.
+  DataParallel(const nn::Module& model, const Group& group, const DataParallelOptions& options = {});
+
+  /// A scope in which backward adds to this rank's gradients alone: `auto local = parallel.no_sync();` The next
+  /// backward after it makes them one.
+  class [[nodiscard]] NoSync {
+   public:
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+
+   private:
+    friend class DataParallel;
+    struct State;
+    explicit NoSync(std::shared_ptr<State> state);
+    std::shared_ptr<State> state_;
+  };
+  NoSync no_sync() const;
+  /// Makes the gradients of all ranks one now, as the end of backward does.
+  void reduce() const;
+
+ private:
+  std::shared_ptr<NoSync::State> state_;
+};
+
+/// Adds up the gradients of a step's micro-batches in an order that neither their number on each rank nor the number of
+/// ranks changes: along the tree of dist's sums, neighbours first.
+class GradientSum {
+ public:
+  explicit GradientSum(std::vector<Tensor> parameters) : parameters_(std::move(parameters)) {}
+  /// After the backward of a micro-batch, whose gradients it takes.
+  void add();
+  /// Leaves the sum in the parameters, and begins anew.
+  void finish();
+  /// Begins anew without it.
+  void clear() { levels_.clear(); }
+
+ private:
+  std::vector<Tensor> parameters_;
+  std::vector<std::vector<Tensor>> levels_;  // sums of 1, 2, 4, ... micro-batches; empty where there is none
+};
+
+}  // namespace tessera::dist

@@ -1,0 +1,270 @@
+// Collectives of tensors: what is checked, what goes to the engine, and what backward calls.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "dist/group.h"
+#include "tessera/autograd.h"
+#include "tessera/ops.h"
+
+namespace tessera::dist {
+namespace {
+
+using Kind = Call::Kind;
+
+constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "reduce",     "all_gather", "gather",
+                                  "scatter",    "broadcast",      "all_to_all", "barrier"};
+
+bool combines(Kind kind) { return kind <= Kind::Reduce; }
+
+Call call_of(Kind kind, const Tensor& x, int64_t count, int root = 0, ReduceOp op = Sum) {
+  if (!x.defined()) throw Error(fmt::format("{}: the tensor is undefined", kNames[static_cast<int>(kind)]));
+  Call call{
+      .kind = kind, .dtype = x.dtype(), .op = op, .root = root, .count = count, .dims = static_cast<int32_t>(x.dim())};
+  for (int i = 0; i < std::min<int>(x.dim(), 6); ++i) call.shape[i] = x.size(i);
+  if (combines(kind)) check_combines(kNames[static_cast<int>(kind)], x.dtype(), op);
+  return call;
+}
+
+void check_rank(const char* what, int rank, const Group& group) {
+  if (rank < 0 || rank >= group.size())
+    throw Error(fmt::format("{}: there is no rank {} among {}", what, rank, group.size()));
+}
+
+// Rows of dim 0 for each rank.
+int64_t rows_of_each(const char* what, const Tensor& x, const Group& group) {
+  const int64_t rows = x.defined() && x.dim() > 0 ? x.size(0) : 0;
+  if (!x.defined() || x.dim() == 0 || rows % group.size() != 0)
+    throw Error(fmt::format("{}: {} has not a multiple of {} rows", what,
+                            x.defined() ? to_string(x.shape()) : "nothing", group.size()));
+  return rows / group.size();
+}
+
+Tensor with_rows(const Tensor& like, int64_t rows) {
+  Shape shape = like.shape();
+  shape[0] = rows;
+  return empty(shape, like.dtype());
+}
+
+// Row-major on the host, in memory that this call alone writes.
+Tensor on_host(const Tensor& x) { return x.detach().to(cpu()).contiguous(); }
+Tensor own_copy(const Tensor& x) { return x.device().is_gpu() ? on_host(x) : x.detach().clone().contiguous(); }
+
+char* bytes_of(const Tensor& x) { return static_cast<char*>(x.data_ptr()); }
+
+using Collective = std::function<Tensor(const Tensor&)>;
+
+// forward(x), of whose gradient backward makes that of x.
+Tensor differentiable(const char* name, const Tensor& x, const Collective& forward, const Collective& backward) {
+  if (!x.defined() || !grad_enabled() || !x.requires_grad()) return forward(x);
+  return custom_function(
+      name, {x}, [forward](const Tensors& in) { return Tensors{forward(in[0])}; },
+      [backward](const Tensors&, const Tensors& out, const Tensors& grads) {
+        return Tensors{
+            backward(grads[0].defined() ? grads[0] : zeros(out[0].shape(), out[0].dtype(), out[0].device()))};
+      })[0];
+}
+
+Tensor mean_share(const Tensor& grad, ReduceOp op, const Group& group) {
+  return op == Mean ? grad / static_cast<double>(group.size()) : grad;
+}
+
+void check_differentiable(const char* what, const Tensor& x, ReduceOp op) {
+  if (x.defined() && grad_enabled() && x.requires_grad() && op != Sum && op != Mean)
+    throw Error(fmt::format("{}: {} has no gradient", what, name(op)));
+}
+
+}  // namespace
+
+std::string_view name_of(Call::Kind kind) { return kNames[std::min<size_t>(static_cast<size_t>(kind), 8)]; }
+
+std::string_view name(ReduceOp op) {
+  constexpr std::string_view names[] = {"sum", "mean", "product", "max", "min"};
+  return names[static_cast<int>(op)];
+}
+
+std::string to_string(const Call& call) {
+  const char* const what = kNames[static_cast<int>(call.kind)];
+  if (call.kind == Kind::Barrier) return what;
+  const std::string op = combines(call.kind) ? fmt::format(" {}", name(call.op)) : "";
+  const std::string root = call.kind == Kind::Reduce || call.kind == Kind::Gather || call.kind == Kind::Scatter ||
+                                   call.kind == Kind::Broadcast
+                               ? fmt::format(" with root {}", call.root)
+                               : "";
+  if (call.dims < 0) return fmt::format("{}{} of {} {} in a list{}", what, op, call.count, name(call.dtype), root);
+  const int shown = std::min<int>(call.dims, 6);
+  return fmt::format("{}{} of {}[{}{}]{}", what, op, name(call.dtype), fmt::join(call.shape, call.shape + shown, ", "),
+                     call.dims > shown ? ", ..." : "", root);
+}
+
+Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op) {
+  check_differentiable("all_reduce", x, op);
+  return differentiable(
+      "all_reduce", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::AllReduce, in, in.numel(), 0, op);
+        const Tensor out = own_copy(in);
+        const Segment all{bytes_of(out), out.numel()};
+        if (Engine* engine = group.state().engine.get()) engine->all_reduce(call, {&all, 1});
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) { return mean_share(all_reduce(grad, group), op, group); });
+}
+
+void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op) {
+  if (tensors.empty() || !group.state().engine) return;
+  const NoGrad no_grad;
+  Call call = call_of(Kind::AllReduce, tensors[0], 0, 0, op);
+  call.dims = -1;
+  std::fill(std::begin(call.shape), std::end(call.shape), 0);
+  std::vector<Segment> segments;
+  Tensors hosts;
+  for (const Tensor& t : tensors) {
+    if (t.dtype() != call.dtype)
+      throw Error(fmt::format("all_reduce_: a list of {} and {}", name(call.dtype), name(t.dtype())));
+    hosts.push_back(on_host(t));  // t itself where it lies so already
+    segments.push_back({bytes_of(hosts.back()), t.numel()});
+    call.count += t.numel();
+  }
+  group.state().engine->all_reduce(call, segments);
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (hosts[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(hosts[i]);
+}
+
+Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op) {
+  check_rank("reduce", root, group);
+  check_differentiable("reduce", x, op);
+  return differentiable(
+      "reduce", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::Reduce, in, in.numel(), root, op);
+        const Tensor out = own_copy(in);
+        if (Engine* engine = group.state().engine.get()) engine->reduce(call, bytes_of(out));
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) { return mean_share(broadcast(grad, root, group), op, group); });
+}
+
+Tensor reduce_scatter(const Tensor& x, const Group& group, ReduceOp op) {
+  const int64_t rows = rows_of_each("reduce_scatter", x, group);
+  check_differentiable("reduce_scatter", x, op);
+  return differentiable(
+      "reduce_scatter", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::ReduceScatter, in, in.numel() / group.size(), 0, op);
+        Engine* const engine = group.state().engine.get();
+        if (!engine) return in.clone();
+        const Tensor from = on_host(in), out = with_rows(in, rows);
+        engine->reduce_scatter(call, bytes_of(from), bytes_of(out));
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) { return mean_share(all_gather(grad, group), op, group); });
+}
+
+Tensor all_gather(const Tensor& x, const Group& group) {
+  if (!x.defined() || x.dim() == 0) throw Error("all_gather: there is no dim along which to put tensors together");
+  return differentiable(
+      "all_gather", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::AllGather, in, in.numel());
+        Engine* const engine = group.state().engine.get();
+        if (!engine) return in.clone();
+        const Tensor from = on_host(in), out = with_rows(in, in.size(0) * group.size());
+        engine->all_gather(call, bytes_of(from), bytes_of(out));
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) { return reduce_scatter(grad, group); });
+}
+
+Tensor gather(const Tensor& x, int root, const Group& group) {
+  check_rank("gather", root, group);
+  if (!x.defined() || x.dim() == 0) throw Error("gather: there is no dim along which to put tensors together");
+  const bool is_root = group.rank() == root;
+  const int64_t rows = x.size(0) * group.size();
+  return differentiable(
+      "gather", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::Gather, in, in.numel(), root);
+        Engine* const engine = group.state().engine.get();
+        if (!engine) return in.clone();
+        const Tensor from = on_host(in), out = with_rows(in, is_root ? rows : 0);
+        engine->gather(call, bytes_of(from), bytes_of(out));
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) {
+        return scatter(is_root ? grad : with_rows(grad, rows).to(grad.device()), root, group);
+      });
+}
+
+Tensor scatter(const Tensor& x, int root, const Group& group) {
+  check_rank("scatter", root, group);
+  const int64_t rows = rows_of_each("scatter", x, group);
+  return differentiable(
+      "scatter", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::Scatter, in, in.numel() / group.size(), root);
+        Engine* const engine = group.state().engine.get();
+        if (!engine) return in.clone();
+        const Tensor from = on_host(in), out = with_rows(in, rows);
+        engine->scatter(call, bytes_of(from), bytes_of(out));
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) {
+        const Tensor all = gather(grad, root, group);
+        return group.rank() == root ? all : with_rows(grad, rows * group.size()).zero_();
+      });
+}
+
+Tensor broadcast(const Tensor& x, int root, const Group& group) {
+  check_rank("broadcast", root, group);
+  return differentiable(
+      "broadcast", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::Broadcast, in, in.numel(), root);
+        const Tensor out = own_copy(in);
+        if (Engine* engine = group.state().engine.get()) engine->broadcast(call, bytes_of(out));
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) {
+        const Tensor sum = reduce(grad, root, group);
+        return group.rank() == root ? sum : zeros(grad.shape(), grad.dtype(), grad.device());
+      });
+}
+
+Tensor all_to_all(const Tensor& x, const Group& group) {
+  rows_of_each("all_to_all", x, group);
+  return differentiable(
+      "all_to_all", x,
+      [=](const Tensor& in) {
+        const Call call = call_of(Kind::AllToAll, in, in.numel() / group.size());
+        Engine* const engine = group.state().engine.get();
+        if (!engine) return in.clone();
+        const Tensor from = on_host(in), out = empty(in.shape(), in.dtype());
+        engine->all_to_all(call, bytes_of(from), bytes_of(out));
+        return out.to(in.device());
+      },
+      [=](const Tensor& grad) { return all_to_all(grad, group); });
+}
+
+void send(const Tensor& x, int to, const Group& group) {
+  check_rank("send", to, group);
+  if (!x.defined()) throw Error("send: the tensor is undefined");
+  if (to == group.rank()) throw Error("send: a rank does not send to itself");
+  const Tensor from = on_host(x);
+  group.state().engine->send(bytes_of(from), from.numel() * static_cast<int64_t>(size_of(from.dtype())), to);
+}
+
+Tensor recv(const TensorMeta& meta, int from, const Group& group) {
+  check_rank("recv", from, group);
+  if (from == group.rank()) throw Error("recv: a rank does not receive from itself");
+  const Tensor out = empty(meta.shape, meta.dtype);
+  group.state().engine->recv(bytes_of(out), out.numel() * static_cast<int64_t>(size_of(out.dtype())), from);
+  return out.to(meta.device);
+}
+
+void barrier(const Group& group) {
+  if (Engine* engine = group.state().engine.get()) engine->barrier();
+}
+
+}  // namespace tessera::dist

@@ -1,0 +1,84 @@
+#include "dist/control.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace tessera::dist {
+namespace {
+
+constexpr uint64_t kMemory = uint64_t{1} << 35;  // of addresses; pages are used once they are touched
+constexpr uint64_t kPage = 4096;
+
+}  // namespace
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::shared_ptr<Control> Control::create(int ranks) {
+  if (ranks < 1 || ranks > kMaxRanks) throw Error(fmt::format("dist: {} ranks are not 1 to {}", ranks, kMaxRanks));
+  std::shared_ptr<Control> out(new Control(SharedMemory::create(kMemory)));
+  out->block().ranks = static_cast<uint32_t>(ranks);
+  out->block().used = (sizeof(ControlBlock) + kPage - 1) / kPage * kPage;
+  out->block().magic = ControlBlock::kMagic;
+  return out;
+}
+
+std::shared_ptr<Control> Control::join(int fd) {
+  SharedMemory memory = SharedMemory::open(fd);
+  if (memory.bytes() != kMemory) throw Error("dist: what the launcher left is not its memory");
+  std::shared_ptr<Control> out(new Control(std::move(memory)));
+  if (out->block().magic != ControlBlock::kMagic || out->ranks() > kMaxRanks)
+    throw Error("dist: the launcher is of another version");
+  return out;
+}
+
+void Control::abort(const std::string& reason) {
+  uint32_t none = 0;
+  if (!block().aborted.compare_exchange_strong(none, 1)) return;
+  const size_t length = std::min(reason.size(), sizeof(block().reason) - 1);
+  std::memcpy(block().reason, reason.data(), length);
+  block().aborted = 2;
+}
+
+std::string Control::abort_reason() const { return block().aborted == 2 ? std::string(block().reason) : ""; }
+
+void Control::check() const {
+  if (block().aborted.load(std::memory_order_acquire) == 2) throw Aborted(block().reason);
+}
+
+uint64_t Control::allocate(uint64_t bytes) {
+  bytes = (bytes + kPage - 1) / kPage * kPage;
+  const uint64_t at = block().used.fetch_add(bytes);
+  if (at > kMemory || bytes > kMemory - at) throw Error("dist: no room for another group of ranks");
+  return at;
+}
+
+void Control::wait(Counter& counter, uint32_t target, int self, int other) {
+  if (counter.reached(target)) return;
+  Place& me = place(self);
+  const int64_t began = now_ns();
+  me.since.store(began, std::memory_order_relaxed);
+  me.waits_for.store(other + 1, std::memory_order_relaxed);
+  struct Leave {
+    Place& me;
+    int64_t began;
+    ~Leave() {
+      me.waits_for.store(0, std::memory_order_relaxed);
+      me.waited.store(me.waited.load(std::memory_order_relaxed) + now_ns() - began, std::memory_order_relaxed);
+    }
+  } leave{me, began};
+  counter.wait_for(target, [&] {
+    check();
+    if (place(other).has_left)
+      throw Error(fmt::format("dist: rank {} has ended, and rank {} waits for it", other, self));
+    if (static_cast<double>(now_ns() - began) * 1e-9 < timeout) return;
+    const std::string reason = fmt::format("rank {} has waited {:g} s for rank {}", self, timeout, other);
+    abort(reason);
+    throw Aborted(reason);
+  });
+}
+
+}  // namespace tessera::dist

@@ -1,0 +1,73 @@
+// What the ranks of a host and their launcher know of each other: who is where, and whether the run goes on.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dist/engine.h"
+#include "dist/shared_memory.h"
+
+namespace tessera::dist {
+
+constexpr int kMaxRanks = 1024;
+
+/// Where a rank is. Written by it, read by the launcher.
+struct alignas(64) Place {
+  std::atomic<int32_t> pid;
+  std::atomic<int32_t> waits_for;  ///< that rank and one; 0: for none
+  std::atomic<int64_t> since;      ///< nanoseconds of the steady clock, while it waits
+  std::atomic<uint64_t> calls;     ///< collectives that it began
+  std::atomic<uint8_t> kind;       ///< of the last of them
+  std::atomic<int64_t> count;      ///< of the last of them
+  std::atomic<int64_t> step;       ///< of training
+  std::atomic<int64_t> waited;     ///< nanoseconds in all
+  std::atomic<uint8_t> has_left;   ///< it is done, and nobody need wait for it
+};
+
+/// The beginning of the memory that all ranks of a host share.
+struct ControlBlock {
+  static constexpr uint32_t kMagic = 0x7e55e4a1;
+  std::atomic<uint32_t> magic, ranks;
+  std::atomic<uint32_t> aborted;  ///< 1: somebody writes the reason, 2: it is there
+  char reason[500];
+  std::atomic<uint64_t> used;   ///< bytes of the memory, this block included
+  std::atomic<uint64_t> world;  ///< where the engine of all ranks keeps its part
+  Place places[kMaxRanks];
+};
+
+/// This rank's view of it.
+class Control {
+ public:
+  /// A run of that many ranks in new memory.
+  static std::shared_ptr<Control> create(int ranks);
+  /// The run whose memory this process inherited as that descriptor. Throws Error if it is none.
+  static std::shared_ptr<Control> join(int fd);
+
+  int ranks() const { return static_cast<int>(block().ranks.load()); }
+  Place& place(int rank) const { return block().places[rank]; }
+  /// Ends the run for everybody: whoever waits throws Aborted. The first reason stands.
+  void abort(const std::string& reason);
+  /// Empty while the run goes on.
+  std::string abort_reason() const;
+  void check() const;
+  /// Zeroed memory, at the same place of it for all ranks. Throws Error if there is no more.
+  uint64_t allocate(uint64_t bytes);
+  uint64_t world() const { return block().world.load(); }
+  void set_world(uint64_t at) { block().world = at; }
+  char* at(uint64_t offset) const { return memory_.data() + offset; }
+  const SharedMemory& memory() const { return memory_; }
+  /// Waits until a rank's counter has come that far, as `self`. Throws Aborted, also after `timeout` seconds.
+  void wait(Counter& counter, uint32_t target, int self, int other);
+  double timeout = 1800;
+
+ private:
+  explicit Control(SharedMemory memory) : memory_(std::move(memory)) {}
+  ControlBlock& block() const { return *reinterpret_cast<ControlBlock*>(memory_.data()); }
+  SharedMemory memory_;
+};
+
+int64_t now_ns();
+
+}  // namespace tessera::dist

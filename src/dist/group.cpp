@@ -1,0 +1,155 @@
+// Worlds and groups: who belongs together, and who says so.
+#include "dist/group.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+#include "dist/neighbours.h"
+
+namespace tessera::dist {
+namespace {
+
+int number(const char* variable, int least, int most) {
+  const char* const text = std::getenv(variable);
+  if (!text) throw Error(fmt::format("dist: {} is not set", variable));
+  int value = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [last, code] = std::from_chars(text, end, value);
+  if (code != std::errc() || last != end || value < least || value > most)
+    throw Error(fmt::format("dist: {}={} is not a number from {} to {}", variable, text, least, most));
+  return value;
+}
+
+std::shared_ptr<Group::State> alone() {
+  auto state = std::make_shared<Group::State>();
+  state->members = {0};
+  return state;
+}
+
+std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
+  if (!std::getenv(kMemoryVariable)) {
+    const char* const size = std::getenv(kSizeVariable);
+    if (size && std::string_view(size) != "1")
+      throw Error(fmt::format("dist: {}={}, and no launcher of this host: start the program by `tessera launch`",
+                              kSizeVariable, size));
+    return alone();
+  }
+  auto control = Control::join(number(kMemoryVariable, 0, 1 << 20));
+  control->timeout = options.timeout;
+  const int rank = number(kRankVariable, 0, control->ranks() - 1);
+  if (number(kSizeVariable, 1, kMaxRanks) != control->ranks())
+    throw Error(
+        fmt::format("dist: the launcher began {} ranks, and {} says otherwise", control->ranks(), kSizeVariable));
+  return make_world(std::move(control), rank);
+}
+
+}  // namespace
+
+std::shared_ptr<Control> create_run(int ranks) {
+  std::shared_ptr<Control> control = Control::create(ranks);
+  if (ranks > 1) control->set_world(Neighbours::allocate(*control, ranks));
+  return control;
+}
+
+std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank) {
+  auto state = std::make_shared<Group::State>();
+  for (int r = 0; r < control->ranks(); ++r) state->members.push_back(r);
+  state->rank = rank;
+  control->place(rank).pid = static_cast<int32_t>(getpid());
+  if (state->size() > 1) state->engine = std::make_unique<Neighbours>(control, control->world(), state->members, rank);
+  state->control = std::move(control);
+  return state;
+}
+
+Group::State::~State() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Group::State::later(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) return;
+  thread_ = std::thread([this] {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return ends_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      const std::function<void()> next = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      next();
+      lock.lock();
+    }
+  });
+}
+
+int Group::rank() const { return state_->rank; }
+int Group::size() const { return state_->size(); }
+std::string_view Group::engine() const { return state_->engine ? state_->engine->name() : "none"; }
+
+Group Group::split(int color) const {
+  if (!state_->engine) return *this;
+  const auto of_all = [&](int64_t mine) {
+    return all_gather(tensor(std::vector<int64_t>{mine}, {1}), *this).to_vector<int64_t>();
+  };
+  const std::vector<int64_t> colors = of_all(color);
+  auto state = std::make_shared<State>();
+  int first = -1;
+  for (int r = 0; r < size(); ++r) {
+    if (colors[r] != color) continue;
+    if (first < 0) first = r;
+    if (r == rank()) state->rank = state->size();
+    state->members.push_back(state_->members[r]);
+  }
+  state->control = state_->control;
+  const bool is_first = first == rank() && state->size() > 1;
+  const std::vector<int64_t> places =
+      of_all(is_first ? static_cast<int64_t>(Neighbours::allocate(*state->control, state->size())) : 0);
+  if (state->size() > 1)
+    state->engine =
+        std::make_unique<Neighbours>(state->control, static_cast<uint64_t>(places[first]), state->members, state->rank);
+  return Group(std::move(state));
+}
+
+World::World(const WorldOptions& options) : Group(join_world(options)) {}
+
+void run_ranks(int size, const std::function<void(const World&)>& body, const WorldOptions& options) {
+  const std::shared_ptr<Control> control = create_run(size);
+  control->timeout = options.timeout;
+  std::mutex mutex;
+  std::exception_ptr failure, aborted;
+  const auto rank = [&](int r) {
+    try {
+      body(World(make_world(control, r)));
+    } catch (const Aborted&) {
+      const std::lock_guard lock(mutex);
+      aborted = std::current_exception();
+    } catch (const std::exception& e) {
+      control->abort(fmt::format("rank {}: {}", r, e.what()));
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+    control->place(r).has_left = 1;
+  };
+  std::vector<std::thread> threads;
+  for (int r = 1; r < size; ++r) threads.emplace_back(rank, r);
+  rank(0);
+  for (std::thread& t : threads) t.join();
+  if (failure || aborted) std::rethrow_exception(failure ? failure : aborted);
+}
+
+}  // namespace tessera::dist

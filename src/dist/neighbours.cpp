@@ -1,0 +1,284 @@
+#include "dist/neighbours.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tessera::dist {
+namespace {
+
+constexpr int64_t kSlot = 512 << 10;  // bytes of a rank in a round: two ranks' fit into a second-level cache
+constexpr int64_t kSmall = 4 << 10;   // up to which each rank combines all by itself: one round instead of two
+constexpr int64_t kMail = 64 << 10;   // bytes on the way from one rank to another
+constexpr int64_t kAlignment = 64;    // of a rank's share of a chunk, in bytes: a line of a cache
+
+}  // namespace
+
+/// What a rank says of itself in a group.
+struct Neighbours::Line {
+  Counter arrived;
+  struct alignas(64) Said {
+    Call call;
+    uint64_t number;
+  } said[2];  // in a round, and in the one before
+};
+
+/// Messages of one rank to another.
+struct Neighbours::Mailbox {
+  Counter written, read;
+  int64_t bytes;  // of the message, in all its pieces
+  char data[kMail];
+};
+
+uint64_t Neighbours::allocate(Control& control, int size) {
+  const auto n = static_cast<uint64_t>(size);
+  return control.allocate(n * sizeof(Line) + n * n * sizeof(Mailbox) + n * 2 * kSlot);
+}
+
+Neighbours::Neighbours(std::shared_ptr<Control> control, uint64_t at, std::vector<int> members, int rank)
+    : control_(std::move(control)), base_(control_->at(at)), members_(std::move(members)), rank_(rank) {}
+
+Neighbours::Line& Neighbours::line(int rank) const { return reinterpret_cast<Line*>(base_)[rank]; }
+
+Neighbours::Mailbox& Neighbours::mailbox(int from, int to) const {
+  return reinterpret_cast<Mailbox*>(base_ + size() * sizeof(Line))[from * size() + to];
+}
+
+char* Neighbours::slot(int rank, uint32_t round) const {
+  const auto n = static_cast<uint64_t>(size());
+  return base_ + n * sizeof(Line) + n * n * sizeof(Mailbox) + (static_cast<uint64_t>(rank) * 2 + round % 2) * kSlot;
+}
+
+void Neighbours::begin(const Call& call) {
+  control_->check();
+  call_ = call;
+  ++calls_;
+  is_first_ = true;
+  Place& me = control_->place(members_[rank_]);
+  me.kind.store(static_cast<uint8_t>(call.kind), std::memory_order_relaxed);
+  me.count.store(call.count, std::memory_order_relaxed);
+  me.calls.store(me.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void Neighbours::meet() {
+  if (is_first_) line(rank_).said[round_ % 2] = {call_, calls_};
+  line(rank_).arrived.advance_to(++round_);
+  for (int i = 1; i < size(); ++i) {
+    const int other = (rank_ + i) % size();
+    control_->wait(line(other).arrived, round_, members_[rank_], members_[other]);
+  }
+  if (std::exchange(is_first_, false)) compare();
+}
+
+// All ranks find the same difference; the first of those that stand alone against rank 0, or rank 0, says it.
+void Neighbours::compare() {
+  const Line::Said& first = line(0).said[(round_ - 1) % 2];
+  for (int r = 1; r < size(); ++r) {
+    const Line::Said& other = line(r).said[(round_ - 1) % 2];
+    if (other.call == first.call && other.number == first.number) continue;
+    const std::string reason = fmt::format("collective {} differs: {} on rank {}, {} on rank {}", first.number,
+                                           to_string(first.call), members_[0], to_string(other.call), members_[r]);
+    control_->abort(reason);
+    if (rank_ == 0) throw Error(reason);
+    throw Aborted(reason);
+  }
+}
+
+/// Walks over segments as if they were one.
+class Neighbours::Cursor {
+ public:
+  Cursor(std::span<const Segment> segments, int64_t size) : segments_(segments), size_(size) {}
+  /// The next bytes of them, piece by piece: fn(data, bytes).
+  template <class Fn>
+  void next(int64_t bytes, const Fn& fn) {
+    while (bytes > 0) {
+      const int64_t left = segments_[at_].count * size_ - offset_, n = std::min(left, bytes);
+      if (n > 0) fn(segments_[at_].data + offset_, n);
+      bytes -= n;
+      offset_ += n;
+      if (n == left) ++at_, offset_ = 0;
+    }
+  }
+
+ private:
+  std::span<const Segment> segments_;
+  int64_t size_, offset_ = 0;
+  size_t at_ = 0;
+};
+
+// out = the elements from `first` on of all slots of the round that was met, combined.
+void Neighbours::combine_round(int64_t first, int64_t count, char* out, const Call& call) {
+  if (count <= 0) return;
+  std::vector<const char*> parts;
+  const int64_t offset = first * static_cast<int64_t>(size_of(call.dtype));
+  for (int r = 0; r < size(); ++r) parts.push_back(theirs(r) + offset);
+  combine(parts, out, count, call.dtype, call.op);
+}
+
+// Rounds over `bytes`, at most `step` each: write(at, n) fills this rank's slot, read(at, n) follows the meeting.
+template <class Write, class Read>
+void Neighbours::in_chunks(int64_t bytes, int64_t step, const Write& write, const Read& read) {
+  for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += step) {
+    const int64_t n = std::min(step, bytes - at);
+    write(at, n);
+    meet();
+    read(at, n);
+  }
+}
+
+void Neighbours::all_reduce(const Call& call, std::span<const Segment> data) {
+  begin(call);
+  const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
+  Cursor from(data, size_of_one), to(data, size_of_one);
+  const auto write = [&](int64_t, int64_t n) {
+    char* out = mine();
+    from.next(n, [&](const char* piece, int64_t bytes) {
+      std::memcpy(out, piece, static_cast<size_t>(bytes));
+      out += bytes;
+    });
+  };
+  const int64_t bytes = call.count * size_of_one;
+  if (bytes <= kSmall) {
+    alignas(64) char sum[kSmall];
+    in_chunks(bytes, kSlot, write, [&](int64_t, int64_t n) {
+      combine_round(0, n / size_of_one, sum, call);
+      const char* next = sum;
+      to.next(n, [&](char* piece, int64_t some) {
+        std::memcpy(piece, next, static_cast<size_t>(some));
+        next += some;
+      });
+    });
+    return;
+  }
+  in_chunks(bytes, kSlot, write, [&](int64_t, int64_t n) {
+    const int64_t count = n / size_of_one, line = kAlignment / size_of_one;
+    const int64_t share = (count + size() * line - 1) / (size() * line) * line;
+    const auto begin_of = [&](int r) { return std::min(count, share * r); };
+    combine_round(begin_of(rank_), begin_of(rank_ + 1) - begin_of(rank_), mine(), call);
+    meet();
+    for (int r = 0; r < size(); ++r) {
+      const char* next = theirs(r);
+      to.next((begin_of(r + 1) - begin_of(r)) * size_of_one, [&](char* piece, int64_t some) {
+        std::memcpy(piece, next, static_cast<size_t>(some));
+        next += some;
+      });
+    }
+  });
+}
+
+void Neighbours::reduce(const Call& call, char* data) {
+  begin(call);
+  const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
+  in_chunks(
+      call.count * size_of_one, kSlot,
+      [&](int64_t at, int64_t n) { std::memcpy(mine(), data + at, static_cast<size_t>(n)); },
+      [&](int64_t at, int64_t n) {
+        if (rank_ == call.root) combine_round(0, n / size_of_one, data + at, call);
+      });
+}
+
+void Neighbours::reduce_scatter(const Call& call, const char* in, char* out) {
+  begin(call);
+  const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
+  const int64_t bytes = call.count * size_of_one, step = kSlot / size() / kAlignment * kAlignment;
+  in_chunks(
+      bytes, step,
+      [&](int64_t at, int64_t n) {
+        for (int r = 0; r < size(); ++r) std::memcpy(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
+      },
+      [&](int64_t at, int64_t n) { combine_round(rank_ * (n / size_of_one), n / size_of_one, out + at, call); });
+}
+
+void Neighbours::all_gather(const Call& call, const char* in, char* out) {
+  begin(call);
+  const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
+  in_chunks(
+      bytes, kSlot, [&](int64_t at, int64_t n) { std::memcpy(mine(), in + at, static_cast<size_t>(n)); },
+      [&](int64_t at, int64_t n) {
+        for (int r = 0; r < size(); ++r) std::memcpy(out + r * bytes + at, theirs(r), static_cast<size_t>(n));
+      });
+}
+
+void Neighbours::gather(const Call& call, const char* in, char* out) {
+  begin(call);
+  const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
+  in_chunks(
+      bytes, kSlot, [&](int64_t at, int64_t n) { std::memcpy(mine(), in + at, static_cast<size_t>(n)); },
+      [&](int64_t at, int64_t n) {
+        if (rank_ != call.root) return;
+        for (int r = 0; r < size(); ++r) std::memcpy(out + r * bytes + at, theirs(r), static_cast<size_t>(n));
+      });
+}
+
+void Neighbours::scatter(const Call& call, const char* in, char* out) {
+  begin(call);
+  const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
+  const int64_t step = kSlot / size() / kAlignment * kAlignment;
+  in_chunks(
+      bytes, step,
+      [&](int64_t at, int64_t n) {
+        if (rank_ != call.root) return;
+        for (int r = 0; r < size(); ++r) std::memcpy(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
+      },
+      [&](int64_t at, int64_t n) { std::memcpy(out + at, theirs(call.root) + rank_ * n, static_cast<size_t>(n)); });
+}
+
+void Neighbours::broadcast(const Call& call, char* data) {
+  begin(call);
+  in_chunks(
+      call.count * static_cast<int64_t>(size_of(call.dtype)), kSlot,
+      [&](int64_t at, int64_t n) {
+        if (rank_ == call.root) std::memcpy(mine(), data + at, static_cast<size_t>(n));
+      },
+      [&](int64_t at, int64_t n) {
+        if (rank_ != call.root) std::memcpy(data + at, theirs(call.root), static_cast<size_t>(n));
+      });
+}
+
+void Neighbours::all_to_all(const Call& call, const char* in, char* out) {
+  begin(call);
+  const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
+  const int64_t step = kSlot / size() / kAlignment * kAlignment;
+  in_chunks(
+      bytes, step,
+      [&](int64_t at, int64_t n) {
+        for (int r = 0; r < size(); ++r) std::memcpy(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
+      },
+      [&](int64_t at, int64_t n) {
+        for (int r = 0; r < size(); ++r)
+          std::memcpy(out + r * bytes + at, theirs(r) + rank_ * n, static_cast<size_t>(n));
+      });
+}
+
+void Neighbours::barrier() {
+  begin({});
+  meet();
+}
+
+void Neighbours::send(const char* data, int64_t bytes, int to) {
+  control_->check();
+  Mailbox& box = mailbox(rank_, to);
+  for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
+    const uint32_t sent = box.written.value.load(std::memory_order_relaxed);
+    control_->wait(box.read, sent, members_[rank_], members_[to]);  // until what was sent before is taken
+    box.bytes = bytes;
+    std::memcpy(box.data, data + at, static_cast<size_t>(std::min(kMail, bytes - at)));
+    box.written.advance_to(sent + 1);
+  }
+}
+
+void Neighbours::recv(char* data, int64_t bytes, int from) {
+  control_->check();
+  Mailbox& box = mailbox(from, rank_);
+  for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
+    const uint32_t taken = box.read.value.load(std::memory_order_relaxed);
+    control_->wait(box.written, taken + 1, members_[rank_], members_[from]);
+    if (box.bytes != bytes)
+      throw Error(fmt::format("recv: {} bytes were expected of rank {}, which sent {}", bytes, from, box.bytes));
+    std::memcpy(data + at, box.data, static_cast<size_t>(std::min(kMail, bytes - at)));
+    box.read.advance_to(taken + 1);
+  }
+}
+
+}  // namespace tessera::dist

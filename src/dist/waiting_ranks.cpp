@@ -1,0 +1,76 @@
+#include "dist/waiting_ranks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+namespace tessera::dist {
+
+std::string state_of_process(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(')');  // behind the name, which may hold anything
+  const char state = end == std::string::npos || end + 2 >= text.size() ? 'X' : text[end + 2];
+  switch (state) {
+    case 'T':
+    case 't':
+      return "is stopped";
+    case 'R':
+      return "computes";
+    case 'D':
+      return "waits for a disk or a device";
+    case 'S':
+      return "sleeps";
+    default:
+      return "is gone";
+  }
+}
+
+WaitingRanks::WaitingRanks(const Control& control, double patience)
+    : control_(control), patience_(patience), named_(static_cast<size_t>(control.ranks())) {}
+
+std::vector<std::string> WaitingRanks::look() {
+  std::map<int, std::vector<int>> waiting;  // for whom, and who
+  std::vector<int> waits_for(static_cast<size_t>(control_.ranks()), -1);
+  const int64_t now = now_ns();
+  for (int r = 0; r < control_.ranks(); ++r) {
+    const Place& place = control_.place(r);
+    const int other = place.waits_for.load(std::memory_order_relaxed) - 1;
+    const double waited = static_cast<double>(now - place.since.load(std::memory_order_relaxed)) * 1e-9;
+    if (other >= 0 && other < control_.ranks() && waited >= patience_) waits_for[static_cast<size_t>(r)] = other;
+  }
+  for (int r = 0; r < control_.ranks(); ++r) {
+    if (waits_for[static_cast<size_t>(r)] < 0) continue;
+    int cause = r, steps = 0;
+    while (waits_for[static_cast<size_t>(cause)] >= 0 && steps++ < control_.ranks())
+      cause = waits_for[static_cast<size_t>(cause)];
+    waiting[cause].push_back(r);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [cause, ranks] : waiting) {
+    uint64_t& named = named_[static_cast<size_t>(cause)];
+    const uint64_t calls = control_.place(cause).calls.load(std::memory_order_relaxed) + 1;
+    if (std::exchange(named, calls) != calls) lines.push_back(describe(ranks, cause));
+  }
+  return lines;
+}
+
+std::string WaitingRanks::describe(const std::vector<int>& waiting, int cause) const {
+  const Place& one = control_.place(waiting[0]);
+  const Place& late = control_.place(cause);
+  const bool in_circle = std::find(waiting.begin(), waiting.end(), cause) != waiting.end();
+  const Call::Kind kind = static_cast<Call::Kind>(one.kind.load());
+  const std::string who = fmt::format("rank{} {} wait{} for rank {}", waiting.size() > 1 ? "s" : "",
+                                      fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause);
+  const std::string where = fmt::format("in {}, collective {}", name_of(kind), one.calls.load());
+  if (in_circle) return fmt::format("{} {}, and it for them: their groups call in different orders", who, where);
+  const int64_t step = late.step.load();
+  return fmt::format("{} {}: it {}, after {} collectives{}", who, where, state_of_process(late.pid), late.calls.load(),
+                     step > 0 ? fmt::format(", in step {}", step) : "");
+}
+
+}  // namespace tessera::dist

@@ -1,0 +1,28 @@
+// Who waits for whom in a run, seen from beside it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "dist/control.h"
+
+namespace tessera::dist {
+
+/// Names ranks that others wait for. It costs the ranks nothing: they say where they are anyway.
+class WaitingRanks {
+ public:
+  /// `patience`: seconds of waiting after which a rank is named, once.
+  WaitingRanks(const Control& control, double patience);
+  /// Lines of what was found since the last look.
+  std::vector<std::string> look();
+
+ private:
+  std::string describe(const std::vector<int>& waiting, int cause) const;
+  const Control& control_;
+  double patience_;
+  std::vector<uint64_t> named_;  // for each rank the number of its collectives when it was named, and one
+};
+
+/// What a process is doing, of its state in /proc: "is stopped", "computes", "sleeps", "is gone".
+std::string state_of_process(int pid);
+
+}  // namespace tessera::dist

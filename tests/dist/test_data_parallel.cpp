@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tessera/autograd.h"
+#include "tessera/dist.h"
+#include "tessera/nn.h"
+#include "tessera/ops.h"
+#include "tessera/optim.h"
+
+namespace tessera::dist {
+namespace {
+
+struct Model : nn::Module {
+  explicit Model(uint64_t seed) {
+    Generator g(seed);
+    first = add("first", nn::Linear(5, 8, true, g));
+    second = add("second", nn::Linear(8, 3, true, g));
+    spare = add("spare", nn::Linear(5, 3, true, g));
+    unused = add("unused", nn::Linear(2, 2, true, g));
+  }
+  Tensors forward(const Tensors& in) const override { return {second(relu(first(in[0])))}; }
+  nn::Child<nn::Linear> first, second, spare, unused;
+};
+
+Tensor batch(int64_t rows, int width, uint64_t seed) {
+  Generator g(seed);
+  return randn({rows, width}, g);
+}
+
+double distance(const Tensor& a, const Tensor& b) { return amax(abs(a - b)).item(); }
+
+TEST(DataParallel, TrainsAsOneRankDoes) {
+  const Tensor x = batch(12, 5, 1), y = batch(12, 3, 2);
+  Model alone(3);
+  optim::SGD optimizer(alone.parameters(), {.lr = 0.1, .momentum = 0.9});
+  for (int i = 0; i < 20; ++i) {
+    optimizer.zero_grad();
+    mse_loss(alone(x), y).backward();
+    optimizer.step();
+  }
+  for (const int size : {2, 3, 4})
+    run_ranks(size, [&](const World& world) {
+      Model model(static_cast<uint64_t>(3 + world.rank()));  // DataParallel makes them alike
+      DataParallel parallel(model, world);
+      optim::SGD own(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+      const int64_t rows = 12 / size, at = world.rank() * rows;
+      for (int i = 0; i < 20; ++i) {
+        own.zero_grad();
+        mse_loss(model(x.slice(0, at, at + rows)), y.slice(0, at, at + rows)).backward();
+        own.step();
+      }
+      for (const auto& [name, p] : model.named_parameters())
+        EXPECT_LT(distance(p, alone.state_dict().at(name)), 1e-5) << name;
+    });
+}
+
+TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
+  run_ranks(3, [](const World& world) {
+    Model model(3);
+    DataParallel parallel(model, world);
+    const Tensor x = batch(4, 5, static_cast<uint64_t>(world.rank()));
+    Tensor y = model(x);
+    if (world.rank() == 1) y = y + model.spare(x);
+    sum(y).backward();
+    EXPECT_FALSE(model.unused->weight.grad().defined());
+    const Tensor expected = ones({3}) * (4.0 / 3);
+    EXPECT_LT(distance(model.spare->bias.grad(), expected), 1e-6);
+    EXPECT_LT(distance(model.second->bias.grad(), ones({3}) * 4.0), 1e-6);
+  });
+}
+
+TEST(DataParallel, AccumulatesWithoutTheOthers) {
+  run_ranks(2, [](const World& world) {
+    Model model(3);
+    DataParallel parallel(model, world);
+    const Tensor x = batch(4, 5, static_cast<uint64_t>(world.rank()));
+    {
+      const auto local = parallel.no_sync();
+      sum(model(x)).backward();
+      EXPECT_EQ(model.second->bias.grad().to_vector<double>(), std::vector<double>(3, 4));
+    }
+    if (world.rank() == 0) sum(model(x)).backward();
+    else (sum(model(x)) * 3.0).backward();
+    EXPECT_EQ(model.second->bias.grad().to_vector<double>(), std::vector<double>(3, 4 + 8));
+  });
+}
+
+TEST(DataParallel, AFailedBackwardIsForgotten) {
+  run_ranks(2, [](const World& world) {
+    Model model(3);
+    DataParallel parallel(model, world);
+    const Tensor x = batch(4, 5, 1).set_requires_grad();
+    x.register_hook([](const Tensor&) -> Tensor { throw Error("not this time"); });
+    EXPECT_THROW(sum(model(x)).backward(), Error);
+    model.zero_grad();
+    sum(model(batch(2, 5, 1))).backward();
+    EXPECT_EQ(model.second->bias.grad().to_vector<double>(), std::vector<double>(3, 2));
+  });
+}
+
+TEST(DataParallel, EndsWithItsObject) {
+  run_ranks(2, [](const World& world) {
+    Model model(3);
+    { DataParallel parallel(model, world); }
+    (sum(model(batch(4, 5, 1))) * static_cast<double>(world.rank())).backward();  // nobody waits
+    EXPECT_EQ(model.second->bias.grad().to_vector<double>(), std::vector<double>(3, 4.0 * world.rank()));
+  });
+}
+
+TEST(DataParallel, RefusesModelsThatDiffer) {
+  const auto error = [](const std::function<void(const World&)>& body) -> std::string {
+    try {
+      run_ranks(3, body);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error([](const World& w) { DataParallel(nn::Linear(w.rank() == 1 ? 4 : 3, 2), w); }),
+            "DataParallel: parameters differ: rank 1 has \"weight f32[2, 4]\", and rank 0 another in its place");
+  EXPECT_EQ(error([](const World& w) { DataParallel(nn::Linear(3, 2, w.rank() != 2), w); }),
+            "DataParallel: rank 2 has 1 parameters, rank 0 has 2");
+}
+
+// The sum of so many gradients is that of `combine` over as many ranks.
+TEST(GradientSum, IsTheTreeOfRanks) {
+  for (const int count : {1, 2, 3, 4, 6, 7, 13}) {
+    const Tensor p = zeros({1000}).set_requires_grad();
+    GradientSum sums({p});
+    for (int i = 0; i < count; ++i) {
+      p.set_grad(batch(1, 1000, static_cast<uint64_t>(i)).reshape({1000}).clone());
+      sums.add();
+      EXPECT_FALSE(p.grad().defined());
+    }
+    sums.finish();
+    const std::vector<float> mine = p.grad().to_vector<float>();
+    run_ranks(count, [&](const World& world) {
+      const Tensor all = all_reduce(batch(1, 1000, static_cast<uint64_t>(world.rank())).reshape({1000}), world);
+      EXPECT_EQ(all.to_vector<float>(), mine);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tessera::dist

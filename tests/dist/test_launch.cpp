@@ -1,0 +1,183 @@
+// The launcher, and ranks that are processes: this program, told by TESSERA_TEST_RANK what to do.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "dist/launcher.h"
+#include "tessera/dist.h"
+#include "tessera/ops.h"
+
+namespace tessera::dist {
+namespace {
+
+struct Ended {
+  int code;
+  std::vector<std::string> out, err;
+  double seconds;
+  bool says(const std::string& text) const {
+    for (const std::string& line : err)
+      if (line.find(text) != std::string::npos) return true;
+    return false;
+  }
+};
+
+Ended run(LaunchOptions options) {
+  Ended ended;
+  options.print = [&](const std::string& line, bool is_error) { (is_error ? ended.err : ended.out).push_back(line); };
+  const auto begin = std::chrono::steady_clock::now();
+  ended.code = launch(options);
+  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return ended;
+}
+
+Ended run_shell(int procs, const std::string& script) {
+  return run({.command = {"/bin/sh", "-c", script}, .procs = procs, .grace = 0.3});
+}
+
+// This program as each rank, which does what rank_does() says.
+Ended run_ranks_as(const std::string& what, int procs, double patience = 5) {
+  setenv("TESSERA_TEST_RANK", what.c_str(), 1);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const Ended ended = run({.command = {self, "--gtest_filter=LaunchedRank.Does", "--gtest_brief=1"},
+                           .procs = procs,
+                           .patience = patience,
+                           .grace = 0.3});
+  unsetenv("TESSERA_TEST_RANK");
+  return ended;
+}
+
+void rank_does(const std::string& what, const World& world) {
+  const double sum = world.size() * (world.size() - 1) / 2.0;
+  const auto add = [&](int64_t n) {
+    const Tensor got = all_reduce(full({n}, static_cast<double>(world.rank()), Float32), world);
+    ASSERT_EQ(got.slice(0, n - 1, n).item(), sum);
+  };
+  add(1);
+  add(300'000);
+  if (world.rank() == 1) {
+    if (what == "kill") raise(SIGKILL);
+    if (what == "stop") raise(SIGSTOP);
+    if (what == "exit") std::_Exit(7);
+    if (what == "loop")
+      for (std::atomic<int> i{0};; ++i) {
+      }
+    if (what == "differ") broadcast(ones({2}), 0, world);
+  }
+  if (what == "interrupt") std::this_thread::sleep_for(std::chrono::seconds(30));
+  add(300'000);
+}
+
+TEST(LaunchedRank, Does) {
+  const char* const what = std::getenv("TESSERA_TEST_RANK");
+  if (!what) GTEST_SKIP() << "no launched rank";
+  try {
+    const World world;
+    rank_does(what, world);
+  } catch (const Aborted&) {
+    std::_Exit(1);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    std::_Exit(1);
+  }
+}
+
+TEST(Launch, LinesCarryTheirRank) {
+  Ended ended = run_shell(2, "echo out $RANK of $WORLD_SIZE $LOCAL_RANK; echo err >&2; printf unfinished");
+  EXPECT_EQ(ended.code, 0);
+  std::sort(ended.out.begin(), ended.out.end());
+  EXPECT_EQ(ended.out,
+            (std::vector<std::string>{"[0] out 0 of 2 0", "[0] unfinished", "[1] out 1 of 2 1", "[1] unfinished"}));
+  EXPECT_EQ(ended.err.size(), 2);
+  EXPECT_EQ(run_shell(1, "echo alone").out, std::vector<std::string>{"alone"});
+}
+
+TEST(Launch, EndsAsTheFirstRankThatFailed) {
+  const Ended ended = run_shell(3, "[ $RANK = 1 ] && exit 7; exec sleep 30");
+  EXPECT_EQ(ended.code, 7);
+  EXPECT_EQ(ended.err, std::vector<std::string>{"error: rank 1 ended with exit code 7"});
+  EXPECT_LT(ended.seconds, 5);
+  const Ended spoke = run_shell(2, "[ $RANK = 1 ] && { echo error: why >&2; exit 3; }; exec sleep 30");
+  EXPECT_EQ(spoke.code, 3);
+  EXPECT_EQ(spoke.err, std::vector<std::string>{"[1] error: why"});
+  const Ended missing = run({.command = {"/nowhere/x"}, .procs = 1, .grace = 0.3});
+  EXPECT_EQ(missing.code, 127);
+  EXPECT_EQ(missing.err, std::vector<std::string>{"error: cannot run /nowhere/x: No such file or directory"});
+}
+
+TEST(Launch, RanksThatDoNotEndAreKilled) {
+  const Ended ended = run_shell(2, "trap '' TERM; [ $RANK = 1 ] && exit 1; while :; do sleep 0.05; done");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_LT(ended.seconds, 5);
+}
+
+TEST(Launch, BeginsAnew) {
+  const Ended ended = [] {
+    LaunchOptions options{.command = {"/bin/sh", "-c", "echo $TESSERA_RESTART; [ $TESSERA_RESTART = 2 ]"}, .procs = 2};
+    options.max_restarts = 3;
+    options.grace = 0.3;
+    return run(options);
+  }();
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(ended.says("all ranks begin anew, 2 of 3 times"));
+}
+
+TEST(Launch, ProcessesAddUp) {
+  for (const int procs : {2, 5}) {
+    const Ended ended = run_ranks_as("add", procs);
+    EXPECT_EQ(ended.code, 0) << (ended.err.empty() ? "" : ended.err[0]);
+  }
+}
+
+TEST(Launch, SaysWhoFailedAndWhy) {
+  const Ended killed = run_ranks_as("kill", 4);
+  EXPECT_EQ(killed.code, 128 + SIGKILL);
+  EXPECT_EQ(killed.err,
+            std::vector<std::string>{"error: rank 1 was ended by SIGKILL, as the system does where memory runs out"});
+  EXPECT_LT(killed.seconds, 2);
+  const Ended gone = run_ranks_as("exit", 3);
+  EXPECT_EQ(gone.code, 7);
+  EXPECT_EQ(gone.err, std::vector<std::string>{"error: rank 1 ended with exit code 7"});
+  const Ended differs = run_ranks_as("differ", 3);
+  EXPECT_EQ(differs.code, 1);
+  ASSERT_EQ(differs.err.size(), 1) << differs.err[1];
+  EXPECT_EQ(differs.err[0],
+            "[0] error: collective 3 differs: all_reduce sum of f32[300000] on rank 0, broadcast of f32[2] with root 0 "
+            "on rank 1");
+}
+
+TEST(Launch, NamesWhoIsWaitedFor) {
+  sigset_t set;  // read by the launcher
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (const auto& [what, state] : {std::pair{"stop", "is stopped"}, {"loop", "computes"}}) {
+    setenv("TESSERA_TEST_RANK", what, 1);
+    std::string note;
+    LaunchOptions options{.command = {self, "--gtest_filter=LaunchedRank.Does", "--gtest_brief=1"}, .procs = 3};
+    options.patience = 2;
+    options.print = [&](const std::string& line, bool) {
+      if (note.empty() && line.starts_with("note: ")) pthread_kill(pthread_self(), SIGINT), note = line;
+    };
+    EXPECT_EQ(launch(options), 128 + SIGINT);
+    unsetenv("TESSERA_TEST_RANK");
+    EXPECT_EQ(note, std::string("note: ranks 0, 2 wait for rank 1 in all_reduce, collective 3: it ") + state +
+                        ", after 2 collectives");
+  }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+TEST(Launch, LeavesNothingBehind) {
+  run_ranks_as("kill", 3);
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    EXPECT_EQ(entry.path().string().find("tessera"), std::string::npos) << entry.path();
+}
+
+}  // namespace
+}  // namespace tessera::dist

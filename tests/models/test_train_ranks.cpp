@@ -1,0 +1,92 @@
+// Training as ranks, which are threads here: the losses are those of one rank, bit for bit.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "io/io_check.h"
+#include "train_check.h"
+
+namespace tessera {
+namespace {
+
+using namespace models;
+
+// What rank 0 saw; all ranks have seen the same losses.
+TrainResult train_as(int ranks, const TrainOptions& o, int64_t stop_at = 0) {
+  TrainResult result;
+  std::vector<std::vector<double>> all(static_cast<size_t>(ranks));
+  dist::run_ranks(ranks, [&](const dist::World& world) {
+    std::atomic<bool> stop = false;
+    TrainCallbacks callbacks;
+    callbacks.stop = &stop;
+    callbacks.on_step = [&](const StepInfo& s) { stop = world.rank() == ranks - 1 && s.step == stop_at; };
+    TrainResult mine = train_gpt(o, callbacks, &world);
+    all[static_cast<size_t>(world.rank())] = losses(mine);
+    if (world.rank() == 0) result = std::move(mine);
+  });
+  for (const std::vector<double>& one : all) EXPECT_EQ(one, losses(result));
+  return result;
+}
+
+TEST(TrainRanks, LossesAreThoseOfOneRank) {
+  for (const auto& [batches, counts] :
+       {std::pair{8, std::vector<int>{2, 4, 8}}, {6, std::vector<int>{3}}, {12, std::vector<int>{3, 6}}}) {
+    TrainOptions o = tiny();
+    o.accumulate = batches;
+    o.steps = 6;
+    const TrainResult one = train_gpt(o);
+    for (const int ranks : counts) {
+      const TrainResult many = train_as(ranks, o);
+      EXPECT_EQ(losses(many), losses(one)) << ranks << " ranks of " << batches;
+      EXPECT_EQ(*many.val_loss, *one.val_loss) << ranks << " ranks of " << batches;
+      EXPECT_EQ(many.steps.back().grad_norm, one.steps.back().grad_norm);
+    }
+  }
+}
+
+TEST(TrainRanks, GoOnAsOtherNumbersOfRanks) {
+  TemporaryFolder folder;
+  TrainOptions o = tiny();
+  o.accumulate = 4;
+  const TrainResult whole = train_gpt(o);
+  o.checkpoint = folder / "c";
+  EXPECT_EQ(train_as(4, o, 3).steps.size(), 3);
+  o.resume = true;
+  EXPECT_TRUE(train_as(2, o, 7).stopped);
+  const TrainResult last = train_as(1, o);
+  EXPECT_EQ(losses(last), losses(whole));
+  EXPECT_EQ(*last.val_loss, *whole.val_loss);
+}
+
+TEST(TrainRanks, InHalvesToo) {
+  TrainOptions o = tiny();
+  o.accumulate = 4;
+  for (const Amp amp : {Amp::BFloat16, Amp::Float16}) {
+    o.amp = amp;
+    const TrainResult one = train_gpt(o), many = train_as(2, o);
+    EXPECT_EQ(losses(many), losses(one)) << name(amp);
+    for (size_t i = 0; i < one.steps.size(); ++i)
+      EXPECT_EQ(many.steps[i].grad_norm, one.steps[i].grad_norm) << name(amp) << ", step " << i + 1;
+  }
+}
+
+TEST(TrainRanks, DivideTheBatchesOfAStep) {
+  TrainOptions o = tiny();
+  o.accumulate = 4;
+  try {
+    train_as(3, o);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "train: 3 ranks do not divide the 4 batches of a step: give an --accumulation that they do");
+  }
+}
+
+TEST(TrainRanks, AnErrorOfOneEndsAll) {
+  TrainOptions o = tiny();
+  o.accumulate = 2;
+  o.checkpoint = "/nowhere/c";
+  EXPECT_THROW(train_as(2, o), Error);
+}
+
+}  // namespace
+}  // namespace tessera
