@@ -15,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "dist/group.h"
 #include "dist/waiting_ranks.h"
@@ -236,7 +237,11 @@ class Run {
       const std::string label = ranks_.size() > 1 ? fmt::format("[{}] ", r) : "";
       Process& p = ranks_[r];
       if (p.out.fd >= 0) p.out.read_some([&](const std::string& line) { options_.print(label + line, false); });
-      if (p.err.fd >= 0) p.err.read_some([&](const std::string& line) { options_.print(label + line, true); });
+      if (p.err.fd >= 0)
+        p.err.read_some([&](const std::string& line) {
+          const bool is_known = line.starts_with("error:") && !errors_.insert(line).second;  // of another rank
+          if (!is_known) options_.print(label + line, true);
+        });
     }
   }
 
@@ -299,6 +304,7 @@ class Run {
   std::vector<Process> ranks_;
   int first_failure_ = -1, code_ = 0, interrupted_ = 0;
   bool was_said_ = false, asked_ = false;
+  std::set<std::string> errors_;
   double ends_at_ = 0;  // when ranks of an ended run are made to end
 };
 

@@ -134,7 +134,7 @@ void Neighbours::all_reduce(const Call& call, std::span<const Segment> data) {
   const auto write = [&](int64_t, int64_t n) {
     char* out = mine();
     from.next(n, [&](const char* piece, int64_t bytes) {
-      std::memcpy(out, piece, static_cast<size_t>(bytes));
+      copy_to_others(out, piece, static_cast<size_t>(bytes));
       out += bytes;
     });
   };
@@ -155,10 +155,13 @@ void Neighbours::all_reduce(const Call& call, std::span<const Segment> data) {
     const int64_t count = n / size_of_one, line = kAlignment / size_of_one;
     const int64_t share = (count + size() * line - 1) / (size() * line) * line;
     const auto begin_of = [&](int r) { return std::min(count, share * r); };
-    combine_round(begin_of(rank_), begin_of(rank_ + 1) - begin_of(rank_), mine(), call);
+    const int64_t own = begin_of(rank_ + 1) - begin_of(rank_);
+    share_.resize(static_cast<size_t>(share * size_of_one));
+    combine_round(begin_of(rank_), own, share_.data(), call);
+    copy_to_others(mine(), share_.data(), static_cast<size_t>(own * size_of_one));
     meet();
     for (int r = 0; r < size(); ++r) {
-      const char* next = theirs(r);
+      const char* next = r == rank_ ? share_.data() : theirs(r);
       to.next((begin_of(r + 1) - begin_of(r)) * size_of_one, [&](char* piece, int64_t some) {
         std::memcpy(piece, next, static_cast<size_t>(some));
         next += some;
@@ -172,7 +175,7 @@ void Neighbours::reduce(const Call& call, char* data) {
   const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
   in_chunks(
       call.count * size_of_one, kSlot,
-      [&](int64_t at, int64_t n) { std::memcpy(mine(), data + at, static_cast<size_t>(n)); },
+      [&](int64_t at, int64_t n) { copy_to_others(mine(), data + at, static_cast<size_t>(n)); },
       [&](int64_t at, int64_t n) {
         if (rank_ == call.root) combine_round(0, n / size_of_one, data + at, call);
       });
@@ -185,7 +188,7 @@ void Neighbours::reduce_scatter(const Call& call, const char* in, char* out) {
   in_chunks(
       bytes, step,
       [&](int64_t at, int64_t n) {
-        for (int r = 0; r < size(); ++r) std::memcpy(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
+        for (int r = 0; r < size(); ++r) copy_to_others(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
       },
       [&](int64_t at, int64_t n) { combine_round(rank_ * (n / size_of_one), n / size_of_one, out + at, call); });
 }
@@ -194,7 +197,7 @@ void Neighbours::all_gather(const Call& call, const char* in, char* out) {
   begin(call);
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   in_chunks(
-      bytes, kSlot, [&](int64_t at, int64_t n) { std::memcpy(mine(), in + at, static_cast<size_t>(n)); },
+      bytes, kSlot, [&](int64_t at, int64_t n) { copy_to_others(mine(), in + at, static_cast<size_t>(n)); },
       [&](int64_t at, int64_t n) {
         for (int r = 0; r < size(); ++r) std::memcpy(out + r * bytes + at, theirs(r), static_cast<size_t>(n));
       });
@@ -204,7 +207,7 @@ void Neighbours::gather(const Call& call, const char* in, char* out) {
   begin(call);
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   in_chunks(
-      bytes, kSlot, [&](int64_t at, int64_t n) { std::memcpy(mine(), in + at, static_cast<size_t>(n)); },
+      bytes, kSlot, [&](int64_t at, int64_t n) { copy_to_others(mine(), in + at, static_cast<size_t>(n)); },
       [&](int64_t at, int64_t n) {
         if (rank_ != call.root) return;
         for (int r = 0; r < size(); ++r) std::memcpy(out + r * bytes + at, theirs(r), static_cast<size_t>(n));
@@ -219,7 +222,7 @@ void Neighbours::scatter(const Call& call, const char* in, char* out) {
       bytes, step,
       [&](int64_t at, int64_t n) {
         if (rank_ != call.root) return;
-        for (int r = 0; r < size(); ++r) std::memcpy(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
+        for (int r = 0; r < size(); ++r) copy_to_others(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
       },
       [&](int64_t at, int64_t n) { std::memcpy(out + at, theirs(call.root) + rank_ * n, static_cast<size_t>(n)); });
 }
@@ -229,7 +232,7 @@ void Neighbours::broadcast(const Call& call, char* data) {
   in_chunks(
       call.count * static_cast<int64_t>(size_of(call.dtype)), kSlot,
       [&](int64_t at, int64_t n) {
-        if (rank_ == call.root) std::memcpy(mine(), data + at, static_cast<size_t>(n));
+        if (rank_ == call.root) copy_to_others(mine(), data + at, static_cast<size_t>(n));
       },
       [&](int64_t at, int64_t n) {
         if (rank_ != call.root) std::memcpy(data + at, theirs(call.root), static_cast<size_t>(n));
@@ -243,7 +246,7 @@ void Neighbours::all_to_all(const Call& call, const char* in, char* out) {
   in_chunks(
       bytes, step,
       [&](int64_t at, int64_t n) {
-        for (int r = 0; r < size(); ++r) std::memcpy(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
+        for (int r = 0; r < size(); ++r) copy_to_others(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
       },
       [&](int64_t at, int64_t n) {
         for (int r = 0; r < size(); ++r)
@@ -263,7 +266,7 @@ void Neighbours::send(const char* data, int64_t bytes, int to) {
     const uint32_t sent = box.written.value.load(std::memory_order_relaxed);
     control_->wait(box.read, sent, members_[rank_], members_[to]);  // until what was sent before is taken
     box.bytes = bytes;
-    std::memcpy(box.data, data + at, static_cast<size_t>(std::min(kMail, bytes - at)));
+    copy_to_others(box.data, data + at, static_cast<size_t>(std::min(kMail, bytes - at)));
     box.written.advance_to(sent + 1);
   }
 }

@@ -52,7 +52,8 @@ class Neighbours final : public Engine {
   int rank_;
   uint32_t round_ = 0;
   uint64_t calls_ = 0;
-  bool is_first_ = false;  // round of a call
+  bool is_first_ = false;    // round of a call
+  std::vector<char> share_;  // of a chunk, that this rank combines
   Call call_;
 };
 

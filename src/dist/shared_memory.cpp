@@ -14,6 +14,10 @@
 #include <ctime>
 #include <utility>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "tessera/error.h"
 
 namespace tessera::dist {
@@ -72,6 +76,21 @@ SharedMemory::~SharedMemory() {
 
 void SharedMemory::inherit() const {
   if (fcntl(fd_, F_SETFD, 0) != 0) throw failure("fcntl");
+}
+
+void copy_to_others(char* to, const char* from, size_t bytes) {
+#if defined(__SSE2__)
+  constexpr size_t kFew = 2048, kVector = sizeof(__m128i);
+  if (bytes >= kFew) {
+    const size_t head = (kVector - reinterpret_cast<uintptr_t>(to) % kVector) % kVector;
+    std::memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= kVector; to += kVector, from += kVector, bytes -= kVector)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    _mm_sfence();
+  }
+#endif
+  std::memcpy(to, from, bytes);
 }
 
 void Counter::advance_to(uint32_t next) {

@@ -32,6 +32,10 @@ class SharedMemory {
   size_t bytes_;
 };
 
+/// Copies to memory that another processor reads next, past this one's caches: lines that others hold need not be
+/// fetched first. What follows it is ordered behind it.
+void copy_to_others(char* to, const char* from, size_t bytes);
+
 /// A number in shared memory that ranks wait for: it only grows, modulo 2^32.
 struct alignas(64) Counter {
   std::atomic<uint32_t> value{0}, sleepers{0};
