@@ -84,24 +84,28 @@ TEST_F(ProfileCommand, AStepIsTimedWithoutRecording) {
   }
 }
 
-/// Two processes, each told its rank by the environment as launchers do.
+/// Two ranks that train one model, each with a trace of its own.
 TEST_F(ProfileCommand, ProcessesWithRanksMergeIntoOneTrace) {
   const Finished alone = run(train({}));
   ASSERT_EQ(alone.code, 0) << alone.err;
   const std::string trace_of_none = trace();
+  out = folder / "ranks";
+  const Finished launched =
+      run(Words{"launch", "--procs", "2", "--", TESSERA_COMMAND} + train({"--accumulation", "2"}));
+  EXPECT_EQ(launched.code, 0) << launched.err;
   Words ranks;
+  for (const auto& entry : fs::directory_iterator(out))
+    if (entry.path().string().ends_with(".pt.trace.json")) ranks.push_back(entry.path().string());
+  ASSERT_EQ(ranks.size(), 2u);
+  if (nlohmann::json::parse(read_file(ranks[0]))["distributedInfo"]["rank"] != 0) std::swap(ranks[0], ranks[1]);
   setenv("WORLD_SIZE", "2", 1);
-  for (const char* rank : {"0", "1"}) {
-    setenv("RANK", rank, 1);
-    out = folder / "rank" + rank;
-    const Finished f = run(train({}));
-    EXPECT_EQ(f.code, 0) << f.err;
-    ranks.push_back(trace());
-  }
   for (const char* rank : {"2", "-1", "first", "", "1 "}) {
     setenv("RANK", rank, 1);
-    expect_error(run(train({})), 2, "--profile: RANK=" + std::string(rank) + " of WORLD_SIZE=2 is no rank");
+    expect_error(run({"sample", "--checkpoint", folder / "run", "--tokens", "6", "--profile", folder / "none"}), 2,
+                 "--profile: RANK=" + std::string(rank) + " of WORLD_SIZE=2 is no rank");
   }
+  setenv("RANK", "0", 1);
+  expect_error(run(train({})), 1, "start the program by `tessera launch`");
   unsetenv("RANK");
   unsetenv("WORLD_SIZE");
   const Finished merged = run(Words{"profile", "--merge"} + ranks + Words{"--out", folder / "all.json"});

@@ -136,7 +136,18 @@ class PlanesFilters {
     }
   }
 
+  // So many places at a time: the sums of many rows would be too large for what the next places add.
+  static constexpr i64 kPlaces = 4096;
   void multiply(const cpu::PlaceRows& rows, const T* a, i64 a_pitch, const T* b, const i64* offsets, T* sums) const {
+    const i64 count = max<i64>(1, kPlaces / max<i64>(1, rows.length)), length = rows.count == 1 ? kPlaces : rows.length;
+    for (i64 row = 0; row < rows.count; row += count)
+      for (i64 j = 0; j < rows.length; j += length)
+        multiply_some({min(count, rows.count - row), min(length, rows.length - j), rows.a_row, rows.b_row},
+                      a + row * rows.a_row + j, a_pitch, b + row * rows.b_row + j, offsets, sums);
+  }
+
+  void multiply_some(const cpu::PlaceRows& rows, const T* a, i64 a_pitch, const T* b, const i64* offsets,
+                     T* sums) const {
     const i64 panels = ceil_div(filters_, i64{cpu::sums_rows}), depth = plan_.depth();
     for (i64 p = 0; p < panels; ++p) {
       const cpu::Span k = cpu::part(filters_, panels, p);

@@ -1,7 +1,5 @@
 #include "kernels/args/recurrent.h"
 
-#include <utility>
-
 #include "internal.h"
 #include "tile/kernels/recurrent.h"
 #include "tile/kernels/rows.h"
@@ -85,6 +83,13 @@ void gru_backward(const GruBackwardArgs& a, Executor& e) {
   });
 }
 
+/// Where a row begins, of elements of a type that Type names.
+template <class Type>
+struct RowPlace {
+  using T = typename Type::type;
+  i64 at;
+};
+
 /// One row of all elements, in pieces that threads share.
 struct Flat {
   static constexpr i64 piece = 2048;
@@ -93,26 +98,26 @@ struct Flat {
 };
 template <class Args, class Step>
 void each_piece(const Args& a, Executor& e, const Step& step) {
-  const auto at = [](auto type, i64 at) { return std::pair(type, at); };
   const i64 whole = a.count / Flat::piece, rest = a.count % Flat::piece;
-  each_row(Flat{whole, Flat::piece, a.type}, e, at, step);
+  each_row(
+      Flat{whole, Flat::piece, a.type}, e, [](auto type, i64 at) { return RowPlace<decltype(type)>{at}; }, step);
   if (rest > 0)
     each_row(
-        Flat{1, rest, a.type}, e, [&](auto type, i64) { return std::pair(type, a.count - rest); }, step);
+        Flat{1, rest, a.type}, e, [&](auto type, i64) { return RowPlace<decltype(type)>{a.count - rest}; }, step);
 }
 
 void rnn(const RnnArgs& a, Executor& e) {
   each_piece(a, e, [&](auto vec, const auto& from, i64 i, auto lanes) {
-    using T = typename std::decay_t<decltype(from.first)>::type;
-    tile::rnn_at<typename decltype(vec)::type>(a.relu, static_cast<T*>(a.output), from.second + i, lanes);
+    using T = typename tile::remove_cvref_t<decltype(from)>::T;
+    tile::rnn_at<typename decltype(vec)::type>(a.relu, static_cast<T*>(a.output), from.at + i, lanes);
   });
 }
 void rnn_backward(const RnnBackwardArgs& a, Executor& e) {
   each_piece(a, e, [&](auto vec, const auto& from, i64 i, auto lanes) {
-    using T = typename std::decay_t<decltype(from.first)>::type;
+    using T = typename tile::remove_cvref_t<decltype(from)>::T;
     const auto of = [](const void* p) { return static_cast<const T*>(p); };
     tile::rnn_gradient_at<typename decltype(vec)::type>(a.relu, of(a.output), of(a.doutput), of(a.dhidden_after),
-                                                        static_cast<T*>(a.dx), from.second + i, lanes);
+                                                        static_cast<T*>(a.dx), from.at + i, lanes);
   });
 }
 

@@ -1,4 +1,4 @@
-// Group norm, forward.
+// Group norm, forward and backward.
 #include "plane_norm.h"
 
 namespace tessera::gpu_kernels {
@@ -122,6 +122,160 @@ void group_norm(const GroupNormArgs& a, Executor& executor) {
 
 long long plane_parts_workspace(long long sets, long long elements) {
   return sets * parts_of(sets, elements) * static_cast<long long>(sizeof(PartMoments));
+}
+
+namespace {
+
+template <class T>
+struct PlaneBackwardWork {
+  PlaneSets sets;
+  Planes<T> dx;
+  Planes<const T> dy, x;
+  ChannelWeights weight;
+  void *dweight, *dbias;
+  Scalar weight_type;
+  const compute_t<T>*mean, *rstd;
+  Sums<double>* sums;  // of dy and dy (x - mean) in each plane
+  i64 channels;
+
+  template <int width>
+  struct Packs {
+    Words<T, width> dy, x;
+  };
+  template <int width>
+  TESSERA_DEVICE Packs<width> load(i64 set, const PackPlace& at) const {
+    return {words_at<T, width>(dy.at(sets, set, at.plane) + at.element),
+            words_at<T, width>(x.at(sets, set, at.plane) + at.element)};
+  }
+};
+
+/// dx = gain w dy + slope x + shift over a part, for the sums of w dy and of w dy (x - mean) over the set.
+template <class T, int width>
+TESSERA_DEVICE void store_gradient(const PlaneBackwardWork<T>& work, const PlanePart& part, const Sums<double>& sums) {
+  using C = compute_t<T>;
+  const PlaneSets& s = work.sets;
+  const i64 set = part.set;
+  const double gain = static_cast<double>(work.rstd[set]);
+  const double slope = -gain * gain * gain * sums.second / s.count();
+  const double shift = -gain * sums.first / s.count() - slope * static_cast<double>(work.mean[set]);
+  const C b = static_cast<C>(slope), c = static_cast<C>(shift);
+  i64 last = -1;  // the plane that `scale` is for
+  C scale(0);
+  const auto load = [&](const PackPlace& at) { return work.template load<width>(set, at); };
+  for_plane_packs<width>(s, part, load, [&](const PackPlace& at, const auto& packs) {
+    if (at.plane != last) scale = work.rstd[set] * work.weight.at(s.channel(set, at.plane), C(1));
+    last = at.plane;
+    const auto g = lanes_of<T, width>(packs.dy), v = lanes_of<T, width>(packs.x);
+    Pack<T, width> out;
+    tile::unroll<width>(
+        [&](auto j) { out.lane[j] = convert_element<T>(tile::fma(g[j], scale, tile::fma(v[j], b, c))); });
+    store_at_once(work.dx.at(s, set, at.plane) + at.element, out);
+  });
+}
+
+/// The sums of one plane each.
+template <class T, int width, class Team>
+TESSERA_KERNEL(Team::threads)
+void plane_sums_kernel(const PlaneBackwardWork<T> work) {
+  using C = compute_t<T>;
+  const PlaneSets& s = work.sets;
+  const i64 all = Team::row(), set = tile::quotient(all, s.planes), plane = all - set * s.planes;
+  if (set >= s.sets) return;
+  const C mean = work.mean[set];
+  Sums<C> part{C(0), C(0)};
+  const T *dy = work.dy.at(s, set, plane), *x = work.x.at(s, set, plane);
+  for (i64 i = Team::rank() * width; i < s.size; i += Team::size() * width) {
+    const auto g = lanes_of<T, width>(words_at<T, width>(dy + i)), v = lanes_of<T, width>(words_at<T, width>(x + i));
+    tile::unroll<width>([&](auto j) {
+      part.first += g[j];
+      part.second = tile::fma(g[j], v[j] - mean, part.second);
+    });
+  }
+  const Sums<double> sums =
+      Team::join(Sums<double>{static_cast<double>(part.first), static_cast<double>(part.second)}, Plus{});
+  if (Team::rank() == 0) work.sums[all] = sums;
+}
+
+template <class T, int width>
+TESSERA_KERNEL(plane_threads)
+void group_backward_kernel(const PlaneBackwardWork<T> work) {
+  const PlaneSets& s = work.sets;
+  const PlanePart part(s, width);
+  Sums<double> sums{0, 0};
+  for (i64 plane = tile::thread_in_block(); plane < s.planes; plane += plane_threads) {
+    const double w = work.weight.at(s.channel(part.set, plane), 1.0);
+    const Sums<double> one = work.sums[part.set * s.planes + plane];
+    sums = sums + Sums<double>{w * one.first, w * one.second};
+  }
+  store_gradient<T, width>(work, part, join_block<plane_threads>(sums, Plus{}));
+}
+
+/// Over the images: the sums of planes lie as [batch, channels].
+template <class T>
+TESSERA_KERNEL(256)
+void group_weights_kernel(const PlaneBackwardWork<T> work, i64 batch) {
+  const i64 c = first_index();
+  if (c >= work.channels) return;
+  Sums<double> sum{0, 0};
+  for (i64 b = 0; b < batch; ++b) {
+    const Sums<double> one = work.sums[b * work.channels + c];
+    const double rstd = static_cast<double>(work.rstd[b * work.sets.groups + c / work.sets.planes]);
+    sum = sum + Sums<double>{one.first, one.second * rstd};
+  }
+  if (work.dweight) store_as(work.dweight, work.weight_type, c, sum.second);
+  if (work.dbias) store_as(work.dbias, work.weight_type, c, sum.first);
+}
+
+template <class T, class Args>
+PlaneBackwardWork<T> backward_work(const Args& a, const PlaneSets& sets) {
+  using C = compute_t<T>;
+  PlaneBackwardWork<T> work{};
+  work.sets = sets;
+  work.dx = planes_of<T>(a.dx);
+  work.dy = planes_of<const T>(a.dy);
+  work.x = planes_of<const T>(a.x);
+  work.weight = {a.weight, a.weight_type};
+  work.dweight = a.dweight;
+  work.dbias = a.dbias;
+  work.weight_type = a.weight_type;
+  work.mean = static_cast<const C*>(a.mean);
+  work.rstd = static_cast<const C*>(a.rstd);
+  work.sums = static_cast<Sums<double>*>(a.workspace);
+  work.channels = a.channels;
+  return work;
+}
+
+template <class T, int width>
+void group_backward(const GroupNormBackwardArgs& a, PlaneBackwardWork<T> work, Executor& executor) {
+  const auto sum = [&](auto team) {
+    using Team = decltype(team);
+    launch("group_norm_backward", plane_sums_kernel<T, width, Team>, Team::blocks(a.batch * a.channels), Team::threads,
+           0, executor, work);
+  };
+  if (a.size <= 2048) sum(Team<32>{});
+  else sum(Team<256>{});
+  if (work.dweight || work.dbias)
+    launch("group_norm_backward", group_weights_kernel<T>, tile::ceil_div<i64>(a.channels, 256), 256, 0, executor, work,
+           static_cast<i64>(a.batch));
+  if (work.dx.data)
+    launch("group_norm_backward", group_backward_kernel<T, width>, work.sets.sets * work.sets.parts, plane_threads, 0,
+           executor, work);
+}
+
+}  // namespace
+
+void group_norm_backward(const GroupNormBackwardArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    constexpr int width = line_width<T>;
+    auto work = backward_work<T>(a, groups_of(a.batch, a.channels, a.size, a.groups));
+    if (takes_packs(width, sizeof(T), a.size, a.dx, a.dy, a.x)) group_backward<T, width>(a, work, executor);
+    else group_backward<T, 1>(a, work, executor);
+  });
+}
+
+long long group_norm_backward_workspace(long long batch, long long channels) {
+  return batch * channels * static_cast<long long>(sizeof(Sums<double>));
 }
 
 }  // namespace tessera::gpu_kernels
