@@ -15,7 +15,7 @@ import types
 
 TYPES = "from tessera._types import (Any, Callable, Device, DeviceLike, Dims, DType, DTypeLike, Generator, Iterable, Iterator,\n" \
         "                            Model, Module, Operand, PathLike, Self, Sequence, Tensor)\n"
-MODULES = ["aliases", "amp", "autograd", "creation", "cuda", "functions", "io", "linalg", "models", "nn", "nn.base", "nn.functional",
+MODULES = ["aliases", "amp", "autograd", "creation", "cuda", "distributed", "functions", "io", "linalg", "models", "nn", "nn.base", "nn.functional",
            "nn.init", "nn.layers", "onnx", "optim", "shapes", "special", ""]
 # Names that types have in annotations and that classes use for something else.
 SHADOWED = re.compile(r"(?<![\w.\"'])(int|float|bool)(?![\w\"'(])")

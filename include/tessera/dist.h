@@ -4,9 +4,11 @@
 //   dist::DataParallel parallel(model, world);
 //   ... a training loop as it was, each rank with batches of its own ...
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/nn.h"
@@ -106,6 +108,22 @@ class Work {
 /// `Work sum = dist::start(group, [=] { return dist::all_reduce(x, group); });` Until it is done, nothing else calls
 /// collectives of the group. It is not differentiable.
 Work start(const Group& group, std::function<Tensor()> collective);
+
+/// What a rank does between collectives: whoever waits for it meanwhile waits for that.
+enum class Phase : uint8_t { Other, Data, Compute, Checkpoint };
+/// A scope in which this rank is in a phase: `dist::InPhase data(world, dist::Phase::Data);` It costs two writes.
+class [[nodiscard]] InPhase {
+ public:
+  InPhase(const Group& group, Phase phase);
+  ~InPhase();
+  InPhase(InPhase&& other) noexcept : phase_(std::exchange(other.phase_, nullptr)), before_(other.before_) {}
+
+ private:
+  std::atomic<uint8_t>* phase_;  // null where the rank is alone
+  uint8_t before_ = 0;
+};
+/// Says which step of training this rank is in, for who waits for it.
+void set_step(const Group& group, int64_t step);
 
 // ---- training -------------------------------------------------------------------------------------------------------
 

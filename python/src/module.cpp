@@ -117,4 +117,5 @@ NB_MODULE(_C, m) {
   bind_onnx(m);
   bind_models(m);
   bind_fused_gemm(m);
+  bind_dist(m);
 }

@@ -56,6 +56,10 @@ uint64_t Control::allocate(uint64_t bytes) {
   return at;
 }
 
+void Control::charge(int other, uint8_t phase, int64_t ns) {
+  place(other).kept_waiting[phase % kPhases].fetch_add(ns, std::memory_order_relaxed);
+}
+
 void Control::wait(Counter& counter, uint32_t target, int self, int other) {
   if (counter.reached(target)) return;
   Place& me = place(self);
@@ -64,12 +68,8 @@ void Control::wait(Counter& counter, uint32_t target, int self, int other) {
   me.waits_for.store(other + 1, std::memory_order_relaxed);
   struct Leave {
     Place& me;
-    int64_t began;
-    ~Leave() {
-      me.waits_for.store(0, std::memory_order_relaxed);
-      me.waited.store(me.waited.load(std::memory_order_relaxed) + now_ns() - began, std::memory_order_relaxed);
-    }
-  } leave{me, began};
+    ~Leave() { me.waits_for.store(0, std::memory_order_relaxed); }
+  } leave{me};
   counter.wait_for(target, [&] {
     check();
     if (place(other).has_left)

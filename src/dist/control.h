@@ -12,6 +12,7 @@
 namespace tessera::dist {
 
 constexpr int kMaxRanks = 1024;
+constexpr int kPhases = 4;  ///< of Phase
 
 /// Where a rank is. Written by it, read by the launcher.
 struct alignas(64) Place {
@@ -22,8 +23,10 @@ struct alignas(64) Place {
   std::atomic<uint8_t> kind;       ///< of the last of them
   std::atomic<int64_t> count;      ///< of the last of them
   std::atomic<int64_t> step;       ///< of training
-  std::atomic<int64_t> waited;     ///< nanoseconds in all
+  std::atomic<uint8_t> phase;      ///< of training: a Phase
   std::atomic<uint8_t> has_left;   ///< it is done, and nobody need wait for it
+  /// Nanoseconds that others have waited for it, as the last to come, by its phase.
+  std::atomic<int64_t> kept_waiting[kPhases];
 };
 
 /// The beginning of the memory that all ranks of a host share.
@@ -60,6 +63,8 @@ class Control {
   const SharedMemory& memory() const { return memory_; }
   /// Waits until a rank's counter has come that far, as `self`. Throws Aborted, also after `timeout` seconds.
   void wait(Counter& counter, uint32_t target, int self, int other);
+  /// Notes that `self` has waited so long for `other`, which was then in that phase.
+  void charge(int other, uint8_t phase, int64_t ns);
   double timeout = 1800;
 
  private:

@@ -127,6 +127,21 @@ Group Group::split(int color) const {
 
 World::World(const WorldOptions& options) : Group(join_world(options)) {}
 
+InPhase::InPhase(const Group& group, Phase phase) : phase_(nullptr) {
+  const Group::State& state = group.state();
+  if (!state.control) return;
+  phase_ = &state.control->place(state.members[static_cast<size_t>(state.rank)]).phase;
+  before_ = phase_->exchange(static_cast<uint8_t>(phase), std::memory_order_relaxed);
+}
+InPhase::~InPhase() {
+  if (phase_) phase_->store(before_, std::memory_order_relaxed);
+}
+
+void set_step(const Group& group, int64_t step) {
+  const Group::State& state = group.state();
+  if (state.control) state.control->place(state.members[static_cast<size_t>(state.rank)]).step = step;
+}
+
 void run_ranks(int size, const std::function<void(const World&)>& body, const WorldOptions& options) {
   const std::shared_ptr<Control> control = create_run(size);
   control->timeout = options.timeout;

@@ -129,6 +129,8 @@ class Run {
   /// The code of the run.
   int wait() {
     while (living() > 0 || any_open()) step();
+    if (first_failure_ < 0)
+      for (const std::string& line : waiting_table(*control_, seconds() - began_)) say("note: " + line);
     if (first_failure_ < 0) return 0;
     for (const Process& p : ranks_) was_said_ |= p.err.has_error;
     if (!was_said_ && !interrupted_) say("error: " + control_->abort_reason());
@@ -305,6 +307,7 @@ class Run {
   int first_failure_ = -1, code_ = 0, interrupted_ = 0;
   bool was_said_ = false, asked_ = false;
   std::set<std::string> errors_;
+  double began_ = seconds();
   double ends_at_ = 0;  // when ranks of an ended run are made to end
 };
 

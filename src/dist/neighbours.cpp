@@ -18,6 +18,7 @@ constexpr int64_t kAlignment = 64;    // of a rank's share of a chunk, in bytes:
 /// What a rank says of itself in a group.
 struct Neighbours::Line {
   Counter arrived;
+  std::atomic<int64_t> came[2];  // when, at the meeting of a round and of the one before
   struct alignas(64) Said {
     Call call;
     uint64_t number;
@@ -62,13 +63,32 @@ void Neighbours::begin(const Call& call) {
 }
 
 void Neighbours::meet() {
-  if (is_first_) line(rank_).said[round_ % 2] = {call_, calls_};
+  const uint32_t round = round_;
+  const int64_t came = is_first_ ? now_ns() : 0;  // later rounds of a call wait for the same work
+  if (is_first_) line(rank_).said[round % 2] = {call_, calls_};
+  line(rank_).came[round % 2].store(came, std::memory_order_relaxed);
   line(rank_).arrived.advance_to(++round_);
+  uint8_t phases[kMaxRanks];
+  bool waits = false;
   for (int i = 1; i < size(); ++i) {
     const int other = (rank_ + i) % size();
+    if (line(other).arrived.reached(round_)) continue;
+    if (!std::exchange(waits, true) && is_first_)
+      for (int r = 0; r < size(); ++r) phases[r] = control_->place(members_[r]).phase.load(std::memory_order_relaxed);
     control_->wait(line(other).arrived, round_, members_[rank_], members_[other]);
   }
-  if (std::exchange(is_first_, false)) compare();
+  if (!std::exchange(is_first_, false)) return;
+  if (waits) charge(round, came, phases);
+  compare();
+}
+
+// The time that this rank has waited is the last one's.
+void Neighbours::charge(uint32_t round, int64_t came, const uint8_t* phases) {
+  const auto time_of = [&](int r) { return line(r).came[round % 2].load(std::memory_order_relaxed); };
+  int last = rank_;
+  for (int r = 0; r < size(); ++r)
+    if (time_of(r) > time_of(last)) last = r;
+  if (last != rank_) control_->charge(members_[last], phases[last], time_of(last) - came);
 }
 
 // All ranks find the same difference; the first of those that stand alone against rank 0, or rank 0, says it.

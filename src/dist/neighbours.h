@@ -41,6 +41,7 @@ class Neighbours final : public Engine {
   const char* theirs(int rank) const { return slot(rank, round_ - 1); }
   void begin(const Call& call);
   void meet();
+  void charge(uint32_t round, int64_t came, const uint8_t* phases);
   void compare();
   void combine_round(int64_t first, int64_t count, char* out, const Call& call);
   template <class Write, class Read>

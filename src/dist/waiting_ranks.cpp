@@ -30,6 +30,38 @@ std::string state_of_process(int pid) {
   }
 }
 
+std::vector<std::string> waiting_table(const Control& control, double seconds) {
+  constexpr const char* kNames[kPhases] = {"between collectives", "reading data", "computing", "saving"};
+  const int n = control.ranks();
+  const double all = seconds * n;
+  double lost = 0;
+  std::vector<double> of_rank(static_cast<size_t>(n));
+  for (int r = 0; r < n; ++r) {
+    for (const std::atomic<int64_t>& ns : control.place(r).kept_waiting)
+      of_rank[static_cast<size_t>(r)] += static_cast<double>(ns.load()) * 1e-9;
+    lost += of_rank[static_cast<size_t>(r)];
+  }
+  if (lost < std::max(0.01 * all, 0.5)) return {};
+  const int worst = static_cast<int>(std::max_element(of_rank.begin(), of_rank.end()) - of_rank.begin());
+  // By chance each would be last as often as any other.
+  const bool persistent = of_rank[static_cast<size_t>(worst)] > std::min(0.75, 2.0 / n + 0.1) * lost && n > 1;
+  std::vector<std::string> lines{
+      fmt::format("ranks waited for each other in {:.1f} % of their time, {}", 100 * lost / all,
+                  persistent ? fmt::format("mostly for rank {}", worst) : "for one as much as for another")};
+  for (int r = 0; r < n && n <= 16; ++r) {
+    if (of_rank[static_cast<size_t>(r)] < 0.1 * lost) continue;
+    std::vector<std::string> parts;
+    for (int phase = 0; phase < kPhases; ++phase) {
+      const double part = static_cast<double>(control.place(r).kept_waiting[phase].load()) * 1e-9;
+      if (part > 0.1 * of_rank[static_cast<size_t>(r)])
+        parts.push_back(fmt::format("{} {:.0f} %", kNames[phase], 100 * part / of_rank[static_cast<size_t>(r)]));
+    }
+    lines.push_back(fmt::format("  for rank {}: {:.1f} %, while it was {}", r,
+                                100 * of_rank[static_cast<size_t>(r)] / all, fmt::join(parts, ", ")));
+  }
+  return lines;
+}
+
 WaitingRanks::WaitingRanks(const Control& control, double patience)
     : control_(control), patience_(patience), named_(static_cast<size_t>(control.ranks())) {}
 

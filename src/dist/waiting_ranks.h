@@ -22,6 +22,10 @@ class WaitingRanks {
   std::vector<uint64_t> named_;  // for each rank the number of its collectives when it was named, and one
 };
 
+/// Who kept others waiting in a run of so many seconds, in a few lines: each rank's share of all ranks' time, what it
+/// did meanwhile, and whether it was mostly the same one. Empty where it was little.
+std::vector<std::string> waiting_table(const Control& control, double seconds);
+
 /// What a process is doing, of its state in /proc: "is stopped", "computes", "sleeps", "is gone".
 std::string state_of_process(int pid);
 

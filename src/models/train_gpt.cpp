@@ -51,6 +51,15 @@ struct Ranks {
   int size() const { return group ? group->size() : 1; }
   int rank() const { return group ? group->rank() : 0; }
   bool leads() const { return rank() == 0; }
+  void at_step(int64_t step) const {
+    if (group) dist::set_step(*group, step);
+  }
+  // What this rank does in the scope.
+  std::optional<dist::InPhase> in(dist::Phase phase) const {
+    std::optional<dist::InPhase> scope;
+    if (group) scope.emplace(*group, phase);
+    return scope;
+  }
   // Of numbers that each rank has its part of, [parts], all: [size parts].
   Tensor all(const Tensor& parts) const { return group ? dist::all_gather(parts, *group) : parts; }
   // Whether any rank says so; all of them ask.
@@ -186,6 +195,7 @@ class Run {
 
   void step() {
     if (pending_.empty() && !sent_) last_.emplace(options_.device);
+    ranks_.at_step(step_ + 1);
     Pending done;
     optimizer_->scale_lr(schedule_(step_));
     optimizer_->zero_grad();
@@ -209,11 +219,13 @@ class Run {
 
   Tensors next_batch() {
     const profiler::Range range("data");
+    const auto phase = ranks_.in(dist::Phase::Data);
     return loader_.next();
   }
 
   // False if stopped.
   bool accumulate_gradients(Pending& done) {
+    const auto phase = ranks_.in(dist::Phase::Compute);
     Tensors losses;
     for (int64_t i = 0; i < own(); ++i) {
       if (ranks_.size() == 1 && stopped()) return gradients_.clear(), false;
@@ -325,6 +337,7 @@ class Run {
   void save() {
     report();
     if (!file_.exists()) return;
+    const auto phase = ranks_.in(dist::Phase::Checkpoint);
     Checkpoint out;
     add_part(out, "model.", model_.state_dict());
     add_part(out, "optimizer.", optimizer_->state_dict());

@@ -69,6 +69,13 @@ void rank_does(const std::string& what, const World& world) {
       }
     if (what == "differ") broadcast(ones({2}), 0, world);
   }
+  if (what == "slow") {
+    for (int i = 0; i < 20; ++i) {
+      const InPhase data(world, Phase::Data);
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      add(1);
+    }
+  }
   if (what == "interrupt") std::this_thread::sleep_for(std::chrono::seconds(30));
   add(300'000);
 }
@@ -171,6 +178,15 @@ TEST(Launch, NamesWhoIsWaitedFor) {
                         ", after 2 collectives");
   }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+TEST(Launch, SaysWhoKeptOthersWaiting) {
+  const Ended ended = run_ranks_as("slow", 3);
+  EXPECT_EQ(ended.code, 0);
+  ASSERT_GE(ended.err.size(), 2);
+  EXPECT_NE(ended.err[0].find("% of their time, mostly for rank 1"), std::string::npos) << ended.err[0];
+  EXPECT_NE(ended.err[1].find("for rank 1: "), std::string::npos) << ended.err[1];
+  EXPECT_NE(ended.err[1].find("while it was reading data"), std::string::npos) << ended.err[1];
 }
 
 TEST(Launch, LeavesNothingBehind) {

@@ -1,0 +1,72 @@
+"""Many processes that train one model: `tessera launch --procs 2 -- python train.py` begins them.
+
+    from tessera import distributed as dist
+
+    world = dist.World()
+    parallel = dist.DataParallel(model, world)
+    ...  # the training loop as it was, each rank with batches of its own
+
+Tensors of a collective have the same shape and dtype on all ranks. Those that reduce take op: "sum", "mean", "product",
+"max" or "min". All but send, recv and barrier are differentiable.
+"""
+from __future__ import annotations
+
+from typing import Sequence
+
+from . import _C
+from ._C import Aborted, DataParallel, Group, Tensor, World  # noqa: F401
+
+
+def all_reduce(input: Tensor, group: Group, op: str = "sum") -> Tensor:
+    """The combination of all ranks' tensors, on all of them."""
+    return _C._all_reduce(input, group, op)
+
+
+def reduce(input: Tensor, root: int, group: Group, op: str = "sum") -> Tensor:
+    """The combination of all ranks' tensors at `root`; elsewhere the input."""
+    return _C._reduce(input, root, group, op)
+
+
+def reduce_scatter(input: Tensor, group: Group, op: str = "sum") -> Tensor:
+    """Tensors [n, ...] combined: each rank gets its share of n / size rows."""
+    return _C._reduce_scatter(input, group, op)
+
+
+def all_gather(input: Tensor, group: Group) -> Tensor:
+    """Tensors [n, ...] of all ranks, one after another: [size n, ...]."""
+    return _C._all_gather(input, group)
+
+
+def gather(input: Tensor, root: int, group: Group) -> Tensor:
+    """As all_gather() at `root`; elsewhere [0, ...]."""
+    return _C._gather(input, root, group)
+
+
+def scatter(input: Tensor, root: int, group: Group) -> Tensor:
+    """Each rank's share of n / size rows of what `root` gave, [n, ...]; elsewhere `input` says shape and dtype."""
+    return _C._scatter(input, root, group)
+
+
+def broadcast(input: Tensor, root: int, group: Group) -> Tensor:
+    """What `root` gave; elsewhere `input` says shape and dtype."""
+    return _C._broadcast(input, root, group)
+
+
+def all_to_all(input: Tensor, group: Group) -> Tensor:
+    """Of tensors [n, ...] each rank gets its share of n / size rows from all: [n, ...]."""
+    return _C._all_to_all(input, group)
+
+
+def send(input: Tensor, to: int, group: Group) -> None:
+    """To one rank, which calls recv()."""
+    _C._send(input, to, group)
+
+
+def recv(shape: Sequence[int], from_rank: int, group: Group, dtype: _C.DType = _C.DType.float32) -> Tensor:
+    """What that rank sends, of that shape and dtype."""
+    return _C._recv(list(shape), from_rank, group, dtype)
+
+
+def barrier(group: Group) -> None:
+    """Returns once all ranks have called it."""
+    _C._barrier(group)
