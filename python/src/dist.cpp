@@ -17,6 +17,7 @@ dist::ReduceOp op_of(const std::string& text) {
 class NoSync {
  public:
   explicit NoSync(dist::DataParallel parallel) : parallel_(std::move(parallel)) {}
+  NoSync(const NoSync&) = delete;
   void enter() { scopes_.emplace_back(new dist::DataParallel::NoSync(parallel_.no_sync())); }
   void exit() { scopes_.pop_back(); }
 

@@ -11,10 +11,12 @@ Tensors of a collective have the same shape and dtype on all ranks. Those that r
 """
 from __future__ import annotations
 
-from typing import Sequence
-
 from . import _C
 from ._C import Aborted, DataParallel, Group, Tensor, World  # noqa: F401
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._types import Sequence
 
 
 def all_reduce(input: Tensor, group: Group, op: str = "sum") -> Tensor:

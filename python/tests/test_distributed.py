@@ -24,7 +24,7 @@ x, y = (tessera.from_numpy(rng.standard_normal((12, n)).astype(np.float32)) for 
 tessera.manual_seed(world.rank)
 model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
 parallel = dist.DataParallel(model, world)
-start = [p.numpy().copy() for p in model.parameters()]
+start = [p.detach().numpy().copy() for p in model.parameters()]
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 rows = slice(world.rank * 12 // world.size, (world.rank + 1) * 12 // world.size)
 for _ in range(10):
@@ -35,12 +35,12 @@ for _ in range(10):
     optimizer.step()
 assert (dist.all_gather(tessera.full([1], world.rank), world).numpy() == np.arange(world.size)).all()
 if world.rank == 0:
-    np.savez(sys.argv[1], *start, *[p.numpy() for p in model.parameters()])
+    np.savez(sys.argv[1], *start, *[p.detach().numpy() for p in model.parameters()])
 """
 
 
 def launch(script, procs, *arguments):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(tessera.__file__).parents[1])}
     return subprocess.run([COMMAND, "launch", "--procs", str(procs), "--grace", "1", "--", sys.executable, "-c", script,
                            *arguments], capture_output=True, text=True, env=environment, timeout=120)
 
