@@ -160,6 +160,18 @@ class DataParallel {
   std::shared_ptr<NoSync::State> state_;
 };
 
+/// BatchNorm2d whose statistics in training are those of the batches of all ranks.
+struct SyncBatchNorm2d : nn::Module {
+  /// With the parameters and buffers of `norm`.
+  SyncBatchNorm2d(const nn::BatchNorm2d& norm, const Group& group);
+  Tensors forward(const Tensors& in) const override;
+  Group group;
+  double momentum, eps;
+  Tensor weight, bias, running_mean, running_var;
+};
+/// Puts a SyncBatchNorm2d where each BatchNorm2d of the model is; returns how many.
+int sync_batch_norms(nn::Module& model, const Group& group);
+
 /// Adds up the gradients of a step's micro-batches in an order that neither their number on each rank nor the number of
 /// ranks changes: along the tree of dist's sums, neighbours first.
 class GradientSum {

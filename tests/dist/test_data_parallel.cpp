@@ -123,6 +123,44 @@ TEST(DataParallel, RefusesModelsThatDiffer) {
             "DataParallel: rank 2 has 1 parameters, rank 0 has 2");
 }
 
+struct Normed : nn::Module {
+  explicit Normed(uint64_t seed) {
+    Generator g(seed);
+    conv = add("conv", nn::Conv2d(2, 4, 3, {.padding = {1, 1}}, true, g));
+    norm = add("norm", nn::BatchNorm2d(4));
+  }
+  Tensors forward(const Tensors& in) const override { return {norm(conv(in[0]), Activation::Relu)}; }
+  nn::Child<nn::Conv2d> conv;
+  nn::Child<nn::BatchNorm2d> norm;
+};
+
+TEST(SyncBatchNorm, IsBatchNormOfAllImages) {
+  Generator g(1);
+  const Tensor x = randn({6, 2, 5, 4}, g) * 3.0 + 1.0, y = randn({6, 4, 5, 4}, g);
+  Normed alone(3);
+  mse_loss(alone(x), y).backward();
+  alone.eval();
+  const Tensor evaluated = alone(x).detach();
+  for (const int size : {2, 3})
+    run_ranks(size, [&](const World& world) {
+      Normed model(3);
+      EXPECT_EQ(sync_batch_norms(model, world), 1);
+      DataParallel parallel(model, world);
+      const int64_t rows = 6 / size, at = world.rank() * rows;
+      mse_loss(model(x.slice(0, at, at + rows)), y.slice(0, at, at + rows)).backward();
+      const auto expected = alone.named_parameters(), got = model.named_parameters();
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].first, expected[i].first);
+        EXPECT_LT(distance(got[i].second.grad(), expected[i].second.grad()), 2e-5) << got[i].first;
+      }
+      for (const auto& [name, t] : model.named_buffers())
+        EXPECT_LT(distance(t, alone.state_dict().at(name)), 1e-5) << name;
+      model.eval();
+      EXPECT_LT(distance(model(x), evaluated), 1e-5);
+    });
+}
+
 // The sum of so many gradients is that of `combine` over as many ranks.
 TEST(GradientSum, IsTheTreeOfRanks) {
   for (const int count : {1, 2, 3, 4, 6, 7, 13}) {
