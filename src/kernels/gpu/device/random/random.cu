@@ -164,17 +164,17 @@ const DrawTable* device_draw_table() {
 
 namespace {
 
-constexpr int threads = 256;
+constexpr int multinomial_threads = 256;
 
 /// op over the values of all threads of the block, which all of them get.
 template <class T, class Op>
 TESSERA_DEVICE T over_block(T value, const Op& op) {
-  __shared__ __attribute__((aligned(16))) T values[threads];
+  __shared__ __attribute__((aligned(16))) T values[multinomial_threads];
   const int thread = tile::thread_in_block();
   tile::sync_block();  // the values of an earlier call have been read
   values[thread] = value;
   tile::sync_block();
-  for (int half = threads / 2; half > 0; half /= 2) {
+  for (int half = multinomial_threads / 2; half > 0; half /= 2) {
     if (thread < half) values[thread] = op(values[thread], values[thread + half]);
     tile::sync_block();
   }
@@ -183,11 +183,11 @@ TESSERA_DEVICE T over_block(T value, const Op& op) {
 
 /// The sum of the values of the threads before this one.
 TESSERA_DEVICE double sum_before(double value) {
-  __shared__ double sums[threads];
+  __shared__ double sums[multinomial_threads];
   const int thread = tile::thread_in_block();
   sums[thread] = value;
   tile::sync_block();
-  for (int step = 1; step < threads; step *= 2) {
+  for (int step = 1; step < multinomial_threads; step *= 2) {
     const double before = thread >= step ? sums[thread - step] : 0;
     tile::sync_block();
     sums[thread] += before;
@@ -214,7 +214,7 @@ struct Row {
 /// Inverts the cumulative weights; a thread sums the weights of one part, and later draws.
 TESSERA_DEVICE void draw_with_replacement(const Row& row, i64 first) {
   const int thread = tile::thread_in_block();
-  const i64 part = tile::ceil_div<i64>(row.n, threads), begin = tile::min(row.n, thread * part),
+  const i64 part = tile::ceil_div<i64>(row.n, multinomial_threads), begin = tile::min(row.n, thread * part),
             end = tile::min(row.n, begin + part);
   double sum = 0;
   i64 last = -1;
@@ -232,7 +232,7 @@ TESSERA_DEVICE void draw_with_replacement(const Row& row, i64 first) {
   }
   tile::sync_block();
   const double total = row.weights[last];
-  for (i64 k = thread; k < row.samples; k += threads) {
+  for (i64 k = thread; k < row.samples; k += multinomial_threads) {
     const double target = row.unit(first + k) * total;
     i64 low = 0, high = last;  // the first whose sum exceeds the target
     while (low < high) {
@@ -263,14 +263,14 @@ TESSERA_DEVICE Clock earlier(Clock a, Clock b) {
 TESSERA_DEVICE void draw_without_replacement(const Row& row, i64 first) {
   const int thread = tile::thread_in_block();
   const double never = __builtin_inf();
-  for (i64 i = thread; i < row.n; i += threads) {
+  for (i64 i = thread; i < row.n; i += multinomial_threads) {
     const double weight = row.weights[i];
     row.weights[i] = weight > 0 ? -::log1p(-row.unit(first + i)) / weight : never;
   }
   Clock last{-1, -1};
   for (i64 k = 0; k < row.samples; ++k) {
     Clock next{never, row.n};
-    for (i64 i = thread; i < row.n; i += threads) {  // each thread meets its own clocks only
+    for (i64 i = thread; i < row.n; i += multinomial_threads) {  // each thread meets its own clocks only
       const Clock clock{row.weights[i], i};
       if (is_before(last, clock) && is_before(clock, next)) next = clock;
     }
@@ -290,7 +290,7 @@ TESSERA_DEVICE bool check(double total, i64 positive, bool valid, i64 row, const
   return false;
 }
 
-TESSERA_KERNEL(threads)
+TESSERA_KERNEL(multinomial_threads)
 void multinomial_kernel(const MultinomialArgs args, gpu::Fault* fault) {
   const int thread = tile::thread_in_block();
   for (i64 at = tile::block_in_grid(); at < args.rows; at += gridDim.x) {
@@ -300,7 +300,7 @@ void multinomial_kernel(const MultinomialArgs args, gpu::Fault* fault) {
     double sum = 0;
     i64 positive = 0;
     bool valid = true;
-    for (i64 i = thread; i < args.n; i += threads) {
+    for (i64 i = thread; i < args.n; i += multinomial_threads) {
       const double weight = load_as<double>(args.weights, args.type, at * args.row_step + i * args.step);
       row.weights[i] = weight;
       valid = valid && weight >= 0;
@@ -312,7 +312,7 @@ void multinomial_kernel(const MultinomialArgs args, gpu::Fault* fault) {
     positive = over_block(positive, add);
     valid = over_block(valid ? 1 : 0, [](int a, int b) { return a & b; }) != 0;
     if (!check(total, positive, valid, at, args, fault)) {
-      for (i64 k = thread; k < args.samples; k += threads) row.out[k] = 0;
+      for (i64 k = thread; k < args.samples; k += multinomial_threads) row.out[k] = 0;
     } else if (args.replacement) {
       draw_with_replacement(row, at * args.samples);
     } else {
@@ -326,7 +326,7 @@ void multinomial_kernel(const MultinomialArgs args, gpu::Fault* fault) {
 
 void multinomial(const MultinomialArgs& args, Executor& executor) {
   const i64 blocks = tile::min<i64>(args.rows, static_cast<i64>(executor.multiprocessors) * 8);
-  launch("multinomial", multinomial_kernel, blocks, threads, 0, executor, args, executor.fault);
+  launch("multinomial", multinomial_kernel, blocks, multinomial_threads, 0, executor, args, executor.fault);
 }
 
 }  // namespace tessera::gpu_kernels
