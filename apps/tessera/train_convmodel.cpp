@@ -9,6 +9,7 @@
 #include "picture.h"
 #include "plot.h"
 #include "profiling.h"
+#include "tessera/dist.h"
 #include "tessera/io.h"
 #include "training.h"
 
@@ -153,6 +154,7 @@ void write_results(const std::vector<Finished>& runs, const ConvModelCommand& c)
 
 void run(ConvModelCommand& c) {
   settle(c);
+  if (dist::World().size() > 1) throw UsageError("train convmodel has one picture, which ranks do not share");
   std::vector<Finished> runs;
   for (models::Amp amp : {models::Amp::Off, c.precision()}) {
     if (!runs.empty() && (amp == models::Amp::Off || runs[0].result.stopped)) break;

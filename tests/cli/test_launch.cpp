@@ -131,6 +131,12 @@ TEST_F(LaunchTrain, OneLineForWhatCannotBe) {
   EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << f.err;
 }
 
+TEST_F(LaunchTrain, WhatRanksDoNotShareIsRefused) {
+  const Finished f = run(launched(2, {"train", "convmodel", "--out", out, "--steps", "1"}));
+  EXPECT_EQ(f.code, 2);
+  EXPECT_NE(f.err.find("ranks do not share"), std::string::npos) << f.err;
+}
+
 TEST_F(LaunchTrain, CollectivesAreMeasured) {
   const Finished f = run(launched(2, {"bench", "comm", "--max", "4096", "--seconds", "0.01", "--json", folder / "c"}));
   ASSERT_EQ(f.code, 0) << f.err;

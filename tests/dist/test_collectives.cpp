@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -291,6 +292,13 @@ TEST(Collectives, AProcessThatNothingLaunchedIsAlone) {
                           scatter(x, 0, world), gather(x, 0, world), all_to_all(x, world), reduce(x, 0, world)})
     expect_same(y, x);
   barrier(world);
+  for (const char* variable : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    setenv(variable, "4", 1);
+    EXPECT_EQ(message_of([] { World(); }), std::string("dist: ") + variable +
+                                               "=4, of a launcher that is not supported: start the program by "
+                                               "`tessera launch`");
+    unsetenv(variable);
+  }
 }
 
 }  // namespace
