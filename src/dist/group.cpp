@@ -36,8 +36,8 @@ std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
     // Processes that do not know each other would each train all of it.
     for (const char* variable : {kSizeVariable, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
       if (const char* size = std::getenv(variable); size && std::string_view(size) != "1")
-        throw Error(fmt::format("dist: {}={}, of a launcher that is not supported: start the program by `tessera launch`",
-                                variable, size));
+        throw Error(fmt::format(
+            "dist: {}={}, of a launcher that is not supported: start the program by `tessera launch`", variable, size));
     return alone();
   }
   auto control = Control::join(number(kMemoryVariable, 0, 1 << 20));

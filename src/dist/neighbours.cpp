@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSlot = 512 << 10;  // bytes of a rank in a round: two ranks' fit into a second-level cache
 constexpr int64_t kSmall = 4 << 10;   // up to which each rank combines all by itself: one round instead of two
-constexpr int64_t kMail = 64 << 10;   // bytes on the way from one rank to another
+constexpr int64_t kMail = 16 << 10;   // bytes on the way from one rank to another: 1024 ranks have a million mailboxes
 constexpr int64_t kAlignment = 64;    // of a rank's share of a chunk, in bytes: a line of a cache
 
 }  // namespace
