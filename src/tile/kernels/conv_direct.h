@@ -51,11 +51,16 @@ void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w,
     const i64 first = index * nr, width = cpu::panel_width<T>(filters, first), count = min(width, filters - first);
     T* panel = to + cpu::panel_offset(depth, first);
     const i64 taps = dense ? 1 : rows * columns, steps = depth / max<i64>(taps, 1);
-    for (i64 tap = 0; tap < taps; ++tap) {
+    // Where taps lie in one line, all taps of some channels are read together.
+    const bool apart = w.stride(3) != 1 && w.stride(0) != 1;
+    const i64 parts = apart ? ceil_div(steps, max<i64>(1, 1024 / max<i64>(1, taps))) : 1;
+    for (i64 at = 0; at < taps * parts; ++at) {
+      const i64 tap = at % taps;
+      const cpu::Span c = cpu::part(steps, parts, at / taps);
       const T* from = w.data + tap / columns * w.stride(1) + tap % columns * w.stride(2);
       const auto view = strided(from, {steps, filters}, {w.stride(3), w.stride(0)});
-      cpu::pack_panel<1, T, remove_cvref_t<decltype(view)>>(&view, {first, count, 0, steps}, static_cast<int>(width),
-                                                            panel + tap * steps * width);
+      cpu::pack_panel<1, T, remove_cvref_t<decltype(view)>>(
+          &view, {first, count, c.begin, c.size()}, static_cast<int>(width), panel + (tap * steps + c.begin) * width);
     }
   });
 }
@@ -79,7 +84,8 @@ class DirectPlan {
   /// Elements of images that a block reads: with a panel of filters they stay in the second-level cache.
   static constexpr i64 block_elements = 384 * 1024 / static_cast<i64>(sizeof(T));
 
-  DirectPlan(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
+  /// Groups of a block follow each other, since their pixels share lines of the caches.
+  DirectPlan(i64 groups, const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
       : x_(x), h_(h), w_(w), filters_(filters), panels_(ceil_div(filters, nr)) {
     constexpr i64 set = 2048 / static_cast<i64>(sizeof(T));  // pixels so far apart meet in two sets of the first level
     const i64 channels = x.length(3);
@@ -92,7 +98,8 @@ class DirectPlan {
     step_ = copies_ && w.taps == 1 ? 1 : w.stride;
     const i64 rows = x.length(0) * h.outputs, row = w.extent(w.outputs) * channels;
     column_parts_ = min(w.outputs, max<i64>(1, ceil_div(row * h.taps, block_elements)));
-    const i64 most = max<i64>(1, block_elements * column_parts_ / max<i64>(1, row * min(h.stride, h.taps)));
+    const i64 least = groups == 1 ? 1 : min<i64>(4, h.outputs);
+    const i64 most = max(least, block_elements / groups * column_parts_ / max<i64>(1, row * min(h.stride, h.taps)));
     row_parts_ = ceil_div(rows, most);
     // Filters that are larger than the images are read by one thread each.
     const bool heavy = filters * h.taps * w.taps > rows * w.outputs;
@@ -313,10 +320,10 @@ void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<co
     return strided(x.data + group * channels * x.stride(3), {x.length(0), x.length(1), x.length(2), channels},
                    {x.stride(0), x.stride(1), x.stride(2), x.stride(3)});
   };
-  const detail::DirectPlan<T> plan(part(0), h, w, filters, ceil_div<i64>(executor.threads(), groups));
+  const detail::DirectPlan<T> plan(groups, part(0), h, w, filters, ceil_div<i64>(executor.threads(), groups));
   executor.parallel(groups * plan.tasks(), [&](i64 index, int thread) {
-    const i64 group = index / plan.tasks();
-    detail::DirectTask<T> task(plan, part(group), index % plan.tasks());
+    const i64 group = index % groups;
+    detail::DirectTask<T> task(plan, part(group), index / groups);
     task.run(packed + group * size, executor.scratch(thread, task.scratch_bytes()),
              [&](i64 image, i64 row) { return sink(group, image, row); });
   });

@@ -24,7 +24,8 @@ class FiltersPlan {
   static constexpr i64 few_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
 
   /// Of images (n, h, w, c), whose channels are a part of those of a group.
-  FiltersPlan(const StridedView<const T, 4>& x, i64 channels, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
+  FiltersPlan(i64 groups, const StridedView<const T, 4>& x, i64 channels, const Sweep& h, const Sweep& w, i64 filters,
+              i64 threads)
       : window_h_(h),
         window_w_(w),
         h_(h),
@@ -57,7 +58,8 @@ class FiltersPlan {
     const i64 pixel_read = gathers_ ? depth_ : channels;
     const i64 per_row =
         w_.outputs * filters / filter_parts_ + min(h_.stride, h_.taps) * w_.extent(w_.outputs) * pixel_read;
-    block_rows_ = max<i64>(1, block_elements / per_row);
+    const i64 least = groups == 1 ? 1 : ceil_div(i64{64}, max<i64>(1, w.outputs));  // or sums are loaded too often
+    block_rows_ = max(least, block_elements / groups / max<i64>(1, per_row));
   }
 
   i64 row_parts() const { return row_parts_; }
@@ -105,18 +107,19 @@ class FiltersTask : FiltersPlan<T> {
     return W::bytes(copied_size()) + W::bytes(packed_size()) + W::bytes(pairs_size());
   }
 
-  /// to = this part of [filters, (r, s, c)].
-  void run(T* to, void* scratch) {
+  i64 blocks() const { return ceil_div(rows_.size(), block_rows_); }
+
+  /// to = (or +=, behind the first block) the index-th block's part of [filters, (r, s, c)].
+  void run(i64 index, T* to, void* scratch) {
     cpu::Workspace<T> memory(scratch);
     copied_ = memory.take(copied_size());
     packed_ = memory.take(packed_size());
     pairs_ = reinterpret_cast<Pair*>(memory.take(pairs_size()));
-    for (i64 row = rows_.begin; row < rows_.end; row += block_rows_) {
-      const cpu::Span block{row, min(rows_.end, row + block_rows_)};
-      if (copies_) copy(block);
-      pack(block);
-      for (i64 s = 0; s < stretches_; ++s) multiply(block, s, to);
-    }
+    const i64 row = rows_.begin + index * block_rows_;
+    const cpu::Span block{row, min(rows_.end, row + block_rows_)};
+    if (copies_) copy(block);
+    pack(block);
+    for (i64 s = 0; s < stretches_; ++s) multiply(block, s, to);
   }
 
  private:
@@ -270,7 +273,7 @@ class FiltersGradient {
         x_(x),
         dy_(dy),
         gw_(gw),
-        plan_(x, channels_, h, w, filters_, ceil_div(threads, groups)),
+        plan_(groups, x, channels_, h, w, filters_, ceil_div(threads, groups)),
         in_place_(plan_.row_parts() == 1 && gw.stride(3) == 1 && gw.stride(2) == channels_ &&
                   gw.stride(1) == w.taps * channels_ && gw.stride(0) == plan_.depth()) {}
 
@@ -279,12 +282,22 @@ class FiltersGradient {
 
   void run(const ExecutorRef& executor, T* memory) const {
     const i64 tasks = plan_.tasks(), each = tasks / plan_.row_parts();
-    executor.parallel(groups_ * tasks, [&](i64 index, int thread) {
-      const i64 group = index / tasks, part = index % tasks / each;
-      detail::FiltersTask<T> task(plan_, slice(x_, group * channels_, channels_),
-                                  slice(dy_, group * filters_, filters_), index % tasks);
-      T* const to = in_place_ ? gw_.data + group * size() : memory + (part * groups_ + group) * size();
-      task.run(to, executor.scratch(thread, task.scratch_bytes()));
+    const i64 shares = executor.threads() == 1 ? 1 : min(groups_, 2 * i64{executor.threads()});
+    executor.parallel(shares * tasks, [&](i64 index, int thread) {
+      const cpu::Span groups = cpu::part(groups_, shares, index / tasks);
+      const i64 part = index % tasks / each;
+      const auto task_of = [&](i64 group) {
+        return detail::FiltersTask<T>(plan_, slice(x_, group * channels_, channels_),
+                                      slice(dy_, group * filters_, filters_), index % tasks);
+      };
+      const auto first = task_of(groups.begin);
+      void* const scratch = executor.scratch(thread, first.scratch_bytes());
+      for (i64 block = 0; block < first.blocks(); ++block) {  // groups of a block share lines of the caches
+        for (i64 group = groups.begin; group < groups.end; ++group) {
+          T* const to = in_place_ ? gw_.data + group * size() : memory + (part * groups_ + group) * size();
+          task_of(group).run(block, to, scratch);
+        }
+      }
     });
     if (!in_place_) executor.parallel(groups_ * filters_, [&](i64 filter, int) { add_parts(memory, filter); });
   }
