@@ -371,6 +371,63 @@ TEST_F(Direct, backward_filters) {
   tessera::set_num_threads(threads);
 }
 
+class Scatter : public Direct {
+ public:
+  // Those of the direct kernel; taps in several chunks, rows of an image in several blocks.
+  std::vector<Case> all() const {
+    std::vector<Case> r = shapes;
+    r.push_back({2, 5, 611, 1, {9, 8}, {5, 5}, {1, 1}, {1, 2}, {0, 2}});
+    r.push_back({1, 613, 3, 1, {9, 8}, {5, 5}, {2, 1}, {1, 1}, {4, 2}});
+    r.push_back({2, 3, 7, 1, {41, 131}, {4, 3}, {1, 1}, {2, 1}, {3, 1}});
+    return r;
+  }
+};
+
+TEST_F(Scatter, forward_of_stride_1) {
+  const int threads = tessera::num_threads();
+  for (const Case& shape : all()) {
+    if (shape.stride[0] * shape.stride[1] > 1) continue;
+    for (bool last : {false, true}) {
+      prepare_direct(shape, last, last ? 0 : 3);
+      const auto expected = outputs();
+      for (const Set& set : sets()) {
+        std::vector<float> one_thread;
+        for (int n : {1, 3}) {
+          tessera::set_num_threads(n);
+          std::fill(y.data.begin(), y.data.end(), 0.f);
+          run(args(Activation::relu), set.table->scatter_workspace, set.table->scatter_forward);
+          EXPECT_LE(error(y.data, expected), tolerance) << set.name << " filters " << shape.filters << last << n;
+          if (n == 1) one_thread = y.data;
+          EXPECT_EQ(y.data, one_thread) << set.name << " filters " << shape.filters << last;
+        }
+      }
+    }
+  }
+  tessera::set_num_threads(threads);
+}
+
+TEST_F(Scatter, backward_images) {
+  const int threads = tessera::num_threads();
+  for (const Case& shape : all()) {
+    for (bool last : {false, true}) {
+      prepare_direct(shape, last, last ? 0 : 3);
+      const auto expected = image_gradients();
+      for (const Set& set : sets()) {
+        std::vector<float> one_thread;
+        for (int n : {1, 3}) {
+          tessera::set_num_threads(n);
+          std::fill(x.data.begin(), x.data.end(), 0.f);
+          run(args(), set.table->scatter_workspace, set.table->scatter_backward_images);
+          EXPECT_LE(error(x.data, expected), tolerance) << set.name << " channels " << shape.channels << last << n;
+          if (n == 1) one_thread = x.data;
+          EXPECT_EQ(x.data, one_thread) << set.name << " channels " << shape.channels << last;
+        }
+      }
+    }
+  }
+  tessera::set_num_threads(threads);
+}
+
 class Depthwise : public Direct {
  public:
   // Channels off a vector; windows that see nothing but padding, inputs that none sees, strides beyond the window.

@@ -59,6 +59,10 @@ struct ConvTable {
   void (*direct_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
   long long (*direct_filters_workspace)(const ConvArgs& args) = nullptr;  // for as many threads as there are
   void (*direct_backward_filters)(const ConvArgs& args, Executor& executor) = nullptr;
+  /// The same by products of pixels with all taps, added where they lead; forward of stride 1.
+  long long (*scatter_workspace)(const ConvArgs& args) = nullptr;
+  void (*scatter_forward)(const ConvArgs& args, Executor& executor) = nullptr;
+  void (*scatter_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
   /// The same where each channel has a filter of its own.
   long long (*depthwise_workspace)(const ConvArgs& args) = nullptr;
   void (*depthwise_forward)(const ConvArgs& args, Executor& executor) = nullptr;

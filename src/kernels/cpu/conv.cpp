@@ -2,6 +2,7 @@
 // rows, or as products of implicit matrices.
 #include "kernels/shared/conv.h"
 #include "core/conv_attrs.h"
+#include "kernels/cpu/conv_cost.h"
 #include "kernels/shared/matmul.h"
 #include "kernels/shared/panels.h"
 
@@ -67,25 +68,9 @@ Reason takes_winograd_last(const Call& call) {
   const Reason reason = takes_direct(call);
   return reason == Reason::Ok ? takes_tiles(call, 48) : reason;
 }
-// Channels that lie one after the other where the gradient of filters is summed up: those of a row of taps.
-int64_t stretch_of(const Call& call) {
-  const Operand& dw = call.out[0];
-  return dw.size(1) * (call.attrs.as<ConvAttrs>().dilation[1] == 1 ? dw.size(3) : 1);
-}
 // Short rows make slow products of implicit matrices, whose vectors run along them.
 constexpr int64_t short_row = 32;
 bool has_taps(const Operand& weight) { return weight.size(2) * weight.size(3) > 1; }
-
-// Images in another order, of contiguous rows, are turned round on the way.
-Reason weight_grad_takes_direct(const Call& call) {
-  const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
-  if (dw.dtype() != Float32) return Reason::DType;
-  const Reason last = lie_last({&x, &dy});
-  if (last != Reason::Layout) return last == Reason::Ok && stretch_of(call) < 5 ? Reason::Small : last;
-  for (const Operand* t : {&x, &dy})
-    if (t->strides()[3] != 1 && t->strides()[1] != 1) return Reason::Layout;
-  return dy.size(3) < short_row && has_taps(dw) && stretch_of(call) >= 8 ? Reason::Ok : Reason::Layout;
-}
 
 // Each channel has a filter of its own.
 Reason takes_depthwise(const Call& call, const Operand& weight, std::initializer_list<const Operand*> images) {
@@ -150,18 +135,58 @@ Reason input_grad_takes_planes(const Call& call) {
   const bool copied = call.out[0].size(3) < short_row * call.attrs.as<ConvAttrs>().stride[1];
   return takes_planes(call, is_strided(call) && !copied);
 }
+
+// ---- the gradient of filters: by what takes the least time
+
+enum class ByFilters { Planes, Direct, Gemm };
+ByFilters by_filters(const Call& call) {
+  const Operand &x = call.in[0], &dy = call.in[1];
+  const ConvCost cost(call.attrs.as<ConvAttrs>(), x, call.out[0], dy);
+  const double direct = cost.filters_by_direct(), gemm = cost.filters_by_gemm();
+  // Channels that lie last are read once for each group.
+  const bool reads_much = !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
+  if (!reads_much && cost.filters_by_planes() < std::min(direct, gemm)) return ByFilters::Planes;
+  return direct < gemm ? ByFilters::Direct : ByFilters::Gemm;
+}
+
 Reason weight_grad_takes_planes(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   if (conv_dtype(x) != Float32) return Reason::DType;
   if (is_depthwise(call, dw)) {
     return rows_beat_channels(call, dw, rows_lie({&x, &dy}), dy.size(3)) ? Reason::Ok : Reason::Shape;
   }
-  const int64_t filters = dw.size(0) / call.attrs.as<ConvAttrs>().groups;
-  // Channels that lie last are read once for each group.
-  if (!rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20)) return Reason::Layout;
-  const bool idle = stretch_of(call) < 8 && dy.size(3) >= short_row;  // lanes of the direct kernel
-  if (!idle && weight_grad_takes_direct(call) == Reason::Ok) return Reason::Layout;
-  return filters <= 12 && dw.size(1) <= 64 ? Reason::Ok : Reason::Shape;
+  return by_filters(call) == ByFilters::Planes ? Reason::Ok : Reason::Shape;
+}
+// Images in another order, of contiguous rows, are turned round on the way.
+Reason weight_grad_takes_direct(const Call& call) {
+  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
+  for (const Operand* t : {&call.in[0], &call.in[1]})
+    if (t->dtype() != Float32 || (t->strides()[3] != 1 && t->strides()[1] != 1)) return Reason::Layout;
+  if (is_depthwise(call, call.out[0])) return Reason::Shape;
+  return by_filters(call) == ByFilters::Direct ? Reason::Ok : Reason::Shape;
+}
+
+// ---- products of pixels with all taps
+
+// Whether they take less time than kernels that compute each result from its window: these multiply padding, too, and
+// have a vector for the results of a pixel, however few.
+Reason scatter_pays(const Call& call, bool gradient, bool planes) {
+  const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  if (conv_dtype(from) != Float32) return Reason::DType;
+  if (!has_taps(weight) && !is_strided(call)) return Reason::Window;  // a product
+  if (is_depthwise(call, weight) || to.numel() == 0) return Reason::Shape;
+  const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
+  const double direct = cost.direct(gradient) / (takes_tiles(call, 0) == Reason::Ok ? 2 : 1);
+  const bool by_rows = planes || lie_last({&from, &to}) != Reason::Ok;
+  const double others = by_rows ? std::min(direct, 1.7 * cost.full_vectors()) : direct;
+  return cost.scatter(gradient) < others ? Reason::Ok : Reason::Shape;
+}
+Reason takes_scatter(const Call& call) {
+  if (is_strided(call)) return Reason::Window;
+  return scatter_pays(call, false, takes_planes(call) == Reason::Ok);
+}
+Reason input_grad_takes_scatter(const Call& call) {
+  return scatter_pays(call, true, input_grad_takes_planes(call) == Reason::Ok);
 }
 
 // ---- copied into channels last
@@ -202,6 +227,7 @@ constexpr Kernel reading_points(Kernel kernel) {
 
 using T = ConvTable;
 constexpr Kernel conv2d_list[] = {
+    staged_kernel<by<forward_args, &T::scatter_workspace, &T::scatter_forward, Last::Result>>("scatter", takes_scatter),
     staged_kernel<by<forward_args, &T::planes_workspace, &T::planes_forward>>("planes", takes_planes),
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward>>("depthwise", takes_depthwise),
     staged_kernel<by<forward_args, &T::winograd_last_workspace, &T::winograd_last_forward>>("winograd_last",
@@ -234,6 +260,8 @@ void act_by(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args, conv_table().*bytes, conv_table().*run);
 }
 constexpr Kernel conv2d_act_list[] = {
+    staged_kernel<act_by<&T::scatter_workspace, &T::scatter_forward, Last::Result>>("scatter",
+                                                                                    takes_act<takes_scatter, false>),
     staged_kernel<act_by<&T::planes_workspace, &T::planes_forward>>("planes", takes_act<takes_planes, true>),
     staged_kernel<act_by<&T::depthwise_workspace, &T::depthwise_forward>>("depthwise",
                                                                           takes_act<takes_depthwise, false>),
@@ -248,6 +276,8 @@ constexpr Kernel conv2d_act_list[] = {
         "copied_direct", takes_act<takes_copied_direct, false>),
     staged_kernel<act_by<&T::forward_workspace, &T::forward>>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
+    staged_kernel<by<images_args, &T::scatter_workspace, &T::scatter_backward_images, Last::Result>>(
+        "scatter", input_grad_takes_scatter),
     staged_kernel<by<images_args, &T::planes_workspace, &T::planes_backward_images>>("planes", input_grad_takes_planes),
     staged_kernel<by<images_args, &T::depthwise_workspace, &T::depthwise_backward_images>>("depthwise",
                                                                                            takes_depthwise),

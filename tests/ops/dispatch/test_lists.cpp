@@ -3,6 +3,7 @@
 // CPU in float64. An entry that takes none of them fails, unless the device or a library for it is missing.
 #include <map>
 
+#include "core/conv_attrs.h"
 #include "core/gpu_check.h"
 #include "ops/call_plan.h"
 #include "ops/op_table_checks.h"
@@ -66,6 +67,20 @@ void add_convolutions(std::string_view op, std::vector<Problem>& all) {
   }
 }
 
+/// Many channels to few, whose products with all taps are one wide product, and back.
+void add_narrow_convolutions(std::string_view op, std::vector<Problem>& all) {
+  const bool gradient = op == "conv2d_input_grad", act = op == "conv2d_act";
+  if (op != "conv2d" && !gradient && !act) return;
+  const Shape wide{2, 100, 9, 11};
+  ConvAttrs attrs{.padding = {1, 1}};
+  if (gradient) attrs.size[0] = 9, attrs.size[1] = 11;
+  std::vector<Shape> shapes = {wide, gradient ? Shape{100, 9, 3, 3} : Shape{9, 100, 3, 3}};
+  if (!gradient) shapes.push_back({9});
+  if (act) shapes.push_back({});
+  all.push_back({"100 to 9", attrs, normals(shapes), 0, {Float32}});
+  if (act) all.back().attrs = ConvActAttrs{.padding = {1, 1}, .activation = Activation::Relu};
+}
+
 /// Heads of 64 and 128 columns, causal or not; what a backward is given is in the dtype of q, but for the log-sum-exp.
 void add_attention(std::string_view op, std::vector<Problem>& all) {
   const bool packed = op.starts_with("attention_qkv"), backward = op.ends_with("_backward");
@@ -125,6 +140,7 @@ void add_known_statistics(std::vector<Problem>& all) {
 std::vector<Problem> problems_of(std::string_view op, Device device) {
   std::vector<Problem> all;
   for (OpCase& c : cases_of(op)) all.push_back({c.label, c.attrs, std::move(c.inputs), c.gradients, c.dtypes});
+  if (device.type == DeviceType::CPU) add_narrow_convolutions(op, all);
   if (device.type == DeviceType::CPU && (op.starts_with("conv2d") || op.find("_pool2d") != op.npos))
     for (size_t i = 0, count = all.size(); i < count; ++i) {
       Problem p = all[i];

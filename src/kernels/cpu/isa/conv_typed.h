@@ -170,6 +170,10 @@ void direct_backward_images(const ConvArgs& args, Executor& executor);
 i64 direct_filters_workspace(const ConvArgs& args);
 void direct_backward_filters(const ConvArgs& args, Executor& executor);
 
+i64 scatter_workspace(const ConvArgs& args);
+void scatter_forward(const ConvArgs& args, Executor& executor);
+void scatter_backward_images(const ConvArgs& args, Executor& executor);
+
 i64 depthwise_workspace(const ConvArgs& args);
 void depthwise_forward(const ConvArgs& args, Executor& executor);
 void depthwise_backward_images(const ConvArgs& args, Executor& executor);

@@ -1,0 +1,90 @@
+#include "kernels/cpu/conv_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::cpu_kernels {
+namespace {
+
+double parts(double length, double most) { return std::ceil(length / most); }
+double vectors(double length) { return parts(length, 16); }
+
+/// Pairs of an output's row and a tap's that lies inside.
+double rows_inside(const ConvAttrs& a, int64_t size, int64_t places, int64_t taps) {
+  int64_t pairs = 0;
+  for (int64_t t = 0; t < taps; ++t) {
+    const int64_t before = a.padding[0] - t * a.dilation[0], stride = a.stride[0], last = size - 1 + before;
+    const int64_t begin = before > 0 ? (before + stride - 1) / stride : 0;
+    const int64_t end = last < 0 ? 0 : std::min(places, last / stride + 1);
+    pairs += std::max<int64_t>(0, end - begin);
+  }
+  return static_cast<double>(pairs);
+}
+
+}  // namespace
+
+ConvCost::ConvCost(const ConvAttrs& a, const Operand& x, const Operand& weight, const Operand& y)
+    : images(static_cast<double>(x.size(0))),
+      groups(static_cast<double>(a.groups)),
+      channels(static_cast<double>(weight.size(1))),
+      filters(static_cast<double>(weight.size(0)) / groups),
+      tap_rows_inside(rows_inside(a, x.size(2), y.size(2), weight.size(2))),
+      padded(a.padding[0] + a.padding[1] > 0),
+      rows_lie(x.strides()[3] == 1 && y.strides()[3] == 1) {
+  for (int d = 0; d < 2; ++d) {
+    taps[d] = static_cast<double>(weight.size(2 + d));
+    size[d] = static_cast<double>(x.size(2 + d)), places[d] = static_cast<double>(y.size(2 + d));
+    stride[d] = static_cast<double>(a.stride[d]), dilation[d] = static_cast<double>(a.dilation[d]);
+  }
+}
+
+double ConvCost::scatter(bool gradient) const {
+  const double from = images * (gradient ? places[0] * places[1] : size[0] * size[1]);
+  const double to = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
+  const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
+  const double window = taps[0] * taps[1];
+  return groups * (from * summed * (1.05 * vectors(window * each) + 0.8) + 6 * from * window * vectors(each) +
+                   16 * to * vectors(each)) +
+         2 * elements_w();
+}
+
+double ConvCost::direct(bool gradient) const {
+  const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
+  const double columns = gradient ? size[1] / stride[1] : places[1];
+  const double short_rows = stride[0] * stride[1] > 1 ? 1.5 : 1.2;
+  return short_rows * images * groups * tap_rows_inside * columns * taps[1] * summed * vectors(each);
+}
+
+double ConvCost::full_vectors() const { return elements_y() * channels * taps[0] * taps[1] / 16; }
+
+double ConvCost::filters_by_planes() const {
+  const double pitch = places[1] + (taps[1] - 1) * dilation[1] / stride[1], whole = vectors(places[1]);
+  const double steps = channels * taps[0] * taps[1];
+  const double work = images * groups * places[0] * std::min(whole, pitch / 16) * steps;
+  const double copied =
+      elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / (stride[0] * stride[1]);
+  return 2.8 * work * filters + 2.1 * work * parts(filters, 4) + 2.5 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) +
+         3 * elements_y() / (rows_lie ? 16 : 1) + 53 * elements_w() +
+         10.8 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6);
+}
+
+double ConvCost::filters_by_direct() const {
+  const bool whole = dilation[1] == 1;
+  const double length = whole ? taps[1] * channels : channels, stretches = whole ? 1 : taps[1];
+  const double window = taps[0] * taps[1], lines = images * groups * tap_rows_inside * stretches;
+  double products = lines * places[1] * vectors(length);
+  const double saved = filters * ((whole ? taps[0] : window) * vectors(length) - vectors(window * channels));
+  if (!rows_lie && saved > 8 * window * vectors(channels))  // windows are gathered
+    products = images * groups * places[0] * places[1] * vectors(window * channels);
+  return products * (0.77 * filters + 3.7 * parts(filters, 14)) + 2 * elements_x() / (rows_lie ? 1 : 16) +
+         1.6 * elements_y() + 2.1 * elements_w() + 15 * lines * parts(filters, 14) * parts(length, 32);
+}
+
+double ConvCost::filters_by_gemm() const {
+  const double steps = channels * taps[0] * taps[1], packed = images * groups * places[0] * places[1] * steps;
+  return 1.34 * images * groups * places[0] * places[1] * vectors(steps) * filters +
+         (rows_lie && stride[1] > 1 ? 3.8 : 0.8) * packed + 2.25 * elements_y() / (rows_lie ? 16 : 1) +
+         (padded ? 2.6 * elements_x() : 0) + 11.3 * elements_w() + 4.7 * images * groups * places[0] * steps;
+}
+
+}  // namespace tessera::cpu_kernels

@@ -1,0 +1,35 @@
+// About how long the CPU's convolutions take, in cycles of a core with vectors of 16: sums of what each kernel
+// multiplies, copies and begins anew. The factors were fitted to some hundred random convolutions, each timed by every
+// kernel.
+#pragma once
+#include "core/conv_attrs.h"
+#include "core/kernel.h"
+
+namespace tessera::cpu_kernels {
+
+/// Sizes of one pass. Channels and filters are those of a group.
+struct ConvCost {
+  double images, groups, channels, filters, taps[2], size[2], places[2], stride[2], dilation[2], tap_rows_inside;
+  bool padded, rows_lie;
+
+  ConvCost(const ConvAttrs& a, const Operand& x, const Operand& weight, const Operand& y);
+
+  /// From each image's window to results, or to the gradient of images: by products of pixels with all taps, which are
+  /// then added up (tile/kernels/conv_scatter.h); by kernels that compute a result of a pixel from its window.
+  double scatter(bool gradient) const;
+  double direct(bool gradient) const;
+  /// If all lanes were at work.
+  double full_vectors() const;
+
+  /// The gradient of filters.
+  double filters_by_planes() const;
+  double filters_by_direct() const;
+  double filters_by_gemm() const;
+
+ private:
+  double elements_x() const { return images * groups * channels * size[0] * size[1]; }
+  double elements_y() const { return images * groups * filters * places[0] * places[1]; }
+  double elements_w() const { return groups * channels * filters * taps[0] * taps[1]; }
+};
+
+}  // namespace tessera::cpu_kernels
