@@ -74,7 +74,8 @@ double ConvCost::filters_by_direct() const {
   const double window = taps[0] * taps[1], lines = images * groups * tap_rows_inside * stretches;
   double products = lines * places[1] * vectors(length);
   const double saved = filters * ((whole ? taps[0] : window) * vectors(length) - vectors(window * channels));
-  if (!rows_lie && saved > 8 * window * vectors(channels))  // windows are gathered
+  const double copies = taps[0] * (whole && groups == 1 ? vectors(length) : taps[1] * vectors(channels));
+  if (!rows_lie && saved > 8 * copies)  // windows are gathered
     products = images * groups * places[0] * places[1] * vectors(window * channels);
   return products * (0.77 * filters + 3.7 * parts(filters, 14)) + 2 * elements_x() / (rows_lie ? 1 : 16) +
          1.6 * elements_y() + 2.1 * elements_w() + 15 * lines * parts(filters, 14) * parts(length, 32);

@@ -45,7 +45,7 @@ class FiltersPlan {
     copies_ = turns_ || padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
               (whole_rows_ && w.taps > 1 && pixel != channels);
     pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
-    gathers_ = !turns_ && gathering_pays();
+    gathers_ = !turns_ && gathering_pays(taps_follow(x));
     if (gathers_) {
       h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
       whole_rows_ = copies_ = true;
@@ -62,6 +62,10 @@ class FiltersPlan {
     block_rows_ = max(least, block_elements / groups / max<i64>(1, per_row));
   }
 
+  /// Whether the channels of a row of taps lie one after the other.
+  bool taps_follow(const StridedView<const T, 4>& x) const {
+    return window_w_.dilation == 1 && x.stride(3) == 1 && x.stride(2) == channels_;
+  }
   i64 row_parts() const { return row_parts_; }
   i64 tasks() const { return row_parts_ * filter_parts_; }
   i64 panels() const { return ceil_div(filters_, i64{cpu::block_rows}); }
@@ -69,10 +73,11 @@ class FiltersPlan {
 
  private:
   /// Whether a matrix of windows saves more multiplications than copies take, each worth a few.
-  bool gathering_pays() const {
+  bool gathering_pays(bool taps_follow) const {
     const auto vectors = [](i64 length) { return ceil_div(length, i64{V::lanes}); };
     const i64 saved = filters_ * (stretches_ * vectors(length_) - vectors(depth_));
-    return saved > 8 * window_h_.taps * window_w_.taps * vectors(channels_);
+    const i64 copies = taps_follow ? vectors(window_w_.taps * channels_) : window_w_.taps * vectors(channels_);
+    return saved > 8 * window_h_.taps * copies;
   }
 
  protected:
@@ -100,7 +105,8 @@ class FiltersTask : FiltersPlan<T> {
         dy_(dy),
         rows_(cpu::part(x.length(0) * h_.outputs, this->row_parts_, index / this->filter_parts_)),
         panels_(cpu::part(plan.panels(), this->filter_parts_, index % this->filter_parts_)),
-        row_pitch_(copies_ ? w_.extent(w_.outputs) * pitch_ : x.stride(1)) {}
+        row_pitch_(copies_ ? w_.extent(w_.outputs) * pitch_ : x.stride(1)),
+        rows_of_taps_(plan.taps_follow(x)) {}
 
   i64 scratch_bytes() const {
     using W = cpu::Workspace<T>;
@@ -181,8 +187,13 @@ class FiltersTask : FiltersPlan<T> {
         zero(inside.begin * channels_);
         const T* from = x_.data + image * x_.stride(0) + at * x_.stride(1) +
                         (window_w_.first_input(column) + inside.begin * window_w_.dilation) * x_.stride(2);
-        for (i64 s = inside.begin; s < inside.end; ++s, from += window_w_.dilation * x_.stride(2), to += channels_)
-          copy_run(from, channels_, to);
+        if (rows_of_taps_) {
+          copy_run(from, inside.size() * channels_, to);
+          to += inside.size() * channels_;
+        } else {
+          for (i64 s = inside.begin; s < inside.end; ++s, from += window_w_.dilation * x_.stride(2), to += channels_)
+            copy_run(from, channels_, to);
+        }
         zero((window_w_.taps - inside.end) * channels_);
       }
     }
@@ -254,6 +265,7 @@ class FiltersTask : FiltersPlan<T> {
   StridedView<const T, 4> x_, dy_;
   cpu::Span rows_, panels_;
   i64 row_pitch_;
+  bool rows_of_taps_;  // whether those of a window lie one after the other
   T *copied_ = nullptr, *packed_ = nullptr;
   Pair* pairs_ = nullptr;
 };
