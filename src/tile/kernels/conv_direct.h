@@ -41,30 +41,6 @@ i64 packed_filters_size(i64 filters, i64 depth) {
   return cpu::panels_size<T>(filters, depth);
 }
 
-/// Packs filters (k, r, s, c): panels of filters, each in steps of r, s and c.
-template <class T>
-void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w, T* to) {
-  const i64 filters = w.length(0), rows = w.length(1), columns = w.length(2), channels = w.length(3);
-  const i64 depth = rows * columns * channels, nr = cpu::block_columns<T>;
-  const bool dense = w.stride(3) == 1 && w.stride(2) == channels && w.stride(1) == columns * channels;
-  executor.parallel(ceil_div(filters, nr), [&](i64 index, int) {
-    const i64 first = index * nr, width = cpu::panel_width<T>(filters, first), count = min(width, filters - first);
-    T* panel = to + cpu::panel_offset(depth, first);
-    const i64 taps = dense ? 1 : rows * columns, steps = depth / max<i64>(taps, 1);
-    // Where taps lie in one line, all taps of some channels are read together.
-    const bool apart = w.stride(3) != 1 && w.stride(0) != 1;
-    const i64 parts = apart ? ceil_div(steps, max<i64>(1, 1024 / max<i64>(1, taps))) : 1;
-    for (i64 at = 0; at < taps * parts; ++at) {
-      const i64 tap = at % taps;
-      const cpu::Span c = cpu::part(steps, parts, at / taps);
-      const T* from = w.data + tap / columns * w.stride(1) + tap % columns * w.stride(2);
-      const auto view = strided(from, {steps, filters}, {w.stride(3), w.stride(0)});
-      cpu::pack_panel<1, T, remove_cvref_t<decltype(view)>>(
-          &view, {first, count, c.begin, c.size()}, static_cast<int>(width), panel + (tap * steps + c.begin) * width);
-    }
-  });
-}
-
 namespace detail {
 
 /// Copies a few elements: a call for each pixel would take longer.
@@ -75,6 +51,54 @@ void copy_run(const T* from, i64 count, T* to) {
   for (; i + V::lanes <= count; i += V::lanes) store(to + i, load<V>(from + i));
   if (const int rest = static_cast<int>(count - i); rest > 0) store(to + i, load<V>(from + i, rest), rest);
 }
+
+/// A panel of filters (k, r, s, c) whose taps lie one after the other, forwards or backwards: some channels at a time
+/// are transposed as they lie, then steps are put in order.
+template <class T>
+void pack_dense_taps(const StridedView<const T, 4>& w, i64 first, i64 count, i64 width, T* panel) {
+  constexpr i64 most = 256;  // steps at a time
+  const i64 taps = w.length(1) * w.length(2), channels = w.length(3);
+  const i64 run = w.stride(3) == taps ? max<i64>(1, most / taps) : 1;
+  const bool backwards = w.stride(2) < 0;
+  const T* const begin = w.data + first * w.stride(0) + (backwards ? 1 - taps : 0);
+  T steps[most * cpu::block_columns<T> + cpu::pack_slack<T>];
+  for (i64 c = 0; c < channels; c += run) {
+    const i64 part = min(run, channels - c);
+    cpu::detail::pack_strided(begin + c * w.stride(3), w.stride(0), i64{1}, static_cast<int>(count),
+                              static_cast<int>(width), part * taps, steps);
+    for (i64 i = 0; i < part * taps; ++i) {
+      const i64 tap = backwards ? taps - 1 - i % taps : i % taps;
+      copy_run(steps + i * width, width, panel + (tap * channels + c + i / taps) * width);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Packs filters (k, r, s, c): panels of filters, each in steps of r, s and c.
+template <class T>
+void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w, T* to) {
+  const i64 filters = w.length(0), rows = w.length(1), columns = w.length(2), channels = w.length(3);
+  const i64 depth = rows * columns * channels, nr = cpu::block_columns<T>;
+  const bool dense = w.stride(3) == 1 && w.stride(2) == channels && w.stride(1) == columns * channels;
+  executor.parallel(ceil_div(filters, nr), [&](i64 index, int) {
+    const i64 first = index * nr, width = cpu::panel_width<T>(filters, first), count = min(width, filters - first);
+    T* panel = to + cpu::panel_offset(depth, first);
+    const i64 taps = dense ? 1 : rows * columns, steps = depth / max<i64>(taps, 1);
+    const i64 along = w.stride(2) < 0 ? -1 : 1;  // where taps lie one after the other
+    const bool dense_taps = w.stride(2) == along && w.stride(1) == along * columns;
+    if (dense_taps && taps > 1 && taps <= 256 && w.stride(0) != 1 && w.stride(3) != 1)
+      return detail::pack_dense_taps(w, first, count, width, panel);
+    for (i64 tap = 0; tap < taps; ++tap) {
+      const T* from = w.data + tap / columns * w.stride(1) + tap % columns * w.stride(2);
+      const auto view = strided(from, {steps, filters}, {w.stride(3), w.stride(0)});
+      cpu::pack_panel<1, T, remove_cvref_t<decltype(view)>>(&view, {first, count, 0, steps}, static_cast<int>(width),
+                                                            panel + tap * steps * width);
+    }
+  });
+}
+
+namespace detail {
 
 /// How a direct convolution is cut: blocks of rows of all images, of columns, and of panels of filters.
 template <class T>
