@@ -73,12 +73,17 @@ double ConvCost::filters_by_direct() const {
   const double length = whole ? taps[1] * channels : channels, stretches = whole ? 1 : taps[1];
   const double window = taps[0] * taps[1], lines = images * groups * tap_rows_inside * stretches;
   double products = lines * places[1] * vectors(length);
-  const double saved = filters * ((whole ? taps[0] : window) * vectors(length) - vectors(window * channels));
-  const double copies = taps[0] * (whole && groups == 1 ? vectors(length) : taps[1] * vectors(channels));
-  if (!rows_lie && saved > 8 * copies)  // windows are gathered
-    products = images * groups * places[0] * places[1] * vectors(window * channels);
-  return products * (0.77 * filters + 3.7 * parts(filters, 14)) + 2 * elements_x() / (rows_lie ? 1 : 16) +
-         1.6 * elements_y() + 2.1 * elements_w() + 15 * lines * parts(filters, 14) * parts(length, 32);
+  const double depth = window * channels, pixels = images * groups * places[0] * places[1];
+  const double gathered = 16 + 8 * taps[0] * (whole && groups == 1 ? vectors(length) : taps[1] * vectors(channels));
+  const double windows = (whole ? taps[0] : window) * vectors(length);
+  const bool gathers = !rows_lie && filters * (windows - vectors(depth)) > gathered;
+  if (gathers) products = pixels * vectors(depth);
+  const double around = 2 * elements_x() / (rows_lie ? 1 : 16) + 1.6 * elements_y() + 2.1 * elements_w();
+  const double swapped = depth * vectors(filters) + (gathers ? 0 : gathered);  // vectors along filters
+  if (!rows_lie && filters * depth <= 65536 && filters * (gathers ? vectors(depth) : windows) + filters > swapped)
+    return pixels * (1.1 * swapped + 4 * vectors(filters)) + around - 1.5 * elements_y();
+  return products * (0.77 * filters + 3.7 * parts(filters, 14)) + around +
+         15 * lines * parts(filters, 14) * parts(length, 32);
 }
 
 double ConvCost::filters_by_gemm() const {

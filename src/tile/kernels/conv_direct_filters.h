@@ -24,8 +24,8 @@ class FiltersPlan {
   static constexpr i64 few_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
 
   /// Of images (n, h, w, c), whose channels are a part of those of a group.
-  FiltersPlan(i64 groups, const StridedView<const T, 4>& x, i64 channels, const Sweep& h, const Sweep& w, i64 filters,
-              i64 threads)
+  FiltersPlan(i64 groups, const StridedView<const T, 4>& x, i64 channels, const Sweep& h, const Sweep& w,
+              const StridedView<const T, 4>& dy, i64 filters, i64 threads)
       : window_h_(h),
         window_w_(w),
         h_(h),
@@ -45,16 +45,18 @@ class FiltersPlan {
     copies_ = turns_ || padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
               (whole_rows_ && w.taps > 1 && pixel != channels);
     pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
+    const bool few = filters * depth_ <= few_elements;
     gathers_ = !turns_ && gathering_pays(taps_follow(x));
+    swaps_ = few && !turns_ && dy.stride(3) == 1 && swapping_pays(taps_follow(x));
+    gathers_ = gathers_ || swaps_;
     if (gathers_) {
       h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
       whole_rows_ = copies_ = true;
       stretches_ = 1, length_ = pitch_ = depth_;
     }
     const i64 rows = images_ * h.outputs;
-    const bool few = filters * depth_ <= few_elements;
     row_parts_ = few ? min(rows, threads) : 1;
-    filter_parts_ = row_parts_ >= threads ? 1 : min(panels(), 2 * threads);
+    filter_parts_ = row_parts_ >= threads || swaps_ ? 1 : min(panels(), 2 * threads);
     const i64 pixel_read = gathers_ ? depth_ : channels;
     const i64 per_row =
         w_.outputs * filters / filter_parts_ + min(h_.stride, h_.taps) * w_.extent(w_.outputs) * pixel_read;
@@ -70,21 +72,31 @@ class FiltersPlan {
   i64 tasks() const { return row_parts_ * filter_parts_; }
   i64 panels() const { return ceil_div(filters_, i64{cpu::block_rows}); }
   i64 depth() const { return depth_; }
+  /// Whether sums are of (r, s, c) by filters.
+  bool swaps() const { return swaps_; }
 
  private:
-  /// Whether a matrix of windows saves more multiplications than copies take, each worth a few.
+  static i64 vectors(i64 length) { return ceil_div(length, i64{V::lanes}); }
+  /// What copies of a window take, in multiplications of vectors.
+  i64 gathering(bool taps_follow) const {
+    const i64 row = taps_follow ? vectors(window_w_.taps * channels_) : window_w_.taps * vectors(channels_);
+    return 16 + 8 * window_h_.taps * row;
+  }
+  /// Whether a matrix of windows saves more multiplications than copies take.
   bool gathering_pays(bool taps_follow) const {
-    const auto vectors = [](i64 length) { return ceil_div(length, i64{V::lanes}); };
-    const i64 saved = filters_ * (stretches_ * vectors(length_) - vectors(depth_));
-    const i64 copies = taps_follow ? vectors(window_w_.taps * channels_) : window_w_.taps * vectors(channels_);
-    return saved > 8 * window_h_.taps * copies;
+    return filters_ * (stretches_ * vectors(length_) - vectors(depth_)) > gathering(taps_follow);
+  }
+  /// The same where vectors run along the filters, whose gradients of the output need not be packed then.
+  bool swapping_pays(bool taps_follow) const {
+    const i64 products = filters_ * (gathers_ ? vectors(depth_) : stretches_ * vectors(length_)) + filters_;
+    return products > depth_ * vectors(filters_) + (gathers_ ? 0 : gathering(taps_follow));
   }
 
  protected:
   Sweep window_h_, window_w_;
   Sweep h_, w_;  // the same, or of points of a matrix of windows
   i64 images_, channels_, filters_, depth_;
-  bool whole_rows_, copies_, turns_, gathers_;
+  bool whole_rows_, copies_, turns_, gathers_, swaps_;
   i64 pitch_, length_, stretches_;  // of pixels where they are read; of a stretch of channels; their number
   i64 row_parts_, filter_parts_, block_rows_;
 };
@@ -124,6 +136,7 @@ class FiltersTask : FiltersPlan<T> {
     const i64 row = rows_.begin + index * block_rows_;
     const cpu::Span block{row, min(rows_.end, row + block_rows_)};
     if (copies_) copy(block);
+    if (this->swaps_) return multiply_swapped(block, index > 0, to);
     pack(block);
     for (i64 s = 0; s < stretches_; ++s) multiply(block, s, to);
   }
@@ -135,7 +148,7 @@ class FiltersTask : FiltersPlan<T> {
     const i64 images = min((block_rows_ - 1) / h_.outputs + 2, this->images_);
     return (block_rows_ * h_.stride + images * h_.extent(1)) * row_pitch_ + nr;
   }
-  i64 packed_size() const { return block_rows_ * w_.outputs * filters_in() + cpu::pack_slack<T>; }
+  i64 packed_size() const { return block_rows_ * w_.outputs * filters_in() + max<i64>(nr, cpu::pack_slack<T>); }
   i64 filters_in() const { return panel(panels_.end - 1).end - panel(panels_.begin).begin; }
   i64 pairs_size() const { return h_.taps * block_rows_ * static_cast<i64>(sizeof(Pair) / sizeof(T)); }
   cpu::Span panel(i64 index) const { return cpu::part(filters_, this->panels(), index); }
@@ -256,8 +269,33 @@ class FiltersTask : FiltersPlan<T> {
         const cpu::Span k = panel(p);
         const int count = static_cast<int>(k.size());
         const auto kernel = vectors == 1 ? cpu::pick_row_pairs<V, 1>(count) : cpu::pick_row_pairs<V, 2>(count);
-        kernel({found, w_.outputs, pairs_}, packed_ + (k.begin - first) * pixels, from + j, w_.stride * pitch_,
+        kernel({found, w_.outputs, count, pairs_}, packed_ + (k.begin - first) * pixels, from + j, w_.stride * pitch_,
                to + k.begin * depth + stretch * length_ + j, depth, last, add);
+      }
+    }
+  }
+
+  /// Windows, transposed, by the gradient of the output, which is copied so that whole vectors of it may be read.
+  void multiply_swapped(const cpu::Span& block, bool add, T* to) {
+    const i64 depth = this->depth(), panels = ceil_div(depth, i64{cpu::block_rows});
+    T* line = packed_;
+    for (i64 row = block.begin; row < block.end; ++row) {
+      const T* from = dy_.data + row / h_.outputs * dy_.stride(0) + row % h_.outputs * dy_.stride(1);
+      const bool dense = dy_.stride(2) == filters_;
+      const i64 run = dense ? w_.outputs * filters_ : filters_;
+      for (i64 i = 0; i < (dense ? 1 : w_.outputs); ++i, from += dy_.stride(2), line += run) copy_run(from, run, line);
+    }
+    pairs_[0] = {0, 0};
+    for (i64 j = 0; j < filters_; j += nr) {
+      const i64 columns = min(nr, filters_ - j);
+      const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
+      const int last = static_cast<int>(columns) - (vectors - 1) * V::lanes;
+      for (i64 p = 0; p < panels; ++p) {
+        const cpu::Span k = cpu::part(depth, panels, p);
+        const int count = static_cast<int>(k.size());
+        const auto kernel = vectors == 1 ? cpu::pick_row_pairs<V, 1>(count) : cpu::pick_row_pairs<V, 2>(count);
+        kernel({1, block.size() * w_.outputs, depth, pairs_}, copied_ + k.begin, packed_ + j, filters_,
+               to + k.begin * filters_ + j, filters_, last, add);
       }
     }
   }
@@ -285,8 +323,8 @@ class FiltersGradient {
         x_(x),
         dy_(dy),
         gw_(gw),
-        plan_(groups, x, channels_, h, w, filters_, ceil_div(threads, groups)),
-        in_place_(plan_.row_parts() == 1 && gw.stride(3) == 1 && gw.stride(2) == channels_ &&
+        plan_(groups, x, channels_, h, w, dy, filters_, ceil_div(threads, groups)),
+        in_place_(plan_.row_parts() == 1 && !plan_.swaps() && gw.stride(3) == 1 && gw.stride(2) == channels_ &&
                   gw.stride(1) == w.taps * channels_ && gw.stride(0) == plan_.depth()) {}
 
   /// Elements of memory that run() needs.
@@ -321,11 +359,12 @@ class FiltersGradient {
                    {v.stride(0), v.stride(1), v.stride(2), v.stride(3)});
   }
   void add_parts(const T* memory, i64 filter) const {
-    const T* from = memory + filter * plan_.depth();
+    const i64 group = filter / filters_, k = filter % filters_, step = plan_.swaps() ? filters_ : 1;
+    const T* from = memory + group * size() + (plan_.swaps() ? k : k * plan_.depth());
     for (i64 r = 0; r < gw_.length(1); ++r) {
       for (i64 s = 0; s < gw_.length(2); ++s) {
         T* to = gw_.data + filter * gw_.stride(0) + r * gw_.stride(1) + s * gw_.stride(2);
-        for (i64 c = 0; c < channels_; ++c, ++from, to += gw_.stride(3)) {
+        for (i64 c = 0; c < channels_; ++c, from += step, to += gw_.stride(3)) {
           T sum = *from;
           for (i64 part = 1; part < plan_.row_parts(); ++part) sum += from[part * groups_ * size()];
           *to = sum;

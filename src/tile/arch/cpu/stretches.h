@@ -130,17 +130,17 @@ __attribute__((noinline, aligned(64))) void stretch_kernel(const Stretches& k, c
   }
 }
 
-/// Steps of k in rows of `width`: the number of the row in A, and where it begins in B.
+/// Steps of k in rows of `width`: the number of the row in A, whose steps lie a_step apart, and where it begins in B.
 struct RowPairs {
   struct Pair {
     i64 row, b;
   };
-  i64 count, width;
+  i64 count, width, a_step;
   const Pair* pairs;
 };
 
-/// c[i * ldc + j] = (or +=) sum over steps k of a[k * R + i] * b[k * b_step + j]: whole vectors of B are read, of whose
-/// last one `last` columns are written.
+/// c[i * ldc + j] = (or +=) sum over steps k of a[k * a_step + i] * b[k * b_step + j]: whole vectors of B are read, of
+/// whose last one `last` columns are written.
 template <class T>
 using RowPairsKernel = void (*)(const RowPairs& k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last,
                                 bool add);
@@ -160,23 +160,23 @@ __attribute__((noinline, aligned(64))) void row_pairs_kernel(const RowPairs& k, 
     __builtin_prefetch(c + i * ldc + (Vectors - 1) * lanes + last - 1, 1);
   }
   for (i64 s = 0; s < k.count; ++s) {
-    const T *left = a + k.pairs[s].row * k.width * R, *right = b + k.pairs[s].b;
-    const auto step = [&](auto at) __attribute__((always_inline)) {
-      constexpr int u = decltype(at)::value;
+    const T *left = a + k.pairs[s].row * k.width * k.a_step, *right = b + k.pairs[s].b;
+    const auto step = [&](auto) __attribute__((always_inline)) {
       V row[Vectors];
       TESSERA_UNROLL
       for (int j = 0; j < Vectors; ++j) row[j] = load<V>(right + j * lanes);
       TESSERA_UNROLL
       for (int i = 0; i < R; ++i) {
-        const V one(left[u * R + i]);
+        const V one(left[i]);
         TESSERA_UNROLL
         for (int j = 0; j < Vectors; ++j) add_product(sum[i][j], one, row[j]);
       }
+      left += k.a_step;
       right += b_step;
     };
     i64 rest = k.width;
-    for (; rest >= round; rest -= round, left += round * R) unroll<round>(step);
-    for (; rest > 0; --rest, left += R) step(Int<0>{});
+    for (; rest >= round; rest -= round) unroll<round>(step);
+    for (; rest > 0; --rest) step(Int<0>{});
   }
   TESSERA_UNROLL
   for (int i = 0; i < R; ++i) {
