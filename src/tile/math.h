@@ -154,6 +154,18 @@ TESSERA_HD V relu(V x) {
   return max(x, V(element_t<V>(0)));
 }
 
+namespace detail {
+/// 2^k (e^r - 1 + rest) for |r| <= ln 2 / 2, in two steps, so that 2^k may lie outside the normal range.
+template <class V>
+TESSERA_HD V scaled_exp(V r, rebind_t<V, i32> k, V rest) {
+  using I = rebind_t<V, i32>;
+  const V p = horner(r, 4.999999305e-01f, 1.666651479e-01f, 4.166845683e-02f, 8.369419044e-03f, 1.381314237e-03f);
+  const V y = fma(r * r, p, r) + rest;
+  const I half = k >> I(1);
+  return y * pow2<V>(half) * pow2<V>(k - half);
+}
+}  // namespace detail
+
 /// e^x. Overflows to infinity, keeps NaN; subnormal results are exact to their last bit or two.
 template <class V>
 TESSERA_HD V exp(V x) {
@@ -167,12 +179,7 @@ TESSERA_HD V exp(V x) {
     const V n = shifted - shift;
     V r = fma(n, V(-0x1.62e4p-1f), x);  // ln 2 in two parts: the product with the first is exact
     r = fma(n, V(-1.42860677e-6f), r);
-    const V p =
-        detail::horner(r, 4.999999305e-01f, 1.666651479e-01f, 4.166845683e-02f, 8.369419044e-03f, 1.381314237e-03f);
-    const V y = fma(r * r, p, r) + V(1.0f);
-    const I k = vec_bits<I>(shifted) - vec_bits<I>(shift);
-    const I half = k >> I(1);  // in two steps, so that 2^k may lie outside the normal range
-    return y * detail::pow2<V>(half) * detail::pow2<V>(k - half);
+    return detail::scaled_exp(r, vec_bits<I>(shifted) - vec_bits<I>(shift), V(1.0f));
   }
 }
 
@@ -273,12 +280,11 @@ TESSERA_HD V exp2(V x) {
   if constexpr (detail::is_f64<V>) {
     return detail::via_f64(x, [](double s) { return libm::exp2(s); });
   } else {
-    const V n = round(min(max(x, V(-160.0f)), V(160.0f)));
     using I = rebind_t<V, i32>;
-    const I k = min(max(convert<i32>(n), I(-150)), I(129));
-    const I half = k >> I(1);
-    const V y = exp((x - n) * V(0.693147181f));
-    return y * detail::pow2<V>(half) * detail::pow2<V>(k - half);
+    x = min(max(x, V(-151.0f)), V(129.0f));
+    const V shift = V(0x1.8p23f), shifted = x + shift;  // which leaves round(x) in the low bits
+    const V r = (x - (shifted - shift)) * V(0.693147181f);
+    return detail::scaled_exp(r, vec_bits<I>(shifted) - vec_bits<I>(shift), V(1.0f));
   }
 }
 template <class V>
@@ -478,29 +484,45 @@ inline constexpr float reducible = 0x1p26f;
 inline constexpr float reducible = 0x1p12f;  // the products of the reduction are rounded
 #endif
 
-/// sin(x + quadrants * pi / 2).
+/// x = q pi / 2 + r: the sine and the cosine of r.
 template <class V>
-TESSERA_HD V sin_shifted(V x, int quadrants) {
-  using T = element_t<V>;
-  if constexpr (is_same_v<T, double>) {
-    return via_f64(x, [=](double s) { return quadrants ? libm::cos(s) : libm::sin(s); });
-  } else {
+struct Quadrant {
+  using I = rebind_t<V, i32>;
+  V sine, cosine;
+  I q;
+  explicit TESSERA_HD Quadrant(V x) {
     using D = rebind_t<V, double>;
-    using I = rebind_t<V, i32>;
     const D wide = convert<double>(x);  // reduced in double: exact enough up to the limit
     const D n = round(wide * D(0.636619772367581343076));
     const V r = convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide)));
-    const I q = convert<i32>(select(abs(wide) < D(reducible), n, D(0.0))) + I(quadrants);
+    q = convert<i32>(select(abs(wide) < D(reducible), n, D(0.0)));
     const V z = r * r;
-    const V sine = fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f, 2.717939820e-06f), r);
-    const V cosine = fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f, -2.720678725e-07f),
-                         fma(z, V(-0.5f), V(1.0f)));
-    const V y = select((q & I(1)) == I(0), sine, cosine);
-    const V folded = select((q & I(2)) == I(0), y, -y);
-    const auto ordinary = abs(x) < V(reducible);
-    if (all(ordinary)) return folded;
-    const V exact = via_f64(x, [=](double s) { return quadrants ? libm::cos(s) : libm::sin(s); });
-    return select(ordinary, folded, exact);
+    sine = fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f, 2.717939820e-06f), r);
+    cosine = fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f, -2.720678725e-07f),
+                 fma(z, V(-0.5f), V(1.0f)));
+  }
+};
+/// `reduced` where x can be reduced in double, and f(x) elsewhere.
+template <class V, class F>
+TESSERA_HD V or_by_lane(V x, V reduced, F f) {
+  const auto ordinary = abs(x) < V(reducible);
+  return all(ordinary) ? reduced : select(ordinary, reduced, via_f64(x, f));
+}
+
+/// sin(x + quadrants * pi / 2).
+template <class V>
+TESSERA_HD V sin_shifted(V x, int quadrants) {
+  const auto exact = [=](double s) { return quadrants ? libm::cos(s) : libm::sin(s); };
+  if constexpr (is_f64<V>) {
+    return via_f64(x, exact);
+  } else if constexpr (is_wide<rebind_t<V, double>>) {
+    return by_halves<V>([=](auto half) { return sin_shifted(half, quadrants); }, x);
+  } else {
+    using I = rebind_t<V, i32>;
+    const Quadrant<V> at(x);
+    const I q = at.q + I(quadrants);
+    const V y = select((q & I(1)) == I(0), at.sine, at.cosine);
+    return or_by_lane(x, select((q & I(2)) == I(0), y, -y), exact);
   }
 }
 
@@ -516,10 +538,16 @@ TESSERA_HD V cos(V x) {
 }
 template <class V>
 TESSERA_HD V tan(V x) {
+  const auto exact = [](double s) { return libm::tan(s); };
   if constexpr (detail::is_f64<V>) {
-    return detail::via_f64(x, [](double s) { return libm::tan(s); });
+    return detail::via_f64(x, exact);
+  } else if constexpr (is_wide<rebind_t<V, double>>) {
+    return detail::by_halves<V>([](auto half) { return tan(half); }, x);
   } else {
-    return sin(x) / cos(x);
+    using I = rebind_t<V, i32>;
+    const detail::Quadrant<V> at(x);
+    const auto even = (at.q & I(1)) == I(0);
+    return detail::or_by_lane(x, select(even, at.sine, -at.cosine) / select(even, at.cosine, at.sine), exact);
   }
 }
 

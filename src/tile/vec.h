@@ -295,19 +295,6 @@ template <class M, class T, int N>
 TESSERA_HD Vec<T, N> select(Vec<M, N> mask, Vec<T, N> a, T b) {
   return select(mask, a, Vec<T, N>(b));
 }
-template <class M, int N>
-TESSERA_HD bool any(Vec<M, N> mask) {
-  M r = 0;
-  for (int i = 0; i < N; ++i) r |= mask[i];
-  return r != 0;
-}
-template <class M, int N>
-TESSERA_HD bool all(Vec<M, N> mask) {
-  M r = -1;
-  for (int i = 0; i < N; ++i) r &= mask[i];
-  return r != 0;
-}
-
 #if TESSERA_X86
 template <class V>
 inline constexpr bool has_simd = sizeof(V) >= 16 && sizeof(V) <= native_bytes &&
@@ -334,6 +321,30 @@ TESSERA_HD V by_halves(F f, A... a) {
   return bit_cast<V>(Halves<V>{f(bit_cast<Halves<A>>(a).low...), f(bit_cast<Halves<A>>(a).high...)});
 }
 }  // namespace detail
+
+namespace detail {
+/// Lanes of a mask combined, by halves down to a word.
+template <class M, int N, class F>
+TESSERA_HD auto folded(Vec<M, N> mask, F f) {
+  if constexpr (sizeof(mask) > 8 && !TESSERA_GPU_COMPILER) {
+    const auto halves = bit_cast<Halves<Vec<M, N>>>(mask);
+    if constexpr (N > 2) return folded(f(halves.low, halves.high), f);
+    else return f(mask[0], mask[1]);
+  } else {
+    M r = mask[0];
+    for (int i = 1; i < N; ++i) r = f(r, mask[i]);
+    return r;
+  }
+}
+}  // namespace detail
+template <class M, int N>
+TESSERA_HD bool any(Vec<M, N> mask) {
+  return detail::folded(mask, [](auto a, auto b) { return a | b; }) != 0;
+}
+template <class M, int N>
+TESSERA_HD bool all(Vec<M, N> mask) {
+  return detail::folded(mask, [](auto a, auto b) { return a & b; }) != 0;
+}
 
 /// The smaller; where a lane is not a number, a's value (so min(x, bound) keeps x's NaN).
 template <class T, int N>

@@ -87,10 +87,15 @@ TESSERA_HD void store_result(Out* out, V v) {
 template <class F, class Out, class... In, int... I>
 TESSERA_HD void map_strip(const F& f, const Strip& s, Seq<I...>) {
   constexpr int lanes = strip_lanes<Out, In...>;
-  for (i64 i = 0; i < s.count; i += lanes) {
-    store_result(static_cast<Out*>(s.data[0]) + i,
-                 f(load<Vec<In, lanes>>(static_cast<const In*>(s.data[I + 1]) + i * s.step[I + 1])...));
-  }
+  const i64 steps[] = {s.step[I + 1] * lanes...}, count = s.count;  // copies, which no store can change
+  auto* const to = static_cast<Out*>(s.data[0]);
+  const auto run = [&](const In*... from) {
+    for (i64 i = 0; i < count; i += lanes) {
+      store_result(to + i, f(load<Vec<In, lanes>>(from)...));
+      ((from += steps[I]), ...);
+    }
+  };
+  run(static_cast<const In*>(s.data[I + 1])...);
 }
 
 }  // namespace detail

@@ -35,7 +35,7 @@ inline constexpr bool is_integer = static_cast<element_t<V>>(0.5) == 0;
 template <class V>
 using mask_element_t = typename SignedOfSize<sizeof(element_t<V>)>::type;
 
-/// log(1 + x) and e^x - 1 without cancellation: the rounding of 1 + x (of e^x) is divided out again
+/// log(1 + x) and e^x - 1 without cancellation: the rounding of 1 + x (of e^x in f64) is divided out again
 /// (Kahan; Higham, Accuracy and Stability of Numerical Algorithms, 1.14.1).
 template <class V>
 TESSERA_HD V log_of_one_plus(V x) {
@@ -45,9 +45,19 @@ TESSERA_HD V log_of_one_plus(V x) {
 }
 template <class V>
 TESSERA_HD V exp_less_one(V x) {
-  const V one = V(1), u = exp(x), less = u - one;
-  const V corrected = less * (x / log(u));
-  return select(abs(less) < one, select(u == one, x, corrected), less);
+  const V one = V(1);
+  if constexpr (is_same_v<element_t<V>, double>) {
+    const V u = exp(x), less = u - one;
+    const V corrected = less * (x / log(u));
+    return select(abs(less) < one, select(u == one, x, corrected), less);
+  } else {  // x = k ln 2 + r: 2^k (e^r - 1 + 1 - 2^-k), in which nothing cancels
+    using I = rebind_t<V, i32>;
+    const V bounded = min(max(x, V(-20.0f)), V(89.0f));
+    const V shift = V(0x1.8p23f), shifted = fma(bounded, V(1.44269504f), shift), n = shifted - shift;
+    const V r = fma(n, V(-1.42860677e-6f), fma(n, V(-0x1.62e4p-1f), bounded));
+    const I k = vec_bits<I>(shifted) - vec_bits<I>(shift);
+    return tile::detail::scaled_exp(r, k, one - tile::detail::pow2<V>(max(I(0) - k, I(-126))));
+  }
 }
 
 namespace detail {
@@ -80,6 +90,33 @@ TESSERA_HD T floor_remainder(T x, T y) {
   }
   return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
+
+#if defined(__FMA__)
+inline constexpr double exact_quotient = 0x1p52;
+#else
+inline constexpr double exact_quotient = 0x1p29;  // its product with a float is exact
+#endif
+/// x = q y + r for floats, |r| < |y|, q towards zero and r of the sign of x: exact where is_exact() says so.
+template <class V>
+struct Division {
+  using D = rebind_t<V, double>;
+  D divisor, q, r;
+  Division(V x, V y) : divisor(convert<double>(y)) {
+    const D wide = convert<double>(x), sign = copysign(D(1), wide);
+    q = trunc(wide / divisor);
+    r = fma(-q, divisor, wide);
+    const auto over = r * sign < D(0);  // a quotient just below a whole number was rounded to it
+    q = select(over, q - sign * copysign(D(1), divisor), q);
+    r = copysign(select(over, r + abs(divisor) * sign, r), wide);
+  }
+  bool is_exact() const { return all((abs(q) < D(exact_quotient)) & (abs(r) < abs(divisor))); }
+  auto opposite() const { return (r != D(0)) & ((r < D(0)) ^ (divisor < D(0))); }
+  V floor_quotient() const { return convert<float>(select(opposite(), q - D(1), q)); }
+  V floor_remainder() const { return convert<float>(select(opposite(), r + divisor, r)); }
+};
+template <class V>
+inline constexpr bool divides_in_f64 = is_same_v<element_t<V>, float> && (lanes_v<V> > 1) && !TESSERA_GPU_COMPILER;
+
 template <class T>
 TESSERA_HD T integer_power(T x, T y) {
   if constexpr (has_sign<T>)
@@ -96,10 +133,18 @@ TESSERA_HD T integer_power(T x, T y) {
 /// by zero the quotient is 0 and the remainder a; a result out of range wraps.
 template <class V>
 TESSERA_HD V floor_quotient(V a, V b) {
+  if constexpr (detail::divides_in_f64<V> && is_wide<rebind_t<V, double>>)
+    return tile::detail::by_halves<V>([](auto x, auto y) { return floor_quotient(x, y); }, a, b);
+  else if constexpr (detail::divides_in_f64<V>)
+    if (const detail::Division<V> d(a, b); d.is_exact()) return d.floor_quotient();
   return map_lanes(a, b, [](auto x, auto y) { return detail::floor_quotient(x, y); });
 }
 template <class V>
 TESSERA_HD V floor_remainder(V a, V b) {
+  if constexpr (detail::divides_in_f64<V> && is_wide<rebind_t<V, double>>)
+    return tile::detail::by_halves<V>([](auto x, auto y) { return floor_remainder(x, y); }, a, b);
+  else if constexpr (detail::divides_in_f64<V>)
+    if (const detail::Division<V> d(a, b); d.is_exact()) return d.floor_remainder();
   return map_lanes(a, b, [](auto x, auto y) { return detail::floor_remainder(x, y); });
 }
 
