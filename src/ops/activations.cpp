@@ -27,18 +27,21 @@ void require_not_negative(std::string_view op, double lambda) {
 }  // namespace
 
 Tensor elu(const Tensor& x, double alpha) {
-  return in_single(x, [&](const Tensor& v) { return unless_positive(v, expm1_below(v) * alpha); });
+  return map_in_single(
+      x, [](const Tensor& v, double a) { return unless_positive(v, expm1_below(v) * a); }, alpha);
 }
 Tensor selu(const Tensor& x, double alpha, double gamma) {
-  return in_single(x, [&](const Tensor& v) { return unless_positive(v, expm1_below(v) * alpha) * gamma; });
+  const auto f = [](const Tensor& v, double a, double c) { return unless_positive(v, expm1_below(v) * a) * c; };
+  return map_in_single(x, f, alpha, gamma);
 }
 Tensor celu(const Tensor& x, double alpha) {
   if (alpha == 0) throw Error("celu: alpha is 0, which x is divided by");
-  return in_single(x, [&](const Tensor& v) { return unless_positive(v, expm1_below(v, 1 / alpha) * alpha); });
+  const auto f = [](const Tensor& v, double a) { return unless_positive(v, expm1_below(v, 1 / a) * a); };
+  return map_in_single(x, f, alpha);
 }
 Tensor leaky_relu(const Tensor& x, double slope) {
-  const Tensor real = cast(x, real_dtype(x.dtype()));
-  return unless_positive(real, real * slope);
+  return map_in_single(
+      x, [](const Tensor& v, double k) { return unless_positive(v, v * k); }, slope);
 }
 Tensor prelu(const Tensor& x, const Tensor& weight) {
   const bool one = weight.shape().numel() == Dim(1);
@@ -47,50 +50,64 @@ Tensor prelu(const Tensor& x, const Tensor& weight) {
                             to_string(weight.shape()), to_string(x.shape())));
   Shape channels(static_cast<size_t>(one ? 0 : x.dim() - 1), Dim(1));
   if (!one) channels[0] = weight.shape()[0];
-  return unless_positive(x, x * reshape(weight, channels));
+  const DType dtype = real_dtype(x, weight);
+  if (x.dtype() != dtype || weight.dtype() != dtype) return unless_positive(x, x * reshape(weight, channels));
+  return map_in_single(x, reshape(weight, channels),
+                       [](const Tensor& v, const Tensor& slope) { return unless_positive(v, v * slope); });
 }
 Tensor thresholded_relu(const Tensor& x, double threshold) {
-  return in_single(x, [&](const Tensor& v) { return where(gt(v, number_like(v, threshold)), v, number_like(v, 0)); });
+  const auto f = [](const Tensor& v, double bound) {
+    return where(gt(v, number_like(v, bound)), v, number_like(v, 0));
+  };
+  return map_in_single(x, f, threshold);
 }
 Tensor relu6(const Tensor& x) { return clamp(x, 0, 6); }
 
 Tensor hardsigmoid(const Tensor& x, double slope, double offset) {
-  return in_single(x, [&](const Tensor& v) { return clamp(v * slope + offset, 0, 1); });
+  const auto f = [](const Tensor& v, double a, double b) { return clamp(v * a + b, 0, 1); };
+  return map_in_single(x, f, slope, offset);
 }
 Tensor hardswish(const Tensor& x) {
-  return in_single(x, [](const Tensor& v) { return v * hardsigmoid(v); });
+  return map_in_single(x, [](const Tensor& v) { return v * hardsigmoid(v); });
 }
 Tensor hardtanh(const Tensor& x, double low, double high) {
   if (!(low <= high)) throw Error(fmt::format("hardtanh: {} is not below {}", low, high));
   return clamp(x, low, high);
 }
 Tensor mish(const Tensor& x) {
-  return in_single(x, [](const Tensor& v) { return v * tanh(softplus(v)); });
+  return map_in_single(x, [](const Tensor& v) { return v * tanh(softplus(v)); });
 }
 Tensor softsign(const Tensor& x) {
-  return in_single(x, [](const Tensor& v) { return v / (abs(v) + 1.0); });
+  return map_in_single(x, [](const Tensor& v) { return v / (abs(v) + 1.0); });
 }
 Tensor softshrink(const Tensor& x, double lambda) {
   require_not_negative("softshrink", lambda);
-  return in_single(x, [&](const Tensor& v) {
-    const Tensor zero = number_like(v, 0), moved = where(lt(v, zero), v + lambda, v + -lambda);
-    return where(le(abs(v), number_like(v, lambda)), zero, moved);
-  });
+  const auto f = [](const Tensor& v, double by) {
+    const Tensor zero = number_like(v, 0), moved = where(lt(v, zero), v + by, v + -by);
+    return where(le(abs(v), number_like(v, by)), zero, moved);
+  };
+  return map_in_single(x, f, lambda);
 }
 Tensor hardshrink(const Tensor& x, double lambda) {
   require_not_negative("hardshrink", lambda);
-  return in_single(x, [&](const Tensor& v) { return where(le(abs(v), number_like(v, lambda)), number_like(v, 0), v); });
+  const auto f = [](const Tensor& v, double bound) {
+    return where(le(abs(v), number_like(v, bound)), number_like(v, 0), v);
+  };
+  return map_in_single(x, f, lambda);
 }
 Tensor tanhshrink(const Tensor& x) {
-  return in_single(x, [](const Tensor& v) { return v - tanh(v); });
+  return map_in_single(x, [](const Tensor& v) { return v - tanh(v); });
 }
-Tensor log_sigmoid(const Tensor& x) { return -softplus(-cast(x, real_dtype(x.dtype()))); }
+Tensor log_sigmoid(const Tensor& x) {
+  return map_in_single(x, [](const Tensor& v) { return -softplus(-v); });
+}
 
 Tensor glu(const Tensor& x, int64_t dim) {
   dim = normalize_dim("glu", dim, x.shape());
   const Dim size = x.shape()[dim], half = size / 2;
   if (!(half * 2 == size)) throw Error(fmt::format("glu: dim {} of {} is not even", dim, to_string(x.shape())));
-  return slice(x, dim, Dim(0), half) * sigmoid(slice(x, dim, half, size));
+  return map_in_single(slice(x, dim, Dim(0), half), slice(x, dim, half, size),
+                       [](const Tensor& v, const Tensor& gate) { return v * sigmoid(gate); });
 }
 
 }  // namespace tessera

@@ -114,8 +114,8 @@ Tensor margin_ranking_loss(const Tensor& x1, const Tensor& x2, const Tensor& tar
   broadcast_shapes(op, broadcast_shapes(op, x1.shape(), x2.shape()), target.shape());
   const Tensor a = loss_input(op, x1), b = loss_input(op, x2);
   const DType dtype = promote(a.dtype(), b.dtype()), wide = statistics_dtype(dtype);
-  const Tensor over = relu(margin - cast(target, wide) * (cast(a, wide) - cast(b, wide)));
-  return cast(reduced(over, reduction), dtype);
+  const auto over = [](const auto& v, const auto& w, const auto& t, double apart) { return relu(apart - t * (v - w)); };
+  return cast(reduced(map_elements({a, b, target}, wide, wide, over, margin), reduction), dtype);
 }
 
 // PyTorch's lengths, which are not 0.

@@ -6,6 +6,7 @@
 #include "ops/precise.h"
 #include "tessera/ops.h"
 #include "tessera/ops_layers.h"
+#include "tessera/ops_math.h"
 #include "tessera/ops_shape.h"
 
 namespace tessera {
@@ -42,16 +43,19 @@ Tensor alpha_dropped(std::string_view op, const Tensor& x, const Shape& shape, d
 }  // namespace
 
 Tensor threshold(const Tensor& x, double limit, double value) {
-  return where(gt(x, number_like(x, limit)), x, number_like(x, value));
+  const auto f = [](const auto& v, double bound, double otherwise) {
+    return where(gt(v, number_like(v, bound)), v, number_like(v, otherwise));
+  };
+  return map_elements({x}, x.dtype(), x.dtype(), f, limit, value);
 }
 Tensor softmin(const Tensor& x, int64_t dim) { return softmax(-x, dim); }
 
 Tensor rrelu(const Tensor& x, double low, double high, bool training, Generator& generator) {
   require_float_layer("rrelu", x);
   if (!(low <= high)) fail("rrelu", "{} is not below {}", low, high);
+  if (!training) return leaky_relu(x, (low + high) / 2);
   return in_single(x, [&](const Tensor& v) {
-    const Tensor below = training ? v * (rand(v.shape(), generator, v.dtype(), v.device()) * (high - low) + low)
-                                  : v * ((low + high) / 2);
+    const Tensor below = v * (rand(v.shape(), generator, v.dtype(), v.device()) * (high - low) + low);
     return where(gt(v, number_like(v, 0)), v, below);
   });
 }

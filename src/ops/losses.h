@@ -1,5 +1,7 @@
 // What losses share.
 #pragma once
+#include <algorithm>
+
 #include "ops/autocast.h"
 #include "ops/check.h"
 #include "ops/gradient.h"
@@ -31,14 +33,26 @@ inline Tensor reduced(const Tensor& values, const Tensor& weights, Reduction red
   return reduction == Reduction::Mean ? sum(values) / sum(weights) : reduced(values, reduction);
 }
 
-/// f(x, target) of tensors of one shape, in f32 at least, reduced, in their dtype.
-template <class F>
-Tensor loss_of_elements(std::string_view op, const Tensor& x, const Tensor& target, Reduction reduction, const F& f) {
-  if (!(x.shape() == target.shape()))
-    fail(op, "shapes differ: {} and {}", to_string(x.shape()), to_string(target.shape()));
-  const Tensor in = loss_input(op, x);
-  const DType dtype = promote(in.dtype(), target.dtype()), wide = statistics_dtype(dtype);
-  return cast(reduced(f(cast(in, wide), cast(target, wide)), reduction), dtype);
+/// Each value times its weight, where there are any.
+inline Tensor times_weight(std::string_view op, const Tensor& values, const Tensor& weight) {
+  if (!weight.defined()) return values;
+  require_fits(op, "the weight", weight, values.shape());
+  return values * cast(weight, values.dtype());
+}
+
+/// f(in..., numbers...) of elements, in f32 at least, times `weight`, reduced, in the dtype of the first two: the input
+/// and the target, of one shape, to which others broadcast.
+template <size_t n, class F, class... Numbers>
+Tensor loss_of_elements(std::string_view op, const Tensor (&in)[n], const Tensor& weight, Reduction reduction, F f,
+                        Numbers... numbers) {
+  if (!(in[0].shape() == in[1].shape()))
+    fail(op, "shapes differ: {} and {}", to_string(in[0].shape()), to_string(in[1].shape()));
+  Tensor given[n];
+  std::copy(in, in + n, given);
+  given[0] = loss_input(op, in[0]);
+  const DType dtype = promote(given[0].dtype(), in[1].dtype()), wide = statistics_dtype(dtype);
+  const Tensor values = map_elements(given, wide, wide, f, numbers...);
+  return cast(reduced(times_weight(op, values, weight), reduction), dtype);
 }
 
 }  // namespace tessera

@@ -45,6 +45,7 @@ std::span<const Op* const> attention_ops();
 std::span<const Op* const> random_ops();
 std::span<const Op* const> optim_ops();
 std::span<const Op* const> transfer_ops();
+std::span<const Op* const> map_graph_ops();
 std::span<const Op* const> function_ops();
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // Functions of several roundings: halves and integers are computed in a wider dtype.
 #pragma once
-#include "tessera/ops.h"
+#include "ops/map_graph.h"
 
 namespace tessera {
 
@@ -11,11 +11,6 @@ inline DType real_dtype(DType x) { return is_floating(x) ? x : Float32; }
 template <class F>
 Tensor in_single(const Tensor& x, const F& f) {
   return cast(f(cast(x, x.dtype() == Float64 ? Float64 : Float32)), real_dtype(x.dtype()));
-}
-/// The same in f64.
-template <class F>
-Tensor in_double(const Tensor& x, const F& f) {
-  return cast(f(cast(x, Float64)), real_dtype(x.dtype()));
 }
 
 /// The dtype of a sum of both, numbers not widening tensors, floating.
@@ -29,6 +24,22 @@ template <class F>
 Tensor in_single(const Tensor& a, const Tensor& b, const F& f) {
   const DType dtype = real_dtype(a, b), wide = dtype == Float64 ? Float64 : Float32;
   return cast(f(cast(a, wide), cast(b, wide)), dtype);
+}
+
+// The same of functions of elements, which capture nothing, and take the numbers that follow them.
+
+template <class F, class... Numbers>
+Tensor map_in_single(const Tensor& x, F f, Numbers... numbers) {
+  return map_elements({x}, x.dtype() == Float64 ? Float64 : Float32, real_dtype(x.dtype()), f, numbers...);
+}
+template <class F, class... Numbers>
+Tensor map_in_double(const Tensor& x, F f, Numbers... numbers) {
+  return map_elements({x}, Float64, real_dtype(x.dtype()), f, numbers...);
+}
+template <class F, class... Numbers>
+Tensor map_in_single(const Tensor& a, const Tensor& b, F f, Numbers... numbers) {
+  const DType dtype = real_dtype(a, b);
+  return map_elements({a, b}, dtype == Float64 ? Float64 : Float32, dtype, f, numbers...);
 }
 
 }  // namespace tessera

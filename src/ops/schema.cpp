@@ -46,6 +46,7 @@ std::vector<Family> families() {
           {"Optimizers", optim_ops()},
           {"Devices", transfer_ops()},
           {"Constant inputs", pack_ops()},
+          {"Functions of elements", map_graph_ops()},
           {"Functions of a program", function_ops()}};
 }
 

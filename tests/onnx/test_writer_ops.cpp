@@ -20,10 +20,25 @@ bool is_of_training(const Op& op) {
 }
 
 // What ONNX lacks, or this library does for itself alone.
-const std::set<std::string_view> kWithout = {
-    "batch_norm", "batch_norm_add", "batch_norm_known", "conv2d_moments",     "custom_function",     "draw",
-    "dropout",    "empty",          "fused_gemm",       "gru_layer_backward", "lstm_layer_backward", "multinomial",
-    "normal",     "pack",           "randint",          "rnn_layer_backward", "sparse_lines",        "uniform"};
+const std::set<std::string_view> kWithout = {"batch_norm",
+                                             "batch_norm_add",
+                                             "batch_norm_known",
+                                             "conv2d_moments",
+                                             "custom_function",
+                                             "draw",
+                                             "dropout",
+                                             "empty",
+                                             "fused_gemm",
+                                             "gru_layer_backward",
+                                             "lstm_layer_backward",
+                                             "map_graph",
+                                             "multinomial",
+                                             "normal",
+                                             "pack",
+                                             "randint",
+                                             "rnn_layer_backward",
+                                             "sparse_lines",
+                                             "uniform"};
 
 // And what it lacks of others.
 constexpr std::string_view kInPart[] = {"in training",     "with dropout",    "with smoothed labels",

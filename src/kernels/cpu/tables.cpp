@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/args/map_program.h"
 #include "kernels/args/sample.h"
 #include "kernels/cpu/isa_select.h"
 #include "tessera/error.h"
@@ -70,6 +71,7 @@ const char* isa_name() { return names[static_cast<int>(isa())].data(); }
   const Type& name() { return baseline::name; }
 #endif
 TESSERA_TABLE(ElementwiseTable, elementwise_table)
+TESSERA_TABLE(MapProgramTable, map_program_table)
 TESSERA_TABLE(ReduceTable, reduce_table)
 TESSERA_TABLE(PoolTable, pool_table)
 TESSERA_TABLE(RecurrentTable, recurrent_table)
@@ -104,10 +106,10 @@ std::span<const KernelTableEntry> cpu_kernel_table() {
   using namespace cpu_kernels;
   static const std::vector<KernelTableEntry> table = [] {
     std::vector<KernelTableEntry> all;
-    for (auto family : {creation_kernels(), elementwise_kernels(), reduction_kernels(), shape_kernels(),
-                        indexing_kernels(), bit_kernels(), recurrent_kernels(), line_kernels(), sample_kernels(),
-                        matmul_kernels(), conv_kernels(), pool_kernels(), norm_kernels(), softmax_kernels(),
-                        loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
+    for (auto family : {creation_kernels(), elementwise_kernels(), map_graph_kernels(), reduction_kernels(),
+                        shape_kernels(), indexing_kernels(), bit_kernels(), recurrent_kernels(), line_kernels(),
+                        sample_kernels(), matmul_kernels(), conv_kernels(), pool_kernels(), norm_kernels(),
+                        softmax_kernels(), loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

@@ -52,7 +52,7 @@ TEST(Schema, NamesEachValueOnce) {
 
 TEST(Schema, AttributesOfEveryCaseReadBackEqual) {
   for (const OpCase& c : op_cases()) {
-    if (c.op == "custom_function") continue;  // closures are no text
+    if (c.op == "custom_function" || c.op == "map_graph") continue;  // closures are no text
     const Attrs again = read_attrs(find_op(c.op), c.attrs.describe());
     EXPECT_TRUE(again == c.attrs) << c.op << " " << c.attrs.describe() << " and " << again.describe();
   }

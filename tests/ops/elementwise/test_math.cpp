@@ -348,5 +348,35 @@ TEST(Math, ExponentialsOfLargeNumbersStayOut) {
   }
 }
 
+// f32 has formulas of its own, to a few units in the last place of values, or of 1 where values are smaller.
+TEST(Math, SpecialFunctionsInSingle) {
+  struct Range {
+    const char* name;
+    Tensor (*f)(const Tensor&);
+    double low, high;
+  };
+  for (const Range& r : {Range{"erfinv", erfinv, -1, 1},
+                         {"erfinv of small", erfinv, -1e-3, 1e-3},
+                         {"erfinv near 1", erfinv, 0.9999, 1},
+                         {"digamma", digamma, 0.01, 4},
+                         {"digamma", digamma, 2.9, 1e4}}) {
+    Generator g(21);
+    const Tensor x = uniform64({5000}, g, r.low, r.high).to(Float32);
+    const auto run = [&](DType dtype) {
+      const Tensor leaf = x.to(dtype).detach().set_requires_grad(), y = r.f(leaf);
+      return Tensors{y, grad({y}, {leaf}, {ones(y.shape(), dtype)})[0]};
+    };
+    const Tensors got = run(Float32), want = run(Float64);
+    for (size_t k : {0, 1}) {
+      const auto a = got[k].to_vector<double>(), b = want[k].to_vector<double>();
+      for (size_t i = 0; i < a.size(); ++i) {
+        if (!std::isfinite(b[i])) continue;
+        const double limit = (k ? 4e-6 : 1e-6) * std::max(1.0, std::abs(b[i]));
+        ASSERT_NEAR(a[i], b[i], limit) << r.name << (k ? ": slope at " : " of ") << x.to_vector<double>()[i];
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

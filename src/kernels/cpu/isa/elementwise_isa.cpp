@@ -14,18 +14,7 @@ StripFn arithmetic_strip(MapOp op, Scalar compute) {
   return strip_in<PredicateMaps>(op, compute);
 }
 
-StripFn strip_of(MapOp op, Scalar compute) {
-  if (const StripFn strip = arithmetic_strip(op, compute)) return strip;
-  return math_strip(op, compute);
-}
-
 bool supports(MapOp op, Scalar compute) { return strip_of(op, compute) != nullptr; }
-
-/// Cost of an element in additions, roughly: decides how many elements are worth a thread.
-i64 cost_of(MapOp op, Scalar compute) {
-  if (!math_strip(op, compute)) return op == MapOp::pow || op == MapOp::floor_div || op == MapOp::remainder ? 64 : 2;
-  return compute == Scalar::f32 && op != MapOp::pow_scalar ? 8 : 64;
-}
 
 Scalar strip_type(const MapArgs& args, int k) {
   if (k == 0 && args.op >= MapOp::logical_not) return Scalar::boolean;
@@ -53,6 +42,16 @@ void map(const MapArgs& args, Executor& executor) {
 }
 
 }  // namespace
+
+StripFn strip_of(MapOp op, Scalar compute) {
+  if (const StripFn strip = arithmetic_strip(op, compute)) return strip;
+  return math_strip(op, compute);
+}
+
+long long cost_of(MapOp op, Scalar compute) {
+  if (!math_strip(op, compute)) return op == MapOp::pow || op == MapOp::floor_div || op == MapOp::remainder ? 64 : 2;
+  return compute == Scalar::f32 && op != MapOp::pow_scalar ? 8 : 64;
+}
 
 extern const ElementwiseTable elementwise_table;
 const ElementwiseTable elementwise_table = {supports, map, copy, triangle};

@@ -6,14 +6,35 @@
 
 namespace tessera::cpu_kernels::TESSERA_ISA {
 
-/// Null where the operation does not exist in that type, or is arithmetic.
+/// Null where the operation does not exist in that type.
+tile::StripFn strip_of(MapOp op, Scalar compute);
+/// The same of math alone.
 tile::StripFn math_strip(MapOp op, Scalar compute);
+/// Cost of an element in additions, roughly: decides how many elements are worth a thread.
+long long cost_of(MapOp op, Scalar compute);
+
+/// Widened by doubling, since compilers take wider steps element by element.
+template <class To, class V>
+auto widened(V v) {
+  using From = tile::element_t<V>;
+  if constexpr (sizeof(To) <= 2 * sizeof(From)) return tile::convert<To>(v);
+  else return widened<To>(tile::convert<tile::conditional_t<sizeof(From) == 1, tile::u16, tile::u32>>(v));
+}
+
+/// Chooses by bytes that are 0 or 1.
+struct Choice {
+  template <class C, class V>
+  V operator()(C condition, V a, V b) const {
+    using Mask = tile::op::mask_element_t<V>;
+    return tile::select(tile::op::is_true(widened<Mask>(condition)), a, b);
+  }
+};
 
 template <class Entry, class T>
 tile::StripFn typed_strip() {
   using F = typename Entry::Functor;
   using Out = tile::conditional_t<Entry::to_bool, bool, T>;
-  if constexpr (Entry::op == MapOp::where) return tile::map_strip<F, T, tile::u8, T, T>;
+  if constexpr (Entry::op == MapOp::where) return tile::map_strip<Choice, T, tile::u8, T, T>;
   else if constexpr (Entry::inputs == 1) return tile::map_strip<F, Out, T>;
   else if constexpr (Entry::inputs == 2) return tile::map_strip<F, Out, T, T>;
   else return tile::map_strip<F, Out, T, T, T>;

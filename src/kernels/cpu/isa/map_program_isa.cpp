@@ -1,0 +1,114 @@
+#include "kernels/args/map_program.h"
+
+#include "strips.h"
+
+namespace tessera::cpu_kernels::TESSERA_ISA {
+namespace {
+
+using namespace tile;
+
+using Code = void (*)();
+
+Code conversion(Scalar to, Scalar from) { return reinterpret_cast<Code>(converter(to, from)); }
+Code map(MapOp op, Scalar compute) { return reinterpret_cast<Code>(strip_of(op, compute)); }
+
+/// A thread's part of the elements.
+class Runner {
+ public:
+  explicit Runner(const MapProgramArgs& program) : a_(program) {
+    for (int v = 0; v < a_.values; ++v) {
+      const MapValue& value = a_.value[v];
+      at_[v] = room_ + value.offset;
+      if (value.repeats && value.copy)
+        convert(value.copy, at_[v], value.size, value.data ? value.data : &value.number, 0, strip_unit);
+    }
+    for (int s = 0; s < a_.once; ++s) run(a_.step[s], strip_unit);
+  }
+
+  void operator()(i64 begin, i64 end) {
+    for (i64 i = begin, n = 0; i < end; i += n) {
+      n = end - i < strip_unit ? end - i : min(i64(a_.strip), (end - i) / strip_unit * strip_unit);
+      const bool whole = n % strip_unit == 0;
+      for (int t = 0; t < a_.tensors; ++t) place(t, i, n, whole);
+      for (int s = a_.once; s < a_.steps; ++s) run(a_.step[s], n);
+      if (!whole)
+        for (int t = 0; t < a_.outputs; ++t) __builtin_memcpy(address(t, i), at_[t], n * a_.value[t].size);
+    }
+  }
+
+ private:
+  static void convert(Code code, void* to, i64 to_stride, const void* from, i64 from_stride, i64 n) {
+    reinterpret_cast<ConvertFn>(code)(to, to_stride, from, from_stride, n);
+  }
+  char* address(int t, i64 i) const { return static_cast<char*>(a_.value[t].data) + i * a_.value[t].size; }
+
+  /// Whole units stay where they are; the odd end of a tensor passes through the room.
+  void place(int t, i64 i, i64 n, bool whole) {
+    const MapValue& value = a_.value[t];
+    if (value.repeats) return;
+    if (value.layout) return gather(value, i, n);
+    at_[t] = whole ? address(t, i) : room_ + value.offset;
+    if (!whole && t >= a_.outputs) __builtin_memcpy(at_[t], address(t, i), n * value.size);
+  }
+
+  /// n elements from the i-th on, as they lie.
+  void gather(const MapValue& value, i64 i, i64 n) {
+    const MapLayout& layout = *value.layout;
+    const int last = layout.rank - 1;
+    i64 at[max_rank], rest = i;
+    const char* from = static_cast<const char*>(value.data);
+    for (int d = last; d >= 0; --d) {
+      at[d] = rest % layout.lengths[d];
+      rest /= layout.lengths[d];
+      from += at[d] * layout.strides[d];
+    }
+    for (char *to = room_ + value.offset, *end = to + n * value.size; to < end;) {
+      const i64 run = min(i64(layout.lengths[last] - at[last]), i64(end - to) / value.size);
+      convert(value.copy, to, value.size, from, layout.strides[last], run);
+      to += run * value.size;
+      from += run * layout.strides[last];
+      at[last] += run;
+      for (int d = last; d > 0 && at[d] == layout.lengths[d]; --d) {
+        from += layout.strides[d - 1] - at[d] * layout.strides[d];
+        at[d] = 0;
+        ++at[d - 1];
+      }
+    }
+  }
+
+  void run(const MapStep& step, i64 n) {
+    const MapValue& to = a_.value[step.to];
+    if (step.converts) {
+      const MapValue& from = a_.value[step.from[0]];
+      return convert(step.code, at_[step.to], to.size, at_[step.from[0]], from.repeats ? 0 : from.size, n);
+    }
+    Strip s;
+    s.data[0] = at_[step.to];
+    s.step[0] = 1;
+    for (int k = 0; k < step.inputs; ++k) {
+      s.data[k + 1] = at_[step.from[k]];
+      s.step[k + 1] = !a_.value[step.from[k]].repeats;
+    }
+    s.count = round_up(n, i64(strip_unit));
+    s.context = step.numbers;
+    reinterpret_cast<StripFn>(step.code)(s);
+  }
+
+  const MapProgramArgs& a_;
+  char* at_[MapProgramArgs::most_values];
+  alignas(64) char room_[MapProgramArgs::room];
+};
+
+void run(const MapProgramArgs& args, Executor& executor) {
+  split_range(ExecutorRef(executor), args.count, args.cost, strip_unit, [&](i64 begin, i64 end, int) {
+    Runner runner(args);
+    runner(begin, end);
+  });
+}
+
+}  // namespace
+
+extern const MapProgramTable map_program_table;
+const MapProgramTable map_program_table = {map, conversion, cost_of, run};
+
+}  // namespace tessera::cpu_kernels::TESSERA_ISA

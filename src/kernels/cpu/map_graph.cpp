@@ -1,0 +1,288 @@
+// Functions of elements that are graphs of maps: strip by strip through all of them, or a map after the other.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "core/map_graph.h"
+#include "kernels/args/map_program.h"
+#include "kernels/shared/lies_alike.h"
+#include "kernels/shared/map_calls.h"
+#include "kernels/shared/tables.h"
+
+namespace tessera::cpu_kernels {
+namespace {
+
+bool is_constant(const GraphNode& node) { return node.op->name == "full"; }
+
+/// A graph as steps on values, for tensors that lie so.
+class MapProgram {
+ public:
+  explicit MapProgram(const Call& call) : graph_(*map_graph_of(call.attrs).graph), call_(call) {
+    lowered_.assign(graph_.values.size(), -1);
+    possible_ = add_tensors() &&
+                std::all_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const GraphNode& node) { return add(node); });
+    if (!possible_) return;
+    add_outputs();
+    order();
+    possible_ = give_room();
+  }
+  /// Whether there is one.
+  explicit operator bool() const { return possible_; }
+
+  void launch(Plan& plan) const {
+    MapProgramArgs args{};
+    args.count = call_.out[0].numel();
+    args.cost = cost_;
+    args.strip = strip_;
+    args.outputs = static_cast<int>(call_.out.size());
+    args.tensors = args.outputs + static_cast<int>(call_.in.size());
+    args.values = static_cast<int>(values_.size());
+    args.once = once_;
+    args.steps = static_cast<int>(steps_.size());
+    std::vector<MapValue> values = values_;
+    for (const auto& [v, layout] : layouts_) values[v].layout = plan.keep(layout);
+    args.value = plan.keep(values.data(), values.size());
+    args.step = plan.keep(steps_.data(), steps_.size());
+    plan.launch("strips", map_program_table().run, args);
+  }
+
+ private:
+  static constexpr int kUnit = 64, kLongest = 1024, kCached = 20 << 10;
+  using Code = void (*)();
+  using V = int;
+
+  static int bytes_of(Scalar type) { return static_cast<int>(size_of(static_cast<DType>(type))); }
+
+  V new_value(Scalar type, bool repeats) {
+    values_.push_back({nullptr, bytes_of(type), 0, repeats, nullptr, nullptr, 0});
+    types_.push_back(type);
+    return static_cast<V>(values_.size()) - 1;
+  }
+  bool repeats(V v) const { return values_[static_cast<size_t>(v)].repeats; }
+  V& lowered(int32_t v) { return lowered_[static_cast<size_t>(v)]; }
+
+  // The outputs are dense in one order of their dims, in which elements are taken.
+  bool add_tensors() {
+    const Operand& out = call_.out[0];
+    if (!is_dense_in_some_order(out)) return false;
+    for (const Operand& t : call_.out) {
+      if (!lies_as(t, out)) return false;
+      values_[static_cast<size_t>(new_value(scalar_of(t.dtype()), false))].data = t.data_ptr();
+    }
+    for (size_t i = 0; i < call_.in.size(); ++i) {
+      lowered(graph_.inputs[i]) = static_cast<V>(values_.size());
+      add_input(call_.in[i], out);
+    }
+    return true;
+  }
+
+  void add_input(const Operand& t, const Operand& out) {
+    const int rank = static_cast<int>(out.dim());
+    long long lengths[max_rank];
+    set_lengths(lengths, out);
+    TensorArg to = operand(out, rank), from = operand(t, rank);
+    sort_dims(lengths, rank, std::array{&to, &from});
+    const MapLayout layout = joined(lengths, from.strides, rank, bytes_of(from.type));
+    const bool repeats = out.numel() > 1 && layout.rank == 1 && layout.strides[0] == 0;
+    MapValue& value = values_[static_cast<size_t>(new_value(from.type, repeats))];
+    value.data = t.data_ptr();
+    value.copy = map_program_table().conversion(from.type, from.type);
+    if (layout.rank > 1 || (!repeats && layout.strides[0] != value.size))
+      layouts_.push_back({values_.size() - 1, layout});
+  }
+
+  // Dims of one element are dropped, and those that can be walked as one are one.
+  static MapLayout joined(const long long* lengths, const long long* strides, int rank, int size) {
+    MapLayout all{1, {1}, {size}};
+    bool first = true;
+    for (int d = 0; d < rank; ++d) {
+      if (lengths[d] == 1) continue;
+      const long long stride = strides[d] * size;
+      int& n = all.rank;
+      if (!first && all.strides[n - 1] == stride * lengths[d]) {
+        all.lengths[n - 1] *= lengths[d];
+        all.strides[n - 1] = stride;
+      } else {
+        if (!first) ++n;
+        all.lengths[n - 1] = lengths[d];
+        all.strides[n - 1] = stride;
+      }
+      first = false;
+    }
+    return all;
+  }
+
+  bool add(const GraphNode& node) {
+    const GraphValue& made = graph_.values[static_cast<size_t>(node.outputs[0])];
+    const Scalar type = scalar_of(made.meta.dtype);
+    V& result = lowered(node.outputs[0]);
+    if (is_constant(node)) {
+      result = new_value(type, true);
+      MapValue& value = values_.back();
+      value.copy = map_program_table().conversion(type, Scalar::f64);
+      value.number = node.attrs.as<CreateAttrs>().a;
+      return true;
+    }
+    if (node.op->name == "cast") {
+      result = converted(lowered(node.inputs[0]), type);
+      return true;
+    }
+    SmallVector<DType, 4> dtypes;
+    for (const int32_t v : node.inputs) dtypes.push_back(graph_.values[static_cast<size_t>(v)].meta.dtype);
+    const auto map = map_call(*node.op, node.attrs, {dtypes.data(), dtypes.size()}, made.meta.dtype);
+    if (!map) return false;
+    MapStep step{};
+    step.code = map_program_table().map(map->op, map->compute);
+    step.inputs = static_cast<short>(node.inputs.size());
+    std::copy(map->numbers, map->numbers + 2, step.numbers);
+    bool once = true;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const bool condition = map->op == MapOp::where && i == 0;
+      const V from = converted(lowered(node.inputs[i]), condition ? Scalar::boolean : map->compute);
+      step.from[i] = static_cast<short>(from);
+      once &= repeats(from);
+    }
+    const V to = new_value(map->op >= MapOp::logical_not ? Scalar::boolean : map->compute, once);
+    step.to = static_cast<short>(to);
+    steps_.push_back(step);
+    cost_ += once ? 0 : map_program_table().cost(map->op, map->compute);
+    lowered(node.outputs[0]) = converted(to, type);
+    return true;
+  }
+
+  V converted(V from, Scalar type) {
+    if (types_[static_cast<size_t>(from)] == type) return from;
+    const V to = new_value(type, repeats(from));
+    convert(to, from);
+    return to;
+  }
+  void convert(V to, V from) {
+    MapStep step{};
+    step.code = map_program_table().conversion(types_[static_cast<size_t>(to)], types_[static_cast<size_t>(from)]);
+    step.converts = true;
+    step.inputs = 1;
+    step.to = static_cast<short>(to);
+    step.from[0] = static_cast<short>(from);
+    steps_.push_back(step);
+    cost_ += repeats(to) ? 0 : 2;
+  }
+
+  // What a step makes for each element goes to the output at once, anything else is copied.
+  void add_outputs() {
+    const V tensors = static_cast<V>(call_.out.size() + call_.in.size());
+    for (size_t i = 0; i < call_.out.size(); ++i) {
+      const V out = static_cast<V>(i), from = lowered(graph_.outputs[i]);
+      if (from < tensors || repeats(from)) {
+        convert(out, from);
+        continue;
+      }
+      for (MapStep& step : steps_) {
+        if (step.to == from) step.to = static_cast<short>(out);
+        for (short& v : step.from)
+          if (v == from) v = static_cast<short>(out);
+      }
+      for (V& v : lowered_)
+        if (v == from) v = out;
+    }
+  }
+
+  // What is computed once comes first.
+  void order() {
+    const auto middle =
+        std::stable_partition(steps_.begin(), steps_.end(), [&](const MapStep& step) { return repeats(step.to); });
+    once_ = static_cast<int>(middle - steps_.begin());
+  }
+
+  // Tensors' ends and what repeats have a unit each; inputs that are gathered have a strip, and other values share
+  // strips, from the step that makes them to the last one that reads them.
+  bool give_room() {
+    if (values_.size() > static_cast<size_t>(MapProgramArgs::most_values)) return false;
+    const size_t tensors = call_.out.size() + call_.in.size();
+    int room = 0, widest = 1;
+    for (size_t v = 0; v < values_.size(); ++v) {
+      if (v >= tensors && !values_[v].repeats) {
+        widest = std::max(widest, values_[v].size);
+        continue;
+      }
+      values_[v].offset = room;
+      room += kUnit * 8;
+    }
+    std::vector<size_t> last(values_.size(), 0);
+    for (size_t s = 0; s < steps_.size(); ++s)
+      for (short k = 0; k < steps_[s].inputs; ++k) last[static_cast<size_t>(steps_[s].from[k])] = s;
+    std::vector<int> place(values_.size(), 0), free;
+    int places = 0;
+    for (const auto& [v, layout] : layouts_) {
+      place[v] = places++;
+      widest = std::max(widest, values_[v].size);
+    }
+    for (size_t s = static_cast<size_t>(once_); s < steps_.size(); ++s) {
+      const auto in_strip = [&](short v) {
+        return static_cast<size_t>(v) >= tensors && !values_[static_cast<size_t>(v)].repeats;
+      };
+      const auto to = static_cast<size_t>(steps_[s].to);
+      if (in_strip(steps_[s].to)) {
+        if (free.empty()) free.push_back(places++);
+        place[to] = free.back();
+        free.pop_back();
+      }
+      for (short k = 0; k < steps_[s].inputs; ++k) {
+        const short v = steps_[s].from[k];
+        const bool seen = std::find(steps_[s].from, steps_[s].from + k, v) != steps_[s].from + k;
+        if (in_strip(v) && last[static_cast<size_t>(v)] == s && !seen) free.push_back(place[static_cast<size_t>(v)]);
+      }
+    }
+    const int left = std::min(kCached, MapProgramArgs::room - room);
+    const int longest = places ? left / (places * widest) / kUnit * kUnit : kLongest;
+    strip_ = std::clamp(longest, kUnit, kLongest);
+    for (size_t v = tensors; v < values_.size(); ++v)
+      if (!values_[v].repeats) values_[v].offset = room + place[v] * strip_ * widest;
+    for (const auto& [v, layout] : layouts_) values_[v].offset = room + place[v] * strip_ * widest;
+    return room + places * strip_ * widest <= MapProgramArgs::room;
+  }
+
+  const Graph& graph_;
+  const Call& call_;
+  std::vector<MapValue> values_;
+  std::vector<Scalar> types_;
+  std::vector<MapStep> steps_;
+  std::vector<V> lowered_;                             // of the graph's values
+  std::vector<std::pair<size_t, MapLayout>> layouts_;  // of inputs that are not dense
+  long long cost_ = 0;
+  int once_ = 0, strip_ = kUnit;
+  bool possible_ = false;
+};
+
+Reason takes_strips(const Call& call) { return MapProgram(call) ? Reason::Ok : Reason::Layout; }
+void plan_strips(const Call& call, Plan& plan) { MapProgram(call).launch(plan); }
+
+// A launch for each node, on memory that values share.
+void plan_calls(const Call& call, Plan& plan) {
+  const Graph& graph = *map_graph_of(call.attrs).graph;
+  const Shape& shape = call.out[0].shape();
+  std::vector<Operand> values(graph.values.size());
+  for (size_t i = 0; i < call.in.size(); ++i) values[static_cast<size_t>(graph.inputs[i])] = call.in[i];
+  for (const GraphNode& node : graph.nodes) {
+    const auto made = static_cast<size_t>(node.outputs[0]);
+    const TensorMeta meta{is_constant(node) ? Shape() : shape, graph.values[made].meta.dtype, call.out[0].device()};
+    values[made] = Operand(meta, plan.take(bytes_of(meta).value()));
+    SmallVector<Operand, 3> in;
+    for (const int32_t v : node.inputs) in.push_back(values[static_cast<size_t>(v)]);
+    plan_call(*node.op, {in.data(), in.size()}, node.attrs, {&values[made], 1}, plan);
+  }
+  for (size_t i = 0; i < call.out.size(); ++i)
+    copy(call, plan, call.out[i], values[static_cast<size_t>(graph.outputs[i])]);
+}
+
+constexpr Kernel kernels_of_graphs[] = {{.name = "strips", .supports = takes_strips, .plan = plan_strips},
+                                        {.name = "calls", .plan = plan_calls}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> map_graph_kernels() {
+  static constexpr KernelTableEntry entries[] = {{"map_graph", kernels_of_graphs}};
+  return entries;
+}
+
+}  // namespace tessera::cpu_kernels

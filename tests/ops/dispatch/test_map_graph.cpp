@@ -1,0 +1,185 @@
+// Functions of elements run as one operator: with the bits of the operators that they call, forward and backward.
+#include "ops/capture.h"
+#include "ops/composed_check.h"
+#include "ops/map_graph.h"
+#include "ops/op_table.h"
+#include "tessera/autocast.h"
+#include "tessera/autograd.h"
+#include "tessera/observer.h"
+#include "tessera/ops_loss.h"
+#include "tessera/ops_math.h"
+#include "tessera/parallel.h"
+
+namespace tessera {
+namespace {
+
+using UnaryFunction = Tensor (*)(const Tensor&);
+struct Unary {
+  const char* name;
+  UnaryFunction f;
+};
+constexpr Unary kUnary[] = {
+    {"asinh", asinh},
+    {"erfinv", erfinv},
+    {"lgamma", lgamma},
+    {"mish", mish},
+    {"softsign", softsign},
+    {"elu", [](const Tensor& x) { return elu(x); }},
+    {"softshrink", [](const Tensor& x) { return softshrink(x); }},
+    {"hypot", [](const Tensor& x) { return hypot(x, x * 0.5); }},
+    {"isclose", [](const Tensor& x) { return isclose(x, x + 1e-9); }},
+    {"nan_to_num", [](const Tensor& x) { return nan_to_num(x / 0.0 * 0.0, 3); }},
+    {"binary_cross_entropy", [](const Tensor& x) { return binary_cross_entropy(x, x * 0.5, {}, Reduction::None); }},
+};
+
+Tensors with_gradient(UnaryFunction f, const Tensor& x, const Tensor& weight) {
+  const GradMode recorded(true);
+  const Tensor leaf = x.detach().set_requires_grad(), y = f(leaf);
+  return y.requires_grad() ? Tensors{y, grad({y}, {leaf}, {cast(weight, y.dtype())})[0]} : Tensors{y};
+}
+
+void expect_same(const Tensors& got, const Tensors& want, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].dtype(), want[i].dtype()) << what;
+    const auto a = got[i].to_vector<double>(), b = want[i].to_vector<double>();
+    ASSERT_EQ(a.size(), b.size()) << what;
+    for (size_t j = 0; j < a.size(); ++j)
+      ASSERT_TRUE(a[j] == b[j] || (a[j] != a[j] && b[j] != b[j]))
+          << what << " result " << i << " element " << j << ": " << a[j] << ", not " << b[j];
+  }
+}
+
+/// The operators that f calls, in their order.
+std::vector<std::string> calls_of(const std::function<void()>& f) {
+  struct Seen : Observer {
+    std::vector<std::string> list;
+    void called(const CallSeen& call) override { list.emplace_back(call.op); }
+  } seen;
+  const Observing guard(seen);
+  f();
+  return seen.list;
+}
+using Names = std::vector<std::string>;
+
+// In strips, by a launch for each operator, and captured, where the function calls its operators one by one.
+TEST(MapGraph, HasTheBitsOfItsOperators) {
+  for (const Unary& u : kUnary)
+    for (const DType dtype : {Float32, Float64, Float16, BFloat16})
+      for (const int64_t n : {1, 2, 63, 64, 65, 1000, 4099}) {
+        const std::string what = std::string(u.name) + " " + std::string(name(dtype)) + " " + std::to_string(n);
+        Generator g(3);
+        const Tensor x = uniform64({n}, g, 0.05, 0.95).to(dtype), weight = normal64({n}, g).to(dtype);
+        const auto run = [&](const Tensors& in) { return with_gradient(u.f, in[0], in[1]); };
+        const Tensors got = run({x, weight});
+        expect_same(capture(run, {x, weight})({x, weight}), got, what + ", captured");
+        const ForceKernel calls("map_graph", "calls");
+        expect_same(run({x, weight}), got, what + ", by calls");
+      }
+}
+
+TEST(MapGraph, IsOneCallForwardAndOneBackward) {
+  const Tensor x = full({1000}, 0.5).set_requires_grad();
+  Tensor y;
+  asinh(x);  // traced
+  EXPECT_EQ(calls_of([&] { y = asinh(x); }), Names{"map_graph"});
+  grad({asinh(x)}, {x}, {x.detach()});
+  EXPECT_EQ(calls_of([&] { grad({y}, {x}, {x.detach()}); }), Names{"map_graph"});
+}
+
+// Where there is no memory, autocast says in what operators run, or no element is there.
+TEST(MapGraph, IsLeftToItsOperatorsElsewhere) {
+  const auto is_left = [](const Tensor& x) {
+    const Names called = calls_of([&] { softsign(x); });
+    return called.size() > 1 && std::find(called.begin(), called.end(), "map_graph") == called.end();
+  };
+  softsign(full({4}, 0.5));
+  EXPECT_FALSE(is_left(full({4}, 0.5)));
+  EXPECT_TRUE(is_left(empty({4}, Float32, meta(cpu()))));
+  EXPECT_TRUE(is_left(empty({Dim::symbol("n"), Dim(4)}, Float32, meta(cpu()))));
+  EXPECT_TRUE(is_left(empty({3, 0})));
+  const amp::Autocast lower(BFloat16);
+  EXPECT_TRUE(is_left(full({4}, 0.5)));
+}
+
+TEST(MapGraph, KeepsNumbersApart) {
+  const Tensor x = full({3}, -1.0);
+  const auto elu_of = [&](double alpha) { return elu(x, alpha).to_vector<double>()[0]; };
+  const double once = elu_of(1);
+  for (int i = 1; i <= 20; ++i) EXPECT_FLOAT_EQ(elu_of(i), once * i) << i;
+  EXPECT_EQ(elu_of(1), once);
+}
+
+TEST(MapGraph, BroadcastsAndGoesBackThroughIt) {
+  Generator g(11);
+  const auto f = [](const Tensors& in) { return hypot(in[0], in[1]); };
+  for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{
+           {{4, 5}, {5}}, {{4, 5}, {}}, {{}, {4, 5}}, {{4, 1}, {1, 5}}, {{2, 3, 4, 5}, {3, 1, 1}}, {{}, {}}})
+    expect_gradients(f, {normal64(a, g), normal64(b, g)}, to_string(b).c_str());
+  const Tensor x = normal64({6, 8}, g), y = normal64({8, 6}, g);
+  expect_gradients(f, {x, y.transpose(0, 1)}, "transposed");
+  const Tensor turned = normal64({2, 3, 4, 5}, g).permute({0, 3, 1, 2});
+  EXPECT_EQ(to_string(asinh(turned).shape()), to_string(turned.shape()));
+  expect_gradients([](const Tensors& in) { return asinh(in[0]); }, {turned}, "channels last");
+}
+
+TEST(MapGraph, IsDifferentiatedTwice) {
+  Generator g(12);
+  const auto slope = [](const Tensors& in) {
+    const GradMode recorded(true);
+    Tensors leaves;
+    for (const Tensor& t : in) leaves.push_back(t.requires_grad() ? t : t.detach().set_requires_grad());
+    const Tensor y = hypot(leaves[0], leaves[1]);
+    const Tensors first = grad({y}, leaves, {ones(y.shape(), Float64)}, false, true);
+    return first[0] * 2.0 + first[1];
+  };
+  expect_gradients(slope, {normal64({3, 4}, g), normal64({3, 4}, g)});
+}
+
+// What a bound stops is not the gradient.
+TEST(MapGraph, KnowsWhatIsDetached) {
+  const Tensor x = full({5}, 0.3, Float64).set_requires_grad(), variance = full({5}, 1e-9, Float64).set_requires_grad();
+  const auto loss = [&] { return gaussian_nll_loss(x, x.detach() + 1.0, variance, false, 1e-2); };
+  const Tensor got = grad({loss()}, {variance})[0];
+  const amp::Autocast region(BFloat16);  // f64 is left alone there, and operators run one by one
+  expect_same({got}, {grad({loss()}, {variance})[0]}, "gradient of a bounded variance");
+  EXPECT_NE(got.to_vector<double>()[0], 0);
+}
+
+TEST(MapGraph, IsSharedByThreads) {
+  Generator g(13);
+  const Tensor x = normal64({300'007}, g).to(Float32);
+  const int before = num_threads();
+  set_num_threads(1);
+  const Tensor want = mish(x);
+  set_num_threads(3);
+  expect_same({mish(x)}, {want}, "three threads");
+  set_num_threads(before);
+}
+
+TEST(MapGraph, RefusesWhatItWasNotTracedFor) {
+  constexpr auto f = [](const Tensor* in, const double*) { return exp(in[0]) + in[1]; };
+  const DType types[] = {Float32, Float32};
+  const Attrs attrs = FunctionAttrs{trace({f, Float32, Float32, {}}, types)};
+  const Op& op = find_op("map_graph");
+  const Tensor x = full({3}, 1);
+  EXPECT_EQ(error_of([&] { dispatch(op, {x}, attrs); }), "map_graph: 1 inputs for a function of 2");
+  EXPECT_EQ(error_of([&] { dispatch(op, {x, x.to(Float64)}, attrs); }), "map_graph: input 1 is f64, not f32");
+  EXPECT_EQ(error_of([&] {
+              dispatch(op, {x, full({4}, 1)}, attrs);
+            }),
+            "map_graph: shapes do not broadcast: [3] and [4]");
+  EXPECT_EQ(error_of([&] { dispatch(op, {x, x}, op.attrs()); }), "map_graph: it has no graph, which text cannot hold");
+}
+
+// What calls something else than maps is not traced.
+TEST(MapGraph, IsMadeOfMapsAlone) {
+  constexpr auto sums = [](const Tensor* in, const double*) { return in[0] / sum(in[0]); };
+  constexpr auto one = [](const Tensor* in, const double*) { return exp(in[0]); };
+  const DType types[] = {Float32};
+  EXPECT_FALSE(trace({sums, Float32, Float32, {}}, types));
+  EXPECT_FALSE(trace({one, Float32, Float32, {}}, types)) << "a single map is an operator already";
+}
+
+}  // namespace
+}  // namespace tessera
