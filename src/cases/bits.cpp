@@ -27,6 +27,17 @@ std::vector<OpCase> bit_cases() {
                            },
                        .dtypes = {Float64}});
       }
+  for (const char* op : {"left_shift", "right_shift"})
+    for (const auto& [a, b] : shapes)
+      for (DType dtype : {UInt8, Int8, Int16, Int32, Int64})
+        all.push_back({.op = op,
+                       .label = std::string(name(dtype)) + " " + to_string(a) + " " + to_string(b),
+                       .inputs =
+                           [=](Generator& g) {
+                             const double least = dtype == UInt8 ? 0 : -8;
+                             return Tensors{cast(indices(a, 16, g) + least, dtype), cast(indices(b, 4, g), dtype)};
+                           },
+                       .dtypes = {Float64}});
   const Inputs small = [](Generator& g) { return Tensors{cast(indices({7, 13}, 256, g), UInt8)}; };
   const Inputs wide = [](Generator& g) { return Tensors{cast(indices({3, 5, 7}, 1 << 30, g), Int32)}; };
   const Inputs real = [](Generator& g) { return Tensors{uniform64({7, 13}, g)}; };

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/capture_state.h"
 #include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/op_name.h"
@@ -42,6 +43,10 @@ using I = int64_t;
 const Op bitwise_and_op = bits<"bitwise_and", [](I a, I b) { return a & b; }>();
 const Op bitwise_or_op = bits<"bitwise_or", [](I a, I b) { return a | b; }>();
 const Op bitwise_xor_op = bits<"bitwise_xor", [](I a, I b) { return a ^ b; }>();
+
+// Of the CPU alone: elsewhere, and in captured functions, shifts are made of other operators.
+const Op left_shift_op = bits<"left_shift", [](I a, I n) { return a << n; }>();
+const Op right_shift_op = bits<"right_shift", [](I a, I n) { return (a >> n); }>();
 
 // The last dim holds as many bytes as before.
 Shape recast(Shape shape, DType from, DType to) {
@@ -87,6 +92,12 @@ Tensor of_bits(const Op& op, const Tensor& a, const Tensor& b) {
   return dispatch_one(op, {cast(a, dtype), cast(b, dtype)});
 }
 
+// Whether an operator shifts such tensors.
+bool has_operator(const Tensor& a, const Tensor& n) {
+  const bool integers = a.dtype() == n.dtype() && !is_floating(a.dtype()) && a.dtype() != Bool;
+  return integers && a.device() == cpu() && n.device() == cpu() && !is_capturing();
+}
+
 // In i64, or in u64: the count, 0 where there are fewer than none or as many as bits, and where that is so.
 struct Shift {
   Tensor value, count, out_of_range;
@@ -107,7 +118,8 @@ struct Shift {
 }  // namespace
 
 std::span<const Op* const> bit_ops() {
-  static constexpr const Op* ops[] = {&bitwise_and_op, &bitwise_or_op, &bitwise_xor_op, &bitcast_op};
+  static constexpr const Op* ops[] = {&bitwise_and_op, &bitwise_or_op,  &bitwise_xor_op,
+                                      &left_shift_op,  &right_shift_op, &bitcast_op};
   return ops;
 }
 
@@ -125,11 +137,13 @@ Tensor bitcast(const Tensor& x, DType dtype) {
 }
 
 Tensor left_shift(const Tensor& a, const Tensor& count) {
+  if (has_operator(a, count)) return dispatch_one(left_shift_op, {a, count});
   const Shift s("left_shift", a, count);
   return cast(where(s.out_of_range, number_like(s.value, 0), s.value * s.power(s.count)), s.dtype);
 }
 // 2^63 is no i64: that far only the sign remains, as beyond all bits. It is a u64.
 Tensor right_shift(const Tensor& a, const Tensor& count) {
+  if (has_operator(a, count)) return dispatch_one(right_shift_op, {a, count});
   const Shift s("right_shift", a, count);
   const Tensor zero = number_like(s.value, 0);
   if (s.dtype == UInt64) return where(s.out_of_range, zero, floor_div(s.value, s.power(s.count)));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/args/bits.h"
 #include "kernels/args/map_program.h"
 #include "kernels/args/sample.h"
 #include "kernels/cpu/isa_select.h"
@@ -72,6 +73,7 @@ const char* isa_name() { return names[static_cast<int>(isa())].data(); }
 #endif
 TESSERA_TABLE(ElementwiseTable, elementwise_table)
 TESSERA_TABLE(MapProgramTable, map_program_table)
+TESSERA_TABLE(BitsTable, bits_table)
 TESSERA_TABLE(ReduceTable, reduce_table)
 TESSERA_TABLE(PoolTable, pool_table)
 TESSERA_TABLE(RecurrentTable, recurrent_table)
