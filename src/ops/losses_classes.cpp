@@ -17,7 +17,17 @@ void require_weight_of_classes(std::string_view op, const Tensor& weight, const 
 // The shape without the last dim.
 Shape rows_of(const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); }
 
-/// A number for each example: its loss, and what it counts in a mean; 0 for those that are ignored.
+/// -value * factor of examples that are counted, 0 of others.
+Tensor where_counted(const Tensor& value, const Tensor& factor, const Tensor& counted) {
+  return map_elements({value, factor, counted}, value.dtype(), value.dtype(),
+                      [](const Tensor& v, const Tensor& f, const Tensor& c) {
+                        const Tensor zero = number_like(c, 0);
+                        return where(ne(c, zero), -(v * f), zero);
+                      });
+}
+
+/// A number for each example: its loss, what it counts in a mean, and whether it is counted; 0 for those that are
+/// ignored.
 struct Likelihood {
   Tensor loss, weight, counted;
 };
@@ -27,13 +37,18 @@ Likelihood likelihood_of(std::string_view op, const Tensor& logs, const Tensor& 
   require_classes(op, target);
   require_shape(op, "target", target.meta(), rows_of(logs.shape()));
   require_weight_of_classes(op, weight, logs.shape().back());
-  const Tensor wide = cast(target, Int64), zero = number_like(logs, 0);
-  const Tensor counted = ne(wide, number_like(wide, static_cast<double>(ignore_index)));
-  const Tensor at = where(counted, wide, number_like(wide, 0));
+  const DType dtype = logs.dtype();
+  const double ignored = static_cast<double>(ignore_index);
+  const Tensor counted = map_elements(
+      {target}, Int64, dtype, [](const Tensor& t, double none) { return ne(t, number_like(t, none)); }, ignored);
+  const Tensor at = map_elements(
+      {target}, Int64, Int64,
+      [](const Tensor& t, double none) { return where(ne(t, number_like(t, none)), t, number_like(t, 0)); }, ignored);
   const Tensor picked = squeeze(gather(logs, -1, unsqueeze(at, -1)), -1);
-  Tensor factor = cast(counted, logs.dtype());
-  if (weight.defined()) factor = factor * squeeze(embedding(at, unsqueeze(cast(weight, logs.dtype()), 1)), -1);
-  return {where(counted, -(picked * factor), zero), factor, counted};
+  Tensor factor = counted;
+  if (weight.defined()) factor = factor * squeeze(embedding(at, unsqueeze(cast(weight, dtype), 1)), -1);
+  const Tensor loss = where_counted(picked, factor, counted);
+  return {loss, factor, counted};
 }
 
 // Examples as rows [n, classes], classes of targets [n, ...]: a single example is one row.
@@ -92,7 +107,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   }
   const Likelihood each = likelihood_of(op, logs, target, weight, o.ignore_index);
   if (o.label_smoothing == 0) return reduced(each.loss, each.weight, o.reduction);
-  const Tensor smooth = where(each.counted, -sum(weighted(logs), {-1}), number_like(logs, 0));
+  const Tensor smooth = where_counted(sum(weighted(logs), {-1}), each.counted, each.counted);
   return reduced(each.loss * (1 - o.label_smoothing) + smooth * shared, each.weight, o.reduction);
 }
 
@@ -115,12 +130,16 @@ Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction r
   const auto [in, given] = rows_of_examples(op, x, target, true);
   const Tensor classes = cast(given, Int64), none = number_like(classes, 0);
   const Tensor listed = eq(cumsum(cast(lt(classes, none), Int64), 1), none), at = where(listed, classes, none);
-  const Tensor hits = cast(one_hot(at, in.size(1)), Int64) * cast(unsqueeze(listed, 2), Int64);
-  const Tensor others = eq(sum(hits, {1}, true), none);  // [n, 1, classes]: those that are not listed
-  const Tensor over = relu(unsqueeze(in, 1) - unsqueeze(gather(in, 1, at), 2) + 1.0);
-  const Tensor counts = logical_and(unsqueeze(listed, 2), others);
-  const double classes_count = static_cast<double>(in.size(1));
-  return reduced_examples(sum(where(counts, over, number_like(in, 0)), {1, 2}) / classes_count, x, reduction);
+  const Tensor each = arange(0, static_cast<double>(in.size(1)), 1, Int64, in.device());
+  const Tensor hits = eq(unsqueeze(where(listed, classes, number_like(classes, -1)), 2), each);
+  const Tensor others = logical_not(any(hits, {1}, true));  // [n, 1, classes]: those that are not listed
+  const auto over = [](const Tensor& v, const Tensor& own, const Tensor& is_listed, const Tensor& is_other) {
+    const Tensor zero = number_like(v, 0);
+    return where(ne(is_listed * is_other, zero), relu(v - own + 1.0), zero);
+  };
+  const Tensor own = unsqueeze(gather(in, 1, at), 2), all = unsqueeze(in, 1);
+  const Tensor values = map_elements({all, own, unsqueeze(listed, 2), others}, in.dtype(), in.dtype(), over);
+  return reduced_examples(sum(values, {1, 2}) / static_cast<double>(in.size(1)), x, reduction);
 }
 
 Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target, const Tensor& weight, Reduction reduction) {
