@@ -42,6 +42,15 @@ def _weighted(loss, weight, reduction):
     return _reduced(loss * weight, reduction, _C.sum(weight.expand(loss.shape)))
 
 
+def _loss(function, reduction, input, target, *arguments):
+    """A loss of elements, to whose shape both broadcast."""
+    if reduction not in ("none", "mean", "sum"):
+        raise _C.Error(f"reduction: {reduction!r} is none of: none, mean, sum")
+    if input.shape != target.shape:
+        input, target = shapes.broadcast_tensors(input, target)
+    return function(input, target, *arguments, reduction)
+
+
 def _batched(rank):
     """Lets a function of images take one without a batch: `rank` counts the batch and the channels."""
     def decorate(function):
@@ -346,6 +355,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tens
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    if beta == 1 and threshold >= 20 and input.dtype != dtype.float64:  # beyond which it is x, rounded
+        return _C.softplus(input)
     scaled = input * float(beta)
     return _C.where(_C.gt(scaled, threshold), input, _C.softplus(scaled) / float(beta))
 
@@ -361,7 +372,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 
 def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
-    return _C.where(_C.gt(input, threshold), input, creation.full_like(input, value))
+    return _C.threshold(input, threshold, value)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
@@ -471,45 +482,34 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: float, attn_
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    loss = _C.square(_C.sub(input, target))
-    return _weighted(loss, weight, reduction)
+    if weight is None:
+        return _loss(_C.mse_loss, reduction, input, target)
+    return _weighted(_loss(_C.mse_loss, "none", input, target), weight, reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    loss = _C.abs(_C.sub(input, target))
-    return _weighted(loss, weight, reduction)
+    if weight is None:
+        return _loss(_C.l1_loss, reduction, input, target)
+    return _weighted(_loss(_C.l1_loss, "none", input, target), weight, reduction)
 
 
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None =
                None) -> Tensor:
-    apart = _C.abs(_C.sub(input, target))
-    loss = _C.where(_C.le(apart, delta), apart * apart * 0.5, (apart - 0.5 * delta) * delta)
-    return _weighted(loss, weight, reduction)
+    if weight is None:
+        return _loss(_C.huber_loss, reduction, input, target, delta)
+    return _weighted(_loss(_C.huber_loss, "none", input, target, delta), weight, reduction)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    if beta == 0:
-        return l1_loss(input, target, reduction)
-    return _reduced(huber_loss(input, target, "none", beta) / beta, reduction)
+    return _loss(_C.smooth_l1_loss, reduction, input, target, beta)
 
 
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str =
              'mean') -> Tensor:
     """input [n, classes, ...] of logarithms of probabilities, target [n, ...]."""
     if input.ndim == 1:
-        out = nll_loss(input.unsqueeze(0), target.reshape((1,)), weight, ignore_index, "none")
-        counted = _C.ne(target.reshape((1,)), ignore_index).to(input.dtype)
-        there = _C.where(_C.ne(target, ignore_index), target, 0 * target)
-        share = counted if weight is None else weight[there].reshape((1,)) * counted
-        return _C.sum(out) / _C.sum(share) if reduction == "mean" else _C.sum(out) if reduction == "sum" else out.reshape(())
-    there = _C.ne(target, ignore_index)
-    index = _C.where(there, target, creation.zeros_like(target))
-    counted = there.to(input.dtype)
-    if weight is not None:
-        counted = counted * _C.index_select(weight, 0, index.reshape((-1,))).reshape(index.shape)
-    picked = _C.squeeze(_C.gather(input, 1, index.unsqueeze(1)), 1)
-    loss = _C.where(there, _C.neg(picked * counted), creation.zeros_like(picked))
-    return _reduced(loss, reduction, _C.sum(counted))
+        target = target.reshape(())
+    return _C.nll_loss(input, target, weight, ignore_index, reduction)
 
 
 def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
@@ -548,77 +548,52 @@ def _soft_cross_entropy(input, target, weight, reduction, label_smoothing):
 
 
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
-    def log(x: Tensor | None) -> Tensor:
-        return _C.clamp(_C.log(x), -100, math.inf)
-    loss = _C.neg(target * log(input) + (1 - target) * log(1 - input))
-    return _reduced(loss if weight is None else loss * weight, reduction)
+    return _loss(_C.binary_cross_entropy, reduction, input, target, weight)
 
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean",
                                      pos_weight: Tensor | None = None) -> Tensor:
-    positive = _C.logsigmoid(input) * target
-    loss = _C.neg((positive if pos_weight is None else positive * pos_weight) + _C.logsigmoid(_C.neg(input)) * (1 - target))
-    return _reduced(loss if weight is None else loss * weight, reduction)
+    return _loss(_C.binary_cross_entropy_with_logits, reduction, input, target, weight, pos_weight)
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    loss = _C.exp(target) * (target - input) if log_target else functions.xlogy(target, target) - target * input
     if reduction == "batchmean":
-        return _C.sum(loss) / input.shape[0] if input.ndim else _C.sum(loss)
-    return _reduced(loss, reduction)
+        total = _loss(_C.kl_div, "sum", input, target, log_target)
+        return total / input.shape[0] if input.ndim else total
+    return _loss(_C.kl_div, reduction, input, target, log_target)
 
 
 def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-08, reduction: str
                      = 'mean') -> Tensor:
-    loss = _C.exp(input) - target * input if log_input else input - target * _C.log(input + eps)
-    if full:
-        stirling = target * _C.log(target) - target + 0.5 * _C.log(target * (2 * math.pi))
-        loss = loss + _C.where(_C.le(target, 1), creation.zeros_like(loss), stirling)
-    return _reduced(loss, reduction)
+    return _loss(_C.poisson_nll_loss, reduction, input, target, log_input, full, eps)
 
 
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Operand, full: bool = False, eps: float = 1e-06, reduction: str =
                       'mean') -> Tensor:
     if not isinstance(var, Tensor):
         var = creation.full_like(input, var)
-    if var.ndim == input.ndim - 1:
-        var = var.unsqueeze(-1)
-    bounded = _C.where(_C.lt(var, eps), creation.full_like(var, eps), var)
-    bounded = var + (bounded - var).detach()  # the gradient passes as if nothing was bounded
-    loss = 0.5 * (_C.log(bounded) + _C.square(input - target) / bounded)
-    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+    return _loss(_C.gaussian_nll_loss, reduction, input, target, var, full, eps)
 
 
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
-    zero = creation.zeros_like(input)
-    apart = _C.where(_C.ne(target, 1), _C.relu(margin - input), zero)
-    return _reduced(_C.where(_C.ne(target, -1), input, zero) + apart, reduction)
+    return _loss(_C.hinge_embedding_loss, reduction, input, target, margin)
 
 
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
-    return _reduced(_C.relu(_C.neg(target) * (input1 - input2) + margin), reduction)
+    return _C.margin_ranking_loss(input1, input2, target, margin, reduction)
 
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    return _reduced(_C.log1p(_C.exp(_C.neg(target) * input)), reduction)
+    return _loss(_C.soft_margin_loss, reduction, input, target)
 
 
 def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
-    loss = _C.neg(target * _C.logsigmoid(input) + (1 - target) * _C.logsigmoid(_C.neg(input)))
-    return _reduced(_C.mean(loss if weight is None else loss * weight, -1), reduction)
+    return _loss(_C.multilabel_soft_margin_loss, reduction, input, target, weight)
 
 
 def multi_margin_loss(input: Tensor, target: Tensor, p: float = 1, margin: float = 1.0, weight: Tensor | None = None, reduction:
                       str = 'mean') -> Tensor:
-    x = input if input.ndim > 1 else input.reshape((1, -1))
-    index = target.reshape((-1, 1))
-    apart = _C.relu(margin - _C.gather(x, 1, index) + x)
-    loss = apart if p == 1 else apart * apart
-    if weight is not None:
-        loss = loss * _C.index_select(weight, 0, index.reshape((-1,))).unsqueeze(1)
-    others = 1 - _C.one_hot(index.reshape((-1,)), x.shape[1]).to(x.dtype)
-    loss = _C.sum(loss * others, 1) / x.shape[1]
-    return _reduced(loss if input.ndim > 1 else loss.reshape(()), reduction)
+    return _C.multi_margin_loss(input, target, int(p), margin, weight, reduction)
 
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
