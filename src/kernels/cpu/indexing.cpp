@@ -21,10 +21,31 @@ struct IndexArg {
       : data(index.data_ptr()), wide(index.dtype() == Int64), op(call.op.name.data()) {}
   int64_t read(int64_t offset, int64_t bound) const {
     const int64_t i = wide ? static_cast<const int64_t*>(data)[offset] : static_cast<const int32_t*>(data)[offset];
-    if (i < 0 || i >= bound) throw Error(fmt::format("{}: index {} is out of range for size {}", op, i, bound));
+    if (i < 0 || i >= bound) refuse(i, bound);
+    return i;
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void refuse(int64_t i, int64_t bound) const {
+    throw Error(fmt::format("{}: index {} is out of range for size {}", op, i, bound));
+  }
+};
+
+/// The same with a type that is known: for loops over many.
+template <class I>
+struct Indices {
+  const I* data;
+  const IndexArg& arg;
+  int64_t bound;
+  int64_t operator[](int64_t offset) const {
+    const I i = data[offset];
+    if (static_cast<uint64_t>(static_cast<int64_t>(i)) >= static_cast<uint64_t>(bound)) arg.refuse(i, bound);
     return i;
   }
 };
+template <class Fn>
+void with_indices(const IndexArg& arg, int64_t bound, const Fn& fn) {
+  if (arg.wide) fn(Indices<int64_t>{static_cast<const int64_t*>(arg.data), arg, bound});
+  else fn(Indices<int32_t>{static_cast<const int32_t*>(arg.data), arg, bound});
+}
 
 int64_t dim_of(const Call& call, const Operand& x) {
   checked_rank(call, x);
@@ -38,17 +59,28 @@ struct Gather {
   int64_t dim;
 };
 void run_gather(const Gather& g, Executor&) {
-  const int64_t bound = g.x.length[g.dim], step = g.x.stride[g.dim];
+  const int last = g.places.rank - 1;
+  const int64_t step = g.x.stride[g.dim], to_step = g.out.stride[last], index_step = g.places.stride[last];
   int64_t others[max_rank];
   std::copy(g.x.stride, g.x.stride + g.x.rank, others);
   others[g.dim] = 0;
-  with_size(g.x.dtype, [&]<class T>(T*) {
-    const T* from = static_cast<const T*>(g.x.data);
-    T* to = static_cast<T*>(g.out.data);
-    split(g.places.numel, 1, [&](int64_t begin, int64_t end, int) {
-      Walk<3> walk(g.places.rank, g.places.length, {others, g.places.stride, g.out.stride}, begin);
-      for (int64_t i = begin; i < end; ++i, walk.next())
-        to[walk.offset[2]] = from[walk.offset[0] + g.index.read(walk.offset[1], bound) * step];
+  const int64_t side = others[last];
+  with_indices(g.index, g.x.length[g.dim], [&](const auto& index) {
+    with_size(g.x.dtype, [&]<class T>(T*) {
+      split(g.places.numel, 1, [&](int64_t begin, int64_t end, int) {
+        each_stretch<3>(g.places.rank, g.places.length, {others, g.places.stride, g.out.stride}, begin, end,
+                        [&](const int64_t(&at)[3], int64_t count) {
+                          const T* from = static_cast<const T*>(g.x.data) + at[0];
+                          T* const to = static_cast<T*>(g.out.data) + at[2];
+                          if (index_step == 0) {
+                            from += index[at[1]] * step;
+                            for (int64_t i = 0; i < count; ++i) to[i * to_step] = from[i * side];
+                          } else {
+                            for (int64_t i = 0; i < count; ++i)
+                              to[i * to_step] = from[index[at[1] + i * index_step] * step + i * side];
+                          }
+                        });
+      });
     });
   });
 }
@@ -94,18 +126,31 @@ void run_scatter(const Scatter& s, Executor&) {
   const int64_t total = std::accumulate(lines, lines + s.places.rank, int64_t{1}, std::multiplies<>());
   const int64_t to_step = s.out.stride[dim], index_step = s.places.stride[dim], from_step = s.source.stride[dim];
   const auto run = [&]<class T>(T*) {
-    split(total, length * most, [&](int64_t begin, int64_t end, int) {
-      Walk<3> walk(s.places.rank, lines, {strides[0], strides[1], strides[2]}, begin);
-      for (int64_t line = begin; line < end; ++line, walk.next()) {
-        const int64_t count = dim == last ? 1 : std::min(most, columns - walk.at(static_cast<int>(last)) * most);
-        T* const to = static_cast<T*>(s.out.data) + walk.offset[0];
-        const T* from = static_cast<const T*>(s.source.data) + walk.offset[2];
-        for (int64_t i = 0, index = walk.offset[1]; i < length; ++i, index += index_step, from += from_step)
-          for (int64_t c = 0; c < count; ++c) {
-            T& held = to[s.index.read(index + c * side[1], s.bound) * to_step + c * side[0]];
-            held = static_cast<T>(Combine()(held, from[c * side[2]]));
+    const auto put = [](T& held, T value) { held = static_cast<T>(Combine()(held, value)); };
+    with_indices(s.index, s.bound, [&](const auto& index) {
+      split(total, length * most, [&](int64_t begin, int64_t end, int) {
+        Walk<3> walk(s.places.rank, lines, {strides[0], strides[1], strides[2]}, begin);
+        for (int64_t line = begin; line < end; ++line, walk.next()) {
+          T* const to = static_cast<T*>(s.out.data) + walk.offset[0];
+          const T* const from = static_cast<const T*>(s.source.data) + walk.offset[2];
+          const int64_t at = walk.offset[1];
+          if (dim == last) {
+            for (int64_t i = 0; i < length; ++i) put(to[index[at + i * index_step] * to_step], from[i * from_step]);
+            continue;
           }
-      }
+          const int64_t count = std::min(most, columns - walk.at(static_cast<int>(last)) * most);
+          for (int64_t i = 0; i < length; ++i) {
+            const T* const row = from + i * from_step;
+            if (side[1] == 0) {
+              T* const place = to + index[at + i * index_step] * to_step;
+              for (int64_t c = 0; c < count; ++c) put(place[c * side[0]], row[c * side[2]]);
+            } else {
+              for (int64_t c = 0; c < count; ++c)
+                put(to[index[at + i * index_step + c * side[1]] * to_step + c * side[0]], row[c * side[2]]);
+            }
+          }
+        }
+      });
     });
   };
   if constexpr (std::is_same_v<Combine, Overwrite>) with_size(s.out.dtype, run);
@@ -158,23 +203,31 @@ struct Take {
 };
 void run_take(const Take& t, Executor&) {
   const int dim = static_cast<int>(t.dim), inner = t.x.rank - dim - 1;
-  const int64_t count = t.places.numel, bound = t.x.length[dim];
-  with_size(t.x.dtype, [&]<class T>(T*) {
-    const T* from = static_cast<const T*>(t.x.data);
-    T* to = static_cast<T*>(t.out);
+  const int64_t count = t.places.numel, step = t.x.stride[dim];
+  const auto run = [&]<class T>(T*, const auto& index) {
     split(t.outer * count, t.block, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = t.index.read(offset_of(t.places, i % count), bound);
-        const T* source = from + Walk<1>(dim, t.x.length, {t.x.stride}, i / count).offset[0] + row * t.x.stride[dim];
-        if (t.dense) {
-          std::copy_n(source, t.block, to + i * t.block);
-        } else {
-          Walk<1> walk(inner, t.x.length + dim + 1, {t.x.stride + dim + 1}, 0);
-          for (int64_t e = 0; e < t.block; ++e, walk.next()) to[i * t.block + e] = source[walk.offset[0]];
+      for (int64_t i = begin, some; i < end; i += some) {
+        const int64_t first = i % count;
+        some = std::min(count - first, end - i);
+        const T* const from =
+            static_cast<const T*>(t.x.data) + Walk<1>(dim, t.x.length, {t.x.stride}, i / count).offset[0];
+        T* const to = static_cast<T*>(t.out) + i * t.block;
+        for (int64_t k = 0; k < some; ++k) {
+          const T* const source = from + index[offset_of(t.places, first + k)] * step;
+          if (t.block == 1) {
+            to[k] = *source;
+          } else if (t.dense) {
+            std::copy_n(source, t.block, to + k * t.block);
+          } else {
+            Walk<1> walk(inner, t.x.length + dim + 1, {t.x.stride + dim + 1}, 0);
+            for (int64_t e = 0; e < t.block; ++e, walk.next()) to[k * t.block + e] = source[walk.offset[0]];
+          }
         }
       }
     });
-  });
+  };
+  with_indices(t.index, t.x.length[dim],
+               [&](const auto& index) { with_size(t.x.dtype, [&](auto* type) { run(type, index); }); });
 }
 void take(const Call& call, Plan& plan, const Operand& x, int64_t dim, const Operand& index) {
   const Shape outer(x.shape().begin(), x.shape().begin() + dim), inner(x.shape().begin() + dim + 1, x.shape().end());

@@ -74,6 +74,22 @@ class Walk {
   int64_t at_[max_rank] = {};
 };
 
+/// Calls fn(offsets of N operands, count) for the positions [begin, end) of a shape with at least one dim, stretch
+/// after stretch along the last dim.
+template <int N, class Fn>
+void each_stretch(int rank, const int64_t* lengths, std::array<const int64_t*, N> strides, int64_t begin, int64_t end,
+                  const Fn& fn) {
+  const int last = rank - 1;
+  Walk<N> rows(last, lengths, strides, begin / lengths[last]);
+  for (int64_t i = begin, count; i < end; i += count, rows.next()) {
+    const int64_t first = i % lengths[last];
+    count = std::min(lengths[last] - first, end - i);
+    int64_t at[N];
+    for (int k = 0; k < N; ++k) at[k] = rows.offset[k] + first * strides[k][last];
+    fn(at, count);
+  }
+}
+
 inline int64_t offset_of(const Lines& t, int64_t position) {
   return t.dense ? position : Walk<1>(t.rank, t.length, {t.stride}, position).offset[0];
 }
