@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/capture_state.h"
 #include "ops/check.h"
 #include "ops/sample.h"
 #include "ops/sample_kernels.h"
@@ -158,6 +159,13 @@ std::vector<int64_t> remaining_boxes(const std::vector<Box>& boxes, const double
   return kept;
 }
 
+// On the host, where values may be read: a card takes regions of images that are not there as empty.
+void require_images_of_regions(std::string_view op, const Tensor& x, const Tensor& batch) {
+  if (batch.device() != cpu() || is_capturing()) return;
+  for (const int64_t image : batch.to_vector<int64_t>())
+    if (image < 0 || image >= x.size(0)) fail(op, "a region is of image {} of {}", image, to_string(x.shape()));
+}
+
 }  // namespace
 
 Tensor roi_align(const Tensor& x, const Tensor& regions, const Tensor& batch, const RoiAlignOptions& o) {
@@ -166,7 +174,8 @@ Tensor roi_align(const Tensor& x, const Tensor& regions, const Tensor& batch, co
   const int64_t count = regions.size(0);
   if (batch.dim() != 1 || batch.size(0) != count || is_floating(batch.dtype()))
     fail(op, "batch must be integers of shape [{}], not {}", count, describe(batch));
-  if (has_roi_align_kernel(x, regions, o)) return roi_align_by_kernel(x, regions, batch, o);
+  require_images_of_regions(op, x, batch);
+  if (has_roi_align_kernel(regions, o)) return roi_align_by_kernel(x, regions, batch, o);
   const Tensor rows = rows_of_images(x);
   if (o.sampling_ratio > 0) return aligned_regions(rows, x, regions, batch, o, o.sampling_ratio, o.sampling_ratio);
   if (count == 0) return zeros({0, x.size(1), o.rows, o.columns}, x.dtype(), x.device());

@@ -141,7 +141,7 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
     fail(op, "grid {} does not fit x {}", to_string(grid.shape()), to_string(x.shape()));
   require_images(op, x);
   if (!is_floating(grid.dtype())) fail(op, "grid must be floating, not {}", describe(grid));
-  return x.device().is_gpu() ? grid_sample_by_kernel(x, grid, options) : composed_grid_sample(x, grid, options);
+  return grid_sample_by_kernel(x, grid, options);
 }
 
 Tensor composed_grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options) {

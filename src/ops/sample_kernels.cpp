@@ -346,8 +346,8 @@ Tensor grid_sample_by_kernel(const Tensor& x, const Tensor& grid, const GridSamp
                                       options.align_corners});
 }
 
-bool has_roi_align_kernel(const Tensor& x, const Tensor& regions, const RoiAlignOptions& options) {
-  return x.device().is_gpu() && !options.max && !(grad_enabled() && regions.requires_grad());
+bool has_roi_align_kernel(const Tensor& regions, const RoiAlignOptions& options) {
+  return !options.max && !(grad_enabled() && regions.requires_grad());
 }
 Tensor roi_align_by_kernel(const Tensor& x, const Tensor& regions, const Tensor& batch,
                            const RoiAlignOptions& options) {

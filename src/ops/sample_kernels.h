@@ -1,4 +1,4 @@
-// Sampling and regions as operators with kernels of their own, which GPUs take, and made of other operators.
+// Sampling and regions as operators with kernels of their own, and made of other operators.
 #pragma once
 #include "tessera/ops_image.h"
 
@@ -9,7 +9,7 @@ Tensor grid_sample_by_kernel(const Tensor& x, const Tensor& grid, const GridSamp
 Tensor composed_grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options);
 
 /// Whether there is a kernel for such a roi_align(): for means, and regions that need no gradient.
-bool has_roi_align_kernel(const Tensor& x, const Tensor& regions, const RoiAlignOptions& options);
+bool has_roi_align_kernel(const Tensor& regions, const RoiAlignOptions& options);
 Tensor roi_align_by_kernel(const Tensor& x, const Tensor& regions, const Tensor& batch, const RoiAlignOptions& options);
 
 }  // namespace tessera

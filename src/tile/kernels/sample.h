@@ -50,8 +50,8 @@ namespace detail {
 
 template <class C>
 TESSERA_HD i32 place_of(C whole, i32 size, const SampleRule& rule) {
-  if (rule.beyond == ImageBeyond::zeros)
-    return whole >= C(0) && whole <= static_cast<C>(size - 1) ? static_cast<i32>(whole) : -1;
+  if (whole >= C(0) && whole <= static_cast<C>(size - 1)) return static_cast<i32>(whole);
+  if (rule.beyond == ImageBeyond::zeros) return -1;
   return static_cast<i32>(round(within_image(whole, size, rule).at));
 }
 
@@ -185,13 +185,19 @@ struct GridSources {
   TESSERA_HD i64 together() const { return each_image; }
   TESSERA_HD i64 first(i64 n) const { return n * each_image; }
   TESSERA_HD i64 last(i64 n) const { return (n + 1) * each_image; }
+  TESSERA_HD i64 image_of(i64 group) const { return group; }
   TESSERA_HD i64 plane() const { return image.plane(); }
   /// fn(image, offset in the plane, weight)
   template <class Fn>
   TESSERA_HD void each(i64 source, const Fn& fn) const {
     const i64 n = source / each_image;
-    each_tap(image, taps_at<N>(image, grid + source * image.spatial),
-             [&](i32 offset, C weight) { fn(n, offset, weight); });
+    each_of(n, source - n * each_image, fn);
+  }
+  /// The same of a group of those that lie together.
+  template <class Fn>
+  TESSERA_HD void each_of(i64 group, i64 at, const Fn& fn) const {
+    each_tap(image, taps_at<N>(image, grid + (group * each_image + at) * image.spatial),
+             [&](i32 offset, C weight) { fn(group, offset, weight); });
   }
 };
 
@@ -209,12 +215,18 @@ struct RegionSources {
   TESSERA_HD i64 together() const { return i64(bins[0]) * bins[1]; }
   TESSERA_HD i64 first(i64) const { return 0; }
   TESSERA_HD i64 last(i64) const { return count(); }
+  TESSERA_HD i64 image_of(i64 group) const { return batch[group]; }
   TESSERA_HD i64 plane() const { return i64(size[0]) * size[1]; }
   template <class Fn>
   TESSERA_HD void each(i64 source, const Fn& fn) const {
-    const i64 region = source / together(), n = batch[region];
+    const i64 region = source / together();
+    each_of(region, source - region * together(), fn);
+  }
+  template <class Fn>
+  TESSERA_HD void each_of(i64 region, i64 at, const Fn& fn) const {
+    const i64 n = batch[region];
     if (n < 0 || n >= images) return;
-    const i32 bin = static_cast<i32>(source - region * together());
+    const i32 bin = static_cast<i32>(at);
     const Along rows = along(region, 0, bin / bins[1]), columns = along(region, 1, bin % bins[1]);
     const C share = C(1) / (static_cast<C>(rows.samples) * static_cast<C>(columns.samples));
     for (i32 i = 0; i < rows.samples; ++i) {

@@ -48,40 +48,113 @@ void with_sources(const RoiAlignArgs& a, const Fn& fn) {
   });
 }
 
+/// What some sources of a group take of its image's planes, one source behind the other. Channels read it one by one,
+/// so that a plane stays near.
+template <class C>
+struct Block {
+  static constexpr int most = 256, most_taps = 4096;  // sources, and what they take
+  int first = 0, count = 0;                           // those that are held
+  int begin[most + 1];
+  tile::i32 offset[most_taps];
+  C weight[most_taps];
+
+  int taps() const { return begin[count]; }
+  void start(int at) { first = count = at, begin[at] = 0; }
+  /// fn(source, its first tap, the one behind its last)
+  template <class Fn>
+  void each(const Fn& fn) const {
+    for (int i = first; i < count; ++i) fn(i, begin[i], begin[i + 1]);
+  }
+};
+
+/// Holds sources [at, last) of a group in a block; flush() takes what is held, and may come within a source.
+template <class C, class Sources, class Flush>
+void fill_block(Block<C>& block, const Sources& sources, i64 group, i64 at, i64 last, const Flush& flush) {
+  block.start(0);
+  for (int i = 0; at + i < last; ++i) {
+    block.begin[i + 1] = block.begin[i];
+    block.count = i + 1;
+    sources.each_of(group, at + i, [&](i64, tile::i32 offset, C weight) {
+      if (block.taps() == Block<C>::most_taps) {
+        flush();
+        block.start(i);
+        block.begin[i + 1] = 0;
+        block.count = i + 1;
+      }
+      const int tap = block.begin[i + 1]++;
+      block.offset[tap] = offset;
+      block.weight[tap] = weight;
+    });
+  }
+  flush();
+}
+
 template <class Args>
 void sample(const Args& a, Executor& e) {
   with_sources(a, [&](auto type, const auto& sources) {
     using T = typename decltype(type)::type;
-    tile::for_rows(tile::ExecutorRef(e), sources.count(), a.channels * kCost, [&](i64 source, int) {
-      for (i64 first = 0; first < a.channels; first += tile::channels_together)
-        tile::sample_source<tile::compute_t<T>>(
-            sources, source, a.channels, first,
-            static_cast<int>(tile::min<i64>(tile::channels_together, a.channels - first)), static_cast<const T*>(a.x),
-            static_cast<T*>(a.y));
+    using C = tile::compute_t<T>;
+    const tile::ExecutorRef executor(e);
+    const i64 plane = sources.plane(), together = sources.together(), size = Block<C>::most;
+    if (sources.count() == 0) return;
+    const i64 blocks = (together + size - 1) / size;
+    executor.parallel(sources.count() / together * blocks, [&](i64 part, int thread) {
+      const i64 group = part / blocks, at = part % blocks * size, last = tile::min(together, at + size);
+      const i64 bytes = a.channels * size * i64(sizeof(C));
+      auto* const sums = static_cast<C*>(executor.scratch(thread, bytes + i64(sizeof(Block<C>))));
+      auto& block = *reinterpret_cast<Block<C>*>(reinterpret_cast<char*>(sums) + bytes);
+      for (i64 i = 0; i < a.channels * size; ++i) sums[i] = C(0);
+      const T* const image = static_cast<const T*>(a.x) + sources.image_of(group) * a.channels * plane;
+      fill_block(block, sources, group, at, last, [&] {
+        if (block.taps() == 0) return;  // of an image that is not there, too
+        for (i64 c = 0; c < a.channels; ++c) {
+          const T* const from = image + c * plane;
+          block.each([&](int i, int tap, int end) {
+            C sum = sums[c * size + i];
+            for (; tap < end; ++tap) sum += block.weight[tap] * tile::convert_element<C>(from[block.offset[tap]]);
+            sums[c * size + i] = sum;
+          });
+        }
+      });
+      T* const to = static_cast<T*>(a.y) + group * a.channels * together + at;
+      for (i64 c = 0; c < a.channels; ++c)
+        for (i64 i = 0; i < last - at; ++i) to[c * together + i] = tile::convert_element<T>(sums[c * size + i]);
     });
   });
 }
 
-/// A plane is one thread's, so that what comes to an element does so in order.
+/// Planes of a few channels are one thread's, so that what comes to an element does so in order.
 template <class Args>
 void input_grad(const Args& a, Executor& e) {
   with_sources(a, [&](auto type, const auto& sources) {
     using T = typename decltype(type)::type;
     using C = tile::compute_t<T>;
     const tile::ExecutorRef executor(e);
-    const i64 plane = sources.plane(), together = sources.together();
-    executor.parallel(a.images * a.channels, [&](i64 p, int thread) {
-      const i64 n = p / a.channels, c = p % a.channels;
-      C* const sum = static_cast<C*>(executor.scratch(thread, plane * i64(sizeof(C))));
-      for (i64 i = 0; i < plane; ++i) sum[i] = C(0);
-      for (i64 source = sources.first(n); source < sources.last(n); ++source) {
-        const C g = tile::convert_element<C>(
-            static_cast<const T*>(a.dy)[(source / together * a.channels + c) * together + source % together]);
-        sources.each(source, [&](i64 image, tile::i32 offset, C weight) {
-          if (image == n) sum[offset] += weight * g;
-        });
+    constexpr i64 most = 16;
+    const i64 plane = sources.plane(), together = sources.together(), groups = (a.channels + most - 1) / most;
+    executor.parallel(a.images * groups, [&](i64 part, int thread) {
+      const i64 n = part / groups, first = part % groups * most, count = tile::min(most, a.channels - first);
+      const i64 bytes = (count * plane * i64(sizeof(C)) + 63) / 64 * 64;
+      auto* const sums = static_cast<C*>(executor.scratch(thread, bytes + i64(sizeof(Block<C>))));
+      auto& block = *reinterpret_cast<Block<C>*>(reinterpret_cast<char*>(sums) + bytes);
+      for (i64 i = 0; i < count * plane; ++i) sums[i] = C(0);
+      for (i64 group = sources.first(n) / together; group < sources.last(n) / together; ++group) {
+        if (sources.image_of(group) != n) continue;
+        const T* const dy = static_cast<const T*>(a.dy) + (group * a.channels + first) * together;
+        for (i64 at = 0; at < together; at += Block<C>::most)
+          fill_block(block, sources, group, at, tile::min<i64>(together, at + Block<C>::most), [&] {
+            for (i64 k = 0; k < count; ++k) {
+              const T* const from = dy + k * together + at;
+              C* const sum = sums + k * plane;
+              block.each([&](int i, int tap, int end) {
+                const C g = tile::convert_element<C>(from[i]);
+                for (; tap < end; ++tap) sum[block.offset[tap]] += block.weight[tap] * g;
+              });
+            }
+          });
       }
-      for (i64 i = 0; i < plane; ++i) static_cast<T*>(a.dx)[p * plane + i] = tile::convert_element<T>(sum[i]);
+      T* const to = static_cast<T*>(a.dx) + (n * a.channels + first) * plane;
+      for (i64 i = 0; i < count * plane; ++i) to[i] = tile::convert_element<T>(sums[i]);
     });
   });
 }
