@@ -145,8 +145,6 @@ Tensor sparse_lines(const Tensor& x, int64_t dim, const SparseMatrix& m) {
                       DimAttrs{dim});
 }
 
-bool takes_sparse_lines(const Tensor& x) {
-  return is_floating(x.dtype()) && x.device().is_gpu() && !x.device().meta && !is_capturing();
-}
+bool takes_sparse_lines(const Tensor& x) { return is_floating(x.dtype()) && !x.device().meta && !is_capturing(); }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Products with a sparse matrix along a dim: what resizing, padding and means of windows are on GPUs.
+// Products with a sparse matrix along a dim: what resizing, padding and means of windows are.
 #pragma once
 #include <functional>
 #include <string>
@@ -23,7 +23,7 @@ SparseMatrix kept_matrix(const std::string& name, DType dtype, Device device,
 /// out[.., i, ..] = sum over j of matrix[i, j] x[.., j, ..] along `dim`.
 Tensor sparse_lines(const Tensor& x, int64_t dim, const SparseMatrix& matrix);
 
-/// Whether such a product is one call: x is floating, in memory of a card, and nothing is being captured.
+/// Whether such a product is one call: x is floating and in memory, and nothing is being captured.
 bool takes_sparse_lines(const Tensor& x);
 
 }  // namespace tessera

@@ -12,14 +12,19 @@ struct SparseRows {
   const C* weights;
   i64 entries, length, inner;
 
+  /// fn(place, weight) for the entries of row i.
+  template <class Fn>
+  TESSERA_HD void each(i64 i, const Fn& fn) const {
+    const i64 end = min<i64>(begins[i + 1], entries);
+    for (i64 t = max<i64>(begins[i], 0); t < end; ++t)
+      if (const int place = places[t]; place >= 0 && place < length) fn(i64(place), weights[t]);
+  }
   /// Elements from j on of row i of the product, as many as lanes say.
   template <class V, class T, class Lanes>
   TESSERA_HD V product(const T* x, i64 i, i64 j, Lanes lanes) const {
-    const i64 end = min<i64>(begins[i + 1], entries);
     V sum(element_t<V>(0));
-    for (i64 t = max<i64>(begins[i], 0); t < end; ++t)
-      if (const int place = places[t]; place >= 0 && place < length)
-        sum = fma(V(weights[t]), detail::load_lanes<V>(x + place * inner + j, lanes), sum);
+    each(i,
+         [&](i64 place, C weight) { sum = fma(V(weight), detail::load_lanes<V>(x + place * inner + j, lanes), sum); });
     return sum;
   }
 };

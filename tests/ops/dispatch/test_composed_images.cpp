@@ -72,6 +72,13 @@ std::vector<OfImages> functions_of_images() {
   };
 }
 
+// Eager resizing is a product with a sparse matrix, which rounds otherwise than the operators that are captured.
+void expect_same(const OfImages& f, const Tensor& captured, const Tensor& eager) {
+  const std::string_view name = f.name;
+  if (name == "resize" || name == "antialias") EXPECT_LE(relative_error(captured, eager), 1e-6);
+  else EXPECT_EQ(captured.to_vector<double>(), eager.to_vector<double>());
+}
+
 TEST(OfImages, AreCapturedForAnyNumber) {
   Generator g(3);
   const Tensor x = uniform64({3, 4, 6, 8}, g, 0.05, 0.95).to(Float32);
@@ -80,7 +87,7 @@ TEST(OfImages, AreCapturedForAnyNumber) {
     SCOPED_TRACE(f.name);
     const auto fn = [&](const Tensors& in) { return Tensors{f.run(in[0])}; };
     const Program program = capture(fn, {empty({n, 4, 6, 8}, Float32, meta(cpu()))});
-    EXPECT_EQ(program({x})[0].to_vector<double>(), f.run(x).to_vector<double>());
+    expect_same(f, program({x})[0], f.run(x));
   }
 }
 
@@ -95,8 +102,7 @@ TEST(OfImages, GoBackwardInCaptures) {
       const Tensor leaf = in[0].detach().set_requires_grad();
       return Tensors{grad({sum(square(f.run(leaf)))}, {leaf})[0]};
     };
-    EXPECT_EQ(capture(fn, {empty({n, 4, 6, 8}, Float32, meta(cpu()))})({x})[0].to_vector<double>(),
-              fn({x})[0].to_vector<double>());
+    expect_same(f, capture(fn, {empty({n, 4, 6, 8}, Float32, meta(cpu()))})({x})[0], fn({x})[0]);
   }
 }
 
