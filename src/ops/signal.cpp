@@ -1,10 +1,15 @@
 // Fourier transforms as products with their matrices, and what goes with them.
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <mutex>
 #include <numbers>
+#include <tuple>
 
+#include "core/capture_state.h"
 #include "core/util/allocation_limit.h"
 #include "ops/check.h"
+#include "tessera/autograd.h"
 #include "tessera/ops_pool.h"
 #include "tessera/ops_signal.h"
 
@@ -38,6 +43,24 @@ std::vector<double> fourier_matrix(const Transform& t) {
       }
   }
   return matrix;
+}
+
+// Of few sizes the matrices are kept, on their devices: to make one takes as long as to transform many rows.
+Tensor kept_fourier_matrix(const Transform& t, DType dtype, Device device) {
+  const Shape shape{t.in * t.parts, t.out * t.out_parts};
+  const auto make = [&] { return tensor(fourier_matrix(t), shape).to(dtype).to(device); };
+  constexpr size_t most = 8, largest = 1 << 20;
+  if (device.meta || is_capturing() || shape.numel().value() > static_cast<int64_t>(largest)) return make();
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, DType, std::string>;
+  static std::mutex mutex;
+  static auto* kept = new std::deque<std::pair<Key, Tensor>>;  // outlives what runs at exit
+  const Key key{t.length, t.in, t.parts, t.out, t.out_parts, t.inverse, t.onesided, dtype, to_string(device)};
+  const std::lock_guard lock(mutex);
+  for (const auto& [other, matrix] : *kept)
+    if (other == key) return matrix;
+  if (kept->size() == most) kept->pop_back();
+  const NoGrad plain;
+  return kept->emplace_front(key, make()).second;
 }
 
 Transform transform_of(const Tensor& x, int64_t dim, const FourierOptions& o) {
@@ -83,7 +106,7 @@ Tensor dft(const Tensor& x, int64_t dim, const FourierOptions& options) {
   Shape shape = signal.shape();
   shape.back() = t.out_parts;
   shape[shape.size() - 2] = t.out;
-  const Tensor matrix = tensor(fourier_matrix(t), {t.in * t.parts, t.out * t.out_parts}).to(x.dtype()).to(x.device());
+  const Tensor matrix = kept_fourier_matrix(t, x.dtype(), x.device());
   return transpose(reshape(matmul(flatten(signal, -2, -1), matrix), shape), dim, -2);
 }
 
