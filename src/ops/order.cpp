@@ -1,41 +1,20 @@
-// What sorts, ranks, counts and scans, made of topk, gather and sums.
+// What sorts, ranks and counts, made of topk, gather and sums; on the host mostly of loops.
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory>
 
 #include <fmt/format.h>
 
+#include "core/element.h"
 #include "ops/gradient.h"
-#include "ops/precise.h"
+#include "ops/on_host.h"
+#include "ops/one_line.h"
+#include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_shape.h"
 
 namespace tessera {
-namespace {
-
-Tensor index_numbers(int64_t n, Device device) { return arange(0, static_cast<double>(n), 1, Int64, device); }
-
-// A dim of x, and its size; a 0-d tensor counts as one element.
-struct Line {
-  Tensor x;
-  int64_t dim, size;
-  bool number;
-  Line(std::string_view op, const Tensor& given, int64_t d) : x(given), number(given.dim() == 0) {
-    if (number && (d == 0 || d == -1)) x = reshape(given, {1});
-    dim = normalize_dim(op, d, x.shape());
-    size = x.size(dim);
-  }
-  Tensor back(const Tensor& y) const { return number ? reshape(y, {}) : y; }
-};
-
-using Chosen = std::pair<Tensor, Tensor>;
-
-Chosen kept_or_dropped(const Line& line, const Tensor& value, const Tensor& index, bool keepdim) {
-  if (line.number) return {line.back(value), line.back(index)};
-  if (keepdim) return {value, index};
-  return {squeeze(value, line.dim), squeeze(index, line.dim)};
-}
-
-}  // namespace
 
 // ---- sorting
 
@@ -46,24 +25,82 @@ std::pair<Tensor, Tensor> sort(const Tensor& x, int64_t dim, bool descending) {
 }
 Tensor argsort(const Tensor& x, int64_t dim, bool descending) { return sort(x, dim, descending).second; }
 
+namespace {
+
+// Where the k-th smallest element of a line is, k from 1; NaN come last, and of equals the first comes first. With
+// `bad`, NaN is what comes of a line in which there is one.
+template <class T>
+int64_t place_of_kth(const T* line, int64_t length, int64_t step, int64_t k, bool bad, T* room) {
+  int64_t held = 0;
+  for (int64_t i = 0; i < length; ++i) {
+    const T v = line[i * step];
+    if (v == v) room[held++] = v;
+    else if (bad) return i;
+  }
+  const auto find = [&](const auto& is_one, int64_t which) {
+    int64_t i = 0;
+    for (;; ++i)
+      if (is_one(line[i * step]) && which-- == 0) return i;
+  };
+  if (k > held) return find([](T v) { return v != v; }, k - held - 1);
+  std::nth_element(room, room + k - 1, room + held);
+  const T value = room[k - 1];
+  const auto before = std::count_if(room, room + k - 1, [=](T v) { return v < value; });
+  return find([=](T v) { return v == value; }, k - 1 - before);
+}
+
+// Of a line without its dim, or with a size of 1 there.
+Tensor host_places_of_kth(const Line& line, int64_t k, bool bad) {
+  const auto forward = [dim = line.dim, k, bad](const Tensors& in) {
+    const Tensor x = contiguous(in[0]);
+    Shape shape = x.shape();
+    shape[dim] = 1;
+    const Tensor places = empty(shape, Int64);
+    const HostLines lines(x, dim);
+    with_element_type(x.dtype(), [&]<class T>(T*) {
+      each_part(lines.outer * lines.inner, 8 * lines.length, [&](int64_t begin, int64_t end) {
+        const auto room = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(lines.length));
+        for (int64_t i = begin; i < end; ++i) {
+          const T* const from = x.data<T>() + i / lines.inner * lines.length * lines.inner + i % lines.inner;
+          places.data<int64_t>()[i] = place_of_kth(from, lines.length, lines.inner, k, bad, room.get());
+        }
+      });
+    });
+    return Tensors{places};
+  };
+  return custom_function("place_of_kth", {line.x.detach()}, forward, {})[0];
+}
+
+Chosen kth(const Line& line, int64_t k, bool keepdim, bool bad) {
+  constexpr int64_t few = 16;  // a heap of so many is faster
+  if (on_host(line.x) && (bad || k > few)) {
+    const Tensor index = host_places_of_kth(line, k, bad);
+    return kept_or_dropped(line, gather(line.x, line.dim, index), index, keepdim);
+  }
+  const auto [values, index] = topk(line.x, k, line.dim, false);
+  const Chosen found =
+      kept_or_dropped(line, slice(values, line.dim, k - 1, k), slice(index, line.dim, k - 1, k), keepdim);
+  if (!bad || !is_floating(line.x.dtype())) return found;
+  const auto [largest, at] = max_with_index(line.x, line.dim, keepdim);  // NaN, where there is one
+  const Tensor is_bad = isnan(largest);
+  return {where(is_bad, line.back(largest), found.first), where(is_bad, line.back(at), found.second)};
+}
+
+}  // namespace
+
 std::pair<Tensor, Tensor> kthvalue(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   const Line line("kthvalue", x, dim);
   if (k < 1 || k > line.size)
     throw Error(fmt::format("kthvalue: no element {} among {} along dim {} of {}", k, line.size, line.dim,
                             to_string(x.shape())));
-  const auto [values, index] = topk(line.x, k, line.dim, false);
-  return kept_or_dropped(line, slice(values, line.dim, k - 1, k), slice(index, line.dim, k - 1, k), keepdim);
+  return kth(line, k, keepdim, false);
 }
 
 std::pair<Tensor, Tensor> median(const Tensor& x, int64_t dim, bool keepdim) {
   const Line line("median", x, dim);
   if (line.size == 0)
     throw Error(fmt::format("median: no elements to choose from along dim {} of {}", line.dim, to_string(x.shape())));
-  const Chosen middle = kthvalue(x, (line.size + 1) / 2, dim, keepdim);
-  if (!is_floating(x.dtype())) return middle;
-  const auto [largest, index] = max_with_index(x, dim, keepdim);  // NaN, where there is one
-  const Tensor bad = isnan(largest);
-  return {where(bad, largest, middle.first), where(bad, index, middle.second)};
+  return kth(line, (line.size + 1) / 2, keepdim, true);
 }
 Tensor median(const Tensor& x) {
   if (is_floating(x.dtype()) && x.shape().numel() == Dim(0)) return full({}, NAN, x.dtype(), x.device());
@@ -100,18 +137,13 @@ Tensor argmin_last(const Tensor& x, int64_t dim, bool keepdim) {
 
 // ---- places in what is sorted
 
+namespace {
+
 // By halves: low and high enclose each place, until they meet.
-Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
-  const bool one = sorted.dim() == 1;
-  bool fits = sorted.dim() > 0 && (one || sorted.dim() == values.dim());
-  for (int64_t d = 0; fits && !one && d < sorted.dim() - 1; ++d) fits = sorted.shape()[d] == values.shape()[d];
-  if (!fits)
-    throw Error(fmt::format("searchsorted: rows of {} do not match those of {}", to_string(values.shape()),
-                            to_string(sorted.shape())));
-  const Tensor wanted = one ? flatten(values) : values;
+Tensor composed_search(const Tensor& sorted, const Tensor& wanted, bool right) {
   const int64_t n = sorted.size(-1);
-  Tensor low = zeros(wanted.shape(), Int64, values.device());
-  Tensor high = full(wanted.shape(), static_cast<double>(n), Int64, values.device());
+  Tensor low = zeros(wanted.shape(), Int64, wanted.device());
+  Tensor high = full(wanted.shape(), static_cast<double>(n), Int64, wanted.device());
   for (int step = std::bit_width(static_cast<uint64_t>(n)); step > 0; --step) {
     const Tensor open = lt(low, high);
     const Tensor middle =
@@ -121,7 +153,59 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
     low = where(logical_and(open, after), middle + 1.0, low);
     high = where(logical_and(open, logical_not(after)), middle, high);
   }
-  return reshape(low, values.shape());
+  return low;
+}
+
+template <bool right, class T>
+void search_line(const T* sorted, int64_t n, const T* wanted, int64_t count, int64_t* places) {
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t low = 0, high = n;
+    const T value = wanted[i];
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      const bool after = !(right ? sorted[middle] > value : sorted[middle] >= value);
+      low = after ? middle + 1 : low;
+      high = after ? high : middle;
+    }
+    places[i] = low;
+  }
+}
+
+// Rows of `wanted` in rows of `sorted`, or all in one row.
+Tensor host_search(const Tensor& sorted, const Tensor& wanted, bool right) {
+  const auto forward = [right](const Tensors& in) {
+    const DType dtype = promote(in[0].dtype(), in[1].dtype());
+    const Tensor rows = contiguous(cast(in[0], dtype)), values = contiguous(cast(in[1], dtype));
+    const Tensor places = empty(values.shape(), Int64);
+    const int64_t n = rows.size(-1), width = values.numel() > 0 ? values.size(-1) : 1;
+    with_element_type(dtype, [&]<class T>(T*) {
+      each_part(values.numel(), 4 * std::bit_width(static_cast<uint64_t>(n)), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin, next; i < end; i = next) {
+          next = std::min(end, (i / width + 1) * width);
+          const auto search = right ? search_line<true, T> : search_line<false, T>;
+          search(rows.data<T>() + (rows.dim() == 1 ? 0 : i / width * n), n, values.data<T>() + i, next - i,
+                 places.data<int64_t>() + i);
+        }
+      });
+    });
+    return Tensors{places};
+  };
+  return custom_function("searchsorted", {sorted.detach(), wanted.detach()}, forward, {})[0];
+}
+
+}  // namespace
+
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
+  const bool one = sorted.dim() == 1;
+  bool fits = sorted.dim() > 0 && (one || sorted.dim() == values.dim());
+  for (int64_t d = 0; fits && !one && d < sorted.dim() - 1; ++d) fits = sorted.shape()[d] == values.shape()[d];
+  if (!fits)
+    throw Error(fmt::format("searchsorted: rows of {} do not match those of {}", to_string(values.shape()),
+                            to_string(sorted.shape())));
+  const Tensor wanted = one ? flatten(values) : values;
+  return reshape(
+      on_host(wanted) && on_host(sorted) ? host_search(sorted, wanted, right) : composed_search(sorted, wanted, right),
+      values.shape());
 }
 
 Tensor bucketize(const Tensor& values, const Tensor& boundaries, bool right) {
@@ -130,16 +214,62 @@ Tensor bucketize(const Tensor& values, const Tensor& boundaries, bool right) {
   return searchsorted(boundaries, values, right);
 }
 
+namespace {
+
+Tensor host_histogram(const Tensor& given, int64_t bins, double low, double high) {
+  const auto forward = [=](const Tensors& in) {
+    const Tensor x = contiguous(in[0]), counts = zeros({bins}, Int64);
+    const double scale = static_cast<double>(bins) / (high - low);
+    with_element_type(x.dtype(), [&]<class T>(T*) {
+      int64_t* const to = counts.data<int64_t>();
+      const T *const begin = x.data<T>(), *const end = begin + x.numel();
+      for (const T* at = begin; at != end; ++at) {
+        const auto v = static_cast<double>(*at);
+        if (v >= low && v <= high) ++to[std::min(bins - 1, static_cast<int64_t>((v - low) * scale))];
+      }
+    });
+    return Tensors{cast(counts, x.dtype())};
+  };
+  return custom_function("histc", {given}, forward, {})[0];
+}
+
+template <class T>
+std::pair<T, T> find_range(const T* begin, const T* end) {
+  std::pair range(*begin, *begin);
+  for (; begin != end; ++begin) range = {std::min(range.first, *begin), std::max(range.second, *begin)};
+  return range;
+}
+
+Tensor host_counts(const Tensor& given, int64_t least) {
+  const auto forward = [=](const Tensors& in) {
+    const Tensor x = contiguous(in[0]);
+    Tensor counts;
+    with_element_type(x.dtype(), [&]<class T>(T*) {
+      const T *const begin = x.data<T>(), *const end = begin + x.numel();
+      const auto [low, high] = begin == end ? std::pair(T(0), T(0)) : find_range(begin, end);
+      if (low < T(0)) throw Error(fmt::format("bincount: index {} is out of range", static_cast<int64_t>(low)));
+      counts = zeros({std::max(least, begin == end ? 0 : static_cast<int64_t>(high) + 1)}, Int64);
+      int64_t* const to = counts.data<int64_t>();
+      for (const T* at = begin; at != end; ++at) ++to[static_cast<int64_t>(*at)];
+    });
+    return Tensors{counts};
+  };
+  return custom_function("bincount", {given}, forward, {})[0];
+}
+
+}  // namespace
+
 Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   if (bins < 1) throw Error(fmt::format("histc: {} bins", bins));
   if (!is_floating(x.dtype())) throw Error(fmt::format("histc: takes floating-point tensors, not {}", describe(x)));
-  const Tensor flat = cast(flatten(x), Float64);
+  const Tensor flat = on_host(x) ? flatten(x) : cast(flatten(x), Float64);
   if (low == high && !(flat.shape()[0] == Dim(0))) low = amin(flat).item(), high = amax(flat).item();
   if (low == high) low -= 1, high += 1;
   if (!(low < high) || !std::isfinite(low) || !std::isfinite(high))
     throw Error(fmt::format("histc: no range from {} to {}", low, high));
-  const Tensor inside = logical_and(ge(flat, number_like(flat, low)), le(flat, number_like(flat, high)));
+  if (on_host(x)) return host_histogram(x.detach(), bins, low, high);
   const auto count = static_cast<double>(bins);
+  const Tensor inside = logical_and(ge(flat, number_like(flat, low)), le(flat, number_like(flat, high)));
   const Tensor bin = floor((where(inside, flat, number_like(flat, low)) - low) * (count / (high - low)));
   const Tensor counts = zeros({bins}, Int64, x.device());
   return cast(scatter_add(counts, 0, cast(clamp(bin, 0, count - 1), Int64), cast(inside, Int64)), x.dtype());
@@ -150,75 +280,10 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
     throw Error(fmt::format("bincount: takes a 1-d tensor of integers, not {}", describe(x)));
   if (weights.defined() && !(weights.shape() == x.shape()))
     throw Error(fmt::format("bincount: weights {} for {}", to_string(weights.shape()), to_string(x.shape())));
+  if (on_host(x) && !weights.defined()) return host_counts(x, least);
   const int64_t size = std::max<int64_t>(least, x.numel() == 0 ? 0 : amax(x).item<int64_t>() + 1);
   const Tensor each = weights.defined() ? weights : ones(x.shape(), Int64, x.device());
   return scatter_add(zeros({size}, each.dtype(), x.device()), 0, cast(x, Int64), each);
-}
-
-// ---- scans
-
-namespace {
-
-// Of a state at each element: after step i it is that of 2^i elements, combine(earlier ones, later ones).
-template <class Combine>
-Tensors scan_by_doubling(Tensors state, int64_t dim, int64_t size, const Combine& combine) {
-  for (int64_t reach = 1; reach < size; reach *= 2) {
-    Tensors earlier, later;
-    for (const Tensor& t : state) {
-      earlier.push_back(slice(t, dim, 0, size - reach));
-      later.push_back(slice(t, dim, reach, size));
-    }
-    const Tensors combined = combine(earlier, later);
-    for (size_t i = 0; i < state.size(); ++i) state[i] = concat({slice(state[i], dim, 0, reach), combined[i]}, dim);
-  }
-  return state;
-}
-
-// The values where the extreme was last met. NaN is the extreme of what it is among.
-Chosen running_extreme(std::string_view op, const Tensor& x, int64_t dim, bool largest) {
-  const Line line(op, x, dim);
-  Shape along(static_cast<size_t>(line.x.dim()), Dim(1));
-  along[line.dim] = line.size;
-  const Tensor index = expand(reshape(index_numbers(line.size, x.device()), along), line.x.shape());
-  const auto later_one = [&](const Tensor& a, const Tensor& b) {
-    const Tensor beyond = largest ? ge(b, a) : le(b, a);
-    return is_floating(x.dtype()) ? logical_or(beyond, isnan(b)) : beyond;
-  };
-  const Tensors found = scan_by_doubling({line.x.detach(), index}, line.dim, line.size,
-                                         [&](const Tensors& a, const Tensors& b) -> Tensors {
-                                           const Tensor taken = later_one(a[0], b[0]);
-                                           return {where(taken, b[0], a[0]), where(taken, b[1], a[1])};
-                                         });
-  const Tensor places = contiguous(found[1]);
-  return {line.back(gather(line.x, line.dim, places)), line.back(places)};
-}
-
-Tensor log_of_sum(const Tensor& a, const Tensor& b) {
-  const Tensor larger = maximum(a, b), smaller = minimum(a, b);
-  return larger + log1p(exp(where(eq(larger, smaller), number_like(a, 0), smaller - larger)));
-}
-
-}  // namespace
-
-Tensor cumprod(const Tensor& x, int64_t dim) {
-  const Line line("cumprod", x, dim);
-  const auto scan = [&](const Tensor& v) {
-    return scan_by_doubling({v}, line.dim, line.size,
-                            [](const Tensors& a, const Tensors& b) -> Tensors { return {a[0] * b[0]}; })[0];
-  };
-  return line.back(is_floating(x.dtype()) ? in_single(line.x, scan)
-                                          : scan(cast(line.x, x.dtype() == UInt64 ? UInt64 : Int64)));
-}
-
-std::pair<Tensor, Tensor> cummax(const Tensor& x, int64_t dim) { return running_extreme("cummax", x, dim, true); }
-std::pair<Tensor, Tensor> cummin(const Tensor& x, int64_t dim) { return running_extreme("cummin", x, dim, false); }
-
-Tensor logcumsumexp(const Tensor& x, int64_t dim) {
-  const Line line("logcumsumexp", x, dim);
-  return line.back(in_single(line.x, [&](const Tensor& v) {
-    return scan_by_doubling({v}, line.dim, line.size,
-                            [](const Tensors& a, const Tensors& b) -> Tensors { return {log_of_sum(a[0], b[0])}; })[0];
-  }));
 }
 
 // ---- what is there once
