@@ -633,10 +633,14 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """Distances [..., n, m] between the rows of both."""
+    if p == 2 and x1.shape[-1]:
+        return _C.cdist(x1, x2, p)
     return _vector_norm(_C.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1, False)
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    if p == 2:
+        return _C.pdist(input, p)
     at = creation.triu_indices(input.shape[0], input.shape[0], 1).to(device=input.device)
     return _vector_norm(_C.sub(input[at[0]], input[at[1]]), p, -1, False)
 

@@ -1,9 +1,12 @@
 // Distances, and losses of pairs and triplets. Under autocast distances are f32, as PyTorch's.
 #include "ops/losses.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "ops/on_host.h"
+#include "tessera/autograd.h"
 #include "tessera/ops_loss.h"
 
 namespace tessera {
@@ -40,11 +43,110 @@ Tensor distance_of(const Tensor& x1, const Tensor& x2, const F& f) {
   return in_single(amp::autocast_to_float32(x1), amp::autocast_to_float32(x2), f);
 }
 
-// All pairs by one product, which autocast must not lower. Its roundings may fall below 0.
-Tensor distances_by_product(const Tensor& a, const Tensor& b) {
+// The squares of all distances by one product, which autocast must not lower. Its roundings may fall below 0.
+Tensor squares_by_product(const Tensor& a, const Tensor& b) {
   const amp::Autocast off(BFloat16, {.enabled = false});
-  const Tensor squares = sum(square(a), {-1}, true) + transpose(sum(square(b), {-1}, true), -2, -1);
-  return power_of(clamp(squares - matmul(a, transpose(b, -2, -1)) * 2.0, 0, INFINITY), 0.5);
+  const Tensor lengths = sum(square(a), {-1}, true), others = sum(square(b), {-1}, true);
+  return clamp(lengths + transpose(others, -2, -1) - matmul(a * 2.0, transpose(b, -2, -1)), 0, INFINITY);
+}
+Tensor distances_by_product(const Tensor& a, const Tensor& b) {
+  const bool plain = !grad_enabled() || !(a.requires_grad() || b.requires_grad());  // no gradient to be 0 at 0
+  const Tensor squares = squares_by_product(a, b);
+  return plain ? sqrt(squares) : power_of(squares, 0.5);
+}
+
+// ---- pairs of one tensor's rows, on the host: in strips of `strip` lanes
+
+constexpr int64_t strip = 8;
+
+// x [n, width] -> the distances of rows i < j.
+template <class T>
+void distances_of_rows(const Tensor& x, const Tensor& across, const Tensor& out) {
+  const int64_t n = x.size(0), width = x.size(1), pitch = across.size(1);
+  const T *const rows = x.data<T>(), *const columns = across.data<T>();
+  T* const all = out.data<T>();
+  each_part(n, n * width / 2, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* const row = rows + i * width;
+      T* const to = all + i * n - i * (i + 1) / 2 - i - 1;
+      for (int64_t j = (i + 1) / strip * strip; j < n; j += strip) {
+        T sum[strip] = {};
+        for (int64_t k = 0; k < width; ++k) {
+          const T* const column = columns + k * pitch + j;
+          for (int64_t l = 0; l < strip; ++l) sum[l] += (row[k] - column[l]) * (row[k] - column[l]);
+        }
+        for (int64_t l = std::max<int64_t>(0, i + 1 - j); l < std::min(strip, n - j); ++l)
+          to[j + l] = std::sqrt(sum[l]);
+      }
+    }
+  });
+}
+
+// x [n, pitch] with zeros behind its width: each row's sum over the others of g / d times what lies between them.
+template <class T>
+void gradients_of_rows(const Tensor& x, const Tensor& distances, const Tensor& g, const Tensor& dx) {
+  const int64_t n = x.size(0), pitch = x.size(1);
+  const T *const rows = x.data<T>(), *const d = distances.data<T>(), *const slopes = g.data<T>();
+  T* const to = dx.data<T>();
+  each_part(n, n * pitch, [&](int64_t begin, int64_t end) {
+    std::vector<T> shares(static_cast<size_t>(n));
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        const int64_t low = std::min(i, j), high = std::max(i, j);
+        const int64_t pair = low * n - low * (low + 1) / 2 + high - low - 1;
+        shares[static_cast<size_t>(j)] = i == j || d[pair] == T(0) ? T(0) : slopes[pair] / d[pair];
+      }
+      for (int64_t k = i * pitch; k < (i + 1) * pitch; k += strip) {
+        T own[strip], sum[strip] = {};
+        std::copy_n(rows + k, strip, own);
+        const T* other = rows + k - i * pitch;
+        for (int64_t j = 0; j < n; ++j, other += pitch)
+          for (int64_t l = 0; l < strip; ++l) sum[l] += shares[static_cast<size_t>(j)] * (own[l] - other[l]);
+        std::copy_n(sum, strip, to + k);
+      }
+    }
+  });
+}
+
+template <class Fn>
+void of_float_type(const Tensor& x, const Fn& fn) {
+  if (x.dtype() == Float64) fn(double());
+  else fn(float());
+}
+
+Tensor composed_pdist(const Tensor& x, double p);
+
+Tensor host_pdist(const Tensor& given) {
+  const int64_t n = given.size(0), more = (strip - n % strip) % strip, wider = (strip - given.size(1) % strip) % strip;
+  const auto forward = [=](const Tensors& in) {
+    const Tensor x = contiguous(in[0]), across = contiguous(pad(transpose(x, 0, 1), {0}, {more}));
+    const Tensor out = empty({n * (n - 1) / 2}, x.dtype());
+    of_float_type(x, [&]<class T>(T) { distances_of_rows<T>(x, across, out); });
+    return Tensors{out};
+  };
+  const auto slope = [=](const Tensors& in) {
+    const Tensor x = contiguous(pad(in[0], {0}, {wider})), dx = zeros(x.shape(), x.dtype());
+    of_float_type(x, [&]<class T>(T) { gradients_of_rows<T>(x, contiguous(in[1]), contiguous(in[2]), dx); });
+    return Tensors{contiguous(slice(dx, 1, Dim(0), in[0].shape()[1]))};
+  };
+  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    if (grad_enabled()) return grad({composed_pdist(in[0], 2)}, {in[0]}, grads, false, true);
+    return custom_function("pdist_backward", {in[0], out[0], grads[0]}, slope, {});
+  };
+  return custom_function("pdist", {given}, forward, backward)[0];
+}
+
+Tensor composed_pdist(const Tensor& x, double p) {
+  std::vector<int64_t> first, second;
+  for (int64_t i = 0; i < x.size(0); ++i)
+    for (int64_t j = i + 1; j < x.size(0); ++j) {
+      first.push_back(i);
+      second.push_back(j);
+    }
+  const auto rows = [&](const std::vector<int64_t>& at) {
+    return index_select(x, 0, tensor(at, {static_cast<int64_t>(at.size())}).to(x.device()));
+  };
+  return length_of(rows(first) - rows(second), p, -1, false);
 }
 
 }  // namespace
@@ -76,17 +178,9 @@ Tensor pdist(const Tensor& x, double p) {
   require_p("pdist", p);
   require_float_pair("pdist", x, x);
   if (x.dim() != 2) fail("pdist", "x must have 2 dims, not shape {}", to_string(x.shape()));
-  std::vector<int64_t> first, second;
-  for (int64_t i = 0; i < x.size(0); ++i)
-    for (int64_t j = i + 1; j < x.size(0); ++j) {
-      first.push_back(i);
-      second.push_back(j);
-    }
-  const auto rows = [&](const std::vector<int64_t>& at, const Tensor& v) {
-    return index_select(v, 0, tensor(at, {static_cast<int64_t>(at.size())}).to(x.device()));
-  };
-  return distance_of(
-      x, x, [&](const Tensor& v, const Tensor&) { return length_of(rows(first, v) - rows(second, v), p, -1, false); });
+  return distance_of(x, x, [&](const Tensor& v, const Tensor&) {
+    return p == 2 && on_host(v) ? host_pdist(v) : composed_pdist(v, p);
+  });
 }
 
 Tensor cosine_similarity(const Tensor& x1, const Tensor& x2, int64_t dim, double eps) {
