@@ -4,6 +4,8 @@
 
 #include "core/util/allocation_limit.h"
 #include "ops/check.h"
+#include "ops/on_host.h"
+#include "ops/pad_on_host.h"
 #include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
 #include "tessera/ops_shape.h"
@@ -122,6 +124,7 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
   constexpr int64_t most = int64_t(1) << 48;
   Tensor y = x;
   Dims before, behind;
+  std::vector<std::vector<int64_t>> places(static_cast<size_t>(count));  // of the host's, empty where none is repeated
   for (int64_t i = 0; i < count; ++i) {
     const int64_t dim = x.dim() - count + i, size = x.size(dim);
     before.push_back(std::max<int64_t>(0, low[i]));
@@ -138,7 +141,10 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
       fail("pad", "reflections of {} and {} elements do not fit dim {} of {}, which has {} beside its end", before[i],
            behind[i], dim, to_string(x.shape()), left - 1);
     check_allocation({left + before[i] + behind[i]});
-    if (takes_sparse_lines(y)) {
+    if (on_host(y)) {
+      for (int64_t at = -before[i]; at < left + behind[i]; ++at)
+        places[static_cast<size_t>(i)].push_back(repeated_place(at, left, padding));
+    } else if (takes_sparse_lines(y)) {
       y = sparse_lines(y, dim, padded_lines(y, left, before[i], behind[i], padding));
     } else {
       Tensors parts{y};
@@ -147,6 +153,8 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
       y = concat(parts, dim);
     }
   }
+  if (std::any_of(places.begin(), places.end(), [](const auto& list) { return !list.empty(); }))
+    y = repeated_places(y, std::move(places));
   const auto grows = [](const Dims& list) {
     return std::any_of(list.begin(), list.end(), [](int64_t n) { return n > 0; });
   };

@@ -1,11 +1,20 @@
 // Pools of one to three spatial dims. Maxima and averages are separable, so they go through the kernels of two dims.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
+#include "core/attrs.h"
 #include "core/util/allocation_limit.h"
+#include "ops/capture.h"
+#include "ops/on_host.h"
+#include "ops/op_table.h"
+#include "ops/pool_places.h"
+#include "ops/sparse_lines.h"
 #include "ops/windows.h"
+#include "tessera/autograd.h"
 
 namespace tessera {
 namespace {
@@ -165,17 +174,22 @@ AdaptiveWindows adaptive_windows(int64_t size, int64_t count) {
   return w;
 }
 
-// fn(windows [..., count, most, ...], dim of the taps, their weights [count, most]) for each dim.
-template <class F>
-Tensor adaptive(std::string_view op, const Tensor& x, const Dims& sizes, F fn) {
+void require_adaptive(std::string_view op, const Tensor& x, const Dims& sizes) {
   const int64_t spatial = spatial_dims(op, x);
   if (static_cast<int64_t>(sizes.size()) != spatial) fail(op, "{} sizes for {} spatial dims", sizes.size(), spatial);
+  for (int64_t d = 0; d < spatial; ++d)
+    if (sizes[d] < 1 || x.size(2 + d) < 1)
+      fail(op, "{} windows on dim {} of {}", sizes[d], 2 + d, to_string(x.shape()));
+}
+
+// fn(windows [..., count, most, ...], dim of the taps, the windows) for each dim.
+template <class F>
+Tensor adaptive(const Tensor& x, const Dims& sizes, F fn) {
   Tensor y = x;
-  for (int64_t d = 0; d < spatial; ++d) {
-    const int64_t dim = 2 + d, size = x.size(dim);
-    if (sizes[d] < 1 || size < 1) fail(op, "{} windows on dim {} of {}", sizes[d], dim, to_string(x.shape()));
-    if (sizes[d] == size) continue;
-    const AdaptiveWindows w = adaptive_windows(size, sizes[d]);
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    const int64_t size = x.size(dim), count = sizes[dim - 2];
+    if (count == size) continue;
+    const AdaptiveWindows w = adaptive_windows(size, count);
     const Tensor places = tensor(w.places, {static_cast<int64_t>(w.places.size())}).to(x.device());
     Shape shape = y.shape();
     shape[dim] = w.count;
@@ -204,10 +218,99 @@ Tensor max_pool(const Tensor& x, const Windows& windows) {
   return amax(whole_windows(y, w), taps);
 }
 
+namespace {
+
+// Lines of windows that begin at `begin`, of which elements within [0, size) count; nothing where a window has none.
+std::optional<WindowLine> line_of_windows(const Windows& w, int64_t d, int64_t size, int64_t count) {
+  WindowLine line{{}, {}, w.dilation[d]};
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = i * w.stride[d] - w.low[d], step = w.dilation[d];
+    const int64_t first = begin < 0 ? (-begin + step - 1) / step : 0;
+    const int64_t end = begin < size ? std::min(w.size[d], (size - begin - 1) / step + 1) : 0;
+    if (end <= first) return {};
+    line.first.push_back(begin + first * step);
+    line.count.push_back(end - first);
+  }
+  return line;
+}
+std::optional<std::vector<WindowLine>> lines_of_windows(std::string_view op, const Tensor& x, const Windows& w) {
+  if (!on_host(x) || !is_floating(x.dtype())) return {};
+  std::vector<WindowLine> lines;
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {
+    const int64_t size = x.size(2 + d), count = window_count(op, w, d, size);
+    check_allocation({count});
+    auto line = line_of_windows(w, d, size, count);
+    if (!line) return {};
+    lines.push_back(std::move(*line));
+  }
+  return lines;
+}
+
+Tensor elements_at(const Tensor& x, const Tensor& places) {
+  return reshape(gather(flatten(x, 2), 2, flatten(places, 2)), places.shape());
+}
+
+// Of x [n, c, h, w], by the kernel, which says which tap of its window each maximum is.
+std::pair<Tensor, Tensor> largest_and_places(const Tensor& given, const PoolAttrs& a) {
+  const auto forward = [a](const Tensors& in) {
+    const Tensor& x = in[0];
+    const Tensors found = execute(find_op("max_pool2d"), {x}, a, true);
+    const Tensor taps = contiguous(found[1]), places = empty(taps.shape(), Int64);
+    const int64_t rows = taps.size(2), columns = taps.size(3), width = x.size(3), count = a.window[0] * a.window[1];
+    const auto offset_of = [&](int64_t tap) {
+      if (tap == count) return int64_t(0);  // padding alone
+      return tap / a.window[1] * a.dilation[0] * width + tap % a.window[1] * a.dilation[1];
+    };
+    const auto run = [&](const auto* from, const auto& offset) {
+      each_part(taps.size(0) * taps.size(1) * rows, 4 * columns, [&](int64_t begin, int64_t end) {
+        int64_t* to = places.data<int64_t>() + begin * columns;
+        const auto* tap = from + begin * columns;
+        for (int64_t line = begin; line < end; ++line) {
+          const int64_t first = (line % rows * a.stride[0] - a.padding[0]) * width - a.padding[1];
+          for (int64_t j = 0; j < columns; ++j)
+            *to++ = std::max<int64_t>(0, first + j * a.stride[1] + offset(static_cast<int64_t>(*tap++)));
+        }
+      });
+    };
+    if (taps.dtype() == UInt8) {
+      std::array<int64_t, 256> offsets{};
+      for (int64_t tap = 0; tap <= count; ++tap) offsets[static_cast<size_t>(tap)] = offset_of(tap);
+      run(taps.data<uint8_t>(), [&](int64_t tap) { return offsets[static_cast<size_t>(tap)]; });
+    } else {
+      run(taps.data<int64_t>(), offset_of);
+    }
+    return Tensors{found[0], places};
+  };
+  const auto backward = [](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    const Shape& s = in[0].shape();
+    const Tensor planes = zeros({s[0], s[1], s[2] * s[3]}, in[0].dtype());
+    return Tensors{reshape(scatter_add(planes, 2, flatten(out[1], 2), flatten(grads[0], 2)), s)};
+  };
+  const Tensors out = custom_function("max_pool_with_indices", {given}, forward, backward);
+  return {out[0], out[1]};
+}
+
+}  // namespace
+
 std::pair<Tensor, Tensor> max_pool_with_indices(const Tensor& x, const Windows& windows) {
   constexpr std::string_view op = "max_pool_with_indices";
   const int64_t spatial = spatial_dims(op, x);
   const Windows w = filled_windows(op, windows, spatial, true);
+  if (on_host(x) && is_floating(x.dtype()) && spatial < 3 && kernels_take(w, beyond_padding(op, x, w))) {
+    PoolAttrs a;
+    a.window[0] = a.stride[0] = a.dilation[0] = 1;
+    a.padding[0] = 0;
+    for (int64_t d = 0; d < spatial; ++d) {
+      const auto at = static_cast<size_t>(2 - spatial + d);
+      a.window[at] = w.size[d], a.stride[at] = w.stride[d], a.padding[at] = w.low[d], a.dilation[at] = w.dilation[d];
+    }
+    const auto [y, places] = largest_and_places(spatial == 1 ? unsqueeze(x, 2) : x, a);
+    return spatial == 1 ? std::pair(squeeze(y, 2), squeeze(places, 2)) : std::pair(y, places);
+  }
+  if (const auto lines = lines_of_windows(op, x, w)) {
+    const Tensor places = places_of_largest(x, *lines);
+    return {elements_at(x, places), places};
+  }
   Windows whole = w;
   const Tensor padded = padded_with(x.detach(), whole, beyond_padding(op, x, w), lowest_of(x.dtype()));
   const Tensor taps = argmax(flatten(whole_windows(padded, whole), 2 + spatial), -1);
@@ -243,22 +346,61 @@ Tensor lp_pool(const Tensor& x, const Windows& windows, double p) {
 }
 
 Tensor adaptive_max_pool(const Tensor& x, const Dims& sizes) {
-  return adaptive("adaptive_max_pool", x, sizes,
+  require_adaptive("adaptive_max_pool", x, sizes);
+  if (on_host(x) && is_floating(x.dtype())) {
+    std::vector<WindowLine> lines;
+    for (int64_t d = 2; d < x.dim(); ++d) {
+      const int64_t size = x.size(d), count = sizes[d - 2];
+      WindowLine& line = lines.emplace_back();
+      for (int64_t i = 0; i < count; ++i) {
+        line.first.push_back(i * size / count);
+        line.count.push_back(((i + 1) * size + count - 1) / count - line.first.back());
+      }
+    }
+    return elements_at(x, places_of_largest(x, lines));
+  }
+  return adaptive(x, sizes,
                   [](const Tensor& windows, int64_t taps, const AdaptiveWindows&) { return amax(windows, {taps}); });
 }
 
+namespace {
+
+// What the elements of each window are multiplied by, so that their sum is their mean.
+std::vector<double> mean_weights(const AdaptiveWindows& w) {
+  std::vector<double> weights;
+  for (int64_t i = 0; i < w.count; ++i) {
+    const auto first = w.places.begin() + i * w.most;
+    const auto size = static_cast<double>(*(first + w.most - 1) - *first + 1);
+    for (int64_t tap = 0; tap < w.most; ++tap) weights.push_back(static_cast<double>(tap) < size ? 1 / size : 0);
+  }
+  return weights;
+}
+
+Tensor means_of_lines(const Tensor& x, int64_t dim, int64_t count) {
+  const int64_t size = x.size(dim);
+  return sparse_lines(x, dim, kept_matrix(fmt::format("means {} {}", size, count), x.dtype(), x.device(), [&] {
+                        const AdaptiveWindows w = adaptive_windows(size, count);
+                        return sparse_matrix(w.places, mean_weights(w), count, size, x.dtype(), x.device());
+                      }));
+}
+
+}  // namespace
+
 Tensor adaptive_avg_pool(const Tensor& x, const Dims& sizes) {
-  require_floating("adaptive_avg_pool", x);
-  return adaptive("adaptive_avg_pool", x, sizes, [](const Tensor& windows, int64_t taps, const AdaptiveWindows& w) {
-    std::vector<double> weights;
-    for (int64_t i = 0; i < w.count; ++i) {
-      const auto first = w.places.begin() + i * w.most;
-      const auto size = static_cast<double>(*(first + w.most - 1) - *first + 1);
-      for (int64_t tap = 0; tap < w.most; ++tap) weights.push_back(static_cast<double>(tap) < size ? 1 / size : 0);
-    }
+  constexpr std::string_view op = "adaptive_avg_pool";
+  require_floating(op, x);
+  require_adaptive(op, x, sizes);
+  if (std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size == 1; })) return global_avg_pool(x);
+  if (takes_sparse_lines(x)) {
+    Tensor y = x;
+    for (int64_t d = 2; d < x.dim(); ++d)
+      if (sizes[d - 2] != x.size(d)) y = means_of_lines(y, d, sizes[d - 2]);
+    return y;
+  }
+  return adaptive(x, sizes, [](const Tensor& windows, int64_t taps, const AdaptiveWindows& w) {
     Shape shape{w.count, w.most};
     for (int64_t d = taps + 1; d < windows.dim(); ++d) shape.push_back(1);
-    return sum(mul(windows, tensor(weights, shape).to(windows.dtype()).to(windows.device())), {taps});
+    return sum(mul(windows, tensor(mean_weights(w), shape).to(windows.dtype()).to(windows.device())), {taps});
   });
 }
 

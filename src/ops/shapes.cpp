@@ -5,7 +5,11 @@
 
 #include <fmt/format.h>
 
+#include "core/element.h"
 #include "ops/gradient.h"
+#include "ops/on_host.h"
+#include "ops/op_table.h"
+#include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_shape.h"
 
@@ -50,9 +54,41 @@ Tensor repeat(const Tensor& x, const Dims& counts) {
   return y;
 }
 
+namespace {
+
+Tensor host_repeat_each(const Tensor& given, int64_t dim, int64_t count) {
+  const auto forward = [=](const Tensors& in) {
+    const Tensor x = contiguous(in[0]);
+    Shape shape = x.shape();
+    shape[dim] = shape[dim] * count;
+    const Tensor out = empty(shape, x.dtype());
+    const HostLines lines(x, dim);
+    with_element_type(x.dtype(), [&]<class T>(T*) {
+      each_part(lines.outer * lines.length, lines.inner * count, [&](int64_t begin, int64_t end) {
+        const T* const from = x.data<T>();
+        T* to = out.data<T>() + begin * lines.inner * count;
+        for (int64_t i = begin; i < end; ++i)
+          for (int64_t k = 0; k < count; ++k, to += lines.inner)
+            if (lines.inner == 1) *to = from[i];
+            else std::copy_n(from + i * lines.inner, lines.inner, to);
+      });
+    });
+    return Tensors{out};
+  };
+  const auto backward = [=](const Tensors& in, const Tensors&, const Tensors& grads) {
+    Shape apart = in[0].shape();
+    apart.insert(apart.begin() + dim + 1, Dim(count));
+    return Tensors{sum(reshape(grads[0], apart), {dim + 1})};
+  };
+  return custom_function("repeat_interleave", {given}, forward, backward)[0];
+}
+
+}  // namespace
+
 Tensor repeat_interleave(const Tensor& x, int64_t count, int64_t dim) {
   dim = normalize_dim("repeat_interleave", dim, x.shape());
   if (count < 0) throw Error(fmt::format("repeat_interleave: {} times", count));
+  if (count > 1 && on_host(x)) return host_repeat_each(x, dim, count);
   return repeat_along(x, dim, count, true);
 }
 
@@ -113,11 +149,14 @@ Tensor eye(int64_t rows, int64_t columns, int64_t offset, DType dtype, Device de
 // From both ends, so that both are met.
 Tensor linspace(double start, double end, int64_t steps, DType dtype, Device device) {
   if (steps < 0) throw Error(fmt::format("linspace: {} steps", steps));
-  const auto n = static_cast<double>(steps);
-  const double step = steps > 1 ? (end - start) / (n - 1) : 0;
-  const Tensor i = arange(0, n, 1, Float64, device);
-  const Tensor first_half = steps < 2 ? ge(i, number_like(i, 0)) : lt(i, number_like(i, n / 2));
-  return cast(where(first_half, i * step + start, (i - (n - 1)) * step + end), dtype);
+  if (!is_floating(dtype)) return cast(linspace(start, end, steps, Float64, device), dtype);
+  const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
+  const auto from = [&](double first, double by, int64_t count) {
+    return dispatch_one(find_op("arange"), {}, CreateAttrs{DimList(Shape{count}), dtype, first, by, device});
+  };
+  const int64_t half = steps - steps / 2;
+  return steps < 2 ? from(start, step, steps)
+                   : concat({from(start, step, half), flip(from(end, -step, steps - half), {0})}, 0);
 }
 
 Tensors meshgrid(const Tensors& tensors, bool swapped) {
