@@ -5,6 +5,7 @@
 #include "ops/check.h"
 #include "ops/gradient.h"
 #include "ops/precise.h"
+#include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_layers.h"
 #include "tessera/ops_shape.h"
@@ -82,6 +83,7 @@ Tensor reduced_bags(const Tensor& rows, const Bags& bags, BagMode mode) {
 Tensor embedding(const Tensor& index, const Tensor& weight, int64_t padding_idx) {
   const int64_t row = padding_row("embedding", weight, padding_idx);
   const Tensor rows = embedding(index, weight);
+  if (!grad_enabled() && !is_capturing()) return rows;
   return where(unsqueeze(eq(index, number_like(index, static_cast<double>(row))), -1), rows.detach(), rows);
 }
 
