@@ -1,5 +1,6 @@
 // tessera bench comm: collectives of the ranks that `tessera launch` began, from a few bytes up.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -85,6 +86,10 @@ struct CommCommand : CommonOptions {
       throw UsageError("one rank has nobody to exchange with: tessera launch --procs 2 -- tessera bench comm");
     if (least > most) throw UsageError(fmt::format("--min {} exceeds --max {}", least, most));
     const DType type = parse_dtype(dtype);
+    std::vector<std::string> names;
+    for (const Row& row : rows()) names.push_back(row.name);
+    if (!only.empty() && std::find(names.begin(), names.end(), only) == names.end())
+      throw UsageError(fmt::format("--only {} is none of {}", only, fmt::join(names, ", ")));
     Results results("bench comm", *this);
     results.extra()["ranks"] = world.size();
     results.extra()["engine"] = std::string(world.engine());
@@ -96,8 +101,9 @@ struct CommCommand : CommonOptions {
     }
     for (const Row& row : rows()) {
       if (!only.empty() && only != row.name) continue;
-      for (int64_t bytes = least; bytes <= most; bytes *= 4) {
+      for (int64_t bytes = least, last = 0; bytes <= most; bytes *= 4) {
         const int64_t each = world.size(), count = std::max<int64_t>(bytes / static_cast<int64_t>(size_of(type)), 1);
+        if (std::exchange(last, (count + each - 1) / each) == last) continue;  // every rank has at least an element
         Generator generator(1);
         const Tensor x = cast(rand({(count + each - 1) / each * each}, generator), type).to(target());
         const std::vector<double> times = measure(row, x, world);

@@ -18,7 +18,9 @@ struct LaunchCommand : dist::LaunchOptions {
       fmt::print(out, "{}\n", line);
       std::fflush(out);
     };
-    if (const int code = dist::launch(*this)) std::exit(code);
+    const int code = dist::launch(*this);
+    if (std::ferror(stdout)) throw Error("cannot write to the standard output");
+    if (code != 0) std::exit(code);
   }
 };
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <sys/stat.h>
+
 #include <climits>
 #include <csignal>
 #include <cstdlib>
@@ -48,7 +50,10 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
 
 void TrainingOptions::resume_after_restart(const std::string& checkpoint) {
   const char* const restarts = std::getenv("TESSERA_RESTART");
-  if (restarts && std::string_view(restarts) != "0" && std::filesystem::exists(checkpoint)) resume = true;
+  const char* const launched = std::getenv("TESSERA_LAUNCHED");
+  struct stat file {};
+  if (!restarts || std::string_view(restarts) == "0" || !launched || stat(checkpoint.c_str(), &file) != 0) return;
+  resume |= file.st_mtime >= std::strtoll(launched, nullptr, 10);  // an older one is of another run
 }
 
 models::Amp TrainingOptions::precision() const {

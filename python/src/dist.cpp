@@ -83,6 +83,9 @@ void bind_dist(nb::module_& m) {
       "The run was ended for all ranks: the message says which one failed, and why.";
   bind_groups(m);
   bind_collectives(m);
+  m.def(
+      "_sync_batch_norms", [](nn::Module& model, const Group& group) { return dist::sync_batch_norms(model, group); },
+      nb::arg("model"), nb::arg("group"));
   nb::class_<NoSync>(m, "NoSync", "A scope of DataParallel.no_sync().")
       .def("__enter__", &NoSync::enter)
       .def("__exit__", [](NoSync& s, const nb::args&) { s.exit(); });

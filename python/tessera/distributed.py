@@ -72,3 +72,8 @@ def recv(shape: Sequence[int], from_rank: int, group: Group, dtype: _C.DType = _
 def barrier(group: Group) -> None:
     """Returns once all ranks have called it."""
     _C._barrier(group)
+
+
+def sync_batch_norms(model: _C.Module, group: Group) -> int:
+    """Puts a norm over the batches of all ranks where each BatchNorm2d of the model is; returns how many."""
+    return _C._sync_batch_norms(model, group)

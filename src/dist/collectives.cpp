@@ -13,8 +13,8 @@ namespace {
 
 using Kind = Call::Kind;
 
-constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "reduce",     "all_gather", "gather",
-                                  "scatter",    "broadcast",      "all_to_all", "barrier"};
+constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "reduce",  "all_gather", "gather", "scatter",
+                                  "broadcast",  "all_to_all",     "barrier", "send",       "recv"};
 
 bool combines(Kind kind) { return kind <= Kind::Reduce; }
 
@@ -77,7 +77,9 @@ void check_differentiable(const char* what, const Tensor& x, ReduceOp op) {
 
 }  // namespace
 
-std::string_view name_of(Call::Kind kind) { return kNames[std::min<size_t>(static_cast<size_t>(kind), 8)]; }
+std::string_view name_of(Call::Kind kind) {
+  return kNames[std::min<size_t>(static_cast<size_t>(kind), std::size(kNames) - 1)];
+}
 
 std::string_view name(ReduceOp op) {
   constexpr std::string_view names[] = {"sum", "mean", "product", "max", "min"};

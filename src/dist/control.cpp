@@ -1,6 +1,7 @@
 #include "dist/control.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <cstring>
 
@@ -12,6 +13,11 @@ constexpr uint64_t kPage = 4096;
 
 }  // namespace
 
+Control::Control(SharedMemory memory, int ranks) : memory_(std::move(memory)) {
+  cpu_set_t set;
+  is_crowded_ = sched_getaffinity(0, sizeof set, &set) == 0 && ranks > CPU_COUNT(&set);
+}
+
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
@@ -19,7 +25,7 @@ int64_t now_ns() {
 
 std::shared_ptr<Control> Control::create(int ranks) {
   if (ranks < 1 || ranks > kMaxRanks) throw Error(fmt::format("dist: {} ranks are not 1 to {}", ranks, kMaxRanks));
-  std::shared_ptr<Control> out(new Control(SharedMemory::create(kMemory)));
+  std::shared_ptr<Control> out(new Control(SharedMemory::create(kMemory), ranks));
   out->block().ranks = static_cast<uint32_t>(ranks);
   out->block().used = (sizeof(ControlBlock) + kPage - 1) / kPage * kPage;
   out->block().magic = ControlBlock::kMagic;
@@ -29,10 +35,10 @@ std::shared_ptr<Control> Control::create(int ranks) {
 std::shared_ptr<Control> Control::join(int fd) {
   SharedMemory memory = SharedMemory::open(fd);
   if (memory.bytes() != kMemory) throw Error("dist: what the launcher left is not its memory");
-  std::shared_ptr<Control> out(new Control(std::move(memory)));
-  if (out->block().magic != ControlBlock::kMagic || out->ranks() > kMaxRanks)
-    throw Error("dist: the launcher is of another version");
-  return out;
+  const auto& block = *reinterpret_cast<const ControlBlock*>(memory.data());
+  const uint32_t ranks = block.ranks;
+  if (block.magic != ControlBlock::kMagic || ranks > kMaxRanks) throw Error("dist: the launcher is of another version");
+  return std::shared_ptr<Control>(new Control(std::move(memory), static_cast<int>(ranks)));
 }
 
 void Control::abort(const std::string& reason) {
@@ -70,14 +76,13 @@ void Control::wait(Counter& counter, uint32_t target, int self, int other) {
     Place& me;
     ~Leave() { me.waits_for.store(0, std::memory_order_relaxed); }
   } leave{me};
-  counter.wait_for(target, [&] {
+  counter.wait_for(target, is_crowded_, [&] {
     check();
-    if (place(other).has_left)
-      throw Error(fmt::format("dist: rank {} has ended, and rank {} waits for it", other, self));
-    if (static_cast<double>(now_ns() - began) * 1e-9 < timeout) return;
-    const std::string reason = fmt::format("rank {} has waited {:g} s for rank {}", self, timeout, other);
-    abort(reason);
-    throw Aborted(reason);
+    const bool has_left = place(other).has_left != 0;
+    if (!has_left && static_cast<double>(now_ns() - began) * 1e-9 < timeout) return;
+    abort(has_left ? fmt::format("rank {} has ended, and rank {} waits for it", other, self)
+                   : fmt::format("rank {} has waited {:g} s for rank {}", self, timeout, other));
+    check();
   });
 }
 

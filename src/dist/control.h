@@ -68,9 +68,10 @@ class Control {
   double timeout = 1800;
 
  private:
-  explicit Control(SharedMemory memory) : memory_(std::move(memory)) {}
+  Control(SharedMemory memory, int ranks);
   ControlBlock& block() const { return *reinterpret_cast<ControlBlock*>(memory_.data()); }
   SharedMemory memory_;
+  bool is_crowded_ = false;  // more ranks than processors
 };
 
 int64_t now_ns();

@@ -20,7 +20,9 @@ struct Call {
     Scatter,
     Broadcast,
     AllToAll,
-    Barrier
+    Barrier,
+    Send,
+    Recv
   };
   Kind kind = Kind::Barrier;
   DType dtype = UInt8;

@@ -40,13 +40,17 @@ std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
             "dist: {}={}, of a launcher that is not supported: start the program by `tessera launch`", variable, size));
     return alone();
   }
+  static std::mutex mutex;
+  static std::shared_ptr<Group::State> joined;  // its memory is that of one member
+  const std::lock_guard lock(mutex);
+  if (joined) return joined;
   auto control = Control::join(number(kMemoryVariable, 0, 1 << 20));
   control->timeout = options.timeout;
   const int rank = number(kRankVariable, 0, control->ranks() - 1);
   if (number(kSizeVariable, 1, kMaxRanks) != control->ranks())
     throw Error(
         fmt::format("dist: the launcher began {} ranks, and {} says otherwise", control->ranks(), kSizeVariable));
-  return make_world(std::move(control), rank);
+  return joined = make_world(std::move(control), rank);
 }
 
 }  // namespace

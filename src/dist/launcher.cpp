@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <optional>
 #include <set>
@@ -103,7 +104,15 @@ std::string how_it_ended(int rank, int status) {
   const int number = WTERMSIG(status);
   const char* const name = sigabbrev_np(number);
   return fmt::format("rank {} was ended by SIG{}{}", rank, name ? name : std::to_string(number).c_str(),
-                     number == SIGKILL ? ", as the system does where memory runs out" : "");
+                     number == SIGKILL ? " (out of memory?)" : "");
+}
+
+int processors() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+int threads_of_rank(const LaunchOptions& options) {
+  return options.threads > 0 ? options.threads : std::max(1, processors() / options.procs);
 }
 
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
@@ -111,9 +120,10 @@ int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 +
 /// All ranks, from their beginning to their end.
 class Run {
  public:
-  Run(const LaunchOptions& options, const Signals& signals, int restart)
+  Run(const LaunchOptions& options, const Signals& signals, int restart, std::string began)
       : options_(options),
         signals_(signals),
+        launched_(std::move(began)),
         control_(create_run(options.procs)),
         watch_(*control_, options.patience),
         ranks_(static_cast<size_t>(options.procs)) {
@@ -122,7 +132,7 @@ class Run {
   }
   ~Run() {
     for (Process& p : ranks_)
-      if (p.pid > 0 && !p.status) kill(p.pid, SIGKILL), waitpid(p.pid, nullptr, 0);
+      if (p.pid > 0 && !p.status) kill(-p.pid, SIGKILL), waitpid(p.pid, nullptr, 0);
   }
   Run(const Run&) = delete;
 
@@ -173,21 +183,14 @@ class Run {
     _exit(127);
   }
 
-  int threads() const {
-    if (options_.threads > 0) return options_.threads;
-    cpu_set_t set;
-    const int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return std::max(1, cpus / options_.procs);
-  }
-
   void pin(int r) const {
     cpu_set_t all, own;
     if (sched_getaffinity(0, sizeof all, &all) != 0) return;
     CPU_ZERO(&own);
-    const int first = r * threads();
+    const int first = r * threads_of_rank(options_);
     for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu) {
       if (!CPU_ISSET(cpu, &all)) continue;
-      if (seen >= first && seen < first + threads()) CPU_SET(cpu, &own);
+      if (seen >= first && seen < first + threads_of_rank(options_)) CPU_SET(cpu, &own);
       ++seen;
     }
     if (CPU_COUNT(&own) > 0) sched_setaffinity(0, sizeof own, &own);
@@ -201,7 +204,9 @@ class Run {
     all[kSizeVariable] = all["LOCAL_WORLD_SIZE"] = std::to_string(options_.procs);
     all[kMemoryVariable] = std::to_string(control_->memory().fd());
     all["TESSERA_RESTART"] = std::to_string(restart);
-    if (options_.threads > 0 || !all.contains("TESSERA_THREADS")) all["TESSERA_THREADS"] = std::to_string(threads());
+    all["TESSERA_LAUNCHED"] = launched_;  // seconds since 1970: what is older is of another run
+    if (options_.threads > 0 || !all.contains("TESSERA_THREADS"))
+      all["TESSERA_THREADS"] = std::to_string(threads_of_rank(options_));
     std::vector<std::string> out;
     for (const auto& [name, value] : all) out.push_back(name + "=" + value);
     return out;
@@ -266,7 +271,12 @@ class Run {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       Process& p = ranks_[r];
       int status = 0;
-      if (p.status || waitpid(p.pid, &status, WNOHANG) != p.pid) continue;
+      siginfo_t ended{};
+      if (p.status || waitid(P_PID, static_cast<id_t>(p.pid), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          !ended.si_pid)
+        continue;
+      kill(-p.pid, SIGKILL);  // what it has begun and left
+      waitpid(p.pid, &status, 0);
       p.status = status;
       control_->place(static_cast<int>(r)).has_left = 1;
       if (status != 0) failed(static_cast<int>(r), status);
@@ -301,6 +311,7 @@ class Run {
 
   const LaunchOptions& options_;
   const Signals& signals_;
+  std::string launched_;
   std::shared_ptr<Control> control_;
   WaitingRanks watch_;
   std::vector<Process> ranks_;
@@ -315,11 +326,16 @@ class Run {
 
 int launch(const LaunchOptions& options) {
   if (options.command.empty()) throw Error("launch: there is no command");
+  if (const int each = threads_of_rank(options); options.pins && each * options.procs > processors())
+    throw Error(fmt::format("launch: {} ranks of {} threads are not pinned to {} processors", options.procs, each,
+                            processors()));
+  const std::string began = std::to_string(std::time(nullptr));
   const Signals signals;
   for (int restart = 0;; ++restart) {
-    Run run(options, signals, restart);
+    Run run(options, signals, restart, began);
     const int code = run.wait();
-    if (code == 0 || run.was_interrupted() || restart >= options.max_restarts) return code;
+    constexpr int kBadUsage = 2;
+    if (code == 0 || code == kBadUsage || run.was_interrupted() || restart >= options.max_restarts) return code;
     options.print(fmt::format("note: all ranks begin anew, {} of {} times", restart + 1, options.max_restarts), true);
   }
 }

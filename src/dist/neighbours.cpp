@@ -51,15 +51,21 @@ char* Neighbours::slot(int rank, uint32_t round) const {
   return base_ + n * sizeof(Line) + n * n * sizeof(Mailbox) + (static_cast<uint64_t>(rank) * 2 + round % 2) * kSlot;
 }
 
-void Neighbours::begin(const Call& call) {
-  control_->check();
-  call_ = call;
-  ++calls_;
-  is_first_ = true;
+// What others read of this rank.
+void Neighbours::note(Call::Kind kind, int64_t count) {
   Place& me = control_->place(members_[rank_]);
-  me.kind.store(static_cast<uint8_t>(call.kind), std::memory_order_relaxed);
-  me.count.store(call.count, std::memory_order_relaxed);
+  me.kind.store(static_cast<uint8_t>(kind), std::memory_order_relaxed);
+  me.count.store(count, std::memory_order_relaxed);
   me.calls.store(me.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+Neighbours::Turn::Turn(Neighbours& engine, const Call& call) : engine_(engine) {
+  engine.control_->check();
+  if (engine.busy_.exchange(true)) throw Error("dist: two threads call collectives of one group at once");
+  engine.call_ = call;
+  ++engine.calls_;
+  engine.is_first_ = true;
+  engine.note(call.kind, call.count);
 }
 
 void Neighbours::meet() {
@@ -148,7 +154,7 @@ void Neighbours::in_chunks(int64_t bytes, int64_t step, const Write& write, cons
 }
 
 void Neighbours::all_reduce(const Call& call, std::span<const Segment> data) {
-  begin(call);
+  const Turn turn(*this, call);
   const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
   Cursor from(data, size_of_one), to(data, size_of_one);
   const auto write = [&](int64_t, int64_t n) {
@@ -191,7 +197,7 @@ void Neighbours::all_reduce(const Call& call, std::span<const Segment> data) {
 }
 
 void Neighbours::reduce(const Call& call, char* data) {
-  begin(call);
+  const Turn turn(*this, call);
   const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
   in_chunks(
       call.count * size_of_one, kSlot,
@@ -202,7 +208,7 @@ void Neighbours::reduce(const Call& call, char* data) {
 }
 
 void Neighbours::reduce_scatter(const Call& call, const char* in, char* out) {
-  begin(call);
+  const Turn turn(*this, call);
   const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
   const int64_t bytes = call.count * size_of_one, step = kSlot / size() / kAlignment * kAlignment;
   in_chunks(
@@ -214,7 +220,7 @@ void Neighbours::reduce_scatter(const Call& call, const char* in, char* out) {
 }
 
 void Neighbours::all_gather(const Call& call, const char* in, char* out) {
-  begin(call);
+  const Turn turn(*this, call);
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   in_chunks(
       bytes, kSlot, [&](int64_t at, int64_t n) { copy_to_others(mine(), in + at, static_cast<size_t>(n)); },
@@ -224,7 +230,7 @@ void Neighbours::all_gather(const Call& call, const char* in, char* out) {
 }
 
 void Neighbours::gather(const Call& call, const char* in, char* out) {
-  begin(call);
+  const Turn turn(*this, call);
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   in_chunks(
       bytes, kSlot, [&](int64_t at, int64_t n) { copy_to_others(mine(), in + at, static_cast<size_t>(n)); },
@@ -235,7 +241,7 @@ void Neighbours::gather(const Call& call, const char* in, char* out) {
 }
 
 void Neighbours::scatter(const Call& call, const char* in, char* out) {
-  begin(call);
+  const Turn turn(*this, call);
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   const int64_t step = kSlot / size() / kAlignment * kAlignment;
   in_chunks(
@@ -248,7 +254,7 @@ void Neighbours::scatter(const Call& call, const char* in, char* out) {
 }
 
 void Neighbours::broadcast(const Call& call, char* data) {
-  begin(call);
+  const Turn turn(*this, call);
   in_chunks(
       call.count * static_cast<int64_t>(size_of(call.dtype)), kSlot,
       [&](int64_t at, int64_t n) {
@@ -260,7 +266,7 @@ void Neighbours::broadcast(const Call& call, char* data) {
 }
 
 void Neighbours::all_to_all(const Call& call, const char* in, char* out) {
-  begin(call);
+  const Turn turn(*this, call);
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   const int64_t step = kSlot / size() / kAlignment * kAlignment;
   in_chunks(
@@ -275,12 +281,13 @@ void Neighbours::all_to_all(const Call& call, const char* in, char* out) {
 }
 
 void Neighbours::barrier() {
-  begin({});
+  const Turn turn(*this, {});
   meet();
 }
 
 void Neighbours::send(const char* data, int64_t bytes, int to) {
   control_->check();
+  note(Call::Kind::Send, bytes);
   Mailbox& box = mailbox(rank_, to);
   for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
     const uint32_t sent = box.written.value.load(std::memory_order_relaxed);
@@ -293,6 +300,7 @@ void Neighbours::send(const char* data, int64_t bytes, int to) {
 
 void Neighbours::recv(char* data, int64_t bytes, int from) {
   control_->check();
+  note(Call::Kind::Recv, bytes);
   Mailbox& box = mailbox(from, rank_);
   for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
     const uint32_t taken = box.read.value.load(std::memory_order_relaxed);

@@ -39,7 +39,17 @@ class Neighbours final : public Engine {
   char* slot(int rank, uint32_t round) const;
   char* mine() const { return slot(rank_, round_); }
   const char* theirs(int rank) const { return slot(rank, round_ - 1); }
-  void begin(const Call& call);
+  /// A call that goes on; it ends with the object.
+  class Turn {
+   public:
+    Turn(Neighbours& engine, const Call& call);
+    ~Turn() { engine_.busy_ = false; }
+    Turn(const Turn&) = delete;
+
+   private:
+    Neighbours& engine_;
+  };
+  void note(Call::Kind kind, int64_t count);
   void meet();
   void charge(uint32_t round, int64_t came, const uint8_t* phases);
   void compare();
@@ -53,6 +63,7 @@ class Neighbours final : public Engine {
   int rank_;
   uint32_t round_ = 0;
   uint64_t calls_ = 0;
+  std::atomic<bool> busy_{false};
   bool is_first_ = false;    // round of a call
   std::vector<char> share_;  // of a chunk, that this rank combines
   Call call_;

@@ -98,12 +98,12 @@ void Counter::advance_to(uint32_t next) {
   if (sleepers.load() > 0) futex(&value, FUTEX_WAKE, INT32_MAX, nullptr);
 }
 
-void Counter::wait_for(uint32_t target, const std::function<void()>& look) {
-  for (int i = 0; i < kSpins; ++i) {
+void Counter::wait_for(uint32_t target, bool is_crowded, const std::function<void()>& look) {
+  for (int i = 0; i < kSpins && !is_crowded; ++i) {
     if (reached(target)) return;
     relax();
   }
-  for (int i = 0; i < kYields; ++i) {
+  for (int i = 0; i < kYields && !is_crowded; ++i) {
     if (reached(target)) return;
     sched_yield();
   }

@@ -46,9 +46,9 @@ struct alignas(64) Counter {
   bool reached(uint32_t target) const {
     return static_cast<int32_t>(value.load(std::memory_order_acquire) - target) >= 0;
   }
-  /// Spins for a moment, gives the processor away, then sleeps. `look` is called while it sleeps, some ten times a
-  /// second, and may throw.
-  void wait_for(uint32_t target, const std::function<void()>& look);
+  /// Spins for a moment, gives the processor away, then sleeps; at once where others need the processor. `look` is
+  /// called while it sleeps, some ten times a second, and may throw.
+  void wait_for(uint32_t target, bool is_crowded, const std::function<void()>& look);
 };
 
 }  // namespace tessera::dist

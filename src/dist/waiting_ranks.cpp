@@ -41,14 +41,14 @@ std::vector<std::string> waiting_table(const Control& control, double seconds) {
       of_rank[static_cast<size_t>(r)] += static_cast<double>(ns.load()) * 1e-9;
     lost += of_rank[static_cast<size_t>(r)];
   }
-  if (lost < std::max(0.01 * all, 0.5)) return {};
+  if (lost < std::max(0.05 * all, 1.0)) return {};
   const int worst = static_cast<int>(std::max_element(of_rank.begin(), of_rank.end()) - of_rank.begin());
   // By chance each would be last as often as any other.
   const bool persistent = of_rank[static_cast<size_t>(worst)] > std::min(0.75, 2.0 / n + 0.1) * lost && n > 1;
   std::vector<std::string> lines{
       fmt::format("ranks waited for each other in {:.1f} % of their time, {}", 100 * lost / all,
                   persistent ? fmt::format("mostly for rank {}", worst) : "for one as much as for another")};
-  for (int r = 0; r < n && n <= 16; ++r) {
+  for (int r = 0; r < n && persistent; ++r) {
     if (of_rank[static_cast<size_t>(r)] < 0.1 * lost) continue;
     std::vector<std::string> parts;
     for (int phase = 0; phase < kPhases; ++phase) {
@@ -92,17 +92,23 @@ std::vector<std::string> WaitingRanks::look() {
 }
 
 std::string WaitingRanks::describe(const std::vector<int>& waiting, int cause) const {
-  const Place& one = control_.place(waiting[0]);
   const Place& late = control_.place(cause);
-  const bool in_circle = std::find(waiting.begin(), waiting.end(), cause) != waiting.end();
-  const Call::Kind kind = static_cast<Call::Kind>(one.kind.load());
-  const std::string who = fmt::format("rank{} {} wait{} for rank {}", waiting.size() > 1 ? "s" : "",
-                                      fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause);
-  const std::string where = fmt::format("in {}, collective {}", name_of(kind), one.calls.load());
-  if (in_circle) return fmt::format("{} {}, and it for them: their groups call in different orders", who, where);
+  const auto call_of = [&](int r) {
+    const Place& place = control_.place(r);
+    return fmt::format("{}, call {}", name_of(static_cast<Call::Kind>(place.kind.load())), place.calls.load());
+  };
+  if (std::find(waiting.begin(), waiting.end(), cause) != waiting.end()) {
+    std::vector<std::string> circle;
+    for (int r = cause; circle.empty() || r != cause; r = control_.place(r).waits_for.load() - 1) {
+      if (r < 0 || static_cast<int>(circle.size()) > control_.ranks()) break;  // somebody goes on
+      circle.push_back(fmt::format("rank {} for rank {} in {}", r, control_.place(r).waits_for.load() - 1, call_of(r)));
+    }
+    return fmt::format("ranks wait for each other, and none will come: {}", fmt::join(circle, "; "));
+  }
   const int64_t step = late.step.load();
-  return fmt::format("{} {}: it {}, after {} collectives{}", who, where, state_of_process(late.pid), late.calls.load(),
-                     step > 0 ? fmt::format(", in step {}", step) : "");
+  return fmt::format("rank{} {} wait{} for rank {} in {}: it {}, after {} calls{}", waiting.size() > 1 ? "s" : "",
+                     fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause, call_of(waiting[0]),
+                     state_of_process(late.pid), late.calls.load(), step > 0 ? fmt::format(", in step {}", step) : "");
 }
 
 }  // namespace tessera::dist

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "dist/launcher.h"
@@ -76,6 +77,12 @@ void rank_does(const std::string& what, const World& world) {
       add(1);
     }
   }
+  if (what == "twice") {
+    const World again;  // the same one
+    all_reduce(ones({3}), again);
+    add(2);
+  }
+  if (what == "early" && world.rank() == 1) std::_Exit(0);
   if (what == "interrupt") std::this_thread::sleep_for(std::chrono::seconds(30));
   add(300'000);
 }
@@ -135,6 +142,7 @@ TEST(Launch, BeginsAnew) {
 }
 
 TEST(Launch, ProcessesAddUp) {
+  EXPECT_EQ(run_ranks_as("twice", 2).code, 0);
   for (const int procs : {2, 5}) {
     const Ended ended = run_ranks_as("add", procs);
     EXPECT_EQ(ended.code, 0) << (ended.err.empty() ? "" : ended.err[0]);
@@ -144,12 +152,14 @@ TEST(Launch, ProcessesAddUp) {
 TEST(Launch, SaysWhoFailedAndWhy) {
   const Ended killed = run_ranks_as("kill", 4);
   EXPECT_EQ(killed.code, 128 + SIGKILL);
-  EXPECT_EQ(killed.err,
-            std::vector<std::string>{"error: rank 1 was ended by SIGKILL, as the system does where memory runs out"});
+  EXPECT_EQ(killed.err, std::vector<std::string>{"error: rank 1 was ended by SIGKILL (out of memory?)"});
   EXPECT_LT(killed.seconds, 2);
   const Ended gone = run_ranks_as("exit", 3);
   EXPECT_EQ(gone.code, 7);
   EXPECT_EQ(gone.err, std::vector<std::string>{"error: rank 1 ended with exit code 7"});
+  const Ended early = run_ranks_as("early", 2);
+  EXPECT_EQ(early.code, 1);
+  EXPECT_EQ(early.err, std::vector<std::string>{"error: rank 1 has ended, and rank 0 waits for it"});
   const Ended differs = run_ranks_as("differ", 3);
   EXPECT_EQ(differs.code, 1);
   ASSERT_EQ(differs.err.size(), 1) << differs.err[1];
@@ -174,8 +184,8 @@ TEST(Launch, NamesWhoIsWaitedFor) {
     };
     EXPECT_EQ(launch(options), 128 + SIGINT);
     unsetenv("TESSERA_TEST_RANK");
-    EXPECT_EQ(note, std::string("note: ranks 0, 2 wait for rank 1 in all_reduce, collective 3: it ") + state +
-                        ", after 2 collectives");
+    EXPECT_EQ(note,
+              std::string("note: ranks 0, 2 wait for rank 1 in all_reduce, call 3: it ") + state + ", after 2 calls");
   }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
@@ -189,7 +199,21 @@ TEST(Launch, SaysWhoKeptOthersWaiting) {
   EXPECT_NE(ended.err[1].find("while it was reading data"), std::string::npos) << ended.err[1];
 }
 
+TEST(Launch, PinsNeedProcessors) {
+  LaunchOptions options{.command = {"true"}, .procs = 1024};
+  options.pins = true;
+  EXPECT_THROW(run(options), Error);
+}
+
 TEST(Launch, LeavesNothingBehind) {
+  const Ended child = run_shell(2, "sleep 1234.5 & exit 0");
+  EXPECT_EQ(child.code, 0);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline");
+    std::string words;
+    std::getline(file, words);
+    EXPECT_EQ(words.find("1234.5"), std::string::npos);
+  }
   run_ranks_as("kill", 3);
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
     EXPECT_EQ(entry.path().string().find("tessera"), std::string::npos) << entry.path();
