@@ -1,5 +1,6 @@
 // Losses of classes.
 #include "ops/losses.h"
+#include "tessera/ops_indexing.h"
 #include "tessera/ops_loss.h"
 #include "tessera/ops_shape.h"
 
@@ -130,16 +131,20 @@ Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction r
   const auto [in, given] = rows_of_examples(op, x, target, true);
   const Tensor classes = cast(given, Int64), none = number_like(classes, 0);
   const Tensor listed = eq(cumsum(cast(lt(classes, none), Int64), 1), none), at = where(listed, classes, none);
-  const Tensor each = arange(0, static_cast<double>(in.size(1)), 1, Int64, in.device());
-  const Tensor hits = eq(unsqueeze(where(listed, classes, number_like(classes, -1)), 2), each);
-  const Tensor others = logical_not(any(hits, {1}, true));  // [n, 1, classes]: those that are not listed
+  // [places in the list, classes, n], so that what is alike in all three lies in long rows.
+  const auto column = [](const Tensor& t) { return transpose(t, 0, 1).contiguous(); };
+  const Dim count = in.shape()[1];  // of classes; what is no class is written behind them
+  const Tensor named = where(listed, classes, number_like(classes, static_cast<double>(count.value())));
+  const Tensor room = ones({in.shape()[0], count + 1}, in.dtype(), in.device());
+  const Tensor written = scatter(room, 1, named, zeros(named.shape(), in.dtype(), in.device()));
+  const Tensor others = unsqueeze(column(slice(written, 1, Dim(0), count)), 0);  // 0 for those that are listed
   const auto over = [](const Tensor& v, const Tensor& own, const Tensor& is_listed, const Tensor& is_other) {
     const Tensor zero = number_like(v, 0);
     return where(ne(is_listed * is_other, zero), relu(v - own + 1.0), zero);
   };
-  const Tensor own = unsqueeze(gather(in, 1, at), 2), all = unsqueeze(in, 1);
-  const Tensor values = map_elements({all, own, unsqueeze(listed, 2), others}, in.dtype(), in.dtype(), over);
-  return reduced_examples(sum(values, {1, 2}) / static_cast<double>(in.size(1)), x, reduction);
+  const Tensor all = unsqueeze(column(in), 0), own = unsqueeze(column(gather(in, 1, at)), 1);
+  const Tensor values = map_elements({all, own, unsqueeze(column(listed), 1), others}, in.dtype(), in.dtype(), over);
+  return reduced_examples(sum(values, {0, 1}) / static_cast<double>(in.size(1)), x, reduction);
 }
 
 Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target, const Tensor& weight, Reduction reduction) {
