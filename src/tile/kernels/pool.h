@@ -200,7 +200,7 @@ void max_pool(Executor& executor, const PoolProblem& p, const StridedView<T, 4>&
     else detail::max_pool_with_taps<i64, T>(threads, p, y, taps, x);
     return;
   }
-  const auto larger = [](C best, C v) { return (v > best) | (v != v) ? v : best; };
+  const auto larger = [](C best, C v) { return ((v > best) | (v != v)) ? v : best; };
   detail::each_row_of_windows<T>(threads, p, x, -static_cast<C>(__builtin_inf()), larger,
                                  [&](i64 n, i64 c, i64 i, const C* best) {
                                    for (i64 j = 0; j < p.w.output(); ++j)
