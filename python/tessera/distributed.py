@@ -16,7 +16,7 @@ from ._C import Aborted, DataParallel, Group, Tensor, World  # noqa: F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ._types import Sequence
+    from ._types import Module, Sequence
 
 
 def all_reduce(input: Tensor, group: Group, op: str = "sum") -> Tensor:
@@ -74,6 +74,6 @@ def barrier(group: Group) -> None:
     _C._barrier(group)
 
 
-def sync_batch_norms(model: _C.Module, group: Group) -> int:
+def sync_batch_norms(model: Module, group: Group) -> int:
     """Puts a norm over the batches of all ranks where each BatchNorm2d of the model is; returns how many."""
     return _C._sync_batch_norms(model, group)

@@ -45,7 +45,7 @@ UNDER_ANOTHER_NAME = {
     "add_scalar": "add", "mul_scalar": "mul", "mul_scalar_": "Tensor.mul_", "pow_scalar": "pow", "sum_wide": "sum",
     "sliding_window": "sliding_windows", "scatter_prod": "scatter_reduce", "scatter_amax": "scatter_reduce",
     "scatter_amin": "scatter_reduce", "lstm_layer": "lstm", "gru_layer": "gru", "rnn_layer": "rnn",
-    "sparse_lines": "resize", "grid_sample_input_grad": "grid_sample", "grid_sample_grid_grad": "grid_sample",
+    "sparse_lines": "resize", "map_graph": "erfinv", "grid_sample_input_grad": "grid_sample", "grid_sample_grid_grad": "grid_sample",
     "roi_align_input_grad": "roi_align", "matmul_wide": "matmul", "matmul_gelu_grad": "mlp",
     "conv2d_input_grad": "conv2d", "conv2d_weight_grad": "conv2d", "conv2d_act": "onnx.load_onnx", "batch_norm_add": "batch_norm",
     "batch_norm_inference": "batch_norm", "move_estimates_": "batch_norm", "cross_entropy_and_gradient_": "cross_entropy",
