@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/util/plans_epoch.h"
+#include "core/util/processors.h"
 #include "tessera/error.h"
 #include "tessera/parallel.h"
 
@@ -55,24 +56,6 @@ struct ThreadState {
   Scratch outside, alone;
 };
 thread_local ThreadState state;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// Processors this process may use: its affinity mask, within the container's quota.
-int available_processors() {
-  cpu_set_t set;
-  int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota, period;
-  if (file >> quota >> period && period > 0) n = std::min(n, static_cast<int>(std::ceil(quota / period)));
-  return std::clamp(n, 1, kMaxThreads);
-}
 
 // What TESSERA_THREADS says, or all processors.
 int default_threads() {
@@ -216,6 +199,15 @@ void install_fork_handler() {
 }
 
 }  // namespace
+
+int available_processors() {
+  cpu_set_t set;
+  int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota, period;
+  if (file >> quota >> period && period > 0) n = std::min(n, static_cast<int>(std::ceil(quota / period)));
+  return std::clamp(n, 1, kMaxThreads);
+}
 
 Executor& executor() {
   if (ThreadPool* p = pool.load(std::memory_order_acquire)) return *p;

@@ -1,8 +1,7 @@
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -17,21 +16,10 @@ constexpr int64_t kBlock = 512;  // elements of each part that are combined in t
 constexpr size_t kFew = 8;
 
 template <class T>
-struct Accumulator {
-  using Type = T;
-};
-template <>
-struct Accumulator<f16> {
-  using Type = float;
-};
-template <>
-struct Accumulator<bf16> {
-  using Type = float;
-};
-template <>
-struct Accumulator<bool> {
-  using Type = uint8_t;
-};
+constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
+/// What elements are combined in.
+template <class T>
+using Accumulator = std::conditional_t<is_half<T>, float, std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>>;
 
 template <class A>
 A apply(ReduceOp op, A a, A b) {
@@ -86,7 +74,7 @@ void combine(std::span<const char* const> parts, char* out, int64_t count, DType
     if (parts[0] != out) std::memcpy(out, parts[0], static_cast<size_t>(count) * size_of(dtype));
     return;
   }
-  with_element_type(dtype, [&]<class T>(T*) { combine_as<T, typename Accumulator<T>::Type>(parts, out, count, op); });
+  with_element_type(dtype, [&]<class T>(T*) { combine_as<T, Accumulator<T>>(parts, out, count, op); });
 }
 
 void check_combines(std::string_view what, DType dtype, ReduceOp op) {

@@ -1,9 +1,10 @@
 #include "dist/control.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <cstring>
+
+#include "core/util/processors.h"
 
 namespace tessera::dist {
 namespace {
@@ -13,10 +14,8 @@ constexpr uint64_t kPage = 4096;
 
 }  // namespace
 
-Control::Control(SharedMemory memory, int ranks) : memory_(std::move(memory)) {
-  cpu_set_t set;
-  is_crowded_ = sched_getaffinity(0, sizeof set, &set) == 0 && ranks > CPU_COUNT(&set);
-}
+Control::Control(SharedMemory memory, int ranks)
+    : memory_(std::move(memory)), is_crowded_(ranks > available_processors()) {}
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

@@ -21,7 +21,6 @@ struct alignas(64) Place {
   std::atomic<int64_t> since;      ///< nanoseconds of the steady clock, while it waits
   std::atomic<uint64_t> calls;     ///< collectives that it began
   std::atomic<uint8_t> kind;       ///< of the last of them
-  std::atomic<int64_t> count;      ///< of the last of them
   std::atomic<int64_t> step;       ///< of training
   std::atomic<uint8_t> phase;      ///< of training: a Phase
   std::atomic<uint8_t> has_left;   ///< it is done, and nobody need wait for it
@@ -71,7 +70,7 @@ class Control {
   Control(SharedMemory memory, int ranks);
   ControlBlock& block() const { return *reinterpret_cast<ControlBlock*>(memory_.data()); }
   SharedMemory memory_;
-  bool is_crowded_ = false;  // more ranks than processors
+  bool is_crowded_;  // more ranks than processors
 };
 
 int64_t now_ns();

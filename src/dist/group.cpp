@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <exception>
+#include <mutex>
+#include <thread>
 
 #include "dist/neighbours.h"
 
@@ -71,35 +75,49 @@ std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int r
   return state;
 }
 
-Group::State::~State() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
+struct Group::State::Worker {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> tasks;
+  bool ends = false;
+  std::thread thread;
+
+  void work() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return ends || !tasks.empty(); });
+      if (tasks.empty()) return;
+      std::function<void()> next = std::move(tasks.front());
+      tasks.pop_front();
+      lock.unlock();
+      next();
+      next = {};  // may end the group
+      lock.lock();
+    }
   }
-  changed_.notify_all();
-  thread_.join();
+};
+
+Group::State::~State() {
+  if (!worker_) return;
+  {
+    const std::lock_guard lock(worker_->mutex);
+    worker_->ends = true;
+  }
+  worker_->changed.notify_all();
+  if (worker_->thread.get_id() == std::this_thread::get_id()) worker_->thread.detach();
+  else worker_->thread.join();
 }
 
 void Group::State::later(std::function<void()> task) {
-  {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
+  if (!worker_) {
+    worker_ = std::make_shared<Worker>();
+    worker_->thread = std::thread([worker = worker_] { worker->work(); });
   }
-  changed_.notify_all();
-  if (thread_.joinable()) return;
-  thread_ = std::thread([this] {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [&] { return ends_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      const std::function<void()> next = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      next();
-      lock.lock();
-    }
-  });
+  {
+    const std::lock_guard lock(worker_->mutex);
+    worker_->tasks.push_back(std::move(task));
+  }
+  worker_->changed.notify_all();
 }
 
 int Group::rank() const { return state_->rank; }

@@ -1,11 +1,7 @@
 // A group's state: its engine and the thread that works for it.
 #pragma once
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "dist/control.h"
@@ -26,11 +22,8 @@ struct Group::State {
   void later(std::function<void()> task);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  std::thread thread_;
-  bool ends_ = false;
+  struct Worker;
+  std::shared_ptr<Worker> worker_;  // its thread may be the one that lets go of the group
 };
 
 /// A run of that many ranks on this host.

@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 
+#include "core/util/processors.h"
 #include "dist/group.h"
 #include "dist/waiting_ranks.h"
 
@@ -107,12 +108,8 @@ std::string how_it_ended(int rank, int status) {
                      number == SIGKILL ? " (out of memory?)" : "");
 }
 
-int processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 int threads_of_rank(const LaunchOptions& options) {
-  return options.threads > 0 ? options.threads : std::max(1, processors() / options.procs);
+  return options.threads > 0 ? options.threads : std::max(1, available_processors() / options.procs);
 }
 
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
@@ -326,9 +323,9 @@ class Run {
 
 int launch(const LaunchOptions& options) {
   if (options.command.empty()) throw Error("launch: there is no command");
-  if (const int each = threads_of_rank(options); options.pins && each * options.procs > processors())
+  if (const int each = threads_of_rank(options); options.pins && each * options.procs > available_processors())
     throw Error(fmt::format("launch: {} ranks of {} threads are not pinned to {} processors", options.procs, each,
-                            processors()));
+                            available_processors()));
   const std::string began = std::to_string(std::time(nullptr));
   const Signals signals;
   for (int restart = 0;; ++restart) {

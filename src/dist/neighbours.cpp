@@ -52,10 +52,9 @@ char* Neighbours::slot(int rank, uint32_t round) const {
 }
 
 // What others read of this rank.
-void Neighbours::note(Call::Kind kind, int64_t count) {
+void Neighbours::note(Call::Kind kind) {
   Place& me = control_->place(members_[rank_]);
   me.kind.store(static_cast<uint8_t>(kind), std::memory_order_relaxed);
-  me.count.store(count, std::memory_order_relaxed);
   me.calls.store(me.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
@@ -65,7 +64,7 @@ Neighbours::Turn::Turn(Neighbours& engine, const Call& call) : engine_(engine) {
   engine.call_ = call;
   ++engine.calls_;
   engine.is_first_ = true;
-  engine.note(call.kind, call.count);
+  engine.note(call.kind);
 }
 
 void Neighbours::meet() {
@@ -97,7 +96,7 @@ void Neighbours::charge(uint32_t round, int64_t came, const uint8_t* phases) {
   if (last != rank_) control_->charge(members_[last], phases[last], time_of(last) - came);
 }
 
-// All ranks find the same difference; the first of those that stand alone against rank 0, or rank 0, says it.
+// All ranks find the same difference, and rank 0 says it.
 void Neighbours::compare() {
   const Line::Said& first = line(0).said[(round_ - 1) % 2];
   for (int r = 1; r < size(); ++r) {
@@ -151,6 +150,11 @@ void Neighbours::in_chunks(int64_t bytes, int64_t step, const Write& write, cons
     meet();
     read(at, n);
   }
+}
+
+// Writes n bytes for each rank, whose rows are so far apart.
+void Neighbours::deal(const char* in, int64_t row, int64_t n) {
+  for (int r = 0; r < size(); ++r) copy_to_others(mine() + r * n, in + r * row, static_cast<size_t>(n));
 }
 
 void Neighbours::all_reduce(const Call& call, std::span<const Segment> data) {
@@ -212,32 +216,25 @@ void Neighbours::reduce_scatter(const Call& call, const char* in, char* out) {
   const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
   const int64_t bytes = call.count * size_of_one, step = kSlot / size() / kAlignment * kAlignment;
   in_chunks(
-      bytes, step,
-      [&](int64_t at, int64_t n) {
-        for (int r = 0; r < size(); ++r) copy_to_others(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
-      },
+      bytes, step, [&](int64_t at, int64_t n) { deal(in + at, bytes, n); },
       [&](int64_t at, int64_t n) { combine_round(rank_ * (n / size_of_one), n / size_of_one, out + at, call); });
 }
 
-void Neighbours::all_gather(const Call& call, const char* in, char* out) {
+// `out` is null where nothing is to be read.
+void Neighbours::collect(const Call& call, const char* in, char* out) {
   const Turn turn(*this, call);
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   in_chunks(
       bytes, kSlot, [&](int64_t at, int64_t n) { copy_to_others(mine(), in + at, static_cast<size_t>(n)); },
       [&](int64_t at, int64_t n) {
-        for (int r = 0; r < size(); ++r) std::memcpy(out + r * bytes + at, theirs(r), static_cast<size_t>(n));
+        for (int r = 0; r < size() && out; ++r) std::memcpy(out + r * bytes + at, theirs(r), static_cast<size_t>(n));
       });
 }
 
+void Neighbours::all_gather(const Call& call, const char* in, char* out) { collect(call, in, out); }
+
 void Neighbours::gather(const Call& call, const char* in, char* out) {
-  const Turn turn(*this, call);
-  const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
-  in_chunks(
-      bytes, kSlot, [&](int64_t at, int64_t n) { copy_to_others(mine(), in + at, static_cast<size_t>(n)); },
-      [&](int64_t at, int64_t n) {
-        if (rank_ != call.root) return;
-        for (int r = 0; r < size(); ++r) std::memcpy(out + r * bytes + at, theirs(r), static_cast<size_t>(n));
-      });
+  collect(call, in, rank_ == call.root ? out : nullptr);
 }
 
 void Neighbours::scatter(const Call& call, const char* in, char* out) {
@@ -247,8 +244,7 @@ void Neighbours::scatter(const Call& call, const char* in, char* out) {
   in_chunks(
       bytes, step,
       [&](int64_t at, int64_t n) {
-        if (rank_ != call.root) return;
-        for (int r = 0; r < size(); ++r) copy_to_others(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
+        if (rank_ == call.root) deal(in + at, bytes, n);
       },
       [&](int64_t at, int64_t n) { std::memcpy(out + at, theirs(call.root) + rank_ * n, static_cast<size_t>(n)); });
 }
@@ -270,10 +266,7 @@ void Neighbours::all_to_all(const Call& call, const char* in, char* out) {
   const int64_t bytes = call.count * static_cast<int64_t>(size_of(call.dtype));
   const int64_t step = kSlot / size() / kAlignment * kAlignment;
   in_chunks(
-      bytes, step,
-      [&](int64_t at, int64_t n) {
-        for (int r = 0; r < size(); ++r) copy_to_others(mine() + r * n, in + r * bytes + at, static_cast<size_t>(n));
-      },
+      bytes, step, [&](int64_t at, int64_t n) { deal(in + at, bytes, n); },
       [&](int64_t at, int64_t n) {
         for (int r = 0; r < size(); ++r)
           std::memcpy(out + r * bytes + at, theirs(r) + rank_ * n, static_cast<size_t>(n));
@@ -287,7 +280,7 @@ void Neighbours::barrier() {
 
 void Neighbours::send(const char* data, int64_t bytes, int to) {
   control_->check();
-  note(Call::Kind::Send, bytes);
+  note(Call::Kind::Send);
   Mailbox& box = mailbox(rank_, to);
   for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
     const uint32_t sent = box.written.value.load(std::memory_order_relaxed);
@@ -300,7 +293,7 @@ void Neighbours::send(const char* data, int64_t bytes, int to) {
 
 void Neighbours::recv(char* data, int64_t bytes, int from) {
   control_->check();
-  note(Call::Kind::Recv, bytes);
+  note(Call::Kind::Recv);
   Mailbox& box = mailbox(from, rank_);
   for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
     const uint32_t taken = box.read.value.load(std::memory_order_relaxed);

@@ -49,10 +49,12 @@ class Neighbours final : public Engine {
    private:
     Neighbours& engine_;
   };
-  void note(Call::Kind kind, int64_t count);
+  void note(Call::Kind kind);
   void meet();
   void charge(uint32_t round, int64_t came, const uint8_t* phases);
   void compare();
+  void deal(const char* in, int64_t row, int64_t n);
+  void collect(const Call& call, const char* in, char* out);
   void combine_round(int64_t first, int64_t count, char* out, const Call& call);
   template <class Write, class Read>
   void in_chunks(int64_t bytes, int64_t step, const Write& write, const Read& read);

@@ -18,20 +18,13 @@
 #include <emmintrin.h>
 #endif
 
+#include "core/util/processors.h"
 #include "tessera/error.h"
 
 namespace tessera::dist {
 namespace {
 
 constexpr int kSpins = 2000, kYields = 200;  // some 40 us, then as long as others take to get as far
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 Error failure(const char* what) { return Error(fmt::format("shared memory: {}: {}", what, std::strerror(errno))); }
 

@@ -80,6 +80,10 @@ std::vector<std::string> WaitingRanks::look() {
     int cause = r, steps = 0;
     while (waits_for[static_cast<size_t>(cause)] >= 0 && steps++ < control_.ranks())
       cause = waits_for[static_cast<size_t>(cause)];
+    if (waits_for[static_cast<size_t>(cause)] >= 0)  // in a circle, whose first rank stands for all
+      for (int at = waits_for[static_cast<size_t>(cause)], end = cause; at != end;
+           at = waits_for[static_cast<size_t>(at)])
+        cause = std::min(cause, at);
     waiting[cause].push_back(r);
   }
   std::vector<std::string> lines;

@@ -181,6 +181,18 @@ TEST(Collectives, GoOnInTheBackground) {
   });
 }
 
+// The group's own thread lets go of the group last.
+TEST(Collectives, WorkOutlivesItsGroup) {
+  run_ranks(2, [](const World& world) {
+    Work work;
+    {
+      const Group pair = world.split(0);
+      work = start(pair, [pair] { return all_reduce(ones({3}), pair); });
+    }
+    EXPECT_EQ(work.wait().to_vector<double>(), std::vector<double>(3, 2));
+  });
+}
+
 // d(sum of w_r y_r)/dx over all ranks, where y comes from a collective: by finite differences of one element.
 TEST(Collectives, HaveGradients) {
   using Fn = std::function<Tensor(const Tensor&, const Group&)>;
