@@ -55,6 +55,31 @@ void add_reductions(std::vector<OpCase>& all) {
                      }});
 }
 
+// Lines of many lengths, sorted whole or in part, with equal elements and both zeros.
+void add_sorts(std::vector<OpCase>& all) {
+  const auto inputs = [](const Shape& shape) {
+    return [=](Generator& g) {
+      const Tensor x = floor(uniform64(shape, g) * 50.0);
+      for (int64_t i = 0; i < x.numel(); i += 11) x.data<double>()[i] = -0.0;
+      return Tensors{x};
+    };
+  };
+  struct Sort {
+    Shape shape;
+    int64_t dim, k;
+  };
+  for (const auto& [shape, dim, k] :
+       {Sort{{9, 1}, 1, 1}, Sort{{3, 8, 2}, 1, 8}, Sort{{70, 33}, 1, 33}, Sort{{300, 5}, 0, 200},
+        Sort{{5, 1000}, 1, 1000}, Sort{{2, 3000}, 1, 7}, Sort{{2, 4096}, 1, 4096}, Sort{{3, 9001}, 1, 9001},
+        Sort{{9001, 2}, 0, 4000}, Sort{{70001}, 0, 3}})
+    for (bool largest : {true, false})
+      all.push_back({.op = "topk",
+                     .label = (largest ? "largest " : "smallest ") + std::to_string(k) + " of " + to_string(shape),
+                     .attrs = TopkAttrs{dim, k, largest},
+                     .inputs = inputs(shape),
+                     .dtypes = {Float32, Float64, Float16, BFloat16}});
+}
+
 }  // namespace
 
 std::vector<OpCase> reduction_cases() {
@@ -89,6 +114,7 @@ std::vector<OpCase> reduction_cases() {
   all.push_back({.op = "cumsum", .label = "number", .attrs = DimAttrs{0}, .inputs = uniform({}), .gradients = 1});
   all.push_back(
       {.op = "topk", .label = "all of them", .attrs = TopkAttrs{0, 5}, .inputs = uniform({5}), .dtypes = {Float64}});
+  add_sorts(all);
   for (int64_t dim : {0, 1})
     all.push_back({.op = "sum",
                    .label = "4096x768, dim " + std::to_string(dim),

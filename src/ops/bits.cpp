@@ -95,7 +95,7 @@ Tensor of_bits(const Op& op, const Tensor& a, const Tensor& b) {
 // Whether an operator shifts such tensors.
 bool has_operator(const Tensor& a, const Tensor& n) {
   const bool integers = a.dtype() == n.dtype() && !is_floating(a.dtype()) && a.dtype() != Bool;
-  return integers && a.device() == cpu() && n.device() == cpu() && !is_capturing();
+  return integers && a.device() == n.device() && !is_capturing();
 }
 
 // In i64, or in u64: the count, 0 where there are fewer than none or as many as bits, and where that is so.

@@ -166,9 +166,10 @@ Tensors topk_reference(std::span<const Tensor> in, const Attrs& attrs) {
     };
     std::vector<int64_t> order(in[0].size(dim));
     std::iota(order.begin(), order.end(), 0);
+    const auto less = [](double u, double v) { return u < v || (u == u && v != v); };  // NaN is largest
     std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
-      double u = reference::get(in[0], at(x)), v = reference::get(in[0], at(y));
-      return a.largest ? u > v : u < v;
+      const double u = reference::get(in[0], at(x)), v = reference::get(in[0], at(y));
+      return a.largest ? less(v, u) : less(u, v);
     });
     for (int64_t n = 0; n < a.k; ++n) {
       reference::set(values, at(n), reference::get(in[0], at(order[n])));

@@ -59,6 +59,7 @@ struct TopkArgs {
   long long k;
   bool largest;
   TensorArg in, values, indices;
+  void* workspace;  // topk_workspace bytes
 };
 
 struct ReduceTable {
@@ -67,6 +68,7 @@ struct ReduceTable {
   long long (*workspace)(const ReduceArgs& args);  // bytes
   void (*cumsum)(const CumsumArgs& args, Executor& executor);
   void (*topk)(const TopkArgs& args, Executor& executor);
+  long long (*topk_workspace)(const TopkArgs& args);  // bytes
 };
 
 #define TESSERA_REDUCE_TABLE(isa)        \

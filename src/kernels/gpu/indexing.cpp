@@ -234,7 +234,9 @@ std::span<const KernelTableEntry> indexing_kernels() {
 std::span<const KernelTableEntry> bit_kernels() {
   static constexpr KernelTableEntry entries[] = {{"bitwise_and", bits_kernels<BitOp::both>},
                                                  {"bitwise_or", bits_kernels<BitOp::either>},
-                                                 {"bitwise_xor", bits_kernels<BitOp::one>}};
+                                                 {"bitwise_xor", bits_kernels<BitOp::one>},
+                                                 {"left_shift", bits_kernels<BitOp::left>},
+                                                 {"right_shift", bits_kernels<BitOp::right>}};
   return entries;
 }
 

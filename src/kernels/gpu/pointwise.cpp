@@ -53,14 +53,14 @@ Products input_grad_products(const Call& call) {
   return p;
 }
 
-struct VendorProduct {
+struct ChannelProduct {
   GemmArgs args;
   void* workspace;
 };
 void launch_vendor(Workspace& workspace, const GemmArgs& args, void* room) {
   const auto run =
-      +[](const VendorProduct& p, Executor& executor) { tables().vendor_gemm->run(p.args, 0, p.workspace, executor); };
-  workspace.launch("cublasLt", run, VendorProduct{args, room});
+      +[](const ChannelProduct& p, Executor& executor) { tables().vendor_gemm->run(p.args, 0, p.workspace, executor); };
+  workspace.launch("cublasLt", run, ChannelProduct{args, room});
   workspace.plan().calls_library("cublasLt", tables().vendor_gemm->version());
 }
 

@@ -60,6 +60,7 @@ void topk(const Call& call, Plan& plan) {
   args.in = operand(in, args.rank);
   args.values = operand(call.out[0], args.rank);
   args.indices = operand(call.out[1], args.rank);
+  args.workspace = plan.take(reduce_table().topk_workspace(args));
   plan.launch("topk", reduce_table().topk, args);
 }
 

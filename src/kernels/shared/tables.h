@@ -7,7 +7,7 @@ namespace tessera::TESSERA_KERNELS {
 
 std::span<const KernelTableEntry> creation_kernels();
 std::span<const KernelTableEntry> elementwise_kernels();
-std::span<const KernelTableEntry> map_graph_kernels();  // the CPU's alone
+std::span<const KernelTableEntry> map_graph_kernels();
 std::span<const KernelTableEntry> reduction_kernels();
 std::span<const KernelTableEntry> shape_kernels();
 std::span<const KernelTableEntry> indexing_kernels();

@@ -3,6 +3,7 @@
 #include <map>
 #include <numeric>
 
+#include "core/gpu_check.h"
 #include "ops/composed_check.h"
 #include "tessera/ops_indexing.h"
 
@@ -274,6 +275,30 @@ TEST(Order, SlicesAreComparedInRowMajorOrder) {
   // Along the last dim the slices are (1, 0, 1, 0) and (1, 1, 0, 0): they differ first at [0, 1].
   const Tensor x = tensor<int64_t>({1, 1, 0, 1, 1, 0, 0, 0}, {2, 2, 2});
   EXPECT_EQ(unique_along(x, 2).first.to_vector<int64_t>(), (Places{0, 1}));
+}
+
+// Lines that are sorted by a few threads, by many, and by the bytes of their keys.
+TEST(GpuOrder, SortsNanAndInfinitiesAsTheCpu) {
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
+  Generator g(18);
+  const double rare[] = {NAN, INFINITY, -INFINITY, -0.0};
+  for (const int64_t n : {1, 7, 100, 1500, 5000, 70001})
+    for (const DType dtype : {Float32, Float64, Float16, BFloat16, Int8, Int32, Int64}) {
+      const Tensor x = floor(uniform64({3, n}, g) * 100.0);
+      if (is_floating(dtype))
+        for (int64_t i = 0; i < x.numel(); i += 5) x.data<double>()[i] = rare[i / 5 % 4];
+      const Tensor here = cast(x, dtype), there = here.to(card());
+      for (const bool descending : {false, true}) {
+        SCOPED_TRACE(std::to_string(n) + " " + std::string(name(dtype)) + (descending ? " down" : ""));
+        const auto want = sort(here, 1, descending), got = sort(there, 1, descending);
+        EXPECT_EQ(got.second.to(cpu()).to_vector<int64_t>(), want.second.to_vector<int64_t>());
+        EXPECT_EQ(bitcast(got.first.to(cpu()), UInt8).to_vector<int64_t>(),
+                  bitcast(want.first, UInt8).to_vector<int64_t>());
+        const auto columns = sort(there.transpose(0, 1).contiguous(), 0, descending);
+        EXPECT_EQ(columns.second.to(cpu()).transpose(0, 1).contiguous().to_vector<int64_t>(),
+                  want.second.to_vector<int64_t>());
+      }
+    }
 }
 
 }  // namespace

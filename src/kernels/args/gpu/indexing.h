@@ -71,7 +71,7 @@ struct SumRowsArgs {
   void* workspace;  // as large as `sum_rows_bytes` says
 };
 
-enum class BitOp { both, either, one };  // and, or, exclusive or
+enum class BitOp { both, either, one, left, right };  // and, or, exclusive or; shifts
 
 struct BitsArgs {
   BitOp op;

@@ -100,6 +100,7 @@ void reduce(const ReduceArgs& args, Executor& executor) {
 }
 
 long long reduce_workspace(const ReduceArgs&) { return 0; }
+long long topk_workspace(const TopkArgs&) { return 0; }
 
 /// Lines along `dim` of up to three operands.
 LinePlan line_plan(int rank, int dim, const long long* lengths, const TensorArg* const* tensors, int count) {
@@ -147,6 +148,6 @@ void topk(const TopkArgs& args, Executor& executor) {
 }  // namespace
 
 extern const ReduceTable reduce_table;
-const ReduceTable reduce_table = {supports, reduce, reduce_workspace, cumsum, topk};
+const ReduceTable reduce_table = {supports, reduce, reduce_workspace, cumsum, topk, topk_workspace};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -429,7 +429,28 @@ struct BitsWork {
   void* out;
   const void *a, *b;
   BitOp op;
+  bool has_sign;
 };
+
+/// Of unsigned numbers, whatever the elements are.
+template <class T>
+TESSERA_DEVICE T combine_bits(BitOp op, T a, T b, bool has_sign) {
+  switch (op) {
+    case BitOp::both:
+      return a & b;
+    case BitOp::either:
+      return a | b;
+    case BitOp::one:
+      return a ^ b;
+    case BitOp::left:
+      return b < 8 * sizeof(T) ? static_cast<T>(a << b) : T(0);
+    default: {  // past all bits the sign is left, or 0
+      constexpr int above = 64 - 8 * static_cast<int>(sizeof(T));
+      const i64 wide = has_sign ? static_cast<i64>(u64{a} << above) >> above : static_cast<i64>(a);
+      return static_cast<T>(wide >> (b < 64 ? static_cast<int>(b) : 63));
+    }
+  }
+}
 
 template <class T>
 TESSERA_KERNEL(256)
@@ -438,15 +459,17 @@ void bits_kernel(const BitsWork work) {
     i64 at[3];
     work.nest.locate(i, 1, at);
     const T a = static_cast<const T*>(work.a)[at[1]], b = static_cast<const T*>(work.b)[at[2]];
-    static_cast<T*>(work.out)[at[0]] = static_cast<T>(work.op == BitOp::both     ? a & b
-                                                      : work.op == BitOp::either ? a | b
-                                                                                 : a ^ b);
+    static_cast<T*>(work.out)[at[0]] = combine_bits(work.op, a, b, work.has_sign);
   }
 }
 
 void bits(const BitsArgs& args, Executor& executor) {
-  const BitsWork work{make_nest<3>(args.rank, args.lengths, {&args.out, &args.a, &args.b}), args.out.data, args.a.data,
-                      args.b.data, args.op};
+  const BitsWork work{make_nest<3>(args.rank, args.lengths, {&args.out, &args.a, &args.b}),
+                      args.out.data,
+                      args.a.data,
+                      args.b.data,
+                      args.op,
+                      args.out.type != Scalar::u8};
   with_size(args.out.type, [&](auto type) {
     launch("bits", bits_kernel<typename decltype(type)::type>, grid_for(work.nest.total, 256, executor), 256, 0,
            executor, work);

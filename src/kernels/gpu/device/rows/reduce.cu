@@ -5,6 +5,7 @@ namespace tessera::gpu_kernels {
 
 void cumsum(const CumsumArgs& args, Executor& executor);
 void topk(const TopkArgs& args, Executor& executor);
+i64 topk_workspace(const TopkArgs& args);
 
 namespace {
 
@@ -158,6 +159,6 @@ void join_slices(const ReducePlan& plan, Executor& executor) {
   else join_in<float>(plan, executor);
 }
 
-ReduceTable reduce_table = {supports, reduce, workspace, cumsum, topk};
+ReduceTable reduce_table = {supports, reduce, workspace, cumsum, topk, topk_workspace};
 
 }  // namespace tessera::gpu_kernels

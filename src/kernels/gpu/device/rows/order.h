@@ -1,0 +1,62 @@
+// Elements as integers in their order, and what selects and sorts them.
+#pragma once
+#include "strided_lines.h"
+
+namespace tessera::gpu_kernels {
+
+/// A key in the order of the results, and of equal keys the smaller index first.
+struct alignas(16) Item {
+  u64 key;
+  i64 index;
+};
+TESSERA_DEVICE bool before(const Item& a, const Item& b) { return a.key != b.key ? a.key < b.key : a.index < b.index; }
+/// The same in 64 bits: a key of 32 above an index of 32.
+TESSERA_DEVICE bool before(u64 a, u64 b) { return a < b; }
+
+/// Integers in the order of floating-point numbers, NaN largest and both zeros the same; and of integers.
+TESSERA_DEVICE u64 key_of(double x) {
+  if (x != x) return ~0ull;
+  const u64 bits = tile::bit_cast<u64>(x + 0.0), sign = 1ull << 63;
+  return bits & sign ? ~bits : bits | sign;
+}
+TESSERA_DEVICE u32 key_of(float x) {
+  if (x != x) return ~0u;
+  const u32 bits = tile::bit_cast<u32>(x + 0.0f), sign = 1u << 31;
+  return bits & sign ? ~bits : bits | sign;
+}
+TESSERA_DEVICE u64 key_of(i64 x) { return static_cast<u64>(x) ^ (1ull << 63); }
+TESSERA_DEVICE u32 key_of(i32 x) { return static_cast<u32>(x) ^ (1u << 31); }
+
+/// Lines of the input, the values and the indices of topk.
+using OrderedLines = StridedLines<3>;
+
+/// The key of an element; types of up to 32 bits have one of 32.
+template <class Key>
+TESSERA_DEVICE Key key_at(const OrderedLines& lines, i64 at, bool largest) {
+  constexpr bool narrow = sizeof(Key) == 4;
+  using Float = tile::conditional_t<narrow, float, double>;
+  using Int = tile::conditional_t<narrow, i32, i64>;
+  const Key key = lines.type[0] >= Scalar::f16 ? key_of(load_as<Float>(lines.data[0], lines.type[0], at))
+                                               : key_of(load_as<Int>(lines.data[0], lines.type[0], at));
+  return largest ? ~key : key;
+}
+
+/// Writes the element with this index of the input at `place` of the results; at: where its line begins in each.
+TESSERA_DEVICE void store_ordered(const OrderedLines& lines, const i64 (&at)[3], i64 place, i64 index) {
+  const i64 from = at[0] + index * lines.step[0], to = at[1] + place * lines.step[1];
+  if (lines.type[0] >= Scalar::f16)
+    store_as(lines.data[1], lines.type[1], to, load_as<double>(lines.data[0], lines.type[0], from));
+  else store_as(lines.data[1], lines.type[1], to, load_as<i64>(lines.data[0], lines.type[0], from));
+  store_as(lines.data[2], lines.type[2], at[2] + place * lines.step[2], index);
+}
+
+/// Whether a line is sorted at once by a few threads; it needs no workspace.
+bool is_sorted_at_once(const OrderedLines& lines);
+void sort_at_once(const OrderedLines& lines, i64 k, bool largest, Executor& executor);
+
+/// Whether a line is sorted by its keys' bytes, which takes a workspace.
+bool is_sorted_by_bytes(const OrderedLines& lines, i64 k);
+i64 bytes_workspace(const OrderedLines& lines);
+void sort_by_bytes(const OrderedLines& lines, i64 k, bool largest, void* workspace, Executor& executor);
+
+}  // namespace tessera::gpu_kernels

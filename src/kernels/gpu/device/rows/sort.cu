@@ -1,0 +1,347 @@
+// Lines sorted whole: short ones in registers, long ones by one byte of their keys after another.
+#include "order.h"
+
+namespace tessera::gpu_kernels {
+namespace {
+
+bool has_narrow_keys(const OrderedLines& lines) { return lines.type[0] != Scalar::f64 && lines.type[0] != Scalar::i64; }
+
+// ---- short lines
+
+template <class S>
+inline constexpr int held_items = 64 / sizeof(S);  // by a thread
+
+template <class S>
+TESSERA_DEVICE S item_of(const OrderedLines& lines, i64 at, i64 index, bool largest) {
+  if constexpr (sizeof(S) == 8) return u64{key_at<u32>(lines, at, largest)} << 32 | static_cast<u64>(index);
+  else return {key_at<u64>(lines, at, largest), index};
+}
+/// What comes behind all others.
+template <class S>
+TESSERA_DEVICE S last_item() {
+  if constexpr (sizeof(S) == 8) return ~0ull;
+  else return {~0ull, 0x7fffffffffffffffll};
+}
+TESSERA_DEVICE i64 index_of(const Item& item) { return item.index; }
+TESSERA_DEVICE i64 index_of(u64 item) { return static_cast<i64>(item & 0xffffffffu); }
+
+/// Compares items `apart` from each other, all of one thread, and then those half as far, down to neighbours. A run of
+/// items at a place with the bit `run` will be in reverse.
+template <int apart, class S, int held>
+TESSERA_DEVICE void compare_near(S (&items)[held], int first, int run) {
+  if (apart * 2 <= run) {
+    tile::unroll<held>([&](auto i) {
+      if constexpr ((i & apart) == 0) {
+        const S low = items[i], high = items[i + apart];
+        const bool swaps = before(high, low) == (((first + i) & run) == 0);
+        items[i] = swaps ? high : low;
+        items[i + apart] = swaps ? low : high;
+      }
+    });
+  }
+  if constexpr (apart > 1) compare_near<apart / 2>(items, first, run);
+}
+
+/// Sorts the items of a line's `team` threads, a power of two; `rank` is this one's number (Batcher, "Sorting networks
+/// and their applications", 1968). Threads of a warp pass items directly, others through `room`.
+template <class S, int held>
+TESSERA_DEVICE void sort_items(S (&items)[held], int rank, int team, S* room) {
+  for (int run = 2; run <= team * held; run *= 2) {
+    for (int apart = run / 2; apart >= held; apart /= 2) {
+      const int far = apart / held;
+      const bool keeps_first = ((rank * held & apart) == 0) == ((rank * held & run) == 0);
+      if (far >= team_lanes) {
+        tile::sync_block();
+        tile::unroll<held>([&](auto i) { room[i * team + rank] = items[i]; });
+        tile::sync_block();
+      }
+      tile::unroll<held>([&](auto i) {
+        const S other = far < team_lanes ? from_lane(items[i], far) : room[i * team + (rank ^ far)];
+        items[i] = before(other, items[i]) == keeps_first ? other : items[i];
+      });
+    }
+    compare_near<held / 2>(items, rank * held, run);
+  }
+}
+
+struct ShortLines {
+  OrderedLines lines;
+  i64 k;
+  bool largest;
+  int team;  // threads of a line
+};
+
+template <class S>
+TESSERA_KERNEL(512)
+void sort_short(const ShortLines work) {
+  extern __shared__ __attribute__((aligned(16))) unsigned char shared[];
+  constexpr int held = held_items<S>;
+  const OrderedLines& lines = work.lines;
+  const int team = work.team, first = tile::thread_in_block() / team, rank = tile::thread_in_block() % team;
+  const i64 line = tile::block_in_grid() * (tile::threads_in_block() / team) + first;
+  i64 at[3];
+  lines.starts.locate(tile::min(line, lines.starts.total - 1), 1, at);
+  S items[held];
+  tile::unroll<held>([&](auto i) {
+    const i64 index = i64{i} * team + rank;
+    items[i] =
+        index < lines.length ? item_of<S>(lines, at[0] + index * lines.step[0], index, work.largest) : last_item<S>();
+  });
+  sort_items(items, rank, team, reinterpret_cast<S*>(shared) + first * team * held);
+  if (line >= lines.starts.total) return;
+  tile::unroll<held>([&](auto i) {
+    const i64 place = i64{rank} * held + i;
+    if (place < tile::min(work.k, lines.length)) store_ordered(lines, at, place, index_of(items[i]));
+  });
+}
+
+template <class S>
+void launch_short(const OrderedLines& lines, i64 k, bool largest, Executor& executor) {
+  constexpr int held = held_items<S>;
+  ShortLines work{lines, k, largest, 1};
+  while (work.team * held < lines.length) work.team *= 2;
+  const int threads = tile::max(work.team, 128);
+  const size_t room = work.team > team_lanes ? threads * held * sizeof(S) : 0;
+  launch("sort_short", sort_short<S>, tile::ceil_div<i64>(lines.starts.total, threads / work.team), threads, room,
+         executor, work);
+}
+
+// ---- long lines: least byte first, each pass stable
+
+inline constexpr int tile_threads = 256, thread_items = 16, tile_items = tile_threads * thread_items;
+inline constexpr int digits = 256, tile_teams = tile_threads / team_lanes;
+static_assert(digits == tile_threads);  // each thread has a digit
+
+#if defined(__HIP__)
+/// Which lanes of this warp say so; and how many of these there are.
+TESSERA_DEVICE u32 ballot(bool says) {
+  return static_cast<u32>(__builtin_amdgcn_ballot_w64(says) >> (tile::thread_in_block() & team_lanes));
+}
+TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__builtin_popcount(lanes)); }
+#else
+TESSERA_DEVICE u32 ballot(bool says) { return __ballot_sync(~0u, says); }
+TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__popc(lanes)); }
+#endif
+
+/// The exclusive sum over this block's threads.
+TESSERA_DEVICE u32 sum_before(u32 value) {
+  TESSERA_SHARED u32 sums[tile_threads];
+  const int thread = tile::thread_in_block();
+  u32 sum = value;
+  for (int step = 1; step < tile_threads; step *= 2) {
+    sums[thread] = sum;
+    tile::sync_block();
+    if (thread >= step) sum += sums[thread - step];
+    tile::sync_block();
+  }
+  return sum - value;
+}
+
+template <class Key>
+TESSERA_KERNEL(256)
+void make_keys(const OrderedLines lines, bool largest, Key* keys) {
+  const i64 line = tile::block_in_grid() / tile::ceil_div<i64>(lines.length, tile_items);
+  const i64 first = tile::block_in_grid() % tile::ceil_div<i64>(lines.length, tile_items) * tile_items;
+  i64 at[3];
+  lines.starts.locate(line, 1, at);
+  for (i64 i = first + tile::thread_in_block(); i < tile::min(first + tile_items, lines.length); i += tile_threads)
+    keys[line * lines.length + i] = key_at<Key>(lines, at[0] + i * lines.step[0], largest);
+}
+
+TESSERA_KERNEL(256)
+void store_results(const OrderedLines lines, i64 k, const u32* indices) {
+  const i64 n = first_index(), line = n / k, place = n - line * k;
+  if (line >= lines.starts.total) return;
+  i64 at[3];
+  lines.starts.locate(line, 1, at);
+  store_ordered(lines, at, place, indices[line * lines.length + place]);
+}
+
+/// One byte's pass. Without indices items are as they were at first.
+template <class Key>
+struct Pass {
+  i64 length, tiles;  // of a line
+  int shift;
+  const Key* keys;
+  const u32* indices;
+  Key* keys_out;
+  u32* indices_out;
+  u32 *counts, *totals;  // [line, digit, tile] and [line, digit]
+
+  TESSERA_DEVICE int digit(Key key) const { return static_cast<int>(key >> shift) & (digits - 1); }
+};
+
+template <class Key>
+TESSERA_KERNEL(256)
+void count_digits(const Pass<Key> pass) {
+  TESSERA_SHARED u32 counts[digits];
+  const int thread = tile::thread_in_block();
+  const i64 line = tile::block_in_grid() / pass.tiles, number = tile::block_in_grid() % pass.tiles;
+  counts[thread] = 0;
+  tile::sync_block();
+  for (int j = 0; j < thread_items; ++j) {
+    const i64 i = number * tile_items + j * tile_threads + thread;
+    if (i < pass.length) atomicAdd(&counts[pass.digit(pass.keys[line * pass.length + i])], 1u);
+  }
+  tile::sync_block();
+  pass.counts[(line * digits + thread) * pass.tiles + number] = counts[thread];
+}
+
+/// A warp for each digit of a line: how many are in the tiles before each, and in all.
+TESSERA_KERNEL(256)
+void sum_counts(u32* counts, u32* totals, i64 rows, i64 tiles) {
+  const i64 row = first_index() / team_lanes;
+  const int lane = tile::thread_in_block() % team_lanes;
+  if (row >= rows) return;
+  u32* const of_row = counts + row * tiles;
+  u32 carry = 0;
+  for (i64 begin = 0; begin < tiles; begin += team_lanes) {
+    const i64 i = begin + lane;
+    const u32 count = i < tiles ? of_row[i] : 0;
+    u32 sum = count, all = count;
+#pragma unroll
+    for (int mask = 1; mask < team_lanes; mask *= 2) {
+      const u32 other = from_lane(all, mask);
+      if (lane & mask) sum += other;
+      all += other;
+    }
+    if (i < tiles) of_row[i] = carry + sum - count;
+    carry += all;
+  }
+  if (lane == 0) totals[row] = carry;
+}
+
+/// Brings a tile's items to their places: behind those of smaller digits, of tiles, warps and lanes before.
+template <class Key>
+TESSERA_KERNEL(256)
+void place_items(const Pass<Key> pass) {
+  TESSERA_SHARED u32 begins[tile_teams][digits];
+  const int thread = tile::thread_in_block(), lane = thread % team_lanes, team = thread / team_lanes;
+  const i64 line = tile::block_in_grid() / pass.tiles, number = tile::block_in_grid() % pass.tiles;
+  const i64 length = pass.length, first = number * tile_items + team * thread_items * team_lanes + lane;
+  for (int t = 0; t < tile_teams; ++t) begins[t][thread] = 0;
+  tile::sync_block();
+
+  Key keys[thread_items];
+  u32 before[thread_items];  // of the same digit in this warp
+  tile::unroll<thread_items>([&](auto j) {
+    const i64 i = first + j * team_lanes;
+    keys[j] = i < length ? pass.keys[line * length + i] : Key(0);
+  });
+  tile::unroll<thread_items>([&](auto j) {
+    const bool is_item = first + j * team_lanes < length;
+    const int digit = pass.digit(keys[j]);
+    u32 same = ballot(is_item);
+#pragma unroll
+    for (int bit = 0; bit < 8; ++bit) {
+      const u32 lanes = ballot(digit >> bit & 1);
+      same &= digit >> bit & 1 ? lanes : ~lanes;
+    }
+    const u32 lower = count_of(same & ((1u << lane) - 1)), held = begins[team][digit];
+    before[j] = held + lower;
+    tile::sync_warp();
+    if (is_item && lower == 0) begins[team][digit] = held + count_of(same);
+    tile::sync_warp();
+  });
+  tile::sync_block();
+
+  const i64 row = line * digits + thread;
+  u32 begin = sum_before(pass.totals[row]) + pass.counts[row * pass.tiles + number];
+  for (int t = 0; t < tile_teams; ++t) {
+    const u32 count = begins[t][thread];
+    begins[t][thread] = begin;
+    begin += count;
+  }
+  tile::sync_block();
+
+  tile::unroll<thread_items>([&](auto j) {
+    const i64 i = first + j * team_lanes;
+    if (i >= length) return;
+    const i64 to = line * length + begins[team][pass.digit(keys[j])] + before[j];
+    pass.keys_out[to] = keys[j];
+    pass.indices_out[to] = pass.indices ? pass.indices[line * length + i] : static_cast<u32>(i);
+  });
+}
+
+/// The lowest bit of a key that may differ: the others follow from the sign.
+int first_shift(Scalar type) {
+  switch (type) {
+    case Scalar::bf16:
+      return 16;
+    case Scalar::f16:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+/// Where the passes' items and counts lie in a workspace; null ones tell its size.
+template <class Key>
+struct Rooms {
+  Key* keys[2];
+  u32 *indices[2], *counts, *totals;
+  i64 bytes = 0;
+
+  Rooms(void* memory, i64 items, i64 lines, i64 tiles) {
+    const auto take = [&](auto*& room, i64 n) {
+      room = memory ? reinterpret_cast<decltype(room + 0)>(static_cast<char*>(memory) + bytes) : nullptr;
+      bytes += tile::ceil_div<i64>(n * static_cast<i64>(sizeof(*room)), 64) * 64;
+    };
+    for (auto& room : keys) take(room, items);
+    for (auto& room : indices) take(room, items);
+    take(counts, lines * digits * tiles);
+    take(totals, lines * digits);
+  }
+};
+
+template <class Key>
+Rooms<Key> rooms_of(const OrderedLines& lines, void* memory) {
+  return {memory, lines.starts.total * lines.length, lines.starts.total, tile::ceil_div<i64>(lines.length, tile_items)};
+}
+
+template <class Key>
+void launch_passes(const OrderedLines& lines, i64 k, bool largest, void* workspace, Executor& executor) {
+  const Rooms<Key> rooms = rooms_of<Key>(lines, workspace);
+  const i64 count = lines.starts.total, tiles = tile::ceil_div<i64>(lines.length, tile_items);
+  launch("make_keys", make_keys<Key>, count * tiles, tile_threads, 0, executor, lines, largest, rooms.keys[0]);
+  const u32* indices = nullptr;
+  int from = 0;
+  for (int shift = first_shift(lines.type[0]); shift < 8 * static_cast<int>(sizeof(Key)); shift += 8, from ^= 1) {
+    const Pass<Key> pass{lines.length,        tiles,        shift,
+                         rooms.keys[from],    indices,      rooms.keys[from ^ 1],
+                         rooms.indices[from], rooms.counts, rooms.totals};
+    launch("count_digits", count_digits<Key>, count * tiles, tile_threads, 0, executor, pass);
+    launch("sum_counts", sum_counts, tile::ceil_div<i64>(count * digits, tile_teams), tile_threads, 0, executor,
+           pass.counts, pass.totals, count * digits, tiles);
+    launch("place_items", place_items<Key>, count * tiles, tile_threads, 0, executor, pass);
+    indices = pass.indices_out;
+  }
+  launch("store_results", store_results, tile::ceil_div<i64>(count * k, tile_threads), tile_threads, 0, executor, lines,
+         k, indices);
+}
+
+}  // namespace
+
+bool is_sorted_at_once(const OrderedLines& lines) { return lines.length <= (has_narrow_keys(lines) ? 4096 : 2048); }
+
+void sort_at_once(const OrderedLines& lines, i64 k, bool largest, Executor& executor) {
+  if (has_narrow_keys(lines)) launch_short<u64>(lines, k, largest, executor);
+  else launch_short<Item>(lines, k, largest, executor);
+}
+
+bool is_sorted_by_bytes(const OrderedLines& lines, i64 k) {
+  constexpr i64 few = 128;  // are found in one walk
+  const bool many_walk = lines.starts.total >= 16 || lines.length <= 65536;
+  return lines.length < (i64{1} << 32) && (k > few || !many_walk);
+}
+
+i64 bytes_workspace(const OrderedLines& lines) {
+  return has_narrow_keys(lines) ? rooms_of<u32>(lines, nullptr).bytes : rooms_of<u64>(lines, nullptr).bytes;
+}
+
+void sort_by_bytes(const OrderedLines& lines, i64 k, bool largest, void* workspace, Executor& executor) {
+  if (has_narrow_keys(lines)) launch_passes<u32>(lines, k, largest, workspace, executor);
+  else launch_passes<u64>(lines, k, largest, workspace, executor);
+}
+
+}  // namespace tessera::gpu_kernels
