@@ -235,9 +235,12 @@ const Op map_graph_op = {.name = "map_graph",
                          .layout_of = kAnyInput};
 
 bool can_run_as_one(const Tensors& in) {
-  if (is_capturing() || amp::autocast_state.devices >> static_cast<int>(DeviceType::CPU) & 1) return false;
-  return std::all_of(in.begin(), in.end(), [](const Tensor& t) {
-    return t.defined() && t.device() == cpu() && !t.storage()->packing && t.dim() <= 8 && t.numel() > 0;
+  if (is_capturing() || !in[0].defined()) return false;
+  const Device device = in[0].device();
+  if (device.meta) return false;
+  if (amp::autocast_state.devices >> static_cast<int>(device.type) & 1) return false;
+  return std::all_of(in.begin(), in.end(), [&](const Tensor& t) {
+    return t.defined() && t.device() == device && !t.storage()->packing && t.dim() <= 8 && t.numel() > 0;
   });
 }
 

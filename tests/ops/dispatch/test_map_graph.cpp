@@ -1,4 +1,5 @@
 // Functions of elements run as one operator: with the bits of the operators that they call, forward and backward.
+#include "core/gpu_check.h"
 #include "ops/capture.h"
 #include "ops/composed_check.h"
 #include "ops/map_graph.h"
@@ -62,20 +63,45 @@ std::vector<std::string> calls_of(const std::function<void()>& f) {
 }
 using Names = std::vector<std::string>;
 
-// In strips, by a launch for each operator, and captured, where the function calls its operators one by one.
-TEST(MapGraph, HasTheBitsOfItsOperators) {
+// In strips or by one kernel, by a launch for each operator, and captured, where the function calls its operators one
+// by one.
+void expect_bits_of_operators(Device device) {
   for (const Unary& u : kUnary)
     for (const DType dtype : {Float32, Float64, Float16, BFloat16})
       for (const int64_t n : {1, 2, 63, 64, 65, 1000, 4099}) {
         const std::string what = std::string(u.name) + " " + std::string(name(dtype)) + " " + std::to_string(n);
         Generator g(3);
-        const Tensor x = uniform64({n}, g, 0.05, 0.95).to(dtype), weight = normal64({n}, g).to(dtype);
+        const Tensor x = uniform64({n}, g, 0.05, 0.95).to(dtype).to(device);
+        const Tensor weight = normal64({n}, g).to(dtype).to(device);
         const auto run = [&](const Tensors& in) { return with_gradient(u.f, in[0], in[1]); };
         const Tensors got = run({x, weight});
         expect_same(capture(run, {x, weight})({x, weight}), got, what + ", captured");
         const ForceKernel calls("map_graph", "calls");
         expect_same(run({x, weight}), got, what + ", by calls");
       }
+}
+TEST(MapGraph, HasTheBitsOfItsOperators) { expect_bits_of_operators(cpu()); }
+TEST(GpuMapGraph, HasTheBitsOfItsOperators) {
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
+  expect_bits_of_operators(card());
+}
+
+// Rows of other pitches, numbers and columns that repeat: by the kernel for any layout.
+TEST(GpuMapGraph, TakesAnyLayout) {
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
+  Generator g(5);
+  const Tensor wide = uniform64({40, 2, 36}, g).to(Float32), x = wide.transpose(0, 2), rows = slice(wide, 2, 3, 4);
+  for (const auto& [a, b] : {std::pair(x, x), std::pair(wide, rows), std::pair(slice(wide, 0, 1, 39), full({}, 0.3))})
+    expect_same({hypot(a.to(card()), b.to(card())).to(cpu())}, {hypot(a, b)}, to_string(a.shape()));
+}
+
+TEST(GpuMapGraph, IsOneKernel) {
+  if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
+  const Tensor x = full({1000}, 0.5, Float32, card());
+  asinh(x);  // traced
+  EXPECT_EQ(calls_of([&] { asinh(x); }), Names{"map_graph"});
+  const ForceKernel compiled("map_graph", "compiled");
+  EXPECT_NEAR(asinh(x).to(cpu()).to_vector<double>()[999], std::asinh(0.5), 1e-6);
 }
 
 TEST(MapGraph, IsOneCallForwardAndOneBackward) {

@@ -1,0 +1,19 @@
+// What the host passes to a function of elements that is compiled at run time.
+#pragma once
+#include "../../base.h"
+
+TESSERA_TILE_BEGIN
+
+struct MapGraphArgs {
+  static constexpr int most_operands = 16, most_dims = 8;
+  struct Operand {
+    void* data;
+    i64 strides[most_dims];  // in elements
+  };
+  i64 total;
+  int rank;
+  i64 lengths[most_dims];
+  Operand operand[most_operands];  // results, then inputs
+};
+
+TESSERA_TILE_END
