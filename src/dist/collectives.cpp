@@ -41,15 +41,29 @@ int64_t rows_of_each(const char* what, const Tensor& x, const Group& group) {
   return rows / group.size();
 }
 
-Tensor with_rows(const Tensor& like, int64_t rows) {
+// How a tensor goes to other ranks: from its own device, or through the host.
+struct Way {
+  Engine* engine;  // null where the rank is alone
+  Device device;
+};
+Way way_of(Device device, const Group& group, bool of_all = true) {
+  Group::State& state = group.state();
+  if (Engine* const own = state.engine_on(device, of_all)) return {own, device};
+  return {state.engine.get(), cpu()};
+}
+Way way_of(const Tensor& x, const Group& group) { return way_of(x.device(), group); }
+
+Tensor with_rows(const Tensor& like, int64_t rows, Device device) {
   Shape shape = like.shape();
   shape[0] = rows;
-  return empty(shape, like.dtype());
+  return empty(shape, like.dtype(), device);
 }
 
-// Row-major on the host, in memory that this call alone writes.
-Tensor on_host(const Tensor& x) { return x.detach().to(cpu()).contiguous(); }
-Tensor own_copy(const Tensor& x) { return x.device().is_gpu() ? on_host(x) : x.detach().clone().contiguous(); }
+// Row-major where it goes from; as own copy in memory that this call alone writes.
+Tensor placed(const Tensor& x, const Way& way) { return x.detach().to(way.device).contiguous(); }
+Tensor own_copy(const Tensor& x, const Way& way) {
+  return x.device() == way.device ? x.detach().clone().contiguous() : placed(x, way);
+}
 
 char* bytes_of(const Tensor& x) { return static_cast<char*>(x.data_ptr()); }
 
@@ -106,9 +120,10 @@ Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op) {
       "all_reduce", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::AllReduce, in, in.numel(), 0, op);
-        const Tensor out = own_copy(in);
+        const Way way = way_of(in, group);
+        const Tensor out = own_copy(in, way);
         const Segment all{bytes_of(out), out.numel()};
-        if (Engine* engine = group.state().engine.get()) engine->all_reduce(call, {&all, 1});
+        if (way.engine) way.engine->all_reduce(call, {&all, 1});
         return out.to(in.device());
       },
       [=](const Tensor& grad) { return mean_share(all_reduce(grad, group), op, group); });
@@ -120,18 +135,19 @@ void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op) {
   Call call = call_of(Kind::AllReduce, tensors[0], 0, 0, op);
   call.dims = -1;
   std::fill(std::begin(call.shape), std::end(call.shape), 0);
+  const Way way = way_of(tensors[0], group);
   std::vector<Segment> segments;
-  Tensors hosts;
+  Tensors sent;
   for (const Tensor& t : tensors) {
     if (t.dtype() != call.dtype)
       throw Error(fmt::format("all_reduce_: a list of {} and {}", name(call.dtype), name(t.dtype())));
-    hosts.push_back(on_host(t));  // t itself where it lies so already
-    segments.push_back({bytes_of(hosts.back()), t.numel()});
+    sent.push_back(placed(t, way));  // t itself where it lies so already
+    segments.push_back({bytes_of(sent.back()), t.numel()});
     call.count += t.numel();
   }
-  group.state().engine->all_reduce(call, segments);
+  way.engine->all_reduce(call, segments);
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (hosts[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(hosts[i]);
+    if (sent[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(sent[i]);
 }
 
 Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op) {
@@ -141,8 +157,9 @@ Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op) {
       "reduce", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::Reduce, in, in.numel(), root, op);
-        const Tensor out = own_copy(in);
-        if (Engine* engine = group.state().engine.get()) engine->reduce(call, bytes_of(out));
+        const Way way = way_of(in, group);
+        const Tensor out = own_copy(in, way);
+        if (way.engine) way.engine->reduce(call, bytes_of(out));
         return out.to(in.device());
       },
       [=](const Tensor& grad) { return mean_share(broadcast(grad, root, group), op, group); });
@@ -155,10 +172,10 @@ Tensor reduce_scatter(const Tensor& x, const Group& group, ReduceOp op) {
       "reduce_scatter", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::ReduceScatter, in, in.numel() / group.size(), 0, op);
-        Engine* const engine = group.state().engine.get();
-        if (!engine) return in.clone();
-        const Tensor from = on_host(in), out = with_rows(in, rows);
-        engine->reduce_scatter(call, bytes_of(from), bytes_of(out));
+        const Way way = way_of(in, group);
+        if (!way.engine) return in.clone();
+        const Tensor from = placed(in, way), out = with_rows(in, rows, way.device);
+        way.engine->reduce_scatter(call, bytes_of(from), bytes_of(out));
         return out.to(in.device());
       },
       [=](const Tensor& grad) { return mean_share(all_gather(grad, group), op, group); });
@@ -170,10 +187,10 @@ Tensor all_gather(const Tensor& x, const Group& group) {
       "all_gather", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::AllGather, in, in.numel());
-        Engine* const engine = group.state().engine.get();
-        if (!engine) return in.clone();
-        const Tensor from = on_host(in), out = with_rows(in, in.size(0) * group.size());
-        engine->all_gather(call, bytes_of(from), bytes_of(out));
+        const Way way = way_of(in, group);
+        if (!way.engine) return in.clone();
+        const Tensor from = placed(in, way), out = with_rows(in, in.size(0) * group.size(), way.device);
+        way.engine->all_gather(call, bytes_of(from), bytes_of(out));
         return out.to(in.device());
       },
       [=](const Tensor& grad) { return reduce_scatter(grad, group); });
@@ -188,15 +205,13 @@ Tensor gather(const Tensor& x, int root, const Group& group) {
       "gather", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::Gather, in, in.numel(), root);
-        Engine* const engine = group.state().engine.get();
-        if (!engine) return in.clone();
-        const Tensor from = on_host(in), out = with_rows(in, is_root ? rows : 0);
-        engine->gather(call, bytes_of(from), bytes_of(out));
+        const Way way = way_of(in, group);
+        if (!way.engine) return in.clone();
+        const Tensor from = placed(in, way), out = with_rows(in, is_root ? rows : 0, way.device);
+        way.engine->gather(call, bytes_of(from), bytes_of(out));
         return out.to(in.device());
       },
-      [=](const Tensor& grad) {
-        return scatter(is_root ? grad : with_rows(grad, rows).to(grad.device()), root, group);
-      });
+      [=](const Tensor& grad) { return scatter(is_root ? grad : with_rows(grad, rows, grad.device()), root, group); });
 }
 
 Tensor scatter(const Tensor& x, int root, const Group& group) {
@@ -206,15 +221,15 @@ Tensor scatter(const Tensor& x, int root, const Group& group) {
       "scatter", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::Scatter, in, in.numel() / group.size(), root);
-        Engine* const engine = group.state().engine.get();
-        if (!engine) return in.clone();
-        const Tensor from = on_host(in), out = with_rows(in, rows);
-        engine->scatter(call, bytes_of(from), bytes_of(out));
+        const Way way = way_of(in, group);
+        if (!way.engine) return in.clone();
+        const Tensor from = placed(in, way), out = with_rows(in, rows, way.device);
+        way.engine->scatter(call, bytes_of(from), bytes_of(out));
         return out.to(in.device());
       },
       [=](const Tensor& grad) {
         const Tensor all = gather(grad, root, group);
-        return group.rank() == root ? all : with_rows(grad, rows * group.size()).zero_();
+        return group.rank() == root ? all : with_rows(grad, rows * group.size(), grad.device()).zero_();
       });
 }
 
@@ -224,8 +239,9 @@ Tensor broadcast(const Tensor& x, int root, const Group& group) {
       "broadcast", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::Broadcast, in, in.numel(), root);
-        const Tensor out = own_copy(in);
-        if (Engine* engine = group.state().engine.get()) engine->broadcast(call, bytes_of(out));
+        const Way way = way_of(in, group);
+        const Tensor out = own_copy(in, way);
+        if (way.engine) way.engine->broadcast(call, bytes_of(out));
         return out.to(in.device());
       },
       [=](const Tensor& grad) {
@@ -240,10 +256,10 @@ Tensor all_to_all(const Tensor& x, const Group& group) {
       "all_to_all", x,
       [=](const Tensor& in) {
         const Call call = call_of(Kind::AllToAll, in, in.numel() / group.size());
-        Engine* const engine = group.state().engine.get();
-        if (!engine) return in.clone();
-        const Tensor from = on_host(in), out = empty(in.shape(), in.dtype());
-        engine->all_to_all(call, bytes_of(from), bytes_of(out));
+        const Way way = way_of(in, group);
+        if (!way.engine) return in.clone();
+        const Tensor from = placed(in, way), out = empty(in.shape(), in.dtype(), way.device);
+        way.engine->all_to_all(call, bytes_of(from), bytes_of(out));
         return out.to(in.device());
       },
       [=](const Tensor& grad) { return all_to_all(grad, group); });
@@ -253,15 +269,17 @@ void send(const Tensor& x, int to, const Group& group) {
   check_rank("send", to, group);
   if (!x.defined()) throw Error("send: the tensor is undefined");
   if (to == group.rank()) throw Error("send: a rank does not send to itself");
-  const Tensor from = on_host(x);
-  group.state().engine->send(bytes_of(from), from.numel() * static_cast<int64_t>(size_of(from.dtype())), to);
+  const Way way = way_of(x.device(), group, false);
+  const Tensor from = placed(x, way);
+  way.engine->send(bytes_of(from), from.numel() * static_cast<int64_t>(size_of(from.dtype())), to);
 }
 
 Tensor recv(const TensorMeta& meta, int from, const Group& group) {
   check_rank("recv", from, group);
   if (from == group.rank()) throw Error("recv: a rank does not receive from itself");
-  const Tensor out = empty(meta.shape, meta.dtype);
-  group.state().engine->recv(bytes_of(out), out.numel() * static_cast<int64_t>(size_of(out.dtype())), from);
+  const Way way = way_of(meta.device, group, false);
+  const Tensor out = empty(meta.shape, meta.dtype, way.device);
+  way.engine->recv(bytes_of(out), out.numel() * static_cast<int64_t>(size_of(out.dtype())), from);
   return out.to(meta.device);
 }
 

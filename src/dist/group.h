@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "dist/control.h"
@@ -13,11 +14,20 @@ struct Group::State {
   std::shared_ptr<Control> control;  ///< null where this rank is alone
   std::vector<int> members;          ///< ranks of the run
   int rank = 0;
-  std::unique_ptr<Engine> engine;  ///< null where the group has one rank
+  std::unique_ptr<Engine> engine;  ///< of tensors of the host; null where the group has one rank
+  /// What moves tensors from device to device, or why nothing does and their bytes go through the host.
+  struct OnDevice {
+    Device device;
+    std::unique_ptr<Engine> engine;
+    std::string why_not;
+  };
+  std::vector<OnDevice> on_devices;
 
   State() = default;
   ~State();
   int size() const { return static_cast<int>(members.size()); }
+  /// That of a GPU, or null. It is made at the first call `of_all` ranks; those of two find it or do without.
+  Engine* engine_on(Device device, bool of_all);
   /// Runs it in the group's thread, behind what was given to it before.
   void later(std::function<void()> task);
 
