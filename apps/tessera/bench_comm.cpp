@@ -68,6 +68,7 @@ struct CommCommand : CommonOptions {
         dist::barrier(world);
         const Clock::time_point start = Clock::now();
         row.call(x, world);
+        if (x.device().is_gpu()) synchronize(x.device());
         times.push_back(since(start) * 1e6);
       }
       more = dist::all_reduce(full({1}, since(begin) < seconds, Int32), world, dist::Min).item<int32_t>();
@@ -92,10 +93,13 @@ struct CommCommand : CommonOptions {
       throw UsageError(fmt::format("--only {} is none of {}", only, fmt::join(names, ", ")));
     Results results("bench comm", *this);
     results.extra()["ranks"] = world.size();
-    results.extra()["engine"] = std::string(world.engine());
+    const Device device = world.device(target());
+    dist::all_reduce(full({1}, 0, Float32, device), world);
+    const std::string engine = world.engine(device);
+    results.extra()["engine"] = engine;
     const bool leads = world.rank() == 0;
     if (leads) {
-      fmt::print("{} ranks, engine {}, {}\n\n", world.size(), world.engine(), dtype);
+      fmt::print("{} ranks, engine {}, {}\n\n", world.size(), engine, dtype);
       fmt::print("{:<15} {:>11} {:>10} {:>10} {:>10} {:>9}\n", "collective", "bytes", "p50 us", "p90 us", "p99 us",
                  "bus GB/s");
     }
@@ -105,7 +109,7 @@ struct CommCommand : CommonOptions {
         const int64_t each = world.size(), count = std::max<int64_t>(bytes / static_cast<int64_t>(size_of(type)), 1);
         if (std::exchange(last, (count + each - 1) / each) == last) continue;  // every rank has at least an element
         Generator generator(1);
-        const Tensor x = cast(rand({(count + each - 1) / each * each}, generator), type).to(target());
+        const Tensor x = cast(rand({(count + each - 1) / each * each}, generator), type).to(device);
         const std::vector<double> times = measure(row, x, world);
         if (!leads) continue;
         const auto at = [&](double q) { return times[static_cast<size_t>(q * static_cast<double>(times.size() - 1))]; };

@@ -220,6 +220,7 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
 void run(TrainCommand& c) {
   settle(c);
   const dist::World world;
+  c.options.device = world.device(c.options.device);
   Progress progress(c.options.steps);
   int64_t tokens_per_step = 0;
   models::TrainResult result;

@@ -33,8 +33,10 @@ class Group {
   int size() const;
   /// Those ranks of this group that give the same color, in their order. Every rank of this group calls it.
   Group split(int color) const;
-  /// How its ranks exchange bytes, such as "neighbours".
+  /// How its ranks exchange bytes of the host, such as "neighbours".
   std::string_view engine() const;
+  /// The same of tensors on a device: "nccl", or the former and why. Known after the first collective of one.
+  std::string engine(Device device) const;
 
   struct State;
   State& state() const { return *state_; }
@@ -55,6 +57,9 @@ class World : public Group {
   explicit World(const WorldOptions& options = {});
   /// The rank among those of this host, from 0.
   int local_rank() const { return rank(); }
+  /// This rank's own: of a GPU the one so many behind it, around the end, as its place on the host says; the CPU as it
+  /// is.
+  Device device(Device first) const;
 
  private:
   friend void run_ranks(int, const std::function<void(const World&)>&, const WorldOptions&);

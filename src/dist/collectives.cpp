@@ -3,10 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "dist/group.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
+#include "tessera/ops_shape.h"
 
 namespace tessera::dist {
 namespace {
@@ -65,7 +68,56 @@ Tensor own_copy(const Tensor& x, const Way& way) {
   return x.device() == way.device ? x.detach().clone().contiguous() : placed(x, way);
 }
 
+// ---- sums of GPUs in the order of the host's, which is slower than the library's own
+
+bool in_order(const Way& way) {
+  static const bool asked = [] {
+    const char* const text = std::getenv("TESSERA_REDUCTION");
+    return text && std::string_view(text) == "ordered";
+  }();
+  return asked && way.device.is_gpu();
+}
+
+// Rows of all ranks along combine()'s tree.
+Tensor combined(const Tensor& rows, ReduceOp op) {
+  const DType dtype = rows.dtype(), wide = dtype == Float16 || dtype == BFloat16 ? Float32
+                                           : dtype == Bool                       ? Int32
+                                                                                 : dtype;
+  Tensors level = unbind(cast(rows, wide), 0);
+  while (level.size() > 1) {
+    Tensors next;
+    for (size_t i = 0; i + 1 < level.size(); i += 2) {
+      const Tensor &a = level[i], &b = level[i + 1];
+      next.push_back(op == Max ? maximum(a, b) : op == Min ? minimum(a, b) : op == Product ? a * b : a + b);
+    }
+    if (level.size() % 2 == 1) next.push_back(level.back());
+    level = std::move(next);
+  }
+  if (op == Mean) level[0] = level[0] / full({}, static_cast<double>(rows.size(0)), level[0].dtype(), rows.device());
+  return cast(level[0], dtype);
+}
+
 char* bytes_of(const Tensor& x) { return static_cast<char*>(x.data_ptr()); }
+
+// x [size * n], combined: this rank's n.
+Tensor combined_share(const Tensor& x, const Way& way, const Group& group, ReduceOp op) {
+  const Call call = call_of(Kind::AllToAll, x, x.numel() / group.size());
+  const Tensor received = empty(x.shape(), x.dtype(), x.device());
+  way.engine->all_to_all(call, bytes_of(x), bytes_of(received));
+  return combined(reshape(received, {group.size(), x.numel() / group.size()}), op);
+}
+
+// All elements, combined.
+Tensor combined_whole(const Tensor& x, const Way& way, const Group& group, ReduceOp op) {
+  const int64_t n = x.numel(), each = (n + group.size() - 1) / group.size();
+  if (n == 0) return x;
+  Tensor flat = reshape(x, {n});
+  if (each * group.size() > n) flat = pad(flat, {0}, {each * group.size() - n});
+  const Tensor share = combined_share(flat.contiguous(), way, group, op).contiguous();
+  const Tensor all = empty({each * group.size()}, x.dtype(), x.device());
+  way.engine->all_gather(call_of(Kind::AllGather, share, each), bytes_of(share), bytes_of(all));
+  return reshape(slice(all, 0, 0, n), x.shape());
+}
 
 using Collective = std::function<Tensor(const Tensor&)>;
 
@@ -121,6 +173,7 @@ Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op) {
       [=](const Tensor& in) {
         const Call call = call_of(Kind::AllReduce, in, in.numel(), 0, op);
         const Way way = way_of(in, group);
+        if (in_order(way)) return combined_whole(placed(in, way), way, group, op);
         const Tensor out = own_copy(in, way);
         const Segment all{bytes_of(out), out.numel()};
         if (way.engine) way.engine->all_reduce(call, {&all, 1});
@@ -145,7 +198,17 @@ void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op) {
     segments.push_back({bytes_of(sent.back()), t.numel()});
     call.count += t.numel();
   }
-  way.engine->all_reduce(call, segments);
+  if (in_order(way)) {
+    Tensors flat;
+    for (const Tensor& t : sent) flat.push_back(reshape(t, {t.numel()}));
+    const Tensor all = combined_whole(concat(flat, 0), way, group, op);
+    for (int64_t at = 0; Tensor & t : sent) {
+      t = reshape(slice(all, 0, at, at + t.numel()), t.shape());
+      at += t.numel();
+    }
+  } else {
+    way.engine->all_reduce(call, segments);
+  }
   for (size_t i = 0; i < tensors.size(); ++i)
     if (sent[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(sent[i]);
 }
@@ -158,6 +221,10 @@ Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op) {
       [=](const Tensor& in) {
         const Call call = call_of(Kind::Reduce, in, in.numel(), root, op);
         const Way way = way_of(in, group);
+        if (in_order(way)) {
+          const Tensor sum = combined_whole(placed(in, way), way, group, op);
+          return group.rank() == root ? sum : in.clone();
+        }
         const Tensor out = own_copy(in, way);
         if (way.engine) way.engine->reduce(call, bytes_of(out));
         return out.to(in.device());
@@ -175,6 +242,7 @@ Tensor reduce_scatter(const Tensor& x, const Group& group, ReduceOp op) {
         const Way way = way_of(in, group);
         if (!way.engine) return in.clone();
         const Tensor from = placed(in, way), out = with_rows(in, rows, way.device);
+        if (in_order(way)) return reshape(combined_share(from, way, group, op), out.shape());
         way.engine->reduce_scatter(call, bytes_of(from), bytes_of(out));
         return out.to(in.device());
       },

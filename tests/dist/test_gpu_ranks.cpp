@@ -1,5 +1,7 @@
 // Ranks with a GPU each, against the same collectives of the host.
 #include <chrono>
+#include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "core/gpu_check.h"
@@ -68,6 +70,22 @@ TEST_F(GpuRanks, ReduceAsTheHost) {
         all_reduce_(wanted, world, op);
         for (size_t i = 0; i < list.size(); ++i) expect_near(list[i], wanted[i], limit);
       });
+}
+
+// TESSERA_REDUCTION=ordered: the bits of the host.
+TEST_F(GpuRanks, ReduceInOrder) {
+  const char* const asked = std::getenv("TESSERA_REDUCTION");
+  if (!asked || std::string(asked) != "ordered") GTEST_SKIP() << "TESSERA_REDUCTION is not ordered";
+  for (const auto& [dtype, op] :
+       {std::pair{Float32, Sum}, {Float32, Mean}, {BFloat16, Sum}, {Float16, Mean}, {Bool, Max}})
+    run_ranks(ranks, [&, dtype = dtype, op = op](const World& world) {
+      const Tensor here = elements_of_rank(world.rank(), {4, 50'001}, dtype), there = here.to(device(world));
+      expect_near(all_reduce(there, world, op), all_reduce(here, world, op), 0);
+      if (4 % world.size() == 0) expect_near(reduce_scatter(there, world, op), reduce_scatter(here, world, op), 0);
+      Tensors list{there.clone(), there.transpose(0, 1).clone()};
+      all_reduce_(list, world, op);
+      expect_near(list[1], all_reduce(here, world, op).transpose(0, 1), 0);
+    });
 }
 
 TEST_F(GpuRanks, MoveEveryElement) {
