@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -134,6 +135,14 @@ void set_step(const Group& group, int64_t step);
 
 struct DataParallelOptions {
   ReduceOp op = Mean;  ///< of the gradients: Mean as everybody's, Sum where losses are weighted
+  /// Gradients are reduced in buckets of so many bytes, in the order in which the first backward made them on rank 0,
+  /// each as soon as it is complete. The first one is smaller, so that it begins early.
+  int64_t bucket_bytes = int64_t{25} << 20, first_bucket_bytes = int64_t{1} << 20;
+  /// While backward goes on, on a stream of its own; or all of them behind it. By itself it is where tensors go from
+  /// GPU to GPU: on a CPU the sums would take the processors that backward needs.
+  enum class Overlap : uint8_t { Auto, Always, Never } overlap = Overlap::Auto;
+  /// In which gradients travel, such as BFloat16; as they are if absent. They are what they were afterwards.
+  std::optional<DType> gradient_dtype = {};
 };
 
 /// Data parallelism: each rank has the whole model and a part of the batch, and after each backward the gradients of

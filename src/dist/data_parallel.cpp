@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "dist/group.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
+#include "tessera/stream.h"
 
 namespace tessera::dist {
 namespace {
@@ -70,29 +73,148 @@ struct DataParallel::NoSync::State {
     for (size_t i = 0; i < callbacks.size(); ++i) remove_gradient_callback(parameters[i], callbacks[i]);
   }
 
-  // Which parameters have a gradient on any rank; where this one has none, zeros take its place.
-  void complete() {
-    std::vector<uint8_t> used;
-    for (const Tensor& p : parameters) used.push_back(p.grad().defined());
-    const Tensor all = all_reduce(tensor(used, {static_cast<int64_t>(used.size())}), group, Max);
-    const std::vector<uint8_t> anywhere = all.to_vector<uint8_t>();
-    for (size_t i = 0; i < used.size(); ++i)
-      if (anywhere[i] && !used[i]) {
-        const Tensor& p = parameters[i];
-        p.set_grad(zeros(p.shape(), p.dtype(), p.device()));
-      }
+  // The gradient of a parameter is complete.
+  void ready(size_t parameter) {
+    if (buckets_.empty()) {
+      arrived_.push_back(static_cast<int64_t>(parameter));
+      return;
+    }
+    --buckets_[bucket_of_[parameter]].missing;
+    while (next_ < buckets_.size() && buckets_[next_].missing == 0) launch(buckets_[next_++]);
   }
 
   void reduce() {
     if (group.size() == 1 || parameters.empty()) return;
     const NoGrad no_grad;
-    complete();
-    std::map<DType, Tensors> gradients;
-    for (const Tensor& p : parameters)
-      if (const Tensor grad = p.grad(); grad.defined()) gradients[grad.dtype()].push_back(grad);
-    for (const auto& [dtype, tensors] : gradients) all_reduce_(tensors, group, options.op);
+    if (buckets_.empty()) {
+      complete();
+      std::map<DType, Tensors> gradients;
+      for (const Tensor& p : parameters)
+        if (const Tensor grad = p.grad(); grad.defined()) gradients[grad.dtype()].push_back(grad);
+      for (const auto& [dtype, tensors] : gradients) sum(tensors);
+      if (overlaps()) make_buckets();
+    } else {
+      finish_buckets();
+    }
+    begin();
     make_alike(buffers, group);
   }
+
+  // Nothing of a backward has come yet.
+  void begin() {
+    next_ = 0;
+    arrived_.clear();
+    for (Bucket& b : buckets_) b.missing = b.members.size();
+    filled_.assign(parameters.size(), false);
+  }
+
+ private:
+  struct Bucket {
+    std::vector<size_t> members;
+    size_t missing = 0;  // gradients that this backward has not made
+  };
+
+  void sum(const Tensors& gradients) const {
+    const std::optional<DType> dtype = options.gradient_dtype;
+    if (!dtype || *dtype == gradients[0].dtype() || !is_floating(gradients[0].dtype()))
+      return all_reduce_(gradients, group, options.op);
+    Tensors sent;
+    for (const Tensor& t : gradients) sent.push_back(cast(t, *dtype));
+    all_reduce_(sent, group, options.op);
+    for (size_t i = 0; i < sent.size(); ++i) Tensor(gradients[i]).copy_(sent[i]);
+  }
+
+  // Of each parameter whether any rank has a gradient.
+  std::vector<uint8_t> used_anywhere(std::vector<uint8_t> used) const {
+    const auto n = static_cast<int64_t>(used.size());
+    return all_reduce(tensor(used, {n}), group, Max).to_vector<uint8_t>();
+  }
+
+  // Where this rank has no gradient and another has, zeros take its place.
+  void complete() {
+    std::vector<uint8_t> used;
+    for (const Tensor& p : parameters) used.push_back(p.grad().defined());
+    const std::vector<uint8_t> anywhere = used_anywhere(used);
+    for (size_t i = 0; i < used.size(); ++i)
+      if (anywhere[i] && !used[i]) fill(i);
+  }
+  void fill(size_t parameter) {
+    const Tensor& p = parameters[parameter];
+    p.set_grad(zeros(p.shape(), p.dtype(), p.device()));
+  }
+
+  bool overlaps() {
+    using Overlap = DataParallelOptions::Overlap;
+    if (options.overlap != Overlap::Auto) return options.overlap == Overlap::Always;
+    return group.state().engine_on(parameters[0].device(), false) != nullptr;
+  }
+
+  // In the order in which rank 0's gradients came; those that it did not use are last.
+  void make_buckets() {
+    const auto n = static_cast<int64_t>(parameters.size());
+    std::vector<bool> known(parameters.size(), false);
+    for (const int64_t i : arrived_) known[static_cast<size_t>(i)] = true;
+    for (int64_t i = n - 1; i >= 0; --i)
+      if (!known[static_cast<size_t>(i)]) arrived_.push_back(i);
+    const std::vector<int64_t> order = broadcast(tensor(arrived_, {n}), 0, group).to_vector<int64_t>();
+    bucket_of_.resize(parameters.size());
+    int64_t bytes = 0;
+    for (const int64_t i : order) {
+      const Tensor& p = parameters[static_cast<size_t>(i)];
+      const int64_t most = buckets_.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
+      const bool fits =
+          !buckets_.empty() && bytes < most && parameters[buckets_.back().members[0]].dtype() == p.dtype();
+      if (!fits) {
+        buckets_.emplace_back();
+        bytes = 0;
+      }
+      bytes += p.numel() * static_cast<int64_t>(size_of(p.dtype()));
+      buckets_.back().members.push_back(static_cast<size_t>(i));
+      bucket_of_[static_cast<size_t>(i)] = buckets_.size() - 1;
+    }
+    if (const Device device = parameters[0].device(); device.is_gpu()) stream_.emplace(device);
+  }
+
+  // All ranks launch the buckets in their order.
+  void launch(const Bucket& bucket) {
+    const NoGrad no_grad;
+    Tensors gradients;
+    for (const size_t i : bucket.members) {
+      if (!parameters[i].grad().defined()) {
+        fill(i);
+        filled_[i] = true;
+      }
+      gradients.push_back(parameters[i].grad());
+    }
+    if (!stream_) return sum(gradients);
+    const Device device = stream_->device();
+    Event made(device);
+    made.record(current_stream(device));
+    made.wait(*stream_);
+    const StreamGuard guard(*stream_);
+    sum(gradients);
+  }
+
+  void finish_buckets() {
+    while (next_ < buckets_.size()) launch(buckets_[next_++]);
+    if (stream_) {
+      Event done(stream_->device());
+      done.record(*stream_);
+      done.wait(current_stream(stream_->device()));
+    }
+    std::vector<uint8_t> used;
+    for (const bool filled : filled_) used.push_back(!filled);
+    const std::vector<uint8_t> anywhere = used_anywhere(std::move(used));
+    for (size_t i = 0; i < anywhere.size(); ++i)
+      if (!anywhere[i]) parameters[i].set_grad({});
+  }
+
+  std::vector<int64_t> arrived_;  // parameters, in the order of their gradients
+  std::vector<Bucket> buckets_;   // none before the first backward has shown the order
+  std::vector<size_t> bucket_of_;
+  std::vector<bool> filled_;      // parameters without a gradient of this rank
+  size_t next_ = 0;               // bucket to launch
+  std::optional<Stream> stream_;  // of a GPU
 };
 
 DataParallel::NoSync::NoSync(std::shared_ptr<State> state) : state_(std::move(state)) { ++state_->no_sync; }
@@ -110,14 +232,21 @@ DataParallel::DataParallel(const nn::Module& model, const Group& group, const Da
   state_->buffers = model.named_buffers();
   for (const Tensor& p : model.parameters())
     if (p.requires_grad()) state_->parameters.push_back(p);
-  for (const Tensor& p : state_->parameters)
-    state_->callbacks.push_back(on_gradient_ready(p, [weak = std::weak_ptr(state_)](const Tensor&) {
-      const auto state = weak.lock();
-      if (!state || state->no_sync > 0 || std::exchange(state->queued, true)) return;
-      // Dropped, too, where backward fails.
-      const std::shared_ptr<void> ends(nullptr, [state](void*) { state->queued = false; });
-      at_end_of_backward([state, ends] { state->reduce(); });
-    }));
+  state_->begin();
+  for (size_t i = 0; i < state_->parameters.size(); ++i)
+    state_->callbacks.push_back(
+        on_gradient_ready(state_->parameters[i], [weak = std::weak_ptr(state_), i](const Tensor&) {
+          const auto state = weak.lock();
+          if (!state || state->no_sync > 0) return;
+          if (!std::exchange(state->queued, true)) {
+            // Dropped, too, where backward fails.
+            const std::shared_ptr<void> ends(nullptr, [state](void*) {
+              if (std::exchange(state->queued, false)) state->begin();
+            });
+            at_end_of_backward([state, ends] { state->reduce(); });
+          }
+          state->ready(i);
+        }));
 }
 
 DataParallel::NoSync DataParallel::no_sync() const { return NoSync(state_); }
