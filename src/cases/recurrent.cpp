@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "cases/cases.h"
+#include "core/net_attrs.h"
 #include "tessera/ops.h"
 
 namespace tessera {
@@ -20,7 +21,7 @@ Tensors of_gradient(int64_t steps, int64_t batch, int64_t hidden, Generator& g) 
 struct Size {
   int64_t steps, batch, hidden;
 };
-constexpr Size kSizes[] = {{3, 2, 5}, {1, 2, 3}, {4, 3, 17}, {5, 1, 40}};
+constexpr Size kSizes[] = {{3, 2, 5}, {1, 2, 3}, {4, 3, 17}, {5, 1, 40}, {3, 9, 130}};
 
 void add_gru_cases(std::vector<OpCase>& all) {
   const auto of_layer = [](const Size& s, bool bias, Generator& g) {
@@ -93,6 +94,31 @@ void add_rnn_cases(std::vector<OpCase>& all) {
       }
 }
 
+// Tests of their own run these where there is a kernel: what is kept for backward is its secret.
+void add_net_cases(std::vector<OpCase>& all) {
+  all.push_back(
+      {.op = "recurrent_net",
+       .label = "one layer",
+       .attrs = NetAttrs{.biases = false},
+       .inputs =
+           [](Generator& g) {
+             return Tensors{uniform64({3, 2, 5}, g), {}, {}, uniform64({1, 16, 5}, g), uniform64({1, 16, 4}, g)};
+           },
+       .dtypes = {},
+       .symbolic = false});
+  all.push_back({.op = "recurrent_net_backward",
+                 .label = "one layer",
+                 .attrs = NetAttrs{.biases = false},
+                 .inputs =
+                     [](Generator& g) {
+                       return Tensors{
+                           uniform64({3, 2, 4}, g), {}, {}, uniform64({3, 2, 5}, g), {}, {}, uniform64({3, 2, 4}, g),
+                           zeros({0}, UInt8)};
+                     },
+                 .dtypes = {},
+                 .symbolic = false});
+}
+
 }  // namespace
 
 std::vector<OpCase> recurrent_cases() {
@@ -114,6 +140,7 @@ std::vector<OpCase> recurrent_cases() {
     }
   add_gru_cases(all);
   add_rnn_cases(all);
+  add_net_cases(all);
   all.push_back({.op = "lstm_layer_backward",
                  .label = "of the output alone",
                  .attrs = RecurrentAttrs{},

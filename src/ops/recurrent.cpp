@@ -4,6 +4,7 @@
 
 #include "ops/check.h"
 #include "ops/op_table.h"
+#include "ops/recurrent_net.h"
 #include "ops/recurrent_steps.h"
 #include "tessera/ops_math.h"
 #include "tessera/ops_recurrent.h"
@@ -222,19 +223,38 @@ Run run_direction(const Layer& layer, const Tensor& x, const RecurrentWeights& w
   return {stack(outputs, 0), s};
 }
 
+// All layers in one operator, where there is a kernel for that.
+std::optional<RecurrentResult> run_whole(const Layer& layer, const Tensor& x,
+                                         const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
+                                         const Tensor& cell, const Tensor& lengths, const RecurrentOptions& o) {
+  if (!x.device().is_card() || o.direction == Direction::Reverse) return {};
+  for (const RecurrentWeights& w : layers)
+    if (!is_plain(layer, x, w, lengths, o)) return {};
+  const auto is_relu = [](const RecurrentActivation& a) { return a.kind == Kind::Relu; };
+  const bool relu = std::any_of(o.activations.begin(), o.activations.end(), is_relu);
+  if (relu && !std::all_of(o.activations.begin(), o.activations.end(), is_relu)) return {};
+  return recurrent_net(x, layers, hidden, cell,
+                       {.gates = layer.gates, .relu = relu, .both = o.direction == Direction::Both});
+}
+
 RecurrentResult run_layers(const Layer& layer, const Tensor& x, const std::vector<RecurrentWeights>& layers,
                            const Tensor& hidden, const Tensor& cell, const Tensor& lengths, const RecurrentOptions& o) {
   require_lists(layer, x, layers, lengths, o);
   const int64_t d = directions_of(o);
   const Dim batch = x.shape()[1];
+  int64_t width = x.size(2);
+  for (const RecurrentWeights& w : layers) {
+    require_weights(layer, w, d, width);
+    const Shape wanted{Dim(static_cast<int64_t>(layers.size()) * d), batch, w.hidden.shape()[2]};
+    require_parameter(layer, "the hidden state", hidden, wanted);
+    require_parameter(layer, "the cell state", cell, wanted);
+    width = w.hidden.size(2) * d;
+  }
+  if (const auto whole = run_whole(layer, x, layers, hidden, cell, lengths, o)) return *whole;
   Tensor y = x;
   Tensors last_hidden, last_cell;
   for (size_t i = 0; i < layers.size(); ++i) {
     const RecurrentWeights& w = layers[i];
-    require_weights(layer, w, d, y.size(2));
-    const Shape wanted{Dim(static_cast<int64_t>(layers.size()) * d), batch, w.hidden.shape()[2]};
-    require_parameter(layer, "the hidden state", hidden, wanted);
-    require_parameter(layer, "the cell state", cell, wanted);
     Tensors outputs;
     for (int64_t k = 0; k < d; ++k) {
       const int64_t at = static_cast<int64_t>(i) * d + k;
@@ -276,8 +296,8 @@ Tensor weight_gradient(const Tensor& dproduct, const Tensor& output, const Tenso
 }
 
 std::span<const Op* const> recurrent_ops() {
-  static constexpr const Op* ops[] = {&lstm_op,         &lstm_backward_op, &gru_op,
-                                      &gru_backward_op, &rnn_op,           &rnn_backward_op};
+  static constexpr const Op* ops[] = {&lstm_op, &lstm_backward_op, &gru_op,           &gru_backward_op,
+                                      &rnn_op,  &rnn_backward_op,  &recurrent_net_op, &recurrent_net_backward_op};
   return ops;
 }
 

@@ -80,10 +80,11 @@ std::span<const KernelTableEntry> gpu_kernel_table() {
   static const std::vector<KernelTableEntry> table = [] {
     std::vector<KernelTableEntry> all;
     for (auto family :
-         {creation_kernels(),  elementwise_kernels(), map_graph_kernels(), matmul_kernels(),    fused_gemm_kernels(),
-          conv_kernels(),      pool_kernels(),        shape_kernels(),     attention_kernels(), norm_kernels(),
-          softmax_kernels(),   reduction_kernels(),   loss_kernels(),      indexing_kernels(),  bit_kernels(),
-          recurrent_kernels(), line_kernels(),        sample_kernels(),    random_kernels(),    optim_kernels()})
+         {creation_kernels(),  elementwise_kernels(),   map_graph_kernels(), matmul_kernels(),    fused_gemm_kernels(),
+          conv_kernels(),      pool_kernels(),          shape_kernels(),     attention_kernels(), norm_kernels(),
+          softmax_kernels(),   reduction_kernels(),     loss_kernels(),      indexing_kernels(),  bit_kernels(),
+          recurrent_kernels(), recurrent_net_kernels(), line_kernels(),      sample_kernels(),    random_kernels(),
+          optim_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

@@ -21,6 +21,7 @@ std::span<const KernelTableEntry> softmax_kernels();
 std::span<const KernelTableEntry> loss_kernels();
 std::span<const KernelTableEntry> attention_kernels();
 std::span<const KernelTableEntry> recurrent_kernels();
+std::span<const KernelTableEntry> recurrent_net_kernels();  // GPUs' alone
 std::span<const KernelTableEntry> line_kernels();
 std::span<const KernelTableEntry> sample_kernels();
 std::span<const KernelTableEntry> random_kernels();

@@ -137,7 +137,32 @@ void rnn_backward(const RnnBackwardArgs& a, Executor& executor) {
   });
 }
 
+#if !defined(__HIP__)
+// Blocks take turns among the parts.
+template <class T>
+TESSERA_KERNEL(256)
+void pack_net_kernel(const NetPackArgs args) {
+  const i64 turn = tile::block_in_grid() / args.count, turns = gridDim.x / static_cast<unsigned>(args.count);
+  const NetPart& part = args.parts[tile::block_in_grid() - turn * args.count];
+  T *ours = static_cast<T*>(part.ours), *theirs = static_cast<T*>(args.weights) + part.at;
+  for (i64 i = turn * 256 + tile::thread_in_block(); i < part.count; i += turns * 256)
+    if (args.back) ours[i] = theirs[i];
+    else theirs[i] = ours[i];
+}
+#endif
+
 }  // namespace
+
+#if !defined(__HIP__)
+void pack_net(const NetPackArgs& args, Executor& executor) {
+  i64 most = 0;
+  for (int i = 0; i < args.count; ++i) most = tile::max<i64>(most, args.parts[i].count);
+  const i64 turns = tile::max<i64>(1, tile::min<i64>(tile::ceil_div<i64>(most, 1024), 32));
+  if (size_of(args.type) == 2)
+    launch("pack_net", pack_net_kernel<tile::u16>, turns * args.count, 256, 0, executor, args);
+  else launch("pack_net", pack_net_kernel<u32>, turns * args.count, 256, 0, executor, args);
+}
+#endif
 
 const RecurrentTable* device_recurrent_table() {
   static const RecurrentTable table{lstm, lstm_backward, gru, gru_backward, rnn, rnn_backward};

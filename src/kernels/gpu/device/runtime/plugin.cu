@@ -24,6 +24,7 @@ const Sm90NormConvTable* sm90_norm_conv_table() { return nullptr; }
 const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt and MIOpen are not in Debian
 const VendorConvTable* vendor_conv_table() { return nullptr; }
 const VendorAttentionTable* vendor_attention_table() { return nullptr; }
+const VendorNetTable* vendor_net_table() { return nullptr; }
 #else
 const Sm90GemmTable* sm90_gemm_table();
 const Sm90PointwiseTable* sm90_pointwise_table();
@@ -32,6 +33,7 @@ const Sm90NormConvTable* sm90_norm_conv_table();
 const VendorGemmTable* vendor_gemm_table();
 const VendorConvTable* vendor_conv_table();
 const VendorAttentionTable* vendor_attention_table();
+const VendorNetTable* vendor_net_table();
 #endif
 const CreationTable* device_creation_table();
 const IndexTable* device_index_table();
@@ -70,6 +72,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .nonzero = gpu_kernels::device_nonzero_table(),
                                           .bits = gpu_kernels::device_bits_table(),
                                           .recurrent = gpu_kernels::device_recurrent_table(),
+                                          .vendor_net = gpu_kernels::vendor_net_table(),
                                           .lines = gpu_kernels::device_lines_table(),
                                           .sample = gpu_kernels::device_sample_table(),
                                           .creation = gpu_kernels::device_creation_table(),

@@ -166,10 +166,9 @@ struct Library {
   int (*execute)(Handle, void* plan, void* pack);
   bool complete = true;
 
-  Library() {
-    void* handle = open();
+  Library() : handle_(open()) {
     const auto load = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(handle ? dlsym(handle, name) : nullptr);
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(find(name));
       complete = complete && function;
     };
     load(version, "cudnnGetVersion");
@@ -182,8 +181,11 @@ struct Library {
     load(get, "cudnnBackendGetAttribute");
     load(execute, "cudnnBackendExecute");
   }
+  /// Another of its functions, or null.
+  void* find(const char* name) const { return handle_ ? dlsym(handle_, name) : nullptr; }
 
  private:
+  void* handle_;
   static void* open() {
     constexpr int mode = RTLD_NOW | RTLD_LOCAL;
     const char* name = "libcudnn.so.9";

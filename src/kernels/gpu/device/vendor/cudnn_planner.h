@@ -100,7 +100,6 @@ class Planner {
     entry.note_use(stream);
   }
 
- private:
   /// Null where the library cannot use the device. Throws Refusal where it cannot for now.
   Handle handle_of(int device) {
     auto [found, fresh] = handles_.try_emplace(device, nullptr);
@@ -115,6 +114,7 @@ class Planner {
     return nullptr;
   }
 
+ private:
   std::map<int, Handle> handles_;
   Recent<Entry> plans_{256};
 };
