@@ -227,5 +227,20 @@ TEST_F(GpuRecurrent, VendorsNetsTakeWhatTheyCan) {
   EXPECT_FALSE(launches({.steps = 1}, Float32).has("recurrent_net:vendor"));
 }
 
+TEST_F(GpuRecurrent, OneKernelTakesALayerOnHopper) {
+  const auto launches = [&](int64_t hidden, DType dtype) {
+    const NetOnCard u{.hidden = hidden, .direction = Direction::Reverse};
+    LaunchNames all;
+    const Observing guard(all);
+    run_layers_of(u, moved(net_inputs(u, Float32, generator), dtype));
+    return all;
+  };
+  const bool hopper = card().type == DeviceType::CUDA && properties(card()).architecture == "sm_90";
+  for (const DType dtype : {Float32, Float16, BFloat16})
+    EXPECT_EQ(launches(100, dtype).has("lstm_layer:sequence"), hopper) << name(dtype);
+  EXPECT_FALSE(launches(100, Float64).has("lstm_layer:sequence"));
+  EXPECT_FALSE(launches(1000, Float32).has("lstm_layer:sequence"));
+}
+
 }  // namespace
 }  // namespace tessera
