@@ -45,6 +45,20 @@ void add_grid_cases(std::vector<OpCase>& all) {
                    return Tensors{uniform64(result_of(s), g), uniform64(s.x, g), uniform64(grid_of(s), g, -1.6, 1.6)};
                  }});
         }
+  const GridSampleAttrs elements{1, 0, false, true};
+  all.push_back({.op = "grid_sample",
+                 .label = "coordinates of elements",
+                 .attrs = elements,
+                 .inputs =
+                     [](Generator& g) {
+                       return Tensors{uniform64({2, 3, 5, 6}, g), uniform64({2, 3, 4, 2}, g, -2, 7)};
+                     },
+                 .gradients = 0b11u});
+  for (const std::string_view op : {"grid_sample_input_grad", "grid_sample_grid_grad"})
+    all.push_back(
+        {.op = op, .label = "coordinates of elements", .attrs = elements, .inputs = [](Generator& g) {
+           return Tensors{uniform64({2, 3, 3, 4}, g), uniform64({2, 3, 5, 6}, g), uniform64({2, 3, 4, 2}, g, -2, 7)};
+         }});
   // Many points about few elements, so that lists of contributions are long.
   all.push_back({.op = "grid_sample_input_grad",
                  .label = "many points",

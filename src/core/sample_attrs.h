@@ -4,13 +4,14 @@
 
 namespace tessera {
 
-/// Numbers are those of Interpolation and Beyond (tessera/ops_image.h).
+/// Numbers are those of Interpolation and Beyond (tessera/ops_image.h). In `elements` the grid has coordinates of
+/// elements, from 0 on, and not from -1 to 1.
 struct GridSampleAttrs {
   int64_t interpolation = 1, beyond = 0;
-  bool align_corners = false;
-  static constexpr std::string_view attr_names = "interpolation, beyond, align_corners";
-  auto members() { return std::tie(interpolation, beyond, align_corners); }
-  auto members() const { return std::tie(interpolation, beyond, align_corners); }
+  bool align_corners = false, elements = false;
+  static constexpr std::string_view attr_names = "interpolation, beyond, align_corners, elements";
+  auto members() { return std::tie(interpolation, beyond, align_corners, elements); }
+  auto members() const { return std::tie(interpolation, beyond, align_corners, elements); }
 };
 
 struct RoiAlignAttrs {

@@ -1,11 +1,14 @@
 // Sampling between the elements of images: the elements about each point are rows of channels, which are gathered,
 // weighted and summed. So it is differentiable in images and in points.
 #include "ops/sample.h"
-#include "core/util/allocation_limit.h"
+
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <numeric>
 
+#include "core/util/allocation_limit.h"
+#include "ops/kept.h"
 #include "ops/sample_kernels.h"
 #include "ops/windows.h"
 
@@ -144,19 +147,20 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   return grid_sample_by_kernel(x, grid, options);
 }
 
-Tensor composed_grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options) {
+Tensor composed_grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options, bool elements) {
   const int64_t spatial = x.dim() - 2;
   std::vector<AxisTaps> axes;
   std::vector<int64_t> sizes;
   for (int64_t d = 0; d < spatial; ++d) {
     sizes.push_back(x.size(2 + d));
-    const Tensor at = from_grid(select(grid, -1, spatial - 1 - d), sizes.back(), options.align_corners);
+    const Tensor point = select(grid, -1, spatial - 1 - d);
+    const Tensor at = elements ? point : from_grid(point, sizes.back(), options.align_corners);
     axes.push_back(axis_taps(at, sizes.back(), options));
     for (AxisTap& tap : axes.back())
       if (tap.weight.defined()) tap.weight = cast(tap.weight, x.dtype());
   }
-  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t(1), std::multiplies<>());
-  const Tensor base = first_rows(x.shape()[0], elements, grid.dim() - 1, x.device());
+  const int64_t plane = std::accumulate(sizes.begin(), sizes.end(), int64_t(1), std::multiplies<>());
+  const Tensor base = first_rows(x.shape()[0], plane, grid.dim() - 1, x.device());
   const Tensor y = summed_rows(rows_of_images(x), combined_taps(base, axes, sizes));
   Dims order{0, y.dim() - 1};
   for (int64_t d = 1; d < y.dim() - 1; ++d) order.push_back(d);
@@ -225,20 +229,32 @@ Deformed checked_deformed(const Tensor& x, const Tensor& weight, const Tensor& o
   return d;
 }
 
-// Where the taps of undeformed windows lie along dim `dim`: one number for each tap and window, [taps, rows, columns].
-Tensor window_places(const Deformed& d, size_t dim, const Tensor& like) {
-  const int64_t count = dim == 0 ? d.rows : d.columns;
-  const auto line = [&](int64_t n, int64_t step, int64_t from) {
-    return add(mul(arange(0, static_cast<double>(n), 1, Int64, like.device()), static_cast<double>(step)),
-               static_cast<double>(from));
-  };
-  const Tensor starts =
-      reshape(line(count, d.w.stride[dim], -d.w.low[dim]), dim == 0 ? Shape{1, count, 1} : Shape{1, 1, count});
-  const Tensor inner = line(d.w.size[dim], d.w.dilation[dim], 0);
-  const Tensor taps = reshape(
-      expand(reshape(inner, dim == 0 ? Shape{d.w.size[0], 1} : Shape{1, d.w.size[1]}), {d.w.size[0], d.w.size[1]}),
-      {d.taps, 1, 1});
-  return add(starts, taps).to(like.dtype());
+// Where the taps of undeformed windows lie, columns first: [taps, rows, columns, 2].
+Tensor window_places(const Deformed& d, DType dtype) {
+  const Tensor places = empty_host({d.taps, d.rows, d.columns, 2}, Float64);
+  double* to = places.data<double>();
+  for (int64_t tap = 0; tap < d.taps; ++tap)
+    for (int64_t row = 0; row < d.rows; ++row)
+      for (int64_t column = 0; column < d.columns; ++column) {
+        const auto along = [&](size_t dim, int64_t window, int64_t t) {
+          return static_cast<double>(window * d.w.stride[dim] - d.w.low[dim] + t * d.w.dilation[dim]);
+        };
+        *to++ = along(1, column, tap % d.w.size[1]);
+        *to++ = along(0, row, tap / d.w.size[1]);
+      }
+  return places.to(dtype);
+}
+
+// A grid of coordinates of elements for each part of the channels: [images, taps, rows, columns, 2].
+Tensor deformed_grid(const Deformed& d, const Tensor& offset, Dim images) {
+  const Tensor shifts = reshape(offset, {images, Dim(d.taps), Dim(2), Dim(d.rows), Dim(d.columns)});
+  const Tensor columns_first = stack({select(shifts, 2, 1), select(shifts, 2, 0)}, -1);
+  const DType dtype = offset.dtype() == Float64 ? Float64 : Float32;
+  const auto list = [](const Dims& numbers) { return fmt::format("{}", fmt::join(numbers, " ")); };
+  const auto name = fmt::format("deformed {} {} {} {} {} {}", list(d.w.size), list(d.w.stride), list(d.w.low),
+                                list(d.w.dilation), d.rows, d.columns);
+  return add(cast(columns_first, dtype),
+             kept(name, dtype, offset.device(), [&] { return window_places(d, dtype).to(offset.device()); }));
 }
 
 }  // namespace
@@ -249,17 +265,9 @@ Tensor deform_conv(const Tensor& x, const Tensor& weight, const Tensor& offset, 
   const int64_t c = x.size(1), groups = options.groups, out = weight.size(0), in = c / groups * d.taps;
   const Dim n = x.shape()[0], images = n * d.parts, part = c / d.parts, taps = d.taps, rows = d.rows,
             columns = d.columns;
-  const Tensor shifts = reshape(offset, {images, taps, Dim(2), rows, columns});
-  std::vector<AxisTaps> axes;
-  const std::vector<int64_t> sizes{x.size(2), x.size(3)};
-  for (size_t dim = 0; dim < 2; ++dim)
-    axes.push_back(
-        axis_taps(add(select(shifts, 2, static_cast<int64_t>(dim)), window_places(d, dim, x)), sizes[dim], {}));
-  const Tensor base = first_rows(images, sizes[0] * sizes[1], 4, x.device());
-  const Tensor elements = rows_of_images(reshape(x, {images, part, x.shape()[2], x.shape()[3]}));
-  Tensor sampled = summed_rows(elements, combined_taps(base, axes, sizes));
-  if (mask.defined()) sampled = mul(sampled, reshape(mask, {images, taps, rows, columns, Dim(1)}));
-  sampled = permute(reshape(sampled, {n, Dim(d.parts), taps, rows * columns, part}), {0, 1, 4, 2, 3});
+  const Tensor grid = reshape(deformed_grid(d, offset, images), {images, taps, rows * columns, Dim(2)});
+  Tensor sampled = grid_sample_by_kernel(reshape(x, {images, part, x.shape()[2], x.shape()[3]}), grid, {}, true);
+  if (mask.defined()) sampled = mul(sampled, reshape(mask, {images, Dim(1), taps, rows * columns}));
   const Tensor filters = reshape(weight, {groups, out / groups, in});
   const Tensor y = reshape(matmul(filters, reshape(sampled, {n, Dim(groups), Dim(in), rows * columns})),
                            {n, Dim(out), rows, columns});

@@ -74,8 +74,8 @@ double mirrored(double at, double low, double high, double& slope) {
 // Along a dim, for a point from -1 to 1.
 std::vector<Tap> taps_along(double point, int64_t size, const GridSampleAttrs& a) {
   const auto last = static_cast<double>(size - 1), n = static_cast<double>(size);
-  const double at = a.align_corners ? (point + 1) / 2 * last : ((point + 1) * n - 1) / 2;
-  const double scale = a.align_corners ? last / 2 : n / 2;
+  const double at = a.elements ? point : a.align_corners ? (point + 1) / 2 * last : ((point + 1) * n - 1) / 2;
+  const double scale = a.elements ? 1 : a.align_corners ? last / 2 : n / 2;
   const auto inside = [&](double v, double& slope) {
     if (a.beyond == 0) return v;
     if (a.beyond == 2) v = a.align_corners ? mirrored(v, 0, last, slope) : mirrored(v, -0.5, last + 0.5, slope);
@@ -187,7 +187,7 @@ Tensors grid_sample_vjp(const Saved& s, const Tensors& grads) {
     if (s.needs_input(i)) wanted.push_back(s.inputs[static_cast<size_t>(i)]);
   const Tensor y = composed_grid_sample(
       s.inputs[0], s.inputs[1],
-      {static_cast<Interpolation>(a.interpolation), static_cast<Beyond>(a.beyond), a.align_corners});
+      {static_cast<Interpolation>(a.interpolation), static_cast<Beyond>(a.beyond), a.align_corners}, a.elements);
   const Tensors found = grad({y}, wanted, {grads[0]}, false, true, true);
   for (size_t i = 0, at = 0; i < 2; ++i)
     if (s.needs_input(static_cast<int>(i))) all[i] = found[at++];
@@ -340,10 +340,10 @@ std::span<const Op* const> sample_ops() {
   return ops;
 }
 
-Tensor grid_sample_by_kernel(const Tensor& x, const Tensor& grid, const GridSampleOptions& options) {
+Tensor grid_sample_by_kernel(const Tensor& x, const Tensor& grid, const GridSampleOptions& options, bool elements) {
   return dispatch_one(grid_sample_op, {x, grid},
                       GridSampleAttrs{static_cast<int64_t>(options.interpolation), static_cast<int64_t>(options.beyond),
-                                      options.align_corners});
+                                      options.align_corners, elements});
 }
 
 bool has_roi_align_kernel(const Tensor& regions, const RoiAlignOptions& options) {

@@ -1,12 +1,8 @@
 #include "ops/sparse_lines.h"
 
-#include <fmt/format.h>
-
-#include <deque>
-#include <mutex>
-
 #include "core/capture_state.h"
 #include "ops/check.h"
+#include "ops/kept.h"
 #include "ops/op_table.h"
 #include "tessera/ops.h"
 
@@ -128,16 +124,7 @@ SparseMatrix sparse_matrix(const std::vector<int64_t>& places, const std::vector
 
 SparseMatrix kept_matrix(const std::string& name, DType dtype, Device device,
                          const std::function<SparseMatrix()>& make) {
-  constexpr size_t most = 64;
-  static std::mutex mutex;
-  static auto* kept = new std::deque<std::pair<std::string, SparseMatrix>>;  // outlives what runs at exit
-  const std::string key =
-      fmt::format("{} {} {}", name, tessera::name(dtype == Float64 ? Float64 : Float32), to_string(device));
-  const std::lock_guard lock(mutex);
-  for (const auto& [other, matrix] : *kept)
-    if (other == key) return matrix;
-  if (kept->size() == most) kept->pop_back();
-  return kept->emplace_front(key, make()).second;
+  return kept(name, dtype == Float64 ? Float64 : Float32, device, make);
 }
 
 Tensor sparse_lines(const Tensor& x, int64_t dim, const SparseMatrix& m) {

@@ -14,7 +14,7 @@ enum class Adding : unsigned char { lists, any_order, in_order };
 struct GridSampleArgs {
   Scalar type;  // of images: f32, f64, f16 or bf16
   int spatial, interpolation, beyond;
-  bool align_corners;
+  bool align_corners, elements;
   long long images, channels, points;
   int size[3];  // depth, rows, columns; the depth of two dims is 1
   const void *x, *grid, *dy;

@@ -39,6 +39,7 @@ GridSampleArgs grid_sample_args(const Call& call, const Operand& x, const Operan
   a.interpolation = static_cast<int>(attrs.interpolation);
   a.beyond = static_cast<int>(attrs.beyond);
   a.align_corners = attrs.align_corners;
+  a.elements = attrs.elements;
   a.images = x.size(0);
   a.channels = x.size(1);
   a.points = 1;

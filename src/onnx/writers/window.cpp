@@ -79,8 +79,23 @@ Names grid_sample_of(const OpCall& c) {
   constexpr const char* beyond[] = {"zeros", "border", "reflection"};
   constexpr const char* modes[2][3] = {{"nearest", "bilinear", "bicubic"}, {"nearest", "linear", "cubic"}};
   const bool renamed = c.opset() >= 20;
-  if (!renamed && c.type(0).shape.rank() != 4) c.refuse("three spatial dims cannot be written before opset 20");
-  return {c.node("GridSample", {c.in(0), c.in(1)},
+  const Shape& x = c.type(0).shape;
+  if (!renamed && x.rank() != 4) c.refuse("three spatial dims cannot be written before opset 20");
+  Name grid = c.in(1);
+  if (a.elements) {  // coordinates of elements as those from -1 to 1
+    std::vector<double> scale, shift;
+    for (int64_t d = x.rank() - 1; d > 1; --d) {
+      const auto last = static_cast<double>(x[d].value() - 1), size = static_cast<double>(x[d].value());
+      if (a.align_corners && last < 1) c.refuse("coordinates of one element have no corners");
+      scale.push_back(a.align_corners ? 2 / last : 2 / size);
+      shift.push_back(a.align_corners ? -1 : 1 / size - 1);
+    }
+    const auto line = [&](const std::vector<double>& v) {
+      return c.constant(tensor(v, {static_cast<int64_t>(v.size())}).to(c.type(1).dtype));
+    };
+    grid = c.node("Add", {c.node("Mul", {grid, line(scale)}), line(shift)});
+  }
+  return {c.node("GridSample", {c.in(0), grid},
                  {text("mode", modes[renamed][a.interpolation]), text("padding_mode", beyond[a.beyond]),
                   integer("align_corners", a.align_corners)})};
 }

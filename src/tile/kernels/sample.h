@@ -10,7 +10,7 @@ enum class ImageBeyond : i32 { zeros, border, reflection };
 
 struct SampleRule {
   ImageBeyond beyond;
-  bool align_corners;
+  bool align_corners, elements = false;  // elements: points are coordinates of elements
 };
 
 /// The elements along one dim, -1 beyond the image, with their weights and what those change by for a step of the
@@ -106,7 +106,16 @@ struct PointTaps {
   i32 depth;  // taps along it
 };
 
-/// About a point of a grid, from -1 to 1 in an image, columns first.
+/// The coordinate of a point of a grid, from -1 to 1 in an image, along a dim of n elements.
+template <class C>
+TESSERA_HD Coordinate<C> coordinate_of(C point, C n, const SampleRule& rule) {
+  if (rule.elements) return {point, C(1)};
+  const C from = point + C(1), last = n - C(1);
+  if (rule.align_corners) return {from * (last * C(0.5)), last * C(0.5)};
+  return {(from * n - C(1)) * C(0.5), n * C(0.5)};
+}
+
+/// About a point of a grid, columns first.
 template <int N, class C>
 TESSERA_HD PointTaps<C, N> taps_at(const SampledImage& image, const C* point) {
   PointTaps<C, N> taps;
@@ -120,10 +129,7 @@ TESSERA_HD PointTaps<C, N> taps_at(const SampledImage& image, const C* point) {
       continue;
     }
     if (d == 0) taps.depth = N;
-    const C from = point[2 - d] + C(1);
-    const Coordinate<C> at = image.rule.align_corners ? Coordinate<C>{from * ((n - C(1)) * C(0.5)), (n - C(1)) * C(0.5)}
-                                                      : Coordinate<C>{(from * n - C(1)) * C(0.5), n * C(0.5)};
-    taps.dim[d] = taps_about<N>(at, image.size[d], image.rule);
+    taps.dim[d] = taps_about<N>(coordinate_of(point[2 - d], n, image.rule), image.size[d], image.rule);
   }
   return taps;
 }

@@ -85,6 +85,18 @@ TEST_F(GpuSample, PointsOfMoreDigitsThanImages) {
   EXPECT_LE(error(got, grid_sample(x, grid)), limit(BFloat16));
 }
 
+TEST_F(GpuSample, DeformedConvolutions) {
+  const ConvOptions o{.stride = {1, 2}, .low = {1, 1}, .high = {0, 1}, .groups = 2};
+  for (const DType dtype : {Float32, Float64, BFloat16}) {
+    SCOPED_TRACE(name(dtype));
+    const Tensor offset = uniform64({2, 24, 5, 7}, generator, 0.1, 0.4).to(dtype).to(Float64);  // off the kinks
+    check([&](const Tensors& in) { return deform_conv(in[0], in[1], in[2], in[3], in[4], o); },
+          {values({2, 10, 5, 13}, dtype), values({4, 5, 2, 3}, dtype), offset, values({2, 12, 5, 7}, dtype),
+           values({4}, dtype)},
+          5, dtype);
+  }
+}
+
 TEST_F(GpuSample, GradientsOfGradients) {
   const Tensor x = values({1, 2, 4, 5}, Float64), grid = points({1, 3, 3, 2}, Float64, 0.9);
   const auto twice = [](const Tensors& in) {

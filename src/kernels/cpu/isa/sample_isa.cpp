@@ -10,7 +10,9 @@ namespace {
 constexpr i64 kCost = 32;  // of what comes to a result, beside an addition
 
 tile::SampledImage image_of(const GridSampleArgs& a) {
-  return {a.spatial, {a.size[0], a.size[1], a.size[2]}, {static_cast<tile::ImageBeyond>(a.beyond), a.align_corners}};
+  return {a.spatial,
+          {a.size[0], a.size[1], a.size[2]},
+          {static_cast<tile::ImageBeyond>(a.beyond), a.align_corners, a.elements}};
 }
 
 /// fn(Type<T>, Int<N>)

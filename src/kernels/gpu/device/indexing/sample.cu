@@ -244,7 +244,9 @@ void gather_entries(i64 plane, i64 together, const Shares shares, i64 total, con
 // ---- from arguments to launches
 
 tile::SampledImage image_of(const GridSampleArgs& a) {
-  return {a.spatial, {a.size[0], a.size[1], a.size[2]}, {static_cast<tile::ImageBeyond>(a.beyond), a.align_corners}};
+  return {a.spatial,
+          {a.size[0], a.size[1], a.size[2]},
+          {static_cast<tile::ImageBeyond>(a.beyond), a.align_corners, a.elements}};
 }
 
 /// fn(Type<T>, Int<N>)
