@@ -14,8 +14,8 @@ namespace {
 using Library = NcclLibrary;
 using namespace std::chrono_literals;
 
-constexpr int64_t kSecond = 1'000'000'000;
-constexpr size_t kMostWatched = 16;  // calls with an event at a time
+constexpr int64_t kSecond = 1'000'000'000, kSpin = 200'000;  // nanoseconds
+constexpr size_t kMostWatched = 16;                          // calls with an event at a time
 
 /// Bytes where elements are only moved.
 Library::Type type_of(DType dtype) {
@@ -161,7 +161,7 @@ void Nccl::settle(Library::Result result) {
     if (result != Library::in_progress) break;
     control_->check();
     name_late(place().calls.load(std::memory_order_relaxed), began);
-    std::this_thread::sleep_for(50us);
+    if (now_ns() - began > kSpin) std::this_thread::sleep_for(50us);
   }
   place().waits_for.store(0, std::memory_order_relaxed);
   check(result);

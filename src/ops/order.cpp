@@ -8,6 +8,7 @@
 
 #include "core/element.h"
 #include "ops/gradient.h"
+#include "ops/on_card.h"
 #include "ops/on_host.h"
 #include "ops/one_line.h"
 #include "tessera/autograd.h"
@@ -195,6 +196,50 @@ Tensor host_search(const Tensor& sorted, const Tensor& wanted, bool right) {
 
 }  // namespace
 
+namespace {
+
+CardKernel search_kernel("search", R"(
+extern "C" TESSERA_KERNEL(256) void search(const T* sorted, const T* wanted, i64* places, i64 length, i64 width,
+                                           i64 total, int right) {
+  const i64 i = block_in_grid() * 256 + thread_in_block();
+  if (i >= total) return;
+  const T* const line = sorted + i / width * length;
+  const auto value = convert_element<compute_t<T>>(wanted[i]);
+  i64 low = 0, high = length;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    const auto at = convert_element<compute_t<T>>(line[middle]);
+    if (right ? at > value : at >= value) high = middle;
+    else low = middle + 1;
+  }
+  places[i] = low;
+}
+)");
+
+// As host_search().
+Tensor card_search(const Tensor& sorted, const Tensor& wanted, bool right) {
+  const auto forward = [right](const Tensors& in) {
+    const DType dtype = promote(in[0].dtype(), in[1].dtype());
+    const Tensor rows = contiguous(cast(in[0], dtype)), values = contiguous(cast(in[1], dtype));
+    const Tensor places = empty(values.shape(), Int64, values.device());
+    const int64_t total = values.numel(), width = rows.dim() == 1 ? std::max<int64_t>(total, 1) : values.size(-1);
+    if (total == 0) return Tensors{places};
+    const void *from = rows.data_ptr(), *searched = values.data_ptr();
+    search_kernel.launch(rows, (total + 255) / 256, from, searched, places.data_ptr(), rows.size(-1), width, total,
+                         static_cast<int>(right));
+    return Tensors{places};
+  };
+  return custom_function("searchsorted", {sorted.detach(), wanted.detach()}, forward, {})[0];
+}
+
+Tensor search(const Tensor& sorted, const Tensor& wanted, bool right) {
+  if (on_host(wanted) && on_host(sorted)) return host_search(sorted, wanted, right);
+  if (on_card(wanted) && sorted.device() == wanted.device()) return card_search(sorted, wanted, right);
+  return composed_search(sorted, wanted, right);
+}
+
+}  // namespace
+
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   const bool one = sorted.dim() == 1;
   bool fits = sorted.dim() > 0 && (one || sorted.dim() == values.dim());
@@ -203,9 +248,7 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
     throw Error(fmt::format("searchsorted: rows of {} do not match those of {}", to_string(values.shape()),
                             to_string(sorted.shape())));
   const Tensor wanted = one ? flatten(values) : values;
-  return reshape(
-      on_host(wanted) && on_host(sorted) ? host_search(sorted, wanted, right) : composed_search(sorted, wanted, right),
-      values.shape());
+  return reshape(search(sorted, wanted, right), values.shape());
 }
 
 Tensor bucketize(const Tensor& values, const Tensor& boundaries, bool right) {
@@ -228,6 +271,40 @@ Tensor host_histogram(const Tensor& given, int64_t bins, double low, double high
         if (v >= low && v <= high) ++to[std::min(bins - 1, static_cast<int64_t>((v - low) * scale))];
       }
     });
+    return Tensors{cast(counts, x.dtype())};
+  };
+  return custom_function("histc", {given}, forward, {})[0];
+}
+
+CardKernel histogram_kernel("histogram", R"(
+extern "C" TESSERA_KERNEL(256) void histogram(const T* x, unsigned long long* counts, i64 total, i64 bins, double low,
+                                              double high) {
+  constexpr int most = 4096;  // bins that a block counts by itself
+  TESSERA_SHARED u32 own[most];
+  const bool few = bins <= most;
+  for (i64 b = thread_in_block(); few && b < bins; b += 256) own[b] = 0;
+  sync_block();
+  const double scale = static_cast<double>(bins) / (high - low);
+  for (i64 i = block_in_grid() * 256 + thread_in_block(); i < total; i += i64{blocks_in_grid()} * 256) {
+    const double v = convert_element<double>(x[i]);
+    if (!(v >= low && v <= high)) continue;
+    const i64 bin = min(bins - 1, static_cast<i64>((v - low) * scale));
+    if (few) atomicAdd(&own[bin], 1u);
+    else atomicAdd(&counts[bin], 1ull);
+  }
+  sync_block();
+  for (i64 b = thread_in_block(); few && b < bins; b += 256)
+    if (own[b] != 0) atomicAdd(&counts[b], static_cast<unsigned long long>(own[b]));
+}
+)");
+
+Tensor card_histogram(const Tensor& given, int64_t bins, double low, double high) {
+  const auto forward = [=](const Tensors& in) {
+    const Tensor x = contiguous(in[0]), counts = zeros({bins}, Int64, x.device());
+    const void* const from = x.data_ptr();
+    const int64_t most = 8 * gpu::state(x.device()).properties.multiprocessors;
+    histogram_kernel.launch(x, std::min((x.numel() + 1023) / 1024, most), from, counts.data_ptr(), x.numel(), bins, low,
+                            high);
     return Tensors{cast(counts, x.dtype())};
   };
   return custom_function("histc", {given}, forward, {})[0];
@@ -262,12 +339,13 @@ Tensor host_counts(const Tensor& given, int64_t least) {
 Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   if (bins < 1) throw Error(fmt::format("histc: {} bins", bins));
   if (!is_floating(x.dtype())) throw Error(fmt::format("histc: takes floating-point tensors, not {}", describe(x)));
-  const Tensor flat = on_host(x) ? flatten(x) : cast(flatten(x), Float64);
+  const Tensor flat = on_host(x) || on_card(x) ? flatten(x) : cast(flatten(x), Float64);
   if (low == high && !(flat.shape()[0] == Dim(0))) low = amin(flat).item(), high = amax(flat).item();
   if (low == high) low -= 1, high += 1;
   if (!(low < high) || !std::isfinite(low) || !std::isfinite(high))
     throw Error(fmt::format("histc: no range from {} to {}", low, high));
   if (on_host(x)) return host_histogram(x.detach(), bins, low, high);
+  if (on_card(x)) return card_histogram(x.detach(), bins, low, high);
   const auto count = static_cast<double>(bins);
   const Tensor inside = logical_and(ge(flat, number_like(flat, low)), le(flat, number_like(flat, high)));
   const Tensor bin = floor((where(inside, flat, number_like(flat, low)) - low) * (count / (high - low)));
@@ -298,6 +376,18 @@ Tensor order_of_rows(const Tensor& rows) {
   return order;
 }
 
+// The running sum of a long line of integers: of rows, to which the sums of those before are added. A GPU has a block
+// for each line, which one alone would keep waiting.
+Tensor running_sum(const Tensor& x) {
+  constexpr int64_t width = 4096;
+  const int64_t n = x.size(0);
+  if (on_host(x) || n <= 4 * width) return cumsum(x, 0);
+  const int64_t rows = (n + width - 1) / width;
+  const Tensor sums = cumsum(reshape(pad(x, {0}, {rows * width - n}), {rows, width}), 1);
+  const Tensor totals = slice(sums, 1, width - 1, width);
+  return slice(flatten(sums + (cumsum(totals, 0) - totals)), 0, 0, n);
+}
+
 UniqueAlong in_order_of_appearance(const UniqueAlong& u, int64_t dim) {
   const Tensor order = argsort(u.first, 0);
   const Tensor rank =
@@ -317,7 +407,7 @@ UniqueAlong unique_along(const Tensor& x, int64_t dim, bool sorted) {
   const Tensor order = order_of_rows(rows), in_order = index_select(rows, 0, order);
   const Tensor changes = any(ne(slice(in_order, 0, 1, n), slice(in_order, 0, 0, n - 1)), {1});
   const Tensor begins = concat({ones({1}, Bool, x.device()), changes}, 0), starts = flatten(nonzero(begins));
-  const Tensor run = cumsum(cast(begins, Int64), 0) + -1.0;
+  const Tensor run = running_sum(cast(begins, Int64)) + -1.0;
   const Tensor end = full({1}, static_cast<double>(n), Int64, x.device());
   const Tensor ends = concat({slice(starts, 0, Dim(1), starts.shape()[0]), end}, 0);
   const Tensor first = index_select(order, 0, starts);

@@ -1,9 +1,14 @@
-// Scans along one dim: by doubling, made of operators, and on the host by loops.
+// Scans along one dim: by doubling, made of operators; by loops on the host, and by kernels of their own on GPUs.
+#include <string>
+#include <string_view>
+
 #include "core/element.h"
 #include "ops/gradient.h"
+#include "ops/on_card.h"
 #include "ops/on_host.h"
 #include "ops/one_line.h"
 #include "ops/precise.h"
+#include "ops/scan_kernels.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_shape.h"
@@ -84,10 +89,79 @@ Chosen host_running_extreme(const Line& line, bool largest) {
   return {out[0], out[1]};
 }
 
+// ---- the same by kernels
+
+// Whether lines are many, or short, so that a warp for each is soon done.
+bool scans_on_card(const Tensor& x, int64_t dim) {
+  if (!on_card(x) || x.numel() == 0) return false;
+  const int64_t lines = x.numel() / x.size(dim);
+  return x.size(dim) <= (1 << 14) || lines >= 256;
+}
+
+struct ScanArgs {
+  Tensor x = {}, y = {}, g = {}, out = {}, places = {};
+  bool backwards = false;
+};
+void scan_on_card(CardKernel& kernel, const ScanArgs& a, int64_t dim) {
+  with_element_type(a.x.dtype(), [&]<class T>(T*) {
+    const HostLines lines(a.x, dim);
+    const auto data = [](const Tensor& t) { return t.defined() ? t.data<T>() : static_cast<T*>(nullptr); };
+    const T *x = data(a.x), *y = data(a.y), *g = data(a.g);
+    int64_t* const places = a.places.defined() ? a.places.data<int64_t>() : nullptr;
+    const int64_t threads = lines.inner > 1 ? lines.outer * lines.inner : lines.outer * 32;
+    kernel.launch(a.x, (threads + 255) / 256, x, y, g, data(a.out), places, lines.outer, lines.length, lines.inner,
+                  static_cast<int>(a.backwards));
+  });
+}
+
+std::string extreme_kernel(std::string_view name, std::string_view beyond) {
+  return scan_kernel(name,
+                     R"(
+struct State {
+  T value;
+  int empty;
+  i64 place;
+};
+TESSERA_DEVICE State none() { return {T(0), 1, 0}; }
+TESSERA_DEVICE State combine(const State& a, const State& b) {
+  if (b.empty || a.empty) return b.empty ? a : b;
+  const auto u = convert_element<compute_t<T>>(a.value), v = convert_element<compute_t<T>>(b.value);
+  return v != v || v )" + std::string(beyond) +
+                         R"( u ? b : a;
+}
+)",
+                     R"(
+TESSERA_DEVICE State Line::load(i64 begin, i64 i) const { return {x[at(begin, i)], 0, i}; }
+TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const {
+  out[at(begin, i)] = s.value;
+  places[at(begin, i)] = s.place;
+}
+)");
+}
+CardKernel cummax_kernel("cummax", extreme_kernel("cummax", ">="));
+CardKernel cummin_kernel("cummin", extreme_kernel("cummin", "<="));
+
+Chosen card_running_extreme(const Line& line, bool largest) {
+  const int64_t dim = line.dim;
+  const auto forward = [=](const Tensors& in) {
+    const Tensor x = contiguous(in[0]), values = empty(x.shape(), x.dtype(), x.device());
+    const Tensor places = empty(x.shape(), Int64, x.device());
+    scan_on_card(largest ? cummax_kernel : cummin_kernel, {.x = x, .out = values, .places = places}, dim);
+    return Tensors{values, places};
+  };
+  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    if (!grads[0].defined()) return Tensors(1);
+    return Tensors{scatter_add(zeros_like(in[0]), dim, out[1], grads[0])};
+  };
+  const Tensors out = custom_function(largest ? "cummax" : "cummin", {line.x}, forward, backward);
+  return {out[0], out[1]};
+}
+
 Chosen running_extreme(std::string_view op, const Tensor& x, int64_t dim, bool largest) {
   const Line line(op, x, dim);
-  const auto [values, places] =
-      on_host(line.x) ? host_running_extreme(line, largest) : composed_running_extreme(line, largest);
+  const auto [values, places] = on_host(line.x)                   ? host_running_extreme(line, largest)
+                                : scans_on_card(line.x, line.dim) ? card_running_extreme(line, largest)
+                                                                  : composed_running_extreme(line, largest);
   return {line.back(values), line.back(places)};
 }
 
@@ -159,14 +233,114 @@ Tensor host_cumprod(const Tensor& x, int64_t dim) {
   return custom_function("cumprod", {x}, forward, backward)[0];
 }
 
+CardKernel cumprod_kernel("cumprod", scan_kernel("cumprod", R"(
+struct State {
+  T value;
+};
+TESSERA_DEVICE State none() { return {T(1)}; }
+TESSERA_DEVICE State combine(const State& a, const State& b) { return {a.value * b.value}; }
+)",
+                                                 R"(
+TESSERA_DEVICE State Line::load(i64 begin, i64 i) const { return {x[at(begin, i)]}; }
+TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const { out[at(begin, i)] = s.value; }
+)"));
+
+// `rest`, as above, is a function of that of the next element: it is multiplied, and something is added.
+CardKernel cumprod_backward_kernel("cumprod_backward", scan_kernel("cumprod_backward", R"(
+struct State {
+  T factor, addend;
+};
+TESSERA_DEVICE State none() { return {T(1), T(0)}; }
+TESSERA_DEVICE State combine(const State& a, const State& b) {
+  return {a.factor * b.factor, b.factor * a.addend + b.addend};
+}
+)",
+                                                                   R"(
+TESSERA_DEVICE State Line::load(i64 begin, i64 i) const {
+  const i64 here = at(begin, i);
+  return {i > 0 ? x[here + inner] : T(0), g[here]};
+}
+TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const {
+  const i64 here = at(begin, i);
+  out[here] = i + 1 < length ? y[here - inner] * s.addend : s.addend;
+}
+)"));
+
+Tensor card_cumprod(const Tensor& x, int64_t dim) {
+  const auto forward = [dim](const Tensors& in) {
+    const Tensor from = contiguous(in[0]), y = empty(from.shape(), from.dtype(), from.device());
+    scan_on_card(cumprod_kernel, {.x = from, .out = y}, dim);
+    return Tensors{y};
+  };
+  const auto slope = [dim](const Tensors& in) {
+    const Tensor from = contiguous(in[0]), dx = empty(from.shape(), from.dtype(), from.device());
+    scan_on_card(cumprod_backward_kernel,
+                 {.x = from, .y = contiguous(in[1]), .g = contiguous(in[2]), .out = dx, .backwards = true}, dim);
+    return Tensors{dx};
+  };
+  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    if (grad_enabled()) return grad({composed_cumprod(in[0], dim)}, {in[0]}, grads, false, true);
+    return custom_function("cumprod_backward", {in[0], out[0], grads[0]}, slope, {});
+  };
+  return custom_function("cumprod", {x}, forward, backward)[0];
+}
+
+CardKernel logcumsumexp_kernel("logcumsumexp", scan_kernel("logcumsumexp", R"(
+struct State {
+  T value;
+};
+TESSERA_DEVICE State none() { return {T(-__builtin_inf())}; }
+TESSERA_DEVICE State combine(const State& a, const State& b) {
+  const T larger = b.value != b.value || b.value > a.value ? b.value : a.value;
+  const T smaller = b.value < a.value ? b.value : a.value;
+  const T apart = larger == smaller ? T(0) : smaller - larger;
+  if (larger == T(-__builtin_inf())) return {larger};
+  return {larger + op::log_of_one_plus(exp(apart))};
+}
+)",
+                                                           R"(
+TESSERA_DEVICE State Line::load(i64 begin, i64 i) const { return {x[at(begin, i)]}; }
+TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const { out[at(begin, i)] = s.value; }
+)"));
+
+Tensor composed_logcumsumexp(const Tensor& x, int64_t dim) {
+  return scan_by_doubling({x}, dim, x.size(dim),
+                          [](const Tensors& a, const Tensors& b) -> Tensors { return {log_of_sum(a[0], b[0])}; })[0];
+}
+
+// The gradient of x[i] is the sum of g[j] e^(x[i] - y[j]) over j from i on. Positive and negative ones are added apart,
+// as logarithms.
+Tensor card_logcumsumexp(const Tensor& x, int64_t dim) {
+  const auto scan = [dim](const Tensor& in, bool backwards) {
+    const Tensor from = contiguous(in), y = empty(from.shape(), from.dtype(), from.device());
+    scan_on_card(logcumsumexp_kernel, {.x = from, .out = y, .backwards = backwards}, dim);
+    return y;
+  };
+  const auto forward = [scan](const Tensors& in) { return Tensors{scan(in[0], false)}; };
+  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    if (grad_enabled()) return grad({composed_logcumsumexp(in[0], dim)}, {in[0]}, grads, false, true);
+    const auto part = [&](const Tensor& g) {
+      const Tensor none = number_like(g, 0), least = number_like(g, -INFINITY);
+      const Tensor counts = logical_and(gt(g, none), ne(out[0], least));
+      const Tensor terms = where(counts, log(g) - out[0], least);
+      return exp(scan(terms, true) + in[0]);
+    };
+    return Tensors{part(grads[0]) - part(neg(grads[0]))};
+  };
+  return custom_function("logcumsumexp", {x}, forward, backward)[0];
+}
+
 }  // namespace
 
 Tensor cumprod(const Tensor& x, int64_t dim) {
   const Line line("cumprod", x, dim);
   if (!is_floating(x.dtype()))
     return line.back(composed_cumprod(cast(line.x, x.dtype() == UInt64 ? UInt64 : Int64), line.dim));
-  return line.back(in_single(
-      line.x, [&](const Tensor& v) { return on_host(v) ? host_cumprod(v, line.dim) : composed_cumprod(v, line.dim); }));
+  return line.back(in_single(line.x, [&](const Tensor& v) {
+    return on_host(v)                   ? host_cumprod(v, line.dim)
+           : scans_on_card(v, line.dim) ? card_cumprod(v, line.dim)
+                                        : composed_cumprod(v, line.dim);
+  }));
 }
 
 std::pair<Tensor, Tensor> cummax(const Tensor& x, int64_t dim) { return running_extreme("cummax", x, dim, true); }
@@ -175,8 +349,7 @@ std::pair<Tensor, Tensor> cummin(const Tensor& x, int64_t dim) { return running_
 Tensor logcumsumexp(const Tensor& x, int64_t dim) {
   const Line line("logcumsumexp", x, dim);
   return line.back(in_single(line.x, [&](const Tensor& v) {
-    return scan_by_doubling({v}, line.dim, line.size,
-                            [](const Tensors& a, const Tensors& b) -> Tensors { return {log_of_sum(a[0], b[0])}; })[0];
+    return scans_on_card(v, line.dim) ? card_logcumsumexp(v, line.dim) : composed_logcumsumexp(v, line.dim);
   }));
 }
 

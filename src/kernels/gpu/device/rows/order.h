@@ -41,12 +41,27 @@ TESSERA_DEVICE Key key_at(const OrderedLines& lines, i64 at, bool largest) {
   return largest ? ~key : key;
 }
 
+template <class Bits>
+TESSERA_DEVICE void copy_bits(const OrderedLines& lines, i64 from, i64 to) {
+  static_cast<Bits*>(lines.data[1])[to] = static_cast<const Bits*>(lines.data[0])[from];
+}
+
 /// Writes the element with this index of the input at `place` of the results; at: where its line begins in each.
 TESSERA_DEVICE void store_ordered(const OrderedLines& lines, const i64 (&at)[3], i64 place, i64 index) {
   const i64 from = at[0] + index * lines.step[0], to = at[1] + place * lines.step[1];
-  if (lines.type[0] >= Scalar::f16)
-    store_as(lines.data[1], lines.type[1], to, load_as<double>(lines.data[0], lines.type[0], from));
-  else store_as(lines.data[1], lines.type[1], to, load_as<i64>(lines.data[0], lines.type[0], from));
+  switch (lines.bytes) {  // of an element, whose bits stay as they are
+    case 1:
+      copy_bits<u8>(lines, from, to);
+      break;
+    case 2:
+      copy_bits<tile::u16>(lines, from, to);
+      break;
+    case 4:
+      copy_bits<u32>(lines, from, to);
+      break;
+    default:
+      copy_bits<u64>(lines, from, to);
+  }
   store_as(lines.data[2], lines.type[2], at[2] + place * lines.step[2], index);
 }
 

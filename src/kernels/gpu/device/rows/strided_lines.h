@@ -12,12 +12,14 @@ struct StridedLines {
   i64 step[N];
   void* data[N];
   Scalar type[N];
+  int bytes;  // of an element of the first operand
 };
 
 template <int N, class Args>
 StridedLines<N> lines_of(const Args& args, const TensorArg* const (&operand)[N]) {
   StridedLines<N> lines{};
   lines.length = args.lengths[args.dim];
+  lines.bytes = static_cast<int>(size_of(operand[0]->type));
   for (int k = 0; k < N; ++k) {
     lines.step[k] = operand[k]->strides[args.dim];
     lines.data[k] = operand[k]->data;

@@ -1,0 +1,72 @@
+#include "ops/on_card.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+bool has_compiler(DeviceType type) {
+  static const std::array<bool, kDeviceTypeCount> has = [] {
+    std::array<bool, kDeviceTypeCount> found{};
+    for (const DeviceType type : {DeviceType::CUDA, DeviceType::HIP}) try {
+        gpu::vendor_compiler(type);
+        found[static_cast<size_t>(type)] = true;
+      } catch (const Error&) {
+      }
+    return found;
+  }();
+  return has[static_cast<size_t>(type)];
+}
+
+std::string_view type_of(DType dtype) {
+  switch (dtype) {
+    case Float16:
+      return "f16";
+    case BFloat16:
+      return "bf16";
+    case Float32:
+      return "float";
+    case Float64:
+      return "double";
+    case Bool:
+      return "bool";
+    default:
+      return name(dtype);
+  }
+}
+
+}  // namespace
+
+bool on_card(const Tensor& x) {
+  return x.device().is_gpu() && !x.device().meta && !is_capturing() && has_compiler(x.device().type);
+}
+
+CardKernel::CardKernel(const char* name, std::string text) : name_(name), text_(std::move(text)) {
+  all().push_back(this);
+}
+
+std::vector<const CardKernel*>& CardKernel::all() {
+  static std::vector<const CardKernel*> kernels;
+  return kernels;
+}
+
+gpu::Program CardKernel::program(DType dtype) const {
+  return {fmt::format("#include <tessera/tile/arch/gpu/group.h>\n"
+                      "#include <tessera/tile/kernels/functors.h>\n"
+                      "using namespace tessera::tile;\nusing T = {};\n#line 1 \"{}\"\n{}",
+                      type_of(dtype), name_, text_),
+          {name_}};
+}
+
+const gpu::Module& CardKernel::on(Device device, DType dtype) {
+  const std::lock_guard lock(mutex_);
+  for (const Loaded& known : loaded_)
+    if (known.device == device && known.dtype == dtype) return *known.module;
+  loaded_.push_back({device, dtype, &gpu::load(program(dtype), device)});
+  return *loaded_.back().module;
+}
+
+}  // namespace tessera

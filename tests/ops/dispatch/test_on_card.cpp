@@ -1,0 +1,95 @@
+// Functions that have kernels of their own on GPUs, which are compiled when they are first called.
+#include "core/gpu_check.h"
+#include "ops/on_card.h"
+#include "tessera/autograd.h"
+#include "tessera/ops_indexing.h"
+
+namespace tessera {
+namespace {
+
+// The vendors' compilers need no card.
+TEST(OnCard, EveryKernelIsCompiled) {
+  ASSERT_GE(CardKernel::all().size(), 7u);
+  int compilers = 0;
+  for (const auto& [type, architecture] :
+       {std::pair(DeviceType::CUDA, "sm_90"), std::pair(DeviceType::HIP, "gfx90a")}) {
+    try {
+      gpu::vendor_compiler(type);
+    } catch (const Error&) {
+      continue;
+    }
+    ++compilers;
+    for (const CardKernel* kernel : CardKernel::all())
+      EXPECT_GT(gpu::machine_code(kernel->program(Float32), type, architecture).size(), 1000u) << kernel->name();
+  }
+  if (compilers == 0) GTEST_SKIP() << "no compiler of a vendor";
+}
+
+class OnCardTest : public GpuTest {};
+
+void expect_near(const Tensor& got, const Tensor& want, double limit, const std::string& what) {
+  ASSERT_EQ(got.dtype(), want.dtype()) << what;
+  ASSERT_EQ(to_string(got.shape()), to_string(want.shape())) << what;
+  const auto a = got.detach().to(cpu()).to_vector<double>(), b = want.detach().to_vector<double>();
+  for (size_t i = 0; i < a.size(); ++i)
+    ASSERT_TRUE((a[i] != a[i] && b[i] != b[i]) || a[i] == b[i] || std::abs(a[i] - b[i]) <= limit * (1 + std::abs(b[i])))
+        << what << ", element " << i << ": " << a[i] << ", not " << b[i];
+}
+
+using Scan = Tensor (*)(const Tensor&, int64_t);
+
+TEST_F(OnCardTest, ScansAsTheCpu) {
+  const std::pair<const char*, Scan> scans[] = {
+      {"cummax", [](const Tensor& x, int64_t dim) { return cummax(x, dim).first; }},
+      {"cummin", [](const Tensor& x, int64_t dim) { return cummin(x, dim).first; }},
+      {"cumprod", [](const Tensor& x, int64_t dim) { return cumprod(x, dim); }},
+      {"logcumsumexp", [](const Tensor& x, int64_t dim) { return logcumsumexp(x, dim); }}};
+  Generator g(1);
+  for (const auto& [name, scan] : scans)
+    for (const DType dtype : {Float32, Float64, BFloat16})
+      for (const Shape& shape : {Shape{1, 1}, Shape{7, 31}, Shape{300, 33}, Shape{3, 1000}, Shape{5, 64, 7}})
+        for (const int64_t dim : {int64_t{0}, int64_t{1}, int64_t(shape.size()) - 1}) {
+          const std::string what = std::string(name) + " " + to_string(shape) + " dim " + std::to_string(dim) + " " +
+                                   std::string(tessera::name(dtype));
+          const Tensor x = cast(rand(shape, g, Float64) * 0.6 + 0.7, dtype),
+                       weight = cast(rand(shape, g, Float64), dtype);
+          const Tensor here = x.clone().set_requires_grad(), there = x.to(card()).set_requires_grad();
+          const Tensor want = scan(here, dim), got = scan(there, dim);
+          const double limit = dtype == BFloat16 ? 2e-2 : dtype == Float64 ? 1e-10 : 2e-5;
+          expect_near(got, want, limit, what);
+          expect_near(grad({got}, {there}, {weight.to(card())})[0], grad({want}, {here}, {weight})[0], 4 * limit,
+                      what + ", gradient");
+        }
+  const Tensor x = tensor<float>({1, NAN, 3, -INFINITY, 3, 2}, {6}), y = x.to(card());
+  for (const bool largest : {true, false}) {
+    const auto want = largest ? cummax(x, 0) : cummin(x, 0), got = largest ? cummax(y, 0) : cummin(y, 0);
+    expect_near(got.first, want.first, 0, "values");
+    expect_near(got.second, want.second, 0, "places");
+  }
+}
+
+TEST_F(OnCardTest, SearchesAndCountsAsTheCpu) {
+  Generator g(2);
+  for (const DType dtype : {Float32, Float16, Int32, Int64}) {
+    const Tensor numbers = cast(floor(rand({4, 100}, g, Float64) * 50.0), dtype);
+    const Tensor sorted = sort(numbers, 1).first, wanted = cast(rand({4, 33}, g, Float64) * 50.0, dtype);
+    for (const bool right : {false, true}) {
+      const std::string what = std::string(name(dtype)) + (right ? " right" : " left");
+      expect_near(searchsorted(sorted.to(card()), wanted.to(card()), right), searchsorted(sorted, wanted, right), 0,
+                  what);
+      const Tensor one = select(sorted, 0, 1);
+      expect_near(bucketize(wanted.to(card()), one.to(card()), right), bucketize(wanted, one, right), 0, what);
+    }
+  }
+  const Tensor x = randn({10'000}, g, Float32);
+  for (const int64_t bins : {1, 50, 5000})
+    expect_near(histc(x.to(card()), bins, -2, 2), histc(x, bins, -2, 2), 0, std::to_string(bins));
+  const Tensor few = cast(floor(rand({70'000}, g, Float64) * 1000.0), Int64);
+  const UniqueAlong want = unique_along(few, 0), got = unique_along(few.to(card()), 0);
+  expect_near(got.values, want.values, 0, "values");
+  expect_near(got.inverse, want.inverse, 0, "inverse");
+  expect_near(got.counts, want.counts, 0, "counts");
+}
+
+}  // namespace
+}  // namespace tessera
