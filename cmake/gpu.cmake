@@ -16,9 +16,9 @@ endif()
 
 # Sources of a second or two are compiled together: what a compiler does before it comes to their kernels takes as long.
 set(group 0)
-foreach(names "attention/attention;indexing/indexing;runtime/plugin;random/random;rows/scan;rows/select;gemm/padded_operands"
+foreach(names "attention/attention;indexing/indexing;runtime/plugin;random/random;rows/order;gemm/padded_operands"
               "optim/optim;conv/pool;rows/reduce;runtime/runtime;runtime/activities;runtime/roctracer"
-              "rows/sort;indexing/scatter;indexing/lines;recurrent/recurrent")
+              "indexing/scatter;indexing/lines;recurrent/recurrent")
   math(EXPR group "${group} + 1")
   set(text "// The small sources of the plugins, ${group}.\n")
   foreach(name ${names})

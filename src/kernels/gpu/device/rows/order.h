@@ -65,13 +65,4 @@ TESSERA_DEVICE void store_ordered(const OrderedLines& lines, const i64 (&at)[3],
   store_as(lines.data[2], lines.type[2], at[2] + place * lines.step[2], index);
 }
 
-/// Whether a line is sorted at once by a few threads; it needs no workspace.
-bool is_sorted_at_once(const OrderedLines& lines);
-void sort_at_once(const OrderedLines& lines, i64 k, bool largest, Executor& executor);
-
-/// Whether a line is sorted by its keys' bytes, which takes a workspace.
-bool is_sorted_by_bytes(const OrderedLines& lines, i64 k);
-i64 bytes_workspace(const OrderedLines& lines);
-void sort_by_bytes(const OrderedLines& lines, i64 k, bool largest, void* workspace, Executor& executor);
-
 }  // namespace tessera::gpu_kernels
