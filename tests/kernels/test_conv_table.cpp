@@ -430,13 +430,21 @@ TEST_F(Scatter, backward_images) {
 
 class Depthwise : public Direct {
  public:
-  // Channels off a vector; windows that see nothing but padding, inputs that none sees, strides beyond the window.
+  // Channels off a vector, or fewer than it has; windows that see nothing but padding, inputs that none sees, strides
+  // beyond the window, windows wider than a block, strides that divide the dilation.
   const std::vector<Case> shapes{{2, 5, 5, 5, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
                                  {1, 37, 37, 37, {12, 13}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
                                  {3, 16, 16, 16, {11, 6}, {5, 2}, {1, 3}, {2, 1}, {3, 1}},
                                  {1, 19, 19, 19, {8, 17}, {1, 2}, {2, 3}, {1, 1}, {0, 0}},
                                  {2, 67, 67, 67, {3, 2}, {3, 3}, {1, 1}, {1, 1}, {4, 5}},
-                                 {1, 33, 33, 33, {9, 31}, {7, 7}, {2, 1}, {1, 2}, {3, 6}}};
+                                 {1, 33, 33, 33, {9, 31}, {7, 7}, {2, 1}, {1, 2}, {3, 6}},
+                                 {2, 7, 7, 7, {23, 19}, {3, 4}, {2, 3}, {1, 1}, {1, 2}},
+                                 {1, 11, 11, 11, {20, 23}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {1, 3, 3, 3, {70, 61}, {6, 5}, {1, 1}, {2, 1}, {5, 2}},
+                                 {2, 6, 6, 6, {41, 13}, {3, 9}, {3, 1}, {1, 2}, {0, 8}},
+                                 {1, 20, 20, 20, {5, 43}, {2, 11}, {1, 1}, {1, 1}, {0, 5}},
+                                 {1, 35, 35, 35, {9, 40}, {3, 3}, {2, 2}, {2, 2}, {2, 2}},
+                                 {2, 90, 90, 90, {12, 21}, {5, 1}, {1, 3}, {1, 1}, {2, 0}}};
 };
 
 TEST_F(Depthwise, forward_and_gradients) {

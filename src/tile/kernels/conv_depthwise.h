@@ -1,10 +1,54 @@
-// Convolutions in which each channel has a filter of its own, over images whose channels are contiguous: vectors run
-// along channels, and a few pixels share what they load of the filters.
+// Convolutions in which each channel has a filter of its own, over images whose channels are contiguous and fill a
+// vector: vectors run along channels, a block of them at a time, whose filters then stay in the first-level cache.
+// Neighbouring results share what they see. conv_depthwise_narrow.h has those of fewer channels.
 #pragma once
 
+#include "../arch/cpu/lanes.h"
 #include "conv_direct.h"
 
 TESSERA_TILE_BEGIN
+
+/// The channels that are the lanes of each block. The last block of many channels begins where it ends with them; few
+/// channels repeat from pixel to pixel, and so do blocks.
+template <class T>
+struct LaneBlocks {
+  static constexpr i64 lanes = NativeVec<T>::lanes;
+  i64 channels;
+
+  bool narrow() const { return channels < lanes; }
+  i64 count() const {
+    return narrow() ? channels / gcd(static_cast<int>(channels), static_cast<int>(lanes)) : ceil_div(channels, lanes);
+  }
+  i64 first(i64 block) const { return narrow() ? block * lanes : min(block * lanes, channels - lanes); }
+  /// Elements of so many taps.
+  i64 size(i64 taps) const { return count() * taps * lanes; }
+};
+
+/// fn(block, lane, channel) of all lanes.
+template <class T, class Fn>
+void each_lane(const LaneBlocks<T>& blocks, const Fn& fn) {
+  for (i64 b = 0; b < blocks.count(); ++b) {
+    i64 channel = blocks.first(b) % blocks.channels;
+    for (i64 lane = 0; lane < blocks.lanes; ++lane) {
+      fn(b, lane, channel);
+      if (++channel == blocks.channels) channel = 0;
+    }
+  }
+}
+
+/// Filters (c, r, s), block by block, tap by tap.
+template <class T>
+void pack_lanes(const StridedView<const T, 3>& w, T* to) {
+  const LaneBlocks<T> blocks{w.length(0)};
+  const i64 taps = w.length(1) * w.length(2);
+  each_lane(blocks, [&](i64 block, i64 lane, i64 channel) {
+    T* line = to + block * taps * blocks.lanes + lane;
+    for (i64 r = 0; r < w.length(1); ++r) {
+      const T* const from = w.data + channel * w.stride(0) + r * w.stride(1);
+      for (i64 s = 0; s < w.length(2); ++s, line += blocks.lanes) *line = from[s * w.stride(2)];
+    }
+  });
+}
 
 namespace detail {
 
@@ -12,173 +56,294 @@ namespace detail {
 inline cpu::Span whole_windows(const Sweep& s) {
   const i64 begin = s.before > 0 ? ceil_div(s.before, s.stride) : 0;
   const i64 last = s.length + s.before - (s.taps - 1) * s.dilation - 1;  // the last input where a window may begin
-  return {min(begin, s.outputs), last < 0 ? 0 : min(s.outputs, last / s.stride + 1)};
-}
-/// Outputs that see an input by a tap.
-inline cpu::Span seen_by(const Sweep& s, i64 tap) {
-  const i64 shift = tap * s.dilation - s.before;  // from an output's place to its input
-  const i64 begin = shift < 0 ? ceil_div(-shift, s.stride) : 0, last = s.length - 1 - shift;
-  return {begin, last < 0 ? begin : max(begin, min(s.outputs, last / s.stride + 1))};
+  const i64 end = last < 0 ? 0 : min(s.outputs, last / s.stride + 1);
+  return {min(begin, max<i64>(0, end)), max<i64>(0, end)};
 }
 
-/// Filters (c, r, s) as lines of channels, a line for each tap.
+/// Outputs of a row of windows whose neighbours see what they see, one place on: every `step`-th one, where the stride
+/// divides the dilation. Output `first` + p * step sees at tap s the input `input` + (p + s) * dilation.
+struct Neighbours {
+  i64 first, step, count, input, begin, end;  // those inputs p + s exist
+
+  static bool slide(const Sweep& w) { return w.dilation % w.stride == 0; }
+  static i64 residues(const Sweep& w) { return w.dilation / w.stride; }
+  Neighbours(const Sweep& w, i64 residue)
+      : first(residue),
+        step(residues(w)),
+        count(max<i64>(0, ceil_div(w.outputs - residue, step))),
+        input(w.first_input(residue)),
+        begin(input < 0 ? ceil_div(-input, w.dilation) : 0),
+        end(input < w.length ? (w.length - 1 - input) / w.dilation + 1 : 0) {}
+};
+
+/// Where so many taps lie from the first one.
 template <class T>
-void pack_lines(const StridedView<const T, 3>& w, T* to) {
-  for (i64 r = 0; r < w.length(1); ++r) {
-    for (i64 s = 0; s < w.length(2); ++s) {
-      const T* from = w.data + r * w.stride(1) + s * w.stride(2);
-      for (i64 c = 0; c < w.length(0); ++c) *to++ = from[c * w.stride(0)];
-    }
+void find_offsets(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 count, i64* to) {
+  for (i64 i = 0; i < count; ++i) to[i] = i / w.taps * h.dilation * x.stride(1) + i % w.taps * w.dilation * x.stride(2);
+}
+
+/// Rows of a band and channels of a few blocks at a time: inputs of a row are in the cache for the next one.
+template <class T, class Fn>
+void each_band(const cpu::Span& rows, const Sweep& h, i64 row_elements, i64 blocks, const Fn& fn) {
+  constexpr i64 together = 4, few = 256 * 1024 / static_cast<i64>(sizeof(T));
+  const i64 most = max(max<i64>(1, h.taps), few / max<i64>(1, row_elements));
+  for (i64 first = rows.begin; first < rows.end; first += most) {
+    const cpu::Span band{first, min(rows.end, first + most)};
+    for (i64 b = 0; b < blocks; b += together) fn(band, cpu::Span{b, min(blocks, b + together)});
   }
 }
 
-/// A row of the output of a depthwise convolution.
+/// Rows of the output of a depthwise convolution.
 template <class T>
-class DepthwiseRow {
+class DepthwiseRows {
   using V = NativeVec<T>;
-  static constexpr int together = 4;  // pixels
 
  public:
-  DepthwiseRow(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, const T* filters, i64 row)
-      : x_(x),
-        h_(h),
-        w_(w),
-        filters_(filters),
-        rows_(h.inside(row % h.outputs)),
-        from_(x.data + row / h.outputs * x.stride(0) + h.first_input(row % h.outputs) * x.stride(1)) {}
+  /// `offsets`: of taps, as find_offsets fills them, or null where windows slide.
+  DepthwiseRows(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, const T* filters, const i64* offsets)
+      : x_(x), h_(h), w_(w), filters_(filters), offsets_(offsets), whole_(whole_windows(w)) {}
 
-  template <class Sink>
-  void run(const Sink& sink) const {
-    const cpu::Span whole = whole_windows(w_);
-    for (i64 i = 0; i < w_.outputs;) {
-      if (i >= whole.begin && i + together <= whole.end) {
-        pixels<together>(i, {0, w_.taps}, sink);
-        i += together;
-      } else {
-        pixels<1>(i, w_.inside(i), sink);
-        ++i;
-      }
+  static i64 offsets_size(const Sweep& h, const Sweep& w) { return Neighbours::slide(w) ? 0 : h.taps * w.taps; }
+
+  /// A block of channels of one row, whose results lie a step apart.
+  void run(i64 row, i64 block, T* to, i64 step) const {
+    const LaneBlocks<T> blocks{x_.length(3)};
+    const cpu::Span rows = w_.taps > 0 ? h_.inside(row % h_.outputs) : cpu::Span{0, 0};
+    const i64 first = blocks.first(block);
+    const T* const from = x_.data + row / h_.outputs * x_.stride(0) +
+                          (h_.first_input(row % h_.outputs) + rows.begin * h_.dilation) * x_.stride(1) + first;
+    const T* const f = filters_ + (block * h_.taps + rows.begin) * w_.taps * V::lanes;
+    to += first;
+    if (Neighbours::slide(w_)) {
+      for (i64 a = 0; a < Neighbours::residues(w_); ++a) slide(Neighbours(w_, a), rows.size(), from, f, to, step);
+      return;
     }
+    for (i64 i = 0; i < whole_.begin; ++i) one(i, rows.size(), from, f, to, step);
+    const i64 groups = ceil_div(whole_.size(), i64{cpu::lane_results});
+    for (i64 g = 0; g < groups; ++g) {
+      const cpu::Span part = cpu::part(whole_.size(), groups, g);
+      const i64 i = whole_.begin + part.begin;
+      cpu::pick_lanes<V>(static_cast<int>(part.size()))(rows.size() * w_.taps, from + w_.first_input(i) * x_.stride(2),
+                                                        w_.stride * x_.stride(2), offsets_, f, to + i * step, step,
+                                                        V::lanes);
+    }
+    for (i64 i = whole_.end; i < w_.outputs; ++i) one(i, rows.size(), from, f, to, step);
   }
 
  private:
-  template <int Count, class Sink>
-  void pixels(i64 first, const cpu::Span& columns, const Sink& sink) const {
-    const i64 channels = x_.length(3);
-    i64 c = 0;
-    for (; c + V::lanes <= channels; c += V::lanes) {
-      channels_of<Count>(
-          first, columns, sink, c, [](const T* p) { return load<V>(p); }, AllLanes{});
+  void slide(const Neighbours& n, i64 rows, const T* from, const T* f, T* to, i64 step) const {
+    constexpr i64 most = cpu::lane_results;
+    for (i64 p = 0; p < n.count;) {
+      const i64 left = n.count - p, whole = p >= n.begin ? min(left, max<i64>(0, n.end - p - w_.taps + 1)) / most : 0;
+      const i64 results = whole > 0 || left >= 2 * most ? most : left <= most ? left : left - left / 2;
+      taps({static_cast<int>(results), max<i64>(1, whole)}, rows, from + (n.input + p * w_.dilation) * x_.stride(2),
+           {0, w_.taps}, n.begin - p, whole > 0 ? n.end : n.end - p, f, to + (n.first + p * n.step) * step,
+           n.step * step);
+      p += results * max<i64>(1, whole);
     }
-    const int rest = static_cast<int>(channels - c);
-    if (rest > 0)
-      channels_of<Count>(
-          first, columns, sink, c, [=](const T* p) { return load<V>(p, rest); }, rest);
   }
-  template <int Count, class Sink, class Load, class Lanes>
-  TESSERA_HD void channels_of(i64 first, const cpu::Span& columns, const Sink& sink, i64 c, const Load& get,
-                              Lanes lanes) const {
-    V sum[Count];
-    TESSERA_UNROLL
-    for (int i = 0; i < Count; ++i) sum[i] = V(T(0));
-    const i64 step = w_.stride * x_.stride(2);
-    for (i64 r = rows_.begin; r < rows_.end; ++r) {
-      const T* from = from_ + r * h_.dilation * x_.stride(1) +
-                      (w_.first_input(first) + columns.begin * w_.dilation) * x_.stride(2) + c;
-      const T* filter = filters_ + (r * w_.taps + columns.begin) * x_.length(3) + c;
-      for (i64 s = columns.begin; s < columns.end; ++s) {
-        const V factor = get(filter);
-        TESSERA_UNROLL
-        for (int i = 0; i < Count; ++i) sum[i] = fma(get(from + i * step), factor, sum[i]);
-        from += w_.dilation * x_.stride(2);
-        filter += x_.length(3);
-      }
-    }
-    TESSERA_UNROLL
-    for (int i = 0; i < Count; ++i) sink.template row<true>(first + i)(sum[i], c, lanes);
+  /// One result, of the taps that lie inside.
+  void one(i64 i, i64 rows, const T* from, const T* f, T* to, i64 step) const {
+    const cpu::Span s = w_.inside(i);
+    taps({1, 1}, rows, from + w_.first_input(i) * x_.stride(2), s, 0, s.end, f, to + i * step, 0);
+  }
+  /// Groups of results, which see neighbours of which [begin, end) exist.
+  struct Groups {
+    int results;
+    i64 count;
+  };
+  void taps(const Groups& groups, i64 rows, const T* from, const cpu::Span& seen, i64 begin, i64 end, const T* f, T* to,
+            i64 step) const {
+    const i64 x_step = w_.dilation * x_.stride(2);
+    i64 s = seen.begin;
+    do {
+      const i64 count = min<i64>(cpu::slide_taps, seen.end - s), places = groups.results + cpu::slide_taps;
+      const cpu::SlideRows r{count > 0 ? rows : 0,
+                             h_.dilation * x_.stride(1),
+                             w_.taps * V::lanes,
+                             x_step,
+                             V::lanes,
+                             static_cast<int>(max<i64>(0, min(places, begin - s))),
+                             static_cast<int>(max<i64>(0, min(places, end - s)))};
+      const auto kernel = cpu::pick_slide<V>(groups.results, static_cast<int>(max<i64>(1, count)));
+      kernel(r, groups.count, from + s * x_step, f + s * V::lanes, to, step, s > seen.begin);
+      s += cpu::slide_taps;
+    } while (s < seen.end);
   }
 
   StridedView<const T, 4> x_;
   Sweep h_, w_;
   const T* filters_;
-  cpu::Span rows_;  // taps inside of the image
-  const T* from_;
+  const i64* offsets_;
+  cpu::Span whole_;
 };
 
 }  // namespace detail
 
-/// The convolution of each channel of images (n, h, w, c) with its line of packed filters; sink(image, row) is the
-/// epilogue over [columns of that row of the output, channels], whose columns are contiguous.
-template <class T, class MakeSink>
+/// The convolution of each channel of images (n, h, w, c), of a vector's channels at least, with its filter of those
+/// that pack_lanes packed; y (n, ho, wo, c) has contiguous channels, too. finish(image, row, first channel, count) is
+/// called of results that are complete, of some of them again after they were computed anew.
+template <class T, class Finish>
 void conv2d_depthwise(const ExecutorRef& executor, const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w,
-                      const T* filters, const MakeSink& sink) {
-  const i64 rows = x.length(0) * h.outputs, parts = min(rows, 8 * i64{executor.threads()});
-  executor.parallel(parts, [&](i64 index, int) {
-    const cpu::Span part = cpu::part(rows, parts, index);
-    for (i64 row = part.begin; row < part.end; ++row) {
-      detail::DepthwiseRow<T>(x, h, w, filters, row).run(sink(row / h.outputs, row % h.outputs));
-    }
+                      const T* filters, const StridedView<T, 4>& y, const Finish& finish) {
+  using Rows = detail::DepthwiseRows<T>;
+  const LaneBlocks<T> blocks{x.length(3)};
+  const i64 rows = x.length(0) * h.outputs,
+            parts = min(rows, executor.threads() == 1 ? 1 : 8 * i64{executor.threads()});
+  executor.parallel(parts, [&](i64 index, int thread) {
+    const i64 steps = Rows::offsets_size(h, w);
+    i64* const offsets = static_cast<i64*>(executor.scratch(thread, (steps + 1) * static_cast<i64>(sizeof(i64))));
+    detail::find_offsets(x, h, w, steps, offsets);
+    const Rows task(x, h, w, filters, offsets);
+    detail::each_band<T>(cpu::part(rows, parts, index), h, x.length(2) * x.length(3) * h.stride, blocks.count(),
+                         [&](const cpu::Span& band, const cpu::Span& some) {
+                           for (i64 row = band.begin; row < band.end; ++row) {
+                             const i64 image = row / h.outputs, i = row % h.outputs;
+                             T* const to = y.data + image * y.stride(0) + i * y.stride(1);
+                             for (i64 b = some.begin; b < some.end; ++b) task.run(row, b, to, y.stride(2));
+                             const i64 first = blocks.first(some.begin);
+                             finish(image, i, first, blocks.first(some.end - 1) + blocks.lanes - first);
+                           }
+                         });
   });
 }
 
-/// Parts of the rows of outputs whose sums depthwise_filters keeps apart.
+/// Parts of the rows of outputs whose sums the gradient of filters keeps apart.
 inline i64 depthwise_parts(i64 images, const Sweep& h, i64 threads) {
   return max<i64>(1, min(images * h.outputs, threads));
 }
 
+namespace detail {
+
+/// Sums for the gradient of filters, (blocks, taps, lanes), to which rows of outputs add.
+template <class T>
+class DepthwiseSums {
+  using V = NativeVec<T>;
+
+ public:
+  /// `offsets` of taps, as find_offsets fills them.
+  DepthwiseSums(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, const StridedView<const T, 4>& dy,
+                const i64* offsets, T* sums)
+      : x_(x), dy_(dy), h_(h), w_(w), whole_(whole_windows(w)), offsets_(offsets), sums_(sums) {}
+
+  /// Whether a row's taps slide along it. Few of them share less than all taps that an output sees.
+  static bool slides(const Sweep& w) { return Neighbours::slide(w) && w.taps > 2; }
+  static i64 offsets_size(const Sweep& h, const Sweep& w) { return slides(w) ? 0 : h.taps * w.taps; }
+
+  void add(i64 row, i64 block) const {
+    const LaneBlocks<T> blocks{x_.length(3)};
+    const i64 image = row / h_.outputs, i = row % h_.outputs, first = blocks.first(block);
+    const cpu::Span taps = h_.inside(i);
+    const T* const of_dy = dy_.data + image * dy_.stride(0) + i * dy_.stride(1) + first;
+    const T* from =
+        x_.data + image * x_.stride(0) + (h_.first_input(i) + taps.begin * h_.dilation) * x_.stride(1) + first;
+    T* to = sums_ + (block * h_.taps + taps.begin) * w_.taps * V::lanes;
+    if (!slides(w_)) return add_windows(taps.size(), from, of_dy, to);
+    for (i64 r = 0; r < taps.size(); ++r, from += h_.dilation * x_.stride(1), to += w_.taps * V::lanes) {
+      for (i64 s = 0; s < w_.taps; s += cpu::lane_results) {
+        const int count = static_cast<int>(min<i64>(cpu::lane_results, w_.taps - s));
+        for (i64 a = 0; a < Neighbours::residues(w_); ++a)
+          add_taps(Neighbours(w_, a), s, count, from, of_dy, to + s * V::lanes);
+      }
+    }
+  }
+
+ private:
+  /// Some taps from s on, whose sums slide along the row.
+  void add_taps(const Neighbours& n, i64 s, int count, const T* from, const T* of_dy, T* to) const {
+    constexpr i64 width = cpu::slide_taps;  // outputs at a time
+    const i64 x_step = w_.dilation * x_.stride(2), dy_step = n.step * dy_.stride(2);
+    const i64 begin = n.begin - s, end = n.end - s;  // of the inputs that exist, from the first tap's on
+    from += (n.input + s * w_.dilation) * x_.stride(2);
+    of_dy += n.first * dy_.stride(2);
+    for (i64 p = 0; p < n.count;) {
+      const i64 outputs = min(width, n.count - p);
+      const i64 whole = p >= begin ? min((n.count - p) / width, max<i64>(0, end - p - count + 1) / width) : 0;
+      const cpu::SlideRows rows{max<i64>(1, whole),
+                                width * x_step,
+                                width * dy_step,
+                                x_step,
+                                dy_step,
+                                static_cast<int>(max<i64>(0, min(2 * width, begin - p))),
+                                static_cast<int>(whole > 0 ? 2 * width : max<i64>(0, min(2 * width, end - p)))};
+      cpu::pick_slide<V>(count, static_cast<int>(outputs))(rows, 1, from + p * x_step, of_dy + p * dy_step, to,
+                                                           V::lanes, true);
+      p += rows.count * width;
+    }
+  }
+  /// So many rows of taps of whole windows, a few taps at a time, and one by one of others.
+  void add_windows(i64 rows, const T* from, const T* of_dy, T* to) const {
+    constexpr i64 most = cpu::sums_steps(1);
+    const auto edge = [&](i64 output) {
+      const cpu::Span s = w_.inside(output);
+      const T* const at = from + w_.first_input(output) * x_.stride(2);
+      for (i64 k = 0; k < rows * w_.taps; ++k) {
+        if (k % w_.taps < s.begin || k % w_.taps >= s.end) continue;
+        T* const sum = to + k * V::lanes;
+        store(sum, fma(load<V>(at + offsets_[k]), load<V>(of_dy + output * dy_.stride(2)), load<V>(sum)));
+      }
+    };
+    for (i64 i = 0; i < whole_.begin; ++i) edge(i);
+    for (i64 k = 0; k < rows * w_.taps && whole_.size() > 0; k += most) {
+      const auto kernel = cpu::detail::sums_of<V, 1>(static_cast<int>(min(most, rows * w_.taps - k)),
+                                                     make_seq<static_cast<int>(most)>{});
+      kernel({whole_.size(), V::lanes, dy_.stride(2), w_.stride * x_.stride(2)}, of_dy + whole_.begin * dy_.stride(2),
+             0, from + w_.first_input(whole_.begin) * x_.stride(2), offsets_ + k, to + k * V::lanes, 0);
+    }
+    for (i64 i = whole_.end; i < w_.outputs; ++i) edge(i);
+  }
+
+  StridedView<const T, 4> x_, dy_;
+  Sweep h_, w_;
+  cpu::Span whole_;
+  const i64* offsets_;
+  T* sums_;
+};
+
+}  // namespace detail
+
+/// The gradient of filters from sums of lanes that parts of the outputs keep apart, of blocks of taps.
+template <class T>
+void add_lanes(const T* sums, i64 parts, const StridedView<T, 3>& gw) {
+  const LaneBlocks<T> blocks{gw.length(0)};
+  const i64 taps = gw.length(1) * gw.length(2), size = blocks.size(taps);
+  each_lane(blocks, [&](i64 block, i64 lane, i64 channel) {
+    const bool again = blocks.narrow() && block * blocks.lanes + lane >= blocks.channels;
+    const T* from = sums + block * taps * blocks.lanes + lane;
+    for (i64 r = 0; r < gw.length(1); ++r) {
+      T* to = gw.data + channel * gw.stride(0) + r * gw.stride(1);
+      for (i64 s = 0; s < gw.length(2); ++s, from += blocks.lanes, to += gw.stride(2)) {
+        T total = *from;
+        for (i64 part = 1; part < parts; ++part) total += from[part * size];
+        *to = again ? *to + total : total;
+      }
+    }
+  });
+}
+
 /// The gradient gw (c, r, s) of the filters, from images and the gradient of the output (n, ho, wo, c), both of
-/// contiguous channels; `memory` has lines of channels for all taps and each of the parts.
+/// contiguous channels, a vector's at least; `memory` has LaneBlocks::size elements for each of the parts.
 template <class T>
 void depthwise_filters(const ExecutorRef& executor, const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w,
                        const StridedView<const T, 4>& dy, const StridedView<T, 3>& gw, T* memory) {
-  using V = NativeVec<T>;
-  const i64 channels = x.length(3), size = h.taps * w.taps * channels, rows = x.length(0) * h.outputs;
+  const LaneBlocks<T> blocks{x.length(3)};
+  const i64 size = blocks.size(h.taps * w.taps), rows = x.length(0) * h.outputs;
   const i64 parts = depthwise_parts(x.length(0), h, executor.threads());
-  const auto add_row = [&](i64 row, T* to) {
-    const i64 image = row / h.outputs, i = row % h.outputs;
-    const cpu::Span taps = h.inside(i);
-    for (i64 r = taps.begin; r < taps.end; ++r) {
-      const T* const from = x.data + image * x.stride(0) + (h.first_input(i) + r * h.dilation) * x.stride(1);
-      const T* const of_dy = dy.data + image * dy.stride(0) + i * dy.stride(1);
-      for (i64 s = 0; s < w.taps; ++s) {
-        const cpu::Span seen = detail::seen_by(w, s);
-        const i64 step = w.stride * x.stride(2), count = seen.size();
-        const T* const a = from + (w.first_input(seen.begin) + s * w.dilation) * x.stride(2);
-        const T* const b = of_dy + seen.begin * dy.stride(2);
-        T* const line = to + (r * w.taps + s) * channels;
-        const auto sum = [&](i64 c, auto get, auto put) {
-          V part[4] = {V(T(0)), V(T(0)), V(T(0)), V(T(0))};
-          i64 j = 0;
-          const auto add = [&](V& to, i64 j) { to = fma(get(a + j * step + c), get(b + j * dy.stride(2) + c), to); };
-          for (; j + 4 <= count; j += 4) unroll<4>([&](auto k) { add(part[k], j + k); });
-          for (; j < count; ++j) add(part[0], j);
-          put(line + c, get(line + c) + ((part[0] + part[1]) + (part[2] + part[3])));
-        };
-        i64 c = 0;
-        for (; c + V::lanes <= channels; c += V::lanes) {
-          sum(
-              c, [](const T* p) { return load<V>(p); }, [](T* p, V v) { store(p, v); });
-        }
-        const int rest = static_cast<int>(channels - c);
-        if (rest > 0)
-          sum(
-              c, [=](const T* p) { return load<V>(p, rest); }, [=](T* p, V v) { store(p, v, rest); });
-      }
-    }
-  };
-  executor.parallel(parts, [&](i64 index, int) {
+  executor.parallel(parts, [&](i64 index, int thread) {
     T* const to = memory + index * size;
     for (i64 i = 0; i < size; ++i) to[i] = T(0);
-    const cpu::Span part = cpu::part(rows, parts, index);
-    for (i64 row = part.begin; row < part.end; ++row) add_row(row, to);
+    const i64 steps = detail::DepthwiseSums<T>::offsets_size(h, w);
+    i64* const offsets = static_cast<i64*>(executor.scratch(thread, (steps + 1) * static_cast<i64>(sizeof(i64))));
+    detail::find_offsets(x, h, w, steps, offsets);
+    const detail::DepthwiseSums<T> sums(x, h, w, dy, offsets, to);
+    const i64 row = x.length(2) * x.length(3) * h.stride + dy.length(2) * dy.length(3);
+    detail::each_band<T>(cpu::part(rows, parts, index), h, row, blocks.count(),
+                         [&](const cpu::Span& band, const cpu::Span& some) {
+                           for (i64 row = band.begin; row < band.end; ++row)
+                             for (i64 b = some.begin; b < some.end; ++b) sums.add(row, b);
+                         });
   });
-  for (i64 tap = 0, at = 0; tap < h.taps * w.taps; ++tap) {
-    for (i64 c = 0; c < channels; ++c, ++at) {
-      T total = memory[at];
-      for (i64 part = 1; part < parts; ++part) total += memory[part * size + at];
-      gw.data[c * gw.stride(0) + tap / w.taps * gw.stride(1) + tap % w.taps * gw.stride(2)] = total;
-    }
-  }
+  add_lanes(static_cast<const T*>(memory), parts, gw);
 }
 
 TESSERA_TILE_END

@@ -40,22 +40,9 @@ void scatter_forward(const ConvArgs& args, Executor& pool) {
         w.data + group * k * w.stride(0) + (s.h.filter - 1) * w.stride(1) + (s.w.filter - 1) * w.stride(2);
     return strided(last, {c, s.h.filter, s.w.filter, k}, {w.stride(3), -w.stride(1), -w.stride(2), w.stride(0)});
   };
-  const bool plain = args.bias == nullptr && args.activation == Activation::none;
-  const ConvActivation any = activation_of(args);
   forward_of(args, executor.threads())
-      .run(executor, turned_filters, static_cast<float*>(args.workspace), [&](i64 group, i64 image, i64 row) {
-        if (plain) return;
-        using V = NativeVec<float>;
-        float* to = y.data + image * y.stride(0) + row * y.stride(1) + group * k;
-        const float* const bias = args.bias ? static_cast<const float*>(args.bias) + group * k : nullptr;
-        for (i64 j = 0; j < y.length(2); ++j, to += y.stride(2)) {
-          for (i64 i = 0; i < k; i += V::lanes) {
-            const int count = static_cast<int>(min<i64>(V::lanes, k - i));
-            const V sum = load<V>(to + i, count);
-            store(to + i, any(bias ? sum + load<V>(bias + i, count) : sum), count);
-          }
-        }
-      });
+      .run(executor, turned_filters, static_cast<float*>(args.workspace),
+           [&](i64 group, i64 image, i64 row) { finish_row(args, y, image, row, group * k, k); });
 }
 
 void scatter_backward_images(const ConvArgs& args, Executor& pool) {

@@ -48,6 +48,24 @@ StridedView<T, 4> outputs(const ConvArgs& a, const ConvShape& s) {
   return channels_last<T>(a.y, a.images, a.filters, s.h.output(), s.w.output());
 }
 
+/// Adds the bias and applies the activation to some filters of a row of sums, whose filters are contiguous.
+inline void finish_row(const ConvArgs& a, const StridedView<float, 4>& y, i64 image, i64 row, i64 first, i64 count) {
+  using V = NativeVec<float>;
+  if (!a.bias && a.activation == Activation::none) return;
+  const ConvActivation activation = activation_of(a);
+  const float* const bias = a.bias ? static_cast<const float*>(a.bias) + first : nullptr;
+  float* to = y.data + image * y.stride(0) + row * y.stride(1) + first;
+  const auto finish = [&](i64 i, int n) __attribute__((always_inline)) {
+    const V sum = load<V>(to + i, n);
+    store(to + i, activation(bias ? sum + load<V>(bias + i, n) : sum), n);
+  };
+  for (i64 j = 0; j < y.length(2); ++j, to += y.stride(2)) {
+    i64 i = 0;
+    for (; i + V::lanes <= count; i += V::lanes) finish(i, V::lanes);
+    if (i < count) finish(i, static_cast<int>(count - i));
+  }
+}
+
 /// What is added to a row of the output, from a filter on: [columns, filters], whose filters are contiguous.
 inline auto residual_row(const ConvArgs& a, i64 image, i64 row, i64 first, i64 columns, i64 filters) {
   const auto& s = a.residual.strides;

@@ -15,6 +15,9 @@ inline constexpr int vector_registers = 16, places_rows = 6;
 #endif
 inline constexpr int sums_rows = 4;
 
+/// Parts in which each of so many sums is kept, as few of them would wait for each other's multiplications.
+constexpr TESSERA_HD int sum_parts(int sums) { return sums >= 6 ? 1 : sums >= 3 ? 2 : 4; }
+
 /// Vectors of places that a block of so many filters has at most.
 constexpr TESSERA_HD int places_vectors(int rows) { return min(8, (vector_registers - 1) / (rows + 1)); }
 /// Steps whose sums with so many filters fit into registers.
@@ -30,14 +33,18 @@ __attribute__((noinline, aligned(64))) void places_kernel(i64 steps, const eleme
                                                           const i64* offsets, element_t<V>* c, i64 ldc, int last) {
   using T = element_t<V>;
   constexpr int lanes = lanes_v<V>;
-  V sum[R][Vectors];
+  constexpr int parts = sum_parts(R * Vectors);
+  V sum[parts][R][Vectors];
   TESSERA_UNROLL
-  for (int i = 0; i < R; ++i) {
+  for (int p = 0; p < parts; ++p) {
     TESSERA_UNROLL
-    for (int j = 0; j < Vectors; ++j) sum[i][j] = V(T(0));
+    for (int i = 0; i < R; ++i) {
+      TESSERA_UNROLL
+      for (int j = 0; j < Vectors; ++j) sum[p][i][j] = V(T(0));
+    }
   }
   const auto run = [&](auto get_last) __attribute__((always_inline)) {
-    for (i64 k = 0; k < steps; ++k, a += R) {
+    const auto step = [&](i64 k, auto part) __attribute__((always_inline)) {
       const T* const at = b + offsets[k];
       V row[Vectors];
       TESSERA_UNROLL
@@ -45,10 +52,17 @@ __attribute__((noinline, aligned(64))) void places_kernel(i64 steps, const eleme
       row[Vectors - 1] = get_last(at + (Vectors - 1) * lanes);
       TESSERA_UNROLL
       for (int i = 0; i < R; ++i) {
-        const V left(a[i]);
+        const V left(a[k * R + i]);
         TESSERA_UNROLL
-        for (int j = 0; j < Vectors; ++j) add_product(sum[i][j], left, row[j]);
+        for (int j = 0; j < Vectors; ++j) add_product(sum[decltype(part)::value][i][j], left, row[j]);
       }
+    };
+    i64 k = 0;
+    for (; k + parts <= steps; k += parts) {
+      unroll<parts>([&](auto p) __attribute__((always_inline)) { step(k + decltype(p)::value, p); });
+    }
+    if constexpr (parts > 1) {
+      for (; k < steps; ++k) step(k, Int<0>{});
     }
   };
   if (last == lanes) {
@@ -60,11 +74,13 @@ __attribute__((noinline, aligned(64))) void places_kernel(i64 steps, const eleme
   for (int i = 0; i < R; ++i) {
     TESSERA_UNROLL
     for (int j = 0; j < Vectors; ++j) {
+      TESSERA_UNROLL
+      for (int p = 1; p < parts; ++p) sum[0][i][j] += sum[p][i][j];
       T* const to = c + i * ldc + j * lanes;
       if (j < Vectors - 1 || last == lanes) {
-        store(to, sum[i][j]);
+        store(to, sum[0][i][j]);
       } else {
-        store(to, sum[i][j], last);
+        store(to, sum[0][i][j], last);
       }
     }
   }
@@ -86,8 +102,7 @@ __attribute__((noinline, aligned(64))) void sums_kernel(const PlaceRows& rows, c
                                                         const element_t<V>* b, const i64* offsets, element_t<V>* sums,
                                                         i64 lds) {
   using T = element_t<V>;
-  // Few sums wait for each other's multiplications, unless each is kept in parts.
-  constexpr int lanes = lanes_v<V>, parts = R * Steps >= 6 ? 1 : R * Steps >= 3 ? 2 : 4;
+  constexpr int lanes = lanes_v<V>, parts = sum_parts(R * Steps);
   V sum[parts][R][Steps];
   TESSERA_UNROLL
   for (int p = 0; p < parts; ++p) {
