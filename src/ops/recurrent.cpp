@@ -169,27 +169,59 @@ struct Run {
   State last;
 };
 
-// Whether one operator does it: without sequences of their own lengths, and with functions as they mostly are.
-bool is_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, const Tensor& lengths,
-              const RecurrentOptions& o) {
-  if (x.shape()[0] == Dim(0) || w.peepholes.defined() || lengths.defined() || o.clip != 0 || o.coupled_gates)
-    return false;
+// Whether one operator does it: functions as they mostly are.
+bool is_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, const RecurrentOptions& o) {
+  if (x.shape()[0] == Dim(0) || w.peepholes.defined() || o.clip != 0 || o.coupled_gates) return false;
   if (layer.kind == Layer::Rnn)
     return std::all_of(o.activations.begin(), o.activations.end(),
                        [](const auto& a) { return a.kind == Kind::Tanh || a.kind == Kind::Relu; });
   return o.activations.empty() && (layer.kind == Layer::Lstm || o.linear_before_reset);
 }
+
+// Which steps sequences have: bool [steps, batch, 1]. Undefined: all.
+Tensor steps_on(const Tensor& lengths, int64_t steps) {
+  if (!lengths.defined()) return {};
+  const Tensor each = arange(0, static_cast<double>(steps), 1, lengths.dtype(), lengths.device());
+  return gt(lengths.reshape({1, -1, 1}), each.reshape({-1, 1, 1}));
+}
+
+// What goes into the gates of a step behind a sequence's end, [gates * hidden]: an LSTM keeps its cell, gated units
+// their state, and what is 0 stays so.
+Tensor idle_gates(const Layer& layer, int64_t hidden, const Tensor& like) {
+  constexpr double shut = -1e4, open = 1e4;  // sigmoid makes 0 and 1 of them, in every dtype
+  constexpr double gru[] = {open, 0, 0}, lstm[] = {shut, 0, open, 0};
+  if (layer.kind == Layer::Rnn) return zeros({hidden}, like.dtype(), like.device());
+  Tensors parts;
+  for (int64_t gate = 0; gate < layer.gates; ++gate)
+    parts.push_back(full({hidden}, (layer.kind == Layer::Gru ? gru : lstm)[gate], like.dtype(), like.device()));
+  return concat(parts, 0);
+}
+
+// The state [batch, hidden] behind the last step of each sequence that goes forward.
+Tensor state_at_end(const Tensor& states, const Tensor& initial, const Tensor& lengths) {
+  const Tensor at = lengths.to(Int64);
+  const Tensor index = clamp(add(at, -1), 0, static_cast<double>(states.size(0) - 1)).reshape({1, -1, 1});
+  const Tensor last = gather(states, 0, index.expand({Dim(1), states.shape()[1], states.shape()[2]}));
+  return where(unsqueeze(gt(at, zeros({}, Int64, at.device())), 1), select(last, 0, 0), initial);
+}
+
+// With lengths a reverse run begins at states of 0.
 Run run_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, int64_t d, bool reverse, const State& s,
-              const RecurrentOptions& o) {
+              const Tensor& lengths, const RecurrentOptions& o) {
   const Tensor weight = of_direction(w.hidden, d), bias = of_direction(w.input_bias, d),
                more = of_direction(w.hidden_bias, d);
   const bool apart = layer.kind == Layer::Gru;  // its reset gate takes a share of the hidden state's bias
-  const Tensor in = linear(x, of_direction(w.input, d),
-                           apart || !more.defined() ? bias
-                           : bias.defined()         ? add(bias, more)
-                                                    : more);
+  Tensor in = linear(x, of_direction(w.input, d),
+                     apart || !more.defined() ? bias
+                     : bias.defined()         ? add(bias, more)
+                                              : more);
+  const Tensor is_on = steps_on(lengths, x.size(0));
+  if (is_on.defined()) in = where(is_on, in, idle_gates(layer, s.hidden.size(1), in));
   const auto run = [&](const Tensor& all, const Tensor& cell) {
-    return Run{all, {select(all, 0, reverse ? 0 : -1), cell}};
+    const bool stays = reverse || layer.kind == Layer::Gru;
+    const Tensor last =
+        is_on.defined() && !stays ? state_at_end(all, s.hidden, lengths) : select(all, 0, reverse ? 0 : -1);
+    return Run{is_on.defined() ? where(is_on, all, zeros({}, all.dtype(), all.device())) : all, {last, cell}};
   };
   if (layer.kind == Layer::Gru) return run(gru_layer(in, weight, more, s.hidden, reverse), {});
   if (layer.kind == Layer::Rnn) {
@@ -203,8 +235,9 @@ Run run_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, in
 // Each sequence of x [steps, batch, in] in one direction. A reverse one starts at the last step, where sequences that
 // are shorter do not move yet.
 Run run_direction(const Layer& layer, const Tensor& x, const RecurrentWeights& w, int64_t d, bool reverse, State s,
-                  const Tensor& lengths, const RecurrentOptions& o) {
-  if (is_plain(layer, x, w, lengths, o)) return run_plain(layer, x, w, d, reverse, s, o);
+                  bool from_zero, const Tensor& lengths, const RecurrentOptions& o) {
+  if (is_plain(layer, x, w, o) && (from_zero || !reverse || !lengths.defined()))
+    return run_plain(layer, x, w, d, reverse, s, lengths, o);
   const Cell cell{of_direction(w.hidden, d), of_direction(w.hidden_bias, d), of_direction(w.peepholes, d),
                   activations_of(layer, o, d), o};
   const Tensor in = linear(x, of_direction(w.input, d), of_direction(w.input_bias, d));
@@ -227,9 +260,9 @@ Run run_direction(const Layer& layer, const Tensor& x, const RecurrentWeights& w
 std::optional<RecurrentResult> run_whole(const Layer& layer, const Tensor& x,
                                          const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
                                          const Tensor& cell, const Tensor& lengths, const RecurrentOptions& o) {
-  if (!x.device().is_card() || o.direction == Direction::Reverse) return {};
+  if (!x.device().is_card() || lengths.defined() || o.direction == Direction::Reverse) return {};
   for (const RecurrentWeights& w : layers)
-    if (!is_plain(layer, x, w, lengths, o)) return {};
+    if (!is_plain(layer, x, w, o)) return {};
   const auto is_relu = [](const RecurrentActivation& a) { return a.kind == Kind::Relu; };
   const bool relu = std::any_of(o.activations.begin(), o.activations.end(), is_relu);
   if (relu && !std::all_of(o.activations.begin(), o.activations.end(), is_relu)) return {};
@@ -262,8 +295,9 @@ RecurrentResult run_layers(const Layer& layer, const Tensor& x, const std::vecto
         return t.defined() ? select(t, 0, at) : zeros({batch, w.hidden.shape()[2]}, x.dtype(), x.device());
       };
       const bool reverse = o.direction == Direction::Reverse || k == 1;
-      const Run run = run_direction(layer, y, w, k, reverse,
-                                    {initial(hidden), layer.has_cell() ? initial(cell) : Tensor()}, lengths, o);
+      const Run run =
+          run_direction(layer, y, w, k, reverse, {initial(hidden), layer.has_cell() ? initial(cell) : Tensor()},
+                        !hidden.defined() && !cell.defined(), lengths, o);
       outputs.push_back(run.output);
       last_hidden.push_back(run.last.hidden);
       if (layer.has_cell()) last_cell.push_back(run.last.cell);

@@ -156,7 +156,9 @@ TEST_F(GpuRecurrent, WithoutStatesOrBiases) {
 TEST_F(GpuRecurrent, SequencesOfTheirOwnLengths) {
   for (const NetKind net : kNetKinds)
     for (const Direction direction : {Direction::Forward, Direction::Both})
-      expect_as_in_float64({.net = net, .layers = 2, .direction = direction, .lengths = true}, Float32);
+      for (const bool states : {false, true})
+        expect_as_in_float64({.net = net, .layers = 2, .direction = direction, .states = states, .lengths = true},
+                             Float32);
 }
 
 TEST_F(GpuRecurrent, GradientsOfOneResultAlone) {

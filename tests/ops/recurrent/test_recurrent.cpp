@@ -96,7 +96,7 @@ struct NetUse {
   Net net;
   RecurrentOptions o = {};
   int64_t layers = 1;
-  bool lengths = false, states = true, biases = true, peepholes = false;
+  bool lengths = false, states = true, biases = true, peepholes = false, one_is_empty = false;
 };
 const Sizes kSizes{5, 3, 4, 2};
 
@@ -110,7 +110,7 @@ RecurrentNet made(const NetUse& use, Generator& g) {
   RecurrentNet net{normal64({steps, batch, in}, g), {}, {}, {}, {}};
   if (use.states) net.hidden = normal64({use.layers * d, batch, n}, g);
   if (use.states && use.net == Net::Lstm) net.cell = normal64({use.layers * d, batch, n}, g);
-  if (use.lengths) net.lengths = tensor<int64_t>({5, 2, 4}, {3});
+  if (use.lengths) net.lengths = tensor<int64_t>({5, use.one_is_empty ? 0 : 2, 4}, {3});
   for (int64_t i = 0; i < use.layers; ++i) {
     RecurrentWeights w{normal64({d, rows, i ? d * n : in}, g), normal64({d, rows, n}, g)};
     if (use.biases) w.input_bias = normal64({d, rows}, g), w.hidden_bias = normal64({d, rows}, g);
@@ -199,6 +199,28 @@ TEST(Recurrent, NetsAreThoseByLoops) {
         SCOPED_TRACE(testing::Message() << int(net) << int(direction) << lengths);
         expect_as_by_loops({.net = net, .o = {.direction = direction}, .layers = 2, .lengths = lengths}, g);
       }
+}
+
+TEST(Recurrent, LengthsOfNetsThatBeginAtZero) {
+  Generator g(4);
+  for (const Net net : {Net::Rnn, Net::Gru, Net::Lstm})
+    for (const Direction direction : {Direction::Forward, Direction::Reverse, Direction::Both})
+      for (const bool empty : {false, true}) {
+        SCOPED_TRACE(testing::Message() << int(net) << int(direction) << empty);
+        expect_as_by_loops({.net = net,
+                            .o = {.direction = direction},
+                            .layers = 2,
+                            .lengths = true,
+                            .states = false,
+                            .one_is_empty = empty},
+                           g);
+      }
+  expect_as_by_loops({.net = Net::Lstm, .lengths = true, .one_is_empty = true}, g);
+  expect_as_by_loops({.net = Net::Rnn,
+                      .o = {.direction = Direction::Both, .activations = {{Kind::Relu}, {Kind::Relu}}},
+                      .lengths = true,
+                      .states = false},
+                     g);
 }
 
 TEST(Recurrent, NetsOfOtherForms) {
