@@ -71,20 +71,14 @@ struct Meeting {
   void* arguments[64];
 };
 
-/// A block, or the blocks of a cluster, one behind the other.
 struct Block {
-  long long index;  // of the first
+  long long index;
   std::function<void()> body;
   std::vector<Thread> threads;
   std::vector<Meeting> warps, waves;  // of 32 threads on NVIDIA's cards, of 64 on AMD's
-  std::vector<Meeting> barriers;      // one for each block
-  Meeting cluster;
+  Meeting barrier;
   int current = 0;
   ucontext_t caller;
-
-  int blocks() const { return static_cast<int>(barriers.size()); }
-  int block_threads() const { return static_cast<int>(threads.size()) / blocks(); }
-  int rank() const { return current / block_threads(); }
 };
 inline Block* block;
 inline int blocks_in_grid = 1;
@@ -114,15 +108,13 @@ inline void run_thread() {
   hand_over();
 }
 
-/// Runs `body` as every thread of a block, or of so many of a cluster.
-inline void run_block(long long index, int block_threads, const std::function<void()>& body, int blocks = 1) {
-  const int threads = blocks * block_threads;
+/// Runs `body` as every thread of a block.
+inline void run_block(long long index, int threads, const std::function<void()>& body) {
   Block b{index,
           body,
           std::vector<Thread>(threads),
           std::vector<Meeting>(threads / 32),
           std::vector<Meeting>(threads / 64),
-          std::vector<Meeting>(blocks),
           {},
           0,
           {}};
@@ -169,13 +161,12 @@ void warp_instruction(Argument& argument, const Op& op) {
 
 TESSERA_TILE_BEGIN
 
-inline int thread_in_block() { return simulated::block->current % simulated::block->block_threads(); }
-inline i64 block_in_grid() { return simulated::block->index + simulated::block->rank(); }
-inline int threads_in_block() { return simulated::block->block_threads(); }
+inline int thread_in_block() { return simulated::block->current; }
+inline i64 block_in_grid() { return simulated::block->index; }
+inline int threads_in_block() { return static_cast<int>(simulated::block->threads.size()); }
 inline int blocks_in_grid() { return simulated::blocks_in_grid; }
 inline void sync_block() {
-  simulated::Block& b = *simulated::block;
-  simulated::meet(b.barriers[static_cast<size_t>(b.rank())], b.block_threads(), [] {});
+  simulated::meet(simulated::block->barrier, static_cast<int>(simulated::block->threads.size()), [] {});
 }
 inline void sync_warp() {
   int nothing = 0;

@@ -3,7 +3,7 @@
 // what it found to all blocks, where messages count for a barrier: nothing else is waited for.
 #pragma once
 #include "kernels/gpu/device/runtime/gpu.h"
-#include "tile/arch/sm90/messages.h"
+#include "tile/arch/sm90/ptx.h"
 #include "tile/kernels/recurrent.h"
 
 namespace tessera::gpu_kernels {
@@ -21,38 +21,6 @@ struct SequencePlan {
   int weight_bytes, shared_bytes;
 };
 
-/// With so many blocks to a cluster; what does not fit needs more shared memory than there is.
-inline SequencePlan sequence_plan(const SequenceShape& s, bool backward, int blocks, int sequences) {
-  const auto rounded = [](long long n, int unit) { return static_cast<int>(tile::ceil_div<i64>(n, unit) * unit); };
-  const int gates = s.cell == CellKind::lstm ? 4 : s.cell == CellKind::gru ? 3 : 1;
-  const int sent = s.cell == CellKind::rnn ? 1 : 4, size = size_of(s.type);
-  SequencePlan p{};
-  p.blocks = blocks;
-  p.units = static_cast<int>(tile::ceil_div<i64>(s.hidden, blocks));
-  p.rows = rounded(backward ? p.units : gates * p.units, 4);
-  p.groups = p.rows / (backward ? backward_rows : forward_rows);
-  p.length = p.pitch = rounded(backward ? sent * s.hidden : s.hidden, 4);
-  p.lanes = 1;
-  while (p.lanes < 32 && p.groups * p.lanes * 2 <= sequence_threads && 8 * p.lanes <= p.length) p.lanes *= 2;
-  const int line = 128 / size;  // elements of all banks: neighbouring groups of lanes read from others
-  p.stride = p.length;
-  while (4 * p.lanes < line && p.stride % line != 4 * p.lanes) p.stride += 4;
-  p.weight_bytes = rounded(static_cast<long long>(p.rows) * p.stride * size, 16);
-  p.shared_bytes = p.weight_bytes + 4 * sequences * (2 * p.pitch + p.rows) + 16;
-  return p;
-}
-
-/// As few blocks as have 16 units each, or as hold the weight; without a block where none do.
-inline SequencePlan sequence_plan(const SequenceShape& s, bool backward, int sequences) {
-  constexpr int most_shared = 227 << 10;
-  for (int blocks = 1; blocks <= most_sequence_blocks; blocks *= 2) {
-    if (blocks * 16 < s.hidden && blocks < most_sequence_blocks) continue;
-    const SequencePlan plan = sequence_plan(s, backward, blocks, sequences);
-    if (plan.shared_bytes <= most_shared && plan.units * sequences <= sequence_threads) return plan;
-  }
-  return {};
-}
-
 /// 4 gates' gradients are sent together; those of three with a zero.
 template <CellKind kind>
 struct CellSizes {
@@ -60,6 +28,23 @@ struct CellSizes {
   static constexpr int kept = kind == CellKind::rnn ? 0 : 4;
   static constexpr int sent = kind == CellKind::rnn ? 1 : 4;
 };
+
+/// The same 4 bytes, or 16, to this place in block `rank` of the cluster, where they count for the barrier.
+TESSERA_DEVICE void send_float(u32 shared, float x, u32 barrier, u32 rank) {
+  asm volatile(
+      "{\n.reg .b32 to, at;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 at, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %1, [at];\n}" ::"r"(shared),
+      "r"(__float_as_uint(x)), "r"(barrier), "r"(rank)
+      : "memory");
+}
+TESSERA_DEVICE void send_four(u32 shared, const float (&x)[4], u32 barrier, u32 rank) {
+  asm volatile(
+      "{\n.reg .b32 to, at;\nmapa.shared::cluster.u32 to, %0, %6;\nmapa.shared::cluster.u32 at, %5, %6;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%1, %2, %3, %4}, [at];\n}" ::"r"(shared),
+      "r"(__float_as_uint(x[0])), "r"(__float_as_uint(x[1])), "r"(__float_as_uint(x[2])), "r"(__float_as_uint(x[3])),
+      "r"(barrier), "r"(rank)
+      : "memory");
+}
 
 template <class T>
 TESSERA_DEVICE float to_float(T x) {
@@ -106,11 +91,11 @@ class SequenceBlock {
   /// To all blocks, for that step.
   TESSERA_DEVICE void send(i64 step, int at, int b, float x) {
     const u32 to = tile::sm90::shared_address(vector(step & 1, b) + at);
-    for (int rank = 0; rank < plan_.blocks; ++rank) tile::sm90::send_float(to, x, barriers_ + 8 * (step & 1), rank);
+    for (int rank = 0; rank < plan_.blocks; ++rank) send_float(to, x, barriers_ + 8 * (step & 1), rank);
   }
   TESSERA_DEVICE void send(i64 step, int at, int b, const float (&x)[4]) {
     const u32 to = tile::sm90::shared_address(vector(step & 1, b) + at);
-    for (int rank = 0; rank < plan_.blocks; ++rank) tile::sm90::send_four(to, x, barriers_ + 8 * (step & 1), rank);
+    for (int rank = 0; rank < plan_.blocks; ++rank) send_four(to, x, barriers_ + 8 * (step & 1), rank);
   }
 
   /// All rows of the weight times the vectors of that step. Then every thread may ask for sums.
@@ -122,7 +107,7 @@ class SequenceBlock {
       if (group < plan_.groups) accumulate(step & 1, group, lane, acc);
       for (int i = 0; i < rows_of_thread; ++i)
         for (int b = 0; b < BT; ++b) {
-          for (int o = plan_.lanes / 2; o > 0; o /= 2) acc[i][b] += tile::from_lane_xor(acc[i][b], o);
+          for (int o = plan_.lanes / 2; o > 0; o /= 2) acc[i][b] += __shfl_xor_sync(~0u, acc[i][b], o);
           if (lane == 0 && group < plan_.groups) sums_[b * plan_.rows + group + i * plan_.groups] = acc[i][b];
         }
     }
@@ -170,10 +155,11 @@ struct SequenceUnit {
   }
 };
 
-/// What a block does.
 template <class T, CellKind kind, int BT>
-TESSERA_DEVICE void run_sequence(const SequenceArgs& a, const SequencePlan& plan, char* shared) {
+TESSERA_KERNEL(sequence_threads)
+void sequence_kernel(const __grid_constant__ SequenceArgs a, const __grid_constant__ SequencePlan plan) {
   constexpr int G = CellSizes<kind>::gates;
+  extern __shared__ __attribute__((aligned(16))) char shared[];
   const SequenceShape& s = a.shape;
   const int rank = static_cast<int>(tile::block_in_grid() % plan.blocks), h = static_cast<int>(s.hidden);
   const i64 first_row = tile::block_in_grid() / plan.blocks * BT;
@@ -246,8 +232,11 @@ TESSERA_DEVICE void run_sequence(const SequenceArgs& a, const SequencePlan& plan
 
 // Element `sent * unit + gate` of a vector is the gradient of what went into that gate, of the product's part.
 template <class T, CellKind kind, int BT>
-TESSERA_DEVICE void run_sequence(const SequenceBackwardArgs& a, const SequencePlan& plan, char* shared) {
+TESSERA_KERNEL(sequence_threads)
+void sequence_backward_kernel(const __grid_constant__ SequenceBackwardArgs a,
+                              const __grid_constant__ SequencePlan plan) {
   constexpr int G = CellSizes<kind>::gates, S = CellSizes<kind>::sent;
+  extern __shared__ __attribute__((aligned(16))) char shared[];
   const SequenceShape& s = a.shape;
   const int rank = static_cast<int>(tile::block_in_grid() % plan.blocks), h = static_cast<int>(s.hidden);
   const i64 first_row = tile::block_in_grid() / plan.blocks * BT;

@@ -1,4 +1,4 @@
-// How layers of recurrent nets are launched by sequence.h.
+// How layers of recurrent nets are cut for sequence.h.
 #pragma once
 #include "kernels/gpu/device/runtime/launch_early.h"
 #include "kernels/gpu/device/runtime/tensor_map.h"
@@ -6,11 +6,36 @@
 
 namespace tessera::gpu_kernels {
 
-template <class T, CellKind kind, int BT, class Args>
-TESSERA_KERNEL(sequence_threads)
-void sequence_kernel(const __grid_constant__ Args args, const __grid_constant__ SequencePlan plan) {
-  extern __shared__ __attribute__((aligned(16))) char shared[];
-  run_sequence<T, kind, BT>(args, plan, shared);
+/// With so many blocks to a cluster; what does not fit needs more shared memory than there is.
+inline SequencePlan sequence_plan(const SequenceShape& s, bool backward, int blocks, int sequences) {
+  const auto rounded = [](long long n, int unit) { return static_cast<int>(tile::ceil_div<i64>(n, unit) * unit); };
+  const int gates = s.cell == CellKind::lstm ? 4 : s.cell == CellKind::gru ? 3 : 1;
+  const int sent = s.cell == CellKind::rnn ? 1 : 4, size = size_of(s.type);
+  SequencePlan p{};
+  p.blocks = blocks;
+  p.units = static_cast<int>(tile::ceil_div<i64>(s.hidden, blocks));
+  p.rows = rounded(backward ? p.units : gates * p.units, 4);
+  p.groups = p.rows / (backward ? backward_rows : forward_rows);
+  p.length = p.pitch = rounded(backward ? sent * s.hidden : s.hidden, 4);
+  p.lanes = 1;
+  while (p.lanes < 32 && p.groups * p.lanes * 2 <= sequence_threads && 8 * p.lanes <= p.length) p.lanes *= 2;
+  const int line = 128 / size;  // elements of all banks: neighbouring groups of lanes read from others
+  p.stride = p.length;
+  while (4 * p.lanes < line && p.stride % line != 4 * p.lanes) p.stride += 4;
+  p.weight_bytes = rounded(static_cast<long long>(p.rows) * p.stride * size, 16);
+  p.shared_bytes = p.weight_bytes + 4 * sequences * (2 * p.pitch + p.rows) + 16;
+  return p;
+}
+
+/// As few blocks as have 16 units each, or as hold the weight; without a block where none do.
+inline SequencePlan sequence_plan(const SequenceShape& s, bool backward, int sequences) {
+  constexpr int most_shared = 227 << 10;
+  for (int blocks = 1; blocks <= most_sequence_blocks; blocks *= 2) {
+    if (blocks * 16 < s.hidden && blocks < most_sequence_blocks) continue;
+    const SequencePlan plan = sequence_plan(s, backward, blocks, sequences);
+    if (plan.shared_bytes <= most_shared && plan.units * sequences <= sequence_threads) return plan;
+  }
+  return {};
 }
 
 /// fn(constant<1, 2 or 4>) of the sequences that a cluster takes: as few as let all clusters run at once.

@@ -14,8 +14,9 @@ void run_of(const Args& args, Executor& executor) {
   with_sequence_type(args.shape.type, [&](auto type) {
     using T = typename decltype(type)::type;
     with_sequences(args.shape, executor, [&](auto n) {
-      constexpr bool backward = std::is_same_v<Args, SequenceBackwardArgs>;
-      launch_sequences<n>("sequence", sequence_kernel<T, kind, n, Args>, args, backward, executor);
+      if constexpr (std::is_same_v<Args, SequenceArgs>)
+        launch_sequences<n>("sequence", sequence_kernel<T, kind, n>, args, false, executor);
+      else launch_sequences<n>("sequence", sequence_backward_kernel<T, kind, n>, args, true, executor);
     });
   });
 }
