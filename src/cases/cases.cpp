@@ -18,8 +18,8 @@ std::mt19937_64 engine(Generator& generator, int64_t elements) {
 std::vector<OpCase> op_cases() {
   std::vector<OpCase> all;
   for (auto family : {creation_cases, elementwise_cases, reduction_cases, shape_cases, indexing_cases, bit_cases,
-                      recurrent_cases, line_cases, sample_cases, matmul_cases, conv_cases, norm_cases, loss_cases,
-                      attention_cases, random_cases, optim_cases, function_cases}) {
+                      recurrent_cases, line_cases, plane_cases, sample_cases, matmul_cases, conv_cases, norm_cases,
+                      loss_cases, attention_cases, random_cases, optim_cases, function_cases}) {
     auto cases = family();
     all.insert(all.end(), std::make_move_iterator(cases.begin()), std::make_move_iterator(cases.end()));
   }

@@ -42,6 +42,7 @@ std::vector<OpCase> indexing_cases();
 std::vector<OpCase> bit_cases();
 std::vector<OpCase> recurrent_cases();
 std::vector<OpCase> line_cases();
+std::vector<OpCase> plane_cases();
 std::vector<OpCase> sample_cases();
 std::vector<OpCase> matmul_cases();
 std::vector<OpCase> conv_cases();

@@ -124,6 +124,7 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
   constexpr int64_t most = int64_t(1) << 48;
   Tensor y = x;
   Dims before, behind;
+  std::vector<SparseDim> lines;
   std::vector<std::vector<int64_t>> places(static_cast<size_t>(count));  // of the host's, empty where none is repeated
   for (int64_t i = 0; i < count; ++i) {
     const int64_t dim = x.dim() - count + i, size = x.size(dim);
@@ -145,7 +146,7 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
       for (int64_t at = -before[i]; at < left + behind[i]; ++at)
         places[static_cast<size_t>(i)].push_back(repeated_place(at, left, padding));
     } else if (takes_sparse_lines(y)) {
-      y = sparse_lines(y, dim, padded_lines(y, left, before[i], behind[i], padding));
+      lines.push_back({dim, padded_lines(y, left, before[i], behind[i], padding)});
     } else {
       Tensors parts{y};
       if (before[i] > 0) parts.insert(parts.begin(), border(y, dim, before[i], false, padding));
@@ -155,6 +156,7 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
   }
   if (std::any_of(places.begin(), places.end(), [](const auto& list) { return !list.empty(); }))
     y = repeated_places(y, std::move(places));
+  y = sparse_products(y, lines);
   const auto grows = [](const Dims& list) {
     return std::any_of(list.begin(), list.end(), [](int64_t n) { return n > 0; });
   };

@@ -16,11 +16,11 @@ struct Table {
   std::unordered_map<std::string_view, const Op*> by_name;
   Table() {
     for (auto family :
-         {creation_ops(),   elementwise_ops(), reduction_ops(), shape_ops(),    window_ops(), indexing_ops(),
-          scatter_ops(),    bit_ops(),         recurrent_ops(), line_ops(),     sample_ops(), matmul_ops(),
-          fused_gemm_ops(), pack_ops(),        conv_ops(),      conv_act_ops(), norm_ops(),   batch_norm_ops(),
-          norm_conv_ops(),  loss_ops(),        attention_ops(), random_ops(),   optim_ops(),  transfer_ops(),
-          map_graph_ops(),  function_ops()})
+         {creation_ops(),   elementwise_ops(), reduction_ops(), shape_ops(),     window_ops(),   indexing_ops(),
+          scatter_ops(),    bit_ops(),         recurrent_ops(), line_ops(),      plane_ops(),    sample_ops(),
+          matmul_ops(),     fused_gemm_ops(),  pack_ops(),      conv_ops(),      conv_act_ops(), norm_ops(),
+          batch_norm_ops(), norm_conv_ops(),   loss_ops(),      attention_ops(), random_ops(),   optim_ops(),
+          transfer_ops(),   map_graph_ops(),   function_ops()})
       for (const Op* op : family) {
         if (!by_name.emplace(op->name, op).second) throw Error("two operators are named " + std::string(op->name));
         ops.push_back(op);

@@ -32,6 +32,7 @@ std::span<const Op* const> scatter_ops();
 std::span<const Op* const> bit_ops();
 std::span<const Op* const> recurrent_ops();
 std::span<const Op* const> line_ops();
+std::span<const Op* const> plane_ops();
 std::span<const Op* const> sample_ops();
 std::span<const Op* const> matmul_ops();
 std::span<const Op* const> fused_gemm_ops();

@@ -11,6 +11,7 @@
 #include "ops/capture.h"
 #include "ops/on_host.h"
 #include "ops/op_table.h"
+#include "ops/planes.h"
 #include "ops/pool_places.h"
 #include "ops/sparse_lines.h"
 #include "ops/windows.h"
@@ -250,6 +251,25 @@ Tensor elements_at(const Tensor& x, const Tensor& places) {
   return reshape(gather(flatten(x, 2), 2, flatten(places, 2)), places.shape());
 }
 
+bool takes_plane_windows(const Tensor& x) { return x.device().is_card() && is_floating(x.dtype()) && !is_capturing(); }
+Dims spatial_sizes(const Tensor& x) {
+  Dims sizes;
+  for (int64_t d = 2; d < x.dim(); ++d) sizes.push_back(x.size(d));
+  return sizes;
+}
+// Whether a window lies in the padding alone: only those can that do not begin on an element.
+bool has_empty_window(std::string_view op, const Tensor& x, const Windows& w) {
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {
+    const int64_t size = x.size(2 + d), step = w.dilation[d], count = window_count(op, w, d, size);
+    if ((count - 1) * w.stride[d] - w.low[d] >= size) return true;
+    for (int64_t begin = -w.low[d], i = 0; begin < 0 && i < count; begin += w.stride[d], ++i) {
+      const int64_t first = (-begin + step - 1) / step;
+      if (first >= w.size[d] || begin + first * step >= size) return true;
+    }
+  }
+  return false;
+}
+
 // Of x [n, c, h, w], by the kernel, which says which tap of its window each maximum is.
 std::pair<Tensor, Tensor> largest_and_places(const Tensor& given, const PoolAttrs& a) {
   const auto forward = [a](const Tensors& in) {
@@ -311,6 +331,11 @@ std::pair<Tensor, Tensor> max_pool_with_indices(const Tensor& x, const Windows& 
     const Tensor places = places_of_largest(x, *lines);
     return {elements_at(x, places), places};
   }
+  if (takes_plane_windows(x) && !has_empty_window(op, x, w)) {
+    Dims counts;
+    for (int64_t d = 0; d < spatial; ++d) counts.push_back(window_count(op, w, d, x.size(2 + d)));
+    if (const auto known = plane_windows(w, spatial_sizes(x), counts)) return max_in_windows(x, *known);
+  }
   Windows whole = w;
   const Tensor padded = padded_with(x.detach(), whole, beyond_padding(op, x, w), lowest_of(x.dtype()));
   const Tensor taps = argmax(flatten(whole_windows(padded, whole), 2 + spatial), -1);
@@ -359,6 +384,8 @@ Tensor adaptive_max_pool(const Tensor& x, const Dims& sizes) {
     }
     return elements_at(x, places_of_largest(x, lines));
   }
+  if (takes_plane_windows(x))
+    if (const auto windows = adaptive_plane_windows(spatial_sizes(x), sizes)) return max_in_windows(x, *windows).first;
   return adaptive(x, sizes,
                   [](const Tensor& windows, int64_t taps, const AdaptiveWindows&) { return amax(windows, {taps}); });
 }
@@ -376,12 +403,11 @@ std::vector<double> mean_weights(const AdaptiveWindows& w) {
   return weights;
 }
 
-Tensor means_of_lines(const Tensor& x, int64_t dim, int64_t count) {
-  const int64_t size = x.size(dim);
-  return sparse_lines(x, dim, kept_matrix(fmt::format("means {} {}", size, count), x.dtype(), x.device(), [&] {
-                        const AdaptiveWindows w = adaptive_windows(size, count);
-                        return sparse_matrix(w.places, mean_weights(w), count, size, x.dtype(), x.device());
-                      }));
+SparseMatrix mean_matrix(const Tensor& x, int64_t size, int64_t count) {
+  return kept_matrix(fmt::format("means {} {}", size, count), x.dtype(), x.device(), [&] {
+    const AdaptiveWindows w = adaptive_windows(size, count);
+    return sparse_matrix(w.places, mean_weights(w), count, size, x.dtype(), x.device());
+  });
 }
 
 }  // namespace
@@ -392,10 +418,10 @@ Tensor adaptive_avg_pool(const Tensor& x, const Dims& sizes) {
   require_adaptive(op, x, sizes);
   if (std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size == 1; })) return global_avg_pool(x);
   if (takes_sparse_lines(x)) {
-    Tensor y = x;
+    std::vector<SparseDim> dims;
     for (int64_t d = 2; d < x.dim(); ++d)
-      if (sizes[d - 2] != x.size(d)) y = means_of_lines(y, d, sizes[d - 2]);
-    return y;
+      if (sizes[d - 2] != x.size(d)) dims.push_back({d, mean_matrix(x, x.size(d), sizes[d - 2])});
+    return sparse_products(x, dims);
   }
   return adaptive(x, sizes, [](const Tensor& windows, int64_t taps, const AdaptiveWindows& w) {
     Shape shape{w.count, w.most};

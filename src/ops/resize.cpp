@@ -156,24 +156,37 @@ std::string name_of(const ResizedLine& line, const ResizeOptions& o) {
                      o.antialias, o.exclude_outside, o.cubic);
 }
 
-Tensor resized(const Tensor& x, int64_t dim, const ResizedLine& line, const ResizeOptions& o) {
-  constexpr int64_t few = 4;
-  const bool is_whole = o.coordinates != Coordinates::TfCropAndResize || (line.begin == 0 && line.end == 1);
-  if (is_whole && line.count == line.size && std::abs(line.scale - 1) < 1e-9) return x;
-  const auto composed = [&] {
+SparseMatrix matrix_of(const ResizedLine& line, const ResizeOptions& o, const Tensor& x) {
+  return kept_matrix(name_of(line, o), x.dtype(), x.device(), [&] {
     const Taps t = taps_of(line, o);
-    return t.taps > few ? multiplied(x, dim, t, line.size) : gathered(x, dim, t);
-  };
-  const Tensor y = takes_sparse_lines(x)
-                       ? sparse_lines(x, dim,
-                                      kept_matrix(name_of(line, o), x.dtype(), x.device(),
-                                                  [&] {
-                                                    const Taps t = taps_of(line, o);
-                                                    return sparse_matrix(t.places, t.weights, line.count, line.size,
-                                                                         x.dtype(), x.device());
-                                                  }))
-                       : composed();
-  return o.coordinates == Coordinates::TfCropAndResize ? extrapolated(y, dim, line, o) : y;
+    return sparse_matrix(t.places, t.weights, line.count, line.size, x.dtype(), x.device());
+  });
+}
+
+Tensor composed_line(const Tensor& x, int64_t dim, const ResizedLine& line, const ResizeOptions& o) {
+  constexpr int64_t few = 4;
+  const Taps t = taps_of(line, o);
+  return t.taps > few ? multiplied(x, dim, t, line.size) : gathered(x, dim, t);
+}
+
+struct ResizedDim {
+  int64_t dim;
+  ResizedLine line;
+};
+Tensor resized(const Tensor& x, const std::vector<ResizedDim>& dims, const ResizeOptions& o) {
+  const bool crops = o.coordinates == Coordinates::TfCropAndResize, sparse = takes_sparse_lines(x);
+  Tensor y = x;
+  std::vector<SparseDim> products;
+  for (const auto& [dim, line] : dims) {
+    const bool is_whole = !crops || (line.begin == 0 && line.end == 1);
+    if (is_whole && line.count == line.size && std::abs(line.scale - 1) < 1e-9) continue;
+    if (sparse) products.push_back({dim, matrix_of(line, o, x)});
+    else y = composed_line(y, dim, line, o);
+    if (!crops) continue;
+    y = extrapolated(sparse_products(y, products), dim, line, o);
+    products.clear();
+  }
+  return sparse_products(y, products);
 }
 
 /// Before tables are made: results that no memory holds are refused.
@@ -223,16 +236,16 @@ Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const Resize
   require_possible("resize", x, std::accumulate(scales.begin(), scales.end(), 1.0, std::multiplies<>()));
   const auto [least, most] = std::minmax_element(scales.begin(), scales.end());
   const double common = o.aspect == AspectRatio::NotLarger ? *least : *most;
-  Tensor y = x;
+  std::vector<ResizedDim> lines;
   for (size_t i = 0; i < all.size(); ++i) {
     ResizedLine line = line_of(x, all[i], sizes[i], scales[i], o, i);
     if (o.aspect != AspectRatio::Stretch) {
       line.scale = common;
       line.count = std::max<int64_t>(1, static_cast<int64_t>(common * static_cast<double>(line.size) + 0.5));
     }
-    y = resized(y, all[i], line, o);
+    lines.push_back({all[i], line});
   }
-  return y;
+  return resized(x, lines, o);
 }
 
 Tensor resize_by(const Tensor& x, const Dims& dims, const std::vector<double>& scales, const ResizeOptions& o) {
@@ -245,9 +258,9 @@ Tensor resize_by(const Tensor& x, const Dims& dims, const std::vector<double>& s
     counts.push_back(static_cast<int64_t>(count));
   }
   require_possible("resize_by", x, std::accumulate(scales.begin(), scales.end(), 1.0, std::multiplies<>()));
-  Tensor y = x;
-  for (size_t i = 0; i < all.size(); ++i) y = resized(y, all[i], line_of(x, all[i], counts[i], scales[i], o, i), o);
-  return y;
+  std::vector<ResizedDim> lines;
+  for (size_t i = 0; i < all.size(); ++i) lines.push_back({all[i], line_of(x, all[i], counts[i], scales[i], o, i)});
+  return resized(x, lines, o);
 }
 
 }  // namespace tessera

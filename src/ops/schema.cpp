@@ -33,6 +33,7 @@ std::vector<Family> families() {
           {"Bits", bit_ops()},
           {"Recurrent layers", recurrent_ops()},
           {"Sparse matrices along a dim", line_ops()},
+          {"Windows of planes", plane_ops()},
           {"Images at points", sample_ops()},
           {"Products", matmul_ops()},
           {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},

@@ -2,11 +2,11 @@
 #include "ops/windows.h"
 
 #include <algorithm>
-#include <array>
 
+#include "core/capture_state.h"
 #include "ops/elements.h"
-#include "ops/on_host.h"
 #include "ops/op_table.h"
+#include "ops/planes.h"
 #include "ops/reference.h"
 #include "tessera/autograd.h"
 
@@ -254,77 +254,13 @@ Tensor unfold(const Tensor& x, const Windows& windows) {
   return reshape(permute(all, order), {x.shape()[0], x.shape()[1] * taps, count});
 }
 
-namespace {
-
-// Of windows along one dim: how many there are, and where tap t of the first one lies.
-struct FoldedLine {
-  int64_t count, taps, size, stride, dilation, low;
-  int64_t place(int64_t window, int64_t tap) const { return window * stride + tap * dilation - low; }
-  // The windows [first, last) of which tap t lies inside.
-  std::pair<int64_t, int64_t> inside(int64_t tap) const {
-    const int64_t from = tap * dilation - low, first = from < 0 ? (-from + stride - 1) / stride : 0;
-    const int64_t last = from < size ? std::min(count, (size - 1 - from) / stride + 1) : 0;
-    return {first, std::max(first, last)};
-  }
-};
-
-// A plane [sizes] gets the sum of its windows [taps, windows], tap by tap along rows.
-template <class T>
-void fold_plane(const std::array<FoldedLine, 3>& lines, const T* x, T* to) {
-  const auto& [depth, height, width] = lines;
-  for (int64_t a = 0; a < depth.taps; ++a)
-    for (int64_t b = 0; b < height.taps; ++b)
-      for (int64_t c = 0; c < width.taps; ++c, x += depth.count * height.count * width.count) {
-        const auto [first, last] = width.inside(c);
-        const auto [top, bottom] = height.inside(b);
-        const auto [front, back] = depth.inside(a);
-        for (int64_t i = front; i < back; ++i)
-          for (int64_t j = top; j < bottom; ++j) {
-            T* const row = to + (depth.place(i, a) * height.size + height.place(j, b)) * width.size;
-            const T* const from = x + (i * height.count + j) * width.count;
-            if (width.stride == 1)
-              for (int64_t k = first; k < last; ++k) row[width.place(0, c) + k] += from[k];
-            else
-              for (int64_t k = first; k < last; ++k) row[width.place(k, c)] += from[k];
-          }
-      }
-}
-
-// x [n, channels * taps, windows] in f32 or f64, with lines that were checked.
-Tensor host_fold(const Tensor& given, const Dims& sizes, const Windows& w, const std::array<FoldedLine, 3>& lines) {
-  const auto forward = [=](const Tensors& in) {
-    const Tensor x = contiguous(in[0]);
-    int64_t taps = 1, windows = 1, plane = 1;
-    for (const FoldedLine& l : lines) taps *= l.taps, windows *= l.count, plane *= l.size;
-    Shape shape{x.shape()[0], x.size(1) / taps};
-    for (const int64_t size : sizes) shape.push_back(size);
-    const Tensor out = zeros(shape, x.dtype());
-    const auto run = [&]<class T>(T*) {
-      const T* const from = x.data<T>();
-      T* const to = out.data<T>();
-      each_part(x.size(0) * x.size(1) / taps, taps * windows, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) fold_plane(lines, from + i * taps * windows, to + i * plane);
-      });
-    };
-    if (x.dtype() == Float64) run(static_cast<double*>(nullptr));
-    else run(static_cast<float*>(nullptr));
-    return Tensors{out};
-  };
-  const auto backward = [w](const Tensors&, const Tensors&, const Tensors& grads) {
-    return Tensors{unfold(grads[0], w)};
-  };
-  return custom_function("fold", {given}, forward, backward)[0];
-}
-
-}  // namespace
-
 Tensor fold(const Tensor& x, const Dims& sizes, const Windows& windows) {
   constexpr auto op = "fold";
   const auto spatial = static_cast<int64_t>(sizes.size());
   if (x.dim() != 3) fail(op, "x must have 3 dims, not shape {}", to_string(x.shape()));
   if (spatial < 1 || spatial > 3) fail(op, "takes one to three spatial dims, not {}", spatial);
   const Windows w = filled_windows(op, windows, spatial, false);
-  Dims dims, lengths;
+  Dims dims, lengths, counts;
   Dim count = 1;
   int64_t taps = 1;
   for (int64_t d = 0; d < spatial; ++d) taps *= w.size[d];
@@ -334,21 +270,16 @@ Tensor fold(const Tensor& x, const Dims& sizes, const Windows& windows) {
   Dims order{0, 1};
   for (int64_t d = 0; d < spatial; ++d) {
     if (sizes[d] < 0 || sizes[d] > INT64_MAX / 4) fail(op, "size {} is out of range", sizes[d]);
-    split.push_back(window_count(op, w, d, sizes[d]));
+    counts.push_back(window_count(op, w, d, sizes[d]));
+    split.push_back(counts.back());
     count = count * split.back();
     lengths.push_back(sizes[d] + w.low[d] + w.high[d]);
     dims.push_back(2 + d);
     order.push_back(2 + spatial + d);
   }
   if (x.size(2) != count.value()) fail(op, "{} has {} windows, not {}", to_string(x.shape()), x.size(2), count.value());
-  if (on_host(x) && (x.dtype() == Float32 || x.dtype() == Float64)) {
-    std::array<FoldedLine, 3> lines;
-    lines.fill({1, 1, 1, 1, 1, 0});
-    for (int64_t d = 0; d < spatial; ++d)
-      lines[static_cast<size_t>(3 - spatial + d)] = {
-          split[2 + spatial + d].value(), w.size[d], sizes[d], w.stride[d], w.dilation[d], w.low[d]};
-    return host_fold(x, sizes, w, lines);
-  }
+  if (is_floating(x.dtype()) && !is_capturing())
+    if (const auto known = plane_windows(w, sizes, counts)) return fold_planes(x, *known);
   for (int64_t d = 0; d < spatial; ++d) order.push_back(2 + d);
   Tensor y = fold_windows(permute(reshape(x, split), order), dims, lengths, w.stride, w.dilation);
   for (int64_t d = 0; d < spatial; ++d) y = slice(y, 2 + d, w.low[d], w.low[d] + sizes[d]);

@@ -16,8 +16,19 @@ struct LinesArgs {
   void* out;
 };
 
+/// The same along two neighbouring dims, the last ones: x [outer, length...] and out [outer, count...].
+struct LinePlanesArgs {
+  long long outer, length[2], count[2], entries[2];
+  Scalar type;
+  bool selects;  // every row of both matrices has one entry, of weight 1
+  const int *begins[2], *places[2];
+  const void *weights[2], *x;
+  void* out;
+};
+
 struct LinesTable {
   void (*sparse)(const LinesArgs& args, Executor& executor);
+  void (*planes)(const LinePlanesArgs& args, Executor& executor);  // of GPUs alone
 };
 
 #define TESSERA_LINES_TABLE(isa)       \

@@ -10,6 +10,7 @@
 
 #include "kernels/args/bits.h"
 #include "kernels/args/map_program.h"
+#include "kernels/args/planes.h"
 #include "kernels/args/sample.h"
 #include "kernels/cpu/isa_select.h"
 #include "tessera/error.h"
@@ -78,6 +79,7 @@ TESSERA_TABLE(ReduceTable, reduce_table)
 TESSERA_TABLE(PoolTable, pool_table)
 TESSERA_TABLE(RecurrentTable, recurrent_table)
 TESSERA_TABLE(LinesTable, lines_table)
+TESSERA_TABLE(PlaneTable, planes_table)
 TESSERA_TABLE(SampleTable, sample_table)
 TESSERA_TABLE(RandomTable, random_table)
 TESSERA_TABLE(GemmTable, gemm_table)
@@ -108,10 +110,11 @@ std::span<const KernelTableEntry> cpu_kernel_table() {
   using namespace cpu_kernels;
   static const std::vector<KernelTableEntry> table = [] {
     std::vector<KernelTableEntry> all;
-    for (auto family : {creation_kernels(), elementwise_kernels(), map_graph_kernels(), reduction_kernels(),
-                        shape_kernels(), indexing_kernels(), bit_kernels(), recurrent_kernels(), line_kernels(),
-                        sample_kernels(), matmul_kernels(), conv_kernels(), pool_kernels(), norm_kernels(),
-                        softmax_kernels(), loss_kernels(), attention_kernels(), random_kernels(), optim_kernels()})
+    for (auto family :
+         {creation_kernels(), elementwise_kernels(), map_graph_kernels(), reduction_kernels(), shape_kernels(),
+          indexing_kernels(), bit_kernels(),         recurrent_kernels(), line_kernels(),      plane_kernels(),
+          sample_kernels(),   matmul_kernels(),      conv_kernels(),      pool_kernels(),      norm_kernels(),
+          softmax_kernels(),  loss_kernels(),        attention_kernels(), random_kernels(),    optim_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

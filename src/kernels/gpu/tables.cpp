@@ -56,6 +56,7 @@ TESSERA_TABLE(NonzeroTable, nonzero)
 TESSERA_TABLE(BitsTable, bits)
 TESSERA_TABLE(RecurrentTable, recurrent)
 TESSERA_TABLE(LinesTable, lines)
+TESSERA_TABLE(PlaneTable, planes)
 TESSERA_TABLE(SampleTable, sample)
 TESSERA_TABLE(CreationTable, creation)
 TESSERA_TABLE(DrawTable, draw)
@@ -83,8 +84,8 @@ std::span<const KernelTableEntry> gpu_kernel_table() {
          {creation_kernels(),  elementwise_kernels(),   map_graph_kernels(), matmul_kernels(),    fused_gemm_kernels(),
           conv_kernels(),      pool_kernels(),          shape_kernels(),     attention_kernels(), norm_kernels(),
           softmax_kernels(),   reduction_kernels(),     loss_kernels(),      indexing_kernels(),  bit_kernels(),
-          recurrent_kernels(), recurrent_net_kernels(), line_kernels(),      sample_kernels(),    random_kernels(),
-          optim_kernels()})
+          recurrent_kernels(), recurrent_net_kernels(), line_kernels(),      plane_kernels(),     sample_kernels(),
+          random_kernels(),    optim_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

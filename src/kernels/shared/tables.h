@@ -23,6 +23,7 @@ std::span<const KernelTableEntry> attention_kernels();
 std::span<const KernelTableEntry> recurrent_kernels();
 std::span<const KernelTableEntry> recurrent_net_kernels();  // GPUs' alone
 std::span<const KernelTableEntry> line_kernels();
+std::span<const KernelTableEntry> plane_kernels();
 std::span<const KernelTableEntry> sample_kernels();
 std::span<const KernelTableEntry> random_kernels();
 std::span<const KernelTableEntry> optim_kernels();

@@ -12,11 +12,11 @@ struct SparseRows {
   const C* weights;
   i64 entries, length, inner;
 
-  /// fn(place, weight) for the entries of row i.
+  /// fn(place, weight) for the entries of row i, or each `step`-th from the one of number `from` on.
   template <class Fn>
-  TESSERA_HD void each(i64 i, const Fn& fn) const {
+  TESSERA_HD void each(i64 i, const Fn& fn, int from = 0, int step = 1) const {
     const i64 end = min<i64>(begins[i + 1], entries);
-    for (i64 t = max<i64>(begins[i], 0); t < end; ++t)
+    for (i64 t = max<i64>(begins[i], 0) + from; t < end; t += step)
       if (const int place = places[t]; place >= 0 && place < length) fn(i64(place), weights[t]);
   }
   /// Elements from j on of row i of the product, as many as lanes say.

@@ -209,6 +209,10 @@ const Names kWithoutSymbols = {"conv2d_input_grad",
                                "recurrent_net",
                                "recurrent_net_backward",
                                "sparse_lines",
+                               "sparse_planes",
+                               "max_in_windows",
+                               "max_in_windows_backward",
+                               "fold",
                                "roi_align_input_grad"};
 
 TEST_P(OpTable, GradientMatchesFiniteDifferences) {

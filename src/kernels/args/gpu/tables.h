@@ -19,6 +19,7 @@
 #include "kernels/args/gpu/vendor_limits.h"
 #include "kernels/args/lines.h"
 #include "kernels/args/norm.h"
+#include "kernels/args/planes.h"
 #include "kernels/args/pool.h"
 #include "kernels/args/recurrent.h"
 #include "kernels/args/reduce.h"
@@ -132,6 +133,7 @@ struct Tables {
   const SequenceTable* sequence = nullptr;
   const VendorNetTable* vendor_net = nullptr;
   const LinesTable* lines = nullptr;
+  const PlaneTable* planes = nullptr;
   const SampleTable* sample = nullptr;
   const CreationTable* creation = nullptr;
   const DrawTable* draw = nullptr;

@@ -59,6 +59,6 @@ void sparse(const LinesArgs& a, Executor& e) {
 }  // namespace
 
 extern const LinesTable lines_table;
-const LinesTable lines_table{sparse};
+const LinesTable lines_table{sparse, nullptr};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

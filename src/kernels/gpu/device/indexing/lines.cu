@@ -1,20 +1,95 @@
-// Products with a sparse matrix along a dim: a thread for each element.
+// Products with sparse matrices along a dim, or along two at once: a thread for four results, and a warp for one of
+// many entries.
 #include "kernels/args/lines.h"
 
-#include "kernels/gpu/device/runtime/gpu.h"
+#include "kernels/gpu/device/elementwise/loops.h"
 #include "tile/kernels/lines.h"
 
 namespace tessera::gpu_kernels {
 namespace {
 
+constexpr int line_threads = 256, line_results = 4;
+
 template <class T, class C>
-TESSERA_KERNEL(256)
-void sparse_lines_kernel(i64 total, i64 count, const tile::SparseRows<C> rows, const T* x, T* out) {
-  for (i64 n = first_index(); n < total; n += index_step()) {
-    const i64 row = tile::quotient(n, rows.inner), o = tile::quotient(row, count);
-    const T* const from = x + o * rows.length * rows.inner;
-    tile::detail::store_lanes(out + n, rows.template product<C>(from, row - o * count, n - row * rows.inner, 1), 1);
+TESSERA_KERNEL(line_threads)
+void sparse_lines_kernel(i64 total, i64 count, const tile::SparseRows<C> rows, const T* x, T* out, bool whole) {
+  for (i64 n = first_index() * line_results; n < total; n += index_step() * line_results) {
+    i64 row = tile::quotient(n, rows.inner), j = n - row * rows.inner;
+    i64 o = tile::quotient(row, count), i = row - o * count;
+    const i64 left = tile::min<i64>(total - n, line_results);
+    C sum[line_results] = {};
+    if (left == line_results && j + line_results <= rows.inner) {
+      const T* const from = x + o * rows.length * rows.inner + j;
+      rows.each(i, [&](i64 place, C weight) {
+        for (int k = 0; k < line_results; ++k)
+          sum[k] = tile::fma(weight, tile::convert_element<C>(from[place * rows.inner + k]), sum[k]);
+      });
+    } else {
+      for (int k = 0; k < left; ++k) {
+        sum[k] = rows.template product<C>(x + o * rows.length * rows.inner, i, j, 1);
+        if (++j < rows.inner) continue;
+        j = 0;
+        if (++i == count) i = 0, ++o;
+      }
+    }
+    Pack<T, line_results> results;
+    for (int k = 0; k < line_results; ++k) results.lane[k] = tile::convert_element<T>(sum[k]);
+    store_unit(out + n, results, whole, left);
   }
+}
+
+/// Rows of many entries, of lines that lie one behind the other.
+template <class T, class C>
+TESSERA_KERNEL(line_threads)
+void long_rows_kernel(i64 total, i64 count, const tile::SparseRows<C> rows, const T* x, T* out) {
+  constexpr int lanes = 32;
+  const int lane = static_cast<int>(first_index() % lanes);
+  for (i64 n = first_index() / lanes; n < total; n += index_step() / lanes) {
+    const i64 o = tile::quotient(n, count), i = n - o * count;
+    C sum(0);
+    rows.each(
+        i,
+        [&](i64 place, C weight) {
+          sum = tile::fma(weight, tile::convert_element<C>(x[o * rows.length + place]), sum);
+        },
+        lane, lanes);
+    for (int mask = lanes / 2; mask > 0; mask /= 2) sum += tile::from_lane_xor(sum, mask);
+    if (lane == 0) out[n] = tile::convert_element<T>(sum);
+  }
+}
+
+template <class T, class C, bool Selects>
+TESSERA_KERNEL(line_threads)
+void sparse_planes_kernel(i64 total, const tile::SparseRows<C> rows, i64 down, const tile::SparseRows<C> columns,
+                          i64 across, const T* x, T* out, bool whole) {
+  for (i64 n = first_index() * line_results; n < total; n += index_step() * line_results) {
+    const i64 row = tile::quotient(n, across), left = tile::min<i64>(total - n, line_results);
+    i64 k = n - row * across, o = tile::quotient(row, down), i = row - o * down;
+    Pack<T, line_results> results{};
+    for (int r = 0; r < left; ++r) {
+      const T* const plane = x + o * rows.length * columns.length;
+      if constexpr (Selects) {
+        const i64 line = rows.places[i], place = columns.places[k];
+        if (line >= 0 && line < rows.length && place >= 0 && place < columns.length)
+          results.lane[r] = plane[line * columns.length + place];
+      } else {
+        C sum(0);
+        rows.each(i, [&](i64 line, C weight) {
+          sum = tile::fma(weight, columns.template product<C>(plane + line * columns.length, k, 0, 1), sum);
+        });
+        results.lane[r] = tile::convert_element<T>(sum);
+      }
+      if (++k < across) continue;
+      k = 0;
+      if (++i == down) i = 0, ++o;
+    }
+    store_unit(out + n, results, whole, left);
+  }
+}
+
+template <class T>
+bool is_whole(const void* out) {
+  return reinterpret_cast<size_t>(out) % (line_results * sizeof(T)) == 0;
 }
 
 void sparse(const LinesArgs& a, Executor& executor) {
@@ -23,15 +98,37 @@ void sparse(const LinesArgs& a, Executor& executor) {
     using C = tile::compute_t<T>;
     const tile::SparseRows<C> rows{a.begins, a.places, static_cast<const C*>(a.weights), a.entries, a.length, a.inner};
     const i64 total = a.outer * a.count * a.inner;
-    launch("sparse_lines", sparse_lines_kernel<T, C>, grid_for(total, 256, executor), 256, 0, executor, total,
-           i64{a.count}, rows, static_cast<const T*>(a.x), static_cast<T*>(a.out));
+    const T* const x = static_cast<const T*>(a.x);
+    T* const out = static_cast<T*>(a.out);
+    if (a.inner == 1 && a.entries >= 32 * a.count)
+      return launch("sparse_lines", long_rows_kernel<T, C>, grid_for(total * 32, line_threads, executor), line_threads,
+                    0, executor, total, i64{a.count}, rows, x, out);
+    launch("sparse_lines", sparse_lines_kernel<T, C>,
+           grid_for(tile::ceil_div<i64>(total, line_results), line_threads, executor), line_threads, 0, executor, total,
+           i64{a.count}, rows, x, out, is_whole<T>(out));
+  });
+}
+
+void planes(const LinePlanesArgs& a, Executor& executor) {
+  with_float(a.type, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using C = tile::compute_t<T>;
+    const auto matrix = [&](int d) {
+      return tile::SparseRows<C>{a.begins[d],  a.places[d], static_cast<const C*>(a.weights[d]),
+                                 a.entries[d], a.length[d], 1};
+    };
+    const i64 total = a.outer * a.count[0] * a.count[1];
+    launch("sparse_planes", a.selects ? sparse_planes_kernel<T, C, true> : sparse_planes_kernel<T, C, false>,
+           grid_for(tile::ceil_div<i64>(total, line_results), line_threads, executor), line_threads, 0, executor, total,
+           matrix(0), i64{a.count[0]}, matrix(1), i64{a.count[1]}, static_cast<const T*>(a.x), static_cast<T*>(a.out),
+           is_whole<T>(a.out));
   });
 }
 
 }  // namespace
 
 const LinesTable* device_lines_table() {
-  static const LinesTable table{sparse};
+  static const LinesTable table{sparse, planes};
   return &table;
 }
 

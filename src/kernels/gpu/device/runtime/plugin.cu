@@ -44,6 +44,7 @@ const NonzeroTable* device_nonzero_table();
 const BitsTable* device_bits_table();
 const RecurrentTable* device_recurrent_table();
 const LinesTable* device_lines_table();
+const PlaneTable* device_planes_table();
 const SampleTable* device_sample_table();
 const DrawTable* device_draw_table();
 const StepTable* device_step_table();
@@ -77,6 +78,7 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .sequence = gpu_kernels::device_sequence_table(),
                                           .vendor_net = gpu_kernels::vendor_net_table(),
                                           .lines = gpu_kernels::device_lines_table(),
+                                          .planes = gpu_kernels::device_planes_table(),
                                           .sample = gpu_kernels::device_sample_table(),
                                           .creation = gpu_kernels::device_creation_table(),
                                           .draw = gpu_kernels::device_draw_table(),
