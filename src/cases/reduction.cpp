@@ -1,4 +1,5 @@
 #include "cases/cases.h"
+#include "tessera/ops.h"
 
 namespace tessera {
 namespace {
