@@ -52,18 +52,7 @@ Reason lie_last(std::initializer_list<const Operand*> images) {
   }
   return Reason::Ok;
 }
-// Vectors run along the channels of the result. Where these are few, long rows of it are faster as products of implicit
-// matrices, unless many channels are summed up.
-bool is_narrow(const Call& call) {
-  const Operand &from = call.in[0], &to = call.out[0];
-  const int64_t groups = call.attrs.as<ConvAttrs>().groups;
-  return to.size(1) < 8 * groups && from.size(1) < 16 * groups && to.size(3) >= 64;
-}
-Reason takes_direct(const Call& call) {
-  const Reason reason = lie_last({&call.in[0], &call.out[0]});
-  if (reason != Reason::Ok) return reason;
-  return is_narrow(call) ? Reason::Small : Reason::Ok;
-}
+Reason takes_direct(const Call& call) { return lie_last({&call.in[0], &call.out[0]}); }
 Reason takes_winograd_last(const Call& call) {
   const Reason reason = takes_direct(call);
   return reason == Reason::Ok ? takes_tiles(call, 48) : reason;
@@ -75,7 +64,6 @@ bool has_taps(const Operand& weight) { return weight.size(2) * weight.size(3) > 
 // Each channel has a filter of its own.
 Reason takes_depthwise(const Call& call, const Operand& weight, std::initializer_list<const Operand*> images) {
   if (weight.size(1) != 1 || weight.size(0) != call.attrs.as<ConvAttrs>().groups) return Reason::Shape;
-  if (weight.size(0) < 4) return Reason::Small;
   return weight.dtype() == Float32 ? lie_last(images) : Reason::DType;
 }
 Reason takes_depthwise(const Call& call) { return takes_depthwise(call, call.in[1], {&call.in[0], &call.out[0]}); }
@@ -88,35 +76,37 @@ Reason weight_grad_takes_depthwise(const Call& call) {
 bool rows_lie(std::initializer_list<const Operand*> images) {
   return std::ranges::all_of(images, [](const Operand* t) { return t->size(3) == 1 || t->strides()[3] == 1; });
 }
-// Where each channel has a filter of its own, many channels fill vectors, too. Copies of images into channels last pay
-// where rows are short, or where there are many taps; not where images are read where they lie.
+// Where each channel has a filter of its own, vectors run along channels that lie last, however few. Copies of images
+// whose rows lie pay where rows are short; not where images are read where they lie, or are larger than the caches.
 bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns) {
   const auto& a = call.attrs.as<ConvAttrs>();
-  const int64_t taps = weight.size(2) * weight.size(3);
-  if (!rows) return weight.size(0) <= 4 && taps >= 2;
-  const bool in_place = taps == 1 && a.stride[0] == 1 && a.stride[1] == 1 && a.padding[0] == 0 && a.padding[1] == 0;
-  return weight.size(0) <= 8 || in_place || (columns >= short_row && taps <= 16);
+  if (!rows) return false;
+  const bool in_place = weight.size(2) * weight.size(3) == 1 && a.stride[0] == 1 && a.stride[1] == 1 &&
+                        a.padding[0] == 0 && a.padding[1] == 0;
+  const bool large = call.in[0].numel() > (int64_t{1} << 20);
+  return in_place || columns >= (large ? 12 : 24);
 }
 bool is_depthwise(const Call& call, const Operand& weight) {
   return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
 }
 
-// Images whose channels lie last are turned round on the way, which pays where there are more taps than results, and no
-// more channels than a cache holds rows of. `scattered`: whether a product of implicit matrices would have to gather or
-// scatter elements along rows, as strides make it.
-Reason takes_planes(const Call& call, bool scattered) {
+// Images whose channels lie last are turned round on the way, no more of them than a cache holds rows of. `scattered`:
+// whether a product of implicit matrices would have to gather or scatter elements along rows, as strides make it.
+Reason takes_planes(const Call& call, bool gradient, bool scattered) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  const auto& a = call.attrs.as<ConvAttrs>();
   if (conv_dtype(from) != Float32) return Reason::DType;
   const bool rows = rows_lie({&from, &to});
   if (!rows && std::min(from.size(3), to.size(3)) < 7) return Reason::Layout;
   if (is_depthwise(call, weight)) {
-    return rows_beat_channels(call, weight, rows, to.size(3)) ? Reason::Ok : Reason::Shape;
+    const int64_t columns = gradient ? to.size(3) / a.stride[1] : to.size(3);
+    return rows_beat_channels(call, weight, rows, columns) ? Reason::Ok : Reason::Shape;
   }
-  const int64_t groups = call.attrs.as<ConvAttrs>().groups, each = to.size(1) / groups, summed = from.size(1) / groups;
-  const int64_t taps = weight.size(2) * weight.size(3);
+  const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
   if (!rows) {
-    const bool many_taps = taps >= 2 * each && summed * from.size(3) <= 16384;
-    return each <= 8 && (many_taps || is_narrow(call)) ? Reason::Ok : Reason::Layout;
+    if (each > 8 || summed * from.size(3) > 16384) return Reason::Layout;
+    const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
+    return cost.turned_planes(gradient) < cost.direct_of_few(gradient) ? Reason::Ok : Reason::Layout;
   }
   const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
   if (std::min(places(from), places(to)) < 20) return Reason::Small;
@@ -129,11 +119,11 @@ bool is_strided(const Call& call) {
 }
 Reason takes_planes(const Call& call) {
   const bool copied = call.out[0].size(3) < short_row;  // into channels last
-  return takes_planes(call, is_strided(call) && has_taps(call.in[1]) && !copied);
+  return takes_planes(call, false, is_strided(call) && has_taps(call.in[1]) && !copied);
 }
 Reason input_grad_takes_planes(const Call& call) {
   const bool copied = call.out[0].size(3) < short_row * call.attrs.as<ConvAttrs>().stride[1];
-  return takes_planes(call, is_strided(call) && !copied);
+  return takes_planes(call, true, is_strided(call) && !copied);
 }
 
 // ---- the gradient of filters: by what takes the least time
@@ -177,8 +167,9 @@ Reason scatter_pays(const Call& call, bool gradient, bool planes) {
   if (is_depthwise(call, weight) || to.numel() == 0) return Reason::Shape;
   const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
   const double direct = cost.direct(gradient) / (takes_tiles(call, 0) == Reason::Ok ? 2 : 1);
-  const bool by_rows = planes || lie_last({&from, &to}) != Reason::Ok;
-  const double others = by_rows ? std::min(direct, 1.7 * cost.full_vectors()) : direct;
+  const bool last = lie_last({&from, &to}) == Reason::Ok;
+  const double by_rows = last ? cost.turned_planes(gradient) : 1.7 * cost.full_vectors();
+  const double others = planes || !last ? std::min(direct, by_rows) : direct;
   return cost.scatter(gradient) < others ? Reason::Ok : Reason::Shape;
 }
 Reason takes_scatter(const Call& call) {
@@ -203,8 +194,10 @@ Reason takes_copied_depthwise(const Call& call) {
 
 Reason takes_copied_direct(const Call& call) {
   const Operand &weight = call.in[1], &y = call.out[0];
-  const bool many = call.attrs.as<ConvAttrs>().groups > 1 || weight.size(0) > 4;
-  return takes_copies(call, y.size(3) < short_row && has_taps(weight) && many);
+  const auto& a = call.attrs.as<ConvAttrs>();
+  const bool many = a.groups > 1 || weight.size(0) > 4;
+  // Implicit matrices gather elements a stride apart.
+  return takes_copies(call, (y.size(3) < short_row || a.stride[1] > 1) && has_taps(weight) && many);
 }
 // Each residue of a stride is a product of its own, of still shorter rows.
 Reason input_grad_takes_copied_direct(const Call& call) {

@@ -57,6 +57,27 @@ double ConvCost::direct(bool gradient) const {
 
 double ConvCost::full_vectors() const { return elements_y() * channels * taps[0] * taps[1] / 16; }
 
+double ConvCost::turned_planes(bool gradient) const {
+  const double summed = gradient ? filters : channels, each = gradient ? channels : filters, panels = parts(each, 8);
+  const double strides = stride[0] * stride[1];
+  const double columns = gradient ? size[1] / stride[1] : places[1];
+  const double pitch = columns + (taps[1] - 1) * dilation[1] / (gradient ? 1 : stride[1]);
+  const double lines = images * groups * (gradient ? size[0] * stride[1] : places[0]);
+  const double window = taps[0] * taps[1] / (gradient ? strides : 1);
+  const double copied = gradient ? elements_y() * strides
+                                 : elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / strides;
+  return lines * std::min(vectors(columns), pitch / 16) * summed * window * (0.9 * each + 2.4 * panels) + 2 * copied +
+         1.3 * (gradient ? elements_x() : elements_y()) + lines * panels * (70 + 1.6 * vectors(columns));
+}
+
+double ConvCost::direct_of_few(bool gradient) const {
+  const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
+  const double products = tap_rows_inside * places[1] * taps[1] * summed;
+  const double pixels = gradient ? size[0] * size[1] : places[0] * places[1];
+  const double lines = gradient ? size[0] * stride[1] : places[0];
+  return images * groups * ((1.1 * products + 8 * pixels) * vectors(each) + 30 * lines) + 2.4 * elements_w();
+}
+
 double ConvCost::filters_by_planes() const {
   const double pitch = places[1] + (taps[1] - 1) * dilation[1] / stride[1], whole = vectors(places[1]);
   const double steps = channels * taps[0] * taps[1];

@@ -20,6 +20,10 @@ struct ConvCost {
   double direct(bool gradient) const;
   /// If all lanes were at work.
   double full_vectors() const;
+  /// The same of few results a group where channels lie last: over planes that are turned round on the way, and by the
+  /// direct kernel, with what is done once a line or a pixel.
+  double turned_planes(bool gradient) const;
+  double direct_of_few(bool gradient) const;
 
   /// The gradient of filters.
   double filters_by_planes() const;

@@ -82,10 +82,12 @@ void find_offsets(const StridedView<const T, 4>& x, const Sweep& h, const Sweep&
   for (i64 i = 0; i < count; ++i) to[i] = i / w.taps * h.dilation * x.stride(1) + i % w.taps * w.dilation * x.stride(2);
 }
 
-/// Rows of a band and channels of a few blocks at a time: inputs of a row are in the cache for the next one.
+/// Rows of a band and some blocks of channels at a time: inputs of a row are in the second-level cache for the next
+/// one, and so many taps of the blocks in the first-level cache.
 template <class T, class Fn>
-void each_band(const cpu::Span& rows, const Sweep& h, i64 row_elements, i64 blocks, const Fn& fn) {
-  constexpr i64 together = 4, few = 256 * 1024 / static_cast<i64>(sizeof(T));
+void each_band(const cpu::Span& rows, const Sweep& h, i64 row_elements, i64 blocks, i64 taps, const Fn& fn) {
+  constexpr i64 lanes = NativeVec<T>::lanes, few = 256 * 1024 / static_cast<i64>(sizeof(T)), filters = few / 16;
+  const i64 together = max<i64>(2, filters / (lanes * max<i64>(1, taps)));
   const i64 most = max(max<i64>(1, h.taps), few / max<i64>(1, row_elements));
   for (i64 first = rows.begin; first < rows.end; first += most) {
     const cpu::Span band{first, min(rows.end, first + most)};
@@ -101,12 +103,15 @@ class DepthwiseRows {
  public:
   /// `offsets`: of taps, as find_offsets fills them, or null where windows slide.
   DepthwiseRows(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, const T* filters, const i64* offsets)
-      : x_(x), h_(h), w_(w), filters_(filters), offsets_(offsets), whole_(whole_windows(w)) {}
+      : x_(x), h_(h), w_(w), filters_(filters), offsets_(offsets), whole_(whole_windows(w)) {
+    constexpr i64 few = 32, elements = 8192;  // of a part
+    parts_ = max<i64>(1, min(w.outputs / few, w.outputs * w.stride * x.length(3) / elements));
+  }
 
   static i64 offsets_size(const Sweep& h, const Sweep& w) { return Neighbours::slide(w) ? 0 : h.taps * w.taps; }
 
-  /// A block of channels of one row, whose results lie a step apart.
-  void run(i64 row, i64 block, T* to, i64 step) const {
+  /// A block of channels of a part of one row, whose results lie a step apart.
+  void run(i64 row, i64 block, i64 part, T* to, i64 step) const {
     const LaneBlocks<T> blocks{x_.length(3)};
     const cpu::Span rows = w_.taps > 0 ? h_.inside(row % h_.outputs) : cpu::Span{0, 0};
     const i64 first = blocks.first(block);
@@ -115,26 +120,32 @@ class DepthwiseRows {
     const T* const f = filters_ + (block * h_.taps + rows.begin) * w_.taps * V::lanes;
     to += first;
     if (Neighbours::slide(w_)) {
-      for (i64 a = 0; a < Neighbours::residues(w_); ++a) slide(Neighbours(w_, a), rows.size(), from, f, to, step);
+      for (i64 a = 0; a < Neighbours::residues(w_); ++a) {
+        const Neighbours n(w_, a);
+        slide(n, cpu::part(n.count, parts_, part), rows.size(), from, f, to, step);
+      }
       return;
     }
-    for (i64 i = 0; i < whole_.begin; ++i) one(i, rows.size(), from, f, to, step);
-    const i64 groups = ceil_div(whole_.size(), i64{cpu::lane_results});
+    for (i64 i = 0; i < whole_.begin && part == 0; ++i) one(i, rows.size(), from, f, to, step);
+    const cpu::Span mine = cpu::part(whole_.size(), parts_, part);
+    const i64 groups = ceil_div(mine.size(), i64{cpu::lane_results});
     for (i64 g = 0; g < groups; ++g) {
-      const cpu::Span part = cpu::part(whole_.size(), groups, g);
-      const i64 i = whole_.begin + part.begin;
-      cpu::pick_lanes<V>(static_cast<int>(part.size()))(rows.size() * w_.taps, from + w_.first_input(i) * x_.stride(2),
-                                                        w_.stride * x_.stride(2), offsets_, f, to + i * step, step,
-                                                        V::lanes);
+      const cpu::Span results = cpu::part(mine.size(), groups, g);
+      const i64 i = whole_.begin + mine.begin + results.begin;
+      cpu::pick_lanes<V>(static_cast<int>(results.size()))(
+          rows.size() * w_.taps, from + w_.first_input(i) * x_.stride(2), w_.stride * x_.stride(2), offsets_, f,
+          to + i * step, step, V::lanes);
     }
-    for (i64 i = whole_.end; i < w_.outputs; ++i) one(i, rows.size(), from, f, to, step);
+    for (i64 i = whole_.end; i < w_.outputs && part == 0; ++i) one(i, rows.size(), from, f, to, step);
   }
+  /// Parts of a row whose channels are read one block after the other, as they lie in memory.
+  i64 parts() const { return parts_; }
 
  private:
-  void slide(const Neighbours& n, i64 rows, const T* from, const T* f, T* to, i64 step) const {
+  void slide(const Neighbours& n, const cpu::Span& part, i64 rows, const T* from, const T* f, T* to, i64 step) const {
     constexpr i64 most = cpu::lane_results;
-    for (i64 p = 0; p < n.count;) {
-      const i64 left = n.count - p, whole = p >= n.begin ? min(left, max<i64>(0, n.end - p - w_.taps + 1)) / most : 0;
+    for (i64 p = part.begin; p < part.end;) {
+      const i64 left = part.end - p, whole = p >= n.begin ? min(left, max<i64>(0, n.end - p - w_.taps + 1)) / most : 0;
       const i64 results = whole > 0 || left >= 2 * most ? most : left <= most ? left : left - left / 2;
       taps({static_cast<int>(results), max<i64>(1, whole)}, rows, from + (n.input + p * w_.dilation) * x_.stride(2),
            {0, w_.taps}, n.begin - p, whole > 0 ? n.end : n.end - p, f, to + (n.first + p * n.step) * step,
@@ -176,6 +187,7 @@ class DepthwiseRows {
   const T* filters_;
   const i64* offsets_;
   cpu::Span whole_;
+  i64 parts_;
 };
 
 }  // namespace detail
@@ -196,11 +208,12 @@ void conv2d_depthwise(const ExecutorRef& executor, const StridedView<const T, 4>
     detail::find_offsets(x, h, w, steps, offsets);
     const Rows task(x, h, w, filters, offsets);
     detail::each_band<T>(cpu::part(rows, parts, index), h, x.length(2) * x.length(3) * h.stride, blocks.count(),
-                         [&](const cpu::Span& band, const cpu::Span& some) {
+                         h.taps * w.taps, [&](const cpu::Span& band, const cpu::Span& some) {
                            for (i64 row = band.begin; row < band.end; ++row) {
                              const i64 image = row / h.outputs, i = row % h.outputs;
                              T* const to = y.data + image * y.stride(0) + i * y.stride(1);
-                             for (i64 b = some.begin; b < some.end; ++b) task.run(row, b, to, y.stride(2));
+                             for (i64 part = 0; part < task.parts(); ++part)
+                               for (i64 b = some.begin; b < some.end; ++b) task.run(row, b, part, to, y.stride(2));
                              const i64 first = blocks.first(some.begin);
                              finish(image, i, first, blocks.first(some.end - 1) + blocks.lanes - first);
                            }
@@ -337,7 +350,7 @@ void depthwise_filters(const ExecutorRef& executor, const StridedView<const T, 4
     detail::find_offsets(x, h, w, steps, offsets);
     const detail::DepthwiseSums<T> sums(x, h, w, dy, offsets, to);
     const i64 row = x.length(2) * x.length(3) * h.stride + dy.length(2) * dy.length(3);
-    detail::each_band<T>(cpu::part(rows, parts, index), h, row, blocks.count(),
+    detail::each_band<T>(cpu::part(rows, parts, index), h, row, blocks.count(), h.taps * w.taps,
                          [&](const cpu::Span& band, const cpu::Span& some) {
                            for (i64 row = band.begin; row < band.end; ++row)
                              for (i64 b = some.begin; b < some.end; ++b) sums.add(row, b);
