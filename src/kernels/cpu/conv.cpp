@@ -90,7 +90,9 @@ bool is_depthwise(const Call& call, const Operand& weight) {
   return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
 }
 
-// Images whose channels lie last are turned round on the way, no more of them than a cache holds rows of. `scattered`:
+constexpr int64_t few_places = 20;  // of an image, which leave lanes of its rows idle
+// Images whose channels lie last are turned round on the way, where there are more taps than results and no more
+// channels than a cache holds rows of. `scattered`:
 // whether a product of implicit matrices would have to gather or scatter elements along rows, as strides make it.
 Reason takes_planes(const Call& call, bool gradient, bool scattered) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
@@ -104,12 +106,13 @@ Reason takes_planes(const Call& call, bool gradient, bool scattered) {
   }
   const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
   if (!rows) {
-    if (each > 8 || summed * from.size(3) > 16384) return Reason::Layout;
+    const int64_t taps = weight.size(2) * weight.size(3);
+    if (each > 8 || taps < 2 * each || summed * from.size(3) > 16384) return Reason::Layout;
     const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
     return cost.turned_planes(gradient) < cost.direct_of_few(gradient) ? Reason::Ok : Reason::Layout;
   }
   const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
-  if (std::min(places(from), places(to)) < 20) return Reason::Small;
+  if (std::min(places(from), places(to)) < few_places) return Reason::Small;
   const bool few = each <= 8 || (each <= 12 && summed <= 16);
   return few || (scattered && std::min(each, summed) <= 32) ? Reason::Ok : Reason::Shape;
 }
@@ -195,7 +198,7 @@ Reason takes_copied_depthwise(const Call& call) {
 Reason takes_copied_direct(const Call& call) {
   const Operand &weight = call.in[1], &y = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
-  const bool many = a.groups > 1 || weight.size(0) > 4;
+  const bool many = a.groups > 1 || weight.size(0) > 4 || y.size(2) * y.size(3) < few_places;
   // Implicit matrices gather elements a stride apart.
   return takes_copies(call, (y.size(3) < short_row || a.stride[1] > 1) && has_taps(weight) && many);
 }

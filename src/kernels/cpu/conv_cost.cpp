@@ -66,8 +66,8 @@ double ConvCost::turned_planes(bool gradient) const {
   const double window = taps[0] * taps[1] / (gradient ? strides : 1);
   const double copied = gradient ? elements_y() * strides
                                  : elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / strides;
-  return lines * std::min(vectors(columns), pitch / 16) * summed * window * (0.9 * each + 2.4 * panels) + 2 * copied +
-         1.3 * (gradient ? elements_x() : elements_y()) + lines * panels * (70 + 1.6 * vectors(columns));
+  return lines * std::min(vectors(columns), pitch / 16) * summed * window * (0.9 * each + 2.4 * panels) + 3.2 * copied +
+         2.2 * (gradient ? elements_x() : elements_y()) + lines * panels * (100 + 1.6 * vectors(columns));
 }
 
 double ConvCost::direct_of_few(bool gradient) const {
@@ -75,7 +75,7 @@ double ConvCost::direct_of_few(bool gradient) const {
   const double products = tap_rows_inside * places[1] * taps[1] * summed;
   const double pixels = gradient ? size[0] * size[1] : places[0] * places[1];
   const double lines = gradient ? size[0] * stride[1] : places[0];
-  return images * groups * ((1.1 * products + 8 * pixels) * vectors(each) + 30 * lines) + 2.4 * elements_w();
+  return images * groups * ((1.1 * products + 10 * pixels) * vectors(each) + 45 * lines) + 2.4 * elements_w();
 }
 
 double ConvCost::filters_by_planes() const {

@@ -76,6 +76,13 @@ struct Neighbours {
         end(input < w.length ? (w.length - 1 - input) / w.dilation + 1 : 0) {}
 };
 
+/// Parts of a row of outputs, of some at least: the channels of a part are read one block after the other, as they lie
+/// in memory, while its pixels are in the first-level cache.
+inline i64 row_parts(const Sweep& w, i64 channels, i64 some) {
+  constexpr i64 elements = 2048;
+  return max<i64>(1, min(w.outputs / some, w.outputs * w.stride * channels / elements));
+}
+
 /// Where so many taps lie from the first one.
 template <class T>
 void find_offsets(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 count, i64* to) {
@@ -86,7 +93,7 @@ void find_offsets(const StridedView<const T, 4>& x, const Sweep& h, const Sweep&
 /// one, and so many taps of the blocks in the first-level cache.
 template <class T, class Fn>
 void each_band(const cpu::Span& rows, const Sweep& h, i64 row_elements, i64 blocks, i64 taps, const Fn& fn) {
-  constexpr i64 lanes = NativeVec<T>::lanes, few = 256 * 1024 / static_cast<i64>(sizeof(T)), filters = few / 16;
+  constexpr i64 lanes = NativeVec<T>::lanes, few = 256 * 1024 / static_cast<i64>(sizeof(T)), filters = few / 4;
   const i64 together = max<i64>(2, filters / (lanes * max<i64>(1, taps)));
   const i64 most = max(max<i64>(1, h.taps), few / max<i64>(1, row_elements));
   for (i64 first = rows.begin; first < rows.end; first += most) {
@@ -104,8 +111,7 @@ class DepthwiseRows {
   /// `offsets`: of taps, as find_offsets fills them, or null where windows slide.
   DepthwiseRows(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, const T* filters, const i64* offsets)
       : x_(x), h_(h), w_(w), filters_(filters), offsets_(offsets), whole_(whole_windows(w)) {
-    constexpr i64 few = 32, elements = 8192;  // of a part
-    parts_ = max<i64>(1, min(w.outputs / few, w.outputs * w.stride * x.length(3) / elements));
+    parts_ = row_parts(w, x.length(3), cpu::lane_results);
   }
 
   static i64 offsets_size(const Sweep& h, const Sweep& w) { return Neighbours::slide(w) ? 0 : h.taps * w.taps; }
@@ -138,7 +144,6 @@ class DepthwiseRows {
     }
     for (i64 i = whole_.end; i < w_.outputs && part == 0; ++i) one(i, rows.size(), from, f, to, step);
   }
-  /// Parts of a row whose channels are read one block after the other, as they lie in memory.
   i64 parts() const { return parts_; }
 
  private:
@@ -237,13 +242,16 @@ class DepthwiseSums {
   /// `offsets` of taps, as find_offsets fills them.
   DepthwiseSums(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, const StridedView<const T, 4>& dy,
                 const i64* offsets, T* sums)
-      : x_(x), dy_(dy), h_(h), w_(w), whole_(whole_windows(w)), offsets_(offsets), sums_(sums) {}
+      : x_(x), dy_(dy), h_(h), w_(w), whole_(whole_windows(w)), offsets_(offsets), sums_(sums) {
+    parts_ = row_parts(w, x.length(3) + dy.length(3), 2 * cpu::slide_taps);
+  }
+  i64 parts() const { return parts_; }
 
   /// Whether a row's taps slide along it. Few of them share less than all taps that an output sees.
   static bool slides(const Sweep& w) { return Neighbours::slide(w) && w.taps > 2; }
   static i64 offsets_size(const Sweep& h, const Sweep& w) { return slides(w) ? 0 : h.taps * w.taps; }
 
-  void add(i64 row, i64 block) const {
+  void add(i64 row, i64 block, i64 part) const {
     const LaneBlocks<T> blocks{x_.length(3)};
     const i64 image = row / h_.outputs, i = row % h_.outputs, first = blocks.first(block);
     const cpu::Span taps = h_.inside(i);
@@ -251,27 +259,28 @@ class DepthwiseSums {
     const T* from =
         x_.data + image * x_.stride(0) + (h_.first_input(i) + taps.begin * h_.dilation) * x_.stride(1) + first;
     T* to = sums_ + (block * h_.taps + taps.begin) * w_.taps * V::lanes;
-    if (!slides(w_)) return add_windows(taps.size(), from, of_dy, to);
+    if (!slides(w_)) return add_windows(taps.size(), part, from, of_dy, to);
     for (i64 r = 0; r < taps.size(); ++r, from += h_.dilation * x_.stride(1), to += w_.taps * V::lanes) {
       for (i64 s = 0; s < w_.taps; s += cpu::lane_results) {
         const int count = static_cast<int>(min<i64>(cpu::lane_results, w_.taps - s));
         for (i64 a = 0; a < Neighbours::residues(w_); ++a)
-          add_taps(Neighbours(w_, a), s, count, from, of_dy, to + s * V::lanes);
+          add_taps(Neighbours(w_, a), part, s, count, from, of_dy, to + s * V::lanes);
       }
     }
   }
 
  private:
   /// Some taps from s on, whose sums slide along the row.
-  void add_taps(const Neighbours& n, i64 s, int count, const T* from, const T* of_dy, T* to) const {
+  void add_taps(const Neighbours& n, i64 part, i64 s, int count, const T* from, const T* of_dy, T* to) const {
     constexpr i64 width = cpu::slide_taps;  // outputs at a time
     const i64 x_step = w_.dilation * x_.stride(2), dy_step = n.step * dy_.stride(2);
     const i64 begin = n.begin - s, end = n.end - s;  // of the inputs that exist, from the first tap's on
     from += (n.input + s * w_.dilation) * x_.stride(2);
     of_dy += n.first * dy_.stride(2);
-    for (i64 p = 0; p < n.count;) {
-      const i64 outputs = min(width, n.count - p);
-      const i64 whole = p >= begin ? min((n.count - p) / width, max<i64>(0, end - p - count + 1) / width) : 0;
+    const cpu::Span mine = cpu::part(n.count, parts_, part);
+    for (i64 p = mine.begin; p < mine.end;) {
+      const i64 outputs = min(width, mine.end - p);
+      const i64 whole = p >= begin ? min((mine.end - p) / width, max<i64>(0, end - p - count + 1) / width) : 0;
       const cpu::SlideRows rows{max<i64>(1, whole),
                                 width * x_step,
                                 width * dy_step,
@@ -285,7 +294,7 @@ class DepthwiseSums {
     }
   }
   /// So many rows of taps of whole windows, a few taps at a time, and one by one of others.
-  void add_windows(i64 rows, const T* from, const T* of_dy, T* to) const {
+  void add_windows(i64 rows, i64 part, const T* from, const T* of_dy, T* to) const {
     constexpr i64 most = cpu::sums_steps(1);
     const auto edge = [&](i64 output) {
       const cpu::Span s = w_.inside(output);
@@ -296,14 +305,16 @@ class DepthwiseSums {
         store(sum, fma(load<V>(at + offsets_[k]), load<V>(of_dy + output * dy_.stride(2)), load<V>(sum)));
       }
     };
-    for (i64 i = 0; i < whole_.begin; ++i) edge(i);
-    for (i64 k = 0; k < rows * w_.taps && whole_.size() > 0; k += most) {
+    for (i64 i = 0; i < whole_.begin && part == 0; ++i) edge(i);
+    const cpu::Span mine = cpu::part(whole_.size(), parts_, part);
+    const i64 first = whole_.begin + mine.begin;
+    for (i64 k = 0; k < rows * w_.taps && mine.size() > 0; k += most) {
       const auto kernel = cpu::detail::sums_of<V, 1>(static_cast<int>(min(most, rows * w_.taps - k)),
                                                      make_seq<static_cast<int>(most)>{});
-      kernel({whole_.size(), V::lanes, dy_.stride(2), w_.stride * x_.stride(2)}, of_dy + whole_.begin * dy_.stride(2),
-             0, from + w_.first_input(whole_.begin) * x_.stride(2), offsets_ + k, to + k * V::lanes, 0);
+      kernel({mine.size(), V::lanes, dy_.stride(2), w_.stride * x_.stride(2)}, of_dy + first * dy_.stride(2), 0,
+             from + w_.first_input(first) * x_.stride(2), offsets_ + k, to + k * V::lanes, 0);
     }
-    for (i64 i = whole_.end; i < w_.outputs; ++i) edge(i);
+    for (i64 i = whole_.end; i < w_.outputs && part == 0; ++i) edge(i);
   }
 
   StridedView<const T, 4> x_, dy_;
@@ -311,6 +322,7 @@ class DepthwiseSums {
   cpu::Span whole_;
   const i64* offsets_;
   T* sums_;
+  i64 parts_;
 };
 
 }  // namespace detail
@@ -353,7 +365,8 @@ void depthwise_filters(const ExecutorRef& executor, const StridedView<const T, 4
     detail::each_band<T>(cpu::part(rows, parts, index), h, row, blocks.count(), h.taps * w.taps,
                          [&](const cpu::Span& band, const cpu::Span& some) {
                            for (i64 row = band.begin; row < band.end; ++row)
-                             for (i64 b = some.begin; b < some.end; ++b) sums.add(row, b);
+                             for (i64 part = 0; part < sums.parts(); ++part)
+                               for (i64 b = some.begin; b < some.end; ++b) sums.add(row, b, part);
                          });
   });
   add_lanes(static_cast<const T*>(memory), parts, gw);
