@@ -83,6 +83,12 @@ inline i64 row_parts(const Sweep& w, i64 channels, i64 some) {
   return max<i64>(1, min(w.outputs / some, w.outputs * w.stride * channels / elements));
 }
 
+/// Asks for lines that will be written, in the order in which they lie: blocks of channels write them in another one.
+template <class T>
+void ask_for(T* to, i64 count) {
+  for (i64 i = 0; i < count; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(to + i, 1);
+}
+
 /// Where so many taps lie from the first one.
 template <class T>
 void find_offsets(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 count, i64* to) {
@@ -217,9 +223,13 @@ void conv2d_depthwise(const ExecutorRef& executor, const StridedView<const T, 4>
                            for (i64 row = band.begin; row < band.end; ++row) {
                              const i64 image = row / h.outputs, i = row % h.outputs;
                              T* const to = y.data + image * y.stride(0) + i * y.stride(1);
-                             for (i64 part = 0; part < task.parts(); ++part)
+                             const i64 first = blocks.first(some.begin), last = blocks.first(some.end - 1);
+                             for (i64 part = 0; part < task.parts(); ++part) {
+                               const cpu::Span pixels = cpu::part(y.length(2), task.parts(), part);
+                               for (i64 j = pixels.begin; j < pixels.end; ++j)
+                                 detail::ask_for(to + j * y.stride(2) + first, last + blocks.lanes - first);
                                for (i64 b = some.begin; b < some.end; ++b) task.run(row, b, part, to, y.stride(2));
-                             const i64 first = blocks.first(some.begin);
+                             }
                              finish(image, i, first, blocks.first(some.end - 1) + blocks.lanes - first);
                            }
                          });
