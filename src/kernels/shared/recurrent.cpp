@@ -1,5 +1,4 @@
-#include "kernels/shared/recurrent.h"
-
+// Recurrent layers as one call: each step is a product with the hidden state, then its cell.
 #include <optional>
 #include <utility>
 
@@ -75,10 +74,8 @@ class Contiguous {
 
 void* data_of(const Operand& t, int64_t step) { return t.defined() ? step_of(t, step).data_ptr() : nullptr; }
 
-}  // namespace
-
 // Without room for all cell states, which backward alone needs, each takes the place of the one before.
-void lstm_steps(const Call& call, Plan& plan) {
+void lstm(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &output = call.out[0], &last_cell = call.out[1], &cells = call.out[2],
                 &gates = call.out[3];
   Contiguous contiguous(call, plan);
@@ -100,7 +97,7 @@ void lstm_steps(const Call& call, Plan& plan) {
   if (cells.defined()) copy(call, plan, last_cell, step_of(cells, steps.at(steps.count - 1)));
 }
 
-void lstm_backward_steps(const Call& call, Plan& plan) {
+void lstm_backward(const Call& call, Plan& plan) {
   const Operand &weight = call.in[2], &dx = call.out[0], &dhidden = call.out[1], &dcell = call.out[2];
   Contiguous contiguous(call, plan);
   const Operand doutput = contiguous(call.in[0]), dlast_cell = contiguous(call.in[1]), cell = contiguous(call.in[3]),
@@ -123,7 +120,7 @@ void lstm_backward_steps(const Call& call, Plan& plan) {
   }
 }
 
-void gru_steps(const Call& call, Plan& plan) {
+void gru(const Call& call, Plan& plan) {
   Contiguous contiguous(call, plan);
   const Operand x = contiguous(call.in[0]), hidden = contiguous(call.in[3]), &output = call.out[0],
                 &gates = call.out[1];
@@ -141,7 +138,7 @@ void gru_steps(const Call& call, Plan& plan) {
   }
 }
 
-void gru_backward_steps(const Call& call, Plan& plan) {
+void gru_backward(const Call& call, Plan& plan) {
   const Operand &dx = call.out[0], &dproduct = call.out[1], &dhidden = call.out[2];
   Contiguous contiguous(call, plan);
   const Operand doutput = contiguous(call.in[0]), output = contiguous(call.in[2]), hidden = contiguous(call.in[3]),
@@ -161,7 +158,7 @@ void gru_backward_steps(const Call& call, Plan& plan) {
   }
 }
 
-void rnn_steps(const Call& call, Plan& plan) {
+void rnn(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &output = call.out[0];
   const RnnAttrs& attrs = call.attrs.as<RnnAttrs>();
   const Operand hidden = Contiguous(call, plan)(call.in[2]);
@@ -175,7 +172,7 @@ void rnn_steps(const Call& call, Plan& plan) {
   }
 }
 
-void rnn_backward_steps(const Call& call, Plan& plan) {
+void rnn_backward(const Call& call, Plan& plan) {
   const Operand &dx = call.out[0], &dhidden = call.out[1];
   const RnnAttrs& attrs = call.attrs.as<RnnAttrs>();
   Contiguous contiguous(call, plan);
@@ -191,6 +188,23 @@ void rnn_backward_steps(const Call& call, Plan& plan) {
                         i == steps.count - 1 ? nullptr : dhidden.data_ptr(), data_of(dx, t)});
     product.launch(step_of(dx, t), {}, dhidden);
   }
+}
+
+constexpr Kernel lstm_kernels[] = {{.name = "steps", .plan = lstm}};
+constexpr Kernel lstm_backward_kernels[] = {{.name = "steps", .plan = lstm_backward}};
+constexpr Kernel gru_kernels[] = {{.name = "steps", .plan = gru}};
+constexpr Kernel gru_backward_kernels[] = {{.name = "steps", .plan = gru_backward}};
+constexpr Kernel rnn_kernels[] = {{.name = "steps", .plan = rnn}};
+constexpr Kernel rnn_backward_kernels[] = {{.name = "steps", .plan = rnn_backward}};
+
+}  // namespace
+
+std::span<const KernelTableEntry> recurrent_kernels() {
+  static constexpr KernelTableEntry entries[] = {
+      {"lstm_layer", lstm_kernels}, {"lstm_layer_backward", lstm_backward_kernels},
+      {"gru_layer", gru_kernels},   {"gru_layer_backward", gru_backward_kernels},
+      {"rnn_layer", rnn_kernels},   {"rnn_layer_backward", rnn_backward_kernels}};
+  return entries;
 }
 
 }  // namespace tessera::TESSERA_KERNELS

@@ -92,11 +92,12 @@ Passes both_passes(const NetOnCard& u, const Tensors& in, const Tensors& seeds, 
 
 class GpuRecurrent : public GpuAgainstFloat64 {
  protected:
-  static Tensors moved(const Tensors& list, DType dtype) {
+  static Tensors converted(const Tensors& list, DType dtype, Device device = cpu()) {
     Tensors out;
-    for (const Tensor& t : list) out.push_back(t.to(dtype).to(card()));
+    for (const Tensor& t : list) out.push_back(t.to(dtype).to(device));
     return out;
   }
+  static Tensors moved(const Tensors& list, DType dtype) { return converted(list, dtype, card()); }
   Tensors seeds_of(const NetOnCard& u, DType dtype) {
     const Shape states{u.layers * u.directions(), u.batch, u.hidden};
     Tensors seeds{values({u.steps, u.batch, u.directions() * u.hidden}, dtype), values(states, dtype)};
@@ -108,13 +109,17 @@ class GpuRecurrent : public GpuAgainstFloat64 {
     const Tensors in = net_inputs(u, dtype, generator), seeds = seeds_of(u, dtype);
     const Passes want = both_passes(u, in, seeds, of);
     const Passes got = both_passes(u, moved(in, dtype), moved(seeds, dtype), of);
+    // Rounding may cost more than that: then the CPU's own error in this dtype is the measure.
+    const Passes here = both_passes(u, converted(in, dtype), converted(seeds, dtype), of);
     const double limit = dtype == Float32 ? 1e-5 : dtype == Float16 ? 4e-3 : 3e-2;
     for (size_t i = 0; i < want.results.size(); ++i)
       EXPECT_LE(error(got.results[i], want.results[i]), limit) << "result " << i;
     for (size_t i = 0; i < want.gradients.size(); ++i) {
       ASSERT_EQ(got.gradients[i].defined(), want.gradients[i].defined()) << "gradient " << i;
       if (want.gradients[i].defined()) {
-        EXPECT_LE(error(got.gradients[i], want.gradients[i]), 4 * limit) << "gradient " << i;
+        EXPECT_LE(error(got.gradients[i], want.gradients[i]),
+                  std::max(4 * limit, 1.5 * error(here.gradients[i], want.gradients[i])))
+            << "gradient " << i;
       }
     }
   }
@@ -227,21 +232,6 @@ TEST_F(GpuRecurrent, VendorsNetsTakeWhatTheyCan) {
   EXPECT_FALSE(launches({}, Float64).has("recurrent_net:vendor"));
   EXPECT_FALSE(launches({.direction = Direction::Reverse}, Float32).has("recurrent_net:vendor"));
   EXPECT_FALSE(launches({.steps = 1}, Float32).has("recurrent_net:vendor"));
-}
-
-TEST_F(GpuRecurrent, OneKernelTakesALayerOnHopper) {
-  const auto launches = [&](int64_t hidden, DType dtype) {
-    const NetOnCard u{.hidden = hidden, .direction = Direction::Reverse};
-    LaunchNames all;
-    const Observing guard(all);
-    run_layers_of(u, moved(net_inputs(u, Float32, generator), dtype));
-    return all;
-  };
-  const bool hopper = card().type == DeviceType::CUDA && properties(card()).architecture == "sm_90";
-  for (const DType dtype : {Float32, Float16, BFloat16})
-    EXPECT_EQ(launches(100, dtype).has("lstm_layer:sequence"), hopper) << name(dtype);
-  EXPECT_FALSE(launches(100, Float64).has("lstm_layer:sequence"));
-  EXPECT_FALSE(launches(1000, Float32).has("lstm_layer:sequence"));
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 #include "kernels/args/gpu/pointwise.h"
 #include "kernels/args/gpu/random.h"
 #include "kernels/args/gpu/recurrent_net.h"
-#include "kernels/args/gpu/sequence.h"
 #include "kernels/args/gpu/vendor_limits.h"
 #include "kernels/args/lines.h"
 #include "kernels/args/norm.h"
@@ -130,7 +129,6 @@ struct Tables {
   const NonzeroTable* nonzero = nullptr;
   const BitsTable* bits = nullptr;
   const RecurrentTable* recurrent = nullptr;
-  const SequenceTable* sequence = nullptr;
   const VendorNetTable* vendor_net = nullptr;
   const LinesTable* lines = nullptr;
   const PlaneTable* planes = nullptr;

@@ -25,7 +25,6 @@ const VendorGemmTable* vendor_gemm_table() { return nullptr; }  // hipBLASLt and
 const VendorConvTable* vendor_conv_table() { return nullptr; }
 const VendorAttentionTable* vendor_attention_table() { return nullptr; }
 const VendorNetTable* vendor_net_table() { return nullptr; }
-const SequenceTable* device_sequence_table() { return nullptr; }
 #else
 const Sm90GemmTable* sm90_gemm_table();
 const Sm90PointwiseTable* sm90_pointwise_table();
@@ -35,7 +34,6 @@ const VendorGemmTable* vendor_gemm_table();
 const VendorConvTable* vendor_conv_table();
 const VendorAttentionTable* vendor_attention_table();
 const VendorNetTable* vendor_net_table();
-const SequenceTable* device_sequence_table();
 #endif
 const CreationTable* device_creation_table();
 const IndexTable* device_index_table();
@@ -75,7 +73,6 @@ extern "C" __attribute__((visibility("default"))) const tessera::gpu::Plugin* te
                                           .nonzero = gpu_kernels::device_nonzero_table(),
                                           .bits = gpu_kernels::device_bits_table(),
                                           .recurrent = gpu_kernels::device_recurrent_table(),
-                                          .sequence = gpu_kernels::device_sequence_table(),
                                           .vendor_net = gpu_kernels::vendor_net_table(),
                                           .lines = gpu_kernels::device_lines_table(),
                                           .planes = gpu_kernels::device_planes_table(),

@@ -1,0 +1,9 @@
+#include "conv_mma.h"
+
+namespace tessera::gpu_kernels {
+
+void implicit_mma_bf16(const ImplicitGemm& problem, Executor& executor) {
+  run_implicit_mma<HalfProduct<bf16>>(problem, executor);
+}
+
+}  // namespace tessera::gpu_kernels
