@@ -11,9 +11,11 @@ struct NetAttrs {
   bool relu = false, both = false;
   bool biases = true;      // two for each layer
   int64_t kept_bytes = 0;  // that the kernel wants to keep for backward
-  static constexpr std::string_view attr_names = "gates, layers, relu, both, biases, kept_bytes";
-  auto members() { return std::tie(gates, layers, relu, both, biases, kept_bytes); }
-  auto members() const { return std::tie(gates, layers, relu, both, biases, kept_bytes); }
+  bool pytorch = false;    // gates of parameters are in PyTorch's order
+  bool overwrite = false;  // backward may write to what was kept
+  static constexpr std::string_view attr_names = "gates, layers, relu, both, biases, kept_bytes, pytorch, overwrite";
+  auto members() { return std::tie(gates, layers, relu, both, biases, kept_bytes, pytorch, overwrite); }
+  auto members() const { return std::tie(gates, layers, relu, both, biases, kept_bytes, pytorch, overwrite); }
 };
 
 }  // namespace tessera

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "ops/recurrent_net.h"
+
 namespace tessera::nn {
 
 Recurrent::Recurrent(const char* name, const RecurrentConfig& c, int64_t gates, Generator& generator)
@@ -32,12 +34,15 @@ Recurrent::Recurrent(const char* name, const RecurrentConfig& c, int64_t gates, 
     }
 }
 
-RecurrentWeights Recurrent::of_layer(size_t layer) const {
-  const size_t directions = config.bidirectional ? 2 : 1;
+// A layer's parameters, each one of all directions, with gates in the order that `ordered` gives.
+template <class Order>
+static RecurrentWeights joined_directions(const Recurrent& net, size_t layer, const Order& ordered) {
+  using Weights = Recurrent::Weights;
+  const size_t directions = net.config.bidirectional ? 2 : 1;
   const auto joined = [&](Tensor Weights::*part) {
     Tensors all;
     for (size_t d = 0; d < directions; ++d)
-      if (const Tensor& t = weights[layer * directions + d].*part; t.defined()) all.push_back(ordered(t));
+      if (const Tensor& t = net.weights[layer * directions + d].*part; t.defined()) all.push_back(ordered(t));
     if (all.empty()) return Tensor();
     return all.size() == 1 ? unsqueeze(all[0], 0) : stack(all, 0);
   };
@@ -45,18 +50,42 @@ RecurrentWeights Recurrent::of_layer(size_t layer) const {
           joined(&Weights::bias_hh)};
 }
 
+RecurrentWeights Recurrent::of_layer(size_t layer) const {
+  return joined_directions(*this, layer, [&](const Tensor& t) { return ordered(t); });
+}
+
+// Layers by a kernel that takes parameters as they are, where there is one.
+static std::optional<RecurrentResult> run_as_they_are(const Recurrent& net, const Tensor& x, int64_t gates,
+                                                      size_t first, size_t count, const Tensor& hidden,
+                                                      const Tensor& cell) {
+  if (!x.device().is_card() || x.dim() != 3 ||
+      x.shape()[2] != net.weights[first * (net.config.bidirectional ? 2 : 1)].weight_ih.shape()[1])
+    return {};
+  std::vector<RecurrentWeights> layers;
+  for (size_t i = first; i < first + count; ++i)
+    layers.push_back(joined_directions(net, i, [](const Tensor& t) { return t; }));
+  const auto* plain = dynamic_cast<const RNN*>(&net);
+  return recurrent_net(
+      x, layers, hidden, cell,
+      {.gates = gates, .relu = plain && plain->relu, .both = net.config.bidirectional, .pytorch = true});
+}
+
 Tensors Recurrent::forward(const Tensors& in) const {
   const bool has_cell = gates_ == 4;
   check_inputs(in, 1, has_cell ? 3 : 2);
   const auto given = [&](size_t i) { return i < in.size() ? in[i] : Tensor(); };
   const Tensor x = config.batch_first ? transpose(in[0], 0, 1) : in[0];
-  std::vector<RecurrentWeights> layers;
-  for (size_t i = 0; i < static_cast<size_t>(config.layers); ++i) layers.push_back(of_layer(i));
   const RecurrentOptions options{.direction = config.bidirectional ? Direction::Both : Direction::Forward};
+  const auto run_layers = [&](const Tensor& y, size_t first, size_t count, const Tensor& hidden, const Tensor& cell) {
+    if (auto whole = run_as_they_are(*this, y, gates_, first, count, hidden, cell)) return *whole;
+    std::vector<RecurrentWeights> layers;
+    for (size_t i = first; i < first + count; ++i) layers.push_back(of_layer(i));
+    return run(y, layers, hidden, cell, options);
+  };
 
   RecurrentResult result;
   if (!(config.dropout > 0 && training())) {
-    result = run(x, layers, given(1), given(2), options);
+    result = run_layers(x, 0, static_cast<size_t>(config.layers), given(1), given(2));
   } else {  // layer by layer, with dropout between
     const int64_t directions = config.bidirectional ? 2 : 1;
     Tensors hidden, cell;
@@ -66,7 +95,7 @@ Tensors Recurrent::forward(const Tensors& in) const {
         return t.defined() ? slice(t, 0, i * directions, (i + 1) * directions) : t;
       };
       const Tensor y = i ? dropout(result.output, config.dropout) : x;
-      result = run(y, {layers[static_cast<size_t>(i)]}, part(given(1)), part(given(2)), options);
+      result = run_layers(y, static_cast<size_t>(i), 1, part(given(1)), part(given(2)));
       hidden.push_back(result.hidden);
       if (has_cell) cell.push_back(result.cell);
     }

@@ -96,11 +96,13 @@ double backward_flops(std::span<const TensorMeta> in, std::span<const TensorMeta
 }
 
 Tensors net_vjp(const Saved& s, const Tensors& grads) {
-  const bool lstm = s.attrs.as<NetAttrs>().gates == 4;
+  NetAttrs attrs = s.attrs.as<NetAttrs>();
+  attrs.overwrite = s.last;
+  const bool lstm = attrs.gates == 4;
   const Tensors d = dispatch(recurrent_net_backward_op,
                              {grads[0], grads[1], lstm ? grads[2] : Tensor(), s.inputs[0], s.inputs[1], s.inputs[2],
                               s.outputs[0], s.outputs[lstm ? 3 : 2]},
-                             s.attrs);
+                             attrs);
   Tensors out{d[0], s.inputs[1].defined() ? d[1] : Tensor(), lstm && s.inputs[2].defined() ? d[2] : Tensor()};
   for (size_t i = lstm ? 3 : 2; i < d.size(); ++i) out.push_back(d[i]);
   return out;
@@ -154,7 +156,7 @@ const Op recurrent_net_op = {.name = "recurrent_net",
 
 std::optional<RecurrentResult> recurrent_net(const Tensor& x, const std::vector<RecurrentWeights>& layers,
                                              const Tensor& hidden, const Tensor& cell, NetAttrs a) {
-  if (!x.device().is_card() || is_capturing()) return {};
+  if (!x.device().is_card() || is_capturing() || x.dim() != 3) return {};
   a.layers = static_cast<int64_t>(layers.size());
   a.biases = layers[0].input_bias.defined();
   const Tensors parameters = parameters_of(layers, a.biases);
@@ -165,6 +167,9 @@ std::optional<RecurrentResult> recurrent_net(const Tensor& x, const std::vector<
   if (!dtype) return {};
 
   const Shape& shape = x.shape();
+  const Shape states{Dim(a.layers * directions_of(a)), shape[1], layers[0].hidden.shape()[2]};
+  for (const Tensor& t : {hidden, cell})
+    if (t.defined() && !(t.shape() == states)) return {};
   const Dim width = layers[0].hidden.shape()[2] * directions_of(a);
   const Operand asked[] = {Operand({shape, *dtype, x.device()}, nullptr)};
   const Operand made[] = {Operand({{shape[0], shape[1], width}, *dtype, x.device()}, nullptr)};

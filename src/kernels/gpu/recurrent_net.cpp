@@ -48,16 +48,18 @@ Reason takes_shape(const NetShape& s) {
 
 // ---- parameters in the library's weights
 
-// The gate of ours that is the library's: of an LSTM input, forget, cell, output there, of a GRU reset, update, hidden.
-int gate_of_ours(NetKind kind, int theirs) {
+// The gate of ours that is the library's: of an LSTM input, forget, cell, output there, of a GRU reset, update, hidden,
+// as in PyTorch.
+int gate_of_ours(NetKind kind, int theirs, bool pytorch) {
   constexpr int lstm[] = {0, 2, 3, 1}, gru[] = {1, 0, 2};
+  if (pytorch) return theirs;
   return kind == NetKind::lstm ? lstm[theirs] : kind == NetKind::gru ? gru[theirs] : 0;
 }
 
 class Packing {
  public:
-  Packing(Workspace& workspace, const NetShape& shape, void* weights, bool back)
-      : workspace_(workspace), shape_(shape) {
+  Packing(Workspace& workspace, const NetShape& shape, bool pytorch, void* weights, bool back)
+      : workspace_(workspace), shape_(shape), pytorch_(pytorch) {
     args_.weights = weights;
     args_.type = shape.type;
     args_.back = back;
@@ -71,7 +73,7 @@ class Packing {
       for (int gate = 0; gate < gates; ++gate) {
         const int product = gate + (of_hidden ? gates : 0);
         const long long at = tables().vendor_net->place(shape_, layer * directions + d, product, bias);
-        const long long from = (d * gates + gate_of_ours(shape_.kind, gate)) * bytes;
+        const long long from = (d * gates + gate_of_ours(shape_.kind, gate, pytorch_)) * bytes;
         if (args_.count == most_net_parts) launch();
         args_.parts[args_.count++] = {static_cast<char*>(ours) + from, count, at};
       }
@@ -84,12 +86,14 @@ class Packing {
  private:
   Workspace& workspace_;
   const NetShape& shape_;
+  bool pytorch_;
   NetPackArgs args_{};
 };
 
 // The parameters: of each layer the matrices of input and hidden state, and the biases of both.
-void pack(Workspace& workspace, const NetShape& shape, std::span<const Operand> parameters, void* weights, bool back) {
-  Packing packing(workspace, shape, weights, back);
+void pack(Workspace& workspace, const NetShape& shape, bool pytorch, std::span<const Operand> parameters, void* weights,
+          bool back) {
+  Packing packing(workspace, shape, pytorch, weights, back);
   const size_t of_layer = shape.biases ? 4 : 2;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Operand& t = parameters[i];
@@ -131,7 +135,7 @@ void net(const Call& call, Workspace& workspace) {
   args.weights = weights;
   args.reserve = kept.defined() ? kept.data_ptr() : nullptr;
   args.workspace = workspace.take(kept.defined() ? room.training_workspace : room.workspace);
-  pack(workspace, shape, call.in.subspan(kStates), weights, false);
+  pack(workspace, shape, attrs.pytorch, call.in.subspan(kStates), weights, false);
   workspace.launch("cudnn", launch_net, args);
   note_library(workspace);
 }
@@ -170,10 +174,10 @@ void net_backward(const Call& call, Workspace& workspace) {
   args.dcell = lstm ? call.out[2].data_ptr() : nullptr;
   args.dweights = workspace.take(room.weights);
   args.workspace = workspace.take(room.training_workspace);
-  args.scratch = workspace.take(room.reserve);
+  args.scratch = attrs.overwrite ? kept.data_ptr() : workspace.take(room.reserve);
   workspace.launch("cudnn", launch_net_backward, args);
   note_library(workspace);
-  pack(workspace, shape, call.out.subspan(lstm ? 3 : 2), args.dweights, true);
+  pack(workspace, shape, attrs.pytorch, call.out.subspan(lstm ? 3 : 2), args.dweights, true);
 }
 
 constexpr Kernel net_kernels[] = {staged_kernel<net>("vendor", takes)};

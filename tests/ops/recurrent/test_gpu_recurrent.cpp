@@ -210,6 +210,40 @@ TEST_F(GpuRecurrent, RunsInAGraph) {
     }
 }
 
+template <class Make>
+void expect_modules_agree(const Make& make) {
+  Generator a(5), b(5), g(6);
+  auto here = make(a), there = make(b);
+  here.to(Float64);
+  there.to(card());
+  const Tensor x = normal64({4, 6, 7}, g).to(Float32).to(Float64);
+  const auto passes = [](const nn::Module& module, const Tensor& x) {
+    const Tensors out = module(Tensors{x});
+    Tensor loss = sum(mul(out[0], out[0]));
+    for (size_t i = 1; i < out.size(); ++i) loss = add(loss, sum(out[i]));
+    loss.backward();
+    return out;
+  };
+  const Tensors want = passes(here, x), got = passes(there, x.to(Float32).to(card()));
+  const auto error = [](const Tensor& got, const Tensor& want) {
+    return relative_error(got.detach().to(cpu()).to(Float64), want.detach());
+  };
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(error(got[i], want[i]), 1e-5) << "result " << i;
+  const auto wanted = here.named_parameters(), found = there.named_parameters();
+  for (size_t i = 0; i < wanted.size(); ++i)
+    EXPECT_LE(error(found[i].second.grad(), wanted[i].second.grad()), 4e-5) << wanted[i].first;
+}
+
+TEST_F(GpuRecurrent, Modules) {
+  nn::RecurrentConfig c{.in = 7, .hidden = 9, .layers = 2, .bidirectional = true};
+  for (const bool batch_first : {false, true}) {
+    c.batch_first = batch_first;
+    expect_modules_agree([&](Generator& g) { return nn::RNN(c, batch_first, g); });
+    expect_modules_agree([&](Generator& g) { return nn::GRU(c, g); });
+    expect_modules_agree([&](Generator& g) { return nn::LSTM(c, g); });
+  }
+}
+
 // What is launched for a net, by operator and kernel.
 struct LaunchNames : Observer {
   std::vector<std::string> seen;

@@ -104,7 +104,8 @@ void run_backward(const NetBackwardArgs& a, Executor& executor) {
   with_net(a.shape, executor, [&](cudnn::Handle handle, const cudnn::Net& n) {
     const auto weights = static_cast<size_t>(n.room.weights), reserve = static_cast<size_t>(n.room.reserve),
                workspace = static_cast<size_t>(n.room.training_workspace);
-    check_copied(cudaMemcpyAsync(a.scratch, a.reserve, reserve, cudaMemcpyDeviceToDevice, stream));
+    if (a.scratch != a.reserve)
+      check_copied(cudaMemcpyAsync(a.scratch, a.reserve, reserve, cudaMemcpyDeviceToDevice, stream));
     check_copied(cudaMemsetAsync(a.dweights, 0, weights, stream));
     const cudnn::NetFunctions& f = cudnn::net_functions();
     cudnn::check(f.backward(handle, n.net, nullptr, n.y, a.output, a.doutput, n.x, a.dx, n.states, a.hidden,
