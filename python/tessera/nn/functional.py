@@ -232,10 +232,11 @@ def _unpool(n):
         lines = planes[:-1] + (-1,)
         blank = creation.zeros(planes, dtype=input.dtype, device=input.device)
         at, values = indices.reshape(lines), input.reshape(lines)
-        out = _C.scatter(blank, -1, at, values.detach())
-        if values.requires_grad:
-            added = _C.scatter_add(blank, -1, at, values)
-            out = out + (added - added.detach())
+        if values.requires_grad and _C.is_grad_enabled():
+            out = _C.custom_function("max_unpool", [values], lambda xs: [_C.scatter(blank, -1, at, xs[0])],
+                                     lambda xs, ys, grads: [_C.gather(grads[0], -1, at)])[0]
+        else:
+            out = _C.scatter(blank, -1, at, values)
         return out.reshape(planes[:-1] + tuple(sizes))
     pool.__name__ = f"max_unpool{n}d"
     pool.__doc__ = f"Maxima of {n}-d windows back where they were, and 0 elsewhere."

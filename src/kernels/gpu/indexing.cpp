@@ -2,6 +2,8 @@
 // written.
 #include "kernels/args/gpu/indexing.h"
 
+#include <optional>
+
 #include "kernels/shared/arguments.h"
 #include "kernels/shared/tables.h"
 
@@ -66,20 +68,41 @@ void embedding(const Call& call, Plan& plan) {
   plan.launch("take", index_table().take, args);
 }
 
-// Of one line: sums of the elements that meet at a place, each by one thread, in order.
-void add_along(const Call& call, Plan& plan) {
+// What lies beside the dim of places, as one dim.
+struct Beside {
+  int64_t length = 1, out_step = 1, source_step = 1;
+};
+// Where the index is one for all of it, as that of an embedding.
+std::optional<Beside> beside_places(int64_t dim, const Operand& index, const Operand& source, const Operand& out) {
+  Beside all;
+  for (int64_t d = index.dim() - 1; d >= 0; --d) {
+    if (d == dim || index.size(d) == 1) continue;
+    if (index.strides()[d] != 0) return {};
+    if (all.length == 1) all.out_step = out.strides()[d], all.source_step = source.strides()[d];
+    else if (out.strides()[d] != all.out_step * all.length || source.strides()[d] != all.source_step * all.length)
+      return {};
+    all.length *= index.size(d);
+  }
+  return all;
+}
+
+// Sums of the rows that meet at a place, each in order, by indices that are sorted.
+void add_rows(const Call& call, Plan& plan, int64_t dim, const Beside& beside) {
   const Operand &index = call.in[1], &source = call.in[2], &out = call.out[0];
   SumRowsArgs args{};
   args.op = call.op.name.data();
   args.rank = 1;
-  args.lengths[0] = index.size(0);
-  args.index = operand(index, 1);
-  args.x = operand(source, 1);
-  args.count = index.size(0);
-  args.rows = out.size(0);
-  args.width = args.step = args.out_step = 1;
+  args.lengths[0] = args.count = index.size(dim);
+  args.index = repeated(index);
+  args.index.strides[0] = index.strides()[dim];
+  args.x = repeated(source);
+  args.x.strides[0] = source.strides()[dim];
+  args.rows = out.size(dim);
+  args.width = beside.length;
+  args.step = beside.source_step;
+  args.out_step = beside.out_step;
   args.out = out.data_ptr();
-  args.out_row = out.strides()[0];
+  args.out_row = out.strides()[dim];
   args.adds = true;
   args.workspace = plan.take(index_table().sum_rows_bytes(args.count, args.rows));
   plan.launch("sum_rows", index_table().sum_rows, args);
@@ -90,9 +113,10 @@ void scatter_by(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
   copy(call, plan, out, x);
   if (index.numel() == 0) return;
-  constexpr int64_t few = 256;  // that a thread does alone
-  if (combine == ScatterCombine::sum && index.dim() == 1 && index.size(0) > few && is_floating(out.dtype()))
-    return add_along(call, plan);
+  constexpr int64_t few = 64;  // that come to a line one after the other
+  if (const int64_t dim = dim_of(call, x);
+      combine == ScatterCombine::sum && index.dim() > 0 && index.size(dim) > few && is_floating(out.dtype()))
+    if (const auto beside = beside_places(dim, index, source, out)) return add_rows(call, plan, dim, *beside);
   const int64_t dim = dim_of(call, x);
   ScatterArgs args{};
   args.op = call.op.name.data();

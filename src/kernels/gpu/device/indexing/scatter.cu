@@ -62,6 +62,40 @@ void scatter_kernel(const ScatterWork work, const Combine combine) {
   }
 }
 
+/// A line is a warp's, as many elements at a time as it has threads. Of those that come to one place the first takes
+/// the others, always in one order.
+template <class T, class Combine>
+TESSERA_KERNEL(128)
+void scatter_long_lines(const ScatterWork work, const Combine combine) {
+  using C = tile::compute_t<T>;
+  constexpr int lanes = 32;
+  const int lane = static_cast<int>(first_index() % lanes);
+  for (i64 line = first_index() / lanes; line < work.nest.total; line += index_step() / lanes) {
+    i64 at[3];
+    work.nest.locate(line, 1, at);
+    T* const to = static_cast<T*>(work.out) + at[0];
+    const T* const from = static_cast<const T*>(work.source) + at[2];
+    for (i64 first = 0; first < work.length; first += lanes) {
+      const i64 i = first + lane;
+      const bool inside = i < work.length;
+      const i64 place = inside ? work.places.at(at[1] + i * work.index_step) : -1;
+      const C mine = inside ? tile::convert_element<C>(from[i * work.source_step]) : C(0);
+      C held = place < 0 ? C(0) : tile::convert_element<C>(to[place * work.out_step]);
+      bool is_first = true;
+      held = combine(held, mine);
+      for (int mask = 1; mask < lanes; ++mask) {
+        const i64 other = tile::from_lane_xor(place, mask);
+        const C value = tile::from_lane_xor(mine, mask);
+        if (other != place) continue;
+        is_first = is_first && (lane ^ mask) > lane;
+        held = combine(held, value);
+      }
+      if (is_first && place >= 0) to[place * work.out_step] = tile::convert_element<T>(held);
+      tile::sync_warp();
+    }
+  }
+}
+
 /// Sums of integers are the same in any order.
 template <class T>
 TESSERA_KERNEL(256)
@@ -91,8 +125,13 @@ void scatter_by(const ScatterArgs& args, Executor& executor) {
     const auto add = args.out.type == Scalar::i32 ? add_integers<u32> : add_integers<unsigned long long>;
     return launch("scatter", add, grid_for(work.nest.total * work.length, 256, executor), 256, 0, executor, work);
   }
+  const bool is_long = args.length >= 32 && work.nest.total < 2048 * i64{executor.multiprocessors};
   with_any(args.out.type, [&](auto type) {
     using T = typename decltype(type)::type;
+    if constexpr (sizeof(tile::compute_t<T>) >= 4)
+      if (is_long)
+        return launch("scatter", scatter_long_lines<T, Combine>, grid_for(work.nest.total * 32, 128, executor, 16), 128,
+                      0, executor, work, Combine());
     launch("scatter", scatter_kernel<T, Combine>, grid_for(work.nest.total, 128, executor, 16), 128, 0, executor, work,
            Combine());
   });
