@@ -415,7 +415,7 @@ def _cut_to(index, source):
 def scatter(input: Tensor, dim: int, index: Tensor, src: Operand, *, reduce: str | None = None) -> Tensor:
     """input with src, a tensor or a number, written to the places that gather would read, or added or multiplied."""
     source = _cut_to(index, src) if isinstance(src, Tensor) else creation.full(
-        index.shape, src, dtype=input.dtype, device=input.device)
+        (), src, dtype=input.dtype, device=input.device).expand(index.shape)
     if input.ndim == 0:
         return scatter(input.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,)), reduce=reduce).reshape(())
     if index.ndim == 0 or index.numel() == 0:

@@ -16,10 +16,14 @@ Shape joined(Shape a, const Shape& b) {
   return a;
 }
 
-// Negative ones count from the end; those out of range become -1, which kernels refuse.
+// Negative ones count from the end.
+Tensor counted_from_begin(const Tensor& index, int64_t size) {
+  const Tensor wide = cast(index, Int64);
+  return where(lt(wide, number_like(wide, 0)), wide + static_cast<double>(size), wide);
+}
+// The same, where those out of range become -1, which kernels refuse.
 Tensor places_within(const Tensor& index, int64_t size) {
-  const Tensor wide = cast(index, Int64), zero = number_like(wide, 0);
-  const Tensor place = where(lt(wide, zero), wide + static_cast<double>(size), wide);
+  const Tensor place = counted_from_begin(index, size);
   return where(lt(place, number_like(place, static_cast<double>(size))), maximum(place, number_like(place, -1)),
                number_like(place, -1));
 }
@@ -105,7 +109,7 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, int64_t dim) {
   of_x = of_index = broadcast_shapes("take_along_dim", of_x, of_index);
   of_x[dim] = x.shape()[dim];
   of_index[dim] = index.shape()[dim];
-  return gather(expand(x, of_x), dim, places_within(expand(index, of_index), x.size(dim)));
+  return gather(expand(x, of_x), dim, counted_from_begin(expand(index, of_index), x.size(dim)));
 }
 
 Tensor index_put(const Tensor& x, const Tensors& indices, const Tensor& values, bool accumulate) {

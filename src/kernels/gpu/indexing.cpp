@@ -148,7 +148,9 @@ void overwrite(const Call& call, Plan& plan) {
   args.index = operand(index, args.rank);
   args.source = operand(call.in[2], args.rank);
   args.count = out.numel();
-  args.writers.data = plan.take(args.count * 8);
+  bool is_one = true;  // value, which may come to its places in any order
+  for (int64_t d = 0; d < index.dim(); ++d) is_one = is_one && (args.source.strides[d] == 0 || index.size(d) == 1);
+  if (!is_one) args.writers.data = plan.take(args.count * 8);
   const Strides dense = contiguous_strides(out.shape());
   std::copy(dense.begin(), dense.end(), args.writers.strides);
   args.out_step = args.out.strides[dim];

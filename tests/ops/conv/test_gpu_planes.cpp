@@ -108,6 +108,24 @@ TEST_F(GpuPlanes, AddsManyRowsToPlaces) {
     }
 }
 
+TEST_F(GpuPlanes, WritesOneValueToPlaces) {
+  const Tensor x = values({3, 40}, Float32), index = indices({3, 30}, 40, generator), value = full({}, 0.5, Float64);
+  const Tensor one = full({}, 0.5, Float32, card());
+  const Tensor got = scatter(x.to(Float32).to(card()), 1, index.to(card()), expand(one, {3, 30}));
+  EXPECT_EQ(error(got, scatter(x, 1, index, expand(value, {3, 30}).contiguous())), 0);
+}
+
+TEST_F(GpuPlanes, CollectsNeighboursThatLieApart) {
+  for (const DType dtype : dtypes)
+    for (const int64_t factor : {2, 3, 4, 5}) {
+      const Tensor x = values({2, 2 * factor * factor, 7, 13}, dtype), near = x.to(dtype).to(card());
+      EXPECT_EQ(error(pixel_shuffle(near, factor), pixel_shuffle(x, factor)), 0);
+      EXPECT_EQ(error(repeat_interleave(near, factor, 1), repeat_interleave(x, factor, 1)), 0);
+      const Dims order{3, 2, 0, 1};
+      EXPECT_EQ(error(permute(near, order).contiguous(), permute(x, order).contiguous()), 0);
+    }
+}
+
 TEST_F(GpuPlanes, CombinesLongLines) {
   const Tensor x = values({3, 40}, Float32), index = indices({3, 300}, 40, generator);
   const Tensor source = add(mul(values({3, 300}, Float32), 0.01), 1);

@@ -26,7 +26,7 @@ struct ScatterArgs {
   long long length, out_step, index_step, source_step, bound;
 };
 
-/// Writes each element of the source to its place; of several the last one stays.
+/// Writes each element of the source to its place; of several the last one stays. Without writers all are alike.
 struct OverwriteArgs {
   const char* op;
   int rank;

@@ -313,12 +313,51 @@ bool launch_transposition(const CopyWork& work, Executor& executor) {
   return true;
 }
 
+/// V neighbours in `to` at once, which lie apart in `from`.
+template <class T, int V>
+TESSERA_KERNEL(256)
+void collect_kernel(const CopyWork work) {
+  T* const to = static_cast<T*>(work.data[0]);
+  const T* const from = static_cast<const T*>(work.data[1]);
+  const i64 step = work.nest.strides[1][work.nest.rank - 1];
+  for (i64 i = first_index(); i < work.nest.total / V; i += index_step()) {
+    i64 at[2];
+    work.nest.locate(i, V, at);
+    T held[V];
+    tile::unroll<V>([&](auto j) { held[j] = from[at[1] + j * step]; });
+    if constexpr (V == 3) {
+      tile::unroll<V>([&](auto j) { to[at[0] + j] = held[j]; });
+    } else {
+      Pack<T, V> out;
+      tile::unroll<V>([&](auto j) { out.lane[j] = held[j]; });
+      *reinterpret_cast<Pack<T, V>*>(to + at[0]) = out;
+    }
+  }
+}
+
+/// Whether rows of `to` are made of such neighbours, which are launched then.
+template <class T>
+bool launch_collection(const CopyWork& work, Executor& executor) {
+  const Nest<2>& nest = work.nest;
+  const int last = nest.rank - 1;
+  if (last < 1 || nest.strides[0][last] != 1 || nest.strides[1][last] == 1) return false;
+  const auto run = [&](auto count) {
+    constexpr int V = decltype(count)::value;
+    if (nest.lengths[last] % V != 0 || (V != 3 && !nest.is_whole(0, V, sizeof(T), work.data[0]))) return false;
+    launch("copy", collect_kernel<T, V>, grid_for(nest.total / V, 256, executor), 256, 0, executor, work);
+    return true;
+  };
+  if (sizeof(T) <= 4 && run(tile::Int<4>{})) return true;
+  return run(tile::Int<2>{}) || run(tile::Int<3>{});
+}
+
 // Elements that only move are taken as integers of their size.
 template <class T>
 void move(const CopyArgs& args, Executor& executor) {
 #if !defined(__HIP__)  // where the compiler puts pieces of a line into scratch
   if (launch_transposition<T>(work_of(args), executor)) return;
 #endif
+  if (launch_collection<T>(work_of(args), executor)) return;
   launch_copy<T, T>(args, executor);
 }
 void move(const CopyArgs& args, Executor& executor) {

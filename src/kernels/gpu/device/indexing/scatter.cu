@@ -185,7 +185,7 @@ void overwrite_kernel(const OverwriteWork work) {
     i64 at[4];
     work.nest.locate(i, 1, at);
     const i64 place = work.places.at(at[2]);
-    if (place >= 0 && work.writers[at[1] + place * work.writer_step] == static_cast<u64>(i + 1))
+    if (place >= 0 && (!work.writers || work.writers[at[1] + place * work.writer_step] == static_cast<u64>(i + 1)))
       static_cast<T*>(work.out)[at[0] + place * work.out_step] = static_cast<const T*>(work.source)[at[3]];
   }
 }
@@ -199,8 +199,10 @@ void overwrite(const OverwriteArgs& args, Executor& executor) {
                            args.out_step,
                            args.writer_step};
   const auto grid = grid_for(work.nest.total, 256, executor);
-  launch("scatter", clear_writers, grid_for(args.count, 256, executor), 256, 0, executor, work.writers, args.count);
-  launch("scatter", find_writers, grid, 256, 0, executor, work);
+  if (work.writers) {
+    launch("scatter", clear_writers, grid_for(args.count, 256, executor), 256, 0, executor, work.writers, args.count);
+    launch("scatter", find_writers, grid, 256, 0, executor, work);
+  }
   with_size(args.out.type, [&](auto type) {
     launch("scatter", overwrite_kernel<typename decltype(type)::type>, grid, 256, 0, executor, work);
   });
