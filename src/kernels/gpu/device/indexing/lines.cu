@@ -25,12 +25,13 @@ void sparse_lines_kernel(i64 total, i64 count, const tile::SparseRows<C> rows, c
           sum[k] = tile::fma(weight, tile::convert_element<C>(from[place * rows.inner + k]), sum[k]);
       });
     } else {
-      for (int k = 0; k < left; ++k) {
+      tile::unroll<line_results>([&](auto k) {
+        if (k >= left) return;
         sum[k] = rows.template product<C>(x + o * rows.length * rows.inner, i, j, 1);
-        if (++j < rows.inner) continue;
+        if (++j < rows.inner) return;
         j = 0;
         if (++i == count) i = 0, ++o;
-      }
+      });
     }
     Pack<T, line_results> results;
     for (int k = 0; k < line_results; ++k) results.lane[k] = tile::convert_element<T>(sum[k]);
@@ -66,7 +67,8 @@ void sparse_planes_kernel(i64 total, const tile::SparseRows<C> rows, i64 down, c
     const i64 row = tile::quotient(n, across), left = tile::min<i64>(total - n, line_results);
     i64 k = n - row * across, o = tile::quotient(row, down), i = row - o * down;
     Pack<T, line_results> results{};
-    for (int r = 0; r < left; ++r) {
+    tile::unroll<line_results>([&](auto r) {
+      if (r >= left) return;
       const T* const plane = x + o * rows.length * columns.length;
       if constexpr (Selects) {
         const i64 line = rows.places[i], place = columns.places[k];
@@ -79,10 +81,10 @@ void sparse_planes_kernel(i64 total, const tile::SparseRows<C> rows, i64 down, c
         });
         results.lane[r] = tile::convert_element<T>(sum);
       }
-      if (++k < across) continue;
+      if (++k < across) return;
       k = 0;
       if (++i == down) i = 0, ++o;
-    }
+    });
     store_unit(out + n, results, whole, left);
   }
 }
