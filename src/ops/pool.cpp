@@ -200,6 +200,34 @@ Tensor adaptive(const Tensor& x, const Dims& sizes, F fn) {
   return y;
 }
 
+bool takes_plane_windows(const Tensor& x) { return x.device().is_card() && is_floating(x.dtype()) && !is_capturing(); }
+Dims spatial_sizes(const Tensor& x) {
+  Dims sizes;
+  for (int64_t d = 2; d < x.dim(); ++d) sizes.push_back(x.size(d));
+  return sizes;
+}
+// Whether a window lies in the padding alone: only those can that do not begin on an element.
+bool has_empty_window(std::string_view op, const Tensor& x, const Windows& w) {
+  for (int64_t d = 0; d < x.dim() - 2; ++d) {
+    const int64_t size = x.size(2 + d), step = w.dilation[d], count = window_count(op, w, d, size);
+    if ((count - 1) * w.stride[d] - w.low[d] >= size) return true;
+    for (int64_t begin = -w.low[d], i = 0; begin < 0 && i < count; begin += w.stride[d], ++i) {
+      const int64_t first = (-begin + step - 1) / step;
+      if (first >= w.size[d] || begin + first * step >= size) return true;
+    }
+  }
+  return false;
+}
+
+// The maxima and their places by one kernel, where a card has x.
+std::optional<std::pair<Tensor, Tensor>> maxima_on_card(std::string_view op, const Tensor& x, const Windows& w) {
+  if (!takes_plane_windows(x) || has_empty_window(op, x, w)) return {};
+  Dims counts;
+  for (int64_t d = 0; d < x.dim() - 2; ++d) counts.push_back(window_count(op, w, d, x.size(2 + d)));
+  const auto windows = plane_windows(w, spatial_sizes(x), counts);
+  return windows ? std::optional(max_in_windows(x, *windows)) : std::nullopt;
+}
+
 Dims all_but_two(const Tensor& x, std::string_view op) {
   if (x.dim() < 3) fail(op, "{} has no spatial dims", to_string(x.shape()));
   return spatial_places(x.dim() - 2, 2);
@@ -211,6 +239,9 @@ Tensor max_pool(const Tensor& x, const Windows& windows) {
   constexpr std::string_view op = "max_pool";
   Windows w = filled_windows(op, windows, spatial_dims(op, x), true);
   const Dims beyond = beyond_padding(op, x, w);
+  constexpr int64_t few = 1 << 20;  // so that two calls take longer than one that looks at all taps
+  if (!kernels_take(w, beyond) || (x.dim() == 5 && x.numel() < few))
+    if (const auto found = maxima_on_card(op, x, w)) return found->first;
   const bool kernels = is_floating(x.dtype());
   const Tensor y = kernels && kernels_take(w, beyond) ? x : padded_with(x, w, beyond, lowest_of(x.dtype()));
   if (kernels) return by_two_dims(y, w, max_pool2d);
@@ -249,25 +280,6 @@ std::optional<std::vector<WindowLine>> lines_of_windows(std::string_view op, con
 
 Tensor elements_at(const Tensor& x, const Tensor& places) {
   return reshape(gather(flatten(x, 2), 2, flatten(places, 2)), places.shape());
-}
-
-bool takes_plane_windows(const Tensor& x) { return x.device().is_card() && is_floating(x.dtype()) && !is_capturing(); }
-Dims spatial_sizes(const Tensor& x) {
-  Dims sizes;
-  for (int64_t d = 2; d < x.dim(); ++d) sizes.push_back(x.size(d));
-  return sizes;
-}
-// Whether a window lies in the padding alone: only those can that do not begin on an element.
-bool has_empty_window(std::string_view op, const Tensor& x, const Windows& w) {
-  for (int64_t d = 0; d < x.dim() - 2; ++d) {
-    const int64_t size = x.size(2 + d), step = w.dilation[d], count = window_count(op, w, d, size);
-    if ((count - 1) * w.stride[d] - w.low[d] >= size) return true;
-    for (int64_t begin = -w.low[d], i = 0; begin < 0 && i < count; begin += w.stride[d], ++i) {
-      const int64_t first = (-begin + step - 1) / step;
-      if (first >= w.size[d] || begin + first * step >= size) return true;
-    }
-  }
-  return false;
 }
 
 // Of x [n, c, h, w], by the kernel, which says which tap of its window each maximum is.
@@ -331,11 +343,7 @@ std::pair<Tensor, Tensor> max_pool_with_indices(const Tensor& x, const Windows& 
     const Tensor places = places_of_largest(x, *lines);
     return {elements_at(x, places), places};
   }
-  if (takes_plane_windows(x) && !has_empty_window(op, x, w)) {
-    Dims counts;
-    for (int64_t d = 0; d < spatial; ++d) counts.push_back(window_count(op, w, d, x.size(2 + d)));
-    if (const auto known = plane_windows(w, spatial_sizes(x), counts)) return max_in_windows(x, *known);
-  }
+  if (const auto found = maxima_on_card(op, x, w)) return *found;
   Windows whole = w;
   const Tensor padded = padded_with(x.detach(), whole, beyond_padding(op, x, w), lowest_of(x.dtype()));
   const Tensor taps = argmax(flatten(whole_windows(padded, whole), 2 + spatial), -1);

@@ -49,6 +49,8 @@ TEST_F(GpuPlanes, MaximaAndTheirPlaces) {
     }
   const Windows deep{.size = {2, 3, 2}, .stride = {2, 2, 1}, .low = {0, 1, 1}, .high = {0, 1, 1}};
   check([&](const Tensor& t) { return max_pool_with_indices(t, deep).first; }, different({2, 3, 5, 7, 6}), Float32);
+  check([&](const Tensor& t) { return max_pool(t, deep); }, different({2, 3, 5, 7, 6}), Float32);
+  check([&](const Tensor& t) { return max_pool(t, all[3]); }, different({2, 3, 13, 19}), Float16);
   const Windows line{.size = {64}, .stride = {5}};
   check([&](const Tensor& t) { return max_pool_with_indices(t, line).first; }, different({3, 5, 311}), Float32);
 }
