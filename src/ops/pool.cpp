@@ -240,7 +240,7 @@ Tensor max_pool(const Tensor& x, const Windows& windows) {
   Windows w = filled_windows(op, windows, spatial_dims(op, x), true);
   const Dims beyond = beyond_padding(op, x, w);
   constexpr int64_t few = 1 << 20;  // so that two calls take longer than one that looks at all taps
-  if (!kernels_take(w, beyond) || (x.dim() == 5 && x.numel() < few))
+  if (takes_plane_windows(x) && (!kernels_take(w, beyond) || (x.dim() == 5 && x.numel() < few)))
     if (const auto found = maxima_on_card(op, x, w)) return found->first;
   const bool kernels = is_floating(x.dtype());
   const Tensor y = kernels && kernels_take(w, beyond) ? x : padded_with(x, w, beyond, lowest_of(x.dtype()));
