@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "kernels/gpu/rtc/rtc.h"
+#include "kernels/shared/arguments.h"
 #include "kernels/shared/map_calls.h"
 #include "kernels/shared/tables.h"
 #include "tile/arch/gpu/map_graph_args.h"

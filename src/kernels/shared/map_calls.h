@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 
+#include "core/kernel.h"
 #include "core/op.h"
 #include "kernels/args/elementwise.h"
 
