@@ -34,7 +34,7 @@ class Group {
   int size() const;
   /// Those ranks of this group that give the same color, in their order. Every rank of this group calls it.
   Group split(int color) const;
-  /// How its ranks exchange bytes of the host, such as "neighbours".
+  /// How its ranks exchange bytes of the host: "neighbours" share memory, "tcp" does not.
   std::string_view engine() const;
   /// The same of tensors on a device: "nccl", or the former and why. Known after the first collective of one.
   std::string engine(Device device) const;
@@ -48,16 +48,17 @@ class Group {
 };
 
 struct WorldOptions {
-  double timeout = 1800;  ///< seconds after which a rank that waits ends the run
+  double timeout = 1800;    ///< seconds after which a rank that waits ends the run
+  std::string engine = {};  ///< "neighbours" or "tcp"; empty: the first one that can
 };
 
 /// All ranks. A process that nothing has launched is the only one.
 class World : public Group {
  public:
-  /// Joins those that `tessera launch` began. Throws Error where it cannot.
+  /// Joins those that `tessera launch`, torchrun, srun or mpirun began. Throws Error where it cannot.
   explicit World(const WorldOptions& options = {});
   /// The rank among those of this host, from 0.
-  int local_rank() const { return rank(); }
+  int local_rank() const;
   /// This rank's own: of a GPU the one so many behind it, around the end, as its place on the host says; the CPU as it
   /// is.
   Device device(Device first) const;

@@ -14,17 +14,20 @@ constexpr uint64_t kPage = 4096;
 
 }  // namespace
 
-Control::Control(SharedMemory memory, int ranks)
-    : memory_(std::move(memory)), is_crowded_(ranks > available_processors()) {}
+Control::Control(SharedMemory memory, int ranks_of_host)
+    : memory_(std::move(memory)), is_crowded_(ranks_of_host > available_processors()) {}
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-std::shared_ptr<Control> Control::create(int ranks) {
+std::shared_ptr<Control> Control::create(int ranks, const Hosts& hosts) {
   if (ranks < 1 || ranks > kMaxRanks) throw Error(fmt::format("dist: {} ranks are not 1 to {}", ranks, kMaxRanks));
-  std::shared_ptr<Control> out(new Control(SharedMemory::create(kMemory), ranks));
+  const int of_host = hosts.count > 0 ? hosts.count : ranks;
+  std::shared_ptr<Control> out(new Control(SharedMemory::create(kMemory), of_host));
+  out->block().hosts = hosts;
+  out->block().hosts.count = of_host;
   out->block().ranks = static_cast<uint32_t>(ranks);
   out->block().used = (sizeof(ControlBlock) + kPage - 1) / kPage * kPage;
   out->block().magic = ControlBlock::kMagic;
@@ -37,7 +40,8 @@ std::shared_ptr<Control> Control::join(int fd) {
   const auto& block = *reinterpret_cast<const ControlBlock*>(memory.data());
   const uint32_t ranks = block.ranks;
   if (block.magic != ControlBlock::kMagic || ranks > kMaxRanks) throw Error("dist: the launcher is of another version");
-  return std::shared_ptr<Control>(new Control(std::move(memory), static_cast<int>(ranks)));
+  const int of_host = block.hosts.count;
+  return std::shared_ptr<Control>(new Control(std::move(memory), of_host));
 }
 
 void Control::abort(const std::string& reason) {
@@ -65,24 +69,25 @@ void Control::charge(int other, uint8_t phase, int64_t ns) {
   place(other).kept_waiting[phase % kPhases].fetch_add(ns, std::memory_order_relaxed);
 }
 
+Control::Waiting::Waiting(const Control& control, int self, int other, int64_t began) : me_(control.place(self)) {
+  me_.since.store(began, std::memory_order_relaxed);
+  me_.waits_for.store(other + 1, std::memory_order_relaxed);
+}
+
+void Control::look(int64_t began, int self, int other) {
+  check();
+  const bool has_left = place(other).has_left != 0;
+  if (!has_left && static_cast<double>(now_ns() - began) * 1e-9 < timeout) return;
+  abort(has_left ? fmt::format("rank {} has ended, and rank {} waits for it", other, self)
+                 : fmt::format("rank {} has waited {:g} s for rank {}", self, timeout, other));
+  check();
+}
+
 void Control::wait(Counter& counter, uint32_t target, int self, int other) {
   if (counter.reached(target)) return;
-  Place& me = place(self);
   const int64_t began = now_ns();
-  me.since.store(began, std::memory_order_relaxed);
-  me.waits_for.store(other + 1, std::memory_order_relaxed);
-  struct Leave {
-    Place& me;
-    ~Leave() { me.waits_for.store(0, std::memory_order_relaxed); }
-  } leave{me};
-  counter.wait_for(target, is_crowded_, [&] {
-    check();
-    const bool has_left = place(other).has_left != 0;
-    if (!has_left && static_cast<double>(now_ns() - began) * 1e-9 < timeout) return;
-    abort(has_left ? fmt::format("rank {} has ended, and rank {} waits for it", other, self)
-                   : fmt::format("rank {} has waited {:g} s for rank {}", self, timeout, other));
-    check();
-  });
+  const Waiting waiting(*this, self, other, began);
+  counter.wait_for(target, is_crowded_, [&] { look(began, self, other); });
 }
 
 }  // namespace tessera::dist

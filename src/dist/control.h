@@ -8,15 +8,16 @@
 
 #include "dist/engine.h"
 #include "dist/shared_memory.h"
+#include "dist/wire.h"
 
 namespace tessera::dist {
 
 constexpr int kMaxRanks = 1024;
 constexpr int kPhases = 4;  ///< of Phase
 
-/// Where a rank is. Written by it, read by the launcher.
+/// Where a rank is. Written by it, read by the launcher; those of other hosts are as their launchers said last.
 struct alignas(64) Place {
-  std::atomic<int32_t> pid;
+  std::atomic<int32_t> pid;        ///< 0: of another host
   std::atomic<int32_t> waits_for;  ///< that rank and one; 0: for none
   std::atomic<int64_t> since;      ///< nanoseconds of the steady clock, while it waits
   std::atomic<uint64_t> calls;     ///< collectives that it began
@@ -24,14 +25,25 @@ struct alignas(64) Place {
   std::atomic<int64_t> step;       ///< of training
   std::atomic<uint8_t> phase;      ///< of training: a Phase
   std::atomic<uint8_t> has_left;   ///< it is done, and nobody need wait for it
+  std::atomic<uint8_t> process;    ///< of another host: a letter of /proc/PID/stat
+  std::atomic<uint16_t> port;      ///< at which it takes streams; 0: not yet
+  HostAddress address;             ///< written before the port
   /// Nanoseconds that others have waited for it, as the last to come, by its phase.
   std::atomic<int64_t> kept_waiting[kPhases];
 };
 
+/// What ranks of several hosts know from the beginning.
+struct Hosts {
+  int first = 0, count = 0;  ///< ranks of this host, which are neighbours; count 0: all
+  HostAddress hub{};         ///< where the hub is
+  Key key{};                 ///< of streams between ranks
+};
+
 /// The beginning of the memory that all ranks of a host share.
 struct ControlBlock {
-  static constexpr uint32_t kMagic = 0x7e55e4a1;
+  static constexpr uint32_t kMagic = 0x7e55e4a2;
   std::atomic<uint32_t> magic, ranks;
+  Hosts hosts;
   std::atomic<uint32_t> aborted;  ///< 1: somebody writes the reason, 2: it is there
   char reason[500];
   std::atomic<uint64_t> used;   ///< bytes of the memory, this block included
@@ -43,12 +55,14 @@ struct ControlBlock {
 class Control {
  public:
   /// A run of that many ranks in new memory.
-  static std::shared_ptr<Control> create(int ranks);
+  static std::shared_ptr<Control> create(int ranks, const Hosts& hosts = {});
   /// The run whose memory this process inherited as that descriptor. Throws Error if it is none.
   static std::shared_ptr<Control> join(int fd);
 
   int ranks() const { return static_cast<int>(block().ranks.load()); }
   Place& place(int rank) const { return block().places[rank]; }
+  const Hosts& hosts() const { return block().hosts; }
+  bool is_local(int rank) const { return rank >= hosts().first && rank < hosts().first + hosts().count; }
   /// Ends the run for everybody: whoever waits throws Aborted. The first reason stands.
   void abort(const std::string& reason);
   /// Empty while the run goes on.
@@ -62,15 +76,28 @@ class Control {
   const SharedMemory& memory() const { return memory_; }
   /// Waits until a rank's counter has come that far, as `self`. Throws Aborted, also after `timeout` seconds.
   void wait(Counter& counter, uint32_t target, int self, int other);
+  /// The same for what is waited for elsewhere, from time to time: `began` in now_ns().
+  void look(int64_t began, int self, int other);
+  /// Says that `self` waits for `other`, for a scope.
+  class Waiting {
+   public:
+    Waiting(const Control& control, int self, int other, int64_t began);
+    ~Waiting() { me_.waits_for.store(0, std::memory_order_relaxed); }
+    Waiting(const Waiting&) = delete;
+
+   private:
+    Place& me_;
+  };
   /// Notes that `self` has waited so long for `other`, which was then in that phase.
   void charge(int other, uint8_t phase, int64_t ns);
+  bool is_crowded() const { return is_crowded_; }
   double timeout = 1800;
 
  private:
-  Control(SharedMemory memory, int ranks);
+  Control(SharedMemory memory, int ranks_of_host);
   ControlBlock& block() const { return *reinterpret_cast<ControlBlock*>(memory_.data()); }
   SharedMemory memory_;
-  bool is_crowded_;  // more ranks than processors
+  bool is_crowded_;  // more ranks of this host than processors
 };
 
 int64_t now_ns();

@@ -4,30 +4,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 
+#include "dist/environment.h"
+#include "dist/hub.h"
 #include "dist/neighbours.h"
+#include "dist/tcp.h"
 
 namespace tessera::dist {
 namespace {
-
-int number(const char* variable, int least, int most) {
-  const char* const text = std::getenv(variable);
-  if (!text) throw Error(fmt::format("dist: {} is not set", variable));
-  int value = 0;
-  const char* const end = text + std::strlen(text);
-  const auto [last, code] = std::from_chars(text, end, value);
-  if (code != std::errc() || last != end || value < least || value > most)
-    throw Error(fmt::format("dist: {}={} is not a number from {} to {}", variable, text, least, most));
-  return value;
-}
 
 std::shared_ptr<Group::State> alone() {
   auto state = std::make_shared<Group::State>();
@@ -35,43 +26,109 @@ std::shared_ptr<Group::State> alone() {
   return state;
 }
 
-std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
-  if (!std::getenv(kMemoryVariable)) {
-    // Processes that do not know each other would each train all of it.
-    for (const char* variable : {kSizeVariable, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-      if (const char* size = std::getenv(variable); size && std::string_view(size) != "1")
-        throw Error(fmt::format(
-            "dist: {}={}, of a launcher that is not supported: start the program by `tessera launch`", variable, size));
-    return alone();
+/// This process's line to the other ranks where it has no launcher of ours, and the hub where it is rank 0. The line is
+/// cut first.
+struct OwnLine {
+  std::unique_ptr<Hub> hub;
+  std::unique_ptr<Uplink> uplink;
+  std::shared_ptr<Control> control;
+  ~OwnLine() {
+    if (!control) return;
+    control->place(control->hosts().first).has_left = 1;
+    uplink->ended(0, false, 1);
   }
+};
+
+std::shared_ptr<Group::State> join_others(const Launched& launched, const WorldOptions& options) {
+  constexpr double kJoin = 300;  // seconds
+  const Key key = key_of(launched.secret);
+  static OwnLine line;
+  if (launched.rank == 0)
+    line.hub = std::make_unique<Hub>(
+        HubOptions{.port = launched.rendezvous.port, .key = key, .hosts = launched.size, .join_timeout = kJoin});
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  Hello hello;
+  hello.host = launched.rank, hello.hosts = launched.size, hello.procs = 1;
+  hello.name = name;
+  line.uplink = std::make_unique<Uplink>(launched.rendezvous, key, hello, kJoin);
+  const std::optional<Begin> begin = line.uplink->wait_begin(2 * kJoin);
+  if (!begin) throw Error("dist: " + line.uplink->end().value_or(End{1, "nothing begins"}).why);
+  auto control = create_part(*begin, line.uplink->hub_address(), key);
+  control->timeout = options.timeout;
+  line.control = control;
+  line.uplink->attach(control, begin->generation);
+  auto state = make_world(std::move(control), launched.rank, options.engine);
+  state->local_rank = launched.local_rank;
+  return state;
+}
+
+std::shared_ptr<Group::State> join_launcher(const WorldOptions& options) {
+  auto control = Control::join(number_of_variable(kMemoryVariable, 0, 1 << 20));
+  control->timeout = options.timeout;
+  const int rank = number_of_variable(kRankVariable, 0, control->ranks() - 1);
+  if (number_of_variable(kSizeVariable, 1, kMaxRanks) != control->ranks())
+    throw Error(
+        fmt::format("dist: the launcher began {} ranks, and {} says otherwise", control->ranks(), kSizeVariable));
+  return make_world(std::move(control), rank, options.engine);
+}
+
+std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
   static std::mutex mutex;
   static std::shared_ptr<Group::State> joined;  // its memory is that of one member
   const std::lock_guard lock(mutex);
   if (joined) return joined;
-  auto control = Control::join(number(kMemoryVariable, 0, 1 << 20));
-  control->timeout = options.timeout;
-  const int rank = number(kRankVariable, 0, control->ranks() - 1);
-  if (number(kSizeVariable, 1, kMaxRanks) != control->ranks())
-    throw Error(
-        fmt::format("dist: the launcher began {} ranks, and {} says otherwise", control->ranks(), kSizeVariable));
-  return joined = make_world(std::move(control), rank);
+  if (std::getenv(kMemoryVariable)) return joined = join_launcher(options);
+  if (const std::optional<Launched> launched = launched_by_others()) return joined = join_others(*launched, options);
+  return alone();
+}
+
+// Of the first rank of a group: where its ranks meet, which it tells the others.
+uint64_t place_of_engine(const Group::State& state, bool share_memory) {
+  return share_memory ? Neighbours::allocate(*state.control, state.size()) : state.mesh->new_group();
+}
+
+void make_engine(Group::State& state, uint64_t place, bool share_memory) {
+  if (share_memory) state.engine = std::make_unique<Neighbours>(state.control, place, state.members, state.rank);
+  else state.engine = std::make_unique<Tcp>(state.control, state.mesh, place, state.members, state.rank);
+}
+
+// Whether an engine of that name can read the memory of all of them.
+bool share_memory(const Control& control, const std::vector<int>& members, const std::string& engine) {
+  return engine != "tcp" &&
+         std::all_of(members.begin(), members.end(), [&](int rank) { return control.is_local(rank); });
 }
 
 }  // namespace
 
 std::shared_ptr<Control> create_run(int ranks) {
-  std::shared_ptr<Control> control = Control::create(ranks);
+  Hosts hosts;
+  hosts.key = key_of(new_secret());
+  hosts.hub = kThisHost;
+  std::shared_ptr<Control> control = Control::create(ranks, hosts);
   if (ranks > 1) control->set_world(Neighbours::allocate(*control, ranks));
   return control;
 }
 
-std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank) {
+std::shared_ptr<Control> create_part(const Begin& begin, const HostAddress& hub, const Key& key) {
+  std::shared_ptr<Control> control = Control::create(begin.ranks, {begin.first, begin.procs, hub, key});
+  if (begin.procs == begin.ranks && begin.ranks > 1) control->set_world(Neighbours::allocate(*control, begin.ranks));
+  return control;
+}
+
+std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const std::string& engine) {
   auto state = std::make_shared<Group::State>();
   for (int r = 0; r < control->ranks(); ++r) state->members.push_back(r);
   state->rank = rank;
+  state->local_rank = rank - control->hosts().first;
+  state->asked_engine = engine;
   control->place(rank).pid = static_cast<int32_t>(getpid());
-  if (state->size() > 1) state->engine = std::make_unique<Neighbours>(control, control->world(), state->members, rank);
   state->control = std::move(control);
+  if (state->size() == 1) return state;
+  const bool shares = share_memory(*state->control, state->members, engine);
+  if (!shares && engine == "neighbours") throw Error("dist: ranks of several hosts are no neighbours");
+  if (!shares) state->mesh = std::make_shared<Mesh>(state->control, rank);
+  make_engine(*state, shares ? state->control->world() : 0, shares);
   return state;
 }
 
@@ -139,16 +196,17 @@ Group Group::split(int color) const {
     state->members.push_back(state_->members[r]);
   }
   state->control = state_->control;
+  state->mesh = state_->mesh;
+  state->asked_engine = state_->asked_engine;
+  const bool shares = share_memory(*state->control, state->members, state_->asked_engine);
   const bool is_first = first == rank() && state->size() > 1;
-  const std::vector<int64_t> places =
-      of_all(is_first ? static_cast<int64_t>(Neighbours::allocate(*state->control, state->size())) : 0);
-  if (state->size() > 1)
-    state->engine =
-        std::make_unique<Neighbours>(state->control, static_cast<uint64_t>(places[first]), state->members, state->rank);
+  const std::vector<int64_t> places = of_all(is_first ? static_cast<int64_t>(place_of_engine(*state, shares)) : 0);
+  if (state->size() > 1) make_engine(*state, static_cast<uint64_t>(places[first]), shares);
   return Group(std::move(state));
 }
 
 World::World(const WorldOptions& options) : Group(join_world(options)) {}
+int World::local_rank() const { return state_->local_rank; }
 
 InPhase::InPhase(const Group& group, Phase phase) : phase_(nullptr) {
   const Group::State& state = group.state();
@@ -172,7 +230,7 @@ void run_ranks(int size, const std::function<void(const World&)>& body, const Wo
   std::exception_ptr failure, aborted;
   const auto rank = [&](int r) {
     try {
-      body(World(make_world(control, r)));
+      body(World(make_world(control, r, options.engine)));
     } catch (const Aborted&) {
       const std::lock_guard lock(mutex);
       aborted = std::current_exception();

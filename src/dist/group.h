@@ -7,6 +7,7 @@
 
 #include "dist/control.h"
 #include "dist/engine.h"
+#include "dist/mesh.h"
 
 namespace tessera::dist {
 
@@ -14,6 +15,9 @@ struct Group::State {
   std::shared_ptr<Control> control;  ///< null where this rank is alone
   std::vector<int> members;          ///< ranks of the run
   int rank = 0;
+  int local_rank = 0;
+  std::string asked_engine;        ///< by its name; empty: the first one that can
+  std::shared_ptr<Mesh> mesh;      ///< null where all ranks of the run share memory
   std::unique_ptr<Engine> engine;  ///< of tensors of the host; null where the group has one rank
   /// What moves tensors from device to device, or why nothing does and their bytes go through the host.
   struct OnDevice {
@@ -38,12 +42,9 @@ struct Group::State {
 
 /// A run of that many ranks on this host.
 std::shared_ptr<Control> create_run(int ranks);
-/// All ranks of it, as one of them.
-std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank);
-
-/// The variables by which a launcher tells a process its place.
-constexpr const char* kMemoryVariable = "TESSERA_WORLD_MEMORY";  // a file descriptor
-constexpr const char* kRankVariable = "RANK";
-constexpr const char* kSizeVariable = "WORLD_SIZE";
+/// A part of a run, whose other ranks are on other hosts.
+std::shared_ptr<Control> create_part(const Begin& begin, const HostAddress& hub, const Key& key);
+/// All ranks of it, as one of them. `engine`: its name; empty: the first one that can.
+std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const std::string& engine);
 
 }  // namespace tessera::dist

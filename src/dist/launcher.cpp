@@ -1,33 +1,33 @@
 #include "dist/launcher.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <poll.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <ctime>
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "core/util/processors.h"
+#include "dist/environment.h"
 #include "dist/group.h"
+#include "dist/hub.h"
+#include "dist/remote_hosts.h"
 #include "dist/waiting_ranks.h"
-
-extern char** environ;
 
 namespace tessera::dist {
 namespace {
 
-constexpr int kLook = 200;  // milliseconds between looks at who waits
+constexpr double kLook = 0.2;  // seconds between looks at who waits
 
 double seconds() { return static_cast<double>(now_ns()) * 1e-9; }
 
@@ -61,45 +61,6 @@ class Signals {
   sigset_t before_;
 };
 
-/// A pipe that is read line by line.
-struct Lines {
-  int fd = -1;
-  std::string rest;
-  bool has_error = false;  // a line that says so
-
-  /// Gives whole lines to `fn`; closes at the end.
-  template <class Fn>
-  void read_some(const Fn& fn) {
-    char buffer[1 << 14];
-    for (;;) {
-      const ssize_t n = read(fd, buffer, sizeof buffer);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return;  // nothing more for now
-      if (n == 0) break;
-      rest.append(buffer, static_cast<size_t>(n));
-      size_t begin = 0;
-      for (size_t end; (end = rest.find('\n', begin)) != std::string::npos; begin = end + 1)
-        give(rest.substr(begin, end - begin), fn);
-      rest.erase(0, begin);
-    }
-    if (!rest.empty()) give(std::exchange(rest, {}), fn);
-    close(std::exchange(fd, -1));
-  }
-
- private:
-  template <class Fn>
-  void give(const std::string& line, const Fn& fn) {
-    has_error |= line.starts_with("error:");
-    fn(line);
-  }
-};
-
-struct Process {
-  pid_t pid = -1;
-  Lines out, err;
-  std::optional<int> status;  // of waitpid
-};
-
 std::string how_it_ended(int rank, int status) {
   if (WIFEXITED(status)) return fmt::format("rank {} ended with exit code {}", rank, WEXITSTATUS(status));
   const int number = WTERMSIG(status);
@@ -112,20 +73,42 @@ int threads_of_rank(const LaunchOptions& options) {
   return options.threads > 0 ? options.threads : std::max(1, available_processors() / options.procs);
 }
 
+std::string name_of_this_host() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
-/// All ranks, from their beginning to their end.
+/// Which ranks of a run begin here.
+struct Part {
+  int ranks, first, procs;
+};
+
+/// All ranks of this host, from their beginning to their end.
 class Run {
  public:
-  Run(const LaunchOptions& options, const Signals& signals, int restart, std::string began)
+  /// `uplink` and `remotes` are null where there is no other host.
+  Run(const LaunchOptions& options, const Signals& signals, std::shared_ptr<Control> control, const Part& part,
+      int restart, std::string began, Uplink* uplink, RemoteHosts* remotes)
       : options_(options),
         signals_(signals),
         launched_(std::move(began)),
-        control_(create_run(options.procs)),
+        control_(std::move(control)),
+        part_(part),
+        uplink_(uplink),
+        remotes_(remotes),
         watch_(*control_, options.patience),
-        ranks_(static_cast<size_t>(options.procs)) {
+        ranks_(static_cast<size_t>(part.procs)) {
     control_->memory().inherit();
-    for (int r = 0; r < options.procs; ++r) begin(r, restart);
+    for (int r = 0; r < part.procs; ++r) {
+      Process& p = ranks_[static_cast<size_t>(r)];
+      p.begin(options.command, environment_of(r, restart), "", [&] {
+        if (options_.pins) pin(r);
+      });
+      control_->place(part.first + r).pid = static_cast<int32_t>(p.pid);
+    }
   }
   ~Run() {
     for (Process& p : ranks_)
@@ -136,49 +119,19 @@ class Run {
   /// The code of the run.
   int wait() {
     while (living() > 0 || any_open()) step();
-    if (first_failure_ < 0)
+    if (first_failure_ < 0 && leads())
       for (const std::string& line : waiting_table(*control_, seconds() - began_)) say("note: " + line);
     if (first_failure_ < 0) return 0;
-    for (const Process& p : ranks_) was_said_ |= p.err.has_error;
+    for (const Process& p : ranks_) was_said_ |= !p.err.error.empty();
     if (!was_said_ && !interrupted_) say("error: " + control_->abort_reason());
     return interrupted_ ? 128 + interrupted_ : code_;
   }
   bool was_interrupted() const { return interrupted_ != 0; }
+  /// The rank of this host whose failure ended the run; -1: none.
+  int culprit() const { return culprit_; }
 
  private:
-  void begin(int r, int restart) {
-    Process& p = ranks_[static_cast<size_t>(r)];
-    int out[2], err[2];
-    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) throw failure("pipe");
-    p.out.fd = out[0], p.err.fd = err[0];
-    for (const int fd : {out[0], err[0]}) fcntl(fd, F_SETFL, O_NONBLOCK);
-    const std::vector<std::string> environment = environment_of(r, restart);
-    std::vector<char*> arguments, variables;
-    for (const std::string& a : options_.command) arguments.push_back(const_cast<char*>(a.c_str()));
-    for (const std::string& v : environment) variables.push_back(const_cast<char*>(v.c_str()));
-    arguments.push_back(nullptr), variables.push_back(nullptr);
-    const pid_t launcher = getpid();
-    p.pid = fork();
-    if (p.pid < 0) throw failure("fork");
-    if (p.pid == 0) become_rank(r, launcher, out[1], err[1], arguments.data(), variables.data());
-    control_->place(r).pid = static_cast<int32_t>(p.pid);
-    close(out[1]), close(err[1]);
-  }
-
-  [[noreturn]] void become_rank(int r, pid_t launcher, int out, int err, char** arguments, char** variables) const {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives its launcher
-    if (getppid() != launcher) _exit(1);
-    setpgid(0, 0);  // a terminal's Ctrl-C comes from the launcher alone, once
-    const int none = open("/dev/null", O_RDONLY);
-    dup2(none, 0), dup2(out, 1), dup2(err, 2);
-    if (options_.pins) pin(r);
-    sigset_t no_signals;
-    sigemptyset(&no_signals);
-    sigprocmask(SIG_SETMASK, &no_signals, nullptr);
-    execvpe(arguments[0], arguments, variables);
-    dprintf(2, "error: cannot run %s: %s\n", arguments[0], std::strerror(errno));
-    _exit(127);
-  }
+  bool leads() const { return part_.first == 0; }
 
   void pin(int r) const {
     cpu_set_t all, own;
@@ -195,10 +148,13 @@ class Run {
 
   std::vector<std::string> environment_of(int r, int restart) const {
     std::map<std::string, std::string> all;
-    for (char** v = environ; *v; ++v)
-      if (const char* end = std::strchr(*v, '=')) all[std::string(*v, static_cast<size_t>(end - *v))] = end + 1;
-    all[kRankVariable] = all["LOCAL_RANK"] = std::to_string(r);
-    all[kSizeVariable] = all["LOCAL_WORLD_SIZE"] = std::to_string(options_.procs);
+    for (const std::string& v : environment())
+      if (const size_t end = v.find('='); end != std::string::npos) all[v.substr(0, end)] = v.substr(end + 1);
+    all.erase(kSecretVariable);  // ranks find it in the memory
+    all[kRankVariable] = std::to_string(part_.first + r);
+    all["LOCAL_RANK"] = std::to_string(r);
+    all[kSizeVariable] = std::to_string(part_.ranks);
+    all["LOCAL_WORLD_SIZE"] = std::to_string(part_.procs);
     all[kMemoryVariable] = std::to_string(control_->memory().fd());
     all["TESSERA_RESTART"] = std::to_string(restart);
     all["TESSERA_LAUNCHED"] = launched_;  // seconds since 1970: what is older is of another run
@@ -215,30 +171,33 @@ class Run {
     return n;
   }
   bool any_open() const {
-    for (const Process& p : ranks_)
-      if (p.out.fd >= 0 || p.err.fd >= 0) return true;
-    return false;
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const Process& p) { return p.is_open(); });
   }
 
   void step() {
-    std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}};
+    std::vector<int> fds{signals_.fd()};
     for (const Process& p : ranks_)
       for (const int fd : {p.out.fd, p.err.fd})
-        if (fd >= 0) fds.push_back({fd, POLLIN, 0});
-    poll(fds.data(), fds.size(), kLook);
+        if (fd >= 0) fds.push_back(fd);
+    if (uplink_) fds.push_back(uplink_->fd());
+    if (remotes_) remotes_->add_to(fds);
+    wait_readable(fds, kLook);
     read_lines();
     while (const int signal = signals_.next())
-      if (signal != SIGCHLD) pass_on(signal);
+      if (signal != SIGCHLD) pass_on(signal, true);
+    while (const int signal = uplink_ ? uplink_->next_interrupt() : 0) pass_on(signal, false);
     reap();
     if (living() == 0) close_abandoned();
-    if (ends_at_ == 0)
+    if (ends_at_ == 0 && leads())
       for (const std::string& line : watch_.look()) say("note: " + line);
+    if (ends_at_ == 0 && uplink_ && !control_->abort_reason().empty()) ends_at_ = seconds() + options_.grace;
     end_late_ones();
   }
 
   void read_lines() {
+    if (remotes_) remotes_->read(true);
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      const std::string label = ranks_.size() > 1 ? fmt::format("[{}] ", r) : "";
+      const std::string label = part_.ranks > 1 ? fmt::format("[{}] ", part_.first + static_cast<int>(r)) : "";
       Process& p = ranks_[r];
       if (p.out.fd >= 0) p.out.read_some([&](const std::string& line) { options_.print(label + line, false); });
       if (p.err.fd >= 0)
@@ -252,31 +211,21 @@ class Run {
   // What children of ranks that have ended keep open is not waited for.
   void close_abandoned() {
     read_lines();
-    for (Process& p : ranks_)
-      for (Lines* lines : {&p.out, &p.err})
-        if (lines->fd >= 0) close(std::exchange(lines->fd, -1));
+    for (Process& p : ranks_) p.out.close(), p.err.close();
   }
 
-  void pass_on(int signal) {
+  void pass_on(int signal, bool is_ours) {
     const bool again = std::exchange(interrupted_, signal) != 0;
+    if (uplink_ && is_ours) uplink_->interrupt(signal);
     if (again) control_->abort("the run was interrupted twice");
-    for (const Process& p : ranks_)
-      if (!p.status) kill(p.pid, again ? SIGKILL : signal), kill(p.pid, SIGCONT);
+    for (const Process& p : ranks_) p.signal(again ? SIGKILL : signal);
   }
 
   void reap() {
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      Process& p = ranks_[r];
-      int status = 0;
-      siginfo_t ended{};
-      if (p.status || waitid(P_PID, static_cast<id_t>(p.pid), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-          !ended.si_pid)
-        continue;
-      kill(-p.pid, SIGKILL);  // what it has begun and left
-      waitpid(p.pid, &status, 0);
-      p.status = status;
-      control_->place(static_cast<int>(r)).has_left = 1;
-      if (status != 0) failed(static_cast<int>(r), status);
+      if (!ranks_[r].reap()) continue;
+      if (*ranks_[r].status != 0) failed(static_cast<int>(r), *ranks_[r].status);
+      control_->place(part_.first + static_cast<int>(r)).has_left = 1;  // who waits for it reads first why it failed
     }
   }
 
@@ -284,12 +233,18 @@ class Run {
     if (first_failure_ >= 0) return;
     first_failure_ = r;
     code_ = code_of(status);
-    const std::string what = how_it_ended(r, status);
     read_lines();
-    const bool speaks_for_itself = WIFEXITED(status) && ranks_[static_cast<size_t>(r)].err.has_error;
-    if (control_->abort_reason().empty() && !speaks_for_itself && !interrupted_) {
-      say("error: " + what);
-      was_said_ = true;
+    const std::string error = ranks_[static_cast<size_t>(r)].err.error;
+    const bool speaks_for_itself = WIFEXITED(status) && !error.empty();
+    std::string what = how_it_ended(part_.first + r, status);
+    if (uplink_) what += fmt::format(", on host {} ({})", options_.node_rank, name_of_this_host());
+    if (uplink_ && speaks_for_itself) what += ": " + error.substr(error.find(':') + 2);
+    if (control_->abort_reason().empty()) {
+      culprit_ = r;
+      if (!speaks_for_itself && !interrupted_) {
+        say("error: " + what);
+        was_said_ = true;
+      }
     }
     control_->abort(what);
     ends_at_ = seconds() + options_.grace;
@@ -300,8 +255,7 @@ class Run {
     if (ends_at_ == 0 || seconds() < ends_at_) return;
     const int signal = std::exchange(asked_, true) ? SIGKILL : SIGTERM;
     ends_at_ = seconds() + options_.grace;
-    for (const Process& p : ranks_)
-      if (!p.status) kill(p.pid, signal), kill(p.pid, SIGCONT);
+    for (const Process& p : ranks_) p.signal(signal);
   }
 
   void say(const std::string& line) { options_.print(line, true); }
@@ -310,31 +264,159 @@ class Run {
   const Signals& signals_;
   std::string launched_;
   std::shared_ptr<Control> control_;
+  Part part_;
+  Uplink* uplink_;
+  RemoteHosts* remotes_;
   WaitingRanks watch_;
   std::vector<Process> ranks_;
-  int first_failure_ = -1, code_ = 0, interrupted_ = 0;
+  int first_failure_ = -1, code_ = 0, interrupted_ = 0, culprit_ = -1;
   bool was_said_ = false, asked_ = false;
   std::set<std::string> errors_;
   double began_ = seconds();
   double ends_at_ = 0;  // when ranks of an ended run are made to end
 };
 
+/// Leaves out a rank that cannot come back: one that ended two runs in a row.
+class Survivors {
+ public:
+  explicit Survivors(int procs) : procs_(procs) {}
+  /// How many begin next, after that rank of this host ended the run; -1: none of them.
+  int after(int culprit) {
+    const bool again = culprit >= 0 && culprit == last_;
+    last_ = again ? -1 : culprit;
+    return procs_ -= again;
+  }
+
+ private:
+  int procs_, last_ = -1;
+};
+
+int launch_here(const LaunchOptions& options, const Signals& signals, const std::string& began) {
+  int procs = options.procs;
+  Survivors survivors(procs);
+  for (int restart = 0;; ++restart) {
+    Run run(options, signals, create_run(procs), {procs, 0, procs}, restart, began, nullptr, nullptr);
+    const int code = run.wait();
+    if (code == 0 || code == kBadUsage || run.was_interrupted() || restart >= options.max_restarts) return code;
+    if (const int next = survivors.after(run.culprit());
+        next >= std::max(options.min_procs, 1) && options.min_procs > 0)
+      procs = next;
+    options.print(
+        fmt::format("note: all ranks begin anew{}, {} of {} times",
+                    procs < options.procs ? fmt::format(" as {}", procs) : "", restart + 1, options.max_restarts),
+        true);
+  }
+}
+
+std::string secret_of(const LaunchOptions& options) {
+  if (!options.hosts.empty()) return new_secret();
+  const char* const secret = std::getenv(kSecretVariable);
+  if (!secret || !*secret)
+    throw Error(fmt::format("launch: several hosts need a secret: set {} to the same on each", kSecretVariable));
+  return secret;
+}
+
+// Until all hosts are there and the ranks begin; none: the run is over.
+std::optional<Begin> wait_begin(Uplink& uplink, RemoteHosts& remotes, const Signals& signals, bool is_first) {
+  for (;;) {
+    if (const std::optional<Begin> begin = uplink.wait_begin(kLook)) return begin;
+    if (uplink.end()) return {};
+    remotes.read(!is_first);
+    if (is_first) remotes.check();
+    while (const int signal = signals.next())
+      if (signal != SIGCHLD) throw Error("launch: interrupted before all hosts had come");
+  }
+}
+
+int launch_on_hosts(LaunchOptions options, const Signals& signals, const std::string& began) {
+  const std::string secret = secret_of(options);
+  const Key key = key_of(secret);
+  Rendezvous at{options.hosts.empty() ? "" : options.hosts[0].name, 0};
+  if (!options.rendezvous.empty()) at = parse_rendezvous(options.rendezvous);
+  if (!options.hosts.empty())
+    options.nodes = static_cast<int>(options.hosts.size()), options.procs = options.hosts[0].slots;
+  std::optional<Hub> hub;
+  if (options.node_rank == 0)
+    hub.emplace(HubOptions{at.port, key, options.nodes, options.max_restarts, options.min_procs, options.join_timeout});
+  if (hub) at.port = hub->port();
+  RemoteHosts remotes(options, fmt::format("{}:{}", at.host, at.port), secret);
+  Hello hello;
+  hello.host = options.node_rank, hello.hosts = options.nodes, hello.procs = options.procs;
+  hello.name = name_of_this_host();
+  Uplink uplink(hub ? Rendezvous{"127.0.0.1", at.port} : at, key, hello, options.join_timeout);
+  Survivors survivors(options.procs);
+  int code = 0;
+  for (bool is_first = true;; is_first = false) {
+    const std::optional<Begin> begin = wait_begin(uplink, remotes, signals, is_first);
+    if (!begin) break;
+    if (!is_first)
+      options.print(fmt::format("note: all ranks begin anew as {}, the {}. time", begin->ranks, begin->generation),
+                    true);
+    const auto control = create_part(*begin, uplink.hub_address(), key);
+    uplink.attach(control, begin->generation);
+    Run run(options, signals, control, {begin->ranks, begin->first, begin->procs}, static_cast<int>(begin->generation),
+            began, &uplink, &remotes);
+    code = run.wait();
+    const int next = survivors.after(run.culprit());
+    uplink.ended(code, run.was_interrupted(), options.min_procs > 0 ? next : begin->procs);
+  }
+  remotes.wait();
+  const End end = *uplink.end();
+  if (!end.why.empty()) throw Error("launch: " + end.why);
+  return end.code ? end.code : code;
+}
+
+HostSlots checked_host(const std::string& name, int slots, const std::string& line) {
+  if (name.empty() || name.front() == '-' || name.find_first_of(" \t'\"\\") != std::string::npos || slots < 1)
+    throw Error(fmt::format("launch: \"{}\" names no host", line));
+  return {name, slots};
+}
+
 }  // namespace
+
+std::vector<HostSlots> parse_hosts(const std::string& list, int slots) {
+  std::vector<HostSlots> out;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string name = list.substr(begin, end - begin);
+    out.push_back(checked_host(name, slots, list));
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::vector<HostSlots> parse_hostfile(const std::string& text, int slots) {
+  std::vector<HostSlots> out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string name, rest;
+    int of_host = slots;
+    if (!(words >> name)) continue;
+    while (words >> rest) {
+      const char* const end = rest.data() + rest.size();
+      if (!rest.starts_with("slots=") || std::from_chars(rest.data() + 6, end, of_host).ptr != end || rest.size() == 6)
+        throw Error(fmt::format("launch: \"{}\" is no line such as \"host slots=4\"", line));
+    }
+    out.push_back(checked_host(name, of_host, line));
+  }
+  if (out.empty()) throw Error("launch: the list of hosts is empty");
+  return out;
+}
 
 int launch(const LaunchOptions& options) {
   if (options.command.empty()) throw Error("launch: there is no command");
   if (const int each = threads_of_rank(options); options.pins && each * options.procs > available_processors())
     throw Error(fmt::format("launch: {} ranks of {} threads are not pinned to {} processors", options.procs, each,
                             available_processors()));
+  if (options.nodes > 1 && options.rendezvous.empty())
+    throw Error("launch: several hosts meet somewhere: give --rendezvous HOST:PORT of the first one");
+  if (options.node_rank < 0 || options.node_rank >= options.nodes)
+    throw Error(fmt::format("launch: there is no host {} among {}", options.node_rank, options.nodes));
   const std::string began = std::to_string(std::time(nullptr));
   const Signals signals;
-  for (int restart = 0;; ++restart) {
-    Run run(options, signals, restart, began);
-    const int code = run.wait();
-    constexpr int kBadUsage = 2;
-    if (code == 0 || code == kBadUsage || run.was_interrupted() || restart >= options.max_restarts) return code;
-    options.print(fmt::format("note: all ranks begin anew, {} of {} times", restart + 1, options.max_restarts), true);
-  }
+  if (options.nodes > 1 || options.hosts.size() > 1) return launch_on_hosts(options, signals, began);
+  return launch_here(options, signals, began);
 }
 
 }  // namespace tessera::dist

@@ -9,13 +9,16 @@
 
 namespace tessera::dist {
 
-std::string state_of_process(int pid) {
+char letter_of_process(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
   std::getline(file, text);
   const size_t end = text.rfind(')');  // behind the name, which may hold anything
-  const char state = end == std::string::npos || end + 2 >= text.size() ? 'X' : text[end + 2];
-  switch (state) {
+  return end == std::string::npos || end + 2 >= text.size() ? 'X' : text[end + 2];
+}
+
+std::string_view state_of_process(char letter) {
+  switch (letter) {
     case 'T':
     case 't':
       return "is stopped";
@@ -110,9 +113,11 @@ std::string WaitingRanks::describe(const std::vector<int>& waiting, int cause) c
     return fmt::format("ranks wait for each other, and none will come: {}", fmt::join(circle, "; "));
   }
   const int64_t step = late.step.load();
-  return fmt::format("rank{} {} wait{} for rank {} in {}: it {}, after {} calls{}", waiting.size() > 1 ? "s" : "",
-                     fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause, call_of(waiting[0]),
-                     state_of_process(late.pid), late.calls.load(), step > 0 ? fmt::format(", in step {}", step) : "");
+  return fmt::format(
+      "rank{} {} wait{} for rank {} in {}: it {}, after {} calls{}", waiting.size() > 1 ? "s" : "",
+      fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause, call_of(waiting[0]),
+      state_of_process(late.pid > 0 ? letter_of_process(late.pid) : static_cast<char>(late.process.load())),
+      late.calls.load(), step > 0 ? fmt::format(", in step {}", step) : "");
 }
 
 }  // namespace tessera::dist

@@ -1,6 +1,7 @@
 // Who waits for whom in a run, seen from beside it.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dist/control.h"
@@ -26,7 +27,9 @@ class WaitingRanks {
 /// did meanwhile, and whether it was mostly the same one. Empty where it was little.
 std::vector<std::string> waiting_table(const Control& control, double seconds);
 
-/// What a process is doing, of its state in /proc: "is stopped", "computes", "sleeps", "is gone".
-std::string state_of_process(int pid);
+/// What a process is doing, as a letter of /proc/PID/stat; 'X' where there is none.
+char letter_of_process(int pid);
+/// The same in words: "is stopped", "computes", "sleeps", "is gone".
+std::string_view state_of_process(char letter);
 
 }  // namespace tessera::dist

@@ -10,7 +10,9 @@
 #include <fstream>
 #include <thread>
 
+#include "dist/environment.h"
 #include "dist/launcher.h"
+#include "dist/socket.h"
 #include "tessera/dist.h"
 #include "tessera/ops.h"
 
@@ -197,6 +199,110 @@ TEST(Launch, SaysWhoKeptOthersWaiting) {
   EXPECT_NE(ended.err[0].find("% of their time, mostly for rank 1"), std::string::npos) << ended.err[0];
   EXPECT_NE(ended.err[1].find("for rank 1: "), std::string::npos) << ended.err[1];
   EXPECT_NE(ended.err[1].find("while it was reading data"), std::string::npos) << ended.err[1];
+}
+
+// Launchers of two hosts, which are this one, and what each of them ended with.
+std::pair<Ended, Ended> run_two_hosts(LaunchOptions first, LaunchOptions second) {
+  setenv("TESSERA_SECRET", "of the test", 1);
+  first.nodes = second.nodes = 2;
+  second.node_rank = 1;
+  first.grace = second.grace = 0.3;
+  first.rendezvous = second.rendezvous = "127.0.0.1:" + std::to_string(Socket::listen(0).port());
+  Ended other;
+  std::thread thread([&] { other = run(second); });
+  Ended ended = run(first);
+  thread.join();
+  return {ended, other};
+}
+
+LaunchOptions ranks_that(const char* what) {
+  setenv("TESSERA_TEST_RANK", what, 1);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  return {.command = {self, "--gtest_filter=LaunchedRank.Does", "--gtest_brief=1"}, .procs = 2};
+}
+
+TEST(LaunchHosts, ProcessesAddUp) {
+  const auto [first, second] = run_two_hosts(ranks_that("add"), ranks_that("add"));
+  unsetenv("TESSERA_TEST_RANK");
+  EXPECT_EQ(first.code, 0);
+  EXPECT_EQ(second.code, 0);
+  EXPECT_TRUE(first.err.empty()) << first.err[0];
+}
+
+TEST(LaunchHosts, RanksKnowTheirPlaces) {
+  const LaunchOptions options{.command = {"/bin/sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE"}, .procs = 2};
+  auto [first, second] = run_two_hosts(options, options);
+  std::sort(second.out.begin(), second.out.end());
+  EXPECT_EQ(second.out, (std::vector<std::string>{"[2] 2 0 4", "[3] 3 1 4"}));
+}
+
+TEST(LaunchHosts, SayWhoWasKilledElsewhere) {
+  const LaunchOptions waits{.command = {"/bin/sh", "-c", "exec sleep 30"}, .procs = 2};
+  const LaunchOptions dies{.command = {"/bin/sh", "-c", "[ $RANK = 3 ] && kill -9 $$; exec sleep 30"}, .procs = 2};
+  const auto [first, second] = run_two_hosts(waits, dies);
+  EXPECT_EQ(first.code, 128 + SIGKILL);
+  ASSERT_EQ(first.err.size(), 1);
+  EXPECT_TRUE(first.says("error: rank 3 was ended by SIGKILL (out of memory?), on host 1")) << first.err[0];
+  EXPECT_LT(first.seconds, 3);
+}
+
+TEST(LaunchHosts, BeginAnew) {
+  LaunchOptions options{.command = {"/bin/sh", "-c", "[ $TESSERA_RESTART = 1 ] || [ $RANK != 3 ]"}, .procs = 2};
+  options.max_restarts = 2;
+  const auto [first, second] = run_two_hosts(options, options);
+  EXPECT_EQ(first.code, 0);
+  EXPECT_EQ(second.code, 0);
+  EXPECT_TRUE(first.says("all ranks begin anew as 4"));
+}
+
+TEST(LaunchHosts, RefuseWhatCannotBe) {
+  LaunchOptions options{.command = {"true"}};
+  options.nodes = 2;
+  EXPECT_THROW(run(options), Error);  // no rendezvous
+  setenv("TESSERA_SECRET", "of the test", 1);
+  const Socket taken = Socket::listen(0);
+  options.rendezvous = "127.0.0.1:" + std::to_string(taken.port());
+  try {
+    run(options);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.what(), "dist: port " + std::to_string(taken.port()) + " is in use");
+  }
+  unsetenv("TESSERA_SECRET");
+  EXPECT_THROW(run(options), Error);  // no secret
+}
+
+TEST(LaunchHosts, ReadListsOfHosts) {
+  const auto hosts = parse_hostfile("# ours\na slots=4\n\nb\n", 2);
+  ASSERT_EQ(hosts.size(), 2);
+  EXPECT_EQ(hosts[0].name, "a");
+  EXPECT_EQ(hosts[0].slots, 4);
+  EXPECT_EQ(hosts[1].slots, 2);
+  EXPECT_THROW(parse_hostfile("a slots=x", 1), Error);
+  EXPECT_THROW(parse_hosts("a,-oProxyCommand=x", 1), Error);
+  EXPECT_EQ(first_of_nodes("n[03-05,9]-x,m"), "n03-x");
+}
+
+TEST(LaunchHosts, AStrangerIsRefused) {
+  Door door(Socket::listen(0), key_of("a"));
+  std::string why;
+  std::thread stranger([&] {
+    try {
+      knock(kThisHost, door.port(), key_of("b"), {}, 5);
+    } catch (const Error& e) {
+      why = e.what();
+    }
+  });
+  bool entered = false;
+  for (int i = 0; i < 50; ++i) {
+    std::vector<int> fds;
+    door.add_to(fds);
+    wait_readable(fds, 0.02);
+    door.step([](const Hello&) {}, [&](Channel&&, const Hello&) { entered = true; });
+  }
+  stranger.join();
+  EXPECT_FALSE(entered);
+  EXPECT_NE(why.find("the secret is another one"), std::string::npos) << why;
 }
 
 TEST(Launch, PinsNeedProcessors) {

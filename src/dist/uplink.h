@@ -1,0 +1,48 @@
+// A host's line to the hub: a launcher's, or that of a rank which another launcher began.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dist/control.h"
+#include "dist/socket.h"
+
+namespace tessera::dist {
+
+/// Where the hub is.
+struct Rendezvous {
+  std::string host;
+  int port = 0;
+};
+/// Of "HOST:PORT", also "[::1]:80". Throws Error where it is none.
+Rendezvous parse_rendezvous(const std::string& text);
+
+class Uplink {
+ public:
+  /// Comes to the hub as the host that `hello` describes, and tries again until `seconds` are over. Throws Error.
+  Uplink(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds);
+  /// Says that all is done here, unless it was said.
+  ~Uplink();
+
+  /// Waits until the ranks begin, for the first time or anew, the run is over, or so many seconds.
+  std::optional<Begin> wait_begin(double seconds);
+  /// How the run has ended, if it has.
+  std::optional<End> end() const;
+  /// The run that goes on now: what the hub says gets into it, and the other way round.
+  void attach(std::shared_ptr<Control> control, uint32_t generation);
+  /// All ranks of this host have ended, and would begin anew as `procs`.
+  void ended(int code, bool was_interrupted, int procs);
+  /// A signal for all other hosts.
+  void interrupt(int signal);
+  /// One that came from another host; 0: none.
+  int next_interrupt();
+  /// Can be read when something has come.
+  int fd() const;
+  HostAddress hub_address() const;
+
+ private:
+  class Thread;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace tessera::dist
