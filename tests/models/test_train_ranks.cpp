@@ -12,18 +12,21 @@ namespace {
 using namespace models;
 
 // What rank 0 saw; all ranks have seen the same losses.
-TrainResult train_as(int ranks, const TrainOptions& o, int64_t stop_at = 0) {
+TrainResult train_as(int ranks, const TrainOptions& o, int64_t stop_at = 0, const dist::WorldOptions& options = {}) {
   TrainResult result;
   std::vector<std::vector<double>> all(static_cast<size_t>(ranks));
-  dist::run_ranks(ranks, [&](const dist::World& world) {
-    std::atomic<bool> stop = false;
-    TrainCallbacks callbacks;
-    callbacks.stop = &stop;
-    callbacks.on_step = [&](const StepInfo& s) { stop = world.rank() == ranks - 1 && s.step == stop_at; };
-    TrainResult mine = train_gpt(o, callbacks, &world);
-    all[static_cast<size_t>(world.rank())] = losses(mine);
-    if (world.rank() == 0) result = std::move(mine);
-  });
+  dist::run_ranks(
+      ranks,
+      [&](const dist::World& world) {
+        std::atomic<bool> stop = false;
+        TrainCallbacks callbacks;
+        callbacks.stop = &stop;
+        callbacks.on_step = [&](const StepInfo& s) { stop = world.rank() == ranks - 1 && s.step == stop_at; };
+        TrainResult mine = train_gpt(o, callbacks, &world);
+        all[static_cast<size_t>(world.rank())] = losses(mine);
+        if (world.rank() == 0) result = std::move(mine);
+      },
+      options);
   for (const std::vector<double>& one : all) EXPECT_EQ(one, losses(result));
   return result;
 }
@@ -42,6 +45,15 @@ TEST(TrainRanks, LossesAreThoseOfOneRank) {
       EXPECT_EQ(many.steps.back().grad_norm, one.steps.back().grad_norm);
     }
   }
+}
+
+TEST(TrainRanks, ShareNoMemory) {
+  TrainOptions o = tiny();
+  o.accumulate = 4;
+  o.steps = 6;
+  const TrainResult one = train_gpt(o), many = train_as(4, o, 0, {.engine = "tcp"});
+  EXPECT_EQ(losses(many), losses(one));
+  EXPECT_EQ(*many.val_loss, *one.val_loss);
 }
 
 TEST(TrainRanks, GoOnAsOtherNumbersOfRanks) {
