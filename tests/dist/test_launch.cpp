@@ -143,6 +143,16 @@ TEST(Launch, BeginsAnew) {
   EXPECT_TRUE(ended.says("all ranks begin anew, 2 of 3 times"));
 }
 
+TEST(Launch, GoesOnWithFewer) {
+  LaunchOptions options{.command = {"/bin/sh", "-c", "[ $RANK = 0 ] || exit 3"}, .procs = 2};
+  options.max_restarts = 3;
+  EXPECT_EQ(run(options).code, 3);
+  options.min_procs = 1;
+  const Ended ended = run(options);
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(ended.says("note: all ranks begin anew as 1, 2 of 3 times"));
+}
+
 TEST(Launch, ProcessesAddUp) {
   EXPECT_EQ(run_ranks_as("twice", 2).code, 0);
   for (const int procs : {2, 5}) {
