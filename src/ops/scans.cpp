@@ -105,9 +105,9 @@ struct ScanArgs {
 void scan_on_card(CardKernel& kernel, const ScanArgs& a, int64_t dim) {
   with_element_type(a.x.dtype(), [&]<class T>(T*) {
     const HostLines lines(a.x, dim);
-    const auto data = [](const Tensor& t) { return t.defined() ? t.data<T>() : static_cast<T*>(nullptr); };
+    const auto data = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; };
     const T *x = data(a.x), *y = data(a.y), *g = data(a.g);
-    int64_t* const places = a.places.defined() ? a.places.data<int64_t>() : nullptr;
+    auto* const places = a.places.defined() ? static_cast<int64_t*>(a.places.data_ptr()) : nullptr;
     const int64_t threads = lines.inner > 1 ? lines.outer * lines.inner : lines.outer * 32;
     kernel.launch(a.x, (threads + 255) / 256, x, y, g, data(a.out), places, lines.outer, lines.length, lines.inner,
                   static_cast<int>(a.backwards));
