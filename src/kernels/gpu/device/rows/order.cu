@@ -92,6 +92,11 @@ TESSERA_DEVICE S last_item() {
   if constexpr (sizeof(S) == 8) return ~0ull;
   else return {~0ull, 0x7fffffffffffffffll};
 }
+/// By fields: the compiler for AMD would choose between places in memory.
+TESSERA_DEVICE Item pick(bool first, const Item& a, const Item& b) {
+  return {first ? a.key : b.key, first ? a.index : b.index};
+}
+TESSERA_DEVICE u64 pick(bool first, u64 a, u64 b) { return first ? a : b; }
 TESSERA_DEVICE i64 index_of(const Item& item) { return item.index; }
 TESSERA_DEVICE i64 index_of(u64 item) { return static_cast<i64>(item & 0xffffffffu); }
 
@@ -104,8 +109,8 @@ TESSERA_DEVICE void compare_near(S (&items)[held], int first, int run) {
       if constexpr ((i & apart) == 0) {
         const S low = items[i], high = items[i + apart];
         const bool swaps = before(high, low) == (((first + i) & run) == 0);
-        items[i] = swaps ? high : low;
-        items[i + apart] = swaps ? low : high;
+        items[i] = pick(swaps, high, low);
+        items[i + apart] = pick(swaps, low, high);
       }
     });
   }
@@ -127,7 +132,7 @@ TESSERA_DEVICE void sort_items(S (&items)[held], int rank, int team, S* room) {
       }
       tile::unroll<held>([&](auto i) {
         const S other = far < team_lanes ? from_lane(items[i], far) : room[i * team + (rank ^ far)];
-        items[i] = before(other, items[i]) == keeps_first ? other : items[i];
+        items[i] = pick(before(other, items[i]) == keeps_first, other, items[i]);
       });
     }
     compare_near<held / 2>(items, rank * held, run);
@@ -154,8 +159,8 @@ void sort_short(const ShortLines work) {
   S items[held];
   tile::unroll<held>([&](auto i) {
     const i64 index = i64{i} * team + rank;
-    items[i] =
-        index < lines.length ? item_of<S>(lines, at[0] + index * lines.step[0], index, work.largest) : last_item<S>();
+    items[i] = last_item<S>();
+    if (index < lines.length) items[i] = item_of<S>(lines, at[0] + index * lines.step[0], index, work.largest);
   });
   sort_items(items, rank, team, reinterpret_cast<S*>(shared) + first * team * held);
   if (line >= lines.starts.total) return;
