@@ -2,24 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <utility>
 
 namespace tessera {
 namespace {
-
-bool has_compiler(DeviceType type) {
-  static const std::array<bool, kDeviceTypeCount> has = [] {
-    std::array<bool, kDeviceTypeCount> found{};
-    for (const DeviceType type : {DeviceType::CUDA, DeviceType::HIP}) try {
-        gpu::vendor_compiler(type);
-        found[static_cast<size_t>(type)] = true;
-      } catch (const Error&) {
-      }
-    return found;
-  }();
-  return has[static_cast<size_t>(type)];
-}
 
 std::string_view type_of(DType dtype) {
   switch (dtype) {
@@ -41,7 +27,7 @@ std::string_view type_of(DType dtype) {
 }  // namespace
 
 bool on_card(const Tensor& x) {
-  return x.device().is_gpu() && !x.device().meta && !is_capturing() && has_compiler(x.device().type);
+  return x.device().is_gpu() && !x.device().meta && !is_capturing() && gpu::has_compiler(x.device().type);
 }
 
 CardKernel::CardKernel(const char* name, std::string text) : name_(name), text_(std::move(text)) {

@@ -68,6 +68,16 @@ void running_extremes(const SomeLines& l, int64_t length, const T* x, T* values,
     }
 }
 
+// By a loop or a kernel that gives values and places.
+Chosen extremes_by(const Line& line, bool largest, const CustomForward& forward) {
+  const auto backward = [dim = line.dim](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    if (!grads[0].defined()) return Tensors(1);
+    return Tensors{scatter_add(zeros_like(in[0]), dim, out[1], grads[0])};
+  };
+  const Tensors out = custom_function(largest ? "cummax" : "cummin", {line.x}, forward, backward);
+  return {out[0], out[1]};
+}
+
 Chosen host_running_extreme(const Line& line, bool largest) {
   const int64_t dim = line.dim;
   const auto forward = [=](const Tensors& in) {
@@ -81,12 +91,7 @@ Chosen host_running_extreme(const Line& line, bool largest) {
     });
     return Tensors{values, places};
   };
-  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
-    if (!grads[0].defined()) return Tensors(1);
-    return Tensors{scatter_add(zeros_like(in[0]), dim, out[1], grads[0])};
-  };
-  const Tensors out = custom_function(largest ? "cummax" : "cummin", {line.x}, forward, backward);
-  return {out[0], out[1]};
+  return extremes_by(line, largest, forward);
 }
 
 // ---- the same by kernels
@@ -149,12 +154,7 @@ Chosen card_running_extreme(const Line& line, bool largest) {
     scan_on_card(largest ? cummax_kernel : cummin_kernel, {.x = x, .out = values, .places = places}, dim);
     return Tensors{values, places};
   };
-  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
-    if (!grads[0].defined()) return Tensors(1);
-    return Tensors{scatter_add(zeros_like(in[0]), dim, out[1], grads[0])};
-  };
-  const Tensors out = custom_function(largest ? "cummax" : "cummin", {line.x}, forward, backward);
-  return {out[0], out[1]};
+  return extremes_by(line, largest, forward);
 }
 
 Chosen running_extreme(std::string_view op, const Tensor& x, int64_t dim, bool largest) {
@@ -213,6 +213,15 @@ Tensor by_lines(const Tensor& like, int64_t dim, const Fn& fn) {
   return out;
 }
 
+// By loops or kernels: `slope` makes the gradient of x, the result and its gradient.
+Tensor cumprod_by(const Tensor& x, int64_t dim, const CustomForward& forward, const CustomForward& slope) {
+  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    if (grad_enabled()) return grad({composed_cumprod(in[0], dim)}, {in[0]}, grads, false, true);
+    return custom_function("cumprod_backward", {in[0], out[0], grads[0]}, slope, {});
+  };
+  return custom_function("cumprod", {x}, forward, backward)[0];
+}
+
 Tensor host_cumprod(const Tensor& x, int64_t dim) {
   const auto forward = [dim](const Tensors& in) {
     const Tensor from = contiguous(in[0]);
@@ -226,11 +235,7 @@ Tensor host_cumprod(const Tensor& x, int64_t dim) {
       gradients_of_products(l, length, from.data<T>(), y.data<T>(), g.data<T>(), dx);
     })};
   };
-  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
-    if (grad_enabled()) return grad({composed_cumprod(in[0], dim)}, {in[0]}, grads, false, true);
-    return custom_function("cumprod_backward", {in[0], out[0], grads[0]}, slope, {});
-  };
-  return custom_function("cumprod", {x}, forward, backward)[0];
+  return cumprod_by(x, dim, forward, slope);
 }
 
 CardKernel cumprod_kernel("cumprod", scan_kernel("cumprod", R"(
@@ -278,11 +283,7 @@ Tensor card_cumprod(const Tensor& x, int64_t dim) {
                  {.x = from, .y = contiguous(in[1]), .g = contiguous(in[2]), .out = dx, .backwards = true}, dim);
     return Tensors{dx};
   };
-  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
-    if (grad_enabled()) return grad({composed_cumprod(in[0], dim)}, {in[0]}, grads, false, true);
-    return custom_function("cumprod_backward", {in[0], out[0], grads[0]}, slope, {});
-  };
-  return custom_function("cumprod", {x}, forward, backward)[0];
+  return cumprod_by(x, dim, forward, slope);
 }
 
 CardKernel logcumsumexp_kernel("logcumsumexp", scan_kernel("logcumsumexp", R"(

@@ -168,21 +168,12 @@ MapGraphArgs map_args_of(const Call& call) {
   return args;
 }
 
-bool has_compiler(DeviceType type) {
-  try {
-    gpu::vendor_compiler(type);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 Reason is_compiled(const Call& call) {
   const Graph& graph = *map_graph_of(call.attrs).graph;
   if (call.out[0].dim() > MapGraphArgs::most_dims || call.in.size() + call.out.size() > MapGraphArgs::most_operands)
     return Reason::Shape;
   if (!program_of(graph)) return Reason::DType;
-  return has_compiler(call.out[0].device().type) ? Reason::Ok : Reason::Library;
+  return gpu::has_compiler(call.out[0].device().type) ? Reason::Ok : Reason::Library;
 }
 
 void plan_compiled(const Call& call, Plan& plan) {

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <array>
 
 #include <cstdlib>
 #include <filesystem>
@@ -199,6 +200,19 @@ std::string first_error(const std::string& log) {
     return place.empty() ? line.substr(colon + 2) : fmt::format("{}: {}", place, line.substr(colon + 2));
   }
   return "";
+}
+
+bool has_compiler(DeviceType type) {
+  static const std::array<bool, kDeviceTypeCount> has = [] {
+    std::array<bool, kDeviceTypeCount> found{};
+    for (const DeviceType type : {DeviceType::CUDA, DeviceType::HIP}) try {
+        vendor_compiler(type);
+        found[static_cast<size_t>(type)] = true;
+      } catch (const Error&) {
+      }
+    return found;
+  }();
+  return has[static_cast<size_t>(type)];
 }
 
 }  // namespace tessera::gpu

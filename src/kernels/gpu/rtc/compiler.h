@@ -28,6 +28,8 @@ class Compiler {
 /// NVRTC for CUDA, hipRTC for HIP: opened when it is first asked for, from the library that TESSERA_NVRTC or
 /// TESSERA_HIPRTC names, or from where it is usually installed. Throws Error where there is none.
 Compiler& vendor_compiler(DeviceType type);
+/// Whether there is one.
+bool has_compiler(DeviceType type);
 
 /// The first error in what a compiler said, as "file(line): message"; empty if there is none.
 std::string first_error(const std::string& log);
