@@ -9,6 +9,7 @@
 #include "ops/call_plan.h"
 #include "ops/op_table.h"
 #include "ops/schema.h"
+#include "tessera/dist.h"
 #include "tessera/ops.h"
 
 namespace tessera::app {
@@ -119,11 +120,30 @@ void explain_attention_backward(const Tensors& given, const Attrs& attrs, Device
                device, "");
 }
 
+// But for gather and scatter, which are operators, too.
+bool is_collective(const std::string& name) {
+  return name == "all_reduce" || name == "all_gather" || name == "reduce_scatter" || name == "broadcast" ||
+         name == "reduce" || name == "all_to_all" || name == "barrier";
+}
+
+// As a rank of those that were launched, or alone.
+void explain_collective(const ExplainOptions& options) {
+  const dist::World world;
+  Device device = options.target();
+  if (!device.meta) device = world.device(device);
+  if (world.size() > 1 && device.is_gpu() && !device.meta) dist::all_reduce(zeros({1}, Float32, device), world);
+  if (world.rank() > 0) return;
+  fmt::print("{} of {} rank{} on {}\n{}", options.op, world.size(), world.size() > 1 ? "s" : "", to_string(device),
+             dist::explain_engines(world, device));
+  if (world.size() == 1) fmt::print("   of several: tessera launch --procs 2 -- tessera explain {}\n", options.op);
+}
+
 void run(ExplainOptions& options) {
-  if (options.op.empty()) throw UsageError("explain: give an operator, or model and a name");
+  if (options.op.empty()) throw UsageError("explain: give an operator, a collective, or model and a name");
   options.apply();
   const Device device = options.target();
   options.attention.apply(device);
+  if (is_collective(options.op)) return explain_collective(options);
   for (const std::string& text : options.arguments)
     if (text.find('=') == text.npos) options.shapes.push_back(text);
     else options.attributes += (options.attributes.empty() ? "" : ", ") + text;

@@ -1,18 +1,24 @@
 // tessera launch: a command as several processes that work on one thing.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <climits>
 #include <cstdio>
+#include <filesystem>
 
 #include "command.h"
 #include "dist/launcher.h"
+#include "flight_record.h"
+#include "tessera/error.h"
 #include "tessera/io.h"
 
 namespace tessera::app {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct LaunchCommand : dist::LaunchOptions {
-  std::string host_list, host_file;
+  std::string host_list, host_file, record_file, reduction = "default";
   int instances = 0, cores = 0;
 
   // --ninstances and --ncores-per-instance in the words of the rest.
@@ -30,10 +36,24 @@ struct LaunchCommand : dist::LaunchOptions {
     if (!hosts.empty() && nodes > 1) throw UsageError("launch: --nodes is for hosts that ssh does not reach");
   }
 
+  void keep_record(const std::vector<dist::RankHistory>& ranks) const {
+    const std::string file =
+        record_file.empty() ? fmt::format("{}/tessera-{}.pt.trace.json", fs::temp_directory_path().string(), getpid())
+                            : record_file;
+    try {
+      write_flight_record(ranks, file);
+      print(fmt::format("note: the last collectives of each rank are in {}: tessera profile {}", file, file), true);
+    } catch (const Error& e) {
+      print(fmt::format("note: the last collectives of each rank were not kept: {}", e.what()), true);
+    }
+  }
+
   void run() {
     translate_instances();
     read_hosts();
     if (command.empty()) throw UsageError("launch: give a command behind --, such as: -- tessera train gpt ...");
+    ordered = reduction == "ordered";
+    on_failure = [this](const std::vector<dist::RankHistory>& ranks) { keep_record(ranks); };
     print = [](const std::string& line, bool is_error) {
       FILE* const out = is_error ? stderr : stdout;
       fmt::print(out, "{}\n", line);
@@ -76,6 +96,10 @@ void add_launch(Command app) {
       .with_default();
   command.option("--grace", c->grace, "seconds that the others have to end themselves after one failed")
       .range(0.1, 1e9)
+      .with_default();
+  command.option("--flight-record", c->record_file, "where a failed run's last collectives go; else a temporary file");
+  command.option("--reduction", c->reduction, "the order of sums on GPUs: NCCL's own, or ordered as on the host")
+      .one_of({"default", "ordered"})
       .with_default();
   command.option("command", c->command, "the command and its arguments, behind --").take_all();
   command.run([c] { c->run(); });

@@ -72,6 +72,10 @@ class World : public Group {
 /// first one that failed threw, and the others end.
 void run_ranks(int size, const std::function<void(const World&)>& body, const WorldOptions& options = {});
 
+/// Which engine moves tensors of that device, and why not the others: a line each, in the order in which they are
+/// tried. Of a GPU it is known after the first collective of its tensors.
+std::string explain_engines(const Group& group, Device device);
+
 // ---- collectives: tensors of any device and strides; shapes and dtypes are the same on all ranks, or Error ----------
 // All but send, recv and barrier are differentiable; backward then calls the reverse collective on all ranks.
 

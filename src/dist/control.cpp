@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kMemory = uint64_t{1} << 35;  // of addresses; pages are used once they are touched
 constexpr uint64_t kPage = 4096;
+constexpr uint64_t kOfRanks = (sizeof(ControlBlock) + kPage - 1) / kPage * kPage;  // behind the block
 
 }  // namespace
 
@@ -29,7 +30,8 @@ std::shared_ptr<Control> Control::create(int ranks, const Hosts& hosts) {
   out->block().hosts = hosts;
   out->block().hosts.count = of_host;
   out->block().ranks = static_cast<uint32_t>(ranks);
-  out->block().used = (sizeof(ControlBlock) + kPage - 1) / kPage * kPage;
+  const uint64_t of_ranks = static_cast<uint64_t>(ranks) * sizeof(OfRank);
+  out->block().used = kOfRanks + (of_ranks + kPage - 1) / kPage * kPage;
   out->block().magic = ControlBlock::kMagic;
   return out;
 }
@@ -63,6 +65,23 @@ uint64_t Control::allocate(uint64_t bytes) {
   const uint64_t at = block().used.fetch_add(bytes);
   if (at > kMemory || bytes > kMemory - at) throw Error("dist: no room for another group of ranks");
   return at;
+}
+
+Control::OfRank& Control::of_rank(int rank) const { return reinterpret_cast<OfRank*>(memory_.data() + kOfRanks)[rank]; }
+
+uint64_t CallLog::begin(const Call& call) {
+  Place& me = control_.place(self_);
+  me.kind.store(static_cast<uint8_t>(call.kind), std::memory_order_relaxed);
+  const bool is_message = call.kind == Call::Kind::Send || call.kind == Call::Kind::Recv;
+  CallRecord record{.number = me.calls.fetch_add(1, std::memory_order_relaxed) + 1,
+                    .began = now_ns(),
+                    .group = group_,
+                    .in_group = is_message ? 0 : calls_.fetch_add(1, std::memory_order_relaxed) + 1,
+                    .step = me.step.load(std::memory_order_relaxed),
+                    .ranks = ranks_,
+                    .call = call};
+  control_.recorder(self_).begin(record);
+  return record.number;
 }
 
 void Control::charge(int other, uint8_t phase, int64_t ns) {

@@ -3,11 +3,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 
 #include "dist/engine.h"
+#include "dist/flight_recorder.h"
 #include "dist/shared_memory.h"
+#include "dist/stack_trace.h"
 #include "dist/wire.h"
 
 namespace tessera::dist {
@@ -88,6 +91,9 @@ class Control {
    private:
     Place& me_;
   };
+  /// Of a rank of this host: its last collectives, and where it is if it was asked.
+  FlightRecorder& recorder(int rank) const { return of_rank(rank).recorder; }
+  StackTrace& stack(int rank) const { return of_rank(rank).stack; }
   /// Notes that `self` has waited so long for `other`, which was then in that phase.
   void charge(int other, uint8_t phase, int64_t ns);
   bool is_crowded() const { return is_crowded_; }
@@ -95,11 +101,51 @@ class Control {
 
  private:
   Control(SharedMemory memory, int ranks_of_host);
+  struct OfRank {
+    FlightRecorder recorder;
+    StackTrace stack;
+  };
+  OfRank& of_rank(int rank) const;
   ControlBlock& block() const { return *reinterpret_cast<ControlBlock*>(memory_.data()); }
   SharedMemory memory_;
   bool is_crowded_;  // more ranks of this host than processors
 };
 
 int64_t now_ns();
+
+/// What a rank says of the calls of one group: where it is, and what it called last.
+class CallLog {
+ public:
+  /// `group`: a number that the ranks of the group share and no other group of the host has.
+  CallLog(Control& control, int self, uint64_t group, int ranks)
+      : control_(control), self_(self), group_(group), ranks_(ranks) {}
+  /// Returns the call's number among those of the rank.
+  uint64_t begin(const Call& call);
+  void end(uint64_t number) const { control_.recorder(self_).end(number, now_ns()); }
+  /// A call from its beginning to the end of a scope, where nothing was thrown.
+  class Scope {
+   public:
+    Scope(CallLog& log, const Call& call) : log_(log), number_(log.begin(call)) {}
+    ~Scope() {
+      if (std::uncaught_exceptions() == thrown_) log_.end(number_);
+    }
+    Scope(const Scope&) = delete;
+
+   private:
+    CallLog& log_;
+    uint64_t number_;
+    int thrown_ = std::uncaught_exceptions();
+  };
+  uint64_t group() const { return group_; }
+  /// Collectives that were begun; messages do not count.
+  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+
+ private:
+  Control& control_;
+  int self_;
+  uint64_t group_;
+  int ranks_;
+  std::atomic<uint64_t> calls_{0};
+};
 
 }  // namespace tessera::dist

@@ -33,6 +33,10 @@ struct Call {
   int64_t shape[6] = {};  ///< the first of them
   bool operator==(const Call&) const = default;
 };
+/// What a rank notes of a message of so many bytes to or from another one of the group.
+inline Call message(Call::Kind kind, int64_t bytes, int other) {
+  return {.kind = kind, .dtype = UInt8, .root = other, .count = bytes, .dims = 1, .shape = {bytes}};
+}
 std::string_view name_of(Call::Kind kind);
 /// "all_reduce sum of f32[3, 4]".
 std::string to_string(const Call& call);

@@ -25,14 +25,14 @@ std::string text_of(const char* name) {
 
 /// What a launcher calls it.
 struct Names {
-  const char *what, *rank, *size, *local_rank, *local_size;
+  const char *rank, *size, *local_rank, *local_size;
 };
 constexpr Names kLaunchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},  // torchrun
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},                                      // Open MPI's mpirun
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},  // srun
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},      // MPICH's mpiexec
 };
 
 int port_of_job(uint64_t number) { return kFirstPort + static_cast<int>(number % kPorts); }
@@ -50,9 +50,10 @@ Rendezvous rendezvous_of(const Names& names, int size) {
   // All are children of one process.
   if (names.local_size && variable(names.local_size) && number_of_variable(names.local_size, 1, kMostRanks) == size)
     return {"127.0.0.1", port_of_job(static_cast<uint64_t>(getppid()))};
-  throw Error(fmt::format(
-      "dist: {} has begun {} ranks on several hosts and does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT",
-      names.what, size));
+  throw Error(
+      fmt::format("dist: {}={} does not say where rank 0 is: set MASTER_ADDR and MASTER_PORT, or start the program by "
+                  "`tessera launch`",
+                  names.size, size));
 }
 
 std::string secret_of_job() {

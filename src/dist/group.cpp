@@ -58,6 +58,7 @@ std::shared_ptr<Group::State> join_others(const Launched& launched, const WorldO
   control->timeout = options.timeout;
   line.control = control;
   line.uplink->attach(control, begin->generation);
+  show_stack(control->stack(launched.rank));
   auto state = make_world(std::move(control), launched.rank, options.engine);
   state->local_rank = launched.local_rank;
   return state;
@@ -70,6 +71,7 @@ std::shared_ptr<Group::State> join_launcher(const WorldOptions& options) {
   if (number_of_variable(kSizeVariable, 1, kMaxRanks) != control->ranks())
     throw Error(
         fmt::format("dist: the launcher began {} ranks, and {} says otherwise", control->ranks(), kSizeVariable));
+  show_stack(control->stack(rank));
   return make_world(std::move(control), rank, options.engine);
 }
 
@@ -84,19 +86,8 @@ std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
 }
 
 // Of the first rank of a group: where its ranks meet, which it tells the others.
-uint64_t place_of_engine(const Group::State& state, bool share_memory) {
-  return share_memory ? Neighbours::allocate(*state.control, state.size()) : state.mesh->new_group();
-}
-
-void make_engine(Group::State& state, uint64_t place, bool share_memory) {
-  if (share_memory) state.engine = std::make_unique<Neighbours>(state.control, place, state.members, state.rank);
-  else state.engine = std::make_unique<Tcp>(state.control, state.mesh, place, state.members, state.rank);
-}
-
-// Whether an engine of that name can read the memory of all of them.
-bool share_memory(const Control& control, const std::vector<int>& members, const std::string& engine) {
-  return engine != "tcp" &&
-         std::all_of(members.begin(), members.end(), [&](int rank) { return control.is_local(rank); });
+uint64_t place_of_engine(const Group::State& state) {
+  return state.share_memory() ? Neighbours::allocate(*state.control, state.size()) : state.mesh->new_group();
 }
 
 }  // namespace
@@ -125,10 +116,9 @@ std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int r
   control->place(rank).pid = static_cast<int32_t>(getpid());
   state->control = std::move(control);
   if (state->size() == 1) return state;
-  const bool shares = share_memory(*state->control, state->members, engine);
-  if (!shares && engine == "neighbours") throw Error("dist: ranks of several hosts are no neighbours");
+  const bool shares = state->share_memory();
   if (!shares) state->mesh = std::make_shared<Mesh>(state->control, rank);
-  make_engine(*state, shares ? state->control->world() : 0, shares);
+  state->make_engine(shares ? state->control->world() : 0);
   return state;
 }
 
@@ -198,10 +188,9 @@ Group Group::split(int color) const {
   state->control = state_->control;
   state->mesh = state_->mesh;
   state->asked_engine = state_->asked_engine;
-  const bool shares = share_memory(*state->control, state->members, state_->asked_engine);
   const bool is_first = first == rank() && state->size() > 1;
-  const std::vector<int64_t> places = of_all(is_first ? static_cast<int64_t>(place_of_engine(*state, shares)) : 0);
-  if (state->size() > 1) make_engine(*state, static_cast<uint64_t>(places[first]), shares);
+  const std::vector<int64_t> places = of_all(is_first ? static_cast<int64_t>(place_of_engine(*state)) : 0);
+  if (state->size() > 1) state->make_engine(static_cast<uint64_t>(places[first]));
   return Group(std::move(state));
 }
 

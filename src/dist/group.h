@@ -32,6 +32,11 @@ struct Group::State {
   int size() const { return static_cast<int>(members.size()); }
   /// That of a GPU, or null. It is made at the first call `of_all` ranks; those of two find it or do without.
   Engine* engine_on(Device device, bool of_all);
+  /// Whether the ranks read each other's memory, which decides what make_engine makes. Throws Error where the engine
+  /// that was asked for cannot be had.
+  bool share_memory() const;
+  /// `place`: a number that the first rank of the group told the others.
+  void make_engine(uint64_t place);
   /// Runs it in the group's thread, behind what was given to it before.
   void later(std::function<void()> task);
 

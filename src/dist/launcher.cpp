@@ -27,7 +27,8 @@
 namespace tessera::dist {
 namespace {
 
-constexpr double kLook = 0.2;  // seconds between looks at who waits
+constexpr double kLook = 0.2;       // seconds between looks at who waits
+constexpr size_t kStackLines = 16;  // of a rank that others wait for
 
 double seconds() { return static_cast<double>(now_ns()) * 1e-9; }
 
@@ -124,6 +125,7 @@ class Run {
     if (first_failure_ < 0) return 0;
     for (const Process& p : ranks_) was_said_ |= !p.err.error.empty();
     if (!was_said_ && !interrupted_) say("error: " + control_->abort_reason());
+    if (!interrupted_ && code_ != kBadUsage) tell_history();
     return interrupted_ ? 128 + interrupted_ : code_;
   }
   bool was_interrupted() const { return interrupted_ != 0; }
@@ -131,6 +133,36 @@ class Run {
   int culprit() const { return culprit_; }
 
  private:
+  void tell_history() const {
+    std::vector<RankHistory> all;
+    for (int r = 0; r < part_.procs; ++r)
+      all.push_back({part_.first + r, part_.ranks, static_cast<int>(ranks_[static_cast<size_t>(r)].pid),
+                     control_->recorder(part_.first + r).records()});
+    const bool any = std::any_of(all.begin(), all.end(), [](const RankHistory& h) { return !h.calls.empty(); });
+    if (any && options_.on_failure) options_.on_failure(all);
+  }
+
+  // Stacks come a moment after they are asked for; those of ranks that are stopped, never.
+  void name_waiting() {
+    for (const Waited& waited : watch_.look()) {
+      say("note: " + waited.line);
+      for (const int rank : waited.causes) {
+        const StackTrace& stack = control_->stack(rank);
+        const uint32_t before = stack.written;
+        if (control_->is_local(rank) && ask_for_stack(stack, control_->place(rank).pid)) stacks_[rank] = before;
+      }
+    }
+    std::erase_if(stacks_, [&](const auto& asked) {
+      const auto& [rank, before] = asked;
+      if (control_->stack(rank).written == before) return false;
+      say(fmt::format("note: rank {} is in", rank));
+      std::vector<std::string> lines = lines_of(control_->stack(rank), control_->place(rank).pid);
+      lines.resize(std::min(lines.size(), kStackLines));
+      for (const std::string& line : lines) say("note:   " + line);
+      return true;
+    });
+  }
+
   bool leads() const { return part_.first == 0; }
 
   void pin(int r) const {
@@ -158,6 +190,7 @@ class Run {
     all[kMemoryVariable] = std::to_string(control_->memory().fd());
     all["TESSERA_RESTART"] = std::to_string(restart);
     all["TESSERA_LAUNCHED"] = launched_;  // seconds since 1970: what is older is of another run
+    if (options_.ordered) all["TESSERA_REDUCTION"] = "ordered";
     if (options_.threads > 0 || !all.contains("TESSERA_THREADS"))
       all["TESSERA_THREADS"] = std::to_string(threads_of_rank(options_));
     std::vector<std::string> out;
@@ -188,8 +221,7 @@ class Run {
     while (const int signal = uplink_ ? uplink_->next_interrupt() : 0) pass_on(signal, false);
     reap();
     if (living() == 0) close_abandoned();
-    if (ends_at_ == 0 && leads())
-      for (const std::string& line : watch_.look()) say("note: " + line);
+    if (ends_at_ == 0 && leads()) name_waiting();
     if (ends_at_ == 0 && uplink_ && !control_->abort_reason().empty()) ends_at_ = seconds() + options_.grace;
     end_late_ones();
   }
@@ -272,6 +304,7 @@ class Run {
   int first_failure_ = -1, code_ = 0, interrupted_ = 0, culprit_ = -1;
   bool was_said_ = false, asked_ = false;
   std::set<std::string> errors_;
+  std::map<int, uint32_t> stacks_;  // of ranks that were asked, and how many they had written
   double began_ = seconds();
   double ends_at_ = 0;  // when ranks of an ended run are made to end
 };

@@ -4,12 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "dist/flight_recorder.h"
+
 namespace tessera::dist {
 
 /// A host and how many processes it takes.
 struct HostSlots {
   std::string name;
   int slots = 1;
+};
+
+/// What a rank of this host did before a run failed.
+struct RankHistory {
+  int rank = 0, ranks = 0, process = 0;
+  std::vector<CallRecord> calls;  ///< its last collectives
 };
 
 struct LaunchOptions {
@@ -25,7 +33,9 @@ struct LaunchOptions {
   int nodes = 1, node_rank = 0;       ///< of launchers that somebody begins on each host
   std::string rendezvous = {};        ///< HOST:PORT of the first of them
   double join_timeout = 300;          ///< seconds in which all hosts come
+  bool ordered = false;               ///< sums of GPUs as of the host: TESSERA_REDUCTION
   std::function<void(const std::string& line, bool is_error)> print = {};  ///< gets whole lines
+  std::function<void(const std::vector<RankHistory>&)> on_failure = {};    ///< where ranks called collectives
 };
 
 /// The hosts of a file with lines such as "a slots=4", or of "a,b". Throws Error at what is none.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <string_view>
 
 namespace tessera::dist {
 namespace {
@@ -156,25 +157,38 @@ void Nccl::check(Library::Result result) {
 void Nccl::settle(Library::Result result) {
   check(result);
   const int64_t began = now_ns();
+  const Queued last{place().calls.load(std::memory_order_relaxed), log_->calls(), call_, began};
   for (result = Library::in_progress; result == Library::in_progress;) {
     check(library_.async_error(comm_, &result));
     if (result != Library::in_progress) break;
     control_->check();
-    name_late(place().calls.load(std::memory_order_relaxed), began);
+    name_late(last);
     if (now_ns() - began > kSpin) std::this_thread::sleep_for(50us);
   }
   place().waits_for.store(0, std::memory_order_relaxed);
   check(result);
 }
 
-// Whose turn it is, once a call has waited a second: of a rank that has made fewer.
-void Nccl::name_late(uint64_t number, int64_t since) {
-  const int64_t waited = now_ns() - since;
+// Whether that rank of this host has called the same. Throws Error where it called something else.
+bool Nccl::has_come(int r, const Queued& queued) const {
+  const Place& other = control_->place(r);
+  if (!control_->is_local(r)) return other.calls.load(std::memory_order_relaxed) >= queued.number;
+  if (queued.in_group == 0) return true;  // a message, which that rank need not know yet
+  const std::optional<CallRecord> theirs = control_->recorder(r).find(log_->group(), queued.in_group);
+  if (theirs && !(theirs->call == queued.call))
+    throw Error(fmt::format("collective {} differs: {} on rank {}, {} on rank {}", queued.in_group,
+                            to_string(queued.call), me(), to_string(theirs->call), r));
+  return theirs.has_value();
+}
+
+// Whose turn it is, once a call has waited a second.
+void Nccl::name_late(const Queued& queued) {
+  const int64_t waited = now_ns() - queued.since;
   if (waited < kSecond) return;
   const double seconds = static_cast<double>(waited) * 1e-9;
   for (const int r : members_) {
-    if (control_->place(r).calls.load(std::memory_order_relaxed) >= number) continue;
-    place().since.store(since, std::memory_order_relaxed);
+    if (r == me() || has_come(r, queued)) continue;
+    place().since.store(queued.since, std::memory_order_relaxed);
     place().waits_for.store(r + 1, std::memory_order_relaxed);
     if (control_->place(r).has_left) throw Error(fmt::format("rank {} has ended, and rank {} waits for it", r, me()));
     if (seconds > control_->timeout) throw Error(fmt::format("it has waited {:g} s for rank {}", control_->timeout, r));
@@ -185,14 +199,16 @@ void Nccl::name_late(uint64_t number, int64_t since) {
 
 void Nccl::join(const Library::UniqueId& id) {
   gpu::enter(on_);
+  const auto group = static_cast<uint64_t>(std::hash<std::string_view>()({id.bytes, sizeof id.bytes}));
+  log_.emplace(*control_, me(), group, size());
   Library::Config config;
   settle(library_.init(&comm_, size(), id, rank_, &config));
 }
 
-void Nccl::queue(Call::Kind kind, const std::function<void(Library::Stream)>& fn) {
+void Nccl::queue(const Call& call, const std::function<void(Library::Stream)>& fn) {
   control_->check();
-  place().kind.store(static_cast<uint8_t>(kind), std::memory_order_relaxed);
-  const uint64_t number = place().calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  call_ = call;
+  const uint64_t number = log_->begin(call);
   gpu::enter(on_);
   const gpu::StreamHandle stream = gpu::stream_of(on_).handle;
   const std::lock_guard lock(mutex_);
@@ -201,12 +217,13 @@ void Nccl::queue(Call::Kind kind, const std::function<void(Library::Stream)>& fn
   if (gpu::capture_on(on_) || queued_.size() >= kMostWatched) return;
   if (free_.empty()) free_.push_back(on_.runtime.create_event(false));
   on_.runtime.record(free_.back(), stream);
-  queued_.push_back({number, free_.back(), now_ns()});
+  const bool is_message = call.kind == Call::Kind::Send || call.kind == Call::Kind::Recv;
+  queued_.push_back({number, is_message ? 0 : log_->calls(), call, now_ns(), free_.back()});
   free_.pop_back();
 }
 
-void Nccl::queue_group(Call::Kind kind, const std::function<void(Library::Stream)>& fn) {
-  queue(kind, [&](Library::Stream stream) {
+void Nccl::queue_group(const Call& call, const std::function<void(Library::Stream)>& fn) {
+  queue(call, [&](Library::Stream stream) {
     check(library_.group_start());
     fn(stream);
     settle(library_.group_end());
@@ -236,16 +253,17 @@ void Nccl::look() {
   check(result);
   gpu::enter(on_);
   while (!queued_.empty() && on_.runtime.has_happened(queued_.front().event)) {
+    log_->end(queued_.front().number);
     free_.push_back(queued_.front().event);
     queued_.pop_front();
     if (!queued_.empty()) queued_.front().since = now_ns();
     place().waits_for.store(0, std::memory_order_relaxed);
   }
-  if (!queued_.empty()) name_late(queued_.front().number, queued_.front().since);
+  if (!queued_.empty()) name_late(queued_.front());
 }
 
 void Nccl::all_reduce(const Call& call, std::span<const Segment> data) {
-  queue_group(call.kind, [&](Library::Stream stream) {
+  queue_group(call, [&](Library::Stream stream) {
     for (const Segment& s : data)
       check(library_.all_reduce(s.data, s.data, static_cast<size_t>(s.count), type_of(call.dtype), op_of(call.op),
                                 comm_, stream));
@@ -253,28 +271,28 @@ void Nccl::all_reduce(const Call& call, std::span<const Segment> data) {
 }
 
 void Nccl::reduce_scatter(const Call& call, const char* in, char* out) {
-  queue(call.kind, [&](Library::Stream stream) {
+  queue(call, [&](Library::Stream stream) {
     settle(library_.reduce_scatter(in, out, static_cast<size_t>(call.count), type_of(call.dtype), op_of(call.op), comm_,
                                    stream));
   });
 }
 
 void Nccl::reduce(const Call& call, char* data) {
-  queue(call.kind, [&](Library::Stream stream) {
+  queue(call, [&](Library::Stream stream) {
     settle(library_.reduce(data, data, static_cast<size_t>(call.count), type_of(call.dtype), op_of(call.op), call.root,
                            comm_, stream));
   });
 }
 
 void Nccl::all_gather(const Call& call, const char* in, char* out) {
-  queue(call.kind, [&](Library::Stream stream) {
+  queue(call, [&](Library::Stream stream) {
     settle(library_.all_gather(in, out, bytes_of(call), Library::uint8, comm_, stream));
   });
 }
 
 void Nccl::gather(const Call& call, const char* in, char* out) {
   const size_t bytes = bytes_of(call);
-  queue_group(call.kind, [&](Library::Stream stream) {
+  queue_group(call, [&](Library::Stream stream) {
     check(library_.send(in, bytes, Library::uint8, call.root, comm_, stream));
     for (int r = 0; r < size() && call.root == rank_; ++r)
       check(library_.recv(out + static_cast<size_t>(r) * bytes, bytes, Library::uint8, r, comm_, stream));
@@ -283,7 +301,7 @@ void Nccl::gather(const Call& call, const char* in, char* out) {
 
 void Nccl::scatter(const Call& call, const char* in, char* out) {
   const size_t bytes = bytes_of(call);
-  queue_group(call.kind, [&](Library::Stream stream) {
+  queue_group(call, [&](Library::Stream stream) {
     for (int r = 0; r < size() && call.root == rank_; ++r)
       check(library_.send(in + static_cast<size_t>(r) * bytes, bytes, Library::uint8, r, comm_, stream));
     check(library_.recv(out, bytes, Library::uint8, call.root, comm_, stream));
@@ -291,7 +309,7 @@ void Nccl::scatter(const Call& call, const char* in, char* out) {
 }
 
 void Nccl::broadcast(const Call& call, char* data) {
-  queue(call.kind, [&](Library::Stream stream) {
+  queue(call, [&](Library::Stream stream) {
     settle(library_.broadcast(data, data, bytes_of(call), Library::uint8, call.root, comm_, stream));
   });
 }
@@ -299,10 +317,10 @@ void Nccl::broadcast(const Call& call, char* data) {
 void Nccl::all_to_all(const Call& call, const char* in, char* out) {
   const size_t bytes = bytes_of(call);
   if (library_.all_to_all)
-    return queue(call.kind, [&](Library::Stream stream) {
+    return queue(call, [&](Library::Stream stream) {
       settle(library_.all_to_all(in, out, bytes, Library::uint8, comm_, stream));
     });
-  queue_group(call.kind, [&](Library::Stream stream) {
+  queue_group(call, [&](Library::Stream stream) {
     for (int r = 0; r < size(); ++r) {
       const size_t at = static_cast<size_t>(r) * bytes;
       check(library_.send(in + at, bytes, Library::uint8, r, comm_, stream));
@@ -314,13 +332,13 @@ void Nccl::all_to_all(const Call& call, const char* in, char* out) {
 void Nccl::barrier() { throw Error("nccl: a barrier is of the host"); }
 
 void Nccl::send(const char* data, int64_t bytes, int to) {
-  queue(Call::Kind::Send, [&](Library::Stream stream) {
+  queue(message(Call::Kind::Send, bytes, to), [&](Library::Stream stream) {
     settle(library_.send(data, static_cast<size_t>(bytes), Library::uint8, to, comm_, stream));
   });
 }
 
 void Nccl::recv(char* data, int64_t bytes, int from) {
-  queue(Call::Kind::Recv, [&](Library::Stream stream) {
+  queue(message(Call::Kind::Recv, bytes, from), [&](Library::Stream stream) {
     settle(library_.recv(data, static_cast<size_t>(bytes), Library::uint8, from, comm_, stream));
   });
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -39,6 +40,13 @@ class Nccl final : public Engine {
 
  private:
   using Library = NcclLibrary;
+  /// A call that is queued, and the event behind it.
+  struct Queued {
+    uint64_t number, in_group;
+    Call call;
+    int64_t since;  // when it became the first, in nanoseconds
+    gpu::EventHandle event = {};
+  };
   Nccl(std::shared_ptr<Control> control, std::vector<int> members, int rank, Device device);
   int size() const { return static_cast<int>(members_.size()); }
   int me() const { return members_[static_cast<size_t>(rank_)]; }
@@ -49,19 +57,13 @@ class Nccl final : public Engine {
   void settle(Library::Result result);
   void check(Library::Result result);
   /// fn(stream) queues a call.
-  void queue(Call::Kind kind, const std::function<void(Library::Stream)>& fn);
+  void queue(const Call& call, const std::function<void(Library::Stream)>& fn);
   /// The same of several calls that the library takes as one.
-  void queue_group(Call::Kind kind, const std::function<void(Library::Stream)>& fn);
-  void name_late(uint64_t number, int64_t since);
+  void queue_group(const Call& call, const std::function<void(Library::Stream)>& fn);
+  void name_late(const Queued& queued);
+  bool has_come(int r, const Queued& queued) const;
   void watch();
   void look();
-
-  /// A call that is queued, and the event behind it.
-  struct Queued {
-    uint64_t number;
-    gpu::EventHandle event;
-    int64_t since;  // when it became the first, in nanoseconds
-  };
 
   const Library& library_;
   std::shared_ptr<Control> control_;
@@ -70,6 +72,8 @@ class Nccl final : public Engine {
   Device device_;
   gpu::DeviceState& on_;
   Library::Comm comm_ = nullptr;
+  std::optional<CallLog> log_;
+  Call call_;  // that was begun last
 
   std::mutex mutex_;  // of what follows, and of comm_
   std::condition_variable ending_;

@@ -38,7 +38,11 @@ uint64_t Neighbours::allocate(Control& control, int size) {
 }
 
 Neighbours::Neighbours(std::shared_ptr<Control> control, uint64_t at, std::vector<int> members, int rank)
-    : control_(std::move(control)), base_(control_->at(at)), members_(std::move(members)), rank_(rank) {}
+    : control_(std::move(control)),
+      base_(control_->at(at)),
+      members_(std::move(members)),
+      rank_(rank),
+      log_(*control_, members_[static_cast<size_t>(rank)], at, size()) {}
 
 Neighbours::Line& Neighbours::line(int rank) const { return reinterpret_cast<Line*>(base_)[rank]; }
 
@@ -51,26 +55,18 @@ char* Neighbours::slot(int rank, uint32_t round) const {
   return base_ + n * sizeof(Line) + n * n * sizeof(Mailbox) + (static_cast<uint64_t>(rank) * 2 + round % 2) * kSlot;
 }
 
-// What others read of this rank.
-void Neighbours::note(Call::Kind kind) {
-  Place& me = control_->place(members_[rank_]);
-  me.kind.store(static_cast<uint8_t>(kind), std::memory_order_relaxed);
-  me.calls.store(me.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
-
 Neighbours::Turn::Turn(Neighbours& engine, const Call& call) : engine_(engine) {
   engine.control_->check();
   if (engine.busy_.exchange(true)) throw Error("dist: two threads call collectives of one group at once");
   engine.call_ = call;
-  ++engine.calls_;
   engine.is_first_ = true;
-  engine.note(call.kind);
+  logged_.emplace(engine.log_, call);
 }
 
 void Neighbours::meet() {
   const uint32_t round = round_;
   const int64_t came = is_first_ ? now_ns() : 0;  // later rounds of a call wait for the same work
-  if (is_first_) line(rank_).said[round % 2] = {call_, calls_};
+  if (is_first_) line(rank_).said[round % 2] = {call_, log_.calls()};
   line(rank_).came[round % 2].store(came, std::memory_order_relaxed);
   line(rank_).arrived.advance_to(++round_);
   uint8_t phases[kMaxRanks];
@@ -280,7 +276,7 @@ void Neighbours::barrier() {
 
 void Neighbours::send(const char* data, int64_t bytes, int to) {
   control_->check();
-  note(Call::Kind::Send);
+  const CallLog::Scope logged(log_, message(Call::Kind::Send, bytes, to));
   Mailbox& box = mailbox(rank_, to);
   for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
     const uint32_t sent = box.written.value.load(std::memory_order_relaxed);
@@ -293,7 +289,7 @@ void Neighbours::send(const char* data, int64_t bytes, int to) {
 
 void Neighbours::recv(char* data, int64_t bytes, int from) {
   control_->check();
-  note(Call::Kind::Recv);
+  const CallLog::Scope logged(log_, message(Call::Kind::Recv, bytes, from));
   Mailbox& box = mailbox(from, rank_);
   for (int64_t at = 0; at < std::max<int64_t>(bytes, 1); at += kMail) {
     const uint32_t taken = box.read.value.load(std::memory_order_relaxed);

@@ -1,6 +1,7 @@
 // The engine of ranks that see the same memory, be they threads of a process or processes of a host.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "dist/control.h"
@@ -48,8 +49,8 @@ class Neighbours final : public Engine {
 
    private:
     Neighbours& engine_;
+    std::optional<CallLog::Scope> logged_;
   };
-  void note(Call::Kind kind);
   void meet();
   void charge(uint32_t round, int64_t came, const uint8_t* phases);
   void compare();
@@ -64,7 +65,7 @@ class Neighbours final : public Engine {
   std::vector<int> members_;
   int rank_;
   uint32_t round_ = 0;
-  uint64_t calls_ = 0;
+  CallLog log_;
   std::atomic<bool> busy_{false};
   bool is_first_ = false;    // round of a call
   std::vector<char> share_;  // of a chunk, that this rank combines

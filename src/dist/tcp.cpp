@@ -71,6 +71,7 @@ Tcp::Tcp(std::shared_ptr<Control> control, std::shared_ptr<Mesh> mesh, uint64_t 
       streams_(members_.size()),
       to_(members_.size()),
       from_(members_.size()),
+      log_(*control_, self(), group, size()),
       said_(members_.size()) {}
 
 void Tcp::Flow::advance(size_t bytes) {
@@ -84,23 +85,16 @@ void Tcp::Flow::advance(size_t bytes) {
   }
 }
 
-// What others read of this rank.
-void Tcp::note(Call::Kind kind) {
-  Place& me = control_->place(self());
-  me.kind.store(static_cast<uint8_t>(kind), std::memory_order_relaxed);
-  me.calls.store(me.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
-
 Tcp::Turn::Turn(Tcp& engine, const Call& call) : engine_(engine) {
   engine.control_->check();
   if (engine.busy_.exchange(true)) throw Error("dist: two threads call collectives of one group at once");
   std::memset(static_cast<void*>(&engine.mine_), 0, sizeof engine.mine_);  // also what lies between its members
-  engine.mine_ = {call, ++engine.calls_};
+  logged_.emplace(engine.log_, call);
+  engine.mine_ = {call, engine.log_.calls()};
   engine.is_first_ = true;
   engine.unheard_ = engine.size() - 1;
-  engine.note(call.kind);
   try {
-    if (engine.calls_ == 1) engine.connect();
+    if (engine.log_.calls() == 1) engine.connect();
   } catch (...) {
     engine.busy_ = false;
     throw;
@@ -306,10 +300,7 @@ void Tcp::all_reduce(const Call& call, std::span<const Segment> data) {
   const int64_t row = (bytes + kLine - 1) / kLine * kLine;
   parts_.resize(static_cast<size_t>(row * size()));
   char* to = parts_.data() + rank_ * row;
-  for (const Segment& s : data) {
-    std::memcpy(to, s.data, static_cast<size_t>(s.count * size_of_one));
-    to += s.count * size_of_one;
-  }
+  for (const Segment& s : data) to = std::copy_n(s.data, s.count * size_of_one, to);  // empty ones may be null
   Flows flows(size());
   std::vector<const char*> parts;
   for (int r = 0; r < size(); ++r) {
@@ -323,7 +314,7 @@ void Tcp::all_reduce(const Call& call, std::span<const Segment> data) {
   combine(parts, result_.data(), call.count, call.dtype, call.op);
   const char* from = result_.data();
   for (const Segment& s : data) {
-    std::memcpy(s.data, from, static_cast<size_t>(s.count * size_of_one));
+    std::copy_n(from, s.count * size_of_one, s.data);
     from += s.count * size_of_one;
   }
 }
@@ -425,7 +416,7 @@ void Tcp::transfer(const Socket& socket, Flow& flow, int peer, bool is_out) {
 
 void Tcp::send(const char* data, int64_t bytes, int to) {
   control_->check();
-  note(Call::Kind::Send);
+  const CallLog::Scope logged(log_, message(Call::Kind::Send, bytes, to));
   Socket& stream = to_[static_cast<size_t>(to)];
   if (!stream) stream = mesh_->open(members_[static_cast<size_t>(to)], group_, Purpose::Messages);
   Flow flow;
@@ -436,7 +427,7 @@ void Tcp::send(const char* data, int64_t bytes, int to) {
 
 void Tcp::recv(char* data, int64_t bytes, int from) {
   control_->check();
-  note(Call::Kind::Recv);
+  const CallLog::Scope logged(log_, message(Call::Kind::Recv, bytes, from));
   Socket& stream = from_[static_cast<size_t>(from)];
   if (!stream) stream = mesh_->take(members_[static_cast<size_t>(from)], group_, Purpose::Messages);
   int64_t sent = 0;

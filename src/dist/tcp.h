@@ -3,6 +3,7 @@
 #include <sys/uio.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "dist/mesh.h"
@@ -60,11 +61,11 @@ class Tcp final : public Engine {
 
    private:
     Tcp& engine_;
+    std::optional<CallLog::Scope> logged_;
   };
 
   int size() const { return static_cast<int>(members_.size()); }
   int self() const { return members_[static_cast<size_t>(rank_)]; }
-  void note(Call::Kind kind);
   void connect();
   void exchange(Flows& flows);
   bool advance(Flows& flows, int peer);
@@ -86,7 +87,7 @@ class Tcp final : public Engine {
   int rank_;
   std::vector<Socket> streams_, to_, from_;  // of collectives, messages to ranks, messages from them
   std::atomic<bool> busy_{false};
-  uint64_t calls_ = 0;
+  CallLog log_;
   Said mine_;
   std::vector<Said> said_;  // by others
   int unheard_ = 0;         // others that have said nothing of this call yet

@@ -68,7 +68,7 @@ std::vector<std::string> waiting_table(const Control& control, double seconds) {
 WaitingRanks::WaitingRanks(const Control& control, double patience)
     : control_(control), patience_(patience), named_(static_cast<size_t>(control.ranks())) {}
 
-std::vector<std::string> WaitingRanks::look() {
+std::vector<Waited> WaitingRanks::look() {
   std::map<int, std::vector<int>> waiting;  // for whom, and who
   std::vector<int> waits_for(static_cast<size_t>(control_.ranks()), -1);
   const int64_t now = now_ns();
@@ -89,16 +89,16 @@ std::vector<std::string> WaitingRanks::look() {
         cause = std::min(cause, at);
     waiting[cause].push_back(r);
   }
-  std::vector<std::string> lines;
+  std::vector<Waited> found;
   for (const auto& [cause, ranks] : waiting) {
     uint64_t& named = named_[static_cast<size_t>(cause)];
     const uint64_t calls = control_.place(cause).calls.load(std::memory_order_relaxed) + 1;
-    if (std::exchange(named, calls) != calls) lines.push_back(describe(ranks, cause));
+    if (std::exchange(named, calls) != calls) found.push_back(describe(ranks, cause));
   }
-  return lines;
+  return found;
 }
 
-std::string WaitingRanks::describe(const std::vector<int>& waiting, int cause) const {
+Waited WaitingRanks::describe(const std::vector<int>& waiting, int cause) const {
   const Place& late = control_.place(cause);
   const auto call_of = [&](int r) {
     const Place& place = control_.place(r);
@@ -106,18 +106,21 @@ std::string WaitingRanks::describe(const std::vector<int>& waiting, int cause) c
   };
   if (std::find(waiting.begin(), waiting.end(), cause) != waiting.end()) {
     std::vector<std::string> circle;
+    std::vector<int> ranks;
     for (int r = cause; circle.empty() || r != cause; r = control_.place(r).waits_for.load() - 1) {
       if (r < 0 || static_cast<int>(circle.size()) > control_.ranks()) break;  // somebody goes on
       circle.push_back(fmt::format("rank {} for rank {} in {}", r, control_.place(r).waits_for.load() - 1, call_of(r)));
+      ranks.push_back(r);
     }
-    return fmt::format("ranks wait for each other, and none will come: {}", fmt::join(circle, "; "));
+    return {fmt::format("ranks wait for each other, and none will come: {}", fmt::join(circle, "; ")), ranks};
   }
   const int64_t step = late.step.load();
-  return fmt::format(
-      "rank{} {} wait{} for rank {} in {}: it {}, after {} calls{}", waiting.size() > 1 ? "s" : "",
-      fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause, call_of(waiting[0]),
-      state_of_process(late.pid > 0 ? letter_of_process(late.pid) : static_cast<char>(late.process.load())),
-      late.calls.load(), step > 0 ? fmt::format(", in step {}", step) : "");
+  const std::string line =
+      fmt::format("rank{} {} wait{} for rank {} in {}: it {}, after {} calls{}", waiting.size() > 1 ? "s" : "",
+                  fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause, call_of(waiting[0]),
+                  state_of_process(late.pid > 0 ? letter_of_process(late.pid) : static_cast<char>(late.process.load())),
+                  late.calls.load(), step > 0 ? fmt::format(", in step {}", step) : "");
+  return {line, {cause}};
 }
 
 }  // namespace tessera::dist

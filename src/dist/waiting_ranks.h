@@ -8,16 +8,22 @@
 
 namespace tessera::dist {
 
+/// What was found: a line for people, and the ranks whose stacks would say more.
+struct Waited {
+  std::string line;
+  std::vector<int> causes;
+};
+
 /// Names ranks that others wait for. It costs the ranks nothing: they say where they are anyway.
 class WaitingRanks {
  public:
   /// `patience`: seconds of waiting after which a rank is named, once.
   WaitingRanks(const Control& control, double patience);
-  /// Lines of what was found since the last look.
-  std::vector<std::string> look();
+  /// What was found since the last look.
+  std::vector<Waited> look();
 
  private:
-  std::string describe(const std::vector<int>& waiting, int cause) const;
+  Waited describe(const std::vector<int>& waiting, int cause) const;
   const Control& control_;
   double patience_;
   std::vector<uint64_t> named_;  // for each rank the number of its collectives when it was named, and one

@@ -145,5 +145,28 @@ TEST_F(LaunchTrain, CollectivesAreMeasured) {
   EXPECT_EQ(nlohmann::json::parse(read_file(folder / "c"))["ranks"], 2);
 }
 
+TEST_F(LaunchTrain, EnginesAreExplained) {
+  const Finished f = run(launched(2, {"explain", "all_reduce"}));
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("all_reduce of 2 ranks on cpu\n[0] -> neighbours "), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find("tcp "), std::string::npos) << f.out;
+  EXPECT_EQ(f.out.find("[1]"), std::string::npos) << f.out;
+  EXPECT_NE(run({"explain", "all_reduce"}).out.find("one rank: nothing moves"), std::string::npos);
+}
+
+TEST_F(LaunchTrain, AFailedRunLeavesItsLastCollectives) {
+  const std::string file = folder / "record.pt.trace.json";
+  const char* const script = "[ $RANK = 0 ] || (sleep 1; kill -9 $$) & exec \"$0\" \"$@\"";
+  Words command{"launch", "--procs", "2", "--flight-record", file, "--", "/bin/sh", "-c", script, TESSERA_COMMAND};
+  const Words arguments = train(1'000'000, "x");
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const Finished f = run(command);
+  EXPECT_EQ(f.code, 128 + SIGKILL);
+  EXPECT_NE(f.err.find("note: the last collectives of each rank are in " + file), std::string::npos) << f.err;
+  const Finished read = run({"profile", file});
+  ASSERT_EQ(read.code, 0) << read.err;
+  EXPECT_NE(read.out.find("all_reduce"), std::string::npos) << read.out;
+}
+
 }  // namespace
 }  // namespace tessera::cli

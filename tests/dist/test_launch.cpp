@@ -10,7 +10,9 @@
 #include <fstream>
 #include <thread>
 
+#include "dist/engine.h"
 #include "dist/environment.h"
+#include "dist/flight_recorder.h"
 #include "dist/launcher.h"
 #include "dist/socket.h"
 #include "tessera/dist.h"
@@ -41,6 +43,12 @@ Ended run(LaunchOptions options) {
 
 Ended run_shell(int procs, const std::string& script) {
   return run({.command = {"/bin/sh", "-c", script}, .procs = procs, .grace = 0.3});
+}
+
+LaunchOptions ranks_that(const char* what) {
+  setenv("TESSERA_TEST_RANK", what, 1);
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  return {.command = {self, "--gtest_filter=LaunchedRank.Does", "--gtest_brief=1"}, .procs = 2};
 }
 
 // This program as each rank, which does what rank_does() says.
@@ -180,6 +188,50 @@ TEST(Launch, SaysWhoFailedAndWhy) {
             "on rank 1");
 }
 
+TEST(Launch, KeepsTheLastCallsOfAFailedRun) {
+  std::vector<RankHistory> seen;
+  LaunchOptions options = ranks_that("exit");
+  options.procs = 3;
+  options.grace = 0.3;
+  options.on_failure = [&](const std::vector<RankHistory>& all) { seen = all; };
+  EXPECT_EQ(run(options).code, 7);
+  ASSERT_EQ(seen.size(), 3);
+  for (const RankHistory& rank : seen) {
+    ASSERT_EQ(rank.calls.size(), rank.rank == 1 ? 2 : 3);
+    for (size_t i = 0; i < rank.calls.size(); ++i) {
+      const CallRecord& record = rank.calls[i];
+      EXPECT_EQ(record.number, i + 1);
+      EXPECT_EQ(record.in_group, i + 1);
+      EXPECT_EQ(record.group, seen[0].calls[0].group);
+      EXPECT_EQ(record.ranks, 3);
+      EXPECT_EQ(to_string(record.call), i == 0 ? "all_reduce sum of f32[1]" : "all_reduce sum of f32[300000]");
+      EXPECT_GE(record.began, i == 0 ? 1 : rank.calls[i - 1].ended);
+      EXPECT_EQ(record.ended >= record.began, i < 2) << rank.rank << " " << i;
+    }
+  }
+}
+
+// More calls than are kept.
+TEST(FlightRecorder, KeepsTheLastOnes) {
+  const auto recorder = std::make_unique<FlightRecorder>();
+  constexpr auto kKept = FlightRecorder::kCalls;
+  EXPECT_TRUE(recorder->records().empty());
+  for (uint64_t n = 1; n <= kKept + 7; ++n) {
+    recorder->begin({.number = n, .began = 1, .group = 5, .in_group = n, .call = message(Call::Kind::Send, 3, 1)});
+    if (n % 2 == 0) recorder->end(n, 2);
+  }
+  recorder->end(3, 9);  // of a call that is no longer there
+  const std::vector<CallRecord> kept = recorder->records();
+  ASSERT_EQ(kept.size(), kKept);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    EXPECT_EQ(kept[i].number, i + 8);
+    EXPECT_EQ(kept[i].ended, kept[i].number % 2 == 0 ? 2 : 0);
+  }
+  EXPECT_FALSE(recorder->find(5, 7));
+  EXPECT_FALSE(recorder->find(6, 8));
+  EXPECT_TRUE(recorder->find(5, 8));
+}
+
 TEST(Launch, NamesWhoIsWaitedFor) {
   sigset_t set;  // read by the launcher
   sigemptyset(&set);
@@ -188,16 +240,25 @@ TEST(Launch, NamesWhoIsWaitedFor) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   for (const auto& [what, state] : {std::pair{"stop", "is stopped"}, {"loop", "computes"}}) {
     setenv("TESSERA_TEST_RANK", what, 1);
-    std::string note;
+    const bool shows_stack = what == std::string("loop");
+    std::vector<std::string> notes;
     LaunchOptions options{.command = {self, "--gtest_filter=LaunchedRank.Does", "--gtest_brief=1"}, .procs = 3};
     options.patience = 2;
     options.print = [&](const std::string& line, bool) {
-      if (note.empty() && line.starts_with("note: ")) pthread_kill(pthread_self(), SIGINT), note = line;
+      if (!line.starts_with("note: ")) return;
+      notes.push_back(line);
+      const bool is_last = shows_stack ? line.find("__libc_start") != std::string::npos : notes.size() == 1;
+      if (is_last) pthread_kill(pthread_self(), SIGINT);
     };
     EXPECT_EQ(launch(options), 128 + SIGINT);
     unsetenv("TESSERA_TEST_RANK");
-    EXPECT_EQ(note,
+    ASSERT_FALSE(notes.empty());
+    EXPECT_EQ(notes[0],
               std::string("note: ranks 0, 2 wait for rank 1 in all_reduce, call 3: it ") + state + ", after 2 calls");
+    if (!shows_stack) continue;
+    ASSERT_GE(notes.size(), 4);
+    EXPECT_EQ(notes[1], "note: rank 1 is in");
+    EXPECT_NE(notes[2].find("(test_dist)"), std::string::npos) << notes[2];
   }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
@@ -223,12 +284,6 @@ std::pair<Ended, Ended> run_two_hosts(LaunchOptions first, LaunchOptions second)
   Ended ended = run(first);
   thread.join();
   return {ended, other};
-}
-
-LaunchOptions ranks_that(const char* what) {
-  setenv("TESSERA_TEST_RANK", what, 1);
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  return {.command = {self, "--gtest_filter=LaunchedRank.Does", "--gtest_brief=1"}, .procs = 2};
 }
 
 TEST(LaunchHosts, ProcessesAddUp) {

@@ -1,0 +1,109 @@
+// Which engine moves a group's tensors, in an ordered list with reasons, and which GPU is whose.
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "dist/group.h"
+#include "dist/nccl.h"
+#include "dist/neighbours.h"
+#include "dist/tcp.h"
+
+namespace tessera::dist {
+namespace {
+
+/// An engine of tensors of the host: what it is for, and why it is not for some ranks.
+struct HostEngine {
+  const char *name, *what;
+  std::string (*why_not)(const Group::State& group);  // empty: it can
+};
+
+std::string not_neighbours(const Group::State& group) {
+  for (const int rank : group.members)
+    if (!group.control->is_local(rank)) return fmt::format("rank {} is on another host", rank);
+  return "";
+}
+
+/// The first that can is taken.
+constexpr HostEngine kHostEngines[] = {
+    {"neighbours", "rounds in memory that all ranks share", not_neighbours},
+    {"tcp", "streams between each two ranks", [](const Group::State&) { return std::string(); }},
+};
+
+std::string why_not(const HostEngine& engine, const Group::State& group) {
+  if (!group.asked_engine.empty() && group.asked_engine != engine.name)
+    return fmt::format("{} was asked for", group.asked_engine);
+  return engine.why_not(group);
+}
+
+}  // namespace
+
+bool Group::State::share_memory() const {
+  for (const HostEngine& engine : kHostEngines)
+    if (why_not(engine, *this).empty()) return engine.name == std::string_view("neighbours");
+  throw Error(asked_engine == "neighbours" ? "dist: ranks of several hosts are no neighbours"
+                                           : fmt::format("dist: there is no engine {}", asked_engine));
+}
+
+void Group::State::make_engine(uint64_t place) {
+  if (share_memory()) engine = std::make_unique<Neighbours>(control, place, members, rank);
+  else engine = std::make_unique<Tcp>(control, mesh, place, members, rank);
+}
+
+std::string explain_engines(const Group& group, Device device) {
+  const Group::State& state = group.state();
+  if (group.size() == 1) return "   a group of one rank: nothing moves\n";
+  std::string out;
+  const auto line = [&](bool is_taken, std::string_view name, std::string_view text) {
+    out += fmt::format("{} {:<16} {}\n", is_taken ? "->" : "  ", name, text);
+  };
+  bool is_open = true;
+  if (device.is_gpu()) {
+    const char* const library = device.type == DeviceType::HIP ? "rccl" : "nccl";
+    for (const Group::State::OnDevice& known : state.on_devices) {
+      if (!(known.device == device)) continue;
+      is_open = !known.engine;
+      line(!is_open, library, is_open ? known.why_not : "chosen: from card to card, on the caller's stream");
+    }
+  }
+  const std::string_view way = device.is_gpu() ? ", through memory of the host" : "";
+  for (const HostEngine& engine : kHostEngines) {
+    const std::string reason = why_not(engine, state);
+    const bool is_taken = is_open && reason.empty();
+    if (is_taken) line(true, engine.name, fmt::format("chosen: {}{}", engine.what, way));
+    else line(false, engine.name, reason.empty() ? "another one comes before it" : reason);
+    is_open &= !is_taken;
+  }
+  return out;
+}
+
+Engine* Group::State::engine_on(Device device, bool of_all) {
+  if (!engine || !device.is_gpu() || device.meta) return nullptr;
+  const auto found =
+      std::find_if(on_devices.begin(), on_devices.end(), [&](const OnDevice& known) { return known.device == device; });
+  if (found != on_devices.end()) return found->engine.get();
+  if (!of_all) return nullptr;
+  OnDevice made{device, {}, {}};
+  const char* const chosen = std::getenv("TESSERA_GPU_ENGINE");
+  if (chosen && std::string_view(chosen) == "host") made.why_not = "TESSERA_GPU_ENGINE=host";
+  else made.engine = Nccl::create(control, members, rank, *engine, device, made.why_not);
+  return on_devices.emplace_back(std::move(made)).engine.get();
+}
+
+std::string Group::engine(Device device) const {
+  for (const State::OnDevice& known : state_->on_devices) {
+    if (!(known.device == device)) continue;
+    if (known.engine) return std::string(known.engine->name());
+    return fmt::format("{} through the host: {}", engine(), known.why_not);
+  }
+  return std::string(engine());
+}
+
+Device World::device(Device first) const {
+  if (!first.is_gpu() || size() == 1) return first;
+  const int count = std::max(device_count(first.type), 1);
+  return {first.type, static_cast<int8_t>((first.index + local_rank()) % count)};
+}
+
+}  // namespace tessera::dist
